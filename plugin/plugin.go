@@ -44,15 +44,15 @@ type (
 	Group = cloud.Group
 	// Template is a kind of instance that a group can launch.
 	Template = cloud.Template
-	// Shape describes the Node of a new instance.
-	Shape = cloud.Shape
-	// Order is a request for new instances.
-	Order = cloud.Order
+	// NodeShape describes the Node of a new instance.
+	NodeShape = cloud.NodeShape
+	// LaunchRequest is a request for new instances.
+	LaunchRequest = cloud.LaunchRequest
 	// Operation is a change that the cloud carries out asynchronously. Another process of the plugin must be able to
 	// follow it.
 	Operation = cloud.Operation
-	// Status is the progress of an operation.
-	Status = cloud.Status
+	// OperationStatus is the progress of an operation.
+	OperationStatus = cloud.OperationStatus
 )
 
 // The states of an instance.
@@ -89,8 +89,8 @@ const (
 
 // The recommendations of an analyzer.
 type (
-	// Wish is one recommendation: Grow or Retire.
-	Wish = advice.Wish
+	// Recommendation is one recommendation: Grow or Retire.
+	Recommendation = advice.Recommendation
 	// Grow recommends new instances.
 	Grow = advice.Grow
 	// Retire recommends to retire a node.
@@ -100,12 +100,12 @@ type (
 // ModifyEventAnalyzer is an optional interface of a Provider. It receives each created or changed pod and returns
 // recommendations. Slipway follows them within the limits of the group and the cluster.
 type ModifyEventAnalyzer interface {
-	ModifyEventAnalyzer(ctx context.Context, pod *corev1.Pod) ([]Wish, error)
+	ModifyEventAnalyzer(ctx context.Context, pod *corev1.Pod) ([]Recommendation, error)
 }
 
 // DeleteEventAnalyzer is the same for each deleted pod.
 type DeleteEventAnalyzer interface {
-	DeleteEventAnalyzer(ctx context.Context, pod *corev1.Pod) ([]Wish, error)
+	DeleteEventAnalyzer(ctx context.Context, pod *corev1.Pod) ([]Recommendation, error)
 }
 
 // Config is the plugin's entry in Slipway's configuration.

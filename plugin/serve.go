@@ -59,7 +59,7 @@ func (s *server) intercept(ctx context.Context, request any, info *grpc.UnarySer
 			slog.Error("the plugin panicked", "method", info.FullMethod, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			err = fmt.Errorf("%s: the plugin panicked: %v", info.FullMethod, p)
 		}
-		err = wire.StatusOf(err)
+		err = wire.ToStatus(err)
 	}()
 	if info.Server == any(s) && info.FullMethod != pluginv1.CloudProvider_Configure_FullMethodName { // other services belong to go-plugin
 		if err := s.checkConfigured(); err != nil {

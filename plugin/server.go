@@ -138,7 +138,7 @@ func (s *server) ListTemplates(ctx context.Context, r *pluginv1.ListTemplatesReq
 
 // GrowGroup implements pluginv1.CloudProviderServer.
 func (s *server) GrowGroup(ctx context.Context, r *pluginv1.GrowGroupRequest) (*pluginv1.GrowGroupResponse, error) {
-	op, err := s.provider.Grow(ctx, r.GetGroup(), Order{Count: int(r.GetCount()), Template: r.GetTemplate()})
+	op, err := s.provider.Grow(ctx, r.GetGroup(), LaunchRequest{Count: int(r.GetCount()), Template: r.GetTemplate()})
 	if err != nil {
 		return nil, err
 	}
@@ -152,8 +152,8 @@ func (s *server) GetStatus(ctx context.Context, r *pluginv1.GetStatusRequest) (*
 		return nil, err
 	}
 	answer := &pluginv1.GetStatusResponse{Done: st.Done, Error: wire.FromError(st.Err)}
-	if st.After > 0 {
-		answer.After = durationpb.New(st.After)
+	if st.RetryAfter > 0 {
+		answer.After = durationpb.New(st.RetryAfter)
 	}
 	return answer, nil
 }
@@ -177,7 +177,7 @@ func (s *server) DeleteEventAnalyzer(ctx context.Context, event *pluginv1.PodEve
 }
 
 func analyzePod(ctx context.Context, event *pluginv1.PodEvent,
-	ask func(context.Context, *corev1.Pod) ([]advice.Wish, error),
+	ask func(context.Context, *corev1.Pod) ([]advice.Recommendation, error),
 ) (*pluginv1.Advice, error) {
 	var pod corev1.Pod
 	if err := json.Unmarshal(event.GetPodJson(), &pod); err != nil {
@@ -190,5 +190,5 @@ func analyzePod(ctx context.Context, event *pluginv1.PodEvent,
 	if err != nil {
 		return nil, err
 	}
-	return wire.FromWishes(recommendations), nil
+	return wire.FromRecommendations(recommendations), nil
 }

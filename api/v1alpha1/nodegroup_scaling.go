@@ -14,9 +14,9 @@ type ScaleUpPolicy string
 
 // The policies.
 const (
-	LeastWaste ScaleUpPolicy = "LeastWaste" // the least unused cpu and memory
-	LeastCost  ScaleUpPolicy = "LeastCost"  // the lowest cost for the requests of the pods
-	ByPriority ScaleUpPolicy = "Priority"   // the first template in the list that helps
+	LeastWaste    ScaleUpPolicy = "LeastWaste" // the least unused cpu and memory
+	LeastCost     ScaleUpPolicy = "LeastCost"  // the lowest cost for the requests of the pods
+	FirstTemplate ScaleUpPolicy = "Priority"   // the first template in the list that helps
 )
 
 // ScaleUp launches instances for unschedulable pods. Groups of a higher priority are tried first. Groups with the same
@@ -34,7 +34,7 @@ type ScaleUp struct {
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=64
-	Templates []MachineTemplate `json:"templates,omitempty"`
+	Templates []InstanceTemplate `json:"templates,omitempty"`
 
 	// policy defines how a template is chosen if several templates help.
 	//
@@ -52,12 +52,12 @@ type ScaleUp struct {
 	// are launched only for pods, and minSize only limits scale-down.
 	//
 	// +optional
-	KeepMinimum *bool `json:"enforceMinSize,omitempty"`
+	EnforceMinSize *bool `json:"enforceMinSize,omitempty"`
 
 	// keepMinimum is the old name of enforceMinSize. Deprecated: use enforceMinSize.
 	//
 	// +optional
-	DeprecatedKeepMinimum *bool `json:"keepMinimum,omitempty"`
+	DeprecatedEnforceMinSize *bool `json:"keepMinimum,omitempty"`
 
 	// limits are the highest total resources of the instances in the group.
 	//
@@ -75,12 +75,12 @@ type ScaleUp struct {
 	// headroom is spare capacity that is kept free for future pods.
 	//
 	// +optional
-	HeadRoom *HeadRoom `json:"headroom,omitempty"`
+	Headroom *Headroom `json:"headroom,omitempty"`
 
 	// headRoom is the old name of headroom. Deprecated: use headroom.
 	//
 	// +optional
-	DeprecatedHeadRoom *HeadRoom `json:"headRoom,omitempty"`
+	DeprecatedHeadroom *Headroom `json:"headRoom,omitempty"`
 
 	// startupTaints are the keys of taints that a node has only while it starts. Scale-up assumes that pods tolerate them.
 	//
@@ -92,8 +92,8 @@ type ScaleUp struct {
 	StartupTaints []string `json:"startupTaints,omitempty"`
 }
 
-// MachineTemplate is an instance type, and what its nodes offer before the first one exists.
-type MachineTemplate struct {
+// InstanceTemplate is an instance type, and what its nodes offer before the first one exists.
+type InstanceTemplate struct {
 	// name is the name of the instance type in the cloud, such as a VM size or a flavor.
 	//
 	// +kubebuilder:validation:MinLength=1
@@ -119,8 +119,8 @@ type ScaleUpLimits struct {
 	Memory *resource.Quantity `json:"memory,omitempty"`
 }
 
-// HeadRoom is spare capacity on the nodes of a group: room for a number of pods of one size.
-type HeadRoom struct {
+// Headroom is spare capacity on the nodes of a group: room for a number of pods of one size.
+type Headroom struct {
 	// slots is the number of pods that must fit.
 	//
 	// +kubebuilder:validation:Minimum=1
@@ -133,10 +133,10 @@ type HeadRoom struct {
 	Requests corev1.ResourceList `json:"requests"`
 }
 
-// UnderusedNodes retires little-used nodes if their pods fit on other nodes, so that no new instance is needed for
+// UnderutilizedRule retires little-used nodes if their pods fit on other nodes, so that no new instance is needed for
 // them. A node is underutilized if its cpu and memory requests are both below their thresholds, or if it runs few pods.
 // DaemonSet pods, static pods and finished pods do not count.
-type UnderusedNodes struct {
+type UnderutilizedRule struct {
 	// cpuBelow is the threshold for cpu requests, in percent of the allocatable cpu.
 	//
 	// +optional
@@ -162,7 +162,7 @@ type UnderusedNodes struct {
 	// allOf replaces cpuBelow, memoryBelow and podsAtMost. A node is underutilized if it is within all limits given here.
 	//
 	// +optional
-	AllOf *UnderusedBounds `json:"allOf,omitempty"`
+	AllOf *UnderutilizedLimits `json:"allOf,omitempty"`
 
 	// consolidate retires a node if its pods fit on other nodes, even if it is not underutilized.
 	//
@@ -178,10 +178,10 @@ type UnderusedNodes struct {
 	Cooldown *metav1.Duration `json:"cooldown,omitempty"`
 }
 
-// UnderusedBounds are the limits within which a node is underutilized. A limit that is not set does not count.
+// UnderutilizedLimits are the limits within which a node is underutilized. A limit that is not set does not count.
 //
 // +kubebuilder:validation:MinProperties=1
-type UnderusedBounds struct {
+type UnderutilizedLimits struct {
 	// cpuAtMost is the limit for cpu requests, in percent of the allocatable cpu.
 	//
 	// +optional
@@ -343,8 +343,8 @@ func (l *Launch) IsForRetirement() bool { return l.For != nil && l.For.Kind == L
 // LaunchForRetirement is the kind of the owner of a replacement.
 const LaunchForRetirement = "NodeRetirement"
 
-// Open reports whether more instances of a launch may still appear.
-func (l *Launch) Open() bool { return l.State != LaunchReady && l.State != LaunchFailed }
+// IsOpen reports whether more instances of a launch may still appear.
+func (l *Launch) IsOpen() bool { return l.State != LaunchReady && l.State != LaunchFailed }
 
 // LearnedTemplate is what the nodes of one template have in common.
 type LearnedTemplate struct {

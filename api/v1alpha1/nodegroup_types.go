@@ -71,25 +71,25 @@ type NodeGroupSpec struct {
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	Minimum int32 `json:"minSize"`
+	MinSize int32 `json:"minSize"`
 
 	// maxSize is the highest number of nodes in the group; no limit if not set. scaleUp requires it.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	Maximum *int32 `json:"maxSize,omitempty"`
+	MaxSize *int32 `json:"maxSize,omitempty"`
 
 	// minimum is the old name of minSize. Deprecated: use minSize.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	DeprecatedMinimum *int32 `json:"minimum,omitempty"`
+	DeprecatedMinSize *int32 `json:"minimum,omitempty"`
 
 	// maximum is the old name of maxSize. Deprecated: use maxSize.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	DeprecatedMaximum *int32 `json:"maximum,omitempty"`
+	DeprecatedMaxSize *int32 `json:"maximum,omitempty"`
 
 	// scaleUp launches instances for unschedulable pods. If not set, none are launched for them.
 	//
@@ -163,12 +163,12 @@ type ScaleDown struct {
 	// underutilized retires little-used nodes if their pods fit on other nodes.
 	//
 	// +optional
-	Underused *UnderusedNodes `json:"underutilized,omitempty"`
+	Underutilized *UnderutilizedRule `json:"underutilized,omitempty"`
 
 	// underused is the old name of underutilized. Deprecated: use underutilized.
 	//
 	// +optional
-	DeprecatedUnderused *UnderusedNodes `json:"underused,omitempty"`
+	DeprecatedUnderutilized *UnderutilizedRule `json:"underused,omitempty"`
 }
 
 // IdleByLabel keeps a node while a selected pod is on it. A node is idle when it had no selected pod for the cooldown, or
@@ -407,7 +407,7 @@ type NodeGroupStatus struct {
 	// retiring is the number of Nodes that are being retired.
 	//
 	// +optional
-	Leaving int32 `json:"retiring"`
+	Retiring int32 `json:"retiring"`
 
 	// unavailable is the number of Nodes that count as unavailable in disruption budgets. It includes retiring Nodes.
 	//
@@ -423,12 +423,12 @@ type NodeGroupStatus struct {
 	// one of minSize and cloudMinSize counts.
 	//
 	// +optional
-	CloudMinimum int32 `json:"cloudMinSize,omitempty"`
+	CloudMinSize int32 `json:"cloudMinSize,omitempty"`
 
 	// cloudMinimum is the old name of cloudMinSize. Deprecated: use cloudMinSize.
 	//
 	// +optional
-	DeprecatedCloudMinimum int32 `json:"cloudMinimum,omitempty"`
+	DeprecatedCloudMinSize int32 `json:"cloudMinimum,omitempty"`
 
 	// allowedDisruptions is how many more nodes may be retired now.
 	//

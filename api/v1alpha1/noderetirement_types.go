@@ -52,13 +52,13 @@ type Reason string
 
 // Reasons that Slipway itself gives.
 const (
-	Requested   Reason = "Requested"     // a user or program requested it
-	Idle        Reason = "Idle"          // no selected pod is on the node
-	Underused   Reason = "Underutilized" // its pods fit on other nodes
-	Surplus     Reason = "Surplus"       // the desired size of its group is lower
-	Notice      Reason = "Notice"        // the cloud takes its instance away
-	MachineGone Reason = "InstanceGone"  // its instance does not exist any more
-	NeverReady  Reason = "NeverReady"    // its instance was launched, and the Node was not Ready in time
+	Requested     Reason = "Requested"     // a user or program requested it
+	Idle          Reason = "Idle"          // no selected pod is on the node
+	Underutilized Reason = "Underutilized" // its pods fit on other nodes
+	Surplus       Reason = "Surplus"       // the desired size of its group is lower
+	Notice        Reason = "Notice"        // the cloud takes its instance away
+	InstanceGone  Reason = "InstanceGone"  // its instance does not exist any more
+	NeverReady    Reason = "NeverReady"    // its instance was launched, and the Node was not Ready in time
 )
 
 // NodeRetirementSpec defines which node is retired, and why. Only overrideProtection, keepSize and ttlAfterFinished can be
@@ -68,7 +68,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.nodeUID) == has(oldSelf.nodeUID) && (!has(self.nodeUID) || self.nodeUID == oldSelf.nodeUID)",message="nodeUID is immutable: create another NodeRetirement"
 // +kubebuilder:validation:XValidation:rule="has(self.providerID) == has(oldSelf.providerID) && (!has(self.providerID) || self.providerID == oldSelf.providerID)",message="providerID is immutable: create another NodeRetirement"
 // +kubebuilder:validation:XValidation:rule="has(self.group) == has(oldSelf.group) && (!has(self.group) || self.group == oldSelf.group)",message="group is immutable: create another NodeRetirement"
-// +kubebuilder:validation:XValidation:rule="has(self.reason) == has(oldSelf.reason) && (!has(self.reason) || self.reason == oldSelf.reason || (oldSelf.reason == 'Underused' && self.reason == 'Underutilized') || (oldSelf.reason == 'MachineGone' && self.reason == 'InstanceGone'))",message="reason is immutable: create another NodeRetirement"
+// +kubebuilder:validation:XValidation:rule="has(self.reason) == has(oldSelf.reason) && (!has(self.reason) || self.reason == oldSelf.reason || (oldSelf.reason == 'Underused' && self.reason == 'Underutilized') || (oldSelf.reason == 'InstanceGone' && self.reason == 'InstanceGone'))",message="reason is immutable: create another NodeRetirement"
 // +kubebuilder:validation:XValidation:rule="has(self.requestedBy) == has(oldSelf.requestedBy) && (!has(self.requestedBy) || self.requestedBy == oldSelf.requestedBy)",message="requestedBy is immutable: create another NodeRetirement"
 // +kubebuilder:validation:XValidation:rule="has(self.notice) == has(oldSelf.notice) && (!has(self.notice) || self.notice == oldSelf.notice)",message="notice is immutable: create another NodeRetirement"
 type NodeRetirementSpec struct {
@@ -198,8 +198,8 @@ const (
 	Failed          Phase = "Failed"          // it cannot continue; reasons say what is left to do
 )
 
-// Finished reports whether the phase is final.
-func (p Phase) Finished() bool {
+// IsFinal reports whether the phase is final.
+func (p Phase) IsFinal() bool {
 	return p == Succeeded || p == Refused || p == Aborted || p == Failed
 }
 
@@ -262,12 +262,12 @@ type NodeRetirementStatus struct {
 	// instanceGone is true if the instance was found gone before the node was drained.
 	//
 	// +optional
-	MachineGone bool `json:"instanceGone,omitempty"`
+	InstanceGone bool `json:"instanceGone,omitempty"`
 
 	// machineGone is the old name of instanceGone. Deprecated: use instanceGone.
 	//
 	// +optional
-	DeprecatedMachineGone bool `json:"machineGone,omitempty"`
+	DeprecatedInstanceGone bool `json:"machineGone,omitempty"`
 
 	// replacement is the state of the replacement, if a notice takes the instance away.
 	//
@@ -296,8 +296,8 @@ const (
 	ReplacementFailed    ReplacementState = "Failed"    // its instance is not usable; reasons say why
 )
 
-// Final reports whether the state is final.
-func (s ReplacementState) Final() bool {
+// IsFinal reports whether the state is final.
+func (s ReplacementState) IsFinal() bool {
 	return s != "" && s != ReplacementWaiting && s != ReplacementLaunched
 }
 

@@ -18,7 +18,7 @@ import (
 // such an object. A file of NodeGroups is not checked by the API server.
 
 // oldReasons maps the old reasons of retirements to the new ones.
-var oldReasons = map[Reason]Reason{"Underused": Underused, "MachineGone": MachineGone}
+var oldReasons = map[Reason]Reason{"Underused": Underutilized, "MachineGone": InstanceGone}
 
 // oldCodes maps the old reason codes of conditions, retirements and replacements to the new ones.
 var oldCodes = map[string]string{
@@ -58,23 +58,23 @@ func (s *NodeGroupSpec) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	if given.MinSize != nil {
-		s.Minimum = *given.MinSize
+		s.MinSize = *given.MinSize
 	}
 	// The schema of earlier versions had the default 0, so objects have a 0 that no user has set.
-	if old := s.DeprecatedMinimum; old != nil && (given.MinSize == nil || *old == 0 || *old == s.Minimum) {
+	if old := s.DeprecatedMinSize; old != nil && (given.MinSize == nil || *old == 0 || *old == s.MinSize) {
 		if given.MinSize == nil {
-			s.Minimum = *old
+			s.MinSize = *old
 		}
-		s.DeprecatedMinimum = nil
+		s.DeprecatedMinSize = nil
 	}
-	resolve(&s.Maximum, &s.DeprecatedMaximum, func(a, b *int32) bool { return *a == *b })
+	resolve(&s.MaxSize, &s.DeprecatedMaxSize, func(a, b *int32) bool { return *a == *b })
 	if up := s.ScaleUp; up != nil {
 		// The schema of earlier versions had the default true.
-		resolve(&up.KeepMinimum, &up.DeprecatedKeepMinimum, func(value, old *bool) bool { return *old || *value == *old })
-		resolve(&up.HeadRoom, &up.DeprecatedHeadRoom, equal[HeadRoom])
+		resolve(&up.EnforceMinSize, &up.DeprecatedEnforceMinSize, func(value, old *bool) bool { return *old || *value == *old })
+		resolve(&up.Headroom, &up.DeprecatedHeadroom, equal[Headroom])
 	}
 	if down := s.ScaleDown; down != nil {
-		resolve(&down.Underused, &down.DeprecatedUnderused, equal[UnderusedNodes])
+		resolve(&down.Underutilized, &down.DeprecatedUnderutilized, equal[UnderutilizedRule])
 	}
 	for i := range s.DisruptionBudgets {
 		s.DisruptionBudgets[i].Reasons = renameReasons(s.DisruptionBudgets[i].Reasons)
@@ -124,14 +124,14 @@ func (s *NodeGroupSpec) Contradictions() (errs []error) {
 			errs = append(errs, fmt.Errorf("%s: is the old name of %s and has another value: remove it", field, current))
 		}
 	}
-	report("spec.minimum", "minSize", s.DeprecatedMinimum != nil)
-	report("spec.maximum", "maxSize", s.DeprecatedMaximum != nil)
+	report("spec.minimum", "minSize", s.DeprecatedMinSize != nil)
+	report("spec.maximum", "maxSize", s.DeprecatedMaxSize != nil)
 	if s.ScaleUp != nil {
-		report("spec.scaleUp.keepMinimum", "enforceMinSize", s.ScaleUp.DeprecatedKeepMinimum != nil)
-		report("spec.scaleUp.headRoom", "headroom", s.ScaleUp.DeprecatedHeadRoom != nil)
+		report("spec.scaleUp.keepMinimum", "enforceMinSize", s.ScaleUp.DeprecatedEnforceMinSize != nil)
+		report("spec.scaleUp.headRoom", "headroom", s.ScaleUp.DeprecatedHeadroom != nil)
 	}
 	if s.ScaleDown != nil {
-		report("spec.scaleDown.underused", "underutilized", s.ScaleDown.DeprecatedUnderused != nil)
+		report("spec.scaleDown.underused", "underutilized", s.ScaleDown.DeprecatedUnderutilized != nil)
 	}
 	return errs
 }
@@ -143,10 +143,10 @@ func (s *NodeGroupStatus) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, (*plain)(s)); err != nil {
 		return err
 	}
-	if s.CloudMinimum == 0 {
-		s.CloudMinimum = s.DeprecatedCloudMinimum
+	if s.CloudMinSize == 0 {
+		s.CloudMinSize = s.DeprecatedCloudMinSize
 	}
-	s.DeprecatedCloudMinimum = 0
+	s.DeprecatedCloudMinSize = 0
 	renameConditions(s.Conditions)
 	return nil
 }
@@ -169,8 +169,8 @@ func (s *NodeRetirementStatus) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, (*plain)(s)); err != nil {
 		return err
 	}
-	s.MachineGone = s.MachineGone || s.DeprecatedMachineGone
-	s.DeprecatedMachineGone = false
+	s.InstanceGone = s.InstanceGone || s.DeprecatedInstanceGone
+	s.DeprecatedInstanceGone = false
 	renameCodes(s.Reasons)
 	if s.Replacement != nil {
 		renameCodes(s.Replacement.Reasons)
@@ -186,16 +186,16 @@ func (s *PoolUpdateStatus) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, (*plain)(s)); err != nil {
 		return err
 	}
-	if s.Passed == nil {
-		s.Passed = s.DeprecatedPassed
+	if s.Skipped == nil {
+		s.Skipped = s.DeprecatedSkipped
 	}
-	s.DeprecatedPassed = nil
+	s.DeprecatedSkipped = nil
 	for i := range s.Machines {
 		switch m := &s.Machines[i]; m.State {
 		case "Leaving":
-			m.State = MachineLeaving
+			m.State = MachineRemoving
 		case "Gone":
-			m.State = MachineLeft
+			m.State = MachineRemoved
 		}
 	}
 	return nil

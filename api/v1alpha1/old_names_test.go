@@ -98,8 +98,8 @@ func TestDefaultsHoldWithEitherName(t *testing.T) {
 	} {
 		var s v1alpha1.NodeGroupSpec
 		unmarshal(t, text, &s)
-		if s.Minimum != want || len(s.Contradictions()) > 0 {
-			t.Errorf("%s: minSize %d, %v; want %d", text, s.Minimum, s.Contradictions(), want)
+		if s.MinSize != want || len(s.Contradictions()) > 0 {
+			t.Errorf("%s: minSize %d, %v; want %d", text, s.MinSize, s.Contradictions(), want)
 		}
 	}
 	for text, want := range map[string]string{
@@ -108,7 +108,7 @@ func TestDefaultsHoldWithEitherName(t *testing.T) {
 	} {
 		var s v1alpha1.NodeGroupSpec
 		unmarshal(t, "scaleUp: "+text, &s)
-		got, err := json.Marshal(s.ScaleUp.KeepMinimum)
+		got, err := json.Marshal(s.ScaleUp.EnforceMinSize)
 		if err != nil || string(got) != want || len(s.Contradictions()) > 0 {
 			t.Errorf("%s: enforceMinSize %s, %v, %v; want %s", text, got, s.Contradictions(), err, want)
 		}
@@ -129,7 +129,7 @@ func TestContradictionIsReportedAndNewNameCounts(t *testing.T) {
 		if errs := s.Contradictions(); len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), field+": ") {
 			t.Errorf("%s: %v, want an error about %s", text, errs, field)
 		}
-		if s.Minimum == 4 || s.Maximum != nil && *s.Maximum == 0 {
+		if s.MinSize == 4 || s.MaxSize != nil && *s.MaxSize == 0 {
 			t.Errorf("%s: the old name counts", text)
 		}
 	}
@@ -143,7 +143,7 @@ func TestContradictionIsReportedAndNewNameCounts(t *testing.T) {
 func TestBudgetWithBothNamesOfReasonGetsItOnce(t *testing.T) {
 	var s v1alpha1.NodeGroupSpec
 	unmarshal(t, "disruptionBudgets: [{nodes: 1, reasons: [Underused, Idle, Underutilized]}]", &s)
-	if got, want := s.DisruptionBudgets[0].Reasons, []v1alpha1.Reason{v1alpha1.Idle, v1alpha1.Underused}; !slices.Equal(got, want) {
+	if got, want := s.DisruptionBudgets[0].Reasons, []v1alpha1.Reason{v1alpha1.Idle, v1alpha1.Underutilized}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }

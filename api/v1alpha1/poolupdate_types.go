@@ -109,8 +109,8 @@ type PoolMembership struct {
 
 // The highest numbers of machines in the status of a PoolUpdate.
 const (
-	MaxPoolMachines = 500
-	MaxPoolPassed   = 50
+	MaxPoolMachines    = 500
+	MaxSkippedMachines = 50
 )
 
 // The conditions of a PoolUpdate.
@@ -167,13 +167,13 @@ type PoolUpdateStatus struct {
 	// +kubebuilder:validation:MaxItems=50
 	// +listType=atomic
 	// +optional
-	Passed []PoolPassed `json:"skipped,omitempty"`
+	Skipped []SkippedMachine `json:"skipped,omitempty"`
 	// passed is the old name of skipped. Deprecated: use skipped.
 	//
 	// +kubebuilder:validation:MaxItems=50
 	// +listType=atomic
 	// +optional
-	DeprecatedPassed []PoolPassed `json:"passed,omitempty"`
+	DeprecatedSkipped []SkippedMachine `json:"passed,omitempty"`
 	// removed is the number of machines that are removed.
 	//
 	// +optional
@@ -235,10 +235,10 @@ type PoolMachineState string
 
 // The states of a machine.
 const (
-	MachinePlanned PoolMachineState = "Planned"
-	MachineLeaving PoolMachineState = "Removing"
-	MachineLeft    PoolMachineState = "Removed"
-	MachineRefused PoolMachineState = "Refused" // it stays
+	MachinePlanned  PoolMachineState = "Planned"
+	MachineRemoving PoolMachineState = "Removing"
+	MachineRemoved  PoolMachineState = "Removed"
+	MachineRefused  PoolMachineState = "Refused" // it stays
 )
 
 // PoolMachine is one machine of a PoolUpdate.
@@ -293,8 +293,8 @@ type PoolMachine struct {
 	Since *metav1.MicroTime `json:"since,omitempty"`
 }
 
-// PoolPassed is a machine that could not be removed, and why.
-type PoolPassed struct {
+// SkippedMachine is a machine that could not be removed, and why.
+type SkippedMachine struct {
 	// machine is the ID of the machine in the pool.
 	Machine string `json:"machine"`
 	// node is the name of its Node, if any.
@@ -317,17 +317,17 @@ type PoolPassed struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// Finished reports whether the update has ended.
-func (u *PoolUpdate) Finished() bool { return u.Status.CompletedAt != nil }
+// IsFinished reports whether the update has ended.
+func (u *PoolUpdate) IsFinished() bool { return u.Status.CompletedAt != nil }
 
-// Disposes reports whether the update makes a machine disposable: evictable and not active. Such a machine is terminated.
-func (u *PoolUpdate) Disposes() bool {
+// IsDisposal reports whether the update makes a machine disposable: evictable and not active. Such a machine is terminated.
+func (u *PoolUpdate) IsDisposal() bool {
 	m := u.Spec.Membership
 	return u.Spec.Type == SetMachineMembership && m != nil && !m.Active && m.Evictable
 }
 
-// Machine returns the machine with the ID, or nil if there is none or it is only planned.
-func (u *PoolUpdate) Machine(id string) *PoolMachine {
+// FindMachine returns the machine with the ID, or nil if there is none or it is only planned.
+func (u *PoolUpdate) FindMachine(id string) *PoolMachine {
 	for i := range u.Status.Machines {
 		if m := &u.Status.Machines[i]; m.ID == id && m.State != MachinePlanned {
 			return m

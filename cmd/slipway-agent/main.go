@@ -24,7 +24,7 @@ func run(args []string) error {
 	var c config.Agent
 	flags := pflag.NewFlagSet("slipway-agent", pflag.ContinueOnError)
 	flags.SortFlags = false
-	c.AddFlags(flags)
+	c.RegisterFlags(flags)
 	version := flags.Bool("version", false, "print the version and exit")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
@@ -42,7 +42,7 @@ func run(args []string) error {
 	if err := c.LoadFile(flags); err != nil {
 		return err
 	}
-	ctx, stop := start.Signals()
+	ctx, stop := start.NewSignalContext()
 	defer stop()
-	return start.Agent(ctx, c, os.Stderr)
+	return start.RunAgent(ctx, c, os.Stderr)
 }

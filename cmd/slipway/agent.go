@@ -11,8 +11,8 @@ import (
 )
 
 // newTraceExporter implements start.Tracing.
-func newTraceExporter(ctx context.Context, endpoint, version string) (start.Spans, error) {
-	return otlp.New(ctx, endpoint, version)
+func newTraceExporter(ctx context.Context, endpoint, version string) (start.SpanExporter, error) {
+	return otlp.NewExporter(ctx, endpoint, version)
 }
 
 func newAgentCommand() *cobra.Command {
@@ -29,9 +29,9 @@ func newAgentCommand() *cobra.Command {
 			if err := c.LoadFile(cmd.Flags()); err != nil {
 				return err
 			}
-			return start.AgentWith(cmd.Context(), c, start.Extras{Tracing: newTraceExporter}, cmd.ErrOrStderr())
+			return start.RunAgentWithOptions(cmd.Context(), c, start.AgentOptions{OpenTracing: newTraceExporter}, cmd.ErrOrStderr())
 		},
 	}
-	c.AddFlags(cmd.Flags())
+	c.RegisterFlags(cmd.Flags())
 	return cmd
 }

@@ -32,11 +32,11 @@ func newCloudpoolCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			log, err := observe.Logger(cmd.ErrOrStderr(), c.LogFormat, c.LogLevel)
+			log, err := observe.NewLogger(cmd.ErrOrStderr(), c.LogFormat, c.LogLevel)
 			if err != nil {
 				return err
 			}
-			clouds, closeAll, err := manager.OpenClouds(c.CloudConfig, kube, log)
+			clouds, closeAll, err := manager.OpenProviders(c.CloudConfig, kube, log)
 			if err != nil {
 				return err
 			}
@@ -45,12 +45,12 @@ func newCloudpoolCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			leases, err := api.Connect(userAgent)
+			leases, err := api.NewClient(userAgent)
 			if err != nil {
 				return err
 			}
-			return cloudpool.Run(cmd.Context(), c, cloudpool.Inputs{
-				Kube: kube, Slots: leases, Clouds: clouds, Build: observe.Build{Version: start.Version()}, Stderr: cmd.ErrOrStderr(),
+			return cloudpool.Run(cmd.Context(), c, cloudpool.Dependencies{
+				Kube: kube, Leases: leases, Clouds: clouds, Build: observe.Build{Version: start.Version()}, Stderr: cmd.ErrOrStderr(),
 			})
 		},
 	}

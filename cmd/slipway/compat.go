@@ -38,7 +38,7 @@ func newAKSNTHCommand() *cobra.Command {
 		// cobra does not parse the flags: they may have one or two dashes.
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o, err := aksnth.Parse(args, os.Getenv, cmd.ErrOrStderr())
+			o, err := aksnth.ParseOptions(args, os.Getenv, cmd.ErrOrStderr())
 			_, usage := errors.AsType[*compat.UsageError](err)
 			switch {
 			case errors.Is(err, flag.ErrHelp):
@@ -46,7 +46,7 @@ func newAKSNTHCommand() *cobra.Command {
 			case usage:
 				return &exitError{exitUsage, err}
 			case err != nil:
-				aksnth.TellFailure(o, err, start.Version())
+				aksnth.SendStartFailure(o, err, start.Version())
 				return err
 			case o.ShowVersion:
 				fmt.Fprintln(cmd.OutOrStdout(), start.Version())
@@ -64,57 +64,57 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) (err er
 			return err
 		}
 		defer sentry.Close()
-		defer func() { sentry.Failed(err) }()
+		defer func() { sentry.SendFailure(err) }()
 	}
-	private, err := observe.Private(o.WebTokenFile)
+	private, err := observe.NewPrivateCheck(o.WebTokenFile)
 	if err != nil {
 		return fmt.Errorf("-web.token-file: %w", err)
 	}
 	o.CheckTemplates()
-	c := o.Config()
+	c := o.ToAgentConfig()
 	if err := logWarnings(aksnth.Tool, o.Warnings, c, stderr); err != nil {
 		return err
 	}
-	drainRequests := request.New(aksnth.DrainAs)
+	drainRequests := request.NewSource(aksnth.ManualDrainType)
 	var metrics *aksnth.Metrics
-	x := start.Extras{
-		Log:     sentry.Handler,
-		Metrics: func(r *observe.Registry) { metrics = aksnth.NewMetrics(r, o.Node) },
-		Voice: func(occasion agent.Occasion) (agent.Words, bool) {
-			metrics.Hear(occasion)
-			return aksnth.Voice(occasion)
+	x := start.AgentOptions{
+		WrapLogHandler:  sentry.WrapHandler,
+		RegisterMetrics: func(r *observe.Registry) { metrics = aksnth.NewMetrics(r, o.Node) },
+		EventFormatter: func(occasion agent.EventTrigger) (agent.FormattedEvent, bool) {
+			metrics.CountOccasion(occasion)
+			return aksnth.FormatEvent(occasion)
 		},
-		Wrap: func(to string, next http.RoundTripper) http.RoundTripper {
+		WrapTransport: func(to string, next http.RoundTripper) http.RoundTripper {
 			return newLazyTransport(func() http.RoundTripper {
 				switch to {
 				case start.APIServer:
-					return metrics.APIServer(next)
+					return metrics.WrapAPIServer(next)
 				case start.Metadata:
-					return metrics.Metadata(next)
+					return metrics.WrapMetadata(next)
 				}
-				return metrics.Webhook(next, o.TelegramHost())
+				return metrics.WrapWebhook(next, o.TelegramHost())
 			})
 		},
 		// The tool drained the node even if a message template failed.
 		WarnOfTemplates: true,
 
-		Polls:      failureObserver(func(err error, class azure.Class) { metrics.FetchFailed(err, class) }),
-		Known:      func(resource string) { metrics.Known(resource) },
-		Sources:    []agent.Source{drainRequests},
-		Conditions: map[string]agent.Action{request.ID: agent.Drain},
-		Private:    private,
-		Connect:    connectWithClientGo,
-		Routes: func(in start.Inside) map[string]http.Handler {
-			return aksnth.Routes(aksnth.Inside{
-				Live: in.Live, Private: private, Release: drainRequests.Withdraw, Metrics: in.Metrics,
+		PollObserver:        failureObserver(func(err error, class azure.Class) { metrics.CountFetchFailure(err, class) }),
+		OnResourceName:      func(resource string) { metrics.SetResource(resource) },
+		Sources:             []agent.Source{drainRequests},
+		Conditions:          map[string]agent.Action{request.NoticeID: agent.Drain},
+		AuthorizeProfiles:   private,
+		ConnectWithClientGo: connectWithClientGo,
+		NewRoutes: func(in start.AgentAccess) map[string]http.Handler {
+			return aksnth.NewRoutes(aksnth.AgentAccess{
+				CheckLive: in.CheckLive, AuthorizeDrain: private, CancelDrain: drainRequests.CancelDrain, Metrics: in.Metrics,
 				Drain: func(ctx context.Context) error {
-					drainRequests.Ask()
-					return in.Await(ctx, request.Name, request.ID)
+					drainRequests.RequestDrain()
+					return in.AwaitNotice(ctx, request.SourceName, request.NoticeID)
 				},
 			})
 		},
 	}
-	return start.AgentWith(ctx, c, x, stderr)
+	return start.RunAgentWithOptions(ctx, c, x, stderr)
 }
 
 func newMechanicCommand() *cobra.Command {
@@ -129,7 +129,7 @@ func newMechanicCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			toAgentConfig := func(c *mechanic.Config) config.Agent {
-				a := c.Config()
+				a := c.ToAgentConfig()
 				a.Kubeconfig, a.Listen, a.DryRun, a.Acknowledge = kubeconfig, listen, dryRun, acknowledge
 				if endpoint != "" {
 					a.Endpoint = endpoint
@@ -141,11 +141,11 @@ func newMechanicCommand() *cobra.Command {
 				if err := logWarnings(mechanic.Tool, c.Warnings, a, stderr); err != nil {
 					return err
 				}
-				x := start.Extras{
-					Voice: mechanic.Voice(c.NodeName), Connect: connectWithClientGo, LabelOwnCordon: true,
+				x := start.AgentOptions{
+					EventFormatter: mechanic.NewEventFormatter(c.NodeName), ConnectWithClientGo: connectWithClientGo, LabelOwnCordon: true,
 					ConditionsNeedMetadata: c.BypassNodeProblemDetector, // in that mode the tool asked the metadata service first
 				}
-				return start.AgentWith(ctx, a, x, stderr)
+				return start.RunAgentWithOptions(ctx, a, x, stderr)
 			})
 		},
 	}
@@ -182,7 +182,7 @@ func runWithReload(ctx context.Context, path string, stderr io.Writer, toAgentCo
 	run func(context.Context, mechanic.Config, config.Agent) error,
 ) error {
 	f := mechanicFile{path: path, toAgentConfig: toAgentConfig, lastHash: hashFile(path)}
-	c, err := f.load(mechanic.LoadAtStart)
+	c, err := f.load(mechanic.LoadWithWarnings)
 	if err != nil {
 		return err
 	}
@@ -245,7 +245,7 @@ func (f *mechanicFile) awaitChange(ctx context.Context, stderr io.Writer, ended 
 		f.lastHash = now
 		c, err := f.reload()
 		if err != nil {
-			log, logErr := observe.Logger(stderr, "json", "info")
+			log, logErr := observe.NewLogger(stderr, "json", "info")
 			if logErr == nil {
 				log.Error("the changed configuration is invalid; keeping the previous one", "err", err)
 			}
@@ -266,7 +266,7 @@ func hashFile(path string) [sha256.Size]byte {
 
 // logWarnings logs warnings in the agent's log format.
 func logWarnings(tool string, warnings []string, c config.Agent, stderr io.Writer) error {
-	log, err := observe.Logger(stderr, c.LogFormat, c.LogLevel)
+	log, err := observe.NewLogger(stderr, c.LogFormat, c.LogLevel)
 	if err != nil {
 		return err
 	}
@@ -279,7 +279,7 @@ func logWarnings(tool string, warnings []string, c config.Agent, stderr io.Write
 // failureObserver is an azure.Observer that only observes failures.
 type failureObserver func(error, azure.Class)
 
-func (failureObserver) FetchOK(time.Duration) {}
+func (failureObserver) FetchSucceeded(time.Duration) {}
 
 func (f failureObserver) FetchFailed(err error, class azure.Class) { f(err, class) }
 
@@ -363,7 +363,7 @@ func printMigration(out io.Writer, m compat.Migration, err error) error {
 	if err != nil {
 		return err
 	}
-	file, err := m.File()
+	file, err := m.ToFile()
 	if err != nil {
 		return err
 	}

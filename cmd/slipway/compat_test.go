@@ -47,7 +47,7 @@ func TestI10RefusedChangeOfMechanicsFileEndsNoAgent(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			asAgent := func(c *mechanic.Config) config.Agent {
-				a := c.Config()
+				a := c.ToAgentConfig()
 				if c.PollingInterval == 15 {
 					a.LogLevel = "loud"
 				}
@@ -105,7 +105,7 @@ func TestUnreadableMechanicFileStillStartsAnAgent(t *testing.T) {
 	for _, text := range []string{"optional: [", "scheduledEvents: {freeze: perhaps}"} {
 		must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		var warnings []string
-		err := runWithReload(t.Context(), path, io.Discard, func(c *mechanic.Config) config.Agent { return c.Config() },
+		err := runWithReload(t.Context(), path, io.Discard, func(c *mechanic.Config) config.Agent { return c.ToAgentConfig() },
 			func(_ context.Context, c mechanic.Config, a config.Agent) error {
 				warnings = c.Warnings
 				return a.Validate()
@@ -135,7 +135,7 @@ func TestKubeconfigWithExecPluginWorks(t *testing.T) {
 clusters: [{name: c, cluster: {server: %q, insecure-skip-tls-verify: true}}], users: [{name: u, user: {exec: {
 apiVersion: client.authentication.k8s.io/v1, command: %q, interactiveMode: Never}}}]}`, server.URL, plugin)
 	must.NoError(t, os.WriteFile(kubeconfig, []byte(text), 0o600))
-	if _, err := kubeapi.LoadConfig(kubeconfig); !errors.Is(err, kubeapi.ErrCredentials) {
+	if _, err := kubeapi.LoadConfig(kubeconfig); !errors.Is(err, kubeapi.ErrUnsupportedCredentials) {
 		t.Fatalf("error %v, want an error about unsupported credentials", err)
 	}
 	wrapped := 0

@@ -58,7 +58,7 @@ func (f *doctorFlags) run(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 	config.QPS = -1 // the API server has priority and fairness
-	facts, err := doctor.Read(cmd.Context(), config, f.options)
+	facts, err := doctor.ReadFacts(cmd.Context(), config, f.options)
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (f *doctorFlags) run(cmd *cobra.Command, _ []string) error {
 	}); err != nil {
 		return err
 	}
-	if n := report.Count(doctor.Problem); n > 0 {
+	if n := report.CountFindings(doctor.Problem); n > 0 {
 		return &exitError{exitProblems, fmt.Errorf("%d problems", n)}
 	}
 	return nil

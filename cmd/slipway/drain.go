@@ -123,22 +123,22 @@ func (f *drainFlags) validate(args []string) error {
 
 // drainOptions returns the options of one node's drain, except for the node name.
 func (f *drainFlags) drainOptions() (drain.Options, error) {
-	policy := podrules.Voluntary().With(podrules.ByHostPath, podrules.Evict)
+	policy := podrules.VoluntaryPolicy().WithAction(podrules.RuleHostPath, podrules.Evict)
 	if f.deadline > 0 {
-		policy = podrules.Forced()
+		policy = podrules.ForcedPolicy()
 	}
 	if f.force {
-		policy = policy.With(podrules.ByUnmanaged, podrules.Evict)
+		policy = policy.WithAction(podrules.RuleUnmanaged, podrules.Evict)
 	}
 	if f.deleteEmptyDir {
-		policy = policy.With(podrules.ByLocalStorage, podrules.Evict)
+		policy = policy.WithAction(podrules.RuleLocalStorage, podrules.Evict)
 	}
 	if !f.ignoreDaemons {
-		policy = policy.With(podrules.ByDaemonSet, podrules.Refuse)
+		policy = policy.WithAction(podrules.RuleDaemonSet, podrules.RefuseDrain)
 	}
 	o := drain.Options{
 		Policy: &policy, DisableEviction: f.disableEvict,
-		SkipTerminatingFor: time.Duration(f.skipTerminated) * time.Second,
+		SkipTerminatingAfter: time.Duration(f.skipTerminated) * time.Second,
 	}
 	if f.gracePeriod >= 0 {
 		o.GraceSeconds = &f.gracePeriod
@@ -148,14 +148,14 @@ func (f *drainFlags) drainOptions() (drain.Options, error) {
 		if err != nil {
 			return o, fmt.Errorf("--pod-selector: %w", err)
 		}
-		o.Select = func(p kubeapi.Pod) bool { return sel.Matches(labels.Set(p.Labels)) }
+		o.ShouldDrainPod = func(p kubeapi.Pod) bool { return sel.Matches(labels.Set(p.Labels)) }
 	}
 	return o, nil
 }
 
 // drainTerms returns the deadline, counted from now. The timeout starts separately for each node in nodeDrain.run.
-func (f *drainFlags) drainTerms() drain.Terms {
-	var t drain.Terms
+func (f *drainFlags) drainTerms() drain.TimeLimits {
+	var t drain.TimeLimits
 	if f.deadline > 0 {
 		t.Deadline, t.Margin = time.Now().Add(f.deadline), min(f.deadline/10, 2*time.Second)
 	}
@@ -194,7 +194,7 @@ func (f *drainFlags) drainNodes(
 	if f.waitDetach {
 		o.Volumes = api
 	}
-	o.Terms = f.drainTerms()
+	o.TimeLimits = f.drainTerms()
 	var drains []*nodeDrain
 	for i, node := range nodes {
 		if slices.Contains(nodes[:i], node) {
@@ -278,7 +278,7 @@ type nodeDrain struct {
 func (d *nodeDrain) run(ctx context.Context) error {
 	switch {
 	case d.cordonError == nil:
-	case d.flags.deadline > 0 && ctx.Err() == nil && isUnanswered(d.cordonError) && !cordon.IsReplaced(d.cordonError):
+	case d.flags.deadline > 0 && ctx.Err() == nil && isUnanswered(d.cordonError) && !cordon.IsReplacedError(d.cordonError):
 		fmt.Fprintf(d.errOut, "%s: cannot cordon the node; draining it anyway because of the deadline: %v\n", d.options.Node, d.cordonError)
 	default:
 		d.restoreNode(ctx)
@@ -291,7 +291,7 @@ func (d *nodeDrain) run(ctx context.Context) error {
 		}
 	}
 	if d.flags.timeout > 0 {
-		d.options.Terms.GiveUp = time.Now().Add(d.flags.timeout)
+		d.options.TimeLimits.TimeoutAt = time.Now().Add(d.flags.timeout)
 	}
 	progress := newProgressLine(d.errOut)
 	progress.interval *= time.Duration(d.concurrentDrains)
@@ -309,23 +309,23 @@ func (d *nodeDrain) run(ctx context.Context) error {
 	return toExitError(report, err)
 }
 
-func (d *nodeDrain) printReport(r drain.Receipt) {
+func (d *nodeDrain) printReport(r drain.Report) {
 	if d.flags.output == "json" {
 		fmt.Fprintf(d.out, "%s\n", r.JSON())
 		return
 	}
 	fmt.Fprintln(d.out, r.Summary())
 	for _, p := range r.Pods {
-		if p.Asked == drain.Forced || p.CutShort() {
-			fmt.Fprintf(d.out, "  %s/%s: %s with %d s of its %d s grace period, %s\n", p.Namespace, p.Name, p.Asked,
-				p.GraceGiven, p.GraceWanted, p.End)
+		if p.Removal == drain.ForceDeleted || p.WasCutShort() {
+			fmt.Fprintf(d.out, "  %s/%s: %s with %d s of its %d s grace period, %s\n", p.Namespace, p.Name, p.Removal,
+				p.GivenGraceSeconds, p.WantedGraceSeconds, p.End)
 		}
 	}
 }
 
-func toExitError(r drain.Receipt, err error) error {
-	var refused *drain.Refused
-	var unfinished *drain.Unfinished
+func toExitError(r drain.Report, err error) error {
+	var refused *drain.RefusedError
+	var unfinished *drain.UnfinishedError
 	switch {
 	case err == nil:
 		return nil

@@ -41,7 +41,7 @@ func (d *nodeDrain) cordonNode(ctx context.Context) error {
 		}
 		switch {
 		case node.UID != d.uid:
-			return &cordon.ReplacedError{Node: node.Name, Want: d.uid, Got: node.UID}
+			return &cordon.ReplacedError{Node: node.Name, WantUID: d.uid, GotUID: node.UID}
 		case node.Spec.Unschedulable:
 			return d.resolveUnansweredCordon(ctx)
 		}
@@ -60,7 +60,7 @@ func (d *nodeDrain) resolveUnansweredCordon(ctx context.Context) error {
 	if !d.cordonUnanswered {
 		return nil
 	}
-	ours, err := d.api.OwnsUnschedulable(ctx, d.fieldManager(), d.options.Node)
+	ours, err := d.api.IsUnschedulableSetBy(ctx, d.fieldManager(), d.options.Node)
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (d *nodeDrain) fieldManager() string {
 
 // isUnanswered reports whether a failed request may have taken effect.
 func isUnanswered(err error) bool {
-	status := kubeapi.AsStatus(err)
+	status := kubeapi.ToStatusError(err)
 	return err != nil && (status == nil || status.Code >= http.StatusInternalServerError)
 }
 
@@ -115,7 +115,7 @@ func (d *nodeDrain) uncordonAndReport(ctx context.Context) {
 	case errors.Is(err, errNotCordoned):
 	case err == nil:
 		fmt.Fprintf(d.errOut, "%s: uncordoned again\n", name)
-	case errors.Is(err, errAlreadyUncordoned), cordon.IsReplaced(err):
+	case errors.Is(err, errAlreadyUncordoned), cordon.IsReplacedError(err):
 		fmt.Fprintf(d.errOut, "%s: %v\n", name, err)
 	case errors.As(err, &needed):
 		fmt.Fprintf(d.errOut, "%s: stays cordoned because %v; run kubectl uncordon %s afterwards\n", name, err, name)
@@ -162,7 +162,7 @@ func (d *nodeDrain) checkRestored(node *kubeapi.Node, unanswered bool) (restored
 	owners := findCordonOwners(node)
 	switch {
 	case node.UID != d.cordonedNode.UID:
-		return false, &cordon.ReplacedError{Node: node.Name, Want: d.cordonedNode.UID, Got: node.UID}
+		return false, &cordon.ReplacedError{Node: node.Name, WantUID: d.cordonedNode.UID, GotUID: node.UID}
 	case !node.Spec.Unschedulable && unanswered:
 		return true, nil
 	case !node.Spec.Unschedulable:
@@ -187,8 +187,8 @@ func (e *cordonNeededError) Error() string { return strings.Join(e.owners, ", ")
 // findCordonOwners returns who else needs the node cordoned: the owners of cordon claims, who may have found it cordoned by
 // this drain, and other tools that are removing the node (I3, I6).
 func findCordonOwners(node *kubeapi.Node) []string {
-	by := cordon.Others(node)
-	records, _ := cordon.List(node) // unreadable records are ignored
+	by := cordon.RemovingTools(node)
+	records, _ := cordon.ListRecords(node) // unreadable records are ignored
 	for _, r := range records {
 		if r.Cordon != "" {
 			by = append(by, r.Owner)
@@ -219,6 +219,6 @@ func (d *nodeDrain) patchUnschedulable(ctx context.Context, n *kubeapi.Node, uns
 	if err != nil {
 		return err
 	}
-	_, err = d.api.PatchNodeAs(ctx, d.fieldManager(), n.Name, patch)
+	_, err = d.api.PatchNodeWithManager(ctx, d.fieldManager(), n.Name, patch)
 	return err
 }

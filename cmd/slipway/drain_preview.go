@@ -15,21 +15,21 @@ func (d *nodeDrain) previewDrain(ctx context.Context) error {
 	if _, err := d.api.GetNode(ctx, d.options.Node); err != nil {
 		return err
 	}
-	f, err := drain.Preview(ctx, d.api, d.options, d.flags.dryRun == "server")
+	f, err := drain.Predict(ctx, d.api, d.options, d.flags.dryRun == "server")
 	if err != nil {
 		return fmt.Errorf("node %s: cannot preview the drain: %w", d.options.Node, err)
 	}
 	if err := d.printPreview(f); err != nil {
 		return err
 	}
-	if refused := f.Refused(); len(refused) > 0 {
+	if refused := f.PodsRefusingDrain(); len(refused) > 0 {
 		return &exitError{exitRefused, fmt.Errorf("node %s: would not be drained because of %d protected pods", f.Node,
 			len(refused))}
 	}
 	return nil
 }
 
-func (d *nodeDrain) printPreview(f drain.Forecast) error {
+func (d *nodeDrain) printPreview(f drain.Prediction) error {
 	if d.flags.output == "json" {
 		return json.NewEncoder(d.out).Encode(f)
 	}
@@ -39,15 +39,15 @@ func (d *nodeDrain) printPreview(f drain.Forecast) error {
 	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAMESPACE\tPOD\tACTION\tWAVE\tGRACE\tRULE\tOBSTACLE")
 	for _, p := range f.Pods {
-		rule := p.Verdict.Rule.String()
-		if p.Verdict.Detail != "" {
-			rule += " (" + p.Verdict.Detail + ")"
+		rule := p.Decision.Rule.String()
+		if p.Decision.Detail != "" {
+			rule += " (" + p.Decision.Detail + ")"
 		}
 		obstacle := string(p.Obstacle.Reason)
 		if p.Obstacle.Detail != "" {
 			obstacle += ": " + p.Obstacle.Detail
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%ds\t%s\t%s\n", p.Namespace, p.Name, p.Action, p.Wave, p.GraceGiven, rule, obstacle)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%ds\t%s\t%s\n", p.Namespace, p.Name, p.Action, p.Wave, p.GivenGraceSeconds, rule, obstacle)
 	}
 	return w.Flush()
 }

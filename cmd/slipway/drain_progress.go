@@ -34,8 +34,8 @@ func newProgressLine(w io.Writer) *progressLine {
 const clearLine = "\r\x1b[K"
 
 func (l *progressLine) update(p drain.Progress) {
-	for _, b := range p.Obstructed() {
-		key := fmt.Sprintf("%s/%s %s %s", b.Namespace, b.Pod, b.Reason, b.Budget)
+	for _, b := range p.BlockedPods() {
+		key := fmt.Sprintf("%s/%s %s %s", b.Namespace, b.Pod, b.Reason, b.PDB)
 		if l.printed[key] {
 			continue
 		}

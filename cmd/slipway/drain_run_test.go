@@ -151,7 +151,7 @@ func (c *fakeDrainCluster) stopPod(name string) {
 }
 
 func (c *fakeDrainCluster) newClient() *kubeapi.Client {
-	return kubeapi.New(&url.URL{Scheme: "http", Host: "apiserver.test"}, &http.Client{Transport: promhttp.RoundTripperFunc(c.serveRequest)}, "test")
+	return kubeapi.NewClient(&url.URL{Scheme: "http", Host: "apiserver.test"}, &http.Client{Transport: promhttp.RoundTripperFunc(c.serveRequest)}, "test")
 }
 
 func (c *fakeDrainCluster) serveRequest(r *http.Request) (*http.Response, error) {
@@ -335,7 +335,7 @@ func TestNodePastItsDeadlineStaysCordoned(t *testing.T) {
 		{"--deadline=10s", true},
 		{"--timeout=10s", false},
 	} {
-		t.Run(tt.flag, virtual.Time(func(t *testing.T) {
+		t.Run(tt.flag, virtual.InVirtualTime(func(t *testing.T) {
 			c := newFakeDrainCluster(t, "n")
 			c.stopsIn = time.Hour // a finalizer, or a kubelet that does not answer
 			c.runPod("stuck", "n")
@@ -362,10 +362,10 @@ func TestI3GivingUpKeepsACordonThatOthersNeed(t *testing.T) {
 			n.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "True"}}
 		}, false, "n: uncordoned again"},
 		{"agent gets notice", func(n *kubeapi.Node) {
-			n.Annotations = newCordonRecord("azure-1", cordon.Found)
+			n.Annotations = newCordonRecord("azure-1", cordon.FoundCordon)
 		}, true, `n: stays cordoned because azure-1 needs the cordon`},
 		{"retirement cordons the node", func(n *kubeapi.Node) {
-			n.Annotations = newCordonRecord("retirement-a", cordon.Own)
+			n.Annotations = newCordonRecord("retirement-a", cordon.OwnCordon)
 		}, true, `n: stays cordoned because retirement-a needs the cordon`},
 		{"notice without cordon", func(n *kubeapi.Node) {
 			n.Annotations = newCordonRecord("azure-1", "")
@@ -380,7 +380,7 @@ func TestI3GivingUpKeepsACordonThatOthersNeed(t *testing.T) {
 			n.Spec.Unschedulable = false
 		}, false, "n: another client has already uncordoned it"},
 	} {
-		t.Run(tt.name, virtual.Time(func(t *testing.T) {
+		t.Run(tt.name, virtual.InVirtualTime(func(t *testing.T) {
 			c := newFakeDrainCluster(t, "n")
 			c.stopsIn = time.Hour
 			c.runPod("stuck", "n")
@@ -394,7 +394,7 @@ func TestI3GivingUpKeepsACordonThatOthersNeed(t *testing.T) {
 	}
 }
 
-func newCordonRecord(owner string, whose cordon.Cordon) map[string]string {
+func newCordonRecord(owner string, whose cordon.CordonOrigin) map[string]string {
 	raw, err := json.Marshal(cordon.Record{Owner: owner, Since: time.Now(), Cordon: whose})
 	if err != nil {
 		panic(err) // impossible for these values
@@ -411,10 +411,10 @@ func TestI3NodeIsReadAgainAfterConflict(t *testing.T) {
 	}{
 		{"other client cordons first", 1, func(n *kubeapi.Node) { n.Spec.Unschedulable = true }, ""},
 		{"agent gets notice before uncordon", 2, func(n *kubeapi.Node) {
-			n.Annotations = newCordonRecord("azure-1", cordon.Found)
+			n.Annotations = newCordonRecord("azure-1", cordon.FoundCordon)
 		}, "azure-1"},
 	} {
-		t.Run(tt.name, virtual.Time(func(t *testing.T) {
+		t.Run(tt.name, virtual.InVirtualTime(func(t *testing.T) {
 			c := newFakeDrainCluster(t, "n")
 			c.stopsIn = time.Hour
 			c.runPod("stuck", "n")
@@ -484,7 +484,7 @@ func TestNodesWithADeadlineAreDrainedInParallel(t *testing.T) {
 func TestHangingCordonCostsNoPodBeforeADeadline(t *testing.T) {
 	for name, nodes := range map[string][]string{"alone": {"a"}, "beside another": {"a", "b"}} {
 		for _, method := range []string{http.MethodPatch, http.MethodGet} {
-			t.Run(name+"/"+method, virtual.Time(func(t *testing.T) {
+			t.Run(name+"/"+method, virtual.InVirtualTime(func(t *testing.T) {
 				c := newFakeDrainCluster(t, "a", "b", "stays")
 				c.stopsIn = 10 * time.Second
 				gets := 0
@@ -515,7 +515,7 @@ func TestHangingCordonCostsNoPodBeforeADeadline(t *testing.T) {
 
 func TestAllNodesAreCordonedBeforeTheFirstEviction(t *testing.T) {
 	for _, args := range [][]string{{"a", "b", "a"}, {"a", "b", "--timeout=1m"}, {"a", "b", "--deadline=2m"}} {
-		t.Run(strings.Join(args, " "), virtual.Time(func(t *testing.T) {
+		t.Run(strings.Join(args, " "), virtual.InVirtualTime(func(t *testing.T) {
 			c := newFakeDrainCluster(t, "a", "b", "stays")
 			c.stopsIn = 40 * time.Second // two of them exceed --timeout, which applies to each node
 			c.runPod("web-a", "a")
@@ -547,7 +547,7 @@ func TestNodeIsReadAgainBeforeItsDrain(t *testing.T) {
 		{"replaced", false, func(n *kubeapi.Node) { n.UID, n.Spec.Unschedulable = "another", false }, 1, false, false, "another"},
 		{"replaced by cordoned node", true, func(n *kubeapi.Node) { n.UID = "another" }, 1, true, false, ""},
 	} {
-		t.Run(tt.name, virtual.Time(func(t *testing.T) {
+		t.Run(tt.name, virtual.InVirtualTime(func(t *testing.T) {
 			c := newFakeDrainCluster(t, "a", "b")
 			c.editNode("b", func(n *kubeapi.Node) { n.Spec.Unschedulable = tt.found })
 			c.stopsIn = 40 * time.Second
@@ -565,7 +565,7 @@ func TestNodeIsReadAgainBeforeItsDrain(t *testing.T) {
 
 func TestI3InterruptRestoresEveryUndrainedNode(t *testing.T) {
 	for _, flag := range []string{"--timeout=0", "--deadline=2h"} {
-		t.Run(flag, virtual.Time(func(t *testing.T) {
+		t.Run(flag, virtual.InVirtualTime(func(t *testing.T) {
 			c := newFakeDrainCluster(t, "a", "b", "c", "d")
 			c.editNode("d", func(n *kubeapi.Node) { n.Spec.Unschedulable = true })
 			c.stopsInByNode = map[string]time.Duration{"b": time.Hour, "c": time.Hour, "d": time.Hour}
@@ -618,7 +618,7 @@ func TestI3UnansweredCordonIsUndone(t *testing.T) {
 		{"first three answers are lost", 3, false, false, "uncordoned again"},
 		{"other client cordons first", 1, true, true, ""},
 	} {
-		t.Run(tt.name, virtual.Time(func(t *testing.T) {
+		t.Run(tt.name, virtual.InVirtualTime(func(t *testing.T) {
 			c := newFakeDrainCluster(t, "n")
 			c.stopsIn = time.Hour
 			c.runPod("stuck", "n")

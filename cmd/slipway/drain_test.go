@@ -55,20 +55,20 @@ func TestDrainFlagsMatchKubectl(t *testing.T) {
 	f := drainFlags{gracePeriod: -1, ignoreDaemons: true}
 	o, err := f.drainOptions()
 	must.NoError(t, err)
-	if o.GraceSeconds != nil || o.Policy.Of(podrules.ByDaemonSet) != podrules.Leave || o.Policy.Of(podrules.ByUnmanaged) != podrules.Refuse {
+	if o.GraceSeconds != nil || o.Policy.ActionFor(podrules.RuleDaemonSet) != podrules.Skip || o.Policy.ActionFor(podrules.RuleUnmanaged) != podrules.RefuseDrain {
 		t.Errorf("without flags: %+v", o)
 	}
 	f = drainFlags{gracePeriod: 5, force: true, deleteEmptyDir: true, skipTerminated: 3}
 	if o, err = f.drainOptions(); err != nil {
 		t.Fatal(err)
 	}
-	if *o.GraceSeconds != 5 || o.SkipTerminatingFor != 3*time.Second {
-		t.Errorf("grace %d, skip %s", *o.GraceSeconds, o.SkipTerminatingFor)
+	if *o.GraceSeconds != 5 || o.SkipTerminatingAfter != 3*time.Second {
+		t.Errorf("grace %d, skip %s", *o.GraceSeconds, o.SkipTerminatingAfter)
 	}
 	for rule, want := range map[podrules.Rule]podrules.Action{
-		podrules.ByDaemonSet: podrules.Refuse, podrules.ByUnmanaged: podrules.Evict, podrules.ByLocalStorage: podrules.Evict, podrules.ByProtected: podrules.Refuse,
+		podrules.RuleDaemonSet: podrules.RefuseDrain, podrules.RuleUnmanaged: podrules.Evict, podrules.RuleLocalStorage: podrules.Evict, podrules.RuleProtected: podrules.RefuseDrain,
 	} {
-		if got := o.Policy.Of(rule); got != want {
+		if got := o.Policy.ActionFor(rule); got != want {
 			t.Errorf("%s: %s, want %s", rule, got, want)
 		}
 	}
@@ -83,11 +83,11 @@ func TestDrainExitCodes(t *testing.T) {
 	}{
 		"drained":          {drain.Drained, nil, 0},
 		"another error":    {"", node, 1},
-		"policy keeps pod": {drain.RefusedOutcome, &drain.Refused{Node: "n"}, exitRefused},
-		"timeout":          {drain.GaveUp, &drain.Unfinished{Node: "n", Outcome: drain.GaveUp}, exitUnfinished},
+		"policy keeps pod": {drain.RefusedByPolicy, &drain.RefusedError{Node: "n"}, exitRefused},
+		"timeout":          {drain.TimedOut, &drain.UnfinishedError{Node: "n", Outcome: drain.TimedOut}, exitUnfinished},
 		"interrupted":      {drain.Cancelled, context.Canceled, exitInterrupted},
 	} {
-		if code := toExitCode(toExitError(drain.Receipt{Outcome: tt.outcome}, tt.err)); code != tt.code {
+		if code := toExitCode(toExitError(drain.Report{Outcome: tt.outcome}, tt.err)); code != tt.code {
 			t.Errorf("%s: exit code %d, want %d", name, code, tt.code)
 		}
 	}
@@ -107,8 +107,8 @@ func TestHighestExitCodeOfNodesWins(t *testing.T) {
 func TestProgressPrintsEachObstacleOnce(t *testing.T) {
 	var out bytes.Buffer
 	line := newProgressLine(&out)
-	p := drain.Progress{Node: "n", Listed: true, Total: 1, Waiting: 1, Blocked: []drain.Blocked{
-		{Namespace: "shop", Pod: "web", Reason: drain.Budget, Budget: "shop/web", Detail: "allows none"},
+	p := drain.Progress{Node: "n", Listed: true, Total: 1, Waiting: 1, RemainingPods: []drain.BlockedPod{
+		{Namespace: "shop", Pod: "web", Reason: drain.ObstaclePDB, PDB: "shop/web", Detail: "allows none"},
 	}}
 	line.update(p)
 	line.update(p)

@@ -64,15 +64,15 @@ const leaseNamePrefix = "slipway-" + kubeaware.Tool + "-"
 
 // runKubeaware serves the API and runs a manager for its NodeRetirements.
 func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, stderr io.Writer) error {
-	front := c.Front(f)
+	front := c.ToCloudpoolConfig(f)
 	if err := front.Validate(); err != nil {
 		return err
 	}
-	several := c.Pool(true)
+	several := c.ToPoolConfig(true)
 	if err := several.Validate(); err != nil {
 		return err
 	}
-	log, err := observe.Logger(stderr, front.LogFormat, front.LogLevel)
+	log, err := observe.NewLogger(stderr, front.LogFormat, front.LogLevel)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 	if f.TLSCertFile == "" {
 		log.Warn("the API is served over plain HTTP without authentication: set -tls-cert-file, and -client-ca-file or -authorize")
 	}
-	kube, err := c.APIServer.Kube("slipway-" + kubeaware.Tool + "/" + start.Version())
+	kube, err := c.APIServer.ToRESTConfig("slipway-" + kubeaware.Tool + "/" + start.Version())
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 	if err != nil {
 		return err
 	}
-	m := newManagerConfig(&front, f, c.Mark())
+	m := newManagerConfig(&front, f, c.BackendHash())
 	m.Clouds = &manager.Clouds{Cloudpool: &pools}
 	if err := m.Validate(); err != nil {
 		return err
@@ -109,8 +109,8 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 		return nil
 	})
 	group.Go(func() error {
-		return cloudpool.Run(ctx, front, cloudpool.Inputs{
-			Kube: kube, Slots: api, Clouds: map[string]cloud.Provider{provided.Name(): provided},
+		return cloudpool.Run(ctx, front, cloudpool.Dependencies{
+			Kube: kube, Leases: api, Clouds: map[string]cloud.Provider{provided.Name(): provided},
 			Build: observe.Build{Version: start.Version()}, Stderr: stderr,
 		})
 	})
@@ -125,7 +125,7 @@ func runManager(ctx context.Context, m manager.Config, kube *rest.Config, api *k
 		}
 	}
 	// A registry accepts a manager's metrics only once. These metrics are not served.
-	return manager.RunIn(ctx, m, manager.Process{Kube: kube, API: api, Metrics: prometheus.NewRegistry(), Log: log})
+	return manager.RunInProcess(ctx, m, manager.Process{Kube: kube, API: api, Metrics: prometheus.NewRegistry(), Log: log})
 }
 
 // Delays between restarts of the manager, and the run time that resets the delay.
@@ -159,7 +159,7 @@ func runWithRestarts(ctx context.Context, log *slog.Logger, run func(context.Con
 func newManagerConfig(front *cloudpool.Config, f *kubeaware.Flags, mark string) manager.Config {
 	var m manager.Config
 	m.AddFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
-	m.Listen, m.Selector = "", kubeaware.MarkLabel+"="+mark
+	m.Listen, m.Selector = "", kubeaware.BackendLabel+"="+mark
 	m.LeaderElectionNamespace, m.LeaseName = f.Namespace, leaseNamePrefix+mark
 	m.LogLevel, m.LogFormat = front.LogLevel, front.LogFormat
 	m.SystemLocalStorage = front.SystemLocalStorage
@@ -169,17 +169,17 @@ func newManagerConfig(front *cloudpool.Config, f *kubeaware.Flags, mark string) 
 // detectPools asks the server whether it has one pool or several. A server that does not answer at the start counts as one
 // pool.
 func detectPools(ctx context.Context, c *kubeaware.Config, log *slog.Logger) (provider.Config, error) {
-	several, err := provider.New(c.Pool(true), provider.Options{})
+	several, err := provider.New(c.ToPoolConfig(true), provider.Options{})
 	if err != nil {
 		return provider.Config{}, err
 	}
 	ask, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	names, err := several.Groups(ask)
-	if err != nil && wire.AsStatus(err) == nil {
+	if err != nil && wire.AsStatusError(err) == nil {
 		log.Warn("the backend did not answer the list of pools, assuming a single pool", "backend", c.Backend.URL, "err", err)
 	}
-	return c.Pool(err == nil && len(names) > 0), nil
+	return c.ToPoolConfig(err == nil && len(names) > 0), nil
 }
 
 // newKubeAPIClient returns the small client of the drain engine for a client-go configuration.
@@ -193,5 +193,5 @@ func newKubeAPIClient(kube *rest.Config) (*kubeapi.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return kubeapi.New(&url.URL{Scheme: base.Scheme, Host: base.Host, Path: base.Path}, hc, kube.UserAgent), nil
+	return kubeapi.NewClient(&url.URL{Scheme: base.Scheme, Host: base.Host, Path: base.Path}, hc, kube.UserAgent), nil
 }

@@ -42,8 +42,8 @@ func TestProxyAndManagerAgreeOnSystemLocalStorage(t *testing.T) {
 	f, err := kubeaware.ParseFlags(nil, func(string) string { return "" }, io.Discard)
 	must.NoError(t, err)
 	c := &kubeaware.Config{}
-	front := c.Front(f)
-	if managed := newManagerConfig(&front, f, c.Mark()); !front.SystemLocalStorage || !managed.SystemLocalStorage {
+	front := c.ToCloudpoolConfig(f)
+	if managed := newManagerConfig(&front, f, c.BackendHash()); !front.SystemLocalStorage || !managed.SystemLocalStorage {
 		t.Errorf("SystemLocalStorage: proxy %t, manager %t; want both", front.SystemLocalStorage, managed.SystemLocalStorage)
 	}
 }

@@ -35,7 +35,7 @@ func toExitCode(err error) int {
 }
 
 func main() {
-	ctx, stop := start.Signals()
+	ctx, stop := start.NewSignalContext()
 	err := newRootCommand().ExecuteContext(ctx)
 	stop()
 	if err == nil {

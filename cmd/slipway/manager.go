@@ -32,4 +32,4 @@ func newManagerCommand() *cobra.Command {
 // excludeCompatSelector excludes objects that compatibility modes handle themselves. These are the NodeRetirements of
 // kubeaware-cloudpool-proxy, where a machine may be removed only when its pool shrinks. They are also the NodeGroups and
 // NodeRetirements of vmss-pod-watcher and openstack-autoscaler, which no other process knows.
-const excludeCompatSelector = "!" + kubeaware.MarkLabel + ",!" + vmsspodwatcher.GroupLabel + ",!" + openstackautoscaler.GroupLabel
+const excludeCompatSelector = "!" + kubeaware.BackendLabel + ",!" + vmsspodwatcher.GroupLabel + ",!" + openstackautoscaler.GroupLabel

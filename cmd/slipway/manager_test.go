@@ -13,7 +13,7 @@ import (
 func TestI6ManagerIgnoresRetirementsOfCompatibilityModes(t *testing.T) {
 	selector, err := labels.Parse(newManagerCommand().Flags().Lookup("selector").Value.String())
 	must.NoError(t, err)
-	for _, theirs := range []labels.Set{{kubeaware.MarkLabel: "bba455bd"}, {vmsspodwatcher.GroupLabel: "ci"}} {
+	for _, theirs := range []labels.Set{{kubeaware.BackendLabel: "bba455bd"}, {vmsspodwatcher.GroupLabel: "ci"}} {
 		if selector.Matches(theirs) {
 			t.Errorf("%s selects %v of a compatibility mode", selector, theirs)
 		}

@@ -60,15 +60,15 @@ func (t *notifyTestFlags) run(ctx context.Context, out, errOut io.Writer) error 
 	if err != nil {
 		return err
 	}
-	log, err := observe.Logger(errOut, "text", "info")
+	log, err := observe.NewLogger(errOut, "text", "info")
 	if err != nil {
 		return err
 	}
-	n, err := notify.New(receivers, notify.Options{Log: log, UserAgent: "slipway/" + start.Version()})
+	n, err := notify.NewNotifier(receivers, notify.Options{Log: log, UserAgent: "slipway/" + start.Version()})
 	if err != nil {
 		return err
 	}
-	if err := n.Send(ctx, notify.Sample(moment, time.Now())); err != nil {
+	if err := n.Send(ctx, notify.NewSampleMessage(moment, time.Now())); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "%s: sent to %s\n", moment, strings.Join(receiverNames(receivers), ", "))
@@ -78,7 +78,7 @@ func (t *notifyTestFlags) run(ctx context.Context, out, errOut io.Writer) error 
 // selectReceivers returns the receivers to test. It sets the moment on all of them, so that their templates are checked for
 // it.
 func (t *notifyTestFlags) selectReceivers(moment notify.Moment) ([]notify.Receiver, error) {
-	all, err := config.Receivers(t.file)
+	all, err := config.ReadReceivers(t.file)
 	if err != nil {
 		return nil, err
 	}

@@ -91,7 +91,7 @@ func runOSA(ctx context.Context, f osaFlags, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	log, err := observe.Logger(stderr, m.LogFormat, m.LogLevel)
+	log, err := observe.NewLogger(stderr, m.LogFormat, m.LogLevel)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func runOSA(ctx context.Context, f osaFlags, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	config := c.Cloud(cluster)
+	config := c.ToCloudConfig(cluster)
 	m.Clouds = &manager.Clouds{OpenStack: &config}
 	plane := &controlPlaneCounter{tool: &c, log: log, nodes: kube}
 	if f.controlPlane >= 0 {
@@ -119,7 +119,7 @@ func runOSA(ctx context.Context, f osaFlags, stderr io.Writer) error {
 		defer stop()
 		go plane.watchSize(following)
 	}
-	m.Given = plane.nodeGroups
+	m.ExtraGroups = plane.nodeGroups
 	return manager.Run(ctx, m, start.Version(), stderr)
 }
 
@@ -132,7 +132,7 @@ func newOSAManagerConfig(f osaFlags, c *openstackautoscaler.Config) (manager.Con
 		return m, fmt.Errorf("%s: CloudType: %q: want %s: the autoscaler's plugins are now separate programs, which slipway manager "+
 			"starts from --cloud-config", f.config, c.CloudType, openstackautoscaler.OpenStack)
 	}
-	m.InstallCRDs, m.InstallUnasked, m.Listen, m.LogFormat = true, true, f.listen, "text"
+	m.InstallCRDs, m.InstallCRDsByDefault, m.Listen, m.LogFormat = true, true, f.listen, "text"
 	// Like the tool, it handles only its own group. Its own Lease avoids competition with another manager.
 	m.Selector = openstackautoscaler.GroupLabel + "=" + openstackautoscaler.Group
 	m.LeaseName = "slipway-" + openstackautoscaler.Tool
@@ -194,13 +194,13 @@ type controlPlaneCounter struct {
 
 // nodeGroups returns the tool's only NodeGroup.
 func (p *controlPlaneCounter) nodeGroups() []v1alpha1.NodeGroup {
-	return []v1alpha1.NodeGroup{p.tool.NodeGroup(int(p.size.Load()))}
+	return []v1alpha1.NodeGroup{p.tool.ToNodeGroup(int(p.size.Load()))}
 }
 
 // setSize stores the number of control plane nodes.
 func (p *controlPlaneCounter) setSize(size int) {
 	p.size.Store(int64(size))
-	if warning := p.tool.Crowded(size); warning != "" {
+	if warning := p.tool.FormatFullControlPlane(size); warning != "" {
 		p.log.Warn(warning, "inputOf", openstackautoscaler.Tool)
 	}
 }
@@ -270,7 +270,7 @@ func newMigrateOpenStackAutoscalerCommand() *cobra.Command {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
 			if directory == "" {
-				_, err := cmd.OutOrStdout().Write(openstackautoscaler.Print(files))
+				_, err := cmd.OutOrStdout().Write(openstackautoscaler.FormatFiles(files))
 				return err
 			}
 			return writeFiles(directory, files)

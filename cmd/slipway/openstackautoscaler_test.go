@@ -38,8 +38,8 @@ func TestLateControlPlaneNodeIsCounted(t *testing.T) {
 	want := func(minimum, maximum int32) {
 		t.Helper()
 		p.updateCount(t.Context())
-		if g := p.nodeGroups()[0]; g.Spec.Minimum != minimum || *g.Spec.Maximum != maximum {
-			t.Errorf("limits are %d and %d, want %d and %d", g.Spec.Minimum, *g.Spec.Maximum, minimum, maximum)
+		if g := p.nodeGroups()[0]; g.Spec.MinSize != minimum || *g.Spec.MaxSize != maximum {
+			t.Errorf("limits are %d and %d, want %d and %d", g.Spec.MinSize, *g.Spec.MaxSize, minimum, maximum)
 		}
 	}
 	add := func(name, label string) {
@@ -98,7 +98,7 @@ func TestOpenStackAutoscalerAndManagerShareNoGroup(t *testing.T) {
 	c := openstackautoscaler.Config{CloudType: openstackautoscaler.OpenStack, MinNodeCount: new(2), MaxNodeCount: new(3)}
 	m, err := newOSAManagerConfig(osaFlags{}, &c)
 	must.NoError(t, err)
-	its, own := parseSelector(t, m.Selector), labels.Set(c.NodeGroup(1).Labels)
+	its, own := parseSelector(t, m.Selector), labels.Set(c.ToNodeGroup(1).Labels)
 	theirs := parseSelector(t, newManagerCommand().Flag("selector").DefValue)
 	if !its.Matches(own) || theirs.Matches(own) {
 		t.Errorf("own group with labels %s: %q selects it: %t, the manager's %q: %t", own, its, its.Matches(own), theirs, theirs.Matches(own))

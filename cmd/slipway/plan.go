@@ -50,11 +50,11 @@ func (f *planFlags) run(cmd *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	answer, err := planner.NewPlan(o, planner.PlanOptions{Max: f.maxNodes, Policy: policy, Rules: f.rules.plannerOptions(o)})
+	answer, err := planner.PlanOnce(o, planner.PlanOptions{MaxRemovals: f.maxNodes, Policy: policy, Rules: f.rules.plannerOptions(o)})
 	if err != nil {
 		return fmt.Errorf("no plan: %w", err)
 	}
 	return f.output.printAnswer(cmd.OutOrStdout(), answer, func(w io.Writer, wide bool) error {
-		return explain.Plan(w, answer, wide)
+		return explain.PrintPlan(w, answer, wide)
 	})
 }

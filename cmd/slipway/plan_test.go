@@ -25,29 +25,29 @@ import (
 func newTestCluster() *saved.Objects {
 	o := &saved.Objects{Time: time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)}
 	for _, name := range []string{"node-a", "node-b", "node-c", "node-d"} {
-		n := placementtest.Node(name, "zone-a", 4, 16, 10)
+		n := placementtest.NewNode(name, "zone-a", 4, 16, 10)
 		n.Labels[corev1.LabelInstanceTypeStable] = "general-4"
 		o.Nodes = append(o.Nodes, n)
 	}
-	gpu := placementtest.Node("node-gpu", "zone-b", 8, 32, 10)
+	gpu := placementtest.NewNode("node-gpu", "zone-b", 8, 32, 10)
 	gpu.Labels[corev1.LabelInstanceTypeStable] = "gpu-8"
 	gpu.Spec.Taints = []corev1.Taint{{Key: "gpu", Value: "only", Effect: corev1.TaintEffectNoSchedule}}
 	o.Nodes = append(o.Nodes, gpu)
-	agent := placementtest.Pod("agent", 0, "node-a", 100, 64)
+	agent := placementtest.NewPod("agent", 0, "node-a", 100, 64)
 	agent.OwnerReferences[0].Kind = "DaemonSet"
-	scratch := placementtest.Pod("scratch", 0, "node-c", 100, 64)
+	scratch := placementtest.NewPod("scratch", 0, "node-c", 100, 64)
 	scratch.Spec.Volumes = []corev1.Volume{{Name: "tmp", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
-	namesake := placementtest.Pod("namesake", 0, "node-b", 100, 64)
+	namesake := placementtest.NewPod("namesake", 0, "node-b", 100, 64)
 	namesake.Name = "node-a"
-	done := placementtest.Pod("done", 0, "node-b", 100, 64)
+	done := placementtest.NewPod("done", 0, "node-b", 100, 64)
 	done.Status.Phase = corev1.PodSucceeded
 	o.Pods = []*corev1.Pod{
 		agent, scratch, namesake, done,
-		placementtest.Pod("web", 0, "node-a", 500, 512), placementtest.Pod("web", 1, "node-a", 500, 512),
-		placementtest.Pod("db", 0, "node-b", 2000, 4096), placementtest.Pod("waiting", 0, "", 3800, 1024),
-		placementtest.Pod("batch", 0, "", 3900, 1024), placementtest.Pod("batch", 1, "", 3900, 1024), placementtest.Pod("monster", 0, "", 64000, 1024),
+		placementtest.NewPod("web", 0, "node-a", 500, 512), placementtest.NewPod("web", 1, "node-a", 500, 512),
+		placementtest.NewPod("db", 0, "node-b", 2000, 4096), placementtest.NewPod("waiting", 0, "", 3800, 1024),
+		placementtest.NewPod("batch", 0, "", 3900, 1024), placementtest.NewPod("batch", 1, "", 3900, 1024), placementtest.NewPod("monster", 0, "", 64000, 1024),
 	}
-	o.Budgets = []*policyv1.PodDisruptionBudget{placementtest.Budget("db", 0), placementtest.Budget("web", 2)}
+	o.PDBs = []*policyv1.PodDisruptionBudget{placementtest.NewPDB("db", 0), placementtest.NewPDB("web", 2)}
 	return o
 }
 

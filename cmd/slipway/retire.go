@@ -155,7 +155,7 @@ func waitForRetirement(ctx context.Context, c client.Client, rt *v1alpha1.NodeRe
 		if rt.Status.Phase == v1alpha1.Succeeded {
 			return nil
 		}
-		if rt.Status.Phase.Finished() {
+		if rt.Status.Phase.IsFinal() {
 			return &exitError{exitNotRetired, fmt.Errorf("node %s: %s: %s", rt.Spec.NodeName, rt.Status.Phase, rt.Status.Message)}
 		}
 		select {

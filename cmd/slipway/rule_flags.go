@@ -48,5 +48,5 @@ func (r *ruleFlags) plannerOptions(o *saved.Objects) planner.Options {
 	}
 	g := &v1alpha1.NodeGroup{}
 	g.Spec.Drain = v1alpha1.DrainPolicy{DeleteLocalStorage: r.deleteEmptyDir, EvictUnmanaged: r.force}
-	return planner.Options{Now: now, Pods: grouppolicy.For(g, false)}
+	return planner.Options{Now: now, PodRules: grouppolicy.NewPodPolicy(g, false)}
 }

@@ -63,7 +63,7 @@ az login and others), or of --cloud-config, the configuration file of slipway ma
 // newSimulateFunc returns the function that requests the eviction.
 func newSimulateFunc(endpoint, cloudConfig string) (func(context.Context, string, eviction.Target) error, error) {
 	if cloudConfig != "" {
-		azure, err := manager.LoadAzure(cloudConfig)
+		azure, err := manager.NewAzureProvider(cloudConfig)
 		if err != nil {
 			return nil, err
 		}

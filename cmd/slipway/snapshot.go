@@ -65,7 +65,7 @@ func (f *snapshotFlags) saveSnapshot(cmd *cobra.Command, args []string) error {
 // writeSnapshot writes the names file and then the snapshot, because a hashed snapshot may be useless without its names.
 func (f *snapshotFlags) writeSnapshot(cmd *cobra.Command, path string, o *saved.Objects) error {
 	if f.hashNames {
-		hashed, names := o.Hashed()
+		hashed, names := o.HashNames()
 		if f.names != "" {
 			if err := replaceFile(f.names, func(w io.Writer) error { return writeNames(w, names) }); err != nil {
 				return fmt.Errorf("--names: %w", err)
@@ -88,7 +88,7 @@ func (f *snapshotFlags) writeSnapshot(cmd *cobra.Command, path string, o *saved.
 	return err
 }
 
-func writeNames(w io.Writer, names saved.Names) error {
+func writeNames(w io.Writer, names saved.OriginalNames) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")

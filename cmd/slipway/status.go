@@ -17,7 +17,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/placement/live"
 	"github.com/slipway-dev/slipway/internal/retirement"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
 // clusterStatus is the output of slipway status.
@@ -109,7 +109,7 @@ func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
 	if err := c.List(ctx, &all); err != nil {
 		return clusterStatus{}, fmt.Errorf("NodeRetirements: %w", err)
 	}
-	cluster, err := nodegroup.ReadCluster(ctx, c, live.ListedPods(c), groups.Items)
+	cluster, err := nodegroup.ReadCluster(ctx, c, live.NewListingPodReader(c), groups.Items)
 	if err != nil {
 		return clusterStatus{}, err
 	}
@@ -117,16 +117,16 @@ func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
 	retiring := map[string]bool{}
 	for i := range all.Items {
 		rt := &all.Items[i]
-		if retirement.Leaving(rt) {
+		if retirement.WillRemoveNode(rt) {
 			retiring[rt.Spec.NodeName] = true
 		}
-		if !rt.Status.Phase.Finished() {
+		if !rt.Status.Phase.IsFinal() {
 			status.Leaving = append(status.Leaving, toLeavingStatus(rt))
 		}
 	}
 	for i := range groups.Items {
 		g := &groups.Items[i]
-		nodes, err := retirement.NodesOf(ctx, c, g, retiring)
+		nodes, err := retirement.ListBudgetNodes(ctx, c, g, retiring)
 		if err != nil {
 			return clusterStatus{}, err
 		}
@@ -141,7 +141,7 @@ func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
 func toLeavingStatus(rt *v1alpha1.NodeRetirement) leavingStatus {
 	l := leavingStatus{
 		Retirement: rt.Name, Node: rt.Spec.NodeName, Phase: rt.Status.Phase, Reason: rt.Spec.Reason,
-		Since: retirement.ReachedAt(rt), Message: rt.Status.Message, Blocked: rt.Status.Reasons,
+		Since: retirement.PhaseReachedAt(rt), Message: rt.Status.Message, Blocked: rt.Status.Reasons,
 	}
 	if rt.Status.Captured != nil {
 		l.Group = rt.Status.Captured.Group
@@ -152,10 +152,10 @@ func toLeavingStatus(rt *v1alpha1.NodeRetirement) leavingStatus {
 	return l
 }
 
-func toGroupStatus(g *v1alpha1.NodeGroup, nodes []budget.Node) groupStatus {
+func toGroupStatus(g *v1alpha1.NodeGroup, nodes []disruptionbudget.Node) groupStatus {
 	s := groupStatus{
-		Name: g.Name, Cloud: g.Spec.Cloud.Provider + "/" + g.Spec.Cloud.Group, Minimum: g.Spec.Minimum, Maximum: g.Spec.Maximum,
-		MayLeave: budget.Room(&g.Spec, nodes, v1alpha1.Requested, time.Now()), UnavailableNodes: map[string]string{},
+		Name: g.Name, Cloud: g.Spec.Cloud.Provider + "/" + g.Spec.Cloud.Group, Minimum: g.Spec.MinSize, Maximum: g.Spec.MaxSize,
+		MayLeave: disruptionbudget.CountRemainingDisruptions(&g.Spec, nodes, v1alpha1.Requested, time.Now()), UnavailableNodes: map[string]string{},
 	}
 	for _, n := range nodes {
 		s.addNode(n)

@@ -26,17 +26,17 @@ type idleStatus struct {
 
 func readIdleStatus(ctx context.Context, cluster *nodegroup.Cluster, g *v1alpha1.NodeGroup) idleStatus {
 	s := idleStatus{Accepted: metav1.ConditionFalse}
-	switch a := acceptance.Of(g); a.State {
+	switch a := acceptance.FromGroup(g); a.State {
 	case acceptance.NotObserved:
 		s.Accepted, s.Refusal = metav1.ConditionUnknown, a.Message
-	case acceptance.CloudUnread:
+	case acceptance.CloudNotRead:
 		s.Accepted, s.Refusal = metav1.ConditionUnknown, a.Reason+": "+a.Message
 	case acceptance.Accepted:
 		s.Accepted = metav1.ConditionTrue
 	default:
 		s.Refusal = a.Reason + ": " + a.Message
 	}
-	decisions, err := cluster.Forecast(ctx, g)
+	decisions, err := cluster.PredictDecisions(ctx, g)
 	if err != nil {
 		s.Unknown = err.Error()
 		return s
@@ -73,7 +73,7 @@ func (s clusterStatus) printIdleNodes(w io.Writer) {
 				left = "-"
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", d.Node, g.Name, duration.HumanDuration(time.Since(*d.IdleSince)), left, d.Verdict,
-				nodegroup.Sentence(d.Reasons))
+				nodegroup.JoinReasons(d.Reasons))
 		}
 	}
 }

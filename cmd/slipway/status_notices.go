@@ -31,14 +31,14 @@ func listNotices(nodes []corev1.Node) []noticeStatus {
 	all := []noticeStatus{}
 	for i := range nodes {
 		n := &nodes[i]
-		reports, _ := report.Of(n.Annotations)
+		reports, _ := report.ReadReports(n.Annotations)
 		for _, r := range reports {
 			s := noticeStatus{Node: n.Name, ID: r.ID, Type: r.Type, Status: r.Status, Phase: cmp.Or(r.Phase, "noticed")}
 			if !r.Deadline.IsZero() {
 				s.Due = &r.Deadline
 			}
 			if s.Phase == string(agent.Draining) {
-				s.Blocked = top.BlockedDrain(n)
+				s.Blocked = top.FindBlockedDrain(n)
 			}
 			all = append(all, s)
 		}

@@ -37,10 +37,10 @@ func toScalingStatus(cluster *nodegroup.Cluster, g *v1alpha1.NodeGroup) (s scali
 			}
 		}
 	}
-	cooldown, asked := plan.UnderusedCooldown(g)
+	cooldown, asked := plan.UnderutilizedCooldown(g)
 	for i := range cluster.Nodes {
 		n := &cluster.Nodes[i]
-		if since := plan.Since(n, cluster.Now); asked && !since.IsZero() && cluster.Claims.Owner[n.Name] == g.Name {
+		if since := plan.ReadUnderutilizedSince(n, cluster.Now); asked && !since.IsZero() && cluster.Assignment.OwnerByNode[n.Name] == g.Name {
 			s.Underutilized = append(s.Underutilized, underutilizedNode{n.Name, since, since.Add(cooldown)})
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/slipway-dev/slipway/internal/nodegroup"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
 // unknownValue is printed for a value that only a NodeGroup object has.
@@ -30,13 +30,13 @@ func findUnlistedGroups(cluster *nodegroup.Cluster, retiring map[string]bool) []
 	}
 	for i := range cluster.Nodes {
 		n := &cluster.Nodes[i]
-		if name := nodegroup.NameOn(n); !listed[name] && cluster.Claims.Owner[n.Name] == "" {
-			getOrAdd(name).addNode(budget.NodeOf(n, retiring[n.Name]))
+		if name := nodegroup.FindGroupOnNode(n); !listed[name] && cluster.Assignment.OwnerByNode[n.Name] == "" {
+			getOrAdd(name).addNode(disruptionbudget.NewNode(n, retiring[n.Name]))
 		}
 	}
 	for i := range cluster.Retirements { // their Nodes may be gone
 		rt := &cluster.Retirements[i]
-		if c := rt.Status.Captured; c != nil && !listed[c.Group] && !rt.Status.Phase.Finished() {
+		if c := rt.Status.Captured; c != nil && !listed[c.Group] && !rt.Status.Phase.IsFinal() {
 			getOrAdd(c.Group)
 		}
 	}
@@ -47,13 +47,13 @@ func findUnlistedGroups(cluster *nodegroup.Cluster, retiring map[string]bool) []
 	return all
 }
 
-func (s *groupStatus) addNode(n budget.Node) {
+func (s *groupStatus) addNode(n disruptionbudget.Node) {
 	s.Nodes++
-	if n.Leaving {
+	if n.BeingRemoved {
 		s.Leaving++
 	}
-	if n.Unavailable != "" {
+	if n.UnavailableReason != "" {
 		s.Unavailable++
-		s.UnavailableNodes[n.Name] = n.Unavailable
+		s.UnavailableNodes[n.Name] = n.UnavailableReason
 	}
 }

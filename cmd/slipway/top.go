@@ -72,7 +72,7 @@ func (f *topFlags) run(cmd *cobra.Command, _ []string) error {
 	}
 	ctx, stop := context.WithCancel(cmd.Context())
 	defer stop()
-	watch, err := top.NewWatch(ctx, cfg)
+	watch, err := top.NewWatcher(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -91,13 +91,13 @@ func supportsScreen(out io.Writer) bool {
 }
 
 // printLines prints each change as a line until the command is ended.
-func (f *topFlags) printLines(ctx context.Context, watch *top.Watch, out io.Writer) error {
+func (f *topFlags) printLines(ctx context.Context, watch *top.Watcher, out io.Writer) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var last top.State
 	err := watch.Run(ctx, func(s top.State) {
-		for _, change := range top.Changes(last, s) {
-			if _, err := fmt.Fprintln(out, top.Line(time.Now(), change)); err != nil {
+		for _, change := range top.ListChanges(last, s) {
+			if _, err := fmt.Fprintln(out, top.FormatChange(time.Now(), change)); err != nil {
 				stop(err) // the output is closed
 				return
 			}
@@ -108,7 +108,7 @@ func (f *topFlags) printLines(ctx context.Context, watch *top.Watch, out io.Writ
 }
 
 // runScreen shows the view until the user quits, the command is ended, or the watch fails.
-func (f *topFlags) runScreen(ctx context.Context, stop func(), watch *top.Watch, host string, out io.Writer) error {
+func (f *topFlags) runScreen(ctx context.Context, stop func(), watch *top.Watcher, host string, out io.Writer) error {
 	actions, err := f.newActions()
 	if err != nil {
 		return err
@@ -171,25 +171,25 @@ func (f *topFlags) newActions() (*topActions, error) {
 	return &topActions{cluster: f.cluster, rules: f.rules, objects: c}, nil
 }
 
-// Why implements [top.Actions].
-func (a *topActions) Why(ctx context.Context, node string) (string, error) {
+// ExplainNode implements [top.Actions].
+func (a *topActions) ExplainNode(ctx context.Context, node string) (string, error) {
 	return a.explainCluster(ctx, func(o *saved.Objects, options planner.PlanOptions, w io.Writer) error {
-		answer, err := planner.NewEvacuation(o, node, options)
+		answer, err := planner.PlanEvacuationOnce(o, node, options)
 		if err != nil {
 			return err
 		}
-		return explain.Node(w, answer)
+		return explain.PrintEvacuation(w, answer)
 	})
 }
 
-// Plan implements [top.Actions].
-func (a *topActions) Plan(ctx context.Context) (string, error) {
+// ExplainPlan implements [top.Actions].
+func (a *topActions) ExplainPlan(ctx context.Context) (string, error) {
 	return a.explainCluster(ctx, func(o *saved.Objects, options planner.PlanOptions, w io.Writer) error {
-		answer, err := planner.NewPlan(o, options)
+		answer, err := planner.PlanOnce(o, options)
 		if err != nil {
 			return err
 		}
-		return explain.Plan(w, answer, false)
+		return explain.PrintPlan(w, answer, false)
 	})
 }
 
@@ -204,12 +204,12 @@ func (a *topActions) explainCluster(ctx context.Context, explain func(*saved.Obj
 		return "", err
 	}
 	var text bytes.Buffer
-	err = explain(o, planner.PlanOptions{Max: -1, Policy: policy, Rules: a.rules.plannerOptions(o)}, &text)
+	err = explain(o, planner.PlanOptions{MaxRemovals: -1, Policy: policy, Rules: a.rules.plannerOptions(o)}, &text)
 	return text.String(), err
 }
 
-// CallOff implements [top.Actions].
-func (a *topActions) CallOff(ctx context.Context, name string, uid types.UID) error {
+// CancelRetirement implements [top.Actions].
+func (a *topActions) CancelRetirement(ctx context.Context, name string, uid types.UID) error {
 	rt := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	err := a.objects.Delete(ctx, rt, client.Preconditions{UID: &uid})
 	switch {

@@ -53,7 +53,7 @@ func newVMSSPodWatcherCommand() *cobra.Command {
 			if minimum < 0 {
 				return fmt.Errorf("--min-size: %d: want 0 or more", minimum)
 			}
-			log, err := observe.Logger(cmd.ErrOrStderr(), c.LogFormat, c.LogLevel)
+			log, err := observe.NewLogger(cmd.ErrOrStderr(), c.LogFormat, c.LogLevel)
 			if err != nil {
 				return err
 			}
@@ -61,7 +61,7 @@ func newVMSSPodWatcherCommand() *cobra.Command {
 				log.Warn(w, "inputOf", vmsspodwatcher.Tool)
 			}
 			limitToPool(&c, tool.NodePool)
-			c.InstallUnasked = !cmd.Flags().Changed("install-crds")
+			c.InstallCRDsByDefault = !cmd.Flags().Changed("install-crds")
 			w := &vmssPodWatcher{tool: tool, minimum: minimum, log: log}
 			return w.run(cmd.Context(), c, cmd)
 		},
@@ -87,7 +87,7 @@ type vmssPodWatcher struct {
 	minimum int32
 	log     *slog.Logger
 	cluster client.Reader
-	place   atomic.Pointer[vmsspodwatcher.Place]
+	place   atomic.Pointer[vmsspodwatcher.ScaleSetID]
 }
 
 func (w *vmssPodWatcher) run(ctx context.Context, c manager.Config, cmd *cobra.Command) error {
@@ -100,13 +100,13 @@ func (w *vmssPodWatcher) run(ctx context.Context, c manager.Config, cmd *cobra.C
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	c.Given = w.nodeGroups
-	c.FindClouds = func(ctx context.Context, report func(error)) (manager.Clouds, error) {
+	c.ExtraGroups = w.nodeGroups
+	c.ResolveClouds = func(ctx context.Context, report func(error)) (manager.Clouds, error) {
 		if err := w.awaitPlace(ctx, report); err != nil {
 			return manager.Clouds{}, err
 		}
 		go w.watchPlace(ctx)
-		return w.tool.Clouds(cmp.Or(w.tool.Subscription, w.place.Load().Subscription), base), nil
+		return w.tool.ToClouds(cmp.Or(w.tool.Subscription, w.place.Load().Subscription), base), nil
 	}
 	return manager.Run(ctx, c, start.Version(), cmd.ErrOrStderr())
 }
@@ -124,7 +124,7 @@ func newObjectReader(kubeconfig string) (client.Reader, error) {
 
 // nodeGroups returns the tool's only NodeGroup.
 func (w *vmssPodWatcher) nodeGroups() []v1alpha1.NodeGroup {
-	return []v1alpha1.NodeGroup{w.tool.NodeGroup(w.place.Load().ScaleSet, w.minimum)}
+	return []v1alpha1.NodeGroup{w.tool.ToNodeGroup(w.place.Load().ScaleSet, w.minimum)}
 }
 
 // awaitPlace waits for the first node of the pool, or for an unfinished retirement of an earlier process. Without either
@@ -137,7 +137,7 @@ func (w *vmssPodWatcher) awaitPlace(ctx context.Context, report func(error)) err
 			return ctx.Err()
 		case err != nil:
 			w.log.Warn("cannot determine the scale set of the pool", "pool", w.tool.NodePool, "err", err)
-		case found != (vmsspodwatcher.Place{}):
+		case found != (vmsspodwatcher.ScaleSetID{}):
 			w.place.Store(&found)
 			w.log.Info("found the scale set of the pool", "pool", w.tool.NodePool, "scaleSet", found.ScaleSet, "subscription", found.Subscription)
 			return nil
@@ -159,7 +159,7 @@ func (w *vmssPodWatcher) watchPlace(ctx context.Context) {
 			return
 		}
 		found, err := w.findPlace(ctx)
-		if err == nil && found != (vmsspodwatcher.Place{}) && found != *w.place.Load() {
+		if err == nil && found != (vmsspodwatcher.ScaleSetID{}) && found != *w.place.Load() {
 			w.log.Info("the pool has moved to another scale set", "pool", w.tool.NodePool, "scaleSet", found.ScaleSet)
 			w.place.Store(&found)
 		}
@@ -168,35 +168,35 @@ func (w *vmssPodWatcher) watchPlace(ctx context.Context) {
 
 // findPlace returns the scale set of the pool's nodes. If the pool has no nodes, it uses the machines with an unfinished
 // retirement: a retirement deletes the Node first, so the machine of a pool's last node may still exist.
-func (w *vmssPodWatcher) findPlace(ctx context.Context) (vmsspodwatcher.Place, error) {
+func (w *vmssPodWatcher) findPlace(ctx context.Context) (vmsspodwatcher.ScaleSetID, error) {
 	var nodes corev1.NodeList
 	// Reads from the API server's cache. The next read sees later changes.
 	cached := &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}
 	if err := w.cluster.List(ctx, &nodes, client.MatchingLabels{vmsspodwatcher.PoolLabel: w.tool.NodePool}, cached); err != nil {
-		return vmsspodwatcher.Place{}, fmt.Errorf("nodes of pool %s: %w", w.tool.NodePool, err)
+		return vmsspodwatcher.ScaleSetID{}, fmt.Errorf("nodes of pool %s: %w", w.tool.NodePool, err)
 	}
 	var ids []string
 	for i := range nodes.Items {
 		ids = append(ids, nodes.Items[i].Spec.ProviderID)
 	}
-	if found := vmsspodwatcher.PlaceOf(ids); found != (vmsspodwatcher.Place{}) {
+	if found := vmsspodwatcher.FindScaleSet(ids); found != (vmsspodwatcher.ScaleSetID{}) {
 		return found, nil
 	}
 	var records v1alpha1.NodeRetirementList
 	err := w.cluster.List(ctx, &records, client.MatchingLabels{vmsspodwatcher.GroupLabel: w.tool.NodePool})
 	if meta.IsNoMatchError(err) { // without CRDs there are no retirements
-		return vmsspodwatcher.Place{}, nil
+		return vmsspodwatcher.ScaleSetID{}, nil
 	}
 	if err != nil {
-		return vmsspodwatcher.Place{}, fmt.Errorf("NodeRetirements of pool %s: %w", w.tool.NodePool, err)
+		return vmsspodwatcher.ScaleSetID{}, fmt.Errorf("NodeRetirements of pool %s: %w", w.tool.NodePool, err)
 	}
-	return vmsspodwatcher.PlaceOf(unfinishedProviderIDs(records.Items)), nil
+	return vmsspodwatcher.FindScaleSet(unfinishedProviderIDs(records.Items)), nil
 }
 
 // unfinishedProviderIDs returns the provider IDs of the machines with an unfinished retirement.
 func unfinishedProviderIDs(records []v1alpha1.NodeRetirement) (ids []string) {
 	for i := range records {
-		if rt := &records[i]; !rt.Status.Phase.Finished() && rt.Status.Captured != nil {
+		if rt := &records[i]; !rt.Status.Phase.IsFinal() && rt.Status.Captured != nil {
 			ids = append(ids, rt.Status.Captured.ProviderID)
 		}
 	}
@@ -205,7 +205,7 @@ func unfinishedProviderIDs(records []v1alpha1.NodeRetirement) (ids []string) {
 
 // newMigrateVMSSPodWatcherCommand returns the command slipway migrate vmss-pod-watcher.
 func newMigrateVMSSPodWatcherCommand() *cobra.Command {
-	var at vmsspodwatcher.Place
+	var at vmsspodwatcher.ScaleSetID
 	var cloudConfig bool
 	cmd := &cobra.Command{
 		Use:   vmsspodwatcher.Tool + " [FILE]",
@@ -229,9 +229,9 @@ func newMigrateVMSSPodWatcherCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			file, err := m.File()
+			file, err := m.ToFile()
 			if cloudConfig {
-				file, err = m.CloudConfig()
+				file, err = m.ToCloudConfig()
 			}
 			if err != nil {
 				return err

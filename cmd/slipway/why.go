@@ -68,17 +68,17 @@ func (f *whyFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	w := cmd.OutOrStdout()
 	if s.node != "" {
-		answer, err := planner.NewEvacuation(o, s.node, planner.PlanOptions{Policy: policy, Rules: f.rules.plannerOptions(o)})
+		answer, err := planner.PlanEvacuationOnce(o, s.node, planner.PlanOptions{Policy: policy, Rules: f.rules.plannerOptions(o)})
 		if err != nil {
 			return err
 		}
-		return f.output.printAnswer(w, answer, func(w io.Writer, _ bool) error { return explain.Node(w, answer) })
+		return f.output.printAnswer(w, answer, func(w io.Writer, _ bool) error { return explain.PrintEvacuation(w, answer) })
 	}
-	answer, err := planner.NewPending(o, s.pod)
+	answer, err := planner.JudgePendingOnce(o, s.pod)
 	if err != nil {
 		return err
 	}
-	return f.output.printAnswer(w, answer, func(w io.Writer, _ bool) error { return explain.Pod(w, answer) })
+	return f.output.printAnswer(w, answer, func(w io.Writer, _ bool) error { return explain.PrintPendingPod(w, answer) })
 }
 
 // subject is what the user asks about: a node, a pod, or, before resolve, either.

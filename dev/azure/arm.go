@@ -30,7 +30,7 @@ const defaultPageSize = 50
 type ARMOptions struct {
 	Subscription, ResourceGroup, Location, Tenant string
 	// Joiner creates the node of a new machine. If it is nil, new machines have no nodes.
-	Joiner Joiner
+	Joiner NodeJoiner
 	// BootTime is the time that a new machine stays Creating before its node joins. DeleteTime is the time that a machine
 	// stays Deleting after power-off.
 	BootTime, DeleteTime time.Duration
@@ -40,25 +40,25 @@ type ARMOptions struct {
 	PageSize int
 	// Quota is the maximum number of machines of the subscription. Zero means no limit.
 	Quota int
-	// Follow selects the headers with the address of a running operation. Empty means both.
-	Follow FollowHeaders
-	// OneAtATime refuses a change of a scale set during another change of it, as compute sometimes does.
-	OneAtATime bool
+	// OperationHeaders selects the headers with the address of a running operation. Empty means both.
+	OperationHeaders OperationHeaders
+	// SerializeChanges refuses a change of a scale set during another change of it, as compute sometimes does.
+	SerializeChanges bool
 }
 
-// FollowHeaders are the response headers with the address of a running operation.
-type FollowHeaders string
+// OperationHeaders are the response headers with the address of a running operation.
+type OperationHeaders string
 
 // The headers that ARM's services use; see
 // https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations.
 const (
-	FollowLocation FollowHeaders = "Location"
-	FollowAsync    FollowHeaders = "Azure-AsyncOperation"
+	LocationHeader       OperationHeaders = "Location"
+	AsyncOperationHeader OperationHeaders = "Azure-AsyncOperation"
 )
 
-// Joiner adds the node of a new machine to its cluster, and returns when the node has joined.
-type Joiner interface {
-	Join(ctx context.Context, m VM) error
+// NodeJoiner adds the node of a new machine to its cluster, and returns when the node has joined.
+type NodeJoiner interface {
+	JoinNode(ctx context.Context, m VM) error
 }
 
 // VM is the public state of a virtual machine.
@@ -156,10 +156,10 @@ type ScaleSetSpec struct {
 	Flexible bool
 	Size     string // such as Standard_D16ds_v5, the default
 	Spot     bool
-	// Eviction is what Azure does to an evicted Spot machine. Empty means DeleteEvicted, the default of AKS.
-	Eviction EvictionPolicy
-	// Restores creates another machine for each evicted and deleted one, as "try and restore" does.
-	Restores bool
+	// EvictionPolicy is what Azure does to an evicted Spot machine. Empty means EvictionDelete, the default of AKS.
+	EvictionPolicy EvictionPolicy
+	// RestoreEvicted creates another machine for each evicted and deleted one, as "try and restore" does.
+	RestoreEvicted bool
 	// Overprovision creates one extra machine, and deletes it when the others run.
 	Overprovision bool
 	// Zones are the zones of the machines. Empty means a regional scale set.
@@ -172,8 +172,8 @@ type ScaleSetSpec struct {
 type EvictionPolicy string
 
 const (
-	DeleteEvicted     EvictionPolicy = "Delete"     // the machine is deleted, and the capacity decreases by one
-	DeallocateEvicted EvictionPolicy = "Deallocate" // the machine is stopped, and still counts in its scale set
+	EvictionDelete     EvictionPolicy = "Delete"     // the machine is deleted, and the capacity decreases by one
+	EvictionDeallocate EvictionPolicy = "Deallocate" // the machine is stopped, and still counts in its scale set
 )
 
 type armOperation struct {
@@ -216,7 +216,7 @@ func NewARM(e *Emulator, o ARMOptions) *ARM {
 // AddScaleSet creates a scale set with n running machines. The caller adds their nodes. The set's document of events
 // exists from then on.
 func (a *ARM) AddScaleSet(spec ScaleSetSpec, n int) []VM {
-	a.emulator.ScaleSet(spec.Name)
+	a.emulator.EnsureScaleSet(spec.Name)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if spec.Size == "" {
@@ -341,8 +341,8 @@ func (a *ARM) Capacity(set string) int {
 	return 0
 }
 
-// Change modifies a machine, such as its Power, State, Tags or Protected. The change must not modify the names.
-func (a *ARM) Change(resource string, change func(*VM)) error {
+// ModifyVM modifies a machine, such as its Power, State, Tags or Protected. The change must not modify the names.
+func (a *ARM) ModifyVM(resource string, change func(*VM)) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m := a.machines[strings.ToLower(resource)]
@@ -355,8 +355,8 @@ func (a *ARM) Change(resource string, change func(*VM)) error {
 	return nil
 }
 
-// Lose removes a machine without a request, as a Spot eviction does. The capacity of its scale set decreases by one.
-func (a *ARM) Lose(ctx context.Context, resource string) error {
+// RemoveVM removes a machine without a request, as a Spot eviction does. The capacity of its scale set decreases by one.
+func (a *ARM) RemoveVM(ctx context.Context, resource string) error {
 	if machines := a.emulator.opts.Machines; machines != nil {
 		if err := machines.PowerOff(ctx, resource); err != nil {
 			return fmt.Errorf("losing machine %q: %w", resource, err)
@@ -406,8 +406,8 @@ func (m *armVM) bumpETagLocked() {
 	}
 }
 
-// LeftBehind lists the detached resources of deleted machines.
-func (a *ARM) LeftBehind() []Attachment {
+// DetachedResources lists the detached resources of deleted machines.
+func (a *ARM) DetachedResources() []Attachment {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.detached)
@@ -421,8 +421,8 @@ func (a *ARM) reduceCapacityLocked(m *armVM, count int) {
 	m.bumpETagLocked()
 }
 
-// Wait waits until done returns true for the list of machines. It checks now and after each change.
-func (a *ARM) Wait(ctx context.Context, done func([]VM) bool) error {
+// AwaitVMs waits until done returns true for the list of machines. It checks now and after each change.
+func (a *ARM) AwaitVMs(ctx context.Context, done func([]VM) bool) error {
 	for {
 		a.mu.Lock()
 		machines, changed := a.listVMsLocked(), a.changed

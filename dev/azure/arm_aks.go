@@ -13,13 +13,13 @@ type AgentPoolSpec struct {
 	// Cluster and ResourceGroup are the managed cluster's own. Its machines are in another resource group.
 	Cluster, ResourceGroup string
 	Name                   string
-	// ScaleSet is the pool's scale set. It must exist, unless the pool has no machine.
+	// EnsureScaleSet is the pool's scale set. It must exist, unless the pool has no machine.
 	ScaleSet string
 	// AutoScaling lets the cluster autoscaler keep the pool between Min and Max.
 	AutoScaling bool
 	Min, Max    int
-	// Drifts gives the pool its own count, which only AKS changes. Machines that compute deletes or evicts stay counted.
-	Drifts bool
+	// SeparateCount gives the pool its own count, which only AKS changes. Machines that compute deletes or evicts stay counted.
+	SeparateCount bool
 	// Type is VirtualMachineScaleSets (default) or VirtualMachines.
 	Type string
 	// ScaleDownMode is Delete (default) or Deallocate.
@@ -82,8 +82,8 @@ func (a *ARM) AgentPool(cluster, name string) (AgentPool, bool) {
 	return p.toAgentPool(), true
 }
 
-// ChangeAgentPool modifies a pool's bounds, tags or autoscaling, as another user would.
-func (a *ARM) ChangeAgentPool(cluster, name string, change func(*AgentPool)) error {
+// ModifyAgentPool modifies a pool's bounds, tags or autoscaling, as another user would.
+func (a *ARM) ModifyAgentPool(cluster, name string, change func(*AgentPool)) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p := a.pools[poolKey(cluster, name)]
@@ -114,7 +114,7 @@ func (p *armPool) count() int {
 	switch {
 	case p.set == nil:
 		return 0
-	case p.Drifts:
+	case p.SeparateCount:
 		return p.counted
 	}
 	return p.set.capacity

@@ -52,7 +52,7 @@ func (a *ARM) setJSON(set *armSet) any {
 	}
 	profile := map[string]any{"priority": priority}
 	if set.Spot {
-		profile["evictionPolicy"] = cmp.Or(set.Eviction, DeleteEvicted)
+		profile["evictionPolicy"] = cmp.Or(set.EvictionPolicy, EvictionDelete)
 	}
 	return map[string]any{
 		"name": set.Name, "id": a.capitalizeGroup(a.scaleSetID(set.Name)), "type": "Microsoft.Compute/virtualMachineScaleSets",
@@ -62,7 +62,7 @@ func (a *ARM) setJSON(set *armSet) any {
 			"orchestrationMode": mode, "provisioningState": set.state(), "singlePlacementGroup": false, "overprovision": set.Overprovision,
 			"upgradePolicy":         map[string]any{"mode": "Manual"},
 			"virtualMachineProfile": profile,
-			"spotRestorePolicy":     map[string]any{"enabled": set.Restores},
+			"spotRestorePolicy":     map[string]any{"enabled": set.RestoreEvicted},
 		},
 	}
 }
@@ -138,9 +138,9 @@ func (a *ARM) patchSet(r *http.Request) (armResponse, *armError) {
 	return a.newAcceptedResponse(r, op, http.StatusOK, a.setJSON(set)), nil
 }
 
-// checkSetIdleLocked refuses a change during another change of the scale set, if OneAtATime is set.
+// checkSetIdleLocked refuses a change during another change of the scale set, if SerializeChanges is set.
 func (a *ARM) checkSetIdleLocked(set *armSet) *armError {
-	if !a.opts.OneAtATime || set.busy == nil || !set.busy.ended.IsZero() {
+	if !a.opts.SerializeChanges || set.busy == nil || !set.busy.ended.IsZero() {
 		return nil
 	}
 	return &armError{Status: http.StatusConflict, Code: "OperationNotAllowed", Message: fmt.Sprintf(

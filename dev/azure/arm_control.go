@@ -21,7 +21,7 @@ func (a *ARM) routeControl(mux *http.ServeMux) {
 		writeReply(w, a.Requests(), nil)
 	})
 	mux.HandleFunc("POST /emulator/arm/machines/{name}/lose", func(w http.ResponseWriter, r *http.Request) {
-		writeReply(w, struct{}{}, a.Lose(r.Context(), r.PathValue("name")))
+		writeReply(w, struct{}{}, a.RemoveVM(r.Context(), r.PathValue("name")))
 	})
 	mux.HandleFunc("GET /emulator/arm/faults", func(w http.ResponseWriter, _ *http.Request) {
 		writeReply(w, toFaultsJSON(a.Faults()), nil)
@@ -125,7 +125,7 @@ func (a *ARM) serveInject(w http.ResponseWriter, r *http.Request) {
 	}
 	faults, err := ParseARMFaults(body)
 	if err == nil {
-		err = a.Inject(faults...)
+		err = a.InjectFaults(faults...)
 	}
 	writeReply(w, toFaultsJSON(a.Faults()), err)
 }

@@ -37,8 +37,8 @@ func TestSimulatedEvictionFollowsItsPolicy(t *testing.T) {
 		next     bool
 	}{
 		"deleted":              {ScaleSetSpec{Spot: true}, 1, false, false},
-		"deallocated":          {ScaleSetSpec{Spot: true, Eviction: DeallocateEvicted}, 2, true, false},
-		"deleted and restored": {ScaleSetSpec{Spot: true, Restores: true}, 2, false, true},
+		"deallocated":          {ScaleSetSpec{Spot: true, EvictionPolicy: EvictionDeallocate}, 2, true, false},
+		"deleted and restored": {ScaleSetSpec{Spot: true, RestoreEvicted: true}, 2, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -48,7 +48,7 @@ func TestSimulatedEvictionFollowsItsPolicy(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
-			err := a.Wait(ctx, func(all []VM) bool {
+			err := a.AwaitVMs(ctx, func(all []VM) bool {
 				first, exists := VM{}, false
 				next := false
 				for _, m := range all {
@@ -81,7 +81,7 @@ func TestARMEvictsOnlyARunningSpotMachine(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d %s", machine, status, code, want.status, want.code)
 		}
 	}
-	must.NoError(t, a.Inject(ARMFault{Kind: ARMDenied, Action: instanceEvict}))
+	must.NoError(t, a.InjectFaults(ARMFault{Kind: ARMDenied, Action: instanceEvict}))
 	if status, code := a.requestEviction(t, firstMachine); status != http.StatusForbidden || code != "AuthorizationFailed" {
 		t.Errorf("without permission: %d %s", status, code)
 	}

@@ -25,7 +25,7 @@ const (
 	ARMHang          ARMFaultKind = "hang"           // no response until the client gives up
 	ARMReset         ARMFaultKind = "reset"          // the connection is closed without a response
 	ARMStale         ARMFaultKind = "stale"          // lists of machines are those at the time of injection
-	ARMElsewhere     ARMFaultKind = "elsewhere"      // addresses in the response have another host, Message
+	ARMOtherHost     ARMFaultKind = "elsewhere"      // addresses in the response have another host, Message
 	ARMDeletionFails ARMFaultKind = "deletion-fails" // the deletion of Resource ends as Failed with Code and Message
 	ARMDeletionHangs ARMFaultKind = "deletion-hangs" // the deletion of Resource hangs until the faults are cleared
 	ARMCreationFails ARMFaultKind = "creation-fails" // a new machine and its operation end as Failed with Code and Message
@@ -38,7 +38,7 @@ const (
 
 func ARMFaultKinds() []ARMFaultKind {
 	return []ARMFaultKind{
-		ARMPass, ARMStatus, ARMDenied, ARMThrottled, ARMBusy, ARMHTML, ARMHalf, ARMHang, ARMReset, ARMStale, ARMElsewhere,
+		ARMPass, ARMStatus, ARMDenied, ARMThrottled, ARMBusy, ARMHTML, ARMHalf, ARMHang, ARMReset, ARMStale, ARMOtherHost,
 		ARMDeletionFails, ARMDeletionHangs, ARMCreationFails, ARMAllocationFails,
 	}
 }
@@ -76,7 +76,7 @@ func (f ARMFault) validate() error {
 		return fmt.Errorf("retryAfter %v is %w: must be a positive duration", f.RetryAfter, ErrInvalid)
 	case f.Kind == ARMStatus && (f.Status < 400 || f.Status > 599):
 		return fmt.Errorf("status %d is %w: must be 400 to 599", f.Status, ErrInvalid)
-	case f.Kind == ARMElsewhere && f.Message == "":
+	case f.Kind == ARMOtherHost && f.Message == "":
 		return fmt.Errorf("an elsewhere without a message is %w: set message to the host", ErrInvalid)
 	}
 	return nil
@@ -89,8 +89,8 @@ type armedARMFault struct {
 	stale []VM
 }
 
-// Inject appends faults to the list. If one is invalid, it returns ErrInvalid and appends none.
-func (a *ARM) Inject(faults ...ARMFault) error {
+// InjectFaults appends faults to the list. If one is invalid, it returns ErrInvalid and appends none.
+func (a *ARM) InjectFaults(faults ...ARMFault) error {
 	for i, f := range faults {
 		if err := f.validate(); err != nil {
 			return fmt.Errorf("fault %d: %w", i, err)
@@ -119,8 +119,8 @@ func (a *ARM) ClearFaults() {
 	a.notifyWaitersLocked()
 }
 
-// Relent removes the faults that are restricted to a resource.
-func (a *ARM) Relent(resource string) {
+// ClearResourceFaults removes the faults that are restricted to a resource.
+func (a *ARM) ClearResourceFaults(resource string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.faults = slices.DeleteFunc(a.faults, func(f *armedARMFault) bool { return f.Resource == resource })
@@ -214,7 +214,7 @@ func (a *ARM) takeCreationFaultLocked(kind ARMFaultKind, resource string) *armed
 
 // isHandled reports whether the request is handled despite the fault.
 func (f *armedARMFault) isHandled() bool {
-	return !f.replacesResponse() || f.Processed || f.Kind == ARMHalf || f.Kind == ARMElsewhere
+	return !f.replacesResponse() || f.Processed || f.Kind == ARMHalf || f.Kind == ARMOtherHost
 }
 
 // replacesResponse reports whether the fault replaces the handler's response.
@@ -244,7 +244,7 @@ func (f *armedARMFault) writeResponse(w http.ResponseWriter, r *http.Request, a 
 		w.WriteHeader(status)
 		fmt.Fprint(w, "<html><body>This page is not ARM.</body></html>")
 		return status
-	case ARMElsewhere:
+	case ARMOtherHost:
 		f.replaceHost(r, &answer)
 		a.writeResponse(w, answer)
 		return answer.status

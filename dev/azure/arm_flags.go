@@ -25,7 +25,7 @@ func (s armSettings) validate() error {
 
 // serveARM serves an Azure Resource Manager until ctx ends. Its scale sets have the machines of the existing nodes. The
 // joiner, if any, adds the nodes of new machines.
-func (s armSettings) serveARM(ctx context.Context, e *Emulator, nodes *Nodes, joiner Joiner) error {
+func (s armSettings) serveARM(ctx context.Context, e *Emulator, nodes *NodeMap, joiner NodeJoiner) error {
 	if s.listen == "" {
 		return nil
 	}
@@ -61,7 +61,7 @@ func (a *ARM) addExistingScaleSet(spec ScaleSetSpec, instances []int) {
 }
 
 // instanceIDs returns the instance IDs of the nodes of a uniform scale set, ascending.
-func (n *Nodes) instanceIDs(scaleSet string) []int {
+func (n *NodeMap) instanceIDs(scaleSet string) []int {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	var ids []int
@@ -76,7 +76,7 @@ func (n *Nodes) instanceIDs(scaleSet string) []int {
 }
 
 // isSpotScaleSet reports whether a scale set's nodes have the Spot label of AKS.
-func (n *Nodes) isSpotScaleSet(scaleSet string) bool {
+func (n *NodeMap) isSpotScaleSet(scaleSet string) bool {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.spotSets[strings.ToLower(scaleSet)]

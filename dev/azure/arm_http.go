@@ -312,14 +312,14 @@ func (a *ARM) newAcceptedResponse(r *http.Request, op *armOperation, status int,
 		RawQuery: url.Values{"api-version": {"2017-08-31"}}.Encode(),
 	}
 	header := http.Header{}
-	if a.opts.Follow != FollowLocation {
+	if a.opts.OperationHeaders != LocationHeader {
 		header.Set("Azure-AsyncOperation", u.String())
 	}
 	u.RawQuery += "&monitor=true"
-	if a.opts.Follow != FollowAsync {
+	if a.opts.OperationHeaders != AsyncOperationHeader {
 		header.Set("Location", u.String())
 	}
-	if a.opts.Follow == FollowLocation {
+	if a.opts.OperationHeaders == LocationHeader {
 		status = http.StatusAccepted // only this status has the header
 	}
 	a.setRetryAfter(header)

@@ -221,7 +221,7 @@ func (a *ARM) bootVM(ctx context.Context, m *armVM) *armError {
 	}
 	var joined error
 	if a.opts.Joiner != nil {
-		joined = a.opts.Joiner.Join(ctx, description)
+		joined = a.opts.Joiner.JoinNode(ctx, description)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -256,14 +256,14 @@ func (a *ARM) applyEvictionPolicy(resource string) {
 		return
 	}
 	set := m.set
-	if set != nil && set.Eviction == DeallocateEvicted {
+	if set != nil && set.EvictionPolicy == EvictionDeallocate {
 		m.Power = Deallocated
 		a.notifyWaitersLocked()
 		a.mu.Unlock()
 		return
 	}
 	a.mu.Unlock()
-	if a.removeVM(resource) && set != nil && set.Restores {
+	if a.removeVM(resource) && set != nil && set.RestoreEvicted {
 		a.replaceEvictedVM(set)
 	}
 }

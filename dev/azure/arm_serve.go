@@ -90,8 +90,8 @@ func newSelfSignedCertificate() (tls.Certificate, []byte, error) {
 // tokenLifetime is the announced lifetime of a token.
 const tokenLifetime = time.Hour
 
-// Token issues a bearer token without the token service.
-func (a *ARM) Token() string {
+// IssueToken issues a bearer token without the token service.
+func (a *ARM) IssueToken() string {
 	token := "emulated." + uuid.NewString()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -138,7 +138,7 @@ func (a *ARM) serveToken(w http.ResponseWriter, r *http.Request) {
 	default:
 		seconds := int(tokenLifetime.Seconds())
 		a.writeResponse(w, armResponse{status: http.StatusOK, body: map[string]any{
-			"token_type": "Bearer", "expires_in": seconds, "ext_expires_in": seconds, "access_token": a.Token(),
+			"token_type": "Bearer", "expires_in": seconds, "ext_expires_in": seconds, "access_token": a.IssueToken(),
 		}})
 	}
 }

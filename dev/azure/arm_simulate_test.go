@@ -14,7 +14,7 @@ func TestSimulatedEvictionAnnouncesPreemptWithNotice(t *testing.T) {
 		"virtualMachines/alone":                          "alone",
 	} {
 		e := New(Options{})
-		e.ScaleSet("pool")
+		e.EnsureScaleSet("pool")
 		answer := postARM(e, path+"/simulateEviction?api-version=2025-04-01")
 		if answer.Code != http.StatusNoContent {
 			t.Fatalf("%s: %d %s", path, answer.Code, answer.Body)
@@ -33,7 +33,7 @@ func TestSimulatedEvictionAnnouncesPreemptWithNotice(t *testing.T) {
 func TestSimulatedEvictionOfMissingMachineIsRefused(t *testing.T) {
 	e := New(Options{})
 	defer e.Close()
-	e.ScaleSet("pool")
+	e.EnsureScaleSet("pool")
 	const machine = "virtualMachineScaleSets/other/virtualMachines/3/simulateEviction"
 	for query, want := range map[string]struct {
 		status int

@@ -38,7 +38,7 @@ func newARM(t *testing.T, o ARMOptions, emulated Options) *armClient {
 	pool.AppendCertsFromPEM(server.CA)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &armClient{ARM: a, server: server, http: &http.Client{Transport: transport}, token: a.Token()}
+	return &armClient{ARM: a, server: server, http: &http.Client{Transport: transport}, token: a.IssueToken()}
 }
 
 // answerHead is a response without its body.
@@ -149,7 +149,7 @@ func TestListHasPages(t *testing.T) {
 func TestDeletionReportsBothOperationHeaders(t *testing.T) {
 	c := newARM(t, ARMOptions{RetryAfter: 3 * time.Second}, Options{})
 	vm := c.AddScaleSet(ScaleSetSpec{Name: testSet}, 2)[0]
-	must.NoError(t, c.Inject(ARMFault{Kind: ARMDeletionHangs, Resource: vm.Resource}))
+	must.NoError(t, c.InjectFaults(ARMFault{Kind: ARMDeletionHangs, Resource: vm.Resource}))
 	begun, _ := c.sendRequest(t, "POST", setPath+"/delete"+armVersion, `{"instanceIds":["0"]}`)
 	async, location := begun.Header.Get("Azure-AsyncOperation"), begun.Header.Get("Location")
 	if begun.StatusCode != http.StatusAccepted || async == "" || location == "" || begun.Header.Get("Retry-After") != "3" {
@@ -165,7 +165,7 @@ func TestDeletionReportsBothOperationHeaders(t *testing.T) {
 	check.Is(t, "Deleting", instance["properties"].(map[string]any)["provisioningState"])
 	check.Is(t, 1, c.Capacity(testSet))
 	c.ClearFaults()
-	must.NoError(t, c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 1 }))
+	must.NoError(t, c.AwaitVMs(t.Context(), func(vms []VM) bool { return len(vms) == 1 }))
 	status := "InProgress"
 	for status == "InProgress" {
 		_, answer := c.sendRequest(t, "GET", async, "")
@@ -181,16 +181,16 @@ func TestDeletionPowersOffAndPreemptReducesCapacity(t *testing.T) {
 	c := newARM(t, ARMOptions{}, Options{Machines: power})
 	c.AddScaleSet(ScaleSetSpec{Name: testSet}, 3)
 	c.sendRequest(t, "DELETE", setPath+"/virtualMachines/1"+armVersion, "")
-	must.NoError(t, c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 2 }))
+	must.NoError(t, c.AwaitVMs(t.Context(), func(vms []VM) bool { return len(vms) == 2 }))
 	if log := strings.Join(power.recorded(), "\n"); !strings.HasSuffix(log, testSet+"_1 off") {
 		t.Errorf("the deleted machine has power: %s", log)
 	}
 	record, err := c.emulator.Announce(Announcement{Type: Preempt, Resources: []string{testSet + "_0"}})
 	if err == nil {
-		err = c.emulator.Start(record.EventID)
+		err = c.emulator.StartEvent(record.EventID)
 	}
 	must.NoError(t, err)
-	must.NoError(t, c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 1 }))
+	must.NoError(t, c.AwaitVMs(t.Context(), func(vms []VM) bool { return len(vms) == 1 }))
 	if c.Capacity(testSet) != 1 || len(power.recorded()) != 2 {
 		t.Errorf("the capacity is %d after a preemption, power: %q", c.Capacity(testSet), power.recorded())
 	}
@@ -199,7 +199,7 @@ func TestDeletionPowersOffAndPreemptReducesCapacity(t *testing.T) {
 // joinRecorder is a Joiner that records the machines that join.
 type joinRecorder chan VM
 
-func (j joinRecorder) Join(_ context.Context, vm VM) error {
+func (j joinRecorder) JoinNode(_ context.Context, vm VM) error {
 	j <- vm
 	return nil
 }
@@ -216,7 +216,7 @@ func TestNewMachineJoinsUnderOwnName(t *testing.T) {
 	if response, answer := c.sendRequest(t, "PATCH", setPath+armVersion, `{"sku":{"capacity":9}}`); response.StatusCode != http.StatusOK {
 		t.Errorf("shrinking: %d %v", response.StatusCode, answer)
 	}
-	must.NoError(t, c.Wait(t.Context(), func(vms []VM) bool { return len(vms) == 9 }))
+	must.NoError(t, c.AwaitVMs(t.Context(), func(vms []VM) bool { return len(vms) == 9 }))
 }
 
 func TestARMControlAPI(t *testing.T) {

@@ -38,13 +38,13 @@ func (e *Emulator) routeControl(mux *http.ServeMux) {
 		e.replyEvent(w, r.PathValue("id"), nil)
 	})
 	mux.HandleFunc("POST /emulator/events/{id}/start", e.serveCommand(func(_ *http.Request, id string) error {
-		return e.Start(id)
+		return e.StartEvent(id)
 	}))
 	mux.HandleFunc("POST /emulator/events/{id}/cancel", e.serveCommand(func(_ *http.Request, id string) error {
-		return e.Cancel(id)
+		return e.CancelEvent(id)
 	}))
 	mux.HandleFunc("POST /emulator/events/{id}/finish", e.serveCommand(func(r *http.Request, id string) error {
-		return e.Finish(r.Context(), id)
+		return e.FinishEvent(r.Context(), id)
 	}))
 	mux.HandleFunc("POST /emulator/events/{id}/reschedule", e.serveCommand(e.serveReschedule))
 	mux.HandleFunc("GET /emulator/faults", e.serveFaults)
@@ -85,7 +85,7 @@ func ParseAnnouncement(body []byte) (Announcement, error) {
 	var a Announcement
 	if request.Scenario != "" {
 		var err error
-		if a, err = Scenario(request.Scenario); err != nil {
+		if a, err = NewScenario(request.Scenario); err != nil {
 			return Announcement{}, err
 		}
 	}
@@ -266,7 +266,7 @@ func (e *Emulator) serveReschedule(r *http.Request, id string) error {
 	if err != nil {
 		return err
 	}
-	return e.Reschedule(id, notBefore)
+	return e.RescheduleEvent(id, notBefore)
 }
 
 // parseReschedule parses a new NotBefore, given as a time or as a notice from now.
@@ -300,7 +300,7 @@ func (e *Emulator) serveInject(w http.ResponseWriter, r *http.Request) {
 	}
 	faults, err := ParseFaults(body)
 	if err == nil {
-		err = e.Inject(faults...)
+		err = e.InjectFaults(faults...)
 	}
 	writeReply(w, e.Faults(), err)
 }

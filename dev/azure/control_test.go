@@ -31,10 +31,10 @@ func TestControlRunsEventToItsEnd(t *testing.T) {
 	base := serveEmulator(t, e)
 	events := base + "/emulator/events"
 
-	var record Record
+	var record EventRecord
 	status := callControl(t, "POST", events, `{"type":"Reboot","resources":["`+vm0+`"],"notice":"20s","source":"User",
 		"description":"why","durationSeconds":9,"outage":"1h","eventId":"602D9444-d2cd-49c7-8624-8643e7171297"}`, &record)
-	want := Record{
+	want := EventRecord{
 		ScaleSet: testSet, EventID: "602D9444-d2cd-49c7-8624-8643e7171297", Type: Reboot, Resources: []string{vm0},
 		Status: Scheduled, Source: User, Description: "why", DurationSeconds: 9,
 		VisibleAt: record.VisibleAt, NotBefore: roundUpToSecond(record.VisibleAt.Add(20 * time.Second)),
@@ -64,7 +64,7 @@ func TestControlRunsEventToItsEnd(t *testing.T) {
 		t.Errorf("finish answered %d %+v", status, record)
 	}
 
-	record = Record{} // because parsing keeps fields that the JSON omits
+	record = EventRecord{} // because parsing keeps fields that the JSON omits
 	status = callControl(t, "POST", events, `{"scenario":"live-migration","resources":["`+vm1+`"]}`, &record)
 	if status != 200 || record.Type != Freeze || !strings.Contains(record.Description, "Live Migration") {
 		t.Errorf("announce answered %d %+v", status, record)
@@ -74,11 +74,11 @@ func TestControlRunsEventToItsEnd(t *testing.T) {
 		t.Errorf("cancel answered %d %+v", status, record)
 	}
 
-	var got Record
+	var got EventRecord
 	if status := callControl(t, "GET", events+"/"+record.EventID, "", &got); status != 200 || !cmp.Equal(got, record) {
 		t.Errorf("the event: %d %+v", status, got)
 	}
-	var list []Record
+	var list []EventRecord
 	if status := callControl(t, "GET", events, "", &list); status != 200 || len(list) != 2 || !cmp.Equal(list[1], record) {
 		t.Errorf("the list: %d %+v", status, list)
 	}
@@ -118,7 +118,7 @@ func TestRefusedControlRequestChangesNothing(t *testing.T) {
 	base := serveEmulator(t, e) + "/emulator/"
 	started := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}, Status: Started})
 	gone := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
-	must.NoError(t, e.Cancel(gone.EventID))
+	must.NoError(t, e.CancelEvent(gone.EventID))
 	live := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
 	before := e.State()
 	for name, tt := range map[string]struct {
@@ -180,13 +180,13 @@ func TestRefusedControlRequestChangesNothing(t *testing.T) {
 type fixedBookkeeper []Pod
 
 func (b fixedBookkeeper) Ledger(state State) Ledger {
-	return Settle(state, b, func(string) (string, bool) { return "node", true })
+	return NewLedger(state, b, func(string) (string, bool) { return "node", true })
 }
 
 func TestControlShowsTheLedger(t *testing.T) {
 	now := time.Now()
 	pod := Pod{
-		Namespace: "shop", Name: "web-1", Node: "node", BoundAt: now, AskedSeenAt: now, AskedAt: now,
+		Namespace: "shop", Name: "web-1", Node: "node", BoundAt: now, DeletionSeenAt: now, DeletedAt: now,
 		EndedAt: now.Add(time.Hour), ExitCode: new(int32(0)), WantedSeconds: 30, GrantedSeconds: 30,
 	}
 	e := newEmulator(t, Options{Bookkeeper: fixedBookkeeper{pod}})
@@ -222,13 +222,13 @@ func TestLedgerWithoutClusterIsRefused(t *testing.T) {
 func TestEveryScenarioCanBeAnnounced(t *testing.T) {
 	e := newEmulator(t, Options{})
 	for _, name := range ScenarioNames() {
-		a, err := Scenario(name, vm0)
+		a, err := NewScenario(name, vm0)
 		must.NoError(t, err)
 		if _, err := e.Announce(a); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := Scenario("flood"); !errors.Is(err, ErrInvalid) {
+	if _, err := NewScenario("flood"); !errors.Is(err, ErrInvalid) {
 		t.Errorf("an unknown scenario: %v", err)
 	}
 }
@@ -250,7 +250,7 @@ func FuzzParseAnnouncement(f *testing.F) {
 		// Announce may only fail for reasons that the parser cannot know.
 		e := New(Options{})
 		defer e.Close()
-		e.ScaleSet(testSet)
+		e.EnsureScaleSet(testSet)
 		a.ScaleSet = testSet
 		record, err := e.Announce(a)
 		must.NoError(t, err)

@@ -22,15 +22,15 @@ type Options struct {
 	Notices map[EventType]time.Duration
 	// Outage is the downtime of a machine in a Freeze, Reboot or Redeploy of unknown duration. The default is 30 s.
 	Outage time.Duration
-	// Linger is the time that an event stays listed as Started after its impact. The real service needs minutes for its
+	// StartedAfterImpact is the time that an event stays listed as Started after its impact. The real service needs minutes for its
 	// health checks; the default is 0.
-	Linger time.Duration
+	StartedAfterImpact time.Duration
 	// ApprovalDelay is the time from an event's first approval to its start, because Azure waits for other tenants of the
 	// host. The event starts at NotBefore at the latest. The default is 0.
 	ApprovalDelay time.Duration
-	// FirstCall is the duration of a scale set's first call, also after 24 hours without calls. The real service may need
+	// FirstCallDelay is the duration of a scale set's first call, also after 24 hours without calls. The real service may need
 	// two minutes; the default is 0.
-	FirstCall time.Duration
+	FirstCallDelay time.Duration
 	// Log may be nil.
 	Log *slog.Logger
 }
@@ -58,7 +58,7 @@ type Emulator struct {
 	changed chan struct{} // closed and replaced at every change of an event
 }
 
-// ScaleSet is one placement group: machines that get the same document.
+// EnsureScaleSet is one placement group: machines that get the same document.
 type ScaleSet struct {
 	name     string
 	emulator *Emulator
@@ -92,8 +92,8 @@ func (e *Emulator) Close() {
 	e.eventRoutines.Wait()
 }
 
-// ScaleSet returns the scale set with this name in any letter case. It creates the scale set if it does not exist.
-func (e *Emulator) ScaleSet(name string) *ScaleSet {
+// EnsureScaleSet returns the scale set with this name in any letter case. It creates the scale set if it does not exist.
+func (e *Emulator) EnsureScaleSet(name string) *ScaleSet {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	key := strings.ToLower(name)
@@ -153,7 +153,7 @@ type State struct {
 	At        time.Time       `json:"at"`
 	ScaleSets []ScaleSetState `json:"scaleSets"`
 	// Events has every announced event in order.
-	Events []Record `json:"events"`
+	Events []EventRecord `json:"events"`
 }
 
 // ScaleSetState is a snapshot of a scale set.
@@ -165,13 +165,13 @@ type ScaleSetState struct {
 }
 
 // Event returns the event with this ID in any letter case.
-func (s State) Event(id string) (Record, bool) {
+func (s State) Event(id string) (EventRecord, bool) {
 	for _, r := range s.Events {
 		if strings.EqualFold(r.EventID, id) {
 			return r, true
 		}
 	}
-	return Record{}, false
+	return EventRecord{}, false
 }
 
 // State returns a deep copy of the current state.
@@ -182,7 +182,7 @@ func (e *Emulator) State() State {
 }
 
 func (e *Emulator) stateLocked() State {
-	s := State{At: time.Now(), ScaleSets: []ScaleSetState{}, Events: []Record{}}
+	s := State{At: time.Now(), ScaleSets: []ScaleSetState{}, Events: []EventRecord{}}
 	for _, name := range e.setNamesLocked() {
 		set := e.sets[strings.ToLower(name)]
 		s.ScaleSets = append(s.ScaleSets, ScaleSetState{
@@ -195,9 +195,9 @@ func (e *Emulator) stateLocked() State {
 	return s
 }
 
-// Wait returns the first state that satisfies done: now or after a change of an event. If ctx ends first, it returns
+// AwaitState returns the first state that satisfies done: now or after a change of an event. If ctx ends first, it returns
 // the last state and the context's error. If the emulator is closed, it returns ErrClosed.
-func (e *Emulator) Wait(ctx context.Context, done func(State) bool) (State, error) {
+func (e *Emulator) AwaitState(ctx context.Context, done func(State) bool) (State, error) {
 	for {
 		e.mu.Lock()
 		state, changed := e.stateLocked(), e.changed

@@ -17,26 +17,26 @@ var (
 	ErrClosed       = errors.New("the emulator is closed")
 )
 
-// Cause is the reason for the start of an event.
-type Cause string
+// StartCause is the reason for the start of an event.
+type StartCause string
 
 const (
-	ByNotBefore Cause = "not-before" // its time had come
-	ByApproval  Cause = "approval"   // a StartRequest approved it
-	ByCommand   Cause = "command"    // Emulator.Start
-	ByFailure   Cause = "failure"    // it was announced as Started
+	ByNotBefore StartCause = "not-before" // its time had come
+	ByApproval  StartCause = "approval"   // a StartRequest approved it
+	ByCommand   StartCause = "command"    // Emulator.Start
+	ByFailure   StartCause = "failure"    // it was announced as Started
 )
 
-// Ending is how an event vanished from the document.
-type Ending string
+// EventEnding is how an event vanished from the document.
+type EventEnding string
 
 const (
-	Finished  Ending = "finished"
-	Cancelled Ending = "cancelled"
+	Finished  EventEnding = "finished"
+	Cancelled EventEnding = "cancelled"
 )
 
-// Record is an event with its history.
-type Record struct {
+// EventRecord is an event with its history.
+type EventRecord struct {
 	ScaleSet        string      `json:"scaleSet"`
 	EventID         string      `json:"eventId"`
 	Type            EventType   `json:"type"`
@@ -51,11 +51,11 @@ type Record struct {
 	NotBefore time.Time  `json:"notBefore,omitzero"`
 	Approvals []Approval `json:"approvals,omitempty"`
 	StartedAt time.Time  `json:"startedAt,omitzero"`
-	StartedBy Cause      `json:"startedBy,omitempty"`
+	StartedBy StartCause `json:"startedBy,omitempty"`
 	// Power lists the power changes of the machines in the order of effect.
 	Power      []PowerChange `json:"power,omitempty"`
 	VanishedAt time.Time     `json:"vanishedAt,omitzero"`
-	Ending     Ending        `json:"ending,omitempty"`
+	Ending     EventEnding   `json:"ending,omitempty"`
 }
 
 // Approval is one approver of an event.
@@ -67,11 +67,11 @@ type Approval struct {
 	Times int       `json:"times"`
 }
 
-// Listed reports whether the document still lists the event.
-func (r Record) Listed() bool { return r.VanishedAt.IsZero() }
+// IsListed reports whether the document still lists the event.
+func (r EventRecord) IsListed() bool { return r.VanishedAt.IsZero() }
 
 // DiedAt returns when the event took the machine down, or zero if it did not.
-func (r Record) DiedAt(resource string) time.Time {
+func (r EventRecord) DiedAt(resource string) time.Time {
 	for _, p := range r.Power {
 		if !p.On && p.Error == "" && strings.EqualFold(p.Resource, resource) {
 			return p.At
@@ -80,7 +80,7 @@ func (r Record) DiedAt(resource string) time.Time {
 	return time.Time{}
 }
 
-func (r Record) clone() Record {
+func (r EventRecord) clone() EventRecord {
 	r.Resources = slices.Clone(r.Resources)
 	r.Approvals = slices.Clone(r.Approvals)
 	r.Power = slices.Clone(r.Power)
@@ -89,7 +89,7 @@ func (r Record) clone() Record {
 
 // event is a Record with the state of its goroutine, runEvent.
 type event struct {
-	record Record // guarded by Emulator.mu
+	record EventRecord // guarded by Emulator.mu
 	set    *ScaleSet
 	outage time.Duration
 	// wake tells runEvent that the record has changed. It holds one token, because one check of the record covers all
@@ -102,22 +102,22 @@ type event struct {
 
 // Announce lists a new event and returns its record. The event is visible from record.VisibleAt. Errors are ErrInvalid,
 // ErrUnknownScaleSet, ErrDuplicateEvent and ErrClosed.
-func (e *Emulator) Announce(a Announcement) (Record, error) {
+func (e *Emulator) Announce(a Announcement) (EventRecord, error) {
 	if err := a.validate(); err != nil {
-		return Record{}, fmt.Errorf("announce: %w", err)
+		return EventRecord{}, fmt.Errorf("announce: %w", err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ctx.Err() != nil {
-		return Record{}, fmt.Errorf("announce: %w", ErrClosed)
+		return EventRecord{}, fmt.Errorf("announce: %w", ErrClosed)
 	}
 	set, err := e.scaleSetOfLocked(a)
 	if err != nil {
-		return Record{}, fmt.Errorf("announce: %w", err)
+		return EventRecord{}, fmt.Errorf("announce: %w", err)
 	}
 	if a.EventID != "" {
 		if _, err := e.findEventLocked(a.EventID); err == nil {
-			return Record{}, fmt.Errorf("announce: eventId %q: %w", a.EventID, ErrDuplicateEvent)
+			return EventRecord{}, fmt.Errorf("announce: eventId %q: %w", a.EventID, ErrDuplicateEvent)
 		}
 	}
 	ev := e.newEvent(a, set, time.Now())
@@ -143,7 +143,7 @@ func (e *Emulator) scaleSetOfLocked(a Announcement) (*ScaleSet, error) {
 
 // newEvent sets the defaults of an announcement.
 func (e *Emulator) newEvent(a Announcement, set *ScaleSet, now time.Time) *event {
-	r := Record{
+	r := EventRecord{
 		ScaleSet: set.name, EventID: a.EventID, Type: a.Type, Resources: slices.Clone(a.Resources),
 		Status: Scheduled, Source: Platform, DurationSeconds: UnknownDuration, VisibleAt: now,
 	}
@@ -186,7 +186,7 @@ func (e *Emulator) noticeDuration(a Announcement) time.Duration {
 	return MinimumNotice(a.Type)
 }
 
-func (e *Emulator) outageDuration(a Announcement, r Record) time.Duration {
+func (e *Emulator) outageDuration(a Announcement, r EventRecord) time.Duration {
 	switch {
 	case a.Outage > 0:
 		return a.Outage
@@ -196,21 +196,21 @@ func (e *Emulator) outageDuration(a Announcement, r Record) time.Duration {
 	return e.opts.Outage
 }
 
-// Start starts a Scheduled event now, possibly before its NotBefore, as when the platform breaks its promise.
-func (e *Emulator) Start(id string) error {
+// StartEvent starts a Scheduled event now, possibly before its NotBefore, as when the platform breaks its promise.
+func (e *Emulator) StartEvent(id string) error {
 	return e.changeEvent("start", id, Scheduled, func(ev *event) { e.startLocked(ev, ByCommand) })
 }
 
-// Cancel removes a Scheduled event without impact.
-func (e *Emulator) Cancel(id string) error {
+// CancelEvent removes a Scheduled event without impact.
+func (e *Emulator) CancelEvent(id string) error {
 	return e.changeEvent("cancel", id, Scheduled, func(ev *event) {
 		e.vanishLocked(ev, Cancelled)
 		ev.wakeUp()
 	})
 }
 
-// Reschedule moves the NotBefore of a Scheduled event to notBefore, rounded up to a full second.
-func (e *Emulator) Reschedule(id string, notBefore time.Time) error {
+// RescheduleEvent moves the NotBefore of a Scheduled event to notBefore, rounded up to a full second.
+func (e *Emulator) RescheduleEvent(id string, notBefore time.Time) error {
 	return e.changeEvent("reschedule", id, Scheduled, func(ev *event) {
 		if ev.record.NotBefore.Equal(roundUpToSecond(notBefore)) {
 			return // the document is unchanged, so its incarnation must be too
@@ -221,16 +221,16 @@ func (e *Emulator) Reschedule(id string, notBefore time.Time) error {
 	})
 }
 
-// Finish ends a Started event's impact now, and returns when the event has vanished. Machines that survive the event are
+// FinishEvent ends a Started event's impact now, and returns when the event has vanished. Machines that survive the event are
 // switched on.
-func (e *Emulator) Finish(ctx context.Context, id string) error {
+func (e *Emulator) FinishEvent(ctx context.Context, id string) error {
 	err := e.changeEvent("finish", id, Started, func(ev *event) { ev.finishOnce.Do(func() { close(ev.finish) }) })
 	if err != nil {
 		return err
 	}
-	_, err = e.Wait(ctx, func(s State) bool {
+	_, err = e.AwaitState(ctx, func(s State) bool {
 		r, _ := s.Event(id)
-		return !r.Listed()
+		return !r.IsListed()
 	})
 	if err != nil {
 		return fmt.Errorf("finish event %s: %w", id, err)
@@ -249,7 +249,7 @@ func (e *Emulator) changeEvent(name, id string, need EventStatus, do func(*event
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	if !ev.record.Listed() {
+	if !ev.record.IsListed() {
 		return fmt.Errorf("%s event %s: %w: it has vanished (%s)", name, id, ErrWrongStatus, ev.record.Ending)
 	}
 	if ev.record.Status != need {
@@ -275,7 +275,7 @@ func (e *Emulator) approveEvents(set *ScaleSet, ids []string, approver string) e
 	var events []*event
 	for _, id := range ids {
 		ev, err := e.findEventLocked(id)
-		if err != nil || ev.set != set || !ev.record.Listed() {
+		if err != nil || ev.set != set || !ev.record.IsListed() {
 			return fmt.Errorf("event %q: %w in the document of scale set %s", id, ErrUnknownEvent, set.name)
 		}
 		events = append(events, ev)
@@ -293,7 +293,7 @@ func (e *Emulator) approveEvents(set *ScaleSet, ids []string, approver string) e
 	return nil
 }
 
-func (r *Record) addApproval(approver string, at time.Time) {
+func (r *EventRecord) addApproval(approver string, at time.Time) {
 	for i := range r.Approvals {
 		if r.Approvals[i].By == approver {
 			r.Approvals[i].Times++
@@ -309,7 +309,7 @@ func (e *Emulator) runEvent(ev *event) {
 		return
 	}
 	e.runImpact(ev)
-	e.sleepUnlessFinished(ev, e.opts.Linger)
+	e.sleepUnlessFinished(ev, e.opts.StartedAfterImpact)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ctx.Err() == nil {
@@ -324,7 +324,7 @@ func (e *Emulator) awaitStart(ev *event) bool {
 		if finished {
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			return ev.record.Listed()
+			return ev.record.IsListed()
 		}
 		timer := time.NewTimer(time.Until(due))
 		select {
@@ -342,7 +342,7 @@ func (e *Emulator) awaitStart(ev *event) bool {
 func (e *Emulator) startIfDue(ev *event) (due time.Time, finished bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if ev.record.Status == Started || !ev.record.Listed() {
+	if ev.record.Status == Started || !ev.record.IsListed() {
 		return time.Time{}, true
 	}
 	due, cause := ev.record.NotBefore, ByNotBefore
@@ -420,13 +420,13 @@ func (e *Emulator) sleepUnlessFinished(ev *event, d time.Duration) {
 	}
 }
 
-func (e *Emulator) startLocked(ev *event, cause Cause) {
+func (e *Emulator) startLocked(ev *event, cause StartCause) {
 	ev.record.Status, ev.record.StartedAt, ev.record.StartedBy = Started, time.Now(), cause
 	e.listChangedLocked(ev, "event started")
 	ev.wakeUp()
 }
 
-func (e *Emulator) vanishLocked(ev *event, ending Ending) {
+func (e *Emulator) vanishLocked(ev *event, ending EventEnding) {
 	ev.record.VanishedAt, ev.record.Ending = time.Now(), ending
 	e.listChangedLocked(ev, "event vanished")
 }

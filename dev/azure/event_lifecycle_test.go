@@ -111,9 +111,9 @@ func TestEventLifecycleByType(t *testing.T) {
 		{Terminate, 5 * time.Minute, []string{"5m0s " + vm0 + " off"}, 0},
 	}
 	for _, tt := range tests {
-		t.Run(string(tt.typ), virtual.Time(func(t *testing.T) {
+		t.Run(string(tt.typ), virtual.InVirtualTime(func(t *testing.T) {
 			machines := newPowerRecorder()
-			e := newEmulator(t, Options{Machines: machines, Linger: time.Minute})
+			e := newEmulator(t, Options{Machines: machines, StartedAfterImpact: time.Minute})
 			began := time.Now()
 			record := mustAnnounce(t, e, Announcement{Type: tt.typ, Resources: []string{vm0}})
 			if !record.VisibleAt.Equal(began) || !record.NotBefore.Equal(began.Add(tt.notice)) {
@@ -175,7 +175,7 @@ func TestCancelledEventVanishesWithoutImpact(t *testing.T) {
 		e := newEmulator(t, Options{Machines: machines})
 		record := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
 		passTime(8 * time.Minute)
-		must.NoError(t, e.Cancel(record.EventID))
+		must.NoError(t, e.CancelEvent(record.EventID))
 		if doc := currentDocument(t, e); len(doc.Events) != 0 || doc.DocumentIncarnation != 3 {
 			t.Errorf("after the cancellation: %+v", doc)
 		}
@@ -194,7 +194,7 @@ func TestHardwareFailureIsStartedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		machines := newPowerRecorder()
 		e := newEmulator(t, Options{Machines: machines})
-		a, err := Scenario("hardware-failure", vm0)
+		a, err := NewScenario("hardware-failure", vm0)
 		must.NoError(t, err)
 		record := mustAnnounce(t, e, a)
 		shown := currentDocument(t, e).Events[0]
@@ -204,7 +204,7 @@ func TestHardwareFailureIsStartedAtOnce(t *testing.T) {
 		passTime(time.Minute)
 		check.Equal(t, []string{"0s " + vm0 + " off", "30s " + vm0 + " on"}, machines.recorded())
 		record, _ = e.State().Event(record.EventID)
-		if record.StartedBy != ByFailure || record.Listed() {
+		if record.StartedBy != ByFailure || record.IsListed() {
 			t.Errorf("the history says %+v", record)
 		}
 	})
@@ -217,7 +217,7 @@ func TestApprovedEventPowersOffAllMachines(t *testing.T) {
 		e := newEmulator(t, Options{Machines: machines})
 		record := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0, vm1}, Outage: 20 * time.Second})
 		passTime(time.Minute)
-		must.NoError(t, e.approveEvents(e.ScaleSet(testSet), []string{record.EventID}, vm0))
+		must.NoError(t, e.approveEvents(e.EnsureScaleSet(testSet), []string{record.EventID}, vm0))
 		passTime(time.Hour)
 		// Concurrently, not one after the other.
 		want := []string{
@@ -234,17 +234,17 @@ func TestApprovedEventPowersOffAllMachines(t *testing.T) {
 func TestApprovalDelay(t *testing.T) {
 	for name, tt := range map[string]struct {
 		approved, want time.Duration // after the announcement
-		cause          Cause
+		cause          StartCause
 	}{
 		"long before NotBefore":  {time.Minute, 3 * time.Minute, ByApproval},
 		"right before NotBefore": {14 * time.Minute, 15 * time.Minute, ByNotBefore},
 	} {
-		t.Run(name, virtual.Time(func(t *testing.T) {
+		t.Run(name, virtual.InVirtualTime(func(t *testing.T) {
 			e := newEmulator(t, Options{ApprovalDelay: 2 * time.Minute})
 			record := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
 			passTime(tt.approved)
 			for range 3 { // only the first counts
-				must.NoError(t, e.approveEvents(e.ScaleSet(testSet), []string{record.EventID}, vm0))
+				must.NoError(t, e.approveEvents(e.EnsureScaleSet(testSet), []string{record.EventID}, vm0))
 				if diff := cmp.Diff([]EventStatus{Scheduled}, listedStatuses(t, e)); diff != "" {
 					t.Fatalf("after the approval (-want +got):\n%s", diff)
 				}
@@ -263,12 +263,12 @@ func TestReschedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEmulator(t, Options{})
 		record := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
-		must.NoError(t, e.Reschedule(record.EventID, record.NotBefore))
+		must.NoError(t, e.RescheduleEvent(record.EventID, record.NotBefore))
 		if got := currentDocument(t, e).DocumentIncarnation; got != 2 {
 			t.Errorf("rescheduling to the same time made it incarnation %d", got)
 		}
 		sooner := record.VisibleAt.Add(time.Minute)
-		must.NoError(t, e.Reschedule(record.EventID, sooner))
+		must.NoError(t, e.RescheduleEvent(record.EventID, sooner))
 		doc := currentDocument(t, e)
 		if doc.DocumentIncarnation != 3 || doc.Events[0].NotBefore != sooner.UTC().Format(http.TimeFormat) {
 			t.Errorf("the document shows %+v", doc)
@@ -281,13 +281,13 @@ func TestReschedule(t *testing.T) {
 func TestStartAndFinishByCommand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		machines := newPowerRecorder()
-		e := newEmulator(t, Options{Machines: machines, Outage: time.Hour, Linger: time.Hour})
+		e := newEmulator(t, Options{Machines: machines, Outage: time.Hour, StartedAfterImpact: time.Hour})
 		record := mustAnnounce(t, e, Announcement{Type: Redeploy, Resources: []string{vm0}})
 		passTime(time.Second)
-		must.NoError(t, e.Start(record.EventID))
+		must.NoError(t, e.StartEvent(record.EventID))
 		check.Equal(t, []EventStatus{Started}, listedStatuses(t, e))
 		passTime(time.Second)
-		must.NoError(t, e.Finish(t.Context(), record.EventID))
+		must.NoError(t, e.FinishEvent(t.Context(), record.EventID))
 		if got := listedStatuses(t, e); len(got) != 0 {
 			t.Errorf("after Finish: %v", got)
 		}
@@ -321,7 +321,7 @@ func TestHangingPowerOffDoesNotKeepEventListed(t *testing.T) {
 		record := mustAnnounce(t, e, Announcement{Type: Preempt, Resources: []string{vm0}})
 		passTime(30*time.Second + powerTimeout)
 		record, _ = e.State().Event(record.EventID)
-		if record.Listed() || !record.DiedAt(vm0).IsZero() || len(record.Power) != 1 || record.Power[0].Error == "" {
+		if record.IsListed() || !record.DiedAt(vm0).IsZero() || len(record.Power) != 1 || record.Power[0].Error == "" {
 			t.Errorf("the history says %+v", record)
 		}
 	})
@@ -341,7 +341,7 @@ func TestCloseDoesNotWaitForHangingPowerOff(t *testing.T) {
 }
 
 func TestClosedDuringFirstCallSendsNoResponse(t *testing.T) {
-	e := newEmulator(t, Options{FirstCall: time.Hour})
+	e := newEmulator(t, Options{FirstCallDelay: time.Hour})
 	base := serveEmulator(t, e)
 	e.Close()
 	resp, body, err := sendGet(t.Context(), t, base+metadataPath+query)
@@ -352,7 +352,7 @@ func TestClosedDuringFirstCallSendsNoResponse(t *testing.T) {
 
 func TestFirstCallIsDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEmulator(t, Options{FirstCall: 2 * time.Minute})
+		e := newEmulator(t, Options{FirstCallDelay: 2 * time.Minute})
 		took := func() time.Duration {
 			began := time.Now()
 			currentDocument(t, e)
@@ -369,7 +369,7 @@ func TestFirstCallIsDelayed(t *testing.T) {
 
 func TestConcurrentCallsWaitForFirstCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEmulator(t, Options{FirstCall: 2 * time.Minute})
+		e := newEmulator(t, Options{FirstCallDelay: 2 * time.Minute})
 		go e.Handler().ServeHTTP(httptest.NewRecorder(), newDocumentRequest())
 		time.Sleep(time.Minute)
 		began := time.Now()
@@ -385,7 +385,7 @@ func TestWaitSeesEveryChange(t *testing.T) {
 		e := newEmulator(t, Options{Machines: newPowerRecorder()})
 		began := time.Now()
 		record := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
-		state, err := e.Wait(t.Context(), func(s State) bool {
+		state, err := e.AwaitState(t.Context(), func(s State) bool {
 			r, _ := s.Event(record.EventID)
 			return !r.DiedAt(vm0).IsZero()
 		})
@@ -394,11 +394,11 @@ func TestWaitSeesEveryChange(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := e.Wait(ctx, func(State) bool { return false }); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := e.AwaitState(ctx, func(State) bool { return false }); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("the unsatisfied wait ended with %v", err)
 		}
 		go e.Close()
-		if _, err := e.Wait(t.Context(), func(State) bool { return false }); !errors.Is(err, ErrClosed) {
+		if _, err := e.AwaitState(t.Context(), func(State) bool { return false }); !errors.Is(err, ErrClosed) {
 			t.Errorf("the wait on a closed emulator ended with %v", err)
 		}
 	})
@@ -406,7 +406,7 @@ func TestWaitSeesEveryChange(t *testing.T) {
 
 func TestInvalidAnnouncementIsRefused(t *testing.T) {
 	e := newEmulator(t, Options{})
-	e.ScaleSet("other")
+	e.EnsureScaleSet("other")
 	known := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}}).EventID
 	for name, tt := range map[string]struct {
 		spoil   func(*Announcement) // changes a valid announcement
@@ -455,7 +455,7 @@ func TestClosedEmulatorRefusesCommands(t *testing.T) {
 		if _, err := e.Announce(Announcement{Type: Reboot, Resources: []string{vm0}}); !errors.Is(err, ErrClosed) {
 			t.Errorf("Announce: %v", err)
 		}
-		if err := e.Finish(t.Context(), record.EventID); !errors.Is(err, ErrClosed) {
+		if err := e.FinishEvent(t.Context(), record.EventID); !errors.Is(err, ErrClosed) {
 			t.Errorf("Finish: %v", err)
 		}
 	})
@@ -485,7 +485,7 @@ func TestDocumentKeepsContract(t *testing.T) {
 		var broken []string
 		synctest.Test(t, func(t *testing.T) {
 			machines := newPowerRecorder()
-			e := newEmulator(t, Options{Machines: machines, ApprovalDelay: delay, Linger: time.Minute})
+			e := newEmulator(t, Options{Machines: machines, ApprovalDelay: delay, StartedAfterImpact: time.Minute})
 			watch := documentChecker{last: currentDocument(t, e)}
 			var ids []string
 			for _, s := range steps {
@@ -501,16 +501,16 @@ func TestDocumentKeepsContract(t *testing.T) {
 				case "announce":
 					ids = append(ids, mustAnnounce(t, e, a).EventID)
 				case "approve":
-					_ = e.approveEvents(e.ScaleSet(testSet), []string{id}, vm0) // fails if the event does not exist
+					_ = e.approveEvents(e.EnsureScaleSet(testSet), []string{id}, vm0) // fails if the event does not exist
 				case "start":
-					_ = e.Start(id)
+					_ = e.StartEvent(id)
 				case "cancel":
-					_ = e.Cancel(id)
+					_ = e.CancelEvent(id)
 				case "finish":
-					_ = e.Finish(t.Context(), id)
+					_ = e.FinishEvent(t.Context(), id)
 				case "reschedule":
 					was, _ := e.State().Event(id)
-					_ = e.Reschedule(id, time.Now().Add(s.wait))
+					_ = e.RescheduleEvent(id, time.Now().Add(s.wait))
 					if is, _ := e.State().Event(id); !is.NotBefore.Equal(was.NotBefore) {
 						watch.rescheduled++
 					}
@@ -587,7 +587,7 @@ func (p *documentChecker) countChanges(state State) int {
 		if !r.StartedAt.IsZero() && r.StartedBy != ByFailure {
 			n++
 		}
-		if !r.Listed() {
+		if !r.IsListed() {
 			n++
 		}
 	}
@@ -595,7 +595,7 @@ func (p *documentChecker) countChanges(state State) int {
 }
 
 // checkPower checks that a finished event switched the machines as its type demands.
-func checkPower(r Record) (broken []string) {
+func checkPower(r EventRecord) (broken []string) {
 	want := map[EventType]int{Freeze: 0, Reboot: 4, Redeploy: 4, Preempt: 2, Terminate: 2}[r.Type]
 	if len(r.Power) != want {
 		return []string{fmt.Sprintf("%s %s switched machines %d times, want %d", r.Type, r.EventID, len(r.Power), want)}

@@ -72,7 +72,7 @@ const UnknownDuration = -1
 
 // Announcement describes an event to announce. Only Type and Resources are required.
 type Announcement struct {
-	// ScaleSet is the scale set with the event's document. Empty means the scale set in the resources' names
+	// EnsureScaleSet is the scale set with the event's document. Empty means the scale set in the resources' names
 	// ("aks-spot-12345678-vmss_3"), or the only scale set.
 	ScaleSet string
 	// EventID is a GUID in either letter case; when empty one is made, in capitals.

@@ -49,8 +49,8 @@ type Fault struct {
 	Times int
 	For   time.Duration
 
-	// Method, ScaleSet and Machine restrict the fault to matching requests. Empty matches any. Machine is known only if
-	// it is in the request's path. ScaleSet and Machine ignore letter case.
+	// Method, EnsureScaleSet and Machine restrict the fault to matching requests. Empty matches any. Machine is known only if
+	// it is in the request's path. EnsureScaleSet and Machine ignore letter case.
 	Method   string
 	ScaleSet string
 	Machine  string
@@ -100,8 +100,8 @@ type armedFault struct {
 	until time.Time // zero means no end
 }
 
-// Inject appends faults to the list. If one is invalid, it returns ErrInvalid and appends none.
-func (e *Emulator) Inject(faults ...Fault) error {
+// InjectFaults appends faults to the list. If one is invalid, it returns ErrInvalid and appends none.
+func (e *Emulator) InjectFaults(faults ...Fault) error {
 	armed := make([]*armedFault, len(faults))
 	now := time.Now()
 	for i, f := range faults {

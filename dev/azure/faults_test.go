@@ -22,7 +22,7 @@ import (
 
 func injectFaults(t testing.TB, e *Emulator, faults ...Fault) {
 	t.Helper()
-	must.NoError(t, e.Inject(faults...))
+	must.NoError(t, e.InjectFaults(faults...))
 }
 
 // responseHead is a response without its body.
@@ -248,7 +248,7 @@ func TestResetFaultResetsConnection(t *testing.T) {
 
 func TestFaultsApplyInOrder(t *testing.T) {
 	e := newEmulator(t, Options{})
-	e.ScaleSet("other")
+	e.EnsureScaleSet("other")
 	base := serveEmulator(t, e)
 	injectFaults(t, e,
 		Fault{Kind: FaultStatus, Status: 501, Machine: vm1},
@@ -332,7 +332,7 @@ func TestInvalidFaultIsRefused(t *testing.T) {
 		`value "{"`:     {Kind: FaultField, Field: "Events", Value: json.RawMessage("{")},
 		"size -1":       {Kind: FaultHuge, Size: -1},
 	} {
-		err := e.Inject(Fault{Kind: FaultEmpty}, f)
+		err := e.InjectFaults(Fault{Kind: FaultEmpty}, f)
 		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "fault 1: "+message) {
 			t.Errorf("%+v: %v, want %v naming %s", f, err, ErrInvalid, message)
 		}

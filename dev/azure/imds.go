@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// Versions returns the api-versions of Scheduled Events, newest first. They added: 2020-07-01 DurationInSeconds,
+// APIVersions returns the api-versions of Scheduled Events, newest first. They added: 2020-07-01 DurationInSeconds,
 // 2019-08-01 EventSource, 2019-04-01 Description, 2019-01-01 events of type Terminate, 2017-11-01 events of type
 // Preempt, 2017-08-01 resource names without a leading underscore.
-func Versions() []string {
+func APIVersions() []string {
 	return []string{
 		"2020-07-01", "2019-08-01", "2019-04-01", "2019-01-01", "2017-11-01", "2017-08-01", "2017-03-01",
 	}
@@ -107,7 +107,7 @@ func (e *Emulator) awaitEnabled(ctx context.Context, set *ScaleSet) error {
 	e.mu.Lock()
 	now := time.Now()
 	if set.lastRequest.IsZero() || now.Sub(set.lastRequest) > disabledAfter {
-		set.enabledAt = now.Add(e.opts.FirstCall)
+		set.enabledAt = now.Add(e.opts.FirstCallDelay)
 	}
 	set.lastRequest = now
 	set.requests++
@@ -156,7 +156,7 @@ func refuseRequest(r *http.Request) (response, bool) {
 	case version == "":
 		return newBadVersion("api-version was not specified in the request." +
 			" For more information refer to aka.ms/azureimds"), true
-	case !slices.Contains(Versions(), version):
+	case !slices.Contains(APIVersions(), version):
 		return newBadVersion("api-version is invalid or was not specified in the request."), true
 	case r.Method != http.MethodGet && r.Method != http.MethodPost:
 		return newErrorResponse(http.StatusMethodNotAllowed, "Method not allowed. Use GET or POST"), true
@@ -170,7 +170,7 @@ func (e *Emulator) newDocument(set *ScaleSet, version string) document {
 	defer e.mu.Unlock()
 	doc := document{DocumentIncarnation: set.incarnation, Events: []documentEvent{}}
 	for _, ev := range e.events {
-		if ev.set == set && ev.record.Listed() && versionHasType(version, ev.record.Type) {
+		if ev.set == set && ev.record.IsListed() && versionHasType(version, ev.record.Type) {
 			doc.Events = append(doc.Events, toDocumentEvent(&ev.record, version))
 		}
 	}
@@ -189,7 +189,7 @@ func versionHasType(version string, t EventType) bool {
 }
 
 // toDocumentEvent returns one event in an api-version.
-func toDocumentEvent(r *Record, version string) documentEvent {
+func toDocumentEvent(r *EventRecord, version string) documentEvent {
 	de := documentEvent{
 		EventID: r.EventID, EventStatus: r.Status, EventType: r.Type, ResourceType: "VirtualMachine",
 		Resources: slices.Clone(r.Resources),
@@ -306,7 +306,7 @@ func newBadVersion(message string) response {
 	return response{status: http.StatusBadRequest, body: encodeJSON(struct {
 		Error  string   `json:"error"`
 		Newest []string `json:"newest-versions"`
-	}{"Bad request. " + message, Versions()[:newestVersions]})}
+	}{"Bad request. " + message, APIVersions()[:newestVersions]})}
 }
 
 func newErrorResponse(status int, message string) response {

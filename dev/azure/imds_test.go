@@ -27,7 +27,7 @@ func newEmulator(t testing.TB, opts Options) *Emulator {
 	t.Helper()
 	e := New(opts)
 	t.Cleanup(e.Close)
-	e.ScaleSet(testSet)
+	e.EnsureScaleSet(testSet)
 	return e
 }
 
@@ -77,7 +77,7 @@ func readDocument(t testing.TB, base string) document {
 	return doc
 }
 
-func mustAnnounce(t testing.TB, e *Emulator, a Announcement) Record {
+func mustAnnounce(t testing.TB, e *Emulator, a Announcement) EventRecord {
 	t.Helper()
 	r, err := e.Announce(a)
 	must.NoError(t, err)
@@ -192,8 +192,8 @@ func TestOlderVersionsHaveFewerFields(t *testing.T) {
 		{"2017-08-01", []string{"Reboot"}, vm0, nil},
 		{"2017-03-01", []string{"Reboot"}, "_" + vm0, nil},
 	}
-	if len(tests) != len(Versions()) {
-		t.Errorf("%d of %d versions are tested", len(tests), len(Versions()))
+	if len(tests) != len(APIVersions()) {
+		t.Errorf("%d of %d versions are tested", len(tests), len(APIVersions()))
 	}
 	for _, tt := range tests {
 		t.Run(tt.version, func(t *testing.T) {
@@ -217,7 +217,7 @@ func TestOlderVersionsHaveFewerFields(t *testing.T) {
 
 func TestScaleSetsHaveSeparateDocuments(t *testing.T) {
 	e := newEmulator(t, Options{})
-	other := e.ScaleSet("aks-sys-87654321-vmss")
+	other := e.EnsureScaleSet("aks-sys-87654321-vmss")
 	base := serveEmulator(t, e)
 	alone := httptest.NewServer(other.Handler())
 	t.Cleanup(alone.Close)
@@ -295,12 +295,12 @@ func TestApprovalWithoutMachineIsRecordedByClient(t *testing.T) {
 
 func TestRefusedApprovalApprovesNothing(t *testing.T) {
 	e := newEmulator(t, Options{})
-	e.ScaleSet("other")
+	e.EnsureScaleSet("other")
 	base := serveEmulator(t, e)
 	known := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
 	foreign := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{"other_0"}})
 	gone := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm1}})
-	must.NoError(t, e.Cancel(gone.EventID))
+	must.NoError(t, e.CancelEvent(gone.EventID))
 	before := e.State()
 	for name, body := range map[string]string{
 		"invalid JSON":               `StartRequests`,

@@ -42,15 +42,15 @@ func Outcomes() []Outcome {
 	}
 }
 
-// Classify returns the outcome of a pod on a machine that went down at died, or that runs if died is zero. It is a pure
+// ClassifyOutcome returns the outcome of a pod on a machine that went down at died, or that runs if died is zero. It is a pure
 // function.
-func Classify(p Pod, died time.Time) Outcome {
+func ClassifyOutcome(p Pod, died time.Time) Outcome {
 	switch {
-	case p.Stays != "":
+	case p.StayReason != "":
 		return OutcomeStayed
 	case !died.IsZero() && p.BoundAt.Before(died) && !hadEndedBy(p, died):
 		return OutcomeLost
-	case p.EndedAt.IsZero() && p.AskedSeenAt.IsZero():
+	case p.EndedAt.IsZero() && p.DeletionSeenAt.IsZero():
 		return OutcomeRunning
 	case p.EndedAt.IsZero():
 		return OutcomeStopping
@@ -71,7 +71,7 @@ func hadEndedBy(p Pod, at time.Time) bool {
 
 // classifyEnd classifies a pod that ended while its machine ran.
 func classifyEnd(p Pod) Outcome {
-	deleted := !p.AskedSeenAt.IsZero()
+	deleted := !p.DeletionSeenAt.IsZero()
 	switch {
 	case p.ExitCode != nil && *p.ExitCode == 0:
 		return OutcomeFinished
@@ -103,7 +103,7 @@ type EventLedger struct {
 	EventID    string      `json:"eventId"`
 	Type       EventType   `json:"type"`
 	Status     EventStatus `json:"status"`
-	Ending     Ending      `json:"ending,omitempty"`
+	Ending     EventEnding `json:"ending,omitempty"`
 	VisibleAt  time.Time   `json:"visibleAt"`
 	NotBefore  time.Time   `json:"notBefore,omitzero"`
 	StartedAt  time.Time   `json:"startedAt,omitzero"`
@@ -133,12 +133,12 @@ type Entry struct {
 	LeftSeconds *float64 `json:"leftSeconds,omitempty"`
 }
 
-// Settle makes the ledger from the events of a state, the observed pods, and the node of each machine. It is a pure
+// NewLedger makes the ledger from the events of a state, the observed pods, and the node of each machine. It is a pure
 // function.
 //
 // An event concerns each pod that was on a named machine's node, and had not ended, at some time while the event was
 // listed.
-func Settle(state State, pods []Pod, nodeOf func(resource string) (string, bool)) Ledger {
+func NewLedger(state State, pods []Pod, nodeOf func(resource string) (string, bool)) Ledger {
 	ledger := Ledger{At: state.At, Events: []EventLedger{}}
 	byNode := map[string][]Pod{}
 	for _, p := range pods {
@@ -150,7 +150,7 @@ func Settle(state State, pods []Pod, nodeOf func(resource string) (string, bool)
 	return ledger
 }
 
-func newEventLedger(r Record, byNode map[string][]Pod, nodeOf func(string) (string, bool)) EventLedger {
+func newEventLedger(r EventRecord, byNode map[string][]Pod, nodeOf func(string) (string, bool)) EventLedger {
 	l := EventLedger{
 		ScaleSet: r.ScaleSet, EventID: r.EventID, Type: r.Type, Status: r.Status, Ending: r.Ending,
 		VisibleAt: r.VisibleAt, NotBefore: r.NotBefore, StartedAt: r.StartedAt, VanishedAt: r.VanishedAt,
@@ -175,7 +175,7 @@ func newEventLedger(r Record, byNode map[string][]Pod, nodeOf func(string) (stri
 	return l
 }
 
-func eventConcernsPod(r Record, p Pod) bool {
+func eventConcernsPod(r EventRecord, p Pod) bool {
 	endedBefore := !p.EndedAt.IsZero() && p.EndedAt.Before(r.VisibleAt)
 	cameAfter := !r.VanishedAt.IsZero() && p.BoundAt.After(r.VanishedAt)
 	return !endedBefore && !cameAfter
@@ -183,20 +183,20 @@ func eventConcernsPod(r Record, p Pod) bool {
 
 // trimToEvent hides what happened to a pod after the event vanished, because the event did not cause it. If the pod was
 // deleted before, its record is complete.
-func trimToEvent(r Record, p Pod) Pod {
+func trimToEvent(r EventRecord, p Pod) Pod {
 	over := func(t time.Time) bool { return t.IsZero() || t.After(r.VanishedAt) }
-	if r.VanishedAt.IsZero() || !over(p.AskedSeenAt) || !over(p.EndedAt) || !over(p.FinishedAt) {
+	if r.VanishedAt.IsZero() || !over(p.DeletionSeenAt) || !over(p.EndedAt) || !over(p.FinishedAt) {
 		return p
 	}
 	return Pod{
-		Namespace: p.Namespace, Name: p.Name, UID: p.UID, Node: p.Node, Stays: p.Stays, StopSeconds: p.StopSeconds,
+		Namespace: p.Namespace, Name: p.Name, UID: p.UID, Node: p.Node, StayReason: p.StayReason, StopSeconds: p.StopSeconds,
 		WantedSeconds: p.WantedSeconds, BoundAt: p.BoundAt,
 	}
 }
 
-func newEntry(r Record, m Machine, p Pod) Entry {
+func newEntry(r EventRecord, m Machine, p Pod) Entry {
 	p = trimToEvent(r, p)
-	entry := Entry{Pod: p, Resource: m.Resource, Outcome: Classify(p, m.DiedAt), Late: p.BoundAt.After(r.VisibleAt)}
+	entry := Entry{Pod: p, Resource: m.Resource, Outcome: ClassifyOutcome(p, m.DiedAt), Late: p.BoundAt.After(r.VisibleAt)}
 	deadline := r.NotBefore
 	if deadline.IsZero() {
 		deadline = m.DiedAt
@@ -217,7 +217,7 @@ func (l Ledger) Event(id string) (EventLedger, bool) {
 	return EventLedger{}, false
 }
 
-func (l EventLedger) Count(outcome Outcome) int {
+func (l EventLedger) CountOutcome(outcome Outcome) int {
 	n := 0
 	for _, entry := range l.Pods {
 		if entry.Outcome == outcome {
@@ -249,7 +249,7 @@ func (l EventLedger) Summary(tolerance time.Duration) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s of %s: %d pods", l.Type, l.EventID, strings.Join(resources, ", "), len(l.Pods))
 	for _, outcome := range Outcomes() {
-		n := l.Count(outcome)
+		n := l.CountOutcome(outcome)
 		// These three outcomes matter most, so they are shown even if zero.
 		if n > 0 || outcome == OutcomeFinished || outcome == OutcomeCutShort || outcome == OutcomeLost {
 			fmt.Fprintf(&b, ", %d %s", n, outcome)

@@ -22,7 +22,7 @@ func boundPod() Pod { return Pod{Name: "web", Node: "node", BoundAt: at(-1000), 
 // deletedPod returns such a pod, deleted at second 1.
 func deletedPod(granted int64) Pod {
 	p := boundPod()
-	p.AskedAt, p.AskedSeenAt, p.GrantedSeconds, p.FirstGrantedSeconds = at(1), at(1), granted, granted
+	p.DeletedAt, p.DeletionSeenAt, p.GrantedSeconds, p.FirstGrantedSeconds = at(1), at(1), granted, granted
 	return p
 }
 
@@ -32,7 +32,7 @@ func (p Pod) withTermination(seconds float64, code int32) Pod {
 }
 
 func (p Pod) withRemoval(seconds float64) Pod {
-	p.EndedAt, p.GoneAt, p.Vanished = at(seconds), at(seconds), true
+	p.EndedAt, p.RemovedAt, p.Vanished = at(seconds), at(seconds), true
 	return p
 }
 
@@ -40,10 +40,12 @@ func (p Pod) withWantedSeconds(seconds int64) Pod {
 	return p.modified(func(p *Pod) { p.WantedSeconds = seconds })
 }
 
-func (p Pod) withStayReason(reason string) Pod { return p.modified(func(p *Pod) { p.Stays = reason }) }
+func (p Pod) withStayReason(reason string) Pod {
+	return p.modified(func(p *Pod) { p.StayReason = reason })
+}
 
 func (p Pod) withDeletionSeenAt(seconds float64) Pod {
-	return p.modified(func(p *Pod) { p.AskedSeenAt = at(seconds) })
+	return p.modified(func(p *Pod) { p.DeletionSeenAt = at(seconds) })
 }
 
 func (p Pod) withFinishedAt(seconds float64) Pod {
@@ -106,14 +108,14 @@ func TestClassify(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			check.Is(t, tt.want, Classify(tt.pod, tt.died))
+			check.Is(t, tt.want, ClassifyOutcome(tt.pod, tt.died))
 		})
 	}
 }
 
 // newSpotRecord returns an event that was visible at second 0, with a machine that went down at second 30.
-func newSpotRecord() Record {
-	return Record{
+func newSpotRecord() EventRecord {
+	return EventRecord{
 		ScaleSet: testSet, EventID: "602D9444-D2CD-49C7-8624-8643E7171297", Type: Preempt, Resources: []string{vm0},
 		Status: Started, VisibleAt: at(0), NotBefore: at(30), StartedAt: at(30), VanishedAt: at(31), Ending: Finished,
 		Power: []PowerChange{{Resource: vm0, At: at(30.1)}},
@@ -124,8 +126,8 @@ func nodeOfVM0(resource string) (string, bool) {
 	return "node", resource == vm0
 }
 
-func eventLedger(r Record, pods ...Pod) EventLedger {
-	return Settle(State{Events: []Record{r}}, pods, nodeOfVM0).Events[0]
+func eventLedger(r EventRecord, pods ...Pod) EventLedger {
+	return NewLedger(State{Events: []EventRecord{r}}, pods, nodeOfVM0).Events[0]
 }
 
 func TestEventConcernsPodsWhileListed(t *testing.T) {
@@ -185,7 +187,7 @@ func TestTimeLeftEndsAtNotBefore(t *testing.T) {
 	failure := newSpotRecord()
 	failure.NotBefore, failure.StartedAt = time.Time{}, at(0)
 	for name, tt := range map[string]struct {
-		record Record
+		record EventRecord
 		pod    Pod
 		want   *float64
 	}{
@@ -233,15 +235,15 @@ func TestEveryOutcomeIsCountedOnce(t *testing.T) {
 	}
 	ledger, sum := eventLedger(newSpotRecord(), pods...), 0
 	for _, o := range Outcomes() {
-		sum += ledger.Count(o)
+		sum += ledger.CountOutcome(o)
 	}
-	if sum != len(pods) || ledger.Count(OutcomeLost) != 6 {
-		t.Errorf("%d of %d pods are counted, %d lost", sum, len(pods), ledger.Count(OutcomeLost))
+	if sum != len(pods) || ledger.CountOutcome(OutcomeLost) != 6 {
+		t.Errorf("%d of %d pods are counted, %d lost", sum, len(pods), ledger.CountOutcome(OutcomeLost))
 	}
 }
 
 func TestLedgerSurvivesJSON(t *testing.T) {
-	ledger := Settle(State{At: at(50), Events: []Record{newSpotRecord()}},
+	ledger := NewLedger(State{At: at(50), Events: []EventRecord{newSpotRecord()}},
 		[]Pod{boundPod(), deletedPod(20).withTermination(21, 137), deletedPod(0).withRemoval(3)}, nodeOfVM0)
 	text, err := json.Marshal(ledger)
 	must.NoError(t, err)

@@ -20,9 +20,9 @@ import (
 var providerID = regexp.MustCompile(`(?i)^azure:///subscriptions/[^/]+/resourceGroups/[^/]+/providers/` +
 	`Microsoft\.Compute/(?:virtualMachineScaleSets/([^/]+)/)?virtualMachines/([^/]+)$`)
 
-// ResourceOf returns the Scheduled Events name of the machine of a spec.providerID, and its uniform scale set: <scale
+// ParseProviderID returns the Scheduled Events name of the machine of a spec.providerID, and its uniform scale set: <scale
 // set>_<instance ID>. For other machines it returns the machine's own name and no scale set.
-func ResourceOf(id string) (resource, scaleSet string, err error) {
+func ParseProviderID(id string) (resource, scaleSet string, err error) {
 	m := providerID.FindStringSubmatch(id)
 	if m == nil {
 		return "", "", fmt.Errorf("providerID %q: want azure:///subscriptions/…/providers/Microsoft.Compute/"+
@@ -34,9 +34,9 @@ func ResourceOf(id string) (resource, scaleSet string, err error) {
 	return m[1] + "_" + m[2], m[1], nil
 }
 
-// Nodes maps machines to nodes by the nodes' provider IDs. It remembers deleted nodes. Its methods may be called
+// NodeMap maps machines to nodes by the nodes' provider IDs. It remembers deleted nodes. Its methods may be called
 // concurrently.
-type Nodes struct {
+type NodeMap struct {
 	log *slog.Logger
 
 	mu         sync.RWMutex
@@ -46,8 +46,8 @@ type Nodes struct {
 }
 
 // WatchNodes watches the nodes until ctx ends, and returns when it has seen the existing nodes.
-func WatchNodes(ctx context.Context, client kubernetes.Interface, log *slog.Logger) (*Nodes, error) {
-	n := &Nodes{log: log, byResource: map[string]string{}, scaleSets: map[string]string{}, spotSets: map[string]bool{}}
+func WatchNodes(ctx context.Context, client kubernetes.Interface, log *slog.Logger) (*NodeMap, error) {
+	n := &NodeMap{log: log, byResource: map[string]string{}, scaleSets: map[string]string{}, spotSets: map[string]bool{}}
 	factory := informers.NewSharedInformerFactory(client, 0)
 	informer := factory.Core().V1().Nodes().Informer()
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -64,12 +64,12 @@ func WatchNodes(ctx context.Context, client kubernetes.Interface, log *slog.Logg
 	return n, nil
 }
 
-func (n *Nodes) recordNode(obj any) {
+func (n *NodeMap) recordNode(obj any) {
 	node, ok := obj.(*corev1.Node)
 	if !ok || node.Spec.ProviderID == "" {
 		return // the kubelet or the cloud controller sets it later
 	}
-	resource, scaleSet, err := ResourceOf(node.Spec.ProviderID)
+	resource, scaleSet, err := ParseProviderID(node.Spec.ProviderID)
 	if err != nil {
 		n.log.Warn("ignore a node that is not an Azure machine", "node", node.Name, "err", err)
 		return
@@ -83,8 +83,8 @@ func (n *Nodes) recordNode(obj any) {
 	}
 }
 
-// Node returns the name of a machine's node. It ignores letter case.
-func (n *Nodes) Node(resource string) (string, bool) {
+// NodeOfResource returns the name of a machine's node. It ignores letter case.
+func (n *NodeMap) NodeOfResource(resource string) (string, bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	node, ok := n.byResource[strings.ToLower(resource)]
@@ -92,7 +92,7 @@ func (n *Nodes) Node(resource string) (string, bool) {
 }
 
 // ScaleSets returns the uniform scale sets of the nodes, sorted.
-func (n *Nodes) ScaleSets() []string {
+func (n *NodeMap) ScaleSets() []string {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	var names []string
@@ -103,11 +103,11 @@ func (n *Nodes) ScaleSets() []string {
 	return names
 }
 
-// Machines converts power over nodes to power over their machines.
-func (n *Nodes) Machines(power NodePower) Machines { return nodeMachines{n, power} }
+// NewMachines converts power over nodes to power over their machines.
+func (n *NodeMap) NewMachines(power NodePower) Machines { return nodeMachines{n, power} }
 
 type nodeMachines struct {
-	nodes *Nodes
+	nodes *NodeMap
 	power NodePower
 }
 
@@ -120,7 +120,7 @@ func (m nodeMachines) PowerOn(ctx context.Context, resource string) error {
 }
 
 func (m nodeMachines) switchNode(ctx context.Context, resource string, do func(context.Context, string) error) error {
-	node, ok := m.nodes.Node(resource)
+	node, ok := m.nodes.NodeOfResource(resource)
 	if !ok {
 		return fmt.Errorf("machine %q: no node has its providerID", resource)
 	}

@@ -26,20 +26,20 @@ type Pod struct {
 	Name      string    `json:"name"`
 	UID       types.UID `json:"uid"`
 	Node      string    `json:"node"`
-	// Stays is "DaemonSet" or "mirror" for a pod that stays on its node, or else empty.
-	Stays string `json:"stays,omitempty"`
+	// StayReason is "DaemonSet" or "mirror" for a pod that stays on its node, or else empty.
+	StayReason string `json:"stays,omitempty"`
 	// StopSeconds is the value of StopSecondsAnnotation.
 	StopSeconds string `json:"stopSeconds,omitempty"`
 	// WantedSeconds is spec.terminationGracePeriodSeconds.
 	WantedSeconds int64 `json:"wantedSeconds"`
 	// BoundAt is the time of binding to the node. For a pod older than the watch it is the creation time.
 	BoundAt time.Time `json:"boundAt"`
-	// AskedAt is the time of deletion, to the second: deletionTimestamp minus grace period. Zero means not deleted.
-	AskedAt time.Time `json:"askedAt,omitzero"`
-	// AskedSeenAt is the time when the watch reported the deletion.
-	AskedSeenAt time.Time `json:"askedSeenAt,omitzero"`
+	// DeletedAt is the time of deletion, to the second: deletionTimestamp minus grace period. Zero means not deleted.
+	DeletedAt time.Time `json:"askedAt,omitzero"`
+	// DeletionSeenAt is the time when the watch reported the deletion.
+	DeletionSeenAt time.Time `json:"askedSeenAt,omitzero"`
 	// GrantedSeconds is the last deletionGracePeriodSeconds, and FirstGrantedSeconds the first. A later deletion can only
-	// shorten it. Both are meaningless while AskedAt is zero.
+	// shorten it. Both are meaningless while DeletedAt is zero.
 	GrantedSeconds      int64 `json:"grantedSeconds"`
 	FirstGrantedSeconds int64 `json:"firstGrantedSeconds"`
 	// EndedAt is the time when all containers had terminated, or when the pod vanished before that was seen.
@@ -51,8 +51,8 @@ type Pod struct {
 	// ExitCode is 137 if a container was killed, or else the first non-zero code, or else zero. Nil means that not all
 	// have terminated.
 	ExitCode *int32 `json:"exitCode,omitempty"`
-	// GoneAt is the time when the object was removed.
-	GoneAt time.Time `json:"goneAt,omitzero"`
+	// RemovedAt is the time when the object was removed.
+	RemovedAt time.Time `json:"goneAt,omitzero"`
 	// Unobserved is true if the watch missed the pod's last state.
 	Unobserved bool `json:"unobserved,omitempty"`
 }
@@ -65,11 +65,11 @@ func (p *Pod) updateFrom(pod *corev1.Pod, at time.Time) {
 	}
 	if pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil {
 		granted := *pod.DeletionGracePeriodSeconds
-		if p.AskedSeenAt.IsZero() {
-			p.AskedSeenAt, p.FirstGrantedSeconds = at, granted
+		if p.DeletionSeenAt.IsZero() {
+			p.DeletionSeenAt, p.FirstGrantedSeconds = at, granted
 		}
 		p.GrantedSeconds = granted
-		p.AskedAt = pod.DeletionTimestamp.Add(-time.Duration(granted) * time.Second)
+		p.DeletedAt = pod.DeletionTimestamp.Add(-time.Duration(granted) * time.Second)
 	}
 	if hasEnded(pod) {
 		p.ExitCode, p.FinishedAt = summarizeExit(pod)
@@ -138,14 +138,14 @@ func stayReason(pod *corev1.Pod) string {
 // PodWatch records what happens to the pods of a cluster. It never forgets a pod, so use it for one demo, test or
 // benchmark. Its methods may be called concurrently.
 type PodWatch struct {
-	nodes *Nodes
+	nodes *NodeMap
 
 	mu   sync.Mutex
 	pods map[types.UID]*Pod
 }
 
 // WatchPods watches all pods until ctx ends, and returns when it has seen the existing pods.
-func WatchPods(ctx context.Context, client kubernetes.Interface, nodes *Nodes) (*PodWatch, error) {
+func WatchPods(ctx context.Context, client kubernetes.Interface, nodes *NodeMap) (*PodWatch, error) {
 	w := &PodWatch{nodes: nodes, pods: map[types.UID]*Pod{}}
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(dropUnusedFields))
 	informer := factory.Core().V1().Pods().Informer()
@@ -190,7 +190,7 @@ func (w *PodWatch) recordPodLocked(pod *corev1.Pod, initial bool, now time.Time)
 	p := w.pods[pod.UID]
 	if p == nil {
 		p = &Pod{
-			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Node: pod.Spec.NodeName, Stays: stayReason(pod),
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Node: pod.Spec.NodeName, StayReason: stayReason(pod),
 			StopSeconds: pod.Annotations[StopSecondsAnnotation], BoundAt: now,
 			WantedSeconds: corev1.DefaultTerminationGracePeriodSeconds,
 		}
@@ -222,7 +222,7 @@ func (w *PodWatch) recordRemoval(obj any) {
 	if p == nil {
 		return
 	}
-	p.GoneAt = now
+	p.RemovedAt = now
 	if p.EndedAt.IsZero() {
 		p.EndedAt, p.Vanished, p.Unobserved = now, true, missed
 	}
@@ -249,4 +249,6 @@ func (w *PodWatch) Pods() []Pod {
 }
 
 // Ledger makes the ledger from an emulator's events and the pods seen so far.
-func (w *PodWatch) Ledger(state State) Ledger { return Settle(state, w.Pods(), w.nodes.Node) }
+func (w *PodWatch) Ledger(state State) Ledger {
+	return NewLedger(state, w.Pods(), w.nodes.NodeOfResource)
+}

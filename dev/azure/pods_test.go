@@ -54,7 +54,7 @@ func newCluster(t *testing.T) *testCluster {
 	pods, err := WatchPods(t.Context(), client, nodes)
 	must.NoError(t, err)
 	c := &testCluster{t: t, client: client, machines: newPowerRecorder()}
-	c.emulator = newEmulator(t, Options{Machines: nodes.Machines(c.machines), Bookkeeper: pods, Linger: time.Hour})
+	c.emulator = newEmulator(t, Options{Machines: nodes.NewMachines(c.machines), Bookkeeper: pods, StartedAfterImpact: time.Hour})
 	return c
 }
 
@@ -174,8 +174,8 @@ func TestLedgerOfSpotNotice(t *testing.T) {
 				Granted: fmt.Sprint(entry.GrantedSeconds, " of ", entry.WantedSeconds),
 				First:   fmt.Sprint(entry.FirstGrantedSeconds),
 			}
-			if !entry.AskedAt.IsZero() {
-				l.Asked = entry.AskedAt.Sub(record.VisibleAt).String()
+			if !entry.DeletedAt.IsZero() {
+				l.Asked = entry.DeletedAt.Sub(record.VisibleAt).String()
 			}
 			if !entry.EndedAt.IsZero() {
 				l.Ended = entry.EndedAt.Sub(record.VisibleAt).String()
@@ -222,7 +222,7 @@ func TestPodEndMissedByWatch(t *testing.T) {
 	}
 	w.recordPod(pod, false)
 	w.recordRemoval(cache.DeletedFinalStateUnknown{Obj: pod})
-	if got := w.Pods()[0]; Classify(got, time.Time{}) != OutcomeUnknown {
+	if got := w.Pods()[0]; ClassifyOutcome(got, time.Time{}) != OutcomeUnknown {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -280,7 +280,7 @@ func TestResourceOfProviderID(t *testing.T) {
 		"x" + prefix + "virtualMachines/a":                        {},
 		"":                                                        {},
 	} {
-		resource, scaleSet, err := ResourceOf(id)
+		resource, scaleSet, err := ParseProviderID(id)
 		if got := [2]string{resource, scaleSet}; got != want || (err == nil) != (want != [2]string{}) {
 			t.Errorf("%s: got %q, %v, want %q", id, got, err, want)
 		}
@@ -301,14 +301,14 @@ func TestNodesIgnoreLetterCase(t *testing.T) {
 		synctest.Wait()
 		// Machine 1 is remembered after its node was deleted, and not confused with 10.
 		for resource, want := range map[string]string{vm1: node1, testSet + "_10": "new", vm0: "", "i-0": ""} {
-			if got, ok := nodes.Node(resource); got != want || ok != (want != "") {
+			if got, ok := nodes.NodeOfResource(resource); got != want || ok != (want != "") {
 				t.Errorf("%s is node %q, want %q", resource, got, want)
 			}
 		}
 		check.Equal(t, []string{"AKS-spot-12345678-vmss"}, nodes.ScaleSets())
 		power := newPowerRecorder()
 		power.fail = map[string]error{"new": errors.New("stuck")}
-		machines := nodes.Machines(power)
+		machines := nodes.NewMachines(power)
 		if err := machines.PowerOn(t.Context(), vm1); err != nil {
 			t.Error(err)
 		}

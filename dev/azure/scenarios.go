@@ -28,8 +28,8 @@ var scenarios = map[string]Announcement{
 // ScenarioNames lists the scenarios in alphabetical order.
 func ScenarioNames() []string { return slices.Sorted(maps.Keys(scenarios)) }
 
-// Scenario returns the announcement of a typical event of the real service. For an unknown name it returns ErrInvalid.
-func Scenario(name string, resources ...string) (Announcement, error) {
+// NewScenario returns the announcement of a typical event of the real service. For an unknown name it returns ErrInvalid.
+func NewScenario(name string, resources ...string) (Announcement, error) {
 	a, ok := scenarios[name]
 	if !ok {
 		return Announcement{}, fmt.Errorf("scenario %q is %w: want one of %v", name, ErrInvalid, ScenarioNames())

@@ -32,18 +32,18 @@ type mainSettings struct {
 	scaleSets  []scaleSetFlag
 	options    Options
 	arm        armSettings
-	nodes      *Nodes // nodes of the cluster, or nil
+	nodes      *NodeMap // nodes of the cluster, or nil
 }
 
 // scaleSetFlag is a scale set and the address of its own listener, or an empty address.
 type scaleSetFlag struct{ name, listen string }
 
-// Main serves an emulator until ctx ends. One listener serves everything; flags add listeners for single scale sets.
+// RunEmulator serves an emulator until ctx ends. One listener serves everything; flags add listeners for single scale sets.
 // With a kubeconfig it keeps the ledger, knows the scale sets of the cluster's nodes, and switches the nodes with power.
 // Without kubeconfig or power, events have no effect. With --arm-listen it also serves Azure Resource Manager, where new
 // machines become nodes if power is a Joiner. Once all listeners answer, Main prints the addresses to out. For a help
 // flag it returns flag.ErrHelp.
-func Main(ctx context.Context, args []string, out io.Writer, power NodePower) error {
+func RunEmulator(ctx context.Context, args []string, out io.Writer, power NodePower) error {
 	s, err := parseFlags(args, out)
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func Main(ctx context.Context, args []string, out io.Writer, power NodePower) er
 	e := New(s.options)
 	defer e.Close()
 	if s.nodes != nil {
-		joiner, _ := power.(Joiner)
+		joiner, _ := power.(NodeJoiner)
 		if err := s.arm.serveARM(ctx, e, s.nodes, joiner); err != nil {
 			return fmt.Errorf("Azure emulator: %w", err)
 		}
@@ -86,9 +86,9 @@ func parseFlags(args []string, out io.Writer) (*mainSettings, error) {
 	flags.StringVar(&s.arm.caFile, "arm-ca-file", "", "`file` to write the certificate of Azure Resource Manager to")
 	flags.DurationVar(&s.options.Outage, "outage", defaultOutage,
 		"downtime of a machine in an event of unknown duration")
-	flags.DurationVar(&s.options.Linger, "linger", 0, "time that an event stays Started after its impact")
+	flags.DurationVar(&s.options.StartedAfterImpact, "linger", 0, "time that an event stays Started after its impact")
 	flags.DurationVar(&s.options.ApprovalDelay, "approval-delay", 0, "time from an event's first approval to its start")
-	flags.DurationVar(&s.options.FirstCall, "first-call", 0, "duration of a scale set's first call; up to 2m in Azure")
+	flags.DurationVar(&s.options.FirstCallDelay, "first-call", 0, "duration of a scale set's first call; up to 2m in Azure")
 	if err := flags.Parse(args); err != nil {
 		return nil, err // the flag package has told the user already
 	}
@@ -96,8 +96,8 @@ func parseFlags(args []string, out io.Writer) (*mainSettings, error) {
 		return nil, fmt.Errorf("unexpected argument %q: the emulator has only flags", flags.Arg(0))
 	}
 	for name, d := range map[string]time.Duration{
-		"outage": s.options.Outage, "linger": s.options.Linger, "approval-delay": s.options.ApprovalDelay,
-		"first-call": s.options.FirstCall,
+		"outage": s.options.Outage, "linger": s.options.StartedAfterImpact, "approval-delay": s.options.ApprovalDelay,
+		"first-call": s.options.FirstCallDelay,
 	} {
 		if d < 0 {
 			return nil, fmt.Errorf("--%s %v: must be a positive duration", name, d)
@@ -181,7 +181,7 @@ func (s *mainSettings) watchNodesAndPods(ctx context.Context, client kubernetes.
 	}
 	s.options.Bookkeeper = pods
 	if power != nil {
-		s.options.Machines = nodes.Machines(power)
+		s.options.Machines = nodes.NewMachines(power)
 	}
 	s.nodes = nodes
 	for _, name := range nodes.ScaleSets() {
@@ -244,7 +244,7 @@ func (s *mainSettings) openListeners(e *Emulator) ([]servedListener, error) {
 		return nil, err
 	}
 	for _, f := range s.scaleSets {
-		set := e.ScaleSet(f.name)
+		set := e.EnsureScaleSet(f.name)
 		if f.listen == "" {
 			continue
 		}

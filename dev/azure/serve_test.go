@@ -28,7 +28,7 @@ func startMain(ctx context.Context, t *testing.T, endpoints int, args ...string)
 	out, in := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		err := Main(ctx, args, in, nil)
+		err := RunEmulator(ctx, args, in, nil)
 		_ = in.CloseWithError(io.EOF)
 		done <- err
 	}()
@@ -53,7 +53,7 @@ func TestMainServesUntilContextEnds(t *testing.T) {
 		"--notice=reboot=20s", "--outage=1h")
 	everything, other := urls["everything, with the control API under /emulator/"], urls["scale set other"]
 
-	var record Record
+	var record EventRecord
 	body := fmt.Sprintf(`{"type":"Reboot","resources":[%q]}`, vm0)
 	if status := callControl(t, "POST", everything+"/emulator/events", body, &record); status != 200 {
 		t.Fatalf("announce: %d", status)
@@ -116,7 +116,7 @@ func TestMainRefusesBadFlags(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
-			err := Main(ctx, append([]string{"--listen=127.0.0.1:0"}, tt.args...), io.Discard, nil)
+			err := RunEmulator(ctx, append([]string{"--listen=127.0.0.1:0"}, tt.args...), io.Discard, nil)
 			check.ErrorContains(t, err, tt.message)
 		})
 	}
@@ -124,7 +124,7 @@ func TestMainRefusesBadFlags(t *testing.T) {
 
 func TestMainHelpListsFlags(t *testing.T) {
 	var out bytes.Buffer
-	if err := Main(t.Context(), []string{"--help"}, &out, nil); !errors.Is(err, flag.ErrHelp) {
+	if err := RunEmulator(t.Context(), []string{"--help"}, &out, nil); !errors.Is(err, flag.ErrHelp) {
 		t.Errorf("got %v", err)
 	}
 	for _, name := range []string{"listen", "kubeconfig", "scale-set", "notice", "outage", "linger", "first-call"} {
@@ -138,7 +138,7 @@ func TestMainReportsTakenAddress(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	urls, done := startMain(ctx, t, 1, "--listen=127.0.0.1:0")
 	taken := strings.TrimPrefix(urls["everything, with the control API under /emulator/"], "http://")
-	if err := Main(t.Context(), []string{"--listen=127.0.0.1:0", "--scale-set=a=" + taken}, io.Discard, nil); err == nil ||
+	if err := RunEmulator(t.Context(), []string{"--listen=127.0.0.1:0", "--scale-set=a=" + taken}, io.Discard, nil); err == nil ||
 		!strings.Contains(err.Error(), "scale set a") {
 		t.Errorf("got %v", err)
 	}

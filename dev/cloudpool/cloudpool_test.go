@@ -27,7 +27,7 @@ func runWithBackend(t *testing.T, n int, o cloudpool.Options, do func(b *testBac
 	synctest.Test(t, func(t *testing.T) {
 		p := cloudpool.New(o)
 		defer p.Close()
-		if _, err := p.Add(t.Context(), n); err != nil {
+		if _, err := p.AddMachines(t.Context(), n); err != nil {
 			t.Fatal(err)
 		}
 		do(&testBackend{p, t, p.Handler()})
@@ -75,7 +75,7 @@ func (b *testBackend) countInState(s cloudpool.State) int {
 
 func (b *testBackend) expectDesiredSize(n int) {
 	b.t.Helper()
-	if got := b.Desired(); got != n {
+	if got := b.DesiredSize(); got != n {
 		b.t.Errorf("the desired size is %d, want %d", got, n)
 	}
 }
@@ -91,7 +91,7 @@ func machineBody(id string, decrement bool) string {
 }
 
 func TestSizeIsRecordedAndReachedLater(t *testing.T) {
-	runWithBackend(t, 1, cloudpool.Options{Lag: time.Second, Launch: 10 * time.Second}, func(b *testBackend) {
+	runWithBackend(t, 1, cloudpool.Options{CallDelay: time.Second, LaunchTime: 10 * time.Second}, func(b *testBackend) {
 		b.expectPost(http.StatusOK, "/pool/size", `{"desiredSize":3}`)
 		b.expectDesiredSize(3)
 		if n := len(b.machineStates()); n != 1 {
@@ -113,7 +113,7 @@ func TestSizeIsRecordedAndReachedLater(t *testing.T) {
 }
 
 func TestReadsAndMemberCheckUseCache(t *testing.T) {
-	runWithBackend(t, 3, cloudpool.Options{Refresh: 30 * time.Second}, func(b *testBackend) {
+	runWithBackend(t, 3, cloudpool.Options{CacheAge: 30 * time.Second}, func(b *testBackend) {
 		b.machineStates()
 		id := b.Machines()[0].ID
 		for range 2 { // the second termination finds no machine, but still lowers the desired size
@@ -132,7 +132,7 @@ func TestReadsAndMemberCheckUseCache(t *testing.T) {
 }
 
 func TestTerminationWithoutDecrementIsReplaced(t *testing.T) {
-	runWithBackend(t, 2, cloudpool.Options{Launch: time.Second}, func(b *testBackend) {
+	runWithBackend(t, 2, cloudpool.Options{LaunchTime: time.Second}, func(b *testBackend) {
 		id := b.Machines()[0].ID
 		b.expectPost(http.StatusOK, "/pool/terminate", machineBody(id, false))
 		passTime(3 * time.Second)
@@ -148,7 +148,7 @@ func TestTerminationWithoutDecrementIsReplaced(t *testing.T) {
 func TestPoolShrinksByPolicyOnly(t *testing.T) {
 	for policy, want := range map[cloudpool.Policy][]int{cloudpool.Newest: {0, 1}, cloudpool.Oldest: {1, 2}} {
 		runWithBackend(t, 3, cloudpool.Options{Policy: policy}, func(b *testBackend) {
-			b.Place(cloudpool.Requested, nil)
+			b.AddMachineInState(cloudpool.Requested, nil)
 			b.expectPost(http.StatusOK, "/pool/size", `{"desiredSize":3}`)
 			synctest.Wait()
 			if b.countInState(cloudpool.Requested) != 0 || b.countInState(cloudpool.Running) != 3 {
@@ -250,7 +250,7 @@ func TestStoppedPoolOnlyServesItsStatus(t *testing.T) {
 		if code, answer := b.sendRequest(http.MethodGet, "/status", ""); code != http.StatusOK || !strings.Contains(answer, `"started": false`) {
 			t.Errorf("GET /status: %d %s", code, answer)
 		}
-		b.SetDesired(1)
+		b.SetDesiredSize(1)
 		b.expectPost(http.StatusOK, "/start", "")
 		synctest.Wait()
 		if n := len(b.Machines()); n != 1 {
@@ -262,7 +262,7 @@ func TestStoppedPoolOnlyServesItsStatus(t *testing.T) {
 func TestPathsAreParsedLikeReferenceServer(t *testing.T) {
 	one := cloudpool.New(cloudpool.Options{})
 	defer one.Close()
-	several := cloudpool.Multi(map[string]*cloudpool.Pool{"workers": one})
+	several := cloudpool.NewMultiHandler(map[string]*cloudpool.Pool{"workers": one})
 	for path, want := range map[string]int{
 		"/pool/size": 200, "/pool/size/": 200, "//pool/size": 200, "/pool/%73ize": 200, "/pool;x/size;y=z": 200, "/pool%2Fsize": 200,
 		"/pool/size;%2F..%2F..%2Fx": 200, "/pool/size/a%2F..%2F..%2Fb/..": 200, "/x/%2e%2e/pool/size": 200, "/x/..;a/pool/size": 200,

@@ -20,8 +20,8 @@ const (
 	Reset     FaultKind = "reset"    // no response
 	Hang      FaultKind = "hang"     // no response until the client disconnects or Heal is called
 	Throttled FaultKind = "throttled"
-	// Lost means that the request takes effect, but the response does not arrive.
-	Lost FaultKind = "lost"
+	// LoseResponse means that the request takes effect, but the response does not arrive.
+	LoseResponse FaultKind = "lost"
 
 	TerminationFails FaultKind = "termination-fails" // Fault.Machine stays, although its termination was accepted
 	TerminationHangs FaultKind = "termination-hangs" // Fault.Machine stays TERMINATING
@@ -48,8 +48,8 @@ type armedFault struct {
 	healed     chan struct{}
 }
 
-// Inject adds faults until Heal.
-func (p *Pool) Inject(faults ...Fault) {
+// InjectFaults adds faults until Heal.
+func (p *Pool) InjectFaults(faults ...Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range faults {
@@ -63,8 +63,8 @@ func (p *Pool) Inject(faults ...Fault) {
 	p.notifyWaitersLocked()
 }
 
-// Heal removes all faults.
-func (p *Pool) Heal() {
+// ClearFaults removes all faults.
+func (p *Pool) ClearFaults() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range p.faults {

@@ -32,8 +32,8 @@ func (p *Pool) Requests() []Request {
 	return slices.Clone(p.requests)
 }
 
-// Count counts the requests of a method with a path that ends in suffix.
-func (p *Pool) Count(method, suffix string) int {
+// CountRequests counts the requests of a method with a path that ends in suffix.
+func (p *Pool) CountRequests(method, suffix string) int {
 	n := 0
 	for _, r := range p.Requests() {
 		if r.Method == method && strings.HasSuffix(r.Path, suffix) {
@@ -46,8 +46,8 @@ func (p *Pool) Count(method, suffix string) int {
 // Handler serves only this pool, at the root.
 func (p *Pool) Handler() http.Handler { return normalizePaths(p.newHandler("/pool/")) }
 
-// Multi serves several pools under /cloudpools/{name}, and the list of pools.
-func Multi(pools map[string]*Pool) http.Handler {
+// NewMultiHandler serves several pools under /cloudpools/{name}, and the list of pools.
+func NewMultiHandler(pools map[string]*Pool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /cloudpools", func(w http.ResponseWriter, r *http.Request) {
 		urls := []string{}
@@ -111,7 +111,7 @@ func (p *Pool) serveRequest(w http.ResponseWriter, r *http.Request, next http.Ha
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	p.mu.Lock()
-	if !p.opts.Unrecorded {
+	if !p.opts.SkipRequestLog {
 		p.requests = append(p.requests, Request{
 			Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, Header: r.Header.Clone(), Body: string(body), At: time.Now(),
 		})
@@ -127,7 +127,7 @@ func (p *Pool) serveRequest(w http.ResponseWriter, r *http.Request, next http.Ha
 		next.ServeHTTP(w, r)
 		return
 	}
-	if fault.Kind == Lost {
+	if fault.Kind == LoseResponse {
 		next.ServeHTTP(httptest.NewRecorder(), r)
 		panic(http.ErrAbortHandler)
 	}
@@ -250,7 +250,7 @@ func (p *Pool) getSize(w http.ResponseWriter, _ *http.Request) {
 	p.mu.Unlock()
 	allocated, active := 0, 0
 	for _, m := range o.machines {
-		if m.State.Allocated() {
+		if m.State.IsAllocated() {
 			allocated++
 		}
 		if m.isActive() {
@@ -309,7 +309,7 @@ func (p *Pool) postSize(w http.ResponseWriter, r *http.Request) {
 // findMemberLocked finds a machine that is allocated according to the cache. The second result is the cached machine.
 func (p *Pool) findMemberLocked(id string) (*Machine, *Machine) {
 	for _, m := range p.observeLocked().machines {
-		if m.ID == id && m.State.Allocated() {
+		if m.ID == id && m.State.IsAllocated() {
 			return p.findMachineLocked(id), &m
 		}
 	}

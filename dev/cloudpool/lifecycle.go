@@ -17,8 +17,8 @@ func (p *Pool) wakeLoop() {
 // runLoop resizes the pool to its desired size until it is closed.
 func (p *Pool) runLoop() {
 	var tick <-chan time.Time
-	if p.opts.Resize > 0 {
-		ticker := time.NewTicker(p.opts.Resize)
+	if p.opts.ResizeInterval > 0 {
+		ticker := time.NewTicker(p.opts.ResizeInterval)
 		defer ticker.Stop()
 		tick = ticker.C
 	}
@@ -28,7 +28,7 @@ func (p *Pool) runLoop() {
 			return
 		case <-tick:
 		case <-p.resize:
-			if !sleep(p.ctx, p.opts.Lag) {
+			if !sleep(p.ctx, p.opts.CallDelay) {
 				return
 			}
 		}
@@ -45,7 +45,7 @@ func (p *Pool) resizeOnceLocked() {
 	active := 0
 	for _, m := range slices.Clone(p.machines) {
 		switch {
-		case m.State.Allocated() && !m.Membership.Active && m.Membership.Evictable:
+		case m.State.IsAllocated() && !m.Membership.Active && m.Membership.Evictable:
 			p.terminateLocked(m)
 		case m.isActive() && !m.terminationAccepted:
 			active++
@@ -89,7 +89,7 @@ func (p *Pool) selectSurplusLocked(n int) []*Machine {
 func (p *Pool) launchMachineLocked() {
 	allocated := 0
 	for _, m := range p.machines {
-		if m.State.Allocated() {
+		if m.State.IsAllocated() {
 			allocated++
 		}
 	}
@@ -101,10 +101,10 @@ func (p *Pool) launchMachineLocked() {
 	}
 	m := p.newMachineLocked()
 	p.goLocked(func(ctx context.Context) {
-		if !sleep(ctx, p.opts.Launch) || !p.changeIfInState(m, Requested, func() { m.State = Pending }) {
+		if !sleep(ctx, p.opts.LaunchTime) || !p.changeIfInState(m, Requested, func() { m.State = Pending }) {
 			return
 		}
-		if !sleep(ctx, p.opts.Launch) || !p.changeIfInState(m, Pending, func() { p.markRunningLocked(m) }) {
+		if !sleep(ctx, p.opts.LaunchTime) || !p.changeIfInState(m, Pending, func() { p.markRunningLocked(m) }) {
 			return
 		}
 		p.joinNode(ctx, m)
@@ -125,16 +125,16 @@ func (p *Pool) changeIfInState(m *Machine, from State, change func()) bool {
 
 // joinNode adds the Node of a running machine. If the machine has ended meanwhile, its Node is powered off.
 func (p *Pool) joinNode(ctx context.Context, m *Machine) {
-	if p.opts.Nodes == nil || !sleep(ctx, p.opts.Register) {
+	if p.opts.Nodes == nil || !sleep(ctx, p.opts.JoinTime) {
 		return
 	}
 	now, runs := p.copyMachine(m)
 	if !runs {
 		return
 	}
-	err := p.opts.Nodes.Join(ctx, now)
+	err := p.opts.Nodes.AddNode(ctx, now)
 	if now, runs = p.copyMachine(m); err == nil && !runs {
-		err = p.opts.Nodes.Leave(ctx, now)
+		err = p.opts.Nodes.PowerOffNode(ctx, now)
 	}
 	if err != nil && ctx.Err() == nil {
 		p.log.Error("the node of a machine did not join", "machine", now.ID, "err", err)
@@ -150,21 +150,21 @@ func (p *Pool) copyMachine(m *Machine) (Machine, bool) {
 
 // terminateLocked starts the termination of a machine, at once or when the call takes effect.
 func (p *Pool) terminateLocked(m *Machine) {
-	if !m.State.Allocated() || p.hasFaultLocked(TerminationFails, m.ID) {
+	if !m.State.IsAllocated() || p.hasFaultLocked(TerminationFails, m.ID) {
 		return
 	}
-	if p.opts.Lag <= 0 {
+	if p.opts.CallDelay <= 0 {
 		m.State = Terminating
 		p.goLocked(func(ctx context.Context) { p.finishTermination(ctx, m) })
 		return
 	}
 	m.terminationAccepted = true // the server knows its own calls
 	p.goLocked(func(ctx context.Context) {
-		if !sleep(ctx, p.opts.Lag) {
+		if !sleep(ctx, p.opts.CallDelay) {
 			return
 		}
 		p.mu.Lock()
-		begins := m.State.Allocated() // and no earlier call has begun it
+		begins := m.State.IsAllocated() // and no earlier call has begun it
 		if begins {
 			m.State = Terminating
 			p.notifyWaitersLocked()
@@ -182,11 +182,11 @@ func (p *Pool) finishTermination(ctx context.Context, m *Machine) {
 	copied := *m
 	p.mu.Unlock()
 	if p.opts.Nodes != nil {
-		if err := p.opts.Nodes.Leave(ctx, copied); err != nil && ctx.Err() == nil {
+		if err := p.opts.Nodes.PowerOffNode(ctx, copied); err != nil && ctx.Err() == nil {
 			p.log.Error("cannot switch off a machine", "machine", copied.ID, "err", err)
 		}
 	}
-	if sleep(ctx, p.opts.Terminate) && p.awaitNoTerminationFault(ctx, m.ID) {
+	if sleep(ctx, p.opts.TerminateTime) && p.awaitNoTerminationFault(ctx, m.ID) {
 		p.markTerminated(ctx, m)
 	}
 }
@@ -214,7 +214,7 @@ func (p *Pool) markTerminated(ctx context.Context, m *Machine) {
 	m.State = Terminated
 	p.notifyWaitersLocked()
 	p.mu.Unlock()
-	if p.opts.Linger > 0 && !sleep(ctx, p.opts.Linger) {
+	if p.opts.KeepTerminated > 0 && !sleep(ctx, p.opts.KeepTerminated) {
 		return
 	}
 	p.mu.Lock()

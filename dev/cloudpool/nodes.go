@@ -24,9 +24,9 @@ type ClusterNodes struct {
 	CPU, Memory string
 }
 
-var _ Nodes = ClusterNodes{}
+var _ NodeManager = ClusterNodes{}
 
-func (n ClusterNodes) Join(ctx context.Context, m Machine) error {
+func (n ClusterNodes) AddNode(ctx context.Context, m Machine) error {
 	spec := controlplane.NodeSpec{
 		Name: m.NodeName, ProviderID: m.ProviderID, CPU: n.CPU, Memory: n.Memory, Labels: map[string]string{PoolLabel: n.Pool},
 	}
@@ -59,7 +59,7 @@ func (n ClusterNodes) setNodeAddress(ctx context.Context, m Machine) error {
 	}
 }
 
-func (n ClusterNodes) Leave(ctx context.Context, m Machine) error {
+func (n ClusterNodes) PowerOffNode(ctx context.Context, m Machine) error {
 	if err := n.Cluster.PowerOff(ctx, m.NodeName); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}

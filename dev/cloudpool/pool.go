@@ -27,8 +27,8 @@ const (
 	Terminated  State = "TERMINATED"
 )
 
-// Allocated reports whether a machine in this state counts in its pool.
-func (s State) Allocated() bool { return s == Requested || s == Pending || s == Running }
+// IsAllocated reports whether a machine in this state counts in its pool.
+func (s State) IsAllocated() bool { return s == Requested || s == Pending || s == Running }
 
 // Membership tells what the pool may do with a machine.
 type Membership struct {
@@ -60,14 +60,14 @@ type Machine struct {
 	terminationAccepted bool // its termination is accepted, but has no effect yet
 }
 
-func (m *Machine) isActive() bool { return m.State.Allocated() && m.Membership.Active }
+func (m *Machine) isActive() bool { return m.State.IsAllocated() && m.Membership.Active }
 
-// Nodes adds and removes the Nodes of machines. Both methods are called without a lock, and may take time.
-type Nodes interface {
-	// Join adds the Node of a running machine.
-	Join(ctx context.Context, m Machine) error
-	// Leave powers off a machine that ends. Its Node may be deleted already.
-	Leave(ctx context.Context, m Machine) error
+// NodeManager adds and removes the Nodes of machines. Both methods are called without a lock, and may take time.
+type NodeManager interface {
+	// AddNode adds the Node of a running machine.
+	AddNode(ctx context.Context, m Machine) error
+	// PowerOffNode powers off a machine that ends. Its Node may be deleted already.
+	PowerOffNode(ctx context.Context, m Machine) error
 }
 
 // Policy selects the machines to terminate when the pool shrinks.
@@ -82,18 +82,18 @@ const (
 type Options struct {
 	// Name is part of the machines' names. Empty means "pool".
 	Name string
-	// Refresh is the maximum age of the cache. 0 means no cache.
-	Refresh time.Duration
-	// Lag is the time from the response of a call to its effect.
-	Lag time.Duration
-	// Launch is the time in REQUESTED, and again in PENDING. Terminate is the time in TERMINATING.
-	Launch, Terminate time.Duration
-	// Register is the time until the Node of a running machine joins.
-	Register time.Duration
-	// Linger is the time that a TERMINATED machine stays listed.
-	Linger time.Duration
-	// Resize is the interval of the pool's loop. 0 means only after changes.
-	Resize time.Duration
+	// CacheAge is the maximum age of the cache. 0 means no cache.
+	CacheAge time.Duration
+	// CallDelay is the time from the response of a call to its effect.
+	CallDelay time.Duration
+	// LaunchTime is the time in REQUESTED, and again in PENDING. Terminate is the time in TERMINATING.
+	LaunchTime, TerminateTime time.Duration
+	// JoinTime is the time until the Node of a running machine joins.
+	JoinTime time.Duration
+	// KeepTerminated is the time that a TERMINATED machine stays listed.
+	KeepTerminated time.Duration
+	// ResizeInterval is the interval of the pool's loop. 0 means only after changes.
+	ResizeInterval time.Duration
 	// Policy is Newest if empty.
 	Policy Policy
 	// Kind is the kind of the machines. Empty means OpenStack.
@@ -105,11 +105,11 @@ type Options struct {
 	// NoMetadata omits the cloud's own description of a machine.
 	NoMetadata bool
 	// Nodes adds the machines' Nodes. Nil means no Nodes.
-	Nodes Nodes
+	Nodes NodeManager
 	// User and Password, or Token, are required of clients if set.
 	User, Password, Token string
-	// Unrecorded disables the record of requests, for benchmarks with very many.
-	Unrecorded bool
+	// SkipRequestLog disables the record of requests, for benchmarks with very many.
+	SkipRequestLog bool
 	// Log may be nil.
 	Log *slog.Logger
 }
@@ -193,8 +193,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Add adds n running machines with their Nodes, and raises the desired size by n.
-func (p *Pool) Add(ctx context.Context, n int) ([]Machine, error) {
+// AddMachines adds n running machines with their Nodes, and raises the desired size by n.
+func (p *Pool) AddMachines(ctx context.Context, n int) ([]Machine, error) {
 	p.mu.Lock()
 	added := make([]Machine, n)
 	for i := range n {
@@ -212,7 +212,7 @@ func (p *Pool) Add(ctx context.Context, n int) ([]Machine, error) {
 	group.SetLimit(maxConcurrentJoins)
 	for _, m := range added {
 		group.Go(func() error {
-			if err := p.opts.Nodes.Join(ctx, m); err != nil {
+			if err := p.opts.Nodes.AddNode(ctx, m); err != nil {
 				return fmt.Errorf("add the node of machine %s: %w", m.ID, err)
 			}
 			return nil
@@ -224,8 +224,8 @@ func (p *Pool) Add(ctx context.Context, n int) ([]Machine, error) {
 // maxConcurrentJoins is the number of Nodes that join concurrently.
 const maxConcurrentJoins = 16
 
-// Place adds a machine in a given state, without a Node. It raises the desired size if the state counts.
-func (p *Pool) Place(s State, change func(*Machine)) Machine {
+// AddMachineInState adds a machine in a given state, without a Node. It raises the desired size if the state counts.
+func (p *Pool) AddMachineInState(s State, change func(*Machine)) Machine {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m := p.newMachineLocked()
@@ -296,15 +296,15 @@ func (p *Pool) Machines() []Machine {
 	return all
 }
 
-// Desired returns the desired size.
-func (p *Pool) Desired() int {
+// DesiredSize returns the desired size.
+func (p *Pool) DesiredSize() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.desired
 }
 
-// SetDesired sets the desired size without waking the loop, as a client does that bypasses all proxies.
-func (p *Pool) SetDesired(n int) {
+// SetDesiredSize sets the desired size without waking the loop, as a client does that bypasses all proxies.
+func (p *Pool) SetDesiredSize(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.desired = n
@@ -317,8 +317,8 @@ func (p *Pool) Unconfigure() {
 	p.config, p.started = nil, false
 }
 
-// Lose ends a machine without a request. The pool does not replace it.
-func (p *Pool) Lose(id string) bool {
+// EndMachine ends a machine without a request. The pool does not replace it.
+func (p *Pool) EndMachine(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m := p.findMachineLocked(id)
@@ -359,8 +359,8 @@ func (p *Pool) attachMachineLocked(id string) bool {
 	return true
 }
 
-// Forget ends a machine's membership without a request.
-func (p *Pool) Forget(id string) bool {
+// RemoveMembership ends a machine's membership without a request.
+func (p *Pool) RemoveMembership(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m := p.findMachineLocked(id)
@@ -377,8 +377,8 @@ func (p *Pool) notifyWaitersLocked() {
 	p.changed = make(chan struct{})
 }
 
-// Wait waits until done returns true for the machines. It returns ctx's error if ctx ends first.
-func (p *Pool) Wait(ctx context.Context, done func([]Machine) bool) error {
+// AwaitMachines waits until done returns true for the machines. It returns ctx's error if ctx ends first.
+func (p *Pool) AwaitMachines(ctx context.Context, done func([]Machine) bool) error {
 	for {
 		p.mu.Lock()
 		changed := p.changed
@@ -411,5 +411,5 @@ func (p *Pool) maxCacheAgeLocked() time.Duration {
 	if p.stale != nil {
 		return p.stale.After
 	}
-	return p.opts.Refresh
+	return p.opts.CacheAge
 }

@@ -25,30 +25,32 @@ type AKSPool struct {
 	InstanceType string
 }
 
-// ScaleSet returns the name of the pool's scale set: aks-spot-12345678-vmss.
-func (p AKSPool) ScaleSet() string { return "aks-" + p.Name + "-" + aksClusterID + "-vmss" }
+// ScaleSetName returns the name of the pool's scale set: aks-spot-12345678-vmss.
+func (p AKSPool) ScaleSetName() string { return "aks-" + p.Name + "-" + aksClusterID + "-vmss" }
 
-// AKSPoolOf returns the pool of a scale set, and whether the name is a scale set of an AKSPool.
-func AKSPoolOf(scaleSet string) (AKSPool, bool) {
+// ParseScaleSetName returns the pool of a scale set, and whether the name is a scale set of an AKSPool.
+func ParseScaleSetName(scaleSet string) (AKSPool, bool) {
 	name, hasPrefix := strings.CutPrefix(scaleSet, "aks-")
 	name, hasSuffix := strings.CutSuffix(name, "-"+aksClusterID+"-vmss")
 	return AKSPool{Name: name}, hasPrefix && hasSuffix && name != ""
 }
 
-// Resource returns the Azure name of an instance, as Scheduled Events have it: aks-spot-12345678-vmss_0.
-func (p AKSPool) Resource(instance int) string { return p.ScaleSet() + "_" + strconv.Itoa(instance) }
+// ResourceName returns the Azure name of an instance, as Scheduled Events have it: aks-spot-12345678-vmss_0.
+func (p AKSPool) ResourceName(instance int) string {
+	return p.ScaleSetName() + "_" + strconv.Itoa(instance)
+}
 
 // NodeName returns the name of an instance's node. It is the computer name, which ends in the instance in base 36, six
 // digits long: aks-spot-12345678-vmss000000.
 func (p AKSPool) NodeName(instance int) string {
 	suffix := strconv.FormatInt(int64(instance), 36)
-	return p.ScaleSet() + strings.Repeat("0", max(0, 6-len(suffix))) + suffix
+	return p.ScaleSetName() + strings.Repeat("0", max(0, 6-len(suffix))) + suffix
 }
 
 // ProviderID returns spec.providerID of an instance's node.
 func (p AKSPool) ProviderID(instance int) string {
 	return fmt.Sprintf("azure:///subscriptions/%s/resourceGroups/%s/providers/Microsoft.Compute/"+
-		"virtualMachineScaleSets/%s/virtualMachines/%d", Subscription, ResourceGroup, p.ScaleSet(), instance)
+		"virtualMachineScaleSets/%s/virtualMachines/%d", Subscription, ResourceGroup, p.ScaleSetName(), instance)
 }
 
 // Node returns the node of an instance with the labels that AKS and the cloud provider set. Instances are spread over

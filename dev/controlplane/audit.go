@@ -57,11 +57,11 @@ func (f AuditFilter) mayMatchLine(line []byte) bool {
 	return true
 }
 
-// Audit returns the requests in the audit log that match the filter, each once. They are in the order of the first log
+// ReadAuditLog returns the requests in the audit log that match the filter, each once. They are in the order of the first log
 // entry: the answer, or the start of a watch. For a finished watch it returns the last entry. It ignores what is logged
 // during the call, because a busy API server may write faster than Audit reads.
-func (c *Cluster) Audit(f AuditFilter) ([]auditv1.Event, error) {
-	log, err := os.Open(c.AuditLog())
+func (c *Cluster) ReadAuditLog(f AuditFilter) ([]auditv1.Event, error) {
+	log, err := os.Open(c.AuditLogFile())
 	if err != nil {
 		return nil, fmt.Errorf("reading the audit log: %w", err)
 	}

@@ -23,9 +23,9 @@ import (
 // VersionVariable names the environment variable with the default Kubernetes version.
 const VersionVariable = "SLIPWAY_KUBE_VERSION"
 
-// CacheVariable names the environment variable with the directory of compiled binaries. The default is slipway-dev in
+// CacheDirVariable names the environment variable with the directory of compiled binaries. The default is slipway-dev in
 // the user's cache directory.
-const CacheVariable = "SLIPWAY_DEV_CACHE"
+const CacheDirVariable = "SLIPWAY_DEV_CACHE"
 
 // moduleVariable names the environment variable with the directory of the dev module. A binary needs it if the module
 // has moved since the build.
@@ -61,9 +61,9 @@ type Binaries struct {
 	Etcd, APIServer, ControllerManager, Scheduler, Kwok string
 }
 
-// Build compiles the binaries of a Kubernetes version into the cache, unless they are there, and returns their paths.
+// BuildBinaries compiles the binaries of a Kubernetes version into the cache, unless they are there, and returns their paths.
 // The first build takes minutes, and is announced in one line to progress. Concurrent builds wait for each other.
-func Build(ctx context.Context, version string, progress io.Writer) (Binaries, error) {
+func BuildBinaries(ctx context.Context, version string, progress io.Writer) (Binaries, error) {
 	module, err := findDevModule()
 	if err != nil {
 		return Binaries{}, err
@@ -318,11 +318,11 @@ func linkerFlags(version, major, minor string) string {
 }
 
 func findCacheDir() (string, error) {
-	dir := filepath.Clean(os.Getenv(CacheVariable))
+	dir := filepath.Clean(os.Getenv(CacheDirVariable))
 	if dir == "." {
 		user, err := os.UserCacheDir()
 		if err != nil {
-			return "", fmt.Errorf("finding the cache of compiled programs (set %s to a directory): %w", CacheVariable, err)
+			return "", fmt.Errorf("finding the cache of compiled programs (set %s to a directory): %w", CacheDirVariable, err)
 		}
 		dir = filepath.Join(user, "slipway-dev")
 	}

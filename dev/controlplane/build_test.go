@@ -51,7 +51,7 @@ func TestEveryVersionHasAModuleThatRequiresIt(t *testing.T) {
 // newTestModule is a module with one program in it.
 func newTestModule(t *testing.T, program string) buildPlan {
 	t.Helper()
-	t.Setenv(CacheVariable, filepath.Join(t.TempDir(), "cache"))
+	t.Setenv(CacheDirVariable, filepath.Join(t.TempDir(), "cache"))
 	dir := t.TempDir()
 	for name, content := range map[string]string{
 		"go.mod":  "module small\n\ngo 1.26\n\nrequire k8s.io/kubernetes v1.36.3\n",

@@ -13,22 +13,22 @@ const (
 	Helm    = "helm"
 )
 
-// Clients holds the paths of the command line clients.
-type Clients struct{ Kubectl, Helm string }
+// ClientBinaries holds the paths of the command line clients.
+type ClientBinaries struct{ Kubectl, Helm string }
 
-// BuildClients compiles kubectl of the newest Kubernetes version and helm into the cache, as Build does, and returns
+// BuildClientBinaries compiles kubectl of the newest Kubernetes version and helm into the cache, as Build does, and returns
 // their paths. They have their own module because they have many dependencies that nothing else here needs.
-func BuildClients(ctx context.Context, progress io.Writer) (Clients, error) {
+func BuildClientBinaries(ctx context.Context, progress io.Writer) (ClientBinaries, error) {
 	plan, err := newClientsPlan()
 	if err != nil {
-		return Clients{}, err
+		return ClientBinaries{}, err
 	}
 	dir, err := plan.ensureBuilt(ctx, progress)
 	return clientBinariesIn(dir), err
 }
 
-func clientBinariesIn(dir string) Clients {
-	return Clients{Kubectl: filepath.Join(dir, Kubectl), Helm: filepath.Join(dir, Helm)}
+func clientBinariesIn(dir string) ClientBinaries {
+	return ClientBinaries{Kubectl: filepath.Join(dir, Kubectl), Helm: filepath.Join(dir, Helm)}
 }
 
 func newClientsPlan() (buildPlan, error) {

@@ -32,10 +32,10 @@ const (
 
 var componentNames = []string{Etcd, APIServer, ControllerManager, Scheduler, Kwok}
 
-// GCVariable names the environment variable with GOGC for the processes of a control plane. Unset means 100. At 400 a
+// GCPercentVariable names the environment variable with GOGC for the processes of a control plane. Unset means 100. At 400 a
 // kube-apiserver busy with tests uses up to 0.8 GB instead of 0.4 GB. Garbage collection then takes 2 % of two
 // processors instead of 7 %.
-const GCVariable = "SLIPWAY_DEV_GOGC"
+const GCPercentVariable = "SLIPWAY_DEV_GOGC"
 
 func isComponent(name string) bool { return slices.Contains(componentNames, name) }
 
@@ -85,11 +85,11 @@ func (l layout) apiServerURL() string { return "https://" + loopbackAddress(l.se
 
 func loopbackAddress(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// freePorts finds n free ports, see FreePort.
+// freePorts finds n free ports, see ReserveFreePort.
 func freePorts(ctx context.Context, n int) (ports []int, err error) {
 	ports = make([]int, n)
 	for i := range ports {
-		if ports[i], err = FreePort(ctx); err != nil {
+		if ports[i], err = ReserveFreePort(ctx); err != nil {
 			return nil, err
 		}
 	}

@@ -5,7 +5,7 @@
 // These parts are real: the API with validation, admission, RBAC, Node authorization, priority and fairness, audit log,
 // eviction and disruption budgets; every controller; the scheduler. Machines and containers are emulated. A pod becomes
 // Ready after some time and takes time to stop. It is killed at the end of its grace period, and stays unchanged if its
-// machine loses power. Annotations on the pod set these times, see StopSeconds.
+// machine loses power. Annotations on the pod set these times, see StopSecondsAnnotation.
 //
 // Several control planes can run at the same time. Unless Options.Detached is set, the processes end with the process
 // that started them, even if that is killed.
@@ -72,7 +72,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if err := o.applyDefaults(); err != nil {
 		return nil, err
 	}
-	binaries, err := Build(ctx, o.Version, o.Progress)
+	binaries, err := BuildBinaries(ctx, o.Version, o.Progress)
 	if err != nil {
 		return nil, err
 	}
@@ -87,9 +87,9 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	}
 }
 
-// Reach returns a Cluster for a control plane that this package does not run. It has no processes. Dir is for the files
+// NewExternalCluster returns a Cluster for a control plane that this package does not run. It has no processes. Dir is for the files
 // of callers.
-func Reach(config *rest.Config, dir string) (*Cluster, error) {
+func NewExternalCluster(config *rest.Config, dir string) (*Cluster, error) {
 	version, err := ResolveVersion("")
 	if err != nil {
 		return nil, err
@@ -234,5 +234,5 @@ func (c *Cluster) RESTConfig() *rest.Config { return rest.CopyConfig(c.config) }
 // Client returns the administrator's client.
 func (c *Cluster) Client() kubernetes.Interface { return c.client }
 
-// AuditLog returns the path of the API server's audit log, with one JSON object per line. Audit reads it.
-func (c *Cluster) AuditLog() string { return filepath.Join(c.dir, auditLog) }
+// AuditLogFile returns the path of the API server's audit log, with one JSON object per line. Audit reads it.
+func (c *Cluster) AuditLogFile() string { return filepath.Join(c.dir, auditLog) }

@@ -29,16 +29,16 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(starterVariable); dir != "" {
 		startAndHang(dir)
 	}
-	os.Exit(controlplane.Main(m))
+	os.Exit(controlplane.RunTests(m))
 }
 
 // createNamespaceAndNode creates a namespace and a node for one test on the shared control plane.
 func createNamespaceAndNode(t *testing.T, name string) (c *controlplane.Cluster, node string) {
 	t.Helper()
-	c = controlplane.Shared(t)
+	c = controlplane.StartShared(t)
 	node = "node-of-" + name
 	must.NoError(t, c.AddNodes(t.Context(), controlplane.NodeSpec{Name: node}))
-	must.NoError(t, workload.Create(t.Context(), c.Client(), workload.Namespace(name)))
+	must.NoError(t, workload.Create(t.Context(), c.Client(), workload.NewNamespace(name)))
 	// Pods of a new namespace are refused until its default ServiceAccount exists.
 	awaitServiceAccount(t, c.Client(), name, "default")
 	return c, node
@@ -81,7 +81,7 @@ func TestDeploymentBecomesReady(t *testing.T) {
 	web := workload.App{Namespace: "deployment", Name: "web", Replicas: 5, Node: node, EmptyDir: true}
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	must.NoError(t, workload.CreateSettled(ctx, c.Client(), web.Deployment(), web.Budget()))
+	must.NoError(t, workload.CreateAndAwait(ctx, c.Client(), web.Deployment(), web.PodDisruptionBudget()))
 	pods, err := c.Client().CoreV1().Pods("deployment").List(ctx, metav1.ListOptions{})
 	must.NoError(t, err)
 	addresses := map[string]bool{}
@@ -103,14 +103,14 @@ func TestEveryWorkloadKindBecomesReady(t *testing.T) {
 		return workload.App{Namespace: "kinds", Name: name, Replicas: 2, Node: node}
 	}
 	job := app("job")
-	job.Run = "0.2"
+	job.RunSeconds = "0.2"
 	important := app("important")
 	important.PriorityClass = "important"
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	err := workload.CreateSettled(ctx, c.Client(), workload.PriorityClass("important", 1000),
+	err := workload.CreateAndAwait(ctx, c.Client(), workload.NewPriorityClass("important", 1000),
 		app("stateful").StatefulSet(), app("daemon").DaemonSet(), job.Job(), app("bare").Pod(),
-		important.Deployment(), important.Budget())
+		important.Deployment(), important.PodDisruptionBudget())
 	must.NoError(t, err)
 	eventually(t.Context(), t, "a Job whose pods run 0.2 s", func(ctx context.Context) error {
 		job, err := c.Client().BatchV1().Jobs("kinds").Get(ctx, "job", metav1.GetOptions{})
@@ -126,8 +126,8 @@ func TestEveryWorkloadKindBecomesReady(t *testing.T) {
 
 func TestTwoControlPlanesAreIsolated(t *testing.T) {
 	t.Parallel()
-	first := controlplane.Shared(t)
-	second := controlplane.ForTest(t, controlplane.Options{
+	first := controlplane.StartShared(t)
+	second := controlplane.StartForTest(t, controlplane.Options{
 		Nodes: controlplane.AKSPool{Name: "only-here"}.Nodes(2),
 	})
 	nodes, err := second.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
@@ -197,7 +197,7 @@ func TestPodBoundTokenEndsWithPod(t *testing.T) {
 	pod := workload.App{Namespace: "bound", Name: "agent", Node: node}.Pod()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	must.NoError(t, workload.CreateSettled(ctx, c.Client(), pod))
+	must.NoError(t, workload.CreateAndAwait(ctx, c.Client(), pod))
 	agent := newServiceAccountClient(t, c, "bound", "default", controlplane.TokenOptions{Pod: "agent"})
 	if _, err := agent.Discovery().ServerVersion(); err != nil {
 		t.Fatal(err)
@@ -233,11 +233,11 @@ func newServiceAccountClient(t *testing.T, c *controlplane.Cluster, namespace, n
 func TestAuditLogHasUIDOfEviction(t *testing.T) {
 	t.Parallel()
 	c, node := createNamespaceAndNode(t, "audit")
-	pod := workload.App{Namespace: "audit", Name: "evicted", Node: node, Stop: "0"}.Pod()
+	pod := workload.App{Namespace: "audit", Name: "evicted", Node: node, StopSeconds: "0"}.Pod()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	begun := time.Now()
-	must.NoError(t, workload.CreateSettled(ctx, c.Client(), pod))
+	must.NoError(t, workload.CreateAndAwait(ctx, c.Client(), pod))
 	found, err := c.Client().CoreV1().Pods("audit").Get(ctx, "evicted", metav1.GetOptions{})
 	must.NoError(t, err)
 	err = c.Client().CoreV1().Pods("audit").EvictV1(ctx, &policyv1.Eviction{
@@ -248,7 +248,7 @@ func TestAuditLogHasUIDOfEviction(t *testing.T) {
 	filter := controlplane.AuditFilter{
 		UserAgent: "slipway-dev", Verb: "create", Resource: "pods/eviction", Namespace: "audit", Since: begun,
 	}
-	requests, err := c.Audit(filter)
+	requests, err := c.ReadAuditLog(filter)
 	must.NoError(t, err)
 	if len(requests) != 1 {
 		t.Fatalf("the audit log has %d evictions, want 1", len(requests))
@@ -262,7 +262,7 @@ func TestAuditLogHasUIDOfEviction(t *testing.T) {
 		"in the future":     {Resource: "pods/eviction", Namespace: "audit", Since: time.Now().Add(time.Hour)},
 		"of another pod":    {Resource: "pods/eviction", Namespace: "audit", Name: "other"},
 	} {
-		requests, err := c.Audit(other)
+		requests, err := c.ReadAuditLog(other)
 		must.NoError(t, err)
 		if len(requests) != 0 {
 			t.Errorf("%d evictions %s, want none", len(requests), name)
@@ -272,11 +272,11 @@ func TestAuditLogHasUIDOfEviction(t *testing.T) {
 
 func TestRestartedAPIServerKeepsData(t *testing.T) {
 	t.Parallel()
-	c := controlplane.ForTest(t, controlplane.Options{Nodes: []controlplane.NodeSpec{{Name: "kept"}}})
+	c := controlplane.StartForTest(t, controlplane.Options{Nodes: []controlplane.NodeSpec{{Name: "kept"}}})
 	server := c.Process(controlplane.APIServer)
 
 	must.NoError(t, server.Pause(t.Context()))
-	if !server.Alive() {
+	if !server.IsAlive() {
 		t.Error("a paused API server counts as dead")
 	}
 	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -291,7 +291,7 @@ func TestRestartedAPIServerKeepsData(t *testing.T) {
 
 	before := server.PID()
 	must.NoError(t, server.Kill())
-	if server.Alive() {
+	if server.IsAlive() {
 		t.Error("the killed API server is alive")
 	}
 	if _, err := c.Client().CoreV1().Nodes().Get(t.Context(), "kept", metav1.GetOptions{}); err == nil {
@@ -308,7 +308,7 @@ func TestRestartedAPIServerKeepsData(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	web := workload.App{Name: "web", Replicas: 3}
-	must.NoError(t, workload.CreateSettled(ctx, c.Client(), web.Deployment()))
+	must.NoError(t, workload.CreateAndAwait(ctx, c.Client(), web.Deployment()))
 }
 
 func TestDetachedControlPlaneIsFoundAndStopped(t *testing.T) {
@@ -322,9 +322,9 @@ func TestDetachedControlPlaneIsFoundAndStopped(t *testing.T) {
 		}
 	})
 	sleep := controlplane.Command{Name: "child", Path: "/bin/sleep", Args: []string{"600"}}
-	child, err := started.Run(t.Context(), sleep)
+	child, err := started.StartProcess(t.Context(), sleep)
 	must.NoError(t, err)
-	if _, err := started.Run(t.Context(), sleep); err == nil {
+	if _, err := started.StartProcess(t.Context(), sleep); err == nil {
 		t.Error("a second process of the same name was started")
 	}
 	_, err = controlplane.Start(t.Context(), controlplane.Options{Dir: dir})
@@ -337,11 +337,11 @@ func TestDetachedControlPlaneIsFoundAndStopped(t *testing.T) {
 		t.Errorf("adding a node to an opened control plane: %v", err)
 	}
 	must.NoError(t, found.Stop())
-	if child.Alive() {
+	if child.IsAlive() {
 		t.Error("the added process outlived the control plane")
 	}
 	for _, name := range []string{controlplane.Etcd, controlplane.APIServer, controlplane.Kwok} {
-		if found.Process(name).Alive() {
+		if found.Process(name).IsAlive() {
 			t.Errorf("%s outlived Stop", name)
 		}
 	}
@@ -362,7 +362,7 @@ func TestInvalidOptionsAreRefused(t *testing.T) {
 			t.Errorf("Start(%+v): %v, want an error with %s", o, err, name)
 		}
 	}
-	c := controlplane.Shared(t)
+	c := controlplane.StartShared(t)
 	for wanted, spec := range map[string]controlplane.NodeSpec{
 		`node a: cpu is "many"`: {Name: "a", CPU: "many"},
 		`node b: Pods is -1`:    {Name: "b", Pods: -1},
@@ -414,7 +414,7 @@ func TestAKSNamesMatchAzure(t *testing.T) {
 	if got, want := pool.NodeName(46), "aks-spot-12345678-vmss00001a"; got != want {
 		t.Errorf("NodeName(46) is %s, want %s", got, want)
 	}
-	if got, want := pool.Resource(46), "aks-spot-12345678-vmss_46"; got != want {
+	if got, want := pool.ResourceName(46), "aks-spot-12345678-vmss_46"; got != want {
 		t.Errorf("Resource(46) is %s, want %s", got, want)
 	}
 	want := "azure:///subscriptions/00000000-0000-0000-0000-000000000001/resourceGroups/mc_demo/providers/" +
@@ -454,7 +454,7 @@ func TestProcessesEndWithTheirParent(t *testing.T) {
 	must.NoError(t, self.Kill())
 	eventually(t.Context(), t, "the end of a control plane after its starter was killed", func(context.Context) error {
 		names := []string{controlplane.Etcd, controlplane.APIServer, controlplane.Kwok}
-		alive := slices.DeleteFunc(names, func(name string) bool { return !c.Process(name).Alive() })
+		alive := slices.DeleteFunc(names, func(name string) bool { return !c.Process(name).IsAlive() })
 		if len(alive) != 0 {
 			return errors.New("still alive: " + strings.Join(alive, ", "))
 		}

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Apart splits this machine's cores in two halves. The named processes and this one get the second half, all other
+// SplitCores splits this machine's cores in two halves. The named processes and this one get the second half, all other
 // running processes the first. So what is measured does not wait for the rest, as on separate machines. Apart returns
 // the number of cores of each half, or zeros if there is only one core. The split lasts until the processes end.
-func (c *Cluster) Apart(names ...string) (others, measured int, err error) {
+func (c *Cluster) SplitCores(names ...string) (others, measured int, err error) {
 	others = runtime.NumCPU() / 2
 	measured = runtime.NumCPU() - others
 	if others == 0 {

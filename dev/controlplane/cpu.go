@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// CPU returns the processor time of the process since its latest start, in user and kernel mode, with a resolution of 10
+// CPUTime returns the processor time of the process since its latest start, in user and kernel mode, with a resolution of 10
 // ms. It works on Linux while the process exists.
-func (p *Process) CPU() (time.Duration, error) { return readCPUTime(p.PID()) }
+func (p *Process) CPUTime() (time.Duration, error) { return readCPUTime(p.PID()) }
 
-// OwnCPU returns the processor time of the calling process.
-func OwnCPU() (time.Duration, error) { return readCPUTime(os.Getpid()) }
+// OwnCPUTime returns the processor time of the calling process.
+func OwnCPUTime() (time.Duration, error) { return readCPUTime(os.Getpid()) }
 
 func readCPUTime(pid int) (time.Duration, error) {
 	path := fmt.Sprintf("/proc/%d/stat", pid)

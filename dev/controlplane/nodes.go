@@ -43,7 +43,7 @@ type NodeSpec struct {
 	Pool string
 	// ProviderID is the value of spec.providerID, such as azure:///subscriptions/….
 	ProviderID string
-	// CPU and Memory are the allocatable quantities. Empty means "16" and "64Gi".
+	// CPUTime and Memory are the allocatable quantities. Empty means "16" and "64Gi".
 	CPU, Memory string
 	// Pods is the maximum number of pods. Zero means 110, the kubelet's default.
 	Pods        int
@@ -252,8 +252,8 @@ func (c *Cluster) PowerOff(ctx context.Context, node string) error {
 	return nil
 }
 
-// IsOff reports whether a node's machine is switched off.
-func IsOff(node *corev1.Node) bool { return node.Labels[powerLabel] == powerOff }
+// IsPoweredOff reports whether a node's machine is switched off.
+func IsPoweredOff(node *corev1.Node) bool { return node.Labels[powerLabel] == powerOff }
 
 // PowerOn switches on a node's machine, and returns once the node is Ready again. The kubelet continues with the pods
 // that are bound to the node. Terminating pods past their grace period are killed.

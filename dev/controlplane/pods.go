@@ -6,33 +6,33 @@ import (
 
 // Annotations of a pod with the times of its emulated containers, each a number of seconds such as "0.5", or Never.
 const (
-	// StartSeconds is the time from binding to Ready. The default is 0.3. With Never the pod stays Pending.
-	StartSeconds = "dev.slipway.dev/start-seconds"
-	// StopSeconds is the time that the containers need to stop after SIGTERM. The default is 1. A pod that needs more
+	// StartSecondsAnnotation is the time from binding to Ready. The default is 0.3. With Never the pod stays Pending.
+	StartSecondsAnnotation = "dev.slipway.dev/start-seconds"
+	// StopSecondsAnnotation is the time that the containers need to stop after SIGTERM. The default is 1. A pod that needs more
 	// than its grace period is killed at the end of it. With Never it always needs more.
-	StopSeconds = "dev.slipway.dev/stop-seconds"
-	// RunSeconds is the time from Ready to completion, as for the pods of a Job. Without it the pod does not complete.
-	RunSeconds = "dev.slipway.dev/run-seconds"
+	StopSecondsAnnotation = "dev.slipway.dev/stop-seconds"
+	// RunSecondsAnnotation is the time from Ready to completion, as for the pods of a Job. Without it the pod does not complete.
+	RunSecondsAnnotation = "dev.slipway.dev/run-seconds"
 
 	// Never is the value for an event that does not happen.
 	Never = "never"
 )
 
-// Ending tells how a pod's containers ended.
-type Ending string
+// PodEnding tells how a pod's containers ended.
+type PodEnding string
 
 const (
 	// Running means that the containers have not ended. The pod lives or is stopping, or it was deleted without grace, or
 	// its machine lost power. If this is the last state that a watch saw, it is unknown whether the pod has stopped.
-	Running Ending = "running"
+	Running PodEnding = "running"
 	// Finished means that the containers stopped on their own, with exit code 0.
-	Finished Ending = "finished"
+	Finished PodEnding = "finished"
 	// Killed means that the containers were killed at the end of their grace period, with exit code 137.
-	Killed Ending = "killed"
+	Killed PodEnding = "killed"
 )
 
-// EndingOf derives a pod's Ending from its status.
-func EndingOf(pod *corev1.Pod) Ending {
+// DeterminePodEnding derives a pod's Ending from its status.
+func DeterminePodEnding(pod *corev1.Pod) PodEnding {
 	ending := Finished
 	if len(pod.Status.ContainerStatuses) == 0 {
 		return Running

@@ -20,7 +20,7 @@ import (
 
 // podEnd is the observed end of a pod.
 type podEnd struct {
-	ending   controlplane.Ending
+	ending   controlplane.PodEnding
 	exitCode int32
 	duration time.Duration // from the first deletion to the removal of the object
 }
@@ -52,7 +52,7 @@ func deletePod(t *testing.T, client kubernetes.Interface, namespace, name string
 				t.Fatalf("the watch of pod %s ended before the pod was removed", name)
 			}
 			pod := event.Object.(*corev1.Pod)
-			result.ending = controlplane.EndingOf(pod)
+			result.ending = controlplane.DeterminePodEnding(pod)
 			if result.ending != controlplane.Running {
 				result.exitCode = pod.Status.ContainerStatuses[0].State.Terminated.ExitCode
 			}
@@ -72,7 +72,7 @@ func TestPodStopsAsAnnotated(t *testing.T) {
 		stop   string
 		graces []int64
 		pause  time.Duration
-		ending controlplane.Ending
+		ending controlplane.PodEnding
 		code   int32
 		took   time.Duration
 	}{
@@ -88,10 +88,10 @@ func TestPodStopsAsAnnotated(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pod := workload.App{Namespace: "stopping", Name: name, Node: node, Stop: test.stop, Start: "0"}.Pod()
+			pod := workload.App{Namespace: "stopping", Name: name, Node: node, StopSeconds: test.stop, StartSeconds: "0"}.Pod()
 			ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 			defer cancel()
-			must.NoError(t, workload.CreateSettled(ctx, c.Client(), pod))
+			must.NoError(t, workload.CreateAndAwait(ctx, c.Client(), pod))
 			got := deletePod(t, c.Client(), "stopping", name, test.pause, test.graces...)
 			if got.ending != test.ending || got.exitCode != test.code {
 				t.Errorf("the pod ended %s with exit code %d, want %s with %d", got.ending, got.exitCode, test.ending, test.code)
@@ -106,10 +106,10 @@ func TestPodStopsAsAnnotated(t *testing.T) {
 func TestReplacementPodOfSameNameKeepsRunning(t *testing.T) {
 	t.Parallel()
 	c, node := createNamespaceAndNode(t, "same-name")
-	app := workload.App{Namespace: "same-name", Name: "db", Node: node, Stop: "0.3", Start: "0"}
+	app := workload.App{Namespace: "same-name", Name: "db", Node: node, StopSeconds: "0.3", StartSeconds: "0"}
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	must.NoError(t, workload.CreateSettled(ctx, c.Client(), app.StatefulSet()))
+	must.NoError(t, workload.CreateAndAwait(ctx, c.Client(), app.StatefulSet()))
 	for range 5 {
 		if got := deletePod(t, c.Client(), "same-name", "db-0", 0, 10); got.ending != controlplane.Finished {
 			t.Errorf("db-0 ended %s, want %s", got.ending, controlplane.Finished)
@@ -119,7 +119,7 @@ func TestReplacementPodOfSameNameKeepsRunning(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if pod.DeletionTimestamp != nil || controlplane.EndingOf(pod) != controlplane.Running {
+			if pod.DeletionTimestamp != nil || controlplane.DeterminePodEnding(pod) != controlplane.Running {
 				t.Errorf("the replacement was stopped too: %s, %+v", pod.DeletionTimestamp, pod.Status)
 			}
 			if pod.Status.Phase != corev1.PodRunning {
@@ -132,7 +132,7 @@ func TestReplacementPodOfSameNameKeepsRunning(t *testing.T) {
 
 func TestPoweredOffNodeIsSilentAndRecovers(t *testing.T) {
 	t.Parallel()
-	c := controlplane.ForTest(t, controlplane.Options{
+	c := controlplane.StartForTest(t, controlplane.Options{
 		NodeMonitorGracePeriod: 8 * time.Second,
 		Nodes:                  []controlplane.NodeSpec{{Name: "off"}, {Name: "on"}},
 		Flags: map[string][]string{
@@ -144,9 +144,9 @@ func TestPoweredOffNodeIsSilentAndRecovers(t *testing.T) {
 	client := c.Client()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	stopping := workload.App{Name: "stopping", Node: "off", Stop: "5"}.Pod()
+	stopping := workload.App{Name: "stopping", Node: "off", StopSeconds: "5"}.Pod()
 	staying := workload.App{Name: "staying", Node: "off"}.Pod()
-	must.NoError(t, workload.CreateSettled(ctx, client, stopping, staying))
+	must.NoError(t, workload.CreateAndAwait(ctx, client, stopping, staying))
 	must.NoError(t, client.CoreV1().Pods("default").Delete(ctx, "stopping", *metav1.NewDeleteOptions(10)))
 	eventually(t.Context(), t, "the stop time of the pod in its status", func(ctx context.Context) error {
 		pod, err := client.CoreV1().Pods("default").Get(ctx, "stopping", metav1.GetOptions{})
@@ -169,7 +169,7 @@ func TestPoweredOffNodeIsSilentAndRecovers(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the pod that was stopping at power-off: %v", err)
 	}
-	if ending := controlplane.EndingOf(pod); ending != controlplane.Running {
+	if ending := controlplane.DeterminePodEnding(pod); ending != controlplane.Running {
 		t.Errorf("the pod that was stopping at power-off has ended %s, want no change", ending)
 	}
 	eventually(t.Context(), t, "a node without heartbeat", func(ctx context.Context) error {

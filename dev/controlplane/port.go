@@ -17,9 +17,9 @@ const (
 	maxPortAttempts = 1000
 )
 
-// FreePort finds a free port of the loopback interface and reserves it until this process ends. This process does not
+// ReserveFreePort finds a free port of the loopback interface and reserves it until this process ends. This process does not
 // find it again. On Linux other processes of this module do not find it either, even while its server is down.
-func FreePort(ctx context.Context) (int, error) {
+func ReserveFreePort(ctx context.Context) (int, error) {
 	var config net.ListenConfig
 	var lastErr error
 	for range maxPortAttempts {
@@ -41,8 +41,8 @@ func FreePort(ctx context.Context) (int, error) {
 		errors.Join(lastErr, ctx.Err()))
 }
 
-// FreeAddress returns a loopback address with a port of [FreePort].
-func FreeAddress(ctx context.Context) (string, error) {
-	port, err := FreePort(ctx)
+// ReserveFreeAddress returns a loopback address with a port of [ReserveFreePort].
+func ReserveFreeAddress(ctx context.Context) (string, error) {
+	port, err := ReserveFreePort(ctx)
 	return loopbackAddress(port), err
 }

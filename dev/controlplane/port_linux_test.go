@@ -23,7 +23,7 @@ func TestFoundPortIsReservedFromOtherProcesses(t *testing.T) {
 		}
 		return
 	}
-	port, err := FreePort(t.Context())
+	port, err := ReserveFreePort(t.Context())
 	must.NoError(t, err)
 	// The port is reserved although no server listens yet.
 	if _, err := reservePort(t.Context(), port); !errors.Is(err, syscall.EADDRINUSE) {
@@ -32,7 +32,7 @@ func TestFoundPortIsReservedFromOtherProcesses(t *testing.T) {
 	if out, err := reservePortElsewhere(t, port); err == nil {
 		t.Errorf("another process reserved port %d as well: %s", port, out)
 	}
-	free, err := FreePort(t.Context())
+	free, err := ReserveFreePort(t.Context())
 	if err != nil || free == port {
 		t.Fatalf("the next port is %d: %v, want a port other than %d", free, err, port)
 	}

@@ -81,9 +81,9 @@ type Command struct {
 	ReadyURL string `json:"readyURL,omitempty"`
 }
 
-// Run starts a process that belongs to the control plane, such as an emulator, and waits until it is ready. Process
+// StartProcess starts a process that belongs to the control plane, such as an emulator, and waits until it is ready. Process
 // returns it and Stop ends it. If the control plane is detached, it outlives this process. It writes to logs/NAME.log.
-func (c *Cluster) Run(ctx context.Context, command Command) (*Process, error) {
+func (c *Cluster) StartProcess(ctx context.Context, command Command) (*Process, error) {
 	p := &Process{command: command, detached: c.state.Detached, cluster: c}
 	if err := c.registerProcess(p); err != nil {
 		return nil, err
@@ -121,8 +121,8 @@ func (p *Process) startProcess() error {
 	cmd := exec.Command(p.command.Path, p.command.Args...) //nolint:gosec,noctx // this package starts programs
 	cmd.Dir = p.cluster.dir
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = Environment(p.cluster.dir)
-	if often := os.Getenv(GCVariable); often != "" && isComponent(p.Name()) {
+	cmd.Env = MinimalEnvironment(p.cluster.dir)
+	if often := os.Getenv(GCPercentVariable); often != "" && isComponent(p.Name()) {
 		cmd.Env = append(cmd.Env, "GOGC="+often)
 	}
 	cmd.Env = append(cmd.Env, p.command.Env...)
@@ -142,9 +142,9 @@ func (p *Process) startProcess() error {
 	return nil
 }
 
-// Environment returns the minimal environment of a program. Other variables of this process, such as proxies and
+// MinimalEnvironment returns the minimal environment of a program. Other variables of this process, such as proxies and
 // kubeconfigs, must not change the program's behaviour.
-func Environment(home string) []string {
+func MinimalEnvironment(home string) []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + os.TempDir()}
 }
 
@@ -177,8 +177,8 @@ func (p *Process) PID() int {
 	return p.id.PID
 }
 
-// Alive reports whether the process runs or is paused.
-func (p *Process) Alive() bool { return p.identity().isAlive() }
+// IsAlive reports whether the process runs or is paused.
+func (p *Process) IsAlive() bool { return p.identity().isAlive() }
 
 // LogFile returns the path of the process's log.
 func (p *Process) LogFile() string { return filepath.Join(p.cluster.dir, logDir, p.Name()+".log") }

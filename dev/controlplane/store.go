@@ -31,11 +31,11 @@ const (
 	etcdTimeout            = time.Minute
 )
 
-// Store writes Nodes and Pods directly into etcd, much faster than the API server creates them. Nothing admits, defaults
+// WriteToEtcd writes Nodes and Pods directly into etcd, much faster than the API server creates them. Nothing admits, defaults
 // or validates them, so they must be complete as the API server would store them. The API server and all watches see
 // them. Missing UIDs and creation times are filled in. Store fails if an object exists, or if another process started
 // the cluster.
-func (c *Cluster) Store(ctx context.Context, objects iter.Seq[client.Object]) error {
+func (c *Cluster) WriteToEtcd(ctx context.Context, objects iter.Seq[client.Object]) error {
 	etcd, err := c.newEtcdClient()
 	if err != nil {
 		return err

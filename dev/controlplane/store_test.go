@@ -14,14 +14,14 @@ import (
 )
 
 func TestStoredObjectsLookCreated(t *testing.T) {
-	c := controlplane.Shared(t)
+	c := controlplane.StartShared(t)
 	ctx := t.Context()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "stored", Labels: map[string]string{"stored": "yes"}}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "stored"}, Spec: corev1.PodSpec{
 		NodeName: "stored", Containers: []corev1.Container{{Name: "app", Image: "image"}},
 	}}
 	objects := []client.Object{node, pod}
-	must.NoError(t, c.Store(ctx, slices.Values(objects)))
+	must.NoError(t, c.WriteToEtcd(ctx, slices.Values(objects)))
 	t.Cleanup(func() {
 		if err := c.Client().CoreV1().Pods("default").Delete(context.Background(), "stored", *metav1.NewDeleteOptions(0)); err != nil {
 			t.Error(err)
@@ -40,10 +40,10 @@ func TestStoredObjectsLookCreated(t *testing.T) {
 	if gotPod.Spec.NodeName != "stored" || gotPod.UID == "" {
 		t.Errorf("the pod is %+v", gotPod)
 	}
-	if err := c.Store(ctx, slices.Values(objects)); err == nil {
+	if err := c.WriteToEtcd(ctx, slices.Values(objects)); err == nil {
 		t.Error("an existing object was stored again")
 	}
-	if err := c.Store(ctx, slices.Values([]client.Object{&corev1.Secret{}})); err == nil {
+	if err := c.WriteToEtcd(ctx, slices.Values([]client.Object{&corev1.Secret{}})); err == nil {
 		t.Error("a Secret was stored, want an error")
 	}
 }

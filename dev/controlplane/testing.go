@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// ForTest starts a control plane for one test and stops it when the test ends.
-func ForTest(tb testing.TB, o Options) *Cluster {
+// StartForTest starts a control plane for one test and stops it when the test ends.
+func StartForTest(tb testing.TB, o Options) *Cluster {
 	tb.Helper()
 	c, err := Start(tb.Context(), o)
 	if err != nil {
@@ -28,13 +28,13 @@ var shared struct {
 	err     error
 }
 
-// Shared returns the shared control plane of a test binary, and starts it on the first call. It has the default options
+// StartShared returns the shared control plane of a test binary, and starts it on the first call. It has the default options
 // and no nodes. Tests must use their own namespaces and nodes. A TestMain stops it:
 //
 //	func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
 //
 // Without TestMain the processes still end with the test binary, but the directory stays.
-func Shared(tb testing.TB) *Cluster {
+func StartShared(tb testing.TB) *Cluster {
 	tb.Helper()
 	shared.Lock()
 	defer shared.Unlock()
@@ -47,8 +47,8 @@ func Shared(tb testing.TB) *Cluster {
 	return shared.cluster
 }
 
-// Main runs a package's tests, stops the shared control plane, and returns the exit code.
-func Main(m *testing.M) int {
+// RunTests runs a package's tests, stops the shared control plane, and returns the exit code.
+func RunTests(m *testing.M) int {
 	code := m.Run()
 	shared.Lock()
 	defer shared.Unlock()

@@ -82,14 +82,14 @@ func (s *stage) scaleUp(ctx context.Context, a *stepOutput) (machines int, err e
 	kind, cpu, maxMachines := s.crowd.machineType()
 	app := workload.App{
 		Namespace: crowd, Name: "crowd", Replicas: crowdPods, CPU: resource.MustParse(cpu), Memory: resource.MustParse("600Mi"),
-		Stop: "0.1", NodeSelector: s.crowd.labels(),
+		StopSeconds: "0.1", NodeSelector: s.crowd.labels(),
 	}
 	a.startTime = time.Now()
-	if err := workload.Create(ctx, s.Client(), workload.Namespace(crowd), app.Deployment()); err != nil {
+	if err := workload.Create(ctx, s.Client(), workload.NewNamespace(crowd), app.Deployment()); err != nil {
 		return 0, err
 	}
 	a.print(time.Now(), "%d pods of %s cores are created, and no machine can run them", crowdPods, cpu)
-	err = testbed.Poll(ctx, "machines are launched", func() bool {
+	err = testbed.PollUntil(ctx, "machines are launched", func() bool {
 		all, err := s.crowd.listMachineTypes(ctx, s)
 		return err == nil && len(all) > 0
 	})
@@ -97,7 +97,7 @@ func (s *stage) scaleUp(ctx context.Context, a *stepOutput) (machines int, err e
 		return 0, err
 	}
 	a.print(time.Now(), "%s launches machines", s.crowd.title())
-	err = testbed.Poll(ctx, "all pods run", func() bool {
+	err = testbed.PollUntil(ctx, "all pods run", func() bool {
 		d, err := s.Client().AppsV1().Deployments(crowd).Get(ctx, app.Name, metav1.GetOptions{})
 		return err == nil && d.Status.ReadyReplicas == crowdPods
 	})
@@ -123,7 +123,7 @@ func (s *stage) scaleDown(ctx context.Context, a *stepOutput) error {
 	}
 	a.print(time.Now(), "the pods are deleted. A node that is not needed for %s is retired", crowdCooldown)
 	left := ""
-	err := testbed.Poll(ctx, "the machines are deleted", func() bool {
+	err := testbed.PollUntil(ctx, "the machines are deleted", func() bool {
 		all, err := s.crowd.listMachineTypes(ctx, s)
 		if err != nil {
 			return false

@@ -31,7 +31,7 @@ func (s *stage) runCancelledReboot(ctx context.Context, a *stepOutput) (string, 
 		return "", err
 	}
 	a.print(latestTime(pods, endTime), "node cordoned and 2 pods stopped, then Azure cancels the reboot")
-	if err := s.Azure.Cancel(r.EventID); err != nil {
+	if err := s.Azure.CancelEvent(r.EventID); err != nil {
 		return "", err
 	}
 	at, err := s.awaitNodeRestored(ctx, cancelledOn)
@@ -45,7 +45,7 @@ func (s *stage) runCancelledReboot(ctx context.Context, a *stepOutput) (string, 
 	pods = s.currentPods(pods)
 	evicted := countPods(pods, wasDeleted)
 	// The API server's time has truncated seconds, and the watch of the pods may be behind the watch of the node.
-	late := countPods(pods, func(p azure.Pod) bool { return p.AskedAt.After(at) })
+	late := countPods(pods, func(p azure.Pod) bool { return p.DeletedAt.After(at) })
 	a.print(time.Now(), "the PDB has allowed another eviction for %s, and there was none: %d pods were evicted, %d keep running", stoppedDrainTime, evicted, len(pods)-evicted)
 	if r, err = s.awaitEventVanished(ctx, r); err != nil {
 		return "", err
@@ -61,7 +61,7 @@ func (s *stage) runCancelledReboot(ctx context.Context, a *stepOutput) (string, 
 // awaitDrainStopped waits until the PDB has allowed an eviction for stoppedDrainTime.
 func (s *stage) awaitDrainStopped(ctx context.Context) error {
 	var since time.Time
-	return testbed.Poll(ctx, "the PDB of reports allows an eviction", func() bool {
+	return testbed.PollUntil(ctx, "the PDB of reports allows an eviction", func() bool {
 		b, err := s.Client().PolicyV1().PodDisruptionBudgets(shop).Get(ctx, reports.Name, metav1.GetOptions{})
 		if err != nil || b.Status.DisruptionsAllowed == 0 {
 			since = time.Time{}
@@ -75,9 +75,9 @@ func (s *stage) awaitDrainStopped(ctx context.Context) error {
 }
 
 // checkPodsUnharmed checks that each pod of an event has finished or still runs.
-func (s *stage) checkPodsUnharmed(r azure.Record, pods int) error {
+func (s *stage) checkPodsUnharmed(r azure.EventRecord, pods int) error {
 	l, _ := s.Azure.Ledger().Event(r.EventID)
-	sound := l.Count(azure.OutcomeFinished) + l.Count(azure.OutcomeRunning)
-	return check(sound == pods && l.Count(azure.OutcomeFinished) >= 2,
+	sound := l.CountOutcome(azure.OutcomeFinished) + l.CountOutcome(azure.OutcomeRunning)
+	return check(sound == pods && l.CountOutcome(azure.OutcomeFinished) >= 2,
 		fmt.Sprintf("in the ledger: %d pods, each finished or running", pods), "%s", l.Summary(testbed.CutTolerance))
 }

@@ -20,9 +20,9 @@ import (
 
 // announceEvent announces an event and prints it. The account's seconds count from then. After ctx has ended it announces
 // nothing.
-func (s *stage) announceEvent(ctx context.Context, a *stepOutput, announcement azure.Announcement, say string, args ...any) (azure.Record, error) {
+func (s *stage) announceEvent(ctx context.Context, a *stepOutput, announcement azure.Announcement, say string, args ...any) (azure.EventRecord, error) {
 	if ctx.Err() != nil {
-		return azure.Record{}, context.Cause(ctx)
+		return azure.EventRecord{}, context.Cause(ctx)
 	}
 	r, err := s.Azure.Announce(announcement) //nolint:contextcheck // an event outlives its announcer
 	if err != nil {
@@ -34,7 +34,7 @@ func (s *stage) announceEvent(ctx context.Context, a *stepOutput, announcement a
 }
 
 // cordonOwner returns the owner of the agents' cordon claim for an event.
-func cordonOwner(r azure.Record) string { return "azure-" + r.EventID }
+func cordonOwner(r azure.EventRecord) string { return "azure-" + r.EventID }
 
 func isSlipwayKey(key string) bool {
 	return strings.HasPrefix(key, "cordon.slipway.dev/") || strings.HasPrefix(key, "notice.slipway.dev/")
@@ -55,7 +55,7 @@ func slipwayMarks(n *corev1.Node) []string {
 }
 
 // awaitCordon waits until a node is cordoned for an event.
-func (s *stage) awaitCordon(ctx context.Context, m machine, r azure.Record) (time.Time, error) {
+func (s *stage) awaitCordon(ctx context.Context, m machine, r azure.EventRecord) (time.Time, error) {
 	_, err := s.AwaitNode(ctx, m.node(), "cordoned by its agent", func(n *corev1.Node) bool {
 		return n.Spec.Unschedulable && n.Annotations[cordon.AnnotationKey(cordonOwner(r))] != ""
 	})
@@ -71,19 +71,19 @@ func (s *stage) awaitNodeRestored(ctx context.Context, m machine) (time.Time, er
 }
 
 // awaitApproval waits until an event is approved.
-func (s *stage) awaitApproval(ctx context.Context, r azure.Record) (azure.Record, error) {
-	return s.AwaitNotice(ctx, r.EventID, "acknowledged", func(r azure.Record) bool { return len(r.Approvals) > 0 })
+func (s *stage) awaitApproval(ctx context.Context, r azure.EventRecord) (azure.EventRecord, error) {
+	return s.AwaitNotice(ctx, r.EventID, "acknowledged", func(r azure.EventRecord) bool { return len(r.Approvals) > 0 })
 }
 
 // awaitEventVanished waits until an event has vanished.
-func (s *stage) awaitEventVanished(ctx context.Context, r azure.Record) (azure.Record, error) {
-	return s.AwaitNotice(ctx, r.EventID, "over", func(r azure.Record) bool { return !r.Listed() })
+func (s *stage) awaitEventVanished(ctx context.Context, r azure.EventRecord) (azure.EventRecord, error) {
+	return s.AwaitNotice(ctx, r.EventID, "over", func(r azure.EventRecord) bool { return !r.IsListed() })
 }
 
 // awaitPowerChange waits until an event has switched all its machines off, or on, and returns the time of the last change.
-func (s *stage) awaitPowerChange(ctx context.Context, r azure.Record, on bool) (time.Time, error) {
+func (s *stage) awaitPowerChange(ctx context.Context, r azure.EventRecord, on bool) (time.Time, error) {
 	var last time.Time
-	_, err := s.AwaitNotice(ctx, r.EventID, "in effect", func(r azure.Record) bool {
+	_, err := s.AwaitNotice(ctx, r.EventID, "in effect", func(r azure.EventRecord) bool {
 		switched := 0
 		for _, p := range r.Power {
 			if p.On == on && p.Error == "" {
@@ -98,7 +98,7 @@ func (s *stage) awaitPowerChange(ctx context.Context, r azure.Record, on bool) (
 // podsOn lists the running pods on a machine that must be evicted.
 func (s *stage) podsOn(m machine) []azure.Pod {
 	return slices.DeleteFunc(s.Pods.Pods(), func(p azure.Pod) bool {
-		return p.Node != m.node() || p.Stays != "" || !p.EndedAt.IsZero()
+		return p.Node != m.node() || p.StayReason != "" || !p.EndedAt.IsZero()
 	})
 }
 
@@ -123,7 +123,7 @@ func (s *stage) currentPods(pods []azure.Pod) []azure.Pod {
 	return current
 }
 
-func wasDeleted(p azure.Pod) bool { return !p.AskedSeenAt.IsZero() }
+func wasDeleted(p azure.Pod) bool { return !p.DeletionSeenAt.IsZero() }
 func hasEnded(p azure.Pod) bool   { return !p.EndedAt.IsZero() }
 
 func endTime(p azure.Pod) time.Time { return p.EndedAt }
@@ -151,7 +151,7 @@ func latestTime(pods []azure.Pod, timeOf func(azure.Pod) time.Time) time.Time {
 
 // awaitPods waits until n of the pods match, and returns the current records of all.
 func (s *stage) awaitPods(ctx context.Context, pods []azure.Pod, n int, state string, matches func(azure.Pod) bool) ([]azure.Pod, error) {
-	err := testbed.Poll(ctx, fmt.Sprintf("%d of %d pods %s", n, len(pods), state), func() bool {
+	err := testbed.PollUntil(ctx, fmt.Sprintf("%d of %d pods %s", n, len(pods), state), func() bool {
 		pods = s.currentPods(pods)
 		return countPods(pods, matches) >= n
 	})
@@ -188,7 +188,7 @@ func isReady(p *corev1.Pod) bool {
 func (s *stage) awaitReplacements(ctx context.Context, m machine, n int, apps ...workload.App) error {
 	var pods int
 	var err error
-	waiting := testbed.Poll(ctx, fmt.Sprintf("%d pods run on other machines", n), func() bool {
+	waiting := testbed.PollUntil(ctx, fmt.Sprintf("%d pods run on other machines", n), func() bool {
 		pods, _, err = s.countReadyPods(ctx, m, apps...)
 		return err == nil && pods == n
 	})
@@ -203,7 +203,7 @@ func (s *stage) awaitReplacements(ctx context.Context, m machine, n int, apps ..
 const ledgerTimeout = 2 * time.Minute
 
 // checkOutcomes waits until the ledger of an event has the expected outcome for each pod and no other pods.
-func (s *stage) checkOutcomes(ctx context.Context, r azure.Record, expected map[azure.Outcome]int) error {
+func (s *stage) checkOutcomes(ctx context.Context, r azure.EventRecord, expected map[azure.Outcome]int) error {
 	var l azure.EventLedger
 	found := func() map[azure.Outcome]int {
 		counts := map[azure.Outcome]int{}
@@ -215,7 +215,7 @@ func (s *stage) checkOutcomes(ctx context.Context, r azure.Record, expected map[
 	}
 	ctx, cancel := context.WithTimeout(ctx, ledgerTimeout)
 	defer cancel()
-	_ = testbed.Poll(ctx, "the ledger is settled", func() bool { return maps.Equal(found(), expected) })
+	_ = testbed.PollUntil(ctx, "the ledger is settled", func() bool { return maps.Equal(found(), expected) })
 	return firstError(
 		check(maps.Equal(found(), expected), fmt.Sprintf("in the ledger: %v", expected), "%s%s", l.Summary(testbed.CutTolerance), badOutcomes(l)),
 		check(len(l.CutWithTimeLeft(testbed.CutTolerance)) == 0, "no pod cut short with time left", "%v",
@@ -237,6 +237,6 @@ func badOutcomes(l azure.EventLedger) string {
 func formatTime(t time.Time) string { return t.Local().Format(time.TimeOnly) }
 
 // formatEarliness returns how early an event was approved.
-func formatEarliness(r azure.Record) string {
+func formatEarliness(r azure.EventRecord) string {
 	return r.NotBefore.Sub(r.Approvals[0].At).Round(time.Second).String()
 }

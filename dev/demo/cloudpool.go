@@ -33,19 +33,19 @@ const (
 func (s *stage) runCloudpoolScaling(ctx context.Context, a *stepOutput) (_ string, err error) {
 	a.startTime = time.Now()
 	pool := emulator.New(emulator.Options{
-		Name: workers, Terminate: time.Second, Nodes: emulator.ClusterNodes{Cluster: s.Cluster, Pool: workers},
+		Name: workers, TerminateTime: time.Second, Nodes: emulator.ClusterNodes{Cluster: s.Cluster, Pool: workers},
 	})
 	defer pool.Close()
 	server := httptest.NewServer(pool.Handler())
 	defer server.Close()
-	if _, err := pool.Add(ctx, workerMachines); err != nil {
+	if _, err := pool.AddMachines(ctx, workerMachines); err != nil {
 		return "", err
 	}
 	frontend := workload.App{
-		Namespace: workers, Name: "frontend", Replicas: frontends, MaxUnavailable: "2", Stop: "0.5",
+		Namespace: workers, Name: "frontend", Replicas: frontends, MaxUnavailable: "2", StopSeconds: "0.5",
 		NodeSelector: map[string]string{emulator.PoolLabel: workers},
 	}
-	if err := workload.CreateSettled(ctx, s.Client(), workload.Namespace(workers), frontend.Deployment(), frontend.Budget()); err != nil {
+	if err := workload.CreateAndAwait(ctx, s.Client(), workload.NewNamespace(workers), frontend.Deployment(), frontend.PodDisruptionBudget()); err != nil {
 		return "", err
 	}
 	front, process, err := s.startProxy(ctx, server.URL)
@@ -63,7 +63,7 @@ func (s *stage) runCloudpoolScaling(ctx context.Context, a *stepOutput) (_ strin
 
 // startProxy starts the proxy with a configuration file in the old format.
 func (s *stage) startProxy(ctx context.Context, backend string) (front string, _ *controlplane.Process, err error) {
-	path, err := testbed.Binary("slipway")
+	path, err := testbed.EnsureBinary("slipway")
 	if err != nil {
 		return "", nil, err
 	}
@@ -78,16 +78,16 @@ func (s *stage) startProxy(ctx context.Context, backend string) (front string, _
 	if err := os.WriteFile(file, config, 0o600); err != nil {
 		return "", nil, err
 	}
-	address, err := controlplane.FreeAddress(ctx)
+	address, err := controlplane.ReserveFreeAddress(ctx)
 	if err != nil {
 		return "", nil, err
 	}
-	health, err := controlplane.FreeAddress(ctx)
+	health, err := controlplane.ReserveFreeAddress(ctx)
 	if err != nil {
 		return "", nil, err
 	}
 	host, port, _ := strings.Cut(address, ":")
-	process, err := s.Run(ctx, controlplane.Command{
+	process, err := s.StartProcess(ctx, controlplane.Command{
 		Name: kubeaware.Tool, Path: path, ReadyURL: "http://" + health + "/readyz",
 		Args: []string{
 			kubeaware.Tool, "--config-file=" + file, "--port", port, "--address", host, "--namespace", testbed.AgentNamespace,
@@ -126,7 +126,7 @@ func (s *stage) requestSizes(ctx context.Context, a *stepOutput, front string, p
 		return err
 	}
 	return firstError(
-		check(len(pool.Machines()) == 2 && pool.Desired() == 2, "2 machines, and a desired size of 2", "%d and %d", len(pool.Machines()), pool.Desired()),
+		check(len(pool.Machines()) == 2 && pool.DesiredSize() == 2, "2 machines, and a desired size of 2", "%d and %d", len(pool.Machines()), pool.DesiredSize()),
 		check(len(nodes.Items) == 2, "2 nodes", "%d", len(nodes.Items)),
 		check(app.Status.ReadyReplicas >= frontends-2, "no more than 2 pods missing", "%d of %d ready", app.Status.ReadyReplicas, frontends),
 	)

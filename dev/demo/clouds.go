@@ -29,7 +29,7 @@ type emulatedCloud struct{}
 var crowdPool = controlplane.AKSPool{Name: crowd}
 
 func (emulatedCloud) title() string                              { return "Azure" }
-func (emulatedCloud) group() (string, string)                    { return azure.Name, crowdPool.ScaleSet() }
+func (emulatedCloud) group() (string, string)                    { return azure.Name, crowdPool.ScaleSetName() }
 func (emulatedCloud) joinMachines(context.Context, *stage) error { return nil } // the emulator joins the nodes
 func (emulatedCloud) labels() map[string]string {
 	return map[string]string{"kubernetes.azure.com/agentpool": crowdPool.Name}
@@ -44,14 +44,14 @@ func (emulatedCloud) prepare(ctx context.Context, s *stage) (map[string]any, err
 	if err := s.AddPool(ctx, crowdPool, 0); err != nil {
 		return nil, err
 	}
-	config := s.AzureConfig()
-	config.Groups = append(config.Groups, testbed.GroupFromNone(crowdPool.ScaleSet()))
+	config := s.AzureProviderConfig()
+	config.Groups = append(config.Groups, testbed.EmptyGroupConfig(crowdPool.ScaleSetName()))
 	return map[string]any{azure.Name: config}, nil
 }
 
 func (emulatedCloud) listMachineTypes(_ context.Context, s *stage) (kinds []string, err error) {
 	for _, vm := range s.ARM.VMs() {
-		if strings.EqualFold(vm.ScaleSet, crowdPool.ScaleSet()) {
+		if strings.EqualFold(vm.ScaleSet, crowdPool.ScaleSetName()) {
 			kinds = append(kinds, vm.Size)
 		}
 	}
@@ -67,11 +67,11 @@ type openStackCloud struct {
 
 // startOpenStack installs OpenStack if needed, and starts it.
 func startOpenStack(ctx context.Context, out io.Writer) (*openStackCloud, error) {
-	started, stop, err := openstackdev.Begin(ctx, "demo", crowdMetadata, out)
+	started, stop, err := openstackdev.InstallAndStart(ctx, "demo", crowdMetadata, out)
 	if err != nil {
 		return nil, err
 	}
-	nova, err := started.Nova(ctx, openstackdev.Demo)
+	nova, err := started.NewNovaClient(ctx, openstackdev.DemoCloud)
 	if err != nil {
 		_ = stop() // err has the reason
 		return nil, err
@@ -92,15 +92,15 @@ func (*openStackCloud) machineType() (kind, cpu string, machines int) { return "
 
 func (r *openStackCloud) prepare(context.Context, *stage) (map[string]any, error) {
 	return map[string]any{openstack.Name: openstack.Config{
-		Cloud: openstackdev.Demo, CloudsFile: r.CloudsFile(), ClusterName: crowdMetadata[openstack.ClusterKey], Groups: []openstack.GroupConfig{{
+		Cloud: openstackdev.DemoCloud, CloudsFile: r.CloudsFile(), ClusterName: crowdMetadata[openstack.ClusterKey], Groups: []openstack.GroupConfig{{
 			Name: crowd, Flavors: []string{"t.1c512m", "m.4c8g"}, Image: openstack.Image{Name: "tiny"}, Networks: []string{"demo-net"},
-			SecurityGroups: []string{"demo-sg"}, KeyPair: openstackdev.KeyPair, Nodes: cloud.Shape{Labels: r.labels()},
+			SecurityGroups: []string{"demo-sg"}, KeyPair: openstackdev.KeyPair, Nodes: cloud.NodeShape{Labels: r.labels()},
 		}},
 	}}, nil
 }
 
 func (r *openStackCloud) listMachineTypes(ctx context.Context, _ *stage) (kinds []string, err error) {
-	all, err := openstackdev.Servers(ctx, r.nova, crowdMetadata)
+	all, err := openstackdev.ListServers(ctx, r.nova, crowdMetadata)
 	for i := range all {
 		name, _ := all[i].Flavor["original_name"].(string)
 		kinds = append(kinds, name)
@@ -109,5 +109,5 @@ func (r *openStackCloud) listMachineTypes(ctx context.Context, _ *stage) (kinds 
 }
 
 func (r *openStackCloud) joinMachines(ctx context.Context, s *stage) error {
-	return r.Join(ctx, s, crowdMetadata, r.labels())
+	return r.SyncNodes(ctx, s, crowdMetadata, r.labels())
 }

@@ -40,8 +40,8 @@ const (
 	setupTimeout = 3 * time.Minute
 )
 
-// Run runs the demo and prints it. It returns an error if a step failed, which it has printed, or if the setup failed.
-func Run(ctx context.Context, o Options) (err error) {
+// RunDemo runs the demo and prints it. It returns an error if a step failed, which it has printed, or if the setup failed.
+func RunDemo(ctx context.Context, o Options) (err error) {
 	var machines crowdCloud = emulatedCloud{}
 	switch o.Cloud {
 	case EmulatedAzure:
@@ -59,14 +59,14 @@ func Run(ctx context.Context, o Options) (err error) {
 	kept := false
 	defer func() {
 		if o.Keep && !kept {
-			err = errors.Join(err, ignoreNotFound(testbed.Down(o.Dir)))
+			err = errors.Join(err, ignoreNotFound(testbed.StopDetached(o.Dir)))
 		}
 	}()
 	t, err := testbed.Start(ctx, testbed.Options{
 		Cluster: controlplane.Options{
 			Version: o.Version, Dir: o.Dir, Detached: o.Keep, Progress: &compileNotice{to: o.Out},
 		},
-		Azure: azure.Options{Linger: startedAfterImpact, Outage: outage}, ARM: azure.ARMOptions{DeleteTime: deletionTime},
+		Azure: azure.Options{StartedAfterImpact: startedAfterImpact, Outage: outage}, ARM: azure.ARMOptions{DeleteTime: deletionTime},
 	})
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	if o.Keep {
 		s.stopManagers() // the Azure of the managers ends with this process
-		if err := t.HandOver(ctx, o.Program); err != nil {
+		if err := t.DetachAzure(ctx, o.Program); err != nil {
 			return err
 		}
 		kept = true
@@ -136,6 +136,6 @@ func (s *stage) printIntroduction(out io.Writer, took time.Duration) {
 func (s *stage) printKeptInstructions(out io.Writer) {
 	fmt.Fprintf(out, "Everything keeps running, also the agents:\n"+
 		"  export KUBECONFIG=%s\n%s"+
-		"`make down` stops everything and removes %s.\n\n", s.Kubeconfig(), testbed.Announcing(s.ControlURL(), spot.Resource(3)),
+		"`make down` stops everything and removes %s.\n\n", s.Kubeconfig(), testbed.NoticeInstructions(s.ControlURL(), spot.ResourceName(3)),
 		filepath.Clean(s.Dir()))
 }

@@ -27,7 +27,7 @@ func (s *stage) runIdlePool(ctx context.Context, a *stepOutput) (_ string, err e
 	keep, stop := context.WithCancel(ctx)
 	defer stop()
 	go s.restartManagers(keep)
-	if err := s.ARM.Inject(azure.ARMFault{Kind: azure.ARMDeletionFails, Resource: ciPool.Resource(undeletableInstance), Times: 1}); err != nil {
+	if err := s.ARM.InjectFaults(azure.ARMFault{Kind: azure.ARMDeletionFails, Resource: ciPool.ResourceName(undeletableInstance), Times: 1}); err != nil {
 		return "", err
 	}
 	o.startedAt = time.Now()
@@ -87,7 +87,7 @@ func (s *stage) endBuilds(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ending the builds: %w", err)
 	}
-	return testbed.Poll(ctx, "the builds have ended", func() bool {
+	return testbed.PollUntil(ctx, "the builds have ended", func() bool {
 		left, err := pods.List(ctx, metav1.ListOptions{LabelSelector: buildLabel})
 		return err == nil && len(left.Items) == 0
 	})
@@ -103,7 +103,7 @@ func (s *stage) killManagerAndAddBuild(ctx context.Context, o *poolObserver) err
 	if err := o.awaitPhase(ctx, interruptedInstance, v1alpha1.Draining); err != nil {
 		return err
 	}
-	if err := testbed.Poll(ctx, "a manager leads", func() bool { o.killedManager = s.leadingManager(ctx); return o.killedManager != nil }); err != nil {
+	if err := testbed.PollUntil(ctx, "a manager leads", func() bool { o.killedManager = s.leadingManager(ctx); return o.killedManager != nil }); err != nil {
 		return err
 	}
 	o.killedManager.killed.Store(true)
@@ -115,11 +115,11 @@ func (s *stage) killManagerAndAddBuild(ctx context.Context, o *poolObserver) err
 	if o.rescued, err = o.lastUndrainedInstance(); err != nil {
 		return err
 	}
-	if err := workload.CreateSettled(ctx, s.Client(), buildApp("build-7", o.rescued).Pod()); err != nil {
+	if err := workload.CreateAndAwait(ctx, s.Client(), buildApp("build-7", o.rescued).Pod()); err != nil {
 		return err
 	}
 	o.rescuedAt = time.Now()
-	if err := testbed.Poll(ctx, "the other manager leads", func() bool { return s.leadingManager(ctx) != nil }); err != nil {
+	if err := testbed.PollUntil(ctx, "the other manager leads", func() bool { return s.leadingManager(ctx) != nil }); err != nil {
 		return err
 	}
 	o.takeoverAt = time.Now()
@@ -137,14 +137,14 @@ func (s *stage) checkPool(ctx context.Context, o *poolObserver) error {
 		names = append(names, n.Name)
 	}
 	for _, vm := range s.ARM.VMs() {
-		if vm.ScaleSet == ciPool.ScaleSet() {
+		if vm.ScaleSet == ciPool.ScaleSetName() {
 			machines = append(machines, vm.Resource)
 		}
 	}
 	return firstError(
 		check(slices.Equal(names, []string{ciPool.NodeName(o.rescued)}), "one node remaining, "+ciPool.NodeName(o.rescued), "%v", names),
-		check(slices.Equal(machines, []string{ciPool.Resource(o.rescued)}), "one machine remaining, "+ciPool.Resource(o.rescued), "%v", machines),
-		check(s.ARM.Capacity(ciPool.ScaleSet()) == 1, "a scale set capacity of 1", "%d", s.ARM.Capacity(ciPool.ScaleSet())),
+		check(slices.Equal(machines, []string{ciPool.ResourceName(o.rescued)}), "one machine remaining, "+ciPool.ResourceName(o.rescued), "%v", machines),
+		check(s.ARM.Capacity(ciPool.ScaleSetName()) == 1, "a scale set capacity of 1", "%d", s.ARM.Capacity(ciPool.ScaleSetName())),
 		check(o.maxConcurrentUnschedulable() == 1, "never more than one node out of service at once", "%d were", o.maxConcurrentUnschedulable()),
 	)
 }
@@ -166,16 +166,16 @@ func (s *stage) reportFailedDeletion(_ context.Context, a *stepOutput) (string, 
 	}
 	var requestTimes []time.Time
 	for _, r := range s.ARM.Requests() {
-		if r.Action == "Microsoft.Compute/virtualMachineScaleSets/delete/action" && strings.Contains(r.Path, ciPool.ScaleSet()) &&
+		if r.Action == "Microsoft.Compute/virtualMachineScaleSets/delete/action" && strings.Contains(r.Path, ciPool.ScaleSetName()) &&
 			strings.Contains(r.Body, fmt.Sprintf("%q", fmt.Sprint(undeletableInstance))) {
 			requestTimes = append(requestTimes, r.At)
 		}
 	}
-	if err := check(len(requestTimes) == 2, "two deletion requests for "+ciPool.Resource(undeletableInstance), "%d requests", len(requestTimes)); err != nil {
+	if err := check(len(requestTimes) == 2, "two deletion requests for "+ciPool.ResourceName(undeletableInstance), "%d requests", len(requestTimes)); err != nil {
 		return "", err
 	}
 	rt := o.retirementOf(undeletableInstance)
-	a.print(requestTimes[0], "Azure is asked to delete %s, and fails", ciPool.Resource(undeletableInstance))
+	a.print(requestTimes[0], "Azure is asked to delete %s, and fails", ciPool.ResourceName(undeletableInstance))
 	a.print(requestTimes[1], "the deletion is retried, because the machine still costs money")
 	a.print(o.phaseTime(undeletableInstance, v1alpha1.Succeeded), "now the machine is deleted")
 	return fmt.Sprintf("deleted at the second attempt, %.1f s after the first", requestTimes[1].Sub(requestTimes[0]).Seconds()), firstError(
@@ -199,7 +199,7 @@ func (s *stage) reportKilledManager(ctx context.Context, a *stepOutput) (string,
 		return p.Node != ciPool.NodeName(interruptedInstance) || !isPodOfApp(cacheApp, p.Name)
 	})
 	return "the second manager finished the retirement of the first", firstError(
-		check(!o.killedManager.Alive() && s.leadingManager(ctx) != nil, "the first manager killed and the other leading", "otherwise"),
+		check(!o.killedManager.IsAlive() && s.leadingManager(ctx) != nil, "the first manager killed and the other leading", "otherwise"),
 		check(done.After(o.takeoverAt), "the retirement to end under the second manager", "at %s", formatTime(done)),
 		check(len(gone) == int(cacheApp.Replicas) && countPods(gone, hasEnded) == len(gone), fmt.Sprintf("%d pods of cache ended on the node", cacheApp.Replicas),
 			"%d of %d", countPods(gone, hasEnded), len(gone)),
@@ -220,9 +220,9 @@ func (s *stage) reportRescuedNode(ctx context.Context, a *stepOutput) (string, e
 	if err != nil {
 		return "", err
 	}
-	if err := testbed.Poll(ctx, "no retirement of it is active", func() bool {
+	if err := testbed.PollUntil(ctx, "no retirement of it is active", func() bool {
 		rt := o.retirementOf(o.rescued)
-		return rt == nil || rt.Status.Phase.Finished()
+		return rt == nil || rt.Status.Phase.IsFinal()
 	}); err != nil {
 		return "", err
 	}

@@ -27,11 +27,11 @@ func (s *stage) runKilledAgent(ctx context.Context, a *stepOutput) (string, erro
 		return "", err
 	}
 	a.print(time.Now(), "%d pods have stopped, then the agent is killed (SIGKILL)", countPods(s.currentPods(pods), hasEnded))
-	if err := agent.Revive(ctx); err != nil {
+	if err := agent.RestartIfDead(ctx); err != nil {
 		return "", err
 	}
 	const resumed = "continuing a notice of an earlier agent"
-	if err := testbed.Poll(ctx, "the new agent resumes", func() bool { return agent.Logged(resumed) }); err != nil {
+	if err := testbed.PollUntil(ctx, "the new agent resumes", func() bool { return agent.HasLogged(resumed) }); err != nil {
 		return "", err
 	}
 	left := s.currentPods(pods)
@@ -43,7 +43,7 @@ func (s *stage) runKilledAgent(ctx context.Context, a *stepOutput) (string, erro
 }
 
 // awaitDrainFinished follows a drain of an earlier agent to the machine's end.
-func (s *stage) awaitDrainFinished(ctx context.Context, a *stepOutput, r azure.Record, pods []azure.Pod) (string, error) {
+func (s *stage) awaitDrainFinished(ctx context.Context, a *stepOutput, r azure.EventRecord, pods []azure.Pod) (string, error) {
 	r, err := s.awaitApproval(ctx, r)
 	if err != nil {
 		return "", err
@@ -64,8 +64,8 @@ func (s *stage) awaitDrainFinished(ctx context.Context, a *stepOutput, r azure.R
 }
 
 // countEvictions counts the granted evictions of payments' pods since the announcement.
-func (s *stage) countEvictions(r azure.Record) (int, error) {
-	log, err := s.Audit(controlplane.AuditFilter{
+func (s *stage) countEvictions(r azure.EventRecord) (int, error) {
+	log, err := s.ReadAuditLog(controlplane.AuditFilter{
 		Verb: "create", Resource: "pods/eviction", Namespace: shop, Since: r.VisibleAt,
 		User: "system:serviceaccount:" + testbed.AgentNamespace + ":" + testbed.AgentAccount,
 	})

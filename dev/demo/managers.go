@@ -29,7 +29,7 @@ const (
 )
 
 // cacheApp is not a build. It is evicted slowly, so that the manager can be killed during the drain.
-var cacheApp = pinTo(machine{ciPool, interruptedInstance}, workload.App{Name: "cache", Replicas: 2, Stop: "4"})
+var cacheApp = pinTo(machine{ciPool, interruptedInstance}, workload.App{Name: "cache", Replicas: 2, StopSeconds: "4"})
 
 // initialBuildName returns the name of a machine's first build.
 func initialBuildName(instance int) string { return fmt.Sprint("build-", instance+1) }
@@ -37,7 +37,7 @@ func initialBuildName(instance int) string { return fmt.Sprint("build-", instanc
 // buildApp is a pod that keeps a machine of the pool in use.
 func buildApp(name string, instance int) workload.App {
 	return workload.App{
-		Namespace: builds, Name: name, Node: ciPool.NodeName(instance), Stop: "0.5", Labels: map[string]string{buildLabel: "true"},
+		Namespace: builds, Name: name, Node: ciPool.NodeName(instance), StopSeconds: "0.5", Labels: map[string]string{buildLabel: "true"},
 	}
 }
 
@@ -57,11 +57,11 @@ func (s *stage) addBuildPool(ctx context.Context) error {
 	if err := s.labelNode(ctx, ciPool.NodeName(interruptedInstance), map[string]string{nodeGroupLabel(machine{ciPool, interruptedInstance}): ""}); err != nil {
 		return err
 	}
-	if err := workload.CreateSettled(ctx, s.Client(), workload.Namespace(builds), cacheApp.Deployment()); err != nil {
+	if err := workload.CreateAndAwait(ctx, s.Client(), workload.NewNamespace(builds), cacheApp.Deployment()); err != nil {
 		return err
 	}
 	for i := range ciMachineCount {
-		if err := workload.CreateSettled(ctx, s.Client(), buildApp(initialBuildName(i), i).Pod()); err != nil {
+		if err := workload.CreateAndAwait(ctx, s.Client(), buildApp(initialBuildName(i), i).Pod()); err != nil {
 			return err
 		}
 	}
@@ -80,7 +80,7 @@ type manager struct {
 // leadingManager returns the leading manager, or nil.
 func (s *stage) leadingManager(ctx context.Context) *manager {
 	for _, m := range s.managers {
-		if m != nil && m.Alive() && m.Leads(ctx) {
+		if m != nil && m.IsAlive() && m.IsLeader(ctx) {
 			return m
 		}
 	}
@@ -97,7 +97,7 @@ func (s *stage) restartManagers(ctx context.Context) {
 		case <-time.After(time.Second):
 		}
 		for _, m := range s.managers {
-			if !m.Alive() && !m.killed.Load() {
+			if !m.IsAlive() && !m.killed.Load() {
 				_ = m.Restart(ctx) // retried in a second
 			}
 		}
@@ -106,7 +106,7 @@ func (s *stage) restartManagers(ctx context.Context) {
 
 // startManagers starts one manager, which leads, and a second, which waits.
 func (s *stage) startManagers(ctx context.Context) error {
-	if err := s.Deploy(ctx, testbed.ManagerFiles...); err != nil {
+	if err := s.ApplyManifests(ctx, testbed.ManagerManifests...); err != nil {
 		return err
 	}
 	for i := range s.managers {
@@ -114,7 +114,7 @@ func (s *stage) startManagers(ctx context.Context) error {
 		if s.managers[i], err = s.startManager(ctx, fmt.Sprint("manager-", i+1)); err != nil {
 			return err
 		}
-		if err := testbed.Poll(ctx, "a manager leads", func() bool { return s.leadingManager(ctx) != nil }); err != nil {
+		if err := testbed.PollUntil(ctx, "a manager leads", func() bool { return s.leadingManager(ctx) != nil }); err != nil {
 			return err
 		}
 	}
@@ -122,10 +122,10 @@ func (s *stage) startManagers(ctx context.Context) error {
 }
 
 func (s *stage) startManager(ctx context.Context, name string) (*manager, error) {
-	m, err := s.StartManager(ctx, name, map[string]any{"azure": s.AzureConfig()}, "--install-crds", "--leader-elect=true",
+	m, err := s.StartManager(ctx, name, map[string]any{"azure": s.AzureProviderConfig()}, "--install-crds", "--leader-elect=true",
 		"--leader-election-namespace", testbed.ManagerNamespace, "--leader-election-lease-duration", leaseDuration.String(),
 		"--group-poll-interval", "1s", "--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--retry-interval", retryInterval.String(),
-		"--selector", "!"+kubeaware.MarkLabel+",!"+crowdLabel) // other steps have their own managers
+		"--selector", "!"+kubeaware.BackendLabel+",!"+crowdLabel) // other steps have their own managers
 	if err != nil {
 		return nil, err
 	}
@@ -134,13 +134,13 @@ func (s *stage) startManager(ctx context.Context, name string) (*manager, error)
 
 // createBuildGroup creates the NodeGroup without a disruption budget, so that one node is retired at a time.
 func (s *stage) createBuildGroup(ctx context.Context) error {
-	return s.CreateNodeGroup(ctx, ciPool.Name, nil, testbed.ScaleSetSpec(ciPool.Name, ciPool.ScaleSet())+fmt.Sprintf(
+	return s.CreateNodeGroup(ctx, ciPool.Name, nil, testbed.ScaleSetNodeGroupSpec(ciPool.Name, ciPool.ScaleSetName())+fmt.Sprintf(
 		"scaleDown: {idleByLabel: {podSelector: {matchLabels: {%s: \"true\"}}, namespaces: [%s], cooldown: %s}}\n", buildLabel, builds, cooldown))
 }
 
 func (s *stage) stopManagers() {
 	for _, m := range s.managers {
-		if m.killed.Store(true); m.Alive() {
+		if m.killed.Store(true); m.IsAlive() {
 			_ = m.Kill() // it has no state to save
 		}
 	}

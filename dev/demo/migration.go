@@ -17,12 +17,12 @@ const migrationNotice = 4 * time.Second
 // runLiveMigration is the step with a machine that only pauses, so that the agent ignores it.
 func (s *stage) runLiveMigration(ctx context.Context, a *stepOutput) (string, error) {
 	pods := s.podsOn(crashed)
-	history, err := s.RecordNode(ctx, crashed.node())
+	history, err := s.RecordNodeStates(ctx, crashed.node())
 	if err != nil {
 		return "", err
 	}
-	defer history.Stop()
-	announcement, err := azure.Scenario("live-migration", crashed.resource())
+	defer history.StopRecording()
+	announcement, err := azure.NewScenario("live-migration", crashed.resource())
 	if err != nil {
 		return "", err
 	}

@@ -67,9 +67,9 @@ func (h *webhook) received(m notify.Moment) (notification, bool) {
 }
 
 // reportNotifications reports the notifications of the agent.
-func (s *stage) reportNotifications(ctx context.Context, a *stepOutput, r azure.Record, _ []azure.Pod) error {
+func (s *stage) reportNotifications(ctx context.Context, a *stepOutput, r azure.EventRecord, _ []azure.Pod) error {
 	var detected, drained notification
-	err := testbed.Poll(ctx, "the webhook is notified of both moments", func() (ok bool) {
+	err := testbed.PollUntil(ctx, "the webhook is notified of both moments", func() (ok bool) {
 		detected, _ = s.hook.received(notify.Detected)
 		drained, ok = s.hook.received(notify.Drained)
 		return ok && !detected.at.IsZero()

@@ -130,7 +130,7 @@ func (o *poolObserver) maxConcurrentUnschedulable() int {
 
 // awaitPhase waits until the retirement of a machine's node has reached a phase.
 func (o *poolObserver) awaitPhase(ctx context.Context, instance int, phase v1alpha1.Phase) error {
-	err := testbed.Poll(ctx, fmt.Sprintf("the retirement of %s is %s", ciPool.NodeName(instance), phase), func() bool {
+	err := testbed.PollUntil(ctx, fmt.Sprintf("the retirement of %s is %s", ciPool.NodeName(instance), phase), func() bool {
 		return !o.phaseTime(instance, phase).IsZero()
 	})
 	if rt := o.retirementOf(instance); err != nil && rt != nil {

@@ -35,7 +35,7 @@ func (s *stage) runSpotNotice(ctx context.Context, a *stepOutput) (string, error
 		return "", err
 	}
 	a.print(at, "the agent has seen the notice and cordoned the node, and starts to drain it")
-	for _, tell := range []func(context.Context, *stepOutput, azure.Record, []azure.Pod) error{
+	for _, tell := range []func(context.Context, *stepOutput, azure.EventRecord, []azure.Pod) error{
 		s.reportSearch, s.reportOrders, s.reportWeb(minReady), s.reportInvoices, s.reportEncoder, s.reportMachineEnd, s.reportNotifications,
 	} {
 		if err := tell(ctx, a, r, pods); err != nil {
@@ -46,7 +46,7 @@ func (s *stage) runSpotNotice(ctx context.Context, a *stepOutput) (string, error
 	return "40 of 40 pods finished, 0 cut short, 0 lost; an Event reports 1 forced deletion", err
 }
 
-func (s *stage) reportSearch(ctx context.Context, a *stepOutput, _ azure.Record, pods []azure.Pod) error {
+func (s *stage) reportSearch(ctx context.Context, a *stepOutput, _ azure.EventRecord, pods []azure.Pod) error {
 	pods, err := s.awaitPods(ctx, podsOfApp(search, pods), int(search.Replicas), "of search ended", hasEnded)
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (s *stage) reportSearch(ctx context.Context, a *stepOutput, _ azure.Record,
 	return nil
 }
 
-func (s *stage) reportOrders(ctx context.Context, a *stepOutput, _ azure.Record, pods []azure.Pod) error {
+func (s *stage) reportOrders(ctx context.Context, a *stepOutput, _ azure.EventRecord, pods []azure.Pod) error {
 	pods, err := s.awaitPods(ctx, podsOfApp(orders, pods), 1, "of orders-db ended", hasEnded)
 	if err != nil {
 		return err
@@ -64,7 +64,7 @@ func (s *stage) reportOrders(ctx context.Context, a *stepOutput, _ azure.Record,
 		return err
 	}
 	a.print(time.Now(), "orders-db: the StatefulSet's pod took %.0f s to stop. Only then its replacement started on another node",
-		pods[0].EndedAt.Sub(pods[0].AskedSeenAt).Seconds())
+		pods[0].EndedAt.Sub(pods[0].DeletionSeenAt).Seconds())
 	twin := s.replacementOf(pods[0])
 	return check(twin.BoundAt.After(pods[0].EndedAt), "orders-db's new pod bound after the end of the old pod, at "+
 		formatTime(pods[0].EndedAt), "bound at %s", formatTime(twin.BoundAt))
@@ -83,8 +83,8 @@ func (s *stage) replacementOf(old azure.Pod) azure.Pod {
 // webMinReady is the number of web's pods that the PDB requires to be Ready.
 const webMinReady = 30 - 6
 
-func (s *stage) reportWeb(least func() int32) func(context.Context, *stepOutput, azure.Record, []azure.Pod) error {
-	return func(ctx context.Context, a *stepOutput, _ azure.Record, pods []azure.Pod) error {
+func (s *stage) reportWeb(least func() int32) func(context.Context, *stepOutput, azure.EventRecord, []azure.Pod) error {
+	return func(ctx context.Context, a *stepOutput, _ azure.EventRecord, pods []azure.Pod) error {
 		pods, err := s.awaitPods(ctx, podsOfApp(web, pods), int(web.Replicas), "of web ended", hasEnded)
 		if err != nil {
 			return err
@@ -123,29 +123,29 @@ func (s *stage) watchReady(ctx context.Context, app workload.App) (least func() 
 	}
 }
 
-func (s *stage) reportInvoices(ctx context.Context, a *stepOutput, r azure.Record, pods []azure.Pod) error {
+func (s *stage) reportInvoices(ctx context.Context, a *stepOutput, r azure.EventRecord, pods []azure.Pod) error {
 	pods, err := s.awaitPods(ctx, podsOfApp(invoices, pods), 1, "of invoices deleted", wasDeleted)
 	if err != nil {
 		return err
 	}
 	p := pods[0]
-	a.print(p.AskedSeenAt, "invoices: the PDB allows no eviction. With %.0f s left it is deleted nevertheless, so that it gets its %d s",
-		r.NotBefore.Sub(p.AskedSeenAt).Seconds(), p.FirstGrantedSeconds)
+	a.print(p.DeletionSeenAt, "invoices: the PDB allows no eviction. With %.0f s left it is deleted nevertheless, so that it gets its %d s",
+		r.NotBefore.Sub(p.DeletionSeenAt).Seconds(), p.FirstGrantedSeconds)
 	return check(p.FirstGrantedSeconds >= p.WantedSeconds, "10 s grace period for invoices", "%d s", p.FirstGrantedSeconds)
 }
 
-func (s *stage) reportEncoder(ctx context.Context, a *stepOutput, _ azure.Record, pods []azure.Pod) error {
+func (s *stage) reportEncoder(ctx context.Context, a *stepOutput, _ azure.EventRecord, pods []azure.Pod) error {
 	pods, err := s.awaitPods(ctx, podsOfApp(encoder, pods), 1, "of encoder ended", hasEnded)
 	if err != nil {
 		return err
 	}
-	took := pods[0].EndedAt.Sub(pods[0].AskedSeenAt)
+	took := pods[0].EndedAt.Sub(pods[0].DeletionSeenAt)
 	a.print(pods[0].EndedAt, "encoder: needed 20 s to stop, and got them")
 	return check(took > 19*time.Second, "encoder to stop 20 s after its eviction", "%s", took)
 }
 
 // reportMachineEnd follows the machine to its end.
-func (s *stage) reportMachineEnd(ctx context.Context, a *stepOutput, r azure.Record, _ []azure.Pod) error {
+func (s *stage) reportMachineEnd(ctx context.Context, a *stepOutput, r azure.EventRecord, _ []azure.Pod) error {
 	r, err := s.awaitApproval(ctx, r)
 	if err != nil {
 		return err

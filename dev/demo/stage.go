@@ -31,7 +31,7 @@ type machine struct {
 }
 
 func (m machine) node() string     { return m.pool.NodeName(m.instance) }
-func (m machine) resource() string { return m.pool.Resource(m.instance) }
+func (m machine) resource() string { return m.pool.ResourceName(m.instance) }
 
 // The machines by role. Nothing happens to the two of refuge.
 var (
@@ -53,14 +53,14 @@ const shop = "shop"
 
 // The apps of the steps.
 var (
-	onSpot                                 = workload.SpotNode(shop, map[string]string{nodeGroupLabel(preempted): ""})
+	onSpot                                 = workload.NewSpotApps(shop, map[string]string{nodeGroupLabel(preempted): ""})
 	web, search, orders, invoices, encoder = onSpot.Web, onSpot.Search, onSpot.Orders, onSpot.Invoices, onSpot.Encoder
 
-	accounts = pinTo(rebooted, workload.App{Name: "accounts", Replicas: 8, Stop: "2"})
-	payments = pinTo(crashed, workload.App{Name: "payments", Replicas: 6, MaxUnavailable: "1", Start: "0.5"})
-	reports  = pinTo(cancelledOn, workload.App{Name: "reports", Replicas: 6, MaxUnavailable: "1", Start: "2"})
+	accounts = pinTo(rebooted, workload.App{Name: "accounts", Replicas: 8, StopSeconds: "2"})
+	payments = pinTo(crashed, workload.App{Name: "payments", Replicas: 6, MaxUnavailable: "1", StartSeconds: "0.5"})
+	reports  = pinTo(cancelledOn, workload.App{Name: "reports", Replicas: 6, MaxUnavailable: "1", StartSeconds: "2"})
 	catalog  = pinTo(redeployed[0], workload.App{Name: "catalog", Replicas: 5})
-	renderer = pinTo(redeployed[1], workload.App{Name: "renderer", Replicas: 3, Stop: "8"})
+	renderer = pinTo(redeployed[1], workload.App{Name: "renderer", Replicas: 3, StopSeconds: "8"})
 )
 
 func pinTo(m machine, a workload.App) workload.App {
@@ -69,8 +69,8 @@ func pinTo(m machine, a workload.App) workload.App {
 }
 
 func shopObjects() []runtime.Object {
-	return append(append([]runtime.Object{workload.Namespace(shop)}, onSpot.Objects()...),
-		accounts.Deployment(), payments.Deployment(), payments.Budget(), reports.Deployment(), reports.Budget(),
+	return append(append([]runtime.Object{workload.NewNamespace(shop)}, onSpot.Objects()...),
+		accounts.Deployment(), payments.Deployment(), payments.PodDisruptionBudget(), reports.Deployment(), reports.PodDisruptionBudget(),
 		catalog.Deployment(), renderer.Deployment(),
 		workload.App{Namespace: shop, Name: "log-collector"}.DaemonSet(),
 	)
@@ -101,12 +101,12 @@ func prepareStage(ctx context.Context, t *testbed.Testbed) (*stage, error) {
 			groups[nodeGroupLabel(m)] = ""
 		}
 		nodes = append(nodes, node)
-		t.Azure.ScaleSet(m.pool.ScaleSet())
+		t.Azure.EnsureScaleSet(m.pool.ScaleSetName())
 	}
 	if err := t.AddNodes(ctx, nodes...); err != nil {
 		return nil, err
 	}
-	if err := workload.CreateSettled(ctx, t.Client(), shopObjects()...); err != nil {
+	if err := workload.CreateAndAwait(ctx, t.Client(), shopObjects()...); err != nil {
 		return nil, err
 	}
 	if err := s.addBuildPool(ctx); err != nil {

@@ -52,8 +52,8 @@ type Group struct {
 	Target   int
 	// Node is the template's Node in protobuf. Nil returns Unimplemented.
 	Node []byte
-	// OldNode sends Node as providers for older cluster autoscalers do.
-	OldNode bool
+	// OldNodeFormat sends Node as providers for older cluster autoscalers do.
+	OldNodeFormat bool
 	// Price is the price per hour.
 	Price float64
 }
@@ -74,12 +74,12 @@ type Server struct {
 // Faults configures misbehaviour.
 // Handle, if set, is called first. It reports whether it has responded.
 type Faults struct {
-	// Handle, if set, is asked first; it reports whether it has answered.
-	Handle func(w http.ResponseWriter, method string) bool
-	// Answer, if set, is called after a call took effect. It reports whether it has responded instead of the provider.
-	Answer func(w http.ResponseWriter, method string) bool
-	// Late lists machines as running forever after their deletion was accepted.
-	Late bool
+	// BeforeCall, if set, is asked first; it reports whether it has answered.
+	BeforeCall func(w http.ResponseWriter, method string) bool
+	// AfterCall, if set, is called after a call took effect. It reports whether it has responded instead of the provider.
+	AfterCall func(w http.ResponseWriter, method string) bool
+	// KeepDeletedListed lists machines as running forever after their deletion was accepted.
+	KeepDeletedListed bool
 	// Quota is the maximum number of machines, if not 0.
 	Quota int
 }
@@ -133,8 +133,8 @@ func (s *Server) refreshCache() {
 	}
 }
 
-// Machines returns the IDs of the machines, sorted.
-func (s *Server) Machines() (ids []string) {
+// ProviderIDs returns the IDs of the machines, sorted.
+func (s *Server) ProviderIDs() (ids []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.advanceMachines()
@@ -147,21 +147,21 @@ func (s *Server) Machines() (ids []string) {
 	return ids
 }
 
-// Target returns the target size of a group.
-func (s *Server) Target(group string) int {
+// TargetSize returns the target size of a group.
+func (s *Server) TargetSize(group string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.groups[group].Target
 }
 
-func (s *Server) Requests(method string) int {
+func (s *Server) CountRequests(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.requests[method]
 }
 
-// Lose removes a machine without a request.
-func (s *Server) Lose(id string) {
+// RemoveMachine removes a machine without a request.
+func (s *Server) RemoveMachine(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for group := range s.machines {
@@ -169,17 +169,17 @@ func (s *Server) Lose(id string) {
 	}
 }
 
-// Hang makes the deletion of a machine hang.
-func (s *Server) Hang(id string) { s.changeLocked(func() { s.hangs[id] = true }) }
+// HangDeletion makes the deletion of a machine hang.
+func (s *Server) HangDeletion(id string) { s.changeLocked(func() { s.hangs[id] = true }) }
 
-// Fail makes the deletion of a machine fail.
-func (s *Server) Fail(id string) { s.changeLocked(func() { s.fails[id] = true }) }
+// FailDeletion makes the deletion of a machine fail.
+func (s *Server) FailDeletion(id string) { s.changeLocked(func() { s.fails[id] = true }) }
 
-// Misbehave sets the faults.
-func (s *Server) Misbehave(f Faults) { s.changeLocked(func() { s.faults = f }) }
+// SetFaults sets the faults.
+func (s *Server) SetFaults(f Faults) { s.changeLocked(func() { s.faults = f }) }
 
-// Heal removes all faults, hangs and failures.
-func (s *Server) Heal() {
+// ClearFaults removes all faults, hangs and failures.
+func (s *Server) ClearFaults() {
 	s.changeLocked(func() {
 		s.faults = Faults{}
 		clear(s.hangs)
@@ -202,17 +202,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	frame, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 	if err != nil || len(frame) < 5 || frame[0] != 0 || int(binary.BigEndian.Uint32(frame[1:])) != len(frame)-5 {
-		Answer(w, nil, InvalidArgument, "invalid frame")
+		WriteResponse(w, nil, InvalidArgument, "invalid frame")
 		return
 	}
 	request, err := parseFields(frame[5:])
 	if err != nil {
-		Answer(w, nil, InvalidArgument, err.Error())
+		WriteResponse(w, nil, InvalidArgument, err.Error())
 		return
 	}
 	s.mu.Lock()
 	s.requests[method]++
-	handle := s.faults.Handle
+	handle := s.faults.BeforeCall
 	s.mu.Unlock()
 	if handle != nil && handle(w, method) {
 		return
@@ -221,14 +221,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer s.mu.Unlock()
 	s.advanceMachines()
 	answer, code, message := s.runCall(method, request)
-	if s.faults.Answer != nil && s.faults.Answer(w, method) {
+	if s.faults.AfterCall != nil && s.faults.AfterCall(w, method) {
 		return
 	}
-	Answer(w, answer, code, message)
+	WriteResponse(w, answer, code, message)
 }
 
-// Answer writes a message and the trailers that end a call.
-func Answer(w http.ResponseWriter, message []byte, code int, text string) {
+// WriteResponse writes a message and the trailers that end a call.
+func WriteResponse(w http.ResponseWriter, message []byte, code int, text string) {
 	w.Header().Set("Content-Type", "application/grpc")
 	if code == OK {
 		head := make([]byte, 5)
@@ -271,7 +271,7 @@ func (s *Server) runCall(method string, r fields) (answer []byte, code int, mess
 			return nil, Unimplemented, "no templates"
 		}
 		number := protowire.Number(2)
-		if group.OldNode {
+		if group.OldNodeFormat {
 			number = 1
 		}
 		answer = appendMessage(nil, number, group.Node)
@@ -312,7 +312,7 @@ func (s *Server) deleteNodes(group *Group, r fields) ([]byte, int, string) {
 			return nil, NotFound, "no such node"
 		}
 		group.Target--
-		if s.faults.Late {
+		if s.faults.KeepDeletedListed {
 			continue
 		}
 		m := s.machines[group.ID][i]

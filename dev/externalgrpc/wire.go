@@ -84,12 +84,12 @@ func appendFloat(to []byte, n protowire.Number, f float64) []byte {
 	return protowire.AppendFixed64(protowire.AppendTag(to, n, protowire.Fixed64Type), math.Float64bits(f))
 }
 
-// Throttle responds that the caller must retry later, in gRPC's standard form: a google.rpc.Status with a
+// WriteThrottled responds that the caller must retry later, in gRPC's standard form: a google.rpc.Status with a
 // google.rpc.RetryInfo.
-func Throttle(w http.ResponseWriter, after time.Duration) {
+func WriteThrottled(w http.ResponseWriter, after time.Duration) {
 	retry := appendMessage(nil, 1, appendInt(nil, 1, int(after/time.Second)))
 	detail := appendMessage(appendText(nil, 1, "type.googleapis.com/google.rpc.RetryInfo"), 2, retry)
 	status := appendMessage(appendText(appendInt(nil, 1, Unavailable), 2, "later"), 3, detail)
 	w.Header().Set(http.TrailerPrefix+"Grpc-Status-Details-Bin", base64.RawStdEncoding.EncodeToString(status))
-	Answer(w, nil, Unavailable, "later")
+	WriteResponse(w, nil, Unavailable, "later")
 }

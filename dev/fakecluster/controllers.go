@@ -86,7 +86,7 @@ func (c *Cluster) runKubelets(now time.Time, orphans map[types.UID]time.Time) {
 	forEachObject(c, nodes, func(k objectKey, n *corev1.Node) {
 		lease := objectKey{leases, corev1.NamespaceNodeLease, k.name}
 		switch {
-		case controlplane.IsOff(n):
+		case controlplane.IsPoweredOff(n):
 			c.leaseRenewals[k.name] = 2 // the first renewal may fall into the moment of power-on
 			return
 		case c.leaseRenewals[k.name] > 0:
@@ -116,7 +116,7 @@ func (c *Cluster) runKubelets(now time.Time, orphans map[types.UID]time.Time) {
 		case slices.ContainsFunc(node.Spec.Taints, isOutOfServiceTaint) && !isReady(node.Status.Conditions):
 			noGrace := int64(0) // the pod garbage collector deletes without grace
 			_, _ = c.deleteObject(k, metav1.DeleteOptions{GracePeriodSeconds: &noGrace})
-		case controlplane.IsOff(node):
+		case controlplane.IsPoweredOff(node):
 		case p.DeletionTimestamp != nil && !now.Before(c.stopTimes[p.UID]):
 			endContainers(p, c.stopTimes[p.UID], now)
 			c.storeObject(k, p)
@@ -171,7 +171,7 @@ func (c *Cluster) startTermination(p *corev1.Pod, grace *int64) {
 		grace = p.Spec.TerminationGracePeriodSeconds
 	}
 	stopTime := time.Now().Add(time.Duration(*grace) * time.Second)
-	if seconds, err := strconv.ParseFloat(cmp.Or(p.Annotations[controlplane.StopSeconds], "1"), 64); err == nil {
+	if seconds, err := strconv.ParseFloat(cmp.Or(p.Annotations[controlplane.StopSecondsAnnotation], "1"), 64); err == nil {
 		if stops := time.Now().Add(time.Duration(seconds * float64(time.Second))); stops.Before(stopTime) {
 			stopTime = stops
 		}

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Kinds formats the number of requests of each kind.
-func Kinds(requests []Request) string {
+// FormatKinds formats the number of requests of each kind.
+func FormatKinds(requests []Request) string {
 	count := map[string]int{}
 	for _, r := range requests {
 		count[r.Kind]++
@@ -23,12 +23,12 @@ func Kinds(requests []Request) string {
 	return strings.Join(all, ", ")
 }
 
-// AtEach runs a subtest for each request of an undisturbed run, and for each moment of it. The subtest calls run with
-// one request and logs if run's requests do not include it, because the number of requests varies between runs. AtEach
+// RunAtEachRequest runs a subtest for each request of an undisturbed run, and for each moment of it. The subtest calls run with
+// one request and logs if run's requests do not include it, because the number of requests varies between runs. RunAtEachRequest
 // logs the number of such runs, which are still checked. It fails if no request was met. It reports each kind to missed
 // if its first request was not met. Pass t.Errorf if every run must have each kind, and t.Logf otherwise.
-func AtEach(t *testing.T, requests []Request, missed func(format string, args ...any),
-	run func(t *testing.T, number int, at Point, moment Moment) []Request,
+func RunAtEachRequest(t *testing.T, requests []Request, missed func(format string, args ...any),
+	run func(t *testing.T, number int, at RequestID, moment Moment) []Request,
 ) {
 	t.Helper()
 	var seenPoints sync.Map // kinds and moments
@@ -51,9 +51,9 @@ func AtEach(t *testing.T, requests []Request, missed func(format string, args ..
 	})
 	for i, r := range requests {
 		for _, moment := range Moments() {
-			t.Run(fmt.Sprintf("%s,%s", r.Point, moment), func(t *testing.T) {
-				seen := run(t, i, r.Point, moment)
-				if !slices.ContainsFunc(seen, func(s Request) bool { return s.Point == r.Point }) {
+			t.Run(fmt.Sprintf("%s,%s", r.RequestID, moment), func(t *testing.T) {
+				seen := run(t, i, r.RequestID, moment)
+				if !slices.ContainsFunc(seen, func(s Request) bool { return s.RequestID == r.RequestID }) {
 					t.Log("this run ended without the expected request")
 					notMet.Add(1)
 					return

@@ -11,17 +11,17 @@ import (
 
 func TestAtEachReportsMissedKindAtEachMoment(t *testing.T) {
 	point := func(kind string, nth int) faultproxy.Request {
-		return faultproxy.Request{Point: faultproxy.Point{Kind: kind, Nth: nth}}
+		return faultproxy.Request{RequestID: faultproxy.RequestID{Kind: kind, Nth: nth}}
 	}
 	always, never, rare := point("GET /always", 1), point("GET /never", 1), point("GET /always", 2)
 	var mu sync.Mutex
 	var missed []string
 	t.Run("each", func(t *testing.T) {
-		faultproxy.AtEach(t, []faultproxy.Request{always, never, rare}, func(format string, args ...any) {
+		faultproxy.RunAtEachRequest(t, []faultproxy.Request{always, never, rare}, func(format string, args ...any) {
 			mu.Lock()
 			defer mu.Unlock()
 			missed = append(missed, fmt.Sprintf(format, args...))
-		}, func(*testing.T, int, faultproxy.Point, faultproxy.Moment) []faultproxy.Request {
+		}, func(*testing.T, int, faultproxy.RequestID, faultproxy.Moment) []faultproxy.Request {
 			return []faultproxy.Request{always}
 		})
 	})

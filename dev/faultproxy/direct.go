@@ -11,13 +11,13 @@ import (
 	"sync"
 )
 
-// Direct returns a transport to a handler in the same process. It uses no network, so it works in virtual time
+// NewDirectTransport returns a transport to a handler in the same process. It uses no network, so it works in virtual time
 // (testing/synctest). A handler that panics with http.ErrAbortHandler cuts the response, as in a server.
-func Direct(to http.Handler) http.RoundTripper { return directTransport{handler: to} }
+func NewDirectTransport(to http.Handler) http.RoundTripper { return directTransport{handler: to} }
 
 type directTransport struct {
 	handler       http.Handler
-	life          *Life // nil for a transport that never ends
+	life          *ProcessLife // nil for a transport that never ends
 	lateTransport http.RoundTripper
 }
 
@@ -29,28 +29,28 @@ func (p *Proxy) ServeDirect(name string, server *url.URL, transport http.RoundTr
 // Front is a proxied server without a network.
 type Front struct{ handler http.Handler }
 
-// Of returns the transport of one process. An emulated process may have to read after it was killed. Then the transport
+// Transport returns the transport of one process. An emulated process may have to read after it was killed. Then the transport
 // late serves the request, and the proxy does not see it. With a nil late such reads fail.
-func (f *Front) Of(l *Life, late http.RoundTripper) http.RoundTripper {
+func (f *Front) Transport(l *ProcessLife, late http.RoundTripper) http.RoundTripper {
 	return directTransport{f.handler, l, late}
 }
 
-// Life is one process behind a proxy without a network, from start to kill.
-type Life struct {
+// ProcessLife is one process behind a proxy without a network, from start to kill.
+type ProcessLife struct {
 	number int
 	alive  context.Context
 	kill   context.CancelFunc
 }
 
-// Begin starts the life of the next process, see NextLife.
-func (p *Proxy) Begin() *Life {
-	p.NextLife()
+// StartLife starts the life of the next process, see StartNextLife.
+func (p *Proxy) StartLife() *ProcessLife {
+	p.StartNextLife()
 	alive, kill := context.WithCancel(context.Background())
-	return &Life{int(p.life.Load()), alive, kill}
+	return &ProcessLife{int(p.life.Load()), alive, kill}
 }
 
-// End cuts the connections of the process, as SIGKILL does. Later requests of it fail.
-func (l *Life) End() { l.kill() }
+// Kill cuts the connections of the process, as SIGKILL does. Later requests of it fail.
+func (l *ProcessLife) Kill() { l.kill() }
 
 // errCut is the error of a request with a connection that is cut before the response begins.
 var errCut = errors.New("the connection was cut")

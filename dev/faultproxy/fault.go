@@ -16,36 +16,36 @@ type Fault struct {
 	Delay time.Duration
 	// Status is returned without forwarding the request. A 429 has a Retry-After of 1 second, the shortest possible.
 	Status int
-	// Lost cuts the connection after the server has answered: the server has acted, but the client does not know.
-	Lost bool
-	// Cut is the number of response bytes before the connection is cut. It also cuts watches.
-	Cut int
-	// Stale is the maximum age of an earlier response to the same GET, which is returned instead of a new one. It
+	// LoseResponse cuts the connection after the server has answered: the server has acted, but the client does not know.
+	LoseResponse bool
+	// CutAfterBytes is the number of response bytes before the connection is cut. It also cuts watches.
+	CutAfterBytes int
+	// StaleWithin is the maximum age of an earlier response to the same GET, which is returned instead of a new one. It
 	// emulates a server that lags behind. Without such a response, the request is forwarded.
-	Stale time.Duration
-	// Lag is by how much the events of a watch come late. It means nothing for other requests.
+	StaleWithin time.Duration
+	// WatchLag is by how much the events of a watch come late. It means nothing for other requests.
 	// Lag is the delay of the events of a watch. Other requests ignore it.
-	Lag time.Duration
+	WatchLag time.Duration
 }
 
-// Faults sets the function that returns the fault of each request. f may be called concurrently. Call Faults before
+// SetFaults sets the function that returns the fault of each request. f may be called concurrently. Call Faults before
 // Serve.
-func (p *Proxy) Faults(f func(Request) Fault) { p.fault = f }
+func (p *Proxy) SetFaults(f func(Request) Fault) { p.fault = f }
 
-// Odds configures the faults of a Schedule.
-type Odds struct {
+// FaultRates configures the faults of a Schedule.
+type FaultRates struct {
 	// Percent is the percentage of requests that fail.
 	Percent int
 	// Delay and Stale are the maximum delay of a response or event, and the maximum age of a stale response.
 	Delay, Stale time.Duration
 }
 
-// Schedule returns a function for Faults that selects the failing requests and their faults by a seed. The same seed and
+// NewFaultSchedule returns a function for Faults that selects the failing requests and their faults by a seed. The same seed and
 // sequence of requests give the same faults.
-func Schedule(seed uint64, odds Odds) func(Request) Fault {
+func NewFaultSchedule(seed uint64, odds FaultRates) func(Request) Fault {
 	return func(r Request) Fault {
 		h := uint64(14695981039346656037) // FNV-1a over what the request is
-		for _, b := range []byte(fmt.Sprint(r.Point)) {
+		for _, b := range []byte(fmt.Sprint(r.RequestID)) {
 			h = (h ^ uint64(b)) * 1099511628211
 		}
 		random := rand.New(rand.NewPCG(seed, h))
@@ -63,12 +63,12 @@ func Schedule(seed uint64, odds Odds) func(Request) Fault {
 		case 3:
 			return Fault{Status: http.StatusServiceUnavailable}
 		case 4:
-			return Fault{Lost: true}
+			return Fault{LoseResponse: true}
 		case 5:
-			return Fault{Cut: 1 + random.IntN(2000)}
+			return Fault{CutAfterBytes: 1 + random.IntN(2000)}
 		}
 		// Stale reads are the likeliest to cause errors.
-		return Fault{Stale: odds.Stale, Lag: late}
+		return Fault{StaleWithin: odds.Stale, WatchLag: late}
 	}
 }
 
@@ -82,15 +82,15 @@ func (f Fault) serveFaulty(w http.ResponseWriter, r *http.Request, forward http.
 	switch {
 	case f.Status != 0:
 		f.writeError(w, r)
-	case f.Lost:
+	case f.LoseResponse:
 		lagging.ServeHTTP(w, r)
-	case f.Cut > 0:
-		forward.ServeHTTP(&truncatingWriter{ResponseWriter: w, left: f.Cut}, r)
-	case f.Lag > 0 && isWatch(r):
-		late := newDelayedWriter(w, r, f.Lag)
+	case f.CutAfterBytes > 0:
+		forward.ServeHTTP(&truncatingWriter{ResponseWriter: w, left: f.CutAfterBytes}, r)
+	case f.WatchLag > 0 && isWatch(r):
+		late := newDelayedWriter(w, r, f.WatchLag)
 		defer late.close()
 		forward.ServeHTTP(late, r)
-	case f.Stale > 0 && old.serveCached(w, r, f.Stale):
+	case f.StaleWithin > 0 && old.serveCached(w, r, f.StaleWithin):
 	default:
 		forward.ServeHTTP(w, r)
 	}

@@ -30,12 +30,12 @@ func read(t *testing.T, address string) string {
 
 func TestStaleResponseIsEarlierResponse(t *testing.T) {
 	p := faultproxy.New(byMethod)
-	p.Faults(func(r faultproxy.Request) faultproxy.Fault {
+	p.SetFaults(func(r faultproxy.Request) faultproxy.Fault {
 		switch r.Nth {
 		case 1, 3, 4: // the first request has no earlier answer
-			return faultproxy.Fault{Stale: time.Hour}
+			return faultproxy.Fault{StaleWithin: time.Hour}
 		case 5:
-			return faultproxy.Fault{Stale: time.Nanosecond}
+			return faultproxy.Fault{StaleWithin: time.Nanosecond}
 		}
 		return faultproxy.Fault{}
 	})
@@ -54,7 +54,7 @@ func TestStaleResponseIsEarlierResponse(t *testing.T) {
 func TestWatchLagDelaysEventsInOrder(t *testing.T) {
 	const lag = 30 * time.Millisecond
 	p := faultproxy.New(byMethod)
-	p.Faults(func(faultproxy.Request) faultproxy.Fault { return faultproxy.Fault{Lag: lag} })
+	p.SetFaults(func(faultproxy.Request) faultproxy.Fault { return faultproxy.Fault{WatchLag: lag} })
 	address, _ := startProxiedServer(t, p, func(w http.ResponseWriter, _ *http.Request) {
 		for i := range 3 {
 			_, _ = fmt.Fprintln(w, i)
@@ -79,7 +79,7 @@ func TestWatchLagDelaysEventsInOrder(t *testing.T) {
 func TestGuardRunsBeforeForwarding(t *testing.T) {
 	p := faultproxy.New(byMethod)
 	var reached atomic.Bool
-	p.Guard(func(_ context.Context, r faultproxy.Request, body []byte) {
+	p.OnWrite(func(_ context.Context, r faultproxy.Request, body []byte) {
 		if r.Method != http.MethodPost || string(body) != "please" || reached.Load() {
 			t.Errorf("%s with %q; request at the server: %t", r.Method, body, reached.Load())
 		}
@@ -102,7 +102,7 @@ func TestAbandonedRequestIsNotForwardedAfterGuard(t *testing.T) {
 	p := faultproxy.New(byMethod)
 	ctx, giveUp := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	p.Guard(func(ctx context.Context, _ faultproxy.Request, _ []byte) {
+	p.OnWrite(func(ctx context.Context, _ faultproxy.Request, _ []byte) {
 		defer close(done)
 		giveUp()
 		<-ctx.Done()
@@ -127,12 +127,12 @@ func TestAbandonedRequestIsNotForwardedAfterGuard(t *testing.T) {
 }
 
 func TestScheduleIsDeterministic(t *testing.T) {
-	odds := faultproxy.Odds{Percent: 30, Delay: time.Second, Stale: time.Second}
+	odds := faultproxy.FaultRates{Percent: 30, Delay: time.Second, Stale: time.Second}
 	failed := 0
-	one, same, other := faultproxy.Schedule(7, odds), faultproxy.Schedule(7, odds), faultproxy.Schedule(8, odds)
+	one, same, other := faultproxy.NewFaultSchedule(7, odds), faultproxy.NewFaultSchedule(7, odds), faultproxy.NewFaultSchedule(8, odds)
 	differs := false
 	for n := range 1000 {
-		r := faultproxy.Request{Point: faultproxy.Point{Kind: "GET", Nth: n}}
+		r := faultproxy.Request{RequestID: faultproxy.RequestID{Kind: "GET", Nth: n}}
 		fault := one(r)
 		if fault != same(r) {
 			t.Fatalf("%s has the fault %+v and then %+v", r, fault, same(r))

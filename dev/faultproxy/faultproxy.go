@@ -41,13 +41,13 @@ func Moments() []Moment { return []Moment{Before, After} }
 type Request struct {
 	// Server is the name given to Serve.
 	Server, Method, Path, Query string
-	// Life numbers the processes that used the proxy one after the other, see NextLife.
+	// Life numbers the processes that used the proxy one after the other, see StartNextLife.
 	Life int
-	Point
+	RequestID
 }
 
-// Point identifies a request of a run in a way that is valid in other runs.
-type Point struct {
+// RequestID identifies a request of a run in a way that is valid in other runs.
+type RequestID struct {
 	// Kind is the result of the function given to New.
 	Kind string
 	// Nth counts the requests of a kind from 1 in the order of arrival. The order between kinds may vary if a process
@@ -55,7 +55,7 @@ type Point struct {
 	Nth int
 }
 
-func (p Point) String() string { return fmt.Sprintf("%s, number %d", p.Kind, p.Nth) }
+func (p RequestID) String() string { return fmt.Sprintf("%s, number %d", p.Kind, p.Nth) }
 
 // Proxy is a proxy for one process and any number of servers. Its methods may be called concurrently.
 type Proxy struct {
@@ -64,7 +64,7 @@ type Proxy struct {
 	mu          sync.Mutex
 	requests    []Request
 	nth         map[string]int
-	interruptAt Point
+	interruptAt RequestID
 	moment      Moment
 	onInterrupt func(Request)
 	fault       func(Request) Fault
@@ -78,9 +78,9 @@ type Proxy struct {
 // New returns a proxy without faults. The function kind returns the kind of a request, which has an empty Point.
 func New(kind func(Request) string) *Proxy { return &Proxy{kind: kind, nth: map[string]int{}} }
 
-// At calls do once, at the request identified by point. When do returns, the connection is cut: before or after the
+// InterruptAt calls do once, at the request identified by point. When do returns, the connection is cut: before or after the
 // server, as moment demands. Call At before the first request.
-func (p *Proxy) At(point Point, moment Moment, do func(Request)) {
+func (p *Proxy) InterruptAt(point RequestID, moment Moment, do func(Request)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.interruptAt, p.moment, p.onInterrupt = point, moment, do
@@ -163,9 +163,9 @@ func (p *Proxy) newHandler(name string, direct *httputil.ReverseProxy) http.Hand
 	})
 }
 
-// Guard sets a function that is called with each request and its body before forwarding, except for GET. Its context
+// OnWrite sets a function that is called with each request and its body before forwarding, except for GET. Its context
 // ends when the client gives up; then the request is not forwarded. Call Guard before the first request.
-func (p *Proxy) Guard(f func(ctx context.Context, r Request, body []byte)) { p.onWrite = f }
+func (p *Proxy) OnWrite(f func(ctx context.Context, r Request, body []byte)) { p.onWrite = f }
 
 // callGuard calls the guard.
 func (p *Proxy) callGuard(request Request, r *http.Request) {
@@ -183,10 +183,10 @@ func (p *Proxy) callGuard(request Request, r *http.Request) {
 	}
 }
 
-// Answers sets a function that is called before the first byte of each response is delivered, with the arrival time of
+// OnResponse sets a function that is called before the first byte of each response is delivered, with the arrival time of
 // the request. Responses that are held back do not count; responses that are cut do. Call Answers before the first
 // request.
-func (p *Proxy) Answers(f func(r Request, arrived time.Time, status int)) { p.onResponse = f }
+func (p *Proxy) OnResponse(f func(r Request, arrived time.Time, status int)) { p.onResponse = f }
 
 // observeStatus returns a writer that reports the beginning of the response.
 func (p *Proxy) observeStatus(w http.ResponseWriter, request Request) http.ResponseWriter {
@@ -224,9 +224,9 @@ func (b *statusObserver) reportOnce(status int) {
 	}
 }
 
-// NextLife records that the process has ended and before the next one begins: it increments Life for new connections.
+// StartNextLife records that the process has ended and before the next one begins: it increments Life for new connections.
 // Late requests of the dead process keep their Life, because it belongs to the connection.
-func (p *Proxy) NextLife() { p.life.Add(1) }
+func (p *Proxy) StartNextLife() { p.life.Add(1) }
 
 type lifeKey struct{}
 
@@ -242,9 +242,9 @@ func (p *Proxy) registerRequest(name string, r *http.Request) (Request, func(Req
 	request := Request{Server: name, Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Life: life}
 	kind := p.kind(request)
 	p.nth[kind]++
-	request.Point = Point{Kind: kind, Nth: p.nth[kind]}
+	request.RequestID = RequestID{Kind: kind, Nth: p.nth[kind]}
 	p.requests = append(p.requests, request)
-	if p.onInterrupt == nil || request.Point != p.interruptAt {
+	if p.onInterrupt == nil || request.RequestID != p.interruptAt {
 		return request, nil
 	}
 	return request, p.onInterrupt
@@ -261,8 +261,8 @@ func (p *Proxy) Close() error {
 	return errors.Join(errs...)
 }
 
-// Kubeconfig writes a copy of a kubeconfig with another address of the current cluster, without TLS.
-func Kubeconfig(from, to string, server *url.URL) error {
+// WriteKubeconfig writes a copy of a kubeconfig with another address of the current cluster, without TLS.
+func WriteKubeconfig(from, to string, server *url.URL) error {
 	config, err := clientcmd.LoadFromFile(from)
 	if err != nil {
 		return fmt.Errorf("kubeconfig behind a fault proxy: %w", err)

@@ -64,7 +64,7 @@ func TestOnlyNthRequestIsInterrupted(t *testing.T) {
 		t.Run(string(tc.moment), func(t *testing.T) {
 			p := faultproxy.New(byMethod)
 			steppedIn := make(chan faultproxy.Request, 3)
-			p.At(faultproxy.Point{Kind: "GET", Nth: 2}, tc.moment, func(r faultproxy.Request) { steppedIn <- r })
+			p.InterruptAt(faultproxy.RequestID{Kind: "GET", Nth: 2}, tc.moment, func(r faultproxy.Request) { steppedIn <- r })
 			address, served := startProxiedServer(t, p, func(w http.ResponseWriter, r *http.Request) {
 				if r.Header.Get("X-Forwarded-For") != "" {
 					t.Error("the request has an X-Forwarded-For header")
@@ -80,7 +80,7 @@ func TestOnlyNthRequestIsInterrupted(t *testing.T) {
 				t.Errorf("the server was asked %d times, want %d", served.Load(), tc.served)
 			}
 			want := faultproxy.Request{
-				Server: "server", Method: "GET", Path: "/thing", Query: "q=1", Point: faultproxy.Point{Kind: "GET", Nth: 2},
+				Server: "server", Method: "GET", Path: "/thing", Query: "q=1", RequestID: faultproxy.RequestID{Kind: "GET", Nth: 2},
 			}
 			if r := <-steppedIn; r != want || len(steppedIn) != 0 {
 				t.Errorf("interrupted %v and %d more, want only %v", r, len(steppedIn), want)
@@ -125,20 +125,20 @@ func TestAnswersReportsOnlyDeliveredResponses(t *testing.T) {
 	}{
 		{name: "delivered", want: []int{http.StatusOK}},
 		{name: "refused", fault: faultproxy.Fault{Status: http.StatusTooManyRequests}, want: []int{http.StatusTooManyRequests}},
-		{name: "lost", fault: faultproxy.Fault{Lost: true}},
+		{name: "lost", fault: faultproxy.Fault{LoseResponse: true}},
 		{name: "stopped before", moment: faultproxy.Before},
 		{name: "stopped after", moment: faultproxy.After},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := faultproxy.New(byMethod)
-			p.Faults(func(faultproxy.Request) faultproxy.Fault { return tc.fault })
+			p.SetFaults(func(faultproxy.Request) faultproxy.Fault { return tc.fault })
 			if tc.moment != "" {
-				p.At(faultproxy.Point{Kind: "GET", Nth: 1}, tc.moment, func(faultproxy.Request) {})
+				p.InterruptAt(faultproxy.RequestID{Kind: "GET", Nth: 1}, tc.moment, func(faultproxy.Request) {})
 			}
 			var mu sync.Mutex
 			var statuses []int
 			began := time.Now()
-			p.Answers(func(r faultproxy.Request, asked time.Time, status int) {
+			p.OnResponse(func(r faultproxy.Request, asked time.Time, status int) {
 				mu.Lock()
 				defer mu.Unlock()
 				if r.Path != "/thing" || asked.Before(began) {
@@ -173,7 +173,7 @@ func TestRequestLifeIsThatOfConnection(t *testing.T) {
 		_ = resp.Body.Close()
 	}
 	ask(first)
-	p.NextLife()
+	p.StartNextLife()
 	ask(first) // as a request that a dead process had sent
 	ask(&http.Client{Transport: &http.Transport{}})
 	var lives []int

@@ -26,8 +26,8 @@ type Cluster interface {
 // pollInterval is the polling interval of the directory.
 const pollInterval = 50 * time.Millisecond
 
-// Tie keeps the nodes in line with the machines of a host until ctx ends, and then returns nil.
-func Tie(ctx context.Context, c Cluster, hypervisor machines.Hypervisor, host string) error {
+// SyncNodes keeps the nodes in line with the machines of a host until ctx ends, and then returns nil.
+func SyncNodes(ctx context.Context, c Cluster, hypervisor machines.Hypervisor, host string) error {
 	joined := map[string]bool{}
 	for {
 		running := map[string]controlplane.NodeSpec{}

@@ -27,8 +27,8 @@ type Cluster interface {
 // novaPollInterval is the polling interval of Nova.
 const novaPollInterval = 300 * time.Millisecond
 
-// Nova returns a client of Nova for an entry of clouds.yaml.
-func (c *Cloud) Nova(ctx context.Context, user string) (*gophercloud.ServiceClient, error) {
+// NewNovaClient returns a client of Nova for an entry of clouds.yaml.
+func (c *Cloud) NewNovaClient(ctx context.Context, user string) (*gophercloud.ServiceClient, error) {
 	auth, _, secure, err := clouds.Parse(clouds.WithCloudName(user), clouds.WithLocations(c.CloudsFile()))
 	if err != nil {
 		return nil, fmt.Errorf("OpenStack: %w", err)
@@ -46,8 +46,8 @@ func (c *Cloud) Nova(ctx context.Context, user string) (*gophercloud.ServiceClie
 	return client, nil
 }
 
-// Servers lists the servers of the project Demo with this metadata.
-func Servers(ctx context.Context, nova *gophercloud.ServiceClient, metadata map[string]string) ([]servers.Server, error) {
+// ListServers lists the servers of the project Demo with this metadata.
+func ListServers(ctx context.Context, nova *gophercloud.ServiceClient, metadata map[string]string) ([]servers.Server, error) {
 	pages, err := servers.List(nova, servers.ListOpts{}).AllPages(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("OpenStack: listing servers: %w", err)
@@ -73,7 +73,7 @@ func Servers(ctx context.Context, nova *gophercloud.ServiceClient, metadata map[
 // gone.
 func RemoveServers(ctx context.Context, nova *gophercloud.ServiceClient, metadata map[string]string) error {
 	for {
-		left, err := Servers(ctx, nova, metadata)
+		left, err := ListServers(ctx, nova, metadata)
 		if err != nil || len(left) == 0 {
 			return err
 		}
@@ -90,17 +90,17 @@ func RemoveServers(ctx context.Context, nova *gophercloud.ServiceClient, metadat
 	}
 }
 
-// Join keeps the nodes of a control plane in line with the servers with this metadata until ctx ends, and then returns
+// SyncNodes keeps the nodes of a control plane in line with the servers with this metadata until ctx ends, and then returns
 // nil. An ACTIVE server joins as a node with the labels and the size of its flavor. The node of a deleted server is
 // powered off. Join is needed because the servers of the fake hypervisor run nothing.
-func (c *Cloud) Join(ctx context.Context, to Cluster, metadata, labels map[string]string) error {
-	nova, err := c.Nova(ctx, Demo)
+func (c *Cloud) SyncNodes(ctx context.Context, to Cluster, metadata, labels map[string]string) error {
+	nova, err := c.NewNovaClient(ctx, DemoCloud)
 	if err != nil {
 		return err
 	}
 	joined := map[string]bool{}
 	for {
-		all, err := Servers(ctx, nova, metadata)
+		all, err := ListServers(ctx, nova, metadata)
 		if err == nil {
 			err = syncOnce(ctx, to, all, labels, joined)
 		}

@@ -31,17 +31,17 @@ import (
 //go:embed install up down seed.py ml2
 var scripts embed.FS
 
-// Variable names the environment variable with the directory of a running OpenStack for tests.
-const Variable = "SLIPWAY_OPENSTACK"
+// DirVariable names the environment variable with the directory of a running OpenStack for tests.
+const DirVariable = "SLIPWAY_OPENSTACK"
 
-// UntilVariable names the environment variable with the time, in seconds since 1970, until when tests may begin.
-const UntilVariable = "SLIPWAY_OPENSTACK_UNTIL"
+// DeadlineVariable names the environment variable with the time, in seconds since 1970, until when tests may begin.
+const DeadlineVariable = "SLIPWAY_OPENSTACK_UNTIL"
 
 // The entries of clouds.yaml.
 const (
-	Demo  = "demo"  // the project of the tests, without quota, with a network, a security group and a key pair
-	Other = "other" // another, empty project with Nova's default quota
-	Admin = "admin"
+	DemoCloud  = "demo"  // the project of the tests, without quota, with a network, a security group and a key pair
+	OtherCloud = "other" // another, empty project with Nova's default quota
+	AdminCloud = "admin"
 )
 
 // Cloud is a running OpenStack.
@@ -74,12 +74,12 @@ const (
 
 // DefaultDir returns the default directory of OpenStack, next to the binaries of dev/controlplane.
 func DefaultDir() (string, error) {
-	if dir := os.Getenv(controlplane.CacheVariable); dir != "" {
+	if dir := os.Getenv(controlplane.CacheDirVariable); dir != "" {
 		return filepath.Join(dir, "openstack"), nil
 	}
 	user, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("finding a directory for OpenStack (set %s to one): %w", controlplane.CacheVariable, err)
+		return "", fmt.Errorf("finding a directory for OpenStack (set %s to one): %w", controlplane.CacheDirVariable, err)
 	}
 	return filepath.Join(user, "slipway-dev", "openstack"), nil
 }
@@ -103,10 +103,10 @@ func Stop(ctx context.Context, dir string, out io.Writer) error {
 	return runScript(ctx, dir, out, "down", filepath.Join(dir, "run"))
 }
 
-// Begin installs OpenStack if needed, and starts it in its own directory of this name. The database outlives the
+// InstallAndStart installs OpenStack if needed, and starts it in its own directory of this name. The database outlives the
 // process. So Begin first deletes servers of the project Demo with this metadata, which an interrupted run may have
 // left. stop ends OpenStack.
-func Begin(ctx context.Context, name string, metadata map[string]string, out io.Writer) (_ *Cloud, stop func() error, err error) {
+func InstallAndStart(ctx context.Context, name string, metadata map[string]string, out io.Writer) (_ *Cloud, stop func() error, err error) {
 	dir, err := DefaultDir()
 	if err != nil {
 		return nil, nil, err
@@ -123,7 +123,7 @@ func Begin(ctx context.Context, name string, metadata map[string]string, out io.
 		_ = stop() // err has the reason
 		return nil, nil, fmt.Errorf("%w:\n%s", err, log)
 	}
-	nova, err := c.Nova(ctx, Demo)
+	nova, err := c.NewNovaClient(ctx, DemoCloud)
 	if err == nil {
 		err = RemoveServers(ctx, nova, metadata)
 	}
@@ -210,18 +210,18 @@ func recordSkippedTest(dir, test string) error {
 	return errors.Join(err, f.Close())
 }
 
-// ForTest returns the OpenStack that `make test-openstack` has started. It skips the test if there is none, or if the
+// RequireForTest returns the OpenStack that `make test-openstack` has started. It skips the test if there is none, or if the
 // time for tests is over.
-func ForTest(tb testing.TB) *Cloud {
+func RequireForTest(tb testing.TB) *Cloud {
 	tb.Helper()
-	dir := os.Getenv(Variable)
+	dir := os.Getenv(DirVariable)
 	if dir == "" {
 		tb.Skip("no OpenStack runs here: make test-openstack starts one")
 	}
-	if text := os.Getenv(UntilVariable); text != "" {
+	if text := os.Getenv(DeadlineVariable); text != "" {
 		deadline, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			tb.Fatalf("%s is %q: must be seconds since 1970", UntilVariable, text)
+			tb.Fatalf("%s is %q: must be seconds since 1970", DeadlineVariable, text)
 		}
 		if !time.Now().Before(time.Unix(deadline, 0)) {
 			if err := recordSkippedTest(dir, tb.Name()); err != nil {

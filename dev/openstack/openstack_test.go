@@ -8,8 +8,8 @@ import (
 
 func TestTestAfterDeadlineIsSkippedAndRecorded(t *testing.T) {
 	dir := t.TempDir()
-	t.Setenv(Variable, dir)
-	t.Setenv(UntilVariable, "1")
+	t.Setenv(DirVariable, dir)
+	t.Setenv(DeadlineVariable, "1")
 	for _, name := range []string{"one", "another"} {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
@@ -17,7 +17,7 @@ func TestTestAfterDeadlineIsSkippedAndRecorded(t *testing.T) {
 					t.Error("the test was not skipped")
 				}
 			}()
-			ForTest(t)
+			RequireForTest(t)
 		})
 	}
 	got, err := os.ReadFile(filepath.Join(dir, skippedTestsFile))

@@ -36,7 +36,7 @@ type event func() error
 // another one, is deleted and recreated, or changes in one field.
 func (c *snapshotChanger) eventsTowards(want, other *placementtest.Cluster) [][]event {
 	s, now := c.snapshot, &c.cluster.Objects
-	trim := live.TrimPods()
+	trim := live.NewPodTrimmer()
 	setPod := func(p *corev1.Pod) error {
 		trimmed, err := trim(p)
 		if err != nil {
@@ -169,7 +169,7 @@ func TestAgreementAfterEventsInAnyOrder(t *testing.T) {
 	for first := *seed; judged < *churned; first += clustersPerSnapshot {
 		c := &snapshotChanger{rand.New(rand.NewPCG(first, 6)), snapshot.New(), &placementtest.Cluster{}}
 		for s := first; s < first+clustersPerSnapshot; s++ {
-			queues := c.eventsTowards(placementtest.Random(s), placementtest.Random(s+1<<32))
+			queues := c.eventsTowards(placementtest.NewRandomCluster(s), placementtest.NewRandomCluster(s+1<<32))
 			for len(queues) > 0 {
 				if err := c.takeRandomEvent(&queues)(); err != nil {
 					t.Fatal(err)
@@ -193,7 +193,7 @@ func TestAgreementAfterEventsInAnyOrder(t *testing.T) {
 // compare compares the current state. If a fresh snapshot disagrees too, the state is shrunk and stored as a case.
 func (c *snapshotChanger) compare(t *testing.T, judge *Scheduler, plugins map[string]int) (judged, undecided int, err error) {
 	t.Helper()
-	if err := judge.Load(c.cluster); err != nil {
+	if err := judge.LoadCluster(c.cluster); err != nil {
 		return 0, 0, err
 	}
 	judged, undecided, err = compare(t.Context(), judge, c.cluster, c.snapshot, plugins)

@@ -29,13 +29,13 @@ var (
 
 // compare judges every candidate on every node twice and returns the first disagreement.
 func compare(ctx context.Context, judge *Scheduler, c *placementtest.Cluster, s *snapshot.Snapshot, plugins map[string]int) (judged, undecided int, err error) {
-	for i, p := range slices.Concat(c.Candidates, c.Waiting()) {
-		rulings, err := judge.Judge(ctx, p, c.Nodes)
+	for i, p := range slices.Concat(c.Candidates, c.PendingPods()) {
+		rulings, err := judge.JudgePod(ctx, p, c.Nodes)
 		if err != nil {
 			return judged, undecided, err
 		}
 		for _, n := range c.Nodes {
-			verdict, err := s.Judge(p, n.Name)
+			verdict, err := s.JudgeNewPod(p, n.Name)
 			if i >= len(c.Candidates) {
 				verdict, err = s.JudgePod(placement.PodKey{Namespace: p.Namespace, Name: p.Name}, n.Name)
 			}
@@ -113,7 +113,7 @@ func TestPlacementAgreesWithScheduler(t *testing.T) {
 	var judged, undecided, clusters int
 	plugins := map[string]int{}
 	for s := *seed; judged < *pairs; s++ {
-		c := placementtest.Random(s)
+		c := placementtest.NewRandomCluster(s)
 		clusters++
 		n, u, err := compareFreshSnapshot(t.Context(), judge, c, plugins)
 		judged, undecided = judged+n, undecided+u
@@ -140,10 +140,10 @@ func newScheduler(t *testing.T) *Scheduler {
 
 // compareFreshSnapshot builds placement's snapshot of a cluster and compares.
 func compareFreshSnapshot(ctx context.Context, judge *Scheduler, c *placementtest.Cluster, plugins map[string]int) (judged, undecided int, err error) {
-	if err := judge.Load(c); err != nil {
+	if err := judge.LoadCluster(c); err != nil {
 		return 0, 0, err
 	}
-	snapshot, err := c.Snapshot()
+	snapshot, err := c.BuildSnapshot()
 	if err != nil {
 		return 0, 0, err
 	}
@@ -158,7 +158,7 @@ func shrinkAndFail(t *testing.T, judge *Scheduler, c *placementtest.Cluster, err
 		var d *disagreement
 		return errors.As(err, &d)
 	}
-	small := Shrink(c, disagree)
+	small := ShrinkCluster(c, disagree)
 	text, _ := json.MarshalIndent(small, "", " ")
 	path := filepath.Join("testdata", "found.json")
 	if writeErr := os.WriteFile(path, append(text, '\n'), 0o644); writeErr != nil {
@@ -198,12 +198,12 @@ func TestAgreementAfterForksMovesAndRollbacks(t *testing.T) {
 	judge := newScheduler(t)
 	judged := 0
 	for s := *seed; judged < *pairs/4; s++ {
-		c := placementtest.Random(s)
+		c := placementtest.NewRandomCluster(s)
 		if len(c.Pods) == 0 {
 			continue
 		}
 		c.Pods = slices.DeleteFunc(c.Pods, placementtest.IsFinished)
-		snapshot, err := c.Snapshot()
+		snapshot, err := c.BuildSnapshot()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -224,7 +224,7 @@ func TestAgreementAfterForksMovesAndRollbacks(t *testing.T) {
 
 func compareAndFail(t *testing.T, judge *Scheduler, c *placementtest.Cluster, snapshot *snapshot.Snapshot, seed uint64) int {
 	t.Helper()
-	if err := judge.Load(c); err != nil {
+	if err := judge.LoadCluster(c); err != nil {
 		t.Fatal(err)
 	}
 	n, _, err := compare(t.Context(), judge, c, snapshot, map[string]int{})
@@ -244,20 +244,20 @@ func makeRandomMoves(t *testing.T, g *rand.Rand, c *placementtest.Cluster, fork 
 		switch i := g.IntN(10); {
 		case i == 0 && len(after.Nodes) > 2:
 			n := g.IntN(len(after.Nodes))
-			err = fork.Withdraw(after.Nodes[n].Name)
+			err = fork.RemoveNodeNamed(after.Nodes[n].Name)
 			gone := after.Nodes[n].Name
 			after.Nodes = slices.Delete(after.Nodes, n, n+1)
 			after.Pods = slices.DeleteFunc(after.Pods, func(p *corev1.Pod) bool { return p.Spec.NodeName == gone })
 		case i == 1:
-			n := placementtest.RandomNode(g, 100+len(after.Nodes)+g.IntN(1<<40))
-			err = fork.Launch(n)
+			n := placementtest.NewRandomNode(g, 100+len(after.Nodes)+g.IntN(1<<40))
+			err = fork.LaunchNode(n)
 			after.Nodes = append(after.Nodes, n)
 		case len(after.Pods) > 0:
 			i := g.IntN(len(after.Pods))
 			p := after.Pods[i].DeepCopy()
 			p.Spec.NodeName = after.Nodes[g.IntN(len(after.Nodes))].Name
 			p.Status = corev1.PodStatus{}
-			err = fork.Move(placement.PodKey{Namespace: p.Namespace, Name: p.Name}, p.Spec.NodeName)
+			err = fork.MovePod(placement.PodKey{Namespace: p.Namespace, Name: p.Name}, p.Spec.NodeName)
 			after.Pods[i] = p
 		}
 		if err != nil {

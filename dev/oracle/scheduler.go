@@ -76,7 +76,7 @@ func (n nominator) NominatedPodsForNode(name string) []fwk.PodInfo              
 // setNominatedPods adds the pods that the scheduler's queue would hold as nominated.
 func (n nominator) setNominatedPods(c *placementtest.Cluster) {
 	clear(n)
-	for _, p := range c.Waiting() {
+	for _, p := range c.PendingPods() {
 		if name := p.Status.NominatedNodeName; name != "" && cmp.Or(p.Spec.SchedulerName, corev1.DefaultSchedulerName) == corev1.DefaultSchedulerName {
 			info, _ := framework.NewPodInfo(p) // the queue holds the pod even if a selector cannot be parsed
 			n[name] = append(n[name], info)
@@ -121,8 +121,8 @@ func NewScheduler(ctx context.Context) (*Scheduler, error) {
 	return s, nil
 }
 
-// Load sets the cluster for Judge.
-func (s *Scheduler) Load(c *placementtest.Cluster) error {
+// LoadCluster sets the cluster for Judge.
+func (s *Scheduler) LoadCluster(c *placementtest.Cluster) error {
 	core, storage, classes := s.factory.Core().V1(), s.factory.Storage().V1(), s.factory.Resource().V1().DeviceClasses().Informer().GetIndexer()
 	if err := s.devices.replaceClasses(classes.List(), c.DeviceClasses); err != nil {
 		return err
@@ -148,7 +148,7 @@ func (s *Scheduler) Load(c *placementtest.Cluster) error {
 		}
 	}
 	s.nominator.setNominatedPods(c)
-	s.lister.Snapshot = schedulercache.NewSnapshot(c.Placed(), c.Nodes)
+	s.lister.Snapshot = schedulercache.NewSnapshot(c.PlacedPods(), c.Nodes)
 	return nil
 }
 
@@ -167,9 +167,9 @@ type Ruling struct {
 	Reasons []string
 }
 
-// Judge runs PreEnqueue and PreFilter once for the pod. It runs Filter for every node, with and without the node's
+// JudgePod runs PreEnqueue and PreFilter once for the pod. It runs Filter for every node, with and without the node's
 // nominated pods. It returns the rulings by node name.
-func (s *Scheduler) Judge(ctx context.Context, pod *corev1.Pod, nodes []*corev1.Node) (map[string]Ruling, error) {
+func (s *Scheduler) JudgePod(ctx context.Context, pod *corev1.Pod, nodes []*corev1.Node) (map[string]Ruling, error) {
 	rulings := make(map[string]Ruling, len(nodes))
 	state := framework.NewCycleState()
 	var result *fwk.PreFilterResult

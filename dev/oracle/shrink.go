@@ -10,9 +10,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 )
 
-// Shrink removes as much as possible from a cluster while disagree still returns true: first objects, then parts of the
+// ShrinkCluster removes as much as possible from a cluster while disagree still returns true: first objects, then parts of the
 // pods.
-func Shrink(c *placementtest.Cluster, disagree func(*placementtest.Cluster) bool) *placementtest.Cluster {
+func ShrinkCluster(c *placementtest.Cluster, disagree func(*placementtest.Cluster) bool) *placementtest.Cluster {
 	for {
 		smaller := shrinkOnce(c, disagree)
 		if smaller == nil {

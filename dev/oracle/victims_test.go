@@ -17,12 +17,12 @@ func TestSchedulerAgreesWithVictimMoves(t *testing.T) {
 	judge := newScheduler(t)
 	moves, victims := 0, 0
 	for s := *seed; moves < *pairs/100; s++ {
-		c := placementtest.Random(s)
-		snapshot, err := c.Snapshot()
+		c := placementtest.NewRandomCluster(s)
+		snapshot, err := c.BuildSnapshot()
 		if err != nil {
 			t.Fatal(err)
 		}
-		selection, err := planner.Victims(snapshot, 4, planner.LeastPods, planner.Options{Pods: podrules.Voluntary().With(podrules.ByUnmanaged, podrules.Evict).With(podrules.ByLocalStorage, podrules.Evict).With(podrules.ByHostPath, podrules.Evict)})
+		selection, err := planner.SelectVictims(snapshot, 4, planner.LeastPods, planner.Options{PodRules: podrules.VoluntaryPolicy().WithAction(podrules.RuleUnmanaged, podrules.Evict).WithAction(podrules.RuleLocalStorage, podrules.Evict).WithAction(podrules.RuleHostPath, podrules.Evict)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,10 +52,10 @@ func removeNode(t *testing.T, judge *Scheduler, c *placementtest.Cluster, v plan
 		}
 		p := leaving[i].DeepCopy()
 		p.Spec.NodeName, p.Status = "", corev1.PodStatus{}
-		if err := judge.Load(c); err != nil {
+		if err := judge.LoadCluster(c); err != nil {
 			t.Fatal(err)
 		}
-		rulings, err := judge.Judge(t.Context(), p, c.Nodes)
+		rulings, err := judge.JudgePod(t.Context(), p, c.Nodes)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -28,8 +28,8 @@ var pageHTML string
 
 var pageTemplate = template.Must(template.New("page").Parse(pageHTML))
 
-// Source is the address of repository files that are not pages.
-const Source = "https://github.com/slipway-dev/slipway/blob/main/"
+// SourceURL is the address of repository files that are not pages.
+const SourceURL = "https://github.com/slipway-dev/slipway/blob/main/"
 
 const docsDir = "docs"
 
@@ -53,9 +53,9 @@ type site struct {
 
 var markdown = goldmark.New(goldmark.WithExtensions(extension.GFM), goldmark.WithParserOptions(parser.WithAutoHeadingID()))
 
-// Build builds the site of the repository at root into the new folder to. A link to a missing page, heading or file is
+// BuildSite builds the site of the repository at root into the new folder to. A link to a missing page, heading or file is
 // an error. Build reports all broken links with their pages, and then writes nothing.
-func Build(root, to string) error {
+func BuildSite(root, to string) error {
 	s, err := readSite(root)
 	if err != nil {
 		return err
@@ -178,7 +178,7 @@ func (s *site) resolveLink(from *page, link string) (string, error) {
 	if _, err := os.Stat(filepath.Join(s.root, filepath.FromSlash(at))); err != nil {
 		return "", errors.New("no such page or file")
 	}
-	return Source + at, nil
+	return SourceURL + at, nil
 }
 
 func (p *page) checkHeading(id string) error {

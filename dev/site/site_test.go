@@ -14,7 +14,7 @@ import (
 
 func TestSiteNeedsNoNetwork(t *testing.T) {
 	root, to := filepath.Join("..", ".."), t.TempDir()
-	if err := Build(root, to); err != nil {
+	if err := BuildSite(root, to); err != nil {
 		t.Fatal(err)
 	}
 	s, err := readSite(root)
@@ -48,7 +48,7 @@ var (
 
 func TestEveryLinkOfBuiltSiteResolves(t *testing.T) {
 	to := t.TempDir()
-	if err := Build(filepath.Join("..", ".."), to); err != nil {
+	if err := BuildSite(filepath.Join("..", ".."), to); err != nil {
 		t.Fatal(err)
 	}
 	files, anchors := map[string]string{}, map[string]bool{}
@@ -116,12 +116,12 @@ func TestLinksAreRewrittenForSite(t *testing.T) {
 		"docs/sub/b.md": "# B\n\n## Two *words*\n\n[a](../a.md)\n\n<script>alert(1)</script>\n", "docs/f.yaml": "f: 1\n", "deploy/x.yaml": "x: 1\n",
 	})
 	to := t.TempDir()
-	if err := Build(root, to); err != nil {
+	if err := BuildSite(root, to); err != nil {
 		t.Fatal(err)
 	}
 	for file, want := range map[string][]string{
 		"a.html": {
-			`href="sub/b.html#two-words"`, `href="#a"`, `href="f.yaml"`, `href="` + Source + `deploy/x.yaml"`, `href="https://example.com/c.md"`,
+			`href="sub/b.html#two-words"`, `href="#a"`, `href="f.yaml"`, `href="` + SourceURL + `deploy/x.yaml"`, `href="https://example.com/c.md"`,
 			`<a href="sub/b.html">B</a>`,
 		},
 		"sub/b.html": {`href="../a.html"`, `id="two-words"`}, "f.yaml": {"f: 1"},
@@ -148,7 +148,7 @@ func TestNavigationFollowsIndex(t *testing.T) {
 		"docs/reference/r.md": "# R\n", "docs/adr/1.md": "# One\n",
 	})
 	to := t.TempDir()
-	if err := Build(root, to); err != nil {
+	if err := BuildSite(root, to); err != nil {
 		t.Fatal(err)
 	}
 	got, err := os.ReadFile(filepath.Join(to, "reference", "r.html"))
@@ -181,7 +181,7 @@ func TestBrokenLinkIsReportedAndNothingWritten(t *testing.T) {
 		"f.yaml":       "no such page or file",
 	} {
 		to := filepath.Join(t.TempDir(), "site")
-		err := Build(writeTestRepository(t, map[string]string{"docs/a.md": "# A\n\n[x](" + link + ")\n"}), to)
+		err := BuildSite(writeTestRepository(t, map[string]string{"docs/a.md": "# A\n\n[x](" + link + ")\n"}), to)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", link, err, want)
 		}
@@ -189,7 +189,7 @@ func TestBrokenLinkIsReportedAndNothingWritten(t *testing.T) {
 			t.Errorf("%s: something was written", link)
 		}
 	}
-	if err := Build(writeTestRepository(t, map[string]string{"docs/a.txt": ""}), t.TempDir()); err == nil {
+	if err := BuildSite(writeTestRepository(t, map[string]string{"docs/a.txt": ""}), t.TempDir()); err == nil {
 		t.Error("a site without pages was built")
 	}
 }

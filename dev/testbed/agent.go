@@ -21,8 +21,8 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// Root returns the root directory of the repository, the parent of this module's directory.
-func Root() (string, error) {
+// RepositoryRoot returns the root directory of the repository, the parent of this module's directory.
+func RepositoryRoot() (string, error) {
 	out, err := exec.Command("go", "env", "GOMOD").Output() //nolint:noctx // returns at once
 	if err != nil {
 		return "", fmt.Errorf("go env GOMOD: %w", err)
@@ -37,15 +37,15 @@ func Root() (string, error) {
 	return dir, nil
 }
 
-// BinVariable names the environment variable with the directory of prebuilt binaries. `make test` sets it, because
+// BinDirVariable names the environment variable with the directory of prebuilt binaries. `make test` sets it, because
 // asking the go command costs a second in each package.
-const BinVariable = "SLIPWAY_BIN"
+const BinDirVariable = "SLIPWAY_BIN"
 
 var buildBinaries = sync.OnceValues(func() (string, error) {
-	if built := os.Getenv(BinVariable); built != "" {
+	if built := os.Getenv(BinDirVariable); built != "" {
 		return built, nil
 	}
-	root, err := Root()
+	root, err := RepositoryRoot()
 	if err != nil {
 		return "", err
 	}
@@ -56,7 +56,7 @@ var buildBinaries = sync.OnceValues(func() (string, error) {
 // Build compiles packages, given by their paths in the repository, with the flags of `make build`, so that nothing is
 // compiled twice. The output is a file, or a directory that ends in a slash.
 func Build(ctx context.Context, output string, packages ...string) error {
-	root, err := Root()
+	root, err := RepositoryRoot()
 	if err != nil {
 		return err
 	}
@@ -70,8 +70,8 @@ func Build(ctx context.Context, output string, packages ...string) error {
 	return nil
 }
 
-// Binary returns the path of a binary. It builds the binaries first, unless BinVariable names their directory.
-func Binary(name string) (string, error) {
+// EnsureBinary returns the path of a binary. It builds the binaries first, unless BinDirVariable names their directory.
+func EnsureBinary(name string) (string, error) {
 	dir, err := buildBinaries()
 	return filepath.Join(dir, name), err
 }
@@ -94,8 +94,8 @@ func (t *Testbed) StartAgent(ctx context.Context, pool controlplane.AKSPool, ins
 	return t.startAgentProgram(ctx, agentProgram{"slipway-agent", nil}, pool, instance, "/readyz", flags)
 }
 
-// StartWholeAgent runs `slipway agent` as StartAgent runs slipway-agent.
-func (t *Testbed) StartWholeAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
+// StartSlipwayAgent runs `slipway agent` as StartAgent runs slipway-agent.
+func (t *Testbed) StartSlipwayAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
 	return t.startAgentProgram(ctx, agentProgram{"slipway", []string{"agent"}}, pool, instance, "/readyz", flags)
 }
 
@@ -105,49 +105,49 @@ type agentProgram struct {
 	args   []string
 }
 
-// LaunchAgent starts an agent that may never become ready. It waits for nothing, and neither does a restart.
-func (t *Testbed) LaunchAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
+// StartAgentNoWait starts an agent that may never become ready. It waits for nothing, and neither does a restart.
+func (t *Testbed) StartAgentNoWait(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
 	return t.startAgentProgram(ctx, agentProgram{"slipway-agent", nil}, pool, instance, "", flags)
 }
 
 func (t *Testbed) startAgentProgram(ctx context.Context, p agentProgram, pool controlplane.AKSPool, instance int, ready string,
 	flags []string,
 ) (*Agent, error) {
-	return t.StartProgram(ctx, pool, instance, p.binary, ready, func(w Where) (args, env []string) {
+	return t.StartAgentProgram(ctx, pool, instance, p.binary, ready, func(w AgentSettings) (args, env []string) {
 		args = append(slices.Clone(p.args),
 			"--node-name", w.Node, "--kubeconfig", w.Kubeconfig, "--endpoint", w.Endpoint, "--listen", w.Listen)
 		return append(args, flags...), nil
 	})
 }
 
-// Where holds what a program needs to guard a machine.
-type Where struct{ Node, Kubeconfig, Endpoint, Listen string }
+// AgentSettings holds what a program needs to guard a machine.
+type AgentSettings struct{ Node, Kubeconfig, Endpoint, Listen string }
 
-// StartProgram runs a binary as the agent of a machine, with a token of the shipped ServiceAccount. The function command
-// makes its arguments and environment. StartProgram waits until the path ready answers 200, or not at all if ready is
+// StartAgentProgram runs a binary as the agent of a machine, with a token of the shipped ServiceAccount. The function command
+// makes its arguments and environment. StartAgentProgram waits until the path ready answers 200, or not at all if ready is
 // empty.
-func (t *Testbed) StartProgram(ctx context.Context, pool controlplane.AKSPool, instance int, program, ready string,
-	command func(Where) (args, env []string),
+func (t *Testbed) StartAgentProgram(ctx context.Context, pool controlplane.AKSPool, instance int, program, ready string,
+	command func(AgentSettings) (args, env []string),
 ) (*Agent, error) {
-	path, err := Binary(program)
+	path, err := EnsureBinary(program)
 	if err != nil {
 		return nil, err
 	}
 	node := pool.NodeName(instance)
-	kubeconfig, err := t.AgentKubeconfig(ctx, node)
+	kubeconfig, err := t.WriteAgentKubeconfig(ctx, node)
 	if err != nil {
 		return nil, err
 	}
-	listen, err := controlplane.FreeAddress(ctx)
+	listen, err := controlplane.ReserveFreeAddress(ctx)
 	if err != nil {
 		return nil, err
 	}
-	args, env := command(Where{node, kubeconfig, t.Endpoint(pool, instance), listen})
+	args, env := command(AgentSettings{node, kubeconfig, t.ScheduledEventsURL(pool, instance), listen})
 	run := controlplane.Command{Name: t.nextProcessName(node), Path: path, Args: args, Env: env}
 	if ready != "" {
 		run.ReadyURL = "http://" + listen + ready
 	}
-	process, err := t.Run(ctx, run)
+	process, err := t.StartProcess(ctx, run)
 	if err != nil {
 		return nil, err
 	}
@@ -158,9 +158,9 @@ func (t *Testbed) StartProgram(ctx context.Context, pool controlplane.AKSPool, i
 	return a, nil
 }
 
-// AgentKubeconfig writes a kubeconfig for the agent of a node. If the node does not exist yet, the credentials can only
+// WriteAgentKubeconfig writes a kubeconfig for the agent of a node. If the node does not exist yet, the credentials can only
 // read.
-func (t *Testbed) AgentKubeconfig(ctx context.Context, node string) (kubeconfig string, err error) {
+func (t *Testbed) WriteAgentKubeconfig(ctx context.Context, node string) (kubeconfig string, err error) {
 	token := controlplane.TokenOptions{Node: node, Duration: tokenLifetime}
 	kubeconfig, err = t.ServiceAccountKubeconfig(ctx, AgentNamespace, AgentAccount, token)
 	if !apierrors.IsNotFound(err) {
@@ -180,12 +180,12 @@ func (a *Agent) Crash() error {
 	return nil
 }
 
-// Revive restarts a dead agent with the same command, as the kubelet does. While the machine is powered off it does
+// RestartIfDead restarts a dead agent with the same command, as the kubelet does. While the machine is powered off it does
 // nothing, because power-on starts the agent.
-func (a *Agent) Revive(ctx context.Context) error {
+func (a *Agent) RestartIfDead(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.off || a.Alive() {
+	if a.off || a.IsAlive() {
 		return nil
 	}
 	return a.Restart(ctx)
@@ -194,8 +194,8 @@ func (a *Agent) Revive(ctx context.Context) error {
 // tokenLifetime is long because a testbed may run for a day. The API server may grant less.
 const tokenLifetime = 24 * time.Hour
 
-// AgentProcess returns the name of the process of a node's first agent.
-func AgentProcess(node string) string { return "agent-" + node }
+// AgentProcessName returns the name of the process of a node's first agent.
+func AgentProcessName(node string) string { return "agent-" + node }
 
 // nextProcessName returns the name for the process of one more agent on the node.
 func (t *Testbed) nextProcessName(node string) string {
@@ -203,9 +203,9 @@ func (t *Testbed) nextProcessName(node string) string {
 	defer t.mu.Unlock()
 	t.agentStarts[node]++
 	if n := t.agentStarts[node]; n > 1 {
-		return fmt.Sprintf("%s-%d", AgentProcess(node), n)
+		return fmt.Sprintf("%s-%d", AgentProcessName(node), n)
 	}
-	return AgentProcess(node)
+	return AgentProcessName(node)
 }
 
 // anyFreePort is any free port of the loopback interface.
@@ -226,23 +226,23 @@ func (a *Agent) httpGet(ctx context.Context, path string) (int, string) {
 	return resp.StatusCode, body.String()
 }
 
-// Address returns the host:port of the agent's metrics endpoint.
-func (a *Agent) Address() string { return strings.TrimPrefix(a.metrics, "http://") }
+// MetricsAddress returns the host:port of the agent's metrics endpoint.
+func (a *Agent) MetricsAddress() string { return strings.TrimPrefix(a.metrics, "http://") }
 
-// Ready asks the agent whether it guards its node, and returns its explanation.
-func (a *Agent) Ready(ctx context.Context) (ready bool, explanation string) {
+// IsReady asks the agent whether it guards its node, and returns its explanation.
+func (a *Agent) IsReady(ctx context.Context) (ready bool, explanation string) {
 	code, body := a.httpGet(ctx, "/readyz")
 	return code == http.StatusOK, body
 }
 
-func (a *Agent) Healthy(ctx context.Context) bool {
+func (a *Agent) IsHealthy(ctx context.Context) bool {
 	code, _ := a.httpGet(ctx, "/healthz")
 	return code == http.StatusOK
 }
 
-// Metric returns the value of one series, written as in the exposition format: slipway_drains_total{outcome="drained"}.
-func (a *Agent) Metric(ctx context.Context, series string) (float64, bool) {
-	for line := range strings.Lines(a.Metrics(ctx)) {
+// ReadMetric returns the value of one series, written as in the exposition format: slipway_drains_total{outcome="drained"}.
+func (a *Agent) ReadMetric(ctx context.Context, series string) (float64, bool) {
+	for line := range strings.Lines(a.ReadMetrics(ctx)) {
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), series+" "); ok {
 			f, err := strconv.ParseFloat(value, 64)
 			return f, err == nil
@@ -251,14 +251,14 @@ func (a *Agent) Metric(ctx context.Context, series string) (float64, bool) {
 	return 0, false
 }
 
-// Metrics returns all metrics of the agent in the exposition format.
-func (a *Agent) Metrics(ctx context.Context) string {
+// ReadMetrics returns all metrics of the agent in the exposition format.
+func (a *Agent) ReadMetrics(ctx context.Context) string {
 	_, body := a.httpGet(ctx, "/metrics")
 	return body
 }
 
-// Log returns the agent's log, one map per line.
-func (a *Agent) Log() []map[string]any {
+// ReadLog returns the agent's log, one map per line.
+func (a *Agent) ReadLog() []map[string]any {
 	raw, err := os.ReadFile(a.LogFile())
 	if err != nil {
 		return nil
@@ -273,9 +273,9 @@ func (a *Agent) Log() []map[string]any {
 	return lines
 }
 
-// Logged reports whether the agent has logged a message.
-func (a *Agent) Logged(message string) bool {
-	for _, l := range a.Log() {
+// HasLogged reports whether the agent has logged a message.
+func (a *Agent) HasLogged(message string) bool {
+	for _, l := range a.ReadLog() {
 		if l["msg"] == message {
 			return true
 		}
@@ -283,15 +283,15 @@ func (a *Agent) Logged(message string) bool {
 	return false
 }
 
-// Resident returns the resident memory of the process in bytes, now and at its peak.
-func (a *Agent) Resident() (now, peak int64, err error) {
+// ResidentMemory returns the resident memory of the process in bytes, now and at its peak.
+func (a *Agent) ResidentMemory() (now, peak int64, err error) {
 	memory, err := a.readMemoryStatus()
 	return memory["VmRSS:"], memory["VmHWM:"], err
 }
 
-// Anonymous returns the resident memory that belongs to no file, in bytes: heap and stacks. The resident part of the
+// AnonymousMemory returns the resident memory that belongs to no file, in bytes: heap and stacks. The resident part of the
 // binary's file depends on the kernel, which also maps pages around the used ones.
-func (a *Agent) Anonymous() (int64, error) {
+func (a *Agent) AnonymousMemory() (int64, error) {
 	memory, err := a.readMemoryStatus()
 	return memory["RssAnon:"], err
 }

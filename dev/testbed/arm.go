@@ -20,7 +20,7 @@ import (
 
 // The managed cluster that owns the testbed's agent pools.
 const (
-	ManagedCluster      = "demo"
+	ManagedClusterName  = "demo"
 	ManagedClusterGroup = "demo_rg"
 )
 
@@ -60,9 +60,9 @@ func (t *Testbed) writeARMToken() error {
 // ARMServer returns the address and the certificate of the emulated ARM.
 func (t *Testbed) ARMServer() *azure.ARMServer { return t.armServer }
 
-// AzureConfig returns the configuration of a provider that uses the testbed's Azure, with a workload identity and the
+// AzureProviderConfig returns the configuration of a provider that uses the testbed's Azure, with a workload identity and the
 // token service. Its groups are the agent pools that AddAgentPool made.
-func (t *Testbed) AzureConfig() provider.Config {
+func (t *Testbed) AzureProviderConfig() provider.Config {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	config := provider.Config{
@@ -78,16 +78,16 @@ func (t *Testbed) AzureConfig() provider.Config {
 	}
 	for _, name := range t.agentPools {
 		config.Groups = append(config.Groups, provider.GroupConfig{
-			Name: name, ResourceGroup: ManagedClusterGroup, Cluster: ManagedCluster, AgentPool: name,
+			Name: name, ResourceGroup: ManagedClusterGroup, Cluster: ManagedClusterName, AgentPool: name,
 		})
 	}
 	return config
 }
 
-// GroupFromNone returns the group configuration of a scale set without machines. It states the size of future nodes,
+// EmptyGroupConfig returns the group configuration of a scale set without machines. It states the size of future nodes,
 // which is the default size of AKSPool.
-func GroupFromNone(scaleSet string) provider.GroupConfig {
-	return provider.GroupConfig{Name: scaleSet, ScaleSet: scaleSet, Nodes: cloud.Shape{Capacity: corev1.ResourceList{
+func EmptyGroupConfig(scaleSet string) provider.GroupConfig {
+	return provider.GroupConfig{Name: scaleSet, ScaleSet: scaleSet, Nodes: cloud.NodeShape{Capacity: corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourceMemory: resource.MustParse("64Gi"),
 	}}}
 }
@@ -102,7 +102,7 @@ func (t *Testbed) AddAgentPool(ctx context.Context, pool controlplane.AKSPool, n
 	t.agentPools = append(t.agentPools, pool.Name)
 	t.mu.Unlock()
 	return t.ARM.AddAgentPool(azure.AgentPoolSpec{
-		Cluster: ManagedCluster, ResourceGroup: ManagedClusterGroup, Name: pool.Name, ScaleSet: pool.ScaleSet(),
+		Cluster: ManagedClusterName, ResourceGroup: ManagedClusterGroup, Name: pool.Name, ScaleSet: pool.ScaleSetName(),
 		AutoScaling: maxSize > 0, Min: minSize, Max: maxSize,
 	})
 }
@@ -110,11 +110,11 @@ func (t *Testbed) AddAgentPool(ctx context.Context, pool controlplane.AKSPool, n
 // addScaleSet registers a pool's scale set and the properties of its later machines.
 func (t *Testbed) addScaleSet(pool controlplane.AKSPool, n int) {
 	t.mu.Lock()
-	t.pools[strings.ToLower(pool.ScaleSet())] = pool
+	t.pools[strings.ToLower(pool.ScaleSetName())] = pool
 	t.mu.Unlock()
 	size := pool.Node(0).Labels["node.kubernetes.io/instance-type"]
 	t.ARM.AddScaleSet(azure.ScaleSetSpec{
-		Name: pool.ScaleSet(), Size: size, Spot: pool.Spot, Zones: []string{"1", "2", "3"},
+		Name: pool.ScaleSetName(), Size: size, Spot: pool.Spot, Zones: []string{"1", "2", "3"},
 		Tags: map[string]string{"aks-managed-poolName": pool.Name},
 	}, n)
 }
@@ -122,7 +122,7 @@ func (t *Testbed) addScaleSet(pool controlplane.AKSPool, n int) {
 // nodeJoiner adds the Node of a machine that Azure has created.
 type nodeJoiner struct{ t *Testbed }
 
-func (j nodeJoiner) Join(ctx context.Context, vm azure.VM) error {
+func (j nodeJoiner) JoinNode(ctx context.Context, vm azure.VM) error {
 	j.t.mu.Lock()
 	pool, ok := j.t.pools[strings.ToLower(vm.ScaleSet)]
 	j.t.mu.Unlock()

@@ -132,8 +132,8 @@ func (t *Testbed) AwaitEvent(ctx context.Context, node, reason string) (*corev1.
 }
 
 // AwaitNotice waits until an emulated event has a state, and returns the event.
-func (t *Testbed) AwaitNotice(ctx context.Context, id, wanted string, matches func(azure.Record) bool) (azure.Record, error) {
-	state, err := t.Azure.Wait(ctx, func(s azure.State) bool {
+func (t *Testbed) AwaitNotice(ctx context.Context, id, wanted string, matches func(azure.EventRecord) bool) (azure.EventRecord, error) {
+	state, err := t.Azure.AwaitState(ctx, func(s azure.State) bool {
 		r, ok := s.Event(id)
 		return ok && matches(r)
 	})
@@ -153,8 +153,8 @@ type NodeHistory struct {
 	states []*corev1.Node
 }
 
-// RecordNode records a node's states until Stop is called or ctx ends.
-func (t *Testbed) RecordNode(ctx context.Context, name string) (*NodeHistory, error) {
+// RecordNodeStates records a node's states until Stop is called or ctx ends.
+func (t *Testbed) RecordNodeStates(ctx context.Context, name string) (*NodeHistory, error) {
 	ctx, stop := context.WithCancel(ctx)
 	h := &NodeHistory{stop: stop}
 	begun := make(chan struct{})
@@ -166,7 +166,7 @@ func (t *Testbed) RecordNode(ctx context.Context, name string) (*NodeHistory, er
 	case <-begun:
 		return h, nil
 	case <-ctx.Done():
-		h.Stop()
+		h.StopRecording()
 		return nil, fmt.Errorf("record node %s: %w", name, ctx.Err())
 	}
 }
@@ -184,7 +184,7 @@ func (h *NodeHistory) recordState(e watch.Event, begun chan struct{}) {
 	h.states = append(h.states, n)
 }
 
-func (h *NodeHistory) Stop() {
+func (h *NodeHistory) StopRecording() {
 	h.stop()
 	h.done.Wait()
 }
@@ -196,8 +196,8 @@ func (h *NodeHistory) States() []*corev1.Node {
 	return slices.Clone(h.states)
 }
 
-// Poll repeats a check until it returns true. Use it for what cannot be watched: a process's metrics, log or exit.
-func Poll(ctx context.Context, condition string, check func() bool) error {
+// PollUntil repeats a check until it returns true. Use it for what cannot be watched: a process's metrics, log or exit.
+func PollUntil(ctx context.Context, condition string, check func() bool) error {
 	const pause = 50 * time.Millisecond
 	ticker := time.NewTicker(pause)
 	defer ticker.Stop()
@@ -211,8 +211,8 @@ func Poll(ctx context.Context, condition string, check func() bool) error {
 	return nil
 }
 
-// Pause sleeps for d. If ctx ends first, it returns the cause.
-func Pause(ctx context.Context, d time.Duration) error {
+// Sleep sleeps for d. If ctx ends first, it returns the cause.
+func Sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -10,9 +10,9 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// ApplyTypes applies the CRDs in a directory and waits until the API server serves the resources of the group and
+// ApplyCRDs applies the CRDs in a directory and waits until the API server serves the resources of the group and
 // version.
-func (t *Testbed) ApplyTypes(ctx context.Context, dir string, gv schema.GroupVersion, resources ...string) error {
+func (t *Testbed) ApplyCRDs(ctx context.Context, dir string, gv schema.GroupVersion, resources ...string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	if err != nil {
 		return err
@@ -26,7 +26,7 @@ func (t *Testbed) ApplyTypes(ctx context.Context, dir string, gv schema.GroupVer
 	if err != nil {
 		return err
 	}
-	return Poll(ctx, fmt.Sprintf("%s is served", gv), func() bool {
+	return PollUntil(ctx, fmt.Sprintf("%s is served", gv), func() bool {
 		if _, err := t.Client().Discovery().ServerResourcesForGroupVersion(gv.String()); err != nil {
 			return false
 		}

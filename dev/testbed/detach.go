@@ -15,35 +15,35 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// AzureProcess is the name of the emulator's process after HandOver.
-const AzureProcess = "azure"
+// AzureProcessName is the name of the emulator's process after DetachAzure.
+const AzureProcessName = "azure"
 
-// HandOver moves the emulator from this process to its own process at the same address, and leaves the testbed running.
+// DetachAzure moves the emulator from this process to its own process at the same address, and leaves the testbed running.
 // The control plane must be detached. The program is called as `azure --dir DIR -- FLAGS`. It must call azure.Main with
 // these flags and with Machines. The new process has no events and an empty ledger.
-func (t *Testbed) HandOver(ctx context.Context, program string) error {
+func (t *Testbed) DetachAzure(ctx context.Context, program string) error {
 	if err := t.stopAzure(); err != nil {
 		return fmt.Errorf("stop the Azure emulator: %w", err)
 	}
 	// The Resource Manager keeps its address, so that the configuration of its clients stays valid.
 	flags := []string{
 		"azure", "--dir", t.Dir(), "--", "--kubeconfig", t.Kubeconfig(), "--listen", t.base.Host,
-		"--linger", t.azure.Linger.String(), "--arm-listen", t.armServer.URL.Host,
+		"--linger", t.azure.StartedAfterImpact.String(), "--arm-listen", t.armServer.URL.Host,
 		"--arm-ca-file", filepath.Join(t.Dir(), armCAFile),
 	}
 	if t.azure.Outage > 0 {
 		flags = append(flags, "--outage", t.azure.Outage.String())
 	}
-	_, err := t.Run(ctx, controlplane.Command{
-		Name: AzureProcess, Path: program, Args: flags, ReadyURL: t.ControlURL() + "/state",
+	_, err := t.StartProcess(ctx, controlplane.Command{
+		Name: AzureProcessName, Path: program, Args: flags, ReadyURL: t.ControlURL() + "/state",
 	})
 	return err
 }
 
-// WriteClouds writes the file for `slipway manager --cloud-config` that reaches the testbed's Azure, and returns its
+// WriteCloudConfig writes the file for `slipway manager --cloud-config` that reaches the testbed's Azure, and returns its
 // path.
-func (t *Testbed) WriteClouds() (path string, err error) {
-	raw, err := yaml.Marshal(map[string]any{"azure": t.AzureConfig()})
+func (t *Testbed) WriteCloudConfig() (path string, err error) {
+	raw, err := yaml.Marshal(map[string]any{"azure": t.AzureProviderConfig()})
 	if err != nil {
 		return "", err
 	}
@@ -51,21 +51,21 @@ func (t *Testbed) WriteClouds() (path string, err error) {
 	return path, os.WriteFile(path, raw, 0o600)
 }
 
-// Announcing returns commands that preempt a machine and show how its pods ended.
-func Announcing(controlURL, resource string) string {
+// NoticeInstructions returns commands that preempt a machine and show how its pods ended.
+func NoticeInstructions(controlURL, resource string) string {
 	return fmt.Sprintf("  curl -d '{\"type\":\"Preempt\",\"resources\":[\"%s\"]}' %s/events\n"+
 		"  curl '%s/ledger?format=summary'\n", resource, controlURL, controlURL)
 }
 
-// Down stops a detached control plane and its processes after HandOver, and removes the directory, which Start created.
+// StopDetached stops a detached control plane and its processes after DetachAzure, and removes the directory, which Start created.
 // It returns controlplane.ErrNotFound if nothing runs there.
-func Down(dir string) error {
+func StopDetached(dir string) error {
 	cluster, err := controlplane.Open(dir)
 	if err != nil {
 		return err
 	}
 	// The emulator stops first, because it may be restarting an agent. Only the record that it leaves names that agent.
-	if emulator := cluster.Process(AzureProcess); emulator != nil {
+	if emulator := cluster.Process(AzureProcessName); emulator != nil {
 		if err := emulator.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return err
 		}
@@ -82,8 +82,8 @@ func Down(dir string) error {
 	return nil
 }
 
-// Machines switches the machines of a detached testbed on and off: their nodes and agents.
-func Machines(dir string) azure.NodePower { return &detachedNodePower{dir: dir} }
+// NewDetachedNodePower switches the machines of a detached testbed on and off: their nodes and agents.
+func NewDetachedNodePower(dir string) azure.NodePower { return &detachedNodePower{dir: dir} }
 
 type detachedNodePower struct {
 	dir string
@@ -96,14 +96,14 @@ type detachedNodePower struct {
 func (m *detachedNodePower) openCluster(node string) (*controlplane.Cluster, *controlplane.Process, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.cluster == nil || m.cluster.Process(AgentProcess(node)) == nil { // or the agent was started after the last read
+	if m.cluster == nil || m.cluster.Process(AgentProcessName(node)) == nil { // or the agent was started after the last read
 		cluster, err := controlplane.Open(m.dir)
 		if err != nil {
 			return nil, nil, err
 		}
 		m.cluster = cluster
 	}
-	return m.cluster, m.cluster.Process(AgentProcess(node)), nil
+	return m.cluster, m.cluster.Process(AgentProcessName(node)), nil
 }
 
 func (m *detachedNodePower) PowerOff(ctx context.Context, node string) error {
@@ -127,17 +127,17 @@ func (m *detachedNodePower) PowerOn(ctx context.Context, node string) error {
 	if err := cluster.PowerOn(ctx, node); err != nil {
 		return err
 	}
-	if agent == nil || agent.Alive() {
+	if agent == nil || agent.IsAlive() {
 		return nil
 	}
 	return agent.Restart(ctx)
 }
 
-var _ azure.Joiner = (*detachedNodePower)(nil)
+var _ azure.NodeJoiner = (*detachedNodePower)(nil)
 
-// Join adds the Node of a machine that Azure has created.
-func (m *detachedNodePower) Join(ctx context.Context, vm azure.VM) error {
-	pool, ok := controlplane.AKSPoolOf(vm.ScaleSet)
+// JoinNode adds the Node of a machine that Azure has created.
+func (m *detachedNodePower) JoinNode(ctx context.Context, vm azure.VM) error {
+	pool, ok := controlplane.ParseScaleSetName(vm.ScaleSet)
 	instance, err := strconv.Atoi(vm.InstanceID)
 	if !ok || err != nil {
 		return fmt.Errorf("machine %s belongs to no scale set of AKS", vm.Resource)

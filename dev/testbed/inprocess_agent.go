@@ -9,8 +9,8 @@ import (
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 )
 
-// PlayedAgent is an agent in this process, on a machine of a testbed in memory.
-type PlayedAgent struct {
+// InProcessAgent is an agent in this process, on a machine of a testbed in memory.
+type InProcessAgent struct {
 	start func(ctx context.Context) (kill func())
 
 	ctx context.Context //nolint:containedctx // the agent's own context outlives the calls
@@ -19,31 +19,31 @@ type PlayedAgent struct {
 	running sync.WaitGroup
 }
 
-// PlayAgent starts an agent on a node behind a proxy. Each start calls run with new transports.
-func (t *Testbed) PlayAgent(ctx context.Context, node string, proxy *faultproxy.Proxy,
+// StartInProcessAgent starts an agent on a node behind a proxy. Each start calls run with new transports.
+func (t *Testbed) StartInProcessAgent(ctx context.Context, node string, proxy *faultproxy.Proxy,
 	run func(ctx context.Context, metadata, api http.RoundTripper, server *url.URL),
-) (*PlayedAgent, error) {
+) (*InProcessAgent, error) {
 	server, err := url.Parse(t.RESTConfig().Host)
 	if err != nil {
 		return nil, err
 	}
 	api := proxy.ServeDirect("api", server, t.RESTConfig().Transport)
-	metadata := proxy.ServeDirect("metadata", t.base, faultproxy.Direct(t.Azure.Handler()))
-	a := &PlayedAgent{ctx: ctx}
+	metadata := proxy.ServeDirect("metadata", t.base, faultproxy.NewDirectTransport(t.Azure.Handler()))
+	a := &InProcessAgent{ctx: ctx}
 	a.start = func(ctx context.Context) func() {
-		life := proxy.Begin()
+		life := proxy.StartLife()
 		ctx, cancel := context.WithCancel(ctx)
-		a.running.Go(func() { run(ctx, metadata.Of(life, nil), api.Of(life, nil), server) })
-		return func() { life.End(); cancel() }
+		a.running.Go(func() { run(ctx, metadata.Transport(life, nil), api.Transport(life, nil), server) })
+		return func() { life.Kill(); cancel() }
 	}
 	t.mu.Lock()
 	t.agents[node] = a
 	t.mu.Unlock()
-	return a, a.Revive(ctx)
+	return a, a.RestartIfDead(ctx)
 }
 
 // Crash kills the agent, unless it is dead already.
-func (a *PlayedAgent) Crash() error {
+func (a *InProcessAgent) Crash() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.kill != nil {
@@ -53,8 +53,8 @@ func (a *PlayedAgent) Crash() error {
 	return nil
 }
 
-// Revive starts a dead agent again, unless its machine has no power.
-func (a *PlayedAgent) Revive(context.Context) error {
+// RestartIfDead starts a dead agent again, unless its machine has no power.
+func (a *InProcessAgent) RestartIfDead(context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.off && a.kill == nil {
@@ -64,4 +64,4 @@ func (a *PlayedAgent) Revive(context.Context) error {
 }
 
 // Wait waits until all killed agents have ended.
-func (a *PlayedAgent) Wait() { a.running.Wait() }
+func (a *InProcessAgent) Wait() { a.running.Wait() }

@@ -38,7 +38,7 @@ const noDeletion = -1
 
 func podCases() []podCase {
 	app := func(name, stop string, wanted time.Duration) workload.App {
-		return workload.App{Namespace: ledgerNamespace, Name: name, Stop: stop, Grace: wanted}
+		return workload.App{Namespace: ledgerNamespace, Name: name, StopSeconds: stop, GracePeriod: wanted}
 	}
 	return []podCase{
 		{app: app("stops-by-itself", "1", 30*time.Second), gracePeriod: 30, wantOutcome: azure.OutcomeFinished},
@@ -68,26 +68,26 @@ func TestLedgerClassifiesPodsOnRealControlPlane(t *testing.T) {
 		t.Fatal(err)
 	}
 	collector := workload.App{Namespace: ledgerNamespace, Name: daemonSetName}
-	objects := []runtime.Object{workload.Namespace(ledgerNamespace), collector.DaemonSet()}
+	objects := []runtime.Object{workload.NewNamespace(ledgerNamespace), collector.DaemonSet()}
 	for _, f := range podCases() {
 		objects = append(objects, f.app.Pod())
 	}
-	if err := workload.CreateSettled(t.Context(), bed.Client(), objects...); err != nil {
+	if err := workload.CreateAndAwait(t.Context(), bed.Client(), objects...); err != nil {
 		t.Fatal(err)
 	}
 
 	r, err := bed.Azure.Announce(azure.Announcement{
-		Type: azure.Preempt, Resources: []string{pool.Resource(0)}, Notice: time.Hour,
+		Type: azure.Preempt, Resources: []string{pool.ResourceName(0)}, Notice: time.Hour,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	deletePods(t, bed.Client())
 	awaitOutcomes(t, bed, r.EventID, func(f podCase) azure.Outcome { return cmp.Or(f.wantBefore, f.wantOutcome) })
-	if err := bed.Azure.Start(r.EventID); err != nil {
+	if err := bed.Azure.StartEvent(r.EventID); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bed.AwaitNotice(t.Context(), r.EventID, "over", func(r azure.Record) bool { return !r.Listed() }); err != nil {
+	if _, err := bed.AwaitNotice(t.Context(), r.EventID, "over", func(r azure.EventRecord) bool { return !r.IsListed() }); err != nil {
 		t.Fatal(err)
 	}
 	awaitOutcomes(t, bed, r.EventID, func(f podCase) azure.Outcome { return f.wantOutcome })
@@ -127,7 +127,7 @@ func awaitOutcomes(t *testing.T, bed *Testbed, event string, wantOutcome func(po
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	_ = Poll(ctx, "the ledger is as wanted", func() bool { return gocmp.Equal(ledgerOutcomes(bed, event), want) })
+	_ = PollUntil(ctx, "the ledger is as wanted", func() bool { return gocmp.Equal(ledgerOutcomes(bed, event), want) })
 	if diff := gocmp.Diff(want, ledgerOutcomes(bed, event)); diff != "" {
 		t.Fatalf("outcomes (-want +got):\n%s", diff)
 	}

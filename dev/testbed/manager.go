@@ -31,8 +31,8 @@ type Manager struct {
 	URL string
 }
 
-// Leads reports whether the manager holds the leader election Lease. It returns false if the manager cannot be asked.
-func (m *Manager) Leads(ctx context.Context) bool {
+// IsLeader reports whether the manager holds the leader election Lease. It returns false if the manager cannot be asked.
+func (m *Manager) IsLeader(ctx context.Context) bool {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, m.URL+"/metrics", nil)
 	if err != nil {
 		return false
@@ -56,13 +56,13 @@ func (t *Testbed) StartManager(ctx context.Context, name string, clouds map[stri
 	if err := os.WriteFile(file, raw, 0o600); err != nil {
 		return nil, err
 	}
-	return t.StartManagerWith(ctx, name, file, flags...)
+	return t.StartManagerWithFile(ctx, name, file, flags...)
 }
 
-// StartManagerWith starts a manager with a file of cloud configuration, and waits until it is ready. The manager has the
+// StartManagerWithFile starts a manager with a file of cloud configuration, and waits until it is ready. The manager has the
 // permissions of the shipped manifests, which Deploy installs. Leader election is off unless the flags enable it.
-func (t *Testbed) StartManagerWith(ctx context.Context, name, clouds string, flags ...string) (*Manager, error) {
-	path, err := Binary("slipway")
+func (t *Testbed) StartManagerWithFile(ctx context.Context, name, clouds string, flags ...string) (*Manager, error) {
+	path, err := EnsureBinary("slipway")
 	if err != nil {
 		return nil, err
 	}
@@ -70,13 +70,13 @@ func (t *Testbed) StartManagerWith(ctx context.Context, name, clouds string, fla
 	if err != nil {
 		return nil, err
 	}
-	listen, err := controlplane.FreeAddress(ctx)
+	listen, err := controlplane.ReserveFreeAddress(ctx)
 	if err != nil {
 		return nil, err
 	}
 	m := &Manager{URL: "http://" + listen}
 	args := []string{"manager", "--kubeconfig", kubeconfig, "--cloud-config", clouds, "--listen", listen, "--leader-elect=false"}
-	m.Process, err = t.Run(ctx, controlplane.Command{Name: name, Path: path, ReadyURL: m.URL + "/readyz", Args: append(args, flags...)})
+	m.Process, err = t.StartProcess(ctx, controlplane.Command{Name: name, Path: path, ReadyURL: m.URL + "/readyz", Args: append(args, flags...)})
 	return m, err
 }
 
@@ -98,7 +98,7 @@ func (t *Testbed) CreateNodeGroup(ctx context.Context, name string, labels map[s
 	return err
 }
 
-// ScaleSetSpec returns the first lines of a NodeGroup spec: the node selector of an AKS pool, and its scale set.
-func ScaleSetSpec(pool, scaleSet string) string {
+// ScaleSetNodeGroupSpec returns the first lines of a NodeGroup spec: the node selector of an AKS pool, and its scale set.
+func ScaleSetNodeGroupSpec(pool, scaleSet string) string {
 	return fmt.Sprintf("nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: %s}}\ncloud: {provider: azure, group: %s}\n", pool, scaleSet)
 }

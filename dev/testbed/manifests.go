@@ -29,7 +29,7 @@ const (
 // installAgentManifests applies the agent's manifests without the DaemonSet. Nothing runs containers here, so the testbed starts the
 // agent processes.
 func (t *Testbed) installAgentManifests(ctx context.Context) error {
-	root, err := Root()
+	root, err := RepositoryRoot()
 	if err != nil {
 		return err
 	}
@@ -41,12 +41,12 @@ func (t *Testbed) installAgentManifests(ctx context.Context) error {
 	return nil
 }
 
-// AgentPod creates the pod of the agent on a node, without running it, and returns its name. The pod's token stays bound
+// CreateAgentPod creates the pod of the agent on a node, without running it, and returns its name. The pod's token stays bound
 // to the node, also after the Node object was recreated.
-func (t *Testbed) AgentPod(ctx context.Context, node string) (string, error) {
+func (t *Testbed) CreateAgentPod(ctx context.Context, node string) (string, error) {
 	pod := workload.App{Namespace: AgentNamespace, Name: AgentAccount + "-" + node}.Pod()
 	pod.Spec.ServiceAccountName, pod.Spec.NodeName = AgentAccount, node
-	if err := workload.CreateSettled(ctx, t.Client(), pod); err != nil {
+	if err := workload.CreateAndAwait(ctx, t.Client(), pod); err != nil {
 		return "", fmt.Errorf("create the pod of the agent on %s: %w", node, err)
 	}
 	return pod.Name, nil

@@ -28,9 +28,9 @@ func (t *Testbed) CopyRole(ctx context.Context, namespace, name, to string) erro
 	return err
 }
 
-// AwaitRights waits until a ServiceAccount has the permissions of a ClusterRole that it was bound to. The API server's
+// AwaitPermissions waits until a ServiceAccount has the permissions of a ClusterRole that it was bound to. The API server's
 // authorizer reads roles and bindings from a cache, which is updated a moment later.
-func (t *Testbed) AwaitRights(ctx context.Context, namespace, account, clusterRole string) error {
+func (t *Testbed) AwaitPermissions(ctx context.Context, namespace, account, clusterRole string) error {
 	role, err := t.Client().RbacV1().ClusterRoles().Get(ctx, clusterRole, metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (t *Testbed) AwaitRights(ctx context.Context, namespace, account, clusterRo
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 			User: "system:serviceaccount:" + namespace + ":" + account, ResourceAttributes: permission,
 		}}
-		return Poll(ctx, fmt.Sprintf("ServiceAccount %s/%s has the permissions of ClusterRole %s", namespace, account, clusterRole), func() bool {
+		return PollUntil(ctx, fmt.Sprintf("ServiceAccount %s/%s has the permissions of ClusterRole %s", namespace, account, clusterRole), func() bool {
 			answer, err := t.Client().AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 			return err == nil && answer.Status.Allowed
 		})

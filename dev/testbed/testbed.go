@@ -35,7 +35,7 @@ type Testbed struct {
 
 	Azure *azure.Emulator
 	ARM   *azure.ARM
-	Nodes *azure.Nodes
+	Nodes *azure.NodeMap
 	Pods  *azure.PodWatch
 
 	server *http.Server
@@ -77,7 +77,7 @@ func Start(ctx context.Context, o Options) (_ *Testbed, err error) {
 	if t.Pods, err = azure.WatchPods(work, cluster.Client(), t.Nodes); err != nil {
 		return nil, err
 	}
-	o.Azure.Machines = t.Nodes.Machines(nodePower{t})
+	o.Azure.Machines = t.Nodes.NewMachines(nodePower{t})
 	o.Azure.Bookkeeper = t.Pods
 	t.Azure = azure.New(o.Azure)
 	if err := t.startARM(o.ARM); err != nil { //nolint:contextcheck // it serves until Stop
@@ -137,9 +137,9 @@ func (t *Testbed) AddPool(ctx context.Context, pool controlplane.AKSPool, n int)
 	return t.AddNodes(ctx, pool.Nodes(n)...)
 }
 
-// Endpoint returns the Scheduled Events URL of one machine of a pool.
-func (t *Testbed) Endpoint(pool controlplane.AKSPool, instance int) string {
-	u := t.base.JoinPath("scalesets", pool.ScaleSet(), "virtualMachines", pool.Resource(instance), "metadata/scheduledevents")
+// ScheduledEventsURL returns the Scheduled Events URL of one machine of a pool.
+func (t *Testbed) ScheduledEventsURL(pool controlplane.AKSPool, instance int) string {
+	u := t.base.JoinPath("scalesets", pool.ScaleSetName(), "virtualMachines", pool.ResourceName(instance), "metadata/scheduledevents")
 	u.RawQuery = "api-version=2020-07-01"
 	return u.String()
 }
@@ -150,8 +150,8 @@ func (t *Testbed) ARMURL() string { return t.base.String() }
 // ControlURL returns the address of the emulator's control API, for manual use.
 func (t *Testbed) ControlURL() string { return t.base.JoinPath("emulator").String() }
 
-// Report writes the emulator's ledger, for a failed test.
-func (t *Testbed) Report(w io.Writer) {
+// WriteLedger writes the emulator's ledger, for a failed test.
+func (t *Testbed) WriteLedger(w io.Writer) {
 	fmt.Fprint(w, t.Azure.Ledger().Summary(CutTolerance))
 }
 
@@ -179,7 +179,7 @@ func (p nodePower) PowerOn(ctx context.Context, node string) error {
 	}
 	if a := p.t.agentOn(node); a != nil {
 		a.setPower(true)
-		return a.Revive(ctx)
+		return a.RestartIfDead(ctx)
 	}
 	return nil
 }
@@ -188,7 +188,7 @@ func (p nodePower) PowerOn(ctx context.Context, node string) error {
 type poweredAgent interface {
 	setPower(on bool)
 	Crash() error
-	Revive(ctx context.Context) error
+	RestartIfDead(ctx context.Context) error
 }
 
 // powerSupply records whether the machine of an agent has power. Its mutex is also held while the agent starts or stops.

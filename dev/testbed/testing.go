@@ -34,11 +34,11 @@ var shared struct {
 	err     error
 }
 
-// Shared returns the shared testbed of the test binary and starts it on the first call. Tests must use their own
+// StartShared returns the shared testbed of the test binary and starts it on the first call. Tests must use their own
 // namespaces and pools. A TestMain stops it:
 //
 //	func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
-func Shared(tb testing.TB) *Testbed {
+func StartShared(tb testing.TB) *Testbed {
 	tb.Helper()
 	shared.Lock()
 	defer shared.Unlock()
@@ -53,8 +53,8 @@ func Shared(tb testing.TB) *Testbed {
 	return shared.testbed
 }
 
-// ForTest starts a testbed for one test and stops it when the test ends.
-func ForTest(tb testing.TB, o Options) *Testbed {
+// StartForTest starts a testbed for one test and stops it when the test ends.
+func StartForTest(tb testing.TB, o Options) *Testbed {
 	tb.Helper()
 	t, err := Start(tb.Context(), o)
 	if err != nil {
@@ -71,10 +71,10 @@ func ForTest(tb testing.TB, o Options) *Testbed {
 // goroutineDrainTime is longer than any sleep of a goroutine that a testbed in memory leaves behind.
 const goroutineDrainTime = 10 * time.Minute
 
-// VirtualForTest returns a testbed in virtual time for one test, see Virtual.
-func VirtualForTest(tb testing.TB, o Options) *Testbed {
+// NewVirtualForTest returns a testbed in virtual time for one test, see Virtual.
+func NewVirtualForTest(tb testing.TB, o Options) *Testbed {
 	tb.Helper()
-	t, err := Virtual(tb.TempDir(), o)
+	t, err := NewVirtual(tb.TempDir(), o)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -87,38 +87,38 @@ func VirtualForTest(tb testing.TB, o Options) *Testbed {
 	return t
 }
 
-// Log is a buffer that can be read while it is written. Its zero value is ready to use.
-type Log struct {
+// LogBuffer is a buffer that can be read while it is written. Its zero value is ready to use.
+type LogBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (l *Log) Write(p []byte) (int, error) {
+func (l *LogBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
 }
 
-func (l *Log) String() string {
+func (l *LogBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
 }
 
-// Patience is the timeout of a test. Tests take far less, but the machine may be busy.
-const Patience = 6 * time.Minute
+// TestTimeout is the timeout of a test. Tests take far less, but the machine may be busy.
+const TestTimeout = 6 * time.Minute
 
-// Context returns a context that ends with the test or after Patience.
-func Context(tb testing.TB) context.Context {
+// TestContext returns a context that ends with the test or after Patience.
+func TestContext(tb testing.TB) context.Context {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), Patience)
+	ctx, cancel := context.WithTimeout(tb.Context(), TestTimeout)
 	tb.Cleanup(cancel)
 	return ctx
 }
 
-// Behind writes a kubeconfig that sends a client through a proxy to the API server, and returns its path. The wrappers
+// WriteProxyKubeconfig writes a kubeconfig that sends a client through a proxy to the API server, and returns its path. The wrappers
 // change the proxy's transport.
-func (t *Testbed) Behind(tb testing.TB, proxy *faultproxy.Proxy, credentials string, wrappers ...func(http.RoundTripper) http.RoundTripper) string {
+func (t *Testbed) WriteProxyKubeconfig(tb testing.TB, proxy *faultproxy.Proxy, credentials string, wrappers ...func(http.RoundTripper) http.RoundTripper) string {
 	tb.Helper()
 	check := func(err error) {
 		tb.Helper()
@@ -137,7 +137,7 @@ func (t *Testbed) Behind(tb testing.TB, proxy *faultproxy.Proxy, credentials str
 	front, err := proxy.ServeTLS("api", server, transport, t.ARMServer().Certificate) // client-go sends tokens only over TLS
 	check(err)
 	to := filepath.Join(tb.TempDir(), "kubeconfig")
-	check(faultproxy.Kubeconfig(credentials, to, front))
+	check(faultproxy.WriteKubeconfig(credentials, to, front))
 	loaded, err := clientcmd.LoadFromFile(to)
 	check(err)
 	for _, cluster := range loaded.Clusters {
@@ -147,20 +147,20 @@ func (t *Testbed) Behind(tb testing.TB, proxy *faultproxy.Proxy, credentials str
 	return to
 }
 
-// Command prepares a run of a binary. Only the variables of [controlplane.Environment] are set.
-func Command(ctx context.Context, tb testing.TB, program string, args ...string) *exec.Cmd {
+// NewCommand prepares a run of a binary. Only the variables of [controlplane.Environment] are set.
+func NewCommand(ctx context.Context, tb testing.TB, program string, args ...string) *exec.Cmd {
 	tb.Helper()
-	path, err := Binary(program)
+	path, err := EnsureBinary(program)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	cmd := exec.CommandContext(ctx, path, args...) //nolint:gosec // the path comes from Binary
-	cmd.Env = controlplane.Environment(tb.TempDir())
+	cmd.Env = controlplane.MinimalEnvironment(tb.TempDir())
 	return cmd
 }
 
-// File writes a file for the duration of the test and returns its path.
-func File(tb testing.TB, name, text string) string {
+// WriteTempFile writes a file for the duration of the test and returns its path.
+func WriteTempFile(tb testing.TB, name, text string) string {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), name)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -172,8 +172,8 @@ func File(tb testing.TB, name, text string) string {
 // defaultParallel is the default of -parallel. Most tests wait for notices and for pods to stop, and hardly compute.
 const defaultParallel = "24"
 
-// Main runs a package's tests, stops the shared testbed, and returns the exit code.
-func Main(m *testing.M) int {
+// RunTests runs a package's tests, stops the shared testbed, and returns the exit code.
+func RunTests(m *testing.M) int {
 	// The second handler sleeps relative to the time of the last error. In another bubble of virtual time this may be
 	// years.
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
@@ -200,16 +200,16 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// OneThread runs the test on one thread until it ends, because the race detector crashes in virtual time on several
+// UseOneThread runs the test on one thread until it ends, because the race detector crashes in virtual time on several
 // threads (see tools/test). The test must not be parallel: other tests need the other threads.
-func OneThread(tb testing.TB) {
+func UseOneThread(tb testing.TB) {
 	tb.Helper()
 	before := runtime.GOMAXPROCS(1)
 	tb.Cleanup(func() { runtime.GOMAXPROCS(before) })
 }
 
-// Note adds a line to the summary of `make test`, which hides the logs of passing tests.
-func Note(tb testing.TB, line string) {
+// AddSummaryNote adds a line to the summary of `make test`, which hides the logs of passing tests.
+func AddSummaryNote(tb testing.TB, line string) {
 	tb.Helper()
 	tb.Log(line)
 	path := os.Getenv("SLIPWAY_TEST_NOTES")

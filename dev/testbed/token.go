@@ -10,8 +10,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// TokenExpires returns the expiry of the agent's credentials. The API server may have granted a shorter lifetime.
-func (a *Agent) TokenExpires() (time.Time, error) {
+// TokenExpiry returns the expiry of the agent's credentials. The API server may have granted a shorter lifetime.
+func (a *Agent) TokenExpiry() (time.Time, error) {
 	config, err := clientcmd.LoadFromFile(a.Kubeconfig)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("credentials of the agent on %s: %w", a.Node, err)

@@ -13,15 +13,15 @@ import (
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 )
 
-// Virtual returns a testbed in memory for virtual time (testing/synctest), without network and processes. Its files are
+// NewVirtual returns a testbed in memory for virtual time (testing/synctest), without network and processes. Its files are
 // in dir. It has no CRDs, permissions or admission policies. It lives until Stop.
-func Virtual(dir string, o Options) (*Testbed, error) {
+func NewVirtual(dir string, o Options) (*Testbed, error) {
 	memory, err := fakecluster.New()
 	if err != nil {
 		return nil, err
 	}
-	config := &rest.Config{Host: "https://kubernetes.test", QPS: -1, UserAgent: "slipway-dev", Transport: faultproxy.Direct(memory)}
-	cluster, err := controlplane.Reach(config, dir)
+	config := &rest.Config{Host: "https://kubernetes.test", QPS: -1, UserAgent: "slipway-dev", Transport: faultproxy.NewDirectTransport(memory)}
+	cluster, err := controlplane.NewExternalCluster(config, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func Virtual(dir string, o Options) (*Testbed, error) {
 	if t.Pods, err = azure.WatchPods(work, cluster.Client(), t.Nodes); err != nil {
 		return nil, err
 	}
-	o.Azure.Machines, o.Azure.Bookkeeper = t.Nodes.Machines(nodePower{t}), t.Pods
+	o.Azure.Machines, o.Azure.Bookkeeper = t.Nodes.NewMachines(nodePower{t}), t.Pods
 	t.Azure = azure.New(o.Azure)
 	t.base = &url.URL{Scheme: "http", Host: "azure.test"}
 	t.newARM(o.ARM)

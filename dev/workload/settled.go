@@ -94,9 +94,9 @@ func retryWithoutServiceAccount(ctx context.Context, create func() error) error 
 	}
 }
 
-// Settled waits until the objects reach their desired state: all pods of a controller Ready, the pods of a Job Ready or
+// AwaitSettled waits until the objects reach their desired state: all pods of a controller Ready, the pods of a Job Ready or
 // completed, and a PodDisruptionBudget with as many healthy pods as it requires. The objects are those given to Create.
-func Settled(ctx context.Context, client kubernetes.Interface, objects ...runtime.Object) error {
+func AwaitSettled(ctx context.Context, client kubernetes.Interface, objects ...runtime.Object) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, object := range objects {
 		kind, err := kindOf(client, object)
@@ -127,11 +127,11 @@ func Settled(ctx context.Context, client kubernetes.Interface, objects ...runtim
 	return group.Wait()
 }
 
-func CreateSettled(ctx context.Context, client kubernetes.Interface, objects ...runtime.Object) error {
+func CreateAndAwait(ctx context.Context, client kubernetes.Interface, objects ...runtime.Object) error {
 	if err := Create(ctx, client, objects...); err != nil {
 		return err
 	}
-	return Settled(ctx, client, objects...)
+	return AwaitSettled(ctx, client, objects...)
 }
 
 func isPodSettled(o runtime.Object) bool {

@@ -11,9 +11,9 @@ import (
 // ShopNamespace is the namespace of Shop's objects.
 const ShopNamespace = "shop"
 
-// Shop returns the workload of a small web shop for about 20 nodes: the shop and its services, DaemonSets, and batch
+// ShopObjects returns the workload of a small web shop for about 20 nodes: the shop and its services, DaemonSets, and batch
 // Jobs. It has pods of every kind that a drain meets. All except one stop within their grace period.
-func Shop() []runtime.Object {
+func ShopObjects() []runtime.Object {
 	app := func(name string, replicas int32) App {
 		return App{Namespace: ShopNamespace, Name: name, Replicas: replicas}
 	}
@@ -23,24 +23,24 @@ func Shop() []runtime.Object {
 	checkout := app("checkout", 8)
 	checkout.MinAvailable = "6"
 	checkout.PriorityClass = "customer-facing"
-	checkout.Stop = "3"
+	checkout.StopSeconds = "3"
 	search := app("search", 6)
 	search.EmptyDir = true
-	search.Start = "2"
+	search.StartSeconds = "2"
 	orders := app("orders-db", 3)
 	orders.MaxUnavailable = "1"
-	orders.Stop, orders.Grace = "5", time.Minute
+	orders.StopSeconds, orders.GracePeriod = "5", time.Minute
 	// It ignores SIGTERM, as many shell scripts do.
 	legacy := app("legacy-invoices", 2)
-	legacy.Stop, legacy.Grace = controlplane.Never, 20*time.Second
+	legacy.StopSeconds, legacy.GracePeriod = controlplane.Never, 20*time.Second
 	collector := app("log-collector", 1)
 	report, thumbnails := app("daily-report", 1), app("thumbnails", 6)
-	report.Run, thumbnails.Run = "600", "3600"
+	report.RunSeconds, thumbnails.RunSeconds = "600", "3600"
 	barePod := app("somebodys-debug-pod", 1)
 	return []runtime.Object{
-		Namespace(ShopNamespace), PriorityClass("customer-facing", 100_000),
-		web.Deployment(), web.Budget(), checkout.Deployment(), checkout.Budget(), search.Deployment(),
-		orders.StatefulSet(), orders.Budget(), legacy.Deployment(), collector.DaemonSet(),
+		NewNamespace(ShopNamespace), NewPriorityClass("customer-facing", 100_000),
+		web.Deployment(), web.PodDisruptionBudget(), checkout.Deployment(), checkout.PodDisruptionBudget(), search.Deployment(),
+		orders.StatefulSet(), orders.PodDisruptionBudget(), legacy.Deployment(), collector.DaemonSet(),
 		report.Job(), thumbnails.Job(), barePod.Pod(),
 	}
 }

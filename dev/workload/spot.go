@@ -21,20 +21,20 @@ type SpotApps struct {
 	Encoder App
 }
 
-// SpotNode returns the apps, with pods for the nodes that the selector matches.
-func SpotNode(namespace string, selector map[string]string) SpotApps {
+// NewSpotApps returns the apps, with pods for the nodes that the selector matches.
+func NewSpotApps(namespace string, selector map[string]string) SpotApps {
 	on := func(a App) App {
 		a.Namespace, a.NodeSelector = namespace, selector
 		return a
 	}
 	return SpotApps{
 		Web: on(App{
-			Name: "web", Replicas: 30, MaxUnavailable: "6", Start: "0.5", Stop: "1", Grace: 8 * time.Second,
+			Name: "web", Replicas: 30, MaxUnavailable: "6", StartSeconds: "0.5", StopSeconds: "1", GracePeriod: 8 * time.Second,
 		}),
 		Search:   on(App{Name: "search", Replicas: 7}),
-		Orders:   on(App{Name: "orders-db", Stop: "4"}),
-		Invoices: on(App{Name: "invoices", MinAvailable: "1", Stop: "3", Grace: 10 * time.Second}),
-		Encoder:  on(App{Name: "encoder", Stop: "20"}),
+		Orders:   on(App{Name: "orders-db", StopSeconds: "4"}),
+		Invoices: on(App{Name: "invoices", MinAvailable: "1", StopSeconds: "3", GracePeriod: 10 * time.Second}),
+		Encoder:  on(App{Name: "encoder", StopSeconds: "20"}),
 	}
 }
 
@@ -43,7 +43,7 @@ func (s SpotApps) Apps() []App { return []App{s.Web, s.Search, s.Orders, s.Invoi
 // Objects returns the apps' objects without their namespace.
 func (s SpotApps) Objects() []runtime.Object {
 	return []runtime.Object{
-		s.Web.Deployment(), s.Web.Budget(), s.Search.Deployment(), s.Orders.StatefulSet(), s.Orders.Budget(),
-		s.Invoices.Deployment(), s.Invoices.Budget(), s.Encoder.Deployment(),
+		s.Web.Deployment(), s.Web.PodDisruptionBudget(), s.Search.Deployment(), s.Orders.StatefulSet(), s.Orders.PodDisruptionBudget(),
+		s.Invoices.Deployment(), s.Invoices.PodDisruptionBudget(), s.Encoder.Deployment(),
 	}
 }

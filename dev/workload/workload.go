@@ -31,13 +31,13 @@ type App struct {
 	Replicas        int32
 	// Labels and Annotations are set on the pods, Labels also on the object.
 	Labels, Annotations map[string]string
-	// PriorityClass is the name of a class, such as system-node-critical or one created by PriorityClass.
+	// NewPriorityClass is the name of a class, such as system-node-critical or one created by NewPriorityClass.
 	PriorityClass string
-	// Grace is the termination grace period in whole seconds. Zero means Kubernetes' default, 30 seconds.
-	Grace time.Duration
-	// Stop, Start and Run are the times to stop, to become Ready and to complete. They are the values of
+	// GracePeriod is the termination grace period in whole seconds. Zero means Kubernetes' default, 30 seconds.
+	GracePeriod time.Duration
+	// StopSeconds, Start and Run are the times to stop, to become Ready and to complete. They are the values of
 	// controlplane.StopSeconds, StartSeconds and RunSeconds: a number of seconds, or controlplane.Never.
-	Stop, Start, Run string
+	StopSeconds, StartSeconds, RunSeconds string
 	// Node selects a node by its hostname label, so that scheduler and cordon still apply. NodeSelector adds to it.
 	Node         string
 	NodeSelector map[string]string
@@ -97,8 +97,8 @@ func (a App) Pod() *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
 }
 
-// Budget returns the App's PodDisruptionBudget. Without MinAvailable and MaxUnavailable one pod may be unavailable.
-func (a App) Budget() *policyv1.PodDisruptionBudget {
+// PodDisruptionBudget returns the App's PodDisruptionBudget. Without MinAvailable and MaxUnavailable one pod may be unavailable.
+func (a App) PodDisruptionBudget() *policyv1.PodDisruptionBudget {
 	spec := policyv1.PodDisruptionBudgetSpec{Selector: a.selector()}
 	switch {
 	case a.MinAvailable != "":
@@ -114,13 +114,13 @@ func (a App) Budget() *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{ObjectMeta: a.meta(), Spec: spec}
 }
 
-// PriorityClass returns a class of pods. A higher value is more important.
-func PriorityClass(name string, value int32) *schedulingv1.PriorityClass {
+// NewPriorityClass returns a class of pods. A higher value is more important.
+func NewPriorityClass(name string, value int32) *schedulingv1.PriorityClass {
 	return &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}
 }
 
-// Namespace returns a namespace for a test's objects.
-func Namespace(name string) *corev1.Namespace {
+// NewNamespace returns a namespace for a test's objects.
+func NewNamespace(name string) *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
@@ -156,7 +156,7 @@ func (a App) template() corev1.PodTemplateSpec {
 	annotations := map[string]string{}
 	maps.Copy(annotations, a.Annotations)
 	for key, value := range map[string]string{
-		controlplane.StartSeconds: a.Start, controlplane.StopSeconds: a.Stop, controlplane.RunSeconds: a.Run,
+		controlplane.StartSecondsAnnotation: a.StartSeconds, controlplane.StopSecondsAnnotation: a.StopSeconds, controlplane.RunSecondsAnnotation: a.RunSeconds,
 	} {
 		if value != "" {
 			annotations[key] = value
@@ -171,8 +171,8 @@ func (a App) template() corev1.PodTemplateSpec {
 			Tolerations:       a.Tolerations,
 		},
 	}
-	if a.Grace != 0 {
-		seconds := int64(a.Grace / time.Second)
+	if a.GracePeriod != 0 {
+		seconds := int64(a.GracePeriod / time.Second)
 		template.Spec.TerminationGracePeriodSeconds = &seconds
 	}
 	if a.EmptyDir {

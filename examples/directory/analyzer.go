@@ -18,12 +18,12 @@ const ownMachineAnnotation = "directory.slipway.dev/own-machine"
 // the annotation.
 //
 //nolint:unparam // the interface wants an error
-func (p *provider) ModifyEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]plugin.Wish, error) {
+func (p *provider) ModifyEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]plugin.Recommendation, error) {
 	group := pod.Annotations[ownMachineAnnotation]
 	if group == "" || pod.Spec.NodeName != "" || !isUnschedulable(pod) {
 		return nil, nil
 	}
-	return []plugin.Wish{{
+	return []plugin.Recommendation{{
 		Grow:   &plugin.Grow{Group: group, Count: 1},
 		Reason: fmt.Sprintf("pod %s/%s needs its own instance", pod.Namespace, pod.Name),
 	}}, nil
@@ -33,11 +33,11 @@ func (p *provider) ModifyEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]pl
 // annotation.
 //
 //nolint:unparam // the interface wants an error
-func (p *provider) DeleteEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]plugin.Wish, error) {
+func (p *provider) DeleteEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]plugin.Recommendation, error) {
 	if pod.Annotations[ownMachineAnnotation] == "" || pod.Spec.NodeName == "" {
 		return nil, nil
 	}
-	return []plugin.Wish{{
+	return []plugin.Recommendation{{
 		Retire: &plugin.Retire{Node: pod.Spec.NodeName},
 		Reason: fmt.Sprintf("pod %s/%s, which had its own instance, was deleted", pod.Namespace, pod.Name),
 	}}, nil

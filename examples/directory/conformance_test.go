@@ -26,7 +26,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/faultyplugintest"
 )
 
-func init() { faultyplugintest.Be(main) }
+func init() { faultyplugintest.RunAsPlugin(main) }
 
 const (
 	cloudType = "directory"
@@ -124,7 +124,7 @@ func (c *directoryCloud) withLock(do func(machines.View) error) {
 	}
 }
 
-func (c *directoryCloud) Machines() (ids []string) {
+func (c *directoryCloud) ProviderIDs() (ids []string) {
 	c.withLock(func(v machines.View) error {
 		all, err := v.Machines(group)
 		for name := range all {
@@ -136,7 +136,7 @@ func (c *directoryCloud) Machines() (ids []string) {
 	return ids
 }
 
-func (c *directoryCloud) Size() (n int) {
+func (c *directoryCloud) GroupSize() (n int) {
 	c.withLock(func(v machines.View) (err error) {
 		n, err = v.Size(group)
 		return err
@@ -144,15 +144,15 @@ func (c *directoryCloud) Size() (n int) {
 	return n
 }
 
-func (*directoryCloud) Missing() string { return "directory://" + host + "/" + group + "/never-was" }
+func (*directoryCloud) MissingID() string { return "directory://" + host + "/" + group + "/never-was" }
 
-func (*directoryCloud) Foreign() string { return "directory://host-2/" + group + "/" + group + "-a" }
+func (*directoryCloud) ForeignID() string { return "directory://host-2/" + group + "/" + group + "-a" }
 
 func (c *directoryCloud) machinePath(id string) string {
 	return filepath.Join(c.root, group, id[strings.LastIndex(id, "/")+1:]+".json")
 }
 
-func (c *directoryCloud) Lose(t *testing.T, id string) {
+func (c *directoryCloud) LoseInstance(t *testing.T, id string) {
 	t.Helper()
 	if err := os.Remove(c.machinePath(id)); err != nil {
 		t.Fatal(err)
@@ -161,7 +161,7 @@ func (c *directoryCloud) Lose(t *testing.T, id string) {
 
 func (c *directoryCloud) AwaitGone(t *testing.T, id string) {
 	t.Helper()
-	for slices.Contains(c.Machines(), id) {
+	for slices.Contains(c.ProviderIDs(), id) {
 		select {
 		case <-time.After(time.Millisecond):
 		case <-t.Context().Done():
@@ -201,40 +201,40 @@ func (c *directoryCloud) awaitPlugins(t *testing.T) {
 	}
 }
 
-func (c *directoryCloud) Inject(t *testing.T, f conformance.Fault) {
+func (c *directoryCloud) InjectFault(t *testing.T, f conformance.Fault) {
 	t.Helper()
 	c.awaitPlugins(t)
-	switch f.Misbehaviour {
+	switch f.FaultKind {
 	case conformance.Unavailable:
-		c.writePlugin(t, faultyplugintest.Hangs)
+		c.writePlugin(t, faultyplugintest.HangsOnCall)
 		c.forEachPlugin(func(pid int) error { return faultyplugintest.Freeze(t.Context(), pid) })
-	case conformance.Reset:
-		c.writePlugin(t, faultyplugintest.Dies)
+	case conformance.ConnectionReset:
+		c.writePlugin(t, faultyplugintest.ExitsOnCall)
 		c.forEachPlugin(killProcess)
-	case conformance.Impostor:
-		c.writePlugin(t, faultyplugintest.WebPage)
+	case conformance.ProxyPage:
+		c.writePlugin(t, faultyplugintest.ServesWebPage)
 		c.forEachPlugin(killProcess)
-	case conformance.Misrouted:
-		c.writePlugin(t, faultyplugintest.Misroutes)
+	case conformance.ProxyNotFound:
+		c.writePlugin(t, faultyplugintest.ReturnsNotFound)
 		c.forEachPlugin(killProcess)
-	case conformance.Truncated:
+	case conformance.TruncatedResponse:
 		c.truncateFiles(t)
 	case conformance.DeletionHangs:
 		c.editMachines(func(id string, m *machines.Machine) {
-			if id == f.Machine {
+			if id == f.ProviderID {
 				m.Shutdown = 1e6
 			}
 		})
 	case conformance.DeletionFails:
 		c.editMachines(func(id string, m *machines.Machine) {
-			if id == f.Machine {
+			if id == f.ProviderID {
 				m.Stuck = "its disk is in use"
 			}
 		})
-	case conformance.Full:
-		c.writeFile(t, "host.json", machines.Host{Quota: conformance.Machines})
+	case conformance.QuotaExhausted:
+		c.writeFile(t, "host.json", machines.Host{Quota: conformance.MinInstances})
 	default:
-		t.Fatalf("the directory never %s", f.Misbehaviour)
+		t.Fatalf("the directory never %s", f.FaultKind)
 	}
 }
 
@@ -252,7 +252,7 @@ func (c *directoryCloud) truncateFiles(t *testing.T) {
 	}
 }
 
-func (c *directoryCloud) Heal(t *testing.T) {
+func (c *directoryCloud) ClearFaults(t *testing.T) {
 	t.Helper()
 	c.writePlugin(t, faultyplugintest.Good)
 	wholes, err := filepath.Glob(filepath.Join(c.root, "*", "*.whole"))
@@ -268,18 +268,18 @@ func (c *directoryCloud) Heal(t *testing.T) {
 	c.editMachines(func(_ string, m *machines.Machine) { m.Shutdown, m.Stuck = 0, "" })
 }
 
-func (*directoryCloud) Deletions() int { return 0 }
+func (*directoryCloud) DeletionRequests() int { return 0 }
 
-func (*directoryCloud) Cannot() map[conformance.Misbehaviour]string {
-	return map[conformance.Misbehaviour]string{
-		conformance.Denied:     "a directory has no credentials",
-		conformance.Throttled:  "a directory does not count requests",
-		conformance.SecondPage: "a directory is read at once",
-		conformance.Stale:      "a directory has no cache",
-		conformance.Forgets:    "the record of a deletion is the machine itself",
+func (*directoryCloud) UnsupportedFaults() map[conformance.FaultKind]string {
+	return map[conformance.FaultKind]string{
+		conformance.PermissionDenied:  "a directory has no credentials",
+		conformance.Throttled:         "a directory does not count requests",
+		conformance.ListFailsMidway:   "a directory is read at once",
+		conformance.StaleLists:        "a directory has no cache",
+		conformance.ForgetsOperations: "the record of a deletion is the machine itself",
 	}
 }
 
 func TestSamplePassesConformance(t *testing.T) {
-	conformance.Run(t, func(t *testing.T) conformance.Cloud { return newDirectory(t, conformance.Machines) })
+	conformance.Run(t, func(t *testing.T) conformance.Cloud { return newDirectory(t, conformance.MinInstances) })
 }

@@ -186,7 +186,7 @@ func (p *provider) Templates(ctx context.Context, group string) (list []plugin.T
 }
 
 // Grow implements plugin.Provider.
-func (p *provider) Grow(ctx context.Context, group string, order plugin.Order) (op plugin.Operation, err error) {
+func (p *provider) Grow(ctx context.Context, group string, order plugin.LaunchRequest) (op plugin.Operation, err error) {
 	if err := order.Validate(group); err != nil {
 		return op, err
 	}
@@ -251,38 +251,38 @@ func countMachines(v machines.View) (n int, err error) {
 }
 
 // Status implements plugin.Provider.
-func (p *provider) Status(ctx context.Context, op plugin.Operation) (plugin.Status, error) {
+func (p *provider) Status(ctx context.Context, op plugin.Operation) (plugin.OperationStatus, error) {
 	if op.ID == "" {
-		return plugin.Status{Done: true}, nil
+		return plugin.OperationStatus{Done: true}, nil
 	}
 	var o operation
 	d := json.NewDecoder(bytes.NewReader([]byte(op.ID)))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&o); err != nil || (o.Delete == "") == (len(o.Grow) == 0) {
-		return plugin.Status{}, fmt.Errorf("operation %q: not an operation of this plugin", op.ID)
+		return plugin.OperationStatus{}, fmt.Errorf("operation %q: not an operation of this plugin", op.ID)
 	}
 	if o.Delete != "" {
 		i, err := p.Instance(ctx, o.Delete)
 		switch {
 		case isNotFound(err):
-			return plugin.Status{Done: true}, nil
+			return plugin.OperationStatus{Done: true}, nil
 		case err != nil:
-			return plugin.Status{}, err
+			return plugin.OperationStatus{}, err
 		case i.State == plugin.Failed:
-			return plugin.Status{Done: true, Err: errors.New(i.Message)}, nil
+			return plugin.OperationStatus{Done: true, Err: errors.New(i.Message)}, nil
 		}
-		return plugin.Status{}, nil
+		return plugin.OperationStatus{}, nil
 	}
 	for _, id := range o.Grow {
 		i, err := p.Instance(ctx, id)
 		if err != nil && !isNotFound(err) {
-			return plugin.Status{}, err
+			return plugin.OperationStatus{}, err
 		}
 		if err == nil && i.State == plugin.Pending {
-			return plugin.Status{}, nil
+			return plugin.OperationStatus{}, nil
 		}
 	}
-	return plugin.Status{Done: true}, nil
+	return plugin.OperationStatus{Done: true}, nil
 }
 
 // withLock calls do with the lock held and converts its errors. Only ErrNoGroup and ErrNoMachine become a NotFoundError.

@@ -55,7 +55,7 @@ func (a *Agent) awaitFlush(h *noticeState, now time.Time) time.Duration {
 
 // isApprovable reports that the platform waits for an approval of a notice and accepts the notice's ID for it.
 func isApprovable(n notice.Notice) bool {
-	return n.Status != notice.Started && n.Type != notice.Condition && !n.Unnamed
+	return n.Status != notice.Started && n.Type != notice.Condition && !n.HasGeneratedID
 }
 
 // approveNotice tells the platform to begin, once every instance of the event is drained. After a drain that gave up,
@@ -138,18 +138,18 @@ func listUndrained(resources []string, own string, drained []kubeapi.Node, machi
 // listUndrainedPeers returns the other instances of the event that are not drained. It sends one list request for the
 // event's nodes, and none if the event names only this instance.
 func (a *Agent) listUndrainedPeers(ctx context.Context, h *noticeState) ([]string, error) {
-	others := h.Notice.Others(a.options.Resource)
+	others := h.Notice.CountOtherInstances(a.options.ResourceName)
 	switch {
 	case others == 0:
 		return nil, nil
-	case h.Notice.Machines > 0: // a record holds only their number, until the notice is read again
+	case h.Notice.InstanceCount > 0: // a record holds only their number, until the notice is read again
 		return []string{fmt.Sprintf("%d other instances", others)}, nil
 	}
 	nodes, err := a.options.API.ListNodes(ctx, drainedNodesSelector(h.Notice.Source, h.Notice.ID))
 	if err != nil {
 		return nil, fmt.Errorf("notice %s: cannot list the drained instances: %w", h.Notice.ID, err)
 	}
-	return listUndrained(h.Notice.Resources, a.options.Resource, nodes, a.options.Machine), nil
+	return listUndrained(h.Notice.Resources, a.options.ResourceName, nodes, a.options.InstanceName), nil
 }
 
 // logWaitingForPeers logs which instances the approval waits for, once for each change.

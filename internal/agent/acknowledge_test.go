@@ -79,7 +79,7 @@ func TestI2EventsAreWrittenBeforeApproval(t *testing.T) {
 		{"as soon as the Event is written", 300 * time.Millisecond, 300 * time.Millisecond},
 		{"without the Event after a timeout", time.Minute, flushTimeout},
 	} {
-		t.Run(c.name, virtual.Time(func(t *testing.T) {
+		t.Run(c.name, virtual.InVirtualTime(func(t *testing.T) {
 			told := timeToApproval(t, c.takes)
 			if told < c.want || told > c.want+2*shortPollInterval {
 				t.Errorf("approved after %s, want %s", told, c.want)
@@ -93,7 +93,7 @@ func timeToApproval(t *testing.T, eventTakes time.Duration) time.Duration {
 	t.Helper()
 	var told approvalRecorder
 	a := New(Options{
-		Node: "node", Resource: "vmss_0", API: slowEventAPI{delay: eventTakes}, Approver: &told, DryRun: true,
+		Node: "node", ResourceName: "vmss_0", API: slowEventAPI{delay: eventTakes}, Approver: &told, DryRun: true,
 		Metrics: NewMetrics(observe.NewRegistry()), Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, stop := context.WithCancel(t.Context())

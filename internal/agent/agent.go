@@ -27,9 +27,9 @@ import (
 )
 
 const (
-	// DefaultMargin is the time kept free before a deadline. It covers the kubelet's report of a pod's end and the
+	// DefaultDeadlineMargin is the time kept free before a deadline. It covers the kubelet's report of a pod's end and the
 	// API server's answer.
-	DefaultMargin = 2 * time.Second
+	DefaultDeadlineMargin = 2 * time.Second
 	// minRetryDelay and maxRetryDelay limit the pause after a failed step. A Spot notice may give 30 s or less.
 	minRetryDelay = 100 * time.Millisecond
 	maxRetryDelay = 2 * time.Second
@@ -45,9 +45,9 @@ type API interface {
 	EventAPI
 	NodeLister
 	PodLister
-	// FollowNode watches the Node from resourceVersion since. If since is empty, it first calls h with the present
+	// WatchNode watches the Node from resourceVersion since. If since is empty, it first calls h with the present
 	// Node.
-	FollowNode(ctx context.Context, name, since string, h kubeapi.Handler[kubeapi.Node]) error
+	WatchNode(ctx context.Context, name, since string, h kubeapi.Handler[kubeapi.Node]) error
 }
 
 // Source reads notices. *azure.Source and *condition.Source implement it.
@@ -69,8 +69,8 @@ type Resumer interface {
 // Node from the start and passes each state to it. So there is never more than one watch.
 type NodeSource interface {
 	Resumer
-	// See passes a newer state of the Node. It does not block.
-	See(node *kubeapi.Node)
+	// ObserveNode passes a newer state of the Node. It does not block.
+	ObserveNode(node *kubeapi.Node)
 }
 
 // Approver tells the platform that it may begin. *azure.Client implements it.
@@ -80,42 +80,42 @@ type Approver interface {
 
 // Options configures an agent. A field is required unless its comment names a default.
 type Options struct {
-	Node     string
-	Resource string // the instance's name as its notices spell it
-	// Machine returns the name of an instance from its Node's spec.providerID.
-	Machine func(providerID string) (string, error)
-	API     API
-	// Found is the Node as just read; nil makes the agent read it.
-	Found *kubeapi.Node
+	Node         string
+	ResourceName string // the instance's name as its notices spell it
+	// InstanceName returns the name of an instance from its Node's spec.providerID.
+	InstanceName func(providerID string) (string, error)
+	API          API
+	// InitialNode is the Node as just read; nil makes the agent read it.
+	InitialNode *kubeapi.Node
 	// Sources have different names. Only a notice's own source can report that the notice ended.
-	Sources  []Source
-	Approver Approver // approves interruptions; nil never approves
-	Volumes  drain.VolumeAPI
-	Impact   Impact
-	Margin   time.Duration
-	// ConditionDrain limits a drain for a node condition; 0 lets it continue while the condition is true.
-	ConditionDrain time.Duration
-	// Slots limits how many nodes are drained at once for notices that can wait; nil disables the limit.
-	Slots Slots
+	Sources        []Source
+	Approver       Approver // approves interruptions; nil never approves
+	Volumes        drain.VolumeAPI
+	Policy         NoticePolicy
+	DeadlineMargin time.Duration
+	// ConditionDrainTimeout limits a drain for a node condition; 0 lets it continue while the condition is true.
+	ConditionDrainTimeout time.Duration
+	// DrainSlots limits how many nodes are drained at once for notices that can wait; nil disables the limit.
+	DrainSlots DrainSlots
 	// Taint and Labels are set on the node while a notice has a claim on it.
 	Taint  Taint
 	Labels map[string]string
 	// LabelOwnCordon sets Labels only while the cordon is the agent's own.
 	LabelOwnCordon bool
-	// GraceSeconds replaces the grace period of every pod, in seconds; nil or negative keeps the pod's own.
-	GraceSeconds *int64
+	// GracePeriodSeconds replaces the grace period of every pod, in seconds; nil or negative keeps the pod's own.
+	GracePeriodSeconds *int64
 	// DisableEviction deletes the pods from the start, despite PodDisruptionBudgets. It is the user's explicit option
 	// (I2).
 	DisableEviction bool
-	// StopGrace limits how long the end of Run waits for a running drain. A restarted agent continues the drain in
+	// StopTimeout limits how long the end of Run waits for a running drain. A restarted agent continues the drain in
 	// any case.
-	StopGrace time.Duration
+	StopTimeout time.Duration
 	// ExitAfterDrain ends Run once a notice with a deadline is handled: drained, approved if configured, and
 	// reported.
 	ExitAfterDrain bool
-	// Voice formats Kubernetes Events differently; nil keeps the agent's own format.
-	Voice  Voice
-	DryRun bool
+	// EventFormatter formats Kubernetes Events differently; nil keeps the agent's own format.
+	EventFormatter EventFormatter
+	DryRun         bool
 	// Notifier receives the moments of every notice that is not ignored; nil sends nothing.
 	Notifier Notifier
 	Metrics  *Metrics
@@ -140,7 +140,7 @@ type Agent struct {
 
 	requests interrupter
 
-	claimWriter *cordon.Keeper
+	claimWriter *cordon.ClaimWriter
 	recordsRead bool
 	// snapshots holds the latest snapshot of each source that has been read since the start.
 	snapshots          map[string]notice.Snapshot
@@ -166,7 +166,7 @@ func New(o Options) *Agent {
 		options: o, log: o.Log, notices: map[string]*noticeState{}, snapshots: map[string]notice.Snapshot{}, reportedUnreadable: map[string]map[string]bool{},
 		updates: make(chan func(context.Context), 16),
 	}
-	a.events = newEventWriter(o.API, o.Node, func() { o.Metrics.EventsFailed.Inc() }, o.Voice)
+	a.events = newEventWriter(o.API, o.Node, func() { o.Metrics.EventsFailed.Inc() }, o.EventFormatter)
 	a.notifications = newNotificationSender(&a.options)
 	return a
 }
@@ -203,7 +203,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			})
 		})
 	}
-	if a.options.Slots != nil {
+	if a.options.DrainSlots != nil {
 		group.Go(func() { a.followDrainSlots(work) })
 	}
 	defer context.AfterFunc(ctx, func() { a.enqueueUrgent(work, func(context.Context) {}) })()
@@ -217,11 +217,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-stopRequested:
-			if !a.isDrainRunning() || a.options.StopGrace <= 0 {
+			if !a.isDrainRunning() || a.options.StopTimeout <= 0 {
 				return ctx.Err()
 			}
-			a.log.Info("stopping: waiting for the running drain", "atMost", a.options.StopGrace.String())
-			stopRequested, stopTimeout = nil, time.After(a.options.StopGrace)
+			a.log.Info("stopping: waiting for the running drain", "atMost", a.options.StopTimeout.String())
+			stopRequested, stopTimeout = nil, time.After(a.options.StopTimeout)
 		case <-stopTimeout:
 			return ctx.Err()
 		case update := <-a.updates:
@@ -246,9 +246,9 @@ func (a *Agent) Run(ctx context.Context) error {
 // cluster other nodes take slots all the time, and each urgent update would interrupt a slow request of this agent.
 func (a *Agent) followDrainSlots(ctx context.Context) {
 	held := false
-	a.options.Slots.Run(ctx, func() {
+	a.options.DrainSlots.Run(ctx, func() {
 		had := held
-		held = a.options.Slots.Held()
+		held = a.options.DrainSlots.IsHeld()
 		enqueue := a.enqueue
 		if had && !held {
 			enqueue = a.enqueueUrgent
@@ -257,9 +257,9 @@ func (a *Agent) followDrainSlots(ctx context.Context) {
 	})
 }
 
-// Ready returns an error that names what the agent has not read since its start: the node, or the notices of a
+// CheckReady returns an error that names what the agent has not read since its start: the node, or the notices of a
 // source. Until both are read the agent guards nothing. It may be called from any goroutine.
-func (a *Agent) Ready() error {
+func (a *Agent) CheckReady() error {
 	if !a.ready.Load() {
 		return fmt.Errorf("node %s has not been read yet", a.options.Node)
 	}

@@ -10,11 +10,11 @@ import (
 // awaitPollInterval is the pause between two checks of a notice's drain.
 const awaitPollInterval = 100 * time.Millisecond
 
-// Await waits until the node is drained for a notice and then returns nil. The notice may be read after the call. If
+// AwaitDrained waits until the node is drained for a notice and then returns nil. The notice may be read after the call. If
 // an earlier drain for the notice gave up, Await retries it once; if that one gives up too, it returns an error. In a
 // dry run it returns once the notice is read. When ctx ends, the drain continues. Await may be called from any
 // goroutine while Run runs.
-func (a *Agent) Await(ctx context.Context, source, id string) error {
+func (a *Agent) AwaitDrained(ctx context.Context, source, id string) error {
 	ticker := time.NewTicker(awaitPollInterval)
 	defer ticker.Stop()
 	again := true

@@ -62,15 +62,15 @@ func drainedNodesSelector(source, id string) string {
 }
 
 // buildClaimSpec returns the cordon claim that h needs on the Node.
-func (a *Agent) buildClaimSpec(h *noticeState) (cordon.Request, error) {
+func (a *Agent) buildClaimSpec(h *noticeState) (cordon.ClaimSpec, error) {
 	recorded := *h
 	recorded.Phase = h.recordedPhase
-	recorded.Notice = h.Notice.ForRecord(a.options.Resource)
+	recorded.Notice = h.Notice.ToRecord(a.options.ResourceName)
 	state, err := json.Marshal(&recorded)
 	if err != nil {
-		return cordon.Request{}, fmt.Errorf("encode the record of the cordon claim: %w", err)
+		return cordon.ClaimSpec{}, fmt.Errorf("encode the record of the cordon claim: %w", err)
 	}
-	r := cordon.Request{
+	r := cordon.ClaimSpec{
 		Reason:        h.Decision.Reason,
 		Unschedulable: h.Decision.Action.includesCordon() && (h.claim.hasCordon || len(a.otherTools) == 0 || a.hasEndedCordon()),
 		Phase:         recorded.labelPhase(),
@@ -78,10 +78,10 @@ func (a *Agent) buildClaimSpec(h *noticeState) (cordon.Request, error) {
 		Conditions:    lifecycleConditions(&recorded),
 		Labels:        a.options.Labels,
 
-		LabelOwnCordon: a.options.LabelOwnCordon,
+		LabelOnlyOwnCordon: a.options.LabelOwnCordon,
 	}
 	if a.options.Taint.Effect != "" && r.Unschedulable && (a.options.Taint.Effect != noExecute || h.Phase.isDrained()) {
-		r.Taints = []cordon.Taint{a.options.Taint.For(h.Notice)}
+		r.Taints = []cordon.Taint{a.options.Taint.ForNotice(h.Notice)}
 	}
 	return r, nil
 }
@@ -102,7 +102,7 @@ func (a *Agent) writeClaim(ctx context.Context, h *noticeState, now time.Time) (
 	later := a.isThrottled(&next, now) || a.isForcedDrainPending(now)
 	shown := ""
 	if p := a.blockedProgress(h); p != nil {
-		shown = observe.Clip(p.String(), maxEventMessageBytes)
+		shown = observe.ClipBytes(p.String(), maxEventMessageBytes)
 	}
 	if h.shownProgress != shown && !later {
 		h.shownProgress = shown
@@ -117,15 +117,15 @@ func (a *Agent) writeClaim(ctx context.Context, h *noticeState, now time.Time) (
 		return 0, err
 	}
 	untilRetry := a.conditionBackoff.timedOut && a.conditionBackoff.next.After(now) // conditions are not written before the retry
-	r.Later = later || untilRetry
+	r.DeferConditions = later || untilRetry
 	err = a.sendClaim(ctx, h, r)
-	if err != nil && !cordon.IsConditions(err) {
+	if err != nil && !cordon.IsConditionsError(err) {
 		return 0, err
 	}
 	switch {
 	case err != nil:
 		a.recordConditionFailure(err)
-	case !r.Later:
+	case !r.DeferConditions:
 		a.resetConditionBackoff()
 		h.claim.state = claimWritten
 	}
@@ -151,10 +151,10 @@ func (a *Agent) needsClaimWrite(h *noticeState, now time.Time, later bool) bool 
 	return h.Decision.Action.includesCordon() && len(a.otherTools) == 0 // another tool had cordoned it
 }
 
-func (a *Agent) sendClaim(ctx context.Context, h *noticeState, r cordon.Request) error {
+func (a *Agent) sendClaim(ctx context.Context, h *noticeState, r cordon.ClaimSpec) error {
 	ended := a.endedClaims()
 	if r.Unschedulable {
-		r.Replaces = slices.Sorted(maps.Keys(ended))
+		r.ReplacedOwners = slices.Sorted(maps.Keys(ended))
 	}
 	if h.cordonRequestedAt.IsZero() {
 		h.cordonRequestedAt = time.Now()
@@ -162,30 +162,30 @@ func (a *Agent) sendClaim(ctx context.Context, h *noticeState, r cordon.Request)
 	if !h.claim.isWritten() {
 		h.claim.state = claimUncertain // the claim takes several requests, and a failed one may have had an effect (I3)
 	}
-	for _, name := range r.Replaces {
+	for _, name := range r.ReplacedOwners {
 		ended[name].claim.state = claimUncertain
 	}
-	out, err := a.claimWriter.Hold(ctx, claimOwner(h.Notice.Source, h.Notice.ID), r)
+	out, err := a.claimWriter.WriteClaim(ctx, claimOwner(h.Notice.Source, h.Notice.ID), r)
 	if out.Node != nil {
 		a.nodeVersion, a.unschedulable = out.Node.ResourceVersion, out.Node.Spec.Unschedulable
 	}
-	if err != nil && !cordon.IsConditions(err) {
+	if err != nil && !cordon.IsConditionsError(err) {
 		a.reportChangeFailed(ctx, h, CordonFailed)
 		return a.resetIfNodeReplaced(err)
 	}
-	for _, name := range r.Replaces {
+	for _, name := range r.ReplacedOwners {
 		ended[name].claim = claim{}
 		a.log.Info("claim removed: the claim of another notice replaces it", "id", ended[name].Notice.ID, "by", h.Notice.ID)
 	}
 	delete(h.lastMessages, CordonFailed)
 	cordons := out.Record.Cordon != ""
-	for _, problem := range out.Problems {
+	for _, problem := range out.UnreadableRecords {
 		a.log.Warn("cannot parse an annotation of the node", "err", problem)
 	}
 	if cordons && !h.claim.hasCordon {
 		a.reportCordoned(h, out)
 	}
-	if out.Uncordoned {
+	if out.WasUncordoned {
 		a.log.Warn("the node was uncordoned during a notice; cordoned it again", "id", h.Notice.ID)
 		a.events.emit(newCordonedAgainEvent(h.Notice))
 	}
@@ -227,13 +227,13 @@ func (a *Agent) reportChangeFailed(ctx context.Context, h *noticeState, reason E
 }
 
 // reportCordoned reports a new cordon, or that the node was found cordoned.
-func (a *Agent) reportCordoned(h *noticeState, out cordon.Outcome) {
-	if out.Record.Cordon == cordon.Found {
+func (a *Agent) reportCordoned(h *noticeState, out cordon.ClaimResult) {
+	if out.Record.Cordon == cordon.FoundCordon {
 		a.log.Info("the node was already cordoned; it stays cordoned after the notice", "id", h.Notice.ID, "type", h.Notice.Type)
 		a.events.emit(newFoundCordonedEvent(h.Notice))
 		return
 	}
-	a.log.Info("cordoned", "id", h.Notice.ID, "type", h.Notice.Type, "heldBy", out.HeldBy)
+	a.log.Info("cordoned", "id", h.Notice.ID, "type", h.Notice.Type, "heldBy", out.OtherOwners)
 	a.events.emit(newCordonedEvent(h.Notice))
 	a.recordSpan(h, observe.Span{Name: "cordon", Began: h.cordonRequestedAt, Ended: time.Now()})
 	a.options.Metrics.Cordoned.With(string(h.Notice.Type)).Inc()
@@ -245,12 +245,12 @@ func (a *Agent) removeClaim(ctx context.Context, h *noticeState) error {
 	}
 	began := time.Now()
 	h.claim.state = claimUncertain
-	out, err := a.claimWriter.Release(ctx, claimOwner(h.Notice.Source, h.Notice.ID))
-	if cordon.IsUnreadable(err) {
+	out, err := a.claimWriter.RemoveClaim(ctx, claimOwner(h.Notice.Source, h.Notice.ID))
+	if cordon.IsUnreadableError(err) {
 		a.log.Error("cannot parse the record of a notice that has ended; the record stays", "err", err)
 		err = nil
 	}
-	if err != nil && !cordon.IsConditions(err) {
+	if err != nil && !cordon.IsConditionsError(err) {
 		a.reportChangeFailed(ctx, h, UncordonFailed)
 		return a.resetIfNodeReplaced(err)
 	}
@@ -271,8 +271,8 @@ func (a *Agent) removeClaim(ctx context.Context, h *noticeState) error {
 		a.log.Info("uncordoned", "id", h.Notice.ID)
 		a.events.emit(newUncordonedEvent())
 		a.recordSpan(h, observe.Span{Name: "uncordon", Began: began, Ended: time.Now()})
-	case len(out.HeldBy) > 0:
-		a.log.Info("claim removed; the node stays cordoned for other notices", "id", h.Notice.ID, "heldBy", out.HeldBy)
+	case len(out.OtherOwners) > 0:
+		a.log.Info("claim removed; the node stays cordoned for other notices", "id", h.Notice.ID, "heldBy", out.OtherOwners)
 	default:
 		a.log.Info("claim removed; the node stays cordoned, as before the notice", "id", h.Notice.ID)
 		a.events.emit(newLeftCordonedEvent("it was cordoned before the notice"))
@@ -283,7 +283,7 @@ func (a *Agent) removeClaim(ctx context.Context, h *noticeState) error {
 // resetIfNodeReplaced forgets all claims if err means that the Node was deleted and registered again. The new Node
 // has nothing from this agent, so handling starts again.
 func (a *Agent) resetIfNodeReplaced(err error) error {
-	if cordon.IsReplaced(err) || kubeapi.IsNotFound(err) {
+	if cordon.IsReplacedError(err) || kubeapi.IsNotFound(err) {
 		a.recordsRead, a.unschedulable = false, false
 		for _, h := range a.notices {
 			h.claim = claim{}
@@ -314,7 +314,7 @@ func (a *Agent) removeEndedClaims(pass context.Context) (time.Duration, error) {
 		err := a.removeClaim(bounded, h)
 		cancel()
 		switch {
-		case cordon.IsConditions(err):
+		case cordon.IsConditionsError(err):
 			// Only conditions and their record are left on the node. The record stays until the conditions can be
 			// removed (I3).
 			a.recordConditionFailure(err)
@@ -345,5 +345,5 @@ func (a *Agent) reportEnded(h *noticeState) {
 	a.log.Info("notice ended", "id", h.Notice.ID, "type", h.Notice.Type, "phase", h.recordedPhase)
 	a.events.emit(newNoticeOverEvent(h.Notice))
 	a.queueEndNotification(h)
-	a.options.Metrics.Over.With(string(h.Notice.Type)).Inc()
+	a.options.Metrics.Ended.With(string(h.Notice.Type)).Inc()
 }

@@ -21,7 +21,7 @@ const blockedEventInterval = 10 * time.Second
 // drainSpec is the drain that all notices together need.
 type drainSpec struct {
 	demands []demand // sorted, without duplicates
-	terms   drain.Terms
+	terms   drain.TimeLimits
 }
 
 // noticeTypes returns the types of the notices, for log lines.
@@ -47,7 +47,7 @@ func (o drainSpec) podPolicy(p kubeapi.Pod) podrules.Policy {
 
 func (o drainSpec) equal(p drainSpec) bool {
 	return slices.Equal(o.demands, p.demands) && o.terms.Margin == p.terms.Margin &&
-		o.terms.Deadline.Equal(p.terms.Deadline) && o.terms.GiveUp.Equal(p.terms.GiveUp)
+		o.terms.Deadline.Equal(p.terms.Deadline) && o.terms.TimeoutAt.Equal(p.terms.TimeoutAt)
 }
 
 // drainRun is a running drain.
@@ -57,7 +57,7 @@ type drainRun struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	// report covers what OnDrained has not delivered. It is valid once done is closed.
-	report drain.Receipt
+	report drain.Report
 	// reportDelivered is true from the call of OnDrained until the next pod arrives. The agent may not have recorded
 	// the report yet.
 	reportDelivered atomic.Bool
@@ -116,10 +116,10 @@ func (a *Agent) adjustDrain(ctx context.Context) {
 		a.startDrain(ctx, want)
 	case !a.drain.spec.equal(want):
 		if a.isDrainRunning() {
-			a.log.Info("the time limits of the drain have changed", "deadline", want.terms.Deadline, "giveUp", want.terms.GiveUp)
+			a.log.Info("the time limits of the drain have changed", "deadline", want.terms.Deadline, "giveUp", want.terms.TimeoutAt)
 		}
 		a.drain.spec = want
-		a.drain.drain.SetTerms(want.terms)
+		a.drain.drain.SetTimeLimits(want.terms)
 	}
 	a.updateSlotRequest(now) // after the drain was stopped, if it was
 }
@@ -139,7 +139,7 @@ func (a *Agent) needsDrainNow(now time.Time) bool {
 // drain. A Freeze or a condition loses nothing of the node, so it only limits how long the drain tries; the longest
 // limit counts. A drained node is kept empty as long as its notices last.
 func (a *Agent) buildDrainSpec(now time.Time) (drainSpec, bool) {
-	o := drainSpec{terms: drain.Terms{Margin: a.options.Margin}}
+	o := drainSpec{terms: drain.TimeLimits{Margin: a.options.DeadlineMargin}}
 	endless := false
 	for _, h := range a.noticesByUrgency() {
 		if !a.canDrain(h, now) && !h.keepsNodeEmpty() {
@@ -157,20 +157,20 @@ func (a *Agent) buildDrainSpec(now time.Time) (drainSpec, bool) {
 			continue
 		case h.Phase.isDrained() && h.Notice.Type == notice.Condition:
 			continue // a pod that arrives restarts the drain, with its own time limit
-		case due.IsZero() && a.options.ConditionDrain > 0:
-			due = h.Began.Add(a.options.ConditionDrain)
+		case due.IsZero() && a.options.ConditionDrainTimeout > 0:
+			due = h.DrainStarted.Add(a.options.ConditionDrainTimeout)
 		}
 		endless = endless || due.IsZero()
-		if due.After(o.terms.GiveUp) {
-			o.terms.GiveUp = due
+		if due.After(o.terms.TimeoutAt) {
+			o.terms.TimeoutAt = due
 		}
 	}
 	if endless {
-		o.terms.GiveUp = time.Time{}
+		o.terms.TimeoutAt = time.Time{}
 	}
 	slices.SortFunc(o.demands, func(x, y demand) int { return strings.Compare(fmt.Sprint(x), fmt.Sprint(y)) })
-	if o.terms.Forced() {
-		o.terms.GiveUp = time.Time{}
+	if o.terms.HasDeadline() {
+		o.terms.TimeoutAt = time.Time{}
 		if !o.terms.Deadline.After(a.extension.deadline) {
 			o.terms.Deadline = a.extension.until
 		}
@@ -185,13 +185,13 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 	var work context.Context
 	work, run.cancel = context.WithCancel(ctx)
 	run.drain = drain.New(a.options.API, drain.Options{
-		Node: a.options.Node, PolicyOf: o.podPolicy, Select: o.matchesPod, Terms: o.terms, Volumes: a.options.Volumes, Logger: a.log,
-		GraceSeconds: a.options.GraceSeconds, DisableEviction: a.options.DisableEviction, OnProgress: a.newProgressHandler(run),
-		OnDrained: func(r drain.Receipt) {
+		Node: a.options.Node, PolicyForPod: o.podPolicy, ShouldDrainPod: o.matchesPod, TimeLimits: o.terms, Volumes: a.options.Volumes, Logger: a.log,
+		GraceSeconds: a.options.GracePeriodSeconds, DisableEviction: a.options.DisableEviction, OnProgress: a.newProgressHandler(run),
+		OnDrained: func(r drain.Report) {
 			run.reportDelivered.Store(true)
 			a.enqueue(work, func(context.Context) { a.handleNodeDrained(run, r) })
 		},
-		OnArrival: func() {
+		OnPodArrived: func() {
 			run.reportDelivered.Store(false)
 			a.enqueue(work, func(context.Context) { a.handlePodArrived(run) })
 		},
@@ -202,7 +202,7 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 	if !a.needsDrainNow(now) {
 		doing = "keeping the drained node empty"
 	}
-	a.log.Info(doing, "for", o.noticeTypes(), "deadline", o.terms.Deadline, "giveUp", o.terms.GiveUp)
+	a.log.Info(doing, "for", o.noticeTypes(), "deadline", o.terms.Deadline, "giveUp", o.terms.TimeoutAt)
 	go func() {
 		defer close(run.done)
 		receipt, err := run.drain.Run(work)
@@ -224,9 +224,9 @@ func (a *Agent) newProgressHandler(run *drainRun) func(drain.Progress) {
 		if hasRequestedAll(p) {
 			a.endThrottle(run)
 		}
-		isNew, obstructed := false, p.Obstructed()
+		isNew, obstructed := false, p.BlockedPods()
 		for _, b := range obstructed {
-			obstacle := string(b.Reason) + " " + b.Budget
+			obstacle := string(b.Reason) + " " + b.PDB
 			isNew = isNew || !known[obstacle]
 			known[obstacle] = true
 		}
@@ -244,14 +244,14 @@ func (a *Agent) newProgressHandler(run *drainRun) func(drain.Progress) {
 }
 
 // handleDrainFailed records a drain that ended without emptying the node.
-func (a *Agent) handleDrainFailed(run *drainRun, r drain.Receipt, err error) {
+func (a *Agent) handleDrainFailed(run *drainRun, r drain.Report, err error) {
 	if a.drain != run {
 		return // it was stopped, and another may be running
 	}
 	a.drain.cancel()
 	a.drain = nil
 	a.events.throttle.setEnd(time.Time{})
-	a.log.Error("not drained", "summary", r.Summary(), "err", observe.Clip(err.Error(), maxEventMessageBytes))
+	a.log.Error("not drained", "summary", r.Summary(), "err", observe.ClipBytes(err.Error(), maxEventMessageBytes))
 	a.events.emit(newNotDrainedEvent(r, err))
 	if r.Outcome == drain.DeadlinePassed {
 		// The instance outlived its deadline. The drain is retried until the pods have left, the instance is gone or
@@ -262,7 +262,7 @@ func (a *Agent) handleDrainFailed(run *drainRun, r drain.Receipt, err error) {
 }
 
 // recordDrainEnd records the end of a drain in the metrics, the log, the notifications and the notices.
-func (a *Agent) recordDrainEnd(r drain.Receipt, err error) {
+func (a *Agent) recordDrainEnd(r drain.Report, err error) {
 	a.options.Metrics.recordDrain(r)
 	a.logAbnormalPods(r)
 	a.storeDrainResult(r, err)
@@ -287,14 +287,14 @@ const maxLoggedPods = 20
 
 // logAbnormalPods logs one line for each pod that was killed, force-deleted or left behind. After a cancelled drain,
 // pods that are left do not count: they may stay, or another drain evicts them.
-func (a *Agent) logAbnormalPods(r drain.Receipt) {
-	odd := slices.DeleteFunc(slices.Clone(r.Pods), func(p drain.PodReceipt) bool {
-		left := p.Left() && r.Outcome != drain.Cancelled
-		return p.Action == podrules.Leave || !left && p.End != drain.Killed && p.Asked != drain.Forced
+func (a *Agent) logAbnormalPods(r drain.Report) {
+	odd := slices.DeleteFunc(slices.Clone(r.Pods), func(p drain.PodReport) bool {
+		left := p.IsNotRemoved() && r.Outcome != drain.Cancelled
+		return p.Action == podrules.Skip || !left && p.End != drain.Killed && p.Removal != drain.ForceDeleted
 	})
 	for _, p := range firstN(odd, maxLoggedPods) {
 		a.log.Warn("pod was killed, force-deleted or left behind", "namespace", p.Namespace, "pod", p.Name, "owner", p.Owner,
-			"asked", p.Asked, "end", p.End, "graceWanted", p.GraceWanted, "graceGiven", p.GraceGiven)
+			"asked", p.Removal, "end", p.End, "graceWanted", p.WantedGraceSeconds, "graceGiven", p.GivenGraceSeconds)
 	}
 	if more := len(odd) - maxLoggedPods; more > 0 {
 		a.log.Warn("more pods were killed, force-deleted or left behind", "pods", more)
@@ -314,17 +314,17 @@ func (a *Agent) stopDrain() {
 	<-run.done
 	a.events.throttle.setEnd(time.Time{})
 	a.log.Info("drain stopped", "for", run.spec.noticeTypes(), "summary", run.report.Summary())
-	if !run.reportDelivered.Load() || run.report.Touched() > 0 {
+	if !run.reportDelivered.Load() || run.report.CountPodsToRemove() > 0 {
 		a.recordStoppedDrain(run.report)
 	}
 }
 
 // recordStoppedDrain records what a drain did before it was stopped. It emits an Event if a pod was deleted despite a
 // PDB (I2).
-func (a *Agent) recordStoppedDrain(r drain.Receipt) {
+func (a *Agent) recordStoppedDrain(r drain.Report) {
 	a.options.Metrics.recordDrain(r)
 	a.logAbnormalPods(r)
-	if slices.ContainsFunc(r.Pods, func(p drain.PodReceipt) bool { return p.Asked == drain.Forced }) {
+	if slices.ContainsFunc(r.Pods, func(p drain.PodReport) bool { return p.Removal == drain.ForceDeleted }) {
 		a.events.emit(newDrainStoppedEvent(r))
 	}
 }

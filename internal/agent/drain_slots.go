@@ -12,14 +12,14 @@ import (
 // takes half of it.
 const maxDrainLead = 10 * time.Minute
 
-// Slots limits how many nodes of the cluster are drained at once. *slots.Keeper implements it.
-type Slots interface {
-	// Want sets whether a slot is needed, and until when it is waited for; zero waits without limit. It does not block.
-	Want(wanted bool, until time.Time)
-	// Held reports whether this node has a slot now.
-	Held() bool
-	// GivenBack reports that no slot names this node any more.
-	GivenBack() bool
+// DrainSlots limits how many nodes of the cluster are drained at once. *slots.Keeper implements it.
+type DrainSlots interface {
+	// SetWanted sets whether a slot is needed, and until when it is waited for; zero waits without limit. It does not block.
+	SetWanted(wanted bool, until time.Time)
+	// IsHeld reports whether this node has a slot now.
+	IsHeld() bool
+	// IsReleased reports that no slot names this node any more.
+	IsReleased() bool
 	// Holders returns the nodes that have the slots, while this node has none.
 	Holders() []string
 	// Run competes for a slot until ctx ends. It calls changed when a method above may return something else.
@@ -57,7 +57,7 @@ func (h *noticeState) untilWaitDeadline(now time.Time) time.Duration {
 
 // isWaitingForSlot reports that the drain has to wait, because the limit of concurrent drains is reached.
 func (a *Agent) isWaitingForSlot(h *noticeState, now time.Time) bool {
-	return a.options.Slots != nil && !a.options.DryRun && h.Phase != Redraining && !h.isUrgent(now) && !a.options.Slots.Held()
+	return a.options.DrainSlots != nil && !a.options.DryRun && h.Phase != Redraining && !h.isUrgent(now) && !a.options.DrainSlots.IsHeld()
 }
 
 // needsSlot reports that a slot is needed, and until when it is waited for. A drain keeps its slot until it ends,
@@ -67,7 +67,7 @@ func (a *Agent) needsSlot(now time.Time) (wanted bool, until time.Time) {
 		return false, time.Time{}
 	}
 	for _, h := range a.notices {
-		if !h.canWait() || !h.needsDrain() || h.Phase == Yielded || h.Phase == Redraining || h.isUrgent(now) && !a.options.Slots.Held() {
+		if !h.canWait() || !h.needsDrain() || h.Phase == Yielded || h.Phase == Redraining || h.isUrgent(now) && !a.options.DrainSlots.IsHeld() {
 			continue
 		}
 		if !a.isConfirmed(h, now) && (h.recordedPhase != Draining || h.isUrgent(now)) {
@@ -83,17 +83,19 @@ func (a *Agent) needsSlot(now time.Time) (wanted bool, until time.Time) {
 
 // updateSlotRequest requests a slot while one is needed, and releases it otherwise.
 func (a *Agent) updateSlotRequest(now time.Time) {
-	if a.options.Slots != nil {
-		a.options.Slots.Want(a.needsSlot(now))
+	if a.options.DrainSlots != nil {
+		a.options.DrainSlots.SetWanted(a.needsSlot(now))
 	}
 }
 
 // isSlotReleased reports that other nodes do not wait for a slot of this node.
-func (a *Agent) isSlotReleased() bool { return a.options.Slots == nil || a.options.Slots.GivenBack() }
+func (a *Agent) isSlotReleased() bool {
+	return a.options.DrainSlots == nil || a.options.DrainSlots.IsReleased()
+}
 
 // reportWaitingForSlot reports once for each notice that it waits, and for which nodes.
 func (a *Agent) reportWaitingForSlot(h *noticeState) {
-	holders := a.options.Slots.Holders()
+	holders := a.options.DrainSlots.Holders()
 	if len(holders) == 0 || !h.setLastMessage(WaitingForTurn, "") {
 		return
 	}

@@ -31,7 +31,7 @@ func TestNoticeStopsWaitingInTimeToDrain(t *testing.T) {
 		"a condition waits without limit":                   {notice.Condition, -1, -1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := &noticeState{Notice: notice.Notice{Type: tt.kind}, Seen: Seen{First: epoch}}
+			h := &noticeState{Notice: notice.Notice{Type: tt.kind}, Seen: SeenTimes{First: epoch}}
 			if tt.notice >= 0 {
 				h.Decision.Deadline = epoch.Add(tt.notice)
 			}
@@ -56,7 +56,7 @@ func TestI7OnlyItsOwnSourceEndsANotice(t *testing.T) {
 		other := &fakeSource{name: "condition", changed: make(chan struct{}, 1)}
 		m.startAgent(t, 0, func(o *Options) {
 			o.Sources = append(o.Sources, other)
-			o.Impact.Conditions = map[string]Action{"shared": Cordon}
+			o.Policy.ActionByCondition = map[string]Action{"shared": Cordon}
 		})
 		reboot := newNotice(notice.Reboot, "shared", time.Hour) // both notices have the same ID
 		m.source.setNotices(reboot)
@@ -80,7 +80,7 @@ func TestI3NoticeOfARemovedSourceIsCleared(t *testing.T) {
 		other := &fakeSource{name: "condition", changed: make(chan struct{}, 1)}
 		m.startAgent(t, 0, func(o *Options) {
 			o.Sources = append(o.Sources, other)
-			o.Impact.Conditions = map[string]Action{"KernelDeadlock": Cordon}
+			o.Policy.ActionByCondition = map[string]Action{"KernelDeadlock": Cordon}
 		})
 		other.setNotices(newNotice(notice.Condition, "KernelDeadlock", 0))
 		time.Sleep(time.Minute)
@@ -102,7 +102,7 @@ func TestConditionWithoutADrainSlotIsNotCordoned(t *testing.T) {
 		first, second := newTestNode(c, "first", 10*time.Minute), newTestNode(c, "second", time.Second)
 		for _, m := range []*testNode{first, second} {
 			m.source.name = "condition"
-			m.startAgent(t, 1, func(o *Options) { o.Impact.Conditions = map[string]Action{"X": Drain} })
+			m.startAgent(t, 1, func(o *Options) { o.Policy.ActionByCondition = map[string]Action{"X": Drain} })
 		}
 		first.source.setNotices(newNotice(notice.Condition, "X", 0))
 		time.Sleep(10 * time.Second)
@@ -363,9 +363,9 @@ func (m *scenarioNode) startAgentFromNode(t *testing.T, limit int, silent time.D
 	m.source.startDelay = silent
 	m.readable = time.Now().Add(silent)
 	m.startAgent(t, limit, func(o *Options) {
-		o.Impact.Conditions = map[string]Action{"X": Drain}
+		o.Policy.ActionByCondition = map[string]Action{"X": Drain}
 		found := m.currentNode()
-		o.Found = &found
+		o.InitialNode = &found
 	})
 	m.running = true
 }

@@ -33,16 +33,16 @@ func (a *Agent) isDrainedReported() bool {
 // isDrainRunning reports that pods are being evicted from the node.
 func (a *Agent) isDrainRunning() bool { return a.drain != nil && !a.drain.drained }
 
-func (a *Agent) handleNodeDrained(run *drainRun, r drain.Receipt) {
+func (a *Agent) handleNodeDrained(run *drainRun, r drain.Report) {
 	if a.drain != run { // it was stopped, and another may be running
-		if r.Touched() > 0 {
+		if r.CountPodsToRemove() > 0 {
 			a.recordStoppedDrain(r)
 		}
 		return
 	}
 	run.drained = true
 	a.events.throttle.setEnd(time.Time{})
-	if r.Touched() == 0 && !slices.ContainsFunc(a.noticesByUrgency(), func(h *noticeState) bool { return h.Phase.isDraining() }) {
+	if r.CountPodsToRemove() == 0 && !slices.ContainsFunc(a.noticesByUrgency(), func(h *noticeState) bool { return h.Phase.isDraining() }) {
 		a.log.Debug("the node is still drained", "summary", r.Summary())
 		return // a restarted agent found the node drained already
 	}

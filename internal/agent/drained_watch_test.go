@@ -34,7 +34,7 @@ func (a *fakeApprover) Approve(_ context.Context, ids ...string) error {
 
 // configure makes an agent use this approver, with provider IDs as instance names.
 func (a *fakeApprover) configure(o *Options) {
-	o.Approver, o.Machine = a, func(id string) (string, error) { return id, nil }
+	o.Approver, o.InstanceName = a, func(id string) (string, error) { return id, nil }
 }
 
 func (a *fakeApprover) count() int {
@@ -49,7 +49,7 @@ func TestRebootApprovalWaitsForDrainOfAnotherNotice(t *testing.T) {
 		approved := &fakeApprover{mustBeEmpty: m}
 		m.startAgent(t, 0, func(o *Options) {
 			approved.configure(o)
-			o.Impact.UserInitiated = map[notice.Type]Action{notice.Reboot: Acknowledge}
+			o.Policy.UserInitiatedByType = map[notice.Type]Action{notice.Reboot: Acknowledge}
 		})
 		terminate := newNotice(notice.Terminate, "t", time.Hour)
 		terminate.Resources = []string{"n", "peer"} // the peer is never drained, so this notice cannot be approved
@@ -215,8 +215,8 @@ func TestNodeDrainedForAConditionStaysEmpty(t *testing.T) {
 			m.source.name = "condition"
 			start := func() {
 				m.startAgent(t, 0, func(o *Options) {
-					o.Impact.Conditions = map[string]Action{"X": Drain}
-					o.ConditionDrain = 30 * time.Minute
+					o.Policy.ActionByCondition = map[string]Action{"X": Drain}
+					o.ConditionDrainTimeout = 30 * time.Minute
 				})
 			}
 			start()

@@ -92,19 +92,19 @@ func describeDeadline(n notice.Notice, d Decision) string {
 
 func newDrainBlockedEvent(p drain.Progress) event {
 	var why []string
-	for _, b := range p.Obstructed() {
+	for _, b := range p.BlockedPods() {
 		why = append(why, b.String())
 	}
 	return newWarningEvent(DrainBlocked, "%s: %s", p, strings.Join(why, "; "))
 }
 
-func newDrainedEvent(r drain.Receipt) event { return newNormalEvent(DrainDone, "%s", r.Summary()) }
+func newDrainedEvent(r drain.Report) event { return newNormalEvent(DrainDone, "%s", r.Summary()) }
 
-func newNotDrainedEvent(r drain.Receipt, err error) event {
+func newNotDrainedEvent(r drain.Report, err error) event {
 	return newWarningEvent(DrainFailed, "%s. %v", r.Summary(), err)
 }
 
-func newDrainStoppedEvent(r drain.Receipt) event {
+func newDrainStoppedEvent(r drain.Report) event {
 	return newWarningEvent(DrainStopped, "the drain was stopped. %s", r.Summary())
 }
 
@@ -150,7 +150,7 @@ type eventWriter struct {
 	queue     chan queuedEvent
 	throttle  *writeThrottle // delays all writes until its end
 	onFailed  func()
-	formatter Voice
+	formatter EventFormatter
 	processID string // makes names unique across restarts
 	pending   atomic.Int64
 }
@@ -160,7 +160,7 @@ type EventAPI interface {
 	CreateEvent(ctx context.Context, e kubeapi.Event) error
 }
 
-func newEventWriter(api EventAPI, node string, failed func(), voice Voice) *eventWriter {
+func newEventWriter(api EventAPI, node string, failed func(), voice EventFormatter) *eventWriter {
 	return &eventWriter{
 		api: api, node: node, queue: make(chan queuedEvent, maxQueuedEvents), throttle: newWriteThrottle(), onFailed: failed, formatter: voice,
 		processID: strconv.FormatInt(time.Now().UnixNano(), 36),
@@ -176,7 +176,7 @@ func (w *eventWriter) emit(e event) {
 	if !spoken {
 		return
 	}
-	queued := queuedEvent{Words: words, at: time.Now()}
+	queued := queuedEvent{FormattedEvent: words, at: time.Now()}
 	if uid := w.nodeUID.Load(); uid != nil {
 		queued.nodeUID = *uid
 	}
@@ -191,20 +191,20 @@ func (w *eventWriter) emit(e event) {
 
 // queuedEvent is an Event that waits to be written.
 type queuedEvent struct {
-	Words
+	FormattedEvent
 
 	at      time.Time // when the event happened
 	nodeUID string    // UID of the Node that it is about
 }
 
 // formatEvent formats e by Options.Voice, or by default. It reports false if e is not to be written.
-func (w *eventWriter) formatEvent(e event) (Words, bool) {
+func (w *eventWriter) formatEvent(e event) (FormattedEvent, bool) {
 	if w.formatter != nil {
-		if words, ok := w.formatter(Occasion{Reason: e.reason, Notice: e.notice}); ok {
+		if words, ok := w.formatter(EventTrigger{Reason: e.reason, Notice: e.notice}); ok {
 			return words, true
 		}
 	}
-	words := Words{Type: "Normal", Reason: string(e.reason), Message: e.message, Component: eventComponent}
+	words := FormattedEvent{Type: "Normal", Reason: string(e.reason), Message: e.message, Component: eventComponent}
 	if e.warning {
 		words.Type = "Warning"
 	}
@@ -240,7 +240,7 @@ func (w *eventWriter) toKubernetesEvent(e queuedEvent, serial int) kubeapi.Event
 			Namespace: "default",
 		},
 		InvolvedObject: kubeapi.ObjectReference{APIVersion: "v1", Kind: "Node", Name: w.node, UID: e.nodeUID},
-		Type:           e.Type, Reason: e.Reason, Message: observe.Clip(e.Message, maxEventMessageBytes),
+		Type:           e.Type, Reason: e.Reason, Message: observe.ClipBytes(e.Message, maxEventMessageBytes),
 		FirstTimestamp: e.at, LastTimestamp: e.at, Count: 1,
 	}
 	o.Source.Component, o.Source.Host = e.Component, w.node

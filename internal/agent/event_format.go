@@ -61,24 +61,24 @@ const (
 	UncordonFailed EventReason = "UncordonFailed"
 )
 
-// Occasion is what a [Voice] formats.
-type Occasion struct {
+// EventTrigger is what a [Voice] formats.
+type EventTrigger struct {
 	// Reason is one of the reasons above.
 	Reason EventReason
 	// Notice is the notice it is about; zero if it is about several or none.
 	Notice notice.Notice
 }
 
-// Words is the formatted Kubernetes Event.
-type Words struct {
+// FormattedEvent is the formatted Kubernetes Event.
+type FormattedEvent struct {
 	Type, Reason, Message string
 	// Component is the Event's source component.
 	Component string
 }
 
-// Voice formats an event for users whose alerts expect another vocabulary. If it returns false, the agent uses its
+// EventFormatter formats an event for users whose alerts expect another vocabulary. If it returns false, the agent uses its
 // own format. It is called once for each event, possibly from several goroutines at once, and must not block.
-type Voice func(Occasion) (Words, bool)
+type EventFormatter func(EventTrigger) (FormattedEvent, bool)
 
 // Taint is the taint that a notice sets on the node. In its key and value, {type} is replaced by the notice's type in
 // lower case, and {id} by its ID.
@@ -94,16 +94,16 @@ func DefaultTaint() Taint { return Taint{Key: "slipway.dev/notice", Value: "{typ
 
 const noExecute = "NoExecute"
 
-// For returns the taint for one notice.
-func (t Taint) For(n notice.Notice) cordon.Taint {
-	fill := strings.NewReplacer("{type}", strings.ToLower(string(n.Kind())), "{id}", n.ID)
+// ForNotice returns the taint for one notice.
+func (t Taint) ForNotice(n notice.Notice) cordon.Taint {
+	fill := strings.NewReplacer("{type}", strings.ToLower(string(n.EffectiveType())), "{id}", n.ID)
 	return cordon.Taint{Key: fill.Replace(t.Key), Value: toTaintValue(fill.Replace(t.Value)), Effect: t.Effect}
 }
 
-// Check returns an error if the API server would refuse the taint for a notice of any type.
-func (t Taint) Check() error {
+// Validate returns an error if the API server would refuse the taint for a notice of any type.
+func (t Taint) Validate() error {
 	for _, kind := range notice.Types() {
-		if err := cordon.CheckTaint(t.For(notice.Notice{Type: kind, ID: "602d9444-d2cd-49c7-8624-8643e7171297"})); err != nil {
+		if err := cordon.ValidateTaint(t.ForNotice(notice.Notice{Type: kind, ID: "602d9444-d2cd-49c7-8624-8643e7171297"})); err != nil {
 			return err
 		}
 	}

@@ -19,7 +19,7 @@ const (
 	Acknowledge Action = "acknowledge"
 	// Cordon makes the node unschedulable and keeps its pods.
 	Cordon Action = "cordon"
-	// DrainMarked cordons, then evicts the pods that ask for it by a label, see [EvictOn].
+	// DrainMarked cordons, then evicts the pods that ask for it by a label, see [EvictOnLabel].
 	DrainMarked Action = "drain-marked"
 	// Drain cordons, then evicts the pods.
 	Drain Action = "drain"
@@ -32,36 +32,36 @@ func (a Action) includesCordon() bool { return a == Cordon || a.includesDrain() 
 
 func (a Action) includesDrain() bool { return a == DrainMarked || a == Drain }
 
-// Impact is the policy that selects an action for each notice.
-type Impact struct {
-	// On holds the action for each type; a missing type is ignored. The fields below refine it.
-	On map[notice.Type]Action
-	// UserInitiated replaces On, for the types in it, if a user of the cloud requested the interruption and not the
+// NoticePolicy is the policy that selects an action for each notice.
+type NoticePolicy struct {
+	// ActionByType holds the action for each type; a missing type is ignored. The fields below refine it.
+	ActionByType map[notice.Type]Action
+	// UserInitiatedByType replaces On, for the types in it, if a user of the cloud requested the interruption and not the
 	// platform.
-	UserInitiated map[notice.Type]Action
-	// LiveMigration replaces both for a Freeze that is a live migration.
-	LiveMigration Action
-	// UnknownFreeze is the most disruptive action for a Freeze of unknown duration.
-	UnknownFreeze Action
+	UserInitiatedByType map[notice.Type]Action
+	// LiveMigrationAction replaces both for a Freeze that is a live migration.
+	LiveMigrationAction Action
+	// UnknownFreezeAction is the most disruptive action for a Freeze of unknown duration.
+	UnknownFreezeAction Action
 	// FreezeTolerance is the longest Freeze that is ignored. Pods that ask for eviction on a Freeze are evicted even
 	// for a shorter one, unless its duration is 0.
 	FreezeTolerance time.Duration
 	// AcknowledgeFreezeUnder makes an ignored Freeze shorter than this be approved at once; 0 is never.
 	AcknowledgeFreezeUnder time.Duration
-	// Conditions holds the action for each node condition, by notice ID; a missing condition is ignored.
-	Conditions map[string]Action
+	// ActionByCondition holds the action for each node condition, by notice ID; a missing condition is ignored.
+	ActionByCondition map[string]Action
 }
 
-// DefaultImpact returns a policy that drains for everything that ends the node's processes. It ignores short Freezes.
-func DefaultImpact() Impact {
-	return Impact{
-		On: map[notice.Type]Action{
+// DefaultNoticePolicy returns a policy that drains for everything that ends the node's processes. It ignores short Freezes.
+func DefaultNoticePolicy() NoticePolicy {
+	return NoticePolicy{
+		ActionByType: map[notice.Type]Action{
 			notice.Preempt: Drain, notice.Terminate: Drain, notice.Redeploy: Drain, notice.Reboot: Drain,
 			notice.Freeze: Drain,
 		},
-		LiveMigration:   Ignore,
-		UnknownFreeze:   Cordon,
-		FreezeTolerance: 10 * time.Second,
+		LiveMigrationAction: Ignore,
+		UnknownFreezeAction: Cordon,
+		FreezeTolerance:     10 * time.Second,
 	}
 }
 
@@ -92,15 +92,15 @@ func (d Decision) equal(o Decision) bool {
 	return d.Action == o.Action && d.Forced == o.Forced && d.Reason == o.Reason && d.Deadline.Equal(o.Deadline)
 }
 
-// Seen holds when a notice was first read, and first read as started. A deadline that the notice does not give counts
+// SeenTimes holds when a notice was first read, and first read as started. A deadline that the notice does not give counts
 // from there.
-type Seen struct {
+type SeenTimes struct {
 	First   time.Time `json:"first"`
 	Started time.Time `json:"started,omitzero"`
 }
 
 // clampTo moves times later than now to now. They are later if the instance's clock was ahead and has been set back.
-func (s *Seen) clampTo(now time.Time) {
+func (s *SeenTimes) clampTo(now time.Time) {
 	for _, at := range []*time.Time{&s.First, &s.Started} {
 		if at.Round(0).After(now.Round(0)) { // compare wall clocks, because only they can be set back
 			*at = now
@@ -109,7 +109,7 @@ func (s *Seen) clampTo(now time.Time) {
 }
 
 // Decide applies the policy to one notice. It is pure, so it returns the same decision after a restart.
-func (i Impact) Decide(n notice.Notice, s Seen) Decision {
+func (i NoticePolicy) Decide(n notice.Notice, s SeenTimes) Decision {
 	if n.Type == notice.Condition {
 		return i.decideCondition(n)
 	}
@@ -122,18 +122,18 @@ func (i Impact) Decide(n notice.Notice, s Seen) Decision {
 }
 
 // decideCondition decides for a condition of the node, which has no deadline.
-func (i Impact) decideCondition(n notice.Notice) Decision {
-	action, ok := i.Conditions[n.ID]
+func (i NoticePolicy) decideCondition(n notice.Notice) Decision {
+	action, ok := i.ActionByCondition[n.ID]
 	if !ok {
 		return Decision{Action: Ignore, Reason: "no action is configured for condition " + n.ID}
 	}
 	return Decision{Action: action, Reason: fmt.Sprintf("condition %s asks for %s, without a deadline", n.ID, action)}
 }
 
-func (i Impact) selectAction(n notice.Notice) (Action, string) {
-	on, ok := i.On[n.Type]
+func (i NoticePolicy) selectAction(n notice.Notice) (Action, string) {
+	on, ok := i.ActionByType[n.Type]
 	who := ""
-	if byUser, set := i.UserInitiated[n.Type]; set && n.UserInitiated {
+	if byUser, set := i.UserInitiatedByType[n.Type]; set && n.UserInitiated {
 		on, ok, who = byUser, true, "user-initiated "
 	}
 	switch {
@@ -146,12 +146,12 @@ func (i Impact) selectAction(n notice.Notice) (Action, string) {
 }
 
 // selectFreezeAction selects the action for a Freeze by its duration.
-func (i Impact) selectFreezeAction(n notice.Notice, on Action, ok bool, who string) (Action, string) {
+func (i NoticePolicy) selectFreezeAction(n notice.Notice, on Action, ok bool, who string) (Action, string) {
 	known := n.Duration >= 0
 	var why string
 	switch {
 	case n.LiveMigration:
-		on, why = i.LiveMigration, fmt.Sprintf("live migration asks for %s", i.LiveMigration)
+		on, why = i.LiveMigrationAction, fmt.Sprintf("live migration asks for %s", i.LiveMigrationAction)
 	case !ok:
 		on, why = Ignore, "no action is configured for Freeze"
 	case on == DrainMarked && n.Duration != 0:
@@ -159,7 +159,7 @@ func (i Impact) selectFreezeAction(n notice.Notice, on Action, ok bool, who stri
 	case known && n.Duration <= i.FreezeTolerance && on != Acknowledge:
 		on, why = Ignore, fmt.Sprintf("Freeze of %s is within the tolerance of %s", n.Duration, i.FreezeTolerance)
 	case !known:
-		on = lessDisruptive(on, i.UnknownFreeze)
+		on = lessDisruptive(on, i.UnknownFreezeAction)
 		why = fmt.Sprintf("%sFreeze of unknown duration asks for %s", who, on)
 	default:
 		why = fmt.Sprintf("%sFreeze of %s asks for %s", who, n.Duration, on)
@@ -179,7 +179,7 @@ func lessDisruptive(a, b Action) Action {
 }
 
 // computeDeadline returns when the interruption is due, and how that is known.
-func computeDeadline(n notice.Notice, s Seen) (time.Time, string) {
+func computeDeadline(n notice.Notice, s SeenTimes) (time.Time, string) {
 	if n.Status == notice.Started {
 		return s.Started.Add(startedDrainTime), fmt.Sprintf("%s has started", n.Type)
 	}

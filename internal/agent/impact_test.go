@@ -15,42 +15,42 @@ import (
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func TestImpactDecidesByTypeDurationAndLiveMigration(t *testing.T) {
-	custom := DefaultImpact()
-	custom.On[notice.Reboot] = Cordon
-	custom.LiveMigration = Drain
-	byUser := DefaultImpact()
-	byUser.UserInitiated = map[notice.Type]Action{notice.Reboot: Acknowledge, notice.Freeze: Cordon}
-	hasty := DefaultImpact()
+	custom := DefaultNoticePolicy()
+	custom.ActionByType[notice.Reboot] = Cordon
+	custom.LiveMigrationAction = Drain
+	byUser := DefaultNoticePolicy()
+	byUser.UserInitiatedByType = map[notice.Type]Action{notice.Reboot: Acknowledge, notice.Freeze: Cordon}
+	hasty := DefaultNoticePolicy()
 	hasty.AcknowledgeFreezeUnder = 9 * time.Second
-	marked := DefaultImpact()
-	marked.On[notice.Freeze], marked.LiveMigration = DrainMarked, DrainMarked
-	sick := DefaultImpact()
-	sick.Conditions = map[string]Action{"KernelDeadlock": Drain, "RebootScheduled": Cordon}
+	marked := DefaultNoticePolicy()
+	marked.ActionByType[notice.Freeze], marked.LiveMigrationAction = DrainMarked, DrainMarked
+	sick := DefaultNoticePolicy()
+	sick.ActionByCondition = map[string]Action{"KernelDeadlock": Drain, "RebootScheduled": Cordon}
 	for name, tt := range map[string]struct {
-		impact Impact
+		impact NoticePolicy
 		notice notice.Notice
 		action Action
 		forced bool
 		reason string
 	}{
-		"a Spot eviction drains":          {DefaultImpact(), notice.Notice{Type: notice.Preempt}, Drain, true, "Preempt asks for drain"},
-		"a reboot drains":                 {DefaultImpact(), notice.Notice{Type: notice.Reboot}, Drain, true, "Reboot asks for drain"},
+		"a Spot eviction drains":          {DefaultNoticePolicy(), notice.Notice{Type: notice.Preempt}, Drain, true, "Preempt asks for drain"},
+		"a reboot drains":                 {DefaultNoticePolicy(), notice.Notice{Type: notice.Reboot}, Drain, true, "Reboot asks for drain"},
 		"a reboot with the action cordon": {custom, notice.Notice{Type: notice.Reboot}, Cordon, true, "Reboot asks for cordon"},
 		"a live migration is ignored": {
-			DefaultImpact(), notice.Notice{Type: notice.Freeze, LiveMigration: true, Duration: time.Minute}, Ignore, false, "live migration",
+			DefaultNoticePolicy(), notice.Notice{Type: notice.Freeze, LiveMigration: true, Duration: time.Minute}, Ignore, false, "live migration",
 		},
 		"a live migration with the action drain": {
 			custom, notice.Notice{Type: notice.Freeze, LiveMigration: true}, Drain, false, "live migration asks for drain",
 		},
 		"a short pause is ignored": {
-			DefaultImpact(), notice.Notice{Type: notice.Freeze, Duration: 9 * time.Second}, Ignore, false, "within the tolerance of 10s",
+			DefaultNoticePolicy(), notice.Notice{Type: notice.Freeze, Duration: 9 * time.Second}, Ignore, false, "within the tolerance of 10s",
 		},
-		"a pause without impact is ignored": {DefaultImpact(), notice.Notice{Type: notice.Freeze}, Ignore, false, "within"},
+		"a pause without impact is ignored": {DefaultNoticePolicy(), notice.Notice{Type: notice.Freeze}, Ignore, false, "within"},
 		"a long pause drains, without force": {
-			DefaultImpact(), notice.Notice{Type: notice.Freeze, Duration: time.Minute}, Drain, false, "Freeze of 1m0s asks for drain",
+			DefaultNoticePolicy(), notice.Notice{Type: notice.Freeze, Duration: time.Minute}, Drain, false, "Freeze of 1m0s asks for drain",
 		},
 		"a pause of unknown length only cordons": {
-			DefaultImpact(), notice.Notice{Type: notice.Freeze, Duration: -time.Second}, Cordon, false, "unknown duration",
+			DefaultNoticePolicy(), notice.Notice{Type: notice.Freeze, Duration: -time.Second}, Cordon, false, "unknown duration",
 		},
 		"a reboot by a user has its own action": {
 			byUser, notice.Notice{Type: notice.Reboot, UserInitiated: true}, Acknowledge, true, "user-initiated Reboot asks for acknowledge",
@@ -90,10 +90,10 @@ func TestImpactDecidesByTypeDurationAndLiveMigration(t *testing.T) {
 		"an unconfirmed hint is not a reboot": {
 			sick, notice.Notice{Type: notice.Condition, ID: "RebootScheduled"}, Cordon, false, "condition RebootScheduled asks for cordon",
 		},
-		"a type without an action is ignored": {Impact{}, notice.Notice{Type: notice.Reboot}, Ignore, true, "no action is configured"},
+		"a type without an action is ignored": {NoticePolicy{}, notice.Notice{Type: notice.Reboot}, Ignore, true, "no action is configured"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := tt.impact.Decide(tt.notice, Seen{First: epoch})
+			d := tt.impact.Decide(tt.notice, SeenTimes{First: epoch})
 			if d.Action != tt.action || d.Forced != tt.forced || !strings.Contains(d.Reason, tt.reason) {
 				t.Errorf("decided %+v, want %s, forced %t, because of %q", d, tt.action, tt.forced, tt.reason)
 			}
@@ -102,7 +102,7 @@ func TestImpactDecidesByTypeDurationAndLiveMigration(t *testing.T) {
 }
 
 func TestDeadlineComesFromNotBeforeOrMinimumNotice(t *testing.T) {
-	s := Seen{First: epoch, Started: epoch.Add(time.Minute)}
+	s := SeenTimes{First: epoch, Started: epoch.Add(time.Minute)}
 	for name, tt := range map[string]struct {
 		notice notice.Notice
 		want   time.Time
@@ -120,7 +120,7 @@ func TestDeadlineComesFromNotBeforeOrMinimumNotice(t *testing.T) {
 		"started, counted from when first seen as started": {notice.Notice{Type: notice.Reboot, Status: notice.Started}, epoch.Add(time.Minute + startedDrainTime)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if d := DefaultImpact().Decide(tt.notice, s); !d.Deadline.Equal(tt.want) {
+			if d := DefaultNoticePolicy().Decide(tt.notice, s); !d.Deadline.Equal(tt.want) {
 				t.Errorf("deadline %s (%s), want %s", d.Deadline, d.Reason, tt.want)
 			}
 		})
@@ -139,8 +139,8 @@ func TestI8DecidingTwiceGivesTheSameAnswer(t *testing.T) {
 		if rapid.Bool().Draw(t, "has NotBefore") {
 			n.NotBefore = epoch.Add(time.Duration(rapid.IntRange(-600, 600).Draw(t, "notBefore")) * time.Second)
 		}
-		s := Seen{First: epoch, Started: epoch.Add(time.Second)}
-		a, b := DefaultImpact().Decide(n, s), DefaultImpact().Decide(n, s)
+		s := SeenTimes{First: epoch, Started: epoch.Add(time.Second)}
+		a, b := DefaultNoticePolicy().Decide(n, s), DefaultNoticePolicy().Decide(n, s)
 		if a != b {
 			t.Fatalf("%+v, then %+v", a, b)
 		}
@@ -158,13 +158,13 @@ func TestI8DecidingTwiceGivesTheSameAnswer(t *testing.T) {
 // be evicted.
 func TestUnmanagedPodsStayWhereTheInstanceReturns(t *testing.T) {
 	for kind, want := range map[notice.Type]podrules.Action{
-		notice.Freeze: podrules.Leave, notice.Reboot: podrules.Leave, notice.Condition: podrules.Leave,
+		notice.Freeze: podrules.Skip, notice.Reboot: podrules.Skip, notice.Condition: podrules.Skip,
 		notice.Redeploy: podrules.Evict, notice.Preempt: podrules.Evict, notice.Terminate: podrules.Evict,
 	} {
-		if got := policyForType(kind).Of(podrules.ByUnmanaged); got != want {
+		if got := policyForType(kind).ActionFor(podrules.RuleUnmanaged); got != want {
 			t.Errorf("%s: unmanaged pods get %s, want %s", kind, got, want)
 		}
-		if got := policyForType(kind).Of(podrules.ByDaemonSet); got != podrules.Leave {
+		if got := policyForType(kind).ActionFor(podrules.RuleDaemonSet); got != podrules.Skip {
 			t.Errorf("%s: DaemonSet pods get %s, want leave", kind, got)
 		}
 	}

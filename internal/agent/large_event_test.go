@@ -32,7 +32,7 @@ func TestEventWithThousandsOfInstancesIsHandled(t *testing.T) {
 		var told approvalRecorder
 		options := func(o *Options) {
 			o.Approver = &told
-			o.Machine = func(id string) (string, error) { return id, nil }
+			o.InstanceName = func(id string) (string, error) { return id, nil }
 		}
 		n := largeEvent("n")
 		m.source.setNotices(n)
@@ -43,7 +43,7 @@ func TestEventWithThousandsOfInstancesIsHandled(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		node := m.currentNode()
-		records, problems := cordon.List(&node)
+		records, problems := cordon.ListRecords(&node)
 		if len(records) != 1 || len(problems) > 0 {
 			t.Fatalf("records %v, problems %v", records, problems)
 		}
@@ -51,7 +51,7 @@ func TestEventWithThousandsOfInstancesIsHandled(t *testing.T) {
 			t.Errorf("the record has %d bytes", size)
 		}
 		var h noticeState
-		if err := json.Unmarshal(records[0].State, &h); err != nil || len(h.Notice.Resources) != 1 || h.Notice.Machines != 5000 {
+		if err := json.Unmarshal(records[0].State, &h); err != nil || len(h.Notice.Resources) != 1 || h.Notice.InstanceCount != 5000 {
 			t.Errorf("recorded %+v, %v", h.Notice, err)
 		}
 		if len(told.at) > 0 {
@@ -83,7 +83,7 @@ func TestEventWithoutIDIsNeverApproved(t *testing.T) {
 	withTestNode(t, 10*time.Second, func(t *testing.T, m *testNode) {
 		var told approvalRecorder
 		n := newNotice(notice.Preempt, "unnamed-preempt", time.Minute)
-		n.Resources, n.Unnamed = []string{"n"}, true
+		n.Resources, n.HasGeneratedID = []string{"n"}, true
 		m.source.setNotices(n)
 		m.startAgent(t, 0, func(o *Options) { o.Approver = &told })
 		time.Sleep(30 * time.Second)

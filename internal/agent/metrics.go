@@ -13,25 +13,25 @@ import (
 // Metrics holds the agent's metrics. Every child of a counter exists from the start, so a rate includes the first
 // increment. An instance that is removed right after its drain has exported its drain metrics already.
 type Metrics struct {
-	Notices, Over, Cordoned, Acknowledged *observe.Vec[observe.Counter]
-	StepsFailed, EventsFailed, Unreadable *observe.Counter
-	ConditionsFailed                      *observe.Counter
-	Polls                                 *observe.Vec[observe.Counter]
-	pollSeconds                           *observe.Histogram
-	liveNotices                           *observe.Vec[observe.Gauge]
-	deadline, lastRead                    *observe.Gauge
-	yielded, waitingForSlot               *observe.Gauge
-	drainPods                             *observe.Vec[observe.Gauge]
-	obstructedPods                        *observe.Vec[observe.Gauge]
-	drains                                *observe.Vec[observe.Counter]
-	drainSeconds                          *observe.Histogram
-	podEnds                               *observe.Vec[observe.Counter]
-	forcedPods, cutShortPods              *observe.Counter
+	Notices, Ended, Cordoned, Acknowledged *observe.Vec[observe.Counter]
+	StepsFailed, EventsFailed, Unreadable  *observe.Counter
+	ConditionsFailed                       *observe.Counter
+	Polls                                  *observe.Vec[observe.Counter]
+	pollSeconds                            *observe.Histogram
+	liveNotices                            *observe.Vec[observe.Gauge]
+	deadline, lastRead                     *observe.Gauge
+	yielded, waitingForSlot                *observe.Gauge
+	drainPods                              *observe.Vec[observe.Gauge]
+	obstructedPods                         *observe.Vec[observe.Gauge]
+	drains                                 *observe.Vec[observe.Counter]
+	drainSeconds                           *observe.Histogram
+	podEnds                                *observe.Vec[observe.Counter]
+	forcedPods, cutShortPods               *observe.Counter
 }
 
 // obstacleLabels are the reason labels of pods that cannot be evicted.
-var obstacleLabels = []drain.Obstacle{
-	drain.Budget, drain.SeveralBudgets, drain.Busy, drain.NoRight, drain.Webhook, drain.Failing, drain.ByPolicy,
+var obstacleLabels = []drain.ObstacleKind{
+	drain.ObstaclePDB, drain.ObstacleMultiplePDBs, drain.ObstacleAPIServerBusy, drain.ObstacleForbidden, drain.ObstacleWebhook, drain.ObstacleError, drain.ObstaclePolicy,
 }
 
 // pollOK is the result label of a successful poll; the other labels are azure.Class values.
@@ -40,7 +40,7 @@ const pollOK = "ok"
 func NewMetrics(r *observe.Registry) *Metrics {
 	m := &Metrics{
 		Notices:          r.Counter("slipway_agent_notices_total", "Notices for this instance, by type and action.", "type", "action"),
-		Over:             r.Counter("slipway_agent_notices_ended_total", "Notices that ended or were cancelled while the instance ran.", "type"),
+		Ended:            r.Counter("slipway_agent_notices_ended_total", "Notices that ended or were cancelled while the instance ran.", "type"),
 		Cordoned:         r.Counter("slipway_agent_cordons_total", "Cordons of the node for a notice.", "type"),
 		Acknowledged:     r.Counter("slipway_agent_acknowledgements_total", "Notices that the agent approved to begin early.", "type"),
 		StepsFailed:      r.Counter("slipway_agent_failed_steps_total", "Failed steps for a notice; they are retried.").With(),
@@ -65,7 +65,7 @@ func NewMetrics(r *observe.Registry) *Metrics {
 		cutShortPods: r.Counter("slipway_drain_shortened_grace_pods_total", "Pods killed with less than their grace period.").With(),
 	}
 	for _, t := range notice.Types() {
-		m.Over.With(string(t))
+		m.Ended.With(string(t))
 		m.Cordoned.With(string(t))
 		m.Acknowledged.With(string(t))
 		m.liveNotices.With(string(t))
@@ -80,7 +80,7 @@ func NewMetrics(r *observe.Registry) *Metrics {
 	for _, o := range drain.Outcomes() {
 		m.drains.With(string(o))
 	}
-	for _, e := range []drain.End{drain.Stopped, drain.Killed, drain.Vanished} {
+	for _, e := range []drain.PodEnd{drain.Stopped, drain.Killed, drain.Vanished} {
 		m.podEnds.With(string(e))
 	}
 	return m
@@ -93,8 +93,8 @@ func toUnixSeconds(t time.Time) float64 {
 	return float64(t.UnixMilli()) / 1000
 }
 
-// FetchOK implements azure.Observer.
-func (m *Metrics) FetchOK(took time.Duration) {
+// FetchSucceeded implements azure.Observer.
+func (m *Metrics) FetchSucceeded(took time.Duration) {
 	m.Polls.With(pollOK).Inc()
 	m.pollSeconds.Observe(took.Seconds())
 	m.lastRead.Set(toUnixSeconds(time.Now()))
@@ -105,11 +105,11 @@ func (m *Metrics) FetchFailed(_ error, class azure.Class) { m.Polls.With(string(
 
 func (m *Metrics) setDrainProgress(p drain.Progress) {
 	m.drainPods.With("gone").Set(float64(p.Gone))
-	m.drainPods.With("stopping").Set(float64(p.Asked))
+	m.drainPods.With("stopping").Set(float64(p.Stopping))
 	m.drainPods.With("waiting").Set(float64(p.Waiting))
-	m.drainPods.With("stayed").Set(float64(p.Stayed))
-	count := map[drain.Obstacle]int{}
-	for _, b := range p.Obstructed() {
+	m.drainPods.With("stayed").Set(float64(p.Skipped))
+	count := map[drain.ObstacleKind]int{}
+	for _, b := range p.BlockedPods() {
 		count[b.Reason]++
 	}
 	for _, o := range obstacleLabels {
@@ -117,20 +117,20 @@ func (m *Metrics) setDrainProgress(p drain.Progress) {
 	}
 }
 
-func (m *Metrics) recordDrain(r drain.Receipt) {
+func (m *Metrics) recordDrain(r drain.Report) {
 	m.drains.With(string(r.Outcome)).Inc()
-	m.drainSeconds.Observe(r.Ended.Sub(r.Began).Seconds())
+	m.drainSeconds.Observe(r.EndedAt.Sub(r.StartedAt).Seconds())
 	for _, p := range r.Pods {
-		if p.Action == podrules.Leave {
+		if p.Action == podrules.Skip {
 			continue
 		}
-		if p.End != drain.StillThere {
+		if p.End != drain.StillPresent {
 			m.podEnds.With(string(p.End)).Inc()
 		}
-		if p.Asked == drain.Forced {
+		if p.Removal == drain.ForceDeleted {
 			m.forcedPods.Inc()
 		}
-		if p.CutShort() {
+		if p.WasCutShort() {
 			m.cutShortPods.Inc()
 		}
 	}

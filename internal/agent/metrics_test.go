@@ -42,15 +42,15 @@ func TestMetricsExistFromTheStart(t *testing.T) {
 func TestMetricsFollowPollsAndDrains(t *testing.T) {
 	r := observe.NewRegistry()
 	m := NewMetrics(r)
-	m.FetchOK(time.Millisecond)
+	m.FetchSucceeded(time.Millisecond)
 	m.FetchFailed(errors.New("no answer"), azure.Unreachable)
-	m.setDrainProgress(drain.Progress{Listed: true, Total: 3, Gone: 1, Waiting: 2, Blocked: []drain.Blocked{
-		{Pod: "a", Reason: drain.Budget}, {Pod: "b", Reason: drain.Stopping},
+	m.setDrainProgress(drain.Progress{Listed: true, Total: 3, Gone: 1, Waiting: 2, RemainingPods: []drain.BlockedPod{
+		{Pod: "a", Reason: drain.ObstaclePDB}, {Pod: "b", Reason: drain.ObstacleStopping},
 	}})
-	m.recordDrain(drain.Receipt{Outcome: drain.Drained, Pods: []drain.PodReceipt{
-		{Action: podrules.Evict, Asked: drain.Forced, End: drain.Killed, GraceWanted: 30, GraceGiven: 5},
-		{Action: podrules.Evict, Asked: drain.Evicted, End: drain.Stopped},
-		{Action: podrules.Leave},
+	m.recordDrain(drain.Report{Outcome: drain.Drained, Pods: []drain.PodReport{
+		{Action: podrules.Evict, Removal: drain.ForceDeleted, End: drain.Killed, WantedGraceSeconds: 30, GivenGraceSeconds: 5},
+		{Action: podrules.Evict, Removal: drain.Evicted, End: drain.Stopped},
+		{Action: podrules.Skip},
 	}})
 	page := scrape(t, r)
 	for _, want := range []string{

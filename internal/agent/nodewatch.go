@@ -56,7 +56,7 @@ func (a *Agent) startNodeWatch(ctx context.Context) {
 	}
 	go func() {
 		defer close(w.done)
-		_ = a.options.API.FollowNode(ctx, a.options.Node, since, kubeapi.Handler[kubeapi.Node]{
+		_ = a.options.API.WatchNode(ctx, a.options.Node, since, kubeapi.Handler[kubeapi.Node]{
 			Replaced: func(all []kubeapi.Node) {
 				for _, n := range all {
 					see(n)
@@ -71,10 +71,10 @@ func (a *Agent) startNodeWatch(ctx context.Context) {
 // observeNode handles a newer state of the Node.
 func (a *Agent) observeNode(n *kubeapi.Node) {
 	a.nodeWatch.schedulable, a.unschedulable = !n.Spec.Unschedulable, n.Spec.Unschedulable
-	a.claimWriter.See(n)
-	a.otherTools, a.otherToolsKnown = cordon.Others(n), true
+	a.claimWriter.ObserveNode(n)
+	a.otherTools, a.otherToolsKnown = cordon.RemovingTools(n), true
 	for _, source := range a.nodeSources() {
-		source.See(n)
+		source.ObserveNode(n)
 	}
 }
 

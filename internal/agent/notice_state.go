@@ -19,15 +19,15 @@ import (
 // agent continues from them.
 type noticeState struct {
 	Notice   notice.Notice `json:"notice"`
-	Seen     Seen          `json:"seen"`
+	Seen     SeenTimes     `json:"seen"`
 	Decision Decision      `json:"decision"`
 	Phase    Phase         `json:"phase"`
-	// Told lists the moments for which notifications were queued.
-	Told []notify.Moment `json:"told,omitempty"`
-	// Began is when the first eviction for this notice was requested.
-	Began time.Time `json:"began,omitzero"`
-	// Trace is the traceparent of the notice's first span.
-	Trace string `json:"trace,omitempty"`
+	// NotifiedMoments lists the moments for which notifications were queued.
+	NotifiedMoments []notify.Moment `json:"told,omitempty"`
+	// DrainStarted is when the first eviction for this notice was requested.
+	DrainStarted time.Time `json:"began,omitzero"`
+	// TraceParent is the traceparent of the notice's first span.
+	TraceParent string `json:"trace,omitempty"`
 
 	claim claim
 	// lastMessages holds the last message for each reason, so each message is sent once.
@@ -152,11 +152,11 @@ func (a *Agent) readRecords(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read node %s: %w", a.options.Node, err)
 	}
-	if a.claimWriter, err = cordon.New(a.options.API, node.Name, node.UID); err != nil {
+	if a.claimWriter, err = cordon.NewClaimWriter(a.options.API, node.Name, node.UID); err != nil {
 		return err
 	}
 	a.events.setNodeUID(node.UID)
-	records, problems := cordon.List(node)
+	records, problems := cordon.ListRecords(node)
 	for _, err := range problems {
 		a.log.Error("cannot parse an annotation of the node; it stays", "err", err)
 	}
@@ -171,7 +171,7 @@ func (a *Agent) readRecords(ctx context.Context) error {
 			s.Resume(a.noticesFrom(source.Name()))
 		}
 	}
-	a.otherTools, a.otherToolsKnown = cordon.Others(node), len(a.nodeSources()) > 0
+	a.otherTools, a.otherToolsKnown = cordon.RemovingTools(node), len(a.nodeSources()) > 0
 	a.recordsRead = true
 	if !a.ready.Swap(true) {
 		a.events.emit(newSilentEvent(Guarding, notice.Notice{}))
@@ -181,8 +181,8 @@ func (a *Agent) readRecords(ctx context.Context) error {
 
 // readNode returns Options.Found on the first call, and reads the Node afterwards.
 func (a *Agent) readNode(ctx context.Context) (*kubeapi.Node, error) {
-	if found := a.options.Found; found != nil {
-		a.options.Found = nil
+	if found := a.options.InitialNode; found != nil {
+		a.options.InitialNode = nil
 		return found, nil
 	}
 	return a.options.API.GetNode(ctx, a.options.Node)

@@ -30,19 +30,19 @@ const (
 type Notifier interface {
 	// Notify must not block.
 	Notify(m notify.Message)
-	// Idle reports that every message has been sent or tried once.
-	Idle() bool
+	// IsIdle reports that every message has been sent or tried once.
+	IsIdle() bool
 }
 
 // PodLister lists the pods of a node for notifications.
 type PodLister interface {
-	ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error)
+	ListPodsOnNode(ctx context.Context, node string) ([]kubeapi.Pod, error)
 }
 
 // drainResult is the part of a drain's result that notifications need.
 type drainResult struct {
-	report   *drain.Receipt
-	blocked  []drain.Blocked
+	report   *drain.Report
+	blocked  []drain.BlockedPod
 	timedOut bool
 }
 
@@ -54,7 +54,7 @@ func (a *Agent) dueMoments(h *noticeState) []notify.Moment {
 	}
 	come := []notify.Moment{notify.Detected}
 	if p := a.blockedProgress(h); p != nil {
-		h.drainResult.blocked = p.Obstructed()
+		h.drainResult.blocked = p.BlockedPods()
 		come = append(come, notify.Blocked)
 	}
 	if h.Phase.isDrained() {
@@ -63,7 +63,7 @@ func (a *Agent) dueMoments(h *noticeState) []notify.Moment {
 	if h.drainResult.timedOut {
 		come = append(come, notify.DeadlinePassed)
 	}
-	return slices.DeleteFunc(come, func(m notify.Moment) bool { return slices.Contains(h.Told, m) })
+	return slices.DeleteFunc(come, func(m notify.Moment) bool { return slices.Contains(h.NotifiedMoments, m) })
 }
 
 // queueNotifications queues a notification for each new moment. It runs before anything else in a reconcile: it takes
@@ -74,7 +74,7 @@ func (a *Agent) queueNotifications(now time.Time) {
 	}
 	for _, h := range a.noticesByUrgency() {
 		for _, m := range a.dueMoments(h) {
-			h.Told = append(h.Told, m)
+			h.NotifiedMoments = append(h.NotifiedMoments, m)
 			h.claim.markOutdated()
 			a.notifications.enqueue(pendingNotification{newMessage(a.options.Node, m, h, now), h.drainResult.report}, a.options.Metrics.EventsFailed.Inc)
 		}
@@ -83,19 +83,19 @@ func (a *Agent) queueNotifications(now time.Time) {
 
 // queueEndNotification queues the end of a notice if its beginning was sent.
 func (a *Agent) queueEndNotification(h *noticeState) {
-	if a.options.Notifier != nil && slices.Contains(h.Told, notify.Detected) {
-		a.notifications.enqueue(pendingNotification{message: newMessage(a.options.Node, notify.Over, h, time.Now())}, a.options.Metrics.EventsFailed.Inc)
+	if a.options.Notifier != nil && slices.Contains(h.NotifiedMoments, notify.Detected) {
+		a.notifications.enqueue(pendingNotification{message: newMessage(a.options.Node, notify.Ended, h, time.Now())}, a.options.Metrics.EventsFailed.Inc)
 	}
 }
 
 // storeDrainResult stores the result of a drain for the notices that it was for.
-func (a *Agent) storeDrainResult(r drain.Receipt, err error) {
+func (a *Agent) storeDrainResult(r drain.Report, err error) {
 	for _, h := range a.noticesByUrgency() {
 		if !h.Phase.isDraining() {
 			continue
 		}
-		h.drainResult = drainResult{report: &r, timedOut: r.Outcome == drain.DeadlinePassed || r.Outcome == drain.GaveUp}
-		var left *drain.Unfinished
+		h.drainResult = drainResult{report: &r, timedOut: r.Outcome == drain.DeadlinePassed || r.Outcome == drain.TimedOut}
+		var left *drain.UnfinishedError
 		if errors.As(err, &left) {
 			h.drainResult.blocked = left.Blocked
 		}
@@ -104,7 +104,7 @@ func (a *Agent) storeDrainResult(r drain.Receipt, err error) {
 
 // areNotificationsSent reports that every notification was sent or tried once.
 func (a *Agent) areNotificationsSent() bool {
-	return a.options.Notifier == nil || a.notifications.pending.Load() == 0 && a.options.Notifier.Idle()
+	return a.options.Notifier == nil || a.notifications.pending.Load() == 0 && a.options.Notifier.IsIdle()
 }
 
 // newMessage builds the notification for one moment of a notice.
@@ -149,7 +149,7 @@ func summarize(m notify.Message, h *noticeState) string {
 // toEvent converts a notice to the format of Azure's Scheduled Events.
 func toEvent(n notice.Notice) notify.Event {
 	e := notify.Event{
-		EventId: n.ID, EventType: string(n.Kind()), ResourceType: "VirtualMachine", Resources: n.Resources,
+		EventId: n.ID, EventType: string(n.EffectiveType()), ResourceType: "VirtualMachine", Resources: n.Resources,
 		EventStatus: string(n.Status), Description: n.Description, EventSource: "Platform",
 		DurationInSeconds: max(-1, int(n.Duration/time.Second)),
 	}
@@ -166,14 +166,14 @@ func toEvent(n notice.Notice) notify.Event {
 }
 
 // toBlockedPods converts what blocks pods, for the moments that include it.
-func toBlockedPods(m notify.Moment, all []drain.Blocked) []notify.BlockedPod {
+func toBlockedPods(m notify.Moment, all []drain.BlockedPod) []notify.BlockedPod {
 	pods := []notify.BlockedPod{}
 	if m != notify.Blocked && m != notify.DeadlinePassed {
 		return pods
 	}
 	for _, b := range all {
 		pods = append(pods, notify.BlockedPod{
-			Namespace: b.Namespace, Pod: b.Pod, Reason: string(b.Reason), Budget: b.Budget, Detail: b.Detail, Since: b.Since,
+			Namespace: b.Namespace, Pod: b.Pod, Reason: string(b.Reason), Budget: b.PDB, Detail: b.Detail, Since: b.Since,
 		})
 	}
 	return pods
@@ -182,7 +182,7 @@ func toBlockedPods(m notify.Moment, all []drain.Blocked) []notify.BlockedPod {
 // pendingNotification is a message without the labels and pods that only the API server knows.
 type pendingNotification struct {
 	message notify.Message
-	report  *drain.Receipt
+	report  *drain.Report
 }
 
 // notificationSender completes messages in the background and passes them to the Notifier.
@@ -237,7 +237,7 @@ func (w *notificationSender) send(ctx context.Context, n pendingNotification) {
 	n.message.SetLabels(w.nodeLabels)
 	if n.report != nil {
 		n.message.SetPods(drainedPods(*n.report))
-	} else if pods, err := w.options.API.ListPodsOn(ctx, w.options.Node); err == nil {
+	} else if pods, err := w.options.API.ListPodsOnNode(ctx, w.options.Node); err == nil {
 		n.message.SetPods(toPods(pods))
 	} else {
 		w.options.Log.Warn("cannot list the node's pods: sending the notification without them", "err", err)
@@ -274,14 +274,14 @@ func controllerName(p kubeapi.Pod) string {
 }
 
 // drainedPods converts the pods of a drain report that had to leave.
-func drainedPods(r drain.Receipt) []notify.Pod {
+func drainedPods(r drain.Report) []notify.Pod {
 	out := []notify.Pod{}
 	for _, p := range r.Pods {
-		if p.Action == podrules.Leave {
+		if p.Action == podrules.Skip {
 			continue
 		}
 		state := "gone"
-		if p.Left() {
+		if p.IsNotRemoved() {
 			state = "left"
 		}
 		out = append(out, notify.Pod{Namespace: p.Namespace, Name: p.Name, Owner: p.Owner, State: state})

@@ -35,7 +35,7 @@ func (t *fakeNotifier) Notify(m notify.Message) {
 	t.all = append(t.all, m)
 }
 
-func (t *fakeNotifier) Idle() bool { return !t.busy }
+func (t *fakeNotifier) IsIdle() bool { return !t.busy }
 
 func (t *fakeNotifier) moments() []notify.Moment {
 	t.mu.Lock()
@@ -71,7 +71,7 @@ func (l slowLookupAPI) GetNode(ctx context.Context, name string) (*kubeapi.Node,
 	return n, l.wait(ctx)
 }
 
-func (l slowLookupAPI) ListPodsOn(ctx context.Context, _ string) ([]kubeapi.Pod, error) {
+func (l slowLookupAPI) ListPodsOnNode(ctx context.Context, _ string) ([]kubeapi.Pod, error) {
 	yes := true
 	pod := func(name, kind string) kubeapi.Pod {
 		return kubeapi.Pod{ObjectMeta: kubeapi.ObjectMeta{
@@ -84,7 +84,7 @@ func (l slowLookupAPI) ListPodsOn(ctx context.Context, _ string) ([]kubeapi.Pod,
 // newNotifyingAgent returns an agent with a Notifier, and a notice of 30 s that it handles.
 func newNotifyingAgent(api API, to Notifier) (*Agent, *noticeState) {
 	a := New(Options{
-		Node: "node", Resource: "vmss_0", API: api, Notifier: to, Metrics: NewMetrics(observe.NewRegistry()),
+		Node: "node", ResourceName: "vmss_0", API: api, Notifier: to, Metrics: NewMetrics(observe.NewRegistry()),
 		Log: slog.New(slog.DiscardHandler),
 	})
 	h := &noticeState{
@@ -112,12 +112,12 @@ func TestEachMomentIsNotifiedOnceAcrossRestarts(t *testing.T) {
 		}
 		turn()
 		h.Phase, a.drain = Draining, &drainRun{}
-		a.setBlocked(a.drain, &drain.Progress{Blocked: []drain.Blocked{{Namespace: "shop", Pod: "db", Reason: drain.Budget, Budget: "shop/db"}}})
+		a.setBlocked(a.drain, &drain.Progress{RemainingPods: []drain.BlockedPod{{Namespace: "shop", Pod: "db", Reason: drain.ObstaclePDB, PDB: "shop/db"}}})
 		turn()
-		a.storeDrainResult(drain.Receipt{Outcome: drain.DeadlinePassed}, &drain.Unfinished{Blocked: []drain.Blocked{{Pod: "db"}}})
+		a.storeDrainResult(drain.Report{Outcome: drain.DeadlinePassed}, &drain.UnfinishedError{Blocked: []drain.BlockedPod{{Pod: "db"}}})
 		turn()
-		a.storeDrainResult(drain.Receipt{Outcome: drain.Drained, Pods: []drain.PodReceipt{
-			{Namespace: "shop", Name: "db", Owner: "StatefulSet/db", Action: podrules.Evict, End: drain.Stopped}, {Name: "logs", Action: podrules.Leave},
+		a.storeDrainResult(drain.Report{Outcome: drain.Drained, Pods: []drain.PodReport{
+			{Namespace: "shop", Name: "db", Owner: "StatefulSet/db", Action: podrules.Evict, End: drain.Stopped}, {Name: "logs", Action: podrules.Skip},
 		}}, nil)
 		h.applyTransition(inputEmptied, guard{}, time.Now())
 		turn()
@@ -146,7 +146,7 @@ func TestEachMomentIsNotifiedOnceAcrossRestarts(t *testing.T) {
 		restarted.queueNotifications(time.Now())
 		restarted.queueEndNotification(&again)
 		synctest.Wait()
-		if got := to.moments(); !slices.Equal(got, append(want, notify.Over)) {
+		if got := to.moments(); !slices.Equal(got, append(want, notify.Ended)) {
 			t.Errorf("after the restart %v were sent, want %v and over", got, want)
 		}
 		stop()
@@ -204,7 +204,7 @@ func TestW12NotificationsAreSentWithoutTheAPIServer(t *testing.T) {
 		{"it answers errors", slowLookupAPI{fail: errors.New("away")}, time.Hour},
 		{"the agent ends meanwhile", slowLookupAPI{delay: time.Hour}, time.Second},
 	} {
-		t.Run(c.name, virtual.Time(func(t *testing.T) {
+		t.Run(c.name, virtual.InVirtualTime(func(t *testing.T) {
 			var to fakeNotifier
 			a, h := newNotifyingAgent(c.api, &to)
 			began := time.Now()

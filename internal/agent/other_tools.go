@@ -65,9 +65,9 @@ func (a *Agent) detectOtherTools(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("node %s: %w", a.options.Node, err)
 	}
-	a.otherTools, a.otherToolsKnown = cordon.Others(node), true
+	a.otherTools, a.otherToolsKnown = cordon.RemovingTools(node), true
 	a.nodeVersion = node.ResourceVersion
-	a.claimWriter.See(node)
+	a.claimWriter.ObserveNode(node)
 	return nil
 }
 

@@ -9,10 +9,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// EvictOn is the label by which a pod asks to be evicted for notices that other pods tolerate. Its value lists notice
+// EvictOnLabel is the label by which a pod asks to be evicted for notices that other pods tolerate. Its value lists notice
 // types in lower case, separated by dots: freeze, live-migration, reboot, redeploy, preempt, terminate, condition, or
 // any. A live migration is a freeze too.
-const EvictOn = "slipway.dev/evict-on"
+const EvictOnLabel = "slipway.dev/evict-on"
 
 // aksFreezeLabel has the same meaning for freezes. AKS node auto-drain reads it
 // (https://learn.microsoft.com/azure/aks/node-auto-drain-evict-on-freeze).
@@ -23,7 +23,7 @@ func isMarkedForEviction(p *kubeapi.Pod, kind notice.Type, liveMigration bool) b
 	if value, ok := p.Labels[aksFreezeLabel]; ok && kind == notice.Freeze && value != "false" {
 		return true
 	}
-	words := strings.Split(strings.ToLower(p.Labels[EvictOn]), ".")
+	words := strings.Split(strings.ToLower(p.Labels[EvictOnLabel]), ".")
 	return slices.Contains(words, "any") || slices.Contains(words, strings.ToLower(string(kind))) ||
 		liveMigration && slices.Contains(words, "live-migration")
 }
@@ -42,7 +42,7 @@ type demand struct {
 
 func newDemand(h *noticeState) demand {
 	marked := h.Decision.Action == DrainMarked
-	return demand{noticeType: h.Notice.Kind(), markedOnly: marked, liveMigration: marked && h.Notice.LiveMigration}
+	return demand{noticeType: h.Notice.EffectiveType(), markedOnly: marked, liveMigration: marked && h.Notice.LiveMigration}
 }
 
 func (c demand) matchesPod(p *kubeapi.Pod) bool {
@@ -64,19 +64,19 @@ func mostSevereType(demands []demand, p *kubeapi.Pod) (notice.Type, bool) {
 
 // policyForType returns the pod policy for a notice type, depending on what survives the interruption.
 func policyForType(t notice.Type) podrules.Policy {
-	p := podrules.Forced()
+	p := podrules.ForcedPolicy()
 	switch t {
 	case notice.Reboot:
 		// After a reboot the kubelet restarts the pods it finds. A pod without a controller should be restarted in
 		// place, because nothing would replace it.
-		p = p.With(podrules.ByUnmanaged, podrules.Leave)
+		p = p.WithAction(podrules.RuleUnmanaged, podrules.Skip)
 	case notice.Condition:
 		// The node stays, so unmanaged and protected pods stay where they are.
-		p = p.With(podrules.ByUnmanaged, podrules.Leave).With(podrules.ByProtected, podrules.Leave)
+		p = p.WithAction(podrules.RuleUnmanaged, podrules.Skip).WithAction(podrules.RuleProtected, podrules.Skip)
 	case notice.Freeze:
 		// Everything survives a pause, so only pods that can move without loss are evicted.
-		for _, rule := range []podrules.Rule{podrules.ByUnmanaged, podrules.ByProtected, podrules.ByLocalStorage, podrules.ByHostPath} {
-			p = p.With(rule, podrules.Leave)
+		for _, rule := range []podrules.Rule{podrules.RuleUnmanaged, podrules.RuleProtected, podrules.RuleLocalStorage, podrules.RuleHostPath} {
+			p = p.WithAction(rule, podrules.Skip)
 		}
 	}
 	return p

@@ -21,14 +21,14 @@ func TestPodLabelSetsItsNoticePolicy(t *testing.T) {
 		kind         notice.Type
 		live, want   bool
 	}{
-		{EvictOn, "freeze", notice.Freeze, false, true},
-		{EvictOn, "freeze", notice.Freeze, true, true},
-		{EvictOn, "Freeze.Reboot", notice.Reboot, false, true},
-		{EvictOn, "live-migration", notice.Freeze, true, true},
-		{EvictOn, "live-migration", notice.Freeze, false, false},
-		{EvictOn, "reboot", notice.Freeze, false, false},
-		{EvictOn, "any", notice.Condition, false, true},
-		{EvictOn, "", notice.Freeze, false, false},
+		{EvictOnLabel, "freeze", notice.Freeze, false, true},
+		{EvictOnLabel, "freeze", notice.Freeze, true, true},
+		{EvictOnLabel, "Freeze.Reboot", notice.Reboot, false, true},
+		{EvictOnLabel, "live-migration", notice.Freeze, true, true},
+		{EvictOnLabel, "live-migration", notice.Freeze, false, false},
+		{EvictOnLabel, "reboot", notice.Freeze, false, false},
+		{EvictOnLabel, "any", notice.Condition, false, true},
+		{EvictOnLabel, "", notice.Freeze, false, false},
 		{"example.com/other", "freeze", notice.Freeze, false, false},
 		{aksFreezeLabel, "true", notice.Freeze, true, true},
 		{aksFreezeLabel, "", notice.Freeze, false, true},
@@ -44,24 +44,24 @@ func TestPodLabelSetsItsNoticePolicy(t *testing.T) {
 
 func TestPodGetsPolicyOfMostSevereNotice(t *testing.T) {
 	plain := kubeapi.Pod{}
-	mindful := kubeapi.Pod{ObjectMeta: kubeapi.ObjectMeta{Labels: map[string]string{EvictOn: "reboot"}}}
+	mindful := kubeapi.Pod{ObjectMeta: kubeapi.ObjectMeta{Labels: map[string]string{EvictOnLabel: "reboot"}}}
 	freeze, reboot := demand{noticeType: notice.Freeze}, demand{noticeType: notice.Reboot, markedOnly: true}
 	for name, tt := range map[string]struct {
 		demands        []demand
 		plain, mindful podrules.Action // of a pod with an emptyDir
 	}{
-		"a Freeze for all":         {[]demand{freeze}, podrules.Leave, podrules.Leave},
-		"a Reboot for marked pods": {[]demand{reboot}, podrules.Leave, podrules.Evict},
-		"both":                     {[]demand{freeze, reboot}, podrules.Leave, podrules.Evict},
+		"a Freeze for all":         {[]demand{freeze}, podrules.Skip, podrules.Skip},
+		"a Reboot for marked pods": {[]demand{reboot}, podrules.Skip, podrules.Evict},
+		"both":                     {[]demand{freeze, reboot}, podrules.Skip, podrules.Evict},
 		"a Preempt on top":         {[]demand{freeze, reboot, {noticeType: notice.Preempt}}, podrules.Evict, podrules.Evict},
 		"a condition is more severe than a Freeze": {[]demand{freeze, {noticeType: notice.Condition}}, podrules.Evict, podrules.Evict},
 	} {
 		o := drainSpec{demands: tt.demands}
 		got := func(p kubeapi.Pod) podrules.Action {
 			if !o.matchesPod(p) {
-				return podrules.Leave
+				return podrules.Skip
 			}
-			return o.podPolicy(p).Of(podrules.ByLocalStorage)
+			return o.podPolicy(p).ActionFor(podrules.RuleLocalStorage)
 		}
 		if got(plain) != tt.plain || got(mindful) != tt.mindful {
 			t.Errorf("%s: a plain pod gets %s, want %s; a marked pod gets %s, want %s", name, got(plain), tt.plain,
@@ -76,17 +76,17 @@ func TestLogLineStaysShortForManyPods(t *testing.T) {
 	a := New(Options{
 		Node: "n", Metrics: NewMetrics(observe.NewRegistry()), Log: slog.New(slog.NewJSONHandler(&log, nil)),
 	})
-	receipt := drain.Receipt{Outcome: drain.GaveUp}
+	receipt := drain.Report{Outcome: drain.TimedOut}
 	progress := drain.Progress{Listed: true}
 	for i := range 250 {
-		p := drain.PodReceipt{
+		p := drain.PodReport{
 			Namespace: "shop", Name: fmt.Sprintf("%s-%d", strings.Repeat("x", 200), i), Action: podrules.Evict, End: drain.Stopped,
 		}
 		if i%2 == 0 {
 			p.End = drain.Killed
 		}
 		receipt.Pods = append(receipt.Pods, p)
-		progress.Blocked = append(progress.Blocked, drain.Blocked{Pod: p.Name, Reason: drain.Budget, Detail: strings.Repeat("y", 200)})
+		progress.RemainingPods = append(progress.RemainingPods, drain.BlockedPod{Pod: p.Name, Reason: drain.ObstaclePDB, Detail: strings.Repeat("y", 200)})
 	}
 	run := &drainRun{cancel: func() {}}
 	a.drain = run

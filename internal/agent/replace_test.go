@@ -64,7 +64,7 @@ func TestClaimIsWrittenAgainAfterUnansweredRemoval(t *testing.T) {
 		"another notice replaces it":  {Cordon, func(m *testNode) { m.source.setNotices(redeploy("b")) }},
 	} {
 		t.Run(name, testNodeTest(time.Second, func(t *testing.T, m *testNode) {
-			m.startAgent(t, 0, func(o *Options) { o.Impact.On[notice.Redeploy] = tt.action })
+			m.startAgent(t, 0, func(o *Options) { o.Policy.ActionByType[notice.Redeploy] = tt.action })
 			a := redeploy("a")
 			m.source.setNotices(a)
 			time.Sleep(10 * time.Second)
@@ -99,7 +99,7 @@ func TestPreemptUnderANewIDKeepsItsDeadline(t *testing.T) {
 		m.faults.set(fault{hangs: true}, "get nodes", "patch nodes")
 		m.startAgent(t, 0, func(o *Options) {
 			found := m.currentNode()
-			o.Found = &found
+			o.InitialNode = &found
 		})
 		preempt := newNotice(notice.Preempt, "a", 4*time.Minute)
 		m.source.setNotices(preempt)

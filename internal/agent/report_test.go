@@ -16,7 +16,7 @@ func TestAgentRecordsCanBeReportedByOthers(t *testing.T) {
 	seen := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	h := noticeState{
 		Notice:   notice.Notice{ID: "E1", Source: "azure", Type: notice.Preempt, Status: notice.Started},
-		Seen:     Seen{First: seen},
+		Seen:     SeenTimes{First: seen},
 		Decision: Decision{Action: Drain, Deadline: seen.Add(30 * time.Second)},
 		Phase:    Draining,
 	}
@@ -25,13 +25,13 @@ func TestAgentRecordsCanBeReportedByOthers(t *testing.T) {
 	name := claimOwner(h.Notice.Source, h.Notice.ID)
 	record, err := json.Marshal(cordon.Record{Owner: name, Since: seen, State: state})
 	must.NoError(t, err)
-	reports, problems := report.Of(map[string]string{cordon.AnnotationKey(name): string(record)})
+	reports, problems := report.ReadReports(map[string]string{cordon.AnnotationKey(name): string(record)})
 	if len(reports) != 1 || len(problems) != 0 {
 		t.Fatalf("%v, %v", reports, problems)
 	}
-	check.Is(t, "", report.Blocked(lifecycleConditions(&h)[1].Message))
+	check.Is(t, "", report.BlockedProgress(lifecycleConditions(&h)[1].Message))
 	h.shownProgress = "7 of 12 gone, 1 waiting (disruption-budget shop/web: 1)"
-	if got := report.Blocked(lifecycleConditions(&h)[1].Message); got != h.shownProgress {
+	if got := report.BlockedProgress(lifecycleConditions(&h)[1].Message); got != h.shownProgress {
 		t.Errorf("blocked progress %q", got)
 	}
 	r := reports[0]

@@ -13,18 +13,18 @@ func TestRequestedPreemptDrainEmptiesTheNode(t *testing.T) {
 	withTestNode(t, 10*time.Second, func(t *testing.T, m *testNode) {
 		m.pod.OwnerReferences = nil
 		m.pod.Annotations = map[string]string{"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
-		asked, to := request.New(notice.Preempt), &fakeNotifier{}
+		asked, to := request.NewSource(notice.Preempt), &fakeNotifier{}
 		m.startAgent(t, 0, func(o *Options) {
 			o.Sources = append(o.Sources, asked)
-			o.Impact.Conditions = map[string]Action{request.ID: Drain}
-			o.ConditionDrain = 2 * time.Minute
+			o.Policy.ActionByCondition = map[string]Action{request.NoticeID: Drain}
+			o.ConditionDrainTimeout = 2 * time.Minute
 			o.Notifier = to
 		})
-		asked.Ask()
-		if err := m.agent.Await(t.Context(), request.Name, request.ID); err != nil || !m.isEmpty() {
+		asked.RequestDrain()
+		if err := m.agent.AwaitDrained(t.Context(), request.SourceName, request.NoticeID); err != nil || !m.isEmpty() {
 			t.Errorf("error %v, node empty: %t", err, m.isEmpty())
 		}
-		asked.Withdraw()
+		asked.CancelDrain()
 		time.Sleep(time.Minute)
 		if n := m.currentNode(); n.Spec.Unschedulable {
 			t.Errorf("after the cancellation the node is %+v", n.Spec)
@@ -44,20 +44,20 @@ func TestRequestsOfAnEarlierAgentContinue(t *testing.T) {
 		want bool
 	}{
 		"no new request":  {func(*request.Source) {}, true},
-		"requested again": {(*request.Source).Ask, true},
-		"cancelled":       {(*request.Source).Withdraw, false},
+		"requested again": {(*request.Source).RequestDrain, true},
+		"cancelled":       {(*request.Source).CancelDrain, false},
 	} {
 		t.Run(name, testNodeTest(10*time.Second, func(t *testing.T, m *testNode) {
 			begin := func() *request.Source {
-				asked := request.New(notice.Preempt)
+				asked := request.NewSource(notice.Preempt)
 				m.startAgent(t, 0, func(o *Options) {
 					o.Sources = append(o.Sources, asked)
-					o.Impact.Conditions = map[string]Action{request.ID: Drain}
+					o.Policy.ActionByCondition = map[string]Action{request.NoticeID: Drain}
 				})
 				return asked
 			}
 			m.denyEvictions("web")
-			begin().Ask()
+			begin().RequestDrain()
 			time.Sleep(10 * time.Second)
 			m.crashAgent()
 			m.denyEvictions("")
@@ -67,7 +67,7 @@ func TestRequestsOfAnEarlierAgentContinue(t *testing.T) {
 			if m.isEmpty() != tt.want || m.isRestored() == tt.want {
 				t.Errorf("empty: %t, want %t; the node is %+v", m.isEmpty(), tt.want, m.currentNode().Spec)
 			}
-			asked.Withdraw()
+			asked.CancelDrain()
 			time.Sleep(time.Minute)
 			if !m.isRestored() {
 				t.Errorf("after the cancellation the node is %+v", m.currentNode())

@@ -34,7 +34,7 @@ func (m *testNode) reachPhase(t *testing.T, kind notice.Type, want Phase) bool {
 			approved.configure(o)
 		}
 		if want == Cordoned {
-			o.Impact.On[kind], o.Impact.Conditions["e"] = Cordon, Cordon
+			o.Policy.ActionByType[kind], o.Policy.ActionByCondition["e"] = Cordon, Cordon
 		}
 	})
 	voluntary := kind == notice.Freeze || kind == notice.Condition
@@ -68,8 +68,8 @@ func (m *testNode) reachPhase(t *testing.T, kind notice.Type, want Phase) bool {
 
 // drainForConditions configures a drain of one hour for condition e.
 func drainForConditions(o *Options) {
-	o.Impact.Conditions = map[string]Action{"e": Drain}
-	o.ConditionDrain = time.Hour
+	o.Policy.ActionByCondition = map[string]Action{"e": Drain}
+	o.ConditionDrainTimeout = time.Hour
 }
 
 func TestI8NoticeEndedDuringAnOutageEvictsNoPod(t *testing.T) {
@@ -197,7 +197,7 @@ func TestRecordHiddenByUnreadableEntryGetsNoExtraTime(t *testing.T) {
 		"an entry is unreadable": func(s *fakeSource) { s.setProblems(notice.Problem{Err: errors.New("Events[0]: 7: want an object")}) },
 		"another notice has no ID": func(s *fakeSource) {
 			n := newNotice(notice.Freeze, "unnamed-freeze", time.Hour)
-			n.Unnamed, n.Duration = true, time.Second
+			n.HasGeneratedID, n.Duration = true, time.Second
 			s.setNotices(n)
 		},
 	} {

@@ -15,7 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/observe"
-	"github.com/slipway-dev/slipway/internal/slots"
+	"github.com/slipway-dev/slipway/internal/semaphore"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -297,7 +297,7 @@ func (m *testNode) updateNode(version string, how func(*kubeapi.Node)) (*kubeapi
 	return next, nil
 }
 
-func (m *testNode) FollowNode(ctx context.Context, _, since string, h kubeapi.Handler[kubeapi.Node]) error {
+func (m *testNode) WatchNode(ctx context.Context, _, since string, h kubeapi.Handler[kubeapi.Node]) error {
 	m.mu.Lock()
 	node := *m.copyNode()
 	m.nodeHandler = func(n kubeapi.Node) {
@@ -313,7 +313,7 @@ func (m *testNode) FollowNode(ctx context.Context, _, since string, h kubeapi.Ha
 	return ctx.Err()
 }
 
-func (m *testNode) FollowPodsOn(ctx context.Context, _ string, h kubeapi.Handler[kubeapi.Pod]) error {
+func (m *testNode) WatchPodsOnNode(ctx context.Context, _ string, h kubeapi.Handler[kubeapi.Pod]) error {
 	m.cluster.mu.Lock()
 	m.cluster.drainCounts[m.name]++
 	m.cluster.mu.Unlock()
@@ -345,7 +345,7 @@ func (m *testNode) notifyPodHandlers() {
 	}
 }
 
-func (m *testNode) ListPodsOn(ctx context.Context, _ string) (all []kubeapi.Pod, err error) {
+func (m *testNode) ListPodsOnNode(ctx context.Context, _ string) (all []kubeapi.Pod, err error) {
 	err = m.serve(ctx, "list pods", func() error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -362,7 +362,7 @@ func (m *testNode) currentPods() []kubeapi.Pod {
 	return []kubeapi.Pod{*m.pod}
 }
 
-func (m *testNode) Evict(ctx context.Context, r kubeapi.Removal) error {
+func (m *testNode) EvictPod(ctx context.Context, r kubeapi.PodRemoval) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -371,7 +371,7 @@ func (m *testNode) Evict(ctx context.Context, r kubeapi.Removal) error {
 	return m.serve(ctx, "create pods/eviction", func() error { return m.evictPod(r) })
 }
 
-func (m *testNode) evictPod(r kubeapi.Removal) error {
+func (m *testNode) evictPod(r kubeapi.PodRemoval) error {
 	m.mu.Lock()
 	budget := m.denyingPDB
 	m.mu.Unlock()
@@ -397,11 +397,11 @@ func (m *testNode) conditionWrites() int {
 	return m.conditionWriteCount
 }
 
-func (m *testNode) DeletePod(ctx context.Context, r kubeapi.Removal) error {
+func (m *testNode) DeletePod(ctx context.Context, r kubeapi.PodRemoval) error {
 	return m.serve(ctx, "delete pods", func() error { return m.removePod(r.UID) })
 }
 
-func (m *testNode) SetDisruptionTarget(context.Context, kubeapi.Disruption) error { return nil }
+func (m *testNode) SetDisruptionTarget(context.Context, kubeapi.PodDisruption) error { return nil }
 
 // removePod stops the pod within its stop time.
 func (m *testNode) removePod(uid string) error {
@@ -423,7 +423,7 @@ func (m *testNode) removePod(uid string) error {
 	return nil
 }
 
-func (m *testNode) FollowBudgets(ctx context.Context, _ string, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error {
+func (m *testNode) WatchPodDisruptionBudgets(ctx context.Context, _ string, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error {
 	h.Replaced(nil)
 	<-ctx.Done()
 	return ctx.Err()
@@ -473,14 +473,14 @@ func (m *testNode) currentNode() kubeapi.Node {
 // startAgent starts an agent on the node; change may change its options. A limit of 0 is no drain slots.
 func (m *testNode) startAgent(t *testing.T, limit int, change func(*Options)) {
 	o := Options{
-		Node: m.name, Resource: m.name, API: m, Sources: []Source{m.source}, Impact: DefaultImpact(), Margin: DefaultMargin,
+		Node: m.name, ResourceName: m.name, API: m, Sources: []Source{m.source}, Policy: DefaultNoticePolicy(), DeadlineMargin: DefaultDeadlineMargin,
 		Metrics: NewMetrics(observe.NewRegistry()), Heartbeat: observe.NewHeartbeat("agent", time.Hour),
 		Log: slog.New(slog.DiscardHandler),
 	}
 	if limit > 0 {
-		k, err := slots.New(slots.Options{API: fakeLeases{m}, Namespace: "slipway", Holder: m.name, Limit: limit})
+		k, err := semaphore.NewHolder(semaphore.Options{API: fakeLeases{m}, Namespace: "slipway", Identity: m.name, Limit: limit})
 		must.NoError(t, err)
-		o.Slots = k
+		o.DrainSlots = k
 	}
 	if change != nil {
 		change(&o)

@@ -18,7 +18,9 @@ var (
 func TestSlowNodeRequestsDelayNoPreemptDrain(t *testing.T) {
 	const window = 30 * time.Second
 	start := func(t *testing.T, m *testNode) {
-		m.startAgent(t, 0, func(o *Options) { o.Impact.On[notice.Freeze], o.Impact.On[notice.Redeploy] = Cordon, Acknowledge })
+		m.startAgent(t, 0, func(o *Options) {
+			o.Policy.ActionByType[notice.Freeze], o.Policy.ActionByType[notice.Redeploy] = Cordon, Acknowledge
+		})
 	}
 	freeze := func() notice.Notice { return newNotice(notice.Freeze, "f", 15*time.Minute) }
 	for name, tt := range map[string]struct {
@@ -128,7 +130,7 @@ func TestSlowNodeRequestsDelayNoPreemptDrain(t *testing.T) {
 func TestConditionsRetryEquallyAfterHangsAndErrors(t *testing.T) {
 	withTestNode(t, 15*time.Second, func(t *testing.T, m *testNode) {
 		m.faults.set(hanging, "patch nodes/status")
-		m.startAgent(t, 0, func(o *Options) { o.Impact.On[notice.Freeze] = Cordon })
+		m.startAgent(t, 0, func(o *Options) { o.Policy.ActionByType[notice.Freeze] = Cordon })
 		m.source.setNotices(newNotice(notice.Freeze, "f", time.Hour))
 		time.Sleep(20*time.Second + minConditionRetry/2) // after the first try
 		m.faults.set(fault{}, "patch nodes/status")
@@ -155,7 +157,7 @@ func TestDrainStopsInTimeWhileARequestHangs(t *testing.T) {
 		"its agent stops": {notice.Reboot, func(m *testNode) { m.stopAgent() }, time.Second},
 	} {
 		t.Run(name, testNodeTest(10*time.Minute, func(t *testing.T, m *testNode) {
-			m.startAgent(t, 1, func(o *Options) { o.Impact.On[notice.Freeze] = Cordon })
+			m.startAgent(t, 1, func(o *Options) { o.Policy.ActionByType[notice.Freeze] = Cordon })
 			drained := newNotice(tt.kind, "r", time.Hour)
 			m.source.setNotices(drained)
 			time.Sleep(10 * time.Second)
@@ -215,10 +217,10 @@ func TestHangingRequestDoesNotDelayACancelledDrain(t *testing.T) {
 // busySlots has no free slot, while the other nodes take turns.
 type busySlots struct{}
 
-func (busySlots) Want(bool, time.Time) {}
-func (busySlots) Held() bool           { return false }
-func (busySlots) GivenBack() bool      { return true }
-func (busySlots) Holders() []string    { return []string{"another"} }
+func (busySlots) SetWanted(bool, time.Time) {}
+func (busySlots) IsHeld() bool              { return false }
+func (busySlots) IsReleased() bool          { return true }
+func (busySlots) Holders() []string         { return []string{"another"} }
 
 func (busySlots) Run(ctx context.Context, changed func()) {
 	for ctx.Err() == nil {
@@ -230,7 +232,7 @@ func (busySlots) Run(ctx context.Context, changed func()) {
 func TestOtherNodesSlotsInterruptNoRequest(t *testing.T) {
 	withTestNode(t, time.Second, func(t *testing.T, m *testNode) {
 		m.faults.set(fault{delay: 3 * time.Second}, nodeRequests...)
-		m.startAgent(t, 0, func(o *Options) { o.Slots = busySlots{} })
+		m.startAgent(t, 0, func(o *Options) { o.DrainSlots = busySlots{} })
 		m.source.setNotices(newNotice(notice.Freeze, "f", 15*time.Minute))
 		time.Sleep(time.Minute)
 		if !m.currentNode().Spec.Unschedulable {

@@ -42,7 +42,7 @@ func (a *Agent) extendPassedDeadlines(source string, s notice.Snapshot) {
 	now := time.Now()
 	for _, h := range a.notices {
 		due := h.Decision.Deadline
-		if h.Notice.Source == source && s.Lists(h.Notice.ID) && h.Decision.Forced && now.After(due) && due.After(a.extension.deadline) {
+		if h.Notice.Source == source && s.HasNotice(h.Notice.ID) && h.Decision.Forced && now.After(due) && due.After(a.extension.deadline) {
 			a.extension = deadlineExtension{deadline: due, until: now.Add(startedDrainTime)}
 		}
 	}
@@ -62,7 +62,7 @@ func (a *Agent) isConfirmed(h *noticeState, now time.Time) bool {
 		return true
 	}
 	s, known := a.snapshots[h.Notice.Source]
-	mayAct := known && !s.Over(h.Notice.ID) || !known && !h.canWait()
+	mayAct := known && !s.HasEnded(h.Notice.ID) || !known && !h.canWait()
 	return mayAct && now.Before(h.Decision.Deadline) && !h.Seen.First.After(now)
 }
 
@@ -88,7 +88,7 @@ func problemKey(p notice.Problem) string {
 func (a *Agent) reportUnreadable(source string, parts []notice.Problem) {
 	reported, all := map[string]bool{}, []string{}
 	for _, p := range parts {
-		if !p.Named {
+		if !p.NamesInstance {
 			continue
 		}
 		key := problemKey(p)
@@ -108,7 +108,7 @@ func (a *Agent) mergeSnapshot(s notice.Snapshot) {
 		key := claimOwner(n.Source, n.ID)
 		h := a.notices[key]
 		if h == nil {
-			h = &noticeState{Seen: Seen{First: a.findFirstSeen(n, s)}}
+			h = &noticeState{Seen: SeenTimes{First: a.findFirstSeen(n, s)}}
 			a.notices[key] = h
 		}
 		h.listed = true
@@ -132,7 +132,7 @@ func (a *Agent) findFirstSeen(n notice.Notice, s notice.Snapshot) time.Time {
 	first := s.At
 	for _, h := range a.notices {
 		same := h.Notice.Source == n.Source && h.Notice.Type == n.Type && !n.NotBefore.IsZero() && h.Notice.NotBefore.Equal(n.NotBefore)
-		if same && s.Over(h.Notice.ID) && h.Seen.First.Before(first) {
+		if same && s.HasEnded(h.Notice.ID) && h.Seen.First.Before(first) {
 			first = h.Seen.First
 		}
 	}
@@ -141,7 +141,7 @@ func (a *Agent) findFirstSeen(n notice.Notice, s notice.Snapshot) time.Time {
 
 // updateDecision applies the policy to the newest state of a notice, and reports changes.
 func (a *Agent) updateDecision(h *noticeState, n notice.Notice) {
-	d := a.options.Impact.Decide(n, h.Seen)
+	d := a.options.Policy.Decide(n, h.Seen)
 	isNew := h.Decision.Reason == ""
 	same := !isNew && h.Decision.equal(d) && h.Notice.Status == n.Status
 	h.Notice, h.Decision = n, d
@@ -151,7 +151,7 @@ func (a *Agent) updateDecision(h *noticeState, n notice.Notice) {
 	h.claim.markOutdated()
 	a.handleInput(h, inputChanged, time.Now())
 	a.log.Info("notice", "id", n.ID, "type", n.Type, "status", n.Status, "action", d.Action, "deadline", d.Deadline,
-		"reason", d.Reason, "new", isNew, "resources", joinNames(n.Resources), "description", observe.Clip(n.Description, maxEventMessageBytes))
+		"reason", d.Reason, "new", isNew, "resources", joinNames(n.Resources), "description", observe.ClipBytes(n.Description, maxEventMessageBytes))
 	if !isNew {
 		a.events.emit(newNoticeChangedEvent(n, d))
 		return
@@ -168,7 +168,7 @@ func (a *Agent) updateDecision(h *noticeState, n notice.Notice) {
 // notice of a source that is no longer configured has ended too.
 func (a *Agent) hasEnded(h *noticeState) bool {
 	if s, known := a.snapshots[h.Notice.Source]; known {
-		return s.Over(h.Notice.ID)
+		return s.HasEnded(h.Notice.ID)
 	}
 	return !slices.ContainsFunc(a.options.Sources, func(s Source) bool { return s.Name() == h.Notice.Source })
 }

@@ -15,20 +15,20 @@ const maxTracedPods = 128
 
 // recordSpan records a span in the trace of h.
 func (a *Agent) recordSpan(h *noticeState, s observe.Span) {
-	if a.options.Tracer == nil || h.Trace == "" {
+	if a.options.Tracer == nil || h.TraceParent == "" {
 		return
 	}
-	s.Parent = h.Trace
+	s.Parent = h.TraceParent
 	a.options.Tracer.Record(s)
 }
 
 // startNoticeTrace starts the trace of a notice with a span from its first read to its decision.
 func (a *Agent) startNoticeTrace(h *noticeState) {
-	if a.options.Tracer == nil || h.Trace != "" {
+	if a.options.Tracer == nil || h.TraceParent != "" {
 		return
 	}
 	n, d := h.Notice, h.Decision
-	h.Trace = a.options.Tracer.Record(observe.Span{
+	h.TraceParent = a.options.Tracer.Record(observe.Span{
 		Name: "notice", Began: h.Seen.First, Ended: time.Now(),
 		Attributes: []slog.Attr{
 			slog.String("k8s.node.name", a.options.Node), slog.String("slipway.notice.source", n.Source),
@@ -40,9 +40,9 @@ func (a *Agent) startNoticeTrace(h *noticeState) {
 }
 
 // newDrainSpan returns the span of a drain that has ended, with the eviction and the end of each pod.
-func newDrainSpan(kind notice.Type, r drain.Receipt, err error) observe.Span {
+func newDrainSpan(kind notice.Type, r drain.Report, err error) observe.Span {
 	s := observe.Span{
-		Name: "drain", Began: r.Began, Ended: r.Ended, Err: err,
+		Name: "drain", Began: r.StartedAt, Ended: r.EndedAt, Err: err,
 		Attributes: []slog.Attr{
 			slog.String("slipway.drain.kind", string(kind)), slog.String("slipway.drain.outcome", string(r.Outcome)),
 			slog.Int("slipway.drain.pods", len(r.Pods)),
@@ -50,8 +50,8 @@ func newDrainSpan(kind notice.Type, r drain.Receipt, err error) observe.Span {
 	}
 	for _, p := range r.Pods[:min(len(r.Pods), maxTracedPods)] {
 		pod := []slog.Attr{slog.String("k8s.namespace.name", p.Namespace), slog.String("k8s.pod.name", p.Name)}
-		if !p.AskedAt.IsZero() {
-			s.Events = append(s.Events, observe.SpanEvent{Name: "pod " + string(p.Asked), At: p.AskedAt, Attributes: pod})
+		if !p.RemovalRequestedAt.IsZero() {
+			s.Events = append(s.Events, observe.SpanEvent{Name: "pod " + string(p.Removal), At: p.RemovalRequestedAt, Attributes: pod})
 		}
 		if !p.EndedAt.IsZero() {
 			s.Events = append(s.Events, observe.SpanEvent{Name: "pod " + string(p.End), At: p.EndedAt, Attributes: pod})

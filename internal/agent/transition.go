@@ -135,10 +135,10 @@ func (h *noticeState) applyTransition(in input, g guard, now time.Time) effect {
 		h.claim.markOutdated()
 	}
 	if effects&effectStopClock != 0 {
-		h.Began = time.Time{}
+		h.DrainStarted = time.Time{}
 	}
-	if effects&effectStartClock != 0 && h.Began.IsZero() {
-		h.Began = now
+	if effects&effectStartClock != 0 && h.DrainStarted.IsZero() {
+		h.DrainStarted = now
 	}
 	return effects
 }

@@ -193,7 +193,7 @@ func TestI8RecordsOfTheLastReleaseContinue(t *testing.T) {
 	for last, want := range map[Phase]Phase{
 		Cordoned: Draining, Draining: Draining, Drained: Redraining, NotDrained: Draining, Acknowledged: Acknowledged,
 	} {
-		t.Run(string(last), virtual.Time(func(t *testing.T) {
+		t.Run(string(last), virtual.InVirtualTime(func(t *testing.T) {
 			record, err := os.ReadFile(filepath.Join("testdata", "records", string(last)+".json"))
 			must.NoError(t, err)
 			var r cordon.Record
@@ -211,8 +211,8 @@ func TestI8RecordsOfTheLastReleaseContinue(t *testing.T) {
 			time.Sleep(time.Minute)
 			state := make(chan noticeState, 1)
 			m.agent.updates <- func(context.Context) { state <- *m.agent.notices[r.Owner] }
-			if got := <-state; got.Phase != want || got.Seen != h.Seen || got.Began.IsZero() {
-				t.Errorf("phase %q, first seen %s, began %s; want %q", got.Phase, got.Seen.First, got.Began, want)
+			if got := <-state; got.Phase != want || got.Seen != h.Seen || got.DrainStarted.IsZero() {
+				t.Errorf("phase %q, first seen %s, began %s; want %q", got.Phase, got.Seen.First, got.DrainStarted, want)
 			}
 			m.source.setNotices()
 			time.Sleep(time.Minute)

@@ -36,7 +36,7 @@ func TestUnreadableEntryIsReportedOnceOnTheNode(t *testing.T) {
 	withTestNode(t, 10*time.Second, func(t *testing.T, m *testNode) {
 		m.startAgent(t, 0, func(o *Options) {
 			o.Sources = []Source{&unreadableSource{notice.Snapshot{Unreadable: []notice.Problem{
-				{ID: "E1", Named: true, Err: errors.New(`Events[0].EventType: "HostRepair": want Freeze or another`)},
+				{ID: "E1", NamesInstance: true, Err: errors.New(`Events[0].EventType: "HostRepair": want Freeze or another`)},
 			}}}}
 		})
 		time.Sleep(time.Minute)
@@ -50,7 +50,7 @@ func TestUnreadableEntryIsReportedOnceOnTheNode(t *testing.T) {
 func TestOtherEventsRepeatNoReportOfUnreadableEntries(t *testing.T) {
 	withTestNode(t, 10*time.Second, func(t *testing.T, m *testNode) {
 		problem := func(id string, at int, named bool) notice.Problem {
-			return notice.Problem{ID: id, Named: named, Err: fmt.Errorf(`Events[%d].EventType: "HostRepair": want Freeze or another`, at)}
+			return notice.Problem{ID: id, NamesInstance: named, Err: fmt.Errorf(`Events[%d].EventType: "HostRepair": want Freeze or another`, at)}
 		}
 		var all atomic.Pointer[[]notice.Problem]
 		m.startAgent(t, 0, func(o *Options) { o.Sources = []Source{&changingSource{problems: &all}} })

@@ -29,8 +29,8 @@ func throttleTime(deadline, now time.Time) time.Duration {
 // hasRequestedAll reports that the eviction of every pod was requested, or waits only for a PDB, its wave or a
 // policy.
 func hasRequestedAll(p drain.Progress) bool {
-	return p.Listed && !slices.ContainsFunc(p.Blocked, func(b drain.Blocked) bool {
-		return b.Reason == drain.Turn || b.Reason == drain.Busy || b.Reason == drain.Failing
+	return p.Listed && !slices.ContainsFunc(p.RemainingPods, func(b drain.BlockedPod) bool {
+		return b.Reason == drain.ObstacleQueued || b.Reason == drain.ObstacleAPIServerBusy || b.Reason == drain.ObstacleError
 	})
 }
 
@@ -45,7 +45,7 @@ func (a *Agent) throttleEndFor(h *noticeState) time.Time {
 	if a.drain != nil {
 		return a.drain.throttleEnd
 	}
-	return h.Began.Add(throttleTime(h.Decision.Deadline, h.Began))
+	return h.DrainStarted.Add(throttleTime(h.Decision.Deadline, h.DrainStarted))
 }
 
 // endThrottle sends the delayed writes. The engine's goroutine calls it, so it must not wait for the agent's

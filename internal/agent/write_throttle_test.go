@@ -59,13 +59,13 @@ func TestWritesWaitUntilEvictionsAreRequested(t *testing.T) {
 }
 
 func TestBlockedDrainDoesNotThrottleWrites(t *testing.T) {
-	p := drain.Progress{Listed: true, Blocked: []drain.Blocked{{Reason: drain.Stopping}, {Reason: drain.Budget}, {Reason: drain.EarlierWave}}}
+	p := drain.Progress{Listed: true, RemainingPods: []drain.BlockedPod{{Reason: drain.ObstacleStopping}, {Reason: drain.ObstaclePDB}, {Reason: drain.ObstacleEarlierWave}}}
 	if !hasRequestedAll(p) {
 		t.Error("want true: all possible evictions were requested")
 	}
-	for _, r := range []drain.Obstacle{drain.Turn, drain.Busy, drain.Failing} {
+	for _, r := range []drain.ObstacleKind{drain.ObstacleQueued, drain.ObstacleAPIServerBusy, drain.ObstacleError} {
 		more := p
-		more.Blocked = append(slices.Clone(p.Blocked), drain.Blocked{Reason: r})
+		more.RemainingPods = append(slices.Clone(p.RemainingPods), drain.BlockedPod{Reason: r})
 		if hasRequestedAll(more) {
 			t.Errorf("want false: an eviction waits: %s", r)
 		}

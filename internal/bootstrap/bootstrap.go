@@ -36,8 +36,8 @@ import (
 
 // The marks of this package's tokens. Other tokens are never touched (I3).
 const (
-	// Label marks the token Secrets, so that they can be listed.
-	Label = "slipway.dev/bootstrap-token"
+	// TokenLabel marks the token Secrets, so that they can be listed.
+	TokenLabel = "slipway.dev/bootstrap-token"
 	// MachineAnnotation has the name of the instance that the token is for, which is also the name of its Node.
 	MachineAnnotation = "slipway.dev/machine"
 )
@@ -45,8 +45,8 @@ const (
 // labelValue is the value of Label.
 const labelValue = "node"
 
-// Group is the group that kubeadm allows to join.
-const Group = "system:bootstrappers:kubeadm:default-node-token"
+// BootstrapGroup is the group that kubeadm allows to join.
+const BootstrapGroup = "system:bootstrappers:kubeadm:default-node-token"
 
 const (
 	// defaultTTL is the default lifetime of a token. Booting and pulling images takes a few minutes.
@@ -71,8 +71,8 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Minter creates and deletes bootstrap tokens. It implements [openstack.Joiner] and is safe for concurrent use.
-type Minter struct {
+// TokenIssuer creates and deletes bootstrap tokens. It implements [openstack.Joiner] and is safe for concurrent use.
+type TokenIssuer struct {
 	kube    kubernetes.Interface
 	options Options
 
@@ -81,13 +81,13 @@ type Minter struct {
 	infoReadAt time.Time
 }
 
-var _ openstack.Joiner = (*Minter)(nil)
+var _ openstack.Joiner = (*TokenIssuer)(nil)
 
 // clusterInfo is the content of kube-public/cluster-info.
 type clusterInfo struct{ server, caCert, caCertHash string }
 
 // New validates the options. It makes no request.
-func New(kube kubernetes.Interface, o Options) (*Minter, error) {
+func New(kube kubernetes.Interface, o Options) (*TokenIssuer, error) {
 	if o.TTL == 0 {
 		o.TTL = defaultTTL
 	}
@@ -102,11 +102,11 @@ func New(kube kubernetes.Interface, o Options) (*Minter, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Minter{kube: kube, options: o}, nil
+	return &TokenIssuer{kube: kube, options: o}, nil
 }
 
 // Issue creates a token for an instance and returns it with the API server's address and certificate.
-func (m *Minter) Issue(ctx context.Context, machine string) (openstack.Join, error) {
+func (m *TokenIssuer) Issue(ctx context.Context, machine string) (openstack.Join, error) {
 	info, err := m.clusterInfo(ctx)
 	if err != nil {
 		return openstack.Join{}, err
@@ -138,7 +138,7 @@ func newTokenSecret(token, machine string, expires time.Time) (*corev1.Secret, e
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: api.BootstrapTokenSecretPrefix + parts[1], Namespace: metav1.NamespaceSystem,
-			Labels: map[string]string{Label: labelValue}, Annotations: map[string]string{MachineAnnotation: machine},
+			Labels: map[string]string{TokenLabel: labelValue}, Annotations: map[string]string{MachineAnnotation: machine},
 		},
 		Type: corev1.SecretTypeBootstrapToken,
 		StringData: map[string]string{
@@ -147,14 +147,14 @@ func newTokenSecret(token, machine string, expires time.Time) (*corev1.Secret, e
 			api.BootstrapTokenExpirationKey:       expires.Format(time.RFC3339),
 			api.BootstrapTokenUsageAuthentication: "true",
 			api.BootstrapTokenUsageSigningKey:     "true", // kubeadm join uses it to verify cluster-info
-			api.BootstrapTokenExtraGroupsKey:      Group,
+			api.BootstrapTokenExtraGroupsKey:      BootstrapGroup,
 			api.BootstrapTokenDescriptionKey:      "For instance " + machine + " to join the cluster.",
 		},
 	}, nil
 }
 
 // Withdraw deletes the tokens of an instance.
-func (m *Minter) Withdraw(ctx context.Context, machine string) error {
+func (m *TokenIssuer) Withdraw(ctx context.Context, machine string) error {
 	return m.deleteTokens(ctx, func(s *corev1.Secret) string {
 		if s.Annotations[MachineAnnotation] == machine {
 			return "its instance will not join"
@@ -163,9 +163,9 @@ func (m *Minter) Withdraw(ctx context.Context, machine string) error {
 	})
 }
 
-// Sweep deletes the tokens of instances that have joined, and expired tokens, because the token cleaner of
+// DeleteUnneeded deletes the tokens of instances that have joined, and expired tokens, because the token cleaner of
 // kube-controller-manager may be disabled. It checks all tokens once.
-func (m *Minter) Sweep(ctx context.Context) error {
+func (m *TokenIssuer) DeleteUnneeded(ctx context.Context) error {
 	var errs []error
 	err := m.deleteTokens(ctx, func(s *corev1.Secret) string {
 		if isExpired(s, time.Now()) {
@@ -183,7 +183,7 @@ func (m *Minter) Sweep(ctx context.Context) error {
 
 // hasJoined reports whether the instance of a token has a Node. Such an instance has its own certificate and no longer
 // needs the token. A Node that is older than the token belongs to another instance.
-func (m *Minter) hasJoined(ctx context.Context, s *corev1.Secret) (bool, error) {
+func (m *TokenIssuer) hasJoined(ctx context.Context, s *corev1.Secret) (bool, error) {
 	node, err := m.kube.CoreV1().Nodes().Get(ctx, s.Annotations[MachineAnnotation], metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -200,8 +200,8 @@ func isExpired(s *corev1.Secret, now time.Time) bool {
 }
 
 // deleteTokens deletes each token if why returns a reason for it.
-func (m *Minter) deleteTokens(ctx context.Context, why func(*corev1.Secret) string) error {
-	options := metav1.ListOptions{LabelSelector: Label + "=" + labelValue, Limit: pageSize}
+func (m *TokenIssuer) deleteTokens(ctx context.Context, why func(*corev1.Secret) string) error {
+	options := metav1.ListOptions{LabelSelector: TokenLabel + "=" + labelValue, Limit: pageSize}
 	var errs []error
 	for {
 		list, err := m.secrets().List(ctx, options)
@@ -228,11 +228,11 @@ func (m *Minter) deleteTokens(ctx context.Context, why func(*corev1.Secret) stri
 }
 
 // Run deletes unneeded tokens periodically until ctx ends.
-func (m *Minter) Run(ctx context.Context) {
+func (m *TokenIssuer) Run(ctx context.Context) {
 	ticker := time.NewTicker(cleanupInterval)
 	defer ticker.Stop()
 	for {
-		if err := m.Sweep(ctx); err != nil && ctx.Err() == nil {
+		if err := m.DeleteUnneeded(ctx); err != nil && ctx.Err() == nil {
 			m.options.Log.Error("deleting unneeded bootstrap tokens failed", "err", err)
 		}
 		select {
@@ -243,12 +243,12 @@ func (m *Minter) Run(ctx context.Context) {
 	}
 }
 
-func (m *Minter) secrets() typedcorev1.SecretInterface {
+func (m *TokenIssuer) secrets() typedcorev1.SecretInterface {
 	return m.kube.CoreV1().Secrets(metav1.NamespaceSystem)
 }
 
 // clusterInfo returns what kubeadm publishes for joining nodes.
-func (m *Minter) clusterInfo(ctx context.Context) (*clusterInfo, error) {
+func (m *TokenIssuer) clusterInfo(ctx context.Context) (*clusterInfo, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.info != nil && time.Since(m.infoReadAt) < clusterInfoTTL {

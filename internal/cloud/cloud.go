@@ -34,18 +34,18 @@ const (
 type Instance struct {
 	// ProviderID identifies the instance, in the form that [Provider.Normalize] returns.
 	ProviderID string
-	// FormerID is the ProviderID that the instance had before the cloud created it, for example an Amazon Spot request
+	// PreviousProviderID is the ProviderID that the instance had before the cloud created it, for example an Amazon Spot request
 	// ID. It is empty if the ID never changed.
-	FormerID string
+	PreviousProviderID string
 	// Name is the name in the cloud, such as aks-spot-12345678-vmss_3.
 	Name string
 	// ComputerName is the host name that the cloud gave the instance. In most clusters it is also the name of its Node.
 	// It is empty if the cloud does not report it. I4: before an instance is deleted, Name or ComputerName has to
 	// confirm its Node.
 	ComputerName string
-	// AnyName means that the cloud may name instances differently from their Nodes. A Node with the instance's
+	// NameMayDiffer means that the cloud may name instances differently from their Nodes. A Node with the instance's
 	// spec.providerID then needs no matching name.
-	AnyName bool
+	NameMayDiffer bool
 	// UniqueID is never reused, not even by a new instance of the same name. It is empty if the cloud has no such ID,
 	// or if ProviderID already is unique, as for an OpenStack server.
 	UniqueID string
@@ -56,15 +56,15 @@ type Instance struct {
 	State   State
 	Created time.Time // zero when the cloud does not say
 	Tags    map[string]string
-	// Adopted means that the instance matches the group only by name or by an old tag. If it has no Node in this
+	// OwnerUncertain means that the instance matches the group only by name or by an old tag. If it has no Node in this
 	// cluster, it may belong to another cluster.
-	Adopted bool
-	// Kept means that a user protected the instance from deletion in the cloud, so that the cloud would refuse to
+	OwnerUncertain bool
+	// DeletionProtected means that a user protected the instance from deletion in the cloud, so that the cloud would refuse to
 	// delete it. It is as of the last read. Some providers never report it. It is false for an instance that is being
 	// deleted.
-	Kept bool
-	// KeptReason says why the instance is protected, as a clause for a message. It is empty if the cloud does not say.
-	KeptReason string
+	DeletionProtected bool
+	// DeletionProtectionReason says why the instance is protected, as a clause for a message. It is empty if the cloud does not say.
+	DeletionProtectionReason string
 	// Message is the cloud's own text for the state Failed. Refusal is its classification; empty if unclear.
 	Message string
 	Refusal Refusal
@@ -75,8 +75,8 @@ type Group struct {
 	Name string
 	// Size is the target number of instances. It includes provisioning instances.
 	Size int
-	// Refills means that no change of the group is in progress and that Grow can retry failed instances.
-	Refills bool
+	// CanRetryFailed means that no change of the group is in progress and that Grow can retry failed instances.
+	CanRetryFailed bool
 	// Min and Max are the cloud's own limits. Max 0 means unlimited.
 	Min, Max int
 }
@@ -88,11 +88,11 @@ type Template struct {
 	// Zone is the zone of all its instances; empty if the cloud chooses.
 	Zone string
 	// Shape is the known part of its Nodes. The rest has to be learned from a Node of the group.
-	Shape
+	NodeShape
 }
 
-// Shape describes a Node that does not exist yet, as far as the cloud or the configuration says.
-type Shape struct {
+// NodeShape describes a Node that does not exist yet, as far as the cloud or the configuration says.
+type NodeShape struct {
 	// Capacity is the instance's total, including the system's share; empty if unknown.
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
 	// Reserved is the system's and the kubelet's share of the capacity. Each amount is at least 0. If it is empty, a
@@ -106,8 +106,8 @@ type Shape struct {
 	Cost float64 `json:"cost,omitempty"`
 }
 
-// Negative returns the sorted names of the resources with a negative amount.
-func Negative(list corev1.ResourceList) (names []string) {
+// NegativeResources returns the sorted names of the resources with a negative amount.
+func NegativeResources(list corev1.ResourceList) (names []string) {
 	for name, amount := range list {
 		if amount.Sign() < 0 {
 			names = append(names, string(name))
@@ -117,42 +117,42 @@ func Negative(list corev1.ResourceList) (names []string) {
 	return names
 }
 
-// Order is a request for new instances.
-type Order struct {
+// LaunchRequest is a request for new instances.
+type LaunchRequest struct {
 	// Count is the number of instances, at least 1.
 	Count int
 	// Template is the name of the template; empty is the group's first.
 	Template string
-	// Unmade is how many of Count replace instances that Group.Size includes but the cloud failed to create. It is at
+	// RetryFailed is how many of Count replace instances that Group.Size includes but the cloud failed to create. It is at
 	// most Count. Grow requests them again and increases Size only by the rest. Other groups ignore this field and
 	// increase Size by Count.
-	Unmade int
+	RetryFailed int
 }
 
 // Validate returns a [*RefusedError] for a request that no cloud can carry out.
-func (o Order) Validate(group string) error {
+func (o LaunchRequest) Validate(group string) error {
 	if o.Count < 1 {
 		return &RefusedError{Reason: Invalid, Err: fmt.Errorf("growing %s by %d: want at least 1", group, o.Count)}
 	}
-	if o.Unmade < 0 || o.Unmade > o.Count {
-		return &RefusedError{Reason: Invalid, Err: fmt.Errorf("growing %s by %d, retrying %d failed instances: want 0 to %d", group, o.Count, o.Unmade, o.Count)}
+	if o.RetryFailed < 0 || o.RetryFailed > o.Count {
+		return &RefusedError{Reason: Invalid, Err: fmt.Errorf("growing %s by %d, retrying %d failed instances: want 0 to %d", group, o.Count, o.RetryFailed, o.Count)}
 	}
 	return nil
 }
 
-// Status is the progress of an operation.
-type Status struct {
+// OperationStatus is the progress of an operation.
+type OperationStatus struct {
 	Done bool
 	// Err is why a finished operation failed; nil if it succeeded.
 	Err error
-	// After is the retry delay that the cloud asks for; 0 if it does not.
-	After time.Duration
+	// RetryAfter is the retry delay that the cloud asks for; 0 if it does not.
+	RetryAfter time.Duration
 }
 
-// Pause returns the delay before the next status request: After, but at least least and at most one hour. The lower
+// RetryDelay returns the delay before the next status request: After, but at least least and at most one hour. The lower
 // bound keeps callers from polling in a tight loop.
-func (s Status) Pause(least time.Duration) time.Duration {
-	return max(min(s.After, maxRetryDelay), least)
+func (s OperationStatus) RetryDelay(least time.Duration) time.Duration {
+	return max(min(s.RetryAfter, maxRetryDelay), least)
 }
 
 // Provider is one cloud. Its methods are safe for concurrent use and end with ctx. If the cloud throttles them, they
@@ -162,7 +162,7 @@ type Provider interface {
 	Name() string
 	// Normalize returns the canonical form of a provider ID, which Instance.ProviderID uses. Two canonical IDs can be
 	// compared. For an ID of another cloud, subscription or project it returns an error that names the expected one. An
-	// [*UnansweredError] comes only from a provider that runs as a plugin.
+	// [*ProviderUnavailableError] comes only from a provider that runs as a plugin.
 	Normalize(providerID string) (string, error)
 	// Group reads a group without a cache.
 	Group(ctx context.Context, name string) (Group, error)
@@ -185,10 +185,10 @@ type Provider interface {
 	// [*RefusedError] or a [*ThrottledError] leaves the result unknown. If the group has changed since the provider
 	// read it, the error is a [*ThrottledError]. The Operation names the instances that are known to exist, also next
 	// to an error.
-	Grow(ctx context.Context, group string, order Order) (Operation, error)
+	Grow(ctx context.Context, group string, order LaunchRequest) (Operation, error)
 	// Status returns the progress of an operation. If the cloud no longer knows the operation, it is Done without an
 	// Err. The caller then has to read the object that the operation changes.
-	Status(ctx context.Context, op Operation) (Status, error)
+	Status(ctx context.Context, op Operation) (OperationStatus, error)
 }
 
 // NotFoundError means that the cloud itself said that an object does not exist.
@@ -206,12 +206,12 @@ func IsNotFound(err error) bool { return hasType[*NotFoundError](err) }
 
 // ThrottledError means that the cloud asks to wait before the next request.
 type ThrottledError struct {
-	After time.Duration
-	Err   error
+	RetryAfter time.Duration
+	Err        error
 }
 
 func (e *ThrottledError) Error() string {
-	return fmt.Sprintf("the cloud asks to wait %s: %v", e.After.Round(time.Second), e.Err)
+	return fmt.Sprintf("the cloud asks to wait %s: %v", e.RetryAfter.Round(time.Second), e.Err)
 }
 
 func (e *ThrottledError) Unwrap() error { return e.Err }
@@ -219,25 +219,25 @@ func (e *ThrottledError) Unwrap() error { return e.Err }
 // IsThrottled reports whether err contains a [*ThrottledError].
 func IsThrottled(err error) bool { return hasType[*ThrottledError](err) }
 
-// PauseOf returns the retry delay of a [*ThrottledError] in err: at most one hour, and 0 for every other error.
-func PauseOf(err error) time.Duration {
+// RetryDelay returns the retry delay of a [*ThrottledError] in err: at most one hour, and 0 for every other error.
+func RetryDelay(err error) time.Duration {
 	var throttled *ThrottledError
 	if !errors.As(err, &throttled) {
 		return 0
 	}
-	return min(max(0, throttled.After), maxRetryDelay)
+	return min(max(0, throttled.RetryAfter), maxRetryDelay)
 }
 
-// UnansweredError means that a local call, such as [Provider.Normalize], got no answer now, because the plugin did not
+// ProviderUnavailableError means that a local call, such as [Provider.Normalize], got no answer now, because the plugin did not
 // run or did not reply. The caller has to retry.
-type UnansweredError struct{ Err error }
+type ProviderUnavailableError struct{ Err error }
 
-func (e *UnansweredError) Error() string { return e.Err.Error() }
+func (e *ProviderUnavailableError) Error() string { return e.Err.Error() }
 
-func (e *UnansweredError) Unwrap() error { return e.Err }
+func (e *ProviderUnavailableError) Unwrap() error { return e.Err }
 
-// IsUnanswered reports whether err contains an [*UnansweredError].
-func IsUnanswered(err error) bool { return hasType[*UnansweredError](err) }
+// IsProviderUnavailable reports whether err contains an [*ProviderUnavailableError].
+func IsProviderUnavailable(err error) bool { return hasType[*ProviderUnavailableError](err) }
 
 // Refusal is why a cloud rejects a request. A retry does not help.
 type Refusal string

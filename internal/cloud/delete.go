@@ -7,13 +7,13 @@ import (
 
 // DeleteOptions configures the deletion of an instance.
 type DeleteOptions struct {
-	// KeepSize keeps the size of the instance's group, so that the cloud launches another instance. Only a [SizeKeeper]
+	// KeepSize keeps the size of the instance's group, so that the cloud launches another instance. Only a [SizePreservingDeleter]
 	// supports it.
 	KeepSize bool
 }
 
-// SizeKeeper is a Provider that can delete an instance without changing its group's size.
-type SizeKeeper interface {
+// SizePreservingDeleter is a Provider that can delete an instance without changing its group's size.
+type SizePreservingDeleter interface {
 	// DeleteKeepingSize does what [Provider.Delete] does, but keeps the group's size.
 	DeleteKeepingSize(ctx context.Context, providerID string) (Operation, error)
 }
@@ -24,7 +24,7 @@ func Delete(ctx context.Context, p Provider, providerID string, o DeleteOptions)
 	if !o.KeepSize {
 		return p.Delete(ctx, providerID)
 	}
-	keeper, can := p.(SizeKeeper)
+	keeper, can := p.(SizePreservingDeleter)
 	if !can {
 		return Operation{}, &RefusedError{Reason: Invalid, Err: fmt.Errorf(
 			"deleting %s: the provider %s cannot keep its group's size: want a deletion that lowers it", providerID, p.Name())}

@@ -1,8 +1,8 @@
 package cloud
 
-// Keeper is a [Provider] that reports which instances a user has protected from deletion. For other providers, Slipway
+// DeletionProtectionReporter is a [Provider] that reports which instances a user has protected from deletion. For other providers, Slipway
 // reads no instance only for that.
-type Keeper interface {
-	// KeepsMachines does nothing. It marks the provider.
-	KeepsMachines()
+type DeletionProtectionReporter interface {
+	// ReportsDeletionProtection does nothing. It marks the provider.
+	ReportsDeletionProtection()
 }

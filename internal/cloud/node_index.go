@@ -5,24 +5,24 @@ import (
 	"strings"
 )
 
-// Host holds the fields of a Node that identify its instance.
-type Host struct {
+// NodeIdentity holds the fields of a Node that identify its instance.
+type NodeIdentity struct {
 	// Name is the name of the Node.
 	Name string
 	// ProviderID is the Node's spec.providerID, SystemUUID its status.nodeInfo.systemUUID. Either may be empty.
 	ProviderID, SystemUUID string
 }
 
-// Hosts finds the Node of an instance. It is safe for concurrent use.
-type Hosts struct {
+// NodeIndex finds the Node of an instance. It is safe for concurrent use.
+type NodeIndex struct {
 	byID, byUUID, byName map[string]string
 	unavailable          error
 }
 
-// NewHosts builds an index of Nodes. normalize is [Provider.Normalize]; Nodes with an ID of another cloud match only by
+// NewNodeIndex builds an index of Nodes. normalize is [Provider.Normalize]; Nodes with an ID of another cloud match only by
 // UUID or name.
-func NewHosts(normalize func(providerID string) (string, error), nodes []Host) *Hosts {
-	x := &Hosts{byID: map[string]string{}, byUUID: map[string]string{}, byName: map[string]string{}}
+func NewNodeIndex(normalize func(providerID string) (string, error), nodes []NodeIdentity) *NodeIndex {
+	x := &NodeIndex{byID: map[string]string{}, byUUID: map[string]string{}, byName: map[string]string{}}
 	for _, n := range nodes {
 		x.byName[firstLabel(n.Name)] = n.Name
 		if n.SystemUUID != "" {
@@ -34,19 +34,19 @@ func NewHosts(normalize func(providerID string) (string, error), nodes []Host) *
 		switch id, err := normalize(n.ProviderID); {
 		case err == nil:
 			x.byID[id] = n.Name
-		case IsUnanswered(err):
+		case IsProviderUnavailable(err):
 			x.unavailable = fmt.Errorf("node %s: %w", n.Name, err)
 		}
 	}
 	return x
 }
 
-// Of returns the name of a Node that matches the instance by provider ID, by system UUID, or by name without domain. It
+// FindNode returns the name of a Node that matches the instance by provider ID, by system UUID, or by name without domain. It
 // returns "" if no Node matches. The match is not always unique. It is a reason to keep the instance, but it does not
 // prove that the instance is that Node's (I4).
 //
-// An [*UnansweredError] means that it is unknown whether the instance has a Node.
-func (x *Hosts) Of(i Instance) (string, error) {
+// An [*ProviderUnavailableError] means that it is unknown whether the instance has a Node.
+func (x *NodeIndex) FindNode(i Instance) (string, error) {
 	if node, ok := x.byID[i.ProviderID]; ok {
 		return node, nil
 	}

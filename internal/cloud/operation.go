@@ -14,8 +14,8 @@ type Operation struct {
 	ID string `json:"id,omitempty"`
 	// Started is when the cloud accepted the request.
 	Started time.Time `json:"started,omitzero"`
-	// Machines are the provider IDs of the new instances, if the cloud names them at once.
-	Machines []string `json:"machines,omitempty"`
+	// ProviderIDs are the provider IDs of the new instances, if the cloud names them at once.
+	ProviderIDs []string `json:"machines,omitempty"`
 }
 
 // maxOperationID limits the length of an operation ID, in bytes. That is enough for the IDs of more than 1000
@@ -37,12 +37,12 @@ func DecodeOperation(id string, into any) error {
 	decoder := json.NewDecoder(strings.NewReader(id))
 	decoder.DisallowUnknownFields()
 	if len(id) > maxOperationID || decoder.Decode(into) != nil || decoder.More() {
-		return InvalidOperation(id)
+		return NewInvalidOperationError(id)
 	}
 	return nil
 }
 
-// InvalidOperation returns the [*RefusedError] for an operation ID that the provider did not create.
-func InvalidOperation(id string) error {
+// NewInvalidOperationError returns the [*RefusedError] for an operation ID that the provider did not create.
+func NewInvalidOperationError(id string) error {
 	return &RefusedError{Reason: Invalid, Err: fmt.Errorf("operation %.200q: want what Delete or Grow returned", id)}
 }

@@ -1,8 +1,8 @@
 package cloud
 
-// Outcome returns the metric label for the result of a call: "ok", "not-found", "throttled", "refused", or "error" for
+// OutcomeLabel returns the metric label for the result of a call: "ok", "not-found", "throttled", "refused", or "error" for
 // every other error.
-func Outcome(err error) string {
+func OutcomeLabel(err error) string {
 	switch {
 	case err == nil:
 		return "ok"

@@ -22,7 +22,7 @@ func TestOutcomeReadsTheWrappedError(t *testing.T) {
 		if err != nil {
 			err = fmt.Errorf("reading the group: %w", err)
 		}
-		if got := cloud.Outcome(err); got != want {
+		if got := cloud.OutcomeLabel(err); got != want {
 			t.Errorf("%v: %q, want %q", err, got, want)
 		}
 	}
@@ -32,12 +32,12 @@ func TestRetryDelayIsCappedAtAnHour(t *testing.T) {
 	for after, want := range map[time.Duration]time.Duration{
 		-time.Second: 0, 0: 0, time.Minute: time.Minute, time.Hour: time.Hour, time.Hour + 1: time.Hour, math.MaxInt64: time.Hour,
 	} {
-		if got := cloud.PauseOf(fmt.Errorf("reading the group: %w", &cloud.ThrottledError{After: after})); got != want {
+		if got := cloud.RetryDelay(fmt.Errorf("reading the group: %w", &cloud.ThrottledError{RetryAfter: after})); got != want {
 			t.Errorf("%s for a delay of %s, want %s", got, after, want)
 		}
 	}
 	for _, err := range []error{nil, errors.New("broken"), &cloud.RefusedError{Reason: cloud.NoQuota}} {
-		if got := cloud.PauseOf(err); got != 0 {
+		if got := cloud.RetryDelay(err); got != 0 {
 			t.Errorf("%s for %v", got, err)
 		}
 	}

@@ -5,20 +5,20 @@ import (
 	"strings"
 )
 
-// Right is a permission that a credential needs on a scope.
-type Right struct {
+// Permission is a permission that a credential needs on a scope.
+type Permission struct {
 	// Name is the cloud's name, such as Microsoft.Compute/virtualMachineScaleSets/delete/action.
 	Name string
 	// Scope is the resource that the permission applies to, such as a resource ID.
 	Scope string
 }
 
-func (r Right) String() string { return r.Name + " on " + r.Scope }
+func (r Permission) String() string { return r.Name + " on " + r.Scope }
 
-// Rights is a list of permissions.
-type Rights []Right
+// Permissions is a list of permissions.
+type Permissions []Permission
 
-func (r Rights) String() string {
+func (r Permissions) String() string {
 	all := make([]string, 0, len(r))
 	for _, right := range r {
 		all = append(all, right.String())
@@ -26,23 +26,23 @@ func (r Rights) String() string {
 	return strings.Join(all, ", ")
 }
 
-// GroupRights lists the permissions that a credential lacks for a group.
-type GroupRights struct {
+// GroupPermissions lists the permissions that a credential lacks for a group.
+type GroupPermissions struct {
 	// ToDelete are missing to read the group and its instances, and to delete them.
-	ToDelete Rights
+	ToDelete Permissions
 	// ToGrow are missing for [Provider.Grow], in addition to ToDelete.
-	ToGrow Rights
+	ToGrow Permissions
 }
 
-// RightsChecker is a [Provider] that can check the permissions of its credential before a request, so that no operation
+// PermissionChecker is a [Provider] that can check the permissions of its credential before a request, so that no operation
 // stops halfway.
 //
 // An error means that the check was not possible. The operation must not be refused for it (I7). The result can be a few
 // minutes old. The cloud can still refuse a request for reasons that are not permissions. The methods are safe for
 // concurrent use.
-type RightsChecker interface {
-	// MissingForGroup lists the missing permissions for a group.
-	MissingForGroup(ctx context.Context, group string) (GroupRights, error)
-	// MissingToDelete lists the missing permissions to delete one instance and to follow the deletion.
-	MissingToDelete(ctx context.Context, providerID string) (Rights, error)
+type PermissionChecker interface {
+	// MissingGroupPermissions lists the missing permissions for a group.
+	MissingGroupPermissions(ctx context.Context, group string) (GroupPermissions, error)
+	// MissingDeletePermissions lists the missing permissions to delete one instance and to follow the deletion.
+	MissingDeletePermissions(ctx context.Context, providerID string) (Permissions, error)
 }

@@ -12,10 +12,10 @@ import (
 // maxRetryDelay caps the retry delay that a cloud asks for.
 const maxRetryDelay = time.Hour
 
-// RetryAfter parses the Retry-After header (RFC 9110, 10.2.3), which is a number of seconds or a date. It returns at
+// ParseRetryAfter parses the Retry-After header (RFC 9110, 10.2.3), which is a number of seconds or a date. It returns at
 // most one hour, and 0 if the header is missing or cannot be parsed.
-func RetryAfter(header http.Header, now time.Time) time.Duration {
-	if delay := PauseIn(header, "Retry-After", time.Second); delay > 0 {
+func ParseRetryAfter(header http.Header, now time.Time) time.Duration {
+	if delay := ParseRetryHeader(header, "Retry-After", time.Second); delay > 0 {
 		return delay
 	}
 	if at, err := http.ParseTime(strings.TrimSpace(header.Get("Retry-After"))); err == nil {
@@ -24,18 +24,18 @@ func RetryAfter(header http.Header, now time.Time) time.Duration {
 	return 0
 }
 
-// PauseIn parses a retry header that only one cloud has, which is a whole number of units. It has the limits of
-// [RetryAfter].
-func PauseIn(header http.Header, name string, unit time.Duration) time.Duration {
+// ParseRetryHeader parses a retry header that only one cloud has, which is a whole number of units. It has the limits of
+// [ParseRetryAfter].
+func ParseRetryHeader(header http.Header, name string, unit time.Duration) time.Duration {
 	if n, err := strconv.ParseInt(strings.TrimSpace(header.Get(name)), 10, 32); err == nil && n > 0 {
 		return min(time.Duration(n)*unit, maxRetryDelay)
 	}
 	return 0
 }
 
-// Printable cuts text from another program to a length in bytes. The result is one line of valid UTF-8 without control
+// SanitizeText cuts text from another program to a length in bytes. The result is one line of valid UTF-8 without control
 // characters, so a terminal or a log can show it.
-func Printable(text string, maxBytes int) string {
+func SanitizeText(text string, maxBytes int) string {
 	if len(text) > maxBytes {
 		text = text[:maxBytes] + "…"
 	}
@@ -48,19 +48,19 @@ func Printable(text string, maxBytes int) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// TooLargeError is the error of a read from a body of [Bounded] that is too long.
-type TooLargeError struct{ Most int }
+// ResponseTooLargeError is the error of a read from a body of [Bounded] that is too long.
+type ResponseTooLargeError struct{ MaxBytes int }
 
-func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("the answer has more than %d bytes", e.Most)
+func (e *ResponseTooLargeError) Error() string {
+	return fmt.Sprintf("the answer has more than %d bytes", e.MaxBytes)
 }
 
-// IsTooLarge reports whether err means that a body was longer than the limit of [Bounded].
-func IsTooLarge(err error) bool { return hasType[*TooLargeError](err) }
+// IsResponseTooLarge reports whether err means that a body was longer than the limit of [Bounded].
+func IsResponseTooLarge(err error) bool { return hasType[*ResponseTooLargeError](err) }
 
-// Bounded returns a body of at most a number of bytes. Reading from a longer body fails with a [*TooLargeError],
+// LimitBody returns a body of at most a number of bytes. Reading from a longer body fails with a [*ResponseTooLargeError],
 // because a truncated body must not pass as a complete one.
-func Bounded(body io.ReadCloser, maxBytes int) io.ReadCloser {
+func LimitBody(body io.ReadCloser, maxBytes int) io.ReadCloser {
 	return &limitedBody{ReadCloser: body, maxBytes: maxBytes, remaining: maxBytes}
 }
 
@@ -72,7 +72,7 @@ type limitedBody struct {
 func (b *limitedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if b.remaining -= n; b.remaining < 0 {
-		return 0, &TooLargeError{Most: b.maxBytes}
+		return 0, &ResponseTooLargeError{MaxBytes: b.maxBytes}
 	}
 	return n, err
 }

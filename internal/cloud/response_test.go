@@ -33,19 +33,19 @@ func TestRetryAfterIsCappedAtAnHour(t *testing.T) {
 		"Mon, 01 Mar 2027 12:00:00 GMT": time.Hour,
 	} {
 		header := http.Header{"Retry-After": {text}}
-		if got := cloud.RetryAfter(header, now); got != want {
+		if got := cloud.ParseRetryAfter(header, now); got != want {
 			t.Errorf("Retry-After: %s is %s, want %s", text, got, want)
 		}
 	}
-	check.Is(t, 0, cloud.RetryAfter(nil, now))
-	check.Is(t, 1500*time.Millisecond, cloud.PauseIn(http.Header{"X-Pause-Ms": {"1500"}}, "x-pause-ms", time.Millisecond))
+	check.Is(t, 0, cloud.ParseRetryAfter(nil, now))
+	check.Is(t, 1500*time.Millisecond, cloud.ParseRetryHeader(http.Header{"X-Pause-Ms": {"1500"}}, "x-pause-ms", time.Millisecond))
 }
 
 func FuzzRetryAfter(f *testing.F) {
 	f.Add("7")
 	f.Add("Sun, 01 Mar 2026 12:00:30 GMT")
 	f.Fuzz(func(t *testing.T, text string) {
-		got := cloud.RetryAfter(http.Header{"Retry-After": {text}}, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+		got := cloud.ParseRetryAfter(http.Header{"Retry-After": {text}}, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 		if got < 0 || got > time.Hour {
 			t.Errorf("%q is %s", text, got)
 		}
@@ -65,7 +65,7 @@ func TestForeignTextIsTruncatedAndSanitized(t *testing.T) {
 		{"a\xffb", 100, "ab"},
 		{"", 0, ""},
 	} {
-		if got := cloud.Printable(tc.text, tc.most); got != tc.want {
+		if got := cloud.SanitizeText(tc.text, tc.most); got != tc.want {
 			t.Errorf("%q to %d bytes: %q, want %q", tc.text, tc.most, got, tc.want)
 		}
 	}
@@ -75,7 +75,7 @@ func FuzzPrintable(f *testing.F) {
 	f.Add("two\nlines of \xc3\x28 text\x1b[0m", 7)
 	f.Fuzz(func(t *testing.T, text string, most int) {
 		most = max(most, 0)
-		got := cloud.Printable(text, most)
+		got := cloud.SanitizeText(text, most)
 		if !utf8.ValidString(got) || strings.ContainsFunc(got, unicode.IsControl) || len(got) > min(most, len(text))+len("…") {
 			t.Errorf("%q to %d bytes: %q", text, most, got)
 		}
@@ -84,15 +84,15 @@ func FuzzPrintable(f *testing.F) {
 
 func TestBodyOverTheLimitIsAnError(t *testing.T) {
 	for text, whole := range map[string]bool{"": true, "1234567": true, "12345678": true, "123456789": false} {
-		body := cloud.Bounded(io.NopCloser(strings.NewReader(text)), 8)
+		body := cloud.LimitBody(io.NopCloser(strings.NewReader(text)), 8)
 		got, err := io.ReadAll(body)
 		if whole && (err != nil || string(got) != text) {
 			t.Errorf("%q of 8 bytes at most: %q, %v", text, got, err)
 		}
-		if !whole && !cloud.IsTooLarge(err) {
+		if !whole && !cloud.IsResponseTooLarge(err) {
 			t.Errorf("%q of 8 bytes at most: %q, %v; want a TooLargeError", text, got, err)
 		}
-		if n, err := body.Read(make([]byte, 1)); !whole && (n != 0 || !cloud.IsTooLarge(err)) {
+		if n, err := body.Read(make([]byte, 1)); !whole && (n != 0 || !cloud.IsResponseTooLarge(err)) {
 			t.Errorf("%q, read on: %d bytes, %v; want a TooLargeError", text, n, err)
 		}
 	}

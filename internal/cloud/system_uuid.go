@@ -1,17 +1,17 @@
 package cloud
 
-// SystemIdentifier is a [Provider] that uses the system UUID of the firmware as the instance ID.
-type SystemIdentifier interface {
-	// IDOfSystem returns the canonical provider ID for a system UUID, and false if the UUID is malformed. It makes no
+// SystemUUIDResolver is a [Provider] that uses the system UUID of the firmware as the instance ID.
+type SystemUUIDResolver interface {
+	// ProviderIDFromSystemUUID returns the canonical provider ID for a system UUID, and false if the UUID is malformed. It makes no
 	// request: the instance may not exist.
-	IDOfSystem(systemUUID string) (providerID string, ok bool)
+	ProviderIDFromSystemUUID(systemUUID string) (providerID string, ok bool)
 }
 
-// IDOfHost returns the Node's provider ID, or else the provider ID for its system UUID. It returns "" if the Node has
+// ProviderIDOfNode returns the Node's provider ID, or else the provider ID for its system UUID. It returns "" if the Node has
 // neither.
-func IDOfHost(p Provider, h Host) string {
-	if system, ok := p.(SystemIdentifier); ok && h.ProviderID == "" {
-		id, _ := system.IDOfSystem(h.SystemUUID)
+func ProviderIDOfNode(p Provider, h NodeIdentity) string {
+	if system, ok := p.(SystemUUIDResolver); ok && h.ProviderID == "" {
+		id, _ := system.ProviderIDFromSystemUUID(h.SystemUUID)
 		return id
 	}
 	return h.ProviderID

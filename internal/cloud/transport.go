@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// CertPool reads certificates in PEM from a file. An empty file name returns nil, which means the system's certificate
+// LoadCertPool reads certificates in PEM from a file. An empty file name returns nil, which means the system's certificate
 // authorities.
-func CertPool(file string) (*x509.CertPool, error) {
+func LoadCertPool(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil
 	}
@@ -42,8 +42,8 @@ func NewTransport(config *tls.Config, connections int) *http.Transport {
 	}
 }
 
-// LimitAnswers returns a transport that limits each response body to a number of bytes; see [Bounded].
-func LimitAnswers(next http.RoundTripper, maxBytes int) http.RoundTripper {
+// LimitResponses returns a transport that limits each response body to a number of bytes; see [Bounded].
+func LimitResponses(next http.RoundTripper, maxBytes int) http.RoundTripper {
 	return limitedTransport{next, maxBytes}
 }
 
@@ -57,6 +57,6 @@ func (l limitedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	response.Body = Bounded(response.Body, l.maxBytes)
+	response.Body = LimitBody(response.Body, l.maxBytes)
 	return response, nil
 }

@@ -11,26 +11,26 @@ const (
 	ChangeTimeout = 2 * time.Minute // for Grow and Delete: after a timeout the result is unknown
 )
 
-// SlotBusy is the retry delay while all workers of a provider are busy.
-const SlotBusy = 100 * time.Millisecond
+// WorkerRetryDelay is the retry delay while all workers of a provider are busy.
+const WorkerRetryDelay = 100 * time.Millisecond
 
-// Slots limits how many workers call one provider at the same time, so that a cloud that hangs leaves workers for the
+// WorkerLimiter limits how many workers call one provider at the same time, so that a cloud that hangs leaves workers for the
 // others. The zero value allows one worker per provider.
-type Slots struct {
+type WorkerLimiter struct {
 	perProvider int
 
 	mu   sync.Mutex
 	busy map[string]int
 }
 
-// NewSlots divides the workers evenly between the providers, with at least one for each.
-func NewSlots(workers int, clouds map[string]Provider) *Slots {
-	return &Slots{perProvider: workers / max(1, len(clouds))}
+// NewWorkerLimiter divides the workers evenly between the providers, with at least one for each.
+func NewWorkerLimiter(workers int, clouds map[string]Provider) *WorkerLimiter {
+	return &WorkerLimiter{perProvider: workers / max(1, len(clouds))}
 }
 
 // TryAcquire reserves a worker for a provider until release is called. It returns false if all workers of the provider
 // are busy.
-func (s *Slots) TryAcquire(provider string) (release func(), ok bool) {
+func (s *WorkerLimiter) TryAcquire(provider string) (release func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.busy[provider] >= max(1, s.perProvider) {

@@ -3,7 +3,7 @@ package cloud
 import "testing"
 
 func TestBusyProviderLeavesWorkersForOthers(t *testing.T) {
-	s := NewSlots(4, map[string]Provider{"a": nil, "b": nil})
+	s := NewWorkerLimiter(4, map[string]Provider{"a": nil, "b": nil})
 	first, ok := s.TryAcquire("a")
 	_, second := s.TryAcquire("a")
 	_, third := s.TryAcquire("a")
@@ -15,7 +15,7 @@ func TestBusyProviderLeavesWorkersForOthers(t *testing.T) {
 	if _, ok := s.TryAcquire("a"); !ok {
 		t.Error("a released slot cannot be acquired")
 	}
-	var one Slots
+	var one WorkerLimiter
 	if _, ok := one.TryAcquire("a"); !ok {
 		t.Error("the zero value has no slot")
 	}

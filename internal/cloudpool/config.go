@@ -67,10 +67,10 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.Int64Var(&c.MaxBody, "max-body", httpserver.DefaultMaxBody, "maximum body size of a forwarded request in bytes, 1024 to 1073741824")
 	fs.BoolVar(&c.StrictCompat, "strict-compat", false, "answer like kubeaware-cloudpool-proxy: 500 for every failure, 200 if only some "+
 		"machines were removed, and queue concurrent updates instead of answering 429")
-	fs.BoolVar(&c.KeepCredentials, "pass-credentials", false, "forward the clients' credentials to the pools' servers")
-	fs.StringSliceVar(&c.Refuse, "refuse", nil, "actions to refuse instead of forwarding: "+strings.Join(refusableActions, ", "))
+	fs.BoolVar(&c.ForwardCredentials, "pass-credentials", false, "forward the clients' credentials to the pools' servers")
+	fs.StringSliceVar(&c.RefusedActions, "refuse", nil, "actions to refuse instead of forwarding: "+strings.Join(refusableActions, ", "))
 	fs.StringVar((*string)(&c.Policy), "policy", string(planner.Policies()[0]), "which nodes are removed first: LeastDisruption, LeastPods, LeastLoaded or Oldest")
-	fs.IntVar(&c.AtOnce, "max-concurrent-removals", 1, "maximum number of machines of a pool that are removed at the same time, 1 to 100; disruption budgets of NodeGroups apply too")
+	fs.IntVar(&c.MaxConcurrentRemovals, "max-concurrent-removals", 1, "maximum number of machines of a pool that are removed at the same time, 1 to 100; disruption budgets of NodeGroups apply too")
 	renamed.Flag(fs, "at-once", "max-concurrent-removals")
 	fs.BoolVar(&c.RemoveLastWorker, "remove-last-worker", false, "allow removal of the cluster's last Ready and schedulable node")
 	fs.StringVar(&c.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the Leases and PoolUpdates (default $POD_NAMESPACE)")
@@ -78,12 +78,12 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	renamed.Flag(fs, "holder", "identity")
 	fs.StringToStringVar(&c.Labels, "retirement-labels", nil, "labels of created NodeRetirements and of the "+
 		"NodeGroups to use, as key=value; must match the manager's --selector")
-	fs.DurationVar(&c.Pace.Registration, "registration-grace", 15*time.Minute, "time a running machine has to register its node, up to 24h")
-	fs.DurationVar(&c.Pace.Poll, "poll-interval", 2*time.Second, "interval between reconciles of an update, 100ms to 1m; changes of NodeRetirements are watched")
-	fs.DurationVar(&c.Pace.Trouble, "failure-timeout", time.Minute, "time that errors of the server or cloud, or a NodeRetirement without a manager, are tolerated before the client gets an error, up to 1h")
+	fs.DurationVar(&c.Timeouts.NodeRegistration, "registration-grace", 15*time.Minute, "time a running machine has to register its node, up to 24h")
+	fs.DurationVar(&c.Timeouts.PollInterval, "poll-interval", 2*time.Second, "interval between reconciles of an update, 100ms to 1m; changes of NodeRetirements are watched")
+	fs.DurationVar(&c.Timeouts.FailureTolerance, "failure-timeout", time.Minute, "time that errors of the server or cloud, or a NodeRetirement without a manager, are tolerated before the client gets an error, up to 1h")
 	renamed.Flag(fs, "trouble-patience", "failure-timeout")
-	fs.DurationVar(&c.Pace.Settle, "settle-time", time.Minute, "time an update that has removed machines waits for more removable machines, up to 1h")
-	fs.DurationVar(&c.Pace.Admission, "admission-wait", 5*time.Minute, "time a NodeRetirement has to start, for example when a disruption budget delays it, before another node is tried, up to 24h")
+	fs.DurationVar(&c.Timeouts.PodSettle, "settle-time", time.Minute, "time an update that has removed machines waits for more removable machines, up to 1h")
+	fs.DurationVar(&c.Timeouts.RetirementStart, "admission-wait", 5*time.Minute, "time a NodeRetirement has to start, for example when a disruption budget delays it, before another node is tried, up to 24h")
 	fs.StringVar(&c.MetricsListen, "metrics-listen", ":9820", "address of /metrics, /healthz and /readyz; if empty, not served")
 	fs.BoolVar(&c.Profiling, "profiling", false, "serve /debug/pprof/ on --metrics-listen to clients on the loopback interface")
 	fs.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
@@ -96,10 +96,10 @@ func (c *Config) Validate() error {
 	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	for flag, d := range map[string]struct{ is, least, most time.Duration }{
 		"read-timeout": {c.ReadTimeout, time.Second, time.Hour}, "backend-timeout": {c.BackendTimeout, time.Second, time.Hour},
-		"registration-grace": {c.Pace.Registration, time.Millisecond, 24 * time.Hour}, "poll-interval": {c.Pace.Poll, 100 * time.Millisecond, time.Minute},
-		"failure-timeout": {c.Pace.Trouble, time.Millisecond, time.Hour}, "admission-wait": {c.Pace.Admission, time.Millisecond, 24 * time.Hour},
+		"registration-grace": {c.Timeouts.NodeRegistration, time.Millisecond, 24 * time.Hour}, "poll-interval": {c.Timeouts.PollInterval, 100 * time.Millisecond, time.Minute},
+		"failure-timeout": {c.Timeouts.FailureTolerance, time.Millisecond, time.Hour}, "admission-wait": {c.Timeouts.RetirementStart, time.Millisecond, 24 * time.Hour},
 		"native-refresh": {c.NativeRefresh, 0, 5 * time.Minute},
-		"settle-time":    {c.Pace.Settle, time.Millisecond, time.Hour},
+		"settle-time":    {c.Timeouts.PodSettle, time.Millisecond, time.Hour},
 	} {
 		if d.is < d.least || d.is > d.most {
 			fail("--%s: %s: want %s to %s", flag, d.is, d.least, d.most)
@@ -108,10 +108,10 @@ func (c *Config) Validate() error {
 	if c.MaxBody < 1024 || c.MaxBody > 1<<30 {
 		fail("--max-body: %d: want 1024 to 1073741824", c.MaxBody)
 	}
-	if c.AtOnce < 1 || c.AtOnce > 100 {
-		fail("--max-concurrent-removals: %d: want 1 to 100", c.AtOnce)
+	if c.MaxConcurrentRemovals < 1 || c.MaxConcurrentRemovals > 100 {
+		fail("--max-concurrent-removals: %d: want 1 to 100", c.MaxConcurrentRemovals)
 	}
-	for _, name := range c.Refuse {
+	for _, name := range c.RefusedActions {
 		if !slices.Contains(refusableActions, name) {
 			fail("--refuse: %q: want some of %s", name, strings.Join(refusableActions, ", "))
 		}

@@ -21,14 +21,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloudpool/controller"
 	"github.com/slipway-dev/slipway/internal/cloudpool/httpserver"
 	"github.com/slipway-dev/slipway/internal/observe"
-	"github.com/slipway-dev/slipway/internal/slots"
+	"github.com/slipway-dev/slipway/internal/semaphore"
 )
 
-// Inputs are the dependencies of Run besides its configuration.
-type Inputs struct {
+// Dependencies are the dependencies of Run besides its configuration.
+type Dependencies struct {
 	// Kube is the connection to the API server. Slots stores the Leases there.
-	Kube  *rest.Config
-	Slots slots.API
+	Kube   *rest.Config
+	Leases semaphore.API
 	// Clouds are the providers by name.
 	Clouds map[string]cloud.Provider
 	Build  observe.Build
@@ -38,11 +38,11 @@ type Inputs struct {
 }
 
 // Run serves until ctx ends. While the API server is unavailable, it still serves requests that do not need Kubernetes.
-func Run(ctx context.Context, c Config, in Inputs) error {
+func Run(ctx context.Context, c Config, in Dependencies) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	log, err := observe.Logger(in.Stderr, c.LogFormat, c.LogLevel)
+	log, err := observe.NewLogger(in.Stderr, c.LogFormat, c.LogLevel)
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func Run(ctx context.Context, c Config, in Inputs) error {
 	ctrllog.SetLogger(bridged)
 	klog.SetLogger(bridged)
 	registry := observe.NewRegistry()
-	registry.Standard(in.Build)
+	registry.AddStandardMetrics(in.Build)
 	metrics := controller.NewMetrics(registry)
 	cluster, err := controller.NewCluster(in.Kube, c.Namespace, log)
 	if err != nil {
@@ -95,13 +95,13 @@ func Run(ctx context.Context, c Config, in Inputs) error {
 }
 
 // runUpdaters runs the updaters until ctx ends. It calls ready once the caches have synced and all NodeGroups were read.
-func runUpdaters(ctx context.Context, group *errgroup.Group, cluster *controller.Cluster, fronts []*httpserver.Front, clouds map[string]cloud.Provider, ready func()) {
+func runUpdaters(ctx context.Context, group *errgroup.Group, cluster *controller.Cluster, fronts []*httpserver.ServedPool, clouds map[string]cloud.Provider, ready func()) {
 	known := make(chan struct{})
 	group.Go(func() error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-cluster.Read():
+		case <-cluster.Synced():
 		}
 		for _, f := range fronts {
 			if f.Native == nil {
@@ -133,18 +133,18 @@ func newServerOptions(c *Config, cluster *controller.Cluster, metrics *controlle
 	o := c.ServerOptions
 	o.Metrics, o.Log = metrics, log
 	host, _, err := net.SplitHostPort(c.Address)
-	o.Local = err == nil && httpserver.IsLoopback(host) && c.TLSCertFile == "" && !c.Authorize
+	o.LoopbackOnly = err == nil && httpserver.IsLoopback(host) && c.TLSCertFile == "" && !c.Authorize
 	if c.Authorize {
-		o.Identify = httpserver.NewAuthorizer(cluster.Client, c.TokenAudiences, log).Authorize
+		o.AuthorizeRequest = httpserver.NewAuthorizer(cluster.Client, c.TokenAudiences, log).Authorize
 	}
 	return o
 }
 
-func newFronts(ctx context.Context, c *Config, in *Inputs, cluster *controller.Cluster, metrics *controller.Metrics, log *slog.Logger) ([]*httpserver.Front, error) {
-	var fronts []*httpserver.Front
-	add := func(f *httpserver.Front, b controller.Backend) (err error) {
+func newFronts(ctx context.Context, c *Config, in *Dependencies, cluster *controller.Cluster, metrics *controller.Metrics, log *slog.Logger) ([]*httpserver.ServedPool, error) {
+	var fronts []*httpserver.ServedPool
+	add := func(f *httpserver.ServedPool, b controller.Backend) (err error) {
 		o := c.UpdaterOptions
-		o.Pool, o.Backend, o.Cluster, o.Slots, o.Metrics, o.Log = f.Name, b, cluster, in.Slots, metrics, log
+		o.Pool, o.Backend, o.Cluster, o.Leases, o.Metrics, o.Log = f.Name, b, cluster, in.Leases, metrics, log
 		f.Updater, err = controller.NewUpdater(o)
 		fronts = append(fronts, f)
 		return err
@@ -167,14 +167,14 @@ func newFronts(ctx context.Context, c *Config, in *Inputs, cluster *controller.C
 			if err := cmp.Or(err, err2); err != nil {
 				return nil, fmt.Errorf("--pool: %s: %w", name, err)
 			}
-			if err := add(&httpserver.Front{Name: name, URL: u, Transport: pools.Transport()}, controller.NewProxied(pools, name, computerName)); err != nil {
+			if err := add(&httpserver.ServedPool{Name: name, URL: u, Transport: pools.Transport()}, controller.NewProxiedPool(pools, name, computerName)); err != nil {
 				return nil, err
 			}
 		}
 	}
 	for _, name := range c.NodeGroups {
-		n := controller.NewNative(cluster, name, c.Namespace, c.NativeRefresh)
-		if err := add(&httpserver.Front{Name: name, Native: n}, n); err != nil {
+		n := controller.NewNativePool(cluster, name, c.Namespace, c.NativeRefresh)
+		if err := add(&httpserver.ServedPool{Name: name, Native: n}, n); err != nil {
 			return nil, err
 		}
 	}
@@ -189,13 +189,13 @@ func newFronts(ctx context.Context, c *Config, in *Inputs, cluster *controller.C
 const maxPoolName = 63 - len("cloudpool-")
 
 // checkPoolNames checks that pool names fit into object names, and that they differ in paths, Leases and PoolUpdates.
-func checkPoolNames(fronts []*httpserver.Front) error {
+func checkPoolNames(fronts []*httpserver.ServedPool) error {
 	seen := map[string]string{}
 	for _, f := range fronts {
 		if len(f.Name) > maxPoolName {
 			return fmt.Errorf("pool %s: the name has %d characters: want at most %d, or exclude the pool with --pool and --native", f.Name, len(f.Name), maxPoolName)
 		}
-		key := controller.RecordName(f.Name)
+		key := controller.PoolObjectName(f.Name)
 		if other, twice := seen[key]; twice {
 			return fmt.Errorf("pools %s and %s: the names map to the same object name: want names that differ in more than letter case and punctuation", other, f.Name)
 		}

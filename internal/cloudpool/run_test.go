@@ -20,13 +20,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
-	"github.com/slipway-dev/slipway/internal/slots"
+	"github.com/slipway-dev/slipway/internal/semaphore"
 )
 
 func uuid(i int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d", i) }
 
 // unreachableLeases is an API server that refuses connections.
-type unreachableLeases struct{ slots.API }
+type unreachableLeases struct{ semaphore.API }
 
 func (unreachableLeases) ListLeases(context.Context, string, string) ([]kubeapi.Lease, error) {
 	return nil, errors.New("connection refused")
@@ -96,8 +96,8 @@ func runWithoutKubernetes(t *testing.T, apiServer string, backend http.Handler) 
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Run(ctx, c, Inputs{
-			Kube: &rest.Config{Host: apiServer}, Slots: unreachableLeases{}, Clouds: map[string]cloud.Provider{provider.Name: pools}, Stderr: log,
+		ended <- Run(ctx, c, Dependencies{
+			Kube: &rest.Config{Host: apiServer}, Leases: unreachableLeases{}, Clouds: map[string]cloud.Provider{provider.Name: pools}, Stderr: log,
 		})
 	}()
 	t.Cleanup(func() {

@@ -19,11 +19,11 @@ import (
 type Entry struct {
 	Value string
 	Null  bool // the key has no value
-	// Shape describes a value that is not a scalar, for example "a list". It is empty for a scalar.
-	Shape string
-	Line  int
-	// Again is the line of a second value for the same key, which is ignored; 0 without one.
-	Again int
+	// NonScalarKind describes a value that is not a scalar, for example "a list". It is empty for a scalar.
+	NonScalarKind string
+	Line          int
+	// DuplicateLine is the line of a second value for the same key, which is ignored; 0 without one.
+	DuplicateLine int
 
 	node *yaml.Node
 }
@@ -34,10 +34,10 @@ func (e Entry) Int() (n int, ok bool) {
 	return n, e.node != nil && e.node.Decode(&n) == nil
 }
 
-// Entries reads the entries of a YAML mapping. A key within one of the sections (in any letter case) becomes "section.key".
+// ReadEntries reads the entries of a YAML mapping. A key within one of the sections (in any letter case) becomes "section.key".
 // Keys keep their spelling. Merge keys are applied. A value that is not a scalar is an entry too, so that unknown keys can
 // be reported. It returns an error with the line if the file is not a mapping or a merge fails.
-func Entries(raw []byte, sections ...string) (map[string]Entry, error) {
+func ReadEntries(raw []byte, sections ...string) (map[string]Entry, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(raw, &document); err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func (r entryReader) addKey(prefix string, name, value *yaml.Node) error {
 	if name.Kind != yaml.ScalarNode {
 		key = prefix + "?"
 	} else if old, twice := r.entries[key]; twice {
-		old.Again = name.Line
+		old.DuplicateLine = name.Line
 		r.entries[key] = old
 		return nil
 	}
@@ -129,16 +129,16 @@ func (r entryReader) addKey(prefix string, name, value *yaml.Node) error {
 			_ = value.Decode(&e.Value) // invalid base64 stays unchanged
 		}
 	case yaml.MappingNode:
-		e.Shape = "keys with values"
+		e.NonScalarKind = "keys with values"
 	default:
-		e.Shape = "a list"
+		e.NonScalarKind = "a list"
 	}
 	r.entries[key] = e
 	return nil
 }
 
-// Bool parses a YAML boolean. old is true for words that are booleans only in YAML 1.1, such as yes and on.
-func Bool(text string) (value, old, ok bool) {
+// ParseBool parses a YAML boolean. old is true for words that are booleans only in YAML 1.1, such as yes and on.
+func ParseBool(text string) (value, old, ok bool) {
 	switch strings.ToLower(text) {
 	case "y", "yes", "on":
 		return true, true, true
@@ -149,15 +149,15 @@ func Bool(text string) (value, old, ok bool) {
 	return value, false, err == nil
 }
 
-// Closest returns the known name that is most similar to an unknown one, or "" if none is similar.
-func Closest(name string, known []string) string {
-	return config.Closest(name, slices.Sorted(slices.Values(known)), max(2, len(name)/3))
+// FindClosestName returns the known name that is most similar to an unknown one, or "" if none is similar.
+func FindClosestName(name string, known []string) string {
+	return config.FindClosestName(name, slices.Sorted(slices.Values(known)), max(2, len(name)/3))
 }
 
-// Unknown returns the warning about an unknown key.
-func Unknown(key string, line int, known []string) string {
+// FormatUnknownKey returns the warning about an unknown key.
+func FormatUnknownKey(key string, line int, known []string) string {
 	text := fmt.Sprintf("line %d: %s: unknown key, ignored", line, key)
-	if like := Closest(key, known); like != "" {
+	if like := FindClosestName(key, known); like != "" {
 		text += "; did you mean " + like + "?"
 	}
 	return text

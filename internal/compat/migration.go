@@ -20,15 +20,15 @@ type Migration struct {
 // maxNoteWidth is the maximum line length of notes in bytes.
 const maxNoteWidth = 110
 
-// File returns a configuration file for `slipway agent --config`, with the notes as comments above.
-func (m Migration) File() ([]byte, error) {
-	body, err := m.Config.Write()
+// ToFile returns a configuration file for `slipway agent --config`, with the notes as comments above.
+func (m Migration) ToFile() ([]byte, error) {
+	body, err := m.Config.EncodeFile()
 	if err != nil {
 		return nil, err
 	}
 	var b strings.Builder
 	b.WriteString("# For slipway agent --config FILE, converted from a configuration of " + m.Tool + ".\n#\n")
-	b.WriteString(Comments(m.Notes))
+	b.WriteString(FormatComments(m.Notes))
 	if len(body) == 0 {
 		body = []byte("# The defaults of slipway agent are sufficient.\n")
 	}
@@ -36,17 +36,17 @@ func (m Migration) File() ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// Comments returns notes as a list in YAML comments.
-func Comments(notes []string) string {
+// FormatComments returns notes as a list in YAML comments.
+func FormatComments(notes []string) string {
 	var b strings.Builder
 	for _, note := range notes {
-		Comment(&b, note)
+		WriteComment(&b, note)
 	}
 	return b.String()
 }
 
-// Comment writes a note as a list entry in YAML comments.
-func Comment(b *strings.Builder, note string) {
+// WriteComment writes a note as a list entry in YAML comments.
+func WriteComment(b *strings.Builder, note string) {
 	line := "# -"
 	for _, word := range strings.Fields(note) {
 		if len(line)+1+len(word) > maxNoteWidth {
@@ -58,9 +58,9 @@ func Comment(b *strings.Builder, note string) {
 	b.WriteString(line + "\n")
 }
 
-// NodeGroupFile returns a NodeGroup as YAML, without fields that only the cluster sets, and without the labels of the
+// FormatNodeGroup returns a NodeGroup as YAML, without fields that only the cluster sets, and without the labels of the
 // compatibility mode.
-func NodeGroupFile(g v1alpha1.NodeGroup) ([]byte, error) {
+func FormatNodeGroup(g v1alpha1.NodeGroup) ([]byte, error) {
 	g.Labels = nil
 	raw, err := yaml.Marshal(g)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/azure"
 	"github.com/slipway-dev/slipway/internal/notice/condition"
 	"github.com/slipway-dev/slipway/internal/notify"
-	"github.com/slipway-dev/slipway/internal/slots"
+	"github.com/slipway-dev/slipway/internal/semaphore"
 )
 
 // Agent holds all options of `slipway agent`.
@@ -79,8 +79,8 @@ type Agent struct {
 	fileKeysByFlag map[string]string
 }
 
-// AddFlags adds the flags with their defaults.
-func (a *Agent) AddFlags(fs *pflag.FlagSet) {
+// RegisterFlags adds the flags with their defaults.
+func (a *Agent) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&a.ConfigFile, configFlag, "", "YAML file with these flags in camelCase, and notifications; flags override it")
 	fs.StringVar(&a.NodeName, "node-name", os.Getenv("NODE_NAME"), "name of the Node that the agent runs on (default $NODE_NAME)")
 	fs.StringVar(&a.Kubeconfig, "kubeconfig", "", "kubeconfig file; empty uses the pod's ServiceAccount")
@@ -91,24 +91,24 @@ func (a *Agent) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&a.FirstRequestTimeout, "first-request-timeout", azure.DefaultFirstTimeout, "timeout of the first read, while Azure enables the service")
 	fs.StringVar(&a.ResourceName, "resource-name", "", "name of this VM in Azure events (default: from the node's spec.providerID)")
 
-	def := agent.DefaultImpact()
+	def := agent.DefaultNoticePolicy()
 	for _, f := range a.listActionFlags() {
 		fs.StringVar(f.value, f.flag, string(f.defaultAction(def)), f.usage+": "+formatActions())
 	}
-	fs.StringVar(&a.OnUnknownFreeze, "on-unknown-freeze", string(def.UnknownFreeze), "action when the VM freezes for an unknown time, at most the action of --on-freeze: "+formatActions())
+	fs.StringVar(&a.OnUnknownFreeze, "on-unknown-freeze", string(def.UnknownFreezeAction), "action when the VM freezes for an unknown time, at most the action of --on-freeze: "+formatActions())
 	fs.DurationVar(&a.FreezeTolerance, "freeze-tolerance", def.FreezeTolerance, "the longest Freeze to ignore")
 	fs.DurationVar(&a.AcknowledgeFreezeUnder, "acknowledge-freeze-under", 0, "acknowledge an ignored Freeze at once if it is shorter than this; 0 means never")
 	fs.StringToStringVar(&a.OnUserInitiated, "on-user-initiated", nil, "other actions for events that a cloud user initiated, such as reboot=acknowledge,redeploy=cordon")
 
 	fs.Var((*conditionRulesValue)(&a.Conditions), conditionFlag, "action for a node condition: TYPE[:STATUS]=ACTION[,hold=DURATION][,release=DURATION]; can be repeated")
 	fs.StringVar(&a.OnUnconfirmed, "on-unconfirmed", string(agent.Cordon), "action when AKS node-problem-detector reports an event and the metadata service does not answer: "+formatConditionActions())
-	fs.DurationVar(&a.UnconfirmedAfter, "unconfirmed-after", condition.DefaultUnconfirmedAfter, "how long the metadata service must not have answered before --on-unconfirmed applies")
+	fs.DurationVar(&a.UnconfirmedAfter, "unconfirmed-after", condition.DefaultUnconfirmedDelay, "how long the metadata service must not have answered before --on-unconfirmed applies")
 	fs.DurationVar(&a.ConditionDrainTimeout, "condition-drain-timeout", 30*time.Minute, "how long to evict pods for a node condition; 0 means while the condition holds")
 
-	fs.IntVar(&a.MaxConcurrentDrains, "max-concurrent-drains", 0, fmt.Sprintf("how many nodes of the cluster may drain at once if the drain can wait, at most %d; 0 means no limit", slots.MaxLimit))
+	fs.IntVar(&a.MaxConcurrentDrains, "max-concurrent-drains", 0, fmt.Sprintf("how many nodes of the cluster may drain at once if the drain can wait, at most %d; 0 means no limit", semaphore.MaxLimit))
 	fs.StringVar(&a.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the agents and their Leases (default $POD_NAMESPACE)")
 
-	fs.DurationVar(&a.DeadlineMargin, "deadline-margin", agent.DefaultMargin, "time before the deadline that stays free for reporting ended pods")
+	fs.DurationVar(&a.DeadlineMargin, "deadline-margin", agent.DefaultDeadlineMargin, "time before the deadline that stays free for reporting ended pods")
 	fs.BoolVar(&a.Acknowledge, "acknowledge", true, "acknowledge an event to Azure when every VM of the event is drained")
 	fs.BoolVar(&a.WaitForDetach, "wait-for-detach", false, "treat a node as drained only when its pods' volumes are detached")
 	fs.Int64Var(&a.GracePeriod, "grace-period", -1, "grace period of every pod in seconds; negative means the pod's own")
@@ -131,10 +131,10 @@ func (a *Agent) AddFlags(fs *pflag.FlagSet) {
 		"empty means none, unless $OTEL_EXPORTER_OTLP_ENDPOINT is set")
 }
 
-// DefaultAgent returns the options without any flag.
-func DefaultAgent() Agent {
+// NewDefaultAgent returns the options without any flag.
+func NewDefaultAgent() Agent {
 	var a Agent
-	a.AddFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
+	a.RegisterFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
 	return a
 }
 
@@ -142,12 +142,12 @@ type actionFlag struct {
 	flag          string
 	value         *string
 	usage         string
-	defaultAction func(agent.Impact) agent.Action
+	defaultAction func(agent.NoticePolicy) agent.Action
 }
 
 func (a *Agent) listActionFlags() []actionFlag {
-	on := func(t notice.Type) func(agent.Impact) agent.Action {
-		return func(i agent.Impact) agent.Action { return i.On[t] }
+	on := func(t notice.Type) func(agent.NoticePolicy) agent.Action {
+		return func(i agent.NoticePolicy) agent.Action { return i.ActionByType[t] }
 	}
 	return []actionFlag{
 		{"on-preempt", &a.OnPreempt, "action when a Spot VM is preempted", on(notice.Preempt)},
@@ -155,7 +155,7 @@ func (a *Agent) listActionFlags() []actionFlag {
 		{"on-redeploy", &a.OnRedeploy, "action when the VM moves to other hardware", on(notice.Redeploy)},
 		{"on-reboot", &a.OnReboot, "action when the VM restarts", on(notice.Reboot)},
 		{"on-freeze", &a.OnFreeze, "action when the VM freezes for longer than --freeze-tolerance (unknown: at most cordon)", on(notice.Freeze)},
-		{"on-live-migration", &a.OnLiveMigration, "action when the VM is live-migrated", func(i agent.Impact) agent.Action { return i.LiveMigration }},
+		{"on-live-migration", &a.OnLiveMigration, "action when the VM is live-migrated", func(i agent.NoticePolicy) agent.Action { return i.LiveMigrationAction }},
 	}
 }
 
@@ -181,7 +181,7 @@ func (a *Agent) Validate() error {
 	if a.DeadlineMargin < 0 || a.DeadlineMargin > time.Minute {
 		bad("deadline-margin", a.DeadlineMargin, "0 to 1m")
 	}
-	errs = append(errs, a.validatePolicy(), a.validateConditions(), notify.Validate(a.Notifications), a.validateDrain())
+	errs = append(errs, a.validatePolicy(), a.validateConditions(), notify.ValidateReceivers(a.Notifications), a.validateDrain())
 	if !slices.Contains([]string{"", "NoSchedule", "PreferNoSchedule", "NoExecute"}, a.TaintEffect) {
 		bad("taint-effect", a.TaintEffect, "NoSchedule, PreferNoSchedule, NoExecute or nothing")
 	}
@@ -229,10 +229,10 @@ func (a *Agent) validatePolicy() error {
 func (a *Agent) validateConditions() error {
 	var errs []error
 	bad := a.newErrorCollector(&errs)
-	if err := condition.ValidateAll(a.Conditions); err != nil {
+	if err := condition.ValidateRules(a.Conditions); err != nil {
 		errs = append(errs, prefixErrors(a.formatSource(conditionFlag), err))
 	}
-	if !slices.Contains(condition.Actions(), a.OnUnconfirmed) {
+	if !slices.Contains(condition.RuleActions(), a.OnUnconfirmed) {
 		bad("on-unconfirmed", a.OnUnconfirmed, formatConditionActions())
 	}
 	if a.UnconfirmedAfter < 10*time.Second || a.UnconfirmedAfter > time.Hour {
@@ -241,8 +241,8 @@ func (a *Agent) validateConditions() error {
 	if a.ConditionDrainTimeout < 0 {
 		bad("condition-drain-timeout", a.ConditionDrainTimeout, "0 or more")
 	}
-	if a.MaxConcurrentDrains < 0 || a.MaxConcurrentDrains > slots.MaxLimit {
-		bad("max-concurrent-drains", a.MaxConcurrentDrains, fmt.Sprintf("0 to %d", slots.MaxLimit))
+	if a.MaxConcurrentDrains < 0 || a.MaxConcurrentDrains > semaphore.MaxLimit {
+		bad("max-concurrent-drains", a.MaxConcurrentDrains, fmt.Sprintf("0 to %d", semaphore.MaxLimit))
 	}
 	if a.MaxConcurrentDrains > 0 && a.Namespace == "" {
 		bad("namespace", a.Namespace, "the namespace of the agents (in a pod: POD_NAMESPACE from metadata.namespace), which --max-concurrent-drains needs")
@@ -260,21 +260,21 @@ func (a *Agent) validateDrain() error {
 	if a.StopGrace < 0 || a.StopGrace > 10*time.Minute {
 		bad("stop-grace", a.StopGrace, "0 to 10m")
 	}
-	if taint := a.Taint(); slices.Contains([]string{"NoSchedule", "PreferNoSchedule", "NoExecute"}, taint.Effect) {
-		if err := taint.Check(); err != nil {
+	if taint := a.BuildTaint(); slices.Contains([]string{"NoSchedule", "PreferNoSchedule", "NoExecute"}, taint.Effect) {
+		if err := taint.Validate(); err != nil {
 			errs = append(errs, fmt.Errorf("%s, %s: %s=%s: want %w", a.formatSource("taint-key"), a.formatSource("taint-value"), taint.Key, taint.Value, err))
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(a.Labels)) {
-		if err := cordon.CheckLabel(key, a.Labels[key]); err != nil {
+		if err := cordon.ValidateLabel(key, a.Labels[key]); err != nil {
 			bad("label", key+"="+a.Labels[key], err.Error())
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Taint returns the configured taint.
-func (a *Agent) Taint() agent.Taint {
+// BuildTaint returns the configured taint.
+func (a *Agent) BuildTaint() agent.Taint {
 	return agent.Taint{Key: a.TaintKey, Value: a.TaintValue, Effect: a.TaintEffect}
 }
 
@@ -285,20 +285,20 @@ func (a *Agent) newErrorCollector(errs *[]error) func(flag string, value any, wa
 	}
 }
 
-// Impact returns the configured impact policy. The options must be valid.
-func (a *Agent) Impact() agent.Impact {
-	return agent.Impact{
-		On: map[notice.Type]agent.Action{
+// BuildImpactPolicy returns the configured impact policy. The options must be valid.
+func (a *Agent) BuildImpactPolicy() agent.NoticePolicy {
+	return agent.NoticePolicy{
+		ActionByType: map[notice.Type]agent.Action{
 			notice.Freeze: agent.Action(a.OnFreeze), notice.Reboot: agent.Action(a.OnReboot),
 			notice.Redeploy: agent.Action(a.OnRedeploy), notice.Preempt: agent.Action(a.OnPreempt),
 			notice.Terminate: agent.Action(a.OnTerminate),
 		},
-		UserInitiated:          a.buildUserInitiatedActions(),
-		LiveMigration:          agent.Action(a.OnLiveMigration),
-		UnknownFreeze:          agent.Action(a.OnUnknownFreeze),
+		UserInitiatedByType:    a.buildUserInitiatedActions(),
+		LiveMigrationAction:    agent.Action(a.OnLiveMigration),
+		UnknownFreezeAction:    agent.Action(a.OnUnknownFreeze),
 		FreezeTolerance:        a.FreezeTolerance,
 		AcknowledgeFreezeUnder: a.AcknowledgeFreezeUnder,
-		Conditions:             a.buildConditionActions(),
+		ActionByCondition:      a.buildConditionActions(),
 	}
 }
 
@@ -313,7 +313,7 @@ func (a *Agent) buildUserInitiatedActions() map[notice.Type]agent.Action {
 // buildConditionActions returns the action for each node condition: from the rules, and for unconfirmed events.
 func (a *Agent) buildConditionActions() map[string]agent.Action {
 	all := map[string]agent.Action{}
-	for _, hint := range condition.Hints() {
+	for _, hint := range condition.HintTypes() {
 		all[hint] = agent.Action(a.OnUnconfirmed)
 	}
 	for _, r := range a.Conditions {
@@ -322,8 +322,8 @@ func (a *Agent) buildConditionActions() map[string]agent.Action {
 	return all
 }
 
-// WatchesConditions reports whether the agent must watch the node's conditions.
-func (a *Agent) WatchesConditions() bool {
+// ShouldWatchConditions reports whether the agent must watch the node's conditions.
+func (a *Agent) ShouldWatchConditions() bool {
 	return len(a.Conditions) > 0 || a.OnUnconfirmed != string(agent.Ignore)
 }
 
@@ -361,7 +361,7 @@ func (r *conditionRulesValue) String() string {
 }
 
 func (r *conditionRulesValue) Set(text string) error {
-	rule, err := condition.Parse(text)
+	rule, err := condition.ParseRule(text)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ func parseAgent(t *testing.T, args ...string) (Agent, error) {
 	t.Setenv("NODE_NAME", "")
 	var c Agent
 	fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
-	c.AddFlags(fs)
+	c.RegisterFlags(fs)
 	if err := fs.Parse(args); err != nil {
 		return c, err
 	}
@@ -30,14 +30,14 @@ func TestAgentDefaultsMatchImpactPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := agent.DefaultImpact()
-	got := c.Impact()
+	want := agent.DefaultNoticePolicy()
+	got := c.BuildImpactPolicy()
 	for _, typ := range notice.Types() {
-		if got.On[typ] != want.On[typ] {
-			t.Errorf("%s: %s, want %s", typ, got.On[typ], want.On[typ])
+		if got.ActionByType[typ] != want.ActionByType[typ] {
+			t.Errorf("%s: %s, want %s", typ, got.ActionByType[typ], want.ActionByType[typ])
 		}
 	}
-	if got.LiveMigration != want.LiveMigration || got.FreezeTolerance != want.FreezeTolerance {
+	if got.LiveMigrationAction != want.LiveMigrationAction || got.FreezeTolerance != want.FreezeTolerance {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
@@ -89,22 +89,22 @@ func TestFlagsSetImpactPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := c.Impact()
+	i := c.BuildImpactPolicy()
 	for id, want := range map[string]agent.Action{
 		"KernelDeadlock": agent.Drain, "Ready-Unknown": agent.Cordon, "RebootScheduled": agent.DrainMarked,
 	} {
-		if i.Conditions[id] != want {
-			t.Errorf("condition %s: %q, want %q", id, i.Conditions[id], want)
+		if i.ActionByCondition[id] != want {
+			t.Errorf("condition %s: %q, want %q", id, i.ActionByCondition[id], want)
 		}
 	}
-	if i.UserInitiated[notice.Reboot] != agent.Acknowledge || i.UserInitiated[notice.Redeploy] != agent.Cordon {
-		t.Errorf("user-initiated: %v", i.UserInitiated)
+	if i.UserInitiatedByType[notice.Reboot] != agent.Acknowledge || i.UserInitiatedByType[notice.Redeploy] != agent.Cordon {
+		t.Errorf("user-initiated: %v", i.UserInitiatedByType)
 	}
-	if i.AcknowledgeFreezeUnder != 9*time.Second || !c.WatchesConditions() {
+	if i.AcknowledgeFreezeUnder != 9*time.Second || !c.ShouldWatchConditions() {
 		t.Errorf("%+v", i)
 	}
 	c, err = parseAgent(t, "--node-name=n", "--on-unconfirmed=ignore")
-	if err != nil || c.WatchesConditions() {
+	if err != nil || c.ShouldWatchConditions() {
 		t.Errorf("conditions are watched without a rule: %v", err)
 	}
 }
@@ -115,7 +115,7 @@ func TestErrorsListEveryAction(t *testing.T) {
 			t.Errorf("%s is not in %q", a, formatActions())
 		}
 	}
-	for _, a := range condition.Actions() {
+	for _, a := range condition.RuleActions() {
 		if !strings.Contains(formatConditionActions(), a) || !slices.Contains(agent.Actions(), agent.Action(a)) {
 			t.Errorf("%s is not in %q, or is not an agent action", a, formatConditionActions())
 		}

@@ -82,11 +82,11 @@ func sendExample(t *testing.T, file string) (notify.Receiver, map[notify.Moment]
 	got := map[notify.Moment]sent{}
 	for _, m := range notify.Moments() {
 		var w recordingTransport
-		n, err := notify.New(c.Notifications, notify.Options{Wrap: func(http.RoundTripper) http.RoundTripper { return &w }})
+		n, err := notify.NewNotifier(c.Notifications, notify.Options{Wrap: func(http.RoundTripper) http.RoundTripper { return &w }})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := n.Send(t.Context(), notify.Sample(m, time.Now())); err != nil {
+		if err := n.Send(t.Context(), notify.NewSampleMessage(m, time.Now())); err != nil {
 			t.Fatal(err)
 		}
 		got[m] = w.all[0]
@@ -130,7 +130,7 @@ func TestDocumentedExamplesSendValidRequests(t *testing.T) {
 			expectField(t, s.body, "attachments.0.content.body.2.facts.2.value", "2")
 		},
 		"pagerduty": func(t *testing.T, m notify.Moment, s sent) {
-			action := map[bool]string{true: "resolve", false: "trigger"}[m == notify.Over]
+			action := map[bool]string{true: "resolve", false: "trigger"}[m == notify.Ended]
 			expectField(t, s.body, "event_action", action)
 			expectField(t, s.body, "routing_key", "routing-key")
 			expectField(t, s.body, "dedup_key", "aks-spot-12345678-vmss000000/602d9444-d2cd-49c7-8624-8643e7171297")
@@ -142,7 +142,7 @@ func TestDocumentedExamplesSendValidRequests(t *testing.T) {
 			if _, err := time.Parse(time.RFC3339Nano, starts); err != nil {
 				t.Error(err)
 			}
-			if ends := getField(t, s.body, "0.endsAt"); (ends != nil) != (m == notify.Over) || ends != nil && fmt.Sprint(ends) <= starts {
+			if ends := getField(t, s.body, "0.endsAt"); (ends != nil) != (m == notify.Ended) || ends != nil && fmt.Sprint(ends) <= starts {
 				t.Errorf("starts at %s, ends at %v", starts, ends)
 			}
 		},
@@ -153,7 +153,7 @@ func TestDocumentedExamplesSendValidRequests(t *testing.T) {
 				t.Fatal(err)
 			}
 			value := families["node_interruption"].Metric[0].GetGauge().GetValue()
-			if s.method != "PUT" || !strings.HasSuffix(s.url, "/node/aks-spot-12345678-vmss000000") || (value == 0) != (m == notify.Over) {
+			if s.method != "PUT" || !strings.HasSuffix(s.url, "/node/aks-spot-12345678-vmss000000") || (value == 0) != (m == notify.Ended) {
 				t.Errorf("%s %s: %v", s.method, s.url, value)
 			}
 		},

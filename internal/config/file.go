@@ -21,8 +21,8 @@ import (
 // maxFileBytes is the largest size of a configuration file.
 const maxFileBytes = 1 << 20
 
-// Key is one top-level key of a configuration file.
-type Key struct {
+// FileKey is one top-level key of a configuration file.
+type FileKey struct {
 	Name string
 	// Set decodes the JSON value of the key. unknown lists unknown keys below it, which a lenient reader only warns
 	// about.
@@ -39,15 +39,15 @@ const (
 	Lenient Strictness = false
 )
 
-// Read decodes the keys of a YAML document and returns all errors. A duplicate key is always an error.
-func Read(document []byte, keys []Key, s Strictness) (warnings []error, err error) {
+// DecodeKeys decodes the keys of a YAML document and returns all errors. A duplicate key is always an error.
+func DecodeKeys(document []byte, keys []FileKey, s Strictness) (warnings []error, err error) {
 	values, err := parseTopLevel(document)
 	if err != nil {
 		return nil, err
 	}
 	var errs []error
 	for _, v := range values {
-		i := slices.IndexFunc(keys, func(k Key) bool { return k.Name == v.name })
+		i := slices.IndexFunc(keys, func(k FileKey) bool { return k.Name == v.name })
 		if i < 0 {
 			warnings = append(warnings, newUnknownKeyError(v.name, v.name, listNames(keys)))
 			continue
@@ -79,7 +79,7 @@ func prefixErrors(key string, err error) error {
 	return fmt.Errorf("%s: %w", key, err)
 }
 
-func listNames(keys []Key) []string {
+func listNames(keys []FileKey) []string {
 	all := make([]string, len(keys))
 	for i, k := range keys {
 		all[i] = k.Name
@@ -117,8 +117,8 @@ func parseTopLevel(document []byte) ([]topLevelKey, error) {
 	return values, nil
 }
 
-// FlagKey converts a flag name to a key: poll-interval becomes pollInterval.
-func FlagKey(flag string) string {
+// ToFileKey converts a flag name to a key: poll-interval becomes pollInterval.
+func ToFileKey(flag string) string {
 	var b strings.Builder
 	up := false
 	for _, r := range flag {
@@ -135,12 +135,12 @@ func FlagKey(flag string) string {
 	return b.String()
 }
 
-// FlagKeys returns the keys of all flags in fs. A flag from the command line keeps its value. taken is called with
+// ListFlagKeys returns the keys of all flags in fs. A flag from the command line keeps its value. taken is called with
 // the name of each flag that gets its value from a key.
-func FlagKeys(fs *pflag.FlagSet, taken func(flag string)) []Key {
-	var keys []Key
+func ListFlagKeys(fs *pflag.FlagSet, taken func(flag string)) []FileKey {
+	var keys []FileKey
 	fs.VisitAll(func(f *pflag.Flag) {
-		keys = append(keys, Key{Name: FlagKey(f.Name), Set: func(raw json.RawMessage) ([]error, error) {
+		keys = append(keys, FileKey{Name: ToFileKey(f.Name), Set: func(raw json.RawMessage) ([]error, error) {
 			text, err := parseScalar(raw)
 			if err != nil || f.Changed {
 				return nil, err
@@ -184,9 +184,9 @@ func abbreviateValue(raw []byte) string {
 	return string(raw)
 }
 
-// Section returns the key of a list that is decoded into the given slice.
-func Section[T any](name string, into *[]T) Key {
-	return Key{Name: name, Set: func(raw json.RawMessage) ([]error, error) {
+// NewListKey returns the key of a list that is decoded into the given slice.
+func NewListKey[T any](name string, into *[]T) FileKey {
+	return FileKey{Name: name, Set: func(raw json.RawMessage) ([]error, error) {
 		var elements []json.RawMessage
 		if err := json.Unmarshal(raw, &elements); err != nil {
 			return nil, fmt.Errorf("%s: want a list", abbreviateValue(raw))
@@ -225,8 +225,8 @@ func decodeValue(raw json.RawMessage, into any) error {
 
 // formatWantedType names a type for error messages.
 func formatWantedType(t reflect.Type) string {
-	if w, ok := reflect.Zero(t).Interface().(interface{ Want() string }); ok {
-		return w.Want()
+	if w, ok := reflect.Zero(t).Interface().(interface{ WantedFormat() string }); ok {
+		return w.WantedFormat()
 	}
 	switch t.Kind() {
 	case reflect.Slice, reflect.Array:
@@ -260,16 +260,16 @@ func readFile(path string) ([]byte, error) {
 const conditionsKey = "conditions"
 
 // listKeys returns the keys of a file: the flags, and the sections without a flag.
-func (a *Agent) listKeys(fs *pflag.FlagSet) []Key {
+func (a *Agent) listKeys(fs *pflag.FlagSet) []FileKey {
 	a.fileKeysByFlag = map[string]string{}
-	flags := FlagKeys(a.filterOwnFlags(fs), func(flag string) { a.fileKeysByFlag[flag] = FlagKey(flag) })
-	conditions := Section(conditionsKey, &a.Conditions)
+	flags := ListFlagKeys(a.filterOwnFlags(fs), func(flag string) { a.fileKeysByFlag[flag] = ToFileKey(flag) })
+	conditions := NewListKey(conditionsKey, &a.Conditions)
 	set := conditions.Set
 	conditions.Set = func(raw json.RawMessage) ([]error, error) {
 		a.fileKeysByFlag[conditionFlag] = conditionsKey
 		return set(raw)
 	}
-	return append(flags, conditions, Section("notifications", &a.Notifications))
+	return append(flags, conditions, NewListKey("notifications", &a.Notifications))
 }
 
 // formatSource names the source of an option's value: a key of the file, or the flag. The file can have no name.
@@ -291,7 +291,7 @@ const configFlag = "config"
 const conditionFlag = "condition"
 
 // LoadFile reads the file of --config, if any. Flags override the file, and the file overrides defaults. fs must have
-// the flags of AddFlags, and must be parsed.
+// the flags of RegisterFlags, and must be parsed.
 func (a *Agent) LoadFile(fs *pflag.FlagSet) error {
 	if a.ConfigFile == "" {
 		return nil
@@ -300,37 +300,37 @@ func (a *Agent) LoadFile(fs *pflag.FlagSet) error {
 	if err != nil {
 		return fmt.Errorf("--%s: %w", configFlag, err)
 	}
-	if _, err := Read(raw, a.listKeys(fs), Strict); err != nil {
+	if _, err := DecodeKeys(raw, a.listKeys(fs), Strict); err != nil {
 		return fmt.Errorf("--%s: %s: %w", configFlag, a.ConfigFile, err)
 	}
 	return nil
 }
 
-// Receivers returns the notification receivers of an agent's file. It returns the same errors as the agent.
-func Receivers(path string) ([]notify.Receiver, error) {
+// ReadReceivers returns the notification receivers of an agent's file. It returns the same errors as the agent.
+func ReadReceivers(path string) ([]notify.Receiver, error) {
 	var a Agent
 	fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
-	a.AddFlags(fs)
+	a.RegisterFlags(fs)
 	a.ConfigFile = path
 	if err := a.LoadFile(fs); err != nil {
 		return nil, err
 	}
-	return a.Notifications, notify.Validate(a.Notifications)
+	return a.Notifications, notify.ValidateReceivers(a.Notifications)
 }
 
-// ReadAgent decodes a file strictly, without any flag.
-func ReadAgent(raw []byte) (Agent, error) {
+// DecodeAgent decodes a file strictly, without any flag.
+func DecodeAgent(raw []byte) (Agent, error) {
 	var a Agent
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	a.AddFlags(fs)
-	_, err := Read(raw, a.listKeys(fs), Strict)
+	a.RegisterFlags(fs)
+	_, err := DecodeKeys(raw, a.listKeys(fs), Strict)
 	return a, err
 }
 
 // filterOwnFlags returns the flags of the agent that a file can set. A command also has others, such as --help.
 func (a *Agent) filterOwnFlags(fs *pflag.FlagSet) *pflag.FlagSet {
 	added := pflag.NewFlagSet("", pflag.ContinueOnError)
-	new(Agent).AddFlags(added)
+	new(Agent).RegisterFlags(added)
 	own := pflag.NewFlagSet("", pflag.ContinueOnError)
 	fs.VisitAll(func(f *pflag.Flag) {
 		if f.Name != configFlag && f.Name != conditionFlag && added.Lookup(f.Name) != nil {

@@ -21,7 +21,7 @@ func loadAgent(t testing.TB, content string, args ...string) (Agent, error) {
 	}
 	var c Agent
 	fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
-	c.AddFlags(fs)
+	c.RegisterFlags(fs)
 	fs.Bool("version", false, "a flag of the command itself")
 	if err := fs.Parse(append(args, "--config="+path)); err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ notifications:
 		t.Fatalf("%+v", c.Notifications)
 	}
 	chat, hook := c.Notifications[0], c.Notifications[1]
-	if chat.Name != "chat" || chat.Moments[1] != notify.Over || chat.Telegram.ChatID != "-100123" ||
+	if chat.Name != "chat" || chat.Moments[1] != notify.Ended || chat.Telegram.ChatID != "-100123" ||
 		time.Duration(chat.Telegram.Timeout) != 7*time.Second || *chat.Telegram.Retries != 0 {
 		t.Errorf("%+v %+v", chat, chat.Telegram)
 	}
@@ -72,14 +72,14 @@ notifications:
 
 func TestEveryAgentFlagIsAFileKey(t *testing.T) {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
-	new(Agent).AddFlags(flags)
+	new(Agent).RegisterFlags(flags)
 	flags.VisitAll(func(f *pflag.Flag) {
-		_, err := loadAgent(t, FlagKey(f.Name)+": null\n")
+		_, err := loadAgent(t, ToFileKey(f.Name)+": null\n")
 		switch {
 		case f.Name == conditionFlag: // a list in a file
 		case f.Name == "config" && !strings.Contains(err.Error(), "config: unknown key"):
 			t.Errorf("config: %v", err)
-		case f.Name != "config" && (err == nil || !strings.Contains(err.Error(), FlagKey(f.Name)+": no value")):
+		case f.Name != "config" && (err == nil || !strings.Contains(err.Error(), ToFileKey(f.Name)+": no value")):
 			t.Errorf("%s: %v", f.Name, err)
 		}
 	})
@@ -185,14 +185,14 @@ func TestLenientReaderWarnsAboutUnknownKeys(t *testing.T) {
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	fs.IntVar(&size, "size", 0, "")
 	document := []byte("size: 3\nsiez: 4\n")
-	warnings, err := Read(document, FlagKeys(fs, func(string) {}), Lenient)
+	warnings, err := DecodeKeys(document, ListFlagKeys(fs, func(string) {}), Lenient)
 	if err != nil || size != 3 || len(warnings) != 1 || !strings.Contains(warnings[0].Error(), "did you mean size?") {
 		t.Errorf("size %d, warnings %v, error %v", size, warnings, err)
 	}
-	if _, err := Read(document, FlagKeys(fs, func(string) {}), Strict); err == nil {
+	if _, err := DecodeKeys(document, ListFlagKeys(fs, func(string) {}), Strict); err == nil {
 		t.Error("no error from a strict reader")
 	}
-	if _, err := Read([]byte("size: big"), FlagKeys(fs, func(string) {}), Lenient); err == nil {
+	if _, err := DecodeKeys([]byte("size: big"), ListFlagKeys(fs, func(string) {}), Lenient); err == nil {
 		t.Error("a bad value is no error")
 	}
 }
@@ -207,12 +207,12 @@ func FuzzFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, document []byte) {
 		var c Agent
 		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-		c.AddFlags(fs)
-		_, strict := Read(document, c.listKeys(fs), Strict)
+		c.RegisterFlags(fs)
+		_, strict := DecodeKeys(document, c.listKeys(fs), Strict)
 		var l Agent
 		fs = pflag.NewFlagSet("", pflag.ContinueOnError)
-		l.AddFlags(fs)
-		_, lenient := Read(document, l.listKeys(fs), Lenient)
+		l.RegisterFlags(fs)
+		_, lenient := DecodeKeys(document, l.listKeys(fs), Lenient)
 		if strict == nil && lenient != nil {
 			t.Errorf("a lenient reader refuses what a strict one takes: %v", lenient)
 		}

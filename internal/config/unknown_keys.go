@@ -12,15 +12,15 @@ import (
 // newUnknownKeyError names an unknown key and the most similar known key.
 func newUnknownKeyError(path, key string, known []string) error {
 	sorted := slices.Sorted(slices.Values(known))
-	if best := Closest(key, sorted, len(key)/3+1); best != "" {
+	if best := FindClosestName(key, sorted, len(key)/3+1); best != "" {
 		return fmt.Errorf("%s: unknown key: did you mean %s?", path, best)
 	}
 	return fmt.Errorf("%s: unknown key: want one of %s", path, strings.Join(sorted, ", "))
 }
 
-// Closest returns the most similar known name, ignoring case, or the first of several. It returns an empty string if
+// FindClosestName returns the most similar known name, ignoring case, or the first of several. It returns an empty string if
 // each needs more than most changes.
-func Closest(name string, known []string, most int) string {
+func FindClosestName(name string, known []string, most int) string {
 	best, least := "", most+1
 	for _, k := range known {
 		if d := computeEditDistance(strings.ToLower(name), strings.ToLower(k)); d < least {

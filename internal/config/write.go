@@ -8,12 +8,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Write returns a configuration file with all options that differ from the defaults. LoadFile reads it back to the
+// EncodeFile returns a configuration file with all options that differ from the defaults. LoadFile reads it back to the
 // same options, except for those from the environment.
-func (a *Agent) Write() ([]byte, error) {
+func (a *Agent) EncodeFile() ([]byte, error) {
 	var bound Agent
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	bound.AddFlags(fs)
+	bound.RegisterFlags(fs)
 	bound = *a // the flags still point here
 	var b strings.Builder
 	var err error
@@ -27,7 +27,7 @@ func (a *Agent) Write() ([]byte, error) {
 	fs.SortFlags = false
 	fs.VisitAll(func(f *pflag.Flag) {
 		if f.Name != configFlag && f.Name != conditionFlag && f.Value.String() != f.DefValue {
-			add(FlagKey(f.Name), toYAMLValue(f.Value))
+			add(ToFileKey(f.Name), toYAMLValue(f.Value))
 		}
 	})
 	for _, s := range []struct {

@@ -14,12 +14,12 @@ import (
 )
 
 func TestWrittenFileIsReadBackUnchanged(t *testing.T) {
-	a := DefaultAgent()
+	a := NewDefaultAgent()
 	a.OnReboot, a.PollInterval, a.Acknowledge, a.GracePeriod = "cordon", 2*time.Second, false, 7
 	a.TaintEffect, a.TaintKey = "NoSchedule", "example.com/{type}"
 	a.Labels = map[string]string{"example.com/held": "true", "other": ""}
 	a.Notifications = []notify.Receiver{{Name: "chat", Webhook: &notify.Webhook{URL: "https://example.com/x"}}}
-	raw, err := a.Write()
+	raw, err := a.EncodeFile()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func TestWrittenFileIsReadBackUnchanged(t *testing.T) {
 	}
 	var b Agent
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	b.AddFlags(fs)
+	b.RegisterFlags(fs)
 	if err := fs.Parse([]string{"--config=" + path}); err != nil {
 		t.Fatal(err)
 	}
@@ -43,8 +43,8 @@ func TestWrittenFileIsReadBackUnchanged(t *testing.T) {
 }
 
 func TestDefaultAgentWritesEmptyFile(t *testing.T) {
-	a := DefaultAgent()
-	if raw, err := a.Write(); err != nil || len(raw) > 0 {
+	a := NewDefaultAgent()
+	if raw, err := a.EncodeFile(); err != nil || len(raw) > 0 {
 		t.Errorf("%q, %v", raw, err)
 	}
 }

@@ -63,7 +63,7 @@ func newAPIServer(t reporter) *apiServer {
 // client returns a client that calls the server without a socket.
 func (s *apiServer) client() *kubeapi.Client {
 	base := &url.URL{Scheme: "http", Host: "apiserver.test"}
-	return kubeapi.New(base, &http.Client{Transport: s}, "test")
+	return kubeapi.NewClient(base, &http.Client{Transport: s}, "test")
 }
 
 var errCrash = errors.New("the process was killed")

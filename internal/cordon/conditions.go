@@ -38,14 +38,14 @@ func (p *planner) planCondition(c Condition) {
 		p.notOurs = append(p.notOurs, "condition "+c.Type)
 		return
 	}
-	claim := Claim{Since: on.LastTransitionTime.UTC(), Reason: on.Reason}
+	claim := ConditionClaim{Since: on.LastTransitionTime.UTC(), Reason: on.Reason}
 	p.addConditionClaim(c.Type, claim)
 	if had && on.Message != c.Message && (first == nil || compareAge(p.ownRecord, *first) < 0) {
 		p.setCondition(c, claim)
 	}
 }
 
-func (p *planner) setCondition(c Condition, claim Claim) {
+func (p *planner) setCondition(c Condition, claim ConditionClaim) {
 	p.setConditions = append(p.setConditions, conditionPatch{
 		Type: c.Type, Status: "True", Reason: claim.Reason, Message: c.Message,
 		LastTransitionTime: claim.Since, LastHeartbeatTime: p.now,
@@ -54,16 +54,16 @@ func (p *planner) setCondition(c Condition, claim Claim) {
 
 // newConditionClaim returns the claim to a condition that is not on the node. If a process ended between writing the
 // record and the condition, it is the recorded claim.
-func (p *planner) newConditionClaim(c Condition) Claim {
+func (p *planner) newConditionClaim(c Condition) ConditionClaim {
 	if claim, ok := p.ownRecord.Conditions[c.Type]; ok && claim.Reason == c.Reason {
 		return claim
 	}
-	return Claim{Since: p.now, Reason: c.Reason}
+	return ConditionClaim{Since: p.now, Reason: c.Reason}
 }
 
-func (p *planner) addConditionClaim(kind string, addConditionClaim Claim) {
+func (p *planner) addConditionClaim(kind string, addConditionClaim ConditionClaim) {
 	if p.nextRecord.Conditions == nil {
-		p.nextRecord.Conditions = map[string]Claim{}
+		p.nextRecord.Conditions = map[string]ConditionClaim{}
 	}
 	p.nextRecord.Conditions[kind] = addConditionClaim
 }

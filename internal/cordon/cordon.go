@@ -47,80 +47,80 @@ const (
 // maxPatches is more than any change of a claim needs. It stops two writers that undo each other's changes.
 const maxPatches = 16
 
-// Keeper writes and removes cordon claims on one node. Several goroutines, and several processes on the same node,
+// ClaimWriter writes and removes cordon claims on one node. Several goroutines, and several processes on the same node,
 // may do so at once.
-type Keeper struct {
+type ClaimWriter struct {
 	api           API
 	nodeName, uid string
 	lastSeen      atomic.Pointer[kubeapi.Node]
 }
 
-// New returns a Keeper for the node with this name and UID. If the node was replaced by another with the same name,
+// NewClaimWriter returns a Keeper for the node with this name and UID. If the node was replaced by another with the same name,
 // every method returns a [*ReplacedError].
-func New(api API, node, uid string) (*Keeper, error) {
+func NewClaimWriter(api API, node, uid string) (*ClaimWriter, error) {
 	if node == "" {
 		return nil, errors.New("node: name is empty, want its metadata.name")
 	}
 	if uid == "" {
 		return nil, fmt.Errorf("node %s: UID is empty, want its metadata.uid", node)
 	}
-	return &Keeper{api: api, nodeName: node, uid: uid}, nil
+	return &ClaimWriter{api: api, nodeName: node, uid: uid}, nil
 }
 
-// See passes a state of the node that the caller has read. The next change starts with it, once, instead of reading
+// ObserveNode passes a state of the node that the caller has read. The next change starts with it, once, instead of reading
 // the node. If it is outdated, one request fails. Nothing is changed, or considered unchanged, based on it alone.
-func (k *Keeper) See(node *kubeapi.Node) {
+func (k *ClaimWriter) ObserveNode(node *kubeapi.Node) {
 	if node != nil && node.UID == k.uid {
 		k.lastSeen.Store(node)
 	}
 }
 
-// Outcome is the result of writing or removing a claim.
-type Outcome struct {
+// ClaimResult is the result of writing or removing a claim.
+type ClaimResult struct {
 	// Node is the node afterwards.
 	Node *kubeapi.Node
 	// Record is the owner's record; after a removal, the removed record.
 	Record Record
 	// Changed is false if no request was needed.
 	Changed bool
-	// Uncordoned is true if the node was uncordoned in spite of the owner's claim. Hold has cordoned it again. A
+	// WasUncordoned is true if the node was uncordoned in spite of the owner's claim. Hold has cordoned it again. A
 	// caller that accepts the uncordon calls Hold without Unschedulable from then on.
-	Uncordoned bool
+	WasUncordoned bool
 	// Restored names taints and labels of the owner that were missing and that Hold has set again.
 	Restored []string
-	// Foreign names requested taints, labels and conditions that exist already and are not ours. They stay when the
+	// NotOurs names requested taints, labels and conditions that exist already and are not ours. They stay when the
 	// claim is removed.
-	Foreign []string
-	// HeldBy lists the other owners with a record on the node, sorted by name.
-	HeldBy []string
-	// Problems holds an [*UnreadableError] for each annotation of ours that cannot be parsed. Such annotations count
+	NotOurs []string
+	// OtherOwners lists the other owners with a record on the node, sorted by name.
+	OtherOwners []string
+	// UnreadableRecords holds an [*UnreadableError] for each annotation of ours that cannot be parsed. Such annotations count
 	// as no claim.
-	Problems []error
+	UnreadableRecords []error
 }
 
-// Hold writes the claim of an owner: it changes the node as requested and records the changes. Called again, it
+// WriteClaim writes the claim of an owner: it changes the node as requested and records the changes. Called again, it
 // repairs the claim, applies changes of the request, and sends nothing if the node matches. If only the conditions
 // could not be written, the error is a [*ConditionsError].
-func (k *Keeper) Hold(ctx context.Context, owner string, r Request) (Outcome, error) {
+func (k *ClaimWriter) WriteClaim(ctx context.Context, owner string, r ClaimSpec) (ClaimResult, error) {
 	if err := validateOwner(owner); err != nil {
-		return Outcome{}, err
+		return ClaimResult{}, err
 	}
 	if err := r.validate(); err != nil {
-		return Outcome{}, fmt.Errorf("node %s: owner %q: %w", k.nodeName, owner, err)
+		return ClaimResult{}, fmt.Errorf("node %s: owner %q: %w", k.nodeName, owner, err)
 	}
 	return k.applyPlans(ctx, func(n *kubeapi.Node, conditions bool) (plan, error) {
-		return planClaim(n, owner, r, time.Now(), conditions && !r.Later)
+		return planClaim(n, owner, r, time.Now(), conditions && !r.DeferConditions)
 	})
 }
 
-// Release removes the claim of an owner: its record, and what no other owner still needs. Without a record it sends
+// RemoveClaim removes the claim of an owner: its record, and what no other owner still needs. Without a record it sends
 // nothing.
 //
 // If the record cannot be parsed, nothing changes and the error is an [*UnreadableError]. If only the conditions
 // could not be removed, the record stays and lists only them, and the error is a [*ConditionsError].
-func (k *Keeper) Release(ctx context.Context, owner string) (Outcome, error) {
+func (k *ClaimWriter) RemoveClaim(ctx context.Context, owner string) (ClaimResult, error) {
 	if err := validateOwner(owner); err != nil {
-		return Outcome{}, err
+		return ClaimResult{}, err
 	}
 	return k.applyPlans(ctx, func(n *kubeapi.Node, conditions bool) (plan, error) {
 		return planRemoval(n, owner, conditions)
@@ -131,8 +131,8 @@ func (k *Keeper) Release(ctx context.Context, owner string) (Outcome, error) {
 // plan depends on the node alone, so it does not matter if an earlier process sent some of the patches.
 //
 // Conditions only inform: if they cannot be written, everything else is done without them.
-func (k *Keeper) applyPlans(ctx context.Context, next func(n *kubeapi.Node, conditions bool) (plan, error)) (Outcome, error) {
-	var done Outcome
+func (k *ClaimWriter) applyPlans(ctx context.Context, next func(n *kubeapi.Node, conditions bool) (plan, error)) (ClaimResult, error) {
+	var done ClaimResult
 	var withheld *ConditionsError
 	node := k.lastSeen.Swap(nil)
 	hearsay := node != nil
@@ -144,7 +144,7 @@ func (k *Keeper) applyPlans(ctx context.Context, next func(n *kubeapi.Node, cond
 				return done, err
 			}
 		}
-		latest = max(latest, kubeapi.Version(node.ResourceVersion))
+		latest = max(latest, kubeapi.ParseResourceVersion(node.ResourceVersion))
 		p, err := next(node, withheld == nil)
 		if hearsay && (err != nil || !p.hasChanges()) {
 			hearsay, node = false, nil
@@ -186,26 +186,26 @@ func (k *Keeper) applyPlans(ctx context.Context, next func(n *kubeapi.Node, cond
 		maxPatches)
 }
 
-func (k *Keeper) getNode(ctx context.Context) (*kubeapi.Node, error) {
+func (k *ClaimWriter) getNode(ctx context.Context) (*kubeapi.Node, error) {
 	node, err := k.api.GetNode(ctx, k.nodeName)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", k.nodeName, err)
 	}
 	if node.UID != k.uid {
-		return nil, &ReplacedError{Node: k.nodeName, Want: k.uid, Got: node.UID}
+		return nil, &ReplacedError{Node: k.nodeName, WantUID: k.uid, GotUID: node.UID}
 	}
 	return node, nil
 }
 
 // getNodeSince reads the node until its resourceVersion is at least latest. An older response may lack a record that
 // was just written, and what the record lists would stay on the node.
-func (k *Keeper) getNodeSince(ctx context.Context, latest uint64) (*kubeapi.Node, error) {
+func (k *ClaimWriter) getNodeSince(ctx context.Context, latest uint64) (*kubeapi.Node, error) {
 	for attempts := 0; ; attempts++ {
 		node, err := k.getNode(ctx)
 		if err != nil {
 			return nil, err
 		}
-		v := kubeapi.Version(node.ResourceVersion)
+		v := kubeapi.ParseResourceVersion(node.ResourceVersion)
 		if v == 0 || v >= latest {
 			return node, nil
 		}
@@ -219,7 +219,7 @@ func (k *Keeper) getNodeSince(ctx context.Context, latest uint64) (*kubeapi.Node
 }
 
 // sendPatch sends the next patch and returns the resulting node, or nil on an error.
-func (k *Keeper) sendPatch(ctx context.Context, node *kubeapi.Node, p plan) (*kubeapi.Node, error) {
+func (k *ClaimWriter) sendPatch(ctx context.Context, node *kubeapi.Node, p plan) (*kubeapi.Node, error) {
 	patch, isStatus, err := p.nextPatch(node.ResourceVersion)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", k.nodeName, err)
@@ -236,10 +236,10 @@ func (k *Keeper) sendPatch(ctx context.Context, node *kubeapi.Node, p plan) (*ku
 }
 
 // update takes over what the latest plan saw. The last plan of a removal sees no record, so the previous one stays.
-func (o *Outcome) update(node *kubeapi.Node, p plan) {
-	o.Node, o.Foreign, o.HeldBy = node, p.notOurs, p.otherOwners
-	if o.Problems == nil {
-		o.Problems = p.problems // an unreadable record is seen only once, because the first patch replaces it
+func (o *ClaimResult) update(node *kubeapi.Node, p plan) {
+	o.Node, o.NotOurs, o.OtherOwners = node, p.notOurs, p.otherOwners
+	if o.UnreadableRecords == nil {
+		o.UnreadableRecords = p.problems // an unreadable record is seen only once, because the first patch replaces it
 	}
 	if p.record != nil {
 		o.Record = *p.record
@@ -247,9 +247,9 @@ func (o *Outcome) update(node *kubeapi.Node, p plan) {
 }
 
 // recordPatch adds what only the sent plan knows.
-func (o *Outcome) recordPatch(p plan) {
+func (o *ClaimResult) recordPatch(p plan) {
 	o.Changed = true
-	o.Uncordoned = o.Uncordoned || p.uncordoned
+	o.WasUncordoned = o.WasUncordoned || p.uncordoned
 	o.Restored = append(o.Restored, p.restored...)
 }
 
@@ -273,25 +273,25 @@ func (e *ConditionsError) Error() string { return "conditions: " + e.Err.Error()
 
 func (e *ConditionsError) Unwrap() error { return e.Err }
 
-// IsConditions reports whether err is a [*ConditionsError].
-func IsConditions(err error) bool {
+// IsConditionsError reports whether err is a [*ConditionsError].
+func IsConditionsError(err error) bool {
 	var withheld *ConditionsError
 	return errors.As(err, &withheld)
 }
 
 // ReplacedError is the error if another node of the same name has replaced the node.
 type ReplacedError struct {
-	Node      string
-	Want, Got string // UIDs
+	Node            string
+	WantUID, GotUID string // UIDs
 }
 
 func (e *ReplacedError) Error() string {
 	return fmt.Sprintf("node %s: metadata.uid is %s, want %s: another node has replaced it, and is not changed",
-		e.Node, e.Got, e.Want)
+		e.Node, e.GotUID, e.WantUID)
 }
 
-// IsReplaced reports whether err is a [*ReplacedError].
-func IsReplaced(err error) bool {
+// IsReplacedError reports whether err is a [*ReplacedError].
+func IsReplacedError(err error) bool {
 	var replaced *ReplacedError
 	return errors.As(err, &replaced)
 }

@@ -27,8 +27,8 @@ const (
 	bob   = "azure-F020BA2E-3BC0-4C40-A10B-86575A9EABD5"
 )
 
-func fullRequest() Request {
-	return Request{
+func fullRequest() ClaimSpec {
+	return ClaimSpec{
 		Reason:        "Preempt of vm_1",
 		Unschedulable: true,
 		Taints:        []Taint{{Key: "example.com/leaving", Value: "yes", Effect: "NoSchedule"}},
@@ -40,29 +40,29 @@ func fullRequest() Request {
 }
 
 type fixture struct {
-	t      *testing.T
-	server *apiServer
-	keeper *Keeper
+	t           *testing.T
+	server      *apiServer
+	claimWriter *ClaimWriter
 }
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	server := newAPIServer(t)
-	keeper, err := New(server.client(), nodeName, nodeUID)
+	keeper, err := NewClaimWriter(server.client(), nodeName, nodeUID)
 	must.NoError(t, err)
-	return &fixture{t: t, server: server, keeper: keeper}
+	return &fixture{t: t, server: server, claimWriter: keeper}
 }
 
-func (f *fixture) hold(owner string, r Request) Outcome {
+func (f *fixture) writeClaim(owner string, r ClaimSpec) ClaimResult {
 	f.t.Helper()
-	o, err := f.keeper.Hold(f.t.Context(), owner, r)
+	o, err := f.claimWriter.WriteClaim(f.t.Context(), owner, r)
 	must.NoError(f.t, err)
 	return o
 }
 
-func (f *fixture) release(owner string) Outcome {
+func (f *fixture) removeClaim(owner string) ClaimResult {
 	f.t.Helper()
-	o, err := f.keeper.Release(f.t.Context(), owner)
+	o, err := f.claimWriter.RemoveClaim(f.t.Context(), owner)
 	must.NoError(f.t, err)
 	return o
 }
@@ -79,8 +79,8 @@ func TestClaimSetsEverythingAndRemovalRestores(t *testing.T) {
 	f.server.foreignTaint("example.com/team", "NoExecute", "blue")
 	f.server.foreignLabel("example.com/team", "blue")
 	was := f.server.currentNode()
-	o := f.hold(alice, fullRequest())
-	if !o.Changed || o.Uncordoned || len(o.Foreign)+len(o.Restored)+len(o.HeldBy)+len(o.Problems) != 0 {
+	o := f.writeClaim(alice, fullRequest())
+	if !o.Changed || o.WasUncordoned || len(o.NotOurs)+len(o.Restored)+len(o.OtherOwners)+len(o.UnreadableRecords) != 0 {
 		t.Errorf("outcome %+v", o)
 	}
 	if n := f.server.countWrites(); n != 2 {
@@ -98,21 +98,21 @@ func TestClaimSetsEverythingAndRemovalRestores(t *testing.T) {
 		c.LastTransitionTime.IsZero() {
 		t.Errorf("condition %+v", c)
 	}
-	records, problems := List(n)
-	if len(problems) != 0 || len(records) != 1 || records[0].Owner != alice || records[0].Cordon != Own ||
+	records, problems := ListRecords(n)
+	if len(problems) != 0 || len(records) != 1 || records[0].Owner != alice || records[0].Cordon != OwnCordon ||
 		string(records[0].State) != `{"id":"C7061BAC","deadline":30}` || records[0].Phase != Draining {
 		t.Errorf("records %+v, problems %v", records, problems)
 	}
 
-	if o := f.hold(alice, fullRequest()); o.Changed || f.server.countWrites() != 0 {
+	if o := f.writeClaim(alice, fullRequest()); o.Changed || f.server.countWrites() != 0 {
 		t.Errorf("the second Hold changed something: %+v", o)
 	}
-	if o := f.release(alice); !o.Changed || o.Record.Owner != alice || o.Node.Spec.Unschedulable {
+	if o := f.removeClaim(alice); !o.Changed || o.Record.Owner != alice || o.Node.Spec.Unschedulable {
 		t.Errorf("outcome %+v", o)
 	}
 	f.wantUnchanged(was)
 	f.server.countWrites()
-	if o := f.release(alice); o.Changed || f.server.countWrites() != 0 {
+	if o := f.removeClaim(alice); o.Changed || f.server.countWrites() != 0 {
 		t.Errorf("the second Release changed something: %+v", o)
 	}
 }
@@ -124,16 +124,16 @@ func TestI3ExistingSettingsStay(t *testing.T) {
 	f.server.foreignLabel("node.kubernetes.io/exclude-from-external-load-balancers", "true") // the same label and value as requested
 	f.server.foreignCondition(DrainInProgress, "KubectlDrain")
 	was := f.server.currentNode()
-	o := f.hold(alice, fullRequest())
+	o := f.writeClaim(alice, fullRequest())
 	want := []string{
 		"spec.unschedulable", "taint example.com/leaving=because:NoSchedule",
 		"label node.kubernetes.io/exclude-from-external-load-balancers", "condition DrainInProgress",
 	}
-	check.Equal(t, want, o.Foreign)
-	if o.Record.Cordon != Found {
+	check.Equal(t, want, o.NotOurs)
+	if o.Record.Cordon != FoundCordon {
 		t.Errorf("record %+v", o.Record)
 	}
-	f.release(alice)
+	f.removeClaim(alice)
 	f.wantUnchanged(was)
 }
 
@@ -141,19 +141,19 @@ func TestI3LastOwnerRemovesSharedSettings(t *testing.T) {
 	for _, order := range [][]string{{alice, bob}, {bob, alice}} {
 		f := newFixture(t)
 		was := f.server.currentNode()
-		f.hold(alice, fullRequest())
+		f.writeClaim(alice, fullRequest())
 		shared := fullRequest()
 		shared.Taints[0].Value = "other" // Alice's taint keeps its value
-		o := f.hold(bob, shared)
-		if o.Record.Cordon != Own || o.Record.Taints[0].Value != "yes" || !slices.Equal(o.HeldBy, []string{alice}) {
+		o := f.writeClaim(bob, shared)
+		if o.Record.Cordon != OwnCordon || o.Record.Taints[0].Value != "yes" || !slices.Equal(o.OtherOwners, []string{alice}) {
 			t.Errorf("outcome %+v", o)
 		}
-		f.release(order[0])
+		f.removeClaim(order[0])
 		n := f.server.currentNode()
 		if !n.Spec.Unschedulable || len(n.Spec.Taints) != 1 || len(n.Status.Conditions) != 2 || len(n.Labels) != 2 {
 			t.Errorf("after the first removal: %+v", n)
 		}
-		f.release(order[1])
+		f.removeClaim(order[1])
 		f.wantUnchanged(was)
 	}
 }
@@ -162,14 +162,14 @@ func TestI3LastOwnerRemovesCordonAfterForeignUncordon(t *testing.T) {
 	f := newFixture(t)
 	was := f.server.currentNode()
 	f.server.foreignCordon(true)
-	f.hold(alice, Request{Unschedulable: true})
+	f.writeClaim(alice, ClaimSpec{Unschedulable: true})
 	f.server.foreignCordon(false)
-	f.hold(bob, Request{Unschedulable: true}) // from here on the cordon is Bob's, and so is Alice's
-	f.release(bob)
+	f.writeClaim(bob, ClaimSpec{Unschedulable: true}) // from here on the cordon is Bob's, and so is Alice's
+	f.removeClaim(bob)
 	if !f.server.currentNode().Spec.Unschedulable {
 		t.Error("uncordoned before Alice's claim was removed")
 	}
-	f.release(alice)
+	f.removeClaim(alice)
 	f.wantUnchanged(was)
 }
 
@@ -178,18 +178,18 @@ func TestManuallyUncordonedNodeIsCordonedAgainAndReported(t *testing.T) {
 		f := newFixture(t)
 		was := f.server.currentNode()
 		f.server.foreignCordon(foundCordoned)
-		f.hold(alice, fullRequest())
+		f.writeClaim(alice, fullRequest())
 		f.server.foreignCordon(false)
 		f.server.foreignTaint("example.com/leaving", "NoSchedule", "")
-		o := f.hold(alice, fullRequest())
-		if !o.Uncordoned || !o.Node.Spec.Unschedulable || o.Record.Cordon != Own ||
+		o := f.writeClaim(alice, fullRequest())
+		if !o.WasUncordoned || !o.Node.Spec.Unschedulable || o.Record.Cordon != OwnCordon ||
 			!slices.Equal(o.Restored, []string{"taint example.com/leaving=yes:NoSchedule"}) {
 			t.Errorf("outcome %+v", o)
 		}
-		if o := f.hold(alice, fullRequest()); o.Uncordoned || o.Changed {
+		if o := f.writeClaim(alice, fullRequest()); o.WasUncordoned || o.Changed {
 			t.Errorf("reported twice: %+v", o)
 		}
-		f.release(alice)
+		f.removeClaim(alice)
 		f.wantUnchanged(was)
 	}
 }
@@ -197,9 +197,9 @@ func TestManuallyUncordonedNodeIsCordonedAgainAndReported(t *testing.T) {
 func TestClaimDropsSettingsNoLongerRequested(t *testing.T) {
 	f := newFixture(t)
 	was := f.server.currentNode()
-	planned := Request{Conditions: []Condition{{Type: MaintenancePlanned, Reason: "Reboot"}}, Phase: Cordoned}
-	f.hold(alice, fullRequest())
-	o := f.hold(alice, planned)
+	planned := ClaimSpec{Conditions: []Condition{{Type: MaintenancePlanned, Reason: "Reboot"}}, Phase: Cordoned}
+	f.writeClaim(alice, fullRequest())
+	o := f.writeClaim(alice, planned)
 	n := f.server.currentNode()
 	if n.Spec.Unschedulable || len(n.Spec.Taints) != 0 || len(n.Status.Conditions) != 2 ||
 		n.Status.Conditions[1].Type != MaintenancePlanned || len(n.Labels) != 1 {
@@ -209,23 +209,23 @@ func TestClaimDropsSettingsNoLongerRequested(t *testing.T) {
 		t.Errorf("record %+v", o.Record)
 	}
 	f.server.countWrites()
-	if o := f.hold(alice, planned); o.Changed || f.server.countWrites() != 0 {
+	if o := f.writeClaim(alice, planned); o.Changed || f.server.countWrites() != 0 {
 		t.Errorf("the second Hold changed something: %+v", o)
 	}
-	f.release(alice)
+	f.removeClaim(alice)
 	f.wantUnchanged(was)
 }
 
 func TestClaimUpdatesValuesAndMessages(t *testing.T) {
 	f := newFixture(t)
 	was := f.server.currentNode()
-	before := f.hold(alice, fullRequest())
+	before := f.writeClaim(alice, fullRequest())
 	r := fullRequest()
 	r.Taints[0].Value = "now"
 	r.Labels["node.kubernetes.io/exclude-from-external-load-balancers"] = "yes"
 	r.Conditions[0].Message = "3 pods to go"
 	r.Phase = Drained
-	o := f.hold(alice, r)
+	o := f.writeClaim(alice, r)
 	n := o.Node
 	if n.Spec.Taints[0].Value != "now" || n.Labels["node.kubernetes.io/exclude-from-external-load-balancers"] != "yes" ||
 		n.Status.Conditions[1].Message != "3 pods to go" || n.Labels[LabelKey(alice)] != "drained" {
@@ -234,41 +234,41 @@ func TestClaimUpdatesValuesAndMessages(t *testing.T) {
 	if !n.Status.Conditions[1].LastTransitionTime.Equal(before.Node.Status.Conditions[1].LastTransitionTime) {
 		t.Error("the condition's transition time moved although its status did not change")
 	}
-	f.release(alice)
+	f.removeClaim(alice)
 	f.wantUnchanged(was)
 }
 
 func TestSharedConditionKeepsItsFirstOwnersMessage(t *testing.T) {
 	f := newFixture(t)
-	first := Request{Conditions: []Condition{{Type: DrainInProgress, Reason: "Preempt", Message: "first"}}}
-	second := Request{Conditions: []Condition{{Type: DrainInProgress, Reason: "Reboot", Message: "second"}}}
-	f.hold(alice, first)
-	f.hold(bob, second)
+	first := ClaimSpec{Conditions: []Condition{{Type: DrainInProgress, Reason: "Preempt", Message: "first"}}}
+	second := ClaimSpec{Conditions: []Condition{{Type: DrainInProgress, Reason: "Reboot", Message: "second"}}}
+	f.writeClaim(alice, first)
+	f.writeClaim(bob, second)
 	f.server.countWrites()
 	for range 3 {
-		f.hold(alice, first)
-		f.hold(bob, second)
+		f.writeClaim(alice, first)
+		f.writeClaim(bob, second)
 	}
 	if n := f.server.countWrites(); n != 0 {
 		t.Errorf("%d requests for one message", n)
 	}
-	f.release(alice)
-	if o := f.hold(bob, second); o.Node.Status.Conditions[1].Message != "second" {
+	f.removeClaim(alice)
+	if o := f.writeClaim(bob, second); o.Node.Status.Conditions[1].Message != "second" {
 		t.Errorf("condition %+v", o.Node.Status.Conditions[1])
 	}
 }
 
 func TestI3SettingsChangedByOthersStay(t *testing.T) {
 	f := newFixture(t)
-	f.hold(alice, fullRequest())
+	f.writeClaim(alice, fullRequest())
 	f.server.foreignTaint("example.com/leaving", "NoSchedule", "mine-now")
 	f.server.foreignLabel("node.kubernetes.io/exclude-from-external-load-balancers", "mine-now")
 	f.server.foreignCondition(DrainInProgress, "MineNow")
-	o := f.hold(alice, fullRequest())
-	if len(o.Foreign) != 3 {
-		t.Errorf("foreign %v", o.Foreign)
+	o := f.writeClaim(alice, fullRequest())
+	if len(o.NotOurs) != 3 {
+		t.Errorf("foreign %v", o.NotOurs)
 	}
-	f.release(alice)
+	f.removeClaim(alice)
 	n := f.server.currentNode()
 	if len(n.Spec.Taints) != 1 || n.Spec.Taints[0].Value != "mine-now" || len(n.Labels) != 1 ||
 		len(n.Status.Conditions) != 2 || n.Status.Conditions[1].Reason != "MineNow" {
@@ -279,15 +279,15 @@ func TestI3SettingsChangedByOthersStay(t *testing.T) {
 func TestI3ConditionSetAgainByOthersStays(t *testing.T) {
 	for field, value := range map[string]string{"status": "False", "lastTransitionTime": "2020-01-02T03:04:05Z"} {
 		f := newFixture(t)
-		f.hold(alice, fullRequest())
+		f.writeClaim(alice, fullRequest())
 		f.server.edit(func(n map[string]any) {
 			subMap(n, "status")["conditions"].([]any)[1].(map[string]any)[field] = value
 		})
 		was := f.server.currentNode().Status.Conditions
-		if o := f.hold(alice, fullRequest()); !slices.Contains(o.Foreign, "condition "+DrainInProgress) {
-			t.Errorf("%s changed: Foreign is %q", field, o.Foreign)
+		if o := f.writeClaim(alice, fullRequest()); !slices.Contains(o.NotOurs, "condition "+DrainInProgress) {
+			t.Errorf("%s changed: Foreign is %q", field, o.NotOurs)
 		}
-		f.release(alice)
+		f.removeClaim(alice)
 		if diff := cmp.Diff(was, f.server.currentNode().Status.Conditions); diff != "" {
 			t.Errorf("%s changed: conditions (-want +got):\n%s", field, diff)
 		}
@@ -296,7 +296,7 @@ func TestI3ConditionSetAgainByOthersStays(t *testing.T) {
 
 func TestI8CrashAtAnyRequestReachesTheSameState(t *testing.T) {
 	want := newFixture(t)
-	want.hold(alice, fullRequest())
+	want.writeClaim(alice, fullRequest())
 	for crash := -5; crash <= 5; crash++ {
 		if crash == 0 {
 			continue
@@ -304,21 +304,21 @@ func TestI8CrashAtAnyRequestReachesTheSameState(t *testing.T) {
 		f := newFixture(t)
 		was := f.server.currentNode()
 		f.server.crash = crash
-		if _, err := f.keeper.Hold(t.Context(), alice, fullRequest()); err != nil && !errors.Is(err, errCrash) {
+		if _, err := f.claimWriter.WriteClaim(t.Context(), alice, fullRequest()); err != nil && !errors.Is(err, errCrash) {
 			t.Fatal(err)
 		}
 		f.server.crash = 0
-		o := f.hold(alice, fullRequest())
-		held, _ := List(want.server.currentNode())
+		o := f.writeClaim(alice, fullRequest())
+		held, _ := ListRecords(want.server.currentNode())
 		if diff := cmp.Diff(held[0], o.Record, cmpopts.IgnoreTypes(was.CreationTimestamp)); diff != "" {
 			t.Errorf("crash at %d: record (-want +got):\n%s", crash, diff)
 		}
 		f.server.crash = crash
-		if _, err := f.keeper.Release(t.Context(), alice); err != nil && !errors.Is(err, errCrash) {
+		if _, err := f.claimWriter.RemoveClaim(t.Context(), alice); err != nil && !errors.Is(err, errCrash) {
 			t.Fatal(err)
 		}
 		f.server.crash = 0
-		f.release(alice)
+		f.removeClaim(alice)
 		f.wantUnchanged(was)
 	}
 }
@@ -332,7 +332,7 @@ func TestChangeBetweenReadAndPatchIsRetried(t *testing.T) {
 			f.server.foreignTaint("example.com/new", "NoSchedule", strings.Repeat("x", met))
 		}
 	}
-	o := f.hold(alice, fullRequest())
+	o := f.writeClaim(alice, fullRequest())
 	if met != 3 || len(o.Node.Spec.Taints) != 2 || o.Node.Spec.Taints[0].Value != "xxx" {
 		t.Errorf("after %d changes the taints are %+v", met, o.Node.Spec.Taints)
 	}
@@ -349,7 +349,7 @@ func TestConstantConflictsEndWithAnError(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		_, err := f.keeper.Hold(t.Context(), alice, fullRequest())
+		_, err := f.claimWriter.WriteClaim(t.Context(), alice, fullRequest())
 		if !kubeapi.IsConflict(err) || turns != maxConflicts+1 || !strings.Contains(err.Error(), nodeName) {
 			t.Errorf("after %d attempts: %v", turns, err)
 		}
@@ -375,8 +375,8 @@ func (u *uncordoningAPI) PatchNode(ctx context.Context, name string, patch []byt
 
 func TestUndonePatchesEndWithAnError(t *testing.T) {
 	f := newFixture(t)
-	f.keeper.api = &uncordoningAPI{f.keeper.api, f.server}
-	_, err := f.keeper.Hold(t.Context(), alice, Request{Unschedulable: true})
+	f.claimWriter.api = &uncordoningAPI{f.claimWriter.api, f.server}
+	_, err := f.claimWriter.WriteClaim(t.Context(), alice, ClaimSpec{Unschedulable: true})
 	if n := f.server.countWrites(); err == nil || !strings.Contains(err.Error(), "gave up after") || n != maxPatches {
 		t.Errorf("after %d patches: %v", n, err)
 	}
@@ -396,7 +396,7 @@ func TestContextEndsThePauseBetweenRetries(t *testing.T) {
 				cancel()
 			}
 		}
-		if _, err := f.keeper.Hold(ctx, alice, fullRequest()); !errors.Is(err, context.Canceled) || turns != 2 {
+		if _, err := f.claimWriter.WriteClaim(ctx, alice, fullRequest()); !errors.Is(err, context.Canceled) || turns != 2 {
 			t.Errorf("after %d attempts: %v", turns, err)
 		}
 	})
@@ -404,13 +404,13 @@ func TestContextEndsThePauseBetweenRetries(t *testing.T) {
 
 func TestReplacedNodeIsRefused(t *testing.T) {
 	f := newFixture(t)
-	f.hold(alice, fullRequest())
+	f.writeClaim(alice, fullRequest())
 	f.server.edit(func(n map[string]any) { subMap(n, "metadata")["uid"] = "uid-2" })
 	f.server.countWrites()
-	_, holdErr := f.keeper.Hold(t.Context(), alice, fullRequest())
-	_, releaseErr := f.keeper.Release(t.Context(), alice)
+	_, holdErr := f.claimWriter.WriteClaim(t.Context(), alice, fullRequest())
+	_, releaseErr := f.claimWriter.RemoveClaim(t.Context(), alice)
 	for _, err := range []error{holdErr, releaseErr} {
-		if !IsReplaced(err) || !strings.Contains(err.Error(), "uid-2") {
+		if !IsReplacedError(err) || !strings.Contains(err.Error(), "uid-2") {
 			t.Errorf("error %v", err)
 		}
 	}
@@ -421,9 +421,9 @@ func TestReplacedNodeIsRefused(t *testing.T) {
 
 func TestMissingNodeIsReported(t *testing.T) {
 	server := newAPIServer(t)
-	keeper, err := New(server.client(), "node-2", nodeUID)
+	keeper, err := NewClaimWriter(server.client(), "node-2", nodeUID)
 	must.NoError(t, err)
-	if _, err := keeper.Release(t.Context(), alice); !kubeapi.IsNotFound(err) {
+	if _, err := keeper.RemoveClaim(t.Context(), alice); !kubeapi.IsNotFound(err) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -444,16 +444,16 @@ func TestInvalidAnnotationIsReportedAndLeftAlone(t *testing.T) {
 		f.server.annotate(key, value)
 	}
 	was := f.server.currentNode()
-	o := f.hold(alice, fullRequest())
-	if len(o.Problems) != len(garbage) || len(o.HeldBy) != 0 {
-		t.Errorf("%d problems, other owners %v: %v", len(o.Problems), o.HeldBy, o.Problems)
+	o := f.writeClaim(alice, fullRequest())
+	if len(o.UnreadableRecords) != len(garbage) || len(o.OtherOwners) != 0 {
+		t.Errorf("%d problems, other owners %v: %v", len(o.UnreadableRecords), o.OtherOwners, o.UnreadableRecords)
 	}
-	for _, err := range o.Problems {
-		if !IsUnreadable(err) || !strings.Contains(err.Error(), annotationPrefix) {
+	for _, err := range o.UnreadableRecords {
+		if !IsUnreadableError(err) || !strings.Contains(err.Error(), annotationPrefix) {
 			t.Errorf("problem %v", err)
 		}
 	}
-	f.release(alice)
+	f.removeClaim(alice)
 	f.wantUnchanged(was)
 }
 
@@ -462,14 +462,14 @@ func TestOwnInvalidRecordAllowsClaimButNotRemoval(t *testing.T) {
 	f.server.foreignCordon(true) // it is unknown who cordoned
 	f.server.annotate(AnnotationKey(alice), "{")
 	was := f.server.currentNode()
-	if _, err := f.keeper.Release(t.Context(), alice); !IsUnreadable(err) {
+	if _, err := f.claimWriter.RemoveClaim(t.Context(), alice); !IsUnreadableError(err) {
 		t.Errorf("error %v", err)
 	}
 	f.wantUnchanged(was)
-	if o := f.hold(alice, fullRequest()); len(o.Problems) != 1 || o.Record.Cordon != Found {
+	if o := f.writeClaim(alice, fullRequest()); len(o.UnreadableRecords) != 1 || o.Record.Cordon != FoundCordon {
 		t.Errorf("outcome %+v", o)
 	}
-	f.release(alice)
+	f.removeClaim(alice)
 	if n := f.server.currentNode(); !n.Spec.Unschedulable || len(n.Annotations) != 0 {
 		t.Errorf("node %+v", n)
 	}
@@ -479,29 +479,29 @@ func TestI10BadRequestIsRefusedUnsent(t *testing.T) {
 	f := newFixture(t)
 	for _, tc := range []struct {
 		owner string
-		r     Request
+		r     ClaimSpec
 		says  string
 	}{
-		{"", Request{}, "owner: is empty"},
-		{"\xff", Request{}, "owner"},
-		{"x", Request{State: json.RawMessage("{")}, "state"},
-		{"x", Request{State: json.RawMessage(`"` + strings.Repeat("x", maxState) + `"`)}, "state: has 32770 bytes"},
-		{"x", Request{Reason: strings.Repeat("x", maxText+1)}, "reason"},
-		{"x", Request{Phase: "so so"}, `phase: "so so"`},
-		{"x", Request{Labels: map[string]string{"a b": ""}}, `label "a b"`},
-		{"x", Request{Labels: map[string]string{"a": "ü"}}, `label a: "ü"`},
-		{"x", Request{Labels: map[string]string{labelPrefix + "x": "y"}}, "reserved for the phase label"},
-		{"x", Request{Taints: []Taint{{Key: "a/b/c", Effect: "NoSchedule"}}}, "a/b/c"},
-		{"x", Request{Taints: []Taint{{Key: "A.com/c", Effect: "NoSchedule"}}}, "A.com/c"},
-		{"x", Request{Taints: []Taint{{Key: "a", Value: "-", Effect: "NoSchedule"}}}, "a=-:NoSchedule"},
-		{"x", Request{Taints: []Taint{{Key: "a", Effect: "Never"}}}, "NoSchedule, PreferNoSchedule, NoExecute"},
-		{"x", Request{Taints: []Taint{{Key: "a", Effect: "NoExecute"}, {Key: "a", Value: "b", Effect: "NoExecute"}}}, "twice"},
-		{"x", Request{Conditions: []Condition{{Type: "Ready", Reason: "R"}}}, "MaintenancePlanned"},
-		{"x", Request{Conditions: []Condition{{Type: DrainedCondition, Reason: "two words"}}}, "two words"},
-		{"x", Request{Conditions: []Condition{{Type: DrainedCondition}}}, `reason ""`},
-		{"x", Request{Conditions: []Condition{{Type: DrainedCondition, Reason: "R"}, {Type: DrainedCondition, Reason: "R"}}}, "twice"},
+		{"", ClaimSpec{}, "owner: is empty"},
+		{"\xff", ClaimSpec{}, "owner"},
+		{"x", ClaimSpec{State: json.RawMessage("{")}, "state"},
+		{"x", ClaimSpec{State: json.RawMessage(`"` + strings.Repeat("x", maxState) + `"`)}, "state: has 32770 bytes"},
+		{"x", ClaimSpec{Reason: strings.Repeat("x", maxText+1)}, "reason"},
+		{"x", ClaimSpec{Phase: "so so"}, `phase: "so so"`},
+		{"x", ClaimSpec{Labels: map[string]string{"a b": ""}}, `label "a b"`},
+		{"x", ClaimSpec{Labels: map[string]string{"a": "ü"}}, `label a: "ü"`},
+		{"x", ClaimSpec{Labels: map[string]string{labelPrefix + "x": "y"}}, "reserved for the phase label"},
+		{"x", ClaimSpec{Taints: []Taint{{Key: "a/b/c", Effect: "NoSchedule"}}}, "a/b/c"},
+		{"x", ClaimSpec{Taints: []Taint{{Key: "A.com/c", Effect: "NoSchedule"}}}, "A.com/c"},
+		{"x", ClaimSpec{Taints: []Taint{{Key: "a", Value: "-", Effect: "NoSchedule"}}}, "a=-:NoSchedule"},
+		{"x", ClaimSpec{Taints: []Taint{{Key: "a", Effect: "Never"}}}, "NoSchedule, PreferNoSchedule, NoExecute"},
+		{"x", ClaimSpec{Taints: []Taint{{Key: "a", Effect: "NoExecute"}, {Key: "a", Value: "b", Effect: "NoExecute"}}}, "twice"},
+		{"x", ClaimSpec{Conditions: []Condition{{Type: "Ready", Reason: "R"}}}, "MaintenancePlanned"},
+		{"x", ClaimSpec{Conditions: []Condition{{Type: DrainedCondition, Reason: "two words"}}}, "two words"},
+		{"x", ClaimSpec{Conditions: []Condition{{Type: DrainedCondition}}}, `reason ""`},
+		{"x", ClaimSpec{Conditions: []Condition{{Type: DrainedCondition, Reason: "R"}, {Type: DrainedCondition, Reason: "R"}}}, "twice"},
 	} {
-		_, err := f.keeper.Hold(t.Context(), tc.owner, tc.r)
+		_, err := f.claimWriter.WriteClaim(t.Context(), tc.owner, tc.r)
 		if err == nil || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%+v: error %v, want it to contain %q", tc.r, err, tc.says)
 		}
@@ -510,7 +510,7 @@ func TestI10BadRequestIsRefusedUnsent(t *testing.T) {
 		t.Errorf("requests %v", f.server.requests)
 	}
 	for _, pair := range [][2]string{{"", "uid"}, {"node", ""}} {
-		if _, err := New(f.server.client(), pair[0], pair[1]); err == nil {
+		if _, err := NewClaimWriter(f.server.client(), pair[0], pair[1]); err == nil {
 			t.Errorf("New(%q, %q) returned no error", pair[0], pair[1])
 		}
 	}
@@ -522,14 +522,14 @@ func TestClaimAndRemovalOverARealConnection(t *testing.T) {
 	t.Cleanup(listening.Close)
 	base, err := url.Parse(listening.URL)
 	must.NoError(t, err)
-	keeper, err := New(kubeapi.New(base, listening.Client(), "test"), nodeName, nodeUID)
+	keeper, err := NewClaimWriter(kubeapi.NewClient(base, listening.Client(), "test"), nodeName, nodeUID)
 	must.NoError(t, err)
-	f := &fixture{t: t, server: server, keeper: keeper}
+	f := &fixture{t: t, server: server, claimWriter: keeper}
 	was := server.currentNode()
-	f.hold(alice, fullRequest())
-	f.hold(bob, fullRequest())
-	f.release(alice)
-	f.release(bob)
+	f.writeClaim(alice, fullRequest())
+	f.writeClaim(bob, fullRequest())
+	f.removeClaim(alice)
+	f.removeClaim(bob)
 	f.wantUnchanged(was)
 }
 
@@ -538,27 +538,27 @@ func TestI3FailedConditionsStopNothingElse(t *testing.T) {
 		withRight bool // while the claim is written
 		left      int  // conditions that cannot be removed without the right
 	}{
-		"without the right":    {false, 0},
+		"without the right":                       {false, 0},
 		"the right is removed before the removal": {true, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			was := f.server.currentNode()
 			f.server.noStatus = !tt.withRight
-			o, err := f.keeper.Hold(t.Context(), alice, fullRequest())
-			if IsConditions(err) == tt.withRight || (err == nil) != tt.withRight {
+			o, err := f.claimWriter.WriteClaim(t.Context(), alice, fullRequest())
+			if IsConditionsError(err) == tt.withRight || (err == nil) != tt.withRight {
 				t.Fatalf("hold: %v", err)
 			}
-			if !o.Node.Spec.Unschedulable || len(o.Node.Spec.Taints) == 0 || o.Record.Cordon != Own {
+			if !o.Node.Spec.Unschedulable || len(o.Node.Spec.Taints) == 0 || o.Record.Cordon != OwnCordon {
 				t.Errorf("no claim: %+v", o.Node)
 			}
 			f.server.noStatus = true
-			o, err = f.keeper.Release(t.Context(), alice)
-			if IsConditions(err) != (tt.left > 0) || (err == nil) != (tt.left == 0) {
+			o, err = f.claimWriter.RemoveClaim(t.Context(), alice)
+			if IsConditionsError(err) != (tt.left > 0) || (err == nil) != (tt.left == 0) {
 				t.Fatalf("release: %v", err)
 			}
 			now := f.server.currentNode()
-			records, _ := List(now)
+			records, _ := ListRecords(now)
 			if now.Spec.Unschedulable || len(now.Spec.Taints) != len(was.Spec.Taints) || len(records) != tt.left {
 				t.Errorf("not restored: %+v, records %+v", now, records)
 			}
@@ -566,7 +566,7 @@ func TestI3FailedConditionsStopNothingElse(t *testing.T) {
 				t.Errorf("the rest is recorded as %+v", records[0])
 			}
 			f.server.noStatus = false
-			f.release(alice)
+			f.removeClaim(alice)
 			f.wantUnchanged(was)
 		})
 	}
@@ -574,11 +574,11 @@ func TestI3FailedConditionsStopNothingElse(t *testing.T) {
 
 func TestRemovingToolsExcludesOwnTaints(t *testing.T) {
 	f := newFixture(t)
-	check.Equal(t, []string(nil), Others(f.server.currentNode()))
+	check.Equal(t, []string(nil), RemovingTools(f.server.currentNode()))
 	hint := Taint{Key: "ToBeDeletedByClusterAutoscaler", Value: "us", Effect: "NoSchedule"}
-	o := f.hold(alice, Request{Taints: []Taint{hint}})
-	check.Equal(t, []string(nil), Others(o.Node))
-	f.release(alice)
+	o := f.writeClaim(alice, ClaimSpec{Taints: []Taint{hint}})
+	check.Equal(t, []string(nil), RemovingTools(o.Node))
+	f.removeClaim(alice)
 	f.server.foreignTaint("ToBeDeletedByClusterAutoscaler", "NoSchedule", "1700000000")
 	f.server.foreignTaint("karpenter.sh/disrupted", "NoSchedule", "x")
 	f.server.foreignTaint("prefix.remediator.kubernetes.azure.com/unschedulable", "NoSchedule", "x")
@@ -588,5 +588,5 @@ func TestRemovingToolsExcludesOwnTaints(t *testing.T) {
 		"Karpenter (taint karpenter.sh/disrupted=x:NoSchedule)",
 		"AKS node auto-drain (taint prefix.remediator.kubernetes.azure.com/unschedulable=x:NoSchedule)",
 	}
-	check.Equal(t, want, Others(f.server.currentNode()))
+	check.Equal(t, want, RemovingTools(f.server.currentNode()))
 }

@@ -17,14 +17,14 @@ import (
 // each owner was told that it has.
 type model struct {
 	server *apiServer
-	keeper *Keeper
+	keeper *ClaimWriter
 
 	cordoned   bool              // by others, as far as it can be known
 	taints     map[string]string // of others
 	labels     map[string]string
 	conditions map[string]string
 
-	claims  map[string]Request         // by owner, once Hold returned without error
+	claims  map[string]ClaimSpec       // by owner, once Hold returned without error
 	removed map[string]map[string]bool // what others removed since then
 }
 
@@ -39,11 +39,11 @@ var (
 
 func newModel(t *rapid.T) *model {
 	server := newAPIServer(t)
-	keeper, err := New(server.client(), nodeName, nodeUID)
+	keeper, err := NewClaimWriter(server.client(), nodeName, nodeUID)
 	must.NoError(t, err)
 	return &model{
 		server: server, keeper: keeper, taints: map[string]string{}, labels: map[string]string{},
-		conditions: map[string]string{}, claims: map[string]Request{}, removed: map[string]map[string]bool{},
+		conditions: map[string]string{}, claims: map[string]ClaimSpec{}, removed: map[string]map[string]bool{},
 	}
 }
 
@@ -88,12 +88,12 @@ func (w *model) foreignCordon(on bool) {
 }
 
 func ownsCordon(node *kubeapi.Node) bool {
-	records, _ := List(node)
-	return slices.ContainsFunc(records, func(r Record) bool { return r.Cordon == Own })
+	records, _ := ListRecords(node)
+	return slices.ContainsFunc(records, func(r Record) bool { return r.Cordon == OwnCordon })
 }
 
-func drawRequest(t *rapid.T) Request {
-	r := Request{
+func drawRequest(t *rapid.T) ClaimSpec {
+	r := ClaimSpec{
 		Unschedulable: rapid.Bool().Draw(t, "unschedulable"),
 		Phase:         rapid.SampledFrom([]Phase{"", Cordoned, Draining, Drained}).Draw(t, "phase"),
 		Labels:        map[string]string{},
@@ -138,14 +138,14 @@ func (w *model) hold(t *rapid.T) {
 	owner, r := rapid.SampledFrom(owners).Draw(t, "owner"), drawRequest(t)
 	for _, other := range owners {
 		if other != owner && rapid.IntRange(0, 3).Draw(t, "replaces "+other) == 0 {
-			r.Replaces = append(r.Replaces, other)
+			r.ReplacedOwners = append(r.ReplacedOwners, other)
 			delete(w.claims, other)
 		}
 	}
 	w.drawDisturbance(t)
 	delete(w.claims, owner) // until Hold returns without error
 	w.removed[owner] = map[string]bool{}
-	if w.call(t, func() error { _, err := w.keeper.Hold(t.Context(), owner, r); return err }) {
+	if w.call(t, func() error { _, err := w.keeper.WriteClaim(t.Context(), owner, r); return err }) {
 		w.claims[owner] = r
 		w.removed[owner] = map[string]bool{}
 		if r.Unschedulable { // then every owner knows it
@@ -153,7 +153,7 @@ func (w *model) hold(t *rapid.T) {
 				delete(spoilt, "cordon")
 			}
 		}
-		w.wantNoChange(t, func() (Outcome, error) { return w.keeper.Hold(t.Context(), owner, r) })
+		w.wantNoChange(t, func() (ClaimResult, error) { return w.keeper.WriteClaim(t.Context(), owner, r) })
 	}
 }
 
@@ -161,8 +161,8 @@ func (w *model) release(t *rapid.T) {
 	owner := rapid.SampledFrom(owners).Draw(t, "owner")
 	w.drawDisturbance(t)
 	delete(w.claims, owner)
-	if w.call(t, func() error { _, err := w.keeper.Release(t.Context(), owner); return err }) {
-		w.wantNoChange(t, func() (Outcome, error) { return w.keeper.Release(t.Context(), owner) })
+	if w.call(t, func() error { _, err := w.keeper.RemoveClaim(t.Context(), owner); return err }) {
+		w.wantNoChange(t, func() (ClaimResult, error) { return w.keeper.RemoveClaim(t.Context(), owner) })
 	}
 }
 
@@ -177,7 +177,7 @@ func (w *model) call(t *rapid.T, call func() error) bool {
 }
 
 // wantNoChange repeats a call, which must change nothing.
-func (w *model) wantNoChange(t *rapid.T, call func() (Outcome, error)) {
+func (w *model) wantNoChange(t *rapid.T, call func() (ClaimResult, error)) {
 	w.server.countWrites()
 	o, err := call()
 	must.NoError(t, err)
@@ -215,7 +215,7 @@ func (w *model) checkForeign(t *rapid.T, node *kubeapi.Node) {
 
 // checkRecorded checks that everything of ours on the node is in a record, so it will be removed.
 func (w *model) checkRecorded(t *rapid.T, node *kubeapi.Node) {
-	records, problems := List(node)
+	records, problems := ListRecords(node)
 	if len(problems) != 0 {
 		t.Errorf("own records are unreadable: %v", problems)
 	}
@@ -247,7 +247,7 @@ func (w *model) checkRecorded(t *rapid.T, node *kubeapi.Node) {
 }
 
 // checkClaimed checks that everything an owner claimed is there, unless another user removed it.
-func (w *model) checkClaimed(t *rapid.T, node *kubeapi.Node, owner string, r Request) {
+func (w *model) checkClaimed(t *rapid.T, node *kubeapi.Node, owner string, r ClaimSpec) {
 	taints, labels, conditions := listOnNode(node)
 	missing := func(key string, there bool) {
 		if !there && !w.removed[owner][key] {
@@ -288,14 +288,14 @@ func TestI3HoldsForAnyInterleavingOfOwnersAndCrashes(t *testing.T) {
 func runInterleaving(t *rapid.T) {
 	w := newModel(t)
 	t.Repeat(map[string]func(*rapid.T){
-		"claim":       w.hold,
-		"claim more":  w.hold, // twice as often as the others
-		"remove":    w.release,
+		"claim":          w.hold,
+		"claim more":     w.hold, // twice as often as the others
+		"remove":         w.release,
 		"foreign change": func(t *rapid.T) { w.drawForeignChange(t)() },
-		"":           w.check,
+		"":               w.check,
 	})
 	for _, owner := range owners {
-		if _, err := w.keeper.Release(t.Context(), owner); err != nil {
+		if _, err := w.keeper.RemoveClaim(t.Context(), owner); err != nil {
 			t.Fatal(err)
 		}
 		delete(w.claims, owner)

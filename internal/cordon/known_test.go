@@ -34,11 +34,11 @@ func (f *fixture) wantRequests(situation string, want ...string) {
 
 func TestRecentlySeenNodeIsNotReadAgain(t *testing.T) {
 	f := newFixture(t)
-	f.keeper.See(f.server.currentNode())
+	f.claimWriter.ObserveNode(f.server.currentNode())
 	f.requestsSince()
-	f.hold(alice, fullRequest())
+	f.writeClaim(alice, fullRequest())
 	f.wantRequests("seen", patch, patchStatus)
-	f.release(alice)
+	f.removeClaim(alice)
 	f.wantRequests("not seen since", get, patchStatus, patch)
 }
 
@@ -47,9 +47,9 @@ func TestCachedNodeNeverOverridesTheAPIServer(t *testing.T) {
 		f := newFixture(t)
 		old := f.server.currentNode()
 		f.server.foreignTaint("example.com/team", "NoExecute", "blue")
-		f.keeper.See(old)
+		f.claimWriter.ObserveNode(old)
 		f.requestsSince()
-		f.hold(alice, fullRequest())
+		f.writeClaim(alice, fullRequest())
 		f.wantRequests("an old state", patch, get, patch, patchStatus)
 		if n := f.server.currentNode(); len(n.Spec.Taints) != 2 {
 			t.Errorf("taints %v: want the foreign taint and ours", n.Spec.Taints)
@@ -57,27 +57,27 @@ func TestCachedNodeNeverOverridesTheAPIServer(t *testing.T) {
 	})
 	t.Run("when nothing seems left to do", func(t *testing.T) {
 		f := newFixture(t)
-		f.hold(alice, fullRequest())
+		f.writeClaim(alice, fullRequest())
 		held := f.server.currentNode()
 		f.server.foreignCordon(false)
-		f.keeper.See(held)
-		if o := f.hold(alice, fullRequest()); !o.Uncordoned || !f.server.currentNode().Spec.Unschedulable {
+		f.claimWriter.ObserveNode(held)
+		if o := f.writeClaim(alice, fullRequest()); !o.WasUncordoned || !f.server.currentNode().Spec.Unschedulable {
 			t.Errorf("%+v: want it cordoned again", o)
 		}
 	})
 	t.Run("when there seems to be no record", func(t *testing.T) {
 		f := newFixture(t)
 		was := f.server.currentNode()
-		f.hold(alice, fullRequest())
-		f.keeper.See(was)
-		f.release(alice)
+		f.writeClaim(alice, fullRequest())
+		f.claimWriter.ObserveNode(was)
+		f.removeClaim(alice)
 		f.wantUnchanged(was)
 	})
 	t.Run("when it is another node", func(t *testing.T) {
 		f := newFixture(t)
-		f.keeper.See(&kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Name: nodeName, UID: "another"}})
+		f.claimWriter.ObserveNode(&kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Name: nodeName, UID: "another"}})
 		f.requestsSince()
-		f.hold(alice, fullRequest())
+		f.writeClaim(alice, fullRequest())
 		f.wantRequests("another", get, patch, patchStatus)
 	})
 }
@@ -86,22 +86,22 @@ func TestI3DeferredConditionsAreRecordedAndRemoved(t *testing.T) {
 	f := newFixture(t)
 	was := f.server.currentNode()
 	later := fullRequest()
-	later.Later = true
+	later.DeferConditions = true
 	f.requestsSince()
-	f.hold(alice, later)
+	f.writeClaim(alice, later)
 	f.wantRequests("later", get, patch)
-	records, _ := List(f.server.currentNode())
+	records, _ := ListRecords(f.server.currentNode())
 	if len(records) != 1 || len(records[0].Conditions) != 1 || len(f.server.currentNode().Status.Conditions) != 1 {
 		t.Fatalf("records %+v: want the condition recorded but not set", records)
 	}
-	f.hold(alice, later)
+	f.writeClaim(alice, later)
 	f.wantRequests("later, again", get)
-	f.hold(alice, fullRequest())
+	f.writeClaim(alice, fullRequest())
 	f.wantRequests("now", get, patchStatus)
 	if c := f.server.currentNode().Status.Conditions; len(c) != 2 || c[1].Type != DrainInProgress {
 		t.Errorf("conditions %+v", c)
 	}
-	f.release(alice)
+	f.removeClaim(alice)
 	f.wantUnchanged(was)
 }
 
@@ -124,19 +124,19 @@ func TestI3StaleReadLeavesNoClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		was := f.server.currentNode()
-		held := f.hold(alice, fullRequest()).Node
+		held := f.writeClaim(alice, fullRequest()).Node
 		f.server.foreignTaint("example.com/team", "NoExecute", "blue") // so the cached node conflicts
-		api := &staleAPI{API: f.keeper.api, old: was, left: 3}
-		f.keeper.api = api
-		f.keeper.See(held)
-		f.release(alice)
-		if records, _ := List(f.server.currentNode()); len(records) != 0 || f.server.currentNode().Spec.Unschedulable {
+		api := &staleAPI{API: f.claimWriter.api, old: was, left: 3}
+		f.claimWriter.api = api
+		f.claimWriter.ObserveNode(held)
+		f.removeClaim(alice)
+		if records, _ := ListRecords(f.server.currentNode()); len(records) != 0 || f.server.currentNode().Spec.Unschedulable {
 			t.Errorf("records %+v on a node that is cordoned: %t, want none", records, f.server.currentNode().Spec.Unschedulable)
 		}
-		f.hold(alice, fullRequest())
+		f.writeClaim(alice, fullRequest())
 		api.left = 1000
-		f.keeper.See(f.server.currentNode())
+		f.claimWriter.ObserveNode(f.server.currentNode())
 		f.server.foreignTaint("example.com/team", "NoSchedule", "red")
-		check.ErrorContains(t, check.Err(f.keeper.Release(t.Context(), alice)), "seen before")
+		check.ErrorContains(t, check.Err(f.claimWriter.RemoveClaim(t.Context(), alice)), "seen before")
 	})
 }

@@ -7,23 +7,23 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// Others returns the tools that are removing the node, by their taints. Such a node is left alone (invariant I6). A
+// RemovingTools returns the tools that are removing the node, by their taints. Such a node is left alone (invariant I6). A
 // taint that Slipway set does not count.
-func Others(node *kubeapi.Node) []string {
-	records, _ := List(node)
+func RemovingTools(node *kubeapi.Node) []string {
+	records, _ := ListRecords(node)
 	var found []string
 	for _, t := range node.Spec.Taints {
 		taint := Taint{Key: t.Key, Value: t.Value, Effect: t.Effect}
 		ours := slices.ContainsFunc(records, func(r Record) bool { return slices.Contains(r.Taints, taint) })
-		if tool := RemovingTool(t.Key); tool != "" && !ours {
+		if tool := RemovingToolOfTaint(t.Key); tool != "" && !ours {
 			found = append(found, tool+" (taint "+taint.String()+")")
 		}
 	}
 	return found
 }
 
-// RemovingTool returns the tool that sets a taint with this key on a node that it removes; empty for any other key.
-func RemovingTool(taintKey string) string {
+// RemovingToolOfTaint returns the tool that sets a taint with this key on a node that it removes; empty for any other key.
+func RemovingToolOfTaint(taintKey string) string {
 	switch {
 	case taintKey == "ToBeDeletedByClusterAutoscaler":
 		return "cluster-autoscaler"

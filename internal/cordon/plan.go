@@ -58,7 +58,7 @@ type planner struct {
 func newPlanner(node *kubeapi.Node, owner string, replaces ...string) *planner {
 	p := &planner{node: node}
 	p.annotations, p.labels = map[string]*string{}, map[string]*string{}
-	records, problems := List(node)
+	records, problems := ListRecords(node)
 	p.problems = problems
 	for _, r := range records {
 		switch {
@@ -81,7 +81,7 @@ func newPlanner(node *kubeapi.Node, owner string, replaces ...string) *planner {
 // takeOverClaims moves the claims of a replaced owner to this owner, and removes its record. What this owner does not
 // need is then removed like any outdated part of its claim.
 func (p *planner) takeOverClaims(r Record) {
-	if p.ownRecord.Cordon != Own && r.Cordon != "" {
+	if p.ownRecord.Cordon != OwnCordon && r.Cordon != "" {
 		p.ownRecord.Cordon = r.Cordon
 	}
 	p.ownRecord.Taints = append(slices.Clone(p.ownRecord.Taints), r.Taints...)
@@ -89,7 +89,7 @@ func (p *planner) takeOverClaims(r Record) {
 		there, labelled := p.node.Labels[key]
 		return labelled && there == value
 	})
-	p.ownRecord.Conditions = mergeClaims(p.ownRecord.Conditions, r.Conditions, func(kind string, c Claim) bool {
+	p.ownRecord.Conditions = mergeClaims(p.ownRecord.Conditions, r.Conditions, func(kind string, c ConditionClaim) bool {
 		on := p.currentCondition(kind)
 		return on != nil && c.matches(on)
 	})
@@ -112,8 +112,8 @@ func mergeClaims[V any](own, other map[string]V, isOnNode func(string, V) bool) 
 // planClaim plans the next step towards the request. It replaces a record of the owner that cannot be parsed, because
 // such a record must not prevent a drain. What that record claimed counts as not ours. With conditions false,
 // conditions are recorded and not written.
-func planClaim(node *kubeapi.Node, owner string, r Request, now time.Time, conditions bool) (plan, error) {
-	p := newPlanner(node, owner, r.Replaces...)
+func planClaim(node *kubeapi.Node, owner string, r ClaimSpec, now time.Time, conditions bool) (plan, error) {
+	p := newPlanner(node, owner, r.ReplacedOwners...)
 	p.now = now.UTC().Truncate(time.Second)
 	p.nextRecord = Record{Owner: owner, Reason: r.Reason, Since: p.ownRecord.Since, Phase: r.Phase, State: r.normalizedState()}
 	if p.ownRecord.Owner == "" {
@@ -121,7 +121,7 @@ func planClaim(node *kubeapi.Node, owner string, r Request, now time.Time, condi
 	}
 	p.planCordon(r.Unschedulable)
 	p.planTaints(r.Taints)
-	if r.LabelOwnCordon && p.nextRecord.Cordon != Own {
+	if r.LabelOnlyOwnCordon && p.nextRecord.Cordon != OwnCordon {
 		r.Labels = nil
 	}
 	p.planLabels(r.Labels)
@@ -167,19 +167,19 @@ func planRemoval(node *kubeapi.Node, owner string, conditions bool) (plan, error
 
 // planCordon plans spec.unschedulable.
 func (p *planner) planCordon(wanted bool) {
-	held := slices.ContainsFunc(p.otherRecords, func(r Record) bool { return r.Cordon == Own })
-	switch ours := p.ownRecord.Cordon == Own || held; {
+	held := slices.ContainsFunc(p.otherRecords, func(r Record) bool { return r.Cordon == OwnCordon })
+	switch ours := p.ownRecord.Cordon == OwnCordon || held; {
 	case wanted && p.node.Spec.Unschedulable && ours:
-		p.nextRecord.Cordon = Own
+		p.nextRecord.Cordon = OwnCordon
 	case wanted && p.node.Spec.Unschedulable:
-		p.nextRecord.Cordon = Found
+		p.nextRecord.Cordon = FoundCordon
 		p.notOurs = append(p.notOurs, "spec.unschedulable")
 	case wanted:
 		p.uncordoned = p.ownRecord.Cordon != ""
-		p.nextRecord.Cordon = Own
+		p.nextRecord.Cordon = OwnCordon
 		p.unschedulable = new(true)
 		p.adoptCordon()
-	case p.ownRecord.Cordon == Own && !held && p.node.Spec.Unschedulable:
+	case p.ownRecord.Cordon == OwnCordon && !held && p.node.Spec.Unschedulable:
 		p.unschedulable = new(false)
 	}
 }
@@ -188,8 +188,8 @@ func (p *planner) planCordon(wanted bool) {
 // the node is schedulable. So the last owner has to remove the new one.
 func (p *planner) adoptCordon() {
 	for _, r := range p.otherRecords {
-		if r.Cordon == Found {
-			r.Cordon = Own
+		if r.Cordon == FoundCordon {
+			r.Cordon = OwnCordon
 			p.writeRecord(r)
 		}
 	}

@@ -37,46 +37,46 @@ func TestI3CordonOriginDecidesItsRemoval(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		node   *kubeapi.Node
-		change *bool  // of spec.unschedulable
-		cordon Cordon // in Alice's record afterwards
-		hold   bool   // false removes the claim
+		change *bool        // of spec.unschedulable
+		cordon CordonOrigin // in Alice's record afterwards
+		hold   bool         // false removes the claim
 	}{
-		{"claim a schedulable node", nodeWith(t, nil), yes, Own, true},
-		{"claim a node cordoned by others", nodeWith(t, cordoned), nil, Found, true},
-		{"claim again", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}), nil, Own, true},
-		{"claim a found cordon again", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Found}), nil, Found, true},
-		{"claim after Bob, who cordoned", nodeWith(t, cordoned, Record{Owner: bob, Cordon: Own}), nil, Own, true},
-		{"claim after Bob, who found a cordon", nodeWith(t, cordoned, Record{Owner: bob, Cordon: Found}), nil, Found, true},
-		{"claim after Bob, who did not cordon", nodeWith(t, cordoned, Record{Owner: bob}), nil, Found, true},
-		{"replace Carol, who cordoned", nodeWith(t, cordoned, Record{Owner: carol, Cordon: Own}), nil, Own, true},
+		{"claim a schedulable node", nodeWith(t, nil), yes, OwnCordon, true},
+		{"claim a node cordoned by others", nodeWith(t, cordoned), nil, FoundCordon, true},
+		{"claim again", nodeWith(t, cordoned, Record{Owner: alice, Cordon: OwnCordon}), nil, OwnCordon, true},
+		{"claim a found cordon again", nodeWith(t, cordoned, Record{Owner: alice, Cordon: FoundCordon}), nil, FoundCordon, true},
+		{"claim after Bob, who cordoned", nodeWith(t, cordoned, Record{Owner: bob, Cordon: OwnCordon}), nil, OwnCordon, true},
+		{"claim after Bob, who found a cordon", nodeWith(t, cordoned, Record{Owner: bob, Cordon: FoundCordon}), nil, FoundCordon, true},
+		{"claim after Bob, who did not cordon", nodeWith(t, cordoned, Record{Owner: bob}), nil, FoundCordon, true},
+		{"replace Carol, who cordoned", nodeWith(t, cordoned, Record{Owner: carol, Cordon: OwnCordon}), nil, OwnCordon, true},
 		{
 			"replace Carol, who cordoned after we found a cordon",
-			nodeWith(t, cordoned, Record{Owner: alice, Cordon: Found}, Record{Owner: carol, Cordon: Own}), nil, Own, true,
+			nodeWith(t, cordoned, Record{Owner: alice, Cordon: FoundCordon}, Record{Owner: carol, Cordon: OwnCordon}), nil, OwnCordon, true,
 		},
 		{
 			"replace Carol, who found our cordon",
-			nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}, Record{Owner: carol, Cordon: Found}), nil, Own, true,
+			nodeWith(t, cordoned, Record{Owner: alice, Cordon: OwnCordon}, Record{Owner: carol, Cordon: FoundCordon}), nil, OwnCordon, true,
 		},
-		{"claim again after an uncordon", nodeWith(t, nil, Record{Owner: alice, Cordon: Own}), yes, Own, true},
-		{"claim again after the found cordon ended", nodeWith(t, nil, Record{Owner: alice, Cordon: Found}), yes, Own, true},
+		{"claim again after an uncordon", nodeWith(t, nil, Record{Owner: alice, Cordon: OwnCordon}), yes, OwnCordon, true},
+		{"claim again after the found cordon ended", nodeWith(t, nil, Record{Owner: alice, Cordon: FoundCordon}), yes, OwnCordon, true},
 
-		{"remove our own cordon", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}), no, "", false},
-		{"remove a claim with a found cordon", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Found}), nil, "", false},
+		{"remove our own cordon", nodeWith(t, cordoned, Record{Owner: alice, Cordon: OwnCordon}), no, "", false},
+		{"remove a claim with a found cordon", nodeWith(t, cordoned, Record{Owner: alice, Cordon: FoundCordon}), nil, "", false},
 		{
-			"remove before Bob", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}, Record{Owner: bob, Cordon: Own}),
+			"remove before Bob", nodeWith(t, cordoned, Record{Owner: alice, Cordon: OwnCordon}, Record{Owner: bob, Cordon: OwnCordon}),
 			nil, "", false,
 		},
 		{
-			"remove a cordon that Bob does not need", nodeWith(t, cordoned, Record{Owner: alice, Cordon: Own}, Record{Owner: bob}),
+			"remove a cordon that Bob does not need", nodeWith(t, cordoned, Record{Owner: alice, Cordon: OwnCordon}, Record{Owner: bob}),
 			no, "", false,
 		},
-		{"remove after an uncordon", nodeWith(t, nil, Record{Owner: alice, Cordon: Own}), nil, "", false},
+		{"remove after an uncordon", nodeWith(t, nil, Record{Owner: alice, Cordon: OwnCordon}), nil, "", false},
 		{"remove without a record", nodeWith(t, cordoned), nil, "", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p, err := planRemoval(tc.node, alice, true)
 			if tc.hold {
-				p, err = planClaim(tc.node, alice, Request{Unschedulable: true, Replaces: []string{carol}}, noon, true)
+				p, err = planClaim(tc.node, alice, ClaimSpec{Unschedulable: true, ReplacedOwners: []string{carol}}, noon, true)
 			}
 			must.NoError(t, err)
 			check.Equal(t, tc.change, p.unschedulable)
@@ -96,8 +96,8 @@ func TestPlanIsSentAsMinimalPatch(t *testing.T) {
 			Type: DrainInProgress, Status: "True", Reason: "Preempt", LastTransitionTime: noon,
 		}}
 	}, Record{
-		Owner: alice, Cordon: Own, Taints: []Taint{{Key: "k", Effect: "NoSchedule"}}, Phase: Draining,
-		Conditions: map[string]Claim{DrainInProgress: {Since: noon, Reason: "Preempt"}},
+		Owner: alice, Cordon: OwnCordon, Taints: []Taint{{Key: "k", Effect: "NoSchedule"}}, Phase: Draining,
+		Conditions: map[string]ConditionClaim{DrainInProgress: {Since: noon, Reason: "Preempt"}},
 	})
 	over := nodeWith(t, func(n *kubeapi.Node) {
 		*n = *held
@@ -106,12 +106,12 @@ func TestPlanIsSentAsMinimalPatch(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		node   *kubeapi.Node
-		hold   *Request
+		hold   *ClaimSpec
 		status bool
 		patch  string
 	}{
 		{
-			"one patch has the record and the cordon", nodeWith(t, nil), &Request{
+			"one patch has the record and the cordon", nodeWith(t, nil), &ClaimSpec{
 				Reason: "R", Unschedulable: true,
 				Conditions: []Condition{{Type: DrainInProgress, Reason: "Preempt"}},
 			}, false,
@@ -121,7 +121,7 @@ func TestPlanIsSentAsMinimalPatch(t *testing.T) {
 				`"resourceVersion":"7"},"spec":{"unschedulable":true}}`,
 		},
 		{
-			"the condition comes after its record", over, &Request{
+			"the condition comes after its record", over, &ClaimSpec{
 				Unschedulable: true, Phase: Draining,
 				Taints:     []Taint{{Key: "k", Effect: "NoSchedule"}},
 				Conditions: []Condition{{Type: DrainInProgress, Reason: "Preempt", Message: "M"}},
@@ -166,7 +166,7 @@ func TestFoundCordonGetsNoOwnCordonLabel(t *testing.T) {
 	}{{false, true, true}, {true, true, false}, {true, false, true}} {
 		node := nodeWith(t, nil)
 		node.Spec.Unschedulable = tt.found
-		p, err := planClaim(node, "azure-E", Request{Unschedulable: true, Labels: labels, LabelOwnCordon: tt.own}, time.Now(), true)
+		p, err := planClaim(node, "azure-E", ClaimSpec{Unschedulable: true, Labels: labels, LabelOnlyOwnCordon: tt.own}, time.Now(), true)
 		must.NoError(t, err)
 		if _, set := p.labels["mechanic.cordoned"]; set != tt.want {
 			t.Errorf("found cordoned %t, only with own cordon %t: label set %t", tt.found, tt.own, set)

@@ -21,15 +21,15 @@ const (
 )
 
 // AnnotationKey returns the key of an owner's record on a node.
-func AnnotationKey(owner string) string { return annotationPrefix + Key(owner) }
+func AnnotationKey(owner string) string { return annotationPrefix + ToKeyName(owner) }
 
 // LabelKey returns the key of an owner's phase label. It is also a label selector for the nodes with a claim of the
 // owner.
-func LabelKey(owner string) string { return labelPrefix + Key(owner) }
+func LabelKey(owner string) string { return labelPrefix + ToKeyName(owner) }
 
-// Key converts an owner's name to the name part of a label or annotation key. A valid name stays as it is. Any other
+// ToKeyName converts an owner's name to the name part of a label or annotation key. A valid name stays as it is. Any other
 // name keeps its valid characters and gets a hash of the owner. The same owner always has the same key.
-func Key(owner string) string {
+func ToKeyName(owner string) string {
 	if owner != "" && isValidValue(owner) {
 		return owner
 	}
@@ -63,36 +63,36 @@ type Record struct {
 	// Since is when the owner first claimed the node, in seconds.
 	Since time.Time `json:"since"`
 	// Cordon says who set spec.unschedulable; empty if the owner did not request a cordon.
-	Cordon Cordon `json:"cordon,omitempty"`
+	Cordon CordonOrigin `json:"cordon,omitempty"`
 	// Taints, Labels and Conditions are ours: set by this owner, or shared with another owner that set them.
-	Taints     []Taint           `json:"taints,omitempty"`
-	Labels     map[string]string `json:"labels,omitempty"`
-	Conditions map[string]Claim  `json:"conditions,omitempty"`
+	Taints     []Taint                   `json:"taints,omitempty"`
+	Labels     map[string]string         `json:"labels,omitempty"`
+	Conditions map[string]ConditionClaim `json:"conditions,omitempty"`
 	// Phase is the value of the phase label.
 	Phase Phase           `json:"phase,omitempty"`
 	State json.RawMessage `json:"state,omitempty"`
 }
 
-// Cordon says who set a cordon.
-type Cordon string
+// CordonOrigin says who set a cordon.
+type CordonOrigin string
 
 // The values of Cordon.
 const (
-	// Own is a cordon that Slipway set. The last owner removes it.
-	Own Cordon = "own"
-	// Found is a cordon that existed before. It stays.
-	Found Cordon = "found"
+	// OwnCordon is a cordon that Slipway set. The last owner removes it.
+	OwnCordon CordonOrigin = "own"
+	// FoundCordon is a cordon that existed before. It stays.
+	FoundCordon CordonOrigin = "found"
 )
 
-// Claim identifies a condition on the node as ours.
-type Claim struct {
+// ConditionClaim identifies a condition on the node as ours.
+type ConditionClaim struct {
 	Since  time.Time `json:"since"` // lastTransitionTime, in seconds
 	Reason string    `json:"reason"`
 }
 
 // matches reports whether a condition on the node is the claimed one. If another writer set it again, or to False, it
 // is not ours any more.
-func (c Claim) matches(on *kubeapi.Condition) bool {
+func (c ConditionClaim) matches(on *kubeapi.Condition) bool {
 	return on.Status == "True" && on.Reason == c.Reason && on.LastTransitionTime.Equal(c.Since)
 }
 
@@ -106,7 +106,7 @@ func (r Record) encode() (string, error) {
 
 // ListRecords returns the records on a node, oldest first. For each annotation with our prefix that cannot be parsed,
 // it returns an [*UnreadableError]. Such an annotation is not a claim, and stays.
-func List(node *kubeapi.Node) (records []Record, problems []error) {
+func ListRecords(node *kubeapi.Node) (records []Record, problems []error) {
 	for key, value := range node.Annotations {
 		if !strings.HasPrefix(key, annotationPrefix) {
 			continue
@@ -138,8 +138,8 @@ func decodeRecord(key, value string) (Record, error) {
 	if r.Owner == "" || AnnotationKey(r.Owner) != key {
 		return fail(fmt.Errorf("owner: %q: does not match the annotation key", r.Owner))
 	}
-	if r.Cordon != "" && r.Cordon != Own && r.Cordon != Found {
-		return fail(fmt.Errorf("cordon: %q: want %q, %q or none", r.Cordon, Own, Found))
+	if r.Cordon != "" && r.Cordon != OwnCordon && r.Cordon != FoundCordon {
+		return fail(fmt.Errorf("cordon: %q: want %q, %q or none", r.Cordon, OwnCordon, FoundCordon))
 	}
 	return r, nil
 }
@@ -160,8 +160,8 @@ func (e *UnreadableError) Error() string {
 
 func (e *UnreadableError) Unwrap() error { return e.Err }
 
-// IsUnreadable reports whether err is an [*UnreadableError].
-func IsUnreadable(err error) bool {
+// IsUnreadableError reports whether err is an [*UnreadableError].
+func IsUnreadableError(err error) bool {
 	var unreadable *UnreadableError
 	return errors.As(err, &unreadable)
 }

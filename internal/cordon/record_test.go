@@ -21,7 +21,7 @@ func TestOwnerKeyIsItsNameOrAHash(t *testing.T) {
 		"azure/evt 1":           "azure-evt-1-1e129cde706e665d",
 		"-":                     "3973e022e93220f9",
 	} {
-		if got := Key(owner); got != want {
+		if got := ToKeyName(owner); got != want {
 			t.Errorf("Key(%q) = %q, want %q", owner, got, want)
 		}
 	}
@@ -35,8 +35,8 @@ func TestAnyOwnerNameMakesAUniqueValidKey(t *testing.T) {
 				t.Errorf("owner %q has the key %q", a, key)
 			}
 		}
-		if (a == b) != (Key(a) == Key(b)) {
-			t.Errorf("owners %q and %q have the keys %q and %q", a, b, Key(a), Key(b))
+		if (a == b) != (ToKeyName(a) == ToKeyName(b)) {
+			t.Errorf("owners %q and %q have the keys %q and %q", a, b, ToKeyName(a), ToKeyName(b))
 		}
 	})
 }
@@ -47,7 +47,7 @@ func TestRecordsAreListedOldestFirst(t *testing.T) {
 		f.server.annotate(AnnotationKey(owner), `{"owner":"`+owner+`","since":"`+since+`","later":"field"}`)
 	}
 	f.server.annotate("example.com/cordon", "{")
-	records, problems := List(f.server.currentNode())
+	records, problems := ListRecords(f.server.currentNode())
 	var got []string
 	for _, r := range records {
 		got = append(got, r.Owner)
@@ -65,11 +65,11 @@ func FuzzAnnotationsOfAnyContent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, owner, value string) {
 		key := AnnotationKey(owner)
 		node := &kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: map[string]string{key: value}}}
-		records, problems := List(node)
+		records, problems := ListRecords(node)
 		if len(records)+len(problems) != 1 {
 			t.Fatalf("%d records and %d problems for one annotation", len(records), len(problems))
 		}
-		other := "another-" + Key(owner)
+		other := "another-" + ToKeyName(owner)
 		for _, plan := range []func() (plan, error){
 			func() (plan, error) { return planClaim(node, other, fullRequest(), time.Unix(1, 0), true) },
 			func() (plan, error) { return planRemoval(node, other, true) },

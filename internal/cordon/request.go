@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Request is the claim that an owner needs on the node.
-type Request struct {
+// ClaimSpec is the claim that an owner needs on the node.
+type ClaimSpec struct {
 	// Reason explains the claim to people.
 	Reason string
 	// Unschedulable cordons the node.
@@ -17,19 +17,19 @@ type Request struct {
 	// Taints must differ in key or effect.
 	Taints []Taint
 	Labels map[string]string
-	// LabelOwnCordon sets the labels only while the node's cordon is ours ([Own]).
-	LabelOwnCordon bool
+	// LabelOnlyOwnCordon sets the labels only while the node's cordon is ours ([Own]).
+	LabelOnlyOwnCordon bool
 	// Conditions must differ in type. They are set with status True.
 	Conditions []Condition
-	// Later delays the conditions: new ones are recorded but not set. A second Hold without Later sets them with one
+	// DeferConditions delays the conditions: new ones are recorded but not set. A second Hold without Later sets them with one
 	// more request. Use it if something else is more urgent.
-	Later bool
+	DeferConditions bool
 	// Phase is the value of the label [LabelKey]. With it, one list request finds all nodes of an owner. An empty
 	// phase sets no label.
 	Phase Phase
-	// Replaces names owners with claims that this claim replaces. One request removes their records and writes this
+	// ReplacedOwners names owners with claims that this claim replaces. One request removes their records and writes this
 	// one, so the node keeps what both claims need. What only they need is removed.
-	Replaces []string
+	ReplacedOwners []string
 	// State is any JSON that the owner needs after a restart, stored in its [Record]. At most 32 KiB.
 	State json.RawMessage
 }
@@ -92,7 +92,7 @@ const (
 	maxText   = 1 << 10
 )
 
-func (r Request) validate() error {
+func (r ClaimSpec) validate() error {
 	if len(r.Reason) > maxText {
 		return fmt.Errorf("reason: has %d bytes, want at most %d", len(r.Reason), maxText)
 	}
@@ -106,7 +106,7 @@ func (r Request) validate() error {
 		return errors.New("state: is not JSON")
 	}
 	for key, value := range r.Labels {
-		if err := CheckLabel(key, value); err != nil {
+		if err := ValidateLabel(key, value); err != nil {
 			return err
 		}
 	}
@@ -115,7 +115,7 @@ func (r Request) validate() error {
 
 // normalizedState returns the state as encoding/json writes it in a record, so that a later comparison finds no
 // difference.
-func (r Request) normalizedState() json.RawMessage {
+func (r ClaimSpec) normalizedState() json.RawMessage {
 	if len(r.State) == 0 {
 		return nil
 	}
@@ -126,8 +126,8 @@ func (r Request) normalizedState() json.RawMessage {
 	return spelled
 }
 
-// CheckLabel returns an error for a label that Hold would refuse.
-func CheckLabel(key, value string) error {
+// ValidateLabel returns an error for a label that Hold would refuse.
+func ValidateLabel(key, value string) error {
 	switch {
 	case !isValidKey(key):
 		return fmt.Errorf("label %q: want a key such as example.com/name", key)
@@ -156,8 +156,8 @@ func validateTaints(taints []Taint) error {
 	return nil
 }
 
-// CheckTaint returns an error for a taint that the API server would refuse.
-func CheckTaint(t Taint) error { return validateTaints([]Taint{t}) }
+// ValidateTaint returns an error for a taint that the API server would refuse.
+func ValidateTaint(t Taint) error { return validateTaints([]Taint{t}) }
 
 func validateConditions(conditions []Condition) error {
 	for i, c := range conditions {

@@ -19,11 +19,13 @@ import (
 func newNodeObject(n *corev1.Node) Object { return Object{Kind: "Node", Name: n.Name} }
 
 // isVirtualNode reports whether no instance is behind the node.
-func isVirtualNode(n *corev1.Node) bool { return fromcorev1.Node(n).Virtual }
+func isVirtualNode(n *corev1.Node) bool { return fromcorev1.NodeFacts(n).Virtual }
 
-func isNodeReady(n *corev1.Node) bool { return fromcorev1.Node(n).Ready == noderules.True }
+func isNodeReady(n *corev1.Node) bool {
+	return fromcorev1.NodeFacts(n).ReadyStatus == noderules.ReadyTrue
+}
 
-func isControlPlane(n *corev1.Node) bool { return fromcorev1.Node(n).ControlPlane != "" }
+func isControlPlane(n *corev1.Node) bool { return fromcorev1.NodeFacts(n).ControlPlane != "" }
 
 // checkAgentCoverage finds nodes that no agent DaemonSet covers.
 func checkAgentCoverage(f *Facts) []Finding {

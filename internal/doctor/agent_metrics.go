@@ -37,7 +37,7 @@ func (r *reader) newAgentMetricsTasks() []task {
 			}
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.facts.LastRead[Key{pod.Namespace, pod.Name}] = LastRead{At: at, Err: err}
+			r.facts.LastReads[Key{pod.Namespace, pod.Name}] = LastRead{At: at, Err: err}
 			return nil
 		}})
 	}

@@ -22,8 +22,8 @@ const nodeClockEffect = "the agent computes the deadline of a notice with this c
 
 // checkLocalClock compares the local clock with the clock of the API server that answered.
 func checkLocalClock(f *Facts) []Finding {
-	skew := f.Clock.Here.Sub(f.Clock.Server)
-	if skew.Abs() <= warningSkew+f.Clock.Error {
+	skew := f.Clock.Local.Sub(f.Clock.Server)
+	if skew.Abs() <= warningSkew+f.Clock.MaxError {
 		return nil
 	}
 	return []Finding{{

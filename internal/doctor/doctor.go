@@ -65,10 +65,10 @@ type Finding struct {
 	Remedy string `json:"remedy"`
 }
 
-// Unchecked is a rule that could not be checked.
-type Unchecked struct {
-	Rule    string `json:"rule"`
-	Because string `json:"because"`
+// UncheckedRule is a rule that could not be checked.
+type UncheckedRule struct {
+	Rule   string `json:"rule"`
+	Reason string `json:"because"`
 }
 
 // Report holds all findings, the worst first.
@@ -76,20 +76,20 @@ type Report struct {
 	// Server is the version of the API server, or empty if unknown.
 	Server string `json:"server,omitempty"`
 	// Parts are the parts of Slipway in the cluster.
-	Parts     []Installed `json:"parts"`
-	Findings  []Finding   `json:"findings"`
-	Unchecked []Unchecked `json:"unchecked"`
+	Parts     []InstalledPart `json:"parts"`
+	Findings  []Finding       `json:"findings"`
+	Unchecked []UncheckedRule `json:"unchecked"`
 }
 
-// Installed is a part of Slipway in the cluster.
-type Installed struct {
+// InstalledPart is a part of Slipway in the cluster.
+type InstalledPart struct {
 	Part           PartKind `json:"part"`
 	Object         Object   `json:"object"`
 	ServiceAccount string   `json:"serviceAccount"`
 }
 
-// Count returns the number of findings of a severity.
-func (r *Report) Count(s Severity) int {
+// CountFindings returns the number of findings of a severity.
+func (r *Report) CountFindings(s Severity) int {
 	n := 0
 	for i := range r.Findings {
 		if r.Findings[i].Severity == s {
@@ -111,8 +111,8 @@ type Rule struct {
 	check            func(*Facts) []Finding
 }
 
-// Rules returns all rules, in the order of their dependencies.
-func Rules() []Rule {
+// ListRules returns all rules, in the order of their dependencies.
+func ListRules() []Rule {
 	return []Rule{
 		{Name: "caller-rights", check: checkCallerRights},
 		{Name: "unreadable", check: checkUnreadable},
@@ -141,17 +141,17 @@ func Rules() []Rule {
 
 // Diagnose applies every rule.
 func Diagnose(f *Facts) *Report {
-	r := &Report{Server: f.Server, Parts: []Installed{}, Findings: []Finding{}, Unchecked: []Unchecked{}}
-	for _, p := range f.Parts() {
-		r.Parts = append(r.Parts, Installed{p.Kind, p.Object, p.ServiceAccount})
+	r := &Report{Server: f.Server, Parts: []InstalledPart{}, Findings: []Finding{}, Unchecked: []UncheckedRule{}}
+	for _, p := range f.FindParts() {
+		r.Parts = append(r.Parts, InstalledPart{p.Kind, p.Object, p.ServiceAccount})
 	}
-	for _, rule := range Rules() {
+	for _, rule := range ListRules() {
 		if missing := f.listMissing(rule.requires); len(missing) > 0 {
-			r.Unchecked = append(r.Unchecked, Unchecked{rule.Name, "not read: " + strings.Join(missing, ", ")})
+			r.Unchecked = append(r.Unchecked, UncheckedRule{rule.Name, "not read: " + strings.Join(missing, ", ")})
 			continue
 		}
 		if missing := f.listMissing(rule.optionalReadings); len(missing) > 0 {
-			r.Unchecked = append(r.Unchecked, Unchecked{rule.Name, "partly; not read: " + strings.Join(missing, ", ")})
+			r.Unchecked = append(r.Unchecked, UncheckedRule{rule.Name, "partly; not read: " + strings.Join(missing, ", ")})
 		}
 		for _, found := range rule.check(f) {
 			found.Rule = rule.Name
@@ -159,7 +159,7 @@ func Diagnose(f *Facts) *Report {
 		}
 	}
 	order := map[string]int{}
-	for i, rule := range Rules() {
+	for i, rule := range ListRules() {
 		order[rule.Name] = i
 	}
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int {

@@ -49,7 +49,7 @@ type Facts struct {
 
 	Nodes        []*corev1.Node
 	Pods         []*corev1.Pod
-	Budgets      []*policyv1.PodDisruptionBudget
+	PDBs         []*policyv1.PodDisruptionBudget
 	Deployments  []*appsv1.Deployment
 	StatefulSets []*appsv1.StatefulSet
 	DaemonSets   []*appsv1.DaemonSet
@@ -57,23 +57,23 @@ type Facts struct {
 	NodeLeases map[string]*coordinationv1.Lease
 	// LeaderLeases are the existing Leases of managers.
 	LeaderLeases map[Key]*coordinationv1.Lease
-	// Marks are the existing ConfigMaps that identify other tools.
-	Marks map[Key]bool
-	// Groups are the names of the served API groups.
-	Groups []string
+	// ToolConfigMaps are the existing ConfigMaps that identify other tools.
+	ToolConfigMaps map[Key]bool
+	// APIGroups are the names of the served API groups.
+	APIGroups []string
 	// CRDs are the existing CRDs of Slipway, by name.
 	CRDs map[string]*unstructured.Unstructured
 	// NodeGroups is nil if the API server does not serve them.
 	NodeGroups []v1alpha1.NodeGroup
-	// Access says which permissions the accounts of the parts have.
-	Access []Access
-	// Caller says which permissions the caller has, beyond those needed here.
-	Caller []Access
-	// LastRead says when the agents in these pods last read the notices, if they were queried.
-	LastRead map[Key]LastRead
+	// PartAccess says which permissions the accounts of the parts have.
+	PartAccess []PermissionCheck
+	// CallerAccess says which permissions the caller has, beyond those needed here.
+	CallerAccess []PermissionCheck
+	// LastReads says when the agents in these pods last read the notices, if they were queried.
+	LastReads map[Key]LastRead
 
-	// Unread holds the errors of failed readings.
-	Unread map[Reading]error
+	// ReadErrors holds the errors of failed readings.
+	ReadErrors map[Reading]error
 
 	parts []Part // cache of Parts
 }
@@ -83,19 +83,19 @@ type Key struct{ Namespace, Name string }
 
 // Clock holds the times of two clocks at one moment.
 type Clock struct {
-	Server, Here time.Time
-	// Error is the largest error of the difference, in both directions.
-	Error time.Duration
+	Server, Local time.Time
+	// MaxError is the largest error of the difference, in both directions.
+	MaxError time.Duration
 }
 
-// Access says whether an account has a permission.
-type Access struct {
-	Part    Part
-	Right   Right
-	Allowed bool
+// PermissionCheck says whether an account has a permission.
+type PermissionCheck struct {
+	Part       Part
+	Permission Permission
+	Allowed    bool
 }
 
-// LastRead is when an agent last read the notices.
+// LastReads is when an agent last read the notices.
 type LastRead struct {
 	At  time.Time // zero means never
 	Err error     // the agent could not be queried
@@ -105,7 +105,7 @@ type LastRead struct {
 func (f *Facts) listMissing(needs []Reading) []string {
 	var names []string
 	for _, n := range needs {
-		if err := f.Unread[n]; err != nil {
+		if err := f.ReadErrors[n]; err != nil {
 			names = append(names, string(n))
 		}
 	}
@@ -120,17 +120,17 @@ func (f *Facts) findConnectionError() error {
 		crdsReading,
 	} {
 		var silent *url.Error
-		if err := f.Unread[reading]; !errors.As(err, &silent) && !apierrors.IsUnauthorized(err) {
+		if err := f.ReadErrors[reading]; !errors.As(err, &silent) && !apierrors.IsUnauthorized(err) {
 			return nil
 		}
 	}
-	return f.Unread[nodesReading]
+	return f.ReadErrors[nodesReading]
 }
 
 // serverTime returns the API server's time, or the local time if that is unknown.
 func (f *Facts) serverTime() time.Time {
 	if f.Clock.Server.IsZero() {
-		return f.Clock.Here
+		return f.Clock.Local
 	}
 	return f.Clock.Server
 }
@@ -138,7 +138,7 @@ func (f *Facts) serverTime() time.Time {
 // checkUnreadable reports readings that failed for another reason than a missing permission.
 func checkUnreadable(f *Facts) []Finding {
 	var found []Finding
-	for reading, err := range f.Unread {
+	for reading, err := range f.ReadErrors {
 		if err == nil || apierrors.IsForbidden(err) || reading == metricsReading {
 			continue
 		}

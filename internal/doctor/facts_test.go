@@ -16,7 +16,7 @@ var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
 // newEmptyCluster returns a cluster without installation and without findings.
 func newEmptyCluster() *Facts {
-	return &Facts{Server: "v1.36.3", Clock: Clock{Server: noon, Here: noon}, Unread: map[Reading]error{}}
+	return &Facts{Server: "v1.36.3", Clock: Clock{Server: noon, Local: noon}, ReadErrors: map[Reading]error{}}
 }
 
 // newInstallation returns a complete installation on one Azure node, without findings.

@@ -52,7 +52,7 @@ func (f *Facts) checkAgentAccess(pods []*corev1.Pod) (Finding, bool) {
 				"'http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01'",
 		}, true
 	}
-	told, asked := f.LastRead[Key{pod.Namespace, pod.Name}]
+	told, asked := f.LastReads[Key{pod.Namespace, pod.Name}]
 	if asked {
 		if told.Err != nil {
 			return Finding{

@@ -13,7 +13,7 @@ func checkGroupAccepted(f *Facts) []Finding {
 	for i := range f.NodeGroups {
 		g := &f.NodeGroups[i]
 		object := Object{Kind: "NodeGroup", Name: g.Name}
-		switch a := acceptance.Of(g); a.State {
+		switch a := acceptance.FromGroup(g); a.State {
 		case acceptance.Accepted:
 		case acceptance.NotObserved:
 			found = append(found, Finding{
@@ -59,7 +59,7 @@ func checkNodeHasGroup(f *Facts) []Finding {
 
 func (f *Facts) isInGroup(labels map[string]string) bool {
 	for i := range f.NodeGroups {
-		if retirement.Selects(&f.NodeGroups[i], labels) {
+		if retirement.SelectsNode(&f.NodeGroups[i], labels) {
 			return true
 		}
 	}

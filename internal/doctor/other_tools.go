@@ -140,7 +140,7 @@ type toolSign struct {
 // findSigns returns the workloads of the tool, or other signs if it has none.
 func (r *knownTool) findSigns(f *Facts) []toolSign {
 	ours := map[Object]bool{}
-	for _, p := range f.Parts() {
+	for _, p := range f.FindParts() {
 		ours[p.Object] = true
 	}
 	var all []toolSign
@@ -159,12 +159,12 @@ func (r *knownTool) findSigns(f *Facts) []toolSign {
 		return all
 	}
 	for _, key := range r.configMaps {
-		if f.Marks[key] {
+		if f.ToolConfigMaps[key] {
 			return []toolSign{{Object{"ConfigMap", key.Namespace, key.Name}, "ConfigMap"}}
 		}
 	}
 	for _, group := range r.groups {
-		if slices.Contains(f.Groups, group) {
+		if slices.Contains(f.APIGroups, group) {
 			return []toolSign{{Object{Kind: "APIGroup", Name: group}, "API group"}}
 		}
 	}
@@ -220,7 +220,7 @@ func (r *knownTool) matchWorkload(name string, template *corev1.PodTemplateSpec)
 func checkOtherToolActive(f *Facts) []Finding {
 	var found []Finding
 	for _, n := range f.Nodes {
-		for _, who := range cordon.Others(toKubeapiNode(n)) {
+		for _, who := range cordon.RemovingTools(toKubeapiNode(n)) {
 			found = append(found, Finding{
 				Severity: Note, Object: newNodeObject(n),
 				Message: who + " is removing it: Slipway does not touch it and counts it as unavailable",

@@ -101,9 +101,9 @@ func (p *Part) flagValue(flag string) (string, bool) {
 	return value, ok && value != ""
 }
 
-// Parts returns the parts of Slipway, found by the commands of their containers. For custom images they are found by
+// FindParts returns the parts of Slipway, found by the commands of their containers. For custom images they are found by
 // their labels.
-func (f *Facts) Parts() []Part {
+func (f *Facts) FindParts() []Part {
 	if f.parts != nil {
 		return f.parts
 	}
@@ -128,7 +128,7 @@ func (f *Facts) Parts() []Part {
 
 func (f *Facts) partsOfKind(kind PartKind) []Part {
 	var found []Part
-	for _, p := range f.Parts() {
+	for _, p := range f.FindParts() {
 		if p.Kind == kind {
 			found = append(found, p)
 		}
@@ -210,7 +210,7 @@ func parseImageName(image string) string {
 func checkInstallation(f *Facts) []Finding {
 	agents, managers := len(f.partsOfKind(Agent)), len(f.partsOfKind(Manager))
 	switch {
-	case len(f.Parts()) == 0:
+	case len(f.FindParts()) == 0:
 		return []Finding{{
 			Severity: Note, Message: "no part of Slipway was found; the other findings show what an installation would meet",
 			Remedy: "kubectl apply -k deploy/agent, and deploy/manager for autoscaling and retirements",
@@ -241,7 +241,7 @@ func listAgentAccounts(f *Facts) map[Key]bool {
 // checkPartReady finds Deployments of Slipway without available pods.
 func checkPartReady(f *Facts) []Finding {
 	var found []Finding
-	for _, p := range f.Parts() {
+	for _, p := range f.FindParts() {
 		if p.deployment == nil {
 			continue
 		}

@@ -38,7 +38,7 @@ func (f *Facts) podsByPDB() map[*policyv1.PodDisruptionBudget][]*corev1.Pod {
 		}
 	}
 	all := map[*policyv1.PodDisruptionBudget][]*corev1.Pod{}
-	for _, b := range f.Budgets {
+	for _, b := range f.PDBs {
 		s := parseSelector(b)
 		for _, p := range byNamespace[b.Namespace] {
 			if s.Matches(labels.Set(p.Labels)) {
@@ -69,7 +69,7 @@ func isStatusCurrent(b *policyv1.PodDisruptionBudget) bool {
 func checkPDBNeverAllows(f *Facts) []Finding {
 	var found []Finding
 	selected := f.podsByPDB()
-	for _, b := range f.Budgets {
+	for _, b := range f.PDBs {
 		pods := selected[b]
 		if len(pods) == 0 {
 			continue
@@ -98,7 +98,7 @@ func findNeverAllows(b *policyv1.PodDisruptionBudget) (reason, remedy string) {
 	case findSyncError(b) != "":
 		return "the disruption controller cannot compute it (" + findSyncError(b) + ")",
 			"set minAvailable to a number: percentages and maxUnavailable need a controller with a scale"
-	case drain.NeverAllows(s.DesiredHealthy, s.ExpectedPods):
+	case drain.CanNeverAllowEviction(s.DesiredHealthy, s.ExpectedPods):
 		return fmt.Sprintf("%d pods must be healthy, and %d are expected", s.DesiredHealthy, s.ExpectedPods),
 			"run more replicas, or replace minAvailable by maxUnavailable: 1"
 	}
@@ -124,7 +124,7 @@ func findSyncError(b *policyv1.PodDisruptionBudget) string {
 // checkPDBBlocksNow finds PodDisruptionBudgets that allow no eviction until more pods are healthy.
 func checkPDBBlocksNow(f *Facts) []Finding {
 	var found []Finding
-	for _, b := range f.Budgets {
+	for _, b := range f.PDBs {
 		s := &b.Status
 		never, _ := findNeverAllows(b)
 		if never != "" || !isStatusCurrent(b) || s.ExpectedPods == 0 || s.DisruptionsAllowed > 0 || len(s.DisruptedPods) > 0 {
@@ -184,7 +184,7 @@ func checkPDBOverlap(f *Facts) []Finding {
 func checkPDBMatchesNothing(f *Facts) []Finding {
 	var found []Finding
 	selected := f.podsByPDB()
-	for _, b := range f.Budgets {
+	for _, b := range f.PDBs {
 		if len(selected[b]) > 0 {
 			continue
 		}

@@ -30,11 +30,11 @@ func (r *Report) Print(w io.Writer, all bool) error {
 		p.printLine("NOT CHECKED")
 	}
 	for _, u := range r.Unchecked {
-		p.printLine("  %s (%s)", u.Rule, u.Because)
+		p.printLine("  %s (%s)", u.Rule, u.Reason)
 	}
 	p.printLine("")
-	p.printLine("%s, %s, %s; %d of %d rules checked", formatCount(r.Count(Problem), "problem"), formatCount(r.Count(Warning), "warning"),
-		formatCount(r.Count(Note), "note"), len(Rules())-len(r.Unchecked), len(Rules()))
+	p.printLine("%s, %s, %s; %d of %d rules checked", formatCount(r.CountFindings(Problem), "problem"), formatCount(r.CountFindings(Warning), "warning"),
+		formatCount(r.CountFindings(Note), "note"), len(ListRules())-len(r.Unchecked), len(ListRules()))
 	return p.err
 }
 

@@ -26,16 +26,16 @@ func newTroubledCluster() *Facts {
 	for i := range 7 {
 		f.Nodes = append(f.Nodes, newAzureNode(fmt.Sprintf("node-%d", i)))
 	}
-	f.Budgets = []*policyv1.PodDisruptionBudget{
+	f.PDBs = []*policyv1.PodDisruptionBudget{
 		newPDB("web", "web", nil, none), newPDB("web-too", "web", nil, one), newPDB("typo", "wbe", nil, one),
 	}
 	f.Pods = append(f.Pods, newReplica("web-1", "web"), newPod("shop", "debug", nil))
 	f.Deployments = append(f.Deployments, newDeployment("shop", "web", 1))
 	f.DaemonSets = append(f.DaemonSets, newDaemonSet("kured", "ghcr.io/kubereboot/kured:1.20"))
-	f.Access = newAccess(f.partsOfKind(Agent)[0], listAgentRights(), "create pods/eviction", "patch nodes")
+	f.PartAccess = newAccess(f.partsOfKind(Agent)[0], listAgentRights(), "create pods/eviction", "patch nodes")
 	f.LeaderLeases, f.parts = nil, nil
-	f.Unread[nodeLeasesReading] = newForbiddenError("leases")
-	f.Unread[statefulSetsReading] = errors.New("the server is on fire")
+	f.ReadErrors[nodeLeasesReading] = newForbiddenError("leases")
+	f.ReadErrors[statefulSetsReading] = errors.New("the server is on fire")
 	return f
 }
 
@@ -62,7 +62,7 @@ func TestEachForbiddenReadIsAFinding(t *testing.T) {
 		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"no","code":403}`))
 	}))
 	defer server.Close()
-	f, err := Read(t.Context(), &rest.Config{Host: server.URL, QPS: -1}, Options{AskAgents: true})
+	f, err := ReadFacts(t.Context(), &rest.Config{Host: server.URL, QPS: -1}, Options{AskAgents: true})
 	must.NoError(t, err)
 	r := Diagnose(f)
 	for reading, right := range rightsByReading {
@@ -74,8 +74,8 @@ func TestEachForbiddenReadIsAFinding(t *testing.T) {
 			t.Errorf("no finding for %s", right)
 		}
 	}
-	if len(r.Unchecked) == 0 || f.Unread[clockReading] != nil {
-		t.Errorf("%+v, clock %v", r.Unchecked, f.Unread[clockReading])
+	if len(r.Unchecked) == 0 || f.ReadErrors[clockReading] != nil {
+		t.Errorf("%+v, clock %v", r.Unchecked, f.ReadErrors[clockReading])
 	}
 }
 
@@ -85,9 +85,9 @@ func TestInvalidServerResponseIsAProblem(t *testing.T) {
 		_, _ = w.Write([]byte(`{"kind":"Teapot"`))
 	}))
 	defer server.Close()
-	f, err := Read(t.Context(), &rest.Config{Host: server.URL, QPS: -1}, Options{})
+	f, err := ReadFacts(t.Context(), &rest.Config{Host: server.URL, QPS: -1}, Options{})
 	must.NoError(t, err)
-	if r := Diagnose(f); r.Count(Problem) == 0 || f.Unread[clockReading] == nil {
+	if r := Diagnose(f); r.CountFindings(Problem) == 0 || f.ReadErrors[clockReading] == nil {
 		t.Errorf("%+v", r)
 	}
 }
@@ -104,7 +104,7 @@ func newAgentServer(t *testing.T, status int, body string) *reader {
 	}))
 	t.Cleanup(server.Close)
 	f := newInstallation()
-	f.LastRead = map[Key]LastRead{}
+	f.LastReads = map[Key]LastRead{}
 	r, err := newReader(&rest.Config{Host: server.URL, QPS: -1}, f)
 	must.NoError(t, err)
 	return r
@@ -114,18 +114,18 @@ func TestAgentsReportTheirLastRead(t *testing.T) {
 	key := Key{"slipway", "slipway-agent-node-a"}
 	r := newAgentServer(t, http.StatusOK, "# HELP x\n"+lastReadMetric+" 1.5e9\n")
 	r.runTasks(t.Context(), r.newAgentMetricsTasks())
-	if got := r.facts.LastRead[key]; got.Err != nil || !got.At.Equal(time.Unix(1_500_000_000, 0)) {
+	if got := r.facts.LastReads[key]; got.Err != nil || !got.At.Equal(time.Unix(1_500_000_000, 0)) {
 		t.Errorf("%+v", got)
 	}
 	r = newAgentServer(t, http.StatusServiceUnavailable, "no route")
 	r.runTasks(t.Context(), r.newAgentMetricsTasks())
-	if got := r.facts.LastRead[key]; got.Err == nil {
+	if got := r.facts.LastReads[key]; got.Err == nil {
 		t.Errorf("%+v", got)
 	}
 	r = newAgentServer(t, http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","reason":"Forbidden","code":403}`)
 	r.runTasks(t.Context(), r.newAgentMetricsTasks())
-	if len(r.facts.LastRead) > 0 || !strings.Contains(fmt.Sprint(checkCallerRights(r.facts)), "you may not get pods/proxy") {
-		t.Errorf("%+v, %v", r.facts.LastRead, r.facts.Unread)
+	if len(r.facts.LastReads) > 0 || !strings.Contains(fmt.Sprint(checkCallerRights(r.facts)), "you may not get pods/proxy") {
+		t.Errorf("%+v, %v", r.facts.LastReads, r.facts.ReadErrors)
 	}
 }
 

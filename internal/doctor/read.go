@@ -43,12 +43,12 @@ type Options struct {
 	AskAgents bool
 }
 
-// Read reads what the rules need. Errors of single readings are in Facts.Unread. It fails if the configuration is
+// ReadFacts reads what the rules need. Errors of single readings are in Facts.Unread. It fails if the configuration is
 // invalid, the API server cannot be reached, or ctx ends.
-func Read(ctx context.Context, config *rest.Config, o Options) (*Facts, error) {
+func ReadFacts(ctx context.Context, config *rest.Config, o Options) (*Facts, error) {
 	r, err := newReader(config, &Facts{
-		NodeLeases: map[string]*coordinationv1.Lease{}, LeaderLeases: map[Key]*coordinationv1.Lease{}, Marks: map[Key]bool{},
-		CRDs: map[string]*unstructured.Unstructured{}, LastRead: map[Key]LastRead{}, Unread: map[Reading]error{},
+		NodeLeases: map[string]*coordinationv1.Lease{}, LeaderLeases: map[Key]*coordinationv1.Lease{}, ToolConfigMaps: map[Key]bool{},
+		CRDs: map[string]*unstructured.Unstructured{}, LastReads: map[Key]LastRead{}, ReadErrors: map[Reading]error{},
 	})
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func Read(ctx context.Context, config *rest.Config, o Options) (*Facts, error) {
 		return nil, fmt.Errorf("cannot read from the API server %s: %w", config.Host, err)
 	}
 	r.readPartObjects(ctx, o) // the parts are known now
-	r.facts.Clock.Here = time.Now()
+	r.facts.Clock.Local = time.Now()
 	r.readServerClock(ctx)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -112,7 +112,7 @@ func (r *reader) runTasks(ctx context.Context, tasks []task) {
 			if err := t.read(ctx); err != nil {
 				r.mu.Lock()
 				defer r.mu.Unlock()
-				r.facts.Unread[t.reading] = err
+				r.facts.ReadErrors[t.reading] = err
 			}
 			return nil
 		})
@@ -126,7 +126,7 @@ func (r *reader) readClusterObjects(ctx context.Context) {
 		{nodesReading, func(ctx context.Context) error { return listAll(ctx, core.Nodes().List, &f.Nodes) }},
 		{podsReading, func(ctx context.Context) error { return listAll(ctx, core.Pods("").List, &f.Pods) }},
 		{pdbsReading, func(ctx context.Context) error {
-			return listAll(ctx, r.client.PolicyV1().PodDisruptionBudgets("").List, &f.Budgets)
+			return listAll(ctx, r.client.PolicyV1().PodDisruptionBudgets("").List, &f.PDBs)
 		}},
 		{deploymentsReading, func(ctx context.Context) error { return listAll(ctx, apps.Deployments("").List, &f.Deployments) }},
 		{statefulSetsReading, func(ctx context.Context) error { return listAll(ctx, apps.StatefulSets("").List, &f.StatefulSets) }},
@@ -139,7 +139,7 @@ func (r *reader) readClusterObjects(ctx context.Context) {
 	for _, key := range listToolConfigMaps() {
 		tasks = append(tasks, task{toolConfigMapsReading, func(ctx context.Context) error {
 			_, err := core.ConfigMaps(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
-			return r.storeIfFound(err, func() { f.Marks[key] = true })
+			return r.storeIfFound(err, func() { f.ToolConfigMaps[key] = true })
 		}})
 	}
 	for _, right := range listViewerRights() {
@@ -150,7 +150,7 @@ func (r *reader) readClusterObjects(ctx context.Context) {
 
 func (r *reader) readPartObjects(ctx context.Context, o Options) {
 	var tasks []task
-	for _, p := range r.facts.Parts() {
+	for _, p := range r.facts.FindParts() {
 		for _, right := range listPartRights(&p) {
 			tasks = append(tasks, task{partAccessReading, func(ctx context.Context) error {
 				return r.readPartAccess(ctx, p, right.withNamespace(p.leaseNamespace()))
@@ -211,7 +211,7 @@ func (r *reader) readAPIGroups(ctx context.Context) error {
 		return err
 	}
 	for i := range all.Groups {
-		r.facts.Groups = append(r.facts.Groups, all.Groups[i].Name)
+		r.facts.APIGroups = append(r.facts.APIGroups, all.Groups[i].Name)
 	}
 	return nil
 }
@@ -250,7 +250,7 @@ func (r *reader) readDefinitions(ctx context.Context) error {
 }
 
 // toResourceAttributes converts a permission for an access review.
-func (r Right) toResourceAttributes() *authorizationv1.ResourceAttributes {
+func (r Permission) toResourceAttributes() *authorizationv1.ResourceAttributes {
 	resource, sub, _ := strings.Cut(r.Resource, "/")
 	return &authorizationv1.ResourceAttributes{
 		Namespace: r.Namespace, Verb: r.Verb, Group: r.Group, Version: "*", Resource: resource, Subresource: sub, Name: r.Name,
@@ -258,7 +258,7 @@ func (r Right) toResourceAttributes() *authorizationv1.ResourceAttributes {
 }
 
 // readCallerAccess asks whether the caller has a permission.
-func (r *reader) readCallerAccess(ctx context.Context, right Right) error {
+func (r *reader) readCallerAccess(ctx context.Context, right Permission) error {
 	answer, err := r.client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: right.toResourceAttributes()},
 	}, metav1.CreateOptions{})
@@ -267,12 +267,12 @@ func (r *reader) readCallerAccess(ctx context.Context, right Right) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.facts.Caller = append(r.facts.Caller, Access{Right: right, Allowed: answer.Status.Allowed})
+	r.facts.CallerAccess = append(r.facts.CallerAccess, PermissionCheck{Permission: right, Allowed: answer.Status.Allowed})
 	return nil
 }
 
 // readPartAccess asks whether the account of a part has a permission.
-func (r *reader) readPartAccess(ctx context.Context, p Part, right Right) error {
+func (r *reader) readPartAccess(ctx context.Context, p Part, right Permission) error {
 	namespace := p.namespace()
 	answer, err := r.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
 		Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -286,7 +286,7 @@ func (r *reader) readPartAccess(ctx context.Context, p Part, right Right) error 
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.facts.Access = append(r.facts.Access, Access{p, right, answer.Status.Allowed})
+	r.facts.PartAccess = append(r.facts.PartAccess, PermissionCheck{p, right, answer.Status.Allowed})
 	return nil
 }
 
@@ -297,7 +297,7 @@ func (r *reader) readServerClock(ctx context.Context) {
 		r.facts.Server = version.GitVersion
 	}
 	if err := r.readServerDate(ctx); err != nil {
-		r.facts.Unread[clockReading] = err
+		r.facts.ReadErrors[clockReading] = err
 	}
 }
 
@@ -320,6 +320,6 @@ func (r *reader) readServerDate(ctx context.Context) error {
 		return fmt.Errorf("parse the Date header of the API server: %w", err)
 	}
 	// On average, half of the second in the header has passed.
-	r.facts.Clock = Clock{Server: date.Add(time.Second / 2), Here: asked.Add(took / 2), Error: took/2 + time.Second/2}
+	r.facts.Clock = Clock{Server: date.Add(time.Second / 2), Local: asked.Add(took / 2), MaxError: took/2 + time.Second/2}
 	return nil
 }

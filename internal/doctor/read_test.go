@@ -64,13 +64,13 @@ func TestEachListPageHasItsOwnTimeout(t *testing.T) {
 		{"one longer than that, and the caller has more patience", requestTimeout * 2, requestTimeout * 3, true},
 		{"one longer than the caller has patience", requestTimeout / 2, requestTimeout / 3, false},
 	} {
-		t.Run(tt.name, virtual.Time(func(t *testing.T) {
+		t.Run(tt.name, virtual.InVirtualTime(func(t *testing.T) {
 			config := &rest.Config{
 				Host: "http://apiserver.test", QPS: -1, Timeout: tt.timeout, Transport: slowPods{t, 4, tt.takes},
 			}
-			f, err := Read(t.Context(), config, Options{})
+			f, err := ReadFacts(t.Context(), config, Options{})
 			must.NoError(t, err)
-			if err := f.Unread[podsReading]; (err == nil) != tt.read || tt.read && len(f.Pods) != 4 {
+			if err := f.ReadErrors[podsReading]; (err == nil) != tt.read || tt.read && len(f.Pods) != 4 {
 				t.Errorf("%d pods, %v", len(f.Pods), err)
 			}
 		}))
@@ -102,7 +102,7 @@ func TestUnreachableAPIServerIsAnError(t *testing.T) {
 		"it is ill":            {http.StatusInternalServerError, true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Read(t.Context(), &rest.Config{Host: "http://apiserver.test", QPS: -1, Transport: fixedResponse{tt.code}}, Options{})
+			_, err := ReadFacts(t.Context(), &rest.Config{Host: "http://apiserver.test", QPS: -1, Transport: fixedResponse{tt.code}}, Options{})
 			if looked := err == nil; looked != tt.looked {
 				t.Fatalf("%v", err)
 			}

@@ -12,8 +12,8 @@ import (
 // partNamespace is a placeholder for the namespace of the part.
 const partNamespace = "."
 
-// Right is a permission that an account needs, and its purpose.
-type Right struct {
+// Permission is a permission that an account needs, and its purpose.
+type Permission struct {
 	Verb string `json:"verb"`
 	// Group is the API group. Empty means the core group.
 	Group string `json:"group,omitempty"`
@@ -23,8 +23,8 @@ type Right struct {
 	Name string `json:"name,omitempty"`
 	// Namespace restricts the permission to one namespace. Empty means all.
 	Namespace string `json:"namespace,omitempty"`
-	// For says what the permission is needed for.
-	For string `json:"for"`
+	// Purpose says what the permission is needed for.
+	Purpose string `json:"for"`
 
 	// flag is the flag that makes the permission necessary.
 	flag string
@@ -33,7 +33,7 @@ type Right struct {
 }
 
 // String returns a text such as "list poddisruptionbudgets.policy in namespace slipway".
-func (r Right) String() string {
+func (r Permission) String() string {
 	s := r.Verb + " " + r.Resource
 	if r.Group != "" {
 		s += "." + r.Group
@@ -48,7 +48,7 @@ func (r Right) String() string {
 }
 
 // withNamespace replaces the placeholder partNamespace.
-func (r Right) withNamespace(namespace string) Right {
+func (r Permission) withNamespace(namespace string) Permission {
 	if r.Namespace == partNamespace {
 		r.Namespace = namespace
 	}
@@ -56,28 +56,28 @@ func (r Right) withNamespace(namespace string) Right {
 }
 
 // newRights returns one permission per verb.
-func newRights(group, resource, verbs, what string) []Right {
-	var all []Right
+func newRights(group, resource, verbs, what string) []Permission {
+	var all []Permission
 	for verb := range strings.SplitSeq(verbs, " ") {
-		all = append(all, Right{Verb: verb, Group: group, Resource: resource, For: what})
+		all = append(all, Permission{Verb: verb, Group: group, Resource: resource, Purpose: what})
 	}
 	return all
 }
 
 // changeRights applies a change to each permission.
-func changeRights(rights []Right, change func(*Right)) []Right {
+func changeRights(rights []Permission, change func(*Permission)) []Permission {
 	for i := range rights {
 		change(&rights[i])
 	}
 	return rights
 }
 
-func setPartNamespace(r *Right)         { r.Namespace = partNamespace }
-func setOptional(r *Right)              { r.optional = true }
-func withName(name string) func(*Right) { return func(r *Right) { r.Name = name } }
+func setPartNamespace(r *Permission)         { r.Namespace = partNamespace }
+func setOptional(r *Permission)              { r.optional = true }
+func withName(name string) func(*Permission) { return func(r *Permission) { r.Name = name } }
 
 // withFlag makes a permission necessary only with a flag.
-func withFlag(flag string) func(*Right) { return func(r *Right) { r.flag = flag } }
+func withFlag(flag string) func(*Permission) { return func(r *Permission) { r.flag = flag } }
 
 const (
 	coordinationGroup = "coordination.k8s.io"
@@ -86,7 +86,7 @@ const (
 )
 
 // listPartRights returns the permissions that a part's account needs. They match the roles in deploy/.
-func listPartRights(p *Part) []Right {
+func listPartRights(p *Part) []Permission {
 	switch p.Kind {
 	case Agent:
 		return listAgentRights()
@@ -98,7 +98,7 @@ func listPartRights(p *Part) []Right {
 	return nil
 }
 
-func listAgentRights() []Right {
+func listAgentRights() []Permission {
 	return slices.Concat(
 		newRights("", "nodes", "get list watch", "to read its node, and the other nodes of a notice"),
 		newRights("", "nodes", "patch", "to cordon and restore its node"),
@@ -115,14 +115,14 @@ func listAgentRights() []Right {
 	)
 }
 
-func listDrainSlotRights() []Right {
+func listDrainSlotRights() []Permission {
 	return changeRights(slices.Concat(
 		changeRights(newRights(coordinationGroup, "leases", "list create", "--max-concurrent-drains"), setPartNamespace),
 		changeRights(changeRights(newRights(coordinationGroup, "leases", "update", "--max-concurrent-drains"), setPartNamespace), withName("slipway-drain-0")),
 	), withFlag(maxConcurrentDrains))
 }
 
-func listManagerRights(p *Part) []Right {
+func listManagerRights(p *Part) []Permission {
 	return slices.Concat(
 		newRights(slipwayGroup, "nodegroups", "get list watch", "to read the groups"),
 		newRights(slipwayGroup, "nodegroups/status", "update patch", "to write the status of the groups"),
@@ -148,7 +148,7 @@ func listManagerRights(p *Part) []Right {
 	)
 }
 
-func listLeaderRights(p *Part) []Right {
+func listLeaderRights(p *Part) []Permission {
 	all := slices.Concat(
 		changeRights(newRights("", "events", "create patch", "to write leader election events"), setPartNamespace),
 		changeRights(newRights("events.k8s.io", "events", "create patch", "to write leader election events"), setPartNamespace),
@@ -162,7 +162,7 @@ func listLeaderRights(p *Part) []Right {
 
 // listDefinitionRights returns the permissions for installing the CRDs. A compatibility command installs them by
 // default; without permission it uses the existing ones.
-func listDefinitionRights(p *Part) []Right {
+func listDefinitionRights(p *Part) []Permission {
 	const definitions = "customresourcedefinitions"
 	all := newRights(extensionsGroup, definitions, "create", "--install-crds")
 	for _, name := range []string{"nodegroups.slipway.dev", "noderetirements.slipway.dev", "poolupdates.slipway.dev"} {
@@ -174,7 +174,7 @@ func listDefinitionRights(p *Part) []Right {
 	return changeRights(all, withFlag(installCRDs))
 }
 
-func listCloudpoolRights() []Right {
+func listCloudpoolRights() []Permission {
 	return slices.Concat(
 		newRights(slipwayGroup, "nodegroups", "get list watch", "to read the groups of the pools"),
 		newRights(slipwayGroup, "noderetirements", "get list watch create delete", "to remove instances by retirements"),
@@ -203,22 +203,22 @@ func listCloudpoolRights() []Right {
 // checkPartRights finds permissions that the accounts of installed parts lack.
 func checkPartRights(f *Facts) []Finding {
 	var found []Finding
-	for _, a := range f.Access {
-		if a.Allowed || a.Right.flag != "" && !a.Part.isFlagSet(a.Right.flag) {
+	for _, a := range f.PartAccess {
+		if a.Allowed || a.Permission.flag != "" && !a.Part.isFlagSet(a.Permission.flag) {
 			continue
 		}
 		finding := Finding{
 			Severity: Problem, Object: Object{"ServiceAccount", a.Part.namespace(), a.Part.ServiceAccount}, Owners: []Object{a.Part.Object},
-			Message: fmt.Sprintf("the %s may not %s: %s", a.Part.Kind, a.Right, a.Right.For),
+			Message: fmt.Sprintf("the %s may not %s: %s", a.Part.Kind, a.Permission, a.Permission.Purpose),
 			Remedy:  fmt.Sprintf("bind it to the roles of deploy/%s/rbac.yaml", a.Part.Kind),
 		}
 		switch {
-		case a.Right.flag == installCRDs:
+		case a.Permission.flag == installCRDs:
 			finding.Remedy = "bind it to the ClusterRole of deploy/manager/install-crds.yaml"
-		case a.Right.Name != "" && a.Right.flag == leaderElect && a.Part.isCompatibilityCommand():
+		case a.Permission.Name != "" && a.Permission.flag == leaderElect && a.Part.isCompatibilityCommand():
 			finding.Remedy = fmt.Sprintf("add this Lease to its Role, as docs/moving-from-%s.md says", a.Part.Command)
 		}
-		if a.Right.optional {
+		if a.Permission.optional {
 			finding.Severity = Note
 			finding.Remedy += ", unless this is intended"
 		}
@@ -228,34 +228,34 @@ func checkPartRights(f *Facts) []Finding {
 }
 
 // rightsByReading are the permissions that the doctor itself needs, with their purposes.
-var rightsByReading = map[Reading]Right{
-	nodesReading:        {Verb: "list", Resource: "nodes", For: "to find nodes without an agent"},
-	podsReading:         {Verb: "list", Resource: "pods", For: "to find agents, pods without a controller, and the pods of budgets"},
-	pdbsReading:         {Verb: "list", Group: "policy", Resource: "poddisruptionbudgets", For: "to find budgets that never allow an eviction"},
-	deploymentsReading:  {Verb: "list", Group: "apps", Resource: "deployments", For: "to find the manager, other tools, and single replicas"},
-	statefulSetsReading: {Verb: "list", Group: "apps", Resource: "statefulsets", For: "to find single replicas"},
-	daemonSetsReading:   {Verb: "list", Group: "apps", Resource: "daemonsets", For: "to find the agents, and other tools"},
+var rightsByReading = map[Reading]Permission{
+	nodesReading:        {Verb: "list", Resource: "nodes", Purpose: "to find nodes without an agent"},
+	podsReading:         {Verb: "list", Resource: "pods", Purpose: "to find agents, pods without a controller, and the pods of budgets"},
+	pdbsReading:         {Verb: "list", Group: "policy", Resource: "poddisruptionbudgets", Purpose: "to find budgets that never allow an eviction"},
+	deploymentsReading:  {Verb: "list", Group: "apps", Resource: "deployments", Purpose: "to find the manager, other tools, and single replicas"},
+	statefulSetsReading: {Verb: "list", Group: "apps", Resource: "statefulsets", Purpose: "to find single replicas"},
+	daemonSetsReading:   {Verb: "list", Group: "apps", Resource: "daemonsets", Purpose: "to find the agents, and other tools"},
 	nodeLeasesReading: {
-		Verb: "list", Group: coordinationGroup, Resource: "leases", Namespace: nodeLeaseNamespace, For: "to compare the nodes' clocks",
+		Verb: "list", Group: coordinationGroup, Resource: "leases", Namespace: nodeLeaseNamespace, Purpose: "to compare the nodes' clocks",
 	},
-	leaderLeasesReading:   {Verb: "get", Group: coordinationGroup, Resource: "leases", Name: managerLeaseName, For: "to check the leader"},
-	toolConfigMapsReading: {Verb: "get", Resource: "configmaps", Namespace: "kube-system", For: "to find tools in a managed control plane"},
+	leaderLeasesReading:   {Verb: "get", Group: coordinationGroup, Resource: "leases", Name: managerLeaseName, Purpose: "to check the leader"},
+	toolConfigMapsReading: {Verb: "get", Resource: "configmaps", Namespace: "kube-system", Purpose: "to find tools in a managed control plane"},
 	crdsReading: {
-		Verb: "get", Group: extensionsGroup, Resource: "customresourcedefinitions", For: "to compare Slipway's CRDs with this binary",
+		Verb: "get", Group: extensionsGroup, Resource: "customresourcedefinitions", Purpose: "to compare Slipway's CRDs with this binary",
 	},
-	nodeGroupsReading: {Verb: "list", Group: slipwayGroup, Resource: "nodegroups", For: "to find nodes without a group"},
+	nodeGroupsReading: {Verb: "list", Group: slipwayGroup, Resource: "nodegroups", Purpose: "to find nodes without a group"},
 	partAccessReading: {
-		Verb: "create", Group: "authorization.k8s.io", Resource: "subjectaccessreviews", For: "to check the permissions of the installed parts; it stores nothing",
+		Verb: "create", Group: "authorization.k8s.io", Resource: "subjectaccessreviews", Purpose: "to check the permissions of the installed parts; it stores nothing",
 	},
 	callerAccessReading: {
-		Verb: "create", Group: "authorization.k8s.io", Resource: "selfsubjectaccessreviews", For: "to check your permissions; it stores nothing",
+		Verb: "create", Group: "authorization.k8s.io", Resource: "selfsubjectaccessreviews", Purpose: "to check your permissions; it stores nothing",
 	},
-	apiGroupsReading: {Verb: "get", Resource: "/apis", For: "to find other tools by their API groups"},
-	metricsReading:   {Verb: "get", Resource: "pods/proxy", For: "--ask-agents: to read the agents' metrics"},
+	apiGroupsReading: {Verb: "get", Resource: "/apis", Purpose: "to find other tools by their API groups"},
+	metricsReading:   {Verb: "get", Resource: "pods/proxy", Purpose: "--ask-agents: to read the agents' metrics"},
 }
 
 // listViewerRights returns the permissions that other commands need, besides rightsByReading.
-func listViewerRights() []Right {
+func listViewerRights() []Permission {
 	return slices.Concat(
 		newRights("", "namespaces", "list", "slipway plan and why"),
 		newRights("", "persistentvolumeclaims", "list", "slipway plan and why"),
@@ -272,20 +272,20 @@ func listViewerRights() []Right {
 // checkCallerRights finds permissions that the caller lacks.
 func checkCallerRights(f *Facts) []Finding {
 	var found []Finding
-	for reading, err := range f.Unread {
+	for reading, err := range f.ReadErrors {
 		right, ok := rightsByReading[reading]
 		if !ok || !apierrors.IsForbidden(err) {
 			continue
 		}
 		found = append(found, Finding{
-			Severity: Problem, Message: fmt.Sprintf("you may not %s: %s", right, right.For),
+			Severity: Problem, Message: fmt.Sprintf("you may not %s: %s", right, right.Purpose),
 			Remedy: "bind the ClusterRole slipway-doctor of deploy/viewer to yourself",
 		})
 	}
-	for _, a := range f.Caller {
+	for _, a := range f.CallerAccess {
 		if !a.Allowed {
 			found = append(found, Finding{
-				Severity: Note, Message: fmt.Sprintf("you may not %s: %s", a.Right, a.Right.For),
+				Severity: Note, Message: fmt.Sprintf("you may not %s: %s", a.Permission, a.Permission.Purpose),
 				Remedy: "bind the ClusterRole slipway-viewer of deploy/viewer to yourself, to use these commands",
 			})
 		}

@@ -48,7 +48,7 @@ func formatRules(rules []rbacv1.PolicyRule) []string {
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
 				for _, verb := range rule.Verbs {
-					all = append(all, Right{Verb: verb, Group: group, Resource: resource}.String())
+					all = append(all, Permission{Verb: verb, Group: group, Resource: resource}.String())
 				}
 			}
 		}
@@ -56,10 +56,10 @@ func formatRules(rules []rbacv1.PolicyRule) []string {
 	return all
 }
 
-func formatRights(rights []Right) []string {
+func formatRights(rights []Permission) []string {
 	var all []string
 	for _, r := range rights {
-		all = append(all, Right{Verb: r.Verb, Group: r.Group, Resource: r.Resource}.String())
+		all = append(all, Permission{Verb: r.Verb, Group: r.Group, Resource: r.Resource}.String())
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
@@ -90,7 +90,7 @@ func TestPartRightsMatchShippedRoles(t *testing.T) {
 }
 
 func TestShippedUserRolesGrantNeededRights(t *testing.T) {
-	var reads []Right
+	var reads []Permission
 	for reading, r := range rightsByReading {
 		if reading != apiGroupsReading && reading != callerAccessReading { // every authenticated user has these
 			reads = append(reads, r)
@@ -112,7 +112,7 @@ func TestEveryRightHasAPurpose(t *testing.T) {
 		all = append(all, r)
 	}
 	for _, r := range all {
-		if r.For == "" || r.Verb == "" || r.Resource == "" {
+		if r.Purpose == "" || r.Verb == "" || r.Resource == "" {
 			t.Errorf("%+v", r)
 		}
 	}
@@ -127,7 +127,7 @@ func TestDocsDescribeEveryRule(t *testing.T) {
 		body, _, _ = strings.Cut(body, "\n## ")
 		sections[strings.Trim(name, "`")] = body
 	}
-	for _, rule := range Rules() {
+	for _, rule := range ListRules() {
 		if body, ok := sections[rule.Name]; !ok || !strings.Contains(body, "**What to do.**") {
 			t.Errorf("docs/doctor.md has no section with a remedy for rule %s", rule.Name)
 		}

@@ -47,7 +47,7 @@ func newForbiddenError(resource string) error {
 // newClusterWithPDBs returns a cluster with these budgets and two replicas of web.
 func newClusterWithPDBs(all ...*policyv1.PodDisruptionBudget) *Facts {
 	return changeFacts(newEmptyCluster(), func(f *Facts) {
-		f.Budgets = all
+		f.PDBs = all
 		f.Pods = []*corev1.Pod{newReplica("web-1", "web"), newReplica("web-2", "web")}
 	})
 }
@@ -78,10 +78,10 @@ func newClusterWithLease(n *corev1.Node, l *coordinationv1.Lease) *Facts {
 	})
 }
 
-func newAccess(p Part, rights []Right, but ...string) []Access {
-	var all []Access
+func newAccess(p Part, rights []Permission, but ...string) []PermissionCheck {
+	var all []PermissionCheck
 	for _, r := range rights {
-		all = append(all, Access{p, r, !slices.Contains(but, r.String())})
+		all = append(all, PermissionCheck{p, r, !slices.Contains(but, r.String())})
 	}
 	return all
 }
@@ -114,7 +114,7 @@ func newInstallationLackingRights(env map[string]string, command []string, but .
 		p := installCompatibilityManager(f, 1, env, command...)
 		for _, r := range listPartRights(p) {
 			r = r.withNamespace(p.leaseNamespace())
-			f.Access = append(f.Access, Access{*p, r, !slices.Contains(but, r.String())})
+			f.PartAccess = append(f.PartAccess, PermissionCheck{*p, r, !slices.Contains(but, r.String())})
 		}
 	})
 }
@@ -130,21 +130,21 @@ func newRuleCases() map[string]map[string]ruleCase {
 	return map[string]map[string]ruleCase{
 		"caller-rights": {
 			"a permission for reading is missing": {
-				changeFacts(newEmptyCluster(), func(f *Facts) { f.Unread[nodesReading] = newForbiddenError("nodes") }),
+				changeFacts(newEmptyCluster(), func(f *Facts) { f.ReadErrors[nodesReading] = newForbiddenError("nodes") }),
 				[]string{"problem the cluster: you may not list nodes: "},
 			},
 			"a permission of another command is missing": {
-				changeFacts(newEmptyCluster(), func(f *Facts) { f.Caller = []Access{{Right: listViewerRights()[0]}} }),
+				changeFacts(newEmptyCluster(), func(f *Facts) { f.CallerAccess = []PermissionCheck{{Permission: listViewerRights()[0]}} }),
 				[]string{"note the cluster: you may not list namespaces: slipway plan"},
 			},
-			"no permission is missing": {changeFacts(newEmptyCluster(), func(f *Facts) { f.Caller = newAccess(Part{}, listViewerRights(), "") }), nil},
+			"no permission is missing": {changeFacts(newEmptyCluster(), func(f *Facts) { f.CallerAccess = newAccess(Part{}, listViewerRights(), "") }), nil},
 		},
 		"unreadable": {
 			"the API server fails": {
-				changeFacts(newEmptyCluster(), func(f *Facts) { f.Unread[podsReading] = errors.New("timeout") }),
+				changeFacts(newEmptyCluster(), func(f *Facts) { f.ReadErrors[podsReading] = errors.New("timeout") }),
 				[]string{"problem the cluster: the pods could not be read: timeout"},
 			},
-			"only a permission is missing": {changeFacts(newEmptyCluster(), func(f *Facts) { f.Unread[podsReading] = newForbiddenError("pods") }), nil},
+			"only a permission is missing": {changeFacts(newEmptyCluster(), func(f *Facts) { f.ReadErrors[podsReading] = newForbiddenError("pods") }), nil},
 		},
 		"installation": {
 			"nothing is installed":     {newEmptyCluster(), []string{"note the cluster: no part of Slipway"}},
@@ -156,26 +156,26 @@ func newRuleCases() map[string]map[string]ruleCase {
 			},
 		},
 		"part-rights": {
-			"no permission is missing": {changeFacts(newInstallation(), func(f *Facts) { f.Access = newAccess(f.partsOfKind(Agent)[0], listAgentRights(), "") }), nil},
+			"no permission is missing": {changeFacts(newInstallation(), func(f *Facts) { f.PartAccess = newAccess(f.partsOfKind(Agent)[0], listAgentRights(), "") }), nil},
 			"one is missing": {
 				changeFacts(newInstallation(), func(f *Facts) {
-					f.Access = newAccess(f.partsOfKind(Agent)[0], listAgentRights(), "create pods/eviction")
+					f.PartAccess = newAccess(f.partsOfKind(Agent)[0], listAgentRights(), "create pods/eviction")
 				}),
 				[]string{"problem ServiceAccount slipway/slipway-agent: the agent may not create pods/eviction: to drain"},
 			},
 			"an optional one is missing": {
-				changeFacts(newInstallation(), func(f *Facts) { f.Access = newAccess(f.partsOfKind(Agent)[0], listAgentRights(), "delete pods") }),
+				changeFacts(newInstallation(), func(f *Facts) { f.PartAccess = newAccess(f.partsOfKind(Agent)[0], listAgentRights(), "delete pods") }),
 				[]string{"note ServiceAccount slipway/slipway-agent: the agent may not delete pods: "},
 			},
 			"one for an unset flag is missing": {
 				changeFacts(newInstallation(), func(f *Facts) {
-					f.Access = newAccess(f.partsOfKind(Agent)[0], listAgentRights(), "get persistentvolumeclaims")
+					f.PartAccess = newAccess(f.partsOfKind(Agent)[0], listAgentRights(), "get persistentvolumeclaims")
 				}), nil,
 			},
 			"one for a set flag is missing": {
 				changeFacts(newInstallation(), func(f *Facts) {
 					f.DaemonSets[0].Spec.Template.Spec.Containers[0].Args = []string{"--wait-for-detach"}
-					f.Access = newAccess(f.partsOfKind(Agent)[0], listAgentRights(), "get persistentvolumeclaims")
+					f.PartAccess = newAccess(f.partsOfKind(Agent)[0], listAgentRights(), "get persistentvolumeclaims")
 				}),
 				[]string{"problem ServiceAccount slipway/slipway-agent: the agent may not get persistentvolumeclaims: --wait-for-detach"},
 			},
@@ -214,7 +214,7 @@ func newRuleCases() map[string]map[string]ruleCase {
 				changeFacts(newInstallation(), func(f *Facts) {
 					c := &f.DaemonSets[0].Spec.Template.Spec.Containers[0]
 					c.Image, c.Args = "slipway", []string{"aks-node-termination-handler", "-maxConcurrentDrains=2"}
-					f.Access = newAccess(f.partsOfKind(Agent)[0], listAgentRights(), "list leases.coordination.k8s.io in namespace .")
+					f.PartAccess = newAccess(f.partsOfKind(Agent)[0], listAgentRights(), "list leases.coordination.k8s.io in namespace .")
 				}),
 				[]string{"problem ServiceAccount slipway/slipway-agent: the agent may not list leases"},
 			},
@@ -223,7 +223,7 @@ func newRuleCases() map[string]map[string]ruleCase {
 					c := &f.DaemonSets[0].Spec.Template.Spec.Containers[0]
 					c.Image, c.Args = "slipway", []string{"aks-node-termination-handler"}
 					c.Env = []corev1.EnvVar{{Name: "MAX_CONCURRENT_DRAINS", Value: "2"}}
-					f.Access = newAccess(f.partsOfKind(Agent)[0], listAgentRights(), "list leases.coordination.k8s.io in namespace .")
+					f.PartAccess = newAccess(f.partsOfKind(Agent)[0], listAgentRights(), "list leases.coordination.k8s.io in namespace .")
 				}),
 				[]string{"problem ServiceAccount slipway/slipway-agent: the agent may not list leases"},
 			},
@@ -505,11 +505,11 @@ func newRuleCases() map[string]map[string]ruleCase {
 				}), nil,
 			},
 			"a ConfigMap of a managed control plane": {
-				changeFacts(newInstallation(), func(f *Facts) { f.Marks = map[Key]bool{{"kube-system", "cluster-autoscaler-status"}: true} }),
+				changeFacts(newInstallation(), func(f *Facts) { f.ToolConfigMaps = map[Key]bool{{"kube-system", "cluster-autoscaler-status"}: true} }),
 				[]string{"warning ConfigMap kube-system/cluster-autoscaler-status: cluster-autoscaler, by its ConfigMap: "},
 			},
 			"an API group": {
-				changeFacts(newInstallation(), func(f *Facts) { f.Groups = []string{"apps", "karpenter.sh"} }),
+				changeFacts(newInstallation(), func(f *Facts) { f.APIGroups = []string{"apps", "karpenter.sh"} }),
 				[]string{"warning APIGroup karpenter.sh: Karpenter, by its API group: "},
 			},
 			"an annotation": {
@@ -519,7 +519,7 @@ func newRuleCases() map[string]map[string]ruleCase {
 				[]string{"warning Node node-a: kured, by its annotation weave.works/kured-reboot-in-progress: "},
 			},
 			"AKS node auto-drain": {
-				changeFacts(newInstallation(), func(f *Facts) { f.Marks = map[Key]bool{{"kube-system", "remediator-config"}: true} }),
+				changeFacts(newInstallation(), func(f *Facts) { f.ToolConfigMaps = map[Key]bool{{"kube-system", "remediator-config"}: true} }),
 				[]string{"note ConfigMap kube-system/remediator-config: AKS node auto-drain, by its ConfigMap: "},
 			},
 			"AKS node auto-drain by a node label": {
@@ -556,11 +556,11 @@ func newRuleCases() map[string]map[string]ruleCase {
 		"clock-here": {
 			"equal": {newEmptyCluster(), nil},
 			"ahead": {
-				changeFacts(newEmptyCluster(), func(f *Facts) { f.Clock.Here = noon.Add(time.Minute) }),
+				changeFacts(newEmptyCluster(), func(f *Facts) { f.Clock.Local = noon.Add(time.Minute) }),
 				[]string{"warning the cluster: the local clock is 1m0s ahead of the API server's clock"},
 			},
 			"behind by less than the error": {
-				changeFacts(newEmptyCluster(), func(f *Facts) { f.Clock.Here, f.Clock.Error = noon.Add(-10*time.Second), 8*time.Second }), nil,
+				changeFacts(newEmptyCluster(), func(f *Facts) { f.Clock.Local, f.Clock.MaxError = noon.Add(-10*time.Second), 8*time.Second }), nil,
 			},
 		},
 		"clock-node": {
@@ -590,7 +590,7 @@ func removeReadinessProbe(f *Facts) *Facts {
 }
 
 func newInstallationWithLastRead(l LastRead) *Facts {
-	return changeFacts(newInstallation(), func(f *Facts) { f.LastRead = map[Key]LastRead{{"slipway", "slipway-agent-node-a"}: l} })
+	return changeFacts(newInstallation(), func(f *Facts) { f.LastReads = map[Key]LastRead{{"slipway", "slipway-agent-node-a"}: l} })
 }
 
 // newInstallationWithGeneration returns an installation with another schema generation of the NodeGroup CRD.
@@ -608,7 +608,7 @@ func getSpecSchema(f *Facts, name string) map[string]any {
 }
 
 func TestEachRuleFindsItsCases(t *testing.T) {
-	for _, rule := range Rules() {
+	for _, rule := range ListRules() {
 		if newRuleCases()[rule.Name] == nil {
 			t.Errorf("rule %s has no case", rule.Name)
 		}
@@ -639,19 +639,19 @@ func TestEachRuleFindsItsCases(t *testing.T) {
 }
 
 func TestHealthyInstallationHasNoFindings(t *testing.T) {
-	if r := Diagnose(newInstallation()); r.Count(Problem)+r.Count(Warning) > 0 || len(r.Unchecked) > 0 || len(r.Parts) != 2 {
+	if r := Diagnose(newInstallation()); r.CountFindings(Problem)+r.CountFindings(Warning) > 0 || len(r.Unchecked) > 0 || len(r.Parts) != 2 {
 		t.Errorf("%+v", r)
 	}
 }
 
 func TestRuleWithUnreadableObjectsIsNotChecked(t *testing.T) {
-	for _, rule := range Rules() {
+	for _, rule := range ListRules() {
 		for _, reading := range rule.requires {
 			f := newInstallation()
-			f.Unread[reading] = newForbiddenError("x")
+			f.ReadErrors[reading] = newForbiddenError("x")
 			r := Diagnose(f)
-			if !slices.ContainsFunc(r.Unchecked, func(u Unchecked) bool {
-				return u.Rule == rule.Name && strings.Contains(u.Because, string(reading))
+			if !slices.ContainsFunc(r.Unchecked, func(u UncheckedRule) bool {
+				return u.Rule == rule.Name && strings.Contains(u.Reason, string(reading))
 			}) {
 				t.Errorf("without %s, %s was checked", reading, rule.Name)
 			}
@@ -666,10 +666,10 @@ func TestPartlyReadRuleIsReported(t *testing.T) {
 	for _, reading := range []Reading{toolConfigMapsReading, apiGroupsReading} {
 		f := changeFacts(newInstallation(), func(f *Facts) {
 			f.DaemonSets = append(f.DaemonSets, newDaemonSet("mechanic", "example.com/mechanic:v1"))
-			f.Unread[reading] = newForbiddenError("x")
+			f.ReadErrors[reading] = newForbiddenError("x")
 		})
 		r := Diagnose(f)
-		if want := (Unchecked{"other-tool", "partly; not read: " + string(reading)}); !slices.Contains(r.Unchecked, want) {
+		if want := (UncheckedRule{"other-tool", "partly; not read: " + string(reading)}); !slices.Contains(r.Unchecked, want) {
 			t.Errorf("without %s, unchecked rules are %v", reading, r.Unchecked)
 		}
 		if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Rule == "other-tool" }) {
@@ -679,7 +679,7 @@ func TestPartlyReadRuleIsReported(t *testing.T) {
 }
 
 func TestEveryReadingHasARight(t *testing.T) {
-	for _, rule := range Rules() {
+	for _, rule := range ListRules() {
 		for _, reading := range slices.Concat(rule.requires, rule.optionalReadings) {
 			if _, ok := rightsByReading[reading]; !ok && reading != clockReading {
 				t.Errorf("rule %s needs %s, which has no permission", rule.Name, reading)

@@ -12,29 +12,32 @@ import (
 // hangingAPI is an API that never answers.
 type hangingAPI struct{}
 
-func (hangingAPI) FollowPodsOn(ctx context.Context, _ string, _ kubeapi.Handler[kubeapi.Pod]) error {
+func (hangingAPI) WatchPodsOnNode(ctx context.Context, _ string, _ kubeapi.Handler[kubeapi.Pod]) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-func (hangingAPI) ListPodsOn(ctx context.Context, _ string) ([]kubeapi.Pod, error) {
+func (hangingAPI) ListPodsOnNode(ctx context.Context, _ string) ([]kubeapi.Pod, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
 
-func (hangingAPI) Evict(ctx context.Context, _ kubeapi.Removal) error { <-ctx.Done(); return ctx.Err() }
-
-func (hangingAPI) DeletePod(ctx context.Context, _ kubeapi.Removal) error {
+func (hangingAPI) EvictPod(ctx context.Context, _ kubeapi.PodRemoval) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-func (hangingAPI) SetDisruptionTarget(ctx context.Context, _ kubeapi.Disruption) error {
+func (hangingAPI) DeletePod(ctx context.Context, _ kubeapi.PodRemoval) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-func (hangingAPI) FollowBudgets(
+func (hangingAPI) SetDisruptionTarget(ctx context.Context, _ kubeapi.PodDisruption) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (hangingAPI) WatchPodDisruptionBudgets(
 	ctx context.Context, _ string, _ kubeapi.Handler[kubeapi.PodDisruptionBudget],
 ) error {
 	<-ctx.Done()
@@ -48,7 +51,7 @@ func BenchmarkWatchEvent(b *testing.B) {
 		for _, told := range []bool{false, true} {
 			b.Run(fmt.Sprintf("pods=%d/progress=%t", n, told), func(b *testing.B) {
 				s := newSim()
-				o := Options{Node: node, Terms: Terms{Deadline: time.Now().Add(time.Hour)}}
+				o := Options{Node: node, TimeLimits: TimeLimits{Deadline: time.Now().Add(time.Hour)}}
 				if told {
 					o.OnProgress = func(Progress) {}
 				}

@@ -37,12 +37,12 @@ type requestTracker struct {
 
 func newRequestTracker(evictions bool) *requestTracker {
 	return &requestTracker{
-		inFlightByNamespace: map[string]int{}, busyBackoff: &sharedBackoff{reason: Busy, evictionsOnly: evictions},
-		failureBackoff: &sharedBackoff{reason: Failing, evictionsOnly: evictions},
+		inFlightByNamespace: map[string]int{}, busyBackoff: &sharedBackoff{reason: ObstacleAPIServerBusy, evictionsOnly: evictions},
+		failureBackoff: &sharedBackoff{reason: ObstacleError, evictionsOnly: evictions},
 	}
 }
 
-func (d *Drain) trackerFor(method Asked) *requestTracker {
+func (d *Drain) trackerFor(method RemovalMethod) *requestTracker {
 	if method == Evicted {
 		return d.evictions
 	}
@@ -53,8 +53,8 @@ func (d *Drain) trackerFor(method Asked) *requestTracker {
 // the API server is slow: fewer evictions would only leave its capacity to the scheduler and the controllers, while
 // pods still wait and the instances stop. The API server's fair queuing protects other clients. While requests fail,
 // only deletions get the maximum.
-func (d *Drain) currentLimit(method Asked, now time.Time) int {
-	if d.terms.Forced() && (method != Evicted || d.terms.end().Sub(now) < nearDeadline && !d.limit.failing) {
+func (d *Drain) currentLimit(method RemovalMethod, now time.Time) int {
+	if d.terms.HasDeadline() && (method != Evicted || d.terms.lastRemovalTime().Sub(now) < nearDeadline && !d.limit.failing) {
 		return d.limit.max
 	}
 	return d.limit.current
@@ -63,7 +63,7 @@ func (d *Drain) currentLimit(method Asked, now time.Time) int {
 // limitForPod returns how many requests may be in flight for one of this pod to follow. It keeps one place free for
 // each namespace that waits and has no request in flight, up to half of the limit. So a hanging admission webhook of
 // one namespace cannot use all places.
-func (d *Drain) limitForPod(p *podState, method Asked, now time.Time) int {
+func (d *Drain) limitForPod(p *podState, method RemovalMethod, now time.Time) int {
 	limit, tracker := d.currentLimit(method, now), d.trackerFor(method)
 	if tracker.inFlightByNamespace[p.pod.Namespace] == 0 {
 		return limit
@@ -105,7 +105,7 @@ func newConcurrencyLimit(max int) *concurrencyLimit {
 // reduces the limit. A webhook that is unavailable, or slow to deny, says nothing about the API server.
 func (l *concurrencyLimit) recordResponse(sent, answered time.Time, err error) {
 	took := answered.Sub(sent)
-	status := kubeapi.AsStatus(err)
+	status := kubeapi.ToStatusError(err)
 	if status != nil && (isWebhookUnavailable(status) || isWebhookError(status) && took > slowResponse) {
 		return
 	}
@@ -125,7 +125,7 @@ func (l *concurrencyLimit) recordResponse(sent, answered time.Time, err error) {
 
 // isAPIServerBusy reports whether the answer is the 429 of an overloaded API server.
 func isAPIServerBusy(err error) bool {
-	status := kubeapi.AsStatus(err)
+	status := kubeapi.ToStatusError(err)
 	return status != nil && status.Code == http.StatusTooManyRequests && !isPDBDenial(status) && !isWebhookError(status)
 }
 

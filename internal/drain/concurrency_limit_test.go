@@ -27,7 +27,7 @@ func TestConcurrencyFollowsAPIServerSpeed(t *testing.T) {
 			for i := range 60 {
 				s.addPod(fmt.Sprint("web-", i), withOwner("ReplicaSet"), withOwnController(i))
 			}
-			runDrainTo(t, s, Drained, Options{Terms: deadlineIn(c.left)})
+			runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(c.left)})
 			if s.maxInFlight < c.least || s.maxInFlight > c.most {
 				t.Errorf("%d requests at once on an API server that takes %s, want %d to %d", s.maxInFlight, c.latency, c.least, c.most)
 			}
@@ -48,10 +48,10 @@ func TestPendingAnswerDelaysForcedDeletion(t *testing.T) {
 		for i := range 20 {
 			pods = append(pods, s.addPod(fmt.Sprint("web-", i), withGrace(30*time.Second), withStopTime(time.Second), withOwnController(i)))
 		}
-		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(30 * time.Second)})
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(30 * time.Second)})
 		for _, p := range pods {
-			if got := podReportOf(t, r, p); got.Asked != Evicted || got.End != Stopped {
-				t.Errorf("%s: %s, %s; want it evicted in time", got.Name, got.Asked, got.End)
+			if got := podReportOf(t, r, p); got.Removal != Evicted || got.End != Stopped {
+				t.Errorf("%s: %s, %s; want it evicted in time", got.Name, got.Removal, got.End)
 			}
 		}
 	})
@@ -107,7 +107,7 @@ func TestDrainsOfSimilarNodesStartWithDifferentPDBs(t *testing.T) {
 		for i := range 9 { // a later UID has an earlier name
 			byUID = append(byUID, s.addPod(fmt.Sprint("web-", 9-i)).UID)
 		}
-		runDrainTo(t, s, Drained, Options{Terms: deadlineIn(time.Minute), MaxInFlight: 1})
+		runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(time.Minute), MaxInFlight: 1})
 		var asked []string
 		for _, q := range s.findRequests("evict", nil) {
 			asked = append(asked, q.removal.UID)
@@ -133,7 +133,7 @@ func TestLongestGraceStaysFirstAfterRefusals(t *testing.T) {
 			s.addPod(fmt.Sprint("short-", i), withGrace(time.Second))
 			long[s.addPod(fmt.Sprint("long-", i), withGrace(time.Minute)).UID] = true
 		}
-		runDrainTo(t, s, Drained, Options{Terms: deadlineIn(5 * time.Minute), MaxInFlight: 1})
+		runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(5 * time.Minute), MaxInFlight: 1})
 		var worked []sentRequest
 		for _, q := range s.findRequests("evict", nil) {
 			if q.changedPod {
@@ -155,10 +155,10 @@ func TestPodWithoutEvictionRequestIsDeletedInTime(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.failAll("evict", fault{hang: true, err: errors.New("no answer")})
 		pods := s.addPods(40, "web-%d", withGrace(5*time.Second), withStopTime(time.Second))
-		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(30 * time.Second)})
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(30 * time.Second)})
 		for _, p := range pods {
-			if got := podReportOf(t, r, p); got.Asked != Forced || len(got.Delays) == 0 || got.End != Stopped {
-				t.Errorf("%s: %s, delays %v, %s; want it deleted with its time to stop, and a reason", got.Name, got.Asked, got.Delays, got.End)
+			if got := podReportOf(t, r, p); got.Removal != ForceDeleted || len(got.Delays) == 0 || got.End != Stopped {
+				t.Errorf("%s: %s, delays %v, %s; want it deleted with its time to stop, and a reason", got.Name, got.Removal, got.Delays, got.End)
 			}
 		}
 	})
@@ -182,9 +182,9 @@ func TestWebhookDenialIsNotForbidden(t *testing.T) {
 			}
 			return &fault{err: &kubeapi.StatusError{Code: 403, Message: `admission webhook "keep.example.com" denied the request: not now`}}
 		}
-		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(5 * time.Minute)})
-		if got := podReportOf(t, r, p); got.Asked != Forced {
-			t.Errorf("%s: %s; want it deleted once the webhook allows it", got.Name, got.Asked)
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(5 * time.Minute)})
+		if got := podReportOf(t, r, p); got.Removal != ForceDeleted {
+			t.Errorf("%s: %s; want it deleted once the webhook allows it", got.Name, got.Removal)
 		}
 	})
 }
@@ -215,29 +215,29 @@ func TestWebhookDenialDelaysNoOtherPod(t *testing.T) {
 			}
 			began := time.Now()
 			var last Progress
-			r, err := runDrain(t, s, Options{Terms: deadlineIn(10 * time.Minute), OnProgress: func(p Progress) {
+			r, err := runDrain(t, s, Options{TimeLimits: deadlineIn(10 * time.Minute), OnProgress: func(p Progress) {
 				if time.Since(began) < 5*time.Second {
 					last = p
 				}
 			}})
 			checkOutcome(t, r, err, Drained)
 			for _, p := range free {
-				if got := podReportOf(t, r, p); got.Asked != Evicted || got.AskedAt.Sub(began) > 3*time.Second {
-					t.Errorf("%s: %s after %s", got.Name, got.Asked, got.AskedAt.Sub(began))
+				if got := podReportOf(t, r, p); got.Removal != Evicted || got.RemovalRequestedAt.Sub(began) > 3*time.Second {
+					t.Errorf("%s: %s after %s", got.Name, got.Removal, got.RemovalRequestedAt.Sub(began))
 				}
 			}
-			if got := podReportOf(t, r, held); got.Asked != Evicted || got.AskedAt.Sub(began) > 12*time.Second {
-				t.Errorf("%s: %s after %s", got.Name, got.Asked, got.AskedAt.Sub(began))
+			if got := podReportOf(t, r, held); got.Removal != Evicted || got.RemovalRequestedAt.Sub(began) > 12*time.Second {
+				t.Errorf("%s: %s after %s", got.Name, got.Removal, got.RemovalRequestedAt.Sub(began))
 			}
-			if got := podReportOf(t, r, vm); got.Asked != Forced || got.AskedAt.Sub(began) < 6*time.Minute {
-				t.Errorf("%s: %s after %s", got.Name, got.Asked, got.AskedAt.Sub(began))
+			if got := podReportOf(t, r, vm); got.Removal != ForceDeleted || got.RemovalRequestedAt.Sub(began) < 6*time.Minute {
+				t.Errorf("%s: %s after %s", got.Name, got.Removal, got.RemovalRequestedAt.Sub(began))
 			}
 			if n := len(s.findRequests("evict", vm)); n > 400 {
 				t.Errorf("the webhook was called %d times", n)
 			}
-			i := slices.IndexFunc(last.Blocked, func(b Blocked) bool { return b.Pod == "virt-launcher" })
-			if i < 0 || !strings.Contains(last.Blocked[i].Detail, "evict.kubevirt.io") || last.Blocked[i].Reason != Webhook {
-				t.Errorf("the obstacle is not reported: %v", last.Blocked)
+			i := slices.IndexFunc(last.RemainingPods, func(b BlockedPod) bool { return b.Pod == "virt-launcher" })
+			if i < 0 || !strings.Contains(last.RemainingPods[i].Detail, "evict.kubevirt.io") || last.RemainingPods[i].Reason != ObstacleWebhook {
+				t.Errorf("the obstacle is not reported: %v", last.RemainingPods)
 			}
 		}))
 	}

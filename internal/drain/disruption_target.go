@@ -91,7 +91,7 @@ func (d *Drain) writeCondition(ctx context.Context, p *podState, now time.Time) 
 		bounded, cancel := context.WithTimeout(ctx, minRequestTimeout)
 		defer cancel()
 		err := d.api.SetDisruptionTarget(bounded, c)
-		if status := kubeapi.AsStatus(err); status != nil && kubeapi.IsForbidden(err) && !isWebhookError(status) {
+		if status := kubeapi.ToStatusError(err); status != nil && kubeapi.IsForbidden(err) && !isWebhookError(status) {
 			d.conditions.forbidden.Store(c.Namespace, true)
 		}
 		d.inbox.put(func(time.Time) { d.recordConditionWrite(p, err) })
@@ -99,12 +99,12 @@ func (d *Drain) writeCondition(ctx context.Context, p *podState, now time.Time) 
 }
 
 // newDisruption returns the condition for a pod that is deleted without an eviction.
-func (d *Drain) newDisruption(p *podState, now time.Time) kubeapi.Disruption {
-	c := kubeapi.Disruption{
+func (d *Drain) newDisruption(p *podState, now time.Time) kubeapi.PodDisruption {
+	c := kubeapi.PodDisruption{
 		Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, At: now,
 		Reason: deletionByNodeDrain, Message: "Slipway: node " + d.options.Node + " is drained with evictions disabled",
 	}
-	if d.terms.Forced() {
+	if d.terms.HasDeadline() {
 		c.Reason = deletionByNodeTermination
 		c.Message = "Slipway: node " + d.options.Node + " is terminated at " + d.terms.Deadline.UTC().Format(time.RFC3339)
 	}

@@ -26,9 +26,9 @@ func TestI2ForcedDeletionSetsDisruptionTargetBefore(t *testing.T) {
 		blocked := s.addPod("blocked", withGrace(10*time.Second), withLabel("app", "web"), withOwner("Job"))
 		free := s.addPod("free", withGrace(10*time.Second))
 		s.addPDB("web", 1, 1, map[string]string{"app": "web"})
-		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(time.Minute)})
-		if got := podReportOf(t, r, blocked); got.Asked != Forced {
-			t.Fatalf("removed by %q, want %q", got.Asked, Forced)
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(time.Minute)})
+		if got := podReportOf(t, r, blocked); got.Removal != ForceDeleted {
+			t.Fatalf("removed by %q, want %q", got.Removal, ForceDeleted)
 		}
 		writes, deletions := s.findRequests("condition", nil), s.findRequests("delete", blocked)
 		if len(writes) != 1 || writes[0].removal.UID != blocked.UID || len(deletions) != 1 || !writes[0].at.Before(deletions[0].at) {
@@ -84,10 +84,10 @@ func TestForcedDeletionDoesNotWaitForDisruptionTarget(t *testing.T) {
 			pods := s.addPods(50, "web-%d", withGrace(10*time.Second), withLabel("app", "web"))
 			s.addPDB("web", 50, 50, map[string]string{"app": "web"})
 			terms := deadlineIn(time.Minute)
-			r := runDrainTo(t, s, Drained, Options{Terms: terms})
+			r := runDrainTo(t, s, Drained, Options{TimeLimits: terms})
 			for _, p := range pods {
 				got := podReportOf(t, r, p)
-				if at := got.AskedAt.Sub(forcedDeletionTime(p.wantedGrace(), terms, r.Began)); at < 0 || at > 50*time.Millisecond || got.End != Stopped {
+				if at := got.RemovalRequestedAt.Sub(forcedDeletionTime(p.wantedGrace(), terms, r.StartedAt)); at < 0 || at > 50*time.Millisecond || got.End != Stopped {
 					t.Errorf("%s: deleted %s too late, %s", p.Name, at, got.End)
 				}
 				if c := findDisruptionTarget(s, p); name == "late" && c.Reason != deletionByNodeTermination {
@@ -112,7 +112,7 @@ func TestDisruptionTargetIsSetWhereNamespacesAllowIt(t *testing.T) {
 			s.addPod(fmt.Sprint("a-", i), inNamespace("closed"), withGrace(20*time.Second))
 			open = append(open, s.addPod(fmt.Sprint("b-", i), inNamespace("open"), withGrace(10*time.Second)))
 		}
-		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(time.Minute), DisableEviction: true})
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(time.Minute), DisableEviction: true})
 		for _, p := range open {
 			if c := findDisruptionTarget(s, p); c.Status != "True" {
 				t.Errorf("%s: condition %+v, want True", p.Name, c)
@@ -122,7 +122,7 @@ func TestDisruptionTargetIsSetWhereNamespacesAllowIt(t *testing.T) {
 			t.Errorf("%d writes without the permission", n)
 		}
 		for _, p := range r.Pods {
-			if took := p.AskedAt.Sub(r.Began); took > maxConditionWait+100*time.Millisecond {
+			if took := p.RemovalRequestedAt.Sub(r.StartedAt); took > maxConditionWait+100*time.Millisecond {
 				t.Errorf("%s: deleted after %s", p.Name, took)
 			}
 		}
@@ -134,9 +134,9 @@ func TestDisruptionTargetIsSetAgainAfterItsRemoval(t *testing.T) {
 		p := s.addPod("web", withGrace(10*time.Second), withLabel("app", "web"), withOwner("Job"))
 		s.addPDB("web", 1, 1, map[string]string{"app": "web"})
 		terms := deadlineIn(30 * time.Second)
-		d, wait := startDrain(t.Context(), t, s, Options{Terms: terms})
+		d, wait := startDrain(t.Context(), t, s, Options{TimeLimits: terms})
 		time.Sleep(time.Until(forcedDeletionTime(p.wantedGrace(), terms, time.Now()).Add(-conditionLead / 2)))
-		d.SetTerms(deadlineIn(10 * time.Minute))
+		d.SetTimeLimits(deadlineIn(10 * time.Minute))
 		time.Sleep(2 * time.Minute)
 		s.updatePod(p, func(p *simPod) { // as the disruption controller does
 			p.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "True"}, {Type: disruptionTarget, Status: "False"}}
@@ -155,9 +155,9 @@ func TestDeletionsWaitBrieflyForDisruptionTarget(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.failAll("condition", fault{hang: true})
 		s.addPods(100, "web-%d", withGrace(10*time.Second))
-		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(30 * time.Second), DisableEviction: true})
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(30 * time.Second), DisableEviction: true})
 		for _, p := range r.Pods {
-			if took := p.AskedAt.Sub(r.Began); took > maxConditionWait+100*time.Millisecond {
+			if took := p.RemovalRequestedAt.Sub(r.StartedAt); took > maxConditionWait+100*time.Millisecond {
 				t.Errorf("%s: deleted after %s, want %s and the requests before at most", p.Name, took, maxConditionWait)
 			}
 		}

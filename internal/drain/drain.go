@@ -22,37 +22,37 @@ import (
 // API is the part of the API server that a drain needs. *kubeapi.Client implements it. It must be safe for concurrent
 // use and honour the context.
 type API interface {
-	// FollowPodsOn returns only when ctx ends. Its first list may be old, as long as all later changes follow.
-	FollowPodsOn(ctx context.Context, node string, h kubeapi.Handler[kubeapi.Pod]) error
-	// ListPodsOn returns the current pods of the node. The drain calls it once, at its end.
-	ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error)
-	Evict(ctx context.Context, r kubeapi.Removal) error
-	DeletePod(ctx context.Context, r kubeapi.Removal) error
+	// WatchPodsOnNode returns only when ctx ends. Its first list may be old, as long as all later changes follow.
+	WatchPodsOnNode(ctx context.Context, node string, h kubeapi.Handler[kubeapi.Pod]) error
+	// ListPodsOnNode returns the current pods of the node. The drain calls it once, at its end.
+	ListPodsOnNode(ctx context.Context, node string) ([]kubeapi.Pod, error)
+	EvictPod(ctx context.Context, r kubeapi.PodRemoval) error
+	DeletePod(ctx context.Context, r kubeapi.PodRemoval) error
 	// SetDisruptionTarget is called before a forced deletion. The deletion does not depend on its success.
-	SetDisruptionTarget(ctx context.Context, c kubeapi.Disruption) error
-	// FollowBudgets returns only when ctx ends. It is called once for each namespace with pods to evict, and again
+	SetDisruptionTarget(ctx context.Context, c kubeapi.PodDisruption) error
+	// WatchPodDisruptionBudgets returns only when ctx ends. It is called once for each namespace with pods to evict, and again
 	// after the permission was missing.
-	FollowBudgets(ctx context.Context, namespace string, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error
+	WatchPodDisruptionBudgets(ctx context.Context, namespace string, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error
 }
 
-// Terms sets the time limits of a drain. They may change while it runs: a Freeze becomes a Preempt, or a reboot is
+// TimeLimits sets the time limits of a drain. They may change while it runs: a Freeze becomes a Preempt, or a reboot is
 // moved.
-type Terms struct {
+type TimeLimits struct {
 	// Deadline is when the instance stops, even with pods on it. Zero means a voluntary drain: the node stays if its
 	// pods cannot be removed. With a deadline, each pod's grace is capped to the time left. If waiting for a PDB would
 	// cost a pod its time to stop, the pod is deleted, and the report records it (I2).
 	Deadline time.Time
 	// Margin is kept free before the deadline, so that the kubelet can report and the API server can receive it.
 	Margin time.Duration
-	// GiveUp is when a voluntary drain stops trying; zero means never. It does not cap any grace.
-	GiveUp time.Time
+	// TimeoutAt is when a voluntary drain stops trying; zero means never. It does not cap any grace.
+	TimeoutAt time.Time
 }
 
-// Forced reports whether there is a deadline: the instance stops in any case.
-func (t Terms) Forced() bool { return !t.Deadline.IsZero() }
+// HasDeadline reports whether there is a deadline: the instance stops in any case.
+func (t TimeLimits) HasDeadline() bool { return !t.Deadline.IsZero() }
 
-// end returns when the last pod must be gone.
-func (t Terms) end() time.Time { return t.Deadline.Add(-t.Margin) }
+// lastRemovalTime returns when the last pod must be gone.
+func (t TimeLimits) lastRemovalTime() time.Time { return t.Deadline.Add(-t.Margin) }
 
 // Options configures a drain. Only Node is required.
 type Options struct {
@@ -60,25 +60,25 @@ type Options struct {
 	// Policy decides what happens to each kind of pod. Nil means [podrules.Forced] if the terms have a deadline, else
 	// [podrules.Voluntary].
 	Policy *podrules.Policy
-	// PolicyOf, if set, replaces Policy and returns the policy of each pod.
-	PolicyOf func(kubeapi.Pod) podrules.Policy
-	// Mark, if set, adds to a pod's facts what its labels mean to the caller.
-	Mark  func(*podrules.Facts, *kubeapi.Pod)
-	Terms Terms
+	// PolicyForPod, if set, replaces Policy and returns the policy of each pod.
+	PolicyForPod func(kubeapi.Pod) podrules.Policy
+	// AddFacts, if set, adds to a pod's facts what its labels mean to the caller.
+	AddFacts   func(*podrules.Facts, *kubeapi.Pod)
+	TimeLimits TimeLimits
 	// GraceSeconds replaces every pod's own grace, like kubectl's --grace-period. Nil or a negative value keeps it.
 	GraceSeconds *int64
 	// WaveBoundaries are pod priorities in ascending order. Pods below the first boundary are evicted first, then those
-	// below the second, as in the kubelet's graceful shutdown (KEP-2712). Nil means DefaultWaves; an empty slice means
+	// below the second, as in the kubelet's graceful shutdown (KEP-2712). Nil means DefaultWaveBoundaries; an empty slice means
 	// one wave.
 	WaveBoundaries []int32
 	// DisableEviction deletes pods from the start and bypasses all PDBs. Only the user sets it (I2), and the drain
 	// reports it.
 	DisableEviction bool
-	// Select, if set, returns whether the drain handles a pod. The drain skips the others.
-	Select func(kubeapi.Pod) bool
-	// SkipTerminatingFor skips pods that have been terminating for longer than this after the end of their grace, like
+	// ShouldDrainPod, if set, returns whether the drain handles a pod. The drain skips the others.
+	ShouldDrainPod func(kubeapi.Pod) bool
+	// SkipTerminatingAfter skips pods that have been terminating for longer than this after the end of their grace, like
 	// kubectl's --skip-wait-for-delete-timeout. 0 waits for all of them.
-	SkipTerminatingFor time.Duration
+	SkipTerminatingAfter time.Duration
 	// MaxInFlight limits concurrent evictions, and separately concurrent deletions. 0 means 32. The drain uses fewer
 	// while the API server is slow.
 	MaxInFlight int
@@ -86,12 +86,12 @@ type Options struct {
 	OnProgress func(Progress)
 	// OnDrained, if set, is called with the drain report when the node is drained, and the drain continues until ctx
 	// ends. The report covers the time since the start or the last call. Another pod may still arrive: from a scheduler
-	// that has not seen the cordon yet, or with spec.nodeName set. OnArrival is called when a pod arrives that must be
+	// that has not seen the cordon yet, or with spec.nodeName set. OnPodArrived is called when a pod arrives that must be
 	// removed, and OnDrained again when it is gone. Both are called from the engine's goroutine, and may block until
 	// ctx ends.
-	OnDrained func(Receipt)
-	OnArrival func()
-	// WasDrained says that an earlier drain already drained the node. OnArrival is then also called for a pod that is
+	OnDrained    func(Report)
+	OnPodArrived func()
+	// WasDrained says that an earlier drain already drained the node. OnPodArrived is then also called for a pod that is
 	// on the node at the start.
 	WasDrained bool
 	// Volumes, if set, makes the drain wait until the volumes of the drained pods are detached.
@@ -99,22 +99,22 @@ type Options struct {
 	Logger  *slog.Logger
 }
 
-// DefaultWaves evicts ordinary pods first and critical ones after them. 2000000000 is the priority of
+// DefaultWaveBoundaries evicts ordinary pods first and critical ones after them. 2000000000 is the priority of
 // system-cluster-critical
 // (https://kubernetes.io/docs/tasks/administer-cluster/guaranteed-scheduling-critical-addon-pods/).
-var DefaultWaves = []int32{2_000_000_000}
+var DefaultWaveBoundaries = []int32{2_000_000_000}
 
 // Run drains the node until it is empty, a time limit passes or ctx ends, and returns the drain report. The error is
 // nil only if the node is drained. Otherwise it is a *Refused, an *Unfinished, or wraps the error of ctx. With
 // OnDrained, Run does not return when the node is drained.
-func Run(ctx context.Context, api API, o Options) (Receipt, error) {
+func Run(ctx context.Context, api API, o Options) (Report, error) {
 	return New(api, o).Run(ctx)
 }
 
 // New returns a drain that is not started yet. Its terms can be changed while it runs.
 func New(api API, o Options) *Drain {
 	if o.WaveBoundaries == nil {
-		o.WaveBoundaries = DefaultWaves
+		o.WaveBoundaries = DefaultWaveBoundaries
 	}
 	if o.MaxInFlight <= 0 {
 		o.MaxInFlight = 32
@@ -123,7 +123,7 @@ func New(api API, o Options) *Drain {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Drain{
-		api: api, options: o, terms: o.Terms, policy: policyFor(o, o.Terms),
+		api: api, options: o, terms: o.TimeLimits, policy: policyFor(o, o.TimeLimits),
 		pods:      map[string]*podState{},
 		pdbs:      newPDBState(),
 		pdbQueues: map[string]*pdbQueue{},
@@ -140,12 +140,12 @@ func New(api API, o Options) *Drain {
 }
 
 // policyFor returns the caller's policy, or the default for the terms.
-func policyFor(o Options, t Terms) podrules.Policy {
+func policyFor(o Options, t TimeLimits) podrules.Policy {
 	switch {
 	case o.Policy != nil:
 		return *o.Policy
-	case t.Forced():
-		return podrules.Forced()
+	case t.HasDeadline():
+		return podrules.ForcedPolicy()
 	}
-	return podrules.Voluntary()
+	return podrules.VoluntaryPolicy()
 }

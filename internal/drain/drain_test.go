@@ -21,17 +21,17 @@ import (
 )
 
 // deadlineIn returns terms with a deadline after d.
-func deadlineIn(d time.Duration) Terms { return Terms{Deadline: time.Now().Add(d)} }
+func deadlineIn(d time.Duration) TimeLimits { return TimeLimits{Deadline: time.Now().Add(d)} }
 
 // runDrain runs a drain, checks each progress, and compares the report with what the API server did.
-func runDrain(t *testing.T, s *sim, o Options) (Receipt, error) {
+func runDrain(t *testing.T, s *sim, o Options) (Report, error) {
 	t.Helper()
 	_, wait := startDrain(t.Context(), t, s, o)
 	return wait()
 }
 
 // startDrain starts a drain in the background and returns a function that waits for it.
-func startDrain(ctx context.Context, t *testing.T, s *sim, o Options) (*Drain, func() (Receipt, error)) {
+func startDrain(ctx context.Context, t *testing.T, s *sim, o Options) (*Drain, func() (Report, error)) {
 	t.Helper()
 	o.Node = node
 	seen := o.OnProgress
@@ -44,7 +44,7 @@ func startDrain(ctx context.Context, t *testing.T, s *sim, o Options) (*Drain, f
 	}
 	d := New(s, o)
 	type result struct {
-		r   Receipt
+		r   Report
 		err error
 	}
 	done := make(chan result, 1)
@@ -52,7 +52,7 @@ func startDrain(ctx context.Context, t *testing.T, s *sim, o Options) (*Drain, f
 		r, err := d.Run(ctx)
 		done <- result{r, err}
 	}()
-	return d, func() (Receipt, error) {
+	return d, func() (Report, error) {
 		t.Helper()
 		res := <-done
 		if err := s.compareReport(res.r, true); err != nil {
@@ -87,19 +87,19 @@ func newProgressChecker(complain func(...any)) func(Progress) {
 // checkProgressSums checks that the counts of a Progress are consistent.
 func checkProgressSums(p Progress) error {
 	switch {
-	case p.Gone+p.Asked+p.Waiting != p.Total:
+	case p.Gone+p.Stopping+p.Waiting != p.Total:
 		return fmt.Errorf("progress does not add up: %+v", p)
-	case len(p.Blocked) != p.Asked+p.Waiting:
-		return fmt.Errorf("progress explains %d of %d pods: %+v", len(p.Blocked), p.Asked+p.Waiting, p)
-	case slices.ContainsFunc(p.Blocked, func(b Blocked) bool { return b.Reason == "" || b.Detail == "" || b.Since.IsZero() }):
-		return fmt.Errorf("progress leaves a pod unexplained: %+v", p.Blocked)
+	case len(p.RemainingPods) != p.Stopping+p.Waiting:
+		return fmt.Errorf("progress explains %d of %d pods: %+v", len(p.RemainingPods), p.Stopping+p.Waiting, p)
+	case slices.ContainsFunc(p.RemainingPods, func(b BlockedPod) bool { return b.Reason == "" || b.Detail == "" || b.Since.IsZero() }):
+		return fmt.Errorf("progress leaves a pod unexplained: %+v", p.RemainingPods)
 	}
 	return nil
 }
 
 // compareReport compares a report with what the API server and the kubelet recorded. If the watch loses events, the end
 // of a pod may be unknown.
-func (s *sim) compareReport(r Receipt, watched bool) error {
+func (s *sim) compareReport(r Report, watched bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	worked, accepted, sent := map[string]int{}, map[string]int{}, map[string]bool{}
@@ -120,55 +120,55 @@ func (s *sim) compareReport(r Receipt, watched bool) error {
 		}
 		was := s.pods[p.UID]
 		evictions, deletions := worked["evict "+p.UID], worked["delete "+p.UID]
-		switch p.Asked {
+		switch p.Removal {
 		case Evicted:
 			if evictions == 0 && (watched || !sent["evict "+p.UID]) { // without a watch, a lost answer may be counted as an eviction
 				bad("says evicted, and no eviction was accepted")
 			}
-		case Forced, DeletedOnRequest, Shortened:
+		case ForceDeleted, DeletedOnRequest, GraceShortened:
 			if deletions == 0 && (watched || !sent["delete "+p.UID]) {
-				bad("says %s, and no deletion was accepted", p.Asked)
+				bad("says %s, and no deletion was accepted", p.Removal)
 			}
 		default:
-			if evictions+deletions > 0 && p.Unanswered == NotAsked {
+			if evictions+deletions > 0 && p.UnansweredRequest == NotRemoved {
 				bad("does not match the requests: %d evictions, %d deletions", evictions, deletions)
 			}
 		}
 		if accepted["evict "+p.UID] > 1 {
 			bad("evicted more than once")
 		}
-		if p.End == StillThere || p.Verdict.Rule == podrules.ByFinished {
+		if p.End == StillPresent || p.Decision.Rule == podrules.RuleFinished {
 			continue
 		}
 		if !was.gone || p.End != was.end && (watched || p.End != Vanished) {
 			bad("the pod ended %q, gone: %t", was.end, was.gone)
 		}
-		if watched && p.Asked != NotAsked && p.GraceGiven != int64(was.givenGrace/time.Second) {
+		if watched && p.Removal != NotRemoved && p.GivenGraceSeconds != int64(was.givenGrace/time.Second) {
 			bad("the pod was given %s", was.givenGrace)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func podReportOf(t *testing.T, r Receipt, p *simPod) PodReceipt {
+func podReportOf(t *testing.T, r Report, p *simPod) PodReport {
 	t.Helper()
-	i := slices.IndexFunc(r.Pods, func(q PodReceipt) bool { return q.UID == p.UID })
+	i := slices.IndexFunc(r.Pods, func(q PodReport) bool { return q.UID == p.UID })
 	if i < 0 {
 		t.Fatalf("no report for pod %s", p.Name)
 	}
 	return r.Pods[i]
 }
 
-func podReportNamed(t *testing.T, r Receipt, name string) PodReceipt {
+func podReportNamed(t *testing.T, r Report, name string) PodReport {
 	t.Helper()
-	i := slices.IndexFunc(r.Pods, func(q PodReceipt) bool { return q.Name == name })
+	i := slices.IndexFunc(r.Pods, func(q PodReport) bool { return q.Name == name })
 	if i < 0 {
 		t.Fatalf("no report for pod %s", name)
 	}
 	return r.Pods[i]
 }
 
-func checkOutcome(t *testing.T, r Receipt, err error, want Outcome) {
+func checkOutcome(t *testing.T, r Report, err error, want Outcome) {
 	t.Helper()
 	if r.Outcome != want || (err == nil) != (want == Drained) {
 		t.Fatalf("outcome %q, error %v, want %q; %s", r.Outcome, err, want, r.JSON())
@@ -176,23 +176,23 @@ func checkOutcome(t *testing.T, r Receipt, err error, want Outcome) {
 }
 
 // runDrainTo runs a drain and checks its outcome.
-func runDrainTo(t *testing.T, s *sim, want Outcome, o Options) Receipt {
+func runDrainTo(t *testing.T, s *sim, want Outcome, o Options) Report {
 	t.Helper()
 	r, err := runDrain(t, s, o)
 	checkOutcome(t, r, err, want)
 	return r
 }
 
-func checkTookUpTo(t *testing.T, r Receipt, most time.Duration) {
+func checkTookUpTo(t *testing.T, r Report, most time.Duration) {
 	t.Helper()
-	if took := r.Ended.Sub(r.Began); took > most {
+	if took := r.EndedAt.Sub(r.StartedAt); took > most {
 		t.Errorf("took %s, want up to %s", took, most)
 	}
 }
 
-func checkTookAbout(t *testing.T, r Receipt, want time.Duration) {
+func checkTookAbout(t *testing.T, r Report, want time.Duration) {
 	t.Helper()
-	if took := r.Ended.Sub(r.Began); took < want-100*time.Millisecond || took > want+500*time.Millisecond {
+	if took := r.EndedAt.Sub(r.StartedAt); took < want-100*time.Millisecond || took > want+500*time.Millisecond {
 		t.Errorf("took %s, want about %s", took, want)
 	}
 }
@@ -204,10 +204,10 @@ func TestPodsAreEvictedAtOnceAndAwaited(t *testing.T) {
 		s.addPod("agent", withOwner("DaemonSet"))
 		r := runDrainTo(t, s, Drained, Options{})
 		checkTookAbout(t, r, 20*time.Second)
-		if p := podReportOf(t, r, quick); p.End != Stopped || p.Asked != Evicted || p.Owner != "ReplicaSet/owner" {
+		if p := podReportOf(t, r, quick); p.End != Stopped || p.Removal != Evicted || p.Owner != "ReplicaSet/owner" {
 			t.Errorf("quick: %+v", p)
 		}
-		if p := podReportOf(t, r, stubborn); p.End != Killed || p.CutShort() || p.GraceGiven != 20 {
+		if p := podReportOf(t, r, stubborn); p.End != Killed || p.WasCutShort() || p.GivenGraceSeconds != 20 {
 			t.Errorf("stubborn: %+v", p)
 		}
 		if want := "2 gone, 0 remaining, 1 skipped"; !strings.Contains(r.Summary(), want) {
@@ -226,15 +226,15 @@ func TestEmptyNodeIsDrainedAfterFinalList(t *testing.T) {
 func TestI2VoluntaryDrainNeverForcesDeletion(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		web := s.addBlockedPod("web")
-		r, err := runDrain(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(2 * time.Minute)}})
-		checkOutcome(t, r, err, GaveUp)
+		r, err := runDrain(t, s, Options{TimeLimits: TimeLimits{TimeoutAt: time.Now().Add(2 * time.Minute)}})
+		checkOutcome(t, r, err, TimedOut)
 		checkTookAbout(t, r, 2*time.Minute)
 		s.checkRequestCount(t, "delete", 0)
-		if p := podReportOf(t, r, web); p.Asked != NotAsked || p.End != StillThere || !p.Left() {
+		if p := podReportOf(t, r, web); p.Removal != NotRemoved || p.End != StillPresent || !p.IsNotRemoved() {
 			t.Errorf("%+v", p)
 		}
-		var unfinished *Unfinished
-		if !errors.As(err, &unfinished) || len(unfinished.Blocked) != 1 || unfinished.Blocked[0].Budget != "shop/web" ||
+		var unfinished *UnfinishedError
+		if !errors.As(err, &unfinished) || len(unfinished.Blocked) != 1 || unfinished.Blocked[0].PDB != "shop/web" ||
 			!strings.Contains(err.Error(), "budget web allows 0 disruptions: 1 of 1 pods are healthy, 1 must be") {
 			t.Errorf("the error does not name the PDB and its numbers: %v", err)
 		}
@@ -247,15 +247,15 @@ func TestI2ForcedDeletionComesAtThePlannedTime(t *testing.T) {
 		var log bytes.Buffer
 		began := time.Now()
 		r := runDrainTo(t, s, Drained, Options{
-			Terms:  Terms{Deadline: began.Add(2 * time.Minute), Margin: 2 * time.Second},
-			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			TimeLimits: TimeLimits{Deadline: began.Add(2 * time.Minute), Margin: 2 * time.Second},
+			Logger:     slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		deletes := s.findRequests("delete", nil)
 		if len(deletes) != 1 || deletes[0].at.Sub(began) != 87*time.Second {
 			t.Fatalf("deletions %v, want one, 30 s plus 1 s of rounding plus the margin before the deadline", deletes)
 		}
 		p := podReportOf(t, r, web)
-		if p.Asked != Forced || p.GraceGiven != 30 || p.End != Stopped || len(p.Delays) != 1 || p.Delays[0].Reason != Budget {
+		if p.Removal != ForceDeleted || p.GivenGraceSeconds != 30 || p.End != Stopped || len(p.Delays) != 1 || p.Delays[0].Reason != ObstaclePDB {
 			t.Errorf("%+v", p)
 		}
 		if !strings.Contains(r.Summary(), "1 deleted despite a disruption budget") {
@@ -269,7 +269,7 @@ func TestI2ForcedDeletionComesAtThePlannedTime(t *testing.T) {
 
 func TestLateForcedDeletionGrantsTheFullGrace(t *testing.T) {
 	since := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
-	terms := Terms{Deadline: since.Add(2 * time.Minute), Margin: 2 * time.Second}
+	terms := TimeLimits{Deadline: since.Add(2 * time.Minute), Margin: 2 * time.Second}
 	for _, wanted := range []time.Duration{time.Second, 10 * time.Second, 30 * time.Second, 58 * time.Second} {
 		for _, late := range []time.Duration{0, time.Millisecond, 700 * time.Millisecond} {
 			now := forcedDeletionTime(wanted, terms, since).Add(late)
@@ -284,11 +284,11 @@ func TestI2ShortNoticeIsSharedByPDBAndGrace(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		web := s.addBlockedPod("web", withGrace(30*time.Second), withStopTime(never))
 		began := time.Now()
-		r := runDrainTo(t, s, Drained, Options{Terms: Terms{Deadline: began.Add(30 * time.Second), Margin: 2 * time.Second}})
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: TimeLimits{Deadline: began.Add(30 * time.Second), Margin: 2 * time.Second}})
 		if at := s.findRequests("delete", web)[0].at.Sub(began); at != 14*time.Second {
 			t.Errorf("deleted after %s, want 14s", at)
 		}
-		if p := podReportOf(t, r, web); p.GraceGiven != 14 || !p.CutShort() {
+		if p := podReportOf(t, r, web); p.GivenGraceSeconds != 14 || !p.WasCutShort() {
 			t.Errorf("%+v", p)
 		}
 	})
@@ -300,23 +300,23 @@ func TestW07M07BlockedPDBIsRetriedWithBackoff(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		pods  int
-		terms Terms
+		terms TimeLimits
 		most  int
 	}{
 		// 0, .2, .6, 1.4, 3, 6.2 s, then each 5 s; each pause starts with the answer.
-		{"voluntary", 1, Terms{}, 16},
+		{"voluntary", 1, TimeLimits{}, 16},
 		// 0, .2, .6 s, then each second.
-		{"forced", 1, Terms{Deadline: time.Date(2000, 1, 1, 1, 0, 0, 0, time.UTC)}, 63},
+		{"forced", 1, TimeLimits{Deadline: time.Date(2000, 1, 1, 1, 0, 0, 0, time.UTC)}, 63},
 		// Three batches of MaxInFlight are sent before the first denial and the list of PDBs are answered.
-		{"voluntary, 1000 pods", 1000, Terms{}, 16 + 3*32},
-		{"forced, 1000 pods", 1000, Terms{Deadline: time.Date(2000, 1, 1, 1, 0, 0, 0, time.UTC)}, 63 + 3*32},
+		{"voluntary, 1000 pods", 1000, TimeLimits{}, 16 + 3*32},
+		{"forced, 1000 pods", 1000, TimeLimits{Deadline: time.Date(2000, 1, 1, 1, 0, 0, 0, time.UTC)}, 63 + 3*32},
 	} {
 		t.Run(c.name, simulateFunc(func(t *testing.T, s *sim) {
 			s.addPods(c.pods, "web-%d", withLabel("app", "web"))
 			s.addPDB("web", int32(c.pods), int32(c.pods), map[string]string{"app": "web"})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			_, wait := startDrain(ctx, t, s, Options{Terms: c.terms})
+			_, wait := startDrain(ctx, t, s, Options{TimeLimits: c.terms})
 			r, err := wait()
 			checkOutcome(t, r, err, Cancelled)
 			n := len(s.findRequests("evict", nil))
@@ -335,9 +335,9 @@ func TestUnblockedPodIsEvictedBesideAThousandBlocked(t *testing.T) {
 		s.addPods(1000, "a-blocked-%04d", withLabel("app", "web"), withGrace(time.Minute))
 		s.addPDB("web", 1000, 1000, map[string]string{"app": "web"})
 		free := s.addPod("z-free", withGrace(time.Second), withStopTime(time.Millisecond))
-		r := runDrainTo(t, s, GaveUp, Options{Terms: Terms{GiveUp: time.Now().Add(10 * time.Second)}})
-		if p := podReportOf(t, r, free); p.AskedAt.Sub(r.Began) > 500*time.Millisecond {
-			t.Errorf("evicted after %s", p.AskedAt.Sub(r.Began))
+		r := runDrainTo(t, s, TimedOut, Options{TimeLimits: TimeLimits{TimeoutAt: time.Now().Add(10 * time.Second)}})
+		if p := podReportOf(t, r, free); p.RemovalRequestedAt.Sub(r.StartedAt) > 500*time.Millisecond {
+			t.Errorf("evicted after %s", p.RemovalRequestedAt.Sub(r.StartedAt))
 		}
 		if s.maxInFlight > 32 {
 			t.Errorf("%d requests at once", s.maxInFlight)
@@ -351,9 +351,9 @@ func TestUnreadyPodsAreEvictedWhileReadyPodsAreBlocked(t *testing.T) {
 		sick := s.addPod("b-sick", withLabel("app", "web"), asNotReady, withStopTime(0))
 		pending := s.addPod("c-pending", withLabel("app", "web"), asNotReady, withPhase("Pending"), withStopTime(0))
 		s.addPDB("web", 1, 3, map[string]string{"app": "web"})
-		r := runDrainTo(t, s, GaveUp, Options{Terms: Terms{GiveUp: time.Now().Add(20 * time.Second)}})
+		r := runDrainTo(t, s, TimedOut, Options{TimeLimits: TimeLimits{TimeoutAt: time.Now().Add(20 * time.Second)}})
 		for _, p := range []*simPod{sick, pending} {
-			if q := podReportOf(t, r, p); q.Asked != Evicted || q.AskedAt.Sub(r.Began) > time.Second {
+			if q := podReportOf(t, r, p); q.Removal != Evicted || q.RemovalRequestedAt.Sub(r.StartedAt) > time.Second {
 				t.Errorf("%+v", q)
 			}
 		}
@@ -366,9 +366,9 @@ func TestArrivingUnreadyPodIsEvictedWhileReadyPodsBlocked(t *testing.T) {
 		s.addPDB("web", 1, 1, map[string]string{"app": "web"}).alwaysAllowUnhealthy = true
 		arrives := 27 * time.Second
 		time.AfterFunc(arrives, func() { s.addPod("sick", withLabel("app", "web"), asNotReady, withStopTime(0)) })
-		r := runDrainTo(t, s, GaveUp, Options{Terms: Terms{GiveUp: time.Now().Add(40 * time.Second)}})
+		r := runDrainTo(t, s, TimedOut, Options{TimeLimits: TimeLimits{TimeoutAt: time.Now().Add(40 * time.Second)}})
 		p := podReportNamed(t, r, "sick")
-		if waited := p.AskedAt.Sub(r.Began) - arrives; p.Asked != Evicted || waited > 100*time.Millisecond {
+		if waited := p.RemovalRequestedAt.Sub(r.StartedAt) - arrives; p.Removal != Evicted || waited > 100*time.Millisecond {
 			t.Errorf("evicted after %s: %+v", waited, p)
 		}
 	})
@@ -382,7 +382,7 @@ func TestPodsOfBlockedPDBSendNoEvictions(t *testing.T) {
 		time.AfterFunc(2*time.Second, func() { // by then the namespace's PDBs are known
 			s.addPods(500, "b-%d", withLabel("app", "b"))
 		})
-		_, err := runDrain(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(10 * time.Second)}})
+		_, err := runDrain(t, s, Options{TimeLimits: TimeLimits{TimeoutAt: time.Now().Add(10 * time.Second)}})
 		if n := len(s.findRequests("evict", nil)); n > 32+2*10 || err == nil {
 			t.Errorf("%d evictions", n)
 		}
@@ -411,9 +411,9 @@ func TestI2DueForcedDeletionWaitsForNoOtherPod(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.addPods(200, "web-%d", withLabel("app", "web"), withGrace(time.Second))
 		s.addPDB("web", 200, 200, map[string]string{"app": "web"})
-		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(time.Minute), MaxInFlight: 2})
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(time.Minute), MaxInFlight: 2})
 		for _, p := range r.Pods {
-			if p.Asked != Forced || len(p.Delays) == 0 {
+			if p.Removal != ForceDeleted || len(p.Delays) == 0 {
 				t.Fatalf("%+v", p)
 			}
 		}
@@ -428,7 +428,7 @@ func TestFailingPodDoesNotDelayOthers(t *testing.T) {
 		s.failWhen(fault{err: &kubeapi.StatusError{Code: 500, Reason: "InternalError", Message: "webhook failed"}}, func(c call) bool {
 			return c.verb == "evict" && (c.Name == "a" || c.n < 4)
 		})
-		r, _ := runDrain(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(30 * time.Second)}})
+		r, _ := runDrain(t, s, Options{TimeLimits: TimeLimits{TimeoutAt: time.Now().Add(30 * time.Second)}})
 		if p := podReportOf(t, r, b); p.End != Stopped {
 			t.Errorf("b was never evicted: %+v", p)
 		}
@@ -441,7 +441,7 @@ func TestSameNamedReplacementIsNeverEvicted(t *testing.T) {
 		s.addPDB("db", 1, 1, map[string]string{"app": "db"})
 		s.watchLag = 3 * time.Second // the watch is late
 		s.changeAfter(2*time.Second, func() {
-			_, _ = s.deletePod(db, kubeapi.Removal{UID: db.UID})
+			_, _ = s.deletePod(db, kubeapi.PodRemoval{UID: db.UID})
 			s.pdbs = nil // the replacement is not blocked
 		})
 		runDrainTo(t, s, Drained, Options{})
@@ -460,17 +460,17 @@ func TestSameNamedReplacementIsNeverEvicted(t *testing.T) {
 func TestI7FailedOrShortListNeverDrainsANode(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		terms func() Terms
+		terms func() TimeLimits
 		want  Outcome
 	}{
-		{"voluntary", func() Terms { return Terms{GiveUp: time.Now().Add(10 * time.Second)} }, GaveUp},
-		{"forced", func() Terms { return deadlineIn(10 * time.Second) }, DeadlinePassed},
+		{"voluntary", func() TimeLimits { return TimeLimits{TimeoutAt: time.Now().Add(10 * time.Second)} }, TimedOut},
+		{"forced", func() TimeLimits { return deadlineIn(10 * time.Second) }, DeadlinePassed},
 	} {
 		t.Run(c.name, simulateFunc(func(t *testing.T, s *sim) {
 			s.addPod("web")
 			cut := errors.New("answer ended early")
 			s.failAll("list", fault{err: cut})
-			r, err := runDrain(t, s, Options{Terms: c.terms()})
+			r, err := runDrain(t, s, Options{TimeLimits: c.terms()})
 			checkOutcome(t, r, err, c.want)
 			if !errors.Is(err, cut) || !strings.Contains(err.Error(), "before its pods could be listed") {
 				t.Errorf("error: %v", err)
@@ -495,7 +495,7 @@ func TestI7LateOrBrokenWatchNeverDrainsANode(t *testing.T) {
 		s.failWhen(fault{err: errors.New("no route to host")}, func(c call) bool { return c.verb == "list" && broken.Load() })
 		time.AfterFunc(100*time.Millisecond, func() { broken.Store(true) })
 		time.AfterFunc(250*time.Millisecond, func() { s.addPod("unseen") })
-		runDrainTo(t, s, GaveUp, Options{Terms: Terms{GiveUp: time.Now().Add(20 * time.Second)}})
+		runDrainTo(t, s, TimedOut, Options{TimeLimits: TimeLimits{TimeoutAt: time.Now().Add(20 * time.Second)}})
 	})
 }
 
@@ -507,7 +507,7 @@ func TestI7PDBNotFoundDoesNotMeanPodGone(t *testing.T) {
 			return c.verb == "evict" && c.n == 0
 		})
 		r := runDrainTo(t, s, Drained, Options{})
-		if p := podReportOf(t, r, web); p.Asked != Evicted || p.End != Stopped {
+		if p := podReportOf(t, r, web); p.Removal != Evicted || p.End != Stopped {
 			t.Errorf("%+v", p)
 		}
 	})
@@ -518,13 +518,13 @@ func TestWavesAreStrictWhenThereIsTime(t *testing.T) {
 		simulate(t, func(t *testing.T, s *sim) {
 			web := s.addPod("web", withStopTime(20*time.Second))
 			dns := s.addPod("dns", withPriority(2_000_000_000), withStopTime(time.Second))
-			var terms Terms
+			var terms TimeLimits
 			if forced {
 				terms = deadlineIn(10 * time.Minute)
 			}
-			r := runDrainTo(t, s, Drained, Options{Terms: terms})
-			if first, second := podReportOf(t, r, web), podReportOf(t, r, dns); second.AskedAt.Before(first.EndedAt) || second.Wave != 1 {
-				t.Errorf("forced %t: dns evicted at %s, web gone at %s", forced, second.AskedAt, first.EndedAt)
+			r := runDrainTo(t, s, Drained, Options{TimeLimits: terms})
+			if first, second := podReportOf(t, r, web), podReportOf(t, r, dns); second.RemovalRequestedAt.Before(first.EndedAt) || second.Wave != 1 {
+				t.Errorf("forced %t: dns evicted at %s, web gone at %s", forced, second.RemovalRequestedAt, first.EndedAt)
 			}
 		})
 	}
@@ -534,9 +534,9 @@ func TestWavesOverlapWhenTimeIsShort(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		web := s.addPod("web", withStopTime(never), withGrace(time.Minute))
 		dns := s.addPod("dns", withPriority(2_000_000_000), withStopTime(time.Second), withGrace(10*time.Second))
-		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(30 * time.Second)})
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(30 * time.Second)})
 		// 10 s for dns to stop, and a quarter of 30 s for PDBs.
-		if at := podReportOf(t, r, dns).AskedAt.Sub(r.Began); at != 12500*time.Millisecond {
+		if at := podReportOf(t, r, dns).RemovalRequestedAt.Sub(r.StartedAt); at != 12500*time.Millisecond {
 			t.Errorf("dns evicted after %s", at)
 		}
 		if p := podReportOf(t, r, web); p.End != Killed || p.EndedAt.After(r.Deadline) {
@@ -550,8 +550,8 @@ func TestCallerCanSetWaveBoundaries(t *testing.T) {
 		low, mid, high := s.addPod("low", withPriority(-5)), s.addPod("mid", withPriority(100)), s.addPod("high", withPriority(2_000_001_000))
 		r := runDrainTo(t, s, Drained, Options{WaveBoundaries: []int32{0, 1000}})
 		for i, p := range []*simPod{low, mid, high} {
-			if q := podReportOf(t, r, p); q.Wave != i || q.EndedAt.Sub(r.Began) < time.Duration(i+1)*2*time.Second {
-				t.Errorf("%s: wave %d, gone after %s", p.Name, q.Wave, q.EndedAt.Sub(r.Began))
+			if q := podReportOf(t, r, p); q.Wave != i || q.EndedAt.Sub(r.StartedAt) < time.Duration(i+1)*2*time.Second {
+				t.Errorf("%s: wave %d, gone after %s", p.Name, q.Wave, q.EndedAt.Sub(r.StartedAt))
 			}
 		}
 		one, _ := runDrain(t, newSim(), Options{WaveBoundaries: []int32{}})
@@ -566,7 +566,7 @@ func TestLongestGraceIsEvictedFirst(t *testing.T) {
 		for i := range 10 {
 			s.addPod(fmt.Sprintf("p-%d", i), withGrace(time.Duration(10+i)*time.Second))
 		}
-		runDrainTo(t, s, Drained, Options{MaxInFlight: 1, Terms: deadlineIn(time.Minute)})
+		runDrainTo(t, s, Drained, Options{MaxInFlight: 1, TimeLimits: deadlineIn(time.Minute)})
 		for i, q := range s.findRequests("evict", nil) {
 			if want := fmt.Sprintf("p-%d", 9-i); q.removal.Name != want {
 				t.Errorf("eviction %d is %s, want %s", i, q.removal.Name, want)
@@ -579,9 +579,9 @@ func TestGraceOfCenturiesIsCapped(t *testing.T) {
 	for _, seconds := range []int64{9_223_372_037, 9_999_999_999, math.MaxInt64} {
 		simulate(t, func(t *testing.T, s *sim) {
 			p := s.addPod("web", withStopTime(10*time.Second), func(p *simPod) { p.Spec.TerminationGracePeriodSeconds = &seconds })
-			r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(30 * time.Second)})
-			if got := podReportOf(t, r, p); got.End != Stopped || got.GraceGiven != 29 {
-				t.Errorf("grace %d: %s, given %d s of 30", seconds, got.End, got.GraceGiven)
+			r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(30 * time.Second)})
+			if got := podReportOf(t, r, p); got.End != Stopped || got.GivenGraceSeconds != 29 {
+				t.Errorf("grace %d: %s, given %d s of 30", seconds, got.End, got.GivenGraceSeconds)
 			}
 		})
 	}
@@ -602,12 +602,12 @@ func TestGraceIsCappedToTheTimeLeft(t *testing.T) {
 	} {
 		t.Run(c.name, simulateFunc(func(t *testing.T, s *sim) {
 			p := s.addPod("web", withGrace(c.wanted), withStopTime(0))
-			_, _ = runDrain(t, s, Options{Terms: Terms{Deadline: time.Now().Add(c.deadline), Margin: c.margin}})
+			_, _ = runDrain(t, s, Options{TimeLimits: TimeLimits{Deadline: time.Now().Add(c.deadline), Margin: c.margin}})
 			asked := s.findRequests("evict", p)
 			if len(asked) != 1 {
 				t.Fatalf("%d evictions", len(asked))
 			}
-			switch g := asked[0].removal.Grace; {
+			switch g := asked[0].removal.GracePeriodSeconds; {
 			case c.want < 0 && g != nil:
 				t.Errorf("grace %d sent", *g)
 			case c.want >= 0 && (g == nil || *g != c.want):
@@ -622,10 +622,10 @@ func TestUserGraceReplacesPodGrace(t *testing.T) {
 		simulate(t, func(t *testing.T, s *sim) {
 			p := s.addPod("web", withStopTime(never))
 			r := runDrainTo(t, s, Drained, Options{GraceSeconds: &seconds})
-			if g := s.findRequests("evict", p)[0].removal.Grace; g == nil || *g != seconds {
+			if g := s.findRequests("evict", p)[0].removal.GracePeriodSeconds; g == nil || *g != seconds {
 				t.Errorf("grace %v, want %d", g, seconds)
 			}
-			if q := podReportOf(t, r, p); q.GraceWanted != seconds || (seconds == 0) != (q.End == Vanished) {
+			if q := podReportOf(t, r, p); q.WantedGraceSeconds != seconds || (seconds == 0) != (q.End == Vanished) {
 				t.Errorf("%+v", q)
 			}
 		})
@@ -633,7 +633,7 @@ func TestUserGraceReplacesPodGrace(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		p := s.addPod("web")
 		_, _ = runDrain(t, s, Options{GraceSeconds: ptr(int64(-1))})
-		if g := s.findRequests("evict", p)[0].removal.Grace; g != nil && *g != 30 {
+		if g := s.findRequests("evict", p)[0].removal.GracePeriodSeconds; g != nil && *g != 30 {
 			t.Errorf("-1 keeps the pod's own grace; sent %d", *g)
 		}
 	})
@@ -642,7 +642,7 @@ func TestUserGraceReplacesPodGrace(t *testing.T) {
 func TestPassedDeadlineEndsDrainAtOnce(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.addPod("web")
-		r := runDrainTo(t, s, DeadlinePassed, Options{Terms: deadlineIn(-time.Minute)})
+		r := runDrainTo(t, s, DeadlinePassed, Options{TimeLimits: deadlineIn(-time.Minute)})
 		checkTookAbout(t, r, 0)
 	})
 }
@@ -651,10 +651,10 @@ func TestEarlierDeadlineShortensStoppingPods(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		slow := s.addPod("slow", withGrace(10*time.Minute), withStopTime(never))
 		nice := s.addPod("nice", withGrace(10*time.Minute), withStopTime(2*time.Minute+20*time.Second))
-		d, wait := startDrain(t.Context(), t, s, Options{Terms: deadlineIn(15 * time.Minute)})
+		d, wait := startDrain(t.Context(), t, s, Options{TimeLimits: deadlineIn(15 * time.Minute)})
 		time.Sleep(2 * time.Minute)
 		end := time.Now().Add(30 * time.Second)
-		d.SetTerms(Terms{Deadline: end.Add(2 * time.Second), Margin: 2 * time.Second})
+		d.SetTimeLimits(TimeLimits{Deadline: end.Add(2 * time.Second), Margin: 2 * time.Second})
 		r, err := wait()
 		checkOutcome(t, r, err, Drained)
 		// A request for "25 seconds" would count from the deletion 2 minutes ago and kill both pods at once.
@@ -662,7 +662,7 @@ func TestEarlierDeadlineShortensStoppingPods(t *testing.T) {
 			t.Errorf("nice was killed with time left: %+v", p)
 		}
 		p := podReportOf(t, r, slow)
-		if p.End != Killed || p.EndedAt.Before(end.Add(-time.Second)) || p.EndedAt.After(end.Add(time.Second)) || !p.CutShort() {
+		if p.End != Killed || p.EndedAt.Before(end.Add(-time.Second)) || p.EndedAt.After(end.Add(time.Second)) || !p.WasCutShort() {
 			t.Errorf("slow: %+v, want it killed at %s", p, end)
 		}
 		s.checkRequestCount(t, "delete", 1)
@@ -673,9 +673,9 @@ func TestLaterDeadlineLetsPodsWaitAgain(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		web := s.addBlockedPod("web", withGrace(30*time.Second))
 		began := time.Now()
-		d, wait := startDrain(t.Context(), t, s, Options{Terms: deadlineIn(time.Minute)})
+		d, wait := startDrain(t.Context(), t, s, Options{TimeLimits: deadlineIn(time.Minute)})
 		time.Sleep(25 * time.Second)
-		d.SetTerms(Terms{Deadline: began.Add(10 * time.Minute)})
+		d.SetTimeLimits(TimeLimits{Deadline: began.Add(10 * time.Minute)})
 		r, err := wait()
 		checkOutcome(t, r, err, Drained)
 		if at := s.findRequests("delete", web)[0].at.Sub(began); at != 9*time.Minute+29*time.Second {
@@ -692,11 +692,11 @@ func TestSettingSameTermsChangesNothing(t *testing.T) {
 		web := s.addBlockedPod("web", withGrace(30*time.Second), withStopTime(never))
 		terms := deadlineIn(30 * time.Second)
 		began := time.Now()
-		d, wait := startDrain(t.Context(), t, s, Options{Terms: terms})
+		d, wait := startDrain(t.Context(), t, s, Options{TimeLimits: terms})
 		go func() {
 			for range 30 {
 				time.Sleep(time.Second)
-				d.SetTerms(terms)
+				d.SetTimeLimits(terms)
 			}
 		}()
 		_, _ = wait()
@@ -712,15 +712,15 @@ func TestVoluntaryDrainThatBecomesForcedEvictsEveryPod(t *testing.T) {
 		web := s.addBlockedPod("web")
 		d, wait := startDrain(t.Context(), t, s, Options{})
 		time.Sleep(10 * time.Minute)
-		d.SetTerms(deadlineIn(time.Minute))
+		d.SetTimeLimits(deadlineIn(time.Minute))
 		synctest.Wait()
 		bare := s.addPod("bare", withoutOwner)
 		r, err := wait()
 		checkOutcome(t, r, err, Drained)
-		if p := podReportOf(t, r, web); p.Asked != Forced {
+		if p := podReportOf(t, r, web); p.Removal != ForceDeleted {
 			t.Errorf("web: %+v", p)
 		}
-		if p := podReportOf(t, r, bare); p.Asked != Evicted {
+		if p := podReportOf(t, r, bare); p.Removal != Evicted {
 			t.Errorf("bare: %+v", p)
 		}
 	})
@@ -732,7 +732,7 @@ func TestCancellationStopsAtOnce(t *testing.T) {
 		s.addPod("slow", withStopTime(never), withGrace(time.Hour))
 		reason := errors.New("the event was cancelled")
 		ctx, cancel := context.WithCancelCause(t.Context())
-		_, wait := startDrain(ctx, t, s, Options{Terms: deadlineIn(10 * time.Minute)})
+		_, wait := startDrain(ctx, t, s, Options{TimeLimits: deadlineIn(10 * time.Minute)})
 		time.Sleep(5 * time.Second)
 		cancel(reason)
 		r, err := wait()
@@ -758,7 +758,7 @@ func TestCancelledDrainReportsUnansweredRequests(t *testing.T) {
 		_, wait := startDrain(ctx, t, s, Options{})
 		r, err := wait()
 		checkOutcome(t, r, err, Cancelled)
-		if p := podReportOf(t, r, web); p.Unanswered != Evicted || p.Asked != NotAsked || len(p.Delays) != 0 {
+		if p := podReportOf(t, r, web); p.UnansweredRequest != Evicted || p.Removal != NotRemoved || len(p.Delays) != 0 {
 			t.Errorf("%+v", p)
 		}
 	})
@@ -774,7 +774,7 @@ func TestEvictionWithLostAnswerIsReported(t *testing.T) {
 			web := s.addPod("web", withStopTime(time.Minute), withGrace(2*time.Minute))
 			s.failWhen(f, func(c call) bool { return c.verb == "evict" && c.n == 0 })
 			r := runDrainTo(t, s, Drained, Options{})
-			if p := podReportOf(t, r, web); p.Asked != Evicted || p.Unanswered != NotAsked {
+			if p := podReportOf(t, r, web); p.Removal != Evicted || p.UnansweredRequest != NotRemoved {
 				t.Errorf("%+v", p)
 			}
 			s.checkRequestCount(t, "evict", 1)
@@ -790,7 +790,7 @@ func TestPodGoneBeforeAnswerCountsAsEvicted(t *testing.T) {
 				go func() {
 					s.mu.Lock()
 					defer s.mu.Unlock()
-					_, _ = s.deleteEvicted(web, c.Removal)
+					_, _ = s.deleteEvicted(web, c.PodRemoval)
 				}()
 				return &fault{hang: true}
 			}
@@ -800,7 +800,7 @@ func TestPodGoneBeforeAnswerCountsAsEvicted(t *testing.T) {
 		r, err := d.Run(t.Context())
 		checkOutcome(t, r, err, Drained)
 		checkTookAbout(t, r, lateBindWait)
-		if p := podReportOf(t, r, web); p.Asked != Evicted {
+		if p := podReportOf(t, r, web); p.Removal != Evicted {
 			t.Errorf("%+v", p)
 		}
 	})
@@ -811,8 +811,8 @@ func TestMultiplePDBsOnPodAreExplained(t *testing.T) {
 		s.addPods(100, "web-%d", withLabel("app", "web"))
 		s.addPDB("all", 0, 1, nil)
 		s.addPDB("web", 0, 1, map[string]string{"app": "web"})
-		r, err := runDrain(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(time.Minute)}})
-		checkOutcome(t, r, err, GaveUp)
+		r, err := runDrain(t, s, Options{TimeLimits: TimeLimits{TimeoutAt: time.Now().Add(time.Minute)}})
+		checkOutcome(t, r, err, TimedOut)
 		if !strings.Contains(err.Error(), "selected by 2 disruption budgets (all, web)") ||
 			!strings.Contains(err.Error(), "make their selectors disjoint") {
 			t.Errorf("%.300v", err)
@@ -826,8 +826,8 @@ func TestPDBThatNeverAllowsEvictionsIsNamed(t *testing.T) {
 		s.addBlockedPod("web")
 		s.addPod("db", withLabel("app", "db"))
 		s.addPDB("db", 1, 2, map[string]string{"app": "db"}) // one of two pods is down: waiting helps
-		_, err := runDrain(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(time.Minute)}})
-		var u *Unfinished
+		_, err := runDrain(t, s, Options{TimeLimits: TimeLimits{TimeoutAt: time.Now().Add(time.Minute)}})
+		var u *UnfinishedError
 		if !errors.As(err, &u) || len(u.Blocked) != 2 {
 			t.Fatal(err)
 		}
@@ -842,7 +842,7 @@ func TestUnreadPDBIsNamedFromDenial(t *testing.T) {
 		s.addPods(50, "web-%d", withLabel("app", "web"))
 		s.addPDB("web", 50, 50, map[string]string{"app": "web"})
 		s.failAll("budgets", fault{err: newForbidden("cannot list poddisruptionbudgets")})
-		_, err := runDrain(t, s, Options{Terms: Terms{GiveUp: time.Now().Add(time.Minute)}})
+		_, err := runDrain(t, s, Options{TimeLimits: TimeLimits{TimeoutAt: time.Now().Add(time.Minute)}})
 		if !strings.Contains(err.Error(), "The disruption budget web needs 50 healthy pods and has 50 currently") {
 			t.Errorf("%.300v", err)
 		}
@@ -855,11 +855,11 @@ func TestOpeningPDBIsUsedAtOnceWithoutForce(t *testing.T) {
 		const ready = 3700 * time.Millisecond
 		s.addPods(5, "web-%d", withLabel("app", "web"), withStopTime(0), withTwin(twinNewName, ready))
 		s.addPDB("web", 4, 5, map[string]string{"app": "web"})
-		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(5 * time.Minute)})
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(5 * time.Minute)})
 		s.checkRequestCount(t, "delete", 0)
 		var at []time.Time
 		for _, p := range r.Pods {
-			at = append(at, p.AskedAt)
+			at = append(at, p.RemovalRequestedAt)
 		}
 		slices.SortFunc(at, time.Time.Compare)
 		for i := 1; i < len(at); i++ {
@@ -888,7 +888,7 @@ func TestPodsArrivingDuringDrainAreEvicted(t *testing.T) {
 		s.addPod("web", withStopTime(20*time.Second))
 		time.AfterFunc(10*time.Second, func() { s.addPod("late", withStopTime(20*time.Second)) })
 		r := runDrainTo(t, s, Drained, Options{})
-		if p := podReportNamed(t, r, "late"); p.Asked != Evicted || p.End != Stopped {
+		if p := podReportNamed(t, r, "late"); p.Removal != Evicted || p.End != Stopped {
 			t.Errorf("%+v", p)
 		}
 		checkTookAbout(t, r, 30*time.Second)
@@ -903,10 +903,10 @@ func TestDrainedNodeEvictsLateArrivals(t *testing.T) {
 		began := time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
 		o := Options{
-			OnDrained: func(r Receipt) {
+			OnDrained: func(r Report) {
 				told = append(told, fmt.Sprintf("%.0fs %s", time.Since(began).Seconds(), r.Summary()))
 			},
-			OnArrival: func() { told = append(told, fmt.Sprintf("%.0fs late", time.Since(began).Seconds())) },
+			OnPodArrived: func() { told = append(told, fmt.Sprintf("%.0fs late", time.Since(began).Seconds())) },
 		}
 		time.AfterFunc(time.Minute, func() { s.addPod("late", withStopTime(20*time.Second)) })
 		time.AfterFunc(2*time.Minute, func() { s.addPod("another-agent", withOwner("DaemonSet")) })
@@ -931,9 +931,9 @@ func TestArrivingProtectedPodStopsAVoluntaryDrain(t *testing.T) {
 		s.addPod("web", withStopTime(20*time.Second))
 		time.AfterFunc(10*time.Second, func() { s.addPod("late", withAnnotation(drainability.DoNotEvict, "true")) })
 		r, err := runDrain(t, s, Options{})
-		checkOutcome(t, r, err, RefusedOutcome)
+		checkOutcome(t, r, err, RefusedByPolicy)
 		checkTookAbout(t, r, 10*time.Second)
-		var refused *Refused
+		var refused *RefusedError
 		if !errors.As(err, &refused) || len(refused.Pods) != 1 || refused.Pods[0].Name != "late" {
 			t.Errorf("%v", err)
 		}
@@ -946,7 +946,7 @@ func TestRefusedVoluntaryDrainEvictsNothing(t *testing.T) {
 		s.addPod("bare", withoutOwner)
 		s.addPod("cache", withEmptyDir)
 		r, err := runDrain(t, s, Options{})
-		checkOutcome(t, r, err, RefusedOutcome)
+		checkOutcome(t, r, err, RefusedByPolicy)
 		s.checkRequestCount(t, "evict", 0)
 		for _, want := range []string{"2 pods", "shop/bare (unmanaged: has no controller that would recreate it)", "shop/cache (local-storage: keeps data in emptyDir scratch)"} {
 			if !strings.Contains(err.Error(), want) {
@@ -959,9 +959,9 @@ func TestRefusedVoluntaryDrainEvictsNothing(t *testing.T) {
 func TestExpiringProtectionIsAwaitedByPolicy(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		job := s.addPod("job", withAnnotation(drainability.DoNotDisrupt, "10m"))
-		policy := podrules.Voluntary().With(podrules.ByProtected, podrules.Await)
+		policy := podrules.VoluntaryPolicy().WithAction(podrules.RuleProtected, podrules.AwaitTermination)
 		r := runDrainTo(t, s, Drained, Options{Policy: &policy})
-		if p := podReportOf(t, r, job); p.Asked != Evicted || p.AskedAt.Sub(r.Began) < 10*time.Minute || p.AskedAt.Sub(r.Began) > 10*time.Minute+time.Second {
+		if p := podReportOf(t, r, job); p.Removal != Evicted || p.RemovalRequestedAt.Sub(r.StartedAt) < 10*time.Minute || p.RemovalRequestedAt.Sub(r.StartedAt) > 10*time.Minute+time.Second {
 			t.Errorf("%+v", p)
 		}
 	})
@@ -971,8 +971,8 @@ func TestProtectionExpiringDuringEvictionChangesNothing(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		job := s.addPod("job", withAnnotation(drainability.DoNotDisrupt, "10s"), withStopTime(20*time.Second))
 		s.latency = 8 * time.Second
-		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(time.Minute)})
-		if p := podReportOf(t, r, job); p.Verdict.Rule != podrules.ByProtected || p.End != Stopped {
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(time.Minute)})
+		if p := podReportOf(t, r, job); p.Decision.Rule != podrules.RuleProtected || p.End != Stopped {
 			t.Errorf("%+v", p)
 		}
 	})
@@ -981,7 +981,7 @@ func TestProtectionExpiringDuringEvictionChangesNothing(t *testing.T) {
 func TestUnprotectedPodIsEvicted(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		job := s.addPod("job", withAnnotation(drainability.SafeToEvict, "false"))
-		policy := podrules.Voluntary().With(podrules.ByProtected, podrules.Await)
+		policy := podrules.VoluntaryPolicy().WithAction(podrules.RuleProtected, podrules.AwaitTermination)
 		time.AfterFunc(time.Minute, func() { s.updatePod(job, func(p *simPod) { p.Annotations = nil }) })
 		r := runDrainTo(t, s, Drained, Options{Policy: &policy})
 		checkTookAbout(t, r, time.Minute+2*time.Second)
@@ -991,9 +991,9 @@ func TestUnprotectedPodIsEvicted(t *testing.T) {
 func TestTerminatingPodGraceEndsAtDeadline(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		p := s.addPod("slow", withStopTime(never), withGrace(time.Hour), asDeleted(10*time.Minute, time.Hour))
-		r := runDrainTo(t, s, Drained, Options{Terms: Terms{Deadline: time.Now().Add(time.Minute), Margin: 2 * time.Second}})
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: TimeLimits{Deadline: time.Now().Add(time.Minute), Margin: 2 * time.Second}})
 		q := podReportOf(t, r, p)
-		if q.Asked != Shortened || q.Verdict.Rule != podrules.ByTerminating || q.End != Killed {
+		if q.Removal != GraceShortened || q.Decision.Rule != podrules.RuleTerminating || q.End != Killed {
 			t.Errorf("%+v", q)
 		}
 		checkTookAbout(t, r, 58*time.Second)
@@ -1014,9 +1014,9 @@ func TestForbiddenDeletionFallsBackToEviction(t *testing.T) {
 		b := s.addPDB("web", 1, 1, map[string]string{"app": "web"})
 		s.failAll("delete", fault{err: newForbidden(`pods "web" is forbidden: User "agent" cannot delete resource "pods"`)})
 		s.changeAfter(40*time.Second, func() { b.minHealthy = 0 })
-		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(time.Minute)})
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(time.Minute)})
 		p := podReportOf(t, r, web)
-		if p.Asked != Evicted || !slices.ContainsFunc(p.Delays, func(d Delay) bool { return d.Reason == NoRight }) {
+		if p.Removal != Evicted || !slices.ContainsFunc(p.Delays, func(d Delay) bool { return d.Reason == ObstacleForbidden }) {
 			t.Errorf("%+v", p)
 		}
 		s.checkRequestCount(t, "delete", 1)
@@ -1030,8 +1030,8 @@ func TestForbiddenEvictionsAreRetriedRarely(t *testing.T) {
 			s.failWhen(fault{err: newForbidden(`User "agent" cannot create resource "pods/eviction"`)}, func(c call) bool {
 				return c.verb == "evict" || c.verb == "delete"
 			})
-			r, err := runDrain(t, s, Options{DisableEviction: disable, Terms: Terms{GiveUp: time.Now().Add(time.Minute)}})
-			checkOutcome(t, r, err, GaveUp)
+			r, err := runDrain(t, s, Options{DisableEviction: disable, TimeLimits: TimeLimits{TimeoutAt: time.Now().Add(time.Minute)}})
+			checkOutcome(t, r, err, TimedOut)
 			if !strings.Contains(err.Error(), "forbidden: User") {
 				t.Errorf("%.200v", err)
 			}
@@ -1046,7 +1046,7 @@ func TestDisableEvictionDeletesAndReportsBypassedPDBs(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		web := s.addBlockedPod("web")
 		r := runDrainTo(t, s, Drained, Options{DisableEviction: true})
-		if p := podReportOf(t, r, web); p.Asked != DeletedOnRequest || p.GraceGiven != 30 {
+		if p := podReportOf(t, r, web); p.Removal != DeletedOnRequest || p.GivenGraceSeconds != 30 {
 			t.Errorf("%+v", p)
 		}
 		if len(s.findRequests("evict", nil)) != 0 || !strings.Contains(r.Summary(), "1 deleted despite a disruption budget") {
@@ -1059,8 +1059,8 @@ func TestSelectSkipsOtherPods(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		mine := s.addPod("mine", withLabel("app", "mine"))
 		other := s.addPod("other", withLabel("app", "other"), withoutOwner)
-		r := runDrainTo(t, s, Drained, Options{Select: func(p kubeapi.Pod) bool { return p.Labels["app"] == "mine" }})
-		if p := podReportOf(t, r, other); p.Verdict.Rule != podrules.ByExcluded || p.Action != podrules.Leave || p.End != StillThere {
+		r := runDrainTo(t, s, Drained, Options{ShouldDrainPod: func(p kubeapi.Pod) bool { return p.Labels["app"] == "mine" }})
+		if p := podReportOf(t, r, other); p.Decision.Rule != podrules.RuleExcluded || p.Action != podrules.Skip || p.End != StillPresent {
 			t.Errorf("%+v", p)
 		}
 		if p := podReportOf(t, r, mine); p.End != Stopped {
@@ -1074,10 +1074,10 @@ func TestSkipTerminatingForSkipsPodsPastGrace(t *testing.T) {
 		dead := s.addPod("dead", withStopTime(never), asDeleted(10*time.Minute, 30*time.Second))
 		web := s.addPod("web", withStopTime(never), withGrace(10*time.Second))
 		s.stopNodeAt(time.Now()) // the node is not ready: no container ends
-		r := runDrainTo(t, s, Drained, Options{SkipTerminatingFor: time.Minute})
+		r := runDrainTo(t, s, Drained, Options{SkipTerminatingAfter: time.Minute})
 		checkTookAbout(t, r, time.Minute+10*time.Second)
 		for _, p := range []*simPod{dead, web} {
-			if q := podReportOf(t, r, p); q.Action != podrules.Leave || q.End != StillThere {
+			if q := podReportOf(t, r, p); q.Action != podrules.Skip || q.End != StillPresent {
 				t.Errorf("%+v", q)
 			}
 		}
@@ -1089,8 +1089,8 @@ func TestFinishedPodsIgnorePDBs(t *testing.T) {
 		p := s.addPod("job", withPhase("Failed"), withoutOwner, withLabel("app", "job"))
 		p.setTerminated(killedExitCode, time.Now().Add(-time.Hour))
 		s.addPDB("job", 1, 1, map[string]string{"app": "job"})
-		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(10 * time.Second)})
-		if q := podReportOf(t, r, p); q.Verdict.Rule != podrules.ByFinished || q.End == Killed || q.CutShort() {
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(10 * time.Second)})
+		if q := podReportOf(t, r, p); q.Decision.Rule != podrules.RuleFinished || q.End == Killed || q.WasCutShort() {
 			t.Errorf("a kill an hour ago does not belong to this drain: %+v", q)
 		}
 	})
@@ -1100,9 +1100,9 @@ func TestPodsOfATerminatingNamespaceAreAwaited(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		p := s.addPod("web")
 		s.failAll("evict", fault{err: &kubeapi.StatusError{Code: 403, Reason: "Forbidden", Causes: []kubeapi.Cause{{Reason: "NamespaceTerminating"}}}})
-		s.changeAfter(5*time.Second, func() { _, _ = s.deletePod(p, kubeapi.Removal{UID: p.UID}) })
+		s.changeAfter(5*time.Second, func() { _, _ = s.deletePod(p, kubeapi.PodRemoval{UID: p.UID}) })
 		r := runDrainTo(t, s, Drained, Options{})
-		if q := podReportOf(t, r, p); q.Asked != NotAsked || q.Delays[0].Reason != Failing {
+		if q := podReportOf(t, r, p); q.Removal != NotRemoved || q.Delays[0].Reason != ObstacleError {
 			t.Errorf("%+v", q)
 		}
 	})
@@ -1134,7 +1134,7 @@ func TestUnavailableAPIServerIsRetried(t *testing.T) {
 			}
 			return nil
 		}
-		runDrainTo(t, s, Drained, Options{Terms: deadlineIn(time.Minute)})
+		runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(time.Minute)})
 		s.checkMaxRequestCount(t, "evict", 250+250+32)
 		s.checkRequestCount(t, "delete", 0)
 	})
@@ -1144,7 +1144,7 @@ func TestOnlyPodsKilledEarlyCountAsCutShort(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.addPod("quick", withStopTime(time.Second), withGrace(time.Minute))
 		s.addPod("slow", withStopTime(never), withGrace(time.Minute))
-		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(20 * time.Second)})
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(20 * time.Second)})
 		if !strings.Contains(r.Summary(), "1 cut short") {
 			t.Error(r.Summary())
 		}
@@ -1161,7 +1161,7 @@ func TestProgressStringNamesObstacles(t *testing.T) {
 		var lines []string
 		last := Progress{}
 		_, err := Run(t.Context(), s, Options{
-			Node: node, Terms: Terms{GiveUp: time.Now().Add(10 * time.Second)},
+			Node: node, TimeLimits: TimeLimits{TimeoutAt: time.Now().Add(10 * time.Second)},
 			OnProgress: func(p Progress) { lines, last = append(lines, p.String()), p },
 		})
 		if err == nil || lines[0] != "pods not listed yet" {
@@ -1170,7 +1170,7 @@ func TestProgressStringNamesObstacles(t *testing.T) {
 		if want := "1 of 3 gone, 1 stopping, 1 waiting (disruption-budget shop/web: 1)"; last.String() != want {
 			t.Errorf("%q, want %q", last, want)
 		}
-		if last.Stayed != 1 || last.Node != node || len(last.Obstructed()) != 1 {
+		if last.Skipped != 1 || last.Node != node || len(last.BlockedPods()) != 1 {
 			t.Errorf("%+v", last)
 		}
 	})
@@ -1184,7 +1184,7 @@ func TestReportWithAnyDeadlineMarshalsToJSON(t *testing.T) {
 		{time.Time{}, `"outcome":"drained"`},
 		{time.Date(12345, 1, 1, 0, 0, 0, 0, time.UTC), `"error"`},
 	} {
-		raw := Receipt{Node: node, Outcome: Drained, Deadline: c.deadline}.JSON()
+		raw := Report{Node: node, Outcome: Drained, Deadline: c.deadline}.JSON()
 		if !json.Valid(raw) || !strings.Contains(string(raw), c.want) {
 			t.Errorf("%s, want %s in it", raw, c.want)
 		}
@@ -1193,7 +1193,7 @@ func TestReportWithAnyDeadlineMarshalsToJSON(t *testing.T) {
 
 func TestEndedPodWatchIsReported(t *testing.T) {
 	simulate(t, func(t *testing.T, _ *sim) {
-		_, err := Run(t.Context(), returningWatchAPI{}, Options{Node: node, Terms: Terms{GiveUp: time.Now().Add(time.Second)}})
+		_, err := Run(t.Context(), returningWatchAPI{}, Options{Node: node, TimeLimits: TimeLimits{TimeoutAt: time.Now().Add(time.Second)}})
 		if err == nil || !strings.Contains(err.Error(), "the watch of its pods ended: connection lost") {
 			t.Error(err)
 		}
@@ -1203,7 +1203,7 @@ func TestEndedPodWatchIsReported(t *testing.T) {
 // returningWatchAPI is an API that wrongly returns from its watch.
 type returningWatchAPI struct{ hangingAPI }
 
-func (returningWatchAPI) FollowPodsOn(context.Context, string, kubeapi.Handler[kubeapi.Pod]) error {
+func (returningWatchAPI) WatchPodsOnNode(context.Context, string, kubeapi.Handler[kubeapi.Pod]) error {
 	return errors.New("connection lost")
 }
 
@@ -1211,9 +1211,9 @@ func TestPodsOutlivingTheInstanceAreReported(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		web := s.addPod("web", withStopTime(never))
 		s.stopNodeAt(time.Now().Add(5 * time.Second)) // earlier than announced
-		r, err := runDrain(t, s, Options{Terms: deadlineIn(20 * time.Second)})
+		r, err := runDrain(t, s, Options{TimeLimits: deadlineIn(20 * time.Second)})
 		checkOutcome(t, r, err, DeadlinePassed)
-		if p := podReportOf(t, r, web); !p.Left() || p.Asked != Evicted {
+		if p := podReportOf(t, r, web); !p.IsNotRemoved() || p.Removal != Evicted {
 			t.Errorf("%+v", p)
 		}
 		if !strings.Contains(err.Error(), "deadline-passed with 1 pods left: shop/web: stopping") {
@@ -1229,8 +1229,8 @@ type slowListSim struct {
 	bind func()
 }
 
-func (s *slowListSim) ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error) {
-	pods, err := s.sim.ListPodsOn(ctx, node)
+func (s *slowListSim) ListPodsOnNode(ctx context.Context, node string) ([]kubeapi.Pod, error) {
+	pods, err := s.sim.ListPodsOnNode(ctx, node)
 	if s.bind != nil {
 		s.bind()
 		s.bind = nil
@@ -1242,19 +1242,19 @@ func (s *slowListSim) ListPodsOn(ctx context.Context, node string) ([]kubeapi.Po
 func TestI7PodArrivingDuringFinalListIsEvicted(t *testing.T) {
 	for _, c := range []struct {
 		owner string
-		asked Asked
-		end   End
+		asked RemovalMethod
+		end   PodEnd
 		bound int
 	}{
 		{"ReplicaSet", Evicted, Stopped, 0},
-		{"DaemonSet", NotAsked, StillThere, 1},
+		{"DaemonSet", NotRemoved, StillPresent, 1},
 	} {
 		t.Run(c.owner, simulateFunc(func(t *testing.T, s *sim) {
 			s.addPod("web")
 			api := &slowListSim{sim: s, bind: func() { s.addPod("late", withOwner(c.owner)) }}
-			r, err := Run(t.Context(), api, Options{Node: node, Terms: deadlineIn(time.Minute)})
+			r, err := Run(t.Context(), api, Options{Node: node, TimeLimits: deadlineIn(time.Minute)})
 			checkOutcome(t, r, err, Drained)
-			if p := podReportNamed(t, r, "late"); p.Asked != c.asked || p.End != c.end || s.countRemainingPods() != c.bound {
+			if p := podReportNamed(t, r, "late"); p.Removal != c.asked || p.End != c.end || s.countRemainingPods() != c.bound {
 				t.Errorf("%d pods are on the node; the late one: %+v", s.countRemainingPods(), p)
 			}
 		}))
@@ -1264,7 +1264,7 @@ func TestI7PodArrivingDuringFinalListIsEvicted(t *testing.T) {
 func TestGonePodSetsNoTimer(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		pod := s.addPod("batch", withAnnotation(drainability.DoNotDisrupt, "4h")).snapshot()
-		d := New(s, Options{Node: node, Policy: ptr(podrules.Voluntary().With(podrules.ByProtected, podrules.Leave))})
+		d := New(s, Options{Node: node, Policy: ptr(podrules.VoluntaryPolicy().WithAction(podrules.RuleProtected, podrules.Skip))})
 		d.updatePod(pod, time.Now())
 		if next := d.applyTimers(time.Now()); next != pod.CreationTimestamp.Add(4*time.Hour) {
 			t.Errorf("before it is gone its timer is %s", next)

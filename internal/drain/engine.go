@@ -27,19 +27,19 @@ const (
 	idleWait = time.Hour
 )
 
-// Drain is one drain of one node. Call Run once. SetTerms may be called from any goroutine while it runs.
+// Drain is one drain of one node. Call Run once. SetTimeLimits may be called from any goroutine while it runs.
 type Drain struct {
 	api     API
 	options Options
 
 	mu       sync.Mutex
-	newTerms *Terms
+	newTerms *TimeLimits
 
 	// inbox passes results of the watch and of requests to the engine's goroutine. Only that goroutine touches the
 	// fields below.
 	inbox *inbox
 
-	terms         Terms
+	terms         TimeLimits
 	policy        podrules.Policy
 	deadlineSince time.Time // when the drain first had a deadline
 	startedAt     time.Time
@@ -66,9 +66,9 @@ type Drain struct {
 	background sync.WaitGroup
 }
 
-// SetTerms changes the time limits. Pods that are stopping with more grace than is left get a shorter one. Added time
+// SetTimeLimits changes the time limits. Pods that are stopping with more grace than is left get a shorter one. Added time
 // is used for the pods that were not evicted yet. Setting the same terms again changes nothing.
-func (d *Drain) SetTerms(t Terms) {
+func (d *Drain) SetTimeLimits(t TimeLimits) {
 	d.mu.Lock()
 	d.newTerms = &t
 	d.mu.Unlock()
@@ -83,7 +83,7 @@ func (d *Drain) applyNewTerms(now time.Time) {
 	if t == nil {
 		return
 	}
-	if t.Forced() && !d.terms.Forced() {
+	if t.HasDeadline() && !d.terms.HasDeadline() {
 		d.deadlineSince = now
 	}
 	d.terms = *t
@@ -97,7 +97,7 @@ func (d *Drain) applyNewTerms(now time.Time) {
 }
 
 // Run drains the node; see the function Run.
-func (d *Drain) Run(ctx context.Context) (Receipt, error) {
+func (d *Drain) Run(ctx context.Context) (Report, error) {
 	work, stop := context.WithCancel(ctx)
 	defer stop()
 	d.startedAt = time.Now()
@@ -221,24 +221,24 @@ func (d *Drain) removePod(pod kubeapi.Pod, now time.Time) {
 // decidePod applies the rules, the policy and the caller's options. It decides anew until the pod is evicted, because a
 // protection may be set or lifted. A pod that another client deletes keeps its decision.
 func (d *Drain) decidePod(p *podState, now time.Time) {
-	if p.gone || p.removal != NotAsked || p.requesting || (p.isTerminating() && p.decided) {
+	if p.gone || p.removal != NotRemoved || p.requesting || (p.isTerminating() && p.decided) {
 		return
 	}
 	policy := d.policy
-	if d.options.PolicyOf != nil {
-		policy = d.options.PolicyOf(p.pod)
+	if d.options.PolicyForPod != nil {
+		policy = d.options.PolicyForPod(p.pod)
 	}
-	facts := fromkubeapi.Pod(&p.pod)
-	if d.options.Select != nil && !d.options.Select(p.pod) {
+	facts := fromkubeapi.PodFacts(&p.pod)
+	if d.options.ShouldDrainPod != nil && !d.options.ShouldDrainPod(p.pod) {
 		facts.Flags |= podrules.Excluded
 	}
-	if d.options.Mark != nil {
-		d.options.Mark(&facts, &p.pod)
+	if d.options.AddFacts != nil {
+		d.options.AddFacts(&facts, &p.pod)
 	}
-	v := policy.Judge(&facts, now)
-	p.decision, p.action, p.decided, p.reviewAt = Verdict{v.Rule, v.Text(&facts)}, v.Action, true, time.Time{}
-	if v.Until != 0 {
-		p.reviewAt = time.Unix(0, v.Until)
+	v := policy.Decide(&facts, now)
+	p.decision, p.action, p.decided, p.reviewAt = Decision{v.Rule, v.Reason(&facts)}, v.Action, true, time.Time{}
+	if v.ValidUntil != 0 {
+		p.reviewAt = time.Unix(0, v.ValidUntil)
 	}
 }
 
@@ -250,19 +250,19 @@ func (d *Drain) applyTimers(now time.Time) time.Time {
 		if p.gone {
 			continue
 		}
-		if p.removal == NotAsked && !p.requesting && !p.isTerminating() && !p.reviewAt.IsZero() {
+		if p.removal == NotRemoved && !p.requesting && !p.isTerminating() && !p.reviewAt.IsZero() {
 			if !now.Before(p.reviewAt) {
 				d.decidePod(p, now)
 			}
 			next = earlierSet(next, p.reviewAt)
 		}
-		if d.options.SkipTerminatingFor <= 0 || !p.isTerminating() || !p.needsRemoval() {
+		if d.options.SkipTerminatingAfter <= 0 || !p.isTerminating() || !p.needsRemoval() {
 			continue
 		}
-		if end := p.pod.DeletionTimestamp.Add(d.options.SkipTerminatingFor); now.Before(end) {
+		if end := p.pod.DeletionTimestamp.Add(d.options.SkipTerminatingAfter); now.Before(end) {
 			next = earlierSet(next, end)
 		} else {
-			p.action = podrules.Leave
+			p.action = podrules.Skip
 		}
 	}
 	return next
@@ -271,14 +271,14 @@ func (d *Drain) applyTimers(now time.Time) time.Time {
 // checkOutcome reports whether the drain is over, and how it ended.
 func (d *Drain) checkOutcome(now time.Time) (Outcome, bool) {
 	switch {
-	case d.listed && d.hasPod(func(p *podState) bool { return p.needsRemoval() && p.action == podrules.Refuse }):
-		return RefusedOutcome, true
+	case d.listed && d.hasPod(func(p *podState) bool { return p.needsRemoval() && p.action == podrules.RefuseDrain }):
+		return RefusedByPolicy, true
 	case d.isEmpty() && d.finalList.done && d.isDetachWaitOver(now):
 		return Drained, true
-	case d.terms.Forced() && !now.Before(d.terms.Deadline):
+	case d.terms.HasDeadline() && !now.Before(d.terms.Deadline):
 		return DeadlinePassed, true
-	case !d.terms.GiveUp.IsZero() && !now.Before(d.terms.GiveUp):
-		return GaveUp, true
+	case !d.terms.TimeoutAt.IsZero() && !now.Before(d.terms.TimeoutAt):
+		return TimedOut, true
 	}
 	return "", false
 }
@@ -328,11 +328,11 @@ func (d *Drain) requestFinalList(ctx context.Context, now time.Time) time.Time {
 }
 
 func (d *Drain) watchPods(ctx context.Context, h kubeapi.Handler[kubeapi.Pod]) error {
-	return d.api.FollowPodsOn(ctx, d.options.Node, h)
+	return d.api.WatchPodsOnNode(ctx, d.options.Node, h)
 }
 
 func (d *Drain) listPods(ctx context.Context) ([]kubeapi.Pod, error) {
-	pods, err := d.api.ListPodsOn(ctx, d.options.Node)
+	pods, err := d.api.ListPodsOnNode(ctx, d.options.Node)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: listing its pods: %w", d.options.Node, err)
 	}
@@ -381,7 +381,7 @@ func (d *Drain) processPods(ctx context.Context, now time.Time) time.Time {
 		switch {
 		case p.requesting || !p.needsRemoval():
 		case p.isWaiting() && now.Before(open[p.wave]):
-			p.setBlocked(EarlierWave, "", "pods of lower priority are evicted first", now)
+			p.setBlocked(ObstacleEarlierWave, "", "pods of lower priority are evicted first", now)
 			next = earlierSet(next, open[p.wave])
 		case p.isWaiting():
 			next = earlierSet(next, d.tryRemove(ctx, p, now))
@@ -410,7 +410,7 @@ func laterOf(a, b time.Time) time.Time {
 // nextTimeLimit returns the next deadline or timeout, at most idleWait away.
 func (d *Drain) nextTimeLimit(now time.Time) time.Time {
 	next := now.Add(idleWait)
-	for _, t := range []time.Time{d.terms.Deadline, d.terms.GiveUp} {
+	for _, t := range []time.Time{d.terms.Deadline, d.terms.TimeoutAt} {
 		if t.After(now) && t.Before(next) {
 			next = t
 		}
@@ -482,29 +482,29 @@ func (d *Drain) reportProgress() {
 }
 
 func (d *Drain) newProgress() Progress {
-	p := Progress{Node: d.options.Node, Began: d.startedAt, Deadline: d.terms.Deadline, Listed: d.listed}
-	p.Blocked = make([]Blocked, 0, len(d.remaining))
+	p := Progress{Node: d.options.Node, StartedAt: d.startedAt, Deadline: d.terms.Deadline, Listed: d.listed}
+	p.RemainingPods = make([]BlockedPod, 0, len(d.remaining))
 	for _, s := range d.podsByName {
 		switch {
-		case s.action == podrules.Leave:
-			p.Stayed++
+		case s.action == podrules.Skip:
+			p.Skipped++
 			continue
 		case s.gone:
 			p.Gone++
-		case s.removal != NotAsked || s.isTerminating():
-			p.Asked++
-			p.Blocked = append(p.Blocked, s.toBlocked(d.startedAt))
+		case s.removal != NotRemoved || s.isTerminating():
+			p.Stopping++
+			p.RemainingPods = append(p.RemainingPods, s.toBlocked(d.startedAt))
 		default:
 			p.Waiting++
-			p.Blocked = append(p.Blocked, s.toBlocked(d.startedAt))
+			p.RemainingPods = append(p.RemainingPods, s.toBlocked(d.startedAt))
 		}
 		p.Total++
 	}
 	return p
 }
 
-func (d *Drain) newReport(outcome Outcome) Receipt {
-	r := Receipt{Node: d.options.Node, Outcome: outcome, Began: d.startedAt, Ended: time.Now(), Deadline: d.terms.Deadline, Pods: []PodReceipt{}}
+func (d *Drain) newReport(outcome Outcome) Report {
+	r := Report{Node: d.options.Node, Outcome: outcome, StartedAt: d.startedAt, EndedAt: time.Now(), Deadline: d.terms.Deadline, Pods: []PodReport{}}
 	if outcome == Drained {
 		r.Volumes = d.detachWait.report
 	}
@@ -515,26 +515,26 @@ func (d *Drain) newReport(outcome Outcome) Receipt {
 }
 
 // outcomeError returns the error of Run for an outcome.
-func (d *Drain) outcomeError(ctx context.Context, outcome Outcome, r Receipt) error {
+func (d *Drain) outcomeError(ctx context.Context, outcome Outcome, r Report) error {
 	switch outcome {
 	case Drained:
 		return nil
 	case Cancelled:
 		return fmt.Errorf("node %s: drain cancelled: %w", d.options.Node, context.Cause(ctx))
-	case RefusedOutcome:
-		e := &Refused{Node: d.options.Node}
+	case RefusedByPolicy:
+		e := &RefusedError{Node: d.options.Node}
 		for _, p := range r.Pods {
-			if p.Action == podrules.Refuse && p.Left() {
+			if p.Action == podrules.RefuseDrain && p.IsNotRemoved() {
 				e.Pods = append(e.Pods, p)
 			}
 		}
 		return e
 	}
-	e := &Unfinished{Node: d.options.Node, Outcome: outcome, Blocked: d.newProgress().Blocked}
+	e := &UnfinishedError{Node: d.options.Node, Outcome: outcome, Blocked: d.newProgress().RemainingPods}
 	if !d.listed {
-		e.Unknown = d.listErr
-		if e.Unknown == nil {
-			e.Unknown = fmt.Errorf("no answer from the API server")
+		e.ListErr = d.listErr
+		if e.ListErr == nil {
+			e.ListErr = fmt.Errorf("no answer from the API server")
 		}
 	}
 	return e

@@ -28,7 +28,7 @@ func (d *Drain) tryRemove(ctx context.Context, p *podState, now time.Time) time.
 	if d.options.DisableEviction {
 		return d.removeIfAllowed(ctx, p, now, DeletedOnRequest)
 	}
-	if !d.terms.Forced() || !p.canDelete {
+	if !d.terms.HasDeadline() || !p.canDelete {
 		return d.removeIfAllowed(ctx, p, now, Evicted)
 	}
 	if at := forcedDeletionTime(p.wantedGrace, d.terms, d.deadlineSince); now.Before(at) {
@@ -53,16 +53,16 @@ func (d *Drain) tryRemove(ctx context.Context, p *podState, now time.Time) time.
 	}
 	hang, since := d.areEvictionsHanging(p, now)
 	if len(p.delays) == 0 && (d.limit.failing || hang) { // requests of other pods fail, so that this pod got no turn
-		p.addDelay(Failing, notServedDetail, now)
+		p.addDelay(ObstacleError, notServedDetail, now)
 	}
 	if len(p.delays) == 0 { // no eviction of this pod was refused yet
 		return earlierSet(d.removeIfAllowed(ctx, p, now, Evicted), since)
 	}
-	return d.removeIfAllowed(ctx, p, now, Forced)
+	return d.removeIfAllowed(ctx, p, now, ForceDeleted)
 }
 
 // removeIfAllowed sends the request unless the pod has to pause, or to wait for a shared backoff or its PDB queue.
-func (d *Drain) removeIfAllowed(ctx context.Context, p *podState, now time.Time, method Asked) time.Time {
+func (d *Drain) removeIfAllowed(ctx context.Context, p *podState, now time.Time, method RemovalMethod) time.Time {
 	if may, at := d.canSend(p, method, now); !may {
 		return at
 	}
@@ -88,13 +88,13 @@ func (d *Drain) removeIfAllowed(ctx context.Context, p *podState, now time.Time,
 
 // canSend reports whether a request for a pod may be sent now. If not, it returns from when on; zero means when an
 // answer comes.
-func (d *Drain) canSend(p *podState, method Asked, now time.Time) (bool, time.Time) {
+func (d *Drain) canSend(p *podState, method RemovalMethod, now time.Time) (bool, time.Time) {
 	if now.Before(p.retryAt) {
 		return false, p.retryAt
 	}
 	for _, backoff := range d.backoffsBefore(p, method) {
 		if open, at := backoff.allowsRequest(now); !open {
-			if method != Shortened && (p.blocked.Reason != backoff.reason || p.blocked.Budget != backoff.pdb) {
+			if method != GraceShortened && (p.blocked.Reason != backoff.reason || p.blocked.PDB != backoff.pdb) {
 				p.setBlocked(backoff.reason, backoff.pdb, d.pdbs.explainObstacle(backoff.reason, &p.pod, backoff.detail), now)
 			}
 			return false, at
@@ -115,7 +115,7 @@ func (d *Drain) areEvictionsHanging(p *podState, now time.Time) (hang bool, sinc
 }
 
 // backoffsBefore returns the backoffs that a request has to respect. Deletions ignore PDB backoffs.
-func (d *Drain) backoffsBefore(p *podState, method Asked) []*sharedBackoff {
+func (d *Drain) backoffsBefore(p *podState, method RemovalMethod) []*sharedBackoff {
 	server := d.trackerFor(method).busyBackoff
 	if p.backoff == nil || (p.backoff.evictionsOnly && method != Evicted) {
 		return []*sharedBackoff{server}
@@ -134,11 +134,11 @@ func (d *Drain) activeBackoff(p *podState, now time.Time) *sharedBackoff {
 	return nil
 }
 
-func (d *Drain) sendRemoval(ctx context.Context, p *podState, method Asked, now time.Time) {
+func (d *Drain) sendRemoval(ctx context.Context, p *podState, method RemovalMethod, now time.Time) {
 	r, given := d.newRemoval(p, now)
 	send := d.api.DeletePod
 	if method == Evicted {
-		send = d.api.Evict
+		send = d.api.EvictPod
 	}
 	d.sendRequest(ctx, p, method, send, r, d.requestTimeout(p, method, now), func(answered time.Time) {
 		if l, _ := d.queueForPod(p); l != nil && method == Evicted {
@@ -149,20 +149,20 @@ func (d *Drain) sendRemoval(ctx context.Context, p *podState, method Asked, now 
 }
 
 // newRemoval returns the request for a pod and the grace that it gives.
-func (d *Drain) newRemoval(p *podState, now time.Time) (kubeapi.Removal, time.Duration) {
+func (d *Drain) newRemoval(p *podState, now time.Time) (kubeapi.PodRemoval, time.Duration) {
 	given := capGrace(p.wantedGrace, d.terms, now)
-	r := kubeapi.Removal{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID}
+	r := kubeapi.PodRemoval{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID}
 	if given != p.wantedGrace || d.options.GraceSeconds != nil && *d.options.GraceSeconds >= 0 {
 		seconds := int64(given / time.Second)
-		r.Grace = &seconds
+		r.GracePeriodSeconds = &seconds
 	}
 	return r, given
 }
 
 // sendRequest sends one request for a pod in the background. If it succeeds, it calls accepted in the engine's
 // goroutine.
-func (d *Drain) sendRequest(ctx context.Context, p *podState, method Asked, sendRequest func(context.Context, kubeapi.Removal) error,
-	r kubeapi.Removal, patience time.Duration, accepted func(answered time.Time),
+func (d *Drain) sendRequest(ctx context.Context, p *podState, method RemovalMethod, sendRequest func(context.Context, kubeapi.PodRemoval) error,
+	r kubeapi.PodRemoval, patience time.Duration, accepted func(answered time.Time),
 ) {
 	backoffs := d.backoffsBefore(p, method)
 	sent := time.Now()
@@ -212,12 +212,12 @@ func (d *Drain) finishRequest(p *podState, tracker *requestTracker, backoffs []*
 //
 // Under a deadline, a hanging API server must not cost a pod its forced deletion and its retries. After a timeout the
 // next request gets more time: a timed-out request loses its place in the queue of a slow API server.
-func (d *Drain) requestTimeout(p *podState, method Asked, now time.Time) time.Duration {
-	if !d.terms.Forced() {
+func (d *Drain) requestTimeout(p *podState, method RemovalMethod, now time.Time) time.Duration {
+	if !d.terms.HasDeadline() {
 		return maxRequestTimeout
 	}
-	left := d.terms.end().Sub(now) / 3
-	if p.unansweredRequest != NotAsked {
+	left := d.terms.lastRemovalTime().Sub(now) / 3
+	if p.unansweredRequest != NotRemoved {
 		left *= 2
 	}
 	if at := forcedDeletionTime(p.wantedGrace, d.terms, d.deadlineSince); method == Evicted && at.After(now) {
@@ -230,21 +230,21 @@ func (d *Drain) requestTimeout(p *podState, method Asked, now time.Time) time.Du
 }
 
 // recordAccepted records that the API server accepted a request.
-func (d *Drain) recordAccepted(p *podState, method Asked, given time.Duration, asked time.Time) {
-	p.removal, p.removalAt, p.unansweredRequest = method, asked, NotAsked
-	p.blocked = Blocked{}
+func (d *Drain) recordAccepted(p *podState, method RemovalMethod, given time.Duration, asked time.Time) {
+	p.removal, p.removalAt, p.unansweredRequest = method, asked, NotRemoved
+	p.blocked = BlockedPod{}
 	if !p.isTerminating() { // otherwise the watch has already reported the real grace
 		p.givenGrace = given
 	}
-	if method == Forced {
+	if method == ForceDeleted {
 		d.options.Logger.Warn("pod deleted although its eviction is blocked: no time is left before the deadline",
 			"pod", p.name(), "graceSeconds", int64(p.givenGrace/time.Second), "delays", p.delays)
 	}
 }
 
 // handleError decides what a failed request means for the pod, and for other pods with the same obstacle.
-func (d *Drain) handleError(ctx context.Context, p *podState, method Asked, now time.Time, err error) {
-	status := kubeapi.AsStatus(err)
+func (d *Drain) handleError(ctx context.Context, p *podState, method RemovalMethod, now time.Time, err error) {
+	status := kubeapi.ToStatusError(err)
 	if isServerFailure(status) {
 		p.recordUnanswered(method)
 	}
@@ -270,12 +270,12 @@ func (d *Drain) handleError(ctx context.Context, p *podState, method Asked, now 
 		d.watchPDBs(ctx, p.pod.Namespace, now)
 		d.applyBackoff(p, d.pdbs.multiplePDBBackoff(&p.pod), detail, now, manualFixPause, manualFixPause)
 	case isNamespaceTerminating(status):
-		d.delayPod(p, Failing, namespaceDeletedDetail, now, maxRetryPause)
+		d.delayPod(p, ObstacleError, namespaceDeletedDetail, now, maxRetryPause)
 	case isWebhookError(status):
-		d.delayPodLonger(p, Webhook, detail, now)
+		d.delayPodLonger(p, ObstacleWebhook, detail, now)
 	case status.Code == http.StatusForbidden && method != Evicted && !d.options.DisableEviction:
 		p.canDelete = false // only eviction is left to try
-		d.delayPod(p, NoRight, detail, now, minRetryPause)
+		d.delayPod(p, ObstacleForbidden, detail, now, minRetryPause)
 	case status.Code == http.StatusForbidden:
 		d.applyBackoff(p, d.pdbs.forbiddenBackoff(&p.pod, method), detail, now, manualFixPause, manualFixPause)
 	case isAPIServerBusy(err):
@@ -285,7 +285,7 @@ func (d *Drain) handleError(ctx context.Context, p *podState, method Asked, now 
 	default:
 		// A conflict means that another pod has taken the name. "Not found" can also mean that the PDB was deleted
 		// during the request. The pod counts as present until the watch reports otherwise (I7).
-		d.delayPodLonger(p, Failing, detail, now)
+		d.delayPodLonger(p, ObstacleError, detail, now)
 	}
 	if method != Evicted { // most backoffs do not apply to deletions
 		p.retryAt = laterOf(p.retryAt, now.Add(d.shortenPause(minRetryPause, now)))
@@ -297,7 +297,7 @@ func (d *Drain) handleError(ctx context.Context, p *podState, method Asked, now 
 func (d *Drain) handlePDBDenial(ctx context.Context, p *podState, now time.Time, status *kubeapi.StatusError) {
 	d.watchPDBs(ctx, p.pod.Namespace, now)
 	longest := maxPDBPauseVoluntary
-	if d.terms.Forced() {
+	if d.terms.HasDeadline() {
 		longest = maxPDBPauseForced
 	}
 	pause := max(minRetryPause, min(status.RetryAfter, longest))
@@ -310,7 +310,7 @@ func (d *Drain) handlePDBDenial(ctx context.Context, p *podState, now time.Time,
 func (d *Drain) applyBackoff(p *podState, backoff *sharedBackoff, detail string, now time.Time, pause, longest time.Duration) {
 	backoff.detail = detail
 	backoff.extend(now, d.shortenPause(pause, now), d.shortenPause(longest, now))
-	if backoff.reason != Busy { // that one applies to every pod anyway
+	if backoff.reason != ObstacleAPIServerBusy { // that one applies to every pod anyway
 		p.backoff = backoff
 	}
 	explained := d.pdbs.explainObstacle(backoff.reason, &p.pod, detail)
@@ -319,24 +319,24 @@ func (d *Drain) applyBackoff(p *podState, backoff *sharedBackoff, detail string,
 }
 
 // delayPod makes one pod wait for an obstacle of its own.
-func (d *Drain) delayPod(p *podState, reason Obstacle, detail string, now time.Time, pause time.Duration) {
+func (d *Drain) delayPod(p *podState, reason ObstacleKind, detail string, now time.Time, pause time.Duration) {
 	p.setBlocked(reason, "", detail, now)
 	p.addDelay(reason, detail, now)
 	p.retryAt = now.Add(d.shortenPause(pause, now))
 }
 
 // delayPodLonger makes one pod wait for an obstacle of its own, longer each time.
-func (d *Drain) delayPodLonger(p *podState, reason Obstacle, detail string, now time.Time) {
+func (d *Drain) delayPodLonger(p *podState, reason ObstacleKind, detail string, now time.Time) {
 	p.pause = min(max(2*p.pause, minRetryPause), maxRetryPause)
 	d.delayPod(p, reason, detail, now, p.pause)
 }
 
 // shortenPause limits a pause to one eighth of the time before the deadline.
 func (d *Drain) shortenPause(pause time.Duration, now time.Time) time.Duration {
-	if !d.terms.Forced() {
+	if !d.terms.HasDeadline() {
 		return pause
 	}
-	return min(pause, max(minRetryPause, d.terms.end().Sub(now)/8))
+	return min(pause, max(minRetryPause, d.terms.lastRemovalTime().Sub(now)/8))
 }
 
 // shortenGrace ends the grace of a terminating pod that would outlive the instance.
@@ -345,25 +345,25 @@ func (d *Drain) shortenPause(pause time.Duration, now time.Time) time.Duration {
 // (k8s.io/apiserver/pkg/registry/rest, BeforeDelete). A pod that was deleted 2 minutes ago would be killed at once if
 // it got the 30 seconds that are left.
 func (d *Drain) shortenGrace(ctx context.Context, p *podState, now time.Time) time.Time {
-	if !d.terms.Forced() || !p.isTerminating() || !p.canDelete || p.graceShortened {
+	if !d.terms.HasDeadline() || !p.isTerminating() || !p.canDelete || p.graceShortened {
 		return time.Time{}
 	}
-	end := d.terms.end()
+	end := d.terms.lastRemovalTime()
 	if !p.pod.DeletionTimestamp.After(end.Add(time.Second)) {
 		return time.Time{}
 	}
 	if at := end.Add(-time.Second); now.Before(at) {
 		return at
 	}
-	if may, at := d.canSend(p, Shortened, now); !may {
+	if may, at := d.canSend(p, GraceShortened, now); !may {
 		return at
 	}
 	seconds := int64(1)
-	r := kubeapi.Removal{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, Grace: &seconds}
-	d.sendRequest(ctx, p, Shortened, d.api.DeletePod, r, minRequestTimeout, func(time.Time) {
+	r := kubeapi.PodRemoval{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, GracePeriodSeconds: &seconds}
+	d.sendRequest(ctx, p, GraceShortened, d.api.DeletePod, r, minRequestTimeout, func(time.Time) {
 		p.graceShortened = true
-		if p.removal == NotAsked {
-			p.removal, p.removalAt = Shortened, now
+		if p.removal == NotRemoved {
+			p.removal, p.removalAt = GraceShortened, now
 		}
 	})
 	return time.Time{}

@@ -21,7 +21,7 @@ func TestRefusedGraceShorteningIsRetriedWithPause(t *testing.T) {
 			s.latency = time.Millisecond
 			pods := s.addPods(3, "job-%d", asDeleted(0, 10*time.Minute), withStopTime(never))
 			s.failAll("delete", fault{err: err})
-			_, _ = runDrain(t, s, Options{Terms: Terms{Deadline: time.Now().Add(20 * time.Second), Margin: 2 * time.Second}})
+			_, _ = runDrain(t, s, Options{TimeLimits: TimeLimits{Deadline: time.Now().Add(20 * time.Second), Margin: 2 * time.Second}})
 			for _, p := range pods { // 3 s of retries, 200 ms apart
 				if n := len(s.findRequests("delete", p)); n > 16 {
 					t.Errorf("%s: %d deletions in 3 s, want at most 16", p.Name, n)
@@ -50,10 +50,10 @@ func TestI2BrokenWebhookForcesNoOtherNamespace(t *testing.T) {
 				}
 				pods := s.addPods(8, "web-%d", withLabel("app", "web"), withGrace(30*time.Second))
 				s.addPDB("web", 0, 8, map[string]string{"app": "web"})
-				r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(5 * time.Minute)})
+				r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(5 * time.Minute)})
 				for _, p := range pods {
-					if got := podReportOf(t, r, p); got.Asked != Evicted || got.AskedAt.Sub(r.Began) > 10*time.Second {
-						t.Errorf("%s: %s after %s, want it evicted within 10 s", p.Name, got.Asked, got.AskedAt.Sub(r.Began))
+					if got := podReportOf(t, r, p); got.Removal != Evicted || got.RemovalRequestedAt.Sub(r.StartedAt) > 10*time.Second {
+						t.Errorf("%s: %s after %s, want it evicted within 10 s", p.Name, got.Removal, got.RemovalRequestedAt.Sub(r.StartedAt))
 					}
 				}
 			}))
@@ -78,11 +78,11 @@ func TestI2HangingNamespaceForcesNoOtherNamespace(t *testing.T) {
 					pods = append(pods, s.addPod(fmt.Sprint("web-", i), withGrace(stops+5*time.Second), withStopTime(stops)))
 				}
 			})
-			r := runDrainTo(t, s, DeadlinePassed, Options{Terms: deadlineIn(5 * time.Minute)})
+			r := runDrainTo(t, s, DeadlinePassed, Options{TimeLimits: deadlineIn(5 * time.Minute)})
 			for _, p := range pods {
 				got := podReportOf(t, r, p)
-				if waited := got.AskedAt.Sub(p.CreationTimestamp); got.Asked != Evicted || got.End != Stopped || waited > 30*time.Second {
-					t.Errorf("%s: %q after %s, end %q; want it evicted within 30 s", p.Name, got.Asked, waited, got.End)
+				if waited := got.RemovalRequestedAt.Sub(p.CreationTimestamp); got.Removal != Evicted || got.End != Stopped || waited > 30*time.Second {
+					t.Errorf("%s: %q after %s, end %q; want it evicted within 30 s", p.Name, got.Removal, waited, got.End)
 				}
 			}
 		}))
@@ -97,10 +97,10 @@ func TestI2403WithDisruptionBudgetCauseIsDenial(t *testing.T) {
 			Causes: []kubeapi.Cause{{Reason: pdbCause, Message: "The disruption budget web does not allow evicting pods currently"}},
 		}
 		s.failWhen(fault{err: answer}, func(c call) bool { return c.verb == "evict" && c.n < 3 })
-		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(5 * time.Minute)})
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(5 * time.Minute)})
 		got := podReportOf(t, r, p)
-		if got.Asked != Evicted || len(got.Delays) != 1 || got.Delays[0].Reason != Budget || got.AskedAt.Sub(r.Began) > 10*time.Second {
-			t.Errorf("%s after %s, delays %+v; want it evicted once its PDB allows it", got.Asked, got.AskedAt.Sub(r.Began), got.Delays)
+		if got.Removal != Evicted || len(got.Delays) != 1 || got.Delays[0].Reason != ObstaclePDB || got.RemovalRequestedAt.Sub(r.StartedAt) > 10*time.Second {
+			t.Errorf("%s after %s, delays %+v; want it evicted once its PDB allows it", got.Removal, got.RemovalRequestedAt.Sub(r.StartedAt), got.Delays)
 		}
 	})
 }
@@ -113,15 +113,15 @@ func TestEarlierDeadlineEndsHangingRequest(t *testing.T) {
 				s.failWhen(fault{hang: true}, func(c call) bool { return c.verb == verb && c.n == 0 })
 				o := Options{DisableEviction: verb == "delete"}
 				if before > 0 {
-					o.Terms = deadlineIn(before)
+					o.TimeLimits = deadlineIn(before)
 				}
 				d, wait := startDrain(t.Context(), t, s, o)
 				time.Sleep(2 * time.Second)
-				d.SetTerms(deadlineIn(15 * time.Second))
+				d.SetTimeLimits(deadlineIn(15 * time.Second))
 				r, err := wait()
 				checkOutcome(t, r, err, Drained)
 				if got := podReportOf(t, r, p); got.End != Stopped {
-					t.Errorf("%s after %s, %s", got.Asked, got.AskedAt.Sub(r.Began), got.End)
+					t.Errorf("%s after %s, %s", got.Removal, got.RemovalRequestedAt.Sub(r.StartedAt), got.End)
 				}
 			}))
 		}
@@ -130,8 +130,8 @@ func TestEarlierDeadlineEndsHangingRequest(t *testing.T) {
 
 // A busy API server gets one request at a time until it accepts one.
 func TestHangAfter429DelaysNoOtherPod(t *testing.T) {
-	for name, terms := range map[string]func() Terms{
-		"notice": func() Terms { return deadlineIn(30 * time.Second) }, "voluntary": func() Terms { return Terms{} },
+	for name, terms := range map[string]func() TimeLimits{
+		"notice": func() TimeLimits { return deadlineIn(30 * time.Second) }, "voluntary": func() TimeLimits { return TimeLimits{} },
 	} {
 		t.Run(name, simulateFunc(func(t *testing.T, s *sim) {
 			pods := s.addPods(20, "web-%d", withGrace(25*time.Second), withStopTime(15*time.Second))
@@ -148,11 +148,11 @@ func TestHangAfter429DelaysNoOtherPod(t *testing.T) {
 				}
 				return nil
 			}
-			r, _ := runDrain(t, s, Options{Terms: terms()})
+			r, _ := runDrain(t, s, Options{TimeLimits: terms()})
 			for _, p := range pods {
 				got := podReportOf(t, r, p)
-				if waited := got.AskedAt.Sub(began); p.UID != hangs && (got.Asked != Evicted || got.End != Stopped || waited > 10*time.Second) {
-					t.Errorf("%s: %q after %s, end %q; want it evicted within 10 s", p.Name, got.Asked, waited, got.End)
+				if waited := got.RemovalRequestedAt.Sub(began); p.UID != hangs && (got.Removal != Evicted || got.End != Stopped || waited > 10*time.Second) {
+					t.Errorf("%s: %q after %s, end %q; want it evicted within 10 s", p.Name, got.Removal, waited, got.End)
 				}
 			}
 		}))

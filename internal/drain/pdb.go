@@ -50,7 +50,7 @@ type selectorPDB struct {
 // tries if a request hangs. So the number of requests depends on obstacles and time, and not on the number of waiting
 // pods.
 type sharedBackoff struct {
-	reason Obstacle
+	reason ObstacleKind
 	pdb    string // namespace/name, if the obstacle is a PDB
 	detail string // the latest message of the API server
 	// serial backoffs always allow only one request at a time: a PDB that allowed one eviction has probably used up its
@@ -133,7 +133,7 @@ func (ns *namespacePDBs) replaceAll(list []kubeapi.PodDisruptionBudget, err erro
 
 // addPDB records one PDB. An invalid selector selects nothing, as in the disruption controller.
 func (ns *namespacePDBs) addPDB(b *kubeapi.PodDisruptionBudget) {
-	sel, err := b.Spec.Selector.Selector()
+	sel, err := b.Spec.Selector.ToSelector()
 	if err != nil {
 		delete(ns.byName, b.Name)
 		return
@@ -197,7 +197,7 @@ func (d *Drain) watchPDBs(ctx context.Context, namespace string, now time.Time) 
 	}
 	d.background.Go(func() {
 		defer stop()
-		_ = d.api.FollowBudgets(follow, namespace, handler) // it returns only when its context ends
+		_ = d.api.WatchPodDisruptionBudgets(follow, namespace, handler) // it returns only when its context ends
 		d.inbox.put(func(now time.Time) { ns.watching, ns.rewatchAt = false, now.Add(pdbWatchRetryPause) })
 	})
 }
@@ -209,7 +209,7 @@ func (d *Drain) handlePDBStatus(b *kubeapi.PodDisruptionBudget, now time.Time) {
 		l.recordPDBStatus(b)
 	}
 	for _, key := range []string{key, key + notReadySuffix} {
-		if backoff := d.pdbs.backoffs[key]; backoff != nil && backoff.reason == Budget && allowsRetry(b, key) {
+		if backoff := d.pdbs.backoffs[key]; backoff != nil && backoff.reason == ObstaclePDB && allowsRetry(b, key) {
 			backoff.until = now
 		}
 	}
@@ -259,18 +259,18 @@ func (b *pdbState) pdbBackoff(p *kubeapi.Pod, denial *kubeapi.StatusError) *shar
 	if covering, ok := b.pdbsCovering(p); ok && len(covering) == 1 {
 		name = covering[0].Name
 	}
-	return b.getOrAddBackoff(backoffKey(p, name), sharedBackoff{reason: Budget, pdb: p.Namespace + "/" + name, serial: true, evictionsOnly: true})
+	return b.getOrAddBackoff(backoffKey(p, name), sharedBackoff{reason: ObstaclePDB, pdb: p.Namespace + "/" + name, serial: true, evictionsOnly: true})
 }
 
 // multiplePDBBackoff returns the backoff of the pods that the same PDBs cover.
 func (b *pdbState) multiplePDBBackoff(p *kubeapi.Pod) *sharedBackoff {
 	covering, _ := b.pdbsCovering(p)
-	return b.getOrAddBackoff(backoffKey(p, joinPDBNames(covering)), sharedBackoff{reason: SeveralBudgets, serial: true, evictionsOnly: true})
+	return b.getOrAddBackoff(backoffKey(p, joinPDBNames(covering)), sharedBackoff{reason: ObstacleMultiplePDBs, serial: true, evictionsOnly: true})
 }
 
 // forbiddenBackoff returns the backoff of a namespace with a missing permission.
-func (b *pdbState) forbiddenBackoff(p *kubeapi.Pod, how Asked) *sharedBackoff {
-	return b.getOrAddBackoff(p.Namespace+" "+string(how), sharedBackoff{reason: NoRight, evictionsOnly: how == Evicted})
+func (b *pdbState) forbiddenBackoff(p *kubeapi.Pod, how RemovalMethod) *sharedBackoff {
+	return b.getOrAddBackoff(p.Namespace+" "+string(how), sharedBackoff{reason: ObstacleForbidden, evictionsOnly: how == Evicted})
 }
 
 func (b *pdbState) getOrAddBackoff(key string, initial sharedBackoff) *sharedBackoff {
@@ -304,7 +304,7 @@ func (b *pdbState) assignBackoff(p *podState) {
 		p.backoff = nil
 		return
 	}
-	if backoff := b.backoffs[backoffKey(&p.pod, joinPDBNames(covering))]; backoff != nil || p.backoff != nil && p.backoff.reason == Budget {
+	if backoff := b.backoffs[backoffKey(&p.pod, joinPDBNames(covering))]; backoff != nil || p.backoff != nil && p.backoff.reason == ObstaclePDB {
 		p.backoff = backoff
 	}
 }
@@ -325,12 +325,12 @@ func (b *pdbState) reassignBackoffs(pods []*podState, namespace string, now time
 		if p.pod.Namespace != namespace || !p.isWaiting() {
 			continue
 		}
-		if p.backoff != nil && p.backoff.evictionsOnly && p.backoff.reason != NoRight {
+		if p.backoff != nil && p.backoff.evictionsOnly && p.backoff.reason != ObstacleForbidden {
 			b.moveToCoveringPDBs(p)
 		} else {
 			b.assignBackoff(p)
 		}
-		if backoff := p.backoff; backoff != nil && (p.blocked.Reason == Budget || p.blocked.Reason == SeveralBudgets) {
+		if backoff := p.backoff; backoff != nil && (p.blocked.Reason == ObstaclePDB || p.blocked.Reason == ObstacleMultiplePDBs) {
 			p.setBlocked(backoff.reason, backoff.pdb, b.explainObstacle(backoff.reason, &p.pod, backoff.detail), now)
 		}
 	}
@@ -346,7 +346,7 @@ func (b *pdbState) moveToCoveringPDBs(p *podState) {
 		return
 	case len(covering) == 1:
 		name := covering[0].Name
-		p.backoff = b.getOrAddBackoff(backoffKey(&p.pod, name), sharedBackoff{reason: Budget, pdb: p.pod.Namespace + "/" + name, serial: true, evictionsOnly: true})
+		p.backoff = b.getOrAddBackoff(backoffKey(&p.pod, name), sharedBackoff{reason: ObstaclePDB, pdb: p.pod.Namespace + "/" + name, serial: true, evictionsOnly: true})
 	default:
 		p.backoff = b.multiplePDBBackoff(&p.pod)
 	}
@@ -357,15 +357,15 @@ func (b *pdbState) moveToCoveringPDBs(p *podState) {
 
 // explainObstacle returns one sentence on what the pod's PDBs would need. If they are unknown or not the obstacle, it
 // returns the API server's message.
-func (b *pdbState) explainObstacle(obstacle Obstacle, p *kubeapi.Pod, serverMessage string) string {
+func (b *pdbState) explainObstacle(obstacle ObstacleKind, p *kubeapi.Pod, serverMessage string) string {
 	covering, _ := b.pdbsCovering(p)
 	switch {
-	case obstacle == SeveralBudgets && len(covering) > 1:
+	case obstacle == ObstacleMultiplePDBs && len(covering) > 1:
 		return fmt.Sprintf("pod is selected by %d disruption budgets (%s) and the API server cannot evict such a pod: make their "+
 			"selectors disjoint", len(covering), joinPDBNames(covering))
-	case obstacle == Budget && len(covering) == 1 && strings.Contains(serverMessage, " needs "):
+	case obstacle == ObstaclePDB && len(covering) == 1 && strings.Contains(serverMessage, " needs "):
 		return explainPDB(covering[0])
-	case obstacle == Budget && len(covering) == 1: // the denial is not about numbers
+	case obstacle == ObstaclePDB && len(covering) == 1: // the denial is not about numbers
 		return serverMessage + " (" + explainPDB(covering[0]) + ")"
 	}
 	return serverMessage
@@ -389,11 +389,11 @@ func explainPDB(b *kubeapi.PodDisruptionBudget) string {
 func isStuckPDB(b *kubeapi.PodDisruptionBudget) bool {
 	s := b.Status
 	return s.ExpectedPods > 0 && s.CurrentHealthy >= s.ExpectedPods && s.DisruptionsAllowed == 0 &&
-		len(s.DisruptedPods) == 0 && NeverAllows(s.DesiredHealthy, s.ExpectedPods)
+		len(s.DisruptedPods) == 0 && CanNeverAllowEviction(s.DesiredHealthy, s.ExpectedPods)
 }
 
-// NeverAllows reports whether a PDB requires every expected pod to be healthy, or more. Such a PDB allows no eviction
+// CanNeverAllowEviction reports whether a PDB requires every expected pod to be healthy, or more. Such a PDB allows no eviction
 // even if all pods are healthy.
-func NeverAllows(desiredHealthy, expectedPods int32) bool {
+func CanNeverAllowEviction(desiredHealthy, expectedPods int32) bool {
 	return expectedPods > 0 && desiredHealthy >= expectedPods
 }

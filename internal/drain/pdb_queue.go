@@ -56,7 +56,7 @@ func (q *pdbQueue) nextSendAt(longest time.Duration) time.Time {
 // PDB queue are requested in half of the time before p's forced deletion. A conflict in the API server costs half a
 // second; a pod that is requested too late is lost.
 func (d *Drain) maxQueueWait(p *podState, key string, now time.Time) time.Duration {
-	if !d.terms.Forced() {
+	if !d.terms.HasDeadline() {
 		return idleWait
 	}
 	if d.queueLengths == nil {
@@ -120,7 +120,7 @@ func (d *Drain) queueForPod(p *podState) (*pdbQueue, string) {
 // controller share a queue.
 func (d *Drain) queueKey(p *podState) string {
 	covering, known := d.pdbs.pdbsCovering(&p.pod)
-	owner := fromkubeapi.ControllerOf(&p.pod)
+	owner := fromkubeapi.FindController(&p.pod)
 	switch {
 	case isExemptFromPDBs(&p.pod), known && len(covering) == 0, !known && owner == nil:
 		return ""

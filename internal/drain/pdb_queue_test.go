@@ -10,10 +10,10 @@ import (
 )
 
 // lastEvictionAfter returns how long after the start of the drain the last eviction was sent.
-func lastEvictionAfter(s *sim, r Receipt) time.Duration {
+func lastEvictionAfter(s *sim, r Report) time.Duration {
 	var last time.Duration
 	for _, q := range s.findRequests("evict", nil) {
-		last = max(last, q.at.Sub(r.Began))
+		last = max(last, q.at.Sub(r.StartedAt))
 	}
 	return last
 }
@@ -48,10 +48,10 @@ func TestI2AllowedPodsAreEvictedSoonNotForced(t *testing.T) {
 					}
 				}()
 			}
-			r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(30 * time.Second)})
+			r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(30 * time.Second)})
 			for _, p := range r.Pods {
-				if p.Asked != Evicted || len(p.Delays) > 0 {
-					t.Errorf("%s: %q with delays %v, want it evicted without any", p.Name, p.Asked, p.Delays)
+				if p.Removal != Evicted || len(p.Delays) > 0 {
+					t.Errorf("%s: %q with delays %v, want it evicted without any", p.Name, p.Removal, p.Delays)
 				}
 			}
 			if took := lastEvictionAfter(s, r); took > c.soon {
@@ -69,7 +69,7 @@ func TestEvictionsContinueWithoutTheDisruptionController(t *testing.T) {
 		s.controllerDelay = time.Hour
 		s.addPods(10, "web-%02d", withLabel("app", "web"))
 		s.addPDB("web", 0, 10, map[string]string{"app": "web"})
-		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(30 * time.Second)})
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(30 * time.Second)})
 		if took := lastEvictionAfter(s, r); took > 10*(maxCountWait+2*s.latency) {
 			t.Errorf("the last eviction was sent after %s", took)
 		}
@@ -80,7 +80,7 @@ func TestPodsWithoutPDBAreEvictedAtOnce(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.latency = 50 * time.Millisecond
 		s.addPods(96, "web-%02d")
-		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(30 * time.Second)})
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(30 * time.Second)})
 		// The list of pods, one eviction while the PDBs are read, then three batches of MaxInFlight.
 		if took := lastEvictionAfter(s, r); took > 300*time.Millisecond {
 			t.Errorf("the last eviction was sent after %s", took)
@@ -93,7 +93,7 @@ func TestHangingEvictionDelaysItsPDBQueueOnlyBriefly(t *testing.T) {
 		s.addPods(3, "web-%d", withLabel("app", "web"), withStopTime(0))
 		s.addPDB("web", 0, 3, map[string]string{"app": "web"})
 		s.failWhen(fault{hang: true}, func(c call) bool { return c.verb == "evict" && c.n == 0 })
-		r := runDrainTo(t, s, GaveUp, Options{Terms: Terms{GiveUp: time.Now().Add(5 * time.Second)}})
+		r := runDrainTo(t, s, TimedOut, Options{TimeLimits: TimeLimits{TimeoutAt: time.Now().Add(5 * time.Second)}})
 		if took := lastEvictionAfter(s, r); took > 4*minHeadStart {
 			t.Errorf("the last eviction was sent after %s, want about %s", took, minHeadStart)
 		}
@@ -105,10 +105,10 @@ func TestEvictionsOfAPDBNeverOverlapOnSlowServers(t *testing.T) {
 		s.latency, s.pdbWriteDelay = 20*time.Millisecond, 80*time.Millisecond
 		s.addPods(96, "web-%02d", withLabel("app", "web"), withGrace(10*time.Second))
 		s.addPDB("web", 0, 96, map[string]string{"app": "web"})
-		r := runDrainTo(t, s, Drained, Options{Terms: deadlineIn(30 * time.Second)})
+		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(30 * time.Second)})
 		for _, p := range r.Pods {
-			if p.Asked != Evicted {
-				t.Errorf("%s: %q, want it evicted", p.Name, p.Asked)
+			if p.Removal != Evicted {
+				t.Errorf("%s: %q, want it evicted", p.Name, p.Removal)
 			}
 		}
 		if s.conflicts >= 96 {
@@ -134,7 +134,7 @@ func TestPDBsAreReadOnlyWhenNeeded(t *testing.T) {
 			if c.denied {
 				s.addPDB("web", int32(c.pods), int32(c.pods), map[string]string{"app": "web"})
 			}
-			_, _ = runDrain(t, s, Options{Terms: deadlineIn(5 * time.Second)})
+			_, _ = runDrain(t, s, Options{TimeLimits: deadlineIn(5 * time.Second)})
 			check.Is(t, c.want, s.calls["budgets"])
 		}))
 	}
@@ -153,15 +153,15 @@ func TestPDBQueueEmptiesInTime(t *testing.T) {
 			s.latency, s.controllerDelay = c.latency, c.controlling
 			s.addPods(100, "web-%02d", withLabel("app", "web"), withGrace(30*time.Second), withStopTime(15*time.Second))
 			s.addPDB("web", 0, 100, map[string]string{"app": "web"})
-			terms := Terms{Deadline: time.Now().Add(30 * time.Second), Margin: 2 * time.Second}
+			terms := TimeLimits{Deadline: time.Now().Add(30 * time.Second), Margin: 2 * time.Second}
 			s.stopNodeAt(terms.Deadline)
-			r, err := runDrain(t, s, Options{Terms: terms})
+			r, err := runDrain(t, s, Options{TimeLimits: terms})
 			var notAsked, left, killed int
 			for _, p := range r.Pods {
-				if p.Asked == NotAsked {
+				if p.Removal == NotRemoved {
 					notAsked++
 				}
-				if p.Left() {
+				if p.IsNotRemoved() {
 					left++
 				}
 				if p.End == Killed {

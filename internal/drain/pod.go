@@ -15,7 +15,7 @@ const killedExitCode = 137
 // podState is the engine's state of one pod, identified by UID. Only the engine's goroutine touches it.
 type podState struct {
 	pod         kubeapi.Pod
-	decision    Verdict
+	decision    Decision
 	action      podrules.Action
 	decided     bool
 	wave        int
@@ -27,19 +27,19 @@ type podState struct {
 	requesting bool // a request for it is in flight
 	// shortenRequest cancels that request earlier if the new terms leave it less time.
 	shortenRequest func(now time.Time)
-	removal        Asked
+	removal        RemovalMethod
 	removalAt      time.Time
 	// unansweredRequest is the last request without a clear answer. It may have taken effect.
-	unansweredRequest Asked
+	unansweredRequest RemovalMethod
 	lastSentAt        time.Time
 	stoppingSince     time.Time // when the deletion took effect, of any client
 	givenGrace        time.Duration
 
 	gone   bool
-	end    End
+	end    PodEnd
 	goneAt time.Time
 
-	blocked      Blocked // zero Reason: not blocked
+	blocked      BlockedPod // zero Reason: not blocked
 	delays       []Delay
 	refusalCount int // without answers that the API server is busy; busyCount has those
 	busyCount    int
@@ -61,11 +61,11 @@ func (p *podState) isTerminating() bool { return p.pod.DeletionTimestamp != nil 
 
 // isWaiting reports whether the pod has to be evicted and no request was accepted yet.
 func (p *podState) isWaiting() bool {
-	return !p.gone && p.action == podrules.Evict && p.removal == NotAsked && !p.isTerminating()
+	return !p.gone && p.action == podrules.Evict && p.removal == NotRemoved && !p.isTerminating()
 }
 
 // needsRemoval reports whether the pod has to be removed and is not gone.
-func (p *podState) needsRemoval() bool { return !p.gone && p.action != podrules.Leave }
+func (p *podState) needsRemoval() bool { return !p.gone && p.action != podrules.Skip }
 
 // setPod records a newer state of the same pod.
 func (p *podState) setPod(pod kubeapi.Pod) {
@@ -87,8 +87,8 @@ func (p *podState) setPod(pod kubeapi.Pod) {
 }
 
 // recordUnanswered remembers a request without a clear answer.
-func (p *podState) recordUnanswered(method Asked) {
-	if p.removal != NotAsked {
+func (p *podState) recordUnanswered(method RemovalMethod) {
+	if p.removal != NotRemoved {
 		return
 	}
 	p.unansweredRequest = method
@@ -100,19 +100,19 @@ func (p *podState) recordUnanswered(method Asked) {
 // creditUnansweredRequest attributes a pod's termination to our unanswered request, unless the pod's state contradicts
 // that. An eviction leaves a condition, and a shortened grace is visible.
 func (p *podState) creditUnansweredRequest() {
-	if p.requesting || p.removal != NotAsked || p.unansweredRequest == NotAsked {
+	if p.requesting || p.removal != NotRemoved || p.unansweredRequest == NotRemoved {
 		return
 	}
 	method := p.unansweredRequest
 	if p.isTerminating() {
 		switch evicted := hasEvictionCondition(&p.pod); {
-		case method == Shortened && *p.pod.DeletionGracePeriodSeconds > 1, method == Evicted && !evicted:
+		case method == GraceShortened && *p.pod.DeletionGracePeriodSeconds > 1, method == Evicted && !evicted:
 			return
-		case method == Forced && evicted: // the eviction before it had worked
+		case method == ForceDeleted && evicted: // the eviction before it had worked
 			method = Evicted
 		}
 	}
-	p.removal, p.removalAt, p.unansweredRequest, p.blocked = method, p.lastSentAt, NotAsked, Blocked{}
+	p.removal, p.removalAt, p.unansweredRequest, p.blocked = method, p.lastSentAt, NotRemoved, BlockedPod{}
 }
 
 // hasEvictionCondition reports whether the pod has the condition of the eviction API
@@ -132,13 +132,13 @@ func (p *podState) markGone(now time.Time) {
 		return
 	}
 	p.gone, p.goneAt, p.end = true, now, determineEnd(&p.pod, p.stoppingSince)
-	p.blocked = Blocked{}
+	p.blocked = BlockedPod{}
 	p.creditUnansweredRequest()
 }
 
 // determineEnd returns how a pod's containers ended. Only a SIGKILL after the pod's deletion counts as Killed. A
 // finished pod or a sidecar may have been killed long before, and an out-of-memory kill has the same exit code.
-func determineEnd(p *kubeapi.Pod, stopSince time.Time) End {
+func determineEnd(p *kubeapi.Pod, stopSince time.Time) PodEnd {
 	if len(p.Status.ContainerStatuses) == 0 {
 		return Vanished
 	}
@@ -158,18 +158,18 @@ func determineEnd(p *kubeapi.Pod, stopSince time.Time) End {
 }
 
 // setBlocked records what the pod waits for.
-func (p *podState) setBlocked(reason Obstacle, budget, detail string, now time.Time) {
-	if p.blocked.Reason != reason || p.blocked.Budget != budget {
+func (p *podState) setBlocked(reason ObstacleKind, budget, detail string, now time.Time) {
+	if p.blocked.Reason != reason || p.blocked.PDB != budget {
 		p.blocked.Since = now
 	}
-	p.blocked = Blocked{
-		Namespace: p.pod.Namespace, Pod: p.pod.Name, Reason: reason, Budget: budget, Detail: detail,
+	p.blocked = BlockedPod{
+		Namespace: p.pod.Namespace, Pod: p.pod.Name, Reason: reason, PDB: budget, Detail: detail,
 		Since: p.blocked.Since,
 	}
 }
 
 // addDelay counts a refusal in the report.
-func (p *podState) addDelay(reason Obstacle, detail string, now time.Time) {
+func (p *podState) addDelay(reason ObstacleKind, detail string, now time.Time) {
 	for i := range p.delays {
 		d := &p.delays[i]
 		if d.Reason == reason {
@@ -182,33 +182,33 @@ func (p *podState) addDelay(reason Obstacle, detail string, now time.Time) {
 	p.delays = append(p.delays, Delay{Reason: reason, Detail: detail, Times: 1, first: now})
 }
 
-func (p *podState) toReport() PodReceipt {
-	r := PodReceipt{
-		Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, Verdict: p.decision, Action: p.action, Wave: p.wave,
-		Asked: p.removal, AskedAt: p.removalAt, GraceWanted: int64(p.wantedGrace / time.Second),
-		GraceGiven: int64(p.givenGrace / time.Second), End: p.end, EndedAt: p.goneAt, Delays: p.delays,
-		Unanswered: p.unansweredRequest,
+func (p *podState) toReport() PodReport {
+	r := PodReport{
+		Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, Decision: p.decision, Action: p.action, Wave: p.wave,
+		Removal: p.removal, RemovalRequestedAt: p.removalAt, WantedGraceSeconds: int64(p.wantedGrace / time.Second),
+		GivenGraceSeconds: int64(p.givenGrace / time.Second), End: p.end, EndedAt: p.goneAt, Delays: p.delays,
+		UnansweredRequest: p.unansweredRequest,
 	}
-	if c := fromkubeapi.ControllerOf(&p.pod); c != nil {
+	if c := fromkubeapi.FindController(&p.pod); c != nil {
 		r.Owner = c.Kind + "/" + c.Name
 	}
 	return r
 }
 
 // toBlocked returns what the pod waits for, as readable text.
-func (p *podState) toBlocked(began time.Time) Blocked {
-	b := Blocked{Namespace: p.pod.Namespace, Pod: p.pod.Name, Reason: Turn, Detail: "not requested yet", Since: began}
+func (p *podState) toBlocked(began time.Time) BlockedPod {
+	b := BlockedPod{Namespace: p.pod.Namespace, Pod: p.pod.Name, Reason: ObstacleQueued, Detail: "not requested yet", Since: began}
 	switch {
-	case p.removal != NotAsked || p.isTerminating():
-		b.Reason, b.Since, b.Detail = Stopping, p.stoppingSince, "stopping"
+	case p.removal != NotRemoved || p.isTerminating():
+		b.Reason, b.Since, b.Detail = ObstacleStopping, p.stoppingSince, "stopping"
 		if b.Since.IsZero() {
 			b.Since = p.removalAt
 		}
 		if at := p.pod.DeletionTimestamp; at != nil {
 			b.Detail = "stopping, until " + at.UTC().Format(time.TimeOnly) + " at the latest"
 		}
-	case p.action == podrules.Refuse || p.action == podrules.Await:
-		b.Reason, b.Detail = ByPolicy, fmt.Sprintf("%s: %s", p.decision.Rule, p.decision.Detail)
+	case p.action == podrules.RefuseDrain || p.action == podrules.AwaitTermination:
+		b.Reason, b.Detail = ObstaclePolicy, fmt.Sprintf("%s: %s", p.decision.Rule, p.decision.Detail)
 	case p.blocked.Reason != "":
 		b = p.blocked
 	}

@@ -25,7 +25,7 @@ func TestDetermineEnd(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		containers []func(p *kubeapi.Pod)
-		want       End
+		want       PodEnd
 	}{
 		{"no container status", nil, Vanished},
 		{"one still running", []func(*kubeapi.Pod){exited(0, told, ""), running}, Vanished},

@@ -13,43 +13,43 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// Forecast is what a drain would do if it started now. Its pods are sorted by wave, namespace and name.
-type Forecast struct {
-	Node string        `json:"node"`
-	At   time.Time     `json:"at"`
-	Pods []PodForecast `json:"pods"`
+// Prediction is what a drain would do if it started now. Its pods are sorted by wave, namespace and name.
+type Prediction struct {
+	Node string          `json:"node"`
+	At   time.Time       `json:"at"`
+	Pods []PodPrediction `json:"pods"`
 	// Problems lists what could not be read, such as PDBs without permission.
 	Problems []string `json:"problems,omitempty"`
 }
 
-type PodForecast struct {
+type PodPrediction struct {
 	Namespace string          `json:"namespace"`
 	Name      string          `json:"name"`
 	UID       string          `json:"uid"`
 	Owner     string          `json:"owner,omitempty"` // Kind/name of the controller
-	Verdict   Verdict         `json:"verdict"`
+	Decision  Decision        `json:"verdict"`
 	Action    podrules.Action `json:"action"`
 	Wave      int             `json:"wave"`
-	// How is the kind of request: Evicted, DeletedOnRequest, or empty if none would be sent.
-	How Asked `json:"how,omitempty"`
-	// GraceWanted is the grace of the pod or of the caller. GraceGiven is what the pod would get. Both in seconds.
-	GraceWanted int64 `json:"graceWantedSeconds"`
-	GraceGiven  int64 `json:"graceGivenSeconds"`
+	// Removal is the kind of request: Evicted, DeletedOnRequest, or empty if none would be sent.
+	Removal RemovalMethod `json:"how,omitempty"`
+	// WantedGraceSeconds is the grace of the pod or of the caller. GivenGraceSeconds is what the pod would get. Both in seconds.
+	WantedGraceSeconds int64 `json:"graceWantedSeconds"`
+	GivenGraceSeconds  int64 `json:"graceGivenSeconds"`
 	// Obstacle is what would block the pod now. Its Reason is empty if nothing would.
-	Obstacle Blocked `json:"obstacle,omitzero"`
+	Obstacle BlockedPod `json:"obstacle,omitzero"`
 }
 
-// Refused returns the pods that make the drain refuse to start.
-func (f Forecast) Refused() []PodForecast {
-	return f.filterPods(func(p PodForecast) bool { return p.Action == podrules.Refuse })
+// PodsRefusingDrain returns the pods that make the drain refuse to start.
+func (f Prediction) PodsRefusingDrain() []PodPrediction {
+	return f.filterPods(func(p PodPrediction) bool { return p.Action == podrules.RefuseDrain })
 }
 
-// Obstructed returns the pods that would be blocked now.
-func (f Forecast) Obstructed() []PodForecast {
-	return f.filterPods(func(p PodForecast) bool { return p.Obstacle.Reason != "" })
+// BlockedPods returns the pods that would be blocked now.
+func (f Prediction) BlockedPods() []PodPrediction {
+	return f.filterPods(func(p PodPrediction) bool { return p.Obstacle.Reason != "" })
 }
 
-func (f Forecast) filterPods(is func(PodForecast) bool) (found []PodForecast) {
+func (f Prediction) filterPods(is func(PodPrediction) bool) (found []PodPrediction) {
 	for _, p := range f.Pods {
 		if is(p) {
 			found = append(found, p)
@@ -58,20 +58,20 @@ func (f Forecast) filterPods(is func(PodForecast) bool) (found []PodForecast) {
 	return found
 }
 
-// Preview predicts what a drain would do now, and changes nothing. It lists the node's pods once and reads the PDBs of
+// Predict predicts what a drain would do now, and changes nothing. It lists the node's pods once and reads the PDBs of
 // their namespaces. With server it also sends each eviction as a dry run, so that the API server reports which it would
 // deny. That needs the permission to evict. The error is about the list of pods; other failures are in Problems.
-func Preview(ctx context.Context, api API, o Options, server bool) (Forecast, error) {
+func Predict(ctx context.Context, api API, o Options, server bool) (Prediction, error) {
 	d := New(api, o)
 	pods, err := d.listPods(ctx)
 	if err != nil {
-		return Forecast{}, err
+		return Prediction{}, err
 	}
 	now := time.Now()
 	d.deadlineSince = now
 	d.replacePods(pods, now)
 	d.applyTimers(now)
-	f := Forecast{Node: o.Node, At: now}
+	f := Prediction{Node: o.Node, At: now}
 	f.Problems = d.readPDBs(ctx)
 	d.predictFromPDBs(now)
 	if server {
@@ -80,22 +80,22 @@ func Preview(ctx context.Context, api API, o Options, server bool) (Forecast, er
 	for _, p := range d.sortRemaining() {
 		f.Pods = append(f.Pods, d.predictPod(p, now))
 	}
-	slices.SortStableFunc(f.Pods, func(a, b PodForecast) int {
+	slices.SortStableFunc(f.Pods, func(a, b PodPrediction) int {
 		return cmp.Or(cmp.Compare(a.Wave, b.Wave), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return f, ctx.Err()
 }
 
-func (d *Drain) predictPod(p *podState, now time.Time) PodForecast {
+func (d *Drain) predictPod(p *podState, now time.Time) PodPrediction {
 	r := p.toReport()
-	f := PodForecast{
-		Namespace: r.Namespace, Name: r.Name, UID: r.UID, Owner: r.Owner, Verdict: r.Verdict,
-		Action: r.Action, Wave: r.Wave, GraceWanted: r.GraceWanted, GraceGiven: r.GraceGiven, Obstacle: p.blocked,
+	f := PodPrediction{
+		Namespace: r.Namespace, Name: r.Name, UID: r.UID, Owner: r.Owner, Decision: r.Decision,
+		Action: r.Action, Wave: r.Wave, WantedGraceSeconds: r.WantedGraceSeconds, GivenGraceSeconds: r.GivenGraceSeconds, Obstacle: p.blocked,
 	}
 	if p.isWaiting() {
-		f.How, f.GraceGiven = Evicted, int64(capGrace(p.wantedGrace, d.terms, now)/time.Second)
+		f.Removal, f.GivenGraceSeconds = Evicted, int64(capGrace(p.wantedGrace, d.terms, now)/time.Second)
 		if d.options.DisableEviction {
-			f.How = DeletedOnRequest
+			f.Removal = DeletedOnRequest
 		}
 	}
 	return f
@@ -109,7 +109,7 @@ func (d *Drain) readPDBs(ctx context.Context) (problems []string) {
 			continue
 		}
 		list, err := listOnce(ctx, func(ctx context.Context, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error {
-			return d.api.FollowBudgets(ctx, ns, h)
+			return d.api.WatchPodDisruptionBudgets(ctx, ns, h)
 		})
 		if err != nil {
 			problems = append(problems, fmt.Sprintf("namespace %s: reading its disruption budgets: %v", ns, err))
@@ -135,11 +135,11 @@ func (d *Drain) predictFromPDBs(now time.Time) {
 				continue // an unready pod does not count against the PDB
 			}
 			if spent[b] >= b.Status.DisruptionsAllowed {
-				p.setBlocked(Budget, b.Namespace+"/"+b.Name, explainPDB(b)+describePodsBefore(spent[b]), now)
+				p.setBlocked(ObstaclePDB, b.Namespace+"/"+b.Name, explainPDB(b)+describePodsBefore(spent[b]), now)
 			}
 			spent[b]++
 		default:
-			p.setBlocked(SeveralBudgets, "", d.pdbs.explainObstacle(SeveralBudgets, &p.pod, ""), now)
+			p.setBlocked(ObstacleMultiplePDBs, "", d.pdbs.explainObstacle(ObstacleMultiplePDBs, &p.pod, ""), now)
 		}
 	}
 }
@@ -166,7 +166,7 @@ func (d *Drain) dryRunRequests(ctx context.Context, now time.Time) {
 		answers[p] = answer
 		r, _ := d.newRemoval(p, now)
 		r.DryRun = true
-		send := d.api.Evict
+		send := d.api.EvictPod
 		if d.options.DisableEviction {
 			send = d.api.DeletePod
 		}
@@ -182,34 +182,34 @@ func (d *Drain) dryRunRequests(ctx context.Context, now time.Time) {
 	for p, err := range answers {
 		switch {
 		case *err != nil:
-			p.blocked = Blocked{}
+			p.blocked = BlockedPod{}
 			d.recordDryRunError(p, *err, now)
-		case p.blocked.Reason == Budget && d.isDisruptionAllowed(p): // other pods use up the PDB first
+		case p.blocked.Reason == ObstaclePDB && d.isDisruptionAllowed(p): // other pods use up the PDB first
 		default:
-			p.blocked = Blocked{}
+			p.blocked = BlockedPod{}
 		}
 	}
 }
 
 func (d *Drain) recordDryRunError(p *podState, err error, now time.Time) {
-	status := kubeapi.AsStatus(err)
+	status := kubeapi.ToStatusError(err)
 	switch {
 	case status == nil:
-		p.setBlocked(Failing, "", err.Error(), now)
+		p.setBlocked(ObstacleError, "", err.Error(), now)
 	case isPDBDenial(status):
-		p.setBlocked(Budget, d.pdbs.pdbBackoff(&p.pod, status).pdb, d.pdbs.explainObstacle(Budget, &p.pod, denialMessage(status)), now)
+		p.setBlocked(ObstaclePDB, d.pdbs.pdbBackoff(&p.pod, status).pdb, d.pdbs.explainObstacle(ObstaclePDB, &p.pod, denialMessage(status)), now)
 	case isMultiplePDBError(status):
-		p.setBlocked(SeveralBudgets, "", d.pdbs.explainObstacle(SeveralBudgets, &p.pod, status.Message), now)
+		p.setBlocked(ObstacleMultiplePDBs, "", d.pdbs.explainObstacle(ObstacleMultiplePDBs, &p.pod, status.Message), now)
 	case isNamespaceTerminating(status):
-		p.setBlocked(Failing, "", namespaceDeletedDetail, now)
+		p.setBlocked(ObstacleError, "", namespaceDeletedDetail, now)
 	case isWebhookError(status):
-		p.setBlocked(Webhook, "", status.Message, now)
+		p.setBlocked(ObstacleWebhook, "", status.Message, now)
 	case status.Code == http.StatusForbidden:
-		p.setBlocked(NoRight, "", status.Message, now)
+		p.setBlocked(ObstacleForbidden, "", status.Message, now)
 	case status.Code == http.StatusTooManyRequests:
-		p.setBlocked(Busy, "", status.Message, now)
+		p.setBlocked(ObstacleAPIServerBusy, "", status.Message, now)
 	default:
-		p.setBlocked(Failing, "", err.Error(), now)
+		p.setBlocked(ObstacleError, "", err.Error(), now)
 	}
 }
 

@@ -12,10 +12,10 @@ import (
 )
 
 // runPreview runs a preview and checks that it changed nothing.
-func runPreview(t *testing.T, s *sim, o Options, server bool) Forecast {
+func runPreview(t *testing.T, s *sim, o Options, server bool) Prediction {
 	t.Helper()
 	o.Node = node
-	f, err := Preview(t.Context(), s, o, server)
+	f, err := Predict(t.Context(), s, o, server)
 	must.NoError(t, err)
 	for _, q := range s.requests {
 		if !q.removal.DryRun || q.changedPod {
@@ -29,7 +29,7 @@ func runPreview(t *testing.T, s *sim, o Options, server bool) Forecast {
 	return f
 }
 
-func findPrediction(t *testing.T, f Forecast, p *simPod) PodForecast {
+func findPrediction(t *testing.T, f Prediction, p *simPod) PodPrediction {
 	t.Helper()
 	for _, q := range f.Pods {
 		if q.UID == p.UID {
@@ -37,7 +37,7 @@ func findPrediction(t *testing.T, f Forecast, p *simPod) PodForecast {
 		}
 	}
 	t.Fatalf("no prediction for %s", p.Name)
-	return PodForecast{}
+	return PodPrediction{}
 }
 
 func TestPreviewPredictsEachPod(t *testing.T) {
@@ -64,34 +64,34 @@ func TestPreviewPredictsEachPod(t *testing.T) {
 				pod      *simPod
 				rule     podrules.Rule
 				action   podrules.Action
-				how      Asked
+				how      RemovalMethod
 				wave     int
-				obstacle Obstacle
+				obstacle ObstacleKind
 				budget   string
 				detail   string
 			}{
-				{free, podrules.Ordinary, podrules.Evict, Evicted, 0, "", "", ""},
-				{blocked, podrules.Ordinary, podrules.Evict, Evicted, 0, Budget, "shop/blocked", "never allows an eviction"},
-				{first, podrules.Ordinary, podrules.Evict, Evicted, 0, "", "", ""},
-				{second, podrules.Ordinary, podrules.Evict, Evicted, 0, Budget, "shop/one", "allows 1 disruptions: 3 of 3 pods are healthy, 2 must be; 1 of this node's pods are evicted first"},
-				{sick, podrules.Ordinary, podrules.Evict, Evicted, 0, "", "", ""},
-				{twice, podrules.Ordinary, podrules.Evict, Evicted, 0, SeveralBudgets, "", "(twice-a, twice-b)"},
-				{agent, podrules.ByDaemonSet, podrules.Leave, NotAsked, 0, "", "", ""},
-				{bare, podrules.ByUnmanaged, podrules.Refuse, NotAsked, 0, "", "", ""},
-				{dns, podrules.Ordinary, podrules.Evict, Evicted, 1, "", "", ""},
-				{going, podrules.ByTerminating, podrules.Await, NotAsked, 0, "", "", ""},
+				{free, podrules.NoRule, podrules.Evict, Evicted, 0, "", "", ""},
+				{blocked, podrules.NoRule, podrules.Evict, Evicted, 0, ObstaclePDB, "shop/blocked", "never allows an eviction"},
+				{first, podrules.NoRule, podrules.Evict, Evicted, 0, "", "", ""},
+				{second, podrules.NoRule, podrules.Evict, Evicted, 0, ObstaclePDB, "shop/one", "allows 1 disruptions: 3 of 3 pods are healthy, 2 must be; 1 of this node's pods are evicted first"},
+				{sick, podrules.NoRule, podrules.Evict, Evicted, 0, "", "", ""},
+				{twice, podrules.NoRule, podrules.Evict, Evicted, 0, ObstacleMultiplePDBs, "", "(twice-a, twice-b)"},
+				{agent, podrules.RuleDaemonSet, podrules.Skip, NotRemoved, 0, "", "", ""},
+				{bare, podrules.RuleUnmanaged, podrules.RefuseDrain, NotRemoved, 0, "", "", ""},
+				{dns, podrules.NoRule, podrules.Evict, Evicted, 1, "", "", ""},
+				{going, podrules.RuleTerminating, podrules.AwaitTermination, NotRemoved, 0, "", "", ""},
 			} {
 				p := findPrediction(t, f, c.pod)
-				if p.Verdict.Rule != c.rule || p.Action != c.action || p.How != c.how || p.Wave != c.wave ||
-					p.Obstacle.Reason != c.obstacle || p.Obstacle.Budget != c.budget || !strings.Contains(p.Obstacle.Detail, c.detail) {
+				if p.Decision.Rule != c.rule || p.Action != c.action || p.Removal != c.how || p.Wave != c.wave ||
+					p.Obstacle.Reason != c.obstacle || p.Obstacle.PDB != c.budget || !strings.Contains(p.Obstacle.Detail, c.detail) {
 					t.Errorf("server %t: %s: %+v", server, c.pod.Name, p)
 				}
 			}
-			if p := findPrediction(t, f, free); p.GraceWanted != 90 || p.GraceGiven != 90 {
+			if p := findPrediction(t, f, free); p.WantedGraceSeconds != 90 || p.GivenGraceSeconds != 90 {
 				t.Errorf("%+v", p)
 			}
-			if len(f.Refused()) != 1 || len(f.Obstructed()) != 3 || len(f.Pods) != 10 || f.Pods[9].Name != "dns" {
-				t.Errorf("refused %d, obstructed %d, pods %d", len(f.Refused()), len(f.Obstructed()), len(f.Pods))
+			if len(f.PodsRefusingDrain()) != 1 || len(f.BlockedPods()) != 3 || len(f.Pods) != 10 || f.Pods[9].Name != "dns" {
+				t.Errorf("refused %d, obstructed %d, pods %d", len(f.PodsRefusingDrain()), len(f.BlockedPods()), len(f.Pods))
 			}
 		})
 	}
@@ -99,13 +99,13 @@ func TestPreviewPredictsEachPod(t *testing.T) {
 
 func TestServerPreviewReportsDryRunAnswers(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
-		pods := map[Obstacle]*simPod{}
+		pods := map[ObstacleKind]*simPod{}
 		answers := map[string]error{
 			"denied": newDenial("The disruption budget web is still being processed by the server."),
 			"right":  newForbidden("cannot create pods/eviction"),
 			"away":   errors.New("connection refused"),
 		}
-		pods[Budget], pods[NoRight], pods[Failing] = s.addPod("denied"), s.addPod("right"), s.addPod("away")
+		pods[ObstaclePDB], pods[ObstacleForbidden], pods[ObstacleError] = s.addPod("denied"), s.addPod("right"), s.addPod("away")
 		s.fault = func(c call) *fault {
 			if err := answers[c.Name]; err != nil {
 				return &fault{err: err}
@@ -119,7 +119,7 @@ func TestServerPreviewReportsDryRunAnswers(t *testing.T) {
 				t.Errorf("%s: %+v", p.Name, o)
 			}
 		}
-		if o := findPrediction(t, f, pods[Budget]).Obstacle; o.Budget != "shop/web" {
+		if o := findPrediction(t, f, pods[ObstaclePDB]).Obstacle; o.PDB != "shop/web" {
 			t.Errorf("%+v", o)
 		}
 	})
@@ -128,8 +128,8 @@ func TestServerPreviewReportsDryRunAnswers(t *testing.T) {
 func TestPreviewCapsGraceToDeadline(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		web, bare := s.addPod("web", withGrace(time.Hour)), s.addPod("bare", withoutOwner)
-		f := runPreview(t, s, Options{Terms: deadlineIn(30 * time.Second)}, true)
-		if p := findPrediction(t, f, web); p.GraceGiven != 29 || p.GraceWanted != 3600 {
+		f := runPreview(t, s, Options{TimeLimits: deadlineIn(30 * time.Second)}, true)
+		if p := findPrediction(t, f, web); p.GivenGraceSeconds != 29 || p.WantedGraceSeconds != 3600 {
 			t.Errorf("%+v", p)
 		}
 		if p := findPrediction(t, f, bare); p.Action != podrules.Evict {
@@ -143,7 +143,7 @@ func TestPreviewWithDisabledEvictionReadsNoPDBs(t *testing.T) {
 		web := s.addPod("web")
 		s.addPDB("all", 1, 1, nil)
 		f := runPreview(t, s, Options{DisableEviction: true}, true)
-		if p := findPrediction(t, f, web); p.How != DeletedOnRequest || p.Obstacle.Reason != "" {
+		if p := findPrediction(t, f, web); p.Removal != DeletedOnRequest || p.Obstacle.Reason != "" {
 			t.Errorf("%+v", p)
 		}
 		if s.calls["budgets"] != 0 || s.calls["evict"] != 0 || s.calls["delete"] != 1 {
@@ -155,7 +155,7 @@ func TestPreviewWithDisabledEvictionReadsNoPDBs(t *testing.T) {
 func TestI7PreviewFailsIfPodListFails(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.fault = func(call) *fault { return &fault{err: errors.New("connection refused")} }
-		f, err := Preview(t.Context(), s, Options{Node: node}, true)
+		f, err := Predict(t.Context(), s, Options{Node: node}, true)
 		if err == nil || !strings.Contains(err.Error(), "node-1: listing its pods: connection refused") || f.Pods != nil {
 			t.Errorf("%+v, %v", f, err)
 		}

@@ -31,7 +31,7 @@ type scenario struct {
 	failingLists      int // so many at the start
 
 	forced          bool
-	limit, margin   time.Duration // deadline or GiveUp
+	limit, margin   time.Duration // deadline or TimeoutAt
 	changeTermsAt   time.Duration // 0 is never
 	changedForced   bool
 	changedLimit    time.Duration // counted from the change
@@ -259,11 +259,11 @@ func (w scenario) faultFor(c call) *fault {
 	return &faults[n/100%len(faults)]
 }
 
-func (w scenario) newTerms(now time.Time, forced bool, limit time.Duration) Terms {
+func (w scenario) newTerms(now time.Time, forced bool, limit time.Duration) TimeLimits {
 	if forced {
-		return Terms{Deadline: now.Add(limit), Margin: w.margin}
+		return TimeLimits{Deadline: now.Add(limit), Margin: w.margin}
 	}
-	return Terms{GiveUp: now.Add(limit)}
+	return TimeLimits{TimeoutAt: now.Add(limit)}
 }
 
 // runAndCheck drains the scenario's node and returns every broken invariant.
@@ -280,22 +280,22 @@ func (w scenario) runAndCheck(parent context.Context) (broken []error) {
 		OnProgress: newProgressChecker(func(a ...any) { breaks("%s", fmt.Sprint(a...)) }),
 	}
 	if w.evictAllPods {
-		o.Policy = ptr(podrules.Forced())
+		o.Policy = ptr(podrules.ForcedPolicy())
 	}
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
 	began := time.Now()
-	o.Terms = w.newTerms(began, w.forced, w.limit)
+	o.TimeLimits = w.newTerms(began, w.forced, w.limit)
 	d := New(s, o)
-	last, forced, earliest := o.Terms, w.forced, o.Terms.end()
+	last, forced, earliest := o.TimeLimits, w.forced, o.TimeLimits.lastRemovalTime()
 	var ended time.Time
 	if w.changeTermsAt > 0 && w.changeTermsAt < w.limit {
 		last = w.newTerms(began.Add(w.changeTermsAt), w.changedForced, w.changedLimit)
 		forced = forced || w.changedForced
-		if w.changedForced && (!w.forced || last.end().Before(earliest)) {
-			earliest = last.end()
+		if w.changedForced && (!w.forced || last.lastRemovalTime().Before(earliest)) {
+			earliest = last.lastRemovalTime()
 		}
-		time.AfterFunc(w.changeTermsAt, func() { d.SetTerms(last) })
+		time.AfterFunc(w.changeTermsAt, func() { d.SetTimeLimits(last) })
 	}
 	if w.cancelAt > 0 {
 		time.AfterFunc(w.cancelAt, cancel)
@@ -310,7 +310,7 @@ func (w scenario) runAndCheck(parent context.Context) (broken []error) {
 	if err := s.compareReport(r, w.watchLifetime == 0 && w.failingLists == 0); err != nil {
 		breaks("%w", err)
 	}
-	limit := earlierSet(last.Deadline, last.GiveUp)
+	limit := earlierSet(last.Deadline, last.TimeoutAt)
 	if ended.After(limit.Add(10 * time.Millisecond)) {
 		breaks("Run returned %s after its limit", ended.Sub(limit))
 	}
@@ -329,7 +329,7 @@ func (w scenario) runAndCheck(parent context.Context) (broken []error) {
 		checkCutShort(s, r, earliest, breaks)
 	}
 	if w.forced && (w.changeTermsAt == 0 || w.changeTermsAt >= w.limit) {
-		w.checkForced(s, d, o.Terms, began, breaks)
+		w.checkForced(s, d, o.TimeLimits, began, breaks)
 	}
 	n := len(s.requests)
 	s.mu.Unlock()
@@ -351,7 +351,7 @@ func (w scenario) checkRequests(s *sim, forced bool, took time.Duration, breaks 
 		if q.verb == "delete" && !forced && !w.disableEviction {
 			breaks("I2: deletion in a voluntary drain: %+v", q)
 		}
-		if g := q.removal.Grace; g != nil && *g == 0 && *p.Spec.TerminationGracePeriodSeconds != 0 {
+		if g := q.removal.GracePeriodSeconds; g != nil && *g == 0 && *p.Spec.TerminationGracePeriodSeconds != 0 {
 			breaks("grace 0 for a pod that wants more: %+v", q)
 		}
 		switch {
@@ -395,7 +395,7 @@ func (w scenario) checkDrained(s *sim, d *Drain, breaks func(string, ...any)) {
 		if p.CreationTimestamp.Equal(time.Now()) {
 			continue // it arrived at the very time of the final list
 		}
-		if v := d.decisionFor(&p.Pod); v.Action != podrules.Leave {
+		if v := d.decisionFor(&p.Pod); v.Action != podrules.Skip {
 			breaks("I7: drained with pod %s (%s) left", p.Name, v.Rule)
 		}
 	}
@@ -420,7 +420,7 @@ func (w scenario) mayMissDeadline(s *sim, p *simPod) bool {
 }
 
 // checkAllRequested checks that every pod was requested before the deadline, if the API server worked.
-func (w scenario) checkAllRequested(s *sim, d *Drain, last Terms, changed time.Time, breaks func(string, ...any)) {
+func (w scenario) checkAllRequested(s *sim, d *Drain, last TimeLimits, changed time.Time, breaks func(string, ...any)) {
 	if w.faultPercent > 0 || w.failingLists > 0 || w.watchLifetime > 0 {
 		return
 	}
@@ -428,7 +428,7 @@ func (w scenario) checkAllRequested(s *sim, d *Drain, last Terms, changed time.T
 	needed := asking + s.watchLag + 5*time.Second
 	for _, p := range s.listRemainingPods() {
 		known := laterOf(changed, p.CreationTimestamp)
-		if w.mayMissDeadline(s, p) || d.decisionFor(&p.Pod).Action == podrules.Leave || last.Deadline.Sub(known) < needed || d.pods[p.UID] != nil && asking > max(d.pods[p.UID].wantedGrace/2, minRequestTimeout/2) {
+		if w.mayMissDeadline(s, p) || d.decisionFor(&p.Pod).Action == podrules.Skip || last.Deadline.Sub(known) < needed || d.pods[p.UID] != nil && asking > max(d.pods[p.UID].wantedGrace/2, minRequestTimeout/2) {
 			continue
 		}
 		if p.DeletionTimestamp == nil {
@@ -438,7 +438,7 @@ func (w scenario) checkAllRequested(s *sim, d *Drain, last Terms, changed time.T
 }
 
 // checkForced checks that a pod blocked by a PDB is deleted in time, even if evictions and condition writes fail.
-func (w scenario) checkForced(s *sim, d *Drain, terms Terms, began time.Time, breaks func(string, ...any)) {
+func (w scenario) checkForced(s *sim, d *Drain, terms TimeLimits, began time.Time, breaks func(string, ...any)) {
 	for _, x := range w.apiFailures {
 		if x.verb == "delete" || x.verb == "list" {
 			return
@@ -449,14 +449,14 @@ func (w scenario) checkForced(s *sim, d *Drain, terms Terms, began time.Time, br
 	}
 	all := 0 // pods that have to be removed
 	for _, p := range d.pods {
-		if p.action != podrules.Leave {
+		if p.action != podrules.Skip {
 			all++
 		}
 	}
 	asking := s.latency*time.Duration(1+all/w.inFlight) + maxConditionWait
 	for _, p := range d.pods {
 		at := forcedDeletionTime(p.wantedGrace, terms, began)
-		if p.removal != Forced || !p.delays[0].first.Before(at.Add(-2*conditionLead)) {
+		if p.removal != ForceDeleted || !p.delays[0].first.Before(at.Add(-2*conditionLead)) {
 			continue
 		}
 		if late := p.removalAt.Sub(at); late > asking+extraEvictionWait(p.wantedGrace, terms, began) {
@@ -466,11 +466,11 @@ func (w scenario) checkForced(s *sim, d *Drain, terms Terms, began time.Time, br
 }
 
 // checkCutShort checks that no pod is killed while it had time left.
-func checkCutShort(s *sim, r Receipt, end time.Time, breaks func(string, ...any)) {
+func checkCutShort(s *sim, r Report, end time.Time, breaks func(string, ...any)) {
 	for _, p := range r.Pods {
 		was := s.pods[p.UID]
 		// Whole seconds of grace and of deletionTimestamp cost up to one each.
-		if p.Asked != NotAsked && p.CutShort() && was.endedAt.Before(end.Add(-2*time.Second)) && was.endedAt.After(r.Began.Add(2*time.Second)) {
+		if p.Removal != NotRemoved && p.WasCutShort() && was.endedAt.Before(end.Add(-2*time.Second)) && was.endedAt.After(r.StartedAt.Add(2*time.Second)) {
 			breaks("%s was killed %s before the end, given %s", p.Name, end.Sub(was.endedAt), was.givenGrace)
 		}
 	}
@@ -510,7 +510,7 @@ func checkInvariants(t *testing.T, draw func(*rapid.T) scenario) {
 	})
 }
 
-func (d *Drain) decisionFor(p *kubeapi.Pod) podrules.Verdict {
-	facts := fromkubeapi.Pod(p)
-	return d.policy.Judge(&facts, time.Now())
+func (d *Drain) decisionFor(p *kubeapi.Pod) podrules.Decision {
+	facts := fromkubeapi.PodFacts(p)
+	return d.policy.Decide(&facts, time.Now())
 }

@@ -20,7 +20,7 @@ func (d *Drain) redrainOnArrival(ctx context.Context) Outcome {
 	return d.runLoop(ctx)
 }
 
-// reportArrival calls OnArrival, once, if a pod that has to be removed is on the drained node.
+// reportArrival calls OnPodArrived, once, if a pod that has to be removed is on the drained node.
 func (d *Drain) reportArrival() {
 	first := slices.IndexFunc(d.remaining, (*podState).needsRemoval)
 	if !d.reportedDrained || first < 0 {
@@ -28,8 +28,8 @@ func (d *Drain) reportArrival() {
 	}
 	d.reportedDrained = false
 	d.options.Logger.Warn("a pod that has to be removed arrived on a drained node", "node", d.options.Node, "pod", d.remaining[first].name())
-	if d.options.OnArrival != nil {
-		d.options.OnArrival()
+	if d.options.OnPodArrived != nil {
+		d.options.OnPodArrived()
 	}
 }
 

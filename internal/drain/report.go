@@ -14,111 +14,113 @@ type Outcome string
 const (
 	// Drained: no pod is left that has to be removed.
 	Drained Outcome = "drained"
-	// RefusedOutcome: the policy does not allow to remove a pod; see Refused.
-	RefusedOutcome Outcome = "refused"
+	// RefusedByPolicy: the policy does not allow to remove a pod; see Refused.
+	RefusedByPolicy Outcome = "refused"
 	// DeadlinePassed: the deadline passed before the node was drained.
 	DeadlinePassed Outcome = "deadline-passed"
-	// GaveUp: the timeout of a voluntary drain passed.
-	GaveUp Outcome = "gave-up"
+	// TimedOut: the timeout of a voluntary drain passed.
+	TimedOut Outcome = "gave-up"
 	// Cancelled: the caller cancelled the drain.
 	Cancelled Outcome = "cancelled"
 )
 
 func Outcomes() []Outcome {
-	return []Outcome{Drained, RefusedOutcome, DeadlinePassed, GaveUp, Cancelled}
+	return []Outcome{Drained, RefusedByPolicy, DeadlinePassed, TimedOut, Cancelled}
 }
 
-// Asked is the kind of request that removed a pod.
-type Asked string
+// RemovalMethod is the kind of request that removed a pod.
+type RemovalMethod string
 
 const (
-	NotAsked Asked = ""
+	NotRemoved RemovalMethod = ""
 	// Evicted: with the eviction API, which respects PDBs.
-	Evicted Asked = "evicted"
-	// Forced: deleted despite a PDB or another obstacle, because the deadline left no more time to wait (I2).
-	Forced Asked = "forced"
+	Evicted RemovalMethod = "evicted"
+	// ForceDeleted: deleted despite a PDB or another obstacle, because the deadline left no more time to wait (I2).
+	ForceDeleted RemovalMethod = "forced"
 	// DeletedOnRequest: deleted because the user disabled eviction (I2).
-	DeletedOnRequest Asked = "deleted"
-	// Shortened: another client had deleted the pod, and its grace was cut to the deadline.
-	Shortened Asked = "shortened"
+	DeletedOnRequest RemovalMethod = "deleted"
+	// GraceShortened: another client had deleted the pod, and its grace was cut to the deadline.
+	GraceShortened RemovalMethod = "shortened"
 )
 
-// End is how the containers of a pod ended.
-type End string
+// PodEnd is how the containers of a pod ended.
+type PodEnd string
 
 const (
-	StillThere End = ""
+	StillPresent PodEnd = ""
 	// Stopped: every container ended within the grace.
-	Stopped End = "stopped"
+	Stopped PodEnd = "stopped"
 	// Killed: a container was killed at the end of the grace.
-	Killed End = "killed"
+	Killed PodEnd = "killed"
 	// Vanished: the object was removed without a record of how its containers ended. They never ran, or the grace was
 	// 0.
-	Vanished End = "vanished"
+	Vanished PodEnd = "vanished"
 )
 
-// Receipt is the drain report: what a drain did to each pod.
-type Receipt struct {
-	Node     string        `json:"node"`
-	Outcome  Outcome       `json:"outcome"`
-	Began    time.Time     `json:"began"`
-	Ended    time.Time     `json:"ended"`
-	Deadline time.Time     `json:"deadline,omitzero"`
-	Pods     []PodReceipt  `json:"pods"`
-	Volumes  VolumeReceipt `json:"volumes,omitzero"`
+// Report is the drain report: what a drain did to each pod.
+type Report struct {
+	Node      string       `json:"node"`
+	Outcome   Outcome      `json:"outcome"`
+	StartedAt time.Time    `json:"began"`
+	EndedAt   time.Time    `json:"ended"`
+	Deadline  time.Time    `json:"deadline,omitzero"`
+	Pods      []PodReport  `json:"pods"`
+	Volumes   VolumeReport `json:"volumes,omitzero"`
 }
 
-// Verdict is the rule that decided about a pod, and its reason as readable text.
-type Verdict struct {
+// Decision is the rule that decided about a pod, and its reason as readable text.
+type Decision struct {
 	Rule   podrules.Rule `json:"rule"`
 	Detail string        `json:"detail,omitempty"`
 }
 
-type PodReceipt struct {
+type PodReport struct {
 	Namespace string          `json:"namespace"`
 	Name      string          `json:"name"`
 	UID       string          `json:"uid"`
 	Owner     string          `json:"owner,omitempty"` // Kind/name of the controller
-	Verdict   Verdict         `json:"verdict"`
+	Decision  Decision        `json:"verdict"`
 	Action    podrules.Action `json:"action"`
 	Wave      int             `json:"wave"`
 
-	Asked   Asked     `json:"asked,omitempty"`
-	AskedAt time.Time `json:"askedAt,omitzero"`
-	// GraceWanted is the grace of the pod or of the caller. GraceGiven is what the pod got from any client. Both in
+	Removal            RemovalMethod `json:"asked,omitempty"`
+	RemovalRequestedAt time.Time     `json:"askedAt,omitzero"`
+	// WantedGraceSeconds is the grace of the pod or of the caller. GivenGraceSeconds is what the pod got from any client. Both in
 	// seconds.
-	GraceWanted int64     `json:"graceWantedSeconds"`
-	GraceGiven  int64     `json:"graceGivenSeconds"`
-	End         End       `json:"end,omitempty"`
-	EndedAt     time.Time `json:"endedAt,omitzero"`
+	WantedGraceSeconds int64     `json:"graceWantedSeconds"`
+	GivenGraceSeconds  int64     `json:"graceGivenSeconds"`
+	End                PodEnd    `json:"end,omitempty"`
+	EndedAt            time.Time `json:"endedAt,omitzero"`
 	// Delays lists what the pod waited for before its request was accepted, and how often each obstacle refused it.
 	Delays []Delay `json:"delays,omitempty"`
-	// Unanswered is the last request without a clear answer, if the pod's removal did not confirm it.
-	Unanswered Asked `json:"unanswered,omitempty"`
+	// UnansweredRequest is the last request without a clear answer, if the pod's removal did not confirm it.
+	UnansweredRequest RemovalMethod `json:"unanswered,omitempty"`
 }
 
 // Delay is one obstacle that a pod waited for.
 type Delay struct {
-	Reason Obstacle `json:"reason"`
-	Detail string   `json:"detail"`
-	Times  int      `json:"times"`
+	Reason ObstacleKind `json:"reason"`
+	Detail string       `json:"detail"`
+	Times  int          `json:"times"`
 	// Seconds counts from the first refusal to the last.
 	Seconds float64 `json:"seconds"`
 
 	first time.Time
 }
 
-// CutShort reports whether the pod was killed with less grace than it wanted.
-func (p PodReceipt) CutShort() bool { return p.End == Killed && p.GraceGiven < p.GraceWanted }
+// WasCutShort reports whether the pod was killed with less grace than it wanted.
+func (p PodReport) WasCutShort() bool {
+	return p.End == Killed && p.GivenGraceSeconds < p.WantedGraceSeconds
+}
 
-// Left reports whether the pod had to be removed and is still there.
-func (p PodReceipt) Left() bool { return p.Action != podrules.Leave && p.End == StillThere }
+// IsNotRemoved reports whether the pod had to be removed and is still there.
+func (p PodReport) IsNotRemoved() bool { return p.Action != podrules.Skip && p.End == StillPresent }
 
-// Touched returns the number of pods that had to be removed.
-func (r Receipt) Touched() int {
+// CountPodsToRemove returns the number of pods that had to be removed.
+func (r Report) CountPodsToRemove() int {
 	n := 0
 	for _, p := range r.Pods {
-		if p.Action != podrules.Leave {
+		if p.Action != podrules.Skip {
 			n++
 		}
 	}
@@ -126,26 +128,26 @@ func (r Receipt) Touched() int {
 }
 
 // Summary returns the report in one line.
-func (r Receipt) Summary() string {
+func (r Report) Summary() string {
 	var gone, forced, cut, left, stayed int
 	for _, p := range r.Pods {
 		switch {
-		case p.Action == podrules.Leave:
+		case p.Action == podrules.Skip:
 			stayed++
-		case p.Left():
+		case p.IsNotRemoved():
 			left++
 		default:
 			gone++
 		}
-		if p.Asked == Forced || p.Asked == DeletedOnRequest {
+		if p.Removal == ForceDeleted || p.Removal == DeletedOnRequest {
 			forced++
 		}
-		if p.CutShort() {
+		if p.WasCutShort() {
 			cut++
 		}
 	}
 	s := fmt.Sprintf("%s: %s after %.1fs: %d gone, %d remaining, %d skipped", r.Node, r.Outcome,
-		r.Ended.Sub(r.Began).Seconds(), gone, left, stayed)
+		r.EndedAt.Sub(r.StartedAt).Seconds(), gone, left, stayed)
 	if forced > 0 {
 		s += fmt.Sprintf(", %d deleted despite a disruption budget", forced)
 	}
@@ -153,13 +155,13 @@ func (r Receipt) Summary() string {
 		s += fmt.Sprintf(", %d cut short", cut)
 	}
 	if !r.Deadline.IsZero() {
-		s += fmt.Sprintf(", %.1fs before the deadline", r.Deadline.Sub(r.Ended).Seconds())
+		s += fmt.Sprintf(", %.1fs before the deadline", r.Deadline.Sub(r.EndedAt).Seconds())
 	}
 	return s
 }
 
 // JSON returns the report as JSON.
-func (r Receipt) JSON() []byte {
+func (r Report) JSON() []byte {
 	raw, err := json.Marshal(r)
 	if err != nil { // RFC 3339 cannot express every time, such as a deadline in the year 10000
 		raw, _ = json.Marshal(map[string]string{"node": r.Node, "error": err.Error()})
@@ -167,33 +169,33 @@ func (r Receipt) JSON() []byte {
 	return raw
 }
 
-// Refused is the error of a drain if the policy does not allow to remove some pods. No pod was evicted after that was
+// RefusedError is the error of a drain if the policy does not allow to remove some pods. No pod was evicted after that was
 // found.
-type Refused struct {
+type RefusedError struct {
 	Node string
-	Pods []PodReceipt
+	Pods []PodReport
 }
 
-func (e *Refused) Error() string {
+func (e *RefusedError) Error() string {
 	lines := make([]string, 0, len(e.Pods))
 	for _, p := range e.Pods {
-		lines = append(lines, fmt.Sprintf("%s/%s (%s: %s)", p.Namespace, p.Name, p.Verdict.Rule, p.Verdict.Detail))
+		lines = append(lines, fmt.Sprintf("%s/%s (%s: %s)", p.Namespace, p.Name, p.Decision.Rule, p.Decision.Detail))
 	}
 	return fmt.Sprintf("node %s: not drained: the policy does not allow to remove %d pods: %s", e.Node, len(e.Pods), strings.Join(lines, "; "))
 }
 
-// Unfinished is the error of a drain that ran out of time.
-type Unfinished struct {
+// UnfinishedError is the error of a drain that ran out of time.
+type UnfinishedError struct {
 	Node    string
 	Outcome Outcome
-	Blocked []Blocked
-	// Unknown is set if the pods could not be listed, so that any number of them may be left (I7).
-	Unknown error
+	Blocked []BlockedPod
+	// ListErr is set if the pods could not be listed, so that any number of them may be left (I7).
+	ListErr error
 }
 
-func (e *Unfinished) Error() string {
-	if e.Unknown != nil {
-		return fmt.Sprintf("node %s: %s before its pods could be listed: %v", e.Node, e.Outcome, e.Unknown)
+func (e *UnfinishedError) Error() string {
+	if e.ListErr != nil {
+		return fmt.Sprintf("node %s: %s before its pods could be listed: %v", e.Node, e.Outcome, e.ListErr)
 	}
 	lines := make([]string, 0, len(e.Blocked))
 	for _, b := range e.Blocked {
@@ -203,4 +205,4 @@ func (e *Unfinished) Error() string {
 }
 
 // Unwrap returns the error of the list of pods, if there was one.
-func (e *Unfinished) Unwrap() error { return e.Unknown }
+func (e *UnfinishedError) Unwrap() error { return e.ListErr }

@@ -59,7 +59,7 @@ type sim struct {
 
 type call struct {
 	verb string // evict, delete, condition, budgets, list
-	kubeapi.Removal
+	kubeapi.PodRemoval
 	n int // number of this call of the verb, from 0
 }
 
@@ -73,7 +73,7 @@ type fault struct {
 
 type sentRequest struct {
 	verb       string
-	removal    kubeapi.Removal
+	removal    kubeapi.PodRemoval
 	at         time.Time
 	err        error
 	changedPod bool // it changed the pod
@@ -92,7 +92,7 @@ type simPod struct {
 	twinKind       twinPolicy
 	twinReadyAfter time.Duration // from the twin's creation until it is ready
 	gone           bool
-	end            End
+	end            PodEnd
 	endedAt        time.Time
 	terminatedAt   time.Time // time of SIGTERM
 	givenGrace     time.Duration
@@ -326,12 +326,12 @@ func (s *sim) findPod(namespace, name string) *simPod {
 	return nil
 }
 
-func (s *sim) Evict(ctx context.Context, r kubeapi.Removal) error {
+func (s *sim) EvictPod(ctx context.Context, r kubeapi.PodRemoval) error {
 	return s.serve(ctx, "evict", r, s.evict)
 }
 
-func (s *sim) DeletePod(ctx context.Context, r kubeapi.Removal) error {
-	return s.serve(ctx, "delete", r, func(r kubeapi.Removal) (bool, error) {
+func (s *sim) DeletePod(ctx context.Context, r kubeapi.PodRemoval) error {
+	return s.serve(ctx, "delete", r, func(r kubeapi.PodRemoval) (bool, error) {
 		p := s.findPod(r.Namespace, r.Name)
 		if p == nil {
 			return false, newNotFound("pods", r.Name)
@@ -340,9 +340,9 @@ func (s *sim) DeletePod(ctx context.Context, r kubeapi.Removal) error {
 	})
 }
 
-func (s *sim) SetDisruptionTarget(ctx context.Context, c kubeapi.Disruption) error {
-	r := kubeapi.Removal{Namespace: c.Namespace, Name: c.Name, UID: c.UID}
-	return s.serve(ctx, "condition", r, func(r kubeapi.Removal) (bool, error) {
+func (s *sim) SetDisruptionTarget(ctx context.Context, c kubeapi.PodDisruption) error {
+	r := kubeapi.PodRemoval{Namespace: c.Namespace, Name: c.Name, UID: c.UID}
+	return s.serve(ctx, "condition", r, func(r kubeapi.PodRemoval) (bool, error) {
 		p := s.findPod(r.Namespace, r.Name)
 		switch {
 		case p == nil:
@@ -357,7 +357,7 @@ func (s *sim) SetDisruptionTarget(ctx context.Context, c kubeapi.Disruption) err
 	})
 }
 
-func (s *sim) serve(ctx context.Context, verb string, r kubeapi.Removal, do func(kubeapi.Removal) (bool, error)) error {
+func (s *sim) serve(ctx context.Context, verb string, r kubeapi.PodRemoval, do func(kubeapi.PodRemoval) (bool, error)) error {
 	s.mu.Lock()
 	c := call{verb, r, s.calls[verb]}
 	s.calls[verb]++
@@ -376,7 +376,7 @@ func (s *sim) serve(ctx context.Context, verb string, r kubeapi.Removal, do func
 	arrived := elapsed.Sleep(ctx, took)
 	if verb == "evict" && s.pdbWriteDelay > 0 {
 		if err := s.writeEvictionToPDB(ctx, r); err != nil {
-			do = func(kubeapi.Removal) (bool, error) { return false, err }
+			do = func(kubeapi.PodRemoval) (bool, error) { return false, err }
 		}
 	}
 
@@ -430,7 +430,7 @@ func sleepFor(ctx context.Context, d time.Duration) bool {
 }
 
 // writeEvictionToPDB records an eviction in its PDB. After a conflict it tries again half a second later.
-func (s *sim) writeEvictionToPDB(ctx context.Context, r kubeapi.Removal) error {
+func (s *sim) writeEvictionToPDB(ctx context.Context, r kubeapi.PodRemoval) error {
 	const attempts, pause = 20, 500 * time.Millisecond
 	for range attempts {
 		s.mu.Lock()
@@ -471,7 +471,7 @@ func (s *sim) writePDB(b *simPDB, read int) bool {
 	return true
 }
 
-func (s *sim) evict(r kubeapi.Removal) (bool, error) {
+func (s *sim) evict(r kubeapi.PodRemoval) (bool, error) {
 	p := s.findPod(r.Namespace, r.Name)
 	if p == nil {
 		return false, newNotFound("pods", r.Name)
@@ -497,7 +497,7 @@ func (s *sim) evict(r kubeapi.Removal) (bool, error) {
 	return s.deleteEvicted(p, r)
 }
 
-func (s *sim) deleteEvicted(p *simPod, r kubeapi.Removal) (bool, error) {
+func (s *sim) deleteEvicted(p *simPod, r kubeapi.PodRemoval) (bool, error) {
 	if r.UID == p.UID && !r.DryRun && !hasEvictionCondition(&p.Pod) {
 		p.Status.Conditions = append(slices.Clone(p.Status.Conditions),
 			kubeapi.Condition{Type: "DisruptionTarget", Status: "True", Reason: "EvictionByEvictionAPI"})
@@ -549,7 +549,7 @@ func newForbidden(message string) error {
 }
 
 // deletePod does what BeforeDelete of the API server and the kubelet do.
-func (s *sim) deletePod(p *simPod, r kubeapi.Removal) (bool, error) {
+func (s *sim) deletePod(p *simPod, r kubeapi.PodRemoval) (bool, error) {
 	if r.UID != "" && r.UID != p.UID {
 		return false, &kubeapi.StatusError{Code: 409, Reason: "Conflict", Message: fmt.Sprintf(
 			"the UID in the precondition (%s) does not match the UID in record (%s)", r.UID, p.UID)}
@@ -559,8 +559,8 @@ func (s *sim) deletePod(p *simPod, r kubeapi.Removal) (bool, error) {
 	}
 	period := int64(30)
 	switch {
-	case r.Grace != nil:
-		period = *r.Grace
+	case r.GracePeriodSeconds != nil:
+		period = *r.GracePeriodSeconds
 	case p.DeletionTimestamp != nil:
 		return false, nil
 	case p.Spec.TerminationGracePeriodSeconds != nil:
@@ -619,7 +619,7 @@ func (s *sim) stopContainers(p *simPod, kill time.Duration) {
 func (s *sim) recordStopped(p *simPod, code int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.gone || p.end != StillThere || (s.nodeDown && p.Spec.NodeName == node) {
+	if p.gone || p.end != StillPresent || (s.nodeDown && p.Spec.NodeName == node) {
 		return
 	}
 	p.end, p.endedAt = Stopped, time.Now()
@@ -646,7 +646,7 @@ func (s *sim) removeObject(p *simPod) {
 		return
 	}
 	p.gone = true
-	if p.end == StillThere {
+	if p.end == StillPresent {
 		p.end, p.endedAt = Vanished, time.Now()
 	}
 	s.recordEvent("deleted", p)
@@ -674,8 +674,8 @@ func (s *sim) stopNodeAt(at time.Time) {
 	s.changeAfter(time.Until(at), func() { s.nodeDown = true })
 }
 
-// FollowBudgets returns a list and then an event for each changed PDB.
-func (s *sim) FollowBudgets(
+// WatchPodDisruptionBudgets returns a list and then an event for each changed PDB.
+func (s *sim) WatchPodDisruptionBudgets(
 	ctx context.Context, namespace string, h kubeapi.Handler[kubeapi.PodDisruptionBudget],
 ) error {
 	var told map[string]kubeapi.PodDisruptionBudget
@@ -724,7 +724,7 @@ func (s *sim) listPDBs(ctx context.Context, namespace string) (map[string]kubeap
 	if !elapsed.Sleep(ctx, s.latency) {
 		return nil, ctx.Err()
 	}
-	if err := s.faultError(ctx, call{verb: "budgets", Removal: kubeapi.Removal{Namespace: namespace}}); err != nil {
+	if err := s.faultError(ctx, call{verb: "budgets", PodRemoval: kubeapi.PodRemoval{Namespace: namespace}}); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -776,8 +776,8 @@ func (s *sim) toPDBs(namespace string) map[string]kubeapi.PodDisruptionBudget {
 	return all
 }
 
-// FollowPodsOn works like kubeapi.Follow: one list, then watches, and another list if a watch is too old.
-func (s *sim) FollowPodsOn(ctx context.Context, node string, h kubeapi.Handler[kubeapi.Pod]) error {
+// WatchPodsOnNode works like kubeapi.Follow: one list, then watches, and another list if a watch is too old.
+func (s *sim) WatchPodsOnNode(ctx context.Context, node string, h kubeapi.Handler[kubeapi.Pod]) error {
 	next := -1
 	for ctx.Err() == nil {
 		err := s.listAndWatch(ctx, node, h, &next)
@@ -843,7 +843,7 @@ func (s *sim) listPods(ctx context.Context, node string) ([]kubeapi.Pod, int, er
 	return pods, len(s.events), ctx.Err()
 }
 
-func (s *sim) ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error) {
+func (s *sim) ListPodsOnNode(ctx context.Context, node string) ([]kubeapi.Pod, error) {
 	if !elapsed.Sleep(ctx, s.latency) {
 		return nil, ctx.Err()
 	}

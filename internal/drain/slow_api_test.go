@@ -61,14 +61,14 @@ func TestForcedDeletionsAreOnTimeDespiteFailingEvictions(t *testing.T) {
 			if tt.blocked {
 				s.addPDB("web", 1000, 1000, map[string]string{"app": "web"})
 			}
-			terms := Terms{Deadline: time.Now().Add(tt.window), Margin: margin}
+			terms := TimeLimits{Deadline: time.Now().Add(tt.window), Margin: margin}
 			s.stopNodeAt(terms.Deadline)
-			r, _ := runDrain(t, s, Options{Terms: terms})
+			r, _ := runDrain(t, s, Options{TimeLimits: terms})
 			lost := 0
 			for _, p := range pods {
 				if got := podReportOf(t, r, p); got.End != Stopped {
 					if lost++; lost < 3 {
-						t.Errorf("%s: %q after %s, end %q", p.Name, got.Asked, got.AskedAt.Sub(r.Began), got.End)
+						t.Errorf("%s: %q after %s, end %q", p.Name, got.Removal, got.RemovalRequestedAt.Sub(r.StartedAt), got.End)
 					}
 				}
 			}

@@ -37,11 +37,11 @@ func toGrace(seconds int64) time.Duration {
 // 0 only if the pod itself wants 0: grace 0 removes the object at once, while the process may still run, so that a
 // StatefulSet could start a second one
 // (https://kubernetes.io/docs/tasks/run-application/force-delete-stateful-set-pod/).
-func capGrace(wanted time.Duration, t Terms, now time.Time) time.Duration {
-	if !t.Forced() || wanted == 0 {
+func capGrace(wanted time.Duration, t TimeLimits, now time.Time) time.Duration {
+	if !t.HasDeadline() || wanted == 0 {
 		return wanted
 	}
-	left := t.end().Sub(now).Truncate(time.Second)
+	left := t.lastRemovalTime().Sub(now).Truncate(time.Second)
 	return min(wanted, max(left, time.Second))
 }
 
@@ -53,8 +53,8 @@ const graceRounding = time.Second
 // replacement can start first. It leaves the pod time to stop and the request time to be answered. If the whole time is
 // shorter than twice that, half of it goes to each. The time counts from since, when there first was a deadline: a
 // moved deadline does not restart it.
-func forcedDeletionTime(wanted time.Duration, t Terms, since time.Time) time.Time {
-	end := t.end()
+func forcedDeletionTime(wanted time.Duration, t TimeLimits, since time.Time) time.Time {
+	end := t.lastRemovalTime()
 	total := max(0, end.Sub(since))
 	return end.Add(-min(max(wanted+graceRounding, minRequestTimeout), total/2))
 }
@@ -62,8 +62,8 @@ func forcedDeletionTime(wanted time.Duration, t Terms, since time.Time) time.Tim
 // extraEvictionWait returns how long after the forced deletion time an eviction in flight may still continue. It is
 // positive only if the time is too short for the pod's grace in any case. If many instances stop at once, the deletion
 // would wait in the same queue of the API server. Waiting for the eviction costs the pod no more than that.
-func extraEvictionWait(wanted time.Duration, t Terms, since time.Time) time.Duration {
-	half := max(0, t.end().Sub(since)) / 2
+func extraEvictionWait(wanted time.Duration, t TimeLimits, since time.Time) time.Duration {
+	half := max(0, t.lastRemovalTime().Sub(since)) / 2
 	if wanted+graceRounding <= half {
 		return 0
 	}
@@ -81,11 +81,11 @@ func waveIndex(p *kubeapi.Pod, boundaries []int32) int {
 
 // latestWaveStart returns when a wave starts at the latest, even if an earlier one is not gone. Its longest grace, and
 // a quarter of the time for PDBs, must fit before the deadline. A voluntary drain has no latest start.
-func latestWaveStart(longest time.Duration, t Terms, since time.Time) (time.Time, bool) {
-	if !t.Forced() {
+func latestWaveStart(longest time.Duration, t TimeLimits, since time.Time) (time.Time, bool) {
+	if !t.HasDeadline() {
 		return time.Time{}, false
 	}
-	end := t.end()
+	end := t.lastRemovalTime()
 	total := max(0, end.Sub(since))
 	return end.Add(-longest - total/4), true
 }

@@ -12,15 +12,15 @@ import (
 
 // VolumeAPI is the part of the API server that waiting for volumes needs. *kubeapi.Client implements it.
 type VolumeAPI interface {
-	GetClaim(ctx context.Context, namespace, name string) (*kubeapi.PersistentVolumeClaim, error)
+	GetPersistentVolumeClaim(ctx context.Context, namespace, name string) (*kubeapi.PersistentVolumeClaim, error)
 	ListVolumeAttachments(ctx context.Context) ([]kubeapi.VolumeAttachment, error)
 }
 
 // detachPollInterval is the polling period. VolumeAttachments cannot be watched by node: they have no such selector.
 const detachPollInterval = 2 * time.Second
 
-// VolumeReceipt lists the volumes of the drained pods that the drain waited for.
-type VolumeReceipt struct {
+// VolumeReport lists the volumes of the drained pods that the drain waited for.
+type VolumeReport struct {
 	Detached []string `json:"detached,omitempty"`
 	Attached []string `json:"stillAttached,omitempty"`
 	Problem  string   `json:"problem,omitempty"`
@@ -33,7 +33,7 @@ type detachWait struct {
 	pollInFlight bool
 	done         bool
 	nextPollAt   time.Time
-	report       VolumeReceipt
+	report       VolumeReport
 }
 
 // pollVolumeDetachment reads which volumes of the drained pods are attached to the node, and returns when to poll
@@ -86,7 +86,7 @@ func (v detachWait) poll(ctx context.Context, o Options, claims []claim) (detach
 
 // isDetachWaitOver reports whether the drain no longer waits for volumes.
 func (d *Drain) isDetachWaitOver(now time.Time) bool {
-	end := earlierSet(d.terms.Deadline, d.terms.GiveUp)
+	end := earlierSet(d.terms.Deadline, d.terms.TimeoutAt)
 	return d.options.Volumes == nil || d.detachWait.done || !end.IsZero() && !now.Before(end)
 }
 
@@ -95,7 +95,7 @@ func (d *Drain) listClaimsOfDrainedPods() []claim {
 	var drained, staying []kubeapi.Pod
 	for _, p := range d.pods {
 		switch {
-		case p.action != podrules.Leave:
+		case p.action != podrules.Skip:
 			drained = append(drained, p.pod)
 		case !p.gone:
 			staying = append(staying, p.pod)
@@ -105,9 +105,9 @@ func (d *Drain) listClaimsOfDrainedPods() []claim {
 }
 
 // readVolumeReport reads which volumes are attached to the node. After an error it returns the previous report.
-func readVolumeReport(ctx context.Context, api VolumeAPI, node string, volumes []string, before VolumeReceipt) (VolumeReceipt, error) {
+func readVolumeReport(ctx context.Context, api VolumeAPI, node string, volumes []string, before VolumeReport) (VolumeReport, error) {
 	if len(volumes) == 0 {
-		return VolumeReceipt{}, nil
+		return VolumeReport{}, nil
 	}
 	attached, err := listAttachedVolumes(ctx, api, node, volumes)
 	if err != nil {
@@ -123,7 +123,7 @@ type claim struct{ namespace, name string }
 func fetchVolumeNames(ctx context.Context, api VolumeAPI, claims []claim) ([]string, error) {
 	var names []string
 	for _, c := range claims {
-		found, err := api.GetClaim(ctx, c.namespace, c.name)
+		found, err := api.GetPersistentVolumeClaim(ctx, c.namespace, c.name)
 		if kubeapi.IsNotFound(err) {
 			continue
 		}
@@ -177,8 +177,8 @@ func listAttachedVolumes(ctx context.Context, api VolumeAPI, node string, volume
 	return slices.Compact(attached), nil
 }
 
-func newVolumeReport(volumes, attached []string) VolumeReceipt {
-	r := VolumeReceipt{Attached: attached}
+func newVolumeReport(volumes, attached []string) VolumeReport {
+	r := VolumeReport{Attached: attached}
 	for _, v := range volumes {
 		if !slices.Contains(attached, v) {
 			r.Detached = append(r.Detached, v)

@@ -30,7 +30,7 @@ func (v *fakeVolumes) unavailableErr() error {
 	return nil
 }
 
-func (v *fakeVolumes) GetClaim(_ context.Context, _, name string) (*kubeapi.PersistentVolumeClaim, error) {
+func (v *fakeVolumes) GetPersistentVolumeClaim(_ context.Context, _, name string) (*kubeapi.PersistentVolumeClaim, error) {
 	v.asked = append(v.asked, name)
 	if _, ok := v.detachAfter[name]; !ok && v.unavailableErr() == nil {
 		return nil, newNotFound("persistentvolumeclaims", name)
@@ -73,7 +73,7 @@ func TestDrainWaitsUntilVolumesDetach(t *testing.T) {
 	for _, c := range []struct {
 		name                string
 		v                   fakeVolumes
-		terms               func() Terms
+		terms               func() TimeLimits
 		detached, attached  []string
 		problem             bool
 		earliest, atTheMost time.Duration
@@ -81,14 +81,14 @@ func TestDrainWaitsUntilVolumesDetach(t *testing.T) {
 		{
 			"detach in time",
 			fakeVolumes{detachAfter: map[string]time.Duration{"data": 9 * time.Second, "log": 0}},
-			func() Terms { return Terms{} },
+			func() TimeLimits { return TimeLimits{} },
 			[]string{"pv-data", "pv-log"},
 			nil, false, 9 * time.Second, 12 * time.Second,
 		},
 		{
 			"never, until the deadline",
 			fakeVolumes{detachAfter: map[string]time.Duration{"data": never, "log": 0}},
-			func() Terms { return deadlineIn(20 * time.Second) },
+			func() TimeLimits { return deadlineIn(20 * time.Second) },
 			[]string{"pv-log"},
 			[]string{"pv-data"},
 			false, 20 * time.Second, 20 * time.Second,
@@ -96,7 +96,7 @@ func TestDrainWaitsUntilVolumesDetach(t *testing.T) {
 		{
 			"never, until it gives up",
 			fakeVolumes{detachAfter: map[string]time.Duration{"data": never, "log": 0}},
-			func() Terms { return Terms{GiveUp: time.Now().Add(20 * time.Second)} },
+			func() TimeLimits { return TimeLimits{TimeoutAt: time.Now().Add(20 * time.Second)} },
 			[]string{"pv-log"},
 			[]string{"pv-data"},
 			false, 20 * time.Second, 20 * time.Second,
@@ -104,26 +104,26 @@ func TestDrainWaitsUntilVolumesDetach(t *testing.T) {
 		{
 			"I7: an API server that is away is not an answer",
 			fakeVolumes{detachAfter: map[string]time.Duration{"data": 0, "log": 0}, brokenFor: 15 * time.Second},
-			func() Terms { return Terms{} },
+			func() TimeLimits { return TimeLimits{} },
 			[]string{"pv-data", "pv-log"},
 			nil, false, 15 * time.Second, 18 * time.Second,
 		},
 		{
 			"a missing permission ends the wait and is reported",
 			fakeVolumes{detachAfter: map[string]time.Duration{"data": never}, refusing: true},
-			func() Terms { return Terms{} }, nil, nil, true, 0, 5 * time.Second,
+			func() TimeLimits { return TimeLimits{} }, nil, nil, true, 0, 5 * time.Second,
 		},
 	} {
 		t.Run(c.name, simulateFunc(func(t *testing.T, s *sim) {
 			s.addPod("db-0", withClaims("data", "log", "deleted-claim"))
 			s.addPod("agent", withOwner("DaemonSet"), withClaims("shared"))
 			c.v.began = time.Now()
-			r := runDrainTo(t, s, Drained, Options{Terms: c.terms(), Volumes: &c.v})
+			r := runDrainTo(t, s, Drained, Options{TimeLimits: c.terms(), Volumes: &c.v})
 			if !slices.Equal(r.Volumes.Detached, c.detached) || !slices.Equal(r.Volumes.Attached, c.attached) ||
 				(r.Volumes.Problem != "") != c.problem {
 				t.Errorf("%+v", r.Volumes)
 			}
-			if took := r.Ended.Sub(r.Began); took < c.earliest || took > c.atTheMost {
+			if took := r.EndedAt.Sub(r.StartedAt); took < c.earliest || took > c.atTheMost {
 				t.Errorf("took %s", took)
 			}
 			if slices.Contains(c.v.asked, "shared") {
@@ -149,10 +149,10 @@ func TestVolumeWaitEndsWithTheTerms(t *testing.T) {
 		v := &fakeVolumes{began: time.Now(), detachAfter: map[string]time.Duration{"data": never}}
 		d, wait := startDrain(t.Context(), t, s, Options{Volumes: v})
 		time.Sleep(time.Minute)
-		d.SetTerms(deadlineIn(10 * time.Second))
+		d.SetTimeLimits(deadlineIn(10 * time.Second))
 		r, err := wait()
 		checkOutcome(t, r, err, Drained)
-		if took := r.Ended.Sub(r.Began); took != 70*time.Second || len(r.Volumes.Attached) != 1 {
+		if took := r.EndedAt.Sub(r.StartedAt); took != 70*time.Second || len(r.Volumes.Attached) != 1 {
 			t.Errorf("took %s: %+v", took, r.Volumes)
 		}
 	})
@@ -167,9 +167,9 @@ func TestI7PodArrivingDuringVolumeWaitIsEvicted(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			o := Options{Volumes: v}
-			var report Receipt
+			var report Report
 			if standsBy {
-				o.OnDrained = func(r Receipt) {
+				o.OnDrained = func(r Report) {
 					report = r
 					if n := s.countRemainingPods(); n > 0 {
 						t.Errorf("OnDrained is called with %d pods on the node", n)
@@ -189,7 +189,7 @@ func TestI7PodArrivingDuringVolumeWaitIsEvicted(t *testing.T) {
 			if len(report.Pods) != 2 || len(s.findRequests("evict", nil)) != 2 || !slices.Equal(report.Volumes.Detached, []string{"pv-data"}) {
 				t.Errorf("OnDrained set %t: %d pods, volumes %+v; want both pods evicted and the volume detached", standsBy, len(report.Pods), report.Volumes)
 			}
-			if took := report.Ended.Sub(report.Began); took < 35*time.Second || took > 40*time.Second {
+			if took := report.EndedAt.Sub(report.StartedAt); took < 35*time.Second || took > 40*time.Second {
 				t.Errorf("OnDrained set %t: took %s, want the 35 s until the second pod has stopped", standsBy, took)
 			}
 		})
@@ -202,9 +202,9 @@ type slowVolumes struct {
 	takes time.Duration
 }
 
-func (v slowVolumes) GetClaim(ctx context.Context, namespace, name string) (*kubeapi.PersistentVolumeClaim, error) {
+func (v slowVolumes) GetPersistentVolumeClaim(ctx context.Context, namespace, name string) (*kubeapi.PersistentVolumeClaim, error) {
 	elapsed.Sleep(ctx, v.takes)
-	return v.fakeVolumes.GetClaim(ctx, namespace, name)
+	return v.fakeVolumes.GetPersistentVolumeClaim(ctx, namespace, name)
 }
 
 func TestI7SilentWatchHidesNoPodDuringVolumeWait(t *testing.T) {
@@ -233,13 +233,13 @@ func TestI7SilentWatchHidesNoPodDuringVolumeWait(t *testing.T) {
 			})
 			o := Options{Volumes: slowVolumes{&fakeVolumes{began: began, detachAfter: map[string]time.Duration{"data": tc.detach}}, tc.answers}}
 			if tc.giveUp > 0 {
-				o.Terms.GiveUp = began.Add(tc.giveUp)
+				o.TimeLimits.TimeoutAt = began.Add(tc.giveUp)
 			}
 			r, _ := runDrain(t, s, o)
 			if n := s.countRemainingPods(); n > 0 && r.Outcome == Drained {
 				t.Errorf("%s with %d pods on the node", r.Outcome, n)
 			}
-			if took, n := r.Ended.Sub(r.Began), s.calls["list"]; n > 4+int(took/maxRetryPause) {
+			if took, n := r.EndedAt.Sub(r.StartedAt), s.calls["list"]; n > 4+int(took/maxRetryPause) {
 				t.Errorf("%d lists in %s", n, took)
 			}
 		}))
@@ -250,7 +250,7 @@ func TestArrivingPodIsEvictedDespiteHangingVolumeRead(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.addPod("db-0", withClaims("data"))
 		time.AfterFunc(10*time.Second, func() { s.addPod("late") })
-		r := runDrainTo(t, s, Drained, Options{Volumes: hangingVolumes{}, Terms: deadlineIn(30 * time.Second)})
+		r := runDrainTo(t, s, Drained, Options{Volumes: hangingVolumes{}, TimeLimits: deadlineIn(30 * time.Second)})
 		if n := s.countRemainingPods(); n > 0 || len(r.Pods) != 2 {
 			t.Errorf("%d pods are left, %d in the report", n, len(r.Pods))
 		}
@@ -260,7 +260,7 @@ func TestArrivingPodIsEvictedDespiteHangingVolumeRead(t *testing.T) {
 // hangingVolumes never answers.
 type hangingVolumes struct{}
 
-func (hangingVolumes) GetClaim(ctx context.Context, _, _ string) (*kubeapi.PersistentVolumeClaim, error) {
+func (hangingVolumes) GetPersistentVolumeClaim(ctx context.Context, _, _ string) (*kubeapi.PersistentVolumeClaim, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }

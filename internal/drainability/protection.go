@@ -26,9 +26,9 @@ const (
 	// ScaleDownDisabled is a node annotation of cluster-autoscaler: true protects the node
 	// (https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md#how-can-i-prevent-cluster-autoscaler-from-scaling-down-a-particular-node).
 	ScaleDownDisabled = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
-	// HoldsOff marks a ScaleDownDisabled that Slipway set for cluster-autoscaler. Slipway ignores such a
+	// ScaleDownDisabledBySlipway marks a ScaleDownDisabled that Slipway set for cluster-autoscaler. Slipway ignores such a
 	// ScaleDownDisabled.
-	HoldsOff = "nodegroup.slipway.dev/holds-off-cluster-autoscaler"
+	ScaleDownDisabledBySlipway = "nodegroup.slipway.dev/holds-off-cluster-autoscaler"
 	// DoNotDisrupt is a pod or node annotation of Karpenter: true, or a duration from the creation
 	// (https://karpenter.sh/docs/concepts/disruption/#pod-level-controls).
 	DoNotDisrupt = "karpenter.sh/do-not-disrupt"
@@ -49,15 +49,15 @@ type Protection struct {
 	Until int64
 }
 
-// InForce reports whether the protection is active at a time.
-func (p Protection) InForce(now time.Time) bool { return p.Until == 0 || now.UnixNano() < p.Until }
+// IsActive reports whether the protection is active at a time.
+func (p Protection) IsActive(now time.Time) bool { return p.Until == 0 || now.UnixNano() < p.Until }
 
 // String returns the annotation as key and value.
 func (p Protection) String() string { return p.Key + `: "` + p.Value + `"` }
 
-// OfPod returns the protections of a pod, including ended ones. An invalid value protects nothing, as in the tools that
+// PodProtections returns the protections of a pod, including ended ones. An invalid value protects nothing, as in the tools that
 // define the annotations.
-func OfPod(annotations map[string]string, created time.Time) []Protection {
+func PodProtections(annotations map[string]string, created time.Time) []Protection {
 	var all []Protection
 	if value, ok := annotations[SafeToEvict]; ok && isFalse(value) {
 		all = append(all, Protection{Key: SafeToEvict, Value: value})
@@ -65,24 +65,24 @@ func OfPod(annotations map[string]string, created time.Time) []Protection {
 	return append(all, durationProtections(annotations, created)...)
 }
 
-// OfNode returns the protections of a node, including ended ones.
-func OfNode(annotations map[string]string, created time.Time) []Protection {
+// NodeProtections returns the protections of a node, including ended ones.
+func NodeProtections(annotations map[string]string, created time.Time) []Protection {
 	all := durationProtections(annotations, created)
-	if value := annotations[ScaleDownDisabled]; isTrue(value) && !isTrue(annotations[HoldsOff]) {
+	if value := annotations[ScaleDownDisabled]; isTrue(value) && !isTrue(annotations[ScaleDownDisabledBySlipway]) {
 		all = append(all, Protection{Key: ScaleDownDisabled, Value: value})
 	}
 	if value := annotations[Detached]; isTrue(value) {
 		all = append(all, Protection{Key: Detached, Value: value})
 	}
-	if value := annotations[Membership]; value != "" && !Evictable(value) {
+	if value := annotations[Membership]; value != "" && !IsMembershipEvictable(value) {
 		all = append(all, Protection{Key: Membership, Value: value})
 	}
 	return all
 }
 
-// Evictable reports whether the value of Membership allows to terminate an instance. An invalid value does not, because
+// IsMembershipEvictable reports whether the value of Membership allows to terminate an instance. An invalid value does not, because
 // it was set to protect something.
-func Evictable(membership string) bool {
+func IsMembershipEvictable(membership string) bool {
 	var parsed struct {
 		Evictable bool `json:"evictable"`
 	}
@@ -117,9 +117,9 @@ func toUnixNano(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// Longest returns the protection that ends last, or the first one without an end. It does not depend on the current
+// FindLongest returns the protection that ends last, or the first one without an end. It does not depend on the current
 // time. ok is false if there is none.
-func Longest(all []Protection) (longest Protection, ok bool) {
+func FindLongest(all []Protection) (longest Protection, ok bool) {
 	for _, p := range all {
 		if p.Until == 0 {
 			return p, true

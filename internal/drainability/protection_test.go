@@ -15,7 +15,7 @@ var (
 // firstActiveKey returns the key of the first active protection, or "".
 func firstActiveKey(all []Protection) string {
 	for _, p := range all {
-		if p.InForce(now) {
+		if p.IsActive(now) {
 			return p.Key
 		}
 	}
@@ -59,7 +59,7 @@ func TestProtectingAnnotations(t *testing.T) {
 		for what, got := range map[string]struct {
 			by        string
 			protected bool
-		}{"pod": {firstActiveKey(OfPod(a, created)), c.pod}, "node": {firstActiveKey(OfNode(a, created)), c.node}} {
+		}{"pod": {firstActiveKey(PodProtections(a, created)), c.pod}, "node": {firstActiveKey(NodeProtections(a, created)), c.node}} {
 			if (got.by == c.key) != got.protected || got.by != "" && got.by != c.key {
 				t.Errorf("%s with %s: %q: protected by %q, want protected: %t", what, c.key, c.value, got.by, got.protected)
 			}
@@ -68,12 +68,12 @@ func TestProtectingAnnotations(t *testing.T) {
 }
 
 func TestOwnScaleDownDisabledProtectsNothing(t *testing.T) {
-	a := map[string]string{ScaleDownDisabled: "true", HoldsOff: "true"}
-	if by := firstActiveKey(OfNode(a, created)); by != "" {
+	a := map[string]string{ScaleDownDisabled: "true", ScaleDownDisabledBySlipway: "true"}
+	if by := firstActiveKey(NodeProtections(a, created)); by != "" {
 		t.Errorf("protected by %s", by)
 	}
 	a[DoNotEvict] = "true"
-	if by := firstActiveKey(OfNode(a, created)); by != DoNotEvict {
+	if by := firstActiveKey(NodeProtections(a, created)); by != DoNotEvict {
 		t.Errorf("protected by %q, want the user's annotation", by)
 	}
 }
@@ -91,17 +91,17 @@ func TestAnnotationsAllowingEviction(t *testing.T) {
 func TestLongestProtectionIsActiveAsLongAsAny(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := rapid.MapOf(
-			rapid.SampledFrom([]string{SafeToEvict, DoNotEvict, DoNotDisrupt, ScaleDownDisabled, HoldsOff, Membership, Detached}),
+			rapid.SampledFrom([]string{SafeToEvict, DoNotEvict, DoNotDisrupt, ScaleDownDisabled, ScaleDownDisabledBySlipway, Membership, Detached}),
 			rapid.SampledFrom([]string{"true", "false", "True", "", "1h", "90m", "3h", "-1h", "x"}),
 		).Draw(t, "annotations")
 		at := created.Add(time.Duration(rapid.IntRange(0, 300).Draw(t, "minutes")) * time.Minute)
-		for what, all := range map[string][]Protection{"pod": OfPod(a, created), "node": OfNode(a, created)} {
-			longest, ok := Longest(all)
+		for what, all := range map[string][]Protection{"pod": PodProtections(a, created), "node": NodeProtections(a, created)} {
+			longest, ok := FindLongest(all)
 			inForce := false
 			for _, p := range all {
-				inForce = inForce || p.InForce(at)
+				inForce = inForce || p.IsActive(at)
 			}
-			if (ok && longest.InForce(at)) != inForce {
+			if (ok && longest.IsActive(at)) != inForce {
 				t.Fatalf("%s with %v after %s: the longest is %+v (%t), any in force: %t", what, a, at.Sub(created), longest, ok, inForce)
 			}
 		}

@@ -9,26 +9,26 @@ import (
 // tolerance is by how much stored times may be ahead: they are in whole seconds, rounded up.
 const tolerance = time.Second
 
-// Future reports a time that the clock cannot have shown yet. So the clock was set back since the time was stored.
-func Future(t, now time.Time) bool { return t.After(now.Add(tolerance)) }
+// IsFuture reports a time that the clock cannot have shown yet. So the clock was set back since the time was stored.
+func IsFuture(t, now time.Time) bool { return t.After(now.Add(tolerance)) }
 
-// Clamp returns a stored time, or now if it is in the future.
-func Clamp(t, now time.Time) time.Time {
-	if Future(t, now) {
+// ClampToNow returns a stored time, or now if it is in the future.
+func ClampToNow(t, now time.Time) time.Time {
+	if IsFuture(t, now) {
 		return now
 	}
 	return t
 }
 
-// Over reports whether a wait that began at a stored time is over. A time in the future is not trusted: the wait is over rather than
+// HasElapsed reports whether a wait that began at a stored time is over. A time in the future is not trusted: the wait is over rather than
 // endless.
-func Over(since, now time.Time, wait time.Duration) bool {
-	return Future(since, now) || !now.Before(since.Add(wait))
+func HasElapsed(since, now time.Time, wait time.Duration) bool {
+	return IsFuture(since, now) || !now.Before(since.Add(wait))
 }
 
-// Left returns the rest of a wait until a stored time, at most longest. It is 0 if the time has passed, or is too far
+// RemainingWait returns the rest of a wait until a stored time, at most longest. It is 0 if the time has passed, or is too far
 // in the future.
-func Left(until, now time.Time, longest time.Duration) time.Duration {
+func RemainingWait(until, now time.Time, longest time.Duration) time.Duration {
 	if left := until.Sub(now); left <= longest+tolerance {
 		return max(0, left)
 	}

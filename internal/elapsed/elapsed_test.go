@@ -21,13 +21,13 @@ func TestFutureTimesExtendNoWait(t *testing.T) {
 		"exactly one minute": {-time.Minute, true, 0, -time.Minute},
 	} {
 		at := now.Add(c.at)
-		if got := Over(at, now, time.Minute); got != c.over {
+		if got := HasElapsed(at, now, time.Minute); got != c.over {
 			t.Errorf("%s: over is %t, want %t", name, got, c.over)
 		}
-		if got := Left(at, now, time.Minute); got != c.left {
+		if got := RemainingWait(at, now, time.Minute); got != c.left {
 			t.Errorf("%s: %s left, want %s", name, got, c.left)
 		}
-		if got := Clamp(at, now); !got.Equal(now.Add(c.clamp)) {
+		if got := ClampToNow(at, now); !got.Equal(now.Add(c.clamp)) {
 			t.Errorf("%s: clamped to %s", name, got)
 		}
 	}

@@ -16,7 +16,7 @@ type Deleter interface {
 // DeleteWithoutNode deletes an instance that has no Node. Right before the deletion it reads the instance and then the
 // Nodes (I4, I7), because the instance may have joined in the meantime. isSame reports whether the instance is
 // unchanged since the caller's decision. The result is true if the deletion was requested.
-func DeleteWithoutNode(ctx context.Context, c Deleter, nodes func(context.Context) ([]cloud.Host, error), providerID string,
+func DeleteWithoutNode(ctx context.Context, c Deleter, nodes func(context.Context) ([]cloud.NodeIdentity, error), providerID string,
 	isSame func(cloud.Instance) bool,
 ) (bool, error) {
 	i, err := c.Instance(ctx, providerID)
@@ -32,7 +32,7 @@ func DeleteWithoutNode(ctx context.Context, c Deleter, nodes func(context.Contex
 	if err != nil {
 		return false, fmt.Errorf("instance %s is not deleted, because reading the Nodes failed: %w", providerID, err)
 	}
-	if node, err := cloud.NewHosts(c.Normalize, hosts).Of(i); node != "" || err != nil {
+	if node, err := cloud.NewNodeIndex(c.Normalize, hosts).FindNode(i); node != "" || err != nil {
 		return false, err
 	}
 	if _, err := c.Delete(ctx, providerID); err != nil && !cloud.IsNotFound(err) {

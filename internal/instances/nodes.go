@@ -13,22 +13,22 @@ import (
 	"github.com/slipway-dev/slipway/internal/sharedread"
 )
 
-// HostOf returns the fields of a Node that identify its instance.
-func HostOf(n *corev1.Node) cloud.Host {
-	return cloud.Host{Name: n.Name, ProviderID: n.Spec.ProviderID, SystemUUID: n.Status.NodeInfo.SystemUUID}
+// NodeIdentityOf returns the fields of a Node that identify its instance.
+func NodeIdentityOf(n *corev1.Node) cloud.NodeIdentity {
+	return cloud.NodeIdentity{Name: n.Name, ProviderID: n.Spec.ProviderID, SystemUUID: n.Status.NodeInfo.SystemUUID}
 }
 
-// Nodes reads the identities of all Nodes from the API server. Concurrent callers share a read.
-type Nodes struct {
+// NodeReader reads the identities of all Nodes from the API server. Concurrent callers share a read.
+type NodeReader struct {
 	// List lists Nodes without a cache.
 	List func(context.Context, metav1.ListOptions) (*corev1.NodeList, error)
 
-	shared sharedread.Reader[[]cloud.Host]
+	shared sharedread.Reader[[]cloud.NodeIdentity]
 }
 
-// NewNodes returns Nodes for a client without a cache.
-func NewNodes(live client.Reader) *Nodes {
-	return &Nodes{List: func(ctx context.Context, o metav1.ListOptions) (*corev1.NodeList, error) {
+// NewNodeReader returns Nodes for a client without a cache.
+func NewNodeReader(live client.Reader) *NodeReader {
+	return &NodeReader{List: func(ctx context.Context, o metav1.ListOptions) (*corev1.NodeList, error) {
 		var page corev1.NodeList
 		return &page, live.List(ctx, &page, &client.ListOptions{Limit: o.Limit, Continue: o.Continue})
 	}}
@@ -38,19 +38,19 @@ func NewNodes(live client.Reader) *Nodes {
 const nodePageSize = 500
 
 // Read returns the identities as of the call or later. The result is shared: callers must not change it.
-func (r *Nodes) Read(ctx context.Context) ([]cloud.Host, error) {
+func (r *NodeReader) Read(ctx context.Context) ([]cloud.NodeIdentity, error) {
 	return r.shared.Read(ctx, r.listAllPages)
 }
 
-func (r *Nodes) listAllPages(ctx context.Context) ([]cloud.Host, error) {
-	var hosts []cloud.Host
+func (r *NodeReader) listAllPages(ctx context.Context) ([]cloud.NodeIdentity, error) {
+	var hosts []cloud.NodeIdentity
 	for next := (metav1.ListOptions{Limit: nodePageSize}); ; {
 		page, err := r.List(ctx, next)
 		if err != nil {
 			return nil, fmt.Errorf("listing Nodes: %w", err)
 		}
 		for i := range page.Items {
-			hosts = append(hosts, HostOf(&page.Items[i]))
+			hosts = append(hosts, NodeIdentityOf(&page.Items[i]))
 		}
 		if next.Continue = page.Continue; next.Continue == "" {
 			break

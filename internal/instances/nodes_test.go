@@ -11,7 +11,7 @@ import (
 // TestI4EachCallReadsNodesAgain adds a Node between reads.
 func TestI4EachCallReadsNodesAgain(t *testing.T) {
 	var nodes corev1.NodeList
-	r := &Nodes{List: func(context.Context, metav1.ListOptions) (*corev1.NodeList, error) { return &nodes, nil }}
+	r := &NodeReader{List: func(context.Context, metav1.ListOptions) (*corev1.NodeList, error) { return &nodes, nil }}
 	for want := range 3 {
 		hosts, err := r.Read(t.Context())
 		if err != nil || len(hosts) != want {

@@ -39,17 +39,17 @@ const (
 // Config says how to reach an API server, and with which credentials. A token is preferred to Username and Password.
 // A client certificate, if any, is sent in each case.
 type Config struct {
-	Server     *url.URL
-	ServerName string // for TLS, if it differs from the host of Server
-	CA         []byte // PEM; empty trusts the system's authorities
-	Insecure   bool   // skip verification of the server's certificate
-	ClientCert []byte // PEM, with ClientKey
-	ClientKey  []byte
-	Token      string
-	TokenFile  string // read again while in use; preferred to Token
-	Username   string
-	Password   string
-	Proxy      *url.URL // nil uses the standard environment
+	Server             *url.URL
+	ServerName         string // for TLS, if it differs from the host of Server
+	CA                 []byte // PEM; empty trusts the system's authorities
+	InsecureSkipVerify bool   // skip verification of the server's certificate
+	ClientCert         []byte // PEM, with ClientKey
+	ClientKey          []byte
+	Token              string
+	TokenFile          string // read again while in use; preferred to Token
+	Username           string
+	Password           string
+	Proxy              *url.URL // nil uses the standard environment
 	// Wrap, if set, wraps the transport to measure requests. Credentials are added outside of it.
 	Wrap func(http.RoundTripper) http.RoundTripper
 }
@@ -130,14 +130,14 @@ type kubeconfigUser struct {
 	AsUserExtra map[string][]string `json:"as-user-extra"`
 }
 
-// ErrCredentials is the error for credentials in a kubeconfig that this package does not support, but client-go does.
-var ErrCredentials = errors.New("credentials are not supported")
+// ErrUnsupportedCredentials is the error for credentials in a kubeconfig that this package does not support, but client-go does.
+var ErrUnsupportedCredentials = errors.New("credentials are not supported")
 
-// unsupportedError is an [ErrCredentials] with details.
+// unsupportedError is an [ErrUnsupportedCredentials] with details.
 type unsupportedError string
 
 func (u unsupportedError) Error() string      { return string(u) }
-func (unsupportedError) Is(target error) bool { return target == ErrCredentials }
+func (unsupportedError) Is(target error) bool { return target == ErrUnsupportedCredentials }
 
 // validate refuses credentials that this package cannot use. Without them, requests would have another identity or
 // none.
@@ -175,7 +175,7 @@ func parseKubeconfig(raw []byte, dir string) (Config, error) {
 		return Config{}, err
 	}
 	c := Config{
-		ServerName: cluster.TLSServerName, Insecure: cluster.Insecure,
+		ServerName: cluster.TLSServerName, InsecureSkipVerify: cluster.Insecure,
 		Token: user.Token, Username: user.Username, Password: user.Password,
 	}
 	if user.TokenFile != "" {
@@ -192,7 +192,7 @@ func parseKubeconfig(raw []byte, dir string) (Config, error) {
 			return Config{}, err
 		}
 	}
-	if c.Insecure && cluster.CAData+cluster.CAFile != "" {
+	if c.InsecureSkipVerify && cluster.CAData+cluster.CAFile != "" {
 		return Config{}, errors.New("insecure-skip-tls-verify: is true, but certificate-authority is set: want only one of them")
 	}
 	for _, f := range []struct {
@@ -298,10 +298,10 @@ func loadField(dir, field, data, file string) ([]byte, error) {
 	return raw, nil
 }
 
-// HTTPClient returns a client with the credentials of c. It has no timeout, because a watch is long. The context
+// NewHTTPClient returns a client with the credentials of c. It has no timeout, because a watch is long. The context
 // limits each request.
-func (c Config) HTTPClient() (*http.Client, error) {
-	t := &tls.Config{ServerName: c.ServerName, InsecureSkipVerify: c.Insecure, MinVersion: tls.VersionTLS12} //nolint:gosec // the user's own option
+func (c Config) NewHTTPClient() (*http.Client, error) {
+	t := &tls.Config{ServerName: c.ServerName, InsecureSkipVerify: c.InsecureSkipVerify, MinVersion: tls.VersionTLS12} //nolint:gosec // the user's own option
 	if len(c.CA) > 0 {
 		t.RootCAs = x509.NewCertPool()
 		if !t.RootCAs.AppendCertsFromPEM(c.CA) {
@@ -418,11 +418,11 @@ func (b *basic) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
-// Connect returns a client for c; userAgent is its name in the audit log.
-func (c Config) Connect(userAgent string) (*Client, error) {
-	hc, err := c.HTTPClient()
+// NewClient returns a client for c; userAgent is its name in the audit log.
+func (c Config) NewClient(userAgent string) (*Client, error) {
+	hc, err := c.NewHTTPClient()
 	if err != nil {
 		return nil, err
 	}
-	return New(c.Server, hc, userAgent), nil
+	return NewClient(c.Server, hc, userAgent), nil
 }

@@ -90,7 +90,7 @@ func TestKubeconfigIsParsed(t *testing.T) {
 		},
 		"no verification, another server name, a proxy": {
 			kubeconfigOf(goodServer+`, insecure-skip-tls-verify: true, tls-server-name: kubernetes, proxy-url: "socks5://p:1080"`, ""),
-			Config{Server: api, Insecure: true, ServerName: "kubernetes", Proxy: &url.URL{Scheme: "socks5", Host: "p:1080"}},
+			Config{Server: api, InsecureSkipVerify: true, ServerName: "kubernetes", Proxy: &url.URL{Scheme: "socks5", Host: "p:1080"}},
 		},
 		"a path prefix": {
 			kubeconfigOf(`server: "http://proxy/k8s/c-1"`, ""),
@@ -168,10 +168,10 @@ func TestWrongKubeconfigIsLocatedWithoutSecrets(t *testing.T) {
 		"a missing file": {
 			kubeconfigOf(goodServer+`, certificate-authority: nowhere.crt`, "token: hunter2"), `certificate-authority: open `,
 		},
-		"not YAML":                    {"users:\n- {token: hunter2", `line 2: not YAML (not quoted`},
-		"a secret that is not YAML":   {"users:\n- password: *hunter2\n", `not YAML (not quoted`},
+		"not YAML":                   {"users:\n- {token: hunter2", `line 2: not YAML (not quoted`},
+		"a secret that is not YAML":  {"users:\n- password: *hunter2\n", `not YAML (not quoted`},
 		"a secret of the wrong type": {kubeconfigOf(goodServer, "token: [hunter2]"), `users.user.token: want string`},
-		"not a mapping":                 {`hunter2`, `want struct`},
+		"not a mapping":              {`hunter2`, `want struct`},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -237,14 +237,14 @@ func TestCredentialsAreSent(t *testing.T) {
 		"<Basic bWU6aHVudGVyMg==>": {Username: "me", Password: secret},
 	} {
 		config.Server, config.CA = base, ca
-		c, err := config.Connect("slipway-test")
+		c, err := config.NewClient("slipway-test")
 		must.NoError(t, err)
 		n, err := c.GetNode(t.Context(), "n1")
 		if err != nil || n.Name != want {
 			t.Errorf("sent %v (%v), want %s", n, err, want)
 		}
 	}
-	c, err := Config{Server: base}.Connect("slipway-test")
+	c, err := Config{Server: base}.NewClient("slipway-test")
 	must.NoError(t, err)
 	check.ErrorContains(t, check.Err(c.GetNode(t.Context(), "n1")), "certificate")
 }
@@ -290,10 +290,10 @@ func TestCredentialsDoNotFollowARedirect(t *testing.T) {
 	s := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
 	defer s.Close()
 	base, _ := url.Parse(s.URL)
-	c, err := Config{Server: base, Token: secret}.Connect("slipway-test")
+	c, err := Config{Server: base, Token: secret}.NewClient("slipway-test")
 	must.NoError(t, err)
 	_, err = c.GetNode(t.Context(), "n1")
-	if e := AsStatus(err); e == nil || e.Code != http.StatusTemporaryRedirect {
+	if e := ToStatusError(err); e == nil || e.Code != http.StatusTemporaryRedirect {
 		t.Errorf("got %v", err)
 	}
 	check.Is(t, "", leaked)
@@ -319,12 +319,12 @@ func TestRequestErrorsContainNoSecret(t *testing.T) {
 		"token with a line end":     {Server: refusingURL, Token: secret + "\r\nX: y"},
 		"proxy out of reach":        {Server: &url.URL{Scheme: "http", Host: "api.test"}, Proxy: noProxy, Token: secret},
 		"TLS to a plain server":     {Server: &url.URL{Scheme: "https", Host: refusingURL.Host}, Token: secret},
-		"invalid key":        {Server: refusingURL, ClientCert: key, ClientKey: key},
+		"invalid key":               {Server: refusingURL, ClientCert: key, ClientKey: key},
 		"key without a certificate": {Server: refusingURL, ClientKey: key},
-		"invalid CA":          {Server: refusingURL, CA: key},
+		"invalid CA":                {Server: refusingURL, CA: key},
 	}
 	for name, config := range configs {
-		c, err := config.Connect("slipway-test")
+		c, err := config.NewClient("slipway-test")
 		if err == nil {
 			err = c.CreateEvent(t.Context(), Event{Metadata: ObjectMeta{Namespace: "default"}})
 		}

@@ -86,9 +86,9 @@ func clipBody(raw []byte) string {
 	return s
 }
 
-// AsStatus returns the StatusError in err's chain. It returns nil if there is none, for example because the request
+// ToStatusError returns the StatusError in err's chain. It returns nil if there is none, for example because the request
 // got no response.
-func AsStatus(err error) *StatusError {
+func ToStatusError(err error) *StatusError {
 	var e *StatusError
 	if errors.As(err, &e) {
 		return e
@@ -97,26 +97,26 @@ func AsStatus(err error) *StatusError {
 }
 
 func hasCode(err error, code int) bool {
-	e := AsStatus(err)
+	e := ToStatusError(err)
 	return e != nil && e.Code == code
 }
 
 // IsNotFound reports that the API server itself answered that the object does not exist. A 404 that is not a Status
 // does not count, such as a proxy's, or from a starting server.
 func IsNotFound(err error) bool {
-	e := AsStatus(err)
+	e := ToStatusError(err)
 	return e != nil && e.Code == http.StatusNotFound && e.Reason == "NotFound"
 }
 
 // IsConflict reports that the API server itself answered that a resourceVersion or precondition does not match.
 func IsConflict(err error) bool {
-	e := AsStatus(err)
+	e := ToStatusError(err)
 	return e != nil && e.Code == http.StatusConflict && e.Reason == "Conflict"
 }
 
-// IsExists reports that the API server itself answered that an object with this name exists already.
-func IsExists(err error) bool {
-	e := AsStatus(err)
+// IsAlreadyExists reports that the API server itself answered that an object with this name exists already.
+func IsAlreadyExists(err error) bool {
+	e := ToStatusError(err)
 	return e != nil && e.Code == http.StatusConflict && e.Reason == "AlreadyExists"
 }
 

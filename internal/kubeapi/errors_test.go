@@ -57,12 +57,12 @@ func TestAPIServerResponseBecomesAStatusError(t *testing.T) {
 			404, "", `{"reason":"NotFound"}`,
 			StatusError{Code: 404, Message: `{"reason":"NotFound"}`},
 		},
-		"half a Status":                {404, "", `{"kind":"Status","reason":"NotFound"`, StatusError{Code: 404, Message: `{"kind":"Status","reason":"NotFound"`}},
-		"no body":                      {401, "", "", StatusError{Code: 401}},
-		"a redirect":                   {302, "", "elsewhere", StatusError{Code: 302, Message: "elsewhere"}},
-		"Retry-After that is a date":   {503, "Fri, 31 Dec 1999 23:59:59 GMT", "x", StatusError{Code: 503, Message: "x"}},
-		"Retry-After below zero":       {503, "-5", "x", StatusError{Code: 503, Message: "x"}},
-		"Retry-After too large": {503, "99999999999", "x", StatusError{Code: 503, Message: "x", RetryAfter: 24 * time.Hour}},
+		"half a Status":              {404, "", `{"kind":"Status","reason":"NotFound"`, StatusError{Code: 404, Message: `{"kind":"Status","reason":"NotFound"`}},
+		"no body":                    {401, "", "", StatusError{Code: 401}},
+		"a redirect":                 {302, "", "elsewhere", StatusError{Code: 302, Message: "elsewhere"}},
+		"Retry-After that is a date": {503, "Fri, 31 Dec 1999 23:59:59 GMT", "x", StatusError{Code: 503, Message: "x"}},
+		"Retry-After below zero":     {503, "-5", "x", StatusError{Code: 503, Message: "x"}},
+		"Retry-After too large":      {503, "99999999999", "x", StatusError{Code: 503, Message: "x", RetryAfter: 24 * time.Hour}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestAPIServerResponseBecomesAStatusError(t *testing.T) {
 			})
 			c.http.CheckRedirect = refuseRedirect
 			_, err := c.GetNode(t.Context(), "n1")
-			got := AsStatus(fmt.Errorf("wrapped: %w", err))
+			got := ToStatusError(fmt.Errorf("wrapped: %w", err))
 			if got == nil {
 				t.Fatalf("got %v, want a StatusError", err)
 			}
@@ -95,14 +95,14 @@ func TestI7OnlyTheAPIServerReportsGone(t *testing.T) {
 		notFound bool
 		conflict bool
 	}{
-		"NotFound":               {404, status(404, "NotFound", "gone"), true, false},
-		"a proxy's 404":          {404, "<html>not found</html>", false, false},
-		"the mux's 404":          {404, "404 page not found\n", false, false},
-		"Conflict":               {409, status(409, "Conflict", "UID"), false, true},
-		"AlreadyExists":          {409, status(409, "AlreadyExists", "there"), false, false},
-		"a proxy's 409":          {409, "conflict", false, false},
-		"a 500 with reason NotFound":     {500, status(500, "NotFound", "upstream"), false, false},
-		"forbidden is neither": {403, status(403, "Forbidden", "no"), false, false},
+		"NotFound":                   {404, status(404, "NotFound", "gone"), true, false},
+		"a proxy's 404":              {404, "<html>not found</html>", false, false},
+		"the mux's 404":              {404, "404 page not found\n", false, false},
+		"Conflict":                   {409, status(409, "Conflict", "UID"), false, true},
+		"AlreadyExists":              {409, status(409, "AlreadyExists", "there"), false, false},
+		"a proxy's 409":              {409, "conflict", false, false},
+		"a 500 with reason NotFound": {500, status(500, "NotFound", "upstream"), false, false},
+		"forbidden is neither":       {403, status(403, "Forbidden", "no"), false, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestI7OnlyTheAPIServerReportsGone(t *testing.T) {
 			if got := IsConflict(err); got != tt.conflict {
 				t.Errorf("IsConflict(%v) = %v", err, got)
 			}
-			if got := IsExists(err); got != (name == "AlreadyExists") {
+			if got := IsAlreadyExists(err); got != (name == "AlreadyExists") {
 				t.Errorf("IsExists(%v) = %v", err, got)
 			}
 			if got := IsForbidden(err); got != (tt.code == 403) {
@@ -133,7 +133,7 @@ func TestI7OnlyTheAPIServerReportsGone(t *testing.T) {
 
 func TestLongBodyIsClippedAtWholeCharacters(t *testing.T) {
 	_, err := serve(t, answer(500, "x"+strings.Repeat("é", 1000))).GetNode(t.Context(), "n1")
-	got := AsStatus(err).Message
+	got := ToStatusError(err).Message
 	if len(got) > 210 || !strings.HasSuffix(got, "é…") || !utf8.ValidString(got) {
 		t.Errorf("quoted as %q", got)
 	}

@@ -32,21 +32,21 @@ const (
 	maxBackoff   = 2 * time.Second
 )
 
-// Scope selects what to list and watch.
-type Scope struct {
+// WatchScope selects what to list and watch.
+type WatchScope struct {
 	Path          []string
 	FieldSelector string
 	LabelSelector string
-	// Since is the resourceVersion of a known state. Follow then begins with the changes after it. It lists only if
+	// ResourceVersion is the resourceVersion of a known state. Follow then begins with the changes after it. It lists only if
 	// the API server no longer has that version.
-	Since string
-	// Cached allows the first list to be as old as the API server's cache. That saves a read of its store, and the
+	ResourceVersion string
+	// AllowCachedList allows the first list to be as old as the API server's cache. That saves a read of its store, and the
 	// wait for the cache to catch up. The watch that follows reports what is missing. A list after an error is always
 	// current.
-	Cached bool
+	AllowCachedList bool
 }
 
-func (s Scope) query() url.Values {
+func (s WatchScope) query() url.Values {
 	q := url.Values{}
 	if s.FieldSelector != "" {
 		q.Set("fieldSelector", s.FieldSelector)
@@ -75,17 +75,17 @@ type objectOf[T any] interface {
 	object
 }
 
-// Follow lists the objects of the scope, and then watches them until ctx ends. It returns the error of ctx. A watch
+// ListAndWatch lists the objects of the scope, and then watches them until ctx ends. It returns the error of ctx. A watch
 // that ends is continued from where it stopped. If the API server no longer has that version, everything is listed
 // again. Objects are never read one by one.
-func Follow[T any, P objectOf[T]](ctx context.Context, c *Client, s Scope, h Handler[T]) error {
+func ListAndWatch[T any, P objectOf[T]](ctx context.Context, c *Client, s WatchScope, h Handler[T]) error {
 	pause := firstBackoff
-	version := s.Since
+	version := s.ResourceVersion
 	for ctx.Err() == nil {
 		began := time.Now()
 		next, err := followOnce[T, P](ctx, c, s, version, h)
 		version = next
-		s.Cached = false
+		s.AllowCachedList = false
 		if time.Since(began) > maxBackoff {
 			pause = firstBackoff // it worked for a while
 		}
@@ -103,7 +103,7 @@ func Follow[T any, P objectOf[T]](ctx context.Context, c *Client, s Scope, h Han
 // followOnce lists, unless a resourceVersion is known, and then watches until the watch ends. It returns the
 // resourceVersion to continue from; empty requires a new list.
 func followOnce[T any, P objectOf[T]](
-	ctx context.Context, c *Client, s Scope, version string, h Handler[T],
+	ctx context.Context, c *Client, s WatchScope, version string, h Handler[T],
 ) (string, error) {
 	if version == "" {
 		items, v, err := listAll[T](ctx, c, s)
@@ -123,10 +123,10 @@ func followOnce[T any, P objectOf[T]](
 }
 
 // listAll reads all pages. A list is complete or an error.
-func listAll[T any](ctx context.Context, c *Client, s Scope) ([]T, string, error) {
+func listAll[T any](ctx context.Context, c *Client, s WatchScope) ([]T, string, error) {
 	var items []T
 	q := s.query()
-	if s.Cached {
+	if s.AllowCachedList {
 		q.Set("resourceVersion", "0")
 	}
 	q.Set("limit", strconv.Itoa(pageSize))
@@ -155,7 +155,7 @@ type watchEvent struct {
 // watchFrom watches until the stream ends, and returns the resourceVersion to continue from. A stream that the server
 // closes normally is not an error.
 func watchFrom[T any, P objectOf[T]](
-	ctx context.Context, c *Client, s Scope, version string, h Handler[T],
+	ctx context.Context, c *Client, s WatchScope, version string, h Handler[T],
 ) (string, error) {
 	q := s.query()
 	q.Set("watch", "true")
@@ -195,7 +195,7 @@ func watchFrom[T any, P objectOf[T]](
 // or not in this API server's history (400, and 504 if it is ahead of it), or the path does not exist yet (404).
 // Missing permissions, overload and server failures do not concern the version.
 func requiresNewList(err error) bool {
-	e := AsStatus(err)
+	e := ToStatusError(err)
 	if e == nil {
 		return false
 	}

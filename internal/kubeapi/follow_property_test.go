@@ -154,7 +154,7 @@ func followThroughFaults(t *testing.T, f *faultyServer) string {
 	c := serveInBubble(t, f)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	_ = c.FollowPodsOn(ctx, "n1", Handler[Pod]{
+	_ = c.WatchPodsOnNode(ctx, "n1", Handler[Pod]{
 		Replaced: func(pods []Pod) {
 			clear(known)
 			for _, p := range pods {

@@ -58,7 +58,7 @@ func follow(t *testing.T, s *script, lasting time.Duration) []string {
 	ctx, cancel := context.WithCancel(t.Context())
 	var d recorder
 	done := make(chan error)
-	go func() { done <- c.FollowPodsOn(ctx, "n1", d.handler()) }()
+	go func() { done <- c.WatchPodsOnNode(ctx, "n1", d.handler()) }()
 	time.Sleep(lasting)
 	synctest.Wait()
 	told := d.read()
@@ -178,7 +178,7 @@ func TestFollowHandlesWatchEnds(t *testing.T) {
 		},
 	}
 	for name, tt := range tests {
-		t.Run(name, virtual.Time(func(t *testing.T) {
+		t.Run(name, virtual.InVirtualTime(func(t *testing.T) {
 			s := &script{steps: tt.steps}
 			told := follow(t, s, 30*time.Second)
 			check.Equal(t, tt.asked, s.receivedRequests())
@@ -221,7 +221,7 @@ func TestFollowNodeSelectsOneNode(t *testing.T) {
 		c := serveInBubble(t, s)
 		ctx, cancel := context.WithCancel(t.Context())
 		var got []string
-		err := c.FollowNode(ctx, "n1", "", Handler[Node]{Replaced: func(nodes []Node) {
+		err := c.WatchNode(ctx, "n1", "", Handler[Node]{Replaced: func(nodes []Node) {
 			got = namesOf(nodes)
 			cancel()
 		}})
@@ -244,12 +244,12 @@ func TestKnownNodeIsFollowedWithoutAList(t *testing.T) {
 		},
 	}
 	for name, tt := range tests {
-		t.Run(name, virtual.Time(func(t *testing.T) {
+		t.Run(name, virtual.InVirtualTime(func(t *testing.T) {
 			s := &script{steps: tt.steps}
 			c := serveInBubble(t, s)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			_ = c.FollowNode(ctx, "n1", "7", Handler[Node]{})
+			_ = c.WatchNode(ctx, "n1", "7", Handler[Node]{})
 			var asked []string
 			for _, q := range s.asked[:len(tt.asked)] {
 				asked = append(asked, q.String())
@@ -267,11 +267,11 @@ func TestOnlyTheFirstPodListIsCached(t *testing.T) {
 		follow := func(c *Client) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			_ = c.FollowPodsOn(ctx, "n1", Handler[Pod]{})
+			_ = c.WatchPodsOnNode(ctx, "n1", Handler[Pod]{})
 		}
 		c := serveInBubble(t, s)
 		follow(c)
-		if _, err := c.ListPodsOn(t.Context(), "n1"); err != nil {
+		if _, err := c.ListPodsOnNode(t.Context(), "n1"); err != nil {
 			t.Fatal(err)
 		}
 		var lists []string
@@ -289,7 +289,7 @@ func TestWatchesThatEndAtOnceAreRetriedSlowly(t *testing.T) {
 		"normally": stream(), "with an error": answer(503, "later"), "by breaking": brokenStream(),
 		"after an event": stream(event("MODIFIED", "a", "6")), "with 410": answer(410, status(410, "Expired", "")),
 	} {
-		t.Run(name, virtual.Time(func(t *testing.T) {
+		t.Run(name, virtual.InVirtualTime(func(t *testing.T) {
 			s := &script{steps: []http.HandlerFunc{podList("5", "a")}}
 			for range 1000 {
 				s.steps = append(s.steps, end)
@@ -355,7 +355,7 @@ func TestFollowOverTLSAndHTTP2(t *testing.T) {
 	var d recorder
 	h := d.handler()
 	h.Deleted = func(p Pod) { d.add("deleted %s", p.Name); cancel() }
-	if err := c.FollowPodsOn(ctx, "n1", h); !errors.Is(err, context.Canceled) {
+	if err := c.WatchPodsOnNode(ctx, "n1", h); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
 	want := []string{"replaced [a]", "changed b@6", "failed: watch /api/v1/pods: …", "deleted a"}
@@ -369,7 +369,7 @@ func TestEmptyHandlerIsAccepted(t *testing.T) {
 		c := serveInBubble(t, s)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if err := c.FollowPodsOn(ctx, "n1", Handler[Pod]{}); !errors.Is(err, context.DeadlineExceeded) {
+		if err := c.WatchPodsOnNode(ctx, "n1", Handler[Pod]{}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
 		check.Equal(t, []string{"list", "list", "watch from 5", "watch from 7"}, s.receivedRequests())

@@ -27,7 +27,7 @@ func FuzzParseKubeconfig(f *testing.F) {
 		if c.Server == nil || c.Server.Hostname() == "" || c.Server.User != nil {
 			t.Errorf("server %v", c.Server)
 		}
-		if _, err := c.Connect("slipway-test"); err != nil && len(c.CA)+len(c.ClientCert)+len(c.ClientKey) == 0 {
+		if _, err := c.NewClient("slipway-test"); err != nil && len(c.CA)+len(c.ClientCert)+len(c.ClientKey) == 0 {
 			t.Errorf("no client: %v", err)
 		}
 	})

@@ -46,9 +46,9 @@ type Client struct {
 	timeout   time.Duration
 }
 
-// New returns a client for the API server at base (scheme, host, and an optional path prefix). The http.Client
+// NewClient returns a client for the API server at base (scheme, host, and an optional path prefix). The http.Client
 // carries the credentials; see Config. userAgent is the client's name in the API server's audit log.
-func New(base *url.URL, hc *http.Client, userAgent string) *Client {
+func NewClient(base *url.URL, hc *http.Client, userAgent string) *Client {
 	return &Client{base: base, http: hc, userAgent: userAgent, timeout: DefaultTimeout}
 }
 

@@ -11,7 +11,7 @@ func leasePath(namespace string, name ...string) []string {
 
 // ListLeases lists the Leases of a namespace that match a label selector, such as "key=value".
 func (c *Client) ListLeases(ctx context.Context, namespace, labelSelector string) ([]Lease, error) {
-	items, _, err := listAll[Lease](ctx, c, Scope{Path: leasePath(namespace), LabelSelector: labelSelector})
+	items, _, err := listAll[Lease](ctx, c, WatchScope{Path: leasePath(namespace), LabelSelector: labelSelector})
 	return items, err
 }
 

@@ -22,17 +22,17 @@ func (c *Client) PatchNode(ctx context.Context, name string, patch []byte) (*Nod
 	})
 }
 
-// PatchNodeAs is PatchNode with a field manager, for a later OwnsUnschedulable.
-func (c *Client) PatchNodeAs(ctx context.Context, manager, name string, patch []byte) (*Node, error) {
+// PatchNodeWithManager is PatchNode with a field manager, for a later IsUnschedulableSetBy.
+func (c *Client) PatchNodeWithManager(ctx context.Context, manager, name string, patch []byte) (*Node, error) {
 	return fetch[Node](ctx, c, request{
 		method: http.MethodPatch, path: []string{"api", "v1", "nodes", name}, query: url.Values{"fieldManager": {manager}},
 		contentType: mergePatch, body: patch,
 	})
 }
 
-// OwnsUnschedulable reports whether this field manager was the last to change spec.unschedulable of a Node
+// IsUnschedulableSetBy reports whether this field manager was the last to change spec.unschedulable of a Node
 // (https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management).
-func (c *Client) OwnsUnschedulable(ctx context.Context, manager, name string) (bool, error) {
+func (c *Client) IsUnschedulableSetBy(ctx context.Context, manager, name string) (bool, error) {
 	n, err := fetch[managedNode](ctx, c, request{method: http.MethodGet, path: []string{"api", "v1", "nodes", name}})
 	if err != nil {
 		return false, err
@@ -91,16 +91,16 @@ func (c *Client) DeleteNode(ctx context.Context, name, uid, resourceVersion stri
 
 // ListNodes lists the Nodes that match a label selector, such as "key=value".
 func (c *Client) ListNodes(ctx context.Context, labelSelector string) ([]Node, error) {
-	items, _, err := listAll[Node](ctx, c, Scope{Path: []string{"api", "v1", "nodes"}, LabelSelector: labelSelector})
+	items, _, err := listAll[Node](ctx, c, WatchScope{Path: []string{"api", "v1", "nodes"}, LabelSelector: labelSelector})
 	return items, err
 }
 
-// FollowNode lists and watches one Node by name; see Follow. Since is the resourceVersion of a known state; empty
+// WatchNode lists and watches one Node by name; see Follow. Since is the resourceVersion of a known state; empty
 // reads the Node first.
-func (c *Client) FollowNode(ctx context.Context, name, since string, h Handler[Node]) error {
-	return Follow(ctx, c, Scope{
-		Path:          []string{"api", "v1", "nodes"},
-		FieldSelector: "metadata.name=" + name,
-		Since:         since,
+func (c *Client) WatchNode(ctx context.Context, name, since string, h Handler[Node]) error {
+	return ListAndWatch(ctx, c, WatchScope{
+		Path:            []string{"api", "v1", "nodes"},
+		FieldSelector:   "metadata.name=" + name,
+		ResourceVersion: since,
 	}, h)
 }

@@ -53,8 +53,8 @@ func TestSilentlyDeadWatchIsReplaced(t *testing.T) {
 		server.TLSConfig = &tls.Config{Certificates: certificate.TLS.Certificates}
 		go func() { _ = server.ServeTLS(listener, "", "") }()
 
-		config := Config{Server: &url.URL{Scheme: "https", Host: "api.test"}, Insecure: true}
-		hc, err := config.HTTPClient()
+		config := Config{Server: &url.URL{Scheme: "https", Host: "api.test"}, InsecureSkipVerify: true}
+		hc, err := config.NewHTTPClient()
 		must.NoError(t, err)
 		transport := hc.Transport.(*http.Transport)
 		transport.Proxy = nil
@@ -73,7 +73,7 @@ func TestSilentlyDeadWatchIsReplaced(t *testing.T) {
 		h := d.handler()
 		h.Failed = func(error) { noticed = time.Now(); d.add("failed") }
 		done := make(chan struct{})
-		go func() { _ = New(config.Server, hc, "slipway-test").FollowPodsOn(ctx, "n1", h); close(done) }()
+		go func() { _ = NewClient(config.Server, hc, "slipway-test").WatchPodsOnNode(ctx, "n1", h); close(done) }()
 		time.Sleep(10 * time.Minute) // answered pings keep the watch
 		if got := d.read(); !cmp.Equal(got, []string{"replaced []"}) {
 			t.Errorf("before the connection died: %v", got)

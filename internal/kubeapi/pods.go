@@ -8,30 +8,30 @@ import (
 )
 
 // podScope selects the pods bound to one node, by the field selector that the API server indexes.
-func podScope(node string) Scope {
-	return Scope{Path: []string{"api", "v1", "pods"}, FieldSelector: "spec.nodeName=" + node}
+func podScope(node string) WatchScope {
+	return WatchScope{Path: []string{"api", "v1", "pods"}, FieldSelector: "spec.nodeName=" + node}
 }
 
-// FollowPodsOn lists and watches the pods bound to one node; see Follow. The first list may be slightly outdated.
-func (c *Client) FollowPodsOn(ctx context.Context, node string, h Handler[Pod]) error {
+// WatchPodsOnNode lists and watches the pods bound to one node; see Follow. The first list may be slightly outdated.
+func (c *Client) WatchPodsOnNode(ctx context.Context, node string, h Handler[Pod]) error {
 	s := podScope(node)
-	s.Cached = true
-	return Follow(ctx, c, s, h)
+	s.AllowCachedList = true
+	return ListAndWatch(ctx, c, s, h)
 }
 
-// ListPodsOn returns the current pods bound to one node, even if the Node does not exist.
-func (c *Client) ListPodsOn(ctx context.Context, node string) ([]Pod, error) {
+// ListPodsOnNode returns the current pods bound to one node, even if the Node does not exist.
+func (c *Client) ListPodsOnNode(ctx context.Context, node string) ([]Pod, error) {
 	items, _, err := listAll[Pod](ctx, c, podScope(node))
 	return items, err
 }
 
-// Removal selects a pod to evict or delete, with options.
-type Removal struct {
+// PodRemoval selects a pod to evict or delete, with options.
+type PodRemoval struct {
 	Namespace, Name string
 	// UID is required, as a precondition. For a pod of the same name with another UID the error is a conflict.
 	UID string
-	// Grace is the grace period in seconds; nil is the pod's own.
-	Grace *int64
+	// GracePeriodSeconds is the grace period in seconds; nil is the pod's own.
+	GracePeriodSeconds *int64
 	// DryRun makes the API server check the request without a change.
 	DryRun bool
 }
@@ -48,25 +48,25 @@ type preconditions struct {
 }
 
 // validate refuses an empty UID. The API server would answer it with a conflict, as if the pod had been replaced.
-func (r Removal) validate() error {
+func (r PodRemoval) validate() error {
 	if r.UID == "" {
 		return fmt.Errorf("pod %s/%s: UID is empty: want the pod's metadata.uid", r.Namespace, r.Name)
 	}
 	return nil
 }
 
-func (r Removal) toDeleteOptions() deleteOptions {
-	o := deleteOptions{GracePeriodSeconds: r.Grace, Preconditions: preconditions{UID: r.UID}}
+func (r PodRemoval) toDeleteOptions() deleteOptions {
+	o := deleteOptions{GracePeriodSeconds: r.GracePeriodSeconds, Preconditions: preconditions{UID: r.UID}}
 	if r.DryRun {
 		o.DryRun = []string{"All"}
 	}
 	return o
 }
 
-// Evict evicts a pod, which respects PodDisruptionBudgets
+// EvictPod evicts a pod, which respects PodDisruptionBudgets
 // (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/). If a PodDisruptionBudget allows no
 // disruption, the error has code 429 and a cause DisruptionBudget. If several select the pod, it has code 500.
-func (c *Client) Evict(ctx context.Context, r Removal) error {
+func (c *Client) EvictPod(ctx context.Context, r PodRemoval) error {
 	body := struct {
 		APIVersion    string        `json:"apiVersion"`
 		Kind          string        `json:"kind"`
@@ -82,7 +82,7 @@ func (c *Client) Evict(ctx context.Context, r Removal) error {
 
 // DeletePod deletes a pod, regardless of PodDisruptionBudgets. For a terminating pod it can only shorten the grace
 // period.
-func (c *Client) DeletePod(ctx context.Context, r Removal) error {
+func (c *Client) DeletePod(ctx context.Context, r PodRemoval) error {
 	if err := r.validate(); err != nil {
 		return fmt.Errorf("delete: %w", err)
 	}
@@ -90,8 +90,8 @@ func (c *Client) DeletePod(ctx context.Context, r Removal) error {
 	return c.do(ctx, request{method: http.MethodDelete, path: path, body: r.toDeleteOptions()}, nil)
 }
 
-// Disruption is the reason for the deletion of a pod.
-type Disruption struct {
+// PodDisruption is the reason for the deletion of a pod.
+type PodDisruption struct {
 	Namespace, Name string
 	// UID is required. For a pod of the same name with another UID the error is a conflict.
 	UID             string
@@ -102,7 +102,7 @@ type Disruption struct {
 // SetDisruptionTarget sets the pod condition DisruptionTarget, like the eviction API
 // (https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions). If the pod is not
 // deleted within two minutes, the disruption controller removes the condition.
-func (c *Client) SetDisruptionTarget(ctx context.Context, d Disruption) error {
+func (c *Client) SetDisruptionTarget(ctx context.Context, d PodDisruption) error {
 	if d.UID == "" {
 		return fmt.Errorf("condition DisruptionTarget: pod %s/%s: UID is empty: want the pod's metadata.uid",
 			d.Namespace, d.Name)
@@ -118,8 +118,8 @@ func (c *Client) SetDisruptionTarget(ctx context.Context, d Disruption) error {
 	return c.do(ctx, request{method: http.MethodPatch, path: path, contentType: strategicMergePatch, body: patch}, nil)
 }
 
-// FollowBudgets lists and watches the PodDisruptionBudgets of a namespace; see Follow.
-func (c *Client) FollowBudgets(ctx context.Context, namespace string, h Handler[PodDisruptionBudget]) error {
+// WatchPodDisruptionBudgets lists and watches the PodDisruptionBudgets of a namespace; see Follow.
+func (c *Client) WatchPodDisruptionBudgets(ctx context.Context, namespace string, h Handler[PodDisruptionBudget]) error {
 	path := []string{"apis", "policy", "v1", "namespaces", namespace, "poddisruptionbudgets"}
-	return Follow(ctx, c, Scope{Path: path}, h)
+	return ListAndWatch(ctx, c, WatchScope{Path: path}, h)
 }

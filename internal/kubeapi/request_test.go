@@ -24,22 +24,22 @@ func TestRequestsHaveTheExactShape(t *testing.T) {
 	}
 	grace := int64(30)
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	removal := Removal{Namespace: "shop", Name: "web-0", UID: "u-1"}
+	removal := PodRemoval{Namespace: "shop", Name: "web-0", UID: "u-1"}
 	limited, dry := removal, removal
-	limited.Grace, dry.DryRun = &grace, true
+	limited.GracePeriodSeconds, dry.DryRun = &grace, true
 
 	tests := map[string]struct {
 		call func(context.Context, *Client) error
 		want shape
 	}{
 		"eviction": {
-			func(ctx context.Context, c *Client) error { return c.Evict(ctx, removal) },
+			func(ctx context.Context, c *Client) error { return c.EvictPod(ctx, removal) },
 			shape{"POST", "/api/v1/namespaces/shop/pods/web-0/eviction", "application/json", decoded(`{"apiVersion":"policy/v1",
 				"kind":"Eviction","metadata":{"name":"web-0","namespace":"shop"},"deleteOptions":{"preconditions":{"uid":"u-1"}}}`)},
 		},
 		"the condition of a pod that is deleted": {
 			func(ctx context.Context, c *Client) error {
-				return c.SetDisruptionTarget(ctx, Disruption{
+				return c.SetDisruptionTarget(ctx, PodDisruption{
 					Namespace: "shop", Name: "web-0", UID: "u-1", Reason: "DeletionByNodeTermination", Message: "m", At: at,
 				})
 			},
@@ -73,13 +73,13 @@ func TestRequestsHaveTheExactShape(t *testing.T) {
 				"metadata":{"name":"slot-0","namespace":"slipway","resourceVersion":"7"},"spec":{}}`)},
 		},
 		"eviction with a grace": {
-			func(ctx context.Context, c *Client) error { return c.Evict(ctx, limited) },
+			func(ctx context.Context, c *Client) error { return c.EvictPod(ctx, limited) },
 			shape{"POST", "/api/v1/namespaces/shop/pods/web-0/eviction", "application/json", decoded(`{"apiVersion":"policy/v1",
 				"kind":"Eviction","metadata":{"name":"web-0","namespace":"shop"},
 				"deleteOptions":{"preconditions":{"uid":"u-1"},"gracePeriodSeconds":30}}`)},
 		},
 		"eviction as a dry run": {
-			func(ctx context.Context, c *Client) error { return c.Evict(ctx, dry) },
+			func(ctx context.Context, c *Client) error { return c.EvictPod(ctx, dry) },
 			shape{"POST", "/api/v1/namespaces/shop/pods/web-0/eviction", "application/json", decoded(`{"apiVersion":"policy/v1",
 				"kind":"Eviction","metadata":{"name":"web-0","namespace":"shop"},
 				"deleteOptions":{"preconditions":{"uid":"u-1"},"dryRun":["All"]}}`)},
@@ -131,7 +131,7 @@ func TestRequestsHaveTheExactShape(t *testing.T) {
 			func(ctx context.Context, c *Client) error {
 				once, enough := context.WithCancel(ctx)
 				defer enough()
-				_ = c.FollowBudgets(once, "shop", Handler[PodDisruptionBudget]{
+				_ = c.WatchPodDisruptionBudgets(once, "shop", Handler[PodDisruptionBudget]{
 					Replaced: func([]PodDisruptionBudget) { enough() }, Failed: func(error) { enough() },
 				})
 				return ctx.Err()
@@ -143,7 +143,10 @@ func TestRequestsHaveTheExactShape(t *testing.T) {
 			shape{"GET", "/apis/storage.k8s.io/v1/volumeattachments?limit=200", "", nil},
 		},
 		"a claim": {
-			func(ctx context.Context, c *Client) error { _, err := c.GetClaim(ctx, "shop", "data"); return err },
+			func(ctx context.Context, c *Client) error {
+				_, err := c.GetPersistentVolumeClaim(ctx, "shop", "data")
+				return err
+			},
 			shape{"GET", "/api/v1/namespaces/shop/persistentvolumeclaims/data", "", nil},
 		},
 		"an event": {
@@ -214,9 +217,9 @@ func TestNameThatChangesThePathIsRefused(t *testing.T) {
 	c := serve(t, func(http.ResponseWriter, *http.Request) { asked.Add(1) })
 	for _, bad := range []string{"", ".", ".."} {
 		for call, err := range map[string]error{
-			"DeletePod name":      c.DeletePod(t.Context(), Removal{Namespace: "shop", Name: bad, UID: "u"}),
-			"DeletePod namespace": c.DeletePod(t.Context(), Removal{Namespace: bad, Name: "web-0", UID: "u"}),
-			"Evict name":          c.Evict(t.Context(), Removal{Namespace: "shop", Name: bad, UID: "u"}),
+			"DeletePod name":      c.DeletePod(t.Context(), PodRemoval{Namespace: "shop", Name: bad, UID: "u"}),
+			"DeletePod namespace": c.DeletePod(t.Context(), PodRemoval{Namespace: bad, Name: "web-0", UID: "u"}),
+			"Evict name":          c.EvictPod(t.Context(), PodRemoval{Namespace: "shop", Name: bad, UID: "u"}),
 			"CreateEvent":         c.CreateEvent(t.Context(), Event{Metadata: ObjectMeta{Namespace: bad}}),
 			"GetNode":             errorOf(c.GetNode(t.Context(), bad)),
 			"FollowBudgets":       firstFailure(t.Context(), bad, c),
@@ -227,9 +230,9 @@ func TestNameThatChangesThePathIsRefused(t *testing.T) {
 		}
 	}
 	for call, err := range map[string]error{
-		"DeletePod": c.DeletePod(t.Context(), Removal{Namespace: "shop", Name: "web-0"}),
-		"Evict":     c.Evict(t.Context(), Removal{Namespace: "shop", Name: "web-0"}),
-		"condition": c.SetDisruptionTarget(t.Context(), Disruption{Namespace: "shop", Name: "web-0"}),
+		"DeletePod": c.DeletePod(t.Context(), PodRemoval{Namespace: "shop", Name: "web-0"}),
+		"Evict":     c.EvictPod(t.Context(), PodRemoval{Namespace: "shop", Name: "web-0"}),
+		"condition": c.SetDisruptionTarget(t.Context(), PodDisruption{Namespace: "shop", Name: "web-0"}),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "shop/web-0: UID is empty") {
 			t.Errorf("%s without a UID: got %v", call, err)
@@ -252,21 +255,21 @@ func TestRequestEndsAtItsTimeout(t *testing.T) {
 }
 
 func TestUnreachableServerIsNamedWithoutItsQuery(t *testing.T) {
-	c := New(&url.URL{Scheme: "http", Host: "127.0.0.1:1"}, &http.Client{}, "slipway-test")
+	c := NewClient(&url.URL{Scheme: "http", Host: "127.0.0.1:1"}, &http.Client{}, "slipway-test")
 	_, err := c.ListNodes(t.Context(), "secret=yes")
 	if err == nil || !strings.HasPrefix(err.Error(), "GET /api/v1/nodes: ") || strings.Contains(err.Error(), "secret") {
 		t.Errorf("got %v", err)
 	}
-	if AsStatus(err) != nil {
+	if ToStatusError(err) != nil {
 		t.Errorf("%v counts as a response of the API server", err)
 	}
 }
 
-// firstFailure returns the first failure of FollowBudgets for a namespace.
+// firstFailure returns the first failure of WatchPodDisruptionBudgets for a namespace.
 func firstFailure(ctx context.Context, namespace string, c *Client) (failed error) {
 	once, enough := context.WithCancel(ctx)
 	defer enough()
-	_ = c.FollowBudgets(once, namespace, Handler[PodDisruptionBudget]{
+	_ = c.WatchPodDisruptionBudgets(once, namespace, Handler[PodDisruptionBudget]{
 		Failed: func(err error) { failed = err; enough() },
 	})
 	return failed

@@ -15,9 +15,9 @@ var operators = map[string]selection.Operator{
 	"DoesNotExist": selection.DoesNotExist,
 }
 
-// Selector converts s to a labels.Selector, like metav1.LabelSelectorAsSelector: nil matches nothing, and an empty
+// ToSelector converts s to a labels.Selector, like metav1.LabelSelectorAsSelector: nil matches nothing, and an empty
 // one matches everything.
-func (s *LabelSelector) Selector() (labels.Selector, error) {
+func (s *LabelSelector) ToSelector() (labels.Selector, error) {
 	if s == nil {
 		return labels.Nothing(), nil
 	}

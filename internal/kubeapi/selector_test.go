@@ -59,7 +59,7 @@ func TestSelectorMatchesLikeApimachinery(t *testing.T) {
 		var ours *LabelSelector
 		must.NoError(rt, json.Unmarshal(raw, &ours))
 
-		got, gotErr := ours.Selector()
+		got, gotErr := ours.ToSelector()
 		want, wantErr := metav1.LabelSelectorAsSelector(theirs)
 		if (gotErr == nil) != (wantErr == nil) {
 			rt.Fatalf("%s: error %v, want %v", raw, gotErr, wantErr)
@@ -86,7 +86,7 @@ func TestInvalidSelectorErrorNamesTheField(t *testing.T) {
 	} {
 		var s *LabelSelector
 		must.NoError(t, json.Unmarshal([]byte(raw), &s))
-		if _, err := s.Selector(); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := s.ToSelector(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", raw, err, want)
 		}
 	}

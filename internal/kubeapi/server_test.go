@@ -25,7 +25,7 @@ func serve(t *testing.T, h http.HandlerFunc) *Client {
 	t.Cleanup(s.Close)
 	base, err := url.Parse(s.URL)
 	must.NoError(t, err)
-	return New(base, s.Client(), "slipway-test")
+	return NewClient(base, s.Client(), "slipway-test")
 }
 
 // pipeListener is a listener for pipes within the process. With it an HTTP server and a client can run in a bubble of
@@ -75,7 +75,7 @@ func serveInBubble(t *testing.T, h http.Handler) *Client {
 	server := &http.Server{Handler: h}
 	go func() { _ = server.Serve(listener) }()
 	config := Config{Server: &url.URL{Scheme: "http", Host: "api.test"}}
-	hc, err := config.HTTPClient()
+	hc, err := config.NewHTTPClient()
 	must.NoError(t, err)
 	transport := hc.Transport.(*http.Transport)
 	transport.Proxy, transport.DialContext = nil, listener.dial
@@ -83,7 +83,7 @@ func serveInBubble(t *testing.T, h http.Handler) *Client {
 		transport.CloseIdleConnections()
 		_ = server.Close()
 	})
-	return New(config.Server, hc, "slipway-test")
+	return NewClient(config.Server, hc, "slipway-test")
 }
 
 // script answers each request with its next step. After the last one it does not answer.

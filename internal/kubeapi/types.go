@@ -230,9 +230,9 @@ func (t MicroTime) MarshalJSON() ([]byte, error) {
 	return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000000Z07:00"`)), nil
 }
 
-// Version returns a resourceVersion as a number, which increases with each version. It returns 0 if it is not a number
+// ParseResourceVersion returns a resourceVersion as a number, which increases with each version. It returns 0 if it is not a number
 // (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions).
-func Version(resourceVersion string) uint64 {
+func ParseResourceVersion(resourceVersion string) uint64 {
 	v, err := strconv.ParseUint(resourceVersion, 10, 64)
 	if err != nil {
 		return 0

@@ -16,9 +16,9 @@ import (
 
 // newCacheOptions limits the caches to the objects and fields that are read.
 func newCacheOptions(c Config) cache.Options {
-	trim := live.TrimPods()
+	trim := live.NewPodTrimmer()
 	return cache.Options{
-		NewInformer:      live.InPages(trim),
+		NewInformer:      live.NewPagedInformers(trim),
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&v1alpha1.NodeRetirement{}: {Label: c.parsedSelector},
@@ -40,13 +40,13 @@ func newPodCacheOptions(trim toolscache.TransformFunc) cache.ByObject {
 // sharedWatches are the watches that several components share.
 type sharedWatches struct {
 	informers live.Informers
-	pods      live.Pods
+	pods      live.PodReader
 }
 
 // startWatches starts to watch pods at once: a notice may leave only 30 s.
 func startWatches(ctx context.Context, m manager.Manager) (w sharedWatches, err error) {
-	w.informers = live.OfCache(ctx, m.GetCache())
-	w.pods, err = live.CachedPods(w.informers)
+	w.informers = live.InformersOfCache(ctx, m.GetCache())
+	w.pods, err = live.NewCachedPodReader(w.informers)
 	return w, err
 }
 

@@ -35,8 +35,8 @@ type casSyncProvider struct {
 }
 
 var (
-	_ cloud.RightsChecker = casSyncProvider{}
-	_ cloud.GoneProver    = casSyncProvider{}
+	_ cloud.PermissionChecker = casSyncProvider{}
+	_ cloud.DeletionVerifier  = casSyncProvider{}
 )
 
 func (c *AzureCloud) newProvider(log *slog.Logger) (cloud.Provider, error) {
@@ -83,7 +83,7 @@ func (s casSyncRunner) Start(ctx context.Context) error {
 	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: s.handleExisting, UpdateFunc: s.handleUpdate}); err != nil {
 		return fmt.Errorf("NodeRetirements: %w", err)
 	}
-	s.sync.Observe(s.metrics.newObserver(s.sync.Pool()))
+	s.sync.SetObserver(s.metrics.newObserver(s.sync.Pool()))
 	s.sync.Run(ctx)
 	return nil
 }
@@ -96,7 +96,7 @@ const recentDeletion = 10 * time.Minute
 func (s casSyncRunner) handleExisting(o any) {
 	if rt, ok := o.(*v1alpha1.NodeRetirement); ok && isAzureInstanceDeleted(rt) && rt.Status.Times.InstanceDeleted != nil &&
 		time.Since(rt.Status.Times.InstanceDeleted.Time) < recentDeletion {
-		s.sync.Deleted()
+		s.sync.RequestRestart()
 	}
 }
 
@@ -104,7 +104,7 @@ func (s casSyncRunner) handleUpdate(before, after any) {
 	was, ok := before.(*v1alpha1.NodeRetirement)
 	is, also := after.(*v1alpha1.NodeRetirement)
 	if ok && also && isAzureInstanceDeleted(is) && !isAzureInstanceDeleted(was) {
-		s.sync.Deleted()
+		s.sync.RequestRestart()
 	}
 }
 
@@ -161,18 +161,18 @@ type casSyncObserver struct {
 	pool    string
 }
 
-func (t casSyncObserver) Nudged(err error) {
+func (t casSyncObserver) RestartFinished(err error) {
 	switch {
 	case err == nil:
 		t.metrics.nudges.WithLabelValues(t.pool, nudgeDone, "").Inc()
 	case cloud.IsNotFound(err):
 		t.metrics.nudges.WithLabelValues(t.pool, nudgeFailed, poolNotFound).Inc()
 	default:
-		t.metrics.nudges.WithLabelValues(t.pool, nudgeFailed, launch.ReasonOf(err)).Inc()
+		t.metrics.nudges.WithLabelValues(t.pool, nudgeFailed, launch.BackOffReason(err)).Inc()
 	}
 }
 
-func (t casSyncObserver) Changed(waits bool) {
+func (t casSyncObserver) MaximumChanged(waits bool) {
 	value := 0.0
 	if waits {
 		value = 1

@@ -21,12 +21,12 @@ func TestNudgesAreCountedByOutcomeAndReason(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := m.newObserver("empty")
-	told.Changed(true)
+	told.MaximumChanged(true)
 	refused := &cloud.RefusedError{Reason: cloud.NoRight, Err: errors.New("no")}
 	for _, err := range []error{
 		nil, nil, refused, fmt.Errorf("changing: %w", refused), &cloud.ThrottledError{}, &cloud.NotFoundError{}, errors.New("whatever"),
 	} {
-		told.Nudged(err)
+		told.RestartFinished(err)
 	}
 	want := `
 # HELP slipway_cas_sync_max_size_changed 1 while the maximum of the pool is changed and waits to be put back, as far as is known; 0 when it is not.
@@ -43,7 +43,7 @@ slipway_cas_sync_max_size_changed{pool="empty"} 1
 	if err := testutil.GatherAndCompare(r, strings.NewReader(want+strings.Join(lines, "\n")+"\n")); err != nil {
 		t.Error(err)
 	}
-	told.Changed(false)
+	told.MaximumChanged(false)
 	if got := testutil.ToFloat64(m.changed.WithLabelValues("empty")); got != 0 {
 		t.Errorf("the maximum is put back, and the gauge is %v", got)
 	}
@@ -76,10 +76,10 @@ func TestEveryNudgeFailureReasonStartsAtZero(t *testing.T) {
 	for _, refusal := range []cloud.Refusal{
 		cloud.NoRight, cloud.NoQuota, cloud.NoCapacity, cloud.AtLimit, cloud.Protected, cloud.Invalid,
 	} {
-		told.Nudged(&cloud.RefusedError{Reason: refusal, Err: errors.New("no")})
+		told.RestartFinished(&cloud.RefusedError{Reason: refusal, Err: errors.New("no")})
 	}
 	for _, err := range []error{nil, &cloud.ThrottledError{}, &cloud.NotFoundError{}, errors.New("whatever")} {
-		told.Nudged(err)
+		told.RestartFinished(err)
 	}
 	if after := testutil.CollectAndCount(m.nudges); after != before {
 		t.Errorf("%d series at the beginning, %d after one of each", before, after)

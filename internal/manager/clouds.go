@@ -24,9 +24,9 @@ func (c *Clouds) addCloudpool(providers map[string]cloud.Provider, log *slog.Log
 	return nil
 }
 
-// OpenClouds returns the providers of a --cloud-config file by name, for a process without a manager. The caller must
+// OpenProviders returns the providers of a --cloud-config file by name, for a process without a manager. The caller must
 // call closeAll.
-func OpenClouds(path string, kube *rest.Config, log *slog.Logger) (providers map[string]cloud.Provider, closeAll func(), err error) {
+func OpenProviders(path string, kube *rest.Config, log *slog.Logger) (providers map[string]cloud.Provider, closeAll func(), err error) {
 	openStack := &openStackSetup{kube: kube, log: log}
 	providers, err = newProviders(path, nil, openStack.newProvider, log)
 	if err != nil {

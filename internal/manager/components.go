@@ -36,10 +36,10 @@ type components struct {
 	Process
 	sharedWatches
 	config   Config
-	groups   *Groups
+	groups   *GroupSource
 	clouds   map[string]cloud.Provider
 	launches *launch.Record
-	wishes   *provisioning.Wishes
+	wishes   *provisioning.LaunchRequests
 	counters partMetrics
 }
 
@@ -55,10 +55,10 @@ func assembleManager(ctx context.Context, c Config, in Process, clouds map[strin
 	}
 	a := &components{
 		Manager: m, Process: in, sharedWatches: watches, config: c, clouds: clouds, counters: counters,
-		groups: &Groups{
-			Reader: m.GetClient(), File: c.NodeGroups, Given: c.Given, Log: in.Log, Selector: c.parsedSelector, metrics: counters.groups,
+		groups: &GroupSource{
+			Reader: m.GetClient(), File: c.NodeGroups, ExtraGroups: c.ExtraGroups, Log: in.Log, Selector: c.parsedSelector, metrics: counters.groups,
 		},
-		launches: launch.New(m.GetAPIReader(), m.GetClient()).StoreFiles(m.GetClient(), c.ownNamespace()), wishes: provisioning.NewWishes(),
+		launches: launch.NewRecord(m.GetAPIReader(), m.GetClient()).UseConfigMaps(m.GetClient(), c.ownNamespace()), wishes: provisioning.NewLaunchRequests(),
 	}
 	for _, add := range []func(context.Context) error{
 		a.addRetirement, a.addReplacement, a.addNodeGroups, a.addCASSync, a.addAutoscaler, a.addAdvised, a.addOrphans,
@@ -73,14 +73,14 @@ func assembleManager(ctx context.Context, c Config, in Process, clouds map[strin
 func (a *components) addRetirement(ctx context.Context) error {
 	c := &a.config
 	r := retirement.New(retirement.Options{
-		Client: a.GetClient(), Live: a.GetAPIReader(), API: a.API, Groups: a.groups, Selector: c.parsedSelector, Clouds: a.clouds,
+		Client: a.GetClient(), LiveReader: a.GetAPIReader(), API: a.API, Groups: a.groups, Selector: c.parsedSelector, Clouds: a.clouds,
 		Events: a.GetEventRecorder("slipway"), Metrics: a.counters.retirement, Log: a.Log, TTL: c.RetirementTTL,
-		Pace: retirement.Pace{Poll: c.PollInterval, Cloud: c.CloudPoll, Retry: c.RetryInterval}, SystemLocalStorage: c.SystemLocalStorage,
+		Intervals: retirement.Intervals{Poll: c.PollInterval, CloudPoll: c.CloudPollInterval, DeletionRetry: c.RetryInterval}, SystemLocalStorage: c.SystemLocalStorage,
 	})
 	if err := r.Register(ctx, a); err != nil {
 		return err
 	}
-	return a.Add(&retirement.Sweeper{Nodes: a.GetClient(), Records: a.GetAPIReader(), API: a.API, Every: claimCleanupInterval, Log: a.Log})
+	return a.Add(&retirement.StaleClaimCleaner{Nodes: a.GetClient(), Retirements: a.GetAPIReader(), API: a.API, Interval: claimCleanupInterval, Log: a.Log})
 }
 
 // maxNoticePoll is the maximum polling period for a node with a notice, which may leave it 30 s.
@@ -94,19 +94,19 @@ func (a *components) addReplacement(ctx context.Context) error {
 	}
 	c := &a.config
 	return replacement.New(replacement.Options{
-		Client: a.GetClient(), Live: a.GetAPIReader(), Groups: a.groups, Selector: c.parsedSelector, Clouds: a.clouds, Launches: a.launches,
-		Room:   replacement.Room{Cached: a.GetClient(), Live: a.GetAPIReader(), Pods: a.pods},
-		Events: a.GetEventRecorder("slipway"), Metrics: a.counters.replacement, Asked: a.counters.retirement.Cloud, Log: a.Log,
-		Pace: replacement.Pace{Look: min(c.PollInterval, maxNoticePoll), Cloud: c.CloudPoll, Settle: c.OrderSettle},
+		Client: a.GetClient(), APIReader: a.GetAPIReader(), Groups: a.groups, Selector: c.parsedSelector, Clouds: a.clouds, Launches: a.launches,
+		Placement: replacement.ClusterPlacement{Cached: a.GetClient(), Live: a.GetAPIReader(), Pods: a.pods},
+		Events:    a.GetEventRecorder("slipway"), Metrics: a.counters.replacement, ReportCall: a.counters.retirement.RecordCloudRequest, Log: a.Log,
+		Intervals: replacement.Intervals{Retry: min(c.PollInterval, maxNoticePoll), CloudRead: c.CloudPollInterval, SettleTime: c.LaunchSettleTime},
 	}).Register(a)
 }
 
 func (a *components) addNodeGroups(context.Context) error {
 	owner := nodegroup.New(nodegroup.Options{
 		Client: a.GetClient(), Pods: a.pods, API: a.API, Groups: a.groups, Clouds: a.clouds, Events: a.GetEventRecorder("slipway"),
-		Metrics: a.counters.nodegroup, Log: a.Log, Selector: a.config.parsedSelector, Every: a.config.GroupPoll,
+		Metrics: a.counters.nodegroup, Log: a.Log, Selector: a.config.parsedSelector, Interval: a.config.GroupPollInterval,
 	})
-	a.groups.Status = owner.Status
+	a.groups.Status = owner.FileGroupStatus
 	return owner.Register(a)
 }
 
@@ -132,8 +132,8 @@ func (a *components) addAutoscaler(context.Context) error {
 	}
 	return a.Add(provisioning.New(provisioning.Options{
 		Client: a.GetClient(), Launches: a.launches, Informers: a.informers, Pods: a.pods, Kube: kube, Groups: a.groups, Clouds: a.clouds,
-		Events: a.GetEventRecorder("slipway"), Wishes: a.wishes, Metrics: a.counters.autoscaler, Log: a.Log, Selector: c.parsedSelector, Maximum: maxNodes,
-		Unreadiness: plan.Unreadiness{Percent: c.MaxUnreadyPercentage, AtLeast: c.OKUnreadyCount}, Debounce: c.ScaleUpDebounce, Every: c.ScalePoll, Settle: c.OrderSettle,
+		Events: a.GetEventRecorder("slipway"), LaunchRequests: a.wishes, Metrics: a.counters.autoscaler, Log: a.Log, Selector: c.parsedSelector, MaxNodes: maxNodes,
+		UnreadyLimit: plan.UnreadyLimit{Percent: c.MaxUnreadyPercentage, AtLeast: c.OKUnreadyCount}, Debounce: c.ScaleUpDebounce, Interval: c.ScalePollInterval, SettleTime: c.LaunchSettleTime,
 	}))
 }
 
@@ -153,7 +153,7 @@ func (a *components) addAdvised(context.Context) error {
 		return fmt.Errorf("client of the pod event analyzers: %w", err)
 	}
 	return a.Add(advised.New(advised.Options{
-		Kube: kube, Client: a.GetClient(), Groups: a.groups, Analyzers: analyzers, Wishes: a.wishes, Metrics: a.counters.advised, Log: a.Log,
+		Kube: kube, Client: a.GetClient(), Groups: a.groups, Analyzers: analyzers, LaunchRequests: a.wishes, Metrics: a.counters.advised, Log: a.Log,
 		Selector: a.config.parsedSelector,
 	}))
 }
@@ -165,8 +165,8 @@ const groupPollsPerOrphanScan = 5
 func (a *components) addOrphans(context.Context) error {
 	for _, p := range a.clouds {
 		controller := orphans.New(p, orphans.Options{
-			Client: a.GetClient(), Live: a.GetAPIReader(), Groups: a.groups, Selector: a.config.parsedSelector, Delete: a.config.Strays == CollectStrays,
-			Grace: orphans.DefaultGrace(), Every: groupPollsPerOrphanScan * a.config.GroupPoll, Events: a.GetEventRecorder("slipway"),
+			Client: a.GetClient(), LiveReader: a.GetAPIReader(), Groups: a.groups, Selector: a.config.parsedSelector, DeleteOrphans: a.config.Orphans == DeleteOrphans,
+			GracePeriod: orphans.DefaultGracePeriod(), ScanInterval: groupPollsPerOrphanScan * a.config.GroupPollInterval, Events: a.GetEventRecorder("slipway"),
 			Metrics: a.counters.orphans, Log: a.Log.With("cloud", p.Name()),
 		})
 		if controller == nil {
@@ -181,5 +181,5 @@ func (a *components) addOrphans(context.Context) error {
 
 // registerStateMetrics registers the metrics that are read from the caches at each scrape.
 func registerStateMetrics(r prometheus.Registerer, reader client.Reader) error {
-	return errors.Join(r.Register(retirement.Present{Reader: reader}), r.Register(replacement.Present{Reader: reader}))
+	return errors.Join(r.Register(retirement.StateCollector{Reader: reader}), r.Register(replacement.StateCollector{Reader: reader}))
 }

@@ -28,8 +28,8 @@ import (
 
 // The values of Config.Strays.
 const (
-	ReportStrays  = "report"
-	CollectStrays = "delete"
+	ReportOrphans = "report"
+	DeleteOrphans = "delete"
 )
 
 // The limits of --leader-election-lease-duration.
@@ -42,42 +42,42 @@ const (
 type Config struct {
 	Kubeconfig string
 
-	LeaderElect             bool
-	LeaderElectionNamespace string
-	LeaseDuration           time.Duration
-	InstallCRDs             bool
-	NodeGroups, CloudConfig string
-	Selector                string
-	RetirementTTL           time.Duration
-	PollInterval, CloudPoll time.Duration
-	GroupPoll               time.Duration
-	ScaleUpDebounce         time.Duration
-	ScalePoll               time.Duration
-	MaxNodes                int
-	MaxUnreadyPercentage    int
-	OKUnreadyCount          int
-	Strays                  string // ReportStrays or CollectStrays
-	RetryInterval           time.Duration
-	OrderSettle             time.Duration
-	Listen                  string
-	Profiling               bool
-	LogLevel, LogFormat     string
-	// InstallUnasked means that InstallCRDs is a default and not the user's choice. Without the permission, it is then
+	LeaderElect                     bool
+	LeaderElectionNamespace         string
+	LeaseDuration                   time.Duration
+	InstallCRDs                     bool
+	NodeGroups, CloudConfig         string
+	Selector                        string
+	RetirementTTL                   time.Duration
+	PollInterval, CloudPollInterval time.Duration
+	GroupPollInterval               time.Duration
+	ScaleUpDebounce                 time.Duration
+	ScalePollInterval               time.Duration
+	MaxNodes                        int
+	MaxUnreadyPercentage            int
+	OKUnreadyCount                  int
+	Orphans                         string // ReportOrphans or DeleteOrphans
+	RetryInterval                   time.Duration
+	LaunchSettleTime                time.Duration
+	Listen                          string
+	Profiling                       bool
+	LogLevel, LogFormat             string
+	// InstallCRDsByDefault means that InstallCRDs is a default and not the user's choice. Without the permission, it is then
 	// enough that the types are served.
-	InstallUnasked bool
+	InstallCRDsByDefault bool
 	// Clouds, if set, replaces the file CloudConfig.
 	Clouds *Clouds
-	// FindClouds, if set, returns the value of Clouds, however long that takes. Metrics and health are served
+	// ResolveClouds, if set, returns the value of Clouds, however long that takes. Metrics and health are served
 	// meanwhile: /readyz reports the error last passed to setReason, where nil means that there is nothing to do yet. An
-	// error of FindClouds ends the manager.
-	FindClouds func(ctx context.Context, setReason func(error)) (Clouds, error)
+	// error of ResolveClouds ends the manager.
+	ResolveClouds func(ctx context.Context, setReason func(error)) (Clouds, error)
 	// LeaseName, if set, is the Lease of the leader election. Use it if other managers in the namespace do other work.
 	LeaseName string
 	// SystemLocalStorage allows retirements to evict kube-system pods with an emptyDir, even if their NodeGroup does
 	// not.
 	SystemLocalStorage bool
-	// Given, if set, returns NodeGroups in addition to the API server's and the file's.
-	Given func() []v1alpha1.NodeGroup
+	// ExtraGroups, if set, returns NodeGroups in addition to the API server's and the file's.
+	ExtraGroups func() []v1alpha1.NodeGroup
 
 	parsedSelector labels.Selector
 }
@@ -97,25 +97,25 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.RetirementTTL, "retirement-ttl", 24*time.Hour, "how long a finished NodeRetirement is kept")
 	fs.DurationVar(&c.PollInterval, "poll-interval", 10*time.Second,
 		"polling period for nodes that are being retired, 100ms to 5m; changes in the API server are watched")
-	fs.DurationVar(&c.CloudPoll, "cloud-poll-interval", 5*time.Second,
+	fs.DurationVar(&c.CloudPollInterval, "cloud-poll-interval", 5*time.Second,
 		"polling period for instances that are being deleted, 100ms to 5m, unless the cloud requests another")
-	fs.DurationVar(&c.GroupPoll, "group-poll-interval", time.Minute,
+	fs.DurationVar(&c.GroupPollInterval, "group-poll-interval", time.Minute,
 		"polling period for NodeGroups in their clouds, 100ms to 5m")
 	fs.DurationVar(&c.ScaleUpDebounce, "scale-up-debounce", time.Second,
 		"how long to collect unschedulable pods before a scale-up, so that they are packed together, 10ms to 5m")
-	fs.DurationVar(&c.ScalePoll, "scale-poll-interval", 10*time.Second,
+	fs.DurationVar(&c.ScalePollInterval, "scale-poll-interval", 10*time.Second,
 		"polling period for provisioning instances and underutilized nodes, 100ms to 5m")
 	fs.IntVar(&c.MaxNodes, "max-nodes", 0,
 		"maximum number of nodes of the cluster, with provisioning instances and without the control plane; 0 is no limit")
 	fs.IntVar(&c.MaxUnreadyPercentage, "max-total-unready-percentage", 45,
 		"launch no instances while more than this percentage of the nodes is not Ready; 0 is no limit")
 	fs.IntVar(&c.OKUnreadyCount, "ok-total-unready-count", 3, "number of nodes that may be not Ready regardless of --max-total-unready-percentage")
-	fs.StringVar(&c.Strays, "orphans", CollectStrays, "what to do with orphaned instances (openstack) and orphaned Nodes (azure, openstack): report them, "+
+	fs.StringVar(&c.Orphans, "orphans", DeleteOrphans, "what to do with orphaned instances (openstack) and orphaned Nodes (azure, openstack): report them, "+
 		"or delete, which deletes or retires them after 15m unless there are too many instances")
 	renamed.Flag(fs, "strays", "orphans")
 	fs.DurationVar(&c.RetryInterval, "retry-interval", 10*time.Second,
 		"pause before a failed deletion is retried, 100ms to 5m; doubled each time up to 5m")
-	fs.DurationVar(&c.OrderSettle, "launch-settle-time", time.Minute,
+	fs.DurationVar(&c.LaunchSettleTime, "launch-settle-time", time.Minute,
 		"how long a launch without an answer may take to change the size of its cloud group, 100ms to 5m")
 	renamed.Flag(fs, "order-settle-time", "launch-settle-time")
 	fs.StringVar(&c.Listen, "listen", ":9819", "address of /metrics, /healthz and /readyz; empty disables it")
@@ -128,9 +128,9 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 func (c *Config) Validate() error {
 	var errs []error
 	for flag, d := range map[string]time.Duration{
-		"poll-interval": c.PollInterval, "cloud-poll-interval": c.CloudPoll, "retry-interval": c.RetryInterval,
-		"group-poll-interval": c.GroupPoll, "launch-settle-time": c.OrderSettle,
-		"scale-poll-interval": c.ScalePoll,
+		"poll-interval": c.PollInterval, "cloud-poll-interval": c.CloudPollInterval, "retry-interval": c.RetryInterval,
+		"group-poll-interval": c.GroupPollInterval, "launch-settle-time": c.LaunchSettleTime,
+		"scale-poll-interval": c.ScalePollInterval,
 	} {
 		if d < 100*time.Millisecond || d > 5*time.Minute {
 			errs = append(errs, fmt.Errorf("--%s: %s: want 100ms to 5m", flag, d))
@@ -151,11 +151,11 @@ func (c *Config) Validate() error {
 	if c.OKUnreadyCount < 0 {
 		errs = append(errs, fmt.Errorf("--ok-total-unready-count: %d: must not be negative", c.OKUnreadyCount))
 	}
-	if c.Strays == "collect" { // its name before the flag was renamed
-		c.Strays = CollectStrays
+	if c.Orphans == "collect" { // its name before the flag was renamed
+		c.Orphans = DeleteOrphans
 	}
-	if c.Strays != ReportStrays && c.Strays != CollectStrays {
-		errs = append(errs, fmt.Errorf("--orphans: %q: want %s or %s", c.Strays, ReportStrays, CollectStrays))
+	if c.Orphans != ReportOrphans && c.Orphans != DeleteOrphans {
+		errs = append(errs, fmt.Errorf("--orphans: %q: want %s or %s", c.Orphans, ReportOrphans, DeleteOrphans))
 	}
 	if c.RetirementTTL < 0 {
 		errs = append(errs, fmt.Errorf("--retirement-ttl: %s: must not be negative", c.RetirementTTL))
@@ -177,7 +177,7 @@ type Clouds struct {
 	Azure     *AzureCloud       `json:"azure,omitempty"`
 	OpenStack *openstack.Config `json:"openstack,omitempty"`
 	Cloudpool *cloudpool.Config `json:"cloudpool,omitempty"`
-	Programs
+	PluginClouds
 }
 
 // ReadClouds reads a file of --cloud-config. Without a path it returns no clouds.
@@ -242,8 +242,8 @@ func newProviders(
 	return providers, nil
 }
 
-// LoadAzure returns the Azure provider of a --cloud-config file.
-func LoadAzure(path string) (*azure.Provider, error) {
+// NewAzureProvider returns the Azure provider of a --cloud-config file.
+func NewAzureProvider(path string) (*azure.Provider, error) {
 	file, err := ReadClouds(path)
 	switch {
 	case err != nil:

@@ -42,7 +42,7 @@ func (m *groupMetrics) setFileInForce(value float64) {
 }
 
 // reportFileState records whether the file is valid, and logs a change once.
-func (g *Groups) reportFileState(err error) {
+func (g *GroupSource) reportFileState(err error) {
 	message, inForce := "", 1.0
 	if err != nil {
 		message, inForce = err.Error(), 0
@@ -62,7 +62,7 @@ func (g *Groups) reportFileState(err error) {
 
 // reportShadowed records the groups that another one of the same name replaces, and logs each change once. g.mu must be
 // locked.
-func (g *Groups) reportShadowed(by map[string]*v1alpha1.NodeGroup) {
+func (g *GroupSource) reportShadowed(by map[string]*v1alpha1.NodeGroup) {
 	for name, other := range by {
 		if !g.shadowed[name] {
 			g.Log.Warn("a NodeGroup of this process is ignored, because another one has the same name", "group", name, "inForce", g.describeOrigin(other))
@@ -82,7 +82,7 @@ func (g *Groups) reportShadowed(by map[string]*v1alpha1.NodeGroup) {
 }
 
 // describeOrigin returns where a valid group comes from, and whether this process handles it.
-func (g *Groups) describeOrigin(group *v1alpha1.NodeGroup) string {
+func (g *GroupSource) describeOrigin(group *v1alpha1.NodeGroup) string {
 	switch {
 	case group.UID == "":
 		return "that of --node-groups"

@@ -26,15 +26,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 )
 
-// Groups lists the NodeGroups of the API server and of a file. It is safe for concurrent use.
-type Groups struct {
+// GroupSource lists the NodeGroups of the API server and of a file. It is safe for concurrent use.
+type GroupSource struct {
 	// Reader reads NodeGroups, possibly from a cache.
 	Reader client.Reader
 	// File, if set, has further NodeGroups. A NodeGroup of the API server with the same name takes precedence.
 	File string
-	// Given, if set, returns further NodeGroups, with the precedence of the file's.
-	Given func() []v1alpha1.NodeGroup
-	Log   *slog.Logger
+	// ExtraGroups, if set, returns further NodeGroups, with the precedence of the file's.
+	ExtraGroups func() []v1alpha1.NodeGroup
+	Log         *slog.Logger
 	// Selector selects the groups that this process handles; nil is all. The others are listed too.
 	Selector labels.Selector
 	// Status, if set, returns the status of a group without an object.
@@ -50,16 +50,16 @@ type Groups struct {
 }
 
 // List returns all groups. If the file becomes unreadable or empty, its previous groups stay valid.
-func (g *Groups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
+func (g *GroupSource) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	var list v1alpha1.NodeGroupList
 	if err := g.Reader.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("NodeGroups: %w", err)
 	}
-	if g.File == "" && g.Given == nil {
+	if g.File == "" && g.ExtraGroups == nil {
 		return list.Items, nil
 	}
 	if g.File != "" {
-		g.reportFileState(g.Refresh())
+		g.reportFileState(g.ReloadFile())
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -69,8 +69,8 @@ func (g *Groups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 		known[list.Items[i].Name] = &list.Items[i]
 	}
 	more := slices.Clone(g.fileGroups)
-	if g.Given != nil {
-		more = append(more, g.Given()...)
+	if g.ExtraGroups != nil {
+		more = append(more, g.ExtraGroups()...)
 	}
 	shadowed := map[string]*v1alpha1.NodeGroup{}
 	for i := range more {
@@ -89,8 +89,8 @@ func (g *Groups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	return all, nil
 }
 
-// Refresh reads the file if it has changed. It rejects a file that no longer has any NodeGroup.
-func (g *Groups) Refresh() error {
+// ReloadFile reads the file if it has changed. It rejects a file that no longer has any NodeGroup.
+func (g *GroupSource) ReloadFile() error {
 	if g.File == "" {
 		return nil
 	}
@@ -186,7 +186,7 @@ func parseGroup(doc []byte) (*v1alpha1.NodeGroup, []error) {
 		err = yaml.UnmarshalStrict(doc, &groupFields{})
 	}
 	if err == nil {
-		err = nodegroup.FillIn(object)
+		err = nodegroup.ApplyDefaults(object)
 	}
 	if err != nil {
 		return nil, []error{err}
@@ -210,6 +210,6 @@ func checkGroup(g *v1alpha1.NodeGroup, object map[string]any) (errs []error) {
 	for _, err := range validation.ValidateObjectMeta(&g.ObjectMeta, false, validation.NameIsDNSSubdomain, field.NewPath("metadata")) {
 		errs = append(errs, err)
 	}
-	errs = append(errs, nodegroup.CheckSchema(object)...)
-	return append(errs, nodegroup.Check(g)...)
+	errs = append(errs, nodegroup.ValidateSchema(object)...)
+	return append(errs, nodegroup.Validate(g)...)
 }

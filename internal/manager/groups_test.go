@@ -62,7 +62,7 @@ func TestI10NodeGroupFileIsValidatedLikeAPIServer(t *testing.T) {
 }
 
 // newTestGroups returns the groups of an API server with some objects, of a file, and of the process itself.
-func newTestGroups(t *testing.T, file string, given func() []v1alpha1.NodeGroup, objects ...client.Object) (*Groups, *bytes.Buffer, *prometheus.Registry) {
+func newTestGroups(t *testing.T, file string, given func() []v1alpha1.NodeGroup, objects ...client.Object) (*GroupSource, *bytes.Buffer, *prometheus.Registry) {
 	t.Helper()
 	scheme, registry := runtime.NewScheme(), prometheus.NewRegistry()
 	metrics, err := newGroupMetrics(registry)
@@ -70,14 +70,14 @@ func newTestGroups(t *testing.T, file string, given func() []v1alpha1.NodeGroup,
 		t.Fatal(err)
 	}
 	log := &bytes.Buffer{}
-	return &Groups{
-		Reader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), File: file, Given: given,
+	return &GroupSource{
+		Reader: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), File: file, ExtraGroups: given,
 		Log: slog.New(slog.NewTextHandler(log, nil)), Selector: labels.SelectorFromSet(labels.Set{"mine": "yes"}), metrics: metrics,
 	}, log, registry
 }
 
 // listGroupNames lists the groups twice and returns their names.
-func listGroupNames(t *testing.T, g *Groups) string {
+func listGroupNames(t *testing.T, g *GroupSource) string {
 	t.Helper()
 	var names []string
 	for range 2 {

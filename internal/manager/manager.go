@@ -56,7 +56,7 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	log, err := observe.Logger(stderr, c.LogFormat, c.LogLevel)
+	log, err := observe.NewLogger(stderr, c.LogFormat, c.LogLevel)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	if err != nil {
 		return err
 	}
-	return RunIn(ctx, c, Process{Kube: kube, API: api, Metrics: metrics.Registry, Log: log})
+	return RunInProcess(ctx, c, Process{Kube: kube, API: api, Metrics: metrics.Registry, Log: log})
 }
 
 // Process is what a manager shares with its process. All fields are required.
@@ -85,14 +85,14 @@ type Process struct {
 	Log     *slog.Logger
 }
 
-// RunIn is Run without the setup of process-wide state. Any number of managers may run in one process, each with its
+// RunInProcess is Run without the setup of process-wide state. Any number of managers may run in one process, each with its
 // own Metrics. At most one of them may have a Config.Listen.
-func RunIn(ctx context.Context, c Config, in Process) error {
+func RunInProcess(ctx context.Context, c Config, in Process) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
 	log, ready := in.Log, newReadiness()
-	if err := (&Groups{File: c.NodeGroups, Log: log}).Refresh(); err != nil {
+	if err := (&GroupSource{File: c.NodeGroups, Log: log}).ReloadFile(); err != nil {
 		return err
 	}
 	all, err := newPartMetrics(in.Metrics)
@@ -236,7 +236,7 @@ func newLiveAPI(path, userAgent string) (*kubeapi.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return kube.Connect(userAgent)
+	return kube.NewClient(userAgent)
 }
 
 // newManager creates the caches, the leader election and the server. If configured, it first installs the types,
@@ -252,7 +252,7 @@ func newManager(ctx context.Context, c Config, in Process, ready *readiness) (ma
 		if err != nil {
 			return nil, err
 		}
-		if c.InstallUnasked {
+		if c.InstallCRDsByDefault {
 			err = installCRDsIfAllowed(ctx, installer, in.Log)
 		} else if err = installCRDs(ctx, installer, in.Log); err != nil {
 			err = fmt.Errorf("--install-crds: %w", err)

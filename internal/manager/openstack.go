@@ -20,7 +20,7 @@ type openStackSetup struct {
 	log  *slog.Logger
 
 	provider *openstack.Provider // nil without OpenStack
-	minter   *bootstrap.Minter
+	minter   *bootstrap.TokenIssuer
 }
 
 func (o *openStackSetup) newProvider(c openstack.Config) (cloud.Provider, error) {
@@ -49,7 +49,7 @@ func (o *openStackSetup) Start(ctx context.Context) error {
 	if err := o.provider.Check(ctx); err != nil && ctx.Err() == nil {
 		o.log.Error("OpenStack lacks something that the configuration names", "err", err)
 	}
-	if o.provider.Joins() {
+	if o.provider.UsesJoin() {
 		o.minter.Run(ctx)
 	}
 	return nil

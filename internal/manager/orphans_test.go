@@ -28,16 +28,16 @@ func TestI7OrphanedNodesNeedCloudWithProofOfAbsence(t *testing.T) {
 		if _, synced := p.(casSyncProvider); synced != (c.CASSync != nil) {
 			t.Fatalf("%s: it is %T", name, p)
 		}
-		if _, marks := p.(cloud.Marker); marks || orphans.New(p, orphans.Options{}) == nil {
+		if _, marks := p.(cloud.InstanceTagger); marks || orphans.New(p, orphans.Options{}) == nil {
 			t.Errorf("%s: its orphaned Nodes are not found, or it has marks: %t", name, marks)
 		}
 	}
 	for _, p := range []any{(*cloudpool.Provider)(nil), (*plugin.Provider)(nil), (*externalgrpc.Provider)(nil), (*openstack.Provider)(nil)} {
-		if _, is := p.(cloud.GoneProver); is {
+		if _, is := p.(cloud.DeletionVerifier); is {
 			t.Errorf("%T", p)
 		}
 	}
-	if _, is := any((*openstack.Provider)(nil)).(cloud.Marker); !is {
+	if _, is := any((*openstack.Provider)(nil)).(cloud.InstanceTagger); !is {
 		t.Error("openstack has no marks")
 	}
 }

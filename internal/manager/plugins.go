@@ -13,15 +13,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/externalgrpc"
 )
 
-// Programs are the clouds of --cloud-config that run as separate programs.
-type Programs struct {
+// PluginClouds are the clouds of --cloud-config that run as separate programs.
+type PluginClouds struct {
 	Plugins      *plugin.Config        `json:"plugins,omitempty"`
 	ExternalGRPC []externalgrpc.Config `json:"externalGRPC,omitempty"`
 }
 
 // addProviders starts the plugins and adds them and the external gRPC providers. After an error it stops what it has
 // started.
-func (c Programs) addProviders(providers map[string]cloud.Provider, log *slog.Logger) (err error) {
+func (c PluginClouds) addProviders(providers map[string]cloud.Provider, log *slog.Logger) (err error) {
 	added := map[string]cloud.Provider{}
 	defer func() {
 		if err != nil {

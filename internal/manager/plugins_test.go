@@ -20,7 +20,7 @@ import (
 type idlePlugin struct{ plugin.Provider }
 
 func init() {
-	faultyplugintest.Be(func() {
+	faultyplugintest.RunAsPlugin(func() {
 		plugin.Serve(func(c plugin.Config) (plugin.Provider, error) {
 			return idlePlugin{}, c.Decode(&struct{ Path string }{})
 		})

@@ -54,12 +54,12 @@ func (r *readiness) checkReady() error {
 // errCachesNotSynced is the reason after the API server was reached.
 var errCachesNotSynced = errors.New("the caches are not synced yet")
 
-// resolveClouds calls FindClouds, if set.
+// resolveClouds calls ResolveClouds, if set.
 func (c *Config) resolveClouds(ctx context.Context, ready *readiness) error {
-	if c.FindClouds == nil {
+	if c.ResolveClouds == nil {
 		return nil
 	}
-	found, err := c.FindClouds(ctx, ready.setReason)
+	found, err := c.ResolveClouds(ctx, ready.setReason)
 	if err != nil {
 		return err
 	}

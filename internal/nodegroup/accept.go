@@ -21,26 +21,26 @@ import (
 // Fault is what is wrong with a group in this cluster. Reason is a reason of the condition Accepted.
 type Fault struct{ Reason, Message string }
 
-// Claims say which group owns each node, and what is wrong with refused groups.
-type Claims struct {
-	Owner  map[string]string // node to group
-	Faults map[string]Fault  // group to its fault
+// Assignment say which group owns each node, and what is wrong with refused groups.
+type Assignment struct {
+	OwnerByNode  map[string]string // node to group
+	FaultByGroup map[string]Fault  // group to its fault
 }
 
-// Claim assigns each node to at most one group. Older groups come first, and groups of a file come before all, because
+// AssignNodes assigns each node to at most one group. Older groups come first, and groups of a file come before all, because
 // they have no age. A group that selects a node of an older group is refused, and the older group keeps its nodes. A
 // refused group owns nothing. The state of the cloud does not count, so that a cloud outage never moves a node to
 // another group.
-func Claim(groups []v1alpha1.NodeGroup, nodes []corev1.Node) Claims {
-	c := Claims{Owner: map[string]string{}, Faults: map[string]Fault{}}
+func AssignNodes(groups []v1alpha1.NodeGroup, nodes []corev1.Node) Assignment {
+	c := Assignment{OwnerByNode: map[string]string{}, FaultByGroup: map[string]Fault{}}
 	for _, g := range sortByAge(groups) {
-		if errs := Check(g); len(errs) > 0 {
-			c.Faults[g.Name] = Fault{v1alpha1.InvalidSpec, strings.ReplaceAll(errors.Join(errs...).Error(), "\n", "; ")}
+		if errs := Validate(g); len(errs) > 0 {
+			c.FaultByGroup[g.Name] = Fault{v1alpha1.InvalidSpec, strings.ReplaceAll(errors.Join(errs...).Error(), "\n", "; ")}
 			continue
 		}
 		selector, err := metav1.LabelSelectorAsSelector(&g.Spec.NodeSelector)
 		if err != nil {
-			c.Faults[g.Name] = Fault{v1alpha1.InvalidSpec, "spec.nodeSelector: " + err.Error()}
+			c.FaultByGroup[g.Name] = Fault{v1alpha1.InvalidSpec, "spec.nodeSelector: " + err.Error()}
 			continue
 		}
 		var own, controlPlane []string
@@ -51,24 +51,24 @@ func Claim(groups []v1alpha1.NodeGroup, nodes []corev1.Node) Claims {
 				continue
 			}
 			own = append(own, n.Name)
-			if fromcorev1.Node(n).ControlPlane != "" {
+			if fromcorev1.NodeFacts(n).ControlPlane != "" {
 				controlPlane = append(controlPlane, n.Name)
 			}
-			if owner := c.Owner[n.Name]; owner != "" {
+			if owner := c.OwnerByNode[n.Name]; owner != "" {
 				older[owner] = append(older[owner], n.Name)
 			}
 		}
 		switch {
 		case len(controlPlane) > 0:
-			c.Faults[g.Name] = Fault{
+			c.FaultByGroup[g.Name] = Fault{
 				v1alpha1.SelectsControlPlane,
 				"spec.nodeSelector: selects control-plane nodes, which belong to no group: " + formatNames(controlPlane),
 			}
 		case len(older) > 0:
-			c.Faults[g.Name] = newOverlapFault(older)
+			c.FaultByGroup[g.Name] = newOverlapFault(older)
 		default:
 			for _, name := range own {
-				c.Owner[name] = g.Name
+				c.OwnerByNode[name] = g.Name
 			}
 		}
 	}
@@ -123,7 +123,7 @@ type cloudReading struct {
 	group cloud.Group
 	err   error
 	// missing are the rights for the group that the credential lacks, if known.
-	missing cloud.GroupRights
+	missing cloud.GroupPermissions
 	// known means that the cloud has answered, with or without an error.
 	known bool
 	// isPostponed means that the cloud was not asked, because calls for its other groups hang.
@@ -200,8 +200,8 @@ func newReachableCondition(g *v1alpha1.NodeGroup, configured []string, reading c
 }
 
 // newAcceptedCondition returns the condition Accepted of a group, including faults.
-func newAcceptedCondition(g *v1alpha1.NodeGroup, claims Claims, configured []string, reading cloudReading) metav1.Condition {
-	if f, wrong := claims.Faults[g.Name]; wrong {
+func newAcceptedCondition(g *v1alpha1.NodeGroup, claims Assignment, configured []string, reading cloudReading) metav1.Condition {
+	if f, wrong := claims.FaultByGroup[g.Name]; wrong {
 		return metav1.Condition{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: f.Reason, Message: f.Message}
 	}
 	return acceptedByCloud(g, configured, reading, meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted))

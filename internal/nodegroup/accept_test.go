@@ -23,7 +23,7 @@ func TestI10RefusedGroupNamesTheReason(t *testing.T) {
 	}{
 		"nothing is wrong": {func(*v1alpha1.NodeGroup, *[]corev1.Node, *cloudReading) {}, v1alpha1.AcceptedReason, ""},
 		"minimum above maximum": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudReading) {
-			g.Spec.Minimum, g.Spec.Maximum = 3, &most
+			g.Spec.MinSize, g.Spec.MaxSize = 3, &most
 		}, v1alpha1.InvalidSpec, "spec.minSize: 3: want 0 to spec.maxSize, which is 1"},
 		"an invalid time zone": {func(g *v1alpha1.NodeGroup, _ *[]corev1.Node, _ *cloudReading) {
 			g.Spec.DisruptionBudgets = []v1alpha1.DisruptionBudget{{Schedule: "@daily", Duration: &metav1.Duration{Duration: time.Hour}, TimeZone: "Moon"}}
@@ -51,10 +51,10 @@ func TestI10RefusedGroupNamesTheReason(t *testing.T) {
 			reading.err = &cloud.RefusedError{Reason: cloud.NoRight, Err: errors.New("the credential lacks sets/read on /x")}
 		}, v1alpha1.CloudRefused, "NoRight): the credential lacks sets/read on /x"},
 		"a missing right to delete": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, reading *cloudReading) {
-			reading.missing.ToDelete = cloud.Rights{{Name: "sets/delete/action", Scope: "/x"}, {Name: "sets/read", Scope: "/x"}}
+			reading.missing.ToDelete = cloud.Permissions{{Name: "sets/delete/action", Scope: "/x"}, {Name: "sets/read", Scope: "/x"}}
 		}, v1alpha1.CloudRightsMissing, `spec.cloud.group: "ci": the credential lacks sets/delete/action on /x, sets/read on /x`},
 		"a missing right to grow": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, reading *cloudReading) {
-			reading.missing.ToGrow = cloud.Rights{{Name: "sets/write", Scope: "/x"}}
+			reading.missing.ToGrow = cloud.Permissions{{Name: "sets/write", Scope: "/x"}}
 		}, v1alpha1.AcceptedReason, "no instances can be launched: the credential lacks sets/write on /x"},
 		"a cloud that does not answer": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, reading *cloudReading) {
 			reading.err = errors.New("timeout")
@@ -63,7 +63,7 @@ func TestI10RefusedGroupNamesTheReason(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g, nodes, reading := newGroup("ci"), []corev1.Node{newNode("a", "ci")}, cloudReading{known: true}
 			tt.change(g, &nodes, &reading)
-			is := newAcceptedCondition(g, Claim([]v1alpha1.NodeGroup{*g}, nodes), []string{"sim"}, reading)
+			is := newAcceptedCondition(g, AssignNodes([]v1alpha1.NodeGroup{*g}, nodes), []string{"sim"}, reading)
 			if is.Reason != tt.reason || !strings.Contains(is.Message, tt.said) {
 				t.Errorf("%s: %s, want %s: %s", is.Reason, is.Message, tt.reason, tt.said)
 			}
@@ -83,11 +83,11 @@ func TestI10OlderOfTwoOverlappingGroupsKeepsItsNodes(t *testing.T) {
 	older, younger := newGroup("ci"), newGroup("all")
 	younger.CreationTimestamp = metav1.NewTime(noon.Add(time.Second))
 	younger.Spec.NodeSelector = metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: pool, Operator: metav1.LabelSelectorOpExists}}}
-	c := Claim([]v1alpha1.NodeGroup{*younger, *older}, []corev1.Node{newNode("a", "ci"), newNode("b", "ci"), newNode("c", "gpu")})
-	if f := c.Faults["all"]; f.Reason != v1alpha1.OverlapsGroup || !strings.Contains(f.Message, "NodeGroup ci, which is older: a, b") {
+	c := AssignNodes([]v1alpha1.NodeGroup{*younger, *older}, []corev1.Node{newNode("a", "ci"), newNode("b", "ci"), newNode("c", "gpu")})
+	if f := c.FaultByGroup["all"]; f.Reason != v1alpha1.OverlapsGroup || !strings.Contains(f.Message, "NodeGroup ci, which is older: a, b") {
 		t.Errorf("the younger: %+v", f)
 	}
-	if len(c.Faults) != 1 || c.Owner["a"] != "ci" || c.Owner["b"] != "ci" || c.Owner["c"] != "" {
+	if len(c.FaultByGroup) != 1 || c.OwnerByNode["a"] != "ci" || c.OwnerByNode["b"] != "ci" || c.OwnerByNode["c"] != "" {
 		t.Errorf("%+v", c)
 	}
 }
@@ -127,14 +127,14 @@ func TestI5NoNodeBelongsToTwoGroups(t *testing.T) {
 		for i, of := range rapid.SliceOfN(rapid.SampledFrom([]string{"x", "y", "z", ""}), 0, 6).Draw(t, "nodes") {
 			nodes = append(nodes, newNode(string(rune('a'+i)), of))
 		}
-		c := Claim(groups, nodes)
-		again := Claim(rapid.Permutation(groups).Draw(t, "shuffled"), nodes)
+		c := AssignNodes(groups, nodes)
+		again := AssignNodes(rapid.Permutation(groups).Draw(t, "shuffled"), nodes)
 		for _, n := range nodes {
-			owner := c.Owner[n.Name]
-			if owner != again.Owner[n.Name] {
-				t.Fatalf("node %s is of %q, or of %q", n.Name, owner, again.Owner[n.Name])
+			owner := c.OwnerByNode[n.Name]
+			if owner != again.OwnerByNode[n.Name] {
+				t.Fatalf("node %s is of %q, or of %q", n.Name, owner, again.OwnerByNode[n.Name])
 			}
-			if _, refused := c.Faults[owner]; refused {
+			if _, refused := c.FaultByGroup[owner]; refused {
 				t.Fatalf("node %s is of %s, which is refused", n.Name, owner)
 			}
 		}

@@ -22,15 +22,15 @@ type Cluster struct {
 	Groups      []v1alpha1.NodeGroup
 	Nodes       []corev1.Node
 	Retirements []v1alpha1.NodeRetirement
-	Claims      Claims
+	Assignment  Assignment
 	Now         time.Time
 
-	pods live.Pods
+	pods live.PodReader
 }
 
 // ReadCluster reads nodes and retirements, possibly from caches. It reads pods only for rules that need them. The
 // result must not be changed.
-func ReadCluster(ctx context.Context, reader client.Reader, pods live.Pods, groups []v1alpha1.NodeGroup) (*Cluster, error) {
+func ReadCluster(ctx context.Context, reader client.Reader, pods live.PodReader, groups []v1alpha1.NodeGroup) (*Cluster, error) {
 	c := &Cluster{Groups: groups, Now: time.Now(), pods: pods}
 	var nodes corev1.NodeList
 	if err := reader.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
@@ -41,24 +41,24 @@ func ReadCluster(ctx context.Context, reader client.Reader, pods live.Pods, grou
 		return nil, fmt.Errorf("NodeRetirements: %w", err)
 	}
 	c.Nodes, c.Retirements = nodes.Items, retirements.Items
-	c.Claims = Claim(groups, c.Nodes)
+	c.Assignment = AssignNodes(groups, c.Nodes)
 	return c, nil
 }
 
-// Quiet returns for how long this process has seen no pod that keeps the node; see [Node].
-type Quiet func(node string) time.Duration
+// QuietFunc returns for how long this process has seen no pod that keeps the node; see [Node].
+type QuietFunc func(node string) time.Duration
 
-// World returns the input of the decisions on one group, including its pods.
-func (c *Cluster) World(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted string, quiet Quiet) (World, error) {
-	w := World{Group: g, NotAccepted: notAccepted, Now: c.Now}
+// ReadGroup returns the input of the decisions on one group, including its pods.
+func (c *Cluster) ReadGroup(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted string, quiet QuietFunc) (GroupSnapshot, error) {
+	w := GroupSnapshot{Group: g, NotAccepted: notAccepted, Now: c.Now}
 	about := map[string][]v1alpha1.NodeRetirement{}
 	for i := range c.Retirements {
 		name := c.Retirements[i].Spec.NodeName
 		about[name] = append(about[name], c.Retirements[i])
 	}
 	for i := range c.Nodes {
-		if name := c.Nodes[i].Name; c.Claims.Owner[name] == g.Name {
-			w.Nodes = append(w.Nodes, Node{Object: &c.Nodes[i], Quiet: -1, Retirements: about[name]})
+		if name := c.Nodes[i].Name; c.Assignment.OwnerByNode[name] == g.Name {
+			w.Nodes = append(w.Nodes, Node{Object: &c.Nodes[i], QuietFor: -1, Retirements: about[name]})
 		}
 	}
 	if notAccepted != "" { // its rule may be invalid, and must not block other groups
@@ -74,9 +74,9 @@ func (c *Cluster) World(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted 
 	}
 	for i := range w.Nodes {
 		n := &w.Nodes[i]
-		n.Keepers = keepers[n.Object.Name]
+		n.KeepingPods = keepers[n.Object.Name]
 		if quiet != nil {
-			n.Quiet = quiet(n.Object.Name)
+			n.QuietFor = quiet(n.Object.Name)
 		}
 	}
 	if !rule.keepForPending || len(pending) == 0 {
@@ -84,14 +84,14 @@ func (c *Cluster) World(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted 
 	}
 	own, others := c.splitNodes(g)
 	s := pendingPodSearch{own: own, others: others, podsOn: func(node string) ([]*corev1.Pod, error) { return c.podsOn(ctx, node) }}
-	w.Waiting, err = s.findFirst(pending)
+	w.PendingPods, err = s.findFirst(pending)
 	return w, err
 }
 
 // splitNodes returns the nodes of a group, and all other nodes.
 func (c *Cluster) splitNodes(g *v1alpha1.NodeGroup) (own, others []corev1.Node) {
 	for i := range c.Nodes {
-		if c.Claims.Owner[c.Nodes[i].Name] == g.Name {
+		if c.Assignment.OwnerByNode[c.Nodes[i].Name] == g.Name {
 			own = append(own, c.Nodes[i])
 		} else {
 			others = append(others, c.Nodes[i])
@@ -101,14 +101,14 @@ func (c *Cluster) splitNodes(g *v1alpha1.NodeGroup) (own, others []corev1.Node) 
 }
 
 // findRulePods finds the pods that a rule selects: those on nodes, by node, and pending ones.
-func (c *Cluster) findRulePods(ctx context.Context, rule *idleRule) (keepers map[string]Keepers, pending []*corev1.Pod, err error) {
-	keepers = make(map[string]Keepers, len(c.Nodes))
+func (c *Cluster) findRulePods(ctx context.Context, rule *idleRule) (keepers map[string]KeepingPods, pending []*corev1.Pod, err error) {
+	keepers = make(map[string]KeepingPods, len(c.Nodes))
 	namespaces := rule.Namespaces
 	if len(namespaces) == 0 {
 		namespaces = []string{metav1.NamespaceAll}
 	}
 	for _, namespace := range namespaces {
-		pods, err := c.pods.Select(ctx, namespace, rule.Keeping)
+		pods, err := c.pods.ListSelected(ctx, namespace, rule.NodeKeepingPods)
 		if err != nil {
 			return nil, nil, fmt.Errorf("pods that keep nodes: %w", err)
 		}
@@ -130,18 +130,18 @@ func (c *Cluster) findRulePods(ctx context.Context, rule *idleRule) (keepers map
 
 // podsOn returns the pods that use resources on a node.
 func (c *Cluster) podsOn(ctx context.Context, node string) ([]*corev1.Pod, error) {
-	pods, err := c.pods.On(ctx, node)
+	pods, err := c.pods.ListOnNode(ctx, node)
 	if err != nil {
 		return nil, fmt.Errorf("pods on node %s: %w", node, err)
 	}
 	return pods, nil
 }
 
-// Forecast returns the decisions that a manager would make on a group, from its status and the cluster.
-func (c *Cluster) Forecast(ctx context.Context, g *v1alpha1.NodeGroup) ([]Decision, error) {
-	w, err := c.World(ctx, g, c.NotAccepted(g), nil)
+// PredictDecisions returns the decisions that a manager would make on a group, from its status and the cluster.
+func (c *Cluster) PredictDecisions(ctx context.Context, g *v1alpha1.NodeGroup) ([]Decision, error) {
+	w, err := c.ReadGroup(ctx, g, c.WhyNotAccepted(g), nil)
 	if err != nil {
 		return nil, err
 	}
-	return Decide(w)
+	return DecideIdle(w)
 }

@@ -38,7 +38,7 @@ import (
 
 // API reads from the API server without a cache. *kubeapi.Client implements it.
 type API interface {
-	ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error)
+	ListPodsOnNode(ctx context.Context, node string) ([]kubeapi.Pod, error)
 }
 
 // Groups lists the NodeGroups, including groups from a file, which have no UID.
@@ -50,7 +50,7 @@ type Groups interface {
 type Options struct {
 	// Client writes objects, and reads from caches. Pods reads from them too.
 	Client client.Client
-	Pods   live.Pods
+	Pods   live.PodReader
 	API    API
 	Groups Groups
 	// Clouds are the providers by name.
@@ -61,8 +61,8 @@ type Options struct {
 	// Selector restricts the controller to groups with these labels. Their NodeRetirements get the labels too. nil
 	// selects all groups. Other groups are read, so that their nodes are not assigned to another group.
 	Selector labels.Selector
-	// Every is the time between two reconciles of an idle group, and between two reads of its cloud. 0 means 1 minute.
-	Every time.Duration
+	// Interval is the time between two reconciles of an idle group, and between two reads of its cloud. 0 means 1 minute.
+	Interval time.Duration
 }
 
 const (
@@ -75,8 +75,8 @@ const (
 
 // Requesters of the retirements of idle and of underutilized nodes.
 const (
-	RequestedBy          = "slipway manager, idleByLabel"
-	UnderusedRequestedBy = "slipway manager, underused"
+	IdleRequester          = "slipway manager, idleByLabel"
+	UnderutilizedRequester = "slipway manager, underused"
 )
 
 // Controller reconciles NodeGroups. Reconcile is safe for concurrent use with different groups.
@@ -85,7 +85,7 @@ type Controller struct {
 	hasPodRule atomic.Bool // a group has or had a rule that needs Pods: Pod updates count from then on
 
 	mu            sync.Mutex
-	cloudSlots    *cloud.Slots
+	cloudSlots    *cloud.WorkerLimiter
 	cloudReadings map[v1alpha1.CloudGroup]recentReading
 	fileStatuses  map[string]v1alpha1.NodeGroupStatus // the status of groups of a file, which have no object
 	keptAt        map[string]time.Time                // when this process last saw a pod that keeps the node
@@ -99,20 +99,20 @@ type recentReading struct {
 }
 
 func New(o Options) *Controller {
-	if o.Every <= 0 {
-		o.Every = defaultInterval
+	if o.Interval <= 0 {
+		o.Interval = defaultInterval
 	}
 	if o.Selector == nil {
 		o.Selector = labels.Everything()
 	}
 	return &Controller{
-		options: o, cloudSlots: cloud.NewSlots(maxConcurrentGroups, o.Clouds), cloudReadings: map[v1alpha1.CloudGroup]recentReading{}, fileStatuses: map[string]v1alpha1.NodeGroupStatus{},
+		options: o, cloudSlots: cloud.NewWorkerLimiter(maxConcurrentGroups, o.Clouds), cloudReadings: map[v1alpha1.CloudGroup]recentReading{}, fileStatuses: map[string]v1alpha1.NodeGroupStatus{},
 		keptAt: map[string]time.Time{}, emittedKeys: map[string]map[string]string{}, writtenAt: map[string]time.Time{},
 	}
 }
 
-// Status returns the status of a group of a file, which has no object. It is empty before the first reconcile.
-func (c *Controller) Status(group string) v1alpha1.NodeGroupStatus {
+// FileGroupStatus returns the status of a group of a file, which has no object. It is empty before the first reconcile.
+func (c *Controller) FileGroupStatus(group string) v1alpha1.NodeGroupStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	status := c.fileStatuses[group]
@@ -195,21 +195,21 @@ func hasIdleRule(g *v1alpha1.NodeGroup) bool {
 func (c *Controller) reconcileGroup(ctx context.Context, cluster *Cluster, g *v1alpha1.NodeGroup) (reconcile.Result, error) {
 	configured := slices.Sorted(maps.Keys(c.options.Clouds))
 	reading := cloudReading{}
-	if _, wrong := cluster.Claims.Faults[g.Name]; !wrong {
+	if _, wrong := cluster.Assignment.FaultByGroup[g.Name]; !wrong {
 		reading = c.readCloud(ctx, g.Spec.Cloud)
 	}
-	is := newAcceptedCondition(g, cluster.Claims, configured, reading)
+	is := newAcceptedCondition(g, cluster.Assignment, configured, reading)
 	why := ""
 	if is.Status != metav1.ConditionTrue {
 		why = is.Message
 	}
-	world, err := cluster.World(ctx, g, why, c.quietFor)
+	world, err := cluster.ReadGroup(ctx, g, why, c.quietFor)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	world.CloudMinimum = reading.minSize(g)
+	world.CloudMinSize = reading.minSize(g)
 	c.recordKeepingPods(&world)
-	decisions, err := Decide(world)
+	decisions, err := DecideIdle(world)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("NodeGroup %s: %w", g.Name, err)
 	}
@@ -247,8 +247,8 @@ func (c *Controller) reconcileGroup(ctx context.Context, cluster *Cluster, g *v1
 }
 
 // nextReconcile returns when the group is reconciled again without an event.
-func (c *Controller) nextReconcile(w *World, decisions []Decision) time.Duration {
-	after := c.options.Every
+func (c *Controller) nextReconcile(w *GroupSnapshot, decisions []Decision) time.Duration {
+	after := c.options.Interval
 	for _, d := range decisions {
 		if d.Verdict == Waits {
 			after = min(after, d.MayLeaveAt.Sub(w.Now))
@@ -262,7 +262,7 @@ func (l cloudReading) minSize(g *v1alpha1.NodeGroup) int {
 	if l.known && l.err == nil {
 		return l.group.Min
 	}
-	return int(g.Status.CloudMinimum)
+	return int(g.Status.CloudMinSize)
 }
 
 // readCloud reads a group from its cloud. It returns the last answer if that is recent, or if calls for other groups
@@ -287,7 +287,7 @@ func (c *Controller) readCloud(ctx context.Context, where v1alpha1.CloudGroup) c
 	within, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
 	group, err := provider.Group(within, where.Group)
-	var missing cloud.GroupRights
+	var missing cloud.GroupPermissions
 	if err == nil {
 		missing = c.missingRights(within, provider, where.Group)
 	}
@@ -298,10 +298,10 @@ func (c *Controller) readCloud(ctx context.Context, where v1alpha1.CloudGroup) c
 	if err != nil {
 		group = recent.group // as it was last read (I7)
 	}
-	recent = recentReading{cloudReading{group: group, err: err, missing: missing, known: true}, time.Now().Add(c.options.Every)}
+	recent = recentReading{cloudReading{group: group, err: err, missing: missing, known: true}, time.Now().Add(c.options.Interval)}
 	var throttled *cloud.ThrottledError
-	if errors.As(err, &throttled) && throttled.After > c.options.Every {
-		recent.next = time.Now().Add(throttled.After)
+	if errors.As(err, &throttled) && throttled.RetryAfter > c.options.Interval {
+		recent.next = time.Now().Add(throttled.RetryAfter)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -313,15 +313,15 @@ func (c *Controller) readCloud(ctx context.Context, where v1alpha1.CloudGroup) c
 }
 
 // missingRights returns the rights for a group that the credential lacks. If that is unknown, it returns none (I7).
-func (c *Controller) missingRights(ctx context.Context, provider cloud.Provider, group string) cloud.GroupRights {
-	checker, can := provider.(cloud.RightsChecker)
+func (c *Controller) missingRights(ctx context.Context, provider cloud.Provider, group string) cloud.GroupPermissions {
+	checker, can := provider.(cloud.PermissionChecker)
 	if !can {
-		return cloud.GroupRights{}
+		return cloud.GroupPermissions{}
 	}
-	missing, err := checker.MissingForGroup(ctx, group)
+	missing, err := checker.MissingGroupPermissions(ctx, group)
 	if err != nil {
 		c.options.Log.Debug("cannot check the rights of the credential", "provider", provider.Name(), "group", group, "err", err)
-		return cloud.GroupRights{}
+		return cloud.GroupPermissions{}
 	}
 	return missing
 }
@@ -342,9 +342,9 @@ func (c *Controller) recordKeepingPod(node string) {
 	c.keptAt[node] = time.Now()
 }
 
-func (c *Controller) recordKeepingPods(w *World) {
+func (c *Controller) recordKeepingPods(w *GroupSnapshot) {
 	for i := range w.Nodes {
-		if n := &w.Nodes[i]; n.Keepers.Count > 0 {
+		if n := &w.Nodes[i]; n.KeepingPods.Count > 0 {
 			c.recordKeepingPod(n.Object.Name)
 		}
 	}
@@ -366,7 +366,7 @@ func (c *Controller) forgetGroup(group string) {
 }
 
 // setLastScaleTimes sets when the group last got and lost a node.
-func setLastScaleTimes(s *v1alpha1.NodeGroupStatus, w *World, retirements []v1alpha1.NodeRetirement) {
+func setLastScaleTimes(s *v1alpha1.NodeGroupStatus, w *GroupSnapshot, retirements []v1alpha1.NodeRetirement) {
 	if up := w.lastScaleUp(); !up.IsZero() {
 		s.LastScaleUp = &metav1.Time{Time: up}
 	}
@@ -417,7 +417,7 @@ func (c *Controller) writeStatus(ctx context.Context, g *v1alpha1.NodeGroup, sta
 
 // differOnlyInCounts reports whether two statuses differ only in node counts.
 func differOnlyInCounts(a, b v1alpha1.NodeGroupStatus) bool {
-	a.Nodes, a.Ready, a.Leaving, a.Unavailable = b.Nodes, b.Ready, b.Leaving, b.Unavailable
+	a.Nodes, a.Ready, a.Retiring, a.Unavailable = b.Nodes, b.Ready, b.Retiring, b.Unavailable
 	a.AllowedDisruptions, a.CloudSize = b.AllowedDisruptions, b.CloudSize
 	return equality.Semantic.DeepEqual(a, b)
 }
@@ -428,16 +428,16 @@ func (c *Controller) cleanUpUnowned(ctx context.Context, cluster *Cluster, group
 	var errs []error
 	for i := range cluster.Nodes {
 		n := &cluster.Nodes[i]
-		if owner := cluster.Claims.Owner[n.Name]; owner == "" && readMarkOwner(n) == c.markOwner(group) {
+		if owner := cluster.Assignment.OwnerByNode[n.Name]; owner == "" && readMarkOwner(n) == c.markOwner(group) {
 			errs = append(errs, c.writeMarks(ctx, n, group, Marks{}))
 		}
 	}
 	for i := range cluster.Retirements {
 		rt := &cluster.Retirements[i]
-		if rt.Spec.Group != group || rt.Spec.RequestedBy != RequestedBy || cluster.Claims.Owner[rt.Spec.NodeName] == group {
+		if rt.Spec.Group != group || rt.Spec.RequestedBy != IdleRequester || cluster.Assignment.OwnerByNode[rt.Spec.NodeName] == group {
 			continue
 		}
-		if !rt.Status.Phase.Finished() && isCancellable(rt) && !isAdmitted(rt) {
+		if !rt.Status.Phase.IsFinal() && isCancellable(rt) && !isAdmitted(rt) {
 			errs = append(errs, c.cancelRetirement(ctx, rt, "the NodeGroup "+group+" no longer owns the node"))
 		}
 	}
@@ -446,13 +446,13 @@ func (c *Controller) cleanUpUnowned(ctx context.Context, cluster *Cluster, group
 
 // cancelUnderutilized cancels the pending NodeRetirements of underutilized nodes if the group no longer has the rule.
 func (c *Controller) cancelUnderutilized(ctx context.Context, cluster *Cluster, g *v1alpha1.NodeGroup) error {
-	if g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underused != nil {
+	if g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underutilized != nil {
 		return nil
 	}
 	var errs []error
 	for i := range cluster.Retirements {
 		rt := &cluster.Retirements[i]
-		if rt.Spec.Group == g.Name && rt.Spec.RequestedBy == UnderusedRequestedBy && !rt.Status.Phase.Finished() && Rescuable(rt) {
+		if rt.Spec.Group == g.Name && rt.Spec.RequestedBy == UnderutilizedRequester && !rt.Status.Phase.IsFinal() && CanCancel(rt) {
 			errs = append(errs, c.cancelRetirement(ctx, rt, "the NodeGroup "+g.Name+" no longer has spec.scaleDown.underutilized"))
 		}
 	}
@@ -478,7 +478,7 @@ func (c *Controller) writeMarks(ctx context.Context, n *corev1.Node, group strin
 }
 
 // applyDecision writes the marks first, because they must survive a restart. Then it cancels or requests a retirement.
-func (c *Controller) applyDecision(ctx context.Context, w *World, d *Decision) error {
+func (c *Controller) applyDecision(ctx context.Context, w *GroupSnapshot, d *Decision) error {
 	n := d.node.Object
 	if w.NotAccepted == "" {
 		m := d.marks.withScaleDownDisabled(n, w.Group.Spec.ClusterAutoscalerScaleDownDisabled)
@@ -487,8 +487,8 @@ func (c *Controller) applyDecision(ctx context.Context, w *World, d *Decision) e
 		}
 	}
 	switch {
-	case d.CallOff != "":
-		return c.cancelRetirement(ctx, d.node.openRetirement(), Sentence(d.Reasons))
+	case d.CancelledRetirement != "":
+		return c.cancelRetirement(ctx, d.node.openRetirement(), JoinReasons(d.Reasons))
 	case d.Verdict == Leaves:
 		return c.requestRetirement(ctx, w, d)
 	}
@@ -508,12 +508,12 @@ func (c *Controller) cancelRetirement(ctx context.Context, rt *v1alpha1.NodeReti
 }
 
 // requestRetirement creates the NodeRetirement of a node, after it has read its pods without a cache.
-func (c *Controller) requestRetirement(ctx context.Context, w *World, d *Decision) error {
+func (c *Controller) requestRetirement(ctx context.Context, w *GroupSnapshot, d *Decision) error {
 	rule, err := newIdleRule(w.Group)
 	if err != nil {
 		return err
 	}
-	pods, err := c.options.API.ListPodsOn(ctx, d.Node)
+	pods, err := c.options.API.ListPodsOnNode(ctx, d.Node)
 	if err != nil {
 		return fmt.Errorf("pods on node %s: %w", d.Node, err)
 	}
@@ -566,16 +566,16 @@ func (r *idleRule) checkCurrentPods(pods []kubeapi.Pod) (found currentPods) {
 }
 
 // newRetirement returns the NodeRetirement of an idle node.
-func (c *Controller) newRetirement(w *World, d *Decision) *v1alpha1.NodeRetirement {
+func (c *Controller) newRetirement(w *GroupSnapshot, d *Decision) *v1alpha1.NodeRetirement {
 	n := d.node.Object
 	before := ""
 	if last := d.node.lastFailedRetirement(); last != nil {
 		before = string(last.UID)
 	}
 	return request.New(request.Request{
-		Name: request.Name(n.Name, "idle", n.UID, d.IdleSince.Unix(), before), Labels: w.Group.Labels,
+		Name: request.NewName(n.Name, "idle", n.UID, d.IdleSince.Unix(), before), Labels: w.Group.Labels,
 		Spec: v1alpha1.NodeRetirementSpec{
-			NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.Idle, RequestedBy: RequestedBy, Group: w.Group.Name,
+			NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.Idle, RequestedBy: IdleRequester, Group: w.Group.Name,
 		},
 	})
 }
@@ -587,7 +587,7 @@ func (c *Controller) deleteOldFailures(ctx context.Context, d *Decision) error {
 	var errs []error
 	for i := range d.node.Retirements {
 		rt := &d.node.Retirements[i]
-		if last == nil || rt.UID == last.UID || rt.Spec.RequestedBy != RequestedBy || !rt.Status.Phase.Finished() ||
+		if last == nil || rt.UID == last.UID || rt.Spec.RequestedBy != IdleRequester || !rt.Status.Phase.IsFinal() ||
 			rt.Status.Phase == v1alpha1.Succeeded || !rt.DeletionTimestamp.IsZero() {
 			continue
 		}

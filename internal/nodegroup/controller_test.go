@@ -62,7 +62,7 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	scheme := runtime.NewScheme()
 	must.NoError(t, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)))
 	base := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.NodeRetirement{}).
-		WithIndex(&corev1.Pod{}, live.NodeField, func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
+		WithIndex(&corev1.Pod{}, live.NodeNameField, func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
 		WithObjects(objects...).Build()
 	c := &fixture{t: t, live: map[string][]kubeapi.Pod{}}
 	note := func(verb string, o client.Object) { c.writes = append(c.writes, fmt.Sprintf("%s %T", verb, o)) }
@@ -91,8 +91,8 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	return c
 }
 
-// ListPodsOn returns the pods in the API server, without a cache.
-func (c *fixture) ListPodsOn(_ context.Context, node string) ([]kubeapi.Pod, error) {
+// ListPodsOnNode returns the pods in the API server, without a cache.
+func (c *fixture) ListPodsOnNode(_ context.Context, node string) ([]kubeapi.Pod, error) {
 	return c.live[node], nil
 }
 
@@ -111,7 +111,7 @@ func (c *fixture) newController() *Controller {
 	metrics, err := NewMetrics(prometheus.NewRegistry())
 	must.NoError(c.t, err)
 	return New(Options{
-		Client: c, Pods: live.ListedPods(c), API: c, Groups: clientGroups{c}, Clouds: map[string]cloud.Provider{"sim": &c.cloud},
+		Client: c, Pods: live.NewListingPodReader(c), API: c, Groups: clientGroups{c}, Clouds: map[string]cloud.Provider{"sim": &c.cloud},
 		Events: events.NewFakeRecorder(1000), Metrics: metrics, Log: slog.New(slog.DiscardHandler),
 	})
 }
@@ -211,12 +211,12 @@ func TestI5StatusKeepsTheCloudMinimumDuringAnOutage(t *testing.T) {
 		c.reconcile(c.newController(), "ci")
 		c.cloud.err = errors.New("no answer")
 		c.reconcile(c.newController(), "ci")
-		if s := c.getGroup("ci").Status; s.CloudMinimum != 1 || s.AllowedDisruptions != 0 {
+		if s := c.getGroup("ci").Status; s.CloudMinSize != 1 || s.AllowedDisruptions != 0 {
 			t.Errorf("%+v", s)
 		}
 		c.cloud.min, c.cloud.err = 0, nil
 		c.reconcile(c.newController(), "ci")
-		if s := c.getGroup("ci").Status; s.CloudMinimum != 0 || s.AllowedDisruptions != 1 {
+		if s := c.getGroup("ci").Status; s.CloudMinSize != 0 || s.AllowedDisruptions != 1 {
 			t.Errorf("the minimum is lowered: %+v", s)
 		}
 	})
@@ -228,7 +228,7 @@ func TestScaleUpAllowedNeedsScaleUp(t *testing.T) {
 			g := newGroup("ci")
 			g.Spec.ScaleUp = up
 			if up != nil {
-				g.Spec.Maximum = new(int32(9))
+				g.Spec.MaxSize = new(int32(9))
 			}
 			g.Status.Conditions = []metav1.Condition{{
 				Type: v1alpha1.GroupScaleUpAllowed, Status: metav1.ConditionFalse, Reason: v1alpha1.NodeNotSelected, Message: "no more instances are launched",
@@ -268,7 +268,7 @@ func TestI10UnreadableSelectorIsReportedOnItsGroup(t *testing.T) {
 }
 
 func TestTwoManagersUseOneRetirementName(t *testing.T) {
-	w := World{Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", time.Hour)}, Now: noon}
+	w := GroupSnapshot{Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", time.Hour)}, Now: noon}
 	d := mustDecide(t, w)["a"]
 	c := newFixture(t)
 	if a, b := c.newController().newRetirement(&w, &d), c.newController().newRetirement(&w, &d); a.Name != b.Name {
@@ -336,7 +336,7 @@ func TestNodeOfFormerlySelectedPodsIsUnused(t *testing.T) {
 		"placeholderPods": func(s *v1alpha1.NodeGroupSpec) { s.Drain.PlaceholderPods = &s.ScaleDown.IdleByLabel.PodSelector },
 	} {
 		for when, restarted := range map[string]bool{"live": false, "over a restart": true} {
-			t.Run(field+" "+when, virtual.Time(func(t *testing.T) {
+			t.Run(field+" "+when, virtual.InVirtualTime(func(t *testing.T) {
 				g := newGroup("ci")
 				g.Spec.ScaleDown.IdleByLabel.KeepUnused = true
 				c := newFixture(t, g, newCINode("a"), newCINode("b"), newKeepingPod("a-web", "a"), newKeepingPod("b-web", "b"))
@@ -404,7 +404,7 @@ func TestOnlyTheLastFailedRetirementIsKept(t *testing.T) {
 		for range 4 {
 			c.reconcile(m, "ci")
 			all := c.listRetirements()
-			last := slices.IndexFunc(all, func(rt v1alpha1.NodeRetirement) bool { return !rt.Status.Phase.Finished() })
+			last := slices.IndexFunc(all, func(rt v1alpha1.NodeRetirement) bool { return !rt.Status.Phase.IsFinal() })
 			if last < 0 {
 				t.Fatalf("nothing is asked for after %v", names)
 			}
@@ -505,7 +505,7 @@ func TestFileGroupKeepsItsConditionsInMemory(t *testing.T) {
 		c.file = []v1alpha1.NodeGroup{*g}
 		m := c.newController()
 		c.reconcile(m, "ci")
-		if is := meta.FindStatusCondition(m.Status("ci").Conditions, v1alpha1.GroupAccepted); is == nil || is.Status != metav1.ConditionTrue {
+		if is := meta.FindStatusCondition(m.FileGroupStatus("ci").Conditions, v1alpha1.GroupAccepted); is == nil || is.Status != metav1.ConditionTrue {
 			t.Errorf("%+v", is)
 		}
 		time.Sleep(11 * minute)

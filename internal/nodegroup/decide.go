@@ -14,30 +14,30 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/retirement"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// World is the input of the decisions on one group. It is a plain value: a decision calls no API.
-type World struct {
+// GroupSnapshot is the input of the decisions on one group. It is a plain value: a decision calls no API.
+type GroupSnapshot struct {
 	Group *v1alpha1.NodeGroup
-	// NotAccepted is why the group is not accepted. It is empty for an accepted group.
+	// WhyNotAccepted is why the group is not accepted. It is empty for an accepted group.
 	NotAccepted string
 	Nodes       []Node // the nodes that the group owns
-	// CloudMinimum is the cloud's own minimum, such as the minimum of an agent pool. Below it the cloud's autoscaler
+	// CloudMinSize is the cloud's own minimum, such as the minimum of an agent pool. Below it the cloud's autoscaler
 	// would create instances again. 0 means none.
-	CloudMinimum int
-	// Waiting are Pending pods that only this group could run.
-	Waiting []Waiting
-	Now     time.Time
+	CloudMinSize int
+	// PendingPods are Pending pods that only this group could run.
+	PendingPods []GroupOnlyPod
+	Now         time.Time
 }
 
 // Node is a node of a group.
 type Node struct {
 	Object *corev1.Node
-	// Keepers are the pods that keep it.
-	Keepers Keepers
-	// Quiet is for how long this process has seen no keeping pod on it. It is negative if it has never seen one.
-	Quiet time.Duration
+	// KeepingPods are the pods that keep it.
+	KeepingPods KeepingPods
+	// QuietFor is for how long this process has seen no keeping pod on it. It is negative if it has never seen one.
+	QuietFor time.Duration
 	// Retirements are the node's retirements, including finished ones.
 	Retirements []v1alpha1.NodeRetirement
 }
@@ -45,7 +45,7 @@ type Node struct {
 // openRetirement returns the node's unfinished retirement, or nil.
 func (n *Node) openRetirement() *v1alpha1.NodeRetirement {
 	for i := range n.Retirements {
-		if rt := &n.Retirements[i]; !rt.Status.Phase.Finished() && n.isAbout(rt) {
+		if rt := &n.Retirements[i]; !rt.Status.Phase.IsFinal() && n.isAbout(rt) {
 			return rt
 		}
 	}
@@ -78,13 +78,13 @@ func (n *Node) lastFailedRetirement() *v1alpha1.NodeRetirement {
 // isFailedRetirement reports whether a retirement of the node ended early. Cancelled ones do not count.
 func (n *Node) isFailedRetirement(rt *v1alpha1.NodeRetirement) bool {
 	failed := rt.Status.Phase == v1alpha1.Aborted || rt.Status.Phase == v1alpha1.Refused || rt.Status.Phase == v1alpha1.Failed
-	return failed && n.isAbout(rt) && rt.Status.Times.Finished != nil && retirement.EndedBy(rt) != retirement.CalledOff
+	return failed && n.isAbout(rt) && rt.Status.Times.Finished != nil && retirement.EarlyEndCode(rt) != retirement.CalledOff
 }
 
 // toBudgetNode returns the node as budgets count it.
-func (n *Node) toBudgetNode() budget.Node {
-	return budget.NodeOf(n.Object, slices.ContainsFunc(n.Retirements, func(rt v1alpha1.NodeRetirement) bool {
-		return n.isAbout(&rt) && retirement.Leaving(&rt)
+func (n *Node) toBudgetNode() disruptionbudget.Node {
+	return disruptionbudget.NewNode(n.Object, slices.ContainsFunc(n.Retirements, func(rt v1alpha1.NodeRetirement) bool {
+		return n.isAbout(&rt) && retirement.WillRemoveNode(&rt)
 	}))
 }
 
@@ -97,9 +97,9 @@ func isCancellable(rt *v1alpha1.NodeRetirement) bool {
 	return false
 }
 
-// Decide decides on each node of a group by the idle rule. It returns all reasons, not only the first. The result is
+// DecideIdle decides on each node of a group by the idle rule. It returns all reasons, not only the first. The result is
 // sorted by node name.
-func Decide(w World) ([]Decision, error) {
+func DecideIdle(w GroupSnapshot) ([]Decision, error) {
 	var rule *idleRule
 	if w.NotAccepted == "" {
 		var err error
@@ -120,9 +120,9 @@ func Decide(w World) ([]Decision, error) {
 }
 
 // checkNode applies the rules that depend on one node only. kind is the pod selector hash of the idle rule.
-func (w *World) checkNode(rule *idleRule, selectorHash string, n *Node) Decision {
+func (w *GroupSnapshot) checkNode(rule *idleRule, selectorHash string, n *Node) Decision {
 	d := Decision{Node: n.Object.Name, node: n, marks: readMarks(n.Object, w.Group.Name, selectorHash)}
-	d.marks.Named = isFromFile(w.Group)
+	d.marks.AlwaysNamed = isFromFile(w.Group)
 	add := func(code, format string, a ...any) {
 		d.Reasons = append(d.Reasons, Reason{code, fmt.Sprintf(format, a...)})
 	}
@@ -134,11 +134,11 @@ func (w *World) checkNode(rule *idleRule, selectorHash string, n *Node) Decision
 		d.marks.Since, d.marks.Used = time.Time{}, false
 		add(NoRule, "the NodeGroup %s has no rule that retires nodes", w.Group.Name)
 	default:
-		d.marks, found = rule.assessIdleness(d.marks, podObservation{hasKeepingPod: n.Keepers.Count > 0, quietFor: n.Quiet, now: w.Now})
+		d.marks, found = rule.assessIdleness(d.marks, podObservation{hasKeepingPod: n.KeepingPods.Count > 0, quietFor: n.QuietFor, now: w.Now})
 	}
 	switch found.Stage {
 	case Busy:
-		add(KeepingPod, "%s", n.Keepers)
+		add(KeepingPod, "%s", n.KeepingPods)
 	case Unused:
 		add(NeverUsed, "no pod that spec.scaleDown.idleByLabel selects has run on it yet")
 	case Cooling:
@@ -151,15 +151,15 @@ func (w *World) checkNode(rule *idleRule, selectorHash string, n *Node) Decision
 	return d
 }
 
-// Keepers are the pods that keep a node. There may be very many, so it counts them and names one.
-type Keepers struct {
+// KeepingPods are the pods that keep a node. There may be very many, so it counts them and names one.
+type KeepingPods struct {
 	// First is the first of them by namespace and name.
 	First types.NamespacedName
 	Count int
 }
 
 // add counts one more pod.
-func (k Keepers) add(p *corev1.Pod) Keepers {
+func (k KeepingPods) add(p *corev1.Pod) KeepingPods {
 	if k.Count == 0 || cmp.Or(strings.Compare(p.Namespace, k.First.Namespace), strings.Compare(p.Name, k.First.Name)) < 0 {
 		k.First = types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 	}
@@ -167,7 +167,7 @@ func (k Keepers) add(p *corev1.Pod) Keepers {
 	return k
 }
 
-func (k Keepers) String() string {
+func (k KeepingPods) String() string {
 	if k.Count == 1 {
 		return "pod " + k.First.String() + " keeps it"
 	}
@@ -175,26 +175,26 @@ func (k Keepers) String() string {
 }
 
 // blockingReasons returns the reasons why an idle node stays.
-func (w *World) blockingReasons(rule *idleRule, n *Node) (reasons []Reason) {
+func (w *GroupSnapshot) blockingReasons(rule *idleRule, n *Node) (reasons []Reason) {
 	add := func(code, format string, a ...any) {
 		reasons = append(reasons, Reason{code, fmt.Sprintf(format, a...)})
 	}
-	if others := budget.Others(n.Object); len(others) > 0 {
+	if others := disruptionbudget.FindRemovingTools(n.Object); len(others) > 0 {
 		add(BeingRemoved, "%s is removing it", formatNames(others))
 	} else if n.Object.DeletionTimestamp != nil {
 		add(BeingRemoved, "another client is deleting the Node")
 	}
-	if by := HeldBy(n.Object, w.Now); by != "" {
+	if by := FindKeepAnnotation(n.Object, w.Now); by != "" {
 		add(HeldNode, "the annotation %s keeps it", by)
 	}
-	if rule != nil && rule.keepForPending && len(w.Waiting) > 0 {
-		add(PendingPod, "pod %s is Pending and only this group could run it: %s", w.Waiting[0].Pod, w.Waiting[0].Why)
+	if rule != nil && rule.keepForPending && len(w.PendingPods) > 0 {
+		add(PendingPod, "pod %s is Pending and only this group could run it: %s", w.PendingPods[0].Pod, w.PendingPods[0].Why)
 	}
 	if until := w.scaleUpCooldownEnd(); w.Now.Before(until) {
 		add(AfterScaleUp, "the group got a node; no node is retired before %s", formatTime(until))
 	}
 	if failed := n.lastFailedRetirement(); failed != nil {
-		if until := w.AfterFailure(n); w.Now.Before(until) {
+		if until := w.FailureCooldownEnd(n); w.Now.Before(until) {
 			add(AfterFailure, "the NodeRetirement %s ended as %s (%s); the next is not before %s", failed.Name, failed.Status.Phase,
 				failed.Status.Message, formatTime(until))
 		}
@@ -202,28 +202,28 @@ func (w *World) blockingReasons(rule *idleRule, n *Node) (reasons []Reason) {
 	return reasons
 }
 
-// HeldBy returns the annotation that keeps a Node, or "".
-func HeldBy(n *corev1.Node, now time.Time) string {
-	return retirement.HeldBy(n.Annotations, n.CreationTimestamp.Time, now)
+// FindKeepAnnotation returns the annotation that keeps a Node, or "".
+func FindKeepAnnotation(n *corev1.Node, now time.Time) string {
+	return retirement.FindProtectingAnnotation(n.Annotations, n.CreationTimestamp.Time, now)
 }
 
 // lastScaleUp returns when the group last got a node, as far as its nodes and its status tell. It returns zero if
 // unknown.
-func (w *World) lastScaleUp() time.Time {
+func (w *GroupSnapshot) lastScaleUp() time.Time {
 	var last time.Time
 	for i := range w.Nodes {
 		made := w.Nodes[i].Object.CreationTimestamp.Time
-		if made.After(last) && !elapsed.Future(made, w.Now) { // the clock was set back since
+		if made.After(last) && !elapsed.IsFuture(made, w.Now) { // the clock was set back since
 			last = made
 		}
 	}
 	if s := w.Group.Status.LastScaleUp; s != nil && s.After(last) {
-		last = elapsed.Clamp(s.Time, w.Now)
+		last = elapsed.ClampToNow(s.Time, w.Now)
 	}
 	return last
 }
 
-func (w *World) scaleUpCooldownEnd() time.Time {
+func (w *GroupSnapshot) scaleUpCooldownEnd() time.Time {
 	d := w.Group.Spec.Cooldowns.AfterScaleUp
 	if d == nil || d.Duration <= 0 || w.lastScaleUp().IsZero() {
 		return time.Time{}
@@ -233,12 +233,12 @@ func (w *World) scaleUpCooldownEnd() time.Time {
 
 // enforceMinSize adds a reason to the nodes that the group needs for its minimum. Nodes with an open retirement are
 // retired first, then the longest idle nodes.
-func (w *World) enforceMinSize(decisions []Decision) {
+func (w *GroupSnapshot) enforceMinSize(decisions []Decision) {
 	stay := 0
 	var candidates []*Decision
 	for i := range decisions {
 		d := &decisions[i]
-		if d.node.toBudgetNode().Leaving {
+		if d.node.toBudgetNode().BeingRemoved {
 			continue
 		}
 		stay++
@@ -248,9 +248,9 @@ func (w *World) enforceMinSize(decisions []Decision) {
 	}
 	slices.SortFunc(candidates, compareByIdleTime)
 	for _, d := range candidates {
-		if stay <= int(w.Least()) {
+		if stay <= int(w.MinSize()) {
 			d.Reasons = append(d.Reasons, Reason{Minimum, fmt.Sprintf("%s minimum is %d, and no more nodes stay",
-				w.describeMinSizeSource(), w.Least())})
+				w.describeMinSizeSource(), w.MinSize())})
 			continue
 		}
 		stay--
@@ -277,11 +277,11 @@ func sortForExecution(decisions []Decision) []*Decision {
 	return all
 }
 
-// Least returns how many nodes must stay: the minimum of the group or of its cloud, the greater one.
-func (w *World) Least() int32 { return max(w.Group.Spec.Minimum, int32(w.CloudMinimum)) }
+// MinSize returns how many nodes must stay: the minimum of the group or of its cloud, the greater one.
+func (w *GroupSnapshot) MinSize() int32 { return max(w.Group.Spec.MinSize, int32(w.CloudMinSize)) }
 
-func (w *World) describeMinSizeSource() string {
-	if w.Least() > w.Group.Spec.Minimum {
+func (w *GroupSnapshot) describeMinSizeSource() string {
+	if w.MinSize() > w.Group.Spec.MinSize {
 		return "the cloud's own"
 	}
 	return "the group's"
@@ -299,8 +299,8 @@ func compareBools(a, b bool) int {
 
 // needsNodes reports whether an unschedulable pod needs the same kind of node as the group retires. Other
 // pending pods may still be bound to a remaining node.
-func (w *World) needsNodes(rule *idleRule) bool {
-	return rule != nil && rule.keepForPending && slices.ContainsFunc(w.Waiting, func(p Waiting) bool { return p.Unschedulable })
+func (w *GroupSnapshot) needsNodes(rule *idleRule) bool {
+	return rule != nil && rule.keepForPending && slices.ContainsFunc(w.PendingPods, func(p GroupOnlyPod) bool { return p.Unschedulable })
 }
 
 // setVerdict sets the verdict from the reasons, and whether an open retirement is cancelled. A retirement that is not
@@ -309,7 +309,7 @@ func (w *World) needsNodes(rule *idleRule) bool {
 func (d *Decision) setVerdict(lacksNode bool, now time.Time) {
 	rt := d.node.openRetirement()
 	free := len(d.Reasons) == 0
-	kept := d.node.Keepers.Count > 0
+	kept := d.node.KeepingPods.Count > 0
 	switch {
 	case free:
 		d.Verdict = Leaves
@@ -325,7 +325,7 @@ func (d *Decision) setVerdict(lacksNode bool, now time.Time) {
 		return
 	}
 	if isIdleRetirement(rt) && isCancellable(rt) && !free && (kept || lacksNode || !isAdmitted(rt)) {
-		d.CallOff = rt.Name
+		d.CancelledRetirement = rt.Name
 		if isAdmitted(rt) && !d.marks.Since.IsZero() {
 			d.marks.Since = roundUpToSecond(now)
 		}
@@ -345,7 +345,7 @@ func retirementPhase(rt *v1alpha1.NodeRetirement) v1alpha1.Phase {
 
 // isIdleRetirement reports whether the idle rule requested a retirement. Only then may the rule cancel it.
 func isIdleRetirement(rt *v1alpha1.NodeRetirement) bool {
-	return rt.Spec.Reason == v1alpha1.Idle && rt.Spec.RequestedBy == RequestedBy
+	return rt.Spec.Reason == v1alpha1.Idle && rt.Spec.RequestedBy == IdleRequester
 }
 
 func isAdmitted(rt *v1alpha1.NodeRetirement) bool {
@@ -353,29 +353,29 @@ func isAdmitted(rt *v1alpha1.NodeRetirement) bool {
 }
 
 // toStatus returns the status of the group, without conditions. Known times stay.
-func (w *World) toStatus(reading cloudReading) v1alpha1.NodeGroupStatus {
+func (w *GroupSnapshot) toStatus(reading cloudReading) v1alpha1.NodeGroupStatus {
 	s := *w.Group.Status.DeepCopy()
 	s.ObservedGeneration = w.Group.Generation
-	s.Nodes, s.Ready, s.Leaving, s.Unavailable = int32(len(w.Nodes)), 0, 0, 0
-	var counted []budget.Node
+	s.Nodes, s.Ready, s.Retiring, s.Unavailable = int32(len(w.Nodes)), 0, 0, 0
+	var counted []disruptionbudget.Node
 	for i := range w.Nodes {
 		n := &w.Nodes[i]
 		c := n.toBudgetNode()
 		counted = append(counted, c)
-		if c.Leaving {
-			s.Leaving++
+		if c.BeingRemoved {
+			s.Retiring++
 		}
-		if c.Unavailable != "" {
+		if c.UnavailableReason != "" {
 			s.Unavailable++
 		}
-		if budget.Ready(n.Object) && !n.Object.Spec.Unschedulable {
+		if disruptionbudget.IsReady(n.Object) && !n.Object.Spec.Unschedulable {
 			s.Ready++
 		}
 	}
-	s.CloudMinimum = int32(w.CloudMinimum)
+	s.CloudMinSize = int32(w.CloudMinSize)
 	spec := w.Group.Spec
-	spec.Minimum = w.Least()
-	s.AllowedDisruptions = int32(budget.Room(&spec, counted, v1alpha1.Requested, w.Now))
+	spec.MinSize = w.MinSize()
+	s.AllowedDisruptions = int32(disruptionbudget.CountRemainingDisruptions(&spec, counted, v1alpha1.Requested, w.Now))
 	if w.NotAccepted != "" {
 		s.AllowedDisruptions = 0
 	}

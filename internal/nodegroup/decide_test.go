@@ -61,11 +61,11 @@ func newIdleNode(name string, of string, ago time.Duration) Node {
 	n.Annotations = map[string]string{
 		annotationGroup: of, annotationUsed: annotationTrue, annotationSince: noon.Add(-ago).Format(time.RFC3339), annotationSelectorHash: ciKind,
 	}
-	return Node{Object: &n, Quiet: -1}
+	return Node{Object: &n, QuietFor: -1}
 }
 
-func mustDecide(t must.T, w World) map[string]Decision {
-	all, err := Decide(w)
+func mustDecide(t must.T, w GroupSnapshot) map[string]Decision {
+	all, err := DecideIdle(w)
 	must.NoError(t, err)
 	by := map[string]Decision{}
 	for _, d := range all {
@@ -78,7 +78,7 @@ func newFailedRetirement(node string, phase v1alpha1.Phase, ago time.Duration) v
 	over := metav1.NewTime(noon.Add(-ago))
 	return v1alpha1.NodeRetirement{
 		ObjectMeta: metav1.ObjectMeta{Name: node + "-idle", UID: types.UID("failed-" + node)},
-		Spec:       v1alpha1.NodeRetirementSpec{NodeName: node, Reason: v1alpha1.Idle, RequestedBy: RequestedBy},
+		Spec:       v1alpha1.NodeRetirementSpec{NodeName: node, Reason: v1alpha1.Idle, RequestedBy: IdleRequester},
 		Status:     v1alpha1.NodeRetirementStatus{Phase: phase, Times: v1alpha1.PhaseTimes{Finished: &over}, Message: "no"},
 	}
 }
@@ -86,7 +86,7 @@ func newFailedRetirement(node string, phase v1alpha1.Phase, ago time.Duration) v
 func newOpenRetirement(node string, phase v1alpha1.Phase, in bool) v1alpha1.NodeRetirement {
 	rt := v1alpha1.NodeRetirement{
 		ObjectMeta: metav1.ObjectMeta{Name: node + "-idle", UID: types.UID("open-" + node)},
-		Spec:       v1alpha1.NodeRetirementSpec{NodeName: node, Reason: v1alpha1.Idle, RequestedBy: RequestedBy},
+		Spec:       v1alpha1.NodeRetirementSpec{NodeName: node, Reason: v1alpha1.Idle, RequestedBy: IdleRequester},
 		Status:     v1alpha1.NodeRetirementStatus{Phase: phase},
 	}
 	if in {
@@ -97,103 +97,103 @@ func newOpenRetirement(node string, phase v1alpha1.Phase, in bool) v1alpha1.Node
 
 func TestIdleNodeVerdicts(t *testing.T) {
 	for name, tt := range map[string]struct {
-		change    func(*World, *Node)
+		change    func(*GroupSnapshot, *Node)
 		verdict   Verdict
 		rules     []string
 		cancelled bool
 	}{
 		"leaves":                                {nil, Leaves, []string{LongEnough}, false},
-		"stays for a Pending pod":               {func(w *World, _ *Node) { w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}} }, Refused, []string{PendingPod}, false},
-		"stays in a group that is not accepted": {func(w *World, _ *Node) { w.NotAccepted = "no" }, Stays, []string{NotAccepted}, false},
-		"stays when the group just got a node": {func(w *World, _ *Node) {
+		"stays for a Pending pod":               {func(w *GroupSnapshot, _ *Node) { w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Why: "why"}} }, Refused, []string{PendingPod}, false},
+		"stays in a group that is not accepted": {func(w *GroupSnapshot, _ *Node) { w.NotAccepted = "no" }, Stays, []string{NotAccepted}, false},
+		"stays when the group just got a node": {func(w *GroupSnapshot, _ *Node) {
 			w.Group.Spec.Cooldowns.AfterScaleUp = &metav1.Duration{Duration: time.Hour}
 			w.Group.Status.LastScaleUp = &metav1.Time{Time: noon.Add(-minute)}
 		}, Refused, []string{AfterScaleUp}, false},
-		"leaves after that cooldown": {func(w *World, _ *Node) {
+		"leaves after that cooldown": {func(w *GroupSnapshot, _ *Node) {
 			w.Group.Spec.Cooldowns.AfterScaleUp = &metav1.Duration{Duration: minute}
 			w.Group.Status.LastScaleUp = &metav1.Time{Time: noon.Add(-minute)}
 		}, Leaves, []string{LongEnough}, false},
-		"stays when its retirement was just refused": {func(_ *World, n *Node) {
+		"stays when its retirement was just refused": {func(_ *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newFailedRetirement("a", v1alpha1.Refused, 4*minute)}
 		}, Refused, []string{AfterFailure}, false},
-		"leaves after the failure cooldown": {func(_ *World, n *Node) {
+		"leaves after the failure cooldown": {func(_ *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newFailedRetirement("a", v1alpha1.Refused, 5*minute)}
 		}, Leaves, []string{LongEnough}, false},
-		"leaves after a cancelled retirement": {func(_ *World, n *Node) {
+		"leaves after a cancelled retirement": {func(_ *GroupSnapshot, n *Node) {
 			rt := newFailedRetirement("a", v1alpha1.Refused, minute)
 			rt.Status.Reasons = []v1alpha1.RetirementReason{{Code: retirement.CalledOff}}
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
 		}, Leaves, []string{LongEnough}, false},
-		"leaves after a failure of an earlier Node": {func(_ *World, n *Node) {
+		"leaves after a failure of an earlier Node": {func(_ *GroupSnapshot, n *Node) {
 			rt := newFailedRetirement("a", v1alpha1.Aborted, minute)
 			rt.Spec.NodeUID = "another"
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
 		}, Leaves, []string{LongEnough}, false},
-		"I6: stays when another tool removes it": {func(_ *World, n *Node) {
+		"I6: stays when another tool removes it": {func(_ *GroupSnapshot, n *Node) {
 			n.Object.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule}}
 		}, Refused, []string{BeingRemoved}, false},
-		"stays with a keep annotation": {func(_ *World, n *Node) { n.Object.Annotations["karpenter.sh/do-not-disrupt"] = annotationTrue }, Refused, []string{HeldNode}, false},
-		"stays when another keeps cluster-autoscaler off": {func(_ *World, n *Node) {
+		"stays with a keep annotation": {func(_ *GroupSnapshot, n *Node) { n.Object.Annotations["karpenter.sh/do-not-disrupt"] = annotationTrue }, Refused, []string{HeldNode}, false},
+		"stays when another keeps cluster-autoscaler off": {func(_ *GroupSnapshot, n *Node) {
 			n.Object.Annotations[drainability.ScaleDownDisabled] = annotationTrue
 		}, Refused, []string{HeldNode}, false},
-		"leaves when Slipway keeps cluster-autoscaler off": {func(_ *World, n *Node) {
-			n.Object.Annotations[drainability.ScaleDownDisabled], n.Object.Annotations[drainability.HoldsOff] = annotationTrue, annotationTrue
+		"leaves when Slipway keeps cluster-autoscaler off": {func(_ *GroupSnapshot, n *Node) {
+			n.Object.Annotations[drainability.ScaleDownDisabled], n.Object.Annotations[drainability.ScaleDownDisabledBySlipway] = annotationTrue, annotationTrue
 		}, Leaves, []string{LongEnough}, false},
-		"I5: stays at the minimum":         {func(w *World, _ *Node) { w.Group.Spec.Minimum = 1 }, Refused, []string{Minimum}, false},
-		"I5: stays at the cloud's minimum": {func(w *World, _ *Node) { w.CloudMinimum = 1 }, Refused, []string{Minimum}, false},
-		"stays for several reasons": {func(w *World, n *Node) {
-			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}}
+		"I5: stays at the minimum":         {func(w *GroupSnapshot, _ *Node) { w.Group.Spec.MinSize = 1 }, Refused, []string{Minimum}, false},
+		"I5: stays at the cloud's minimum": {func(w *GroupSnapshot, _ *Node) { w.CloudMinSize = 1 }, Refused, []string{Minimum}, false},
+		"stays for several reasons": {func(w *GroupSnapshot, n *Node) {
+			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Why: "why"}}
 			n.Retirements = []v1alpha1.NodeRetirement{newFailedRetirement("a", v1alpha1.Refused, minute)}
 		}, Refused, []string{PendingPod, AfterFailure}, false},
-		"is not retired twice": {func(_ *World, n *Node) {
+		"is not retired twice": {func(_ *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
 		}, Retires, []string{UnderWay}, false},
-		"pending retirement is cancelled when the node stays": {func(w *World, n *Node) {
+		"pending retirement is cancelled when the node stays": {func(w *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Pending, false)}
-			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}}
+			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Why: "why"}}
 		}, Refused, []string{PendingPod}, true},
-		"drain continues for a pod that may still fit": {func(w *World, n *Node) {
+		"drain continues for a pod that may still fit": {func(w *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
-			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}}
+			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Why: "why"}}
 		}, Retires, []string{UnderWay, PendingPod}, false},
-		"drain is cancelled by an unschedulable pod": {func(w *World, n *Node) {
+		"drain is cancelled by an unschedulable pod": {func(w *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
-			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why", Unschedulable: true}}
+			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Why: "why", Unschedulable: true}}
 		}, Refused, []string{PendingPod}, true},
-		"drain continues without keepForPending": {func(w *World, n *Node) {
+		"drain continues without keepForPending": {func(w *GroupSnapshot, n *Node) {
 			no := false
 			w.Group.Spec.ScaleDown.IdleByLabel.KeepForPending = &no
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
-			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why", Unschedulable: true}}
+			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Why: "why", Unschedulable: true}}
 		}, Retires, []string{UnderWay}, false},
-		"pending pod cannot cancel after Node deletion": {func(w *World, n *Node) {
+		"pending pod cannot cancel after Node deletion": {func(w *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Drained, true)}
-			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why", Unschedulable: true}}
+			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Why: "why", Unschedulable: true}}
 		}, Retires, []string{UnderWay, PendingPod}, false},
-		"drain is cancelled by a pod on the node": {func(_ *World, n *Node) {
+		"drain is cancelled by a pod on the node": {func(_ *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
-			n.Keepers = Keepers{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
+			n.KeepingPods = KeepingPods{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
 		}, Stays, []string{KeepingPod}, true},
-		"cannot be cancelled after Node deletion": {func(_ *World, n *Node) {
+		"cannot be cancelled after Node deletion": {func(_ *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Drained, true)}
-			n.Keepers = Keepers{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
+			n.KeepingPods = KeepingPods{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
 		}, Retires, []string{UnderWay, KeepingPod}, false},
-		"another requester's idle retirement is not cancelled": {func(w *World, n *Node) {
+		"another requester's idle retirement is not cancelled": {func(w *GroupSnapshot, n *Node) {
 			rt := newOpenRetirement("a", v1alpha1.Pending, false)
 			rt.Spec.RequestedBy = "somebody@example.com"
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
-			w.Waiting = []Waiting{{Pod: "ci/x", Why: "why"}}
-			n.Keepers = Keepers{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
+			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Why: "why"}}
+			n.KeepingPods = KeepingPods{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
 		}, Retires, []string{UnderWay, KeepingPod, PendingPod}, false},
-		"another requester's retirement is not cancelled": {func(_ *World, n *Node) {
+		"another requester's retirement is not cancelled": {func(_ *GroupSnapshot, n *Node) {
 			rt := newOpenRetirement("a", v1alpha1.Draining, true)
 			rt.Spec.Reason = v1alpha1.Requested
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
-			n.Keepers = Keepers{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
+			n.KeepingPods = KeepingPods{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
 		}, Retires, []string{UnderWay, KeepingPod}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := World{Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", 10*minute)}, Now: noon}
+			w := GroupSnapshot{Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", 10*minute)}, Now: noon}
 			if tt.change != nil {
 				tt.change(&w, &w.Nodes[0])
 			}
@@ -202,8 +202,8 @@ func TestIdleNodeVerdicts(t *testing.T) {
 			for _, r := range d.Reasons {
 				rules = append(rules, r.Rule)
 			}
-			if d.Verdict != tt.verdict || !slices.Equal(rules, tt.rules) || (d.CallOff != "") != tt.cancelled {
-				t.Errorf("%s (%s), cancel %q; want %s %v, cancel %t", d.Verdict, Sentence(d.Reasons), d.CallOff, tt.verdict,
+			if d.Verdict != tt.verdict || !slices.Equal(rules, tt.rules) || (d.CancelledRetirement != "") != tt.cancelled {
+				t.Errorf("%s (%s), cancel %q; want %s %v, cancel %t", d.Verdict, JoinReasons(d.Reasons), d.CancelledRetirement, tt.verdict,
 					tt.rules, tt.cancelled)
 			}
 		})
@@ -211,14 +211,14 @@ func TestIdleNodeVerdicts(t *testing.T) {
 }
 
 func TestLongestIdleNodesRetireDownToMinSize(t *testing.T) {
-	w := World{Group: newGroup("ci"), Now: noon, Nodes: []Node{
+	w := GroupSnapshot{Group: newGroup("ci"), Now: noon, Nodes: []Node{
 		newIdleNode("a", "ci", 20*minute), newIdleNode("b", "ci", 40*minute), newIdleNode("c", "ci", 30*minute), newIdleNode("d", "ci", 5*minute),
 	}}
-	w.Group.Spec.Minimum = 2
+	w.Group.Spec.MinSize = 2
 	got := mustDecide(t, w)
 	for name, want := range map[string]Verdict{"a": Refused, "b": Leaves, "c": Leaves, "d": Waits} {
 		if got[name].Verdict != want {
-			t.Errorf("%s: %s (%s), want %s", name, got[name].Verdict, Sentence(got[name].Reasons), want)
+			t.Errorf("%s: %s (%s), want %s", name, got[name].Verdict, JoinReasons(got[name].Reasons), want)
 		}
 	}
 }
@@ -226,14 +226,14 @@ func TestLongestIdleNodesRetireDownToMinSize(t *testing.T) {
 // TestI5MinSizeStaysHoweverManyAreIdle draws random groups of nodes in all states.
 func TestI5MinSizeStaysHoweverManyAreIdle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := World{Group: newGroup("ci"), Now: noon}
-		w.Group.Spec.Minimum = int32(rapid.IntRange(0, 6).Draw(t, "minimum"))
+		w := GroupSnapshot{Group: newGroup("ci"), Now: noon}
+		w.Group.Spec.MinSize = int32(rapid.IntRange(0, 6).Draw(t, "minimum"))
 		for i := range rapid.IntRange(0, 8).Draw(t, "nodes") {
 			name := fmt.Sprint("n", i)
 			n := newIdleNode(name, "ci", time.Duration(rapid.IntRange(0, 20).Draw(t, "idle for, min"))*minute)
 			switch rapid.IntRange(0, 5).Draw(t, "how it is") {
 			case 0:
-				n.Keepers = Keepers{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
+				n.KeepingPods = KeepingPods{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
 			case 1:
 				n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement(name, v1alpha1.Draining, true)}
 			case 2:
@@ -245,7 +245,7 @@ func TestI5MinSizeStaysHoweverManyAreIdle(t *testing.T) {
 		}
 		stay, leave := 0, 0
 		for _, d := range mustDecide(t, w) {
-			going := d.node.toBudgetNode().Leaving
+			going := d.node.toBudgetNode().BeingRemoved
 			waiting := d.Verdict == Retires && !going
 			switch {
 			case going:
@@ -257,19 +257,19 @@ func TestI5MinSizeStaysHoweverManyAreIdle(t *testing.T) {
 			if len(d.Reasons) == 0 {
 				t.Fatalf("%s: %s without a reason", d.Node, d.Verdict)
 			}
-			if d.Verdict == Leaves && d.node.Keepers.Count > 0 {
-				t.Fatalf("%s leaves with %v on it", d.Node, d.node.Keepers)
+			if d.Verdict == Leaves && d.node.KeepingPods.Count > 0 {
+				t.Fatalf("%s leaves with %v on it", d.Node, d.node.KeepingPods)
 			}
 		}
-		if leave > 0 && stay < int(w.Group.Spec.Minimum) {
-			t.Fatalf("%d leave, %d stay, and the minimum is %d", leave, stay, w.Group.Spec.Minimum)
+		if leave > 0 && stay < int(w.Group.Spec.MinSize) {
+			t.Fatalf("%d leave, %d stay, and the minimum is %d", leave, stay, w.Group.Spec.MinSize)
 		}
 	})
 }
 
 func TestDecisionReasonsFormOneSentence(t *testing.T) {
-	w := World{Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", 9*minute)}, Waiting: []Waiting{{Pod: "ci/x", Why: "no other node takes it now"}}, Now: noon}
-	got := Sentence(mustDecide(t, w)["a"].Reasons)
+	w := GroupSnapshot{Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", 9*minute)}, PendingPods: []GroupOnlyPod{{Pod: "ci/x", Why: "no other node takes it now"}}, Now: noon}
+	got := JoinReasons(mustDecide(t, w)["a"].Reasons)
 	want := "CoolingDown: idle since 2026-11-21T11:51:00Z; it may be retired at 2026-11-21T12:01:00Z; " +
 		"PendingPod: pod ci/x is Pending and only this group could run it: no other node takes it now"
 	check.Is(t, want, got)
@@ -277,18 +277,18 @@ func TestDecisionReasonsFormOneSentence(t *testing.T) {
 
 func newKeptNode(name string) Node {
 	n := newNode(name, "ci")
-	return Node{Object: &n, Keepers: Keepers{types.NamespacedName{Namespace: "ci", Name: "runner"}, 1}}
+	return Node{Object: &n, KeepingPods: KeepingPods{types.NamespacedName{Namespace: "ci", Name: "runner"}, 1}}
 }
 
 func TestI5NodeTakenByItsCloudDoesNotCount(t *testing.T) {
 	for kind, want := range map[string]Verdict{"Preempt": Refused, "Terminate": Refused, "Reboot": Leaves} {
-		w := World{Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", 10*minute), newKeptNode("b"), newKeptNode("c")}, Now: noon}
-		w.Group.Spec.Minimum = 2
+		w := GroupSnapshot{Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", 10*minute), newKeptNode("b"), newKeptNode("c")}, Now: noon}
+		w.Group.Spec.MinSize = 2
 		rt := newOpenRetirement("b", v1alpha1.Pending, false)
 		rt.Spec.Reason, rt.Spec.Notice = v1alpha1.Notice, &v1alpha1.NoticeReference{Source: "azure", ID: "e1", Type: kind}
 		w.Nodes[1].Retirements = []v1alpha1.NodeRetirement{rt}
 		if d := mustDecide(t, w)["a"]; d.Verdict != want {
-			t.Errorf("%s: %s: %s, want %s", kind, d.Verdict, Sentence(d.Reasons), want)
+			t.Errorf("%s: %s: %s, want %s", kind, d.Verdict, JoinReasons(d.Reasons), want)
 		}
 	}
 }
@@ -296,21 +296,21 @@ func TestI5NodeTakenByItsCloudDoesNotCount(t *testing.T) {
 // TestCancelledRetirementStartsANewCooldown has a pod that goes elsewhere afterwards. Without a new cooldown the node
 // would be retired at once, until the next pod cancels that.
 func TestCancelledRetirementStartsANewCooldown(t *testing.T) {
-	w := World{
+	w := GroupSnapshot{
 		Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", 10*minute)}, Now: noon,
-		Waiting: []Waiting{{Pod: "ci/x", Why: "why", Unschedulable: true}},
+		PendingPods: []GroupOnlyPod{{Pod: "ci/x", Why: "why", Unschedulable: true}},
 	}
 	w.Nodes[0].Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
 	d := mustDecide(t, w)["a"]
-	if d.CallOff == "" || !d.marks.Since.Equal(noon) {
-		t.Fatalf("cancel %q, idle since %s", d.CallOff, d.marks.Since)
+	if d.CancelledRetirement == "" || !d.marks.Since.Equal(noon) {
+		t.Fatalf("cancel %q, idle since %s", d.CancelledRetirement, d.marks.Since)
 	}
 	patch := d.marks.changedAnnotations(w.Nodes[0].Object, markOwner{group: "ci"})
 	for key, value := range patch {
 		w.Nodes[0].Object.Annotations[key] = value.(string)
 	}
-	w.Nodes[0].Retirements, w.Waiting, w.Now = nil, nil, noon.Add(minute)
+	w.Nodes[0].Retirements, w.PendingPods, w.Now = nil, nil, noon.Add(minute)
 	if d = mustDecide(t, w)["a"]; d.Verdict != Waits {
-		t.Errorf("%s: %s, want it to wait for the cooldown", d.Verdict, Sentence(d.Reasons))
+		t.Errorf("%s: %s, want it to wait for the cooldown", d.Verdict, JoinReasons(d.Reasons))
 	}
 }

@@ -51,7 +51,7 @@ func (c *Controller) emitAcceptance(g *v1alpha1.NodeGroup, was *metav1.Condition
 		return
 	}
 	if !isFromFile(g) {
-		c.options.Events.Eventf(eventTarget(g), nil, eventType, string(reason), eventAction, "%s", observe.Clip(is.Reason+": "+is.Message, maxMessage))
+		c.options.Events.Eventf(eventTarget(g), nil, eventType, string(reason), eventAction, "%s", observe.ClipBytes(is.Reason+": "+is.Message, maxMessage))
 	}
 }
 
@@ -64,7 +64,7 @@ func eventTarget(g *v1alpha1.NodeGroup) *v1alpha1.NodeGroup {
 }
 
 // emitDecisions writes an Event for each decision that changed.
-func (c *Controller) emitDecisions(w *World, decisions []Decision) {
+func (c *Controller) emitDecisions(w *GroupSnapshot, decisions []Decision) {
 	c.mu.Lock()
 	before := c.emittedKeys[w.Group.Name]
 	now := make(map[string]string, len(decisions))
@@ -89,8 +89,8 @@ func decisionKey(d *Decision) string {
 	return strings.Join(parts, " ")
 }
 
-func (c *Controller) emitDecision(w *World, d *Decision) {
-	sentence := Sentence(d.Reasons)
+func (c *Controller) emitDecision(w *GroupSnapshot, d *Decision) {
+	sentence := JoinReasons(d.Reasons)
 	log := c.options.Log.With("group", w.Group.Name, "node", d.Node, "verdict", d.Verdict, "reasons", d.Reasons)
 	var reason eventReason
 	switch d.Verdict {
@@ -115,9 +115,9 @@ func (c *Controller) emitNodeEvent(g *v1alpha1.NodeGroup, n *corev1.Node, reason
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID},
 	}
-	c.options.Events.Eventf(node, nil, corev1.EventTypeNormal, string(reason), eventAction, "%s", observe.Clip(note, maxMessage))
+	c.options.Events.Eventf(node, nil, corev1.EventTypeNormal, string(reason), eventAction, "%s", observe.ClipBytes(note, maxMessage))
 	if !isFromFile(g) {
-		c.options.Events.Eventf(eventTarget(g), node, corev1.EventTypeNormal, string(reason), eventAction, "%s", observe.Clip("node "+n.Name+": "+note, maxMessage))
+		c.options.Events.Eventf(eventTarget(g), node, corev1.EventTypeNormal, string(reason), eventAction, "%s", observe.ClipBytes("node "+n.Name+": "+note, maxMessage))
 	}
 }
 
@@ -128,5 +128,5 @@ func (c *Controller) emitCancelled(rt *v1alpha1.NodeRetirement, why string) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: rt.Spec.NodeName, UID: rt.Spec.NodeUID},
 	}
-	c.options.Events.Eventf(node, nil, corev1.EventTypeNormal, string(eventCancelled), eventAction, "%s", observe.Clip(why, maxMessage))
+	c.options.Events.Eventf(node, nil, corev1.EventTypeNormal, string(eventCancelled), eventAction, "%s", observe.ClipBytes(why, maxMessage))
 }

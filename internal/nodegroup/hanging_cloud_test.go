@@ -15,8 +15,8 @@ func TestHangingCloudLeavesWorkersForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFixture(t)
 		c := s.newController()
-		c.options.Clouds = map[string]cloud.Provider{"hung": cloudtest.Hung{}, "azure": &s.cloud}
-		c.cloudSlots = cloud.NewSlots(maxConcurrentGroups, c.options.Clouds)
+		c.options.Clouds = map[string]cloud.Provider{"hung": cloudtest.HangingProvider{}, "azure": &s.cloud}
+		c.cloudSlots = cloud.NewWorkerLimiter(maxConcurrentGroups, c.options.Clouds)
 		began, waits, ended := time.Now(), 0, make(chan cloudReading, maxConcurrentGroups)
 		for _, name := range []string{"a", "b", "c", "d"} {
 			go func() { ended <- c.readCloud(t.Context(), v1alpha1.CloudGroup{Provider: "hung", Group: name}) }()

@@ -19,7 +19,7 @@ const defaultChecks = 2
 
 // idleRule is a parsed IdleByLabel with its defaults.
 type idleRule struct {
-	grouppolicy.Selection
+	grouppolicy.PodSelection
 
 	cooldown       time.Duration
 	checkPeriod    time.Duration // how long a node must be idle for that many checks; 0 means no checks
@@ -33,12 +33,12 @@ func newIdleRule(g *v1alpha1.NodeGroup) (*idleRule, error) {
 		return nil, nil
 	}
 	spec := g.Spec.ScaleDown.IdleByLabel
-	pods, err := grouppolicy.Idle(g)
+	pods, err := grouppolicy.NewIdleSelection(g)
 	if err != nil {
 		return nil, err
 	}
 	r := &idleRule{
-		Selection: pods, cooldown: spec.Cooldown.Duration, keepUnused: spec.KeepUnused,
+		PodSelection: pods, cooldown: spec.Cooldown.Duration, keepUnused: spec.KeepUnused,
 		keepForPending: spec.KeepForPending == nil || *spec.KeepForPending,
 	}
 	if spec.CheckEvery != nil {
@@ -58,7 +58,7 @@ func (r *idleRule) podSelectorHash() string {
 		return ""
 	}
 	namespaces := slices.Compact(slices.Sorted(slices.Values(r.Namespaces)))
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", canonicalRequirements(r.Keeping), canonicalRequirements(r.Placeholders), namespaces))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", canonicalRequirements(r.NodeKeepingPods), canonicalRequirements(r.Placeholders), namespaces))
 	return hex.EncodeToString(sum[:8])
 }
 

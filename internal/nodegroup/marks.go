@@ -28,20 +28,20 @@ type Marks struct {
 	Since time.Time
 	// Used means that a pod has kept the node.
 	Used bool
-	// Kind is the hash of the pods that Since and Used are about; see [idleRule.podSelectorHash].
-	Kind string
-	// HoldsOff means that this group has set [drainability.ScaleDownDisabled].
-	HoldsOff bool
-	// Named means that the group's name is always written. A group of a file, or of a compatibility mode, has no object
+	// SelectorHash is the hash of the pods that Since and Used are about; see [idleRule.podSelectorHash].
+	SelectorHash string
+	// SetScaleDownDisabled means that this group has set [drainability.ScaleDownDisabled].
+	SetScaleDownDisabled bool
+	// AlwaysNamed means that the group's name is always written. A group of a file, or of a compatibility mode, has no object
 	// to look up.
-	Named bool
+	AlwaysNamed bool
 }
 
 // readMarks reads a group's marks about the pods with this hash. An invalid time counts as none, and the cooldown
 // starts again. Marks without a hash, from earlier versions, do not count.
 func readMarks(n *corev1.Node, group, selectorHash string) Marks {
 	a := n.Annotations
-	m := Marks{HoldsOff: a[drainability.HoldsOff] == annotationTrue, Kind: selectorHash}
+	m := Marks{SetScaleDownDisabled: a[drainability.ScaleDownDisabledBySlipway] == annotationTrue, SelectorHash: selectorHash}
 	if a[annotationGroup] != group || a[annotationSelectorHash] != selectorHash {
 		return m
 	}
@@ -57,10 +57,10 @@ func readMarks(n *corev1.Node, group, selectorHash string) Marks {
 func (m Marks) withScaleDownDisabled(n *corev1.Node, wanted bool) Marks {
 	value, there := n.Annotations[drainability.ScaleDownDisabled]
 	switch {
-	case m.HoldsOff:
-		m.HoldsOff = wanted && value == annotationTrue
+	case m.SetScaleDownDisabled:
+		m.SetScaleDownDisabled = wanted && value == annotationTrue
 	default:
-		m.HoldsOff = wanted && !there
+		m.SetScaleDownDisabled = wanted && !there
 	}
 	return m
 }
@@ -76,10 +76,10 @@ func readMarkOwner(n *corev1.Node) markOwner {
 // changedAnnotations returns the annotations to change on the Node. A nil value removes one.
 func (m Marks) changedAnnotations(n *corev1.Node, owner markOwner) map[string]any {
 	want := map[string]any{
-		annotationGroup: nil, annotationScope: nil, annotationSince: nil, annotationUsed: nil, annotationSelectorHash: nil, drainability.HoldsOff: nil,
+		annotationGroup: nil, annotationScope: nil, annotationSince: nil, annotationUsed: nil, annotationSelectorHash: nil, drainability.ScaleDownDisabledBySlipway: nil,
 	}
 	if m.Since.IsZero() && !m.Used {
-		m.Kind = ""
+		m.SelectorHash = ""
 	}
 	if !m.Since.IsZero() {
 		want[annotationSince] = m.Since.UTC().Format(time.RFC3339)
@@ -87,11 +87,11 @@ func (m Marks) changedAnnotations(n *corev1.Node, owner markOwner) map[string]an
 	if m.Used {
 		want[annotationUsed] = annotationTrue
 	}
-	if m.Kind != "" {
-		want[annotationSelectorHash] = m.Kind
+	if m.SelectorHash != "" {
+		want[annotationSelectorHash] = m.SelectorHash
 	}
-	if m.HoldsOff {
-		want[drainability.HoldsOff] = annotationTrue
+	if m.SetScaleDownDisabled {
+		want[drainability.ScaleDownDisabledBySlipway] = annotationTrue
 	}
 	if m != (Marks{}) {
 		want[annotationGroup] = owner.group
@@ -99,9 +99,9 @@ func (m Marks) changedAnnotations(n *corev1.Node, owner markOwner) map[string]an
 			want[annotationScope] = owner.scope
 		}
 	}
-	held, is := n.Annotations[drainability.HoldsOff] == annotationTrue, n.Annotations[drainability.ScaleDownDisabled]
+	held, is := n.Annotations[drainability.ScaleDownDisabledBySlipway] == annotationTrue, n.Annotations[drainability.ScaleDownDisabled]
 	switch {
-	case m.HoldsOff:
+	case m.SetScaleDownDisabled:
 		want[drainability.ScaleDownDisabled] = annotationTrue
 	case held && is == annotationTrue:
 		want[drainability.ScaleDownDisabled] = nil

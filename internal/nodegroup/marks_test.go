@@ -42,11 +42,11 @@ func applyPatch(t must.T, n *corev1.Node, patch []byte) {
 
 func TestMarksRoundTripAndAreWrittenOnce(t *testing.T) {
 	n := newNode("a", "ci")
-	m := Marks{Since: noon, Used: true, Kind: ciKind, HoldsOff: true}
+	m := Marks{Since: noon, Used: true, SelectorHash: ciKind, SetScaleDownDisabled: true}
 	patch, err := m.makePatch(&n, markOwner{group: "ci"})
 	must.NoError(t, err)
 	applyPatch(t, &n, patch)
-	if got := readMarks(&n, "ci", ciKind); !got.Since.Equal(noon) || !got.Used || !got.HoldsOff {
+	if got := readMarks(&n, "ci", ciKind); !got.Since.Equal(noon) || !got.Used || !got.SetScaleDownDisabled {
 		t.Errorf("%+v", got)
 	}
 	if patch, _ := readMarks(&n, "ci", ciKind).makePatch(&n, markOwner{group: "ci"}); patch != nil {
@@ -55,7 +55,7 @@ func TestMarksRoundTripAndAreWrittenOnce(t *testing.T) {
 	if got := readMarks(&n, "gpu", ciKind); !got.Since.IsZero() || got.Used {
 		t.Errorf("another group takes them for its own: %+v", got)
 	}
-	if got := readMarks(&n, "ci", "other"); !got.Since.IsZero() || got.Used || !got.HoldsOff {
+	if got := readMarks(&n, "ci", "other"); !got.Since.IsZero() || got.Used || !got.SetScaleDownDisabled {
 		t.Errorf("a rule that selects other pods takes them for its own: %+v", got)
 	}
 	without := n.DeepCopy()
@@ -126,7 +126,7 @@ func TestMarksRoundTripAtAnyTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		at := noon.Add(time.Duration(rapid.Int64Range(0, int64(1000*time.Hour)).Draw(t, "ns")))
 		n := newNode("a", "ci")
-		patch, err := Marks{Since: roundUpToSecond(at), Kind: ciKind}.makePatch(&n, markOwner{group: "ci"})
+		patch, err := Marks{Since: roundUpToSecond(at), SelectorHash: ciKind}.makePatch(&n, markOwner{group: "ci"})
 		must.NoError(t, err)
 		applyPatch(t, &n, patch)
 		if got := readMarks(&n, "ci", ciKind).Since; got.Before(at) || got.Sub(at) >= time.Second {

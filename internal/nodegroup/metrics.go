@@ -58,7 +58,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 
 // setGroup sets the gauges of a group.
 func (m *Metrics) setGroup(group string, s v1alpha1.NodeGroupStatus, decisions []Decision) {
-	for state, n := range map[string]int32{"all": s.Nodes, "ready": s.Ready, "retiring": s.Leaving, "unavailable": s.Unavailable} {
+	for state, n := range map[string]int32{"all": s.Nodes, "ready": s.Ready, "retiring": s.Retiring, "unavailable": s.Unavailable} {
 		m.nodes.WithLabelValues(group, state).Set(float64(n))
 	}
 	if s.CloudSize != nil {
@@ -67,7 +67,7 @@ func (m *Metrics) setGroup(group string, s v1alpha1.NodeGroupStatus, decisions [
 	m.allowed.WithLabelValues(group).Set(float64(s.AllowedDisruptions))
 	of := prometheus.Labels{"group": group}
 	m.accepted.DeletePartialMatch(of)
-	if is := acceptance.Of(&v1alpha1.NodeGroup{Status: s}); is.State != acceptance.NotObserved {
+	if is := acceptance.FromGroup(&v1alpha1.NodeGroup{Status: s}); is.State != acceptance.NotObserved {
 		value := 0.0
 		if is.State == acceptance.Accepted {
 			value = 1
@@ -102,7 +102,7 @@ func (m *Metrics) countRetirement(group string) { m.retirements.WithLabelValues(
 func (m *Metrics) countCancelled(group string)  { m.cancelled.WithLabelValues(group).Inc() }
 
 func (m *Metrics) countCloudRead(provider string, err error) {
-	m.cloudRead.WithLabelValues(provider, cloud.Outcome(err)).Inc()
+	m.cloudRead.WithLabelValues(provider, cloud.OutcomeLabel(err)).Inc()
 }
 
 // deleteGroup removes the metrics of a deleted group.

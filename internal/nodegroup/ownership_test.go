@@ -40,10 +40,10 @@ func TestNodeOfAFileGroupNamesItsOwner(t *testing.T) {
 	g := newGroup("ci")
 	g.UID = ""
 	n := newNode("a", "ci")
-	w := World{Group: g, Nodes: []Node{{Object: &n, Keepers: Keepers{types.NamespacedName{Namespace: "ns", Name: "pod"}, 1}}}, Now: noon}
+	w := GroupSnapshot{Group: g, Nodes: []Node{{Object: &n, KeepingPods: KeepingPods{types.NamespacedName{Namespace: "ns", Name: "pod"}, 1}}}, Now: noon}
 	by := markOwner{"ci", "mine=yes"}
 	for range 2 {
-		decisions, err := Decide(w)
+		decisions, err := DecideIdle(w)
 		must.NoError(t, err)
 		patch, err := decisions[0].marks.makePatch(&n, by)
 		must.NoError(t, err)

@@ -11,8 +11,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// Waiting is a Pending pod that only one group could run.
-type Waiting struct {
+// GroupOnlyPod is a Pending pod that only one group could run.
+type GroupOnlyPod struct {
 	Pod string `json:"pod"` // namespace/name
 	Why string `json:"why"`
 	// Unschedulable means that the scheduler has found no node for it.
@@ -38,7 +38,7 @@ type pendingPodSearch struct {
 }
 
 // findFirst returns the first such pod, or none.
-func (s *pendingPodSearch) findFirst(pods []*corev1.Pod) ([]Waiting, error) {
+func (s *pendingPodSearch) findFirst(pods []*corev1.Pod) ([]GroupOnlyPod, error) {
 	s.results, s.loadedNodes = map[string]string{}, map[string]bool{}
 	for _, p := range pods {
 		why, err := s.whyOnlyGroup(p)
@@ -46,7 +46,7 @@ func (s *pendingPodSearch) findFirst(pods []*corev1.Pod) ([]Waiting, error) {
 			return nil, err
 		}
 		if why != "" {
-			return []Waiting{{Pod: p.Namespace + "/" + p.Name, Why: why, Unschedulable: isUnschedulable(p)}}, nil
+			return []GroupOnlyPod{{Pod: p.Namespace + "/" + p.Name, Why: why, Unschedulable: isUnschedulable(p)}}, nil
 		}
 	}
 	return nil, nil
@@ -87,7 +87,7 @@ func (s *pendingPodSearch) explainFit(p *corev1.Pod, open string) (string, error
 	}
 	fits := func(among *snapshot.Snapshot, nodes []corev1.Node) (int, error) {
 		for i := range nodes {
-			v, err := among.Judge(p, nodes[i].Name)
+			v, err := among.JudgeNewPod(p, nodes[i].Name)
 			if err != nil || v.Outcome != placement.Blocked {
 				return i, err
 			}
@@ -134,7 +134,7 @@ func (s *pendingPodSearch) checkFullNode(p *corev1.Pod, n *corev1.Node) (placeme
 		}
 		s.loadedNodes[n.Name] = true
 	}
-	return s.full.Judge(p, n.Name)
+	return s.full.JudgeNewPod(p, n.Name)
 }
 
 // buildSnapshots builds the snapshot of all nodes without pods. The group's nodes are as if new, and the others as they

@@ -32,8 +32,8 @@ type Reason struct {
 
 func (r Reason) String() string { return r.Rule + ": " + r.Message }
 
-// Sentence joins all reasons in one line.
-func Sentence(reasons []Reason) string {
+// JoinReasons joins all reasons in one line.
+func JoinReasons(reasons []Reason) string {
 	all := make([]string, 0, len(reasons))
 	for _, r := range reasons {
 		all = append(all, r.String())
@@ -63,8 +63,8 @@ type Decision struct {
 	IdleSince  *time.Time `json:"idleSince,omitempty"`
 	MayLeaveAt *time.Time `json:"removableAt,omitempty"`
 
-	// CallOff is the name of the node's NodeRetirement if it is cancelled. Otherwise it is empty.
-	CallOff string `json:"cancel,omitempty"`
+	// CancelledRetirement is the name of the node's NodeRetirement if it is cancelled. Otherwise it is empty.
+	CancelledRetirement string `json:"cancel,omitempty"`
 
 	node  *Node
 	marks Marks

@@ -25,7 +25,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/retirement"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
 // maxConcurrentGroups is how many groups are reconciled at once, so that a slow cloud blocks few other groups.
@@ -88,7 +88,7 @@ func (c *Controller) groupsOfNode(ctx context.Context, o client.Object) []reconc
 		names[marked] = true
 	}
 	for _, g := range c.listGroups(ctx) {
-		if retirement.Selects(&g, o.GetLabels()) {
+		if retirement.SelectsNode(&g, o.GetLabels()) {
 			names[g.Name] = true
 		}
 	}
@@ -135,7 +135,7 @@ func (c *Controller) newNodePredicate() predicate.Predicate {
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, ok := e.ObjectOld.(*corev1.Node)
 			after, also := e.ObjectNew.(*corev1.Node)
-			return !ok || !also || before.UID != after.UID || budget.Ready(before) != budget.Ready(after) ||
+			return !ok || !also || before.UID != after.UID || disruptionbudget.IsReady(before) != disruptionbudget.IsReady(after) ||
 				before.Spec.Unschedulable != after.Spec.Unschedulable || !maps.Equal(before.Labels, after.Labels) ||
 				!maps.Equal(before.Annotations, after.Annotations) || !equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) ||
 				(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil)

@@ -18,17 +18,17 @@ import (
 // checkingCloud is a cloud that knows which rights the credential lacks for a group.
 type checkingCloud struct {
 	fakeCloud
-	missing cloud.GroupRights
+	missing cloud.GroupPermissions
 	unknown error
 }
 
 func (*checkingCloud) Name() string { return "sim" }
 
-func (c *checkingCloud) MissingForGroup(context.Context, string) (cloud.GroupRights, error) {
+func (c *checkingCloud) MissingGroupPermissions(context.Context, string) (cloud.GroupPermissions, error) {
 	return c.missing, c.unknown
 }
 
-func (*checkingCloud) MissingToDelete(context.Context, string) (cloud.Rights, error) {
+func (*checkingCloud) MissingDeletePermissions(context.Context, string) (cloud.Permissions, error) {
 	return nil, errors.New("not asked for")
 }
 
@@ -36,7 +36,7 @@ func TestI10NoNodeIsRetiredBeforeTheDeletionRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newFixture(t, newGroup("ci"), newCINode("a"))
 		m := c.newController()
-		from := &checkingCloud{missing: cloud.GroupRights{ToDelete: cloud.Rights{{Name: "sets/delete/action", Scope: "/sets/ci"}}}}
+		from := &checkingCloud{missing: cloud.GroupPermissions{ToDelete: cloud.Permissions{{Name: "sets/delete/action", Scope: "/sets/ci"}}}}
 		m.options.Clouds["sim"] = from
 		reading := func() *metav1.Condition { // long enough to retire an idle node
 			for range 12 {
@@ -53,7 +53,7 @@ func TestI10NoNodeIsRetiredBeforeTheDeletionRight(t *testing.T) {
 		if all := c.listRetirements(); len(all) > 0 {
 			t.Errorf("a retirement was asked for: %+v", all[0].Spec)
 		}
-		from.unknown, from.missing = errors.New("timeout"), cloud.GroupRights{} // I7: an unknown right refuses nothing
+		from.unknown, from.missing = errors.New("timeout"), cloud.GroupPermissions{} // I7: an unknown right refuses nothing
 		if is = reading(); is.Status != metav1.ConditionTrue || len(c.listRetirements()) != 1 {
 			t.Errorf("%+v, %d retirements", is, len(c.listRetirements()))
 		}

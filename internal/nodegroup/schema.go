@@ -18,9 +18,9 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// CheckSchema validates a NodeGroup against the schema of the CustomResourceDefinition, with the library of the API
+// ValidateSchema validates a NodeGroup against the schema of the CustomResourceDefinition, with the library of the API
 // server. [Check] covers the definition's CEL rules. Each error begins with the field. Unknown fields are ignored.
-func CheckSchema(object map[string]any) (errs []error) {
+func ValidateSchema(object map[string]any) (errs []error) {
 	schema, err := loadGroupSchema()
 	if err != nil {
 		return []error{err}
@@ -33,8 +33,8 @@ func CheckSchema(object map[string]any) (errs []error) {
 	return errs
 }
 
-// FillIn sets the defaults of the CustomResourceDefinition in a NodeGroup, as the API server would.
-func FillIn(object map[string]any) error {
+// ApplyDefaults sets the defaults of the CustomResourceDefinition in a NodeGroup, as the API server would.
+func ApplyDefaults(object map[string]any) error {
 	schema, err := loadGroupSchema()
 	if err != nil {
 		return err

@@ -10,60 +10,60 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 	"github.com/slipway-dev/slipway/internal/placement/live"
 	"github.com/slipway-dev/slipway/internal/retirement"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// Holding returns the reasons why a node stays under every rule. The rule for underutilized nodes is in another
+// BlockingReasons returns the reasons why a node stays under every rule. The rule for underutilized nodes is in another
 // package, because it needs the whole cluster.
-func (w *World) Holding(n *Node) []Reason {
+func (w *GroupSnapshot) BlockingReasons(n *Node) []Reason {
 	reasons := w.blockingReasons(nil, n)
-	if n.Keepers.Count > 0 {
-		reasons = append(reasons, Reason{KeepingPod, n.Keepers.String()})
+	if n.KeepingPods.Count > 0 {
+		reasons = append(reasons, Reason{KeepingPod, n.KeepingPods.String()})
 	}
 	return reasons
 }
 
-// Open returns the node's unfinished retirement, or nil.
-func (n *Node) Open() *v1alpha1.NodeRetirement { return n.openRetirement() }
+// OpenRetirement returns the node's unfinished retirement, or nil.
+func (n *Node) OpenRetirement() *v1alpha1.NodeRetirement { return n.openRetirement() }
 
-// LastFailure returns the node's latest retirement that ended early, or nil.
-func (n *Node) LastFailure() *v1alpha1.NodeRetirement { return n.lastFailedRetirement() }
+// LastFailedRetirement returns the node's latest retirement that ended early, or nil.
+func (n *Node) LastFailedRetirement() *v1alpha1.NodeRetirement { return n.lastFailedRetirement() }
 
-// AfterFailure returns until when no retirement of the node is requested again after a failure. It returns zero if none
+// FailureCooldownEnd returns until when no retirement of the node is requested again after a failure. It returns zero if none
 // has failed. A failure in the future does not count, because the clock was set back since.
-func (w *World) AfterFailure(n *Node) time.Time {
+func (w *GroupSnapshot) FailureCooldownEnd(n *Node) time.Time {
 	var until time.Time
 	for i := range n.Retirements {
 		rt := &n.Retirements[i]
-		if !n.isFailedRetirement(rt) || elapsed.Future(rt.Status.Times.Finished.Time, w.Now) {
+		if !n.isFailedRetirement(rt) || elapsed.IsFuture(rt.Status.Times.Finished.Time, w.Now) {
 			continue
 		}
-		if at := rt.Status.Times.Finished.Add(retirement.AfterFailure(w.Group)); at.After(until) {
+		if at := rt.Status.Times.Finished.Add(retirement.FailureCooldown(w.Group)); at.After(until) {
 			until = at
 		}
 	}
 	return until
 }
 
-// Counted returns the node as budgets count it.
-func (n *Node) Counted() budget.Node { return n.toBudgetNode() }
+// ToBudgetNode returns the node as budgets count it.
+func (n *Node) ToBudgetNode() disruptionbudget.Node { return n.toBudgetNode() }
 
-// Rescuable reports whether a retirement can be cancelled before it has begun.
-func Rescuable(rt *v1alpha1.NodeRetirement) bool { return isCancellable(rt) && !isAdmitted(rt) }
+// CanCancel reports whether a retirement can be cancelled before it has begun.
+func CanCancel(rt *v1alpha1.NodeRetirement) bool { return isCancellable(rt) && !isAdmitted(rt) }
 
 // NewCluster returns a Cluster with nodes that were read elsewhere. It reads pods only for groups with a rule that
 // needs them.
-func NewCluster(pods live.Pods, groups []v1alpha1.NodeGroup, nodes []corev1.Node, retirements []v1alpha1.NodeRetirement,
+func NewCluster(pods live.PodReader, groups []v1alpha1.NodeGroup, nodes []corev1.Node, retirements []v1alpha1.NodeRetirement,
 	now time.Time,
 ) *Cluster {
-	return &Cluster{Groups: groups, Nodes: nodes, Retirements: retirements, Claims: Claim(groups, nodes), Now: now, pods: pods}
+	return &Cluster{Groups: groups, Nodes: nodes, Retirements: retirements, Assignment: AssignNodes(groups, nodes), Now: now, pods: pods}
 }
 
-// NotAccepted returns why a group is not accepted, by its current faults and by its status. It returns "" for an
+// WhyNotAccepted returns why a group is not accepted, by its current faults and by its status. It returns "" for an
 // accepted group.
-func (c *Cluster) NotAccepted(g *v1alpha1.NodeGroup) string {
-	if f, wrong := c.Claims.Faults[g.Name]; wrong {
+func (c *Cluster) WhyNotAccepted(g *v1alpha1.NodeGroup) string {
+	if f, wrong := c.Assignment.FaultByGroup[g.Name]; wrong {
 		return f.Message
 	}
-	return acceptance.Of(g).Message
+	return acceptance.FromGroup(g).Message
 }

@@ -17,7 +17,7 @@ func TestRemovedUnderutilizedRuleCancelsPendingRetirements(t *testing.T) {
 		down *v1alpha1.ScaleDown
 		want []string
 	}{
-		"the rule exists":     {&v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}, []string{"admitted", "person", "waits"}},
+		"the rule exists":     {&v1alpha1.ScaleDown{Underutilized: &v1alpha1.UnderutilizedRule{}}, []string{"admitted", "person", "waits"}},
 		"the rule is removed": {&v1alpha1.ScaleDown{}, []string{"admitted", "person"}},
 		"no rule is left":     {nil, []string{"admitted", "person"}},
 	} {
@@ -31,10 +31,10 @@ func TestRemovedUnderutilizedRuleCancelsPendingRetirements(t *testing.T) {
 			for _, rt := range []struct {
 				name, by string
 				admitted metav1.ConditionStatus
-			}{{"waits", UnderusedRequestedBy, "False"}, {"admitted", UnderusedRequestedBy, "True"}, {"person", "me", "False"}} {
+			}{{"waits", UnderutilizedRequester, "False"}, {"admitted", UnderutilizedRequester, "True"}, {"person", "me", "False"}} {
 				o := &v1alpha1.NodeRetirement{
 					ObjectMeta: metav1.ObjectMeta{Name: rt.name, UID: types.UID(rt.name)},
-					Spec:       v1alpha1.NodeRetirementSpec{NodeName: "a", Group: "ci", Reason: v1alpha1.Underused, RequestedBy: rt.by},
+					Spec:       v1alpha1.NodeRetirementSpec{NodeName: "a", Group: "ci", Reason: v1alpha1.Underutilized, RequestedBy: rt.by},
 				}
 				must.NoError(t, s.Create(t.Context(), o))
 				o.Status.Phase = v1alpha1.Pending
@@ -64,11 +64,11 @@ func TestFutureScaleUpTimeDelaysNoRetirement(t *testing.T) {
 	n.CreationTimestamp = future
 	failed := v1alpha1.NodeRetirement{Spec: v1alpha1.NodeRetirementSpec{NodeName: "a"}}
 	failed.Status.Phase, failed.Status.Times.Finished = v1alpha1.Aborted, &future
-	w := World{Group: g, Now: now, Nodes: []Node{{Object: &n, Quiet: -1, Retirements: []v1alpha1.NodeRetirement{failed}}}}
+	w := GroupSnapshot{Group: g, Now: now, Nodes: []Node{{Object: &n, QuietFor: -1, Retirements: []v1alpha1.NodeRetirement{failed}}}}
 	if last := w.lastScaleUp(); last.After(now) {
 		t.Errorf("the group last got a node %s from now", last.Sub(now))
 	}
-	if until := w.AfterFailure(&w.Nodes[0]); until.After(now) {
+	if until := w.FailureCooldownEnd(&w.Nodes[0]); until.After(now) {
 		t.Errorf("after a failure in the future the node is kept for %s", until.Sub(now))
 	}
 }

@@ -9,12 +9,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// Check validates a group. It repeats the checks of the API server, for groups of a file, and adds checks that the
+// Validate validates a group. It repeats the checks of the API server, for groups of a file, and adds checks that the
 // schema cannot express: selectors, schedules and time zones. Each error begins with the field.
-func Check(g *v1alpha1.NodeGroup) (errs []error) {
+func Validate(g *v1alpha1.NodeGroup) (errs []error) {
 	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	checkSelector(fail, "spec.nodeSelector", &g.Spec.NodeSelector, "would select every node")
 	for _, key := range controlPlaneLabels() {
@@ -26,11 +26,11 @@ func Check(g *v1alpha1.NodeGroup) (errs []error) {
 		fail("spec.cloud: provider %q, group %q: want both", g.Spec.Cloud.Provider, g.Spec.Cloud.Group)
 	}
 	errs = append(errs, g.Spec.Contradictions()...)
-	switch most := g.Spec.Maximum; {
-	case g.Spec.Minimum < 0:
-		fail("spec.minSize: %d: want 0 or more", g.Spec.Minimum)
-	case most != nil && *most < g.Spec.Minimum:
-		fail("spec.minSize: %d: want 0 to spec.maxSize, which is %d", g.Spec.Minimum, *most)
+	switch most := g.Spec.MaxSize; {
+	case g.Spec.MinSize < 0:
+		fail("spec.minSize: %d: want 0 or more", g.Spec.MinSize)
+	case most != nil && *most < g.Spec.MinSize:
+		fail("spec.minSize: %d: want 0 to spec.maxSize, which is %d", g.Spec.MinSize, *most)
 	}
 	checkBudgets(fail, g.Spec.DisruptionBudgets)
 	if p := g.Spec.Drain.PlaceholderPods; p != nil {
@@ -45,8 +45,8 @@ func Check(g *v1alpha1.NodeGroup) (errs []error) {
 	if g.Spec.ScaleDown != nil && g.Spec.ScaleDown.IdleByLabel != nil {
 		checkIdle(fail, g.Spec.ScaleDown.IdleByLabel)
 	}
-	if g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underused != nil {
-		checkUnderutilized(fail, g.Spec.ScaleDown.Underused)
+	if g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underutilized != nil {
+		checkUnderutilized(fail, g.Spec.ScaleDown.Underutilized)
 	}
 	if g.Spec.ScaleUp != nil {
 		checkScaleUp(fail, g)
@@ -55,7 +55,7 @@ func Check(g *v1alpha1.NodeGroup) (errs []error) {
 }
 
 func checkBudgets(fail func(string, ...any), budgets []v1alpha1.DisruptionBudget) {
-	if err := budget.Check(budgets, time.Now()); err != nil {
+	if err := disruptionbudget.ValidateBudgets(budgets, time.Now()); err != nil {
 		fail("spec.%w", err)
 	}
 	for i, b := range budgets {

@@ -9,13 +9,13 @@ import (
 func checkScaleUp(fail func(string, ...any), g *v1alpha1.NodeGroup) {
 	const field = "spec.scaleUp"
 	up := g.Spec.ScaleUp
-	if g.Spec.Maximum == nil {
+	if g.Spec.MaxSize == nil {
 		fail("%s: needs spec.maxSize: how many nodes the group may have", field)
 	}
 	switch up.Policy {
-	case "", v1alpha1.LeastWaste, v1alpha1.LeastCost, v1alpha1.ByPriority:
+	case "", v1alpha1.LeastWaste, v1alpha1.LeastCost, v1alpha1.FirstTemplate:
 	default:
-		fail("%s.policy: %q: want %s, %s or %s", field, up.Policy, v1alpha1.LeastWaste, v1alpha1.LeastCost, v1alpha1.ByPriority)
+		fail("%s.policy: %q: want %s, %s or %s", field, up.Policy, v1alpha1.LeastWaste, v1alpha1.LeastCost, v1alpha1.FirstTemplate)
 	}
 	checkAtLeast(fail, field+".joinTimeout", up.JoinTimeout, 10*time.Second)
 	names := map[string]bool{}
@@ -36,7 +36,7 @@ func checkScaleUp(fail func(string, ...any), g *v1alpha1.NodeGroup) {
 	if q := up.Limits.Memory; q != nil && q.Sign() < 0 {
 		fail("%s.limits.memory: %s: must not be negative", field, q)
 	}
-	checkHeadroom(fail, field+".headroom", up.HeadRoom)
+	checkHeadroom(fail, field+".headroom", up.Headroom)
 	for i, key := range up.StartupTaints {
 		if key == "" {
 			fail("%s.startupTaints[%d]: is empty: want the key of a taint", field, i)
@@ -44,7 +44,7 @@ func checkScaleUp(fail func(string, ...any), g *v1alpha1.NodeGroup) {
 	}
 }
 
-func checkHeadroom(fail func(string, ...any), field string, h *v1alpha1.HeadRoom) {
+func checkHeadroom(fail func(string, ...any), field string, h *v1alpha1.Headroom) {
 	if h == nil {
 		return
 	}
@@ -61,12 +61,12 @@ func checkHeadroom(fail func(string, ...any), field string, h *v1alpha1.HeadRoom
 	}
 }
 
-func checkUnderutilized(fail func(string, ...any), r *v1alpha1.UnderusedNodes) {
+func checkUnderutilized(fail func(string, ...any), r *v1alpha1.UnderutilizedRule) {
 	const field = "spec.scaleDown.underutilized"
 	all := r.AllOf
 	if all == nil {
-		all = &v1alpha1.UnderusedBounds{}
-	} else if *all == (v1alpha1.UnderusedBounds{}) {
+		all = &v1alpha1.UnderutilizedLimits{}
+	} else if *all == (v1alpha1.UnderutilizedLimits{}) {
 		fail("%s.allOf: is empty: want cpuAtMost, memoryAtMost or podsAtMost", field)
 	}
 	for name, percent := range map[string]*int32{

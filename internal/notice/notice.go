@@ -52,20 +52,20 @@ const (
 type Notice struct {
 	// ID identifies the notice within its source, as long as it is listed.
 	ID string
-	// Unnamed is true if the source gave no readable ID, so that ID was generated. Such a notice cannot be approved,
+	// HasGeneratedID is true if the source gave no readable ID, so that ID was generated. Such a notice cannot be approved,
 	// and may be the same as any earlier notice.
-	Unnamed bool `json:",omitempty"`
+	HasGeneratedID bool `json:",omitempty"`
 	// Source is the name of the source, such as "azure".
 	Source string
 	Type   Type
-	// As is the type that applies to the pods, the taint and notifications, if it differs from Type.
-	As     Type `json:",omitempty"`
-	Status Status
+	// PodType is the type that applies to the pods, the taint and notifications, if it differs from Type.
+	PodType Type `json:",omitempty"`
+	Status  Status
 	// Resources names the affected instances in the source's terms, exactly as read.
 	Resources []string
-	// Machines and ResourcesHash are set by [Notice.ForRecord], which removes the other names. Machines is the number
+	// InstanceCount and ResourcesHash are set by [Notice.ToRecord], which removes the other names. Machines is the number
 	// of instances in Resources, and ResourcesHash the hash of their sorted names.
-	Machines      int    `json:",omitempty"`
+	InstanceCount int    `json:",omitempty"`
 	ResourcesHash string `json:",omitempty"`
 	// NotBefore is the earliest time of the interruption; zero if the source does not say. Azure clears it once the
 	// event has Started.
@@ -81,17 +81,17 @@ type Notice struct {
 	Description   string
 }
 
-// Kind returns the type that applies to the pods, the taint and notifications.
-func (n Notice) Kind() Type { return cmp.Or(n.As, n.Type) }
+// EffectiveType returns the type that applies to the pods, the taint and notifications.
+func (n Notice) EffectiveType() Type { return cmp.Or(n.PodType, n.Type) }
 
 // maxDescriptionBytes limits a description in a record.
 const maxDescriptionBytes = 256
 
-// ForRecord returns the notice as stored in its record on the Node. Of the instance names it keeps only own, with
+// ToRecord returns the notice as stored in its record on the Node. Of the instance names it keeps only own, with
 // their number and a hash, and it clips the description. An event may name thousands of instances, and an annotation
 // has to stay small.
-func (n Notice) ForRecord(own string) Notice {
-	if n.Machines == 0 && len(n.Resources) > 0 {
+func (n Notice) ToRecord(own string) Notice {
+	if n.InstanceCount == 0 && len(n.Resources) > 0 {
 		names := slices.Compact(slices.Sorted(slices.Values(n.Resources)))
 		sum := sha256.Sum256([]byte(strings.Join(names, "\n")))
 		n.ResourcesHash = hex.EncodeToString(sum[:8])
@@ -99,9 +99,9 @@ func (n Notice) ForRecord(own string) Notice {
 		for _, name := range names {
 			switch {
 			case !strings.EqualFold(name, own):
-				n.Machines++
+				n.InstanceCount++
 			case len(n.Resources) == 0:
-				n.Machines++
+				n.InstanceCount++
 				n.Resources = []string{name} // once, even if it is named several times
 			}
 		}
@@ -112,15 +112,15 @@ func (n Notice) ForRecord(own string) Notice {
 	return n
 }
 
-// Others returns the number of named instances other than own.
-func (n Notice) Others(own string) int {
+// CountOtherInstances returns the number of named instances other than own.
+func (n Notice) CountOtherInstances(own string) int {
 	mine := 0
 	for _, name := range n.Resources {
 		if strings.EqualFold(name, own) {
 			mine++
 		}
 	}
-	return max(len(n.Resources), n.Machines) - mine
+	return max(len(n.Resources), n.InstanceCount) - mine
 }
 
 // Snapshot is what one source knew at one time about the watched instance.
@@ -143,22 +143,22 @@ type Snapshot struct {
 type Problem struct {
 	// ID is the ID of the notice; empty if it is unreadable too.
 	ID string
-	// Named is true if the entry names the watched instance. Otherwise it may be for another one.
-	Named bool
+	// NamesInstance is true if the entry names the watched instance. Otherwise it may be for another one.
+	NamesInstance bool
 	// Err names the field, its value and what is allowed.
 	Err error
 }
 
-// Lists reports whether the snapshot has a notice with this ID.
-func (s Snapshot) Lists(id string) bool {
+// HasNotice reports whether the snapshot has a notice with this ID.
+func (s Snapshot) HasNotice(id string) bool {
 	return slices.ContainsFunc(s.Notices, func(n Notice) bool { return n.ID == id })
 }
 
-// Over reports whether a notice has ended according to the snapshot. It has ended if it is not listed, and no entry
+// HasEnded reports whether a notice has ended according to the snapshot. It has ended if it is not listed, and no entry
 // that is unreadable or has no ID may be it.
-func (s Snapshot) Over(id string) bool {
+func (s Snapshot) HasEnded(id string) bool {
 	for _, n := range s.Notices {
-		if n.ID == id || n.Unnamed {
+		if n.ID == id || n.HasGeneratedID {
 			return false
 		}
 	}

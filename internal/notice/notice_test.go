@@ -26,7 +26,7 @@ func TestI7NoticeEndsOnlyWithoutUnreadableCandidates(t *testing.T) {
 		{"only warned of", Snapshot{Warnings: []Problem{{ID: "A", Err: unreadable}}}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			check.Is(t, tc.over, tc.snapshot.Over("A"))
+			check.Is(t, tc.over, tc.snapshot.HasEnded("A"))
 		})
 	}
 }
@@ -38,25 +38,25 @@ func TestRecordOfANoticeIsSmall(t *testing.T) {
 		resources []string
 		others    bool
 	}{
-		"once":                    {[]string{own}, false},
+		"once":                          {[]string{own}, false},
 		"in another letter case":        {[]string{strings.ToUpper(own), own}, false},
-		"often":                   {slices.Repeat([]string{own}, 5000), false},
-		"another name often":           {append(slices.Repeat([]string{other}, 5000), own), true},
+		"often":                         {slices.Repeat([]string{own}, 5000), false},
+		"another name often":            {append(slices.Repeat([]string{other}, 5000), own), true},
 		"both names often":              {slices.Repeat([]string{own, other}, 5000), true},
 		"often, in another letter case": {slices.Repeat([]string{own, strings.ToUpper(own)}, 5000), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := Notice{ID: "E", Resources: tc.resources}
-			kept := n.ForRecord(own)
+			kept := n.ToRecord(own)
 			raw, err := json.Marshal(kept)
 			if err != nil || len(raw) > 1024 || len(kept.Resources) != 1 {
 				t.Errorf("%d bytes, %d names, %v", len(raw), len(kept.Resources), err)
 			}
-			if again := kept.ForRecord(own); again.Machines != kept.Machines || again.Others(own) != kept.Others(own) {
+			if again := kept.ToRecord(own); again.InstanceCount != kept.InstanceCount || again.CountOtherInstances(own) != kept.CountOtherInstances(own) {
 				t.Errorf("second record: %+v, first: %+v", again, kept)
 			}
-			if n.Others(own) > 0 != tc.others || kept.Others(own) > 0 != tc.others {
-				t.Errorf("others: %d, recorded %d; want some: %t", n.Others(own), kept.Others(own), tc.others)
+			if n.CountOtherInstances(own) > 0 != tc.others || kept.CountOtherInstances(own) > 0 != tc.others {
+				t.Errorf("others: %d, recorded %d; want some: %t", n.CountOtherInstances(own), kept.CountOtherInstances(own), tc.others)
 			}
 		})
 	}

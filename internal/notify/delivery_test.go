@@ -84,7 +84,7 @@ func idReceiver() Receiver {
 
 // newMessage returns a message with that ID.
 func newMessage(id string) Message {
-	m := Sample(Detected, time.Now())
+	m := NewSampleMessage(Detected, time.Now())
 	m.Event.EventId = id
 	return m
 }
@@ -129,7 +129,7 @@ func TestDeadReceiverIsRetriedWithBackOff(t *testing.T) {
 		tries := len(l.all())
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
-		if len(l.all()) != tries || !n.Idle() {
+		if len(l.all()) != tries || !n.IsIdle() {
 			t.Error("a delivered message was sent again")
 		}
 		stop()
@@ -151,7 +151,7 @@ func TestNotifyNeverBlocksAndLimitsItsQueue(t *testing.T) {
 		r.Webhook.Timeout = Duration(5 * time.Minute)
 		var log logged
 		registry := observe.NewRegistry()
-		n := newNotifier(t, withTransport(l, Options{Queue: 3, Log: log.logger(), Metrics: registry}), r)
+		n := newNotifier(t, withTransport(l, Options{QueueSize: 3, Log: log.logger(), Metrics: registry}), r)
 		stop := startNotifier(t, n)
 		began := time.Now()
 		for i := range 10 {
@@ -205,7 +205,7 @@ func TestDeadReceiverDoesNotDelayTheOthers(t *testing.T) {
 		defer close(done)
 		_ = n.Run(ctx)
 	}()
-	n.Notify(Sample(Detected, time.Now()))
+	n.Notify(NewSampleMessage(Detected, time.Now()))
 	deadline := time.Now().Add(2 * time.Minute)
 	for len(b.all()) == 0 && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
@@ -222,7 +222,7 @@ func TestOnlyTemporaryFailuresAreRetried(t *testing.T) {
 		200: 1, 204: 1, 301: 1, 308: 1, 400: 1, 401: 1, 403: 1, 404: 1, 501: 1,
 		407: 3, 408: 3, 425: 3, 429: 3, 500: 3, 502: 3, 503: 3, 504: 3,
 	} {
-		t.Run(fmt.Sprint(code), virtual.Time(func(t *testing.T) {
+		t.Run(fmt.Sprint(code), virtual.InVirtualTime(func(t *testing.T) {
 			l := &fakeTransport{answer: func(int, string) (int, http.Header, error) { return code, nil, nil }}
 			r := idReceiver()
 			two := 2
@@ -256,7 +256,7 @@ func TestRetryAfterIsRespected(t *testing.T) {
 		{"nonsense", 429, func() string { return "soon" }, time.Second},
 		{"negative", 429, func() string { return "-5" }, time.Second},
 	} {
-		t.Run(c.name, virtual.Time(func(t *testing.T) {
+		t.Run(c.name, virtual.InVirtualTime(func(t *testing.T) {
 			l := &fakeTransport{answer: func(n int, _ string) (int, http.Header, error) {
 				if n == 0 {
 					return c.code, http.Header{"Retry-After": {c.header()}}, nil
@@ -317,13 +317,13 @@ func TestW17QueuedMessagesAreRetriedOnceAtExit(t *testing.T) {
 		stop()
 		n.Notify(newMessage("1"))
 		n.Notify(newMessage("2"))
-		if n.Idle() {
+		if n.IsIdle() {
 			t.Error("idle before a message was sent")
 		}
 		if err := n.Run(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v", err)
 		}
-		if got := l.all(); !slices.Equal(got, []string{"1", "2"}) || !n.Idle() {
+		if got := l.all(); !slices.Equal(got, []string{"1", "2"}) || !n.IsIdle() {
 			t.Errorf("got %v", got)
 		}
 	})
@@ -392,7 +392,7 @@ func TestHangingReceiverDoesNotPreventTheExit(t *testing.T) {
 	n := newNotifier(t, Options{Linger: 50 * time.Millisecond, Log: log.logger()}, r)
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	n.Notify(Sample(Detected, time.Now()))
+	n.Notify(NewSampleMessage(Detected, time.Now()))
 	began := time.Now()
 	_ = n.Run(ctx)
 	if took := time.Since(began); took > 5*time.Minute {
@@ -497,8 +497,8 @@ func TestReceiverGetsOnlyItsMoments(t *testing.T) {
 	for _, c := range []struct {
 		chosen, want []Moment
 	}{
-		{nil, []Moment{Detected, Drained, DeadlinePassed, Over}},
-		{[]Moment{Blocked, Over}, []Moment{Blocked, Over}},
+		{nil, []Moment{Detected, Drained, DeadlinePassed, Ended}},
+		{[]Moment{Blocked, Ended}, []Moment{Blocked, Ended}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := &fakeTransport{answer: func(int, string) (int, http.Header, error) { return 200, nil, nil }}
@@ -507,7 +507,7 @@ func TestReceiverGetsOnlyItsMoments(t *testing.T) {
 			n := newNotifier(t, withTransport(l, Options{}), r)
 			stop := startNotifier(t, n)
 			for _, m := range Moments() {
-				n.Notify(Sample(m, time.Now()))
+				n.Notify(NewSampleMessage(m, time.Now()))
 			}
 			synctest.Wait()
 			var got []Moment
@@ -526,7 +526,7 @@ func TestEachReceiverUsesItsTemplate(t *testing.T) {
 	x, y := newInbox(t, nil), newInbox(t, nil)
 	first, second := webhook(x.URL), webhook(y.URL)
 	second.Name, second.Webhook.Template = "second", "{{ .Event.EventType | lower }}"
-	must.NoError(t, newNotifier(t, Options{}, first, second).Send(t.Context(), Sample(Over, time.Now())))
+	must.NoError(t, newNotifier(t, Options{}, first, second).Send(t.Context(), NewSampleMessage(Ended, time.Now())))
 	if x.all()[0].body != "over aks-spot-12345678-vmss000000\n" || y.all()[0].body != "preempt\n" {
 		t.Errorf("%q, %q", x.all()[0].body, y.all()[0].body)
 	}

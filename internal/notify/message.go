@@ -20,16 +20,16 @@ const (
 	Drained Moment = "drained"
 	// DeadlinePassed: the deadline passed before the node was drained.
 	DeadlinePassed Moment = "deadline-passed"
-	// Over: the notice has ended or was cancelled, and the instance still runs.
-	Over Moment = "over"
+	// Ended: the notice has ended or was cancelled, and the instance still runs.
+	Ended Moment = "over"
 )
 
 // Moments returns all moments.
-func Moments() []Moment { return []Moment{Detected, Blocked, Drained, DeadlinePassed, Over} }
+func Moments() []Moment { return []Moment{Detected, Blocked, Drained, DeadlinePassed, Ended} }
 
 // defaultMoments returns the moments of a receiver that does not choose. It excludes Blocked, because a
 // PodDisruptionBudget that allows one eviction at a time blocks each drain for some seconds.
-func defaultMoments() []Moment { return []Moment{Detected, Drained, DeadlinePassed, Over} }
+func defaultMoments() []Moment { return []Moment{Detected, Drained, DeadlinePassed, Ended} }
 
 // Message is the content of a notification. Templates use its fields. A webhook without a template gets it as JSON.
 // Its slices and maps must not change after it was passed on.
@@ -140,8 +140,8 @@ func (m *Message) SetTime(at, deadline time.Time) {
 // sampleDeadline is the time that Azure gives a Spot instance.
 const sampleDeadline = 30 * time.Second
 
-// Sample returns a message for a Spot eviction with every field set, to check templates and receivers.
-func Sample(moment Moment, now time.Time) Message {
+// NewSampleMessage returns a message for a Spot eviction with every field set, to check templates and receivers.
+func NewSampleMessage(moment Moment, now time.Time) Message {
 	due := now.Add(sampleDeadline)
 	m := Message{
 		Moment: moment, Test: true, Source: "azure", NodeName: "aks-spot-12345678-vmss000000",

@@ -35,13 +35,13 @@ type Options struct {
 	Metrics *observe.Registry
 	// UserAgent identifies the program to the receivers.
 	UserAgent string
-	// Queue is how many messages may wait for one receiver; 0 is 64.
-	Queue int
+	// QueueSize is how many messages may wait for one receiver; 0 is 64.
+	QueueSize int
 	// Linger is how long Run continues after its context has ended; 0 is DefaultLinger.
 	Linger time.Duration
-	// WarnOfTemplates logs a warning for an invalid template instead of an error. Messages that the template cannot
+	// WarnOnInvalidTemplates logs a warning for an invalid template instead of an error. Messages that the template cannot
 	// render are lost.
-	WarnOfTemplates bool
+	WarnOnInvalidTemplates bool
 	// Wrap, if set, wraps each receiver's transport to measure requests.
 	Wrap func(http.RoundTripper) http.RoundTripper
 }
@@ -53,23 +53,23 @@ type Notifier struct {
 	linger  time.Duration
 }
 
-// New checks the receivers: their fields, their files, and their templates with a sample of each moment. Its error
+// NewNotifier checks the receivers: their fields, their files, and their templates with a sample of each moment. Its error
 // names each receiver, field, value and what is allowed.
-func New(receivers []Receiver, o Options) (*Notifier, error) {
+func NewNotifier(receivers []Receiver, o Options) (*Notifier, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Metrics == nil {
 		o.Metrics = observe.NewRegistry()
 	}
-	if o.Queue <= 0 {
-		o.Queue = defaultQueue
+	if o.QueueSize <= 0 {
+		o.QueueSize = defaultQueue
 	}
 	if o.Linger <= 0 {
 		o.Linger = DefaultLinger
 	}
 	n := &Notifier{linger: o.Linger}
-	if err := Validate(receivers); err != nil {
+	if err := ValidateReceivers(receivers); err != nil {
 		return nil, err
 	}
 	all := newFamilies(o.Metrics)
@@ -85,8 +85,8 @@ func New(receivers []Receiver, o Options) (*Notifier, error) {
 	return n, errors.Join(errs...)
 }
 
-// Validate checks receivers without reading files; see Receiver.Validate.
-func Validate(receivers []Receiver) error {
+// ValidateReceivers checks receivers without reading files; see Receiver.Validate.
+func ValidateReceivers(receivers []Receiver) error {
 	var errs []error
 	for i := range receivers {
 		r := &receivers[i]
@@ -115,9 +115,9 @@ func withReceiver(i int, r *Receiver, err error) error {
 
 func newWorker(r Receiver, o Options, all families) (*worker, error) {
 	log := o.Log.With("receiver", r.Name)
-	w := &worker{receiver: &r, log: log, queue: newQueue(o.Queue), linger: o.Linger}
+	w := &worker{receiver: &r, log: log, queue: newQueue(o.QueueSize), linger: o.Linger}
 	var err error
-	if w.writer, err = newRequestWriter(&r, log.Warn, o.WarnOfTemplates); err != nil {
+	if w.writer, err = newRequestWriter(&r, log.Warn, o.WarnOnInvalidTemplates); err != nil {
 		return nil, err
 	}
 	w.client = &client{connection: r.connection(), field: w.writer.fieldName, agent: o.UserAgent, wrap: o.Wrap}
@@ -152,8 +152,8 @@ func (n *Notifier) Notify(m Message) {
 	}
 }
 
-// Idle reports that every message has been tried at least once.
-func (n *Notifier) Idle() bool {
+// IsIdle reports that every message has been tried at least once.
+func (n *Notifier) IsIdle() bool {
 	return !slices.ContainsFunc(n.workers, func(w *worker) bool { return !w.queue.isIdle() })
 }
 

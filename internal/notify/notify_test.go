@@ -26,7 +26,7 @@ func TestWebhookIsSentAsConfigured(t *testing.T) {
 	if len(got) != 1 {
 		t.Fatalf("%d requests, want 1", len(got))
 	}
-	node := Sample(Detected, time.Now()).NodeName
+	node := NewSampleMessage(Detected, time.Now()).NodeName
 	want := received{method: "PUT", path: "/metrics/job/slipway/instance/" + node + "?a=b", body: "detected " + node + "\n"}
 	if got[0].method != want.method || got[0].path != want.path || got[0].body != want.body {
 		t.Errorf("%+v, want %+v", got[0], want)

@@ -86,7 +86,7 @@ func (l *logged) logger() *slog.Logger {
 // newNotifier returns a Notifier for valid receivers.
 func newNotifier(t testing.TB, o Options, receivers ...Receiver) *Notifier {
 	t.Helper()
-	n, err := New(receivers, o)
+	n, err := NewNotifier(receivers, o)
 	must.NoError(t, err)
 	return n
 }
@@ -100,7 +100,7 @@ func sendOnce(t testing.TB, r Receiver) error {
 	} else {
 		r.Telegram.Retries = &none
 	}
-	return newNotifier(t, Options{UserAgent: "slipway/test"}, r).Send(t.Context(), Sample(Detected, time.Now()))
+	return newNotifier(t, Options{UserAgent: "slipway/test"}, r).Send(t.Context(), NewSampleMessage(Detected, time.Now()))
 }
 
 // writeTempFile writes a temporary file.

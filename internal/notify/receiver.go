@@ -110,8 +110,8 @@ type BasicAuth struct {
 // Duration is a time.Duration in Go's format, such as 30s.
 type Duration time.Duration
 
-// Want describes the format of a Duration, for errors.
-func (Duration) Want() string { return "duration with its unit, such as 30s" }
+// WantedFormat describes the format of a Duration, for errors.
+func (Duration) WantedFormat() string { return "duration with its unit, such as 30s" }
 
 // UnmarshalJSON parses a string such as "30s". Its error is a *json.UnmarshalTypeError, so that encoding/json adds
 // the field name.
@@ -134,8 +134,8 @@ func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Durat
 // ChatID is a Telegram chat, a number or a string in YAML and JSON.
 type ChatID string
 
-// Want describes the format of a ChatID, for errors.
-func (ChatID) Want() string { return "number of a chat, or @ and the name of a public channel" }
+// WantedFormat describes the format of a ChatID, for errors.
+func (ChatID) WantedFormat() string { return "number of a chat, or @ and the name of a public channel" }
 
 // UnmarshalJSON accepts a string, or a number as its digits.
 func (c *ChatID) UnmarshalJSON(raw []byte) error {
@@ -304,7 +304,7 @@ func (n *Connection) validate(c *fieldErrors, prefix string) {
 		c.add(prefix+"retries", strconv.Itoa(*n.Retries), fmt.Sprintf("0 to %d", mostRetries))
 	}
 	if n.Proxy != "" && n.Proxy != noProxy {
-		if err := CheckAddress(n.Proxy, "http", "https", "socks5", "socks5h"); err != nil {
+		if err := ValidateAddress(n.Proxy, "http", "https", "socks5", "socks5h"); err != nil {
 			c.add(prefix+"proxy", err.Error(), "an http, https, socks5 or socks5h URL with a host, or direct")
 		}
 	}
@@ -319,10 +319,10 @@ func (n *Connection) validate(c *fieldErrors, prefix string) {
 }
 
 // checkURL checks the address of an HTTP server. Its error does not quote parts that may be secret.
-func checkURL(s string) error { return CheckAddress(s, "http", "https") }
+func checkURL(s string) error { return ValidateAddress(s, "http", "https") }
 
-// CheckAddress checks the address of a server with one of the schemes.
-func CheckAddress(s string, schemes ...string) error {
+// ValidateAddress checks the address of a server with one of the schemes.
+func ValidateAddress(s string, schemes ...string) error {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil:

@@ -25,7 +25,7 @@ func TestI10BadReceiversAreRefusedByFieldAndRange(t *testing.T) {
 		{Receiver{}, []string{`name: ""`, "webhook, telegram: neither given"}},
 		{Receiver{Name: "a b", Webhook: &Webhook{URL: "http://h"}}, []string{`name: "a b": want 1 to 63`}},
 		{Receiver{Name: "a", Webhook: &Webhook{URL: "http://h"}, Telegram: &Telegram{}}, []string{"both given"}},
-		{Receiver{Name: "a", Moments: []Moment{"soon", Over, Over}, Webhook: &Webhook{URL: "http://h"}}, []string{
+		{Receiver{Name: "a", Moments: []Moment{"soon", Ended, Ended}, Webhook: &Webhook{URL: "http://h"}}, []string{
 			`moments[0]: "soon": want detected, blocked, drained, deadline-passed or over`, `moments[2]: "over": want each moment once`,
 		}},
 		{hook(func(w *Webhook) { w.URL = "" }), []string{"webhook.url, webhook.urlFile: both or neither"}},
@@ -68,7 +68,7 @@ func TestI10BadReceiversAreRefusedByFieldAndRange(t *testing.T) {
 }
 
 func TestDuplicateReceiverNameIsRefused(t *testing.T) {
-	_, err := New([]Receiver{webhook("http://h"), webhook("http://h")}, Options{})
+	_, err := NewNotifier([]Receiver{webhook("http://h"), webhook("http://h")}, Options{})
 	if err == nil || !strings.Contains(err.Error(), `notifications[1].name: "hook": want another`) {
 		t.Errorf("error %v", err)
 	}

@@ -35,7 +35,7 @@ type requestWriter struct {
 	warn              func(msg string, args ...any)
 }
 
-// newRequestWriter reads the receiver's files and checks its templates with samples; see Options.WarnOfTemplates for
+// newRequestWriter reads the receiver's files and checks its templates with samples; see Options.WarnOnInvalidTemplates for
 // lenient.
 func newRequestWriter(r *Receiver, warn func(string, ...any), lenient bool) (*requestWriter, error) {
 	w := &requestWriter{r: r, warn: warn}
@@ -52,7 +52,7 @@ func newRequestWriter(r *Receiver, warn func(string, ...any), lenient bool) (*re
 		return nil, w.secrets.redactError(err)
 	}
 	w.source = text
-	_, err = w.newMessageRequest(Sample(Detected, time.Now()))
+	_, err = w.newMessageRequest(NewSampleMessage(Detected, time.Now()))
 	if _, fails := errors.AsType[template.ExecError](err); fails && lenient {
 		err = nil // compileChecked has logged a warning
 	}

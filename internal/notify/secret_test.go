@@ -58,7 +58,7 @@ func TestW20NoSecretIsInLogsErrorsOrMetrics(t *testing.T) {
 			var log logged
 			registry := observe.NewRegistry()
 			n := newNotifier(t, Options{Log: log.logger(), Metrics: registry}, r)
-			m := Sample(Detected, time.Now())
+			m := NewSampleMessage(Detected, time.Now())
 			m.Test = false
 			err := n.Send(t.Context(), m)
 			if err == nil {
@@ -90,7 +90,7 @@ func TestBadConfigurationIsRefusedWithoutItsSecrets(t *testing.T) {
 		"a bad address in a file": {Name: "x", Webhook: &Webhook{URLFile: writeTempFile(t, "ftp://"+secret)}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := New([]Receiver{r}, Options{})
+			_, err := NewNotifier([]Receiver{r}, Options{})
 			if err == nil || strings.Contains(err.Error(), secret) || !strings.Contains(err.Error(), "want ") &&
 				!strings.Contains(err.Error(), "what is in it is not") {
 				t.Errorf("error %v", err)
@@ -106,7 +106,7 @@ func TestRotatedFilesAreReadForEveryRequest(t *testing.T) {
 	n := newNotifier(t, Options{}, r)
 	for _, token := range []string{"first-token", "second-token"} {
 		overwrite(t, r.Webhook.BearerTokenFile, token)
-		must.NoError(t, n.Send(t.Context(), Sample(Detected, time.Now())))
+		must.NoError(t, n.Send(t.Context(), NewSampleMessage(Detected, time.Now())))
 		if got := b.all(); got[len(got)-1].header.Get("Authorization") != "Bearer "+token {
 			t.Errorf("%s, want %s", got[len(got)-1].header.Get("Authorization"), token)
 		}

@@ -114,8 +114,8 @@ func compile(field, text string, secret func(string) (string, error)) (*template
 	return template.New(field).Option("missingkey=zero").Funcs(newFunctions(secret)).Parse(text)
 }
 
-// CheckTemplate returns an error if a template cannot be parsed; field is its name in the error.
-func CheckTemplate(field, text string) error {
+// ValidateTemplate returns an error if a template cannot be parsed; field is its name in the error.
+func ValidateTemplate(field, text string) error {
 	_, err := compile(field, text, func(string) (string, error) { return "", nil })
 	return err
 }
@@ -139,7 +139,7 @@ func checkSamples(t *template.Template, r *Receiver, judge func(string) error) e
 		if !r.wantsMoment(m) {
 			continue
 		}
-		out, err := render(t, Sample(m, now))
+		out, err := render(t, NewSampleMessage(m, now))
 		if err == nil && judge != nil {
 			if err = judge(out); err != nil {
 				err = fmt.Errorf("template: %s: %w", t.Name(), err)

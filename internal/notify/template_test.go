@@ -22,7 +22,7 @@ func renderSample(t testing.TB, text string) string {
 	t.Helper()
 	tpl, err := compile("template", text, func(string) (string, error) { return "", nil })
 	must.NoError(t, err)
-	out, err := render(tpl, Sample(Detected, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)))
+	out, err := render(tpl, NewSampleMessage(Detected, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)))
 	must.NoError(t, err)
 	return out
 }
@@ -110,7 +110,7 @@ func TestBadTemplateFailsAtStartWithItsPosition(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			good, bad := webhook("http://h"), webhook("http://h")
 			good.Name, bad.Name, bad.Webhook.Template = "good", "bad", c.template
-			_, err := New([]Receiver{good, bad}, Options{})
+			_, err := NewNotifier([]Receiver{good, bad}, Options{})
 			if err == nil {
 				t.Fatal("no error")
 			}
@@ -144,7 +144,7 @@ func TestBadAddressOrFileTemplateFailsAtStart(t *testing.T) {
 		{"empty text for Telegram", Receiver{Name: "x", Telegram: &Telegram{Token: "1:abc", ChatID: "1", Body: Body{Template: " {{- /* */ -}} "}}}, "telegram.template: its output is empty"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if _, err := New([]Receiver{c.r}, Options{}); err == nil || !strings.Contains(err.Error(), c.want) {
+			if _, err := NewNotifier([]Receiver{c.r}, Options{}); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want %q", err, c.want)
 			}
 		})
@@ -164,7 +164,7 @@ func TestInvalidTemplateFileKeepsTheLastValidOne(t *testing.T) {
 		{"fourth", "fourth\n"},
 	} {
 		overwrite(t, path, c.content)
-		must.NoError(t, n.Send(t.Context(), Sample(Detected, time.Now())))
+		must.NoError(t, n.Send(t.Context(), NewSampleMessage(Detected, time.Now())))
 		if got := b.all(); got[len(got)-1].body != c.want {
 			t.Errorf("%s: sent %q, want %q", c.content, got[len(got)-1].body, c.want)
 		}
@@ -186,7 +186,7 @@ func TestLimitedFunctionsBehaveLikeSprig(t *testing.T) {
 }
 
 func TestEveryFieldOfASampleIsSet(t *testing.T) {
-	raw, err := json.Marshal(Sample(Blocked, time.Now()))
+	raw, err := json.Marshal(NewSampleMessage(Blocked, time.Now()))
 	must.NoError(t, err)
 	var m map[string]any
 	must.NoError(t, json.Unmarshal(raw, &m))
@@ -214,7 +214,7 @@ func FuzzATemplateIsTakenOrRefused(f *testing.F) {
 		}
 		r := webhook("http://h")
 		r.Webhook.Template = text
-		n, err := New([]Receiver{r}, Options{})
+		n, err := NewNotifier([]Receiver{r}, Options{})
 		if err != nil {
 			if !strings.Contains(err.Error(), "notifications[0] (hook)") {
 				t.Errorf("error %v", err)
@@ -222,7 +222,7 @@ func FuzzATemplateIsTakenOrRefused(f *testing.F) {
 			return
 		}
 		for _, m := range defaultMoments() {
-			if _, err := n.workers[0].writer.newMessageRequest(Sample(m, time.Now())); err != nil && text != "" && !strings.Contains(text, "now") {
+			if _, err := n.workers[0].writer.newMessageRequest(NewSampleMessage(m, time.Now())); err != nil && text != "" && !strings.Contains(text, "now") {
 				t.Errorf("%q was accepted, but fails: %v", text, err)
 			}
 		}

@@ -11,12 +11,12 @@ const ellipsis = "…"
 // maxNoteBytes is the API server's limit for an Event's note.
 const maxNoteBytes = 1024
 
-// Note clips a text to the API server's limit for the note of an Event, with any characters.
-func Note(text string) string { return Cut(text, maxNoteBytes/utf8.UTFMax) }
+// ClipEventNote clips a text to the API server's limit for the note of an Event, with any characters.
+func ClipEventNote(text string) string { return ClipChars(text, maxNoteBytes/utf8.UTFMax) }
 
-// Cut clips a text to at most this many characters, at least 1, as the API server counts them for maxLength. The
+// ClipChars clips a text to at most this many characters, at least 1, as the API server counts them for maxLength. The
 // result is valid UTF-8.
-func Cut(text string, most int) string {
+func ClipChars(text string, most int) string {
 	runes := []rune(strings.ToValidUTF8(text, "?"))
 	if len(runes) <= most {
 		return string(runes)
@@ -24,8 +24,8 @@ func Cut(text string, most int) string {
 	return string(runes[:max(most-1, 0)]) + ellipsis
 }
 
-// Clip clips a text to at most this many bytes, at least 3. The result is valid UTF-8.
-func Clip(text string, most int) string {
+// ClipBytes clips a text to at most this many bytes, at least 3. The result is valid UTF-8.
+func ClipBytes(text string, most int) string {
 	text = strings.ToValidUTF8(text, "?")
 	if len(text) <= most {
 		return text

@@ -21,10 +21,10 @@ func TestTextIsCutAtACharacterAndMarked(t *testing.T) {
 		{"no\xff good", 8, "no? good", "no? good"},
 		{"", 3, "", ""},
 	} {
-		if got := Cut(tc.text, tc.most); got != tc.characters {
+		if got := ClipChars(tc.text, tc.most); got != tc.characters {
 			t.Errorf("%q to %d characters: %q, want %q", tc.text, tc.most, got, tc.characters)
 		}
-		if got := Clip(tc.text, tc.most); got != tc.bytes {
+		if got := ClipBytes(tc.text, tc.most); got != tc.bytes {
 			t.Errorf("%q to %d bytes: %q, want %q", tc.text, tc.most, got, tc.bytes)
 		}
 	}
@@ -35,13 +35,13 @@ func FuzzCut(f *testing.F) {
 	f.Add(strings.Repeat("\U0001F6A2\xff", 600), 700)
 	f.Fuzz(func(t *testing.T, text string, most int) {
 		most = max(most, len(ellipsis))
-		if got := Cut(text, most); utf8.RuneCountInString(got) > most || !utf8.ValidString(got) {
+		if got := ClipChars(text, most); utf8.RuneCountInString(got) > most || !utf8.ValidString(got) {
 			t.Errorf("%q to %d characters: %q", text, most, got)
 		}
-		if got := Clip(text, most); len(got) > most || !utf8.ValidString(got) {
+		if got := ClipBytes(text, most); len(got) > most || !utf8.ValidString(got) {
 			t.Errorf("%q to %d bytes: %q", text, most, got)
 		}
-		if got := Note(text); len(got) > maxNoteBytes || !utf8.ValidString(got) {
+		if got := ClipEventNote(text); len(got) > maxNoteBytes || !utf8.ValidString(got) {
 			t.Errorf("the note of %q has %d bytes: %q", text, len(got), got)
 		}
 	})

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Logger returns a logger that writes records of at least the given level to w. The format is json (one object a
+// NewLogger returns a logger that writes records of at least the given level to w. The format is json (one object a
 // line) or text (key=value). See ParseLevel for the levels.
-func Logger(w io.Writer, format, level string) (*slog.Logger, error) {
+func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 	l, err := ParseLevel(level)
 	if err != nil {
 		return nil, err

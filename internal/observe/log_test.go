@@ -15,7 +15,7 @@ func TestLoggerWritesItsFormatFromItsLevelOn(t *testing.T) {
 	for i, name := range []string{"debug", "INFO", "Warn", "error"} {
 		for _, format := range []string{"json", "text", "JSON"} {
 			var b bytes.Buffer
-			log, err := Logger(&b, format, name)
+			log, err := NewLogger(&b, format, name)
 			must.NoError(t, err)
 			for _, l := range levels {
 				log.Log(t.Context(), l, "evicted", "pod", "shop/web-0")
@@ -39,7 +39,7 @@ func TestBadLevelOrFormatNamesTheAllowedOnes(t *testing.T) {
 		{"json", "info+2", `log level "info+2": want debug, info, warn or error`},
 		{"yaml", "info", `log format "yaml": want json or text`},
 	} {
-		if _, err := Logger(&bytes.Buffer{}, tt.format, tt.level); err == nil || err.Error() != tt.want {
+		if _, err := NewLogger(&bytes.Buffer{}, tt.format, tt.level); err == nil || err.Error() != tt.want {
 			t.Errorf("got %v, want %s", err, tt.want)
 		}
 	}

@@ -165,7 +165,7 @@ func TestWhatIsWrittenIsWhatPrometheusReads(t *testing.T) {
 
 func TestTheStandardMetricsAreThereAndTrue(t *testing.T) {
 	r := NewRegistry()
-	r.Standard(Build{"v1.2.3", "abc"})
+	r.AddStandardMetrics(Build{"v1.2.3", "abc"})
 	families := parse(t, r.text())
 	value := func(name string) float64 {
 		f := families[name]
@@ -198,7 +198,7 @@ func TestPromtoolFindsNothingToSay(t *testing.T) {
 		t.Skip("no promtool in PATH")
 	}
 	r := NewRegistry()
-	r.Standard(Build{"v1.2.3", "abc"})
+	r.AddStandardMetrics(Build{"v1.2.3", "abc"})
 	r.Counter("slipway_evictions_total", "Evictions asked for.", "result").With("denied")
 	r.Histogram("slipway_drain_duration_seconds", "How long drains took.", []float64{1, 60}).With().Observe(5)
 	cmd := exec.Command(promtool, "check", "metrics")
@@ -292,7 +292,7 @@ func TestLaterChangesOfArgumentsChangeNoMetric(t *testing.T) {
 
 func BenchmarkScrape(b *testing.B) {
 	r := NewRegistry()
-	r.Standard(Build{"v1.2.3", "abc"})
+	r.AddStandardMetrics(Build{"v1.2.3", "abc"})
 	c := r.Counter("a_total", "Counts.", "kind")
 	for i := range 50 {
 		c.With(fmt.Sprint(i))

@@ -14,10 +14,10 @@ import (
 // errNotPrivate is the error for any other request.
 var errNotPrivate = errors.New("want a request from the loopback interface, or a token: Authorization: Bearer TOKEN")
 
-// Private returns a function that admits a request from the loopback interface, or with the bearer token in a file.
+// NewPrivateCheck returns a function that admits a request from the loopback interface, or with the bearer token in a file.
 // Without a file it admits only the loopback interface. It reads the file for every request, so that the token can be
 // replaced. Private fails if the file cannot be read or is empty.
-func Private(tokenFile string) (func(*http.Request) error, error) {
+func NewPrivateCheck(tokenFile string) (func(*http.Request) error, error) {
 	if tokenFile != "" {
 		if _, err := readToken(tokenFile); err != nil {
 			return nil, err

@@ -27,7 +27,7 @@ func TestOnlyLoopbackAndTokenBearersArePrivate(t *testing.T) {
 		{"through a proxy on this machine", "127.0.0.1:5", "X-Forwarded-For", "10.1.2.3", file, false},
 		{"from nowhere", "", "", "", file, false},
 	} {
-		private, err := Private(c.file)
+		private, err := NewPrivateCheck(c.file)
 		must.NoError(t, err)
 		r := httptest.NewRequest(http.MethodPost, "/", nil)
 		r.RemoteAddr = c.remote
@@ -44,14 +44,14 @@ func TestI10TokenFileMustHoldAToken(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty")
 	must.NoError(t, os.WriteFile(empty, []byte("\n"), 0o600))
 	for _, file := range []string{empty, empty + "-missing"} {
-		if _, err := Private(file); err == nil {
+		if _, err := NewPrivateCheck(file); err == nil {
 			t.Errorf("%s was taken", file)
 		}
 	}
 }
 
 func TestRoutesComeFirstAndProfilesNeedAccess(t *testing.T) {
-	private, err := Private("")
+	private, err := NewPrivateCheck("")
 	must.NoError(t, err)
 	h := handler(ServerOptions{Pprof: true, Private: private, Routes: map[string]http.Handler{
 		"/healthz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("LIVE")) }),

@@ -11,9 +11,9 @@ type Build struct {
 	Revision string // of the source
 }
 
-// Standard defines slipway_build_info and the metrics that every process has, with the names of the Prometheus client
+// AddStandardMetrics defines slipway_build_info and the metrics that every process has, with the names of the Prometheus client
 // libraries. It omits what the operating system does not provide. Outside of Linux that is all of process_*.
-func (r *Registry) Standard(b Build) {
+func (r *Registry) AddStandardMetrics(b Build) {
 	r.Gauge("slipway_build_info", "Which build of Slipway this is. The value is always 1.",
 		"version", "revision", "goversion").With(b.Version, b.Revision, runtime.Version()).Set(1)
 	r.Gauge("go_info", "Which Go this was built with. The value is always 1.", "version").With(runtime.Version()).Set(1)

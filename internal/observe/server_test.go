@@ -50,7 +50,7 @@ func ask(t *testing.T, method, url string, body io.Reader) (int, string, http.He
 
 func TestWhatIsServed(t *testing.T) {
 	r := NewRegistry()
-	r.Standard(Build{"v1", "abc"})
+	r.AddStandardMetrics(Build{"v1", "abc"})
 	fine := func() error { return nil }
 	bad := func() error { return errors.New("notice loop: no sign of life") }
 	worse := func() error { return errors.New("queue: full") }

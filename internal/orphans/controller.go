@@ -36,7 +36,7 @@ const (
 // instance without a Node is unknown.
 type markingCloud interface {
 	instances.Deleter
-	cloud.Marker
+	cloud.InstanceTagger
 	Name() string
 }
 
@@ -44,13 +44,13 @@ type markingCloud interface {
 // orphaned instances. It has no Delete here, because nothing is deleted in it.
 type unmarkedCloud interface {
 	Cloud
-	cloud.GoneProver
+	cloud.DeletionVerifier
 	Name() string
 	Instances(ctx context.Context, group string) ([]cloud.Instance, error)
 }
 
-// Groups lists the valid NodeGroups.
-type Groups interface {
+// GroupLister lists the valid NodeGroups.
+type GroupLister interface {
 	List(ctx context.Context) ([]v1alpha1.NodeGroup, error)
 }
 
@@ -58,18 +58,18 @@ type Groups interface {
 type Options struct {
 	// Client creates NodeRetirements.
 	Client client.Client
-	// Live reads from the API server. The cache drops fields that distinguish Nodes, and has only the NodeRetirements
+	// LiveReader reads from the API server. The cache drops fields that distinguish Nodes, and has only the NodeRetirements
 	// that this manager selects.
-	Live     client.Reader
-	Groups   Groups
-	Selector labels.Selector
-	// Delete deletes orphaned instances and retires orphaned Nodes. Without it, they are only reported.
-	Delete  bool
-	Grace   Grace
-	Every   time.Duration
-	Events  events.EventRecorder
-	Metrics *Metrics
-	Log     *slog.Logger
+	LiveReader client.Reader
+	Groups     GroupLister
+	Selector   labels.Selector
+	// DeleteOrphans deletes orphaned instances and retires orphaned Nodes. Without it, they are only reported.
+	DeleteOrphans bool
+	GracePeriod   GracePeriod
+	ScanInterval  time.Duration
+	Events        events.EventRecorder
+	Metrics       *Metrics
+	Log           *slog.Logger
 }
 
 // Controller finds and reports the orphaned instances and Nodes of one cloud. It is a Runnable of the manager.
@@ -78,7 +78,7 @@ type Controller struct {
 	cloudName string        // of the cloud
 	marking   markingCloud  // nil for a cloud without marks
 	unmarked  unmarkedCloud // nil for a cloud with marks
-	nodes     *instances.Nodes
+	nodes     *instances.NodeReader
 
 	reported     map[string]string // state last reported, by kind and name
 	reportedKept map[string]bool   // cloud groups with a report that their orphans are kept
@@ -87,7 +87,7 @@ type Controller struct {
 // New returns a Controller for a cloud. It is nil for a cloud without marks that cannot prove the
 // absence of an instance.
 func New(p interface{ Name() string }, o Options) *Controller {
-	s := &Controller{options: o, cloudName: p.Name(), nodes: instances.NewNodes(o.Live)}
+	s := &Controller{options: o, cloudName: p.Name(), nodes: instances.NewNodeReader(o.LiveReader)}
 	var ok bool
 	if s.marking, ok = p.(markingCloud); !ok {
 		s.unmarked, ok = p.(unmarkedCloud)
@@ -109,7 +109,7 @@ func (s *Controller) Start(ctx context.Context) error {
 			s.options.Metrics.failures.WithLabelValues(s.cloudName).Inc()
 			s.options.Log.Warn("the scan for orphaned instances and Nodes is incomplete", "err", err)
 		}
-		if !elapsed.Sleep(ctx, s.options.Every) {
+		if !elapsed.Sleep(ctx, s.options.ScanInterval) {
 			return nil
 		}
 	}
@@ -124,7 +124,7 @@ func (s *Controller) scan(ctx context.Context, finder *Finder) error {
 	}
 	findings, unknown := s.findOrphans(ctx, finder, seen)
 	s.reportFindings(seen, findings)
-	if !s.options.Delete {
+	if !s.options.DeleteOrphans {
 		return unknown
 	}
 	return errors.Join(unknown, s.deleteInstances(ctx, seen, findings), s.retireNodes(ctx, seen, findings))
@@ -132,19 +132,19 @@ func (s *Controller) scan(ctx context.Context, finder *Finder) error {
 
 func (s *Controller) newFinder() *Finder {
 	if s.marking != nil {
-		return NewFinder(s.marking, s.options.Grace)
+		return NewFinder(s.marking, s.options.GracePeriod)
 	}
-	return NewFinder(s.unmarked, s.options.Grace)
+	return NewFinder(s.unmarked, s.options.GracePeriod)
 }
 
 func (s *Controller) findOrphans(ctx context.Context, finder *Finder, seen *snapshot) ([]Finding, error) {
 	if s.marking != nil {
-		finder.Spare = seen.isHandled
-		findings, err := finder.Look(ctx, seen.instances, seen.nodes, time.Now())
+		finder.IsExempt = seen.isHandled
+		findings, err := finder.FindOrphans(ctx, seen.instances, seen.nodes, time.Now())
 		return slices.DeleteFunc(findings, func(f Finding) bool { return f.Kind == OrphanedNode && s.isNodeOfOtherCloud(seen, f.Name) }), err
 	}
 	list := func(ctx context.Context) ([]cloud.Instance, error) { return s.listGroupInstances(ctx, seen) }
-	return finder.OrphanedNodes(ctx, list, slices.DeleteFunc(slices.Clone(seen.nodes), func(n Node) bool {
+	return finder.FindOrphanedNodes(ctx, list, slices.DeleteFunc(slices.Clone(seen.nodes), func(n Node) bool {
 		return !s.canCheckNode(seen, n)
 	}), time.Now())
 }
@@ -153,7 +153,7 @@ func (s *Controller) findOrphans(ctx context.Context, finder *Finder, seen *snap
 // be this manager's and in the cloud.
 func (s *Controller) canCheckNode(seen *snapshot, n Node) bool {
 	g := seen.groupByName[seen.groupOfNode[n.Name]]
-	return g != nil && s.isOwnGroup(g) && g.Spec.Cloud.Provider == s.cloudName && s.unmarked.ProvesGone(n.ProviderID)
+	return g != nil && s.isOwnGroup(g) && g.Spec.Cloud.Provider == s.cloudName && s.unmarked.NotFoundMeansDeleted(n.ProviderID)
 }
 
 // isNodeOfOtherCloud reports whether a Node's group is in another cloud. The instances of a pool have the IDs of their

@@ -51,7 +51,7 @@ func (r *markingFake) lock() func() { r.mu.Lock(); return r.mu.Unlock }
 // deletedIDs returns the instances with a requested deletion.
 func (r *markingFake) deletedIDs() []string { defer r.lock()(); return slices.Clone(r.deleted) }
 
-func (r *markingFake) Ours(context.Context) ([]cloud.Instance, error) {
+func (r *markingFake) ClusterInstances(context.Context) ([]cloud.Instance, error) {
 	defer r.lock()()
 	return slices.Clone(r.instances), r.readErr
 }
@@ -96,7 +96,7 @@ func startFixture(t *testing.T, r interface{ Name() string }, change func(*Optio
 	must.NoError(t, err)
 	recorder := events.NewFakeRecorder(100)
 	o := Options{
-		Client: c, Live: c, Groups: clientGroups{c}, Selector: labels.Everything(), Delete: true, Grace: DefaultGrace(), Every: 5 * time.Minute,
+		Client: c, LiveReader: c, Groups: clientGroups{c}, Selector: labels.Everything(), DeleteOrphans: true, GracePeriod: DefaultGracePeriod(), ScanInterval: 5 * time.Minute,
 		Events: recorder, Metrics: metrics, Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
@@ -208,7 +208,7 @@ func TestOrphanedNodeIsRetiredWhenProven(t *testing.T) {
 		if len(all) != 1 {
 			t.Fatalf("%d retirements, want one, for the Node in a group", len(all))
 		}
-		if s := all[0].Spec; s.NodeName != "gone" || s.NodeUID != "uid-of-node" || s.Reason != v1alpha1.MachineGone || s.Group != "web" ||
+		if s := all[0].Spec; s.NodeName != "gone" || s.NodeUID != "uid-of-node" || s.Reason != v1alpha1.InstanceGone || s.Group != "web" ||
 			all[0].Labels["shard"] != "a" {
 			t.Errorf("retirement %+v, labels %v", s, all[0].Labels)
 		}
@@ -231,7 +231,7 @@ func TestI7NodeOfAnotherCloudsGroupIsNotOrphaned(t *testing.T) {
 func TestReportOnlyDeletesNoOrphans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &markingFake{instances: []cloud.Instance{newInstance("a", time.Hour), newInstance("b", time.Hour)}}
-		f := startFixture(t, r, func(o *Options) { o.Delete = false }, newNode("b", "web", corev1.ConditionTrue),
+		f := startFixture(t, r, func(o *Options) { o.DeleteOrphans = false }, newNode("b", "web", corev1.ConditionTrue),
 			newNode("gone", "web", corev1.ConditionUnknown))
 		f.advance(time.Hour)
 		if len(r.deletedIDs()) != 0 || len(f.retirements()) != 0 {

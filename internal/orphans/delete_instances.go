@@ -10,15 +10,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/instances"
 )
 
-// DeleteInstances deletes the orphaned instances that are due and not kept. Before each deletion it reads the instance
+// DeleteOrphanedInstances deletes the orphaned instances that are due and not kept. Before each deletion it reads the instance
 // and the Nodes again. Orphaned Nodes are left to a NodeRetirement. It returns the findings with a started deletion.
-func DeleteInstances(ctx context.Context, c instances.Deleter, nodes func(context.Context) ([]cloud.Host, error), findings []Finding,
+func DeleteOrphanedInstances(ctx context.Context, c instances.Deleter, nodes func(context.Context) ([]cloud.NodeIdentity, error), findings []Finding,
 	log *slog.Logger,
 ) ([]Finding, error) {
 	var begun []Finding
 	var errs []error
 	for _, f := range findings {
-		if f.Kind != OrphanedInstance || !f.Due || f.Kept != "" {
+		if f.Kind != OrphanedInstance || !f.IsDue || f.KeptReason != "" {
 			continue
 		}
 		asked, err := instances.DeleteWithoutNode(ctx, c, nodes, f.ProviderID, func(i cloud.Instance) bool {
@@ -40,7 +40,7 @@ func (s *Controller) deleteInstances(ctx context.Context, seen *snapshot, findin
 	if s.marking == nil {
 		return nil
 	}
-	begun, err := DeleteInstances(ctx, s.marking, s.nodes.Read, findings, s.options.Log)
+	begun, err := DeleteOrphanedInstances(ctx, s.marking, s.nodes.Read, findings, s.options.Log)
 	for _, f := range begun {
 		s.options.Metrics.removed.WithLabelValues(s.cloudName, string(OrphanedInstance)).Inc()
 		s.recordGroupEvent(seen, f.Group, eventOrphanDeleted, f.Name, f.String())

@@ -38,7 +38,7 @@ func (s *Controller) reportFindings(seen *snapshot, findings []Finding) {
 	}
 	for _, f := range findings {
 		state := suspected
-		if f.Due {
+		if f.IsDue {
 			state = proven
 		}
 		counts[[2]string{string(f.Kind), state}]++
@@ -47,12 +47,12 @@ func (s *Controller) reportFindings(seen *snapshot, findings []Finding) {
 		if s.reported[key] == state {
 			continue
 		}
-		s.options.Log.Warn("orphan found", "kind", f.Kind, "name", f.Name, "providerID", f.ProviderID, "group", f.Group, "state", state, "since", f.Since,
+		s.options.Log.Warn("orphan found", "kind", f.Kind, "name", f.Name, "providerID", f.ProviderID, "group", f.Group, "state", state, "since", f.FirstFoundAt,
 			"proofs", f.Proofs)
 		s.recordFindingEvent(seen, f, state)
 	}
 	s.reported = reported
-	if s.options.Delete {
+	if s.options.DeleteOrphans {
 		s.reportKept(seen, findings)
 	}
 	for key, n := range counts {
@@ -64,7 +64,7 @@ func (s *Controller) reportFindings(seen *snapshot, findings []Finding) {
 func (s *Controller) reportKept(seen *snapshot, findings []Finding) {
 	kept := map[string]bool{}
 	for _, f := range findings {
-		if f.Kept == "" || kept[f.Group] {
+		if f.KeptReason == "" || kept[f.Group] {
 			continue
 		}
 		kept[f.Group] = true
@@ -72,7 +72,7 @@ func (s *Controller) reportKept(seen *snapshot, findings []Finding) {
 			continue
 		}
 		note := fmt.Sprintf("orphaned instances are not deleted: %s. "+
-			"Let their kubelets join again, or delete the unneeded ones by hand in the cloud", f.Kept)
+			"Let their kubelets join again, or delete the unneeded ones by hand in the cloud", f.KeptReason)
 		s.options.Log.Warn(note, "group", f.Group)
 		s.recordGroupEvent(seen, f.Group, eventOrphansKept, "kept", note)
 	}
@@ -80,11 +80,11 @@ func (s *Controller) reportKept(seen *snapshot, findings []Finding) {
 }
 
 // findableKinds returns the kinds that can be found in the cloud.
-func (s *Controller) findableKinds() []Kind {
+func (s *Controller) findableKinds() []OrphanKind {
 	if s.marking != nil {
-		return []Kind{OrphanedInstance, OrphanedNode}
+		return []OrphanKind{OrphanedInstance, OrphanedNode}
 	}
-	return []Kind{OrphanedNode}
+	return []OrphanKind{OrphanedNode}
 }
 
 func (s *Controller) recordFindingEvent(seen *snapshot, f Finding, state string) {
@@ -103,14 +103,14 @@ func (s *Controller) recordFindingEvent(seen *snapshot, f Finding, state string)
 // describeNextAction returns what will be done about an orphan.
 func (s *Controller) describeNextAction(f Finding) string {
 	switch {
-	case !s.options.Delete:
+	case !s.options.DeleteOrphans:
 		return "it is only reported"
 	case f.Kind == OrphanedNode:
-		return fmt.Sprintf("its Node is retired once that has lasted for %s", s.options.Grace.Stay)
-	case f.Kept != "":
-		return "it is kept: " + f.Kept
+		return fmt.Sprintf("its Node is retired once that has lasted for %s", s.options.GracePeriod.ConfirmFor)
+	case f.KeptReason != "":
+		return "it is kept: " + f.KeptReason
 	}
-	return fmt.Sprintf("it is deleted once that has lasted for %s", s.options.Grace.Stay)
+	return fmt.Sprintf("it is deleted once that has lasted for %s", s.options.GracePeriod.ConfirmFor)
 }
 
 // recordGroupEvent writes an Event on the NodeGroup of a cloud group, if it exists as an object.
@@ -129,5 +129,5 @@ func (s *Controller) recordGroupEvent(seen *snapshot, cloudGroup string, reason 
 // the API server keeps the first.
 func (s *Controller) recordEvent(about client.Object, reason eventReason, action, note string) {
 	const maxAction = 128
-	s.options.Events.Eventf(about, nil, corev1.EventTypeWarning, string(reason), observe.Clip(action, maxAction), "%s", observe.Note(note))
+	s.options.Events.Eventf(about, nil, corev1.EventTypeWarning, string(reason), observe.ClipBytes(action, maxAction), "%s", observe.ClipEventNote(note))
 }

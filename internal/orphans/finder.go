@@ -18,14 +18,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Kind is the kind of an orphan.
-type Kind string
+// OrphanKind is the kind of an orphan.
+type OrphanKind string
 
 const (
 	// OrphanedInstance is an instance without a Node.
-	OrphanedInstance Kind = "Instance"
+	OrphanedInstance OrphanKind = "Instance"
 	// OrphanedNode is a Node without an instance.
-	OrphanedNode Kind = "Node"
+	OrphanedNode OrphanKind = "Node"
 )
 
 // Node has the relevant fields of a Node.
@@ -42,7 +42,7 @@ type Node struct {
 
 // Finding is an orphaned instance or Node.
 type Finding struct {
-	Kind Kind
+	Kind OrphanKind
 	// ProviderID is the instance's, also for an OrphanedNode.
 	ProviderID string
 	// Name is the name of the instance or the Node.
@@ -51,13 +51,13 @@ type Finding struct {
 	Group string
 	// Proofs are the reasons for the finding, each a sentence.
 	Proofs []string
-	// Since is when it was first found, and Looks the number of scans since.
-	Since time.Time
-	Looks int
-	// Due is true if it was found during the whole grace period.
-	Due bool
-	// Kept says why the orphan is not deleted even if it is due; empty if it may be.
-	Kept string
+	// FirstFoundAt is when it was first found, and Looks the number of scans since.
+	FirstFoundAt time.Time
+	ScanCount    int
+	// IsDue is true if it was found during the whole grace period.
+	IsDue bool
+	// KeptReason says why the orphan is not deleted even if it is due; empty if it may be.
+	KeptReason string
 }
 
 func (f Finding) String() string {
@@ -70,42 +70,44 @@ type Cloud interface {
 	Instance(ctx context.Context, providerID string) (cloud.Instance, error)
 }
 
-// Grace says how long and how often an orphan must be found.
-type Grace struct {
-	// Join is how long an instance may take to join after its creation.
-	Join time.Duration
-	// Stay is how long an orphan must be found, in every scan, until it is due.
-	Stay time.Duration
-	// Looks is the minimum number of scans.
-	Looks int
+// GracePeriod says how long and how often an orphan must be found.
+type GracePeriod struct {
+	// JoinTimeout is how long an instance may take to join after its creation.
+	JoinTimeout time.Duration
+	// ConfirmFor is how long an orphan must be found, in every scan, until it is due.
+	ConfirmFor time.Duration
+	// MinScans is the minimum number of scans.
+	MinScans int
 }
 
-// DefaultGrace suits instances that join within minutes.
-func DefaultGrace() Grace { return Grace{Join: 30 * time.Minute, Stay: 15 * time.Minute, Looks: 3} }
+// DefaultGracePeriod suits instances that join within minutes.
+func DefaultGracePeriod() GracePeriod {
+	return GracePeriod{JoinTimeout: 30 * time.Minute, ConfirmFor: 15 * time.Minute, MinScans: 3}
+}
 
 // Finder finds orphans and remembers the previous scan. It is not safe for concurrent use.
 type Finder struct {
-	// Spare reports whether an instance cannot be an orphan; nil spares none.
-	Spare func(cloud.Instance) bool
+	// IsExempt reports whether an instance cannot be an orphan; nil spares none.
+	IsExempt func(cloud.Instance) bool
 
 	cloud         Cloud
-	grace         Grace
+	grace         GracePeriod
 	previous      map[string]Finding // by kind, name and provider ID
 	lastLimitedAt time.Time          // when there were last too many orphans
 }
 
-func NewFinder(c Cloud, g Grace) *Finder {
+func NewFinder(c Cloud, g GracePeriod) *Finder {
 	return &Finder{cloud: c, grace: g, previous: map[string]Finding{}}
 }
 
-// Look compares all instances of the cluster with all Nodes and returns the orphans, sorted by kind and name. The
-// instances must be marked as the cluster's by the cloud. For a cloud without marks, see [Finder.OrphanedNodes]. If the
+// FindOrphans compares all instances of the cluster with all Nodes and returns the orphans, sorted by kind and name. The
+// instances must be marked as the cluster's by the cloud. For a cloud without marks, see [Finder.FindOrphanedNodes]. If the
 // cloud does not answer for a Node, that Node is not a finding.
-func (f *Finder) Look(ctx context.Context, instances []cloud.Instance, nodes []Node, now time.Time) ([]Finding, error) {
+func (f *Finder) FindOrphans(ctx context.Context, instances []cloud.Instance, nodes []Node, now time.Time) ([]Finding, error) {
 	seen := map[string]Finding{}
 	hosts := f.toHosts(nodes...)
 	for _, i := range instances {
-		if f.Spare != nil && f.Spare(i) {
+		if f.IsExempt != nil && f.IsExempt(i) {
 			continue
 		}
 		if proofs := f.proveNoNode(i, hosts, len(nodes), now); proofs != nil {
@@ -117,10 +119,10 @@ func (f *Finder) Look(ctx context.Context, instances []cloud.Instance, nodes []N
 	return f.storeFindings(seen), err
 }
 
-// OrphanedNodes is [Finder.Look] for a cloud without marks, which has no orphaned instances. Nodes are the Nodes that
+// FindOrphanedNodes is [Finder.Look] for a cloud without marks, which has no orphaned instances. Nodes are the Nodes that
 // the caller may check. Instead of marked instances, it uses list to confirm the cloud's answer for one instance. It
 // calls list only if a Node is silent. If list fails, nothing is found (I7).
-func (f *Finder) OrphanedNodes(ctx context.Context, list func(context.Context) ([]cloud.Instance, error), nodes []Node, now time.Time) ([]Finding, error) {
+func (f *Finder) FindOrphanedNodes(ctx context.Context, list func(context.Context) ([]cloud.Instance, error), nodes []Node, now time.Time) ([]Finding, error) {
 	seen := map[string]Finding{}
 	silent := f.findSilentNodes(nodes, now)
 	if len(silent) == 0 {
@@ -145,42 +147,42 @@ func (f *Finder) storeFindings(seen map[string]Finding) []Finding {
 // addFinding adds a finding and continues the counts of the previous scan.
 func (f *Finder) addFinding(seen map[string]Finding, found Finding, now time.Time) {
 	key := string(found.Kind) + " " + found.Name + " " + found.ProviderID
-	found.Since, found.Looks = now, 1
+	found.FirstFoundAt, found.ScanCount = now, 1
 	if before, ok := f.previous[key]; ok {
-		found.Since, found.Looks = before.Since, before.Looks+1
+		found.FirstFoundAt, found.ScanCount = before.FirstFoundAt, before.ScanCount+1
 	}
-	found.Due = found.Looks >= f.grace.Looks && now.Sub(found.Since) >= f.grace.Stay
+	found.IsDue = found.ScanCount >= f.grace.MinScans && now.Sub(found.FirstFoundAt) >= f.grace.ConfirmFor
 	seen[key] = found
 }
 
 // proveNoNode returns the proofs that an instance has no Node, or nil if one of them fails.
-func (f *Finder) proveNoNode(i cloud.Instance, hosts *cloud.Hosts, nodes int, now time.Time) []string {
-	if i.State == cloud.Deleting || i.State == cloud.Unknown || i.Created.IsZero() || now.Sub(i.Created) < f.grace.Join {
+func (f *Finder) proveNoNode(i cloud.Instance, hosts *cloud.NodeIndex, nodes int, now time.Time) []string {
+	if i.State == cloud.Deleting || i.State == cloud.Unknown || i.Created.IsZero() || now.Sub(i.Created) < f.grace.JoinTimeout {
 		return nil
 	}
-	if node, err := hosts.Of(i); node != "" || err != nil {
+	if node, err := hosts.FindNode(i); node != "" || err != nil {
 		return nil
 	}
 	return []string{
 		fmt.Sprintf("the cloud has it marked as the cluster's, in group %s, %s", i.Group, i.State),
-		fmt.Sprintf("it was created %s ago, and an instance has %s to join", now.Sub(i.Created).Round(time.Second), f.grace.Join),
+		fmt.Sprintf("it was created %s ago, and an instance has %s to join", now.Sub(i.Created).Round(time.Second), f.grace.JoinTimeout),
 		fmt.Sprintf("none of the %d Nodes has its provider ID, its name, its host name or its ID as system UUID", nodes),
 	}
 }
 
 // toHosts converts Nodes for the comparison with instances.
-func (f *Finder) toHosts(nodes ...Node) *cloud.Hosts {
-	all := make([]cloud.Host, len(nodes))
+func (f *Finder) toHosts(nodes ...Node) *cloud.NodeIndex {
+	all := make([]cloud.NodeIdentity, len(nodes))
 	for i, n := range nodes {
-		all[i] = cloud.Host{Name: n.Name, ProviderID: n.ProviderID, SystemUUID: n.SystemUUID}
+		all[i] = cloud.NodeIdentity{Name: n.Name, ProviderID: n.ProviderID, SystemUUID: n.SystemUUID}
 	}
-	return cloud.NewHosts(f.cloud.Normalize, all)
+	return cloud.NewNodeIndex(f.cloud.Normalize, all)
 }
 
 // findSilentNodes returns the Nodes that may be orphaned: not Ready, past their time to join, and of this cloud.
 func (f *Finder) findSilentNodes(nodes []Node, now time.Time) []Node {
 	return slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool {
-		if n.Ready || n.ProviderID == "" || now.Sub(n.Created) < f.grace.Join {
+		if n.Ready || n.ProviderID == "" || now.Sub(n.Created) < f.grace.JoinTimeout {
 			return true
 		}
 		_, err := f.cloud.Normalize(n.ProviderID)
@@ -214,7 +216,7 @@ func (f *Finder) proveNoInstance(ctx context.Context, n Node, instances []cloud.
 	}
 	host := f.toHosts(n)
 	for _, i := range instances {
-		if node, _ := host.Of(i); node != "" {
+		if node, _ := host.FindNode(i); node != "" {
 			return nil, nil
 		}
 	}

@@ -50,7 +50,7 @@ func (w *fakeCloud) Delete(_ context.Context, id string) (cloud.Operation, error
 var (
 	now   = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	old   = now.Add(-time.Hour)
-	grace = Grace{Join: 30 * time.Minute, Stay: 15 * time.Minute, Looks: 3}
+	grace = GracePeriod{JoinTimeout: 30 * time.Minute, ConfirmFor: 15 * time.Minute, MinScans: 3}
 )
 
 func newOldInstance(id string) cloud.Instance {
@@ -64,13 +64,13 @@ func lookRepeatedly(t *testing.T, w *fakeCloud, nodes []Node, times int) []strin
 	var found []Finding
 	for i := range times {
 		var err error
-		if found, err = f.Look(t.Context(), w.instances, nodes, now.Add(time.Duration(i)*grace.Stay/time.Duration(max(1, times-1)))); err != nil {
+		if found, err = f.FindOrphans(t.Context(), w.instances, nodes, now.Add(time.Duration(i)*grace.ConfirmFor/time.Duration(max(1, times-1)))); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var words []string
 	for _, f := range found {
-		words = append(words, fmt.Sprintf("%s %s %t", f.Kind, f.Name, f.Due))
+		words = append(words, fmt.Sprintf("%s %s %t", f.Kind, f.Name, f.IsDue))
 	}
 	return words
 }
@@ -122,7 +122,7 @@ func TestSilentNodeWithoutInstanceIsOrphaned(t *testing.T) {
 		}
 	}
 	w.failing = true
-	if found, err := NewFinder(w, Grace{}).Look(t.Context(), w.instances, []Node{a, orphan}, now); err == nil || len(found) != 0 {
+	if found, err := NewFinder(w, GracePeriod{}).FindOrphans(t.Context(), w.instances, []Node{a, orphan}, now); err == nil || len(found) != 0 {
 		t.Errorf("I7: the cloud does not answer: %+v, %v", found, err)
 	}
 }
@@ -132,18 +132,18 @@ func TestOnlyOrphanedNodesAreFoundWithoutMarks(t *testing.T) {
 	w := &fakeCloud{instances: []cloud.Instance{newOldInstance("a")}}
 	lists, failing := 0, error(nil)
 	list := func(context.Context) ([]cloud.Instance, error) { lists++; return w.instances, failing }
-	f := NewFinder(w, Grace{Stay: 10 * time.Minute, Looks: 2})
+	f := NewFinder(w, GracePeriod{ConfirmFor: 10 * time.Minute, MinScans: 2})
 	look := func(minutes int, nodes ...Node) ([]Finding, error) {
-		return f.OrphanedNodes(t.Context(), list, nodes, now.Add(time.Duration(minutes)*time.Minute))
+		return f.FindOrphanedNodes(t.Context(), list, nodes, now.Add(time.Duration(minutes)*time.Minute))
 	}
 	readyNode := Node{Name: "m-b", ProviderID: "cloud:///b", Ready: true, Created: old}
 	if found, err := look(0, readyNode); len(found) != 0 || err != nil || lists != 0 {
 		t.Errorf("no Node is silent: %+v, %v, %d lists", found, err, lists)
 	}
-	if found, err := look(0, orphan); err != nil || len(found) != 1 || found[0].Kind != OrphanedNode || found[0].Due {
+	if found, err := look(0, orphan); err != nil || len(found) != 1 || found[0].Kind != OrphanedNode || found[0].IsDue {
 		t.Errorf("at first: %+v, %v", found, err)
 	}
-	if found, err := look(10, orphan); err != nil || len(found) != 1 || !found[0].Due || len(found[0].Proofs) < 3 {
+	if found, err := look(10, orphan); err != nil || len(found) != 1 || !found[0].IsDue || len(found[0].Proofs) < 3 {
 		t.Errorf("after the grace: %+v, %v", found, err)
 	}
 	failing = errors.New("unreachable")
@@ -151,7 +151,7 @@ func TestOnlyOrphanedNodesAreFoundWithoutMarks(t *testing.T) {
 		t.Errorf("I7: a list fails: %+v, %v", found, err)
 	}
 	failing = nil
-	if found, err := look(30, orphan); err != nil || len(found) != 1 || found[0].Due {
+	if found, err := look(30, orphan); err != nil || len(found) != 1 || found[0].IsDue {
 		t.Errorf("the grace period starts again: %+v, %v", found, err)
 	}
 	if found, err := look(40, Node{Name: "m-a", ProviderID: "cloud:///gone", Created: old}); err != nil || len(found) != 0 {
@@ -161,12 +161,12 @@ func TestOnlyOrphanedNodesAreFoundWithoutMarks(t *testing.T) {
 
 func TestGraceRestartsAfterOneMiss(t *testing.T) {
 	w := &fakeCloud{instances: []cloud.Instance{newOldInstance("a")}}
-	f := NewFinder(w, Grace{Stay: 10 * time.Minute, Looks: 2})
+	f := NewFinder(w, GracePeriod{ConfirmFor: 10 * time.Minute, MinScans: 2})
 	var due []bool
 	for i, nodes := range [][]Node{nil, nil, {{Name: "m-a"}}, nil, nil} {
-		found, err := f.Look(t.Context(), w.instances, nodes, now.Add(time.Duration(i)*10*time.Minute))
+		found, err := f.FindOrphans(t.Context(), w.instances, nodes, now.Add(time.Duration(i)*10*time.Minute))
 		must.NoError(t, err)
-		due = append(due, len(found) == 1 && found[0].Due)
+		due = append(due, len(found) == 1 && found[0].IsDue)
 	}
 	if !slices.Equal(due, []bool{false, true, false, false, true}) {
 		t.Errorf("due %v", due)
@@ -177,29 +177,29 @@ func TestGraceRestartsAfterOneMiss(t *testing.T) {
 func TestI4OrphanJoiningDuringDeletionStays(t *testing.T) {
 	w := &fakeCloud{instances: []cloud.Instance{newOldInstance("a"), newOldInstance("b")}}
 	finding := func(id string) Finding {
-		return Finding{Kind: OrphanedInstance, ProviderID: "cloud:///" + id, Name: "m-" + id, Group: "g", Due: true}
+		return Finding{Kind: OrphanedInstance, ProviderID: "cloud:///" + id, Name: "m-" + id, Group: "g", IsDue: true}
 	}
-	nodes := func(context.Context) ([]cloud.Host, error) {
+	nodes := func(context.Context) ([]cloud.NodeIdentity, error) {
 		if len(w.deleted) > 0 {
-			return []cloud.Host{{Name: "m-b", ProviderID: "cloud:///b"}}, nil
+			return []cloud.NodeIdentity{{Name: "m-b", ProviderID: "cloud:///b"}}, nil
 		}
 		return nil, nil
 	}
-	begun, err := DeleteInstances(t.Context(), w, nodes, []Finding{finding("a"), finding("b")}, slog.New(slog.DiscardHandler))
+	begun, err := DeleteOrphanedInstances(t.Context(), w, nodes, []Finding{finding("a"), finding("b")}, slog.New(slog.DiscardHandler))
 	if err != nil || len(begun) != 1 || begun[0].ProviderID != "cloud:///a" || len(w.deleted) != 1 {
 		t.Errorf("deleted %q, returned %v, %v; want the first only", w.deleted, begun, err)
 	}
 }
 
 func TestI4OrphanIsReadAgainBeforeItsDeletion(t *testing.T) {
-	finding := Finding{Kind: OrphanedInstance, ProviderID: "cloud:///a", Name: "m-a", Group: "g", Due: true}
+	finding := Finding{Kind: OrphanedInstance, ProviderID: "cloud:///a", Name: "m-a", Group: "g", IsDue: true}
 	for name, tc := range map[string]struct {
 		change  func(*fakeCloud, *Finding)
 		nodes   []Node
 		deleted int
 	}{
 		"still an orphan":        {nil, nil, 1},
-		"not due":                {func(_ *fakeCloud, f *Finding) { f.Due = false }, nil, 0},
+		"not due":                {func(_ *fakeCloud, f *Finding) { f.IsDue = false }, nil, 0},
 		"an orphaned Node":       {func(_ *fakeCloud, f *Finding) { f.Kind = OrphanedNode }, nil, 0},
 		"it has joined":          {nil, []Node{{Name: "x", ProviderID: "cloud:///a"}}, 0},
 		"it is gone":             {func(w *fakeCloud, _ *Finding) { w.instances = nil }, nil, 0},
@@ -212,7 +212,7 @@ func TestI4OrphanIsReadAgainBeforeItsDeletion(t *testing.T) {
 		if tc.change != nil {
 			tc.change(w, &f)
 		}
-		begun, err := DeleteInstances(t.Context(), w, newHostReader(tc.nodes), []Finding{f}, slog.New(slog.DiscardHandler))
+		begun, err := DeleteOrphanedInstances(t.Context(), w, newHostReader(tc.nodes), []Finding{f}, slog.New(slog.DiscardHandler))
 		if len(w.deleted) != tc.deleted || len(begun) != tc.deleted || (err != nil) != w.failing {
 			t.Errorf("%s: deleted %q, returned %v, %v", name, w.deleted, begun, err)
 		}
@@ -220,10 +220,10 @@ func TestI4OrphanIsReadAgainBeforeItsDeletion(t *testing.T) {
 }
 
 // newHostReader returns a reader that finds these Nodes.
-func newHostReader(nodes []Node) func(context.Context) ([]cloud.Host, error) {
-	return func(context.Context) (all []cloud.Host, _ error) {
+func newHostReader(nodes []Node) func(context.Context) ([]cloud.NodeIdentity, error) {
+	return func(context.Context) (all []cloud.NodeIdentity, _ error) {
 		for _, n := range nodes {
-			all = append(all, cloud.Host{Name: n.Name, ProviderID: n.ProviderID, SystemUUID: n.SystemUUID})
+			all = append(all, cloud.NodeIdentity{Name: n.Name, ProviderID: n.ProviderID, SystemUUID: n.SystemUUID})
 		}
 		return all, nil
 	}
@@ -246,9 +246,9 @@ func newFleet(orphans, joined int) (w *fakeCloud, nodes []Node) {
 func lookAndDelete(t *testing.T, w *fakeCloud, f *Finder, nodes []Node, minutes int) int {
 	t.Helper()
 	before := len(w.deleted)
-	found, err := f.Look(t.Context(), w.instances, nodes, now.Add(time.Duration(minutes)*time.Minute))
+	found, err := f.FindOrphans(t.Context(), w.instances, nodes, now.Add(time.Duration(minutes)*time.Minute))
 	must.NoError(t, err)
-	if _, err := DeleteInstances(t.Context(), w, newHostReader(nodes), found, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := DeleteOrphanedInstances(t.Context(), w, newHostReader(nodes), found, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	return len(w.deleted) - before
@@ -315,7 +315,7 @@ func TestI7NothingIsDueBeforeItsTime(t *testing.T) {
 			for _, id := range joined {
 				nodes = append(nodes, Node{Name: "m-" + id, Created: old})
 			}
-			found, err := f.Look(context.Background(), w.instances, nodes, now.Add(time.Duration(at)*time.Minute))
+			found, err := f.FindOrphans(context.Background(), w.instances, nodes, now.Add(time.Duration(at)*time.Minute))
 			must.NoError(t, err)
 			still := map[string]int{}
 			for _, one := range found {
@@ -327,7 +327,7 @@ func TestI7NothingIsDueBeforeItsTime(t *testing.T) {
 				if since, ok := first[id]; ok {
 					still[id] = since
 				}
-				if one.Due && at-still[id] < int(grace.Stay.Minutes()) {
+				if one.IsDue && at-still[id] < int(grace.ConfirmFor.Minutes()) {
 					t.Fatalf("look %d: %s is due after %d minutes", i, one, at-still[id])
 				}
 			}

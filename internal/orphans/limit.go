@@ -22,7 +22,7 @@ const (
 //
 // When they are few again, the others may be rejoining one by one. So the remaining orphans get their time to join once
 // more.
-func (f *Finder) applyLimit(seen map[string]Finding, instances []cloud.Instance, hosts *cloud.Hosts, nodes []Node, now time.Time) {
+func (f *Finder) applyLimit(seen map[string]Finding, instances []cloud.Instance, hosts *cloud.NodeIndex, nodes []Node, now time.Time) {
 	if len(seen) == 0 {
 		return
 	}
@@ -30,27 +30,27 @@ func (f *Finder) applyLimit(seen map[string]Finding, instances []cloud.Instance,
 	switch {
 	case reason != "":
 		f.lastLimitedAt = now
-	case !f.lastLimitedAt.IsZero() && now.Sub(f.lastLimitedAt) < f.grace.Join:
-		reason = fmt.Sprintf("there were too many, or no instance had a Node, less than %s ago", f.grace.Join)
+	case !f.lastLimitedAt.IsZero() && now.Sub(f.lastLimitedAt) < f.grace.JoinTimeout:
+		reason = fmt.Sprintf("there were too many, or no instance had a Node, less than %s ago", f.grace.JoinTimeout)
 	default:
 		return
 	}
 	for key, finding := range seen {
-		finding.Kept = reason
+		finding.KeptReason = reason
 		seen[key] = finding
 	}
 }
 
 // checkOrphanLimit returns why so many orphans must not be deleted, or "". Instances of the control plane do not count
 // as joined: their Nodes come back before all others.
-func checkOrphanLimit(orphans int, instances []cloud.Instance, hosts *cloud.Hosts, nodes []Node) string {
+func checkOrphanLimit(orphans int, instances []cloud.Instance, hosts *cloud.NodeIndex, nodes []Node) string {
 	joined, controlPlane := 0, map[string]bool{}
 	for _, n := range nodes {
 		controlPlane[n.Name] = n.ControlPlane
 	}
 	for _, m := range instances {
 		// An instance that may or may not have a Node does not count as joined either.
-		if node, _ := hosts.Of(m); node != "" && !controlPlane[node] {
+		if node, _ := hosts.FindNode(m); node != "" && !controlPlane[node] {
 			joined++
 		}
 	}

@@ -20,13 +20,13 @@ func (s *Controller) retireNodes(ctx context.Context, seen *snapshot, findings [
 	var errs []error
 	for _, f := range findings {
 		n, g := seen.nodeByName[f.Name], seen.groupByName[seen.groupOfNode[f.Name]]
-		if f.Kind != OrphanedNode || !f.Due || n == nil || g == nil || seen.retiringNodes[f.Name] || !s.isOwnGroup(g) {
+		if f.Kind != OrphanedNode || !f.IsDue || n == nil || g == nil || seen.retiringNodes[f.Name] || !s.isOwnGroup(g) {
 			continue
 		}
 		rt := request.New(request.Request{
-			Name: request.Name(n.Name, "ghost", n.UID, f.Since.Unix()), Labels: g.Labels,
+			Name: request.NewName(n.Name, "ghost", n.UID, f.FirstFoundAt.Unix()), Labels: g.Labels,
 			Spec: v1alpha1.NodeRetirementSpec{
-				NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.MachineGone, RequestedBy: requestedBy, Group: g.Name,
+				NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.InstanceGone, RequestedBy: requestedBy, Group: g.Name,
 			},
 		})
 		switch err := s.options.Client.Create(ctx, rt); {

@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 	"github.com/slipway-dev/slipway/internal/retirement"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
 // snapshot is what one scan reads.
@@ -40,7 +40,7 @@ func (s *Controller) readSnapshot(ctx context.Context) (*snapshot, error) {
 	}
 	var fleet []cloud.Instance
 	if s.marking != nil {
-		if fleet, err = s.marking.Ours(ctx); err != nil {
+		if fleet, err = s.marking.ClusterInstances(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -49,7 +49,7 @@ func (s *Controller) readSnapshot(ctx context.Context) (*snapshot, error) {
 		return nil, err
 	}
 	seen := &snapshot{
-		instances: fleet, nodes: summaries, nodeByName: map[string]*corev1.Node{}, groupOfNode: nodegroup.Claim(groups, nodes).Owner,
+		instances: fleet, nodes: summaries, nodeByName: map[string]*corev1.Node{}, groupOfNode: nodegroup.AssignNodes(groups, nodes).OwnerByNode,
 		groupByName: map[string]*v1alpha1.NodeGroup{}, groupByCloudGroup: map[string]*v1alpha1.NodeGroup{}, retiringNodes: leaving, handledInstances: inHand,
 	}
 	for i := range nodes {
@@ -80,19 +80,19 @@ func (s *Controller) readRetirements(ctx context.Context) (leaving, inHand map[s
 	for more := true; more; more = page.Continue != "" {
 		o := &client.ListOptions{Limit: pageSize, Continue: page.Continue}
 		page = v1alpha1.NodeRetirementList{}
-		if err := s.options.Live.List(ctx, &page, o); err != nil {
+		if err := s.options.LiveReader.List(ctx, &page, o); err != nil {
 			return nil, nil, fmt.Errorf("NodeRetirements: %w", err)
 		}
 		for i := range page.Items {
 			rt := &page.Items[i]
-			if rt.Status.Phase.Finished() {
+			if rt.Status.Phase.IsFinal() {
 				continue
 			}
 			leaving[rt.Spec.NodeName] = true
 			switch id, err := s.instanceIDOf(rt); {
 			case err == nil:
 				inHand[id] = true
-			case cloud.IsUnanswered(err):
+			case cloud.IsProviderUnavailable(err):
 				return nil, nil, fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
 			}
 		}
@@ -130,14 +130,14 @@ func (s *Controller) readNodes(ctx context.Context) (nodes []corev1.Node, summar
 	for more := true; more; more = page.Continue != "" {
 		o := &client.ListOptions{Limit: pageSize, Continue: page.Continue}
 		page = corev1.NodeList{}
-		if err := s.options.Live.List(ctx, &page, o); err != nil {
+		if err := s.options.LiveReader.List(ctx, &page, o); err != nil {
 			return nil, nil, fmt.Errorf("nodes: %w", err)
 		}
 		for i := range page.Items {
 			n := &page.Items[i]
 			summaries = append(summaries, Node{
-				Name: n.Name, ProviderID: n.Spec.ProviderID, SystemUUID: n.Status.NodeInfo.SystemUUID, Ready: budget.Ready(n),
-				Created: n.CreationTimestamp.Time, ControlPlane: retirement.IsControlPlane(n.Labels),
+				Name: n.Name, ProviderID: n.Spec.ProviderID, SystemUUID: n.Status.NodeInfo.SystemUUID, Ready: disruptionbudget.IsReady(n),
+				Created: n.CreationTimestamp.Time, ControlPlane: retirement.IsControlPlaneNode(n.Labels),
 			})
 			nodes = append(nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, Labels: n.Labels}})
 		}

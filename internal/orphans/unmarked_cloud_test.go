@@ -59,7 +59,7 @@ func (s *unmarkedFake) setFailing(groups ...string) {
 
 func (s *unmarkedFake) Normalize(id string) (string, error) { return s.rack.Normalize(id) }
 
-func (s *unmarkedFake) ProvesGone(id string) bool { return !slices.Contains(s.unproven, id) }
+func (s *unmarkedFake) NotFoundMeansDeleted(id string) bool { return !slices.Contains(s.unproven, id) }
 
 func (s *unmarkedFake) Instance(ctx context.Context, id string) (cloud.Instance, error) {
 	s.recordRequest("instance %s", id)
@@ -74,7 +74,7 @@ func (s *unmarkedFake) Instances(ctx context.Context, group string) ([]cloud.Ins
 	if fails {
 		return nil, errors.New("unreachable")
 	}
-	all, err := s.rack.Ours(ctx)
+	all, err := s.rack.ClusterInstances(ctx)
 	return slices.DeleteFunc(all, func(m cloud.Instance) bool { return m.Group != group }), err
 }
 
@@ -110,7 +110,7 @@ func TestCloudWithoutMarksHasOnlyOrphanedNodes(t *testing.T) {
 			t.Errorf("requests %q, want %q: none for a Node that is Ready, young, listed, without a group or in another cloud", got, want)
 		}
 		f.advance(2 * time.Minute)
-		if all := f.retirements(); len(all) != 1 || all[0].Spec.NodeName != "gone" || all[0].Spec.Reason != v1alpha1.MachineGone {
+		if all := f.retirements(); len(all) != 1 || all[0].Spec.NodeName != "gone" || all[0].Spec.Reason != v1alpha1.InstanceGone {
 			t.Errorf("retirements %+v", all)
 		}
 		f.advance(2 * time.Hour)
@@ -206,7 +206,7 @@ func TestI7UnprovableInstanceIsNotRead(t *testing.T) {
 
 func TestReportOnlyRetiresNoOrphanedNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := startFixture(t, &unmarkedFake{}, func(o *Options) { o.Delete = false }, newNode("gone", "web", corev1.ConditionUnknown))
+		f := startFixture(t, &unmarkedFake{}, func(o *Options) { o.DeleteOrphans = false }, newNode("gone", "web", corev1.ConditionUnknown))
 		f.advance(time.Hour)
 		if emitted := strings.Join(f.drainEvents(), "\n"); len(f.retirements()) != 0 || !strings.Contains(emitted, "only reported") {
 			t.Errorf("retirements %+v, said %q", f.retirements(), emitted)

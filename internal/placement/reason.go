@@ -62,17 +62,17 @@ func (v Verdict) String() string {
 	return v.Outcome.String() + ": " + strings.Join(texts, ", ")
 }
 
-// Tally is the number of nodes that gave one reason.
-type Tally struct {
+// ReasonCount is the number of nodes that gave one reason.
+type ReasonCount struct {
 	Nodes  int    `json:"nodes"`
 	Reason Reason `json:"reason"`
 }
 
-// Tallies counts nodes per reason. Like kube-scheduler, it counts a node with several reasons once for each reason.
-type Tallies []Tally
+// ReasonCounts counts nodes per reason. Like kube-scheduler, it counts a node with several reasons once for each reason.
+type ReasonCounts []ReasonCount
 
 // String returns a text such as "12 nodes: insufficient cpu; 3 nodes: untolerated taint gpu=only".
-func (t Tallies) String() string {
+func (t ReasonCounts) String() string {
 	parts := make([]string, len(t))
 	for i, tally := range t {
 		noun := "nodes"

@@ -28,8 +28,8 @@ import (
 func (a *Controller) launchAll(ctx context.Context, groups []*managedGroup, d *plan.Decision, waiting map[placement.PodKey]unschedulablePod) error {
 	var errs []error
 	for _, g := range groups {
-		var launches []plan.Order
-		for _, o := range d.Orders {
+		var launches []plan.Launch
+		for _, o := range d.Launches {
 			if o.Group == g.name() {
 				launches = append(launches, o)
 			}
@@ -38,14 +38,14 @@ func (a *Controller) launchAll(ctx context.Context, groups []*managedGroup, d *p
 			errs = append(errs, a.launchForGroup(ctx, g, launches, waiting))
 		}
 	}
-	if len(d.Orders) > 0 {
+	if len(d.Launches) > 0 {
 		a.awaitReplies(ctx, groups, func(m *groupState) bool { return m.unanswered == 0 })
 	}
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
 // launchForGroup records a group's launches and then requests them.
-func (a *Controller) launchForGroup(ctx context.Context, g *managedGroup, launches []plan.Order, waiting map[placement.PodKey]unschedulablePod) error {
+func (a *Controller) launchForGroup(ctx context.Context, g *managedGroup, launches []plan.Launch, waiting map[placement.PodKey]unschedulablePod) error {
 	began := time.Now()
 	ids := make([]string, len(launches))
 	for i, o := range launches {
@@ -64,15 +64,15 @@ func (a *Controller) launchForGroup(ctx context.Context, g *managedGroup, launch
 	return nil
 }
 
-func (a *Controller) requestLaunch(ctx context.Context, g *managedGroup, o plan.Order, l launch.Reservation, began time.Time, waiting map[placement.PodKey]unschedulablePod) {
+func (a *Controller) requestLaunch(ctx context.Context, g *managedGroup, o plan.Launch, l launch.Reservation, began time.Time, waiting map[placement.PodKey]unschedulablePod) {
 	for _, key := range o.Pods {
 		a.options.Metrics.observePodWait(time.Since(waiting[key].since))
 	}
 	provider, group := a.options.Clouds[g.Group.Spec.Cloud.Provider], g.Group.Spec.Cloud.Group
-	order := cloud.Order{Count: o.Count, Template: o.Template, Unmade: min(o.Count, g.state.tracking.Unmade)}
-	g.state.tracking.Unmade -= order.Unmade
+	order := cloud.LaunchRequest{Count: o.Count, Template: o.Template, RetryFailed: min(o.Count, g.state.tracking.Unmade)}
+	g.state.tracking.Unmade -= order.RetryFailed
 	a.calls.Go(func() {
-		within, cancel := context.WithTimeout(ctx, launch.Timeout(o.Count))
+		within, cancel := context.WithTimeout(ctx, launch.RequestTimeout(o.Count))
 		defer cancel()
 		op, err := l.Request(within, provider, group, order)
 		a.options.Metrics.observeLaunch(o, err, time.Since(began))
@@ -85,22 +85,22 @@ func (a *Controller) requestLaunch(ctx context.Context, g *managedGroup, o plan.
 
 // recordAnswer records the cloud's answer to a launch. A refusal does not fail the reconcile: the template backs off,
 // and the next reconcile uses another one.
-func (a *Controller) recordAnswer(g *managedGroup, o plan.Order, id string, op cloud.Operation, err error) {
+func (a *Controller) recordAnswer(g *managedGroup, o plan.Launch, id string, op cloud.Operation, err error) {
 	log := a.options.Log.With("group", o.Group, "template", o.Template, "instances", o.Count, "pods", len(o.Pods), "reasons", o.Reasons)
 	if err == nil {
 		log.Info("instances are requested")
-		g.state.recordReply(id, launch.Accepted, op.Machines, time.Now())
+		g.state.recordReply(id, launch.Accepted, op.ProviderIDs, time.Now())
 		g.state.recordOperation(id, op.ID)
 		a.emitLaunched(g, o)
 		return
 	}
-	log.Error("the cloud refused the launch", "err", err, "made", len(op.Machines))
+	log.Error("the cloud refused the launch", "err", err, "made", len(op.ProviderIDs))
 	answer := launch.Refused
-	if launch.ReasonOf(err) == launch.Unclear {
+	if launch.BackOffReason(err) == launch.Unclear {
 		answer = launch.Lost
 	}
 	a.reportBackOff(g, g.state.recordRefusal(o.Template, err, time.Now()))
-	g.state.recordReply(id, answer, op.Machines, time.Now())
+	g.state.recordReply(id, answer, op.ProviderIDs, time.Now())
 }
 
 // requeue starts the next reconcile soon.
@@ -119,13 +119,13 @@ const maxConcurrentDeletions = 10
 func (a *Controller) deleteFailedInstances(ctx context.Context, s *clusterCaches, groups []*managedGroup) {
 	for _, g := range groups {
 		m := g.state
-		for _, failed := range m.tracking.Dead {
+		for _, failed := range m.tracking.FailedWithoutNode {
 			if id := failed.Instance.ProviderID; !m.deleting[id] && len(m.deleting) < maxConcurrentDeletions {
 				m.deleting[id] = true
 				a.startDeletion(ctx, s, g, failed)
 			}
 		}
-		m.tracking.Dead = nil // the next cloud read finds the rest
+		m.tracking.FailedWithoutNode = nil // the next cloud read finds the rest
 	}
 }
 
@@ -182,7 +182,7 @@ func (a *Controller) retireUnderutilized(ctx context.Context, cluster *nodegroup
 		errs = append(errs, a.writeSinceAnnotation(ctx, d.Subject.Object, d.Since))
 		g := findGroup(groups, d.Group)
 		switch {
-		case d.CallOff != "":
+		case d.CancelledRetirement != "":
 			errs = append(errs, a.cancelRetirement(ctx, d))
 		case d.Verdict == nodegroup.Leaves:
 			errs = append(errs, a.requestRetirement(ctx, g, d))
@@ -190,7 +190,7 @@ func (a *Controller) retireUnderutilized(ctx context.Context, cluster *nodegroup
 		a.emitNodeEvent(g, d)
 	}
 	for i := range cluster.Nodes {
-		if n := &cluster.Nodes[i]; !marked[n.Name] && cluster.Answers(n, a.options.Selector) {
+		if n := &cluster.Nodes[i]; !marked[n.Name] && cluster.ManagesNode(n, a.options.Selector) {
 			errs = append(errs, a.writeSinceAnnotation(ctx, n, time.Time{}))
 		}
 	}
@@ -213,12 +213,12 @@ func (a *Controller) writeSinceAnnotation(ctx context.Context, n *corev1.Node, s
 	if !since.IsZero() {
 		value = since.UTC().Format(time.RFC3339)
 	}
-	annotations := map[string]any{plan.SinceAnnotation: value}
+	annotations := map[string]any{plan.UnderutilizedSinceAnnotation: value}
 	_, isRenamed := n.Annotations[plan.OldSinceAnnotation]
 	if isRenamed {
 		annotations[plan.OldSinceAnnotation] = nil
 	}
-	if old, there := n.Annotations[plan.SinceAnnotation]; !isRenamed && (value == nil && !there || value == old) {
+	if old, there := n.Annotations[plan.UnderutilizedSinceAnnotation]; !isRenamed && (value == nil && !there || value == old) {
 		return nil
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
@@ -236,7 +236,7 @@ func (a *Controller) writeSinceAnnotation(ctx context.Context, n *corev1.Node, s
 }
 
 func (a *Controller) cancelRetirement(ctx context.Context, d *plan.NodeDecision) error {
-	rt := d.Subject.Open()
+	rt := d.Subject.OpenRetirement()
 	err := a.options.Client.Delete(ctx, rt, client.Preconditions{UID: &rt.UID, ResourceVersion: &rt.ResourceVersion})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
@@ -244,20 +244,20 @@ func (a *Controller) cancelRetirement(ctx context.Context, d *plan.NodeDecision)
 	if err != nil {
 		return fmt.Errorf("cancel NodeRetirement %s: %w", rt.Name, err)
 	}
-	a.options.Log.Info("the retirement is cancelled", "retirement", rt.Name, "node", d.Node, "why", nodegroup.Sentence(d.Reasons))
+	a.options.Log.Info("the retirement is cancelled", "retirement", rt.Name, "node", d.Node, "why", nodegroup.JoinReasons(d.Reasons))
 	return nil
 }
 
 // requestRetirement creates the NodeRetirement of an underutilized node.
 func (a *Controller) requestRetirement(ctx context.Context, g *managedGroup, d *plan.NodeDecision) error {
 	n, before := d.Subject.Object, ""
-	if last := d.Subject.LastFailure(); last != nil {
+	if last := d.Subject.LastFailedRetirement(); last != nil {
 		before = string(last.UID)
 	}
 	rt := request.New(request.Request{
-		Name: request.Name(n.Name, "underused", n.UID, d.Since.Unix(), before), Labels: g.Group.Labels,
+		Name: request.NewName(n.Name, "underused", n.UID, d.Since.Unix(), before), Labels: g.Group.Labels,
 		Spec: v1alpha1.NodeRetirementSpec{
-			NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.Underused, RequestedBy: plan.RequestedBy, Group: d.Group,
+			NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.Underutilized, RequestedBy: plan.UnderutilizedRequester, Group: d.Group,
 		},
 	})
 	if err := a.options.Client.Create(ctx, rt); err != nil && !apierrors.IsAlreadyExists(err) {

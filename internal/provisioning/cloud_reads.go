@@ -20,7 +20,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
 // cloudObservation is one read of a group from its cloud.
@@ -126,24 +126,24 @@ func (a *Controller) applyObservation(g *managedGroup, v cloudObservation) {
 			done[l.Instances[0].ProviderID] = true
 		}
 	}
-	m.tracking = launch.Track(launch.Observation{
-		Group: v.group, Instances: v.instances, Join: func(i cloud.Instance) launch.Join { return v.stateByID[i.ProviderID] },
-		Known: m.tracking.Known, Record: m.unjoined, Pending: m.pending, UnseenSince: m.tracking.UnseenSince, Watched: m.watchedSince,
-		JoinTimeout: plan.JoinTimeout(g.Group), Began: v.startedAt, Now: now, Joined: done,
+	m.tracking = launch.TrackInstances(launch.Observation{
+		Group: v.group, Instances: v.instances, JoinState: func(i cloud.Instance) launch.JoinState { return v.stateByID[i.ProviderID] },
+		FirstSeen: m.tracking.FirstSeen, Unjoined: m.unjoined, Pending: m.pending, UnseenSince: m.tracking.UnseenSince, WatchedSince: m.watchedSince,
+		JoinTimeout: plan.JoinTimeout(g.Group), ReadAt: v.startedAt, Now: now, PreviouslyJoined: done,
 	})
 	m.joined = nil // they are in tracking.Known now
-	maps.DeleteFunc(m.unusable, func(id string, _ bool) bool { _, there := m.tracking.Known[id]; return !there })
+	maps.DeleteFunc(m.unusable, func(id string, _ bool) bool { _, there := m.tracking.FirstSeen[id]; return !there })
 	g.excludeRetired(&m.tracking)
 	m.instances = v.instances
 	m.cloud, m.typeByNode, m.readError, m.readAt = v.group, v.typeByNode, "", v.startedAt
 	if v.templatesErr == nil {
 		m.cloudTemplates = v.templates
 	}
-	m.unjoined, m.pending = m.tracking.Record, m.tracking.Pending
-	for _, o := range m.tracking.Over {
+	m.unjoined, m.pending = m.tracking.Unjoined, m.tracking.Pending
+	for _, o := range m.tracking.Ended {
 		m.missing[o.ID] += max(0, o.Count-len(o.Named))
 	}
-	if !m.cloud.Refills {
+	if !m.cloud.CanRetryFailed {
 		m.tracking.Unmade = 0
 	}
 	m.cloud.Size -= m.tracking.Unmade // the next launch reuses these, and leaves the size as it is
@@ -151,13 +151,13 @@ func (a *Controller) applyObservation(g *managedGroup, v cloudObservation) {
 	for _, r := range m.tracking.Joined {
 		m.recordJoined(&r)
 	}
-	for _, droppedLaunch := range m.tracking.Lapsed {
-		b := m.recordFailure(droppedLaunch.Kind, launch.Failed, m.describeDroppedLaunch(droppedLaunch.Count), now)
-		a.options.Metrics.countDropped(g.name(), droppedLaunch.Kind)
+	for _, droppedLaunch := range m.tracking.Dropped {
+		b := m.recordFailure(droppedLaunch.Template, launch.Failed, m.describeDroppedLaunch(droppedLaunch.Count), now)
+		a.options.Metrics.countDropped(g.name(), droppedLaunch.Template)
 		a.reportBackOff(g, b)
 	}
 	for _, failed := range g.listNewFailures(a.options.Clouds[g.Group.Spec.Cloud.Provider], &m.tracking) { // before the decision whether to launch others instead
-		template := m.cloudTemplateName(failed.Kind)
+		template := m.cloudTemplateName(failed.Template)
 		if failed.Reason == launch.NeverUsable {
 			if m.unusable[failed.Instance.ProviderID] {
 				continue // one failure, however long the instance stays
@@ -166,12 +166,12 @@ func (a *Controller) applyObservation(g *managedGroup, v cloudObservation) {
 			failed.Message += ": " + plan.WhyUnusable(g.Group, v.nodeByID[failed.Instance.ProviderID])
 		}
 		b, left := m.backOffs[template]
-		if !left || plan.ClosedBy(&b, g.name(), now) == nil {
+		if !left || plan.WhyBackedOff(&b, g.name(), now) == nil {
 			a.reportBackOff(g, m.recordFailure(template, failed.Reason, failed.Message, now))
 		}
 	}
 	m.updateLaunches(now)
-	for _, id := range m.tracking.Strays {
+	for _, id := range m.tracking.UnknownInstances {
 		a.options.Log.Warn("an instance has no Node and belongs to no known launch; it is kept", "group", g.name(), "providerID", id)
 	}
 }
@@ -193,7 +193,7 @@ func (v *cloudObservation) removeAdoptedWithoutNode() {
 	var kept []cloud.Instance
 	for _, i := range v.instances {
 		switch {
-		case !i.Adopted || v.stateByID[i.ProviderID] != launch.NoNode:
+		case !i.OwnerUncertain || v.stateByID[i.ProviderID] != launch.NoNode:
 			kept = append(kept, i)
 		case i.State != cloud.Deleting:
 			v.group.Size = max(0, v.group.Size-1)
@@ -203,14 +203,14 @@ func (v *cloudObservation) removeAdoptedWithoutNode() {
 }
 
 // countExpectedInstances counts a group's instances, and the pending ones that the cloud may not count yet.
-func countExpectedInstances(instances []cloud.Instance, asked []launch.Pending) (n int) {
+func countExpectedInstances(instances []cloud.Instance, asked []launch.PendingLaunch) (n int) {
 	for _, i := range instances {
 		if i.State != cloud.Deleting {
 			n++
 		}
 	}
 	for _, a := range asked {
-		n += a.Expected()
+		n += a.ExpectedCount()
 	}
 	return n
 }
@@ -218,15 +218,15 @@ func countExpectedInstances(instances []cloud.Instance, asked []launch.Pending) 
 // makePlanInput collects the input of a decision.
 func (a *Controller) makePlanInput(s *clusterCaches, snapshot *snapshot.Snapshot, cluster *nodegroup.Cluster, groups []*managedGroup,
 	waiting map[placement.PodKey]unschedulablePod,
-) *plan.World {
-	w := &plan.World{Snapshot: snapshot, Maximum: a.options.Maximum, Wishes: a.openRequests(groups), Now: cluster.Now, Unreadiness: a.options.Unreadiness}
+) *plan.Input {
+	w := &plan.Input{Snapshot: snapshot, MaxNodes: a.options.MaxNodes, LaunchRequests: a.openRequests(groups), Now: cluster.Now, UnreadyLimit: a.options.UnreadyLimit}
 	for i := range cluster.Nodes {
-		if fromcorev1.Node(&cluster.Nodes[i]).ControlPlane == "" {
-			w.Nodes++
+		if fromcorev1.NodeFacts(&cluster.Nodes[i]).ControlPlane == "" {
+			w.NodeCount++
 		}
 	}
 	if daemons, err := s.daemonSets.List(labels.Everything()); err == nil {
-		w.Daemons = daemons
+		w.DaemonSets = daemons
 	}
 	for key, p := range waiting {
 		if snapshot.IsPending(key) { // the watch may be ahead of the snapshot
@@ -239,27 +239,27 @@ func (a *Controller) makePlanInput(s *clusterCaches, snapshot *snapshot.Snapshot
 		g.learnTemplates(cluster.Now)
 		g.observeNodes(cluster.Now)
 		w.Groups = append(w.Groups, g.toPlanGroup())
-		g.state.notSelected = w.Groups[len(w.Groups)-1].NotSelected()
+		g.state.notSelected = w.Groups[len(w.Groups)-1].WhyNotSelected()
 	}
-	w.Unready = countUnready(w, cluster)
+	w.UnreadyNodes = countUnready(w, cluster)
 	a.options.Metrics.setUnready(w)
 	return w
 }
 
 // countUnready counts the nodes that are not Ready, not starting and not being retired. A node without a group may be
 // new and still lack its labels. It counts as starting if it would be starting in any group.
-func countUnready(w *plan.World, cluster *nodegroup.Cluster) (n int) {
+func countUnready(w *plan.Input, cluster *nodegroup.Cluster) (n int) {
 	byName := map[string]*plan.Group{}
 	for i := range w.Groups {
 		byName[w.Groups[i].Group.Name] = &w.Groups[i]
 	}
 	for i := range cluster.Nodes {
 		node := &cluster.Nodes[i]
-		if fromcorev1.Node(node).ControlPlane != "" || budget.Ready(node) || budget.IsLeaving(node) {
+		if fromcorev1.NodeFacts(node).ControlPlane != "" || disruptionbudget.IsReady(node) || disruptionbudget.IsBeingRemoved(node) {
 			continue
 		}
 		mine := w.Groups
-		if g := byName[cluster.Claims.Owner[node.Name]]; g != nil {
+		if g := byName[cluster.Assignment.OwnerByNode[node.Name]]; g != nil {
 			mine = []plan.Group{*g}
 		}
 		if !slices.ContainsFunc(mine, func(g plan.Group) bool { return g.IsProvisioning(node, cluster.Now) }) {
@@ -272,10 +272,10 @@ func countUnready(w *plan.World, cluster *nodegroup.Cluster) (n int) {
 // recordJoined clears the failures of the instance's template, because its Node was usable.
 func (m *groupState) recordJoined(r *launch.Instance) {
 	if l, ok := m.launches[r.Launch]; ok && l.IsForRetirement() {
-		launch.SetReady(&l, *r)
+		launch.SetLaunchReady(&l, *r)
 		m.launches[l.ID] = l
 	}
-	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return launch.Refuted(&b, r) })
+	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return launch.IsBackOffRefuted(&b, r) })
 }
 
 // removeJoined removes instances that have a Node now from the provisioning ones. The cloud was read before the Node
@@ -284,7 +284,7 @@ func (m *groupState) recordJoined(r *launch.Instance) {
 func (g *managedGroup) removeJoined(provider cloud.Provider, nodes []corev1.Node) {
 	m := g.state
 	m.launched = nil
-	if len(m.tracking.Awaited)+len(m.unjoined) == 0 || provider == nil {
+	if len(m.tracking.Provisioning)+len(m.unjoined) == 0 || provider == nil {
 		return
 	}
 	all := make([]*corev1.Node, len(nodes))
@@ -292,12 +292,12 @@ func (g *managedGroup) removeJoined(provider cloud.Provider, nodes []corev1.Node
 		all[i] = &nodes[i]
 	}
 	now := findJoinStates(provider, g.Group, m.addUnjoined(m.instances), all)
-	m.tracking.Awaited = slices.DeleteFunc(m.tracking.Awaited, func(w launch.Expected) bool { return now.nodeByID[w.ID] != nil })
+	m.tracking.Provisioning = slices.DeleteFunc(m.tracking.Provisioning, func(w launch.ProvisioningInstance) bool { return now.nodeByID[w.ID] != nil })
 	m.unjoined = slices.DeleteFunc(slices.Clone(m.unjoined), func(r launch.Instance) bool {
 		switch now.stateByID[r.ProviderID] {
-		case launch.HasNode, launch.NodeUnusable:
-			m.launched = append(m.launched, plan.Launched{
-				Expected: launch.Expected{ID: r.ProviderID, Kind: m.cloudTemplateName(r.Template)}, Node: now.nodeByID[r.ProviderID],
+		case launch.NodeNotReady, launch.NodeUnusable:
+			m.launched = append(m.launched, plan.LaunchedInstance{
+				ProvisioningInstance: launch.ProvisioningInstance{ID: r.ProviderID, Template: m.cloudTemplateName(r.Template)}, Node: now.nodeByID[r.ProviderID],
 				Overdue: m.tracking.Overdue[r.ProviderID],
 			})
 			return false
@@ -331,11 +331,11 @@ func (m *groupState) addUnjoined(shown []cloud.Instance) []cloud.Instance {
 // toPlanGroup returns the group as input of a decision.
 func (g *managedGroup) toPlanGroup() plan.Group {
 	m := g.state
-	out := plan.Group{World: g.World, Kinds: m.planTemplates, Awaited: m.tracking.Awaited, Launched: m.launched, Devices: m.devicesByNode, Observed: map[string]time.Time{}, Size: m.cloud.Size, Most: m.cloud.Max}
+	out := plan.Group{GroupSnapshot: g.GroupSnapshot, Templates: m.planTemplates, Provisioning: m.tracking.Provisioning, LaunchedInstances: m.launched, DevicesByNode: m.devicesByNode, ObservedSince: map[string]time.Time{}, Size: m.cloud.Size, CloudMaxSize: m.cloud.Max}
 	for name, is := range m.observedNodes {
-		out.Observed[name] = is.at
+		out.ObservedSince[name] = is.at
 	}
-	out.CloudMinimum, out.Unreplaced = m.cloud.Min, g.countUnreplaced()
+	out.CloudMinSize, out.Unreplaced = m.cloud.Min, g.countUnreplaced()
 	if g.Group.Spec.ScaleUp != nil && (m.readError != "" || m.cloudTemplates == nil || m.needsReread()) {
 		why := m.readError
 		switch {
@@ -347,7 +347,7 @@ func (g *managedGroup) toPlanGroup() plan.Group {
 		default:
 			why = "it was not read since a launch failed"
 		}
-		out.Closed = &plan.Reason{Rule: plan.CloudUnreadable, Group: g.name(), Message: "cannot read the group from its cloud: " + why}
+		out.ClosedReason = &plan.Reason{Rule: plan.CloudUnreadable, Group: g.name(), Message: "cannot read the group from its cloud: " + why}
 	}
 	return out
 }

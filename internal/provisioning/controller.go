@@ -43,7 +43,7 @@ type Options struct {
 	Launches *launch.Record
 	// Informers watch what placement reads. They are shared, so that objects are in memory once. Pods reads from them.
 	Informers live.Informers
-	Pods      live.Pods
+	Pods      live.PodReader
 	// Kube reads without a cache: the API discovery, and the Nodes before an instance is deleted.
 	Kube    kubernetes.Interface
 	Groups  nodegroup.Groups
@@ -53,20 +53,20 @@ type Options struct {
 	Log     *slog.Logger
 	// Selector restricts the controller to groups with these labels. nil selects all groups.
 	Selector labels.Selector
-	// Maximum is how many nodes the cluster may have, without control-plane nodes. nil sets no limit.
-	Maximum *int
-	// Unreadiness limits how many nodes may be not Ready while instances are launched. The zero value sets no limit.
-	Unreadiness plan.Unreadiness
-	// Wishes are the launch requests from outside, such as from plugins. nil means none.
-	Wishes *Wishes
+	// MaxNodes is how many nodes the cluster may have, without control-plane nodes. nil sets no limit.
+	MaxNodes *int
+	// UnreadyLimit limits how many nodes may be not Ready while instances are launched. The zero value sets no limit.
+	UnreadyLimit plan.UnreadyLimit
+	// LaunchRequests are the launch requests from outside, such as from plugins. nil means none.
+	LaunchRequests *LaunchRequests
 	// Debounce is how long the first unschedulable pod waits for others, so that they are packed together. 0 means 1
 	// second.
 	Debounce time.Duration
-	// Every is the time between two reconciles while instances are provisioning or pods are unschedulable. 0 means 10
+	// Interval is the time between two reconciles while instances are provisioning or pods are unschedulable. 0 means 10
 	// seconds.
-	Every time.Duration
-	// Settle is how long the instances of a launch may take to show after its answer was lost. 0 means 1 minute.
-	Settle time.Duration
+	Interval time.Duration
+	// SettleTime is how long the instances of a launch may take to show after its answer was lost. 0 means 1 minute.
+	SettleTime time.Duration
 }
 
 const (
@@ -104,20 +104,20 @@ func New(o Options) *Controller {
 	if o.Debounce <= 0 {
 		o.Debounce = defaultDebounce
 	}
-	if o.Every <= 0 {
-		o.Every = defaultInterval
+	if o.Interval <= 0 {
+		o.Interval = defaultInterval
 	}
-	if o.Settle <= 0 {
-		o.Settle = launch.Settle
+	if o.SettleTime <= 0 {
+		o.SettleTime = launch.SettleTime
 	}
 	if o.Selector == nil {
 		o.Selector = labels.Everything()
 	}
 	wake := make(chan struct{}, 1)
-	if o.Wishes == nil {
-		o.Wishes = NewWishes()
+	if o.LaunchRequests == nil {
+		o.LaunchRequests = NewLaunchRequests()
 	}
-	o.Wishes.wake = wake
+	o.LaunchRequests.wake = wake
 	return &Controller{
 		options: o, pods: newUnschedulablePods(wake), wake: wake, replyArrived: make(chan struct{}, 1), answerTimeout: defaultAnswerTimeout, pollInterval: minPollInterval, states: map[string]*groupState{}, podEvents: map[string]emittedPodEvent{},
 	}
@@ -159,7 +159,7 @@ func (a *Controller) isAnyGroupManaged(ctx context.Context) bool {
 
 // isManaged reports whether this controller scales the group. Other groups belong to another manager or are not scaled.
 func (a *Controller) isManaged(g *v1alpha1.NodeGroup) bool {
-	asks := g.Spec.ScaleUp != nil || g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underused != nil
+	asks := g.Spec.ScaleUp != nil || g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underutilized != nil
 	return asks && a.options.Selector.Matches(labels.Set(g.Labels))
 }
 
@@ -177,7 +177,7 @@ func (a *Controller) run(ctx context.Context, s *clusterCaches) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(a.options.Every):
+		case <-time.After(a.options.Interval):
 		case <-a.wake:
 			if a.pods.waitedFor() > 0 {
 				a.readCloudsEarly(ctx, s)
@@ -208,7 +208,7 @@ func (a *Controller) reconcile(ctx context.Context, s *clusterCaches, askClouds 
 	}
 	var up *plan.Decision
 	var down []plan.NodeDecision
-	err = s.cluster.With(func(snapshot *snapshot.Snapshot) (err error) {
+	err = s.cluster.WithSnapshot(func(snapshot *snapshot.Snapshot) (err error) {
 		// Nodes may have joined while the clouds were read. They must be part of the decision, and no longer count as
 		// provisioning. While With holds the snapshot, the snapshot cannot be newer than the data read here.
 		if cluster, groups, err = a.readCluster(ctx, s); err != nil {
@@ -221,15 +221,15 @@ func (a *Controller) reconcile(ctx context.Context, s *clusterCaches, askClouds 
 		a.lastGroups = groups
 		began := time.Now()
 		w := a.makePlanInput(s, snapshot, cluster, groups, waiting)
-		if up, err = plan.Up(w); err != nil {
+		if up, err = plan.DecideScaleUp(w); err != nil {
 			return err
 		}
 		a.options.Metrics.observeDecision("up", time.Since(began))
-		if len(up.Orders) > 0 {
+		if len(up.Launches) > 0 {
 			return nil // Launch first. Retirements are decided once the instances are provisioning.
 		}
 		began = time.Now()
-		if down, err = plan.Down(w); down == nil {
+		if down, err = plan.DecideScaleDown(w); down == nil {
 			down = []plan.NodeDecision{} // a decision to retire no node
 		}
 		a.options.Metrics.observeDecision("down", time.Since(began))
@@ -240,12 +240,12 @@ func (a *Controller) reconcile(ctx context.Context, s *clusterCaches, askClouds 
 	}
 	up.Pods = a.filterVerdicts(up.Pods)
 	failed := a.launchAll(ctx, groups, up, waiting)
-	a.recordRequestVerdicts(groups, up.Wishes)
+	a.recordRequestVerdicts(groups, up.LaunchRequests)
 	a.emitPodEvents(up, areAllGroupsKnown(groups, time.Now()), waiting)
 	a.options.Metrics.setGauges(groups, up, down)
 	a.deleteFailedInstances(ctx, s, groups)
 	errs := []error{failed, a.retireNeverReady(ctx, groups), a.writeStatuses(ctx, groups), a.retireUnderutilized(ctx, cluster, groups, down)}
-	return len(up.Orders) > 0 || len(waiting) > 0 || isWorkPending(groups), errors.Join(errs...)
+	return len(up.Launches) > 0 || len(waiting) > 0 || isWorkPending(groups), errors.Join(errs...)
 }
 
 // filterVerdicts removes the verdicts that this manager cannot know. A manager with a selector does not know the groups
@@ -279,9 +279,9 @@ func (g *managedGroup) unknownSince() time.Time {
 	if g.Group.Spec.ScaleUp == nil {
 		return time.Time{}
 	}
-	m, state := g.state, acceptance.Of(g.Group).State
+	m, state := g.state, acceptance.FromGroup(g.Group).State
 	switch {
-	case state == acceptance.NotObserved || state == acceptance.CloudUnread:
+	case state == acceptance.NotObserved || state == acceptance.CloudNotRead:
 		return m.watchedSince
 	case state != acceptance.Accepted || m.readError != "":
 		return time.Time{}
@@ -296,7 +296,7 @@ func (g *managedGroup) unknownSince() time.Time {
 func isWorkPending(groups []*managedGroup) bool {
 	for _, g := range groups {
 		m := g.state
-		if len(m.tracking.Awaited) > 0 || len(m.unjoined) > 0 || len(m.tracking.Dead) > 0 || len(m.deleting) > 0 {
+		if len(m.tracking.Provisioning) > 0 || len(m.unjoined) > 0 || len(m.tracking.FailedWithoutNode) > 0 || len(m.deleting) > 0 {
 			return true
 		}
 	}
@@ -305,7 +305,7 @@ func isWorkPending(groups []*managedGroup) bool {
 
 // managedGroup is a group with its remembered state.
 type managedGroup struct {
-	nodegroup.World
+	nodegroup.GroupSnapshot
 	state       *groupState
 	retirements map[string]retirementProgress
 	// replacements are the instances that replaced others, by provider ID.
@@ -341,19 +341,19 @@ func (a *Controller) readCluster(ctx context.Context, s *clusterCaches) (*nodegr
 		if !a.isManaged(g) {
 			continue
 		}
-		refused := cluster.NotAccepted(g)
+		refused := cluster.WhyNotAccepted(g)
 		var unread error
-		if g.Status.Provisioning, unread = a.options.Launches.Read(ctx, g); unread != nil { // its record is unknown (I8)
+		if g.Status.Provisioning, unread = a.options.Launches.ReadCached(ctx, g); unread != nil { // its record is unknown (I8)
 			a.options.Log.Warn("cannot read the launch record; nothing is launched for the group", "group", g.Name, "err", unread)
 			refused = cmp.Or(refused, unread.Error())
 		}
-		w, err := cluster.World(ctx, g, refused, nil)
+		w, err := cluster.ReadGroup(ctx, g, refused, nil)
 		if err != nil {
 			return nil, nil, fmt.Errorf("NodeGroup %s: %w", g.Name, err)
 		}
 		groups = append(groups, &managedGroup{
-			World: w, retirements: findRetirementProgress(g, a.options.Clouds[g.Spec.Cloud.Provider], retirements.Items),
-			replacements: retirement.Replacements(retirements.Items, g.Name),
+			GroupSnapshot: w, retirements: findRetirementProgress(g, a.options.Clouds[g.Spec.Cloud.Provider], retirements.Items),
+			replacements: retirement.ReplacementInstanceIDs(retirements.Items, g.Name),
 			unreplaced:   findUnreplaced(g, a.options.Clouds[g.Spec.Cloud.Provider], retirements.Items),
 		})
 	}

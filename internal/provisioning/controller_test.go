@@ -43,7 +43,7 @@ type pool struct {
 	refuse    map[string]error // by template
 	unread    error
 	unlisted  error // what Templates answers
-	orders    []cloud.Order
+	orders    []cloud.LaunchRequest
 	deleted   []string
 	templates []string
 	partly    int           // how many instances of a launch are created before it is refused
@@ -72,7 +72,10 @@ func (p *pool) Normalize(id string) (string, error) { return id, nil }
 func (p *pool) size() int                           { return len(p.machines) }
 func (p *pool) lock() func()                        { p.mu.Lock(); return p.mu.Unlock }
 func (p *pool) change(do func())                    { defer p.lock()(); do() }
-func (p *pool) launches() (orders []cloud.Order)    { defer p.lock()(); return slices.Clone(p.orders) }
+func (p *pool) launches() (orders []cloud.LaunchRequest) {
+	defer p.lock()()
+	return slices.Clone(p.orders)
+}
 
 func (p *pool) add(i cloud.Instance)                     { p.change(func() { p.machines = append(p.machines, i) }) }
 func (p *pool) matches(id string, i cloud.Instance) bool { return i.ProviderID == id }
@@ -110,14 +113,14 @@ func (p *pool) Instance(ctx context.Context, id string) (cloud.Instance, error) 
 func (p *pool) Templates(context.Context, string) (list []cloud.Template, err error) {
 	defer p.lock()()
 	for _, name := range p.templates {
-		list = append(list, cloud.Template{Name: name, Shape: cloud.Shape{Capacity: corev1.ResourceList{
+		list = append(list, cloud.Template{Name: name, NodeShape: cloud.NodeShape{Capacity: corev1.ResourceList{
 			corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("16Gi"),
 		}}})
 	}
 	return list, p.unlisted
 }
 
-func (p *pool) Grow(_ context.Context, _ string, o cloud.Order) (cloud.Operation, error) {
+func (p *pool) Grow(_ context.Context, _ string, o cloud.LaunchRequest) (cloud.Operation, error) {
 	p.block(func() chan struct{} { p.asked++; return p.busy })
 	defer p.lock()()
 	if err := p.refuse[o.Template]; err != nil {
@@ -141,7 +144,7 @@ func (p *pool) launch(count int, kind string) (op cloud.Operation) {
 		p.machines = append(p.machines, i)
 		p.next++
 		if p.names {
-			op.Machines = append(op.Machines, i.ProviderID)
+			op.ProviderIDs = append(op.ProviderIDs, i.ProviderID)
 		}
 	}
 	return op
@@ -180,7 +183,7 @@ func newFixture(t *testing.T, change func(*v1alpha1.NodeGroup), objects ...clien
 	most := int32(10)
 	g.Spec = v1alpha1.NodeGroupSpec{
 		NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{"pool": "web"}},
-		Cloud:        v1alpha1.CloudGroup{Provider: "pool", Group: "web"}, Maximum: &most, ScaleUp: &v1alpha1.ScaleUp{},
+		Cloud:        v1alpha1.CloudGroup{Provider: "pool", Group: "web"}, MaxSize: &most, ScaleUp: &v1alpha1.ScaleUp{},
 	}
 	g.Status.Conditions = []metav1.Condition{{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.AcceptedReason}}
 	if change != nil {
@@ -207,7 +210,7 @@ func newFixture(t *testing.T, change func(*v1alpha1.NodeGroup), objects ...clien
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	f.Controller = New(Options{
-		Client: f.client, Launches: launch.New(f.client, f.client).StoreFiles(f.client, "slipway"), Informers: startInformers(ctx, f.kube), Pods: live.ListedPods(f.client), Kube: f.kube, Groups: clientGroups{f.client}, Clouds: map[string]cloud.Provider{"pool": f.pool}, Events: f.events,
+		Client: f.client, Launches: launch.NewRecord(f.client, f.client).UseConfigMaps(f.client, "slipway"), Informers: startInformers(ctx, f.kube), Pods: live.NewListingPodReader(f.client), Kube: f.kube, Groups: clientGroups{f.client}, Clouds: map[string]cloud.Provider{"pool": f.pool}, Events: f.events,
 		Metrics: metrics, Log: slog.New(slog.DiscardHandler),
 	})
 	f.pollInterval = time.Millisecond
@@ -221,7 +224,7 @@ func newFixture(t *testing.T, change func(*v1alpha1.NodeGroup), objects ...clien
 // newFixtureWithoutSpot returns a fixture with a cloud that refuses the first template.
 func newFixtureWithoutSpot(t *testing.T) *fixture {
 	t.Helper()
-	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.Policy = v1alpha1.ByPriority })
+	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.Policy = v1alpha1.FirstTemplate })
 	f.pool.change(func() {
 		f.pool.templates = []string{"spot", "m4"}
 		f.pool.refuse["spot"] = &cloud.RefusedError{Reason: cloud.NoCapacity, Err: errors.New("no valid host was found")}
@@ -232,7 +235,7 @@ func newFixtureWithoutSpot(t *testing.T) *fixture {
 // startInformers returns running informers, like those of a manager's cache.
 func startInformers(ctx context.Context, kube *fake.Clientset) live.Informers {
 	factory := informers.NewSharedInformerFactory(kube, 0)
-	of := live.OfFactory(factory)
+	of := live.InformersOfFactory(factory)
 	return func(resource schema.GroupVersionResource, kind client.Object) (cache.SharedIndexInformer, error) {
 		informer, err := of(resource, kind)
 		factory.Start(ctx.Done())
@@ -303,7 +306,7 @@ func keyOf(p *corev1.Pod) placement.PodKey {
 
 // isPending reports whether placement knows the pod and it has no node.
 func (f *fixture) isPending(p *corev1.Pod) (is bool) {
-	_ = f.sources.cluster.With(func(s *snapshot.Snapshot) error { is = s.IsPending(keyOf(p)); return nil })
+	_ = f.sources.cluster.WithSnapshot(func(s *snapshot.Snapshot) error { is = s.IsPending(keyOf(p)); return nil })
 	return is
 }
 
@@ -366,7 +369,7 @@ func TestUnschedulablePodsLaunchOnce(t *testing.T) {
 	for range 3 {
 		f.reconcile()
 	}
-	if got := f.pool.launches(); len(got) != 1 || got[0] != (cloud.Order{Count: 2, Template: "m4"}) {
+	if got := f.pool.launches(); len(got) != 1 || got[0] != (cloud.LaunchRequest{Count: 2, Template: "m4"}) {
 		t.Fatalf("launches are %v, want one of 2", got)
 	}
 	if s := f.status(); s.Provisioning != 2 || len(s.Awaited) != 2 {
@@ -406,7 +409,7 @@ func TestUnknownGroupDelaysPodEventsForOneMinute(t *testing.T) {
 	f := newFixture(t, nil)
 	mute := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "mute", UID: "mute"}}
 	mute.Spec = v1alpha1.NodeGroupSpec{
-		Cloud: v1alpha1.CloudGroup{Provider: "pool", Group: "mute"}, Maximum: new(int32(1)), ScaleUp: &v1alpha1.ScaleUp{},
+		Cloud: v1alpha1.CloudGroup{Provider: "pool", Group: "mute"}, MaxSize: new(int32(1)), ScaleUp: &v1alpha1.ScaleUp{},
 	}
 	mute.Spec.NodeSelector.MatchLabels = map[string]string{"pool": "mute"}
 	mute.Status.Conditions = []metav1.Condition{{
@@ -536,7 +539,7 @@ func TestInstanceWithANodeInTheAPIServerIsKept(t *testing.T) { // I4, I7
 	f := newFixtureWithFailedInstance(t)
 	// The API server knows the Node, but the watch has not delivered it yet.
 	groups := f.readCloudOnce()
-	if len(groups[0].state.tracking.Dead) != 1 {
+	if len(groups[0].state.tracking.FailedWithoutNode) != 1 {
 		t.Fatalf("the survey is %+v", groups[0].state.tracking)
 	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "machine-0"}}
@@ -630,7 +633,7 @@ func newIdleNode(name, since string) *corev1.Node {
 	}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	if since != "" {
-		n.Annotations = map[string]string{plan.SinceAnnotation: since}
+		n.Annotations = map[string]string{plan.UnderutilizedSinceAnnotation: since}
 	}
 	return n
 }
@@ -641,7 +644,7 @@ func (f *fixture) sinceAnnotation(name string) string {
 	if err := f.client.Get(f.t.Context(), types.NamespacedName{Name: name}, &n); err != nil {
 		f.t.Fatal(err)
 	}
-	return n.Annotations[plan.SinceAnnotation]
+	return n.Annotations[plan.UnderutilizedSinceAnnotation]
 }
 
 // TestRestartStartsANewUnderutilizedCooldown ignores the time of an earlier process: it is unknown what happened
@@ -649,7 +652,7 @@ func (f *fixture) sinceAnnotation(name string) string {
 func TestRestartStartsANewUnderutilizedCooldown(t *testing.T) {
 	long := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
 	f := newFixture(t, func(g *v1alpha1.NodeGroup) {
-		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}
+		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underutilized: &v1alpha1.UnderutilizedRule{}}
 	}, newIdleNode("new", ""), newIdleNode("old", long), func() *corev1.Node {
 		n := newIdleNode("other", long) // no longer in a group
 		n.Labels = nil
@@ -667,14 +670,14 @@ func TestRestartStartsANewUnderutilizedCooldown(t *testing.T) {
 		t.Fatalf("retirements are %+v, %v; want none before this process has observed the cooldown", all.Items, err)
 	}
 	f = newFixture(t, func(g *v1alpha1.NodeGroup) {
-		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}
+		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underutilized: &v1alpha1.UnderutilizedRule{}}
 	}, newIdleNode("new", ""), newIdleNode("old", long))
 	f.observeSince("old", "new")
 	f.reconcile()
 	if err := f.client.List(t.Context(), &all); err != nil {
 		t.Fatal(err)
 	}
-	if len(all.Items) != 1 || all.Items[0].Spec.NodeName != "old" || all.Items[0].Spec.Reason != v1alpha1.Underused {
+	if len(all.Items) != 1 || all.Items[0].Spec.NodeName != "old" || all.Items[0].Spec.Reason != v1alpha1.Underutilized {
 		t.Fatalf("retirements are %+v, want one of old", all.Items)
 	}
 	f.reconcile()
@@ -716,7 +719,7 @@ func TestI4InstanceWithAnySignOfANodeIsKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixtureWithFailedInstance(t)
 			groups := f.readCloudOnce()
-			if len(groups[0].state.tracking.Dead) != 1 {
+			if len(groups[0].state.tracking.FailedWithoutNode) != 1 {
 				t.Fatalf("the survey is %+v", groups[0].state.tracking)
 			}
 			node := &corev1.Node{}
@@ -731,7 +734,7 @@ func TestI4InstanceWithAnySignOfANodeIsKept(t *testing.T) {
 				_, err := f.sources.nodes.Get(node.Name)
 				return err == nil
 			})
-			if groups = f.readCloudOnce(); len(groups[0].state.tracking.Dead) != 0 || len(f.pool.deleted) != 0 {
+			if groups = f.readCloudOnce(); len(groups[0].state.tracking.FailedWithoutNode) != 0 || len(f.pool.deleted) != 0 {
 				t.Errorf("deleted is %v, and the survey %+v", f.pool.deleted, groups[0].state.tracking)
 			}
 		})

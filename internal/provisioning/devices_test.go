@@ -19,8 +19,8 @@ func withGPUs(g *v1alpha1.NodeGroup) {
 			corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("16Gi"), gpu: resource.MustParse("1"),
 		}
 	}
-	g.Spec.ScaleUp.Policy = v1alpha1.ByPriority
-	g.Spec.ScaleUp.Templates = []v1alpha1.MachineTemplate{{Name: "g4", Allocatable: allocatable()}, {Name: "g5", Allocatable: allocatable()}}
+	g.Spec.ScaleUp.Policy = v1alpha1.FirstTemplate
+	g.Spec.ScaleUp.Templates = []v1alpha1.InstanceTemplate{{Name: "g4", Allocatable: allocatable()}, {Name: "g5", Allocatable: allocatable()}}
 }
 
 // TestNodeWithoutItsDevicesYetCountsAsStarting has a Node that is Ready before its GPU is registered.

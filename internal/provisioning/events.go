@@ -110,11 +110,11 @@ func joinRules(reasons []plan.Reason) string {
 			all = append(all, r.Rule)
 		}
 	}
-	return observe.Clip(strings.Join(all, "-"), maxAction)
+	return observe.ClipBytes(strings.Join(all, "-"), maxAction)
 }
 
 func (a *Controller) emitEvent(object runtime.Object, eventType string, reason eventReason, action, note string) {
-	a.options.Events.Eventf(object, nil, eventType, string(reason), action, "%s", observe.Clip(note, maxNote))
+	a.options.Events.Eventf(object, nil, eventType, string(reason), action, "%s", observe.ClipBytes(note, maxNote))
 }
 
 // emitGroupEvent writes an Event on a NodeGroup. A group of a file has no object, and gets no Event. subject is the
@@ -127,10 +127,10 @@ func (a *Controller) emitGroupEvent(g *managedGroup, eventType string, reason ev
 	a.emitEvent(&v1alpha1.NodeGroup{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeGroup"},
 		ObjectMeta: metav1.ObjectMeta{Name: g.name(), UID: g.Group.UID},
-	}, eventType, reason, observe.Clip(cmp.Or(subject, eventAction), maxAction), fmt.Sprintf(format, args...))
+	}, eventType, reason, observe.ClipBytes(cmp.Or(subject, eventAction), maxAction), fmt.Sprintf(format, args...))
 }
 
-func (a *Controller) emitLaunched(g *managedGroup, o plan.Order) {
+func (a *Controller) emitLaunched(g *managedGroup, o plan.Launch) {
 	a.emitGroupEvent(g, corev1.EventTypeNormal, eventLaunched, o.Template, "%d of %s: %s", o.Count, o.Template, joinReasons(o.Reasons))
 }
 
@@ -176,9 +176,9 @@ func (a *Controller) emitNodeEvent(g *managedGroup, d *plan.NodeDecision) {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: d.Node, UID: d.Subject.Object.UID},
 	}
-	a.emitEvent(node, corev1.EventTypeNormal, reason, d.Reasons[0].Rule, nodegroup.Sentence(d.Reasons))
+	a.emitEvent(node, corev1.EventTypeNormal, reason, d.Reasons[0].Rule, nodegroup.JoinReasons(d.Reasons))
 	a.options.Log.Info("underutilized node", "group", d.Group, "node", d.Node, "verdict", d.Verdict, "reasons", d.Reasons)
 	if d.Verdict == nodegroup.Leaves {
-		a.emitGroupEvent(g, corev1.EventTypeNormal, reason, d.Node, "node %s: %s", d.Node, nodegroup.Sentence(d.Reasons))
+		a.emitGroupEvent(g, corev1.EventTypeNormal, reason, d.Node, "node %s: %s", d.Node, nodegroup.JoinReasons(d.Reasons))
 	}
 }

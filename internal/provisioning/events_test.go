@@ -64,7 +64,7 @@ func TestGroupEventsNameTemplateInstanceAndNode(t *testing.T) {
 	f.reconcile()
 	g, long := f.lastGroups[0], fmt.Sprintf("%0200d", 0)
 	for what, tell := range map[string]func(name string){
-		"orders":    func(name string) { f.emitLaunched(g, plan.Order{Count: 1, Template: name}) },
+		"orders":    func(name string) { f.emitLaunched(g, plan.Launch{Count: 1, Template: name}) },
 		"back-offs": func(name string) { f.reportBackOff(g, v1alpha1.BackOff{Template: name}) },
 		"machines": func(name string) {
 			f.emitInstanceDeleted(g, launch.FailedInstance{Instance: cloud.Instance{Name: name}})

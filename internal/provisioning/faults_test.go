@@ -67,7 +67,7 @@ func TestFaultPodsAreDeletedWithServer(t *testing.T) {
 		corev1.ResourceCPU: resource.MustParse("100m"),
 	}}}}
 	f := newFixture(t, func(g *v1alpha1.NodeGroup) {
-		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}
+		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underutilized: &v1alpha1.UnderutilizedRule{}}
 	}, newIdleNode("a", time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)), newIdleNode("b", ""), p)
 	f.observeSince("a")
 	f.reconcile()
@@ -105,7 +105,7 @@ func TestFaultPendingPodsAreKnownByTheirNameAlone(t *testing.T) {
 
 func TestFaultAMissingNodeAndAPodWithoutConditionsArePanics(t *testing.T) {
 	f := newFixture(t, func(g *v1alpha1.NodeGroup) {
-		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}
+		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underutilized: &v1alpha1.UnderutilizedRule{}}
 	})
 	bare, orphan := newUnschedulablePod("apps", "bare"), newUnschedulablePod("apps", "orphan")
 	bare.Status.Conditions = nil

@@ -23,7 +23,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
 // groupState is what the controller remembers of a group between reconciles. What must survive a restart is in the
@@ -33,8 +33,8 @@ type groupState struct {
 	cloud             cloud.Group
 	tracking          launch.Tracking
 	cloudTemplates    []cloud.Template
-	pending           []launch.Pending // launches with instances that were not seen yet
-	settleTime        time.Duration    // how long instances are expected after a lost answer
+	pending           []launch.PendingLaunch // launches with instances that were not seen yet
+	settleTime        time.Duration          // how long instances are expected after a lost answer
 	instances         []cloud.Instance
 	readError         string                     // why the last cloud read failed; empty if it succeeded
 	isReading         bool                       // a cloud read is running
@@ -53,12 +53,12 @@ type groupState struct {
 	deleting          map[string]bool            // the instances that are being deleted, by provider ID
 	unusable          map[string]bool            // our instances that were counted as never usable, by provider ID
 	observedNodes     map[string]nodeObservation // when this process first saw each node, by name
-	launched          []plan.Launched
+	launched          []plan.LaunchedInstance
 	notSelected       *plan.Reason      // why an instance's Node outside spec.nodeSelector stops launches; nil if none does
 	joined            map[string]bool   // our instances that joined since the cloud was read, by provider ID
 	typeByNode        map[string]string // the instance type of each node, by node name
 	nodeEvents        map[string]string // the last Event of each node, by the node's UID
-	planTemplates     []plan.Kind
+	planTemplates     []plan.Template
 	devicesByNode     map[string]corev1.ResourceList // the devices of each node's template, by node name
 
 	backOffs         map[string]v1alpha1.BackOff
@@ -78,7 +78,7 @@ func (a *Controller) loadStates(groups []*managedGroup) {
 		there[g.name()] = true
 		g.state = a.states[g.name()]
 		if g.state == nil {
-			g.state = newGroupState(&g.Group.Status, a.options.Settle)
+			g.state = newGroupState(&g.Group.Status, a.options.SettleTime)
 			a.states[g.name()] = g.state
 		}
 		if p := g.Group.Status.Provisioning; p != nil {
@@ -181,27 +181,27 @@ func (m *groupState) mergeAnswer(l v1alpha1.Launch, now time.Time) {
 	}
 	is.State, is.AnsweredAt, is.OperationID, is.Reason, is.Message = l.State, l.AnsweredAt, l.OperationID, l.Reason, l.Message
 	m.launches[l.ID] = is
-	m.updatePending(l.ID, func(a *launch.Pending) {
+	m.updatePending(l.ID, func(a *launch.PendingLaunch) {
 		if is.State == v1alpha1.LaunchFailed {
 			a.Count, a.Named = 0, nil
 			return
 		}
-		answered := launch.PendingOf(&is, m.settleTime, now)
-		a.Answer, a.Answered, a.Settled, a.Running = answered.Answer, answered.Answered, answered.Settled, answered.Running
+		answered := launch.NewPendingLaunch(&is, m.settleTime, now)
+		a.Answer, a.AnsweredAt, a.SettledAt, a.Running = answered.Answer, answered.AnsweredAt, answered.SettledAt, answered.Running
 	})
 }
 
 // toPending converts a launch that another process has recorded. An answer that is not recorded counts as lost (I8).
-func (m *groupState) toPending(l v1alpha1.Launch) launch.Pending {
+func (m *groupState) toPending(l v1alpha1.Launch) launch.PendingLaunch {
 	if l.IsForRetirement() {
-		return launch.PendingOf(&l, m.settleTime, time.Now())
+		return launch.NewPendingLaunch(&l, m.settleTime, time.Now())
 	}
 	answer, at := launch.Lost, time.Now()
 	if l.State == v1alpha1.LaunchFailed {
 		answer = launch.Refused
 	}
-	asked := launch.Pending{ID: l.ID, Kind: l.Template, Count: int(l.Count), At: l.RequestedAt.Time}
-	asked.Reply(answer, l.Named, at, m.settleTime)
+	asked := launch.PendingLaunch{ID: l.ID, Template: l.Template, Count: int(l.Count), RequestedAt: l.RequestedAt.Time}
+	asked.ApplyAnswer(answer, l.Named, at, m.settleTime)
 	asked.Running = l.OperationID != ""
 	return asked
 }
@@ -212,7 +212,7 @@ func (m *groupState) recordFailure(template, reason, message string, now time.Ti
 	if b, ok := m.backOffs[template]; ok {
 		before = &b
 	}
-	b := launch.Fail(before, template, reason, message, now)
+	b := launch.NextBackOff(before, template, reason, message, now)
 	m.backOffs[template] = b
 	return b
 }
@@ -220,9 +220,9 @@ func (m *groupState) recordFailure(template, reason, message string, now time.Ti
 // recordRefusal starts the back-off of a template after a failed launch. It lasts at least as long as the cloud asked
 // for.
 func (m *groupState) recordRefusal(template string, err error, now time.Time) v1alpha1.BackOff {
-	b := m.recordFailure(template, launch.ReasonOf(err), err.Error(), now)
+	b := m.recordFailure(template, launch.BackOffReason(err), err.Error(), now)
 	m.pauseReads(err, now)
-	if least := metav1.NewTime(now.Add(cloud.PauseOf(err))); b.Until.Before(&least) {
+	if least := metav1.NewTime(now.Add(cloud.RetryDelay(err))); b.Until.Before(&least) {
 		b.Until = least
 		m.backOffs[template] = b
 	}
@@ -231,7 +231,7 @@ func (m *groupState) recordRefusal(template string, err error, now time.Time) v1
 
 // pauseReads stops reads of the group for as long as the cloud's error asks for.
 func (m *groupState) pauseReads(err error, now time.Time) {
-	if until := now.Add(cloud.PauseOf(err)); until.After(m.quietUntil) {
+	if until := now.Add(cloud.RetryDelay(err)); until.After(m.quietUntil) {
 		m.quietUntil = until
 	}
 }
@@ -239,9 +239,9 @@ func (m *groupState) pauseReads(err error, now time.Time) {
 // pruneBackOffs removes back-offs that ended long ago.
 func (m *groupState) pruneBackOffs(now time.Time) {
 	for template, b := range m.backOffs {
-		m.backOffs[template] = launch.Clamp(b, now)
+		m.backOffs[template] = launch.ClampBackOff(b, now)
 	}
-	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return launch.Forgiven(&b, now) })
+	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return launch.IsBackOffExpired(&b, now) })
 }
 
 // learnTemplates updates what the nodes of each template have shown.
@@ -254,7 +254,7 @@ func (g *managedGroup) learnTemplates(now time.Time) {
 	var all []*corev1.Node
 	byTemplate, devices := map[string][]*corev1.Node{}, map[string]corev1.ResourceList{}
 	for _, k := range g.makePlanTemplates(nil, now) { // as they were before these Nodes
-		devices[k.Name] = plan.DevicesOf(k.Node)
+		devices[k.Name] = plan.ListDevices(k.Node)
 	}
 	m.devicesByNode = map[string]corev1.ResourceList{}
 	for i := range g.Nodes {
@@ -264,7 +264,7 @@ func (g *managedGroup) learnTemplates(now time.Time) {
 		if len(devices[template]) > 0 {
 			m.devicesByNode[n.Name] = devices[template]
 		}
-		if !budget.Ready(n) || plan.IsArriving(n, startup, devices[template], plan.JoinTimeout(g.Group), m.observedNodes[n.Name].at, now) || len(n.Status.Allocatable) == 0 {
+		if !disruptionbudget.IsReady(n) || plan.IsStarting(n, startup, devices[template], plan.JoinTimeout(g.Group), m.observedNodes[n.Name].at, now) || len(n.Status.Allocatable) == 0 {
 			continue
 		}
 		all = append(all, n)
@@ -273,16 +273,16 @@ func (g *managedGroup) learnTemplates(now time.Time) {
 		}
 	}
 	for template, nodes := range byTemplate {
-		m.learned[template] = *plan.Learn(template, nodes, startup)
+		m.learned[template] = *plan.LearnTemplate(template, nodes, startup)
 	}
 	slices.SortFunc(all, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
-	m.planTemplates = g.makePlanTemplates(plan.Learn("", all, startup), now)
+	m.planTemplates = g.makePlanTemplates(plan.LearnTemplate("", all, startup), now)
 }
 
 // cloudTemplateName returns the template's name as the cloud spells it.
 func (m *groupState) cloudTemplateName(template string) string {
 	for _, t := range m.cloudTemplates {
-		if launch.SameKind(t.Name, template) {
+		if launch.IsSameTemplate(t.Name, template) {
 			return t.Name
 		}
 	}
@@ -294,7 +294,7 @@ func (m *groupState) cloudTemplateName(template string) string {
 func (m *groupState) templateOfNode(n *corev1.Node) string {
 	for _, name := range []string{n.Labels[corev1.LabelInstanceTypeStable], n.Labels[corev1.LabelInstanceType], m.typeByNode[n.Name]} {
 		for _, t := range m.cloudTemplates {
-			if name != "" && launch.SameKind(t.Name, name) {
+			if name != "" && launch.IsSameTemplate(t.Name, name) {
 				return t.Name
 			}
 		}
@@ -306,20 +306,20 @@ func (m *groupState) templateOfNode(n *corev1.Node) string {
 }
 
 // makePlanTemplates returns the group's templates as input of a decision, in the group's order of preference.
-func (g *managedGroup) makePlanTemplates(siblings *v1alpha1.LearnedTemplate, now time.Time) []plan.Kind {
+func (g *managedGroup) makePlanTemplates(siblings *v1alpha1.LearnedTemplate, now time.Time) []plan.Template {
 	m, up := g.state, g.Group.Spec.ScaleUp
 	if up == nil {
 		return nil
 	}
 	templates, declared := m.cloudTemplates, map[string]corev1.ResourceList{}
-	var planTemplates []plan.Kind
+	var planTemplates []plan.Template
 	if len(up.Templates) > 0 {
 		templates = nil
 	}
 	for _, want := range up.Templates {
-		i := slices.IndexFunc(m.cloudTemplates, func(t cloud.Template) bool { return launch.SameKind(t.Name, want.Name) })
+		i := slices.IndexFunc(m.cloudTemplates, func(t cloud.Template) bool { return launch.IsSameTemplate(t.Name, want.Name) })
 		if i < 0 {
-			planTemplates = append(planTemplates, plan.Kind{Name: want.Name, Closed: &plan.Reason{
+			planTemplates = append(planTemplates, plan.Template{Name: want.Name, ClosedReason: &plan.Reason{
 				Rule: plan.NoTemplate, Group: g.name(), Template: want.Name,
 				Message: fmt.Sprintf("its cloud has no such template for the group: it has %s", formatTemplateNames(m.cloudTemplates)),
 			}})
@@ -329,13 +329,13 @@ func (g *managedGroup) makePlanTemplates(siblings *v1alpha1.LearnedTemplate, now
 		declared[m.cloudTemplates[i].Name] = want.Allocatable
 	}
 	for _, t := range templates {
-		source := plan.Source{Template: t, Declared: declared[t.Name], Siblings: siblings}
+		source := plan.TemplateSource{Template: t, Declared: declared[t.Name], Siblings: siblings}
 		if l, ok := m.learned[t.Name]; ok {
-			source.Learned, source.LongGone = &l, m.isLongGone(t.Name, now)
+			source.Learned, source.NodesLongGone = &l, m.isLongGone(t.Name, now)
 		}
-		k := plan.Kind{Name: t.Name, Cost: t.Cost, Node: plan.NodeOf(g.Group, source)}
+		k := plan.Template{Name: t.Name, Cost: t.Cost, Node: plan.NewTemplateNode(g.Group, source)}
 		if b, ok := m.backOffs[t.Name]; ok {
-			k.Closed = plan.ClosedBy(&b, g.name(), now)
+			k.ClosedReason = plan.WhyBackedOff(&b, g.name(), now)
 		}
 		planTemplates = append(planTemplates, k)
 	}
@@ -368,21 +368,21 @@ func formatTemplateNames(templates []cloud.Template) string {
 func (m *groupState) needsReread() bool { return !m.failedAt.IsZero() && !m.readAt.After(m.failedAt) }
 
 // addLaunch adds a launch and counts its instances as provisioning. It returns the launch's ID.
-func (m *groupState) addLaunch(o plan.Order, at time.Time) (id string) {
-	id = launch.NewID()
+func (m *groupState) addLaunch(o plan.Launch, at time.Time) (id string) {
+	id = launch.NewLaunchID()
 	m.unanswered++
 	m.latestLaunches[o.Template], m.countedLaunches[id] = id, true
 	m.launches[id] = v1alpha1.Launch{ID: id, Template: o.Template, RequestedAt: metav1.NewTime(at).Rfc3339Copy()}
-	m.pending = append(m.pending, launch.Pending{ID: id, Kind: o.Template, Count: o.Count, At: at})
-	m.addProvisioning(launch.Pending{ID: id, Kind: o.Template, Count: o.Count})
+	m.pending = append(m.pending, launch.PendingLaunch{ID: id, Template: o.Template, Count: o.Count, RequestedAt: at})
+	m.addProvisioning(launch.PendingLaunch{ID: id, Template: o.Template, Count: o.Count})
 	return id
 }
 
 // addProvisioning counts the instances of a launch as provisioning until the next cloud read.
-func (m *groupState) addProvisioning(a launch.Pending) {
-	m.cloud.Size += a.Expected()
-	for i := range a.Expected() {
-		m.tracking.Awaited = append(m.tracking.Awaited, launch.Expected{ID: fmt.Sprintf("asked-%s-%d", a.ID, i), Kind: a.Kind, Order: a.ID})
+func (m *groupState) addProvisioning(a launch.PendingLaunch) {
+	m.cloud.Size += a.ExpectedCount()
+	for i := range a.ExpectedCount() {
+		m.tracking.Provisioning = append(m.tracking.Provisioning, launch.ProvisioningInstance{ID: fmt.Sprintf("asked-%s-%d", a.ID, i), Template: a.Template, LaunchID: a.ID})
 	}
 }
 
@@ -393,13 +393,13 @@ func (m *groupState) forgetRemovedLaunches(launches []v1alpha1.Launch) {
 		if l.For == nil || there {
 			continue
 		}
-		if l.IsForRetirement() && !l.Open() { // the result is recorded; an unusable instance is still to be deleted
+		if l.IsForRetirement() && !l.IsOpen() { // the result is recorded; an unusable instance is still to be deleted
 			l.For = nil
 			m.launches[id] = l
 			continue
 		}
-		m.updatePending(id, func(a *launch.Pending) { a.Count, a.Named = 0, nil })
-		m.pending = slices.DeleteFunc(m.pending, func(a launch.Pending) bool { return a.ID == id })
+		m.updatePending(id, func(a *launch.PendingLaunch) { a.Count, a.Named = 0, nil })
+		m.pending = slices.DeleteFunc(m.pending, func(a launch.PendingLaunch) bool { return a.ID == id })
 		m.unjoined = slices.DeleteFunc(slices.Clone(m.unjoined), func(r launch.Instance) bool { return r.Launch == id })
 		delete(m.launches, id)
 	}
@@ -408,8 +408,8 @@ func (m *groupState) forgetRemovedLaunches(launches []v1alpha1.Launch) {
 // dropUnrequested removes a launch that was not requested from the cloud.
 func (m *groupState) dropUnrequested(id string) {
 	m.unanswered--
-	m.updatePending(id, func(a *launch.Pending) { m.missing[id], a.Count = a.Count, 0 })
-	m.pending = slices.DeleteFunc(m.pending, func(a launch.Pending) bool { return a.ID == id })
+	m.updatePending(id, func(a *launch.PendingLaunch) { m.missing[id], a.Count = a.Count, 0 })
+	m.pending = slices.DeleteFunc(m.pending, func(a launch.PendingLaunch) bool { return a.ID == id })
 }
 
 // recordReply records the cloud's answer to a launch, and the instances that it names. The launch stays pending until
@@ -420,25 +420,25 @@ func (m *groupState) recordReply(id string, answer launch.Answer, named []string
 		m.failedAt = at
 		m.mustReread.Store(true)
 	}
-	m.updatePending(id, func(a *launch.Pending) {
+	m.updatePending(id, func(a *launch.PendingLaunch) {
 		before := a.Count
-		a.Reply(answer, named, at, m.settleTime)
+		a.ApplyAnswer(answer, named, at, m.settleTime)
 		m.missing[id] = max(0, before-a.Count)
 	})
 }
 
 // updatePending changes a pending launch, and removes provisioning instances that are not expected any more.
-func (m *groupState) updatePending(id string, change func(*launch.Pending)) {
-	i := slices.IndexFunc(m.pending, func(a launch.Pending) bool { return a.ID == id })
+func (m *groupState) updatePending(id string, change func(*launch.PendingLaunch)) {
+	i := slices.IndexFunc(m.pending, func(a launch.PendingLaunch) bool { return a.ID == id })
 	if i < 0 {
 		return
 	}
-	before := m.pending[i].Expected()
+	before := m.pending[i].ExpectedCount()
 	change(&m.pending[i])
-	surplus := before - m.pending[i].Expected()
+	surplus := before - m.pending[i].ExpectedCount()
 	m.cloud.Size -= max(0, surplus)
-	m.tracking.Awaited = slices.DeleteFunc(m.tracking.Awaited, func(w launch.Expected) bool {
-		if w.Order != id || surplus <= 0 {
+	m.tracking.Provisioning = slices.DeleteFunc(m.tracking.Provisioning, func(w launch.ProvisioningInstance) bool {
+		if w.LaunchID != id || surplus <= 0 {
 			return false
 		}
 		surplus--
@@ -452,7 +452,7 @@ const maxStatusEntries = 64
 // toStatus returns the status of the group. If there are too many entries, it keeps the back-offs that end last, and
 // the learned templates that the cloud still lists.
 func (m *groupState) toStatus() *v1alpha1.ProvisioningStatus {
-	s := &v1alpha1.ProvisioningStatus{Provisioning: int32(len(m.tracking.Awaited)), Launches: m.listOpenLaunches()}
+	s := &v1alpha1.ProvisioningStatus{Provisioning: int32(len(m.tracking.Provisioning)), Launches: m.listOpenLaunches()}
 	current := map[string]int{}
 	for _, t := range m.cloudTemplates {
 		current[t.Name] = 1
@@ -467,7 +467,7 @@ func (m *groupState) toStatus() *v1alpha1.ProvisioningStatus {
 func (m *groupState) listOpenLaunches() []v1alpha1.Launch {
 	open := map[string]*v1alpha1.Launch{}
 	for id, l := range m.launches {
-		if l.IsForRetirement() && !l.Open() && !launch.IsForgotten(&l, time.Now()) {
+		if l.IsForRetirement() && !l.IsOpen() && !launch.IsLaunchForgotten(&l, time.Now()) {
 			open[id] = &l
 		}
 	}
@@ -484,7 +484,7 @@ func (m *groupState) listOpenLaunches() []v1alpha1.Launch {
 	}
 	for i := range m.pending {
 		a, l := &m.pending[i], openLaunch(m.pending[i].ID)
-		if l.IsForRetirement() && !l.Open() {
+		if l.IsForRetirement() && !l.IsOpen() {
 			continue
 		}
 		l.Count, l.Named = int32(a.Count), a.Named
@@ -493,13 +493,13 @@ func (m *groupState) listOpenLaunches() []v1alpha1.Launch {
 			continue
 		}
 		l.State = toLaunchState(a)
-		if l.AnsweredAt == nil && !a.Answered.IsZero() {
-			l.AnsweredAt = new(metav1.NewTime(a.Answered).Rfc3339Copy())
+		if l.AnsweredAt == nil && !a.AnsweredAt.IsZero() {
+			l.AnsweredAt = new(metav1.NewTime(a.AnsweredAt).Rfc3339Copy())
 		}
 	}
 	for _, r := range m.unjoined {
 		l := openLaunch(r.Launch)
-		if l.IsForRetirement() && !l.Open() {
+		if l.IsForRetirement() && !l.IsOpen() {
 			continue
 		}
 		l.Instances = append(l.Instances, v1alpha1.LaunchedInstance{ProviderID: r.ProviderID, Since: r.Since})
@@ -518,11 +518,11 @@ func (m *groupState) listOpenLaunches() []v1alpha1.Launch {
 // updateLaunches updates the launches of replacements from the last tracking.
 func (m *groupState) updateLaunches(now time.Time) {
 	for id, l := range m.launches {
-		if !l.IsForRetirement() || !l.Open() {
+		if !l.IsForRetirement() || !l.IsOpen() {
 			continue
 		}
 		reported := l.Reason != ""
-		m.tracking.Update(&l, now)
+		m.tracking.UpdateLaunch(&l, now)
 		m.launches[id] = l
 		if l.State == v1alpha1.LaunchFailed && !reported && len(l.Instances) == 0 { // a failed instance is counted already
 			m.recordFailure(m.cloudTemplateName(l.Template), l.Reason, l.Message, now)
@@ -531,9 +531,9 @@ func (m *groupState) updateLaunches(now time.Time) {
 }
 
 // toLaunchState returns the state of a launch before any instance of it was seen.
-func toLaunchState(a *launch.Pending) v1alpha1.LaunchState {
+func toLaunchState(a *launch.PendingLaunch) v1alpha1.LaunchState {
 	switch {
-	case a.Answered.IsZero(), a.Answer == launch.Lost:
+	case a.AnsweredAt.IsZero(), a.Answer == launch.Lost:
 		return v1alpha1.LaunchRequested
 	case a.Answer == launch.Accepted:
 		return v1alpha1.LaunchProvisioning
@@ -566,7 +566,7 @@ func (a *Controller) writeStatuses(ctx context.Context, groups []*managedGroup) 
 		if equality.Semantic.DeepEqual(g.Group.Status.Provisioning, g.state.toStatus()) {
 			continue
 		}
-		if err := a.options.Launches.Change(ctx, g.Group, g.saveStatus); client.IgnoreNotFound(err) != nil {
+		if err := a.options.Launches.Update(ctx, g.Group, g.saveStatus); client.IgnoreNotFound(err) != nil {
 			errs = append(errs, err)
 		}
 	}

@@ -29,7 +29,7 @@ func (f *fixture) addGroup(name string, change func(*v1alpha1.NodeGroup)) {
 		Name: name, UID: "second", CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour)),
 	}}
 	g.Spec = v1alpha1.NodeGroupSpec{
-		Cloud: v1alpha1.CloudGroup{Provider: "pool", Group: name}, Maximum: new(int32(10)), ScaleUp: &v1alpha1.ScaleUp{},
+		Cloud: v1alpha1.CloudGroup{Provider: "pool", Group: name}, MaxSize: new(int32(10)), ScaleUp: &v1alpha1.ScaleUp{},
 	}
 	g.Spec.NodeSelector.MatchLabels = map[string]string{"pool": name}
 	g.Status.Conditions = []metav1.Condition{{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.AcceptedReason}}
@@ -47,7 +47,7 @@ func TestI10UnreadableSelectorStopsNoOtherGroup(t *testing.T) {
 			g.Spec.ScaleDown.IdleByLabel.PodSelector.MatchExpressions = like
 		},
 		"selector of placeholders": func(g *v1alpha1.NodeGroup) {
-			g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}
+			g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underutilized: &v1alpha1.UnderutilizedRule{}}
 			g.Spec.Drain.PlaceholderPods = &metav1.LabelSelector{MatchExpressions: like}
 		},
 	} {
@@ -58,7 +58,7 @@ func TestI10UnreadableSelectorStopsNoOtherGroup(t *testing.T) {
 			for range 3 {
 				f.reconcile()
 			}
-			if got := f.pool.launches(); len(got) != 1 || got[0] != (cloud.Order{Count: 1, Template: "m4"}) {
+			if got := f.pool.launches(); len(got) != 1 || got[0] != (cloud.LaunchRequest{Count: 1, Template: "m4"}) {
 				t.Errorf("launches are %v, want one for the other group", got)
 			}
 			if s := f.status(); s.Provisioning != 1 {
@@ -103,7 +103,7 @@ func newGPUFixture(t *testing.T, declared bool, others corev1.ResourceList, node
 		if declared {
 			all := has.DeepCopy()
 			all["nvidia.com/gpu"] = resource.MustParse("1")
-			g.Spec.ScaleUp.Templates = []v1alpha1.MachineTemplate{{Name: "m4", Allocatable: all}}
+			g.Spec.ScaleUp.Templates = []v1alpha1.InstanceTemplate{{Name: "m4", Allocatable: all}}
 		}
 		has[corev1.ResourcePods] = resource.MustParse("110")
 		maps.Copy(has, others)
@@ -199,7 +199,7 @@ func (j validatingStatus) Patch(ctx context.Context, o client.Object, p client.P
 
 func TestStatusKeepsTheTemplatesThatMatter(t *testing.T) {
 	f := newFixture(t, nil)
-	f.options.Launches = launch.New(f.client, validatingClient{f.client, func(_ string, up *v1alpha1.ProvisioningStatus) error {
+	f.options.Launches = launch.NewRecord(f.client, validatingClient{f.client, func(_ string, up *v1alpha1.ProvisioningStatus) error {
 		if up != nil && (len(up.BackOffs) > 64 || len(up.Learned) > 64) {
 			return fmt.Errorf("status.provisioning: too many: %d back-offs, %d learned: must have at most 64 items", len(up.BackOffs), len(up.Learned))
 		}
@@ -229,7 +229,7 @@ func TestUnwritableStatusBlocksNoOtherGroup(t *testing.T) {
 	for _, name := range []string{"a", "z"} {
 		f.addGroup(name, func(g *v1alpha1.NodeGroup) { g.UID = types.UID(name) })
 	}
-	f.options.Launches = launch.New(f.client, validatingClient{f.client, func(group string, _ *v1alpha1.ProvisioningStatus) error {
+	f.options.Launches = launch.NewRecord(f.client, validatingClient{f.client, func(group string, _ *v1alpha1.ProvisioningStatus) error {
 		if group == "web" {
 			return errors.New("it is not valid")
 		}

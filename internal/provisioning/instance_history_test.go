@@ -19,7 +19,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
 // courseLength is the simulated time, and courseJoin is the group's join timeout.
@@ -131,9 +131,9 @@ func (c *instanceHistory) explainSecondInstance(i cloud.Instance) string {
 		return "it did not join in time"
 	case err != nil:
 		return ""
-	case budget.IsLeaving(n) && n.Labels != nil:
+	case disruptionbudget.IsBeingRemoved(n) && n.Labels != nil:
 		return "its Node is being retired"
-	case !budget.Ready(n) && late:
+	case !disruptionbudget.IsReady(n) && late:
 		return "its Node was not Ready in time"
 	case n.Status.Allocatable[gpu] == resource.Quantity{} && !time.Now().Before(n.CreationTimestamp.Add(courseJoin)):
 		return "its device did not register in time"
@@ -177,7 +177,7 @@ func (c *instanceHistory) step() {
 	for _, i := range all {
 		excuses[i.Name] = c.explainSecondInstance(i)
 		n, err := c.sources.nodes.Get(i.Name)
-		if err == nil && plan.JoinOf(&v1alpha1.NodeGroup{Spec: c.spec()}, n) == launch.NodeUsable || err == nil && budget.IsLeaving(n) && n.Labels != nil {
+		if err == nil && plan.FindJoinState(&v1alpha1.NodeGroup{Spec: c.spec()}, n) == launch.NodeUsable || err == nil && disruptionbudget.IsBeingRemoved(n) && n.Labels != nil {
 			c.usable[i.ProviderID] = true
 		}
 	}
@@ -215,7 +215,7 @@ func (c *instanceHistory) spec() v1alpha1.NodeGroupSpec {
 // runRetirements finishes the retirements, or does not.
 func (c *instanceHistory) runRetirements() {
 	for _, rt := range c.listRetirements() {
-		if rt.Status.Phase.Finished() || c.dice.IntN(5) > 0 {
+		if rt.Status.Phase.IsFinal() || c.dice.IntN(5) > 0 {
 			continue
 		}
 		phase := v1alpha1.Succeeded
@@ -244,7 +244,7 @@ func TestI5OnePodGetsOneInstanceHoweverUnusable(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t, func(g *v1alpha1.NodeGroup) {
 					withStartupTaint(g)
-					g.Spec.ScaleUp.Templates = []v1alpha1.MachineTemplate{{Name: "m4", Allocatable: corev1.ResourceList{
+					g.Spec.ScaleUp.Templates = []v1alpha1.InstanceTemplate{{Name: "m4", Allocatable: corev1.ResourceList{
 						corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("16Gi"), gpu: resource.MustParse("1"),
 					}}}
 				})

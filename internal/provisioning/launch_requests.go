@@ -19,8 +19,8 @@ const (
 	requestTTL = time.Hour
 )
 
-// Wishes are the launch requests from outside, such as from plugins. They are safe for concurrent use.
-type Wishes struct {
+// LaunchRequests are the launch requests from outside, such as from plugins. They are safe for concurrent use.
+type LaunchRequests struct {
 	mu       sync.Mutex
 	requests map[string]*launchRequest
 	wake     chan<- struct{}
@@ -28,18 +28,20 @@ type Wishes struct {
 
 // launchRequest is a launch request with its state.
 type launchRequest struct {
-	plan.Wish
+	plan.LaunchRequest
 	askedAt     time.Time // when it was last made
 	met         bool
 	lastReasons string // the reasons why it was last refused
 }
 
-// NewWishes returns an empty set of launch requests.
-func NewWishes() *Wishes { return &Wishes{requests: map[string]*launchRequest{}} }
+// NewLaunchRequests returns an empty set of launch requests.
+func NewLaunchRequests() *LaunchRequests {
+	return &LaunchRequests{requests: map[string]*launchRequest{}}
+}
 
-// Ask adds a request for the next reconcile. A fulfilled request is not fulfilled again before Withdraw. It returns
+// Add adds a request for the next reconcile. A fulfilled request is not fulfilled again before Withdraw. It returns
 // false if there are too many requests.
-func (w *Wishes) Ask(asked plan.Wish) bool {
+func (w *LaunchRequests) Add(asked plan.LaunchRequest) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if known := w.requests[asked.ID]; known != nil {
@@ -49,7 +51,7 @@ func (w *Wishes) Ask(asked plan.Wish) bool {
 	if len(w.requests) >= maxRequests {
 		return false
 	}
-	w.requests[asked.ID] = &launchRequest{Wish: asked, askedAt: time.Now()}
+	w.requests[asked.ID] = &launchRequest{LaunchRequest: asked, askedAt: time.Now()}
 	if w.wake != nil {
 		select {
 		case w.wake <- struct{}{}:
@@ -59,8 +61,8 @@ func (w *Wishes) Ask(asked plan.Wish) bool {
 	return true
 }
 
-// Withdraw removes the requests with this ID prefix, because their cause is gone.
-func (w *Wishes) Withdraw(prefix string) {
+// RemoveByPrefix removes the requests with this ID prefix, because their cause is gone.
+func (w *LaunchRequests) RemoveByPrefix(prefix string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for id := range w.requests {
@@ -71,7 +73,7 @@ func (w *Wishes) Withdraw(prefix string) {
 }
 
 // listOpen returns the requests that are not fulfilled, and removes expired ones.
-func (w *Wishes) listOpen() (list []plan.Wish) {
+func (w *LaunchRequests) listOpen() (list []plan.LaunchRequest) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for id, known := range w.requests {
@@ -79,15 +81,15 @@ func (w *Wishes) listOpen() (list []plan.Wish) {
 		case time.Since(known.askedAt) > requestTTL:
 			delete(w.requests, id)
 		case !known.met:
-			list = append(list, known.Wish)
+			list = append(list, known.LaunchRequest)
 		}
 	}
-	slices.SortFunc(list, func(a, b plan.Wish) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(list, func(a, b plan.LaunchRequest) int { return cmp.Compare(a.ID, b.ID) })
 	return list
 }
 
 // applyVerdicts records what was decided. It returns the requests that are refused for other reasons than before.
-func (w *Wishes) applyVerdicts(verdicts []plan.WishVerdict) (refused []plan.WishVerdict) {
+func (w *LaunchRequests) applyVerdicts(verdicts []plan.LaunchRequestVerdict) (refused []plan.LaunchRequestVerdict) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, v := range verdicts {
@@ -106,9 +108,9 @@ func (w *Wishes) applyVerdicts(verdicts []plan.WishVerdict) (refused []plan.Wish
 }
 
 // openRequests returns the open requests. It leaves out requests that wait for the result of a launch.
-func (a *Controller) openRequests(groups []*managedGroup) []plan.Wish {
+func (a *Controller) openRequests(groups []*managedGroup) []plan.LaunchRequest {
 	a.applyRequestVerdicts(a.settleRequests(groups))
-	return slices.DeleteFunc(a.options.Wishes.listOpen(), func(w plan.Wish) bool {
+	return slices.DeleteFunc(a.options.LaunchRequests.listOpen(), func(w plan.LaunchRequest) bool {
 		g := findGroup(groups, w.Group)
 		return g != nil && slices.ContainsFunc(g.state.unsettledRequests, func(v unsettledRequest) bool { return v.ID == w.ID })
 	})
@@ -116,14 +118,14 @@ func (a *Controller) openRequests(groups []*managedGroup) []plan.Wish {
 
 // unsettledRequest is the verdict on a request with the launches made for it.
 type unsettledRequest struct {
-	plan.WishVerdict
+	plan.LaunchRequestVerdict
 	countByLaunch map[string]int // the number of instances, by launch ID
 }
 
 // newUnsettledRequest returns the request's verdict with the launches that were just made for it.
-func (m *groupState) newUnsettledRequest(v plan.WishVerdict) unsettledRequest {
+func (m *groupState) newUnsettledRequest(v plan.LaunchRequestVerdict) unsettledRequest {
 	g := unsettledRequest{v, map[string]int{}}
-	for template, n := range v.By {
+	for template, n := range v.LaunchedByTemplate {
 		g.countByLaunch[m.latestLaunches[template]] += n
 	}
 	return g
@@ -131,26 +133,26 @@ func (m *groupState) newUnsettledRequest(v plan.WishVerdict) unsettledRequest {
 
 // isUnsettled reports whether a launch of the request has no answer, or has failed and its instances are not known yet.
 func (m *groupState) isUnsettled(g unsettledRequest) bool {
-	return slices.ContainsFunc(m.pending, func(a launch.Pending) bool {
-		return g.countByLaunch[a.ID] > 0 && (a.Answered.IsZero() || a.Answer != launch.Accepted && a.Answer != launch.NotMade)
+	return slices.ContainsFunc(m.pending, func(a launch.PendingLaunch) bool {
+		return g.countByLaunch[a.ID] > 0 && (a.AnsweredAt.IsZero() || a.Answer != launch.Accepted && a.Answer != launch.NotMade)
 	})
 }
 
 // settleRequest returns the verdict once the results of its launches are known. Missing instances are missing again. If
 // several requests share a launch, each missing instance counts once, and made instances go to pods first.
-func (m *groupState) settleRequest(g unsettledRequest) plan.WishVerdict {
-	v := g.WishVerdict
+func (m *groupState) settleRequest(g unsettledRequest) plan.LaunchRequestVerdict {
+	v := g.LaunchRequestVerdict
 	for id, n := range g.countByLaunch {
 		short := min(n, m.missing[id])
 		m.missing[id] -= short
-		v.Granted -= short
+		v.Launched -= short
 		v.Missing += short
 	}
 	return v
 }
 
 // settleRequests returns the requests with a result for each of their launches.
-func (a *Controller) settleRequests(groups []*managedGroup) (due []plan.WishVerdict) {
+func (a *Controller) settleRequests(groups []*managedGroup) (due []plan.LaunchRequestVerdict) {
 	for _, g := range groups {
 		m := g.state
 		var held []unsettledRequest
@@ -169,10 +171,10 @@ func (a *Controller) settleRequests(groups []*managedGroup) (due []plan.WishVerd
 }
 
 // recordRequestVerdicts records the verdicts. A launched request counts when the results of its launches are known.
-func (a *Controller) recordRequestVerdicts(groups []*managedGroup, verdicts []plan.WishVerdict) {
-	var due []plan.WishVerdict
+func (a *Controller) recordRequestVerdicts(groups []*managedGroup, verdicts []plan.LaunchRequestVerdict) {
+	var due []plan.LaunchRequestVerdict
 	for _, v := range verdicts {
-		if g := findGroup(groups, v.Group); g != nil && v.Granted > 0 {
+		if g := findGroup(groups, v.Group); g != nil && v.Launched > 0 {
 			g.state.unsettledRequests = append(g.state.unsettledRequests, g.state.newUnsettledRequest(v))
 			continue
 		}
@@ -181,8 +183,8 @@ func (a *Controller) recordRequestVerdicts(groups []*managedGroup, verdicts []pl
 	a.applyRequestVerdicts(append(due, a.settleRequests(groups)...))
 }
 
-func (a *Controller) applyRequestVerdicts(verdicts []plan.WishVerdict) {
-	for _, v := range a.options.Wishes.applyVerdicts(verdicts) {
+func (a *Controller) applyRequestVerdicts(verdicts []plan.LaunchRequestVerdict) {
+	for _, v := range a.options.LaunchRequests.applyVerdicts(verdicts) {
 		if v.Missing > 0 {
 			a.options.Log.Warn("a launch request cannot be fulfilled now", "request", v.ID, "missing", v.Missing, "reasons", v.Reasons)
 		}

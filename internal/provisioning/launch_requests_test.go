@@ -13,16 +13,16 @@ import (
 
 func TestLaunchRequestIsLaunchedOnceUntilRemoved(t *testing.T) {
 	f := newFixture(t, nil)
-	wish := plan.Wish{ID: "plugin/pod/web", Group: "web", Count: 2, Why: "because"}
+	wish := plan.LaunchRequest{ID: "plugin/pod/web", Group: "web", Count: 2, Reason: "because"}
 	for range 3 {
-		f.options.Wishes.Ask(wish)
+		f.options.LaunchRequests.Add(wish)
 		f.reconcile()
 	}
 	if got := f.pool.launches(); len(got) != 1 || got[0].Count != 2 {
 		t.Fatalf("launches are %v, want one of 2", got)
 	}
-	f.options.Wishes.Withdraw("plugin/pod/")
-	f.options.Wishes.Ask(wish)
+	f.options.LaunchRequests.RemoveByPrefix("plugin/pod/")
+	f.options.LaunchRequests.Add(wish)
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 2 {
 		t.Errorf("launches are %v, want another", got)
@@ -31,7 +31,7 @@ func TestLaunchRequestIsLaunchedOnceUntilRemoved(t *testing.T) {
 
 func TestRefusedLaunchRequestStaysOpen(t *testing.T) {
 	f := newFixtureWithoutSpot(t)
-	f.options.Wishes.Ask(plan.Wish{ID: "w", Group: "web", Count: 1})
+	f.options.LaunchRequests.Add(plan.LaunchRequest{ID: "w", Group: "web", Count: 1})
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 0 {
 		t.Fatalf("launches are %v", got)
@@ -43,40 +43,40 @@ func TestRefusedLaunchRequestStaysOpen(t *testing.T) {
 }
 
 func TestLaunchRequestAboveMaxSizeIsLaunchedInPart(t *testing.T) {
-	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.Maximum = new(int32(3)) })
-	f.options.Wishes.Ask(plan.Wish{ID: "w", Group: "web", Count: 5})
+	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.MaxSize = new(int32(3)) })
+	f.options.LaunchRequests.Add(plan.LaunchRequest{ID: "w", Group: "web", Count: 5})
 	f.reconcile()
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 || got[0].Count != 3 { // I5
 		t.Errorf("launches are %v, want one of 3", got)
 	}
-	if open := f.options.Wishes.listOpen(); len(open) != 1 || open[0].Count != 2 {
+	if open := f.options.LaunchRequests.listOpen(); len(open) != 1 || open[0].Count != 2 {
 		t.Errorf("open is %v", open)
 	}
 }
 
 func TestTooManyLaunchRequestsAreRejected(t *testing.T) {
-	w := NewWishes()
+	w := NewLaunchRequests()
 	for i := range maxRequests {
-		if !w.Ask(plan.Wish{ID: fmt.Sprint(i)}) {
+		if !w.Add(plan.LaunchRequest{ID: fmt.Sprint(i)}) {
 			t.Fatalf("wish %d is not taken", i)
 		}
 	}
-	if w.Ask(plan.Wish{ID: "one more"}) || len(w.listOpen()) != maxRequests {
+	if w.Add(plan.LaunchRequest{ID: "one more"}) || len(w.listOpen()) != maxRequests {
 		t.Error("one more is taken")
 	}
 }
 
 func TestAnotherLaunchsFailureDoesNotRepeatALaunchRequest(t *testing.T) {
-	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.Policy = v1alpha1.ByPriority })
+	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.Policy = v1alpha1.FirstTemplate })
 	f.pool.change(func() {
 		f.pool.templates = []string{"spot", "m4"}
 		f.pool.refuse["spot"] = &cloud.RefusedError{Reason: cloud.NoCapacity, Err: errors.New("no valid host was found")}
 	})
 	f.addUnschedulable("a") // spot is launched for it
-	f.options.Wishes.Ask(plan.Wish{ID: "w", Group: "web", Template: "m4", Count: 1})
+	f.options.LaunchRequests.Add(plan.LaunchRequest{ID: "w", Group: "web", Template: "m4", Count: 1})
 	f.reconcile()
-	if open := f.options.Wishes.listOpen(); len(open) != 0 || f.launchCount() != 2 {
+	if open := f.options.LaunchRequests.listOpen(); len(open) != 0 || f.launchCount() != 2 {
 		t.Fatalf("open is %v after %d launches, want the launch request met by the one that was taken", open, f.launchCount())
 	}
 }
@@ -100,18 +100,18 @@ func TestPartlyFailedLaunchRequestLaunchesOnlyTheRest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, nil)
 			f.pool.change(func() { f.pool.refuse["m4"], f.pool.partly, f.pool.names = c.err, c.made, c.names })
-			f.options.Wishes.Ask(plan.Wish{ID: "w", Group: "web", Count: 2})
+			f.options.LaunchRequests.Add(plan.LaunchRequest{ID: "w", Group: "web", Count: 2})
 			f.reconcile()
 			f.endBackOffs()
 			f.reconcileTimes(2)
 			for i := range f.states["web"].pending {
-				f.states["web"].pending[i].Settled = time.Now() // as after that time
+				f.states["web"].pending[i].SettledAt = time.Now() // as after that time
 			}
 			f.reconcileTimes(3)
 			if f.launchCount() != c.calls || len(f.pool.machines) != 2 {
 				t.Errorf("%d instances by %d launches, want 2 by %d", len(f.pool.machines), f.launchCount(), c.calls)
 			}
-			if open := f.options.Wishes.listOpen(); len(open) != 0 {
+			if open := f.options.LaunchRequests.listOpen(); len(open) != 0 {
 				t.Errorf("open is %v", open)
 			}
 		})
@@ -124,7 +124,7 @@ func TestLaunchRequestsSharingAFailedLaunchMissItsInstancesOnce(t *testing.T) {
 		f.pool.partly, f.pool.refuse["m4"] = 3, &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("quota of 12 cores is used up")}
 	})
 	for _, id := range []string{"v", "w"} {
-		f.options.Wishes.Ask(plan.Wish{ID: id, Group: "web", Count: 2})
+		f.options.LaunchRequests.Add(plan.LaunchRequest{ID: id, Group: "web", Count: 2})
 	}
 	f.reconcile()
 	f.endBackOffs()

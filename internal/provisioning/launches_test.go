@@ -97,10 +97,10 @@ func TestI5LaunchMadeDespiteAnErrorIsNotRepeated(t *testing.T) {
 	for name, answer := range map[string]error{
 		"the answer was lost":                errors.New("the connection was lost"),
 		"the answer came too late":           context.DeadlineExceeded,
-		"the cloud reported a size conflict": &cloud.ThrottledError{After: time.Millisecond, Err: errors.New("412")},
+		"the cloud reported a size conflict": &cloud.ThrottledError{RetryAfter: time.Millisecond, Err: errors.New("412")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.Maximum = new(int32(4)) })
+			f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.MaxSize = new(int32(4)) })
 			f.pool.change(func() { f.pool.partly, f.pool.refuse["m4"] = 2, answer })
 			f.addUnschedulable("a", "b")
 			f.reconcile()
@@ -122,7 +122,7 @@ func TestLostLaunchWithoutInstancesIsRepeated(t *testing.T) {
 	f.addUnschedulable("a")
 	f.reconcile()
 	f.endBackOffs()
-	f.states["web"].pending[0].Settled = time.Now() // as after that time
+	f.states["web"].pending[0].SettledAt = time.Now() // as after that time
 	f.reconcile()
 	f.reconcile()
 	if got := f.pool.launches(); len(got) != 1 || f.launchCount() != 2 {
@@ -202,12 +202,12 @@ func (failingStatusWriter) Patch(context.Context, client.Object, client.Patch, .
 func TestI8UnrecordedLaunchIsNotRequested(t *testing.T) {
 	f := newFixture(t, nil)
 	f.reconcileAfterRead()
-	f.options.Launches = launch.New(f.client, unwritableClient{f.client})
+	f.options.Launches = launch.NewRecord(f.client, unwritableClient{f.client})
 	f.addUnschedulable("a")
 	if _, err := f.Controller.reconcile(t.Context(), f.sources, true); err == nil || f.launchCount() != 0 {
 		t.Fatalf("%d launches, %v", f.launchCount(), err)
 	}
-	f.options.Launches = launch.New(f.client, f.client)
+	f.options.Launches = launch.NewRecord(f.client, f.client)
 	f.reconcile()
 	f.reconcile()
 	if s := f.status(); f.launchCount() != 1 || s.Provisioning != 1 {
@@ -225,7 +225,7 @@ func TestI4InstanceNotNamedInTheAnswerIsNotOurs(t *testing.T) {
 	f.waitUntil("the cloud is asked", func() bool { return f.launchCount() == 1 })
 	f.pool.add(cloud.Instance{ProviderID: "theirs", Type: "m4", State: cloud.Pending, Created: time.Now()})
 	f.reconcile()
-	f.waitUntil("the cloud has said what there is", func() bool { f.applyReplies(f.lastGroups); return len(f.states["web"].tracking.Known) == 1 })
+	f.waitUntil("the cloud has said what there is", func() bool { f.applyReplies(f.lastGroups); return len(f.states["web"].tracking.FirstSeen) == 1 })
 	answer()
 	f.reconcile()
 	f.reconcile()
@@ -238,9 +238,9 @@ func TestI4InstanceNotNamedInTheAnswerIsNotOurs(t *testing.T) {
 }
 
 func TestI4AdoptedInstanceBelongsToNoLaunch(t *testing.T) {
-	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.Maximum = new(int32(1)) })
+	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.MaxSize = new(int32(1)) })
 	f.reconcileAfterRead()
-	f.pool.add(cloud.Instance{ProviderID: "theirs", Type: "m4", State: cloud.Pending, Created: time.Now(), Adopted: true})
+	f.pool.add(cloud.Instance{ProviderID: "theirs", Type: "m4", State: cloud.Pending, Created: time.Now(), OwnerUncertain: true})
 	answer := f.blockLaunches()
 	f.addUnschedulable("a")
 	f.reconcile()

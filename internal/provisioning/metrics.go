@@ -73,10 +73,10 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 }
 
 // setUnready sets the number of nodes that are not Ready, and whether that pauses launches.
-func (m *Metrics) setUnready(w *plan.World) {
-	m.unready.Set(float64(w.Unready))
+func (m *Metrics) setUnready(w *plan.Input) {
+	m.unready.Set(float64(w.UnreadyNodes))
 	m.paused.Set(0)
-	if w.Braked() != nil {
+	if w.CheckUnreadyLimit() != nil {
 		m.paused.Set(1)
 	}
 }
@@ -89,10 +89,10 @@ func (m *Metrics) observeDecision(direction string, took time.Duration) {
 
 func (m *Metrics) observePodWait(d time.Duration) { m.podWaitSeconds.Observe(d.Seconds()) }
 
-func (m *Metrics) observeLaunch(o plan.Order, err error, took time.Duration) {
+func (m *Metrics) observeLaunch(o plan.Launch, err error, took time.Duration) {
 	m.launchSeconds.WithLabelValues(o.Group).Observe(took.Seconds())
 	if err != nil {
-		m.refusals.WithLabelValues(o.Group, o.Template, launch.ReasonOf(err)).Inc()
+		m.refusals.WithLabelValues(o.Group, o.Template, launch.BackOffReason(err)).Inc()
 		return
 	}
 	m.launches.WithLabelValues(o.Group, o.Template).Add(float64(o.Count))
@@ -119,7 +119,7 @@ func (m *Metrics) setGauges(groups []*managedGroup, up *plan.Decision, down []pl
 	}
 	m.provisioning.Reset()
 	for _, g := range groups {
-		m.provisioning.WithLabelValues(g.name()).Set(float64(len(g.state.tracking.Awaited)))
+		m.provisioning.WithLabelValues(g.name()).Set(float64(len(g.state.tracking.Provisioning)))
 	}
 	if down == nil {
 		return

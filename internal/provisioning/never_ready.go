@@ -15,7 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/retirement"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
@@ -53,24 +53,24 @@ func (a *Controller) retireNode(ctx context.Context, g *managedGroup, failed lau
 	case n == nil:
 		log.Warn("an instance's Node was never Ready, and no Node of the group has its provider ID; it is kept")
 		return false, nil
-	case budget.Ready(n.Object) || len(budget.Others(n.Object)) > 0: // I6
+	case disruptionbudget.IsReady(n.Object) || len(disruptionbudget.FindRemovingTools(n.Object)) > 0: // I6
 		return true, nil
-	case n.Open() != nil:
+	case n.OpenRetirement() != nil:
 		return false, nil
 	}
 	before := ""
-	if last := n.LastFailure(); last != nil {
-		if retirement.EndedBy(last) == retirement.NodeReady {
+	if last := n.LastFailedRetirement(); last != nil {
+		if retirement.EarlyEndCode(last) == retirement.NodeReady {
 			return true, nil
 		}
-		if g.Now.Before(g.AfterFailure(n)) {
+		if g.Now.Before(g.FailureCooldownEnd(n)) {
 			return false, nil
 		}
 		before = string(last.UID)
 	}
 	node := n.Object
 	rt := request.New(request.Request{
-		Name: request.Name(node.Name, "never-ready", node.UID, before), Labels: g.Group.Labels,
+		Name: request.NewName(node.Name, "never-ready", node.UID, before), Labels: g.Group.Labels,
 		Spec: v1alpha1.NodeRetirementSpec{
 			NodeName: node.Name, NodeUID: node.UID, Reason: v1alpha1.NeverReady, RequestedBy: neverReadyRequester, Group: g.name(),
 		},
@@ -133,7 +133,7 @@ func findUnreplaced(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements 
 	found := map[string]types.UID{}
 	for i := range retirements {
 		rt := &retirements[i]
-		if provider == nil || rt.Spec.Group != g.Name || g.Spec.Replacement == v1alpha1.ReplaceNever || !retirement.IsUnreplaced(rt, retirements) {
+		if provider == nil || rt.Spec.Group != g.Name || g.Spec.Replacement == v1alpha1.ReplaceNever || !retirement.CanLaunchReplacement(rt, retirements) {
 			continue
 		}
 		if id, err := provider.Normalize(rt.Spec.ProviderID); err == nil {
@@ -162,13 +162,13 @@ func (g *managedGroup) countUnreplaced() (n int) {
 // excludeRetired removes instances that a retirement handles. A deleted Node does not mean that the instance never had
 // one.
 func (g *managedGroup) excludeRetired(s *launch.Tracking) {
-	s.Dead = slices.DeleteFunc(s.Dead, func(d launch.FailedInstance) bool { return g.retirements[d.Instance.ProviderID] > 0 })
-	s.Record = slices.DeleteFunc(s.Record, func(r launch.Instance) bool { return g.retirements[r.ProviderID] == retirementFinal })
+	s.FailedWithoutNode = slices.DeleteFunc(s.FailedWithoutNode, func(d launch.FailedInstance) bool { return g.retirements[d.Instance.ProviderID] > 0 })
+	s.Unjoined = slices.DeleteFunc(s.Unjoined, func(r launch.Instance) bool { return g.retirements[r.ProviderID] == retirementFinal })
 }
 
 // listNewFailures returns the failed instances that do not count as a failure of their template yet.
 func (g *managedGroup) listNewFailures(provider cloud.Provider, s *launch.Tracking) []launch.FailedInstance {
-	return append(slices.Concat(s.Dead, s.NeverUsable), slices.DeleteFunc(slices.Clone(s.NeverReady), func(d launch.FailedInstance) bool {
+	return append(slices.Concat(s.FailedWithoutNode, s.NeverUsable), slices.DeleteFunc(slices.Clone(s.NeverReady), func(d launch.FailedInstance) bool {
 		n := findNodeOfInstance(provider, g.Nodes, d.Instance)
 		return n != nil && hasNeverReadyRetirement(n)
 	})...)
@@ -178,7 +178,7 @@ func (g *managedGroup) listNewFailures(provider cloud.Provider, s *launch.Tracki
 // is not enough (I4).
 func findNodeOfInstance(provider cloud.Provider, nodes []nodegroup.Node, i cloud.Instance) *nodegroup.Node {
 	for k := range nodes {
-		id := cloud.IDOfHost(provider, instances.HostOf(nodes[k].Object))
+		id := cloud.ProviderIDOfNode(provider, instances.NodeIdentityOf(nodes[k].Object))
 		if id == "" {
 			continue
 		}

@@ -37,12 +37,12 @@ func newNeverReadyFixture(t *testing.T) *fixture {
 func (f *fixture) finishRetirement(phase v1alpha1.Phase, code string, ago time.Duration) {
 	f.t.Helper()
 	for _, rt := range f.listRetirements() {
-		if rt.Status.Phase.Finished() {
+		if rt.Status.Phase.IsFinal() {
 			continue
 		}
 		rt.UID, rt.Status.Phase = types.UID("uid-of-"+rt.Name), phase
 		rt.Status.Captured = &v1alpha1.Captured{NodeUID: rt.Spec.NodeUID, ProviderID: "id-0", Provider: "pool", Group: "web"}
-		if phase.Finished() {
+		if phase.IsFinal() {
 			rt.Status.Times.Finished = &metav1.Time{Time: time.Now().Add(-ago)}
 			rt.Status.Reasons = []v1alpha1.RetirementReason{{Code: code}}
 		}
@@ -173,7 +173,7 @@ func TestI3AnnotationIsWrittenOnTheNodeAsRead(t *testing.T) {
 
 func TestConcurrentlyChangedRetirementIsNotCancelled(t *testing.T) {
 	rt := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: "a-underused", UID: "first"}}
-	rt.Spec.NodeName, rt.Spec.RequestedBy = "a", plan.RequestedBy
+	rt.Spec.NodeName, rt.Spec.RequestedBy = "a", plan.UnderutilizedRequester
 	f := newFixture(t, nil, newIdleNode("a", ""))
 	if err := f.client.Create(t.Context(), rt); err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ func TestI3OldSinceAnnotationIsReplaced(t *testing.T) {
 		n.Annotations = map[string]string{plan.OldSinceAnnotation: "2026-01-01T00:00:00Z"}
 	}
 	f := newFixture(t, func(g *v1alpha1.NodeGroup) {
-		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}
+		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underutilized: &v1alpha1.UnderutilizedRule{}}
 	}, mine, theirs)
 	f.reconcile()
 	for name, marked := range map[string]bool{"mine": true, "theirs": false} {
@@ -26,7 +26,7 @@ func TestI3OldSinceAnnotationIsReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, hasOld := n.Annotations[plan.OldSinceAnnotation]
-		if hasOld || (n.Annotations[plan.SinceAnnotation] != "") != marked {
+		if hasOld || (n.Annotations[plan.UnderutilizedSinceAnnotation] != "") != marked {
 			t.Errorf("%s has the annotations %v", name, n.Annotations)
 		}
 	}

@@ -15,7 +15,7 @@ const minPollInterval = 10 * time.Second
 
 // followOperation polls the operation of an accepted launch until it is done or the join timeout ends. A cloud may find
 // only then that it has no capacity or quota, and may show no instance for the launch.
-func (a *Controller) followOperation(ctx context.Context, g *managedGroup, o plan.Order, id string, provider cloud.Provider, op cloud.Operation) {
+func (a *Controller) followOperation(ctx context.Context, g *managedGroup, o plan.Launch, id string, provider cloud.Provider, op cloud.Operation) {
 	if op.ID == "" {
 		return
 	}
@@ -32,17 +32,17 @@ func (a *Controller) followOperation(ctx context.Context, g *managedGroup, o pla
 		done()
 		switch {
 		case launch.IsOperationForgotten(err):
-			shown = a.options.Settle
+			shown = a.options.SettleTime
 			return
 		case err != nil:
-			status.After = cloud.PauseOf(err)
+			status.RetryAfter = cloud.RetryDelay(err)
 		case status.Done && status.Err != nil:
 			a.queueReply(g, true, func(g *managedGroup) { a.recordLaunchFailure(g, o, id, status.Err) })
 			return
 		case status.Done:
 			return
 		}
-		if !elapsed.Sleep(ctx, status.Pause(a.pollInterval)) {
+		if !elapsed.Sleep(ctx, status.RetryDelay(a.pollInterval)) {
 			return
 		}
 	}
@@ -57,7 +57,7 @@ func (a *Controller) followRecordedOperations(ctx context.Context, groups []*man
 				continue
 			}
 			g.state.followedLaunches[id] = true
-			o := plan.Order{Group: g.name(), Template: l.Template, Count: int(l.Count)}
+			o := plan.Launch{Group: g.name(), Template: l.Template, Count: int(l.Count)}
 			a.calls.Go(func() {
 				a.followOperation(ctx, g, o, id, provider, cloud.Operation{ID: l.OperationID, Started: l.RequestedAt.Time})
 			})
@@ -70,7 +70,7 @@ func (m *groupState) recordOperation(id, operation string) {
 	if l, open := m.launches[id]; open && operation != "" {
 		l.OperationID, m.followedLaunches[id] = operation, true
 		m.launches[id] = l
-		m.updatePending(id, func(a *launch.Pending) { a.Running = true })
+		m.updatePending(id, func(a *launch.PendingLaunch) { a.Running = true })
 	}
 }
 
@@ -80,18 +80,18 @@ func (m *groupState) endOperation(id string, at time.Time) {
 		l.OperationID = ""
 		m.launches[id] = l
 	}
-	m.updatePending(id, func(a *launch.Pending) {
-		a.Running, a.Answered = false, at
-		a.Settled = at.Add(m.settleTime)
+	m.updatePending(id, func(a *launch.PendingLaunch) {
+		a.Running, a.AnsweredAt = false, at
+		a.SettledAt = at.Add(m.settleTime)
 	})
 }
 
 // recordLaunchFailure records that a cloud could not make the instances of an accepted launch.
-func (a *Controller) recordLaunchFailure(g *managedGroup, o plan.Order, id string, err error) {
+func (a *Controller) recordLaunchFailure(g *managedGroup, o plan.Launch, id string, err error) {
 	a.options.Log.Error("the cloud could not make the instances of a launch", "group", o.Group, "template", o.Template, "instances", o.Count, "err", err)
 	a.reportBackOff(g, g.state.recordRefusal(o.Template, err, time.Now()))
 	if l, open := g.state.launches[id]; open {
-		launch.SetReason(&l, err)
+		launch.SetLaunchReason(&l, err)
 		g.state.launches[id] = l
 	}
 	g.state.expectNone(id, time.Now())
@@ -101,8 +101,8 @@ func (a *Controller) recordLaunchFailure(g *managedGroup, o plan.Order, id strin
 func (m *groupState) expectNone(id string, at time.Time) {
 	m.failedAt = at
 	m.mustReread.Store(true)
-	m.updatePending(id, func(a *launch.Pending) {
-		m.missing[id] += a.Expected()
+	m.updatePending(id, func(a *launch.PendingLaunch) {
+		m.missing[id] += a.ExpectedCount()
 		a.Answer = launch.NotMade
 	})
 }

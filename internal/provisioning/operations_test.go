@@ -23,12 +23,12 @@ type failingLater struct {
 	template string
 	counted  atomic.Int32
 	asked    atomic.Int32
-	outcomes []cloud.Status // the last one repeats
-	unread   error          // instead of the first outcome
-	always   error          // instead of every outcome
+	outcomes []cloud.OperationStatus // the last one repeats
+	unread   error                   // instead of the first outcome
+	always   error                   // instead of every outcome
 }
 
-func (u *failingLater) Grow(ctx context.Context, group string, o cloud.Order) (cloud.Operation, error) {
+func (u *failingLater) Grow(ctx context.Context, group string, o cloud.LaunchRequest) (cloud.Operation, error) {
 	if o.Template != u.template {
 		return u.pool.Grow(ctx, group, o)
 	}
@@ -43,35 +43,35 @@ func (u *failingLater) Group(ctx context.Context, name string) (cloud.Group, err
 	return g, err
 }
 
-func (u *failingLater) Status(context.Context, cloud.Operation) (cloud.Status, error) {
+func (u *failingLater) Status(context.Context, cloud.Operation) (cloud.OperationStatus, error) {
 	n := int(u.asked.Add(1))
 	if u.always != nil && n <= 200 {
-		return cloud.Status{}, u.always
+		return cloud.OperationStatus{}, u.always
 	}
 	if n == 1 && u.unread != nil {
-		return cloud.Status{}, u.unread
+		return cloud.OperationStatus{}, u.unread
 	}
 	return u.outcomes[min(n, len(u.outcomes))-1], nil
 }
 
 func TestLateLaunchFailureTriesNextTemplate(t *testing.T) {
-	soon := cloud.Status{After: time.Millisecond}
-	failed := func(reason cloud.Refusal) cloud.Status {
-		return cloud.Status{Done: true, Err: &cloud.RefusedError{Reason: reason, Err: errors.New("it has none")}}
+	soon := cloud.OperationStatus{RetryAfter: time.Millisecond}
+	failed := func(reason cloud.Refusal) cloud.OperationStatus {
+		return cloud.OperationStatus{Done: true, Err: &cloud.RefusedError{Reason: reason, Err: errors.New("it has none")}}
 	}
 	for name, c := range map[string]struct {
-		outcomes []cloud.Status
+		outcomes []cloud.OperationStatus
 		unread   error
 		reason   string
 	}{
-		"no capacity":               {[]cloud.Status{failed(cloud.NoCapacity)}, nil, "NoCapacity"},
-		"no quota, after a while":   {[]cloud.Status{soon, soon, failed(cloud.NoQuota)}, nil, "NoQuota"},
-		"no capacity, read again":   {[]cloud.Status{soon, failed(cloud.NoCapacity)}, &cloud.ThrottledError{After: time.Millisecond}, "NoCapacity"},
-		"an error without a reason": {[]cloud.Status{{Done: true, Err: errors.New("internal error")}}, nil, "Unclear"},
+		"no capacity":               {[]cloud.OperationStatus{failed(cloud.NoCapacity)}, nil, "NoCapacity"},
+		"no quota, after a while":   {[]cloud.OperationStatus{soon, soon, failed(cloud.NoQuota)}, nil, "NoQuota"},
+		"no capacity, read again":   {[]cloud.OperationStatus{soon, failed(cloud.NoCapacity)}, &cloud.ThrottledError{RetryAfter: time.Millisecond}, "NoCapacity"},
+		"an error without a reason": {[]cloud.OperationStatus{{Done: true, Err: errors.New("internal error")}}, nil, "Unclear"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, func(g *v1alpha1.NodeGroup) {
-				g.Spec.ScaleUp.Policy, g.Spec.Maximum = v1alpha1.ByPriority, new(int32(3))
+				g.Spec.ScaleUp.Policy, g.Spec.MaxSize = v1alpha1.FirstTemplate, new(int32(3))
 			})
 			f.pool.change(func() { f.pool.templates = []string{"spot", "m4"} })
 			u := &failingLater{pool: f.pool, template: "spot", outcomes: c.outcomes, unread: c.unread}
@@ -100,7 +100,7 @@ func TestLateLaunchFailureTriesNextTemplate(t *testing.T) {
 
 func TestSuccessfulOperationIsFollowedToItsEnd(t *testing.T) {
 	f := newFixture(t, nil)
-	u := &failingLater{pool: f.pool, template: "m4", outcomes: []cloud.Status{{After: time.Millisecond}, {Done: true}}}
+	u := &failingLater{pool: f.pool, template: "m4", outcomes: []cloud.OperationStatus{{RetryAfter: time.Millisecond}, {Done: true}}}
 	f.options.Clouds["pool"] = u
 	f.addUnschedulable("a")
 	f.reconcile()
@@ -124,7 +124,7 @@ func TestI5RunningOperationIsNotLaunchedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
 		f.pollInterval = minPollInterval
-		u := hidingSize{&failingLater{pool: f.pool, template: "m4", outcomes: append(slices.Repeat([]cloud.Status{{}}, 60), cloud.Status{Done: true})}}
+		u := hidingSize{&failingLater{pool: f.pool, template: "m4", outcomes: append(slices.Repeat([]cloud.OperationStatus{{}}, 60), cloud.OperationStatus{Done: true})}}
 		f.options.Clouds["pool"] = u
 		f.addUnschedulable("a")
 		for range 50 {
@@ -152,16 +152,16 @@ func TestOperationIsPolledAtTheMinimumInterval(t *testing.T) {
 		"no interval":                  {0, nil, 50, 91},
 		"1 ms":                         {time.Millisecond, nil, 50, 91},
 		"a negative interval":          {-time.Hour, nil, 50, 91},
-		"throttled for 1 ms":           {0, &cloud.ThrottledError{After: time.Millisecond}, 50, 91},
+		"throttled for 1 ms":           {0, &cloud.ThrottledError{RetryAfter: time.Millisecond}, 50, 91},
 		"a longer interval":            {time.Minute, nil, 10, 16},
 		"longer than the join timeout": {1000 * time.Hour, nil, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				u := &failingLater{outcomes: append(slices.Repeat([]cloud.Status{{After: c.after}}, 200), cloud.Status{Done: true}), always: c.err}
-				g := &managedGroup{World: nodegroup.World{Group: &v1alpha1.NodeGroup{}}}
+				u := &failingLater{outcomes: append(slices.Repeat([]cloud.OperationStatus{{RetryAfter: c.after}}, 200), cloud.OperationStatus{Done: true}), always: c.err}
+				g := &managedGroup{GroupSnapshot: nodegroup.GroupSnapshot{Group: &v1alpha1.NodeGroup{}}}
 				began := time.Now()
-				New(Options{}).followOperation(t.Context(), g, plan.Order{}, "1", u, cloud.Operation{ID: "operation"})
+				New(Options{}).followOperation(t.Context(), g, plan.Launch{}, "1", u, cloud.Operation{ID: "operation"})
 				if n := int(u.asked.Load()); n < c.least || n > c.most {
 					t.Errorf("asked %d times in %s, want %d to %d", n, time.Since(began), c.least, c.most)
 				}
@@ -182,15 +182,15 @@ type resizable struct {
 func (r *resizable) Group(ctx context.Context, name string) (cloud.Group, error) {
 	g, err := r.pool.Group(ctx, name)
 	defer r.lock()()
-	g.Size, g.Refills = r.counted, true
+	g.Size, g.CanRetryFailed = r.counted, true
 	return g, err
 }
 
-func (r *resizable) Grow(_ context.Context, _ string, o cloud.Order) (op cloud.Operation, err error) {
+func (r *resizable) Grow(_ context.Context, _ string, o cloud.LaunchRequest) (op cloud.Operation, err error) {
 	defer r.lock()()
 	r.orders = append(r.orders, o)
-	same := o.Unmade == o.Count
-	r.counted += o.Count - o.Unmade
+	same := o.RetryFailed == o.Count
+	r.counted += o.Count - o.RetryFailed
 	switch {
 	case !r.room:
 		op.ID = "operation"
@@ -200,8 +200,8 @@ func (r *resizable) Grow(_ context.Context, _ string, o cloud.Order) (op cloud.O
 	return op, nil
 }
 
-func (r *resizable) Status(context.Context, cloud.Operation) (cloud.Status, error) {
-	return cloud.Status{Done: true, Err: &cloud.RefusedError{Reason: cloud.NoCapacity, Err: errors.New("it has none")}}, nil
+func (r *resizable) Status(context.Context, cloud.Operation) (cloud.OperationStatus, error) {
+	return cloud.OperationStatus{Done: true, Err: &cloud.RefusedError{Reason: cloud.NoCapacity, Err: errors.New("it has none")}}, nil
 }
 
 // reconcileFor reconciles once per minute for the time d.
@@ -231,7 +231,7 @@ func TestI5RetryUsesTheSizeThatCountsTheFailedLaunch(t *testing.T) {
 	for name, most := range map[string]int32{"below the maximum": 10, "at the maximum": 1} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.Maximum = &most })
+				f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.MaxSize = &most })
 				r := &resizable{pool: f.pool}
 				f.options.Clouds["pool"] = r
 				f.addUnschedulable("a")

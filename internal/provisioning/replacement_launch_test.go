@@ -31,7 +31,7 @@ func (f *fixture) launchReplacement(node string) error {
 	if err := f.client.Get(f.t.Context(), client.ObjectKey{Name: "web"}, &g); err != nil {
 		f.t.Fatal(err)
 	}
-	_, err := f.options.Launches.Launch(f.t.Context(), &g, f.options.Clouds["pool"], launch.Want{Count: 1, Templates: []string{"m4"}, Owner: v1alpha1.LaunchOwner{
+	_, err := f.options.Launches.RequestInstances(f.t.Context(), &g, f.options.Clouds["pool"], launch.LaunchRequest{Count: 1, Templates: []string{"m4"}, Owner: v1alpha1.LaunchOwner{
 		Kind: v1alpha1.LaunchForRetirement, Name: node, UID: types.UID(node),
 	}})
 	return err
@@ -42,7 +42,7 @@ func TestI5NoticeAndUnschedulablePodsLaunchOnce(t *testing.T) {
 	for name, lags := range map[string]bool{"the cache knows the launch": false, "the cache lags": true} {
 		for limit, maximum := range map[string]int32{"below the maximum": 10, "at the maximum": 1} {
 			t.Run(name+", "+limit, func(t *testing.T) {
-				f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.Maximum = &maximum })
+				f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.MaxSize = &maximum })
 				f.reconcileAfterRead()
 				before, err := f.options.Groups.List(t.Context())
 				if err != nil {
@@ -75,7 +75,7 @@ func TestI5NoticeAndUnschedulablePodsLaunchOnce(t *testing.T) {
 // TestI5ReplacementCountsLaunchesForPods has a recorded launch without an answer, which counts for a replacement too.
 func TestI5ReplacementCountsLaunchesForPods(t *testing.T) {
 	one := int32(1)
-	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.Maximum = &one })
+	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.MaxSize = &one })
 	f.reconcileAfterRead()
 	answer := f.blockLaunches()
 	defer answer()
@@ -139,7 +139,7 @@ func TestReplacementLaunchIsKeptUntilItsResultIsRecorded(t *testing.T) {
 				t.Errorf("after a restart the launch is %+v, want %s, %q", is, c.state, c.reason)
 			}
 			g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "group"}}
-			if err := f.options.Launches.Remove(t.Context(), g, l.ID); err != nil {
+			if err := f.options.Launches.RemoveLaunch(t.Context(), g, l.ID); err != nil {
 				t.Fatal(err)
 			}
 			f.reconcileTimes(2)
@@ -184,7 +184,7 @@ func TestI5ReplacementStaysOpenWhileItsOperationRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
 		f.pollInterval = minPollInterval
-		f.options.Clouds["pool"] = hidingSize{&failingLater{pool: f.pool, template: "m4", outcomes: append(slices.Repeat([]cloud.Status{{}}, 60), cloud.Status{Done: true})}}
+		f.options.Clouds["pool"] = hidingSize{&failingLater{pool: f.pool, template: "m4", outcomes: append(slices.Repeat([]cloud.OperationStatus{{}}, 60), cloud.OperationStatus{Done: true})}}
 		f.reconcile()
 		if err := f.launchReplacement("n1"); err != nil {
 			t.Fatal(err)
@@ -196,7 +196,7 @@ func TestI5ReplacementStaysOpenWhileItsOperationRuns(t *testing.T) {
 			}
 			time.Sleep(10 * time.Second)
 		}
-		if l := f.replacementLaunch(); l == nil || !l.Open() || l.OperationID == "" {
+		if l := f.replacementLaunch(); l == nil || !l.IsOpen() || l.OperationID == "" {
 			t.Errorf("the launch is %+v, want it open", l)
 		}
 		f.calls.Wait()
@@ -239,7 +239,7 @@ func TestI5MinSizeAndReplacementLaunchOnce(t *testing.T) {
 		"the retirement has no notice": {lost: lost(func(rt *v1alpha1.NodeRetirement) { rt.Spec.Notice = nil }), want: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.Minimum, g.Spec.Replacement = 1, c.policy })
+			f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.MinSize, g.Spec.Replacement = 1, c.policy })
 			if c.lost != nil {
 				if err := f.client.Create(t.Context(), c.lost); err != nil {
 					t.Fatal(err)
@@ -264,7 +264,7 @@ func TestI8FailedReplacementInstanceIsDeletedAfterARestart(t *testing.T) {
 	}
 	f.reconcileTimes(2)
 	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "group"}}
-	err := f.options.Launches.Change(t.Context(), g, func(s *v1alpha1.ProvisioningStatus) error {
+	err := f.options.Launches.Update(t.Context(), g, func(s *v1alpha1.ProvisioningStatus) error {
 		l := &s.Launches[0]
 		l.State, l.Reason, l.Instances[0].Since = v1alpha1.LaunchFailed, launch.NeverJoined, metav1.NewTime(time.Now().Add(-time.Hour))
 		return nil
@@ -284,7 +284,7 @@ func TestLaunchWithFutureTimesEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t, nil)
-				f.options.Clouds["pool"] = hidingSize{&failingLater{pool: f.pool, template: "m4", outcomes: []cloud.Status{{Done: true}}}}
+				f.options.Clouds["pool"] = hidingSize{&failingLater{pool: f.pool, template: "m4", outcomes: []cloud.OperationStatus{{Done: true}}}}
 				f.reconcileAfterRead()
 				if err := f.launchReplacement("n1"); err != nil {
 					t.Fatal(err)
@@ -294,7 +294,7 @@ func TestLaunchWithFutureTimesEnds(t *testing.T) {
 				}
 				g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "group"}}
 				future := metav1.NewTime(time.Now().Add(48 * time.Hour)).Rfc3339Copy()
-				err := f.options.Launches.Change(t.Context(), g, func(s *v1alpha1.ProvisioningStatus) error {
+				err := f.options.Launches.Update(t.Context(), g, func(s *v1alpha1.ProvisioningStatus) error {
 					s.Launches[0].RequestedAt, s.Launches[0].AnsweredAt, s.Launches[0].OperationID = future, &future, ""
 					return nil
 				})
@@ -306,7 +306,7 @@ func TestLaunchWithFutureTimesEnds(t *testing.T) {
 					f.calls.Wait()
 					time.Sleep(time.Minute)
 				}
-				if l := f.replacementLaunch(); l == nil || l.Open() {
+				if l := f.replacementLaunch(); l == nil || l.IsOpen() {
 					t.Errorf("the launch is %+v, want it to have failed", l)
 				}
 			})

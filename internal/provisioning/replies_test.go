@@ -96,7 +96,7 @@ func TestUnansweredLaunchDelaysNoLaterPod(t *testing.T) {
 }
 
 func TestI5UnansweredLaunchesCountTowardsMaxSize(t *testing.T) {
-	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.Maximum = new(int32(2)) })
+	f := newFixture(t, func(g *v1alpha1.NodeGroup) { g.Spec.MaxSize = new(int32(2)) })
 	f.reconcileAfterRead()
 	answer := f.blockLaunches()
 	f.addUnschedulable("a", "b")
@@ -155,7 +155,7 @@ func TestI7FailedLaunchRereadsGroupBeforeTheNext(t *testing.T) {
 
 func TestThrottledCloudIsNotReadUntilItAllows(t *testing.T) {
 	const wish = 7 * time.Minute
-	throttled := fmt.Errorf("creating a server: %w", &cloud.ThrottledError{After: wish, Err: errors.New("429")})
+	throttled := fmt.Errorf("creating a server: %w", &cloud.ThrottledError{RetryAfter: wish, Err: errors.New("429")})
 	for name, set := range map[string]func(*pool){
 		"when the group is read":       func(p *pool) { p.unread = throttled },
 		"when templates are listed":    func(p *pool) { p.unlisted = throttled },
@@ -197,7 +197,7 @@ func TestBackOffStartsWhenTheLaunchIsRefused(t *testing.T) {
 	answer()
 	f.reconcile()
 	b := f.states["web"].backOffs["spot"]
-	if least := answered.Add(launch.Pause(b.Reason, 1)); b.Until.Before(&metav1.Time{Time: least}) {
+	if least := answered.Add(launch.BackOffDuration(b.Reason, 1)); b.Until.Before(&metav1.Time{Time: least}) {
 		t.Errorf("it is backed off until %s, want %s at the least", b.Until, least)
 	}
 }
@@ -226,7 +226,7 @@ func TestLaunchRequestIsRepeatedOnlyAfterItsLaunchFailed(t *testing.T) {
 	f := newFixtureWithoutSpot(t)
 	f.reconcileAfterRead()
 	answer := f.blockLaunches()
-	f.options.Wishes.Ask(plan.Wish{ID: "w", Group: "web", Count: 1})
+	f.options.LaunchRequests.Add(plan.LaunchRequest{ID: "w", Group: "web", Count: 1})
 	for range 3 {
 		f.reconcile()
 		f.waitUntil("the cloud was asked", func() bool { return f.launchCount() == 1 })
@@ -238,7 +238,7 @@ func TestLaunchRequestIsRepeatedOnlyAfterItsLaunchFailed(t *testing.T) {
 		t.Errorf("launches are %v, want one of m4", got)
 	}
 	f.reconcile()
-	if open := f.options.Wishes.listOpen(); len(open) != 0 || f.launchCount() != 2 {
+	if open := f.options.LaunchRequests.listOpen(); len(open) != 0 || f.launchCount() != 2 {
 		t.Errorf("open is %v after %d launches", open, f.launchCount())
 	}
 }
@@ -306,7 +306,7 @@ func TestUnansweredDeletionDelaysNoLaunchAndIsNotRepeated(t *testing.T) {
 
 func TestManyFailedInstancesAreDeletedInBatches(t *testing.T) {
 	f := newFixture(t, func(g *v1alpha1.NodeGroup) {
-		g.Spec.Minimum, g.Spec.Maximum = 2*maxConcurrentDeletions+1, new(int32(100))
+		g.Spec.MinSize, g.Spec.MaxSize = 2*maxConcurrentDeletions+1, new(int32(100))
 	})
 	f.reconcile()
 	f.reconcile() // finds and records the instances
@@ -408,7 +408,7 @@ func TestLaunchesAfterAJoinHaveTheirOwnNames(t *testing.T) {
 	f.waitUntil("a third machine is asked for", func() bool { return f.launchCount() == 3 })
 	f.reconcileTimes(2)
 	seen := map[string]bool{}
-	for _, w := range f.states["web"].tracking.Awaited {
+	for _, w := range f.states["web"].tracking.Provisioning {
 		if seen[w.ID] {
 			t.Errorf("two instances that are awaited are called %s", w.ID)
 		}

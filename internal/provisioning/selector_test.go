@@ -27,7 +27,7 @@ func (f *fixture) newSecondManager(selector string) *fixture {
 	other := *f
 	o := f.options
 	other.events = events.NewFakeRecorder(1000)
-	o.Events, o.Wishes = other.events, nil
+	o.Events, o.LaunchRequests = other.events, nil
 	other.Controller = New(o)
 	other.setSelector(selector)
 	var err error
@@ -40,7 +40,7 @@ func (f *fixture) newSecondManager(selector string) *fixture {
 func withTeamLabel(team string) func(*v1alpha1.NodeGroup) {
 	return func(g *v1alpha1.NodeGroup) {
 		g.Labels = map[string]string{"team": team}
-		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}
+		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underutilized: &v1alpha1.UnderutilizedRule{}}
 	}
 }
 

@@ -17,7 +17,7 @@ func (f *fixture) observeSince(names ...string) {
 	f.t.Helper()
 	m := f.states["web"]
 	if m == nil {
-		m = newGroupState(&v1alpha1.NodeGroupStatus{}, f.options.Settle)
+		m = newGroupState(&v1alpha1.NodeGroupStatus{}, f.options.SettleTime)
 		f.states["web"] = m
 	}
 	if m.observedNodes == nil {
@@ -30,7 +30,7 @@ func (f *fixture) observeSince(names ...string) {
 
 func TestManyUnreadyNodesPauseLaunchesAndSetTheMetric(t *testing.T) {
 	f := newFixture(t, nil)
-	f.options.Unreadiness = plan.Unreadiness{Percent: 45, AtLeast: 1}
+	f.options.UnreadyLimit = plan.UnreadyLimit{Percent: 45, AtLeast: 1}
 	f.addUnschedulable("a")
 	for _, name := range []string{"x", "y", "z"} {
 		n := newIdleNode(name, "")

@@ -115,7 +115,7 @@ func TestNeverUsableInstanceBacksItsTemplateOff(t *testing.T) {
 			f.joinAll(func(*corev1.Node) {})
 			f.waitUntil("the watch tells of the usable Node", func() bool {
 				n, err := f.sources.nodes.Get("machine-0")
-				return err == nil && plan.JoinOf(&v1alpha1.NodeGroup{Spec: v1alpha1.NodeGroupSpec{
+				return err == nil && plan.FindJoinState(&v1alpha1.NodeGroup{Spec: v1alpha1.NodeGroupSpec{
 					NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{"pool": "web"}}, ScaleUp: &v1alpha1.ScaleUp{StartupTaints: []string{startupTaint}},
 				}}, n) == launch.NodeUsable
 			})
@@ -250,8 +250,8 @@ func TestStartingNodesDoNotPauseLaunches(t *testing.T) {
 				c.change(n)
 			}
 			cluster := &nodegroup.Cluster{Nodes: []corev1.Node{*n}, Now: now}
-			cluster.Claims.Owner = map[string]string{"a": c.owner}
-			w := &plan.World{Groups: []plan.Group{{World: nodegroup.World{Group: web}}}, Now: now}
+			cluster.Assignment.OwnerByNode = map[string]string{"a": c.owner}
+			w := &plan.Input{Groups: []plan.Group{{GroupSnapshot: nodegroup.GroupSnapshot{Group: web}}}, Now: now}
 			if got := countUnready(w, cluster); got != c.unready {
 				t.Errorf("%d nodes are unready, want %d", got, c.unready)
 			}

@@ -23,7 +23,7 @@ type clusterCaches struct {
 	cluster    *live.Cluster
 	nodes      corelisters.NodeLister
 	daemonSets appslisters.DaemonSetLister
-	hosts      *instances.Nodes
+	hosts      *instances.NodeReader
 }
 
 // startWatches starts the watches, and returns when all caches are filled.
@@ -42,7 +42,7 @@ func (a *Controller) startWatches(ctx context.Context) (*clusterCaches, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watching DaemonSets: %w", err)
 	}
-	cluster, err := live.Watch(a.options.Kube.Discovery(), informers, a.options.Log)
+	cluster, err := live.WatchCluster(a.options.Kube.Discovery(), informers, a.options.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func (a *Controller) startWatches(ctx context.Context) (*clusterCaches, error) {
 	}
 	return &clusterCaches{
 		cluster: cluster, nodes: corelisters.NewNodeLister(nodes.GetIndexer()), daemonSets: appslisters.NewDaemonSetLister(daemons.GetIndexer()),
-		hosts: &instances.Nodes{List: a.options.Kube.CoreV1().Nodes().List},
+		hosts: &instances.NodeReader{List: a.options.Kube.CoreV1().Nodes().List},
 	}, nil
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/notice"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
 // admit waits until the group's minimum size and disruption budgets allow the retirement (I5) and the cloud allows the
@@ -26,7 +26,7 @@ func (p *scope) admit(ctx context.Context) error {
 	if err := p.checkInstanceWhileWaiting(ctx); err != nil {
 		return err
 	}
-	if p.rt.Status.MachineGone {
+	if p.rt.Status.InstanceGone {
 		return p.recordAdmission(ctx, "the instance is already gone")
 	}
 	if err := p.checkReasonStillHolds(); err != nil {
@@ -98,7 +98,7 @@ func (p *scope) checkAdmission(ctx context.Context) error {
 // the instance runs, the retirement ends: the kubelet may register the Node again, and no limit has allowed the
 // deletion (I5). If many retirements wait, as in a zone outage, the cloud is not asked in each reconcile.
 func (p *scope) checkInstanceWhileWaiting(ctx context.Context) error {
-	if isReady(p.node) || p.rt.Status.Captured.NodeUID == "" || p.rt.Status.MachineGone {
+	if isReady(p.node) || p.rt.Status.Captured.NodeUID == "" || p.rt.Status.InstanceGone {
 		return nil
 	}
 	if p.capturedInstance == nil && (p.node == nil || p.controller.expectations.isInstanceCheckDue(p.rt)) { // this reconcile has not read it
@@ -132,23 +132,23 @@ func (p *scope) recordAdmission(ctx context.Context, message string) error {
 // retirements.
 func (p *scope) checkLimits(ctx context.Context, retirements []v1alpha1.NodeRetirement) error {
 	decision, err := p.evaluateBudget(ctx, retirements)
-	if err != nil || decision.Allowed() {
+	if err != nil || decision.IsAllowed() {
 		return err
 	}
 	p.setCondition(v1alpha1.RetirementAdmitted, metav1.ConditionFalse, string(decision.Code), decision.Message)
-	return newBlocked(p.controller.options.Pace.Poll, newReason(string(decision.Code), "", "%s", decision.Message))
+	return newBlocked(p.controller.options.Intervals.Poll, newReason(string(decision.Code), "", "%s", decision.Message))
 }
 
-func (p *scope) evaluateBudget(ctx context.Context, retirements []v1alpha1.NodeRetirement) (budget.Verdict, error) {
+func (p *scope) evaluateBudget(ctx context.Context, retirements []v1alpha1.NodeRetirement) (disruptionbudget.Decision, error) {
 	retiring, past := map[string]bool{}, map[types.UID]bool{}
 	leaving := p.controller.expectations.otherAdmissions(p.rt)
 	for i := range retirements {
 		o := &retirements[i]
 		past[o.UID] = isNodeGonePhase(o.Status.Phase)
-		if o.UID != p.rt.UID && Leaving(o) {
+		if o.UID != p.rt.UID && WillRemoveNode(o) {
 			retiring[o.Spec.NodeName] = true
 		}
-		if o.UID != p.rt.UID && InFlight(o) && o.Status.Captured != nil {
+		if o.UID != p.rt.UID && IsInFlight(o) && o.Status.Captured != nil {
 			leaving = append(leaving, admission{o.UID, o.Spec.NodeName, o.Status.Captured.Group})
 		}
 	}
@@ -162,46 +162,46 @@ func (p *scope) evaluateBudget(ctx context.Context, retirements []v1alpha1.NodeR
 	}
 	if p.group == nil {
 		if ungrouped != "" {
-			return budget.Verdict{
-				Code: budget.Disruption, Limit: 1, Unavailable: 1,
+			return disruptionbudget.Decision{
+				Code: disruptionbudget.DisruptionBudgetReached, Limit: 1, Unavailable: 1,
 				Message: "nodes without a NodeGroup are retired one at a time, and " + ungrouped + " is being retired",
 			}, nil
 		}
-		return budget.Verdict{}, nil
+		return disruptionbudget.Decision{}, nil
 	}
 	nodes, err := listBudgetNodes(ctx, p.controller.options.Client, p.group, retiring, p.controller.expectations.deletedNodeUIDs(retirements))
 	if err != nil {
-		return budget.Verdict{}, err
+		return disruptionbudget.Decision{}, err
 	}
-	return budget.Evaluate(budget.Question{
-		Group: &p.group.Spec, CloudMinimum: p.group.Status.CloudMinimum, Nodes: nodes, Target: p.rt.Spec.NodeName,
-		Outside: p.node == nil || !Selects(p.group, p.node.Labels), Reason: p.rt.Spec.Reason, Now: time.Now(),
+	return disruptionbudget.CheckDisruption(disruptionbudget.Query{
+		Group: &p.group.Spec, CloudMinSize: p.group.Status.CloudMinSize, Nodes: nodes, Target: p.rt.Spec.NodeName,
+		TargetNotInGroup: p.node == nil || !SelectsNode(p.group, p.node.Labels), Reason: p.rt.Spec.Reason, Now: time.Now(),
 	}), nil
 }
 
-// InFlight reports whether the retirement makes its node unavailable: it is admitted and not finished.
-func InFlight(rt *v1alpha1.NodeRetirement) bool {
-	return !rt.Status.Phase.Finished() && meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
+// IsInFlight reports whether the retirement makes its node unavailable: it is admitted and not finished.
+func IsInFlight(rt *v1alpha1.NodeRetirement) bool {
+	return !rt.Status.Phase.IsFinal() && meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
 }
 
-// Leaving reports whether the retirement will remove its node: it is in flight, or the cloud has announced that it
+// WillRemoveNode reports whether the retirement will remove its node: it is in flight, or the cloud has announced that it
 // takes the instance away.
-func Leaving(rt *v1alpha1.NodeRetirement) bool {
+func WillRemoveNode(rt *v1alpha1.NodeRetirement) bool {
 	ref := rt.Spec.Notice
 	taken := ref != nil && (ref.Type == string(notice.Preempt) || ref.Type == string(notice.Terminate))
-	return InFlight(rt) || taken && !rt.Status.Phase.Finished()
+	return IsInFlight(rt) || taken && !rt.Status.Phase.IsFinal()
 }
 
-// NodesOf returns a group's nodes as its disruption budgets count them. Retiring has the names of nodes with a
+// ListBudgetNodes returns a group's nodes as its disruption budgets count them. Retiring has the names of nodes with a
 // retirement that counts; see [Leaving].
-func NodesOf(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool) ([]budget.Node, error) {
+func ListBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool) ([]disruptionbudget.Node, error) {
 	return listBudgetNodes(ctx, reader, g, retiring, nil)
 }
 
 // listBudgetNodes skips Nodes that are known to be deleted. A cache may still have them, and the group would seem
 // larger than it is.
 func listBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool, gone map[types.UID]bool) (
-	[]budget.Node, error,
+	[]disruptionbudget.Node, error,
 ) {
 	selector, err := metav1.LabelSelectorAsSelector(&g.Spec.NodeSelector)
 	if err != nil {
@@ -211,10 +211,10 @@ func listBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.Node
 	if err := reader.List(ctx, &list, client.MatchingLabelsSelector{Selector: selector}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("nodes of NodeGroup %s: %w", g.Name, err)
 	}
-	nodes := make([]budget.Node, 0, len(list.Items))
+	nodes := make([]disruptionbudget.Node, 0, len(list.Items))
 	for i := range list.Items {
 		if n := &list.Items[i]; !gone[n.UID] {
-			nodes = append(nodes, budget.NodeOf(n, retiring[n.Name]))
+			nodes = append(nodes, disruptionbudget.NewNode(n, retiring[n.Name]))
 		}
 	}
 	return nodes, nil

@@ -54,10 +54,10 @@ func (p *scope) captureTarget(ctx context.Context) error {
 		return newEnd(NotConfirmed, "spec.providerID: the cloud does not find the instance %s, and the Node has no spec.providerID: "+
 			"whether it was the Node's instance is unknown", captured.ProviderID)
 	case cloud.IsNotFound(err) && isReady(p.node):
-		return newBlocked(p.controller.options.Pace.Poll, newReason(Disagreement, "", "the cloud does not find the instance %s, but the Node is Ready",
+		return newBlocked(p.controller.options.Intervals.Poll, newReason(Disagreement, "", "the cloud does not find the instance %s, but the Node is Ready",
 			captured.ProviderID))
 	case cloud.IsNotFound(err):
-		p.rt.Status.MachineGone = true
+		p.rt.Status.InstanceGone = true
 	case err != nil:
 		return err
 	default:
@@ -87,7 +87,7 @@ func (p *scope) captureTarget(ctx context.Context) error {
 func (p *scope) loadCaptured(ctx context.Context) error {
 	captured := p.rt.Status.Captured
 	if p.provider = p.controller.options.Clouds[captured.Provider]; p.provider == nil {
-		return newBlocked(p.controller.options.Pace.Poll, newReason(UnknownCloud, "", "the cloud %q is not configured: %s", captured.Provider, p.controller.describeProviders()))
+		return newBlocked(p.controller.options.Intervals.Poll, newReason(UnknownCloud, "", "the cloud %q is not configured: %s", captured.Provider, p.controller.describeProviders()))
 	}
 	if captured.Group == "" {
 		return nil
@@ -103,7 +103,7 @@ func (p *scope) loadCaptured(ctx context.Context) error {
 		}
 	}
 	p.controller.drains.stop(p.rt.Name)
-	return newBlocked(p.controller.options.Pace.Poll, newReason(GroupNotFound, "", "the node's NodeGroup %s is unknown to this manager: waiting for it, "+
+	return newBlocked(p.controller.options.Intervals.Poll, newReason(GroupNotFound, "", "the node's NodeGroup %s is unknown to this manager: waiting for it, "+
 		"because its protections and drain settings are needed", captured.Group))
 }
 
@@ -122,7 +122,7 @@ func (p *scope) identifyTarget(ctx context.Context) (v1alpha1.Captured, error) {
 	case p.node != nil && spec.NodeUID != "" && spec.NodeUID != captured.NodeUID:
 		return captured, newEnd(NodeReplaced, "the Node's UID is %s, and spec.nodeUID is %s: it is another Node of the same name",
 			captured.NodeUID, spec.NodeUID)
-	case p.node != nil && IsControlPlane(p.node.Labels):
+	case p.node != nil && IsControlPlaneNode(p.node.Labels):
 		return captured, newEnd(ControlPlane, "control plane nodes are not retired")
 	case captured.ProviderID == "" && p.node.Status.NodeInfo.SystemUUID == "":
 		return captured, errNoProviderID
@@ -142,7 +142,7 @@ func (p *scope) identifyTarget(ctx context.Context) (v1alpha1.Captured, error) {
 		return captured, err
 	}
 	captured.Provider = p.provider.Name()
-	if _, canKeepSize := p.provider.(cloud.SizeKeeper); spec.KeepSize && !canKeepSize {
+	if _, canKeepSize := p.provider.(cloud.SizePreservingDeleter); spec.KeepSize && !canKeepSize {
 		return captured, newEnd(CloudRefused, "spec.keepSize: the provider %s lowers the group's size with each deletion: want a "+
 			"NodeRetirement without keepSize", p.provider.Name())
 	}
@@ -158,7 +158,7 @@ func (p *scope) providerIDFromSystemUUID() string {
 	if p.group == nil {
 		return ""
 	}
-	return cloud.IDOfHost(p.controller.options.Clouds[p.group.Spec.Cloud.Provider], cloud.Host{SystemUUID: p.node.Status.NodeInfo.SystemUUID})
+	return cloud.ProviderIDOfNode(p.controller.options.Clouds[p.group.Spec.Cloud.Provider], cloud.NodeIdentity{SystemUUID: p.node.Status.NodeInfo.SystemUUID})
 }
 
 // isNodeWithoutProviderID reports whether the Node has no provider ID, as in a cluster without a cloud controller.
@@ -168,7 +168,7 @@ func (p *scope) isNodeWithoutProviderID() bool { return p.node != nil && p.node.
 // Node may have the instance's.
 func (p *scope) checkSameInstance(ctx context.Context, providerID string) error {
 	is, err := p.provider.Normalize(providerID)
-	if cloud.IsUnanswered(err) {
+	if cloud.IsProviderUnavailable(err) {
 		return err
 	}
 	switch {
@@ -182,7 +182,7 @@ func (p *scope) checkSameInstance(ctx context.Context, providerID string) error 
 		return nil
 	}
 	want, err := p.provider.Normalize(p.rt.Spec.ProviderID)
-	if cloud.IsUnanswered(err) {
+	if cloud.IsProviderUnavailable(err) {
 		return err
 	}
 	if err != nil {
@@ -206,7 +206,7 @@ func (p *scope) checkNoNodeHasInstance(ctx context.Context, instance string) err
 			continue
 		}
 		is, err := p.provider.Normalize(n.Spec.ProviderID)
-		if cloud.IsUnanswered(err) {
+		if cloud.IsProviderUnavailable(err) {
 			return fmt.Errorf("node %s: %w", n.Name, err)
 		}
 		if err == nil && is == instance {
@@ -226,7 +226,7 @@ func (p *scope) checkProviderIDUnchanged() error {
 	is, err := p.provider.Normalize(p.node.Spec.ProviderID)
 	want, wantErr := p.provider.Normalize(captured)
 	switch {
-	case cloud.IsUnanswered(err), cloud.IsUnanswered(wantErr):
+	case cloud.IsProviderUnavailable(err), cloud.IsProviderUnavailable(wantErr):
 		return errors.Join(err, wantErr)
 	case err == nil && wantErr == nil && is == want:
 		return nil
@@ -242,7 +242,7 @@ func (p *scope) findGroup(ctx context.Context) error {
 	var found []v1alpha1.NodeGroup
 	for i := range groups {
 		g := &groups[i]
-		if p.node == nil && g.Name != p.rt.Spec.Group || p.node != nil && !Selects(g, p.node.Labels) {
+		if p.node == nil && g.Name != p.rt.Spec.Group || p.node != nil && !SelectsNode(g, p.node.Labels) {
 			continue
 		}
 		if err := p.awaitGroupObserved(g); err != nil {
@@ -250,7 +250,7 @@ func (p *scope) findGroup(ctx context.Context) error {
 		}
 		found = append(found, *g)
 	}
-	found = Owners(found, p.rt.Spec.Group)
+	found = FilterOwners(found, p.rt.Spec.Group)
 	if len(found) > 0 {
 		p.group = &found[0]
 	}
@@ -268,17 +268,17 @@ func (p *scope) findGroup(ctx context.Context) error {
 	return nil
 }
 
-// Selects reports whether a group selects a node with these labels. An invalid selector selects nothing.
-func Selects(g *v1alpha1.NodeGroup, nodeLabels map[string]string) bool {
+// SelectsNode reports whether a group selects a node with these labels. An invalid selector selects nothing.
+func SelectsNode(g *v1alpha1.NodeGroup, nodeLabels map[string]string) bool {
 	selector, err := metav1.LabelSelectorAsSelector(&g.Spec.NodeSelector)
 	return err == nil && !selector.Empty() && selector.Matches(labels.Set(nodeLabels))
 }
 
-// Owners drops the refused groups from a list of groups that select a node, because they own no nodes. The group that
+// FilterOwners drops the refused groups from a list of groups that select a node, because they own no nodes. The group that
 // the retirement asks for stays. If none would be left, all stay: the status may be older than the deletion of another
 // group, and the node still belongs to one (I5).
-func Owners(groups []v1alpha1.NodeGroup, asked string) []v1alpha1.NodeGroup {
-	owners := slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool { return g.Name != asked && !acceptance.Of(&g).OwnsNodes() })
+func FilterOwners(groups []v1alpha1.NodeGroup, asked string) []v1alpha1.NodeGroup {
+	owners := slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool { return g.Name != asked && !acceptance.FromGroup(&g).OwnsNodes() })
 	if len(owners) == 0 {
 		return groups
 	}
@@ -293,8 +293,8 @@ func groupNames(groups []v1alpha1.NodeGroup) []string {
 	return all
 }
 
-// IsControlPlane reports whether the labels mark a control plane Node. It knows kubeadm's label and its predecessor.
-func IsControlPlane(nodeLabels map[string]string) bool {
+// IsControlPlaneNode reports whether the labels mark a control plane Node. It knows kubeadm's label and its predecessor.
+func IsControlPlaneNode(nodeLabels map[string]string) bool {
 	_, is := nodeLabels["node-role.kubernetes.io/control-plane"]
 	_, was := nodeLabels["node-role.kubernetes.io/master"]
 	return is || was
@@ -329,7 +329,7 @@ func (p *scope) rejectDuplicate(ctx context.Context) error {
 	}
 	for i := range all {
 		o := &all[i]
-		if o.Spec.NodeName != p.rt.Spec.NodeName || o.UID == p.rt.UID || o.Status.Phase.Finished() || isAwaitingInstanceGone(o) || p.rt.Spec.Notice != nil && !UnderWay(o) {
+		if o.Spec.NodeName != p.rt.Spec.NodeName || o.UID == p.rt.UID || o.Status.Phase.IsFinal() || isAwaitingInstanceGone(o) || p.rt.Spec.Notice != nil && !IsRemovingNode(o) {
 			continue
 		}
 		if o.Status.Captured != nil || isOlder(o, p.rt) {
@@ -374,7 +374,7 @@ func (p *scope) confirmInstance(ctx context.Context, providerID string) (cloud.I
 	}
 	name := p.rt.Spec.NodeName
 	if missing := p.missingIdentity(instance); missing != "" {
-		return instance, newBlocked(p.controller.options.Pace.Poll, newReason(NotConfirmed, "instance "+providerID,
+		return instance, newBlocked(p.controller.options.Intervals.Poll, newReason(NotConfirmed, "instance "+providerID,
 			"the cloud's answer lacks the instance's %s, which it had at capture: retrying", missing))
 	}
 	if !strings.EqualFold(instance.Name, name) && !strings.EqualFold(instance.ComputerName, name) && !p.isConfirmedByID(instance) &&
@@ -389,9 +389,9 @@ func (p *scope) confirmInstance(ctx context.Context, providerID string) (cloud.I
 // Node's name.
 func (p *scope) isConfirmedByID(instance cloud.Instance) bool {
 	if p.rt.Status.Captured != nil && !p.wasGoneAtCapture() {
-		return instance.AnyName && p.hasCapturedNames(instance)
+		return instance.NameMayDiffer && p.hasCapturedNames(instance)
 	}
-	return instance.AnyName && p.node != nil && !p.isNodeWithoutProviderID()
+	return instance.NameMayDiffer && p.node != nil && !p.isNodeWithoutProviderID()
 }
 
 // matchesNameWithDomain reports whether the instance's name and the Node's differ only by a domain. The Node must also
@@ -404,7 +404,7 @@ func (p *scope) matchesNameWithDomain(instance cloud.Instance) bool {
 	if p.rt.Status.Captured != nil && !p.wasGoneAtCapture() {
 		return p.hasCapturedNames(instance)
 	}
-	return p.node != nil && (!p.isNodeWithoutProviderID() || hasSystemUUID(cloud.Host{SystemUUID: p.node.Status.NodeInfo.SystemUUID}, instance))
+	return p.node != nil && (!p.isNodeWithoutProviderID() || hasSystemUUID(cloud.NodeIdentity{SystemUUID: p.node.Status.NodeInfo.SystemUUID}, instance))
 }
 
 // hasCapturedNames reports whether the instance still has the captured names. Other names mean that it was recreated

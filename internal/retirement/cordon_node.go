@@ -25,7 +25,7 @@ func (p *scope) cordonNode(ctx context.Context) error {
 		return nil
 	}
 	if p.node != nil && !p.hasCordonClaim() {
-		if p.rt.Status.MachineGone {
+		if p.rt.Status.InstanceGone {
 			if err := p.recheckInstanceGone(ctx); err != nil {
 				return err
 			}
@@ -37,15 +37,15 @@ func (p *scope) cordonNode(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		keeper.See(p.node)
-		out, err := keeper.Hold(ctx, Owner(p.rt), p.newCordonRequest())
-		if kubeapi.IsNotFound(err) || cordon.IsReplaced(err) {
+		keeper.ObserveNode(p.node)
+		out, err := keeper.WriteClaim(ctx, CordonOwner(p.rt), p.newCordonRequest())
+		if kubeapi.IsNotFound(err) || cordon.IsReplacedError(err) {
 			return newWait(requeueSoon, "the Node was just deleted")
 		}
 		if err != nil {
 			return err
 		}
-		for _, problem := range out.Problems {
+		for _, problem := range out.UnreadableRecords {
 			p.log.Warn("invalid annotation on the node", "err", problem)
 		}
 		p.node, p.isNodeLive = out.Node, true
@@ -62,10 +62,10 @@ func (p *scope) hasCordonClaim() bool {
 	if !p.node.Spec.Unschedulable {
 		return false
 	}
-	records, _ := cordon.List(p.node)
+	records, _ := cordon.ListRecords(p.node)
 	for _, r := range records {
-		if r.Owner == Owner(p.rt) {
-			return !p.rt.Status.MachineGone || isOutOfService(p.node)
+		if r.Owner == CordonOwner(p.rt) {
+			return !p.rt.Status.InstanceGone || isOutOfService(p.node)
 		}
 	}
 	return false
@@ -80,13 +80,13 @@ func isOutOfService(n *kubeapi.Node) bool {
 	return false
 }
 
-func (p *scope) newCordonRequest() cordon.Request {
-	r := cordon.Request{
-		Reason:        observe.Cut(fmt.Sprintf("NodeRetirement %s (%s)", p.rt.Name, p.rt.Spec.Reason), 512),
+func (p *scope) newCordonRequest() cordon.ClaimSpec {
+	r := cordon.ClaimSpec{
+		Reason:        observe.ClipChars(fmt.Sprintf("NodeRetirement %s (%s)", p.rt.Name, p.rt.Spec.Reason), 512),
 		Unschedulable: true,
 		Phase:         cordon.Draining,
 	}
-	if p.rt.Status.MachineGone {
+	if p.rt.Status.InstanceGone {
 		r.Taints = []cordon.Taint{outOfServiceTaint}
 		return r
 	}

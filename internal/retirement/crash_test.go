@@ -156,7 +156,7 @@ func (c crashScenario) runWithCrash(ctx context.Context, t *testing.T, at int, m
 // isFinished reports whether the retirement has ended and nothing is left to do.
 func (s *sim) isFinished(name string) bool {
 	rt := s.getRetirement(name)
-	return rt == nil || rt.Status.Phase.Finished() && len(rt.Finalizers) == 0
+	return rt == nil || rt.Status.Phase.IsFinal() && len(rt.Finalizers) == 0
 }
 
 func setUnschedulable(n *corev1.Node) { n.Spec.Unschedulable = true }

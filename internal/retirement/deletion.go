@@ -57,13 +57,13 @@ func (p *scope) checkNodeDeletable(ctx context.Context) error {
 	if p.node.DeletionTimestamp != nil { // possibly by us before a crash; it cannot be undone
 		p.recordNodeDeleting()
 	}
-	if p.rt.Status.MachineGone {
+	if p.rt.Status.InstanceGone {
 		return p.recheckInstanceGone(ctx)
 	}
 	instance, err := p.confirmInstance(ctx, p.rt.Status.Captured.ProviderID)
 	switch {
 	case cloud.IsNotFound(err) && isReady(p.node):
-		return newBlocked(p.controller.options.Pace.Poll, newReason(Disagreement, "", "the cloud does not find the instance, but the Node is Ready"))
+		return newBlocked(p.controller.options.Intervals.Poll, newReason(Disagreement, "", "the cloud does not find the instance, but the Node is Ready"))
 	case err != nil && !cloud.IsNotFound(err):
 		return err
 	case err == nil:
@@ -129,7 +129,7 @@ func (p *scope) awaitNodeGone(ctx context.Context) error {
 		p.sameNamedNode = node
 		return nil
 	}
-	return newWait(p.controller.options.Pace.Cloud, "the Node is being deleted: waiting for its finalizers")
+	return newWait(p.controller.options.Intervals.CloudPoll, "the Node is being deleted: waiting for its finalizers")
 }
 
 // deleteInstance requests the deletion of the instance and polls it until it is done.
@@ -138,7 +138,7 @@ func (p *scope) deleteInstance(ctx context.Context) error {
 		return nil
 	}
 	id := p.rt.Status.Captured.ProviderID
-	var status cloud.Status
+	var status cloud.OperationStatus
 	var pollErr error
 	if p.isDeletionRequested() {
 		if status, pollErr = p.pollDeletion(ctx); asWaitError(pollErr) != nil {
@@ -164,8 +164,8 @@ func (p *scope) deleteInstance(ctx context.Context) error {
 		return p.checkDeletionResult(instance, status, pollErr)
 	}
 	if at := p.rt.Status.Times.NodeDeleted; instance.State == cloud.Deleting && p.rt.Status.Operation == nil &&
-		(p.sameNamedNode != nil || at == nil || !elapsed.Over(at.Time, time.Now(), otherDeletionWait)) {
-		return newWait(p.controller.options.Pace.Cloud, "the instance is being deleted")
+		(p.sameNamedNode != nil || at == nil || !elapsed.HasElapsed(at.Time, time.Now(), otherDeletionWait)) {
+		return newWait(p.controller.options.Intervals.CloudPoll, "the instance is being deleted")
 	}
 	// An instance that is already being deleted is requested too: its cloud may keep it until then.
 	return p.requestInstanceDeletion(ctx, instance)
@@ -186,7 +186,7 @@ func (p *scope) requestInstanceDeletion(ctx context.Context, instance cloud.Inst
 	var attempts int32
 	if op := p.rt.Status.Operation; op != nil {
 		attempts = op.Attempts
-		if left := elapsed.Left(op.RetryAfter.Time, time.Now(), maxRetryPause); left > 0 {
+		if left := elapsed.RemainingWait(op.RetryAfter.Time, time.Now(), maxRetryPause); left > 0 {
 			return &waitError{after: left, message: p.rt.Status.Message, reasons: p.rt.Status.Reasons}
 		}
 	}
@@ -206,7 +206,7 @@ func (p *scope) requestInstanceDeletion(ctx context.Context, instance cloud.Inst
 		return err
 	}
 	if len(on.protected) > 0 {
-		return newBlocked(p.controller.options.Pace.Poll, on.protected...)
+		return newBlocked(p.controller.options.Intervals.Poll, on.protected...)
 	}
 	if on.overridden {
 		p.announceOverride()
@@ -214,7 +214,7 @@ func (p *scope) requestInstanceDeletion(ctx context.Context, instance cloud.Inst
 	within, cancel := context.WithTimeout(ctx, cloud.ChangeTimeout)
 	defer cancel()
 	op, err := cloud.Delete(within, p.provider, p.rt.Status.Captured.ProviderID, cloud.DeleteOptions{KeepSize: p.rt.Spec.KeepSize})
-	p.controller.options.Metrics.Cloud(p.provider.Name(), "Delete", err)
+	p.controller.options.Metrics.RecordCloudRequest(p.provider.Name(), "Delete", err)
 	switch {
 	case cloud.IsNotFound(err):
 		return newWait(requeueSoon, "the instance is gone")
@@ -227,31 +227,31 @@ func (p *scope) requestInstanceDeletion(ctx context.Context, instance cloud.Inst
 		op.Started = time.Now()
 	}
 	p.rt.Status.Operation = &v1alpha1.CloudOperation{ID: op.ID, Started: *toStatusTime(op.Started), Attempts: attempts + 1}
-	p.controller.expectations.schedulePoll(p.rt, p.controller.options.Pace.Cloud)
-	return newWait(p.controller.options.Pace.Cloud, "the instance is being deleted")
+	p.controller.expectations.schedulePoll(p.rt, p.controller.options.Intervals.CloudPoll)
+	return newWait(p.controller.options.Intervals.CloudPoll, "the instance is being deleted")
 }
 
 // pollDeletion reads the state of the deletion, if that is due, and waits until the cloud reports it as done. Earlier
 // reconciles send no request.
-func (p *scope) pollDeletion(ctx context.Context) (cloud.Status, error) {
+func (p *scope) pollDeletion(ctx context.Context) (cloud.OperationStatus, error) {
 	const message = "the instance is being deleted"
-	op, pause := p.rt.Status.Operation, p.controller.options.Pace.Cloud
+	op, pause := p.rt.Status.Operation, p.controller.options.Intervals.CloudPoll
 	if left := p.controller.expectations.timeUntilPoll(p.rt); left > 0 {
-		return cloud.Status{}, newWait(left, message)
+		return cloud.OperationStatus{}, newWait(left, message)
 	}
 	p.controller.expectations.schedulePoll(p.rt, pause)
 	if op.ID == "" { // the state of the instance tells it
-		return cloud.Status{}, nil
+		return cloud.OperationStatus{}, nil
 	}
 	within, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
 	status, err := p.provider.Status(within, cloud.Operation{ID: op.ID, Started: op.Started.Time})
-	p.controller.options.Metrics.Cloud(p.provider.Name(), "Status", err)
+	p.controller.options.Metrics.RecordCloudRequest(p.provider.Name(), "Status", err)
 	switch {
 	case err != nil:
 		return status, fmt.Errorf("reading the deletion of the instance: %w", err)
 	case !status.Done:
-		pause = max(status.After, pause)
+		pause = max(status.RetryAfter, pause)
 		p.controller.expectations.schedulePoll(p.rt, pause)
 		return status, newWait(pause, message)
 	}
@@ -259,7 +259,7 @@ func (p *scope) pollDeletion(ctx context.Context) (cloud.Status, error) {
 }
 
 // checkDeletionResult evaluates a deletion that the cloud reports as done, together with the current instance.
-func (p *scope) checkDeletionResult(instance cloud.Instance, status cloud.Status, pollErr error) error {
+func (p *scope) checkDeletionResult(instance cloud.Instance, status cloud.OperationStatus, pollErr error) error {
 	op := p.rt.Status.Operation
 	if op.ID == "" {
 		status.Done = instance.State != cloud.Deleting
@@ -269,11 +269,11 @@ func (p *scope) checkDeletionResult(instance cloud.Instance, status cloud.Status
 	}
 	switch {
 	case !status.Done:
-		return newWait(status.Pause(p.controller.options.Pace.Cloud), "the instance is being deleted")
+		return newWait(status.RetryDelay(p.controller.options.Intervals.CloudPoll), "the instance is being deleted")
 	case status.Err != nil:
 		return p.recordDeletionFailure(op.Attempts, status.Err)
-	case instance.State == cloud.Deleting || !elapsed.Over(op.Started.Time, time.Now(), p.controller.options.Pace.Cloud):
-		return newWait(p.controller.options.Pace.Cloud, "the instance is being deleted") // the instance's state lags behind the operation's
+	case instance.State == cloud.Deleting || !elapsed.HasElapsed(op.Started.Time, time.Now(), p.controller.options.Intervals.CloudPoll):
+		return newWait(p.controller.options.Intervals.CloudPoll, "the instance is being deleted") // the instance's state lags behind the operation's
 	}
 	return p.recordDeletionFailure(op.Attempts, fmt.Errorf("the cloud reports the deletion as done, but the instance is %s", instance.State))
 }
@@ -285,7 +285,7 @@ func (p *scope) recordDeletionFailure(attempts int32, err error) error {
 	if refusal := cloud.RefusalOf(err); refusal != "" {
 		code = CloudRefused
 	}
-	pause := p.controller.options.Pace.Retry << min(attempts-1, 8)
+	pause := p.controller.options.Intervals.DeletionRetry << min(attempts-1, 8)
 	if pause > maxRetryPause || pause <= 0 {
 		pause = maxRetryPause
 	}

@@ -25,7 +25,7 @@ func (p *scope) drainNode(ctx context.Context) error {
 	if p.isNodeDeleting() && p.node == nil {
 		return nil // it was deleted with the pods that had arrived
 	}
-	if p.rt.Status.MachineGone {
+	if p.rt.Status.InstanceGone {
 		return p.awaitPodRelease(ctx)
 	}
 	if !p.hasReached(v1alpha1.Draining) {
@@ -74,7 +74,7 @@ func (p *scope) confirmInstanceGone(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	p.controller.drains.stop(p.rt.Name)
-	p.rt.Status.MachineGone = true
+	p.rt.Status.InstanceGone = true
 	p.recordState("", "the cloud does not find the instance, and the Node is not Ready", nil)
 	return true, p.saveStatus(ctx)
 }
@@ -96,9 +96,9 @@ func (p *scope) startDrain(ctx context.Context) (*drainRun, error) {
 	d := p.groupDrainPolicy()
 	return p.controller.drains.start(ctx, p.rt, p.controller.options.API, drain.Options{
 		Node: p.rt.Spec.NodeName, Policy: &policy, GraceSeconds: d.GraceSeconds,
-		Mark:   func(f *podrules.Facts, pod *kubeapi.Pod) { marks.Mark(f, pod.Namespace, pod.Labels) },
-		Terms:  drain.Terms{GiveUp: p.drainTimeoutAt()},
-		Logger: p.log,
+		AddFacts:   func(f *podrules.Facts, pod *kubeapi.Pod) { marks.AddFacts(f, pod.Namespace, pod.Labels) },
+		TimeLimits: drain.TimeLimits{TimeoutAt: p.drainTimeoutAt()},
+		Logger:     p.log,
 	}, terms), nil
 }
 
@@ -122,23 +122,23 @@ func (p *scope) drainTimeoutAt() time.Time {
 // reportDrainProgress records the progress once in each poll interval, and when the drain becomes blocked or unblocked.
 func (p *scope) reportDrainProgress(run *drainRun) error {
 	progress := run.currentProgress()
-	stuck := toBlockedReasons(progress.Obstructed())
-	if !run.shouldReport(p.controller.options.Pace.Poll, len(stuck) > 0) {
-		return &waitError{after: p.controller.options.Pace.Poll, message: p.rt.Status.Message, reasons: p.rt.Status.Reasons}
+	stuck := toBlockedReasons(progress.BlockedPods())
+	if !run.shouldReport(p.controller.options.Intervals.Poll, len(stuck) > 0) {
+		return &waitError{after: p.controller.options.Intervals.Poll, message: p.rt.Status.Message, reasons: p.rt.Status.Reasons}
 	}
 	p.rt.Status.Drain = toDrainProgress(progress)
 	message := "draining: " + progress.String()
 	if len(stuck) > 0 {
-		return &waitError{after: p.controller.options.Pace.Poll, message: message, reasons: stuck}
+		return &waitError{after: p.controller.options.Intervals.Poll, message: message, reasons: stuck}
 	}
-	return newWait(p.controller.options.Pace.Poll, "%s", message)
+	return newWait(p.controller.options.Intervals.Poll, "%s", message)
 }
 
 // handleDrainResult evaluates a finished drain.
 func (p *scope) handleDrainResult(ctx context.Context, run *drainRun) error {
 	p.rt.Status.Drain = toDrainProgress(run.currentProgress())
-	var refused *drain.Refused
-	var unfinished *drain.Unfinished
+	var refused *drain.RefusedError
+	var unfinished *drain.UnfinishedError
 	switch err := run.err; {
 	case err == nil:
 		p.podsListedAt = run.endedAt
@@ -152,13 +152,13 @@ func (p *scope) handleDrainResult(ctx context.Context, run *drainRun) error {
 			return &endError{on.protected}
 		}
 		for _, pod := range refused.Pods { // they are gone now
-			kept = append(kept, toProtectedReason(pod.Namespace, pod.Name, pod.Verdict.Rule, pod.Verdict.Detail))
+			kept = append(kept, toProtectedReason(pod.Namespace, pod.Name, pod.Decision.Rule, pod.Decision.Detail))
 		}
 		return &endError{kept}
-	case errors.As(err, &unfinished) && unfinished.Outcome == drain.GaveUp:
+	case errors.As(err, &unfinished) && unfinished.Outcome == drain.TimedOut:
 		why := fmt.Sprintf("the drain took longer than %s", p.drainTimeout())
-		if unfinished.Unknown != nil {
-			why += ": " + unfinished.Unknown.Error()
+		if unfinished.ListErr != nil {
+			why += ": " + unfinished.ListErr.Error()
 		}
 		return &endError{append([]v1alpha1.RetirementReason{newReason(DrainTimeout, "", "%s", why)}, toBlockedReasons(unfinished.Blocked)...)}
 	default: // cancelled: an override has ended, or the process ends
@@ -169,12 +169,12 @@ func (p *scope) handleDrainResult(ctx context.Context, run *drainRun) error {
 
 func toDrainProgress(p drain.Progress) *v1alpha1.DrainProgress {
 	return &v1alpha1.DrainProgress{
-		Total: int32(p.Total), Gone: int32(p.Gone), Stopping: int32(p.Asked), Waiting: int32(p.Waiting),
-		Summary: observe.Cut(p.String(), maxDetail),
+		Total: int32(p.Total), Gone: int32(p.Gone), Stopping: int32(p.Stopping), Waiting: int32(p.Waiting),
+		Summary: observe.ClipChars(p.String(), maxDetail),
 	}
 }
 
-func toBlockedReasons(blocked []drain.Blocked) []v1alpha1.RetirementReason {
+func toBlockedReasons(blocked []drain.BlockedPod) []v1alpha1.RetirementReason {
 	var all []v1alpha1.RetirementReason
 	for _, b := range blocked {
 		all = append(all, newReason(PodBlocked, "pod "+b.Namespace+"/"+b.Pod, "%s: %s", b.Reason, b.Detail))
@@ -188,7 +188,7 @@ func (p *scope) awaitVolumeDetach(ctx context.Context) error {
 	if p.hasReached(v1alpha1.Drained) {
 		return nil
 	}
-	if p.groupDrainPolicy().WaitForDetach && !p.rt.Status.MachineGone {
+	if p.groupDrainPolicy().WaitForDetach && !p.rt.Status.InstanceGone {
 		attached, err := p.listAttachedVolumes(ctx)
 		inTime := time.Now().Before(p.drainTimeoutAt())
 		switch {
@@ -198,14 +198,14 @@ func (p *scope) awaitVolumeDetach(ctx context.Context) error {
 			return err
 		case len(attached) == 0:
 		case inTime:
-			return newBlocked(p.controller.options.Pace.Cloud, attached...)
+			return newBlocked(p.controller.options.Intervals.CloudPoll, attached...)
 		default:
 			return &endError{attached}
 		}
 	}
 	p.controller.drains.stop(p.rt.Name) // its result is saved now
 	message := "drained"
-	if p.rt.Status.MachineGone {
+	if p.rt.Status.InstanceGone {
 		message = "the instance is gone, and its pods are deleted"
 	}
 	return p.savePhase(ctx, v1alpha1.Drained, &p.rt.Status.Times.Drained, v1alpha1.RetirementDrained, message)
@@ -231,7 +231,7 @@ func (p *scope) listAttachedVolumes(ctx context.Context) ([]v1alpha1.RetirementR
 			if v.PersistentVolumeClaim != nil {
 				name = v.PersistentVolumeClaim.ClaimName
 			}
-			claim, err := p.controller.options.API.GetClaim(ctx, pod.Namespace, name)
+			claim, err := p.controller.options.API.GetPersistentVolumeClaim(ctx, pod.Namespace, name)
 			if kubeapi.IsNotFound(err) {
 				continue // it names no volume any more
 			}
@@ -270,10 +270,10 @@ func (p *scope) awaitPodRelease(ctx context.Context) error {
 	}
 	// Protected pods cannot be protected any more: their instance is gone.
 	left := len(on.toEvict) + len(on.protected)
-	if left == 0 || elapsed.Over(p.rt.Status.Times.Releasing.Time, time.Now(), p.controller.options.Pace.Release) {
+	if left == 0 || elapsed.HasElapsed(p.rt.Status.Times.Releasing.Time, time.Now(), p.controller.options.Intervals.PodRelease) {
 		return nil
 	}
-	return newWait(min(p.controller.options.Pace.Cloud, p.controller.options.Pace.Release), "the instance is gone: %d pods are being deleted", left)
+	return newWait(min(p.controller.options.Intervals.CloudPoll, p.controller.options.Intervals.PodRelease), "the instance is gone: %d pods are being deleted", left)
 }
 
 // recordReleaseStart records when the release of the pods starts, possibly long after the drain. From the taint on, the

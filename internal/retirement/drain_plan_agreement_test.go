@@ -30,7 +30,7 @@ import (
 func TestDrainPlanAndRetirementAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Now()
-		pod := drainabilitytest.AnyPod(t, now)
+		pod := drainabilitytest.DrawPod(t, now)
 		group := &v1alpha1.NodeGroup{}
 		group.Spec.Drain = v1alpha1.DrainPolicy{
 			EvictUnmanaged: rapid.Bool().Draw(t, "evict unmanaged"), DeleteLocalStorage: rapid.Bool().Draw(t, "delete local storage"),
@@ -41,7 +41,7 @@ func TestDrainPlanAndRetirementAgree(t *testing.T) {
 		if rapid.Bool().Draw(t, "placeholders") {
 			group.Spec.Drain.PlaceholderPods = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "placeholder"}}
 		}
-		api := onePodAPI{pod: *drainabilitytest.ThroughJSON[kubeapi.Pod](t, pod)}
+		api := onePodAPI{pod: *drainabilitytest.ConvertViaJSON[kubeapi.Pod](t, pod)}
 		p := &scope{group: group, rt: &v1alpha1.NodeRetirement{}, controller: &Controller{options: Options{
 			API: api, SystemLocalStorage: rapid.Bool().Draw(t, "delete local storage of kube-system"),
 		}}}
@@ -57,42 +57,42 @@ func TestDrainPlanAndRetirementAgree(t *testing.T) {
 		if len(on.protected) > 0 {
 			retired = on.protected[0].Message
 		}
-		if planned := runPlanner(t, pod, planner.Options{Now: now, Pods: p.podPolicy(now), Mark: marks.Mark}); planned != retired {
+		if planned := runPlanner(t, pod, planner.Options{Now: now, PodRules: p.podPolicy(now), AddPodFacts: marks.AddFacts}); planned != retired {
 			t.Errorf("the plan: %s; the retirement: %s", planned, retired)
 		}
 		if drained := runDryRun(t, api, p.podPolicy(now), marks); drained != retired {
 			t.Errorf("drain --dry-run: %s; the retirement: %s", drained, retired)
 		}
-		stays := p.podPolicy(now).With(podrules.ByHostPath, podrules.Evict)
-		if drained := runDryRun(t, api, stays, marks); drained != retired && !strings.Contains(retired, podrules.ByHostPath.String()) {
+		stays := p.podPolicy(now).WithAction(podrules.RuleHostPath, podrules.Evict)
+		if drained := runDryRun(t, api, stays, marks); drained != retired && !strings.Contains(retired, podrules.RuleHostPath.String()) {
 			t.Errorf("drain --dry-run, node kept: %s; the retirement: %s", drained, retired)
 		}
 	})
 }
 
 func runPlanner(t *rapid.T, pod *corev1.Pod, o planner.Options) string {
-	e, err := planner.Evacuate(newTwoNodeSnapshot(t, pod), "a", planner.LeastDisruption, o)
+	e, err := planner.PlanEvacuation(newTwoNodeSnapshot(t, pod), "a", planner.LeastDisruption, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.Feasible() {
+	if e.IsFeasible() {
 		return "leaves"
 	}
 	return fmt.Sprintf("%s (%s)", e.Refusals[0].Text, e.Refusals[0].Rule)
 }
 
-func runDryRun(t *rapid.T, api drain.API, policy podrules.Policy, marks grouppolicy.Selection) string {
-	f, err := drain.Preview(t.Context(), api, drain.Options{
+func runDryRun(t *rapid.T, api drain.API, policy podrules.Policy, marks grouppolicy.PodSelection) string {
+	f, err := drain.Predict(t.Context(), api, drain.Options{
 		Node: "a", Policy: &policy, DisableEviction: true,
-		Mark: func(f *podrules.Facts, pod *kubeapi.Pod) { marks.Mark(f, pod.Namespace, pod.Labels) },
+		AddFacts: func(f *podrules.Facts, pod *kubeapi.Pod) { marks.AddFacts(f, pod.Namespace, pod.Labels) },
 	}, false)
 	if err != nil || len(f.Pods) != 1 {
 		t.Fatalf("%+v, %v", f, err)
 	}
-	if f.Pods[0].Action != podrules.Refuse {
+	if f.Pods[0].Action != podrules.RefuseDrain {
 		return "leaves"
 	}
-	return fmt.Sprintf("%s (%s)", f.Pods[0].Verdict.Detail, f.Pods[0].Verdict.Rule)
+	return fmt.Sprintf("%s (%s)", f.Pods[0].Decision.Detail, f.Pods[0].Decision.Rule)
 }
 
 // onePodAPI is an API server with one pod on every node.
@@ -101,11 +101,11 @@ type onePodAPI struct {
 	pod kubeapi.Pod
 }
 
-func (o onePodAPI) ListPodsOn(context.Context, string) ([]kubeapi.Pod, error) {
+func (o onePodAPI) ListPodsOnNode(context.Context, string) ([]kubeapi.Pod, error) {
 	return []kubeapi.Pod{o.pod}, nil
 }
 
-func (o onePodAPI) FollowPodsOn(ctx context.Context, _ string, h kubeapi.Handler[kubeapi.Pod]) error {
+func (o onePodAPI) WatchPodsOnNode(ctx context.Context, _ string, h kubeapi.Handler[kubeapi.Pod]) error {
 	h.Replaced([]kubeapi.Pod{o.pod})
 	<-ctx.Done()
 	return ctx.Err()
@@ -165,13 +165,13 @@ func TestDrainAndPlannerDecisionsForEachPodKind(t *testing.T) {
 		for _, change := range append([]func(*corev1.Pod){of("ReplicaSet")}, c.changes...) {
 			change(pod)
 		}
-		facts := fromkubeapi.Pod(drainabilitytest.ThroughJSON[kubeapi.Pod](t, pod))
-		verdict := podrules.Voluntary().Judge(&facts, now)
+		facts := fromkubeapi.PodFacts(drainabilitytest.ConvertViaJSON[kubeapi.Pod](t, pod))
+		verdict := podrules.VoluntaryPolicy().Decide(&facts, now)
 		if got := fmt.Sprintf("%s %s", verdict.Action, verdict.Rule); got != c.drain {
 			t.Errorf("%s: the drain decides %q, want %q", name, got, c.drain)
 		}
 		setup := newTwoNodeSnapshot(t, pod)
-		e, err := planner.Evacuate(setup, "a", planner.LeastDisruption, planner.Options{Now: now})
+		e, err := planner.PlanEvacuation(setup, "a", planner.LeastDisruption, planner.Options{Now: now})
 		got := ""
 		switch {
 		case err != nil:

@@ -45,7 +45,7 @@ type drainRun struct {
 	wasBlocked bool
 
 	// report, err and endedAt are the result. They are valid once done is closed.
-	report  drain.Receipt
+	report  drain.Report
 	err     error
 	endedAt time.Time
 }

@@ -119,7 +119,7 @@ func TestNodeDeletionHeldByFinalizersIsNotUndone(t *testing.T) {
 					}
 				}
 				rt := s.reconcileUntilDone(ctx, c, "r", 2*time.Hour)
-				if rt == nil || rt.Status.Phase.Finished() || s.deletionRequested["sim://a"] {
+				if rt == nil || rt.Status.Phase.IsFinal() || s.deletionRequested["sim://a"] {
 					t.Fatalf("over, or the instance is deleted, while the Node is there: %+v", rt)
 				}
 				if tt.blocking != "" && (len(rt.Status.Reasons) == 0 || rt.Status.Reasons[0].Code != tt.blocking) {

@@ -46,7 +46,7 @@ const (
 type eventRecorder struct{ recorder events.EventRecorder }
 
 func (a eventRecorder) emit(rt *v1alpha1.NodeRetirement, kind string, reason eventReason, note string) {
-	note = observe.Note(note)
+	note = observe.ClipEventNote(note)
 	node := toEventNode(rt)
 	a.recorder.Eventf(rt, node, kind, string(reason), "Retire", "%s", note)
 	if node.UID != "" && reason != eventBlocked {

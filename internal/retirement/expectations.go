@@ -65,7 +65,7 @@ func newExpectations() *expectations {
 func (k *expectations) recordRead(rt *v1alpha1.NodeRetirement) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	v := kubeapi.Version(rt.ResourceVersion)
+	v := kubeapi.ParseResourceVersion(rt.ResourceVersion)
 	if v < k.latestVersions[rt.Name] {
 		return v == 0
 	}
@@ -95,7 +95,7 @@ func (k *expectations) shouldWarnStale(name string) bool {
 
 // dropFinishedAdmission drops an admission that is finished, or belongs to another record of the same name.
 func (k *expectations) dropFinishedAdmission(rt *v1alpha1.NodeRetirement) {
-	if a, ok := k.admitted[rt.Name]; ok && (a.retirementUID != rt.UID || rt.Status.Phase.Finished()) {
+	if a, ok := k.admitted[rt.Name]; ok && (a.retirementUID != rt.UID || rt.Status.Phase.IsFinal()) {
 		delete(k.admitted, rt.Name)
 	}
 }
@@ -104,7 +104,7 @@ func (k *expectations) dropFinishedAdmission(rt *v1alpha1.NodeRetirement) {
 func (k *expectations) recordWrite(rt *v1alpha1.NodeRetirement) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	v := kubeapi.Version(rt.ResourceVersion)
+	v := kubeapi.ParseResourceVersion(rt.ResourceVersion)
 	k.latestVersions[rt.Name] = max(k.latestVersions[rt.Name], v)
 	k.lastWritten = max(k.lastWritten, v)
 	k.dropFinishedAdmission(rt)
@@ -217,5 +217,5 @@ func (k *expectations) deletedNodeUIDs(records []v1alpha1.NodeRetirement) map[ty
 func (k *expectations) minVersion(rt *v1alpha1.NodeRetirement) uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return max(k.lastWritten, kubeapi.Version(rt.ResourceVersion))
+	return max(k.lastWritten, kubeapi.ParseResourceVersion(rt.ResourceVersion))
 }

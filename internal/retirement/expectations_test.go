@@ -98,7 +98,7 @@ func (l emptyListReader) List(_ context.Context, list client.ObjectList, _ ...cl
 
 func TestI7ListOlderThanOwnWriteIsRejected(t *testing.T) {
 	for version, fresh := range map[string]bool{"41": false, "42": true, "43": true, "": true} {
-		c := New(Options{Live: emptyListReader{version: version}})
+		c := New(Options{LiveReader: emptyListReader{version: version}})
 		c.expectations.recordWrite(newRecord("other", "42", v1alpha1.Draining))
 		_, err := (&scope{controller: c, rt: newRecord("a", "40", v1alpha1.Pending)}).listRetirements(t.Context())
 		if (err == nil) != fresh {
@@ -126,7 +126,7 @@ func TestPersistentlyStaleRecordIsPolledRarelyAndWarnedOnce(t *testing.T) {
 		}
 		pauses = append(pauses, result.RequeueAfter)
 	}
-	if pauses[0] != requeueSoon || pauses[29] != c.options.Pace.Poll || !slices.IsSorted(pauses) {
+	if pauses[0] != requeueSoon || pauses[29] != c.options.Intervals.Poll || !slices.IsSorted(pauses) {
 		t.Errorf("pauses %v", pauses)
 	}
 	if n := strings.Count(said.String(), "retirement=r"); n != 1 {

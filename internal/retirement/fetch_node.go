@@ -106,7 +106,7 @@ func (p *scope) setNode(node *kubeapi.Node) error {
 
 // checkOtherTools ends the retirement if another tool is removing the node.
 func checkOtherTools(n *kubeapi.Node) error {
-	if others := cordon.Others(n); len(others) > 0 {
+	if others := cordon.RemovingTools(n); len(others) > 0 {
 		return newEnd(BeingRemoved, "the node is being removed by %s", strings.Join(others, ", "))
 	}
 	return nil

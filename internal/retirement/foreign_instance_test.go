@@ -61,11 +61,11 @@ func (c forgedRetirement) runAndCheck(t *testing.T) (broken []string) {
 		c.spec.NodeUID = s.getNode("a").UID
 	}
 	if c.denied {
-		s.groups[0].Spec.Minimum = 2
+		s.groups[0].Spec.MinSize = 2
 		time.AfterFunc(2*time.Minute, func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.groups[0].Spec.Minimum = 0
+			s.groups[0].Spec.MinSize = 0
 		})
 	}
 	began := time.Now()

@@ -18,7 +18,7 @@ const groupObservedPoll = time.Second
 // and the minimum size of its cloud are unknown (I5). Groups from a file lose their status with the process. The wait
 // writes no Event. A group outside this process's selector is accepted as it is.
 func (p *scope) awaitGroupObserved(g *v1alpha1.NodeGroup) error {
-	if acceptance.Of(g).IsObserved() || p.controller.options.Selector != nil && !p.controller.options.Selector.Matches(labels.Set(g.Labels)) {
+	if acceptance.FromGroup(g).IsObserved() || p.controller.options.Selector != nil && !p.controller.options.Selector.Matches(labels.Set(g.Labels)) {
 		return nil
 	}
 	blockedReason := newReason(GroupNotJudged, "", "the status of the NodeGroup %s does not reflect its current generation yet", g.Name)
@@ -30,11 +30,11 @@ func (p *scope) awaitGroupObserved(g *v1alpha1.NodeGroup) error {
 // permissions is not refused here. They may be granted, and admission waits for the permissions that this instance
 // needs.
 func (p *scope) checkGroupNotRefused() error {
-	switch a := acceptance.Of(p.group); a.State {
+	switch a := acceptance.FromGroup(p.group); a.State {
 	case acceptance.Refused:
 		return newEnd(GroupNotAccepted, "the NodeGroup %s is not accepted: %s", p.group.Name, a.Message)
 	case acceptance.CloudRefused:
-		return newBlocked(p.controller.options.Pace.Poll, newReason(CloudRefused, "", "the NodeGroup %s is not accepted: %s", p.group.Name, a.Message))
+		return newBlocked(p.controller.options.Intervals.Poll, newReason(CloudRefused, "", "the NodeGroup %s is not accepted: %s", p.group.Name, a.Message))
 	}
 	return nil
 }
@@ -48,13 +48,13 @@ func (p *scope) awaitGroupAccepted() error {
 	if err := p.awaitGroupObserved(p.group); err != nil {
 		return err
 	}
-	a := acceptance.Of(p.group)
+	a := acceptance.FromGroup(p.group)
 	if a.MayRetire() {
 		return nil
 	}
 	blockedReason := newReason(GroupNotAccepted, "", "the NodeGroup %s is not accepted: %s", p.group.Name, a.Message)
 	p.setCondition(v1alpha1.RetirementAdmitted, metav1.ConditionFalse, blockedReason.Code, blockedReason.Message)
-	return newBlocked(p.controller.options.Pace.Poll, blockedReason)
+	return newBlocked(p.controller.options.Intervals.Poll, blockedReason)
 }
 
 // awaitTrustedNotFound waits until a "not found" of the group's cloud can be trusted; see
@@ -67,10 +67,10 @@ func (p *scope) awaitTrustedNotFound(providerID string) error {
 	if err := p.awaitGroupObserved(p.group); err != nil && !deleted {
 		return err
 	}
-	a := acceptance.Of(p.group)
-	if a.TrustsNotFound(deleted) {
+	a := acceptance.FromGroup(p.group)
+	if a.CanTrustNotFound(deleted) {
 		return nil
 	}
-	return newBlocked(p.controller.options.Pace.Poll, newReason(GroupNotAccepted, "instance "+providerID, "the cloud does not find it, which is not "+
+	return newBlocked(p.controller.options.Intervals.Poll, newReason(GroupNotAccepted, "instance "+providerID, "the cloud does not find it, which is not "+
 		"trusted while the NodeGroup %s is not accepted: %s", p.group.Name, a.Message))
 }

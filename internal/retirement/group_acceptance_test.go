@@ -53,12 +53,12 @@ func TestI5NoNodeIsRetiredBeforeItsGroupIsAccepted(t *testing.T) {
 						t.Fatalf("%s: %+v, want it to wait for %s", rt.Status.Phase, rt.Status.Reasons, tt.code)
 					}
 					s.checkNodeRestored(t, "a")
-					s.groups[0].Status.CloudMinimum = 2
+					s.groups[0].Status.CloudMinSize = 2
 					s.setGroupAccepted(metav1.ConditionTrue, v1alpha1.AcceptedReason, s.groups[0].Generation)
 					if rt = s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "MinSize" {
 						t.Fatalf("%s: %+v, want the cloud's minimum kept", rt.Status.Phase, rt.Status.Reasons)
 					}
-					s.groups[0].Status.CloudMinimum = 1
+					s.groups[0].Status.CloudMinSize = 1
 					if rt = s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 						t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 					}
@@ -118,7 +118,7 @@ func TestRefusedGroupDelaysNoNodeOfOthers(t *testing.T) {
 func TestI5NodeOfRefusedGroupIsNotUngrouped(t *testing.T) {
 	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
 		s := newGroupOfTwo(t)
-		s.groups[0].Spec.Minimum = 2
+		s.groups[0].Spec.MinSize = 2
 		s.setGroupAccepted(metav1.ConditionFalse, v1alpha1.OverlapsGroup, 0)
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
@@ -164,7 +164,7 @@ func (s *sim) setGroupRefused(reason string, node string) *simInstance {
 func TestI7NotFoundIsNotTrustedWhileGroupIsNotAccepted(t *testing.T) {
 	for name, begin := range map[string]func(*testing.T, *sim){
 		"while it waits for a limit": func(t *testing.T, s *sim) {
-			s.groups[0].Spec.Minimum = 2
+			s.groups[0].Spec.MinSize = 2
 			s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
 		},
 		"while it waits for its cloud": func(t *testing.T, s *sim) { retireOnNotice(t, s, "a") },
@@ -189,8 +189,8 @@ func TestI7NotFoundIsNotTrustedWhileGroupIsNotAccepted(t *testing.T) {
 						}
 					})
 					rt := s.reconcileUntilDone(ctx, c, "r", 10*time.Minute)
-					if rt.Status.MachineGone || rt.Status.Phase.Finished() || rt.Status.Reasons[0].Code != GroupNotAccepted {
-						t.Fatalf("%s, instance gone: %t: %s, want it to wait for its group", rt.Status.Phase, rt.Status.MachineGone, rt.Status.Message)
+					if rt.Status.InstanceGone || rt.Status.Phase.IsFinal() || rt.Status.Reasons[0].Code != GroupNotAccepted {
+						t.Fatalf("%s, instance gone: %t: %s, want it to wait for its group", rt.Status.Phase, rt.Status.InstanceGone, rt.Status.Message)
 					}
 					if n := s.getNode("a"); n == nil || isOutOfService(mustToKubeapi(n)) || len(s.listPodsOn("a")) != 1 {
 						t.Fatalf("the Node is %v, with %d pods", n, len(s.listPodsOn("a")))
@@ -199,7 +199,7 @@ func TestI7NotFoundIsNotTrustedWhileGroupIsNotAccepted(t *testing.T) {
 					s.instances["sim://a"] = m
 					s.mu.Unlock()
 					s.setGroupAccepted(metav1.ConditionTrue, v1alpha1.AcceptedReason, 0)
-					if rt := s.reconcileUntilDone(ctx, c, "r", 2*time.Minute); rt.Status.MachineGone || rt.Status.Phase.Finished() {
+					if rt := s.reconcileUntilDone(ctx, c, "r", 2*time.Minute); rt.Status.InstanceGone || rt.Status.Phase.IsFinal() {
 						t.Fatalf("%s: %s, and its instance is there", rt.Status.Phase, rt.Status.Message)
 					}
 					s.removeInstance("a")

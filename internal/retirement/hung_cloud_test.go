@@ -94,8 +94,8 @@ func newSimWithHungCloud(t *testing.T) (*sim, *Controller, *atomic.Int32) {
 	stuck.Spec.Cloud = v1alpha1.CloudGroup{Provider: "hung", Group: "stuck"}
 	s.groups = append(s.groups, stuck)
 	o, reads := s.newController(t).options, &atomic.Int32{}
-	o.Clouds = map[string]cloud.Provider{"sim": simCloud{s}, "hung": cloudtest.Hung{}}
-	o.Live = countingReader{o.Live, reads}
+	o.Clouds = map[string]cloud.Provider{"sim": simCloud{s}, "hung": cloudtest.HangingProvider{}}
+	o.LiveReader = countingReader{o.LiveReader, reads}
 	return s, New(o), reads
 }
 

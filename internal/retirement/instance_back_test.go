@@ -23,7 +23,7 @@ func TestI7InstanceBackAfterRestartIsNotRetired(t *testing.T) {
 				s.removeInstance("a")
 				s.changeNode("a", setUnready)
 				s.interceptRequests(func(_, _ string) error {
-					if rt := s.getRetirement("r"); rt.Status.MachineGone && (!admitted || InFlight(rt)) {
+					if rt := s.getRetirement("r"); rt.Status.InstanceGone && (!admitted || IsInFlight(rt)) {
 						return errKilled
 					}
 					return nil
@@ -33,12 +33,12 @@ func TestI7InstanceBackAfterRestartIsNotRetired(t *testing.T) {
 				killProcess()
 				synctest.Wait()
 				s.interceptRequests(func(string, string) error { return nil })
-				if rt := s.getRetirement("r"); !rt.Status.MachineGone || InFlight(rt) != admitted {
-					t.Fatalf("killed with the instance gone: %t, admitted: %t", rt.Status.MachineGone, InFlight(rt))
+				if rt := s.getRetirement("r"); !rt.Status.InstanceGone || IsInFlight(rt) != admitted {
+					t.Fatalf("killed with the instance gone: %t, admitted: %t", rt.Status.InstanceGone, IsInFlight(rt))
 				}
 				s.reviveNode("a")
 				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
-				if rt.Status.Phase != v1alpha1.Aborted || EndedBy(rt) != MachineBack {
+				if rt.Status.Phase != v1alpha1.Aborted || EarlyEndCode(rt) != MachineBack {
 					t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 				}
 				s.checkNodeRestored(t, "a")

@@ -26,7 +26,7 @@ func TestI4InstanceWithOtherNamesMustKeepThem(t *testing.T) {
 			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
 				s := newGroupOfTwo(t)
 				m := s.instances["sim://a"]
-				m.Name, m.ComputerName, m.AnyName = "i-1", "host-1", true
+				m.Name, m.ComputerName, m.NameMayDiffer = "i-1", "host-1", true
 				s.afterNodeDeletion(func() {
 					s.mu.Lock()
 					defer s.mu.Unlock()
@@ -69,7 +69,7 @@ func TestI4InstanceWithOtherNamesNeedsNodeProviderID(t *testing.T) {
 			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
 				s := newGroupOfTwo(t)
 				m := s.instances["sim://a"]
-				m.Name, m.ComputerName, m.AnyName = "i-1", "host-1", true
+				m.Name, m.ComputerName, m.NameMayDiffer = "i-1", "host-1", true
 				c.change(s)
 				s.createRetirement(t, "r", c.spec)
 				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)

@@ -20,12 +20,12 @@ func (p *scope) checkNoNodeOnInstance(ctx context.Context, m cloud.Instance) err
 	if err != nil {
 		return fmt.Errorf("finding the Node of the instance %s: %w", m.ProviderID, err)
 	}
-	all = slices.DeleteFunc(slices.Clone(all), func(h cloud.Host) bool { return p.isSameNamedNode(h, m) })
+	all = slices.DeleteFunc(slices.Clone(all), func(h cloud.NodeIdentity) bool { return p.isSameNamedNode(h, m) })
 	switch node, err := p.findNodeOnInstance(m, all); {
 	case err != nil:
 		return err
 	case node == p.rt.Spec.NodeName: // it has just registered: the next reconcile decides
-		return newWait(p.controller.options.Pace.Cloud, "there is a Node %s again", node)
+		return newWait(p.controller.options.Intervals.CloudPoll, "there is a Node %s again", node)
 	case node != "":
 		return newEnd(NodeReplaced, "the instance %s belongs to the Node %s and is kept: retire that Node with its own NodeRetirement",
 			m.ProviderID, node)
@@ -40,10 +40,10 @@ func (p *scope) checkNoOtherNodeOnInstance(ctx context.Context, m cloud.Instance
 	if err := p.controller.options.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("nodes: %w", err)
 	}
-	var others []cloud.Host
+	var others []cloud.NodeIdentity
 	for i := range nodes.Items {
 		if n := &nodes.Items[i]; n.Name != p.rt.Spec.NodeName {
-			others = append(others, instances.HostOf(n))
+			others = append(others, instances.NodeIdentityOf(n))
 		}
 	}
 	node, err := p.findNodeOnInstance(m, others)
@@ -55,9 +55,9 @@ func (p *scope) checkNoOtherNodeOnInstance(ctx context.Context, m cloud.Instance
 }
 
 // findNodeOnInstance returns the name of the Node that runs on the instance, or "".
-func (p *scope) findNodeOnInstance(m cloud.Instance, all []cloud.Host) (string, error) {
-	hosts := slices.DeleteFunc(slices.Clone(all), func(h cloud.Host) bool { return isOnOtherInstance(h, m, p.provider.Normalize) })
-	node, err := cloud.NewHosts(p.provider.Normalize, hosts).Of(m)
+func (p *scope) findNodeOnInstance(m cloud.Instance, all []cloud.NodeIdentity) (string, error) {
+	hosts := slices.DeleteFunc(slices.Clone(all), func(h cloud.NodeIdentity) bool { return isOnOtherInstance(h, m, p.provider.Normalize) })
+	node, err := cloud.NewNodeIndex(p.provider.Normalize, hosts).FindNode(m)
 	if err != nil {
 		return "", fmt.Errorf("finding the Node of the instance %s: %w", m.ProviderID, err)
 	}
@@ -67,7 +67,7 @@ func (p *scope) findNodeOnInstance(m cloud.Instance, all []cloud.Host) (string, 
 // isOnOtherInstance reports whether the Node runs on another instance, although its name may begin like this one's.
 // Either its provider ID names another instance of the cloud, or the cloud does not know its ID and its domain differs.
 // Some distributions derive the provider ID from the host's name, as k3s:// does; such an ID says nothing.
-func isOnOtherInstance(h cloud.Host, m cloud.Instance, normalize func(providerID string) (string, error)) bool {
+func isOnOtherInstance(h cloud.NodeIdentity, m cloud.Instance, normalize func(providerID string) (string, error)) bool {
 	if hasSystemUUID(h, m) || strings.EqualFold(h.Name, m.Name) || strings.EqualFold(h.Name, m.ComputerName) {
 		return false
 	}
@@ -75,7 +75,7 @@ func isOnOtherInstance(h cloud.Host, m cloud.Instance, normalize func(providerID
 		switch id, err := normalize(h.ProviderID); {
 		case err == nil:
 			return id != m.ProviderID
-		case cloud.IsUnanswered(err):
+		case cloud.IsProviderUnavailable(err):
 			return false
 		}
 	}
@@ -84,7 +84,7 @@ func isOnOtherInstance(h cloud.Host, m cloud.Instance, normalize func(providerID
 
 // isSameNamedNode reports whether the Node belongs to a new instance with the name of the deleted one. Some clouds keep
 // an instance for a while after its deletion.
-func (p *scope) isSameNamedNode(h cloud.Host, m cloud.Instance) bool {
+func (p *scope) isSameNamedNode(h cloud.NodeIdentity, m cloud.Instance) bool {
 	if p.sameNamedNode == nil || h.Name != p.rt.Spec.NodeName || hasSystemUUID(h, m) {
 		return false
 	}
@@ -93,7 +93,7 @@ func (p *scope) isSameNamedNode(h cloud.Host, m cloud.Instance) bool {
 }
 
 // hasSystemUUID reports whether the Node's system UUID is the instance's.
-func hasSystemUUID(h cloud.Host, m cloud.Instance) bool {
+func hasSystemUUID(h cloud.NodeIdentity, m cloud.Instance) bool {
 	return h.SystemUUID != "" && strings.HasSuffix(strings.ToLower(m.ProviderID), "/"+strings.ToLower(h.SystemUUID))
 }
 

@@ -57,7 +57,7 @@ func TestI4InstanceReregisteredUnderOtherNameIsNotDeleted(t *testing.T) {
 				if len(s.violations) > 0 {
 					t.Errorf("%d %s: %v", at, moment, s.violations)
 				}
-				if s.nodes["a.example.org"] != nil && (s.deletionRequested["sim://a"] || !rt.Status.Phase.Finished() || rt.Status.Phase == v1alpha1.Succeeded) {
+				if s.nodes["a.example.org"] != nil && (s.deletionRequested["sim://a"] || !rt.Status.Phase.IsFinal() || rt.Status.Phase == v1alpha1.Succeeded) {
 					t.Errorf("%d %s: %s: %s, its instance's deletion requested: %t", at, moment, rt.Status.Phase, rt.Status.Message,
 						s.deletionRequested["sim://a"])
 				}
@@ -155,16 +155,16 @@ func TestHostInOtherDomainIsNotTheInstance(t *testing.T) {
 func TestI4PossibleHostCountsAsTheInstance(t *testing.T) {
 	m := cloud.Instance{ProviderID: "sim://3f", Name: "vm-1", ComputerName: "w1.rack-a"}
 	for _, tt := range []struct {
-		host cloud.Host
+		host cloud.NodeIdentity
 		is   bool
 	}{
-		{cloud.Host{Name: "w1"}, true}, // of any domain
-		{cloud.Host{Name: "W1.Rack-A"}, true},
-		{cloud.Host{Name: "w1.rack-a", ProviderID: "aws:///x"}, true},
-		{cloud.Host{Name: "w1.rack-b", SystemUUID: "3F"}, true},
-		{cloud.Host{Name: "w1.rack-b"}, false},
-		{cloud.Host{Name: "w1.rack-b", ProviderID: "aws:///x"}, false},
-		{cloud.Host{Name: "w1", ProviderID: "k3s://w1"}, true}, // set by the kubelet from its host's name
+		{cloud.NodeIdentity{Name: "w1"}, true}, // of any domain
+		{cloud.NodeIdentity{Name: "W1.Rack-A"}, true},
+		{cloud.NodeIdentity{Name: "w1.rack-a", ProviderID: "aws:///x"}, true},
+		{cloud.NodeIdentity{Name: "w1.rack-b", SystemUUID: "3F"}, true},
+		{cloud.NodeIdentity{Name: "w1.rack-b"}, false},
+		{cloud.NodeIdentity{Name: "w1.rack-b", ProviderID: "aws:///x"}, false},
+		{cloud.NodeIdentity{Name: "w1", ProviderID: "k3s://w1"}, true}, // set by the kubelet from its host's name
 	} {
 		if is := !isOnOtherInstance(tt.host, m, simCloud{}.Normalize); is != tt.is {
 			t.Errorf("%+v: counts as the instance: %t", tt.host, is)
@@ -172,7 +172,7 @@ func TestI4PossibleHostCountsAsTheInstance(t *testing.T) {
 	}
 	m.ComputerName = "w1"
 	for _, id := range []string{"", "k3s://w1.rack-b"} {
-		if isOnOtherInstance(cloud.Host{Name: "w1.rack-b", ProviderID: id}, m, simCloud{}.Normalize) {
+		if isOnOtherInstance(cloud.NodeIdentity{Name: "w1.rack-b", ProviderID: id}, m, simCloud{}.Normalize) {
 			t.Errorf("the instance does not say its domain, and the Node of ID %q counts as another's", id)
 		}
 	}

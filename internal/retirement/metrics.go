@@ -73,14 +73,14 @@ func (m *Metrics) recordFinished(rt *v1alpha1.NodeRetirement, phase v1alpha1.Pha
 	m.results.WithLabelValues(string(rt.Spec.Reason), string(phase), code).Inc()
 }
 
-// Cloud counts a call of a cloud provider by its result.
-func (m *Metrics) Cloud(provider, call string, err error) {
-	m.requests.WithLabelValues(provider, call, cloud.Outcome(err)).Inc()
+// RecordCloudRequest counts a call of a cloud provider by its result.
+func (m *Metrics) RecordCloudRequest(provider, call string, err error) {
+	m.requests.WithLabelValues(provider, call, cloud.OutcomeLabel(err)).Inc()
 }
 
-// Present collects how many retirements are in which phase, what blocks them, and the age of the oldest. A retirement
+// StateCollector collects how many retirements are in which phase, what blocks them, and the age of the oldest. A retirement
 // that stays in Draining is stuck. If one stays in NodeDeleted, its instance costs money without a use.
-type Present struct{ Reader client.Reader }
+type StateCollector struct{ Reader client.Reader }
 
 var (
 	retirementsDesc = prometheus.NewDesc("slipway_retirements", "Retirements that are not over, by group and phase.",
@@ -94,13 +94,13 @@ var (
 // scrapeTimeout limits the cache read of one scrape.
 const scrapeTimeout = 5 * time.Second
 
-func (Present) Describe(to chan<- *prometheus.Desc) {
+func (StateCollector) Describe(to chan<- *prometheus.Desc) {
 	to <- retirementsDesc
 	to <- oldestDesc
 	to <- blockedDesc
 }
 
-func (p Present) Collect(to chan<- prometheus.Metric) {
+func (p StateCollector) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
 	var all v1alpha1.NodeRetirementList
@@ -111,7 +111,7 @@ func (p Present) Collect(to chan<- prometheus.Metric) {
 	count, codes, ages := map[place]int{}, map[string]int{}, map[string]float64{}
 	for i := range all.Items {
 		rt := &all.Items[i]
-		if rt.Status.Phase.Finished() {
+		if rt.Status.Phase.IsFinal() {
 			continue
 		}
 		at := place{phase: string(rt.Status.Phase)}
@@ -119,7 +119,7 @@ func (p Present) Collect(to chan<- prometheus.Metric) {
 			at.group = rt.Status.Captured.Group
 		}
 		count[at]++
-		ages[at.phase] = max(ages[at.phase], time.Since(ReachedAt(rt)).Seconds())
+		ages[at.phase] = max(ages[at.phase], time.Since(PhaseReachedAt(rt)).Seconds())
 		if len(rt.Status.Reasons) > 0 {
 			codes[rt.Status.Reasons[0].Code]++
 		}
@@ -135,8 +135,8 @@ func (p Present) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// ReachedAt returns when a retirement reached its current phase.
-func ReachedAt(rt *v1alpha1.NodeRetirement) time.Time {
+// PhaseReachedAt returns when a retirement reached its current phase.
+func PhaseReachedAt(rt *v1alpha1.NodeRetirement) time.Time {
 	t := rt.Status.Times
 	at := map[v1alpha1.Phase]*time.Time{}
 	if t.Cordoned != nil {

@@ -24,7 +24,7 @@ type nodePods struct {
 
 // listPods reads the node's pods from the API server.
 func (p *scope) listPods(ctx context.Context) (nodePods, error) {
-	all, err := p.controller.options.API.ListPodsOn(ctx, p.rt.Spec.NodeName)
+	all, err := p.controller.options.API.ListPodsOnNode(ctx, p.rt.Spec.NodeName)
 	if err != nil {
 		return nodePods{}, fmt.Errorf("listing the node's pods: %w", err)
 	}
@@ -37,15 +37,15 @@ func (p *scope) listPods(ctx context.Context) (nodePods, error) {
 	var on nodePods
 	for i := range all {
 		pod := &all[i]
-		facts := fromkubeapi.Pod(pod)
-		marks.Mark(&facts, pod.Namespace, pod.Labels)
-		switch v := policy.Judge(&facts, now); v.Action {
-		case podrules.Refuse:
-			on.protected = append(on.protected, toProtectedReason(pod.Namespace, pod.Name, v.Rule, v.Text(&facts)))
-		case podrules.Leave:
+		facts := fromkubeapi.PodFacts(pod)
+		marks.AddFacts(&facts, pod.Namespace, pod.Labels)
+		switch v := policy.Decide(&facts, now); v.Action {
+		case podrules.RefuseDrain:
+			on.protected = append(on.protected, toProtectedReason(pod.Namespace, pod.Name, v.Rule, v.Reason(&facts)))
+		case podrules.Skip:
 			on.skipped = append(on.skipped, *pod)
 		default:
-			on.overridden = on.overridden || v.Rule == podrules.ByProtected && p.groupDrainPolicy().Protection != v1alpha1.EvictProtected
+			on.overridden = on.overridden || v.Rule == podrules.RuleProtected && p.groupDrainPolicy().Protection != v1alpha1.EvictProtected
 			on.toEvict = append(on.toEvict, *pod)
 		}
 	}
@@ -55,22 +55,22 @@ func (p *scope) listPods(ctx context.Context) (nodePods, error) {
 // toProtectedReason returns why a pod forbids the retirement.
 func toProtectedReason(namespace, name string, rule podrules.Rule, text string) v1alpha1.RetirementReason {
 	code := ProtectedPod
-	if rule == podrules.ByKeepsNode {
+	if rule == podrules.RuleKeepsNode {
 		code = KeepingPod
 	}
 	return newReason(code, "pod "+namespace+"/"+name, "%s (%s)", text, rule)
 }
 
 func (p *scope) podPolicy(now time.Time) podrules.Policy {
-	return grouppolicy.For(p.group, p.isProtectionOverridden(now))
+	return grouppolicy.NewPodPolicy(p.group, p.isProtectionOverridden(now))
 }
 
 // podSelection returns which pods the group selects. Only a retirement for idleness stops for pods that keep a node:
 // one may have arrived after the node was found idle.
-func (p *scope) podSelection() (grouppolicy.Selection, error) {
-	read := grouppolicy.Placeholders
+func (p *scope) podSelection() (grouppolicy.PodSelection, error) {
+	read := grouppolicy.NewPlaceholderSelection
 	if p.rt.Spec.Reason == v1alpha1.Idle {
-		read = grouppolicy.Idle
+		read = grouppolicy.NewIdleSelection
 	}
 	s, err := read(p.group)
 	s.SystemLocalStorage = p.controller.options.SystemLocalStorage
@@ -90,10 +90,10 @@ func (p *scope) isProtectionOverridden(now time.Time) bool {
 	return o != nil && now.Before(o.Until.Time)
 }
 
-func (p *scope) drainTimeout() time.Duration { return DrainTime(p.group) }
+func (p *scope) drainTimeout() time.Duration { return GroupDrainTimeout(p.group) }
 
-// DrainTime returns the drain timeout of a group's nodes. A nil group means the default.
-func DrainTime(g *v1alpha1.NodeGroup) time.Duration {
+// GroupDrainTimeout returns the drain timeout of a group's nodes. A nil group means the default.
+func GroupDrainTimeout(g *v1alpha1.NodeGroup) time.Duration {
 	if g != nil && g.Spec.Drain.Timeout != nil && g.Spec.Drain.Timeout.Duration > 0 {
 		return g.Spec.Drain.Timeout.Duration
 	}

@@ -7,9 +7,9 @@ import (
 	noderules "github.com/slipway-dev/slipway/internal/drainability/node"
 )
 
-// HeldBy returns the key of the annotation that protects the Node, or "".
-func HeldBy(annotations map[string]string, created, now time.Time) string {
-	by, _ := noderules.Policy{}.ProtectedBy(&noderules.Facts{Protections: drainability.OfNode(annotations, created)}, now)
+// FindProtectingAnnotation returns the key of the annotation that protects the Node, or "".
+func FindProtectingAnnotation(annotations map[string]string, created, now time.Time) string {
+	by, _ := noderules.Policy{}.FindProtection(&noderules.Facts{Protections: drainability.NodeProtections(annotations, created)}, now)
 	return by.Key
 }
 
@@ -17,10 +17,10 @@ func HeldBy(annotations map[string]string, created, now time.Time) string {
 // overridden, the instance is gone, or the Node is being deleted.
 func (p *scope) checkNodeProtected() error {
 	now := time.Now()
-	if p.node == nil || p.rt.Status.MachineGone || p.isNodeDeleting() || p.isProtectionOverridden(now) {
+	if p.node == nil || p.rt.Status.InstanceGone || p.isNodeDeleting() || p.isProtectionOverridden(now) {
 		return nil
 	}
-	if by := HeldBy(p.node.Annotations, p.node.CreationTimestamp, now); by != "" {
+	if by := FindProtectingAnnotation(p.node.Annotations, p.node.CreationTimestamp, now); by != "" {
 		return newEnd(ProtectedNode, "the Node is protected by its annotation %s: remove it, or set spec.overrideProtection", by)
 	}
 	return nil

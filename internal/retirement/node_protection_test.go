@@ -29,12 +29,12 @@ func TestProtectingAnnotationAndItsDuration(t *testing.T) {
 		{map[string]string{"karpenter.sh/do-not-disrupt": "1h"}, time.Hour, ""},
 		{map[string]string{drainability.ScaleDownDisabled: "True"}, 0, drainability.ScaleDownDisabled},
 		{map[string]string{drainability.ScaleDownDisabled: "1h"}, 0, ""},
-		{map[string]string{drainability.ScaleDownDisabled: "true", drainability.HoldsOff: "true"}, 0, ""},
-		{map[string]string{drainability.ScaleDownDisabled: "true", drainability.HoldsOff: "true", "slipway.dev/do-not-evict": "true"}, 0, "slipway.dev/do-not-evict"},
+		{map[string]string{drainability.ScaleDownDisabled: "true", drainability.ScaleDownDisabledBySlipway: "true"}, 0, ""},
+		{map[string]string{drainability.ScaleDownDisabled: "true", drainability.ScaleDownDisabledBySlipway: "true", "slipway.dev/do-not-evict": "true"}, 0, "slipway.dev/do-not-evict"},
 		{map[string]string{drainability.Membership: `{"active":true,"evictable":false}`}, 0, drainability.Membership},
 		{map[string]string{drainability.Detached: "true"}, 0, drainability.Detached},
 	} {
-		if got := HeldBy(tt.annotations, made, made.Add(tt.age)); got != tt.want {
+		if got := FindProtectingAnnotation(tt.annotations, made, made.Add(tt.age)); got != tt.want {
 			t.Errorf("%v at the age of %s: %q, want %q", tt.annotations, tt.age, got, tt.want)
 		}
 	}
@@ -47,7 +47,7 @@ func TestUnprotectedNodeIsRetired(t *testing.T) {
 		setup func(*sim)
 	}{
 		"Slipway disables scale-down by cluster-autoscaler": {setup: func(s *sim) {
-			s.changeNode("a", withAnnotations(drainability.ScaleDownDisabled, "true", drainability.HoldsOff, "true"))
+			s.changeNode("a", withAnnotations(drainability.ScaleDownDisabled, "true", drainability.ScaleDownDisabledBySlipway, "true"))
 		}},
 		"the protection is overridden": {
 			spec:  v1alpha1.NodeRetirementSpec{OverrideProtection: &v1alpha1.OverrideProtection{By: "ops", Why: "bad disk"}},
@@ -102,7 +102,7 @@ func TestI1NodeProtectedDuringRetirementIsRestored(t *testing.T) {
 					}
 					began := time.Now()
 					rt := s.reconcileUntilDone(ctx, s.newController(t), "r", 2*time.Hour)
-					if rt.Status.Phase != v1alpha1.Aborted || EndedBy(rt) != ProtectedNode || !strings.Contains(rt.Status.Message, key) {
+					if rt.Status.Phase != v1alpha1.Aborted || EarlyEndCode(rt) != ProtectedNode || !strings.Contains(rt.Status.Message, key) {
 						t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 					}
 					if took := time.Since(began); took > 2*time.Minute {

@@ -21,7 +21,7 @@ func (s *sim) deleteNodeAsUser(node string) {
 func newGroupAtMinSize(t *testing.T) *sim {
 	t.Helper()
 	s := newGroupOfTwo(t)
-	s.groups[0].Spec.Minimum = 2
+	s.groups[0].Spec.MinSize = 2
 	s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{
 		NodeName: "a", NodeUID: s.getNode("a").UID, ProviderID: "sim://a", Group: "ci", Reason: v1alpha1.Surplus,
 	})
@@ -54,7 +54,7 @@ func TestI5InstanceStaysIfNodeIsDeletedWhileWaiting(t *testing.T) {
 func TestI4NodeReregisteredWhileWaitingStays(t *testing.T) {
 	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
 		s := newGroupOfTwo(t)
-		s.groups[0].Spec.Minimum = 2
+		s.groups[0].Spec.MinSize = 2
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		c := s.newController(t)
 		s.reconcileUntilDone(ctx, c, "r", time.Minute)
@@ -115,7 +115,7 @@ func TestNodeAndInstanceDeletedWhileWaitingSucceeds(t *testing.T) {
 func TestInstanceWithoutNodeIsRetiredByProviderID(t *testing.T) {
 	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
 		s := newGroupOfTwo(t)
-		s.groups[0].Spec.Minimum = 1
+		s.groups[0].Spec.MinSize = 1
 		s.deleteNodeAsUser("a")
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", ProviderID: "sim://a", Group: "ci"})
 		if rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {

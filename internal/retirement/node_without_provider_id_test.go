@@ -45,8 +45,8 @@ func TestI4NodeWithoutProviderIDUsesSpecProviderID(t *testing.T) {
 				s.addPod("a", "web", nil)
 				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", ProviderID: tt.names})
 				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
-				if rt.Status.Phase != tt.phase || EndedBy(rt) != tt.code {
-					t.Errorf("%s %q: %s, want %s %q", rt.Status.Phase, EndedBy(rt), rt.Status.Message, tt.phase, tt.code)
+				if rt.Status.Phase != tt.phase || EarlyEndCode(rt) != tt.code {
+					t.Errorf("%s %q: %s, want %s %q", rt.Status.Phase, EarlyEndCode(rt), rt.Status.Message, tt.phase, tt.code)
 				}
 				if tt.phase != v1alpha1.Succeeded {
 					s.checkNodeRestored(t, "a")
@@ -82,14 +82,14 @@ func TestI4LateProviderIDMustMatchCaptured(t *testing.T) {
 					})
 					rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
 					if rt.Status.Phase != phase || !done.Load() {
-						t.Errorf("%s %q: %s, want %s", rt.Status.Phase, EndedBy(rt), rt.Status.Message, phase)
+						t.Errorf("%s %q: %s, want %s", rt.Status.Phase, EarlyEndCode(rt), rt.Status.Message, phase)
 					}
 					if phase == v1alpha1.Succeeded {
 						s.checkRetired(t, "a")
 						return
 					}
-					if EndedBy(rt) != ProviderMismatch {
-						t.Errorf("ended by %q, want %s", EndedBy(rt), ProviderMismatch)
+					if EarlyEndCode(rt) != ProviderMismatch {
+						t.Errorf("ended by %q, want %s", EarlyEndCode(rt), ProviderMismatch)
 					}
 					s.checkNodeRestored(t, "a")
 				})
@@ -129,8 +129,8 @@ func TestI4NodeWithoutProviderIDIsMatchedBySystemUUID(t *testing.T) {
 				s.addPod("a", "web", nil)
 				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
-				if rt.Status.Phase != tt.phase || EndedBy(rt) != tt.code {
-					t.Errorf("%s %q: %s, want %s %q", rt.Status.Phase, EndedBy(rt), rt.Status.Message, tt.phase, tt.code)
+				if rt.Status.Phase != tt.phase || EarlyEndCode(rt) != tt.code {
+					t.Errorf("%s %q: %s, want %s %q", rt.Status.Phase, EarlyEndCode(rt), rt.Status.Message, tt.phase, tt.code)
 				}
 				if tt.phase == v1alpha1.Succeeded {
 					s.checkRetired(t, "a")
@@ -164,8 +164,8 @@ func TestI4NameWithDomainNeedsIDOrUUID(t *testing.T) {
 				s.addPod("a", "web", nil)
 				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", ProviderID: tt.names})
 				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
-				if rt.Status.Phase != tt.phase || tt.phase == v1alpha1.Refused && EndedBy(rt) != NotConfirmed {
-					t.Errorf("%s %q: %s, want %s", rt.Status.Phase, EndedBy(rt), rt.Status.Message, tt.phase)
+				if rt.Status.Phase != tt.phase || tt.phase == v1alpha1.Refused && EarlyEndCode(rt) != NotConfirmed {
+					t.Errorf("%s %q: %s, want %s", rt.Status.Phase, EarlyEndCode(rt), rt.Status.Message, tt.phase)
 				}
 				if tt.phase == v1alpha1.Succeeded {
 					s.checkRetired(t, "a")

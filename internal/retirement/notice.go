@@ -17,7 +17,7 @@ import (
 // Node is not Ready (I7). If the notice ends and the instance still runs, the retirement ends.
 func (p *scope) awaitInstanceGone(ctx context.Context) error {
 	ref := p.rt.Spec.Notice
-	if ref == nil || p.rt.Status.MachineGone || p.isAdmitted() {
+	if ref == nil || p.rt.Status.InstanceGone || p.isAdmitted() {
 		return nil
 	}
 	if err := p.yieldToActiveRetirement(ctx); err != nil {
@@ -29,14 +29,14 @@ func (p *scope) awaitInstanceGone(ctx context.Context) error {
 	if p.node == nil && p.rt.Status.Captured.NodeUID != "" {
 		return p.checkInstanceWithoutNode(ctx, ref)
 	}
-	if p.node != nil && isReady(p.node) && !report.Stands(p.node.Annotations, ref.Source, ref.ID) {
+	if p.node != nil && isReady(p.node) && !report.MayBeActive(p.node.Annotations, ref.Source, ref.ID) {
 		return newEnd(NoticeOver, "the notice has ended, and the instance still runs")
 	}
 	return p.newInstanceGoneWait(ref)
 }
 
 func (p *scope) newInstanceGoneWait(ref *v1alpha1.NoticeReference) error {
-	return newWait(p.controller.options.Pace.Poll, "%s %s (%s): waiting until the instance is gone; its agent drains the node", ref.Source, ref.Type, ref.ID)
+	return newWait(p.controller.options.Intervals.Poll, "%s %s (%s): waiting until the instance is gone; its agent drains the node", ref.Source, ref.Type, ref.ID)
 }
 
 // checkInstanceWithoutNode ends the wait if another client has deleted the Node and the instance still runs. The notice
@@ -54,7 +54,7 @@ func (p *scope) checkInstanceWithoutNode(ctx context.Context, ref *v1alpha1.Noti
 
 // yieldToActiveRetirement ends a retirement that waits for a notice if another retirement of the node has started.
 func (p *scope) yieldToActiveRetirement(ctx context.Context) error {
-	o, err := p.findOtherRetirement(ctx, UnderWay)
+	o, err := p.findOtherRetirement(ctx, IsRemovingNode)
 	if err != nil || o == nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (p *scope) admitOrYield(ctx context.Context) error {
 		return err
 	}
 	o, readErr := p.findOtherRetirement(ctx, func(o *v1alpha1.NodeRetirement) bool {
-		return p.isSameNode(o) && !o.Status.Phase.Finished() && isAwaitingInstanceGone(o) && o.DeletionTimestamp.IsZero()
+		return p.isSameNode(o) && !o.Status.Phase.IsFinal() && isAwaitingInstanceGone(o) && o.DeletionTimestamp.IsZero()
 	})
 	switch {
 	case readErr != nil:
@@ -93,7 +93,7 @@ func (p *scope) admitOrYield(ctx context.Context) error {
 
 // isActiveNoticeRetirement reports whether o is a notice's retirement of the node that has started.
 func (p *scope) isActiveNoticeRetirement(o v1alpha1.NodeRetirement) bool {
-	return p.isSameNode(&o) && o.Spec.Notice != nil && UnderWay(&o)
+	return p.isSameNode(&o) && o.Spec.Notice != nil && IsRemovingNode(&o)
 }
 
 // isSameNode reports whether o is another retirement of this Node, and not of a Node that had its name before.
@@ -119,24 +119,24 @@ func (c *Controller) isNoticeOnNode(ctx context.Context, rt *v1alpha1.NodeRetire
 	case err != nil:
 		return false, err
 	}
-	return node.UID == string(uid) && report.Remains(node.Annotations, ref.Source, ref.ID), nil
+	return node.UID == string(uid) && report.HasRecord(node.Annotations, ref.Source, ref.ID), nil
 }
 
 // isAwaitingInstanceGone reports whether the retirement only waits until its instance is gone. It blocks no other
 // retirement.
 func isAwaitingInstanceGone(rt *v1alpha1.NodeRetirement) bool {
-	return rt.Spec.Notice != nil && !rt.Status.MachineGone && !InFlight(rt)
+	return rt.Spec.Notice != nil && !rt.Status.InstanceGone && !IsInFlight(rt)
 }
 
-// UnderWay reports whether the retirement is removing its node now: it is in flight, or about to clean up after an
+// IsRemovingNode reports whether the retirement is removing its node now: it is in flight, or about to clean up after an
 // instance that is gone.
-func UnderWay(rt *v1alpha1.NodeRetirement) bool {
-	return InFlight(rt) || rt.Status.MachineGone && !rt.Status.Phase.Finished()
+func IsRemovingNode(rt *v1alpha1.NodeRetirement) bool {
+	return IsInFlight(rt) || rt.Status.InstanceGone && !rt.Status.Phase.IsFinal()
 }
 
-// EndedBy returns the reason code of a retirement that ended early, or "".
-func EndedBy(rt *v1alpha1.NodeRetirement) string {
-	if !rt.Status.Phase.Finished() || rt.Status.Phase == v1alpha1.Succeeded || len(rt.Status.Reasons) == 0 {
+// EarlyEndCode returns the reason code of a retirement that ended early, or "".
+func EarlyEndCode(rt *v1alpha1.NodeRetirement) string {
+	if !rt.Status.Phase.IsFinal() || rt.Status.Phase == v1alpha1.Succeeded || len(rt.Status.Reasons) == 0 {
 		return ""
 	}
 	return rt.Status.Reasons[0].Code

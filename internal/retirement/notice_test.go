@@ -30,7 +30,7 @@ func TestI5NoticedNodeCountsAsUnavailable(t *testing.T) {
 	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
 		s := newGroupOfTwo(t)
 		s.addNode("d", map[string]string{pool: "ci"})
-		s.groups[0].Spec.Minimum = 2
+		s.groups[0].Spec.MinSize = 2
 		s.groups[0].Spec.DisruptionBudgets[0].Nodes.IntVal = 3
 		retireOnNotice(t, s, "a")
 		c := s.newController(t)
@@ -66,7 +66,7 @@ func (s *sim) checkUntouched(t *testing.T, node string) {
 	if len(n.Annotations) > 1 || len(n.Spec.Taints) > 0 || s.deletionRequested["sim://"+node] {
 		t.Errorf("I7: Node %s was deleted: %v, %v, its instance: %t", node, n.Annotations, n.Spec.Taints, s.deletionRequested["sim://"+node])
 	}
-	if rt := s.getRetirement("r"); rt.Status.Phase != v1alpha1.Pending || InFlight(rt) {
+	if rt := s.getRetirement("r"); rt.Status.Phase != v1alpha1.Pending || IsInFlight(rt) {
 		t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 	}
 }
@@ -84,7 +84,7 @@ func TestI7NoticedNodeIsRetiredOnceInstanceIsGone(t *testing.T) {
 		s.checkUntouched(t, "a")
 		s.removeInstance("a")
 		rt := s.reconcileUntilDone(ctx, c, "r", time.Hour)
-		if rt.Status.Phase != v1alpha1.Succeeded || !rt.Status.MachineGone {
+		if rt.Status.Phase != v1alpha1.Succeeded || !rt.Status.InstanceGone {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
 		if s.nodes["a"] != nil || len(s.deletionRequested) > 0 || len(s.violations) > 0 {
@@ -113,7 +113,7 @@ func TestEndedNoticeWithRunningInstanceIsNotRetired(t *testing.T) {
 		s.reconcileUntilDone(ctx, c, "r", 10*time.Second)
 		s.changeNode("a", func(n *corev1.Node) { n.Annotations, n.Spec.Unschedulable = nil, false })
 		rt := s.reconcileUntilDone(ctx, c, "r", time.Minute)
-		if rt.Status.Phase != v1alpha1.Refused || EndedBy(rt) != NoticeOver {
+		if rt.Status.Phase != v1alpha1.Refused || EarlyEndCode(rt) != NoticeOver {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
 		s.checkNodeRestored(t, "a")
@@ -153,7 +153,7 @@ func TestUserRetirementDoesNotWaitForNotice(t *testing.T) {
 		if rt := s.reconcileUntilDone(ctx, c, "mine", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
-		if rt := s.reconcileUntilDone(ctx, c, "r", time.Hour); EndedBy(rt) != AlreadyRetiring {
+		if rt := s.reconcileUntilDone(ctx, c, "r", time.Hour); EarlyEndCode(rt) != AlreadyRetiring {
 			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
 		s.checkRetired(t, "a")
@@ -166,7 +166,7 @@ func TestI5NoticedNodeCountsWhileItsRetirementWaits(t *testing.T) {
 	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
 		s := newGroupOfTwo(t)
 		s.addNode("c", map[string]string{pool: "ci"})
-		s.groups[0].Spec.Minimum = 2
+		s.groups[0].Spec.MinSize = 2
 		s.groups[0].Spec.DisruptionBudgets[0].Reasons = []v1alpha1.Reason{v1alpha1.Surplus}
 		s.groups[0].Spec.DisruptionBudgets[0].Nodes.IntVal = 0
 		s.createRetirement(t, "mine", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Surplus})
@@ -181,7 +181,7 @@ func TestI5NoticedNodeCountsWhileItsRetirementWaits(t *testing.T) {
 		if rt := s.reconcileUntilDone(ctx, c, "other", time.Minute); rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "MinSize" {
 			t.Errorf("%s: %s, want it to wait for the minimum", rt.Status.Phase, rt.Status.Message)
 		}
-		if rt := s.reconcileUntilDone(ctx, c, "mine", time.Minute); EndedBy(rt) != AlreadyRetiring {
+		if rt := s.reconcileUntilDone(ctx, c, "mine", time.Minute); EarlyEndCode(rt) != AlreadyRetiring {
 			t.Errorf("%s: %s, want it to end", rt.Status.Phase, rt.Status.Message)
 		}
 		s.makeNodeUnready("a")
@@ -205,7 +205,7 @@ func TestNoticeForDeletedNodeEndsIfInstanceRuns(t *testing.T) {
 				s.instances["sim://a"].State = state
 				delete(s.nodes, "a")
 				s.mu.Unlock()
-				if rt := s.reconcileUntilDone(ctx, c, "r", time.Minute); EndedBy(rt) != want || s.deletionRequested["sim://a"] {
+				if rt := s.reconcileUntilDone(ctx, c, "r", time.Minute); EarlyEndCode(rt) != want || s.deletionRequested["sim://a"] {
 					t.Errorf("%s: %s, want %q; the instance was deleted: %t", rt.Status.Phase, rt.Status.Message, want, s.deletionRequested["sim://a"])
 				}
 			})
@@ -260,7 +260,7 @@ func TestCancelledNoticeRetirementStaysWhileNoticeRemains(t *testing.T) {
 				}
 				s.reconcileUntilDone(ctx, c, "r", time.Minute)
 				s.reconcileUntilDone(ctx, s.newController(t), "r", time.Minute) // another process
-				if rt := s.getRetirement("r"); rt == nil || EndedBy(rt) != CalledOff || rt.Status.Phase != tt.phase {
+				if rt := s.getRetirement("r"); rt == nil || EarlyEndCode(rt) != CalledOff || rt.Status.Phase != tt.phase {
 					t.Fatalf("%+v, want it to be kept as %s", rt, tt.phase)
 				}
 				if n := s.getNode("a"); n == nil || len(n.Annotations) != 1 || len(n.Spec.Taints) > 0 || s.deletionRequested["sim://a"] {

@@ -16,7 +16,7 @@ import (
 // isNamedByNode reports whether the Node names the instance, by provider ID or system UUID. The spec of a
 // NodeRetirement proves nothing: it may contain any ID.
 func (p *scope) isNamedByNode(i cloud.Instance) bool {
-	return p.node != nil && (!p.isNodeWithoutProviderID() || hasSystemUUID(cloud.Host{SystemUUID: p.node.Status.NodeInfo.SystemUUID}, i))
+	return p.node != nil && (!p.isNodeWithoutProviderID() || hasSystemUUID(cloud.NodeIdentity{SystemUUID: p.node.Status.NodeInfo.SystemUUID}, i))
 }
 
 // checkOwnership ends the retirement of an instance that no Node names, unless the cluster owns it (I4). The cluster
@@ -46,10 +46,10 @@ func (p *scope) checkOwnership(ctx context.Context, i cloud.Instance) error {
 			}
 		}
 	}
-	if marker, canMark := p.provider.(cloud.Marker); canMark {
+	if marker, canMark := p.provider.(cloud.InstanceTagger); canMark {
 		readCtx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 		defer cancel()
-		marked, err := marker.Ours(readCtx)
+		marked, err := marker.ClusterInstances(readCtx)
 		if slices.ContainsFunc(marked, func(m cloud.Instance) bool { return m.ProviderID == i.ProviderID }) {
 			return nil
 		}
@@ -69,7 +69,7 @@ func (p *scope) checkOwnership(ctx context.Context, i cloud.Instance) error {
 // possibleOwners returns the groups that may own an instance, the most likely first. A refused group owns nothing.
 func possibleOwners(groups []v1alpha1.NodeGroup, asked string, i cloud.Instance) []v1alpha1.NodeGroup {
 	found := slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool {
-		return !acceptance.Of(&g).OwnsNodes() || asked != "" && g.Name != asked
+		return !acceptance.FromGroup(&g).OwnsNodes() || asked != "" && g.Name != asked
 	})
 	named := func(g v1alpha1.NodeGroup) int {
 		if strings.EqualFold(g.Spec.Cloud.Group, i.Group) {
@@ -90,7 +90,7 @@ func (p *scope) groupHasInstance(ctx context.Context, where v1alpha1.CloudGroup,
 	}
 	id, err := provider.Normalize(i.ProviderID)
 	switch {
-	case cloud.IsUnanswered(err):
+	case cloud.IsProviderUnavailable(err):
 		return false, err
 	case err != nil:
 		return false, nil // it belongs to another cloud
@@ -98,9 +98,9 @@ func (p *scope) groupHasInstance(ctx context.Context, where v1alpha1.CloudGroup,
 	readCtx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
 	all, err := provider.Instances(readCtx, where.Group)
-	p.controller.options.Metrics.Cloud(provider.Name(), "Instances", err)
+	p.controller.options.Metrics.RecordCloudRequest(provider.Name(), "Instances", err)
 	if cloud.IsNotFound(err) {
 		return false, nil
 	}
-	return slices.ContainsFunc(all, func(m cloud.Instance) bool { return m.ProviderID == id && !m.Adopted }), err
+	return slices.ContainsFunc(all, func(m cloud.Instance) bool { return m.ProviderID == id && !m.OwnerUncertain }), err
 }

@@ -14,7 +14,7 @@ import (
 // markingCloud marks instances with the tag cluster as the cluster's.
 type markingCloud struct{ simCloud }
 
-func (c markingCloud) Ours(context.Context) (all []cloud.Instance, err error) {
+func (c markingCloud) ClusterInstances(context.Context) (all []cloud.Instance, err error) {
 	err = c.serveRequest("cloud ours", func() error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -47,7 +47,7 @@ func TestI4InstanceWithoutNodeIsDeletedOnlyIfOwned(t *testing.T) {
 		"there is no NodeGroup":                          {func(s *sim) { s.groups = nil }, "", false, v1alpha1.Refused, InstanceNotOwned},
 		"its NodeGroup is refused":                       {refused, "", false, v1alpha1.Refused, InstanceNotOwned},
 		"its NodeGroup is in another cloud":              {func(s *sim) { s.groups[0].Spec.Cloud.Provider = "other" }, "", false, v1alpha1.Refused, InstanceNotOwned},
-		"its group has only adopted it":                  {func(s *sim) { s.instances["sim://a"].Adopted = true }, "", false, v1alpha1.Refused, InstanceNotOwned},
+		"its group has only adopted it":                  {func(s *sim) { s.instances["sim://a"].OwnerUncertain = true }, "", false, v1alpha1.Refused, InstanceNotOwned},
 		"it has the cluster's mark": {func(s *sim) {
 			s.instances["sim://a"].Group, s.instances["sim://a"].Tags = "", map[string]string{"cluster": "this"}
 		}, "", true, v1alpha1.Succeeded, ""},
@@ -66,8 +66,8 @@ func TestI4InstanceWithoutNodeIsDeletedOnlyIfOwned(t *testing.T) {
 					controller.options.Clouds = map[string]cloud.Provider{"sim": markingCloud{simCloud{s}}}
 				}
 				rt := s.reconcileUntilDone(ctx, controller, "r", time.Hour)
-				if rt.Status.Phase != c.want || EndedBy(rt) != c.code {
-					t.Errorf("%s, %s: %s; want %s, %s", rt.Status.Phase, EndedBy(rt), rt.Status.Message, c.want, c.code)
+				if rt.Status.Phase != c.want || EarlyEndCode(rt) != c.code {
+					t.Errorf("%s, %s: %s; want %s, %s", rt.Status.Phase, EarlyEndCode(rt), rt.Status.Message, c.want, c.code)
 				}
 				if touched := s.deletionRequested["sim://a"]; touched != (c.want == v1alpha1.Succeeded) {
 					t.Errorf("the instance's deletion was requested: %t", touched)
@@ -120,7 +120,7 @@ func TestI4InstanceRemovedFromGroupIsNotDeleted(t *testing.T) {
 		})
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", ProviderID: "sim://a"})
 		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
-		if rt.Status.Phase != v1alpha1.Failed || EndedBy(rt) != InstanceNotOwned || s.deletionRequested["sim://a"] {
+		if rt.Status.Phase != v1alpha1.Failed || EarlyEndCode(rt) != InstanceNotOwned || s.deletionRequested["sim://a"] {
 			t.Errorf("%s: %s, deletion requested: %t", rt.Status.Phase, rt.Status.Message, s.deletionRequested["sim://a"])
 		}
 	})

@@ -13,7 +13,7 @@ import (
 // drained and deleted, and the instance would stay. It waits instead of ending: the protection may have just been
 // removed, and the cloud may report that later.
 func (p *scope) checkDeletionProtection(ctx context.Context) error {
-	if _, canProtect := p.provider.(cloud.Keeper); !canProtect {
+	if _, canProtect := p.provider.(cloud.DeletionProtectionReporter); !canProtect {
 		return nil
 	}
 	id := p.rt.Status.Captured.ProviderID
@@ -24,13 +24,13 @@ func (p *scope) checkDeletionProtection(ctx context.Context) error {
 	case err != nil:
 		p.log.Debug("cannot read whether the instance is protected from deletion", "instance", id, "err", err)
 		return nil
-	case !instance.Kept:
+	case !instance.DeletionProtected:
 		return nil
 	}
 	protectedReason := newReason(CloudRefused, "instance "+id, "its cloud protects it from deletion%s: remove the protection there, or delete the NodeRetirement",
-		formatCause(instance.KeptReason))
+		formatCause(instance.DeletionProtectionReason))
 	p.setCondition(v1alpha1.RetirementAdmitted, metav1.ConditionFalse, protectedReason.Code, protectedReason.Message)
-	return newBlocked(p.controller.options.Pace.Poll, protectedReason)
+	return newBlocked(p.controller.options.Intervals.Poll, protectedReason)
 }
 
 // readCapturedInstance returns the instance that this reconcile has captured, or reads it.
@@ -55,15 +55,15 @@ func (p *scope) checkPermissions(ctx context.Context) error {
 	if err := p.checkDeletionProtection(ctx); err != nil {
 		return err
 	}
-	checker, canCheck := p.provider.(cloud.RightsChecker)
+	checker, canCheck := p.provider.(cloud.PermissionChecker)
 	if !canCheck {
 		return nil
 	}
 	id := p.rt.Status.Captured.ProviderID
 	readCtx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
-	missing, err := checker.MissingToDelete(readCtx, id)
-	p.controller.options.Metrics.Cloud(p.provider.Name(), "MissingToDelete", err)
+	missing, err := checker.MissingDeletePermissions(readCtx, id)
+	p.controller.options.Metrics.RecordCloudRequest(p.provider.Name(), "MissingToDelete", err)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -75,5 +75,5 @@ func (p *scope) checkPermissions(ctx context.Context) error {
 	}
 	missingReason := newReason(CloudRights, "", "the credential lacks %s", missing)
 	p.setCondition(v1alpha1.RetirementAdmitted, metav1.ConditionFalse, missingReason.Code, missingReason.Message)
-	return newBlocked(p.controller.options.Pace.Poll, missingReason)
+	return newBlocked(p.controller.options.Intervals.Poll, missingReason)
 }

@@ -17,18 +17,18 @@ import (
 // checkingCloud knows which permissions its credential lacks.
 type checkingCloud struct {
 	simCloud
-	missing cloud.Rights
+	missing cloud.Permissions
 	err     error
 	asked   []string
 }
 
-func (c *checkingCloud) MissingToDelete(_ context.Context, id string) (cloud.Rights, error) {
+func (c *checkingCloud) MissingDeletePermissions(_ context.Context, id string) (cloud.Permissions, error) {
 	c.asked = append(c.asked, id)
 	return c.missing, c.err
 }
 
-func (c *checkingCloud) MissingForGroup(context.Context, string) (cloud.GroupRights, error) {
-	return cloud.GroupRights{}, errors.New("not asked for")
+func (c *checkingCloud) MissingGroupPermissions(context.Context, string) (cloud.GroupPermissions, error) {
+	return cloud.GroupPermissions{}, errors.New("not asked for")
 }
 
 func TestI10RetirementWaitsForDeletePermission(t *testing.T) {
@@ -41,7 +41,7 @@ func TestI10RetirementWaitsForDeletePermission(t *testing.T) {
 		s.addPod("a", "web-1", nil)
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
 		c := s.newController(t)
-		from := &checkingCloud{simCloud: simCloud{s}, missing: cloud.Rights{{Name: "sets/delete/action", Scope: "/sets/ci"}}}
+		from := &checkingCloud{simCloud: simCloud{s}, missing: cloud.Permissions{{Name: "sets/delete/action", Scope: "/sets/ci"}}}
 		c.options.Clouds["sim"] = from
 		rt := s.reconcileUntilDone(ctx, c, "r", time.Hour)
 		blocked := meta.FindStatusCondition(rt.Status.Conditions, v1alpha1.RetirementBlocked)
@@ -73,7 +73,7 @@ func TestRetirementWaitsForDeletionProtection(t *testing.T) {
 	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
 		s := newGroupOfTwo(t)
 		s.addPod("a", "web-1", nil)
-		s.instances["sim://a"].Kept, s.instances["sim://a"].KeptReason = true, "it is locked"
+		s.instances["sim://a"].DeletionProtected, s.instances["sim://a"].DeletionProtectionReason = true, "it is locked"
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
 		c := s.newController(t)
 		rt := s.reconcileUntilDone(ctx, c, "r", time.Hour)
@@ -86,7 +86,7 @@ func TestRetirementWaitsForDeletionProtection(t *testing.T) {
 		if on := s.listPodsOn("a"); len(on) != 1 || on[0].DeletionTimestamp != nil {
 			t.Errorf("of its pods there is %+v", on)
 		}
-		s.instances["sim://a"].Kept = false
+		s.instances["sim://a"].DeletionProtected = false
 		if rt = s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
@@ -104,7 +104,7 @@ func TestDeletionProtectionAfterCaptureStopsRetirement(t *testing.T) {
 		c := s.newController(t)
 		s.reconcileUntilDone(ctx, c, "r", time.Minute)
 		s.mu.Lock()
-		s.instances["sim://a"].Kept = true
+		s.instances["sim://a"].DeletionProtected = true
 		s.mu.Unlock()
 		s.reviveNode("b")
 		rt := s.reconcileUntilDone(ctx, c, "r", time.Hour)
@@ -153,7 +153,7 @@ func TestGoneInstanceNeedsNoDeletePermission(t *testing.T) {
 		s.changeNode("a", setUnready)
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
 		c := s.newController(t)
-		c.options.Clouds["sim"] = &checkingCloud{simCloud: simCloud{s}, missing: cloud.Rights{{Name: "sets/delete/action", Scope: "/sets/ci"}}}
+		c.options.Clouds["sim"] = &checkingCloud{simCloud: simCloud{s}, missing: cloud.Permissions{{Name: "sets/delete/action", Scope: "/sets/ci"}}}
 		if rt := s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}

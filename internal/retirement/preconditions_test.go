@@ -12,8 +12,8 @@ import (
 // checkRefused checks that a retirement was refused for the reason, and that its node is unchanged.
 func (s *sim) checkRefused(t *testing.T, rt *v1alpha1.NodeRetirement, code string) {
 	t.Helper()
-	if rt.Status.Phase != v1alpha1.Refused || EndedBy(rt) != code {
-		t.Errorf("%s %s: %s, want it refused for %s", rt.Status.Phase, EndedBy(rt), rt.Status.Message, code)
+	if rt.Status.Phase != v1alpha1.Refused || EarlyEndCode(rt) != code {
+		t.Errorf("%s %s: %s, want it refused for %s", rt.Status.Phase, EarlyEndCode(rt), rt.Status.Message, code)
 	}
 	s.checkNodeRestored(t, rt.Spec.NodeName)
 	if len(s.listPodsOn(rt.Spec.NodeName)) != 1 {
@@ -86,7 +86,7 @@ func TestI7InstancePresentAtCaptureIsNotRetiredAsGone(t *testing.T) {
 			}
 			return nil
 		})
-		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.MachineGone})
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.InstanceGone})
 		c := s.newController(t)
 		if rt := s.reconcileUntilDone(ctx, c, "r", time.Minute); rt.Status.Captured != nil {
 			t.Fatalf("captured %+v", rt.Status.Captured)
@@ -101,9 +101,9 @@ func TestNodeWithoutInstanceIsCleanedUp(t *testing.T) {
 		s := newGroupOfTwo(t)
 		s.makeNodeUnready("a")
 		s.removeInstance("a")
-		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.MachineGone})
+		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.InstanceGone})
 		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
-		if rt.Status.Phase != v1alpha1.Succeeded || !rt.Status.MachineGone || s.getNode("a") != nil {
+		if rt.Status.Phase != v1alpha1.Succeeded || !rt.Status.InstanceGone || s.getNode("a") != nil {
 			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
 	})

@@ -179,7 +179,7 @@ func (f randomScenario) newFaults(s *sim) func(moment, request string) error {
 		}
 		switch {
 		case len(request) > 5 && request[:5] == "cloud":
-			return []error{&cloud.ThrottledError{After: 7 * time.Second}, errors.New("connection reset"), context.DeadlineExceeded}[random.IntN(3)]
+			return []error{&cloud.ThrottledError{RetryAfter: 7 * time.Second}, errors.New("connection reset"), context.DeadlineExceeded}[random.IntN(3)]
 		case random.IntN(3) == 0:
 			return apierrors.NewConflict(schema.GroupResource{Resource: "noderetirements"}, "r", errors.New("changed"))
 		default:
@@ -204,7 +204,7 @@ func (s *sim) checkInvariants(rt *v1alpha1.NodeRetirement, uid string) error {
 		errs = append(errs, fmt.Errorf("I4: instances %v were deleted", touched))
 	}
 	switch {
-	case rt != nil && !rt.Status.Phase.Finished():
+	case rt != nil && !rt.Status.Phase.IsFinal():
 		errs = append(errs, fmt.Errorf("it does not finish: %s: %s", rt.Status.Phase, rt.Status.Message))
 	case rt != nil && rt.Status.Phase == v1alpha1.Succeeded && (ours || machine != nil && n == nil && !renamed):
 		errs = append(errs, fmt.Errorf("succeeded, with the Node there: %t, its instance there: %t", ours, machine != nil))

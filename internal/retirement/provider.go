@@ -16,7 +16,7 @@ func (p *scope) readInstance(ctx context.Context, from cloud.Provider, providerI
 	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
 	instance, err := from.Instance(ctx, providerID)
-	p.controller.options.Metrics.Cloud(from.Name(), "Instance", err)
+	p.controller.options.Metrics.RecordCloudRequest(from.Name(), "Instance", err)
 	if err != nil {
 		return cloud.Instance{}, fmt.Errorf("instance %s: %w", providerID, err)
 	}
@@ -33,7 +33,7 @@ func (p *scope) findMatchingProviders(providerID string) (clouds []cloud.Provide
 			clouds = append(clouds, p.controller.options.Clouds[name])
 			continue
 		}
-		if cloud.IsUnanswered(err) {
+		if cloud.IsProviderUnavailable(err) {
 			unanswered = errors.Join(unanswered, err)
 		}
 		refusals = append(refusals, name+": "+err.Error())
@@ -64,7 +64,7 @@ func (p *scope) pickProviderWithInstance(ctx context.Context, clouds []cloud.Pro
 	for _, c := range clouds {
 		instance, err := p.readInstance(ctx, c, providerID)
 		switch {
-		case err == nil && !instance.Kept:
+		case err == nil && !instance.DeletionProtected:
 			p.provider = c
 			return nil
 		case err == nil && keepingProvider == nil:
@@ -99,7 +99,7 @@ func (p *scope) checkGoneEverywhere(ctx context.Context, providerID string) erro
 		_, err := p.readInstance(ctx, c, providerID)
 		switch {
 		case err == nil:
-			return newBlocked(p.controller.options.Pace.Poll, newReason(Disagreement, "instance "+providerID, "the cloud %s does not find it, but the cloud %s "+
+			return newBlocked(p.controller.options.Intervals.Poll, newReason(Disagreement, "instance "+providerID, "the cloud %s does not find it, but the cloud %s "+
 				"has it: it does not count as gone", p.provider.Name(), c.Name()))
 		case !cloud.IsNotFound(err):
 			return fmt.Errorf("the cloud %s does not find the instance, and whether %s has it is unknown: %w", p.provider.Name(), c.Name(), err)

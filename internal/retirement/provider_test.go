@@ -66,8 +66,8 @@ func TestI7InstanceInOneCloudIsNotGone(t *testing.T) {
 		c := s.newController(t)
 		addOtherClouds(s, c)
 		rt := s.reconcileUntilDone(ctx, c, "r", 3*time.Hour)
-		if captured := rt.Status.Captured; captured == nil || captured.Provider != "sim" || captured.InstanceName != "vm-a" || rt.Status.MachineGone {
-			t.Fatalf("captured %+v, gone: %t", captured, rt.Status.MachineGone)
+		if captured := rt.Status.Captured; captured == nil || captured.Provider != "sim" || captured.InstanceName != "vm-a" || rt.Status.InstanceGone {
+			t.Fatalf("captured %+v, gone: %t", captured, rt.Status.InstanceGone)
 		}
 		if rt.Status.Phase != v1alpha1.Succeeded || !s.deletionRequested["sim://a"] {
 			t.Errorf("%s: %s; instance deleted: %t", rt.Status.Phase, rt.Status.Message, s.deletionRequested["sim://a"])
@@ -83,9 +83,9 @@ func TestI7InstanceIsGoneIfAllMatchingCloudsAgree(t *testing.T) {
 		"all clouds agree":                        {func(_, _ *otherCloud) {}, true},
 		"the first fails":                         {func(b, _ *otherCloud) { b.err = errors.New("502 Bad Gateway") }, false},
 		"the last fails":                          {func(_, a *otherCloud) { a.err = errors.New("502 Bad Gateway") }, false},
-		"one cloud may recognize the ID later":    {func(_, a *otherCloud) { a.normalize = &cloud.UnansweredError{Err: errors.New("does not run")} }, false},
+		"one cloud may recognize the ID later":    {func(_, a *otherCloud) { a.normalize = &cloud.ProviderUnavailableError{Err: errors.New("does not run")} }, false},
 		"another cloud does not recognize the ID": {func(_, a *otherCloud) { a.normalize = errors.New("want yonder://NAME") }, true},
-		"the last cloud throttles":                {func(_, a *otherCloud) { a.err = &cloud.ThrottledError{After: time.Minute, Err: errors.New("429")} }, false},
+		"the last cloud throttles":                {func(_, a *otherCloud) { a.err = &cloud.ThrottledError{RetryAfter: time.Minute, Err: errors.New("429")} }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
@@ -98,8 +98,8 @@ func TestI7InstanceIsGoneIfAllMatchingCloudsAgree(t *testing.T) {
 				before, after := addOtherClouds(s, c)
 				tt.unsure(before, after)
 				rt := s.reconcileUntilDone(ctx, c, "r", time.Hour)
-				if rt.Status.MachineGone != tt.gone {
-					t.Fatalf("gone: %t, %s: %s", rt.Status.MachineGone, rt.Status.Phase, rt.Status.Message)
+				if rt.Status.InstanceGone != tt.gone {
+					t.Fatalf("gone: %t, %s: %s", rt.Status.InstanceGone, rt.Status.Phase, rt.Status.Message)
 				}
 				if !tt.gone && (s.nodes["a"] == nil || len(s.listPodsOn("a")) != 1) {
 					t.Errorf("the Node or its pod was taken away: %s", rt.Status.Message)
@@ -125,8 +125,8 @@ func TestI7DetachedInstanceIsNotGone(t *testing.T) {
 		pool.machines = nil
 		s.changeNode("a", setUnready)
 		rt = s.reconcileUntilDone(ctx, c, "r", 5*time.Minute)
-		if rt.Status.MachineGone || s.nodes["a"] == nil || len(s.listPodsOn("a")) != 1 {
-			t.Fatalf("gone: %t, %s: %s", rt.Status.MachineGone, rt.Status.Phase, rt.Status.Message)
+		if rt.Status.InstanceGone || s.nodes["a"] == nil || len(s.listPodsOn("a")) != 1 {
+			t.Fatalf("gone: %t, %s: %s", rt.Status.InstanceGone, rt.Status.Phase, rt.Status.Message)
 		}
 		if len(rt.Status.Reasons) != 1 || rt.Status.Reasons[0].Code != Disagreement || !strings.Contains(rt.Status.Message, "the cloud sim has it") {
 			t.Errorf("%s: %+v", rt.Status.Message, rt.Status.Reasons)
@@ -138,7 +138,7 @@ func TestOwningCloudIsPreferredToKeepingCloud(t *testing.T) {
 	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
 		s := newUngroupedSim(t)
 		kept := s.instances["sim://a"].Instance
-		s.instances["sim://a"].Kept = true
+		s.instances["sim://a"].DeletionProtected = true
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested})
 		c := s.newController(t)
 		_, after := addOtherClouds(s, c)
@@ -167,8 +167,8 @@ func TestI7UnreadableCloudsConfirmNoInstanceGone(t *testing.T) {
 		s.removeInstance("a")
 		s.makeNodeUnready("a")
 		rt := s.reconcileUntilDone(ctx, c, "r", 5*time.Minute)
-		if rt.Status.Phase != v1alpha1.Draining || rt.Status.MachineGone || len(s.listPodsOn("a")) != 1 {
-			t.Errorf("%s: %s, gone: %t", rt.Status.Phase, rt.Status.Message, rt.Status.MachineGone)
+		if rt.Status.Phase != v1alpha1.Draining || rt.Status.InstanceGone || len(s.listPodsOn("a")) != 1 {
+			t.Errorf("%s: %s, gone: %t", rt.Status.Phase, rt.Status.Message, rt.Status.InstanceGone)
 		}
 	})
 }

@@ -103,7 +103,7 @@ const (
 )
 
 func newReason(code, object, format string, a ...any) v1alpha1.RetirementReason {
-	return v1alpha1.RetirementReason{Code: code, Object: observe.Cut(object, 512), Message: observe.Cut(fmt.Sprintf(format, a...), maxDetail)}
+	return v1alpha1.RetirementReason{Code: code, Object: observe.ClipChars(object, 512), Message: observe.ClipChars(fmt.Sprintf(format, a...), maxDetail)}
 }
 
 // joinReasons returns all reasons as one message.
@@ -116,5 +116,5 @@ func joinReasons(reasons []v1alpha1.RetirementReason) string {
 		}
 		all = append(all, r.Message)
 	}
-	return observe.Cut(strings.Join(all, "; "), maxMessage)
+	return observe.ClipChars(strings.Join(all, "; "), maxMessage)
 }

@@ -69,8 +69,8 @@ func TestI4RecreatedInstanceIsNotDeleted(t *testing.T) {
 					return nil
 				})
 				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
-				if rt.Status.Phase != tt.phase || EndedBy(rt) != tt.code {
-					t.Errorf("%s %q: %s, want %s %q", rt.Status.Phase, EndedBy(rt), rt.Status.Message, tt.phase, tt.code)
+				if rt.Status.Phase != tt.phase || EarlyEndCode(rt) != tt.code {
+					t.Errorf("%s %q: %s, want %s %q", rt.Status.Phase, EarlyEndCode(rt), rt.Status.Message, tt.phase, tt.code)
 				}
 				if m := s.instances["sim://a"]; !made.Load() || m == nil || m.op != nil {
 					t.Errorf("recreated: %t; the captured instance was deleted: %+v", made.Load(), m)

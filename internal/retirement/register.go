@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
 // maxConcurrentReconciles limits the reconciles that run at the same time. A reconcile takes a few requests and does
@@ -54,7 +54,7 @@ func (c *Controller) requestsForNode(ctx context.Context, o client.Object) []rec
 	if err := c.options.Client.List(ctx, &all, client.MatchingFields{NodeNameField: o.GetName()}); err != nil {
 		return nil // a later reconcile handles them
 	}
-	return toRequests(all.Items, func(rt *v1alpha1.NodeRetirement) bool { return !rt.Status.Phase.Finished() })
+	return toRequests(all.Items, func(rt *v1alpha1.NodeRetirement) bool { return !rt.Status.Phase.IsFinal() })
 }
 
 // requestsForGroup returns the retirements that may use the disruption budget freed by a finished one.
@@ -115,7 +115,7 @@ func recordChangedPredicate() predicate.Predicate {
 func budgetFreedPredicate() predicate.Predicate {
 	counted := func(o client.Object) bool {
 		rt, ok := o.(*v1alpha1.NodeRetirement)
-		return ok && Leaving(rt) && rt.Status.Phase != v1alpha1.NodeDeleted && rt.Status.Phase != v1alpha1.InstanceDeleted
+		return ok && WillRemoveNode(rt) && rt.Status.Phase != v1alpha1.NodeDeleted && rt.Status.Phase != v1alpha1.InstanceDeleted
 	}
 	return predicate.Funcs{
 		CreateFunc:  func(event.CreateEvent) bool { return false },
@@ -133,7 +133,7 @@ func nodeChangedPredicate() predicate.Predicate {
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, ok := e.ObjectOld.(*corev1.Node)
 			after, also := e.ObjectNew.(*corev1.Node)
-			return !ok || !also || before.UID != after.UID || budget.Ready(before) != budget.Ready(after) ||
+			return !ok || !also || before.UID != after.UID || disruptionbudget.IsReady(before) != disruptionbudget.IsReady(after) ||
 				before.Spec.Unschedulable != after.Spec.Unschedulable || protectingAnnotation(before) != protectingAnnotation(after) ||
 				!slices.EqualFunc(before.Spec.Taints, after.Spec.Taints, func(a, b corev1.Taint) bool {
 					return equality.Semantic.DeepEqual(a, b)
@@ -143,5 +143,5 @@ func nodeChangedPredicate() predicate.Predicate {
 }
 
 func protectingAnnotation(n *corev1.Node) string {
-	return HeldBy(n.Annotations, n.CreationTimestamp.Time, time.Now())
+	return FindProtectingAnnotation(n.Annotations, n.CreationTimestamp.Time, time.Now())
 }

@@ -106,7 +106,7 @@ func TestStatusWritesTriggerNoThrottledRequests(t *testing.T) {
 			if n > times {
 				return nil
 			}
-			return &cloud.ThrottledError{After: pause, Err: fmt.Errorf("429, tracking ID %d", n)}
+			return &cloud.ThrottledError{RetryAfter: pause, Err: fmt.Errorf("429, tracking ID %d", n)}
 		})
 		s.runController(ctx, t, s.newController(t))
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})

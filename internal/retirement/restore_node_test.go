@@ -65,8 +65,8 @@ func TestI3NodeIsRestoredAndItsConditionsRemovedLater(t *testing.T) {
 					t.Error("the node is still cordoned")
 				}
 				s.denyRequests("")
-				sweeper := &Sweeper{Nodes: s.newClient(true), Records: s.newClient(false), API: s, Log: slog.New(slog.DiscardHandler)}
-				if err := sweeper.Sweep(ctx); err != nil {
+				sweeper := &StaleClaimCleaner{Nodes: s.newClient(true), Retirements: s.newClient(false), API: s, Log: slog.New(slog.DiscardHandler)}
+				if err := sweeper.RestoreNodes(ctx); err != nil {
 					t.Error(err)
 				}
 				s.checkNodeRestored(t, "a")
@@ -127,7 +127,7 @@ func TestI3StaleReadLeavesNoCordon(t *testing.T) {
 		})
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		rt := s.reconcileUntilDone(ctx, c, "r", time.Hour)
-		if rt == nil || rt.Status.Phase != v1alpha1.Aborted || EndedBy(rt) != BeingRemoved {
+		if rt == nil || rt.Status.Phase != v1alpha1.Aborted || EarlyEndCode(rt) != BeingRemoved {
 			t.Fatalf("%+v, want it aborted as %s", rt, BeingRemoved)
 		}
 		if s.getNode("a").Spec.Unschedulable {
@@ -142,14 +142,14 @@ func TestI3UnreadableRetirementsRestoreNoNode(t *testing.T) {
 		s.addPod("a", "web", func(p *simPod) { p.evictionDenied = true })
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		s.reconcileUntilDone(ctx, s.newController(t), "r", time.Minute)
-		sweeper := &Sweeper{Nodes: s.newClient(true), Records: s.newClient(false), API: s, Log: slog.New(slog.DiscardHandler)}
+		sweeper := &StaleClaimCleaner{Nodes: s.newClient(true), Retirements: s.newClient(false), API: s, Log: slog.New(slog.DiscardHandler)}
 		s.interceptRequests(func(_, request string) error {
 			if request == "list *v1alpha1.NodeRetirementList" {
 				return errors.New("502 Bad Gateway")
 			}
 			return nil
 		})
-		if err := sweeper.Sweep(ctx); err == nil {
+		if err := sweeper.RestoreNodes(ctx); err == nil {
 			t.Error("the sweep reports success")
 		}
 		if checkRestored(s.getNode("a")) == nil || !s.getNode("a").Spec.Unschedulable {

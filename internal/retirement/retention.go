@@ -54,23 +54,23 @@ func (c *Controller) cooldownRetention(ctx context.Context, rt *v1alpha1.NodeRet
 	if g == nil || err != nil {
 		return 0, err
 	}
-	return AfterFailure(g) - time.Since(rt.Status.Times.Finished.Time), nil
+	return FailureCooldown(g) - time.Since(rt.Status.Times.Finished.Time), nil
 }
 
 // defaultFailureCooldown is the default of the CRD.
 const defaultFailureCooldown = 5 * time.Minute
 
-// AfterFailure returns how long no rule of a group retires a node after its retirement ended early.
-func AfterFailure(g *v1alpha1.NodeGroup) time.Duration {
+// FailureCooldown returns how long no rule of a group retires a node after its retirement ended early.
+func FailureCooldown(g *v1alpha1.NodeGroup) time.Duration {
 	if d := g.Spec.Cooldowns.AfterFailure; d != nil {
 		return d.Duration
 	}
 	return defaultFailureCooldown
 }
 
-// Replacements returns the provider IDs of the instances of a group that are replacements. They belong to no other
+// ReplacementInstanceIDs returns the provider IDs of the instances of a group that are replacements. They belong to no other
 // launch.
-func Replacements(all []v1alpha1.NodeRetirement, group string) map[string]bool {
+func ReplacementInstanceIDs(all []v1alpha1.NodeRetirement, group string) map[string]bool {
 	ids := map[string]bool{}
 	for i := range all {
 		if r := all[i].Status.Replacement; r != nil && r.State == v1alpha1.ReplacementReady && all[i].Spec.Group == group {
@@ -83,29 +83,29 @@ func Replacements(all []v1alpha1.NodeRetirement, group string) map[string]bool {
 // isAwaitingReplacement reports whether the retirement is finished and its replacement is not. If the instance still
 // existed at the end, it awaits a replacement only if one was launched.
 func isAwaitingReplacement(rt *v1alpha1.NodeRetirement) bool {
-	if rt.Spec.Notice == nil || rt.Spec.Group == "" || !rt.Status.Phase.Finished() {
+	if rt.Spec.Notice == nil || rt.Spec.Group == "" || !rt.Status.Phase.IsFinal() {
 		return false
 	}
 	if r := rt.Status.Replacement; r != nil && r.State != v1alpha1.ReplacementWaiting {
-		return !r.State.Final()
+		return !r.State.IsFinal()
 	}
-	return rt.Status.MachineGone || rt.Status.Phase == v1alpha1.Succeeded
+	return rt.Status.InstanceGone || rt.Status.Phase == v1alpha1.Succeeded
 }
 
-// ReplacementWaits reports whether it is still open if a replacement is launched.
-func ReplacementWaits(rt *v1alpha1.NodeRetirement) bool {
+// IsReplacementPending reports whether it is still open if a replacement is launched.
+func IsReplacementPending(rt *v1alpha1.NodeRetirement) bool {
 	r := rt.Status.Replacement
 	return r == nil || r.State == "" || r.State == v1alpha1.ReplacementWaiting
 }
 
-// IsUnreplaced reports whether a replacement may still be launched after a notice. No other retirement of the same Node
+// CanLaunchReplacement reports whether a replacement may still be launched after a notice. No other retirement of the same Node
 // may have one.
-func IsUnreplaced(rt *v1alpha1.NodeRetirement, all []v1alpha1.NodeRetirement) bool {
-	if rt.Spec.Notice == nil || !rt.DeletionTimestamp.IsZero() || !ReplacementWaits(rt) {
+func CanLaunchReplacement(rt *v1alpha1.NodeRetirement, all []v1alpha1.NodeRetirement) bool {
+	if rt.Spec.Notice == nil || !rt.DeletionTimestamp.IsZero() || !IsReplacementPending(rt) {
 		return false
 	}
 	return !slices.ContainsFunc(all, func(o v1alpha1.NodeRetirement) bool {
-		return o.Spec.NodeUID == rt.Spec.NodeUID && o.Spec.Notice != nil && !ReplacementWaits(&o) &&
+		return o.Spec.NodeUID == rt.Spec.NodeUID && o.Spec.Notice != nil && !IsReplacementPending(&o) &&
 			o.Status.Replacement.State != v1alpha1.ReplacementNotNeeded
 	})
 }

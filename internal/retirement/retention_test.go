@@ -25,7 +25,7 @@ func TestRetirementsAwaitingReplacement(t *testing.T) {
 			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Succeeded, Replacement: in(v1alpha1.ReplacementWaiting)}, true,
 		},
 		"the instance is gone, and the retirement failed": {
-			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Failed, MachineGone: true, Replacement: in(v1alpha1.ReplacementWaiting)}, true,
+			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Failed, InstanceGone: true, Replacement: in(v1alpha1.ReplacementWaiting)}, true,
 		},
 		"it is launched": {
 			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Aborted, Replacement: in(v1alpha1.ReplacementLaunched)}, true,
@@ -46,7 +46,7 @@ func TestRetirementsAwaitingReplacement(t *testing.T) {
 			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Refused, Replacement: in(v1alpha1.ReplacementWaiting)}, false,
 		},
 		"the retirement is not finished": {
-			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Draining, MachineGone: true}, false,
+			ofNotice, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Draining, InstanceGone: true}, false,
 		},
 		"no notice takes the instance away": {
 			v1alpha1.NodeRetirementSpec{Group: "ci"}, v1alpha1.NodeRetirementStatus{Phase: v1alpha1.Succeeded}, false,

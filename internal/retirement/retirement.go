@@ -40,12 +40,12 @@ type API interface {
 	cordon.API
 	drain.API
 	drain.VolumeAPI
-	ListPodsOn(ctx context.Context, node string) ([]kubeapi.Pod, error)
+	ListPodsOnNode(ctx context.Context, node string) ([]kubeapi.Pod, error)
 	DeleteNode(ctx context.Context, name, uid, resourceVersion string) (gone bool, err error)
 }
 
-// Groups lists the valid NodeGroups.
-type Groups interface {
+// GroupLister lists the valid NodeGroups.
+type GroupLister interface {
 	List(ctx context.Context) ([]v1alpha1.NodeGroup, error)
 }
 
@@ -53,10 +53,10 @@ type Groups interface {
 type Options struct {
 	// Client writes. It reads NodeRetirements and Nodes from caches.
 	Client client.Client
-	// Live reads from the API server.
-	Live   client.Reader
-	API    API
-	Groups Groups
+	// LiveReader reads from the API server.
+	LiveReader client.Reader
+	API        API
+	Groups     GroupLister
 	// Selector selects the groups that this process observes and accepts; nil is all.
 	Selector labels.Selector
 	// Clouds has the providers by name.
@@ -65,25 +65,25 @@ type Options struct {
 	Metrics *Metrics
 	Log     *slog.Logger
 	// TTL is how long the record of a finished retirement is kept, unless its spec sets that. 0 deletes it at once.
-	TTL  time.Duration
-	Pace Pace
+	TTL       time.Duration
+	Intervals Intervals
 	// SystemLocalStorage allows the eviction of kube-system pods with an emptyDir, also if the group's
 	// drain.deleteLocalStorage does not.
 	SystemLocalStorage bool
 }
 
-// Pace configures polling periods. Zero values mean the defaults.
-type Pace struct {
+// Intervals configures polling periods. Zero values mean the defaults.
+type Intervals struct {
 	// Poll is the period for drains, Nodes and disruption budgets: 10 s. Changes of NodeRetirements and Nodes are
 	// watched.
 	Poll time.Duration
-	// Cloud is the period for instances, unless the cloud requests another: 5 s.
-	Cloud time.Duration
-	// Retry is the pause before a failed deletion is repeated: 10 s, doubled each time up to 5 minutes.
-	Retry time.Duration
-	// Release is how long the pods of an instance that is gone may take to be deleted: 2 minutes. After that the Node
+	// CloudPoll is the period for instances, unless the cloud requests another: 5 s.
+	CloudPoll time.Duration
+	// DeletionRetry is the pause before a failed deletion is repeated: 10 s, doubled each time up to 5 minutes.
+	DeletionRetry time.Duration
+	// PodRelease is how long the pods of an instance that is gone may take to be deleted: 2 minutes. After that the Node
 	// is deleted, which deletes them all.
-	Release time.Duration
+	PodRelease time.Duration
 }
 
 const (
@@ -91,9 +91,9 @@ const (
 	defaultDrainTimeout = time.Hour // of a drain; same as in the CRD
 )
 
-func (p Pace) withDefaults() Pace {
+func (p Intervals) withDefaults() Intervals {
 	for d, fallback := range map[*time.Duration]time.Duration{
-		&p.Poll: 10 * time.Second, &p.Cloud: 5 * time.Second, &p.Retry: 10 * time.Second, &p.Release: 2 * time.Minute,
+		&p.Poll: 10 * time.Second, &p.CloudPoll: 5 * time.Second, &p.DeletionRetry: 10 * time.Second, &p.PodRelease: 2 * time.Minute,
 	} {
 		if *d <= 0 {
 			*d = fallback
@@ -105,8 +105,8 @@ func (p Pace) withDefaults() Pace {
 // Finalizer keeps the record of an unfinished retirement.
 const Finalizer = "slipway.dev/retirement"
 
-// Owner returns the owner of the retirement's cordon claim; see package cordon.
-func Owner(rt *v1alpha1.NodeRetirement) string { return ownerPrefix + string(rt.UID) }
+// CordonOwner returns the owner of the retirement's cordon claim; see package cordon.
+func CordonOwner(rt *v1alpha1.NodeRetirement) string { return ownerPrefix + string(rt.UID) }
 
 const ownerPrefix = "retirement-"
 
@@ -116,30 +116,30 @@ type Controller struct {
 	events           eventRecorder
 	drains           *drainRegistry
 	expectations     *expectations
-	nodes            *instances.Nodes
+	nodes            *instances.NodeReader
 	retirementReader *retirementReader
-	providerSlots    *cloud.Slots
+	providerSlots    *cloud.WorkerLimiter
 	// admissionLock serializes reservations, so that each one counts those before it (I5).
 	admissionLock sync.Mutex
 }
 
 // New returns a controller. Register adds it to a manager.
 func New(o Options) *Controller {
-	o.Pace = o.Pace.withDefaults()
+	o.Intervals = o.Intervals.withDefaults()
 	return &Controller{
-		options: o, events: eventRecorder{o.Events}, drains: newDrainRegistry(), expectations: newExpectations(), nodes: instances.NewNodes(o.Live), retirementReader: &retirementReader{reader: o.Live},
+		options: o, events: eventRecorder{o.Events}, drains: newDrainRegistry(), expectations: newExpectations(), nodes: instances.NewNodeReader(o.LiveReader), retirementReader: &retirementReader{reader: o.LiveReader},
 		providerSlots: newProviderSlots(o.Clouds),
 	}
 }
 
 // newProviderSlots shares the workers between the providers. Retirements without a known provider have a share too: a
 // hanging cloud may be behind all of them. A single provider has all workers.
-func newProviderSlots(clouds map[string]cloud.Provider) *cloud.Slots {
+func newProviderSlots(clouds map[string]cloud.Provider) *cloud.WorkerLimiter {
 	shares := maps.Clone(clouds)
 	if len(shares) > 1 {
 		shares[""] = nil
 	}
-	return cloud.NewSlots(maxConcurrentReconciles, shares)
+	return cloud.NewWorkerLimiter(maxConcurrentReconciles, shares)
 }
 
 // Reconcile runs the steps of one retirement until one is not done, once its provider has a free slot. It reads the
@@ -153,14 +153,14 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("NodeRetirement %s: %w", r.Name, err)
 	}
-	if !rt.Status.Phase.Finished() {
+	if !rt.Status.Phase.IsFinal() {
 		provider, err := c.findProviderName(ctx, rt)
 		if err != nil {
 			return reconcile.Result{}, err
 		}
 		release, ok := c.providerSlots.TryAcquire(provider)
 		if !ok {
-			return reconcile.Result{RequeueAfter: cloud.SlotBusy}, nil
+			return reconcile.Result{RequeueAfter: cloud.WorkerRetryDelay}, nil
 		}
 		defer release()
 	}
@@ -169,7 +169,7 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	}
 	p := c.newScope(rt)
 	switch {
-	case rt.Status.Phase.Finished():
+	case rt.Status.Phase.IsFinal():
 		return c.deleteFinished(ctx, rt)
 	case !rt.DeletionTimestamp.IsZero():
 		return p.cancel(ctx)
@@ -181,7 +181,7 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 
 // forgetDeleted drops the state of a record that the cache does not have, once the API server confirms that (I5).
 func (c *Controller) forgetDeleted(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
-	switch err := c.options.Live.Get(ctx, r.NamespacedName, &v1alpha1.NodeRetirement{}); {
+	switch err := c.options.LiveReader.Get(ctx, r.NamespacedName, &v1alpha1.NodeRetirement{}); {
 	case apierrors.IsNotFound(err):
 		c.drains.stop(r.Name)
 		c.expectations.forgetRecord(r.Name)
@@ -214,23 +214,23 @@ func (c *Controller) findProviderName(ctx context.Context, rt *v1alpha1.NodeReti
 // it does not, it was set back, and a warning is logged once.
 func (c *Controller) stalePause(rt *v1alpha1.NodeRetirement) time.Duration {
 	pause := requeueSoon << min(c.expectations.countStaleRead(rt.Name), 20)
-	if pause < c.options.Pace.Poll {
+	if pause < c.options.Intervals.Poll {
 		return pause
 	}
 	if c.expectations.shouldWarnStale(rt.Name) {
 		c.options.Log.Warn("the API server returns an older version of the NodeRetirement than before, which is ignored: "+
 			"restart the manager if etcd was restored from a backup", "retirement", rt.Name, "version", rt.ResourceVersion)
 	}
-	return c.options.Pace.Poll
+	return c.options.Intervals.Poll
 }
 
 // deleteFinished removes the finalizer of a finished retirement, and deletes its record after its retention. It keeps
 // the record while a replacement is awaited, during the cooldown after a failure, and while its notice remains.
 func (c *Controller) deleteFinished(ctx context.Context, rt *v1alpha1.NodeRetirement) (reconcile.Result, error) {
 	c.drains.stop(rt.Name)
-	if !rt.DeletionTimestamp.IsZero() && EndedBy(rt) == CalledOff {
+	if !rt.DeletionTimestamp.IsZero() && EarlyEndCode(rt) == CalledOff {
 		if stands, err := c.isNoticeOnNode(ctx, rt); err != nil || stands {
-			return reconcile.Result{RequeueAfter: c.options.Pace.Poll}, err
+			return reconcile.Result{RequeueAfter: c.options.Intervals.Poll}, err
 		}
 	}
 	if err := c.removeFinalizer(ctx, rt); err != nil || !rt.DeletionTimestamp.IsZero() {

@@ -46,7 +46,7 @@ func (p *scope) listRetirements(ctx context.Context) ([]v1alpha1.NodeRetirement,
 	if err != nil {
 		return nil, err
 	}
-	if v := kubeapi.Version(list.ResourceVersion); v != 0 && v < floor {
+	if v := kubeapi.ParseResourceVersion(list.ResourceVersion); v != 0 && v < floor {
 		return nil, newWait(requeueSoon, "the API server lags behind: its list of NodeRetirements has version %d, "+
 			"want at least %d", v, floor)
 	}

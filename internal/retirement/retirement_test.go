@@ -216,7 +216,7 @@ func TestI5NodeWaitsAtMinSize(t *testing.T) {
 		t.Run(message, func(t *testing.T) {
 			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
 				s := newGroupOfTwo(t)
-				s.groups[0].Spec.Minimum, s.groups[0].Status.CloudMinimum = least.group, least.cloud
+				s.groups[0].Spec.MinSize, s.groups[0].Status.CloudMinSize = least.group, least.cloud
 				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", 10*time.Minute)
 				if rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "MinSize" || !strings.Contains(rt.Status.Message, message) {
@@ -395,7 +395,7 @@ func TestI7InstanceGoneNeedsTwoProofs(t *testing.T) {
 		}
 		s.checkNodeRestored(t, "a")
 		s.changeNode("a", setUnready)
-		if rt = s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded || !rt.Status.MachineGone {
+		if rt = s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded || !rt.Status.InstanceGone {
 			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
 		s.checkRetired(t, "a")
@@ -472,8 +472,8 @@ func TestInstanceGoneLateInDrainWaitsForPodRelease(t *testing.T) {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
 		// The record has whole seconds.
-		if had := rt.Status.Times.NodeDeleted.Sub(tainted); had < c.options.Pace.Release-time.Second || had > c.options.Pace.Release+time.Minute {
-			t.Errorf("the pods had %s between the taint and the Node's deletion, want %s", had, c.options.Pace.Release)
+		if had := rt.Status.Times.NodeDeleted.Sub(tainted); had < c.options.Intervals.PodRelease-time.Second || had > c.options.Intervals.PodRelease+time.Minute {
+			t.Errorf("the pods had %s between the taint and the Node's deletion, want %s", had, c.options.Intervals.PodRelease)
 		}
 	})
 }
@@ -600,7 +600,7 @@ func TestThrottlingCloudIsNotCalledBeforeRetryAfter(t *testing.T) {
 		s.interceptRequests(func(moment, request string) error {
 			if moment == "before" && request == "cloud delete" {
 				if asked = append(asked, time.Now()); len(asked) == 1 {
-					return &cloud.ThrottledError{After: 25 * time.Second}
+					return &cloud.ThrottledError{RetryAfter: 25 * time.Second}
 				}
 			}
 			return nil
@@ -630,7 +630,7 @@ func TestFailedDeletionsAreRetriedWithGrowingPauses(t *testing.T) {
 		if rt := s.reconcileUntilDone(ctx, c, "r", 3*time.Hour); rt.Status.Phase != v1alpha1.Succeeded || len(at) != 5 {
 			t.Fatalf("%s: %s, after %d deletions", rt.Status.Phase, rt.Status.Message, len(at))
 		}
-		for i, least := 1, c.options.Pace.Retry; i < len(at); i, least = i+1, 2*least {
+		for i, least := 1, c.options.Intervals.DeletionRetry; i < len(at); i, least = i+1, 2*least {
 			if pause := at[i].Sub(at[i-1]); pause < least {
 				t.Errorf("deletion %d was requested %s after the previous one, want at least %s", i+1, pause, least)
 			}
@@ -656,7 +656,7 @@ func TestEarlyReconcileDoesNotPollDeletion(t *testing.T) {
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		if most := int(s.instances["sim://b"].deletionTakes / c.options.Pace.Cloud); polls == 0 || polls > most {
+		if most := int(s.instances["sim://b"].deletionTakes / c.options.Intervals.CloudPoll); polls == 0 || polls > most {
 			t.Errorf("the operation was polled %d times, want at most %d", polls, most)
 		}
 	})

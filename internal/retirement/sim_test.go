@@ -408,7 +408,7 @@ func (s *sim) DeleteNode(_ context.Context, name, uid, version string) (gone boo
 		case string(n.UID) != uid || n.ResourceVersion != version:
 			return newStatusError(http.StatusConflict, "Conflict", "changed")
 		}
-		if others := cordon.Others(mustToKubeapi(n)); len(others) > 0 {
+		if others := cordon.RemovingTools(mustToKubeapi(n)); len(others) > 0 {
 			s.addViolation("I6: Node %s deleted while %v removes it", name, others)
 		}
 		if len(n.Finalizers) > 0 {
@@ -500,12 +500,12 @@ func (s *sim) notifyFollowers(node string) {
 	}
 }
 
-func (s *sim) ListPodsOn(_ context.Context, node string) (all []kubeapi.Pod, err error) {
+func (s *sim) ListPodsOnNode(_ context.Context, node string) (all []kubeapi.Pod, err error) {
 	err = s.serveRequest("list pods", func() error { all = s.listPodsOn(node); return nil })
 	return all, err
 }
 
-func (s *sim) FollowPodsOn(ctx context.Context, node string, h kubeapi.Handler[kubeapi.Pod]) error {
+func (s *sim) WatchPodsOnNode(ctx context.Context, node string, h kubeapi.Handler[kubeapi.Pod]) error {
 	for {
 		err := s.serveRequest("follow pods", func() error { return nil })
 		if err == nil {
@@ -531,7 +531,7 @@ func (s *sim) FollowPodsOn(ctx context.Context, node string, h kubeapi.Handler[k
 	return ctx.Err()
 }
 
-func (s *sim) Evict(_ context.Context, r kubeapi.Removal) error {
+func (s *sim) EvictPod(_ context.Context, r kubeapi.PodRemoval) error {
 	return s.serveRequest("evict", func() error {
 		s.mu.Lock()
 		p := s.pods[r.UID]
@@ -561,17 +561,17 @@ func (s *sim) Evict(_ context.Context, r kubeapi.Removal) error {
 	})
 }
 
-func (s *sim) SetDisruptionTarget(context.Context, kubeapi.Disruption) error { return nil }
+func (s *sim) SetDisruptionTarget(context.Context, kubeapi.PodDisruption) error { return nil }
 
-func (s *sim) DeletePod(context.Context, kubeapi.Removal) error {
+func (s *sim) DeletePod(context.Context, kubeapi.PodRemoval) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.addViolation("I2: a pod was deleted past its budget by a voluntary drain")
 	return nil
 }
 
-// FollowBudgets returns no PDBs.
-func (s *sim) FollowBudgets(ctx context.Context, _ string, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error {
+// WatchPodDisruptionBudgets returns no PDBs.
+func (s *sim) WatchPodDisruptionBudgets(ctx context.Context, _ string, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error {
 	for {
 		err := s.serveRequest("follow budgets", func() error { return nil })
 		if err == nil {
@@ -589,7 +589,7 @@ func (s *sim) FollowBudgets(ctx context.Context, _ string, h kubeapi.Handler[kub
 	return ctx.Err()
 }
 
-func (s *sim) GetClaim(_ context.Context, namespace, name string) (claim *kubeapi.PersistentVolumeClaim, err error) {
+func (s *sim) GetPersistentVolumeClaim(_ context.Context, namespace, name string) (claim *kubeapi.PersistentVolumeClaim, err error) {
 	err = s.serveRequest("get claim", func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -619,9 +619,9 @@ type simCloud struct{ *sim }
 
 func (simCloud) Name() string { return "sim" }
 
-func (simCloud) KeepsMachines() {}
+func (simCloud) ReportsDeletionProtection() {}
 
-func (simCloud) IDOfSystem(uuid string) (string, bool) {
+func (simCloud) ProviderIDFromSystemUUID(uuid string) (string, bool) {
 	return "sim://" + strings.ToLower(uuid), uuid != ""
 }
 
@@ -655,7 +655,7 @@ func (simCloud) Templates(context.Context, string) ([]cloud.Template, error) {
 	return nil, errors.New("not asked for")
 }
 
-func (simCloud) Grow(context.Context, string, cloud.Order) (cloud.Operation, error) {
+func (simCloud) Grow(context.Context, string, cloud.LaunchRequest) (cloud.Operation, error) {
 	return cloud.Operation{}, errors.New("not asked for")
 }
 
@@ -716,8 +716,8 @@ func (c simCloud) Delete(_ context.Context, id string) (op cloud.Operation, err 
 // checkDeletionAllowed checks the invariants for a deletion.
 func (c simCloud) checkDeletionAllowed(m *simInstance) {
 	for _, p := range c.pods {
-		facts := fromkubeapi.Pod(&p.Pod)
-		if p.Spec.NodeName == m.ComputerName && podrules.Voluntary().Judge(&facts, time.Now()).Rule == podrules.ByProtected {
+		facts := fromkubeapi.PodFacts(&p.Pod)
+		if p.Spec.NodeName == m.ComputerName && podrules.VoluntaryPolicy().Decide(&facts, time.Now()).Rule == podrules.RuleProtected {
 			c.addViolation("I1: instance %s deleted with the protected pod %s on it", m.Name, p.Name)
 		}
 	}
@@ -728,7 +728,7 @@ func (c simCloud) checkDeletionAllowed(m *simInstance) {
 	}
 }
 
-func (c simCloud) Status(_ context.Context, op cloud.Operation) (out cloud.Status, err error) {
+func (c simCloud) Status(_ context.Context, op cloud.Operation) (out cloud.OperationStatus, err error) {
 	err = c.serveRequest("cloud status", func() error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -755,7 +755,7 @@ func (s *sim) newController(t *testing.T) *Controller {
 		t.Fatal(err)
 	}
 	return New(Options{
-		Client: s.newClient(true), Live: s.newClient(false), API: s, Groups: s, Clouds: map[string]cloud.Provider{"sim": simCloud{s}},
+		Client: s.newClient(true), LiveReader: s.newClient(false), API: s, Groups: s, Clouds: map[string]cloud.Provider{"sim": simCloud{s}},
 		Events: &events.FakeRecorder{}, Metrics: metrics, Log: slog.New(slog.DiscardHandler), TTL: 1000 * time.Hour,
 	})
 }
@@ -800,7 +800,7 @@ func (s *sim) reconcileOnce(ctx context.Context, c *Controller, name string) {
 func (s *sim) reconcileUntilDone(ctx context.Context, c *Controller, name string, within time.Duration) *v1alpha1.NodeRetirement {
 	for end := time.Now().Add(within); time.Now().Before(end); {
 		rt := s.getRetirement(name)
-		if rt == nil || rt.Status.Phase.Finished() && len(rt.Finalizers) == 0 {
+		if rt == nil || rt.Status.Phase.IsFinal() && len(rt.Finalizers) == 0 {
 			return rt
 		}
 		s.reconcileOnce(ctx, c, name)
@@ -811,7 +811,7 @@ func (s *sim) reconcileUntilDone(ctx context.Context, c *Controller, name string
 
 // checkRestored returns an error for everything that a retirement left on a node (I3).
 func checkRestored(n *corev1.Node) error {
-	if records, _ := cordon.List(mustToKubeapi(n)); len(records) > 0 {
+	if records, _ := cordon.ListRecords(mustToKubeapi(n)); len(records) > 0 {
 		return fmt.Errorf("I3: %s has records: %v", n.Name, records)
 	}
 	for _, t := range n.Spec.Taints {

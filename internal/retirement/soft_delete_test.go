@@ -26,13 +26,13 @@ func (c softDeletingCloud) Delete(_ context.Context, id string) (cloud.Operation
 	return cloud.Operation{ID: "op", Started: time.Now()}, nil
 }
 
-func (c softDeletingCloud) Status(context.Context, cloud.Operation) (cloud.Status, error) {
+func (c softDeletingCloud) Status(context.Context, cloud.Operation) (cloud.OperationStatus, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.instances["sim://a"] == nil {
-		return cloud.Status{Done: true}, nil
+		return cloud.OperationStatus{Done: true}, nil
 	}
-	return cloud.Status{Done: true, Err: errors.New("it is kept for a while although it is deleted")}, nil
+	return cloud.OperationStatus{Done: true, Err: errors.New("it is kept for a while although it is deleted")}, nil
 }
 
 func TestSoftDeletedInstanceIsDeletedAgain(t *testing.T) {
@@ -107,8 +107,8 @@ func (c laggingCloud) Delete(_ context.Context, id string) (cloud.Operation, err
 	return cloud.Operation{ID: "op", Started: time.Now()}, nil
 }
 
-func (laggingCloud) Status(context.Context, cloud.Operation) (cloud.Status, error) {
-	return cloud.Status{Done: true}, nil
+func (laggingCloud) Status(context.Context, cloud.Operation) (cloud.OperationStatus, error) {
+	return cloud.OperationStatus{Done: true}, nil
 }
 
 // TestLaggingInstanceStateIsNoFailedDeletion has a second process poll the operation at once.

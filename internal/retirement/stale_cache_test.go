@@ -46,7 +46,7 @@ func TestI6OtherToolMissingInCacheKeepsNode(t *testing.T) {
 			return nil
 		})
 		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
-		if rt.Status.Phase != v1alpha1.Aborted || EndedBy(rt) != BeingRemoved || len(s.violations) > 0 {
+		if rt.Status.Phase != v1alpha1.Aborted || EarlyEndCode(rt) != BeingRemoved || len(s.violations) > 0 {
 			t.Errorf("%s: %s, %v", rt.Status.Phase, rt.Status.Message, s.violations)
 		}
 	})
@@ -69,7 +69,7 @@ func TestI7UnreadyCachedNodeIsNoProof(t *testing.T) {
 				lost := s.instances["sim://a"]
 				s.removeInstance("a") // its cloud does not find it for a while
 				s.reconcileUntilDone(ctx, c, "r", time.Minute)
-				if rt := s.getRetirement("r"); rt.Status.MachineGone {
+				if rt := s.getRetirement("r"); rt.Status.InstanceGone {
 					t.Errorf("counts as gone: %s: %s", rt.Status.Phase, rt.Status.Message)
 				}
 				s.mu.Lock()
@@ -160,7 +160,7 @@ func TestI6OtherToolDuringCordonKeepsNode(t *testing.T) {
 			return nil
 		})
 		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
-		if rt.Status.Phase != v1alpha1.Aborted || EndedBy(rt) != BeingRemoved || len(s.violations) > 0 {
+		if rt.Status.Phase != v1alpha1.Aborted || EarlyEndCode(rt) != BeingRemoved || len(s.violations) > 0 {
 			t.Errorf("%s: %s, %v", rt.Status.Phase, rt.Status.Message, s.violations)
 		}
 	})
@@ -207,7 +207,7 @@ func TestI1ProtectedPodAfterDrainKeepsNode(t *testing.T) {
 			return nil
 		})
 		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
-		if rt.Status.Phase != v1alpha1.Aborted || EndedBy(rt) != ProtectedPod {
+		if rt.Status.Phase != v1alpha1.Aborted || EarlyEndCode(rt) != ProtectedPod {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
 		s.checkNodeRestored(t, "a")
@@ -217,12 +217,12 @@ func TestI1ProtectedPodAfterDrainKeepsNode(t *testing.T) {
 func TestI5DeletedNodeInCacheIsUnavailable(t *testing.T) {
 	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
 		s := newGroupOfTwo(t)
-		s.groups[0].Spec.Minimum = 1
+		s.groups[0].Spec.MinSize = 1
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		c := s.newController(t)
 		c.expectations.recordNodeDeleted(string(s.getNode("b").UID)) // the list of Nodes still has it
 		rt := s.reconcileUntilDone(ctx, c, "r", time.Minute)
-		if rt.Status.Phase != v1alpha1.Pending || InFlight(rt) {
+		if rt.Status.Phase != v1alpha1.Pending || IsInFlight(rt) {
 			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
 	})

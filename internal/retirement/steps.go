@@ -107,13 +107,13 @@ func (p *scope) handleStepError(ctx context.Context, s step, err error) (reconci
 	var throttled *cloud.ThrottledError
 	switch {
 	case errors.As(err, &endErr) && p.isOnlyDelayed(endErr):
-		err = newBlocked(p.controller.options.Pace.Poll, endErr.reasons...)
+		err = newBlocked(p.controller.options.Intervals.Poll, endErr.reasons...)
 	case errors.As(err, &endErr):
 		return p.endEarly(ctx, endErr.reasons)
 	case errors.As(err, &throttled):
-		err = newBlocked(max(throttled.After, time.Second), newReason(CloudBusy, "", "%s", err))
+		err = newBlocked(max(throttled.RetryAfter, time.Second), newReason(CloudBusy, "", "%s", err))
 	case cloud.RefusalOf(err) != "": // such as a missing permission, which may be granted
-		err = newBlocked(p.controller.options.Pace.Poll, newReason(CloudRefused, "", "%s", err))
+		err = newBlocked(p.controller.options.Intervals.Poll, newReason(CloudRefused, "", "%s", err))
 	case apierrors.IsConflict(err):
 		return requeueOnConflict(err)
 	}
@@ -142,7 +142,7 @@ func (p *scope) recordState(code, message string, reasons []v1alpha1.RetirementR
 	if status.Phase == "" {
 		status.Phase = v1alpha1.Pending
 	}
-	status.Message = observe.Cut(message, maxMessage)
+	status.Message = observe.ClipChars(message, maxMessage)
 	status.Reasons = reasons[:min(len(reasons), maxReasons)]
 	before := "" // the previous obstacle; the condition is overwritten below
 	if c := meta.FindStatusCondition(status.Conditions, v1alpha1.RetirementBlocked); c != nil && c.Status == metav1.ConditionTrue {
@@ -159,7 +159,7 @@ func (p *scope) recordState(code, message string, reasons []v1alpha1.RetirementR
 
 func (p *scope) setCondition(kind string, status metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&p.rt.Status.Conditions, metav1.Condition{
-		Type: kind, Status: status, Reason: reason, Message: observe.Cut(message, maxMessage), ObservedGeneration: p.rt.Generation,
+		Type: kind, Status: status, Reason: reason, Message: observe.ClipChars(message, maxMessage), ObservedGeneration: p.rt.Generation,
 	})
 }
 
@@ -192,7 +192,7 @@ func (p *scope) confirmRecord(ctx context.Context) error {
 		return nil
 	}
 	live := &v1alpha1.NodeRetirement{}
-	err := p.controller.options.Live.Get(ctx, client.ObjectKeyFromObject(p.rt), live)
+	err := p.controller.options.LiveReader.Get(ctx, client.ObjectKeyFromObject(p.rt), live)
 	switch {
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("NodeRetirement %s: %w", p.rt.Name, err)
@@ -234,7 +234,7 @@ func (p *scope) setPhase(phase v1alpha1.Phase, at **metav1.Time, condition, mess
 	if *at == nil {
 		*at = &now
 	}
-	p.rt.Status.Message, p.rt.Status.Reasons = observe.Cut(message, maxMessage), reasons[:min(len(reasons), maxReasons)]
+	p.rt.Status.Message, p.rt.Status.Reasons = observe.ClipChars(message, maxMessage), reasons[:min(len(reasons), maxReasons)]
 	if condition != "" {
 		p.setCondition(condition, metav1.ConditionTrue, string(phase), message)
 	}
@@ -333,23 +333,23 @@ func (p *scope) restoreNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	keeper.See(p.node)
-	_, err = keeper.Release(ctx, Owner(p.rt))
+	keeper.ObserveNode(p.node)
+	_, err = keeper.RemoveClaim(ctx, CordonOwner(p.rt))
 	switch {
-	case kubeapi.IsNotFound(err), cordon.IsReplaced(err):
+	case kubeapi.IsNotFound(err), cordon.IsReplacedError(err):
 		return nil // the Node does not exist any more
-	case cordon.IsUnreadable(err):
+	case cordon.IsUnreadableError(err):
 		p.log.Error("the cordon claim on the node is invalid, and is kept", "err", err)
 		return nil
-	case cordon.IsConditions(err) && kubeapi.IsForbidden(err): // the claim lists them, and the Sweeper removes them (I3)
+	case cordon.IsConditionsError(err) && kubeapi.IsForbidden(err): // the claim lists them, and the Sweeper removes them (I3)
 		p.log.Warn("the node is restored without its conditions, which are removed later", "err", err)
 		return nil
 	}
 	return err
 }
 
-func (p *scope) newKeeper() (*cordon.Keeper, error) {
-	return cordon.New(p.controller.options.API, p.rt.Spec.NodeName, string(p.rt.Status.Captured.NodeUID))
+func (p *scope) newKeeper() (*cordon.ClaimWriter, error) {
+	return cordon.NewClaimWriter(p.controller.options.API, p.rt.Spec.NodeName, string(p.rt.Status.Captured.NodeUID))
 }
 
 // removeFinalizer allows the deletion of the record.

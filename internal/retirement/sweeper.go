@@ -17,32 +17,32 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// Sweeper restores nodes with the cordon claim of a deleted retirement: its finalizer was removed by hand. It also
+// StaleClaimCleaner restores nodes with the cordon claim of a deleted retirement: its finalizer was removed by hand. It also
 // removes conditions that a restore could not remove (I3). It is a Runnable of the manager and runs while that leads.
-type Sweeper struct {
+type StaleClaimCleaner struct {
 	// Nodes reads Nodes, possibly from caches. Records reads every NodeRetirement from the API server.
-	Nodes, Records client.Reader
-	API            cordon.API
-	Every          time.Duration
-	Log            *slog.Logger
+	Nodes, Retirements client.Reader
+	API                cordon.API
+	Interval           time.Duration
+	Log                *slog.Logger
 }
 
-func (*Sweeper) NeedLeaderElection() bool { return true }
+func (*StaleClaimCleaner) NeedLeaderElection() bool { return true }
 
 // Start runs Sweep periodically until ctx ends.
-func (s *Sweeper) Start(ctx context.Context) error {
+func (s *StaleClaimCleaner) Start(ctx context.Context) error {
 	for {
-		if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
+		if err := s.RestoreNodes(ctx); err != nil && ctx.Err() == nil {
 			s.Log.Warn("cannot restore all nodes of deleted NodeRetirements, will retry", "err", err)
 		}
-		if !elapsed.Sleep(ctx, s.Every) {
+		if !elapsed.Sleep(ctx, s.Interval) {
 			return nil
 		}
 	}
 }
 
-// Sweep restores the nodes once. It reads the Nodes first, because a record exists before its cordon claim.
-func (s *Sweeper) Sweep(ctx context.Context) error {
+// RestoreNodes restores the nodes once. It reads the Nodes first, because a record exists before its cordon claim.
+func (s *StaleClaimCleaner) RestoreNodes(ctx context.Context) error {
 	var nodes corev1.NodeList
 	if err := s.Nodes.List(ctx, &nodes); err != nil {
 		return fmt.Errorf("nodes: %w", err)
@@ -50,7 +50,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	claimed := map[string][]*corev1.Node{} // by the claim's owner
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
-		records, _ := cordon.List(&kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: n.Annotations}})
+		records, _ := cordon.ListRecords(&kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: n.Annotations}})
 		for _, r := range records {
 			if strings.HasPrefix(r.Owner, ownerPrefix) {
 				claimed[r.Owner] = append(claimed[r.Owner], n)
@@ -61,12 +61,12 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 		return nil
 	}
 	var all v1alpha1.NodeRetirementList
-	if err := s.Records.List(ctx, &all); err != nil {
+	if err := s.Retirements.List(ctx, &all); err != nil {
 		return fmt.Errorf("NodeRetirements: %w", err)
 	}
 	for i := range all.Items {
 		if all.Items[i].Status.Phase != v1alpha1.Aborted {
-			delete(claimed, Owner(&all.Items[i]))
+			delete(claimed, CordonOwner(&all.Items[i]))
 		}
 	}
 	var errs []error
@@ -78,13 +78,13 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (s *Sweeper) restoreNode(ctx context.Context, owner string, n *corev1.Node) error {
-	keeper, err := cordon.New(s.API, n.Name, string(n.UID))
+func (s *StaleClaimCleaner) restoreNode(ctx context.Context, owner string, n *corev1.Node) error {
+	keeper, err := cordon.NewClaimWriter(s.API, n.Name, string(n.UID))
 	if err != nil {
 		return err
 	}
-	_, err = keeper.Release(ctx, owner)
-	if kubeapi.IsNotFound(err) || cordon.IsReplaced(err) {
+	_, err = keeper.RemoveClaim(ctx, owner)
+	if kubeapi.IsNotFound(err) || cordon.IsReplacedError(err) {
 		return nil
 	}
 	if err == nil {

@@ -26,7 +26,7 @@ func TestI5NextUngroupedNodeIsRetiredAfterNodeDeletion(t *testing.T) {
 				}
 				s.createRetirement(t, "second", v1alpha1.NodeRetirementSpec{NodeName: "b", Reason: v1alpha1.Requested})
 				s.reconcileUntilDone(ctx, c, "second", 10*time.Minute)
-				if rt := s.getRetirement("second"); InFlight(rt) || s.getNode("b").Spec.Unschedulable {
+				if rt := s.getRetirement("second"); IsInFlight(rt) || s.getNode("b").Spec.Unschedulable {
 					t.Fatalf("I5: second is %s while the first one is drained", rt.Status.Phase)
 				}
 				s.reconcileUntilDone(ctx, c, "first", time.Hour)

@@ -48,7 +48,7 @@ func TestVolumesOfSkippedPodsAreIgnoredAndUnknownVolumesTimeOut(t *testing.T) {
 				tt.setup(s)
 				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
-				if rt.Status.Phase != tt.phase || EndedBy(rt) != tt.code {
+				if rt.Status.Phase != tt.phase || EarlyEndCode(rt) != tt.code {
 					t.Fatalf("%s: %s, want %s %q", rt.Status.Phase, rt.Status.Message, tt.phase, tt.code)
 				}
 				if tt.phase == v1alpha1.Aborted {

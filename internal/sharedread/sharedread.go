@@ -9,9 +9,9 @@ import (
 
 // Reader shares answers. The zero value is ready to use.
 type Reader[T any] struct {
-	// Holds is how long an answer serves later callers, from the beginning of its read. With 0 it serves only callers that
+	// ReuseFor is how long an answer serves later callers, from the beginning of its read. With 0 it serves only callers that
 	// wait for the read to begin.
-	Holds time.Duration
+	ReuseFor time.Duration
 
 	once sync.Once
 	turn chan struct{} // holds one element while a caller asks, or uses the last answer
@@ -67,5 +67,5 @@ func (r *Reader[T]) isValidFor(asked time.Time) bool {
 	case r.err != nil:
 		return r.ended.After(asked)
 	}
-	return r.began.After(asked.Add(-r.Holds))
+	return r.began.After(asked.Add(-r.ReuseFor))
 }

@@ -55,7 +55,7 @@ func TestCallerStopsWaitingWhenItsContextEnds(t *testing.T) {
 func TestAnswerIsReusedOnlyWithinItsInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const holds = 5 * time.Second
-		r := Reader[int]{Holds: holds}
+		r := Reader[int]{ReuseFor: holds}
 		reads := 0
 		var fail error
 		read := func() error {
@@ -111,7 +111,7 @@ func TestAnswerIsReusedOnlyWithinItsInterval(t *testing.T) {
 
 func TestCancelledCallerFailsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := Reader[int]{Holds: time.Hour}
+		r := Reader[int]{ReuseFor: time.Hour}
 		read := func(ctx context.Context) (int, error) {
 			select {
 			case <-ctx.Done():

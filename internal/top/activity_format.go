@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Phrase returns the activity with durations at the time now: "idle 3:12 of 5:00", "draining 7 of 12; waiting for PDB
+// Describe returns the activity with durations at the time now: "idle 3:12 of 5:00", "draining 7 of 12; waiting for PDB
 // shop/web".
-func (d Doing) Phrase(now time.Time) string {
+func (d Activity) Describe(now time.Time) string {
 	s := d.Text
 	if !d.Since.IsZero() {
 		s += " " + formatClock(now.Sub(d.Since))
@@ -21,9 +21,9 @@ func (d Doing) Phrase(now time.Time) string {
 	return s + d.formatDetail()
 }
 
-// Lasting returns the activity with timestamps instead of durations, so that the text does not change with time
+// DescribeWithTimestamps returns the activity with timestamps instead of durations, so that the text does not change with time
 // alone.
-func (d Doing) Lasting() string {
+func (d Activity) DescribeWithTimestamps() string {
 	s := d.Text
 	if !d.Since.IsZero() {
 		s += " since " + formatTimestamp(d.Since)
@@ -37,15 +37,15 @@ func (d Doing) Lasting() string {
 	return s + d.formatDetail()
 }
 
-func (d Doing) formatDetail() string {
+func (d Activity) formatDetail() string {
 	if d.Detail == "" {
 		return ""
 	}
 	return "; " + d.Detail
 }
 
-// Countdown returns the time until the notice takes effect.
-func (n Notice) Countdown(now time.Time) string {
+// FormatCountdown returns the time until the notice takes effect.
+func (n Notice) FormatCountdown(now time.Time) string {
 	switch {
 	case n.Started:
 		return "started"

@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/report"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/retirement"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
 // Facts holds what is known about a cluster. It must not be changed.
@@ -27,16 +27,16 @@ type Facts struct {
 	Groups      []v1alpha1.NodeGroup
 	Nodes       []corev1.Node
 	Retirements []v1alpha1.NodeRetirement
-	// Idle is the manager's decision for each node of a group. A missing entry is unknown.
-	Idle map[string]nodegroup.Decision
+	// Decisions is the manager's decision for each node of a group. A missing entry is unknown.
+	Decisions map[string]nodegroup.Decision
 	// Loads are the requests of the pods on each node. A missing entry is unknown.
-	Loads    map[string]planner.Load
+	Loads    map[string]planner.Utilization
 	Problems []string
 }
 
-// Build computes a State without I/O.
-func Build(f Facts) State {
-	b := builder{Facts: f, claims: nodegroup.Claim(f.Groups, f.Nodes), retirementByNode: map[string]*v1alpha1.NodeRetirement{}}
+// BuildState computes a State without I/O.
+func BuildState(f Facts) State {
+	b := builder{Facts: f, claims: nodegroup.AssignNodes(f.Groups, f.Nodes), retirementByNode: map[string]*v1alpha1.NodeRetirement{}}
 	b.findRetirements()
 	s := State{Problems: f.Problems}
 	for i := range f.Groups {
@@ -57,7 +57,7 @@ func Build(f Facts) State {
 
 type builder struct {
 	Facts
-	claims nodegroup.Claims
+	claims nodegroup.Assignment
 	// retirementByNode holds the retirement to show for each node name.
 	retirementByNode map[string]*v1alpha1.NodeRetirement
 }
@@ -68,11 +68,11 @@ func (b *builder) findRetirements() {
 	for i := range b.Retirements {
 		rt := &b.Retirements[i]
 		phase := rt.Status.Phase
-		if phase.Finished() && phase != v1alpha1.Failed {
+		if phase.IsFinal() && phase != v1alpha1.Failed {
 			continue
 		}
 		other := b.retirementByNode[rt.Spec.NodeName]
-		if other == nil || other.Status.Phase.Finished() && (!phase.Finished() || other.CreationTimestamp.Before(&rt.CreationTimestamp)) {
+		if other == nil || other.Status.Phase.IsFinal() && (!phase.IsFinal() || other.CreationTimestamp.Before(&rt.CreationTimestamp)) {
 			b.retirementByNode[rt.Spec.NodeName] = rt
 		}
 	}
@@ -80,40 +80,40 @@ func (b *builder) findRetirements() {
 
 func (b *builder) buildGroup(g *v1alpha1.NodeGroup) Group {
 	out := Group{
-		Name: g.Name, Cloud: g.Spec.Cloud.Provider + "/" + g.Spec.Cloud.Group, Minimum: g.Spec.Minimum, Maximum: g.Spec.Maximum,
+		Name: g.Name, Cloud: g.Spec.Cloud.Provider + "/" + g.Spec.Cloud.Group, MinSize: g.Spec.MinSize, MaxSize: g.Spec.MaxSize,
 		Remarks: listRemarks(g, b.Now), Nodes: b.buildNodes(g.Name, g),
 	}
-	var counted []budget.Node
+	var counted []disruptionbudget.Node
 	for i := range b.Nodes {
-		if n := &b.Nodes[i]; b.claims.Owner[n.Name] == g.Name {
+		if n := &b.Nodes[i]; b.claims.OwnerByNode[n.Name] == g.Name {
 			rt := b.retirementByNode[n.Name]
-			counted = append(counted, budget.NodeOf(n, rt != nil && retirement.Leaving(rt)))
+			counted = append(counted, disruptionbudget.NewNode(n, rt != nil && retirement.WillRemoveNode(rt)))
 		}
 	}
-	out.MayLeave = budget.Room(&g.Spec, counted, v1alpha1.Requested, b.Now)
+	out.AllowedDisruptions = disruptionbudget.CountRemainingDisruptions(&g.Spec, counted, v1alpha1.Requested, b.Now)
 	if up := g.Status.Provisioning; up != nil {
-		out.OnTheWay = up.Provisioning
+		out.Provisioning = up.Provisioning
 	}
 	return out
 }
 
 // listRemarks says why the manager does not act on a group, and which launches fail.
-func listRemarks(g *v1alpha1.NodeGroup, now time.Time) (all []Doing) {
-	switch is := acceptance.Of(g); is.State {
+func listRemarks(g *v1alpha1.NodeGroup, now time.Time) (all []Activity) {
+	switch is := acceptance.FromGroup(g); is.State {
 	case acceptance.NotObserved:
-		all = append(all, Doing{Mood: Trouble, Text: is.Message})
+		all = append(all, Activity{Severity: Trouble, Text: is.Message})
 	case acceptance.Accepted:
 	default:
-		all = append(all, Doing{Mood: Trouble, Text: "the manager does not act on it", Detail: is.Reason + ": " + is.Message})
+		all = append(all, Activity{Severity: Trouble, Text: "the manager does not act on it", Detail: is.Reason + ": " + is.Message})
 	}
 	if is := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupCloudReachable); is != nil && is.Status == metav1.ConditionFalse {
-		all = append(all, Doing{Mood: Trouble, Text: "its cloud cannot be read", Detail: is.Message})
+		all = append(all, Activity{Severity: Trouble, Text: "its cloud cannot be read", Detail: is.Message})
 	}
 	if up := g.Status.Provisioning; up != nil {
 		for _, back := range up.BackOffs {
 			if now.Before(back.Until.Time) {
-				all = append(all, Doing{
-					Mood: Trouble, Text: "next launch of " + back.Template, Due: back.Until.Time,
+				all = append(all, Activity{
+					Severity: Trouble, Text: "next launch of " + back.Template, Due: back.Until.Time,
 					Detail: strings.TrimSuffix(back.Reason+": "+back.Message, ": "),
 				})
 			}
@@ -129,13 +129,13 @@ func (b *builder) buildNodes(group string, g *v1alpha1.NodeGroup) (all []Node) {
 	for i := range b.Nodes {
 		n := &b.Nodes[i]
 		there[n.Name] = true
-		if b.claims.Owner[n.Name] == group {
+		if b.claims.OwnerByNode[n.Name] == group {
 			all = append(all, b.buildNode(n, g))
 		}
 	}
 	for name, rt := range b.retirementByNode {
 		if !there[name] && b.findGroupOfRetirement(rt) == group {
-			all = append(all, Node{Name: name, Doing: describeRetirement(rt), Retirement: toRetirement(rt)})
+			all = append(all, Node{Name: name, Activity: describeRetirement(rt), Retirement: toRetirement(rt)})
 		}
 	}
 	slices.SortFunc(all, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
@@ -155,7 +155,7 @@ func (b *builder) findGroupOfRetirement(rt *v1alpha1.NodeRetirement) string {
 }
 
 func (b *builder) buildNode(n *corev1.Node, g *v1alpha1.NodeGroup) Node {
-	out := Node{Name: n.Name, There: true, Doing: b.describeNode(n, g)}
+	out := Node{Name: n.Name, HasNode: true, Activity: b.describeNode(n, g)}
 	if load, known := b.Loads[n.Name]; known {
 		out.Load = &load
 	}
@@ -177,7 +177,7 @@ func (b *builder) findRetirement(n *corev1.Node) *v1alpha1.NodeRetirement {
 func toRetirement(rt *v1alpha1.NodeRetirement) *Retirement {
 	return &Retirement{
 		Name: rt.Name, UID: rt.UID, Phase: cmp.Or(rt.Status.Phase, v1alpha1.Pending), Reason: rt.Spec.Reason,
-		By: rt.Spec.RequestedBy, Message: rt.Status.Message, Reasons: rt.Status.Reasons,
+		RequestedBy: rt.Spec.RequestedBy, Message: rt.Status.Message, Reasons: rt.Status.Reasons,
 	}
 }
 
@@ -192,20 +192,20 @@ func buildProvisioningNodes(g *v1alpha1.NodeGroup) (all []Node) {
 			continue
 		}
 		for _, i := range l.Instances {
-			all = append(all, Node{Name: path.Base(i.ProviderID), Doing: Doing{
-				Mood: Moving, Text: "scaling up", Since: i.Since.Time, Detail: strings.TrimSpace(l.Template + " has no Node yet"),
+			all = append(all, Node{Name: path.Base(i.ProviderID), Activity: Activity{
+				Severity: Changing, Text: "scaling up", Since: i.Since.Time, Detail: strings.TrimSpace(l.Template + " has no Node yet"),
 			}})
 		}
 	}
 	if more := int(g.Status.Provisioning.Provisioning) - len(all); more > 0 {
-		all = append(all, Node{Name: fmt.Sprintf("(%d more)", more), Doing: Doing{Mood: Moving, Text: "scaling up", Detail: "no instance yet"}})
+		all = append(all, Node{Name: fmt.Sprintf("(%d more)", more), Activity: Activity{Severity: Changing, Text: "scaling up", Detail: "no instance yet"}})
 	}
 	return all
 }
 
 // readNotices returns the notices that the agent has written to its node.
 func readNotices(n *corev1.Node) (all []Notice) {
-	reports, _ := report.Of(n.Annotations)
+	reports, _ := report.ReadReports(n.Annotations)
 	for _, r := range reports {
 		all = append(all, Notice{
 			Node: n.Name, Source: r.Source, ID: r.ID, Type: string(r.Type), Due: r.Deadline, Started: r.Status == started,

@@ -18,13 +18,13 @@ func buildOnlyNode(t *testing.T, f Facts) string {
 	t.Helper()
 	f.Now = noon
 	var all []Node
-	for _, g := range Build(f).Groups {
+	for _, g := range BuildState(f).Groups {
 		all = append(all, g.Nodes...)
 	}
 	if len(all) != 1 {
 		t.Fatalf("%d nodes, want one", len(all))
 	}
-	return all[0].Doing.Phrase(noon)
+	return all[0].Activity.Describe(noon)
 }
 
 func TestNodeActivityIsDescribed(t *testing.T) {
@@ -33,8 +33,8 @@ func TestNodeActivityIsDescribed(t *testing.T) {
 	minute := metav1.NewTime(noon.Add(time.Minute))
 	for want, f := range map[string]Facts{
 		"in service":                          {Nodes: []corev1.Node{newNode("n", "g")}},
-		"in use":                              {Nodes: []corev1.Node{newNode("n", "g")}, Loads: map[string]planner.Load{"n": {Pods: 1}}},
-		"empty":                               {Nodes: []corev1.Node{newNode("n", "g")}, Loads: map[string]planner.Load{"n": {}}},
+		"in use":                              {Nodes: []corev1.Node{newNode("n", "g")}, Loads: map[string]planner.Utilization{"n": {Pods: 1}}},
+		"empty":                               {Nodes: []corev1.Node{newNode("n", "g")}, Loads: map[string]planner.Utilization{"n": {}}},
 		"protected; slipway.dev/do-not-evict": {Nodes: []corev1.Node{newNode("n", "g", withAnnotation("slipway.dev/do-not-evict", "true"))}},
 		"cordoned":                            {Nodes: []corev1.Node{newNode("n", "g", setUnschedulable)}},
 		"cordoned by kubectl-cordon":          {Nodes: []corev1.Node{newNode("n", "g", setUnschedulable, withManager("kubectl-cordon"))}},
@@ -43,12 +43,12 @@ func TestNodeActivityIsDescribed(t *testing.T) {
 		"not Ready 1:30": {Nodes: []corev1.Node{newNode("n", "g", setUnschedulable, withNotReady(90*time.Second))}},
 		"draining for Preempt, due in 0:24; 3 pods on it": {
 			Nodes: []corev1.Node{newNode("n", "g", setUnschedulable, withNotice("Preempt", "Scheduled", "draining", 24*time.Second))},
-			Loads: map[string]planner.Load{"n": {Pods: 3}},
+			Loads: map[string]planner.Utilization{"n": {Pods: 3}},
 		},
 		"draining 7 of 12, waiting for PDB shop/db, shop/web, due in 9:00; for Redeploy": {
 			Nodes: []corev1.Node{newNode("n", "g", setUnschedulable, withNotice("Redeploy", "Scheduled", "draining", 9*time.Minute),
 				withBlockedDrain("7 of 12 gone, 3 stopping, 2 waiting (disruption-budget shop/db: 1, disruption-budget shop/web: 1)"))},
-			Loads: map[string]planner.Load{"n": {Pods: 5}},
+			Loads: map[string]planner.Utilization{"n": {Pods: 5}},
 		},
 		"draining 7 of 12, blocked by forbidden: 5, due in 9:00; for Redeploy": {
 			Nodes: []corev1.Node{newNode("n", "g", setUnschedulable, withNotice("Redeploy", "Scheduled", "draining", 9*time.Minute),
@@ -88,12 +88,12 @@ func TestNodeActivityIsDescribed(t *testing.T) {
 				n.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule}}
 			})}},
 		"idle 3:12 of 5:00": {
-			Nodes: []corev1.Node{newNode("n", "g")},
-			Idle:  map[string]nodegroup.Decision{"n": newDecision("n", 192*time.Second, 5*time.Minute, nodegroup.Waits, nodegroup.Reason{Rule: nodegroup.CoolingDown})},
+			Nodes:     []corev1.Node{newNode("n", "g")},
+			Decisions: map[string]nodegroup.Decision{"n": newDecision("n", 192*time.Second, 5*time.Minute, nodegroup.Waits, nodegroup.Reason{Rule: nodegroup.CoolingDown})},
 		},
 		"idle 9:00 of 5:00; stays: the group is small": {
-			Nodes: []corev1.Node{newNode("n", "g")},
-			Idle:  map[string]nodegroup.Decision{"n": newDecision("n", 9*time.Minute, 5*time.Minute, nodegroup.Refused, nodegroup.Reason{Rule: nodegroup.Minimum, Message: "the group is small"})},
+			Nodes:     []corev1.Node{newNode("n", "g")},
+			Decisions: map[string]nodegroup.Decision{"n": newDecision("n", 9*time.Minute, 5*time.Minute, nodegroup.Refused, nodegroup.Reason{Rule: nodegroup.Minimum, Message: "the group is small"})},
 		},
 	} {
 		t.Run(want, func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestActiveRetirementIsShownBeforeFailedOne(t *testing.T) {
 }
 
 func TestNoticesAreSortedByDueTime(t *testing.T) {
-	s := Build(Facts{Now: noon, Nodes: []corev1.Node{
+	s := BuildState(Facts{Now: noon, Nodes: []corev1.Node{
 		newNode("a", "g", withAnnotation("cordon.slipway.dev/azure-E1", `{"owner":"azure-E1","state":{"notice":{"ID":"E1","Source":"azure","Type":"Freeze"}}}`)),
 		newNode("b", "g", withNotice("Reboot", "Scheduled", "", time.Hour)), newNode("c", "g", withNotice("Preempt", "Scheduled", "", time.Minute)),
 	}})
@@ -137,12 +137,12 @@ func TestNoticesAreSortedByDueTime(t *testing.T) {
 
 func TestChangesListsOnlyDifferences(t *testing.T) {
 	f := newSceneFacts()
-	first := Build(f)
-	if lines := Changes(State{}, first); len(lines) != 16 {
+	first := BuildState(f)
+	if lines := ListChanges(State{}, first); len(lines) != 16 {
 		t.Errorf("%d lines at the start, want one for each node, machine, group and notice:\n%s", len(lines), strings.Join(lines, "\n"))
 	}
 	f.Now = noon.Add(time.Minute)
-	if lines := Changes(first, Build(f)); len(lines) != 0 {
+	if lines := ListChanges(first, BuildState(f)); len(lines) != 0 {
 		t.Errorf("passing time is reported as %q", lines)
 	}
 	f.Retirements[0].Status.Drain.Gone = 8
@@ -157,7 +157,7 @@ func TestChangesListsOnlyDifferences(t *testing.T) {
 		"node system-0: removed",
 		"notice Preempt of spot-0 (azure E1): ended",
 	}
-	if got := Changes(first, Build(f)); strings.Join(got, "\n") != strings.Join(want, "\n") {
+	if got := ListChanges(first, BuildState(f)); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("lines:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Changes returns the differences between two States, one line each, sorted by subject. The passing of time is not a
+// ListChanges returns the differences between two States, one line each, sorted by subject. The passing of time is not a
 // change. Compared with an empty State everything is new.
-func Changes(from, to State) []string {
+func ListChanges(from, to State) []string {
 	was, is := from.describe(), to.describe()
 	var lines []string
 	for _, about := range slices.Sorted(maps.Keys(is)) {
@@ -48,7 +48,7 @@ func (s State) describe() map[string]string {
 			if g.Name != "" {
 				about += " (" + g.Name + ")"
 			}
-			all[about] = toOneLine(n.Doing.Lasting())
+			all[about] = toOneLine(n.Activity.DescribeWithTimestamps())
 		}
 	}
 	for _, n := range s.Notices {
@@ -76,7 +76,7 @@ func (s State) describe() map[string]string {
 func (g Group) describe() string {
 	text := fmt.Sprintf("%s, %s", g.formatSize(), g.formatRoom())
 	for _, r := range g.Remarks {
-		text += "; " + r.Lasting()
+		text += "; " + r.DescribeWithTimestamps()
 	}
 	return toOneLine(text)
 }
@@ -85,20 +85,20 @@ func (g Group) describe() string {
 func (g Group) formatSize() string {
 	n := 0
 	for i := range g.Nodes {
-		if g.Nodes[i].There {
+		if g.Nodes[i].HasNode {
 			n++
 		}
 	}
-	if g.Maximum != nil {
-		return fmt.Sprintf("%s (%d to %d)", formatCount(n, "node"), g.Minimum, *g.Maximum)
+	if g.MaxSize != nil {
+		return fmt.Sprintf("%s (%d to %d)", formatCount(n, "node"), g.MinSize, *g.MaxSize)
 	}
-	return fmt.Sprintf("%s (%d or more)", formatCount(n, "node"), g.Minimum)
+	return fmt.Sprintf("%s (%d or more)", formatCount(n, "node"), g.MinSize)
 }
 
 func (g Group) formatRoom() string {
-	text := fmt.Sprintf("%d can be removed", g.MayLeave)
-	if g.OnTheWay > 0 {
-		text += fmt.Sprintf(", scaling up by %d", g.OnTheWay)
+	text := fmt.Sprintf("%d can be removed", g.AllowedDisruptions)
+	if g.Provisioning > 0 {
+		text += fmt.Sprintf(", scaling up by %d", g.Provisioning)
 	}
 	return text
 }
@@ -110,8 +110,8 @@ func formatCount(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// Line adds a timestamp to a change.
-func Line(now time.Time, change string) string { return formatTimestamp(now) + " " + change }
+// FormatChange adds a timestamp to a change.
+func FormatChange(now time.Time, change string) string { return formatTimestamp(now) + " " + change }
 
 // toOneLine removes line breaks and terminal control characters, because names and messages come from the cluster.
 func toOneLine(s string) string {

@@ -18,19 +18,19 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/report"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 	"github.com/slipway-dev/slipway/internal/retirement"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
 const started = notice.Started
 
 // describeNode returns the activity of a node. If several apply, it returns the one that matters most for the next
 // minutes.
-func (b *builder) describeNode(n *corev1.Node, g *v1alpha1.NodeGroup) Doing {
-	records, unreadable := cordon.List(&kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: n.Annotations}})
+func (b *builder) describeNode(n *corev1.Node, g *v1alpha1.NodeGroup) Activity {
+	records, unreadable := cordon.ListRecords(&kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: n.Annotations}})
 	notices := readNotices(n)
 	slices.SortStableFunc(notices, compareDue)
 	rt := b.findRetirement(n)
-	others := budget.Others(n)
+	others := disruptionbudget.FindRemovingTools(n)
 	switch {
 	case rt != nil && rt.Spec.Notice == nil:
 		return describeRetirement(rt)
@@ -39,76 +39,76 @@ func (b *builder) describeNode(n *corev1.Node, g *v1alpha1.NodeGroup) Doing {
 	case rt != nil:
 		return describeRetirement(rt)
 	case len(others) > 0:
-		return Doing{Mood: Moving, Text: "being removed by " + strings.Join(others, ", ")}
+		return Activity{Severity: Changing, Text: "being removed by " + strings.Join(others, ", ")}
 	case n.DeletionTimestamp != nil:
-		return Doing{Mood: Moving, Text: "its Node is being deleted", Since: n.DeletionTimestamp.Time}
-	case !budget.Ready(n):
-		return Doing{Mood: Trouble, Text: "not Ready", Since: findNotReadyTime(n)}
+		return Activity{Severity: Changing, Text: "its Node is being deleted", Since: n.DeletionTimestamp.Time}
+	case !disruptionbudget.IsReady(n):
+		return Activity{Severity: Trouble, Text: "not Ready", Since: findNotReadyTime(n)}
 	case n.Spec.Unschedulable:
 		return describeCordon(n, records, unreadable)
 	}
-	if key := nodegroup.HeldBy(n, b.Now); key != "" {
-		return Doing{Mood: Held, Text: "protected", Detail: key}
+	if key := nodegroup.FindKeepAnnotation(n, b.Now); key != "" {
+		return Activity{Severity: Protected, Text: "protected", Detail: key}
 	}
 	return b.describeNodeInService(n, g)
 }
 
 // describeNodeInService returns the activity of a node that is not being removed.
-func (b *builder) describeNodeInService(n *corev1.Node, g *v1alpha1.NodeGroup) Doing {
-	d, known := b.Idle[n.Name]
+func (b *builder) describeNodeInService(n *corev1.Node, g *v1alpha1.NodeGroup) Activity {
+	d, known := b.Decisions[n.Name]
 	if known && d.IdleSince != nil && d.MayLeaveAt != nil {
-		idle := Doing{Mood: Waiting, Text: "idle", Since: *d.IdleSince, Until: *d.MayLeaveAt}
+		idle := Activity{Severity: Waiting, Text: "idle", Since: *d.IdleSince, Until: *d.MayLeaveAt}
 		if d.Verdict == nodegroup.Refused && len(d.Reasons) > 0 {
 			idle.Detail = "stays: " + d.Reasons[0].Message
 		}
 		return idle
 	}
 	if g != nil {
-		cooldown, asked := plan.UnderusedCooldown(g)
-		if since := plan.Since(n, b.Now); asked && !since.IsZero() {
-			return Doing{Mood: Waiting, Text: "underutilized", Since: since, Until: since.Add(cooldown)}
+		cooldown, asked := plan.UnderutilizedCooldown(g)
+		if since := plan.ReadUnderutilizedSince(n, b.Now); asked && !since.IsZero() {
+			return Activity{Severity: Waiting, Text: "underutilized", Since: since, Until: since.Add(cooldown)}
 		}
 	}
 	if known && len(d.Reasons) > 0 && d.Reasons[0].Rule == nodegroup.KeepingPod {
-		return Doing{Text: "in use", Detail: d.Reasons[0].Message}
+		return Activity{Text: "in use", Detail: d.Reasons[0].Message}
 	}
 	switch load, known := b.Loads[n.Name]; {
 	case !known:
-		return Doing{Text: "in service"} // its pods are unknown
+		return Activity{Text: "in service"} // its pods are unknown
 	case load.Pods == 0:
-		return Doing{Text: "empty"}
+		return Activity{Text: "empty"}
 	}
-	return Doing{Text: "in use"}
+	return Activity{Text: "in use"}
 }
 
 // describeRetirement returns the progress of a retirement.
-func describeRetirement(rt *v1alpha1.NodeRetirement) Doing {
+func describeRetirement(rt *v1alpha1.NodeRetirement) Activity {
 	switch rt.Status.Phase {
 	case "":
-		return Doing{Mood: Moving, Text: "retirement requested", Detail: "no manager has processed it yet"}
+		return Activity{Severity: Changing, Text: "retirement requested", Detail: "no manager has processed it yet"}
 	case v1alpha1.Pending:
-		return Doing{Mood: moodOfRetirement(rt), Text: "retirement pending", Detail: rt.Status.Message}
+		return Activity{Severity: moodOfRetirement(rt), Text: "retirement pending", Detail: rt.Status.Message}
 	case v1alpha1.Cordoned:
-		return Doing{Mood: moodOfRetirement(rt), Text: "cordoned, drain pending", Detail: formatFirstReason(rt)}
+		return Activity{Severity: moodOfRetirement(rt), Text: "cordoned, drain pending", Detail: formatFirstReason(rt)}
 	case v1alpha1.Draining:
 		return describeDraining(rt)
 	case v1alpha1.Drained:
-		return Doing{Mood: moodOfRetirement(rt), Text: "drained", Since: retirement.ReachedAt(rt), Detail: formatFirstReason(rt)}
+		return Activity{Severity: moodOfRetirement(rt), Text: "drained", Since: retirement.PhaseReachedAt(rt), Detail: formatFirstReason(rt)}
 	case v1alpha1.NodeDeleted:
-		d := Doing{Mood: moodOfRetirement(rt), Text: "VM deleting", Since: retirement.ReachedAt(rt), Detail: formatFirstReason(rt)}
+		d := Activity{Severity: moodOfRetirement(rt), Text: "VM deleting", Since: retirement.PhaseReachedAt(rt), Detail: formatFirstReason(rt)}
 		if op := rt.Status.Operation; op != nil && op.RetryAfter != nil {
-			d.Mood, d.Detail = Trouble, cmp.Or(d.Detail, fmt.Sprintf("%d attempts have failed", op.Attempts))
+			d.Severity, d.Detail = Trouble, cmp.Or(d.Detail, fmt.Sprintf("%d attempts have failed", op.Attempts))
 		}
 		return d
 	case v1alpha1.InstanceDeleted:
-		return Doing{Mood: Moving, Text: "VM deleted, last checks", Detail: formatFirstReason(rt)}
+		return Activity{Severity: Changing, Text: "VM deleted, last checks", Detail: formatFirstReason(rt)}
 	}
-	return Doing{Mood: Trouble, Text: "retirement " + string(rt.Status.Phase), Detail: rt.Status.Message}
+	return Activity{Severity: Trouble, Text: "retirement " + string(rt.Status.Phase), Detail: rt.Status.Message}
 }
 
 // describeDraining returns "draining 7 of 12", and the PDBs or pods that it waits for.
-func describeDraining(rt *v1alpha1.NodeRetirement) Doing {
-	d := Doing{Mood: moodOfRetirement(rt), Text: "draining"}
+func describeDraining(rt *v1alpha1.NodeRetirement) Activity {
+	d := Activity{Severity: moodOfRetirement(rt), Text: "draining"}
 	p := rt.Status.Drain
 	if p == nil {
 		return d
@@ -116,7 +116,7 @@ func describeDraining(rt *v1alpha1.NodeRetirement) Doing {
 	d.Text = fmt.Sprintf("draining %d of %d", p.Gone, p.Total)
 	switch budgets := parsePDBs(p.Summary); {
 	case len(budgets) > 0:
-		d.Mood, d.Detail = Trouble, "waiting for PDB "+strings.Join(budgets, ", ")
+		d.Severity, d.Detail = Trouble, "waiting for PDB "+strings.Join(budgets, ", ")
 	case len(rt.Status.Reasons) > 0:
 		d.Detail = "waiting for " + formatFirstReason(rt)
 	case p.Stopping > 0:
@@ -130,7 +130,7 @@ func parsePDBs(summary string) (names []string) {
 	_, obstacles, _ := strings.Cut(summary, "(")
 	for _, obstacle := range strings.Split(strings.TrimSuffix(obstacles, ")"), ", ") {
 		what, _, _ := strings.Cut(obstacle, ": ")
-		if name, is := strings.CutPrefix(what, string(drain.Budget)+" "); is {
+		if name, is := strings.CutPrefix(what, string(drain.ObstaclePDB)+" "); is {
 			names = append(names, name)
 		}
 	}
@@ -153,17 +153,17 @@ func formatFirstReason(rt *v1alpha1.NodeRetirement) string {
 	return s
 }
 
-func moodOfRetirement(rt *v1alpha1.NodeRetirement) Mood {
+func moodOfRetirement(rt *v1alpha1.NodeRetirement) Severity {
 	if len(rt.Status.Reasons) > 0 {
 		return Trouble
 	}
-	return Moving
+	return Changing
 }
 
 // describeNotice returns what the agent does about a notice. If something blocks its drain, it shows the agent's
 // progress. Otherwise it counts the pods on the node.
-func (b *builder) describeNotice(n *corev1.Node, of Notice) Doing {
-	d := Doing{Mood: Moving, Due: of.Due, Text: cmp.Or(of.Phase, "noticed") + " for " + of.Type}
+func (b *builder) describeNotice(n *corev1.Node, of Notice) Activity {
+	d := Activity{Severity: Changing, Due: of.Due, Text: cmp.Or(of.Phase, "noticed") + " for " + of.Type}
 	if of.Type == string(notice.Condition) {
 		d.Text = cmp.Or(of.Phase, "noticed") + " for condition " + of.ID
 	}
@@ -171,24 +171,24 @@ func (b *builder) describeNotice(n *corev1.Node, of Notice) Doing {
 		d.Due, d.Detail = time.Time{}, "started"
 	}
 	load, known := b.Loads[n.Name]
-	switch summary := BlockedDrain(n); {
+	switch summary := FindBlockedDrain(n); {
 	case of.Phase != "draining":
 	case summary != "":
-		d.Mood, d.Text, d.Detail = Trouble, formatBlockedDrain(summary), "for "+of.Type
+		d.Severity, d.Text, d.Detail = Trouble, formatBlockedDrain(summary), "for "+of.Type
 	case known:
 		d.Detail = formatCount(load.Pods, "pod") + " on it"
 	}
 	if of.Phase == "not-drained" {
-		d.Mood = Trouble
+		d.Severity = Trouble
 	}
 	return d
 }
 
-// BlockedDrain returns the summary of a blocked drain from the node's conditions, or an empty string.
-func BlockedDrain(n *corev1.Node) string {
+// FindBlockedDrain returns the summary of a blocked drain from the node's conditions, or an empty string.
+func FindBlockedDrain(n *corev1.Node) string {
 	for _, c := range n.Status.Conditions {
 		if c.Type == cordon.DrainInProgress && c.Status == corev1.ConditionTrue {
-			return report.Blocked(c.Message)
+			return report.BlockedProgress(c.Message)
 		}
 	}
 	return ""
@@ -206,13 +206,13 @@ func formatBlockedDrain(summary string) string {
 
 // describeCordon names who cordoned the node: the owner of a cordon claim, or else the last writer of
 // spec.unschedulable.
-func describeCordon(n *corev1.Node, records []cordon.Record, unreadable []error) Doing {
-	d := Doing{Mood: Held, Text: "cordoned"}
+func describeCordon(n *corev1.Node, records []cordon.Record, unreadable []error) Activity {
+	d := Activity{Severity: Protected, Text: "cordoned"}
 	if len(unreadable) > 0 {
-		d.Mood, d.Detail = Trouble, unreadable[0].Error()
+		d.Severity, d.Detail = Trouble, unreadable[0].Error()
 	}
 	for _, r := range records {
-		if r.Cordon == cordon.Own {
+		if r.Cordon == cordon.OwnCordon {
 			d.Text, d.Since, d.Detail = "cordoned by "+r.Owner, r.Since, cmp.Or(r.Reason, d.Detail)
 			return d
 		}

@@ -33,9 +33,9 @@ const wideScreenWidth = 120
 // maxNotices is how many notices are listed above the nodes. The rest is counted.
 const maxNotices = 6
 
-// Render draws a State. The result has as many lines as the screen, and none is longer than its width. Colors only
+// RenderState draws a State. The result has as many lines as the screen, and none is longer than its width. Colors only
 // repeat what the text says.
-func Render(s State, on Screen) string {
+func RenderState(s State, on Screen) string {
 	head := on.renderHead(s)
 	foot := on.fitLines(on.Footer)
 	room := max(on.Height-len(head)-len(foot), 1)
@@ -80,10 +80,10 @@ func (on Screen) renderTitle(s State) string {
 	nodes, leaving := 0, 0
 	for _, g := range s.Groups {
 		for _, n := range g.Nodes {
-			if n.There {
+			if n.HasNode {
 				nodes++
 			}
-			if n.Retirement != nil && !n.Retirement.Phase.Finished() {
+			if n.Retirement != nil && !n.Retirement.Phase.IsFinal() {
 				leaving++
 			}
 		}
@@ -100,7 +100,7 @@ func (on Screen) renderNotice(n Notice) string {
 		phase = "seen"
 	}
 	width := nodeNameWidth(on.Width)
-	text := fmt.Sprintf("* %s %s %s, %s", formatName(n.Node, width), padRight(n.Type, 9), n.Countdown(on.Now), phase)
+	text := fmt.Sprintf("* %s %s %s, %s", formatName(n.Node, width), padRight(n.Type, 9), n.FormatCountdown(on.Now), phase)
 	if n.Description != "" {
 		text += "; " + n.Description
 	}
@@ -120,7 +120,7 @@ func (on Screen) renderBody(s State) (lines []string, selected int) {
 	for _, g := range s.Groups {
 		lines = append(lines, on.renderGroup(g))
 		for _, r := range g.Remarks {
-			lines = append(lines, on.renderMood(r.Mood, "  ! "+r.Phrase(on.Now)))
+			lines = append(lines, on.renderMood(r.Severity, "  ! "+r.Describe(on.Now)))
 		}
 		for _, n := range g.Nodes {
 			if n.Name == on.Selected {
@@ -147,8 +147,8 @@ func (on Screen) renderNode(n Node) string {
 	if n.Name == on.Selected {
 		marker = "> "
 	}
-	text := marker + formatName(n.Name, nodeNameWidth(on.Width)) + " " + on.renderLoad(n.Load) + " " + n.Doing.Phrase(on.Now)
-	line := on.renderMood(n.Doing.Mood, text)
+	text := marker + formatName(n.Name, nodeNameWidth(on.Width)) + " " + on.renderLoad(n.Load) + " " + n.Activity.Describe(on.Now)
+	line := on.renderMood(n.Activity.Severity, text)
 	if n.Name == on.Selected {
 		return reverse.Render(ansi.Strip(line))
 	}
@@ -162,7 +162,7 @@ const (
 
 // renderLoad returns the utilization of a node. On a narrow screen it shows only the larger one of cpu (c) and memory
 // (m).
-func (on Screen) renderLoad(l *planner.Load) string {
+func (on Screen) renderLoad(l *planner.Utilization) string {
 	wide := on.Width >= wideScreenWidth
 	if l == nil && wide {
 		return padRight("-", wideBarWidth+cpuAmountWidth+1) + " " + padRight("-", wideBarWidth+memoryAmountWidth+1) + " " + padRight("", 5)
@@ -171,15 +171,15 @@ func (on Screen) renderLoad(l *planner.Load) string {
 		return padRight("-", narrowBarWidth+6)
 	}
 	if !wide {
-		share, of := l.CPUShare(), "c"
-		if m := l.MemoryShare(); m > share {
+		share, of := l.CPUPercent(), "c"
+		if m := l.MemoryPercent(); m > share {
 			share, of = m, "m"
 		}
 		return on.renderBar(share, narrowBarWidth) + fmt.Sprintf(" %3.0f%%%s", share, of)
 	}
 	cpu := fmt.Sprintf("%s/%s", formatCores(l.CPU), formatCores(l.AllocatableCPU))
 	memory := fmt.Sprintf("%s/%sGi", formatGiB(l.Memory), formatGiB(l.AllocatableMemory))
-	return on.renderBar(l.CPUShare(), wideBarWidth) + " " + padRight(cpu, cpuAmountWidth) + " " + on.renderBar(l.MemoryShare(), wideBarWidth) + " " +
+	return on.renderBar(l.CPUPercent(), wideBarWidth) + " " + padRight(cpu, cpuAmountWidth) + " " + on.renderBar(l.MemoryPercent(), wideBarWidth) + " " +
 		padRight(memory, memoryAmountWidth) + " " + padRight(fmt.Sprint(l.Pods), 5)
 }
 
@@ -249,13 +249,13 @@ var (
 	bold    = lipgloss.NewStyle().Bold(true)
 	reverse = lipgloss.NewStyle().Reverse(true)
 	// The colors are the 16 of the terminal, so that they suit its background.
-	moodStyles = map[Mood]lipgloss.Style{
-		Calm:    lipgloss.NewStyle(),
-		Waiting: lipgloss.NewStyle().Foreground(lipgloss.Cyan),
-		Moving:  lipgloss.NewStyle().Foreground(lipgloss.Yellow),
-		Held:    lipgloss.NewStyle().Foreground(lipgloss.Blue),
-		Trouble: lipgloss.NewStyle().Foreground(lipgloss.Red),
+	moodStyles = map[Severity]lipgloss.Style{
+		Normal:    lipgloss.NewStyle(),
+		Waiting:   lipgloss.NewStyle().Foreground(lipgloss.Cyan),
+		Changing:  lipgloss.NewStyle().Foreground(lipgloss.Yellow),
+		Protected: lipgloss.NewStyle().Foreground(lipgloss.Blue),
+		Trouble:   lipgloss.NewStyle().Foreground(lipgloss.Red),
 	}
 )
 
-func (on Screen) renderMood(m Mood, s string) string { return moodStyles[m].Render(on.fitLine(s)) }
+func (on Screen) renderMood(m Severity, s string) string { return moodStyles[m].Render(on.fitLine(s)) }

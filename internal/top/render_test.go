@@ -30,7 +30,7 @@ func TestScreensMatchGoldenFiles(t *testing.T) {
 	ascii := newScreen(80, 24)
 	ascii.ASCII = true
 	refused := newSceneFacts()
-	refused.Loads, refused.Idle = nil, nil
+	refused.Loads, refused.Decisions = nil, nil
 	refused.Problems = []string{"you may not list and watch pods: bind ClusterRole slipway-top (deploy/viewer)"}
 	for name, tt := range map[string]struct {
 		facts Facts
@@ -44,7 +44,7 @@ func TestScreensMatchGoldenFiles(t *testing.T) {
 		"80x24-empty.txt":   {Facts{Now: noon}, newScreen(80, 24)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			golden.Check(t, filepath.Join("testdata", name), trimTrailingSpace(Render(Build(tt.facts), tt.on)))
+			golden.Check(t, filepath.Join("testdata", name), trimTrailingSpace(RenderState(BuildState(tt.facts), tt.on)))
 		})
 	}
 }
@@ -61,12 +61,12 @@ func TestDocumentationShowsScreen(t *testing.T) {
 	if !opened || !closed {
 		t.Fatalf("%s has no screen between two lines %q", file, fence)
 	}
-	want := trimTrailingSpace(Render(Build(newSceneFacts()), newScreen(80, 23)))
+	want := trimTrailingSpace(RenderState(BuildState(newSceneFacts()), newScreen(80, 23)))
 	golden.Check(t, file, before+fence+want+fence+after)
 }
 
 func TestColorsDoNotChangeText(t *testing.T) {
-	s := Render(Build(newSceneFacts()), newScreen(80, 40))
+	s := RenderState(BuildState(newSceneFacts()), newScreen(80, 40))
 	if !strings.Contains(s, "\x1b[") {
 		t.Fatal("the screen has no colors")
 	}
@@ -84,16 +84,16 @@ func TestAnyStateFitsAnyScreen(t *testing.T) {
 			Width: rapid.IntRange(1, 220).Draw(t, "width"), Height: rapid.IntRange(1, 60).Draw(t, "height"),
 			Now: noon, Title: text.Draw(t, "title"), ASCII: rapid.Bool().Draw(t, "ascii"), Footer: []string{text.Draw(t, "footer")},
 		}
-		s := Build(newSceneFacts())
+		s := BuildState(newSceneFacts())
 		s.Problems = rapid.SliceOfN(text, 0, 30).Draw(t, "problems")
 		for i := range s.Groups {
 			s.Groups[i].Name = text.Draw(t, "group")
 			for j := range s.Groups[i].Nodes {
 				s.Groups[i].Nodes[j].Name = text.Draw(t, "node")
-				s.Groups[i].Nodes[j].Doing.Detail = text.Draw(t, "detail")
+				s.Groups[i].Nodes[j].Activity.Detail = text.Draw(t, "detail")
 			}
 		}
-		lines := strings.Split(Render(s, on), "\n")
+		lines := strings.Split(RenderState(s, on), "\n")
 		if len(lines) != on.Height {
 			t.Errorf("%d lines on a screen of %d", len(lines), on.Height)
 		}
@@ -110,12 +110,12 @@ func TestAnyStateFitsAnyScreen(t *testing.T) {
 }
 
 func TestSelectedNodeIsAlwaysVisible(t *testing.T) {
-	s := Build(newSceneFacts())
+	s := BuildState(newSceneFacts())
 	for _, g := range s.Groups {
 		for _, n := range g.Nodes {
 			on := newScreen(80, 14)
 			on.Selected = n.Name
-			if text := trimTrailingSpace(Render(s, on)); !strings.Contains(text, "\n> "+formatName(n.Name, nodeNameWidth(80))) {
+			if text := trimTrailingSpace(RenderState(s, on)); !strings.Contains(text, "\n> "+formatName(n.Name, nodeNameWidth(80))) {
 				t.Errorf("%s is not to be seen:\n%s", n.Name, text)
 			}
 		}

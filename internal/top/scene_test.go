@@ -117,7 +117,7 @@ func newGroup(name string, most int32) v1alpha1.NodeGroup {
 		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metaTimeAgo(time.Hour)},
 		Spec: v1alpha1.NodeGroupSpec{
 			NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{"pool": name}},
-			Cloud:        v1alpha1.CloudGroup{Provider: "azure", Group: "aks-" + name + "-12345678-vmss"}, Minimum: 1, Maximum: &most,
+			Cloud:        v1alpha1.CloudGroup{Provider: "azure", Group: "aks-" + name + "-12345678-vmss"}, MinSize: 1, MaxSize: &most,
 		},
 		Status: v1alpha1.NodeGroupStatus{Conditions: []metav1.Condition{{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionTrue}}},
 	}
@@ -128,8 +128,8 @@ func newDecision(node string, since, cooldown time.Duration, verdict nodegroup.V
 	return nodegroup.Decision{Node: node, Verdict: verdict, Reasons: why, IdleSince: &began, MayLeaveAt: &until}
 }
 
-func newLoad(cpu, of int64, gibi, ofGibi int64, pods int) planner.Load {
-	return planner.Load{Pods: pods, CPU: cpu, AllocatableCPU: of, Memory: gibi << 30, AllocatableMemory: ofGibi << 30}
+func newLoad(cpu, of int64, gibi, ofGibi int64, pods int) planner.Utilization {
+	return planner.Utilization{Pods: pods, CPU: cpu, AllocatableCPU: of, Memory: gibi << 30, AllocatableMemory: ofGibi << 30}
 }
 
 const pool = "aks-runners-12345678-vmss00000"
@@ -163,12 +163,12 @@ func newSceneFacts() Facts {
 			newRetirement(pool+"8", withPhase(v1alpha1.NodeDeleted, "the machine is being deleted"), withGroup("runners"), withNodeDeleted(12*time.Second)),
 			newRetirement("spot-9", withPhase(v1alpha1.Succeeded, "done"), withGroup("spot")),
 		},
-		Idle: map[string]nodegroup.Decision{
+		Decisions: map[string]nodegroup.Decision{
 			pool + "0": {Node: pool + "0", Verdict: nodegroup.Stays, Reasons: []nodegroup.Reason{{Rule: nodegroup.KeepingPod, Message: "pod ci/job-1 keeps it"}}},
 			pool + "1": newDecision(pool+"1", 192*time.Second, 5*time.Minute, nodegroup.Waits, nodegroup.Reason{Rule: nodegroup.CoolingDown}),
 			pool + "3": newDecision(pool+"3", 10*time.Minute, 5*time.Minute, nodegroup.Refused, nodegroup.Reason{Rule: nodegroup.Minimum, Message: "the group's minimum is 1, and it has no more nodes that stay"}),
 		},
-		Loads: map[string]planner.Load{
+		Loads: map[string]planner.Utilization{
 			pool + "0": newLoad(7500, 16000, 20, 64, 12), pool + "1": newLoad(150, 16000, 0, 64, 3), pool + "2": newLoad(4000, 16000, 48, 64, 5),
 			pool + "3": newLoad(0, 16000, 0, 64, 0), pool + "4": newLoad(16000, 16000, 60, 64, 30), pool + "5": newLoad(2000, 16000, 8, 64, 4),
 			"system-0": newLoad(1200, 3860, 5, 12, 14), "spot-0": newLoad(1900, 3860, 10, 12, 6), "spot-1": newLoad(100, 3860, 1, 12, 2), "spot-2": newLoad(100, 3860, 1, 12, 2),

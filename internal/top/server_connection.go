@@ -58,7 +58,7 @@ func newServerConnection(cfg *rest.Config, changed func()) (*serverConnection, e
 // pingUntilDone pings until the context ends.
 func (c *serverConnection) pingUntilDone(ctx context.Context) {
 	c.mu.Lock()
-	c.lastAnswer = time.Now() // NewWatch has just connected
+	c.lastAnswer = time.Now() // NewWatcher has just connected
 	c.mu.Unlock()
 	for {
 		if !elapsed.Sleep(ctx, pingInterval) {

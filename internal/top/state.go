@@ -30,42 +30,42 @@ type Group struct {
 	Name string
 	// Cloud is provider/group.
 	Cloud   string
-	Minimum int32
-	Maximum *int32
-	// MayLeave is how many more nodes may be removed now.
-	MayLeave int
-	// OnTheWay is how many instances were requested and have no Ready node yet.
-	OnTheWay int32
+	MinSize int32
+	MaxSize *int32
+	// AllowedDisruptions is how many more nodes may be removed now.
+	AllowedDisruptions int
+	// Provisioning is how many instances were requested and have no Ready node yet.
+	Provisioning int32
 	// Remarks say what is wrong with the group, such as why the manager does not act on it.
-	Remarks []Doing
+	Remarks []Activity
 	Nodes   []Node
 }
 
 // Node is one line of a group: a Node, or an instance without one.
 type Node struct {
 	Name string
-	// There reports whether a Node object exists.
-	There bool
+	// HasNode reports whether a Node object exists.
+	HasNode bool
 	// Load is the requests of its pods. It is nil if unknown.
-	Load  *planner.Load
-	Doing Doing
+	Load     *planner.Utilization
+	Activity Activity
 	// Retirement is the active or failed retirement, or nil.
 	Retirement *Retirement
 }
 
 // Retirement is the retirement of a node.
 type Retirement struct {
-	Name    string
-	UID     types.UID
-	Phase   v1alpha1.Phase
-	Reason  v1alpha1.Reason
-	By      string
-	Message string
-	Reasons []v1alpha1.RetirementReason
+	Name        string
+	UID         types.UID
+	Phase       v1alpha1.Phase
+	Reason      v1alpha1.Reason
+	RequestedBy string
+	Message     string
+	Reasons     []v1alpha1.RetirementReason
 }
 
-// MayBeCalledOff reports whether the retirement can be cancelled. That is possible until the Node is deleted.
-func (r *Retirement) MayBeCalledOff() bool {
+// IsCancellable reports whether the retirement can be cancelled. That is possible until the Node is deleted.
+func (r *Retirement) IsCancellable() bool {
 	switch r.Phase {
 	case v1alpha1.Pending, v1alpha1.Cordoned, v1alpha1.Draining, v1alpha1.Drained:
 		return true
@@ -84,20 +84,20 @@ type Notice struct {
 	Description string
 }
 
-// Mood classifies an activity. A screen can color by it, but the text always says the same.
-type Mood int
+// Severity classifies an activity. A screen can color by it, but the text always says the same.
+type Severity int
 
 const (
-	Calm    Mood = iota // nothing to report
-	Waiting             // idle or underutilized, until a time
-	Moving              // being added or removed as planned
-	Held                // protected from removal
-	Trouble             // blocked or broken
+	Normal    Severity = iota // nothing to report
+	Waiting                   // idle or underutilized, until a time
+	Changing                  // being added or removed as planned
+	Protected                 // protected from removal
+	Trouble                   // blocked or broken
 )
 
-// Doing is the activity of a node, as a text with times.
-type Doing struct {
-	Mood Mood
+// Activity is the activity of a node, as a text with times.
+type Activity struct {
+	Severity Severity
 	// Text is the activity without times.
 	Text string
 	// Since is the start, and Until the end of the waiting time. Both are zero if they do not apply.

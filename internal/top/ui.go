@@ -17,12 +17,12 @@ import (
 
 // Actions are the operations behind the keys. They can be slow, and stop when their context ends.
 type Actions interface {
-	// Why explains why a node can or cannot be removed, like slipway why.
-	Why(ctx context.Context, node string) (string, error)
-	// Plan lists the nodes that could be removed together, like slipway plan.
-	Plan(ctx context.Context) (string, error)
-	// CallOff cancels a retirement: it deletes the NodeRetirement with this name and UID.
-	CallOff(ctx context.Context, name string, uid types.UID) error
+	// ExplainNode explains why a node can or cannot be removed, like slipway why.
+	ExplainNode(ctx context.Context, node string) (string, error)
+	// ExplainPlan lists the nodes that could be removed together, like slipway plan.
+	ExplainPlan(ctx context.Context) (string, error)
+	// CancelRetirement cancels a retirement: it deletes the NodeRetirement with this name and UID.
+	CancelRetirement(ctx context.Context, name string, uid types.UID) error
 }
 
 // Options configures a UI.
@@ -154,7 +154,7 @@ func (u *UI) handleKey(handleKey string) tea.Cmd {
 	case "w", "enter":
 		return u.openWhy()
 	case "p":
-		return u.openPage("plan: which nodes could be removed together", u.actions.Plan)
+		return u.openPage("plan: which nodes could be removed together", u.actions.ExplainPlan)
 	case "c":
 		u.confirmCancel()
 	default:
@@ -226,12 +226,12 @@ func (u *UI) openWhy() tea.Cmd {
 		u.message = "no node is selected"
 		return nil
 	}
-	name, here, there := n.Name, u.describeNode(n), n.There
+	name, here, there := n.Name, u.describeNode(n), n.HasNode
 	return u.openPage("why "+name, func(ctx context.Context) (string, error) {
 		if !there {
 			return here, nil
 		}
-		text, err := u.actions.Why(ctx, name)
+		text, err := u.actions.ExplainNode(ctx, name)
 		return here + "\n" + text, err
 	})
 }
@@ -239,14 +239,14 @@ func (u *UI) openWhy() tea.Cmd {
 // describeNode returns what the State says about a node.
 func (u *UI) describeNode(n *Node) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s\n", n.Name, n.Doing.Phrase(u.now))
+	fmt.Fprintf(&b, "%s: %s\n", n.Name, n.Activity.Describe(u.now))
 	for _, notice := range u.state.Notices {
 		if notice.Node == n.Name {
-			fmt.Fprintf(&b, "notice %s (%s %s): %s %s\n", notice.Type, notice.Source, notice.ID, notice.Countdown(u.now), notice.Description)
+			fmt.Fprintf(&b, "notice %s (%s %s): %s %s\n", notice.Type, notice.Source, notice.ID, notice.FormatCountdown(u.now), notice.Description)
 		}
 	}
 	if rt := n.Retirement; rt != nil {
-		fmt.Fprintf(&b, "NodeRetirement %s (%s, requested by %s) is %s: %s\n", rt.Name, rt.Reason, orUnknownUser(rt.By), rt.Phase, rt.Message)
+		fmt.Fprintf(&b, "NodeRetirement %s (%s, requested by %s) is %s: %s\n", rt.Name, rt.Reason, orUnknownUser(rt.RequestedBy), rt.Phase, rt.Message)
 		for _, r := range rt.Reasons {
 			fmt.Fprintf(&b, "  %s: %s\n", strings.TrimSpace(r.Code+" "+r.Object), r.Message)
 		}
@@ -268,7 +268,7 @@ func (u *UI) confirmCancel() {
 		u.message = "no node is selected"
 	case n.Retirement == nil:
 		u.message = n.Name + " has no retirement to cancel"
-	case !n.Retirement.MayBeCalledOff():
+	case !n.Retirement.IsCancellable():
 		u.message = fmt.Sprintf("%s cannot be cancelled: it is %s, and its Node is deleted or it has ended", n.Retirement.Name, n.Retirement.Phase)
 	default:
 		u.cancelCandidate = n.Retirement
@@ -285,7 +285,7 @@ func (u *UI) handleConfirmation(key string) tea.Cmd {
 	}
 	u.message = "cancelling " + rt.Name + " ..."
 	return func() tea.Msg {
-		if err := u.actions.CallOff(u.ctx, rt.Name, rt.UID); err != nil {
+		if err := u.actions.CancelRetirement(u.ctx, rt.Name, rt.UID); err != nil {
 			return messageResult(fmt.Sprintf("%s is not cancelled: %v", rt.Name, err))
 		}
 		return messageResult(rt.Name + " is cancelled: the node will be restored")
@@ -293,13 +293,13 @@ func (u *UI) handleConfirmation(key string) tea.Cmd {
 }
 
 func (u *UI) View() tea.View {
-	v := tea.NewView(u.Screen())
+	v := tea.NewView(u.RenderScreen())
 	v.AltScreen = true
 	return v
 }
 
-// Screen returns the current screen as text.
-func (u *UI) Screen() string {
+// RenderScreen returns the current screen as text.
+func (u *UI) RenderScreen() string {
 	on := Screen{
 		Width: u.width, Height: u.height, ASCII: u.options.ASCII, Now: u.now, Title: u.options.Title, Selected: u.selected, Footer: u.buildFooter(),
 	}
@@ -309,7 +309,7 @@ func (u *UI) Screen() string {
 	case !u.hasState:
 		return on.fitLine("slipway top  " + u.options.Title + "  reading the cluster ...")
 	}
-	return Render(u.state, on)
+	return RenderState(u.state, on)
 }
 
 const keyHelp = "up/down select   w why   p plan   c cancel   q quit"
@@ -327,7 +327,7 @@ func (u *UI) buildFooter() []string {
 func (u *UI) buildConfirmation() []string {
 	rt := u.cancelCandidate
 	text := fmt.Sprintf("Cancel %s (%s, %s)? Its node will be restored.", rt.Name, rt.Reason, rt.Phase)
-	if rt.Reason == v1alpha1.Idle && rt.By == nodegroup.RequestedBy {
+	if rt.Reason == v1alpha1.Idle && rt.RequestedBy == nodegroup.IdleRequester {
 		text += " The idle rule can request it again."
 	}
 	return append(u.wrapText(text), "y yes   any other key: no")

@@ -23,17 +23,17 @@ type recordedActions struct {
 	err  error
 }
 
-func (a *recordedActions) Why(ctx context.Context, node string) (string, error) {
+func (a *recordedActions) ExplainNode(ctx context.Context, node string) (string, error) {
 	a.log = append(a.log, "why "+node)
 	return a.text, errors.Join(a.err, ctx.Err())
 }
 
-func (a *recordedActions) Plan(ctx context.Context) (string, error) {
+func (a *recordedActions) ExplainPlan(ctx context.Context) (string, error) {
 	a.log = append(a.log, "plan")
 	return a.text, errors.Join(a.err, ctx.Err())
 }
 
-func (a *recordedActions) CallOff(_ context.Context, name string, uid types.UID) error {
+func (a *recordedActions) CancelRetirement(_ context.Context, name string, uid types.UID) error {
 	a.log = append(a.log, "cancel "+name+" "+string(uid))
 	return a.err
 }
@@ -92,8 +92,8 @@ func (term *terminal) press(keys ...string) {
 func (term *terminal) checkScreen(texts ...string) {
 	term.t.Helper()
 	for _, text := range texts {
-		if !strings.Contains(normalizeSpace(ansi.Strip(term.ui.Screen())), normalizeSpace(text)) {
-			term.t.Errorf("%q is not on the screen:\n%s", text, ansi.Strip(term.ui.Screen()))
+		if !strings.Contains(normalizeSpace(ansi.Strip(term.ui.RenderScreen())), normalizeSpace(text)) {
+			term.t.Errorf("%q is not on the screen:\n%s", text, ansi.Strip(term.ui.RenderScreen()))
 		}
 	}
 }
@@ -118,7 +118,7 @@ func TestViewShowsReadingBeforeFirstState(t *testing.T) {
 }
 
 func TestCursorMovesAndStopsAtEnds(t *testing.T) {
-	term := newTerminal(t, Build(newSceneFacts()))
+	term := newTerminal(t, BuildState(newSceneFacts()))
 	all := term.ui.listNodeNames()
 	for _, step := range []struct{ key, want string }{
 		{"up", all[0]},
@@ -140,18 +140,18 @@ func TestCursorMovesAndStopsAtEnds(t *testing.T) {
 
 func TestCursorFollowsItsNode(t *testing.T) {
 	f := newSceneFacts()
-	term := newTerminal(t, Build(f))
+	term := newTerminal(t, BuildState(f))
 	term.press("down", "down", "down")
 	if term.ui.selected != pool+"3" {
 		t.Fatalf("the cursor is on %s", term.ui.selected)
 	}
 	f.Nodes = slices.Delete(slices.Clone(f.Nodes), 0, 1)
-	term.send(Build(f))
+	term.send(BuildState(f))
 	if term.ui.selected != pool+"3" {
 		t.Errorf("another node is gone, and the cursor is on %s", term.ui.selected)
 	}
 	f.Nodes = slices.Delete(slices.Clone(f.Nodes), 2, 3)
-	term.send(Build(f))
+	term.send(BuildState(f))
 	if term.ui.selected != pool+"4" {
 		t.Errorf("its node is gone, and the cursor is on %s, want that of its place", term.ui.selected)
 	}
@@ -161,7 +161,7 @@ func TestCursorFollowsItsNode(t *testing.T) {
 }
 
 func TestWhyShowsRetirementReasonsAndPlacement(t *testing.T) {
-	term := newTerminal(t, Build(newSceneFacts()))
+	term := newTerminal(t, BuildState(newSceneFacts()))
 	term.asks.text = "cannot be removed.\n\nBLOCKED BY   REASON"
 	term.press("down", "down", "w")
 	term.checkCalls("why " + pool + "2")
@@ -171,7 +171,7 @@ func TestWhyShowsRetirementReasonsAndPlacement(t *testing.T) {
 }
 
 func TestWhyOfInstanceWithoutNodeCallsNothing(t *testing.T) {
-	term := newTerminal(t, Build(newSceneFacts()))
+	term := newTerminal(t, BuildState(newSceneFacts()))
 	for term.ui.selected != pool+"8" {
 		term.press("down")
 	}
@@ -181,7 +181,7 @@ func TestWhyOfInstanceWithoutNodeCallsNothing(t *testing.T) {
 }
 
 func TestForbiddenAnswerNamesPermission(t *testing.T) {
-	term := newTerminal(t, Build(newSceneFacts()))
+	term := newTerminal(t, BuildState(newSceneFacts()))
 	term.asks.err = errors.New("list pods: forbidden: ClusterRole slipway-viewer in deploy/viewer")
 	term.press("p")
 	term.checkCalls("plan")
@@ -189,7 +189,7 @@ func TestForbiddenAnswerNamesPermission(t *testing.T) {
 }
 
 func TestLongAnswerScrolls(t *testing.T) {
-	term := newTerminal(t, Build(newSceneFacts()))
+	term := newTerminal(t, BuildState(newSceneFacts()))
 	term.asks.text = strings.Repeat("a line that is longer than the screen is wide, so that it goes on in the next one, indented\n", 30) + "the last"
 	term.press("p")
 	term.checkScreen("lines 1 to 20 of 61", "\n    in the next one, indented")
@@ -204,7 +204,7 @@ func TestLongAnswerScrolls(t *testing.T) {
 }
 
 func TestAnswerToClosedPageIsDropped(t *testing.T) {
-	term := newTerminal(t, Build(newSceneFacts()))
+	term := newTerminal(t, BuildState(newSceneFacts()))
 	term.asks.text = "late"
 	_, first := term.ui.Update(newKeyPress("p"))
 	term.press("esc")
@@ -216,7 +216,7 @@ func TestAnswerToClosedPageIsDropped(t *testing.T) {
 }
 
 func TestCancelAsksForConfirmation(t *testing.T) {
-	term := newTerminal(t, Build(newSceneFacts()))
+	term := newTerminal(t, BuildState(newSceneFacts()))
 	term.press("down", "down", "c")
 	term.checkScreen("Cancel "+pool+"2-x2m4z (Requested, Draining)? Its node will be restored.", "y yes")
 	term.press("n")
@@ -231,21 +231,21 @@ func TestCancelAsksForConfirmation(t *testing.T) {
 
 func TestCancelWarnsAboutIdleRule(t *testing.T) {
 	f := newSceneFacts()
-	f.Retirements[0].Spec.Reason, f.Retirements[0].Spec.RequestedBy = v1alpha1.Idle, nodegroup.RequestedBy
-	term := newTerminal(t, Build(f))
+	f.Retirements[0].Spec.Reason, f.Retirements[0].Spec.RequestedBy = v1alpha1.Idle, nodegroup.IdleRequester
+	term := newTerminal(t, BuildState(f))
 	term.press("down", "down", "c")
 	term.checkScreen("The idle rule can request it")
 }
 
 func TestForbiddenCancelNamesPermission(t *testing.T) {
-	term := newTerminal(t, Build(newSceneFacts()))
+	term := newTerminal(t, BuildState(newSceneFacts()))
 	term.asks.err = errors.New("a right is missing: may not delete")
 	term.press("down", "down", "c", "y")
 	term.checkScreen("is not cancelled: a right is missing")
 }
 
 func TestRetirementCannotBeCancelledAfterNodeDeletion(t *testing.T) {
-	term := newTerminal(t, Build(newSceneFacts()))
+	term := newTerminal(t, BuildState(newSceneFacts()))
 	term.press("c")
 	term.checkScreen("has no retirement to cancel")
 	for term.ui.selected != pool+"8" {
@@ -258,7 +258,7 @@ func TestRetirementCannotBeCancelledAfterNodeDeletion(t *testing.T) {
 }
 
 func TestViewFollowsTimeAndSize(t *testing.T) {
-	term := newTerminal(t, Build(newSceneFacts()))
+	term := newTerminal(t, BuildState(newSceneFacts()))
 	term.checkScreen("idle 3:12 of 5:00", "due in 0:24")
 	if _, cmd := term.ui.Update(tick(noon.Add(10 * time.Second))); cmd == nil {
 		t.Error("no second comes after this one")
@@ -266,7 +266,7 @@ func TestViewFollowsTimeAndSize(t *testing.T) {
 	term.checkScreen("idle 3:22 of 5:00", "due in 0:14")
 	for _, size := range []tea.WindowSizeMsg{{Width: 200, Height: 50}, {Width: 20, Height: 3}, {}, {Width: 80, Height: 24}} {
 		term.send(size)
-		for _, line := range strings.Split(ansi.Strip(term.ui.Screen()), "\n") {
+		for _, line := range strings.Split(ansi.Strip(term.ui.RenderScreen()), "\n") {
 			if w := ansi.StringWidth(line); w > max(size.Width, 1) {
 				t.Errorf("%d cells on a screen of %d: %q", w, size.Width, line)
 			}
@@ -276,7 +276,7 @@ func TestViewFollowsTimeAndSize(t *testing.T) {
 
 func TestCtrlCQuitsEverywhere(t *testing.T) {
 	for _, before := range [][]string{nil, {"p"}, {"down", "down", "c"}} {
-		term := newTerminal(t, Build(newSceneFacts()))
+		term := newTerminal(t, BuildState(newSceneFacts()))
 		term.press(before...)
 		if term.press("ctrl+c"); !term.quit {
 			t.Errorf("after %q", before)

@@ -41,10 +41,10 @@ const (
 	failureRetention = 65 * time.Second
 )
 
-// Watch keeps a State current. It lists and watches only nodes, pods, NodeGroups and NodeRetirements.
-type Watch struct {
+// Watcher keeps a State current. It lists and watches only nodes, pods, NodeGroups and NodeRetirements.
+type Watcher struct {
 	cache      cache.Cache
-	pods       live.Pods
+	pods       live.PodReader
 	kinds      []*watchedKind
 	connection *serverConnection
 	changed    chan struct{}
@@ -70,10 +70,10 @@ type failure struct {
 	err error
 }
 
-// NewWatch returns a Watch that is not running yet. It fails if the server does not answer or rejects the
+// NewWatcher returns a Watch that is not running yet. It fails if the server does not answer or rejects the
 // credentials.
-func NewWatch(ctx context.Context, cfg *rest.Config) (*Watch, error) {
-	w := &Watch{changed: make(chan struct{}, 1), loads: snapshot.New(), failures: map[string]failure{}}
+func NewWatcher(ctx context.Context, cfg *rest.Config) (*Watcher, error) {
+	w := &Watcher{changed: make(chan struct{}, 1), loads: snapshot.New(), failures: map[string]failure{}}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func NewWatch(ctx context.Context, cfg *rest.Config) (*Watch, error) {
 	}
 	w.cache, err = cache.New(cfg, cache.Options{
 		Scheme: scheme, DefaultWatchErrorHandler: w.recordFailure,
-		ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: live.TrimPods()}},
+		ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: live.NewPodTrimmer()}},
 	})
 	if err != nil {
 		return nil, err
@@ -100,12 +100,12 @@ func NewWatch(ctx context.Context, cfg *rest.Config) (*Watch, error) {
 			return nil, fmt.Errorf("%s: %w", k.name, err)
 		}
 	}
-	w.pods, err = live.CachedPods(live.OfCache(ctx, w.cache))
+	w.pods, err = live.NewCachedPodReader(live.InformersOfCache(ctx, w.cache))
 	return w, err
 }
 
 // startInformer starts to watch a kind. It is not an error if the server does not serve Slipway's types.
-func (w *Watch) startInformer(ctx context.Context, k *watchedKind) error {
+func (w *Watcher) startInformer(ctx context.Context, k *watchedKind) error {
 	informer, err := w.cache.GetInformer(ctx, k.object, cache.BlockUntilSynced(false))
 	if meta.IsNoMatchError(err) {
 		k.missing = k.name + " are not served by the API server: the CRDs of Slipway are not installed"
@@ -122,7 +122,7 @@ func (w *Watch) startInformer(ctx context.Context, k *watchedKind) error {
 }
 
 // setObject updates the loads. A rejected object is not counted, but the rest of its node is.
-func (w *Watch) setObject(o any) {
+func (w *Watcher) setObject(o any) {
 	w.mu.Lock()
 	switch o := o.(type) {
 	case *corev1.Node:
@@ -134,7 +134,7 @@ func (w *Watch) setObject(o any) {
 	w.signalChange()
 }
 
-func (w *Watch) deleteObject(o any) {
+func (w *Watcher) deleteObject(o any) {
 	if gone, is := o.(toolscache.DeletedFinalStateUnknown); is {
 		o = gone.Obj
 	}
@@ -149,7 +149,7 @@ func (w *Watch) deleteObject(o any) {
 	w.signalChange()
 }
 
-func (w *Watch) signalChange() {
+func (w *Watcher) signalChange() {
 	select {
 	case w.changed <- struct{}{}:
 	default:
@@ -157,7 +157,7 @@ func (w *Watch) signalChange() {
 }
 
 // recordFailure records a failed list or watch. It ignores a watch that has ended normally.
-func (w *Watch) recordFailure(_ context.Context, r *toolscache.Reflector, err error) {
+func (w *Watcher) recordFailure(_ context.Context, r *toolscache.Reflector, err error) {
 	if errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return
 	}
@@ -169,7 +169,7 @@ func (w *Watch) recordFailure(_ context.Context, r *toolscache.Reflector, err er
 
 // Run watches until the context ends. It calls show with each State that can have changed. The first call comes when
 // everything readable has been read.
-func (w *Watch) Run(ctx context.Context, show func(State)) error {
+func (w *Watcher) Run(ctx context.Context, show func(State)) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan error, 1)
@@ -201,7 +201,7 @@ func (w *Watch) Run(ctx context.Context, show func(State)) error {
 }
 
 // isReadyToShow reports whether each kind is either synced or has a known problem.
-func (w *Watch) isReadyToShow() bool {
+func (w *Watcher) isReadyToShow() bool {
 	if w.connection.findProblem() != "" {
 		return true
 	}
@@ -214,7 +214,7 @@ func (w *Watch) isReadyToShow() bool {
 }
 
 // findProblem returns the problem with a kind, or an empty string.
-func (w *Watch) findProblem(k *watchedKind, now time.Time) string {
+func (w *Watcher) findProblem(k *watchedKind, now time.Time) string {
 	if k.missing != "" {
 		return k.missing
 	}
@@ -236,8 +236,8 @@ func (w *Watch) findProblem(k *watchedKind, now time.Time) string {
 func typeName(o client.Object) string { return strings.TrimPrefix(fmt.Sprintf("%T", o), "*") }
 
 // buildState builds a State from the current caches.
-func (w *Watch) buildState(ctx context.Context) (State, error) {
-	f := Facts{Now: time.Now(), Idle: map[string]nodegroup.Decision{}, Loads: map[string]planner.Load{}}
+func (w *Watcher) buildState(ctx context.Context) (State, error) {
+	f := Facts{Now: time.Now(), Decisions: map[string]nodegroup.Decision{}, Loads: map[string]planner.Utilization{}}
 	if p := w.connection.findProblem(); p != "" {
 		f.Problems = append(f.Problems, p)
 	}
@@ -259,10 +259,10 @@ func (w *Watch) buildState(ctx context.Context) (State, error) {
 			return State{}, err
 		}
 	}
-	return Build(f), nil
+	return BuildState(f), nil
 }
 
-func (w *Watch) readKind(ctx context.Context, k *watchedKind, f *Facts) error {
+func (w *Watcher) readKind(ctx context.Context, k *watchedKind, f *Facts) error {
 	switch k.object.(type) {
 	case *corev1.Node:
 		var list corev1.NodeList
@@ -289,30 +289,30 @@ func (w *Watch) readKind(ctx context.Context, k *watchedKind, f *Facts) error {
 }
 
 // readLoads reads the loads of the nodes. The nodes must be read before.
-func (w *Watch) readLoads(f *Facts) {
+func (w *Watcher) readLoads(f *Facts) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i := range f.Nodes {
-		if load, err := planner.MeasureRequests(w.loads, f.Nodes[i].Name); err == nil { // the node may not have arrived yet
+		if load, err := planner.MeasureTotalUtilization(w.loads, f.Nodes[i].Name); err == nil { // the node may not have arrived yet
 			f.Loads[f.Nodes[i].Name] = load
 		}
 	}
 }
 
 // readDecisions reads the manager's decision for each node. An error for one group becomes a problem.
-func (w *Watch) readDecisions(ctx context.Context, f *Facts) error {
+func (w *Watcher) readDecisions(ctx context.Context, f *Facts) error {
 	cluster, err := nodegroup.ReadCluster(ctx, w.cache, w.pods, f.Groups)
 	if err != nil {
 		return err
 	}
 	for i := range f.Groups {
-		decisions, err := cluster.Forecast(ctx, &f.Groups[i])
+		decisions, err := cluster.PredictDecisions(ctx, &f.Groups[i])
 		if err != nil {
 			f.Problems = append(f.Problems, fmt.Sprintf("idle nodes of %s are unknown: %v", f.Groups[i].Name, err))
 			continue
 		}
 		for _, d := range decisions {
-			f.Idle[d.Node] = d
+			f.Decisions[d.Node] = d
 		}
 	}
 	slices.Sort(f.Problems)

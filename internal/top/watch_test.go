@@ -197,7 +197,7 @@ func (v *recordedStates) nodes() (names []string) {
 func startWatch(t *testing.T, cfg *rest.Config, before ...func()) *recordedStates {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	w, err := NewWatch(ctx, cfg)
+	w, err := NewWatcher(ctx, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,8 +41,8 @@ type Options struct {
 	Change bool
 	// Timeout limits each call of the plugin. 0 is 30s.
 	Timeout time.Duration
-	// Unlimited removes the memory limit of the plugin, which a program built with -race needs.
-	Unlimited bool
+	// UnlimitedMemory removes the memory limit of the plugin, which a program built with -race needs.
+	UnlimitedMemory bool
 }
 
 // Validate returns the first error.
@@ -62,7 +62,7 @@ func Run(t *testing.T, o Options) {
 		t.Fatal(err)
 	}
 	account := o.open(t) // for the suite's own reads
-	size := max(conformance.Machines, len((&liveCloud{o: o, account: account, t: t}).Machines()))
+	size := max(conformance.MinInstances, len((&liveCloud{o: o, account: account, t: t}).ProviderIDs()))
 	conformance.Run(t, func(t *testing.T) conformance.Cloud {
 		c := &liveCloud{o: o, account: account, t: t}
 		if o.Change {
@@ -99,7 +99,7 @@ func (o Options) open(t *testing.T) *host.Provider {
 	entry := host.Entry{
 		Type: filepath.Base(path), Name: "tested", Config: o.Config, CallTimeout: metav1.Duration{Duration: o.Timeout},
 	}
-	if o.Unlimited {
+	if o.UnlimitedMemory {
 		entry.MemoryLimit = new(resource.MustParse("0"))
 	}
 	p, err := host.Open(t.Context(), filepath.Dir(path), entry, host.Options{
@@ -144,9 +144,9 @@ type liveCloud struct {
 // resize changes the size of the group and waits until all its instances run.
 func (c *liveCloud) resize(size int) {
 	c.t.Helper()
-	ids := c.Machines()
+	ids := c.ProviderIDs()
 	if n := size - len(ids); n > 0 {
-		if _, err := c.account.Grow(c.t.Context(), c.o.Group, cloud.Order{Count: n}); err != nil {
+		if _, err := c.account.Grow(c.t.Context(), c.o.Group, cloud.LaunchRequest{Count: n}); err != nil {
 			c.t.Fatal(err)
 		}
 	}
@@ -163,11 +163,11 @@ func (c *liveCloud) resize(size int) {
 
 func (c *liveCloud) Provider(t *testing.T) cloud.Provider { return c.o.open(t) }
 func (c *liveCloud) Group() string                        { return c.o.Group }
-func (c *liveCloud) Foreign() string                      { return c.o.Foreign }
-func (*liveCloud) Heal(*testing.T)                        {}
-func (*liveCloud) Deletions() int                         { return 0 }
+func (c *liveCloud) ForeignID() string                    { return c.o.Foreign }
+func (*liveCloud) ClearFaults(*testing.T)                 {}
+func (*liveCloud) DeletionRequests() int                  { return 0 }
 
-func (c *liveCloud) Machines() (ids []string) {
+func (c *liveCloud) ProviderIDs() (ids []string) {
 	list, err := c.account.Instances(c.t.Context(), c.o.Group)
 	if err != nil {
 		c.t.Fatal(err)
@@ -179,7 +179,7 @@ func (c *liveCloud) Machines() (ids []string) {
 	return ids
 }
 
-func (c *liveCloud) Size() int {
+func (c *liveCloud) GroupSize() int {
 	g, err := c.account.Group(c.t.Context(), c.o.Group)
 	if err != nil {
 		c.t.Fatal(err)
@@ -187,15 +187,17 @@ func (c *liveCloud) Size() int {
 	return g.Size
 }
 
-// Missing derives an ID unless the options have one.
-func (c *liveCloud) Missing() string {
-	if machines := c.Machines(); c.o.Missing == "" && len(machines) > 0 {
+// MissingID derives an ID unless the options have one.
+func (c *liveCloud) MissingID() string {
+	if machines := c.ProviderIDs(); c.o.Missing == "" && len(machines) > 0 {
 		return machines[0] + "-never-was"
 	}
 	return c.o.Missing
 }
 
-func (*liveCloud) Lose(t *testing.T, _ string) { t.Fatal("the plugin's own cloud loses no instances") }
+func (*liveCloud) LoseInstance(t *testing.T, _ string) {
+	t.Fatal("the plugin's own cloud loses no instances")
+}
 
 func (c *liveCloud) AwaitGone(t *testing.T, machine string) {
 	t.Helper()
@@ -208,24 +210,24 @@ func (c *liveCloud) AwaitGone(t *testing.T, machine string) {
 	})
 }
 
-func (*liveCloud) Inject(t *testing.T, f conformance.Fault) {
-	t.Fatalf("the plugin's own cloud never %s", f.Misbehaviour)
+func (*liveCloud) InjectFault(t *testing.T, f conformance.Fault) {
+	t.Fatalf("the plugin's own cloud never %s", f.FaultKind)
 }
 
-func (c *liveCloud) Cannot() map[conformance.Misbehaviour]string {
-	cannot := map[conformance.Misbehaviour]string{}
-	for _, m := range []conformance.Misbehaviour{
-		conformance.Unavailable, conformance.Reset, conformance.Truncated, conformance.Impostor, conformance.Misrouted,
-		conformance.Denied, conformance.Throttled, conformance.SecondPage, conformance.DeletionFails, conformance.DeletionHangs,
-		conformance.Forgets, conformance.Stale, conformance.Full, conformance.Loses,
+func (c *liveCloud) UnsupportedFaults() map[conformance.FaultKind]string {
+	cannot := map[conformance.FaultKind]string{}
+	for _, m := range []conformance.FaultKind{
+		conformance.Unavailable, conformance.ConnectionReset, conformance.TruncatedResponse, conformance.ProxyPage, conformance.ProxyNotFound,
+		conformance.PermissionDenied, conformance.Throttled, conformance.ListFailsMidway, conformance.DeletionFails, conformance.DeletionHangs,
+		conformance.ForgetsOperations, conformance.StaleLists, conformance.QuotaExhausted, conformance.LosesInstances,
 	} {
 		cannot[m] = "the plugin has a real cloud"
 	}
 	if !c.o.Change {
-		cannot[conformance.Yields] = "changes are not allowed"
+		cannot[conformance.AllowsChanges] = "changes are not allowed"
 	}
-	if _, err := c.account.Normalize(c.Missing()); err != nil {
-		cannot[conformance.Misses] = fmt.Sprintf("no missing ID is configured, and the plugin refuses a derived one: %v", err)
+	if _, err := c.account.Normalize(c.MissingID()); err != nil {
+		cannot[conformance.ReportsMissing] = fmt.Sprintf("no missing ID is configured, and the plugin refuses a derived one: %v", err)
 	}
 	return cannot
 }

@@ -94,6 +94,6 @@ func conditionsPage() string {
 	}
 	b.WriteString("\n## On Nodes, read\n\n| type | |\n|---|---|\n| `Ready` | Whether a node counts as available. |\n")
 	fmt.Fprintf(&b, "| %s | AKS's node-problem-detector sets these for Scheduled Events. They are confirmed with the metadata service (`onUnconfirmed`, "+
-		"[configuration.md](configuration.md)). |\n| any other | As the agent's `conditions` define. |\n", formatList(condition.Hints()))
+		"[configuration.md](configuration.md)). |\n| any other | As the agent's `conditions` define. |\n", formatList(condition.HintTypes()))
 	return b.String()
 }

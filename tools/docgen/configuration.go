@@ -29,9 +29,9 @@ import (
 // field.
 var allowedValues = map[string][]string{
 	"condition.Rule.Status":   {"True", "False", "Unknown"},
-	"condition.Rule.Action":   condition.Actions(),
+	"condition.Rule.Action":   condition.RuleActions(),
 	"notify.Receiver.Moments": toStrings(notify.Moments()),
-	"azure.Auth.Method":       azure.Methods(),
+	"azure.Auth.Method":       azure.AuthMethods(),
 }
 
 func toStrings[T ~string](values []T) []string {
@@ -152,8 +152,8 @@ func typeName(of reflect.Type) string {
 	if of.Kind() == reflect.Pointer {
 		return typeName(of.Elem())
 	}
-	if w, ok := reflect.Zero(of).Interface().(interface{ Want() string }); ok {
-		return w.Want()
+	if w, ok := reflect.Zero(of).Interface().(interface{ WantedFormat() string }); ok {
+		return w.WantedFormat()
 	}
 	switch of {
 	case reflect.TypeFor[cloud.Duration](), reflect.TypeFor[condition.Duration](), reflect.TypeFor[metav1.Duration]():
@@ -203,13 +203,13 @@ func newFieldTable(prefix string, of reflect.Type) string {
 func newAgentTable() string {
 	var a config.Agent
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
-	a.AddFlags(flags)
+	a.RegisterFlags(flags)
 	var b strings.Builder
 	b.WriteString("| key | type | default | |\n|---|---|---|---|\n")
 	flags.SortFlags = false
 	flags.VisitAll(func(f *pflag.Flag) {
-		name := config.FlagKey(f.Name)
-		if _, err := config.ReadAgent([]byte(name + ":\n")); strings.Contains(err.Error(), "unknown key") {
+		name := config.ToFileKey(f.Name)
+		if _, err := config.DecodeAgent([]byte(name + ":\n")); strings.Contains(err.Error(), "unknown key") {
 			return
 		}
 		kind, usage := pflag.UnquoteUsage(f)

@@ -64,15 +64,15 @@ func eventsPage() string {
 		"| command | instead of | reason | type | message |\n|---|---|---|---|---|\n")
 	for _, v := range []struct {
 		command string
-		voice   agent.Voice
-	}{{"mechanic", mechanic.Voice("NODE")}, {"aks-node-termination-handler", aksnth.Voice}} {
+		voice   agent.EventFormatter
+	}{{"mechanic", mechanic.NewEventFormatter("NODE")}, {"aks-node-termination-handler", aksnth.FormatEvent}} {
 		count := 0
 		for _, c := range findSource("internal/agent").constants() {
 			if !slices.Contains(eventTypes, c.typeName) {
 				continue
 			}
 			for _, kind := range notice.Interruptions() {
-				words, ok := v.voice(agent.Occasion{Reason: agent.EventReason(c.value), Notice: notice.Notice{Source: azure.Name, Type: kind}})
+				words, ok := v.voice(agent.EventTrigger{Reason: agent.EventReason(c.value), Notice: notice.Notice{Source: azure.SourceName, Type: kind}})
 				row := fmt.Sprintf("| `%s` | `%s` | `%s` | %s | %s |\n", v.command, c.value, words.Reason, words.Type, cellEscaper.Replace(words.Message))
 				if ok && !strings.Contains(b.String(), row) {
 					b.WriteString(row)

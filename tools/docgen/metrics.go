@@ -31,17 +31,17 @@ import (
 // agentMetrics returns the metrics of an agent, registered as the agent does.
 func agentMetrics() []observe.Definition {
 	r := observe.NewRegistry()
-	if _, err := notify.New(nil, notify.Options{Metrics: r}); err != nil {
+	if _, err := notify.NewNotifier(nil, notify.Options{Metrics: r}); err != nil {
 		failf("%v", err)
 	}
-	r.Standard(observe.Build{})
+	r.AddStandardMetrics(observe.Build{})
 	agent.NewMetrics(r)
 	return r.Definitions()
 }
 
 func cloudpoolMetrics() []observe.Definition {
 	r := observe.NewRegistry()
-	r.Standard(observe.Build{})
+	r.AddStandardMetrics(observe.Build{})
 	controller.NewMetrics(r)
 	return r.Definitions()
 }
@@ -190,7 +190,7 @@ func labelValues() map[string]labelDoc {
 		"node": {open: "name of the Node"}, "resource": {open: "name of the machine in Azure's events"},
 		"cluster": {open: "address of the API server"}, "endpoint": {open: "path, or the receiver's name"},
 		"method": {open: "HTTP method in lower case"}, "code": {open: "HTTP status"},
-		"type": {values: toStrings(notice.Types())}, "result": {values: returnedStrings("internal/cloud", "Outcome")},
+		"type": {values: toStrings(notice.Types())}, "result": {values: returnedStrings("internal/cloud", "OutcomeLabel")},
 	}
 	maps.Copy(all, agentLabels())
 	maps.Copy(all, retirementLabels())
@@ -206,7 +206,7 @@ func agentLabels() map[string]labelDoc {
 		"slipway_drain_pods.state":                       {values: argumentStrings("internal/agent", "drainPods.With", 0)},
 		"slipway_drain_blocked_pods.reason":              {values: listedConstants("internal/agent", "obstacleLabels", "internal/drain")},
 		"slipway_drains_total.outcome":                   {values: constantsOf("internal/drain", "Outcome")},
-		"slipway_drain_pod_ends_total.end":               {values: constantsOf("internal/drain", "End")},
+		"slipway_drain_pod_ends_total.end":               {values: constantsOf("internal/drain", "PodEnd")},
 		"slipway_notifications_total.result":             {values: argumentStrings("internal/notify", "results.With", 1)},
 		"slipway_cloudpool_requests_total.handling":      {values: returnedStrings("internal/cloudpool/httpserver", "serveRequest", "serveSlipwayAPI", "handlePoolRequest", "forwardRequest")},
 		"slipway_cloudpool_updates_total.kind":           {values: constantsOf("internal/cloudpool/controller", "Kind")},
@@ -220,14 +220,14 @@ func retirementLabels() map[string]labelDoc {
 	codes := labelDoc{values: append([]string{""}, retirementCodes()...)}
 	var phases, last []string
 	for _, p := range constantsOf("api/v1alpha1", "Phase") {
-		if v1alpha1.Phase(p).Finished() {
+		if v1alpha1.Phase(p).IsFinal() {
 			last = append(last, p)
 		} else {
 			phases = append(phases, p)
 		}
 	}
 	states := constantsOf("api/v1alpha1", "ReplacementState")
-	waiting := slices.DeleteFunc(slices.Clone(states), func(s string) bool { return v1alpha1.ReplacementState(s).Final() })
+	waiting := slices.DeleteFunc(slices.Clone(states), func(s string) bool { return v1alpha1.ReplacementState(s).IsFinal() })
 	return map[string]labelDoc{
 		"slipway_replacements.state":                     {values: waiting},
 		"slipway_replacement_state_oldest_seconds.state": {values: waiting},
@@ -242,7 +242,7 @@ func retirementLabels() map[string]labelDoc {
 		"slipway_retirements_finished_total.reason":      {values: constantsOf("api/v1alpha1", "Reason"), more: "the reason of the requester"},
 		"slipway_retirement_steps_total.step":            {values: stepNames()},
 		"slipway_retirement_steps_total.result":          {values: assignedStrings("internal/retirement", "recordStep", "result")},
-		"slipway_cloud_requests_total.call":              {values: sortUnique(append(argumentStrings("internal/retirement", "Metrics.Cloud", 1), argumentStrings("internal/provisioning/replacement", "Asked", 1)...))},
+		"slipway_cloud_requests_total.call":              {values: sortUnique(append(argumentStrings("internal/retirement", "Metrics.RecordCloudRequest", 1), argumentStrings("internal/provisioning/replacement", "ReportCall", 1)...))},
 	}
 }
 
@@ -272,9 +272,9 @@ func groupLabels() map[string]labelDoc {
 		"slipway_cas_sync_nudges_total.outcome":                      {values: namedConstants("internal/manager", "nudgeDone", "nudgeFailed")},
 		"slipway_cas_sync_nudges_total.reason":                       {values: slices.Concat([]string{""}, refusals, failures, namedConstants("internal/manager", "poolNotFound"))},
 		"slipway_cas_sync_max_size_changed.pool":                     {open: "name of the agent pool"},
-		"slipway_orphans.kind":                                       {values: constantsOf("internal/orphans", "Kind")},
+		"slipway_orphans.kind":                                       {values: constantsOf("internal/orphans", "OrphanKind")},
 		"slipway_orphans.state":                                      {values: namedConstants("internal/orphans", "suspected", "proven")},
-		"slipway_orphans_removed_total.kind":                         {values: constantsOf("internal/orphans", "Kind")},
+		"slipway_orphans_removed_total.kind":                         {values: constantsOf("internal/orphans", "OrphanKind")},
 	}
 }
 
@@ -291,7 +291,7 @@ func retirementCodes() []string {
 	for _, c := range constantBlock("internal/retirement", "Codes for status.reasons") {
 		codes = append(codes, resolveValue(c))
 	}
-	return sortUnique(append(codes, constantsOf("internal/retirement/budget", "Code")...))
+	return sortUnique(append(codes, constantsOf("internal/retirement/disruptionbudget", "Code")...))
 }
 
 // resolveValue returns the value of a constant, which may be defined by a constant of the API.
@@ -304,8 +304,7 @@ func resolveValue(c constant) string {
 
 // replacementCodes returns the codes of failed launches.
 func replacementCodes() []string {
-	return sortUnique(append(constantsOf("internal/cloud", "Refusal"), namedConstants("internal/provisioning/launch",
-		"NeverJoined", "NeverReady", "NeverUsable", "Failed", "Throttled", "Unclear", "InstanceVanished")...))
+	return sortUnique(append(constantsOf("internal/cloud", "Refusal"), namedConstants("internal/provisioning/launch", "NeverJoined", "NeverReady", "NeverUsable", "Failed", "Throttled", "Unclear", "InstanceVanished")...))
 }
 
 // stepNames returns the names of the steps of a retirement.

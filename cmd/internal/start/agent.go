@@ -23,7 +23,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/condition"
 	"github.com/slipway-dev/slipway/internal/notify"
 	"github.com/slipway-dev/slipway/internal/observe"
-	"github.com/slipway-dev/slipway/internal/slots"
+	"github.com/slipway-dev/slipway/internal/semaphore"
 )
 
 const (
@@ -37,44 +37,44 @@ const (
 	stuckTimeout = 5 * time.Minute
 )
 
-// Extras are optional hooks and settings of an agent. The zero value sets none.
-type Extras struct {
-	// Voice changes the texts of Kubernetes Events.
-	Voice agent.Voice
-	// Metrics registers additional metrics.
-	Metrics func(*observe.Registry)
-	// Wrap wraps the transport of requests to APIServer, Metadata or Receivers, for example to measure them.
-	Wrap func(to string, next http.RoundTripper) http.RoundTripper
-	// Polls observes every poll for notices, in addition to the agent's own metrics.
-	Polls azure.Observer
+// AgentOptions are optional hooks and settings of an agent. The zero value sets none.
+type AgentOptions struct {
+	// EventFormatter changes the texts of Kubernetes Events.
+	EventFormatter agent.EventFormatter
+	// RegisterMetrics registers additional metrics.
+	RegisterMetrics func(*observe.Registry)
+	// WrapTransport wraps the transport of requests to APIServer, Metadata or Receivers, for example to measure them.
+	WrapTransport func(to string, next http.RoundTripper) http.RoundTripper
+	// PollObserver observes every poll for notices, in addition to the agent's own metrics.
+	PollObserver azure.Observer
 	// Sources are additional notice sources. Conditions maps the IDs of their notices to actions.
 	Sources    []agent.Source
 	Conditions map[string]agent.Action
 	// ConditionsNeedMetadata is NeedsMetadata of condition.Options. LabelOwnCordon is the option of agent.Options.
 	ConditionsNeedMetadata, LabelOwnCordon bool
-	// Known is called once, before the agent starts, with the machine's name in notices.
-	Known func(resource string)
-	// Log wraps the log handler.
-	Log func(slog.Handler) slog.Handler
+	// OnResourceName is called once, before the agent starts, with the machine's name in notices.
+	OnResourceName func(resource string)
+	// WrapLogHandler wraps the log handler.
+	WrapLogHandler func(slog.Handler) slog.Handler
 	// WarnOfTemplates is the option of notify.Options.
 	WarnOfTemplates bool
-	// Routes returns additional HTTP handlers. They override /metrics, /healthz and /readyz for the same path.
-	Routes func(Inside) map[string]http.Handler
-	// Tracing creates the trace exporter. If nil, traces are not supported.
-	Tracing Tracing
-	// Private returns an error if a client may not read profiles. If nil, all clients may.
-	Private func(*http.Request) error
-	// Connect creates the API client for kubeconfig credentials that package kubeapi does not support, for example from an exec
+	// NewRoutes returns additional HTTP handlers. They override /metrics, /healthz and /readyz for the same path.
+	NewRoutes func(AgentAccess) map[string]http.Handler
+	// OpenTracing creates the trace exporter. If nil, traces are not supported.
+	OpenTracing TracingOpener
+	// AuthorizeProfiles returns an error if a client may not read profiles. If nil, all clients may.
+	AuthorizeProfiles func(*http.Request) error
+	// ConnectWithClientGo creates the API client for kubeconfig credentials that package kubeapi does not support, for example from an exec
 	// plugin. If nil, they are refused.
-	Connect func(kubeconfig, userAgent string, wrap func(http.RoundTripper) http.RoundTripper) (*kubeapi.Client, error)
+	ConnectWithClientGo func(kubeconfig, userAgent string, wrap func(http.RoundTripper) http.RoundTripper) (*kubeapi.Client, error)
 }
 
-// Inside gives additional routes access to the agent.
-type Inside struct {
-	// Live returns an error if the process is not healthy.
-	Live func() error
-	// Await waits for the agent to start, and then calls its method Await.
-	Await func(ctx context.Context, source, id string) error
+// AgentAccess gives additional routes access to the agent.
+type AgentAccess struct {
+	// CheckLive returns an error if the process is not healthy.
+	CheckLive func() error
+	// AwaitNotice waits for the agent to start, and then calls its method Await.
+	AwaitNotice func(ctx context.Context, source, id string) error
 	// Metrics serves the metrics page.
 	Metrics http.Handler
 }
@@ -86,46 +86,46 @@ const (
 	Receivers = "receivers"
 )
 
-func (x Extras) wrapTransport(to string) func(http.RoundTripper) http.RoundTripper {
-	if x.Wrap == nil {
+func (x AgentOptions) wrapTransport(to string) func(http.RoundTripper) http.RoundTripper {
+	if x.WrapTransport == nil {
 		return nil
 	}
-	return func(next http.RoundTripper) http.RoundTripper { return x.Wrap(to, next) }
+	return func(next http.RoundTripper) http.RoundTripper { return x.WrapTransport(to, next) }
 }
 
 // connectAPI creates the client of the API server.
-func (x Extras) connectAPI(kubeconfig string) (*kubeapi.Client, error) {
+func (x AgentOptions) connectAPI(kubeconfig string) (*kubeapi.Client, error) {
 	userAgent := "slipway-agent/" + Version()
 	c, err := kubeapi.LoadConfig(kubeconfig)
-	if errors.Is(err, kubeapi.ErrCredentials) && x.Connect != nil {
-		return x.Connect(kubeconfig, userAgent, x.wrapTransport(APIServer))
+	if errors.Is(err, kubeapi.ErrUnsupportedCredentials) && x.ConnectWithClientGo != nil {
+		return x.ConnectWithClientGo(kubeconfig, userAgent, x.wrapTransport(APIServer))
 	}
 	if err != nil {
 		return nil, err
 	}
 	c.Wrap = x.wrapTransport(APIServer)
-	return c.Connect(userAgent)
+	return c.NewClient(userAgent)
 }
 
-// Agent runs the agent until ctx ends.
-func Agent(ctx context.Context, c config.Agent, stderr io.Writer) error {
-	return AgentWith(ctx, c, Extras{}, stderr)
+// RunAgent runs the agent until ctx ends.
+func RunAgent(ctx context.Context, c config.Agent, stderr io.Writer) error {
+	return RunAgentWithOptions(ctx, c, AgentOptions{}, stderr)
 }
 
-// AgentWith runs the agent with extras until ctx ends.
-func AgentWith(ctx context.Context, c config.Agent, x Extras, stderr io.Writer) error {
+// RunAgentWithOptions runs the agent with extras until ctx ends.
+func RunAgentWithOptions(ctx context.Context, c config.Agent, x AgentOptions, stderr io.Writer) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(agentGCPercent)
 	}
-	log, err := observe.Logger(stderr, c.LogFormat, c.LogLevel)
+	log, err := observe.NewLogger(stderr, c.LogFormat, c.LogLevel)
 	if err != nil {
 		return err
 	}
-	if x.Log != nil {
-		log = slog.New(x.Log(log.Handler()))
+	if x.WrapLogHandler != nil {
+		log = slog.New(x.WrapLogHandler(log.Handler()))
 	}
 	log = log.With("node", c.NodeName)
 	api, err := x.connectAPI(c.Kubeconfig)
@@ -139,16 +139,16 @@ func AgentWith(ctx context.Context, c config.Agent, x Extras, stderr io.Writer) 
 		return fmt.Errorf("--endpoint: %w", err)
 	}
 	registry := observe.NewRegistry()
-	notifier, err := notify.New(c.Notifications, notify.Options{
-		Log: log, Metrics: registry, UserAgent: "slipway-agent/" + Version(), Wrap: x.wrapTransport(Receivers), WarnOfTemplates: x.WarnOfTemplates,
+	notifier, err := notify.NewNotifier(c.Notifications, notify.Options{
+		Log: log, Metrics: registry, UserAgent: "slipway-agent/" + Version(), Wrap: x.wrapTransport(Receivers), WarnOnInvalidTemplates: x.WarnOfTemplates,
 	})
 	if err != nil {
 		return err
 	}
-	if x.Metrics != nil {
-		x.Metrics(registry)
+	if x.RegisterMetrics != nil {
+		x.RegisterMetrics(registry)
 	}
-	tracer, endTraces, err := x.Tracing.startTracing(ctx, c.TraceEndpoint, log)
+	tracer, endTraces, err := x.OpenTracing.startTracing(ctx, c.TraceEndpoint, log)
 	if err != nil {
 		return err
 	}
@@ -163,16 +163,16 @@ func AgentWith(ctx context.Context, c config.Agent, x Extras, stderr io.Writer) 
 
 // runAgent runs the agent for the node, after it has determined the machine's name. It serves metrics and health from the
 // start, so that an agent that waits for its API server does not fail its liveness probe.
-func runAgent(ctx context.Context, c config.Agent, x Extras, log *slog.Logger, tracer observe.Tracer, api *kubeapi.Client,
+func runAgent(ctx context.Context, c config.Agent, x AgentOptions, log *slog.Logger, tracer observe.Tracer, api *kubeapi.Client,
 	metadata *azure.Client, registry *observe.Registry, notifier *notify.Notifier,
 ) error {
-	registry.Standard(buildInfo())
+	registry.AddStandardMetrics(buildInfo())
 	metrics := agent.NewMetrics(registry)
 	alive := observe.NewHeartbeat("agent", stuckTimeout)
 	var running atomic.Pointer[agent.Agent]
 	ready := func() error {
 		if a := running.Load(); a != nil {
-			return a.Ready()
+			return a.CheckReady()
 		}
 		return fmt.Errorf("node %s: has not been read yet", c.NodeName)
 	}
@@ -181,8 +181,8 @@ func runAgent(ctx context.Context, c config.Agent, x Extras, log *slog.Logger, t
 		if err != nil {
 			return err
 		}
-		if x.Known != nil {
-			x.Known(resource)
+		if x.OnResourceName != nil {
+			x.OnResourceName(resource)
 		}
 		a, err := newAgent(c, x, resource, found, log, tracer, api, metadata, metrics, alive, notifier)
 		if err != nil {
@@ -197,14 +197,14 @@ func runAgent(ctx context.Context, c config.Agent, x Extras, log *slog.Logger, t
 		return runAll(ctx, guard)
 	}
 	var routes map[string]http.Handler
-	if x.Routes != nil {
-		routes = x.Routes(Inside{Live: alive.Check, Metrics: registry, Await: func(ctx context.Context, source, id string) error {
+	if x.NewRoutes != nil {
+		routes = x.NewRoutes(AgentAccess{CheckLive: alive.Check, Metrics: registry, AwaitNotice: func(ctx context.Context, source, id string) error {
 			return awaitNotice(ctx, &running, source, id)
 		}})
 	}
 	server, err := observe.Listen(ctx, observe.ServerOptions{
 		Address: c.Listen, Metrics: registry, Live: []observe.Check{alive.Check}, Ready: []observe.Check{ready},
-		Pprof: c.Profiling, Log: log, Routes: routes, Private: x.Private,
+		Pprof: c.Profiling, Log: log, Routes: routes, Private: x.AuthorizeProfiles,
 	})
 	if err != nil {
 		return err
@@ -212,7 +212,7 @@ func runAgent(ctx context.Context, c config.Agent, x Extras, log *slog.Logger, t
 	return runAll(ctx, guard, server.Run)
 }
 
-func newAgent(c config.Agent, x Extras, resource string, found *kubeapi.Node, log *slog.Logger, tracer observe.Tracer,
+func newAgent(c config.Agent, x AgentOptions, resource string, found *kubeapi.Node, log *slog.Logger, tracer observe.Tracer,
 	api *kubeapi.Client, metadata *azure.Client, metrics *agent.Metrics, alive *observe.Heartbeat,
 	notifier *notify.Notifier,
 ) (*agent.Agent, error) {
@@ -224,18 +224,18 @@ func newAgent(c config.Agent, x Extras, resource string, found *kubeapi.Node, lo
 		return nil, err
 	}
 	o := agent.Options{
-		Node: c.NodeName, Resource: resource, Machine: providerid.ResourceName, API: api, Found: found,
-		Sources: append([]agent.Source{source}, x.Sources...), ConditionDrain: c.ConditionDrainTimeout,
-		Impact: c.Impact(), Margin: c.DeadlineMargin, Taint: c.Taint(), Labels: c.Labels, DryRun: c.DryRun,
-		LabelOwnCordon: x.LabelOwnCordon,
-		GraceSeconds:   &c.GracePeriod, DisableEviction: c.DisableEviction,
-		StopGrace: c.StopGrace, ExitAfterDrain: c.ExitAfterDrain, Voice: x.Voice,
+		Node: c.NodeName, ResourceName: resource, InstanceName: providerid.ScheduledEventName, API: api, InitialNode: found,
+		Sources: append([]agent.Source{source}, x.Sources...), ConditionDrainTimeout: c.ConditionDrainTimeout,
+		Policy: c.BuildImpactPolicy(), DeadlineMargin: c.DeadlineMargin, Taint: c.BuildTaint(), Labels: c.Labels, DryRun: c.DryRun,
+		LabelOwnCordon:     x.LabelOwnCordon,
+		GracePeriodSeconds: &c.GracePeriod, DisableEviction: c.DisableEviction,
+		StopTimeout: c.StopGrace, ExitAfterDrain: c.ExitAfterDrain, EventFormatter: x.EventFormatter,
 		Metrics: metrics, Heartbeat: alive, Tracer: tracer, Log: log,
 	}
-	maps.Copy(o.Impact.Conditions, x.Conditions)
-	if c.WatchesConditions() {
-		conditions, err := condition.New(condition.Options{
-			Rules: c.Conditions, Metadata: source, UnconfirmedAfter: c.UnconfirmedAfter, NeedsMetadata: x.ConditionsNeedMetadata,
+	maps.Copy(o.Policy.ActionByCondition, x.Conditions)
+	if c.ShouldWatchConditions() {
+		conditions, err := condition.NewSource(condition.Options{
+			Rules: c.Conditions, Metadata: source, UnconfirmedDelay: c.UnconfirmedAfter, RequireMetadata: x.ConditionsNeedMetadata,
 		})
 		if err != nil {
 			return nil, err
@@ -243,8 +243,8 @@ func newAgent(c config.Agent, x Extras, resource string, found *kubeapi.Node, lo
 		o.Sources = append(o.Sources, conditions)
 	}
 	if c.MaxConcurrentDrains > 0 {
-		if o.Slots, err = slots.New(slots.Options{
-			API: api, Namespace: c.Namespace, Holder: c.NodeName, Limit: c.MaxConcurrentDrains, Log: log,
+		if o.DrainSlots, err = semaphore.NewHolder(semaphore.Options{
+			API: api, Namespace: c.Namespace, Identity: c.NodeName, Limit: c.MaxConcurrentDrains, Log: log,
 		}); err != nil {
 			return nil, fmt.Errorf("--max-concurrent-drains: %w", err)
 		}
@@ -272,22 +272,22 @@ func awaitNotice(ctx context.Context, running *atomic.Pointer[agent.Agent], sour
 		case <-ticker.C:
 		}
 	}
-	return running.Load().Await(ctx, source, id)
+	return running.Load().AwaitDrained(ctx, source, id)
 }
 
 // pollObserver returns an observer that calls the agent's own and the additional observer.
-func (x Extras) pollObserver(own azure.Observer) azure.Observer {
-	if x.Polls == nil {
+func (x AgentOptions) pollObserver(own azure.Observer) azure.Observer {
+	if x.PollObserver == nil {
 		return own
 	}
-	return observerPair{own, x.Polls}
+	return observerPair{own, x.PollObserver}
 }
 
 type observerPair struct{ first, second azure.Observer }
 
-func (b observerPair) FetchOK(took time.Duration) {
-	b.first.FetchOK(took)
-	b.second.FetchOK(took)
+func (b observerPair) FetchSucceeded(took time.Duration) {
+	b.first.FetchSucceeded(took)
+	b.second.FetchSucceeded(took)
 }
 
 func (b observerPair) FetchFailed(err error, class azure.Class) {

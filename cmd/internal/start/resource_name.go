@@ -27,7 +27,7 @@ func awaitResourceName(ctx context.Context, c config.Agent, log *slog.Logger, ap
 		case kubeapi.IsForbidden(err), kubeapi.IsUnauthorized(err):
 			return "", nil, err
 		case err == nil && node.Spec.ProviderID != "":
-			name, err := providerid.ResourceName(node.Spec.ProviderID)
+			name, err := providerid.ScheduledEventName(node.Spec.ProviderID)
 			if err != nil {
 				return "", nil, fmt.Errorf("node %s: %w (or set --resource-name)", c.NodeName, err)
 			}

@@ -13,9 +13,9 @@ import (
 // group.
 const sameSignalWindow = 500 * time.Millisecond
 
-// Signals returns a context that ends with the first SIGINT or SIGTERM. A second signal exits the process at once with code
+// NewSignalContext returns a context that ends with the first SIGINT or SIGTERM. A second signal exits the process at once with code
 // 1.
-func Signals() (context.Context, context.CancelFunc) {
+func NewSignalContext() (context.Context, context.CancelFunc) {
 	ctx, stop := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)

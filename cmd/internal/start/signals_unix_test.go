@@ -17,7 +17,7 @@ import (
 // together count as one.
 func TestSecondSignalEndsProcess(t *testing.T) {
 	if os.Getenv("SLIPWAY_TEST_STUBBORN") != "" {
-		ctx, stop := Signals()
+		ctx, stop := NewSignalContext()
 		defer stop()
 		fmt.Println("up")
 		<-ctx.Done()

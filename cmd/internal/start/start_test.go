@@ -49,7 +49,7 @@ func newNodeServer(t *testing.T, status int, body string) *kubeapi.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return kubeapi.New(base, s.Client(), "test")
+	return kubeapi.NewClient(base, s.Client(), "test")
 }
 
 func TestI10ResourceNameRequiresAzureProviderID(t *testing.T) {
@@ -84,7 +84,7 @@ func TestI10ResourceNameRequiresAzureProviderID(t *testing.T) {
 }
 
 func TestI10AgentRefusesBadOptions(t *testing.T) {
-	err := Agent(t.Context(), config.Agent{}, io.Discard)
+	err := RunAgent(t.Context(), config.Agent{}, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "--node-name") {
 		t.Errorf("error %v", err)
 	}

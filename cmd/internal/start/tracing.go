@@ -10,12 +10,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// Tracing creates the exporter of an agent's spans for an endpoint. If the endpoint is empty, the exporter uses the standard
+// TracingOpener creates the exporter of an agent's spans for an endpoint. If the endpoint is empty, the exporter uses the standard
 // environment variables. It is nil in a binary without tracing.
-type Tracing func(ctx context.Context, endpoint, version string) (Spans, error)
+type TracingOpener func(ctx context.Context, endpoint, version string) (SpanExporter, error)
 
-// Spans records spans. Close sends the remaining ones.
-type Spans interface {
+// SpanExporter records spans. Close sends the remaining ones.
+type SpanExporter interface {
 	observe.Tracer
 	Close(ctx context.Context) error
 }
@@ -28,7 +28,7 @@ var traceVariables = []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORT
 
 // startTracing returns a tracer and a function that closes it. Without traces the tracer is nil and the function does
 // nothing.
-func (t Tracing) startTracing(ctx context.Context, endpoint string, log *slog.Logger) (observe.Tracer, func(), error) {
+func (t TracingOpener) startTracing(ctx context.Context, endpoint string, log *slog.Logger) (observe.Tracer, func(), error) {
 	wanted := endpoint != ""
 	for _, variable := range traceVariables {
 		wanted = wanted || os.Getenv(variable) != ""

@@ -28,8 +28,8 @@ const IdleWindow = 10 * time.Minute
 type Options struct {
 	// Kubernetes is the minor version. Empty means the control plane's default.
 	Kubernetes string
-	// Idle shortens the measuring time of the idle agent for experiments. Zero means IdleWindow.
-	Idle time.Duration
+	// IdleTime shortens the measuring time of the idle agent for experiments. Zero means IdleWindow.
+	IdleTime time.Duration
 	// Only selects the measurements with this text in their names. Empty selects all.
 	Only string
 	// Seed determines the times of the notices.
@@ -65,13 +65,13 @@ type agentBench struct {
 	idle   *idleAgent // while it is measured
 }
 
-// Run runs the measurements. With all of them it takes IdleWindow and about a minute to start and stop.
-func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
-	if o.Idle < 0 {
-		return nil, fmt.Errorf("idle is %s: must be more than 0", o.Idle)
+// RunBenchmarks runs the measurements. With all of them it takes IdleWindow and about a minute to start and stop.
+func RunBenchmarks(ctx context.Context, o Options) (_ []result.Result, err error) {
+	if o.IdleTime < 0 {
+		return nil, fmt.Errorf("idle is %s: must be more than 0", o.IdleTime)
 	}
-	if o.Idle == 0 {
-		o.Idle = IdleWindow
+	if o.IdleTime == 0 {
+		o.IdleTime = IdleWindow
 	}
 	if o.Progress == nil {
 		o.Progress = io.Discard
@@ -175,7 +175,7 @@ func (b *agentBench) describeSetup(format string, args ...any) string {
 
 // measureBinarySize measures the size of the agent's binary.
 func (b *agentBench) measureBinarySize(context.Context) ([]result.Result, error) {
-	path, err := testbed.Binary("slipway-agent")
+	path, err := testbed.EnsureBinary("slipway-agent")
 	if err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ func (b *agentBench) measureCordons(ctx context.Context) ([]result.Result, error
 		}
 	}
 	began := time.Now()
-	records := make([]azure.Record, 0, noticeCount)
+	records := make([]azure.EventRecord, 0, noticeCount)
 	for i := range noticeCount {
 		record, err := b.cordonOnce(ctx, firstNoticed+i%noticedMachines)
 		if err != nil {
@@ -56,44 +56,44 @@ func (b *agentBench) measureCordons(ctx context.Context) ([]result.Result, error
 		"the audit log's time of the answered patch", noticedMachines, b.opts.Seed, percentile(took, 50).Seconds())
 	return []result.Result{{
 		Name:  fmt.Sprintf("notice visible to node cordoned, 1 s poll, p99 of %d", noticeCount),
-		Value: percentile(took, 99).Seconds(), Unit: "s", Reach: result.AtMost(1.2), Setup: setup,
+		Value: percentile(took, 99).Seconds(), Unit: "s", Target: result.AtMost(1.2), Setup: setup,
 	}}, nil
 }
 
 // cordonOnce announces an event for a machine at a random time, waits until the node is cordoned for it, and cancels it.
-func (b *agentBench) cordonOnce(ctx context.Context, instance int) (azure.Record, error) {
+func (b *agentBench) cordonOnce(ctx context.Context, instance int) (azure.EventRecord, error) {
 	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	node := b.pool.NodeName(instance)
 	if err := b.awaitNode(ctx, node, func(n *corev1.Node) bool { return !n.Spec.Unschedulable }); err != nil {
-		return azure.Record{}, fmt.Errorf("node %s is not restored: %w", node, err)
+		return azure.EventRecord{}, fmt.Errorf("node %s is not restored: %w", node, err)
 	}
-	if err := testbed.Pause(ctx, time.Duration(b.random.Int64N(int64(source.DefaultInterval)))); err != nil {
-		return azure.Record{}, err
+	if err := testbed.Sleep(ctx, time.Duration(b.random.Int64N(int64(source.DefaultInterval)))); err != nil {
+		return azure.EventRecord{}, err
 	}
 	unknown := azure.UnknownDuration
 	record, err := b.Azure.Announce(azure.Announcement{ //nolint:contextcheck // an event outlives its announcer
-		Type: azure.Freeze, Resources: []string{b.pool.Resource(instance)}, DurationSeconds: &unknown,
+		Type: azure.Freeze, Resources: []string{b.pool.ResourceName(instance)}, DurationSeconds: &unknown,
 	})
 	if err != nil {
-		return azure.Record{}, err
+		return azure.EventRecord{}, err
 	}
 	if err := b.awaitNode(ctx, node, func(n *corev1.Node) bool { return isCordonedFor(n, record) }); err != nil {
-		return azure.Record{}, fmt.Errorf("node %s is not cordoned for event %s: %w", node, record.EventID, err)
+		return azure.EventRecord{}, fmt.Errorf("node %s is not cordoned for event %s: %w", node, record.EventID, err)
 	}
-	return record, b.Azure.Cancel(record.EventID)
+	return record, b.Azure.CancelEvent(record.EventID)
 }
 
 // isCordonedFor reports whether the node is unschedulable and the agent has cordoned it for the event.
-func isCordonedFor(n *corev1.Node, event azure.Record) bool {
+func isCordonedFor(n *corev1.Node, event azure.EventRecord) bool {
 	var record cordon.Record
 	err := json.Unmarshal([]byte(n.Annotations[claimAnnotation(event)]), &record)
-	return err == nil && n.Spec.Unschedulable && record.Cordon == cordon.Own
+	return err == nil && n.Spec.Unschedulable && record.Cordon == cordon.OwnCordon
 }
 
 // claimAnnotation returns the key of the agent's cordon claim for an event.
-func claimAnnotation(event azure.Record) string {
-	return cordon.AnnotationKey(source.Name + "-" + event.EventID)
+func claimAnnotation(event azure.EventRecord) string {
+	return cordon.AnnotationKey(source.SourceName + "-" + event.EventID)
 }
 
 // awaitNode waits until matches returns true for the node.
@@ -109,14 +109,14 @@ func (b *agentBench) awaitNode(ctx context.Context, name string, matches func(*c
 }
 
 // cordonTimes reads from the audit log the time from each event's visibility to the cordon.
-func (b *agentBench) cordonTimes(events []azure.Record, since time.Time) ([]time.Duration, error) {
-	byNode, err := audit.Requests(b.Cluster, since)
+func (b *agentBench) cordonTimes(events []azure.EventRecord, since time.Time) ([]time.Duration, error) {
+	byNode, err := audit.AgentRequestsByNode(b.Cluster, since)
 	if err != nil {
 		return nil, err
 	}
 	cordoned := map[string]time.Time{} // by annotation
 	for i := range noticedMachines {
-		maps.Copy(cordoned, audit.Cordons(byNode[b.pool.NodeName(firstNoticed+i)]))
+		maps.Copy(cordoned, audit.CordonTimes(byNode[b.pool.NodeName(firstNoticed+i)]))
 	}
 	took := make([]time.Duration, 0, len(events))
 	for _, event := range events {

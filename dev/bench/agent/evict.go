@@ -30,7 +30,7 @@ func (b *agentBench) measureEvictionsPerApp(ctx context.Context) ([]result.Resul
 	return []result.Result{
 		{
 			Name:  fmt.Sprintf("notice visible to last of %d evictions accepted", evictedPods),
-			Value: t.seconds, Unit: "s", Reach: result.AtMost(2), Setup: t.setup,
+			Value: t.seconds, Unit: "s", Target: result.AtMost(2), Setup: t.setup,
 		},
 		{Name: "API requests per drained pod", Value: float64(t.requests) / evictedPods, Setup: t.setup},
 	}, nil
@@ -60,13 +60,13 @@ type evictionTiming struct {
 // timeEvictions measures the time from a visible notice to the last accepted eviction. The PDBs cover all pods and allow
 // all evictions, but the API server still counts each eviction.
 func (b *agentBench) timeEvictions(ctx context.Context, name string, machine, apps int, eventType azure.EventType) (evictionTiming, error) {
-	objects := []runtime.Object{workload.Namespace(name)}
+	objects := []runtime.Object{workload.NewNamespace(name)}
 	for i := range apps {
 		app := workload.App{
 			Namespace: name, Name: fmt.Sprintf("app-%d", i), Replicas: int32(evictedPods / apps), NodeSelector: podSelector(name),
 			MaxUnavailable: "100%",
 		}
-		objects = append(objects, app.Deployment(), app.Budget())
+		objects = append(objects, app.Deployment(), app.PodDisruptionBudget())
 	}
 	pods, err := b.runWorkload(ctx, name, machine, evictedPods, objects...)
 	if err != nil {
@@ -76,14 +76,14 @@ func (b *agentBench) timeEvictions(ctx context.Context, name string, machine, ap
 	if err != nil {
 		return evictionTiming{}, err
 	}
-	if err := testbed.Pause(ctx, time.Second+time.Duration(b.random.Int64N(int64(time.Second)))); err != nil {
+	if err := testbed.Sleep(ctx, time.Second+time.Duration(b.random.Int64N(int64(time.Second)))); err != nil {
 		return evictionTiming{}, err
 	}
 	event, err := b.announceAndAwaitApproval(ctx, machine, eventType)
 	if err != nil {
 		return evictionTiming{}, err
 	}
-	requests, err := audit.Requests(b.Cluster, event.VisibleAt)
+	requests, err := audit.AgentRequestsByNode(b.Cluster, event.VisibleAt)
 	if err != nil {
 		return evictionTiming{}, err
 	}
@@ -104,7 +104,7 @@ func (b *agentBench) timeEvictions(ctx context.Context, name string, machine, ap
 
 // lastEvictionTime returns when the last eviction of the pods was accepted. It returns an error if a pod was not evicted.
 func lastEvictionTime(requests []auditv1.Event, pods []corev1.Pod, last time.Time) (time.Time, error) {
-	evicted, err := audit.Evictions(requests)
+	evicted, err := audit.EvictionTimes(requests)
 	if err != nil {
 		return last, err
 	}

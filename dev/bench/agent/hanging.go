@@ -30,9 +30,9 @@ const hangingPods = 24
 // the latest.
 func (b *agentBench) measureHangingNodes(ctx context.Context) ([]result.Result, error) {
 	const namespace = "hanging"
-	objects := workload.Namespace(namespace)
+	objects := workload.NewNamespace(namespace)
 	app := func(name, stop string) workload.App {
-		return workload.App{Namespace: namespace, Name: name, Replicas: hangingPods / 3, NodeSelector: podSelector(namespace), Stop: stop}
+		return workload.App{Namespace: namespace, Name: name, Replicas: hangingPods / 3, NodeSelector: podSelector(namespace), StopSeconds: stop}
 	}
 	if _, err := b.runWorkload(ctx, namespace, hangingMachine, hangingPods, objects, app("quick", "1").Deployment(),
 		app("slow", "8").Deployment(), app("slowest", "16").Deployment()); err != nil {
@@ -45,7 +45,7 @@ func (b *agentBench) measureHangingNodes(ctx context.Context) ([]result.Result, 
 	}
 	hangs.on.Store(true)
 	event, err := b.Azure.Announce(azure.Announcement{ //nolint:contextcheck // an event outlives its announcer
-		Type: azure.Preempt, Resources: []string{b.pool.Resource(hangingMachine)},
+		Type: azure.Preempt, Resources: []string{b.pool.ResourceName(hangingMachine)},
 	})
 	if err != nil {
 		return nil, err
@@ -63,10 +63,10 @@ func (b *agentBench) measureHangingNodes(ctx context.Context) ([]result.Result, 
 	}
 	return []result.Result{{
 		Name:  "pods lost despite enough time, every PATCH and GET of Nodes hanging",
-		Value: float64(lost.pods), Unit: "pods", Reach: result.AtMost(0),
+		Value: float64(lost.pods), Unit: "pods", Target: result.AtMost(0),
 		Setup: b.describeSetup("Spot notice of %s on %d pods that take 1, 8 and 16 s to stop; last eviction after %.1f s, %d requests hung; "+
 			"the available time is the notice without a quarter of it, the poll interval and the agent's margin of %s",
-			azure.MinimumNotice(azure.Preempt), hangingPods, lost.asked.Seconds(), hangs.met.Load(), agentpkg.DefaultMargin),
+			azure.MinimumNotice(azure.Preempt), hangingPods, lost.asked.Seconds(), hangs.met.Load(), agentpkg.DefaultDeadlineMargin),
 	}}, nil
 }
 
@@ -85,10 +85,10 @@ func countAvoidableLosses(l azure.EventLedger) (avoidableLosses, error) {
 	for _, p := range l.Pods {
 		if !p.Late {
 			present++
-			if p.AskedSeenAt.IsZero() {
+			if p.DeletionSeenAt.IsZero() {
 				return found, fmt.Errorf("pod %s/%s was never evicted", p.Namespace, p.Name)
 			}
-			found.asked = max(found.asked, p.AskedSeenAt.Sub(l.VisibleAt))
+			found.asked = max(found.asked, p.DeletionSeenAt.Sub(l.VisibleAt))
 		}
 		stops, err := strconv.ParseFloat(p.StopSeconds, 64)
 		if err != nil {
@@ -99,7 +99,7 @@ func countAvoidableLosses(l azure.EventLedger) (avoidableLosses, error) {
 			begins = p.BoundAt.Add(time.Second)
 		}
 		stoppedAt := begins.Add(time.Duration(stops * float64(time.Second)))
-		if p.Outcome != azure.OutcomeFinished && stoppedAt.Before(l.NotBefore.Add(-agentpkg.DefaultMargin)) {
+		if p.Outcome != azure.OutcomeFinished && stoppedAt.Before(l.NotBefore.Add(-agentpkg.DefaultDeadlineMargin)) {
 			found.pods++
 		}
 	}
@@ -139,7 +139,7 @@ func (h *hangingProxy) fault(r faultproxy.Request) faultproxy.Fault {
 
 // startAgentBehindProxy is startAgent with a proxy between the agent and the API server.
 func (b *agentBench) startAgentBehindProxy(ctx context.Context, h *hangingProxy, instance int) (err error) {
-	h.proxy.Faults(h.fault)
+	h.proxy.SetFaults(h.fault)
 	if h.dir, err = os.MkdirTemp("", "slipway-bench-"); err != nil {
 		return err
 	}
@@ -156,12 +156,12 @@ func (b *agentBench) startAgentBehindProxy(ctx context.Context, h *hangingProxy,
 	if err != nil {
 		return err
 	}
-	credentials, err := b.AgentKubeconfig(ctx, b.pool.NodeName(instance))
+	credentials, err := b.WriteAgentKubeconfig(ctx, b.pool.NodeName(instance))
 	if err != nil {
 		return err
 	}
 	kubeconfig := filepath.Join(h.dir, "kubeconfig")
-	if err := faultproxy.Kubeconfig(credentials, kubeconfig, front); err != nil {
+	if err := faultproxy.WriteKubeconfig(credentials, kubeconfig, front); err != nil {
 		return err
 	}
 	_, err = b.StartAgent(ctx, b.pool, instance, "--kubeconfig", kubeconfig)

@@ -38,7 +38,7 @@ func (b *agentBench) startIdleAgent(ctx context.Context) (*idleAgent, error) {
 	if w.agent, err = b.startAgent(ctx, idleMachine); err != nil {
 		return nil, err
 	}
-	ctx, w.stop = context.WithDeadline(ctx, w.since.Add(b.opts.Idle))
+	ctx, w.stop = context.WithDeadline(ctx, w.since.Add(b.opts.IdleTime))
 	go w.sampleMemory(ctx)
 	return w, nil
 }
@@ -50,7 +50,7 @@ func (w *idleAgent) sampleMemory(ctx context.Context) {
 	defer ticker.Stop()
 	scraped := time.Now()
 	for {
-		now, _, err := w.agent.Resident()
+		now, _, err := w.agent.ResidentMemory()
 		if err != nil {
 			w.err = err
 			return
@@ -58,7 +58,7 @@ func (w *idleAgent) sampleMemory(ctx context.Context) {
 		w.largest = max(w.largest, now)
 		if time.Since(scraped) >= scrapeInterval {
 			scraped = time.Now()
-			_ = w.agent.Metrics(ctx) // only the scrape matters, not its result
+			_ = w.agent.ReadMetrics(ctx) // only the scrape matters, not its result
 		}
 		select {
 		case <-ctx.Done():
@@ -84,7 +84,7 @@ func (w *idleAgent) awaitResults(ctx context.Context) ([]result.Result, error) {
 	if w.err != nil {
 		return nil, fmt.Errorf("memory of the agent: %w", w.err)
 	}
-	cpu, err := w.agent.CPU()
+	cpu, err := w.agent.CPUTime()
 	if err != nil {
 		return nil, fmt.Errorf("processor time of the agent: %w", err)
 	}
@@ -92,20 +92,20 @@ func (w *idleAgent) awaitResults(ctx context.Context) ([]result.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	window := w.b.opts.Idle.String()
-	if w.b.opts.Idle != IdleWindow {
+	window := w.b.opts.IdleTime.String()
+	if w.b.opts.IdleTime != IdleWindow {
 		window += " INSTEAD OF " + IdleWindow.String()
 	}
 	setup := w.b.describeSetup("%s from the start of the process, metrics read every %s, other machines of its scale set "+
 		"have notices", window, scrapeInterval)
 	return []result.Result{
 		{
-			Name: "agent memory, idle, resident", Value: toMebibytes(w.largest), Unit: "MiB", Reach: result.AtMost(16),
+			Name: "agent memory, idle, resident", Value: toMebibytes(w.largest), Unit: "MiB", Target: result.AtMost(16),
 			Setup: setup + fmt.Sprintf("; the maximum of samples every %s", sampleInterval),
 		},
 		{
 			Name: "API requests by an idle agent in 10 minutes, without one watch", Value: float64(requests), Unit: "requests",
-			Reach: result.AtMost(2), Setup: setup,
+			Target: result.AtMost(2), Setup: setup,
 		},
 		{Name: "CPU time of an idle agent in 10 minutes", Value: cpu.Seconds(), Unit: "s", Setup: setup},
 	}, nil
@@ -113,12 +113,12 @@ func (w *idleAgent) awaitResults(ctx context.Context) ([]result.Result, error) {
 
 // countRequests counts the agent's requests in the measuring time, without one watch.
 func (w *idleAgent) countRequests() (int, error) {
-	byNode, err := audit.Requests(w.b.Cluster, w.since)
+	byNode, err := audit.AgentRequestsByNode(w.b.Cluster, w.since)
 	if err != nil {
 		return 0, err
 	}
 	all := byNode[w.agent.Node]
-	if lost := byNode[audit.Nobody]; len(lost) > 0 {
+	if lost := byNode[audit.UnknownNode]; len(lost) > 0 {
 		return 0, fmt.Errorf("audit log: %d requests of agents have no node", len(lost))
 	}
 	if len(all) == 0 {

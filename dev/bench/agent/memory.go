@@ -29,8 +29,8 @@ func (b *agentBench) measurePeakMemory(ctx context.Context) ([]result.Result, er
 		}
 	}
 	guarded, free := app("guarded", "25%"), app("free", "100%")
-	pods, err := b.runWorkload(ctx, "memory", memoryMachine, memoryPods, workload.Namespace("memory"),
-		guarded.Deployment(), guarded.Budget(), free.Deployment(), free.Budget())
+	pods, err := b.runWorkload(ctx, "memory", memoryMachine, memoryPods, workload.NewNamespace("memory"),
+		guarded.Deployment(), guarded.PodDisruptionBudget(), free.Deployment(), free.PodDisruptionBudget())
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func (b *agentBench) measurePeakMemory(ctx context.Context) ([]result.Result, er
 	if err != nil {
 		return nil, err
 	}
-	_, peak, err := agent.Resident()
+	_, peak, err := agent.ResidentMemory()
 	if err != nil {
 		return nil, fmt.Errorf("memory of the agent after the drain: %w", err)
 	}
@@ -59,7 +59,7 @@ func (b *agentBench) measurePeakMemory(ctx context.Context) ([]result.Result, er
 	}
 	return []result.Result{{
 		Name:  fmt.Sprintf("agent memory while draining %d pods, peak resident", memoryPods),
-		Value: toMebibytes(peak), Unit: "MiB", Reach: result.AtMost(30),
+		Value: toMebibytes(peak), Unit: "MiB", Target: result.AtMost(30),
 		Setup: b.describeSetup("VmHWM from the start of the process to its approval of a Spot notice; pods of %.1f KiB of JSON, "+
 			"half of them with a PDB of 25%%", float64(size)/(1<<10)),
 	}}, nil

@@ -33,7 +33,7 @@ func (b *agentBench) runWorkload(ctx context.Context, name string, instance, pod
 	if err := b.labelNode(ctx, instance, name); err != nil {
 		return nil, err
 	}
-	if err := workload.CreateSettled(ctx, b.Client(), objects...); err != nil {
+	if err := workload.CreateAndAwait(ctx, b.Client(), objects...); err != nil {
 		return nil, err
 	}
 	for i := range refugeMachines {
@@ -67,30 +67,30 @@ func (b *agentBench) labelNode(ctx context.Context, instance int, name string) e
 }
 
 // announceAndAwaitApproval announces a Preempt, or a Terminate with longer notice, and waits until the agent has approved it.
-func (b *agentBench) announceAndAwaitApproval(ctx context.Context, instance int, eventType azure.EventType) (azure.Record, error) {
-	announcement := azure.Announcement{Type: eventType, Resources: []string{b.pool.Resource(instance)}}
+func (b *agentBench) announceAndAwaitApproval(ctx context.Context, instance int, eventType azure.EventType) (azure.EventRecord, error) {
+	announcement := azure.Announcement{Type: eventType, Resources: []string{b.pool.ResourceName(instance)}}
 	announced, err := b.Azure.Announce(announcement) //nolint:contextcheck // an event outlives its announcer
 	if err != nil {
-		return azure.Record{}, err
+		return azure.EventRecord{}, err
 	}
-	record, err := b.awaitEvent(ctx, announced.EventID, func(r azure.Record) bool {
+	record, err := b.awaitEvent(ctx, announced.EventID, func(r azure.EventRecord) bool {
 		return len(r.Approvals) > 0 || r.Status == azure.Started
 	})
 	if err != nil {
-		return azure.Record{}, err
+		return azure.EventRecord{}, err
 	}
 	if len(record.Approvals) == 0 {
-		return azure.Record{}, fmt.Errorf("event %s started before the node was drained:\n%s", record.EventID,
+		return azure.EventRecord{}, fmt.Errorf("event %s started before the node was drained:\n%s", record.EventID,
 			b.Azure.Ledger().Summary(testbed.CutTolerance))
 	}
 	return record, nil
 }
 
 // awaitEvent waits until matches returns true for an event.
-func (b *agentBench) awaitEvent(ctx context.Context, id string, matches func(azure.Record) bool) (azure.Record, error) {
+func (b *agentBench) awaitEvent(ctx context.Context, id string, matches func(azure.EventRecord) bool) (azure.EventRecord, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*azure.MinimumNotice(azure.Preempt))
 	defer cancel()
-	state, err := b.Azure.Wait(ctx, func(s azure.State) bool {
+	state, err := b.Azure.AwaitState(ctx, func(s azure.State) bool {
 		r, ok := s.Event(id)
 		return ok && matches(r)
 	})
@@ -100,7 +100,7 @@ func (b *agentBench) awaitEvent(ctx context.Context, id string, matches func(azu
 
 // awaitLedger waits until an event has vanished, and returns its ledger.
 func (b *agentBench) awaitLedger(ctx context.Context, id string) (azure.EventLedger, error) {
-	if _, err := b.awaitEvent(ctx, id, func(r azure.Record) bool { return !r.Listed() }); err != nil {
+	if _, err := b.awaitEvent(ctx, id, func(r azure.EventRecord) bool { return !r.IsListed() }); err != nil {
 		return azure.EventLedger{}, err
 	}
 	ledger, ok := b.Azure.Ledger().Event(id)
@@ -112,7 +112,7 @@ func (b *agentBench) awaitLedger(ctx context.Context, id string) (azure.EventLed
 
 // checkAllFinished checks that the machine had this number of pods and all of them finished.
 func checkAllFinished(l azure.EventLedger, pods int) error {
-	if len(l.Pods) != pods || l.Count(azure.OutcomeFinished) != pods {
+	if len(l.Pods) != pods || l.CountOutcome(azure.OutcomeFinished) != pods {
 		return fmt.Errorf("not all of the %d pods finished: %s", pods, l.Summary(testbed.CutTolerance))
 	}
 	return nil

@@ -15,7 +15,7 @@ import (
 // measureSpotNotice counts the pods that were cut short although their machine had time left, in the demo's first step.
 func (b *agentBench) measureSpotNotice(ctx context.Context) ([]result.Result, error) {
 	const namespace, pods = "spot", workload.SpotPods
-	objects := append([]runtime.Object{workload.Namespace(namespace)}, workload.SpotNode(namespace, podSelector("spot")).Objects()...)
+	objects := append([]runtime.Object{workload.NewNamespace(namespace)}, workload.NewSpotApps(namespace, podSelector("spot")).Objects()...)
 	if _, err := b.runWorkload(ctx, "spot", spotMachine, pods, objects...); err != nil {
 		return nil, err
 	}
@@ -40,12 +40,12 @@ func (b *agentBench) measureSpotNotice(ctx context.Context) ([]result.Result, er
 	return []result.Result{
 		{
 			Name:  fmt.Sprintf("pods cut short with time left, Spot notice on %d pods", pods),
-			Value: float64(len(ledger.CutWithTimeLeft(testbed.CutTolerance))), Unit: "pods", Reach: result.AtMost(0),
+			Value: float64(len(ledger.CutWithTimeLeft(testbed.CutTolerance))), Unit: "pods", Target: result.AtMost(0),
 			Setup: setup + fmt.Sprintf("; the last %s do not count as time left", testbed.CutTolerance),
 		},
 		{
 			Name:  fmt.Sprintf("pods lost with their machine, Spot notice on %d pods", pods),
-			Value: float64(ledger.Count(azure.OutcomeLost)), Unit: "pods", Reach: result.AtMost(0),
+			Value: float64(ledger.CountOutcome(azure.OutcomeLost)), Unit: "pods", Target: result.AtMost(0),
 			Setup: setup,
 		},
 	}, nil

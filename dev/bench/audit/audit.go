@@ -23,13 +23,13 @@ const (
 	boundNode = "authentication.kubernetes.io/node-name"
 )
 
-// Nobody is the node of requests that ended before the API server had authenticated the client.
-const Nobody = ""
+// UnknownNode is the node of requests that ended before the API server had authenticated the client.
+const UnknownNode = ""
 
-// Requests lists all requests of the agents since a time by node, a watch once. A request of an agent without a node is
+// AgentRequestsByNode lists all requests of the agents since a time by node, a watch once. A request of an agent without a node is
 // an error, because some node's count would miss it. Only the requests of Nobody have no node.
-func Requests(cluster *controlplane.Cluster, since time.Time) (map[string][]auditv1.Event, error) {
-	all, err := cluster.Audit(controlplane.AuditFilter{Since: since})
+func AgentRequestsByNode(cluster *controlplane.Cluster, since time.Time) (map[string][]auditv1.Event, error) {
+	all, err := cluster.ReadAuditLog(controlplane.AuditFilter{Since: since})
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func Requests(cluster *controlplane.Cluster, since time.Time) (map[string][]audi
 		case isAgent && len(by) == 1:
 			byNode[by[0]] = append(byNode[by[0]], e)
 		case e.User.Username == "" && strings.HasPrefix(e.UserAgent, userAgent):
-			byNode[Nobody] = append(byNode[Nobody], e)
+			byNode[UnknownNode] = append(byNode[UnknownNode], e)
 		case isAgent, strings.HasPrefix(e.UserAgent, userAgent):
 			return nil, fmt.Errorf("audit log: %s %s by %s (%s) is a request of an agent without node: %v", e.Verb,
 				e.RequestURI, e.User.Username, e.UserAgent, e.ResponseStatus)
@@ -49,23 +49,23 @@ func Requests(cluster *controlplane.Cluster, since time.Time) (map[string][]audi
 	return byNode, nil
 }
 
-// Accepted returns when a request was carried out, and whether it was.
-func Accepted(e auditv1.Event) (time.Time, bool) {
+// AcceptedAt returns when a request was carried out, and whether it was.
+func AcceptedAt(e auditv1.Event) (time.Time, bool) {
 	done := e.Stage == auditv1.StageResponseComplete && e.ResponseStatus != nil && e.ResponseStatus.Code/100 == 2
 	return e.StageTimestamp.Time, done
 }
 
-// Is reports whether a request has a verb, resource and subresource.
-func Is(e auditv1.Event, verb, resource, subresource string) bool {
+// MatchesRequest reports whether a request has a verb, resource and subresource.
+func MatchesRequest(e auditv1.Event, verb, resource, subresource string) bool {
 	return e.Verb == verb && e.ObjectRef != nil && e.ObjectRef.Resource == resource && e.ObjectRef.Subresource == subresource
 }
 
-// Cordons returns when each cordon claim, by its annotation, was first written together with the cordon.
-func Cordons(requests []auditv1.Event) map[string]time.Time {
+// CordonTimes returns when each cordon claim, by its annotation, was first written together with the cordon.
+func CordonTimes(requests []auditv1.Event) map[string]time.Time {
 	cordoned := map[string]time.Time{}
 	for _, r := range requests {
-		at, done := Accepted(r)
-		if !done || !Is(r, "patch", "nodes", "") {
+		at, done := AcceptedAt(r)
+		if !done || !MatchesRequest(r, "patch", "nodes", "") {
 			continue
 		}
 		var patch struct {
@@ -84,29 +84,29 @@ func Cordons(requests []auditv1.Event) map[string]time.Time {
 	return cordoned
 }
 
-// Deletions returns when pods were deleted without an accepted eviction, by namespace and name.
-func Deletions(requests []auditv1.Event) map[string]time.Time {
+// DeletionTimes returns when pods were deleted without an accepted eviction, by namespace and name.
+func DeletionTimes(requests []auditv1.Event) map[string]time.Time {
 	evicted, deleted := map[string]bool{}, map[string]time.Time{}
 	name := func(e auditv1.Event) string { return e.ObjectRef.Namespace + "/" + e.ObjectRef.Name }
 	for _, r := range requests {
-		at, done := Accepted(r)
+		at, done := AcceptedAt(r)
 		switch {
 		case !done:
-		case Is(r, "create", "pods", "eviction"):
+		case MatchesRequest(r, "create", "pods", "eviction"):
 			evicted[name(r)] = true
-		case Is(r, "delete", "pods", "") && !evicted[name(r)]:
+		case MatchesRequest(r, "delete", "pods", "") && !evicted[name(r)]:
 			deleted[name(r)] = at
 		}
 	}
 	return deleted
 }
 
-// Evictions returns when each pod's eviction was accepted, by the UID in its precondition.
-func Evictions(requests []auditv1.Event) (map[types.UID]time.Time, error) {
+// EvictionTimes returns when each pod's eviction was accepted, by the UID in its precondition.
+func EvictionTimes(requests []auditv1.Event) (map[types.UID]time.Time, error) {
 	evicted := map[types.UID]time.Time{}
 	for _, r := range requests {
-		at, done := Accepted(r)
-		if !done || !Is(r, "create", "pods", "eviction") {
+		at, done := AcceptedAt(r)
+		if !done || !MatchesRequest(r, "create", "pods", "eviction") {
 			continue
 		}
 		var eviction policyv1.Eviction

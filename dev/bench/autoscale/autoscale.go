@@ -55,8 +55,8 @@ type testCloud struct {
 	awaitAllMachines func(context.Context) error
 }
 
-// Run runs the measurements. It takes about a minute.
-func Run(ctx context.Context, o Options) ([]result.Result, error) {
+// RunBenchmarks runs the measurements. It takes about a minute.
+func RunBenchmarks(ctx context.Context, o Options) ([]result.Result, error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
@@ -97,7 +97,7 @@ func measureLatency(ctx context.Context, o Options, open func(context.Context, *
 		return result.Result{}, err
 	}
 	for _, prepare := range []func() error{
-		func() error { return workload.Create(ctx, bed.Client(), workload.Namespace(namespace)) },
+		func() error { return workload.Create(ctx, bed.Client(), workload.NewNamespace(namespace)) },
 		func() error { return startManager(ctx, bed, m) },
 		func() error { return launchFirstMachine(ctx, bed, m) },
 	} {
@@ -117,7 +117,7 @@ func measureLatency(ctx context.Context, o Options, open func(context.Context, *
 	if err := workload.Create(ctx, bed.Client(), objects...); err != nil {
 		return result.Result{}, err
 	}
-	if err := testbed.Poll(ctx, fmt.Sprintf("%d machines are created", machines), func() bool { return len(m.creationTimes()) >= machines }); err != nil {
+	if err := testbed.PollUntil(ctx, fmt.Sprintf("%d machines are created", machines), func() bool { return len(m.creationTimes()) >= machines }); err != nil {
 		return result.Result{}, fmt.Errorf("%w: %d machines exist", err, len(m.creationTimes()))
 	}
 	if err := m.awaitAllMachines(ctx); err != nil {
@@ -146,7 +146,7 @@ func (m testCloud) computeLatency(noRoom, made []time.Time) (result.Result, erro
 	slices.Sort(took)
 	at := func(percent int) float64 { return took[(len(took)-1)*percent/100].Seconds() }
 	return result.Result{
-		Name: "unschedulable pod to create call, p99", Value: at(99), Unit: "s", Reach: result.AtMost(2),
+		Name: "unschedulable pod to create call, p99", Value: at(99), Unit: "s", Target: result.AtMost(2),
 		Setup: fmt.Sprintf("%d pods of %s CPU at once, machines of %d cores; includes the debounce of 1 s; from the watch event of "+
 			"the pod to the create call of its machine, %s; p50 %.2f s, maximum %.2f s", pods, m.cpu, m.cores, m.timesSource, at(50), at(100)),
 	}, nil
@@ -169,7 +169,7 @@ func launchFirstMachine(ctx context.Context, bed *testbed.Testbed, m testCloud) 
 	if err := workload.Create(ctx, bed.Client(), m.newApp("first").Pod()); err != nil {
 		return err
 	}
-	return testbed.Poll(ctx, "a first machine is created", func() bool { return len(m.creationTimes()) == 1 })
+	return testbed.PollUntil(ctx, "a first machine is created", func() bool { return len(m.creationTimes()) == 1 })
 }
 
 // watchUnschedulable records when each pod is first unschedulable. It returns a function that returns the times, first to last.
@@ -210,7 +210,7 @@ func watchUnschedulable(ctx context.Context, bed *testbed.Testbed) (func() []tim
 
 // startManager installs the manager's manifests, and starts it with the permissions of its shipped manifests.
 func startManager(ctx context.Context, bed *testbed.Testbed, m testCloud) error {
-	if err := errors.Join(bed.Deploy(ctx, testbed.ManagerFiles...), bed.InstallTypes(ctx)); err != nil {
+	if err := errors.Join(bed.ApplyManifests(ctx, testbed.ManagerManifests...), bed.InstallCRDs(ctx)); err != nil {
 		return err
 	}
 	if err := bed.CreateNodeGroup(ctx, "bench", nil, m.group); err != nil {

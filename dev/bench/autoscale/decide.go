@@ -51,24 +51,24 @@ func newPendingPods(s *snapshot.Snapshot, n int) (pods []plan.Pod, cpu, memory i
 }
 
 // newMachineType returns a machine type with its whole capacity available to pods.
-func newMachineType(g *v1alpha1.NodeGroup, name, cpu, memory string) plan.Kind {
+func newMachineType(g *v1alpha1.NodeGroup, name, cpu, memory string) plan.Template {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory), corev1.ResourcePods: resource.MustParse("110"),
 	}
-	t := cloud.Template{Name: name, Shape: cloud.Shape{Capacity: capacity}}
-	return plan.Kind{Name: name, Node: plan.NodeOf(g, plan.Source{Template: t, Declared: capacity})}
+	t := cloud.Template{Name: name, NodeShape: cloud.NodeShape{Capacity: capacity}}
+	return plan.Template{Name: name, Node: plan.NewTemplateNode(g, plan.TemplateSource{Template: t, Declared: capacity})}
 }
 
-func newSnapshot(pods int, kinds ...func(*v1alpha1.NodeGroup) plan.Kind) (w *plan.World, cpu, memory int64, err error) {
+func newSnapshot(pods int, kinds ...func(*v1alpha1.NodeGroup) plan.Template) (w *plan.Input, cpu, memory int64, err error) {
 	maxSize := int32(5000)
 	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "uid"}}
 	g.Spec.NodeSelector.MatchLabels = map[string]string{"pool": "web"}
-	g.Spec.Maximum, g.Spec.ScaleUp = &maxSize, &v1alpha1.ScaleUp{}
-	group := plan.Group{World: nodegroup.World{Group: g, Now: time.Now()}}
+	g.Spec.MaxSize, g.Spec.ScaleUp = &maxSize, &v1alpha1.ScaleUp{}
+	group := plan.Group{GroupSnapshot: nodegroup.GroupSnapshot{Group: g, Now: time.Now()}}
 	for _, k := range kinds {
-		group.Kinds = append(group.Kinds, k(g))
+		group.Templates = append(group.Templates, k(g))
 	}
-	w = &plan.World{Snapshot: snapshot.New(), Groups: []plan.Group{group}, Now: time.Now()}
+	w = &plan.Input{Snapshot: snapshot.New(), Groups: []plan.Group{group}, Now: time.Now()}
 	w.Pods, cpu, memory, err = newPendingPods(w.Snapshot, pods)
 	return w, cpu, memory, err
 }
@@ -83,7 +83,7 @@ func countLaunched(d *plan.Decision, pods int) (n int, err error) {
 	if len(d.Pods) != pods {
 		return 0, fmt.Errorf("the decision has %d of %d pods", len(d.Pods), pods)
 	}
-	for _, o := range d.Orders {
+	for _, o := range d.Launches {
 		n += o.Count
 	}
 	return n, nil
@@ -92,12 +92,12 @@ func countLaunched(d *plan.Decision, pods int) (n int, err error) {
 // measurePacking measures the quality of the packing.
 func measurePacking() (result.Result, error) {
 	const pods = 500
-	m8 := func(g *v1alpha1.NodeGroup) plan.Kind { return newMachineType(g, "m8", "8", "32Gi") }
+	m8 := func(g *v1alpha1.NodeGroup) plan.Template { return newMachineType(g, "m8", "8", "32Gi") }
 	w, cpu, memory, err := newSnapshot(pods, m8)
 	if err != nil {
 		return result.Result{}, err
 	}
-	d, err := plan.Up(w)
+	d, err := plan.DecideScaleUp(w)
 	if err != nil {
 		return result.Result{}, err
 	}
@@ -108,18 +108,18 @@ func measurePacking() (result.Result, error) {
 	minimum := int(math.Ceil(max(float64(cpu)/8000, float64(memory)/(32<<30))))
 	return result.Result{
 		Name: "machines for 500 pods, above the minimum", Value: 100 * float64(n-minimum) / float64(minimum), Unit: "%",
-		Reach: result.AtMost(5),
-		Setup: fmt.Sprintf("%s; machines of 8 cores and 32 GiB; %d launched by one decision, the minimum for the pods is %d", mix, n, minimum),
+		Target: result.AtMost(5),
+		Setup:  fmt.Sprintf("%s; machines of 8 cores and 32 GiB; %d launched by one decision, the minimum for the pods is %d", mix, n, minimum),
 	}, nil
 }
 
 // measureDecision measures the time of a decision on 10,000 pods.
 func measureDecision() (result.Result, error) {
 	const pods = 10_000
-	kinds := []func(*v1alpha1.NodeGroup) plan.Kind{
-		func(g *v1alpha1.NodeGroup) plan.Kind { return newMachineType(g, "m8", "8", "32Gi") },
-		func(g *v1alpha1.NodeGroup) plan.Kind { return newMachineType(g, "m16", "16", "64Gi") },
-		func(g *v1alpha1.NodeGroup) plan.Kind { return newMachineType(g, "c16", "16", "32Gi") },
+	kinds := []func(*v1alpha1.NodeGroup) plan.Template{
+		func(g *v1alpha1.NodeGroup) plan.Template { return newMachineType(g, "m8", "8", "32Gi") },
+		func(g *v1alpha1.NodeGroup) plan.Template { return newMachineType(g, "m16", "16", "64Gi") },
+		func(g *v1alpha1.NodeGroup) plan.Template { return newMachineType(g, "c16", "16", "32Gi") },
 	}
 	w, _, _, err := newSnapshot(pods, kinds...)
 	if err != nil {
@@ -130,12 +130,12 @@ func measureDecision() (result.Result, error) {
 	machines := 0
 	for range runs {
 		runtime.GC()
-		start, used := time.Now(), placementtest.CPUTime()
-		d, err := plan.Up(w)
+		start, used := time.Now(), placementtest.MeasureCPUTime()
+		d, err := plan.DecideScaleUp(w)
 		if err != nil {
 			return result.Result{}, err
 		}
-		cpu, wall = append(cpu, placementtest.CPUTime()-used), append(wall, time.Since(start))
+		cpu, wall = append(cpu, placementtest.MeasureCPUTime()-used), append(wall, time.Since(start))
 		if machines, err = countLaunched(d, pods); err != nil {
 			return result.Result{}, err
 		}
@@ -143,7 +143,7 @@ func measureDecision() (result.Result, error) {
 	slices.Sort(cpu)
 	slices.Sort(wall)
 	return result.Result{
-		Name: "decide on 10,000 pending pods", Value: cpu[runs/2].Seconds() * 1e3, Unit: "ms", Reach: result.AtMost(500),
+		Name: "decide on 10,000 pending pods", Value: cpu[runs/2].Seconds() * 1e3, Unit: "ms", Target: result.AtMost(500),
 		Setup: fmt.Sprintf("%s; three machine types, %d launched; one core, processor time, p50 of %d; elapsed time %.0f ms", mix,
 			machines, runs, wall[runs/2].Seconds()*1e3),
 	}, nil

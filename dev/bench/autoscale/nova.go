@@ -24,13 +24,13 @@ import (
 // novaMetadata is the metadata of the servers.
 var novaMetadata = map[string]string{openstack.ClusterKey: "bench", openstack.GroupKey: "workers"}
 
-// RunNova measures the time from an unschedulable pod to the create call of a server, with a real OpenStack. It takes
+// RunNovaBenchmark measures the time from an unschedulable pod to the create call of a server, with a real OpenStack. It takes
 // two minutes, and a few more the first time. Then it must run as root to install OpenStack.
-func RunNova(ctx context.Context, o Options) (_ []result.Result, err error) {
+func RunNovaBenchmark(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
-	c, stop, err := openstackdev.Begin(ctx, "bench", novaMetadata, o.Progress)
+	c, stop, err := openstackdev.InstallAndStart(ctx, "bench", novaMetadata, o.Progress)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func RunNova(ctx context.Context, o Options) (_ []result.Result, err error) {
 		return nil, err
 	}
 	defer f.Close()
-	nova, err := c.Nova(ctx, openstackdev.Demo)
+	nova, err := c.NewNovaClient(ctx, openstackdev.DemoCloud)
 	if err != nil {
 		return nil, err
 	}
@@ -52,8 +52,8 @@ func RunNova(ctx context.Context, o Options) (_ []result.Result, err error) {
 	m.awaitAllMachines = func(ctx context.Context) error {
 		var failed error
 		var servers int
-		err := testbed.Poll(ctx, fmt.Sprintf("Nova has created %d servers", machines), func() bool {
-			all, err := openstackdev.Servers(ctx, nova, novaMetadata)
+		err := testbed.PollUntil(ctx, fmt.Sprintf("Nova has created %d servers", machines), func() bool {
+			all, err := openstackdev.ListServers(ctx, nova, novaMetadata)
 			failed, servers = err, len(all)
 			return err == nil && servers >= machines
 		})
@@ -133,12 +133,12 @@ func (f *novaProxy) newCloud(c *openstackdev.Cloud) testCloud {
 	return testCloud{
 		cores: cores, cpu: "250m", labels: labels,
 		config: map[string]any{openstack.Name: openstack.Config{
-			Cloud: openstackdev.Demo, CloudsFile: c.CloudsFile(), ClusterName: novaMetadata[openstack.ClusterKey],
+			Cloud: openstackdev.DemoCloud, CloudsFile: c.CloudsFile(), ClusterName: novaMetadata[openstack.ClusterKey],
 			Endpoints: map[string]string{"compute": f.URL + "/v2.1/"},
 			Groups: []openstack.GroupConfig{{
 				Name: novaMetadata[openstack.GroupKey], Flavors: []string{"m.4c8g"}, Image: openstack.Image{Name: "tiny"},
 				Networks: []string{"demo-net"}, SecurityGroups: []string{"demo-sg"}, KeyPair: openstackdev.KeyPair,
-				Nodes: cloud.Shape{Labels: labels},
+				Nodes: cloud.NodeShape{Labels: labels},
 			}},
 		}},
 		group: fmt.Sprintf("nodeSelector: {matchLabels: {pool: %[1]s}}\ncloud: {provider: openstack, group: %[1]s}\n"+

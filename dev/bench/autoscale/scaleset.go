@@ -22,13 +22,13 @@ func newScaleSetCloud(ctx context.Context, bed *testbed.Testbed) (testCloud, err
 	if err := bed.AddPool(ctx, pool, 0); err != nil {
 		return testCloud{}, err
 	}
-	config := bed.AzureConfig()
-	config.Groups = append(config.Groups, azure.GroupConfig{Name: pool.ScaleSet(), ScaleSet: pool.ScaleSet(), Nodes: cloud.Shape{
+	config := bed.AzureProviderConfig()
+	config.Groups = append(config.Groups, azure.GroupConfig{Name: pool.ScaleSetName(), ScaleSet: pool.ScaleSetName(), Nodes: cloud.NodeShape{
 		Capacity: corev1.ResourceList{corev1.ResourceCPU: *resource.NewQuantity(cores, resource.DecimalSI), corev1.ResourceMemory: resource.MustParse("64Gi")},
 	}})
 	made := func() (times []time.Time) {
 		for _, vm := range bed.ARM.VMs() {
-			if strings.EqualFold(vm.ScaleSet, pool.ScaleSet()) {
+			if strings.EqualFold(vm.ScaleSet, pool.ScaleSetName()) {
 				times = append(times, vm.Created)
 			}
 		}
@@ -38,7 +38,7 @@ func newScaleSetCloud(ctx context.Context, bed *testbed.Testbed) (testCloud, err
 	return testCloud{
 		cores: cores, cpu: "1", labels: map[string]string{"kubernetes.azure.com/agentpool": pool.Name},
 		config:        map[string]any{azure.Name: config},
-		group:         testbed.ScaleSetSpec(pool.Name, pool.ScaleSet()) + "maxSize: 1000\nscaleUp: {joinTimeout: 1h}\n",
+		group:         testbed.ScaleSetNodeGroupSpec(pool.Name, pool.ScaleSetName()) + "maxSize: 1000\nscaleUp: {joinTimeout: 1h}\n",
 		creationTimes: made, timesSource: "measured by the emulator's creation times",
 		awaitAllMachines: func(context.Context) error { return checkMachineCount(len(made())) },
 	}, nil

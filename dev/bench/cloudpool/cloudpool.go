@@ -66,8 +66,8 @@ const (
 	bareProcess  = "forward"
 )
 
-// Run measures a small pool and then a large one.
-func Run(ctx context.Context, o Options) ([]result.Result, error) {
+// RunBenchmarks measures a small pool and then a large one.
+func RunBenchmarks(ctx context.Context, o Options) ([]result.Result, error) {
 	few, err := measurePool(ctx, o, "few", small, removedNodes)
 	if err != nil {
 		return nil, fmt.Errorf("%d nodes: %w", small, err)
@@ -81,7 +81,7 @@ func Run(ctx context.Context, o Options) ([]result.Result, error) {
 	return []result.Result{
 		{
 			Name: fmt.Sprintf("decision on size %d to %d, p50", large, large-removedNodes), Value: toMillis(percentile(many.decisions, 50)), Unit: "ms",
-			Reach: result.AtMost(maxDecisionMillis),
+			Target: result.AtMost(maxDecisionMillis),
 			Setup: setup + fmt.Sprintf("GET /slipway/v1/pools/…/plan over HTTP with the pool read from its server, %d times; p99 %.0f ms; %d victims each",
 				decisions, toMillis(percentile(many.decisions, 99)), removedNodes),
 		},
@@ -92,11 +92,11 @@ func Run(ctx context.Context, o Options) ([]result.Result, error) {
 		},
 		{
 			Name: fmt.Sprintf("the same, difference to %d nodes", small), Value: many.requests - few.requests, Unit: "requests",
-			Reach: result.AtMost(maxRequestGrowth), Setup: fmt.Sprintf("with %d nodes it is %.1f in %.0f s: %s", small, few.requests, few.took.Seconds(), few.kinds),
+			Target: result.AtMost(maxRequestGrowth), Setup: fmt.Sprintf("with %d nodes it is %.1f in %.0f s: %s", small, few.requests, few.took.Seconds(), few.kinds),
 		},
 		{
 			Name:  fmt.Sprintf("added read latency at p99, %d reads per second during removals", readsPerSecond),
-			Value: toMillis(many.busy.addedLatency(99)), Unit: "ms", Reach: result.AtMost(maxAddedMillis),
+			Value: toMillis(many.busy.addedLatency(99)), Unit: "ms", Target: result.AtMost(maxAddedMillis),
 			Setup: setup + fmt.Sprintf("GET /pool/size, %s; %s; before the removals: %s", many.busy, many.cores, many.quiet),
 		},
 		{
@@ -182,7 +182,7 @@ func measurePool(ctx context.Context, o Options, name string, nodes, remove int)
 // splitCores gives the processes of a read their own cores: slipway cloudpool, the bare proxy, and this process with the
 // clients and the pool's server.
 func (s *testPool) splitCores() (string, error) {
-	others, measured, err := s.Apart(frontProcess, bareProcess)
+	others, measured, err := s.SplitCores(frontProcess, bareProcess)
 	if others == 0 {
 		return "everything runs on the same cores", err
 	}
@@ -218,11 +218,11 @@ func (s *testPool) close() {
 }
 
 func (s *testPool) prepare(ctx context.Context, nodes int) error {
-	if err := errors.Join(s.InstallTypes(ctx), s.Deploy(ctx, "manager/rbac.yaml", "cloudpool/rbac.yaml")); err != nil {
+	if err := errors.Join(s.InstallCRDs(ctx), s.ApplyManifests(ctx, "manager/rbac.yaml", "cloudpool/rbac.yaml")); err != nil {
 		return err
 	}
-	s.pool = emulator.New(emulator.Options{Name: s.name, Unrecorded: true, Nodes: emulator.ClusterNodes{Cluster: s.Cluster, Pool: s.name}})
-	if _, err := s.pool.Add(ctx, nodes); err != nil {
+	s.pool = emulator.New(emulator.Options{Name: s.name, SkipRequestLog: true, Nodes: emulator.ClusterNodes{Cluster: s.Cluster, Pool: s.name}})
+	if _, err := s.pool.AddMachines(ctx, nodes); err != nil {
 		return err
 	}
 	s.server = httptest.NewServer(s.pool.Handler())
@@ -238,12 +238,12 @@ func (s *testPool) startForwardProxy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	address, err := controlplane.FreeAddress(ctx)
+	address, err := controlplane.ReserveFreeAddress(ctx)
 	if err != nil {
 		return err
 	}
 	s.bare = "http://" + address
-	_, err = s.Run(ctx, controlplane.Command{
+	_, err = s.StartProcess(ctx, controlplane.Command{
 		Name: bareProcess, Path: path, Args: []string{"forward", "--listen", address, "--to", s.server.URL}, ReadyURL: s.bare + "/pool/size",
 	})
 	return err
@@ -251,18 +251,18 @@ func (s *testPool) startForwardProxy(ctx context.Context) error {
 
 // createPods creates the pods; the scheduler spreads them.
 func (s *testPool) createPods(ctx context.Context, pods int) error {
-	if err := workload.Create(ctx, s.Client(), workload.Namespace(s.name)); err != nil {
+	if err := workload.Create(ctx, s.Client(), workload.NewNamespace(s.name)); err != nil {
 		return err
 	}
 	var objects []apiruntime.Object
 	for i := range apps {
 		app := workload.App{
-			Namespace: s.name, Name: fmt.Sprint("app-", i), Replicas: int32(pods / apps), Stop: "0.5", CPU: resource.MustParse("100m"),
+			Namespace: s.name, Name: fmt.Sprint("app-", i), Replicas: int32(pods / apps), StopSeconds: "0.5", CPU: resource.MustParse("100m"),
 			NodeSelector: map[string]string{emulator.PoolLabel: s.name}, MaxUnavailable: "20",
 		}
-		objects = append(objects, app.Deployment(), app.Budget())
+		objects = append(objects, app.Deployment(), app.PodDisruptionBudget())
 	}
-	return workload.CreateSettled(ctx, s.Client(), objects...)
+	return workload.CreateAndAwait(ctx, s.Client(), objects...)
 }
 
 // startProcesses starts the manager and slipway cloudpool.
@@ -278,15 +278,15 @@ func (s *testPool) startProcesses(ctx context.Context) error {
 	if err := os.WriteFile(clouds, raw, 0o600); err != nil {
 		return err
 	}
-	path, err := testbed.Binary("slipway")
+	path, err := testbed.EnsureBinary("slipway")
 	if err != nil {
 		return err
 	}
-	address, err := controlplane.FreeAddress(ctx)
+	address, err := controlplane.ReserveFreeAddress(ctx)
 	if err != nil {
 		return err
 	}
-	health, err := controlplane.FreeAddress(ctx)
+	health, err := controlplane.ReserveFreeAddress(ctx)
 	if err != nil {
 		return err
 	}
@@ -304,7 +304,7 @@ func (s *testPool) startProcesses(ctx context.Context) error {
 		}
 		command.Name, command.Path = name, path
 		command.Args = append(command.Args, "--kubeconfig", kubeconfig, "--cloud-config", clouds)
-		if _, err := s.Run(ctx, command); err != nil {
+		if _, err := s.StartProcess(ctx, command); err != nil {
 			return err
 		}
 	}
@@ -359,8 +359,8 @@ func (s *testPool) setSize(ctx context.Context, size int) error {
 	}
 	raw, _ := io.ReadAll(response.Body)
 	_ = response.Body.Close()
-	if response.StatusCode != http.StatusOK || s.pool.Desired() != size || len(s.pool.Machines()) != size {
-		return fmt.Errorf("status %d %s, desired size %d and %d machines; want 200 and %d", response.StatusCode, raw, s.pool.Desired(),
+	if response.StatusCode != http.StatusOK || s.pool.DesiredSize() != size || len(s.pool.Machines()) != size {
+		return fmt.Errorf("status %d %s, desired size %d and %d machines; want 200 and %d", response.StatusCode, raw, s.pool.DesiredSize(),
 			len(s.pool.Machines()), size)
 	}
 	return nil
@@ -371,7 +371,7 @@ func (s *testPool) countRequests(f *measurements, since time.Time, removed int) 
 	kinds := map[string]int{}
 	total := 0
 	for _, agent := range []string{"slipway-cloudpool/", "slipway-manager/"} {
-		events, err := s.Audit(controlplane.AuditFilter{UserAgent: agent, Since: since})
+		events, err := s.ReadAuditLog(controlplane.AuditFilter{UserAgent: agent, Since: since})
 		if err != nil {
 			return err
 		}

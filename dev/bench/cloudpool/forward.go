@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Forward runs the proxy that slipway cloudpool is compared with: the standard library's reverse proxy in its own
+// RunForwardProxy runs the proxy that slipway cloudpool is compared with: the standard library's reverse proxy in its own
 // process. It listens on a loopback address, forwards to a URL, and returns when ctx ends.
-func Forward(ctx context.Context, listen, to string) error {
+func RunForwardProxy(ctx context.Context, listen, to string) error {
 	target, err := url.Parse(to)
 	if err != nil {
 		return err

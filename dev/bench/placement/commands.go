@@ -19,9 +19,9 @@ const commandGCPercent = 400
 
 // measureCommands measures the questions of slipway plan and slipway why, with a loaded cluster and with loading.
 func measureCommands() ([]result.Result, error) {
-	o := &placementtest.Diverse(seed, 5000, 150_000, 200).Objects
+	o := &placementtest.NewDiverseCluster(seed, 5000, 150_000, 200).Objects
 	for i := range 100 {
-		o.Pods = append(o.Pods, placementtest.Pod("waiting", i, "", 3000, 4096))
+		o.Pods = append(o.Pods, placementtest.NewPod("waiting", i, "", 3000, 4096))
 	}
 	var file bytes.Buffer
 	if err := o.Write(&file, saved.Compact); err != nil {
@@ -62,7 +62,7 @@ type loadedCluster struct {
 	text    string
 }
 
-var planOptions = planner.PlanOptions{Max: -1, Policy: planner.LeastDisruption}
+var planOptions = planner.PlanOptions{MaxRemovals: -1, Policy: planner.LeastDisruption}
 
 const maxWarmMillis = 1000 // ms
 
@@ -71,7 +71,7 @@ func (a *loadedCluster) measureWhyNode() (result.Result, error) {
 	f, err := measureRuns(5, func() error {
 		answers = answers[:0]
 		for i := range 20 {
-			answer, err := a.cluster.Evacuate(a.objects.Nodes[i*251].Name, planOptions)
+			answer, err := a.cluster.PlanEvacuation(a.objects.Nodes[i*251].Name, planOptions)
 			if err != nil {
 				return err
 			}
@@ -88,11 +88,11 @@ func (a *loadedCluster) measureWhyNode() (result.Result, error) {
 	}
 	feasible := 0
 	for _, e := range answers {
-		if !e.Feasible() {
+		if !e.IsFeasible() {
 			continue
 		}
 		feasible++
-		if err := placementtest.CarryOut(s, []planner.Evacuation{*e}); err != nil {
+		if err := placementtest.ExecuteRemovals(s, []planner.Evacuation{*e}); err != nil {
 			return result.Result{}, fmt.Errorf("apply why %s: %w", e.Node, err)
 		}
 	}
@@ -106,7 +106,7 @@ func (a *loadedCluster) measureWhyNode() (result.Result, error) {
 func (a *loadedCluster) measureWhyPod() (result.Result, error) {
 	p := a.objects.Pods[len(a.objects.Pods)-1]
 	key := placement.PodKey{Namespace: p.Namespace, Name: p.Name}
-	var answer *planner.Pending
+	var answer *planner.PendingPod
 	f, err := measureRuns(9, func() (err error) {
 		answer, err = a.cluster.JudgePending(key)
 		return err
@@ -114,7 +114,7 @@ func (a *loadedCluster) measureWhyPod() (result.Result, error) {
 	if err != nil {
 		return result.Result{}, err
 	}
-	s, err := a.objects.Snapshot()
+	s, err := a.objects.BuildSnapshot()
 	if err != nil {
 		return result.Result{}, err
 	}
@@ -123,18 +123,18 @@ func (a *loadedCluster) measureWhyPod() (result.Result, error) {
 		if err != nil {
 			return result.Result{}, err
 		}
-		if (verdict.Outcome == placement.Fits) != slices.Contains(answer.Fits, n.Name) {
+		if (verdict.Outcome == placement.Fits) != slices.Contains(answer.FittingNodes, n.Name) {
 			return result.Result{}, fmt.Errorf("pod %s on %s: %s, which is missing in the answer", key, n.Name, verdict)
 		}
 	}
-	setup := f.describeSetup(fmt.Sprintf("%s; a pending pod that fits on %d nodes, each verdict verified", a.text, len(answer.Fits)))
+	setup := f.describeSetup(fmt.Sprintf("%s; a pending pod that fits on %d nodes, each verdict verified", a.text, len(answer.FittingNodes)))
 	return newMaxResult("why POD, cache warm", toMillis(f.cpu), "ms", maxWarmMillis, setup), nil
 }
 
 func (a *loadedCluster) measurePlan() (result.Result, error) {
 	var answer *planner.Plan
 	f, err := measureRuns(5, func() (err error) {
-		answer, err = a.cluster.Plan(planOptions)
+		answer, err = a.cluster.MakePlan(planOptions)
 		return err
 	})
 	if err != nil {
@@ -147,7 +147,7 @@ func (a *loadedCluster) measurePlan() (result.Result, error) {
 	if err != nil {
 		return result.Result{}, err
 	}
-	if err := placementtest.CarryOut(s, answer.Remove.Victims); err != nil {
+	if err := placementtest.ExecuteRemovals(s, answer.Remove.Victims); err != nil {
 		return result.Result{}, fmt.Errorf("apply the plan: %w", err)
 	}
 	setup := f.describeSetup(fmt.Sprintf("%s; all removable nodes, %d found and verified together with the pending pods", a.text,
@@ -157,11 +157,11 @@ func (a *loadedCluster) measurePlan() (result.Result, error) {
 
 // snapshotWithPendingPods returns a new snapshot with the pending pods on the nodes reserved for them.
 func (a *loadedCluster) snapshotWithPendingPods() (*snapshot.Snapshot, error) {
-	s, err := a.objects.Snapshot()
+	s, err := a.objects.BuildSnapshot()
 	if err != nil {
 		return nil, err
 	}
-	packing, err := planner.Pack(s, nil, planner.Flavours(a.objects), planner.LeastWaste)
+	packing, err := planner.PackPods(s, nil, planner.DeriveFlavours(a.objects), planner.LeastWaste)
 	if err != nil {
 		return nil, err
 	}

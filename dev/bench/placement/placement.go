@@ -21,8 +21,8 @@ const seed = 1
 const mix = "seed 1; applications of up to 80 replicas, one third each plain, spread over zones or hosts with skew 1, and with " +
 	"affinity or anti-affinity to their own pods; 0.1 to 1 core, 128 MiB to 2 GiB"
 
-// Run runs all measurements. It takes some seconds, and sets GOMAXPROCS to 1 meanwhile.
-func Run(ctx context.Context) ([]result.Result, error) {
+// RunBenchmarks runs all measurements. It takes some seconds, and sets GOMAXPROCS to 1 meanwhile.
+func RunBenchmarks(ctx context.Context) ([]result.Result, error) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	var results []result.Result
 	for _, scenario := range []func() ([]result.Result, error){measureUniformVictims, measureUniformPacking, measureDiversePacking, measureDiverseRanking, measureCommands} {
@@ -53,11 +53,11 @@ func measureRuns(runs int, fn func() error) (measurements, error) {
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
-		start, used := time.Now(), placementtest.CPUTime()
+		start, used := time.Now(), placementtest.MeasureCPUTime()
 		if err := fn(); err != nil {
 			return measurements{}, err
 		}
-		wall, cpu = append(wall, time.Since(start)), append(cpu, placementtest.CPUTime()-used)
+		wall, cpu = append(wall, time.Since(start)), append(cpu, placementtest.MeasureCPUTime()-used)
 		runtime.ReadMemStats(&after)
 		allocated = append(allocated, float64(after.TotalAlloc-before.TotalAlloc)/1e6)
 	}
@@ -77,13 +77,13 @@ func (f measurements) describeSetup(text string) string {
 }
 
 func measureUniformVictims() ([]result.Result, error) {
-	s, err := placementtest.Uniform(2000, 40).Snapshot()
+	s, err := placementtest.NewUniformCluster(2000, 40).BuildSnapshot()
 	if err != nil {
 		return nil, err
 	}
 	var selection *planner.Selection
 	f, err := measureRuns(9, func() (err error) {
-		selection, err = planner.Victims(s, 2000, planner.LeastDisruption, planner.Options{})
+		selection, err = planner.SelectVictims(s, 2000, planner.LeastDisruption, planner.Options{})
 		return err
 	})
 	if err != nil {
@@ -92,7 +92,7 @@ func measureUniformVictims() ([]result.Result, error) {
 	if len(selection.Victims) != 1200 {
 		return nil, fmt.Errorf("%d victims of 2,000 nodes, want 1,200", len(selection.Victims))
 	}
-	if err := placementtest.CarryOut(s, selection.Victims); err != nil {
+	if err := placementtest.ExecuteRemovals(s, selection.Victims); err != nil {
 		return nil, fmt.Errorf("apply the victims: %w", err)
 	}
 	setup := f.describeSetup("2,000 nodes with 40 equal pods of 1 % each; all removable nodes, 1,200 found and verified")
@@ -103,53 +103,53 @@ func measureUniformVictims() ([]result.Result, error) {
 }
 
 func measurePacking(c *placementtest.Cluster) (*planner.Packing, measurements, error) {
-	s, err := c.Snapshot()
+	s, err := c.BuildSnapshot()
 	if err != nil {
 		return nil, measurements{}, err
 	}
-	flavours := []planner.Flavour{placementtest.Flavour()}
+	flavours := []planner.Flavour{placementtest.NewFlavour()}
 	var packing *planner.Packing
 	f, err := measureRuns(9, func() (err error) {
-		packing, err = planner.Pack(s, nil, flavours, planner.LeastWaste)
+		packing, err = planner.PackPods(s, nil, flavours, planner.LeastWaste)
 		return err
 	})
 	if err != nil {
 		return nil, measurements{}, err
 	}
-	if len(packing.Helpless) > 0 {
-		return nil, measurements{}, fmt.Errorf("%d pods have no machine, the first %v", len(packing.Helpless), packing.Helpless[0])
+	if len(packing.Unschedulable) > 0 {
+		return nil, measurements{}, fmt.Errorf("%d pods have no machine, the first %v", len(packing.Unschedulable), packing.Unschedulable[0])
 	}
-	if err := placementtest.LaunchAll(s, flavours, packing); err != nil {
+	if err := placementtest.ExecutePacking(s, flavours, packing); err != nil {
 		return nil, measurements{}, fmt.Errorf("apply the packing: %w", err)
 	}
 	return packing, f, nil
 }
 
 func measureUniformPacking() ([]result.Result, error) {
-	packing, f, err := measurePacking(placementtest.Pending(50_000))
+	packing, f, err := measurePacking(placementtest.NewPendingCluster(50_000))
 	if err != nil {
 		return nil, err
 	}
-	if len(packing.Machines) != 1000 {
-		return nil, fmt.Errorf("%d machines, want 1,000", len(packing.Machines))
+	if len(packing.Instances) != 1000 {
+		return nil, fmt.Errorf("%d machines, want 1,000", len(packing.Instances))
 	}
 	return []result.Result{newMaxResult("pack 50,000 pods onto 1,000 machines", toMillis(f.cpu), "ms", 150,
 		f.describeSetup("equal pending pods of 2 % in the snapshot, one flavor in three zones, no nodes"))}, nil
 }
 
 func measureDiversePacking() ([]result.Result, error) {
-	packing, f, err := measurePacking(placementtest.DiversePending(seed, 5000))
+	packing, f, err := measurePacking(placementtest.NewDiversePendingCluster(seed, 5000))
 	if err != nil {
 		return nil, err
 	}
 	return []result.Result{newMinResult("pack 5,000 diverse pods", 5000/f.cpu.Seconds(), "pods/s", 20_000,
-		f.describeSetup(fmt.Sprintf("%s, up to 40 replicas; one flavor of 10 cores in three zones; %d machines", mix, len(packing.Machines))))}, nil
+		f.describeSetup(fmt.Sprintf("%s, up to 40 replicas; one flavor of 10 cores in three zones; %d machines", mix, len(packing.Instances))))}, nil
 }
 
 func measureDiverseRanking() ([]result.Result, error) {
-	c := placementtest.Diverse(seed, 5000, 150_000, 200)
+	c := placementtest.NewDiverseCluster(seed, 5000, 150_000, 200)
 	before := liveHeap()
-	s, err := c.Snapshot()
+	s, err := c.BuildSnapshot()
 	if err != nil {
 		return nil, err
 	}
@@ -211,9 +211,9 @@ func liveHeap() float64 {
 }
 
 func newMaxResult(name string, value float64, unit string, limit float64, setup string) result.Result {
-	return result.Result{Name: name, Value: value, Unit: unit, Reach: result.AtMost(limit), Setup: setup}
+	return result.Result{Name: name, Value: value, Unit: unit, Target: result.AtMost(limit), Setup: setup}
 }
 
 func newMinResult(name string, value float64, unit string, limit float64, setup string) result.Result {
-	return result.Result{Name: name, Value: value, Unit: unit, Reach: result.AtLeast(limit), Setup: setup}
+	return result.Result{Name: name, Value: value, Unit: unit, Target: result.AtLeast(limit), Setup: setup}
 }

@@ -18,14 +18,14 @@ type Result struct {
 	Name  string
 	Value float64
 	Unit  string
-	// Reach is the target of Value.
-	Reach Reach
+	// Target is the target of Value.
+	Target Bound
 	// Setup describes the conditions, with everything needed to repeat the measurement.
 	Setup string
 }
 
-// Reach is the bound of a value. The zero value is no bound.
-type Reach struct {
+// Bound is the bound of a value. The zero value is no bound.
+type Bound struct {
 	direction direction
 	limit     float64
 }
@@ -39,13 +39,13 @@ const (
 )
 
 // AtMost is a bound that allows limit and less.
-func AtMost(limit float64) Reach { return Reach{atMost, limit} }
+func AtMost(limit float64) Bound { return Bound{atMost, limit} }
 
 // AtLeast is a bound that allows limit and more.
-func AtLeast(limit float64) Reach { return Reach{atLeast, limit} }
+func AtLeast(limit float64) Bound { return Bound{atLeast, limit} }
 
 // isMet reports whether the value meets the bound. NaN meets no bound.
-func (r Reach) isMet(value float64) bool {
+func (r Bound) isMet(value float64) bool {
 	switch r.direction {
 	case atMost:
 		return value <= r.limit
@@ -56,7 +56,7 @@ func (r Reach) isMet(value float64) bool {
 }
 
 // format formats the bound with the unit, such as "<= 1.2 s". It is empty for no bound.
-func (r Reach) format(unit string) string {
+func (r Bound) format(unit string) string {
 	sign := map[direction]string{atMost: "<= ", atLeast: ">= "}[r.direction]
 	if sign == "" {
 		return ""
@@ -64,8 +64,8 @@ func (r Reach) format(unit string) string {
 	return strings.TrimSpace(sign + strconv.FormatFloat(r.limit, 'f', -1, 64) + " " + unit)
 }
 
-// OK reports whether the value meets its target. It uses the measured value, not the printed one.
-func (r Result) OK() bool { return r.Reach.isMet(r.Value) }
+// MeetsTarget reports whether the value meets its target. It uses the measured value, not the printed one.
+func (r Result) MeetsTarget() bool { return r.Target.isMet(r.Value) }
 
 func (r Result) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
@@ -75,27 +75,27 @@ func (r Result) MarshalJSON() ([]byte, error) {
 		Reach string  `json:"target"`
 		OK    bool    `json:"ok"`
 		Setup string  `json:"setup"`
-	}{r.Name, r.Value, r.Unit, r.Reach.format(r.Unit), r.OK(), r.Setup})
+	}{r.Name, r.Value, r.Unit, r.Target.format(r.Unit), r.MeetsTarget(), r.Setup})
 }
 
-// Missed lists the names of the results that miss their target.
-func Missed(results []Result) []string {
+// MissedTargets lists the names of the results that miss their target.
+func MissedTargets(results []Result) []string {
 	var names []string
 	for _, r := range results {
-		if !r.OK() {
+		if !r.MeetsTarget() {
 			names = append(names, r.Name)
 		}
 	}
 	return names
 }
 
-// Print writes the results of a group as a table, followed by their conditions.
-func Print(w io.Writer, group string, results []Result) error {
+// PrintTable writes the results of a group as a table, followed by their conditions.
+func PrintTable(w io.Writer, group string, results []Result) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(table, "%s\tvalue\ttarget\t\n", group)
 	for _, r := range results {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", r.Name, strings.TrimSpace(formatNumber(r.Value)+" "+r.Unit),
-			r.Reach.format(r.Unit), r.formatOutcome())
+			r.Target.format(r.Unit), r.formatOutcome())
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print the results of %s: %w", group, err)
@@ -118,16 +118,16 @@ func formatNumber(v float64) string {
 
 func (r Result) formatOutcome() string {
 	switch {
-	case r.Reach.direction == unbounded:
+	case r.Target.direction == unbounded:
 		return ""
-	case r.OK():
+	case r.MeetsTarget():
 		return "ok"
 	}
 	return "MISSED"
 }
 
-// Write writes the results of a group to GROUP.json in dir. It creates dir if needed.
-func Write(dir, group string, results []Result) error {
+// WriteJSON writes the results of a group to GROUP.json in dir. It creates dir if needed.
+func WriteJSON(dir, group string, results []Result) error {
 	raw, err := json.MarshalIndent(results, "", "  ")
 	if err != nil {
 		return fmt.Errorf("results of %s: %w", group, err)

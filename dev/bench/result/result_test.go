@@ -16,7 +16,7 @@ import (
 
 func TestOKUsesMeasuredValue(t *testing.T) {
 	for name, tc := range map[string]struct {
-		reach result.Reach
+		reach result.Bound
 		value float64
 		want  bool
 	}{
@@ -27,12 +27,12 @@ func TestOKUsesMeasuredValue(t *testing.T) {
 		"below the lower bound":             {result.AtLeast(100), 99.9, false},
 		"zero allowed, zero measured":       {result.AtMost(0), 0, true},
 		"zero allowed, one measured":        {result.AtMost(0), 1, false},
-		"no bound":                          {result.Reach{}, 1e9, true},
+		"no bound":                          {result.Bound{}, 1e9, true},
 		"not a number under an upper bound": {result.AtMost(1), math.NaN(), false},
 		"not a number over a lower bound":   {result.AtLeast(1), math.NaN(), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := (result.Result{Value: tc.value, Reach: tc.reach}).OK(); got != tc.want {
+			if got := (result.Result{Value: tc.value, Target: tc.reach}).MeetsTarget(); got != tc.want {
 				t.Errorf("OK of %v is %v, want %v", tc.value, got, tc.want)
 			}
 		})
@@ -41,15 +41,15 @@ func TestOKUsesMeasuredValue(t *testing.T) {
 
 func testResults() []result.Result {
 	return []result.Result{
-		{Name: "notice to cordon", Value: 0.9994, Unit: "s", Reach: result.AtMost(1.2), Setup: "50 notices"},
-		{Name: "resident", Value: 17, Unit: "MiB", Reach: result.AtMost(16), Setup: "idle"},
+		{Name: "notice to cordon", Value: 0.9994, Unit: "s", Target: result.AtMost(1.2), Setup: "50 notices"},
+		{Name: "resident", Value: 17, Unit: "MiB", Target: result.AtMost(16), Setup: "idle"},
 		{Name: "binary", Value: 9158818, Unit: "bytes", Setup: "stripped"},
 	}
 }
 
 func TestWriteProducesDocumentedFields(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "results")
-	if err := result.Write(dir, "agent", testResults()); err != nil {
+	if err := result.WriteJSON(dir, "agent", testResults()); err != nil {
 		t.Fatal(err)
 	}
 	raw, err := os.ReadFile(filepath.Join(dir, "agent.json"))
@@ -71,21 +71,21 @@ func TestWriteProducesDocumentedFields(t *testing.T) {
 }
 
 func TestWriteRefusesInfiniteValue(t *testing.T) {
-	err := result.Write(t.TempDir(), "agent", []result.Result{{Name: "ratio", Value: math.Inf(1)}})
+	err := result.WriteJSON(t.TempDir(), "agent", []result.Result{{Name: "ratio", Value: math.Inf(1)}})
 	if err == nil {
 		t.Error("an infinite value was written")
 	}
 }
 
 func TestMissedListsResultsBelowTarget(t *testing.T) {
-	if diff := cmp.Diff([]string{"resident"}, result.Missed(testResults())); diff != "" {
+	if diff := cmp.Diff([]string{"resident"}, result.MissedTargets(testResults())); diff != "" {
 		t.Error(diff)
 	}
 }
 
 func TestPrintAlignsColumnsAndPrintsSetup(t *testing.T) {
 	var out bytes.Buffer
-	if err := result.Print(&out, "agent", testResults()); err != nil {
+	if err := result.PrintTable(&out, "agent", testResults()); err != nil {
 		t.Fatal(err)
 	}
 	want := strings.Join([]string{

@@ -35,9 +35,9 @@ const (
 	memoryTimeout = 40 * time.Minute
 )
 
-// Hold measures an idle manager with many nodes and pods in its caches. No kubelets are emulated, because only the
+// MeasureIdleManager measures an idle manager with many nodes and pods in its caches. No kubelets are emulated, because only the
 // objects matter.
-func Hold(ctx context.Context, o Options) (_ []result.Result, err error) {
+func MeasureIdleManager(ctx context.Context, o Options) (_ []result.Result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, memoryTimeout)
 	defer cancel()
 	b := &retirementBench{o: o, idle: controlplane.AKSPool{Name: "held"}}
@@ -72,7 +72,7 @@ func Hold(ctx context.Context, o Options) (_ []result.Result, err error) {
 
 // createObjects creates a group with an idle rule, so that the manager must cache all pods, and writes its nodes and pods.
 func (b *retirementBench) createObjects(ctx context.Context) error {
-	err := b.CreateNodeGroup(ctx, b.idle.Name, nil, testbed.ScaleSetSpec(b.idle.Name, b.idle.ScaleSet())+
+	err := b.CreateNodeGroup(ctx, b.idle.Name, nil, testbed.ScaleSetNodeGroupSpec(b.idle.Name, b.idle.ScaleSetName())+
 		fmt.Sprintf("scaleDown: {idleByLabel: {podSelector: {matchLabels: {%s: held}}}}\n", workload.AppLabel))
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func (b *retirementBench) killControllers() error {
 // storeNodes and storePods write the objects into etcd as the API server would. To create them takes a quarter of an
 // hour.
 func (b *retirementBench) storeNodes(ctx context.Context, made *corev1.Node) error {
-	return b.Store(ctx, func(yield func(client.Object) bool) {
+	return b.WriteToEtcd(ctx, func(yield func(client.Object) bool) {
 		for n := range cachedNodes {
 			node := b.newCachedNode(n)
 			node.Labels, node.Status = mergeLabels(made.Labels, node.Labels), made.Status
@@ -122,7 +122,7 @@ func (b *retirementBench) storeNodes(ctx context.Context, made *corev1.Node) err
 }
 
 func (b *retirementBench) storePods(ctx context.Context, made *corev1.Pod) error {
-	err := b.Store(ctx, func(yield func(client.Object) bool) {
+	err := b.WriteToEtcd(ctx, func(yield func(client.Object) bool) {
 		for n := range cachedPods {
 			pod := b.newCachedPod(n)
 			node := pod.Spec.NodeName
@@ -174,7 +174,7 @@ func (b *retirementBench) awaitStored(ctx context.Context) error {
 	if err := workload.Create(ctx, b.Client(), last); err != nil {
 		return err
 	}
-	return testbed.Poll(ctx, "the API server's cache has the stored pods", func() bool {
+	return testbed.PollUntil(ctx, "the API server's cache has the stored pods", func() bool {
 		_, err := b.Client().CoreV1().Pods(work).Get(ctx, last.Name, metav1.GetOptions{ResourceVersion: "0"})
 		return err == nil
 	})
@@ -229,7 +229,7 @@ func (b *retirementBench) newCachedPod(n int) *corev1.Pod {
 // awaitCalm waits until the manager has observed the group with all its nodes, which requires full caches. Then it waits
 // until each node has the note of a protecting pod, and the manager has written nothing for some time.
 func (b *retirementBench) awaitCalm(ctx context.Context) error {
-	err := testbed.Poll(ctx, "the manager observes the group", func() bool {
+	err := testbed.PollUntil(ctx, "the manager observes the group", func() bool {
 		g := &v1alpha1.NodeGroup{}
 		return b.client.Get(ctx, client.ObjectKey{Name: b.idle.Name}, g) == nil && g.Status.Nodes == cachedNodes
 	})
@@ -237,16 +237,16 @@ func (b *retirementBench) awaitCalm(ctx context.Context) error {
 		return err
 	}
 	written := controlplane.AuditFilter{User: "system:serviceaccount:" + namespace + ":" + account, Verb: "patch"}
-	err = testbed.Poll(ctx, "the manager has written to all nodes", func() bool {
-		all, err := b.Audit(written)
+	err = testbed.PollUntil(ctx, "the manager has written to all nodes", func() bool {
+		all, err := b.ReadAuditLog(written)
 		return err == nil && len(all) >= cachedNodes
 	})
 	if err != nil {
 		return err
 	}
-	err = testbed.Poll(ctx, "the manager writes nothing", func() bool {
+	err = testbed.PollUntil(ctx, "the manager writes nothing", func() bool {
 		written.Since = time.Now().Add(-calmTime)
-		lately, err := b.Audit(written)
+		lately, err := b.ReadAuditLog(written)
 		return err == nil && len(lately) == 0
 	})
 	if err != nil {
@@ -275,21 +275,21 @@ func (b *retirementBench) checkAllNodesInUse(ctx context.Context) error {
 
 func (b *retirementBench) measureManager(ctx context.Context) ([]result.Result, error) {
 	manager := testbed.Agent{Process: b.Process(managerProcess)}
-	if err := testbed.Pause(ctx, settleTime); err != nil {
+	if err := testbed.Sleep(ctx, settleTime); err != nil {
 		return nil, err
 	}
-	before, err := manager.CPU()
+	before, err := manager.CPUTime()
 	if err != nil {
 		return nil, err
 	}
-	if err := testbed.Pause(ctx, quietTime); err != nil {
+	if err := testbed.Sleep(ctx, quietTime); err != nil {
 		return nil, err
 	}
-	after, err := manager.CPU()
+	after, err := manager.CPUTime()
 	if err != nil {
 		return nil, err
 	}
-	now, peak, err := manager.Resident()
+	now, peak, err := manager.ResidentMemory()
 	if err != nil {
 		return nil, err
 	}
@@ -298,11 +298,11 @@ func (b *retirementBench) measureManager(ctx context.Context) ([]result.Result, 
 	const mebibyte = 1 << 20
 	return []result.Result{
 		{
-			Name: "manager memory with its caches full, resident", Value: float64(now) / mebibyte, Unit: "MiB", Reach: result.AtMost(700),
+			Name: "manager memory with its caches full, resident", Value: float64(now) / mebibyte, Unit: "MiB", Target: result.AtMost(700),
 			Setup: setup + fmt.Sprintf("%s after its last write; the peak was %.0f MiB", calmTime+settleTime+quietTime, float64(peak)/mebibyte),
 		},
 		{
-			Name: "manager CPU when idle", Value: 100 * (after - before).Seconds() / quietTime.Seconds(), Unit: "%", Reach: result.AtMost(1),
+			Name: "manager CPU when idle", Value: 100 * (after - before).Seconds() / quietTime.Seconds(), Unit: "%", Target: result.AtMost(1),
 			Setup: setup + fmt.Sprintf("over %s, of one core", quietTime),
 		},
 	}, nil

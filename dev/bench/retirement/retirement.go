@@ -66,8 +66,8 @@ type retirementBench struct {
 	idle, busy controlplane.AKSPool
 }
 
-// Run runs the measurement. It takes about five minutes.
-func Run(ctx context.Context, o Options) (_ []result.Result, err error) {
+// RunBenchmarks runs the measurement. It takes about five minutes.
+func RunBenchmarks(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
@@ -109,14 +109,14 @@ func (b *retirementBench) installManifests(ctx context.Context) error {
 	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return err
 	}
-	if err := errors.Join(b.InstallTypes(ctx), b.Deploy(ctx, "manager/rbac.yaml")); err != nil {
+	if err := errors.Join(b.InstallCRDs(ctx), b.ApplyManifests(ctx, "manager/rbac.yaml")); err != nil {
 		return err
 	}
 	var err error
 	if b.client, err = client.NewWithWatch(b.RESTConfig(), client.Options{Scheme: scheme}); err != nil {
 		return err
 	}
-	return workload.Create(ctx, b.Client(), workload.Namespace(work))
+	return workload.Create(ctx, b.Client(), workload.NewNamespace(work))
 }
 
 func (b *retirementBench) addNodes(ctx context.Context) error {
@@ -126,7 +126,7 @@ func (b *retirementBench) addNodes(ctx context.Context) error {
 	if err := b.AddPool(ctx, b.busy, busyNodes); err != nil {
 		return err
 	}
-	return b.CreateNodeGroup(ctx, b.idle.Name, nil, testbed.ScaleSetSpec(b.idle.Name, b.idle.ScaleSet())+
+	return b.CreateNodeGroup(ctx, b.idle.Name, nil, testbed.ScaleSetNodeGroupSpec(b.idle.Name, b.idle.ScaleSetName())+
 		fmt.Sprintf("disruptionBudgets: [{nodes: %d}]\ndrain: {evictUnmanaged: true}\n", inFlight))
 }
 
@@ -138,8 +138,8 @@ func (b *retirementBench) addPods(ctx context.Context) error {
 		for n := range nodes * podsEach {
 			group.Go(func() error {
 				app := workload.App{
-					Namespace: work, Name: fmt.Sprintf("%s-%d", pool.Name, n), Start: "0", Grace: 3 * podStop,
-					Stop: fmt.Sprint(podStop.Seconds()),
+					Namespace: work, Name: fmt.Sprintf("%s-%d", pool.Name, n), StartSeconds: "0", GracePeriod: 3 * podStop,
+					StopSeconds: fmt.Sprint(podStop.Seconds()),
 				}
 				pod := app.Pod()
 				pod.Spec.NodeName = pool.NodeName(n / podsEach)
@@ -150,7 +150,7 @@ func (b *retirementBench) addPods(ctx context.Context) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	return testbed.Poll(ctx, "all pods run", func() bool {
+	return testbed.PollUntil(ctx, "all pods run", func() bool {
 		pods, err := b.Client().CoreV1().Pods(work).List(ctx, metav1.ListOptions{FieldSelector: "status.phase!=Running", Limit: 1})
 		return err == nil && len(pods.Items) == 0
 	})
@@ -158,7 +158,7 @@ func (b *retirementBench) addPods(ctx context.Context) error {
 
 // startManager starts the manager with its default intervals.
 func (b *retirementBench) startManager(ctx context.Context) error {
-	_, err := b.StartManager(ctx, managerProcess, map[string]any{"azure": b.AzureConfig()})
+	_, err := b.StartManager(ctx, managerProcess, map[string]any{"azure": b.AzureProviderConfig()})
 	return err
 }
 
@@ -220,10 +220,10 @@ func (b *retirementBench) retireIdleNodes(ctx context.Context) ([]result.Result,
 	return b.newResults(began, took, maxRetiring)
 }
 
-func isUnfinished(p v1alpha1.Phase) bool { return !p.Finished() }
+func isUnfinished(p v1alpha1.Phase) bool { return !p.IsFinal() }
 
 func (b *retirementBench) newResults(began time.Time, took time.Duration, maxRetiring int) ([]result.Result, error) {
-	requests, err := b.Audit(controlplane.AuditFilter{Since: began, User: "system:serviceaccount:" + namespace + ":" + account})
+	requests, err := b.ReadAuditLog(controlplane.AuditFilter{Since: began, User: "system:serviceaccount:" + namespace + ":" + account})
 	if err != nil {
 		return nil, err
 	}
@@ -243,20 +243,20 @@ func (b *retirementBench) newResults(began time.Time, took time.Duration, maxRet
 	return []result.Result{
 		{
 			Name: fmt.Sprintf("%d idle nodes retired, time as a multiple of the minimum", idleNodes), Unit: "times",
-			Value: took.Seconds() / forced.Seconds(), Reach: result.AtMost(maxTimeRatio),
+			Value: took.Seconds() / forced.Seconds(), Target: result.AtMost(maxTimeRatio),
 			Setup: b.describeSetup("%.1f s; the minimum is %d rounds of %d nodes with a pod stop time of %s, and %s for the last machines: %s",
 				took.Seconds(), idleNodes/inFlight, inFlight, podStop, machineStop, forced),
 		},
 		{
-			Name: "nodes retired at the same time", Value: float64(maxRetiring), Unit: "nodes", Reach: result.AtMost(inFlight),
+			Name: "nodes retired at the same time", Value: float64(maxRetiring), Unit: "nodes", Target: result.AtMost(inFlight),
 			Setup: b.describeSetup("cordoned Nodes, from a watch"),
 		},
 		{
-			Name: "API requests per retired node", Value: float64(len(requests)) / idleNodes, Unit: "requests", Reach: result.AtMost(45),
+			Name: "API requests per retired node", Value: float64(len(requests)) / idleNodes, Unit: "requests", Target: result.AtMost(45),
 			Setup: b.describeSetup("from the audit log; %d pods on each: %s", podsEach, formatPerNode(kinds)),
 		},
 		{
-			Name: "ARM requests per retired node", Value: float64(total) / idleNodes, Unit: "requests", Reach: result.AtMost(8),
+			Name: "ARM requests per retired node", Value: float64(total) / idleNodes, Unit: "requests", Target: result.AtMost(8),
 			Setup: b.describeSetup("from the emulator: %s", formatPerNode(arm)),
 		},
 	}, nil

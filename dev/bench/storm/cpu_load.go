@@ -59,11 +59,11 @@ func (s *stormBench) startCPULoad(ctx context.Context) *cpuLoad {
 // sampleAgents samples the running agents.
 func (l *cpuLoad) sampleAgents() {
 	for _, node := range l.s.allNodes() {
-		p := l.s.Process(testbed.AgentProcess(node))
+		p := l.s.Process(testbed.AgentProcessName(node))
 		if p == nil {
 			continue
 		}
-		if took, err := p.CPU(); err == nil {
+		if took, err := p.CPUTime(); err == nil {
 			l.agent[node] = took
 		}
 	}
@@ -74,10 +74,10 @@ func (l *cpuLoad) totals() map[string]time.Duration {
 	sum := map[string]time.Duration{}
 	for _, name := range consumers {
 		if p := l.s.Process(name); p != nil {
-			sum[name], _ = p.CPU() // a control plane's processes live to its end
+			sum[name], _ = p.CPUTime() // a control plane's processes live to its end
 		}
 	}
-	sum[benchmarkConsumer], _ = controlplane.OwnCPU()
+	sum[benchmarkConsumer], _ = controlplane.OwnCPUTime()
 	for _, took := range l.agent {
 		sum[agentsConsumer] += took
 	}

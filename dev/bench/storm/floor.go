@@ -75,7 +75,7 @@ func (s *stormBench) connectClients(ctx context.Context) ([]bareClient, error) {
 }
 
 func (s *stormBench) connectClient(ctx context.Context, node string) (bareClient, error) {
-	kubeconfig, err := s.AgentKubeconfig(ctx, node)
+	kubeconfig, err := s.WriteAgentKubeconfig(ctx, node)
 	if err != nil {
 		return bareClient{}, err
 	}
@@ -83,11 +83,11 @@ func (s *stormBench) connectClient(ctx context.Context, node string) (bareClient
 	if err != nil {
 		return bareClient{}, err
 	}
-	api, err := config.Connect(floorClient)
+	api, err := config.NewClient(floorClient)
 	if err != nil {
 		return bareClient{}, err
 	}
-	on, err := api.ListPodsOn(ctx, node)
+	on, err := api.ListPodsOnNode(ctx, node)
 	return bareClient{api, node, on}, err
 }
 
@@ -123,8 +123,8 @@ func (c bareClient) cordonAndEvict(ctx context.Context) error {
 	}
 	var group errgroup.Group
 	for _, p := range c.pods {
-		r := kubeapi.Removal{Namespace: p.Namespace, Name: p.Name, UID: p.UID}
-		group.Go(func() error { return retryRefused(ctx, func() error { return c.api.Evict(ctx, r) }) })
+		r := kubeapi.PodRemoval{Namespace: p.Namespace, Name: p.Name, UID: p.UID}
+		group.Go(func() error { return retryRefused(ctx, func() error { return c.api.EvictPod(ctx, r) }) })
 	}
 	return group.Wait()
 }
@@ -137,10 +137,10 @@ func retryRefused(ctx context.Context, send func() error) error {
 			return nil
 		}
 		after := floorPause
-		if s := kubeapi.AsStatus(err); s != nil && s.Code == http.StatusTooManyRequests && s.RetryAfter > 0 {
+		if s := kubeapi.ToStatusError(err); s != nil && s.Code == http.StatusTooManyRequests && s.RetryAfter > 0 {
 			after = s.RetryAfter
 		}
-		if err := testbed.Pause(ctx, after); err != nil {
+		if err := testbed.Sleep(ctx, after); err != nil {
 			return err
 		}
 	}
@@ -149,7 +149,7 @@ func retryRefused(ctx context.Context, send func() error) error {
 // newFloorResults reads the audit log. A pod that was evicted although the response was lost is not among the accepted ones
 // and was retried. Such pods are few, and counted.
 func (s *stormBench) newFloorResults(began time.Time, taken map[string]time.Duration) ([]result.Result, error) {
-	requests, err := audit.Requests(s.Cluster, began)
+	requests, err := audit.AgentRequestsByNode(s.Cluster, began)
 	if err != nil {
 		return nil, err
 	}
@@ -157,10 +157,10 @@ func (s *stormBench) newFloorResults(began time.Time, taken map[string]time.Dura
 	var cordoned, evicted []time.Duration
 	inTime, sent, refused := 0, 0, 0
 	for _, node := range s.noticedNodes {
-		if at, ok := audit.Cordons(requests[node])[cordon.AnnotationKey("floor")]; ok {
+		if at, ok := audit.CordonTimes(requests[node])[cordon.AnnotationKey("floor")]; ok {
 			cordoned = append(cordoned, at.Sub(began))
 		}
-		accepted, err := audit.Evictions(requests[node])
+		accepted, err := audit.EvictionTimes(requests[node])
 		if err != nil {
 			return nil, err
 		}
@@ -188,7 +188,7 @@ func (s *stormBench) newFloorResults(began time.Time, taken map[string]time.Dura
 			"%d of %d evictions with a response; p50 %.2f s", len(evicted), s.podCount(), median(evicted).Seconds()),
 		row(fmt.Sprintf("pods without accepted eviction within %s, of %d", notice, s.podCount()), float64(s.podCount()-inTime), "pods", ""),
 		row("API requests per node", float64(sent)/float64(s.noticedMachineCount()), "requests", ""),
-		row("API requests refused or abandoned, all nodes", float64(refused+len(requests[audit.Nobody])), "requests", ""),
+		row("API requests refused or abandoned, all nodes", float64(refused+len(requests[audit.UnknownNode])), "requests", ""),
 		newLoadResult("floor: processor time of the API server, until the last eviction", setup, taken),
 	}, nil
 }

@@ -45,7 +45,7 @@ func (s *stormBench) copyAuditLog(name string) error {
 	if s.o.Profile == "" {
 		return nil
 	}
-	from, err := os.Open(s.AuditLog())
+	from, err := os.Open(s.AuditLogFile())
 	if err != nil {
 		return err
 	}

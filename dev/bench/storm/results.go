@@ -27,9 +27,9 @@ type stormMeasurements struct {
 }
 
 // newResults reads the audit log and the ledger.
-func (s *stormBench) newResults(records []azure.Record) ([]result.Result, error) {
-	began := slices.MinFunc(records, func(a, b azure.Record) int { return a.VisibleAt.Compare(b.VisibleAt) }).VisibleAt
-	requests, err := audit.Requests(s.Cluster, began)
+func (s *stormBench) newResults(records []azure.EventRecord) ([]result.Result, error) {
+	began := slices.MinFunc(records, func(a, b azure.EventRecord) int { return a.VisibleAt.Compare(b.VisibleAt) }).VisibleAt
+	requests, err := audit.AgentRequestsByNode(s.Cluster, began)
 	if err != nil {
 		return nil, err
 	}
@@ -51,17 +51,17 @@ func (s *stormBench) newResults(records []azure.Record) ([]result.Result, error)
 }
 
 // addAgent adds the actions of one agent for its notice.
-func (m *stormMeasurements) addAgent(r azure.Record, node string, requests []auditv1.Event) error {
-	key := cordon.AnnotationKey(source.Name + "-" + r.EventID)
-	at, ok := audit.Cordons(requests)[key]
+func (m *stormMeasurements) addAgent(r azure.EventRecord, node string, requests []auditv1.Event) error {
+	key := cordon.AnnotationKey(source.SourceName + "-" + r.EventID)
+	at, ok := audit.CordonTimes(requests)[key]
 	if !ok {
 		return fmt.Errorf("audit log: no patch cordons node %s for event %s", node, r.EventID)
 	}
-	evictions, err := audit.Evictions(requests)
+	evictions, err := audit.EvictionTimes(requests)
 	if err != nil {
 		return err
 	}
-	deletions := audit.Deletions(requests)
+	deletions := audit.DeletionTimes(requests)
 	m.deleted += len(deletions)
 	m.neverEvicted += podsEach - len(evictions) - len(deletions)
 	last := r.VisibleAt
@@ -87,7 +87,7 @@ func (m *stormMeasurements) addAgent(r azure.Record, node string, requests []aud
 func countRefused(requests []auditv1.Event) int {
 	n := 0
 	for _, e := range requests {
-		if _, done := audit.Accepted(e); !done && e.Verb != "watch" {
+		if _, done := audit.AcceptedAt(e); !done && e.Verb != "watch" {
 			n++
 		}
 	}
@@ -107,9 +107,9 @@ func requestKind(e auditv1.Event) string {
 }
 
 func (m *stormMeasurements) timeResults(s *stormBench) []result.Result {
-	row := func(name string, took []time.Duration, reach result.Reach, end string) result.Result {
+	row := func(name string, took []time.Duration, reach result.Bound, end string) result.Result {
 		return result.Result{
-			Name: name, Value: slices.Max(took).Seconds(), Unit: "s", Reach: reach,
+			Name: name, Value: slices.Max(took).Seconds(), Unit: "s", Target: reach,
 			Setup: s.describeSetup("p50 %.2f s; the end is %s", median(took).Seconds(), end),
 		}
 	}
@@ -120,22 +120,22 @@ func (m *stormMeasurements) timeResults(s *stormBench) []result.Result {
 			m.evicted, result.AtMost(10), "the audit log's time of the last response"),
 		{
 			Name: "machines deleted before their drain ended", Value: float64(s.noticedMachineCount() - len(m.drained)), Unit: "machines",
-			Reach: result.AtMost(0), Setup: s.describeSetup("machines without approval"),
+			Target: result.AtMost(0), Setup: s.describeSetup("machines without approval"),
 		},
 		{
 			Name: "pods deleted despite their PDB, or never evicted", Value: float64(m.deleted + m.neverEvicted), Unit: "pods",
-			Reach: result.AtMost(0), Setup: s.describeSetup("%d deleted, %d never evicted, from the audit log", m.deleted, m.neverEvicted),
+			Target: result.AtMost(0), Setup: s.describeSetup("%d deleted, %d never evicted, from the audit log", m.deleted, m.neverEvicted),
 		},
 	}
 	if len(m.drained) > 0 {
 		results = append(results, row("notice visible to drained and approved, maximum", m.drained,
-			result.Reach{}, "the emulator's time of the StartRequest"))
+			result.Bound{}, "the emulator's time of the StartRequest"))
 	}
 	return results
 }
 
 // outcomeResults counts the outcomes of the pods. Every pod needs 1 s to stop, so each one can be saved.
-func (s *stormBench) outcomeResults(records []azure.Record) ([]result.Result, error) {
+func (s *stormBench) outcomeResults(records []azure.EventRecord) ([]result.Result, error) {
 	ledger := s.Azure.Ledger()
 	seen, finished, cut := 0, 0, 0
 	for _, r := range records {
@@ -144,7 +144,7 @@ func (s *stormBench) outcomeResults(records []azure.Record) ([]result.Result, er
 			return nil, fmt.Errorf("event %s is not in the ledger", r.EventID)
 		}
 		seen += len(l.Pods)
-		finished += l.Count(azure.OutcomeFinished)
+		finished += l.CountOutcome(azure.OutcomeFinished)
 		cut += len(l.CutWithTimeLeft(testbed.CutTolerance))
 	}
 	if seen != s.podCount() {
@@ -154,9 +154,9 @@ func (s *stormBench) outcomeResults(records []azure.Record) ([]result.Result, er
 	return []result.Result{
 		{
 			Name: fmt.Sprintf("pods that did not finish, of %d", s.podCount()), Value: float64(s.podCount() - finished), Unit: "pods",
-			Reach: result.AtMost(0), Setup: setup,
+			Target: result.AtMost(0), Setup: setup,
 		},
-		{Name: "pods cut short with time left", Value: float64(cut), Unit: "pods", Reach: result.AtMost(0), Setup: setup},
+		{Name: "pods cut short with time left", Value: float64(cut), Unit: "pods", Target: result.AtMost(0), Setup: setup},
 	}, nil
 }
 
@@ -177,7 +177,7 @@ func (m *stormMeasurements) requestResults(s *stormBench, requests map[string][]
 		{Name: "API requests per drained node, maximum", Value: float64(slices.Max(m.requests)), Unit: "requests", Setup: setup},
 		{
 			Name:  "API requests refused or abandoned, all nodes",
-			Value: float64(m.refused + len(requests[audit.Nobody])), Unit: "requests", Setup: setup,
+			Value: float64(m.refused + len(requests[audit.UnknownNode])), Unit: "requests", Setup: setup,
 		},
 		{Name: "API requests by the agent of a node without notice, maximum", Value: float64(bystanders), Unit: "requests", Setup: setup},
 	}

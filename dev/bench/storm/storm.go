@@ -33,8 +33,8 @@ type Options struct {
 	Progress io.Writer
 	// Profile is a directory for CPU profiles of the API server and its audit logs. Empty means none.
 	Profile string
-	// Doomed is the number of machines with a notice, a multiple of 10 up to 200. 0 means 100.
-	Doomed int
+	// NoticedMachines is the number of machines with a notice, a multiple of 10 up to 200. 0 means 100.
+	NoticedMachines int
 	// Only selects one part, "agents" or "floor". Empty selects both.
 	Only string
 }
@@ -69,20 +69,20 @@ type stormBench struct {
 	noticedNodes, otherNodes []string
 }
 
-func (s *stormBench) noticedMachineCount() int { return cmp.Or(s.o.Doomed, defaultNoticed) }
+func (s *stormBench) noticedMachineCount() int { return cmp.Or(s.o.NoticedMachines, defaultNoticed) }
 
 func (s *stormBench) podCount() int { return s.noticedMachineCount() * podsEach }
 
 // allNodes returns all nodes.
 func (s *stormBench) allNodes() []string { return slices.Concat(s.noticedNodes, s.otherNodes) }
 
-// Run runs the measurements. It takes about five minutes.
-func Run(ctx context.Context, o Options) ([]result.Result, error) {
+// RunBenchmarks runs the measurements. It takes about five minutes.
+func RunBenchmarks(ctx context.Context, o Options) ([]result.Result, error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
-	if o.Doomed < 0 || o.Doomed > machines || o.Doomed%10 != 0 {
-		return nil, fmt.Errorf("doomed is %d: must be a multiple of 10 up to %d", o.Doomed, machines)
+	if o.NoticedMachines < 0 || o.NoticedMachines > machines || o.NoticedMachines%10 != 0 {
+		return nil, fmt.Errorf("doomed is %d: must be a multiple of 10 up to %d", o.NoticedMachines, machines)
 	}
 	var all []result.Result
 	for _, part := range []struct {
@@ -146,7 +146,7 @@ func (s *stormBench) runSteps(ctx context.Context, steps ...benchStep) error {
 	return nil
 }
 
-var calmStep = benchStep{"waiting for calm", func(ctx context.Context) error { return testbed.Pause(ctx, calmBeforeStorm) }}
+var calmStep = benchStep{"waiting for calm", func(ctx context.Context) error { return testbed.Sleep(ctx, calmBeforeStorm) }}
 
 // measureAgents measures the agents.
 func (s *stormBench) measureAgents(ctx context.Context) ([]result.Result, error) {
@@ -154,7 +154,7 @@ func (s *stormBench) measureAgents(ctx context.Context) ([]result.Result, error)
 	if err := s.runSteps(ctx, benchStep{fmt.Sprintf("starting %d agents", machines), s.startAgents}, calmStep); err != nil {
 		return nil, err
 	}
-	var records []azure.Record
+	var records []azure.EventRecord
 	load, profile := s.startCPULoad(ctx), s.startProfile(ctx, "agents")
 	err := s.runSteps(ctx, benchStep{fmt.Sprintf("%d Spot notices at once", s.noticedMachineCount()), func(ctx context.Context) (err error) {
 		records, err = s.announceNotices(ctx)
@@ -177,7 +177,7 @@ func (s *stormBench) addNodes(ctx context.Context) error {
 	var nodes []controlplane.NodeSpec
 	for i := range scaleSets {
 		pool := controlplane.AKSPool{Name: fmt.Sprintf("spot%d", i), Spot: true}
-		s.Azure.ScaleSet(pool.ScaleSet())
+		s.Azure.EnsureScaleSet(pool.ScaleSetName())
 		s.pools = append(s.pools, pool)
 		for instance := range machinesEach {
 			node := pool.Node(instance)
@@ -201,7 +201,7 @@ func (s *stormBench) runWorkload(ctx context.Context) error {
 	defer cancel()
 	var objects []apiruntime.Object
 	for i := range namespaces {
-		objects = append(objects, workload.Namespace(namespaceName(i)))
+		objects = append(objects, workload.NewNamespace(namespaceName(i)))
 	}
 	for i := range apps {
 		app := workload.App{
@@ -211,10 +211,10 @@ func (s *stormBench) runWorkload(ctx context.Context) error {
 		}
 		objects = append(objects, app.Deployment())
 		if i/namespaces%2 == 0 {
-			objects = append(objects, app.Budget())
+			objects = append(objects, app.PodDisruptionBudget())
 		}
 	}
-	if err := workload.CreateSettled(ctx, s.Client(), objects...); err != nil {
+	if err := workload.CreateAndAwait(ctx, s.Client(), objects...); err != nil {
 		return err
 	}
 	if err := s.checkPods(ctx); err != nil {
@@ -266,12 +266,12 @@ func (s *stormBench) startAgents(ctx context.Context) error {
 }
 
 // announceNotices announces the notices, and waits until the machines are deleted.
-func (s *stormBench) announceNotices(ctx context.Context) ([]azure.Record, error) {
-	var announced []azure.Record
+func (s *stormBench) announceNotices(ctx context.Context) ([]azure.EventRecord, error) {
+	var announced []azure.EventRecord
 	for _, pool := range s.pools {
 		for instance := range s.noticedMachineCount() / scaleSets {
 			r, err := s.Azure.Announce(azure.Announcement{ //nolint:contextcheck // an event outlives its announcer
-				Type: azure.Preempt, ScaleSet: pool.ScaleSet(), Resources: []string{pool.Resource(instance)},
+				Type: azure.Preempt, ScaleSet: pool.ScaleSetName(), Resources: []string{pool.ResourceName(instance)},
 			})
 			if err != nil {
 				return nil, err
@@ -285,9 +285,9 @@ func (s *stormBench) announceNotices(ctx context.Context) ([]azure.Record, error
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*azure.MinimumNotice(azure.Preempt))
 	defer cancel()
-	state, err := s.Azure.Wait(ctx, func(state azure.State) bool {
+	state, err := s.Azure.AwaitState(ctx, func(state azure.State) bool {
 		for _, r := range state.Events {
-			if r.Listed() {
+			if r.IsListed() {
 				return false
 			}
 		}
@@ -303,8 +303,8 @@ func (s *stormBench) announceNotices(ctx context.Context) ([]azure.Record, error
 }
 
 // nodeOf returns the node of an event's machine.
-func (s *stormBench) nodeOf(r azure.Record) (string, error) {
-	name, ok := s.Nodes.Node(r.Resources[0])
+func (s *stormBench) nodeOf(r azure.EventRecord) (string, error) {
+	name, ok := s.Nodes.NodeOfResource(r.Resources[0])
 	if !ok {
 		return "", fmt.Errorf("event %s: machine %s has no known node", r.EventID, r.Resources[0])
 	}

@@ -19,7 +19,7 @@ func newAzureCommand() *cobra.Command {
 			"With --kubeconfig among the flags of the emulator (-- --help lists them) its machines are the\n" +
 			"cluster's nodes, and it keeps a ledger of their pods. `slipway-dev up` starts an emulator too.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			err := azure.Main(cmd.Context(), args, cmd.OutOrStdout(), testbed.Machines(dir))
+			err := azure.RunEmulator(cmd.Context(), args, cmd.OutOrStdout(), testbed.NewDetachedNodePower(dir))
 			if errors.Is(err, flag.ErrHelp) {
 				return nil
 			}

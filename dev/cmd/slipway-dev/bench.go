@@ -51,35 +51,35 @@ var benchGroups = []benchGroup{
 }
 
 func benchPlacement(ctx context.Context, _ benchOptions) ([]result.Result, error) {
-	return placement.Run(ctx)
+	return placement.RunBenchmarks(ctx)
 }
 
 func benchAutoscale(ctx context.Context, o benchOptions) ([]result.Result, error) {
-	return autoscale.Run(ctx, autoscale.Options{Kubernetes: o.kubernetes, Progress: o.progress})
+	return autoscale.RunBenchmarks(ctx, autoscale.Options{Kubernetes: o.kubernetes, Progress: o.progress})
 }
 
 func benchAutoscaleNova(ctx context.Context, o benchOptions) ([]result.Result, error) {
-	return autoscale.RunNova(ctx, autoscale.Options{Kubernetes: o.kubernetes, Progress: o.progress})
+	return autoscale.RunNovaBenchmark(ctx, autoscale.Options{Kubernetes: o.kubernetes, Progress: o.progress})
 }
 
 func benchAgent(ctx context.Context, o benchOptions) ([]result.Result, error) {
-	return agent.Run(ctx, agent.Options{Kubernetes: o.kubernetes, Idle: o.idleTime, Only: o.onlyPart, Seed: o.seed, Progress: o.progress})
+	return agent.RunBenchmarks(ctx, agent.Options{Kubernetes: o.kubernetes, IdleTime: o.idleTime, Only: o.onlyPart, Seed: o.seed, Progress: o.progress})
 }
 
 func benchStorm(ctx context.Context, o benchOptions) ([]result.Result, error) {
-	return storm.Run(ctx, storm.Options{Kubernetes: o.kubernetes, Progress: o.progress, Profile: o.profile, Only: o.onlyPart, Doomed: o.noticedMachines})
+	return storm.RunBenchmarks(ctx, storm.Options{Kubernetes: o.kubernetes, Progress: o.progress, Profile: o.profile, Only: o.onlyPart, NoticedMachines: o.noticedMachines})
 }
 
 func benchRetirement(ctx context.Context, o benchOptions) ([]result.Result, error) {
-	return retirement.Run(ctx, retirement.Options{Kubernetes: o.kubernetes, Progress: o.progress})
+	return retirement.RunBenchmarks(ctx, retirement.Options{Kubernetes: o.kubernetes, Progress: o.progress})
 }
 
 func benchManager(ctx context.Context, o benchOptions) ([]result.Result, error) {
-	return retirement.Hold(ctx, retirement.Options{Kubernetes: o.kubernetes, Progress: o.progress})
+	return retirement.MeasureIdleManager(ctx, retirement.Options{Kubernetes: o.kubernetes, Progress: o.progress})
 }
 
 func benchCloudpool(ctx context.Context, o benchOptions) ([]result.Result, error) {
-	return cloudpool.Run(ctx, cloudpool.Options{Kubernetes: o.kubernetes, Profile: o.profile, Progress: o.progress})
+	return cloudpool.RunBenchmarks(ctx, cloudpool.Options{Kubernetes: o.kubernetes, Profile: o.profile, Progress: o.progress})
 }
 
 func newBenchCommand() *cobra.Command {
@@ -101,7 +101,7 @@ func newBenchCommand() *cobra.Command {
 			if parts := []string{"agent", "agent-storm"}; o.onlyPart != "" && (len(args) == 0 || !slices.Contains(parts, args[0])) {
 				return fmt.Errorf("only: %q: requires a group with parts, one of %s", o.onlyPart, strings.Join(parts, " and "))
 			}
-			root, err := testbed.Root()
+			root, err := testbed.RepositoryRoot()
 			if err != nil {
 				return err
 			}
@@ -129,7 +129,9 @@ func newForwardCommand() *cobra.Command {
 	var listen, to string
 	cmd := &cobra.Command{
 		Use: "forward", Short: "Forward requests; slipway cloudpool is compared with this proxy", Hidden: true, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cloudpool.Forward(cmd.Context(), listen, to) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cloudpool.RunForwardProxy(cmd.Context(), listen, to)
+		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", "", "loopback address and port")
 	cmd.Flags().StringVar(&to, "to", "", "URL of the server")
@@ -142,13 +144,13 @@ func (g benchGroup) runAndReport(ctx context.Context, o benchOptions, dir string
 	if err != nil {
 		return fmt.Errorf("bench %s: %w", g.name, err)
 	}
-	if err := result.Print(out, g.name, results); err != nil {
+	if err := result.PrintTable(out, g.name, results); err != nil {
 		return err
 	}
-	if err := result.Write(dir, g.name, results); err != nil {
+	if err := result.WriteJSON(dir, g.name, results); err != nil {
 		return err
 	}
-	if missed := result.Missed(results); len(missed) > 0 {
+	if missed := result.MissedTargets(results); len(missed) > 0 {
 		return fmt.Errorf("bench %s: missed targets: %s", g.name, strings.Join(missed, "; "))
 	}
 	return nil

@@ -37,7 +37,7 @@ func newDemoCommand() *cobra.Command {
 				}
 				o.Keep, o.Dir, o.Program = true, dir, program
 			}
-			return demo.Run(cmd.Context(), o)
+			return demo.RunDemo(cmd.Context(), o)
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", defaultDir, "directory of the control plane, if it keeps running")

@@ -58,7 +58,7 @@ func newBuildCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			binaries, err := controlplane.Build(cmd.Context(), resolved, cmd.ErrOrStderr())
+			binaries, err := controlplane.BuildBinaries(cmd.Context(), resolved, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}

@@ -15,7 +15,7 @@ func newSiteCommand() *cobra.Command {
 		Short: "Build a web site of docs/ for offline reading",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := site.Build(".", to); err != nil {
+			if err := site.BuildSite(".", to); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "the site is in %s\n", to)

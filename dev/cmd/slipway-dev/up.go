@@ -70,7 +70,7 @@ func checkNotRunning(dir string) error {
 	if err != nil {
 		return err
 	}
-	if server := cluster.Process(controlplane.APIServer); server != nil && server.Alive() {
+	if server := cluster.Process(controlplane.APIServer); server != nil && server.IsAlive() {
 		return fmt.Errorf("a control plane runs in %s already:\n  export KUBECONFIG=%s\n"+
 			"`make down` (slipway-dev down --dir %s) stops it", dir, cluster.Kubeconfig(), dir)
 	}
@@ -98,7 +98,7 @@ func startAll(ctx context.Context, dir, version string, out io.Writer) (kubeconf
 			Version: version, Dir: dir, Detached: true, Progress: out,
 			Nodes: append(spotPool.Nodes(spotNodes), generalPool.Nodes(generalNodes)...),
 		},
-		Azure: azure.Options{Linger: startedAfterImpact}, Listen: chooseEmulatorAddress(ctx),
+		Azure: azure.Options{StartedAfterImpact: startedAfterImpact}, Listen: chooseEmulatorAddress(ctx),
 	})
 	if err != nil {
 		return "", err
@@ -110,14 +110,14 @@ func startAll(ctx context.Context, dir, version string, out io.Writer) (kubeconf
 	}()
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	clouds, err := t.WriteClouds()
+	clouds, err := t.WriteCloudConfig()
 	if err != nil {
 		return "", err
 	}
-	if err := t.HandOver(ctx, program); err != nil {
+	if err := t.DetachAzure(ctx, program); err != nil {
 		return "", err
 	}
-	if err := workload.CreateSettled(ctx, t.Client(), workload.Shop()...); err != nil {
+	if err := workload.CreateAndAwait(ctx, t.Client(), workload.ShopObjects()...); err != nil {
 		return "", err
 	}
 	expires, err := startAgents(ctx, t)
@@ -133,7 +133,7 @@ func startAll(ctx context.Context, dir, version string, out io.Writer) (kubeconf
 		"ended:\n%sslipway manager --cloud-config %s deletes and launches machines of this Azure.\n"+
 		"Logs and data are in %s; `make down` stops everything and removes them.\n",
 		t.Version(), t.RESTConfig().Host, time.Since(begun).Round(100*time.Millisecond), summary,
-		expires.Local().Format("Monday 15:04"), testbed.Announcing(t.ControlURL(), spotPool.Resource(0)), relativePath(clouds), t.Dir())
+		expires.Local().Format("Monday 15:04"), testbed.NoticeInstructions(t.ControlURL(), spotPool.ResourceName(0)), relativePath(clouds), t.Dir())
 	return t.Kubeconfig(), nil
 }
 
@@ -175,7 +175,7 @@ func startAgents(ctx context.Context, t *testbed.Testbed) (expires time.Time, er
 			if err != nil {
 				return err
 			}
-			end, err := agent.TokenExpires()
+			end, err := agent.TokenExpiry()
 			if err != nil {
 				return err
 			}
@@ -229,7 +229,7 @@ func newDownCommand() *cobra.Command {
 		Short: "Stop everything that `up` started, and remove its directory",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			err := testbed.Down(dir)
+			err := testbed.StopDetached(dir)
 			if errors.Is(err, controlplane.ErrNotFound) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "No control plane runs in %s.\n", dir)
 				return nil
@@ -247,7 +247,7 @@ func newDownCommand() *cobra.Command {
 
 // stopAll removes what a failed up has started.
 func stopAll(dir string) error {
-	if err := testbed.Down(dir); !errors.Is(err, controlplane.ErrNotFound) {
+	if err := testbed.StopDetached(dir); !errors.Is(err, controlplane.ErrNotFound) {
 		return err
 	}
 	return nil

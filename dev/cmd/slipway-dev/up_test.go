@@ -23,7 +23,7 @@ import (
 
 // TestMain lets the test binary run as slipway-dev, because `up` starts it as the emulator.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == testbed.AzureProcess {
+	if len(os.Args) > 1 && os.Args[1] == testbed.AzureProcessName {
 		os.Exit(run())
 	}
 	os.Exit(m.Run())
@@ -60,12 +60,12 @@ func TestUpRunsEmulatorAndDownStopsEverything(t *testing.T) {
 	machines := []int{preempted, rebooted}
 	before := findProcesses(t, dir, machines)
 
-	announceEvent(ctx, t, emulator, `{"type":"Preempt","resources":["`+spotPool.Resource(preempted)+`"]}`)
-	announceEvent(ctx, t, emulator, `{"type":"Reboot","resources":["`+spotPool.Resource(rebooted)+`"],"outage":"100ms"}`)
+	announceEvent(ctx, t, emulator, `{"type":"Preempt","resources":["`+spotPool.ResourceName(preempted)+`"]}`)
+	announceEvent(ctx, t, emulator, `{"type":"Reboot","resources":["`+spotPool.ResourceName(rebooted)+`"],"outage":"100ms"}`)
 	const ended, revived = 0, 1
 	awaitCondition(ctx, t, "the preempted machine's agent has ended, and the rebooted machine's agent has restarted", func() bool {
 		now := findProcesses(t, dir, machines)
-		return !now[ended].Alive() && now[revived].PID() != before[revived].PID() && now[revived].Alive()
+		return !now[ended].IsAlive() && now[revived].PID() != before[revived].PID() && now[revived].IsAlive()
 	})
 	if summary := httpGet(ctx, t, emulator+"/ledger?format=summary"); strings.Count(summary, " 0 lost") != 2 {
 		t.Errorf("the ledger: %s\n%s", summary, httpGet(ctx, t, emulator+"/ledger"))
@@ -81,11 +81,11 @@ func TestUpRunsEmulatorAndDownStopsEverything(t *testing.T) {
 	})
 
 	after := findProcesses(t, dir, machines)
-	if err := testbed.Down(dir); err != nil {
+	if err := testbed.StopDetached(dir); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range append(before, after...) {
-		if p.Alive() {
+		if p.IsAlive() {
 			t.Errorf("%s still runs, as process %d", p.Name(), p.PID())
 		}
 	}
@@ -106,7 +106,7 @@ func checkResourceManager(ctx context.Context, clouds []byte) error {
 	if err != nil {
 		return err
 	}
-	for set, want := range map[string]int{spotPool.ScaleSet(): spotNodes - 1, generalPool.ScaleSet(): generalNodes} {
+	for set, want := range map[string]int{spotPool.ScaleSetName(): spotNodes - 1, generalPool.ScaleSetName(): generalNodes} {
 		group, err := azure.Group(ctx, set)
 		if err != nil {
 			return err
@@ -153,9 +153,9 @@ func findProcesses(t *testing.T, dir string, machines []int) []*controlplane.Pro
 	var found []*controlplane.Process
 	var names []string
 	for _, m := range machines {
-		names = append(names, testbed.AgentProcess(spotPool.NodeName(m)))
+		names = append(names, testbed.AgentProcessName(spotPool.NodeName(m)))
 	}
-	names = append(names, testbed.AzureProcess, controlplane.APIServer)
+	names = append(names, testbed.AzureProcessName, controlplane.APIServer)
 	for _, name := range names {
 		p := cluster.Process(name)
 		if p == nil {
@@ -204,7 +204,7 @@ func sendRequest(t *testing.T, r *http.Request) string {
 
 func awaitCondition(ctx context.Context, t *testing.T, state string, check func() bool) {
 	t.Helper()
-	if err := testbed.Poll(ctx, state, check); err != nil {
+	if err := testbed.PollUntil(ctx, state, check); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -63,7 +63,7 @@ func TestI8AConditionThatEndedWhileTheAgentWasDeadIsLetGoByTheNext(t *testing.T)
 	f.awaitNode(0, "drained", func(n *corev1.Node) bool { return condition(n, "Drained") != nil })
 	f.check(a.Crash())
 	f.setCondition("KernelDeadlock", corev1.ConditionFalse)
-	f.check(a.Revive(f.ctx))
+	f.check(a.RestartIfDead(f.ctx))
 	f.awaitAsItWas(0, was)
 }
 
@@ -115,8 +115,8 @@ func TestAHintCordonsWhileTheMetadataServiceIsAway(t *testing.T) {
 	f.setCondition("PreemptionScheduled", corev1.ConditionFalse)
 	was := f.marksOf(0)
 	f.agent(0, brisk, "--unconfirmed-after=10s")
-	f.check(f.Azure.Inject(azure.Fault{
-		Kind: azure.FaultStatus, Status: http.StatusInternalServerError, ScaleSet: f.pool.ScaleSet(), Times: 80,
+	f.check(f.Azure.InjectFaults(azure.Fault{
+		Kind: azure.FaultStatus, Status: http.StatusInternalServerError, ScaleSet: f.pool.ScaleSetName(), Times: 80,
 	}))
 	f.setCondition("PreemptionScheduled", corev1.ConditionTrue)
 	n := f.awaitNode(0, "held", heldBy("PreemptionScheduled"))
@@ -142,11 +142,11 @@ func TestOnlyPodsThatMindAreMovedWhereThatIsAskedFor(t *testing.T) {
 	was := f.marksOf(0)
 	f.agent(0, brisk, "--on-freeze=drain-marked")
 	e := f.announce(azure.Announcement{Type: azure.Freeze, DurationSeconds: new(5), Outage: time.Hour})
-	f.awaitNotice(e.EventID, "started", func(r azure.Record) bool { return r.Status == azure.Started })
+	f.awaitNotice(e.EventID, "started", func(r azure.EventRecord) bool { return r.Status == azure.Started })
 	if stay := strings.Join(f.onNode(), " "); stay != "other web web" {
 		t.Errorf("when it begins, there are %q", stay)
 	}
-	f.check(f.Azure.Finish(f.ctx, e.EventID))
+	f.check(f.Azure.FinishEvent(f.ctx, e.EventID))
 	if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {
 		t.Errorf("started %s, want it acknowledged", over.StartedBy)
 	}
@@ -164,7 +164,7 @@ func TestAShortFreezeMayBeginAtOnceForAllItsMachines(t *testing.T) {
 		Type: azure.Freeze, Resources: f.resources(0, 1), DurationSeconds: new(5), Outage: time.Second,
 	})
 	f.awaitNode(0, "ready for it", heldBy(e.EventID))
-	if r := f.awaitNotice(e.EventID, "there", func(azure.Record) bool { return true }); len(r.Approvals) != 0 {
+	if r := f.awaitNotice(e.EventID, "there", func(azure.EventRecord) bool { return true }); len(r.Approvals) != 0 {
 		t.Errorf("acknowledged for a machine that says nothing: %v", r.Approvals)
 	}
 	f.agent(1, brisk, "--acknowledge-freeze-under=9s")
@@ -188,7 +188,7 @@ func TestAnIdleAgentFollowsItsNodeAndAsksTwiceBesides(t *testing.T) {
 	f.awaitPolls(a, 10)
 	f.setCondition("KernelDeadlock", corev1.ConditionFalse) // the agent watches it
 	f.awaitPolls(a, 10)
-	events, err := f.Audit(controlplane.AuditFilter{User: agentUser})
+	events, err := f.ReadAuditLog(controlplane.AuditFilter{User: agentUser})
 	f.check(err)
 	count := map[string]int{}
 	for _, e := range events {

@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
 
 // brisk shortens the polling interval. It saves time in tests that need many polls.
 const brisk = "--poll-interval=200ms"
@@ -40,14 +40,14 @@ type fixture struct {
 // newFixture adds a pool of n instances and a namespace, both with this name. The nodes carry marks of other tools.
 func newFixture(t testing.TB, name string, n int) *fixture {
 	t.Helper()
-	return newFixtureOn(t, testbed.Shared(t), name, n)
+	return newFixtureOn(t, testbed.StartShared(t), name, n)
 }
 
 func newFixtureOn(t testing.TB, bed *testbed.Testbed, name string, n int) *fixture {
 	t.Helper()
-	ctx := testbed.Context(t)
+	ctx := testbed.TestContext(t)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, ns: name}
-	f.Azure.ScaleSet(f.pool.ScaleSet())
+	f.Azure.EnsureScaleSet(f.pool.ScaleSetName())
 	specs := f.pool.Nodes(n)
 	for i := range specs {
 		specs[i].Labels["example.com/team"] = "blue"
@@ -55,7 +55,7 @@ func newFixtureOn(t testing.TB, bed *testbed.Testbed, name string, n int) *fixtu
 		specs[i].Taints = []corev1.Taint{{Key: "example.com/team", Effect: corev1.TaintEffectPreferNoSchedule}}
 	}
 	f.check(f.AddNodes(ctx, specs...))
-	f.check(workload.Create(ctx, f.Client(), workload.Namespace(f.ns)))
+	f.check(workload.Create(ctx, f.Client(), workload.NewNamespace(f.ns)))
 	return f
 }
 
@@ -76,13 +76,13 @@ func (f *fixture) app(name string, replicas int32) workload.App {
 // run creates objects and waits until they have settled.
 func (f *fixture) run(objects ...runtime.Object) {
 	f.t.Helper()
-	f.check(workload.CreateSettled(f.ctx, f.Client(), objects...))
+	f.check(workload.CreateAndAwait(f.ctx, f.Client(), objects...))
 }
 
 // bare creates a pod without a controller. It first waits for the namespace's ServiceAccount, because pods need one.
 func (f *fixture) bare(app workload.App) {
 	f.t.Helper()
-	f.check(testbed.Poll(f.ctx, "the namespace has its ServiceAccount", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "the namespace has its ServiceAccount", func() bool {
 		_, err := f.Client().CoreV1().ServiceAccounts(f.ns).Get(f.ctx, "default", metav1.GetOptions{})
 		return err == nil
 	}))
@@ -111,11 +111,11 @@ func (f *fixture) end(a *testbed.Agent) {
 
 // announce announces an event for some of the pool's instances. Without Resources, it announces it for the first
 // instance.
-func (f *fixture) announce(a azure.Announcement) azure.Record {
+func (f *fixture) announce(a azure.Announcement) azure.EventRecord {
 	f.t.Helper()
-	a.ScaleSet = f.pool.ScaleSet()
+	a.ScaleSet = f.pool.ScaleSetName()
 	if a.Resources == nil {
-		a.Resources = []string{f.pool.Resource(0)}
+		a.Resources = []string{f.pool.ResourceName(0)}
 	}
 	r, err := f.Azure.Announce(a)
 	f.check(err)
@@ -129,16 +129,16 @@ func (f *fixture) awaitNode(i int, what string, is func(*corev1.Node) bool) *cor
 	return n
 }
 
-func (f *fixture) awaitNotice(id, what string, is func(azure.Record) bool) azure.Record {
+func (f *fixture) awaitNotice(id, what string, is func(azure.EventRecord) bool) azure.EventRecord {
 	f.t.Helper()
 	r, err := f.AwaitNotice(f.ctx, id, what, is)
 	f.check(err)
 	return r
 }
 
-func (f *fixture) awaitOver(id string) azure.Record {
+func (f *fixture) awaitOver(id string) azure.EventRecord {
 	f.t.Helper()
-	return f.awaitNotice(id, "over", func(r azure.Record) bool { return !r.Listed() })
+	return f.awaitNotice(id, "over", func(r azure.EventRecord) bool { return !r.IsListed() })
 }
 
 func (f *fixture) awaitEvent(i int, reason string) *corev1.Event {
@@ -165,8 +165,8 @@ func (f *fixture) awaitPods(i, want int) {
 
 func (f *fixture) awaitMetric(a *testbed.Agent, series string, is func(float64) bool) {
 	f.t.Helper()
-	f.check(testbed.Poll(f.ctx, series+" is as wanted", func() bool {
-		value, ok := a.Metric(f.ctx, series)
+	f.check(testbed.PollUntil(f.ctx, series+" is as wanted", func() bool {
+		value, ok := a.ReadMetric(f.ctx, series)
 		return ok && is(value)
 	}))
 }
@@ -175,7 +175,7 @@ func (f *fixture) awaitMetric(a *testbed.Agent, series string, is func(float64) 
 func (f *fixture) awaitPolls(a *testbed.Agent, more float64) {
 	f.t.Helper()
 	const read = `slipway_agent_polls_total{result="ok"}`
-	before, ok := a.Metric(f.ctx, read)
+	before, ok := a.ReadMetric(f.ctx, read)
 	if !ok {
 		f.t.Fatalf("the agent shows no %s", read)
 	}
@@ -186,9 +186,9 @@ func atLeast(n float64) func(float64) bool { return func(v float64) bool { retur
 
 func (f *fixture) record(i int) *testbed.NodeHistory {
 	f.t.Helper()
-	h, err := f.RecordNode(f.ctx, f.node(i))
+	h, err := f.RecordNodeStates(f.ctx, f.node(i))
 	f.check(err)
-	f.t.Cleanup(h.Stop)
+	f.t.Cleanup(h.StopRecording)
 	return h
 }
 

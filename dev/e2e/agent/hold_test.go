@@ -62,10 +62,10 @@ func TestI3ACordonThatWasThereBeforeStays(t *testing.T) {
 	f.awaitEvent(0, "AlreadyCordoned")
 	f.awaitPods(0, 0) // a cordoned node is not drained
 	f.awaitEvent(0, "Drained")
-	if n, ok := a.Metric(f.ctx, `slipway_agent_cordons_total{type="Reboot"}`); n != 0 || !ok {
+	if n, ok := a.ReadMetric(f.ctx, `slipway_agent_cordons_total{type="Reboot"}`); n != 0 || !ok {
 		t.Errorf("somebody else's cordon is counted as ours: %v (there: %v)", n, ok)
 	}
-	f.check(f.Azure.Cancel(e.EventID))
+	f.check(f.Azure.CancelEvent(e.EventID))
 	f.awaitEvent(0, "LeftCordoned")
 	if is := marks(f.awaitNode(0, "free", not(heldBy(e.EventID)))); is != was {
 		t.Errorf("node is  %s\nit was %s", is, was)
@@ -87,12 +87,12 @@ func TestI3OfTwoNoticesTheLastToLetGoUncordons(t *testing.T) {
 	f.awaitNode(0, "drained", func(n *corev1.Node) bool { return condition(n, "Drained") != nil })
 	history := f.record(0)
 
-	f.check(f.Azure.Cancel(first.EventID))
+	f.check(f.Azure.CancelEvent(first.EventID))
 	n := f.awaitNode(0, "held by the second alone", not(heldBy(first.EventID)))
 	if !cordoned(n) || !heldBy(second.EventID)(n) || condition(n, "MaintenancePlanned") == nil {
 		t.Errorf("after the first had let go: %s", marks(n))
 	}
-	f.check(f.Azure.Cancel(second.EventID))
+	f.check(f.Azure.CancelEvent(second.EventID))
 	f.awaitAsItWas(0, was)
 	for _, n := range history.States() {
 		if !cordoned(n) && heldBy(second.EventID)(n) {
@@ -115,7 +115,7 @@ func TestI3ANodeThatSomebodyUncordonsIsCordonedAgainAndItIsSaid(t *testing.T) {
 	if !slices.ContainsFunc(history.States(), func(n *corev1.Node) bool { return !cordoned(n) }) {
 		t.Error("the node was never seen uncordoned")
 	}
-	f.check(f.Azure.Cancel(e.EventID))
+	f.check(f.Azure.CancelEvent(e.EventID))
 	f.awaitAsItWas(0, was)
 }
 
@@ -127,11 +127,11 @@ func TestI3AnEventThatEndedWhileTheAgentWasDeadIsLetGoByTheNext(t *testing.T) {
 	e := f.announce(azure.Announcement{Type: azure.Reboot})
 	f.awaitNode(0, "drained", func(n *corev1.Node) bool { return condition(n, "Drained") != nil })
 	f.check(a.Crash())
-	f.check(f.Azure.Cancel(e.EventID))
+	f.check(f.Azure.CancelEvent(e.EventID))
 	if n := f.awaitNode(0, "there", func(*corev1.Node) bool { return true }); !heldBy(e.EventID)(n) {
 		t.Fatalf("nobody was there to let go of the node, and it is free: %s", marks(n))
 	}
-	f.check(a.Revive(f.ctx))
+	f.check(a.RestartIfDead(f.ctx))
 	f.awaitAsItWas(0, was)
 	f.awaitEvent(0, "Uncordoned")
 }
@@ -176,17 +176,17 @@ func TestI7ABadAnswerNeverEndsANotice(t *testing.T) {
 			e := f.announce(azure.Announcement{Type: azure.Reboot})
 			f.awaitNode(0, "drained", func(n *corev1.Node) bool { return condition(n, "Drained") != nil })
 			history := f.record(0)
-			before, ok := a.Metric(f.ctx, tc.metric)
+			before, ok := a.ReadMetric(f.ctx, tc.metric)
 			if !ok {
 				t.Fatalf("the agent shows no %s", tc.metric)
 			}
 
 			spoilt := tc.fault
-			spoilt.ScaleSet, spoilt.Times = f.pool.ScaleSet(), 4
+			spoilt.ScaleSet, spoilt.Times = f.pool.ScaleSetName(), 4
 			if tc.fault.Kind == azure.FaultHuge {
 				spoilt.Times = 1 // the emulator needs seconds for one answer
 			}
-			f.check(f.Azure.Inject(spoilt))
+			f.check(f.Azure.InjectFaults(spoilt))
 			more := 4.0
 			switch {
 			case tc.fault.Kind == azure.FaultHuge:
@@ -198,7 +198,7 @@ func TestI7ABadAnswerNeverEndsANotice(t *testing.T) {
 			}
 			f.awaitMetric(a, tc.metric, atLeast(before+more))
 			f.awaitPolls(a, 2)
-			if ready, words := a.Ready(f.ctx); !ready {
+			if ready, words := a.IsReady(f.ctx); !ready {
 				t.Errorf("the agent is not ready any more: %s", words)
 			}
 			for _, n := range history.States() {
@@ -206,7 +206,7 @@ func TestI7ABadAnswerNeverEndsANotice(t *testing.T) {
 					t.Errorf("the node was let go: %s", marks(n))
 				}
 			}
-			f.check(f.Azure.Cancel(e.EventID))
+			f.check(f.Azure.CancelEvent(e.EventID))
 			f.awaitAsItWas(0, was)
 		})
 	}
@@ -223,8 +223,8 @@ func TestI7BadAnswersToAnApprovalAreAskedAgain(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, "approval-"+name, 1)
 			was := f.marksOf(0)
-			fault.Method, fault.ScaleSet, fault.Times = http.MethodPost, f.pool.ScaleSet(), 2
-			f.check(f.Azure.Inject(fault))
+			fault.Method, fault.ScaleSet, fault.Times = http.MethodPost, f.pool.ScaleSetName(), 2
+			f.check(f.Azure.InjectFaults(fault))
 			f.agent(0, brisk)
 			e := f.announce(azure.Announcement{Type: azure.Reboot, Notice: 5 * time.Minute})
 			if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {

@@ -29,7 +29,7 @@ import (
 // exit runs one of Slipway's programs to its end. It returns the exit code and the standard error.
 func exit(t *testing.T, program string, args ...string) (int, string) {
 	t.Helper()
-	cmd := testbed.Command(t.Context(), t, program, args...)
+	cmd := testbed.NewCommand(t.Context(), t, program, args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	err := cmd.Run()
@@ -62,7 +62,7 @@ func TestI10ABadFlagIsRefusedWithItsNameItsValueAndWhatIsAllowed(t *testing.T) {
 			t.Parallel()
 			for _, program := range [][]string{{"slipway-agent"}, {"slipway", "agent"}} {
 				args := slices.Concat(program[1:], []string{
-					"--node-name=n", "--kubeconfig=" + testbed.Shared(t).Kubeconfig(), tc.flag,
+					"--node-name=n", "--kubeconfig=" + testbed.StartShared(t).Kubeconfig(), tc.flag,
 				})
 				code, words := exit(t, program[0], args...)
 				if code != 1 {
@@ -81,7 +81,7 @@ func TestI10ABadFlagIsRefusedWithItsNameItsValueAndWhatIsAllowed(t *testing.T) {
 // launch starts an agent that may never become ready.
 func (f *fixture) launch(i int, flags ...string) *testbed.Agent {
 	f.t.Helper()
-	a, err := f.LaunchAgent(f.ctx, f.pool, i, flags...)
+	a, err := f.StartAgentNoWait(f.ctx, f.pool, i, flags...)
 	f.check(err)
 	f.t.Cleanup(func() { f.end(a) })
 	return a
@@ -90,7 +90,7 @@ func (f *fixture) launch(i int, flags ...string) *testbed.Agent {
 // awaitWords waits until one line of the agent's log contains all words.
 func (f *fixture) awaitWords(a *testbed.Agent, words ...string) {
 	f.t.Helper()
-	f.check(testbed.Poll(f.ctx, fmt.Sprintf("the log says %q", words), func() bool {
+	f.check(testbed.PollUntil(f.ctx, fmt.Sprintf("the log says %q", words), func() bool {
 		raw, _ := os.ReadFile(a.LogFile())
 		for line := range strings.Lines(string(raw)) {
 			if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
@@ -104,16 +104,16 @@ func (f *fixture) awaitWords(a *testbed.Agent, words ...string) {
 // awaitNotReady waits until the agent is alive and says why it is not ready.
 func (f *fixture) awaitNotReady(a *testbed.Agent, words string) {
 	f.t.Helper()
-	f.check(testbed.Poll(f.ctx, "the agent is alive and not ready: "+words, func() bool {
-		ready, said := a.Ready(f.ctx)
-		return !ready && strings.Contains(said, words) && a.Healthy(f.ctx)
+	f.check(testbed.PollUntil(f.ctx, "the agent is alive and not ready: "+words, func() bool {
+		ready, said := a.IsReady(f.ctx)
+		return !ready && strings.Contains(said, words) && a.IsHealthy(f.ctx)
 	}))
 }
 
 func (f *fixture) awaitReady(a *testbed.Agent) {
 	f.t.Helper()
-	f.check(testbed.Poll(f.ctx, "the agent is ready", func() bool {
-		ready, _ := a.Ready(f.ctx)
+	f.check(testbed.PollUntil(f.ctx, "the agent is ready", func() bool {
+		ready, _ := a.IsReady(f.ctx)
 		return ready
 	}))
 }
@@ -159,17 +159,17 @@ func TestI10AMachineOfAnotherCloudIsRefusedByName(t *testing.T) {
 	spec.ProviderID = "aws:///eu-west-1a/i-0123456789abcdef0"
 	f.check(f.AddNodes(f.ctx, spec))
 	a := f.launch(0, brisk)
-	f.check(testbed.Poll(f.ctx, "the agent has ended", func() bool { return !a.Alive() }))
+	f.check(testbed.PollUntil(f.ctx, "the agent has ended", func() bool { return !a.IsAlive() }))
 	f.awaitWords(a, "error:", f.node(0), spec.ProviderID, "is not an Azure ID", "--resource-name")
 }
 
 // TestI7AnAPIServerThatStallsStopsNoDrain has its own control plane, because it pauses the API server.
 func TestI7AnAPIServerThatStallsStopsNoDrain(t *testing.T) {
 	t.Parallel()
-	bed := testbed.ForTest(t, testbed.Options{Azure: azure.Options{Outage: time.Second}})
+	bed := testbed.StartForTest(t, testbed.Options{Azure: azure.Options{Outage: time.Second}})
 	f := newFixtureOn(t, bed, "stalls", 1)
 	web := f.app("web", 6)
-	web.Stop = "3"
+	web.StopSeconds = "3"
 	f.run(web.Deployment())
 	was := f.marksOf(0)
 	server := f.Process(controlplane.APIServer)
@@ -180,8 +180,8 @@ func TestI7AnAPIServerThatStallsStopsNoDrain(t *testing.T) {
 	f.awaitEvent(0, "Draining")
 	f.check(server.Pause(f.ctx))
 	f.awaitPolls(a, 15)
-	if ready, words := a.Ready(f.ctx); !ready || !a.Healthy(f.ctx) {
-		t.Errorf("ready: %v (%s), healthy: %v", ready, words, a.Healthy(f.ctx))
+	if ready, words := a.IsReady(f.ctx); !ready || !a.IsHealthy(f.ctx) {
+		t.Errorf("ready: %v (%s), healthy: %v", ready, words, a.IsHealthy(f.ctx))
 	}
 	f.check(server.Resume())
 	if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {
@@ -194,7 +194,7 @@ func TestI7AnAPIServerThatStallsStopsNoDrain(t *testing.T) {
 	// The agent also waits at its start.
 	f.check(a.Crash())
 	f.check(server.Pause(f.ctx))
-	f.check(a.Revive(f.ctx))
+	f.check(a.RestartIfDead(f.ctx))
 	f.awaitNotReady(a, "has not been read yet")
 	f.check(server.Resume())
 	f.awaitReady(a)
@@ -219,7 +219,7 @@ func (f *fixture) account(without func(rbacv1.PolicyRule) bool) string {
 		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: f.ns, Name: "limited"}},
 	}, metav1.CreateOptions{})
 	f.check(err)
-	f.check(f.AwaitRights(f.ctx, f.ns, "limited", f.ns))
+	f.check(f.AwaitPermissions(f.ctx, f.ns, "limited", f.ns))
 	path, err := f.ServiceAccountKubeconfig(f.ctx, f.ns, "limited", controlplane.TokenOptions{})
 	f.check(err)
 	return path
@@ -276,7 +276,7 @@ func TestI3WithoutTheRightToSetConditionsAllElseIsDoneAndItIsSaidOnce(t *testing
 	f.awaitMetric(a, "slipway_agent_failed_conditions_total", atLeast(2))
 	f.awaitMetric(a, "slipway_agent_failed_steps_total", func(n float64) bool { return n == 0 })
 	said := 0
-	for _, l := range a.Log() {
+	for _, l := range a.ReadLog() {
 		if l["level"] == "ERROR" {
 			said++
 		}
@@ -304,14 +304,14 @@ func TestI10WithoutAnyRightTheAgentEndsAndSaysSo(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "no-right", 1)
 	a := f.launch(0, brisk, "--kubeconfig", f.account(func(rbacv1.PolicyRule) bool { return true }))
-	f.check(testbed.Poll(f.ctx, "the agent has ended", func() bool { return !a.Alive() }))
+	f.check(testbed.PollUntil(f.ctx, "the agent has ended", func() bool { return !a.IsAlive() }))
 	f.awaitWords(a, "error:", f.node(0), "forbidden", `cannot get resource "nodes"`)
 }
 
 // used returns what the agents have requested from the API server so far, as verb and resource.
 func (f *fixture) used() map[string]bool {
 	f.t.Helper()
-	events, err := f.Audit(controlplane.AuditFilter{User: agentUser})
+	events, err := f.ReadAuditLog(controlplane.AuditFilter{User: agentUser})
 	f.check(err)
 	used := map[string]bool{}
 	for _, e := range events {

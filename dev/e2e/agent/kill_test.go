@@ -52,23 +52,23 @@ var (
 // before the agent sends the request, and once after the answer. A first run without a kill records the requests. Each
 // request then gets two runs, one per moment.
 func TestKillCoursesInVirtualTime(t *testing.T) {
-	testbed.OneThread(t)
+	testbed.UseOneThread(t)
 	points := 0
 	for _, c := range []course{calm, pressed} {
 		t.Run(c.name, func(t *testing.T) {
-			walk := func(t *testing.T, at faultproxy.Point, moment faultproxy.Moment) (seen []faultproxy.Request) {
+			walk := func(t *testing.T, at faultproxy.RequestID, moment faultproxy.Moment) (seen []faultproxy.Request) {
 				synctest.Test(t, func(t *testing.T) { seen = c.walk(inMemory(t, c.name), at, moment) })
 				return seen
 			}
-			seen := walk(t, faultproxy.Point{}, "")
-			t.Logf("one notice takes %d requests: %s", len(seen), faultproxy.Kinds(seen))
+			seen := walk(t, faultproxy.RequestID{}, "")
+			t.Logf("one notice takes %d requests: %s", len(seen), faultproxy.FormatKinds(seen))
 			points += len(seen) * len(faultproxy.Moments())
-			faultproxy.AtEach(t, seen, t.Errorf, func(t *testing.T, _ int, at faultproxy.Point, moment faultproxy.Moment) []faultproxy.Request {
+			faultproxy.RunAtEachRequest(t, seen, t.Errorf, func(t *testing.T, _ int, at faultproxy.RequestID, moment faultproxy.Moment) []faultproxy.Request {
 				return walk(t, at, moment)
 			})
 		})
 	}
-	testbed.Note(t, fmt.Sprintf("agent: %d kill points of 2 courses in virtual time", points))
+	testbed.AddSummaryNote(t, fmt.Sprintf("agent: %d kill points of 2 courses in virtual time", points))
 }
 
 // TestI8AfterAKillARestartReachesTheSameEnd kills the real process at a few requests, on a control plane. It checks
@@ -87,9 +87,9 @@ func TestI8AfterAKillARestartReachesTheSameEnd(t *testing.T) {
 	} {
 		t.Run(tt.name+" "+tt.kind, func(t *testing.T) {
 			t.Parallel()
-			at := faultproxy.Point{Kind: tt.kind, Nth: 1}
+			at := faultproxy.RequestID{Kind: tt.kind, Nth: 1}
 			f := newFixture(t, fmt.Sprintf("%s-%d", tt.name, i), 1)
-			if !slices.ContainsFunc(tt.walk(f, at, tt.moment), func(r faultproxy.Request) bool { return r.Point == at }) {
+			if !slices.ContainsFunc(tt.walk(f, at, tt.moment), func(r faultproxy.Request) bool { return r.RequestID == at }) {
 				t.Errorf("there was no %s", at)
 			}
 		})
@@ -98,16 +98,16 @@ func TestI8AfterAKillARestartReachesTheSameEnd(t *testing.T) {
 
 // walk takes the node through a Reboot and kills its agent at the request, if one is given. It checks that the end
 // is the same. It returns the requests of all agents.
-func (c course) walk(f *fixture, at faultproxy.Point, moment faultproxy.Moment) []faultproxy.Request {
+func (c course) walk(f *fixture, at faultproxy.RequestID, moment faultproxy.Moment) []faultproxy.Request {
 	f.t.Helper()
 	pods := c.pods(f)
 	was := f.marksOf(0)
 
 	proxy := faultproxy.New(kindOf)
 	launched := make(chan mortal, 1)
-	proxy.At(at, moment, func(r faultproxy.Request) {
+	proxy.InterruptAt(at, moment, func(r faultproxy.Request) {
 		a := <-launched
-		if err := errors.Join(a.Crash(), a.Revive(context.WithoutCancel(f.ctx))); err != nil {
+		if err := errors.Join(a.Crash(), a.RestartIfDead(context.WithoutCancel(f.ctx))); err != nil {
 			f.t.Errorf("killing the agent at %s: %v", r, err)
 		}
 	})
@@ -130,7 +130,7 @@ func (c course) walk(f *fixture, at faultproxy.Point, moment faultproxy.Moment) 
 // mortal is an agent that a test can kill and restart.
 type mortal interface {
 	Crash() error
-	Revive(ctx context.Context) error
+	RestartIfDead(ctx context.Context) error
 }
 
 // mortal starts the agent of the first instance.
@@ -139,7 +139,7 @@ func (f *fixture) mortal(proxy *faultproxy.Proxy, flags ...string) mortal {
 	if f.virtual {
 		return f.play(proxy, flags...)
 	}
-	a, err := f.LaunchAgent(f.ctx, f.pool, 0, append(f.through(proxy), flags...)...)
+	a, err := f.StartAgentNoWait(f.ctx, f.pool, 0, append(f.through(proxy), flags...)...)
 	f.check(err)
 	f.t.Cleanup(func() {
 		_ = proxy.Close()
@@ -155,7 +155,7 @@ func (f *fixture) drainedInTime(id string, pods int) {
 	if !ok {
 		f.t.Fatalf("the ledger has no event %s", id)
 	}
-	if ledger.Count(azure.OutcomeFinished) != pods || ledger.Count(azure.OutcomeLost) != 0 ||
+	if ledger.CountOutcome(azure.OutcomeFinished) != pods || ledger.CountOutcome(azure.OutcomeLost) != 0 ||
 		len(ledger.CutWithTimeLeft(testbed.CutTolerance)) != 0 {
 		f.t.Errorf("ledger: %s, want %d finished", ledger.Summary(testbed.CutTolerance), pods)
 	}
@@ -175,9 +175,9 @@ func (f *fixture) through(p *faultproxy.Proxy) []string {
 		controlplane.TokenOptions{Node: f.node(0)})
 	f.check(err)
 	kubeconfig := filepath.Join(f.t.TempDir(), "kubeconfig")
-	f.check(faultproxy.Kubeconfig(credentials, kubeconfig, api))
+	f.check(faultproxy.WriteKubeconfig(credentials, kubeconfig, api))
 
-	endpoint, err := url.Parse(f.Endpoint(f.pool, 0))
+	endpoint, err := url.Parse(f.ScheduledEventsURL(f.pool, 0))
 	f.check(err)
 	front, err := p.Serve("metadata", endpoint, nil)
 	f.check(err)

@@ -48,7 +48,7 @@ func TestAnotherToolAtWorkOnTheNodeIsSaid(t *testing.T) {
 	if said := f.awaitEvent(0, "OtherToolActive"); said.Type != corev1.EventTypeWarning {
 		t.Errorf("it is said as %s", said.Type)
 	}
-	f.check(f.Azure.Cancel(e.EventID))
+	f.check(f.Azure.CancelEvent(e.EventID))
 	n := f.awaitNode(0, "free", func(n *corev1.Node) bool { return len(ours(n)) == 0 })
 	if !slices.ContainsFunc(n.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == "ToBeDeletedByClusterAutoscaler" }) {
 		t.Errorf("the other's taint is gone: %v", n.Spec.Taints)
@@ -58,7 +58,7 @@ func TestAnotherToolAtWorkOnTheNodeIsSaid(t *testing.T) {
 // addTaint taints the node as another controller does: it reads, adds, writes, and retries on a conflict.
 func (f *fixture) addTaint(taint corev1.Taint) {
 	f.t.Helper()
-	f.check(testbed.Poll(f.ctx, "the node could be tainted", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "the node could be tainted", func() bool {
 		n, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.node(0), metav1.GetOptions{})
 		if err != nil {
 			return false
@@ -74,21 +74,21 @@ func TestI8AnAgentThatIsToldToStopLeavesTheRestToTheNext(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "rollout", 1)
 	slow := f.app("slow", 2)
-	slow.Stop = "10"
+	slow.StopSeconds = "10"
 	f.run(slow.Deployment())
 	was := f.marksOf(0)
 	a := f.agent(0, brisk)
 	e := f.announce(azure.Announcement{Type: azure.Reboot, Notice: 5 * time.Minute})
 	f.awaitEvent(0, "Draining")
 	f.check(syscall.Kill(a.PID(), syscall.SIGTERM))
-	f.check(testbed.Poll(f.ctx, "the agent has ended", func() bool { return !a.Alive() }))
-	if a.Logged("stopping: waiting for the running drain") {
+	f.check(testbed.PollUntil(f.ctx, "the agent has ended", func() bool { return !a.IsAlive() }))
+	if a.HasLogged("stopping: waiting for the running drain") {
 		t.Error("it has waited for its drain")
 	}
 	if n := f.awaitNode(0, "there", func(*corev1.Node) bool { return true }); !heldBy(e.EventID)(n) {
 		t.Errorf("the node was let go of: %s", marks(n))
 	}
-	f.check(a.Revive(f.ctx))
+	f.check(a.RestartIfDead(f.ctx))
 	if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {
 		t.Errorf("started %s, want it acknowledged", over.StartedBy)
 	}
@@ -101,7 +101,7 @@ func TestI8AnAgentThatIsToldToStopLeavesTheRestToTheNext(t *testing.T) {
 func TestI3ANodeThatIsRegisteredAnewIsHeldAnew(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "reborn", 1)
-	pod, err := f.AgentPod(f.ctx, f.node(0)) // a token that is bound to the Node ends with it
+	pod, err := f.CreateAgentPod(f.ctx, f.node(0)) // a token that is bound to the Node ends with it
 	f.check(err)
 	kubeconfig, err := f.ServiceAccountKubeconfig(f.ctx, testbed.AgentNamespace, testbed.AgentAccount,
 		controlplane.TokenOptions{Pod: pod})
@@ -113,7 +113,7 @@ func TestI3ANodeThatIsRegisteredAnewIsHeldAnew(t *testing.T) {
 	f.check(f.Client().CoreV1().Nodes().Delete(f.ctx, f.node(0), metav1.DeleteOptions{}))
 	f.check(f.create(f.node(0)))
 	f.awaitNode(0, "held anew", func(n *corev1.Node) bool { return n.UID != old && heldBy(e.EventID)(n) && cordoned(n) })
-	f.check(f.Azure.Cancel(e.EventID))
+	f.check(f.Azure.CancelEvent(e.EventID))
 	f.awaitNode(0, "free", func(n *corev1.Node) bool { return len(ours(n)) == 0 })
 }
 

@@ -31,7 +31,7 @@ func TestADrainIsSeenInMetricsEventsAndConditions(t *testing.T) {
 		c := condition(n, "MaintenanceInProgress")
 		return c != nil && c.Status == corev1.ConditionTrue
 	})
-	f.check(f.Azure.Finish(f.ctx, e.EventID))
+	f.check(f.Azure.FinishEvent(f.ctx, e.EventID))
 	f.awaitOver(e.EventID)
 	f.awaitAsItWas(0, was)
 	f.awaitMetric(a, `slipway_agent_notices_ended_total{type="Freeze"}`, atLeast(1))
@@ -57,7 +57,7 @@ func TestADrainIsSeenInMetricsEventsAndConditions(t *testing.T) {
 		`slipway_drain_forced_pods_total`:                            0,
 		`slipway_drain_shortened_grace_pods_total`:                   0,
 	} {
-		if is, ok := a.Metric(f.ctx, series); !ok || is != want {
+		if is, ok := a.ReadMetric(f.ctx, series); !ok || is != want {
 			t.Errorf("%s is %v (there: %v), want %v", series, is, ok, want)
 		}
 	}
@@ -67,14 +67,14 @@ func TestADrainIsSeenInMetricsEventsAndConditions(t *testing.T) {
 		`slipway_drain_seconds_sum`:                    0.5,
 		`slipway_agent_poll_seconds_bucket{le="+Inf"}`: 5,
 	} {
-		if is, ok := a.Metric(f.ctx, series); !ok || is < least {
+		if is, ok := a.ReadMetric(f.ctx, series); !ok || is < least {
 			t.Errorf("%s is %v (there: %v), want at least %v", series, is, ok, least)
 		}
 	}
 	f.awaitEvent(0, "Uncordoned")
 	f.eventsSay(map[string]string{
 		"NoticeReceived": "Freeze", "Cordoned": e.EventID, "Draining": e.EventID, "Drained": "4 gone",
-		"Acknowledged": f.pool.Resource(0), "NoticeEnded": e.EventID, "Uncordoned": "takes pods again",
+		"Acknowledged": f.pool.ResourceName(0), "NoticeEnded": e.EventID, "Uncordoned": "takes pods again",
 	})
 	inOrder(t, history.States())
 }
@@ -143,7 +143,7 @@ func TestTheMetricsAreWhatPromtoolWantsThemToBe(t *testing.T) {
 	f := newFixture(t, "promtool", 1)
 	a := f.agent(0, brisk)
 	cmd := exec.CommandContext(f.ctx, promtool, "check", "metrics")
-	cmd.Stdin = strings.NewReader(a.Metrics(f.ctx))
+	cmd.Stdin = strings.NewReader(a.ReadMetrics(f.ctx))
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) != 0 {
 		t.Errorf("promtool check metrics: %v\n%s", err, out)
 	}

@@ -23,7 +23,7 @@ func (f *fixture) on(i int, name string) workload.App {
 func (f *fixture) resources(instances ...int) []string {
 	var names []string
 	for _, i := range instances {
-		names = append(names, f.pool.Resource(i))
+		names = append(names, f.pool.ResourceName(i))
 	}
 	return names
 }
@@ -32,7 +32,7 @@ func TestAnEventOfTwoMachinesIsAcknowledgedOnceBothAreDrained(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "pair", 2)
 	slow := f.on(1, "slow")
-	slow.Stop = "4"
+	slow.StopSeconds = "4"
 	f.run(f.on(0, "web").Deployment(), slow.Deployment())
 	was := []string{f.marksOf(0), f.marksOf(1)}
 	f.agent(0, brisk)
@@ -89,9 +89,9 @@ func TestI7AnEventIsNeverAcknowledgedForAMachineThatSaysNothing(t *testing.T) {
 }
 
 // neverApproved waits until the event begins at its NotBefore time, without an approval.
-func (f *fixture) neverApproved(e azure.Record) {
+func (f *fixture) neverApproved(e azure.EventRecord) {
 	f.t.Helper()
-	r := f.awaitNotice(e.EventID, "started", func(r azure.Record) bool { return r.Status == azure.Started })
+	r := f.awaitNotice(e.EventID, "started", func(r azure.EventRecord) bool { return r.Status == azure.Started })
 	if r.StartedBy != azure.ByNotBefore || len(r.Approvals) != 0 {
 		f.t.Errorf("started %s, approved by %v", r.StartedBy, r.Approvals)
 	}

@@ -69,22 +69,22 @@ func TestOneNoticeIsOneTraceAlsoAcrossARestart(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "traced", 1)
 	web := f.app("web", 3)
-	web.Stop = "10" // the test kills the agent before the pods have stopped
+	web.StopSeconds = "10" // the test kills the agent before the pods have stopped
 	f.run(web.Deployment())
 	spans := &collected{traces: map[string]map[string]*tracev1.Span{}}
 	server := httptest.NewServer(spans)
 	t.Cleanup(server.Close)
-	a, err := f.StartWholeAgent(f.ctx, f.pool, 0, brisk, "--trace-endpoint", server.URL+"/v1/traces")
+	a, err := f.StartSlipwayAgent(f.ctx, f.pool, 0, brisk, "--trace-endpoint", server.URL+"/v1/traces")
 	f.check(err)
 	t.Cleanup(func() { f.end(a) })
 
 	f.announce(azure.Announcement{Type: azure.Freeze, DurationSeconds: new(60), Outage: time.Second})
 	f.awaitEvent(0, "Draining")
-	f.check(testbed.Poll(f.ctx, "the first spans are sent", func() bool { return spans.only()["cordon"] != nil }))
+	f.check(testbed.PollUntil(f.ctx, "the first spans are sent", func() bool { return spans.only()["cordon"] != nil }))
 	f.check(a.Crash())
-	f.check(a.Revive(f.ctx))
+	f.check(a.RestartIfDead(f.ctx))
 	f.awaitEvent(0, "Uncordoned")
-	f.check(testbed.Poll(f.ctx, "the last span is sent", func() bool { return spans.only()["uncordon"] != nil }))
+	f.check(testbed.PollUntil(f.ctx, "the last span is sent", func() bool { return spans.only()["uncordon"] != nil }))
 
 	trace := spans.only()
 	want := []string{"acknowledge", "cordon", "drain", "notice", "uncordon"}

@@ -47,7 +47,7 @@ func TestADeadHoldersTurnPassesOnAndAPreemptWaitsForNobody(t *testing.T) {
 	f := newFixture(t, "succession", 3)
 	flags := f.oneAtATime()
 	endless := f.on(0, "endless")
-	endless.Stop, endless.Grace = "600", 10*time.Minute
+	endless.StopSeconds, endless.GracePeriod = "600", 10*time.Minute
 	f.run(endless.Deployment(), f.on(1, "web").Deployment(), f.on(2, "spot").Deployment())
 	var agents []*testbed.Agent
 	for i := range 3 {
@@ -80,7 +80,7 @@ func TestADeadHoldersTurnPassesOnAndAPreemptWaitsForNobody(t *testing.T) {
 
 func (f *fixture) removeTaint(key string) {
 	f.t.Helper()
-	f.check(testbed.Poll(f.ctx, "the taint could be removed", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "the taint could be removed", func() bool {
 		n, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.node(0), metav1.GetOptions{})
 		if err != nil {
 			return false

@@ -21,7 +21,7 @@ const agentUser = "system:serviceaccount:" + testbed.AgentNamespace + ":" + test
 // requests returns the agents' requests with one verb and resource for the test's own pods.
 func (f *fixture) requests(verb, resource string) []auditv1.Event {
 	f.t.Helper()
-	events, err := f.Audit(controlplane.AuditFilter{
+	events, err := f.ReadAuditLog(controlplane.AuditFilter{
 		User: agentUser, Verb: verb, Resource: resource, Namespace: f.ns,
 	})
 	f.check(err)
@@ -89,11 +89,11 @@ func TestEachTypeMovesWhatTheInterruptionWouldCost(t *testing.T) {
 				tc.e.Notice = 5 * time.Minute // the event begins when the agent approves it
 			}
 			e := f.announce(tc.e)
-			f.awaitNotice(e.EventID, "started", func(r azure.Record) bool { return r.Status == azure.Started })
+			f.awaitNotice(e.EventID, "started", func(r azure.EventRecord) bool { return r.Status == azure.Started })
 			if stay := strings.Join(f.onNode(), " "); stay != tc.stay {
 				t.Errorf("when it begins, there are %q, want %q", stay, tc.stay)
 			}
-			f.check(f.Azure.Finish(f.ctx, e.EventID))
+			f.check(f.Azure.FinishEvent(f.ctx, e.EventID))
 			over := f.awaitOver(e.EventID)
 			f.awaitAsItWas(0, was)
 
@@ -165,7 +165,7 @@ func TestAnEventThatBeginsStartedIsHandled(t *testing.T) {
 		if condition(n, "MaintenanceInProgress") == nil || condition(n, "MaintenancePlanned") != nil {
 			t.Errorf("while it is under way: %s", marks(n))
 		}
-		f.check(f.Azure.Finish(f.ctx, e.EventID))
+		f.check(f.Azure.FinishEvent(f.ctx, e.EventID))
 		f.awaitAsItWas(0, was)
 		f.awaitPods(0, 2)
 		if !slices.ContainsFunc(history.States(), cordoned) {
@@ -179,13 +179,13 @@ func TestAnEventCancelledWhileDrainingStopsTheDrain(t *testing.T) {
 	f := newFixture(t, "cancelled", 1)
 	web := f.app("web", 4)
 	web.MaxUnavailable = "1" // while its replacement is unschedulable, the PDB allows no second eviction
-	f.run(web.Deployment(), web.Budget())
+	f.run(web.Deployment(), web.PodDisruptionBudget())
 	was := f.marksOf(0)
 	a := f.agent(0, brisk)
 	e := f.announce(azure.Announcement{Type: azure.Reboot})
 	f.awaitEvent(0, "DrainBlocked")
 	f.awaitPods(0, 3)
-	f.check(f.Azure.Cancel(e.EventID))
+	f.check(f.Azure.CancelEvent(e.EventID))
 	f.awaitAsItWas(0, was)
 	given := time.Now()
 	f.awaitPods(0, 4)
@@ -204,8 +204,8 @@ func TestAnEventCancelledWhileDrainingStopsTheDrain(t *testing.T) {
 func (f *fixture) blocked(grace time.Duration) {
 	f.t.Helper()
 	stubborn := f.app("stubborn", 1)
-	stubborn.MinAvailable, stubborn.Grace = "1", grace
-	f.run(stubborn.Deployment(), stubborn.Budget())
+	stubborn.MinAvailable, stubborn.GracePeriod = "1", grace
+	f.run(stubborn.Deployment(), stubborn.PodDisruptionBudget())
 }
 
 func TestAnEventMovedSoonerHastensTheDrain(t *testing.T) {
@@ -222,7 +222,7 @@ func TestAnEventMovedSoonerHastensTheDrain(t *testing.T) {
 	if n := len(f.requests("delete", "pods")); n != 0 {
 		t.Errorf("%d deletions ten minutes ahead", n)
 	}
-	f.check(f.Azure.Reschedule(e.EventID, time.Now().Add(grace+14*time.Second)))
+	f.check(f.Azure.RescheduleEvent(e.EventID, time.Now().Add(grace+14*time.Second)))
 	f.awaitEvent(0, "NoticeChanged")
 	f.awaitOver(e.EventID)
 	f.drainedInTime(e.EventID, 1)

@@ -24,7 +24,7 @@ import (
 // inMemory returns a fixture of one instance in virtual time.
 func inMemory(t *testing.T, name string) *fixture {
 	t.Helper()
-	bed := testbed.VirtualForTest(t, testbed.Options{Azure: emulator.Options{Outage: time.Second}})
+	bed := testbed.NewVirtualForTest(t, testbed.Options{Azure: emulator.Options{Outage: time.Second}})
 	f := newFixtureOn(t, bed, name, 1)
 	f.virtual = true
 	return f
@@ -35,10 +35,10 @@ func (f *fixture) play(proxy *faultproxy.Proxy, flags ...string) mortal {
 	f.t.Helper()
 	var c config.Agent
 	set := pflag.NewFlagSet("agent", pflag.ContinueOnError)
-	c.AddFlags(set)
-	f.check(set.Parse(append(flags, "--node-name", f.node(0), "--endpoint", f.Endpoint(f.pool, 0))))
-	log := &testbed.Log{}
-	a, err := f.PlayAgent(f.ctx, f.node(0), proxy, func(ctx context.Context, metadata, api http.RoundTripper, server *url.URL) {
+	c.RegisterFlags(set)
+	f.check(set.Parse(append(flags, "--node-name", f.node(0), "--endpoint", f.ScheduledEventsURL(f.pool, 0))))
+	log := &testbed.LogBuffer{}
+	a, err := f.StartInProcessAgent(f.ctx, f.node(0), proxy, func(ctx context.Context, metadata, api http.RoundTripper, server *url.URL) {
 		if err := guard(ctx, c, metadata, api, server, slog.New(slog.NewTextHandler(log, nil))); err != nil && ctx.Err() == nil {
 			f.t.Error(err)
 		}
@@ -56,7 +56,7 @@ func (f *fixture) play(proxy *faultproxy.Proxy, flags ...string) mortal {
 
 // guard runs the agent as its program does, from the configuration.
 func guard(ctx context.Context, c config.Agent, metadata, api http.RoundTripper, server *url.URL, log *slog.Logger) error {
-	kube, err := (kubeapi.Config{Server: server, Wrap: func(http.RoundTripper) http.RoundTripper { return api }}).Connect("slipway-agent/test")
+	kube, err := (kubeapi.Config{Server: server, Wrap: func(http.RoundTripper) http.RoundTripper { return api }}).NewClient("slipway-agent/test")
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func guard(ctx context.Context, c config.Agent, metadata, api http.RoundTripper,
 	if err != nil {
 		return err
 	}
-	resource, err := providerid.ResourceName(node.Spec.ProviderID)
+	resource, err := providerid.ScheduledEventName(node.Spec.ProviderID)
 	if err != nil {
 		return err
 	}
@@ -83,8 +83,8 @@ func guard(ctx context.Context, c config.Agent, metadata, api http.RoundTripper,
 		return err
 	}
 	return agent.New(agent.Options{
-		Node: c.NodeName, Resource: resource, Machine: providerid.ResourceName, API: kube, Found: node, Sources: []agent.Source{source},
-		Approver: client, Impact: c.Impact(), Margin: c.DeadlineMargin, Taint: c.Taint(), GraceSeconds: &c.GracePeriod,
-		StopGrace: c.StopGrace, Metrics: metrics, Heartbeat: observe.NewHeartbeat("agent", time.Hour), Log: log,
+		Node: c.NodeName, ResourceName: resource, InstanceName: providerid.ScheduledEventName, API: kube, InitialNode: node, Sources: []agent.Source{source},
+		Approver: client, Policy: c.BuildImpactPolicy(), DeadlineMargin: c.DeadlineMargin, Taint: c.BuildTaint(), GracePeriodSeconds: &c.GracePeriod,
+		StopTimeout: c.StopGrace, Metrics: metrics, Heartbeat: observe.NewHeartbeat("agent", time.Hour), Log: log,
 	}).Run(ctx)
 }

@@ -13,7 +13,7 @@ import (
 func TestSixtyPodsComeAndTheirMachinesAndTheLoadGoesAndTheMachinesGo(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "load")
-	set := f.pool.ScaleSet()
+	set := f.pool.ScaleSetName()
 	f.group("load", set, `maxSize: 10
 scaleUp: {joinTimeout: 5m}
 scaleDown: {underutilized: {cooldown: 2s}}
@@ -21,7 +21,7 @@ cooldowns: {afterFailure: 1s}
 disruptionBudgets: [{nodes: "100%"}]`)
 	f.manage(set)
 	app := workload.App{
-		Namespace: f.name, Name: "web", Replicas: 60, CPU: resource.MustParse("1"), Stop: "0.1",
+		Namespace: f.name, Name: "web", Replicas: 60, CPU: resource.MustParse("1"), StopSeconds: "0.1",
 		NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": f.name},
 	}
 	if err := workload.Create(f.ctx, f.Client(), app.Deployment()); err != nil {

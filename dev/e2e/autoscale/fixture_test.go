@@ -22,7 +22,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
 
 // shard is the label that selects the groups of each test's manager.
 const shard = "e2e.slipway.dev/shard"
@@ -38,15 +38,15 @@ type fixture struct {
 
 func newFixture(t *testing.T, name string) *fixture {
 	t.Helper()
-	bed := testbed.Shared(t) // the first call of this and of Binary is slow
-	if _, err := testbed.Binary("slipway"); err != nil {
+	bed := testbed.StartShared(t) // the first call of this and of Binary is slow
+	if _, err := testbed.EnsureBinary("slipway"); err != nil {
 		t.Fatal(err)
 	}
-	ctx := testbed.Context(t)
+	ctx := testbed.TestContext(t)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, name: name}
 	f.check(bed.InstallManager(ctx))
 	f.check(f.AddPool(ctx, f.pool, 0))
-	f.check(workload.Create(ctx, f.Client(), workload.Namespace(name)))
+	f.check(workload.Create(ctx, f.Client(), workload.NewNamespace(name)))
 	return f
 }
 
@@ -60,7 +60,7 @@ func (f *fixture) check(err error) {
 // group creates a NodeGroup of a scale set.
 func (f *fixture) group(name, scaleSet, spec string) {
 	f.t.Helper()
-	f.groupOf(name, testbed.ScaleSetSpec(f.name, scaleSet)+spec)
+	f.groupOf(name, testbed.ScaleSetNodeGroupSpec(f.name, scaleSet)+spec)
 }
 
 func (f *fixture) groupOf(name, spec string) {
@@ -72,24 +72,24 @@ func (f *fixture) groupOf(name, spec string) {
 // sets, because the groups grow from zero.
 func (f *fixture) manage(scaleSets ...string) *controlplane.Process {
 	f.t.Helper()
-	config := f.AzureConfig()
+	config := f.AzureProviderConfig()
 	for _, set := range scaleSets {
-		config.Groups = append(config.Groups, testbed.GroupFromNone(set))
+		config.Groups = append(config.Groups, testbed.EmptyGroupConfig(set))
 	}
 	raw, err := yaml.Marshal(map[string]any{"azure": config})
 	f.check(err)
-	return f.manageWith(testbed.File(f.t, "clouds.yaml", string(raw)))
+	return f.manageWith(testbed.WriteTempFile(f.t, "clouds.yaml", string(raw)))
 }
 
 // manageWith starts a manager with a file of clouds.
 func (f *fixture) manageWith(clouds string) *controlplane.Process {
 	f.t.Helper()
-	p, err := f.StartManagerWith(f.ctx, "manager-"+f.name, clouds, "--selector", shard+"="+f.name,
+	p, err := f.StartManagerWithFile(f.ctx, "manager-"+f.name, clouds, "--selector", shard+"="+f.name,
 		"--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s",
 		"--group-poll-interval", "1s", "--scale-poll-interval", "1s", "--log-level", "debug")
 	f.check(err)
 	f.t.Cleanup(func() {
-		if p.Alive() {
+		if p.IsAlive() {
 			_ = p.Kill()
 		}
 		if f.t.Failed() {
@@ -139,7 +139,7 @@ func (f *fixture) leaving() string {
 func (f *fixture) await(what string, is func() (string, bool)) {
 	f.t.Helper()
 	last := ""
-	err := testbed.Poll(f.ctx, what, func() (done bool) {
+	err := testbed.PollUntil(f.ctx, what, func() (done bool) {
 		last, done = is()
 		return done
 	})

@@ -18,7 +18,7 @@ import (
 // documented returns the placeholder manifest of docs/autoscaling-howto.md for the test's pool and namespace.
 func (f *fixture) documented() string {
 	f.t.Helper()
-	root, err := testbed.Root()
+	root, err := testbed.RepositoryRoot()
 	f.check(err)
 	page, err := os.ReadFile(filepath.Join(root, "docs", "autoscaling-howto.md"))
 	f.check(err)
@@ -40,7 +40,7 @@ func (f *fixture) ready(name string, pods int32, machines int) {
 			return err.Error(), false
 		}
 		nodes, err := f.nodes()
-		n := f.machines(f.pool.ScaleSet())
+		n := f.machines(f.pool.ScaleSetName())
 		return fmt.Sprintf("%d are, on %d machines and %d nodes, %v; %s", d.Status.ReadyReplicas, n, len(nodes), err, f.leaving()),
 			err == nil && d.Status.ReadyReplicas == pods && n == machines && len(nodes) == machines
 	})
@@ -50,7 +50,7 @@ func (f *fixture) ready(name string, pods int32, machines int) {
 func (f *fixture) orders() (grown []int) {
 	before := 0
 	for _, r := range f.ARM.Requests() {
-		if r.Action != "Microsoft.Compute/virtualMachineScaleSets/write" || !strings.HasSuffix(r.Path, f.pool.ScaleSet()) {
+		if r.Action != "Microsoft.Compute/virtualMachineScaleSets/write" || !strings.HasSuffix(r.Path, f.pool.ScaleSetName()) {
 			continue
 		}
 		_, rest, _ := strings.Cut(r.Body, `"capacity":`)
@@ -69,18 +69,18 @@ func (f *fixture) orders() (grown []int) {
 func TestPodsThatHoldRoomGiveItToWorkAndOrderTheNextMachine(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "holdroom")
-	f.group(f.name, f.pool.ScaleSet(), `maxSize: 5
+	f.group(f.name, f.pool.ScaleSetName(), `maxSize: 5
 scaleUp: {joinTimeout: 5m}
 scaleDown: {underutilized: {cooldown: 2s}}
 cooldowns: {afterFailure: 1s}
 drain: {placeholderPods: {matchLabels: {app: placeholder}}}
 disruptionBudgets: [{nodes: "100%"}]`)
-	f.manage(f.pool.ScaleSet())
-	f.check(f.Apply(f.ctx, testbed.File(t, "placeholder.yaml", f.documented())))
+	f.manage(f.pool.ScaleSetName())
+	f.check(f.Apply(f.ctx, testbed.WriteTempFile(t, "placeholder.yaml", f.documented())))
 	f.ready("placeholder", 4, 1)
 	// The instance has 16 cores, and the placeholders reserve 12.
 	app := workload.App{
-		Namespace: f.name, Name: "work", Replicas: 4, CPU: resource.MustParse("3"), Stop: "0.1",
+		Namespace: f.name, Name: "work", Replicas: 4, CPU: resource.MustParse("3"), StopSeconds: "0.1",
 		NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": f.name},
 	}
 	f.check(workload.Create(f.ctx, f.Client(), app.Deployment()))

@@ -35,7 +35,7 @@ func directory(f *fixture) (root, clouds string) {
 		[]byte(`{"max": 5, "templates": [{"name": "small", "capacity": {"cpu": "4", "memory": "8Gi"}}]}`), 0o600))
 	ctx, stop := context.WithCancel(f.ctx)
 	tied := make(chan error, 1)
-	go func() { tied <- machinedir.Tie(ctx, f.Testbed, machines.Hypervisor{Root: root}, "host-1") }()
+	go func() { tied <- machinedir.SyncNodes(ctx, f.Testbed, machines.Hypervisor{Root: root}, "host-1") }()
 	f.t.Cleanup(func() {
 		stop()
 		if err := <-tied; err != nil {
@@ -43,7 +43,7 @@ func directory(f *fixture) (root, clouds string) {
 		}
 	})
 	file := fmt.Sprintf("plugins:\n  directory: %s\n  use:\n  - type: directory\n    config: {path: %q, host: host-1}\n", plugins, root)
-	return root, testbed.File(f.t, "clouds.yaml", file)
+	return root, testbed.WriteTempFile(f.t, "clouds.yaml", file)
 }
 
 // plugins returns the processes of the sample plugin in a directory that a manager started.
@@ -84,7 +84,7 @@ cooldowns: {afterFailure: 1s}`, f.name))
 
 	// Its annotation requests its own instance. The node of the group's only other pod would have room for it.
 	app := workload.App{
-		Namespace: f.name, Name: "own", CPU: resource.MustParse("1"), Stop: "0.1", Annotations: map[string]string{ownMachine: f.name},
+		Namespace: f.name, Name: "own", CPU: resource.MustParse("1"), StopSeconds: "0.1", Annotations: map[string]string{ownMachine: f.name},
 		NodeSelector: map[string]string{"directory.slipway.dev/group": f.name},
 	}
 	f.check(workload.Create(f.ctx, f.Client(), app.Pod()))
@@ -111,7 +111,7 @@ cooldowns: {afterFailure: 1s}`, f.name))
 		_, err := f.Client().CoreV1().Nodes().Get(f.ctx, node, metav1.GetOptions{})
 		return fmt.Sprintf("%q; the Node: %v; %s", files(), err, f.leaving()), len(files()) == 0 && err != nil
 	})
-	if !manager.Alive() {
+	if !manager.IsAlive() {
 		t.Error("the manager has ended with its plugin")
 	}
 }

@@ -25,12 +25,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/bootstrap"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
 
 // asManager returns a client with the token of the account in the shipped manifests.
 func asManager(t *testing.T, c *testbed.Testbed) kubernetes.Interface {
 	t.Helper()
-	root, err := testbed.Root()
+	root, err := testbed.RepositoryRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func tokens(t *testing.T, c *testbed.Testbed) []corev1.Secret {
 }
 
 func TestATokenIsForOneMachineAndGoesWhenThatHasJoined(t *testing.T) {
-	c := testbed.Shared(t)
+	c := testbed.StartShared(t)
 	client := asManager(t, c)
 	m, err := bootstrap.New(client, bootstrap.Options{})
 	if err != nil {
@@ -150,7 +150,7 @@ func TestATokenIsForOneMachineAndGoesWhenThatHasJoined(t *testing.T) {
 		issued[machine] = join.Token
 	}
 	who := await(t, c, issued["worker-1"], true)
-	if !strings.HasPrefix(who.Username, "system:bootstrap:") || !slices.Contains(who.Groups, bootstrap.Group) {
+	if !strings.HasPrefix(who.Username, "system:bootstrap:") || !slices.Contains(who.Groups, bootstrap.BootstrapGroup) {
 		t.Errorf("the API server takes it for %+v", who)
 	}
 
@@ -168,7 +168,7 @@ func TestATokenIsForOneMachineAndGoesWhenThatHasJoined(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := successor.Sweep(t.Context()); err != nil {
+	if err := successor.DeleteUnneeded(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	await(t, c, issued["worker-1"], false)
@@ -181,7 +181,7 @@ func TestATokenIsForOneMachineAndGoesWhenThatHasJoined(t *testing.T) {
 	if _, err := c.Client().CoreV1().Secrets(metav1.NamespaceSystem).Update(t.Context(), late, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := successor.Sweep(t.Context()); err != nil {
+	if err := successor.DeleteUnneeded(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if left := tokens(t, c); len(left) != 1 || left[0].Name != foreign.Name {
@@ -201,7 +201,7 @@ func tokenOf(t *testing.T, c *testbed.Testbed, machine string) *corev1.Secret {
 }
 
 func TestANodeThatWasThereBeforeIsNotTheMachines(t *testing.T) {
-	c := testbed.Shared(t)
+	c := testbed.StartShared(t)
 	m, err := bootstrap.New(c.Client(), bootstrap.Options{Server: "192.0.2.1:6443", TTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +231,7 @@ func TestANodeThatWasThereBeforeIsNotTheMachines(t *testing.T) {
 	if join.Server != "192.0.2.1:6443" {
 		t.Errorf("the API server is %s", join.Server)
 	}
-	if err := m.Sweep(t.Context()); err != nil {
+	if err := m.DeleteUnneeded(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	await(t, c, join.Token, true)
@@ -245,12 +245,12 @@ func TestANodeThatWasThereBeforeIsNotTheMachines(t *testing.T) {
 func token(changed func(*corev1.Secret)) *corev1.Secret {
 	s := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "bootstrap-token-fedcba", Namespace: metav1.NamespaceSystem, Labels: map[string]string{bootstrap.Label: "node"},
+			Name: "bootstrap-token-fedcba", Namespace: metav1.NamespaceSystem, Labels: map[string]string{bootstrap.TokenLabel: "node"},
 		},
 		Type: corev1.SecretTypeBootstrapToken,
 		StringData: map[string]string{
 			"token-id": "fedcba", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
-			"auth-extra-groups": bootstrap.Group, "expiration": time.Now().Add(time.Hour).Format(time.RFC3339),
+			"auth-extra-groups": bootstrap.BootstrapGroup, "expiration": time.Now().Add(time.Hour).Format(time.RFC3339),
 		},
 	}
 	changed(s)
@@ -273,13 +273,13 @@ func awaitPolicy(t *testing.T, forbidden func() error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var err error
-	if testbed.Poll(ctx, "the policy is in force", func() bool { err = forbidden(); return refused(err) }) != nil {
+	if testbed.PollUntil(ctx, "the policy is in force", func() bool { err = forbidden(); return refused(err) }) != nil {
 		t.Fatalf("the policy is not in force: the answer is %v", err)
 	}
 }
 
 func TestTheManagersTokenCreatesBootstrapTokensAlone(t *testing.T) {
-	c := testbed.Shared(t)
+	c := testbed.StartShared(t)
 	stolen := asManager(t, c).CoreV1().Secrets(metav1.NamespaceSystem)
 	dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	create := func(changed func(*corev1.Secret)) error {
@@ -321,7 +321,7 @@ func TestTheManagersTokenCreatesBootstrapTokensAlone(t *testing.T) {
 // TestI3TheManagersTokenDeletesBootstrapTokensOfItsOwnAlone checks that a stolen manager token deletes only the
 // manager's tokens.
 func TestI3TheManagersTokenDeletesBootstrapTokensOfItsOwnAlone(t *testing.T) {
-	c := testbed.Shared(t)
+	c := testbed.StartShared(t)
 	stolen := asManager(t, c).CoreV1().Secrets(metav1.NamespaceSystem)
 	admin := c.Client().CoreV1().Secrets(metav1.NamespaceSystem)
 	made := map[string]*corev1.Secret{

@@ -89,7 +89,7 @@ func TestACloudpoolsTokenWritesNothingButWhatIsOfPools(t *testing.T) {
 	b.check(create(files, nil)(b.Client()))
 	b.check(lead(leader)(b.Client()))
 	const leases, made = "writes no Leases and ConfigMaps but those of pools", "but those that it made"
-	b.check(testbed.Poll(b.ctx, "the policy is in force", func() bool { return kept(take(leader)(stolen), leases) }))
+	b.check(testbed.PollUntil(b.ctx, "the policy is in force", func() bool { return kept(take(leader)(stolen), leases) }))
 	for _, a := range []attempt{
 		{"change the manager's NodeGroups", change(front+"-slipway-manager", label), leases},
 		{"take the manager's Lease", take(leader), leases},
@@ -131,7 +131,7 @@ func TestACloudpoolsTokenChangesAnnotationsOfNodesAlone(t *testing.T) {
 	}
 	const annotations, nothing = "no annotations of nodes but those under cloudpool.slipway.dev", "changes nothing of nodes but annotations"
 	taint := patch(`{"spec":{"taints":[{"key":"gone","effect":"NoExecute"}]}}`)
-	b.check(testbed.Poll(b.ctx, "the policy is in force", func() bool { return kept(taint(stolen), nothing) }))
+	b.check(testbed.PollUntil(b.ctx, "the policy is in force", func() bool { return kept(taint(stolen), nothing) }))
 	for _, a := range []attempt{
 		{"evict every pod", taint, nothing},
 		{"cordon", patch(`{"spec":{"unschedulable":true}}`), nothing},

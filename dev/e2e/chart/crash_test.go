@@ -17,7 +17,7 @@ const cacheNode = "e2e.slipway.dev/cache" // the label of nodes that may run the
 
 // cache has two pods on the instance where the build ends. Its PDB allows one pod to be away. The second pod is evicted
 // after the first is replaced.
-var cache = workload.App{Namespace: shop, Name: "cache", Replicas: 2, Stop: "0.5", NodeSelector: map[string]string{cacheNode: ""}}
+var cache = workload.App{Namespace: shop, Name: "cache", Replicas: 2, StopSeconds: "0.5", NodeSelector: map[string]string{cacheNode: ""}}
 
 // crash is the last chapter. It kills the leading manager during a retirement, while a PDB blocks the second pod. The
 // pod waits until another manager leads. That manager finishes the retirement.
@@ -36,16 +36,16 @@ func (s *story) crash() {
 	if done.UID != begun.UID || done.Spec.Reason != v1alpha1.Idle {
 		s.t.Errorf("retirement %s for %s has ended, and %s for %s had begun", done.UID, done.Spec.Reason, begun.UID, begun.Spec.Reason)
 	}
-	if _, there := s.ARM.VM(night.Resource(0)); there {
+	if _, there := s.ARM.VM(night.ResourceName(0)); there {
 		s.t.Error("the machine of the node that has left is there")
 	}
-	if first.Alive() || !second.Leads(s.ctx) {
+	if first.IsAlive() || !second.IsLeader(s.ctx) {
 		s.t.Error("the manager that was killed lives, or the other one does not lead")
 	}
 	if by := s.evictors(cache); !slices.Equal(by, []string{first.Name(), second.Name()}) {
 		s.t.Errorf("pods of %s were evicted by %q, want one by %s and then one by %s", cache.Name, by, first.Name(), second.Name())
 	}
-	s.check(workload.Settled(s.ctx, s.Client(), cache.Deployment()))
+	s.check(workload.AwaitSettled(s.ctx, s.Client(), cache.Deployment()))
 }
 
 // halfway reports whether one pod of a drain has gone and the other waits.
@@ -57,8 +57,8 @@ func halfway(rt *v1alpha1.NodeRetirement) bool {
 // leader waits until a manager leads.
 func (s *story) leader() (leads *testbed.Manager) {
 	s.t.Helper()
-	s.check(testbed.Poll(s.ctx, "a manager leads", func() bool {
-		i := slices.IndexFunc(s.managers, func(m *testbed.Manager) bool { return m.Alive() && m.Leads(s.ctx) })
+	s.check(testbed.PollUntil(s.ctx, "a manager leads", func() bool {
+		i := slices.IndexFunc(s.managers, func(m *testbed.Manager) bool { return m.IsAlive() && m.IsLeader(s.ctx) })
 		if i >= 0 {
 			leads = s.managers[i]
 		}
@@ -71,7 +71,7 @@ func (s *story) leader() (leads *testbed.Manager) {
 // identifies them by their tokens.
 func (s *story) evictors(app workload.App) (by []string) {
 	s.t.Helper()
-	log, err := s.Audit(controlplane.AuditFilter{Verb: "create", Resource: "pods/eviction", Namespace: app.Namespace})
+	log, err := s.ReadAuditLog(controlplane.AuditFilter{Verb: "create", Resource: "pods/eviction", Namespace: app.Namespace})
 	s.check(err)
 	for _, e := range log {
 		granted := e.ResponseStatus != nil && e.ResponseStatus.Code == http.StatusCreated

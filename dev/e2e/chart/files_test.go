@@ -27,9 +27,9 @@ func TestTheProgramsReadTheFilesThatTheChartWrites(t *testing.T) {
 				var err error
 				switch file {
 				case "agent.yaml":
-					_, err = config.ReadAgent([]byte(text))
+					_, err = config.DecodeAgent([]byte(text))
 				case "clouds.yaml":
-					_, err = manager.ReadClouds(testbed.File(t, file, text))
+					_, err = manager.ReadClouds(testbed.WriteTempFile(t, file, text))
 				case "nodegroups.yaml":
 					_, err = manager.ParseGroups([]byte(text))
 				default:

@@ -27,12 +27,12 @@ type bed struct {
 
 func ready(t *testing.T) bed {
 	t.Helper()
-	return onBed(t, testbed.Shared(t))
+	return onBed(t, testbed.StartShared(t))
 }
 
 func onBed(t *testing.T, on *testbed.Testbed) bed {
 	t.Helper()
-	ctx := testbed.Context(t)
+	ctx := testbed.TestContext(t)
 	return bed{on, t, ctx}
 }
 

@@ -17,7 +17,7 @@ import (
 
 // crew contains the pods of the load. An instance of 16 cores has room for 15 of them beside its agent.
 var crew = workload.App{
-	Namespace: crowd.Name, Name: "crew", Replicas: 20, CPU: resource.MustParse("1"), Stop: "0.1",
+	Namespace: crowd.Name, Name: "crew", Replicas: 20, CPU: resource.MustParse("1"), StopSeconds: "0.1",
 	NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": crowd.Name},
 }
 
@@ -35,7 +35,7 @@ func (s *story) load() {
 	if len(crewed) > 0 {
 		s.t.Fatalf("%d machines are there before any pod wants one", len(crewed))
 	}
-	s.check(workload.CreateSettled(s.ctx, s.Client(), workload.Namespace(crew.Namespace), crew.Deployment()))
+	s.check(workload.CreateAndAwait(s.ctx, s.Client(), workload.NewNamespace(crew.Namespace), crew.Deployment()))
 	crewed, _ = s.machines()
 	if n := len(crewed); n < crewMachines || n > mostMachines {
 		s.t.Errorf("%d machines of 16 cores run %d pods of one core each, want %d", n, crew.Replicas, crewMachines)
@@ -49,13 +49,13 @@ func (s *story) load() {
 	nodes := s.crewedNodes()
 	s.check(s.Client().AppsV1().Deployments(crew.Namespace).Delete(s.ctx, crew.Name, metav1.DeleteOptions{}))
 	for _, node := range nodes {
-		if rt := s.retired(node); rt.Spec.Reason != v1alpha1.Underused {
+		if rt := s.retired(node); rt.Spec.Reason != v1alpha1.Underutilized {
 			s.t.Errorf("%s was retired for %s, want that it is underused", node, rt.Spec.Reason)
 		}
 	}
-	s.check(testbed.Poll(s.ctx, "no machine is left, and none is meant to be there", func() bool {
+	s.check(testbed.PollUntil(s.ctx, "no machine is left, and none is meant to be there", func() bool {
 		left, _ := s.machines()
-		return len(left) == 0 && s.ARM.Capacity(crowd.ScaleSet()) == 0
+		return len(left) == 0 && s.ARM.Capacity(crowd.ScaleSetName()) == 0
 	}))
 	if _, stayed := s.machines(); !slices.Equal(others, stayed) {
 		s.t.Errorf("the machines of other pools were %q, and are %q", others, stayed)
@@ -66,7 +66,7 @@ func (s *story) load() {
 // Azure.
 func (s *story) machines() (crewed []azure.VM, others []string) {
 	for _, vm := range s.ARM.VMs() {
-		if strings.EqualFold(vm.ScaleSet, crowd.ScaleSet()) {
+		if strings.EqualFold(vm.ScaleSet, crowd.ScaleSetName()) {
 			crewed = append(crewed, vm)
 		} else {
 			others = append(others, vm.Resource)
@@ -91,7 +91,7 @@ func (s *story) crewedNodes() (nodes []string) {
 // told waits until a pod of an app has an Event with this reason.
 func (s *story) told(app workload.App, reason string) {
 	s.t.Helper()
-	s.check(testbed.Poll(s.ctx, fmt.Sprintf("a pod of %s is told %s", app.Name, reason), func() bool {
+	s.check(testbed.PollUntil(s.ctx, fmt.Sprintf("a pod of %s is told %s", app.Name, reason), func() bool {
 		list, err := s.Client().EventsV1().Events(app.Namespace).List(s.ctx, metav1.ListOptions{FieldSelector: "regarding.kind=Pod,reason=" + reason})
 		s.check(err)
 		return len(list.Items) > 0

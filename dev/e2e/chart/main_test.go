@@ -26,7 +26,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
 
 const (
 	slipwayChart = "slipway"
@@ -37,7 +37,7 @@ const (
 // root returns the root of the repository.
 func root(t *testing.T) string {
 	t.Helper()
-	dir, err := testbed.Root()
+	dir, err := testbed.RepositoryRoot()
 	if err != nil {
 		t.Fatal(err)
 	}

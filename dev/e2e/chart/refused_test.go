@@ -264,7 +264,7 @@ func TestTheSchemaHasEveryKeyOfTheAgentsFileAndNoOther(t *testing.T) {
 	t.Parallel()
 	var a config.Agent
 	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
-	a.AddFlags(flags)
+	a.RegisterFlags(flags)
 	want := map[string]bool{"conditions": true, "notifications": true}
 	flags.VisitAll(func(f *pflag.Flag) {
 		if !leftOut[f.Name] {
@@ -298,7 +298,7 @@ func TestEveryFlagThatTheAgentsFileHasIsRefusedAsAnArgument(t *testing.T) {
 	t.Parallel()
 	var a config.Agent
 	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
-	a.AddFlags(flags)
+	a.RegisterFlags(flags)
 	c := load(t, slipwayChart)
 	flags.VisitAll(func(f *pflag.Flag) {
 		given := values(t, "image: {registry: registry.example.com/slipway}\nagent: {extraArgs: ['--"+f.Name+"=x']}")
@@ -370,7 +370,7 @@ func TestTheChartTakesTheDurationsThatTheAgentTakes(t *testing.T) {
 		taken := 0
 		for _, d := range []string{"0", "99ms", "100ms", "9.999s", "10s", "1m", "1m1ms", "10m", "600.001s", "60m", "1h0m1ms"} {
 			file := key + ": '" + d + "'"
-			a, err := config.ReadAgent([]byte(file))
+			a, err := config.DecodeAgent([]byte(file))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -27,7 +27,7 @@ import (
 func (b bed) pods(release, name string, n int) []corev1.Pod {
 	b.t.Helper()
 	var list *corev1.PodList
-	b.check(testbed.Poll(b.ctx, fmt.Sprintf("%d pods %s of %s are on nodes", n, name, release), func() bool {
+	b.check(testbed.PollUntil(b.ctx, fmt.Sprintf("%d pods %s of %s are on nodes", n, name, release), func() bool {
 		var err error
 		list, err = b.Client().CoreV1().Pods(release).List(b.ctx, metav1.ListOptions{
 			LabelSelector: "app.kubernetes.io/name=" + name + ",app.kubernetes.io/instance=" + release,
@@ -148,7 +148,7 @@ func (c container) tmp() string {
 func (c container) start(listening []string, more ...string) (_ *controlplane.Process, addresses []string) {
 	c.t.Helper()
 	image, _, _ := strings.Cut(path.Base(c.Image), ":")
-	program, err := testbed.Binary(image)
+	program, err := testbed.EnsureBinary(image)
 	c.check(err)
 	kubeconfig, err := c.ServiceAccountKubeconfig(c.ctx, c.pod.Namespace, c.pod.Spec.ServiceAccountName, controlplane.TokenOptions{Pod: c.pod.Name})
 	c.check(err)
@@ -157,7 +157,7 @@ func (c container) start(listening []string, more ...string) (_ *controlplane.Pr
 		args = append(args, c.here(arg))
 	}
 	for _, flag := range listening {
-		address, err := controlplane.FreeAddress(c.ctx)
+		address, err := controlplane.ReserveFreeAddress(c.ctx)
 		c.check(err)
 		args = slices.DeleteFunc(args, func(arg string) bool { return strings.HasPrefix(arg, flag+"=") })
 		args, addresses = append(args, flag+"="+address), append(addresses, address)
@@ -167,7 +167,7 @@ func (c container) start(listening []string, more ...string) (_ *controlplane.Pr
 		probe = c.ReadinessProbe
 	}
 	args = append(append(args, "--kubeconfig="+kubeconfig), more...)
-	p, err := c.Run(c.ctx, controlplane.Command{
+	p, err := c.StartProcess(c.ctx, controlplane.Command{
 		Name: c.pod.Name, Path: program, Args: args, Env: append(c.env(), "TMPDIR="+c.tmp()), ReadyURL: "http://" + addresses[len(addresses)-1] + probe.HTTPGet.Path,
 	})
 	if err != nil {
@@ -215,7 +215,7 @@ func TestTheHandlerDrainsAndTellsAsItIsInstalled(t *testing.T) {
 	pool := controlplane.AKSPool{Name: "handled"}
 	node := pool.Node(0)
 	node.Taints = []corev1.Taint{reserved}
-	b.Azure.ScaleSet(pool.ScaleSet())
+	b.Azure.EnsureScaleSet(pool.ScaleSetName())
 	b.check(b.AddNodes(b.ctx, node))
 	b.installed(handlerChart, "handled", `
 args: [-taint.node, -period=200ms, -podGracePeriodSeconds, "30", -webhook.url=`+slack.URL+`/services/T0/B0/x, -webhook.template-file=/files/slack-payload.json]
@@ -227,15 +227,15 @@ nodeSelector: {kubernetes.azure.com/agentpool: handled}
 slipway: {image: registry.example.com/slipway/slipway}
 `)
 	pod := b.on(node.Name, b.pods("handled", handlerChart, 1))
-	b.contain(pod).start([]string{"-web.address"}, "-endpoint="+b.Endpoint(pool, 0))
-	e, err := b.Azure.Announce(azure.Announcement{Type: azure.Redeploy, Resources: []string{pool.Resource(0)}, Notice: 10 * time.Minute})
+	b.contain(pod).start([]string{"-web.address"}, "-endpoint="+b.ScheduledEventsURL(pool, 0))
+	e, err := b.Azure.Announce(azure.Announcement{Type: azure.Redeploy, Resources: []string{pool.ResourceName(0)}, Notice: 10 * time.Minute})
 	b.check(err)
-	_, err = b.AwaitNotice(b.ctx, e.EventID, "allowed to begin", func(r azure.Record) bool { return r.StartedBy == azure.ByApproval })
+	_, err = b.AwaitNotice(b.ctx, e.EventID, "allowed to begin", func(r azure.EventRecord) bool { return r.StartedBy == azure.ByApproval })
 	b.check(err)
 	_, err = b.AwaitEvent(b.ctx, node.Name, "Drained")
 	b.check(err)
 	// The handler notifies in parallel with the drain. The drain does not wait for it.
-	b.check(testbed.Poll(b.ctx, "Slack is told", func() bool {
+	b.check(testbed.PollUntil(b.ctx, "Slack is told", func() bool {
 		told.Lock()
 		defer told.Unlock()
 		return len(told.bodies) > 0

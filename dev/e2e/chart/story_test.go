@@ -53,7 +53,7 @@ const (
 	build    = "e2e.slipway.dev/build"
 )
 
-var web = workload.App{Namespace: shop, Name: "web", Replicas: 4, Stop: "0.5", NodeSelector: map[string]string{shopNode: ""}}
+var web = workload.App{Namespace: shop, Name: "web", Replicas: 4, StopSeconds: "0.5", NodeSelector: map[string]string{shopNode: ""}}
 
 // dockValues contains the story's values, with a placeholder for the clouds file. The agents get short intervals from
 // their file, and the manager from arguments. One NodeGroup is an object, because the cloudpool requires it. The others
@@ -117,7 +117,7 @@ type story struct {
 // pods as the pods would. Then it plays the story of the demo. Each chapter has its own instances.
 func TestTheStoryOfAChart(t *testing.T) {
 	t.Parallel()
-	shared := testbed.ForTest(t, testbed.Options{Azure: azure.Options{}, ARM: azure.ARMOptions{DeleteTime: time.Second}})
+	shared := testbed.StartForTest(t, testbed.Options{Azure: azure.Options{}, ARM: azure.ARMOptions{DeleteTime: time.Second}})
 	s := &story{bed: onBed(t, shared)}
 	s.furnish()
 	s.install()
@@ -146,7 +146,7 @@ func (s *story) furnish() {
 	}
 	s.label(spot.NodeName(0), shopNode)
 	s.label(night.NodeName(0), cacheNode)
-	s.check(workload.CreateSettled(s.ctx, s.Client(), workload.Namespace(shop), web.Deployment(), web.Budget(), cache.Deployment(), cache.Budget(),
+	s.check(workload.CreateAndAwait(s.ctx, s.Client(), workload.NewNamespace(shop), web.Deployment(), web.PodDisruptionBudget(), cache.Deployment(), cache.PodDisruptionBudget(),
 		buildOn(ci, 0).Pod(), buildOn(ci, 1).Pod(), buildOn(night, 0).Pod()))
 	s.label(home.NodeName(0), shopNode)
 	s.label(home.NodeName(1), shopNode)
@@ -155,7 +155,7 @@ func (s *story) furnish() {
 // buildOn returns a pod that prevents the retirement of an instance.
 func buildOn(pool controlplane.AKSPool, instance int) workload.App {
 	return workload.App{
-		Namespace: shop, Name: fmt.Sprint("build-", pool.Name, "-", instance), Node: pool.NodeName(instance), Stop: "0.5",
+		Namespace: shop, Name: fmt.Sprint("build-", pool.Name, "-", instance), Node: pool.NodeName(instance), StopSeconds: "0.5",
 		Labels: map[string]string{build: "true"},
 	}
 }
@@ -170,14 +170,14 @@ func (s *story) label(node, key string) {
 // install creates the Secrets in the values and applies the chart.
 func (s *story) install() {
 	s.t.Helper()
-	config := s.AzureConfig()
-	config.Groups = append(config.Groups, testbed.GroupFromNone(crowd.ScaleSet()))
+	config := s.AzureProviderConfig()
+	config.Groups = append(config.Groups, testbed.EmptyGroupConfig(crowd.ScaleSetName()))
 	secrets := "/etc/slipway/secrets/"
 	token, authority := s.read(config.Auth.TokenFile), s.read(config.Endpoints.CAFile)
 	config.Auth.TokenFile, config.Endpoints.CAFile = secrets+"token", secrets+"ca.crt"
 	raw, err := json.Marshal(config)
 	s.check(err)
-	s.installed(slipwayChart, dock, fmt.Sprintf(dockValues, raw, spot.ScaleSet(), crowd.ScaleSet(), night.ScaleSet(), build, shop))
+	s.installed(slipwayChart, dock, fmt.Sprintf(dockValues, raw, spot.ScaleSetName(), crowd.ScaleSetName(), night.ScaleSetName(), build, shop))
 	s.secret("azure", corev1.SecretTypeOpaque, map[string]string{"token": token, "ca.crt": authority})
 	key, err := x509.MarshalPKCS8PrivateKey(s.ARMServer().Certificate.PrivateKey)
 	s.check(err)
@@ -204,11 +204,11 @@ func (s *story) man() {
 	}
 	s.group()
 	agents := s.pods(dock, "slipway-agent", 6)
-	s.guard, _ = s.contain(s.on(spot.NodeName(0), agents)).start([]string{"--listen"}, "--endpoint="+s.Endpoint(spot, 0))
+	s.guard, _ = s.contain(s.on(spot.NodeName(0), agents)).start([]string{"--listen"}, "--endpoint="+s.ScheduledEventsURL(spot, 0))
 	for i := range 2 {
-		s.contain(s.on(ci.NodeName(i), agents)).start([]string{"--listen"}, "--endpoint="+s.Endpoint(ci, i))
+		s.contain(s.on(ci.NodeName(i), agents)).start([]string{"--listen"}, "--endpoint="+s.ScheduledEventsURL(ci, i))
 	}
-	s.contain(s.on(night.NodeName(0), agents)).start([]string{"--listen"}, "--endpoint="+s.Endpoint(night, 0))
+	s.contain(s.on(night.NodeName(0), agents)).start([]string{"--listen"}, "--endpoint="+s.ScheduledEventsURL(night, 0))
 	front := s.pods(dock, "slipway-cloudpool", 1)
 	_, addresses := s.plugged(s.contain(front[0])).start([]string{"--listen", "--metrics-listen"})
 	s.cloudpool = addresses[0]
@@ -239,29 +239,29 @@ spec:
   nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: ci}}
   cloud: {provider: azure, group: %s}
   scaleDown: {idleByLabel: {podSelector: {matchLabels: {%s: "true"}}, namespaces: [%s], cooldown: 2s}}
-`, ci.ScaleSet(), build, shop)), &o.Object))
+`, ci.ScaleSetName(), build, shop)), &o.Object))
 	s.apply([]*unstructured.Unstructured{o})
 }
 
 // preempted is the first chapter. Azure preempts the Spot instance, and its agent drains it in time without a forced
 // deletion. The manager cleans up after the instance is really gone.
 func (s *story) preempted() {
-	e, err := s.Azure.Announce(azure.Announcement{Type: azure.Preempt, Resources: []string{spot.Resource(0)}})
+	e, err := s.Azure.Announce(azure.Announcement{Type: azure.Preempt, Resources: []string{spot.ResourceName(0)}})
 	s.check(err)
-	_, err = s.AwaitNotice(s.ctx, e.EventID, "allowed to begin", func(r azure.Record) bool { return r.StartedBy == azure.ByApproval })
+	_, err = s.AwaitNotice(s.ctx, e.EventID, "allowed to begin", func(r azure.EventRecord) bool { return r.StartedBy == azure.ByApproval })
 	s.check(err)
 	_, err = s.AwaitEvent(s.ctx, spot.NodeName(0), "Drained")
 	s.check(err)
-	s.check(testbed.Poll(s.ctx, "Azure has taken the machine", func() bool { _, there := s.ARM.VM(spot.Resource(0)); return !there }))
+	s.check(testbed.PollUntil(s.ctx, "Azure has taken the machine", func() bool { _, there := s.ARM.VM(spot.ResourceName(0)); return !there }))
 	s.check(s.guard.Kill())
 	s.silence(spot.NodeName(0))
 	rt := s.retired(spot.NodeName(0))
 	if rt.Spec.Reason != v1alpha1.Notice {
 		s.t.Errorf("%s was retired for %s, want a notice", rt.Spec.NodeName, rt.Spec.Reason)
 	}
-	s.check(testbed.Poll(s.ctx, "the ledger is settled", func() bool {
+	s.check(testbed.PollUntil(s.ctx, "the ledger is settled", func() bool {
 		l, _ := s.Azure.Ledger().Event(e.EventID)
-		return l.Count(azure.OutcomeFinished) == int(web.Replicas)
+		return l.CountOutcome(azure.OutcomeFinished) == int(web.Replicas)
 	}))
 	l, _ := s.Azure.Ledger().Event(e.EventID)
 	if cut := l.CutWithTimeLeft(testbed.CutTolerance); len(cut) > 0 {
@@ -272,7 +272,7 @@ func (s *story) preempted() {
 // silence sets the status as the node lifecycle controller does for a node that sends no heartbeats.
 func (s *story) silence(node string) {
 	s.t.Helper()
-	s.check(testbed.Poll(s.ctx, "the node is called Unknown", func() bool {
+	s.check(testbed.PollUntil(s.ctx, "the node is called Unknown", func() bool {
 		_, err := s.Client().CoreV1().Nodes().Patch(s.ctx, node, types.StrategicMergePatchType,
 			[]byte(`{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown"}]}}`), metav1.PatchOptions{}, "status")
 		return err == nil || apierrors.IsNotFound(err)
@@ -287,10 +287,10 @@ func (s *story) idle() {
 	if rt.Spec.Reason != v1alpha1.Idle {
 		s.t.Errorf("%s was retired for %s, want that it is idle", rt.Spec.NodeName, rt.Spec.Reason)
 	}
-	if _, there := s.ARM.VM(ci.Resource(0)); there {
+	if _, there := s.ARM.VM(ci.ResourceName(0)); there {
 		s.t.Error("the idle node's machine is there")
 	}
-	if _, there := s.ARM.VM(ci.Resource(1)); !there {
+	if _, there := s.ARM.VM(ci.ResourceName(1)); !there {
 		s.t.Error("the machine of the node with a build is gone")
 	}
 	if node, err := s.Client().CoreV1().Nodes().Get(s.ctx, ci.NodeName(1), metav1.GetOptions{}); err != nil || node.Spec.Unschedulable {
@@ -314,7 +314,7 @@ func (s *story) awaitRetirement(node, what string, is func(*v1alpha1.NodeRetirem
 	s.t.Helper()
 	client := dynamic.NewForConfigOrDie(s.RESTConfig()).Resource(v1alpha1.GroupVersion.WithResource("noderetirements"))
 	rt := &v1alpha1.NodeRetirement{}
-	err := testbed.Poll(s.ctx, "the retirement of "+node+" has "+what, func() bool {
+	err := testbed.PollUntil(s.ctx, "the retirement of "+node+" has "+what, func() bool {
 		list, err := client.List(s.ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
 		s.check(err)
 		if len(list.Items) != 1 {
@@ -345,7 +345,7 @@ func (s *story) asked() {
 	s.check(err)
 	for _, command := range []string{"status", "plan"} {
 		var out bytes.Buffer
-		cmd := testbed.Command(s.ctx, s.t, "slipway", command, "--kubeconfig", kubeconfig)
+		cmd := testbed.NewCommand(s.ctx, s.t, "slipway", command, "--kubeconfig", kubeconfig)
 		cmd.Stdout, cmd.Stderr = &out, &out
 		if err := cmd.Run(); err != nil {
 			s.t.Errorf("slipway %s with the viewer's rights: %v: %s", command, err, out.String())
@@ -365,7 +365,7 @@ func (s *story) account(name, role string) {
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: dock, Name: name}},
 	}, metav1.CreateOptions{})
 	s.check(err)
-	s.check(s.AwaitRights(s.ctx, dock, name, role))
+	s.check(s.AwaitPermissions(s.ctx, dock, name, role))
 }
 
 // size requests the size of the cloudpool's pool, as an account. An empty account sends no token.

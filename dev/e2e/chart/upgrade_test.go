@@ -54,7 +54,7 @@ func TestAnUpgradeOfTheChartUpgradesTheTypes(t *testing.T) {
 			"minimum":      int64(0),
 		},
 	}}
-	b.check(testbed.Poll(b.ctx, "the old types are served", func() bool {
+	b.check(testbed.PollUntil(b.ctx, "the old types are served", func() bool {
 		_, err := groups.Create(b.ctx, group, metav1.CreateOptions{})
 		return err == nil
 	}))
@@ -69,7 +69,7 @@ func TestAnUpgradeOfTheChartUpgradesTheTypes(t *testing.T) {
 		t.Fatalf("the old types know %s: %v", field, err)
 	}
 	b.apply(now)
-	b.check(testbed.Poll(b.ctx, "the new types are served", func() bool { return apply() == nil }))
+	b.check(testbed.PollUntil(b.ctx, "the new types are served", func() bool { return apply() == nil }))
 }
 
 // without removes a field of the spec from every version of a type's schema.

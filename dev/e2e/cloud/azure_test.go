@@ -79,7 +79,7 @@ func newAzureLike(t *testing.T, k kind, o emulator.ARMOptions, set emulator.Scal
 	default:
 		set.Name, set.Flexible, set.Spot, set.Zones = setName, set.Flexible || k == flexible, true, []string{"1", "2", "3"}
 		set.Tags = map[string]string{"aks-managed-poolName": poolName}
-		arm.AddScaleSet(set, conformance.Machines)
+		arm.AddScaleSet(set, conformance.MinInstances)
 	}
 	if k == agentPool {
 		pool.Cluster, pool.ResourceGroup, pool.Name, pool.ScaleSet = clusterName, clusterRG, poolName, setName
@@ -114,7 +114,7 @@ func (k token) GetToken(context.Context, policy.TokenRequestOptions) (azcore.Acc
 
 func (c *azureCloud) provider(t *testing.T, config azure.Config) *azure.Provider {
 	t.Helper()
-	p, err := azure.New(config, azure.Options{Credential: token(c.Token())})
+	p, err := azure.New(config, azure.Options{Credential: token(c.IssueToken())})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func (c *azureCloud) Group() string {
 	return setName
 }
 
-func (c *azureCloud) Machines() []string {
+func (c *azureCloud) ProviderIDs() []string {
 	var ids []string
 	for _, vm := range c.VMs() {
 		ids = append(ids, vm.ProviderID)
@@ -141,10 +141,10 @@ func (c *azureCloud) Machines() []string {
 	return ids
 }
 
-func (c *azureCloud) Size() int { return c.Capacity(setName) }
+func (c *azureCloud) GroupSize() int { return c.Capacity(setName) }
 
-func (c *azureCloud) Missing() string {
-	id := c.Machines()[0]
+func (c *azureCloud) MissingID() string {
+	id := c.ProviderIDs()[0]
 	id = id[:strings.LastIndex(id, "/")+1]
 	if c.kind == uniform || c.kind == agentPool {
 		return id + "777"
@@ -152,8 +152,8 @@ func (c *azureCloud) Missing() string {
 	return id + "never-was"
 }
 
-func (c *azureCloud) Foreign() string {
-	return strings.Replace(c.Machines()[0], emulator.DefaultSubscription, "00000000-0000-0000-0000-0000000000ff", 1)
+func (c *azureCloud) ForeignID() string {
+	return strings.Replace(c.ProviderIDs()[0], emulator.DefaultSubscription, "00000000-0000-0000-0000-0000000000ff", 1)
 }
 
 func (c *azureCloud) resource(id string) string {
@@ -165,47 +165,47 @@ func (c *azureCloud) resource(id string) string {
 	return ""
 }
 
-func (c *azureCloud) Lose(t *testing.T, id string) {
+func (c *azureCloud) LoseInstance(t *testing.T, id string) {
 	t.Helper()
-	if err := c.ARM.Lose(t.Context(), c.resource(id)); err != nil {
+	if err := c.ARM.RemoveVM(t.Context(), c.resource(id)); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func (c *azureCloud) AwaitGone(t *testing.T, id string) {
 	t.Helper()
-	if err := c.Wait(t.Context(), func([]emulator.VM) bool { return c.resource(id) == "" }); err != nil {
+	if err := c.AwaitVMs(t.Context(), func([]emulator.VM) bool { return c.resource(id) == "" }); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (c *azureCloud) Inject(t *testing.T, f conformance.Fault) {
+func (c *azureCloud) InjectFault(t *testing.T, f conformance.Fault) {
 	t.Helper()
-	fault := map[conformance.Misbehaviour][]emulator.ARMFault{
-		conformance.Unavailable:   {{Kind: emulator.ARMStatus, Status: 500}},
-		conformance.Reset:         {{Kind: emulator.ARMReset}},
-		conformance.Truncated:     {{Kind: emulator.ARMHalf}},
-		conformance.Impostor:      {{Kind: emulator.ARMHTML}},
-		conformance.Misrouted:     {{Kind: emulator.ARMHTML, Status: 404}},
-		conformance.Denied:        {{Kind: emulator.ARMDenied}},
-		conformance.Throttled:     {{Kind: emulator.ARMThrottled, RetryAfter: f.After}},
-		conformance.SecondPage:    c.secondPage(),
-		conformance.DeletionFails: {{Kind: emulator.ARMDeletionFails, Resource: c.resource(f.Machine)}},
-		conformance.DeletionHangs: {{Kind: emulator.ARMDeletionHangs, Resource: c.resource(f.Machine)}},
-		conformance.Stale:         {{Kind: emulator.ARMStale}},
-		conformance.Full: {{
+	fault := map[conformance.FaultKind][]emulator.ARMFault{
+		conformance.Unavailable:       {{Kind: emulator.ARMStatus, Status: 500}},
+		conformance.ConnectionReset:   {{Kind: emulator.ARMReset}},
+		conformance.TruncatedResponse: {{Kind: emulator.ARMHalf}},
+		conformance.ProxyPage:         {{Kind: emulator.ARMHTML}},
+		conformance.ProxyNotFound:     {{Kind: emulator.ARMHTML, Status: 404}},
+		conformance.PermissionDenied:  {{Kind: emulator.ARMDenied}},
+		conformance.Throttled:         {{Kind: emulator.ARMThrottled, RetryAfter: f.RetryAfter}},
+		conformance.ListFailsMidway:   c.secondPage(),
+		conformance.DeletionFails:     {{Kind: emulator.ARMDeletionFails, Resource: c.resource(f.ProviderID)}},
+		conformance.DeletionHangs:     {{Kind: emulator.ARMDeletionHangs, Resource: c.resource(f.ProviderID)}},
+		conformance.StaleLists:        {{Kind: emulator.ARMStale}},
+		conformance.QuotaExhausted: {{
 			Kind: emulator.ARMStatus, Status: 409, Code: "OperationNotAllowed", Action: "*",
 			Message: "Operation could not be completed as it results in exceeding approved Total Regional Cores quota.",
 		}},
-	}[f.Misbehaviour]
-	switch f.Misbehaviour {
-	case conformance.Forgets:
+	}[f.FaultKind]
+	switch f.FaultKind {
+	case conformance.ForgetsOperations:
 		c.ForgetOperations()
 		return
-	case conformance.Full:
+	case conformance.QuotaExhausted:
 		fault[0].Action = sizeAction(c.kind)
 	}
-	if err := c.ARM.Inject(fault...); err != nil {
+	if err := c.ARM.InjectFaults(fault...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -224,9 +224,9 @@ func (c *azureCloud) secondPage() []emulator.ARMFault {
 	}
 }
 
-func (c *azureCloud) Heal(*testing.T) { c.ClearFaults() }
+func (c *azureCloud) ClearFaults(*testing.T) { c.ARM.ClearFaults() }
 
-func (c *azureCloud) Deletions() int {
+func (c *azureCloud) DeletionRequests() int {
 	n := 0
 	for _, r := range c.Requests() {
 		if strings.HasSuffix(r.Action, "/delete/action") || strings.HasSuffix(r.Action, "/deleteMachines/action") || r.Method == http.MethodDelete {
@@ -268,8 +268,8 @@ func TestAnotherAzureKeepsWhatAProviderPromises(t *testing.T) {
 		t.Run(string(k), func(t *testing.T) {
 			t.Parallel()
 			conformance.Run(t, func(t *testing.T) conformance.Cloud {
-				return newAzureLike(t, k, emulator.ARMOptions{PageSize: 4, Follow: emulator.FollowLocation, OneAtATime: true},
-					emulator.ScaleSetSpec{Overprovision: true}, emulator.AgentPoolSpec{Drifts: true})
+				return newAzureLike(t, k, emulator.ARMOptions{PageSize: 4, OperationHeaders: emulator.LocationHeader, SerializeChanges: true},
+					emulator.ScaleSetSpec{Overprovision: true}, emulator.AgentPoolSpec{SeparateCount: true})
 			})
 		})
 	}
@@ -282,7 +282,7 @@ func TestI4AnAzureMachineThatIsMadeAnewHasAnotherUniqueID(t *testing.T) {
 	for _, k := range kinds() {
 		c := newAzure(t, k)
 		p := c.Provider(t)
-		for _, id := range c.Machines() {
+		for _, id := range c.ProviderIDs() {
 			m, err := p.Instance(t.Context(), id)
 			if err != nil || m.UniqueID == "" || seen[m.UniqueID] != "" {
 				t.Errorf("%s: unique ID %q, that of %q: %v", id, m.UniqueID, seen[m.UniqueID], err)
@@ -291,13 +291,13 @@ func TestI4AnAzureMachineThatIsMadeAnewHasAnotherUniqueID(t *testing.T) {
 		}
 	}
 	c := newAzure(t, singleVMs)
-	id := c.Machines()[0]
+	id := c.ProviderIDs()[0]
 	before, err := c.Provider(t).Instance(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
 	name := c.resource(id)
-	c.Lose(t, id)
+	c.LoseInstance(t, id)
 	c.AwaitGone(t, id)
 	c.AddVM(name)
 	after, err := c.Provider(t).Instance(t.Context(), id)

@@ -64,7 +64,7 @@ func (c *azureCloud) writes() []string {
 
 func TestANudgeChangesTheMaximumAndPutsItBack(t *testing.T) {
 	c, s := newCAS(t)
-	if err := s.Nudge(t.Context()); err != nil {
+	if err := s.RestartAutoscaler(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	c.checkPool(t, 5)
@@ -90,17 +90,17 @@ func TestI8ANudgeThatWasCutShortIsPutBackByTheNext(t *testing.T) {
 				{Kind: emulator.ARMPass, Action: poolWrite, Times: 1},
 				{Kind: emulator.ARMStatus, Status: 400, Code: "Crash", Action: poolWrite, Processed: cut.processed},
 			}
-			if err := c.ARM.Inject(faults[1-cut.writes:]...); err != nil {
+			if err := c.ARM.InjectFaults(faults[1-cut.writes:]...); err != nil {
 				t.Fatal(err)
 			}
-			if err := s.Nudge(t.Context()); err == nil {
+			if err := s.RestartAutoscaler(t.Context()); err == nil {
 				t.Fatal("the nudge was cut short and says nothing")
 			}
-			c.ClearFaults()
+			c.ARM.ClearFaults()
 			if err := c.awaitPool(t, emptyPool); err != nil {
 				t.Fatal(err)
 			}
-			if err := c.casSync(t, emptyPool).Restore(t.Context()); err != nil {
+			if err := c.casSync(t, emptyPool).RestoreMaximum(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			c.checkPool(t, 5)
@@ -110,7 +110,7 @@ func TestI8ANudgeThatWasCutShortIsPutBackByTheNext(t *testing.T) {
 
 // awaitPool waits until no operation on a pool is in progress.
 func (c *azureCloud) awaitPool(t *testing.T, name string) error {
-	return c.Wait(t.Context(), func([]emulator.VM) bool {
+	return c.AwaitVMs(t.Context(), func([]emulator.VM) bool {
 		pool, _ := c.AgentPool(clusterName, name)
 		return pool.State == emulator.Succeeded
 	})
@@ -118,20 +118,20 @@ func (c *azureCloud) awaitPool(t *testing.T, name string) error {
 
 func TestAMaximumThatSomebodySetSinceIsLeftAlone(t *testing.T) {
 	c, s := newCAS(t)
-	err := c.ARM.Inject(
+	err := c.ARM.InjectFaults(
 		emulator.ARMFault{Kind: emulator.ARMPass, Action: poolWrite, Times: 1},
 		emulator.ARMFault{Kind: emulator.ARMStatus, Status: 400, Code: "Crash", Action: poolWrite, Times: 1},
 	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Nudge(t.Context()); err == nil {
+	if err := s.RestartAutoscaler(t.Context()); err == nil {
 		t.Fatal("the nudge was cut short and says nothing")
 	}
-	if err := c.ChangeAgentPool(clusterName, emptyPool, func(p *emulator.AgentPool) { p.Max = 9 }); err != nil {
+	if err := c.ModifyAgentPool(clusterName, emptyPool, func(p *emulator.AgentPool) { p.Max = 9 }); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Restore(t.Context()); err != nil {
+	if err := s.RestoreMaximum(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	c.checkPool(t, 9)
@@ -152,15 +152,15 @@ func TestI10APoolThatIsNotForNudgingIsRefused(t *testing.T) {
 	for pool, says := range map[string]string{
 		"manual": "autoscaler is disabled", "single": "of type VirtualMachines", poolName: "autoscaler is disabled", "nowhere": "does not exist",
 	} {
-		err := c.casSync(t, pool).Nudge(t.Context())
+		err := c.casSync(t, pool).RestartAutoscaler(t.Context())
 		if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), pool) {
 			t.Errorf("pool %s: error %v, want one that says %q", pool, err, says)
 		}
 	}
-	if err := c.ChangeAgentPool(clusterName, poolName, func(p *emulator.AgentPool) { p.AutoScaling, p.Max = true, 9 }); err != nil {
+	if err := c.ModifyAgentPool(clusterName, poolName, func(p *emulator.AgentPool) { p.AutoScaling, p.Max = true, 9 }); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.casSync(t, poolName).Nudge(t.Context()); cloud.RefusalOf(err) != cloud.Invalid || !strings.Contains(err.Error(), "6 nodes") {
+	if err := c.casSync(t, poolName).RestartAutoscaler(t.Context()); cloud.RefusalOf(err) != cloud.Invalid || !strings.Contains(err.Error(), "6 nodes") {
 		t.Errorf("a pool with nodes: error %v", err)
 	}
 	if got := c.writes(); len(got) != 0 {
@@ -170,7 +170,7 @@ func TestI10APoolThatIsNotForNudgingIsRefused(t *testing.T) {
 
 func TestRunPutsBackFirstAndNudgesAfterADeletion(t *testing.T) {
 	c, s := newCAS(t)
-	if err := c.ChangeAgentPool(clusterName, emptyPool, func(p *emulator.AgentPool) {
+	if err := c.ModifyAgentPool(clusterName, emptyPool, func(p *emulator.AgentPool) {
 		p.Max, p.Tags = 6, map[string]string{"slipway-cas-sync": "5 to 6"}
 	}); err != nil {
 		t.Fatal(err)
@@ -178,7 +178,7 @@ func TestRunPutsBackFirstAndNudgesAfterADeletion(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { s.Run(ctx); close(done) }()
-	err := c.Wait(t.Context(), func([]emulator.VM) bool {
+	err := c.AwaitVMs(t.Context(), func([]emulator.VM) bool {
 		pool, _ := c.AgentPool(clusterName, emptyPool)
 		return pool.Max == 5 && pool.State == emulator.Succeeded
 	})

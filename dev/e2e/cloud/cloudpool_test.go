@@ -34,7 +34,7 @@ func newCloudpool(t *testing.T, kind emulator.Kind, multi bool) *poolCloud {
 	t.Cleanup(p.Close)
 	handler := p.Handler()
 	if multi {
-		handler = emulator.Multi(map[string]*emulator.Pool{workers: p})
+		handler = emulator.NewMultiHandler(map[string]*emulator.Pool{workers: p})
 	}
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
@@ -42,7 +42,7 @@ func newCloudpool(t *testing.T, kind emulator.Kind, multi bool) *poolCloud {
 	if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Add(t.Context(), conformance.Machines); err != nil {
+	if _, err := p.AddMachines(t.Context(), conformance.MinInstances); err != nil {
 		t.Fatal(err)
 	}
 	settle, wait := cloud.Duration(300*time.Millisecond), cloud.Duration(10*time.Second)
@@ -74,7 +74,7 @@ func (c *poolCloud) Provider(t *testing.T) cloud.Provider {
 
 func (*poolCloud) Group() string { return workers }
 
-func (c *poolCloud) Machines() []string {
+func (c *poolCloud) ProviderIDs() []string {
 	var ids []string
 	for _, m := range c.Pool.Machines() {
 		ids = append(ids, m.ProviderID)
@@ -82,10 +82,10 @@ func (c *poolCloud) Machines() []string {
 	return ids
 }
 
-func (c *poolCloud) Size() int { return c.Desired() }
+func (c *poolCloud) GroupSize() int { return c.DesiredSize() }
 
-func (c *poolCloud) Missing() string {
-	id := c.Machines()[0]
+func (c *poolCloud) MissingID() string {
+	id := c.ProviderIDs()[0]
 	if c.kind == emulator.GCE || c.kind == emulator.Azure {
 		return id + "-never-was"
 	}
@@ -96,8 +96,8 @@ func (c *poolCloud) Missing() string {
 	return id[:len(id)-1] + last
 }
 
-func (c *poolCloud) Foreign() string {
-	id := c.Machines()[0]
+func (c *poolCloud) ForeignID() string {
+	id := c.ProviderIDs()[0]
 	for is, other := range map[string]string{
 		"openstack:///": "openstack://RegionTwo/", "aws:///eu-west-1": "aws:///us-east-1", emulator.Project: "other-project",
 		emulator.Subscription: "00000000-0000-0000-0000-0000000000ff",
@@ -116,64 +116,64 @@ func (c *poolCloud) id(providerID string) string {
 	return ""
 }
 
-func (c *poolCloud) Lose(t *testing.T, machine string) {
+func (c *poolCloud) LoseInstance(t *testing.T, machine string) {
 	t.Helper()
-	if !c.Pool.Lose(c.id(machine)) {
+	if !c.Pool.EndMachine(c.id(machine)) {
 		t.Fatalf("there is no machine %s", machine)
 	}
 }
 
 func (c *poolCloud) AwaitGone(t *testing.T, machine string) {
 	t.Helper()
-	if err := c.Wait(t.Context(), func([]emulator.Machine) bool { return c.id(machine) == "" }); err != nil {
+	if err := c.AwaitMachines(t.Context(), func([]emulator.Machine) bool { return c.id(machine) == "" }); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// Inject translates faults to a cloudpool server. A list has no pages, so a page fault hits the middle of the answer. A
+// InjectFault translates faults to a cloudpool server. A list has no pages, so a page fault hits the middle of the answer. A
 // stale server answers from a cache and reports its age. If the cache never gets newer, the server counts as
 // unavailable, see below. A server forgets no operations, only what it knows of its machines.
-func (c *poolCloud) Inject(t *testing.T, f conformance.Fault) {
+func (c *poolCloud) InjectFault(t *testing.T, f conformance.Fault) {
 	t.Helper()
-	machine := c.id(f.Machine)
-	switch f.Misbehaviour {
+	machine := c.id(f.ProviderID)
+	switch f.FaultKind {
 	case conformance.Unavailable:
-		c.Pool.Inject(emulator.Fault{Kind: emulator.Status, Status: http.StatusInternalServerError})
-	case conformance.Reset:
-		c.Pool.Inject(emulator.Fault{Kind: emulator.Reset})
-	case conformance.Truncated, conformance.SecondPage:
-		c.Pool.Inject(emulator.Fault{Kind: emulator.Half})
-	case conformance.Impostor:
-		c.Pool.Inject(emulator.Fault{Kind: emulator.HTML})
-	case conformance.Misrouted:
-		c.Pool.Inject(emulator.Fault{Kind: emulator.HTML, Status: http.StatusNotFound})
-	case conformance.Denied:
-		c.Pool.Inject(emulator.Fault{Kind: emulator.Status, Status: http.StatusForbidden})
+		c.Pool.InjectFaults(emulator.Fault{Kind: emulator.Status, Status: http.StatusInternalServerError})
+	case conformance.ConnectionReset:
+		c.Pool.InjectFaults(emulator.Fault{Kind: emulator.Reset})
+	case conformance.TruncatedResponse, conformance.ListFailsMidway:
+		c.Pool.InjectFaults(emulator.Fault{Kind: emulator.Half})
+	case conformance.ProxyPage:
+		c.Pool.InjectFaults(emulator.Fault{Kind: emulator.HTML})
+	case conformance.ProxyNotFound:
+		c.Pool.InjectFaults(emulator.Fault{Kind: emulator.HTML, Status: http.StatusNotFound})
+	case conformance.PermissionDenied:
+		c.Pool.InjectFaults(emulator.Fault{Kind: emulator.Status, Status: http.StatusForbidden})
 	case conformance.Throttled:
-		c.Pool.Inject(emulator.Fault{Kind: emulator.Throttled, After: f.After})
+		c.Pool.InjectFaults(emulator.Fault{Kind: emulator.Throttled, After: f.RetryAfter})
 	case conformance.DeletionFails:
-		c.Pool.Inject(emulator.Fault{Kind: emulator.TerminationFails, Machine: machine})
+		c.Pool.InjectFaults(emulator.Fault{Kind: emulator.TerminationFails, Machine: machine})
 	case conformance.DeletionHangs:
-		c.Pool.Inject(emulator.Fault{Kind: emulator.TerminationHangs, Machine: machine})
-	case conformance.Stale:
-		c.Pool.Inject(emulator.Fault{Kind: emulator.Stale, After: 200 * time.Millisecond})
-	case conformance.Full:
-		c.Pool.Inject(emulator.Fault{
+		c.Pool.InjectFaults(emulator.Fault{Kind: emulator.TerminationHangs, Machine: machine})
+	case conformance.StaleLists:
+		c.Pool.InjectFaults(emulator.Fault{Kind: emulator.Stale, After: 200 * time.Millisecond})
+	case conformance.QuotaExhausted:
+		c.Pool.InjectFaults(emulator.Fault{
 			Kind: emulator.Status, Status: http.StatusBadGateway, Method: http.MethodPost, Path: "/pool/size",
 			Message: "failure to process POST /pool/size: Quota exceeded for instances",
 		})
-	case conformance.Forgets:
+	case conformance.ForgetsOperations:
 		for _, m := range c.Pool.Machines() {
 			if m.State == emulator.Terminating {
-				c.Forget(m.ID)
+				c.RemoveMembership(m.ID)
 			}
 		}
 	}
 }
 
-func (c *poolCloud) Heal(*testing.T) { c.Pool.Heal() }
+func (c *poolCloud) ClearFaults(*testing.T) { c.Pool.ClearFaults() }
 
-func (c *poolCloud) Deletions() int { return c.Count(http.MethodPost, "/terminate") }
+func (c *poolCloud) DeletionRequests() int { return c.CountRequests(http.MethodPost, "/terminate") }
 
 func TestCloudpoolKeepsWhatAProviderPromises(t *testing.T) {
 	for _, kind := range []emulator.Kind{emulator.OpenStack, emulator.EC2, emulator.Spot, emulator.GCE, emulator.Azure} {
@@ -191,8 +191,8 @@ func TestI7WhatAServerHasNotObservedAgainIsNotKnown(t *testing.T) {
 	c := newCloudpool(t, emulator.OpenStack, false)
 	wait := cloud.Duration(0)
 	c.config.ObservationWait = &wait
-	p, victim, missing := c.Provider(t), c.Machines()[0], c.Missing()
-	c.Pool.Inject(emulator.Fault{Kind: emulator.Stale})
+	p, victim, missing := c.Provider(t), c.ProviderIDs()[0], c.MissingID()
+	c.Pool.InjectFaults(emulator.Fault{Kind: emulator.Stale})
 	for range 3 {
 		if i, err := p.Instance(t.Context(), missing); !cloud.IsThrottled(err) {
 			t.Errorf("a machine that one observation lacks: %+v, %v; want to be asked again", i, err)
@@ -201,10 +201,10 @@ func TestI7WhatAServerHasNotObservedAgainIsNotKnown(t *testing.T) {
 			t.Errorf("a deletion by an observation that may be older than an earlier one: %v; want to be asked again", err)
 		}
 	}
-	if c.Deletions() > 0 {
+	if c.DeletionRequests() > 0 {
 		t.Error("a machine was terminated")
 	}
-	c.Pool.Heal()
+	c.Pool.ClearFaults()
 	if _, err := p.Instance(t.Context(), missing); !cloud.IsNotFound(err) {
 		t.Errorf("with a second observation: %v, want NotFound", err)
 	}
@@ -215,9 +215,9 @@ func TestI7WhatAServerHasNotObservedAgainIsNotKnown(t *testing.T) {
 func TestAMachineIsTerminatedOnceWhateverTheAnswer(t *testing.T) {
 	t.Parallel()
 	c := newCloudpool(t, emulator.OpenStack, false)
-	victim, size := c.Machines()[0], c.Size()
-	c.Pool.Inject(emulator.Fault{Kind: emulator.Stale, After: 200 * time.Millisecond},
-		emulator.Fault{Kind: emulator.Lost, Path: "/terminate", Times: 1})
+	victim, size := c.ProviderIDs()[0], c.GroupSize()
+	c.Pool.InjectFaults(emulator.Fault{Kind: emulator.Stale, After: 200 * time.Millisecond},
+		emulator.Fault{Kind: emulator.LoseResponse, Path: "/terminate", Times: 1})
 	if _, err := c.Provider(t).Delete(t.Context(), victim); err == nil || cloud.IsNotFound(err) {
 		t.Fatalf("Delete: %v, want an error that says nothing about the machine", err)
 	}
@@ -227,7 +227,7 @@ func TestAMachineIsTerminatedOnceWhateverTheAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for err == nil {
-		var status cloud.Status
+		var status cloud.OperationStatus
 		if status, err = next.Status(t.Context(), op); err != nil || status.Err != nil {
 			t.Fatal(err, status.Err)
 		}
@@ -236,7 +236,7 @@ func TestAMachineIsTerminatedOnceWhateverTheAnswer(t *testing.T) {
 		}
 	}
 	c.AwaitGone(t, victim)
-	if c.Deletions() != 1 || c.Size() != size-1 {
-		t.Errorf("%d terminations, and a size of %d; want 1 and %d", c.Deletions(), c.Size(), size-1)
+	if c.DeletionRequests() != 1 || c.GroupSize() != size-1 {
+		t.Errorf("%d terminations, and a size of %d; want 1 and %d", c.DeletionRequests(), c.GroupSize(), size-1)
 	}
 }

@@ -36,15 +36,15 @@ func newCourse(t *testing.T, seed uint64) *course {
 	g := rand.New(rand.NewPCG(seed, 7))
 	pick := func(list ...time.Duration) time.Duration { return list[g.IntN(len(list))] }
 	options := emulator.ARMOptions{
-		PageSize: 1 + g.IntN(5), OneAtATime: g.IntN(2) == 0, BootTime: pick(0, 20*time.Millisecond), DeleteTime: pick(0, 20*time.Millisecond),
-		Follow: []emulator.FollowHeaders{"", emulator.FollowAsync, emulator.FollowLocation}[g.IntN(3)],
+		PageSize: 1 + g.IntN(5), SerializeChanges: g.IntN(2) == 0, BootTime: pick(0, 20*time.Millisecond), DeleteTime: pick(0, 20*time.Millisecond),
+		OperationHeaders: []emulator.OperationHeaders{"", emulator.AsyncOperationHeader, emulator.LocationHeader}[g.IntN(3)],
 	}
 	k := []kind{uniform, flexible, agentPool}[g.IntN(3)]
-	c := newAzureLike(t, k, options, emulator.ScaleSetSpec{Overprovision: g.IntN(3) == 0}, emulator.AgentPoolSpec{Drifts: g.IntN(2) == 0})
+	c := newAzureLike(t, k, options, emulator.ScaleSetSpec{Overprovision: g.IntN(3) == 0}, emulator.AgentPoolSpec{SeparateCount: g.IntN(2) == 0})
 	config := c.config()
 	window := cloud.Duration(5 * time.Millisecond)
 	config.BatchWindow, config.RequestTimeout = &window, cloud.Duration(time.Second)
-	return &course{Rand: g, t: t, c: c, p: c.provider(t, config), config: config, want: c.Size()}
+	return &course{Rand: g, t: t, c: c, p: c.provider(t, config), config: config, want: c.GroupSize()}
 }
 
 func (r *course) note(format string, args ...any) {
@@ -104,7 +104,7 @@ func (r *course) run() {
 		r.c.ClearFaults()
 		r.note("faults cleared")
 		if !r.converge(200) {
-			r.t.Fatalf("the group does not become what is wanted, %d instances: its size is %d, with %+v\n%s", r.want, r.c.Size(), r.c.VMs(), r.story())
+			r.t.Fatalf("the group does not become what is wanted, %d instances: its size is %d, with %+v\n%s", r.want, r.c.GroupSize(), r.c.VMs(), r.story())
 		}
 	}
 }
@@ -124,7 +124,7 @@ func (r *course) story() string {
 
 // check fails if the group launched more instances than wanted.
 func (r *course) check() {
-	if n := r.c.Size(); n > r.want {
+	if n := r.c.GroupSize(); n > r.want {
 		r.t.Fatalf("the size is %d, and %d instances are wanted\n%s", n, r.want, r.story())
 	}
 }
@@ -165,19 +165,19 @@ func (r *course) step() (done bool) {
 		live++
 	}
 	unmade := 0
-	if g.Refills {
+	if g.CanRetryFailed {
 		unmade = max(0, g.Size-live)
 	}
 	count := r.want - g.Size + unmade
 	if count <= 0 {
-		return g.Refills && g.Size == r.want && live == r.want
+		return g.CanRetryFailed && g.Size == r.want && live == r.want
 	}
-	r.launch(r.p, cloud.Order{Count: count, Unmade: min(count, unmade)})
+	r.launch(r.p, cloud.LaunchRequest{Count: count, RetryFailed: min(count, unmade)})
 	return false
 }
 
 // launch requests instances and follows the operation.
-func (r *course) launch(p *azure.Provider, order cloud.Order) error {
+func (r *course) launch(p *azure.Provider, order cloud.LaunchRequest) error {
 	op, err := p.Grow(r.t.Context(), r.c.Group(), order)
 	if err != nil {
 		return err
@@ -197,14 +197,14 @@ func (r *course) launch(p *azure.Provider, order cloud.Order) error {
 
 // race makes two processes launch one instance each at the same time.
 func (r *course) race() {
-	before := r.c.Size()
+	before := r.c.GroupSize()
 	other := r.c.provider(r.t, r.config)
 	var taken, lost int
 	var mu sync.Mutex
 	var both sync.WaitGroup
 	for _, p := range []*azure.Provider{r.p, other} {
 		both.Go(func() {
-			err := r.launch(p, cloud.Order{Count: 1})
+			err := r.launch(p, cloud.LaunchRequest{Count: 1})
 			mu.Lock()
 			defer mu.Unlock()
 			r.note("of two launches: %v", err)
@@ -217,15 +217,15 @@ func (r *course) race() {
 		})
 	}
 	both.Wait()
-	if n := r.c.Size() - before; n < taken || n > taken+lost {
+	if n := r.c.GroupSize() - before; n < taken || n > taken+lost {
 		r.t.Fatalf("the size went from %d to %d: %d launches were accepted, and %d have no answer\n%s", before, before+n, taken, lost, r.story())
 	}
-	r.want = r.c.Size()
+	r.want = r.c.GroupSize()
 }
 
 // deleteSome deletes instances in parallel and waits for each.
 func (r *course) deleteSome() {
-	ids := r.c.Machines()
+	ids := r.c.ProviderIDs()
 	r.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
 	ids = ids[:min(len(ids), 1+r.IntN(3))]
 	r.want -= len(ids)
@@ -260,7 +260,7 @@ func (r *course) delete(id string) {
 		if i%10 == 9 {
 			op.Started = op.Started.Add(-time.Hour)
 		}
-		status := cloud.Status{Done: m.State != cloud.Deleting}
+		status := cloud.OperationStatus{Done: m.State != cloud.Deleting}
 		if op.ID != "" {
 			status, err = r.p.Status(r.t.Context(), *op)
 		}

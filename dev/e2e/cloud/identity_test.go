@@ -66,7 +66,7 @@ func TestTheDefaultChainTakesTheWorkloadIdentityOfTheEnvironment(t *testing.T) {
 
 func TestI10ACredentialThatIsMissingOrWrongIsNamedRight(t *testing.T) {
 	c := newAzure(t, uniform)
-	id := c.Machines()[0]
+	id := c.ProviderIDs()[0]
 	t.Run("a tenant that does not exist", func(t *testing.T) {
 		_, err := c.withIdentity(t, "00000000-0000-0000-0000-0000000000ee").Instance(t.Context(), id)
 		checkNoRight(t, err, "AZURE_TENANT_ID", "AADSTS90002")
@@ -92,7 +92,7 @@ func TestI10ACredentialThatIsMissingOrWrongIsNamedRight(t *testing.T) {
 	})
 	t.Run("no right to delete", func(t *testing.T) {
 		const action = "Microsoft.Compute/virtualMachineScaleSets/delete/action"
-		if err := c.ARM.Inject(emulator.ARMFault{Kind: emulator.ARMDenied, Action: action}); err != nil {
+		if err := c.ARM.InjectFaults(emulator.ARMFault{Kind: emulator.ARMDenied, Action: action}); err != nil {
 			t.Fatal(err)
 		}
 		_, err := c.Provider(t).Delete(t.Context(), id)
@@ -115,14 +115,14 @@ func checkNoRight(t *testing.T, err error, says ...string) {
 
 func TestAnAddressElsewhereIsNeverGivenTheToken(t *testing.T) {
 	c, thief := newAzure(t, uniform), newAzure(t, uniform)
-	if err := c.ARM.Inject(emulator.ARMFault{Kind: emulator.ARMElsewhere, Message: thief.server.URL.Host}); err != nil {
+	if err := c.ARM.InjectFaults(emulator.ARMFault{Kind: emulator.ARMOtherHost, Message: thief.server.URL.Host}); err != nil {
 		t.Fatal(err)
 	}
 	p := c.Provider(t)
 	if l, err := p.Instances(t.Context(), setName); err == nil || l != nil || !strings.Contains(err.Error(), "the credential is only for") {
 		t.Errorf("a list goes on elsewhere: %d machines, %v", len(l), err)
 	}
-	op, err := p.Delete(t.Context(), c.Machines()[0])
+	op, err := p.Delete(t.Context(), c.ProviderIDs()[0])
 	if err == nil {
 		_, err = p.Status(t.Context(), op)
 	}
@@ -137,7 +137,7 @@ func TestAnAddressElsewhereIsNeverGivenTheToken(t *testing.T) {
 func TestAMachineThatGoesWhileItsBatchIsGatheredSpoilsNoOther(t *testing.T) {
 	c := newAzure(t, uniform)
 	p := c.patient().Provider(t)
-	victims := c.Machines()[:3]
+	victims := c.ProviderIDs()[:3]
 	results := make(chan error, len(victims))
 	for _, v := range victims {
 		go func() {
@@ -152,7 +152,7 @@ func TestAMachineThatGoesWhileItsBatchIsGatheredSpoilsNoOther(t *testing.T) {
 			t.Fatal("the machines were not looked at")
 		}
 	}
-	c.Lose(t, victims[1])
+	c.LoseInstance(t, victims[1])
 	notFound := 0
 	for range victims {
 		switch err := <-results; {
@@ -173,19 +173,19 @@ func TestAMachineThatGoesWhileItsBatchIsGatheredSpoilsNoOther(t *testing.T) {
 func TestAnInstanceThatIsProtectedIsRefused(t *testing.T) {
 	c := newAzure(t, uniform)
 	victim := c.VMs()[0]
-	if err := c.Change(victim.Resource, func(vm *emulator.VM) { vm.Protected = true }); err != nil {
+	if err := c.ModifyVM(victim.Resource, func(vm *emulator.VM) { vm.Protected = true }); err != nil {
 		t.Fatal(err)
 	}
 	p := c.Provider(t)
 	for i, vm := range c.VMs() {
 		m, err := p.Instance(t.Context(), vm.ProviderID)
-		if kept := i == 0; err != nil || m.Kept != kept || strings.Contains(m.KeptReason, "protectFromScaleSetActions") != kept {
+		if kept := i == 0; err != nil || m.DeletionProtected != kept || strings.Contains(m.DeletionProtectionReason, "protectFromScaleSetActions") != kept {
 			t.Errorf("%+v, %v: want kept %t", m, err, kept)
 		}
 	}
 	_, err := p.Delete(t.Context(), victim.ProviderID)
-	if cloud.RefusalOf(err) != cloud.Protected || c.Deletions() != 0 {
-		t.Errorf("error %v after %d requests for deletion; want the refusal %s", err, c.Deletions(), cloud.Protected)
+	if cloud.RefusalOf(err) != cloud.Protected || c.DeletionRequests() != 0 {
+		t.Errorf("error %v after %d requests for deletion; want the refusal %s", err, c.DeletionRequests(), cloud.Protected)
 	}
 }
 
@@ -209,7 +209,7 @@ func TestAStateThatIsNotKnownIsUnknown(t *testing.T) {
 		{"Hibernating", emulator.Running, cloud.Unknown},
 		{"", "", cloud.Unknown},
 	} {
-		if err := c.Change(vm.Resource, func(vm *emulator.VM) { vm.State, vm.Power = tc.state, tc.power }); err != nil {
+		if err := c.ModifyVM(vm.Resource, func(vm *emulator.VM) { vm.State, vm.Power = tc.state, tc.power }); err != nil {
 			t.Fatal(err)
 		}
 		i, err := c.Provider(t).Instance(t.Context(), vm.ProviderID)

@@ -63,15 +63,15 @@ func TestI5AScaleUpWhoseAnswerIsLostIsOrderedOnce(t *testing.T) {
 			t.Run(string(k)+", "+name, func(t *testing.T) {
 				t.Parallel()
 				c, p := losing(t, k, sizeAction(k), fault)
-				size := c.Size()
-				_, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 2})
+				size := c.GroupSize()
+				_, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 2})
 				if err == nil || cloud.RefusalOf(err) != "" || cloud.IsThrottled(err) || cloud.IsNotFound(err) {
 					t.Errorf("Grow: %v; want an error that says neither yes nor no", err)
 				}
-				if n := c.sizings(); n != 1 || c.Size() != size+2 {
-					t.Errorf("%d requests, and the size went from %d to %d; want 1 request, and %d", n, size, c.Size(), size+2)
+				if n := c.sizings(); n != 1 || c.GroupSize() != size+2 {
+					t.Errorf("%d requests, and the size went from %d to %d; want 1 request, and %d", n, size, c.GroupSize(), size+2)
 				}
-				c.Heal(t)
+				c.ClearFaults(t)
 				if g, err := p.Group(t.Context(), c.Group()); err != nil || g.Size != size+2 {
 					t.Errorf("the group is %+v, %v; want it to show the order", g, err)
 				}
@@ -85,16 +85,16 @@ func TestI5AChangeOfASizeThatIsNotTheOneReadIsLeftToTheCaller(t *testing.T) {
 		t.Run(string(k), func(t *testing.T) {
 			c := newAzure(t, k)
 			p := c.Provider(t)
-			size := c.Size()
+			size := c.GroupSize()
 			inject(t, c, emulator.ARMFault{
 				Kind: emulator.ARMStatus, Status: http.StatusPreconditionFailed, Code: "PreconditionFailed", Action: sizeAction(k),
 			})
-			_, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1})
+			_, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 1})
 			if !cloud.IsThrottled(err) || !strings.Contains(err.Error(), "has changed since it was read") {
 				t.Errorf("Grow: %v; want to be asked again, once the size was read", err)
 			}
-			if n := c.sizings(); n != 1 || c.Size() != size {
-				t.Errorf("%d requests, and the size went from %d to %d", n, size, c.Size())
+			if n := c.sizings(); n != 1 || c.GroupSize() != size {
+				t.Errorf("%d requests, and the size went from %d to %d", n, size, c.GroupSize())
 			}
 		})
 	}
@@ -113,7 +113,7 @@ func TestADeletionWhoseAnswerIsLostTakesOneMachine(t *testing.T) {
 					action = vmDelete
 				}
 				c, p := losing(t, k, action, fault)
-				before, size := c.Machines(), c.Size()
+				before, size := c.ProviderIDs(), c.GroupSize()
 				_, err := p.Delete(t.Context(), before[1])
 				for err != nil && !cloud.IsNotFound(err) {
 					if !cloud.IsThrottled(err) || t.Context().Err() != nil {
@@ -122,8 +122,8 @@ func TestADeletionWhoseAnswerIsLostTakesOneMachine(t *testing.T) {
 					_, err = p.Delete(t.Context(), before[1])
 				}
 				c.AwaitGone(t, before[1])
-				if now := c.Machines(); len(now) != len(before)-1 || c.Group() != "" && c.Size() != size-1 {
-					t.Errorf("of %d machines %d are left, and the size went from %d to %d", len(before), len(now), size, c.Size())
+				if now := c.ProviderIDs(); len(now) != len(before)-1 || c.Group() != "" && c.GroupSize() != size-1 {
+					t.Errorf("of %d machines %d are left, and the size went from %d to %d", len(before), len(now), size, c.GroupSize())
 				}
 			})
 		}
@@ -138,7 +138,7 @@ func TestASimulatedEvictionWhoseAnswerIsLostIsAnnouncedOnce(t *testing.T) {
 				fault.Kind, fault.Processed = emulator.ARMReset, true // its answer has no body
 			}
 			c, p := losing(t, uniform, "Microsoft.Compute/virtualMachineScaleSets/virtualMachines/simulateEviction/action", fault)
-			if err := p.SimulateEviction(t.Context(), c.Machines()[0]); err == nil {
+			if err := p.SimulateEviction(t.Context(), c.ProviderIDs()[0]); err == nil {
 				t.Error("the answer was lost, and there is no error")
 			}
 			asked := 0

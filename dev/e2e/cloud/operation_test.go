@@ -50,7 +50,7 @@ func TestADeletionWhoseOperationAnswersWithAnErrorEnds(t *testing.T) {
 				t.Parallel()
 				c := newAzure(t, uniform)
 				p := c.Provider(t)
-				victim := c.Machines()[0]
+				victim := c.ProviderIDs()[0]
 				switch machine {
 				case "being deleted":
 					inject(t, c, emulator.ARMFault{Kind: emulator.ARMDeletionHangs, Resource: c.resource(victim)})
@@ -90,7 +90,7 @@ func TestAScaleUpWhoseOperationCannotBeReadEnds(t *testing.T) {
 			t.Parallel()
 			c := newAzure(t, uniform)
 			p := c.Provider(t)
-			op, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1})
+			op, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -122,13 +122,13 @@ func TestI7A404OfSomethingElseIsNotGone(t *testing.T) {
 			fault.Kind, fault.Status = emulator.ARMStatus, http.StatusNotFound
 			inject(t, c, fault)
 			p := c.Provider(t)
-			if m, err := p.Instance(t.Context(), c.Machines()[0]); err == nil || cloud.IsNotFound(err) {
+			if m, err := p.Instance(t.Context(), c.ProviderIDs()[0]); err == nil || cloud.IsNotFound(err) {
 				t.Errorf("Instance = %+v, %v; want an error that is not NotFound", m, err)
 			}
 			if g, err := p.Group(t.Context(), c.Group()); err == nil || cloud.IsNotFound(err) {
 				t.Errorf("Group = %+v, %v; want an error that is not NotFound", g, err)
 			}
-			if _, err := p.Delete(t.Context(), c.Machines()[0]); err == nil || cloud.IsNotFound(err) {
+			if _, err := p.Delete(t.Context(), c.ProviderIDs()[0]); err == nil || cloud.IsNotFound(err) {
 				t.Errorf("Delete: %v; want an error that is not NotFound", err)
 			}
 		})
@@ -137,26 +137,26 @@ func TestI7A404OfSomethingElseIsNotGone(t *testing.T) {
 
 func TestAPoolThatKeepsItsOwnCountHealsWithinItsMaximum(t *testing.T) {
 	c := newAzureLike(t, agentPool, emulator.ARMOptions{}, emulator.ScaleSetSpec{},
-		emulator.AgentPoolSpec{Drifts: true, AutoScaling: true, Min: 0, Max: 7})
+		emulator.AgentPoolSpec{SeparateCount: true, AutoScaling: true, Min: 0, Max: 7})
 	p := c.Provider(t)
-	c.Lose(t, c.Machines()[0]) // AKS still counts it
-	if g, err := p.Group(t.Context(), poolName); err != nil || g.Size != 6 || c.Size() != 5 {
-		t.Fatalf("the group is %+v, %v, and its scale set has a capacity of %d", g, err, c.Size())
+	c.LoseInstance(t, c.ProviderIDs()[0]) // AKS still counts it
+	if g, err := p.Group(t.Context(), poolName); err != nil || g.Size != 6 || c.GroupSize() != 5 {
+		t.Fatalf("the group is %+v, %v, and its scale set has a capacity of %d", g, err, c.GroupSize())
 	}
-	if _, err := p.Grow(t.Context(), poolName, cloud.Order{Count: 1}); err != nil {
+	if _, err := p.Grow(t.Context(), poolName, cloud.LaunchRequest{Count: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if pool, _ := c.AgentPool(clusterName, poolName); pool.Count != 7 || c.Size() != 7 {
-		t.Errorf("the pool counts %d, its scale set %d; want 7", pool.Count, c.Size())
+	if pool, _ := c.AgentPool(clusterName, poolName); pool.Count != 7 || c.GroupSize() != 7 {
+		t.Errorf("the pool counts %d, its scale set %d; want 7", pool.Count, c.GroupSize())
 	}
-	if _, err := p.Grow(t.Context(), poolName, cloud.Order{Count: 1}); cloud.RefusalOf(err) != cloud.AtLimit {
+	if _, err := p.Grow(t.Context(), poolName, cloud.LaunchRequest{Count: 1}); cloud.RefusalOf(err) != cloud.AtLimit {
 		t.Errorf("at the maximum: %v, want the refusal %s", err, cloud.AtLimit)
 	}
 }
 
 func inject(t *testing.T, c *azureCloud, faults ...emulator.ARMFault) {
 	t.Helper()
-	if err := c.ARM.Inject(faults...); err != nil {
+	if err := c.ARM.InjectFaults(faults...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -164,7 +164,7 @@ func inject(t *testing.T, c *azureCloud, faults ...emulator.ARMFault) {
 // awaitDeletion waits until a VM reaches the wanted state.
 func awaitDeletion(t *testing.T, c *azureCloud, machine, want string) {
 	t.Helper()
-	if err := c.Wait(t.Context(), func([]emulator.VM) bool {
+	if err := c.AwaitVMs(t.Context(), func([]emulator.VM) bool {
 		vm, there := c.VM(c.resource(machine))
 		switch want {
 		case "gone":
@@ -182,19 +182,19 @@ func TestAPoolThatDeallocatesIsRefusedBeforeAnythingIsDone(t *testing.T) {
 	c := newAzureLike(t, agentPool, emulator.ARMOptions{}, emulator.ScaleSetSpec{}, emulator.AgentPoolSpec{ScaleDownMode: "Deallocate"})
 	p := c.Provider(t)
 	list, err := p.Instances(t.Context(), poolName)
-	if err != nil || len(list) != conformance.Machines {
+	if err != nil || len(list) != conformance.MinInstances {
 		t.Fatalf("%d machines, %v", len(list), err)
 	}
 	for _, listed := range list {
 		read, err := p.Instance(t.Context(), listed.ProviderID)
-		if err != nil || !read.Kept || !listed.Kept || !strings.Contains(read.KeptReason, "scaleDownMode Deallocate") {
+		if err != nil || !read.DeletionProtected || !listed.DeletionProtected || !strings.Contains(read.DeletionProtectionReason, "scaleDownMode Deallocate") {
 			t.Errorf("%+v, %v; want it kept, with the reason", read, err)
 		}
 	}
-	if _, err := p.Delete(t.Context(), list[0].ProviderID); cloud.RefusalOf(err) != cloud.Protected || c.Deletions() != 0 {
-		t.Errorf("Delete: %v after %d requests; want the refusal %s", err, c.Deletions(), cloud.Protected)
+	if _, err := p.Delete(t.Context(), list[0].ProviderID); cloud.RefusalOf(err) != cloud.Protected || c.DeletionRequests() != 0 {
+		t.Errorf("Delete: %v after %d requests; want the refusal %s", err, c.DeletionRequests(), cloud.Protected)
 	}
-	if _, err := p.Grow(t.Context(), poolName, cloud.Order{Count: 1}); cloud.RefusalOf(err) != cloud.Invalid || c.sizings() != 0 {
+	if _, err := p.Grow(t.Context(), poolName, cloud.LaunchRequest{Count: 1}); cloud.RefusalOf(err) != cloud.Invalid || c.sizings() != 0 {
 		t.Errorf("Grow: %v; want the refusal %s", err, cloud.Invalid)
 	}
 	if _, err := p.Templates(t.Context(), poolName); cloud.RefusalOf(err) != cloud.Invalid {
@@ -205,10 +205,10 @@ func TestAPoolThatDeallocatesIsRefusedBeforeAnythingIsDone(t *testing.T) {
 func TestAPoolOfSingleVMsLosesMachinesAndDoesNotGrow(t *testing.T) {
 	c := newAzureLike(t, agentPool, emulator.ARMOptions{}, emulator.ScaleSetSpec{Flexible: true}, emulator.AgentPoolSpec{Type: "VirtualMachines"})
 	p := c.Provider(t)
-	if g, err := p.Group(t.Context(), poolName); err != nil || g.Size != conformance.Machines {
-		t.Errorf("the group is %+v, %v; want %d machines", g, err, conformance.Machines)
+	if g, err := p.Group(t.Context(), poolName); err != nil || g.Size != conformance.MinInstances {
+		t.Errorf("the group is %+v, %v; want %d machines", g, err, conformance.MinInstances)
 	}
-	victim := c.Machines()[0]
+	victim := c.ProviderIDs()[0]
 	op, err := p.Delete(t.Context(), victim)
 	if err != nil {
 		t.Fatal(err)
@@ -217,10 +217,10 @@ func TestAPoolOfSingleVMsLosesMachinesAndDoesNotGrow(t *testing.T) {
 	if status, err := p.Status(t.Context(), op); err != nil || status.Err != nil {
 		t.Errorf("the deletion: %+v, %v", status, err)
 	}
-	if g, err := p.Group(t.Context(), poolName); err != nil || g.Size != conformance.Machines-1 {
+	if g, err := p.Group(t.Context(), poolName); err != nil || g.Size != conformance.MinInstances-1 {
 		t.Errorf("afterwards the group is %+v, %v", g, err)
 	}
-	if _, err := p.Grow(t.Context(), poolName, cloud.Order{Count: 1}); cloud.RefusalOf(err) != cloud.Invalid || !strings.Contains(err.Error(), "VirtualMachines") {
+	if _, err := p.Grow(t.Context(), poolName, cloud.LaunchRequest{Count: 1}); cloud.RefusalOf(err) != cloud.Invalid || !strings.Contains(err.Error(), "VirtualMachines") {
 		t.Errorf("Grow: %v; want the refusal %s", err, cloud.Invalid)
 	}
 	if _, err := p.Templates(t.Context(), poolName); cloud.RefusalOf(err) != cloud.Invalid {
@@ -235,13 +235,13 @@ func TestAScaleUpThatFailsLaterSaysWhy(t *testing.T) {
 		"VMExtensionProvisioningError": "",
 	} {
 		for _, k := range []kind{uniform, agentPool} {
-			for _, follow := range []emulator.FollowHeaders{"", emulator.FollowAsync, emulator.FollowLocation} {
+			for _, follow := range []emulator.OperationHeaders{"", emulator.AsyncOperationHeader, emulator.LocationHeader} {
 				t.Run(fmt.Sprintf("%s, %s, by %q", k, code, follow), func(t *testing.T) {
 					t.Parallel()
-					c := newAzureLike(t, k, emulator.ARMOptions{Follow: follow}, emulator.ScaleSetSpec{}, emulator.AgentPoolSpec{})
+					c := newAzureLike(t, k, emulator.ARMOptions{OperationHeaders: follow}, emulator.ScaleSetSpec{}, emulator.AgentPoolSpec{})
 					inject(t, c, emulator.ARMFault{Kind: emulator.ARMCreationFails, Code: code, Message: "It has none."})
 					p := c.Provider(t)
-					op, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 2})
+					op, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 2})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -275,7 +275,7 @@ func TestAnAgentPoolSaysWhatItsNodesWillBeLike(t *testing.T) {
 		Labels: map[string]string{"team": "red", "tier": "batch"}, Taints: []string{"sku=gpu:NoSchedule", "dedicated:NoExecute"}, MaxPods: 30,
 	})
 	config := c.config()
-	config.Groups[0].Nodes = cloud.Shape{
+	config.Groups[0].Nodes = cloud.NodeShape{
 		Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("16")},
 		Labels:   map[string]string{"team": "blue"},
 		Taints:   []corev1.Taint{{Key: "sku", Value: "declared", Effect: corev1.TaintEffectNoSchedule}},
@@ -284,7 +284,7 @@ func TestAnAgentPoolSaysWhatItsNodesWillBeLike(t *testing.T) {
 	if err != nil || len(got) != 1 {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	want := cloud.Shape{
+	want := cloud.NodeShape{
 		Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourcePods: resource.MustParse("30")},
 		Labels: map[string]string{
 			"team": "blue", "tier": "batch", "agentpool": poolName, "kubernetes.azure.com/agentpool": poolName, "kubernetes.io/os": "linux",
@@ -296,8 +296,8 @@ func TestAnAgentPoolSaysWhatItsNodesWillBeLike(t *testing.T) {
 			{Key: "dedicated", Effect: corev1.TaintEffectNoExecute},
 		},
 	}
-	if !equality.Semantic.DeepEqual(got[0].Shape, want) {
-		t.Errorf("the shape is\n%+v\nwant\n%+v", got[0].Shape, want)
+	if !equality.Semantic.DeepEqual(got[0].NodeShape, want) {
+		t.Errorf("the shape is\n%+v\nwant\n%+v", got[0].NodeShape, want)
 	}
 }
 
@@ -309,7 +309,7 @@ func TestWhatAMachineLeavesBehindIsSaid(t *testing.T) {
 		emulator.Attachment{Kind: "NetworkInterface", Name: "nic-z", DeleteOption: "Delete"},
 		emulator.Attachment{Kind: "NetworkInterface", Name: "nic-y", DeleteOption: "Detach"})
 	var said strings.Builder
-	p, err := azure.New(c.config(), azure.Options{Credential: token(c.Token()), Log: slog.New(slog.NewTextHandler(&said, nil))})
+	p, err := azure.New(c.config(), azure.Options{Credential: token(c.IssueToken()), Log: slog.New(slog.NewTextHandler(&said, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,15 +317,15 @@ func TestWhatAMachineLeavesBehindIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.AwaitGone(t, vm.ProviderID)
-	for _, left := range c.LeftBehind() {
+	for _, left := range c.DetachedResources() {
 		if !strings.Contains(said.String(), left.Name) {
 			t.Errorf("that %s stays is not said in %s", left.Name, said.String())
 		}
 	}
-	if len(c.LeftBehind()) != 2 || strings.Contains(said.String(), "os-z") || strings.Contains(said.String(), "nic-z") {
-		t.Errorf("left behind is %+v, said is %s", c.LeftBehind(), said.String())
+	if len(c.DetachedResources()) != 2 || strings.Contains(said.String(), "os-z") || strings.Contains(said.String(), "nic-z") {
+		t.Errorf("left behind is %+v, said is %s", c.DetachedResources(), said.String())
 	}
-	if _, err := p.Delete(t.Context(), c.Machines()[0]); err != nil || strings.Count(said.String(), "Azure keeps") != 1 {
+	if _, err := p.Delete(t.Context(), c.ProviderIDs()[0]); err != nil || strings.Count(said.String(), "Azure keeps") != 1 {
 		t.Errorf("of a machine without anything attached: %v, %s", err, said.String())
 	}
 }

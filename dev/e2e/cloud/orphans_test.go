@@ -17,19 +17,19 @@ func TestTheWordOfAzureHoldsForAMachineInNoGroup(t *testing.T) {
 			config := c.config()
 			config.Groups = nil
 			p := c.provider(t, config)
-			id := c.Machines()[0]
-			if m, err := p.Instance(t.Context(), id); err != nil || !p.ProvesGone(id) {
-				t.Errorf("Instance = %+v, %v; ProvesGone %t", m, err, p.ProvesGone(id))
+			id := c.ProviderIDs()[0]
+			if m, err := p.Instance(t.Context(), id); err != nil || !p.NotFoundMeansDeleted(id) {
+				t.Errorf("Instance = %+v, %v; ProvesGone %t", m, err, p.NotFoundMeansDeleted(id))
 			}
-			c.Lose(t, id)
+			c.LoseInstance(t, id)
 			c.AwaitGone(t, id)
 			if _, err := p.Instance(t.Context(), id); !cloud.IsNotFound(err) {
 				t.Errorf("of a machine that is gone: %v", err)
 			}
 			for what, id := range map[string]string{
-				"another subscription": c.Foreign(), "another cloud": "openstack:///x",
+				"another subscription": c.ForeignID(), "another cloud": "openstack:///x",
 			} {
-				if p.ProvesGone(id) {
+				if p.NotFoundMeansDeleted(id) {
 					t.Errorf("%s: its word proves that %s is gone", what, id)
 				}
 			}

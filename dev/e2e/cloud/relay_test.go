@@ -22,7 +22,7 @@ type relayConfig struct {
 }
 
 func init() {
-	faultyplugintest.Be(func() {
+	faultyplugintest.RunAsPlugin(func() {
 		author.Serve(func(c author.Config) (author.Provider, error) {
 			var relay relayConfig
 			if err := c.Decode(&relay); err != nil {
@@ -40,7 +40,7 @@ var unlimited = resource.MustParse("0") // the race detector uses the whole addr
 
 func (r relayed) Provider(t *testing.T) cloud.Provider {
 	t.Helper()
-	config, err := json.Marshal(relayConfig{Azure: r.config(), Token: r.Token()})
+	config, err := json.Marshal(relayConfig{Azure: r.config(), Token: r.IssueToken()})
 	if err != nil {
 		t.Fatal(err)
 	}

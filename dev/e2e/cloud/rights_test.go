@@ -40,7 +40,7 @@ func rightsOf(k kind) (toDelete, ofGroup, toGrow []string) {
 }
 
 // short shortens each scope to its last two segments.
-func short(rights cloud.Rights, machine string) []string {
+func short(rights cloud.Permissions, machine string) []string {
 	var all []string
 	for _, r := range rights {
 		where := "the machine"
@@ -58,7 +58,7 @@ func TestEachRightThatADeletionTakesIsMissedByItsName(t *testing.T) {
 	for _, k := range kinds() {
 		t.Run(string(k), func(t *testing.T) {
 			c := newAzure(t, k)
-			id := c.Machines()[0]
+			id := c.ProviderIDs()[0]
 			toDelete, ofGroup, toGrow := rightsOf(k)
 			check := func(denied string) {
 				t.Helper()
@@ -75,19 +75,19 @@ func TestEachRightThatADeletionTakesIsMissedByItsName(t *testing.T) {
 					t.Fatal(err) // the provider now knows the pool of each VM
 				}
 				if denied != "" {
-					if err := c.ARM.Inject(emulator.ARMFault{Kind: emulator.ARMDenied, Action: denied}); err != nil {
+					if err := c.ARM.InjectFaults(emulator.ARMFault{Kind: emulator.ARMDenied, Action: denied}); err != nil {
 						t.Fatal(err)
 					}
 					defer c.ClearFaults()
 				}
-				missing, err := p.MissingToDelete(t.Context(), id)
+				missing, err := p.MissingDeletePermissions(t.Context(), id)
 				if got := short(missing, id); err != nil && !readsFirst(denied, k) || err == nil && !slices.Equal(got, has(toDelete)) {
 					t.Errorf("without %q: to delete, %q is missing, %v; want %q", denied, got, err, has(toDelete))
 				}
 				if k == singleVMs {
 					return
 				}
-				of, err := p.MissingForGroup(t.Context(), c.Group())
+				of, err := p.MissingGroupPermissions(t.Context(), c.Group())
 				if err != nil && denied == setRead {
 					return // the group is also unreadable, and that error names the right too
 				}
@@ -118,11 +118,11 @@ func TestWhatTheEmulatorDeniesItDoesNotListAsARight(t *testing.T) {
 			c := newAzure(t, k)
 			toDelete, _, _ := rightsOf(k)
 			action, _, _ := strings.Cut(toDelete[len(toDelete)-1], " on ")
-			p, id := c.provider(t, c.config()), c.Machines()[0]
-			if err := c.ARM.Inject(emulator.ARMFault{Kind: emulator.ARMDenied, Action: action}); err != nil {
+			p, id := c.provider(t, c.config()), c.ProviderIDs()[0]
+			if err := c.ARM.InjectFaults(emulator.ARMFault{Kind: emulator.ARMDenied, Action: action}); err != nil {
 				t.Fatal(err)
 			}
-			missing, err := p.MissingToDelete(t.Context(), id)
+			missing, err := p.MissingDeletePermissions(t.Context(), id)
 			if err != nil || len(missing) != 1 {
 				t.Fatalf("missing %v, %v", missing, err)
 			}
@@ -147,19 +147,19 @@ func TestI7RightsThatCannotBeAskedForAreNotMissing(t *testing.T) {
 		{Kind: emulator.ARMHTML, Action: asking},
 		{Kind: emulator.ARMHalf, Action: asking},
 		{Kind: emulator.ARMReset, Action: asking},
-		{Kind: emulator.ARMElsewhere, Message: "127.0.0.1:1", Action: asking},
+		{Kind: emulator.ARMOtherHost, Message: "127.0.0.1:1", Action: asking},
 	} {
 		t.Run(string(fault.Kind), func(t *testing.T) {
 			t.Parallel()
 			c := newAzureOfPages(t, uniform, 1)
-			if err := c.ARM.Inject(fault); err != nil {
+			if err := c.ARM.InjectFaults(fault); err != nil {
 				t.Fatal(err)
 			}
 			p := c.provider(t, c.config())
-			if missing, err := p.MissingToDelete(t.Context(), c.Machines()[0]); err == nil || len(missing) > 0 {
+			if missing, err := p.MissingDeletePermissions(t.Context(), c.ProviderIDs()[0]); err == nil || len(missing) > 0 {
 				t.Errorf("missing %v, %v; want an error alone", missing, err)
 			}
-			if missing, err := p.MissingForGroup(t.Context(), setName); err == nil || len(missing.ToDelete)+len(missing.ToGrow) > 0 {
+			if missing, err := p.MissingGroupPermissions(t.Context(), setName); err == nil || len(missing.ToDelete)+len(missing.ToGrow) > 0 {
 				t.Errorf("of the group %v is missing, %v; want an error alone", missing, err)
 			}
 		})
@@ -170,7 +170,7 @@ func TestTheRightsOfAllPagesCount(t *testing.T) {
 	c := newAzureOfPages(t, uniform, 1)
 	p := c.provider(t, c.config())
 	for range 2 { // the second time from the cache
-		if missing, err := p.MissingToDelete(t.Context(), c.Machines()[0]); err != nil || len(missing) > 0 {
+		if missing, err := p.MissingDeletePermissions(t.Context(), c.ProviderIDs()[0]); err != nil || len(missing) > 0 {
 			t.Errorf("missing %v, %v", missing, err)
 		}
 	}

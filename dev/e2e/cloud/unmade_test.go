@@ -10,7 +10,7 @@ import (
 )
 
 // scaleUp launches instances and waits for the operation's end.
-func scaleUp(t *testing.T, p cloud.Provider, group string, order cloud.Order) error {
+func scaleUp(t *testing.T, p cloud.Provider, group string, order cloud.LaunchRequest) error {
 	t.Helper()
 	op, err := p.Grow(t.Context(), group, order)
 	if err != nil {
@@ -35,7 +35,7 @@ func awaitIdle(t *testing.T, p cloud.Provider, group string) cloud.Group {
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("%+v, %v; want a group that nothing is changing", g, err)
 		}
-		if g.Refills {
+		if g.CanRetryFailed {
 			return g
 		}
 	}
@@ -49,23 +49,23 @@ func TestI5AFailedScaleUpIsRetriedByTheSizeThatCountsItAlready(t *testing.T) {
 			p := c.Provider(t)
 			inject(t, c, emulator.ARMFault{Kind: emulator.ARMAllocationFails})
 			for i := range 3 {
-				order := cloud.Order{Count: 1, Unmade: min(i, 1)}
+				order := cloud.LaunchRequest{Count: 1, RetryFailed: min(i, 1)}
 				if err := scaleUp(t, p, c.Group(), order); cloud.RefusalOf(err) != cloud.NoCapacity {
 					t.Fatalf("the scale-up ended with %v, want the refusal %s", err, cloud.NoCapacity)
 				}
-				if g := awaitIdle(t, p, c.Group()); g.Size != conformance.Machines+1 {
-					t.Fatalf("the group is %+v, want a size of %d", g, conformance.Machines+1)
+				if g := awaitIdle(t, p, c.Group()); g.Size != conformance.MinInstances+1 {
+					t.Fatalf("the group is %+v, want a size of %d", g, conformance.MinInstances+1)
 				}
-				if n := len(c.Machines()); n != conformance.Machines {
-					t.Fatalf("there are %d machines, want %d", n, conformance.Machines)
+				if n := len(c.ProviderIDs()); n != conformance.MinInstances {
+					t.Fatalf("there are %d machines, want %d", n, conformance.MinInstances)
 				}
 			}
 			c.ClearFaults()
-			if err := scaleUp(t, p, c.Group(), cloud.Order{Count: 3, Unmade: 1}); err != nil {
+			if err := scaleUp(t, p, c.Group(), cloud.LaunchRequest{Count: 3, RetryFailed: 1}); err != nil {
 				t.Fatal(err)
 			}
-			if g := awaitIdle(t, p, c.Group()); g.Size != conformance.Machines+3 || len(c.Machines()) != g.Size {
-				t.Errorf("the group is %+v with %d machines, want %d", g, len(c.Machines()), conformance.Machines+3)
+			if g := awaitIdle(t, p, c.Group()); g.Size != conformance.MinInstances+3 || len(c.ProviderIDs()) != g.Size {
+				t.Errorf("the group is %+v with %d machines, want %d", g, len(c.ProviderIDs()), conformance.MinInstances+3)
 			}
 		})
 	}
@@ -80,18 +80,18 @@ func TestI5AnOrderOfUnmadeMachinesIsRefusedWhenTheGroupHasChanged(t *testing.T) 
 			refused := func(when string) {
 				t.Helper()
 				before := c.sizings()
-				if _, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1, Unmade: 1}); !cloud.IsThrottled(err) || c.sizings() != before {
+				if _, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 1, RetryFailed: 1}); !cloud.IsThrottled(err) || c.sizings() != before {
 					t.Errorf("%s: Grow: %v, and %d changes more; want it to be decided anew", when, err, c.sizings()-before)
 				}
 			}
 			refused("nothing is missing")
-			if _, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1}); err != nil {
+			if _, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 1}); err != nil {
 				t.Fatal(err)
 			}
 			refused("a scale-up is running")
 			if k != agentPool { // AKS makes one change at a time
-				if _, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1}); err != nil || c.Size() != conformance.Machines+2 {
-					t.Errorf("a scale-up beside another: %v, and a size of %d; want %d", err, c.Size(), conformance.Machines+2)
+				if _, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 1}); err != nil || c.GroupSize() != conformance.MinInstances+2 {
+					t.Errorf("a scale-up beside another: %v, and a size of %d; want %d", err, c.GroupSize(), conformance.MinInstances+2)
 				}
 			}
 			awaitIdle(t, p, c.Group())
@@ -107,13 +107,13 @@ func TestAListThatLacksMachinesNeverLowersTheSize(t *testing.T) {
 			c := newAzure(t, k)
 			p := c.Provider(t)
 			inject(t, c, emulator.ARMFault{Kind: emulator.ARMStale})
-			if err := scaleUp(t, p, c.Group(), cloud.Order{Count: 2}); err != nil {
+			if err := scaleUp(t, p, c.Group(), cloud.LaunchRequest{Count: 2}); err != nil {
 				t.Fatal(err)
 			}
 			size := awaitIdle(t, p, c.Group()).Size
-			for _, order := range []cloud.Order{{Count: 1, Unmade: 1}, {Count: 2, Unmade: 2}} {
-				if err := scaleUp(t, p, c.Group(), order); err != nil || c.Size() != size || len(c.VMs()) != size {
-					t.Errorf("%+v: %v, %d machines, and a size of %d; want %d", order, err, len(c.VMs()), c.Size(), size)
+			for _, order := range []cloud.LaunchRequest{{Count: 1, RetryFailed: 1}, {Count: 2, RetryFailed: 2}} {
+				if err := scaleUp(t, p, c.Group(), order); err != nil || c.GroupSize() != size || len(c.VMs()) != size {
+					t.Errorf("%+v: %v, %d machines, and a size of %d; want %d", order, err, len(c.VMs()), c.GroupSize(), size)
 				}
 			}
 		})

@@ -67,7 +67,7 @@ func (a *asker) refused(path, body string, code int, strict string, words ...str
 func refusals(f *fixture, flags ...string) {
 	var away atomic.Bool
 	f.between = faultproxy.New(kindOf)
-	f.between.Faults(func(r faultproxy.Request) faultproxy.Fault {
+	f.between.SetFaults(func(r faultproxy.Request) faultproxy.Fault {
 		if away.Load() && !strings.Contains(r.Query, "watch=") {
 			return faultproxy.Fault{Status: http.StatusServiceUnavailable}
 		}
@@ -110,7 +110,7 @@ func (a *asker) holdAll() []corev1.Node {
 	alone, storing, budgeted := a.app("alone", 1), a.app("storing", 1), a.app("budgeted", 2)
 	alone.Node, storing.Node, budgeted.Node = nodes[1].Name, nodes[2].Name, nodes[3].Name
 	storing.EmptyDir, budgeted.MinAvailable = true, "2"
-	a.create(alone.Pod(), storing.Deployment(), budgeted.Deployment(), budgeted.Budget())
+	a.create(alone.Pod(), storing.Deployment(), budgeted.Deployment(), budgeted.PodDisruptionBudget())
 	return nodes
 }
 
@@ -156,12 +156,12 @@ func (a *asker) byItsReason(nodes []corev1.Node) {
 		return
 	}
 	// The machine runs, and its node may register at any moment.
-	young := a.pool.Place(emulator.Running, nil)
+	young := a.pool.AddMachineInState(emulator.Running, nil)
 	a.refused("/pool/terminate", termination(young.ID, true), http.StatusConflict, "no kubernetes node with external ID "+young.ID+" exists")
 	a.refused("/pool/size", size(4), http.StatusConflict, none, "(machine-may-register)")
-	a.pool.Lose(young.ID)
+	a.pool.EndMachine(young.ID)
 	// The refusal comes from the server itself.
-	a.pool.Inject(emulator.Fault{Kind: emulator.Status, Status: http.StatusBadRequest, Method: http.MethodPost, Path: "/size", Message: "illegal input: 100%d"})
+	a.pool.InjectFaults(emulator.Fault{Kind: emulator.Status, Status: http.StatusBadRequest, Method: http.MethodPost, Path: "/size", Message: "illegal input: 100%d"})
 	for strict, code := range map[bool]int{false: http.StatusBadRequest, true: http.StatusInternalServerError} {
 		got, err := send(a.ctx, http.DefaultClient, a.fronts[strict], http.MethodPost, "/pool/size", size(9))
 		a.check(err)
@@ -170,7 +170,7 @@ func (a *asker) byItsReason(nodes []corev1.Node) {
 			a.t.Errorf("strict %t: %s", strict, got)
 		}
 	}
-	a.pool.Heal()
+	a.pool.ClearFaults()
 }
 
 // whileTheServerIsAway sends requests while the machines cannot be read, for each possible cause.
@@ -182,7 +182,7 @@ func (a *asker) whileTheServerIsAway(id string) {
 		a.refused("/pool/terminate", termination(id, true), http.StatusBadGateway, "")
 	}
 	if a.pool == nil {
-		a.check(a.ARM.Inject(azure.ARMFault{Kind: azure.ARMDenied, Resource: a.cloud.Group}))
+		a.check(a.ARM.InjectFaults(azure.ARMFault{Kind: azure.ARMDenied, Resource: a.cloud.Group}))
 		refused()
 		a.want(a.get("/pool"), http.StatusBadGateway, "failure to process GET /pool")
 		a.ARM.ClearFaults()
@@ -196,9 +196,9 @@ func (a *asker) whileTheServerIsAway(id string) {
 		{Kind: emulator.Reset},
 	} {
 		fault.Method = http.MethodGet
-		a.pool.Inject(fault)
+		a.pool.InjectFaults(fault)
 		refused()
-		a.pool.Heal()
+		a.pool.ClearFaults()
 	}
 	// Slipway forwards none of these requests later.
 	for _, r := range a.pool.Requests() {

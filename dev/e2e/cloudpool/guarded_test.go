@@ -38,7 +38,7 @@ func (f *fixture) guarded(do func(r faultproxy.Request, body []byte)) (ended fun
 	var machines atomic.Int32
 	f.between = faultproxy.New(kindOf)
 	f.t.Cleanup(func() { _ = f.between.Close() })
-	f.between.Guard(func(_ context.Context, r faultproxy.Request, body []byte) {
+	f.between.OnWrite(func(_ context.Context, r faultproxy.Request, body []byte) {
 		switch {
 		case r.Server == "server" && strings.HasSuffix(r.Path, "/terminate"):
 			machines.Add(1)
@@ -98,9 +98,9 @@ func TestI1NoMachineEndsWhilePodsAreInTheirGrace(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "grace", 3, options{})
 	slow, deaf, system := f.app("slow", 3), f.app("deaf", 3), f.app("grace-of-the-system", 3)
-	slow.Stop, slow.Grace = "4", time.Minute
-	deaf.Stop, deaf.Grace = controlplane.Never, 5*time.Second
-	system.Namespace, system.Stop = metav1.NamespaceSystem, "3"
+	slow.StopSeconds, slow.GracePeriod = "4", time.Minute
+	deaf.StopSeconds, deaf.GracePeriod = controlplane.Never, 5*time.Second
+	system.Namespace, system.StopSeconds = metav1.NamespaceSystem, "3"
 	f.create(spread(slow), spread(deaf), spread(system))
 	t.Cleanup(func() {
 		_ = f.Client().AppsV1().Deployments(system.Namespace).Delete(context.WithoutCancel(t.Context()), system.Name, metav1.DeleteOptions{})
@@ -109,8 +109,8 @@ func TestI1NoMachineEndsWhilePodsAreInTheirGrace(t *testing.T) {
 	f.manage()
 	f.serve("a")
 	f.want(f.post("/pool/size", size(1)), http.StatusOK)
-	if n := len(f.pool.Machines()); n != 1 || f.pool.Desired() != 1 || ended() < 2 {
-		t.Errorf("%d machines, a desired size of %d, %d terminations; want 1, 1 and 2", n, f.pool.Desired(), ended())
+	if n := len(f.pool.Machines()); n != 1 || f.pool.DesiredSize() != 1 || ended() < 2 {
+		t.Errorf("%d machines, a desired size of %d, %d terminations; want 1, 1 and 2", n, f.pool.DesiredSize(), ended())
 	}
 	if n := f.evictions(""); n < 3 {
 		t.Errorf("%d evictions were asked for", n)
@@ -132,12 +132,12 @@ func TestI2AnEvictionThatIsDeniedIsAskedForAgain(t *testing.T) {
 			return
 		}
 		made.Do(func() {
-			if err := workload.CreateSettled(f.ctx, f.Client(), app.Budget()); err != nil {
+			if err := workload.CreateAndAwait(f.ctx, f.Client(), app.PodDisruptionBudget()); err != nil {
 				t.Error(err)
 			}
 		})
 	})
-	f.between.Faults(func(r faultproxy.Request) faultproxy.Fault {
+	f.between.SetFaults(func(r faultproxy.Request) faultproxy.Fault {
 		if r.Kind == eviction && r.Nth <= throttled {
 			return faultproxy.Fault{Status: http.StatusTooManyRequests}
 		}
@@ -153,7 +153,7 @@ func TestI2AnEvictionThatIsDeniedIsAskedForAgain(t *testing.T) {
 		if len(records) == 0 {
 			return false
 		}
-		if waiting = records[0]; waiting.Status.Phase.Finished() {
+		if waiting = records[0]; waiting.Status.Phase.IsFinal() {
 			t.Fatalf("the retirement is over: %s: %s", waiting.Status.Phase, waiting.Status.Message)
 		}
 		d := waiting.Status.Drain
@@ -186,7 +186,7 @@ func TestI1APodThatComesBetweenThePlanAndTheCordonIsEvicted(t *testing.T) {
 	owner, err := f.Client().CoreV1().ConfigMaps(f.name).Create(f.ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
 	f.check(err)
 	app := f.app("arrived", 1)
-	app.Stop = "3"
+	app.StopSeconds = "3"
 	pod := app.Pod()
 	// A controller would recreate the pod. Here no controller does, and the test can identify the pod.
 	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
@@ -197,7 +197,7 @@ func TestI1APodThatComesBetweenThePlanAndTheCordonIsEvicted(t *testing.T) {
 		}
 		cordoned.Do(func() {
 			pod.Spec.NodeName = path.Base(r.Path)
-			if err := workload.CreateSettled(f.ctx, f.Client(), pod); err != nil {
+			if err := workload.CreateAndAwait(f.ctx, f.Client(), pod); err != nil {
 				t.Error(err)
 			}
 		})
@@ -250,8 +250,8 @@ func TestI4ANodeThatClusterAutoscalerRemovesIsLeftToIt(t *testing.T) {
 	if n.Spec.Unschedulable || !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&mark) && t.Value == mark.Value }) {
 		t.Errorf("node %s: %+v; want it as it was", marked, n.Spec)
 	}
-	if f.machine(1); len(f.pool.Machines()) != 2 || f.pool.Desired() != 2 {
-		t.Errorf("%d machines, a desired size of %d; want 2", len(f.pool.Machines()), f.pool.Desired())
+	if f.machine(1); len(f.pool.Machines()) != 2 || f.pool.DesiredSize() != 2 {
+		t.Errorf("%d machines, a desired size of %d; want 2", len(f.pool.Machines()), f.pool.DesiredSize())
 	}
 }
 
@@ -278,7 +278,7 @@ func TestI1WhatWasABypassIsNone(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "bypass", 3, options{})
 	slow := f.app("slow", 3)
-	slow.Stop = "3"
+	slow.StopSeconds = "3"
 	f.create(spread(slow))
 	ended := f.guarded(nil)
 	f.manage()
@@ -305,8 +305,8 @@ func TestI1WhatWasABypassIsNone(t *testing.T) {
 	}
 	n, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.node(1), metav1.GetOptions{})
 	f.check(err)
-	if n.Spec.Unschedulable || len(n.Spec.Taints) > 0 || len(f.pool.Machines()) != 1 || f.pool.Desired() != 1 {
-		t.Errorf("node %s: %+v; %d machines, a desired size of %d", n.Name, n.Spec, len(f.pool.Machines()), f.pool.Desired())
+	if n.Spec.Unschedulable || len(n.Spec.Taints) > 0 || len(f.pool.Machines()) != 1 || f.pool.DesiredSize() != 1 {
+		t.Errorf("node %s: %+v; %d machines, a desired size of %d", n.Name, n.Spec, len(f.pool.Machines()), f.pool.DesiredSize())
 	}
 	if n := len(f.records()); n != 2 {
 		t.Errorf("%d retirements, want 2", n)

@@ -34,8 +34,8 @@ func TestI9TwoWorkersDoNotJustifyEachOthersRemoval(t *testing.T) {
 	f.serve("a")
 	a := f.post("/pool/size", size(0))
 	f.want(a, http.StatusConflict, "failed to set desired size", "removed 1 machines", "no-room")
-	if n := len(f.pool.Machines()); n != 1 || f.pool.Desired() != 1 {
-		t.Errorf("%d machines, and a desired size of %d; want 1 and 1", n, f.pool.Desired())
+	if n := len(f.pool.Machines()); n != 1 || f.pool.DesiredSize() != 1 {
+		t.Errorf("%d machines, and a desired size of %d; want 1 and 1", n, f.pool.DesiredSize())
 	}
 	f.await("all pods run on the node that is left", func() bool {
 		on := f.pods("web")
@@ -50,7 +50,7 @@ func TestI2ASharedBudgetWithOneAllowedIsNotSpentTwice(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "budget", 3, options{})
 	app := f.app("db", 3)
-	f.create(spread(app), app.Budget())
+	f.create(spread(app), app.PodDisruptionBudget())
 	f.manage()
 	f.serve("a")
 	// Together the two machines would cost two disruptions. The plan chooses one machine, and gives a reason for the
@@ -58,7 +58,7 @@ func TestI2ASharedBudgetWithOneAllowedIsNotSpentTwice(t *testing.T) {
 	f.await("the budget is known", func() bool {
 		var plan matching.Decision
 		f.check(json.Unmarshal([]byte(f.get("/slipway/v1/pools/budget/plan?desiredSize=1").body), &plan))
-		return len(plan.Victims) == 1 && slices.ContainsFunc(plan.Passed, func(p matching.Passed) bool { return p.Rule == "disruption-budget" })
+		return len(plan.Victims) == 1 && slices.ContainsFunc(plan.Passed, func(p matching.PassedMachine) bool { return p.Rule == "disruption-budget" })
 	})
 	least := f.fewest(app.Name)
 	a := f.post("/pool/size", size(1))
@@ -72,8 +72,8 @@ func TestI2ASharedBudgetWithOneAllowedIsNotSpentTwice(t *testing.T) {
 	if n := least(); n < 2 {
 		t.Errorf("I2: no more than %d of 3 pods were there at one time, want 2", n)
 	}
-	if n := len(f.pool.Machines()); n != f.pool.Desired() || n < 1 || n > 2 {
-		t.Errorf("%d machines, and a desired size of %d", n, f.pool.Desired())
+	if n := len(f.pool.Machines()); n != f.pool.DesiredSize() || n < 1 || n > 2 {
+		t.Errorf("%d machines, and a desired size of %d", n, f.pool.DesiredSize())
 	}
 	for _, rt := range f.records() {
 		if rt.Status.Phase != v1alpha1.Succeeded {
@@ -210,7 +210,7 @@ func TestI8AnUpdateGoesOnInAnotherReplicaAndItsClientMayLeave(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "resume", 4, options{})
 	slow := f.app("slow", 4)
-	slow.Stop = "2"
+	slow.StopSeconds = "2"
 	f.create(slow.Deployment())
 	f.manage()
 	first := f.serve("a")
@@ -229,8 +229,8 @@ func TestI8AnUpdateGoesOnInAnotherReplicaAndItsClientMayLeave(t *testing.T) {
 	f.serve("b")
 	// A repeated request returns the result of the first request.
 	f.want(f.post("/pool/size", size(2)), http.StatusOK)
-	if n := len(f.pool.Machines()); n != 2 || f.pool.Desired() != 2 {
-		t.Errorf("%d machines, and a desired size of %d; want 2", n, f.pool.Desired())
+	if n := len(f.pool.Machines()); n != 2 || f.pool.DesiredSize() != 2 {
+		t.Errorf("%d machines, and a desired size of %d; want 2", n, f.pool.DesiredSize())
 	}
 	if n := len(f.records()); n != 2 {
 		t.Errorf("%d retirements, want 2", n)
@@ -243,7 +243,7 @@ func TestI8AProcessThatWasPausedLearnsHowItsUpdateEnded(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "paused", 4, options{})
 	slow := f.app("slow", 4)
-	slow.Stop = "2"
+	slow.StopSeconds = "2"
 	f.create(slow.Deployment())
 	f.manage()
 	first := f.serve("a")
@@ -269,8 +269,8 @@ func TestI8AProcessThatWasPausedLearnsHowItsUpdateEnded(t *testing.T) {
 		t.Errorf("%+v", up.Outcome)
 	}
 	f.want(f.post("/pool/size", size(2)), http.StatusOK)
-	if n := len(f.pool.Machines()); n != 2 || f.pool.Desired() != 2 || len(f.records()) != 2 {
-		t.Errorf("%d machines, a desired size of %d, %d retirements; want 2 of each", n, f.pool.Desired(), len(f.records()))
+	if n := len(f.pool.Machines()); n != 2 || f.pool.DesiredSize() != 2 || len(f.records()) != 2 {
+		t.Errorf("%d machines, a desired size of %d, %d retirements; want 2 of each", n, f.pool.DesiredSize(), len(f.records()))
 	}
 }
 
@@ -278,7 +278,7 @@ func TestOneUpdateAtATimeHoweverManyAskWhomever(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "many", 5, options{})
 	slow := f.app("slow", 5)
-	slow.Stop = "1.5"
+	slow.StopSeconds = "1.5"
 	f.create(slow.Deployment())
 	f.manage()
 	f.serve("a")
@@ -327,8 +327,8 @@ func TestOneUpdateAtATimeHoweverManyAskWhomever(t *testing.T) {
 	}
 	t.Logf("%v, %d reads meanwhile", codes, reads)
 	final := len(f.pool.Machines())
-	if final != f.pool.Desired() || len(codes[final]) == 0 || won == 0 {
-		t.Errorf("%d machines, a desired size of %d; clients were told %v", final, f.pool.Desired(), codes)
+	if final != f.pool.DesiredSize() || len(codes[final]) == 0 || won == 0 {
+		t.Errorf("%d machines, a desired size of %d; clients were told %v", final, f.pool.DesiredSize(), codes)
 	}
 	if n := len(f.records()); n != 5-final {
 		t.Errorf("%d retirements for %d machines that went", n, 5-final)

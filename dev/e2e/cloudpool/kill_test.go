@@ -46,9 +46,9 @@ func TestI8AfterAKillAtAnyWriteTheNextProcessReachesTheSameEnd(t *testing.T) {
 	for i, c := range changes {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			seen := c.walk(t, fmt.Sprintf("kill%d", i), faultproxy.Point{})
+			seen := c.walk(t, fmt.Sprintf("kill%d", i), faultproxy.RequestID{})
 			writes := slices.DeleteFunc(seen, func(r faultproxy.Request) bool { return r.Method == http.MethodGet || isRenewal(r) })
-			t.Logf("%d requests: %s", len(writes), faultproxy.Kinds(writes))
+			t.Logf("%d requests: %s", len(writes), faultproxy.FormatKinds(writes))
 			if len(writes) == 0 {
 				t.Fatal("there is no request to be killed at")
 			}
@@ -62,8 +62,8 @@ func TestI8AfterAKillAtAnyWriteTheNextProcessReachesTheSameEnd(t *testing.T) {
 			for n, r := range writes {
 				t.Run(r.String(), func(t *testing.T) {
 					t.Parallel()
-					again := c.walk(t, fmt.Sprintf("kill%dx%d", i, n), r.Point)
-					if !slices.ContainsFunc(again, func(s faultproxy.Request) bool { return s.Point == r.Point }) {
+					again := c.walk(t, fmt.Sprintf("kill%dx%d", i, n), r.RequestID)
+					if !slices.ContainsFunc(again, func(s faultproxy.Request) bool { return s.RequestID == r.RequestID }) {
 						t.Log("this run came to its end without such a request")
 						without.Add(1)
 					}
@@ -79,7 +79,7 @@ func isRenewal(r faultproxy.Request) bool { return r.Kind == "api PUT leases" }
 
 // walk starts the change, kills the process at the given request if there is one, and checks the result. It returns the
 // requests of all processes since the client's request.
-func (c *change) walk(t *testing.T, name string, at faultproxy.Point) []faultproxy.Request {
+func (c *change) walk(t *testing.T, name string, at faultproxy.RequestID) []faultproxy.Request {
 	t.Helper()
 	f := newFixture(t, name, 3, options{})
 	f.create(f.app("web", 2).Deployment())
@@ -87,7 +87,7 @@ func (c *change) walk(t *testing.T, name string, at faultproxy.Point) []faultpro
 	f.between = faultproxy.New(kindOf)
 	t.Cleanup(func() { _ = f.between.Close() })
 	launched := make(chan *controlplane.Process, 1)
-	f.between.At(at, faultproxy.After, func(r faultproxy.Request) {
+	f.between.InterruptAt(at, faultproxy.After, func(r faultproxy.Request) {
 		p := <-launched
 		if err := p.Kill(); err != nil {
 			t.Errorf("killing slipway cloudpool at %s: %v", r, err)

@@ -14,13 +14,13 @@ import (
 func TestTheDesiredSizeIsTheRequestedOneWhateverTheServerIsUpTo(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "drift", 4, options{pool: emulator.Options{
-		Refresh: 700 * time.Millisecond, Lag: 100 * time.Millisecond, Launch: 500 * time.Millisecond, Terminate: 300 * time.Millisecond,
-		Linger: 300 * time.Millisecond, Resize: 400 * time.Millisecond, Register: 500 * time.Millisecond, Policy: emulator.Oldest,
+		CacheAge: 700 * time.Millisecond, CallDelay: 100 * time.Millisecond, LaunchTime: 500 * time.Millisecond, TerminateTime: 300 * time.Millisecond,
+		KeepTerminated: 300 * time.Millisecond, ResizeInterval: 400 * time.Millisecond, JoinTime: 500 * time.Millisecond, Policy: emulator.Oldest,
 	}, settle: time.Minute}) // longer than the lag, also on a busy host
 	f.create(f.app("web", 4).Deployment())
 	f.manage()
 	f.serve("a")
-	f.pool.SetDesired(6) // another client changes the size: the server is launching two more when the request comes
+	f.pool.SetDesiredSize(6) // another client changes the size: the server is launching two more when the request comes
 	f.want(f.post("/pool/size", size(3)), http.StatusOK)
 	f.awaitSettled(3)
 	f.retiredAllThatWentWithANode()
@@ -39,7 +39,7 @@ func TestTheDesiredSizeIsTheRequestedOneWhateverTheServerIsUpTo(t *testing.T) {
 // awaitSettled waits until the server has no more work, and checks the size.
 func (f *fixture) awaitSettled(n int) {
 	f.t.Helper()
-	if d := f.pool.Desired(); d != n {
+	if d := f.pool.DesiredSize(); d != n {
 		f.t.Errorf("the desired size is %d, want %d", d, n)
 	}
 	f.await("the pool is settled", func() bool {
@@ -52,7 +52,7 @@ func (f *fixture) awaitSettled(n int) {
 		}
 		return running == n && f.nodes() >= n // a node may have registered while its machine was terminating
 	})
-	if d := f.pool.Desired(); d != n {
+	if d := f.pool.DesiredSize(); d != n {
 		f.t.Errorf("later the desired size is %d, want %d", d, n)
 	}
 }

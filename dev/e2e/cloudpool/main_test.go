@@ -38,7 +38,7 @@ import (
 	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
 
 // patience limits a test, starting when the control plane runs and the product is built. Tests need far less time, but
 // the host may be busy.
@@ -67,11 +67,11 @@ var installed struct {
 // shared returns the package's testbed, with Slipway's types and permissions installed.
 func shared(t *testing.T) *testbed.Testbed {
 	t.Helper()
-	bed := testbed.Shared(t)
+	bed := testbed.StartShared(t)
 	installed.Do(func() {
-		_, err := testbed.Binary("slipway") // builds outside the time limit of a test
-		installed.err = errors.Join(err, bed.InstallTypes(context.Background()),
-			bed.Deploy(context.Background(), "manager/rbac.yaml", "cloudpool/rbac.yaml", "cloudpool/native.yaml", "cloudpool/authorize.yaml"))
+		_, err := testbed.EnsureBinary("slipway") // builds outside the time limit of a test
+		installed.err = errors.Join(err, bed.InstallCRDs(context.Background()),
+			bed.ApplyManifests(context.Background(), "manager/rbac.yaml", "cloudpool/rbac.yaml", "cloudpool/native.yaml", "cloudpool/authorize.yaml"))
 	})
 	if installed.err != nil {
 		t.Fatal(installed.err)
@@ -120,7 +120,7 @@ func newFixture(t *testing.T, name string, n int, o options) *fixture {
 	o.pool.Name, o.pool.Nodes = name, emulator.ClusterNodes{Cluster: f.Cluster, Pool: name}
 	f.pool = emulator.New(o.pool)
 	t.Cleanup(f.pool.Close)
-	_, err := f.pool.Add(ctx, n)
+	_, err := f.pool.AddMachines(ctx, n)
 	f.check(err)
 	f.server = httptest.NewServer(f.pool.Handler())
 	t.Cleanup(f.server.Close)
@@ -151,7 +151,7 @@ func (f *fixture) file(clouds map[string]any) string {
 // prepare creates the namespace and the NodeGroup.
 func (f *fixture) prepare() {
 	f.t.Helper()
-	f.check(workload.Create(f.ctx, f.Client(), workload.Namespace(f.name)))
+	f.check(workload.Create(f.ctx, f.Client(), workload.NewNamespace(f.name)))
 	f.group()
 }
 
@@ -164,10 +164,10 @@ func newNative(t *testing.T, name string, n int) *fixture {
 	pool := controlplane.AKSPool{Name: name}
 	f := &fixture{
 		Testbed: bed, t: t, ctx: ctx, name: name, selector: map[string]string{"kubernetes.azure.com/agentpool": name},
-		cloud: v1alpha1.CloudGroup{Provider: "azure", Group: pool.ScaleSet()},
+		cloud: v1alpha1.CloudGroup{Provider: "azure", Group: pool.ScaleSetName()},
 	}
 	f.check(f.AddPool(ctx, pool, n))
-	f.clouds = f.file(map[string]any{"azure": f.AzureConfig()})
+	f.clouds = f.file(map[string]any{"azure": f.AzureProviderConfig()})
 	f.prepare()
 	return f
 }
@@ -199,9 +199,9 @@ func (f *fixture) check(err error) {
 // start starts a process of the product, and prints its log if the test fails.
 func (f *fixture) start(name, ready string, args ...string) *controlplane.Process {
 	f.t.Helper()
-	path, err := testbed.Binary("slipway")
+	path, err := testbed.EnsureBinary("slipway")
 	f.check(err)
-	p, err := f.Run(f.ctx, controlplane.Command{Name: name + "-" + f.name, Path: path, Args: args, ReadyURL: ready})
+	p, err := f.StartProcess(f.ctx, controlplane.Command{Name: name + "-" + f.name, Path: path, Args: args, ReadyURL: ready})
 	f.check(err)
 	f.t.Cleanup(func() {
 		_ = p.Kill()
@@ -225,7 +225,7 @@ func (f *fixture) manage() *controlplane.Process {
 	f.t.Helper()
 	credentials := f.credentials(managerAccount)
 	if f.between != nil {
-		credentials = f.Behind(f.t, f.between, credentials)
+		credentials = f.WriteProxyKubeconfig(f.t, f.between, credentials)
 	}
 	return f.start("manager", "", "manager", "--kubeconfig", credentials, "--cloud-config", f.clouds, "--listen", "",
 		"--leader-elect=false", "--selector", shard+"="+f.name, "--poll-interval", "500ms", "--cloud-poll-interval", "200ms",
@@ -235,13 +235,13 @@ func (f *fixture) manage() *controlplane.Process {
 // serve starts slipway cloudpool in front of the server, with its own replica name.
 func (f *fixture) serve(replica string, flags ...string) *controlplane.Process {
 	f.t.Helper()
-	address, err := controlplane.FreeAddress(f.ctx)
+	address, err := controlplane.ReserveFreeAddress(f.ctx)
 	f.check(err)
-	health, err := controlplane.FreeAddress(f.ctx)
+	health, err := controlplane.ReserveFreeAddress(f.ctx)
 	f.check(err)
 	credentials := f.credentials(cloudpoolAccount)
 	if f.between != nil {
-		credentials = f.Behind(f.t, f.between, credentials)
+		credentials = f.WriteProxyKubeconfig(f.t, f.between, credentials)
 	}
 	args := []string{
 		"cloudpool", "--kubeconfig", credentials, "--cloud-config", f.clouds, "--listen", address,
@@ -352,7 +352,7 @@ func (f *fixture) left(serials ...int) {
 	var there []int
 	var nodes []string
 	for _, m := range f.pool.Machines() {
-		if m.State.Allocated() {
+		if m.State.IsAllocated() {
 			there = append(there, m.Serial)
 		}
 	}
@@ -377,20 +377,20 @@ func (f *fixture) left(serials ...int) {
 	if !slices.Equal(nodes, want) {
 		f.t.Errorf("the nodes are %v, want %v", nodes, want)
 	}
-	if f.pool.Desired() != len(serials) {
-		f.t.Errorf("the desired size is %d, want %d", f.pool.Desired(), len(serials))
+	if f.pool.DesiredSize() != len(serials) {
+		f.t.Errorf("the desired size is %d, want %d", f.pool.DesiredSize(), len(serials))
 	}
 }
 
 func (f *fixture) create(objects ...runtime.Object) {
 	f.t.Helper()
-	f.check(workload.CreateSettled(f.ctx, f.Client(), objects...))
+	f.check(workload.CreateAndAwait(f.ctx, f.Client(), objects...))
 }
 
 // app returns an App that runs on any of the pool's machines.
 func (f *fixture) app(name string, replicas int32) workload.App {
 	return workload.App{
-		Namespace: f.name, Name: name, Replicas: replicas, Stop: "0.3", NodeSelector: f.selector,
+		Namespace: f.name, Name: name, Replicas: replicas, StopSeconds: "0.3", NodeSelector: f.selector,
 	}
 }
 
@@ -422,7 +422,7 @@ func (f *fixture) records() []v1alpha1.NodeRetirement {
 
 func (f *fixture) await(what string, yes func() bool) {
 	f.t.Helper()
-	f.check(testbed.Poll(f.ctx, what, yes))
+	f.check(testbed.PollUntil(f.ctx, what, yes))
 }
 
 func size(n int) string { return fmt.Sprintf(`{"desiredSize":%d}`, n) }

@@ -40,7 +40,7 @@ func (f *fixture) machines() []api.Machine {
 	var pool api.Pool
 	a := f.get("/pool")
 	f.check(json.Unmarshal([]byte(a.body), &pool))
-	return slices.DeleteFunc(pool.Machines, func(m api.Machine) bool { return m.State.Over() })
+	return slices.DeleteFunc(pool.Machines, func(m api.Machine) bool { return m.State.HasLeftPool() })
 }
 
 func (f *fixture) size() api.Size {
@@ -77,7 +77,7 @@ func matrix(f *fixture) {
 func (f *fixture) reads() {
 	f.t.Helper()
 	for _, m := range f.machines() {
-		if m.State != api.Running || m.Membership == nil || !m.Active() || !m.Evictable() || m.ServiceState != api.UnknownState || m.Size == "" ||
+		if m.State != api.Running || m.Membership == nil || !m.IsActive() || !m.IsEvictable() || m.ServiceState != api.UnknownState || m.Size == "" ||
 			m.Provider == "" || m.ID == "" || len(m.PrivateIPs) == 0 {
 			f.t.Errorf("machine %+v", m)
 		}
@@ -202,7 +202,7 @@ func (f *fixture) members() {
 	f.want(f.post("/pool/membershipStatus", status(true, true)), http.StatusOK)
 	f.want(f.post("/pool/serviceState", `{"machineId":"`+id+`","serviceState":"IN_SERVICE"}`), http.StatusOK)
 	for _, m := range f.machines() {
-		if m.ID == id && (m.ServiceState != api.InService || !m.Evictable()) {
+		if m.ID == id && (m.ServiceState != api.InService || !m.IsEvictable()) {
 			f.t.Errorf("%+v", m)
 		}
 	}
@@ -271,7 +271,7 @@ func (f *fixture) changes() {
 }
 
 func (f *fixture) running() []api.Machine {
-	return slices.DeleteFunc(f.machines(), func(m api.Machine) bool { return m.State != api.Running || !m.Active() })
+	return slices.DeleteFunc(f.machines(), func(m api.Machine) bool { return m.State != api.Running || !m.IsActive() })
 }
 
 // nodes counts the pool's nodes.

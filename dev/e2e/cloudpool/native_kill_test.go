@@ -22,7 +22,7 @@ func TestI8ANodeGroupsPoolIsAfterAKillWhatItWas(t *testing.T) {
 			t.Parallel()
 			f := newNative(t, "killed"+name, 5)
 			slow := f.app("slow", 4)
-			slow.Stop = "2"
+			slow.StopSeconds = "2"
 			f.create(slow.Deployment())
 			f.manage()
 			p, replicas := f.native("a"), 0
@@ -59,10 +59,10 @@ func (f *fixture) killedInTheMiddle(kill func()) {
 	kept := func() {
 		f.t.Helper()
 		m, other := f.listed(blessed), f.listed(aside)
-		if m == nil || !m.Active() || m.Evictable() || m.ServiceState != api.InService {
+		if m == nil || !m.IsActive() || m.IsEvictable() || m.ServiceState != api.InService {
 			f.t.Errorf("%+v; want it active, not evictable, and in service", m)
 		}
-		if other == nil || other.Active() || other.Evictable() || other.State != api.Running {
+		if other == nil || other.IsActive() || other.IsEvictable() || other.State != api.Running {
 			f.t.Errorf("%+v; want it neither active nor evictable, and running", other)
 		}
 		if m := f.listed(detached); m != nil {

@@ -29,7 +29,7 @@ func personality(t *testing.T, args ...string) ran {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	cmd := testbed.Command(ctx, t, "slipway", append([]string{kubeaware.Tool}, args...)...)
+	cmd := testbed.NewCommand(ctx, t, "slipway", append([]string{kubeaware.Tool}, args...)...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.Dir = t.TempDir()
 	if err := cmd.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) || ctx.Err() != nil {

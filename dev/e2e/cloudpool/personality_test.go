@@ -22,7 +22,7 @@ func TestThePersonalityDoesAllOfItInOneProcess(t *testing.T) {
 	f := newFixture(t, "drop-in", 3, options{pool: kind})
 	kind.Name = "drop-in-other"
 	other := f.another(kind)
-	multi := httptest.NewServer(emulator.Multi(map[string]*emulator.Pool{f.name: f.pool, kind.Name: other}))
+	multi := httptest.NewServer(emulator.NewMultiHandler(map[string]*emulator.Pool{f.name: f.pool, kind.Name: other}))
 	t.Cleanup(multi.Close)
 	f.create(f.app("web", 3).Deployment())
 	f.personality(map[string]any{"kubeConfigPath": f.Kubeconfig()}, multi.URL)
@@ -40,12 +40,12 @@ func TestThePersonalityDoesAllOfItInOneProcess(t *testing.T) {
 		t.Errorf("%d machines of the other pool, want 1, and %d of this one, want 3", n, len(f.pool.Machines()))
 	}
 	f.want(f.post(pool+"/pool/size", size(2)), http.StatusOK)
-	if n := len(f.pool.Machines()); n != 2 || f.pool.Desired() != 2 {
-		t.Errorf("%d machines, and a desired size of %d; want 2", n, f.pool.Desired())
+	if n := len(f.pool.Machines()); n != 2 || f.pool.DesiredSize() != 2 {
+		t.Errorf("%d machines, and a desired size of %d; want 2", n, f.pool.DesiredSize())
 	}
 	f.want(f.post(pool+"/terminate", termination(f.pool.Machines()[0].ID, true)), http.StatusOK)
-	if n := len(f.pool.Machines()); n != 1 || f.pool.Desired() != 1 {
-		t.Errorf("%d machines, and a desired size of %d; want 1", n, f.pool.Desired())
+	if n := len(f.pool.Machines()); n != 1 || f.pool.DesiredSize() != 1 {
+		t.Errorf("%d machines, and a desired size of %d; want 1", n, f.pool.DesiredSize())
 	}
 	// The pods of the last node have no other node.
 	f.want(f.post(pool+"/pool/size", size(0)), http.StatusInternalServerError, "found no viable candidates for scaling down: ")
@@ -67,8 +67,8 @@ func TestThePersonalityShowsTheAPIServerACertificate(t *testing.T) {
 	}
 	f.personality(auth, f.server.URL)
 	f.want(f.post("/pool/size", size(1)), http.StatusOK)
-	if n := len(f.pool.Machines()); n != 1 || f.pool.Desired() != 1 {
-		t.Errorf("%d machines, and a desired size of %d; want 1", n, f.pool.Desired())
+	if n := len(f.pool.Machines()); n != 1 || f.pool.DesiredSize() != 1 {
+		t.Errorf("%d machines, and a desired size of %d; want 1", n, f.pool.DesiredSize())
 	}
 }
 
@@ -83,9 +83,9 @@ func (f *fixture) personality(auth map[string]any, backend string) {
 	f.check(err)
 	file := filepath.Join(f.t.TempDir(), "config.json")
 	f.check(os.WriteFile(file, config, 0o600))
-	port, err := controlplane.FreePort(f.ctx)
+	port, err := controlplane.ReserveFreePort(f.ctx)
 	f.check(err)
-	health, err := controlplane.FreeAddress(f.ctx)
+	health, err := controlplane.ReserveFreeAddress(f.ctx)
 	f.check(err)
 	f.front = "http://127.0.0.1:" + strconv.Itoa(port)
 	f.start("personality", "http://"+health+"/readyz", kubeaware.Tool, "--config-file="+file, "-port", strconv.Itoa(port), "--address=127.0.0.1",

@@ -119,8 +119,8 @@ func (f *fixture) hasKeys(what string, object map[string]json.RawMessage, keys, 
 // unspoilt checks that Slipway returns a server's documents unchanged, byte by byte.
 func (f *fixture) unspoilt() {
 	f.t.Helper()
-	f.pool.Inject(emulator.Fault{Kind: emulator.Stale}) // all answers show the same moment
-	defer f.pool.Heal()
+	f.pool.InjectFaults(emulator.Fault{Kind: emulator.Stale}) // all answers show the same moment
+	defer f.pool.ClearFaults()
 	for _, path := range []string{"/pool", "/pool/size", "/status", "/config"} {
 		its, err := send(f.ctx, http.DefaultClient, f.server.URL, http.MethodGet, path, "")
 		f.check(err)
@@ -283,7 +283,7 @@ func (f *fixture) othersMachine() string {
 	pool := controlplane.AKSPool{Name: name}
 	f.check(f.AddPool(f.ctx, pool, 1))
 	own := f.machines()[0].ID
-	return strings.Replace(own[:strings.LastIndex(own, "/")+1], f.cloud.Group, pool.ScaleSet(), 1) + "0"
+	return strings.Replace(own[:strings.LastIndex(own, "/")+1], f.cloud.Group, pool.ScaleSetName(), 1) + "0"
 }
 
 // another creates another pool of one machine on a server.
@@ -292,7 +292,7 @@ func (f *fixture) another(o emulator.Options) *emulator.Pool {
 	o.Nodes = emulator.ClusterNodes{Cluster: f.Cluster, Pool: o.Name}
 	pool := emulator.New(o)
 	f.t.Cleanup(pool.Close)
-	_, err := pool.Add(f.ctx, 1)
+	_, err := pool.AddMachines(f.ctx, 1)
 	f.check(err)
 	return pool
 }
@@ -312,7 +312,7 @@ func (f *fixture) listed(id string) *api.Machine {
 func TestOneMachineIsToldWhatToDoInEachWay(t *testing.T) {
 	t.Parallel()
 	// The size is raised for a machine that counts again. The pool must not launch another machine before that.
-	slow := options{pool: emulator.Options{Lag: 2 * time.Second}, settle: time.Minute}
+	slow := options{pool: emulator.Options{CallDelay: 2 * time.Second}, settle: time.Minute}
 	inBoth(t, "one", 3, slow, func(f *fixture) {
 		f.create(f.app("web", 2).Deployment())
 		f.memberships()
@@ -379,7 +379,7 @@ func (f *fixture) memberships() {
 	f.sized(3, 3, 3, 3)
 	say(`{"active":false,"evictable":true}`) // disposable, although it was blessed
 	f.sized(3, 3, 3, 3)
-	if m := f.listed(id); m != nil && !m.State.Over() {
+	if m := f.listed(id); m != nil && !m.State.HasLeftPool() {
 		f.t.Errorf("the machine that was made disposable is there: %+v", m)
 	}
 }
@@ -392,7 +392,7 @@ func (f *fixture) replacements() {
 		id := f.machines()[0].ID
 		f.want(f.post("/pool/terminate", `{"machineId":"`+id+`"`+decrement+`}`), http.StatusOK)
 		f.sized(3, 3, 3, nodes)
-		if m := f.listed(id); m != nil && !m.State.Over() {
+		if m := f.listed(id); m != nil && !m.State.HasLeftPool() {
 			f.t.Errorf("terminated with %q, and there: %+v", decrement, m)
 		}
 		if strings.Contains(decrement, "null") {
@@ -482,7 +482,7 @@ func TestAMachineThatDoesNotRunIsTerminatedWhereItMay(t *testing.T) {
 
 func (f *fixture) terminateInEachState() {
 	f.t.Helper()
-	place := func(s emulator.State) string { return f.pool.Place(s, nil).ID }
+	place := func(s emulator.State) string { return f.pool.AddMachineInState(s, nil).ID }
 	for state, want := range map[emulator.State]int{
 		emulator.Rejected: http.StatusNotFound, emulator.Terminated: http.StatusNotFound,
 		emulator.Terminating: http.StatusOK, // already terminating
@@ -494,18 +494,18 @@ func (f *fixture) terminateInEachState() {
 	}
 	pending := place(emulator.Pending)
 	f.want(f.post("/pool/terminate", termination(pending, true)), http.StatusConflict, pending, "(machine-may-register)")
-	if n := f.pool.Count(http.MethodPost, "/terminate"); n > 0 || f.pool.Desired() != 5 {
-		f.t.Errorf("%d terminations, a desired size of %d; want none, and 5", n, f.pool.Desired())
+	if n := f.pool.CountRequests(http.MethodPost, "/terminate"); n > 0 || f.pool.DesiredSize() != 5 {
+		f.t.Errorf("%d terminations, a desired size of %d; want none, and 5", n, f.pool.DesiredSize())
 	}
 	requested := place(emulator.Requested)
 	f.want(f.post("/pool/terminate", termination(requested, true)), http.StatusConflict, requested, "(machine-may-register)")
-	if n := f.pool.Count(http.MethodPost, "/terminate"); n > 0 || f.pool.Desired() != 6 {
-		f.t.Errorf("%d terminations, a desired size of %d; want none, and 6", n, f.pool.Desired())
+	if n := f.pool.CountRequests(http.MethodPost, "/terminate"); n > 0 || f.pool.DesiredSize() != 6 {
+		f.t.Errorf("%d terminations, a desired size of %d; want none, and 6", n, f.pool.DesiredSize())
 	}
 	f.want(f.post("/pool/size", size(5)), http.StatusOK) // requests the machine
-	f.await("the machine is gone", func() bool { m := f.listed(requested); return m == nil || m.State.Over() })
-	if n := f.pool.Count(http.MethodPost, "/terminate"); n != 1 || f.pool.Desired() != 5 {
-		f.t.Errorf("%d terminations, a desired size of %d; want 1, and 5", n, f.pool.Desired())
+	f.await("the machine is gone", func() bool { m := f.listed(requested); return m == nil || m.State.HasLeftPool() })
+	if n := f.pool.CountRequests(http.MethodPost, "/terminate"); n != 1 || f.pool.DesiredSize() != 5 {
+		f.t.Errorf("%d terminations, a desired size of %d; want 1, and 5", n, f.pool.DesiredSize())
 	}
 	if n := len(f.records()); n > 0 {
 		f.t.Errorf("%d retirements of machines without a node", n)
@@ -523,7 +523,7 @@ func (f *fixture) terminateInEachAzureState() {
 	}
 	become := func(i int, state azure.ProvisioningState, power azure.PowerState) {
 		f.t.Helper()
-		f.check(f.ARM.Change(resources[i], func(vm *azure.VM) { vm.State, vm.Power = state, power }))
+		f.check(f.ARM.ModifyVM(resources[i], func(vm *azure.VM) { vm.State, vm.Power = state, power }))
 	}
 	id := func(i int) string {
 		f.t.Helper()

@@ -32,7 +32,7 @@ func (f *fixture) token(account string, verbs ...string) string {
 			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: f.name}},
 		}, metav1.CreateOptions{})
 		f.check(err)
-		f.check(f.AwaitRights(f.ctx, f.name, account, role.Name))
+		f.check(f.AwaitPermissions(f.ctx, f.name, account, role.Name))
 	}
 	return f.tokenFor(account, "slipway-cloudpool")
 }
@@ -83,8 +83,8 @@ func TestAClientMayWhatRBACSaysOfItsTokenAndThePoolsServerIsShownThePoolsOwn(t *
 	if got := f.post("/pool/size", size(1), writer); got.code != http.StatusOK {
 		t.Errorf("to 1: %s", got)
 	}
-	if n := len(f.pool.Machines()); n != 1 || f.pool.Desired() != 1 {
-		t.Errorf("%d machines, and a desired size of %d; want 1", n, f.pool.Desired())
+	if n := len(f.pool.Machines()); n != 1 || f.pool.DesiredSize() != 1 {
+		t.Errorf("%d machines, and a desired size of %d; want 1", n, f.pool.DesiredSize())
 	}
 	for _, r := range f.pool.Requests() {
 		if got := r.Header.Values("Authorization"); !slices.Equal(got, []string{"Bearer " + own}) {

@@ -47,14 +47,14 @@ const passing = "failed to forward request to backend: failed to complete backen
 func (f *fixture) spoiltSize(fault emulator.Fault) {
 	f.t.Helper()
 	fault.Path = "/size"
-	f.pool.Inject(fault)
+	f.pool.InjectFaults(fault)
 	f.badGateway(f.post("/pool/size", size(4)), passing)
 	f.unchanged(3)
-	f.pool.Heal()
+	f.pool.ClearFaults()
 	f.want(f.post("/pool/size", size(4)), http.StatusOK)
 	f.sized(4, 4, 4, 4)
 	// If only the answer to a completed request is lost, the request is not carried out twice.
-	f.pool.Inject(emulator.Fault{Kind: emulator.Lost, Method: http.MethodPost, Path: "/size", Times: 1})
+	f.pool.InjectFaults(emulator.Fault{Kind: emulator.LoseResponse, Method: http.MethodPost, Path: "/size", Times: 1})
 	f.badGateway(f.post("/pool/size", size(5)), passing)
 	f.want(f.post("/pool/size", size(5)), http.StatusOK)
 	f.sized(5, 5, 5, 5)
@@ -66,14 +66,14 @@ func (f *fixture) spoiltTermination(fault emulator.Fault) {
 	f.t.Helper()
 	id := f.machine(0)
 	fault.Path = "/terminate"
-	f.pool.Inject(fault)
+	f.pool.InjectFaults(fault)
 	f.badGateway(f.post("/pool/terminate", termination(id, true)), "failed to terminate machine")
 	f.badGateway(f.post("/pool/terminate", termination(id, true)), "failed to terminate machine") // Slipway still retries
-	if m := f.listed(id); m == nil || m.State.Over() || f.pool.Desired() != 5 {
-		f.t.Errorf("%+v, a desired size of %d; want it to be there, and 5", m, f.pool.Desired())
+	if m := f.listed(id); m == nil || m.State.HasLeftPool() || f.pool.DesiredSize() != 5 {
+		f.t.Errorf("%+v, a desired size of %d; want it to be there, and 5", m, f.pool.DesiredSize())
 	}
-	f.pool.Heal()
-	f.await("the machine is gone", func() bool { m := f.listed(id); return m == nil || m.State.Over() })
+	f.pool.ClearFaults()
+	f.await("the machine is gone", func() bool { m := f.listed(id); return m == nil || m.State.HasLeftPool() })
 	f.want(f.post("/pool/terminate", termination(id, true)), http.StatusOK) // already done
 	f.sized(4, 4, 4, 4)
 	f.succeeded(1)
@@ -83,9 +83,9 @@ func (f *fixture) spoiltTermination(fault emulator.Fault) {
 func (f *fixture) spoiltScaleDown(fault emulator.Fault) {
 	f.t.Helper()
 	fault.Path = "/terminate"
-	f.pool.Inject(fault)
+	f.pool.InjectFaults(fault)
 	f.badGateway(f.post("/pool/size", size(2)), "failed to set desired size")
-	f.pool.Heal()
+	f.pool.ClearFaults()
 	f.want(f.post("/pool/size", size(2)), http.StatusOK)
 	f.sized(2, 2, 2, 2)
 	f.succeeded(3)
@@ -98,7 +98,7 @@ func (f *fixture) succeeded(n int) {
 	f.await("the retirements are over", func() bool {
 		records = f.records()
 		for i := range records {
-			if !records[i].Status.Phase.Finished() {
+			if !records[i].Status.Phase.IsFinal() {
 				return false
 			}
 		}

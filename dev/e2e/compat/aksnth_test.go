@@ -33,13 +33,13 @@ func TestEveryOutputOfTheTerminationHandlerIsThere(t *testing.T) {
 	web := f.app("web", 1)
 	web.MinAvailable = "1" // the instance disappears after the drain, and its metrics too
 	daemon := f.app("daemon", 1)
-	f.run(web.StatefulSet(), web.Budget(), daemon.DaemonSet())
-	history, err := f.RecordNode(f.ctx, f.node())
+	f.run(web.StatefulSet(), web.PodDisruptionBudget(), daemon.DaemonSet())
+	history, err := f.RecordNodeStates(f.ctx, f.node())
 	f.check(err)
-	defer history.Stop()
+	defer history.StopRecording()
 	a := f.aksnth("-taint.node", "-telegram.token=12:abc", "-telegram.chatID=-100123", "-telegram.url="+bot.URL,
 		"-webhook.url="+in.URL+"/secret/hook", "-webhook.method=PUT", "--webhook.contentType", "text/plain",
-		"-webhook.template-file="+testbed.File(f.t, "payload.txt", markers))
+		"-webhook.template-file="+testbed.WriteTempFile(f.t, "payload.txt", markers))
 	if e := f.awaitEvent("ReadEvents"); e.Type != "Info" || e.Message != "Start to listen events from Azure API" ||
 		e.Source.Component != "aks-node-termination-handler" || e.InvolvedObject.Kind != "Node" || e.Namespace != "default" {
 		t.Errorf("ReadEvents: %+v", e)
@@ -69,7 +69,7 @@ func TestEveryOutputOfTheTerminationHandlerIsThere(t *testing.T) {
 	}
 }
 
-func (f *fixture) checkMessages(in, bot *inbox, r azure.Record, words string) {
+func (f *fixture) checkMessages(in, bot *inbox, r azure.EventRecord, words string) {
 	f.t.Helper()
 	text := f.await(bot, http.MethodPost, "/bot12:abc/sendMessage")
 	var sent struct {
@@ -85,7 +85,7 @@ func (f *fixture) checkMessages(in, bot *inbox, r azure.Record, words string) {
 	node := f.awaitNode("there", func(*corev1.Node) bool { return true })
 	label := func(key string) string { return node.Labels[key] }
 	want := strings.Join([]string{
-		r.EventID, "Reboot", "VirtualMachine", "[" + f.pool.Resource(0) + "]", "Scheduled",
+		r.EventID, "Reboot", "VirtualMachine", "[" + f.pool.ResourceName(0) + "]", "Scheduled",
 		r.NotBefore.UTC().Format(http.TimeFormat), words, "User", "-1", f.node(), label("kubernetes.io/hostname"),
 		label("kubernetes.azure.com/cluster"), label("node.kubernetes.io/instance-type"), label("kubernetes.io/arch"),
 		label("kubernetes.io/os"), label("kubernetes.io/role"), label("topology.kubernetes.io/region"),
@@ -100,7 +100,7 @@ func (f *fixture) checkMessages(in, bot *inbox, r azure.Record, words string) {
 func (f *fixture) checkMetrics(a *testbed.Agent) {
 	f.t.Helper()
 	f.awaitMetric(a, old+`http_webhook_requests_total{code="200",method="put",endpoint="webhook"}`, 1)
-	text := a.Metrics(f.ctx)
+	text := a.ReadMetrics(f.ctx)
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
 	f.check(err)
@@ -127,12 +127,12 @@ func (f *fixture) checkMetrics(a *testbed.Agent) {
 			f.t.Errorf("%s has labels %v, want %s", name, got, labels)
 		}
 	}
-	events, _ := a.Metric(f.ctx, old+`scheduled_events_total{node="`+f.node()+`",resource="`+f.pool.Resource(0)+`",type="Reboot"}`)
-	sent, _ := a.Metric(f.ctx, old+`http_webhook_requests_total{code="200",method="put",endpoint="webhook"}`)
+	events, _ := a.ReadMetric(f.ctx, old+`scheduled_events_total{node="`+f.node()+`",resource="`+f.pool.ResourceName(0)+`",type="Reboot"}`)
+	sent, _ := a.ReadMetric(f.ctx, old+`http_webhook_requests_total{code="200",method="put",endpoint="webhook"}`)
 	if events != 1 || sent != 1 {
 		f.t.Errorf("%v scheduled events and %v webhook requests, want 1 and 1:\n%s", events, sent, text)
 	}
-	if n, _ := a.Metric(f.ctx, `slipway_agent_notices_total{type="Reboot",action="drain"}`); n != 1 {
+	if n, _ := a.ReadMetric(f.ctx, `slipway_agent_notices_total{type="Reboot",action="drain"}`); n != 1 {
 		f.t.Error("the new metrics are missing")
 	}
 	if strings.Contains(text, "secret") {
@@ -155,7 +155,7 @@ func TestFreezeIsOnlySaidUnlessAskedFor(t *testing.T) {
 			}
 			r := f.announce(azure.Announcement{Type: azure.Freeze, Notice: 20 * time.Second, DurationSeconds: new(-1), Outage: outage})
 			f.awaitEvent("Freeze")
-			f.awaitMetric(a, old+`scheduled_events_total{node="`+f.node()+`",resource="`+f.pool.Resource(0)+`",type="Freeze"}`, 1)
+			f.awaitMetric(a, old+`scheduled_events_total{node="`+f.node()+`",resource="`+f.pool.ResourceName(0)+`",type="Freeze"}`, 1)
 			if flags != nil {
 				f.awaitNode("tainted", tainted("aks-node-termination-handler/freeze", r.EventID, corev1.TaintEffectNoSchedule))
 				f.awaitPods(0)
@@ -180,8 +180,8 @@ func TestW09ExitAfterNodeDrainExits(t *testing.T) {
 	f.run(f.app("web", 2).Deployment())
 	a := f.aksnth("-exitAfterNodeDrain", "-drainOnFreezeEvent") // the process continues after a Freeze
 	r := f.announce(azure.Announcement{Type: azure.Freeze, Notice: 5 * time.Minute, Outage: time.Second})
-	f.check(testbed.Poll(f.ctx, "the process has exited", func() bool { return !a.Alive() }))
-	if !a.Logged("the node is drained, and this process was to end then") {
+	f.check(testbed.PollUntil(f.ctx, "the process has exited", func() bool { return !a.IsAlive() }))
+	if !a.HasLogged("the node is drained, and this process was to end then") {
 		t.Error("it exited for another reason")
 	}
 	if over := f.awaitOver(r.EventID); over.StartedBy != azure.ByApproval {
@@ -193,9 +193,9 @@ func TestW13DrainNodeTakesAsLongAsItTakesAndIsNotForEverybody(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "drainnode")
 	slow := f.app("slow", 1)
-	slow.Grace, slow.Stop = 20*time.Second, "12"
+	slow.GracePeriod, slow.StopSeconds = 20*time.Second, "12"
 	f.run(slow.Deployment())
-	a := f.aksnth("-taint.node", "-web.token-file="+testbed.File(f.t, "token", "s3cret\n"))
+	a := f.aksnth("-taint.node", "-web.token-file="+testbed.WriteTempFile(f.t, "token", "s3cret\n"))
 	elsewhere := http.Header{"X-Forwarded-For": {"10.0.0.9"}}
 	if code, body := f.ask(a, http.MethodPost, "/drainNode", elsewhere); code != http.StatusForbidden {
 		t.Errorf("from elsewhere: %d %s", code, body)
@@ -231,7 +231,7 @@ func TestDrainNodeGivesUpAfterNodeGracePeriodSecondsAndSaysSo(t *testing.T) {
 	f := newFixture(t, "giveup")
 	kept := f.app("kept", 1)
 	kept.MinAvailable = "1"
-	f.run(kept.Deployment(), kept.Budget())
+	f.run(kept.Deployment(), kept.PodDisruptionBudget())
 	a := f.aksnth("-nodeGracePeriodSeconds=2")
 	for range 2 { // W13: the second call answers as correctly as the first
 		code, body := f.ask(a, http.MethodPost, "/drainNode", nil)
@@ -248,14 +248,14 @@ func TestSimulatedEvictionRunsTheWholePath(t *testing.T) {
 	f.run(f.app("web", 2).Deployment())
 	f.aksnth()
 	out, err := f.slipway("simulate-eviction", f.node(), "--kubeconfig", f.Kubeconfig(), "--arm-endpoint", f.ARMURL())
-	if err != nil || !strings.Contains(out, "instance 0 of scale set "+f.pool.ScaleSet()) {
+	if err != nil || !strings.Contains(out, "instance 0 of scale set "+f.pool.ScaleSetName()) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	f.awaitEvent("Preempt")
 	f.awaitPods(0)
-	_, err = f.Azure.Wait(f.ctx, func(s azure.State) bool {
+	_, err = f.Azure.AwaitState(f.ctx, func(s azure.State) bool {
 		for _, e := range s.Events {
-			if e.ScaleSet == f.pool.ScaleSet() && !e.Listed() {
+			if e.ScaleSet == f.pool.ScaleSetName() && !e.IsListed() {
 				return true
 			}
 		}

@@ -30,7 +30,7 @@ const agentUser = "system:serviceaccount:" + testbed.AgentNamespace + ":" + test
 // asked returns the agents' requests in the test's namespace.
 func (f *fixture) asked(verb, resource string) []auditv1.Event {
 	f.t.Helper()
-	events, err := f.Audit(controlplane.AuditFilter{User: agentUser, Verb: verb, Resource: resource, Namespace: f.ns})
+	events, err := f.ReadAuditLog(controlplane.AuditFilter{User: agentUser, Verb: verb, Resource: resource, Namespace: f.ns})
 	f.check(err)
 	return events
 }
@@ -61,7 +61,7 @@ func TestW02AnObstacleThatGoesAwayLetsTheDrainFinish(t *testing.T) {
 	f := newFixture(t, "w02")
 	kept := f.app("kept", 1)
 	kept.MinAvailable = "1"
-	f.run(kept.Deployment(), kept.Budget())
+	f.run(kept.Deployment(), kept.PodDisruptionBudget())
 	f.aksnth("-nodeGracePeriodSeconds=1")
 	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 5 * time.Minute, Outage: time.Second})
 	f.awaitEvent("DrainBlocked")
@@ -99,12 +99,12 @@ func TestW05NearTheDeadlineABudgetIsPassedAndGraceIsCut(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "w05")
 	kept := f.app("kept", 1)
-	kept.MinAvailable, kept.Grace, kept.Stop = "1", 10*time.Minute, "1"
-	f.run(kept.Deployment(), kept.Budget())
+	kept.MinAvailable, kept.GracePeriod, kept.StopSeconds = "1", 10*time.Minute, "1"
+	f.run(kept.Deployment(), kept.PodDisruptionBudget())
 	f.aksnth()
 	r := f.announce(azure.Announcement{Type: azure.Preempt, Notice: 25 * time.Second})
 	f.awaitPods(0)
-	deleted, err := f.Audit(controlplane.AuditFilter{User: agentUser, Verb: "delete", Resource: "pods", Namespace: f.ns})
+	deleted, err := f.ReadAuditLog(controlplane.AuditFilter{User: agentUser, Verb: "delete", Resource: "pods", Namespace: f.ns})
 	f.check(err)
 	if len(deleted) == 0 || !deleted[0].RequestReceivedTimestamp.Time.Before(r.NotBefore) {
 		t.Errorf("%d deletions before %s", len(deleted), r.NotBefore)
@@ -116,7 +116,7 @@ func TestW06W08W15M20ManyPodsLeaveAtOnceAndLittleIsRead(t *testing.T) {
 	f := newFixture(t, "w06")
 	const pods = 60
 	many := f.app("many", pods)
-	many.Stop = "1"
+	many.StopSeconds = "1"
 	f.run(many.Deployment())
 	f.aksnth()
 	f.announce(azure.Announcement{Type: azure.Preempt, Notice: 5 * time.Minute})
@@ -155,7 +155,7 @@ func latest(a, b time.Time) time.Time {
 // pods (W15), and never write a whole Node (M20).
 func (f *fixture) checkW08W15() {
 	f.t.Helper()
-	lists, err := f.Audit(controlplane.AuditFilter{User: agentUser, Verb: "list", Resource: "pods"})
+	lists, err := f.ReadAuditLog(controlplane.AuditFilter{User: agentUser, Verb: "list", Resource: "pods"})
 	f.check(err)
 	for _, e := range lists {
 		if !strings.Contains(e.RequestURI, "fieldSelector=spec.nodeName") {
@@ -168,7 +168,7 @@ func (f *fixture) checkW08W15() {
 	for what, filter := range map[string]controlplane.AuditFilter{
 		"W15": {User: agentUser, Resource: "daemonsets"}, "M20": {User: agentUser, Verb: "update", Resource: "nodes"},
 	} {
-		events, err := f.Audit(filter)
+		events, err := f.ReadAuditLog(filter)
 		f.check(err)
 		if len(events) > 0 {
 			f.t.Errorf("%s: %s %s", what, events[0].Verb, events[0].RequestURI)
@@ -189,7 +189,7 @@ func TestW10AKubernetesEventThatCannotBeWrittenStopsNothing(t *testing.T) {
 	})
 	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 5 * time.Minute, Outage: time.Second})
 	f.awaitPods(0)
-	f.awaitMetric(a, old+`error_reading_endpoint_total{node="`+f.node()+`",resource="`+f.pool.Resource(0)+`"}`, 1)
+	f.awaitMetric(a, old+`error_reading_endpoint_total{node="`+f.node()+`",resource="`+f.pool.ResourceName(0)+`"}`, 1)
 	f.awaitOver(r.EventID)
 }
 
@@ -211,8 +211,8 @@ func (f *fixture) aksnthBehind(answers func(http.ResponseWriter, *http.Request) 
 	at, err := url.Parse(proxy.URL)
 	f.check(err)
 	kubeconfig := filepath.Join(f.t.TempDir(), "kubeconfig")
-	return f.start("/readyz", func(w testbed.Where) (args, env []string) {
-		f.check(faultproxy.Kubeconfig(w.Kubeconfig, kubeconfig, at))
+	return f.start("/readyz", func(w testbed.AgentSettings) (args, env []string) {
+		f.check(faultproxy.WriteKubeconfig(w.Kubeconfig, kubeconfig, at))
 		args = []string{
 			"aks-node-termination-handler", "-kubeconfig=" + kubeconfig, "-endpoint=" + w.Endpoint, "-web.address=" + w.Listen,
 			"-period=200ms",
@@ -227,9 +227,9 @@ func TestW11AnAnswerThatIsAnErrorIsNoEmptyList(t *testing.T) {
 	f.run(f.app("web", 1).Deployment())
 	a := f.aksnth()
 	f.announce(azure.Announcement{Type: azure.Freeze, Notice: 5 * time.Minute})
-	f.check(f.Azure.Inject(azure.Fault{Kind: azure.FaultStatus, Status: 429, Times: 5, ScaleSet: f.pool.ScaleSet()}))
-	f.awaitMetric(a, old+`error_reading_endpoint_total{node="`+f.node()+`",resource="`+f.pool.Resource(0)+`"}`, 5)
-	if over, _ := a.Metric(f.ctx, `slipway_agent_notices_ended_total{type="Freeze"}`); over != 0 {
+	f.check(f.Azure.InjectFaults(azure.Fault{Kind: azure.FaultStatus, Status: 429, Times: 5, ScaleSet: f.pool.ScaleSetName()}))
+	f.awaitMetric(a, old+`error_reading_endpoint_total{node="`+f.node()+`",resource="`+f.pool.ResourceName(0)+`"}`, 5)
+	if over, _ := a.ReadMetric(f.ctx, `slipway_agent_notices_ended_total{type="Freeze"}`); over != 0 {
 		t.Error("an error was read as a list without the event")
 	}
 }
@@ -252,10 +252,10 @@ func TestW12AWebhookThatHangsHoldsNothingUp(t *testing.T) {
 	if code, _ := f.ask(a, http.MethodGet, "/healthz", nil); code != 200 {
 		t.Errorf("W19: /healthz answers %d while Telegram is away", code)
 	}
-	f.check(testbed.Poll(f.ctx, "the request is given up", func() bool {
-		return a.Logged("notification not sent, will retry")
+	f.check(testbed.PollUntil(f.ctx, "the request is given up", func() bool {
+		return a.HasLogged("notification not sent, will retry")
 	}))
-	for _, line := range a.Log() {
+	for _, line := range a.ReadLog() {
 		for key, value := range line {
 			if text, ok := value.(string); ok && strings.Contains(text, "s3cret") {
 				t.Errorf("W20: %s: %s", key, text)
@@ -283,15 +283,15 @@ func TestW17ASignalLetsTheDrainUnderWayGoOn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "w17")
 	slow := f.app("slow", 1)
-	slow.Grace, slow.Stop = 20*time.Second, "6"
+	slow.GracePeriod, slow.StopSeconds = 20*time.Second, "6"
 	f.run(slow.Deployment())
 	a := f.aksnth("-gracePeriodSeconds=30")
 	// The return of the instance would start the agent again.
 	f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 5 * time.Minute, Outage: time.Hour})
 	f.awaitEvent("Draining")
 	f.check(syscall.Kill(a.PID(), syscall.SIGTERM))
-	f.check(testbed.Poll(f.ctx, "the process has exited", func() bool { return !a.Alive() }))
-	if !a.Logged("drained") {
+	f.check(testbed.PollUntil(f.ctx, "the process has exited", func() bool { return !a.IsAlive() }))
+	if !a.HasLogged("drained") {
 		t.Error("it exited before the node was drained")
 	}
 }
@@ -305,8 +305,8 @@ func TestW18ADryRunConsumesNothingAndClaimsNothing(t *testing.T) {
 		r := f.announce(azure.Announcement{Type: azure.Freeze, Notice: 10 * time.Second, Outage: time.Second})
 		f.awaitOver(r.EventID)
 	}
-	f.awaitMetric(a, old+`scheduled_events_total{node="`+f.node()+`",resource="`+f.pool.Resource(0)+`",type="Freeze"}`, 2)
-	if n := f.requests("create", "pods/eviction"); n > 0 || a.Logged("cordoned") || a.Logged("drained") {
+	f.awaitMetric(a, old+`scheduled_events_total{node="`+f.node()+`",resource="`+f.pool.ResourceName(0)+`",type="Freeze"}`, 2)
+	if n := f.requests("create", "pods/eviction"); n > 0 || a.HasLogged("cordoned") || a.HasLogged("drained") {
 		t.Errorf("%d evictions, or a claim to have done what was not done", n)
 	}
 }
@@ -316,7 +316,7 @@ func TestW22DisableEvictionHasTheRightsThatItNeeds(t *testing.T) {
 	f := newFixture(t, "w22")
 	kept := f.app("kept", 1)
 	kept.MinAvailable = "1"
-	f.run(kept.Deployment(), kept.Budget())
+	f.run(kept.Deployment(), kept.PodDisruptionBudget())
 	f.aksnth("-disableEviction", "-podGracePeriodSeconds=3")
 	f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 5 * time.Minute, Outage: time.Hour})
 	f.awaitPods(0)
@@ -343,13 +343,13 @@ func TestM05AnotherMachineWhoseNameContainsOursIsAnother(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "m05")
 	f.run(f.app("web", 1).Deployment())
-	a := f.mechanic(testbed.File(f.t, "mechanic.yaml", ""))
+	a := f.mechanic(testbed.WriteTempFile(f.t, "mechanic.yaml", ""))
 	r, err := f.Azure.Announce(azure.Announcement{
-		ScaleSet: f.pool.ScaleSet(), Resources: []string{f.pool.Resource(0) + "1"}, Type: azure.Preempt, Notice: 3 * time.Second,
+		ScaleSet: f.pool.ScaleSetName(), Resources: []string{f.pool.ResourceName(0) + "1"}, Type: azure.Preempt, Notice: 3 * time.Second,
 	})
 	f.check(err)
 	f.awaitOver(r.EventID)
-	if n, _ := a.Metric(f.ctx, `slipway_agent_notices_total{type="Preempt",action="drain"}`); n != 0 {
+	if n, _ := a.ReadMetric(f.ctx, `slipway_agent_notices_total{type="Preempt",action="drain"}`); n != 0 {
 		t.Error("it took the event for its own")
 	}
 	f.awaitPods(1)
@@ -359,15 +359,15 @@ func TestM06AnUnexpectedDocumentIsSurvived(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "m06")
 	f.run(f.app("web", 1).Deployment())
-	a := f.mechanic(testbed.File(f.t, "mechanic.yaml", "scheduledEvents: {freeze: true}"))
+	a := f.mechanic(testbed.WriteTempFile(f.t, "mechanic.yaml", "scheduledEvents: {freeze: true}"))
 	r := f.announce(azure.Announcement{Type: azure.Freeze, Notice: 5 * time.Minute, Outage: time.Second})
 	pid := a.PID()
 	for _, field := range []string{"", "DocumentIncarnation", "EventId", "EventType", "Resources", "NotBefore", "DurationInSeconds"} {
-		f.check(f.Azure.Inject(azure.Fault{Kind: azure.FaultField, Field: field, Times: 1, ScaleSet: f.pool.ScaleSet()}))
+		f.check(f.Azure.InjectFaults(azure.Fault{Kind: azure.FaultField, Field: field, Times: 1, ScaleSet: f.pool.ScaleSetName()}))
 	}
 	f.awaitOver(r.EventID)
 	f.awaitNode("given back", free)
-	if !a.Alive() || a.PID() != pid {
+	if !a.IsAlive() || a.PID() != pid {
 		t.Error("the process died")
 	}
 }
@@ -376,10 +376,10 @@ func TestM14AConditionWithoutAnEventDrainsNothing(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "m14")
 	f.run(f.app("web", 1).Deployment())
-	a := f.mechanic(testbed.File(f.t, "mechanic.yaml", "optional: {kernelDeadlock: true, pollingInterval: 1}\n"))
+	a := f.mechanic(testbed.WriteTempFile(f.t, "mechanic.yaml", "optional: {kernelDeadlock: true, pollingInterval: 1}\n"))
 	f.setCondition("VMEventScheduled", "True")
 	f.setCondition("RebootScheduled", "True")
-	before, _ := a.Metric(f.ctx, `slipway_agent_polls_total{result="ok"}`)
+	before, _ := a.ReadMetric(f.ctx, `slipway_agent_polls_total{result="ok"}`)
 	f.awaitMetric(a, `slipway_agent_polls_total{result="ok"}`, before+4)
 	if n := f.awaitNode("there", func(*corev1.Node) bool { return true }); !free(n) {
 		t.Fatal("a false condition has cordoned the node")
@@ -389,10 +389,10 @@ func TestM14AConditionWithoutAnEventDrainsNothing(t *testing.T) {
 	f.awaitNode("held", func(n *corev1.Node) bool { return labelled(n) && cordoned(n) })
 	f.awaitPods(0)
 	f.setCondition("KernelDeadlock", "False")
-	history, err := f.RecordNode(f.ctx, f.node())
+	history, err := f.RecordNodeStates(f.ctx, f.node())
 	f.check(err)
-	defer history.Stop()
-	before, _ = a.Metric(f.ctx, `slipway_agent_polls_total{result="ok"}`)
+	defer history.StopRecording()
+	before, _ = a.ReadMetric(f.ctx, `slipway_agent_polls_total{result="ok"}`)
 	f.awaitMetric(a, `slipway_agent_polls_total{result="ok"}`, before+5)
 	for _, n := range history.States() {
 		if free(n) {
@@ -411,11 +411,11 @@ func (f *fixture) setCondition(kind, status string) {
 func TestM15ASignalEndsItAtOnceAndABadStartIsAFailure(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "m15")
-	a := f.mechanic(testbed.File(f.t, "mechanic.yaml", ""))
+	a := f.mechanic(testbed.WriteTempFile(f.t, "mechanic.yaml", ""))
 	f.check(syscall.Kill(a.PID(), syscall.SIGTERM))
-	f.check(testbed.Poll(f.ctx, "the process has exited", func() bool { return !a.Alive() }))
+	f.check(testbed.PollUntil(f.ctx, "the process has exited", func() bool { return !a.IsAlive() }))
 	// An invalid file alone never prevents the start: see TestBadFileIsOnlyReportedAtStart.
-	if out, err := f.slipway("mechanic", "--config", testbed.File(f.t, "bad.yaml", "scheduledEvents: {freeze: maybe}")); err == nil ||
+	if out, err := f.slipway("mechanic", "--config", testbed.WriteTempFile(f.t, "bad.yaml", "scheduledEvents: {freeze: maybe}")); err == nil ||
 		!strings.Contains(out, "$MECHANIC_NODE_NAME") {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -424,14 +424,14 @@ func TestM15ASignalEndsItAtOnceAndABadStartIsAFailure(t *testing.T) {
 func TestM19AnIdleAgentAsksTheAPIServerNothing(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "m19")
-	a := f.mechanic(testbed.File(f.t, "mechanic.yaml", "bypassNodeProblemDetector: true\n"))
+	a := f.mechanic(testbed.WriteTempFile(f.t, "mechanic.yaml", "bypassNodeProblemDetector: true\n"))
 	count := func() int {
-		events, err := f.Audit(controlplane.AuditFilter{User: agentUser, Verb: "get", Resource: "nodes", Name: f.node()})
+		events, err := f.ReadAuditLog(controlplane.AuditFilter{User: agentUser, Verb: "get", Resource: "nodes", Name: f.node()})
 		f.check(err)
 		return len(events)
 	}
 	before := count()
-	polls, _ := a.Metric(f.ctx, `slipway_agent_polls_total{result="ok"}`)
+	polls, _ := a.ReadMetric(f.ctx, `slipway_agent_polls_total{result="ok"}`)
 	f.awaitMetric(a, `slipway_agent_polls_total{result="ok"}`, polls+12)
 	if n := count() - before; n > 0 {
 		t.Errorf("%d reads of the Node in twelve seconds", n)

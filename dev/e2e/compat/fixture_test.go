@@ -24,7 +24,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
 
 // fixture holds a pool of instances and a namespace for one test.
 type fixture struct {
@@ -37,14 +37,14 @@ type fixture struct {
 
 func newFixture(t testing.TB, name string) *fixture {
 	t.Helper()
-	bed := testbed.Shared(t) // this call and the next may be slow the first time
-	if _, err := testbed.Binary("slipway"); err != nil {
+	bed := testbed.StartShared(t) // this call and the next may be slow the first time
+	if _, err := testbed.EnsureBinary("slipway"); err != nil {
 		t.Fatal(err)
 	}
-	ctx := testbed.Context(t)
+	ctx := testbed.TestContext(t)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, ns: name}
 	f.check(f.AddPool(ctx, f.pool, 1))
-	f.check(workload.Create(ctx, f.Client(), workload.Namespace(f.ns)))
+	f.check(workload.Create(ctx, f.Client(), workload.NewNamespace(f.ns)))
 	return f
 }
 
@@ -63,7 +63,7 @@ func (f *fixture) app(name string, replicas int32) workload.App {
 
 func (f *fixture) run(objects ...runtime.Object) {
 	f.t.Helper()
-	f.check(workload.CreateSettled(f.ctx, f.Client(), objects...))
+	f.check(workload.CreateAndAwait(f.ctx, f.Client(), objects...))
 }
 
 // aksnth starts the compatibility mode for aks-node-termination-handler.
@@ -75,7 +75,7 @@ func (f *fixture) aksnth(flags ...string) *testbed.Agent {
 // aksnthOn starts the same mode on one of several instances.
 func (f *fixture) aksnthOn(instance int, flags ...string) *testbed.Agent {
 	f.t.Helper()
-	return f.startOn(instance, "/readyz", func(w testbed.Where) (args, env []string) {
+	return f.startOn(instance, "/readyz", func(w testbed.AgentSettings) (args, env []string) {
 		args = []string{
 			"aks-node-termination-handler", "-kubeconfig=" + w.Kubeconfig, "--endpoint", w.Endpoint, "-web.address=" + w.Listen,
 			"-period=200ms",
@@ -87,21 +87,21 @@ func (f *fixture) aksnthOn(instance int, flags ...string) *testbed.Agent {
 // mechanic starts the compatibility mode for mechanic with the file at path.
 func (f *fixture) mechanic(path string) *testbed.Agent {
 	f.t.Helper()
-	return f.start("/readyz", func(w testbed.Where) (args, env []string) {
+	return f.start("/readyz", func(w testbed.AgentSettings) (args, env []string) {
 		return []string{
 			"mechanic", "--config=" + path, "--kubeconfig=" + w.Kubeconfig, "--endpoint=" + w.Endpoint, "--listen=" + w.Listen,
 		}, []string{"MECHANIC_NODE_NAME=" + w.Node}
 	})
 }
 
-func (f *fixture) start(ready string, command func(testbed.Where) (args, env []string)) *testbed.Agent {
+func (f *fixture) start(ready string, command func(testbed.AgentSettings) (args, env []string)) *testbed.Agent {
 	f.t.Helper()
 	return f.startOn(0, ready, command)
 }
 
-func (f *fixture) startOn(instance int, ready string, command func(testbed.Where) (args, env []string)) *testbed.Agent {
+func (f *fixture) startOn(instance int, ready string, command func(testbed.AgentSettings) (args, env []string)) *testbed.Agent {
 	f.t.Helper()
-	a, err := f.StartProgram(f.ctx, f.pool, instance, "slipway", ready, command)
+	a, err := f.StartAgentProgram(f.ctx, f.pool, instance, "slipway", ready, command)
 	f.check(err)
 	f.t.Cleanup(func() {
 		if err := a.Crash(); err != nil {
@@ -116,9 +116,9 @@ func (f *fixture) startOn(instance int, ready string, command func(testbed.Where
 }
 
 // announce announces an event for the instance.
-func (f *fixture) announce(a azure.Announcement) azure.Record {
+func (f *fixture) announce(a azure.Announcement) azure.EventRecord {
 	f.t.Helper()
-	a.ScaleSet, a.Resources = f.pool.ScaleSet(), []string{f.pool.Resource(0)}
+	a.ScaleSet, a.Resources = f.pool.ScaleSetName(), []string{f.pool.ResourceName(0)}
 	r, err := f.Azure.Announce(a)
 	f.check(err)
 	return r
@@ -131,9 +131,9 @@ func (f *fixture) awaitNode(what string, is func(*corev1.Node) bool) *corev1.Nod
 	return n
 }
 
-func (f *fixture) awaitOver(id string) azure.Record {
+func (f *fixture) awaitOver(id string) azure.EventRecord {
 	f.t.Helper()
-	r, err := f.AwaitNotice(f.ctx, id, "over", func(r azure.Record) bool { return !r.Listed() })
+	r, err := f.AwaitNotice(f.ctx, id, "over", func(r azure.EventRecord) bool { return !r.IsListed() })
 	f.check(err)
 	return r
 }
@@ -163,8 +163,8 @@ func (f *fixture) count(pods []corev1.Pod) (n int) {
 
 func (f *fixture) awaitMetric(a *testbed.Agent, series string, least float64) {
 	f.t.Helper()
-	f.check(testbed.Poll(f.ctx, series+" is high enough", func() bool {
-		value, ok := a.Metric(f.ctx, series)
+	f.check(testbed.PollUntil(f.ctx, series+" is high enough", func() bool {
+		value, ok := a.ReadMetric(f.ctx, series)
 		return ok && value >= least
 	}))
 }
@@ -179,7 +179,7 @@ func (f *fixture) setUnschedulable(to bool) {
 // ask sends an HTTP request to the agent.
 func (f *fixture) ask(a *testbed.Agent, method, path string, header http.Header) (int, string) {
 	f.t.Helper()
-	r, err := http.NewRequestWithContext(f.ctx, method, "http://"+a.Address()+path, nil)
+	r, err := http.NewRequestWithContext(f.ctx, method, "http://"+a.MetricsAddress()+path, nil)
 	f.check(err)
 	r.Header = header
 	resp, err := http.DefaultClient.Do(r)
@@ -194,7 +194,7 @@ func (f *fixture) ask(a *testbed.Agent, method, path string, header http.Header)
 func (f *fixture) slipway(args ...string) (string, error) {
 	f.t.Helper()
 	var out bytes.Buffer
-	cmd := testbed.Command(f.ctx, f.t, "slipway", args...)
+	cmd := testbed.NewCommand(f.ctx, f.t, "slipway", args...)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
 	return out.String(), err
@@ -251,7 +251,7 @@ func (in *inbox) all() []string {
 func (f *fixture) await(in *inbox, method, path string) string {
 	f.t.Helper()
 	found := ""
-	f.check(testbed.Poll(f.ctx, "a message comes to "+path, func() bool {
+	f.check(testbed.PollUntil(f.ctx, "a message comes to "+path, func() bool {
 		for _, m := range in.all() {
 			if strings.HasPrefix(m, method+"\n"+path+"\n") {
 				found = m

@@ -22,29 +22,29 @@ import (
 func TestM13AMetadataServiceThatHangsIsGivenUpAndLeavesNothingOpen(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "m13")
-	a := f.mechanic(testbed.File(f.t, "mechanic.yaml", ""))
+	a := f.mechanic(testbed.WriteTempFile(f.t, "mechanic.yaml", ""))
 	const good, open = `slipway_agent_polls_total{result="ok"}`, "process_open_fds"
-	polls, _ := a.Metric(f.ctx, good)
+	polls, _ := a.ReadMetric(f.ctx, good)
 	f.awaitMetric(a, good, polls+3)
-	before, ok := a.Metric(f.ctx, open)
+	before, ok := a.ReadMetric(f.ctx, open)
 	if !ok {
 		t.Fatal("no " + open)
 	}
-	f.check(f.Azure.Inject(azure.Fault{Kind: azure.FaultHang, Times: 2, ScaleSet: f.pool.ScaleSet()}))
-	f.check(testbed.Poll(f.ctx, "two looks are given up", func() bool { return len(f.Azure.Faults()) == 0 && f.failedPolls(a) >= 2 }))
-	polls, _ = a.Metric(f.ctx, good)
+	f.check(f.Azure.InjectFaults(azure.Fault{Kind: azure.FaultHang, Times: 2, ScaleSet: f.pool.ScaleSetName()}))
+	f.check(testbed.PollUntil(f.ctx, "two looks are given up", func() bool { return len(f.Azure.Faults()) == 0 && f.failedPolls(a) >= 2 }))
+	polls, _ = a.ReadMetric(f.ctx, good)
 	f.awaitMetric(a, good, polls+5) // sequential polls, each on the connection of the previous poll
-	if after, _ := a.Metric(f.ctx, open); after > before+2 {
+	if after, _ := a.ReadMetric(f.ctx, open); after > before+2 {
 		t.Errorf("%.0f files and connections are open, %.0f were before: each look leaves one", after, before)
 	}
 }
 
 // failedPolls counts the failed polls of the metadata service, for any reason.
 func (f *fixture) failedPolls(a *testbed.Agent) (failed float64) {
-	for line := range strings.Lines(a.Metrics(f.ctx)) {
+	for line := range strings.Lines(a.ReadMetrics(f.ctx)) {
 		series, _, ok := strings.Cut(strings.TrimSpace(line), " ")
 		if ok && strings.HasPrefix(series, "slipway_agent_polls_total{") && !strings.Contains(series, `"ok"`) {
-			n, _ := a.Metric(f.ctx, series)
+			n, _ := a.ReadMetric(f.ctx, series)
 			failed += n
 		}
 	}
@@ -58,14 +58,14 @@ func TestM22WhatIsOnlyWorthAWarningIsLoggedAsOne(t *testing.T) {
 	f := newFixture(t, "m22")
 	kept, scratch := f.app("kept", 1), f.app("scratch", 1)
 	kept.MinAvailable, scratch.EmptyDir = "1", true
-	f.run(kept.Deployment(), kept.Budget(), scratch.Deployment(), f.app("everywhere", 1).DaemonSet(), f.app("bare", 1).Pod())
-	a := f.mechanic(testbed.File(f.t, "mechanic.yaml", ""))
+	f.run(kept.Deployment(), kept.PodDisruptionBudget(), scratch.Deployment(), f.app("everywhere", 1).DaemonSet(), f.app("bare", 1).Pod())
+	a := f.mechanic(testbed.WriteTempFile(f.t, "mechanic.yaml", ""))
 	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 5 * time.Minute, Outage: time.Second})
-	f.check(testbed.Poll(f.ctx, "it says what blocks", func() bool { return a.Logged("drain is blocked") }))
+	f.check(testbed.PollUntil(f.ctx, "it says what blocks", func() bool { return a.HasLogged("drain is blocked") }))
 	f.check(f.Client().PolicyV1().PodDisruptionBudgets(f.ns).Delete(f.ctx, kept.Name, metav1.DeleteOptions{}))
 	f.awaitEvent("DrainNode")
 	warned := false
-	for _, line := range a.Log() {
+	for _, line := range a.ReadLog() {
 		switch msg, _ := line["msg"].(string); {
 		case line["level"] == "ERROR" && !strings.HasPrefix(msg, "reconcile failed, will retry"): // a busy host can cause this error
 			t.Errorf("%v", line)
@@ -84,20 +84,20 @@ func TestM23ADryRunAgainstAnEndpointOfOnesOwnSaysInMetricsWhatWouldBeDone(t *tes
 	t.Parallel()
 	f := newFixture(t, "m23")
 	f.run(f.app("web", 1).Deployment())
-	path := testbed.File(f.t, "mechanic.yaml", "")
-	a := f.start("/readyz", func(w testbed.Where) (args, env []string) {
+	path := testbed.WriteTempFile(f.t, "mechanic.yaml", "")
+	a := f.start("/readyz", func(w testbed.AgentSettings) (args, env []string) {
 		return []string{
 			"mechanic", "--config=" + path, "--kubeconfig=" + w.Kubeconfig, "--endpoint=" + w.Endpoint, "--listen=" + w.Listen, "--dry-run",
 		}, []string{"MECHANIC_NODE_NAME=" + w.Node}
 	})
 	r := f.announce(azure.Announcement{Type: azure.Terminate, Notice: 20 * time.Second})
 	f.awaitMetric(a, `slipway_agent_notices_total{type="Terminate",action="drain"}`, 1)
-	f.check(testbed.Poll(f.ctx, "it says what it would do", func() bool { return a.Logged("dry run: the cordon claim would be written") }))
+	f.check(testbed.PollUntil(f.ctx, "it says what it would do", func() bool { return a.HasLogged("dry run: the cordon claim would be written") }))
 	f.awaitOver(r.EventID)
 	if n := f.requests("create", "pods/eviction") + f.requests("delete", "pods"); n > 0 {
 		t.Errorf("%d pods were evicted or deleted", n)
 	}
-	if r, err := f.AwaitNotice(f.ctx, r.EventID, "there", func(azure.Record) bool { return true }); err != nil || len(r.Approvals) > 0 {
+	if r, err := f.AwaitNotice(f.ctx, r.EventID, "there", func(azure.EventRecord) bool { return true }); err != nil || len(r.Approvals) > 0 {
 		t.Errorf("%v, acknowledged %d times in a dry run", err, len(r.Approvals))
 	}
 }
@@ -132,16 +132,16 @@ func TestANodeThatAnotherHasCordonedGetsNoLabel(t *testing.T) {
 	f := newFixture(t, "found")
 	f.run(f.app("web", 1).Deployment())
 	f.setUnschedulable(true)
-	history, err := f.RecordNode(f.ctx, f.node())
+	history, err := f.RecordNodeStates(f.ctx, f.node())
 	f.check(err)
-	defer history.Stop()
-	path := testbed.File(f.t, "mechanic.yaml", "scheduledEvents: {freeze: perhaps, reboot: true}\n")
-	a := f.start("/readyz", func(w testbed.Where) (args, env []string) {
+	defer history.StopRecording()
+	path := testbed.WriteTempFile(f.t, "mechanic.yaml", "scheduledEvents: {freeze: perhaps, reboot: true}\n")
+	a := f.start("/readyz", func(w testbed.AgentSettings) (args, env []string) {
 		return []string{
 			"mechanic", "--config=" + path, "--kubeconfig=" + f.withPlugin(w.Kubeconfig), "--endpoint=" + w.Endpoint, "--listen=" + w.Listen,
 		}, []string{"MECHANIC_NODE_NAME=" + w.Node}
 	})
-	if !slices.ContainsFunc(a.Log(), func(line map[string]any) bool {
+	if !slices.ContainsFunc(a.ReadLog(), func(line map[string]any) bool {
 		return strings.Contains(fmt.Sprint(line["msg"]), "scheduledEvents.freeze")
 	}) {
 		t.Error("it says nothing of the value that it passed over")

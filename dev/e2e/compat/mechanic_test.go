@@ -28,10 +28,10 @@ func TestEveryOutputOfMechanicIsThere(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "mechanic")
 	f.run(f.app("web", 2).Deployment())
-	history, err := f.RecordNode(f.ctx, f.node())
+	history, err := f.RecordNodeStates(f.ctx, f.node())
 	f.check(err)
-	defer history.Stop()
-	f.mechanic(testbed.File(f.t, "mechanic.yaml", shipped))
+	defer history.StopRecording()
+	f.mechanic(testbed.WriteTempFile(f.t, "mechanic.yaml", shipped))
 	r := f.announce(azure.Announcement{Type: azure.Reboot, Notice: 5 * time.Minute})
 	for _, want := range []struct{ reason, message string }{
 		{"CordonNode", "Node " + f.node() + " cordoned by mechanic"},
@@ -53,16 +53,16 @@ func TestEveryOutputOfMechanicIsThere(t *testing.T) {
 func TestM04AChangedFileCountsAndABrokenOneChangesNothing(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "reload")
-	path := testbed.File(f.t, "mechanic.yaml", "scheduledEvents:\n  redeploy: false\n")
+	path := testbed.WriteTempFile(f.t, "mechanic.yaml", "scheduledEvents:\n  redeploy: false\n")
 	a := f.mechanic(path)
 	f.check(os.WriteFile(path, []byte("scheduledEvents: {redeploy: perhaps}\n"), 0o600))
-	f.check(testbed.Poll(f.ctx, "the broken file is refused", func() bool {
-		return a.Logged("the changed configuration is invalid; keeping the previous one")
+	f.check(testbed.PollUntil(f.ctx, "the broken file is refused", func() bool {
+		return a.HasLogged("the changed configuration is invalid; keeping the previous one")
 	}))
 	f.check(os.WriteFile(path, []byte("runtimeEnv: prod\n"), 0o600)) // a missing key has its default: drain
-	f.check(testbed.Poll(f.ctx, "the agent has begun anew", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "the agent has begun anew", func() bool {
 		n := 0
-		for _, line := range a.Log() {
+		for _, line := range a.ReadLog() {
 			if line["msg"] == "guarding the node" {
 				n++
 			}

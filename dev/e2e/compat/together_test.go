@@ -25,15 +25,15 @@ func TestW16NoExecuteComesAfterTheDrainAndSparesWhatTolerates(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "w16")
 	slow := f.app("slow", 2)
-	slow.Stop = "2" // some time passes between the first eviction and the last pod's end
+	slow.StopSeconds = "2" // some time passes between the first eviction and the last pod's end
 	guard := f.app("guard", 1).DaemonSet()
 	guard.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	f.run(slow.Deployment(), guard)
 	before, err := f.Client().CoreV1().Pods(f.ns).List(f.ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(guard.Spec.Selector)})
 	f.check(err)
-	history, err := f.RecordNode(f.ctx, f.node())
+	history, err := f.RecordNodeStates(f.ctx, f.node())
 	f.check(err)
-	defer history.Stop()
+	defer history.StopRecording()
 	f.aksnth("-taint.node", "-taint.effect=NoExecute")
 	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 5 * time.Minute, Outage: time.Second})
 	is := tainted("aks-node-termination-handler/redeploy", r.EventID, corev1.TaintEffectNoExecute)
@@ -71,7 +71,7 @@ func TestW23NamesAreTheSameInAnyCase(t *testing.T) {
 	f.run(web.Deployment())
 	f.aksnthOn(1)
 	r, err := f.Azure.Announce(azure.Announcement{
-		ScaleSet: f.pool.ScaleSet(), Resources: []string{strings.ToLower(f.pool.Resource(1))}, Type: azure.Redeploy,
+		ScaleSet: f.pool.ScaleSetName(), Resources: []string{strings.ToLower(f.pool.ResourceName(1))}, Type: azure.Redeploy,
 		Notice: 5 * time.Minute, Outage: time.Second,
 	})
 	f.check(err)
@@ -86,14 +86,14 @@ func TestW24WhatBecomesOfAnEventIsSeenWhileTheNodeIsDrained(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "w24")
 	kept := f.app("kept", 1)
-	kept.MinAvailable, kept.Stop = "1", "1"
-	f.run(kept.Deployment(), kept.Budget())
+	kept.MinAvailable, kept.StopSeconds = "1", "1"
+	f.run(kept.Deployment(), kept.PodDisruptionBudget())
 	a := f.aksnth()
 	calledOff := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Hour})
 	f.awaitEvent("DrainBlocked")
-	polls, _ := a.Metric(f.ctx, `slipway_agent_polls_total{result="ok"}`)
+	polls, _ := a.ReadMetric(f.ctx, `slipway_agent_polls_total{result="ok"}`)
 	f.awaitMetric(a, `slipway_agent_polls_total{result="ok"}`, polls+3)
-	f.check(f.Azure.Cancel(calledOff.EventID))
+	f.check(f.Azure.CancelEvent(calledOff.EventID))
 	f.awaitNode("given back", free)
 	f.awaitPods(1)
 	waits := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Hour})
@@ -110,16 +110,16 @@ func TestW25NoMoreNodesAreDrainedAtOnceThanAllowed(t *testing.T) {
 	f.check(f.CopyRole(f.ctx, testbed.AgentNamespace, testbed.AgentAccount, f.ns)) // other tests use drain slots too
 	var histories []*testbed.NodeHistory
 	for i := range 2 {
-		app := workload.App{Namespace: f.ns, Name: "web-" + strconv.Itoa(i), Replicas: 1, Node: f.pool.NodeName(i), Stop: "2"}
+		app := workload.App{Namespace: f.ns, Name: "web-" + strconv.Itoa(i), Replicas: 1, Node: f.pool.NodeName(i), StopSeconds: "2"}
 		f.run(app.Deployment())
-		h, err := f.RecordNode(f.ctx, f.pool.NodeName(i))
+		h, err := f.RecordNodeStates(f.ctx, f.pool.NodeName(i))
 		f.check(err)
-		defer h.Stop()
+		defer h.StopRecording()
 		histories = append(histories, h)
 		f.aksnthOn(i, "-maxConcurrentDrains=1", "-namespace="+f.ns)
 	}
 	r, err := f.Azure.Announce(azure.Announcement{
-		ScaleSet: f.pool.ScaleSet(), Resources: []string{f.pool.Resource(0), f.pool.Resource(1)}, Type: azure.Reboot,
+		ScaleSet: f.pool.ScaleSetName(), Resources: []string{f.pool.ResourceName(0), f.pool.ResourceName(1)}, Type: azure.Reboot,
 		Notice: 15 * time.Minute, Outage: time.Second,
 	})
 	f.check(err)

@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
 type fixture struct {
 	cluster *controlplane.Cluster
@@ -33,7 +33,7 @@ type fixture struct {
 // newFixture adds a node and a client. The audit log identifies the client by the node's name.
 func newFixture(t *testing.T, node string) *fixture {
 	t.Helper()
-	cluster := controlplane.Shared(t)
+	cluster := controlplane.StartShared(t)
 	if err := cluster.AddNodes(t.Context(), controlplane.NodeSpec{
 		Name:   node,
 		Labels: map[string]string{"example.com/team": "blue"},
@@ -45,7 +45,7 @@ func newFixture(t *testing.T, node string) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	api, err := config.Connect(node)
+	api, err := config.NewClient(node)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,9 +63,9 @@ func (f *fixture) read(t *testing.T) *corev1.Node {
 	return n
 }
 
-func (f *fixture) keeper(t *testing.T) *cordon.Keeper {
+func (f *fixture) keeper(t *testing.T) *cordon.ClaimWriter {
 	t.Helper()
-	k, err := cordon.New(f.api, f.node, f.uid)
+	k, err := cordon.NewClaimWriter(f.api, f.node, f.uid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,8 +114,8 @@ func condition(n *corev1.Node, kind string) *corev1.NodeCondition {
 	return nil
 }
 
-func request(phase cordon.Phase, conditions ...string) cordon.Request {
-	r := cordon.Request{
+func request(phase cordon.Phase, conditions ...string) cordon.ClaimSpec {
+	r := cordon.ClaimSpec{
 		Reason:        "Preempt",
 		Unschedulable: true,
 		Taints:        []cordon.Taint{{Key: "example.com/leaving", Value: "yes", Effect: "NoSchedule"}},
@@ -134,7 +134,7 @@ func TestI3HoldAndReleaseLeaveARealNodeAsItWas(t *testing.T) {
 	k := f.keeper(t)
 	was := left(f.settled(t))
 
-	if _, err := k.Hold(t.Context(), "azure-1", request(cordon.Draining, cordon.MaintenancePlanned,
+	if _, err := k.WriteClaim(t.Context(), "azure-1", request(cordon.Draining, cordon.MaintenancePlanned,
 		cordon.DrainInProgress)); err != nil {
 		t.Fatal(err)
 	}
@@ -149,21 +149,21 @@ func TestI3HoldAndReleaseLeaveARealNodeAsItWas(t *testing.T) {
 		t.Errorf("by the label: %v, %v", found, err)
 	}
 
-	o, err := k.Hold(t.Context(), "azure-1", request(cordon.Drained, cordon.MaintenancePlanned, cordon.DrainedCondition))
+	o, err := k.WriteClaim(t.Context(), "azure-1", request(cordon.Drained, cordon.MaintenancePlanned, cordon.DrainedCondition))
 	if err != nil {
 		t.Fatal(err)
 	}
 	n = f.read(t)
 	if condition(n, cordon.DrainInProgress) != nil || condition(n, cordon.DrainedCondition) == nil ||
-		condition(n, "Ready") == nil || o.Uncordoned || len(o.Restored)+len(o.Foreign) != 0 {
+		condition(n, "Ready") == nil || o.WasUncordoned || len(o.Restored)+len(o.NotOurs) != 0 {
 		t.Errorf("conditions %v, outcome %+v", n.Status.Conditions, o)
 	}
-	if o, err = k.Hold(t.Context(), "azure-1", request(cordon.Drained, cordon.MaintenancePlanned,
+	if o, err = k.WriteClaim(t.Context(), "azure-1", request(cordon.Drained, cordon.MaintenancePlanned,
 		cordon.DrainedCondition)); err != nil || o.Changed {
 		t.Errorf("the same hold again: %+v, %v", o, err)
 	}
 
-	if _, err := k.Release(t.Context(), "azure-1"); err != nil {
+	if _, err := k.RemoveClaim(t.Context(), "azure-1"); err != nil {
 		t.Fatal(err)
 	}
 	if is := left(f.settled(t)); is != was {
@@ -175,7 +175,7 @@ func TestI3HoldAndReleaseLeaveARealNodeAsItWas(t *testing.T) {
 // onlyPatches checks the audit log for the client's requests to the node.
 func (f *fixture) onlyPatches(t *testing.T) {
 	t.Helper()
-	events, err := f.cluster.Audit(controlplane.AuditFilter{UserAgent: f.node})
+	events, err := f.cluster.ReadAuditLog(controlplane.AuditFilter{UserAgent: f.node})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func (f *fixture) onlyPatches(t *testing.T) {
 func TestAStatusPatchOfAnOldResourceVersionIsRefused(t *testing.T) {
 	f := newFixture(t, "node-conflict")
 	old := f.read(t).ResourceVersion
-	if _, err := f.keeper(t).Hold(t.Context(), "azure-conflict", request(cordon.Cordoned)); err != nil {
+	if _, err := f.keeper(t).WriteClaim(t.Context(), "azure-conflict", request(cordon.Cordoned)); err != nil {
 		t.Fatal(err)
 	}
 	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"conditions":[{"type":"Drained","status":"True"}]}}`,
@@ -211,7 +211,7 @@ func TestI3ManyOwnersAtOnceLeaveARealNodeAsItWas(t *testing.T) {
 	f := newFixture(t, "node-many")
 	was := left(f.settled(t))
 	const owners = 6
-	all := func(call func(k *cordon.Keeper, owner string) error) {
+	all := func(call func(k *cordon.ClaimWriter, owner string) error) {
 		t.Helper()
 		var wg sync.WaitGroup
 		errs := make([]error, owners)
@@ -225,19 +225,19 @@ func TestI3ManyOwnersAtOnceLeaveARealNodeAsItWas(t *testing.T) {
 			}
 		}
 	}
-	all(func(k *cordon.Keeper, owner string) error {
-		_, err := k.Hold(t.Context(), owner, request(cordon.Draining, cordon.DrainInProgress))
+	all(func(k *cordon.ClaimWriter, owner string) error {
+		_, err := k.WriteClaim(t.Context(), owner, request(cordon.Draining, cordon.DrainInProgress))
 		return err
 	})
 	node, err := f.api.GetNode(t.Context(), f.node)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if records, problems := cordon.List(node); len(records) != owners || len(problems) != 0 {
+	if records, problems := cordon.ListRecords(node); len(records) != owners || len(problems) != 0 {
 		t.Errorf("%d records, problems %v", len(records), problems)
 	}
-	all(func(k *cordon.Keeper, owner string) error {
-		_, err := k.Release(t.Context(), owner)
+	all(func(k *cordon.ClaimWriter, owner string) error {
+		_, err := k.RemoveClaim(t.Context(), owner)
 		return err
 	})
 	if is := left(f.settled(t)); is != was {

@@ -11,11 +11,11 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
 
 func TestEveryStepOfTheDemoPasses(t *testing.T) {
 	var told bytes.Buffer
-	err := demo.Run(t.Context(), demo.Options{Out: &told, Version: os.Getenv("SLIPWAY_KUBE_VERSION")})
+	err := demo.RunDemo(t.Context(), demo.Options{Out: &told, Version: os.Getenv("SLIPWAY_KUBE_VERSION")})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, told.String())
 	}

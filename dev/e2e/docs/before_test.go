@@ -76,7 +76,7 @@ func (r *reader) machineDown() {
 // free replaces an address of the page with an unused address.
 func (r *reader) free(address string) {
 	r.t.Helper()
-	here, err := controlplane.FreeAddress(r.ctx)
+	here, err := controlplane.ReserveFreeAddress(r.ctx)
 	r.check(err)
 	r.replaced[address] = here
 }
@@ -88,18 +88,18 @@ func (r *reader) runners() {
 	ci := controlplane.AKSPool{Name: "ci"}
 	r.check(r.bed.AddPool(r.ctx, ci, 3))
 	job := workload.App{
-		Namespace: "ci", Name: "build-4711", Node: ci.NodeName(0), Stop: "0.1", Labels: map[string]string{"app.kubernetes.io/component": "job-runner"},
+		Namespace: "ci", Name: "build-4711", Node: ci.NodeName(0), StopSeconds: "0.1", Labels: map[string]string{"app.kubernetes.io/component": "job-runner"},
 	}
-	r.check(workload.CreateSettled(r.ctx, r.bed.Client(), workload.Namespace("ci"), job.Pod()))
+	r.check(workload.CreateAndAwait(r.ctx, r.bed.Client(), workload.NewNamespace("ci"), job.Pod()))
 	r.manager(filepath.Join(r.bed.Dir(), "clouds.yaml"))
 }
 
 // manager starts an installed manager with the administrator's rights.
 func (r *reader) manager(clouds string) {
 	r.t.Helper()
-	path, err := testbed.Binary("slipway")
+	path, err := testbed.EnsureBinary("slipway")
 	r.check(err)
-	p, err := r.bed.Run(r.ctx, controlplane.Command{Name: "manager-" + filepath.Base(r.dir) + "-" + filepath.Base(r.t.Name()), Path: path, Args: []string{
+	p, err := r.bed.StartProcess(r.ctx, controlplane.Command{Name: "manager-" + filepath.Base(r.dir) + "-" + filepath.Base(r.t.Name()), Path: path, Args: []string{
 		"manager", "--kubeconfig", r.bed.Kubeconfig(), "--install-crds", "--cloud-config", clouds, "--listen", "", "--leader-elect=false",
 		"--poll-interval", "500ms", "--group-poll-interval", "1s", "--cloud-poll-interval", "500ms",
 	}})
@@ -118,7 +118,7 @@ func (r *reader) cloudpool() {
 	r.t.Helper()
 	pool := emulator.New(emulator.Options{Name: "workers", Nodes: emulator.ClusterNodes{Cluster: r.bed.Cluster, Pool: "workers"}})
 	r.t.Cleanup(pool.Close)
-	_, err := pool.Add(r.ctx, 4)
+	_, err := pool.AddMachines(r.ctx, 4)
 	r.check(err)
 	server := httptest.NewServer(pool.Handler())
 	r.t.Cleanup(server.Close)
@@ -152,7 +152,7 @@ func (r *reader) bare() {
 	}
 	// Pods on an instance without power do not end on their own.
 	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
-	r.check(testbed.Poll(r.ctx, "the namespace is gone", func() bool {
+	r.check(testbed.PollUntil(r.ctx, "the namespace is gone", func() bool {
 		_ = r.bed.Client().CoreV1().Pods(testbed.AgentNamespace).DeleteCollection(r.ctx, now, metav1.ListOptions{}) // or the next time
 		_, err := r.bed.Client().CoreV1().Namespaces().Get(r.ctx, testbed.AgentNamespace, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
@@ -162,7 +162,7 @@ func (r *reader) bare() {
 // mechanic provides an installed mechanic that has cordoned a node.
 func (r *reader) mechanic() {
 	r.t.Helper()
-	r.check(workload.Create(r.ctx, r.bed.Client(), workload.Namespace("mechanic")))
+	r.check(workload.Create(r.ctx, r.bed.Client(), workload.NewNamespace("mechanic")))
 	_, err := r.bed.Client().CoreV1().ConfigMaps("mechanic").Create(r.ctx, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "mechanic"},
 		Data: map[string]string{

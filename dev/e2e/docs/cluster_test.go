@@ -36,10 +36,10 @@ const (
 // start starts the same processes as make up. It omits the agents of instances that no page needs.
 func start(t *testing.T) *testbed.Testbed {
 	t.Helper()
-	bed := testbed.ForTest(t, testbed.Options{
-		Azure: azure.Options{Linger: 5 * time.Second}, ARM: azure.ARMOptions{DeleteTime: time.Second},
+	bed := testbed.StartForTest(t, testbed.Options{
+		Azure: azure.Options{StartedAfterImpact: 5 * time.Second}, ARM: azure.ARMOptions{DeleteTime: time.Second},
 	})
-	ctx := testbed.Context(t)
+	ctx := testbed.TestContext(t)
 	check := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -48,19 +48,19 @@ func start(t *testing.T) *testbed.Testbed {
 	}
 	check(bed.AddPool(ctx, spot, spotNodes))
 	check(bed.AddPool(ctx, general, generalNodes))
-	shop := workload.Shop()
+	shop := workload.ShopObjects()
 	for _, o := range shop {
 		// The pod without a controller prevents the retirement of its node. It runs on a node that no page uses.
 		if pod, is := o.(*corev1.Pod); is {
 			pod.Spec.NodeName = spot.NodeName(spotNodes - 1)
 		}
 	}
-	check(workload.CreateSettled(ctx, bed.Client(), shop...))
+	check(workload.CreateAndAwait(ctx, bed.Client(), shop...))
 	for instance := range guarded {
 		_, err := bed.StartAgent(ctx, spot, instance)
 		check(err)
 	}
-	_, err := bed.WriteClouds()
+	_, err := bed.WriteCloudConfig()
 	check(err)
 	return bed
 }
@@ -69,11 +69,11 @@ func start(t *testing.T) *testbed.Testbed {
 // version.
 func clients(t *testing.T) string {
 	t.Helper()
-	built, err := controlplane.BuildClients(t.Context(), os.Stderr)
+	built, err := controlplane.BuildClientBinaries(t.Context(), os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	slipway, err := testbed.Binary("slipway")
+	slipway, err := testbed.EnsureBinary("slipway")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func clients(t *testing.T) string {
 
 // tidy removes Slipway's own objects of this page and the Leases of managers. The next page then starts clean.
 func (r *reader) tidy() {
-	ctx, cancel := context.WithTimeout(context.Background(), testbed.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testbed.TestTimeout)
 	defer cancel()
 	client, err := dynamic.NewForConfig(r.bed.RESTConfig())
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
 
 var update = flag.Bool("update", false, "write testdata/not-run.txt anew")
 
@@ -69,7 +69,7 @@ func pages(t *testing.T, root string) map[string][]step {
 
 func root(t *testing.T) string {
 	t.Helper()
-	dir, err := testbed.Root()
+	dir, err := testbed.RepositoryRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestEveryCommandOfTheDocumentationDoesWhatThePageSays(t *testing.T) {
 	bed := start(t)
 	for _, name := range order(all) {
 		t.Run(strings.TrimSuffix(path.Base(name), ".md"), func(t *testing.T) {
-			ctx := testbed.Context(t)
+			ctx := testbed.TestContext(t)
 			r := &reader{t: t, ctx: ctx, bed: bed, dir: workplace(t, here, bed), replaced: map[string]string{}}
 			t.Cleanup(r.tidy)
 			if prepare := before[name]; prepare != nil {
@@ -230,7 +230,7 @@ func (r *reader) do(sh *shell, c command) {
 		if !looks(c.text) || time.Since(begun) > lookFor {
 			r.t.Fatalf("%s: %s\n%v", c.where(), c.text, wrong)
 		}
-		r.check(testbed.Pause(r.ctx, lookEvery))
+		r.check(testbed.Sleep(r.ctx, lookEvery))
 	}
 }
 

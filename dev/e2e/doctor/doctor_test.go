@@ -32,7 +32,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/doctor"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
 
 // namespace contains the prepared problems.
 const namespace = "shop"
@@ -53,7 +53,7 @@ func (f *fixture) check(err error) {
 // ask runs slipway doctor. It returns the findings and the exit code.
 func (f *fixture) ask(kubeconfig string) (doctor.Report, int) {
 	f.t.Helper()
-	cmd := testbed.Command(f.ctx, f.t, "slipway", "doctor", "-o", "json", "--kubeconfig", kubeconfig)
+	cmd := testbed.NewCommand(f.ctx, f.t, "slipway", "doctor", "-o", "json", "--kubeconfig", kubeconfig)
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
 	err := cmd.Run()
@@ -99,7 +99,7 @@ func (f *fixture) account(name, role string) string {
 			Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: namespace, Name: name}},
 		}, metav1.CreateOptions{})
 		f.check(err)
-		f.check(f.AwaitRights(f.ctx, namespace, name, role))
+		f.check(f.AwaitPermissions(f.ctx, namespace, name, role))
 	}
 	path, err := f.ServiceAccountKubeconfig(f.ctx, namespace, name, controlplane.TokenOptions{})
 	f.check(err)
@@ -108,7 +108,7 @@ func (f *fixture) account(name, role string) string {
 
 func (f *fixture) install(files ...string) {
 	f.t.Helper()
-	root, err := testbed.Root()
+	root, err := testbed.RepositoryRoot()
 	f.check(err)
 	for _, file := range files {
 		f.check(f.Apply(f.ctx, filepath.Join(root, "deploy", file)))
@@ -134,25 +134,25 @@ func (f *fixture) trouble() {
 	f.t.Helper()
 	web := workload.App{Namespace: namespace, Name: "web", Replicas: 2, MaxUnavailable: "0"}
 	db := workload.App{Namespace: namespace, Name: "db", Replicas: 2, MinAvailable: "2"}
-	twice := workload.App{Namespace: namespace, Name: "db"}.Budget()
+	twice := workload.App{Namespace: namespace, Name: "db"}.PodDisruptionBudget()
 	twice.Name = "db-too"
 	kured := workload.App{Namespace: namespace, Name: "reboots"}.DaemonSet()
 	kured.Spec.Template.Spec.Containers[0].Image = "ghcr.io/kubereboot/kured:1.20.0"
 	client := f.Client()
-	f.check(workload.CreateSettled(f.ctx, client, web.Deployment(), web.Budget(), db.Deployment(), db.Budget(),
+	f.check(workload.CreateAndAwait(f.ctx, client, web.Deployment(), web.PodDisruptionBudget(), db.Deployment(), db.PodDisruptionBudget(),
 		workload.App{Namespace: namespace, Name: "lonely"}.Deployment(), workload.App{Namespace: namespace, Name: "debug"}.Pod()))
 	// The disruption controller reports a pod's changes to only one of its PDBs. The second PDB reads the pods at its
 	// creation.
-	f.check(workload.CreateSettled(f.ctx, client, twice))
-	f.check(workload.Create(f.ctx, client, kured, workload.App{Namespace: namespace, Name: "gone"}.Budget()))
+	f.check(workload.CreateAndAwait(f.ctx, client, twice))
+	f.check(workload.Create(f.ctx, client, kured, workload.App{Namespace: namespace, Name: "gone"}.PodDisruptionBudget()))
 }
 
 func TestDoctorOnTheRealControlPlane(t *testing.T) {
-	ctx := testbed.Context(t)
-	f := &fixture{testbed.ForTest(t, testbed.Options{}), t, ctx}
+	ctx := testbed.TestContext(t)
+	f := &fixture{testbed.StartForTest(t, testbed.Options{}), t, ctx}
 
 	r, code := f.ask(f.Kubeconfig())
-	if code != 0 || r.Count(doctor.Problem) > 0 || len(r.Unchecked) > 0 {
+	if code != 0 || r.CountFindings(doctor.Problem) > 0 || len(r.Unchecked) > 0 {
 		t.Errorf("a cluster with nothing in it: exit code %d, %+v", code, r)
 	}
 	f.expect(r, "note installation the cluster: no part of Slipway was found")
@@ -160,7 +160,7 @@ func TestDoctorOnTheRealControlPlane(t *testing.T) {
 
 	pool := controlplane.AKSPool{Name: "work"}
 	f.check(f.AddPool(ctx, pool, 2))
-	f.check(workload.Create(ctx, f.Client(), workload.Namespace(namespace)))
+	f.check(workload.Create(ctx, f.Client(), workload.NewNamespace(namespace)))
 	f.awaitAccounts()
 	f.skewed("skewed")
 	f.trouble()
@@ -168,7 +168,7 @@ func TestDoctorOnTheRealControlPlane(t *testing.T) {
 	// The manager's account loses its binding, and with it every right outside its own namespace.
 	f.check(f.Client().RbacV1().ClusterRoleBindings().Delete(ctx, "slipway-manager", metav1.DeleteOptions{}))
 	slipway := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "slipway", Name: name} }
-	f.check(workload.Settled(ctx, f.Client(), &appsv1.DaemonSet{ObjectMeta: slipway("slipway-agent")},
+	f.check(workload.AwaitSettled(ctx, f.Client(), &appsv1.DaemonSet{ObjectMeta: slipway("slipway-agent")},
 		&appsv1.Deployment{ObjectMeta: slipway("slipway-manager")}))
 	f.awaitRoles()
 
@@ -226,7 +226,7 @@ func (f *fixture) mayLook(want doctor.Report) {
 // statusSays checks that slipway status fails with these texts.
 func (f *fixture) statusSays(kubeconfig string, want ...string) {
 	f.t.Helper()
-	said, err := testbed.Command(f.ctx, f.t, "slipway", "status", "--kubeconfig", kubeconfig).CombinedOutput()
+	said, err := testbed.NewCommand(f.ctx, f.t, "slipway", "status", "--kubeconfig", kubeconfig).CombinedOutput()
 	for _, w := range want {
 		if err == nil || !strings.Contains(string(said), w) {
 			f.t.Errorf("slipway status: %v, and it does not say %q:\n%s", err, w, said)
@@ -238,7 +238,7 @@ func (f *fixture) statusSays(kubeconfig string, want ...string) {
 func (f *fixture) mayNotLook() {
 	f.t.Helper()
 	nobody := f.account("nobody", "")
-	f.check(f.InstallTypes(f.ctx))
+	f.check(f.InstallCRDs(f.ctx))
 	f.statusSays(nobody, `cannot list resource "nodegroups" in API group "slipway.dev"`, "ClusterRole slipway-viewer in deploy/viewer")
 	r, code := f.ask(nobody)
 	if code != 2 {
@@ -252,11 +252,11 @@ func (f *fixture) mayNotLook() {
 		"problem caller-rights the cluster: you may not get customresourcedefinitions.apiextensions.k8s.io: ",
 	)
 	for _, u := range r.Unchecked {
-		if u.Because == "" {
+		if u.Reason == "" {
 			f.t.Errorf("why %s was not checked is not said", u.Rule)
 		}
 	}
-	if !slices.ContainsFunc(r.Unchecked, func(u doctor.Unchecked) bool { return u.Rule == "pdb-never-allows" }) {
+	if !slices.ContainsFunc(r.Unchecked, func(u doctor.UncheckedRule) bool { return u.Rule == "pdb-never-allows" }) {
 		f.t.Errorf("not checked: %v", r.Unchecked)
 	}
 }
@@ -264,7 +264,7 @@ func (f *fixture) mayNotLook() {
 // awaitAccounts waits until the namespace accepts pods.
 func (f *fixture) awaitAccounts() {
 	f.t.Helper()
-	f.check(testbed.Poll(f.ctx, "the namespace has its ServiceAccount", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "the namespace has its ServiceAccount", func() bool {
 		_, err := f.Client().CoreV1().ServiceAccounts(namespace).Get(f.ctx, "default", metav1.GetOptions{})
 		return err == nil
 	}))
@@ -276,7 +276,7 @@ func (f *fixture) awaitRoles() {
 	path, err := f.ServiceAccountKubeconfig(f.ctx, "slipway", "slipway-manager", controlplane.TokenOptions{})
 	f.check(err)
 	client := f.clientOf(path)
-	f.check(testbed.Poll(f.ctx, "the manager's rights are as prepared", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "the manager's rights are as prepared", func() bool {
 		_, cluster := client.CoreV1().Pods("").List(f.ctx, metav1.ListOptions{})
 		_, own := client.CoordinationV1().Leases("slipway").Get(f.ctx, "slipway-manager", metav1.GetOptions{})
 		return apierrors.IsForbidden(cluster) && !apierrors.IsForbidden(own)

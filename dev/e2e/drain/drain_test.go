@@ -33,7 +33,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
 
 // These are the exit codes, as `slipway drain --help` lists them.
 const (
@@ -55,14 +55,14 @@ type fixture struct {
 
 func newFixture(t *testing.T, name string) *fixture {
 	t.Helper()
-	bed := testbed.Shared(t)
-	ctx := testbed.Context(t)
+	bed := testbed.StartShared(t)
+	ctx := testbed.TestContext(t)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, node: name, ns: name}
 	f.check(bed.AddNodes(ctx, controlplane.NodeSpec{
 		Name: name, Labels: map[string]string{"example.com/test": name},
 		Annotations: map[string]string{"example.com/note": "not Slipway's"},
 	}))
-	f.check(workload.Create(ctx, bed.Client(), workload.Namespace(f.ns)))
+	f.check(workload.Create(ctx, bed.Client(), workload.NewNamespace(f.ns)))
 	return f
 }
 
@@ -80,21 +80,21 @@ func (f *fixture) app(name string, replicas int32) workload.App {
 
 func (f *fixture) run(objects ...runtime.Object) {
 	f.t.Helper()
-	f.check(workload.CreateSettled(f.ctx, f.Client(), objects...))
+	f.check(workload.CreateAndAwait(f.ctx, f.Client(), objects...))
 }
 
 // blocked runs pods with a PDB that allows no eviction.
 func (f *fixture) blocked(name string, replicas int32, grace time.Duration) {
 	f.t.Helper()
 	app := f.app(name, replicas)
-	app.MinAvailable, app.Grace = "100%", grace
-	f.run(app.Deployment(), app.Budget())
+	app.MinAvailable, app.GracePeriod = "100%", grace
+	f.run(app.Deployment(), app.PodDisruptionBudget())
 }
 
 // bare runs a pod without a controller.
 func (f *fixture) bare(app workload.App) {
 	f.t.Helper()
-	f.check(testbed.Poll(f.ctx, "the namespace has its ServiceAccount", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "the namespace has its ServiceAccount", func() bool {
 		_, err := f.Client().CoreV1().ServiceAccounts(f.ns).Get(f.ctx, "default", metav1.GetOptions{})
 		return err == nil
 	}))
@@ -111,7 +111,7 @@ type result struct {
 // command returns the program, ready to run as the administrator.
 func (f *fixture) command(args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
 	f.t.Helper()
-	cmd := testbed.Command(f.ctx, f.t, "slipway", append([]string{"drain", "--kubeconfig", f.Kubeconfig()}, args...)...)
+	cmd := testbed.NewCommand(f.ctx, f.t, "slipway", append([]string{"drain", "--kubeconfig", f.Kubeconfig()}, args...)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	return cmd, &stdout, &stderr
@@ -145,9 +145,9 @@ func (f *fixture) says(r result, words ...string) {
 }
 
 // receipt parses the output of `-o json`.
-func (f *fixture) receipt(r result) drain.Receipt {
+func (f *fixture) receipt(r result) drain.Report {
 	f.t.Helper()
-	var receipt drain.Receipt
+	var receipt drain.Report
 	if err := json.Unmarshal([]byte(r.stdout), &receipt); err != nil {
 		f.t.Fatalf("receipt: %v\n%s", err, r.stdout)
 	}
@@ -161,7 +161,7 @@ const agentOf = "slipway-drain/"
 // requests returns the program's requests about the test's own pods.
 func (f *fixture) requests(verb, resource string) []auditv1.Event {
 	f.t.Helper()
-	events, err := f.Audit(controlplane.AuditFilter{UserAgent: agentOf, Verb: verb, Resource: resource, Namespace: f.ns})
+	events, err := f.ReadAuditLog(controlplane.AuditFilter{UserAgent: agentOf, Verb: verb, Resource: resource, Namespace: f.ns})
 	f.check(err)
 	return events
 }
@@ -326,13 +326,13 @@ func TestI2WithADeadlineWhatABudgetHoldsIsDeletedInTimeAndNamed(t *testing.T) {
 	before := f.pods()
 	r := f.drain(exitDrained, f.node, "--deadline", "45s", "-o", "json")
 	receipt := f.receipt(r)
-	if receipt.Outcome != drain.Drained || !receipt.Ended.Before(receipt.Deadline) {
-		t.Errorf("outcome %s at %s, deadline %s", receipt.Outcome, receipt.Ended, receipt.Deadline)
+	if receipt.Outcome != drain.Drained || !receipt.EndedAt.Before(receipt.Deadline) {
+		t.Errorf("outcome %s at %s, deadline %s", receipt.Outcome, receipt.EndedAt, receipt.Deadline)
 	}
 	for _, p := range receipt.Pods {
 		forced := strings.HasPrefix(p.Name, "stubborn-")
-		if (p.Asked == drain.Forced) != forced || p.End != drain.Stopped || forced && len(p.Delays) == 0 {
-			t.Errorf("%s: asked %s, ended %s, delays %v", p.Name, p.Asked, p.End, p.Delays)
+		if (p.Removal == drain.ForceDeleted) != forced || p.End != drain.Stopped || forced && len(p.Delays) == 0 {
+			t.Errorf("%s: asked %s, ended %s, delays %v", p.Name, p.Removal, p.End, p.Delays)
 		}
 	}
 	deletions := f.requests("delete", "pods")
@@ -367,7 +367,7 @@ func TestADryRunChangesNothing(t *testing.T) {
 			if is := f.marks(); is != was {
 				t.Errorf("node is  %s\nit was %s", is, was)
 			}
-			events, err := f.Audit(controlplane.AuditFilter{UserAgent: agentOf})
+			events, err := f.ReadAuditLog(controlplane.AuditFilter{UserAgent: agentOf})
 			f.check(err)
 			for _, e := range events {
 				mine := e.ObjectRef != nil && (e.ObjectRef.Namespace == f.ns || e.ObjectRef.Name == f.node)
@@ -407,12 +407,12 @@ func TestKubectlsFlagsDoWhatKubectlsDo(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t, "hurried")
 		slow := f.app("slow", 1)
-		slow.Stop, slow.Grace = controlplane.Never, 5*time.Minute
+		slow.StopSeconds, slow.GracePeriod = controlplane.Never, 5*time.Minute
 		f.run(slow.Deployment())
 		r := f.drain(exitDrained, f.node, "--grace-period", "2", "-o", "json")
 		p := f.receipt(r).Pods[0]
-		if p.End != drain.Killed || p.GraceGiven != 2 || r.took >= slow.Grace {
-			t.Errorf("ended %s with %d s of grace after %s", p.End, p.GraceGiven, r.took)
+		if p.End != drain.Killed || p.GivenGraceSeconds != 2 || r.took >= slow.GracePeriod {
+			t.Errorf("ended %s with %d s of grace after %s", p.End, p.GivenGraceSeconds, r.took)
 		}
 	})
 	t.Run("disable-eviction", func(t *testing.T) {
@@ -441,14 +441,14 @@ func TestKubectlsFlagsDoWhatKubectlsDo(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t, "skips")
 		stuck := f.app("stuck", 1)
-		stuck.Stop = controlplane.Never
-		stuck.Grace = time.Second
+		stuck.StopSeconds = controlplane.Never
+		stuck.GracePeriod = time.Second
 		pod := stuck.Pod()
 		pod.Finalizers = []string{"example.com/keep"}
-		f.check(testbed.Poll(f.ctx, "the pod can be made", func() bool {
+		f.check(testbed.PollUntil(f.ctx, "the pod can be made", func() bool {
 			return workload.Create(f.ctx, f.Client(), pod) == nil
 		}))
-		f.check(workload.Settled(f.ctx, f.Client(), pod))
+		f.check(workload.AwaitSettled(f.ctx, f.Client(), pod))
 		t.Cleanup(func() {
 			patch := []byte(`{"metadata":{"finalizers":null}}`)
 			_, err := f.Client().CoreV1().Pods(f.ns).Patch(context.WithoutCancel(f.ctx), pod.Name,
@@ -492,7 +492,7 @@ func TestAnInterruptRestoresTheNode(t *testing.T) {
 			f.check(cmd.Start())
 			_, err := f.AwaitNode(f.ctx, f.node, "cordoned", func(n *corev1.Node) bool { return n.Spec.Unschedulable })
 			f.check(err)
-			f.check(testbed.Poll(f.ctx, "an eviction was denied", func() bool {
+			f.check(testbed.PollUntil(f.ctx, "an eviction was denied", func() bool {
 				return len(f.requests("create", "pods/eviction")) > 0
 			}))
 			f.check(cmd.Process.Signal(signal))
@@ -545,7 +545,7 @@ func TestTheReceiptReconcilesWithTheAuditLog(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "receipt")
 	deaf := f.app("deaf", 1)
-	deaf.Stop, deaf.Grace = controlplane.Never, 2*time.Second
+	deaf.StopSeconds, deaf.GracePeriod = controlplane.Never, 2*time.Second
 	f.run(f.app("web", 6).Deployment(), f.app("db", 2).StatefulSet(), deaf.Deployment(), f.app("collector", 1).DaemonSet())
 	before := f.pods()
 	receipt := f.receipt(f.drain(exitDrained, f.node, "-o", "json"))
@@ -574,24 +574,24 @@ func TestTheReceiptReconcilesWithTheAuditLog(t *testing.T) {
 		if string(was.UID) != p.UID {
 			t.Errorf("%s: UID %s, it was %s", p.Name, p.UID, was.UID)
 		}
-		if p.Action == podrules.Leave {
-			if p.Asked != drain.NotAsked || p.Verdict.Rule != podrules.ByDaemonSet {
+		if p.Action == podrules.Skip {
+			if p.Removal != drain.NotRemoved || p.Decision.Rule != podrules.RuleDaemonSet {
 				t.Errorf("%s: %+v", p.Name, p)
 			}
 			continue
 		}
-		if p.Asked != drain.Evicted || e.ObjectRef == nil || e.ObjectRef.Name != p.Name {
-			t.Errorf("%s: asked %q, the audit log has %+v", p.Name, p.Asked, e.ObjectRef)
+		if p.Removal != drain.Evicted || e.ObjectRef == nil || e.ObjectRef.Name != p.Name {
+			t.Errorf("%s: asked %q, the audit log has %+v", p.Name, p.Removal, e.ObjectRef)
 			continue
 		}
-		if p.AskedAt.After(e.StageTimestamp.Time) || p.AskedAt.Before(e.RequestReceivedTimestamp.Add(-10*time.Second)) {
-			t.Errorf("%s: asked at %s, received at %s", p.Name, p.AskedAt, e.RequestReceivedTimestamp)
+		if p.RemovalRequestedAt.After(e.StageTimestamp.Time) || p.RemovalRequestedAt.Before(e.RequestReceivedTimestamp.Add(-10*time.Second)) {
+			t.Errorf("%s: asked at %s, received at %s", p.Name, p.RemovalRequestedAt, e.RequestReceivedTimestamp)
 		}
 		want := drain.Stopped
 		if strings.HasPrefix(p.Name, "deaf-") {
 			want = drain.Killed
 		}
-		if p.End != want || p.EndedAt.Before(p.AskedAt) || p.CutShort() {
+		if p.End != want || p.EndedAt.Before(p.RemovalRequestedAt) || p.WasCutShort() {
 			t.Errorf("%s ended %s, want %s", p.Name, p.End, want)
 		}
 	}
@@ -610,7 +610,7 @@ func TestTheReplacementOfAPodIsNeverEvicted(t *testing.T) {
 	db.Node, db.NodeSelector = "", map[string]string{"example.com/home-of": "db"}
 	db.MinAvailable = "1"
 	f.label(f.node)
-	f.run(db.StatefulSet(), db.Budget())
+	f.run(db.StatefulSet(), db.PodDisruptionBudget())
 	f.check(f.AddNodes(f.ctx, controlplane.NodeSpec{Name: other, Labels: db.NodeSelector}))
 	old := f.pods()["db-0"]
 	if old.Spec.NodeName != f.node {
@@ -618,7 +618,7 @@ func TestTheReplacementOfAPodIsNeverEvicted(t *testing.T) {
 	}
 	cmd, stdout, stderr := f.command(f.node, "-o", "json")
 	f.check(cmd.Start())
-	f.check(testbed.Poll(f.ctx, "an eviction was denied", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "an eviction was denied", func() bool {
 		return len(f.requests("create", "pods/eviction")) > 0
 	}))
 	f.check(f.Client().CoreV1().Pods(f.ns).Delete(f.ctx, "db-0", metav1.DeleteOptions{}))
@@ -652,19 +652,19 @@ func TestAJobDoesNotCountAForcedDeletion(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "job")
 	app := f.app("batch", 1)
-	app.MinAvailable, app.Grace, app.Stop = "1", 5*time.Second, controlplane.Never
+	app.MinAvailable, app.GracePeriod, app.StopSeconds = "1", 5*time.Second, controlplane.Never
 	job, none := app.Job(), int32(0)
 	job.Spec.BackoffLimit = &none
 	job.Spec.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
 		Action:          batchv1.PodFailurePolicyActionIgnore,
 		OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}},
 	}}}
-	f.run(job, app.Budget())
+	f.run(job, app.PodDisruptionBudget())
 	before := f.pods()
 	r := f.drain(exitDrained, f.node, "--deadline", "25s", "-o", "json")
 	for _, p := range f.receipt(r).Pods {
-		if p.Asked != drain.Forced || p.End != drain.Killed {
-			t.Errorf("%s: asked %s, ended %s; want it forced and killed", p.Name, p.Asked, p.End)
+		if p.Removal != drain.ForceDeleted || p.End != drain.Killed {
+			t.Errorf("%s: asked %s, ended %s; want it forced and killed", p.Name, p.Removal, p.End)
 		}
 	}
 	writes := f.requests("patch", "pods/status")
@@ -678,7 +678,7 @@ func TestAJobDoesNotCountAForcedDeletion(t *testing.T) {
 		t.Errorf("%d conditions of %d pods were written", own, len(before))
 	}
 	var is *batchv1.Job
-	f.check(testbed.Poll(f.ctx, "the Job has another pod, or failed", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "the Job has another pod, or failed", func() bool {
 		var err error
 		is, err = f.Client().BatchV1().Jobs(f.ns).Get(f.ctx, job.Name, metav1.GetOptions{})
 		if err != nil || is.Status.Failed > 0 {
@@ -701,7 +701,7 @@ func TestI2ADenialWith403SaysThatABudgetDenies(t *testing.T) {
 	f := newFixture(t, "uncounted")
 	app := f.app("web", 1)
 	app.MinAvailable = "0"
-	f.run(app.Deployment(), app.Budget())
+	f.run(app.Deployment(), app.PodDisruptionBudget())
 	budgets := f.Client().PolicyV1().PodDisruptionBudgets(f.ns)
 	full := map[string]metav1.Time{}
 	for i := range 2001 {
@@ -710,7 +710,7 @@ func TestI2ADenialWith403SaysThatABudgetDenies(t *testing.T) {
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"disruptedPods": full}})
 	f.check(err)
 	var answer error
-	f.check(testbed.Poll(f.ctx, "an eviction is answered with 403", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "an eviction is answered with 403", func() bool {
 		for name, p := range f.pods() { // the disruption controller empties the list at once
 			_, err := budgets.Patch(f.ctx, app.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 			f.check(err)

@@ -22,7 +22,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
 
 // namespace contains the pods of the tests.
 const namespace = "guard"
@@ -43,8 +43,8 @@ type fixture struct {
 
 func newFixture(t *testing.T, pool string) *fixture {
 	t.Helper()
-	ctx := testbed.Context(t)
-	f := &fixture{Testbed: testbed.Shared(t), t: t, ctx: ctx, pool: controlplane.AKSPool{Name: pool}}
+	ctx := testbed.TestContext(t)
+	f := &fixture{Testbed: testbed.StartShared(t), t: t, ctx: ctx, pool: controlplane.AKSPool{Name: pool}}
 	specs := f.pool.Nodes(2)
 	for i := range specs {
 		specs[i].Labels["example.com/team"] = "blue"
@@ -52,7 +52,7 @@ func newFixture(t *testing.T, pool string) *fixture {
 		specs[i].Taints = []corev1.Taint{{Key: "example.com/team", Value: "blue", Effect: corev1.TaintEffectPreferNoSchedule}}
 	}
 	f.check(f.AddNodes(ctx, specs...))
-	_, err := f.Client().CoreV1().Namespaces().Create(ctx, workload.Namespace(namespace), metav1.CreateOptions{})
+	_, err := f.Client().CoreV1().Namespaces().Create(ctx, workload.NewNamespace(namespace), metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		f.check(err)
 	}
@@ -91,7 +91,7 @@ func (f *fixture) clientOf(namespace, account string, o controlplane.TokenOption
 // agent returns a client with the token in the agent's pod on an instance, as the kubelet mounts it.
 func (f *fixture) agent(i int) kubernetes.Interface {
 	f.t.Helper()
-	pod, err := f.AgentPod(f.ctx, f.node(i))
+	pod, err := f.CreateAgentPod(f.ctx, f.node(i))
 	f.check(err)
 	return f.as(controlplane.TokenOptions{Pod: pod})
 }
@@ -101,11 +101,11 @@ func (f *fixture) pod(i int, name string, labels map[string]string) *corev1.Pod 
 	app := workload.App{Namespace: namespace, Name: name, Labels: labels}
 	pod := app.Pod()
 	pod.Spec.NodeName = f.node(i)
-	f.check(testbed.Poll(f.ctx, "the namespace has its ServiceAccount", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "the namespace has its ServiceAccount", func() bool {
 		_, err := f.Client().CoreV1().ServiceAccounts(namespace).Get(f.ctx, "default", metav1.GetOptions{})
 		return err == nil
 	}))
-	f.check(workload.CreateSettled(f.ctx, f.Client(), pod))
+	f.check(workload.CreateAndAwait(f.ctx, f.Client(), pod))
 	pod, err := f.Client().CoreV1().Pods(namespace).Get(f.ctx, name, metav1.GetOptions{})
 	f.check(err)
 	return pod
@@ -116,7 +116,7 @@ func (f *fixture) withoutGrace(name string) *corev1.Pod {
 	f.t.Helper()
 	pod := workload.App{Namespace: namespace, Name: name}.Pod()
 	pod.Spec.NodeName, pod.Spec.TerminationGracePeriodSeconds = f.node(own), new(int64(0))
-	f.check(workload.CreateSettled(f.ctx, f.Client(), pod))
+	f.check(workload.CreateAndAwait(f.ctx, f.Client(), pod))
 	pod, err := f.Client().CoreV1().Pods(namespace).Get(f.ctx, name, metav1.GetOptions{})
 	f.check(err)
 	return pod
@@ -248,6 +248,6 @@ func (f *fixture) awaitPolicies() {
 		evict(pod.Name, &pod.UID), report("Node", f.node(own)),
 		createLease("slipway-drain-0"),
 	} {
-		f.check(testbed.Poll(f.ctx, "the policies are in force", func() bool { return refused(a(f.ctx, client), unbound) }))
+		f.check(testbed.PollUntil(f.ctx, "the policies are in force", func() bool { return refused(a(f.ctx, client), unbound) }))
 	}
 }

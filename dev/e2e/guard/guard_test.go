@@ -247,7 +247,7 @@ func TestAnAgentsTokenEvictsNoMoreThanTheBudgetsAllow(t *testing.T) {
 		},
 	}
 	f.check(workload.Create(f.ctx, f.Client(), budget))
-	f.check(testbed.Poll(f.ctx, "the budget holds the pod", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "the budget holds the pod", func() bool {
 		return apierrors.IsTooManyRequests(evict(there.Name, &there.UID)(f.ctx, agent.client))
 	}))
 }
@@ -283,7 +283,7 @@ func TestThePoliciesFitTheirTypes(t *testing.T) {
 		"slipway-cloudpool", "slipway-cloudpool-retirements", "slipway-cloudpool-native", "slipway-cloudpool-launches",
 	} {
 		var p *admissionregistrationv1.ValidatingAdmissionPolicy
-		f.check(testbed.Poll(f.ctx, name+" is checked", func() bool {
+		f.check(testbed.PollUntil(f.ctx, name+" is checked", func() bool {
 			var err error
 			p, err = f.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(f.ctx, name, metav1.GetOptions{})
 			return err == nil && p.Status.ObservedGeneration == p.Generation && p.Status.TypeChecking != nil

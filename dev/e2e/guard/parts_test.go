@@ -23,18 +23,18 @@ import (
 
 // parts lists the manifests of the other parts, with all of their possible rights.
 var parts = map[string][]string{
-	"manager":   append([]string{"manager/bootstrap.yaml"}, testbed.ManagerFiles...),
+	"manager":   append([]string{"manager/bootstrap.yaml"}, testbed.ManagerManifests...),
 	"cloudpool": {"cloudpool/rbac.yaml", "cloudpool/admission.yaml", "cloudpool/native.yaml", "cloudpool/authorize.yaml"},
 }
 
 // part returns a client with the token of a part's account. It first waits for the account's rights and their limits.
 func (f *fixture) part(name string) kubernetes.Interface {
 	f.t.Helper()
-	f.check(f.InstallTypes(f.ctx))
-	f.check(f.Deploy(f.ctx, parts[name]...))
+	f.check(f.InstallCRDs(f.ctx))
+	f.check(f.ApplyManifests(f.ctx, parts[name]...))
 	account := "slipway-" + name
 	client := f.clientOf(testbed.ManagerNamespace, account, controlplane.TokenOptions{})
-	f.check(f.AwaitRights(f.ctx, testbed.ManagerNamespace, account, account))
+	f.check(f.AwaitPermissions(f.ctx, testbed.ManagerNamespace, account, account))
 	return client
 }
 
@@ -77,7 +77,7 @@ func (a attempter) await(t *testing.T, attempts map[string]attempt) {
 	defer cancel()
 	for words, try := range attempts {
 		var err error
-		if testbed.Poll(ctx, "a policy is in force", func() bool { err = try(a.f.ctx, a.client); return refused(err, words) }) != nil {
+		if testbed.PollUntil(ctx, "a policy is in force", func() bool { err = try(a.f.ctx, a.client); return refused(err, words) }) != nil {
 			t.Fatalf("the answer is %v, want it refused with %q", err, words)
 		}
 	}

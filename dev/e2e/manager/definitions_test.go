@@ -72,7 +72,7 @@ func (b bed) leavesNewer(t *testing.T) {
 			toCome:         "kept",
 		},
 	}}
-	b.check(testbed.Poll(b.ctx, "the newer definition is served", func() bool {
+	b.check(testbed.PollUntil(b.ctx, "the newer definition is served", func() bool {
 		_, err := groups.Apply(b.ctx, group.GetName(), group, metav1.ApplyOptions{FieldManager: "e2e", Force: true})
 		return err == nil
 	}))
@@ -100,7 +100,7 @@ func (b bed) leavesInstalled(t *testing.T) {
 	b.t = t
 	there := dynamic.NewForConfigOrDie(b.RESTConfig()).Resource(definitionResource)
 	b.check(there.Delete(b.ctx, nodeGroups, metav1.DeleteOptions{}))
-	b.check(testbed.Poll(b.ctx, "the definition is gone", func() bool {
+	b.check(testbed.PollUntil(b.ctx, "the definition is gone", func() bool {
 		_, err := there.Get(b.ctx, nodeGroups, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	}))
@@ -113,7 +113,7 @@ func (b bed) overtaken(name string) {
 	var once sync.Once
 	met := false
 	proxy := faultproxy.New(func(r faultproxy.Request) string { return r.Method + " " + r.Path })
-	proxy.Faults(func(r faultproxy.Request) faultproxy.Fault {
+	proxy.SetFaults(func(r faultproxy.Request) faultproxy.Fault {
 		if r.Method != http.MethodGet && strings.Contains(r.Path, "/"+definitionResource.Resource) {
 			once.Do(func() {
 				met = true

@@ -21,7 +21,7 @@ import (
 // deployment reads the shipped Deployment.
 func (b bed) deployment() *appsv1.Deployment {
 	b.t.Helper()
-	root, err := testbed.Root()
+	root, err := testbed.RepositoryRoot()
 	b.check(err)
 	f, err := os.Open(filepath.Join(root, "deploy", "manager", "deployment.yaml"))
 	b.check(err)
@@ -44,7 +44,7 @@ func TestTheDeploymentIsTakenAndItsPodsAreRestricted(t *testing.T) {
 		Name: strict, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
 	}}, metav1.CreateOptions{})
 	b.check(err)
-	b.check(testbed.Poll(b.ctx, "the namespace has its ServiceAccount", func() bool {
+	b.check(testbed.PollUntil(b.ctx, "the namespace has its ServiceAccount", func() bool {
 		_, err := b.Client().CoreV1().ServiceAccounts(strict).Get(b.ctx, "default", metav1.GetOptions{})
 		return err == nil
 	}))
@@ -112,7 +112,7 @@ func TestTheDeploymentsArgumentsAreTheBinarys(t *testing.T) {
 // TestEveryFileOfTheManifestsIsInTheKustomization excludes the files that are optional for the user.
 func TestEveryFileOfTheManifestsIsInTheKustomization(t *testing.T) {
 	t.Parallel()
-	root, err := testbed.Root()
+	root, err := testbed.RepositoryRoot()
 	if err != nil {
 		t.Fatal(err)
 	}

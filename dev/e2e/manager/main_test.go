@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
 
 // This is the account of the shipped manifests.
 const (
@@ -43,7 +43,7 @@ type bed struct {
 
 func on(t *testing.T, shared *testbed.Testbed) bed {
 	t.Helper()
-	ctx := testbed.Context(t)
+	ctx := testbed.TestContext(t)
 	return bed{shared, t, ctx}
 }
 
@@ -57,7 +57,7 @@ func (b bed) check(err error) {
 // deploy applies files of deploy/manager.
 func (b bed) deploy(files ...string) {
 	b.t.Helper()
-	root, err := testbed.Root()
+	root, err := testbed.RepositoryRoot()
 	b.check(err)
 	for _, file := range files {
 		b.check(b.Apply(b.ctx, filepath.Join(root, "deploy", "manager", file)))
@@ -76,13 +76,13 @@ func (b bed) credentials() string {
 func (b bed) through(proxy *faultproxy.Proxy) string {
 	b.t.Helper()
 	b.t.Cleanup(func() { _ = proxy.Close() })
-	return b.Behind(b.t, proxy, b.credentials())
+	return b.WriteProxyKubeconfig(b.t, proxy, b.credentials())
 }
 
 // clouds returns a file for --cloud-config with the testbed's Azure and the given additional clouds.
 func (b bed) clouds(more map[string]any) string {
 	b.t.Helper()
-	raw, err := json.Marshal(b.AzureConfig())
+	raw, err := json.Marshal(b.AzureProviderConfig())
 	b.check(err)
 	azure := map[string]any{}
 	b.check(json.Unmarshal(raw, &azure))
@@ -105,17 +105,17 @@ type process struct {
 // start starts a manager, and does not wait for it.
 func (b bed) start(name string, args ...string) *process {
 	b.t.Helper()
-	path, err := testbed.Binary("slipway")
+	path, err := testbed.EnsureBinary("slipway")
 	b.check(err)
-	address, err := controlplane.FreeAddress(b.ctx)
+	address, err := controlplane.ReserveFreeAddress(b.ctx)
 	b.check(err)
-	started, err := b.Run(b.ctx, controlplane.Command{
+	started, err := b.StartProcess(b.ctx, controlplane.Command{
 		Name: name, Path: path, Args: append([]string{"manager", "--listen", address}, args...), Env: []string{"POD_NAMESPACE=" + namespace},
 	})
 	b.check(err)
 	p := &process{started, b, address}
 	b.t.Cleanup(func() {
-		if p.Alive() {
+		if p.IsAlive() {
 			_ = p.Kill()
 		}
 		if b.t.Failed() {
@@ -151,8 +151,8 @@ func (p *process) get(path string) (status int, body string) {
 func (p *process) await(path, what string, is func(status int, body string) bool) {
 	p.t.Helper()
 	status, body, died := 0, "", false
-	err := testbed.Poll(p.ctx, path+" "+what, func() bool {
-		if died = !p.Alive(); died {
+	err := testbed.PollUntil(p.ctx, path+" "+what, func() bool {
+		if died = !p.IsAlive(); died {
 			return true
 		}
 		status, body = p.get(path)
@@ -171,7 +171,7 @@ func (p *process) awaitReady() {
 // ended waits until the manager has exited, and returns its output.
 func (p *process) ended() string {
 	p.t.Helper()
-	p.check(testbed.Poll(p.ctx, "the manager has ended", func() bool { return !p.Alive() }))
+	p.check(testbed.PollUntil(p.ctx, "the manager has ended", func() bool { return !p.IsAlive() }))
 	return p.log()
 }
 
@@ -183,12 +183,12 @@ var installed struct {
 // ready returns the package's shared testbed, with Slipway's types and the manager's permissions installed.
 func ready(t *testing.T) bed {
 	t.Helper()
-	b := on(t, testbed.Shared(t))
+	b := on(t, testbed.StartShared(t))
 	installed.Do(func() {
 		b.deploy("namespace.yaml", "rbac.yaml", "admission.yaml")
-		root, err := testbed.Root()
+		root, err := testbed.RepositoryRoot()
 		if err == nil {
-			err = b.ApplyTypes(b.ctx, filepath.Join(root, "api", "crds"), v1alpha1.GroupVersion, groups.Resource, retirements.Resource)
+			err = b.ApplyCRDs(b.ctx, filepath.Join(root, "api", "crds"), v1alpha1.GroupVersion, groups.Resource, retirements.Resource)
 		}
 		installed.err = err
 	})

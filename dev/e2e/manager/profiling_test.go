@@ -20,10 +20,10 @@ func TestProfilesAreServedToTheLoopbackInterfaceAlone(t *testing.T) {
 	t.Cleanup(func() { _ = agent.Crash() })
 	manager := b.start("profiled", "--kubeconfig", b.credentials(), "--selector", shard+"=profiled", "--leader-elect=false", "--profiling")
 	for name, address := range map[string]string{
-		"slipway-agent": agent.Address(), "slipway manager": manager.address, "slipway cloudpool": b.startCloudpool("--profiling"),
+		"slipway-agent": agent.MetricsAddress(), "slipway manager": manager.address, "slipway cloudpool": b.startCloudpool("--profiling"),
 	} {
 		url := "http://" + address + "/debug/pprof/cmdline"
-		b.check(testbed.Poll(b.ctx, name+" serves profiles", func() bool { return b.ask(url, nil) == http.StatusOK }))
+		b.check(testbed.PollUntil(b.ctx, name+" serves profiles", func() bool { return b.ask(url, nil) == http.StatusOK }))
 		for _, header := range []string{"X-Forwarded-For", "Forwarded", "Via"} {
 			if got := b.ask(url, http.Header{header: {"10.0.0.9"}}); got != http.StatusForbidden {
 				t.Errorf("%s answers %d to %s, want 403", name, got, header)
@@ -35,14 +35,14 @@ func TestProfilesAreServedToTheLoopbackInterfaceAlone(t *testing.T) {
 // startCloudpool starts a cloudpool in front of a server that does not exist, and returns the address of its metrics.
 func (b bed) startCloudpool(args ...string) string {
 	b.t.Helper()
-	path, err := testbed.Binary("slipway")
+	path, err := testbed.EnsureBinary("slipway")
 	b.check(err)
-	front, err := controlplane.FreeAddress(b.ctx)
+	front, err := controlplane.ReserveFreeAddress(b.ctx)
 	b.check(err)
-	metrics, err := controlplane.FreeAddress(b.ctx)
+	metrics, err := controlplane.ReserveFreeAddress(b.ctx)
 	b.check(err)
-	clouds := testbed.File(b.t, "cloudpool.yaml", "cloudpool: {pools: [{name: builders, url: 'http://127.0.0.1:1'}]}")
-	started, err := b.Run(b.ctx, controlplane.Command{
+	clouds := testbed.WriteTempFile(b.t, "cloudpool.yaml", "cloudpool: {pools: [{name: builders, url: 'http://127.0.0.1:1'}]}")
+	started, err := b.StartProcess(b.ctx, controlplane.Command{
 		Name: "profiled-cloudpool", Path: path, Args: append([]string{
 			"cloudpool", "--kubeconfig", b.Kubeconfig(), "--cloud-config", clouds, "--listen", front, "--metrics-listen", metrics, "--namespace", namespace,
 		}, args...),

@@ -38,9 +38,9 @@ func newPool(t *testing.T, name string, n int, spec string) *poolBed {
 	t.Helper()
 	b := &poolBed{bed: ready(t), pool: controlplane.AKSPool{Name: name, Spot: true}, name: name}
 	b.check(b.AddPool(b.ctx, b.pool, n))
-	b.check(workload.Create(b.ctx, b.Client(), workload.Namespace(name)))
+	b.check(workload.Create(b.ctx, b.Client(), workload.NewNamespace(name)))
 	b.clouds = b.bed.clouds(nil)
-	b.check(b.CreateNodeGroup(b.ctx, name, map[string]string{shard: name}, testbed.ScaleSetSpec(name, b.pool.ScaleSet())+spec))
+	b.check(b.CreateNodeGroup(b.ctx, name, map[string]string{shard: name}, testbed.ScaleSetNodeGroupSpec(name, b.pool.ScaleSetName())+spec))
 	_, err := b.StartAgent(b.ctx, b.pool, 0)
 	b.check(err)
 	return b
@@ -63,12 +63,12 @@ func (b *poolBed) manage(flags ...string) *process {
 func (b *poolBed) fill(machines int) workload.App {
 	b.t.Helper()
 	app := workload.App{
-		Namespace: b.name, Name: "web", Replicas: int32(machines), Stop: "12",
+		Namespace: b.name, Name: "web", Replicas: int32(machines), StopSeconds: "12",
 		NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": b.name},
 	}
 	d := app.Deployment()
 	d.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("12")}
-	b.check(workload.CreateSettled(b.ctx, b.Client(), d))
+	b.check(workload.CreateAndAwait(b.ctx, b.Client(), d))
 	return app
 }
 
@@ -76,7 +76,7 @@ func (b *poolBed) fill(machines int) workload.App {
 func (b *poolBed) slipway(args ...string) (string, error) {
 	b.t.Helper()
 	var out bytes.Buffer
-	cmd := testbed.Command(b.ctx, b.t, "slipway", append(args, "--kubeconfig", b.Kubeconfig())...)
+	cmd := testbed.NewCommand(b.ctx, b.t, "slipway", append(args, "--kubeconfig", b.Kubeconfig())...)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
 	return out.String(), err
@@ -104,7 +104,7 @@ func (b *poolBed) record(i int) *v1alpha1.NodeRetirement {
 func (b *poolBed) awaitRecord(i int, what string, is func(*v1alpha1.NodeRetirement) bool) *v1alpha1.NodeRetirement {
 	b.t.Helper()
 	var rt *v1alpha1.NodeRetirement
-	if err := testbed.Poll(b.ctx, what, func() bool { rt = b.record(i); return rt != nil && is(rt) }); err != nil {
+	if err := testbed.PollUntil(b.ctx, what, func() bool { rt = b.record(i); return rt != nil && is(rt) }); err != nil {
 		if rt != nil {
 			b.t.Fatalf("%v: %s (%s), replacement %+v", err, rt.Status.Phase, rt.Status.Message, rt.Status.Replacement)
 		}
@@ -122,7 +122,7 @@ func inState(state v1alpha1.ReplacementState) func(*v1alpha1.NodeRetirement) boo
 // silence changes the node as the node lifecycle controller does when the node has been silent long enough.
 func (b *poolBed) silence(i int) {
 	b.t.Helper()
-	b.check(testbed.Poll(b.ctx, "the node is called Unknown", func() bool {
+	b.check(testbed.PollUntil(b.ctx, "the node is called Unknown", func() bool {
 		_, err := b.Client().CoreV1().Nodes().Patch(b.ctx, b.pool.NodeName(i), types.StrategicMergePatchType,
 			[]byte(`{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown"}]}}`), metav1.PatchOptions{}, "status")
 		return err == nil || apierrors.IsNotFound(err)
@@ -133,7 +133,7 @@ func (b *poolBed) silence(i int) {
 func (b *poolBed) capacities() []string {
 	var asked []string
 	for _, r := range b.ARM.Requests() {
-		if r.Action == "Microsoft.Compute/virtualMachineScaleSets/write" && strings.HasSuffix(r.Path, b.pool.ScaleSet()) {
+		if r.Action == "Microsoft.Compute/virtualMachineScaleSets/write" && strings.HasSuffix(r.Path, b.pool.ScaleSetName()) {
 			_, rest, _ := strings.Cut(r.Body, `"capacity":`)
 			n, _, _ := strings.Cut(rest, ",")
 			asked = append(asked, strings.TrimRight(n, "}"))
@@ -146,7 +146,7 @@ func (b *poolBed) capacities() []string {
 func (b *poolBed) saw(i int, reason string) string {
 	b.t.Helper()
 	var note string
-	b.check(testbed.Poll(b.ctx, "there is an Event "+reason, func() bool {
+	b.check(testbed.PollUntil(b.ctx, "there is an Event "+reason, func() bool {
 		list, err := b.Client().EventsV1().Events(metav1.NamespaceDefault).List(b.ctx, metav1.ListOptions{
 			FieldSelector: "reason=" + reason,
 		})
@@ -183,8 +183,8 @@ func TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter(t *t
 	if is := ready.Status.Replacement.Instance; !strings.EqualFold(is, b.pool.ProviderID(2)) {
 		t.Errorf("replaced by %s, want %s", is, b.pool.ProviderID(2))
 	}
-	b.check(testbed.Poll(b.ctx, "Azure has taken the machine", func() bool { _, there := b.ARM.VM(b.pool.Resource(0)); return !there }))
-	if rt := b.record(0); rt.Status.Phase.Finished() {
+	b.check(testbed.PollUntil(b.ctx, "Azure has taken the machine", func() bool { _, there := b.ARM.VM(b.pool.ResourceName(0)); return !there }))
+	if rt := b.record(0); rt.Status.Phase.IsFinal() {
 		t.Errorf("I7: the retirement is over before the Node is silent: %s", rt.Status.Message)
 	}
 	b.silence(0)
@@ -197,9 +197,9 @@ func TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter(t *t
 	}); err != nil {
 		t.Error(err)
 	}
-	if got := b.capacities(); len(got) != 1 || b.ARM.Capacity(b.pool.ScaleSet()) != 2 {
+	if got := b.capacities(); len(got) != 1 || b.ARM.Capacity(b.pool.ScaleSetName()) != 2 {
 		t.Errorf("I5: the scale set was asked for %v machines and is meant to have %d; want one order, and 2 as before",
-			got, b.ARM.Capacity(b.pool.ScaleSet()))
+			got, b.ARM.Capacity(b.pool.ScaleSetName()))
 	}
 	b.saw(0, "ReplacementReady")
 }
@@ -211,10 +211,10 @@ func TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion(t *testing.T) {
 	b := newPool(t, "autoscaled", 2, "maxSize: 3")
 	const nudged = "nudged"
 	b.check(b.ARM.AddAgentPool(azure.AgentPoolSpec{
-		Cluster: testbed.ManagedCluster, ResourceGroup: testbed.ManagedClusterGroup, Name: nudged, AutoScaling: true, Max: 5,
+		Cluster: testbed.ManagedClusterName, ResourceGroup: testbed.ManagedClusterGroup, Name: nudged, AutoScaling: true, Max: 5,
 	}))
 	b.clouds = b.bed.clouds(map[string]any{"casSync": map[string]any{
-		"resourceGroup": testbed.ManagedClusterGroup, "cluster": testbed.ManagedCluster, "agentPool": nudged, "gather": "1s",
+		"resourceGroup": testbed.ManagedClusterGroup, "cluster": testbed.ManagedClusterName, "agentPool": nudged, "gather": "1s",
 	}})
 	p := b.manage()
 	b.retire(1)
@@ -222,7 +222,7 @@ func TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion(t *testing.T) {
 	b.check(p.Kill()) // it may have reported nothing yet
 	b.check(p.Restart(b.ctx))
 	var maxima []string
-	b.check(testbed.Poll(b.ctx, "the maximum is changed and put back", func() bool {
+	b.check(testbed.PollUntil(b.ctx, "the maximum is changed and put back", func() bool {
 		maxima = nil
 		for _, r := range b.ARM.Requests() {
 			if r.Action == "Microsoft.ContainerService/managedClusters/agentPools/write" && strings.HasSuffix(r.Path, nudged) {
@@ -236,10 +236,10 @@ func TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion(t *testing.T) {
 	if maxima[0] != "6" || maxima[1] != "5" {
 		t.Errorf("the maxima asked for are %v, want 6 and then 5", maxima)
 	}
-	if pool, _ := b.ARM.AgentPool(testbed.ManagedCluster, nudged); pool.Max != 5 || len(pool.Tags) > 0 {
+	if pool, _ := b.ARM.AgentPool(testbed.ManagedClusterName, nudged); pool.Max != 5 || len(pool.Tags) > 0 {
 		t.Errorf("the pool is left as %+v", pool)
 	}
-	b.check(testbed.Poll(b.ctx, "the metrics tell of it", func() bool {
+	b.check(testbed.PollUntil(b.ctx, "the metrics tell of it", func() bool {
 		_, metrics := p.get("/metrics")
 		return strings.Contains(metrics, `slipway_cas_sync_nudges_total{outcome="done",pool="nudged",reason=""} `) &&
 			!strings.Contains(metrics, `slipway_cas_sync_nudges_total{outcome="done",pool="nudged",reason=""} 0`) &&

@@ -15,7 +15,7 @@ import (
 // answer at first, and the types are missing. The manager may not install them.
 func TestAManagerBeginsOnAControlPlaneThatHasNeverSeenOne(t *testing.T) {
 	t.Parallel()
-	b := on(t, testbed.ForTest(t, testbed.Options{}))
+	b := on(t, testbed.StartForTest(t, testbed.Options{}))
 	b.deploy("namespace.yaml", "rbac.yaml", "admission.yaml")
 	if !t.Run("it waits for its API server and for its types", b.waits) {
 		return
@@ -38,7 +38,7 @@ func (b bed) waits(t *testing.T) {
 	var mode atomic.Pointer[faultproxy.Fault]
 	mode.Store(&faultproxy.Fault{Status: http.StatusServiceUnavailable})
 	proxy := faultproxy.New(func(r faultproxy.Request) string { return r.Method + " " + r.Path })
-	proxy.Faults(func(faultproxy.Request) faultproxy.Fault { return *mode.Load() })
+	proxy.SetFaults(func(faultproxy.Request) faultproxy.Fault { return *mode.Load() })
 	p := b.start("waits", "--kubeconfig", b.through(proxy), "--leader-elect=false")
 	unready := func(words string) func(int, string) bool {
 		return func(status int, body string) bool {
@@ -48,8 +48,8 @@ func (b bed) waits(t *testing.T) {
 	p.await("/readyz", "speaks of the 503", unready("checking the API server"))
 	p.await("/healthz", "is good all the same", func(status int, _ string) bool { return status == http.StatusOK })
 	asked := len(proxy.Requests())
-	mode.Store(&faultproxy.Fault{Delay: testbed.Patience})
-	b.check(testbed.Poll(b.ctx, "the manager asks again", func() bool { return len(proxy.Requests()) > asked }))
+	mode.Store(&faultproxy.Fault{Delay: testbed.TestTimeout})
+	b.check(testbed.PollUntil(b.ctx, "the manager asks again", func() bool { return len(proxy.Requests()) > asked }))
 	mode.Store(&faultproxy.Fault{})
 	p.await("/readyz", "speaks of the types", unready("--install-crds"))
 	if !strings.Contains(p.log(), "cannot start yet, will retry") {
@@ -81,7 +81,7 @@ func TestAManagerThatIsToldToEndBeforeItCouldBeginEnds(t *testing.T) {
 	t.Parallel()
 	b := ready(t)
 	proxy := faultproxy.New(func(r faultproxy.Request) string { return r.Path })
-	proxy.Faults(func(faultproxy.Request) faultproxy.Fault {
+	proxy.SetFaults(func(faultproxy.Request) faultproxy.Fault {
 		return faultproxy.Fault{Status: http.StatusServiceUnavailable}
 	})
 	p := b.start("stops", "--kubeconfig", b.through(proxy), "--leader-elect=false")

@@ -36,7 +36,7 @@ func peer(t *testing.T, name string) string {
 // shipped returns a path in the repository.
 func shipped(t *testing.T, path ...string) string {
 	t.Helper()
-	root, err := testbed.Root()
+	root, err := testbed.RepositoryRoot()
 	if err != nil {
 		t.Fatal(err)
 	}

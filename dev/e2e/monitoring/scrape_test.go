@@ -28,7 +28,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/manager"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
 
 // ns is the namespace of all workloads.
 const ns = "monitoring"
@@ -50,22 +50,22 @@ func (f *fixture) check(err error) {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{Testbed: testbed.Shared(t), t: t, targets: map[string][]string{}}
-	if _, err := testbed.Binary("slipway"); err != nil { // it may be slow the first time
+	f := &fixture{Testbed: testbed.StartShared(t), t: t, targets: map[string][]string{}}
+	if _, err := testbed.EnsureBinary("slipway"); err != nil { // it may be slow the first time
 		t.Fatal(err)
 	}
-	ctx := testbed.Context(t)
+	ctx := testbed.TestContext(t)
 	f.ctx = ctx
-	f.check(f.Deploy(ctx, append(testbed.ManagerFiles, "cloudpool/rbac.yaml", "cloudpool/native.yaml")...))
-	f.check(f.InstallTypes(ctx))
-	f.check(workload.Create(ctx, f.Client(), workload.Namespace(ns)))
+	f.check(f.ApplyManifests(ctx, append(testbed.ManagerManifests, "cloudpool/rbac.yaml", "cloudpool/native.yaml")...))
+	f.check(f.InstallCRDs(ctx))
+	f.check(workload.Create(ctx, f.Client(), workload.NewNamespace(ns)))
 	return f
 }
 
 // group creates a NodeGroup over a scale set.
 func (f *fixture) group(name, scaleSet, spec string) {
 	f.t.Helper()
-	f.check(f.CreateNodeGroup(f.ctx, name, nil, testbed.ScaleSetSpec(name, scaleSet)+spec))
+	f.check(f.CreateNodeGroup(f.ctx, name, nil, testbed.ScaleSetNodeGroupSpec(name, scaleSet)+spec))
 }
 
 // pool creates a pool of n instances with a NodeGroup.
@@ -73,32 +73,32 @@ func (f *fixture) pool(name string, n int, spec string) controlplane.AKSPool {
 	f.t.Helper()
 	p := controlplane.AKSPool{Name: name}
 	f.check(f.AddPool(f.ctx, p, n))
-	f.group(name, p.ScaleSet(), spec)
+	f.group(name, p.ScaleSetName(), spec)
 	return p
 }
 
 // on returns an App that runs its pods in a pool.
 func on(pool, name, cpu string) workload.App {
 	return workload.App{
-		Namespace: ns, Name: name, CPU: resource.MustParse(cpu), Stop: "0.1", NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": pool},
+		Namespace: ns, Name: name, CPU: resource.MustParse(cpu), StopSeconds: "0.1", NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": pool},
 	}
 }
 
 // stuck runs a pod on an instance. The pod's PDB always denies the eviction.
 func (f *fixture) stuck(p controlplane.AKSPool, instance int) {
 	f.t.Helper()
-	app := workload.App{Namespace: ns, Name: "stuck-" + p.Name, Node: p.NodeName(instance), MaxUnavailable: "0", Stop: "0.1"}
-	f.check(workload.CreateSettled(f.ctx, f.Client(), app.Deployment(), app.Budget()))
+	app := workload.App{Namespace: ns, Name: "stuck-" + p.Name, Node: p.NodeName(instance), MaxUnavailable: "0", StopSeconds: "0.1"}
+	f.check(workload.CreateAndAwait(f.ctx, f.Client(), app.Deployment(), app.PodDisruptionBudget()))
 }
 
 // start starts a process of the product that exposes metrics.
 func (f *fixture) start(job, account string, args ...string) {
 	f.t.Helper()
-	address, err := controlplane.FreeAddress(f.ctx)
+	address, err := controlplane.ReserveFreeAddress(f.ctx)
 	f.check(err)
 	credentials, err := f.ServiceAccountKubeconfig(f.ctx, "slipway", account, controlplane.TokenOptions{})
 	f.check(err)
-	path, err := testbed.Binary("slipway")
+	path, err := testbed.EnsureBinary("slipway")
 	f.check(err)
 	for i := range args {
 		args[i] = strings.ReplaceAll(args[i], "ADDRESS", address)
@@ -112,7 +112,7 @@ func (f *fixture) start(job, account string, args ...string) {
 
 func (f *fixture) run(c controlplane.Command) {
 	f.t.Helper()
-	p, err := f.Run(f.ctx, c)
+	p, err := f.StartProcess(f.ctx, c)
 	f.t.Cleanup(func() {
 		if p != nil {
 			_ = p.Kill()
@@ -131,25 +131,25 @@ const nudged = "nudged"
 // clouds returns a file for --cloud-config. The file describes the instances of empty scale sets.
 func (f *fixture) clouds(empty ...string) string {
 	f.t.Helper()
-	config := f.AzureConfig()
+	config := f.AzureProviderConfig()
 	for _, set := range empty {
-		config.Groups = append(config.Groups, testbed.GroupFromNone(set))
+		config.Groups = append(config.Groups, testbed.EmptyGroupConfig(set))
 	}
-	sync := &provider.CASSyncConfig{ResourceGroup: testbed.ManagedClusterGroup, Cluster: testbed.ManagedCluster, AgentPool: nudged}
+	sync := &provider.CASSyncConfig{ResourceGroup: testbed.ManagedClusterGroup, Cluster: testbed.ManagedClusterName, AgentPool: nudged}
 	raw, err := yaml.Marshal(map[string]any{"azure": manager.AzureCloud{Config: config, CASSync: sync}, "openstack": noServers(f.t)})
 	f.check(err)
-	return testbed.File(f.t, "clouds.yaml", string(raw))
+	return testbed.WriteTempFile(f.t, "clouds.yaml", string(raw))
 }
 
 // agent starts the agent of an instance, with a receiver that does not answer.
 func (f *fixture) agent(p controlplane.AKSPool, instance int) {
 	f.t.Helper()
-	config := testbed.File(f.t, fmt.Sprintf("agent-%s-%d.yaml", p.Name, instance),
+	config := testbed.WriteTempFile(f.t, fmt.Sprintf("agent-%s-%d.yaml", p.Name, instance),
 		"pollInterval: 200ms\nnotifications:\n- name: nobody\n  webhook: {url: 'http://127.0.0.1:1'}\n")
 	a, err := f.StartAgent(f.ctx, p, instance, "--config="+config)
 	f.check(err)
 	f.t.Cleanup(func() { _ = a.Crash() })
-	f.targets["slipway-agent"] = append(f.targets["slipway-agent"], a.Address())
+	f.targets["slipway-agent"] = append(f.targets["slipway-agent"], a.MetricsAddress())
 }
 
 const write = "Microsoft.Compute/virtualMachineScaleSets/write"
@@ -157,7 +157,7 @@ const write = "Microsoft.Compute/virtualMachineScaleSets/write"
 // noQuota makes the cloud refuse launches for a scale set, the given number of times. 0 means always.
 func (f *fixture) noQuota(scaleSet string, times int) {
 	f.t.Helper()
-	f.check(f.ARM.Inject(azure.ARMFault{
+	f.check(f.ARM.InjectFaults(azure.ARMFault{
 		Kind: azure.ARMStatus, Status: http.StatusConflict, Code: "OperationNotAllowed", Times: times, Resource: scaleSet, Action: write,
 		Message: "Operation could not be completed as it results in exceeding approved Total Regional Cores quota.",
 	}))
@@ -179,10 +179,10 @@ func (f *fixture) prepare() stage {
 	f.check(f.AddPool(f.ctx, spot, 2))
 	full := on("spot", "full", "12")
 	full.Replicas = 2
-	f.check(workload.CreateSettled(f.ctx, f.Client(), full.Deployment()))
+	f.check(workload.CreateAndAwait(f.ctx, f.Client(), full.Deployment()))
 	f.stuck(spot, 1)
-	f.group("spot", spot.ScaleSet(), "maxSize: 3")
-	f.noQuota(spot.ScaleSet(), 3)
+	f.group("spot", spot.ScaleSetName(), "maxSize: 3")
+	f.noQuota(spot.ScaleSetName(), 3)
 	// One node is retired, and a PDB blocks the retirement of another.
 	leaving := f.pool("leaving", 2, free)
 	f.stuck(leaving, 1)
@@ -193,25 +193,25 @@ func (f *fixture) prepare() stage {
 	f.ARM.AddScaleSet(azure.ScaleSetSpec{Name: "mute", Size: "Standard_D16ds_v5"}, 0)
 	f.group("mute", "mute", "maxSize: 1\nscaleUp: {joinTimeout: 10s}")
 	broke := f.pool("broke", 0, "maxSize: 1\nscaleUp: {}")
-	f.noQuota(broke.ScaleSet(), 0)
+	f.noQuota(broke.ScaleSetName(), 0)
 	for _, pool := range []string{"grow", "mute", "broke"} {
 		f.check(workload.Create(f.ctx, f.Client(), on(pool, "wants-"+pool, "1").Pod()))
 	}
 
 	f.check(f.ARM.AddAgentPool(azure.AgentPoolSpec{
-		Cluster: testbed.ManagedCluster, ResourceGroup: testbed.ManagedClusterGroup, Name: nudged, AutoScaling: true, Max: 5,
+		Cluster: testbed.ManagedClusterName, ResourceGroup: testbed.ManagedClusterGroup, Name: nudged, AutoScaling: true, Max: 5,
 	}))
 
 	f.agent(spot, 0)
 	f.agent(spot, 1)
-	clouds := f.clouds(grow.ScaleSet(), "mute", broke.ScaleSet())
+	clouds := f.clouds(grow.ScaleSetName(), "mute", broke.ScaleSetName())
 	// The file contains a group with the name of an existing group.
-	groups := testbed.File(f.t, "groups.yaml", "apiVersion: slipway.dev/v1alpha1\nkind: NodeGroup\nmetadata: {name: grow}\n"+
+	groups := testbed.WriteTempFile(f.t, "groups.yaml", "apiVersion: slipway.dev/v1alpha1\nkind: NodeGroup\nmetadata: {name: grow}\n"+
 		"spec: {nodeSelector: {matchLabels: {pool: other}}, cloud: {provider: azure, group: other}}\n")
 	f.start("slipway-manager", "slipway-manager", "manager", "--listen", "ADDRESS", "--cloud-config", clouds, "--node-groups", groups, "--leader-elect=false",
 		"--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s", "--group-poll-interval", "1s",
 		"--scale-poll-interval", "1s", "--launch-settle-time", "5s")
-	front, err := controlplane.FreeAddress(f.ctx)
+	front, err := controlplane.ReserveFreeAddress(f.ctx)
 	f.check(err)
 	f.start("slipway-cloudpool", "slipway-cloudpool", "cloudpool", "--listen", front, "--metrics-listen", "ADDRESS", "--cloud-config", clouds,
 		"--namespace", "slipway", "--native", "leaving", "--native-refresh", "0s")
@@ -222,7 +222,7 @@ func (f *fixture) prepare() stage {
 func (f *fixture) play(s stage) {
 	f.t.Helper()
 	for instance, kind := range map[int]azure.EventType{0: azure.Preempt, 1: azure.Redeploy} {
-		_, err := f.Azure.Announce(azure.Announcement{Type: kind, Resources: []string{s.spot.Resource(instance)}})
+		_, err := f.Azure.Announce(azure.Announcement{Type: kind, Resources: []string{s.spot.ResourceName(instance)}})
 		f.check(err)
 	}
 	for instance := range 2 {
@@ -234,7 +234,7 @@ func (f *fixture) play(s stage) {
 
 func (f *fixture) slipway(args ...string) {
 	f.t.Helper()
-	if out, err := testbed.Command(f.ctx, f.t, "slipway", append(args, "--kubeconfig", f.Kubeconfig())...).CombinedOutput(); err != nil {
+	if out, err := testbed.NewCommand(f.ctx, f.t, "slipway", append(args, "--kubeconfig", f.Kubeconfig())...).CombinedOutput(); err != nil {
 		f.t.Fatalf("slipway %v: %v: %s", args, err, out)
 	}
 }
@@ -260,7 +260,7 @@ type prometheus struct {
 
 func (f *fixture) prometheus(program string) *prometheus {
 	f.t.Helper()
-	address, err := controlplane.FreeAddress(f.ctx)
+	address, err := controlplane.ReserveFreeAddress(f.ctx)
 	f.check(err)
 	config := map[string]any{
 		"global":     map[string]any{"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
@@ -276,7 +276,7 @@ func (f *fixture) prometheus(program string) *prometheus {
 	f.run(controlplane.Command{
 		Name: "prometheus", Path: program, ReadyURL: "http://" + address + "/-/ready",
 		Args: []string{
-			"--config.file=" + testbed.File(f.t, "prometheus.yaml", string(raw)), "--storage.tsdb.path=" + f.t.TempDir(),
+			"--config.file=" + testbed.WriteTempFile(f.t, "prometheus.yaml", string(raw)), "--storage.tsdb.path=" + f.t.TempDir(),
 			"--web.listen-address=" + address,
 		},
 	})
@@ -376,7 +376,7 @@ func TestEveryMetricAndLabelOfTheDashboardAndTheRulesIsToldByTheRunningProcesses
 	p := f.prometheus(program) // before any short-lived state occurs
 	f.play(set)
 	var lacks []string
-	if err := testbed.Poll(f.ctx, "all metrics have been told", func() bool {
+	if err := testbed.PollUntil(f.ctx, "all metrics have been told", func() bool {
 		known, err := p.labels()
 		if err != nil {
 			return false
@@ -436,7 +436,7 @@ func (p *prometheus) rulesAreGood() {
 	p.t.Helper()
 	type state struct{ Name, Health, LastError string }
 	var states []state
-	p.check(testbed.Poll(p.ctx, "every rule has been evaluated", func() bool {
+	p.check(testbed.PollUntil(p.ctx, "every rule has been evaluated", func() bool {
 		var data struct{ Groups []struct{ Rules []state } }
 		p.check(p.ask("rules", nil, &data))
 		states = nil

@@ -29,7 +29,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
 
 var (
 	groups      = v1alpha1.GroupVersion.WithResource("nodegroups")
@@ -58,15 +58,15 @@ type fixture struct {
 
 func newFixture(t *testing.T, name string, n int) *fixture {
 	t.Helper()
-	bed := testbed.Shared(t) // this call and the next may be slow the first time
-	if _, err := testbed.Binary("slipway"); err != nil {
+	bed := testbed.StartShared(t) // this call and the next may be slow the first time
+	if _, err := testbed.EnsureBinary("slipway"); err != nil {
 		t.Fatal(err)
 	}
-	ctx := testbed.Context(t)
+	ctx := testbed.TestContext(t)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, name: name}
 	f.check(bed.InstallManager(ctx))
 	f.check(f.AddPool(ctx, f.pool, n))
-	f.check(workload.Create(ctx, f.Client(), workload.Namespace(name)))
+	f.check(workload.Create(ctx, f.Client(), workload.NewNamespace(name)))
 	return f
 }
 
@@ -84,7 +84,7 @@ func (f *fixture) objects(resource schema.GroupVersionResource) dynamic.Resource
 // group creates a NodeGroup of the test's pool. more is added to its spec.
 func (f *fixture) group(name, more string) {
 	f.t.Helper()
-	f.create(name, testbed.ScaleSetSpec(f.name, f.pool.ScaleSet())+more)
+	f.create(name, testbed.ScaleSetNodeGroupSpec(f.name, f.pool.ScaleSetName())+more)
 }
 
 // idle returns the rule of a group that retires nodes without a pod of the test.
@@ -117,7 +117,7 @@ func (f *fixture) cooldown(name, d string) {
 func (f *fixture) awaitGroup(name, what string, is func(*v1alpha1.NodeGroup) bool) *v1alpha1.NodeGroup {
 	f.t.Helper()
 	g := &v1alpha1.NodeGroup{}
-	err := testbed.Poll(f.ctx, "NodeGroup "+name+" is "+what, func() bool {
+	err := testbed.PollUntil(f.ctx, "NodeGroup "+name+" is "+what, func() bool {
 		o, err := f.objects(groups).Get(f.ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return false
@@ -160,9 +160,9 @@ func marked(n *corev1.Node) bool { return n.Annotations[since] != "" }
 // awaitGone waits until nodes of the pool and their instances are gone.
 func (f *fixture) awaitGone(instances ...int) {
 	f.t.Helper()
-	f.check(testbed.Poll(f.ctx, fmt.Sprintf("machines %v and their nodes are gone", instances), func() bool {
+	f.check(testbed.PollUntil(f.ctx, fmt.Sprintf("machines %v and their nodes are gone", instances), func() bool {
 		for _, i := range instances {
-			if _, there := f.ARM.VM(f.pool.Resource(i)); there {
+			if _, there := f.ARM.VM(f.pool.ResourceName(i)); there {
 				return false
 			}
 			if _, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.node(i), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -179,7 +179,7 @@ func (f *fixture) here(instances ...int) {
 	for _, i := range instances {
 		n, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.node(i), metav1.GetOptions{})
 		f.check(err)
-		if vm, there := f.ARM.VM(f.pool.Resource(i)); !there || vm.State == "Deleting" || n.Spec.Unschedulable {
+		if vm, there := f.ARM.VM(f.pool.ResourceName(i)); !there || vm.State == "Deleting" || n.Spec.Unschedulable {
 			f.t.Errorf("machine %d is there: %t (%s), its node is cordoned: %t", i, there, vm.State, n.Spec.Unschedulable)
 		}
 	}
@@ -187,12 +187,12 @@ func (f *fixture) here(instances ...int) {
 
 // app returns an App that keeps its node in service.
 func (f *fixture) app(name string, i int) workload.App {
-	return workload.App{Namespace: f.name, Name: name, Node: f.node(i), Labels: map[string]string{work: f.name}, Stop: "0.1"}
+	return workload.App{Namespace: f.name, Name: name, Node: f.node(i), Labels: map[string]string{work: f.name}, StopSeconds: "0.1"}
 }
 
 func (f *fixture) run(objects ...runtime.Object) {
 	f.t.Helper()
-	f.check(workload.CreateSettled(f.ctx, f.Client(), objects...))
+	f.check(workload.CreateAndAwait(f.ctx, f.Client(), objects...))
 }
 
 // bind runs a pod that keeps a node in service. It bypasses the scheduler, like a pod that was bound immediately before
@@ -214,7 +214,7 @@ func (f *fixture) deletePod(name string) {
 func (f *fixture) awaitEvent(kind, name, reason, text string) {
 	f.t.Helper()
 	var seen []string
-	err := testbed.Poll(f.ctx, fmt.Sprintf("there is an Event %s about %s %s with %q", reason, kind, name, text), func() bool {
+	err := testbed.PollUntil(f.ctx, fmt.Sprintf("there is an Event %s about %s %s with %q", reason, kind, name, text), func() bool {
 		list, err := f.Client().EventsV1().Events(metav1.NamespaceAll).List(f.ctx, metav1.ListOptions{
 			FieldSelector: "regarding.kind=" + kind + ",regarding.name=" + name,
 		})
@@ -257,7 +257,7 @@ func (f *fixture) record(i int) *v1alpha1.NodeRetirement {
 
 func (f *fixture) awaitPhase(i int, want v1alpha1.Phase) {
 	f.t.Helper()
-	f.check(testbed.Poll(f.ctx, fmt.Sprintf("the retirement of %s is %s", f.node(i), want), func() bool {
+	f.check(testbed.PollUntil(f.ctx, fmt.Sprintf("the retirement of %s is %s", f.node(i), want), func() bool {
 		rt := f.record(i)
 		return rt != nil && rt.Status.Phase == want
 	}))
@@ -273,12 +273,12 @@ func (f *fixture) manage(flags ...string) *controlplane.Process {
 // flags returns the flags that all managers of the test share.
 func (f *fixture) flags() []string {
 	f.t.Helper()
-	raw, err := yaml.Marshal(map[string]any{"azure": f.AzureConfig()})
+	raw, err := yaml.Marshal(map[string]any{"azure": f.AzureProviderConfig()})
 	f.check(err)
 	credentials, err := f.ServiceAccountKubeconfig(f.ctx, "slipway", "slipway-manager", controlplane.TokenOptions{})
 	f.check(err)
 	return []string{
-		"--kubeconfig", credentials, "--cloud-config", testbed.File(f.t, "clouds.yaml", string(raw)), "--listen", "", "--leader-elect=false",
+		"--kubeconfig", credentials, "--cloud-config", testbed.WriteTempFile(f.t, "clouds.yaml", string(raw)), "--listen", "", "--leader-elect=false",
 		"--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s", "--group-poll-interval", "1s",
 		"--log-level", "debug",
 	}
@@ -286,12 +286,12 @@ func (f *fixture) flags() []string {
 
 func (f *fixture) start(name string, env []string, args ...string) *controlplane.Process {
 	f.t.Helper()
-	path, err := testbed.Binary("slipway")
+	path, err := testbed.EnsureBinary("slipway")
 	f.check(err)
-	p, err := f.Run(f.ctx, controlplane.Command{Name: name, Path: path, Args: args, Env: env})
+	p, err := f.StartProcess(f.ctx, controlplane.Command{Name: name, Path: path, Args: args, Env: env})
 	f.check(err)
 	f.t.Cleanup(func() {
-		if p.Alive() {
+		if p.IsAlive() {
 			_ = p.Kill()
 		}
 		if f.t.Failed() {
@@ -306,7 +306,7 @@ func (f *fixture) start(name string, env []string, args ...string) *controlplane
 func (f *fixture) slipway(args ...string) string {
 	f.t.Helper()
 	var out, problems bytes.Buffer
-	cmd := testbed.Command(f.ctx, f.t, "slipway", args...)
+	cmd := testbed.NewCommand(f.ctx, f.t, "slipway", args...)
 	cmd.Env = append(cmd.Env, "KUBECONFIG="+f.Kubeconfig())
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	if err := cmd.Run(); err != nil {
@@ -348,7 +348,7 @@ func (f *fixture) status(group string) shown {
 
 // awaitLog waits for a text in a process's log.
 func (f *fixture) awaitLog(p *controlplane.Process, text string) error {
-	return testbed.Poll(f.ctx, fmt.Sprintf("the log of %s has %q", p.Name(), text), func() bool {
+	return testbed.PollUntil(f.ctx, fmt.Sprintf("the log of %s has %q", p.Name(), text), func() bool {
 		raw, _ := os.ReadFile(p.LogFile())
 		return strings.Contains(string(raw), text)
 	})
@@ -357,11 +357,11 @@ func (f *fixture) awaitLog(p *controlplane.Process, text string) error {
 // awaitOne waits until the pool has one instance and one node.
 func (f *fixture) awaitOne() {
 	f.t.Helper()
-	f.check(testbed.Poll(f.ctx, "one machine is left", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "one machine is left", func() bool {
 		nodes, err := f.Client().CoreV1().Nodes().List(f.ctx, metav1.ListOptions{LabelSelector: "kubernetes.azure.com/agentpool=" + f.pool.Name})
 		left := 0
 		for _, vm := range f.ARM.VMs() {
-			if strings.EqualFold(vm.ScaleSet, f.pool.ScaleSet()) {
+			if strings.EqualFold(vm.ScaleSet, f.pool.ScaleSetName()) {
 				left++
 			}
 		}

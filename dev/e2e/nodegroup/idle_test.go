@@ -24,7 +24,7 @@ func TestAGroupIdlesOutToItsMinimum(t *testing.T) {
 	f.manage()
 	g := f.awaitGroup("out", "at its minimum", func(g *v1alpha1.NodeGroup) bool {
 		return g.Status.Nodes == 2 && g.Status.LastScaleDown != nil && g.Status.CloudSize != nil && *g.Status.CloudSize == 2 &&
-			g.Status.Leaving == 0
+			g.Status.Retiring == 0
 	})
 	if ready := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupReady); ready == nil || ready.Status != metav1.ConditionTrue ||
 		ready.ObservedGeneration != g.Generation {
@@ -36,7 +36,7 @@ func TestAGroupIdlesOutToItsMinimum(t *testing.T) {
 	f.here(3)
 	stays := ""
 	for i := range 3 {
-		if _, there := f.ARM.VM(f.pool.Resource(i)); there {
+		if _, there := f.ARM.VM(f.pool.ResourceName(i)); there {
 			stays = f.node(i)
 		} else {
 			f.awaitEvent("Node", f.node(i), "IdleNodeRetiring", "CooldownPassed: idle since")
@@ -58,7 +58,7 @@ func TestAGroupIdlesOutToItsMinimum(t *testing.T) {
 func stuck(t *testing.T, name string) *fixture {
 	f := newFixture(t, name, 1)
 	held := workload.App{Namespace: name, Name: "held", Node: f.node(0), MinAvailable: "1"}
-	f.run(held.Deployment(), held.Budget())
+	f.run(held.Deployment(), held.PodDisruptionBudget())
 	f.group(name, f.idle("0s", ""))
 	f.manage()
 	f.awaitPhase(0, v1alpha1.Draining)
@@ -71,7 +71,7 @@ func TestAPodThatComesDuringTheRetirementRescuesTheNode(t *testing.T) {
 	f := stuck(t, "late")
 	f.bind("job", 0)
 	n := f.awaitNode(0, "given back", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
-	f.check(testbed.Poll(f.ctx, "the retirement is called off", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "the retirement is called off", func() bool {
 		rt := f.record(0)
 		return rt == nil || rt.Status.Phase == v1alpha1.Aborted
 	}))
@@ -116,7 +116,7 @@ func TestI8TheCooldownGoesOnOverARestart(t *testing.T) {
 func TestAPendingPodThatOnlyTheGroupCouldRunKeepsItsNodes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "wait", 1)
-	filler := workload.App{Namespace: f.name, Name: "filler", Node: f.node(0), CPU: resource.MustParse("12"), Stop: "0.1"}
+	filler := workload.App{Namespace: f.name, Name: "filler", Node: f.node(0), CPU: resource.MustParse("12"), StopSeconds: "0.1"}
 	f.run(filler.Deployment())
 	job := f.app("job", 0)
 	job.Node, job.NodeSelector = "", map[string]string{"kubernetes.azure.com/agentpool": f.name}

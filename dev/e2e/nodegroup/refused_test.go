@@ -37,7 +37,7 @@ func TestI10AGroupThatCannotBeActedOnIsRefusedWithTheReasonAndNothingIsDone(t *t
 			prepare: func(_ *testing.T, f *fixture) {
 				// The name also decides, between groups that were created in the same second.
 				f.create("earlier", "nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: overlap}}\n"+
-					"cloud: {provider: azure, group: "+f.pool.ScaleSet()+"}")
+					"cloud: {provider: azure, group: "+f.pool.ScaleSetName()+"}")
 				f.awaitAccepted("earlier")
 			},
 			reason: v1alpha1.OverlapsGroup, text: "NodeGroup earlier, which is older: aks-overlap-12345678-vmss000000",
@@ -53,7 +53,7 @@ func TestI10AGroupThatCannotBeActedOnIsRefusedWithTheReasonAndNothingIsDone(t *t
 		},
 		"denied": {
 			prepare: func(_ *testing.T, f *fixture) {
-				f.check(f.ARM.Inject(azure.ARMFault{Kind: azure.ARMDenied, Resource: f.pool.ScaleSet()}))
+				f.check(f.ARM.InjectFaults(azure.ARMFault{Kind: azure.ARMDenied, Resource: f.pool.ScaleSetName()}))
 			},
 			reason: v1alpha1.CloudRefused, text: "Microsoft.Compute/virtualMachineScaleSets/read",
 		},
@@ -68,7 +68,7 @@ func TestI10AGroupThatCannotBeActedOnIsRefusedWithTheReasonAndNothingIsDone(t *t
 			if tt.prepare != nil {
 				tt.prepare(t, &g)
 			}
-			in := g.pool.ScaleSet()
+			in := g.pool.ScaleSetName()
 			if tt.group != nil {
 				in = tt.group(&g)
 			}
@@ -105,9 +105,9 @@ func TestTheGroupsOfAFileAreActedOnAndRefusedAsOthersAre(t *testing.T) {
 	group := func(name, pool string) string {
 		return "apiVersion: slipway.dev/v1alpha1\nkind: NodeGroup\nmetadata: {name: " + name + ", labels: {" + shard + ": file}}\nspec:\n" +
 			"  nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: " + pool + "}}\n" +
-			"  cloud: {provider: azure, group: " + f.pool.ScaleSet() + "}\n  minSize: 1\n  " + f.idle("0s", "")
+			"  cloud: {provider: azure, group: " + f.pool.ScaleSetName() + "}\n  minSize: 1\n  " + f.idle("0s", "")
 	}
-	p := f.manage("--node-groups", testbed.File(f.t, "groups.yaml", group("file-a", "file")+"---\n"+group("file-b", "file")))
+	p := f.manage("--node-groups", testbed.WriteTempFile(f.t, "groups.yaml", group("file-a", "file")+"---\n"+group("file-b", "file")))
 	f.check(f.awaitLog(p, `"group":"file-b","reason":"OverlapsGroup"`))
 	f.awaitOne()
 }

@@ -56,40 +56,40 @@ func TestTheStandInForTheVMSSPodWatcherDoesWhatItsEnvironmentSays(t *testing.T) 
 	f := newFixture(t, "watch", 3)
 	f.agentPool(3)
 	f.check(f.ARM.AddAgentPool(azure.AgentPoolSpec{
-		Cluster: testbed.ManagedCluster, ResourceGroup: testbed.ManagedClusterGroup, Name: "fake", AutoScaling: true, Max: 6,
+		Cluster: testbed.ManagedClusterName, ResourceGroup: testbed.ManagedClusterGroup, Name: "fake", AutoScaling: true, Max: 6,
 	}))
-	f.check(f.ARM.ChangeAgentPool(testbed.ManagedCluster, "fake", func(p *azure.AgentPool) {
+	f.check(f.ARM.ModifyAgentPool(testbed.ManagedClusterName, "fake", func(p *azure.AgentPool) {
 		p.Tags = map[string]string{"slipway-cas-sync": "5 to 6"}
 	}))
-	f.check(f.ARM.Inject(azure.ARMFault{
-		Kind: azure.ARMThrottled, Times: 1, RetryAfter: time.Second, Action: vmssDelete, Resource: f.pool.ScaleSet(),
+	f.check(f.ARM.InjectFaults(azure.ARMFault{
+		Kind: azure.ARMThrottled, Times: 1, RetryAfter: time.Second, Action: vmssDelete, Resource: f.pool.ScaleSetName(),
 	}))
 	placeholder := workload.App{
-		Namespace: f.name, Name: "placeholder", Replicas: 3, NodeSelector: map[string]string{"agentpool": f.name}, Stop: "0.1",
+		Namespace: f.name, Name: "placeholder", Replicas: 3, NodeSelector: map[string]string{"agentpool": f.name}, StopSeconds: "0.1",
 		Annotations: map[string]string{"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
 	}
 	f.run(placeholder.Deployment(), f.app("ends", 0).Pod(), f.app("goes-on", 1).Pod())
 	p := f.watcher([]string{
 		"COOLDOWN=1", "SCHEDULED_CHECK_FALG=true", "FAKENP_FLAG=true", "AKS_RG=" + testbed.ManagedClusterGroup,
-		"AKS_NAME=" + testbed.ManagedCluster, "FAKE_NODEPOOL=fake",
+		"AKS_NAME=" + testbed.ManagedClusterName, "FAKE_NODEPOOL=fake",
 	})
 	f.awaitGone(2) // this node never had a pod
 	f.here(0, 1)
 	f.finish("ends", "")
 	f.awaitGone(0)
 	f.here(1)
-	f.check(testbed.Poll(f.ctx, "the maximum of the empty pool is put back", func() bool {
-		pool, _ := f.ARM.AgentPool(testbed.ManagedCluster, "fake")
+	f.check(testbed.PollUntil(f.ctx, "the maximum of the empty pool is put back", func() bool {
+		pool, _ := f.ARM.AgentPool(testbed.ManagedClusterName, "fake")
 		return pool.Max == 5 && len(pool.Tags) == 0
 	}))
 	throttled := contains(f.ARM.Requests(), func(r azure.ARMRequest) bool {
-		return r.Action == vmssDelete && strings.Contains(r.Path, f.pool.ScaleSet()) && r.Status == http.StatusTooManyRequests
+		return r.Action == vmssDelete && strings.Contains(r.Path, f.pool.ScaleSetName()) && r.Status == http.StatusTooManyRequests
 	})
 	if !throttled {
 		t.Error("no deletion was throttled")
 	}
 	f.check(syscall.Kill(p.PID(), syscall.SIGTERM))
-	f.check(testbed.Poll(f.ctx, "the process has ended", func() bool { return !p.Alive() }))
+	f.check(testbed.PollUntil(f.ctx, "the process has ended", func() bool { return !p.IsAlive() }))
 }
 
 // finish ends a pod, as its kubelet would report. more adds fields to the status.
@@ -154,14 +154,14 @@ func TestI8TheLastMachineOfAPoolIsDeletedThoughTheProcessEndedAfterItsNode(t *te
 	t.Parallel()
 	f := newFixture(t, "last", 1)
 	f.agentPool(1)
-	f.check(f.ARM.Inject(azure.ARMFault{Kind: azure.ARMThrottled, RetryAfter: time.Second, Action: vmssDelete, Resource: f.pool.ScaleSet()}))
-	address, err := controlplane.FreeAddress(f.ctx)
+	f.check(f.ARM.InjectFaults(azure.ARMFault{Kind: azure.ARMThrottled, RetryAfter: time.Second, Action: vmssDelete, Resource: f.pool.ScaleSetName()}))
+	address, err := controlplane.ReserveFreeAddress(f.ctx)
 	f.check(err)
 	p := f.watcher([]string{"COOLDOWN=1", "SCHEDULED_CHECK_FLAG=true"}, "--listen", address)
 	f.awaitPhase(0, v1alpha1.NodeDeleted)
 	f.check(p.Kill())
-	f.ARM.Relent(f.pool.ScaleSet())
-	if _, there := f.ARM.VM(f.pool.Resource(0)); !there {
+	f.ARM.ClearResourceFaults(f.pool.ScaleSetName())
+	if _, there := f.ARM.VM(f.pool.ResourceName(0)); !there {
 		t.Fatal("the machine went before the process ended")
 	}
 	f.check(p.Restart(f.ctx))
@@ -170,7 +170,7 @@ func TestI8TheLastMachineOfAPoolIsDeletedThoughTheProcessEndedAfterItsNode(t *te
 	f.check(p.Kill())
 	f.check(p.Restart(f.ctx))
 	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
-		f.check(testbed.Poll(f.ctx, path+" of a process without a node", func() bool { return f.answers("http://" + address + path) }))
+		f.check(testbed.PollUntil(f.ctx, path+" of a process without a node", func() bool { return f.answers("http://" + address + path) }))
 	}
 }
 
@@ -196,6 +196,6 @@ func TestANodeIsRetiredByHandUnderTheStandIn(t *testing.T) {
 	f.awaitNode(0, "known to be the stand-in's", func(n *corev1.Node) bool {
 		return n.Annotations["nodegroup.slipway.dev/name"] == f.name && n.Annotations["nodegroup.slipway.dev/scope"] == "slipway.dev/agentpool="+f.name
 	})
-	f.slipway("retire", f.node(0), "--wait", "--timeout", testbed.Patience.String())
+	f.slipway("retire", f.node(0), "--wait", "--timeout", testbed.TestTimeout.String())
 	f.awaitGone(0)
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
 
 // fixture holds an instance, a namespace for one test, and a receiver.
 type fixture struct {
@@ -41,10 +41,10 @@ type fixture struct {
 
 func newFixture(t *testing.T, name string) *fixture {
 	t.Helper()
-	ctx := testbed.Context(t)
-	f := &fixture{Testbed: testbed.Shared(t), t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}}
+	ctx := testbed.TestContext(t)
+	f := &fixture{Testbed: testbed.StartShared(t), t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}}
 	f.check(f.AddPool(ctx, f.pool, 1))
-	f.check(workload.Create(ctx, f.Client(), workload.Namespace(name)))
+	f.check(workload.Create(ctx, f.Client(), workload.NewNamespace(name)))
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		var m notify.Message
 		if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
@@ -89,9 +89,9 @@ func (f *fixture) agent(config string, flags ...string) *testbed.Agent {
 	return a
 }
 
-func (f *fixture) announce(a azure.Announcement) azure.Record {
+func (f *fixture) announce(a azure.Announcement) azure.EventRecord {
 	f.t.Helper()
-	a.ScaleSet, a.Resources = f.pool.ScaleSet(), []string{f.pool.Resource(0)}
+	a.ScaleSet, a.Resources = f.pool.ScaleSetName(), []string{f.pool.ResourceName(0)}
 	r, err := f.Azure.Announce(a)
 	f.check(err)
 	return r
@@ -111,7 +111,7 @@ func (f *fixture) moments() []notify.Moment {
 // awaitTold waits until the receiver has received exactly these moments.
 func (f *fixture) awaitTold(want ...notify.Moment) notify.Message {
 	f.t.Helper()
-	err := testbed.Poll(f.ctx, fmt.Sprintf("%v are told", want), func() bool { return len(f.moments()) >= len(want) })
+	err := testbed.PollUntil(f.ctx, fmt.Sprintf("%v are told", want), func() bool { return len(f.moments()) >= len(want) })
 	if got := f.moments(); err != nil || !slices.Equal(got, want) {
 		f.t.Fatalf("told %v, want %v: %v", got, want, err)
 	}
@@ -135,14 +135,14 @@ func TestEachMomentOfANoticeIsToldOnceAlsoByAnAgentThatWasKilled(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "told")
 	web, held := f.app("web", 2, ""), f.app("held", 1, "0")
-	f.check(workload.CreateSettled(f.ctx, f.Client(), web.Deployment(), held.Deployment(), held.Budget()))
+	f.check(workload.CreateAndAwait(f.ctx, f.Client(), web.Deployment(), held.Deployment(), held.PodDisruptionBudget()))
 	a := f.agent(strings.Replace(everything, "URL", f.url, 1))
 	revive := func() {
 		t.Helper()
 		f.check(a.Crash())
-		f.check(a.Revive(f.ctx))
-		f.check(testbed.Poll(f.ctx, "the agent guards its node again", func() bool {
-			ready, _ := a.Ready(f.ctx)
+		f.check(a.RestartIfDead(f.ctx))
+		f.check(testbed.PollUntil(f.ctx, "the agent guards its node again", func() bool {
+			ready, _ := a.IsReady(f.ctx)
 			return ready
 		}))
 	}
@@ -165,7 +165,7 @@ func TestEachMomentOfANoticeIsToldOnceAlsoByAnAgentThatWasKilled(t *testing.T) {
 		t.Errorf("blocked %+v", blocked.Blocked)
 	}
 
-	f.check(testbed.Poll(f.ctx, "what was told is recorded", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "what was told is recorded", func() bool {
 		n, err := f.Client().CoreV1().Nodes().Get(f.ctx, node.Name, metav1.GetOptions{})
 		return err == nil && strings.Contains(n.Annotations["cordon.slipway.dev/azure-"+e.EventID], "blocked")
 	}))
@@ -177,15 +177,15 @@ func TestEachMomentOfANoticeIsToldOnceAlsoByAnAgentThatWasKilled(t *testing.T) {
 	}
 	_, err = f.AwaitEvent(f.ctx, node.Name, "Drained")
 	f.check(err)
-	f.check(testbed.Poll(f.ctx, "what was told is recorded", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "what was told is recorded", func() bool {
 		n, err := f.Client().CoreV1().Nodes().Get(f.ctx, node.Name, metav1.GetOptions{})
 		return err == nil && n.Labels["notice.slipway.dev/azure-"+e.EventID] == "drained"
 	}))
 	revive()
-	f.check(f.Azure.Cancel(e.EventID))
-	f.awaitTold(notify.Detected, notify.Blocked, notify.Drained, notify.Over)
-	f.check(testbed.Poll(f.ctx, "the receiver that is away was tried", func() bool {
-		n, _ := a.Metric(f.ctx, `slipway_notifications_total{receiver="nobody",result="failed"}`)
+	f.check(f.Azure.CancelEvent(e.EventID))
+	f.awaitTold(notify.Detected, notify.Blocked, notify.Drained, notify.Ended)
+	f.check(testbed.PollUntil(f.ctx, "the receiver that is away was tried", func() bool {
+		n, _ := a.ReadMetric(f.ctx, `slipway_notifications_total{receiver="nobody",result="failed"}`)
 		return n > 0
 	}))
 }
@@ -193,7 +193,7 @@ func TestEachMomentOfANoticeIsToldOnceAlsoByAnAgentThatWasKilled(t *testing.T) {
 func TestADrainDoesNotWaitForReceivers(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "unheld")
-	f.check(workload.CreateSettled(f.ctx, f.Client(), f.app("web", 5, "").Deployment()))
+	f.check(workload.CreateAndAwait(f.ctx, f.Client(), f.app("web", 5, "").Deployment()))
 	over := make(chan struct{})
 	hanging := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-over }))
 	t.Cleanup(hanging.Close)
@@ -203,13 +203,13 @@ func TestADrainDoesNotWaitForReceivers(t *testing.T) {
 	e := f.announce(azure.Announcement{
 		Type: azure.Freeze, DurationSeconds: new(60), Notice: 15 * time.Minute, Outage: time.Second,
 	})
-	r, err := f.AwaitNotice(f.ctx, e.EventID, "acknowledged", func(r azure.Record) bool { return len(r.Approvals) > 0 })
+	r, err := f.AwaitNotice(f.ctx, e.EventID, "acknowledged", func(r azure.EventRecord) bool { return len(r.Approvals) > 0 })
 	f.check(err)
 	// One request hangs for 10 min, and the agent sends several.
 	if took := r.Approvals[0].At.Sub(r.VisibleAt); took > 5*time.Minute {
 		t.Errorf("acknowledged after %s", took)
 	}
-	if n, ok := a.Metric(f.ctx, `slipway_notifications_waiting{receiver="test"}`); !ok || n == 0 {
+	if n, ok := a.ReadMetric(f.ctx, `slipway_notifications_waiting{receiver="test"}`); !ok || n == 0 {
 		t.Errorf("%v messages wait for a receiver that hangs (the metric is there: %t)", n, ok)
 	}
 }
@@ -226,13 +226,13 @@ func TestAnAgentWithReceiversHoldsNoMoreMemoryThanItMay(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "weighed")
 	a := f.agent(strings.Replace(everything, "URL", f.url, 1))
-	f.check(testbed.Poll(f.ctx, "the agent has looked for notices 50 times", func() bool {
-		n, _ := a.Metric(f.ctx, `slipway_agent_polls_total{result="ok"}`)
+	f.check(testbed.PollUntil(f.ctx, "the agent has looked for notices 50 times", func() bool {
+		n, _ := a.ReadMetric(f.ctx, `slipway_agent_polls_total{result="ok"}`)
 		return n >= 50
 	}))
-	now, _, err := a.Resident()
+	now, _, err := a.ResidentMemory()
 	f.check(err)
-	own, err := a.Anonymous()
+	own, err := a.AnonymousMemory()
 	f.check(err)
 	mebibytes := func(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 	t.Logf("%.1f MiB resident, %.1f of them of no file", mebibytes(now), mebibytes(own))
@@ -249,12 +249,12 @@ func TestPrometheusScrapesAnAgent(t *testing.T) {
 	dir := t.TempDir()
 	config := filepath.Join(dir, "prometheus.yml")
 	f.check(os.WriteFile(config, fmt.Appendf(nil,
-		"global: {scrape_interval: 1s}\nscrape_configs: [{job_name: agent, static_configs: [{targets: [%q]}]}]\n", a.Address()), 0o600))
+		"global: {scrape_interval: 1s}\nscrape_configs: [{job_name: agent, static_configs: [{targets: [%q]}]}]\n", a.MetricsAddress()), 0o600))
 	address := freeAddress(t)
 	run(t, address, prometheus, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
 	query := "http://" + address + "/api/v1/query?query="
 	for _, q := range []string{`up{job="agent"}==1`, `slipway_agent_last_read_timestamp_seconds>0`, `slipway_notifications_waiting{receiver="test"}==0`} {
-		f.check(testbed.Poll(f.ctx, "Prometheus knows "+q, func() bool {
+		f.check(testbed.PollUntil(f.ctx, "Prometheus knows "+q, func() bool {
 			return strings.Contains(get(t, query+strings.NewReplacer("{", "%7B", "}", "%7D", `"`, "%22", "=", "%3D", ">", "%3E").Replace(q)), `"value":`)
 		}))
 	}

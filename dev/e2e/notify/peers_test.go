@@ -39,7 +39,7 @@ func peer(t *testing.T, name string) string {
 
 func peersDir(t *testing.T) string {
 	t.Helper()
-	root, err := testbed.Root()
+	root, err := testbed.RepositoryRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func peersDir(t *testing.T) string {
 // freeAddress returns an unused loopback address.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	address, err := controlplane.FreeAddress(t.Context())
+	address, err := controlplane.ReserveFreeAddress(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func run(t *testing.T, listens, path string, args ...string) {
 			t.Logf("%s ended with %v, and said:\n%s", path, err, out.String())
 		}
 	})
-	for deadline := time.Now().Add(testbed.Patience); ; {
+	for deadline := time.Now().Add(testbed.TestTimeout); ; {
 		conn, err := net.DialTimeout("tcp", listens, time.Second)
 		if err == nil {
 			_ = conn.Close()
@@ -118,12 +118,12 @@ func send(t *testing.T, m notify.Moment, w notify.Webhook) error {
 	t.Helper()
 	none := 0
 	w.Retries = &none
-	n, err := notify.New([]notify.Receiver{{Name: "peer", Webhook: &w}}, notify.Options{})
+	n, err := notify.NewNotifier([]notify.Receiver{{Name: "peer", Webhook: &w}}, notify.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := testbed.Context(t)
-	return n.Send(ctx, notify.Sample(m, time.Now()))
+	ctx := testbed.TestContext(t)
+	return n.Send(ctx, notify.NewSampleMessage(m, time.Now()))
 }
 
 func get(t *testing.T, address string) string {
@@ -153,8 +153,8 @@ func TestAPushgatewayTakesTheEventAndShowsIt(t *testing.T) {
 		Method: http.MethodPut, URL: "http://" + address + "/metrics/job/slipway/node/{{ .NodeName }}", ContentType: "text/plain",
 		Body: notify.Body{Template: pushed},
 	}
-	node := notify.Sample(notify.Detected, time.Now()).NodeName
-	for m, value := range map[notify.Moment]int{notify.Detected: 1, notify.Over: 0} {
+	node := notify.NewSampleMessage(notify.Detected, time.Now()).NodeName
+	for m, value := range map[notify.Moment]int{notify.Detected: 1, notify.Ended: 0} {
 		if err := send(t, m, w); err != nil {
 			t.Fatal(err)
 		}

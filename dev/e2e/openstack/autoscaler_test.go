@@ -28,7 +28,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat/openstackautoscaler"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
 
 // conf is a configuration of the OpenStack autoscaler.
 const conf = `CloudType: OpenStack
@@ -51,12 +51,12 @@ OpenStackFlavours:
 // Slipway retires a worker of the OpenStack autoscaler with that tool's own file. It drains and deletes the Node, and
 // deletes the server from Nova. An unschedulable pod gets a server with the first sufficient flavour of the file.
 func TestAWorkerOfTheOpenStackAutoscalerIsRetiredWithItsConfYMLAndAPodGetsANewOne(t *testing.T) {
-	c := openstackdev.ForTest(t)
+	c := openstackdev.RequireForTest(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	bed := testbed.Shared(t)
+	bed := testbed.StartShared(t)
 	const name = "kube-worker-a1b2" // the autoscaler's name format
-	client := nova(t, c, openstackdev.Demo)
+	client := nova(t, c, openstackdev.DemoCloud)
 	made, err := servers.Create(ctx, client, servers.CreateOpts{
 		Name: name, ImageRef: c.IDs.Image, FlavorRef: c.IDs.Flavors["t.1c512m"], Networks: []servers.Network{{UUID: c.IDs.Network}},
 	}, nil).Extract()
@@ -85,7 +85,7 @@ func TestAWorkerOfTheOpenStackAutoscalerIsRetiredWithItsConfYMLAndAPodGetsANewOn
 		"metadata": map[string]any{"name": name, "labels": map[string]any{openstackautoscaler.GroupLabel: openstackautoscaler.Group}},
 		"spec":     map[string]any{"reason": "Requested", "nodeName": name},
 	}}
-	err = testbed.Poll(ctx, "the types are installed", func() bool {
+	err = testbed.PollUntil(ctx, "the types are installed", func() bool {
 		_, err := retirements.Create(ctx, retirement, metav1.CreateOptions{})
 		return err == nil
 	})
@@ -93,14 +93,14 @@ func TestAWorkerOfTheOpenStackAutoscalerIsRetiredWithItsConfYMLAndAPodGetsANewOn
 		t.Fatal(err)
 	}
 	var phase, message string
-	err = testbed.Poll(ctx, "the retirement is over", func() bool {
+	err = testbed.PollUntil(ctx, "the retirement is over", func() bool {
 		now, err := retirements.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return false
 		}
 		phase, _, _ = unstructured.NestedString(now.Object, "status", "phase")
 		message, _, _ = unstructured.NestedString(now.Object, "status", "message")
-		return v1alpha1.Phase(phase).Finished()
+		return v1alpha1.Phase(phase).IsFinal()
 	})
 	if err != nil || v1alpha1.Phase(phase) != v1alpha1.Succeeded {
 		t.Fatalf("%v: %s: %s", err, phase, message)
@@ -121,9 +121,9 @@ func TestAWorkerOfTheOpenStackAutoscalerIsRetiredWithItsConfYMLAndAPodGetsANewOn
 func getsServer(ctx context.Context, t *testing.T, bed *testbed.Testbed, c *openstackdev.Cloud) {
 	t.Helper()
 	mark := map[string]string{openstack.GroupKey: openstackautoscaler.Group}
-	client := nova(t, c, openstackdev.Demo)
+	client := nova(t, c, openstackdev.DemoCloud)
 	t.Cleanup(func() {
-		left, err := openstackdev.Servers(context.WithoutCancel(ctx), client, mark)
+		left, err := openstackdev.ListServers(context.WithoutCancel(ctx), client, mark)
 		if err != nil {
 			t.Error(err)
 		}
@@ -132,21 +132,21 @@ func getsServer(ctx context.Context, t *testing.T, bed *testbed.Testbed, c *open
 		}
 	})
 	joined(t, c, bed, mark, nil)
-	app := workload.App{Namespace: "waits", Name: "web", CPU: resource.MustParse("1500m"), Stop: "0.1"}
-	if err := workload.Create(ctx, bed.Client(), workload.Namespace("waits"), app.Pod()); err != nil {
+	app := workload.App{Namespace: "waits", Name: "web", CPU: resource.MustParse("1500m"), StopSeconds: "0.1"}
+	if err := workload.Create(ctx, bed.Client(), workload.NewNamespace("waits"), app.Pod()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		_ = bed.Client().CoreV1().Namespaces().Delete(context.WithoutCancel(ctx), "waits", metav1.DeleteOptions{})
 	})
-	err := testbed.Poll(ctx, "the pod runs", func() bool {
+	err := testbed.PollUntil(ctx, "the pod runs", func() bool {
 		p, err := bed.Client().CoreV1().Pods("waits").Get(ctx, "web", metav1.GetOptions{})
 		return err == nil && p.Status.Phase == corev1.PodRunning
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := openstackdev.Servers(ctx, client, mark)
+	made, err := openstackdev.ListServers(ctx, client, mark)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func getsServer(ctx context.Context, t *testing.T, bed *testbed.Testbed, c *open
 // run starts slipway instead of the autoscaler.
 func run(ctx context.Context, t *testing.T, bed *testbed.Testbed, c *openstackdev.Cloud) {
 	t.Helper()
-	path, err := testbed.Binary("slipway")
+	path, err := testbed.EnsureBinary("slipway")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func run(ctx context.Context, t *testing.T, bed *testbed.Testbed, c *openstackde
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p, err := bed.Run(ctx, controlplane.Command{Name: "openstack-autoscaler", Path: path, Args: []string{
+	p, err := bed.StartProcess(ctx, controlplane.Command{Name: "openstack-autoscaler", Path: path, Args: []string{
 		"openstack-autoscaler", "-kubeconfig", bed.Kubeconfig(), "-config", file, "-listen", "",
 	}})
 	if err != nil {

@@ -39,11 +39,11 @@ type novaCloud struct {
 }
 
 func newNova(t *testing.T) conformance.Cloud {
-	c := &novaCloud{Cloud: openstackdev.ForTest(t), t: t, group: newGroupName(t), held: map[string]string{}}
+	c := &novaCloud{Cloud: openstackdev.RequireForTest(t), t: t, group: newGroupName(t), held: map[string]string{}}
 	c.front = newFront(t, c.IDs.Endpoints["compute"])
-	c.fill(conformance.Machines)
+	c.fill(conformance.MinInstances)
 	t.Cleanup(func() {
-		c.Heal(t)
+		c.ClearFaults(t)
 		c.moveTo(c.group, spare)
 	})
 	return c
@@ -67,13 +67,13 @@ func (c *novaCloud) active() []servers.Server {
 // moveTo changes the group of servers, at most six. It deletes servers in an unexpected state.
 func (c *novaCloud) moveTo(from, to string) {
 	ctx := context.WithoutCancel(c.t.Context())
-	client := nova(c.t, c.Cloud, openstackdev.Demo)
+	client := nova(c.t, c.Cloud, openstackdev.DemoCloud)
 	kept := 0
 	for _, s := range serversOf(c.t, c.Cloud, from) {
 		if s.TaskState == "deleting" {
 			continue
 		}
-		if kept == conformance.Machines || s.Status != "ACTIVE" {
+		if kept == conformance.MinInstances || s.Status != "ACTIVE" {
 			if err := servers.Delete(ctx, client, s.ID).ExtractErr(); err != nil && !gophercloud.ResponseCodeIs(err, http.StatusNotFound) {
 				c.t.Error(err)
 			}
@@ -94,7 +94,7 @@ func (c *novaCloud) Provider(t *testing.T) cloud.Provider {
 
 func (c *novaCloud) Group() string { return c.group }
 
-func (c *novaCloud) Machines() []string {
+func (c *novaCloud) ProviderIDs() []string {
 	var ids []string
 	for _, s := range serversOf(c.t, c.Cloud, c.group) {
 		if s.TaskState != "deleting" {
@@ -108,11 +108,11 @@ func idOf(server string) string { return "openstack:///" + server }
 
 func serverOf(id string) string { return strings.TrimPrefix(id, "openstack:///") }
 
-func (c *novaCloud) Size() int {
+func (c *novaCloud) GroupSize() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := 0
-	for _, id := range c.Machines() {
+	for _, id := range c.ProviderIDs() {
 		if _, deleting := c.held[serverOf(id)]; !deleting || c.failing {
 			n++
 		}
@@ -120,13 +120,13 @@ func (c *novaCloud) Size() int {
 	return n
 }
 
-func (c *novaCloud) Missing() string { return idOf(uuid.NewString()) }
+func (c *novaCloud) MissingID() string { return idOf(uuid.NewString()) }
 
-func (c *novaCloud) Foreign() string { return "openstack://Elsewhere/" + uuid.NewString() }
+func (c *novaCloud) ForeignID() string { return "openstack://Elsewhere/" + uuid.NewString() }
 
-func (c *novaCloud) Lose(t *testing.T, machine string) {
+func (c *novaCloud) LoseInstance(t *testing.T, machine string) {
 	t.Helper()
-	if err := servers.Delete(t.Context(), nova(t, c.Cloud, openstackdev.Demo), serverOf(machine)).ExtractErr(); err != nil {
+	if err := servers.Delete(t.Context(), nova(t, c.Cloud, openstackdev.DemoCloud), serverOf(machine)).ExtractErr(); err != nil {
 		t.Fatal(err)
 	}
 	c.AwaitGone(t, machine)
@@ -135,7 +135,7 @@ func (c *novaCloud) Lose(t *testing.T, machine string) {
 func (c *novaCloud) AwaitGone(t *testing.T, machine string) {
 	t.Helper()
 	for {
-		err := servers.Get(t.Context(), nova(t, c.Cloud, openstackdev.Demo), serverOf(machine)).Err
+		err := servers.Get(t.Context(), nova(t, c.Cloud, openstackdev.DemoCloud), serverOf(machine)).Err
 		if gophercloud.ResponseCodeIs(err, http.StatusNotFound) {
 			return
 		}
@@ -143,31 +143,33 @@ func (c *novaCloud) AwaitGone(t *testing.T, machine string) {
 	}
 }
 
-func (c *novaCloud) Deletions() int { return c.front.count(http.MethodDelete, `/servers/[^/]+$`) }
-
-// Cannot implements conformance.Limited.
-func (c *novaCloud) Cannot() map[conformance.Misbehaviour]string {
-	return map[conformance.Misbehaviour]string{conformance.Forgets: "Nova has no operations: the server itself is followed"}
+func (c *novaCloud) DeletionRequests() int {
+	return c.front.count(http.MethodDelete, `/servers/[^/]+$`)
 }
 
-func (c *novaCloud) Inject(t *testing.T, f conformance.Fault) {
+// UnsupportedFaults implements conformance.Limited.
+func (c *novaCloud) UnsupportedFaults() map[conformance.FaultKind]string {
+	return map[conformance.FaultKind]string{conformance.ForgetsOperations: "Nova has no operations: the server itself is followed"}
+}
+
+func (c *novaCloud) InjectFault(t *testing.T, f conformance.Fault) {
 	t.Helper()
-	switch f.Misbehaviour {
+	switch f.FaultKind {
 	case conformance.Unavailable:
 		c.front.behave(novaError(http.StatusInternalServerError, "computeFault", "The server has either erred."), nil, false)
-	case conformance.Reset:
+	case conformance.ConnectionReset:
 		c.front.behave(abort, nil, false)
-	case conformance.Truncated:
+	case conformance.TruncatedResponse:
 		c.front.behave(nil, nil, true)
-	case conformance.Impostor:
+	case conformance.ProxyPage:
 		c.front.behave(html(http.StatusOK), nil, false)
-	case conformance.Misrouted:
+	case conformance.ProxyNotFound:
 		c.front.behave(html(http.StatusNotFound), nil, false)
-	case conformance.Denied:
+	case conformance.PermissionDenied:
 		c.front.behave(novaError(http.StatusForbidden, "forbidden", "Policy doesn't allow os_compute_api:servers to be performed."), nil, false)
 	case conformance.Throttled:
-		c.front.behave(throttled(f.After), nil, false)
-	case conformance.SecondPage:
+		c.front.behave(throttled(f.RetryAfter), nil, false)
+	case conformance.ListFailsMidway:
 		c.front.behave(func(w http.ResponseWriter, r *http.Request) bool {
 			if r.URL.Query().Get("marker") == "" {
 				return false
@@ -176,15 +178,15 @@ func (c *novaCloud) Inject(t *testing.T, f conformance.Fault) {
 		}, nil, false)
 	case conformance.DeletionFails, conformance.DeletionHangs:
 		c.mu.Lock()
-		c.holding, c.failing = serverOf(f.Machine), f.Misbehaviour == conformance.DeletionFails
+		c.holding, c.failing = serverOf(f.ProviderID), f.FaultKind == conformance.DeletionFails
 		c.mu.Unlock()
 		c.front.behave(c.hold, c.show, false)
-	case conformance.Stale:
+	case conformance.StaleLists:
 		c.front.behave(c.stale(t), nil, false)
-	case conformance.Full:
+	case conformance.QuotaExhausted:
 		setQuota(t, c.Cloud, 0, -1) // existing servers may stay
 	default:
-		t.Fatalf("Nova cannot be made to behave so: it %s", f.Misbehaviour)
+		t.Fatalf("Nova cannot be made to behave so: it %s", f.FaultKind)
 	}
 }
 
@@ -218,7 +220,7 @@ func (c *novaCloud) show(server map[string]any) {
 
 // stale freezes the list in its current state.
 func (c *novaCloud) stale(t *testing.T) func(http.ResponseWriter, *http.Request) bool {
-	client := nova(t, c.Cloud, openstackdev.Demo)
+	client := nova(t, c.Cloud, openstackdev.DemoCloud)
 	var list json.RawMessage
 	_, err := client.Get(t.Context(), client.ServiceURL("servers", "detail"), &list, nil) //nolint:bodyclose // it has been read
 	if err != nil {
@@ -230,7 +232,7 @@ func (c *novaCloud) stale(t *testing.T) func(http.ResponseWriter, *http.Request)
 	}
 }
 
-func (c *novaCloud) Heal(t *testing.T) {
+func (c *novaCloud) ClearFaults(t *testing.T) {
 	t.Helper()
 	c.front.behave(nil, nil, false)
 	setQuota(t, c.Cloud, -1, -1)
@@ -242,7 +244,7 @@ func (c *novaCloud) Heal(t *testing.T) {
 		if failing {
 			continue
 		}
-		err := servers.Delete(context.WithoutCancel(t.Context()), nova(t, c.Cloud, openstackdev.Demo), id).ExtractErr()
+		err := servers.Delete(context.WithoutCancel(t.Context()), nova(t, c.Cloud, openstackdev.DemoCloud), id).ExtractErr()
 		if err != nil && !gophercloud.ResponseCodeIs(err, http.StatusNotFound) {
 			t.Error(err)
 		}
@@ -250,6 +252,6 @@ func (c *novaCloud) Heal(t *testing.T) {
 }
 
 func TestOpenStackKeepsWhatAProviderPromises(t *testing.T) {
-	openstackdev.ForTest(t)
+	openstackdev.RequireForTest(t)
 	conformance.Run(t, newNova)
 }

@@ -100,7 +100,7 @@ func groupOf(name string) openstack.GroupConfig {
 // configOf returns a configuration with one group.
 func configOf(c *openstackdev.Cloud, group openstack.GroupConfig) openstack.Config {
 	return openstack.Config{
-		Cloud: openstackdev.Demo, CloudsFile: c.CloudsFile(), ClusterName: clusterName, Groups: []openstack.GroupConfig{group},
+		Cloud: openstackdev.DemoCloud, CloudsFile: c.CloudsFile(), ClusterName: clusterName, Groups: []openstack.GroupConfig{group},
 	}
 }
 
@@ -116,7 +116,7 @@ func providerOf(t *testing.T, config openstack.Config, o openstack.Options) *ope
 // serversOf lists the servers of a group directly from Nova, ordered by ID.
 func serversOf(t *testing.T, c *openstackdev.Cloud, group string) []servers.Server {
 	t.Helper()
-	all, err := openstackdev.Servers(context.WithoutCancel(t.Context()), nova(t, c, openstackdev.Demo), markOf(group))
+	all, err := openstackdev.ListServers(context.WithoutCancel(t.Context()), nova(t, c, openstackdev.DemoCloud), markOf(group))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,13 +134,13 @@ func removeGroup(t *testing.T, c *openstackdev.Cloud, group string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
 	defer cancel()
-	if err := openstackdev.RemoveServers(ctx, nova(t, c, openstackdev.Demo), markOf(group)); err != nil {
+	if err := openstackdev.RemoveServers(ctx, nova(t, c, openstackdev.DemoCloud), markOf(group)); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // follow polls an operation until it ends.
-func follow(t *testing.T, p cloud.Provider, op cloud.Operation) cloud.Status {
+func follow(t *testing.T, p cloud.Provider, op cloud.Operation) cloud.OperationStatus {
 	t.Helper()
 	for {
 		status, err := p.Status(t.Context(), op)
@@ -166,7 +166,7 @@ func look(t *testing.T) {
 // setQuota limits the instances and cores of the project. -1 means no limit.
 func setQuota(t *testing.T, c *openstackdev.Cloud, instances, cores int) {
 	t.Helper()
-	_, err := quotasets.Update(context.WithoutCancel(t.Context()), nova(t, c, openstackdev.Admin), c.IDs.Project,
+	_, err := quotasets.Update(context.WithoutCancel(t.Context()), nova(t, c, openstackdev.AdminCloud), c.IDs.Project,
 		quotasets.UpdateOpts{Instances: &instances, Cores: &cores, Force: true}).Extract()
 	if err != nil {
 		t.Fatal(err)
@@ -179,7 +179,7 @@ func launch(t *testing.T, c *openstackdev.Cloud, group string, count int) {
 	if count == 0 {
 		return
 	}
-	_, err := servers.Create(t.Context(), nova(t, c, openstackdev.Demo), servers.CreateOpts{
+	_, err := servers.Create(t.Context(), nova(t, c, openstackdev.DemoCloud), servers.CreateOpts{
 		Name: group, ImageRef: c.IDs.Image, FlavorRef: c.IDs.Flavors["t.1c512m"], Min: count, Max: count,
 		Networks: []servers.Network{{UUID: c.IDs.Network}}, Metadata: metadataOf(group),
 	}, nil).Extract()
@@ -195,7 +195,7 @@ func metadataOf(group string) map[string]string {
 // portsOf counts the ports of a server.
 func portsOf(t *testing.T, c *openstackdev.Cloud, server string) int {
 	t.Helper()
-	client := neutron(t, c, openstackdev.Demo)
+	client := neutron(t, c, openstackdev.DemoCloud)
 	var answer struct {
 		Ports []struct{} `json:"ports"`
 	}

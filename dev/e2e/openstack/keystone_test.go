@@ -38,21 +38,21 @@ func inline(t *testing.T, c *openstackdev.Cloud, group openstack.GroupConfig) op
 	config := configOf(c, group)
 	config.Cloud, config.CloudsFile = "", ""
 	config.Auth = &openstack.Auth{
-		URL: c.IDs.Endpoints["identity"], Username: openstackdev.Demo, Password: password, ProjectID: c.IDs.Project, UserDomainName: "Default",
+		URL: c.IDs.Endpoints["identity"], Username: openstackdev.DemoCloud, Password: password, ProjectID: c.IDs.Project, UserDomainName: "Default",
 	}
 	return config
 }
 
 func TestEveryCredentialSignsIn(t *testing.T) {
-	c := openstackdev.ForTest(t)
+	c := openstackdev.RequireForTest(t)
 	g := groupOf(newGroupName(t))
-	application, err := applicationcredentials.Create(t.Context(), keystone(t, c, openstackdev.Demo), c.IDs.User,
+	application, err := applicationcredentials.Create(t.Context(), keystone(t, c, openstackdev.DemoCloud), c.IDs.User,
 		applicationcredentials.CreateOpts{Name: g.Name}).Extract()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = applicationcredentials.Delete(context.WithoutCancel(t.Context()), keystone(t, c, openstackdev.Demo), c.IDs.User, application.ID).ExtractErr()
+		_ = applicationcredentials.Delete(context.WithoutCancel(t.Context()), keystone(t, c, openstackdev.DemoCloud), c.IDs.User, application.ID).ExtractErr()
 	})
 	five := inline(t, c, g)
 	credential := inline(t, c, g)
@@ -68,13 +68,13 @@ func TestEveryCredentialSignsIn(t *testing.T) {
 }
 
 func TestACredentialThatDoesNotSignInIsARefusal(t *testing.T) {
-	c := openstackdev.ForTest(t)
+	c := openstackdev.RequireForTest(t)
 	g := groupOf(newGroupName(t))
 	password, err := c.Password()
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin := keystone(t, c, openstackdev.Admin)
+	admin := keystone(t, c, openstackdev.AdminCloud)
 	outsider, err := users.Create(t.Context(), admin, users.CreateOpts{Name: g.Name, DomainID: "default", Password: password}).Extract()
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func TestACredentialThatDoesNotSignInIsARefusal(t *testing.T) {
 }
 
 func TestATokenThatEndsIsRenewed(t *testing.T) {
-	c := openstackdev.ForTest(t)
+	c := openstackdev.RequireForTest(t)
 	front := newFront(t, c.IDs.Endpoints["compute"])
 	g := groupOf(newGroupName(t))
 	config := configOf(c, g)
@@ -117,7 +117,7 @@ func TestATokenThatEndsIsRenewed(t *testing.T) {
 	}
 	seen := front.seen()
 	old := seen[len(seen)-1].token
-	if err := tokens.Revoke(t.Context(), keystone(t, c, openstackdev.Admin), old).Err; err != nil {
+	if err := tokens.Revoke(t.Context(), keystone(t, c, openstackdev.AdminCloud), old).Err; err != nil {
 		t.Fatal(err)
 	}
 	renewed := old

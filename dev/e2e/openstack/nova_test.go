@@ -49,7 +49,7 @@ func (i *issuer) Withdraw(_ context.Context, machine string) error {
 }
 
 // grow launches servers, and waits for the result.
-func grow(t *testing.T, p *openstack.Provider, group string, order cloud.Order) cloud.Status {
+func grow(t *testing.T, p *openstack.Provider, group string, order cloud.LaunchRequest) cloud.OperationStatus {
 	t.Helper()
 	op, err := p.Grow(t.Context(), group, order)
 	if err != nil {
@@ -59,8 +59,8 @@ func grow(t *testing.T, p *openstack.Provider, group string, order cloud.Order) 
 }
 
 func TestAServerHasAllThatItsGroupSays(t *testing.T) {
-	c := openstackdev.ForTest(t)
-	anti, err := servergroups.Create(t.Context(), nova(t, c, openstackdev.Demo), servergroups.CreateOpts{
+	c := openstackdev.RequireForTest(t)
+	anti, err := servergroups.Create(t.Context(), nova(t, c, openstackdev.DemoCloud), servergroups.CreateOpts{
 		Name: newGroupName(t), Policy: "anti-affinity",
 	}).Extract()
 	if err != nil {
@@ -78,9 +78,9 @@ func TestAServerHasAllThatItsGroupSays(t *testing.T) {
 	p := providerOf(t, config, openstack.Options{Joiner: join})
 	t.Cleanup(func() {
 		removeGroup(t, c, g.Name)
-		_ = servergroups.Delete(context.WithoutCancel(t.Context()), nova(t, c, openstackdev.Demo), anti.ID).ExtractErr()
+		_ = servergroups.Delete(context.WithoutCancel(t.Context()), nova(t, c, openstackdev.DemoCloud), anti.ID).ExtractErr()
 	})
-	if status := grow(t, p, g.Name, cloud.Order{Count: 1}); status.Err != nil {
+	if status := grow(t, p, g.Name, cloud.LaunchRequest{Count: 1}); status.Err != nil {
 		t.Fatal(status.Err)
 	}
 	instances, err := p.Instances(t.Context(), g.Name)
@@ -93,7 +93,7 @@ func TestAServerHasAllThatItsGroupSays(t *testing.T) {
 		t.Errorf("%+v", i)
 	}
 	// A list does not contain server groups.
-	s, err := servers.Get(t.Context(), nova(t, c, openstackdev.Demo), serverOf(i.ProviderID)).Extract()
+	s, err := servers.Get(t.Context(), nova(t, c, openstackdev.DemoCloud), serverOf(i.ProviderID)).Extract()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestAServerHasAllThatItsGroupSays(t *testing.T) {
 	}
 	// The zone has one host. The second server cannot run on the same host as the first, and its launch fails with the
 	// reason.
-	status := grow(t, p, g.Name, cloud.Order{Count: 1})
+	status := grow(t, p, g.Name, cloud.LaunchRequest{Count: 1})
 	if cloud.RefusalOf(status.Err) != cloud.NoCapacity {
 		t.Errorf("a second server on one host: %v, want %s", status.Err, cloud.NoCapacity)
 	}
@@ -148,12 +148,12 @@ func userDataOf(t *testing.T, f *front) []string {
 }
 
 func TestNoValidHostIsNoCapacityInAListToo(t *testing.T) {
-	c := openstackdev.ForTest(t)
+	c := openstackdev.RequireForTest(t)
 	g := groupOf(newGroupName(t))
 	g.Flavors = []string{"giant"}
 	p := providerOf(t, configOf(c, g), openstack.Options{})
 	t.Cleanup(func() { removeGroup(t, c, g.Name) })
-	if status := grow(t, p, g.Name, cloud.Order{Count: 2, Template: "giant"}); cloud.RefusalOf(status.Err) != cloud.NoCapacity {
+	if status := grow(t, p, g.Name, cloud.LaunchRequest{Count: 2, Template: "giant"}); cloud.RefusalOf(status.Err) != cloud.NoCapacity {
 		t.Errorf("%v, want %s", status.Err, cloud.NoCapacity)
 	}
 	instances, err := p.Instances(t.Context(), g.Name)
@@ -178,7 +178,7 @@ func TestNoValidHostIsNoCapacityInAListToo(t *testing.T) {
 }
 
 func TestQuotaThatEndsInTheMiddleOfAnOrderIsNoQuota(t *testing.T) {
-	c := openstackdev.ForTest(t)
+	c := openstackdev.RequireForTest(t)
 	g := groupOf(newGroupName(t))
 	g.UserData = "{{.Join.Token}}"
 	join := &issuer{}
@@ -189,7 +189,7 @@ func TestQuotaThatEndsInTheMiddleOfAnOrderIsNoQuota(t *testing.T) {
 		setQuota(t, c, -1, -1)
 		removeGroup(t, c, g.Name)
 	})
-	pages, err := servers.List(nova(t, c, openstackdev.Demo), servers.ListOpts{}).AllPages(t.Context())
+	pages, err := servers.List(nova(t, c, openstackdev.DemoCloud), servers.ListOpts{}).AllPages(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestQuotaThatEndsInTheMiddleOfAnOrderIsNoQuota(t *testing.T) {
 		t.Fatal(err)
 	}
 	setQuota(t, c, len(used)+1, -1)
-	if _, err := p.Grow(t.Context(), g.Name, cloud.Order{Count: 4}); cloud.RefusalOf(err) != cloud.NoQuota {
+	if _, err := p.Grow(t.Context(), g.Name, cloud.LaunchRequest{Count: 4}); cloud.RefusalOf(err) != cloud.NoQuota {
 		t.Errorf("%v, want %s", err, cloud.NoQuota)
 	}
 	if group, err := p.Group(t.Context(), g.Name); err != nil || group.Size != 1 {
@@ -212,7 +212,7 @@ func TestQuotaThatEndsInTheMiddleOfAnOrderIsNoQuota(t *testing.T) {
 // newImage creates an image, and deletes it after the test.
 func newImage(t *testing.T, c *openstackdev.Cloud, name string, tags ...string) string {
 	t.Helper()
-	client := glance(t, c, openstackdev.Demo)
+	client := glance(t, c, openstackdev.DemoCloud)
 	image, err := images.Create(t.Context(), client, images.CreateOpts{
 		Name: name, Tags: tags, DiskFormat: "raw", ContainerFormat: "bare",
 	}).Extract()
@@ -227,18 +227,18 @@ func newImage(t *testing.T, c *openstackdev.Cloud, name string, tags ...string) 
 }
 
 func TestAnImageThatIsGoneIsInvalid(t *testing.T) {
-	c := openstackdev.ForTest(t)
+	c := openstackdev.RequireForTest(t)
 	g := groupOf(newGroupName(t))
 	g.Image = openstack.Image{ID: newImage(t, c, "passing")}
 	p := providerOf(t, configOf(c, g), openstack.Options{})
 	if err := p.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := images.Delete(t.Context(), glance(t, c, openstackdev.Demo), g.Image.ID).ExtractErr(); err != nil {
+	if err := images.Delete(t.Context(), glance(t, c, openstackdev.DemoCloud), g.Image.ID).ExtractErr(); err != nil {
 		t.Fatal(err)
 	}
 	for _, when := range []string{"while it is remembered", "when it is looked up"} {
-		if _, err := p.Grow(t.Context(), g.Name, cloud.Order{Count: 1}); cloud.RefusalOf(err) != cloud.Invalid {
+		if _, err := p.Grow(t.Context(), g.Name, cloud.LaunchRequest{Count: 1}); cloud.RefusalOf(err) != cloud.Invalid {
 			t.Errorf("%s: %v, want %s", when, err, cloud.Invalid)
 		}
 	}
@@ -248,22 +248,22 @@ func TestAnImageThatIsGoneIsInvalid(t *testing.T) {
 }
 
 func TestI10NamesThatSeveralThingsHaveAreErrorsThatListThem(t *testing.T) {
-	c := openstackdev.ForTest(t)
+	c := openstackdev.RequireForTest(t)
 	name := newGroupName(t)
 	twins := []string{newImage(t, c, name, "rolling"), newImage(t, c, name, "rolling")}
 	for range 2 {
-		network, err := networks.Create(t.Context(), neutron(t, c, openstackdev.Demo), networks.CreateOpts{Name: name}).Extract()
+		network, err := networks.Create(t.Context(), neutron(t, c, openstackdev.DemoCloud), networks.CreateOpts{Name: name}).Extract()
 		if err != nil {
 			t.Fatal(err)
 		}
-		security, err := secgroups.Create(t.Context(), neutron(t, c, openstackdev.Demo), secgroups.CreateOpts{Name: name}).Extract()
+		security, err := secgroups.Create(t.Context(), neutron(t, c, openstackdev.DemoCloud), secgroups.CreateOpts{Name: name}).Extract()
 		if err != nil {
 			t.Fatal(err)
 		}
 		twins = append(twins, network.ID, security.ID)
 		t.Cleanup(func() {
-			_ = networks.Delete(context.WithoutCancel(t.Context()), neutron(t, c, openstackdev.Demo), network.ID).ExtractErr()
-			_ = secgroups.Delete(context.WithoutCancel(t.Context()), neutron(t, c, openstackdev.Demo), security.ID).ExtractErr()
+			_ = networks.Delete(context.WithoutCancel(t.Context()), neutron(t, c, openstackdev.DemoCloud), network.ID).ExtractErr()
+			_ = secgroups.Delete(context.WithoutCancel(t.Context()), neutron(t, c, openstackdev.DemoCloud), security.ID).ExtractErr()
 		})
 	}
 	g := groupOf(name)
@@ -297,7 +297,7 @@ func TestI10NamesThatSeveralThingsHaveAreErrorsThatListThem(t *testing.T) {
 }
 
 func TestTemplatesAreTheFlavorsOfNova(t *testing.T) {
-	c := openstackdev.ForTest(t)
+	c := openstackdev.RequireForTest(t)
 	g := groupOf(newGroupName(t))
 	g.Flavors, g.FlavorSelection = nil, &openstack.FlavorSelection{MaxVCPUs: 4}
 	templates, err := providerOf(t, configOf(c, g), openstack.Options{}).Templates(t.Context(), g.Name)
@@ -311,8 +311,8 @@ func TestTemplatesAreTheFlavorsOfNova(t *testing.T) {
 }
 
 func TestAServerThatIsNotOursOrIsLockedStays(t *testing.T) {
-	c := openstackdev.ForTest(t)
-	client := nova(t, c, openstackdev.Demo)
+	c := openstackdev.RequireForTest(t)
+	client := nova(t, c, openstackdev.DemoCloud)
 	g := groupOf(newGroupName(t))
 	launch(t, c, g.Name, 1)
 	t.Cleanup(func() { removeGroup(t, c, g.Name) })
@@ -323,7 +323,7 @@ func TestAServerThatIsNotOursOrIsLockedStays(t *testing.T) {
 	p := providerOf(t, configOf(c, g), openstack.Options{})
 	refused := func(who *openstack.Provider, why string) {
 		t.Helper()
-		if i, err := who.Instance(t.Context(), idOf(s.ID)); err != nil || !i.Kept || !strings.Contains(i.KeptReason, why) {
+		if i, err := who.Instance(t.Context(), idOf(s.ID)); err != nil || !i.DeletionProtected || !strings.Contains(i.DeletionProtectionReason, why) {
 			t.Errorf("Instance: %+v, %v, want it kept with %q", i, err, why)
 		}
 		if _, err := who.Delete(t.Context(), idOf(s.ID)); cloud.RefusalOf(err) != cloud.Protected || !strings.Contains(err.Error(), why) {
@@ -350,7 +350,7 @@ func TestAServerThatIsNotOursOrIsLockedStays(t *testing.T) {
 	refused(p, "does not name")
 	g.AdoptNamePrefix = s.Name
 	adopting := providerOf(t, configOf(c, g), openstack.Options{})
-	if i, err := adopting.Instance(t.Context(), idOf(s.ID)); err != nil || i.Group != g.Name || i.Kept {
+	if i, err := adopting.Instance(t.Context(), idOf(s.ID)); err != nil || i.Group != g.Name || i.DeletionProtected {
 		t.Errorf("%+v, %v", i, err)
 	}
 	op, err := adopting.Delete(t.Context(), idOf(s.ID))
@@ -363,7 +363,7 @@ func TestAServerThatIsNotOursOrIsLockedStays(t *testing.T) {
 }
 
 func TestACreateWhoseAnswerIsLostIsFoundInTheGroup(t *testing.T) {
-	c := openstackdev.ForTest(t)
+	c := openstackdev.RequireForTest(t)
 	front := newFront(t, c.IDs.Endpoints["compute"])
 	g := groupOf(newGroupName(t))
 	g.UserData = "{{.Join.Token}}"
@@ -379,7 +379,7 @@ func TestACreateWhoseAnswerIsLostIsFoundInTheGroup(t *testing.T) {
 		front.forward.ServeHTTP(httptest.NewRecorder(), r)
 		panic(http.ErrAbortHandler)
 	}, nil, false)
-	if _, err := p.Grow(t.Context(), g.Name, cloud.Order{Count: 1}); err == nil || cloud.RefusalOf(err) != "" {
+	if _, err := p.Grow(t.Context(), g.Name, cloud.LaunchRequest{Count: 1}); err == nil || cloud.RefusalOf(err) != "" {
 		t.Errorf("Grow: %v, want an error that says nothing of the server", err)
 	}
 	if n := front.count(http.MethodPost, "/servers$"); n != 1 {
@@ -394,7 +394,7 @@ func TestACreateWhoseAnswerIsLostIsFoundInTheGroup(t *testing.T) {
 }
 
 func TestAVolumeToBootFromGoesWithItsServer(t *testing.T) {
-	c := openstackdev.ForTest(t)
+	c := openstackdev.RequireForTest(t)
 	front := newFront(t, c.IDs.Endpoints["compute"])
 	g := groupOf(newGroupName(t))
 	g.BootVolume = &openstack.BootVolume{SizeGiB: 7}
@@ -403,7 +403,7 @@ func TestAVolumeToBootFromGoesWithItsServer(t *testing.T) {
 	p := providerOf(t, config, openstack.Options{})
 	t.Cleanup(func() { removeGroup(t, c, g.Name) })
 	// This OpenStack has no Cinder, and the server therefore ends in ERROR. Only the request to Nova matters.
-	if _, err := p.Grow(t.Context(), g.Name, cloud.Order{Count: 1}); err != nil {
+	if _, err := p.Grow(t.Context(), g.Name, cloud.LaunchRequest{Count: 1}); err != nil {
 		t.Logf("without Cinder: %v", err)
 	}
 	var body struct {
@@ -427,7 +427,7 @@ func TestAVolumeToBootFromGoesWithItsServer(t *testing.T) {
 }
 
 func TestI7AListOfACloudWithACellThatIsDownIsAnError(t *testing.T) {
-	c := openstackdev.ForTest(t)
+	c := openstackdev.RequireForTest(t)
 	front := newFront(t, c.IDs.Endpoints["compute"])
 	g := groupOf(newGroupName(t))
 	launch(t, c, g.Name, 1)
@@ -457,7 +457,7 @@ func TestI7AListOfACloudWithACellThatIsDownIsAnError(t *testing.T) {
 }
 
 func TestAnOrphanIsFoundByItsProofsAndCollectedAfterTheGrace(t *testing.T) {
-	c := openstackdev.ForTest(t)
+	c := openstackdev.RequireForTest(t)
 	g := groupOf(newGroupName(t))
 	launch(t, c, g.Name, 2)
 	t.Cleanup(func() { removeGroup(t, c, g.Name) })
@@ -468,29 +468,29 @@ func TestAnOrphanIsFoundByItsProofsAndCollectedAfterTheGrace(t *testing.T) {
 		{Name: "other-name", SystemUUID: strings.ToUpper(both[0].ID), Ready: true},
 		{Name: "ghost", ProviderID: "openstack:///" + "00000000-0000-4000-8000-000000000000"},
 	}
-	finder := orphans.NewFinder(p, orphans.Grace{Join: time.Minute, Stay: time.Hour, Looks: 2})
+	finder := orphans.NewFinder(p, orphans.GracePeriod{JoinTimeout: time.Minute, ConfirmFor: time.Hour, MinScans: 2})
 	var found []orphans.Finding
 	for _, later := range []time.Duration{10 * time.Minute, 90 * time.Minute} {
 		machines, err := p.Instances(t.Context(), g.Name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if found, err = finder.Look(t.Context(), machines, nodes, time.Now().Add(later)); err != nil {
+		if found, err = finder.FindOrphans(t.Context(), machines, nodes, time.Now().Add(later)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if len(found) != 2 || found[0].Kind != orphans.OrphanedNode || found[0].Name != "ghost" || found[1].Kind != orphans.OrphanedInstance ||
-		found[1].ProviderID != idOf(both[1].ID) || !found[1].Due || len(found[1].Proofs) < 3 {
+		found[1].ProviderID != idOf(both[1].ID) || !found[1].IsDue || len(found[1].Proofs) < 3 {
 		t.Fatalf("found %+v", found)
 	}
-	hosts := func(context.Context) ([]cloud.Host, error) { return nil, errors.New("unreachable") }
-	if begun, err := orphans.DeleteInstances(t.Context(), p, hosts, found, silent()); err == nil || len(begun) != 0 {
+	hosts := func(context.Context) ([]cloud.NodeIdentity, error) { return nil, errors.New("unreachable") }
+	if begun, err := orphans.DeleteOrphanedInstances(t.Context(), p, hosts, found, silent()); err == nil || len(begun) != 0 {
 		t.Errorf("I7: without the Nodes %v are deleted, %v", begun, err)
 	}
-	hosts = func(context.Context) ([]cloud.Host, error) {
-		return []cloud.Host{{Name: nodes[0].Name, SystemUUID: nodes[0].SystemUUID}, {Name: nodes[1].Name, ProviderID: nodes[1].ProviderID}}, nil
+	hosts = func(context.Context) ([]cloud.NodeIdentity, error) {
+		return []cloud.NodeIdentity{{Name: nodes[0].Name, SystemUUID: nodes[0].SystemUUID}, {Name: nodes[1].Name, ProviderID: nodes[1].ProviderID}}, nil
 	}
-	begun, err := orphans.DeleteInstances(t.Context(), p, hosts, found, silent())
+	begun, err := orphans.DeleteOrphanedInstances(t.Context(), p, hosts, found, silent())
 	if err != nil || len(begun) != 1 || begun[0].ProviderID != idOf(both[1].ID) {
 		t.Errorf("deleted %v, %v", begun, err)
 	}

@@ -20,21 +20,21 @@ import (
 // These tests cover groups with several values where most groups have one.
 
 func TestAServerHasEveryNetworkAndEverySecurityGroupOfItsGroup(t *testing.T) {
-	c := openstackdev.ForTest(t)
+	c := openstackdev.RequireForTest(t)
 	g := groupOf(newGroupName(t))
 	network, secgroup := secondNetwork(t, c, g.Name)
 	g.Networks = append(g.Networks, network) // by its ID, while the first is by its name
 	g.SecurityGroups = append(g.SecurityGroups, g.Name)
 	p := providerOf(t, configOf(c, g), openstack.Options{})
 	t.Cleanup(func() { removeGroup(t, c, g.Name) }) // before the network is deleted
-	if status := grow(t, p, g.Name, cloud.Order{Count: 1}); status.Err != nil {
+	if status := grow(t, p, g.Name, cloud.LaunchRequest{Count: 1}); status.Err != nil {
 		t.Fatal(status.Err)
 	}
 	all := serversOf(t, c, g.Name)
 	if len(all) != 1 {
 		t.Fatalf("%d servers, want 1", len(all))
 	}
-	pages, err := ports.List(neutron(t, c, openstackdev.Demo), ports.ListOpts{DeviceID: all[0].ID}).AllPages(t.Context())
+	pages, err := ports.List(neutron(t, c, openstackdev.DemoCloud), ports.ListOpts{DeviceID: all[0].ID}).AllPages(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestAServerHasEveryNetworkAndEverySecurityGroupOfItsGroup(t *testing.T) {
 // secondNetwork creates a network with a subnet and a security group, in the project, with the given name.
 func secondNetwork(t *testing.T, c *openstackdev.Cloud, name string) (network, secgroup string) {
 	t.Helper()
-	client := neutron(t, c, openstackdev.Demo)
+	client := neutron(t, c, openstackdev.DemoCloud)
 	ctx := context.WithoutCancel(t.Context())
 	made, err := networks.Create(ctx, client, networks.CreateOpts{Name: name}).Extract()
 	if err != nil {
@@ -98,7 +98,7 @@ func secondNetwork(t *testing.T, c *openstackdev.Cloud, name string) (network, s
 
 // TestServersAreSpreadOverTheZonesOfTheirGroup uses the two zones of the test OpenStack, which have one host each.
 func TestServersAreSpreadOverTheZonesOfTheirGroup(t *testing.T) {
-	c := openstackdev.ForTest(t)
+	c := openstackdev.RequireForTest(t)
 	g := groupOf(newGroupName(t))
 	g.AvailabilityZones = []string{openstackdev.FirstZone, openstackdev.SecondZone}
 	p := providerOf(t, configOf(c, g), openstack.Options{})
@@ -110,7 +110,7 @@ func TestServersAreSpreadOverTheZonesOfTheirGroup(t *testing.T) {
 		{1, map[string]int{openstackdev.FirstZone: 1}},
 		{3, map[string]int{openstackdev.FirstZone: 2, openstackdev.SecondZone: 2}},
 	} {
-		if status := grow(t, p, g.Name, cloud.Order{Count: tt.more}); status.Err != nil {
+		if status := grow(t, p, g.Name, cloud.LaunchRequest{Count: tt.more}); status.Err != nil {
 			t.Fatal(status.Err)
 		}
 		has, says := map[string]int{}, map[string]int{}
@@ -131,7 +131,7 @@ func TestServersAreSpreadOverTheZonesOfTheirGroup(t *testing.T) {
 	// The error reports an unknown zone as such, and not as a lack of capacity.
 	g.AvailabilityZones = []string{"nowhere"}
 	p = providerOf(t, configOf(c, g), openstack.Options{})
-	_, err := p.Grow(t.Context(), g.Name, cloud.Order{Count: 1})
+	_, err := p.Grow(t.Context(), g.Name, cloud.LaunchRequest{Count: 1})
 	if cloud.RefusalOf(err) != cloud.Invalid ||
 		!strings.Contains(err.Error(), `availabilityZones[0]: availability zone "nowhere": not found: want one of east, west`) {
 		t.Errorf("a server in no zone: %v, want %s", err, cloud.Invalid)

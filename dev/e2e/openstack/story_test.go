@@ -27,7 +27,7 @@ func joined(t *testing.T, c *openstackdev.Cloud, bed *testbed.Testbed, metadata,
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- c.Join(ctx, bed, metadata, labels) }()
+	go func() { ended <- c.SyncNodes(ctx, bed, metadata, labels) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
@@ -72,11 +72,11 @@ func manage(ctx context.Context, t *testing.T, bed *testbed.Testbed, config open
 }
 
 func TestPodsGetServersOfTheRightFlavorAndTheServersGoWithTheLoad(t *testing.T) {
-	c := openstackdev.ForTest(t)
+	c := openstackdev.RequireForTest(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	bed := testbed.Shared(t)
-	if err := errors.Join(bed.Deploy(ctx, testbed.ManagerFiles...), bed.InstallTypes(ctx)); err != nil {
+	bed := testbed.StartShared(t)
+	if err := errors.Join(bed.ApplyManifests(ctx, testbed.ManagerManifests...), bed.InstallCRDs(ctx)); err != nil {
 		t.Fatal(err)
 	}
 	name := newGroupName(t)
@@ -88,12 +88,12 @@ func TestPodsGetServersOfTheRightFlavorAndTheServersGoWithTheLoad(t *testing.T) 
 	manage(ctx, t, bed, configOf(c, g))
 
 	app := workload.App{
-		Namespace: name, Name: "web", Replicas: storyPods, CPU: resource.MustParse("1500m"), Stop: "0.1", NodeSelector: g.Nodes.Labels,
+		Namespace: name, Name: "web", Replicas: storyPods, CPU: resource.MustParse("1500m"), StopSeconds: "0.1", NodeSelector: g.Nodes.Labels,
 	}
-	if err := workload.Create(ctx, bed.Client(), workload.Namespace(name), app.Deployment()); err != nil {
+	if err := workload.Create(ctx, bed.Client(), workload.NewNamespace(name), app.Deployment()); err != nil {
 		t.Fatal(err)
 	}
-	err := testbed.Poll(ctx, "all pods run", func() bool {
+	err := testbed.PollUntil(ctx, "all pods run", func() bool {
 		d, err := bed.Client().AppsV1().Deployments(name).Get(ctx, "web", metav1.GetOptions{})
 		return err == nil && d.Status.ReadyReplicas == storyPods
 	})
@@ -115,7 +115,7 @@ func TestPodsGetServersOfTheRightFlavorAndTheServersGoWithTheLoad(t *testing.T) 
 		t.Fatal(err)
 	}
 	last := ""
-	err = testbed.Poll(ctx, "one server is left", func() bool {
+	err = testbed.PollUntil(ctx, "one server is left", func() bool {
 		nodes, err := bed.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "pool=" + name})
 		if err != nil {
 			return false

@@ -80,16 +80,16 @@ func eventually(ctx context.Context, t *testing.T, what string, is func() bool) 
 }
 
 func TestDeviceClassesAreFollowedOnTheRealAPIServer(t *testing.T) {
-	bed := testbed.ForTest(t, testbed.Options{})
+	bed := testbed.StartForTest(t, testbed.Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	client := unthrottled(t, bed)
-	node := placementtest.Node("bench-0", "zone-a", 4, 16, 10)
+	node := placementtest.NewNode("bench-0", "zone-a", 4, 16, 10)
 	if _, err := client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	factory := informers.NewSharedInformerFactory(client, 0)
-	cluster, err := live.Watch(client.Discovery(), live.OfFactory(factory), slog.New(slog.DiscardHandler))
+	cluster, err := live.WatchCluster(client.Discovery(), live.InformersOfFactory(factory), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,12 +99,12 @@ func TestDeviceClassesAreFollowedOnTheRealAPIServer(t *testing.T) {
 	if err := cluster.WaitForSync(ctx); err != nil {
 		t.Fatal(err)
 	}
-	pod := placementtest.Pod("train", 0, "", 100, 64)
+	pod := placementtest.NewPod("train", 0, "", 100, 64)
 	pod.Spec.Containers[0].Resources.Requests["example.com/gpu"] = resource.MustParse("1")
 	pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	outcome := func() (v placement.Outcome) {
-		err := cluster.With(func(s *snapshot.Snapshot) error {
-			verdict, err := s.Judge(pod, node.Name)
+		err := cluster.WithSnapshot(func(s *snapshot.Snapshot) error {
+			verdict, err := s.JudgeNewPod(pod, node.Name)
 			v = verdict.Outcome
 			return err
 		})
@@ -141,11 +141,11 @@ var crowd = flag.Int("crowd", 40, "how many nodes, with ten pods each, a cluster
 // without instances.
 func TestAClusterIsReadWholeInEveryWay(t *testing.T) {
 	nodes, pods := *crowd, 10**crowd
-	bed := testbed.ForTest(t, testbed.Options{})
+	bed := testbed.StartForTest(t, testbed.Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	client := unthrottled(t, bed)
-	if err := workload.CreateSettled(ctx, client, workload.Namespace("crowd")); err != nil {
+	if err := workload.CreateAndAwait(ctx, client, workload.NewNamespace("crowd")); err != nil {
 		t.Fatal(err)
 	}
 	eventually(ctx, t, "the namespace to have its ServiceAccount", func() bool {
@@ -154,7 +154,7 @@ func TestAClusterIsReadWholeInEveryWay(t *testing.T) {
 	})
 	name := func(i int) string { return fmt.Sprintf("crowd-%03d", i%nodes) }
 	err := inParallel(nodes, func(i int) error {
-		_, err := client.CoreV1().Nodes().Create(ctx, placementtest.Node(name(i), "zone-a", 32, 128, 110), metav1.CreateOptions{})
+		_, err := client.CoreV1().Nodes().Create(ctx, placementtest.NewNode(name(i), "zone-a", 32, 128, 110), metav1.CreateOptions{})
 		return err
 	})
 	if err != nil {
@@ -162,7 +162,7 @@ func TestAClusterIsReadWholeInEveryWay(t *testing.T) {
 	}
 	no := false
 	err = inParallel(pods, func(i int) error {
-		p := placementtest.Pod("web", i, name(i), 100, 128)
+		p := placementtest.NewPod("web", i, name(i), 100, 128)
 		p.Namespace, p.OwnerReferences, p.Spec.AutomountServiceAccountToken = "crowd", nil, &no
 		p.Spec.Containers[0].Image = "none"
 		_, err := client.CoreV1().Pods("crowd").Create(ctx, p, metav1.CreateOptions{})
@@ -180,7 +180,7 @@ func TestAClusterIsReadWholeInEveryWay(t *testing.T) {
 		t.Logf("%s: %.0f ms", what, time.Since(start).Seconds()*1e3)
 	}
 	timed("listed", func() error {
-		o, err := live.List(ctx, client)
+		o, err := live.ReadObjects(ctx, client)
 		if err == nil && (len(o.Nodes) != nodes || len(o.Pods) < pods) {
 			err = fmt.Errorf("%d nodes and %d pods", len(o.Nodes), len(o.Pods))
 		}
@@ -191,18 +191,18 @@ func TestAClusterIsReadWholeInEveryWay(t *testing.T) {
 	defer cancel()
 	var cluster *live.Cluster
 	timed("watched and synced", func() (err error) {
-		if cluster, err = live.Watch(client.Discovery(), live.OfFactory(factory), slog.New(slog.DiscardHandler)); err != nil {
+		if cluster, err = live.WatchCluster(client.Discovery(), live.InformersOfFactory(factory), slog.New(slog.DiscardHandler)); err != nil {
 			return err
 		}
 		factory.Start(ctx.Done())
 		return cluster.WaitForSync(ctx)
 	})
 	timed("why NODE of the watched cluster", func() error {
-		return cluster.With(func(s *snapshot.Snapshot) error {
-			if s.Nodes.Len() != nodes || s.Pods() < pods {
-				return fmt.Errorf("%d nodes and %d pods", s.Nodes.Len(), s.Pods())
+		return cluster.WithSnapshot(func(s *snapshot.Snapshot) error {
+			if s.Nodes.Len() != nodes || s.PodCount() < pods {
+				return fmt.Errorf("%d nodes and %d pods", s.Nodes.Len(), s.PodCount())
 			}
-			e, err := planner.Evacuate(s, name(7), planner.LeastDisruption, planner.Options{Pods: podrules.Voluntary().With(podrules.ByUnmanaged, podrules.Evict)})
+			e, err := planner.PlanEvacuation(s, name(7), planner.LeastDisruption, planner.Options{PodRules: podrules.VoluntaryPolicy().WithAction(podrules.RuleUnmanaged, podrules.Evict)})
 			if err == nil && len(e.Moves)+len(e.Refusals)+len(e.Stays) == 0 {
 				err = fmt.Errorf("nothing is said of its pods: %+v", e)
 			}
@@ -214,7 +214,7 @@ func TestAClusterIsReadWholeInEveryWay(t *testing.T) {
 		{"why", "node/" + name(7), "--force"}, {"plan", "--force"}, {"snapshot", "save", "--hash-names", file}, {"plan", "--force", "--snapshot", file},
 	} {
 		timed(fmt.Sprintf("slipway %v", args), func() error {
-			return testbed.Command(ctx, t, "slipway", append(args, "--kubeconfig", bed.Kubeconfig())...).Run()
+			return testbed.NewCommand(ctx, t, "slipway", append(args, "--kubeconfig", bed.Kubeconfig())...).Run()
 		})
 	}
 }

@@ -48,8 +48,8 @@ func town() (objects []runtime.Object, pods int) {
 	app := func(name string, replicas int32, cpu string) workload.App {
 		pods += int(replicas)
 		return workload.App{
-			Namespace: namespace, Name: name, Replicas: replicas, CPU: resource.MustParse(cpu), Stop: "0.5",
-			Start: "0.2",
+			Namespace: namespace, Name: name, Replicas: replicas, CPU: resource.MustParse(cpu), StopSeconds: "0.5",
+			StartSeconds: "0.2",
 		}
 	}
 	zonal, hosts := app("zonal", 12, "300m"), app("hosts", 8, "200m")
@@ -74,14 +74,14 @@ func town() (objects []runtime.Object, pods int) {
 		RequiredDuringSchedulingIgnoredDuringExecution: term(together, corev1.LabelTopologyZone),
 	}}
 	return []runtime.Object{
-		workload.Namespace(namespace), spread(zonal.Deployment(), corev1.LabelTopologyZone), zonal.Budget(),
-		spread(hosts.Deployment(), corev1.LabelHostname), hosts.Budget(), alone, apart.Budget(), together,
-		store.StatefulSet(), store.Budget(), plain.Deployment(),
+		workload.NewNamespace(namespace), spread(zonal.Deployment(), corev1.LabelTopologyZone), zonal.PodDisruptionBudget(),
+		spread(hosts.Deployment(), corev1.LabelHostname), hosts.PodDisruptionBudget(), alone, apart.PodDisruptionBudget(), together,
+		store.StatefulSet(), store.PodDisruptionBudget(), plain.Deployment(),
 	}, pods
 }
 
 func TestAPlanThatIsCarriedOutLeavesNoPodPending(t *testing.T) {
-	bed := testbed.ForTest(t, testbed.Options{}) // the plan covers all nodes of a cluster
+	bed := testbed.StartForTest(t, testbed.Options{}) // the plan covers all nodes of a cluster
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	specs := make([]controlplane.NodeSpec, nodes)
@@ -98,7 +98,7 @@ func TestAPlanThatIsCarriedOutLeavesNoPodPending(t *testing.T) {
 	}
 	step("nodes added")
 	objects, pods := town()
-	if err := workload.CreateSettled(ctx, bed.Client(), objects...); err != nil {
+	if err := workload.CreateAndAwait(ctx, bed.Client(), objects...); err != nil {
 		t.Fatal(err)
 	}
 	counted(ctx, t, bed)
@@ -132,11 +132,11 @@ func counted(ctx context.Context, t *testing.T, bed *testbed.Testbed) {
 // choose makes a plan with the administrator's permissions.
 func choose(ctx context.Context, t *testing.T, bed *testbed.Testbed) *planner.Selection {
 	t.Helper()
-	o, err := live.List(ctx, bed.Client())
+	o, err := live.ReadObjects(ctx, bed.Client())
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := planner.NewPlan(o, planner.PlanOptions{Max: victims, Policy: planner.LeastDisruption, Rules: planner.Options{Now: o.Time}})
+	p, err := planner.PlanOnce(o, planner.PlanOptions{MaxRemovals: victims, Policy: planner.LeastDisruption, Rules: planner.Options{Now: o.Time}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func choose(ctx context.Context, t *testing.T, bed *testbed.Testbed) *planner.Se
 	}
 	if len(p.Remove.Victims) != victims || moves == 0 || p.Launch != nil {
 		t.Fatalf("%d victims with %d moves, want %d with some; kept %+v; to launch %+v", len(p.Remove.Victims), moves, victims,
-			p.Remove.Passed, p.Launch)
+			p.Remove.Rejected, p.Launch)
 	}
 	return p.Remove
 }
@@ -155,7 +155,7 @@ func choose(ctx context.Context, t *testing.T, bed *testbed.Testbed) *planner.Se
 // accounts get no plan.
 func asked(ctx context.Context, t *testing.T, bed *testbed.Testbed) []planner.Evacuation {
 	t.Helper()
-	root, err := testbed.Root()
+	root, err := testbed.RepositoryRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func asked(ctx context.Context, t *testing.T, bed *testbed.Testbed) []planner.Ev
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := bed.AwaitRights(ctx, namespace, viewer, "slipway-viewer"); err != nil {
+	if err := bed.AwaitPermissions(ctx, namespace, viewer, "slipway-viewer"); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := slipway(ctx, t, bed, stranger, "plan"); err == nil ||
@@ -200,7 +200,7 @@ func asked(ctx context.Context, t *testing.T, bed *testbed.Testbed) []planner.Ev
 	if out, err := slipway(ctx, t, bed, viewer, "why", first); err != nil || !strings.Contains(string(out), first+" can go") {
 		t.Errorf("why %s: %s, %v", first, out, err)
 	}
-	if err := bed.InstallTypes(ctx); err != nil {
+	if err := bed.InstallCRDs(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := slipway(ctx, t, bed, viewer, "status"); err != nil {
@@ -223,7 +223,7 @@ func slipway(ctx context.Context, t *testing.T, bed *testbed.Testbed, account st
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := testbed.Command(ctx, t, "slipway", append(args, "--kubeconfig", kubeconfig)...)
+	cmd := testbed.NewCommand(ctx, t, "slipway", append(args, "--kubeconfig", kubeconfig)...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -236,7 +236,7 @@ func slipway(ctx context.Context, t *testing.T, bed *testbed.Testbed, account st
 // onlyLists checks that the viewer's API requests use exactly the permissions that it has.
 func onlyLists(t *testing.T, bed *testbed.Testbed) {
 	t.Helper()
-	events, err := bed.Audit(controlplane.AuditFilter{User: "system:serviceaccount:" + namespace + ":" + viewer})
+	events, err := bed.ReadAuditLog(controlplane.AuditFilter{User: "system:serviceaccount:" + namespace + ":" + viewer})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +282,7 @@ func carryOut(ctx context.Context, t *testing.T, bed *testbed.Testbed, selection
 	if err != nil {
 		t.Fatal(err)
 	}
-	api, err := config.Connect("placement-test")
+	api, err := config.NewClient("placement-test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +292,7 @@ func carryOut(ctx context.Context, t *testing.T, bed *testbed.Testbed, selection
 		}
 	}
 	for _, v := range selection.Victims {
-		receipt, err := drain.Run(ctx, api, drain.Options{Node: v.Node, Terms: drain.Terms{GiveUp: time.Now().Add(5 * time.Minute)}})
+		receipt, err := drain.Run(ctx, api, drain.Options{Node: v.Node, TimeLimits: drain.TimeLimits{TimeoutAt: time.Now().Add(5 * time.Minute)}})
 		if err != nil {
 			t.Fatalf("%s: %v", v.Node, err)
 		}

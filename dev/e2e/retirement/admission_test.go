@@ -136,7 +136,7 @@ func TestARetirementCannotBeMadeOneOfAnotherNode(t *testing.T) {
 func TestTheExamplesAreTaken(t *testing.T) {
 	t.Parallel()
 	bed := withTypes(t)
-	root, err := testbed.Root()
+	root, err := testbed.RepositoryRoot()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,7 +60,7 @@ func newAgentPool(t *testing.T, name string) *agentPool {
 	t.Helper()
 	f := newMachines(t, name, poolMachines)
 	f.secluded = true
-	f.check(workload.Create(f.ctx, f.Client(), workload.Namespace(name)))
+	f.check(workload.Create(f.ctx, f.Client(), workload.NewNamespace(name)))
 	f.ownedByAKS()
 	f.nodeGroup(name, fmt.Sprintf("minSize: %d\ndisruptionBudgets: [{nodes: %d}]\ndrain: {timeout: 30m}",
 		poolMachines-poolLeaving, poolLeaving))
@@ -68,7 +68,7 @@ func newAgentPool(t *testing.T, name string) *agentPool {
 		fixture: f, pods: map[string][]string{}, together: make(chan struct{}), leaving: map[string]bool{},
 		proxy: faultproxy.New(func(r faultproxy.Request) string { return r.Server + " " + r.Method + " " + path.Base(r.Path) }),
 	}
-	a.proxy.Guard(a.asked)
+	a.proxy.OnWrite(a.asked)
 	for i := range poolLeaving {
 		a.populate(i)
 	}
@@ -80,10 +80,10 @@ func newAgentPool(t *testing.T, name string) *agentPool {
 func (f *fixture) ownedByAKS() {
 	f.t.Helper()
 	f.check(f.ARM.AddAgentPool(azure.AgentPoolSpec{
-		Cluster: testbed.ManagedCluster, ResourceGroup: testbed.ManagedClusterGroup, Name: f.name, ScaleSet: f.pool.ScaleSet(),
+		Cluster: testbed.ManagedClusterName, ResourceGroup: testbed.ManagedClusterGroup, Name: f.name, ScaleSet: f.pool.ScaleSetName(),
 	}))
 	f.cloudGroups = []provider.GroupConfig{{
-		Name: f.name, ResourceGroup: testbed.ManagedClusterGroup, Cluster: testbed.ManagedCluster, AgentPool: f.name,
+		Name: f.name, ResourceGroup: testbed.ManagedClusterGroup, Cluster: testbed.ManagedClusterName, AgentPool: f.name,
 	}}
 }
 
@@ -135,8 +135,8 @@ func (a *agentPool) start() *process {
 // hang makes the deletion of an instance hang until the fault is removed.
 func (a *agentPool) hang(i int) {
 	a.t.Helper()
-	a.check(a.ARM.Inject(azure.ARMFault{Kind: azure.ARMDeletionHangs, Resource: a.pool.Resource(i)}))
-	a.t.Cleanup(func() { a.ARM.Relent(a.pool.Resource(i)) })
+	a.check(a.ARM.InjectFaults(azure.ARMFault{Kind: azure.ARMDeletionHangs, Resource: a.pool.ResourceName(i)}))
+	a.t.Cleanup(func() { a.ARM.ClearResourceFaults(a.pool.ResourceName(i)) })
 }
 
 // retired waits until the nodes are retired. It checks the remaining objects, and how each retirement ended.
@@ -151,7 +151,7 @@ func (a *agentPool) retired() (ends [poolLeaving]*v1alpha1.NodeRetirement) {
 		ends[i] = rt
 	}
 	a.left(poolMachines, 0, 1)
-	pool, _ := a.ARM.AgentPool(testbed.ManagedCluster, a.name)
+	pool, _ := a.ARM.AgentPool(testbed.ManagedClusterName, a.name)
 	if stay := poolMachines - poolLeaving; pool.Count != stay || pool.State != azure.Succeeded {
 		a.t.Errorf("the agent pool is meant to have %d machines, and is %s: want %d of them", pool.Count, pool.State, stay)
 	}
@@ -167,7 +167,7 @@ func (a *agentPool) byAKS() {
 	a.t.Helper()
 	for _, r := range a.ARM.Requests() {
 		segments := strings.Split(strings.ToLower(r.Path), "/")
-		mine := slices.Contains(segments, strings.ToLower(a.pool.ScaleSet())) || slices.Contains(segments, a.name)
+		mine := slices.Contains(segments, strings.ToLower(a.pool.ScaleSetName())) || slices.Contains(segments, a.name)
 		if mine && r.Method != http.MethodGet && path.Base(r.Path) != "deleteMachines" {
 			a.t.Errorf("%s %s: want AKS to delete its machines, and nothing else to be changed", r.Method, r.Path)
 		}
@@ -260,7 +260,7 @@ func (a *agentPool) underWay(i int) {
 func TestAMachineThatAKSFailsToDeleteIsAskedForAgainWithoutTheOthersOfItsRequest(t *testing.T) {
 	t.Parallel()
 	a := newAgentPool(t, "aksfails")
-	a.check(a.ARM.Inject(azure.ARMFault{Kind: azure.ARMDeletionFails, Resource: a.pool.Resource(0), Times: 1}))
+	a.check(a.ARM.InjectFaults(azure.ARMFault{Kind: azure.ARMDeletionFails, Resource: a.pool.ResourceName(0), Times: 1}))
 	both := []string{a.retire(0), a.retire(1)}
 	a.start()
 	ends := a.retired()
@@ -293,7 +293,7 @@ func TestI8TheDeletionThatAKSHasTakenIsFollowedByTheNextManager(t *testing.T) {
 		a.hang(0)
 		both := []string{a.retire(0), a.retire(1)}
 		launched, killed := make(chan *process, 1), make(chan struct{})
-		a.proxy.At(faultproxy.Point{Kind: takenByAKS, Nth: 1}, faultproxy.After, func(faultproxy.Request) {
+		a.proxy.InterruptAt(faultproxy.RequestID{Kind: takenByAKS, Nth: 1}, faultproxy.After, func(faultproxy.Request) {
 			defer close(killed)
 			if err := (<-launched).revive(a.ctx); err != nil {
 				t.Error(err)
@@ -315,10 +315,10 @@ func TestI8TheDeletionThatAKSHasTakenIsFollowedByTheNextManager(t *testing.T) {
 func (a *agentPool) goesOn(path string) {
 	a.t.Helper()
 	before := len(a.proxy.Requests())
-	a.check(testbed.Poll(a.ctx, "the next manager asks for "+path, func() bool {
+	a.check(testbed.PollUntil(a.ctx, "the next manager asks for "+path, func() bool {
 		return slices.ContainsFunc(a.proxy.Requests()[before:], func(r faultproxy.Request) bool {
 			return r.Server == "arm" && strings.Contains(r.Path, path)
 		})
 	}))
-	a.ARM.Relent(a.pool.Resource(0))
+	a.ARM.ClearResourceFaults(a.pool.ResourceName(0))
 }

@@ -78,11 +78,11 @@ func (e *embedded) crash() {
 }
 
 func (e *embedded) live(ctx context.Context) error {
-	api, err := e.api.Connect(e.kube.UserAgent)
+	api, err := e.api.NewClient(e.kube.UserAgent)
 	if err != nil {
 		return err
 	}
-	return manager.RunIn(ctx, e.config, manager.Process{
+	return manager.RunInProcess(ctx, e.config, manager.Process{
 		Kube: rest.CopyConfig(&e.kube), API: api,
 		Metrics: prometheus.NewRegistry(), Log: e.log,
 	})

@@ -75,7 +75,7 @@ func TestWhateverFailsEveryRetirementEndsAndNoInvariantIsBroken(t *testing.T) {
 	t.Parallel()
 	left := inOrder(*firstSeed, *seeds)
 	left = left[:min(len(left), *realSeeds)]
-	testbed.Note(t, fmt.Sprintf("retirement: %d schedules of faults on a control plane", len(left)))
+	testbed.AddSummaryNote(t, fmt.Sprintf("retirement: %d schedules of faults on a control plane", len(left)))
 	next := make(chan int, len(left))
 	for _, seed := range left {
 		next <- seed
@@ -98,9 +98,9 @@ func TestWhateverFailsEveryRetirementEndsAndNoInvariantIsBroken(t *testing.T) {
 // TestFaultSchedulesInVirtualTime plays all schedules on a cluster in memory. The manager, the faults and the judge are
 // the same as on the control plane. Authorization, admission, validation and the tokens of ARM are not covered.
 func TestFaultSchedulesInVirtualTime(t *testing.T) {
-	testbed.OneThread(t)
+	testbed.UseOneThread(t)
 	all := inOrder(*firstSeed, *seeds)
-	testbed.Note(t, fmt.Sprintf("retirement: %d schedules of faults in virtual time", len(all)))
+	testbed.AddSummaryNote(t, fmt.Sprintf("retirement: %d schedules of faults in virtual time", len(all)))
 	for _, seed := range all {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -69,8 +69,8 @@ func newFixture(t *testing.T, name string, n int, group string) *fixture {
 // grouped creates the NodeGroup and the namespace.
 func (f *fixture) grouped(group string) *fixture {
 	f.t.Helper()
-	f.nodeGroup(f.pool.ScaleSet(), group)
-	f.check(workload.Create(f.ctx, f.Client(), workload.Namespace(f.name)))
+	f.nodeGroup(f.pool.ScaleSetName(), group)
+	f.check(workload.Create(f.ctx, f.Client(), workload.NewNamespace(f.name)))
 	return f
 }
 
@@ -78,7 +78,9 @@ func (f *fixture) grouped(group string) *fixture {
 func newMachines(t *testing.T, name string, n int) *fixture {
 	t.Helper()
 	bed := withTypes(t)
-	rights.Do(func() { rights.err = bed.Deploy(bed.Background(), "manager/rbac.yaml", "manager/admission.yaml") })
+	rights.Do(func() {
+		rights.err = bed.ApplyManifests(bed.Background(), "manager/rbac.yaml", "manager/admission.yaml")
+	})
 	if rights.err != nil {
 		t.Fatal(rights.err)
 	}
@@ -134,12 +136,12 @@ func (f *fixture) retire(i int) string {
 
 func (f *fixture) run(objects ...runtime.Object) {
 	f.t.Helper()
-	f.check(workload.CreateSettled(f.ctx, f.Client(), objects...))
+	f.check(workload.CreateAndAwait(f.ctx, f.Client(), objects...))
 }
 
 // app returns an App on one of the instances.
 func (f *fixture) app(name string, i int, replicas int32) workload.App {
-	return workload.App{Namespace: f.name, Name: name, Replicas: replicas, Node: f.pool.NodeName(i), Stop: "0.5"}
+	return workload.App{Namespace: f.name, Name: name, Replicas: replicas, Node: f.pool.NodeName(i), StopSeconds: "0.5"}
 }
 
 // awaitPhase waits until a retirement has ended, and checks its phase.
@@ -194,7 +196,7 @@ func (f *fixture) over(name string) *v1alpha1.NodeRetirement {
 	f.t.Helper()
 	for {
 		rt, changed := f.followed().get(name)
-		if rt == nil || rt.Status.Phase.Finished() {
+		if rt == nil || rt.Status.Phase.IsFinal() {
 			// The watch may lag, and the API server therefore decides.
 			fresh := &v1alpha1.NodeRetirement{}
 			err := f.objects().Get(f.ctx, client.ObjectKey{Name: name}, fresh)
@@ -202,7 +204,7 @@ func (f *fixture) over(name string) *v1alpha1.NodeRetirement {
 				return nil
 			}
 			f.check(err)
-			if fresh.Status.Phase.Finished() {
+			if fresh.Status.Phase.IsFinal() {
 				return fresh
 			}
 		}
@@ -218,7 +220,7 @@ func (f *fixture) over(name string) *v1alpha1.NodeRetirement {
 func (f *fixture) left(n int, gone ...int) {
 	f.t.Helper()
 	for i := range n {
-		_, there := f.ARM.VM(f.pool.Resource(i))
+		_, there := f.ARM.VM(f.pool.ResourceName(i))
 		node, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.pool.NodeName(i), metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			f.t.Fatal(err)
@@ -230,7 +232,7 @@ func (f *fixture) left(n int, gone ...int) {
 			f.untouched(node)
 		}
 	}
-	if got := f.ARM.Capacity(f.pool.ScaleSet()); got != n-len(gone) {
+	if got := f.ARM.Capacity(f.pool.ScaleSetName()); got != n-len(gone) {
 		f.t.Errorf("I5: the scale set is meant to have %d machines, want %d", got, n-len(gone))
 	}
 }
@@ -263,12 +265,12 @@ type process struct {
 func (p *process) revive(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.Alive() {
+	if p.IsAlive() {
 		if err := p.Kill(); err != nil {
 			return err
 		}
 	}
-	p.proxy.NextLife()
+	p.proxy.StartNextLife()
 	return p.Restart(ctx)
 }
 
@@ -297,14 +299,14 @@ func (f *fixture) keep(p *process) {
 // The suffix distinguishes the managers of one fixture.
 func (f *fixture) manage(suffix string, proxy *faultproxy.Proxy, flags ...string) *process {
 	f.t.Helper()
-	path, err := testbed.Binary("slipway")
+	path, err := testbed.EnsureBinary("slipway")
 	f.check(err)
 	args := []string{
 		"manager", "--kubeconfig", f.kubeconfig(proxy), "--cloud-config", f.cloudConfig(proxy, "500ms"), "--listen", "",
 		"--leader-elect=false",
 	}
 	args = append(args, f.atLeisure()...)
-	started, err := f.Run(f.ctx, controlplane.Command{Name: "manager-" + f.name + suffix, Path: path, Args: append(args, flags...)})
+	started, err := f.StartProcess(f.ctx, controlplane.Command{Name: "manager-" + f.name + suffix, Path: path, Args: append(args, flags...)})
 	f.check(err)
 	p := &process{Process: started, proxy: proxy}
 	f.t.Cleanup(func() {
@@ -331,7 +333,7 @@ func (f *fixture) kubeconfig(proxy *faultproxy.Proxy) string {
 	f.t.Helper()
 	credentials, err := f.ServiceAccountKubeconfig(f.ctx, managerNamespace, managerAccount, controlplane.TokenOptions{})
 	f.check(err)
-	return f.Behind(f.t, proxy, credentials, func(whole http.RoundTripper) http.RoundTripper {
+	return f.WriteProxyKubeconfig(f.t, proxy, credentials, func(whole http.RoundTripper) http.RoundTripper {
 		if f.secluded {
 			return f.alone(whole).withItsPods(f)
 		}
@@ -360,7 +362,7 @@ func (f *fixture) cloudConfig(proxy *faultproxy.Proxy, window string) string {
 // azure returns the provider's configuration. window is how long a deletion waits for others to batch with.
 func (f *fixture) azure(window string) provider.Config {
 	f.t.Helper()
-	config := f.AzureConfig()
+	config := f.AzureProviderConfig()
 	config.Groups = append(config.Groups, f.cloudGroups...)
 	config.BatchWindow = new(cloud.Duration)
 	f.check(config.BatchWindow.UnmarshalText([]byte(window)))

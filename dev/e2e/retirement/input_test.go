@@ -26,7 +26,7 @@ const inputGroup = "drain: {timeout: 3m}"
 func (f *fixture) heard(name, reason string) string {
 	f.t.Helper()
 	note := ""
-	f.check(testbed.Poll(f.ctx, fmt.Sprintf("there is an Event %s about %s", reason, name), func() bool {
+	f.check(testbed.PollUntil(f.ctx, fmt.Sprintf("there is an Event %s about %s", reason, name), func() bool {
 		list, err := f.Client().EventsV1().Events(metav1.NamespaceDefault).List(f.ctx, metav1.ListOptions{FieldSelector: "reason=" + reason})
 		f.check(err)
 		i := slices.IndexFunc(list.Items, func(e eventsv1.Event) bool {
@@ -51,7 +51,7 @@ func TestI10ARetirementThatCannotBeIsRefusedWithTheReasonAndNothingIsDone(t *tes
 	foreign := controlplane.NodeSpec{
 		Name: "input-foreign", Labels: map[string]string{"input": "foreign"},
 		ProviderID: "azure:///subscriptions/00000000-0000-0000-0000-0000000000ff/resourceGroups/mc_demo/providers/Microsoft.Compute/" +
-			"virtualMachineScaleSets/" + f.pool.ScaleSet() + "/virtualMachines/0",
+			"virtualMachineScaleSets/" + f.pool.ScaleSetName() + "/virtualMachines/0",
 	}
 	f.check(f.AddNodes(f.ctx, foreign))
 	f.manage("", faultproxy.New(kindOf))
@@ -72,8 +72,8 @@ func TestI10ARetirementThatCannotBeIsRefusedWithTheReasonAndNothingIsDone(t *tes
 			_ = f.objects().Delete(f.Background(), &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		})
 		rt := f.awaitPhase(name, v1alpha1.Refused)
-		if retirement.EndedBy(rt) != tt.code || !strings.Contains(rt.Status.Message, tt.says) {
-			t.Errorf("%s: %s, %q; want %s, which says %q", name, retirement.EndedBy(rt), rt.Status.Message, tt.code, tt.says)
+		if retirement.EarlyEndCode(rt) != tt.code || !strings.Contains(rt.Status.Message, tt.says) {
+			t.Errorf("%s: %s, %q; want %s, which says %q", name, retirement.EarlyEndCode(rt), rt.Status.Message, tt.code, tt.says)
 		}
 		if note := f.heard(name, "RetirementRefused"); !strings.HasPrefix(note, tt.code+": ") {
 			t.Errorf("%s: the Event says %q", name, note)
@@ -89,7 +89,7 @@ func TestI10ARetirementThatCannotBeIsRefusedWithTheReasonAndNothingIsDone(t *tes
 func (f *fixture) blockedBy(name, code string) string {
 	f.t.Helper()
 	rt := &v1alpha1.NodeRetirement{}
-	if err := testbed.Poll(f.ctx, name+" is held up by "+code, func() bool {
+	if err := testbed.PollUntil(f.ctx, name+" is held up by "+code, func() bool {
 		f.check(f.objects().Get(f.ctx, client.ObjectKey{Name: name}, rt))
 		c := meta.FindStatusCondition(rt.Status.Conditions, v1alpha1.RetirementBlocked)
 		return c != nil && c.Status == metav1.ConditionTrue && c.Reason == code
@@ -123,7 +123,7 @@ func TestI10ACredentialWithoutARightHoldsARetirementUpWithTheRightsName(t *testi
 	t.Parallel()
 	f := newFixture(t, "rights", 2, inputGroup)
 	const read = "Microsoft.Compute/virtualMachineScaleSets/virtualMachines/read"
-	f.check(f.ARM.Inject(azure.ARMFault{Kind: azure.ARMDenied, Action: read, Resource: f.pool.ScaleSet()}))
+	f.check(f.ARM.InjectFaults(azure.ARMFault{Kind: azure.ARMDenied, Action: read, Resource: f.pool.ScaleSetName()}))
 	f.manage("", faultproxy.New(kindOf))
 	node := f.retire(0)
 	if says := f.blockedBy(node, retirement.CloudRefused); !strings.Contains(says, "the credential lacks "+read+" on /subscriptions/") {
@@ -132,7 +132,7 @@ func TestI10ACredentialWithoutARightHoldsARetirementUpWithTheRightsName(t *testi
 	there, err := f.Client().CoreV1().Nodes().Get(f.ctx, node, metav1.GetOptions{})
 	f.check(err)
 	f.untouched(there)
-	f.ARM.Relent(f.pool.ScaleSet())
+	f.ARM.ClearResourceFaults(f.pool.ScaleSetName())
 	f.awaitPhase(node, v1alpha1.Succeeded)
 	f.left(2, 0)
 }
@@ -144,17 +144,17 @@ func TestI10ANodeWhoseMachineTheCredentialMayNotDeleteIsLeftAloneAndTheRightIsNa
 	f := newFixture(t, "undeletable", 1, inputGroup)
 	const right = "Microsoft.Compute/virtualMachineScaleSets/delete/action"
 	lacks := "the credential lacks " + right + " on /subscriptions/" + azure.DefaultSubscription + "/resourceGroups/"
-	f.check(f.ARM.Inject(azure.ARMFault{Kind: azure.ARMDenied, Action: right, Resource: f.pool.ScaleSet()}))
+	f.check(f.ARM.InjectFaults(azure.ARMFault{Kind: azure.ARMDenied, Action: right, Resource: f.pool.ScaleSetName()}))
 	f.manage("", faultproxy.New(kindOf))
 	group := &v1alpha1.NodeGroup{}
-	f.check(testbed.Poll(f.ctx, "the group is refused", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "the group is refused", func() bool {
 		f.check(f.objects().Get(f.ctx, client.ObjectKey{Name: f.name}, group))
 		is := meta.FindStatusCondition(group.Status.Conditions, v1alpha1.GroupAccepted)
 		return is != nil && is.Reason == v1alpha1.CloudRightsMissing && strings.Contains(is.Message, lacks)
 	}))
 	node := f.retire(0)
 	if says := f.blockedBy(node, retirement.CloudRights); !strings.Contains(says, lacks) ||
-		!strings.HasSuffix(strings.ToLower(says), "/"+strings.ToLower(f.pool.ScaleSet())) {
+		!strings.HasSuffix(strings.ToLower(says), "/"+strings.ToLower(f.pool.ScaleSetName())) {
 		t.Errorf("it says %q", says)
 	}
 	if note := f.heard(node, "RetirementBlocked"); !strings.Contains(note, lacks) {
@@ -162,7 +162,7 @@ func TestI10ANodeWhoseMachineTheCredentialMayNotDeleteIsLeftAloneAndTheRightIsNa
 	}
 	f.left(1)
 	if slices.ContainsFunc(f.ARM.Requests(), func(r azure.ARMRequest) bool {
-		return r.Action == right && strings.Contains(r.Path, f.pool.ScaleSet())
+		return r.Action == right && strings.Contains(r.Path, f.pool.ScaleSetName())
 	}) {
 		t.Error("the deletion was asked for")
 	}

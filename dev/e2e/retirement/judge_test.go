@@ -84,8 +84,8 @@ func newJudge(f *fixture, l law) *judge {
 
 // watches makes the judge check the managers behind a proxy.
 func (j *judge) watches(proxy *faultproxy.Proxy) {
-	proxy.Answers(j.answered)
-	proxy.Guard(j.asked)
+	proxy.OnResponse(j.answered)
+	proxy.OnWrite(j.asked)
 }
 
 func (j *judge) protected(pod, node string) {
@@ -195,7 +195,7 @@ func (now truth) inFlight() map[string]*v1alpha1.NodeRetirement {
 	flying := map[string]*v1alpha1.NodeRetirement{}
 	for i := range now.records.Items {
 		rt := &now.records.Items[i]
-		if meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted) && !rt.Status.Phase.Finished() {
+		if meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted) && !rt.Status.Phase.IsFinal() {
 			flying[rt.Spec.NodeName] = rt
 		}
 	}
@@ -214,7 +214,7 @@ func (j *judge) bounds(now truth, node string) error {
 		case n.UID != j.uids[name]:
 		case flying[name] == nil:
 			stay++
-		case flying[name].Status.MachineGone && !j.machineThere(name):
+		case flying[name].Status.InstanceGone && !j.machineThere(name):
 			// Another client deleted it, and its cleanup disrupts nothing.
 		default:
 			leaving++
@@ -291,7 +291,7 @@ func (j *judge) node(life int, name string, body []byte) error {
 	if err := j.bounds(now, name); err != nil {
 		return err
 	}
-	if rt := now.inFlight()[name]; rt.Status.MachineGone {
+	if rt := now.inFlight()[name]; rt.Status.InstanceGone {
 		return nil // the previous pods are gone
 	}
 	if err := j.unprotectedNode(life, name, time.Time{}); err != nil {
@@ -395,7 +395,7 @@ func (j *judge) instance(node string) int {
 }
 
 func (j *judge) machineThere(node string) bool {
-	_, there := j.ARM.VM(j.pool.Resource(j.instance(node)))
+	_, there := j.ARM.VM(j.pool.ResourceName(j.instance(node)))
 	return there
 }
 
@@ -444,7 +444,7 @@ func (s *stage) reached(ends map[int]*v1alpha1.NodeRetirement) {
 	left := 0
 	for i := range s.nodes {
 		name := s.pool.NodeName(i)
-		_, machine := s.ARM.VM(s.pool.Resource(i))
+		_, machine := s.ARM.VM(s.pool.ResourceName(i))
 		node, err := s.Client().CoreV1().Nodes().Get(s.ctx, name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			s.t.Fatal(err)
@@ -472,7 +472,7 @@ func (s *stage) reached(ends map[int]*v1alpha1.NodeRetirement) {
 			s.ended(i, rt, there, machine)
 		}
 	}
-	if got := s.ARM.Capacity(s.pool.ScaleSet()); got != left {
+	if got := s.ARM.Capacity(s.pool.ScaleSetName()); got != left {
 		s.t.Errorf("I5: the scale set is meant to have %d machines, and has %d", got, left)
 	}
 }

@@ -34,7 +34,7 @@ type course struct {
 	parts func(*v1alpha1.NodeRetirement) bool
 	part  func(j *judge, node string)
 	// real are the requests that the test also kills a manager after on a control plane.
-	real []faultproxy.Point
+	real []faultproxy.RequestID
 	// end waits for the end, and checks it.
 	end func(f *fixture, node string)
 }
@@ -43,7 +43,7 @@ type course struct {
 func stuck(f *fixture) {
 	app := f.app("stuck", 0, 1)
 	app.MinAvailable = "1"
-	f.run(app.Deployment(), app.Budget())
+	f.run(app.Deployment(), app.PodDisruptionBudget())
 }
 
 // restored checks that a node is restored.
@@ -69,7 +69,7 @@ const (
 var courses = []course{
 	{
 		name:    "retired",
-		real:    []faultproxy.Point{{Kind: evicted, Nth: 1}, {Kind: nodeDeleted, Nth: 1}, {Kind: vmDeleted, Nth: 1}},
+		real:    []faultproxy.RequestID{{Kind: evicted, Nth: 1}, {Kind: nodeDeleted, Nth: 1}, {Kind: vmDeleted, Nth: 1}},
 		group:   "drain: {timeout: 30m}",
 		prepare: func(f *fixture) { f.run(f.app("web", 0, 2).Deployment()) },
 		end: func(f *fixture, node string) {
@@ -79,7 +79,7 @@ var courses = []course{
 	},
 	{
 		name:    "called off",
-		real:    []faultproxy.Point{{Kind: nodeChanged, Nth: 2}},
+		real:    []faultproxy.RequestID{{Kind: nodeChanged, Nth: 2}},
 		group:   "drain: {timeout: 30m}",
 		prepare: stuck,
 		parts:   func(rt *v1alpha1.NodeRetirement) bool { return draining(rt) && rt.Status.Drain != nil },
@@ -98,7 +98,7 @@ var courses = []course{
 	},
 	{
 		name:    "given up",
-		real:    []faultproxy.Point{{Kind: nodeChanged, Nth: 2}},
+		real:    []faultproxy.RequestID{{Kind: nodeChanged, Nth: 2}},
 		group:   "drain: {timeout: 15s}",
 		prepare: stuck,
 		parts:   draining,
@@ -109,7 +109,7 @@ var courses = []course{
 	},
 	{
 		name:    "a protected pod comes",
-		real:    []faultproxy.Point{{Kind: nodeChanged, Nth: 2}},
+		real:    []faultproxy.RequestID{{Kind: nodeChanged, Nth: 2}},
 		group:   "drain: {timeout: 30m}",
 		prepare: stuck,
 		parts:   draining,
@@ -136,10 +136,10 @@ var courses = []course{
 	},
 	{
 		name:  "deletion fails",
-		real:  []faultproxy.Point{{Kind: vmDeleted, Nth: 2}},
+		real:  []faultproxy.RequestID{{Kind: vmDeleted, Nth: 2}},
 		group: "drain: {timeout: 30m}",
 		prepare: func(f *fixture) {
-			f.check(f.ARM.Inject(azure.ARMFault{Kind: azure.ARMDeletionFails, Resource: f.pool.Resource(0), Times: 1}))
+			f.check(f.ARM.InjectFaults(azure.ARMFault{Kind: azure.ARMDeletionFails, Resource: f.pool.ResourceName(0), Times: 1}))
 		},
 		parts: func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1alpha1.NodeDeleted },
 		end: func(f *fixture, node string) {
@@ -154,17 +154,17 @@ var courses = []course{
 	},
 	{
 		name:  "machine gone",
-		real:  []faultproxy.Point{{Kind: nodeDeleted, Nth: 1}},
+		real:  []faultproxy.RequestID{{Kind: nodeDeleted, Nth: 1}},
 		group: "drain: {timeout: 30m}",
 		prepare: func(f *fixture) {
 			f.run(f.app("web", 0, 1).Deployment())
 			f.loseMachine(0)
 		},
-		parts: func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.MachineGone },
+		parts: func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.InstanceGone },
 		end: func(f *fixture, node string) {
 			rt := f.awaitPhase(node, v1alpha1.Succeeded)
 			f.left(2, 0)
-			if !rt.Status.MachineGone {
+			if !rt.Status.InstanceGone {
 				f.t.Error("the record does not say that the machine was gone")
 			}
 		},
@@ -174,7 +174,7 @@ var courses = []course{
 // deletions counts the requests to the cloud to delete instances of the pool.
 func (f *fixture) deletions() (n int) {
 	for _, r := range f.ARM.Requests() {
-		if path := strings.ToLower(r.Path); r.Method == http.MethodPost && strings.HasSuffix(path, "/"+strings.ToLower(f.pool.ScaleSet())+"/delete") {
+		if path := strings.ToLower(r.Path); r.Method == http.MethodPost && strings.HasSuffix(path, "/"+strings.ToLower(f.pool.ScaleSetName())+"/delete") {
 			n++
 		}
 	}
@@ -184,7 +184,7 @@ func (f *fixture) deletions() (n int) {
 // loseMachine removes an instance, and updates its Node as the node lifecycle controller would after a while.
 func (f *fixture) loseMachine(instance int) {
 	f.t.Helper()
-	f.check(f.ARM.Lose(f.ctx, f.pool.Resource(instance)))
+	f.check(f.ARM.RemoveVM(f.ctx, f.pool.ResourceName(instance)))
 	patch := `{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown"}]}}`
 	_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, f.pool.NodeName(instance), types.StrategicMergePatchType, []byte(patch),
 		metav1.PatchOptions{}, "status")
@@ -199,29 +199,29 @@ func (f *fixture) loseMachine(instance int) {
 // The judge checks each request of each manager, as in the fault schedules. For I1 it also checks that every manager
 // lists the protected pods itself. What the killed manager saw does not count.
 func TestKillCoursesInVirtualTime(t *testing.T) {
-	testbed.OneThread(t)
+	testbed.UseOneThread(t)
 	points := 0
 	for n, c := range courses {
 		t.Run(c.name, func(t *testing.T) {
 			name := fmt.Sprintf("k%d", n)
-			walk := func(t *testing.T, at faultproxy.Point, moment faultproxy.Moment) (seen []faultproxy.Request, parted int) {
+			walk := func(t *testing.T, at faultproxy.RequestID, moment faultproxy.Moment) (seen []faultproxy.Request, parted int) {
 				synctest.Test(t, func(t *testing.T) {
 					seen, parted = c.walk(inMemory(t).machines(t, name, courseNodes), at, moment)
 				})
 				return seen, parted
 			}
-			seen, parted := walk(t, faultproxy.Point{}, "")
-			t.Logf("%d requests, %d of them from where the course parts: %s", len(seen), len(seen)-parted, faultproxy.Kinds(seen[parted:]))
+			seen, parted := walk(t, faultproxy.RequestID{}, "")
+			t.Logf("%d requests, %d of them from where the course parts: %s", len(seen), len(seen)-parted, faultproxy.FormatKinds(seen[parted:]))
 			chosen := distinct(seen[parted:])
 			points += len(chosen) * len(faultproxy.Moments())
 			// Some kinds do not occur in every run. An example is the read of an operation that ends sooner.
-			faultproxy.AtEach(t, chosen, t.Logf, func(t *testing.T, _ int, at faultproxy.Point, moment faultproxy.Moment) []faultproxy.Request {
+			faultproxy.RunAtEachRequest(t, chosen, t.Logf, func(t *testing.T, _ int, at faultproxy.RequestID, moment faultproxy.Moment) []faultproxy.Request {
 				seen, _ := walk(t, at, moment)
 				return seen
 			})
 		})
 	}
-	testbed.Note(t, fmt.Sprintf("retirement: %d kill points of %d courses in virtual time", points, len(courses)))
+	testbed.AddSummaryNote(t, fmt.Sprintf("retirement: %d kill points of %d courses in virtual time", points, len(courses)))
 }
 
 // TestI8AfterAKillTheNextManagerReachesTheSameEnd kills the real process on a control plane after a few requests of each
@@ -233,7 +233,7 @@ func TestI8AfterAKillTheNextManagerReachesTheSameEnd(t *testing.T) {
 			t.Run(fmt.Sprint(c.name, ", ", at), func(t *testing.T) {
 				t.Parallel()
 				seen, _ := c.walk(newMachines(t, fmt.Sprintf("k%dx%d", n, i), courseNodes), at, faultproxy.After)
-				if !slices.ContainsFunc(seen, func(r faultproxy.Request) bool { return r.Point == at }) {
+				if !slices.ContainsFunc(seen, func(r faultproxy.Request) bool { return r.RequestID == at }) {
 					t.Errorf("there was no %s", at)
 				}
 			})
@@ -262,7 +262,7 @@ func distinct(seen []faultproxy.Request) []faultproxy.Request {
 // walk runs the course, kills the manager at the given request if there is one, and checks the end. A judge checks all
 // requests of each manager. walk returns the requests of all managers, and the number of requests before the course
 // diverged.
-func (c course) walk(f *fixture, at faultproxy.Point, moment faultproxy.Moment) (seen []faultproxy.Request, parted int) {
+func (c course) walk(f *fixture, at faultproxy.RequestID, moment faultproxy.Moment) (seen []faultproxy.Request, parted int) {
 	f.t.Helper()
 	law := law{nodes: courseNodes, minimum: 1, budget: 1, pods: f.name}
 	f.grouped(fmt.Sprintf("minSize: %d\n%s", law.minimum, c.group))
@@ -273,7 +273,7 @@ func (c course) walk(f *fixture, at faultproxy.Point, moment faultproxy.Moment) 
 	judge := newJudge(f, law)
 	judge.watches(proxy)
 	launched := make(chan func(), 1)
-	proxy.At(at, moment, func(faultproxy.Request) { (<-launched)() })
+	proxy.InterruptAt(at, moment, func(faultproxy.Request) { (<-launched)() })
 	launched <- f.mortal(proxy)
 	if c.parts != nil {
 		f.await(node, c.parts)
@@ -297,7 +297,7 @@ func (f *fixture) mortal(proxy *faultproxy.Proxy) (kill func()) {
 		p := f.manage("", proxy)
 		return func() { f.noError(p.revive(context.WithoutCancel(f.ctx))) }
 	}
-	log := &testbed.Log{}
+	log := &testbed.LogBuffer{}
 	m := f.embed(proxy, log, f.atLeisure()...)
 	f.begin(m, proxy, log)
 	return m.crash

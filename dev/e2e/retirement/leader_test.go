@@ -35,7 +35,7 @@ func (f *fixture) electing(lease time.Duration) []string {
 // meet when the second manager runs, and then forwards the request. Without meet, the first manager must finish, and duel
 // returns its requests. If the first manager did not make the request, duel still checks everything, and then skips the
 // test. The requests differ slightly between runs, and on a busy host the first manager may lose the Lease earlier.
-func duel(t *testing.T, name string, at faultproxy.Point, meet func(f *fixture, first *process, node string)) []faultproxy.Request {
+func duel(t *testing.T, name string, at faultproxy.RequestID, meet func(f *fixture, first *process, node string)) []faultproxy.Request {
 	t.Helper()
 	lease := disputed
 	if meet == nil {
@@ -50,8 +50,8 @@ func duel(t *testing.T, name string, at faultproxy.Point, meet func(f *fixture, 
 	standby := make(chan struct{})
 	node := f.pool.NodeName(0)
 	var meeting encounter
-	proxy.Guard(func(_ context.Context, r faultproxy.Request, _ []byte) {
-		if r.Point == at && meet != nil && meeting.begin() {
+	proxy.OnWrite(func(_ context.Context, r faultproxy.Request, _ []byte) {
+		if r.RequestID == at && meet != nil && meeting.begin() {
 			defer meeting.Done()
 			<-standby
 			meet(f, <-launched, node)
@@ -106,8 +106,8 @@ func (e *encounter) end() bool {
 // The manager may also have exited, as it does after it loses its Lease.
 func (f *fixture) leads(manager *process, proxy *faultproxy.Proxy) {
 	f.t.Helper()
-	f.check(testbed.Poll(f.ctx, "the first manager leads", func() bool {
-		return !manager.Alive() || made(proxy, "api POST /apis/coordination.k8s.io/v1/namespaces/*/leases") &&
+	f.check(testbed.PollUntil(f.ctx, "the first manager leads", func() bool {
+		return !manager.IsAlive() || made(proxy, "api POST /apis/coordination.k8s.io/v1/namespaces/*/leases") &&
 			made(proxy, "api GET /apis/slipway.dev/v1alpha1/noderetirements (watch)")
 	}))
 }
@@ -115,7 +115,7 @@ func (f *fixture) leads(manager *process, proxy *faultproxy.Proxy) {
 // asked waits until a manager has made a request of a kind.
 func (f *fixture) asked(proxy *faultproxy.Proxy, kind string) {
 	f.t.Helper()
-	f.check(testbed.Poll(f.ctx, kind, func() bool { return made(proxy, kind) }))
+	f.check(testbed.PollUntil(f.ctx, kind, func() bool { return made(proxy, kind) }))
 }
 
 func made(proxy *faultproxy.Proxy, kind string) bool {
@@ -133,16 +133,16 @@ func changing(r faultproxy.Request) bool {
 // write to a changed cluster, and must do no harm.
 func TestI8TheSecondManagerFinishesWhatTheLeaderCannot(t *testing.T) {
 	t.Parallel()
-	seen := duel(t, "duel", faultproxy.Point{}, nil)
+	seen := duel(t, "duel", faultproxy.RequestID{}, nil)
 	tried := 0
 	for n, r := range seen {
 		if !changing(r) {
 			continue
 		}
 		tried++
-		t.Run(fmt.Sprintf("deposed at %s", r.Point), func(t *testing.T) {
+		t.Run(fmt.Sprintf("deposed at %s", r.RequestID), func(t *testing.T) {
 			t.Parallel()
-			duel(t, fmt.Sprintf("duelp%d", n), r.Point, func(f *fixture, first *process, node string) {
+			duel(t, fmt.Sprintf("duelp%d", n), r.RequestID, func(f *fixture, first *process, node string) {
 				err := first.Pause(f.ctx)
 				if errors.Is(err, os.ErrProcessDone) { // a busy host was too slow to renew its Lease
 					return
@@ -153,12 +153,12 @@ func TestI8TheSecondManagerFinishesWhatTheLeaderCannot(t *testing.T) {
 			})
 		})
 		// The kill courses cover a kill at every request. Here another manager takes over.
-		if !slices.Contains(courses[0].real, r.Point) {
+		if !slices.Contains(courses[0].real, r.RequestID) {
 			continue
 		}
-		t.Run(fmt.Sprintf("killed at %s", r.Point), func(t *testing.T) {
+		t.Run(fmt.Sprintf("killed at %s", r.RequestID), func(t *testing.T) {
 			t.Parallel()
-			duel(t, fmt.Sprintf("duelk%d", n), r.Point, func(f *fixture, first *process, _ string) { f.noError(first.Kill()) })
+			duel(t, fmt.Sprintf("duelk%d", n), r.RequestID, func(f *fixture, first *process, _ string) { f.noError(first.Kill()) })
 		})
 	}
 	if tried < 8 {

@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
 
 // bed is a testbed with Slipway's types.
 type bed struct {
@@ -36,11 +36,11 @@ var typesInstalled struct {
 
 func withTypes(t *testing.T) bed {
 	t.Helper()
-	b := bed{Testbed: testbed.Shared(t)}
+	b := bed{Testbed: testbed.StartShared(t)}
 	typesInstalled.Do(func() {
 		var root string
-		if root, typesInstalled.err = testbed.Root(); typesInstalled.err == nil {
-			typesInstalled.err = b.ApplyTypes(t.Context(), filepath.Join(root, "api", "crds"), groups.GroupVersion(),
+		if root, typesInstalled.err = testbed.RepositoryRoot(); typesInstalled.err == nil {
+			typesInstalled.err = b.ApplyCRDs(t.Context(), filepath.Join(root, "api", "crds"), groups.GroupVersion(),
 				groups.Resource, retirements.Resource)
 		}
 		if typesInstalled.err == nil {
@@ -57,7 +57,7 @@ func withTypes(t *testing.T) bed {
 // inMemory returns a testbed for one test in virtual time.
 func inMemory(t *testing.T) bed {
 	t.Helper()
-	bed := bed{virtual: true, Testbed: testbed.VirtualForTest(t, testbed.Options{ARM: azure.ARMOptions{DeleteTime: time.Second}})}
+	bed := bed{virtual: true, Testbed: testbed.NewVirtualForTest(t, testbed.Options{ARM: azure.ARMOptions{DeleteTime: time.Second}})}
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	t.Cleanup(stop)
 	var err error

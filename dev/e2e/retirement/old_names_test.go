@@ -179,7 +179,7 @@ func TestOldReasonIsReplacedByUpdate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if reason, _, _ := unstructured.NestedString(written.Object, "spec", "reason"); reason != string(v1alpha1.Underused) {
+	if reason, _, _ := unstructured.NestedString(written.Object, "spec", "reason"); reason != string(v1alpha1.Underutilized) {
 		t.Errorf("spec.reason is %s", reason)
 	}
 }

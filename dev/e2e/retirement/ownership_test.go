@@ -26,9 +26,11 @@ var cloudpoolRights struct {
 // cloudpoolRetirements returns a client for NodeRetirements with the token of the shipped cloudpool.
 func (f *fixture) cloudpoolRetirements() dynamic.ResourceInterface {
 	f.t.Helper()
-	cloudpoolRights.Do(func() { cloudpoolRights.err = f.Deploy(f.ctx, "cloudpool/rbac.yaml", "cloudpool/admission.yaml") })
+	cloudpoolRights.Do(func() {
+		cloudpoolRights.err = f.ApplyManifests(f.ctx, "cloudpool/rbac.yaml", "cloudpool/admission.yaml")
+	})
 	f.check(cloudpoolRights.err)
-	f.check(f.AwaitRights(f.ctx, managerNamespace, "slipway-cloudpool", "slipway-cloudpool"))
+	f.check(f.AwaitPermissions(f.ctx, managerNamespace, "slipway-cloudpool", "slipway-cloudpool"))
 	path, err := f.ServiceAccountKubeconfig(f.ctx, managerNamespace, "slipway-cloudpool", controlplane.TokenOptions{})
 	f.check(err)
 	config, err := clientcmd.BuildConfigFromFlags("", path)
@@ -60,20 +62,20 @@ func TestI4ACloudpoolsTokenDeletesNoVMOfItsOwn(t *testing.T) {
 	cloudpool := f.cloudpoolRetirements()
 	spec := "nodeName: " + vm.Resource + "\nproviderID: " + vm.ProviderID + "\nreason: Requested"
 
-	f.check(testbed.Poll(f.ctx, "the policy is in force", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "the policy is in force", func() bool {
 		_, err := cloudpool.Create(f.ctx, f.named("standalone-try", spec), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "spec.nodeUID")
 	}))
 	withUID := spec + "\nnodeUID: 11111111-2222-3333-4444-555555555555"
 	_, err := cloudpool.Create(f.ctx, f.named("standalone-uid", withUID), metav1.CreateOptions{})
 	f.check(err)
-	if rt := f.awaitPhase("standalone-uid", v1alpha1.Refused); retirement.EndedBy(rt) != retirement.InstanceNotOwned {
-		t.Errorf("with a made-up UID: %s, %s", retirement.EndedBy(rt), rt.Status.Message)
+	if rt := f.awaitPhase("standalone-uid", v1alpha1.Refused); retirement.EarlyEndCode(rt) != retirement.InstanceNotOwned {
+		t.Errorf("with a made-up UID: %s, %s", retirement.EarlyEndCode(rt), rt.Status.Message)
 	}
 	f.create("NodeRetirement", "standalone-any", spec)
 	f.named("standalone-any", spec)
-	if rt := f.awaitPhase("standalone-any", v1alpha1.Refused); retirement.EndedBy(rt) != retirement.InstanceNotOwned {
-		t.Errorf("without a UID: %s, %s", retirement.EndedBy(rt), rt.Status.Message)
+	if rt := f.awaitPhase("standalone-any", v1alpha1.Refused); retirement.EarlyEndCode(rt) != retirement.InstanceNotOwned {
+		t.Errorf("without a UID: %s, %s", retirement.EarlyEndCode(rt), rt.Status.Message)
 	}
 	if _, there := f.ARM.VM(vm.Resource); !there {
 		t.Error("I4: the VM is gone")
@@ -90,7 +92,7 @@ func TestTheCloudpoolsTokenSetsOnlyTheFieldsItNeeds(t *testing.T) {
 		_, err := cloudpool.Create(f.ctx, f.named("fields-try", spec), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), want)
 	}
-	f.check(testbed.Poll(f.ctx, "the policy is in force", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "the policy is in force", func() bool {
 		return refuses("nodeName: fields-node\nreason: Surplus", "spec.nodeUID")
 	}))
 	for name, tt := range map[string]struct{ spec, want string }{

@@ -37,7 +37,7 @@ func newDirectory(f *fixture) directory {
 		[]byte(`{"max": 5, "templates": [{"name": "small", "capacity": {"cpu": "4", "memory": "8Gi"}}]}`), 0o600))
 	ctx, stop := context.WithCancel(f.ctx)
 	tied := make(chan error, 1)
-	go func() { tied <- machinedir.Tie(ctx, f.Testbed, machines.Hypervisor{Root: d.root}, "host-1") }()
+	go func() { tied <- machinedir.SyncNodes(ctx, f.Testbed, machines.Hypervisor{Root: d.root}, "host-1") }()
 	f.t.Cleanup(func() {
 		stop()
 		if err := <-tied; err != nil {
@@ -67,13 +67,13 @@ func (d directory) grow(f *fixture, n int) []string {
 	p, err := plugin.Open(f.ctx, d.plugins, plugin.Entry{Type: "directory", Config: []byte(d.config())}, plugin.Options{})
 	f.check(err)
 	defer func() { _ = p.Close() }()
-	_, err = p.Grow(f.ctx, f.name, cloud.Order{Count: n})
+	_, err = p.Grow(f.ctx, f.name, cloud.LaunchRequest{Count: n})
 	f.check(err)
 	list, err := p.Instances(f.ctx, f.name)
 	f.check(err)
 	var names []string
 	for _, i := range list {
-		f.check(testbed.Poll(f.ctx, "node "+i.ComputerName+" has joined", func() bool {
+		f.check(testbed.PollUntil(f.ctx, "node "+i.ComputerName+" has joined", func() bool {
 			node, err := f.Client().CoreV1().Nodes().Get(f.ctx, i.ComputerName, metav1.GetOptions{})
 			return err == nil && node.Spec.ProviderID == i.ProviderID
 		}))
@@ -126,12 +126,12 @@ func TestAMachineOfAPluginIsRetiredAlthoughThePluginDiesAgainAndAgain(t *testing
 	d := newDirectory(f)
 	nodes := d.grow(f, 2)
 	victim, other := nodes[0], nodes[1]
-	app := workload.App{Namespace: f.name, Name: "web", Replicas: 2, Node: victim, Stop: "0.5"}
+	app := workload.App{Namespace: f.name, Name: "web", Replicas: 2, Node: victim, StopSeconds: "0.5"}
 	f.run(app.Deployment())
 
 	proxy := faultproxy.New(kindOf)
 	manager := f.manage("", proxy, "--cloud-config", d.clouds(t))
-	f.check(testbed.Poll(f.ctx, "the manager has begun", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "the manager has begun", func() bool {
 		log, err := os.ReadFile(manager.LogFile())
 		return err == nil && strings.Contains(string(log), "managing the cluster")
 	}))

@@ -64,13 +64,13 @@ func (f *fixture) play(sc scene) {
 		s.ownedByAKS()
 		s.nodeGroup(s.name, sc.group())
 	} else {
-		s.nodeGroup(s.pool.ScaleSet(), sc.group())
+		s.nodeGroup(s.pool.ScaleSetName(), sc.group())
 	}
 	if s.virtual {
-		s.check(workload.Create(s.ctx, s.Client(), workload.Namespace(faultsNamespace)))
+		s.check(workload.Create(s.ctx, s.Client(), workload.NewNamespace(faultsNamespace)))
 	} else {
 		faultsSpace.Do(func() {
-			faultsSpace.err = workload.Create(s.ctx, s.Client(), workload.Namespace(faultsNamespace))
+			faultsSpace.err = workload.Create(s.ctx, s.Client(), workload.NewNamespace(faultsNamespace))
 		})
 		s.check(faultsSpace.err)
 		t.Cleanup(s.strike)
@@ -125,16 +125,16 @@ func (s *stage) populate() {
 	s.check(workload.Create(s.ctx, s.Client(), objects...))
 	if s.budgeted {
 		app := workload.App{
-			Namespace: faultsNamespace, Name: s.name, Replicas: 2, MinAvailable: "1", Start: "0", Stop: "0.1",
+			Namespace: faultsNamespace, Name: s.name, Replicas: 2, MinAvailable: "1", StartSeconds: "0", StopSeconds: "0.1",
 			NodeSelector: map[string]string{"kubernetes.azure.com/agentpool": s.pool.Name},
 		}
-		s.check(workload.CreateSettled(s.ctx, s.Client(), app.Deployment(), app.Budget()))
+		s.check(workload.CreateAndAwait(s.ctx, s.Client(), app.Deployment(), app.PodDisruptionBudget()))
 	}
 }
 
 // pod returns a pod without a controller, bound to one of the instances.
 func (s *stage) pod(name string, instance int) *corev1.Pod {
-	pod := workload.App{Namespace: faultsNamespace, Name: name, Start: "0", Stop: "0.1", Grace: time.Second}.Pod()
+	pod := workload.App{Namespace: faultsNamespace, Name: name, StartSeconds: "0", StopSeconds: "0.1", GracePeriod: time.Second}.Pod()
 	pod.Spec.NodeName = s.pool.NodeName(instance)
 	return pod
 }
@@ -145,9 +145,9 @@ func (s *stage) raise() {
 	s.proxy = faultproxy.New(kindOf)
 	s.judge = newJudge(s.fixture, s.law())
 	s.judge.watches(s.proxy)
-	schedule := faultproxy.Schedule(s.seed, faultproxy.Odds{Percent: s.failing, Delay: late, Stale: stale})
-	log := &testbed.Log{}
-	s.proxy.Faults(func(r faultproxy.Request) faultproxy.Fault {
+	schedule := faultproxy.NewFaultSchedule(s.seed, faultproxy.FaultRates{Percent: s.failing, Delay: late, Stale: stale})
+	log := &testbed.LogBuffer{}
+	s.proxy.SetFaults(func(r faultproxy.Request) faultproxy.Fault {
 		s.count(r)
 		if s.virtual && s.ctx.Err() != nil {
 			return faultproxy.Fault{}
@@ -163,7 +163,7 @@ func (s *stage) raise() {
 }
 
 // begin runs a manager until the test ends.
-func (f *fixture) begin(m *embedded, proxy *faultproxy.Proxy, log *testbed.Log) {
+func (f *fixture) begin(m *embedded, proxy *faultproxy.Proxy, log *testbed.LogBuffer) {
 	ctx, stop := context.WithCancel(f.ctx)
 	var over sync.WaitGroup
 	over.Go(func() { m.run(ctx) })
@@ -191,19 +191,19 @@ func (f *fixture) embed(proxy *faultproxy.Proxy, log io.Writer, flags ...string)
 			append(flags, "--cloud-config", f.cloudConfig(proxy, batchWindow))...)
 	}
 	api := proxy.ServeDirect("api", server, f.RESTConfig().Transport)
-	arm := proxy.ServeDirect("arm", f.ARMServer().URL, faultproxy.Direct(f.ARM.Handler()))
+	arm := proxy.ServeDirect("arm", f.ARMServer().URL, faultproxy.NewDirectTransport(f.ARM.Handler()))
 	config := f.azure(batchWindow)
 	e := embed(f.t, rest.Config{Host: server.String()}, kubeapi.Config{Server: server}, log, flags...)
 	e.connect = func(e *embedded) func() {
-		life := proxy.Begin()
-		way := api.Of(life, f.RESTConfig().Transport) // a manager ends only after its caches have been filled
+		life := proxy.StartLife()
+		way := api.Transport(life, f.RESTConfig().Transport) // a manager ends only after its caches have been filled
 		e.kube.Transport = way
 		e.api.Wrap = func(http.RoundTripper) http.RoundTripper { return way }
 		e.config.Clouds = &manager.Clouds{Azure: &manager.AzureCloud{Config: config, Options: provider.Options{
-			Transport:  arm.Of(life, nil),
+			Transport:  arm.Transport(life, nil),
 			Credential: issuer{f.ARM}, // the SDK's own credentials hold a lock during requests, which stops virtual time
 		}}}
-		return life.End
+		return life.Kill
 	}
 	return e
 }
@@ -213,7 +213,7 @@ type issuer struct{ arm *azure.ARM }
 
 // GetToken implements azcore.TokenCredential.
 func (i issuer) GetToken(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {
-	return azcore.AccessToken{Token: i.arm.Token(), ExpiresOn: time.Now().Add(time.Hour)}, nil
+	return azcore.AccessToken{Token: i.arm.IssueToken(), ExpiresOn: time.Now().Add(time.Hour)}, nil
 }
 
 // batchWindow is how long a deletion of an instance waits for others.
@@ -279,7 +279,7 @@ func (s *stage) stir(t trouble) error {
 		}
 		return err
 	case deletionFails:
-		return s.ARM.Inject(azure.ARMFault{Kind: azure.ARMDeletionFails, Resource: s.pool.Resource(t.node), Times: 1})
+		return s.ARM.InjectFaults(azure.ARMFault{Kind: azure.ARMDeletionFails, Resource: s.pool.ResourceName(t.node), Times: 1})
 	case recreate:
 		return s.recreate(node)
 	case lose:
@@ -354,11 +354,11 @@ func (s *stage) recreate(node string) error {
 
 // lose deletes the instance. It immediately updates its Node as the node lifecycle controller would after a while.
 func (s *stage) lose(node string, instance int) error {
-	if _, there := s.ARM.VM(s.pool.Resource(instance)); !there {
+	if _, there := s.ARM.VM(s.pool.ResourceName(instance)); !there {
 		return nil
 	}
-	if err := s.ARM.Lose(s.ctx, s.pool.Resource(instance)); err != nil {
-		if _, there := s.ARM.VM(s.pool.Resource(instance)); !there {
+	if err := s.ARM.RemoveVM(s.ctx, s.pool.ResourceName(instance)); err != nil {
+		if _, there := s.ARM.VM(s.pool.ResourceName(instance)); !there {
 			return nil // its deletion has ended meanwhile
 		}
 		return err

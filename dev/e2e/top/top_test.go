@@ -31,7 +31,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
@@ -58,21 +58,21 @@ func (f *fixture) check(err error) {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	bed := testbed.Shared(t)
-	path, err := testbed.Binary("slipway")
+	bed := testbed.StartShared(t)
+	path, err := testbed.EnsureBinary("slipway")
 	if err != nil {
 		t.Fatal(err)
 	}
-	root, err := testbed.Root()
+	root, err := testbed.RepositoryRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := testbed.Context(t)
+	ctx := testbed.TestContext(t)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, path: path, root: root}
-	f.check(f.Deploy(ctx, append(testbed.ManagerFiles, "viewer/rbac.yaml", "viewer/top.yaml")...))
-	f.check(f.InstallTypes(ctx))
+	f.check(f.ApplyManifests(ctx, append(testbed.ManagerManifests, "viewer/rbac.yaml", "viewer/top.yaml")...))
+	f.check(f.InstallCRDs(ctx))
 	f.check(f.AddPool(ctx, workers, 3))
-	f.check(workload.Create(ctx, f.Client(), workload.Namespace(ns)))
+	f.check(workload.Create(ctx, f.Client(), workload.NewNamespace(ns)))
 	return f
 }
 
@@ -88,7 +88,7 @@ func (f *fixture) account(name string, roles ...string) string {
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: ns, Name: name}},
 		}, metav1.CreateOptions{})
 		f.check(err)
-		f.check(f.AwaitRights(f.ctx, ns, name, role))
+		f.check(f.AwaitPermissions(f.ctx, ns, name, role))
 	}
 	kubeconfig, err := f.ServiceAccountKubeconfig(f.ctx, ns, name, controlplane.TokenOptions{})
 	f.check(err)
@@ -99,11 +99,11 @@ func (f *fixture) account(name string, roles ...string) string {
 // handles a notice.
 func (f *fixture) play() {
 	f.t.Helper()
-	f.check(f.CreateNodeGroup(f.ctx, "workers", nil, testbed.ScaleSetSpec(workers.Name, workers.ScaleSet())+
+	f.check(f.CreateNodeGroup(f.ctx, "workers", nil, testbed.ScaleSetNodeGroupSpec(workers.Name, workers.ScaleSetName())+
 		"minSize: 1\nmaxSize: 5\nreplacement: Never\ndisruptionBudgets: [{nodes: 2}]\n"))
 	for i, name := range []string{"web", "db"} {
 		app := workload.App{Namespace: ns, Name: name, Replicas: int32(2 - i), CPU: resource.MustParse("4"), Node: workers.NodeName(i), MaxUnavailable: "0"}
-		f.check(workload.CreateSettled(f.ctx, f.Client(), app.Deployment(), app.Budget()))
+		f.check(workload.CreateAndAwait(f.ctx, f.Client(), app.Deployment(), app.PodDisruptionBudget()))
 	}
 	f.manager()
 	f.run("retire", workers.NodeName(0), "--requested-by", "ann")
@@ -111,14 +111,14 @@ func (f *fixture) play() {
 	f.check(err)
 	f.t.Cleanup(func() { _ = agent.Crash() })
 	_, err = f.Azure.Announce(azure.Announcement{
-		ScaleSet: workers.ScaleSet(), Resources: []string{workers.Resource(1)}, Type: azure.Redeploy, Notice: 90 * time.Minute,
+		ScaleSet: workers.ScaleSetName(), Resources: []string{workers.ResourceName(1)}, Type: azure.Redeploy, Notice: 90 * time.Minute,
 	})
 	f.check(err)
 }
 
 func (f *fixture) manager() {
 	f.t.Helper()
-	p, err := f.StartManager(f.ctx, "manager-top", map[string]any{"azure": f.AzureConfig()},
+	p, err := f.StartManager(f.ctx, "manager-top", map[string]any{"azure": f.AzureProviderConfig()},
 		"--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--retry-interval", "500ms", "--group-poll-interval", "500ms")
 	f.check(err)
 	f.t.Cleanup(func() {
@@ -133,7 +133,7 @@ func (f *fixture) manager() {
 // run runs slipway with all permissions.
 func (f *fixture) run(args ...string) {
 	f.t.Helper()
-	cmd := testbed.Command(f.ctx, f.t, "slipway", append(args, "--kubeconfig", f.Kubeconfig())...)
+	cmd := testbed.NewCommand(f.ctx, f.t, "slipway", append(args, "--kubeconfig", f.Kubeconfig())...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		f.t.Fatalf("slipway %v: %v: %s", args, err, out)
 	}
@@ -151,7 +151,7 @@ func multiplexer(t *testing.T) string {
 	if path, err := exec.LookPath("tmux"); err == nil {
 		return path
 	}
-	root, err := testbed.Root()
+	root, err := testbed.RepositoryRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func (term *terminal) press(keys ...string) {
 func (term *terminal) sees(text string) {
 	term.t.Helper()
 	var screen string
-	err := testbed.Poll(term.ctx, fmt.Sprintf("%q is on the screen", text), func() bool {
+	err := testbed.PollUntil(term.ctx, fmt.Sprintf("%q is on the screen", text), func() bool {
 		screen = term.tmux("capture-pane", "-p")
 		return strings.Contains(screen, text)
 	})
@@ -247,7 +247,7 @@ func (term *terminal) shows(name string, texts ...string) {
 	want, err := os.ReadFile(file)
 	term.check(err)
 	var got string
-	err = testbed.Poll(term.ctx, "the screen is that of "+file, func() bool {
+	err = testbed.PollUntil(term.ctx, "the screen is that of "+file, func() bool {
 		got = masked(term.tmux("capture-pane", "-p"))
 		return got == string(want)
 	})
@@ -309,7 +309,7 @@ func (f *fixture) cutOff() {
 	address, err := proxy.Serve("API server", server, transport)
 	f.check(err)
 	kubeconfig := filepath.Join(f.t.TempDir(), "kubeconfig")
-	f.check(faultproxy.Kubeconfig(account, kubeconfig, address))
+	f.check(faultproxy.WriteKubeconfig(account, kubeconfig, address))
 	out := f.lines(kubeconfig)
 	if text := out.until("group workers: "); strings.Contains(text, "problem ") {
 		f.t.Errorf("printed %q while all is well", text)
@@ -330,7 +330,7 @@ type printed struct {
 func (f *fixture) lines(kubeconfig string) *printed {
 	f.t.Helper()
 	ctx, stop := context.WithCancel(f.ctx)
-	cmd := testbed.Command(ctx, f.t, "slipway", "top", "--kubeconfig", kubeconfig)
+	cmd := testbed.NewCommand(ctx, f.t, "slipway", "top", "--kubeconfig", kubeconfig)
 	cmd.Stderr = f.t.Output()
 	out, err := cmd.StdoutPipe()
 	f.check(err)

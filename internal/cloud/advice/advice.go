@@ -13,13 +13,13 @@ import (
 
 // The limits of one response. A response that exceeds one is refused completely.
 const (
-	MaxWishes   = 100  // recommendations in a response
-	MaxMachines = 1000 // instances in a recommendation
-	MaxReason   = 1024 // bytes of a reason
+	MaxRecommendations = 100  // recommendations in a response
+	MaxInstances       = 1000 // instances in a recommendation
+	MaxReason          = 1024 // bytes of a reason
 )
 
-// Wish is one recommendation: exactly one of Grow and Retire is set.
-type Wish struct {
+// Recommendation is one recommendation: exactly one of Grow and Retire is set.
+type Recommendation struct {
 	Grow   *Grow
 	Retire *Retire
 	// Reason is shown in Events and logs.
@@ -30,7 +30,7 @@ type Wish struct {
 type Grow struct {
 	// Group is the group's name in its cloud, as in NodeGroup spec.cloud.group.
 	Group string
-	// Count is the number of instances, 1 to MaxMachines.
+	// Count is the number of instances, 1 to MaxInstances.
 	Count int
 	// Template is the name of the template; empty is the group's first.
 	Template string
@@ -53,15 +53,15 @@ type Analyzer interface {
 	// Events returns which events it needs.
 	Events() Events
 	// AnalyzeModifyEvent evaluates a pod that was created or changed.
-	AnalyzeModifyEvent(ctx context.Context, pod *corev1.Pod) ([]Wish, error)
+	AnalyzeModifyEvent(ctx context.Context, pod *corev1.Pod) ([]Recommendation, error)
 	// AnalyzeDeleteEvent evaluates a deleted pod, in its last state.
-	AnalyzeDeleteEvent(ctx context.Context, pod *corev1.Pod) ([]Wish, error)
+	AnalyzeDeleteEvent(ctx context.Context, pod *corev1.Pod) ([]Recommendation, error)
 }
 
 // Validate returns all errors in the recommendations.
-func Validate(recommendations []Wish) error {
-	if len(recommendations) > MaxWishes {
-		return fmt.Errorf("%d recommendations: want at most %d", len(recommendations), MaxWishes)
+func Validate(recommendations []Recommendation) error {
+	if len(recommendations) > MaxRecommendations {
+		return fmt.Errorf("%d recommendations: want at most %d", len(recommendations), MaxRecommendations)
 	}
 	var errs []error
 	for i, w := range recommendations {
@@ -72,7 +72,7 @@ func Validate(recommendations []Wish) error {
 	return errors.Join(errs...)
 }
 
-func (w Wish) validate() error {
+func (w Recommendation) validate() error {
 	switch {
 	case len(w.Reason) > MaxReason:
 		return fmt.Errorf("reason: %d bytes: want at most %d", len(w.Reason), MaxReason)
@@ -80,8 +80,8 @@ func (w Wish) validate() error {
 		return errors.New("want exactly one of grow and retire")
 	case w.Grow != nil && w.Grow.Group == "":
 		return errors.New("grow.group: is empty")
-	case w.Grow != nil && (w.Grow.Count < 1 || w.Grow.Count > MaxMachines):
-		return fmt.Errorf("grow.count: %d: want 1 to %d", w.Grow.Count, MaxMachines)
+	case w.Grow != nil && (w.Grow.Count < 1 || w.Grow.Count > MaxInstances):
+		return fmt.Errorf("grow.count: %d: want 1 to %d", w.Grow.Count, MaxInstances)
 	case w.Retire != nil:
 		if wrong := validation.IsDNS1123Subdomain(w.Retire.Node); len(wrong) > 0 {
 			return fmt.Errorf("retire.node: %q: %s", w.Retire.Node, wrong[0])

@@ -69,9 +69,9 @@ type Provider struct {
 }
 
 var (
-	_ cloud.Provider   = (*Provider)(nil)
-	_ cloud.GoneProver = (*Provider)(nil)
-	_ cloud.Keeper     = (*Provider)(nil)
+	_ cloud.Provider                   = (*Provider)(nil)
+	_ cloud.DeletionVerifier           = (*Provider)(nil)
+	_ cloud.DeletionProtectionReporter = (*Provider)(nil)
 )
 
 // New validates the configuration and returns a provider. It makes no request.

@@ -76,7 +76,7 @@ func TestComputerNameContainsInstanceNumber(t *testing.T) {
 		"aks-pool-12345678-vmss0000zz": 1295, "aks-pool-12345678-vmss000010": 36,
 		"aks-pool-12345678-vmss00000": -1, "aks-other-12345678-vmss00000a": -1, "aks-pool-12345678-vmss0000-a": -1, "": -1, "00000a": -1,
 	} {
-		n, ok := ComputerNumber("aks-pool-12345678-vmss", name)
+		n, ok := ParseInstanceNumber("aks-pool-12345678-vmss", name)
 		if ok != (want >= 0) || ok && n != want {
 			t.Errorf("%q is instance %d, %v; want %d", name, n, ok, want)
 		}
@@ -84,7 +84,7 @@ func TestComputerNameContainsInstanceNumber(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 36*36*36*36*36*36-1).Draw(t, "n")
 		name := fmt.Sprintf("vmss%s", pad36(n))
-		if got, ok := ComputerNumber("vmss", name); !ok || got != n {
+		if got, ok := ParseInstanceNumber("vmss", name); !ok || got != n {
 			t.Errorf("%s is %d, want %d", name, got, n)
 		}
 	})

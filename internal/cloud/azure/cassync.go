@@ -38,17 +38,17 @@ type CASSync struct {
 
 // CASSyncObserver receives the results of restarts. Its methods must not block.
 type CASSyncObserver interface {
-	// Nudged reports the result of a restart, and each failure to restore a maximum after a crash.
-	Nudged(err error)
-	// Changed reports whether a changed maximum waits to be restored, on every read of the pool.
-	Changed(waits bool)
+	// RestartFinished reports the result of a restart, and each failure to restore a maximum after a crash.
+	RestartFinished(err error)
+	// MaximumChanged reports whether a changed maximum waits to be restored, on every read of the pool.
+	MaximumChanged(waits bool)
 }
 
 type noopObserver struct{}
 
-func (noopObserver) Nudged(error) {}
+func (noopObserver) RestartFinished(error) {}
 
-func (noopObserver) Changed(bool) {}
+func (noopObserver) MaximumChanged(bool) {}
 
 // CASSyncConfig selects the pool with the changed maximum.
 type CASSyncConfig struct {
@@ -99,11 +99,11 @@ func (p *Provider) NewCASSync(c CASSyncConfig) (*CASSync, error) {
 // Pool returns the name of the pool with the changed maximum.
 func (s *CASSync) Pool() string { return s.pool.pool }
 
-// Observe sets the observer. Call it before Run.
-func (s *CASSync) Observe(told CASSyncObserver) { s.observer = told }
+// SetObserver sets the observer. Call it before Run.
+func (s *CASSync) SetObserver(told CASSyncObserver) { s.observer = told }
 
-// Deleted requests a restart after an instance was deleted without the cluster autoscaler. It does not block.
-func (s *CASSync) Deleted() {
+// RequestRestart requests a restart after an instance was deleted without the cluster autoscaler. It does not block.
+func (s *CASSync) RequestRestart() {
 	select {
 	case s.deleted <- struct{}{}:
 	default: // the next restart covers this deletion too
@@ -121,7 +121,7 @@ const (
 // ends. A change that has begun is restored before Run returns, if that takes at most stopTimeout. Otherwise the next Run
 // restores it.
 func (s *CASSync) Run(ctx context.Context) {
-	s.retryUntilDone(ctx, s.Restore)
+	s.retryUntilDone(ctx, s.RestoreMaximum)
 	for s.waitUntilDue(ctx) {
 		s.retryUntilDone(ctx, s.restartForPending)
 	}
@@ -155,9 +155,9 @@ func (s *CASSync) retryUntilDone(ctx context.Context, try func(context.Context) 
 		// A stop before the first change is not an error.
 		if ctx.Err() == nil || s.maximumChanged || !errors.Is(err, context.Canceled) {
 			s.log.Error("restarting the cluster autoscaler failed; retrying", "err", err, "maximumChanged", s.maximumChanged)
-			s.observer.Nudged(err)
+			s.observer.RestartFinished(err)
 		}
-		_ = sleep(ctx, max(cloud.PauseOf(err), casRetryDelay)) // the loop checks ctx
+		_ = sleep(ctx, max(cloud.RetryDelay(err), casRetryDelay)) // the loop checks ctx
 	}
 }
 
@@ -167,9 +167,9 @@ func (s *CASSync) restartForPending(ctx context.Context) error {
 	case <-s.deleted:
 	default:
 	}
-	err := s.Nudge(ctx)
+	err := s.RestartAutoscaler(ctx)
 	if err == nil {
-		s.observer.Nudged(nil)
+		s.observer.RestartFinished(nil)
 	}
 	return err
 }
@@ -212,10 +212,10 @@ func parseMaximumChange(text string) (maximumChange, bool) {
 // maxPoolMaximum is the highest maximum that AKS allows for a pool.
 const maxPoolMaximum = 1000
 
-// Nudge changes the maximum and restores it. It returns when both changes are complete. It refuses a pool with nodes or
+// RestartAutoscaler changes the maximum and restores it. It returns when both changes are complete. It refuses a pool with nodes or
 // without the cluster autoscaler.
-func (s *CASSync) Nudge(ctx context.Context) error {
-	if err := s.Restore(ctx); err != nil {
+func (s *CASSync) RestartAutoscaler(ctx context.Context) error {
+	if err := s.RestoreMaximum(ctx); err != nil {
 		return err
 	}
 	pool, err := s.provider.getPool(ctx, s.pool)
@@ -273,10 +273,10 @@ const (
 func (s *CASSync) restoreAfterChange(ctx context.Context, failed error) error {
 	var err error
 	for before := failed; ; before = err {
-		if before != nil && !isPermanent(before) && sleep(ctx, max(cloud.PauseOf(before), restoreRetryDelay)) != nil {
+		if before != nil && !isPermanent(before) && sleep(ctx, max(cloud.RetryDelay(before), restoreRetryDelay)) != nil {
 			return errors.Join(failed, err)
 		}
-		if err = s.Restore(ctx); err == nil {
+		if err = s.RestoreMaximum(ctx); err == nil {
 			return failed
 		}
 		if isPermanent(err) {
@@ -305,9 +305,9 @@ func (s *CASSync) refusedError(why string) error {
 	return &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf("restarting the cluster autoscaler with %s: %s", s.pool, why)}
 }
 
-// Restore restores a changed maximum and removes the tag. If the limits are not the ones that CASSync set, it only
+// RestoreMaximum restores a changed maximum and removes the tag. If the limits are not the ones that CASSync set, it only
 // removes the tag.
-func (s *CASSync) Restore(ctx context.Context) error {
+func (s *CASSync) RestoreMaximum(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
 	defer cancel()
 	pool, err := s.provider.getPool(ctx, s.pool)
@@ -327,7 +327,7 @@ func (s *CASSync) Restore(ctx context.Context) error {
 	if ok && deref(properties.MaxCount) == change.to && deref(properties.MinCount) <= change.from {
 		properties.MaxCount = to.Ptr(change.from)
 	} else {
-		s.log.Warn("the maximum of the pool is not restored, because its limits have changed", "record", cloud.Printable(deref(record), maxCodeLength),
+		s.log.Warn("the maximum of the pool is not restored, because its limits have changed", "record", cloud.SanitizeText(deref(record), maxCodeLength),
 			"minimum", deref(properties.MinCount), "maximum", deref(properties.MaxCount))
 	}
 	properties.Tags = withChangeTag(properties.Tags, "")
@@ -337,7 +337,7 @@ func (s *CASSync) Restore(ctx context.Context) error {
 // setMaximumChanged records and reports whether a changed maximum waits to be restored.
 func (s *CASSync) setMaximumChanged(changed bool) {
 	s.maximumChanged = changed
-	s.observer.Changed(changed)
+	s.observer.MaximumChanged(changed)
 }
 
 // withChangeTag returns the tags with the given record, or without a record if it is empty.
@@ -377,13 +377,13 @@ func (s *CASSync) waitForOperation(ctx context.Context, op cloud.Operation) erro
 		status, err := s.provider.Status(ctx, op)
 		switch {
 		case cloud.IsThrottled(err):
-			status.After = cloud.PauseOf(err)
+			status.RetryAfter = cloud.RetryDelay(err)
 		case err != nil:
 			return err
 		case status.Done:
 			return status.Err
 		}
-		if err := sleep(ctx, status.Pause(statusPollInterval)); err != nil {
+		if err := sleep(ctx, status.RetryDelay(statusPollInterval)); err != nil {
 			return err
 		}
 	}

@@ -204,7 +204,7 @@ type recordingObserver struct {
 	changed  []bool
 }
 
-func (o *recordingObserver) Nudged(err error) {
+func (o *recordingObserver) RestartFinished(err error) {
 	said := ""
 	if err != nil {
 		said = err.Error()
@@ -214,7 +214,7 @@ func (o *recordingObserver) Nudged(err error) {
 	o.restarts = append(o.restarts, said)
 }
 
-func (o *recordingObserver) Changed(waits bool) {
+func (o *recordingObserver) MaximumChanged(waits bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if n := len(o.changed); n == 0 || o.changed[n-1] != waits {
@@ -237,7 +237,7 @@ func (a *fakeAKS) start(t *testing.T, every time.Duration) *runningSync {
 	ctx, stop := context.WithCancel(t.Context())
 	r := &runningSync{stop: stop, done: make(chan struct{})}
 	r.CASSync = a.newSync(t, every, &r.log)
-	r.Observe(&r.observer)
+	r.SetObserver(&r.observer)
 	go func() {
 		r.Run(ctx)
 		close(r.done)
@@ -274,7 +274,7 @@ func (r *runningSync) checkMaximumChanges(t *testing.T, want ...bool) {
 func TestRunReportsRestartAndChangedMaximum(t *testing.T) {
 	withPool(t, func(t *testing.T, a *fakeAKS) {
 		r := a.start(t, 0)
-		r.Deleted()
+		r.RequestRestart()
 		time.Sleep(time.Hour)
 		r.stopAndWait()
 		a.checkRestored(t, 5)
@@ -287,14 +287,14 @@ func TestRunReportsRestartAndChangedMaximum(t *testing.T) {
 func TestGatheredDeletionsShareOneRestart(t *testing.T) {
 	withPool(t, func(t *testing.T, a *fakeAKS) {
 		r := a.start(t, 0)
-		r.Deleted()
+		r.RequestRestart()
 		time.Sleep(defaultGather / 2)
-		r.Deleted()
+		r.RequestRestart()
 		time.Sleep(time.Hour)
 		a.checkWrites(t, "6", "5")
-		r.Deleted()
+		r.RequestRestart()
 		time.Sleep(defaultGather + time.Minute/2)
-		r.Deleted() // the restart in progress may be too early for this one
+		r.RequestRestart() // the restart in progress may be too early for this one
 		time.Sleep(time.Hour)
 		a.checkWrites(t, "6", "5", "6", "5", "6", "5")
 	})
@@ -328,7 +328,7 @@ func TestThrottledRestoreIsRetried(t *testing.T) {
 	withPool(t, func(t *testing.T, a *fakeAKS) {
 		a.throttleWrite(2, 90)
 		r := a.start(t, 0)
-		r.Deleted()
+		r.RequestRestart()
 		time.Sleep(time.Hour)
 		r.stopAndWait()
 		a.checkRestored(t, 5)
@@ -341,7 +341,7 @@ func TestRestoreFollowsSoonAfterLongThrottle(t *testing.T) {
 	withPool(t, func(t *testing.T, a *fakeAKS) {
 		a.throttleWrite(2, 600)
 		r := a.start(t, 0)
-		r.Deleted()
+		r.RequestRestart()
 		time.Sleep(defaultGather + a.operationDuration + 10*time.Minute + 10*time.Second)
 		a.checkWrites(t, "6", "5")
 		time.Sleep(time.Hour)
@@ -356,11 +356,11 @@ func TestRetryAfterIsRespectedDuringDeletions(t *testing.T) {
 		const wish = 20 * time.Minute
 		a.throttleWrite(1, int(wish/time.Second))
 		r := a.start(t, 0)
-		r.Deleted()
+		r.RequestRestart()
 		time.Sleep(defaultGather + time.Second)
 		wished := time.Now()
 		for range 10 {
-			r.Deleted()
+			r.RequestRestart()
 			time.Sleep(time.Minute)
 		}
 		time.Sleep(time.Hour)
@@ -380,7 +380,7 @@ func TestFailedChangeIsRestoredAtOnce(t *testing.T) {
 	withPool(t, func(t *testing.T, a *fakeAKS) {
 		a.failNext = true
 		s := a.newSync(t, 0, io.Discard)
-		check.ErrorContains(t, s.Nudge(t.Context()), "it did not work")
+		check.ErrorContains(t, s.RestartAutoscaler(t.Context()), "it did not work")
 		a.checkRestored(t, 5)
 	})
 }
@@ -389,7 +389,7 @@ func TestEndlessOperationTimesOutAndIsReported(t *testing.T) {
 	withPool(t, func(t *testing.T, a *fakeAKS) {
 		a.operationDuration = 40 * time.Minute
 		r := a.start(t, 0)
-		r.Deleted()
+		r.RequestRestart()
 		time.Sleep(12 * time.Minute)
 		r.observer.mu.Lock()
 		if len(r.observer.restarts) == 0 {
@@ -417,7 +417,7 @@ func TestStopRestoresTheChangedMaximumFirst(t *testing.T) {
 	withPool(t, func(t *testing.T, a *fakeAKS) {
 		a.operationDuration = 8 * time.Second
 		r := a.start(t, 0)
-		r.Deleted()
+		r.RequestRestart()
 		time.Sleep(defaultGather + 2*time.Second) // the operation of the change is in progress
 		a.checkWrites(t, "6")
 		r.stopAndWait()
@@ -429,7 +429,7 @@ func TestStopRestoresTheChangedMaximumFirst(t *testing.T) {
 func TestI8NextProcessRestoresAfterEarlyStop(t *testing.T) {
 	withPool(t, func(t *testing.T, a *fakeAKS) {
 		r := a.start(t, 0)
-		r.Deleted()
+		r.RequestRestart()
 		time.Sleep(defaultGather + 10*time.Second)
 		stopped := time.Now()
 		r.stopAndWait()
@@ -456,7 +456,7 @@ func TestStopBeforeAnyChangeIsNotReported(t *testing.T) {
 				return nil
 			}
 		})
-		r.retryUntilDone(ctx, r.Nudge)
+		r.retryUntilDone(ctx, r.RestartAutoscaler)
 		r.stopAndWait()
 		a.checkWrites(t)
 		r.checkRestarts(t)
@@ -466,7 +466,7 @@ func TestStopBeforeAnyChangeIsNotReported(t *testing.T) {
 func TestPoolDeletedDuringRestartIsReported(t *testing.T) {
 	withPool(t, func(t *testing.T, a *fakeAKS) {
 		r := a.start(t, 0)
-		r.Deleted()
+		r.RequestRestart()
 		time.Sleep(defaultGather + 10*time.Second)
 		a.changePool(func() { a.gone = true })
 		time.Sleep(10 * time.Minute)
@@ -493,7 +493,7 @@ func TestLimitsChangedByUserAreKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			withPool(t, func(t *testing.T, a *fakeAKS) {
 				r := a.start(t, 0)
-				r.Deleted()
+				r.RequestRestart()
 				time.Sleep(defaultGather + 10*time.Second)
 				var want int32
 				a.changePool(func() { set(a); want = a.maxCount })
@@ -511,10 +511,10 @@ func TestI8TwoManagersRestoreTheMaximum(t *testing.T) {
 		t.Run(fmt.Sprint(offset*10, "s apart"), func(t *testing.T) {
 			withPool(t, func(t *testing.T, a *fakeAKS) {
 				first := a.start(t, 0)
-				first.Deleted()
+				first.RequestRestart()
 				time.Sleep(time.Duration(offset) * 10 * time.Second)
 				second := a.start(t, 0)
-				second.Deleted()
+				second.RequestRestart()
 				time.Sleep(time.Hour)
 				first.stopAndWait()
 				second.stopAndWait()

@@ -172,13 +172,13 @@ func (c *Config) httpClient(given http.RoundTripper) (policy.Transporter, error)
 		config := &tls.Config{MinVersion: tls.VersionTLS12}
 		if c.Endpoints != nil {
 			var err error
-			if config.RootCAs, err = cloud.CertPool(c.Endpoints.CAFile); err != nil {
+			if config.RootCAs, err = cloud.LoadCertPool(c.Endpoints.CAFile); err != nil {
 				return nil, fmt.Errorf("azure endpoints.%w", err)
 			}
 		}
 		given = cloud.NewTransport(config, 20)
 	}
-	return &http.Client{Transport: cloud.LimitAnswers(given, maxResponseSize), CheckRedirect: useLastResponse}, nil
+	return &http.Client{Transport: cloud.LimitResponses(given, maxResponseSize), CheckRedirect: useLastResponse}, nil
 }
 
 func useLastResponse(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -225,7 +225,7 @@ func (e *foreignHostError) NonRetriable() {}
 // shouldRetry is the rule of the SDK without status 429, which is returned to the caller.
 func shouldRetry(response *http.Response, err error) bool {
 	if err != nil {
-		return !cloud.IsTooLarge(err)
+		return !cloud.IsResponseTooLarge(err)
 	}
 	return slices.Contains([]int{
 		http.StatusRequestTimeout, http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable,

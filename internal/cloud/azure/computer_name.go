@@ -8,10 +8,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// ComputerNumber returns the instance number from a computer name of a uniform scale set. The last six characters of
+// ParseInstanceNumber returns the instance number from a computer name of a uniform scale set. The last six characters of
 // aks-pool-12345678-vmss00000a are the number in base 36, here 10. It only confirms an instance that was found by
 // provider ID, see [found.checkComputerName].
-func ComputerNumber(scaleSet, computerName string) (int, bool) {
+func ParseInstanceNumber(scaleSet, computerName string) (int, bool) {
 	const digits = 6
 	if len(computerName) <= digits {
 		return 0, false
@@ -31,7 +31,7 @@ func (m vmInstance) checkComputerName() error {
 	if m.id.ScaleSet == "" {
 		return nil
 	}
-	n, tells := ComputerNumber(m.id.ScaleSet, m.ComputerName)
+	n, tells := ParseInstanceNumber(m.id.ScaleSet, m.ComputerName)
 	if !tells || strconv.Itoa(n) == m.id.Name {
 		return nil
 	}

@@ -49,7 +49,7 @@ type GroupConfig struct {
 	Cluster   string `json:"cluster,omitempty"`
 	AgentPool string `json:"agentPool,omitempty"`
 	// Nodes describes the group's Nodes, so that it can scale up from zero.
-	Nodes cloud.Shape `json:"nodes,omitzero"`
+	Nodes cloud.NodeShape `json:"nodes,omitzero"`
 }
 
 // Auth selects the credential.
@@ -72,8 +72,8 @@ const (
 	AuthManagedIdentity  = "managedIdentity"
 )
 
-// Methods returns the values of Auth.Method.
-func Methods() []string {
+// AuthMethods returns the values of Auth.Method.
+func AuthMethods() []string {
 	return []string{AuthDefault, AuthEnvironment, AuthWorkloadIdentity, AuthManagedIdentity}
 }
 
@@ -143,7 +143,7 @@ func (c *Config) requestTimeout() time.Duration {
 }
 
 func (a *Auth) validate(v *configErrors) {
-	v.check(a.Method == "" || slices.Contains(Methods(), a.Method), "auth.method", a.Method, "one of "+strings.Join(Methods(), ", "))
+	v.check(a.Method == "" || slices.Contains(AuthMethods(), a.Method), "auth.method", a.Method, "one of "+strings.Join(AuthMethods(), ", "))
 	v.check(a.TokenFile == "" || a.Method == AuthWorkloadIdentity, "auth.tokenFile", a.TokenFile,
 		"nothing, unless auth.method is "+AuthWorkloadIdentity)
 	v.check(a.ClientID == "" || a.Method == AuthWorkloadIdentity || a.Method == AuthManagedIdentity, "auth.clientID", a.ClientID,
@@ -169,7 +169,7 @@ func (c *Config) validateGroups(v *configErrors) {
 		v.check(!names[key], field+"name", g.Name, "a name that no other group has")
 		names[key] = true
 		v.check(g.Nodes.Cost >= 0, field+"nodes.cost", fmt.Sprint(g.Nodes.Cost), "0 or more")
-		for _, name := range cloud.Negative(g.Nodes.Reserved) {
+		for _, name := range cloud.NegativeResources(g.Nodes.Reserved) {
 			v.check(false, field+"nodes.reserved."+name, "less than 0", "0 or more")
 		}
 		v.check(g.ResourceGroup == "" || resourceGroupPattern.MatchString(g.ResourceGroup), field+"resourceGroup", g.ResourceGroup,

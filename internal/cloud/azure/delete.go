@@ -32,8 +32,8 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 	switch {
 	case m.State == cloud.Deleting:
 		return operation{Machine: id.String()}.toCloudOperation(started), nil
-	case m.Kept:
-		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("instance %s: %s", id, m.KeptReason)}
+	case m.DeletionProtected:
+		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("instance %s: %s", id, m.DeletionProtectionReason)}
 	}
 	out, groupName, err := p.requestDeletion(ctx, m)
 	if err != nil {

@@ -69,7 +69,7 @@ func parseErrorBody(status int, body []byte) *apiError {
 		Error json.RawMessage `json:"error"`
 	}
 	if err := json.Unmarshal(body, &outer); err != nil {
-		return &apiError{Status: status, Message: cloud.Printable(string(body), maxMessageLength)}
+		return &apiError{Status: status, Message: cloud.SanitizeText(string(body), maxMessageLength)}
 	}
 	found := outer.inner
 	if len(outer.Error) > 0 {
@@ -78,10 +78,10 @@ func parseErrorBody(status int, body []byte) *apiError {
 			found = nested
 		}
 	}
-	err := &apiError{Status: status, Code: cloud.Printable(found.Code, maxCodeLength), Message: cloud.Printable(found.Message, maxMessageLength)}
+	err := &apiError{Status: status, Code: cloud.SanitizeText(found.Code, maxCodeLength), Message: cloud.SanitizeText(found.Message, maxMessageLength)}
 	var details []plain
 	if json.Unmarshal(found.Details, &details) == nil && len(details) > 0 && details[0].Code != "" {
-		err.Detail = &apiError{Code: cloud.Printable(details[0].Code, maxCodeLength), Message: cloud.Printable(details[0].Message, maxMessageLength)}
+		err.Detail = &apiError{Code: cloud.SanitizeText(details[0].Code, maxCodeLength), Message: cloud.SanitizeText(details[0].Message, maxMessageLength)}
 	}
 	return err
 }
@@ -104,9 +104,9 @@ func fromSDKError(doing string, err error) error {
 		strings.Contains(err.Error(), noCredentialPrefix):
 		return fmt.Errorf("%s: %w", doing, &cloud.RefusedError{Reason: cloud.NoRight, Err: fmt.Errorf(
 			"no token for Azure: %s: check auth.method and the AZURE_… environment variables that it uses",
-			cloud.Printable(err.Error(), maxMessageLength))})
+			cloud.SanitizeText(err.Error(), maxMessageLength))})
 	}
-	return fmt.Errorf("%s: %s: %w", doing, cloud.Printable(err.Error(), maxMessageLength), errNoResponse)
+	return fmt.Errorf("%s: %s: %w", doing, cloud.SanitizeText(err.Error(), maxMessageLength), errNoResponse)
 }
 
 // errNoResponse is a failed request without a readable response. The message has the error of the SDK.
@@ -121,7 +121,7 @@ func isPermanentAuthFailure(response *http.Response) bool {
 }
 
 func fromResponseError(response *azcore.ResponseError) error {
-	api := &apiError{Status: response.StatusCode, Code: cloud.Printable(response.ErrorCode, maxCodeLength)}
+	api := &apiError{Status: response.StatusCode, Code: cloud.SanitizeText(response.ErrorCode, maxCodeLength)}
 	var header http.Header
 	if raw := response.RawResponse; raw != nil {
 		header = raw.Header
@@ -137,12 +137,12 @@ func toProviderError(api *apiError, header http.Header) error {
 	pause := parseRetryDelay(header, time.Now())
 	switch {
 	case api.Status == http.StatusTooManyRequests, api.Status == http.StatusServiceUnavailable && pause > 0:
-		return &cloud.ThrottledError{After: cmp.Or(pause, defaultRetryDelay), Err: api}
+		return &cloud.ThrottledError{RetryAfter: cmp.Or(pause, defaultRetryDelay), Err: api}
 	case api.Status == http.StatusPreconditionFailed:
-		return &cloud.ThrottledError{After: cmp.Or(pause, changedRetryDelay), Err: fmt.Errorf(
+		return &cloud.ThrottledError{RetryAfter: cmp.Or(pause, changedRetryDelay), Err: fmt.Errorf(
 			"it has changed since it was read; read it again: %w", api)}
 	case api.isBusy():
-		return &cloud.ThrottledError{After: cmp.Or(pause, busyRetryDelay), Err: api}
+		return &cloud.ThrottledError{RetryAfter: cmp.Or(pause, busyRetryDelay), Err: api}
 	}
 	if reason := api.refusalReason(); reason != "" {
 		return &cloud.RefusedError{Reason: reason, Err: api.withExplanation()}
@@ -243,9 +243,9 @@ var otherObjectPattern = regexp.MustCompile(`(?i)\boperation\b.*\bnot\b.*\bfound
 // over Retry-After, as in its SDK.
 func parseRetryDelay(header http.Header, now time.Time) time.Duration {
 	for _, name := range []string{"retry-after-ms", "x-ms-retry-after-ms"} {
-		if pause := cloud.PauseIn(header, name, time.Millisecond); pause > 0 {
+		if pause := cloud.ParseRetryHeader(header, name, time.Millisecond); pause > 0 {
 			return pause
 		}
 	}
-	return cloud.RetryAfter(header, now)
+	return cloud.ParseRetryAfter(header, now)
 }

@@ -85,7 +85,7 @@ func TestAzureErrorsMapToProviderErrors(t *testing.T) {
 			var throttled *cloud.ThrottledError
 			after := time.Duration(0)
 			if errors.As(err, &throttled) {
-				after = throttled.After
+				after = throttled.RetryAfter
 			}
 			if cloud.RefusalOf(err) != tc.refusal || after != tc.after || !strings.Contains(err.Error(), tc.says) || cloud.IsNotFound(err) {
 				t.Errorf("error %v (refusal %q, after %v), want %q, %v and text %q",

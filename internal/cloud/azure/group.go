@@ -98,7 +98,7 @@ func groupOfScaleSet(g group, set armcompute.VirtualMachineScaleSet) (cloud.Grou
 	}
 	size := cloud.Group{Name: g.name, Size: int(*set.SKU.Capacity)}
 	if set.Properties != nil {
-		size.Refills = isIdle(deref(set.Properties.ProvisioningState))
+		size.CanRetryFailed = isIdle(deref(set.Properties.ProvisioningState))
 	}
 	return size, nil
 }
@@ -125,7 +125,7 @@ func (p *Provider) getPool(ctx context.Context, g group) (armcontainerservice.Ag
 // groupOfPool returns the size of an agent pool. For a pool of type VirtualMachines, which has no count, it counts the
 // instances.
 func (p *Provider) groupOfPool(ctx context.Context, g group, pool armcontainerservice.AgentPool) (cloud.Group, error) {
-	size := cloud.Group{Name: g.name, Size: int(deref(pool.Properties.Count)), Refills: isIdle(deref(pool.Properties.ProvisioningState))}
+	size := cloud.Group{Name: g.name, Size: int(deref(pool.Properties.Count)), CanRetryFailed: isIdle(deref(pool.Properties.ProvisioningState))}
 	if isSingleVMPool(pool) {
 		machines, err := p.listPoolInstances(ctx, g)
 		if err != nil {

@@ -22,7 +22,7 @@ import (
 // header, so that it cannot undo a concurrent deletion or Grow. It is sent once. If the response is lost or the size
 // has changed, the caller reads the size and decides again. All instances of a group have one VM size, so a request for
 // another template is refused.
-func (p *Provider) Grow(ctx context.Context, name string, order cloud.Order) (cloud.Operation, error) {
+func (p *Provider) Grow(ctx context.Context, name string, order cloud.LaunchRequest) (cloud.Operation, error) {
 	if err := order.Validate(name); err != nil {
 		return cloud.Operation{}, err
 	}
@@ -78,7 +78,7 @@ func resizeError(g group, doing string, err error) error {
 	return err
 }
 
-func (p *Provider) growScaleSet(ctx context.Context, g group, order cloud.Order) (string, error) {
+func (p *Provider) growScaleSet(ctx context.Context, g group, order cloud.LaunchRequest) (string, error) {
 	set, err := p.getScaleSet(ctx, g)
 	if err != nil {
 		return "", err
@@ -109,8 +109,8 @@ func (p *Provider) growScaleSet(ctx context.Context, g group, order cloud.Order)
 // missing instances. The failed instances to retry are already part of the size, see ADR 11. If fewer instances are
 // missing, or a change of the group is in progress, the caller has old data, and targetSize returns a
 // [cloud.ThrottledError]. The result is never below the current size, because that would delete instances.
-func targetSize(g group, now cloud.Group, order cloud.Order, list func() ([]vmInstance, error)) (int, error) {
-	if order.Unmade == 0 {
+func targetSize(g group, now cloud.Group, order cloud.LaunchRequest, list func() ([]vmInstance, error)) (int, error) {
+	if order.RetryFailed == 0 {
 		return now.Size + order.Count, nil
 	}
 	machines, err := list()
@@ -123,15 +123,15 @@ func targetSize(g group, now cloud.Group, order cloud.Order, list func() ([]vmIn
 			missing--
 		}
 	}
-	if !now.Refills || missing < order.Unmade {
-		return 0, &cloud.ThrottledError{After: deletionPollInterval, Err: fmt.Errorf(
-			"growing %s: its size %d no longer includes %d failed instances; read the group again", g, now.Size, order.Unmade)}
+	if !now.CanRetryFailed || missing < order.RetryFailed {
+		return 0, &cloud.ThrottledError{RetryAfter: deletionPollInterval, Err: fmt.Errorf(
+			"growing %s: its size %d no longer includes %d failed instances; read the group again", g, now.Size, order.RetryFailed)}
 	}
-	return now.Size + order.Count - order.Unmade, nil
+	return now.Size + order.Count - order.RetryFailed, nil
 }
 
 // checkVMSize refuses a request for another VM size than the group's.
-func checkVMSize(g group, size string, order cloud.Order) error {
+func checkVMSize(g group, size string, order cloud.LaunchRequest) error {
 	if order.Template == "" || strings.EqualFold(order.Template, size) {
 		return nil
 	}
@@ -139,7 +139,7 @@ func checkVMSize(g group, size string, order cloud.Order) error {
 		"growing %s with VM size %s: its instances have size %s", g, order.Template, size)}
 }
 
-func (p *Provider) growPool(ctx context.Context, g group, order cloud.Order) (string, error) {
+func (p *Provider) growPool(ctx context.Context, g group, order cloud.LaunchRequest) (string, error) {
 	pool, err := p.getPool(ctx, g)
 	if err != nil {
 		return "", err

@@ -196,7 +196,7 @@ func (p *Provider) forgetRead(id providerid.ID) {
 	delete(p.recentReads, id.String())
 }
 
-// ProvesGone returns true for every provider ID of the subscription. Instance reads the resource ID from compute,
+// NotFoundMeansDeleted returns true for every provider ID of the subscription. Instance reads the resource ID from compute,
 // independent of the group. It asks AKS only afterwards, about an instance that exists. That holds for
 // uniform and flexible scale sets, also for a detached instance, which keeps its ID, for instances that AKS manages one
 // by one, and for single virtual machines.
@@ -206,7 +206,7 @@ func (p *Provider) forgetRead(id providerid.ID) {
 //
 // An instance that moved to another resource group has a new ID. Its Node keeps the old ID. The cloud provider of Azure
 // itself deletes such a Node as soon as it is not Ready.
-func (p *Provider) ProvesGone(providerID string) bool {
+func (p *Provider) NotFoundMeansDeleted(providerID string) bool {
 	_, err := p.parseID(providerID)
 	return err == nil
 }
@@ -244,7 +244,7 @@ func (p *Provider) fetchInstance(ctx context.Context, id providerid.ID) (vmInsta
 			m.Group = p.groupNameOfScaleSet(id.ResourceGroup, m.flexible)
 		}
 	}
-	if !m.id.Same(id) {
+	if !m.id.Equal(id) {
 		return m, fmt.Errorf("%s: the response is about %s", doing, m.id)
 	}
 	return m, m.checkComputerName()
@@ -270,15 +270,15 @@ func fromScaleSetVM(vm *armcompute.VirtualMachineScaleSetVM) (vmInstance, error)
 	}
 	m.setState(deref(properties.ProvisioningState), statuses)
 	if policy := properties.ProtectionPolicy; policy != nil && deref(policy.ProtectFromScaleSetActions) && m.State != cloud.Deleting {
-		m.Kept, m.KeptReason = true, "its protection policy has protectFromScaleSetActions"
+		m.DeletionProtected, m.DeletionProtectionReason = true, "its protection policy has protectFromScaleSetActions"
 	}
 	return m, nil
 }
 
-// KeepsMachines marks a provider with deletion protection. The scale set and AKS both refuse to delete an instance with
+// ReportsDeletionProtection marks a provider with deletion protection. The scale set and AKS both refuse to delete an instance with
 // protectFromScaleSetActions in its protection policy. protectFromScaleIn does not protect against a deletion by ID.
 // Instances of an agent pool with scaleDownMode Deallocate are protected too.
-func (p *Provider) KeepsMachines() {}
+func (p *Provider) ReportsDeletionProtection() {}
 
 // fromVM converts a virtual machine, single or of a flexible scale set.
 func fromVM(vm *armcompute.VirtualMachine) (vmInstance, error) {
@@ -339,7 +339,7 @@ func listDetachedResources(properties *armcompute.VirtualMachineProperties) (nam
 func newVMInstance(resource string, name *string, zones []*string, tags map[string]*string, created *time.Time,
 	system *armcompute.OSProfile,
 ) (vmInstance, error) {
-	id, err := providerid.ParseResource(resource)
+	id, err := providerid.ParseResourceID(resource)
 	if err != nil {
 		return vmInstance{}, err
 	}
@@ -368,7 +368,7 @@ func (m *vmInstance) setState(provisioning string, statuses []*armcompute.Instan
 		if strings.EqualFold(provisioning, "failed") && strings.HasPrefix(strings.ToLower(code), failed) {
 			reason = strings.TrimPrefix(strings.ToLower(code)[len(failed):], "/")
 			failure := apiError{Code: code[strings.LastIndex(code, "/")+1:], Message: deref(s.Message)}
-			m.Refusal, m.Message = failure.refusalReason(), cloud.Printable(code+": "+failure.Message, maxMessageLength)
+			m.Refusal, m.Message = failure.refusalReason(), cloud.SanitizeText(code+": "+failure.Message, maxMessageLength)
 		}
 	}
 	if m.State = toState(provisioning, power, reason); m.State != cloud.Failed {

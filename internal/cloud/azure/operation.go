@@ -80,15 +80,15 @@ func statusURL(response *http.Response) string {
 }
 
 // Status returns the progress of an operation. A deletion is done when its instance is gone, or when it has failed.
-func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status, error) {
+func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.OperationStatus, error) {
 	if op.ID == "" {
-		return cloud.Status{Done: true}, nil
+		return cloud.OperationStatus{Done: true}, nil
 	}
 	o, err := decodeOperation(op.ID, p.clients.armHost)
 	if err != nil {
-		return cloud.Status{}, err
+		return cloud.OperationStatus{}, err
 	}
-	status := cloud.Status{Done: true}
+	status := cloud.OperationStatus{Done: true}
 	if o.URL != "" {
 		var forgotten bool
 		status, forgotten, err = p.statuses.get(ctx, o.URL, p.fetchStatus)
@@ -121,40 +121,40 @@ func isServerError(err error) bool {
 // statusWithoutURL returns the status of an operation if its URL returns errors. Every operation ends eventually: a URL
 // may refuse forever, or return a page of a proxy. The deletion of an instance that still exists can be requested
 // again.
-func (p *Provider) statusWithoutURL(ctx context.Context, o operation, started time.Time, unread error) (cloud.Status, error) {
-	over := func(wait time.Duration) bool { return elapsed.Over(started, time.Now(), wait) }
+func (p *Provider) statusWithoutURL(ctx context.Context, o operation, started time.Time, unread error) (cloud.OperationStatus, error) {
+	over := func(wait time.Duration) bool { return elapsed.HasElapsed(started, time.Now(), wait) }
 	switch {
 	case o.Machine == "" && over(maxGrowDuration):
-		return cloud.Status{Done: true, Err: unread}, nil
+		return cloud.OperationStatus{Done: true, Err: unread}, nil
 	case o.Machine == "", !over(maxStatusFailure) && !isServerError(unread):
-		return cloud.Status{}, unread
+		return cloud.OperationStatus{}, unread
 	}
 	status, err := p.deletionStatus(ctx, o.Machine, unread)
 	if err == nil && status.Err != nil && !over(maxStatusFailure) {
-		return cloud.Status{}, unread
+		return cloud.OperationStatus{}, unread
 	}
 	return status, err
 }
 
 // deletionStatus reads the instance of a deletion after its operation has ended. The operation may cover several instances.
-func (p *Provider) deletionStatus(ctx context.Context, machine string, failure error) (cloud.Status, error) {
+func (p *Provider) deletionStatus(ctx context.Context, machine string, failure error) (cloud.OperationStatus, error) {
 	id, err := p.parseID(machine)
 	if err != nil {
-		return cloud.Status{}, err
+		return cloud.OperationStatus{}, err
 	}
 	at := time.Now()
 	m, err := p.fetchInstance(ctx, id)
 	if cloud.IsNotFound(err) {
 		p.cacheRead(id, recentRead{notFound: err, readAt: at})
-		return cloud.Status{Done: true}, nil
+		return cloud.OperationStatus{Done: true}, nil
 	}
 	if err != nil {
-		return cloud.Status{}, err
+		return cloud.OperationStatus{}, err
 	}
 	if m.State == cloud.Deleting {
-		return cloud.Status{After: deletionPollInterval}, nil
+		return cloud.OperationStatus{RetryAfter: deletionPollInterval}, nil
 	}
-	status := cloud.Status{Done: true, Err: failure}
+	status := cloud.OperationStatus{Done: true, Err: failure}
 	if failure == nil {
 		status.Err = fmt.Errorf("instance %s still exists, %s %s", id, m.State, m.Message)
 	}
@@ -163,7 +163,7 @@ func (p *Provider) deletionStatus(ctx context.Context, machine string, failure e
 
 // fetchStatus reads a status URL once. The response formats are in
 // https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations.
-func (p *Provider) fetchStatus(ctx context.Context, address string) (status cloud.Status, forgotten bool, err error) {
+func (p *Provider) fetchStatus(ctx context.Context, address string) (status cloud.OperationStatus, forgotten bool, err error) {
 	const doing = "following an operation"
 	request, err := runtime.NewRequest(ctx, http.MethodGet, address)
 	if err != nil {
@@ -194,40 +194,40 @@ func isOperationFailure(code int) bool {
 }
 
 // parseStatusResponse parses the response of a status URL.
-func parseStatusResponse(code int, header http.Header, body []byte) (status cloud.Status, forgotten bool, err error) {
+func parseStatusResponse(code int, header http.Header, body []byte) (status cloud.OperationStatus, forgotten bool, err error) {
 	const doing = "following an operation"
 	switch {
 	case code == http.StatusAccepted:
-		return cloud.Status{After: parseRetryDelay(header, time.Now())}, false, nil
+		return cloud.OperationStatus{RetryAfter: parseRetryDelay(header, time.Now())}, false, nil
 	case code == http.StatusNoContent:
-		return cloud.Status{Done: true}, false, nil
+		return cloud.OperationStatus{Done: true}, false, nil
 	case code == http.StatusNotFound && parseErrorBody(code, body).Code != "":
-		return cloud.Status{Done: true}, true, nil
+		return cloud.OperationStatus{Done: true}, true, nil
 	case code != http.StatusOK && code != http.StatusCreated:
 		failure := parseErrorBody(code, body)
 		if isOperationFailure(code) {
-			return cloud.Status{Done: true, Err: toProviderError(failure, header)}, false, nil
+			return cloud.OperationStatus{Done: true, Err: toProviderError(failure, header)}, false, nil
 		}
 		return status, false, fmt.Errorf("%s: %w", doing, toProviderError(failure, header))
 	}
 	if len(body) == 0 {
-		return cloud.Status{Done: true}, false, nil
+		return cloud.OperationStatus{Done: true}, false, nil
 	}
 	var answer struct {
 		Status string `json:"status"`
 	}
 	if err := json.Unmarshal(body, &answer); err != nil {
-		return status, false, fmt.Errorf("%s: %w: %s", doing, errIncomplete, cloud.Printable(string(body), maxMessageLength))
+		return status, false, fmt.Errorf("%s: %w: %s", doing, errIncomplete, cloud.SanitizeText(string(body), maxMessageLength))
 	}
 	switch strings.ToLower(answer.Status) {
 	case "", "succeeded": // a Location URL returns the resource at the end
-		return cloud.Status{Done: true}, false, nil
+		return cloud.OperationStatus{Done: true}, false, nil
 	case "failed", "canceled":
 		failure := parseErrorBody(0, body)
 		if failure.Code == "" {
 			failure.Code = answer.Status
 		}
-		return cloud.Status{Done: true, Err: toProviderError(failure, nil)}, false, nil
+		return cloud.OperationStatus{Done: true, Err: toProviderError(failure, nil)}, false, nil
 	}
-	return cloud.Status{After: parseRetryDelay(header, time.Now())}, false, nil
+	return cloud.OperationStatus{RetryAfter: parseRetryDelay(header, time.Now())}, false, nil
 }

@@ -34,14 +34,14 @@ const (
 	actionReadPoolMachines   = aksNamespace + "/managedClusters/agentPools/machines/read"
 )
 
-var _ cloud.RightsChecker = (*Provider)(nil)
+var _ cloud.PermissionChecker = (*Provider)(nil)
 
-// MissingForGroup checks the permissions on a scale set or an agent pool. The permissions on the scale set of an agent
+// MissingGroupPermissions checks the permissions on a scale set or an agent pool. The permissions on the scale set of an agent
 // pool are checked per instance.
-func (p *Provider) MissingForGroup(ctx context.Context, name string) (cloud.GroupRights, error) {
+func (p *Provider) MissingGroupPermissions(ctx context.Context, name string) (cloud.GroupPermissions, error) {
 	g, err := p.findGroup(name)
 	if err != nil {
-		return cloud.GroupRights{}, err
+		return cloud.GroupPermissions{}, err
 	}
 	var needs []requiredActions
 	growing := requiredActions{p.scaleSetScope(g.resourceGroup, g.scaleSet), []string{actionWriteScaleSet}}
@@ -49,11 +49,11 @@ func (p *Provider) MissingForGroup(ctx context.Context, name string) (cloud.Grou
 		growing = requiredActions{p.poolScope(g), []string{actionWritePool}}
 		needs = []requiredActions{{p.poolScope(g), []string{actionReadPool, actionReadPoolMachines, actionDeletePoolMachines}}}
 	} else if needs, err = p.actionsForScaleSet(ctx, g); err != nil {
-		return cloud.GroupRights{}, err
+		return cloud.GroupPermissions{}, err
 	}
-	var missing cloud.GroupRights
+	var missing cloud.GroupPermissions
 	if missing.ToDelete, err = p.missingPermissions(ctx, needs...); err != nil {
-		return cloud.GroupRights{}, err
+		return cloud.GroupPermissions{}, err
 	}
 	missing.ToGrow, err = p.missingPermissions(ctx, growing)
 	return missing, err
@@ -76,8 +76,8 @@ func (p *Provider) actionsForScaleSet(ctx context.Context, g group) ([]requiredA
 	return []requiredActions{{at, []string{actionReadScaleSet, actionReadInstance, actionDeleteInstances}}}, nil
 }
 
-// MissingToDelete checks the permissions on the resource that deletes the instance, see the package comment.
-func (p *Provider) MissingToDelete(ctx context.Context, providerID string) (cloud.Rights, error) {
+// MissingDeletePermissions checks the permissions on the resource that deletes the instance, see the package comment.
+func (p *Provider) MissingDeletePermissions(ctx context.Context, providerID string) (cloud.Permissions, error) {
 	id, err := p.parseID(providerID)
 	if err != nil {
 		return nil, err
@@ -153,8 +153,8 @@ func (p *Provider) poolScope(g group) scope {
 	return p.resourceScope(g.resourceGroup, aksNamespace, "managedClusters/"+g.cluster, "agentPools", g.pool)
 }
 
-func (p *Provider) missingPermissions(ctx context.Context, needs ...requiredActions) (cloud.Rights, error) {
-	var missing cloud.Rights
+func (p *Provider) missingPermissions(ctx context.Context, needs ...requiredActions) (cloud.Permissions, error) {
+	var missing cloud.Permissions
 	for _, n := range needs {
 		lacks, err := p.permissions.missing(ctx, n)
 		if err != nil {
@@ -223,7 +223,7 @@ type cachedGrants struct {
 }
 
 // missing lists the actions that no role allows on the scope.
-func (c *permissionCache) missing(ctx context.Context, n requiredActions) (cloud.Rights, error) {
+func (c *permissionCache) missing(ctx context.Context, n requiredActions) (cloud.Permissions, error) {
 	known := c.entry(n.scope)
 	select {
 	case known.lock <- struct{}{}:
@@ -271,15 +271,15 @@ func (c *permissionCache) entry(s scope) *cachedGrants {
 	return known
 }
 
-func (k *cachedGrants) missing(n requiredActions) cloud.Rights {
-	var missing cloud.Rights
+func (k *cachedGrants) missing(n requiredActions) cloud.Permissions {
+	var missing cloud.Permissions
 	for _, action := range n.actions {
 		allowed := false
 		for _, g := range k.grants {
 			allowed = allowed || g.allows(action)
 		}
 		if !allowed {
-			missing = append(missing, cloud.Right{Name: action, Scope: n.scope.id})
+			missing = append(missing, cloud.Permission{Name: action, Scope: n.scope.id})
 		}
 	}
 	return missing

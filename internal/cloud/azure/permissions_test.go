@@ -76,7 +76,7 @@ func TestCachedPermissionsExpire(t *testing.T) {
 		{"missing", fakePermissions{grants: []roleGrant{{actions: []string{"*/read"}}}}, true, missingTTL},
 		{"read failed", fakePermissions{err: errors.New("timeout")}, false, missingTTL},
 	} {
-		t.Run(tc.name, virtual.Time(func(t *testing.T) {
+		t.Run(tc.name, virtual.InVirtualTime(func(t *testing.T) {
 			azure := tc.before
 			c := &permissionCache{list: azure.ask, timeout: time.Minute, scopes: map[string]*cachedGrants{}}
 			n := requiredActions{scope{id: "/S"}, []string{actionDeleteInstances}}

@@ -54,7 +54,7 @@ func (p *Provider) listPoolInstances(ctx context.Context, g group) ([]vmInstance
 		}
 		if !ok {
 			m = vmInstance{id: member.id, Instance: cloud.Instance{
-				ProviderID: member.id.String(), Name: member.id.Resource(), ComputerName: member.name, State: cloud.Unknown,
+				ProviderID: member.id.String(), Name: member.id.ScheduledEventName(), ComputerName: member.name, State: cloud.Unknown,
 			}}
 		}
 		m.protect(protectedReason)
@@ -65,8 +65,8 @@ func (p *Provider) listPoolInstances(ctx context.Context, g group) ([]vmInstance
 
 // protect marks an instance as protected by its pool; an empty reason changes nothing.
 func (m *vmInstance) protect(reason string) {
-	if reason != "" && !m.Kept && m.State != cloud.Deleting {
-		m.Kept, m.KeptReason = true, reason
+	if reason != "" && !m.DeletionProtected && m.State != cloud.Deleting {
+		m.DeletionProtected, m.DeletionProtectionReason = true, reason
 	}
 }
 
@@ -152,7 +152,7 @@ func (p *Provider) listPoolMembers(ctx context.Context, g group) ([]poolMember, 
 		if m == nil || m.Name == nil || m.Properties == nil || m.Properties.ResourceID == nil {
 			return poolMember{}, fmt.Errorf("%w: an instance has no name or no resource ID", errIncomplete)
 		}
-		id, err := providerid.ParseResource(*m.Properties.ResourceID)
+		id, err := providerid.ParseResourceID(*m.Properties.ResourceID)
 		if err != nil {
 			return poolMember{}, fmt.Errorf("instance %s: %w", *m.Name, err)
 		}
@@ -200,7 +200,7 @@ func (p *Provider) findPoolMember(ctx context.Context, id providerid.ID) (poolMe
 			return poolMember{}, false, fmt.Errorf("finding the agent pool of instance %s: %w", id, err)
 		}
 		for _, m := range members {
-			if m.id.Same(id) {
+			if m.id.Equal(id) {
 				return m, true, nil
 			}
 		}

@@ -21,7 +21,7 @@ type statusCache struct {
 }
 
 // fetchStatusFunc reads the status URL of an operation once.
-type fetchStatusFunc func(ctx context.Context, address string) (status cloud.Status, forgotten bool, err error)
+type fetchStatusFunc func(ctx context.Context, address string) (status cloud.OperationStatus, forgotten bool, err error)
 
 // statusEntry is the last response of one URL.
 type statusEntry struct {
@@ -30,7 +30,7 @@ type statusEntry struct {
 }
 
 type statusResult struct {
-	status    cloud.Status
+	status    cloud.OperationStatus
 	forgotten bool
 }
 
@@ -42,7 +42,7 @@ const (
 )
 
 // get returns the status of an operation. Concurrent callers share a response, see [sharedread.Reader].
-func (s *statusCache) get(ctx context.Context, address string, ask fetchStatusFunc) (status cloud.Status, forgotten bool, err error) {
+func (s *statusCache) get(ctx context.Context, address string, ask fetchStatusFunc) (status cloud.OperationStatus, forgotten bool, err error) {
 	a, err := s.entry(address, time.Now()).shared.Read(ctx, func(ctx context.Context) (a statusResult, err error) {
 		a.status, a.forgotten, err = ask(ctx, address)
 		return a, err
@@ -59,7 +59,7 @@ func (s *statusCache) entry(address string, now time.Time) *statusEntry {
 		if s.byURL == nil {
 			s.byURL = map[string]*statusEntry{}
 		}
-		r = &statusEntry{shared: sharedread.Reader[statusResult]{Holds: s.maxAge}}
+		r = &statusEntry{shared: sharedread.Reader[statusResult]{ReuseFor: s.maxAge}}
 		s.byURL[address] = r
 	}
 	r.lastUsed = now

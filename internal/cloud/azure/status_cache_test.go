@@ -20,14 +20,14 @@ type slowStatus struct {
 	err       error
 }
 
-func (s *slowStatus) ask(ctx context.Context, _ string) (cloud.Status, bool, error) {
+func (s *slowStatus) ask(ctx context.Context, _ string) (cloud.OperationStatus, bool, error) {
 	s.questions++
-	answer := cloud.Status{After: time.Duration(s.questions)}
+	answer := cloud.OperationStatus{RetryAfter: time.Duration(s.questions)}
 	select {
 	case <-time.After(300 * time.Millisecond):
 		return answer, false, s.err
 	case <-ctx.Done():
-		return cloud.Status{}, false, context.Cause(ctx)
+		return cloud.OperationStatus{}, false, context.Cause(ctx)
 	}
 }
 
@@ -62,7 +62,7 @@ func TestConcurrentReadsOfAnOperationShareAnAnswer(t *testing.T) {
 		}
 		want(1)
 		time.Sleep(maxStatusAge / 2)
-		if got, _, err := reads.get(t.Context(), "operation", s.ask); err != nil || got.After != 1 {
+		if got, _, err := reads.get(t.Context(), "operation", s.ask); err != nil || got.RetryAfter != 1 {
 			t.Fatalf("%v, %v", got, err)
 		}
 		want(1)
@@ -71,7 +71,7 @@ func TestConcurrentReadsOfAnOperationShareAnAnswer(t *testing.T) {
 		}
 		want(2)
 		time.Sleep(maxStatusAge / 2)
-		if got, _, err := reads.get(t.Context(), "operation", s.ask); err != nil || got.After != 3 {
+		if got, _, err := reads.get(t.Context(), "operation", s.ask); err != nil || got.RetryAfter != 3 {
 			t.Fatalf("%v, %v: want a new response after %s", got, err, maxStatusAge)
 		}
 

@@ -21,7 +21,7 @@ func (p *Provider) Templates(ctx context.Context, name string) ([]cloud.Template
 	if err != nil {
 		return nil, err
 	}
-	template := cloud.Template{Shape: p.configuredShape(g)}
+	template := cloud.Template{NodeShape: p.configuredShape(g)}
 	if g.isPool() {
 		pool, err := p.getPool(ctx, g)
 		if err != nil {
@@ -31,7 +31,7 @@ func (p *Provider) Templates(ctx context.Context, name string) ([]cloud.Template
 			return nil, err
 		}
 		template.Name = deref(pool.Properties.VMSize)
-		if err := addPoolShape(&template.Shape, g, pool); err != nil {
+		if err := addPoolShape(&template.NodeShape, g, pool); err != nil {
 			return nil, err
 		}
 	} else {
@@ -50,13 +50,13 @@ func (p *Provider) Templates(ctx context.Context, name string) ([]cloud.Template
 }
 
 // configuredShape returns the configured shape of a group.
-func (p *Provider) configuredShape(g group) cloud.Shape {
+func (p *Provider) configuredShape(g group) cloud.NodeShape {
 	for _, c := range p.config.Groups {
 		if strings.EqualFold(c.Name, g.name) {
 			return c.Nodes
 		}
 	}
-	return cloud.Shape{}
+	return cloud.NodeShape{}
 }
 
 // The labels that AKS sets on the Nodes of a pool. priorityLabel is also a taint of Spot pools. See
@@ -71,7 +71,7 @@ const (
 
 // addPoolShape adds the labels, taints and maximum of pods of an agent pool to shape. The configured values of shape take
 // precedence.
-func addPoolShape(shape *cloud.Shape, g group, pool armcontainerservice.AgentPool) error {
+func addPoolShape(shape *cloud.NodeShape, g group, pool armcontainerservice.AgentPool) error {
 	properties := pool.Properties
 	labels := map[string]string{poolLabel: g.pool, akspoolLabel: g.pool}
 	if mode := deref(properties.Mode); mode != "" {
@@ -120,7 +120,7 @@ func parseTaint(text string) (corev1.Taint, error) {
 	effects := []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}
 	if !ok || key == "" || !slices.Contains(effects, corev1.TaintEffect(effect)) {
 		return corev1.Taint{}, fmt.Errorf("%w: taint %q: want key=value:effect with one of the effects %v", errIncomplete,
-			cloud.Printable(text, maxCodeLength), effects)
+			cloud.SanitizeText(text, maxCodeLength), effects)
 	}
 	return corev1.Taint{Key: key, Value: v, Effect: corev1.TaintEffect(effect)}, nil
 }

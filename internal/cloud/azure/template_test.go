@@ -48,7 +48,7 @@ func TestTemplateHasPoolLabelsTaintsAndMaxPods(t *testing.T) {
 		ScaleSetPriority: to.Ptr(armcontainerservice.ScaleSetPrioritySpot),
 		NodeLabels:       map[string]*string{"disk": to.Ptr("fast"), "tier": to.Ptr("pool")}, NodeTaints: []*string{to.Ptr("gpu=yes:NoExecute")},
 	}}
-	shape := cloud.Shape{Labels: map[string]string{"tier": "declared"}}
+	shape := cloud.NodeShape{Labels: map[string]string{"tier": "declared"}}
 	must.NoError(t, addPoolShape(&shape, group{pool: "ci"}, pool))
 	want := map[string]string{
 		"agentpool": "ci", "kubernetes.azure.com/agentpool": "ci", "kubernetes.azure.com/mode": "user", "kubernetes.io/os": "windows",

@@ -75,9 +75,9 @@ type sighting struct {
 }
 
 var (
-	_ cloud.Provider   = (*Provider)(nil)
-	_ cloud.Keeper     = (*Provider)(nil)
-	_ cloud.SizeKeeper = (*Provider)(nil)
+	_ cloud.Provider                   = (*Provider)(nil)
+	_ cloud.DeletionProtectionReporter = (*Provider)(nil)
+	_ cloud.SizePreservingDeleter      = (*Provider)(nil)
 )
 
 type pool struct {
@@ -150,8 +150,8 @@ func (p *Provider) newPool(name string, c PoolConfig, u *url.URL) *pool {
 // Name returns "cloudpool".
 func (p *Provider) Name() string { return Name }
 
-// KeepsMachines marks a provider with deletion protection. Machines that are not evictable are protected.
-func (p *Provider) KeepsMachines() {}
+// ReportsDeletionProtection marks a provider with deletion protection. Machines that are not evictable are protected.
+func (p *Provider) ReportsDeletionProtection() {}
 
 // Normalize returns the ID without region and zone, which the Node or the cloudpool may not report.
 func (p *Provider) Normalize(providerID string) (string, error) {

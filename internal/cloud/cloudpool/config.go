@@ -58,7 +58,7 @@ type PoolConfig struct {
 	// MachineSize is the size that the pool launches. It defaults to the size of the existing machines.
 	MachineSize string `json:"machineSize,omitempty"`
 	// Nodes describes the group's Nodes.
-	Nodes cloud.Shape `json:"nodes,omitzero"`
+	Nodes cloud.NodeShape `json:"nodes,omitzero"`
 }
 
 // Auth configures the credentials. Basic authentication and a token exclude each other. A certificate can be added to
@@ -126,7 +126,7 @@ func (c *Config) validatePools() (errs []error) {
 		if p.Nodes.Cost < 0 {
 			fail("%s.nodes.cost: %v: want 0 or more", where, p.Nodes.Cost)
 		}
-		for _, name := range cloud.Negative(p.Nodes.Reserved) {
+		for _, name := range cloud.NegativeResources(p.Nodes.Reserved) {
 			fail("%s.nodes.reserved.%s: less than 0: want 0 or more", where, name)
 		}
 	}
@@ -194,7 +194,7 @@ func (c *Config) observationWait() time.Duration {
 func (c *Config) Transport() (http.RoundTripper, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	var err error
-	if config.RootCAs, err = cloud.CertPool(c.CAFile); err != nil {
+	if config.RootCAs, err = cloud.LoadCertPool(c.CAFile); err != nil {
 		return nil, err
 	}
 	if c.Auth.CertFile != "" {

@@ -24,7 +24,7 @@ type operation struct {
 func decodeOperation(id string) (o operation, err error) {
 	err = cloud.DecodeOperation(id, &o)
 	if err == nil && (o.Machine == "") == (o.Pool == "") {
-		err = cloud.InvalidOperation(id)
+		err = cloud.NewInvalidOperationError(id)
 	}
 	return o, err
 }
@@ -91,7 +91,7 @@ func (p *Provider) terminate(ctx context.Context, f foundMachine, options cloud.
 	case isCertainlyRejected(err):
 		p.forgetTermination(f.ProviderID)
 		return p.handleRefusedTermination(ctx, f, o, started, toProviderError(pool.name, err))
-	case wire.AsStatus(err) != nil && wire.AsStatus(err).Own: // 5xx
+	case wire.AsStatusError(err) != nil && wire.AsStatusError(err).FromServer: // 5xx
 		err = toProviderError(pool.name, err)
 		p.recordFailure(f.ProviderID, err)
 		return cloud.Operation{}, err
@@ -155,8 +155,8 @@ func (p *Provider) forgetTermination(providerID string) {
 
 // isCertainlyRejected reports whether the server certainly did not accept a request.
 func isCertainlyRejected(err error) bool {
-	status := wire.AsStatus(err)
-	return status != nil && (status.Code >= 400 && status.Code < 500 || status.Code == http.StatusNotImplemented || status.Own && status.Code == http.StatusBadGateway)
+	status := wire.AsStatusError(err)
+	return status != nil && (status.Code >= 400 && status.Code < 500 || status.Code == http.StatusNotImplemented || status.FromServer && status.Code == http.StatusBadGateway)
 }
 
 // handleRefusedTermination reads a machine after a refused termination: another termination may have been first.
@@ -175,13 +175,13 @@ func (p *Provider) handleRefusedTermination(ctx context.Context, f foundMachine,
 }
 
 // Status returns the progress of a termination or a growth. It depends only on the observed machines.
-func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status, error) {
+func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.OperationStatus, error) {
 	if op.ID == "" {
-		return cloud.Status{Done: true}, nil
+		return cloud.OperationStatus{Done: true}, nil
 	}
 	o, err := decodeOperation(op.ID)
 	if err != nil {
-		return cloud.Status{}, err
+		return cloud.OperationStatus{}, err
 	}
 	if o.Pool != "" {
 		return p.growthStatus(ctx, o)
@@ -189,15 +189,15 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status
 	f, err := p.findMachine(ctx, o.Machine)
 	switch {
 	case cloud.IsNotFound(err):
-		return cloud.Status{Done: true}, nil
+		return cloud.OperationStatus{Done: true}, nil
 	case needsObservation(err):
-		return cloud.Status{After: p.config.pollInterval()}, nil // missing, but not proven to be gone
+		return cloud.OperationStatus{RetryAfter: p.config.pollInterval()}, nil // missing, but not proven to be gone
 	case err != nil:
-		return cloud.Status{}, err
+		return cloud.OperationStatus{}, err
 	case f.State == cloud.Deleting, f.observation.at.Sub(o.Observed) <= p.config.settleTime():
-		return cloud.Status{After: p.config.pollInterval()}, nil
+		return cloud.OperationStatus{RetryAfter: p.config.pollInterval()}, nil
 	}
 	p.forgetTermination(f.ProviderID)
-	return cloud.Status{Done: true, Err: fmt.Errorf("machine %s is still %s at %s, after its termination was accepted", f.id, f.State,
+	return cloud.OperationStatus{Done: true, Err: fmt.Errorf("machine %s is still %s at %s, after its termination was accepted", f.id, f.State,
 		f.observation.at.Format(time.RFC3339))}, nil
 }

@@ -102,7 +102,7 @@ func TestUnansweredLaunchMayHaveBeenAccepted(t *testing.T) {
 		}))
 		p, err := New(Config{Pools: []PoolConfig{{Name: "workers", URL: server.URL}}}, Options{})
 		must.NoError(t, err)
-		if _, err := p.Grow(t.Context(), "workers", cloud.Order{Count: 1}); err == nil || cloud.IsThrottled(err) != wants {
+		if _, err := p.Grow(t.Context(), "workers", cloud.LaunchRequest{Count: 1}); err == nil || cloud.IsThrottled(err) != wants {
 			t.Errorf("%d: %v; want throttled: %t", status, err, wants)
 		}
 		server.Close()

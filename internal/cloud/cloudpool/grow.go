@@ -32,11 +32,11 @@ func (p *Provider) Templates(ctx context.Context, group string) ([]cloud.Templat
 		return nil, &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(
 			"cloudpool %s: no machine has a known size: set pools[].machineSize", group)}
 	}
-	return []cloud.Template{{Name: name, Shape: pool.config.Nodes}}, nil
+	return []cloud.Template{{Name: name, NodeShape: pool.config.Nodes}}, nil
 }
 
 // Grow increases the desired size.
-func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (cloud.Operation, error) {
+func (p *Provider) Grow(ctx context.Context, group string, order cloud.LaunchRequest) (cloud.Operation, error) {
 	pool, err := p.findPool(ctx, group)
 	if err != nil {
 		return cloud.Operation{}, err
@@ -62,7 +62,7 @@ func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (c
 	}
 	size := now.Desired + order.Count
 	if err := pool.client.SetDesiredSize(ctx, size); err != nil {
-		if status := wire.AsStatus(err); status != nil && !status.Own && status.Code >= http.StatusInternalServerError {
+		if status := wire.AsStatusError(err); status != nil && !status.FromServer && status.Code >= http.StatusInternalServerError {
 			return cloud.Operation{}, fmt.Errorf("cloudpool %s: %w", group, err) // also with Retry-After: the change may have happened
 		}
 		return cloud.Operation{}, toProviderError(group, err)
@@ -70,7 +70,7 @@ func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (c
 	return cloud.NewOperation(operation{Pool: group, Size: size}, time.Now().UTC()), nil
 }
 
-func (p *Provider) checkTemplate(ctx context.Context, group string, order cloud.Order) error {
+func (p *Provider) checkTemplate(ctx context.Context, group string, order cloud.LaunchRequest) error {
 	if order.Template == "" {
 		return nil
 	}
@@ -87,27 +87,27 @@ func (p *Provider) checkTemplate(ctx context.Context, group string, order cloud.
 
 // growthStatus returns the progress of a growth. It is done when enough machines run, or when a user has decreased the
 // desired size again.
-func (p *Provider) growthStatus(ctx context.Context, o operation) (cloud.Status, error) {
+func (p *Provider) growthStatus(ctx context.Context, o operation) (cloud.OperationStatus, error) {
 	pool, err := p.findPool(ctx, o.Pool)
 	if err != nil {
-		return cloud.Status{}, err
+		return cloud.OperationStatus{}, err
 	}
 	size, err := pool.client.Size(ctx)
 	if err != nil {
-		return cloud.Status{}, toProviderError(o.Pool, err)
+		return cloud.OperationStatus{}, toProviderError(o.Pool, err)
 	}
 	seen, err := p.observePool(ctx, pool)
 	if err != nil {
-		return cloud.Status{}, err
+		return cloud.OperationStatus{}, err
 	}
 	running := 0
 	for i := range seen.machines {
-		if m := &seen.machines[i]; m.State == wire.Running && m.Active() {
+		if m := &seen.machines[i]; m.State == wire.Running && m.IsActive() {
 			running++
 		}
 	}
 	if size.Desired < o.Size || running >= o.Size {
-		return cloud.Status{Done: true}, nil
+		return cloud.OperationStatus{Done: true}, nil
 	}
-	return cloud.Status{After: p.config.pollInterval()}, nil
+	return cloud.OperationStatus{RetryAfter: p.config.pollInterval()}, nil
 }

@@ -58,11 +58,11 @@ func (p *Provider) recordSeen(pool *pool, machines []wire.Machine) {
 // pool's response must both lack the pool, and the machine must have been observed in another pool. A machine that was
 // never observed may have been in it (I7).
 func (p *Provider) isRemovedPool(pool *pool, key string, err error) bool {
-	status := wire.AsStatus(err)
+	status := wire.AsStatusError(err)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := p.lastSeen[key].pool
-	return pool.unlisted && status != nil && status.Own && status.Code == http.StatusNotFound && at != nil && at != pool
+	return pool.unlisted && status != nil && status.FromServer && status.Code == http.StatusNotFound && at != nil && at != pool
 }
 
 // isNewerThanProvider reports whether an observation is newer than this provider.
@@ -107,7 +107,7 @@ func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance
 // ProviderID returns the provider ID of a machine. A machine that does not exist in its cloud yet, or is of an unknown
 // cloud, has the ID cloudpool://POOL/ID, which no Node has.
 func ProviderID(group string, m *wire.Machine) string {
-	if id, ok := MachineID(m); ok {
+	if id, ok := ParseMachineID(m); ok {
 		return id.String()
 	}
 	return poolProviderID(group, m)
@@ -121,13 +121,13 @@ func (p *Provider) toInstance(o *observation, m *wire.Machine) cloud.Instance {
 	i := cloud.Instance{
 		ProviderID: ProviderID(o.pool.name, m), Name: MachineName(m),
 		ComputerName: ComputerName(m, o.pool.config.ComputerName), Group: o.pool.name, Type: m.Size, State: toState(m.State),
-		Kept: m.Membership != nil && !m.Membership.Evictable, AnyName: true,
+		DeletionProtected: m.Membership != nil && !m.Membership.Evictable, NameMayDiffer: true,
 	}
 	if before := poolProviderID(o.pool.name, m); isSpotRequest(m) && before != i.ProviderID {
-		i.FormerID = before
+		i.PreviousProviderID = before
 	}
-	if i.Kept {
-		i.KeptReason = "its membershipStatus is not evictable"
+	if i.DeletionProtected {
+		i.DeletionProtectionReason = "its membershipStatus is not evictable"
 	}
 	switch {
 	case m.LaunchTime != nil:
@@ -240,7 +240,7 @@ func (e *needsObservationError) Error() string { return e.err.Error() }
 func (e *needsObservationError) As(target any) bool {
 	throttled, ok := target.(**cloud.ThrottledError)
 	if ok {
-		*throttled = &cloud.ThrottledError{After: e.after, Err: e.err}
+		*throttled = &cloud.ThrottledError{RetryAfter: e.after, Err: e.err}
 	}
 	return ok
 }

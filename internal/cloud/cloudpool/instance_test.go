@@ -31,7 +31,7 @@ func TestNonEvictableMachineIsProtected(t *testing.T) {
 		t.Fatalf("%+v, %v", instances, err)
 	}
 	for i, want := range []bool{true, true, false, false} {
-		if instances[i].Kept != want {
+		if instances[i].DeletionProtected != want {
 			t.Errorf("%+v: want protected: %t", instances[i], want)
 		}
 	}
@@ -52,7 +52,7 @@ func TestFulfilledSpotRequestNamesItsEarlierID(t *testing.T) {
 	must.NoError(t, err)
 	var got []string
 	for _, i := range instances {
-		got = append(got, i.ProviderID+" "+i.FormerID)
+		got = append(got, i.ProviderID+" "+i.PreviousProviderID)
 	}
 	want := []string{
 		"cloudpool://workers/sir-1 ", "aws:///i-0123456789abcdef0 cloudpool://workers/sir-2", "aws:///i-0123456789abcdef1 ",

@@ -18,9 +18,9 @@ type spotMetadata struct{ InstanceID string }
 // fulfilled.
 func isSpotRequest(m *wire.Machine) bool { return strings.HasPrefix(m.ID, "sir-") }
 
-// MachineID returns a machine's ID in its cloud. It returns false if the machine has none yet, for example an open Spot
+// ParseMachineID returns a machine's ID in its cloud. It returns false if the machine has none yet, for example an open Spot
 // request, or if the cloud is unknown. Such a machine cannot be matched with a Node by ID.
-func MachineID(m *wire.Machine) (providerid.ID, bool) {
+func ParseMachineID(m *wire.Machine) (providerid.ID, bool) {
 	id, err := providerid.Parse(nodeProviderID(m))
 	if err == nil && (id.Scheme == providerid.AWS || id.Scheme == providerid.OpenStack) {
 		id.Scope = m.Region // the ID does not contain it
@@ -65,7 +65,7 @@ func ComputerName(m *wire.Machine, path string) string {
 	if path != "" {
 		return lookUpString(m.Metadata, path)
 	}
-	id, ok := MachineID(m)
+	id, ok := ParseMachineID(m)
 	if !ok {
 		return firstString(m.Metadata, "name", "hostname")
 	}

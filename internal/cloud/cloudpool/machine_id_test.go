@@ -51,7 +51,7 @@ func TestMachineAndNodeHaveTheSameID(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			of, ok := MachineID(&tt.machine)
+			of, ok := ParseMachineID(&tt.machine)
 			if !ok || of.String() != tt.want {
 				t.Errorf("machine ID %s, %t; want %s", of, ok, tt.want)
 			}
@@ -84,7 +84,7 @@ func TestI10InvalidInstanceIDIsRefused(t *testing.T) {
 		{ID: "https://example.com/x"},
 		{ID: "/subscriptions/s/x"},
 	} {
-		if got, ok := MachineID(&m); ok {
+		if got, ok := ParseMachineID(&m); ok {
 			t.Errorf("%s has the ID %s", m.ID, got)
 		}
 	}

@@ -18,92 +18,92 @@ type Cloud interface {
 	Provider(t *testing.T) cloud.Provider
 	// Group returns the name of the group; empty for instances without a group.
 	Group() string
-	// Machines returns the provider IDs of all instances, read from the cloud directly.
-	Machines() []string
-	// Size returns the target size of the group, read from the cloud directly.
-	Size() int
-	// Missing returns the ID of an instance that never existed, Foreign one of another account of the same cloud.
-	Missing() string
-	Foreign() string
-	// Lose removes an instance without a request.
-	Lose(t *testing.T, machine string)
+	// ProviderIDs returns the provider IDs of all instances, read from the cloud directly.
+	ProviderIDs() []string
+	// GroupSize returns the target size of the group, read from the cloud directly.
+	GroupSize() int
+	// MissingID returns the ID of an instance that never existed, Foreign one of another account of the same cloud.
+	MissingID() string
+	ForeignID() string
+	// LoseInstance removes an instance without a request.
+	LoseInstance(t *testing.T, machine string)
 	// AwaitGone returns when the cloud no longer has the instance.
 	AwaitGone(t *testing.T, machine string)
-	// Inject makes the cloud fail until Heal.
-	Inject(t *testing.T, f Fault)
-	Heal(t *testing.T)
-	// Deletions returns the number of deletion requests so far.
-	Deletions() int
+	// InjectFault makes the cloud fail until Heal.
+	InjectFault(t *testing.T, f Fault)
+	ClearFaults(t *testing.T)
+	// DeletionRequests returns the number of deletion requests so far.
+	DeletionRequests() int
 }
 
-// Batching is a Cloud with providers that combine deletions into one request.
-type Batching interface {
+// BatchingCloud is a Cloud with providers that combine deletions into one request.
+type BatchingCloud interface {
 	Cloud
 	// BatchingProvider returns a provider that waits several seconds for more deletions, so that a busy host can send
 	// them in time. It returns nil if instances are deleted one by one.
 	BatchingProvider(t *testing.T) cloud.Provider
 }
 
-// Limited is a Cloud that cannot produce every fault, such as a real cloud.
-type Limited interface {
+// LimitedCloud is a Cloud that cannot produce every fault, such as a real cloud.
+type LimitedCloud interface {
 	Cloud
-	// Cannot returns the faults that this cloud cannot produce, each with the reason. Tests that need them are skipped.
-	Cannot() map[Misbehaviour]string
+	// UnsupportedFaults returns the faults that this cloud cannot produce, each with the reason. Tests that need them are skipped.
+	UnsupportedFaults() map[FaultKind]string
 }
 
 // canInject reports whether a cloud can produce a fault.
-func canInject(c Cloud, m Misbehaviour) bool {
-	limited, ok := c.(Limited)
-	return !ok || limited.Cannot()[m] == ""
+func canInject(c Cloud, m FaultKind) bool {
+	limited, ok := c.(LimitedCloud)
+	return !ok || limited.UnsupportedFaults()[m] == ""
 }
 
 // requireFault skips a test if the cloud cannot produce a fault.
-func requireFault(t *testing.T, c Cloud, m Misbehaviour) {
+func requireFault(t *testing.T, c Cloud, m FaultKind) {
 	t.Helper()
-	if limited, ok := c.(Limited); ok {
-		if why, cannot := limited.Cannot()[m]; cannot {
+	if limited, ok := c.(LimitedCloud); ok {
+		if why, cannot := limited.UnsupportedFaults()[m]; cannot {
 			t.Skipf("this cloud never %s: %s", m, why)
 		}
 	}
 }
 
-// Machines is the minimum number of instances at the start. It is more than one page of a list.
-const Machines = 6
+// MinInstances is the minimum number of instances at the start. It is more than one page of a list.
+const MinInstances = 6
 
-// Misbehaviour is a kind of fault.
-type Misbehaviour string
+// FaultKind is a kind of fault.
+type FaultKind string
 
 // The kinds of faults. The first seven apply to every request.
 const (
-	Unavailable Misbehaviour = "is unavailable"           // returns an error for every request
-	Reset       Misbehaviour = "closes connections"       // closes the connection without a response
-	Truncated   Misbehaviour = "is cut off in the middle" // truncates every response
-	Impostor    Misbehaviour = "is replaced by a proxy"   // a proxy returns a page with status 200
-	Misrouted   Misbehaviour = "is not found by a proxy"  // a proxy returns a page with status 404
-	Denied      Misbehaviour = "denies permission"
-	Throttled   Misbehaviour = "throttles requests" // with the delay Fault.After
+	Unavailable       FaultKind = "is unavailable"           // returns an error for every request
+	ConnectionReset   FaultKind = "closes connections"       // closes the connection without a response
+	TruncatedResponse FaultKind = "is cut off in the middle" // truncates every response
+	ProxyPage         FaultKind = "is replaced by a proxy"   // a proxy returns a page with status 200
+	ProxyNotFound     FaultKind = "is not found by a proxy"  // a proxy returns a page with status 404
+	PermissionDenied  FaultKind = "denies permission"
+	Throttled         FaultKind = "throttles requests" // with the delay Fault.After
 
-	SecondPage    Misbehaviour = "fails in the middle of a list" // after the first page
-	DeletionFails Misbehaviour = "fails to delete"               // Fault.Machine, after accepting the request
-	DeletionHangs Misbehaviour = "hangs when it deletes"         // Fault.Machine, after accepting the request
-	Forgets       Misbehaviour = "forgets operations"            // all operations so far
-	Stale         Misbehaviour = "returns stale lists"           // lists no longer change
-	Full          Misbehaviour = "has no quota left"             // for another instance
+	ListFailsMidway   FaultKind = "fails in the middle of a list" // after the first page
+	DeletionFails     FaultKind = "fails to delete"               // Fault.Machine, after accepting the request
+	DeletionHangs     FaultKind = "hangs when it deletes"         // Fault.Machine, after accepting the request
+	ForgetsOperations FaultKind = "forgets operations"            // all operations so far
+	StaleLists        FaultKind = "returns stale lists"           // lists no longer change
+	QuotaExhausted    FaultKind = "has no quota left"             // for another instance
 
-	Loses  Misbehaviour = "loses instances"                                   // with Lose
-	Yields Misbehaviour = "allows changes by tests"                           // tests may create and delete instances; at least Machines exist
-	Misses Misbehaviour = "reports an instance that never existed as missing" // with Missing
+	LosesInstances FaultKind = "loses instances"                                   // with Lose
+	AllowsChanges  FaultKind = "allows changes by tests"                           // tests may create and delete instances; at least Machines exist
+	ReportsMissing FaultKind = "reports an instance that never existed as missing" // with Missing
 )
 
 // totalFaults returns the faults that make every request fail.
-func totalFaults() []Misbehaviour {
-	return []Misbehaviour{Unavailable, Reset, Truncated, Impostor, Misrouted, Denied, Throttled}
+func totalFaults() []FaultKind {
+	return []FaultKind{Unavailable, ConnectionReset, TruncatedResponse, ProxyPage, ProxyNotFound, PermissionDenied, Throttled}
 }
 
 type Fault struct {
-	Misbehaviour
-	Machine string
-	After   time.Duration
+	FaultKind
+	ProviderID string
+	RetryAfter time.Duration
 }
 
 // Run runs all tests. newCloud returns the cloud of one test.
@@ -147,10 +147,10 @@ func Run(t *testing.T, newCloud func(*testing.T) Cloud) {
 				t.Skip("the instances have no group")
 			}
 			if test.alter {
-				requireFault(t, c, Yields)
+				requireFault(t, c, AllowsChanges)
 			}
-			if n := len(c.Machines()); n < Machines && canInject(c, Yields) {
-				t.Fatalf("the cloud has %d instances, the suite needs %d", n, Machines)
+			if n := len(c.ProviderIDs()); n < MinInstances && canInject(c, AllowsChanges) {
+				t.Fatalf("the cloud has %d instances, the suite needs %d", n, MinInstances)
 			}
 			test.check(t, c)
 		})

@@ -35,7 +35,7 @@ func startDeletion(t *testing.T, p cloud.Provider, machine string) cloud.Operati
 }
 
 // awaitDone waits until an operation is done.
-func awaitDone(t *testing.T, p cloud.Provider, op cloud.Operation) cloud.Status {
+func awaitDone(t *testing.T, p cloud.Provider, op cloud.Operation) cloud.OperationStatus {
 	t.Helper()
 	for {
 		status, err := p.Status(t.Context(), op)
@@ -62,17 +62,17 @@ func deleteAndAwait(t *testing.T, p cloud.Provider, c Cloud, machine string) {
 func checkRemaining(t *testing.T, c Cloud, before []string, size int, gone ...string) {
 	t.Helper()
 	want := slices.DeleteFunc(slices.Clone(before), func(id string) bool { return slices.Contains(gone, id) })
-	if now := c.Machines(); !slices.Equal(now, want) {
+	if now := c.ProviderIDs(); !slices.Equal(now, want) {
 		t.Errorf("instances\n%q\nwant\n%q", now, want)
 	}
-	if c.Group() != "" && c.Size() != size-len(gone) {
-		t.Errorf("the group's size is %d, want %d", c.Size(), size-len(gone))
+	if c.Group() != "" && c.GroupSize() != size-len(gone) {
+		t.Errorf("the group's size is %d, want %d", c.GroupSize(), size-len(gone))
 	}
 }
 
 func testDelete(t *testing.T, c Cloud) {
 	p := c.Provider(t)
-	before, size := c.Machines(), c.Size()
+	before, size := c.ProviderIDs(), c.GroupSize()
 	victim := before[1]
 	began := time.Now()
 	op := startDeletion(t, p, victim)
@@ -91,13 +91,13 @@ func testDelete(t *testing.T, c Cloud) {
 func testRepeatedDelete(t *testing.T, c Cloud) {
 	requireFault(t, c, DeletionHangs)
 	p := c.Provider(t)
-	before, size := c.Machines(), c.Size()
+	before, size := c.ProviderIDs(), c.GroupSize()
 	victim := before[0]
-	c.Inject(t, Fault{Misbehaviour: DeletionHangs, Machine: victim})
+	c.InjectFault(t, Fault{FaultKind: DeletionHangs, ProviderID: victim})
 	first := startDeletion(t, p, victim)
 	again := startDeletion(t, p, victim)
-	if c.Group() != "" && c.Size() != size-1 {
-		t.Errorf("after two requests the group's size is %d, want %d", c.Size(), size-1)
+	if c.Group() != "" && c.GroupSize() != size-1 {
+		t.Errorf("after two requests the group's size is %d, want %d", c.GroupSize(), size-1)
 	}
 	if i, err := p.Instance(t.Context(), victim); err != nil || i.State != cloud.Deleting {
 		t.Errorf("instance %+v, %v; want state %s", i, err, cloud.Deleting)
@@ -107,7 +107,7 @@ func testRepeatedDelete(t *testing.T, c Cloud) {
 			t.Errorf("deletion in progress, but status %+v, %v", status, err)
 		}
 	}
-	c.Heal(t)
+	c.ClearFaults(t)
 	for _, op := range []cloud.Operation{first, again} {
 		if status := awaitDone(t, p, op); status.Err != nil {
 			t.Errorf("an operation failed with %v", status.Err)
@@ -121,7 +121,7 @@ func testRepeatedDelete(t *testing.T, c Cloud) {
 
 func testConcurrentDeletes(t *testing.T, c Cloud) {
 	p := c.Provider(t)
-	before, size := c.Machines(), c.Size()
+	before, size := c.ProviderIDs(), c.GroupSize()
 	victims := before[:4]
 	ops := make([]cloud.Operation, 2*len(victims))
 	errs := make([]error, len(ops))
@@ -160,13 +160,13 @@ func deleteWithRetry(t *testing.T, p cloud.Provider, machine string) (cloud.Oper
 
 func testBatching(t *testing.T, c Cloud) {
 	var p cloud.Provider
-	if batching, ok := c.(Batching); ok {
+	if batching, ok := c.(BatchingCloud); ok {
 		p = batching.BatchingProvider(t)
 	}
 	if p == nil {
 		t.Skip("the provider does not combine deletions")
 	}
-	victims, asked := c.Machines()[:4], c.Deletions()
+	victims, asked := c.ProviderIDs()[:4], c.DeletionRequests()
 	errs := make([]error, len(victims))
 	var all sync.WaitGroup
 	for i, v := range victims {
@@ -176,7 +176,7 @@ func testBatching(t *testing.T, c Cloud) {
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	if n := c.Deletions() - asked; n != 1 {
+	if n := c.DeletionRequests() - asked; n != 1 {
 		t.Errorf("%d deletions took %d requests, want 1", len(victims), n)
 	}
 }
@@ -184,9 +184,9 @@ func testBatching(t *testing.T, c Cloud) {
 func testFailedDelete(t *testing.T, c Cloud) {
 	requireFault(t, c, DeletionFails)
 	p := c.Provider(t)
-	before, size := c.Machines(), c.Size()
+	before, size := c.ProviderIDs(), c.GroupSize()
 	victim := before[2]
-	c.Inject(t, Fault{Misbehaviour: DeletionFails, Machine: victim})
+	c.InjectFault(t, Fault{FaultKind: DeletionFails, ProviderID: victim})
 	status := awaitDone(t, p, startDeletion(t, p, victim))
 	if status.Err == nil {
 		t.Fatal("the deletion failed, but its operation succeeded")
@@ -197,7 +197,7 @@ func testFailedDelete(t *testing.T, c Cloud) {
 	if i, err := p.Instance(t.Context(), victim); err != nil || i.State == cloud.Deleting {
 		t.Errorf("instance %+v, %v", i, err)
 	}
-	c.Heal(t)
+	c.ClearFaults(t)
 	deleteAndAwait(t, p, c, victim)
 	checkRemaining(t, c, before, size, victim)
 }
@@ -205,9 +205,9 @@ func testFailedDelete(t *testing.T, c Cloud) {
 func testOneOfSeveralFails(t *testing.T, c Cloud) {
 	requireFault(t, c, DeletionFails)
 	p := c.Provider(t)
-	victims := c.Machines()[:3]
-	c.Inject(t, Fault{Misbehaviour: DeletionFails, Machine: victims[1]})
-	statuses := make([]cloud.Status, len(victims))
+	victims := c.ProviderIDs()[:3]
+	c.InjectFault(t, Fault{FaultKind: DeletionFails, ProviderID: victims[1]})
+	statuses := make([]cloud.OperationStatus, len(victims))
 	ops := make([]cloud.Operation, len(victims))
 	errs := make([]error, len(victims))
 	var all sync.WaitGroup
@@ -225,7 +225,7 @@ func testOneOfSeveralFails(t *testing.T, c Cloud) {
 		t.Errorf("the deletions ended with %v, %v and %v; want only the second one to fail",
 			statuses[0].Err, statuses[1].Err, statuses[2].Err)
 	}
-	now := c.Machines()
+	now := c.ProviderIDs()
 	for i, v := range victims {
 		if slices.Contains(now, v) != (i == 1) {
 			t.Errorf("instance %d exists: %v", i, i != 1)
@@ -236,8 +236,8 @@ func testOneOfSeveralFails(t *testing.T, c Cloud) {
 func testHangingDelete(t *testing.T, c Cloud) {
 	requireFault(t, c, DeletionHangs)
 	p := c.Provider(t)
-	victim := c.Machines()[0]
-	c.Inject(t, Fault{Misbehaviour: DeletionHangs, Machine: victim})
+	victim := c.ProviderIDs()[0]
+	c.InjectFault(t, Fault{FaultKind: DeletionHangs, ProviderID: victim})
 	op := startDeletion(t, p, victim)
 	for range 5 {
 		status, err := p.Status(t.Context(), op)
@@ -246,7 +246,7 @@ func testHangingDelete(t *testing.T, c Cloud) {
 		}
 		sleep(t, pollInterval)
 	}
-	c.Heal(t)
+	c.ClearFaults(t)
 	if status := awaitDone(t, p, op); status.Err != nil {
 		t.Errorf("the deletion failed with %v", status.Err)
 	}
@@ -255,8 +255,8 @@ func testHangingDelete(t *testing.T, c Cloud) {
 
 func testHandover(t *testing.T, c Cloud) {
 	requireFault(t, c, DeletionHangs)
-	victim := c.Machines()[0]
-	c.Inject(t, Fault{Misbehaviour: DeletionHangs, Machine: victim})
+	victim := c.ProviderIDs()[0]
+	c.InjectFault(t, Fault{FaultKind: DeletionHangs, ProviderID: victim})
 	written, err := json.Marshal(startDeletion(t, c.Provider(t), victim))
 	if err != nil {
 		t.Fatal(err)
@@ -269,7 +269,7 @@ func testHandover(t *testing.T, c Cloud) {
 	if status, err := successor.Status(t.Context(), op); err != nil || status.Done {
 		t.Errorf("status from another provider %+v, %v; want it in progress", status, err)
 	}
-	c.Heal(t)
+	c.ClearFaults(t)
 	if status := awaitDone(t, successor, op); status.Err != nil {
 		t.Errorf("the deletion failed with %v", status.Err)
 	}
@@ -277,16 +277,16 @@ func testHandover(t *testing.T, c Cloud) {
 }
 
 func testForgottenOperation(t *testing.T, c Cloud) {
-	requireFault(t, c, Forgets)
+	requireFault(t, c, ForgetsOperations)
 	p := c.Provider(t)
-	victim := c.Machines()[0]
-	c.Inject(t, Fault{Misbehaviour: DeletionHangs, Machine: victim})
+	victim := c.ProviderIDs()[0]
+	c.InjectFault(t, Fault{FaultKind: DeletionHangs, ProviderID: victim})
 	op := startDeletion(t, p, victim)
-	c.Inject(t, Fault{Misbehaviour: Forgets})
+	c.InjectFault(t, Fault{FaultKind: ForgetsOperations})
 	if status, err := p.Status(t.Context(), op); err != nil || !status.Done || status.Err != nil {
 		t.Errorf("status %+v, %v; want done without an error", status, err)
 	}
-	c.Heal(t)
+	c.ClearFaults(t)
 	c.AwaitGone(t, victim)
 }
 
@@ -304,7 +304,7 @@ func testUnknownOperation(t *testing.T, c Cloud) {
 
 func testCancelledCaller(t *testing.T, c Cloud) {
 	p := c.Provider(t)
-	before, size := c.Machines(), c.Size()
+	before, size := c.ProviderIDs(), c.GroupSize()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := p.Delete(ctx, before[0]); !errors.Is(err, context.Canceled) {
@@ -318,8 +318,8 @@ func testCancelledCaller(t *testing.T, c Cloud) {
 
 func testGrow(t *testing.T, c Cloud) {
 	p := c.Provider(t)
-	before, size := c.Machines(), c.Size()
-	op, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 2})
+	before, size := c.ProviderIDs(), c.GroupSize()
+	op, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,7 +338,7 @@ func testGrow(t *testing.T, c Cloud) {
 	if running != 2 {
 		t.Errorf("%d new instances run, want 2", running)
 	}
-	for _, order := range []cloud.Order{{}, {Count: -1}, {Count: 1, Template: "no-such-template"}} {
+	for _, order := range []cloud.LaunchRequest{{}, {Count: -1}, {Count: 1, Template: "no-such-template"}} {
 		if _, err := p.Grow(t.Context(), c.Group(), order); cloud.RefusalOf(err) != cloud.Invalid {
 			t.Errorf("Grow with %+v: %v, want the refusal %s", order, err, cloud.Invalid)
 		}
@@ -354,7 +354,7 @@ func testGrowByTemplate(t *testing.T, c Cloud) {
 	}
 	for _, template := range templates {
 		before := listByID(t, p, c)
-		op, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1, Template: template.Name})
+		op, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 1, Template: template.Name})
 		if err != nil {
 			t.Fatalf("%s: %v", template.Name, err)
 		}
@@ -370,7 +370,7 @@ func testGrowByTemplate(t *testing.T, c Cloud) {
 }
 
 func testConcurrentGrow(t *testing.T, c Cloud) {
-	size := c.Size()
+	size := c.GroupSize()
 	taken := 0
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -378,7 +378,7 @@ func testConcurrentGrow(t *testing.T, c Cloud) {
 		p := c.Provider(t)
 		for range 2 {
 			all.Go(func() {
-				_, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1})
+				_, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 1})
 				mu.Lock()
 				defer mu.Unlock()
 				switch {
@@ -391,20 +391,20 @@ func testConcurrentGrow(t *testing.T, c Cloud) {
 		}
 	}
 	all.Wait()
-	if c.Size() != size+taken || taken == 0 {
-		t.Errorf("%d requests for one instance were accepted, but the size changed from %d to %d", taken, size, c.Size())
+	if c.GroupSize() != size+taken || taken == 0 {
+		t.Errorf("%d requests for one instance were accepted, but the size changed from %d to %d", taken, size, c.GroupSize())
 	}
 }
 
 func testQuotaExhausted(t *testing.T, c Cloud) {
-	requireFault(t, c, Full)
+	requireFault(t, c, QuotaExhausted)
 	p := c.Provider(t)
-	size := c.Size()
-	c.Inject(t, Fault{Misbehaviour: Full})
-	if _, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1}); cloud.RefusalOf(err) != cloud.NoQuota {
+	size := c.GroupSize()
+	c.InjectFault(t, Fault{FaultKind: QuotaExhausted})
+	if _, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 1}); cloud.RefusalOf(err) != cloud.NoQuota {
 		t.Errorf("Grow: %v, want the refusal %s", err, cloud.NoQuota)
 	}
-	if c.Size() != size {
-		t.Errorf("the size changed from %d to %d", size, c.Size())
+	if c.GroupSize() != size {
+		t.Errorf("the size changed from %d to %d", size, c.GroupSize())
 	}
 }

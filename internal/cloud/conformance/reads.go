@@ -27,7 +27,7 @@ func testNormalize(t *testing.T, c Cloud) {
 		t.Error("the provider has no name")
 	}
 	seen := map[string]string{}
-	for _, id := range c.Machines() {
+	for _, id := range c.ProviderIDs() {
 		normal := normalizeID(t, p, id)
 		if again := normalizeID(t, p, normal); again != normal {
 			t.Errorf("%q normalizes to %q, and that to %q", id, normal, again)
@@ -37,7 +37,7 @@ func testNormalize(t *testing.T, c Cloud) {
 		}
 		seen[normal] = id
 	}
-	for _, id := range []string{"", "x", "kwok://node-1", c.Foreign()} {
+	for _, id := range []string{"", "x", "kwok://node-1", c.ForeignID()} {
 		if normal, err := p.Normalize(id); err == nil {
 			t.Errorf("Normalize(%q) = %q, want an error", id, normal)
 		}
@@ -70,7 +70,7 @@ func listByID(t *testing.T, p cloud.Provider, c Cloud) map[string]cloud.Instance
 func testList(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	listed := listByID(t, p, c)
-	for _, id := range c.Machines() {
+	for _, id := range c.ProviderIDs() {
 		i, ok := listed[normalizeID(t, p, id)]
 		if !ok {
 			t.Errorf("%s is not listed", id)
@@ -80,12 +80,12 @@ func testList(t *testing.T, c Cloud) {
 			t.Errorf("listed as %+v, want it running in group %s, with its names", i, c.Group())
 		}
 	}
-	if len(listed) != len(c.Machines()) {
-		t.Errorf("%d instances are listed, want %d", len(listed), len(c.Machines()))
+	if len(listed) != len(c.ProviderIDs()) {
+		t.Errorf("%d instances are listed, want %d", len(listed), len(c.ProviderIDs()))
 	}
 	group, err := p.Group(t.Context(), c.Group())
-	if err != nil || group.Size != c.Size() || group.Name != c.Group() {
-		t.Errorf("group %+v, %v; want %s of size %d", group, err, c.Group(), c.Size())
+	if err != nil || group.Size != c.GroupSize() || group.Name != c.Group() {
+		t.Errorf("group %+v, %v; want %s of size %d", group, err, c.Group(), c.GroupSize())
 	}
 }
 
@@ -110,16 +110,16 @@ const maxCallTime = 20 * time.Second
 
 func testFailedReadIsNotGone(t *testing.T, c Cloud) {
 	p := c.Provider(t)
-	machines := c.Machines()
+	machines := c.ProviderIDs()
 	for _, m := range totalFaults() {
 		t.Run("when the cloud "+string(m), func(t *testing.T) {
 			requireFault(t, c, m)
-			c.Inject(t, Fault{Misbehaviour: m, After: 7 * time.Second})
-			defer c.Heal(t)
+			c.InjectFault(t, Fault{FaultKind: m, RetryAfter: 7 * time.Second})
+			defer c.ClearFaults(t)
 			ctx, cancel := context.WithTimeout(t.Context(), 4*maxCallTime)
 			defer cancel()
 			var all sync.WaitGroup // concurrent, because each may be retried
-			for _, id := range []string{machines[0], c.Missing()} {
+			for _, id := range []string{machines[0], c.MissingID()} {
 				all.Go(func() {
 					if i, err := p.Instance(ctx, id); err == nil || cloud.IsNotFound(err) {
 						t.Errorf("Instance(%s) = %+v, %v; want an error that is not NotFound", id, i, err)
@@ -143,7 +143,7 @@ func testFailedReadIsNotGone(t *testing.T, c Cloud) {
 					}
 				})
 				all.Go(func() {
-					if _, err := p.Grow(ctx, c.Group(), cloud.Order{Count: 1}); err == nil || cloud.IsNotFound(err) {
+					if _, err := p.Grow(ctx, c.Group(), cloud.LaunchRequest{Count: 1}); err == nil || cloud.IsNotFound(err) {
 						t.Errorf("Grow: %v; want an error that is not NotFound", err)
 					}
 				})
@@ -151,34 +151,34 @@ func testFailedReadIsNotGone(t *testing.T, c Cloud) {
 			all.Wait()
 		})
 	}
-	if now := c.Machines(); !slices.Equal(now, machines) {
+	if now := c.ProviderIDs(); !slices.Equal(now, machines) {
 		t.Errorf("the cloud had %d instances and now has %d", len(machines), len(now))
 	}
 }
 
 func testTruncatedList(t *testing.T, c Cloud) {
-	requireFault(t, c, SecondPage)
+	requireFault(t, c, ListFailsMidway)
 	p := c.Provider(t)
-	c.Inject(t, Fault{Misbehaviour: SecondPage})
+	c.InjectFault(t, Fault{FaultKind: ListFailsMidway})
 	if l, err := p.Instances(t.Context(), c.Group()); err == nil || l != nil {
 		t.Errorf("Instances = %d instances, %v; want none, and an error", len(l), err)
 	}
-	c.Heal(t)
-	if l, err := p.Instances(t.Context(), c.Group()); err != nil || len(l) != len(c.Machines()) {
+	c.ClearFaults(t)
+	if l, err := p.Instances(t.Context(), c.Group()); err != nil || len(l) != len(c.ProviderIDs()) {
 		t.Errorf("afterwards Instances = %d instances, %v", len(l), err)
 	}
 }
 
 func testStaleList(t *testing.T, c Cloud) {
-	requireFault(t, c, Stale)
+	requireFault(t, c, StaleLists)
 	p := c.Provider(t)
-	machines := c.Machines()
-	c.Inject(t, Fault{Misbehaviour: Stale})
+	machines := c.ProviderIDs()
+	c.InjectFault(t, Fault{FaultKind: StaleLists})
 	deleteAndAwait(t, p, c, machines[0])
 	if _, err := p.Instance(t.Context(), machines[0]); !cloud.IsNotFound(err) {
 		t.Errorf("deleted instance: error %v, want NotFound although a list still has it", err)
 	}
-	if _, err := p.Grow(t.Context(), c.Group(), cloud.Order{Count: 1}); err != nil {
+	if _, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 1}); err != nil {
 		t.Fatal(err)
 	}
 	fresh := awaitNewInstance(t, c, machines)
@@ -191,7 +191,7 @@ func testStaleList(t *testing.T, c Cloud) {
 func awaitNewInstance(t *testing.T, c Cloud, before []string) string {
 	t.Helper()
 	for t.Context().Err() == nil {
-		for _, id := range c.Machines() {
+		for _, id := range c.ProviderIDs() {
 			if !slices.Contains(before, id) {
 				return id
 			}
@@ -203,36 +203,36 @@ func awaitNewInstance(t *testing.T, c Cloud, before []string) string {
 }
 
 func testMissing(t *testing.T, c Cloud) {
-	requireFault(t, c, Misses)
+	requireFault(t, c, ReportsMissing)
 	p := c.Provider(t)
-	if i, err := p.Instance(t.Context(), c.Missing()); !cloud.IsNotFound(err) {
+	if i, err := p.Instance(t.Context(), c.MissingID()); !cloud.IsNotFound(err) {
 		t.Errorf("Instance = %+v, %v; want NotFound", i, err)
 	}
-	if op, err := p.Delete(t.Context(), c.Missing()); !cloud.IsNotFound(err) {
+	if op, err := p.Delete(t.Context(), c.MissingID()); !cloud.IsNotFound(err) {
 		t.Errorf("Delete = %+v, %v; want NotFound", op, err)
 	}
 }
 
 func testLost(t *testing.T, c Cloud) {
-	requireFault(t, c, Loses)
+	requireFault(t, c, LosesInstances)
 	p := c.Provider(t)
-	machine := c.Machines()[0]
+	machine := c.ProviderIDs()[0]
 	if _, err := p.Instance(t.Context(), machine); err != nil {
 		t.Fatal(err)
 	}
 	if c.Group() != "" {
 		listByID(t, p, c)
 	}
-	c.Lose(t, machine)
+	c.LoseInstance(t, machine)
 	if i, err := p.Instance(t.Context(), machine); !cloud.IsNotFound(err) {
 		t.Errorf("Instance = %+v, %v; want NotFound", i, err)
 	}
-	size := c.Size()
+	size := c.GroupSize()
 	if op, err := p.Delete(t.Context(), machine); !cloud.IsNotFound(err) {
 		t.Errorf("Delete = %+v, %v; want NotFound", op, err)
 	}
-	if c.Size() != size {
-		t.Errorf("deleting a gone instance changed the group's size from %d to %d", size, c.Size())
+	if c.GroupSize() != size {
+		t.Errorf("deleting a gone instance changed the group's size from %d to %d", size, c.GroupSize())
 	}
 }
 
@@ -245,7 +245,7 @@ func testMissingGroup(t *testing.T, c Cloud) {
 	if l, err := p.Instances(t.Context(), "no-such-group"); !errors.As(err, &none) || l != nil {
 		t.Errorf("Instances = %d, %v; want NotFound of a group", len(l), err)
 	}
-	if _, err := p.Grow(t.Context(), "no-such-group", cloud.Order{Count: 1}); !errors.As(err, &none) {
+	if _, err := p.Grow(t.Context(), "no-such-group", cloud.LaunchRequest{Count: 1}); !errors.As(err, &none) {
 		t.Errorf("Grow: %v; want NotFound of a group", err)
 	}
 }
@@ -254,11 +254,11 @@ func testThrottled(t *testing.T, c Cloud) {
 	requireFault(t, c, Throttled)
 	p := c.Provider(t)
 	const wants = 37 * time.Second
-	c.Inject(t, Fault{Misbehaviour: Throttled, After: wants})
+	c.InjectFault(t, Fault{FaultKind: Throttled, RetryAfter: wants})
 	began := time.Now()
-	_, err := p.Instance(t.Context(), c.Machines()[0])
+	_, err := p.Instance(t.Context(), c.ProviderIDs()[0])
 	var throttled *cloud.ThrottledError
-	if !errors.As(err, &throttled) || throttled.After < 36*time.Second || throttled.After > 38*time.Second {
+	if !errors.As(err, &throttled) || throttled.RetryAfter < 36*time.Second || throttled.RetryAfter > 38*time.Second {
 		t.Errorf("error %v, want a retry delay of 37s", err)
 	}
 	if took := time.Since(began); took >= wants {
@@ -267,10 +267,10 @@ func testThrottled(t *testing.T, c Cloud) {
 }
 
 func testMissingPermission(t *testing.T, c Cloud) {
-	requireFault(t, c, Denied)
+	requireFault(t, c, PermissionDenied)
 	p := c.Provider(t)
-	c.Inject(t, Fault{Misbehaviour: Denied})
-	if _, err := p.Instance(t.Context(), c.Machines()[0]); cloud.RefusalOf(err) != cloud.NoRight {
+	c.InjectFault(t, Fault{FaultKind: PermissionDenied})
+	if _, err := p.Instance(t.Context(), c.ProviderIDs()[0]); cloud.RefusalOf(err) != cloud.NoRight {
 		t.Errorf("Instance: error %v, want the refusal %s", err, cloud.NoRight)
 	}
 }

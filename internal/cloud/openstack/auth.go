@@ -186,7 +186,7 @@ func (l *login) addCertificates(path string) error {
 		l.tls = &tls.Config{}
 	}
 	l.tls.MinVersion = tls.VersionTLS12
-	pool, err := cloud.CertPool(path)
+	pool, err := cloud.LoadCertPool(path)
 	if err != nil {
 		return fmt.Errorf("openstack %w", err)
 	}

@@ -170,7 +170,7 @@ func projectIDOf(p *gophercloud.ProviderClient) string {
 func (s *session) httpClient() http.Client {
 	return http.Client{
 		Timeout:       s.timeout,
-		Transport:     cloud.LimitAnswers(cloud.NewTransport(s.login.tls, 100), maxResponseSize),
+		Transport:     cloud.LimitResponses(cloud.NewTransport(s.login.tls, 100), maxResponseSize),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
@@ -179,8 +179,8 @@ func (s *session) httpClient() http.Client {
 func retryReads(ctx context.Context, method, _ string, _ *gophercloud.RequestOpts, err error, failures uint) error {
 	var answer gophercloud.ErrUnexpectedResponseCode
 	switch {
-	case method != http.MethodGet, failures > maxRetries, ctx.Err() != nil, cloud.IsTooLarge(err),
-		errors.As(err, &answer) && (answer.Actual < 500 || cloud.RetryAfter(answer.ResponseHeader, time.Now()) > 0):
+	case method != http.MethodGet, failures > maxRetries, ctx.Err() != nil, cloud.IsResponseTooLarge(err),
+		errors.As(err, &answer) && (answer.Actual < 500 || cloud.ParseRetryAfter(answer.ResponseHeader, time.Now()) > 0):
 		return err
 	}
 	if !elapsed.Sleep(ctx, retryDelay<<(failures-1)) {

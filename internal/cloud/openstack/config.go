@@ -140,7 +140,7 @@ type GroupConfig struct {
 	// servers that another tool created.
 	AdoptNamePrefix string `json:"adoptNamePrefix,omitempty"`
 	// Nodes describes the Nodes beyond the flavor. Its capacity takes precedence over the flavor's.
-	Nodes cloud.Shape `json:"nodes,omitzero"`
+	Nodes cloud.NodeShape `json:"nodes,omitzero"`
 	// Resources maps extra specs of flavors to device resources.
 	Resources []ExtraSpecResource `json:"resources,omitempty"`
 }
@@ -370,7 +370,7 @@ func (g *GroupConfig) validate(v *configErrors) {
 	v.check(hostPrefixPattern.MatchString(prefix), "namePrefix", prefix,
 		"up to 55 lowercase letters, digits and -, starting with a letter, because host names start with it")
 	v.check(g.Nodes.Cost >= 0, "nodes.cost", fmt.Sprint(g.Nodes.Cost), "0 or more")
-	for _, name := range cloud.Negative(g.Nodes.Reserved) {
+	for _, name := range cloud.NegativeResources(g.Nodes.Reserved) {
 		v.check(false, "nodes.reserved."+name, "less than 0", "0 or more")
 	}
 	for i, r := range g.Resources {

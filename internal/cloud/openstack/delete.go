@@ -90,7 +90,7 @@ func decodeOperation(id string) (operation, error) {
 	var o operation
 	err := cloud.DecodeOperation(id, &o)
 	if err == nil && (o.Delete == "") == (len(o.Create) == 0) {
-		err = cloud.InvalidOperation(id)
+		err = cloud.NewInvalidOperationError(id)
 	}
 	if err != nil {
 		return operation{}, err
@@ -105,13 +105,13 @@ func decodeOperation(id string) (operation, error) {
 
 // Status reads the servers of an operation. A deletion is done when its server is gone or no longer being deleted. A
 // launch is done when none of its servers is being created.
-func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status, error) {
+func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.OperationStatus, error) {
 	if op.ID == "" {
-		return cloud.Status{Done: true}, nil
+		return cloud.OperationStatus{Done: true}, nil
 	}
 	o, err := decodeOperation(op.ID)
 	if err != nil {
-		return cloud.Status{}, err
+		return cloud.OperationStatus{}, err
 	}
 	if o.Delete != "" {
 		return p.deletionStatus(ctx, o)
@@ -119,26 +119,26 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status
 	return p.launchStatus(ctx, o.Create)
 }
 
-func (p *Provider) deletionStatus(ctx context.Context, o operation) (cloud.Status, error) {
+func (p *Provider) deletionStatus(ctx context.Context, o operation) (cloud.OperationStatus, error) {
 	id := o.Delete
 	m, err := p.getServer(ctx, id)
 	switch {
 	case cloud.IsNotFound(err):
 		p.servers.Outdate()
 		p.deletePorts(ctx, o.Ports)
-		return cloud.Status{Done: true}, nil
+		return cloud.OperationStatus{Done: true}, nil
 	case err != nil:
-		return cloud.Status{}, err
+		return cloud.OperationStatus{}, err
 	case m.softDeleted:
-		return cloud.Status{Done: true, Err: fmt.Errorf("server %s (%s): Nova keeps the deleted server for a while; "+
+		return cloud.OperationStatus{Done: true, Err: fmt.Errorf("server %s (%s): Nova keeps the deleted server for a while; "+
 			"delete it again to remove it permanently", id, m.Name)}, nil
 	case m.State == cloud.Deleting:
-		return cloud.Status{}, nil
+		return cloud.OperationStatus{}, nil
 	}
-	return cloud.Status{Done: true, Err: fmt.Errorf("server %s (%s) still exists, %s %s", id, m.Name, m.State, m.Message)}, nil
+	return cloud.OperationStatus{Done: true, Err: fmt.Errorf("server %s (%s) still exists, %s %s", id, m.Name, m.State, m.Message)}, nil
 }
 
-func (p *Provider) launchStatus(ctx context.Context, ids []string) (cloud.Status, error) {
+func (p *Provider) launchStatus(ctx context.Context, ids []string) (cloud.OperationStatus, error) {
 	errs := make([]error, len(ids))
 	faults := make([]error, len(ids))
 	pending := make([]bool, len(ids))
@@ -155,15 +155,15 @@ func (p *Provider) launchStatus(ctx context.Context, ids []string) (cloud.Status
 		}
 	})
 	if err := joinErrors(errs); err != nil {
-		return cloud.Status{}, err
+		return cloud.OperationStatus{}, err
 	}
 	for _, p := range pending {
 		if p {
-			return cloud.Status{}, nil
+			return cloud.OperationStatus{}, nil
 		}
 	}
 	p.servers.Outdate() // a cached list may show the servers as building
-	return cloud.Status{Done: true, Err: joinErrors(faults)}, nil
+	return cloud.OperationStatus{Done: true, Err: joinErrors(faults)}, nil
 }
 
 // launchError returns the error of a server in state ERROR.

@@ -52,7 +52,7 @@ const (
 func parseErrorBody(status int, body []byte) *apiError {
 	var outer map[string]json.RawMessage
 	if err := json.Unmarshal(body, &outer); err != nil || len(outer) != 1 {
-		return &apiError{Status: status, Message: cloud.Printable(string(body), maxMessageLength)}
+		return &apiError{Status: status, Message: cloud.SanitizeText(string(body), maxMessageLength)}
 	}
 	for kind, raw := range outer {
 		var inner struct {
@@ -61,9 +61,9 @@ func parseErrorBody(status int, body []byte) *apiError {
 		if err := json.Unmarshal(raw, &inner); err != nil || inner.Message == "" {
 			break
 		}
-		return &apiError{Status: status, Kind: cloud.Printable(kind, maxKindLength), Message: cloud.Printable(inner.Message, maxMessageLength)}
+		return &apiError{Status: status, Kind: cloud.SanitizeText(kind, maxKindLength), Message: cloud.SanitizeText(inner.Message, maxMessageLength)}
 	}
-	return &apiError{Status: status, Message: cloud.Printable(string(body), maxMessageLength)}
+	return &apiError{Status: status, Message: cloud.SanitizeText(string(body), maxMessageLength)}
 }
 
 // fromAPIError converts an error of gophercloud to the errors of [cloud.Provider]. A 404 stays an [apiError], because its
@@ -80,19 +80,19 @@ func fromAPIError(doing string, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	return fmt.Errorf("%s: %w: %s", doing, errNoResponse, cloud.Printable(err.Error(), maxMessageLength))
+	return fmt.Errorf("%s: %w: %s", doing, errNoResponse, cloud.SanitizeText(err.Error(), maxMessageLength))
 }
 
 // toProviderError converts an error response to the errors of [cloud.Provider].
 func toProviderError(api *apiError, header http.Header) error {
-	pause := cloud.RetryAfter(header, time.Now())
+	pause := cloud.ParseRetryAfter(header, time.Now())
 	quota := isQuotaMessage(api.Message)
 	switch {
 	case (api.Status == http.StatusTooManyRequests || api.Status == http.StatusRequestEntityTooLarge) && !quota,
 		api.Status == http.StatusServiceUnavailable && pause > 0:
-		return &cloud.ThrottledError{After: cmp.Or(pause, defaultRetryDelay), Err: api}
+		return &cloud.ThrottledError{RetryAfter: cmp.Or(pause, defaultRetryDelay), Err: api}
 	case api.Status == http.StatusConflict && isBusyMessage(api.Message):
-		return &cloud.ThrottledError{After: cmp.Or(pause, busyRetryDelay), Err: api}
+		return &cloud.ThrottledError{RetryAfter: cmp.Or(pause, busyRetryDelay), Err: api}
 	}
 	if reason := api.refusalReason(quota); reason != "" {
 		return &cloud.RefusedError{Reason: reason, Err: api}

@@ -43,7 +43,7 @@ func (p *Provider) Templates(ctx context.Context, name string) ([]cloud.Template
 		if shape.Capacity, err = g.flavorCapacity(&r.flavors[i]); err != nil {
 			return nil, fmt.Errorf("%s: %w", g, err)
 		}
-		templates[i] = cloud.Template{Name: r.flavors[i].Name, Zone: zone, Shape: shape}
+		templates[i] = cloud.Template{Name: r.flavors[i].Name, Zone: zone, NodeShape: shape}
 	}
 	return templates, nil
 }

@@ -22,7 +22,7 @@ import (
 
 // Grow sends concurrent create requests to Nova. Nova may accept some and refuse others. After the first refusal no
 // more requests are sent.
-func (p *Provider) Grow(ctx context.Context, name string, order cloud.Order) (cloud.Operation, error) {
+func (p *Provider) Grow(ctx context.Context, name string, order cloud.LaunchRequest) (cloud.Operation, error) {
 	if err := order.Validate(name); err != nil {
 		return cloud.Operation{}, err
 	}
@@ -51,11 +51,11 @@ func (p *Provider) Grow(ctx context.Context, name string, order cloud.Order) (cl
 		if cloud.RefusalOf(err) == cloud.Invalid {
 			g.clearCachedNames()
 		}
-		return cloud.Operation{Machines: toProviderIDs(ids)}, fmt.Errorf("growing %s by %d: %d are provisioning: %w", g, order.Count, len(ids), err)
+		return cloud.Operation{ProviderIDs: toProviderIDs(ids)}, fmt.Errorf("growing %s by %d: %d are provisioning: %w", g, order.Count, len(ids), err)
 	}
 	p.log.Info("requested servers", "group", g.Name, "servers", len(ids), "flavor", flavor.Name)
 	op := operation{Create: ids}.toCloudOperation(started)
-	op.Machines = toProviderIDs(ids)
+	op.ProviderIDs = toProviderIDs(ids)
 	return op, nil
 }
 

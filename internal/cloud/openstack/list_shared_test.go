@@ -45,7 +45,7 @@ func TestGroupsShareOneServerList(t *testing.T) {
 		}
 	}
 	ask(1)
-	if _, err := p.Grow(t.Context(), "group-1", cloud.Order{Count: 1}); err != nil {
+	if _, err := p.Grow(t.Context(), "group-1", cloud.LaunchRequest{Count: 1}); err != nil {
 		t.Fatal(err)
 	}
 	ask(2) // the list must include the new server
@@ -62,7 +62,7 @@ func TestServersOfAFinishedLaunchAreRunning(t *testing.T) {
 		s.respond(w, http.StatusOK, map[string]any{"server": server})
 	}))
 	p := s.newProvider("south")
-	op, err := p.Grow(t.Context(), "workers", cloud.Order{Count: 1})
+	op, err := p.Grow(t.Context(), "workers", cloud.LaunchRequest{Count: 1})
 	must.NoError(t, err)
 	check := func(done bool, want cloud.State) {
 		t.Helper()

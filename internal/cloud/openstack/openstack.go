@@ -77,9 +77,9 @@ type Provider struct {
 }
 
 var (
-	_ cloud.Provider         = (*Provider)(nil)
-	_ cloud.Keeper           = (*Provider)(nil)
-	_ cloud.SystemIdentifier = (*Provider)(nil)
+	_ cloud.Provider                   = (*Provider)(nil)
+	_ cloud.DeletionProtectionReporter = (*Provider)(nil)
+	_ cloud.SystemUUIDResolver         = (*Provider)(nil)
 )
 
 // group is a configured group with its parsed user data template.
@@ -111,7 +111,7 @@ func New(c Config, o Options) (*Provider, error) {
 	}
 	p := &Provider{
 		config: c, log: o.Log.With("provider", Name), joiner: o.Joiner, session: newSession(&c, login), pageSize: o.PageSize,
-		servers: sharedread.Reader[[]servers.Server]{Holds: serverListTTL},
+		servers: sharedread.Reader[[]servers.Server]{ReuseFor: serverListTTL},
 	}
 	for i := range c.Groups {
 		g := &group{GroupConfig: c.Groups[i]}
@@ -126,8 +126,8 @@ func New(c Config, o Options) (*Provider, error) {
 // Name returns "openstack".
 func (p *Provider) Name() string { return Name }
 
-// Joins reports whether the user data of any group uses .Join.
-func (p *Provider) Joins() bool {
+// UsesJoin reports whether the user data of any group uses .Join.
+func (p *Provider) UsesJoin() bool {
 	return slices.ContainsFunc(p.groups, func(g *group) bool { return g.userData.needsJoin() })
 }
 
@@ -148,8 +148,8 @@ func (p *Provider) Normalize(providerID string) (string, error) {
 
 func toProviderID(serverID string) string { return Name + ":///" + strings.ToLower(serverID) }
 
-// IDOfSystem implements [cloud.SystemIdentifier]. Nova uses the server ID as the system UUID.
-func (p *Provider) IDOfSystem(systemUUID string) (string, bool) {
+// ProviderIDFromSystemUUID implements [cloud.SystemIdentifier]. Nova uses the server ID as the system UUID.
+func (p *Provider) ProviderIDFromSystemUUID(systemUUID string) (string, bool) {
 	if !uuidPattern.MatchString(systemUUID) {
 		return "", false
 	}

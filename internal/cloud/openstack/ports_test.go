@@ -110,7 +110,7 @@ func (n *fakeNeutron) createPort(w http.ResponseWriter, r *http.Request) {
 
 func TestServerPortsAreCreatedAndDeleted(t *testing.T) {
 	n, p := newNeutron(t)
-	if _, err := p.Grow(t.Context(), "workers", cloud.Order{Count: 1}); err != nil {
+	if _, err := p.Grow(t.Context(), "workers", cloud.LaunchRequest{Count: 1}); err != nil {
 		t.Fatal(err)
 	}
 	want := []map[string]any{
@@ -135,7 +135,7 @@ func TestServerPortsAreCreatedAndDeleted(t *testing.T) {
 func TestPortsOfARefusedServerAreDeleted(t *testing.T) {
 	n, p := newNeutron(t)
 	n.createStatus = http.StatusForbidden
-	if _, err := p.Grow(t.Context(), "workers", cloud.Order{Count: 1}); cloud.RefusalOf(err) != cloud.NoQuota {
+	if _, err := p.Grow(t.Context(), "workers", cloud.LaunchRequest{Count: 1}); cloud.RefusalOf(err) != cloud.NoQuota {
 		t.Fatal(err)
 	}
 	if len(n.portRequests) != 2 || len(n.ports) != 0 {

@@ -52,7 +52,7 @@ func TestMissingFlavorDoesNotStopTheOthers(t *testing.T) {
 		if err != nil || len(templates) != 1 || templates[0].Name != "m.2c4g" {
 			t.Fatalf("%+v, %v, want the existing flavor", templates, err)
 		}
-		if _, err := p.Grow(t.Context(), g.Name, cloud.Order{Count: 1, Template: "m.2c4g"}); err != nil {
+		if _, err := p.Grow(t.Context(), g.Name, cloud.LaunchRequest{Count: 1, Template: "m.2c4g"}); err != nil {
 			t.Errorf("server with the existing flavor: %v", err)
 		}
 		g.clearCachedNames()

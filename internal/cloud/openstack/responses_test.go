@@ -59,7 +59,7 @@ func TestServiceErrorsMapToProviderErrors(t *testing.T) {
 		_ = errors.As(err, &throttled)
 		var after time.Duration
 		if throttled != nil {
-			after = throttled.After
+			after = throttled.RetryAfter
 		}
 		if cloud.RefusalOf(err) != tc.refusal || after != tc.throttled || isGone(err, someID) != tc.gone || cloud.IsNotFound(err) {
 			t.Errorf("%d %s: %v, refusal %q, delay %s, gone %t", tc.status, tc.body, err, cloud.RefusalOf(err), after, isGone(err, someID))
@@ -77,10 +77,10 @@ func (endlessResponse) RoundTrip(*http.Request) (*http.Response, error) {
 func (endlessResponse) Read(into []byte) (int, error) { return len(into), nil }
 
 func TestOversizedResponseIsNotRetried(t *testing.T) {
-	response, err := cloud.LimitAnswers(endlessResponse{}, maxResponseSize).RoundTrip(nil)
+	response, err := cloud.LimitResponses(endlessResponse{}, maxResponseSize).RoundTrip(nil)
 	must.NoError(t, err)
 	_, err = io.Copy(io.Discard, response.Body)
-	if !cloud.IsTooLarge(err) {
+	if !cloud.IsResponseTooLarge(err) {
 		t.Fatalf("reading ended with %v, want a TooLargeError", err)
 	}
 	if again := retryReads(t.Context(), http.MethodGet, "", nil, err, 1); !errors.Is(again, err) {
@@ -155,11 +155,11 @@ func TestProviderIDIsNormalized(t *testing.T) {
 			t.Errorf("%s: %q, %v", id, got, err)
 		}
 	}
-	if got, ok := p.IDOfSystem(strings.ToUpper(someID)); !ok || got != "openstack:///"+someID {
+	if got, ok := p.ProviderIDFromSystemUUID(strings.ToUpper(someID)); !ok || got != "openstack:///"+someID {
 		t.Errorf("system UUID: %q, %t", got, ok)
 	}
 	for _, text := range []string{"", "Not Specified", "ec2-" + someID} {
-		if got, ok := p.IDOfSystem(text); ok {
+		if got, ok := p.ProviderIDFromSystemUUID(text); ok {
 			t.Errorf("%q is not a UUID, got %q", text, got)
 		}
 	}
@@ -298,7 +298,7 @@ func TestI4MetadataDecidesTheOwnerOfAServer(t *testing.T) {
 	} {
 		c.server.ID, c.server.Status = someID, "ACTIVE"
 		m, err := p.toServerInstance(&c.server)
-		if err != nil || m.belongsToCluster != c.ours || m.Adopted != c.adopted || m.Group != c.group {
+		if err != nil || m.belongsToCluster != c.ours || m.OwnerUncertain != c.adopted || m.Group != c.group {
 			t.Errorf("%s: %+v, %v", name, m, err)
 		}
 	}
@@ -320,7 +320,7 @@ func TestServerThatCannotBeDeletedIsProtected(t *testing.T) {
 	} {
 		c.server.ID = someID
 		m, err := p.toServerInstance(&c.server)
-		if err != nil || m.Kept != (c.why != "") || (m.KeptReason != "") != m.Kept || !strings.Contains(m.KeptReason, c.why) {
+		if err != nil || m.DeletionProtected != (c.why != "") || (m.DeletionProtectionReason != "") != m.DeletionProtected || !strings.Contains(m.DeletionProtectionReason, c.why) {
 			t.Errorf("%s: %+v, %v; want it protected because of %q", name, m.Instance, err, c.why)
 		}
 	}

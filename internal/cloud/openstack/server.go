@@ -57,9 +57,9 @@ func (p *Provider) Instance(ctx context.Context, providerID string) (cloud.Insta
 	return m.Instance, err
 }
 
-// Ours lists the servers with this cluster's name in their metadata, also in groups that were removed from the configuration. It
+// ClusterInstances lists the servers with this cluster's name in their metadata, also in groups that were removed from the configuration. It
 // excludes servers that a group adopts by name, which may belong to another cluster.
-func (p *Provider) Ours(ctx context.Context) ([]cloud.Instance, error) {
+func (p *Provider) ClusterInstances(ctx context.Context) ([]cloud.Instance, error) {
 	listed, err := p.listServers(ctx, nil)
 	if err != nil {
 		return nil, err
@@ -203,20 +203,20 @@ func (p *Provider) toServerInstance(s *servers.Server) (serverInstance, error) {
 		softDeleted: s.Status == "SOFT_DELETED",
 	}
 	m.Type, _ = s.Flavor["original_name"].(string)
-	m.Group, m.belongsToCluster, m.Adopted = p.findOwner(s)
+	m.Group, m.belongsToCluster, m.OwnerUncertain = p.findOwner(s)
 	m.protectedReason = p.protectionReason(m.belongsToCluster, s)
-	if m.Kept = m.protectedReason != "" && (m.State != cloud.Deleting || m.softDeleted); m.Kept {
-		m.KeptReason = m.protectedReason
+	if m.DeletionProtected = m.protectedReason != "" && (m.State != cloud.Deleting || m.softDeleted); m.DeletionProtected {
+		m.DeletionProtectionReason = m.protectedReason
 	}
 	if m.State == cloud.Failed {
-		m.Message = cloud.Printable(s.Fault.Message, maxMessageLength)
+		m.Message = cloud.SanitizeText(s.Fault.Message, maxMessageLength)
 		m.Refusal = classifyFault(m.Message)
 	}
 	return m, nil
 }
 
-// KeepsMachines marks a provider with deletion protection. Servers of other clusters and locked servers are protected.
-func (p *Provider) KeepsMachines() {}
+// ReportsDeletionProtection marks a provider with deletion protection. Servers of other clusters and locked servers are protected.
+func (p *Provider) ReportsDeletionProtection() {}
 
 // protectionReason returns why this provider must not delete a server; empty if it may.
 func (p *Provider) protectionReason(ours bool, s *servers.Server) string {

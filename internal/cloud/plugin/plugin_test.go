@@ -29,7 +29,7 @@ import (
 	author "github.com/slipway-dev/slipway/plugin"
 )
 
-func init() { faultyplugintest.Be(func() { author.Serve(openTestProvider) }) }
+func init() { faultyplugintest.RunAsPlugin(func() { author.Serve(openTestProvider) }) }
 
 // testProvider is the provider of the working test plugin. The requested names select its responses.
 type testProvider struct {
@@ -61,7 +61,7 @@ func (testProvider) Normalize(id string) (string, error) {
 var groupErrors = map[string]error{
 	"missing":   &cloud.NotFoundError{Kind: "group", Name: "missing"},
 	"machine":   &cloud.NotFoundError{Kind: "instance", Name: "machine"},
-	"throttled": fmt.Errorf("somewhere: %w", &cloud.ThrottledError{After: 1500 * time.Millisecond, Err: errors.New("slow down")}),
+	"throttled": fmt.Errorf("somewhere: %w", &cloud.ThrottledError{RetryAfter: 1500 * time.Millisecond, Err: errors.New("slow down")}),
 	"no-right":  &cloud.RefusedError{Reason: cloud.NoRight, Err: errors.New("compute.read")},
 	"no-quota":  fmt.Errorf("project x: %w", &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("cores")}),
 	"odd":       &cloud.RefusedError{Reason: "BadMood", Err: errors.New("not today")},
@@ -113,22 +113,22 @@ func (testProvider) Templates(context.Context, string) ([]author.Template, error
 	return nil, nil
 }
 
-func (testProvider) Grow(context.Context, string, author.Order) (author.Operation, error) {
+func (testProvider) Grow(context.Context, string, author.LaunchRequest) (author.Operation, error) {
 	return author.Operation{}, nil
 }
 
-func (testProvider) Status(_ context.Context, op author.Operation) (author.Status, error) {
-	return author.Status{Done: true, Err: &cloud.NotFoundError{Kind: "instance", Name: op.ID}}, nil
+func (testProvider) Status(_ context.Context, op author.Operation) (author.OperationStatus, error) {
+	return author.OperationStatus{Done: true, Err: &cloud.NotFoundError{Kind: "instance", Name: op.ID}}, nil
 }
 
-func (testProvider) ModifyEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]author.Wish, error) {
+func (testProvider) ModifyEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]author.Recommendation, error) {
 	switch pod.Name {
 	case "greedy":
-		return []author.Wish{{Grow: &author.Grow{Group: "g", Count: 1 << 40}}}, nil
+		return []author.Recommendation{{Grow: &author.Grow{Group: "g", Count: 1 << 40}}}, nil
 	case "undecided":
-		return []author.Wish{{}}, nil
+		return []author.Recommendation{{}}, nil
 	}
-	return []author.Wish{{Grow: &author.Grow{Group: pod.Namespace, Count: 2, Template: "t"}, Reason: pod.Name}}, nil
+	return []author.Recommendation{{Grow: &author.Grow{Group: pod.Namespace, Count: 2, Template: "t"}, Reason: pod.Name}}, nil
 }
 
 // logBuffer keeps the log.
@@ -208,8 +208,8 @@ func TestPluginErrorsKeepTheirKind(t *testing.T) {
 			continue
 		}
 		var asked, told *cloud.ThrottledError
-		if errors.As(want, &asked) && (!errors.As(err, &told) || told.After != asked.After) {
-			t.Errorf("%s: %v: want a retry delay of %s", name, err, asked.After)
+		if errors.As(want, &asked) && (!errors.As(err, &told) || told.RetryAfter != asked.RetryAfter) {
+			t.Errorf("%s: %v: want a retry delay of %s", name, err, asked.RetryAfter)
 		}
 		switch name {
 		case "missing":
@@ -283,7 +283,7 @@ func TestNormalizedIDIsCachedWhilePluginIsDown(t *testing.T) {
 		t.Fatalf("%q, %v", id, err)
 	}
 	_, foreign := p.Normalize("azure://x")
-	if foreign == nil || cloud.IsUnanswered(foreign) {
+	if foreign == nil || cloud.IsProviderUnavailable(foreign) {
 		t.Fatalf("ID of another cloud: %v", foreign)
 	}
 	must.NoError(t, os.Remove(filepath.Join(directory, "Simple")))
@@ -294,10 +294,10 @@ func TestNormalizedIDIsCachedWhilePluginIsDown(t *testing.T) {
 	if id, err := p.Normalize("simple://A"); err != nil || id != "simple://a" {
 		t.Errorf("cached ID: %q, %v", id, err)
 	}
-	if _, err := p.Normalize("azure://x"); err == nil || cloud.IsUnanswered(err) {
+	if _, err := p.Normalize("azure://x"); err == nil || cloud.IsProviderUnavailable(err) {
 		t.Errorf("cached ID of another cloud: %v", err)
 	}
-	if _, err := p.Normalize("simple://B"); !cloud.IsUnanswered(err) {
+	if _, err := p.Normalize("simple://B"); !cloud.IsProviderUnavailable(err) {
 		t.Errorf("new ID: %v, want an UnansweredError", err)
 	}
 }
@@ -316,7 +316,7 @@ func TestNormalizeOfHangingPluginTimesOut(t *testing.T) {
 		if d := time.Since(began); asked && !answered != (d >= plugin.NormalizeTimeout) || d > plugin.NormalizeTimeout+5*time.Second {
 			t.Errorf("%s: took %s", id, d)
 		}
-		if answered != (err == nil) || !answered && !cloud.IsUnanswered(err) {
+		if answered != (err == nil) || !answered && !cloud.IsProviderUnavailable(err) {
 			t.Errorf("%s: %v", id, err)
 		}
 	}
@@ -404,12 +404,12 @@ func TestSlowPluginIsNotKilled(t *testing.T) {
 
 func TestCloseStopsEveryPlugin(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []faultyplugintest.Mode{faultyplugintest.Good, faultyplugintest.Hangs, faultyplugintest.Forker} {
+	for _, mode := range []faultyplugintest.Mode{faultyplugintest.Good, faultyplugintest.HangsOnCall, faultyplugintest.LeavesChild} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			p, log := openPlugin(t, writePlugin(t, mode), testEntry())
 			pid := p.PID()
-			if mode == faultyplugintest.Hangs {
+			if mode == faultyplugintest.HangsOnCall {
 				must.NoError(t, faultyplugintest.Freeze(t.Context(), pid))
 			}
 			_ = p.Close()
@@ -427,7 +427,7 @@ func TestCloseStopsEveryPlugin(t *testing.T) {
 func TestTransportErrorIsNeverNotFound(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []faultyplugintest.Mode{
-		faultyplugintest.Dies, faultyplugintest.Hangs, faultyplugintest.Misroutes, faultyplugintest.Denies, faultyplugintest.Flood, faultyplugintest.WebPage, faultyplugintest.Noise,
+		faultyplugintest.ExitsOnCall, faultyplugintest.HangsOnCall, faultyplugintest.ReturnsNotFound, faultyplugintest.ReturnsPermissionDenied, faultyplugintest.OversizedResponse, faultyplugintest.ServesWebPage, faultyplugintest.ServesNoise,
 	} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
@@ -487,14 +487,14 @@ func TestInvalidExecutableIsRefused(t *testing.T) {
 	}{
 		"not executable":     {chmod(0o600), []string{"not executable", "chmod +x"}},
 		"writable for all":   {chmod(0o777), []string{"writable for others", "chmod o-w"}},
-		"a newer version":    {mode(faultyplugintest.OtherAge), []string{"version 2", "want version 1", "build the plugin"}},
-		"another program":    {mode(faultyplugintest.OtherKind), []string{`"netrpc"`, "another program"}},
-		"a program":          {mode(faultyplugintest.Babbler), []string{"not a plugin of Slipway", "Usage: babbler", "nothing to do"}},
+		"a newer version":    {mode(faultyplugintest.NewerVersion), []string{"version 2", "want version 1", "build the plugin"}},
+		"another program":    {mode(faultyplugintest.OtherProtocol), []string{`"netrpc"`, "another program"}},
+		"a program":          {mode(faultyplugintest.PrintsUsage), []string{"not a plugin of Slipway", "Usage: babbler", "nothing to do"}},
 		"a script that ends": {content("#!/bin/sh\nexit 0\n"), []string{"not a plugin of Slipway", "printed nothing", "exit status 0"}},
 		"a text":             {content("this is no program\n"), []string{"not a program for this platform"}},
-		"a silent program":   {mode(faultyplugintest.Mute), []string{"printed nothing so far"}},
-		"a hanging one":      {mode(faultyplugintest.HangsFirst), []string{"started, then failed"}},
-		"a web server":       {mode(faultyplugintest.WebPage), []string{"started, then failed"}},
+		"a silent program":   {mode(faultyplugintest.Silent), []string{"printed nothing so far"}},
+		"a hanging one":      {mode(faultyplugintest.HangsInConfigure), []string{"started, then failed"}},
+		"a web server":       {mode(faultyplugintest.ServesWebPage), []string{"started, then failed"}},
 		"a missing file": {func(t *testing.T, _, path string) {
 			must.NoError(t, os.Rename(path, path+"-2"))
 		}, []string{"does not exist", "Simple-2"}},

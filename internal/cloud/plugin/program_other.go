@@ -7,6 +7,6 @@ import (
 	"os/exec"
 )
 
-func ownGroup(*exec.Cmd) {}
+func setProcessGroup(*exec.Cmd) {}
 
 func killGroup(p *os.Process) error { return p.Kill() }

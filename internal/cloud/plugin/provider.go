@@ -30,13 +30,13 @@ type Provider struct {
 }
 
 var (
-	_ cloud.Provider  = (*Provider)(nil)
-	_ cloud.Keeper    = (*Provider)(nil)
-	_ advice.Analyzer = (*Provider)(nil)
+	_ cloud.Provider                   = (*Provider)(nil)
+	_ cloud.DeletionProtectionReporter = (*Provider)(nil)
+	_ advice.Analyzer                  = (*Provider)(nil)
 )
 
-// KeepsMachines marks a provider with deletion protection.
-func (p *Provider) KeepsMachines() {}
+// ReportsDeletionProtection marks a provider with deletion protection.
+func (p *Provider) ReportsDeletionProtection() {}
 
 // normalizeResult is a cached result of Normalize.
 type normalizeResult struct {
@@ -129,7 +129,7 @@ func (p *Provider) callWithin(ctx context.Context, bound time.Duration, what str
 	if err = do(bounded, proc); err == nil {
 		return nil
 	}
-	answer, answered := wire.OfStatus(err)
+	answer, answered := wire.FromStatus(err)
 	switch {
 	case answered:
 		return answer
@@ -172,12 +172,12 @@ func (p *Provider) Normalize(providerID string) (string, error) {
 	p.mu.Unlock()
 	if time.Now().Before(again) && len(providerID) <= maxIDLength {
 		// The text is constant, because it is written to conditions.
-		return "", &cloud.UnansweredError{Err: fmt.Errorf("provider ID %q: plugin %s: Normalize: timed out, next attempt within %s",
+		return "", &cloud.ProviderUnavailableError{Err: fmt.Errorf("provider ID %q: plugin %s: Normalize: timed out, next attempt within %s",
 			providerID, p.Name(), 2*normalizePause)}
 	}
 	began, bound := time.Now(), min(normalizeTimeout, p.timeout)
 	id, err := p.normalizeWithin(context.Background(), bound, providerID)
-	if cloud.IsUnanswered(err) && time.Since(began) > bound/2 {
+	if cloud.IsProviderUnavailable(err) && time.Since(began) > bound/2 {
 		p.mu.Lock()
 		p.pausedUntil, p.timedOutID = time.Now().Add(normalizePause), providerID
 		p.mu.Unlock()
@@ -213,9 +213,9 @@ func (p *Provider) normalizeWithin(ctx context.Context, bound time.Duration, pro
 	known.id = answer.GetProviderId()
 	switch {
 	case err != nil:
-		return "", &cloud.UnansweredError{Err: fmt.Errorf("provider ID %q: %w", providerID, err)}
+		return "", &cloud.ProviderUnavailableError{Err: fmt.Errorf("provider ID %q: %w", providerID, err)}
 	case known.err == nil && known.id == "":
-		return "", &cloud.UnansweredError{Err: fmt.Errorf("provider ID %q: plugin %s: Normalize: the response is empty", providerID, p.Name())}
+		return "", &cloud.ProviderUnavailableError{Err: fmt.Errorf("provider ID %q: plugin %s: Normalize: the response is empty", providerID, p.Name())}
 	case known.err != nil:
 		known.id = ""
 	}
@@ -340,7 +340,7 @@ func (p *Provider) Templates(ctx context.Context, group string) (list []cloud.Te
 }
 
 // Grow implements cloud.Provider.
-func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (op cloud.Operation, err error) {
+func (p *Provider) Grow(ctx context.Context, group string, order cloud.LaunchRequest) (op cloud.Operation, err error) {
 	if err := order.Validate(group); err != nil {
 		return cloud.Operation{}, err
 	}
@@ -358,23 +358,23 @@ func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (o
 }
 
 // Status implements cloud.Provider.
-func (p *Provider) Status(ctx context.Context, op cloud.Operation) (s cloud.Status, err error) {
+func (p *Provider) Status(ctx context.Context, op cloud.Operation) (s cloud.OperationStatus, err error) {
 	if op.ID == "" {
-		return cloud.Status{Done: true}, nil
+		return cloud.OperationStatus{Done: true}, nil
 	}
 	err = p.call(ctx, "GetStatus", func(ctx context.Context, proc *process) error {
 		answer, err := proc.provider.GetStatus(ctx, &pluginv1.GetStatusRequest{Operation: wire.FromOperation(op)})
 		if err != nil {
 			return err
 		}
-		s = cloud.Status{Done: answer.GetDone(), After: max(0, answer.GetAfter().AsDuration())}
+		s = cloud.OperationStatus{Done: answer.GetDone(), RetryAfter: max(0, answer.GetAfter().AsDuration())}
 		if s.Err = requireKind("", wire.ToError(answer.GetError())); s.Err != nil && !s.Done {
 			return fmt.Errorf("the plugin returned an error for an unfinished operation: %w", s.Err)
 		}
 		return nil
 	})
 	if err != nil {
-		return cloud.Status{}, requireKind("", err)
+		return cloud.OperationStatus{}, requireKind("", err)
 	}
 	return s, nil
 }
@@ -383,14 +383,14 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (s cloud.Stat
 func (p *Provider) Events() advice.Events { return p.host.requestedEvents() }
 
 // AnalyzeModifyEvent implements advice.Analyzer.
-func (p *Provider) AnalyzeModifyEvent(ctx context.Context, pod *corev1.Pod) ([]advice.Wish, error) {
+func (p *Provider) AnalyzeModifyEvent(ctx context.Context, pod *corev1.Pod) ([]advice.Recommendation, error) {
 	return p.analyze(ctx, "ModifyEventAnalyzer", pod, func(ctx context.Context, proc *process, event *pluginv1.PodEvent) (*pluginv1.Advice, error) {
 		return proc.analyzer.ModifyEventAnalyzer(ctx, event)
 	})
 }
 
 // AnalyzeDeleteEvent implements advice.Analyzer.
-func (p *Provider) AnalyzeDeleteEvent(ctx context.Context, pod *corev1.Pod) ([]advice.Wish, error) {
+func (p *Provider) AnalyzeDeleteEvent(ctx context.Context, pod *corev1.Pod) ([]advice.Recommendation, error) {
 	return p.analyze(ctx, "DeleteEventAnalyzer", pod, func(ctx context.Context, proc *process, event *pluginv1.PodEvent) (*pluginv1.Advice, error) {
 		return proc.analyzer.DeleteEventAnalyzer(ctx, event)
 	})
@@ -398,7 +398,7 @@ func (p *Provider) AnalyzeDeleteEvent(ctx context.Context, pod *corev1.Pod) ([]a
 
 func (p *Provider) analyze(ctx context.Context, what string, pod *corev1.Pod,
 	ask func(context.Context, *process, *pluginv1.PodEvent) (*pluginv1.Advice, error),
-) (recommendations []advice.Wish, err error) {
+) (recommendations []advice.Recommendation, err error) {
 	raw, err := json.Marshal(pod)
 	if err != nil {
 		return nil, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
@@ -408,7 +408,7 @@ func (p *Provider) analyze(ctx context.Context, what string, pod *corev1.Pod,
 		if err != nil {
 			return err
 		}
-		recommendations, err = wire.ToWishes(answer)
+		recommendations, err = wire.ToRecommendations(answer)
 		return err
 	})
 	if err != nil {

@@ -117,9 +117,9 @@ func fromAzureID(id azure.ID) ID {
 	return ID{Scheme: Azure, Scope: strings.ToLower(id.Subscription), key: path}
 }
 
-// Elsewhere reports whether providerID has a supported scheme that differs from identity. They never name the same
+// HasOtherScheme reports whether providerID has a supported scheme that differs from identity. They never name the same
 // instance, even if the rest of providerID cannot be parsed.
-func Elsewhere(identity, providerID string) bool {
+func HasOtherScheme(identity, providerID string) bool {
 	mine, _, _ := strings.Cut(identity, "://")
 	theirs, _, found := strings.Cut(providerID, "://")
 	return found && theirs != mine && slices.Contains(supportedSchemes(), theirs)

@@ -38,7 +38,7 @@ import (
 const UpdateLabel = "slipway.dev/cloudpool-update"
 
 // Cluster reads the Kubernetes cluster through watches and writes to it. Its methods may be called concurrently. Methods
-// that need the caches return an *UnreadError until the caches have synced.
+// that need the caches return an *NotSyncedError until the caches have synced.
 type Cluster struct {
 	Client kubernetes.Interface // no watches: each request has a timeout
 
@@ -55,10 +55,10 @@ type Cluster struct {
 	pods   listers.PodLister
 }
 
-// UnreadError reports that the caches have not synced yet, for example because the API server is unavailable.
-type UnreadError struct{}
+// NotSyncedError reports that the caches have not synced yet, for example because the API server is unavailable.
+type NotSyncedError struct{}
 
-func (UnreadError) Error() string {
+func (NotSyncedError) Error() string {
 	return "the cluster caches have not synced yet: the API server does not answer, or the process has just started"
 }
 
@@ -92,7 +92,7 @@ func NewCluster(config *rest.Config, namespace string, log *slog.Logger) (*Clust
 }
 
 func newCluster(clientset kubernetes.Interface, objects client.Client, log *slog.Logger) *Cluster {
-	return &Cluster{Client: clientset, objects: objects, launches: launch.New(objects, objects), synced: make(chan struct{}), log: log}
+	return &Cluster{Client: clientset, objects: objects, launches: launch.NewRecord(objects, objects), synced: make(chan struct{}), log: log}
 }
 
 // namespacedKinds are the namespaced kinds in use. A cache that is limited to namespaces looks up list kinds too.
@@ -111,18 +111,18 @@ func newRESTMapper(scheme *runtime.Scheme) meta.RESTMapper {
 	return m
 }
 
-// checkSynced returns an *UnreadError until the caches have synced.
+// checkSynced returns an *NotSyncedError until the caches have synced.
 func (c *Cluster) checkSynced() error {
 	select {
 	case <-c.synced:
 		return nil
 	default:
-		return &UnreadError{}
+		return &NotSyncedError{}
 	}
 }
 
-// Read returns a channel that is closed once the caches have synced.
-func (c *Cluster) Read() <-chan struct{} { return c.synced }
+// Synced returns a channel that is closed once the caches have synced.
+func (c *Cluster) Synced() <-chan struct{} { return c.synced }
 
 // watchBackoff is the backoff between attempts to reach an unavailable API server.
 var watchBackoff = wait.Backoff{Duration: time.Second, Factor: 2, Cap: 15 * time.Second, Steps: 10}
@@ -149,8 +149,8 @@ func (c *Cluster) Run(ctx context.Context) error {
 
 // prepareWatches creates the informers. Only resources that exist just on newer API servers require discovery.
 func (c *Cluster) prepareWatches(ctx context.Context) (err error) {
-	informers := live.OfCache(ctx, c.cache)
-	if c.live, err = live.Watch(c.Client.Discovery(), informers, c.log); err != nil {
+	informers := live.InformersOfCache(ctx, c.cache)
+	if c.live, err = live.WatchCluster(c.Client.Discovery(), informers, c.log); err != nil {
 		return err
 	}
 	nodes, err := informers(schema.GroupVersionResource{}, &corev1.Node{})
@@ -180,8 +180,8 @@ func dropUnusedFields(o any) (any, error) {
 	return o, nil
 }
 
-// Nodes returns the Nodes from the cache.
-func (c *Cluster) Nodes() ([]*corev1.Node, error) {
+// CachedNodes returns the Nodes from the cache.
+func (c *Cluster) CachedNodes() ([]*corev1.Node, error) {
 	if err := c.checkSynced(); err != nil {
 		return nil, err
 	}
@@ -204,11 +204,11 @@ func (c *Cluster) getCached(ctx context.Context, key client.ObjectKey, into clie
 	return c.cache.Get(ctx, key, into)
 }
 
-// NodesNow lists the Nodes from the API server, without the cache.
-func (c *Cluster) NodesNow(ctx context.Context) ([]*corev1.Node, error) {
+// ListNodesLive lists the Nodes from the API server, without the cache.
+func (c *Cluster) ListNodesLive(ctx context.Context) ([]*corev1.Node, error) {
 	list, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, ClusterFailure("reading the nodes", err)
+		return nil, NewClusterFailure("reading the nodes", err)
 	}
 	nodes := make([]*corev1.Node, len(list.Items))
 	for i := range list.Items {
@@ -219,7 +219,7 @@ func (c *Cluster) NodesNow(ctx context.Context) ([]*corev1.Node, error) {
 
 // withPlanner calls question with the current cluster. The planner places pending pods before pods from removed nodes.
 func (c *Cluster) withPlanner(question func(*planner.Cluster) error) error {
-	nodes, err := c.Nodes()
+	nodes, err := c.CachedNodes()
 	if err != nil {
 		return err
 	}
@@ -227,15 +227,15 @@ func (c *Cluster) withPlanner(question func(*planner.Cluster) error) error {
 	if err != nil {
 		return err
 	}
-	return c.live.With(func(s *snapshot.Snapshot) error {
-		return question(planner.ClusterOf(s, &saved.Objects{Nodes: nodes, Pods: pods}))
+	return c.live.WithSnapshot(func(s *snapshot.Snapshot) error {
+		return question(planner.NewClusterFromSnapshot(s, &saved.Objects{Nodes: nodes, Pods: pods}))
 	})
 }
 
 // chooseNodes chooses up to k nodes that can be removed together.
 func (c *Cluster) chooseNodes(k int, policy planner.Policy, rules planner.Options) (out *planner.Selection, err error) {
 	err = c.withPlanner(func(p *planner.Cluster) error {
-		answer, err := p.Plan(planner.PlanOptions{Max: k, Policy: policy, Rules: rules})
+		answer, err := p.MakePlan(planner.PlanOptions{MaxRemovals: k, Policy: policy, Rules: rules})
 		if err == nil {
 			out = answer.Remove
 		}
@@ -246,7 +246,7 @@ func (c *Cluster) chooseNodes(k int, policy planner.Policy, rules planner.Option
 
 func (c *Cluster) planEvacuation(node string, policy planner.Policy, rules planner.Options) (out *planner.Evacuation, err error) {
 	err = c.withPlanner(func(p *planner.Cluster) (err error) {
-		out, err = p.Evacuate(node, planner.PlanOptions{Policy: policy, Rules: rules})
+		out, err = p.PlanEvacuation(node, planner.PlanOptions{Policy: policy, Rules: rules})
 		return err
 	})
 	return out, err
@@ -257,8 +257,8 @@ func (c *Cluster) planEvacuation(node string, policy planner.Policy, rules plann
 // with that selector ignores all others.
 func (c *Cluster) loadGroupRules(ctx context.Context, provider, group string, labels map[string]string, systemLocalStorage bool,
 ) (planner.Options, string, error) {
-	marks := grouppolicy.Selection{SystemLocalStorage: systemLocalStorage}
-	rules := planner.Options{Now: time.Now(), Mark: marks.Mark}
+	marks := grouppolicy.PodSelection{SystemLocalStorage: systemLocalStorage}
+	rules := planner.Options{Now: time.Now(), AddPodFacts: marks.AddFacts}
 	var list v1alpha1.NodeGroupList
 	if err := c.listCached(ctx, &list, client.MatchingLabels(labels)); err != nil {
 		return rules, "", fmt.Errorf("NodeGroups: %w", err)
@@ -273,18 +273,18 @@ func (c *Cluster) loadGroupRules(ctx context.Context, provider, group string, la
 			return rules, "", fmt.Errorf("NodeGroups %s and %s: both have the cloud group %s of provider %s: want one NodeGroup for it", name, g.Name, group, provider)
 		}
 		name = g.Name
-		of, err := grouppolicy.Placeholders(g)
+		of, err := grouppolicy.NewPlaceholderSelection(g)
 		if err != nil {
 			return rules, "", err
 		}
-		rules.Pods, marks.Placeholders = grouppolicy.For(g, false), of.Placeholders
-		limited := planner.Group{Name: g.Name, MinSize: int(g.Spec.Minimum)}
-		nodes, err := c.Nodes()
+		rules.PodRules, marks.Placeholders = grouppolicy.NewPodPolicy(g, false), of.Placeholders
+		limited := planner.Group{Name: g.Name, MinSize: int(g.Spec.MinSize)}
+		nodes, err := c.CachedNodes()
 		if err != nil {
 			return rules, "", err
 		}
 		for _, n := range nodes {
-			if retirement.Selects(g, n.Labels) {
+			if retirement.SelectsNode(g, n.Labels) {
 				limited.Nodes = append(limited.Nodes, n.Name)
 			}
 		}
@@ -298,9 +298,9 @@ func (c *Cluster) loadGroupRules(ctx context.Context, provider, group string, la
 func (c *Cluster) listUnfinishedRetirements(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
 	var list v1alpha1.NodeRetirementList
 	if err := c.listCached(ctx, &list); err != nil {
-		return nil, ClusterFailure("reading the NodeRetirements", err)
+		return nil, NewClusterFailure("reading the NodeRetirements", err)
 	}
-	return slices.DeleteFunc(list.Items, func(rt v1alpha1.NodeRetirement) bool { return rt.Status.Phase.Finished() }), nil
+	return slices.DeleteFunc(list.Items, func(rt v1alpha1.NodeRetirement) bool { return rt.Status.Phase.IsFinal() }), nil
 }
 
 // getRetirement returns a NodeRetirement, or nil if it does not exist. It asks the API server if the cache does not contain
@@ -316,7 +316,7 @@ func (c *Cluster) getRetirement(ctx context.Context, name string) (*v1alpha1.Nod
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case err != nil:
-		return nil, ClusterFailure("reading NodeRetirement "+name, err)
+		return nil, NewClusterFailure("reading NodeRetirement "+name, err)
 	}
 	return rt, nil
 }
@@ -325,7 +325,7 @@ func (c *Cluster) getRetirement(ctx context.Context, name string) (*v1alpha1.Nod
 func (c *Cluster) deleteRetirement(ctx context.Context, name string) error {
 	rt := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if err := c.objects.Delete(ctx, rt); err != nil && !apierrors.IsNotFound(err) {
-		return ClusterFailure("cancelling NodeRetirement "+name, err)
+		return NewClusterFailure("cancelling NodeRetirement "+name, err)
 	}
 	return nil
 }

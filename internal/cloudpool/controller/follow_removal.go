@@ -20,14 +20,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// TerminationFailed starts the detail of a machine that its server does not terminate.
-const TerminationFailed = "failed to terminate machine "
+// TerminationFailedPrefix starts the detail of a machine that its server does not terminate.
+const TerminationFailedPrefix = "failed to terminate machine "
 
 // followRemovals updates the machines that are leaving.
 func (s *updateScope) followRemovals(ctx context.Context) error {
 	for i := 0; i < len(s.update.Status.Machines); i++ { // follow may drop one
 		m := &s.update.Status.Machines[i]
-		if m.State != v1alpha1.MachineLeaving {
+		if m.State != v1alpha1.MachineRemoving {
 			continue
 		}
 		follow := s.followRetirement
@@ -52,11 +52,11 @@ func markRefused(m *v1alpha1.PoolMachine, format string, a ...any) {
 func (s *updateScope) findInPool(ctx context.Context, m *v1alpha1.PoolMachine) (pool api.Pool, there bool, err error) {
 	pool, err = s.opts.Backend.Pool(ctx)
 	if err != nil {
-		return pool, false, BackendFailure("reading the pool", err)
+		return pool, false, NewBackendFailure("reading the pool", err)
 	}
 	there = s.findMachine(&pool, m.ID) != nil
-	if !there && (pool.Timestamp.After(m.Since.Time) || time.Since(m.Since.Time) > s.opts.Pace.Trouble) {
-		m.State, m.Reason = v1alpha1.MachineLeft, ""
+	if !there && (pool.Timestamp.After(m.Since.Time) || time.Since(m.Since.Time) > s.opts.Timeouts.FailureTolerance) {
+		m.State, m.Reason = v1alpha1.MachineRemoved, ""
 	}
 	return pool, there, nil
 }
@@ -78,17 +78,17 @@ func (s *updateScope) followDeletion(ctx context.Context, m *v1alpha1.PoolMachin
 	switch {
 	case err == nil && status.Done && status.Err != nil:
 		reason = status.Err.Error()
-	case time.Since(m.Since.Time) > s.opts.Pace.Termination:
-		reason = fmt.Sprintf("it still exists %s after the termination was accepted", s.opts.Pace.Termination)
+	case time.Since(m.Since.Time) > s.opts.Timeouts.Termination:
+		reason = fmt.Sprintf("it still exists %s after the termination was accepted", s.opts.Timeouts.Termination)
 	case err != nil && !cloud.IsThrottled(err) && cloud.RefusalOf(err) == "": // a machine without a cloud ID has no operation status
-		return BackendFailure("reading the status of the termination of machine "+m.ID, err)
+		return NewBackendFailure("reading the status of the termination of machine "+m.ID, err)
 	default:
 		return nil
 	}
 	if s.update.Spec.Type == v1alpha1.SetPoolSize {
-		return newOutcome(BackendUnavailable, TerminationFailed+"%s: %s", m.ID, reason)
+		return newOutcome(BackendUnavailable, TerminationFailedPrefix+"%s: %s", m.ID, reason)
 	}
-	markRefused(m, TerminationFailed+"%s: %s", m.ID, reason)
+	markRefused(m, TerminationFailedPrefix+"%s: %s", m.ID, reason)
 	return nil
 }
 
@@ -116,8 +116,8 @@ func (s *updateScope) followRetirement(ctx context.Context, m *v1alpha1.PoolMach
 	}
 	switch {
 	case rt.Status.Phase == v1alpha1.Succeeded:
-		m.State, m.Reason = v1alpha1.MachineLeft, ""
-	case rt.Status.Phase.Finished():
+		m.State, m.Reason = v1alpha1.MachineRemoved, ""
+	case rt.Status.Phase.IsFinal():
 		markRefused(m, "NodeRetirement %s was %s: %s", rt.Name, strings.ToLower(string(rt.Status.Phase)), rt.Status.Message)
 	case rt.Status.Phase == "":
 		return s.awaitManager(ctx, m, rt)
@@ -141,7 +141,7 @@ func (s *updateScope) recordDeletionRequest(m *v1alpha1.PoolMachine, rt *v1alpha
 func (s *updateScope) awaitManager(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement) error {
 	s.update.Status.Message = fmt.Sprintf("%s: NodeRetirement %s waits for a manager", m.Node, rt.Name)
 	switch {
-	case s.timers.trackState("trouble of "+m.ID, "no manager") <= s.opts.Pace.Trouble:
+	case s.timers.trackState("trouble of "+m.ID, "no manager") <= s.opts.Timeouts.FailureTolerance:
 		return nil
 	case m.Adopted:
 		markRefused(m, "NodeRetirement %s, which this update did not create, waits for a manager", rt.Name)
@@ -151,7 +151,7 @@ func (s *updateScope) awaitManager(ctx context.Context, m *v1alpha1.PoolMachine,
 		return err
 	}
 	markRefused(m, "NodeRetirement %s with the labels %q was cancelled: no manager has observed it within %s: want a running manager "+
-		"with a --selector that matches the labels", rt.Name, labels.FormatLabels(rt.Labels), s.opts.Pace.Trouble)
+		"with a --selector that matches the labels", rt.Name, labels.FormatLabels(rt.Labels), s.opts.Timeouts.FailureTolerance)
 	return newOutcome(ClusterUnavailable, "%s", m.Reason)
 }
 
@@ -170,10 +170,10 @@ func (s *updateScope) awaitRetirementStart(ctx context.Context, m *v1alpha1.Pool
 	waited := s.timers.trackState("stage of "+m.ID, progressKey(rt)) // independent of the reason
 	reason := "its NodeGroup does not allow the removal"
 	switch {
-	case m.Adopted && time.Since(m.Since.Time) > s.opts.Pace.Admission:
+	case m.Adopted && time.Since(m.Since.Time) > s.opts.Timeouts.RetirementStart:
 		markRefused(m, "NodeRetirement %s, which this update did not create, waits: %s", rt.Name, message)
 		return nil
-	case m.Adopted || waited <= s.opts.Pace.Admission:
+	case m.Adopted || waited <= s.opts.Timeouts.RetirementStart:
 		return nil
 	case code == "": // for example it waits for a notice
 		reason = "its NodeRetirement has not started"
@@ -204,19 +204,19 @@ func (s *updateScope) awaitRetirementEnd(ctx context.Context, m *v1alpha1.PoolMa
 		what = "its node is drained and deleted"
 	}
 	report := func(r Result) error {
-		return newOutcome(r, TerminationFailed+"%s: %s; %s, and NodeRetirement %s keeps retrying", m.ID, message, what, rt.Name)
+		return newOutcome(r, TerminationFailedPrefix+"%s: %s; %s, and NodeRetirement %s keeps retrying", m.ID, message, what, rt.Name)
 	}
 	// The server answers that the machine is not in its pool, although it lists it. The retirement retries.
-	if s.update.Spec.Type != v1alpha1.SetPoolSize && isNodeGone(rt) && cloudFailure != "" && api.IsNotMember(message) {
+	if s.update.Spec.Type != v1alpha1.SetPoolSize && isNodeGone(rt) && cloudFailure != "" && api.ContainsNotMember(message) {
 		return report(NotFound)
 	}
 	failing, stalled := s.timers.trackState("trouble of "+m.ID, cloudFailure), s.timers.trackState("stage of "+m.ID, progressKey(rt))
-	if isNodeGone(rt) && stalled > s.opts.Pace.Trouble {
-		if _, _, err := s.findInPool(ctx, m); err != nil || m.State == v1alpha1.MachineLeft {
+	if isNodeGone(rt) && stalled > s.opts.Timeouts.FailureTolerance {
+		if _, _, err := s.findInPool(ctx, m); err != nil || m.State == v1alpha1.MachineRemoved {
 			return err
 		}
 	}
-	timedOut, fails := stalled > s.opts.Pace.Termination, cloudFailure != "" && min(failing, stalled) > s.opts.Pace.Trouble
+	timedOut, fails := stalled > s.opts.Timeouts.Termination, cloudFailure != "" && min(failing, stalled) > s.opts.Timeouts.FailureTolerance
 	if !timedOut && !fails {
 		return nil
 	}
@@ -241,7 +241,7 @@ func progressKey(rt *v1alpha1.NodeRetirement) string {
 	if s.Drain != nil {
 		gone, stopping = s.Drain.Gone, s.Drain.Stopping
 	}
-	return fmt.Sprint(phase, hasDeletedNode(rt), s.MachineGone, s.Operation != nil, gone, stopping)
+	return fmt.Sprint(phase, hasDeletedNode(rt), s.InstanceGone, s.Operation != nil, gone, stopping)
 }
 
 // hasDeletedNode reports whether a retirement has deleted its Node. Finalizers may still keep the object.
@@ -269,10 +269,10 @@ func (s *updateScope) hasExceededDrainTime(ctx context.Context, rt *v1alpha1.Nod
 		case apierrors.IsNotFound(err):
 			group = nil
 		case err != nil:
-			return false, ClusterFailure("reading NodeGroup "+is.Group, err)
+			return false, NewClusterFailure("reading NodeGroup "+is.Group, err)
 		}
 	}
-	return time.Since(began.Time) > retirement.DrainTime(group)+s.opts.Pace.Termination, nil
+	return time.Since(began.Time) > retirement.GroupDrainTimeout(group)+s.opts.Timeouts.Termination, nil
 }
 
 // abandonRetirement ends an update when its retirement makes no progress. It cancels the retirement if its node can be
@@ -283,7 +283,7 @@ func (s *updateScope) abandonRetirement(ctx context.Context, m *v1alpha1.PoolMac
 		origin = ", which this update did not create,"
 	}
 	reason := fmt.Sprintf("NodeRetirement %s%s of machine %s is in the phase %s and has made no progress for %s: %s", rt.Name, origin, m.ID, rt.Status.Phase,
-		s.opts.Pace.Termination, message)
+		s.opts.Timeouts.Termination, message)
 	if isCloudReason(code) || code == retirement.Disagreement || rt.Status.Operation != nil {
 		result = BackendUnavailable
 	}
@@ -314,7 +314,7 @@ func (s *updateScope) tryRestoreNode(ctx context.Context, m *v1alpha1.PoolMachin
 	if err := s.saveStatus(ctx); err != nil {
 		return false, err
 	}
-	if err := s.cancelAndAwaitRestore(ctx, m.ID, rt.Name); err != nil && ResultOf(err) != NotPossible {
+	if err := s.cancelAndAwaitRestore(ctx, m.ID, rt.Name); err != nil && ToResult(err) != NotPossible {
 		return false, err
 	}
 	current := &v1alpha1.NodeRetirement{}
@@ -322,7 +322,7 @@ func (s *updateScope) tryRestoreNode(ctx context.Context, m *v1alpha1.PoolMachin
 	case apierrors.IsNotFound(err):
 		current = rt
 	case err != nil:
-		return false, ClusterFailure("reading a NodeRetirement", err)
+		return false, NewClusterFailure("reading a NodeRetirement", err)
 	}
 	s.recordDeletionRequest(m, current)
 	return s.opts.Cluster.canRestoreNode(ctx, current)
@@ -333,7 +333,7 @@ func (c *Cluster) canRestoreNode(ctx context.Context, rt *v1alpha1.NodeRetiremen
 	if isNodeGone(rt) || hasDeletedNode(rt) {
 		return false, nil
 	}
-	nodes, err := c.NodesNow(ctx)
+	nodes, err := c.ListNodesLive(ctx)
 	uid := rt.Spec.NodeUID
 	if rt.Status.Captured != nil {
 		uid = rt.Status.Captured.NodeUID

@@ -94,11 +94,11 @@ func TestHangingTerminationBlocksNoUpdate(t *testing.T) {
 				})
 				s.startTermination(&rt)
 				s.advance(30 * time.Second)
-				if is, err := a.Find(t.Context(), submitted.ID); err != nil || is.Outcome != nil {
+				if is, err := a.FindUpdate(t.Context(), submitted.ID); err != nil || is.Outcome != nil {
 					t.Errorf("%+v, %v; want it unfinished after 30 s", is, err)
 				}
 				s.advance(time.Minute)
-				is, err := a.Find(t.Context(), submitted.ID)
+				is, err := a.FindUpdate(t.Context(), submitted.ID)
 				if err != nil || is.Outcome == nil || is.Outcome.Result != Done || is.Outcome.Removed != 1 || s.pool.size != tt.size {
 					t.Fatalf("%+v, %v, a desired size of %d after %q; want it done, and %d", is, err, s.pool.size, s.pool.changeRequests(), tt.size)
 				}
@@ -119,7 +119,7 @@ func TestHangingTerminationBlocksNoUpdate(t *testing.T) {
 					}
 				}
 				s.advance(30 * time.Second)
-				if is, err = a.Find(t.Context(), a.latestUpdateID(t)); err != nil || is.Outcome == nil || is.Outcome.Result != Done || is.Outcome.Removed != 1 {
+				if is, err = a.FindUpdate(t.Context(), a.latestUpdateID(t)); err != nil || is.Outcome == nil || is.Outcome.Result != Done || is.Outcome.Removed != 1 {
 					t.Errorf("%+v, %v; want one machine more removed", is, err)
 				}
 			})
@@ -179,11 +179,11 @@ func TestStalledRetirementEndsUpdate(t *testing.T) {
 						s.pool.lowerSize(rt.Spec.KeepSize)
 					}
 					s.advance(9 * time.Minute)
-					if is, err := a.Find(t.Context(), submitted.ID); err != nil || is.Outcome != nil {
+					if is, err := a.FindUpdate(t.Context(), submitted.ID); err != nil || is.Outcome != nil {
 						t.Errorf("%+v, %v; want it unfinished", is, err)
 					}
 					s.advance(tt.timeout - 9*time.Minute)
-					is, err := a.Find(t.Context(), submitted.ID)
+					is, err := a.FindUpdate(t.Context(), submitted.ID)
 					if err != nil || is.Outcome == nil || is.Outcome.Result != tt.want || !strings.Contains(is.Outcome.Detail, tt.text) {
 						t.Fatalf("%+v, %v; want %s, and %q", is, err, tt.want, tt.text)
 					}
@@ -246,7 +246,7 @@ func TestRetirementContinuesIfCancelledTooLate(t *testing.T) {
 					}
 				}
 				s.advance(time.Minute)
-				is, err := a.Find(t.Context(), submitted.ID)
+				is, err := a.FindUpdate(t.Context(), submitted.ID)
 				if err != nil || is.Outcome == nil || is.Outcome.Result != ClusterUnavailable || !strings.Contains(is.Outcome.Detail, tt.text) || s.pool.size != tt.size {
 					t.Errorf("%+v, %v, a desired size of %d; want %q, and %d", is.Outcome, err, s.pool.size, tt.text, tt.size)
 				}
@@ -272,7 +272,7 @@ func TestCloudFailureAfterDrainIsReported(t *testing.T) {
 					}
 					s.setRetirementPhase(rt.Name, phase, retirement.ReadFailed)
 					s.advance(90 * time.Second)
-					is, err := a.Find(t.Context(), submitted.ID)
+					is, err := a.FindUpdate(t.Context(), submitted.ID)
 					answer, ok := is.withClientOutcome()
 					if err != nil || !ok || answer.Outcome.Result != BackendUnavailable || !strings.Contains(answer.Outcome.Detail, "keeps retrying") {
 						t.Fatalf("%+v, %v; want an error for the client", is, err)
@@ -303,12 +303,12 @@ func TestDrainKeepsItsTimeWhileCloudFails(t *testing.T) {
 					s.advance(5 * time.Second)
 					s.setRetirementPhase(s.listRetirements()[0].Name, v1alpha1.Draining, code)
 					s.advance(65 * time.Minute)
-					is, err := a.Find(t.Context(), submitted.ID)
+					is, err := a.FindUpdate(t.Context(), submitted.ID)
 					if answer, ok := is.withClientOutcome(); err != nil || ok {
 						t.Fatalf("%+v, %v; want the drain to keep its hour", answer.Outcome, err)
 					}
 					s.advance(10 * time.Minute)
-					is, err = a.Find(t.Context(), submitted.ID)
+					is, err = a.FindUpdate(t.Context(), submitted.ID)
 					if err != nil || is.Outcome == nil || is.Outcome.Result != BackendUnavailable || len(s.listRetirements()) > 0 || s.pool.size != 3 {
 						t.Errorf("%+v, %v, a desired size of %d; want it finished, and the drain cancelled", is.Outcome, err, s.pool.size)
 					}
@@ -327,11 +327,11 @@ func TestUpdateWaitsForDrainTime(t *testing.T) {
 		name := s.listRetirements()[0].Name
 		s.setRetirementPhase(name, v1alpha1.Draining, retirement.PodBlocked)
 		s.advance(65 * time.Minute)
-		if is, err := a.Find(t.Context(), submitted.ID); err != nil || is.Outcome != nil {
+		if is, err := a.FindUpdate(t.Context(), submitted.ID); err != nil || is.Outcome != nil {
 			t.Fatalf("%+v, %v; want the drain to keep its hour", is, err)
 		}
 		s.advance(10 * time.Minute)
-		if is, err := a.Find(t.Context(), submitted.ID); err != nil || is.Outcome == nil || is.Outcome.Result != ClusterUnavailable || len(s.listRetirements()) > 0 {
+		if is, err := a.FindUpdate(t.Context(), submitted.ID); err != nil || is.Outcome == nil || is.Outcome.Result != ClusterUnavailable || len(s.listRetirements()) > 0 {
 			t.Errorf("%+v, %v; want it finished, and the drain cancelled", is, err)
 		}
 	})
@@ -347,7 +347,7 @@ func TestUpdateWaitsForDrainTime(t *testing.T) {
 				rt.Status.Drain = &v1alpha1.DrainProgress{Total: 20, Gone: int32(i)}
 			})
 		}
-		if is, err := a.Find(t.Context(), submitted.ID); err != nil || is.Outcome != nil {
+		if is, err := a.FindUpdate(t.Context(), submitted.ID); err != nil || is.Outcome != nil {
 			t.Errorf("%+v, %v; want it to wait for a drain that makes progress", is, err)
 		}
 	})
@@ -362,7 +362,7 @@ func TestStalledForeignRetirementIsNotCancelled(t *testing.T) {
 			s.setRetirementPhase("others-n2", v1alpha1.Drained, "")
 			submitted := mustSubmit(t, a, up)
 			s.advance(11 * time.Minute)
-			is, err := a.Find(t.Context(), submitted.ID)
+			is, err := a.FindUpdate(t.Context(), submitted.ID)
 			if err != nil || is.Outcome == nil || is.Outcome.Result != ClusterUnavailable || !strings.Contains(is.Outcome.Detail, "others-n2, which this update did not create") {
 				t.Fatalf("%+v, %v", is, err)
 			}
@@ -417,11 +417,11 @@ func TestObservationTimeoutRestartsAfterRemoval(t *testing.T) {
 		s.pool.size++ // another client raised it
 		unlock()
 		s.advance(5 * time.Minute)
-		if is, err := a.Find(t.Context(), submitted.ID); err != nil || is.Outcome != nil {
+		if is, err := a.FindUpdate(t.Context(), submitted.ID); err != nil || is.Outcome != nil {
 			t.Fatalf("%+v, %v; want it to wait for a new observation", is.Outcome, err)
 		}
 		s.advance(6 * time.Minute)
-		is, err := a.Find(t.Context(), submitted.ID)
+		is, err := a.FindUpdate(t.Context(), submitted.ID)
 		if err != nil || is.Outcome == nil || is.Outcome.Result != BackendUnavailable || !strings.Contains(is.Outcome.Detail, "was not observed again") {
 			t.Errorf("%+v, %v", is.Outcome, err)
 		}
@@ -443,7 +443,7 @@ func TestPendingRetirementWithChangingReasonsIsCancelled(t *testing.T) {
 			}
 			s.advance(time.Minute)
 		}
-		if is, err := a.Find(t.Context(), submitted.ID); err != nil || is.Outcome == nil || is.Outcome.Result != NotPossible || len(s.listRetirements()) != 0 {
+		if is, err := a.FindUpdate(t.Context(), submitted.ID); err != nil || is.Outcome == nil || is.Outcome.Result != NotPossible || len(s.listRetirements()) != 0 {
 			t.Errorf("%+v, %v; want it cancelled", is, err)
 		}
 	})
@@ -485,7 +485,7 @@ func TestUnrecognizedMachineIsReportedAtOnce(t *testing.T) {
 			rt.Status.Conditions[1].Message = "deletion 1 failed: cloudpool workers: POST http://b/pool/terminate: 404 Not Found: unrecognized machine"
 		})
 		s.advance(5 * time.Second)
-		is, err := a.Find(t.Context(), submitted.ID)
+		is, err := a.FindUpdate(t.Context(), submitted.ID)
 		if err != nil || is.Outcome == nil || is.Outcome.Result != NotFound || !strings.Contains(is.Outcome.Detail, "unrecognized machine") {
 			t.Errorf("%+v, %v; want 404 with the server's message", is, err)
 		}

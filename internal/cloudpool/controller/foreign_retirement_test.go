@@ -27,11 +27,11 @@ func TestI5ForeignRetirementCountsTowardsSmallerSize(t *testing.T) {
 	simulate(t, 4, func(t *testing.T, s *sim) {
 		a := s.startReplica("a")
 		s.createForeignRetirement(2, "n2")
-		d, err := a.Decide(t.Context(), 3)
+		d, err := a.PlanSize(t.Context(), 3)
 		if err != nil || d.Active != 3 || len(d.Victims) > 0 {
 			t.Errorf("the plan is %+v, %v; want no more victims", d, err)
 		}
-		submitted, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.JudgeSize)
+		submitted, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.CheckSize)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +64,7 @@ func TestTerminationFollowsExistingRetirement(t *testing.T) {
 					}
 					s.advance(time.Second)
 				}
-				submitted, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: newUUID(2), Decrement: true}, a.JudgeMachine)
+				submitted, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: newUUID(2), Decrement: true}, a.CheckMachine)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -55,7 +55,7 @@ func TestForeignPoolUpdateBlocksNoUpdate(t *testing.T) {
 					s.advance(2 * time.Second)
 					s.completeRetirements()
 				}
-				if is, err := a.Find(t.Context(), submitted.ID); err != nil || is.Outcome == nil || is.Outcome.Result != Done || len(s.pool.machines) != 2 {
+				if is, err := a.FindUpdate(t.Context(), submitted.ID); err != nil || is.Outcome == nil || is.Outcome.Result != Done || len(s.pool.machines) != 2 {
 					t.Errorf("%+v, %v, and %d machines; want it done, and 2", is, err, len(s.pool.machines))
 				}
 			})

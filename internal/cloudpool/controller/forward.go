@@ -13,34 +13,34 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// Shrinks reports whether size n could make the pool remove a machine: its desired or its actual size is larger.
-func (u *Updater) Shrinks(ctx context.Context, n int) (bool, error) {
+// WouldShrink reports whether size n could make the pool remove a machine: its desired or its actual size is larger.
+func (u *Updater) WouldShrink(ctx context.Context, n int) (bool, error) {
 	size, err := u.opts.Backend.Size(ctx)
 	if err != nil {
-		return false, BackendFailure("reading the pool's size", err)
+		return false, NewBackendFailure("reading the pool's size", err)
 	}
 	if n < size.Desired || n < size.Active {
 		return true, nil
 	}
 	pool, err := u.opts.Backend.Pool(ctx)
 	if err != nil {
-		return false, BackendFailure("reading the pool", err)
+		return false, NewBackendFailure("reading the pool", err)
 	}
 	return n < countActiveMachines(&pool), nil
 }
 
-// Pass sends a change that removes no machine to the pool and returns the update with its outcome.
-func (u *Updater) Pass(ctx context.Context, want *Update) *Update {
-	return want.Answered(u.sendToBackend(ctx, want))
+// Forward sends a change that removes no machine to the pool and returns the update with its outcome.
+func (u *Updater) Forward(ctx context.Context, want *Update) *Update {
+	return want.WithServerAnswer(u.sendToBackend(ctx, want))
 }
 
-// Answered returns the forwarded update with its outcome. If the pool's server or its cloud refused it, the result contains
+// WithServerAnswer returns the forwarded update with its outcome. If the pool's server or its cloud refused it, the result contains
 // their answer.
-func (u *Update) Answered(err error) *Update {
+func (u *Update) WithServerAnswer(err error) *Update {
 	is := u.withOutcome(&Outcome{Result: Done})
 	if err != nil {
-		is.Answer, is.Outcome.Result, is.Outcome.Detail = toPoolAnswer(u.Doing(), err), ResultOf(err), err.Error()
-		if is.Answer != nil && is.Outcome.Result == Failed {
+		is.ServerAnswer, is.Outcome.Result, is.Outcome.Detail = toPoolAnswer(u.APIOperation(), err), ToResult(err), err.Error()
+		if is.ServerAnswer != nil && is.Outcome.Result == Failed {
 			is.Outcome.Result = BackendUnavailable
 		}
 	}
@@ -48,15 +48,15 @@ func (u *Update) Answered(err error) *Update {
 }
 
 func (u *Updater) sendToBackend(ctx context.Context, want *Update) error {
-	_, native := u.opts.Backend.(*Native) // a pool without a server never removes machines on its own
+	_, native := u.opts.Backend.(*NativePool) // a pool without a server never removes machines on its own
 	switch want.Kind {
 	case SetSize: // another client may have changed the pool, and a forwarded size must not shrink it
-		smaller, err := u.Shrinks(ctx, want.DesiredSize)
+		smaller, err := u.WouldShrink(ctx, want.DesiredSize)
 		switch {
 		case err != nil:
 			return err
 		case smaller:
-			return Failuref(NotPossible, "the pool is larger than the requested size")
+			return NewFailuref(NotPossible, "the pool is larger than the requested size")
 		}
 		return u.opts.Backend.SetDesiredSize(ctx, want.DesiredSize)
 	case DetachMachine:
@@ -99,12 +99,12 @@ func (u *Updater) forwardMembership(ctx context.Context, want api.SetMembershipS
 	for i := range pool.Machines {
 		is := &pool.Machines[i]
 		switch {
-		case is.ID != want.MachineID || is.State.Over():
-		case !is.Active() && active >= size.Desired:
+		case is.ID != want.MachineID || is.State.HasLeftPool():
+		case !is.IsActive() && active >= size.Desired:
 			u.log.Warn("an activated machine exceeds the desired size: the pool's server deletes a machine of its choice",
 				"machine", is.ID, "active", active+1, "desiredSize", size.Desired, "user", user)
-		case is.Active() && !is.Evictable() && want.MembershipStatus.Evictable && active > size.Desired:
-			return Failuref(NotPossible, "the pool has %d active machines and desiredSize %d: if machine %s becomes evictable, the server deletes "+
+		case is.IsActive() && !is.IsEvictable() && want.MembershipStatus.Evictable && active > size.Desired:
+			return NewFailuref(NotPossible, "the pool has %d active machines and desiredSize %d: if machine %s becomes evictable, the server deletes "+
 				"machines of its choice: bring the pool to its size first, with POST /pool/size", active, size.Desired, want.MachineID)
 		}
 	}
@@ -114,7 +114,7 @@ func (u *Updater) forwardMembership(ctx context.Context, want api.SetMembershipS
 func countActiveMachines(pool *api.Pool) int {
 	n := 0
 	for i := range pool.Machines {
-		if pool.Machines[i].Active() {
+		if pool.Machines[i].IsActive() {
 			n++
 		}
 	}
@@ -125,7 +125,7 @@ func countActiveMachines(pool *api.Pool) int {
 // may be nil.
 func checkNotDrained(machine string, rt *v1alpha1.NodeRetirement) error {
 	if rt != nil && (rt.Status.Phase == v1alpha1.Drained || isNodeGone(rt)) {
-		return Failuref(NotPossible, "machine %s can no longer be kept: NodeRetirement %s of its node %s is %s", machine, rt.Name, rt.Spec.NodeName,
+		return NewFailuref(NotPossible, "machine %s can no longer be kept: NodeRetirement %s of its node %s is %s", machine, rt.Name, rt.Spec.NodeName,
 			rt.Status.Phase)
 	}
 	return nil
@@ -133,7 +133,7 @@ func checkNotDrained(machine string, rt *v1alpha1.NodeRetirement) error {
 
 // hasNotStarted reports whether a retirement has done nothing yet.
 func hasNotStarted(rt *v1alpha1.NodeRetirement) bool {
-	return (rt.Status.Phase == "" || rt.Status.Phase == v1alpha1.Pending) && !retirement.InFlight(rt)
+	return (rt.Status.Phase == "" || rt.Status.Phase == v1alpha1.Pending) && !retirement.IsInFlight(rt)
 }
 
 // cancelMachineRetirement cancels the retirement of a machine that must keep running. Otherwise the server would refuse the
@@ -148,11 +148,11 @@ func (u *Updater) cancelMachineRetirement(ctx context.Context, machine string, c
 	if err != nil {
 		return err // the server would answer the request the same way
 	}
-	nodes, err := u.opts.Cluster.Nodes()
+	nodes, err := u.opts.Cluster.CachedNodes()
 	if err != nil {
-		return ClusterFailure("reading the nodes", err)
+		return NewClusterFailure("reading the nodes", err)
 	}
-	rt := matching.FindRetirements(matching.Pair(pool.Machines, nodes, u.opts.Backend).Members, retirements, u.opts.Backend)[machine]
+	rt := matching.FindRetirements(matching.PairMachines(pool.Machines, nodes, u.opts.Backend).Members, retirements, u.opts.Backend)[machine]
 	if rt == nil || hasNotStarted(rt) && (!cancelPending || rt.Spec.Notice != nil) {
 		return nil
 	}
@@ -170,24 +170,24 @@ func (u *Updater) cancelAndAwaitRestore(ctx context.Context, machine, name strin
 	}
 	var rt v1alpha1.NodeRetirement
 	var unread error
-	err := wait.PollUntilContextTimeout(ctx, restorePollInterval, u.opts.Pace.Take, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, restorePollInterval, u.opts.Timeouts.NodeRestore, true, func(context.Context) (bool, error) {
 		err := u.opts.Cluster.objects.Get(ctx, client.ObjectKey{Name: name}, &rt)
 		unread = client.IgnoreNotFound(err)
-		return err != nil || rt.Status.Phase.Finished(), unread
+		return err != nil || rt.Status.Phase.IsFinal(), unread
 	})
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case unread != nil:
-		return ClusterFailure("reading a NodeRetirement", unread)
+		return NewClusterFailure("reading a NodeRetirement", unread)
 	case err == nil:
 		return nil
 	}
 	if err := checkNotDrained(machine, &rt); err != nil { // the drain finished before the cancellation
 		return err
 	}
-	return Failuref(NotPossible, "NodeRetirement %s of its node %s was cancelled, but the node was not restored within %s: retry later",
-		name, rt.Spec.NodeName, u.opts.Pace.Take)
+	return NewFailuref(NotPossible, "NodeRetirement %s of its node %s was cancelled, but the node was not restored within %s: retry later",
+		name, rt.Spec.NodeName, u.opts.Timeouts.NodeRestore)
 }
 
 // restorePollInterval is the interval between reads of a cancelled retirement.

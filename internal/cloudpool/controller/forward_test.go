@@ -27,7 +27,7 @@ func TestServerAnswerReachesClientOfOtherReplica(t *testing.T) {
 func TestOldFinishedUpdatesAreDeleted(t *testing.T) {
 	simulate(t, 2, func(t *testing.T, s *sim) {
 		front := s.newFrontServer(s.startReplica("a"))
-		for range KeepPast + 5 {
+		for range MaxFinishedUpdates + 5 {
 			if w := post(t, front, "/pool/size", `{"desiredSize": 5}`); w.Code != http.StatusOK {
 				t.Fatalf("%d %s", w.Code, w.Body)
 			}
@@ -37,8 +37,8 @@ func TestOldFinishedUpdatesAreDeleted(t *testing.T) {
 		for _, up := range s.listUpdates() {
 			names[up.Name] = true
 		}
-		if len(names) != KeepPast || !names["workers-25"] || names["workers-5"] {
-			t.Errorf("%v are kept, want the latest %d", names, KeepPast)
+		if len(names) != MaxFinishedUpdates || !names["workers-25"] || names["workers-5"] {
+			t.Errorf("%v are kept, want the latest %d", names, MaxFinishedUpdates)
 		}
 	})
 }

@@ -22,7 +22,7 @@ type lostLaunch struct {
 
 // countInstances returns the group's size and the provider IDs of the instances that count towards it. Instances that are
 // being deleted do not count.
-func (n *Native) countInstances(ctx context.Context) (size int, ids map[string]bool, err error) {
+func (n *NativePool) countInstances(ctx context.Context) (size int, ids map[string]bool, err error) {
 	has, err := n.provider.Group(ctx, n.group)
 	if err != nil {
 		return 0, nil, err
@@ -39,7 +39,7 @@ func (n *Native) countInstances(ctx context.Context) (size int, ids map[string]b
 
 // launchInstances requests instances within the group's limits and remembers a request without an answer. The group's
 // maximum covers all instances that the cloud counts, including detached and inactive ones.
-func (n *Native) launchInstances(ctx context.Context, count int, replaces string) error {
+func (n *NativePool) launchInstances(ctx context.Context, count int, replaces string) error {
 	g, err := n.getNodeGroup(ctx)
 	if err != nil {
 		return err
@@ -48,17 +48,17 @@ func (n *Native) launchInstances(ctx context.Context, count int, replaces string
 	if err != nil {
 		return err
 	}
-	_, err = n.cluster.launches.Launch(ctx, g, n.provider, launch.Want{Count: count, Owner: v1alpha1.LaunchOwner{Kind: "PoolUpdate", Name: n.name}})
+	_, err = n.cluster.launches.RequestInstances(ctx, g, n.provider, launch.LaunchRequest{Count: count, Owner: v1alpha1.LaunchOwner{Kind: "PoolUpdate", Name: n.name}})
 	var notRequested *launch.NotRequestedError
 	switch isRefused := errors.As(err, &notRequested); {
-	case isRefused && notRequested.Full && notRequested.Pending: // a later request may succeed
-		return Failuref(BackendUnavailable, "NodeGroup %s: %s: the result of a launch is not known yet: retry later", n.name, notRequested)
-	case isRefused && notRequested.Full:
+	case isRefused && notRequested.AtMaximum && notRequested.ResultPending: // a later request may succeed
+		return NewFailuref(BackendUnavailable, "NodeGroup %s: %s: the result of a launch is not known yet: retry later", n.name, notRequested)
+	case isRefused && notRequested.AtMaximum:
 		return &cloud.RefusedError{Reason: cloud.AtLimit, Err: fmt.Errorf("NodeGroup %s: %w: detached and inactive machines count too",
 			n.name, notRequested)}
 	case isRefused:
 		return notRequested.Err
-	case launch.IsUnclear(err):
+	case launch.IsUnclearAnswer(err):
 		n.lostLaunch.Store(&lostLaunch{time.Now(), replaces, count, size, before})
 	}
 	return err
@@ -66,7 +66,7 @@ func (n *Native) launchInstances(ctx context.Context, count int, replaces string
 
 // resolveLostLaunch determines, before the next launch, whether the cloud accepted a launch without an answer. The group's
 // size shows it, except for instances that have left since. It returns an error while the result is unknown.
-func (n *Native) resolveLostLaunch(ctx context.Context) error {
+func (n *NativePool) resolveLostLaunch(ctx context.Context) error {
 	lost := n.lostLaunch.Load()
 	if lost == nil {
 		return nil
@@ -82,9 +82,9 @@ func (n *Native) resolveLostLaunch(ctx context.Context) error {
 		}
 	}
 	switch {
-	case size < want && since < launch.Settle:
-		return Failuref(BackendUnavailable, "NodeGroup %s: the answer to a launch of %d instances was lost %s ago, and the cloud does not show "+
-			"them yet: retry in %s", n.name, lost.count, since.Round(time.Second), (launch.Settle - since).Round(time.Second))
+	case size < want && since < launch.SettleTime:
+		return NewFailuref(BackendUnavailable, "NodeGroup %s: the answer to a launch of %d instances was lost %s ago, and the cloud does not show "+
+			"them yet: retry in %s", n.name, lost.count, since.Round(time.Second), (launch.SettleTime - since).Round(time.Second))
 	case size >= want && lost.replacedMachine != "":
 		n.replaced.Add(lost.replacedMachine, true, replacedTTL)
 	}

@@ -20,7 +20,7 @@ type unreliableGroup struct {
 	launches   int
 }
 
-func (l *unreliableGroup) Grow(ctx context.Context, name string, o cloud.Order) (cloud.Operation, error) {
+func (l *unreliableGroup) Grow(ctx context.Context, name string, o cloud.LaunchRequest) (cloud.Operation, error) {
 	l.launches++
 	if l.err == nil {
 		return l.fakeGroup.Grow(ctx, name, o)
@@ -33,9 +33,9 @@ func (l *unreliableGroup) Grow(ctx context.Context, name string, o cloud.Order) 
 
 func TestI5LaunchWithLostAnswerIsNotRepeated(t *testing.T) {
 	const first = "openstack:///"
-	changes := map[string]func(context.Context, *Native) error{
-		"new size": func(ctx context.Context, p *Native) error { return p.SetDesiredSize(ctx, 4) },
-		"detached machine": func(ctx context.Context, p *Native) error {
+	changes := map[string]func(context.Context, *NativePool) error{
+		"new size": func(ctx context.Context, p *NativePool) error { return p.SetDesiredSize(ctx, 4) },
+		"detached machine": func(ctx context.Context, p *NativePool) error {
 			return p.Detach(ctx, api.Removal{MachineID: first + newUUID(1)})
 		},
 	}
@@ -43,15 +43,15 @@ func TestI5LaunchWithLostAnswerIsNotRepeated(t *testing.T) {
 		for what, lost := range map[string]unreliableGroup{
 			"carried out":                   {carriesOut: true, err: errConnectionRefused},
 			"not carried out":               {err: errConnectionRefused},
-			"carried out, size changed":     {carriesOut: true, err: &cloud.ThrottledError{After: time.Second, Err: errors.New("412")}},
-			"not carried out, size changed": {err: &cloud.ThrottledError{After: time.Second, Err: errors.New("412")}},
+			"carried out, size changed":     {carriesOut: true, err: &cloud.ThrottledError{RetryAfter: time.Second, Err: errors.New("412")}},
+			"not carried out, size changed": {err: &cloud.ThrottledError{RetryAfter: time.Second, Err: errors.New("412")}},
 			"refused":                       {err: &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("no cores")}},
 		} {
 			if lost.carriesOut && cloud.IsThrottled(lost.err) && name != "new size" {
 				continue // a cloud that reports a changed size has not carried it out
 			}
 			t.Run(name+", "+what, func(t *testing.T) {
-				simulateNative(t, 3, 10, func(t *testing.T, _ *sim, g *fakeGroup, pool *Native) {
+				simulateNative(t, 3, 10, func(t *testing.T, _ *sim, g *fakeGroup, pool *NativePool) {
 					l := lost
 					l.fakeGroup = g
 					pool.provider = &l
@@ -59,11 +59,11 @@ func TestI5LaunchWithLostAnswerIsNotRepeated(t *testing.T) {
 						t.Fatal("the answer was lost, and there is no error")
 					}
 					l.err = nil
-					if launch.IsUnclear(lost.err) && !lost.carriesOut {
-						if err := change(t.Context(), pool); ResultOf(err) != BackendUnavailable || l.launches != 1 {
+					if launch.IsUnclearAnswer(lost.err) && !lost.carriesOut {
+						if err := change(t.Context(), pool); ToResult(err) != BackendUnavailable || l.launches != 1 {
 							t.Errorf("at once: %v after %d requests; want an error that asks for a retry", err, l.launches)
 						}
-						time.Sleep(launch.Settle)
+						time.Sleep(launch.SettleTime)
 					}
 					if err := change(t.Context(), pool); err != nil || len(g.machines) != 4 {
 						t.Errorf("repeated: %v, %d machines; want 4", err, len(g.machines))
@@ -78,7 +78,7 @@ func TestI5LaunchWithLostAnswerIsNotRepeated(t *testing.T) {
 }
 
 func TestI5LostLaunchIsDetectedAfterInstanceLeaves(t *testing.T) {
-	simulateNative(t, 3, 10, func(t *testing.T, _ *sim, g *fakeGroup, pool *Native) {
+	simulateNative(t, 3, 10, func(t *testing.T, _ *sim, g *fakeGroup, pool *NativePool) {
 		l := unreliableGroup{fakeGroup: g, carriesOut: true, err: errConnectionRefused}
 		pool.provider = &l
 		change := func() error {

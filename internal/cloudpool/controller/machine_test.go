@@ -4,4 +4,4 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloudpool/pooltest"
 )
 
-var newUUID, newMachine, newNode = pooltest.UUID, pooltest.Machine, pooltest.Node
+var newUUID, newMachine, newNode = pooltest.NewUUID, pooltest.NewMachine, pooltest.NewNode

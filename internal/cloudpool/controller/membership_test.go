@@ -88,7 +88,7 @@ func TestMembershipChangeNeverRaisesSize(t *testing.T) {
 			if tt.refused {
 				asked = ""
 			}
-			if got := strings.Join(pool.changes, ","); (ResultOf(err) == NotPossible) != tt.refused || err != nil && !tt.refused ||
+			if got := strings.Join(pool.changes, ","); (ToResult(err) == NotPossible) != tt.refused || err != nil && !tt.refused ||
 				got != asked || pool.size.Desired != tt.desired || log.Len() > 0 != tt.warns {
 				t.Errorf("%v, asked %q, desired size %d, log %q", err, got, pool.size.Desired, &log)
 			}

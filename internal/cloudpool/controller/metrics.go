@@ -34,7 +34,7 @@ func (m *Metrics) recordFinished(u *Update) {
 	}
 	m.updates.With(u.Pool, string(u.Kind), string(u.Outcome.Result)).Inc()
 	m.removed.With(u.Pool).Add(float64(u.Outcome.Removed))
-	m.duration.With(string(u.Kind)).Observe(u.Outcome.At.Sub(u.Began).Seconds())
+	m.duration.With(string(u.Kind)).Observe(u.Outcome.At.Sub(u.StartedAt).Seconds())
 }
 
 func (m *Metrics) recordDecision(d time.Duration) {
@@ -43,8 +43,8 @@ func (m *Metrics) recordDecision(d time.Duration) {
 	}
 }
 
-// Request counts a request.
-func (m *Metrics) Request(pool, handling, code string) {
+// CountRequest counts a request.
+func (m *Metrics) CountRequest(pool, handling, code string) {
 	if m != nil {
 		m.requests.With(pool, handling, code).Inc()
 	}

@@ -35,9 +35,9 @@ const (
 	stateLabel           = "slipway.dev/cloudpool" // of the ConfigMap with the started state of the pool
 )
 
-// Native is the Backend of a pool without a server: a NodeGroup in any cloud. Its machines are the cloud group's instances,
+// NativePool is the Backend of a pool without a server: a NodeGroup in any cloud. Its machines are the cloud group's instances,
 // except detached ones. Its desired size is the size of the cloud group minus the detached and inactive machines.
-type Native struct {
+type NativePool struct {
 	name           string // of the NodeGroup
 	group          string // in the cloud
 	provider       cloud.Provider
@@ -59,22 +59,22 @@ type Native struct {
 
 const cachedPoolKey, cachedSizeKey = "pool", "size"
 
-var _ Backend = (*Native)(nil)
+var _ Backend = (*NativePool)(nil)
 
-// NewNative returns the Backend of a NodeGroup. ReadGroup must be called before its use.
-func NewNative(c *Cluster, name, namespace string, refresh time.Duration) *Native {
-	n := &Native{name: name, cluster: c, maxCacheAge: refresh, namespace: namespace}
+// NewNativePool returns the Backend of a NodeGroup. ReadGroup must be called before its use.
+func NewNativePool(c *Cluster, name, namespace string, refresh time.Duration) *NativePool {
+	n := &NativePool{name: name, cluster: c, maxCacheAge: refresh, namespace: namespace}
 	n.cached, n.replaced = cache.NewLRUExpireCache(2), cache.NewLRUExpireCache(maxReplaced)
 	n.groupUnread.Store(true)
 	return n
 }
 
-// Unread reports whether the NodeGroup has not been read yet.
-func (n *Native) Unread() bool { return n.groupUnread.Load() }
+// IsUnread reports whether the NodeGroup has not been read yet.
+func (n *NativePool) IsUnread() bool { return n.groupUnread.Load() }
 
 // ReadGroup reads the NodeGroup and selects its cloud. The caches must have synced. It returns an error if the cloud is not
 // configured.
-func (n *Native) ReadGroup(ctx context.Context, clouds map[string]cloud.Provider) error {
+func (n *NativePool) ReadGroup(ctx context.Context, clouds map[string]cloud.Provider) error {
 	g, err := n.getNodeGroup(ctx)
 	if err != nil {
 		return fmt.Errorf("--native: %w", err)
@@ -94,26 +94,26 @@ func (n *Native) ReadGroup(ctx context.Context, clouds map[string]cloud.Provider
 }
 
 // Provider implements Backend.
-func (n *Native) Provider() (cloud.Provider, string) { return n.provider, n.group }
+func (n *NativePool) Provider() (cloud.Provider, string) { return n.provider, n.group }
 
 // Identity implements Backend. The machine ID is the provider ID. A cloudpool's own ID is no identity, because no Node has
 // it.
-func (n *Native) Identity(m *api.Machine) (string, bool) {
+func (n *NativePool) Identity(m *api.Machine) (string, bool) {
 	return m.ID, !strings.HasPrefix(m.ID, provider.Name+"://")
 }
 
 // NodeIdentity implements Backend.
-func (n *Native) NodeIdentity(providerID string) (string, error) {
+func (n *NativePool) NodeIdentity(providerID string) (string, error) {
 	return n.provider.Normalize(providerID)
 }
 
-// Elsewhere implements Backend. It returns false if the group's cloud did not answer: the ID may belong to one of its
+// IsOfOtherCloud implements Backend. It returns false if the group's cloud did not answer: the ID may belong to one of its
 // machines.
-func (n *Native) Elsewhere(identity, providerID string) bool {
-	if _, err := n.provider.Normalize(providerID); cloud.IsUnanswered(err) {
+func (n *NativePool) IsOfOtherCloud(identity, providerID string) bool {
+	if _, err := n.provider.Normalize(providerID); cloud.IsProviderUnavailable(err) {
 		return false
 	}
-	if providerid.Elsewhere(identity, providerID) {
+	if providerid.HasOtherScheme(identity, providerID) {
 		return true
 	}
 	mine, _, _ := strings.Cut(identity, "://")
@@ -125,40 +125,40 @@ func (n *Native) Elsewhere(identity, providerID string) bool {
 }
 
 // Names implements Backend.
-func (n *Native) Names(m *api.Machine) (name, computerName string) {
+func (n *NativePool) Names(m *api.Machine) (name, computerName string) {
 	var has nativeMetadata
 	_ = json.Unmarshal(m.Metadata, &has) // this pool wrote it
 	return has.Name, has.ComputerName
 }
 
-// KeepsRejected implements Backend. An instance that the cloud failed to create exists until it is deleted.
-func (n *Native) KeepsRejected() bool { return true }
+// HasRejectedMachines implements Backend. An instance that the cloud failed to create exists until it is deleted.
+func (n *NativePool) HasRejectedMachines() bool { return true }
 
 // Delete implements Backend.
-func (n *Native) Delete(ctx context.Context, m *api.Machine, o cloud.DeleteOptions) (cloud.Operation, error) {
+func (n *NativePool) Delete(ctx context.Context, m *api.Machine, o cloud.DeleteOptions) (cloud.Operation, error) {
 	return cloud.Delete(ctx, n.provider, m.ID, o)
 }
 
 // KeepsSize implements Backend.
-func (n *Native) KeepsSize() bool {
-	_, keeps := n.provider.(cloud.SizeKeeper)
+func (n *NativePool) KeepsSize() bool {
+	_, keeps := n.provider.(cloud.SizePreservingDeleter)
 	return keeps
 }
 
 // listMachines returns the machines of the group with their nodes, including detached machines.
-func (n *Native) listMachines(ctx context.Context) ([]nativeMachine, error) {
+func (n *NativePool) listMachines(ctx context.Context) ([]nativeMachine, error) {
 	instances, err := n.provider.Instances(ctx, n.group)
 	if err != nil {
 		return nil, err
 	}
-	nodes, err := n.cluster.Nodes()
+	nodes, err := n.cluster.CachedNodes()
 	if err != nil {
 		return nil, err
 	}
 	byIdentity := map[string]*corev1.Node{}
 	for _, node := range nodes {
 		id, err := n.provider.Normalize(node.Spec.ProviderID)
-		if cloud.IsUnanswered(err) { // otherwise the machine's annotations would be ignored
+		if cloud.IsProviderUnavailable(err) { // otherwise the machine's annotations would be ignored
 			return nil, fmt.Errorf("node %s: %w", node.Name, err)
 		}
 		if err == nil {
@@ -190,7 +190,7 @@ type nativeMetadata struct {
 var providerDisplayNames = map[string]string{"azure": "Azure", "openstack": "OpenStack"}
 
 // toMachine converts an instance to a machine of the API.
-func (n *Native) toMachine(i *cloud.Instance, node *corev1.Node) nativeMachine {
+func (n *NativePool) toMachine(i *cloud.Instance, node *corev1.Node) nativeMachine {
 	m := nativeMachine{node: node, Machine: api.Machine{
 		ID: i.ProviderID, State: toMachineState(i.State), Membership: &api.MembershipStatus{Active: true, Evictable: true},
 		ServiceState: api.UnknownState, Provider: cmp.Or(providerDisplayNames[n.provider.Name()], n.provider.Name()), Region: i.Zone, Size: i.Type,
@@ -219,7 +219,7 @@ func (n *Native) toMachine(i *cloud.Instance, node *corev1.Node) nativeMachine {
 		}
 	}
 	m.detached = node.Annotations[detachedAnnotation] == "true"
-	if said := api.ServiceState(node.Annotations[serviceAnnotation]); said.Known() {
+	if said := api.ServiceState(node.Annotations[serviceAnnotation]); said.IsKnown() {
 		m.ServiceState = said
 	}
 	if text := node.Annotations[membershipAnnotation]; text != "" {
@@ -246,7 +246,7 @@ func toMachineState(s cloud.State) api.MachineState {
 }
 
 // Pool implements Backend. It bypasses the cache.
-func (n *Native) Pool(ctx context.Context) (api.Pool, error) {
+func (n *NativePool) Pool(ctx context.Context) (api.Pool, error) {
 	at := time.Now().UTC()
 	all, err := n.listMachines(ctx)
 	if err != nil {
@@ -263,7 +263,7 @@ func (n *Native) Pool(ctx context.Context) (api.Pool, error) {
 }
 
 // Size implements Backend. It bypasses the cache.
-func (n *Native) Size(ctx context.Context) (api.Size, error) {
+func (n *NativePool) Size(ctx context.Context) (api.Size, error) {
 	at := time.Now().UTC()
 	group, err := n.provider.Group(ctx, n.group)
 	if err != nil {
@@ -279,10 +279,10 @@ func (n *Native) Size(ctx context.Context) (api.Size, error) {
 		switch {
 		case m.State == api.Rejected: // the cloud counts it, but it will never run
 			size.Desired--
-		case m.State.Over():
+		case m.State.HasLeftPool():
 		case m.detached:
 			size.Desired--
-		case !m.Active():
+		case !m.IsActive():
 			size.Desired--
 			size.Allocated++
 		default:
@@ -296,7 +296,7 @@ func (n *Native) Size(ctx context.Context) (api.Size, error) {
 }
 
 // CachedPool returns the pool from the cache if it is not older than maxCacheAge.
-func (n *Native) CachedPool(ctx context.Context) (api.Pool, error) {
+func (n *NativePool) CachedPool(ctx context.Context) (api.Pool, error) {
 	if is, known := n.cached.Get(cachedPoolKey); known {
 		return is.(api.Pool), nil
 	}
@@ -304,7 +304,7 @@ func (n *Native) CachedPool(ctx context.Context) (api.Pool, error) {
 }
 
 // CachedSize returns the size from the cache if it is not older than maxCacheAge.
-func (n *Native) CachedSize(ctx context.Context) (api.Size, error) {
+func (n *NativePool) CachedSize(ctx context.Context) (api.Size, error) {
 	if is, known := n.cached.Get(cachedSizeKey); known {
 		return is.(api.Size), nil
 	}
@@ -312,7 +312,7 @@ func (n *Native) CachedSize(ctx context.Context) (api.Size, error) {
 }
 
 // SetDesiredSize implements Backend. It refuses a smaller size, because machines must be deleted one by one.
-func (n *Native) SetDesiredSize(ctx context.Context, want int) error {
+func (n *NativePool) SetDesiredSize(ctx context.Context, want int) error {
 	if err := n.resolveLostLaunch(ctx); err != nil {
 		return err
 	}
@@ -328,24 +328,24 @@ func (n *Native) SetDesiredSize(ctx context.Context, want int) error {
 }
 
 // findMember returns the machine with the ID that is detached, or is not, as requested.
-func (n *Native) findMember(ctx context.Context, id string, detached bool) (*nativeMachine, error) {
+func (n *NativePool) findMember(ctx context.Context, id string, detached bool) (*nativeMachine, error) {
 	all, err := n.listMachines(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for i := range all {
-		if m := &all[i]; m.ID == id && m.detached == detached && !m.State.Over() {
+		if m := &all[i]; m.ID == id && m.detached == detached && !m.State.HasLeftPool() {
 			if m.node == nil {
-				return nil, Failuref(NotPossible, "machine %s has no node yet to store the change on", id)
+				return nil, NewFailuref(NotPossible, "machine %s has no node yet to store the change on", id)
 			}
 			return m, nil
 		}
 	}
-	return nil, Failuref(NotFound, "unrecognized machine: machine %s is not a pool member", id)
+	return nil, NewFailuref(NotFound, "unrecognized machine: machine %s is not a pool member", id)
 }
 
 // SetMembershipStatus implements Backend. It launches a replacement for a machine that becomes inactive.
-func (n *Native) SetMembershipStatus(ctx context.Context, s api.SetMembershipStatus) error {
+func (n *NativePool) SetMembershipStatus(ctx context.Context, s api.SetMembershipStatus) error {
 	m, err := n.findMember(ctx, s.MachineID, false)
 	if err == nil && !s.MembershipStatus.Evictable {
 		err = n.checkCanKeep(ctx, m)
@@ -357,26 +357,26 @@ func (n *Native) SetMembershipStatus(ctx context.Context, s api.SetMembershipSta
 	if err != nil {
 		return err
 	}
-	return n.annotateMachine(ctx, m, m.Active() && !s.MembershipStatus.Active, membershipAnnotation, string(raw))
+	return n.annotateMachine(ctx, m, m.IsActive() && !s.MembershipStatus.Active, membershipAnnotation, string(raw))
 }
 
 // Detach implements Backend. It launches a replacement unless the request decrements the desired size.
-func (n *Native) Detach(ctx context.Context, r api.Removal) error {
+func (n *NativePool) Detach(ctx context.Context, r api.Removal) error {
 	m, err := n.findMember(ctx, r.MachineID, false)
 	switch {
 	case err != nil:
 		return err
-	case !m.Evictable():
-		return Failuref(NotPossible, "machine %s cannot be detached: its membershipStatus is not evictable", r.MachineID)
+	case !m.IsEvictable():
+		return NewFailuref(NotPossible, "machine %s cannot be detached: its membershipStatus is not evictable", r.MachineID)
 	}
 	if err := n.checkCanKeep(ctx, m); err != nil {
 		return err
 	}
-	return n.annotateMachine(ctx, m, !r.Decrement && m.Active(), detachedAnnotation, "true")
+	return n.annotateMachine(ctx, m, !r.Decrement && m.IsActive(), detachedAnnotation, "true")
 }
 
 // Attach makes a detached machine a member again. The desired size then includes it.
-func (n *Native) Attach(ctx context.Context, a api.Attachment) error {
+func (n *NativePool) Attach(ctx context.Context, a api.Attachment) error {
 	m, err := n.findMember(ctx, a.MachineID, true)
 	if err != nil {
 		return err
@@ -385,7 +385,7 @@ func (n *Native) Attach(ctx context.Context, a api.Attachment) error {
 }
 
 // SetServiceState stores the service state that a client reports for a machine.
-func (n *Native) SetServiceState(ctx context.Context, s api.SetServiceState) error {
+func (n *NativePool) SetServiceState(ctx context.Context, s api.SetServiceState) error {
 	m, err := n.findMember(ctx, s.MachineID, false)
 	if err != nil {
 		return err
@@ -394,7 +394,7 @@ func (n *Native) SetServiceState(ctx context.Context, s api.SetServiceState) err
 }
 
 // checkCanKeep returns an error if the machine's retirement can no longer be cancelled.
-func (n *Native) checkCanKeep(ctx context.Context, m *nativeMachine) error {
+func (n *NativePool) checkCanKeep(ctx context.Context, m *nativeMachine) error {
 	retirements, err := n.cluster.listUnfinishedRetirements(ctx)
 	if err != nil {
 		return err
@@ -405,7 +405,7 @@ func (n *Native) checkCanKeep(ctx context.Context, m *nativeMachine) error {
 // annotateMachine annotates a machine's Node and waits until the watch shows the change. An empty value removes the
 // annotation. With replace it first launches another machine. If the launch or a dry run of the patch fails, nothing
 // changes. If the patch itself fails, a repeated call does not launch again.
-func (n *Native) annotateMachine(ctx context.Context, m *nativeMachine, replace bool, key, value string) error {
+func (n *NativePool) annotateMachine(ctx context.Context, m *nativeMachine, replace bool, key, value string) error {
 	if replace {
 		if err := n.resolveLostLaunch(ctx); err != nil {
 			return err
@@ -437,7 +437,7 @@ func (n *Native) annotateMachine(ctx context.Context, m *nativeMachine, replace 
 }
 
 // patchAnnotation sets an annotation of a Node, or removes it if value is empty.
-func (n *Native) patchAnnotation(ctx context.Context, node, key, value string, dryRun ...string) error {
+func (n *NativePool) patchAnnotation(ctx context.Context, node, key, value string, dryRun ...string) error {
 	var to any = value
 	if value == "" {
 		to = nil
@@ -447,7 +447,7 @@ func (n *Native) patchAnnotation(ctx context.Context, node, key, value string, d
 		_, err = n.cluster.Client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{DryRun: dryRun})
 	}
 	if err != nil {
-		return ClusterFailure("annotating node "+node, err)
+		return NewClusterFailure("annotating node "+node, err)
 	}
 	return nil
 }
@@ -468,11 +468,11 @@ type startedState struct {
 	readAt  time.Time
 }
 
-func (n *Native) stateConfigMapName() string { return RecordName(n.name) + ".native" }
+func (n *NativePool) stateConfigMapName() string { return PoolObjectName(n.name) + ".native" }
 
 // IsStarted reports whether the pool is started: its ConfigMap does not say otherwise. While the API server is unavailable,
 // it returns the last known state, so that reads continue.
-func (n *Native) IsStarted(ctx context.Context) (bool, error) {
+func (n *NativePool) IsStarted(ctx context.Context) (bool, error) {
 	was := n.started.Load()
 	if was != nil && time.Since(was.readAt) < startedTTL {
 		return was.started, nil
@@ -484,7 +484,7 @@ func (n *Native) IsStarted(ctx context.Context) (bool, error) {
 		now.started = object.Data["started"] != "false"
 	case apierrors.IsNotFound(err):
 	case was == nil:
-		return false, ClusterFailure("reading whether the pool is started", err)
+		return false, NewClusterFailure("reading whether the pool is started", err)
 	default:
 		now.started = was.started
 	}
@@ -493,7 +493,7 @@ func (n *Native) IsStarted(ctx context.Context) (bool, error) {
 }
 
 // SetStarted stores whether the pool is started.
-func (n *Native) SetStarted(ctx context.Context, started bool) error {
+func (n *NativePool) SetStarted(ctx context.Context, started bool) error {
 	maps := n.cluster.Client.CoreV1().ConfigMaps(n.namespace)
 	object := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: n.stateConfigMapName(), Labels: map[string]string{stateLabel: "native"}},
@@ -504,7 +504,7 @@ func (n *Native) SetStarted(ctx context.Context, started bool) error {
 		_, err = maps.Create(ctx, object, metav1.CreateOptions{})
 	}
 	if err != nil {
-		return ClusterFailure("storing whether the pool is started", err)
+		return NewClusterFailure("storing whether the pool is started", err)
 	}
 	n.started.Store(&startedState{started, time.Now()})
 	return nil
@@ -519,7 +519,7 @@ type nativeConfig struct {
 	Maximum   *int32 `json:"maximum,omitempty"`
 }
 
-func (n *Native) getNodeGroup(ctx context.Context) (*v1alpha1.NodeGroup, error) {
+func (n *NativePool) getNodeGroup(ctx context.Context) (*v1alpha1.NodeGroup, error) {
 	g := &v1alpha1.NodeGroup{}
 	if err := n.cluster.getCached(ctx, client.ObjectKey{Name: n.name}, g); err != nil {
 		return nil, fmt.Errorf("NodeGroup %s: %w", n.name, err)
@@ -528,23 +528,23 @@ func (n *Native) getNodeGroup(ctx context.Context) (*v1alpha1.NodeGroup, error) 
 }
 
 // Config returns the pool's configuration, as its NodeGroup has it.
-func (n *Native) Config(ctx context.Context) (*nativeConfig, error) {
+func (n *NativePool) Config(ctx context.Context) (*nativeConfig, error) {
 	g, err := n.getNodeGroup(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &nativeConfig{g.Name, g.Spec.Cloud.Provider, g.Spec.Cloud.Group, &g.Spec.Minimum, g.Spec.Maximum}, nil
+	return &nativeConfig{g.Name, g.Spec.Cloud.Provider, g.Spec.Cloud.Group, &g.Spec.MinSize, g.Spec.MaxSize}, nil
 }
 
 // CheckConfig returns an error unless raw equals the current configuration. Changes must be made in the NodeGroup.
-func (n *Native) CheckConfig(ctx context.Context, raw []byte) error {
+func (n *NativePool) CheckConfig(ctx context.Context, raw []byte) error {
 	is, err := n.Config(ctx)
 	if err != nil {
 		return err
 	}
 	var want, now map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &want); err != nil || want == nil {
-		return &api.BadRequest{ErrorMessage: api.ErrorMessage{Message: "illegal input: the configuration is not a JSON object"}}
+		return &api.BadRequestError{ErrorMessage: api.ErrorMessage{Message: "illegal input: the configuration is not a JSON object"}}
 	}
 	has, err := json.Marshal(is)
 	if err == nil {
@@ -555,7 +555,7 @@ func (n *Native) CheckConfig(ctx context.Context, raw []byte) error {
 	}
 	for key, value := range want {
 		if now[key] == nil || strings.TrimSpace(string(value)) != string(now[key]) {
-			return &api.BadRequest{ErrorMessage: api.ErrorMessage{
+			return &api.BadRequestError{ErrorMessage: api.ErrorMessage{
 				Message: "illegal input: " + key + " cannot be changed here",
 				Detail:  fmt.Sprintf("%.100s: want %s, or change the NodeGroup %s", value, now[key], n.name),
 			}}

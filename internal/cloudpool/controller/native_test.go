@@ -38,7 +38,7 @@ func (*fakeGroup) Name() string { return "openstack" }
 
 func (g *fakeGroup) Normalize(id string) (string, error) {
 	if id == g.unansweredID {
-		return "", &cloud.UnansweredError{Err: errors.New("the plugin hangs")}
+		return "", &cloud.ProviderUnavailableError{Err: errors.New("the plugin hangs")}
 	}
 	if g.ownIDsOnly && !strings.HasPrefix(id, "openstack:///") {
 		return "", &cloud.RefusedError{Reason: cloud.Invalid, Err: errors.New("want openstack:///UUID")}
@@ -54,7 +54,7 @@ func (g *fakeGroup) Instances(context.Context, string) ([]cloud.Instance, error)
 	return slices.Clone(g.machines), nil
 }
 
-func (g *fakeGroup) Grow(_ context.Context, _ string, o cloud.Order) (cloud.Operation, error) {
+func (g *fakeGroup) Grow(_ context.Context, _ string, o cloud.LaunchRequest) (cloud.Operation, error) {
 	for range o.Count {
 		if g.launchError != nil {
 			return cloud.Operation{}, g.launchError
@@ -70,8 +70,8 @@ func (g *fakeGroup) Delete(_ context.Context, id string) (cloud.Operation, error
 	return cloud.Operation{}, nil
 }
 
-func (g *fakeGroup) Status(context.Context, cloud.Operation) (cloud.Status, error) {
-	return cloud.Status{Done: true}, nil
+func (g *fakeGroup) Status(context.Context, cloud.Operation) (cloud.OperationStatus, error) {
+	return cloud.OperationStatus{Done: true}, nil
 }
 
 func (g *fakeGroup) add(i int, state cloud.State) {
@@ -79,10 +79,10 @@ func (g *fakeGroup) add(i int, state cloud.State) {
 }
 
 // simulateNative runs a test with a NodeGroup of n machines that each have a node, and with a maximum size.
-func simulateNative(t *testing.T, n int, maximum int32, do func(t *testing.T, s *sim, g *fakeGroup, pool *Native)) {
+func simulateNative(t *testing.T, n int, maximum int32, do func(t *testing.T, s *sim, g *fakeGroup, pool *NativePool)) {
 	t.Helper()
 	simulate(t, n, func(t *testing.T, s *sim) {
-		object := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: v1alpha1.NodeGroupSpec{Maximum: &maximum}}
+		object := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: v1alpha1.NodeGroupSpec{MaxSize: &maximum}}
 		if err := s.objects.Create(t.Context(), object); err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +93,7 @@ func simulateNative(t *testing.T, n int, maximum int32, do func(t *testing.T, s 
 		ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 		c, watches := s.newCluster(ctx, slog.New(slog.DiscardHandler))
 		defer func() { stop(); watches.Shutdown() }()
-		pool := NewNative(c, "web", "slipway", 0)
+		pool := NewNativePool(c, "web", "slipway", 0)
 		pool.group, pool.provider = "web", g
 		pool.groupUnread.Store(false)
 		do(t, s, g, pool)
@@ -101,7 +101,7 @@ func simulateNative(t *testing.T, n int, maximum int32, do func(t *testing.T, s 
 }
 
 func TestFailedMachineExistsAndCanBeRemoved(t *testing.T) {
-	simulateNative(t, 3, 10, func(t *testing.T, s *sim, g *fakeGroup, pool *Native) {
+	simulateNative(t, 3, 10, func(t *testing.T, s *sim, g *fakeGroup, pool *NativePool) {
 		g.machines[1].State = cloud.Failed
 		g.add(4, cloud.Failed)
 		seen, err := pool.Pool(t.Context())
@@ -121,7 +121,7 @@ func TestFailedMachineExistsAndCanBeRemoved(t *testing.T) {
 		if len(g.deleted) != 1 || len(g.machines) != 3 {
 			t.Errorf("deleted %v", g.deleted)
 		}
-		submitted, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: "openstack:///" + newUUID(2), Decrement: true}, a.JudgeMachine)
+		submitted, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: "openstack:///" + newUUID(2), Decrement: true}, a.CheckMachine)
 		if err != nil {
 			t.Fatalf("machine with a node: %v", err)
 		}
@@ -139,7 +139,7 @@ func TestFailedMachineExistsAndCanBeRemoved(t *testing.T) {
 
 // TestI7UnidentifiedNodeProtectsNodeGroupMachines covers a running machine and one with a failed change.
 func TestI7UnidentifiedNodeProtectsNodeGroupMachines(t *testing.T) {
-	simulateNative(t, 0, 10, func(t *testing.T, s *sim, g *fakeGroup, pool *Native) {
+	simulateNative(t, 0, 10, func(t *testing.T, s *sim, g *fakeGroup, pool *NativePool) {
 		g.ownIDsOnly = true
 		g.add(1, cloud.Running)
 		g.add(2, cloud.Failed)
@@ -157,11 +157,11 @@ func TestI7UnidentifiedNodeProtectsNodeGroupMachines(t *testing.T) {
 		if len(g.deleted) > 0 {
 			t.Errorf("deleted %v", g.deleted)
 		}
-		if pool.Elsewhere("openstack:///"+newUUID(1), "weird://x") || pool.Elsewhere("openstack:///"+newUUID(1), "openstack:///"+newUUID(9)) {
+		if pool.IsOfOtherCloud("openstack:///"+newUUID(1), "weird://x") || pool.IsOfOtherCloud("openstack:///"+newUUID(1), "openstack:///"+newUUID(9)) {
 			t.Error("want IDs of an unknown cloud and of the same cloud not to count as another cloud's")
 		}
 		pool.otherProviders = []cloud.Provider{&fakeGroup{}}
-		if !pool.Elsewhere("openstack:///"+newUUID(1), "weird://x") {
+		if !pool.IsOfOtherCloud("openstack:///"+newUUID(1), "weird://x") {
 			t.Error("want an ID of another configured cloud to count as another cloud's")
 		}
 	})
@@ -169,7 +169,7 @@ func TestI7UnidentifiedNodeProtectsNodeGroupMachines(t *testing.T) {
 
 // TestI7UnansweredProviderIDProtectsMachine: the machine may be detached or protected.
 func TestI7UnansweredProviderIDProtectsMachine(t *testing.T) {
-	simulateNative(t, 2, 10, func(t *testing.T, s *sim, g *fakeGroup, pool *Native) {
+	simulateNative(t, 2, 10, func(t *testing.T, s *sim, g *fakeGroup, pool *NativePool) {
 		a := s.startReplica("a", func(o *UpdaterOptions) { o.Backend = pool })
 		g.unansweredID = "openstack:///" + newUUID(2)
 		checkUpdateEnds(t, a, Update{Kind: Terminate, MachineID: g.unansweredID, Decrement: true}, time.Hour, BackendUnavailable, "n2", "the plugin hangs")
@@ -187,7 +187,7 @@ func TestI5ReplacementKeepsGroupMaximum(t *testing.T) {
 		refuses error
 		reason  cloud.Refusal
 	}{"the maximum": {2, nil, cloud.AtLimit}, "no quota": {10, quota, cloud.NoQuota}} {
-		simulateNative(t, 2, tt.maximum, func(t *testing.T, s *sim, g *fakeGroup, pool *Native) {
+		simulateNative(t, 2, tt.maximum, func(t *testing.T, s *sim, g *fakeGroup, pool *NativePool) {
 			g.launchError = tt.refuses
 			id := "openstack:///" + newUUID(1)
 			for what, err := range map[string]error{
@@ -204,7 +204,7 @@ func TestI5ReplacementKeepsGroupMaximum(t *testing.T) {
 			}
 		})
 	}
-	simulateNative(t, 2, 3, func(t *testing.T, _ *sim, g *fakeGroup, pool *Native) {
+	simulateNative(t, 2, 3, func(t *testing.T, _ *sim, g *fakeGroup, pool *NativePool) {
 		if err := pool.Detach(t.Context(), api.Removal{MachineID: "openstack:///" + newUUID(1)}); err != nil || len(g.machines) != 3 {
 			t.Errorf("%v, %d machines; want it replaced", err, len(g.machines))
 		}
@@ -217,7 +217,7 @@ func TestI5ReplacementKeepsGroupMaximum(t *testing.T) {
 // TestClientMayRemoveMachineItProtected has a protected and a detached machine. Other tools may not remove them, but the
 // client may.
 func TestClientMayRemoveMachineItProtected(t *testing.T) {
-	simulateNative(t, 3, 10, func(t *testing.T, s *sim, _ *fakeGroup, pool *Native) {
+	simulateNative(t, 3, 10, func(t *testing.T, s *sim, _ *fakeGroup, pool *NativePool) {
 		blessed, detached := "openstack:///"+newUUID(1), "openstack:///"+newUUID(2)
 		keep := api.SetMembershipStatus{MachineID: blessed, MembershipStatus: api.MembershipStatus{Active: true}}
 		if err := errors.Join(pool.SetMembershipStatus(t.Context(), keep), pool.Detach(t.Context(), api.Removal{MachineID: detached, Decrement: true})); err != nil {
@@ -228,7 +228,7 @@ func TestClientMayRemoveMachineItProtected(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return retirement.HeldBy(n.Annotations, n.CreationTimestamp.Time, time.Now())
+			return retirement.FindProtectingAnnotation(n.Annotations, n.CreationTimestamp.Time, time.Now())
 		}
 		for name, want := range map[string]string{"n1": drainability.Membership, "n2": drainability.Detached, "n3": ""} {
 			if got := holder(name); got != want {
@@ -238,7 +238,7 @@ func TestClientMayRemoveMachineItProtected(t *testing.T) {
 		a := s.startReplica("a", func(o *UpdaterOptions) { o.Backend = pool })
 		checkUpdateEnds(t, a, Update{Kind: Terminate, MachineID: blessed}, time.Minute, NotPossible, "not evictable")
 		checkUpdateEnds(t, a, Update{Kind: Terminate, MachineID: detached}, time.Minute, NotFound)
-		submitted, err := a.Submit(t.Context(), Update{Kind: Dispose, MachineID: blessed}, a.JudgeMachine)
+		submitted, err := a.Submit(t.Context(), Update{Kind: Dispose, MachineID: blessed}, a.CheckMachine)
 		if err != nil {
 			t.Fatalf("making it disposable: %v", err)
 		}
@@ -274,7 +274,7 @@ func TestTimesHaveAPIFormat(t *testing.T) {
 
 // TestWrongMethodIsNotAllowedOnAPIPaths uses methods that the API does not have.
 func TestWrongMethodIsNotAllowedOnAPIPaths(t *testing.T) {
-	simulateNative(t, 1, 10, func(t *testing.T, _ *sim, _ *fakeGroup, pool *Native) {
+	simulateNative(t, 1, 10, func(t *testing.T, _ *sim, _ *fakeGroup, pool *NativePool) {
 		pool.started.Store(&startedState{true, time.Now().Add(time.Hour)})
 		s := newServer("web", pool, pool, nil, false)
 		for request, want := range map[string]string{
@@ -299,7 +299,7 @@ func TestMachineIsReplacedOnceDespiteFailedPatches(t *testing.T) {
 		grown  int
 	}{"dry run fails": {true, 0}, "patch fails": {false, 1}} {
 		t.Run(name, func(t *testing.T) {
-			simulateNative(t, 2, 10, func(t *testing.T, s *sim, g *fakeGroup, pool *Native) {
+			simulateNative(t, 2, 10, func(t *testing.T, s *sim, g *fakeGroup, pool *NativePool) {
 				away := true
 				s.kube.PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
 					if dry := len(a.(clienttesting.PatchActionImpl).PatchOptions.DryRun) > 0; away && (tt.dryRun || !dry) {
@@ -316,7 +316,7 @@ func TestMachineIsReplacedOnceDespiteFailedPatches(t *testing.T) {
 					has := len(g.machines)
 					away = true
 					for range 3 {
-						if err := change(); ResultOf(err) != ClusterUnavailable {
+						if err := change(); ToResult(err) != ClusterUnavailable {
 							t.Errorf("change %d: %v", i, err)
 						}
 					}
@@ -339,7 +339,7 @@ func TestDrainedMachineCannotBeKept(t *testing.T) {
 		v1alpha1.Pending: false, v1alpha1.Draining: false, v1alpha1.Drained: true, v1alpha1.NodeDeleted: true, v1alpha1.Aborted: false,
 	} {
 		t.Run(string(phase), func(t *testing.T) {
-			simulateNative(t, 3, 10, func(t *testing.T, s *sim, g *fakeGroup, pool *Native) {
+			simulateNative(t, 3, 10, func(t *testing.T, s *sim, g *fakeGroup, pool *NativePool) {
 				for i := 1; i <= 3; i++ {
 					s.createForeignRetirement(i, fmt.Sprint("n", i))
 					s.updateRetirementStatus(fmt.Sprint("others-n", i), func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = phase })
@@ -349,7 +349,7 @@ func TestDrainedMachineCannotBeKept(t *testing.T) {
 					1: pool.Detach(t.Context(), api.Removal{MachineID: id(1)}),
 					2: pool.SetMembershipStatus(t.Context(), api.SetMembershipStatus{MachineID: id(2), MembershipStatus: api.MembershipStatus{Active: true}}),
 				} {
-					if past && (ResultOf(err) != NotPossible || !strings.Contains(err.Error(), fmt.Sprint("NodeRetirement others-n", i))) || !past && err != nil {
+					if past && (ToResult(err) != NotPossible || !strings.Contains(err.Error(), fmt.Sprint("NodeRetirement others-n", i))) || !past && err != nil {
 						t.Errorf("machine %d: %v", i, err)
 					}
 				}

@@ -33,13 +33,13 @@ func (u *Updater) observePool(ctx context.Context) (*observation, error) {
 	w := &observation{leavingNodes: map[string]bool{}}
 	var err error
 	if w.pool, err = u.opts.Backend.Pool(ctx); err != nil {
-		return nil, BackendFailure("reading the pool", err)
+		return nil, NewBackendFailure("reading the pool", err)
 	}
 	if w.size, err = u.opts.Backend.Size(ctx); err != nil {
-		return nil, BackendFailure("reading the pool's size", err)
+		return nil, NewBackendFailure("reading the pool's size", err)
 	}
-	if w.nodes, err = u.opts.Cluster.Nodes(); err != nil {
-		return nil, ClusterFailure("reading the nodes", err)
+	if w.nodes, err = u.opts.Cluster.CachedNodes(); err != nil {
+		return nil, NewClusterFailure("reading the nodes", err)
 	}
 	provider, group := u.opts.Backend.Provider()
 	w.rules, w.groupName, err = u.opts.Cluster.loadGroupRules(ctx, provider.Name(), group, u.opts.Labels, u.opts.SystemLocalStorage)
@@ -50,7 +50,7 @@ func (u *Updater) observePool(ctx context.Context) (*observation, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.pairing = matching.Pair(w.pool.Machines, w.nodes, u.opts.Backend)
+	w.pairing = matching.PairMachines(w.pool.Machines, w.nodes, u.opts.Backend)
 	w.retiring = matching.FindRetirements(w.pairing.Members, retirements, u.opts.Backend)
 	for i := range retirements {
 		w.leavingNodes[retirements[i].Spec.NodeName] = true
@@ -58,8 +58,8 @@ func (u *Updater) observePool(ctx context.Context) (*observation, error) {
 	return w, nil
 }
 
-// Decide returns which machines an update to the desired size would remove. It changes nothing.
-func (u *Updater) Decide(ctx context.Context, desired int) (*matching.Decision, error) {
+// PlanSize returns which machines an update to the desired size would remove. It changes nothing.
+func (u *Updater) PlanSize(ctx context.Context, desired int) (*matching.Decision, error) {
 	w, err := u.observePool(ctx)
 	if err != nil {
 		return nil, err
@@ -69,73 +69,73 @@ func (u *Updater) Decide(ctx context.Context, desired int) (*matching.Decision, 
 }
 
 func (u *Updater) chooseMachines(w *observation, up *v1alpha1.PoolUpdate, only map[string]bool) (*matching.Decision, error) {
-	q := matching.Question{
+	q := matching.DecisionInput{
 		Desired: int(*up.Spec.DesiredSize), Pairing: &w.pairing, Leaving: map[string]bool{}, Refused: map[string]string{}, Only: only,
-		Registration: u.opts.Pace.Registration, Now: time.Now(), Policy: u.opts.Policy, Rules: w.rules, Nodes: w.nodes,
-		KeepLast: !u.opts.RemoveLastWorker, Retiring: w.leavingNodes, Choose: u.opts.Cluster.chooseNodes,
+		NodeRegistrationTimeout: u.opts.Timeouts.NodeRegistration, Now: time.Now(), Policy: u.opts.Policy, Rules: w.rules, Nodes: w.nodes,
+		KeepLastWorker: !u.opts.RemoveLastWorker, RetiringNodes: w.leavingNodes, ChooseNodes: u.opts.Cluster.chooseNodes,
 	}
 	for _, m := range up.Status.Machines {
 		switch m.State {
 		case v1alpha1.MachineRefused:
 			q.Refused[m.ID] = m.Reason
-		case v1alpha1.MachineLeaving, v1alpha1.MachineLeft:
+		case v1alpha1.MachineRemoving, v1alpha1.MachineRemoved:
 			q.Leaving[m.ID] = true
 		}
 	}
 	for machine := range w.retiring {
-		if up.Machine(machine) == nil {
+		if up.FindMachine(machine) == nil {
 			q.Leaving[machine] = true
 		}
 	}
 	began := time.Now()
-	d, err := matching.Decide(q)
+	d, err := matching.ChooseMachines(q)
 	u.opts.Metrics.recordDecision(time.Since(began))
 	return d, err
 }
 
-// JudgeSize returns an error if an update to a smaller size cannot start.
-func (u *Updater) JudgeSize(ctx context.Context, want *Update) error {
-	d, err := u.Decide(ctx, want.DesiredSize)
+// CheckSize returns an error if an update to a smaller size cannot start.
+func (u *Updater) CheckSize(ctx context.Context, want *Update) error {
+	d, err := u.PlanSize(ctx, want.DesiredSize)
 	switch {
 	case err != nil:
 		return err
 	case len(d.Unclear) > 0 || d.Excess() > 0 && len(d.Victims) == 0:
-		return Failuref(NotPossible, "%s", d.Reasons())
+		return NewFailuref(NotPossible, "%s", d.Reasons())
 	case d.Excess() > v1alpha1.MaxPoolMachines:
-		return Failuref(NotPossible, "removing %d machines is more than one PoolUpdate supports: want a desiredSize of at least %d first, then a "+
+		return NewFailuref(NotPossible, "removing %d machines is more than one PoolUpdate supports: want a desiredSize of at least %d first, then a "+
 			"smaller one", d.Excess(), d.Active-v1alpha1.MaxPoolMachines)
 	}
 	return nil
 }
 
-// JudgeMachine returns an error if the machine cannot be removed.
-func (u *Updater) JudgeMachine(ctx context.Context, want *Update) error {
+// CheckMachine returns an error if the machine cannot be removed.
+func (u *Updater) CheckMachine(ctx context.Context, want *Update) error {
 	w, err := u.observePool(ctx)
 	if err != nil {
 		return err
 	}
-	m := w.pairing.Find(want.MachineID)
+	m := w.pairing.FindMember(want.MachineID)
 	switch {
 	case m == nil:
-		return Failuref(NotFound, "machine %s is not a member of the pool", want.MachineID)
+		return NewFailuref(NotFound, "machine %s is not a member of the pool", want.MachineID)
 	case m.Machine.State == api.Terminating:
-		return ErrAlready
+		return ErrAlreadyTerminating
 	case len(w.pairing.Unclear) > 0:
-		return Failuref(NotPossible, "%s", (&matching.Decision{Unclear: w.pairing.Unclear}).Reasons())
+		return NewFailuref(NotPossible, "%s", (&matching.Decision{Unclear: w.pairing.Unclear}).Reasons())
 	case w.retiring[want.MachineID] != nil:
 		return nil // the update follows the existing retirement
 	}
 	refused, err := u.checkRemoval(w, m, want.Kind == Dispose)
 	if err == nil && refused != nil {
-		err = Failuref(NotPossible, "%s", refused)
+		err = NewFailuref(NotPossible, "%s", refused)
 	}
 	return err
 }
 
 // checkRemoval returns why a machine cannot be removed, or nil if it can.
-func (u *Updater) checkRemoval(w *observation, m *matching.Member, makesEvictable bool) (*matching.Passed, error) {
-	rule, text := matching.CheckMachine(m, &matching.Question{Registration: u.opts.Pace.Registration, Now: time.Now(), Disposed: makesEvictable})
-	p := &matching.Passed{Machine: m.Machine.ID, Rule: rule, Text: text}
+func (u *Updater) checkRemoval(w *observation, m *matching.Member, makesEvictable bool) (*matching.PassedMachine, error) {
+	rule, text := matching.CheckMachine(m, &matching.DecisionInput{NodeRegistrationTimeout: u.opts.Timeouts.NodeRegistration, Now: time.Now(), MakesEvictable: makesEvictable})
+	p := &matching.PassedMachine{Machine: m.Machine.ID, Rule: rule, Text: text}
 	if m.Node != nil {
 		p.Node = m.Node.Name
 	}
@@ -157,13 +157,13 @@ func (u *Updater) checkRemoval(w *observation, m *matching.Member, makesEvictabl
 	}
 	rules := w.rules
 	if makesEvictable { // the update makes the machine evictable first
-		rules.Lifted = map[string]string{p.Node: drainability.Membership}
+		rules.IgnoredAnnotations = map[string]string{p.Node: drainability.Membership}
 	}
 	answer, err := u.opts.Cluster.planEvacuation(p.Node, u.opts.Policy, rules)
-	if err != nil || answer.Feasible() {
+	if err != nil || answer.IsFeasible() {
 		return nil, err
 	}
-	all := matching.ToPassed(answer.Refusals[0])
+	all := matching.ToPassedMachine(answer.Refusals[0])
 	all.Machine, all.Node = p.Machine, p.Node
 	for _, more := range answer.Refusals[1:] {
 		all.Text += "; " + more.String()
@@ -173,12 +173,12 @@ func (u *Updater) checkRemoval(w *observation, m *matching.Member, makesEvictabl
 
 // mayHaveNode reports whether a machine has, or may have, one of the live Nodes.
 func (u *Updater) mayHaveNode(ctx context.Context, pool *api.Pool, machine string) (bool, error) {
-	nodes, err := u.opts.Cluster.NodesNow(ctx)
+	nodes, err := u.opts.Cluster.ListNodesLive(ctx)
 	if err != nil {
 		return false, err
 	}
-	now := matching.Pair(pool.Machines, nodes, u.opts.Backend)
-	is := now.Find(machine)
+	now := matching.PairMachines(pool.Machines, nodes, u.opts.Backend)
+	is := now.FindMember(machine)
 	return is == nil || is.Node != nil || is.Doubt != "" || len(now.Unclear) > 0, nil
 }
 
@@ -191,10 +191,10 @@ func (u *Updater) findMachine(pool *api.Pool, machine string) *api.Machine {
 	return &pool.Machines[i]
 }
 
-// HasNodeAlone reports whether a Node has the identity of a machine that the pool does not list.
-func (u *Updater) HasNodeAlone(machine string) bool {
+// HasNodeWithoutMachine reports whether a Node has the identity of a machine that the pool does not list.
+func (u *Updater) HasNodeWithoutMachine(machine string) bool {
 	identity, ok := u.opts.Backend.Identity(&api.Machine{ID: machine})
-	nodes, err := u.opts.Cluster.Nodes()
+	nodes, err := u.opts.Cluster.CachedNodes()
 	return err == nil && ok && slices.ContainsFunc(nodes, func(n *corev1.Node) bool {
 		is, err := u.opts.Backend.NodeIdentity(n.Spec.ProviderID)
 		return err == nil && is == identity

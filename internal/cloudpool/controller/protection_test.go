@@ -58,8 +58,8 @@ func TestRetirementThatNeverStartsTimesOut(t *testing.T) {
 		if nodes := s.retiringNodes(); len(nodes) != 2 {
 			t.Fatalf("%v are retired, want one more than n2", nodes)
 		}
-		is, err := a.Find(t.Context(), submitted.ID)
-		if err != nil || !strings.Contains(is.object.Machine(newUUID(2)).Reason, "others-n2, which this update did not create, waits: awaits its notice") {
+		is, err := a.FindUpdate(t.Context(), submitted.ID)
+		if err != nil || !strings.Contains(is.object.FindMachine(newUUID(2)).Reason, "others-n2, which this update did not create, waits: awaits its notice") {
 			t.Errorf("%+v, %v", is, err)
 		}
 	})
@@ -69,7 +69,7 @@ func TestRetirementThatNeverStartsTimesOut(t *testing.T) {
 		s.advance(5 * time.Second)
 		s.updateRetirementStatus(s.listRetirements()[0].Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase, rt.Status.Message = v1alpha1.Pending, "waits" })
 		s.advance(6 * time.Minute)
-		if is, err := a.Find(t.Context(), submitted.ID); err != nil || is.Outcome == nil || is.Outcome.Result != NotPossible || len(s.listRetirements()) != 0 {
+		if is, err := a.FindUpdate(t.Context(), submitted.ID); err != nil || is.Outcome == nil || is.Outcome.Result != NotPossible || len(s.listRetirements()) != 0 {
 			t.Errorf("%+v, %v, %v; want its own retirement cancelled", is, err, s.retiringNodes())
 		}
 	})
@@ -100,7 +100,7 @@ func TestProtectionOfKeptMachineIsRestored(t *testing.T) {
 				if !gone && s.pool.machines[0].Membership.Evictable {
 					t.Errorf("the machine is evictable after %q", s.pool.changeRequests())
 				}
-				is, err := a.Find(t.Context(), submitted.ID)
+				is, err := a.FindUpdate(t.Context(), submitted.ID)
 				if err != nil || is.Outcome == nil || is.Outcome.Result != NotPossible {
 					t.Errorf("%+v, %v; want the update finished", is, err)
 				}
@@ -128,5 +128,5 @@ func TestUnchangedMembershipStaysProtected(t *testing.T) {
 
 // serverError returns an error answer of the pool's server.
 func serverError(code int) error {
-	return &api.StatusError{Code: code, Own: true, ErrorMessage: api.ErrorMessage{Message: "no"}}
+	return &api.StatusError{Code: code, FromServer: true, ErrorMessage: api.ErrorMessage{Message: "no"}}
 }

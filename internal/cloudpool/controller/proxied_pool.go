@@ -16,9 +16,9 @@ type proxiedPool struct {
 	matching.ServerIdentities
 }
 
-// NewProxied returns the Backend of a pool on a cloudpool server. computerName is the path of the host name in a machine's
+// NewProxiedPool returns the Backend of a pool on a cloudpool server. computerName is the path of the host name in a machine's
 // metadata.
-func NewProxied(p *provider.Provider, group, computerName string) Backend {
+func NewProxiedPool(p *provider.Provider, group, computerName string) Backend {
 	return proxiedPool{p, group, matching.ServerIdentities{ComputerName: computerName}}
 }
 

@@ -41,8 +41,8 @@ func (p stateTimers) trackState(key, state string) time.Duration {
 // a write with the resourceVersion that it read. A process that lost the Lease without noticing gets a conflict and does
 // nothing.
 func (u *Updater) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	retry := reconcile.Result{RequeueAfter: u.opts.Pace.Poll}
-	if !u.lease.Held() { // another process works on it: the timers restart afterwards
+	retry := reconcile.Result{RequeueAfter: u.opts.Timeouts.PollInterval}
+	if !u.lease.IsHeld() { // another process works on it: the timers restart afterwards
 		u.timersUID = ""
 		return retry, nil
 	}
@@ -109,7 +109,7 @@ func (s *updateScope) runSteps(ctx context.Context) error {
 		removes, err := s.mayRemoveMachines(ctx)
 		switch {
 		case err != nil:
-			return newOutcome(ResultOf(err), "%s", err)
+			return newOutcome(ToResult(err), "%s", err)
 		case !removes:
 			return s.forwardUpdate(ctx)
 		}
@@ -138,23 +138,23 @@ func (s *updateScope) runSteps(ctx context.Context) error {
 func (s *updateScope) mayRemoveMachines(ctx context.Context) (bool, error) {
 	switch s.update.Spec.Type {
 	case v1alpha1.SetPoolSize:
-		return s.Shrinks(ctx, int(*s.update.Spec.DesiredSize))
+		return s.WouldShrink(ctx, int(*s.update.Spec.DesiredSize))
 	case v1alpha1.TerminateMachine:
 		return true, nil
 	}
-	return s.update.Disposes(), nil
+	return s.update.IsDisposal(), nil
 }
 
 // forwardUpdate forwards an update to the pool once. The pool's answer becomes the outcome.
 func (s *updateScope) forwardUpdate(ctx context.Context) error {
-	is := s.Pass(ctx, s.toUpdate(s.update))
+	is := s.Forward(ctx, s.toUpdate(s.update))
 	level := slog.LevelInfo
 	if is.Outcome.Result != Done {
 		level = slog.LevelWarn
 	}
-	s.log.Log(ctx, level, "forwarded a change to the pool", "update", s.update.Name, "change", is.Doing(), "user", is.RequestedBy, "result", is.Outcome.Result,
+	s.log.Log(ctx, level, "forwarded a change to the pool", "update", s.update.Name, "change", is.APIOperation(), "user", is.RequestedBy, "result", is.Outcome.Result,
 		"detail", is.Outcome.Detail)
-	s.update.Status.Answer = is.Answer
+	s.update.Status.Answer = is.ServerAnswer
 	return is.Outcome
 }
 
@@ -175,9 +175,9 @@ func (s *updateScope) planRemovals(ctx context.Context) error {
 		for _, v := range d.Victims[:min(len(d.Victims), v1alpha1.MaxPoolMachines)] {
 			s.update.SetMachine(v1alpha1.PoolMachine{ID: v.Machine, Node: v.Node, State: v1alpha1.MachinePlanned})
 		}
-		for _, p := range d.Passed[:min(len(d.Passed), v1alpha1.MaxPoolPassed)] {
-			st.Passed = append(st.Passed, v1alpha1.PoolPassed{
-				Machine: p.Machine, Node: p.Node, Rule: p.Rule, Pod: p.Pod, Message: observe.Clip(p.Text, maxReasonBytes), Remedy: observe.Clip(p.Remedy, maxReasonBytes),
+		for _, p := range d.Passed[:min(len(d.Passed), v1alpha1.MaxSkippedMachines)] {
+			st.Skipped = append(st.Skipped, v1alpha1.SkippedMachine{
+				Machine: p.Machine, Node: p.Node, Rule: p.Rule, Pod: p.Pod, Message: observe.ClipBytes(p.Text, maxReasonBytes), Remedy: observe.ClipBytes(p.Remedy, maxReasonBytes),
 			})
 		}
 	}
@@ -192,9 +192,9 @@ func summarizeStatus(up *v1alpha1.PoolUpdate) {
 		st.Progress = fmt.Sprintf("%d/%d", st.Removed, all)
 	}
 	for i := range st.Machines { // a finished machine keeps its result only
-		if m := &st.Machines[i]; m.State == v1alpha1.MachineLeft || m.State == v1alpha1.MachineRefused {
+		if m := &st.Machines[i]; m.State == v1alpha1.MachineRemoved || m.State == v1alpha1.MachineRefused {
 			*m = v1alpha1.PoolMachine{
-				ID: m.ID, Node: m.Node, DeletionRequested: m.DeletionRequested, State: m.State, Reason: observe.Clip(m.Reason, maxReasonBytes), Since: m.Since,
+				ID: m.ID, Node: m.Node, DeletionRequested: m.DeletionRequested, State: m.State, Reason: observe.ClipBytes(m.Reason, maxReasonBytes), Since: m.Since,
 			}
 		}
 	}
@@ -211,7 +211,7 @@ func (s *updateScope) saveStatus(ctx context.Context) error {
 	summarizeStatus(s.update)
 	c := s.update.DeepCopy() // the response would overwrite the object in use
 	if err := s.opts.Cluster.objects.Status().Update(ctx, c); err != nil {
-		return ClusterFailure("writing PoolUpdate "+s.update.Name, err)
+		return NewClusterFailure("writing PoolUpdate "+s.update.Name, err)
 	}
 	s.update.ResourceVersion, s.writtenStatus = c.ResourceVersion, s.update.Status.DeepCopy()
 	return nil
@@ -219,7 +219,7 @@ func (s *updateScope) saveStatus(ctx context.Context) error {
 
 func setCondition(up *v1alpha1.PoolUpdate, kind string, status metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&up.Status.Conditions, metav1.Condition{
-		Type: kind, Status: status, Reason: reason, Message: observe.Clip(message, maxMessageBytes), ObservedGeneration: up.Generation,
+		Type: kind, Status: status, Reason: reason, Message: observe.ClipBytes(message, maxMessageBytes), ObservedGeneration: up.Generation,
 	})
 }
 
@@ -228,10 +228,10 @@ func setCondition(up *v1alpha1.PoolUpdate, kind string, status metav1.ConditionS
 func (s *updateScope) recordFailure(err error) *Outcome {
 	s.log.Warn("a step of the update failed, retrying", "update", s.update.Name, "err", err)
 	s.update.Status.Message = err.Error()
-	if s.timers.trackState("troubled", "") < s.opts.Pace.Trouble {
+	if s.timers.trackState("troubled", "") < s.opts.Timeouts.FailureTolerance {
 		return nil
 	}
-	return &Outcome{Result: ResultOf(err), Detail: err.Error()}
+	return &Outcome{Result: ToResult(err), Detail: err.Error()}
 }
 
 // setBlocked reports the outcome to the clients of an update that must continue. If it ended now, the pool would stay one
@@ -246,18 +246,18 @@ func (s *updateScope) setBlocked(outcome *Outcome) {
 
 // isMachineKept reports whether the update's machine stays in the pool, as far as is known.
 func (s *updateScope) isMachineKept() bool {
-	m := s.update.Machine(s.update.Spec.MachineID)
+	m := s.update.FindMachine(s.update.Spec.MachineID)
 	return m == nil || m.State == v1alpha1.MachineRefused
 }
 
 // describeUnfinishedWork returns the condition that only this update can reach, or "" if there is none. A kept machine must
 // be protected again, or a removed machine needs a replacement.
 func (s *updateScope) describeUnfinishedWork() string {
-	m, st := s.update.Machine(s.update.Spec.MachineID), &s.update.Status
+	m, st := s.update.FindMachine(s.update.Spec.MachineID), &s.update.Status
 	switch {
 	case s.isMachineKept() && st.MadeEvictable:
 		return "machine " + s.update.Spec.MachineID + " is not evictable again"
-	case !s.isMachineKept() && st.Launch && (m.State == v1alpha1.MachineLeft || m.Retirement != "" || m.DeletionRequested):
+	case !s.isMachineKept() && st.Launch && (m.State == v1alpha1.MachineRemoved || m.Retirement != "" || m.DeletionRequested):
 		return "the machine is gone and another one is launched in its place"
 	}
 	return ""
@@ -293,7 +293,7 @@ func (s *updateScope) undoMadeEvictable(ctx context.Context) error {
 	if err := s.setEvictable(ctx, false); err != nil {
 		pool, unread := s.opts.Backend.Pool(ctx)
 		mayGo := slices.ContainsFunc(pool.Machines, func(m api.Machine) bool {
-			return m.ID == s.update.Spec.MachineID && !matching.HasEnded(&m, s.opts.Backend) && m.Evictable()
+			return m.ID == s.update.Spec.MachineID && !matching.HasEnded(&m, s.opts.Backend) && m.IsEvictable()
 		})
 		if unread != nil || mayGo || !pool.Timestamp.After(s.update.Status.StartedAt.Time) {
 			return err
@@ -310,7 +310,7 @@ func (s *updateScope) setEvictable(ctx context.Context, evictable bool) error {
 	}
 	status := api.MembershipStatus{Active: true, Evictable: evictable}
 	if err := s.opts.Backend.SetMembershipStatus(ctx, api.SetMembershipStatus{MachineID: s.update.Spec.MachineID, MembershipStatus: status}); err != nil {
-		return BackendFailure(fmt.Sprintf("setting the membership of machine %s to %+v", s.update.Spec.MachineID, status), err)
+		return NewBackendFailure(fmt.Sprintf("setting the membership of machine %s to %+v", s.update.Spec.MachineID, status), err)
 	}
 	return nil
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
-func countLeaving(up *v1alpha1.PoolUpdate) int { return up.CountMachines(v1alpha1.MachineLeaving) }
+func countLeaving(up *v1alpha1.PoolUpdate) int { return up.CountMachines(v1alpha1.MachineRemoving) }
 
-func countRemoved(up *v1alpha1.PoolUpdate) int { return up.CountMachines(v1alpha1.MachineLeft) }
+func countRemoved(up *v1alpha1.PoolUpdate) int { return up.CountMachines(v1alpha1.MachineRemoved) }
 
 // hasRoomFor reports whether the PoolUpdate can record the machine, or records it already.
 func (s *updateScope) hasRoomFor(machine string) bool {
-	return len(s.update.Status.Machines) < v1alpha1.MaxPoolMachines || s.update.Machine(machine) != nil
+	return len(s.update.Status.Machines) < v1alpha1.MaxPoolMachines || s.update.FindMachine(machine) != nil
 }
 
 // shrinkPool does the next step of an update to a smaller size.
@@ -36,7 +36,7 @@ func (s *updateScope) shrinkPool(ctx context.Context) error {
 	if countLeaving(s.update) > 0 {
 		delete(s.timers, "unsettled")
 	}
-	if countLeaving(s.update) >= s.opts.AtOnce || !s.areLeavingNodesCordoned() {
+	if countLeaving(s.update) >= s.opts.MaxConcurrentRemovals || !s.areLeavingNodesCordoned() {
 		return nil
 	}
 	w, err := s.observePool(ctx)
@@ -66,7 +66,7 @@ func (s *updateScope) shrinkPool(ctx context.Context) error {
 		return s.lowerDesiredSize(ctx, w)
 	}
 	s.update.Status.Message = d.Reasons()
-	if stuck := s.timers.trackState("stuck", ""); countRemoved(s.update) > 0 && stuck < s.opts.Pace.Settle { // evicted pods may still be starting
+	if stuck := s.timers.trackState("stuck", ""); countRemoved(s.update) > 0 && stuck < s.opts.Timeouts.PodSettle { // evicted pods may still be starting
 		return nil
 	}
 	return s.endWithShortfall(d)
@@ -91,7 +91,7 @@ func (s *updateScope) chooseNextMachine(w *observation) (*matching.Decision, err
 // planner would count their free capacity.
 func (s *updateScope) areLeavingNodesCordoned() bool {
 	return !slices.ContainsFunc(s.update.Status.Machines, func(m v1alpha1.PoolMachine) bool {
-		return m.State == v1alpha1.MachineLeaving && m.Retirement != "" && (m.Phase == "" || m.Phase == v1alpha1.Pending)
+		return m.State == v1alpha1.MachineRemoving && m.Retirement != "" && (m.Phase == "" || m.Phase == v1alpha1.Pending)
 	})
 }
 
@@ -112,24 +112,24 @@ func (s *updateScope) lowerDesiredSize(ctx context.Context, w *observation) erro
 		return newOutcome(Done, "")
 	case w.size.Desired > want && (active > want || !newer):
 		s.update.Status.Message = "waiting for a new observation of the pool before its desired size is lowered"
-		if s.timers.trackState("unsettled", "") <= s.opts.Pace.Termination {
+		if s.timers.trackState("unsettled", "") <= s.opts.Timeouts.Termination {
 			return nil
 		}
 		return newOutcome(BackendUnavailable, "the pool was not observed again within %s: its desired size is still %d, with %d active machines",
-			s.opts.Pace.Termination, w.size.Desired, active)
+			s.opts.Timeouts.Termination, w.size.Desired, active)
 	}
 	if err := s.saveStatus(ctx); err != nil {
 		return err
 	}
 	if err := s.opts.Backend.SetDesiredSize(ctx, want); err != nil {
-		return BackendFailure(fmt.Sprintf("setting the desired size to %d", want), err)
+		return NewBackendFailure(fmt.Sprintf("setting the desired size to %d", want), err)
 	}
 	size, err := s.opts.Backend.Size(ctx)
 	switch {
 	case err != nil:
-		return BackendFailure("reading the pool's size", err)
+		return NewBackendFailure("reading the pool's size", err)
 	case size.Desired != want:
-		return Failuref(BackendUnavailable, "the desired size was set to %d, but is %d", want, size.Desired)
+		return NewFailuref(BackendUnavailable, "the desired size was set to %d, but is %d", want, size.Desired)
 	}
 	return newOutcome(Done, "")
 }
@@ -140,31 +140,31 @@ func (s *updateScope) removeMachine(ctx context.Context) error {
 		return err
 	}
 	id := s.update.Spec.MachineID
-	if m := s.update.Machine(id); m != nil {
+	if m := s.update.FindMachine(id); m != nil {
 		return s.finishRemoval(ctx, m)
 	}
-	if reported := s.toUpdate(s.update).Told; s.update.Status.MadeEvictable && reported != nil { // its client already got an error, and no removal has started
+	if reported := s.toUpdate(s.update).ReportedOutcome; s.update.Status.MadeEvictable && reported != nil { // its client already got an error, and no removal has started
 		return reported
 	}
 	w, err := s.observePool(ctx)
 	if err != nil {
 		return err
 	}
-	m := w.pairing.Find(id)
+	m := w.pairing.FindMember(id)
 	if m == nil || matching.HasEnded(m.Machine, s.opts.Backend) {
 		return newOutcome(Done, "the machine is already gone")
 	}
 	if adopted, err := s.adoptRetirements(ctx, w); adopted || err != nil {
 		return err
 	}
-	refused, err := s.checkRemoval(w, m, s.update.Disposes())
+	refused, err := s.checkRemoval(w, m, s.update.IsDisposal())
 	switch {
 	case err != nil:
 		return err
 	case refused != nil:
 		return newOutcome(NotPossible, "%s", refused)
-	case s.update.Disposes() && !m.Machine.Evictable():
-		if !m.Machine.Active() {
+	case s.update.IsDisposal() && !m.Machine.IsEvictable():
+		if !m.Machine.IsActive() {
 			return newOutcome(NotPossible, "machine %s is neither active nor evictable: make it active first", id)
 		}
 		s.update.Status.MadeEvictable = true
@@ -182,7 +182,7 @@ func (s *updateScope) finishRemoval(ctx context.Context, m *v1alpha1.PoolMachine
 		return newOutcome(BackendUnavailable, "%s", m.Reason)
 	case m.State == v1alpha1.MachineRefused:
 		return newOutcome(NotPossible, "%s", m.Reason)
-	case m.State != v1alpha1.MachineLeft:
+	case m.State != v1alpha1.MachineRemoved:
 		return nil
 	}
 	if err := s.launchReplacement(ctx); err != nil {
@@ -200,7 +200,7 @@ func (s *updateScope) launchReplacement(ctx context.Context) error {
 	}
 	size, err := s.opts.Backend.Size(ctx)
 	if err != nil {
-		return BackendFailure("reading the pool's size", err)
+		return NewBackendFailure("reading the pool's size", err)
 	}
 	if st.LaunchTo == 0 && size.Desired < int(st.SizeBefore) { // an inactive machine has lowered nothing
 		st.LaunchTo = int32(size.Desired + 1)
@@ -210,7 +210,7 @@ func (s *updateScope) launchReplacement(ctx context.Context) error {
 	}
 	if size.Desired < int(st.LaunchTo) {
 		if err := s.opts.Backend.SetDesiredSize(ctx, int(st.LaunchTo)); err != nil {
-			return BackendFailure("launching a replacement for machine "+s.update.Spec.MachineID, err)
+			return NewBackendFailure("launching a replacement for machine "+s.update.Spec.MachineID, err)
 		}
 	}
 	st.Launch = false
@@ -221,7 +221,7 @@ func (s *updateScope) launchReplacement(ctx context.Context) error {
 // between. The cluster may have changed since, so machines are chosen again.
 func (s *updateScope) dropUncreatedRetirements(ctx context.Context) error {
 	return s.dropMachines(ctx, func(m v1alpha1.PoolMachine) bool {
-		return m.State == v1alpha1.MachineLeaving && m.Retirement != "" && !m.Created && !m.Adopted
+		return m.State == v1alpha1.MachineRemoving && m.Retirement != "" && !m.Created && !m.Adopted
 	})
 }
 
@@ -240,7 +240,7 @@ func (s *updateScope) adoptRetirements(ctx context.Context, w *observation) (boo
 	for i := range w.pairing.Members {
 		m := w.pairing.Members[i].Machine
 		rt := w.retiring[m.ID]
-		if rt == nil || s.update.Machine(m.ID) != nil || !s.hasRoomFor(m.ID) || s.update.Spec.MachineID != "" && s.update.Spec.MachineID != m.ID {
+		if rt == nil || s.update.FindMachine(m.ID) != nil || !s.hasRoomFor(m.ID) || s.update.Spec.MachineID != "" && s.update.Spec.MachineID != m.ID {
 			continue
 		}
 		if isNodeGone(rt) && matching.HasEnded(m, s.opts.Backend) {
@@ -248,7 +248,7 @@ func (s *updateScope) adoptRetirements(ctx context.Context, w *observation) (boo
 		}
 		s.update.SetMachine(v1alpha1.PoolMachine{
 			ID: m.ID, Node: rt.Spec.NodeName, NodeUID: rt.Spec.NodeUID, ProviderID: rt.Spec.ProviderID, Retirement: rt.Name,
-			State: v1alpha1.MachineLeaving, Since: toMicroTime(time.Now()), Adopted: true,
+			State: v1alpha1.MachineRemoving, Since: toMicroTime(time.Now()), Adopted: true,
 		})
 		adopted = true
 		s.log.Info("following an existing NodeRetirement", "update", s.update.Name, "machine", m.ID, "node", rt.Spec.NodeName, "retirement", rt.Name)
@@ -261,14 +261,14 @@ func (s *updateScope) adoptRetirements(ctx context.Context, w *observation) (boo
 
 // beginRemoval starts the removal of a machine.
 func (s *updateScope) beginRemoval(ctx context.Context, w *observation, machine string) error {
-	m := w.pairing.Find(machine)
+	m := w.pairing.FindMember(machine)
 	if m == nil {
 		return nil // it is gone
 	}
-	is := v1alpha1.PoolMachine{ID: machine, State: v1alpha1.MachineLeaving, Since: toMicroTime(time.Now())}
+	is := v1alpha1.PoolMachine{ID: machine, State: v1alpha1.MachineRemoving, Since: toMicroTime(time.Now())}
 	if m.Node == nil {
 		s.update.SetMachine(is)
-		return s.deleteMachineWithoutNode(ctx, s.update.Machine(machine), &w.pool)
+		return s.deleteMachineWithoutNode(ctx, s.update.FindMachine(machine), &w.pool)
 	}
 	is.Node, is.NodeUID, is.ProviderID = m.Node.Name, m.Node.UID, m.ProviderID
 	is.Retirement = retirementName(updateKey(s.update), is.Node)
@@ -280,7 +280,7 @@ func (s *updateScope) beginRemoval(ctx context.Context, w *observation, machine 
 	if err := s.saveStatus(ctx); err != nil {
 		return err
 	}
-	if err := s.createRetirement(ctx, s.update.Machine(machine), w.groupName); err != nil {
+	if err := s.createRetirement(ctx, s.update.FindMachine(machine), w.groupName); err != nil {
 		return err
 	}
 	return s.saveStatus(ctx) // records the creation: if the object disappears later, a user has cancelled it
@@ -319,7 +319,7 @@ func (s *updateScope) createRetirement(ctx context.Context, m *v1alpha1.PoolMach
 	}
 	maps.Copy(rt.Labels, s.opts.Labels)
 	if err := s.opts.Cluster.objects.Create(ctx, rt); err != nil && !apierrors.IsAlreadyExists(err) {
-		return ClusterFailure("creating NodeRetirement "+rt.Name, err)
+		return NewClusterFailure("creating NodeRetirement "+rt.Name, err)
 	}
 	m.Created = true
 	s.log.Info("created NodeRetirement", "update", s.update.Name, "machine", m.ID, "node", m.Node, "retirement", m.Retirement)
@@ -354,11 +354,11 @@ func (s *updateScope) deleteMachineWithoutNode(ctx context.Context, is *v1alpha1
 		s.log.Info("deleting a machine without a node", "update", s.update.Name, "machine", is.ID, "state", m.State)
 	case cloud.RefusalOf(err) != "":
 		is.State, is.Reason = v1alpha1.MachineRefused, err.Error()
-	case cloud.IsThrottled(err) && time.Since(is.Since.Time) < s.opts.Pace.Termination: // for example until the pool was observed again
+	case cloud.IsThrottled(err) && time.Since(is.Since.Time) < s.opts.Timeouts.Termination: // for example until the pool was observed again
 		s.update.Status.Message = "waiting: " + err.Error()
 		return nil
 	default:
-		return BackendFailure("terminating machine "+is.ID, err)
+		return NewBackendFailure("terminating machine "+is.ID, err)
 	}
 	return s.saveStatus(ctx)
 }

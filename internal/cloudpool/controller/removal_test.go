@@ -25,7 +25,7 @@ import (
 func TestI8ReplicaLearnsOutcomeAfterLosingLease(t *testing.T) {
 	simulate(t, 4, func(t *testing.T, s *sim) {
 		a := s.startReplica("a")
-		submitted, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 3}, a.JudgeSize)
+		submitted, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 3}, a.CheckSize)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +41,7 @@ func TestI8ReplicaLearnsOutcomeAfterLosingLease(t *testing.T) {
 		if busy, err := getUnfinishedUpdate(t.Context(), b); busy != nil || err != nil {
 			t.Fatalf("b has not ended the update: %v, %v", busy, err)
 		}
-		next, err := b.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, b.JudgeSize)
+		next, err := b.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, b.CheckSize)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,13 +57,13 @@ func TestI8ReplicaLearnsOutcomeAfterLosingLease(t *testing.T) {
 		if err != nil || result.Outcome.Result != Done || result.Outcome.Removed != 1 {
 			t.Fatalf("the client of a: %+v, %v", result, err)
 		}
-		if found, err := a.Find(ctx, submitted.ID); err != nil || found == nil || found.Outcome == nil {
+		if found, err := a.FindUpdate(ctx, submitted.ID); err != nil || found == nil || found.Outcome == nil {
 			t.Errorf("a's status of the update: %+v, %v", found, err)
 		}
 		if slices.Contains(s.pool.changeRequests(), "size 3") || s.pool.size != 2 {
 			t.Errorf("the desired size is %d after %q; want 2, and never 3 again", s.pool.size, s.pool.changeRequests())
 		}
-		third, err := b.Submit(ctx, Update{Kind: SetSize, DesiredSize: 1}, b.JudgeSize)
+		third, err := b.Submit(ctx, Update{Kind: SetSize, DesiredSize: 1}, b.CheckSize)
 		if err != nil {
 			t.Fatalf("the pool is not free: %v", err)
 		}
@@ -84,7 +84,7 @@ func TestI4StaleReplicaTerminatesNothing(t *testing.T) {
 		a := s.startReplica("a")
 		s.advance(0) // lets running requests finish before the reactor is added
 		s.kube.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
-			if up := s.listUpdates()[0]; !up.Finished() {
+			if up := s.listUpdates()[0]; !up.IsFinished() {
 				s.rewriteStatus(up, func(st *v1alpha1.PoolUpdateStatus) {
 					st.CompletedAt = toMicroTime(time.Now())
 					st.Conditions = []metav1.Condition{{
@@ -94,7 +94,7 @@ func TestI4StaleReplicaTerminatesNothing(t *testing.T) {
 			}
 			return false, nil, nil
 		})
-		submitted, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.JudgeSize)
+		submitted, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.CheckSize)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,9 +112,9 @@ func TestI4StaleReplicaTerminatesNothing(t *testing.T) {
 // submitUpdate submits an update with its check.
 func submitUpdate(t *testing.T, u *Updater, up Update) (*Update, error) {
 	t.Helper()
-	judge := u.JudgeMachine
+	judge := u.CheckMachine
 	if up.Kind == SetSize {
-		judge = u.JudgeSize
+		judge = u.CheckSize
 	}
 	return u.Submit(t.Context(), up, judge)
 }
@@ -146,7 +146,7 @@ func checkUpdateEnds(t *testing.T, u *Updater, up Update, timeout time.Duration,
 	t.Helper()
 	result, err := submitAndWait(t, u, up, timeout)
 	switch {
-	case err != nil && ResultOf(err) != want:
+	case err != nil && ToResult(err) != want:
 		t.Errorf("%s; want %s", err, want)
 	case err == nil && result.Outcome.Result != want:
 		t.Errorf("%+v; want %s", result.Outcome, want)
@@ -160,13 +160,13 @@ func checkUpdateEnds(t *testing.T, u *Updater, up Update, timeout time.Duration,
 
 func TestFailedTerminationIsReported(t *testing.T) {
 	for name, tt := range map[string]struct {
-		status  cloud.Status
+		status  cloud.OperationStatus
 		timeout time.Duration
 		text    string
 	}{
-		"provider reports failure":  {cloud.Status{Done: true, Err: errors.New("the hypervisor is away")}, time.Minute, "the hypervisor is away"},
-		"provider reports success":  {cloud.Status{Done: true}, 11 * time.Minute, "still exists 10m0s after"},
-		"provider reports progress": {cloud.Status{After: time.Second}, 11 * time.Minute, "still exists 10m0s after"},
+		"provider reports failure":  {cloud.OperationStatus{Done: true, Err: errors.New("the hypervisor is away")}, time.Minute, "the hypervisor is away"},
+		"provider reports success":  {cloud.OperationStatus{Done: true}, 11 * time.Minute, "still exists 10m0s after"},
+		"provider reports progress": {cloud.OperationStatus{RetryAfter: time.Second}, 11 * time.Minute, "still exists 10m0s after"},
 	} {
 		for _, up := range []Update{
 			{Kind: SetSize, DesiredSize: 2},
@@ -193,14 +193,14 @@ func TestUpdateWaitsForPoolObservation(t *testing.T) {
 	simulate(t, 2, func(t *testing.T, s *sim) {
 		s.pool.addMachine(newMachine(3, api.Requested, ""))
 		s.pool.size = 3
-		s.pool.failures["delete"] = &cloud.ThrottledError{After: time.Second, Err: errors.New("has not been observed again")}
+		s.pool.failures["delete"] = &cloud.ThrottledError{RetryAfter: time.Second, Err: errors.New("has not been observed again")}
 		a := s.startReplica("a")
-		submitted, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.JudgeSize)
+		submitted, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.CheckSize)
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.advance(5 * time.Minute)
-		if is, err := a.Find(t.Context(), submitted.ID); err != nil || is.Outcome != nil || !strings.Contains(is.Message, "has not been observed again") {
+		if is, err := a.FindUpdate(t.Context(), submitted.ID); err != nil || is.Outcome != nil || !strings.Contains(is.Message, "has not been observed again") {
 			t.Fatalf("%+v, %v; want it to wait, and the reason", is, err)
 		}
 		s.pool.setFailure("delete", nil)
@@ -224,7 +224,7 @@ func TestReasonOfBlockedRetirementIsReported(t *testing.T) {
 	for code, says := range map[string]string{"GroupBudget": "its NodeGroup does not allow the removal", retirement.CloudRefused: "its cloud does not allow the removal"} {
 		simulate(t, 1, func(t *testing.T, s *sim) {
 			a := s.startReplica("a", func(o *UpdaterOptions) { o.RemoveLastWorker = true })
-			submitted, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.JudgeMachine)
+			submitted, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.CheckMachine)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -255,7 +255,7 @@ func TestKeptMachineKeepsItsMembership(t *testing.T) {
 			simulate(t, 2, func(t *testing.T, s *sim) {
 				s.pool.machines[0].Membership = &api.MembershipStatus{Active: true}
 				a := s.startReplica("a")
-				submitted, err := a.Submit(t.Context(), Update{Kind: Dispose, MachineID: newUUID(1)}, a.JudgeMachine)
+				submitted, err := a.Submit(t.Context(), Update{Kind: Dispose, MachineID: newUUID(1)}, a.CheckMachine)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -28,7 +28,7 @@ func (s *sim) createInterruptedUpdate(want Update) {
 		st.StartedAt, st.ObservedAt, st.SizeBefore = toMicroTime(time.Now()), toMicroTime(time.Now()), 3
 		st.Machines = []v1alpha1.PoolMachine{{
 			ID: newUUID(1), Node: "n1", NodeUID: "uid-n1", ProviderID: "openstack:///" + newUUID(1), Retirement: retirementName("left", "n1"),
-			State: v1alpha1.MachineLeaving, Since: toMicroTime(time.Now()),
+			State: v1alpha1.MachineRemoving, Since: toMicroTime(time.Now()),
 		}}
 	})
 }
@@ -79,7 +79,7 @@ func TestUncreatedRetirementIsChosenAgain(t *testing.T) {
 				if got := s.retiringNodes(); !slices.Equal(got, tt.want) {
 					t.Errorf("%v are retired, want %v", got, tt.want)
 				}
-				up, err := a.Find(t.Context(), "workers-1")
+				up, err := a.FindUpdate(t.Context(), "workers-1")
 				if err != nil || up == nil || len(tt.want) == 0 && (up.Outcome == nil || up.Outcome.Result != NotPossible) {
 					t.Errorf("%+v, %v", up, err)
 				}
@@ -92,7 +92,7 @@ func TestUncreatedRetirementIsChosenAgain(t *testing.T) {
 func TestCancelledRetirementIsNotCreatedAgain(t *testing.T) {
 	simulate(t, 2, func(t *testing.T, s *sim) {
 		a := s.startReplica("a")
-		submitted, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.JudgeMachine)
+		submitted, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.CheckMachine)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +108,7 @@ func TestCancelledRetirementIsNotCreatedAgain(t *testing.T) {
 		}
 		b := s.startReplica("b")
 		s.advance(time.Minute)
-		up, err := b.Find(t.Context(), submitted.ID)
+		up, err := b.FindUpdate(t.Context(), submitted.ID)
 		if err != nil || up.Outcome == nil || up.Outcome.Result != NotPossible || len(s.listRetirements()) != 0 {
 			t.Errorf("%+v, %v, %v; want it cancelled", up, err, s.retiringNodes())
 		}

@@ -8,8 +8,8 @@ import (
 )
 
 func init() {
-	controller.SetNewServer(func(pool string, _ controller.Backend, n *controller.Native, u *controller.Updater, strict bool) controller.FrontServer {
+	controller.SetNewServer(func(pool string, _ controller.Backend, n *controller.NativePool, u *controller.Updater, strict bool) controller.FrontServer {
 		return httpserver.NewServer(httpserver.ServerOptions{StrictCompat: strict, Log: slog.New(slog.DiscardHandler)},
-			&httpserver.Front{Name: pool, Native: n, Updater: u})
+			&httpserver.ServedPool{Name: pool, Native: n, Updater: u})
 	})
 }

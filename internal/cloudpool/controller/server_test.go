@@ -52,7 +52,7 @@ func startShrinkingPool(t *testing.T, strict bool) (s FrontServer, pool *memoryP
 	close(known.synced)
 	released := make(chan struct{})
 	u, err := NewUpdater(UpdaterOptions{
-		Pool: "workers", Backend: backend, Cluster: known, Slots: (&fakeLeases{}).forHolder("a"), Namespace: "slipway", Holder: "a", Log: log,
+		Pool: "workers", Backend: backend, Cluster: known, Leases: (&fakeLeases{}).forHolder("a"), Namespace: "slipway", Holder: "a", Log: log,
 		runForTest: func(ctx context.Context, u *Updater) {
 			select {
 			case <-ctx.Done():
@@ -138,7 +138,7 @@ func TestWaitersAreAnsweredAtShutdown(t *testing.T) {
 			if len(answered) > 0 {
 				t.Errorf("%s: was answered at once", body)
 			}
-			s.EndWaits()
+			s.CancelWaits()
 			if w := <-answered; w.Code != want.code || !strings.Contains(w.Body.String(), want.text) || len(pool.changes) > 0 {
 				t.Errorf("%s: %d %s, and was asked %q", body, w.Code, w.Body, pool.changes)
 			}

@@ -134,7 +134,7 @@ func reconcileUntilDone(ctx context.Context, u *Updater) {
 		case <-ctx.Done():
 			return
 		case <-wakes:
-		case <-time.After(u.opts.Pace.Poll):
+		case <-time.After(u.opts.Timeouts.PollInterval):
 		}
 	}
 }
@@ -168,7 +168,7 @@ func (r cacheReader) List(ctx context.Context, into client.ObjectList, o ...clie
 func (s *sim) newCluster(ctx context.Context, log *slog.Logger) (*Cluster, informers.SharedInformerFactory) {
 	s.t.Helper()
 	factory := informers.NewSharedInformerFactory(s.kube, 0)
-	known, err := live.Watch(s.kube.Discovery(), live.OfFactory(factory), log)
+	known, err := live.WatchCluster(s.kube.Discovery(), live.InformersOfFactory(factory), log)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func (s *sim) startReplica(name string, change ...func(*UpdaterOptions)) *Update
 	ctx, stop := context.WithCancel(context.WithoutCancel(s.t.Context()))
 	log := slog.New(slog.NewTextHandler(s.t.Output(), nil)).With("replica", name)
 	c, watches := s.newCluster(ctx, log)
-	o := UpdaterOptions{runForTest: reconcileUntilDone, Pool: "workers", Backend: s.pool, Cluster: c, Slots: s.leases.forHolder(name), Namespace: "slipway", Holder: name, Log: log}
+	o := UpdaterOptions{runForTest: reconcileUntilDone, Pool: "workers", Backend: s.pool, Cluster: c, Leases: s.leases.forHolder(name), Namespace: "slipway", Holder: name, Log: log}
 	for _, more := range change {
 		more(&o)
 	}
@@ -230,7 +230,7 @@ func (s *sim) updateRetirementStatus(name string, change func(*v1alpha1.NodeReti
 func (s *sim) completeRetirements() {
 	s.t.Helper()
 	for _, rt := range s.listRetirements() {
-		if rt.Status.Phase.Finished() {
+		if rt.Status.Phase.IsFinal() {
 			continue
 		}
 		if err := s.kube.CoreV1().Nodes().Delete(s.t.Context(), rt.Spec.NodeName, metav1.DeleteOptions{}); err != nil {
@@ -256,7 +256,7 @@ type fakeServer struct {
 	size             int
 	failures         map[string]error
 	changes          []string // requests that change something
-	deletionStatus   cloud.Status
+	deletionStatus   cloud.OperationStatus
 	ignoresDeletions bool // deletions are accepted and lower the desired size, but the machine stays
 }
 
@@ -287,7 +287,7 @@ func (s *fakeServer) Size(context.Context) (api.Size, error) {
 	defer s.lock()()
 	size := api.Size{Timestamp: time.Now(), Desired: s.size}
 	for i := range s.machines {
-		if s.machines[i].Active() {
+		if s.machines[i].IsActive() {
 			size.Active++
 		}
 	}
@@ -348,7 +348,7 @@ type simProvider struct {
 
 func (simProvider) Name() string { return "cloudpool" }
 
-func (p simProvider) Status(context.Context, cloud.Operation) (cloud.Status, error) {
+func (p simProvider) Status(context.Context, cloud.Operation) (cloud.OperationStatus, error) {
 	defer p.server.lock()()
 	return p.server.deletionStatus, nil
 }

@@ -62,7 +62,7 @@ func TestTerminationDoesNotSetSize(t *testing.T) {
 				s.advance(5 * time.Second)
 				s.completeRetirements()
 				s.advance(10 * time.Second)
-				is, err := a.Find(t.Context(), repeated.ID)
+				is, err := a.FindUpdate(t.Context(), repeated.ID)
 				if err != nil || is.Outcome == nil || is.Outcome.Result != Done || len(s.listRetirements()) != 1 {
 					t.Errorf("%+v, %v; want the machine gone", is, err)
 				}
@@ -105,7 +105,7 @@ func TestNodeGroupReplacesTerminatedMachineOnce(t *testing.T) {
 				s.advance(5 * time.Minute)
 				s.pool.setFailure("desired", nil)
 				s.advance(time.Minute)
-				is, err := a.Find(t.Context(), submitted.ID)
+				is, err := a.FindUpdate(t.Context(), submitted.ID)
 				if err != nil || is.Outcome == nil || is.Outcome.Result != Done || s.pool.size != 3 {
 					t.Errorf("%+v, %v, a desired size of %d; want 3", is, err, s.pool.size)
 				}

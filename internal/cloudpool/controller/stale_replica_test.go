@@ -28,7 +28,7 @@ func TestI8StaleReplicaCancelsNoRetirement(t *testing.T) {
 		mustSubmit(t, a, Update{Kind: Terminate, MachineID: newUUID(1)})
 		s.advance(5 * time.Second)
 		behind.Store(true)
-		s.advance(2 * a.opts.Pace.Trouble)
+		s.advance(2 * a.opts.Timeouts.FailureTolerance)
 		if n := len(s.listRetirements()); n != 1 {
 			t.Errorf("%d retirements, want the unobserved one to be kept", n)
 		}

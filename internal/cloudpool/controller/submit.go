@@ -18,11 +18,11 @@ import (
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// KeepPast is the number of finished updates that are kept per pool.
-const KeepPast = 20
+// MaxFinishedUpdates is the number of finished updates that are kept per pool.
+const MaxFinishedUpdates = 20
 
-// ErrUnanswered reports that the API server did not list the updates.
-var ErrUnanswered = errors.New("no answer")
+// ErrUpdatesUnreadable reports that the API server did not list the updates.
+var ErrUpdatesUnreadable = errors.New("no answer")
 
 // updateReadInterval is the interval between reads of a waiting client's update from the API server, in case the watch
 // misses a change.
@@ -30,11 +30,11 @@ const updateReadInterval = 5 * time.Second
 
 // listUpdates reads the pool's updates from the API server, the latest first.
 func (u *Updater) listUpdates(ctx context.Context) ([]v1alpha1.PoolUpdate, error) {
-	ctx, cancel := context.WithTimeout(ctx, u.opts.Pace.Take/2) // an API server may accept a connection and never answer
+	ctx, cancel := context.WithTimeout(ctx, u.opts.Timeouts.NodeRestore/2) // an API server may accept a connection and never answer
 	defer cancel()
 	all, err := u.listUpdatesWith(ctx, u.opts.Cluster.objects.List)
 	if err != nil {
-		return nil, ClusterFailure("reading the PoolUpdates", fmt.Errorf("%w: %w", ErrUnanswered, err))
+		return nil, NewClusterFailure("reading the PoolUpdates", fmt.Errorf("%w: %w", ErrUpdatesUnreadable, err))
 	}
 	return all, nil
 }
@@ -52,7 +52,7 @@ func (u *Updater) listUpdatesWith(ctx context.Context, read func(context.Context
 // findUnfinished returns the earliest unfinished update, or nil.
 func findUnfinished(all []v1alpha1.PoolUpdate) *v1alpha1.PoolUpdate {
 	for i := range slices.Backward(all) {
-		if !all[i].Finished() {
+		if !all[i].IsFinished() {
 			return &all[i]
 		}
 	}
@@ -96,7 +96,7 @@ func (u *Updater) Submit(ctx context.Context, want Update, judge func(context.Co
 			if isSameRequest(up.Spec, spec) {
 				return u.toUpdate(up), nil
 			}
-			return nil, &BusyError{By: u.toUpdate(up)}
+			return nil, &BusyError{Current: u.toUpdate(up)}
 		}
 		if !judged {
 			if err := judge(ctx, &want); err != nil {
@@ -116,9 +116,9 @@ func (u *Updater) Submit(ctx context.Context, want Update, judge func(context.Co
 			taken = next
 			continue
 		case apierrors.IsInvalid(err):
-			return nil, &api.BadRequest{ErrorMessage: api.ErrorMessage{Message: "illegal input: " + want.Doing(), Detail: err.Error()}}
+			return nil, &api.BadRequestError{ErrorMessage: api.ErrorMessage{Message: "illegal input: " + want.APIOperation(), Detail: err.Error()}}
 		case err != nil:
-			return nil, ClusterFailure("creating a PoolUpdate", err)
+			return nil, NewClusterFailure("creating a PoolUpdate", err)
 		}
 		u.log.Info("created PoolUpdate", "update", up.Name, "type", spec.Type, "desiredSize", want.DesiredSize, "machine", spec.MachineID,
 			"requestedBy", spec.RequestedBy)
@@ -130,7 +130,7 @@ func (u *Updater) Submit(ctx context.Context, want Update, judge func(context.Co
 // Wait waits for an accepted update and returns it with its outcome, or returns ctx's error. If the update cannot be read or
 // no replica starts it within Pace.Trouble, the outcome reports that. The update continues in any case.
 func (u *Update) Wait(ctx context.Context) (*Update, error) {
-	up, patience, waits := u, u.updater.opts.Pace.Trouble, stateTimers{}
+	up, patience, waits := u, u.updater.opts.Timeouts.FailureTolerance, stateTimers{}
 	for live := false; ; {
 		if is, ok := up.withClientOutcome(); ok {
 			return is, nil
@@ -169,7 +169,7 @@ func (u *Update) Wait(ctx context.Context) (*Update, error) {
 // reload reads the update again, from the API server if live is true, otherwise from the cache. It returns nil if the update
 // was deleted or another one has its name.
 func (u *Update) reload(ctx context.Context, live bool) (*Update, error) {
-	ctx, cancel := context.WithTimeout(ctx, u.updater.opts.Pace.Take/2)
+	ctx, cancel := context.WithTimeout(ctx, u.updater.opts.Timeouts.NodeRestore/2)
 	defer cancel()
 	up, key, c := &v1alpha1.PoolUpdate{}, client.ObjectKeyFromObject(u.object), u.updater.opts.Cluster
 	if !live {
@@ -183,7 +183,7 @@ func (u *Update) reload(ctx context.Context, live bool) (*Update, error) {
 	case apierrors.IsNotFound(err), err == nil && up.UID != u.object.UID:
 		return nil, nil
 	case err != nil:
-		return nil, ClusterFailure("reading a PoolUpdate", err)
+		return nil, NewClusterFailure("reading a PoolUpdate", err)
 	}
 	return u.updater.toUpdate(up), nil
 }
@@ -193,8 +193,8 @@ func (u *Update) withUnknownOutcome(r Result, format string, a ...any) *Update {
 	return u.withOutcome(&Outcome{Result: r, Detail: fmt.Sprintf(format, a...), Removed: int(u.object.Status.Removed), At: time.Now().UTC()})
 }
 
-// Find returns the update with the ID, or nil if it is not stored.
-func (u *Updater) Find(ctx context.Context, id string) (*Update, error) {
+// FindUpdate returns the update with the ID, or nil if it is not stored.
+func (u *Updater) FindUpdate(ctx context.Context, id string) (*Update, error) {
 	all, err := u.listUpdates(ctx)
 	if i := slices.IndexFunc(all, func(up v1alpha1.PoolUpdate) bool { return up.Name == id }); i >= 0 {
 		return u.toUpdate(&all[i]), nil
@@ -202,28 +202,28 @@ func (u *Updater) Find(ctx context.Context, id string) (*Update, error) {
 	return nil, err
 }
 
-// Past returns the latest update that removed the requested machine with the same effect on the size, or nil. An update that
+// FindCompletedRemoval returns the latest update that removed the requested machine with the same effect on the size, or nil. An update that
 // ended while its cloud still deleted the machine counts as done.
-func (u *Updater) Past(ctx context.Context, want *Update) (*Update, error) {
+func (u *Updater) FindCompletedRemoval(ctx context.Context, want *Update) (*Update, error) {
 	all, err := u.listUpdates(ctx)
 	for i := range all {
-		up, m := u.toUpdate(&all[i]), all[i].Machine(want.MachineID)
+		up, m := u.toUpdate(&all[i]), all[i].FindMachine(want.MachineID)
 		switch {
 		case up.MachineID != want.MachineID || up.Decrement != want.Decrement || up.Outcome == nil || up.Kind != Terminate && up.Kind != Dispose:
 		case up.Outcome.Result == Done:
 			return up, nil
-		case !all[i].Status.Launch && m != nil && m.State == v1alpha1.MachineLeaving: // no replacement is missing
+		case !all[i].Status.Launch && m != nil && m.State == v1alpha1.MachineRemoving: // no replacement is missing
 			return up.withOutcome(&Outcome{Result: Done, Removed: 1, At: up.Outcome.At}), nil
 		}
 	}
 	return nil, err
 }
 
-// deleteOldUpdates deletes finished updates beyond KeepPast, the oldest first.
+// deleteOldUpdates deletes finished updates beyond MaxFinishedUpdates, the oldest first.
 func (u *Updater) deleteOldUpdates(ctx context.Context) {
 	all, err := u.listUpdates(ctx)
-	finished := slices.DeleteFunc(all, func(up v1alpha1.PoolUpdate) bool { return !up.Finished() })
-	for i := KeepPast; err == nil && i < len(finished); i++ {
+	finished := slices.DeleteFunc(all, func(up v1alpha1.PoolUpdate) bool { return !up.IsFinished() })
+	for i := MaxFinishedUpdates; err == nil && i < len(finished); i++ {
 		err = client.IgnoreNotFound(u.opts.Cluster.objects.Delete(ctx, &finished[i]))
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {

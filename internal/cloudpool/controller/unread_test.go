@@ -10,9 +10,9 @@ import (
 func TestUnreadNodeGroupIsUnavailable(t *testing.T) {
 	simulate(t, 1, func(t *testing.T, s *sim) {
 		c := newCluster(s.kube, s.objects, slog.New(slog.DiscardHandler))
-		pool := NewNative(c, "web", "slipway", 0)
+		pool := NewNativePool(c, "web", "slipway", 0)
 		u, err := NewUpdater(UpdaterOptions{
-			Pool: "web", Backend: pool, Cluster: c, Slots: s.leases.forHolder("a"), Namespace: "slipway", Holder: "a", Log: slog.New(slog.DiscardHandler),
+			Pool: "web", Backend: pool, Cluster: c, Leases: s.leases.forHolder("a"), Namespace: "slipway", Holder: "a", Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -41,25 +41,25 @@ type Update struct {
 	// DesiredSize is the requested size of a SetSize.
 	DesiredSize int `json:"desiredSize,omitempty"`
 	// MachineID, Decrement and Membership are set for the other kinds.
-	MachineID   string                   `json:"machineId,omitempty"`
-	Decrement   bool                     `json:"decrementDesiredSize,omitempty"`
-	Membership  *v1alpha1.PoolMembership `json:"membershipStatus,omitempty"`
-	RequestedBy string                   `json:"requestedBy,omitempty"`
-	Began       time.Time                `json:"began"`
-	SizeBefore  int                      `json:"sizeBefore"`
-	Machines    []v1alpha1.PoolMachine   `json:"machines,omitempty"`
-	Passed      []v1alpha1.PoolPassed    `json:"passed,omitempty"`
+	MachineID   string                    `json:"machineId,omitempty"`
+	Decrement   bool                      `json:"decrementDesiredSize,omitempty"`
+	Membership  *v1alpha1.PoolMembership  `json:"membershipStatus,omitempty"`
+	RequestedBy string                    `json:"requestedBy,omitempty"`
+	StartedAt   time.Time                 `json:"began"`
+	SizeBefore  int                       `json:"sizeBefore"`
+	Machines    []v1alpha1.PoolMachine    `json:"machines,omitempty"`
+	Passed      []v1alpha1.SkippedMachine `json:"passed,omitempty"`
 	// Message describes the current step or the reason for waiting.
 	Message string `json:"message,omitempty"`
-	// Told is the outcome that clients got if the update continued after their request ended.
-	Told *Outcome `json:"told,omitempty"`
+	// ReportedOutcome is the outcome that clients got if the update continued after their request ended.
+	ReportedOutcome *Outcome `json:"told,omitempty"`
 	// Outcome is the result; nil until the update has finished.
 	Outcome *Outcome `json:"outcome,omitempty"`
 
-	// Answer is the server's error answer to a forwarded request.
-	Answer  *v1alpha1.PoolAnswer `json:"-"`
-	object  *v1alpha1.PoolUpdate
-	updater *Updater
+	// ServerAnswer is the server's error answer to a forwarded request.
+	ServerAnswer *v1alpha1.PoolAnswer `json:"-"`
+	object       *v1alpha1.PoolUpdate
+	updater      *Updater
 }
 
 // Result is the result of an update.
@@ -95,11 +95,11 @@ func (u *Updater) toUpdate(up *v1alpha1.PoolUpdate) *Update {
 	st := &up.Status
 	v := &Update{
 		ID: up.Name, Kind: Dispose, Pool: up.Spec.Pool, DesiredSize: int(*cmp.Or(up.Spec.DesiredSize, new(int32))), MachineID: up.Spec.MachineID,
-		Decrement: up.Spec.Decrement, Membership: up.Spec.Membership, RequestedBy: up.Spec.RequestedBy, Began: up.CreationTimestamp.Time,
-		SizeBefore: int(st.SizeBefore), Machines: st.Machines, Passed: st.Passed, Message: st.Message, Answer: st.Answer, object: up, updater: u,
+		Decrement: up.Spec.Decrement, Membership: up.Spec.Membership, RequestedBy: up.Spec.RequestedBy, StartedAt: up.CreationTimestamp.Time,
+		SizeBefore: int(st.SizeBefore), Machines: st.Machines, Passed: st.Skipped, Message: st.Message, ServerAnswer: st.Answer, object: up, updater: u,
 	}
 	for kind, is := range updateTypeByKind {
-		if is == up.Spec.Type && kind != Dispose && !up.Disposes() {
+		if is == up.Spec.Type && kind != Dispose && !up.IsDisposal() {
 			v.Kind = kind
 		}
 	}
@@ -110,8 +110,8 @@ func (u *Updater) toUpdate(up *v1alpha1.PoolUpdate) *Update {
 		}
 		return &Outcome{Result: Result(c.Reason), Detail: c.Message, Removed: int(st.Removed), At: c.LastTransitionTime.Time}
 	}
-	v.Told = told(v1alpha1.PoolUpdateBlocked)
-	if up.Finished() {
+	v.ReportedOutcome = told(v1alpha1.PoolUpdateBlocked)
+	if up.IsFinished() {
 		if v.Outcome = told(v1alpha1.PoolUpdateComplete); v.Outcome != nil {
 			v.Outcome.At = st.CompletedAt.Time
 		}
@@ -140,8 +140,8 @@ func isSameRequest(a, b v1alpha1.PoolUpdateSpec) bool {
 	return equality.Semantic.DeepEqual(a, b)
 }
 
-// Doing returns the requested operation with its argument, as the cloudpool API names it.
-func (u *Update) Doing() string {
+// APIOperation returns the requested operation with its argument, as the cloudpool API names it.
+func (u *Update) APIOperation() string {
 	if u.Kind == SetSize {
 		return fmt.Sprintf("%s %d", u.Kind, u.DesiredSize)
 	}
@@ -163,7 +163,7 @@ func (u *Update) String() string {
 
 // withClientOutcome returns the update with the outcome that its clients get. It returns false while the clients must wait.
 func (u *Update) withClientOutcome() (*Update, bool) {
-	return u.withOutcome(cmp.Or(u.Outcome, u.Told)), u.Outcome != nil || u.Told != nil
+	return u.withOutcome(cmp.Or(u.Outcome, u.ReportedOutcome)), u.Outcome != nil || u.ReportedOutcome != nil
 }
 
 func (u *Update) withOutcome(o *Outcome) *Update {
@@ -172,8 +172,8 @@ func (u *Update) withOutcome(o *Outcome) *Update {
 	return &c
 }
 
-// HasFailed reports whether the removal of a machine was refused.
-func HasFailed(up *Update) bool {
+// HasRefusedMachine reports whether the removal of a machine was refused.
+func HasRefusedMachine(up *Update) bool {
 	return slices.ContainsFunc(up.Machines, func(m v1alpha1.PoolMachine) bool { return m.State == v1alpha1.MachineRefused })
 }
 
@@ -188,44 +188,44 @@ type Failure struct {
 func (f *Failure) Error() string { return f.Detail }
 func (f *Failure) Unwrap() error { return f.Err }
 
-// Failuref returns a Failure with a message for the client.
-func Failuref(r Result, format string, a ...any) *Failure {
+// NewFailuref returns a Failure with a message for the client.
+func NewFailuref(r Result, format string, a ...any) *Failure {
 	return &Failure{Result: r, Detail: fmt.Sprintf(format, a...)}
 }
 
-// BackendFailure returns the Failure for a pool's server that did not answer or answered with an error.
-func BackendFailure(doing string, err error) *Failure {
+// NewBackendFailure returns the Failure for a pool's server that did not answer or answered with an error.
+func NewBackendFailure(doing string, err error) *Failure {
 	return &Failure{Result: BackendUnavailable, Detail: doing + ": " + err.Error(), Err: err}
 }
 
-// ClusterFailure returns the Failure for an API server that did not answer.
-func ClusterFailure(doing string, err error) *Failure {
+// NewClusterFailure returns the Failure for an API server that did not answer.
+func NewClusterFailure(doing string, err error) *Failure {
 	return &Failure{Result: ClusterUnavailable, Detail: doing + ": " + err.Error(), Err: err}
 }
 
-// ErrAlready reports that the machine is being terminated already.
-var ErrAlready = errors.New("the machine is being terminated already")
+// ErrAlreadyTerminating reports that the machine is being terminated already.
+var ErrAlreadyTerminating = errors.New("the machine is being terminated already")
 
 // BusyError reports that a different update of the pool is unfinished.
-type BusyError struct{ By *Update }
+type BusyError struct{ Current *Update }
 
 func (e *BusyError) Error() string {
-	return "the pool is being updated: " + e.By.String() + " has not finished"
+	return "the pool is being updated: " + e.Current.String() + " has not finished"
 }
 
 // isPermanentError reports whether the pool's cloud or server refused a request permanently, so that a retry does not help.
 // Authentication errors and conflicts are not permanent.
 func isPermanentError(err error) bool {
-	status := api.AsStatus(err)
-	return cloud.RefusalOf(err) != "" || status != nil && status.Own && slices.Contains([]int{
+	status := api.AsStatusError(err)
+	return cloud.RefusalOf(err) != "" || status != nil && status.FromServer && slices.Contains([]int{
 		http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusUnprocessableEntity, http.StatusNotImplemented,
 	}, status.Code)
 }
 
-// ResultOf converts an error to the result that a client gets.
-func ResultOf(err error) Result {
+// ToResult converts an error to the result that a client gets.
+func ToResult(err error) Result {
 	var f *Failure
-	var unread *UnreadError
+	var unread *NotSyncedError
 	switch {
 	case errors.As(err, &f):
 		return f.Result
@@ -233,7 +233,7 @@ func ResultOf(err error) Result {
 		return ClusterUnavailable
 	case cloud.IsNotFound(err):
 		return NotFound
-	case api.AsStatus(err) != nil, cloud.IsThrottled(err), cloud.RefusalOf(err) != "":
+	case api.AsStatusError(err) != nil, cloud.IsThrottled(err), cloud.RefusalOf(err) != "":
 		return BackendUnavailable
 	}
 	return Failed
@@ -243,11 +243,11 @@ func ResultOf(err error) Result {
 // process.
 func toPoolAnswer(doing string, err error) *v1alpha1.PoolAnswer {
 	var own *Failure
-	status := api.AsStatus(err)
+	status := api.AsStatusError(err)
 	switch {
 	case err == nil || errors.As(err, &own):
 		return nil
-	case status != nil && status.Own && status.Code >= 400 && status.Code < 600:
+	case status != nil && status.FromServer && status.Code >= 400 && status.Code < 600:
 		return &v1alpha1.PoolAnswer{Code: int32(status.Code), Message: status.Message, Detail: status.Detail}
 	case cloud.RefusalOf(err) == cloud.AtLimit, cloud.RefusalOf(err) == cloud.Invalid:
 		return &v1alpha1.PoolAnswer{Code: 400, Message: "illegal input: " + doing, Detail: err.Error()}

@@ -20,7 +20,7 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
-	"github.com/slipway-dev/slipway/internal/slots"
+	"github.com/slipway-dev/slipway/internal/semaphore"
 )
 
 // UpdaterOptions configures an Updater.
@@ -28,52 +28,52 @@ type UpdaterOptions struct {
 	Pool    string
 	Backend Backend
 	Cluster *Cluster
-	// Slots stores the Leases. Namespace is the namespace of the Leases and PoolUpdates. Holder is this replica's name.
-	Slots             slots.API
+	// Leases stores the Leases. Namespace is the namespace of the Leases and PoolUpdates. Holder is this replica's name.
+	Leases            semaphore.API
 	Namespace, Holder string
 	// Policy determines which nodes are removed first.
 	Policy planner.Policy
-	// AtOnce is the maximum number of machines that are removed at the same time, at least 1.
-	AtOnce int
+	// MaxConcurrentRemovals is the maximum number of machines that are removed at the same time, at least 1.
+	MaxConcurrentRemovals int
 	// RemoveLastWorker allows removal of the cluster's last Ready and schedulable node.
 	RemoveLastWorker bool
 	// SystemLocalStorage allows removal of nodes where pods of kube-system lose their local storage.
 	SystemLocalStorage bool
 	// Labels are set on every NodeRetirement.
-	Labels  map[string]string
-	Pace    Pace
-	Metrics *Metrics
-	Log     *slog.Logger
+	Labels   map[string]string
+	Timeouts Timeouts
+	Metrics  *Metrics
+	Log      *slog.Logger
 
 	runForTest func(context.Context, *Updater) // replaces the controller in tests
 }
 
-// Pace contains the intervals and timeouts of updates. A value of 0 selects the default.
-type Pace struct {
-	// Poll is the interval between reconciles of an update, by default 2 s. Changes of NodeRetirements are watched.
-	Poll time.Duration
-	// Take is the time a cancelled retirement has to restore its node, by default 8 s.
-	Take time.Duration
-	// Trouble is the time that errors of the backend, its cloud or the API server are tolerated before the client gets an
+// Timeouts contains the intervals and timeouts of updates. A value of 0 selects the default.
+type Timeouts struct {
+	// PollInterval is the interval between reconciles of an update, by default 2 s. Changes of NodeRetirements are watched.
+	PollInterval time.Duration
+	// NodeRestore is the time a cancelled retirement has to restore its node, by default 8 s.
+	NodeRestore time.Duration
+	// FailureTolerance is the time that errors of the backend, its cloud or the API server are tolerated before the client gets an
 	// error, by default 1 minute. The update continues.
-	Trouble time.Duration
-	// Settle is the time an update that has removed machines waits for more removable machines, by default 1 minute. Evicted
+	FailureTolerance time.Duration
+	// PodSettle is the time an update that has removed machines waits for more removable machines, by default 1 minute. Evicted
 	// pods may still be starting elsewhere.
-	Settle time.Duration
-	// Admission is the time a retirement has to start before another machine is tried, by default 5 minutes. A disruption
+	PodSettle time.Duration
+	// RetirementStart is the time a retirement has to start before another machine is tried, by default 5 minutes. A disruption
 	// budget of its NodeGroup may delay it.
-	Admission time.Duration
+	RetirementStart time.Duration
 	// Termination is the time an update waits for the deletion of a machine without a node, or for a retirement that makes no
 	// progress, by default 10 minutes. A drain gets the drain time of its group in addition.
 	Termination time.Duration
-	// Registration is the time a running machine has to register its node, by default 15 minutes.
-	Registration time.Duration
+	// NodeRegistration is the time a running machine has to register its node, by default 15 minutes.
+	NodeRegistration time.Duration
 }
 
-func (p Pace) withDefaults() Pace {
+func (p Timeouts) withDefaults() Timeouts {
 	for d, fallback := range map[*time.Duration]time.Duration{
-		&p.Poll: 2 * time.Second, &p.Take: 8 * time.Second, &p.Trouble: time.Minute, &p.Settle: time.Minute,
-		&p.Admission: 5 * time.Minute, &p.Termination: 10 * time.Minute, &p.Registration: 15 * time.Minute,
+		&p.PollInterval: 2 * time.Second, &p.NodeRestore: 8 * time.Second, &p.FailureTolerance: time.Minute, &p.PodSettle: time.Minute,
+		&p.RetirementStart: 5 * time.Minute, &p.Termination: 10 * time.Minute, &p.NodeRegistration: 15 * time.Minute,
 	} {
 		if *d <= 0 {
 			*d = fallback
@@ -85,7 +85,7 @@ func (p Pace) withDefaults() Pace {
 // Updater accepts the updates of one pool as PoolUpdates. While it holds the pool's Lease, Run carries them out.
 type Updater struct {
 	opts  UpdaterOptions
-	lease *slots.Keeper
+	lease *semaphore.Holder
 	log   *slog.Logger
 	// timers belong to the update with the UID timersUID. Only Reconcile uses them.
 	timers    stateTimers
@@ -97,13 +97,13 @@ type Updater struct {
 
 // NewUpdater returns an Updater. It returns an error if the pool's name does not fit into a label.
 func NewUpdater(o UpdaterOptions) (*Updater, error) {
-	o.Pace = o.Pace.withDefaults()
-	o.AtOnce = max(1, o.AtOnce)
+	o.Timeouts = o.Timeouts.withDefaults()
+	o.MaxConcurrentRemovals = max(1, o.MaxConcurrentRemovals)
 	o.Policy = cmp.Or(o.Policy, planner.LeastDisruption)
 	u := &Updater{opts: o, log: o.Log.With("pool", o.Pool), changed: make(chan struct{})}
 	var err error
-	u.lease, err = slots.New(slots.Options{
-		API: o.Slots, Namespace: o.Namespace, Holder: o.Holder, Limit: 1, Purpose: poolKey(o.Pool, "cloudpool-"), Log: u.log,
+	u.lease, err = semaphore.NewHolder(semaphore.Options{
+		API: o.Leases, Namespace: o.Namespace, Identity: o.Holder, Limit: 1, Purpose: poolKey(o.Pool, "cloudpool-"), Log: u.log,
 	})
 	return u, err
 }
@@ -111,8 +111,8 @@ func NewUpdater(o UpdaterOptions) (*Updater, error) {
 // PoolLabel is the label of a PoolUpdate with the normalized name of its pool.
 const PoolLabel = "slipway.dev/pool"
 
-// RecordName returns the name of an object that belongs to the pool.
-func RecordName(pool string) string { return poolKey(pool, "slipway-cloudpool-") }
+// PoolObjectName returns the name of an object that belongs to the pool.
+func PoolObjectName(pool string) string { return poolKey(pool, "slipway-cloudpool-") }
 
 // poolKey returns the prefix and the pool's name in a form that is valid in object names and labels.
 func poolKey(pool, prefix string) string {
@@ -125,7 +125,7 @@ func (u *Updater) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-u.opts.Cluster.Read(): // decisions need the caches
+	case <-u.opts.Cluster.Synced(): // decisions need the caches
 	}
 	if u.opts.runForTest != nil {
 		u.opts.runForTest(ctx, u)
@@ -169,11 +169,11 @@ const leaseReleaseTimeout = 2 * time.Second
 func (u *Updater) contendForLease(ctx context.Context) (end func()) {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var runs sync.WaitGroup
-	u.lease.Want(true, time.Time{})
+	u.lease.SetWanted(true, time.Time{})
 	runs.Go(func() { u.lease.Run(ctx, func() {}) })
 	return func() {
-		u.lease.Want(false, time.Time{})
-		_ = wait.PollUntilContextTimeout(ctx, leaseReleaseTimeout/40, leaseReleaseTimeout, true, func(context.Context) (bool, error) { return u.lease.GivenBack(), nil })
+		u.lease.SetWanted(false, time.Time{})
+		_ = wait.PollUntilContextTimeout(ctx, leaseReleaseTimeout/40, leaseReleaseTimeout, true, func(context.Context) (bool, error) { return u.lease.IsReleased(), nil })
 		stop()
 		runs.Wait()
 	}

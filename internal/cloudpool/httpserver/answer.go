@@ -52,7 +52,7 @@ const retrySeconds = 5
 // writeFailure answers a request that was not carried out.
 func (s *Server) writeFailure(w http.ResponseWriter, kind controller.Kind, machine string, err error) {
 	var busy *controller.BusyError
-	var badRequest *api.BadRequest
+	var badRequest *api.BadRequestError
 	var f *controller.Failure
 	switch {
 	case errors.As(err, &badRequest):
@@ -62,7 +62,7 @@ func (s *Server) writeFailure(w http.ResponseWriter, kind controller.Kind, machi
 		writeError(w, http.StatusTooManyRequests, failureMessage(kind), busy.Error())
 	default:
 		if !errors.As(err, &f) {
-			f = &controller.Failure{Result: controller.ResultOf(err), Detail: err.Error(), Err: err}
+			f = &controller.Failure{Result: controller.ToResult(err), Detail: err.Error(), Err: err}
 		}
 		if s.opts.StrictCompat {
 			writeError(w, http.StatusInternalServerError, failureMessage(kind), strictDetail(kind, machine, f))
@@ -107,7 +107,7 @@ func strictDetail(kind controller.Kind, machine string, f *controller.Failure) s
 		return f.Detail
 	case errors.Is(f, errNodeWithoutMachine):
 		return "failed to get cloudpool machine with ID " + machine + ": getMachine " + machine + ": machine not found: "
-	case f.Result == controller.NotFound && strings.HasPrefix(f.Detail, controller.TerminationFailed):
+	case f.Result == controller.NotFound && strings.HasPrefix(f.Detail, controller.TerminationFailedPrefix):
 		return f.Detail
 	case f.Result == controller.NotFound: // kubeaware-cloudpool-proxy looked for the node first
 		return "no kubernetes node with external ID " + machine + " exists"
@@ -131,11 +131,11 @@ func (s *Server) writeOutcome(w http.ResponseWriter, up *controller.Update) {
 	switch {
 	case o.Result == controller.Done:
 		w.WriteHeader(http.StatusOK)
-	case s.opts.StrictCompat && o.Result == controller.Partial && !controller.HasFailed(up):
+	case s.opts.StrictCompat && o.Result == controller.Partial && !controller.HasRefusedMachine(up):
 		w.WriteHeader(http.StatusOK) // as kubeaware-cloudpool-proxy did: all removable machines were removed
 	case s.opts.StrictCompat && up.Kind == controller.SetSize:
 		detail := o.Detail
-		if controller.HasFailed(up) || o.Result == controller.BackendUnavailable {
+		if controller.HasRefusedMachine(up) || o.Result == controller.BackendUnavailable {
 			detail = "scale-down failed: " + detail
 		}
 		writeError(w, http.StatusInternalServerError, failureMessage(up.Kind), detail)
@@ -147,7 +147,7 @@ func (s *Server) writeOutcome(w http.ResponseWriter, up *controller.Update) {
 // writeServerAnswer answers with the refusal of the pool's server or its cloud to a forwarded update, or with the outcome if
 // there is none.
 func (s *Server) writeServerAnswer(w http.ResponseWriter, up *controller.Update) {
-	a := up.Answer
+	a := up.ServerAnswer
 	switch {
 	case a == nil:
 		s.writeOutcome(w, up)
@@ -156,12 +156,12 @@ func (s *Server) writeServerAnswer(w http.ResponseWriter, up *controller.Update)
 		if a.Code != 0 {
 			detail = a.Message + ": " + a.Detail
 		}
-		writeError(w, http.StatusInternalServerError, failureMessage(up.Kind), "failed to request desiredSize against backend cloudpool: "+up.Doing()+": "+detail)
+		writeError(w, http.StatusInternalServerError, failureMessage(up.Kind), "failed to request desiredSize against backend cloudpool: "+up.APIOperation()+": "+detail)
 	case a.Code != 0 && (s.opts.StrictCompat || !isAuthFailure(int(a.Code))):
 		writeError(w, int(a.Code), a.Message, a.Detail)
 	case a.Code == 0 && up.Outcome.Result != controller.BackendUnavailable:
 		writeError(w, toStatusCode(up.Outcome.Result), failureMessage(up.Kind), up.Outcome.Detail)
 	default:
-		writeError(w, http.StatusBadGateway, "failed to forward request to backend: failed to complete backend cloudpool request", up.Doing()+": "+up.Outcome.Detail)
+		writeError(w, http.StatusBadGateway, "failed to forward request to backend: failed to complete backend cloudpool request", up.APIOperation()+": "+up.Outcome.Detail)
 	}
 }

@@ -29,9 +29,9 @@ func decodeError(t *testing.T, w *httptest.ResponseRecorder) (code int, text str
 }
 
 func TestFailuresHaveDistinctCodesUnlessStrict(t *testing.T) {
-	away := controller.BackendFailure("reading the pool", errors.New("connection refused"))
-	cluster := controller.ClusterFailure("reading the nodes", errors.New("timeout"))
-	unsafe := controller.Failuref(controller.NotPossible, "n is not a viable scale-down candidate: why (protected)")
+	away := controller.NewBackendFailure("reading the pool", errors.New("connection refused"))
+	cluster := controller.NewClusterFailure("reading the nodes", errors.New("timeout"))
+	unsafe := controller.NewFailuref(controller.NotPossible, "n is not a viable scale-down candidate: why (protected)")
 	for name, tt := range map[string]struct {
 		kind controller.Kind
 		err  error
@@ -39,16 +39,16 @@ func TestFailuresHaveDistinctCodesUnlessStrict(t *testing.T) {
 		// strict is the text of kubeaware-cloudpool-proxy, with status 500.
 		strict string
 	}{
-		"no such machine":                     {controller.Terminate, controller.Failuref(controller.NotFound, "machine m"), 404, "failed to terminate machine: no kubernetes node with external ID m exists"},
+		"no such machine":                     {controller.Terminate, controller.NewFailuref(controller.NotFound, "machine m"), 404, "failed to terminate machine: no kubernetes node with external ID m exists"},
 		"node without machine":                {controller.Terminate, &controller.Failure{Result: controller.NotFound, Err: errNodeWithoutMachine}, 404, "failed to terminate machine: failed to get cloudpool machine with ID m: getMachine m: machine not found: "},
-		"no machine to detach":                {controller.DetachMachine, controller.Failuref(controller.NotFound, "machine m"), 404, "failed to detach machine: "},
-		"no machine to dispose":               {controller.Dispose, controller.Failuref(controller.NotFound, "machine m"), 404, "failed to set membership status: "},
+		"no machine to detach":                {controller.DetachMachine, controller.NewFailuref(controller.NotFound, "machine m"), 404, "failed to detach machine: "},
+		"no machine to dispose":               {controller.Dispose, controller.NewFailuref(controller.NotFound, "machine m"), 404, "failed to set membership status: "},
 		"not safe":                            {controller.Terminate, unsafe, 409, "failed to terminate machine: TerminateMachine: machine is not deemed safe to scale down: n is not a viable"},
-		"no candidate":                        {controller.SetSize, controller.Failuref(controller.NotPossible, "found no viable candidates for scaling down: x"), 409, "failed to set desired size: found no viable candidates"},
+		"no candidate":                        {controller.SetSize, controller.NewFailuref(controller.NotPossible, "found no viable candidates for scaling down: x"), 409, "failed to set desired size: found no viable candidates"},
 		"server unavailable":                  {controller.SetSize, away, 502, "failed to set desired size: failed to retrieve cloudpool: getMachinePool: reading the pool: connection refused"},
 		"API server unavailable":              {controller.SetSize, cluster, 503, "failed to set desired size: failed to retrieve kubernetes worker nodes: "},
 		"API server unavailable, one machine": {controller.Terminate, cluster, 503, "failed to terminate machine: failed to get nodes: "},
-		"no node yet":                         {controller.Terminate, controller.Failuref(controller.NotPossible, "m is not …: (%s)", matching.RuleRegistering), 409, "failed to terminate machine: no kubernetes node with external ID m exists"},
+		"no node yet":                         {controller.Terminate, controller.NewFailuref(controller.NotPossible, "m is not …: (%s)", matching.RuleRegistering), 409, "failed to terminate machine: no kubernetes node with external ID m exists"},
 		"cloud refuses":                       {controller.Terminate, &cloud.RefusedError{Reason: cloud.Protected, Err: errors.New("locked")}, 502, "failed to terminate machine: "},
 		"other error":                         {controller.SetSize, errors.New("100% strange"), 500, "failed to set desired size: 100% strange"},
 	} {
@@ -76,13 +76,13 @@ func TestFailuresHaveDistinctCodesUnlessStrict(t *testing.T) {
 }
 
 func TestOutcomeDeterminesStatusCode(t *testing.T) {
-	refused := []v1alpha1.PoolMachine{{State: v1alpha1.MachineLeft}, {State: v1alpha1.MachineRefused}}
+	refused := []v1alpha1.PoolMachine{{State: v1alpha1.MachineRemoved}, {State: v1alpha1.MachineRefused}}
 	for name, tt := range map[string]struct {
 		update       controller.Update
 		code, strict int
 	}{
 		"done":                     {controller.Update{Kind: controller.SetSize, Outcome: &controller.Outcome{Result: controller.Done, Removed: 2}}, 200, 200},
-		"too few candidates":       {controller.Update{Kind: controller.SetSize, Machines: []v1alpha1.PoolMachine{{State: v1alpha1.MachineLeft}}, Outcome: &controller.Outcome{Result: controller.Partial, Removed: 1}}, 409, 200},
+		"too few candidates":       {controller.Update{Kind: controller.SetSize, Machines: []v1alpha1.PoolMachine{{State: v1alpha1.MachineRemoved}}, Outcome: &controller.Outcome{Result: controller.Partial, Removed: 1}}, 409, 200},
 		"one machine failed":       {controller.Update{Kind: controller.SetSize, Machines: refused, Outcome: &controller.Outcome{Result: controller.Partial, Removed: 1}}, 409, 500},
 		"server fails after drain": {controller.Update{Kind: controller.SetSize, Outcome: &controller.Outcome{Result: controller.BackendUnavailable}}, 502, 500},
 		"machine stays":            {controller.Update{Kind: controller.Terminate, Outcome: &controller.Outcome{Result: controller.NotPossible}}, 409, 500},
@@ -102,7 +102,7 @@ func TestOutcomeDeterminesStatusCode(t *testing.T) {
 }
 
 func TestServerAnswerToRaiseIsForwarded(t *testing.T) {
-	own := &api.StatusError{Code: 400, Own: true, ErrorMessage: api.ErrorMessage{Message: "illegal input: no", Detail: "why"}}
+	own := &api.StatusError{Code: 400, FromServer: true, ErrorMessage: api.ErrorMessage{Message: "illegal input: no", Detail: "why"}}
 	for name, tt := range map[string]struct {
 		err          error
 		code, strict int
@@ -110,13 +110,13 @@ func TestServerAnswerToRaiseIsForwarded(t *testing.T) {
 	}{
 		"accepted":             {nil, 200, 200, ": "},
 		"refused":              {own, 400, 500, "illegal input: no: why"},
-		"unauthorized":         {&api.StatusError{Code: 401, Own: true}, 502, 500, ""},
+		"unauthorized":         {&api.StatusError{Code: 401, FromServer: true}, 502, 500, ""},
 		"answer of a proxy":    {&api.StatusError{Code: 404, ErrorMessage: api.ErrorMessage{Message: "<html>"}}, 502, 500, ""},
 		"limit of a NodeGroup": {&cloud.RefusedError{Reason: cloud.AtLimit, Err: errors.New("maximum")}, 400, 500, ""},
 	} {
 		for strict, want := range map[bool]int{false: tt.code, true: tt.strict} {
 			w := httptest.NewRecorder()
-			(&Server{opts: ServerOptions{StrictCompat: strict}}).writeServerAnswer(w, (&controller.Update{Kind: controller.SetSize, DesiredSize: 3}).Answered(tt.err))
+			(&Server{opts: ServerOptions{StrictCompat: strict}}).writeServerAnswer(w, (&controller.Update{Kind: controller.SetSize, DesiredSize: 3}).WithServerAnswer(tt.err))
 			code, text := decodeError(t, w)
 			if code != want || !strict && tt.text != "" && text != tt.text {
 				t.Errorf("%s, strict %t: %d %q, want %d %q", name, strict, code, text, want, tt.text)

@@ -133,7 +133,7 @@ func TestI10EmptyTokenIsUnauthorized(t *testing.T) {
 
 func TestUnauthorizedClientsSeeNoPoolNames(t *testing.T) {
 	a, _ := newTestAuthorizer(t)
-	s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler), Identify: a.Authorize}, &Front{Name: "workers"}, &Front{Name: "others"})
+	s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler), AuthorizeRequest: a.Authorize}, &ServedPool{Name: "workers"}, &ServedPool{Name: "others"})
 	for _, tt := range []struct {
 		token, path string
 		code        int

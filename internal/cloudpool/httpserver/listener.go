@@ -28,7 +28,7 @@ const (
 )
 
 // errShuttingDown is the cancellation cause of unfinished requests at shutdown.
-var errShuttingDown = controller.Failuref(controller.ClusterUnavailable, "this process is shutting down: retry the request")
+var errShuttingDown = controller.NewFailuref(controller.ClusterUnavailable, "this process is shutting down: retry the request")
 
 // ListenOptions configures the address and TLS of the API.
 type ListenOptions struct {
@@ -49,7 +49,7 @@ type Listener struct {
 	grace time.Duration
 }
 
-// Listen opens the address, so that an unavailable address is reported at once. If h has a method EndWaits, it is called at
+// Listen opens the address, so that an unavailable address is reported at once. If h has a method CancelWaits, it is called at
 // the start of the shutdown.
 func Listen(ctx context.Context, c ListenOptions, h http.Handler, log *slog.Logger) (*Listener, error) {
 	config, certs, err := loadTLSConfig(c)
@@ -65,8 +65,8 @@ func Listen(ctx context.Context, c ListenOptions, h http.Handler, log *slog.Logg
 		// No WriteTimeout: an answer may wait for drains. The Server sets a write deadline when the answer starts.
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
-	if waited, ok := h.(interface{ EndWaits() }); ok {
-		server.RegisterOnShutdown(waited.EndWaits)
+	if waited, ok := h.(interface{ CancelWaits() }); ok {
+		server.RegisterOnShutdown(waited.CancelWaits)
 	}
 	return &Listener{net: l, certs: certs, http: server, grace: shutdownGrace}, nil
 }

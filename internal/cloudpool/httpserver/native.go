@@ -13,7 +13,7 @@ import (
 )
 
 // rejectIfStopped answers a request to a pool that is not started, as the reference server does, and reports whether it did.
-func rejectIfStopped(n *controller.Native, w http.ResponseWriter, r *http.Request, t target) bool {
+func rejectIfStopped(n *controller.NativePool, w http.ResponseWriter, r *http.Request, t target) bool {
 	if slices.Contains([]action{actConfig, actStart, actStop, actStatus, actUnknown}, t.action) {
 		return false
 	}
@@ -28,7 +28,7 @@ func rejectIfStopped(n *controller.Native, w http.ResponseWriter, r *http.Reques
 }
 
 // serveNative answers a request to a native pool that is not an update.
-func (s *Server) serveNative(w http.ResponseWriter, r *http.Request, n *controller.Native, t target) {
+func (s *Server) serveNative(w http.ResponseWriter, r *http.Request, n *controller.NativePool, t target) {
 	allow := allowedMethods[t.action]
 	switch {
 	case allow == "":
@@ -62,7 +62,7 @@ var allowedMethods = map[action]string{
 }
 
 // executeNative carries out a request and returns the object to answer with, or nil.
-func executeNative(w http.ResponseWriter, r *http.Request, n *controller.Native, a action, maxBody int64) (any, error) {
+func executeNative(w http.ResponseWriter, r *http.Request, n *controller.NativePool, a action, maxBody int64) (any, error) {
 	ctx := r.Context()
 	if r.Method != http.MethodPost {
 		switch a {
@@ -102,7 +102,7 @@ func decodeAndApply[T any](ctx context.Context, raw []byte, decode func([]byte) 
 
 // writeNativeError answers with an error of the cloud or the API server.
 func writeNativeError(w http.ResponseWriter, message string, err error) {
-	var badRequest *api.BadRequest
+	var badRequest *api.BadRequestError
 	switch {
 	case errors.As(err, &badRequest):
 		writeError(w, http.StatusBadRequest, badRequest.Message, badRequest.Detail)
@@ -110,7 +110,7 @@ func writeNativeError(w http.ResponseWriter, message string, err error) {
 		writeError(w, http.StatusRequestEntityTooLarge, "the body is too large", err.Error())
 	default:
 		code := http.StatusBadGateway // the cloudpool API uses 502 for errors of the pool's cloud
-		if r := controller.ResultOf(err); r != controller.Failed {
+		if r := controller.ToResult(err); r != controller.Failed {
 			code = toStatusCode(r)
 		}
 		writeError(w, code, message, err.Error())

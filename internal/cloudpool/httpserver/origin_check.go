@@ -17,7 +17,7 @@ func (s *Server) checkOrigin(r *http.Request) error {
 	}
 	// DNS rebinding: an attacker's host name may resolve to this machine, and its page then counts as the same site. Over plain HTTP
 	// to such a name a browser sends the Origin header but no Sec-Fetch-Site.
-	if s.opts.Local && !isReadOnly(r.Method) && r.Header.Get("Origin") != "" && r.Header.Get("Sec-Fetch-Site") == "" && !isAddressOrLocalhost(r.Host) {
+	if s.opts.LoopbackOnly && !isReadOnly(r.Method) && r.Header.Get("Origin") != "" && r.Header.Get("Sec-Fetch-Site") == "" && !isAddressOrLocalhost(r.Host) {
 		return errors.New("the request comes from a browser and its Host is neither localhost nor an IP address: want one of these")
 	}
 	return nil

@@ -12,7 +12,7 @@ import (
 
 // forwardRequest forwards a request to the pool's server, or answers it for a native pool. It returns the handling for the
 // metrics.
-func (s *Server) forwardRequest(w http.ResponseWriter, r *http.Request, f *Front, t target) string {
+func (s *Server) forwardRequest(w http.ResponseWriter, r *http.Request, f *ServedPool, t target) string {
 	if f.proxy == nil {
 		s.serveNative(w, r, f.Native, t)
 		return "native"
@@ -31,7 +31,7 @@ var overrideHeaders = []string{
 	"X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override", "X-Original-URL", "X-Rewrite-URL", "Upgrade", "Connection", "HTTP2-Settings",
 }
 
-func (s *Server) newProxy(f *Front) *httputil.ReverseProxy {
+func (s *Server) newProxy(f *ServedPool) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Transport: f.Transport,
 		Rewrite: func(p *httputil.ProxyRequest) {
@@ -41,7 +41,7 @@ func (s *Server) newProxy(f *Front) *httputil.ReverseProxy {
 			for _, name := range overrideHeaders {
 				p.Out.Header.Del(name)
 			}
-			if !s.opts.KeepCredentials {
+			if !s.opts.ForwardCredentials {
 				p.Out.Header.Del("Authorization")
 				p.Out.Header.Del("Cookie")
 			}
@@ -77,7 +77,7 @@ func (s *Server) checkResponse(r *http.Response) error {
 	switch {
 	case r.StatusCode == http.StatusSwitchingProtocols:
 		return fmt.Errorf("the server switches to the protocol %.40q without a request", r.Header.Get("Upgrade"))
-	case isAuthFailure(r.StatusCode) && !s.opts.KeepCredentials && !s.opts.StrictCompat:
+	case isAuthFailure(r.StatusCode) && !s.opts.ForwardCredentials && !s.opts.StrictCompat:
 		return fmt.Errorf("the server answered %d %s to this process's own credentials", r.StatusCode, http.StatusText(r.StatusCode))
 	}
 	return nil

@@ -26,7 +26,7 @@ func (a instantTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 func BenchmarkForwardRead(b *testing.B) {
 	for _, length := range []int{120, 400_000} {
 		b.Run(fmt.Sprint(length, " bytes"), func(b *testing.B) {
-			f := &Front{Name: "workers", URL: &url.URL{Scheme: "http", Host: "cloudpool", Path: "/"}, Transport: instantTransport{strings.Repeat("x", length)}}
+			f := &ServedPool{Name: "workers", URL: &url.URL{Scheme: "http", Host: "cloudpool", Path: "/"}, Transport: instantTransport{strings.Repeat("x", length)}}
 			s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler)}, f)
 			b.ReportAllocs()
 			for b.Loop() {

@@ -18,7 +18,7 @@ import (
 )
 
 // startOrigin starts a backend server and a proxy in front of it.
-func startOrigin(t *testing.T, path string, h http.HandlerFunc) (front *httptest.Server, f *Front) {
+func startOrigin(t *testing.T, path string, h http.HandlerFunc) (front *httptest.Server, f *ServedPool) {
 	t.Helper()
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
@@ -26,7 +26,7 @@ func startOrigin(t *testing.T, path string, h http.HandlerFunc) (front *httptest
 	if err != nil {
 		t.Fatal(err)
 	}
-	f = &Front{Name: "workers", URL: u, Transport: http.DefaultTransport}
+	f = &ServedPool{Name: "workers", URL: u, Transport: http.DefaultTransport}
 	s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler), BackendTimeout: 10 * time.Second, MaxBody: 4096}, f)
 	front = httptest.NewServer(s)
 	t.Cleanup(front.Close)
@@ -236,7 +236,7 @@ func TestServerDenialIsNotAttributedToClient(t *testing.T) {
 	}{
 		{ServerOptions{}, http.StatusBadGateway},
 		{ServerOptions{StrictCompat: true}, http.StatusForbidden},
-		{ServerOptions{KeepCredentials: true}, http.StatusForbidden}, // the client's own credentials
+		{ServerOptions{ForwardCredentials: true}, http.StatusForbidden}, // the client's own credentials
 	} {
 		_, f := startOrigin(t, "", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
 		tt.o.Log = slog.New(slog.DiscardHandler)
@@ -266,7 +266,7 @@ func TestTooLargeBodyIsRefused(t *testing.T) {
 
 func TestRefusedActionIsNotForwarded(t *testing.T) {
 	_, f := startOrigin(t, "", func(_ http.ResponseWriter, r *http.Request) { t.Errorf("%s %s was passed on", r.Method, r.URL.Path) })
-	s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler), Refuse: []string{"attach", "config", "start", "stop", "detach"}}, f)
+	s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler), RefusedActions: []string{"attach", "config", "start", "stop", "detach"}}, f)
 	for path, code := range map[string]int{
 		"/pool/attach": 403, "/config": 403, "/start/": 403, "/STOP": 403, "/pool/detach;x": 403, "/cloudpools/other/pool": 404,
 		"/cloudpools/workers/attach": 403, "/slipway/v1/x": 404,

@@ -161,7 +161,7 @@ func findAmbiguousPart(segment string) string {
 // backendURL returns the URL to forward a request to. The path of a known action is rewritten to the spelling of the pool's
 // server: all servers read it alike, and servers of several pools, which have no /pool prefix for machine actions, accept
 // it. Any other path is kept and appended to the pool's URL.
-func (f *Front) backendURL(in *url.URL) *url.URL {
+func (f *ServedPool) backendURL(in *url.URL) *url.URL {
 	escaped := in.EscapedPath()
 	t := parsePath(escaped)
 	rest := t.action.apiPath(f.URL)

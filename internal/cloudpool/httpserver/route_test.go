@@ -33,7 +33,7 @@ func sendThroughProxy(t rapid.TB, base, method, target string) (code int, arrive
 		return 0, ""
 	}
 	backend := &recordingServer{}
-	s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler)}, &Front{Name: "workers", URL: u, Transport: backend})
+	s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler)}, &ServedPool{Name: "workers", URL: u, Transport: backend})
 	// A body that every checked action rejects before it contacts a server.
 	r := httptest.NewRequest(method, "/", strings.NewReader("{}"))
 	r.URL = requested

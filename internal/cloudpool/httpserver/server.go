@@ -22,15 +22,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
-// Front is one pool that a Server serves.
-type Front struct {
+// ServedPool is one pool that a Server serves.
+type ServedPool struct {
 	Name    string
 	Updater *controller.Updater
 	// URL and Transport are the destination of forwarded requests. They are set for a pool with a server.
 	URL       *url.URL
 	Transport http.RoundTripper
 	// Native answers requests that are not updates. It is set for a pool without a server.
-	Native *controller.Native
+	Native *controller.NativePool
 
 	proxy *httputil.ReverseProxy
 }
@@ -39,22 +39,22 @@ type Front struct {
 type ServerOptions struct {
 	// StrictCompat answers failures like kubeaware-cloudpool-proxy, always with 500.
 	StrictCompat bool
-	// Refuse are actions that are refused instead of forwarded: attach, config, start, stop, detach.
-	Refuse []string
+	// RefusedActions are actions that are refused instead of forwarded: attach, config, start, stop, detach.
+	RefusedActions []string
 	// MaxBody is the maximum body size of a forwarded request in bytes; 0 means 1 MiB.
 	MaxBody int64
 	// BackendTimeout limits a forwarded request including its answer, and the time a client has to read any answer; 0 means 5
 	// minutes.
 	BackendTimeout time.Duration
-	// Local means that the API listens on the loopback interface and does not authenticate clients.
-	Local bool
-	// KeepCredentials forwards the clients' credentials to the pool's server.
-	KeepCredentials bool
-	// Identify authorizes a request and returns the client's name. If it denies the request, it answers it and returns false.
+	// LoopbackOnly means that the API listens on the loopback interface and does not authenticate clients.
+	LoopbackOnly bool
+	// ForwardCredentials forwards the clients' credentials to the pool's server.
+	ForwardCredentials bool
+	// AuthorizeRequest authorizes a request and returns the client's name. If it denies the request, it answers it and returns false.
 	// verb is get or update. If nil, all requests are allowed.
-	Identify func(w http.ResponseWriter, r *http.Request, pool, verb string) (user string, ok bool)
-	Metrics  *controller.Metrics
-	Log      *slog.Logger
+	AuthorizeRequest func(w http.ResponseWriter, r *http.Request, pool, verb string) (user string, ok bool)
+	Metrics          *controller.Metrics
+	Log              *slog.Logger
 }
 
 const (
@@ -68,9 +68,9 @@ const (
 // Server serves pools over HTTP. It implements http.Handler.
 type Server struct {
 	opts   ServerOptions
-	fronts []*Front
+	fronts []*ServedPool
 	// rootPool is the pool that is served at the root path; nil if there are several.
-	rootPool    *Front
+	rootPool    *ServedPool
 	buffers     bufferPool
 	originCheck http.CrossOriginProtection
 	// waitContext ends when no client may wait for an update any longer.
@@ -80,7 +80,7 @@ type Server struct {
 
 // NewServer returns a server of pools. A single pool is served at the root path and under /cloudpools/{name}. Several pools
 // are served only under their names.
-func NewServer(o ServerOptions, fronts ...*Front) *Server {
+func NewServer(o ServerOptions, fronts ...*ServedPool) *Server {
 	if o.MaxBody <= 0 {
 		o.MaxBody = DefaultMaxBody
 	}
@@ -100,11 +100,11 @@ func NewServer(o ServerOptions, fronts ...*Front) *Server {
 	return s
 }
 
-// EndWaits answers all clients that wait for an update now or later. The updates continue. It may be called at any time and
+// CancelWaits answers all clients that wait for an update now or later. The updates continue. It may be called at any time and
 // repeatedly.
-func (s *Server) EndWaits() { s.endWaits(errShuttingDown) }
+func (s *Server) CancelWaits() { s.endWaits(errShuttingDown) }
 
-// newWaitContext returns a request's context that also ends with EndWaits.
+// newWaitContext returns a request's context that also ends with CancelWaits.
 func (s *Server) newWaitContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.waitContext, func() { cancel(context.Cause(s.waitContext)) })
@@ -118,7 +118,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	seen := &responseRecorder{ResponseWriter: w, readTimeout: s.opts.BackendTimeout}
 	seen.setWriteDeadline(time.Time{}) // clears the deadline of an earlier answer on the same connection
 	pool, handling := s.serveRequest(seen, r)
-	s.opts.Metrics.Request(pool, handling, strconv.Itoa(max(seen.code, http.StatusOK)))
+	s.opts.Metrics.CountRequest(pool, handling, strconv.Itoa(max(seen.code, http.StatusOK)))
 }
 
 // responseRecorder records the status code of an answer and limits the time that the client has to read it.
@@ -181,13 +181,13 @@ func (s *Server) serveRequest(w http.ResponseWriter, r *http.Request) (pool, han
 }
 
 func (s *Server) authorize(w http.ResponseWriter, r *http.Request, pool, verb string) (string, bool) {
-	if s.opts.Identify == nil {
+	if s.opts.AuthorizeRequest == nil {
 		return "", true
 	}
-	return s.opts.Identify(w, r, pool, verb)
+	return s.opts.AuthorizeRequest(w, r, pool, verb)
 }
 
-func (s *Server) findPool(t target) *Front {
+func (s *Server) findPool(t target) *ServedPool {
 	if t.pool == "" {
 		return s.rootPool
 	}
@@ -212,7 +212,7 @@ func (s *Server) writePoolNotFound(w http.ResponseWriter, r *http.Request, name,
 }
 
 func (s *Server) describePaths() string {
-	if s.opts.Identify != nil {
+	if s.opts.AuthorizeRequest != nil {
 		return "want /" + multiSegment + "/NAME"
 	}
 	var names []string
@@ -247,17 +247,17 @@ func writeMethodNotAllowed(w http.ResponseWriter, allow string) {
 }
 
 // rejectIfUnread answers 503 if the pool's NodeGroup was not read yet, and reports whether it did.
-func rejectIfUnread(w http.ResponseWriter, f *Front) bool {
-	if f.Native == nil || !f.Native.Unread() {
+func rejectIfUnread(w http.ResponseWriter, f *ServedPool) bool {
+	if f.Native == nil || !f.Native.IsUnread() {
 		return false
 	}
 	w.Header().Set("Retry-After", strconv.Itoa(retrySeconds))
-	writeError(w, http.StatusServiceUnavailable, "NodeGroup "+f.Name+" has not been read yet", controller.UnreadError{}.Error())
+	writeError(w, http.StatusServiceUnavailable, "NodeGroup "+f.Name+" has not been read yet", controller.NotSyncedError{}.Error())
 	return true
 }
 
 // handlePoolRequest answers a request to a pool and returns the handling for the metrics.
-func (s *Server) handlePoolRequest(w http.ResponseWriter, r *http.Request, f *Front, t target, verb, user string) string {
+func (s *Server) handlePoolRequest(w http.ResponseWriter, r *http.Request, f *ServedPool, t target, verb, user string) string {
 	if s.rejectForbidden(w, r, f, t) {
 		return "refused"
 	}
@@ -288,7 +288,7 @@ func (s *Server) handlePoolRequest(w http.ResponseWriter, r *http.Request, f *Fr
 }
 
 // rejectForbidden answers a request that is not allowed on this pool, and reports whether it did.
-func (s *Server) rejectForbidden(w http.ResponseWriter, r *http.Request, f *Front, t target) bool {
+func (s *Server) rejectForbidden(w http.ResponseWriter, r *http.Request, f *ServedPool, t target) bool {
 	var ambiguous error
 	if t.action == actUnknown {
 		ambiguous = checkUnambiguousPath(r.Method, r.URL.EscapedPath())
@@ -303,8 +303,8 @@ func (s *Server) rejectForbidden(w http.ResponseWriter, r *http.Request, f *Fron
 		writeMethodNotAllowed(w, "GET")
 	case r.Method == http.MethodConnect, r.Method == http.MethodTrace, r.Method != http.MethodPost && t.action != actUnknown:
 		writeMethodNotAllowed(w, "GET, POST") // a server that treats the method as POST would bypass all checks
-	case slices.Contains(s.opts.Refuse, string(t.action)):
-		writeError(w, http.StatusForbidden, "the action "+string(t.action)+" is refused", "this server runs with --refuse="+strings.Join(s.opts.Refuse, ","))
+	case slices.Contains(s.opts.RefusedActions, string(t.action)):
+		writeError(w, http.StatusForbidden, "the action "+string(t.action)+" is refused", "this server runs with --refuse="+strings.Join(s.opts.RefusedActions, ","))
 	default:
 		return false
 	}
@@ -319,13 +319,13 @@ var shrinkRisks = map[action]string{
 }
 
 // executeUpdate carries out the change in a request body, and answers.
-func (s *Server) executeUpdate(w http.ResponseWriter, r *http.Request, f *Front, a action, raw []byte, user string) {
+func (s *Server) executeUpdate(w http.ResponseWriter, r *http.Request, f *ServedPool, a action, raw []byte, user string) {
 	up, err := decodeUpdate(a, raw)
 	up.RequestedBy = user
-	judge, removes := f.Updater.JudgeMachine, up.Kind == controller.Terminate || up.Kind == controller.Dispose
+	judge, removes := f.Updater.CheckMachine, up.Kind == controller.Terminate || up.Kind == controller.Dispose
 	if err == nil && up.Kind == controller.SetSize {
-		judge = f.Updater.JudgeSize
-		removes, err = f.Updater.Shrinks(r.Context(), up.DesiredSize)
+		judge = f.Updater.CheckSize
+		removes, err = f.Updater.WouldShrink(r.Context(), up.DesiredSize)
 	}
 	switch {
 	case err != nil:
@@ -351,7 +351,7 @@ func decodeUpdate(a action, raw []byte) (controller.Update, error) {
 		return controller.Update{Kind: controller.DetachMachine, MachineID: want.MachineID, Decrement: want.Decrement}, err
 	}
 	want, err := api.DecodeMembershipStatus(raw)
-	if want.MembershipStatus.Disposable() {
+	if want.MembershipStatus.IsDisposable() {
 		return controller.Update{Kind: controller.Dispose, MachineID: want.MachineID}, err
 	}
 	membership := v1alpha1.PoolMembership(want.MembershipStatus)
@@ -360,14 +360,14 @@ func decodeUpdate(a action, raw []byte) (controller.Update, error) {
 
 // forwardChange forwards a change that removes no machine once no other update is unfinished. While the API server is
 // unavailable, no replica works on updates, so the change is forwarded at once.
-func (s *Server) forwardChange(w http.ResponseWriter, r *http.Request, f *Front, up controller.Update) {
+func (s *Server) forwardChange(w http.ResponseWriter, r *http.Request, f *ServedPool, up controller.Update) {
 	ctx, cancel := s.newWaitContext(r.Context())
 	defer cancel()
 	result, err := s.submitUpdate(ctx, f, up, nil)
 	switch {
-	case errors.Is(err, controller.ErrUnanswered) && ctx.Err() == nil:
+	case errors.Is(err, controller.ErrUpdatesUnreadable) && ctx.Err() == nil:
 		s.opts.Log.Warn("changing the pool although its PoolUpdates cannot be read", "pool", f.Name, "err", err)
-		result = f.Updater.Pass(r.Context(), &up)
+		result = f.Updater.Forward(r.Context(), &up)
 	case err != nil:
 		s.writeFailure(w, up.Kind, up.MachineID, err)
 		return
@@ -380,21 +380,21 @@ func (s *Server) forwardChange(w http.ResponseWriter, r *http.Request, f *Front,
 }
 
 // runUpdate submits an update and answers once it has finished, or at once if the client prefers that.
-func (s *Server) runUpdate(w http.ResponseWriter, r *http.Request, f *Front, up controller.Update, judge func(context.Context, *controller.Update) error) {
+func (s *Server) runUpdate(w http.ResponseWriter, r *http.Request, f *ServedPool, up controller.Update, judge func(context.Context, *controller.Update) error) {
 	ctx, cancel := s.newWaitContext(r.Context())
 	defer cancel()
 	// An accepted update continues if the client disconnects. Until then the request can be cancelled.
 	accepted, err := s.submitUpdate(ctx, f, up, judge)
 	switch {
-	case errors.Is(err, controller.ErrAlready):
+	case errors.Is(err, controller.ErrAlreadyTerminating):
 		w.WriteHeader(http.StatusOK)
 		return
-	case err != nil && controller.ResultOf(err) == controller.NotFound && up.Kind != controller.SetSize:
-		if past, pastErr := f.Updater.Past(r.Context(), &up); pastErr == nil && past != nil && !s.opts.StrictCompat {
+	case err != nil && controller.ToResult(err) == controller.NotFound && up.Kind != controller.SetSize:
+		if past, pastErr := f.Updater.FindCompletedRemoval(r.Context(), &up); pastErr == nil && past != nil && !s.opts.StrictCompat {
 			s.writeOutcome(w, past) // a repeated request for a completed removal
 			return
 		}
-		if s.opts.StrictCompat && f.Updater.HasNodeAlone(up.MachineID) {
+		if s.opts.StrictCompat && f.Updater.HasNodeWithoutMachine(up.MachineID) {
 			err = &controller.Failure{Result: controller.NotFound, Detail: err.Error(), Err: errNodeWithoutMachine}
 		}
 		s.writeFailure(w, up.Kind, up.MachineID, err)
@@ -417,7 +417,7 @@ func (s *Server) runUpdate(w http.ResponseWriter, r *http.Request, f *Front, up 
 
 // waitForUpdate waits for an update and returns it with its outcome. If the wait ends before, it answers the client and
 // returns nil.
-func (s *Server) waitForUpdate(ctx context.Context, w http.ResponseWriter, f *Front, up *controller.Update) *controller.Update {
+func (s *Server) waitForUpdate(ctx context.Context, w http.ResponseWriter, f *ServedPool, up *controller.Update) *controller.Update {
 	result, err := up.Wait(ctx)
 	if err != nil {
 		s.opts.Log.Info("a client stopped waiting; its update continues", "pool", f.Name, "update", up.ID)
@@ -432,7 +432,7 @@ const queuePollInterval = 500 * time.Millisecond
 
 // submitUpdate submits an update. In strict compatibility it waits until the pool is free, because kubeaware-cloudpool-proxy
 // never answered 429.
-func (s *Server) submitUpdate(ctx context.Context, f *Front, up controller.Update, judge func(context.Context, *controller.Update) error) (*controller.Update, error) {
+func (s *Server) submitUpdate(ctx context.Context, f *ServedPool, up controller.Update, judge func(context.Context, *controller.Update) error) (*controller.Update, error) {
 	for {
 		accepted, err := f.Updater.Submit(ctx, up, judge)
 		var busy *controller.BusyError
@@ -489,19 +489,19 @@ func (s *Server) serveSlipwayAPI(w http.ResponseWriter, r *http.Request) (pool, 
 	return f.Name, "own"
 }
 
-func (s *Server) writeUpdateStatus(w http.ResponseWriter, r *http.Request, f *Front, id string) {
-	up, err := f.Updater.Find(r.Context(), id)
+func (s *Server) writeUpdateStatus(w http.ResponseWriter, r *http.Request, f *ServedPool, id string) {
+	up, err := f.Updater.FindUpdate(r.Context(), id)
 	switch {
 	case err != nil:
 		writeError(w, http.StatusServiceUnavailable, "cannot read the update", err.Error())
 	case up == nil:
-		writeError(w, http.StatusNotFound, "update not found", fmt.Sprintf("the latest %d finished updates of a pool are kept", controller.KeepPast))
+		writeError(w, http.StatusNotFound, "update not found", fmt.Sprintf("the latest %d finished updates of a pool are kept", controller.MaxFinishedUpdates))
 	default:
 		writeJSON(w, http.StatusOK, up)
 	}
 }
 
-func (s *Server) writePlan(w http.ResponseWriter, r *http.Request, f *Front) {
+func (s *Server) writePlan(w http.ResponseWriter, r *http.Request, f *ServedPool) {
 	if rejectIfUnread(w, f) {
 		return
 	}
@@ -510,9 +510,9 @@ func (s *Server) writePlan(w http.ResponseWriter, r *http.Request, f *Front) {
 		writeError(w, http.StatusBadRequest, "desiredSize is missing or not a number", "want ?desiredSize=N with N >= 0")
 		return
 	}
-	d, err := f.Updater.Decide(r.Context(), n)
+	d, err := f.Updater.PlanSize(r.Context(), n)
 	if err != nil {
-		writeError(w, toStatusCode(controller.ResultOf(err)), "cannot plan the size", err.Error())
+		writeError(w, toStatusCode(controller.ToResult(err)), "cannot plan the size", err.Error())
 		return
 	}
 	writeJSON(w, http.StatusOK, d)

@@ -12,7 +12,7 @@ import (
 )
 
 func TestPoolsAreListed(t *testing.T) {
-	for want, fronts := range map[string][]*Front{
+	for want, fronts := range map[string][]*ServedPool{
 		"[\n  \"http://example.com/cloudpools/a\"\n]":                                         {{Name: "a"}},
 		"[\n  \"http://example.com/cloudpools/a\",\n  \"http://example.com/cloudpools/b\"\n]": {{Name: "a"}, {Name: "b"}},
 	} {
@@ -54,7 +54,7 @@ func TestCrossSiteRequestIsRefused(t *testing.T) {
 	} {
 		asked := 0
 		_, f := startOrigin(t, "", func(http.ResponseWriter, *http.Request) { asked++ })
-		s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler), Local: tt.local}, f)
+		s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler), LoopbackOnly: tt.local}, f)
 		path := "/pool/attach"
 		if tt.method == http.MethodPut {
 			path = "/pool/other"

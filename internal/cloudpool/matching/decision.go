@@ -24,7 +24,7 @@ type Decision struct {
 	// Victims are the machines to remove, in this order.
 	Victims []Victim `json:"victims,omitempty"`
 	// Passed are the machines that cannot be removed, each with the decisive reason.
-	Passed []Passed `json:"passed,omitempty"`
+	Passed []PassedMachine `json:"passed,omitempty"`
 	// Unclear are contradictions between machines and nodes. If it is not empty, Victims is empty.
 	Unclear []string `json:"unclear,omitempty"`
 }
@@ -42,8 +42,8 @@ type Victim struct {
 	Cost float64 `json:"cost,omitempty"`
 }
 
-// Passed is a machine that cannot be removed.
-type Passed struct {
+// PassedMachine is a machine that cannot be removed.
+type PassedMachine struct {
 	Machine string `json:"machine"`
 	Node    string `json:"node,omitempty"`
 	// Rule is the name of the rule, for example "disruption-budget". Pod is the pod that it concerns, as namespace/name.
@@ -54,7 +54,7 @@ type Passed struct {
 }
 
 // String returns why the machine cannot be removed, on one line.
-func (p Passed) String() string {
+func (p PassedMachine) String() string {
 	name := p.Node
 	if name == "" {
 		name = p.Machine
@@ -77,8 +77,8 @@ const (
 	ruleMinimum      = "group-minimum" // same name as in package placement, where it counts nodes
 )
 
-// Question is the input of Decide.
-type Question struct {
+// DecisionInput is the input of Decide.
+type DecisionInput struct {
 	Desired int
 	Pairing *Pairing
 	// Leaving are the IDs of machines that are being removed. Refused maps the IDs of machines that cannot be removed to the reason.
@@ -86,29 +86,29 @@ type Question struct {
 	Refused map[string]string
 	// Only, if set, limits the victims to these machine IDs.
 	Only map[string]bool
-	// Disposed means that the request itself makes the machine evictable.
-	Disposed bool
-	// Registration is the time a running machine has to register its node.
-	Registration time.Duration
-	Now          time.Time
+	// MakesEvictable means that the request itself makes the machine evictable.
+	MakesEvictable bool
+	// NodeRegistrationTimeout is the time a running machine has to register its node.
+	NodeRegistrationTimeout time.Duration
+	Now                     time.Time
 	// Policy and Rules are passed to package placement.
 	Policy planner.Policy
 	Rules  planner.Options
 	// Nodes are all nodes of the cluster. Retiring are the names of all nodes with an unfinished NodeRetirement, of any pool.
-	// KeepLast protects the last Ready and schedulable node.
-	Nodes    []*corev1.Node
-	Retiring map[string]bool
-	KeepLast bool
-	// Choose chooses up to k nodes that no rule protects.
-	Choose func(k int, policy planner.Policy, rules planner.Options) (*planner.Selection, error)
+	// KeepLastWorker protects the last Ready and schedulable node.
+	Nodes          []*corev1.Node
+	RetiringNodes  map[string]bool
+	KeepLastWorker bool
+	// ChooseNodes chooses up to k nodes that no rule protects.
+	ChooseNodes func(k int, policy planner.Policy, rules planner.Options) (*planner.Selection, error)
 }
 
-// Decide chooses the machines to remove. Machines without a node come first, and among those the machines that were only
+// ChooseMachines chooses the machines to remove. Machines without a node come first, and among those the machines that were only
 // requested.
-func Decide(q Question) (*Decision, error) {
+func ChooseMachines(q DecisionInput) (*Decision, error) {
 	d := &Decision{Desired: q.Desired, Unclear: q.Pairing.Unclear}
 	for _, m := range q.Pairing.Members {
-		if m.Machine.Active() && !q.Leaving[m.Machine.ID] {
+		if m.Machine.IsActive() && !q.Leaving[m.Machine.ID] {
 			d.Active++
 		}
 	}
@@ -124,15 +124,15 @@ func Decide(q Question) (*Decision, error) {
 }
 
 // findCandidates returns the active members that no rule of this package protects. It records the others in Passed.
-func (d *Decision) findCandidates(q *Question) []*Member {
+func (d *Decision) findCandidates(q *DecisionInput) []*Member {
 	var list []*Member
 	for i := range q.Pairing.Members {
 		m := &q.Pairing.Members[i]
-		if !m.Machine.Active() || q.Leaving[m.Machine.ID] || q.Only != nil && !q.Only[m.Machine.ID] {
+		if !m.Machine.IsActive() || q.Leaving[m.Machine.ID] || q.Only != nil && !q.Only[m.Machine.ID] {
 			continue
 		}
 		if rule, text := CheckMachine(m, q); rule != "" {
-			d.addPassed(m, Passed{Rule: rule, Text: text})
+			d.addPassed(m, PassedMachine{Rule: rule, Text: text})
 			continue
 		}
 		list = append(list, m)
@@ -142,13 +142,13 @@ func (d *Decision) findCandidates(q *Question) []*Member {
 
 // CheckMachine returns the rule that forbids to remove a machine, judged by the machine alone. Both results are empty if it
 // can be removed.
-func CheckMachine(m *Member, q *Question) (rule, text string) {
+func CheckMachine(m *Member, q *DecisionInput) (rule, text string) {
 	switch {
 	case q.Refused[m.Machine.ID] != "":
 		return ruleRefused, q.Refused[m.Machine.ID]
 	case m.Unconfirmed != "":
 		return ruleUnconfirmed, m.Unconfirmed
-	case !m.Machine.Evictable() && !q.Disposed:
+	case !m.Machine.IsEvictable() && !q.MakesEvictable:
 		return ruleNotEvictable, "its machine's membershipStatus is not evictable"
 	case m.Node != nil:
 		return "", ""
@@ -156,7 +156,7 @@ func CheckMachine(m *Member, q *Question) (rule, text string) {
 		return ruleMayBeNode, "machine " + m.Machine.ID + " has no known node, but " + m.Doubt
 	case m.Machine.State == api.Rejected:
 		return "", ""
-	case m.Machine.State == api.Running && (m.Machine.LaunchTime == nil || q.Now.Sub(*m.Machine.LaunchTime) < q.Registration):
+	case m.Machine.State == api.Running && (m.Machine.LaunchTime == nil || q.Now.Sub(*m.Machine.LaunchTime) < q.NodeRegistrationTimeout):
 		return RuleRegistering, "machine " + m.Machine.ID + " is running without a node: it may be about to register"
 	case m.Machine.State != api.Requested && m.Machine.State != api.Pending && m.Machine.State != api.Running:
 		return RuleRegistering, fmt.Sprintf("machine %s has the unknown state %q", m.Machine.ID, m.Machine.State)
@@ -164,7 +164,7 @@ func CheckMachine(m *Member, q *Question) (rule, text string) {
 	return "", ""
 }
 
-func (d *Decision) addPassed(m *Member, p Passed) {
+func (d *Decision) addPassed(m *Member, p PassedMachine) {
 	p.Machine = m.Machine.ID
 	if m.Node != nil {
 		p.Node = m.Node.Name
@@ -190,7 +190,7 @@ func (d *Decision) chooseWithoutNode(candidates []*Member, groups []planner.Grou
 	})
 	for _, m := range list[:min(len(list), d.Excess())] {
 		if reason, tooFew := checkGroupMinimums(groups, d.Active-len(d.Victims)-1); tooFew {
-			d.addPassed(m, Passed{Rule: ruleMinimum, Text: reason})
+			d.addPassed(m, PassedMachine{Rule: ruleMinimum, Text: reason})
 			continue
 		}
 		d.Victims = append(d.Victims, Victim{Machine: m.Machine.ID})
@@ -208,7 +208,7 @@ func checkGroupMinimums(groups []planner.Group, machines int) (reason string, to
 }
 
 // chooseNodes chooses machines with nodes that can be removed together.
-func (d *Decision) chooseNodes(q *Question, candidates []*Member) error {
+func (d *Decision) chooseNodes(q *DecisionInput, candidates []*Member) error {
 	byNode := map[string]*Member{}
 	for _, m := range candidates {
 		if m.Node != nil {
@@ -216,10 +216,10 @@ func (d *Decision) chooseNodes(q *Question, candidates []*Member) error {
 		}
 	}
 	rules := q.Rules
-	rules.Excluded = map[string]string{}
+	rules.ExcludedNodes = map[string]string{}
 	for _, n := range q.Nodes {
 		if byNode[n.Name] == nil {
-			rules.Excluded[n.Name] = "is not a candidate"
+			rules.ExcludedNodes[n.Name] = "is not a candidate"
 		}
 	}
 	selection, err := chooseAmongCandidates(byNode, q, d.Excess()-len(d.Victims), rules)
@@ -228,15 +228,15 @@ func (d *Decision) chooseNodes(q *Question, candidates []*Member) error {
 	}
 	for _, v := range selection.Victims {
 		m := byNode[v.Node]
-		if q.KeepLast && IsLastWorker(q.Nodes, d.leavingNodes(q, v.Node)) {
-			d.addPassed(m, Passed{Rule: RuleLastWorker, Text: LastWorkerText})
+		if q.KeepLastWorker && IsLastWorker(q.Nodes, d.leavingNodes(q, v.Node)) {
+			d.addPassed(m, PassedMachine{Rule: RuleLastWorker, Text: LastWorkerText})
 			continue
 		}
 		d.Victims = append(d.Victims, Victim{Machine: m.Machine.ID, Node: v.Node, Pods: len(v.Moves), Cost: v.Cost})
 	}
-	for _, p := range selection.Passed {
+	for _, p := range selection.Rejected {
 		if m := byNode[p.Node]; m != nil && len(p.Refusals) > 0 {
-			d.addPassed(m, ToPassed(p.Refusals[0]))
+			d.addPassed(m, ToPassedMachine(p.Refusals[0]))
 		}
 	}
 	return nil
@@ -244,20 +244,20 @@ func (d *Decision) chooseNodes(q *Question, candidates []*Member) error {
 
 // chooseAmongCandidates chooses nodes among the candidates only. A node that joined after the nodes were read is not
 // excluded yet. If it is chosen, it is excluded and the choice is repeated.
-func chooseAmongCandidates(candidates map[string]*Member, q *Question, k int, rules planner.Options) (*planner.Selection, error) {
+func chooseAmongCandidates(candidates map[string]*Member, q *DecisionInput, k int, rules planner.Options) (*planner.Selection, error) {
 	for {
-		selection, err := q.Choose(k, q.Policy, rules)
+		selection, err := q.ChooseNodes(k, q.Policy, rules)
 		if err != nil {
 			return nil, fmt.Errorf("choosing nodes: %w", err)
 		}
 		retry := false
 		for _, v := range selection.Victims {
-			switch why, excluded := rules.Excluded[v.Node]; {
+			switch why, excluded := rules.ExcludedNodes[v.Node]; {
 			case candidates[v.Node] != nil:
 			case excluded:
 				return nil, fmt.Errorf("choosing nodes: node %s was chosen, although it %s", v.Node, why)
 			default:
-				rules.Excluded[v.Node], retry = "joined after the pool was read", true
+				rules.ExcludedNodes[v.Node], retry = "joined after the pool was read", true
 			}
 		}
 		if !retry {
@@ -270,9 +270,9 @@ func chooseAmongCandidates(candidates map[string]*Member, q *Question, k int, ru
 const LastWorkerText = "no other schedulable nodes to evacuate to: want --remove-last-worker to allow its removal"
 
 // leavingNodes returns the names of all nodes that leave, including the victims so far and one more.
-func (d *Decision) leavingNodes(q *Question, more string) map[string]bool {
+func (d *Decision) leavingNodes(q *DecisionInput, more string) map[string]bool {
 	leaving := map[string]bool{more: true}
-	maps.Copy(leaving, q.Retiring)
+	maps.Copy(leaving, q.RetiringNodes)
 	for _, v := range d.Victims {
 		leaving[v.Node] = true
 	}
@@ -291,15 +291,15 @@ func IsLastWorker(nodes []*corev1.Node, leaving map[string]bool) bool {
 		ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 		})
-		return !leaving[n.Name] && ready && !n.Spec.Unschedulable && n.DeletionTimestamp == nil && !retirement.IsControlPlane(n.Labels)
+		return !leaving[n.Name] && ready && !n.Spec.Unschedulable && n.DeletionTimestamp == nil && !retirement.IsControlPlaneNode(n.Labels)
 	})
 }
 
-// ToPassed converts a refusal of package placement.
-func ToPassed(r planner.Refusal) Passed {
+// ToPassedMachine converts a refusal of package placement.
+func ToPassedMachine(r planner.Refusal) PassedMachine {
 	text := r
 	text.Pod = ""
-	return Passed{Rule: r.Rule, Pod: r.Pod, Text: text.String(), Remedy: r.Remedy}
+	return PassedMachine{Rule: r.Rule, Pod: r.Pod, Text: text.String(), Remedy: r.Remedy}
 }
 
 // Reasons returns why no machine, or not enough machines, can be removed.

@@ -12,13 +12,13 @@ type Identities interface {
 	Identity(m *api.Machine) (string, bool)
 	// NodeIdentity returns the machine identity that a node's spec.providerID names, or an error if the ID cannot be read.
 	NodeIdentity(providerID string) (string, error)
-	// Elsewhere reports whether a provider ID belongs to a known cloud other than the identity's.
-	Elsewhere(identity, providerID string) bool
+	// IsOfOtherCloud reports whether a provider ID belongs to a known cloud other than the identity's.
+	IsOfOtherCloud(identity, providerID string) bool
 	// Names returns a machine's name and computer name as its provider has them. A retirement uses one of them to confirm
 	// that the machine is the Node's.
 	Names(m *api.Machine) (name, computerName string)
-	// KeepsRejected reports whether a REJECTED machine exists in its cloud and can be deleted.
-	KeepsRejected() bool
+	// HasRejectedMachines reports whether a REJECTED machine exists in its cloud and can be deleted.
+	HasRejectedMachines() bool
 }
 
 // ServerIdentities implements Identities for the machines of a cloudpool server.
@@ -29,7 +29,7 @@ type ServerIdentities struct {
 
 // Identity implements Identities.
 func (ServerIdentities) Identity(m *api.Machine) (string, bool) {
-	id, ok := provider.MachineID(m)
+	id, ok := provider.ParseMachineID(m)
 	if !ok {
 		return "", false
 	}
@@ -45,9 +45,9 @@ func (ServerIdentities) NodeIdentity(providerID string) (string, error) {
 	return id.String(), nil
 }
 
-// Elsewhere implements Identities.
-func (ServerIdentities) Elsewhere(identity, providerID string) bool {
-	return providerid.Elsewhere(identity, providerID)
+// IsOfOtherCloud implements Identities.
+func (ServerIdentities) IsOfOtherCloud(identity, providerID string) bool {
+	return providerid.HasOtherScheme(identity, providerID)
 }
 
 // Names implements Identities.
@@ -55,5 +55,5 @@ func (s ServerIdentities) Names(m *api.Machine) (name, computerName string) {
 	return provider.MachineName(m), provider.ComputerName(m, s.ComputerName)
 }
 
-// KeepsRejected implements Identities. A rejected machine does not exist on a server.
-func (ServerIdentities) KeepsRejected() bool { return false }
+// HasRejectedMachines implements Identities. A rejected machine does not exist on a server.
+func (ServerIdentities) HasRejectedMachines() bool { return false }

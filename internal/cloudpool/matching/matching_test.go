@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-var newUUID, newMachine, newNode = pooltest.UUID, pooltest.Machine, pooltest.Node
+var newUUID, newMachine, newNode = pooltest.NewUUID, pooltest.NewMachine, pooltest.NewNode
 
 // newRequestedMachine returns a machine that was only requested.
 func newRequestedMachine(at time.Time) api.Machine {
@@ -113,11 +113,11 @@ func TestPairingIsUnambiguousOrMissing(t *testing.T) {
 		"requested at unknown time": {[]api.Machine{{ID: "sir-1", State: api.Requested}}, []*corev1.Node{newYoungNode("a", "")}, "", "", "node a, which was created after"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := Pair(tt.machines, tt.nodes, ServerIdentities{})
-			m := p.Find(tt.machines[0].ID)
+			p := PairMachines(tt.machines, tt.nodes, ServerIdentities{})
+			m := p.FindMember(tt.machines[0].ID)
 			got := ""
 			if m.Node != nil {
-				got = m.Node.Name + "/" + string(m.By)
+				got = m.Node.Name + "/" + string(m.PairedBy)
 			}
 			if got != tt.pairs {
 				t.Errorf("paired with %q, want %q", got, tt.pairs)
@@ -148,7 +148,7 @@ func TestNodeIsNeverPairedTwice(t *testing.T) {
 			providerID := rapid.SampledFrom([]string{"", "openstack:///" + newUUID(1), "openstack:///" + newUUID(2), "openstack://R/" + newUUID(3), "gce://p/z/n", "?"}).Draw(t, "provider ID")
 			nodes = append(nodes, newNode(fmt.Sprint("n", i), providerID, ip.Draw(t, "ip")))
 		}
-		p := Pair(machines, nodes, ServerIdentities{})
+		p := PairMachines(machines, nodes, ServerIdentities{})
 		taken := map[string]bool{}
 		for _, m := range p.Members {
 			if m.Node == nil {
@@ -179,14 +179,14 @@ func TestNodeIsNeverPairedTwice(t *testing.T) {
 }
 
 // newQuestion returns a Question that chooses nodes in order.
-func newQuestion(desired int, machines []api.Machine, nodes []*corev1.Node) Question {
-	p := Pair(machines, nodes, ServerIdentities{})
-	return Question{
-		Desired: desired, Pairing: &p, Leaving: map[string]bool{}, Refused: map[string]string{}, Registration: 15 * time.Minute, Now: time.Now(), Nodes: nodes,
-		Choose: func(k int, _ planner.Policy, rules planner.Options) (*planner.Selection, error) {
+func newQuestion(desired int, machines []api.Machine, nodes []*corev1.Node) DecisionInput {
+	p := PairMachines(machines, nodes, ServerIdentities{})
+	return DecisionInput{
+		Desired: desired, Pairing: &p, Leaving: map[string]bool{}, Refused: map[string]string{}, NodeRegistrationTimeout: 15 * time.Minute, Now: time.Now(), Nodes: nodes,
+		ChooseNodes: func(k int, _ planner.Policy, rules planner.Options) (*planner.Selection, error) {
 			s := &planner.Selection{}
 			for _, n := range nodes {
-				if rules.Excluded[n.Name] == "" && len(s.Victims) < k {
+				if rules.ExcludedNodes[n.Name] == "" && len(s.Victims) < k {
 					s.Victims = append(s.Victims, planner.Evacuation{Node: n.Name})
 				}
 			}
@@ -212,7 +212,7 @@ func TestEarliestMachinesAreRemovedFirst(t *testing.T) {
 	machines := []api.Machine{newMachine(1, api.Running, "10.0.0.1"), newMachine(2, api.Running, "10.0.0.2"), newMachine(3, api.Pending, "10.0.0.3"), young, old, asked}
 	nodes := []*corev1.Node{newNode("n1", "openstack:///"+newUUID(1), "10.0.0.1"), newNode("n2", "openstack:///"+newUUID(2), "10.0.0.2")}
 	for desired, want := range map[int]string{6: "", 7: "", 5: "9", 4: "9 3", 3: "9 3 5", 2: "9 3 5 1", 1: "9 3 5 1 2", 0: "9 3 5 1 2"} {
-		d, err := Decide(newQuestion(desired, machines, nodes))
+		d, err := ChooseMachines(newQuestion(desired, machines, nodes))
 		if err != nil || victimNumbers(d) != want || d.Active != 6 {
 			t.Errorf("size %d: %q, %v; want %q", desired, victimNumbers(d), err, want)
 		}
@@ -246,7 +246,7 @@ func TestI7UnidentifiedNodesProtectMachinesWithoutNode(t *testing.T) {
 				machines = append(machines, newMachine(i, api.Running, number(tt.machineIP, i)))
 				nodes = append(nodes, newNode(fmt.Sprint("worker-", i), number(tt.providerID, i), number(tt.nodeIP, i)))
 			}
-			d, err := Decide(newQuestion(1, machines, nodes))
+			d, err := ChooseMachines(newQuestion(1, machines, nodes))
 			if err != nil || len(d.Victims) > 0 || len(d.Passed) != 3 || d.Passed[0].Rule != ruleMayBeNode {
 				t.Errorf("victims %q, passed %+v, %v; want no victims", victimNumbers(d), d.Passed, err)
 			}
@@ -259,10 +259,10 @@ func TestI5MachinesWithoutNodeKeepGroupMinimum(t *testing.T) {
 	nodes := []*corev1.Node{newNode("n1", "openstack:///"+newUUID(1), ""), newNode("n2", "openstack:///"+newUUID(2), "")}
 	q := newQuestion(2, machines, nodes)
 	q.Rules.Groups = []planner.Group{{Name: "g", Nodes: []string{"n1", "n2"}, MinSize: 3}}
-	q.Choose = func(int, planner.Policy, planner.Options) (*planner.Selection, error) {
+	q.ChooseNodes = func(int, planner.Policy, planner.Options) (*planner.Selection, error) {
 		return &planner.Selection{}, nil
 	}
-	d, err := Decide(q)
+	d, err := ChooseMachines(q)
 	if err != nil || victimNumbers(d) != "3" || !strings.Contains(d.Reasons(), "group g would have 2 machines left and has a minimum of 3") {
 		t.Errorf("victims %q, %v, %s", victimNumbers(d), err, d.Reasons())
 	}
@@ -281,7 +281,7 @@ func TestProtectedMachinesStayAndCount(t *testing.T) {
 	}
 	q := newQuestion(0, machines, nodes)
 	q.Refused[newUUID(6)] = "its retirement was refused"
-	d, err := Decide(q)
+	d, err := ChooseMachines(q)
 	if err != nil || d.Active != 4 || victimNumbers(d) != "5" {
 		t.Errorf("%d active, victims %q, %v", d.Active, victimNumbers(d), err)
 	}
@@ -330,9 +330,9 @@ func TestI4UnconfirmedMachineIsNotRemoved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			nodes := []*corev1.Node{tt.node}
 			q := newQuestion(0, []api.Machine{tt.machine}, nodes)
-			paired := Pair([]api.Machine{tt.machine}, nodes, ServerIdentities{ComputerName: tt.computerName})
+			paired := PairMachines([]api.Machine{tt.machine}, nodes, ServerIdentities{ComputerName: tt.computerName})
 			q.Pairing = &paired
-			d, err := Decide(q)
+			d, err := ChooseMachines(q)
 			if err != nil || paired.Members[0].Node == nil {
 				t.Fatalf("%+v, %v; want it paired", paired, err)
 			}
@@ -352,7 +352,7 @@ func TestI4UnconfirmedMachineIsNotRemoved(t *testing.T) {
 func TestUnclearPairingHasNoVictims(t *testing.T) {
 	machines := []api.Machine{newMachine(1, api.Running, ""), newMachine(2, api.Running, ""), {ID: "sir-1", State: api.Requested, Membership: &api.MembershipStatus{Active: true, Evictable: true}}}
 	nodes := []*corev1.Node{newNode("a", "openstack:///"+newUUID(1), ""), newNode("b", "openstack:///"+newUUID(1), "")}
-	d, err := Decide(newQuestion(0, machines, nodes))
+	d, err := ChooseMachines(newQuestion(0, machines, nodes))
 	if err != nil || len(d.Victims) > 0 || len(d.Unclear) == 0 {
 		t.Errorf("%+v, %v", d, err)
 	}
@@ -362,20 +362,20 @@ func TestNewlyJoinedNodeIsNotChosen(t *testing.T) {
 	machines := []api.Machine{newMachine(1, api.Running, "10.0.0.1"), newMachine(2, api.Running, "10.0.0.2")}
 	nodes := []*corev1.Node{newNode("n1", "openstack:///"+newUUID(1), "10.0.0.1"), newNode("n2", "openstack:///"+newUUID(2), "10.0.0.2")}
 	q := newQuestion(1, machines, nodes)
-	known := q.Choose
-	q.Choose = func(k int, policy planner.Policy, rules planner.Options) (*planner.Selection, error) {
-		if rules.Excluded["joined"] != "" {
+	known := q.ChooseNodes
+	q.ChooseNodes = func(k int, policy planner.Policy, rules planner.Options) (*planner.Selection, error) {
+		if rules.ExcludedNodes["joined"] != "" {
 			return known(k, policy, rules)
 		}
 		return &planner.Selection{Victims: []planner.Evacuation{{Node: "joined"}}}, nil
 	}
-	if d, err := Decide(q); err != nil || victimNumbers(d) != "1" {
+	if d, err := ChooseMachines(q); err != nil || victimNumbers(d) != "1" {
 		t.Errorf("%q, %v; want the machine 1 of the pool", victimNumbers(d), err)
 	}
-	q.Choose = func(int, planner.Policy, planner.Options) (*planner.Selection, error) {
+	q.ChooseNodes = func(int, planner.Policy, planner.Options) (*planner.Selection, error) {
 		return &planner.Selection{Victims: []planner.Evacuation{{Node: "joined"}}}, nil
 	}
-	if _, err := Decide(q); err == nil || !strings.Contains(err.Error(), "node joined was chosen") {
+	if _, err := ChooseMachines(q); err == nil || !strings.Contains(err.Error(), "node joined was chosen") {
 		t.Errorf("%v, want an error that names the node", err)
 	}
 }

@@ -29,8 +29,8 @@ type Pairing struct {
 type Member struct {
 	Machine *api.Machine
 	Node    *corev1.Node
-	// By is the method that paired them.
-	By pairingMethod
+	// PairedBy is the method that paired them.
+	PairedBy pairingMethod
 	// ProviderID is the provider ID for the node's retirement: the node's or, if it has none, the machine's.
 	ProviderID string
 	// Unconfirmed is the reason why the cloud could not confirm that the machine is the node's, so that a retirement would be
@@ -51,8 +51,8 @@ const (
 	byName       pairingMethod = "name"
 )
 
-// Find returns the member with the machine ID, or nil.
-func (p *Pairing) Find(id string) *Member {
+// FindMember returns the member with the machine ID, or nil.
+func (p *Pairing) FindMember(id string) *Member {
 	for i := range p.Members {
 		if p.Members[i].Machine.ID == id {
 			return &p.Members[i]
@@ -99,7 +99,7 @@ func FindRetirements(members []Member, retirements []v1alpha1.NodeRetirement, id
 
 // HasEnded reports whether a machine is gone, is being deleted, or was never created.
 func HasEnded(m *api.Machine, ids Identities) bool {
-	return m.State.Over() && (m.State != api.Rejected || !ids.KeepsRejected())
+	return m.State.HasLeftPool() && (m.State != api.Rejected || !ids.HasRejectedMachines())
 }
 
 // matcher holds the state of one pairing.
@@ -133,9 +133,9 @@ type nodeFacts struct {
 	machine   *machineFacts
 }
 
-// Pair pairs machines with nodes. It uses the provider ID. If one of the two has none, it uses the address and then the
+// PairMachines pairs machines with nodes. It uses the provider ID. If one of the two has none, it uses the address and then the
 // name. An ambiguous match is not paired but reported as unclear.
-func Pair(machines []api.Machine, nodes []*corev1.Node, ids Identities) Pairing {
+func PairMachines(machines []api.Machine, nodes []*corev1.Node, ids Identities) Pairing {
 	m := newMatcher(machines, nodes, ids)
 	m.pairByIdentity()
 	m.findContradictions()
@@ -150,7 +150,7 @@ func newMatcher(machines []api.Machine, nodes []*corev1.Node, ids Identities) *m
 	m := &matcher{ids: ids, byAddress: map[netip.Addr][]*machineFacts{}}
 	for i := range machines {
 		machine := &machines[i]
-		if machine.State == api.Terminated || machine.State == api.Rejected && !ids.KeepsRejected() {
+		if machine.State == api.Terminated || machine.State == api.Rejected && !ids.HasRejectedMachines() {
 			continue
 		}
 		f := &machineFacts{Machine: machine, addresses: parseAddresses(slices.Concat(machine.PrivateIPs, machine.PublicIPs))}
@@ -290,7 +290,7 @@ func (m *matcher) toPairing() Pairing {
 	for _, machine := range m.machines {
 		member := Member{Machine: machine.Machine}
 		if machine.node != nil {
-			member.Node, member.By = machine.node.Node, machine.method
+			member.Node, member.PairedBy = machine.node.Node, machine.method
 			member.ProviderID, member.Unconfirmed = cmp.Or(member.Node.Spec.ProviderID, machine.identity), explainUnconfirmed(machine)
 			if !machine.hasName(member.Node.Name) {
 				member.OtherName = machine.describeOtherName()
@@ -336,7 +336,7 @@ func (m *matcher) explainDoubt(machine *machineFacts) string {
 		case onlyRequested: // the cloud may have launched it since the observation
 			return fmt.Sprintf("node %s, which was created after the request for it, may belong to it", node.Name)
 		case machine.identity != "" && node.identity != "":
-		case machine.identity != "" && m.ids.Elsewhere(machine.identity, node.Spec.ProviderID):
+		case machine.identity != "" && m.ids.IsOfOtherCloud(machine.identity, node.Spec.ProviderID):
 		case node.Spec.ProviderID == "":
 			return fmt.Sprintf("node %s, which has no provider ID, may belong to it", node.Name)
 		case node.identity == "":

@@ -11,14 +11,14 @@ import (
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// UUID returns the ID of machine i.
-func UUID(i int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d", i) }
+// NewUUID returns the ID of machine i.
+func NewUUID(i int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d", i) }
 
-// Machine returns machine i as an active, evictable member that was launched an hour ago. If ip is empty, it has no address.
-func Machine(i int, state api.MachineState, ip string) api.Machine {
+// NewMachine returns machine i as an active, evictable member that was launched an hour ago. If ip is empty, it has no address.
+func NewMachine(i int, state api.MachineState, ip string) api.Machine {
 	launched := time.Now().Add(-time.Hour)
 	m := api.Machine{
-		ID: UUID(i), State: state, Membership: &api.MembershipStatus{Active: true, Evictable: true}, LaunchTime: &launched,
+		ID: NewUUID(i), State: state, Membership: &api.MembershipStatus{Active: true, Evictable: true}, LaunchTime: &launched,
 		Metadata: fmt.Appendf(nil, `{"name":"n%d"}`, i),
 	}
 	if ip != "" {
@@ -27,8 +27,8 @@ func Machine(i int, state api.MachineState, ip string) api.Machine {
 	return m
 }
 
-// Node returns a Node with the provider ID and internal IP. If ip is empty, it has no address.
-func Node(name, providerID, ip string) *corev1.Node {
+// NewNode returns a Node with the provider ID and internal IP. If ip is empty, it has no address.
+func NewNode(name, providerID, ip string) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: providerID}}
 	if ip != "" {
 		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: ip}}

@@ -17,15 +17,15 @@ const (
 	webhookReceiver  = "webhook"
 )
 
-// DrainAs is the event type that the tool used for drains by /newDrainNodeHandler.
-const DrainAs = notice.Preempt
+// ManualDrainType is the event type that the tool used for drains by /newDrainNodeHandler.
+const ManualDrainType = notice.Preempt
 
 // noProxy disables the proxy of the environment, which the tool's webhook did not use.
 const noProxy = "direct"
 
-// Config returns the agent configuration that corresponds to the options.
-func (o *Options) Config() config.Agent {
-	c := config.DefaultAgent()
+// ToAgentConfig returns the agent configuration that corresponds to the options.
+func (o *Options) ToAgentConfig() config.Agent {
+	c := config.NewDefaultAgent()
 	c.NodeName, c.Kubeconfig = o.Node, o.Kubeconfig
 	c.Endpoint, c.ResourceName = o.Endpoint, o.ResourceName
 	c.PollInterval, c.RequestTimeout = o.Period, o.RequestTimeout
@@ -45,7 +45,7 @@ func (o *Options) Config() config.Agent {
 	if o.LogPretty {
 		c.LogFormat = "text"
 	}
-	c.Notifications = o.Receivers()
+	c.Notifications = o.ToReceivers()
 	return c
 }
 
@@ -61,8 +61,8 @@ func (o *Options) setEventActions(c *config.Agent) {
 	c.OnFreeze, c.OnLiveMigration, c.OnUnknownFreeze = string(freeze), string(freeze), string(freeze)
 }
 
-// Receivers returns the notification receivers, for the only moment when the tool sent messages.
-func (o *Options) Receivers() []notify.Receiver {
+// ToReceivers returns the notification receivers, for the only moment when the tool sent messages.
+func (o *Options) ToReceivers() []notify.Receiver {
 	var all []notify.Receiver
 	at := []notify.Moment{notify.Detected}
 	if o.TelegramToken != "" {

@@ -5,17 +5,17 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/azure"
 )
 
-// Voice returns the Kubernetes Events of the tool: that it started, and that a scheduled event affects this node. The tool
+// FormatEvent returns the Kubernetes Events of the tool: that it started, and that a scheduled event affects this node. The tool
 // used the event type Info, which Kubernetes accepts.
-func Voice(o agent.Occasion) (agent.Words, bool) {
+func FormatEvent(o agent.EventTrigger) (agent.FormattedEvent, bool) {
 	switch {
 	case o.Reason == agent.Guarding:
-		return agent.Words{Type: "Info", Reason: "ReadEvents", Message: "Start to listen events from Azure API", Component: Tool}, true
-	case o.Reason == agent.NoticeReceived && o.Notice.Source == azure.Name:
-		return agent.Words{
+		return agent.FormattedEvent{Type: "Info", Reason: "ReadEvents", Message: "Start to listen events from Azure API", Component: Tool}, true
+	case o.Reason == agent.NoticeReceived && o.Notice.Source == azure.SourceName:
+		return agent.FormattedEvent{
 			Type: "Warning", Reason: string(o.Notice.Type), Message: "Azure API sended schedule event for this node",
 			Component: Tool,
 		}, true
 	}
-	return agent.Words{}, false
+	return agent.FormattedEvent{}, false
 }

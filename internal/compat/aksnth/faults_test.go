@@ -29,10 +29,10 @@ import (
 // Each test below covers one known fault of the tool (W1 and so on). Tests that need a cluster are in dev/e2e/compat.
 
 func TestW04AcknowledgesByDefault(t *testing.T) {
-	if c := mustParse(t).Config(); !c.Acknowledge {
+	if c := mustParse(t).ToAgentConfig(); !c.Acknowledge {
 		t.Error("want events acknowledged by default")
 	}
-	if c := mustParse(t, "-acknowledge=false").Config(); c.Acknowledge {
+	if c := mustParse(t, "-acknowledge=false").ToAgentConfig(); c.Acknowledge {
 		t.Error("want no acknowledgement with -acknowledge=false")
 	}
 }
@@ -40,8 +40,8 @@ func TestW04AcknowledgesByDefault(t *testing.T) {
 func TestW05DeadlineOverridesTwoMinuteFlag(t *testing.T) {
 	due := time.Now().Add(15 * time.Minute)
 	for _, kind := range []notice.Type{notice.Preempt, notice.Terminate, notice.Reboot, notice.Redeploy} {
-		c := mustParse(t).Config()
-		d := c.Impact().Decide(notice.Notice{Type: kind, NotBefore: due}, agent.Seen{First: time.Now()})
+		c := mustParse(t).ToAgentConfig()
+		d := c.BuildImpactPolicy().Decide(notice.Notice{Type: kind, NotBefore: due}, agent.SeenTimes{First: time.Now()})
 		if d.Action != agent.Drain || !d.Forced || !d.Deadline.Equal(due) || c.DeadlineMargin <= 0 {
 			t.Errorf("%s: %+v, margin %s", kind, d, c.DeadlineMargin)
 		}
@@ -51,7 +51,7 @@ func TestW05DeadlineOverridesTwoMinuteFlag(t *testing.T) {
 // sendToReceivers sends a sample to the receivers of the options.
 func sendToReceivers(t *testing.T, o *Options, sample notify.Message) error {
 	t.Helper()
-	n, err := notify.New(o.Receivers(), notify.Options{})
+	n, err := notify.NewNotifier(o.ToReceivers(), notify.Options{})
 	must.NoError(t, err)
 	return n.Send(t.Context(), sample)
 }
@@ -63,19 +63,19 @@ func TestW12TimeoutLimitsWholeRequest(t *testing.T) {
 	defer close(release)
 	o := mustParse(t, "-webhook.url="+hole.URL, "-webhook.template=x", "-webhook.timeout=100ms", "-webhook.retries=0")
 	began := time.Now()
-	err := sendToReceivers(t, o, notify.Sample(notify.Detected, time.Now()))
+	err := sendToReceivers(t, o, notify.NewSampleMessage(notify.Detected, time.Now()))
 	if err == nil || time.Since(began) > 10*time.Second {
 		t.Errorf("%v after %s", err, time.Since(began))
 	}
 }
 
 func TestW13DrainNodeRefusesRemoteClientsAndGET(t *testing.T) {
-	private, err := observe.Private("")
+	private, err := observe.NewPrivateCheck("")
 	must.NoError(t, err)
 	drained, released := 0, 0
 	var fail error
-	routes := Routes(Inside{
-		Live: func() error { return fail }, Private: private, Release: func() { released++ },
+	routes := NewRoutes(AgentAccess{
+		CheckLive: func() error { return fail }, AuthorizeDrain: private, CancelDrain: func() { released++ },
 		Drain: func(context.Context) error { drained++; return fail },
 	})
 	for _, c := range []struct {
@@ -107,7 +107,7 @@ func TestW13DrainNodeRefusesRemoteClientsAndGET(t *testing.T) {
 
 func TestHealthzIsLIVEOr500(t *testing.T) {
 	var fail error
-	route := Routes(Inside{Live: func() error { return fail }})["/healthz"]
+	route := NewRoutes(AgentAccess{CheckLive: func() error { return fail }})["/healthz"]
 	for _, c := range []struct {
 		err  error
 		code int
@@ -123,8 +123,8 @@ func TestHealthzIsLIVEOr500(t *testing.T) {
 }
 
 func TestW16NoExecuteWaitsForDrain(t *testing.T) {
-	c := mustParse(t, "-taint.node", "-taint.effect=NoExecute").Config()
-	got := c.Taint().For(notice.Notice{Type: notice.Preempt, ID: "e"})
+	c := mustParse(t, "-taint.node", "-taint.effect=NoExecute").ToAgentConfig()
+	got := c.BuildTaint().ForNotice(notice.Notice{Type: notice.Preempt, ID: "e"})
 	if got.String() != "aks-node-termination-handler/preempt=e:NoExecute" {
 		t.Errorf("taint %s", got)
 	}
@@ -135,18 +135,18 @@ func TestW16NoExecuteWaitsForDrain(t *testing.T) {
 }
 
 func TestTaintsMatchTool(t *testing.T) {
-	c := mustParse(t, "-taint.node").Config()
+	c := mustParse(t, "-taint.node").ToAgentConfig()
 	for kind, want := range map[notice.Type]string{
 		notice.Preempt: "preempt", notice.Terminate: "terminate", notice.Reboot: "reboot", notice.Redeploy: "redeploy",
 		notice.Freeze: "freeze",
 	} {
-		got := c.Taint().For(notice.Notice{Type: kind, ID: "602D9444"})
+		got := c.BuildTaint().ForNotice(notice.Notice{Type: kind, ID: "602D9444"})
 		if got.Key != "aks-node-termination-handler/"+want || got.Value != "602D9444" || got.Effect != "NoSchedule" {
 			t.Errorf("%s: %s", kind, got)
 		}
 	}
-	check.Is(t, "aks-node-termination-handler/preempt=manual:NoSchedule", c.Taint().For(notice.Notice{Type: notice.Condition, As: DrainAs, ID: "manual"}).String())
-	if c := mustParse(t).Config(); c.TaintEffect != "" {
+	check.Is(t, "aks-node-termination-handler/preempt=manual:NoSchedule", c.BuildTaint().ForNotice(notice.Notice{Type: notice.Condition, PodType: ManualDrainType, ID: "manual"}).String())
+	if c := mustParse(t).ToAgentConfig(); c.TaintEffect != "" {
 		t.Errorf("tainted without -taint.node: %s", c.TaintEffect)
 	}
 }
@@ -155,14 +155,14 @@ func TestW20CertificatesAreVerifiedAndSecretsHidden(t *testing.T) {
 	secure := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer secure.Close()
 	args := []string{"-webhook.url=" + secure.URL + "/services/s3cret", "-webhook.template=x", "-webhook.retries=0"}
-	err := sendToReceivers(t, mustParse(t, args...), notify.Sample(notify.Detected, time.Now()))
+	err := sendToReceivers(t, mustParse(t, args...), notify.NewSampleMessage(notify.Detected, time.Now()))
 	if err == nil || !strings.Contains(err.Error(), "certificate") || strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("certificate of an unknown CA: %v", err)
 	}
-	must.NoError(t, sendToReceivers(t, mustParse(t, append(args, "-webhook.insecureSkip")...), notify.Sample(notify.Detected, time.Now())))
+	must.NoError(t, sendToReceivers(t, mustParse(t, append(args, "-webhook.insecureSkip")...), notify.NewSampleMessage(notify.Detected, time.Now())))
 	m, err := Migrate(append(args, "-telegram.token=1:s3cret", "-telegram.chatID=1", "-webhook.http-proxy=http://u:s3cret@p"), io.Discard)
 	must.NoError(t, err)
-	if raw, err := m.File(); err != nil || strings.Contains(string(raw), "s3cret") {
+	if raw, err := m.ToFile(); err != nil || strings.Contains(string(raw), "s3cret") {
 		t.Errorf("the migrated file contains a secret: %v\n%s", err, raw)
 	}
 }
@@ -174,7 +174,7 @@ func TestW21PayloadsAreNotHTML(t *testing.T) {
 		got = string(raw)
 	}))
 	defer hook.Close()
-	m := notify.Sample(notify.Detected, time.Now())
+	m := notify.NewSampleMessage(notify.Detected, time.Now())
 	m.Event.Description = `1 + 1 "is" <2>`
 	const template = `<https://example.com/?a=1&b=2|{{ .NodeName }}> {{ .Event.Description }} {{ .NodePods | toJson }} {{ .NodePods | join "," }}`
 	must.NoError(t, sendToReceivers(t, mustParse(t, "-webhook.url="+hook.URL, "-webhook.template="+template), m))
@@ -191,14 +191,14 @@ func TestTemplateFailingOnTheSampleStartsTheAgent(t *testing.T) {
 			t.Errorf("%s: %v", bad, o.Warnings)
 		}
 		var log bytes.Buffer
-		n, err := notify.New(o.Receivers(), notify.Options{WarnOfTemplates: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		n, err := notify.NewNotifier(o.ToReceivers(), notify.Options{WarnOnInvalidTemplates: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil || !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "webhook.template:1") {
 			t.Fatalf("%s: %v, log %s", bad, err, &log)
 		}
-		if err := n.Send(t.Context(), notify.Sample(notify.Detected, time.Now())); err == nil {
+		if err := n.Send(t.Context(), notify.NewSampleMessage(notify.Detected, time.Now())); err == nil {
 			t.Errorf("%s: was sent", bad)
 		}
-		if _, err := notify.New(o.Receivers(), notify.Options{}); err == nil {
+		if _, err := notify.NewNotifier(o.ToReceivers(), notify.Options{}); err == nil {
 			t.Errorf("%s: slipway agent accepts it", bad)
 		}
 	}
@@ -214,20 +214,20 @@ func TestUnreadableTemplateStartsTheAgent(t *testing.T) {
 	defer hook.Close()
 	path := filepath.Join(t.TempDir(), "payload")
 	o := mustParse(t, "-webhook.url="+hook.URL, "-webhook.template-file="+path, "-webhook.retries=0")
-	n, err := notify.New(o.Receivers(), notify.Options{WarnOfTemplates: true})
+	n, err := notify.NewNotifier(o.ToReceivers(), notify.Options{WarnOnInvalidTemplates: true})
 	must.NoError(t, err)
-	if err := n.Send(t.Context(), notify.Sample(notify.Detected, time.Now())); err == nil {
+	if err := n.Send(t.Context(), notify.NewSampleMessage(notify.Detected, time.Now())); err == nil {
 		t.Error("sent without a template")
 	}
 	must.NoError(t, os.WriteFile(path, []byte("now {{ .Moment }}"), 0o600))
-	must.NoError(t, n.Send(t.Context(), notify.Sample(notify.Detected, time.Now())))
+	must.NoError(t, n.Send(t.Context(), notify.NewSampleMessage(notify.Detected, time.Now())))
 	check.Is(t, "now detected\n", <-got)
 	o = mustParse(t, "-webhook.url="+hook.URL, "-webhook.template={{ .NodeName")
-	if n, err = notify.New(o.Receivers(), notify.Options{WarnOfTemplates: true}); err != nil {
+	if n, err = notify.NewNotifier(o.ToReceivers(), notify.Options{WarnOnInvalidTemplates: true}); err != nil {
 		t.Fatal(err)
 	}
-	check.ErrorContains(t, n.Send(t.Context(), notify.Sample(notify.Detected, time.Now())), "webhook.template:1")
-	if _, err := notify.New(o.Receivers(), notify.Options{}); err == nil {
+	check.ErrorContains(t, n.Send(t.Context(), notify.NewSampleMessage(notify.Detected, time.Now())), "webhook.template:1")
+	if _, err := notify.NewNotifier(o.ToReceivers(), notify.Options{}); err == nil {
 		t.Error("slipway agent accepts it")
 	}
 }
@@ -239,27 +239,27 @@ func TestBodyWithoutTemplateIsEmptyLine(t *testing.T) {
 		got <- r.Method + " " + r.Header.Get("Content-Type") + " " + string(raw)
 	}))
 	defer hook.Close()
-	must.NoError(t, sendToReceivers(t, mustParse(t, "-webhook.url="+hook.URL), notify.Sample(notify.Detected, time.Now())))
+	must.NoError(t, sendToReceivers(t, mustParse(t, "-webhook.url="+hook.URL), notify.NewSampleMessage(notify.Detected, time.Now())))
 	check.Is(t, "POST application/json \n", <-got)
 }
 
 func TestW23ResourceNamesAreCaseInsensitive(t *testing.T) {
 	const id = "azure:///SUBSCRIPTIONS/s/resourcegroups/G/PROVIDERS/microsoft.compute/virtualmachinescalesets/Pool/virtualmachines/3"
-	name, err := providerid.ResourceName(id)
-	if err != nil || !azure.SameResource(name, "POOL_3") {
+	name, err := providerid.ScheduledEventName(id)
+	if err != nil || !azure.IsSameResource(name, "POOL_3") {
 		t.Errorf("%s, %v", name, err)
 	}
-	if c := mustParse(t, "-resource.name=vm_1").Config(); c.ResourceName != "vm_1" {
+	if c := mustParse(t, "-resource.name=vm_1").ToAgentConfig(); c.ResourceName != "vm_1" {
 		t.Errorf("resource name %q", c.ResourceName)
 	}
 }
 
 func TestW24PollsEverySecondByDefault(t *testing.T) {
-	if c := mustParse(t).Config(); c.PollInterval != time.Second {
+	if c := mustParse(t).ToAgentConfig(); c.PollInterval != time.Second {
 		t.Errorf("%s", c.PollInterval)
 	}
 	o := mustParse(t, "-period=5s")
-	if c := o.Config(); c.PollInterval != 5*time.Second || !strings.Contains(strings.Join(o.Warnings, "\n"), "advises 1s") {
+	if c := o.ToAgentConfig(); c.PollInterval != 5*time.Second || !strings.Contains(strings.Join(o.Warnings, "\n"), "advises 1s") {
 		t.Errorf("%s, %q", c.PollInterval, o.Warnings)
 	}
 }
@@ -267,8 +267,8 @@ func TestW24PollsEverySecondByDefault(t *testing.T) {
 func TestFreezeDrainsOnlyWithOption(t *testing.T) {
 	none := notice.Notice{Type: notice.Freeze} // Azure does not interrupt the machine
 	withOption := mustParse(t, "-drainOnFreezeEvent")
-	c := withOption.Config()
-	if got := c.Impact().Decide(none, agent.Seen{First: time.Now()}).Action; got != agent.Ignore ||
+	c := withOption.ToAgentConfig()
+	if got := c.BuildImpactPolicy().Decide(none, agent.SeenTimes{First: time.Now()}).Action; got != agent.Ignore ||
 		!strings.Contains(strings.Join(withOption.migrationNotes(), "\n"), "DurationInSeconds 0") {
 		t.Errorf("without impact: %s; notes %q", got, withOption.migrationNotes())
 	}
@@ -277,11 +277,11 @@ func TestFreezeDrainsOnlyWithOption(t *testing.T) {
 		{Type: notice.Freeze, Duration: -1},
 		{Type: notice.Freeze, Duration: 5 * time.Second, LiveMigration: true},
 	} {
-		off, on := mustParse(t).Config(), mustParse(t, "-drainOnFreezeEvent").Config()
-		if got := off.Impact().Decide(n, agent.Seen{First: time.Now()}).Action; got != agent.Ignore {
+		off, on := mustParse(t).ToAgentConfig(), mustParse(t, "-drainOnFreezeEvent").ToAgentConfig()
+		if got := off.BuildImpactPolicy().Decide(n, agent.SeenTimes{First: time.Now()}).Action; got != agent.Ignore {
 			t.Errorf("off: %s of %+v", got, n)
 		}
-		if got := on.Impact().Decide(n, agent.Seen{First: time.Now()}).Action; got != agent.Drain {
+		if got := on.BuildImpactPolicy().Decide(n, agent.SeenTimes{First: time.Now()}).Action; got != agent.Drain {
 			t.Errorf("on: %s of %+v", got, n)
 		}
 	}
@@ -290,7 +290,7 @@ func TestFreezeDrainsOnlyWithOption(t *testing.T) {
 func TestMetricsMatchTool(t *testing.T) {
 	r := observe.NewRegistry()
 	m := NewMetrics(r, "n")
-	m.Known("vm_0")
+	m.SetResource("vm_0")
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/events") {
 			w.WriteHeader(http.StatusForbidden)
@@ -306,18 +306,18 @@ func TestMetricsMatchTool(t *testing.T) {
 		must.NoError(t, err)
 		_ = resp.Body.Close()
 	}
-	send(m.APIServer, http.MethodGet, "/api/v1/nodes/n")
-	send(m.APIServer, http.MethodPost, "/api/v1/namespaces/default/events")
-	send(m.Metadata, http.MethodGet, "/metadata/scheduledevents")
+	send(m.WrapAPIServer, http.MethodGet, "/api/v1/nodes/n")
+	send(m.WrapAPIServer, http.MethodPost, "/api/v1/namespaces/default/events")
+	send(m.WrapMetadata, http.MethodGet, "/metadata/scheduledevents")
 	webhook := func(telegram string) func(http.RoundTripper) http.RoundTripper {
-		return func(next http.RoundTripper) http.RoundTripper { return m.Webhook(next, telegram) }
+		return func(next http.RoundTripper) http.RoundTripper { return m.WrapWebhook(next, telegram) }
 	}
 	send(webhook("api.telegram.org"), http.MethodPost, "/services/s3cret")
 	send(webhook(host), http.MethodPost, "/bot/sendMessage") // requests to Telegram are not counted
-	m.FetchFailed(errors.New("x"), azure.HTTPStatus)
-	m.Hear(agent.Occasion{Reason: agent.NoticeReceived, Notice: notice.Notice{Source: azure.Name, Type: notice.Preempt}})
-	m.Hear(agent.Occasion{Reason: agent.NoticeReceived, Notice: notice.Notice{Source: "request", Type: notice.Condition}})
-	m.Hear(agent.Occasion{Reason: agent.DrainFailed})
+	m.CountFetchFailure(errors.New("x"), azure.HTTPStatus)
+	m.CountOccasion(agent.EventTrigger{Reason: agent.NoticeReceived, Notice: notice.Notice{Source: azure.SourceName, Type: notice.Preempt}})
+	m.CountOccasion(agent.EventTrigger{Reason: agent.NoticeReceived, Notice: notice.Notice{Source: "request", Type: notice.Condition}})
+	m.CountOccasion(agent.EventTrigger{Reason: agent.DrainFailed})
 	answer := httptest.NewRecorder()
 	r.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	text := answer.Body.String()
@@ -351,9 +351,9 @@ func TestMigratedFileIsValidForAgent(t *testing.T) {
 	}} {
 		m, err := Migrate(args, io.Discard)
 		must.NoError(t, err)
-		raw, err := m.File()
+		raw, err := m.ToFile()
 		must.NoError(t, err)
-		a, err := config.ReadAgent(raw)
+		a, err := config.DecodeAgent(raw)
 		if err != nil {
 			t.Fatalf("%v in\n%s", err, raw)
 		}
@@ -361,9 +361,9 @@ func TestMigratedFileIsValidForAgent(t *testing.T) {
 		if err := a.Validate(); err != nil {
 			t.Errorf("%v in\n%s", err, raw)
 		}
-		rewritten, err := a.Write()
+		rewritten, err := a.EncodeFile()
 		m.Config.NodeName = "n"
-		first, _ := m.Config.Write()
+		first, _ := m.Config.EncodeFile()
 		if err != nil || string(rewritten) != string(first) {
 			t.Errorf("%v: read back as\n%s\nof\n%s", err, rewritten, first)
 		}

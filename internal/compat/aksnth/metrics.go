@@ -49,7 +49,7 @@ func NewMetrics(r *observe.Registry, node string) *Metrics {
 		metadata:   newClientMetrics(r, "http_events", "Scheduled Events"),
 		webhook:    newClientMetrics(r, "http_webhook", "the webhook"),
 	}
-	m.Known("")
+	m.SetResource("")
 	return m
 }
 
@@ -62,26 +62,26 @@ func newClientMetrics(r *observe.Registry, name, to string) clientMetrics {
 	}
 }
 
-// Known sets the label resource.
-func (m *Metrics) Known(resource string) { m.resource.Store(&resource) }
+// SetResource sets the label resource.
+func (m *Metrics) SetResource(resource string) { m.resource.Store(&resource) }
 
 func (m *Metrics) countError() { m.errors.With(m.node, *m.resource.Load()).Inc() }
 
-// Hear counts notices and failed drains.
-func (m *Metrics) Hear(o agent.Occasion) {
+// CountOccasion counts notices and failed drains.
+func (m *Metrics) CountOccasion(o agent.EventTrigger) {
 	switch {
-	case o.Reason == agent.NoticeReceived && o.Notice.Source == azure.Name:
+	case o.Reason == agent.NoticeReceived && o.Notice.Source == azure.SourceName:
 		m.events.With(m.node, *m.resource.Load(), string(o.Notice.Type)).Inc()
 	case o.Reason == agent.DrainFailed:
 		m.countError()
 	}
 }
 
-// FetchFailed counts a failed read of Scheduled Events.
-func (m *Metrics) FetchFailed(error, azure.Class) { m.countError() }
+// CountFetchFailure counts a failed read of Scheduled Events.
+func (m *Metrics) CountFetchFailure(error, azure.Class) { m.countError() }
 
-// APIServer wraps a transport to measure the requests to the API server.
-func (m *Metrics) APIServer(next http.RoundTripper) http.RoundTripper {
+// WrapAPIServer wraps a transport to measure the requests to the API server.
+func (m *Metrics) WrapAPIServer(next http.RoundTripper) http.RoundTripper {
 	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		began := time.Now()
 		resp, err := next.RoundTrip(r)
@@ -98,15 +98,15 @@ func (m *Metrics) APIServer(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// Metadata wraps a transport to measure the requests to Scheduled Events.
-func (m *Metrics) Metadata(next http.RoundTripper) http.RoundTripper {
+// WrapMetadata wraps a transport to measure the requests to Scheduled Events.
+func (m *Metrics) WrapMetadata(next http.RoundTripper) http.RoundTripper {
 	return m.metadata.wrapTransport(next, func(r *http.Request) string { return r.URL.Path })
 }
 
-// Webhook wraps a transport to measure the requests to the webhook. The tool used the path of the webhook's URL as the label
+// WrapWebhook wraps a transport to measure the requests to the webhook. The tool used the path of the webhook's URL as the label
 // endpoint, which is a secret for many receivers. Here the label is the receiver's name. Like the tool, it does not measure
 // requests to Telegram.
-func (m *Metrics) Webhook(next http.RoundTripper, telegram string) http.RoundTripper {
+func (m *Metrics) WrapWebhook(next http.RoundTripper, telegram string) http.RoundTripper {
 	measured := m.webhook.wrapTransport(next, func(*http.Request) string { return webhookReceiver })
 	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		if r.URL.Host == telegram {

@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// Page returns the tool's /metrics handler. It serves the given metrics, and the metrics of Go, the process and the handler
+// NewMetricsPage returns the tool's /metrics handler. It serves the given metrics, and the metrics of Go, the process and the handler
 // that Prometheus' client library provided for the tool. Like the tool's page it accepts any method.
-func Page(metrics http.Handler) http.Handler {
+func NewMetricsPage(metrics http.Handler) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.InstrumentMetricHandler(registry, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

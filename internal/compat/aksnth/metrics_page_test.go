@@ -29,9 +29,9 @@ process_virtual_memory_bytes process_virtual_memory_max_bytes`
 
 func TestMetricsPageHasLibraryMetrics(t *testing.T) {
 	r := observe.NewRegistry()
-	r.Standard(observe.Build{Version: "v1"})
+	r.AddStandardMetrics(observe.Build{Version: "v1"})
 	NewMetrics(r, "n")
-	page := Page(r)
+	page := NewMetricsPage(r)
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		answer := httptest.NewRecorder()
 		page.ServeHTTP(answer, httptest.NewRequest(method, "/metrics", strings.NewReader("anything")))

@@ -23,13 +23,13 @@ var podVariables = map[string]string{"MY_NODE_NAME": "any", "POD_NAMESPACE": "an
 // Migrate converts the tool's flags, including its file, to Slipway's configuration. It ignores the environment, because
 // that belongs to another machine.
 func Migrate(args []string, usage io.Writer) (compat.Migration, error) {
-	o, err := Parse(args, func(name string) string {
+	o, err := ParseOptions(args, func(name string) string {
 		return podVariables[name]
 	}, usage)
 	if err != nil {
 		return compat.Migration{}, err
 	}
-	m := compat.Migration{Tool: Tool, Config: o.Config(), Notes: append(o.Warnings, o.migrationNotes()...)}
+	m := compat.Migration{Tool: Tool, Config: o.ToAgentConfig(), Notes: append(o.Warnings, o.migrationNotes()...)}
 	if o.sources["node"] == "$MY_NODE_NAME" {
 		m.Config.NodeName = ""
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat"
 	"github.com/slipway-dev/slipway/internal/notice/azure"
 	"github.com/slipway-dev/slipway/internal/notify"
-	"github.com/slipway-dev/slipway/internal/slots"
+	"github.com/slipway-dev/slipway/internal/semaphore"
 )
 
 // Tool is the name of the replaced tool.
@@ -178,10 +178,10 @@ func (o *Options) newFlagSet(out io.Writer) *flag.FlagSet {
 	return fs
 }
 
-// Parse reads the tool's command line, environment and configuration file. The file overrides flags, flags override the
+// ParseOptions reads the tool's command line, environment and configuration file. The file overrides flags, flags override the
 // environment, and the environment overrides the defaults. It returns flag.ErrHelp after -help, and a *compat.UsageError for
 // unknown flags or invalid values. It prints the usage to out. With other errors it returns the options that it could read.
-func Parse(args []string, env func(string) string, out io.Writer) (*Options, error) {
+func ParseOptions(args []string, env func(string) string, out io.Writer) (*Options, error) {
 	o := &Options{sources: map[string]string{}}
 	fs := o.newFlagSet(out)
 	for _, s := range settings {
@@ -233,7 +233,7 @@ func visitCommandLineFlags(fs *flag.FlagSet, args []string, visit func(string)) 
 
 // applyFile sets the settings of a configuration file. Like the tool, it matches keys exactly.
 func (o *Options) applyFile(fs *flag.FlagSet, raw []byte) error {
-	entries, err := compat.Entries(raw)
+	entries, err := compat.ReadEntries(raw)
 	if err != nil {
 		return hideFileText(err)
 	}
@@ -249,18 +249,18 @@ func (o *Options) applyFile(fs *flag.FlagSet, raw []byte) error {
 		name, known := byKey[key]
 		switch {
 		case !known:
-			o.Warnings = append(o.Warnings, compat.Unknown(key, e.Line, slices.Collect(maps.Keys(byKey))))
-		case e.Again > 0:
-			errs = append(errs, fmt.Errorf("line %d: %s: already set in line %d", e.Again, key, e.Line))
+			o.Warnings = append(o.Warnings, compat.FormatUnknownKey(key, e.Line, slices.Collect(maps.Keys(byKey))))
+		case e.DuplicateLine > 0:
+			errs = append(errs, fmt.Errorf("line %d: %s: already set in line %d", e.DuplicateLine, key, e.Line))
 		case key == "configfile":
 			o.addWarning("line %d: configfile: not allowed in a file, ignored", e.Line)
 		case e.Null:
 			o.addWarning("line %d: %s: has no value, ignored", e.Line, key)
-		case e.Shape != "":
-			errs = append(errs, fmt.Errorf("line %d: %s: is %s: want %s", e.Line, key, e.Shape, describeWantedValue(fs, name)))
+		case e.NonScalarKind != "":
+			errs = append(errs, fmt.Errorf("line %d: %s: is %s: want %s", e.Line, key, e.NonScalarKind, describeWantedValue(fs, name)))
 		default:
 			value := e.Value
-			if b, old, _ := compat.Bool(value); old && isBoolFlag(fs, name) {
+			if b, old, _ := compat.ParseBool(value); old && isBoolFlag(fs, name) {
 				o.addWarning("line %d: %s: %s is a YAML 1.1 boolean: want true or false", e.Line, key, value)
 				value = strconv.FormatBool(b)
 			}
@@ -327,8 +327,8 @@ func (o *Options) addWarning(format string, args ...any) {
 	o.Warnings = append(o.Warnings, fmt.Sprintf(format, args...))
 }
 
-// Given reports whether a setting, by flag name, was set.
-func (o *Options) Given(name string) bool { return o.sources[name] != "" }
+// IsSet reports whether a setting, by flag name, was set.
+func (o *Options) IsSet(name string) bool { return o.sources[name] != "" }
 
 // describeSource returns the setting's name as the user wrote it, for example as a flag, a variable or a key.
 func (o *Options) describeSource(name string) string {
@@ -373,8 +373,8 @@ func (o *Options) Validate() error {
 	if _, port, err := net.SplitHostPort(o.WebAddress); err != nil || !isPort(port) {
 		bad("web.address", o.WebAddress, "host:port or :port, such as :17923")
 	}
-	if o.MaxConcurrentDrains < 0 || o.MaxConcurrentDrains > slots.MaxLimit {
-		bad("maxConcurrentDrains", o.MaxConcurrentDrains, fmt.Sprintf("0 to %d", slots.MaxLimit))
+	if o.MaxConcurrentDrains < 0 || o.MaxConcurrentDrains > semaphore.MaxLimit {
+		bad("maxConcurrentDrains", o.MaxConcurrentDrains, fmt.Sprintf("0 to %d", semaphore.MaxLimit))
 	}
 	if o.MaxConcurrentDrains > 0 && o.Namespace == "" {
 		bad("namespace", o.Namespace, "the agents' namespace (in a pod: POD_NAMESPACE from metadata.namespace), required by "+
@@ -402,7 +402,7 @@ var settingByReceiverField = map[string]string{
 // that were already reported.
 func (o *Options) validateReceivers(reported []string) []error {
 	var errs []error
-	for _, r := range o.Receivers() {
+	for _, r := range o.ToReceivers() {
 		for _, err := range o.validateReceiver(r) {
 			if !slices.ContainsFunc(reported, func(name string) bool { return strings.HasPrefix(err.Error(), o.describeSource(name)+":") }) {
 				errs = append(errs, err)
@@ -432,7 +432,7 @@ func (o *Options) validateReceiver(r notify.Receiver) []error {
 // CheckTemplates warns of unreadable templates at the start of the agent. As with the tool, their messages are lost.
 func (o *Options) CheckTemplates() {
 	check := func(name, text string) {
-		if err := notify.CheckTemplate(o.describeSource(name), text); err != nil {
+		if err := notify.ValidateTemplate(o.describeSource(name), text); err != nil {
 			o.addWarning("%v: messages with this template are lost", err)
 		}
 	}
@@ -455,7 +455,7 @@ func (o *Options) CheckTemplates() {
 
 // isURL reports whether a text is a URL with the scheme http, https or one of schemes.
 func isURL(s string, schemes ...string) bool {
-	return notify.CheckAddress(s, append(schemes, "http", "https")...) == nil
+	return notify.ValidateAddress(s, append(schemes, "http", "https")...) == nil
 }
 
 // isPort reports whether a text is a port number; 0 selects any port.
@@ -481,7 +481,7 @@ func (o *Options) warnAboutSettings() {
 	if o.Period > 2*time.Second {
 		o.addWarning("%s: %s: Azure advises 1s, because a Spot machine may have 30 s or less", o.describeSource("period"), o.Period)
 	}
-	if o.Given("nodeGracePeriodSeconds") {
+	if o.IsSet("nodeGracePeriodSeconds") {
 		o.addWarning("%s: limits only drains by /drainNode; other drains run until the event's deadline",
 			o.describeSource("nodeGracePeriodSeconds"))
 	}

@@ -33,7 +33,7 @@ func newEnvironment(pairs ...string) func(string) string {
 
 func mustParse(t *testing.T, args ...string) *Options {
 	t.Helper()
-	o, err := Parse(args, newEnvironment(), io.Discard)
+	o, err := ParseOptions(args, newEnvironment(), io.Discard)
 	must.NoError(t, err)
 	return o
 }
@@ -101,7 +101,7 @@ func TestSettingsComeFromFlagsEnvironmentAndFile(t *testing.T) {
 			}
 		}
 		if s.env != "" {
-			o, err := Parse(base, func(name string) string {
+			o, err := ParseOptions(base, func(name string) string {
 				if name == s.env {
 					return value
 				}
@@ -130,7 +130,7 @@ func TestDefaultsMatchToolExceptFaults(t *testing.T) {
 
 func TestFileOverridesFlagsOverrideEnvironment(t *testing.T) {
 	config := writeConfigFile(t, "telegramchatid: -1001234567890123\nnodename: of-the-file\n")
-	o, err := Parse([]string{"-node=of-the-flag", "-webhook.url=http://flag"},
+	o, err := ParseOptions([]string{"-node=of-the-flag", "-webhook.url=http://flag"},
 		newEnvironment("CONFIG="+config, "WEBHOOK_URL=http://env", "TELEGRAM_CHATID=5"), io.Discard)
 	must.NoError(t, err)
 	if o.Node != "of-the-file" || o.WebhookURL != "http://flag" || o.TelegramChatID != "-1001234567890123" {
@@ -143,7 +143,7 @@ func TestMergeKeysOfFileAreApplied(t *testing.T) {
 	if o.Period != time.Second || o.DryRun {
 		t.Errorf("period %s, dry run %t: want 1s and false", o.Period, o.DryRun)
 	}
-	_, err := Parse([]string{"-node=n", "-config=" + writeConfigFile(t, "<<: 123:secret\n")}, newEnvironment(), io.Discard)
+	_, err := ParseOptions([]string{"-node=n", "-config=" + writeConfigFile(t, "<<: 123:secret\n")}, newEnvironment(), io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "line 1: <<: want an alias") || strings.Contains(err.Error(), "secret") {
 		t.Errorf("an invalid merge key: %v", err)
 	}
@@ -151,21 +151,21 @@ func TestMergeKeysOfFileAreApplied(t *testing.T) {
 
 func TestLogSettingsOfFileAreApplied(t *testing.T) {
 	o := mustParse(t, "-config="+writeConfigFile(t, "loglevel: warn\nlogpretty: true\n"))
-	if c := o.Config(); c.LogLevel != "warn" || c.LogFormat != "text" {
+	if c := o.ToAgentConfig(); c.LogLevel != "warn" || c.LogFormat != "text" {
 		t.Errorf("level %s, format %s", c.LogLevel, c.LogFormat)
 	}
 }
 
 func TestUnknownFlagIsUsageErrorUnlikeHelp(t *testing.T) {
 	var usage strings.Builder
-	_, err := Parse([]string{"-nope"}, newEnvironment(), &usage)
+	_, err := ParseOptions([]string{"-nope"}, newEnvironment(), &usage)
 	if _, is := errors.AsType[*compat.UsageError](err); !is || !strings.Contains(usage.String(), "-taint.node") {
 		t.Errorf("%v, usage %q", err, usage.String())
 	}
-	if _, err := Parse([]string{"-help"}, newEnvironment(), io.Discard); !errors.Is(err, flag.ErrHelp) {
+	if _, err := ParseOptions([]string{"-help"}, newEnvironment(), io.Discard); !errors.Is(err, flag.ErrHelp) {
 		t.Errorf("help: %v", err)
 	}
-	if o, err := Parse([]string{"-version"}, func(string) string { return "" }, io.Discard); err != nil || !o.ShowVersion {
+	if o, err := ParseOptions([]string{"-version"}, func(string) string { return "" }, io.Discard); err != nil || !o.ShowVersion {
 		t.Errorf("version: %v", err)
 	}
 }
@@ -184,7 +184,7 @@ func TestI10BadValuesNameFieldAndRange(t *testing.T) {
 		{"taint.node", "maybe", "true or false"},
 	} {
 		for _, given := range newGivenSettings(t, c.flag, c.value) {
-			_, err := Parse([]string{given.arg}, newEnvironment(), io.Discard)
+			_, err := ParseOptions([]string{given.arg}, newEnvironment(), io.Discard)
 			if err == nil {
 				t.Errorf("%s: was accepted", given.arg)
 				continue
@@ -236,20 +236,20 @@ func TestUnusableValuesAreReplacedWithWarning(t *testing.T) {
 		{"webhook.retries", "-1", "want 0 to 20", func(o *Options) bool { return o.WebhookRetries == 0 }},
 		{"webhook.retries", "30", "30: want 0 to 20", func(o *Options) bool { return o.WebhookRetries == 20 }},
 		{"web.address", ":http", "", func(o *Options) bool { return o.WebAddress == ":80" }},
-		{"telegram.token", "1:s3cret", "because a token is set", func(o *Options) bool { return len(o.Receivers()) == 0 }},
+		{"telegram.token", "1:s3cret", "because a token is set", func(o *Options) bool { return len(o.ToReceivers()) == 0 }},
 		{"webhook.timeout", "0", "want more than 0", func(o *Options) bool { return o.WebhookTimeout == 30*time.Second }},
 		{"webhook.timeout", "11m", "11m0s: want more than 0, up to 10m", func(o *Options) bool { return o.WebhookTimeout == 10*time.Minute }},
 		{"webhook.method", "post", `"post": want GET, POST`, func(o *Options) bool { return o.WebhookMethod == "POST" }},
 		{"webhook.method", "SHOUT", `"SHOUT": want GET`, func(o *Options) bool { return o.WebhookMethod == "POST" }},
 		{"webhook.http-proxy", "socks5://h:1080", "", func(o *Options) bool { return o.WebhookProxy == "socks5://h:1080" }},
 		{"webhook.contentType", "", "media type", func(o *Options) bool { return o.WebhookContentType == "application/json" }},
-		{"webhook.url", "s3cret", hidden, func(o *Options) bool { return len(o.Receivers()) == 0 }},
-		{"webhook.url", "http://s3cret:99999/", hidden, func(o *Options) bool { return len(o.Receivers()) == 0 }},
+		{"webhook.url", "s3cret", hidden, func(o *Options) bool { return len(o.ToReceivers()) == 0 }},
+		{"webhook.url", "http://s3cret:99999/", hidden, func(o *Options) bool { return len(o.ToReceivers()) == 0 }},
 		{"webhook.http-proxy", "s3cret:3128", hidden, func(o *Options) bool { return o.WebhookProxy == "" }},
 		{"sentry.dsn", "s3cret@host", hidden, func(o *Options) bool { return o.SentryDSN == "" }},
 	} {
 		for _, given := range newGivenSettings(t, c.flag, c.value) {
-			o, err := Parse([]string{given.arg}, newEnvironment(), io.Discard)
+			o, err := ParseOptions([]string{given.arg}, newEnvironment(), io.Discard)
 			if err != nil {
 				t.Errorf("%s: %v", given.arg, err)
 				continue
@@ -258,7 +258,7 @@ func TestUnusableValuesAreReplacedWithWarning(t *testing.T) {
 			if !strings.Contains(text, c.want) || !c.check(o) || strings.Contains(text, "s3cret") {
 				t.Errorf("%s: warnings %q, want %q; options %+v", given.arg, text, c.want, withoutSources(o))
 			}
-			config := o.Config()
+			config := o.ToAgentConfig()
 			if err := config.Validate(); err != nil {
 				t.Errorf("%s results in an invalid configuration: %v", given.arg, err)
 			}
@@ -267,16 +267,16 @@ func TestUnusableValuesAreReplacedWithWarning(t *testing.T) {
 }
 
 func TestBadLogLevelFailsAsFlagOnly(t *testing.T) {
-	_, err := Parse([]string{"-log.level=loud"}, newEnvironment(), io.Discard)
+	_, err := ParseOptions([]string{"-log.level=loud"}, newEnvironment(), io.Discard)
 	check.ErrorContains(t, err, `-log.level: "loud": want panic, fatal`)
 	o := mustParse(t, "-config="+writeConfigFile(t, "loglevel: loud\n")) // the tool ignored the key
-	if c := o.Config(); c.LogLevel != "info" || !strings.Contains(strings.Join(o.Warnings, "\n"), `key loglevel (line 1): "loud": want panic, fatal`) {
+	if c := o.ToAgentConfig(); c.LogLevel != "info" || !strings.Contains(strings.Join(o.Warnings, "\n"), `key loglevel (line 1): "loud": want panic, fatal`) {
 		t.Errorf("in the file: level %s, warnings %q", c.LogLevel, o.Warnings)
 	}
 }
 
 func TestAllErrorsAreReportedTogether(t *testing.T) {
-	_, err := Parse([]string{"-log.level=x", "-taint.effect=x", "-telegram.chatID=x"}, newEnvironment(), io.Discard)
+	_, err := ParseOptions([]string{"-log.level=x", "-taint.effect=x", "-telegram.chatID=x"}, newEnvironment(), io.Discard)
 	check.ErrorContains(t, err, "-log.level", "-taint.effect", "-telegram.chatID")
 }
 
@@ -303,7 +303,7 @@ func TestOldBooleansAndUnknownKeysAreReported(t *testing.T) {
 		"webhooktemplate: {{ .NodeName }}\n":      "line 1: webhooktemplate: is keys with values: want text",
 		"dryrun: true\nperiod: 1s\ndryrun: off\n": "line 3: dryrun: already set in line 1",
 	} {
-		if _, err := Parse([]string{"-config=" + writeConfigFile(t, text)}, newEnvironment(), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ParseOptions([]string{"-config=" + writeConfigFile(t, text)}, newEnvironment(), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
@@ -325,12 +325,12 @@ func TestBrokenFileIsRefusedAndNotQuoted(t *testing.T) {
 	for text, want := range map[string]string{
 		"telegramtoken: 1:s3cret: x\n": "not YAML", "- a": "want keys", "period: 5": `key period (line 1): "5": want a duration`,
 	} {
-		_, err := Parse([]string{"-config=" + writeConfigFile(t, text)}, newEnvironment(), io.Discard)
+		_, err := ParseOptions([]string{"-config=" + writeConfigFile(t, text)}, newEnvironment(), io.Discard)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	check.ErrorContains(t, check.Err(Parse([]string{"-config=/nowhere"}, newEnvironment(), io.Discard)), "-config")
+	check.ErrorContains(t, check.Err(ParseOptions([]string{"-config=/nowhere"}, newEnvironment(), io.Discard)), "-config")
 }
 
 func TestResultingConfigIsValid(t *testing.T) {
@@ -341,11 +341,11 @@ func TestResultingConfigIsValid(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{nil, args} {
-		c := mustParse(t, args...).Config()
+		c := mustParse(t, args...).ToAgentConfig()
 		if err := c.Validate(); err != nil {
 			t.Error(err)
 		}
-		if !reflect.DeepEqual(c.ConfigFile, config.DefaultAgent().ConfigFile) {
+		if !reflect.DeepEqual(c.ConfigFile, config.NewDefaultAgent().ConfigFile) {
 			t.Error("want no configuration file")
 		}
 	}
@@ -359,8 +359,8 @@ func FuzzFile(f *testing.F) {
 		o := &Options{sources: map[string]string{}}
 		fs := o.newFlagSet(io.Discard)
 		if err := o.applyFile(fs, []byte(text)); err == nil && o.Validate() == nil {
-			c := o.Config()
-			if err := c.Validate(); err != nil && len(o.Receivers()) == 0 {
+			c := o.ToAgentConfig()
+			if err := c.Validate(); err != nil && len(o.ToReceivers()) == 0 {
 				t.Errorf("%q is accepted and results in an invalid configuration: %v", text, err)
 			}
 		}
@@ -377,7 +377,7 @@ func FuzzCommandLine(f *testing.F) {
 				return // files of the fuzzer do not exist
 			}
 		}
-		_, _ = Parse(args, newEnvironment(), io.Discard)
+		_, _ = ParseOptions(args, newEnvironment(), io.Discard)
 	})
 }
 
@@ -399,7 +399,7 @@ func TestI10BadReceiverSettingsNameTheOriginalSetting(t *testing.T) {
 		"namespace":  {[]string{"-maxConcurrentDrains=3"}, newEnvironment(), "-namespace: \"\": want the agents' namespace", true},
 		"two faults": {[]string{url, "-webhook.retries=30", "-webhook.timeout=11m"}, newEnvironment(), "-webhook.timeout: 11m0s", false},
 	} {
-		o, err := Parse(append([]string{"-node=n"}, c.args...), c.env, io.Discard)
+		o, err := ParseOptions(append([]string{"-node=n"}, c.args...), c.env, io.Discard)
 		output := ""
 		if err == nil {
 			o.CheckTemplates()

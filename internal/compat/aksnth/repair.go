@@ -155,7 +155,7 @@ func (o *Options) repairWebhook() {
 		o.warnReplaced("webhook.url", o.WebhookURL, "a URL such as https://example.com/hook", "no webhook is called")
 		o.WebhookURL = ""
 	}
-	for _, r := range o.Receivers() {
+	for _, r := range o.ToReceivers() {
 		if r.Webhook == nil {
 			continue
 		}

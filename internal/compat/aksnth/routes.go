@@ -7,23 +7,23 @@ import (
 	"time"
 )
 
-// Inside gives the HTTP handlers access to the agent.
-type Inside struct {
-	// Live returns an error if the process is not healthy.
-	Live func() error
+// AgentAccess gives the HTTP handlers access to the agent.
+type AgentAccess struct {
+	// CheckLive returns an error if the process is not healthy.
+	CheckLive func() error
 	// Drain requests a drain of the node and waits until it has finished or failed. The drain continues if ctx ends. Release
 	// cancels the request.
-	Drain   func(ctx context.Context) error
-	Release func()
-	// Private returns an error if a client may not request a drain.
-	Private func(*http.Request) error
+	Drain       func(ctx context.Context) error
+	CancelDrain func()
+	// AuthorizeDrain returns an error if a client may not request a drain.
+	AuthorizeDrain func(*http.Request) error
 	// Metrics serves Slipway's metrics page.
 	Metrics http.Handler
 }
 
-// Routes returns the handlers of the tool's paths that differ from Slipway's.
-func Routes(in Inside) map[string]http.Handler {
-	return map[string]http.Handler{"/healthz": newHealthzHandler(in.Live), "/drainNode": newDrainNodeHandler(in), "/metrics": Page(in.Metrics)}
+// NewRoutes returns the handlers of the tool's paths that differ from Slipway's.
+func NewRoutes(in AgentAccess) map[string]http.Handler {
+	return map[string]http.Handler{"/healthz": newHealthzHandler(in.CheckLive), "/drainNode": newDrainNodeHandler(in), "/metrics": NewMetricsPage(in.Metrics)}
 }
 
 // newHealthzHandler returns the liveness handler. It contacts no other machine: a restart would not repair that machine, and
@@ -40,16 +40,16 @@ func newHealthzHandler(live func() error) http.HandlerFunc {
 
 // newDrainNodeHandler returns the handler that drains the node and answers when the drain has finished. DELETE restores the
 // node. The tool also accepted GET, which crawlers and probes send.
-func newDrainNodeHandler(in Inside) http.HandlerFunc {
+func newDrainNodeHandler(in AgentAccess) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if err := in.Private(r); err != nil {
+		if err := in.AuthorizeDrain(r); err != nil {
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}
 		switch r.Method {
 		case http.MethodPost:
 		case http.MethodDelete:
-			in.Release()
+			in.CancelDrain()
 			_, _ = fmt.Fprint(w, "released")
 			return
 		default:

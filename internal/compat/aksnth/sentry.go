@@ -137,9 +137,9 @@ func (s *Sentry) sendEnvelope(ctx context.Context, envelope []byte) {
 	}
 }
 
-// Handler returns a handler that passes log lines to next, and lines of level warning and above to Sentry too. It returns
+// WrapHandler returns a handler that passes log lines to next, and lines of level warning and above to Sentry too. It returns
 // next if s is nil.
-func (s *Sentry) Handler(next slog.Handler) slog.Handler {
+func (s *Sentry) WrapHandler(next slog.Handler) slog.Handler {
 	if s == nil {
 		return next
 	}
@@ -198,21 +198,21 @@ func (s *Sentry) queueRecord(r slog.Record, extra map[string]string) {
 	s.queueEvent(level, r.Time, r.Message, extra)
 }
 
-// Failed sends the error that ends the process, as the tool did for a failed start. It does nothing without an error or a
+// SendFailure sends the error that ends the process, as the tool did for a failed start. It does nothing without an error or a
 // Sentry.
-func (s *Sentry) Failed(err error) {
+func (s *Sentry) SendFailure(err error) {
 	if s != nil && err != nil {
 		s.queueEvent("fatal", time.Now(), err.Error(), nil)
 	}
 }
 
-// TellFailure sends the error of refused options, if the options contain a DSN.
-func TellFailure(o *Options, err error, version string) {
+// SendStartFailure sends the error of refused options, if the options contain a DSN.
+func SendStartFailure(o *Options, err error, version string) {
 	if o == nil || o.SentryDSN == "" {
 		return
 	}
 	if s, dsnErr := NewSentry(o.SentryDSN, o.Node, version); dsnErr == nil {
-		s.Failed(err)
+		s.SendFailure(err)
 		s.Close()
 	}
 }

@@ -48,7 +48,7 @@ func TestWarningsAndErrorsReachSentryAndTheLog(t *testing.T) {
 	s, err := NewSentry(server.dsn(), "node-1", "v1")
 	must.NoError(t, err)
 	var written bytes.Buffer
-	log := slog.New(s.Handler(slog.NewJSONHandler(&written, nil))).With("node", "node-1")
+	log := slog.New(s.WrapHandler(slog.NewJSONHandler(&written, nil))).With("node", "node-1")
 	log.Info("nothing to see")
 	log.Warn("drain is blocked", "blocked", 3)
 	log.WithGroup("api").Error("will try again", "err", "503")
@@ -112,7 +112,7 @@ func TestRefusingSentryPausesSending(t *testing.T) {
 	server := newSentryServer(t, http.StatusTooManyRequests)
 	s, err := NewSentry(server.dsn(), "n", "v1")
 	must.NoError(t, err)
-	log := slog.New(s.Handler(slog.DiscardHandler))
+	log := slog.New(s.WrapHandler(slog.DiscardHandler))
 	for range 5 {
 		log.Handler().(*sentryHandler).sentry.queueRecord(slog.NewRecord(time.Now(), slog.LevelWarn, "x", 0), nil)
 	}
@@ -128,7 +128,7 @@ func TestSentryRedirectIsNotFollowed(t *testing.T) {
 	defer moved.Close()
 	s, err := NewSentry(strings.Replace(moved.URL, "http://", "http://k3y@", 1)+"/42", "node-1", "v1")
 	must.NoError(t, err)
-	slog.New(s.Handler(slog.NewTextHandler(io.Discard, nil))).Warn("it warns")
+	slog.New(s.WrapHandler(slog.NewTextHandler(io.Discard, nil))).Warn("it warns")
 	s.Close()
 	if len(other.requests) != 0 {
 		t.Errorf("another server got %q with the key %q", other.bodies, other.requests[0].Header.Get("X-Sentry-Auth"))
@@ -143,7 +143,7 @@ func TestHangingSentryBlocksNothing(t *testing.T) {
 	s, err := NewSentry(strings.Replace(hole.URL, "http://", "http://k@", 1)+"/1", "n", "v1")
 	must.NoError(t, err)
 	var written bytes.Buffer
-	log := slog.New(s.Handler(slog.NewTextHandler(&written, nil)))
+	log := slog.New(s.WrapHandler(slog.NewTextHandler(&written, nil)))
 	const lines = 10 * sentryQueueSize
 	for range lines { // more than the queue holds: further lines are dropped without waiting
 		log.Warn("x")
@@ -172,12 +172,12 @@ func TestI10BadDSNIsRefusedWithoutQuotingIt(t *testing.T) {
 
 func TestFailedStartGoesToSentryWithTheRelease(t *testing.T) {
 	server := newSentryServer(t, http.StatusOK)
-	o, err := Parse([]string{"-sentry.dsn=" + server.dsn(), "-taint.effect=Never"}, newEnvironment(), io.Discard)
+	o, err := ParseOptions([]string{"-sentry.dsn=" + server.dsn(), "-taint.effect=Never"}, newEnvironment(), io.Discard)
 	if err == nil {
 		t.Fatal("an invalid taint effect was accepted")
 	}
-	TellFailure(o, err, "v1.2.3")
-	TellFailure(nil, err, "v1.2.3")
+	SendStartFailure(o, err, "v1.2.3")
+	SendStartFailure(nil, err, "v1.2.3")
 	if len(server.bodies) != 1 {
 		t.Fatalf("%d envelopes, want 1", len(server.bodies))
 	}

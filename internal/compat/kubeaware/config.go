@@ -240,7 +240,7 @@ func (c *Config) warnUnknownKeysIn(where string, tree map[string]any) {
 		path := strings.TrimPrefix(where+"."+key, ".")
 		if i < 0 {
 			text := path + ": unknown key, ignored"
-			if like := compat.Closest(key, known); like != "" {
+			if like := compat.FindClosestName(key, known); like != "" {
 				text += "; did you mean " + like + "?"
 			}
 			c.Warnings = append(c.Warnings, text)

@@ -40,14 +40,14 @@ func TestBothKeySpellingsAreRead(t *testing.T) {
 	if err != nil || c.APIServer.Auth.KubeConfigPath != "/kc" || c.Server.Timeout != time.Minute || c.Backend.Timeout != 5*time.Minute {
 		t.Errorf("%+v, %v", c, err)
 	}
-	if p := c.Pool(false).Pools[0]; p.Name != "web" || p.Multi {
+	if p := c.ToPoolConfig(false).Pools[0]; p.Name != "web" || p.Multi {
 		t.Errorf("%+v", p)
 	}
-	front := c.Front(&Flags{Port: 1, Namespace: "n", MetricsListen: ""})
+	front := c.ToCloudpoolConfig(&Flags{Port: 1, Namespace: "n", MetricsListen: ""})
 	if err := front.Validate(); err != nil {
 		t.Error(err)
 	}
-	pool := c.Pool(true)
+	pool := c.ToPoolConfig(true)
 	if err := pool.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -112,7 +112,7 @@ func TestI10PasswordInURLIsHidden(t *testing.T) {
 func TestFlagsAcceptOneOrTwoDashes(t *testing.T) {
 	env := func(string) string { return "" }
 	f, err := ParseFlags([]string{"-config-file=/c", "--port", "9", "--v=4", "--logtostderr", "-log_dir", "/x"}, env, &bytes.Buffer{})
-	if err != nil || f.ConfigFile != "/c" || f.Listen() != ":9" || f.Verbosity != 4 || len(f.Warnings) != 1 || !f.InstallCRDs {
+	if err != nil || f.ConfigFile != "/c" || f.ListenAddress() != ":9" || f.Verbosity != 4 || len(f.Warnings) != 1 || !f.InstallCRDs {
 		t.Errorf("%+v, %v", f, err)
 	}
 	f, err = ParseFlags(nil, env, &bytes.Buffer{})
@@ -148,7 +148,7 @@ func TestKubeconfigClusterIsFoundByURL(t *testing.T) {
 	must.NoError(t, os.WriteFile(path, []byte(kubeconfig), 0o600))
 	at := func(url string) *APIServer { return &APIServer{URL: url, Auth: KubeAuth{KubeConfigPath: path}} }
 	for range 5 { // map order varies
-		c, err := at("https://b:6443").Kube("me")
+		c, err := at("https://b:6443").ToRESTConfig("me")
 		if err != nil || c.BearerToken != "t2" || c.UserAgent != "me" {
 			t.Fatalf("%+v, %v", c, err)
 		}
@@ -156,7 +156,7 @@ func TestKubeconfigClusterIsFoundByURL(t *testing.T) {
 	for url, want := range map[string]string{
 		"https://c": "does not contain a cluster with api server URL https://c", "https://u:secret@c": "api server URL https://u:xxxxx@c", "https://a:6443": "does not contain a user named nobody",
 	} {
-		if _, err := at(url).Kube(""); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := at(url).ToRESTConfig(""); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
@@ -193,10 +193,10 @@ func TestBackendURLCredentialsAreUsedAndHidden(t *testing.T) {
 			if err != nil || len(c.Warnings) > 0 {
 				t.Fatalf("%s: %v, %q", userinfo, err, c.Warnings)
 			}
-			if c.Front(&Flags{Port: 1, Namespace: "n"}).KeepCredentials {
+			if c.ToCloudpoolConfig(&Flags{Port: 1, Namespace: "n"}).ForwardCredentials {
 				t.Errorf("%s: clients' credentials are forwarded too", userinfo)
 			}
-			pools := c.Pool(false)
+			pools := c.ToPoolConfig(false)
 			p, err := provider.New(pools, provider.Options{})
 			if err != nil {
 				t.Fatalf("%s: %v", userinfo, err)
@@ -236,7 +236,7 @@ func TestBackendURLCredentialsAreUsedAndHidden(t *testing.T) {
 func TestOldInputsKeepTheirMeaning(t *testing.T) {
 	for address, want := range map[string]string{"": ":8080", "127.0.0.1": "127.0.0.1:8080", "::1": "[::1]:8080", "[::1]": "[::1]:8080"} {
 		f, err := ParseFlags([]string{"-address", address}, func(string) string { return "" }, io.Discard)
-		if err != nil || f.Listen() != want {
+		if err != nil || f.ListenAddress() != want {
 			t.Errorf("-address %q: %v, %v; want %s", address, f, err, want)
 		}
 		if f.MetricsListen != "" {
@@ -244,7 +244,7 @@ func TestOldInputsKeepTheirMeaning(t *testing.T) {
 		}
 	}
 	c, err := Parse([]byte(`{"apiServer": {"url": "https://k", "auth": {"kubeConfigPath": "/k"}}, "backend": {"url": "http://b", "computerName": "os.host"}}`))
-	if err != nil || len(c.Warnings) > 0 || c.Pool(false).Pools[0].ComputerName != "os.host" {
+	if err != nil || len(c.Warnings) > 0 || c.ToPoolConfig(false).Pools[0].ComputerName != "os.host" {
 		t.Errorf("%+v, %v", c, err)
 	}
 }

@@ -90,7 +90,7 @@ func (ignoredFlag) String() string     { return "" }
 func (ignoredFlag) Set(string) error   { return nil }
 func (i ignoredFlag) IsBoolFlag() bool { return i.isBool }
 
-// Listen returns the listen address of the API.
-func (f *Flags) Listen() string {
+// ListenAddress returns the listen address of the API.
+func (f *Flags) ListenAddress() string {
 	return net.JoinHostPort(strings.Trim(f.Address, "[]"), strconv.Itoa(f.Port))
 }

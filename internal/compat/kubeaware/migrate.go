@@ -20,7 +20,7 @@ func Migrate(raw []byte) ([]byte, error) {
 		c.Backend.Auth.Password, c.Backend.Auth.PasswordFile = nil, passwordFile
 		c.addWarning("%s: must contain the password of backend.url; mount a Secret. It is not repeated here.", passwordFile)
 	}
-	body, err := yaml.Marshal(map[string]any{"cloudpool": c.Pool(false)})
+	body, err := yaml.Marshal(map[string]any{"cloudpool": c.ToPoolConfig(false)})
 	if err != nil {
 		return nil, err
 	}

@@ -22,25 +22,25 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// Mark returns a hash of the backend's URL. It distinguishes proxies of different backends in a cluster and is the same in
+// BackendHash returns a hash of the backend's URL. It distinguishes proxies of different backends in a cluster and is the same in
 // all replicas.
-func (c *Config) Mark() string {
+func (c *Config) BackendHash() string {
 	sum := fnv.New32a()
 	sum.Write([]byte(strings.ToLower(strings.TrimRight(c.Backend.URL, "/"))))
 	return fmt.Sprintf("%08x", sum.Sum32())
 }
 
-// MarkLabel is the label of the NodeRetirements that a proxy creates and carries out itself. The value is its Mark.
-const MarkLabel = "slipway.dev/" + Tool
+// BackendLabel is the label of the NodeRetirements that a proxy creates and carries out itself. The value is its Mark.
+const BackendLabel = "slipway.dev/" + Tool
 
 // poolURLPattern matches the URL of one pool of a server with several pools.
 var poolURLPattern = regexp.MustCompile(`/cloudpools/([A-Za-z0-9][A-Za-z0-9._-]*)/?$`)
 
-// Pool returns the provider configuration of the backend. multi is true for a server of several pools.
-func (c *Config) Pool(multi bool) provider.Config {
+// ToPoolConfig returns the provider configuration of the backend. multi is true for a server of several pools.
+func (c *Config) ToPoolConfig(multi bool) provider.Config {
 	pool := provider.PoolConfig{URL: c.Backend.URL, Multi: multi, ComputerName: c.Backend.ComputerName}
 	if !multi {
-		pool.Name = "cloudpool-" + c.Mark()
+		pool.Name = "cloudpool-" + c.BackendHash()
 		if named := poolURLPattern.FindStringSubmatch(c.Backend.URL); named != nil {
 			pool.Name = named[1]
 		}
@@ -55,8 +55,8 @@ func (c *Config) Pool(multi bool) provider.Config {
 	}
 }
 
-// Front returns the configuration of the API.
-func (c *Config) Front(f *Flags) cloudpool.Config {
+// ToCloudpoolConfig returns the configuration of the API.
+func (c *Config) ToCloudpoolConfig(f *Flags) cloudpool.Config {
 	host, err := os.Hostname()
 	if err != nil || host == "" {
 		host = Tool
@@ -67,26 +67,26 @@ func (c *Config) Front(f *Flags) cloudpool.Config {
 	}
 	return cloudpool.Config{
 		ListenOptions: httpserver.ListenOptions{
-			Address: f.Listen(), TLSCertFile: f.TLSCertFile, TLSKeyFile: f.TLSKeyFile, ClientCAFile: f.ClientCAFile, Authorize: f.Authorize,
+			Address: f.ListenAddress(), TLSCertFile: f.TLSCertFile, TLSKeyFile: f.TLSKeyFile, ClientCAFile: f.ClientCAFile, Authorize: f.Authorize,
 			ReadTimeout: c.Server.Timeout,
 		},
 		ServerOptions: httpserver.ServerOptions{
 			BackendTimeout: c.Backend.Timeout, MaxBody: 16 << 20, StrictCompat: f.StrictCompat,
-			KeepCredentials: !f.Authorize && c.Backend.Auth == BackendAuth{},
+			ForwardCredentials: !f.Authorize && c.Backend.Auth == BackendAuth{},
 		},
 		UpdaterOptions: controller.UpdaterOptions{
-			Namespace: f.Namespace, Holder: host, Policy: planner.LeastLoaded, AtOnce: 1, RemoveLastWorker: f.RemoveLastWorker,
-			SystemLocalStorage: true, Labels: map[string]string{MarkLabel: c.Mark()},
-			Pace: controller.Pace{
-				Registration: 15 * time.Minute, Poll: 2 * time.Second, Trouble: time.Minute, Admission: 5 * time.Minute, Settle: time.Minute,
+			Namespace: f.Namespace, Holder: host, Policy: planner.LeastLoaded, MaxConcurrentRemovals: 1, RemoveLastWorker: f.RemoveLastWorker,
+			SystemLocalStorage: true, Labels: map[string]string{BackendLabel: c.BackendHash()},
+			Timeouts: controller.Timeouts{
+				NodeRegistration: 15 * time.Minute, PollInterval: 2 * time.Second, FailureTolerance: time.Minute, RetirementStart: 5 * time.Minute, PodSettle: time.Minute,
 			},
 		},
 		Insecure: true, TokenAudiences: []string{cloudpool.DefaultTokenAudience}, MetricsListen: f.MetricsListen, LogLevel: level, LogFormat: "text",
 	}
 }
 
-// Kube returns the client configuration for the API server.
-func (a *APIServer) Kube(userAgent string) (*rest.Config, error) {
+// ToRESTConfig returns the client configuration for the API server.
+func (a *APIServer) ToRESTConfig(userAgent string) (*rest.Config, error) {
 	config := &rest.Config{Host: a.URL, TLSClientConfig: rest.TLSClientConfig{
 		CertFile: a.Auth.ClientCertPath, KeyFile: a.Auth.ClientKeyPath, CAFile: a.Auth.CACertPath,
 	}}

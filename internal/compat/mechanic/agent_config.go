@@ -18,9 +18,9 @@ const productionEnv = "prod"
 // metricsAddress is the address of the metrics. The tool had none.
 const metricsAddress = ":9818"
 
-// Config returns the agent configuration that corresponds to the tool's configuration.
-func (c *Config) Config() config.Agent {
-	a := config.DefaultAgent()
+// ToAgentConfig returns the agent configuration that corresponds to the tool's configuration.
+func (c *Config) ToAgentConfig() config.Agent {
+	a := config.NewDefaultAgent()
 	a.NodeName = c.NodeName
 	for on, drain := range map[*string]bool{
 		&a.OnReboot: c.Reboot, &a.OnRedeploy: c.Redeploy, &a.OnPreempt: c.Preempt, &a.OnTerminate: c.Terminate,
@@ -69,8 +69,8 @@ func (c *Config) conditionRules() []condition.Rule {
 	return rules
 }
 
-// Voice returns the Kubernetes Events of the tool for a node.
-func Voice(node string) agent.Voice {
+// NewEventFormatter returns the Kubernetes Events of the tool for a node.
+func NewEventFormatter(node string) agent.EventFormatter {
 	words := map[agent.EventReason]struct{ kind, reason, message string }{
 		agent.NodeCordoned:   {"Normal", "CordonNode", "Node %s cordoned by mechanic"},
 		agent.CordonedAgain:  {"Normal", "CordonNode", "Node %s cordoned by mechanic"},
@@ -81,11 +81,11 @@ func Voice(node string) agent.Voice {
 		agent.NodeUncordoned: {"Normal", "UncordonNode", "Node %s uncordoned by mechanic"},
 		agent.UncordonFailed: {"Warning", "UncordonNode", "Failed to uncordon node %s"},
 	}
-	return func(o agent.Occasion) (agent.Words, bool) {
+	return func(o agent.EventTrigger) (agent.FormattedEvent, bool) {
 		w, known := words[o.Reason]
 		if !known {
-			return agent.Words{}, false
+			return agent.FormattedEvent{}, false
 		}
-		return agent.Words{Type: w.kind, Reason: w.reason, Message: fmt.Sprintf(w.message, node), Component: Tool}, true
+		return agent.FormattedEvent{Type: w.kind, Reason: w.reason, Message: fmt.Sprintf(w.message, node), Component: Tool}, true
 	}
 }

@@ -112,9 +112,9 @@ func Load(path string, environ []string) (Config, error) {
 	return joinFaults(loadFile(path, environ))
 }
 
-// LoadAtStart works like Load but ignores faults with a warning, as the tool did. If the pods of a DaemonSet exited at the
+// LoadWithWarnings works like Load but ignores faults with a warning, as the tool did. If the pods of a DaemonSet exited at the
 // start, no node would be protected. Only a missing node name is an error.
-func LoadAtStart(path string, environ []string) (Config, error) {
+func LoadWithWarnings(path string, environ []string) (Config, error) {
 	c, faults := loadFile(path, environ)
 	for _, err := range faults {
 		c.addWarning("%v; ignored", err)
@@ -158,7 +158,7 @@ func joinFaults(c Config, faults []error) (Config, error) {
 // parseInputs keeps the default of each setting with a fault.
 func parseInputs(raw []byte, environ []string) (Config, []error) {
 	c := Default()
-	entries, err := compat.Entries(raw, listSections()...)
+	entries, err := compat.ReadEntries(raw, listSections()...)
 	var faults []error
 	if err != nil {
 		faults = append(faults, err)
@@ -194,8 +194,8 @@ func (c *Config) applyEntries(entries map[string]compat.Entry) []error {
 			continue
 		}
 		byKey[lower] = spelled
-		if e := entries[spelled]; e.Again > 0 {
-			errs = append(errs, fmt.Errorf("line %d: %s: already set in line %d", e.Again, spelled, e.Line))
+		if e := entries[spelled]; e.DuplicateLine > 0 {
+			errs = append(errs, fmt.Errorf("line %d: %s: already set in line %d", e.DuplicateLine, spelled, e.Line))
 		}
 	}
 	for _, s := range settings {
@@ -208,10 +208,10 @@ func (c *Config) applyEntries(entries map[string]compat.Entry) []error {
 		e := entries[spelled]
 		section := slices.ContainsFunc(listKnownKeys(), func(k string) bool { return strings.HasPrefix(strings.ToLower(k), lower+".") })
 		switch {
-		case section && e.Shape != "":
-			errs = append(errs, fmt.Errorf("line %d: %s: is %s: want keys with values", e.Line, spelled, e.Shape))
+		case section && e.NonScalarKind != "":
+			errs = append(errs, fmt.Errorf("line %d: %s: is %s: want keys with values", e.Line, spelled, e.NonScalarKind))
 		case !section || !e.Null:
-			c.Warnings = append(c.Warnings, compat.Unknown(spelled, e.Line, append(listKnownKeys(), listSections()...)))
+			c.Warnings = append(c.Warnings, compat.FormatUnknownKey(spelled, e.Line, append(listKnownKeys(), listSections()...)))
 		}
 	}
 	return errs
@@ -240,8 +240,8 @@ func (c *Config) applySetting(s setting, entries map[string]compat.Entry, byKey 
 			c.addWarning("line %d: %s: mechanic ignored this spelling; Slipway applies it as %s", e.Line, spelled, s.keys[0])
 		}
 		used = spelled
-		if e.Shape != "" {
-			return fmt.Errorf("line %d: %s: is %s: want a value", e.Line, spelled, e.Shape)
+		if e.NonScalarKind != "" {
+			return fmt.Errorf("line %d: %s: is %s: want a value", e.Line, spelled, e.NonScalarKind)
 		}
 		if err := c.applyValue(s, spelled, e); err != nil {
 			return err
@@ -255,7 +255,7 @@ func (c *Config) applySetting(s setting, entries map[string]compat.Entry, byKey 
 func (c *Config) applyValue(s setting, spelled string, e compat.Entry) error {
 	to, value := s.value(c), e.Value
 	n, number := e.Int()
-	_, old, boolean := compat.Bool(value)
+	_, old, boolean := compat.ParseBool(value)
 	switch {
 	case isBoolPointer(to) && old:
 		c.addWarning("line %d: %s: %s is a YAML 1.1 boolean: want true or false", e.Line, spelled, value)
@@ -283,7 +283,7 @@ func isBoolPointer(to any) bool {
 func assignValue(to any, value string) (want string) {
 	switch to := to.(type) {
 	case *bool:
-		b, _, ok := compat.Bool(value)
+		b, _, ok := compat.ParseBool(value)
 		if !ok {
 			return "true or false"
 		}
@@ -324,7 +324,7 @@ func (c *Config) applyEnvironment(environ []string) []error {
 			}
 		case !isServiceLink(name):
 			text := fmt.Sprintf("$%s: unknown variable, ignored", name)
-			if like := compat.Closest(name, slices.Collect(maps.Keys(names))); like != "" {
+			if like := compat.FindClosestName(name, slices.Collect(maps.Keys(names))); like != "" {
 				text += "; did you mean $" + like + "?"
 			}
 			c.Warnings = append(c.Warnings, text)

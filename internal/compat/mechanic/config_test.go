@@ -164,7 +164,7 @@ func TestBadFileIsOnlyReportedAtStart(t *testing.T) {
 		"optionalConditions: {kernelDeadlock: true}\noptionalConditions: {a: b}": {"optionalConditions.a", func(c *Config) { c.KernelDeadlock = true }},
 	} {
 		must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-		c, err := LoadAtStart(path, podEnvironment)
+		c, err := LoadWithWarnings(path, podEnvironment)
 		expected := Default()
 		expected.NodeName = "n"
 		want.change(&expected)
@@ -174,19 +174,19 @@ func TestBadFileIsOnlyReportedAtStart(t *testing.T) {
 		if all := strings.Join(c.Warnings, "\n"); !strings.Contains(all, want.warning) {
 			t.Errorf("%q: warnings %q, want %q", text, all, want.warning)
 		}
-		agent := c.Config()
+		agent := c.ToAgentConfig()
 		if err := agent.Validate(); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	if c, err := LoadAtStart(t.TempDir(), podEnvironment); err != nil || len(c.Warnings) == 0 {
+	if c, err := LoadWithWarnings(t.TempDir(), podEnvironment); err != nil || len(c.Warnings) == 0 {
 		t.Errorf("a directory instead of the file: %v, warnings %q", err, c.Warnings)
 	}
 	must.NoError(t, os.WriteFile(path, []byte("scheduledEvents: {reboot: true}"), 0o600))
-	if c, err := LoadAtStart(path, append([]string{"MECHANIC_SCHEDULEDEVENTS_FREEZE=2"}, podEnvironment...)); err != nil || c.Freeze {
+	if c, err := LoadWithWarnings(path, append([]string{"MECHANIC_SCHEDULEDEVENTS_FREEZE=2"}, podEnvironment...)); err != nil || c.Freeze {
 		t.Errorf("a bad variable: %v, freeze %t", err, c.Freeze)
 	}
-	check.ErrorContains(t, check.Err(LoadAtStart(path, nil)), "MECHANIC_NODE_NAME")
+	check.ErrorContains(t, check.Err(LoadWithWarnings(path, nil)), "MECHANIC_NODE_NAME")
 }
 
 func TestUnknownKeysAreReportedWithSuggestion(t *testing.T) {
@@ -208,7 +208,7 @@ func FuzzParse(f *testing.F) {
 		if err == nil && c.PollingInterval < 1 {
 			t.Errorf("polling interval %d", c.PollingInterval)
 		}
-		if a := c.Config(); err == nil && a.Validate() != nil {
+		if a := c.ToAgentConfig(); err == nil && a.Validate() != nil {
 			t.Errorf("accepted, but the agent refuses it: %v", a.Validate())
 		}
 	})

@@ -29,11 +29,11 @@ import (
 func decideAction(t *testing.T, text string, n notice.Notice) agent.Action {
 	t.Helper()
 	file := mustParse(t, text)
-	c := file.Config()
+	c := file.ToAgentConfig()
 	must.NoError(t, c.Validate())
-	n.Source, n.Status = azure.Name, notice.Scheduled
+	n.Source, n.Status = azure.SourceName, notice.Scheduled
 	n.NotBefore = time.Now().Add(time.Minute)
-	return c.Impact().Decide(n, agent.Seen{First: time.Now()}).Action
+	return c.BuildImpactPolicy().Decide(n, agent.SeenTimes{First: time.Now()}).Action
 }
 
 var (
@@ -73,7 +73,7 @@ func TestM03ShippedSpellingIsApplied(t *testing.T) {
 	check.Is(t, agent.Drain, decideAction(t, shippedConfig, newNotice(notice.Reboot)))
 	check.Is(t, agent.Ignore, decideAction(t, shippedConfig, newNotice(notice.Redeploy)))
 	shippedFile := mustParse(t, shippedConfig)
-	check.Is(t, 5, len(shippedFile.Config().Conditions))
+	check.Is(t, 5, len(shippedFile.ToAgentConfig().Conditions))
 }
 
 // TestM04MissingKeysKeepDefaultsAfterEachReload reads a file again and again, like an edited ConfigMap. Nothing of an
@@ -110,7 +110,7 @@ func TestM04MissingKeysKeepDefaultsAfterEachReload(t *testing.T) {
 
 func TestM08ConditionsHaveHysteresis(t *testing.T) {
 	file := mustParse(t, "optional: {kernelDeadlock: true, pollingInterval: 7}")
-	rules := file.Config().Conditions
+	rules := file.ToAgentConfig().Conditions
 	if len(rules) != 1 || time.Duration(*rules[0].HoldDown) != 7*time.Second || rules[0].Release != nil {
 		t.Errorf("%+v: want HoldDown to be the polling interval, and the default Release", rules)
 	}
@@ -132,9 +132,9 @@ func TestM09SwitchesAreIndependent(t *testing.T) {
 		}
 	}
 	file := mustParse(t, "scheduledEvents: {freeze: false}\noptionalConditions: {fsCorrupt: true}")
-	c := file.Config()
+	c := file.ToAgentConfig()
 	n := notice.Notice{Type: notice.Condition, ID: "FileSystemCorruptionProblem"}
-	if got := c.Impact().Decide(n, agent.Seen{First: time.Now()}).Action; got != agent.Drain {
+	if got := c.BuildImpactPolicy().Decide(n, agent.SeenTimes{First: time.Now()}).Action; got != agent.Drain {
 		t.Errorf("enabled condition with freeze: false: %s", got)
 	}
 }
@@ -142,7 +142,7 @@ func TestM09SwitchesAreIndependent(t *testing.T) {
 // unreadMetadata is a metadata service that was never read.
 type unreadMetadata struct{}
 
-func (unreadMetadata) Ask()                {}
+func (unreadMetadata) RequestPoll()        {}
 func (unreadMetadata) LastRead() time.Time { return time.Time{} }
 
 // TestM09UnconfirmedHintOverridesNoCondition has both on the node while the metadata service is unreadable. mechanic did
@@ -154,9 +154,9 @@ func TestM09UnconfirmedHintOverridesNoCondition(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			file := mustParse(t, fmt.Sprintf("optionalConditions: {kernelDeadlock: true}\nbypassNodeProblemDetector: %t", bypass))
-			c := file.Config()
-			source, err := condition.New(condition.Options{Rules: c.Conditions, Metadata: unreadMetadata{},
-				UnconfirmedAfter: c.UnconfirmedAfter, NeedsMetadata: file.BypassNodeProblemDetector})
+			c := file.ToAgentConfig()
+			source, err := condition.NewSource(condition.Options{Rules: c.Conditions, Metadata: unreadMetadata{},
+				UnconfirmedDelay: c.UnconfirmedAfter, RequireMetadata: file.BypassNodeProblemDetector})
 			must.NoError(t, err)
 			var node kubeapi.Node
 			for _, kind := range []string{"KernelDeadlock", "VMEventScheduled"} {
@@ -164,13 +164,13 @@ func TestM09UnconfirmedHintOverridesNoCondition(t *testing.T) {
 			}
 			var latest notice.Snapshot
 			go source.Run(t.Context(), func(s notice.Snapshot) { latest = s })
-			source.See(&node)
+			source.ObserveNode(&node)
 			time.Sleep(c.UnconfirmedAfter + time.Minute)
 			synctest.Wait()
 			got := map[string]agent.Action{}
 			for _, n := range latest.Notices {
 				kind, _, _ := strings.Cut(n.Description, " ")
-				got[kind] = c.Impact().Decide(n, agent.Seen{First: time.Now()}).Action
+				got[kind] = c.BuildImpactPolicy().Decide(n, agent.SeenTimes{First: time.Now()}).Action
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("bypass %t: %s", bypass, diff)
@@ -192,7 +192,7 @@ func TestM10LiveMigrationIsDetectedInAnyCase(t *testing.T) {
 	document := azure.Document(`{"DocumentIncarnation":1,"Events":[{"EventId":"e","EventType":"Freeze","EventStatus":"Scheduled",` +
 		`"Resources":["vm"],"ResourceType":"VirtualMachine","NotBefore":"","DurationInSeconds":5,"EventSource":"Platform",` +
 		`"Description":"MEMORY-PRESERVING LIVE MIGRATION"}]}`)
-	s, err := document.Snapshot("vm", time.Now())
+	s, err := document.ToSnapshot("vm", time.Now())
 	if err != nil || len(s.Notices) != 1 || !s.Notices[0].LiveMigration || s.Notices[0].Duration != 5*time.Second {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -202,8 +202,8 @@ func TestM10LiveMigrationIsDetectedInAnyCase(t *testing.T) {
 
 func TestM11DeadlineLimitsDrainAndEventIsAcknowledged(t *testing.T) {
 	file := mustParse(t, "")
-	c := file.Config()
-	d := c.Impact().Decide(notice.Notice{Type: notice.Preempt, NotBefore: time.Now().Add(time.Hour)}, agent.Seen{First: time.Now()})
+	c := file.ToAgentConfig()
+	d := c.BuildImpactPolicy().Decide(notice.Notice{Type: notice.Preempt, NotBefore: time.Now().Add(time.Hour)}, agent.SeenTimes{First: time.Now()})
 	if !d.Forced || time.Until(d.Deadline) < 59*time.Minute || !c.Acknowledge || c.DeadlineMargin <= 0 {
 		t.Errorf("%+v, acknowledge %t", d, c.Acknowledge)
 	}
@@ -218,12 +218,12 @@ func TestM12MachineIsIdentifiedByProviderID(t *testing.T) {
 		group + "virtualMachines/aks-pool-12345678-vms1":             "aks-pool-12345678-vms1",
 		group + "virtualMachineScaleSets/aks-x/virtualMachines/0001": "aks-x_0001",
 	} {
-		if got, err := providerid.ResourceName(id); err != nil || got != want {
+		if got, err := providerid.ScheduledEventName(id); err != nil || got != want {
 			t.Errorf("%s: %s, %v", id, got, err)
 		}
 	}
 	file := mustParse(t, "")
-	if c := file.Config(); c.ResourceName != "" {
+	if c := file.ToAgentConfig(); c.ResourceName != "" {
 		t.Errorf("resource name %q, want it from the provider ID", c.ResourceName)
 	}
 }
@@ -325,15 +325,15 @@ type daemonSetManifest struct {
 }
 
 func TestM21ForeignCordonHasOwnEvent(t *testing.T) {
-	words, ok := Voice("n")(agent.Occasion{Reason: agent.FoundCordoned})
+	words, ok := NewEventFormatter("n")(agent.EventTrigger{Reason: agent.FoundCordoned})
 	if !ok || words.Message != "Node n is already cordoned, no need to attempt a cordon." {
 		t.Errorf("%+v", words)
 	}
 }
 
 func TestEventsMatchTool(t *testing.T) {
-	voice := Voice("X")
-	for reason, want := range map[agent.EventReason]agent.Words{
+	voice := NewEventFormatter("X")
+	for reason, want := range map[agent.EventReason]agent.FormattedEvent{
 		agent.NodeCordoned:   {Type: "Normal", Reason: "CordonNode", Message: "Node X cordoned by mechanic"},
 		agent.FoundCordoned:  {Type: "Normal", Reason: "CordonNode", Message: "Node X is already cordoned, no need to attempt a cordon."},
 		agent.CordonFailed:   {Type: "Warning", Reason: "CordonNode", Message: "Failed to cordon node X"},
@@ -343,11 +343,11 @@ func TestEventsMatchTool(t *testing.T) {
 		agent.UncordonFailed: {Type: "Warning", Reason: "UncordonNode", Message: "Failed to uncordon node X"},
 	} {
 		want.Component = "mechanic"
-		if got, ok := voice(agent.Occasion{Reason: reason}); !ok || got != want {
+		if got, ok := voice(agent.EventTrigger{Reason: reason}); !ok || got != want {
 			t.Errorf("%s: %+v", reason, got)
 		}
 	}
-	if _, ok := voice(agent.Occasion{Reason: agent.DrainBlocked}); ok {
+	if _, ok := voice(agent.EventTrigger{Reason: agent.DrainBlocked}); ok {
 		t.Error("want no Event, as with mechanic")
 	}
 }
@@ -356,14 +356,14 @@ func TestMigratedFileIsValidForAgent(t *testing.T) {
 	for _, text := range []string{"", shippedConfig, "scheduledEvents: {freeze: true}\nbypassNodeProblemDetector: true\nruntimeEnv: dev"} {
 		m, err := Migrate([]byte(text))
 		must.NoError(t, err)
-		raw, err := m.File()
+		raw, err := m.ToFile()
 		must.NoError(t, err)
-		got, err := config.ReadAgent(raw)
+		got, err := config.DecodeAgent(raw)
 		if err != nil {
 			t.Fatalf("%v in\n%s", err, raw)
 		}
 		file := mustParse(t, text)
-		want := file.Config()
+		want := file.ToAgentConfig()
 		want.NodeName = got.NodeName
 		if string(mustWrite(t, got)) != string(mustWrite(t, want)) {
 			t.Errorf("%s\ndiffers from the agent for %q", raw, text)
@@ -373,7 +373,7 @@ func TestMigratedFileIsValidForAgent(t *testing.T) {
 
 func mustWrite(t *testing.T, a config.Agent) []byte {
 	t.Helper()
-	raw, err := a.Write()
+	raw, err := a.EncodeFile()
 	must.NoError(t, err)
 	return raw
 }

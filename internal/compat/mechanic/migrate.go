@@ -8,7 +8,7 @@ func Migrate(raw []byte) (compat.Migration, error) {
 	if err != nil {
 		return compat.Migration{}, err
 	}
-	m := compat.Migration{Tool: Tool, Config: c.Config(), Notes: append(c.Warnings, c.migrationNotes()...)}
+	m := compat.Migration{Tool: Tool, Config: c.ToAgentConfig(), Notes: append(c.Warnings, c.migrationNotes()...)}
 	m.Config.NodeName = ""
 	return m, nil
 }

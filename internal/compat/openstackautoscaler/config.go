@@ -1,5 +1,5 @@
 // Package openstackautoscaler is the compatibility mode of the OpenStack cluster autoscaler
-// (github.com/Chathuru/kubernetes-cluster-autoscaler). It converts the tool's conf.yml to a NodeGroup and a cloud
+// (github.com/Chathuru/kubernetes-cluster-autoscaler). It converts the tool's conf.yml to a ToNodeGroup and a cloud
 // configuration.
 package openstackautoscaler
 
@@ -102,7 +102,7 @@ type Flavour struct {
 const (
 	// maxFileBytes limits the size of the file.
 	maxFileBytes = 1 << 20
-	// maxNodes is the maximum size limit of a NodeGroup. maxCoolDownSeconds is the maximum cooldown of one year.
+	// maxNodes is the maximum size limit of a ToNodeGroup. maxCoolDownSeconds is the maximum cooldown of one year.
 	maxNodes           = math.MaxInt32
 	maxCoolDownSeconds = 365 * 24 * 60 * 60
 )
@@ -217,7 +217,7 @@ func (m *schemaChecker) checkKeys(n *yaml.Node, t reflect.Type, name string) {
 			continue
 		}
 		text := fmt.Sprintf("line %d: %s%s: unknown key", key.Line, name, key.Value)
-		if like := compat.Closest(key.Value, known); like != "" {
+		if like := compat.FindClosestName(key.Value, known); like != "" {
 			text += "; did you mean " + name + like + "?"
 		}
 		m.errs = append(m.errs, errors.New(text))

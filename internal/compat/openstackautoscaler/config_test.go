@@ -141,9 +141,9 @@ func TestEmptySecondDocumentIsAccepted(t *testing.T) {
 func TestControlPlaneIsNotCountedInGroupBounds(t *testing.T) {
 	c := mustParse(t, sampleConfig)
 	for _, tc := range []struct{ controlPlane, minimum, maximum int32 }{{0, 3, 10}, {1, 2, 9}, {3, 0, 7}, {11, 0, 0}} {
-		g := c.NodeGroup(int(tc.controlPlane))
-		if g.Spec.Minimum != tc.minimum || *g.Spec.Maximum != tc.maximum {
-			t.Errorf("with %d control plane nodes: %d to %d, want %d to %d", tc.controlPlane, g.Spec.Minimum, *g.Spec.Maximum,
+		g := c.ToNodeGroup(int(tc.controlPlane))
+		if g.Spec.MinSize != tc.minimum || *g.Spec.MaxSize != tc.maximum {
+			t.Errorf("with %d control plane nodes: %d to %d, want %d to %d", tc.controlPlane, g.Spec.MinSize, *g.Spec.MaxSize,
 				tc.minimum, tc.maximum)
 		}
 	}
@@ -152,7 +152,7 @@ func TestControlPlaneIsNotCountedInGroupBounds(t *testing.T) {
 func TestFullControlPlaneIsReported(t *testing.T) {
 	c := mustParse(t, sampleConfig)
 	for controlPlane, full := range map[int]bool{0: false, 9: false, 10: true, 11: true} {
-		text := c.Crowded(controlPlane)
+		text := c.FormatFullControlPlane(controlPlane)
 		want := ""
 		if full {
 			want = fmt.Sprintf("MaxNodeCount: 10: the control plane alone has %d nodes, so no machine is launched: want %d or more",
@@ -166,22 +166,22 @@ func TestFullControlPlaneIsReported(t *testing.T) {
 
 func TestGroupScalesLikeAutoscaler(t *testing.T) {
 	c := mustParse(t, strings.Replace(sampleConfig, "CoolDownTime: 600", "CoolDownTime: 90", 1))
-	g := c.NodeGroup(1)
-	if g.Spec.ScaleUp == nil || g.Spec.ScaleUp.Policy != v1alpha1.ByPriority {
+	g := c.ToNodeGroup(1)
+	if g.Spec.ScaleUp == nil || g.Spec.ScaleUp.Policy != v1alpha1.FirstTemplate {
 		t.Errorf("scaleUp is %+v, want the first flavour that helps", g.Spec.ScaleUp)
 	}
-	u := g.Spec.ScaleDown.Underused
+	u := g.Spec.ScaleDown.Underutilized
 	if *u.AllOf.CPUAtMost != 5 || u.AllOf.MemoryAtMost != nil || *u.AllOf.PodsAtMost != 5 || u.PodsAtMost != nil || u.Cooldown.Duration != 90*time.Second || u.Consolidate {
 		t.Errorf("scaleDown.underutilized is %+v", u)
 	}
-	if errs := nodegroup.Check(&g); len(errs) > 0 {
+	if errs := nodegroup.Validate(&g); len(errs) > 0 {
 		t.Errorf("the group is invalid: %v", errs)
 	}
 }
 
 func TestCloudConfigComesFromFile(t *testing.T) {
 	c := mustParse(t, sampleConfig)
-	config := c.Cloud("prod")
+	config := c.ToCloudConfig("prod")
 	if _, err := openstack.New(config, openstack.Options{}); err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestMigratedFilesAreValidForManager(t *testing.T) {
 		}
 	}
 	groups, err := manager.ParseGroups(byName["nodegroups.yaml"].Content)
-	if err != nil || len(groups) != 1 || groups[0].Spec.Minimum != 2 || *groups[0].Spec.Maximum != 9 {
+	if err != nil || len(groups) != 1 || groups[0].Spec.MinSize != 2 || *groups[0].Spec.MaxSize != 9 {
 		t.Fatalf("%+v, %v in\n%s", groups, err, byName["nodegroups.yaml"].Content)
 	}
 	var clouds struct {
@@ -230,7 +230,7 @@ func TestMigratedFilesAreValidForManager(t *testing.T) {
 	if p.Name() != groups[0].Spec.Cloud.Provider || clouds.OpenStack.Groups[0].Name != groups[0].Spec.Cloud.Group {
 		t.Errorf("the NodeGroup is of %+v", groups[0].Spec.Cloud)
 	}
-	printed := string(Print(files))
+	printed := string(FormatFiles(files))
 	check.Contains(t, printed, "# File nodegroups.yaml", "---\n# File clouds.yaml", "#  ")
 	for _, text := range []string{strings.Replace(sampleConfig, "OpenStack", "libvirt", 1), "x"} {
 		if files, err := Migrate([]byte(text), "prod", 1); err == nil {
@@ -278,16 +278,16 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%+v passes", c)
 		}
 		for _, controlPlane := range []int{0, 1, 3, math.MaxInt} {
-			g := c.NodeGroup(controlPlane)
-			if want := max(0, *c.MaxNodeCount-controlPlane); int(*g.Spec.Maximum) != want || g.Spec.Minimum < 0 || g.Spec.Minimum > *g.Spec.Maximum {
+			g := c.ToNodeGroup(controlPlane)
+			if want := max(0, *c.MaxNodeCount-controlPlane); int(*g.Spec.MaxSize) != want || g.Spec.MinSize < 0 || g.Spec.MinSize > *g.Spec.MaxSize {
 				t.Errorf("%d to %d with %d control plane nodes: %d to %d", *c.MinNodeCount, *c.MaxNodeCount, controlPlane,
-					g.Spec.Minimum, *g.Spec.Maximum)
+					g.Spec.MinSize, *g.Spec.MaxSize)
 			}
 		}
 		if d := c.CoolDown(); d < 0 || c.CoolDownTime != nil && d.Seconds() != float64(*c.CoolDownTime) {
 			t.Errorf("a cooldown of %s", d)
 		}
-		_ = c.Cloud(DefaultCluster)
+		_ = c.ToCloudConfig(DefaultCluster)
 	})
 }
 
@@ -316,7 +316,7 @@ func TestNodesReserveKubeadmDefaults(t *testing.T) {
 		flavors + "  Reserved: {}\n":                       {},
 	} {
 		c := mustParse(t, strings.Replace(sampleConfig, flavors, text, 1))
-		got := c.Cloud("prod").Groups[0].Nodes.Reserved
+		got := c.ToCloudConfig("prod").Groups[0].Nodes.Reserved
 		if got == nil || len(got) != len(want) {
 			t.Fatalf("%q: reserved are %v, want %v", text, got, want)
 		}
@@ -325,12 +325,12 @@ func TestNodesReserveKubeadmDefaults(t *testing.T) {
 				t.Errorf("%q: %s is %s, want %s", text, name, q.String(), amount)
 			}
 		}
-		if templates := c.NodeGroup(1).Spec.ScaleUp.Templates; templates != nil {
+		if templates := c.ToNodeGroup(1).Spec.ScaleUp.Templates; templates != nil {
 			t.Errorf("%q: templates %+v, want none", text, templates)
 		}
 	}
 	c := mustParse(t, strings.Replace(sampleConfig, "Memory: 2048", "Memory: 2048\n      Allocatable: {cpu: 900m, memory: 1800Mi}", 1))
-	templates := c.NodeGroup(1).Spec.ScaleUp.Templates
+	templates := c.ToNodeGroup(1).Spec.ScaleUp.Templates
 	var names []string
 	for _, template := range templates {
 		names = append(names, template.Name)

@@ -31,31 +31,31 @@ var testTime = time.Date(2026, 11, 2, 8, 0, 0, 0, time.UTC)
 // testCluster is the cluster that the tests plan for.
 type testCluster struct {
 	t     *testing.T
-	world *plan.World
+	world *plan.Input
 }
 
 // newTestCluster returns a cluster with the sample's group and its flavours as Nova has them.
 func newTestCluster(t *testing.T, change ...func(*v1alpha1.NodeGroup)) *testCluster {
 	t.Helper()
 	c := mustParse(t, sampleConfig)
-	g := c.NodeGroup(1)
+	g := c.ToNodeGroup(1)
 	g.UID = "group"
 	for _, change := range change {
 		change(&g)
 	}
-	group := plan.Group{World: nodegroup.World{Group: &g, Now: testTime}}
+	group := plan.Group{GroupSnapshot: nodegroup.GroupSnapshot{Group: &g, Now: testTime}}
 	for _, f := range c.OpenStackFlavours.Flavours {
 		capacity := corev1.ResourceList{
 			corev1.ResourceCPU:    *resource.NewQuantity(int64(f.VCPU), resource.DecimalSI),
 			corev1.ResourceMemory: *resource.NewQuantity(int64(f.Memory)<<20, resource.BinarySI),
 			corev1.ResourcePods:   resource.MustParse("110"),
 		}
-		template := cloud.Template{Name: f.Name, Shape: cloud.Shape{Capacity: capacity}}
-		group.Kinds = append(group.Kinds, plan.Kind{
-			Name: f.Name, Node: plan.NodeOf(&g, plan.Source{Template: template, Declared: capacity}),
+		template := cloud.Template{Name: f.Name, NodeShape: cloud.NodeShape{Capacity: capacity}}
+		group.Templates = append(group.Templates, plan.Template{
+			Name: f.Name, Node: plan.NewTemplateNode(&g, plan.TemplateSource{Template: template, Declared: capacity}),
 		})
 	}
-	return &testCluster{t, &plan.World{Snapshot: snapshot.New(), Groups: []plan.Group{group}, Now: testTime}}
+	return &testCluster{t, &plan.Input{Snapshot: snapshot.New(), Groups: []plan.Group{group}, Now: testTime}}
 }
 
 // addNode adds a node of four cores that has been idle for longer than the cooldown.
@@ -64,7 +64,7 @@ func (c *testCluster) addNode(name string, change ...func(*corev1.Node)) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.NewTime(testTime.Add(-24 * time.Hour)),
 		Labels:      map[string]string{corev1.LabelHostname: name},
-		Annotations: map[string]string{plan.SinceAnnotation: testTime.Add(-10 * time.Minute).Format(time.RFC3339)},
+		Annotations: map[string]string{plan.UnderutilizedSinceAnnotation: testTime.Add(-10 * time.Minute).Format(time.RFC3339)},
 	}}
 	n.Status.Allocatable = corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
@@ -81,9 +81,9 @@ func (c *testCluster) addNode(name string, change ...func(*corev1.Node)) {
 // addToGroup adds a node to the group only.
 func (c *testCluster) addToGroup(n *corev1.Node) {
 	g := &c.world.Groups[0]
-	g.Nodes = append(g.Nodes, nodegroup.Node{Object: n, Quiet: -1})
+	g.Nodes = append(g.Nodes, nodegroup.Node{Object: n, QuietFor: -1})
 	g.Size++
-	c.world.Nodes++
+	c.world.NodeCount++
 }
 
 // addPod adds a pod with requests. Without a node it is pending.
@@ -111,10 +111,10 @@ func (c *testCluster) addPod(namespace, name, node, cpu, memory string, change .
 // planScaleUp returns the number of launched machines by flavour.
 func (c *testCluster) planScaleUp() (ordered map[string]int, d *plan.Decision) {
 	c.t.Helper()
-	d, err := plan.Up(c.world)
+	d, err := plan.DecideScaleUp(c.world)
 	must.NoError(c.t, err)
 	ordered = map[string]int{}
-	for _, o := range d.Orders {
+	for _, o := range d.Launches {
 		ordered[o.Template] += o.Count
 	}
 	return ordered, d
@@ -123,7 +123,7 @@ func (c *testCluster) planScaleUp() (ordered map[string]int, d *plan.Decision) {
 // planScaleDown returns the decisions by node name.
 func (c *testCluster) planScaleDown() map[string]plan.NodeDecision {
 	c.t.Helper()
-	all, err := plan.Down(c.world)
+	all, err := plan.DecideScaleDown(c.world)
 	must.NoError(c.t, err)
 	byName := map[string]plan.NodeDecision{}
 	for _, d := range all {
@@ -134,7 +134,7 @@ func (c *testCluster) planScaleDown() map[string]plan.NodeDecision {
 
 func makeDaemonSetPod(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }
 
-func removeMinimum(g *v1alpha1.NodeGroup) { g.Spec.Minimum = 0 }
+func removeMinimum(g *v1alpha1.NodeGroup) { g.Spec.MinSize = 0 }
 
 func TestFaultPodsAreDeletedWithServer(t *testing.T) {
 	c := newTestCluster(t, removeMinimum)
@@ -254,12 +254,12 @@ func TestMinNodeCountLaunchesNoInstance(t *testing.T) {
 // flavour.
 func TestLargestPossiblePodFitsItsFlavor(t *testing.T) {
 	c := mustParse(t, sampleConfig)
-	g := c.NodeGroup(1)
-	template := cloud.Template{Name: "m1.large", Shape: c.Cloud("prod").Groups[0].Nodes}
+	g := c.ToNodeGroup(1)
+	template := cloud.Template{Name: "m1.large", NodeShape: c.ToCloudConfig("prod").Groups[0].Nodes}
 	template.Capacity = corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
 	}
-	has := plan.NodeOf(&g, plan.Source{Template: template}).Status.Allocatable
+	has := plan.NewTemplateNode(&g, plan.TemplateSource{Template: template}).Status.Allocatable
 	if has.Cpu().MilliValue() != 4000 || has.Memory().Value() != 8<<30-100<<20 {
 		t.Errorf("allocatable %s CPU and %s memory, want 4 and 8092Mi", has.Cpu(), has.Memory())
 	}
@@ -287,22 +287,22 @@ func TestFaultServersAreLaunchedOneByOne(t *testing.T) {
 // trackLaunchedInstance returns the tracking of one launched instance.
 func trackLaunchedInstance(i cloud.Instance) launch.Tracking {
 	i.ProviderID, i.Type, i.Created = "openstack:///1", "m1.large", testTime.Add(-time.Hour)
-	return launch.Track(launch.Observation{
-		Group: cloud.Group{Size: 1}, Instances: []cloud.Instance{i}, Join: func(cloud.Instance) launch.Join { return launch.NoNode },
-		Record:      []launch.Instance{{ProviderID: i.ProviderID, Template: i.Type, Since: metav1.NewTime(i.Created)}},
-		JoinTimeout: 15 * time.Minute, Watched: testTime.Add(-time.Hour), Now: testTime,
+	return launch.TrackInstances(launch.Observation{
+		Group: cloud.Group{Size: 1}, Instances: []cloud.Instance{i}, JoinState: func(cloud.Instance) launch.JoinState { return launch.NoNode },
+		Unjoined:    []launch.Instance{{ProviderID: i.ProviderID, Template: i.Type, Since: metav1.NewTime(i.Created)}},
+		JoinTimeout: 15 * time.Minute, WatchedSince: testTime.Add(-time.Hour), Now: testTime,
 	})
 }
 
 func TestFaultServerInErrorIsAwaitedForever(t *testing.T) {
 	s := trackLaunchedInstance(cloud.Instance{State: cloud.Failed, Refusal: cloud.NoCapacity, Message: "No valid host was found."})
-	if len(s.Dead) != 1 || s.Dead[0].Reason != string(cloud.NoCapacity) || len(s.Awaited) != 0 {
+	if len(s.FailedWithoutNode) != 1 || s.FailedWithoutNode[0].Reason != string(cloud.NoCapacity) || len(s.Provisioning) != 0 {
 		t.Errorf("got %+v, want it dead", s)
 	}
 }
 
 func TestFaultUnjoinedServerBlocksForever(t *testing.T) {
-	if s := trackLaunchedInstance(cloud.Instance{State: cloud.Running}); len(s.Dead) != 1 || s.Dead[0].Reason != launch.NeverJoined || len(s.Awaited) != 0 {
+	if s := trackLaunchedInstance(cloud.Instance{State: cloud.Running}); len(s.FailedWithoutNode) != 1 || s.FailedWithoutNode[0].Reason != launch.NeverJoined || len(s.Provisioning) != 0 {
 		t.Errorf("got %+v, want it dead", s)
 	}
 }
@@ -372,8 +372,8 @@ func TestFaultUnschedulablePodsLaunchServers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newTestCluster(t, removeMinimum)
-			for i := range c.world.Groups[0].Kinds {
-				c.world.Groups[0].Kinds[i].Node.Spec.Taints = []corev1.Taint{taint}
+			for i := range c.world.Groups[0].Templates {
+				c.world.Groups[0].Templates[i].Node.Spec.Taints = []corev1.Taint{taint}
 			}
 			c.addPod("apps", "web", "", "1", "1Gi", func(p *corev1.Pod) {
 				p.Spec.Tolerations = []corev1.Toleration{{Key: taint.Key, Operator: corev1.TolerationOpExists}}
@@ -404,7 +404,7 @@ func TestFaultRestartResetsCooldown(t *testing.T) {
 func TestFaultRegionIsHardcoded(t *testing.T) {
 	t.Setenv("OS_REGION_NAME", "south") // conf.yml has none
 	c := mustParse(t, sampleConfig)
-	p, err := openstack.New(c.Cloud(DefaultCluster), openstack.Options{})
+	p, err := openstack.New(c.ToCloudConfig(DefaultCluster), openstack.Options{})
 	must.NoError(t, err)
 	for region, ours := range map[string]bool{"south": true, "LK": false} {
 		if id, err := p.Normalize("openstack://" + region + "/6f7a3c1e-0000-4000-8000-000000000001"); (err == nil) != ours {

@@ -42,11 +42,11 @@ func Migrate(raw []byte, cluster string, controlPlane int) ([]File, error) {
 		return nil, fmt.Errorf("--control-plane-nodes: %d: want 0 or more", controlPlane)
 	}
 	notes := append(append([]string{}, c.Warnings...), c.migrationNotes(controlPlane)...)
-	group, err := compat.NodeGroupFile(c.NodeGroup(controlPlane))
+	group, err := compat.FormatNodeGroup(c.ToNodeGroup(controlPlane))
 	if err != nil {
 		return nil, err
 	}
-	config := c.Cloud(cluster)
+	config := c.ToCloudConfig(cluster)
 	config.Auth, config.Cloud, config.CloudsFile = nil, cloudsYAMLEntry, "clouds.yaml"
 	named, todo := config, ""
 	if cluster == "" {
@@ -67,14 +67,14 @@ func Migrate(raw []byte, cluster string, controlPlane int) ([]File, error) {
 		return "# " + purpose + ", converted from a configuration of " + Tool + ".\n"
 	}
 	return []File{
-		{"nodegroups.yaml", []byte(head("For kubectl apply, or slipway manager --node-groups") + "#\n" + compat.Comments(notes) + string(group)), false},
+		{"nodegroups.yaml", []byte(head("For kubectl apply, or slipway manager --node-groups") + "#\n" + compat.FormatComments(notes) + string(group)), false},
 		{"cloud-config.yaml", []byte(head("For slipway manager --cloud-config") + todo + string(clouds)), false},
 		{"clouds.yaml", []byte(head("The credentials, for a Secret that is mounted at the path of cloudsFile") + string(secret)), true},
 	}, nil
 }
 
-// Print returns the files as one sequence of YAML documents.
-func Print(files []File) []byte {
+// FormatFiles returns the files as one sequence of YAML documents.
+func FormatFiles(files []File) []byte {
 	var b strings.Builder
 	for i, f := range files {
 		if i > 0 {
@@ -134,7 +134,7 @@ func (c *Config) migrationNotes(controlPlane int) []string {
 		notes = append(notes, "DefaultFlavour: "+name+" is the last choice unless it is in the list. The autoscaler used it for pods "+
 			"without requests. Slipway treats these like other pods.")
 	}
-	if warning := c.Crowded(controlPlane); warning != "" {
+	if warning := c.FormatFullControlPlane(controlPlane); warning != "" {
 		notes = append(notes, warning)
 	}
 	if c.CoolDownTime == nil {

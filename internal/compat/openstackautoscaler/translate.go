@@ -46,8 +46,8 @@ func (c *Config) CoolDown() time.Duration {
 	return time.Duration(*c.CoolDownTime) * time.Second
 }
 
-// Cloud returns the OpenStack configuration. cluster must be unique in the project.
-func (c *Config) Cloud(cluster string) openstack.Config {
+// ToCloudConfig returns the OpenStack configuration. cluster must be unique in the project.
+func (c *Config) ToCloudConfig(cluster string) openstack.Config {
 	var former []string
 	if cluster != DefaultCluster {
 		former = []string{DefaultCluster}
@@ -65,7 +65,7 @@ func (c *Config) toGroupConfig() openstack.GroupConfig {
 	return openstack.GroupConfig{
 		Name: Group, Flavors: c.flavorNames(), Image: openstack.Image{Name: c.WorkerImageName}, Networks: []string{c.Network.NetworkUUID},
 		SecurityGroups: []string{c.Network.SecurityGroupName}, NamePrefix: Group, AdoptNamePrefix: namePrefix,
-		Nodes: cloud.Shape{Reserved: c.OpenStackFlavours.reservedResources()},
+		Nodes: cloud.NodeShape{Reserved: c.OpenStackFlavours.reservedResources()},
 	}
 }
 
@@ -84,7 +84,7 @@ func (f *Flavours) reservedResources() corev1.ResourceList {
 
 // toTemplates returns the machine templates if the file declares allocatable resources. Otherwise it returns nil, which
 // selects all flavors of the cloud.
-func (c *Config) toTemplates() []v1alpha1.MachineTemplate {
+func (c *Config) toTemplates() []v1alpha1.InstanceTemplate {
 	declared := map[string]corev1.ResourceList{}
 	for _, f := range c.OpenStackFlavours.Flavours {
 		if list, _ := parseQuantities("", f.Allocatable); list != nil { // validated
@@ -94,9 +94,9 @@ func (c *Config) toTemplates() []v1alpha1.MachineTemplate {
 	if len(declared) == 0 {
 		return nil
 	}
-	var all []v1alpha1.MachineTemplate
+	var all []v1alpha1.InstanceTemplate
 	for _, name := range c.flavorNames() {
-		all = append(all, v1alpha1.MachineTemplate{Name: name, Allocatable: declared[name]})
+		all = append(all, v1alpha1.InstanceTemplate{Name: name, Allocatable: declared[name]})
 	}
 	return all
 }
@@ -116,9 +116,9 @@ func (c *Config) flavorNames() []string {
 	return names
 }
 
-// Crowded returns a warning if the control plane alone reaches MaxNodeCount, so that no other node fits. Otherwise it
+// FormatFullControlPlane returns a warning if the control plane alone reaches MaxNodeCount, so that no other node fits. Otherwise it
 // returns "".
-func (c *Config) Crowded(controlPlane int) string {
+func (c *Config) FormatFullControlPlane(controlPlane int) string {
 	if controlPlane < *c.MaxNodeCount {
 		return ""
 	}
@@ -126,9 +126,9 @@ func (c *Config) Crowded(controlPlane int) string {
 		*c.MaxNodeCount, controlPlane, controlPlane+1)
 }
 
-// NodeGroup returns the group of all nodes except the control plane's. The tool's limits include the controlPlane nodes; a
-// NodeGroup's limits do not.
-func (c *Config) NodeGroup(controlPlane int) v1alpha1.NodeGroup {
+// ToNodeGroup returns the group of all nodes except the control plane's. The tool's limits include the controlPlane nodes; a
+// ToNodeGroup's limits do not.
+func (c *Config) ToNodeGroup(controlPlane int) v1alpha1.NodeGroup {
 	maximum := int32(max(0, *c.MaxNodeCount-controlPlane))
 	return v1alpha1.NodeGroup{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeGroup"},
@@ -139,13 +139,13 @@ func (c *Config) NodeGroup(controlPlane int) v1alpha1.NodeGroup {
 				{Key: masterLabel, Operator: metav1.LabelSelectorOpDoesNotExist},
 			}},
 			Cloud:   v1alpha1.CloudGroup{Provider: openstack.Name, Group: Group},
-			Minimum: int32(max(0, *c.MinNodeCount-controlPlane)),
-			Maximum: &maximum,
+			MinSize: int32(max(0, *c.MinNodeCount-controlPlane)),
+			MaxSize: &maximum,
 			// The tool used the first sufficient flavour, and launched servers only for unschedulable pods, not for the minimum.
-			ScaleUp:     &v1alpha1.ScaleUp{Policy: v1alpha1.ByPriority, KeepMinimum: new(false), Templates: c.toTemplates()},
+			ScaleUp:     &v1alpha1.ScaleUp{Policy: v1alpha1.FirstTemplate, EnforceMinSize: new(false), Templates: c.toTemplates()},
 			Replacement: v1alpha1.ReplaceNever,
-			ScaleDown: &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{
-				AllOf:    &v1alpha1.UnderusedBounds{CPUAtMost: new(int32(cpuAtMost)), PodsAtMost: new(int32(podsAtMost))},
+			ScaleDown: &v1alpha1.ScaleDown{Underutilized: &v1alpha1.UnderutilizedRule{
+				AllOf:    &v1alpha1.UnderutilizedLimits{CPUAtMost: new(int32(cpuAtMost)), PodsAtMost: new(int32(podsAtMost))},
 				Cooldown: &metav1.Duration{Duration: c.CoolDown()},
 			}},
 		},

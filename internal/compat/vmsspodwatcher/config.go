@@ -1,5 +1,5 @@
 // Package vmsspodwatcher is the compatibility mode of the VMSS pod watcher. That tool for AKS removes nodes that no longer
-// run pods with a label. The package converts the tool's environment to a NodeGroup with an idle rule and an Azure
+// run pods with a label. The package converts the tool's environment to a ToNodeGroup with an idle rule and an Azure
 // configuration.
 package vmsspodwatcher
 
@@ -38,8 +38,8 @@ const (
 	minCheckInterval = time.Second
 )
 
-// Variables returns the names of the variables that are read.
-func Variables() []string {
+// VariableNames returns the names of the variables that are read.
+func VariableNames() []string {
 	return []string{
 		envCooldown, envLabelKey, envLabelValue, envNamespace, envGroup, envNodePool, envCheck, envCheckFixed, envSync, envCluster,
 		envClusterRG, envSyncPool, envSubscription,
@@ -76,7 +76,7 @@ var (
 func Parse(environ []string) (Config, error) {
 	values := map[string]string{}
 	for _, e := range environ {
-		if name, value, ok := strings.Cut(e, "="); ok && slices.Contains(Variables(), name) {
+		if name, value, ok := strings.Cut(e, "="); ok && slices.Contains(VariableNames(), name) {
 			values[name] = strings.TrimSpace(value)
 		}
 	}

@@ -99,7 +99,7 @@ func FuzzParse(f *testing.F) {
 		if c.Cooldown < 0 || c.LabelKey == "" || c.LabelValue == "" || c.NodePool == "" {
 			t.Errorf("accepted: %+v", c)
 		}
-		if _, err := Migrate(strings.Split(text, "\n"), Place{}); err != nil {
+		if _, err := Migrate(strings.Split(text, "\n"), ScaleSetID{}); err != nil {
 			t.Errorf("accepted but not migrated: %v", err)
 		}
 	})

@@ -12,8 +12,8 @@ import (
 
 // Migration is the converted configuration of the tool's environment.
 type Migration struct {
-	Config Config
-	Place  Place
+	Config     Config
+	ScaleSetID ScaleSetID
 	// Notes are what a user of the tool should know before the migration.
 	Notes []string
 }
@@ -25,22 +25,22 @@ const (
 )
 
 // Migrate converts an environment to Slipway's configuration.
-func Migrate(environ []string, at Place) (Migration, error) {
+func Migrate(environ []string, at ScaleSetID) (Migration, error) {
 	c, err := Parse(environ)
 	if err != nil {
 		return Migration{}, err
 	}
-	m := Migration{Config: c, Place: at, Notes: append([]string{}, c.Warnings...)}
-	if m.Place.Subscription == "" {
-		m.Place.Subscription = c.Subscription
+	m := Migration{Config: c, ScaleSetID: at, Notes: append([]string{}, c.Warnings...)}
+	if m.ScaleSetID.Subscription == "" {
+		m.ScaleSetID.Subscription = c.Subscription
 	}
 	hint := fmt.Sprintf("kubectl get nodes -l %s=%s -o jsonpath='{.items[0].spec.providerID}' shows it.", PoolLabel, c.NodePool)
-	if m.Place.ScaleSet == "" {
-		m.Place.ScaleSet = fillInScaleSet
+	if m.ScaleSetID.ScaleSet == "" {
+		m.ScaleSetID.ScaleSet = fillInScaleSet
 		m.Notes = append(m.Notes, "spec.cloud.group: enter the name of the pool's scale set, or use --scale-set. "+hint)
 	}
-	if m.Place.Subscription == "" {
-		m.Place.Subscription = fillInSubscription
+	if m.ScaleSetID.Subscription == "" {
+		m.ScaleSetID.Subscription = fillInSubscription
 		m.Notes = append(m.Notes, "azure.subscription: enter the subscription ID, or use --subscription. "+hint)
 	}
 	m.Notes = append(m.Notes, c.migrationNotes()...)
@@ -89,20 +89,20 @@ func (c *Config) migrationNotes() []string {
 	return notes
 }
 
-// File returns the NodeGroup, with the notes and the Azure configuration as comments above.
-func (m Migration) File() ([]byte, error) {
-	group, err := compat.NodeGroupFile(m.Config.NodeGroup(m.Place.ScaleSet, 0))
+// ToFile returns the ToNodeGroup, with the notes and the Azure configuration as comments above.
+func (m Migration) ToFile() ([]byte, error) {
+	group, err := compat.FormatNodeGroup(m.Config.ToNodeGroup(m.ScaleSetID.ScaleSet, 0))
 	if err != nil {
 		return nil, err
 	}
-	clouds, err := m.CloudConfig()
+	clouds, err := m.ToCloudConfig()
 	if err != nil {
 		return nil, err
 	}
 	var b strings.Builder
 	b.WriteString("# For kubectl apply, or slipway manager --node-groups FILE, converted from the environment of " + Tool + ".\n#\n")
 	for _, note := range m.Notes {
-		compat.Comment(&b, note)
+		compat.WriteComment(&b, note)
 	}
 	b.WriteString("#\n# For slipway manager --cloud-config FILE (slipway migrate " + Tool + " --cloud-config prints only this file):\n#\n")
 	for line := range strings.Lines(string(clouds)) {
@@ -112,7 +112,7 @@ func (m Migration) File() ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// CloudConfig returns the file for --cloud-config.
-func (m Migration) CloudConfig() ([]byte, error) {
-	return yaml.Marshal(m.Config.Clouds(m.Place.Subscription, manager.Clouds{}))
+// ToCloudConfig returns the file for --cloud-config.
+func (m Migration) ToCloudConfig() ([]byte, error) {
+	return yaml.Marshal(m.Config.ToClouds(m.ScaleSetID.Subscription, manager.Clouds{}))
 }

@@ -17,20 +17,20 @@ const PoolLabel = "agentpool"
 // its own process.
 const GroupLabel = "slipway.dev/agentpool"
 
-// Place is the scale set of the pool's machines. The tool's variables do not contain it; the nodes' provider IDs do.
-type Place struct{ Subscription, ScaleSet string }
+// ScaleSetID is the scale set of the pool's machines. The tool's variables do not contain it; the nodes' provider IDs do.
+type ScaleSetID struct{ Subscription, ScaleSet string }
 
-// PlaceOf returns the scale set of most of the provider IDs. A pool has two scale sets while one replaces the other. It
+// FindScaleSet returns the scale set of most of the provider IDs. A pool has two scale sets while one replaces the other. It
 // returns the zero value if no ID is readable.
-func PlaceOf(providerIDs []string) Place {
-	count := map[Place]int{}
-	var most Place
+func FindScaleSet(providerIDs []string) ScaleSetID {
+	count := map[ScaleSetID]int{}
+	var most ScaleSetID
 	for _, raw := range providerIDs {
 		id, err := providerid.Parse(raw)
 		if err != nil || id.ScaleSet == "" {
 			continue
 		}
-		at := Place{id.Subscription, id.ScaleSet}
+		at := ScaleSetID{id.Subscription, id.ScaleSet}
 		if count[at]++; count[at] > count[most] {
 			most = at
 		}
@@ -38,8 +38,8 @@ func PlaceOf(providerIDs []string) Place {
 	return most
 }
 
-// NodeGroup returns the group that corresponds to the tool's settings, without the tool's faults.
-func (c *Config) NodeGroup(scaleSet string, minimum int32) v1alpha1.NodeGroup {
+// ToNodeGroup returns the group that corresponds to the tool's settings, without the tool's faults.
+func (c *Config) ToNodeGroup(scaleSet string, minimum int32) v1alpha1.NodeGroup {
 	rule := &v1alpha1.IdleByLabel{
 		PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{c.LabelKey: c.LabelValue}},
 		Cooldown:    metav1.Duration{Duration: c.Cooldown},
@@ -58,7 +58,7 @@ func (c *Config) NodeGroup(scaleSet string, minimum int32) v1alpha1.NodeGroup {
 		Spec: v1alpha1.NodeGroupSpec{
 			NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{PoolLabel: c.NodePool}},
 			Cloud:        v1alpha1.CloudGroup{Provider: azure.Name, Group: scaleSet},
-			Minimum:      minimum,
+			MinSize:      minimum,
 			ScaleDown:    &v1alpha1.ScaleDown{IdleByLabel: rule},
 			// The cluster autoscaler or a user scales the pool up. The tool launched no machines.
 			Replacement: v1alpha1.ReplaceNever,
@@ -71,8 +71,8 @@ func (c *Config) NodeGroup(scaleSet string, minimum int32) v1alpha1.NodeGroup {
 	}
 }
 
-// Clouds returns the cloud configuration. Values in base, such as the Azure cloud and credentials, are kept.
-func (c *Config) Clouds(subscription string, base manager.Clouds) manager.Clouds {
+// ToClouds returns the cloud configuration. Values in base, such as the Azure cloud and credentials, are kept.
+func (c *Config) ToClouds(subscription string, base manager.Clouds) manager.Clouds {
 	a := manager.AzureCloud{}
 	if base.Azure != nil {
 		a = *base.Azure

@@ -30,19 +30,19 @@ func TestNodeGroupIsValid(t *testing.T) {
 		nil, {"SCHEDULED_CHECK_FALG=true"}, {"COOLDOWN=0", "SCHEDULED_CHECK_FLAG=true"}, {"NAMESPACE"},
 	} {
 		c := mustParse(t, changes...)
-		g := c.NodeGroup(testScaleSet, 2)
-		if errs := nodegroup.Check(&g); len(errs) > 0 {
+		g := c.ToNodeGroup(testScaleSet, 2)
+		if errs := nodegroup.Validate(&g); len(errs) > 0 {
 			t.Errorf("%v: %v", changes, errs)
 		}
 	}
 }
 
 func TestScaleSetOfMostNodesIsUsed(t *testing.T) {
-	for want, ids := range map[Place][]string{
+	for want, ids := range map[ScaleSetID][]string{
 		{}:                               {"", "aws:///eu-north-1a/i-1", "azure:///subscriptions/" + testSubscription + "/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/a"},
 		{testSubscription, testScaleSet}: {newProviderID("old", "0"), newProviderID(testScaleSet, "1"), newProviderID(testScaleSet, "2"), ""},
 	} {
-		if got := PlaceOf(ids); got != want {
+		if got := FindScaleSet(ids); got != want {
 			t.Errorf("%+v, want %+v", got, want)
 		}
 	}
@@ -53,7 +53,7 @@ func TestScaleSetOfMostNodesIsUsed(t *testing.T) {
 func TestAutoscalerSyncFollowsDeletionsOnly(t *testing.T) {
 	for _, cooldown := range []string{"COOLDOWN=20", "COOLDOWN=30m", "COOLDOWN="} {
 		c := mustParse(t, "FAKENP_FLAG=true", "AKS_RG=rg", "AKS_NAME=aks", "FAKE_NODEPOOL=fake", cooldown)
-		if sync := c.Clouds(testSubscription, manager.Clouds{}).Azure.CASSync; sync == nil || sync.Every != 0 {
+		if sync := c.ToClouds(testSubscription, manager.Clouds{}).Azure.CASSync; sync == nil || sync.Every != 0 {
 			t.Errorf("%s: %+v, want it only after deletions", cooldown, sync)
 		}
 	}
@@ -61,7 +61,7 @@ func TestAutoscalerSyncFollowsDeletionsOnly(t *testing.T) {
 
 func TestEnvironmentExtendsAzureConfig(t *testing.T) {
 	c := mustParse(t, "FAKENP_FLAG=true", "AKS_RG=rg", "AKS_NAME=aks", "FAKE_NODEPOOL=fake", "COOLDOWN=20")
-	got := c.Clouds(testSubscription, manager.Clouds{Azure: &manager.AzureCloud{Config: azure.Config{Cloud: "AzureChina"}}})
+	got := c.ToClouds(testSubscription, manager.Clouds{Azure: &manager.AzureCloud{Config: azure.Config{Cloud: "AzureChina"}}})
 	want := manager.Clouds{Azure: &manager.AzureCloud{
 		Config:  azure.Config{Subscription: testSubscription, ResourceGroup: "MC_rg_aks_westeurope", Cloud: "AzureChina"},
 		CASSync: &azure.CASSyncConfig{ResourceGroup: "rg", Cluster: "aks", AgentPool: "fake"},
@@ -81,7 +81,7 @@ func TestEnvironmentExtendsAzureConfig(t *testing.T) {
 
 func TestFaultCheckIgnoresCooldown(t *testing.T) {
 	c := mustParse(t, "SCHEDULED_CHECK_FALG=true")
-	g := c.NodeGroup(testScaleSet, 0)
+	g := c.ToNodeGroup(testScaleSet, 0)
 	rule := g.Spec.ScaleDown.IdleByLabel
 	if rule.Cooldown.Duration != c.Cooldown || rule.Checks != 2 || rule.CheckEvery.Duration != c.Cooldown || rule.KeepUnused {
 		t.Errorf("%+v", rule)
@@ -91,7 +91,7 @@ func TestFaultCheckIgnoresCooldown(t *testing.T) {
 func TestFaultUnusedNodesStayWithoutCheck(t *testing.T) {
 	for text, keep := range map[string]bool{"true": false, "false": true} {
 		c := mustParse(t, "SCHEDULED_CHECK_FALG="+text)
-		if got := c.NodeGroup(testScaleSet, 0).Spec.ScaleDown.IdleByLabel.KeepUnused; got != keep {
+		if got := c.ToNodeGroup(testScaleSet, 0).Spec.ScaleDown.IdleByLabel.KeepUnused; got != keep {
 			t.Errorf("check %s: keepUnused is %t", text, got)
 		}
 	}
@@ -99,45 +99,45 @@ func TestFaultUnusedNodesStayWithoutCheck(t *testing.T) {
 
 func TestFaultPendingPodsProtectNoNode(t *testing.T) {
 	c := mustParse(t)
-	if keep := c.NodeGroup(testScaleSet, 0).Spec.ScaleDown.IdleByLabel.KeepForPending; keep != nil && !*keep {
+	if keep := c.ToNodeGroup(testScaleSet, 0).Spec.ScaleDown.IdleByLabel.KeepForPending; keep != nil && !*keep {
 		t.Error("want Pending pods to protect nodes")
 	}
 }
 
 func TestFaultPoolMinimumIsUnknown(t *testing.T) {
 	c := mustParse(t)
-	if got := c.NodeGroup(testScaleSet, 3).Spec.Minimum; got != 3 {
+	if got := c.ToNodeGroup(testScaleSet, 3).Spec.MinSize; got != 3 {
 		t.Errorf("%d", got)
 	}
 }
 
 func TestNoReplacementsAreLaunched(t *testing.T) {
 	c := mustParse(t)
-	if got := c.NodeGroup(testScaleSet, 0).Spec.Replacement; got != v1alpha1.ReplaceNever {
+	if got := c.ToNodeGroup(testScaleSet, 0).Spec.Replacement; got != v1alpha1.ReplaceNever {
 		t.Errorf("replacement is %q", got)
 	}
 }
 
 func TestPlaceholderPodsAreEvicted(t *testing.T) {
 	c := mustParse(t)
-	if got := c.NodeGroup(testScaleSet, 0).Spec.Drain.Protection; got != v1alpha1.EvictProtected {
+	if got := c.ToNodeGroup(testScaleSet, 0).Spec.Drain.Protection; got != v1alpha1.EvictProtected {
 		t.Errorf("protection is %s", got)
 	}
 }
 
 func TestMigrationMatchesGolden(t *testing.T) {
 	for name, tt := range map[string]struct {
-		at      Place
+		at      ScaleSetID
 		changes []string
 	}{
-		"minimal": {Place{}, []string{"NAMESPACE", "COOLDOWN=300"}},
-		"complete": {Place{testSubscription, testScaleSet}, []string{
+		"minimal": {ScaleSetID{}, []string{"NAMESPACE", "COOLDOWN=300"}},
+		"complete": {ScaleSetID{testSubscription, testScaleSet}, []string{
 			"SCHEDULED_CHECK_FALG=true", "FAKENP_FLAG=true", "AKS_RG=rg", "AKS_NAME=aks", "FAKE_NODEPOOL=fake",
 		}},
 	} {
 		m, err := Migrate(newEnvironment(tt.changes...), tt.at)
 		must.NoError(t, err)
-		got, err := m.File()
+		got, err := m.ToFile()
 		must.NoError(t, err)
 		golden.Check(t, filepath.Join("testdata", name+".golden"), got)
 		groups, err := manager.ParseGroups(got)

@@ -12,8 +12,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
-// AnyPod draws a pod on node a that was created an hour ago, with everything that a rule reads.
-func AnyPod(t *rapid.T, now time.Time) *corev1.Pod {
+// DrawPod draws a pod on node a that was created an hour ago, with everything that a rule reads.
+func DrawPod(t *rapid.T, now time.Time) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: rapid.SampledFrom([]string{"shop", metav1.NamespaceSystem}).Draw(t, "namespace"),
 		Name:      "web", UID: "u", CreationTimestamp: metav1.NewTime(now.Add(-time.Hour)),
@@ -48,8 +48,8 @@ func AnyPod(t *rapid.T, now time.Time) *corev1.Pod {
 	return pod
 }
 
-// ThroughJSON converts an object to another type through JSON, as the API server would send it.
-func ThroughJSON[T any](t interface{ Fatal(...any) }, object any) *T {
+// ConvertViaJSON converts an object to another type through JSON, as the API server would send it.
+func ConvertViaJSON[T any](t interface{ Fatal(...any) }, object any) *T {
 	raw, err := json.Marshal(object)
 	read := new(T)
 	if err == nil {

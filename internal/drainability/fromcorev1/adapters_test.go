@@ -14,9 +14,9 @@ import (
 
 func TestAdaptersReadSamePodFacts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := drainabilitytest.AnyPod(t, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
-		read := drainabilitytest.ThroughJSON[kubeapi.Pod](t, p)
-		if a, b := fromcorev1.Pod(p), fromkubeapi.Pod(read); a != b {
+		p := drainabilitytest.DrawPod(t, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+		read := drainabilitytest.ConvertViaJSON[kubeapi.Pod](t, p)
+		if a, b := fromcorev1.PodFacts(p), fromkubeapi.PodFacts(read); a != b {
 			t.Fatalf("%+v\n%+v", a, b)
 		}
 	})

@@ -13,10 +13,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// Pod returns the facts about a pod.
-func Pod(p *corev1.Pod) pod.Facts {
+// PodFacts returns the facts about a pod.
+func PodFacts(p *corev1.Pod) pod.Facts {
 	in := pod.Input{
-		Annotations: p.Annotations, Created: p.CreationTimestamp.Time, Terminating: p.DeletionTimestamp != nil, Finished: Finished(p),
+		Annotations: p.Annotations, Created: p.CreationTimestamp.Time, Terminating: p.DeletionTimestamp != nil, Finished: IsFinished(p),
 	}
 	if c := metav1.GetControllerOfNoCopy(p); c != nil {
 		in.Controller = c.Kind
@@ -29,22 +29,22 @@ func Pod(p *corev1.Pod) pod.Facts {
 			in.HostPaths = append(in.HostPaths, v.Name)
 		}
 	}
-	return pod.FactsOf(in)
+	return pod.NewFacts(in)
 }
 
-// Finished reports whether a pod has ended. A pod with an unknown phase may still run.
-func Finished(p *corev1.Pod) bool {
+// IsFinished reports whether a pod has ended. A pod with an unknown phase may still run.
+func IsFinished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// Node returns the facts about a node.
-func Node(n *corev1.Node) node.Facts {
-	return node.FactsOf(node.Input{
+// NodeFacts returns the facts about a node.
+func NodeFacts(n *corev1.Node) node.Facts {
+	return node.NewFacts(node.Input{
 		Labels: n.Labels, Annotations: n.Annotations, Created: n.CreationTimestamp.Time, RemovedBy: findRemovingTools(n),
-		Tainted: func(key string) bool {
+		HasTaint: func(key string) bool {
 			return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
 		},
-		Ready: string(readyStatus(n)), Deleting: n.DeletionTimestamp != nil, Unschedulable: n.Spec.Unschedulable,
+		ReadyStatus: string(readyStatus(n)), Deleting: n.DeletionTimestamp != nil, Unschedulable: n.Spec.Unschedulable,
 	})
 }
 
@@ -61,12 +61,12 @@ func readyStatus(n *corev1.Node) corev1.ConditionStatus {
 func findRemovingTools(n *corev1.Node) []string {
 	seen := kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: n.Annotations}}
 	for _, t := range n.Spec.Taints {
-		if cordon.RemovingTool(t.Key) != "" {
+		if cordon.RemovingToolOfTaint(t.Key) != "" {
 			seen.Spec.Taints = append(seen.Spec.Taints, kubeapi.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
 		}
 	}
 	if len(seen.Spec.Taints) == 0 {
 		return nil
 	}
-	return cordon.Others(&seen)
+	return cordon.RemovingTools(&seen)
 }

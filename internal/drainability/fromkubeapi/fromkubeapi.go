@@ -6,14 +6,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// Pod returns the facts about a pod.
-func Pod(p *kubeapi.Pod) pod.Facts {
+// PodFacts returns the facts about a pod.
+func PodFacts(p *kubeapi.Pod) pod.Facts {
 	const memory = "Memory" // corev1.StorageMediumMemory
 	in := pod.Input{
 		Annotations: p.Annotations, Created: p.CreationTimestamp, Terminating: p.DeletionTimestamp != nil,
 		Finished: p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed",
 	}
-	if c := ControllerOf(p); c != nil {
+	if c := FindController(p); c != nil {
 		in.Controller = c.Kind
 	}
 	for _, v := range p.Spec.Volumes {
@@ -24,12 +24,12 @@ func Pod(p *kubeapi.Pod) pod.Facts {
 			in.HostPaths = append(in.HostPaths, v.Name)
 		}
 	}
-	return pod.FactsOf(in)
+	return pod.NewFacts(in)
 }
 
-// ControllerOf returns the owner that recreates the pod, or nil. An owner reference without the controller flag does
+// FindController returns the owner that recreates the pod, or nil. An owner reference without the controller flag does
 // not count.
-func ControllerOf(p *kubeapi.Pod) *kubeapi.OwnerReference {
+func FindController(p *kubeapi.Pod) *kubeapi.OwnerReference {
 	for i, r := range p.OwnerReferences {
 		if r.Controller != nil && *r.Controller {
 			return &p.OwnerReferences[i]

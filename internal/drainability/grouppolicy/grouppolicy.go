@@ -12,40 +12,40 @@ import (
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 )
 
-// For returns the policy for drains of a group. A nil group means a node without a group. With override, protected pods
+// NewPodPolicy returns the policy for drains of a group. A nil group means a node without a group. With override, protected pods
 // are evicted.
-func For(g *v1alpha1.NodeGroup, override bool) podrules.Policy {
-	policy := podrules.Voluntary()
+func NewPodPolicy(g *v1alpha1.NodeGroup, override bool) podrules.Policy {
+	policy := podrules.VoluntaryPolicy()
 	var d v1alpha1.DrainPolicy
 	if g != nil {
 		d = g.Spec.Drain
 	}
 	if d.DeleteLocalStorage {
-		policy = policy.With(podrules.ByLocalStorage, podrules.Evict).With(podrules.ByHostPath, podrules.Evict)
+		policy = policy.WithAction(podrules.RuleLocalStorage, podrules.Evict).WithAction(podrules.RuleHostPath, podrules.Evict)
 	}
 	if d.EvictUnmanaged {
-		policy = policy.With(podrules.ByUnmanaged, podrules.Evict)
+		policy = policy.WithAction(podrules.RuleUnmanaged, podrules.Evict)
 	}
 	if override || d.Protection == v1alpha1.EvictProtected {
-		policy = policy.With(podrules.ByProtected, podrules.Evict)
+		policy = policy.WithAction(podrules.RuleProtected, podrules.Evict)
 	}
 	return policy
 }
 
-// Selection selects pods of a group. The zero Selection selects none.
-type Selection struct {
+// PodSelection selects pods of a group. The zero Selection selects none.
+type PodSelection struct {
 	// Placeholders selects the placeholder pods.
 	Placeholders labels.Selector
-	// Keeping selects the pods that keep a node from being idle, in Namespaces. No Namespaces means all.
-	Keeping    labels.Selector
-	Namespaces []string
+	// NodeKeepingPods selects the pods that keep a node from being idle, in Namespaces. No Namespaces means all.
+	NodeKeepingPods labels.Selector
+	Namespaces      []string
 	// SystemLocalStorage allows to lose the node-local data of kube-system pods.
 	SystemLocalStorage bool
 }
 
-// Placeholders returns the selection of a group's placeholder pods. The error names the group and the field.
-func Placeholders(g *v1alpha1.NodeGroup) (Selection, error) {
-	none := Selection{Placeholders: labels.Nothing()}
+// NewPlaceholderSelection returns the selection of a group's placeholder pods. The error names the group and the field.
+func NewPlaceholderSelection(g *v1alpha1.NodeGroup) (PodSelection, error) {
+	none := PodSelection{Placeholders: labels.Nothing()}
 	if g == nil {
 		return none, nil
 	}
@@ -56,43 +56,43 @@ func Placeholders(g *v1alpha1.NodeGroup) (Selection, error) {
 	if selector.Empty() {
 		return none, nil
 	}
-	return Selection{Placeholders: selector}, nil
+	return PodSelection{Placeholders: selector}, nil
 }
 
-// Idle returns the selection of placeholder pods, and of pods that keep a node if the group has the idle rule.
-func Idle(g *v1alpha1.NodeGroup) (Selection, error) {
-	s, err := Placeholders(g)
+// NewIdleSelection returns the selection of placeholder pods, and of pods that keep a node if the group has the idle rule.
+func NewIdleSelection(g *v1alpha1.NodeGroup) (PodSelection, error) {
+	s, err := NewPlaceholderSelection(g)
 	if err != nil || g == nil || g.Spec.ScaleDown == nil || g.Spec.ScaleDown.IdleByLabel == nil {
 		return s, err
 	}
 	rule := g.Spec.ScaleDown.IdleByLabel
 	s.Namespaces = rule.Namespaces
-	if s.Keeping, err = metav1.LabelSelectorAsSelector(&rule.PodSelector); err != nil {
+	if s.NodeKeepingPods, err = metav1.LabelSelectorAsSelector(&rule.PodSelector); err != nil {
 		err = fmt.Errorf("NodeGroup %s: spec.scaleDown.idleByLabel.podSelector: %w", g.Name, err)
 	}
 	return s, err
 }
 
 // IsPlaceholder reports whether a pod is a placeholder pod.
-func (s *Selection) IsPlaceholder(set labels.Labels) bool {
+func (s *PodSelection) IsPlaceholder(set labels.Labels) bool {
 	return s.Placeholders != nil && s.Placeholders.Matches(set)
 }
 
 // KeepsNode reports whether an unfinished pod keeps its node. A placeholder pod does not.
-func (s *Selection) KeepsNode(namespace string, set labels.Labels) bool {
-	return s.Keeping != nil && (len(s.Namespaces) == 0 || slices.Contains(s.Namespaces, namespace)) &&
-		s.Keeping.Matches(set) && !s.IsPlaceholder(set)
+func (s *PodSelection) KeepsNode(namespace string, set labels.Labels) bool {
+	return s.NodeKeepingPods != nil && (len(s.Namespaces) == 0 || slices.Contains(s.Namespaces, namespace)) &&
+		s.NodeKeepingPods.Matches(set) && !s.IsPlaceholder(set)
 }
 
-// Mark adds the group's selection to the facts about a pod.
-func (s *Selection) Mark(f *podrules.Facts, namespace string, set labels.Set) {
+// AddFacts adds the group's selection to the facts about a pod.
+func (s *PodSelection) AddFacts(f *podrules.Facts, namespace string, set labels.Set) {
 	if s.IsPlaceholder(set) {
 		f.Flags |= podrules.Placeholder
 	}
-	if s.KeepsNode(namespace, set) && !f.Has(podrules.Finished) {
+	if s.KeepsNode(namespace, set) && !f.HasFlag(podrules.Finished) {
 		f.Flags |= podrules.KeepsNode
 	}
 	if s.SystemLocalStorage && namespace == metav1.NamespaceSystem {
-		f.WaiveLocal()
+		f.WaiveLocalStorage()
 	}
 }

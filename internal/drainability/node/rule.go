@@ -15,8 +15,8 @@ const (
 	Protected    = "protected"
 )
 
-// Verdict is a rule that forbids the retirement of a node.
-type Verdict struct {
+// Refusal is a rule that forbids the retirement of a node.
+type Refusal struct {
 	Rule string
 	// Text is the reason as a predicate of the node, such as "is being deleted".
 	Text string
@@ -26,37 +26,37 @@ type Verdict struct {
 
 // Policy says which protections are ignored.
 type Policy struct {
-	// Override ignores all protecting annotations.
-	Override bool
-	// Lifted is the key of one annotation that is ignored.
-	Lifted string
+	// IgnoreProtections ignores all protecting annotations.
+	IgnoreProtections bool
+	// IgnoredAnnotation is the key of one annotation that is ignored.
+	IgnoredAnnotation string
 }
 
-// Judge returns every rule that forbids the retirement of the node; none if it may be retired.
-func (p Policy) Judge(f *Facts, now time.Time) []Verdict {
-	var all []Verdict
+// FindRefusals returns every rule that forbids the retirement of the node; none if it may be retired.
+func (p Policy) FindRefusals(f *Facts, now time.Time) []Refusal {
+	var all []Refusal
 	switch {
 	case len(f.RemovedBy) > 0:
-		all = append(all, Verdict{Rule: BeingRemoved, Text: "is being removed by " + strings.Join(f.RemovedBy, ", ")})
+		all = append(all, Refusal{Rule: BeingRemoved, Text: "is being removed by " + strings.Join(f.RemovedBy, ", ")})
 	case f.Deleting:
-		all = append(all, Verdict{Rule: BeingRemoved, Text: "is being deleted"})
+		all = append(all, Refusal{Rule: BeingRemoved, Text: "is being deleted"})
 	}
-	if by, ok := p.ProtectedBy(f, now); ok {
-		all = append(all, Verdict{Protected, "is protected by annotation " + by.Key, "remove the annotation"})
+	if by, ok := p.FindProtection(f, now); ok {
+		all = append(all, Refusal{Protected, "is protected by annotation " + by.Key, "remove the annotation"})
 	}
 	if f.ControlPlane != "" {
-		all = append(all, Verdict{Rule: ControlPlane, Text: "is part of the control plane (" + f.ControlPlane + ")"})
+		all = append(all, Refusal{Rule: ControlPlane, Text: "is part of the control plane (" + f.ControlPlane + ")"})
 	}
 	if f.Virtual {
-		all = append(all, Verdict{Rule: Virtual, Text: "is a virtual node without an instance"})
+		all = append(all, Refusal{Rule: Virtual, Text: "is a virtual node without an instance"})
 	}
 	return all
 }
 
-// ProtectedBy returns the first active protection that the policy does not ignore.
-func (p Policy) ProtectedBy(f *Facts, now time.Time) (drainability.Protection, bool) {
+// FindProtection returns the first active protection that the policy does not ignore.
+func (p Policy) FindProtection(f *Facts, now time.Time) (drainability.Protection, bool) {
 	for _, protection := range f.Protections {
-		if !p.Override && protection.Key != p.Lifted && protection.InForce(now) {
+		if !p.IgnoreProtections && protection.Key != p.IgnoredAnnotation && protection.IsActive(now) {
 			return protection, true
 		}
 	}

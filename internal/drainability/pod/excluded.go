@@ -3,9 +3,9 @@ package pod
 // excludedRule matches pods that the caller does not select, and placeholder pods, which do no work.
 var excludedRule = rule{
 	name:    "excluded",
-	matches: func(f *Facts) bool { return f.Flags&(Excluded|Placeholder) != 0 }, action: Leave,
+	matches: func(f *Facts) bool { return f.Flags&(Excluded|Placeholder) != 0 }, action: Skip,
 	describe: func(f *Facts) string {
-		if f.Has(Placeholder) {
+		if f.HasFlag(Placeholder) {
 			return "is a placeholder pod"
 		}
 		return "is not selected"

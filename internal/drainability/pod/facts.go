@@ -16,28 +16,28 @@ type Facts struct {
 	// EmptyDirs and HostPaths name the volumes that are lost with the pod or its node. If some are not waived, only
 	// those are named.
 	EmptyDirs, HostPaths string
-	EmptyDir, HostPath   Local
-	Owner                Owner
+	EmptyDir, HostPath   LocalStorage
+	Owner                OwnerKind
 	Flags                Flags
 }
 
-// Owner is the kind of controller that recreates the pod.
-type Owner uint8
+// OwnerKind is the kind of controller that recreates the pod.
+type OwnerKind uint8
 
 const (
-	None Owner = iota
-	DaemonSet
-	Controller
+	NoOwner OwnerKind = iota
+	OwnedByDaemonSet
+	OwnedByController
 )
 
-// Local says whether a pod has data in node-local volumes of one kind.
-type Local uint8
+// LocalStorage says whether a pod has data in node-local volumes of one kind.
+type LocalStorage uint8
 
-// Waived means that annotations allow to lose the data.
+// LocalStorageWaived means that annotations allow to lose the data.
 const (
-	NoVolume Local = iota
-	Waived
-	Kept
+	NoLocalStorage LocalStorage = iota
+	LocalStorageWaived
+	LocalStorageKept
 )
 
 // Flags are boolean facts. Callers set Excluded, Placeholder and KeepsNode, because they depend on labels.
@@ -53,16 +53,16 @@ const (
 	KeepsNode
 )
 
-func (f *Facts) Has(flag Flags) bool { return f.Flags&flag != 0 }
+func (f *Facts) HasFlag(flag Flags) bool { return f.Flags&flag != 0 }
 
-// Recreated reports whether a controller recreates the pod on another node once it is gone.
-func (f *Facts) Recreated() bool {
-	return f.Owner == Controller && f.Flags&(Mirror|Terminating|Finished) == 0
+// IsRecreated reports whether a controller recreates the pod on another node once it is gone.
+func (f *Facts) IsRecreated() bool {
+	return f.Owner == OwnedByController && f.Flags&(Mirror|Terminating|Finished) == 0
 }
 
-// WaiveLocal allows to lose the node-local data.
-func (f *Facts) WaiveLocal() {
-	f.EmptyDir, f.HostPath = min(f.EmptyDir, Waived), min(f.HostPath, Waived)
+// WaiveLocalStorage allows to lose the node-local data.
+func (f *Facts) WaiveLocalStorage() {
+	f.EmptyDir, f.HostPath = min(f.EmptyDir, LocalStorageWaived), min(f.HostPath, LocalStorageWaived)
 }
 
 // Input is what adapters read from a pod.
@@ -78,16 +78,16 @@ type Input struct {
 
 const mirrorAnnotation = "kubernetes.io/config.mirror"
 
-// FactsOf derives the facts from the input.
-func FactsOf(in Input) Facts {
+// NewFacts derives the facts from the input.
+func NewFacts(in Input) Facts {
 	var f Facts
-	f.Protection, _ = drainability.Longest(drainability.OfPod(in.Annotations, in.Created))
+	f.Protection, _ = drainability.FindLongest(drainability.PodProtections(in.Annotations, in.Created))
 	switch in.Controller {
 	case "", "Node": // a Node owns the mirrors of its static pods and recreates none elsewhere
 	case "DaemonSet":
-		f.Owner = DaemonSet
+		f.Owner = OwnedByDaemonSet
 	default:
-		f.Owner = Controller
+		f.Owner = OwnedByController
 	}
 	safe := drainability.IsSafeToEvict(in.Annotations)
 	f.EmptyDir, f.EmptyDirs = classifyVolumes(in.EmptyDirs, in.Annotations, safe)
@@ -107,9 +107,9 @@ func (f *Facts) setFlag(flag Flags, on bool) {
 }
 
 // classifyVolumes returns whether volumes hold data that must be kept, and the names of those, or else of all.
-func classifyVolumes(volumes []string, annotations map[string]string, safe bool) (Local, string) {
+func classifyVolumes(volumes []string, annotations map[string]string, safe bool) (LocalStorage, string) {
 	if len(volumes) == 0 {
-		return NoVolume, ""
+		return NoLocalStorage, ""
 	}
 	var kept []string
 	for _, name := range volumes {
@@ -118,7 +118,7 @@ func classifyVolumes(volumes []string, annotations map[string]string, safe bool)
 		}
 	}
 	if len(kept) == 0 {
-		return Waived, strings.Join(volumes, ", ")
+		return LocalStorageWaived, strings.Join(volumes, ", ")
 	}
-	return Kept, strings.Join(kept, ", ")
+	return LocalStorageKept, strings.Join(kept, ", ")
 }

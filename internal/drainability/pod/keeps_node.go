@@ -2,6 +2,6 @@ package pod
 
 // keepsNodeRule matches pods that keep their node from being idle, by the group's idle rule.
 var keepsNodeRule = rule{
-	name: "keeps-node", matches: hasFlag(KeepsNode), action: Refuse,
+	name: "keeps-node", matches: hasFlag(KeepsNode), action: RefuseDrain,
 	describe: fixedText("keeps the node, which is not idle"), remedy: "wait until the pod has finished",
 }

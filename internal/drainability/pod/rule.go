@@ -8,20 +8,20 @@ import (
 // Rule names the rule that decides about a pod. The zero Rule means that no rule matches.
 type Rule uint8
 
-// The rules in the order of evaluation. Up to ByFinished, the first match decides. Of the rules after it, the strictest
+// The rules in the order of evaluation. Up to RuleFinished, the first match decides. Of the rules after it, the strictest
 // match decides: permission to lose one thing does not permit to lose another.
 const (
-	Ordinary Rule = iota
-	ByKeepsNode
-	ByMirror
-	ByExcluded
-	ByDaemonSet
-	ByTerminating
-	ByFinished
-	ByProtected
-	ByUnmanaged
-	ByLocalStorage
-	ByHostPath
+	NoRule Rule = iota
+	RuleKeepsNode
+	RuleMirror
+	RuleExcluded
+	RuleDaemonSet
+	RuleTerminating
+	RuleFinished
+	RuleProtected
+	RuleUnmanaged
+	RuleLocalStorage
+	RuleHostPath
 	numRules
 )
 
@@ -40,12 +40,12 @@ type rule struct {
 }
 
 var rules = [numRules]rule{
-	Ordinary:    {name: "ordinary", describe: fixedText("")},
-	ByKeepsNode: keepsNodeRule, ByMirror: mirrorRule, ByExcluded: excludedRule, ByDaemonSet: daemonSetRule, ByTerminating: terminatingRule,
-	ByFinished: finishedRule, ByProtected: protectedRule, ByUnmanaged: unmanagedRule, ByLocalStorage: localStorageRule, ByHostPath: hostPathRule,
+	NoRule:        {name: "ordinary", describe: fixedText("")},
+	RuleKeepsNode: keepsNodeRule, RuleMirror: mirrorRule, RuleExcluded: excludedRule, RuleDaemonSet: daemonSetRule, RuleTerminating: terminatingRule,
+	RuleFinished: finishedRule, RuleProtected: protectedRule, RuleUnmanaged: unmanagedRule, RuleLocalStorage: localStorageRule, RuleHostPath: hostPathRule,
 }
 
-func hasFlag(flag Flags) func(*Facts) bool { return func(f *Facts) bool { return f.Has(flag) } }
+func hasFlag(flag Flags) func(*Facts) bool { return func(f *Facts) bool { return f.HasFlag(flag) } }
 
 func fixedText(text string) func(*Facts) string { return func(*Facts) string { return text } }
 
@@ -79,12 +79,12 @@ type Action uint8
 const (
 	// Evict evicts the pod and waits until it is gone.
 	Evict Action = iota
-	// Leave skips the pod: the drain does not evict it and does not wait for it.
-	Leave
-	// Await waits until the pod is gone, without evicting it.
-	Await
-	// Refuse stops the whole drain.
-	Refuse
+	// Skip skips the pod: the drain does not evict it and does not wait for it.
+	Skip
+	// AwaitTermination waits until the pod is gone, without evicting it.
+	AwaitTermination
+	// RefuseDrain stops the whole drain.
+	RefuseDrain
 )
 
 var actionNames = [...]string{"evict", "leave", "await", "refuse"}

@@ -41,43 +41,43 @@ func TestEachPodKindHasItsRuleAndActions(t *testing.T) {
 		rule              Rule
 		voluntary, forced Action
 	}{
-		"ordinary":                        {managedPod(), Ordinary, Evict, Evict},
-		"mirror":                          {withChange(managedPod(mirrorAnnotation, "x"), setUnowned), ByMirror, Leave, Leave},
-		"mirror that is terminating":      {withChange(managedPod(mirrorAnnotation, "x"), setTerminating), ByMirror, Leave, Leave},
-		"owned by a Node, not a mirror":   {Input{Controller: "Node"}, ByUnmanaged, Refuse, Evict},
-		"DaemonSet":                       {withChange(managedPod(), setDaemonSet), ByDaemonSet, Leave, Leave},
-		"DaemonSet with an emptyDir":      {withChange(withChange(managedPod(), setDaemonSet), addEmptyDir), ByDaemonSet, Leave, Leave},
-		"DaemonSet, terminating":          {withChange(withChange(managedPod(), setDaemonSet), setTerminating), ByDaemonSet, Leave, Leave},
-		"terminating":                     {withChange(managedPod(), setTerminating), ByTerminating, Await, Await},
-		"terminating and protected":       {withChange(managedPod(evict, "true"), setTerminating), ByTerminating, Await, Await},
-		"finished and unmanaged":          {withChange(withChange(managedPod(), setFinished), setUnowned), ByFinished, Evict, Evict},
-		"finished and protected":          {withChange(managedPod(safe, "false"), setFinished), ByFinished, Evict, Evict},
-		"safe-to-evict false":             {managedPod(safe, "false"), ByProtected, Refuse, Evict},
-		"do-not-disrupt for 2 h":          {managedPod(disrupt, "2h"), ByProtected, Refuse, Evict},
-		"do-not-disrupt, expired":         {managedPod(disrupt, "30m"), Ordinary, Evict, Evict},
-		"do-not-disrupt, expiring now":    {managedPod(disrupt, "1h"), Ordinary, Evict, Evict},
-		"one of two protections expired":  {managedPod(disrupt, "30m", evict, "2h"), ByProtected, Refuse, Evict},
-		"unmanaged":                       {withChange(managedPod(), setUnowned), ByUnmanaged, Refuse, Evict},
-		"unmanaged, safe to evict":        {withChange(managedPod(safe, "true"), setUnowned), ByUnmanaged, Evict, Evict},
-		"protected and unmanaged":         {withChange(managedPod(evict, "true"), setUnowned), ByProtected, Refuse, Evict},
-		"emptyDir":                        {withChange(managedPod(), addEmptyDir), ByLocalStorage, Refuse, Evict},
-		"emptyDir, safe to evict":         {withChange(managedPod(safe, "true"), addEmptyDir), ByLocalStorage, Evict, Evict},
-		"emptyDir, named as safe":         {withChange(managedPod(volumes, "tmp,scratch"), addEmptyDir), ByLocalStorage, Evict, Evict},
-		"emptyDir, another named as safe": {withChange(managedPod(volumes, "tmp"), addEmptyDir), ByLocalStorage, Refuse, Evict},
-		"hostPath":                        {withChange(managedPod(), addHostPath), ByHostPath, Refuse, Evict},
-		"hostPath, safe to evict":         {withChange(managedPod(safe, "true"), addHostPath), ByHostPath, Evict, Evict},
-		"hostPath, named as safe":         {withChange(managedPod(volumes, "logs"), addHostPath), ByHostPath, Evict, Evict},
-		"safe emptyDir and hostPath":      {withChange(withChange(managedPod(volumes, "scratch"), addEmptyDir), addHostPath), ByHostPath, Refuse, Evict},
+		"ordinary":                        {managedPod(), NoRule, Evict, Evict},
+		"mirror":                          {withChange(managedPod(mirrorAnnotation, "x"), setUnowned), RuleMirror, Skip, Skip},
+		"mirror that is terminating":      {withChange(managedPod(mirrorAnnotation, "x"), setTerminating), RuleMirror, Skip, Skip},
+		"owned by a Node, not a mirror":   {Input{Controller: "Node"}, RuleUnmanaged, RefuseDrain, Evict},
+		"DaemonSet":                       {withChange(managedPod(), setDaemonSet), RuleDaemonSet, Skip, Skip},
+		"DaemonSet with an emptyDir":      {withChange(withChange(managedPod(), setDaemonSet), addEmptyDir), RuleDaemonSet, Skip, Skip},
+		"DaemonSet, terminating":          {withChange(withChange(managedPod(), setDaemonSet), setTerminating), RuleDaemonSet, Skip, Skip},
+		"terminating":                     {withChange(managedPod(), setTerminating), RuleTerminating, AwaitTermination, AwaitTermination},
+		"terminating and protected":       {withChange(managedPod(evict, "true"), setTerminating), RuleTerminating, AwaitTermination, AwaitTermination},
+		"finished and unmanaged":          {withChange(withChange(managedPod(), setFinished), setUnowned), RuleFinished, Evict, Evict},
+		"finished and protected":          {withChange(managedPod(safe, "false"), setFinished), RuleFinished, Evict, Evict},
+		"safe-to-evict false":             {managedPod(safe, "false"), RuleProtected, RefuseDrain, Evict},
+		"do-not-disrupt for 2 h":          {managedPod(disrupt, "2h"), RuleProtected, RefuseDrain, Evict},
+		"do-not-disrupt, expired":         {managedPod(disrupt, "30m"), NoRule, Evict, Evict},
+		"do-not-disrupt, expiring now":    {managedPod(disrupt, "1h"), NoRule, Evict, Evict},
+		"one of two protections expired":  {managedPod(disrupt, "30m", evict, "2h"), RuleProtected, RefuseDrain, Evict},
+		"unmanaged":                       {withChange(managedPod(), setUnowned), RuleUnmanaged, RefuseDrain, Evict},
+		"unmanaged, safe to evict":        {withChange(managedPod(safe, "true"), setUnowned), RuleUnmanaged, Evict, Evict},
+		"protected and unmanaged":         {withChange(managedPod(evict, "true"), setUnowned), RuleProtected, RefuseDrain, Evict},
+		"emptyDir":                        {withChange(managedPod(), addEmptyDir), RuleLocalStorage, RefuseDrain, Evict},
+		"emptyDir, safe to evict":         {withChange(managedPod(safe, "true"), addEmptyDir), RuleLocalStorage, Evict, Evict},
+		"emptyDir, named as safe":         {withChange(managedPod(volumes, "tmp,scratch"), addEmptyDir), RuleLocalStorage, Evict, Evict},
+		"emptyDir, another named as safe": {withChange(managedPod(volumes, "tmp"), addEmptyDir), RuleLocalStorage, RefuseDrain, Evict},
+		"hostPath":                        {withChange(managedPod(), addHostPath), RuleHostPath, RefuseDrain, Evict},
+		"hostPath, safe to evict":         {withChange(managedPod(safe, "true"), addHostPath), RuleHostPath, Evict, Evict},
+		"hostPath, named as safe":         {withChange(managedPod(volumes, "logs"), addHostPath), RuleHostPath, Evict, Evict},
+		"safe emptyDir and hostPath":      {withChange(withChange(managedPod(volumes, "scratch"), addEmptyDir), addHostPath), RuleHostPath, RefuseDrain, Evict},
 	} {
-		f := FactsOf(c.pod)
-		v := Voluntary().Judge(&f, now)
+		f := NewFacts(c.pod)
+		v := VoluntaryPolicy().Decide(&f, now)
 		if v.Rule != c.rule || v.Action != c.voluntary {
 			t.Errorf("%s, voluntary: %s by %s, want %s by %s", name, v.Action, v.Rule, c.voluntary, c.rule)
 		}
-		if text := v.Text(&f); (text == "") != (v.Rule == Ordinary) {
+		if text := v.Reason(&f); (text == "") != (v.Rule == NoRule) {
 			t.Errorf("%s: the reason is %q", name, text)
 		}
-		if got := Forced().Judge(&f, now).Action; got != c.forced {
+		if got := ForcedPolicy().Decide(&f, now).Action; got != c.forced {
 			t.Errorf("%s, forced: %s, want %s", name, got, c.forced)
 		}
 	}
@@ -86,31 +86,31 @@ func TestEachPodKindHasItsRuleAndActions(t *testing.T) {
 func TestStrictestRuleDecides(t *testing.T) {
 	withActions := func(p Policy, a Action, rules ...Rule) Policy {
 		for _, r := range rules {
-			p = p.With(r, a)
+			p = p.WithAction(r, a)
 		}
 		return p
 	}
 	protected, safePod := managedPod(evict, "true"), managedPod(safe, "true")
-	v, forced := Voluntary(), Forced()
+	v, forced := VoluntaryPolicy(), ForcedPolicy()
 	for name, c := range map[string]struct {
 		policy Policy
 		pod    Input
 		rule   Rule
 		action Action
 	}{
-		"protected, overridden":                         {withActions(v, Evict, ByProtected), protected, ByProtected, Evict},
-		"protected and unmanaged, overridden":           {withActions(v, Evict, ByProtected), withChange(protected, setUnowned), ByUnmanaged, Refuse},
-		"protected with an emptyDir, overridden":        {withActions(v, Evict, ByProtected), withChange(protected, addEmptyDir), ByLocalStorage, Refuse},
-		"unmanaged with an emptyDir, forced":            {withActions(v, Evict, ByUnmanaged), withChange(withChange(managedPod(), setUnowned), addEmptyDir), ByLocalStorage, Refuse},
-		"unmanaged with an emptyDir, both forced":       {withActions(v, Evict, ByUnmanaged, ByLocalStorage), withChange(withChange(managedPod(), setUnowned), addEmptyDir), ByUnmanaged, Evict},
-		"emptyDir and hostPath, one allowed":            {withActions(v, Evict, ByLocalStorage), withChange(withChange(managedPod(), addHostPath), addEmptyDir), ByHostPath, Refuse},
-		"safe to evict, unmanaged with an emptyDir":     {v, withChange(withChange(safePod, setUnowned), addEmptyDir), ByUnmanaged, Evict},
-		"unmanaged pods are skipped, also if protected": {withActions(forced, Leave, ByUnmanaged), withChange(protected, setUnowned), ByUnmanaged, Leave},
-		"unmanaged pods are skipped, also if safe":      {withActions(forced, Leave, ByUnmanaged), withChange(safePod, setUnowned), ByUnmanaged, Leave},
-		"pods with data are skipped, also if safe":      {withActions(forced, Leave, ByLocalStorage), withChange(safePod, addEmptyDir), ByLocalStorage, Leave},
+		"protected, overridden":                         {withActions(v, Evict, RuleProtected), protected, RuleProtected, Evict},
+		"protected and unmanaged, overridden":           {withActions(v, Evict, RuleProtected), withChange(protected, setUnowned), RuleUnmanaged, RefuseDrain},
+		"protected with an emptyDir, overridden":        {withActions(v, Evict, RuleProtected), withChange(protected, addEmptyDir), RuleLocalStorage, RefuseDrain},
+		"unmanaged with an emptyDir, forced":            {withActions(v, Evict, RuleUnmanaged), withChange(withChange(managedPod(), setUnowned), addEmptyDir), RuleLocalStorage, RefuseDrain},
+		"unmanaged with an emptyDir, both forced":       {withActions(v, Evict, RuleUnmanaged, RuleLocalStorage), withChange(withChange(managedPod(), setUnowned), addEmptyDir), RuleUnmanaged, Evict},
+		"emptyDir and hostPath, one allowed":            {withActions(v, Evict, RuleLocalStorage), withChange(withChange(managedPod(), addHostPath), addEmptyDir), RuleHostPath, RefuseDrain},
+		"safe to evict, unmanaged with an emptyDir":     {v, withChange(withChange(safePod, setUnowned), addEmptyDir), RuleUnmanaged, Evict},
+		"unmanaged pods are skipped, also if protected": {withActions(forced, Skip, RuleUnmanaged), withChange(protected, setUnowned), RuleUnmanaged, Skip},
+		"unmanaged pods are skipped, also if safe":      {withActions(forced, Skip, RuleUnmanaged), withChange(safePod, setUnowned), RuleUnmanaged, Skip},
+		"pods with data are skipped, also if safe":      {withActions(forced, Skip, RuleLocalStorage), withChange(safePod, addEmptyDir), RuleLocalStorage, Skip},
 	} {
-		f := FactsOf(c.pod)
-		if got := c.policy.Judge(&f, now); got.Rule != c.rule || got.Action != c.action {
+		f := NewFacts(c.pod)
+		if got := c.policy.Decide(&f, now); got.Rule != c.rule || got.Action != c.action {
 			t.Errorf("%s: %s by %s, want %s by %s", name, got.Action, got.Rule, c.action, c.rule)
 		}
 	}
@@ -124,35 +124,35 @@ func TestCallerFlagsTakePrecedence(t *testing.T) {
 		action    Action
 		recreated bool
 	}{
-		"keeps the node, a placeholder":    {managedPod(), KeepsNode | Placeholder, ByKeepsNode, Refuse, true},
-		"not selected, finished":           {withChange(managedPod(), setFinished), Excluded, ByExcluded, Leave, false},
-		"not selected, protected":          {managedPod(evict, "true"), Excluded, ByExcluded, Leave, true},
-		"not selected, of a DaemonSet":     {withChange(managedPod(), setDaemonSet), Excluded, ByExcluded, Leave, false},
-		"not selected, a mirror":           {managedPod(mirrorAnnotation, ""), Excluded, ByMirror, Leave, false},
-		"placeholder with an emptyDir":     {withChange(managedPod(), addEmptyDir), Placeholder, ByExcluded, Leave, true},
-		"unmanaged pods are not recreated": {withChange(managedPod(safe, "true"), setUnowned), 0, ByUnmanaged, Evict, false},
+		"keeps the node, a placeholder":    {managedPod(), KeepsNode | Placeholder, RuleKeepsNode, RefuseDrain, true},
+		"not selected, finished":           {withChange(managedPod(), setFinished), Excluded, RuleExcluded, Skip, false},
+		"not selected, protected":          {managedPod(evict, "true"), Excluded, RuleExcluded, Skip, true},
+		"not selected, of a DaemonSet":     {withChange(managedPod(), setDaemonSet), Excluded, RuleExcluded, Skip, false},
+		"not selected, a mirror":           {managedPod(mirrorAnnotation, ""), Excluded, RuleMirror, Skip, false},
+		"placeholder with an emptyDir":     {withChange(managedPod(), addEmptyDir), Placeholder, RuleExcluded, Skip, true},
+		"unmanaged pods are not recreated": {withChange(managedPod(safe, "true"), setUnowned), 0, RuleUnmanaged, Evict, false},
 	} {
-		f := FactsOf(c.pod)
+		f := NewFacts(c.pod)
 		f.Flags |= c.flags
-		if v := Voluntary().Judge(&f, now); v.Rule != c.rule || v.Action != c.action || f.Recreated() != c.recreated {
-			t.Errorf("%s: %s by %s, recreated %t", name, v.Action, v.Rule, f.Recreated())
+		if v := VoluntaryPolicy().Decide(&f, now); v.Rule != c.rule || v.Action != c.action || f.IsRecreated() != c.recreated {
+			t.Errorf("%s: %s by %s, recreated %t", name, v.Action, v.Rule, f.IsRecreated())
 		}
 	}
 }
 
 func TestTemporaryProtectionHasItsEnd(t *testing.T) {
-	f := FactsOf(managedPod(disrupt, "90m", evict, "2h"))
-	v := Voluntary().Judge(&f, now)
-	if want := now.Add(time.Hour).UnixNano(); v.Until != want || !strings.Contains(v.Text(&f), evict+`: "2h"`) {
-		t.Errorf("until %d, want %d: %s", v.Until, want, v.Text(&f))
+	f := NewFacts(managedPod(disrupt, "90m", evict, "2h"))
+	v := VoluntaryPolicy().Decide(&f, now)
+	if want := now.Add(time.Hour).UnixNano(); v.ValidUntil != want || !strings.Contains(v.Reason(&f), evict+`: "2h"`) {
+		t.Errorf("until %d, want %d: %s", v.ValidUntil, want, v.Reason(&f))
 	}
-	if v := Voluntary().Judge(&f, now.Add(time.Hour)); v.Rule != Ordinary || v.Until != 0 {
+	if v := VoluntaryPolicy().Decide(&f, now.Add(time.Hour)); v.Rule != NoRule || v.ValidUntil != 0 {
 		t.Errorf("after its end: %+v", v)
 	}
 }
 
 func TestEquivalentPoliciesAreEqual(t *testing.T) {
-	if p := Voluntary().With(ByUnmanaged, Evict).With(ByUnmanaged, Refuse); p != Voluntary() || p.Of(ByUnmanaged) != Refuse {
+	if p := VoluntaryPolicy().WithAction(RuleUnmanaged, Evict).WithAction(RuleUnmanaged, RefuseDrain); p != VoluntaryPolicy() || p.ActionFor(RuleUnmanaged) != RefuseDrain {
 		t.Errorf("%+v", p)
 	}
 }
@@ -164,7 +164,7 @@ func TestRulesAndActionsRoundTripAsText(t *testing.T) {
 			t.Errorf("%s is read as %s", r, parsed)
 		}
 	}
-	for a := Evict; a <= Refuse; a++ {
+	for a := Evict; a <= RefuseDrain; a++ {
 		var parsed Action
 		if text, _ := a.MarshalText(); parsed.UnmarshalText(text) != nil || parsed != a {
 			t.Errorf("%s is read as %s", a, parsed)

@@ -6,6 +6,6 @@ const safeAnnotation = drainability.SafeToEvict + `: "true"`
 
 // unmanagedRule matches pods that no controller recreates.
 var unmanagedRule = rule{
-	name: "unmanaged", matches: func(f *Facts) bool { return f.Owner == None }, action: Refuse, isWaived: hasFlag(SafeToEvict),
+	name: "unmanaged", matches: func(f *Facts) bool { return f.Owner == NoOwner }, action: RefuseDrain, isWaived: hasFlag(SafeToEvict),
 	describe: fixedText("has no controller that would recreate it"), remedy: "delete the pod, or annotate it " + safeAnnotation,
 }

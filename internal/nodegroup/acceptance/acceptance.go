@@ -18,8 +18,8 @@ type State int
 const (
 	// NotObserved is a group that no manager has observed.
 	NotObserved State = iota
-	// CloudUnread is a group with no answer from its cloud since the group was last changed.
-	CloudUnread
+	// CloudNotRead is a group with no answer from its cloud since the group was last changed.
+	CloudNotRead
 	Accepted
 	// RightsMissing is a group with a credential that may not delete all of its instances, as far as known.
 	RightsMissing
@@ -39,8 +39,8 @@ type Acceptance struct {
 	isCurrent bool
 }
 
-// Of returns the acceptance of a group.
-func Of(g *v1alpha1.NodeGroup) Acceptance {
+// FromGroup returns the acceptance of a group.
+func FromGroup(g *v1alpha1.NodeGroup) Acceptance {
 	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted)
 	if c == nil {
 		return Acceptance{Message: "no manager has observed it yet"}
@@ -59,7 +59,7 @@ func toState(c *metav1.Condition) State {
 	case c.Reason == v1alpha1.CloudRightsMissing:
 		return RightsMissing
 	case c.Status != metav1.ConditionFalse:
-		return CloudUnread
+		return CloudNotRead
 	case c.Reason == v1alpha1.CloudRefused:
 		return CloudRefused
 	}
@@ -81,9 +81,9 @@ func (a Acceptance) MayRetire() bool {
 	return a.State == NotObserved || a.State == Accepted || a.State == RightsMissing
 }
 
-// TrustsNotFound reports whether the cloud's answer that an instance of the group is gone counts (I7). A credential of
+// CanTrustNotFound reports whether the cloud's answer that an instance of the group is gone counts (I7). A credential of
 // another project does not find the group or its instances. Once the Node is deleted, only a refusal of the cloud
 // counts against it: the group may be deleted with its last instance.
-func (a Acceptance) TrustsNotFound(nodeDeleted bool) bool {
+func (a Acceptance) CanTrustNotFound(nodeDeleted bool) bool {
 	return a.MayRetire() || nodeDeleted && a.State != CloudRefused
 }

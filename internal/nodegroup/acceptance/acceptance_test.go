@@ -24,22 +24,22 @@ func TestAcceptanceFollowsTheCondition(t *testing.T) {
 		{no, v1alpha1.InvalidSpec, Refused, false, false, false, true},
 		{no, v1alpha1.SelectsControlPlane, Refused, false, false, false, true},
 		{no, v1alpha1.OverlapsGroup, Refused, false, false, false, true},
-		{unknown, "CloudUnreadable", CloudUnread, true, false, false, true},
+		{unknown, "CloudUnreadable", CloudNotRead, true, false, false, true},
 	} {
 		g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Generation: 2}}
 		g.Status.Conditions = []metav1.Condition{{
 			Type: v1alpha1.GroupAccepted, Status: tt.status, Reason: tt.reason, Message: "why", ObservedGeneration: 2,
 		}}
-		a := Of(g)
-		if a.State != tt.state || a.OwnsNodes() != tt.owns || a.MayRetire() != tt.mayRetire || a.TrustsNotFound(false) != tt.trusts ||
-			a.TrustsNotFound(true) != tt.trustsOnceNodeIsGone || !a.IsObserved() || (a.Message == "") != (tt.status == yes) {
+		a := FromGroup(g)
+		if a.State != tt.state || a.OwnsNodes() != tt.owns || a.MayRetire() != tt.mayRetire || a.CanTrustNotFound(false) != tt.trusts ||
+			a.CanTrustNotFound(true) != tt.trustsOnceNodeIsGone || !a.IsObserved() || (a.Message == "") != (tt.status == yes) {
 			t.Errorf("%s: %+v", tt.reason, a)
 		}
-		if g.Generation = 3; Of(g).IsObserved() {
+		if g.Generation = 3; FromGroup(g).IsObserved() {
 			t.Errorf("%s: its status is of an earlier generation", tt.reason)
 		}
 	}
-	if a := Of(&v1alpha1.NodeGroup{}); a.State != NotObserved || a.IsObserved() || !a.OwnsNodes() || !a.MayRetire() || !a.TrustsNotFound(false) {
+	if a := FromGroup(&v1alpha1.NodeGroup{}); a.State != NotObserved || a.IsObserved() || !a.OwnsNodes() || !a.MayRetire() || !a.CanTrustNotFound(false) {
 		t.Errorf("no manager has observed it: %+v", a)
 	}
 }

@@ -24,7 +24,7 @@ const eventsField = "Events"
 // Document is a Scheduled Events document as the service sent it.
 type Document []byte
 
-// Snapshot reads the notices for one resource from the document.
+// ToSnapshot reads the notices for one resource from the document.
 //
 // An error is an [*Error] of class [NotJSON] or [WrongShape]: the whole document is ignored, and the caller keeps its
 // last good state. A problem of one event does not affect the others:
@@ -40,7 +40,7 @@ type Document []byte
 //     a warning.
 //
 // A missing or unreadable DocumentIncarnation is a warning too. A NotBefore in the past is kept.
-func (d Document) Snapshot(resource string, at time.Time) (notice.Snapshot, error) {
+func (d Document) ToSnapshot(resource string, at time.Time) (notice.Snapshot, error) {
 	events, warning, err := d.findEvents()
 	if err != nil {
 		return notice.Snapshot{}, err
@@ -135,7 +135,7 @@ func (r *snapshotBuilder) readEvent(path string, raw json.RawMessage) {
 	}
 	id, idErr := parseEventID(path+".EventId", e.EventID)
 	resources, resourcesErr := parseResources(path+".Resources", e.Resources)
-	named := slices.ContainsFunc(resources, func(name string) bool { return SameResource(name, r.resource) })
+	named := slices.ContainsFunc(resources, func(name string) bool { return IsSameResource(name, r.resource) })
 	switch {
 	case resourcesErr != nil && !named:
 		r.unreadable.add(id, false, resourcesErr)
@@ -148,9 +148,9 @@ func (r *snapshotBuilder) readEvent(path string, raw json.RawMessage) {
 		r.unreadable.add(id, true, err)
 		return
 	}
-	n := notice.Notice{ID: id, Source: Name, Type: kind, Resources: resources}
+	n := notice.Notice{ID: id, Source: SourceName, Type: kind, Resources: resources}
 	if idErr != nil {
-		n.ID, n.Unnamed = r.newUnusedID(kind), true
+		n.ID, n.HasGeneratedID = r.newUnusedID(kind), true
 	}
 	for _, err := range append(e.readOptionalFields(path, &n), idErr, resourcesErr) {
 		if err != nil {
@@ -198,7 +198,7 @@ func (r *snapshotBuilder) build(at time.Time) notice.Snapshot {
 	s := notice.Snapshot{At: at, Notices: r.notices}
 	for _, p := range r.unreadable.list {
 		if _, readable := r.index[p.ID]; readable {
-			r.warnings.add(p.ID, p.Named, p.Err)
+			r.warnings.add(p.ID, p.NamesInstance, p.Err)
 		} else {
 			s.Unreadable = append(s.Unreadable, p)
 		}
@@ -248,7 +248,7 @@ func (p *problems) add(id string, named bool, err error) {
 		p.omitted++
 		return
 	}
-	p.list = append(p.list, notice.Problem{ID: id, Named: named, Err: err})
+	p.list = append(p.list, notice.Problem{ID: id, NamesInstance: named, Err: err})
 }
 
 // rest returns a problem for the omitted ones. It has no ID, so no missing notice counts as ended.

@@ -58,7 +58,7 @@ func documentOf(events ...any) Document {
 
 func mustRead(t *testing.T, d Document, resource string) notice.Snapshot {
 	t.Helper()
-	s, err := d.Snapshot(resource, readAt)
+	s, err := d.ToSnapshot(resource, readAt)
 	must.NoError(t, err)
 	return s
 }
@@ -78,7 +78,7 @@ func TestScaleSetDocumentIsReadForOneInstance(t *testing.T) {
 			Description: "Host server is undergoing maintenance.",
 		},
 	}, Warnings: []notice.Problem{{
-		ID: "0A000000-0000-4000-8000-000000000001", Named: true,
+		ID: "0A000000-0000-4000-8000-000000000001", NamesInstance: true,
 		Err: errors.New("Events[2].EventSource is missing; assuming Platform"),
 	}}}
 	sameText := cmp.Comparer(func(a, b error) bool { return a.Error() == b.Error() })
@@ -251,10 +251,10 @@ func TestI7UnreadableEventEndsNoNotice(t *testing.T) {
 				t.Errorf("unreadable %v, want %s: %s", s.Unreadable, tc.id, tc.problem)
 			}
 			named := !strings.Contains(tc.problem, "Resources") && !strings.Contains(tc.problem, "want an object")
-			if len(s.Unreadable) == 1 && s.Unreadable[0].Named != named {
+			if len(s.Unreadable) == 1 && s.Unreadable[0].NamesInstance != named {
 				t.Errorf("Named is %t, want %t", !named, named)
 			}
-			if s.Over("E") {
+			if s.HasEnded("E") {
 				t.Error("E counts as ended")
 			}
 		})
@@ -268,11 +268,11 @@ func TestEventWithoutIDIsANoticeAndEndsNone(t *testing.T) {
 		long: "Events[0].EventId: has 257 bytes: want at most 256",
 	} {
 		s := mustRead(t, preemptOf(map[string]any{"EventId": value}), "vm_1")
-		if len(s.Notices) != 1 || s.Notices[0].ID != "unnamed-preempt" || !s.Notices[0].Unnamed || len(s.Warnings) != 1 ||
+		if len(s.Notices) != 1 || s.Notices[0].ID != "unnamed-preempt" || !s.Notices[0].HasGeneratedID || len(s.Warnings) != 1 ||
 			s.Warnings[0].Err.Error() != warning {
 			t.Errorf("EventId %.20v: %+v", value, s)
 		}
-		if s.Over("E") {
+		if s.HasEnded("E") {
 			t.Errorf("EventId %.20v: E counts as ended", value)
 		}
 	}
@@ -350,7 +350,7 @@ func TestOddDetailHidesNoEventOfThisInstance(t *testing.T) {
 				events = append(events, rapid.SampledFrom(oddValues).Draw(t, "event"))
 			}
 		}
-		s, err := documentOf(events...).Snapshot("vm_1", readAt)
+		s, err := documentOf(events...).ToSnapshot("vm_1", readAt)
 		must.NoError(t, err)
 		if found := slices.ContainsFunc(s.Notices, func(n notice.Notice) bool { return n.Type == gravest }); gravest != "" && !found {
 			t.Errorf("the %s is missing in %+v", gravest, s.Notices)
@@ -401,7 +401,7 @@ func TestI7InvalidDocumentIsAnErrorOfItsClass(t *testing.T) {
 		{"Events is an object", `{"DocumentIncarnation":1,"Events":{}}`, WrongShape, "Events: {}: want a list"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s, err := Document(tc.document).Snapshot("vm_1", readAt)
+			s, err := Document(tc.document).ToSnapshot("vm_1", readAt)
 			var failed *Error
 			if !errors.As(err, &failed) || failed.Class != tc.class || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("error %v, want class %s saying %q", err, tc.class, tc.says)
@@ -448,7 +448,7 @@ func FuzzDocument(f *testing.F) {
 	f.Add([]byte(`{"DocumentIncarnation":1,"Events":[{"EventId":"E","Resources":["vm_1"]},null,[],{"eventid":"e"}]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		const resource = "vm_1"
-		s, err := Document(raw).Snapshot(resource, readAt)
+		s, err := Document(raw).ToSnapshot(resource, readAt)
 		if err != nil {
 			var failed *Error
 			if !errors.As(err, &failed) || !slices.Contains(Classes(), failed.Class) {
@@ -503,7 +503,7 @@ func FuzzOptionalFields(f *testing.F) {
 		if err != nil {
 			t.Skip(err)
 		}
-		s, err := Document(raw).Snapshot("vm_1", readAt)
+		s, err := Document(raw).ToSnapshot("vm_1", readAt)
 		if err != nil || len(s.Notices) != 1 || len(s.Unreadable) != 0 {
 			t.Fatalf("%s: %+v, %v", raw, s, err)
 		}
@@ -527,7 +527,7 @@ func BenchmarkDocumentOfThirtyInstances(b *testing.B) {
 	d := documentOf(events...)
 	b.ReportAllocs()
 	for b.Loop() {
-		if s, err := d.Snapshot("vm_1", readAt); err != nil || len(s.Notices) != 1 {
+		if s, err := d.ToSnapshot("vm_1", readAt); err != nil || len(s.Notices) != 1 {
 			b.Fatal(s, err)
 		}
 	}

@@ -9,8 +9,8 @@ package azure
 
 import "strings"
 
-// Name is the name of this source, found in [notice.Notice.Source].
-const Name = "azure"
+// SourceName is the name of this source, found in [notice.Notice.Source].
+const SourceName = "azure"
 
-// SameResource reports whether two resource names are equal, ignoring case.
-func SameResource(a, b string) bool { return strings.EqualFold(a, b) }
+// IsSameResource reports whether two resource names are equal, ignoring case.
+func IsSameResource(a, b string) bool { return strings.EqualFold(a, b) }

@@ -15,7 +15,7 @@ func TestResourceNamesMustMatchCompletely(t *testing.T) {
 		{"vmss_1", " vmss_1", false},
 		{"vmss_1", "", false},
 	} {
-		if got := SameResource(tc.a, tc.b); got != tc.want {
+		if got := IsSameResource(tc.a, tc.b); got != tc.want {
 			t.Errorf("SameResource(%q, %q) = %v, want %v", tc.a, tc.b, got, tc.want)
 		}
 	}

@@ -32,8 +32,8 @@ type Fetcher interface {
 // Observer receives the result of every poll, for metrics. Run calls its methods from its goroutine, so they must not
 // block.
 type Observer interface {
-	// FetchOK reports a poll that was read successfully, changed or not; took is the duration of the request.
-	FetchOK(took time.Duration)
+	// FetchSucceeded reports a poll that was read successfully, changed or not; took is the duration of the request.
+	FetchSucceeded(took time.Duration)
 	// FetchFailed reports a failed poll; class is one of [Classes].
 	FetchFailed(err error, class Class)
 }
@@ -93,7 +93,7 @@ func NewSource(o SourceOptions) (*Source, error) {
 }
 
 // Name returns the Source field of the notices.
-func (s *Source) Name() string { return Name }
+func (s *Source) Name() string { return SourceName }
 
 // Resource returns the name of the watched instance.
 func (s *Source) Resource() string { return s.resource }
@@ -107,10 +107,10 @@ func (s *Source) LastRead() time.Time {
 	return time.Time{}
 }
 
-// Ask requests a poll ahead of the schedule, because another source hints at a new event. Requested polls are at
+// RequestPoll requests a poll ahead of the schedule, because another source hints at a new event. Requested polls are at
 // least a second apart, and none is made while the service demands a pause. Ask may be called from any goroutine, and
 // does not block.
-func (s *Source) Ask() {
+func (s *Source) RequestPoll() {
 	select {
 	case s.requested <- struct{}{}:
 	default:
@@ -187,7 +187,7 @@ func (p *poller) poll(ctx context.Context) (wait time.Duration) {
 	changed := p.lastDocument == nil || !bytes.Equal(document, p.lastDocument) || ahead != p.clockAhead
 	var snapshot notice.Snapshot
 	if err == nil && changed {
-		snapshot, err = document.Snapshot(s.resource, time.Now())
+		snapshot, err = document.ToSnapshot(s.resource, time.Now())
 	}
 	if ctx.Err() != nil {
 		return 0
@@ -197,7 +197,7 @@ func (p *poller) poll(ctx context.Context) (wait time.Duration) {
 	}
 	s.lastRead.Store(time.Now().UnixNano())
 	p.failure.logRecovery(s.log)
-	s.observer.FetchOK(took)
+	s.observer.FetchSucceeded(took)
 	if changed {
 		for i := range snapshot.Notices {
 			snapshot.Notices[i].ClockAhead = ahead
@@ -242,7 +242,7 @@ func (f *failureLog) logFailure(log *slog.Logger, failed *Error, err error) {
 		return
 	}
 	f.class, f.status, f.logged = failed.Class, failed.Status, now
-	log.Warn("cannot read notices, will retry; the last read notices stay valid", "source", Name, "error", err, "class", failed.Class,
+	log.Warn("cannot read notices, will retry; the last read notices stay valid", "source", SourceName, "error", err, "class", failed.Class,
 		"failedPolls", f.polls, "since", f.since)
 }
 
@@ -250,12 +250,12 @@ func (f *failureLog) logRecovery(log *slog.Logger) {
 	if f.class == "" {
 		return
 	}
-	log.Info("notices are readable again", "source", Name, "failedPolls", f.polls,
+	log.Info("notices are readable again", "source", SourceName, "failedPolls", f.polls,
 		"after", time.Since(f.since).Round(time.Millisecond))
 	*f = failureLog{}
 }
 
 type noObserver struct{}
 
-func (noObserver) FetchOK(time.Duration)    {}
-func (noObserver) FetchFailed(error, Class) {}
+func (noObserver) FetchSucceeded(time.Duration) {}
+func (noObserver) FetchFailed(error, Class)     {}

@@ -50,7 +50,7 @@ type countingObserver struct {
 	failed []Class
 }
 
-func (c *countingObserver) FetchOK(time.Duration)            { c.ok++ }
+func (c *countingObserver) FetchSucceeded(time.Duration)     { c.ok++ }
 func (c *countingObserver) FetchFailed(_ error, class Class) { c.failed = append(c.failed, class) }
 
 // pollResult is what a source did in some time of a synctest bubble.
@@ -113,7 +113,7 @@ func TestPollsKeepTheirScheduleFromStartToStart(t *testing.T) {
 			{document: good},
 		}, toSeconds(0, 1, 2, 3, 4)},
 	} {
-		t.Run(tc.name, virtual.Time(func(t *testing.T) {
+		t.Run(tc.name, virtual.InVirtualTime(func(t *testing.T) {
 			s := &scriptedFetcher{answers: tc.answers}
 			runSource(t, s, 4500*time.Millisecond)
 			check.Equal(t, tc.asked, s.fetchedAt)
@@ -230,7 +230,7 @@ func TestI10BadSourceOptionsAreNamedWithTheirValue(t *testing.T) {
 	for says, options := range map[string]SourceOptions{
 		"fetcher: is missing":     {Resource: "vm_1"},
 		"resource name: is empty": {Fetcher: s},
-		"poll interval: -1s":     {Fetcher: s, Resource: "vm_1", Interval: -time.Second},
+		"poll interval: -1s":      {Fetcher: s, Resource: "vm_1", Interval: -time.Second},
 	} {
 		check.ErrorContains(t, check.Err(NewSource(options)), says)
 	}
@@ -282,8 +282,8 @@ func TestRequestedPollsRunAtMostOncePerSecond(t *testing.T) {
 		go func() {
 			for _, at := range toSeconds(20, 20.5, 40, 41) { // the last one while the service demands a pause
 				time.Sleep(time.Until(s.began.Add(at)))
-				source.Ask()
-				source.Ask()
+				source.RequestPoll()
+				source.RequestPoll()
 			}
 		}()
 		source.Run(ctx, func(notice.Snapshot) {})

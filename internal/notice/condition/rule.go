@@ -11,10 +11,10 @@ import (
 
 // Defaults of a [Rule].
 const (
-	// DefaultHoldDown ignores a condition that is true for a short time.
-	DefaultHoldDown = time.Minute
-	// DefaultRelease keeps a node drained if its condition is false only for a short time.
-	DefaultRelease = 5 * time.Minute
+	// DefaultHoldDownTime ignores a condition that is true for a short time.
+	DefaultHoldDownTime = time.Minute
+	// DefaultReleaseDelay keeps a node drained if its condition is false only for a short time.
+	DefaultReleaseDelay = 5 * time.Minute
 	// maxRuleDuration limits both; a longer time is a mistake.
 	maxRuleDuration = 24 * time.Hour
 )
@@ -28,20 +28,20 @@ type Rule struct {
 	// Action is the action for the notice; see [Actions].
 	Action string `json:"action"`
 	// HoldDown is how long the condition must have the status without a break before the action; default 1m
-	// ([DefaultHoldDown]).
+	// ([DefaultHoldDownTime]).
 	HoldDown *Duration `json:"holdDown,omitempty"`
 	// Release is how long the condition must not have the status before the node is restored; default 5m
-	// ([DefaultRelease]).
+	// ([DefaultReleaseDelay]).
 	Release *Duration `json:"release,omitempty"`
 }
 
-// Actions returns the valid actions of a rule.
-func Actions() []string { return []string{"ignore", "cordon", "drain-marked", "drain"} }
+// RuleActions returns the valid actions of a rule.
+func RuleActions() []string { return []string{"ignore", "cordon", "drain-marked", "drain"} }
 
-// Hints returns the condition types of AKS's node-problem-detector that repeat Scheduled Events. They are confirmed
+// HintTypes returns the condition types of AKS's node-problem-detector that repeat Scheduled Events. They are confirmed
 // with the metadata service, and no rule may name them.
 // (https://learn.microsoft.com/azure/aks/node-problem-detector#node-conditions; PreemptionScheduled is a newer name.)
-func Hints() []string {
+func HintTypes() []string {
 	return []string{
 		"VMEventScheduled", "FreezeScheduled", "RebootScheduled", "RedeployScheduled", "PreemptScheduled",
 		"PreemptionScheduled", "TerminateScheduled",
@@ -63,8 +63,8 @@ func (r Rule) wantedStatus() string {
 	return r.Status
 }
 
-func (r Rule) holdDownOrDefault() time.Duration { return r.HoldDown.orDefault(DefaultHoldDown) }
-func (r Rule) releaseOrDefault() time.Duration  { return r.Release.orDefault(DefaultRelease) }
+func (r Rule) holdDownOrDefault() time.Duration { return r.HoldDown.orDefault(DefaultHoldDownTime) }
+func (r Rule) releaseOrDefault() time.Duration  { return r.Release.orDefault(DefaultReleaseDelay) }
 
 // Validate returns all problems of the rule. Each error names the field, its value and what is allowed.
 func (r Rule) Validate() error {
@@ -78,7 +78,7 @@ func (r Rule) Validate() error {
 	switch {
 	case r.Type == "" || len(r.Type) > 316 || strings.ContainsFunc(r.Type, odd):
 		bad("type", fmt.Sprintf("%.80q", r.Type), "the type of a node condition, such as KernelDeadlock")
-	case slices.Contains(Hints(), r.Type):
+	case slices.Contains(HintTypes(), r.Type):
 		errs = append(errs, fmt.Errorf("type: %q: is confirmed with the metadata service, so no rule may name it; see the "+
 			"setting for unconfirmed events", r.Type))
 	}
@@ -88,8 +88,8 @@ func (r Rule) Validate() error {
 	if statuses := []string{"", "True", "False", "Unknown"}; !slices.Contains(statuses, r.Status) {
 		bad("status", fmt.Sprintf("%.80q", r.Status), "True, False or Unknown")
 	}
-	if !slices.Contains(Actions(), r.Action) {
-		bad("action", fmt.Sprintf("%.80q", r.Action), "one of "+strings.Join(Actions(), ", "))
+	if !slices.Contains(RuleActions(), r.Action) {
+		bad("action", fmt.Sprintf("%.80q", r.Action), "one of "+strings.Join(RuleActions(), ", "))
 	}
 	for field, d := range map[string]time.Duration{"holdDown": r.holdDownOrDefault(), "release": r.releaseOrDefault()} {
 		if d < 0 || d > maxRuleDuration {
@@ -99,8 +99,8 @@ func (r Rule) Validate() error {
 	return errors.Join(errs...)
 }
 
-// ValidateAll validates each rule, and that no two rules match the same status of a condition.
-func ValidateAll(rules []Rule) error {
+// ValidateRules validates each rule, and that no two rules match the same status of a condition.
+func ValidateRules(rules []Rule) error {
 	var errs []error
 	for i, r := range rules {
 		if err := r.Validate(); err != nil {
@@ -113,8 +113,8 @@ func ValidateAll(rules []Rule) error {
 	return errors.Join(errs...)
 }
 
-// Parse parses a rule in the syntax of the flag: TYPE[:STATUS]=ACTION[,hold=DURATION][,release=DURATION].
-func Parse(text string) (Rule, error) {
+// ParseRule parses a rule in the syntax of the flag: TYPE[:STATUS]=ACTION[,hold=DURATION][,release=DURATION].
+func ParseRule(text string) (Rule, error) {
 	const form = "want TYPE[:STATUS]=ACTION[,hold=DURATION][,release=DURATION], such as KernelDeadlock=drain,hold=2m"
 	which, what, found := strings.Cut(text, "=")
 	if !found {

@@ -34,7 +34,7 @@ func TestRuleIsReadFromFlagAndFile(t *testing.T) {
 			"KubeletProblem",
 		},
 	} {
-		got, err := Parse(flag)
+		got, err := ParseRule(flag)
 		must.NoError(t, err)
 		var read Rule
 		must.NoError(t, json.Unmarshal([]byte(tt.file), &read))
@@ -65,13 +65,13 @@ func TestI10BadRuleIsRefusedByFieldAndRange(t *testing.T) {
 		"KernelDeadlock=drain,for=1m":      `"for=1m": want TYPE`,
 		"X=drain,hold=1m,hold=2m":          `"hold=2m": want TYPE`,
 	} {
-		if _, err := Parse(flag); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ParseRule(flag); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want it to contain %q", flag, err, want)
 		}
 	}
 	twice := []Rule{{Type: "A", Action: "drain"}, {Type: "A", Status: "False", Action: "drain"}, {Type: "A", Status: "True", Action: "cordon"}}
-	check.ErrorContains(t, ValidateAll(twice), "[2]: A is there twice")
-	if err := ValidateAll(twice[:2]); err != nil {
+	check.ErrorContains(t, ValidateRules(twice), "[2]: A is there twice")
+	if err := ValidateRules(twice[:2]); err != nil {
 		t.Error(err)
 	}
 }
@@ -81,7 +81,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		r, err := Parse(text)
+		r, err := ParseRule(text)
 		if err != nil {
 			return
 		}

@@ -24,12 +24,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// Name is the Source field of its notices.
-const Name = "condition"
+// SourceName is the Source field of its notices.
+const SourceName = "condition"
 
-// DefaultUnconfirmedAfter is how long the metadata service may be unavailable before hints count without it. It
+// DefaultUnconfirmedDelay is how long the metadata service may be unavailable before hints count without it. It
 // allows for a restart of the service and a slow response.
-const DefaultUnconfirmedAfter = 3 * time.Minute
+const DefaultUnconfirmedDelay = 3 * time.Minute
 
 // metadataFreshness is how long after its last read the metadata service counts as available.
 const metadataFreshness = 10 * time.Second
@@ -37,10 +37,10 @@ const metadataFreshness = 10 * time.Second
 // metadataPollInterval is how often the last read is checked while there are hints.
 const metadataPollInterval = time.Second
 
-// Metadata is the source that confirms hints. *azure.Source implements it.
-type Metadata interface {
-	// Ask triggers an immediate read. It does not block.
-	Ask()
+// MetadataSource is the source that confirms hints. *azure.Source implements it.
+type MetadataSource interface {
+	// RequestPoll triggers an immediate read. It does not block.
+	RequestPoll()
 	// LastRead returns when it was last read successfully; zero is never.
 	LastRead() time.Time
 }
@@ -49,12 +49,12 @@ type Metadata interface {
 type Options struct {
 	Rules []Rule
 	// Metadata is required.
-	Metadata Metadata
-	// UnconfirmedAfter is how long the metadata service must be unavailable before hints count; 0 is
-	// DefaultUnconfirmedAfter.
-	UnconfirmedAfter time.Duration
-	// NeedsMetadata delays the start of every rule's notice while the metadata service is unavailable.
-	NeedsMetadata bool
+	Metadata MetadataSource
+	// UnconfirmedDelay is how long the metadata service must be unavailable before hints count; 0 is
+	// DefaultUnconfirmedDelay.
+	UnconfirmedDelay time.Duration
+	// RequireMetadata delays the start of every rule's notice while the metadata service is unavailable.
+	RequireMetadata bool
 }
 
 // Source converts a node's conditions to notices. See and Resume may be called from any goroutine.
@@ -68,25 +68,25 @@ type Source struct {
 	resumed  map[string]bool // IDs of the notices of an earlier process
 }
 
-// New checks the options. Its errors name the option, its value and what is allowed.
-func New(o Options) (*Source, error) {
+// NewSource checks the options. Its errors name the option, its value and what is allowed.
+func NewSource(o Options) (*Source, error) {
 	if o.Metadata == nil {
 		return nil, errors.New("metadata: is missing, want the source that confirms hints")
 	}
-	if o.UnconfirmedAfter < 0 {
-		return nil, fmt.Errorf("unconfirmed after: %s: want more than 0", o.UnconfirmedAfter)
+	if o.UnconfirmedDelay < 0 {
+		return nil, fmt.Errorf("unconfirmed after: %s: want more than 0", o.UnconfirmedDelay)
 	}
-	if o.UnconfirmedAfter == 0 {
-		o.UnconfirmedAfter = DefaultUnconfirmedAfter
+	if o.UnconfirmedDelay == 0 {
+		o.UnconfirmedDelay = DefaultUnconfirmedDelay
 	}
-	if err := ValidateAll(o.Rules); err != nil {
+	if err := ValidateRules(o.Rules); err != nil {
 		return nil, err
 	}
 	return &Source{options: o, changed: make(chan struct{}, 1), resumed: map[string]bool{}}, nil
 }
 
 // Name returns the Source field of the notices.
-func (s *Source) Name() string { return Name }
+func (s *Source) Name() string { return SourceName }
 
 // LastRead returns when the node was last seen; zero is never.
 func (s *Source) LastRead() time.Time {
@@ -105,8 +105,8 @@ func (s *Source) Resume(notices []notice.Notice) {
 	}
 }
 
-// See passes a newer state of the Node. It does not block.
-func (s *Source) See(node *kubeapi.Node) {
+// ObserveNode passes a newer state of the Node. It does not block.
+func (s *Source) ObserveNode(node *kubeapi.Node) {
 	s.mu.Lock()
 	s.node, s.lastRead = node, time.Now()
 	s.mu.Unlock()
@@ -219,7 +219,7 @@ func (w *evaluator) evaluateRule(r Rule, on *kubeapi.Condition, now time.Time) (
 	if left := patience - now.Sub(t.changedSince); left > 0 {
 		return t.active, left
 	}
-	if s := w.source; matches && s.options.NeedsMetadata && now.Sub(s.options.Metadata.LastRead()) > metadataFreshness {
+	if s := w.source; matches && s.options.RequireMetadata && now.Sub(s.options.Metadata.LastRead()) > metadataFreshness {
 		return false, metadataPollInterval
 	}
 	t.active, t.changedSince = matches, time.Time{}
@@ -244,8 +244,8 @@ func (w *evaluator) evaluateHints(node *kubeapi.Node, now time.Time) (unconfirme
 	if lastRead.Before(w.started) {
 		lastRead = w.started
 	}
-	away := now.Sub(lastRead) >= s.options.UnconfirmedAfter
-	for _, kind := range Hints() {
+	away := now.Sub(lastRead) >= s.options.UnconfirmedDelay
+	for _, kind := range HintTypes() {
 		on := findCondition(node, kind)
 		if on == nil || on.Status != "True" {
 			delete(w.hints, kind)
@@ -260,7 +260,7 @@ func (w *evaluator) evaluateHints(node *kubeapi.Node, now time.Time) (unconfirme
 		}
 	}
 	if ask {
-		s.options.Metadata.Ask()
+		s.options.Metadata.RequestPoll()
 	}
 	switch {
 	case !any:
@@ -268,14 +268,14 @@ func (w *evaluator) evaluateHints(node *kubeapi.Node, now time.Time) (unconfirme
 	case away:
 		return unconfirmed, metadataPollInterval
 	}
-	return nil, max(s.options.UnconfirmedAfter-now.Sub(lastRead), metadataPollInterval)
+	return nil, max(s.options.UnconfirmedDelay-now.Sub(lastRead), metadataPollInterval)
 }
 
 // maxMessageBytes limits a condition's message in the record on the node.
 const maxMessageBytes = 256
 
 func newNotice(id, kind string, on *kubeapi.Condition) notice.Notice {
-	n := notice.Notice{ID: id, Source: Name, Type: notice.Condition, Status: notice.Scheduled, Duration: -1, Description: kind}
+	n := notice.Notice{ID: id, Source: SourceName, Type: notice.Condition, Status: notice.Scheduled, Duration: -1, Description: kind}
 	if on == nil {
 		return n
 	}

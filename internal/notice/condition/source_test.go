@@ -15,7 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
-var _ Metadata = (*azure.Source)(nil)
+var _ MetadataSource = (*azure.Source)(nil)
 
 // fakeMetadata is a service that is read each second unless it is away.
 type fakeMetadata struct {
@@ -24,7 +24,7 @@ type fakeMetadata struct {
 	asks int
 }
 
-func (m *fakeMetadata) Ask() {
+func (m *fakeMetadata) RequestPoll() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.asks++
@@ -69,7 +69,7 @@ func newFixture(t *testing.T, rules ...Rule) *fixture {
 	t.Helper()
 	s := &fixture{t: t, metadata: &fakeMetadata{}, since: map[string]time.Time{}, status: map[string]string{}}
 	var err error
-	if s.Source, err = New(Options{Rules: rules, Metadata: s.metadata}); err != nil {
+	if s.Source, err = NewSource(Options{Rules: rules, Metadata: s.metadata}); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -104,7 +104,7 @@ func (s *fixture) sendNode() {
 			})
 		}
 	}
-	s.See(n)
+	s.ObserveNode(n)
 	synctest.Wait()
 }
 
@@ -256,7 +256,7 @@ func TestHintsCountWithoutTheMetadataService(t *testing.T) {
 		s.run()
 		s.setCondition("PreemptionScheduled", "True")
 		s.metadata.setAway(time.Now())
-		pass(DefaultUnconfirmedAfter - time.Second)
+		pass(DefaultUnconfirmedDelay - time.Second)
 		s.wantNotices()
 		pass(2 * time.Second)
 		s.wantNotices("PreemptionScheduled")
@@ -277,7 +277,7 @@ func TestSilentMetadataServiceIsGivenTime(t *testing.T) {
 		s.run()
 		s.setCondition("RebootScheduled", "True")
 		s.wantNotices()
-		pass(DefaultUnconfirmedAfter)
+		pass(DefaultUnconfirmedDelay)
 		s.wantNotices("RebootScheduled")
 	})
 }
@@ -292,7 +292,7 @@ func TestLongMessageIsClipped(t *testing.T) {
 func TestRuleWaitsForTheMetadataServiceOnDemand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFixture(t, Rule{Type: "KernelDeadlock", Action: "drain", HoldDown: new(Duration(10 * time.Second))})
-		s.options.NeedsMetadata = true
+		s.options.RequireMetadata = true
 		s.run()
 		time.Sleep(time.Minute)
 		s.metadata.setAway(time.Now())

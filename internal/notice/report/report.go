@@ -25,8 +25,8 @@ type Report struct {
 	Phase string
 }
 
-// Owner returns the owner of the agent's cordon claim for a notice.
-func Owner(source, id string) string { return source + "-" + id }
+// ClaimOwner returns the owner of the agent's cordon claim for a notice.
+func ClaimOwner(source, id string) string { return source + "-" + id }
 
 // recordState is the part of the agent's record that is read here.
 type recordState struct {
@@ -40,10 +40,10 @@ type recordState struct {
 	Phase string `json:"phase"`
 }
 
-// Of reads the reports from a Node's annotations, oldest first. The problems are records of ours that cannot be
+// ReadReports reads the reports from a Node's annotations, oldest first. The problems are records of ours that cannot be
 // parsed. Each may be for any notice, so with a problem no missing notice is over (I7).
-func Of(annotations map[string]string) (reports []Report, problems []error) {
-	records, problems := cordon.List(&kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: annotations}})
+func ReadReports(annotations map[string]string) (reports []Report, problems []error) {
+	records, problems := cordon.ListRecords(&kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: annotations}})
 	for _, r := range records {
 		if len(r.State) == 0 {
 			continue // the claim of another owner, such as a retirement
@@ -53,7 +53,7 @@ func Of(annotations map[string]string) (reports []Report, problems []error) {
 			problems = append(problems, fmt.Errorf("record of %q: state: %w", r.Owner, err))
 			continue
 		}
-		if s.Notice.ID == "" || s.Notice.Type == "" || !strings.EqualFold(r.Owner, Owner(s.Notice.Source, s.Notice.ID)) {
+		if s.Notice.ID == "" || s.Notice.Type == "" || !strings.EqualFold(r.Owner, ClaimOwner(s.Notice.Source, s.Notice.ID)) {
 			continue
 		}
 		reports = append(reports, Report{Notice: s.Notice, Deadline: s.Decision.Deadline, Seen: s.Seen.First, Phase: s.Phase})
@@ -61,24 +61,24 @@ func Of(annotations map[string]string) (reports []Report, problems []error) {
 	return reports, problems
 }
 
-// Blocked returns the progress of a blocked drain from the message of the condition DrainInProgress, such as "7 of 12
+// BlockedProgress returns the progress of a blocked drain from the message of the condition DrainInProgress, such as "7 of 12
 // gone, 1 waiting (disruption-budget shop/web: 1)". It is empty if the drain is not blocked.
-func Blocked(message string) string {
+func BlockedProgress(message string) string {
 	_, progress, _ := strings.Cut(message, "): ")
 	return progress
 }
 
-// Stands reports whether a notice is still on the Node, or may be (I7).
-func Stands(annotations map[string]string, source, id string) bool {
-	reports, problems := Of(annotations)
+// MayBeActive reports whether a notice is still on the Node, or may be (I7).
+func MayBeActive(annotations map[string]string, source, id string) bool {
+	reports, problems := ReadReports(annotations)
 	return len(problems) > 0 || containsNotice(reports, source, id)
 }
 
-// Remains reports whether a notice's own record is still on the Node, readable or not. It ignores other unreadable
+// HasRecord reports whether a notice's own record is still on the Node, readable or not. It ignores other unreadable
 // records, which may stay forever. So false does not prove that the notice has ended (I7).
-func Remains(annotations map[string]string, source, id string) bool {
-	reports, _ := Of(annotations)
-	_, there := annotations[cordon.AnnotationKey(Owner(source, id))]
+func HasRecord(annotations map[string]string, source, id string) bool {
+	reports, _ := ReadReports(annotations)
+	_, there := annotations[cordon.AnnotationKey(ClaimOwner(source, id))]
 	return there || containsNotice(reports, source, id)
 }
 

@@ -10,7 +10,7 @@ const preempt = `{"owner":"azure-e1","reason":"r","since":"2026-01-01T00:00:00Z"
 	`"deadline":"2026-01-01T00:00:30Z"},"phase":"draining","later":"version"}}`
 
 func TestReportIsReadFromAgentRecord(t *testing.T) {
-	reports, problems := Of(map[string]string{
+	reports, problems := ReadReports(map[string]string{
 		"cordon.slipway.dev/azure-e1":     preempt,
 		"cordon.slipway.dev/retirement-7": `{"owner":"retirement-7","since":"2026-01-01T00:00:00Z"}`,
 		"cordon.slipway.dev/other":        `{"owner":"other","since":"2026-01-01T00:00:00Z","state":{"some":"thing"}}`,
@@ -35,15 +35,15 @@ func TestI7NoticeBehindAnUnreadableRecordStays(t *testing.T) {
 		"another record is there": {
 			map[string]string{"cordon.slipway.dev/request-manual": `{"owner":"request-manual","since":"2026-01-01T00:00:00Z"}`}, false, false,
 		},
-		"its record is unreadable":   {map[string]string{"cordon.slipway.dev/azure-e1": "{"}, true, true},
-		"its state is unreadable":    {map[string]string{"cordon.slipway.dev/azure-e1": `{"owner":"azure-e1","state":[1]}`}, true, true},
-		"another record is unreadable":    {map[string]string{"cordon.slipway.dev/x": "{"}, true, false},
-		"its owner is wrong": {map[string]string{"cordon.slipway.dev/azure-e1": `{"owner":"azure-e2"}`}, true, true},
+		"its record is unreadable":     {map[string]string{"cordon.slipway.dev/azure-e1": "{"}, true, true},
+		"its state is unreadable":      {map[string]string{"cordon.slipway.dev/azure-e1": `{"owner":"azure-e1","state":[1]}`}, true, true},
+		"another record is unreadable": {map[string]string{"cordon.slipway.dev/x": "{"}, true, false},
+		"its owner is wrong":           {map[string]string{"cordon.slipway.dev/azure-e1": `{"owner":"azure-e2"}`}, true, true},
 	} {
-		if got := Remains(tt.annotations, "azure", "e1"); got != tt.remains {
+		if got := HasRecord(tt.annotations, "azure", "e1"); got != tt.remains {
 			t.Errorf("%s: remains: %t, want %t", what, got, tt.remains)
 		}
-		if got := Stands(tt.annotations, "azure", "e1"); got != tt.stands {
+		if got := MayBeActive(tt.annotations, "azure", "e1"); got != tt.stands {
 			t.Errorf("%s: %t, want %t", what, got, tt.stands)
 		}
 	}
@@ -53,7 +53,7 @@ func FuzzOf(f *testing.F) {
 	f.Add("azure-e1", preempt)
 	f.Add("x", "{}")
 	f.Fuzz(func(t *testing.T, key, value string) {
-		reports, problems := Of(map[string]string{"cordon.slipway.dev/" + key: value})
+		reports, problems := ReadReports(map[string]string{"cordon.slipway.dev/" + key: value})
 		for _, r := range reports {
 			if r.ID == "" || r.Type == "" {
 				t.Errorf("%+v", r)

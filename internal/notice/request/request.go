@@ -10,11 +10,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// Name is the Source field of its notice.
-const Name = "request"
+// SourceName is the Source field of its notice.
+const SourceName = "request"
 
-// ID is the ID of its only notice.
-const ID = "manual"
+// NoticeID is the NoticeID of its only notice.
+const NoticeID = "manual"
 
 // Source provides the notice of the request. Its methods may be called from any goroutine.
 type Source struct {
@@ -27,22 +27,22 @@ type Source struct {
 	requested bool
 }
 
-// New returns a source without a request. A request is handled like an interruption of type as.
-func New(as notice.Type) *Source {
+// NewSource returns a source without a request. A request is handled like an interruption of type as.
+func NewSource(as notice.Type) *Source {
 	return &Source{noticeType: as, created: time.Now(), changed: make(chan struct{}, 1)}
 }
 
 // Name returns the Source field of the notice.
-func (s *Source) Name() string { return Name }
+func (s *Source) Name() string { return SourceName }
 
 // LastRead returns when the source was created, because it always knows everything.
 func (s *Source) LastRead() time.Time { return s.created }
 
-// Ask requests that the node is drained and kept empty.
-func (s *Source) Ask() { s.setRequested(true) }
+// RequestDrain requests that the node is drained and kept empty.
+func (s *Source) RequestDrain() { s.setRequested(true) }
 
-// Withdraw withdraws the request, also one of an earlier process.
-func (s *Source) Withdraw() { s.setRequested(false) }
+// CancelDrain withdraws the request, also one of an earlier process.
+func (s *Source) CancelDrain() { s.setRequested(false) }
 
 // Resume continues a request of an earlier process, unless Ask or Withdraw was called.
 func (s *Source) Resume(notices []notice.Notice) {
@@ -90,7 +90,7 @@ func (s *Source) snapshot() notice.Snapshot {
 	snapshot := notice.Snapshot{At: time.Now()}
 	if s.requested {
 		snapshot.Notices = []notice.Notice{{
-			ID: ID, Source: Name, Type: notice.Condition, As: s.noticeType, Status: notice.Scheduled, Duration: -1, UserInitiated: true,
+			ID: NoticeID, Source: SourceName, Type: notice.Condition, PodType: s.noticeType, Status: notice.Scheduled, Duration: -1, UserInitiated: true,
 			Description: "a user requested a drain of this node from the agent",
 		}}
 	}

@@ -13,17 +13,17 @@ func TestNoSnapshotBeforeARequest(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		var heard []notice.Snapshot
-		s := New(notice.Preempt)
+		s := NewSource(notice.Preempt)
 		go s.Run(ctx, func(n notice.Snapshot) { heard = append(heard, n) })
 		synctest.Wait()
 		if len(heard) > 0 {
 			t.Fatalf("snapshot %+v before a request would end the request of an earlier process", heard)
 		}
-		s.Ask()
+		s.RequestDrain()
 		synctest.Wait()
-		s.Withdraw()
+		s.CancelDrain()
 		synctest.Wait()
-		if len(heard) != 2 || heard[0].Over(ID) || !heard[1].Over(ID) {
+		if len(heard) != 2 || heard[0].HasEnded(NoticeID) || !heard[1].HasEnded(NoticeID) {
 			t.Errorf("snapshots %+v", heard)
 		}
 	})

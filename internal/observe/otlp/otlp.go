@@ -36,10 +36,10 @@ type Exporter struct {
 	tracer   trace.Tracer
 }
 
-// New returns an exporter to the collector at a URL such as http://collector:4318/v1/traces. If it is empty, the
+// NewExporter returns an exporter to the collector at a URL such as http://collector:4318/v1/traces. If it is empty, the
 // standard environment variables decide (OTEL_EXPORTER_OTLP_ENDPOINT and others). It makes no connection before the
 // first span.
-func New(ctx context.Context, endpoint, version string) (*Exporter, error) {
+func NewExporter(ctx context.Context, endpoint, version string) (*Exporter, error) {
 	o := []otlptracehttp.Option{otlptracehttp.WithTimeout(sendTimeout)}
 	if endpoint != "" {
 		o = append(o, otlptracehttp.WithEndpointURL(endpoint))

@@ -67,7 +67,7 @@ func (r *receiver) take(request *collector.ExportTraceServiceRequest) {
 // send records spans in an exporter of its own, as each start of an agent has one, and closes it.
 func send(t *testing.T, endpoint string, spans ...observe.Span) (places []string) {
 	t.Helper()
-	e, err := New(t.Context(), endpoint, "1.2.3")
+	e, err := NewExporter(t.Context(), endpoint, "1.2.3")
 	must.NoError(t, err)
 	for _, s := range spans {
 		places = append(places, e.Record(s))
@@ -137,7 +137,7 @@ func TestHangingCollectorDoesNotDelayRecording(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hang }))
 	defer server.Close()
 	defer close(hang)
-	e, err := New(t.Context(), server.URL, "")
+	e, err := NewExporter(t.Context(), server.URL, "")
 	must.NoError(t, err)
 	began := time.Now()
 	for range 4 * maxWaitingSpans {

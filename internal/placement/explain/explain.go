@@ -13,9 +13,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// Selection prints the nodes to remove, in order, and why the other evaluated nodes stay. wide adds the target of
+// PrintSelection prints the nodes to remove, in order, and why the other evaluated nodes stay. wide adds the target of
 // each pod.
-func Selection(w io.Writer, s *planner.Selection, wide bool) error {
+func PrintSelection(w io.Writer, s *planner.Selection, wide bool) error {
 	p := newPrinter(w)
 	p.printLine("REMOVE\tCOST\tPODS TO MOVE\tPODS DELETED WITH IT")
 	for i := range s.Victims {
@@ -30,10 +30,10 @@ func Selection(w io.Writer, s *planner.Selection, wide bool) error {
 	if len(s.Victims) == 0 {
 		p.printLine("(none)")
 	}
-	if len(s.Passed) > 0 {
+	if len(s.Rejected) > 0 {
 		p.printLine("")
 		p.printLine("KEEP\tRULE\tREASON")
-		for _, passed := range s.Passed {
+		for _, passed := range s.Rejected {
 			for _, r := range passed.Refusals {
 				p.printLine("%s\t%s\t%s", passed.Node, r.Rule, r)
 			}
@@ -42,10 +42,10 @@ func Selection(w io.Writer, s *planner.Selection, wide bool) error {
 	return p.flush()
 }
 
-// Node prints what would happen to the pods of a removed node, each rule against the removal, and what would help.
-func Node(w io.Writer, e *planner.Evacuation) error {
+// PrintEvacuation prints what would happen to the pods of a removed node, each rule against the removal, and what would help.
+func PrintEvacuation(w io.Writer, e *planner.Evacuation) error {
 	p := newPrinter(w)
-	if e.Feasible() {
+	if e.IsFeasible() {
 		p.printLine("%s can be removed: %s would be recreated on other nodes, at a cost of %s.", e.Node, formatPodCount(len(e.Moves)), formatCost(e.Cost))
 	} else {
 		p.printLine("%s cannot be removed.", e.Node)
@@ -65,16 +65,16 @@ func Node(w io.Writer, e *planner.Evacuation) error {
 	return p.flush()
 }
 
-// Pod prints why a pod is pending, and which new instance would help.
-func Pod(w io.Writer, s *planner.Pending) error {
+// PrintPendingPod prints why a pod is pending, and which new instance would help.
+func PrintPendingPod(w io.Writer, s *planner.PendingPod) error {
 	p := newPrinter(w)
 	switch {
-	case s.Node != "" && len(s.Fits) > 0:
-		p.printLine("%s is not pending: it is on %s. A second one would fit on %s.", s.Pod, s.Node, abbreviateNames(s.Fits))
+	case s.Node != "" && len(s.FittingNodes) > 0:
+		p.printLine("%s is not pending: it is on %s. A second one would fit on %s.", s.Pod, s.Node, abbreviateNames(s.FittingNodes))
 	case s.Node != "":
 		p.printLine("%s is not pending: it is on %s. A second one would fit on no node.", s.Pod, s.Node)
-	case len(s.Fits) > 0:
-		p.printLine("%s fits on %s: it waits for the scheduler.", s.Pod, abbreviateNames(s.Fits))
+	case len(s.FittingNodes) > 0:
+		p.printLine("%s fits on %s: it waits for the scheduler.", s.Pod, abbreviateNames(s.FittingNodes))
 	default:
 		p.printLine("%s fits on no node.", s.Pod)
 	}
@@ -82,9 +82,9 @@ func Pod(w io.Writer, s *planner.Pending) error {
 	for _, t := range s.Nodes {
 		p.printLine("%d\t%s\t%s", t.Nodes, t.Reason, t.Reason.Predicate)
 	}
-	p.startSection("NEW INSTANCE\tWOULD HELP", len(s.Machines))
-	for _, name := range sortedKeys(s.Machines) {
-		answer := s.Machines[name]
+	p.startSection("NEW INSTANCE\tWOULD HELP", len(s.NewInstances))
+	for _, name := range sortedKeys(s.NewInstances) {
+		answer := s.NewInstances[name]
 		if answer == placement.Fits.String() {
 			answer = "yes"
 		}
@@ -93,36 +93,36 @@ func Pod(w io.Writer, s *planner.Pending) error {
 	return p.flush()
 }
 
-// Plan prints the launches for pending pods, if any, and the nodes to remove.
-func Plan(w io.Writer, s *planner.Plan, wide bool) error {
+// PrintPlan prints the launches for pending pods, if any, and the nodes to remove.
+func PrintPlan(w io.Writer, s *planner.Plan, wide bool) error {
 	if s.Launch != nil {
-		if err := Packing(w, s.Launch); err != nil {
+		if err := PrintPacking(w, s.Launch); err != nil {
 			return err
 		}
 		if _, err := fmt.Fprintln(w); err != nil {
 			return err
 		}
 	}
-	return Selection(w, s.Remove, wide)
+	return PrintSelection(w, s.Remove, wide)
 }
 
-// Packing prints the launches with their numbers of pods, and the pods that no launch would help.
-func Packing(w io.Writer, s *planner.Packing) error {
+// PrintPacking prints the launches with their numbers of pods, and the pods that no launch would help.
+func PrintPacking(w io.Writer, s *planner.Packing) error {
 	p := newPrinter(w)
 	launched := 0
 	p.printLine("LAUNCH\tZONE\tPODS")
-	for _, m := range s.Machines {
+	for _, m := range s.Instances {
 		p.printLine("%s\t%s\t%d", m.Flavour, m.Zone, len(m.Pods))
 		launched += len(m.Pods)
 	}
-	if len(s.Machines) == 0 {
+	if len(s.Instances) == 0 {
 		p.printLine("(none)")
 	}
 	p.printLine("")
 	p.printLine("%s on existing nodes, %s on new instances, at a cost of %s.", formatPodCount(len(s.Moves)-launched), formatPodCount(launched),
 		formatCost(s.Cost))
-	p.startSection("UNSCHEDULABLE POD\tFLAVOUR\tREASON", len(s.Helpless))
-	for _, h := range s.Helpless {
+	p.startSection("UNSCHEDULABLE POD\tFLAVOUR\tREASON", len(s.Unschedulable))
+	for _, h := range s.Unschedulable {
 		for _, name := range sortedKeys(h.Reasons) {
 			p.printLine("%s\t%s\t%s", h.Pod, name, h.Reasons[name])
 		}

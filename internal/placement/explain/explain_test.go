@@ -24,20 +24,20 @@ func newShopSnapshot(t *testing.T) *snapshot.Snapshot {
 	t.Helper()
 	c := &placementtest.Cluster{}
 	for _, name := range []string{"node-a", "node-b", "node-c", "node-d"} {
-		c.Nodes = append(c.Nodes, placementtest.Node(name, "zone-a", 4, 16, 10))
+		c.Nodes = append(c.Nodes, placementtest.NewNode(name, "zone-a", 4, 16, 10))
 	}
 	c.Nodes[3].Spec.Taints = []corev1.Taint{{Key: "gpu", Value: "only", Effect: corev1.TaintEffectNoSchedule}}
-	agent := placementtest.Pod("agent", 0, "node-a", 100, 64)
+	agent := placementtest.NewPod("agent", 0, "node-a", 100, 64)
 	agent.OwnerReferences[0].Kind = "DaemonSet"
-	lone := placementtest.Pod("lone", 0, "node-b", 100, 64)
+	lone := placementtest.NewPod("lone", 0, "node-b", 100, 64)
 	lone.OwnerReferences = nil
 	c.Pods = []*corev1.Pod{
-		agent, placementtest.Pod("web", 0, "node-a", 500, 512), placementtest.Pod("web", 1, "node-a", 500, 512),
-		lone, placementtest.Pod("db", 0, "node-b", 3000, 4096), placementtest.Pod("cache", 0, "node-c", 3000, 4096),
-		placementtest.Pod("batch", 0, "", 3900, 1024), placementtest.Pod("monster", 0, "", 64000, 1024),
+		agent, placementtest.NewPod("web", 0, "node-a", 500, 512), placementtest.NewPod("web", 1, "node-a", 500, 512),
+		lone, placementtest.NewPod("db", 0, "node-b", 3000, 4096), placementtest.NewPod("cache", 0, "node-c", 3000, 4096),
+		placementtest.NewPod("batch", 0, "", 3900, 1024), placementtest.NewPod("monster", 0, "", 64000, 1024),
 	}
-	c.Budgets = []*policyv1.PodDisruptionBudget{placementtest.Budget("db", 0), placementtest.Budget("web", 2)}
-	s, err := c.Snapshot()
+	c.PDBs = []*policyv1.PodDisruptionBudget{placementtest.NewPDB("db", 0), placementtest.NewPDB("web", 2)}
+	s, err := c.BuildSnapshot()
 	must.NoError(t, err)
 	return s
 }
@@ -52,10 +52,10 @@ func checkGolden(t *testing.T, name string, print func(io.Writer) error) {
 func TestPrintedAnswersMatchGoldenFiles(t *testing.T) {
 	s := newShopSnapshot(t)
 	for _, wide := range []bool{false, true} {
-		selection, err := planner.Victims(s, 4, planner.LeastDisruption, planner.Options{})
+		selection, err := planner.SelectVictims(s, 4, planner.LeastDisruption, planner.Options{})
 		must.NoError(t, err)
 		checkGolden(t, map[bool]string{false: "plan", true: "plan-wide"}[wide], func(w io.Writer) error {
-			return explain.Selection(w, selection, wide)
+			return explain.PrintSelection(w, selection, wide)
 		})
 		checkGolden(t, "plan-json", func(w io.Writer) error {
 			encoder := json.NewEncoder(w)
@@ -64,28 +64,28 @@ func TestPrintedAnswersMatchGoldenFiles(t *testing.T) {
 		})
 	}
 	for _, name := range []string{"node-a", "node-b", "node-d"} {
-		e, err := planner.Evacuate(s, name, planner.LeastDisruption, planner.Options{})
+		e, err := planner.PlanEvacuation(s, name, planner.LeastDisruption, planner.Options{})
 		must.NoError(t, err)
-		checkGolden(t, "why-"+name, func(w io.Writer) error { return explain.Node(w, e) })
+		checkGolden(t, "why-"+name, func(w io.Writer) error { return explain.PrintEvacuation(w, e) })
 	}
-	flavours := []planner.Flavour{placementtest.Flavour()}
+	flavours := []planner.Flavour{placementtest.NewFlavour()}
 	for _, name := range []string{"batch-0", "monster-0"} {
 		p, err := planner.JudgePending(s, placement.PodKey{Namespace: "default", Name: name}, flavours)
 		must.NoError(t, err)
-		checkGolden(t, "why-"+name, func(w io.Writer) error { return explain.Pod(w, p) })
+		checkGolden(t, "why-"+name, func(w io.Writer) error { return explain.PrintPendingPod(w, p) })
 	}
-	packing, err := planner.Pack(s, nil, flavours, planner.LeastCost)
+	packing, err := planner.PackPods(s, nil, flavours, planner.LeastCost)
 	must.NoError(t, err)
-	checkGolden(t, "pack", func(w io.Writer) error { return explain.Packing(w, packing) })
+	checkGolden(t, "pack", func(w io.Writer) error { return explain.PrintPacking(w, packing) })
 }
 
 func TestManyFittingNodesAreCounted(t *testing.T) {
-	p := &planner.Pending{
-		Pod:  placement.PodKey{Namespace: "default", Name: "web"},
-		Fits: []string{"a", "b", "c", "d", "e", "f", "g", "h"},
+	p := &planner.PendingPod{
+		Pod:          placement.PodKey{Namespace: "default", Name: "web"},
+		FittingNodes: []string{"a", "b", "c", "d", "e", "f", "g", "h"},
 	}
 	var got bytes.Buffer
-	must.NoError(t, explain.Pod(&got, p))
+	must.NoError(t, explain.PrintPendingPod(&got, p))
 	if want := "default/web fits on a, b, c, d, e and 3 others: it waits for the scheduler.\n"; got.String() != want {
 		t.Errorf("got %q, want %q", got.String(), want)
 	}

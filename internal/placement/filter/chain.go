@@ -14,9 +14,9 @@ type Chain struct {
 	Resources *ResourceTable
 }
 
-// Filter runs the filters on a node in the order of the scheduler's default profile. Like the scheduler, it stops at
+// RunFilters runs the filters on a node in the order of the scheduler's default profile. Like the scheduler, it stops at
 // the first filter that refuses. A filter that cannot decide counts only if no later filter refuses.
-func (h *Chain) Filter(c *Class, n *Node) placement.Verdict {
+func (h *Chain) RunFilters(c *Class, n *Node) placement.Verdict {
 	if v := c.Filter.verdictOn(n); v != admitted {
 		return newBlockedVerdict(c.Filter.toReason(v, n))
 	}
@@ -55,9 +55,9 @@ func newBlockedVerdict(reasons ...placement.Reason) placement.Verdict {
 	return placement.Verdict{Outcome: placement.Blocked, Reasons: reasons}
 }
 
-// Refusal returns the reason why the scheduler's PreFilter rejects the pod for every node, or nil. The cause is the
+// PreFilterRefusal returns the reason why the scheduler's PreFilter rejects the pod for every node, or nil. The cause is the
 // pod itself, or the claims that it names.
-func (h *Chain) Refusal(c *Class) *placement.Reason {
+func (h *Chain) PreFilterRefusal(c *Class) *placement.Reason {
 	if c.preFilterRefusal != nil && c.preFilterRefusal.Predicate == gatesPredicate {
 		return c.preFilterRefusal
 	}
@@ -96,10 +96,12 @@ func (h *Chain) runVolumeFilters(c *Class, n *Node) (refused, undecided []placem
 	return nil, undecided
 }
 
-// Placeable reports whether pods of a class can fit on any node at all.
-func (h *Chain) Placeable(c *Class) bool { return len(c.undecidable) == 0 && h.Refusal(c) == nil }
+// IsPlaceable reports whether pods of a class can fit on any node at all.
+func (h *Chain) IsPlaceable(c *Class) bool {
+	return len(c.undecidable) == 0 && h.PreFilterRefusal(c) == nil
+}
 
-// Roomy runs the filters that can only get worse when a node gains pods: those on the node object, resources and ports.
-func (c *Class) Roomy(n *Node) bool {
-	return !n.Out && n.Present && c.Filter.verdictOn(n) == admitted && c.fitsResources(n) && c.areHostPortsFree(n)
+// HasRoomOn runs the filters that can only get worse when a node gains pods: those on the node object, resources and ports.
+func (c *Class) HasRoomOn(n *Node) bool {
+	return !n.RemovedByPlan && n.Present && c.Filter.verdictOn(n) == admitted && c.fitsResources(n) && c.areHostPortsFree(n)
 }

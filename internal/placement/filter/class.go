@@ -14,25 +14,25 @@ import (
 // Class holds everything that scheduling reads from a pod. It is compiled once and shared by all pods with the same
 // needs.
 type Class struct {
-	Key     string
-	ID      int32 // reused after the class is dropped
-	Members int   // number of pods in the snapshot
+	Key      string
+	ID       int32 // reused after the class is dropped
+	PodCount int   // number of pods in the snapshot
 
 	Labels   *PodLabels
 	Filter   *NodeFilter
 	Priority int32
 	Requests []Amount // resources that a node must have free
-	Takes    []Amount // resources that a placed pod uses; can hold negative requests, as written
+	Usage    []Amount // resources that a placed pod uses; can hold negative requests, as written
 	ports    []hostPort
 
-	Affinity       []*Attraction // one per term; each counts the pods that match every term
-	ownLabelsMatch bool          // the pod's labels match its own affinity; namespace selectors are checked in selectsOwnPods
-	AntiAffinity   []*Attraction
-	Repulsions     []*Repulsion // counters of the pods with the same anti-affinity terms as this class
-	Spreads        []SpreadConstraint
-	volumes        *volumeNeeds // nil if scheduling reads nothing from the pod's volumes
-	features       nodedeclaredfeatures.FeatureSet
-	needsFeatures  bool
+	AffinityCounters             []*AffinityCounter // one per term; each counts the pods that match every term
+	ownLabelsMatch               bool               // the pod's labels match its own affinity; namespace selectors are checked in selectsOwnPods
+	AntiAffinityCounters         []*AffinityCounter
+	ExistingAntiAffinityCounters []*ExistingAntiAffinityCounter // counters of the pods with the same anti-affinity terms as this class
+	SpreadConstraints            []SpreadConstraint
+	volumes                      *volumeNeeds // nil if scheduling reads nothing from the pod's volumes
+	features                     nodedeclaredfeatures.FeatureSet
+	needsFeatures                bool
 
 	preFilterRefusal *placement.Reason  // refuses every node before any filter runs
 	undecidable      []placement.Reason // why no node can be accepted
@@ -41,17 +41,17 @@ type Class struct {
 // Interner returns the objects that the classes of a cluster share. It is used only while a class is compiled.
 type Interner interface {
 	InternLabels(namespace string, set map[string]string) *PodLabels
-	InternFilter(nodeName string, spec *corev1.PodSpec) *NodeFilter
-	InternKey(name string) *TopologyKey
-	InternEligibility(key *TopologyKey, required []*TopologyKey, f *NodeFilter, affinity, taints bool) *Eligibility
-	InternSpread(e *Eligibility, ns *Namespace, selector labels.Selector, selectorKey string) *Spread
-	InternTerm(namespace string, t *corev1.PodAffinityTerm) (*PodTerm, error)
-	InternAttraction(terms []*PodTerm, key *TopologyKey) *Attraction
-	InternRepulsion(term *PodTerm, key *TopologyKey) *Repulsion
+	InternNodeFilter(nodeName string, spec *corev1.PodSpec) *NodeFilter
+	InternTopologyKey(name string) *TopologyKey
+	InternEligibleNodes(key *TopologyKey, required []*TopologyKey, f *NodeFilter, affinity, taints bool) *EligibleNodes
+	InternSpreadCounter(e *EligibleNodes, ns *Namespace, selector labels.Selector, selectorKey string) *SpreadCounter
+	InternPodTerm(namespace string, t *corev1.PodAffinityTerm) (*PodTerm, error)
+	InternAffinityCounter(terms []*PodTerm, key *TopologyKey) *AffinityCounter
+	InternExistingAntiAffinityCounter(term *PodTerm, key *TopologyKey) *ExistingAntiAffinityCounter
 }
 
-// Needs holds what scheduling reads from one pod.
-type Needs struct {
+// SchedulingNeeds holds what scheduling reads from one pod.
+type SchedulingNeeds struct {
 	pod                    *corev1.Pod
 	nodeName               string
 	requests               []Amount
@@ -63,12 +63,12 @@ type Needs struct {
 	preferredSelectorError string // error in a selector of preferred pod affinity
 }
 
-// ReadNeeds reads the scheduling needs of a pod. For an assigned pod it returns the needs of a recreated pod. The
+// ReadSchedulingNeeds reads the scheduling needs of a pod. For an assigned pod it returns the needs of a recreated pod. The
 // node name of an assigned pod says where it is, so it is not a need.
-func ReadNeeds(pod *corev1.Pod, assigned bool, t *ResourceTable) Needs {
+func ReadSchedulingNeeds(pod *corev1.Pod, assigned bool, t *ResourceTable) SchedulingNeeds {
 	spec := &pod.Spec
-	d := Needs{
-		pod: pod, nodeName: spec.NodeName, requests: t.Sparse(requestsToSchedule(pod)), ports: listHostPorts(spec),
+	d := SchedulingNeeds{
+		pod: pod, nodeName: spec.NodeName, requests: t.ToAmounts(requestsToSchedule(pod)), ports: listHostPorts(spec),
 		volumes: readVolumeNeeds(pod), undecidable: listUndecidableFeatures(spec), preferredSelectorError: findPreferredSelectorError(spec.Affinity),
 	}
 	if assigned {
@@ -78,46 +78,46 @@ func ReadNeeds(pod *corev1.Pod, assigned bool, t *ResourceTable) Needs {
 	return d
 }
 
-// Encode writes the needs into a key. Pods with equal keys have equal needs.
-func (d *Needs) Encode(e *Encoder) {
+// WriteKey writes the needs into a key. Pods with equal keys have equal needs.
+func (d *SchedulingNeeds) WriteKey(e *KeyEncoder) {
 	pod, spec := d.pod, &d.pod.Spec
-	e.Text(pod.Namespace)
-	e.Labels(pod.Labels)
+	e.WriteText(pod.Namespace)
+	e.WriteLabels(pod.Labels)
 	e.writeNumber(int64(ptr.Deref(spec.Priority, 0)))
-	e.Text(d.nodeName)
-	e.Labels(spec.NodeSelector)
+	e.WriteText(d.nodeName)
+	e.WriteLabels(spec.NodeSelector)
 	e.writeNodeSelector(requiredNodeSelector(spec.Affinity))
 	e.writeTolerations(spec.Tolerations)
 	e.writeAmounts(d.requests)
-	e.Count(len(d.ports))
+	e.WriteCount(len(d.ports))
 	for _, p := range d.ports {
-		e.Text(p.ip)
-		e.Text(string(p.protocol))
+		e.WriteText(p.ip)
+		e.WriteText(string(p.protocol))
 		e.writeNumber(int64(p.port))
 	}
 	e.writePodAffinityTerms(requiredAffinityTerms(spec.Affinity))
 	e.writePodAffinityTerms(requiredAntiAffinityTerms(spec.Affinity))
 	e.writeSpreadConstraints(spec.TopologySpreadConstraints)
 	d.volumes.writeTo(e)
-	e.Texts(d.undecidable)
-	e.Count(len(spec.SchedulingGates))
+	e.WriteTexts(d.undecidable)
+	e.WriteCount(len(spec.SchedulingGates))
 	for _, g := range spec.SchedulingGates {
-		e.Text(g.Name)
+		e.WriteText(g.Name)
 	}
-	e.Flag(d.needsFeatures)
+	e.WriteBool(d.needsFeatures)
 	if d.needsFeatures {
-		e.Text(d.features.String())
+		e.WriteText(d.features.String())
 	}
-	e.Text(d.preferredSelectorError)
+	e.WriteText(d.preferredSelectorError)
 }
 
-// Compile returns a new class for pods with these needs.
-func (d *Needs) Compile(key string, in Interner) *Class {
+// CompileClass returns a new class for pods with these needs.
+func (d *SchedulingNeeds) CompileClass(key string, in Interner) *Class {
 	pod, spec := d.pod, &d.pod.Spec
 	c := &Class{
-		Key: key, Priority: ptr.Deref(spec.Priority, 0), Takes: d.requests, Requests: keepPositive(d.requests), ports: d.ports,
+		Key: key, Priority: ptr.Deref(spec.Priority, 0), Usage: d.requests, Requests: keepPositive(d.requests), ports: d.ports,
 		volumes: d.volumes, features: d.features, needsFeatures: d.needsFeatures,
-		Labels: in.InternLabels(pod.Namespace, pod.Labels), Filter: in.InternFilter(d.nodeName, spec),
+		Labels: in.InternLabels(pod.Namespace, pod.Labels), Filter: in.InternNodeFilter(d.nodeName, spec),
 	}
 	for _, text := range d.undecidable {
 		c.undecidable = append(c.undecidable, placement.Reason{Predicate: devicesPredicate, Text: text})
@@ -138,44 +138,44 @@ func (c *Class) setRefusal(predicate, text, scheduler string) {
 // HasVolumes reports whether scheduling reads anything from the volumes of the class.
 func (c *Class) HasVolumes() bool { return c.volumes != nil }
 
-// Claims returns the number of claims that a pod of the class uses.
-func (c *Class) Claims() int {
+// ClaimCount returns the number of claims that a pod of the class uses.
+func (c *Class) ClaimCount() int {
 	if c.volumes == nil {
 		return 0
 	}
 	return len(c.volumes.claims)
 }
 
-// HasEphemeral reports whether a pod of the class uses a generic ephemeral volume. Its claim is created for each pod.
-func (c *Class) HasEphemeral() bool {
+// HasEphemeralClaim reports whether a pod of the class uses a generic ephemeral volume. Its claim is created for each pod.
+func (c *Class) HasEphemeralClaim() bool {
 	return c.volumes != nil && slices.ContainsFunc(c.volumes.claims, func(r claimRef) bool { return r.ephemeral })
 }
 
-// HoldsExclusive reports whether the class uses a ReadWriteOncePod claim, which only one pod in the cluster can use.
-func (c *Class) HoldsExclusive(st *Storage) bool {
+// UsesReadWriteOncePodClaim reports whether the class uses a ReadWriteOncePod claim, which only one pod in the cluster can use.
+func (c *Class) UsesReadWriteOncePodClaim(st *Storage) bool {
 	return c.volumes != nil && len(c.volumes.resolveView(st).readWriteOncePod) > 0
 }
 
-// Admits reports whether all filters that depend only on the node object pass.
-func (c *Class) Admits(n *Node) bool { return c.Filter.verdictOn(n) == admitted }
+// MatchesNodeObject reports whether all filters that depend only on the node object pass.
+func (c *Class) MatchesNodeObject(n *Node) bool { return c.Filter.verdictOn(n) == admitted }
 
-// Joins runs the filters that depend on the placement of other pods, and checks the features of the node.
-func (c *Class) Joins(n *Node) bool {
+// PassesTopologyFilters runs the filters that depend on the placement of other pods, and checks the features of the node.
+func (c *Class) PassesTopologyFilters(n *Node) bool {
 	return c.checkTopologySpread(n.ID) == nil && c.checkPodAffinity(n.ID) == nil && c.hasNeededFeatures(n)
 }
 
-// Strictness returns the number of constraints of the class besides its size.
-func (c *Class) Strictness() int {
-	return len(c.Affinity) + len(c.AntiAffinity) + len(c.Spreads) + len(c.ports)
+// ConstraintCount returns the number of constraints of the class besides its size.
+func (c *Class) ConstraintCount() int {
+	return len(c.AffinityCounters) + len(c.AntiAffinityCounters) + len(c.SpreadConstraints) + len(c.ports)
 }
 
-// ShareNode reports whether all pods of the class must run on one node, and no pod binds them to a node yet.
-func (c *Class) ShareNode() bool {
+// MustShareNode reports whether all pods of the class must run on one node, and no pod binds them to a node yet.
+func (c *Class) MustShareNode() bool {
 	if !c.selectsOwnPods() {
 		return false
 	}
 	host := false
-	for _, a := range c.Affinity {
+	for _, a := range c.AffinityCounters {
 		if a.total > 0 {
 			return false
 		}
@@ -184,8 +184,8 @@ func (c *Class) ShareNode() bool {
 	return host
 }
 
-// Social reports whether the placement of other pods affects this class, or this class affects the placement of
+// InteractsWithOtherPods reports whether the placement of other pods affects this class, or this class affects the placement of
 // others.
-func (c *Class) Social() bool {
-	return len(c.Spreads)+len(c.Affinity)+len(c.AntiAffinity)+len(c.Labels.Repulsions) > 0
+func (c *Class) InteractsWithOtherPods() bool {
+	return len(c.SpreadConstraints)+len(c.AffinityCounters)+len(c.AntiAffinityCounters)+len(c.Labels.ExistingAntiAffinityCounters) > 0
 }

@@ -8,73 +8,73 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-// CountPlaced adds (sign 1) or removes (sign -1) all placed pods of a namespace in every counter.
-func CountPlaced(ns *Namespace, sign int32) {
-	for _, l := range ns.Pods {
+// CountPodsOfNamespace adds (sign 1) or removes (sign -1) all placed pods of a namespace in every counter.
+func CountPodsOfNamespace(ns *Namespace, sign int32) {
+	for _, l := range ns.LabelSets {
 		for _, p := range l.Pods {
 			if p.Node != None {
-				Count(p, p.Node, sign)
+				CountPod(p, p.Node, sign)
 			}
 		}
 	}
 }
 
-// Count adds (sign 1) or removes (sign -1) a pod on a node in every counter.
-func Count(p *Pod, n, sign int32) {
+// CountPod adds (sign 1) or removes (sign -1) a pod on a node in every counter.
+func CountPod(p *Pod, n, sign int32) {
 	l := p.Class.Labels
-	for _, a := range l.Attractions {
-		a.Add(n, sign)
+	for _, a := range l.AffinityCounters {
+		a.CountPod(n, sign)
 	}
 	if !p.Terminating {
-		for _, sp := range l.Spreads {
-			sp.Add(n, sign)
+		for _, sp := range l.SpreadCounters {
+			sp.CountPod(n, sign)
 		}
 	}
-	for _, r := range p.Class.Repulsions {
-		r.Add(n, sign)
+	for _, r := range p.Class.ExistingAntiAffinityCounters {
+		r.CountPod(n, sign)
 	}
 }
 
-// CountAll adds (sign 1) or removes (sign -1) all pods of a node in every counter.
-func CountAll(n *Node, sign int32) {
+// CountPodsOfNode adds (sign 1) or removes (sign -1) all pods of a node in every counter.
+func CountPodsOfNode(n *Node, sign int32) {
 	for _, p := range n.Pods {
-		Count(p, n.ID, sign)
+		CountPod(p, n.ID, sign)
 	}
 }
 
-// BesideNominated is the suffix of a reason that holds only while other pods are nominated to the node.
-const BesideNominated = " beside nominated pods"
+// NominatedSuffix is the suffix of a reason that holds only while other pods are nominated to the node.
+const NominatedSuffix = " beside nominated pods"
 
-// MeetsOthers reports whether the pod affinity filter runs: the class has terms, or a term of another pod concerns
+// NeedsPodAffinityCheck reports whether the pod affinity filter runs: the class has terms, or a term of another pod concerns
 // it. The scheduler decides this before it counts nominated pods.
-func (c *Class) MeetsOthers() bool {
-	return len(c.Affinity)+len(c.AntiAffinity) > 0 ||
-		slices.ContainsFunc(c.Labels.Repulsions, func(r *Repulsion) bool { return r.total > 0 })
+func (c *Class) NeedsPodAffinityCheck() bool {
+	return len(c.AffinityCounters)+len(c.AntiAffinityCounters) > 0 ||
+		slices.ContainsFunc(c.Labels.ExistingAntiAffinityCounters, func(r *ExistingAntiAffinityCounter) bool { return r.total > 0 })
 }
 
-// CountNominated applies (sign 1) or undoes (sign -1) how the scheduler counts a nominated pod differently from a
+// AdjustForNominatedPod applies (sign 1) or undoes (sign -1) how the scheduler counts a nominated pod differently from a
 // placed pod:
 //   - Topology spreading counts it even if it is terminating or the selector is empty.
 //   - A ReadWriteOncePod claim counts only if an inline disk is checked too. It then counts by its name in any
 //     namespace.
-func CountNominated(st *Storage, c *Class, q *Pod, n *Node, affinityChecked bool, sign int32) {
+func AdjustForNominatedPod(st *Storage, c *Class, q *Pod, n *Node, affinityChecked bool, sign int32) {
 	l := q.Class.Labels
-	for i := range c.Spreads {
-		sp := c.Spreads[i].Spread
-		seen := slices.ContainsFunc(c.Spreads[:i], func(t SpreadConstraint) bool { return t.Spread == sp })
+	for i := range c.SpreadConstraints {
+		sp := c.SpreadConstraints[i].Counter
+		seen := slices.ContainsFunc(c.SpreadConstraints[:i], func(t SpreadConstraint) bool { return t.Counter == sp })
 		if !seen && l.Namespace == sp.namespace && (q.Terminating || sp.selector.Empty()) && sp.selector.Matches(labels.Set(l.Labels)) {
-			sp.Add(n.ID, sign)
+			sp.CountPod(n.ID, sign)
 		}
 	}
 	if !affinityChecked {
-		for _, r := range q.Class.Repulsions {
-			r.Add(n.ID, -sign)
+		for _, r := range q.Class.ExistingAntiAffinityCounters {
+			r.CountPod(n.ID, -sign)
 		}
 	}
 	switch {
 	case c.volumes == nil || q.Class.volumes == nil:
 	case len(c.volumes.disks) == 0:
-		st.Use(q, -sign)
+		st.CountClaims(q, -sign)
 	case l.Namespace != c.Labels.Namespace:
 		for _, r := range q.Class.volumes.claims {
 			if !r.ephemeral {

@@ -29,7 +29,7 @@ func listUndecidableFeatures(spec *corev1.PodSpec) []string {
 // isAllocatedByDevice reports whether a device class offers the resource and the node itself does not. Only dynamic
 // resource allocation can then satisfy the request.
 func (h *Chain) isAllocatedByDevice(n *Node, r int32) bool {
-	if r < firstScalar || len(h.Storage.deviceClasses) == 0 || At(n.Allocatable, r) > 0 {
+	if r < firstScalar || len(h.Storage.deviceClasses) == 0 || AmountAt(n.Allocatable, r) > 0 {
 		return false
 	}
 	return h.Storage.findDeviceClass(string(h.Resources.names[r])) != ""

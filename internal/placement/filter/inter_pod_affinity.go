@@ -43,14 +43,14 @@ func (c *Class) compilePodAffinity(pod *corev1.Pod, preferred string, in Interne
 	}
 	c.ownLabelsMatch = len(affinity) > 0
 	for i, t := range affinity {
-		c.Affinity = append(c.Affinity, in.InternAttraction(affinity, keys[i]))
-		c.Affinity[i].Readers = append(c.Affinity[i].Readers, c)
-		c.ownLabelsMatch = c.ownLabelsMatch && t.selector.Matches(c.Labels.Labels) && (t.Reach == nil || t.includesNamespace(c.Labels.Namespace))
+		c.AffinityCounters = append(c.AffinityCounters, in.InternAffinityCounter(affinity, keys[i]))
+		c.AffinityCounters[i].DependentClasses = append(c.AffinityCounters[i].DependentClasses, c)
+		c.ownLabelsMatch = c.ownLabelsMatch && t.selector.Matches(c.Labels.Labels) && (t.FixedNamespaces == nil || t.includesNamespace(c.Labels.Namespace))
 	}
 	for i, t := range anti {
-		c.AntiAffinity = append(c.AntiAffinity, in.InternAttraction([]*PodTerm{t}, antiKeys[i]))
-		c.AntiAffinity[i].Readers = append(c.AntiAffinity[i].Readers, c)
-		c.Repulsions = append(c.Repulsions, in.InternRepulsion(t, antiKeys[i]))
+		c.AntiAffinityCounters = append(c.AntiAffinityCounters, in.InternAffinityCounter([]*PodTerm{t}, antiKeys[i]))
+		c.AntiAffinityCounters[i].DependentClasses = append(c.AntiAffinityCounters[i].DependentClasses, c)
+		c.ExistingAntiAffinityCounters = append(c.ExistingAntiAffinityCounters, in.InternExistingAntiAffinityCounter(t, antiKeys[i]))
 	}
 }
 
@@ -58,12 +58,12 @@ func internTerms(in Interner, ns string, list []corev1.PodAffinityTerm) ([]*PodT
 	terms := make([]*PodTerm, 0, len(list))
 	keys := make([]*TopologyKey, 0, len(list))
 	for i := range list {
-		t, err := in.InternTerm(ns, &list[i])
+		t, err := in.InternPodTerm(ns, &list[i])
 		if err != nil {
 			return nil, nil, err
 		}
 		terms = append(terms, t)
-		keys = append(keys, in.InternKey(list[i].TopologyKey))
+		keys = append(keys, in.InternTopologyKey(list[i].TopologyKey))
 	}
 	return terms, keys, nil
 }
@@ -113,12 +113,12 @@ func (c *Class) checkPodAffinity(n int32) *placement.Reason {
 	if !c.satisfiesPodAffinity(n) {
 		return &reasonPodAffinity
 	}
-	for _, a := range c.AntiAffinity {
+	for _, a := range c.AntiAffinityCounters {
 		if d := a.Key.DomainOf[n]; d != None && a.countInDomain(d) > 0 {
 			return &reasonPodAntiAffinity
 		}
 	}
-	for _, r := range c.Labels.Repulsions {
+	for _, r := range c.Labels.ExistingAntiAffinityCounters {
 		if r.total > 0 {
 			if d := r.Key.DomainOf[n]; d != None && r.countInDomain(d) > 0 {
 				return &reasonExistingAntiAffinity
@@ -132,7 +132,7 @@ func (c *Class) checkPodAffinity(n int32) *placement.Reason {
 // with affinity to itself may go to any node with all topology keys, if no pod matches anywhere.
 func (c *Class) satisfiesPodAffinity(n int32) bool {
 	with, anywhere := true, false
-	for _, a := range c.Affinity {
+	for _, a := range c.AffinityCounters {
 		d := a.Key.DomainOf[n]
 		if d == None {
 			return false
@@ -149,8 +149,8 @@ func (c *Class) selectsOwnPods() bool {
 	if !c.ownLabelsMatch {
 		return false
 	}
-	for _, t := range c.Affinity[0].Terms {
-		if t.Reach == nil && !t.includesNamespace(c.Labels.Namespace) {
+	for _, t := range c.AffinityCounters[0].Terms {
+		if t.FixedNamespaces == nil && !t.includesNamespace(c.Labels.Namespace) {
 			return false
 		}
 	}

@@ -10,11 +10,11 @@ import (
 // Namespace holds what selectors of pods read from a namespace.
 type Namespace struct {
 	Name   string
-	Known  bool // the Namespace object exists
+	Exists bool // the Namespace object exists
 	Labels labels.Set
 
-	Pods     map[string]*PodLabels // by ID
-	Carrying map[Anchor][]*PodLabels
+	LabelSets         map[string]*PodLabels // by ID
+	LabelSetsByAnchor map[RequiredLabel][]*PodLabels
 }
 
 // PodLabels is one set of labels in one namespace, shared by all pods with these labels. It lists the counters that
@@ -25,80 +25,80 @@ type PodLabels struct {
 	ID        string
 	Pods      []*Pod
 
-	Attractions []*Attraction
-	Spreads     []*Spread
-	Repulsions  []*Repulsion // anti-affinity terms of placed pods that concern a new pod with these labels
+	AffinityCounters             []*AffinityCounter
+	SpreadCounters               []*SpreadCounter
+	ExistingAntiAffinityCounters []*ExistingAntiAffinityCounter // anti-affinity terms of placed pods that concern a new pod with these labels
 }
 
-// Candidates appends the label sets that a selector with this anchor can match.
-func (ns *Namespace) Candidates(list []*PodLabels, a Anchor) []*PodLabels {
-	if a != (Anchor{}) {
-		return append(list, ns.Carrying[a]...)
+// AppendCandidates appends the label sets that a selector with this anchor can match.
+func (ns *Namespace) AppendCandidates(list []*PodLabels, a RequiredLabel) []*PodLabels {
+	if a != (RequiredLabel{}) {
+		return append(list, ns.LabelSetsByAnchor[a]...)
 	}
-	for _, l := range ns.Pods {
+	for _, l := range ns.LabelSets {
 		list = append(list, l)
 	}
 	return list
 }
 
-// Add records a new label set of the namespace.
-func (ns *Namespace) Add(l *PodLabels) {
-	ns.Pods[l.ID] = l
+// AddLabelSet records a new label set of the namespace.
+func (ns *Namespace) AddLabelSet(l *PodLabels) {
+	ns.LabelSets[l.ID] = l
 	for key, value := range l.Labels {
-		a := Anchor{key, value}
-		ns.Carrying[a] = append(ns.Carrying[a], l)
+		a := RequiredLabel{key, value}
+		ns.LabelSetsByAnchor[a] = append(ns.LabelSetsByAnchor[a], l)
 	}
 }
 
-// Sweep drops the label sets that no pod has.
-func (ns *Namespace) Sweep() {
+// DropUnusedLabelSets drops the label sets that no pod has.
+func (ns *Namespace) DropUnusedLabelSets() {
 	unused := func(l *PodLabels) bool { return len(l.Pods) == 0 }
-	before := len(ns.Pods)
-	for id, l := range ns.Pods {
+	before := len(ns.LabelSets)
+	for id, l := range ns.LabelSets {
 		if unused(l) {
-			delete(ns.Pods, id)
+			delete(ns.LabelSets, id)
 		}
 	}
-	if len(ns.Pods) == before {
+	if len(ns.LabelSets) == before {
 		return
 	}
-	for a, list := range ns.Carrying {
+	for a, list := range ns.LabelSetsByAnchor {
 		if list = slices.DeleteFunc(list, unused); len(list) == 0 {
-			delete(ns.Carrying, a)
+			delete(ns.LabelSetsByAnchor, a)
 		} else {
-			ns.Carrying[a] = list
+			ns.LabelSetsByAnchor[a] = list
 		}
 	}
 }
 
-// Anchor is a label that every match of a selector must have. It serves as an index between selectors and label sets.
+// RequiredLabel is a label that every match of a selector must have. It serves as an index between selectors and label sets.
 // The zero Anchor means that the selector requires no single value of any label.
-type Anchor struct{ Key, Value string }
+type RequiredLabel struct{ Key, Value string }
 
-// AnchorOf returns a label that the selector requires, or the zero Anchor.
-func AnchorOf(s labels.Selector) Anchor {
+// FindRequiredLabel returns a label that the selector requires, or the zero Anchor.
+func FindRequiredLabel(s labels.Selector) RequiredLabel {
 	requirements, selectable := s.Requirements()
 	if !selectable {
-		return Anchor{}
+		return RequiredLabel{}
 	}
 	for i := range requirements {
 		r := &requirements[i]
 		switch r.Operator() {
 		case selection.Equals, selection.DoubleEquals, selection.In:
 			if values := r.ValuesUnsorted(); len(values) == 1 {
-				return Anchor{r.Key(), values[0]}
+				return RequiredLabel{r.Key(), values[0]}
 			}
 		}
 	}
-	return Anchor{}
+	return RequiredLabel{}
 }
 
-// AnchorOfAll returns a label that at least one of the terms requires, or the zero Anchor.
-func AnchorOfAll(terms []*PodTerm) Anchor {
+// FindCommonRequiredLabel returns a label that at least one of the terms requires, or the zero Anchor.
+func FindCommonRequiredLabel(terms []*PodTerm) RequiredLabel {
 	for _, t := range terms {
-		if t.Anchor != (Anchor{}) {
-			return t.Anchor
+		if t.RequiredLabel != (RequiredLabel{}) {
+			return t.RequiredLabel
 		}
 	}
-	return Anchor{}
+	return RequiredLabel{}
 }

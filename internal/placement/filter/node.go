@@ -15,20 +15,20 @@ import (
 
 // Node is one node of the snapshot. Its ID is reused after the node is deleted.
 type Node struct {
-	ID      int32
-	Object  *corev1.Node // reduced to what is read: metadata, taints, unschedulable, readiness
-	Present bool         // false for an unused slot
-	Out     bool         // a plan has removed it
+	ID            int32
+	Object        *corev1.Node // reduced to what is read: metadata, taints, unschedulable, readiness
+	Present       bool         // false for an unused slot
+	RemovedByPlan bool         // a plan has removed it
 
-	Allocatable []int64 // by resource
-	Used        []int64
-	maxPods     int64
-	Pods        []*Pod
-	Facts       noderules.Facts
-	APIServers  int32 // number of API server pods
-	ports       map[hostPort]int32
-	volumePods  map[*Class]int32 // pods per class, of classes with volumes that scheduling reads
-	features    nodedeclaredfeatures.FeatureSet
+	Allocatable   []int64 // by resource
+	Used          []int64
+	maxPods       int64
+	Pods          []*Pod
+	Facts         noderules.Facts
+	APIServerPods int32 // number of API server pods
+	ports         map[hostPort]int32
+	volumePods    map[*Class]int32 // pods per class, of classes with volumes that scheduling reads
+	features      nodedeclaredfeatures.FeatureSet
 
 	csiNode  bool             // a CSINode exists; the fields below come from it
 	limits   map[string]int64 // number of attachable volumes by CSI driver
@@ -59,22 +59,22 @@ func keepReadyCondition(conditions []corev1.NodeCondition) []corev1.NodeConditio
 
 func (n *Node) Name() string { return n.Object.Name }
 
-// Load returns the sum of the used shares of cpu and memory, from 0 to 2. It is 0 if nothing is allocatable.
-func (n *Node) Load() float64 {
+// UsedShares returns the sum of the used shares of cpu and memory, from 0 to 2. It is 0 if nothing is allocatable.
+func (n *Node) UsedShares() float64 {
 	var load float64
 	for _, r := range []int32{ResourceCPU, ResourceMemory} {
-		if allocatable := At(n.Allocatable, r); allocatable > 0 {
-			load += float64(At(n.Used, r)) / float64(allocatable)
+		if allocatable := AmountAt(n.Allocatable, r); allocatable > 0 {
+			load += float64(AmountAt(n.Used, r)) / float64(allocatable)
 		}
 	}
 	return load
 }
 
-// Take adds (sign 1) or removes (sign -1) the resources, ports and volumes that a pod uses on the node.
-func (n *Node) Take(p *Pod, sign int64) {
-	takes := p.Takes
-	if p.Moved {
-		takes = p.Class.Takes
+// AdjustUsage adds (sign 1) or removes (sign -1) the resources, ports and volumes that a pod uses on the node.
+func (n *Node) AdjustUsage(p *Pod, sign int64) {
+	takes := p.Usage
+	if p.MovedByPlan {
+		takes = p.Class.Usage
 	}
 	for _, a := range takes {
 		for int(a.Resource) >= len(n.Used) {
@@ -100,40 +100,40 @@ func (n *Node) Take(p *Pod, sign int64) {
 	}
 }
 
-// Target reports whether pods can be placed on the node.
-func (n *Node) Target() bool {
-	return n.Present && !n.Out && n.APIServers == 0 && n.Facts.ReceivesPods()
+// CanReceivePods reports whether pods can be placed on the node.
+func (n *Node) CanReceivePods() bool {
+	return n.Present && !n.RemovedByPlan && n.APIServerPods == 0 && n.Facts.CanReceivePods()
 }
 
-// Available reports whether a node counts as serving its group, and whether it is being removed.
-func (n *Node) Available() (serves, leaving bool) {
-	reason, leaving := n.Facts.Unavailable(false)
+// Availability reports whether a node counts as serving its group, and whether it is being removed.
+func (n *Node) Availability() (serves, leaving bool) {
+	reason, leaving := n.Facts.UnavailableReason(false)
 	return reason == "", leaving
 }
 
-// PodCount is the pseudo resource for the number of pods.
-const PodCount int32 = -1
+// ResourcePodCount is the pseudo resource for the number of pods.
+const ResourcePodCount int32 = -1
 
-// Free returns the unused amount of a resource, at least 0.
-func (n *Node) Free(r int32) int64 {
-	if r == PodCount {
+// FreeAmount returns the unused amount of a resource, at least 0.
+func (n *Node) FreeAmount(r int32) int64 {
+	if r == ResourcePodCount {
 		return max(0, n.maxPods-int64(len(n.Pods)))
 	}
-	return max(0, At(n.Allocatable, r)-At(n.Used, r))
+	return max(0, AmountAt(n.Allocatable, r)-AmountAt(n.Used, r))
 }
 
-// Swap exchanges a pod with the pod at an index. It restores the order from before the pod was removed.
-func (n *Node) Swap(p *Pod, index int32) {
+// SwapPods exchanges a pod with the pod at an index. It restores the order from before the pod was removed.
+func (n *Node) SwapPods(p *Pod, index int32) {
 	other := n.Pods[index]
-	n.Pods[index], n.Pods[p.Place] = p, other
-	p.Place, other.Place = index, p.Place
+	n.Pods[index], n.Pods[p.IndexInNode] = p, other
+	p.IndexInNode, other.IndexInNode = index, p.IndexInNode
 }
 
-// Read stores the state of a node object.
-func (n *Node) Read(o *corev1.Node, t *ResourceTable) {
+// SetObject stores the state of a node object.
+func (n *Node) SetObject(o *corev1.Node, t *ResourceTable) {
 	n.Object = trimNode(o)
-	n.Facts = fromcorev1.Node(o)
-	n.Allocatable = t.Dense(o.Status.Allocatable)
+	n.Facts = fromcorev1.NodeFacts(o)
+	n.Allocatable = t.ToSlice(o.Status.Allocatable)
 	pods := o.Status.Allocatable[corev1.ResourcePods]
 	n.maxPods = pods.Value()
 	n.features = nodedeclaredfeatures.DefaultFramework.TryMap(o.Status.DeclaredFeatures)
@@ -143,12 +143,12 @@ func (n *Node) Read(o *corev1.Node, t *ResourceTable) {
 func (n *Node) IsUpToDate(o *corev1.Node, t *ResourceTable) bool {
 	pods := o.Status.Allocatable[corev1.ResourcePods]
 	return n.maxPods == pods.Value() && equality.Semantic.DeepEqual(n.Object, trimNode(o)) &&
-		slices.Equal(n.Allocatable, t.Dense(o.Status.Allocatable)) &&
+		slices.Equal(n.Allocatable, t.ToSlice(o.Status.Allocatable)) &&
 		n.features.Equal(nodedeclaredfeatures.DefaultFramework.TryMap(o.Status.DeclaredFeatures))
 }
 
-// HasTopologyOf reports whether labels and taints are equal. Topology domains and eligibility depend on them.
-func (n *Node) HasTopologyOf(o *corev1.Node) bool {
+// HasSameTopology reports whether labels and taints are equal. Topology domains and eligibility depend on them.
+func (n *Node) HasSameTopology(o *corev1.Node) bool {
 	a, b := n.Object, o
 	if len(a.Spec.Taints) != len(b.Spec.Taints) || !labels.Equals(a.Labels, b.Labels) {
 		return false

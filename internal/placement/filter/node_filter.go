@@ -36,22 +36,22 @@ const (
 
 // EncodeNodeNeeds writes the needs that a NodeFilter reads from a pod. It returns the keys of the affinity and of the
 // tolerations.
-func EncodeNodeNeeds(e *Encoder, nodeName string, spec *corev1.PodSpec) (affinityKey, tolerationKey string) {
-	var affinity, tolerations Encoder
-	affinity.Labels(spec.NodeSelector)
+func EncodeNodeNeeds(e *KeyEncoder, nodeName string, spec *corev1.PodSpec) (affinityKey, tolerationKey string) {
+	var affinity, tolerations KeyEncoder
+	affinity.WriteLabels(spec.NodeSelector)
 	affinity.writeNodeSelector(requiredNodeSelector(spec.Affinity))
 	tolerations.writeTolerations(spec.Tolerations)
 	affinityKey, tolerationKey = affinity.Key(), tolerations.Key()
-	e.Text(nodeName)
-	e.Text(affinityKey)
-	e.Text(tolerationKey)
+	e.WriteText(nodeName)
+	e.WriteText(affinityKey)
+	e.WriteText(tolerationKey)
 	return affinityKey, tolerationKey
 }
 
 // NewNodeFilter compiles the needs of a pod that depend only on the node object.
 func NewNodeFilter(nodeName string, spec *corev1.PodSpec) *NodeFilter {
 	required := requiredNodeSelector(spec.Affinity)
-	var all Encoder
+	var all KeyEncoder
 	affinity, tolerations := EncodeNodeNeeds(&all, nodeName, spec)
 	f := &NodeFilter{
 		Key: all.Key(), AffinityKey: affinity, TolerationKey: tolerations, nodeName: nodeName,
@@ -94,8 +94,8 @@ func (f *NodeFilter) computeVerdict(n *Node) filterVerdict {
 	}
 }
 
-// Forget drops the cached verdict on a node.
-func (f *NodeFilter) Forget(n int32) {
+// ForgetNode drops the cached verdict on a node.
+func (f *NodeFilter) ForgetNode(n int32) {
 	if int(n) < len(f.verdicts) {
 		f.verdicts[n] = notJudged
 	}

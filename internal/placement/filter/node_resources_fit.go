@@ -13,7 +13,7 @@ func (c *Class) fitsResources(n *Node) bool {
 		return false
 	}
 	for _, r := range c.Requests {
-		if r.Value > At(n.Allocatable, r.Resource)-At(n.Used, r.Resource) {
+		if r.Value > AmountAt(n.Allocatable, r.Resource)-AmountAt(n.Used, r.Resource) {
 			return false
 		}
 	}
@@ -27,7 +27,7 @@ func (h *Chain) listResourceReasons(c *Class, n *Node) []placement.Reason {
 		reasons = append(reasons, reasonTooManyPods)
 	}
 	for _, r := range c.Requests {
-		if r.Value > At(n.Allocatable, r.Resource)-At(n.Used, r.Resource) && !h.isAllocatedByDevice(n, r.Resource) {
+		if r.Value > AmountAt(n.Allocatable, r.Resource)-AmountAt(n.Used, r.Resource) && !h.isAllocatedByDevice(n, r.Resource) {
 			name := string(h.Resources.names[r.Resource])
 			reasons = append(reasons, placement.Reason{Predicate: fitPredicate, Text: "insufficient " + name, Scheduler: "Insufficient " + name})
 		}

@@ -16,46 +16,46 @@ type Pod struct {
 	Key   placement.PodKey
 	UID   types.UID
 	Class *Class
-	Takes []Amount // what it uses on its node: the usage of its class, unless it is being resized
+	Usage []Amount // what it uses on its node: the usage of its class, unless it is being resized
 
 	Node     int32  // None while it is pending or its node is not known
 	NodeName string // as bound, empty while pending
 	// NominatedTo is the node that the scheduler has nominated for the pending pod, or empty.
-	NominatedTo string
-	Moved       bool  // a fork has removed it from its original node
-	Place       int32 // index in the list of its node
-	Rank        int32 // index in the list of its labels
+	NominatedTo   string
+	MovedByPlan   bool  // a fork has removed it from its original node
+	IndexInNode   int32 // index in the list of its node
+	IndexInLabels int32 // index in the list of its labels
 
 	Priority    int32
 	Created     time.Time
 	Terminating bool
 	// Unstarted: the phase is Pending. Ready: its Ready condition is True. APIServer: it is a static API server pod.
 	Unstarted, Ready, APIServer bool
-	Fact                        *Fact // what the eviction rules read; counted while the snapshot has the pod
+	Facts                       *SharedFacts // what the eviction rules read; counted while the snapshot has the pod
 }
 
-// Replaces reports whether p can replace old without a change to any counter.
-func (p *Pod) Replaces(old *Pod) bool {
+// CanReplace reports whether p can replace old without a change to any counter.
+func (p *Pod) CanReplace(old *Pod) bool {
 	return p.UID == old.UID && p.Class == old.Class && p.NodeName == old.NodeName && p.Terminating == old.Terminating &&
 		p.NominatedTo == old.NominatedTo && p.APIServer == old.APIServer &&
-		slices.Equal(p.Takes, old.Takes)
+		slices.Equal(p.Usage, old.Usage)
 }
 
-// Fact holds what the eviction rules read from pods. Pods with equal values share it; most pods of a cluster do.
-type Fact struct {
+// SharedFacts holds what the eviction rules read from pods. Pods with equal values share it; most pods of a cluster do.
+type SharedFacts struct {
 	podrules.Facts
 	ID   int32
 	Pods int // number of pods with these facts
 }
 
-// Readers lists the classes that have verdicts which depend on this pod.
-func (p *Pod) Readers() []*Class {
+// DependentClasses lists the classes that have verdicts which depend on this pod.
+func (p *Pod) DependentClasses() []*Class {
 	var list []*Class
-	for _, a := range p.Class.Labels.Attractions {
-		list = append(list, a.Readers...)
+	for _, a := range p.Class.Labels.AffinityCounters {
+		list = append(list, a.DependentClasses...)
 	}
-	for _, sp := range p.Class.Labels.Spreads {
-		list = append(list, sp.Readers...)
+	for _, sp := range p.Class.Labels.SpreadCounters {
+		list = append(list, sp.DependentClasses...)
 	}
 	return list
 }

@@ -26,7 +26,7 @@ var (
 
 // SpreadConstraint is one DoNotSchedule constraint of a class.
 type SpreadConstraint struct {
-	Spread     *Spread
+	Counter    *SpreadCounter
 	maxSkew    int32
 	minDomains int32
 	selfMatch  int32 // 1 if the pod matches its own selector
@@ -42,7 +42,7 @@ func (c *Class) compileTopologySpread(pod *corev1.Pod, in Interner) {
 	}
 	required := make([]*TopologyKey, len(hard))
 	for i, t := range hard {
-		required[i] = in.InternKey(t.TopologyKey)
+		required[i] = in.InternTopologyKey(t.TopologyKey)
 	}
 	for i, t := range hard {
 		selector, key, err := buildSpreadSelector(t, pod.Labels)
@@ -50,18 +50,18 @@ func (c *Class) compileTopologySpread(pod *corev1.Pod, in Interner) {
 			c.setRefusal(spreadPredicate, "topology spread: "+err.Error(), "")
 			return
 		}
-		e := in.InternEligibility(required[i], required, c.Filter,
+		e := in.InternEligibleNodes(required[i], required, c.Filter,
 			ptr.Deref(t.NodeAffinityPolicy, corev1.NodeInclusionPolicyHonor) == corev1.NodeInclusionPolicyHonor,
 			ptr.Deref(t.NodeTaintsPolicy, corev1.NodeInclusionPolicyIgnore) == corev1.NodeInclusionPolicyHonor)
 		constraint := SpreadConstraint{
-			Spread: in.InternSpread(e, c.Labels.Namespace, selector, key), maxSkew: t.MaxSkew,
+			Counter: in.InternSpreadCounter(e, c.Labels.Namespace, selector, key), maxSkew: t.MaxSkew,
 			minDomains: ptr.Deref(t.MinDomains, 1),
 		}
 		if selector.Matches(labels.Set(pod.Labels)) {
 			constraint.selfMatch = 1
 		}
-		c.Spreads = append(c.Spreads, constraint)
-		constraint.Spread.Readers = append(constraint.Spread.Readers, c)
+		c.SpreadConstraints = append(c.SpreadConstraints, constraint)
+		constraint.Counter.DependentClasses = append(constraint.Counter.DependentClasses, c)
 	}
 }
 
@@ -78,9 +78,9 @@ func buildSpreadSelector(t *corev1.TopologySpreadConstraint, own map[string]stri
 			match[key] = value
 		}
 	}
-	var e Encoder
-	e.LabelSelector(t.LabelSelector)
-	e.Labels(match)
+	var e KeyEncoder
+	e.WriteLabelSelector(t.LabelSelector)
+	e.WriteLabels(match)
 	requirements, selectable := selector.Requirements()
 	if len(match) > 0 && selectable {
 		selector = labels.SelectorFromSet(match).Add(requirements...)
@@ -92,18 +92,18 @@ func buildSpreadSelector(t *corev1.TopologySpreadConstraint, own map[string]stri
 // may exceed the smallest domain by at most maxSkew pods. If there are fewer domains than minDomains, the smallest
 // count is 0.
 func (c *Class) checkTopologySpread(n int32) *placement.Reason {
-	for i := range c.Spreads {
-		t := &c.Spreads[i]
-		sp := t.Spread
+	for i := range c.SpreadConstraints {
+		t := &c.SpreadConstraints[i]
+		sp := t.Counter
 		d := sp.Key.DomainOf[n]
 		if d == None {
 			return &reasonSpreadLabel
 		}
 		least := sp.histogram.min
-		if sp.Eligibility.domains == 0 {
+		if sp.EligibleNodes.domains == 0 {
 			least = math.MaxInt32
 		}
-		if sp.Eligibility.domains < t.minDomains {
+		if sp.EligibleNodes.domains < t.minDomains {
 			least = 0
 		}
 		if int64(sp.countInDomain(d))+int64(t.selfMatch)-int64(least) > int64(t.maxSkew) {

@@ -30,15 +30,15 @@ var remedies = map[string]string{
 // maxRemedies is the largest number of remedies to name. Remedies for the most nodes come first.
 const maxRemedies = 2
 
-// RemedyOf returns an action that lets the pod onto one of the nodes. It is empty if no simple action helps, or if
+// FindRemedy returns an action that lets the pod onto one of the nodes. It is empty if no simple action helps, or if
 // the scheduler itself might not refuse.
-func RemedyOf(t placement.Tallies) string {
+func FindRemedy(t placement.ReasonCounts) string {
 	var list []string
 	for _, tally := range t {
 		if tally.Reason.Scheduler == "" {
 			continue
 		}
-		text, ok := remedies[strings.TrimSuffix(tally.Reason.Text, BesideNominated)]
+		text, ok := remedies[strings.TrimSuffix(tally.Reason.Text, NominatedSuffix)]
 		if !ok {
 			text = remedies[tally.Reason.Predicate]
 		}
@@ -49,8 +49,8 @@ func RemedyOf(t placement.Tallies) string {
 	return strings.Join(list, "; or ")
 }
 
-// RemedyOfRefusal returns an action that makes the scheduler consider nodes for a pod that PreFilter rejects.
-func RemedyOfRefusal(r *placement.Reason) string {
+// FindRefusalRemedy returns an action that makes the scheduler consider nodes for a pod that PreFilter rejects.
+func FindRefusalRemedy(r *placement.Reason) string {
 	switch r.Predicate {
 	case gatesPredicate:
 		return "remove the scheduling gates"

@@ -53,7 +53,7 @@ func (t *ResourceTable) intern(name corev1.ResourceName) int32 {
 func (t *ResourceTable) internNewNames(list corev1.ResourceList) {
 	var unknown []corev1.ResourceName
 	for name := range list {
-		if _, ok := t.index[name]; !ok && Counted(name) {
+		if _, ok := t.index[name]; !ok && IsCountedResource(name) {
 			unknown = append(unknown, name)
 		}
 	}
@@ -63,13 +63,13 @@ func (t *ResourceTable) internNewNames(list corev1.ResourceList) {
 	}
 }
 
-// Sparse converts a list to amounts, sorted by resource. It omits zeros and resources that the scheduler does not
+// ToAmounts converts a list to amounts, sorted by resource. It omits zeros and resources that the scheduler does not
 // count.
-func (t *ResourceTable) Sparse(list corev1.ResourceList) []Amount {
+func (t *ResourceTable) ToAmounts(list corev1.ResourceList) []Amount {
 	t.internNewNames(list)
 	var amounts []Amount
 	for name, quantity := range list {
-		if !Counted(name) {
+		if !IsCountedResource(name) {
 			continue
 		}
 		value := quantity.Value()
@@ -84,10 +84,10 @@ func (t *ResourceTable) Sparse(list corev1.ResourceList) []Amount {
 	return amounts
 }
 
-// Dense converts a list to a slice that is indexed by resource. Resources beyond its end are zero.
-func (t *ResourceTable) Dense(list corev1.ResourceList) []int64 {
+// ToSlice converts a list to a slice that is indexed by resource. Resources beyond its end are zero.
+func (t *ResourceTable) ToSlice(list corev1.ResourceList) []int64 {
 	values := make([]int64, len(t.names))
-	for _, a := range t.Sparse(list) {
+	for _, a := range t.ToAmounts(list) {
 		for int(a.Resource) >= len(values) {
 			values = append(values, 0)
 		}
@@ -96,17 +96,17 @@ func (t *ResourceTable) Dense(list corev1.ResourceList) []int64 {
 	return values
 }
 
-// At returns the value of a resource in a dense slice, which can be shorter than the table.
-func At(values []int64, resource int32) int64 {
+// AmountAt returns the value of a resource in a dense slice, which can be shorter than the table.
+func AmountAt(values []int64, resource int32) int64 {
 	if int(resource) < len(values) {
 		return values[resource]
 	}
 	return 0
 }
 
-// Counted reports whether the scheduler counts a resource. It counts cpu, memory, ephemeral storage, extended
+// IsCountedResource reports whether the scheduler counts a resource. It counts cpu, memory, ephemeral storage, extended
 // resources, huge pages, attachable volumes and names under kubernetes.io/. It ignores other names without a prefix.
-func Counted(name corev1.ResourceName) bool {
+func IsCountedResource(name corev1.ResourceName) bool {
 	switch name {
 	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
 		return true
@@ -130,17 +130,17 @@ func requestsToSchedule(pod *corev1.Pod) corev1.ResourceList {
 	return resource.PodRequests(pod, resource.PodResourcesOptions{})
 }
 
-// RequestsInPlace returns the requests that a placed pod uses on its node. During a resize the largest of the
+// RequestsWhenPlaced returns the requests that a placed pod uses on its node. During a resize the largest of the
 // requested, allocated and actuated values counts.
-func RequestsInPlace(pod *corev1.Pod) corev1.ResourceList {
+func RequestsWhenPlaced(pod *corev1.Pod) corev1.ResourceList {
 	return resource.PodRequests(pod, resource.PodResourcesOptions{
 		UseStatusResources: true,
 		InPlacePodLevelResourcesVerticalScalingEnabled: true,
 	})
 }
 
-// Resized reports whether the status of the pod can make RequestsInPlace differ from requestsToSchedule.
-func Resized(pod *corev1.Pod) bool {
+// HasResizeStatus reports whether the status of the pod can make RequestsWhenPlaced differ from requestsToSchedule.
+func HasResizeStatus(pod *corev1.Pod) bool {
 	if pod.Status.Resources != nil || pod.Status.AllocatedResources != nil || resource.IsPodResizeInfeasible(pod) {
 		return true
 	}

@@ -176,7 +176,7 @@ func (st *Storage) SetCSINode(o *storagev1.CSINode) error {
 	return setObject(st, o, func() {
 		st.csiNodes[o.Name] = o
 		if n := st.nodes[o.Name]; n != nil {
-			st.Adopt(n)
+			st.ApplyCSINode(n)
 		}
 	})
 }
@@ -186,7 +186,7 @@ func (st *Storage) DeleteCSINode(name string) error {
 	return st.applyChange(func() {
 		delete(st.csiNodes, name)
 		if n := st.nodes[name]; n != nil {
-			st.Adopt(n)
+			st.ApplyCSINode(n)
 		}
 	})
 }
@@ -279,8 +279,8 @@ func (st *Storage) findDeviceClass(resource string) string {
 	return ""
 }
 
-// Adopt copies the drivers and limits of the node's CSINode to the node.
-func (st *Storage) Adopt(n *Node) {
+// ApplyCSINode copies the drivers and limits of the node's CSINode to the node.
+func (st *Storage) ApplyCSINode(n *Node) {
 	n.csiNode, n.drivers, n.limits, n.migrated = false, nil, nil, nil
 	o := st.csiNodes[n.Name()]
 	if o == nil {
@@ -305,8 +305,8 @@ func (st *Storage) isDriverMissing(n *Node, driver string) bool {
 	return st.drivers[driver].requiredOnNode && !slices.Contains(n.drivers, driver)
 }
 
-// Use adds (sign 1) or removes (sign -1) a placed pod as a user of its claims.
-func (st *Storage) Use(p *Pod, sign int32) {
+// CountClaims adds (sign 1) or removes (sign -1) a placed pod as a user of its claims.
+func (st *Storage) CountClaims(p *Pod, sign int32) {
 	if p.Class.volumes == nil {
 		return
 	}

@@ -30,8 +30,8 @@ func (k *TopologyKey) internDomain(value string) int32 {
 	return d
 }
 
-// SetNode records the domain of a node from its labels.
-func (k *TopologyKey) SetNode(n int32, nodeLabels map[string]string) {
+// SetDomainOfNode records the domain of a node from its labels.
+func (k *TopologyKey) SetDomainOfNode(n int32, nodeLabels map[string]string) {
 	for int(n) >= len(k.DomainOf) {
 		k.DomainOf = append(k.DomainOf, None)
 	}
@@ -41,22 +41,22 @@ func (k *TopologyKey) SetNode(n int32, nodeLabels map[string]string) {
 	}
 }
 
-// Tally counts pods per domain of a topology key.
-type Tally struct {
+// DomainCounts counts pods per domain of a topology key.
+type DomainCounts struct {
 	Key   *TopologyKey
 	count []int32 // by domain; domains beyond its end count zero
 	total int64   // over all domains
 }
 
-func (t *Tally) countInDomain(domain int32) int32 {
+func (t *DomainCounts) countInDomain(domain int32) int32 {
 	if int(domain) < len(t.count) {
 		return t.count[domain]
 	}
 	return 0
 }
 
-// Add adds (sign 1) or removes (sign -1) a pod on a node. Nodes without the key are not counted.
-func (t *Tally) Add(n, sign int32) {
+// CountPod adds (sign 1) or removes (sign -1) a pod on a node. Nodes without the key are not counted.
+func (t *DomainCounts) CountPod(n, sign int32) {
 	d := t.Key.DomainOf[n]
 	if d == None {
 		return
@@ -79,9 +79,9 @@ type PodTerm struct {
 	namespaces        map[string]bool
 	namespaceSelector labels.Selector
 	selector          labels.Selector
-	Anchor            Anchor // of selector
-	// Reach lists the namespaces that the term applies to. It is nil if a namespace selector decides.
-	Reach []string
+	RequiredLabel     RequiredLabel // of selector
+	// FixedNamespaces lists the namespaces that the term applies to. It is nil if a namespace selector decides.
+	FixedNamespaces []string
 }
 
 // NewPodTerm compiles a term that applies to the given namespaces and to those that its namespace selector matches.
@@ -95,13 +95,13 @@ func NewPodTerm(key string, namespaces []string, t *corev1.PodAffinityTerm) (*Po
 		return nil, err
 	}
 	term := &PodTerm{
-		Key: key, namespaces: map[string]bool{}, selector: selector, Anchor: AnchorOf(selector), namespaceSelector: nsSelector,
+		Key: key, namespaces: map[string]bool{}, selector: selector, RequiredLabel: FindRequiredLabel(selector), namespaceSelector: nsSelector,
 	}
 	for _, name := range namespaces {
 		term.namespaces[name] = true
 	}
 	if t.NamespaceSelector == nil {
-		term.Reach = slices.Sorted(maps.Keys(term.namespaces))
+		term.FixedNamespaces = slices.Sorted(maps.Keys(term.namespaces))
 	}
 	return term, nil
 }
@@ -114,27 +114,27 @@ func (t *PodTerm) selects(l *PodLabels) bool {
 // includesNamespace reports whether the term of a new pod applies to a namespace now. Like the scheduler, it matches
 // the namespace selector only against known namespaces. An empty selector includes all.
 func (t *PodTerm) includesNamespace(ns *Namespace) bool {
-	return t.namespaces[ns.Name] || t.namespaceSelector.Empty() || ns.Known && t.namespaceSelector.Matches(ns.Labels)
+	return t.namespaces[ns.Name] || t.namespaceSelector.Empty() || ns.Exists && t.namespaceSelector.Matches(ns.Labels)
 }
 
-// Repels reports whether the anti-affinity term of a placed pod concerns a new pod with these labels. An unknown
+// ExcludesNewPod reports whether the anti-affinity term of a placed pod concerns a new pod with these labels. An unknown
 // namespace counts as one without labels.
-func (t *PodTerm) Repels(l *PodLabels) bool {
+func (t *PodTerm) ExcludesNewPod(l *PodLabels) bool {
 	ns := t.namespaces[l.Namespace.Name] || t.namespaceSelector.Matches(l.Namespace.Labels)
 	return ns && t.selector.Matches(l.Labels)
 }
 
-// Attraction counts, per domain, the pods that all of its terms select. A new pod uses it for its affinity (all terms
+// AffinityCounter counts, per domain, the pods that all of its terms select. A new pod uses it for its affinity (all terms
 // at once) and for its anti-affinity (one term at a time).
-type Attraction struct {
-	Tally
-	ID      string
-	Terms   []*PodTerm
-	Readers []*Class
+type AffinityCounter struct {
+	DomainCounts
+	ID               string
+	Terms            []*PodTerm
+	DependentClasses []*Class
 }
 
-// Selects reports whether pods with these labels are counted.
-func (a *Attraction) Selects(l *PodLabels) bool {
+// SelectsPods reports whether pods with these labels are counted.
+func (a *AffinityCounter) SelectsPods(l *PodLabels) bool {
 	for _, t := range a.Terms {
 		if !t.selects(l) {
 			return false
@@ -143,16 +143,16 @@ func (a *Attraction) Selects(l *PodLabels) bool {
 	return true
 }
 
-// Repulsion counts, per domain, the placed pods that have one anti-affinity term.
-type Repulsion struct {
-	Tally
+// ExistingAntiAffinityCounter counts, per domain, the placed pods that have one anti-affinity term.
+type ExistingAntiAffinityCounter struct {
+	DomainCounts
 	ID   string
 	Term *PodTerm
 }
 
-// Eligibility is the set of nodes that topology spreading considers for one topology key. The nodes have all keys of
+// EligibleNodes is the set of nodes that topology spreading considers for one topology key. The nodes have all keys of
 // the pod's constraints and pass the inclusion policies.
-type Eligibility struct {
+type EligibleNodes struct {
 	ID             string
 	key            *TopologyKey
 	requiredKeys   []*TopologyKey
@@ -162,16 +162,16 @@ type Eligibility struct {
 	eligible       []bool      // by node
 	nodesPerDomain []int32     // number of eligible nodes by domain
 	domains        int32       // number of domains with an eligible node
-	Spreads        []*Spread
+	SpreadCounters []*SpreadCounter
 }
 
-// NewEligibility returns a set without nodes.
-func NewEligibility(id string, key *TopologyKey, required []*TopologyKey, f *NodeFilter, affinity, taints bool) *Eligibility {
-	return &Eligibility{ID: id, key: key, requiredKeys: required, Filter: f, honorsAffinity: affinity, honorsTaints: taints}
+// NewEligibleNodes returns a set without nodes.
+func NewEligibleNodes(id string, key *TopologyKey, required []*TopologyKey, f *NodeFilter, affinity, taints bool) *EligibleNodes {
+	return &EligibleNodes{ID: id, key: key, requiredKeys: required, Filter: f, honorsAffinity: affinity, honorsTaints: taints}
 }
 
 // isEligible evaluates the node object. It is called once per node and change of the node.
-func (e *Eligibility) isEligible(n *Node) bool {
+func (e *EligibleNodes) isEligible(n *Node) bool {
 	for _, k := range e.requiredKeys {
 		if k.DomainOf[n.ID] == None {
 			return false
@@ -184,43 +184,43 @@ func (e *Eligibility) isEligible(n *Node) bool {
 }
 
 // addNodeToDomain counts an eligible node. The first node of a domain adds the domain to the minimum of every spread.
-func (e *Eligibility) addNodeToDomain(d int32) {
+func (e *EligibleNodes) addNodeToDomain(d int32) {
 	e.nodesPerDomain = growToIndex(e.nodesPerDomain, d)
 	e.nodesPerDomain[d]++
 	if e.nodesPerDomain[d] == 1 {
 		e.domains++
-		for _, s := range e.Spreads {
+		for _, s := range e.SpreadCounters {
 			s.histogram.addDomain(s.countInDomain(d))
 		}
 	}
 }
 
-func (e *Eligibility) removeNodeFromDomain(d int32) {
+func (e *EligibleNodes) removeNodeFromDomain(d int32) {
 	e.nodesPerDomain[d]--
 	if e.nodesPerDomain[d] == 0 {
 		e.domains--
-		for _, s := range e.Spreads {
+		for _, s := range e.SpreadCounters {
 			s.histogram.removeDomain(s.countInDomain(d))
 		}
 	}
 }
 
-// Spread counts, per domain, the pods of one namespace that a selector matches on eligible nodes. It also knows the
+// SpreadCounter counts, per domain, the pods of one namespace that a selector matches on eligible nodes. It also knows the
 // smallest count.
-type Spread struct {
-	Tally
-	ID          string
-	Eligibility *Eligibility
-	namespace   *Namespace
-	selector    labels.Selector
-	histogram   histogram
-	Readers     []*Class
+type SpreadCounter struct {
+	DomainCounts
+	ID               string
+	EligibleNodes    *EligibleNodes
+	namespace        *Namespace
+	selector         labels.Selector
+	histogram        histogram
+	DependentClasses []*Class
 }
 
-// NewSpread returns a counter without pods.
-func NewSpread(id string, e *Eligibility, ns *Namespace, selector labels.Selector) *Spread {
-	sp := &Spread{Tally: Tally{Key: e.key}, ID: id, Eligibility: e, namespace: ns, selector: selector}
-	e.Spreads = append(e.Spreads, sp)
+// NewSpreadCounter returns a counter without pods.
+func NewSpreadCounter(id string, e *EligibleNodes, ns *Namespace, selector labels.Selector) *SpreadCounter {
+	sp := &SpreadCounter{DomainCounts: DomainCounts{Key: e.key}, ID: id, EligibleNodes: e, namespace: ns, selector: selector}
+	e.SpreadCounters = append(e.SpreadCounters, sp)
 	for _, nodes := range e.nodesPerDomain {
 		if nodes > 0 {
 			sp.histogram.addDomain(0)
@@ -229,20 +229,20 @@ func NewSpread(id string, e *Eligibility, ns *Namespace, selector labels.Selecto
 	return sp
 }
 
-// Counts reports whether pods with these labels are counted. An empty selector counts nothing, although it matches.
-func (s *Spread) Counts(l *PodLabels) bool {
+// SelectsPods reports whether pods with these labels are counted. An empty selector counts nothing, although it matches.
+func (s *SpreadCounter) SelectsPods(l *PodLabels) bool {
 	return l.Namespace == s.namespace && !s.selector.Empty() && s.selector.Matches(l.Labels)
 }
 
-// Add adds (sign 1) or removes (sign -1) a pod on a node, if the node is eligible.
-func (s *Spread) Add(n, sign int32) {
-	if !s.Eligibility.eligible[n] {
+// CountPod adds (sign 1) or removes (sign -1) a pod on a node, if the node is eligible.
+func (s *SpreadCounter) CountPod(n, sign int32) {
+	if !s.EligibleNodes.eligible[n] {
 		return
 	}
 	d := s.Key.DomainOf[n]
 	before := s.countInDomain(d)
-	s.Tally.Add(n, sign)
-	if s.Eligibility.nodesPerDomain[d] > 0 {
+	s.DomainCounts.CountPod(n, sign)
+	if s.EligibleNodes.nodesPerDomain[d] > 0 {
 		s.histogram.removeDomain(before)
 		s.histogram.addDomain(before + sign)
 	}
@@ -277,25 +277,25 @@ func (h *histogram) removeDomain(count int32) {
 }
 
 // AddNode evaluates whether a node is eligible, and counts it if so.
-func (e *Eligibility) AddNode(n *Node) {
+func (e *EligibleNodes) AddNode(n *Node) {
 	for int(n.ID) >= len(e.eligible) {
 		e.eligible = append(e.eligible, false)
 	}
-	if e.eligible[n.ID] = e.isEligible(n); e.eligible[n.ID] && !n.Out {
+	if e.eligible[n.ID] = e.isEligible(n); e.eligible[n.ID] && !n.RemovedByPlan {
 		e.addNodeToDomain(e.key.DomainOf[n.ID])
 	}
 }
 
 // RemoveNode removes a node from the set.
-func (e *Eligibility) RemoveNode(n *Node) {
+func (e *EligibleNodes) RemoveNode(n *Node) {
 	if e.eligible[n.ID] {
 		e.removeNodeFromDomain(e.key.DomainOf[n.ID])
 		e.eligible[n.ID] = false
 	}
 }
 
-// SetOut records that a plan removes a node without pods, or restores it. The domain of the node is kept.
-func (e *Eligibility) SetOut(n *Node, out bool) {
+// SetRemovedByPlan records that a plan removes a node without pods, or restores it. The domain of the node is kept.
+func (e *EligibleNodes) SetRemovedByPlan(n *Node, out bool) {
 	switch {
 	case !e.eligible[n.ID]:
 	case out:

@@ -73,44 +73,44 @@ func readVolumeNeeds(o *corev1.Pod) *volumeNeeds {
 	return &needs
 }
 
-func (v *volumeNeeds) writeTo(e *Encoder) {
-	e.Flag(v != nil)
+func (v *volumeNeeds) writeTo(e *KeyEncoder) {
+	e.WriteBool(v != nil)
 	if v == nil {
 		return
 	}
-	e.Count(len(v.claims))
+	e.WriteCount(len(v.claims))
 	for _, c := range v.claims {
-		e.Text(c.key.Name)
-		e.Flag(c.ephemeral)
+		e.WriteText(c.key.Name)
+		e.WriteBool(c.ephemeral)
 	}
-	e.Text(v.pod.Name)
-	e.Text(v.uid)
-	e.Texts(v.inTree)
-	e.Count(len(v.disks))
+	e.WriteText(v.pod.Name)
+	e.WriteText(v.uid)
+	e.WriteTexts(v.inTree)
+	e.WriteCount(len(v.disks))
 	for i := range v.disks {
 		writeDisk(e, &v.disks[i])
 	}
 }
 
-func writeDisk(e *Encoder, v *corev1.Volume) {
+func writeDisk(e *KeyEncoder, v *corev1.Volume) {
 	switch {
 	case v.GCEPersistentDisk != nil:
-		e.Text("gce")
-		e.Text(v.GCEPersistentDisk.PDName)
-		e.Flag(v.GCEPersistentDisk.ReadOnly)
+		e.WriteText("gce")
+		e.WriteText(v.GCEPersistentDisk.PDName)
+		e.WriteBool(v.GCEPersistentDisk.ReadOnly)
 	case v.AWSElasticBlockStore != nil:
-		e.Text("ebs")
-		e.Text(v.AWSElasticBlockStore.VolumeID)
+		e.WriteText("ebs")
+		e.WriteText(v.AWSElasticBlockStore.VolumeID)
 	case v.ISCSI != nil:
-		e.Text("iscsi")
-		e.Text(v.ISCSI.IQN)
-		e.Flag(v.ISCSI.ReadOnly)
+		e.WriteText("iscsi")
+		e.WriteText(v.ISCSI.IQN)
+		e.WriteBool(v.ISCSI.ReadOnly)
 	default:
-		e.Text("rbd")
-		e.Texts(v.RBD.CephMonitors)
-		e.Text(v.RBD.RBDPool)
-		e.Text(v.RBD.RBDImage)
-		e.Flag(v.RBD.ReadOnly)
+		e.WriteText("rbd")
+		e.WriteTexts(v.RBD.CephMonitors)
+		e.WriteText(v.RBD.RBDPool)
+		e.WriteText(v.RBD.RBDImage)
+		e.WriteBool(v.RBD.ReadOnly)
 	}
 }
 

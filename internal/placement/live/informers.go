@@ -15,8 +15,8 @@ import (
 // time.
 type Informers func(resource schema.GroupVersionResource, kind client.Object) (toolscache.SharedIndexInformer, error)
 
-// OfFactory returns the informers of a factory. Start the factory after that.
-func OfFactory(factory informers.SharedInformerFactory) Informers {
+// InformersOfFactory returns the informers of a factory. Start the factory after that.
+func InformersOfFactory(factory informers.SharedInformerFactory) Informers {
 	return func(resource schema.GroupVersionResource, _ client.Object) (toolscache.SharedIndexInformer, error) {
 		generic, err := factory.ForResource(resource)
 		if err != nil {
@@ -26,9 +26,9 @@ func OfFactory(factory informers.SharedInformerFactory) Informers {
 	}
 }
 
-// OfCache returns the informers of a cache, so that other readers of the cache share the objects. The scheme of the
+// InformersOfCache returns the informers of a cache, so that other readers of the cache share the objects. The scheme of the
 // cache must include the kinds. ctx applies only to the lookup.
-func OfCache(ctx context.Context, c cache.Informers) Informers {
+func InformersOfCache(ctx context.Context, c cache.Informers) Informers {
 	return func(_ schema.GroupVersionResource, kind client.Object) (toolscache.SharedIndexInformer, error) {
 		informer, err := c.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
 		if err != nil {

@@ -30,10 +30,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// List reads a cluster once, page by page. A partial result would give wrong answers, so any error fails the whole
+// ReadObjects reads a cluster once, page by page. A partial result would give wrong answers, so any error fails the whole
 // call. It reports all missing permissions together. Device classes may be missing, because clusters older than 1.34
 // do not serve this version.
-func List(ctx context.Context, client kubernetes.Interface) (*saved.Objects, error) {
+func ReadObjects(ctx context.Context, client kubernetes.Interface) (*saved.Objects, error) {
 	core, storage := client.CoreV1(), client.StorageV1()
 	o := saved.Objects{Time: time.Now()}
 	var errs []error
@@ -42,7 +42,7 @@ func List(ctx context.Context, client kubernetes.Interface) (*saved.Objects, err
 		func() error { return listPages(ctx, "nodes", core.Nodes().List, &o.Nodes) },
 		func() error { return listPages(ctx, "pods", core.Pods("").List, &o.Pods) },
 		func() error {
-			return listPages(ctx, "pod disruption budgets", client.PolicyV1().PodDisruptionBudgets("").List, &o.Budgets)
+			return listPages(ctx, "pod disruption budgets", client.PolicyV1().PodDisruptionBudgets("").List, &o.PDBs)
 		},
 		func() error {
 			return listPages(ctx, "persistent volume claims", core.PersistentVolumeClaims("").List, &o.Claims)
@@ -100,9 +100,9 @@ type Cluster struct {
 	synced   []cache.InformerSynced
 }
 
-// Watch adds handlers to the informers that placement needs. It asks the API server once whether it serves device
+// WatchCluster adds handlers to the informers that placement needs. It asks the API server once whether it serves device
 // classes. A server older than 1.34 does not, and its scheduler does not read them.
-func Watch(api discovery.ServerResourcesInterface, informers Informers, log *slog.Logger) (*Cluster, error) {
+func WatchCluster(api discovery.ServerResourcesInterface, informers Informers, log *slog.Logger) (*Cluster, error) {
 	c := &Cluster{snapshot: snapshot.New(), log: log}
 	devices, err := isServed(api, resourcev1.SchemeGroupVersion.WithResource("deviceclasses"))
 	if err != nil {
@@ -117,7 +117,7 @@ func Watch(api discovery.ServerResourcesInterface, informers Informers, log *slo
 		watchResource(c, informers, core, "namespaces", s.SetNamespace, deleteByName(s.DeleteNamespace)),
 		watchResource(c, informers, core, "nodes", s.SetNode, deleteByName(s.DeleteNode)),
 		watchResource(c, informers, core, "pods", s.SetPod, s.DeletePod),
-		watchResource(c, informers, policy, "poddisruptionbudgets", s.Budgets.Set, s.Budgets.Delete),
+		watchResource(c, informers, policy, "poddisruptionbudgets", s.PDBs.Set, s.PDBs.Delete),
 		watchResource(c, informers, core, "persistentvolumeclaims", s.Storage.SetPersistentVolumeClaim, s.Storage.DeletePersistentVolumeClaim),
 		watchResource(c, informers, core, "persistentvolumes", s.Storage.SetPersistentVolume, deleteByName(s.Storage.DeletePersistentVolume)),
 		watchResource(c, informers, storage, "storageclasses", s.Storage.SetStorageClass, deleteByName(s.Storage.DeleteStorageClass)),
@@ -191,8 +191,8 @@ func (c *Cluster) WaitForSync(ctx context.Context) error {
 	return nil
 }
 
-// With calls fn while no event changes the snapshot. fn must roll back every fork, and must not keep the snapshot.
-func (c *Cluster) With(fn func(*snapshot.Snapshot) error) error {
+// WithSnapshot calls fn while no event changes the snapshot. fn must roll back every fork, and must not keep the snapshot.
+func (c *Cluster) WithSnapshot(fn func(*snapshot.Snapshot) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return fn(c.snapshot)

@@ -42,7 +42,7 @@ func listObjects(c *placementtest.Cluster) []runtime.Object {
 	for _, p := range c.Pods {
 		list = append(list, p)
 	}
-	for _, b := range c.Budgets {
+	for _, b := range c.PDBs {
 		list = append(list, b)
 	}
 	return list
@@ -51,7 +51,7 @@ func listObjects(c *placementtest.Cluster) []runtime.Object {
 // formatPlan returns the plan for every node as text.
 func formatPlan(t *testing.T, s *snapshot.Snapshot) string {
 	t.Helper()
-	selection, err := planner.Victims(s, s.Nodes.Len(), planner.LeastDisruption, planner.Options{})
+	selection, err := planner.SelectVictims(s, s.Nodes.Len(), planner.LeastDisruption, planner.Options{})
 	must.NoError(t, err)
 	text, err := json.Marshal(selection)
 	must.NoError(t, err)
@@ -59,10 +59,10 @@ func formatPlan(t *testing.T, s *snapshot.Snapshot) string {
 }
 
 func TestListedAndSavedClustersGiveTheSameAnswers(t *testing.T) {
-	c := placementtest.Diverse(3, 12, 200, 5)
-	direct, err := c.Snapshot()
+	c := placementtest.NewDiverseCluster(3, 12, 200, 5)
+	direct, err := c.BuildSnapshot()
 	must.NoError(t, err)
-	listed, err := live.List(t.Context(), fake.NewClientset(listObjects(c)...))
+	listed, err := live.ReadObjects(t.Context(), fake.NewClientset(listObjects(c)...))
 	must.NoError(t, err)
 	var file bytes.Buffer
 	must.NoError(t, listed.Write(&file, saved.Compact))
@@ -70,7 +70,7 @@ func TestListedAndSavedClustersGiveTheSameAnswers(t *testing.T) {
 	must.NoError(t, err)
 	want := formatPlan(t, direct)
 	for name, o := range map[string]*saved.Objects{"listed": listed, "saved": reread} {
-		s, err := o.Snapshot()
+		s, err := o.BuildSnapshot()
 		must.NoError(t, err)
 		if got := formatPlan(t, s); got != want {
 			t.Errorf("%s:\n%s\nwant\n%s", name, got, want)
@@ -84,8 +84,8 @@ func setServedResources(client *fake.Clientset, groupVersion string, resources .
 }
 
 func TestDeviceClassesAreWatchedOnlyIfServed(t *testing.T) {
-	node := placementtest.Node("a", "zone-a", 4, 16, 10)
-	pod := placementtest.Pod("train", 0, "", 100, 64)
+	node := placementtest.NewNode("a", "zone-a", 4, 16, 10)
+	pod := placementtest.NewPod("train", 0, "", 100, 64)
 	pod.Spec.Containers[0].Resources.Requests["example.com/gpu"] = resource.MustParse("1")
 	gpu := "example.com/gpu"
 	class := &resourcev1.DeviceClass{
@@ -102,12 +102,12 @@ func TestDeviceClassesAreWatchedOnlyIfServed(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		factory := informers.NewSharedInformerFactory(client, 0)
-		cluster, err := live.Watch(client.Discovery(), live.OfFactory(factory), slog.New(slog.DiscardHandler))
+		cluster, err := live.WatchCluster(client.Discovery(), live.InformersOfFactory(factory), slog.New(slog.DiscardHandler))
 		must.NoError(t, err)
 		factory.Start(ctx.Done())
 		must.NoError(t, cluster.WaitForSync(ctx))
-		err = cluster.With(func(s *snapshot.Snapshot) error {
-			verdict, err := s.Judge(pod, "a")
+		err = cluster.WithSnapshot(func(s *snapshot.Snapshot) error {
+			verdict, err := s.JudgeNewPod(pod, "a")
 			if err == nil && verdict.String() != want {
 				t.Errorf("%v served: %s, want %s", versions, verdict, want)
 			}
@@ -122,7 +122,7 @@ func TestDeviceClassesAreWatchedOnlyIfServed(t *testing.T) {
 // TestPodsCanArriveBeforeTheirNamespaces has the first pod of a group with affinity to itself, by a label of their
 // namespace.
 func TestPodsCanArriveBeforeTheirNamespaces(t *testing.T) {
-	pod := placementtest.Pod("web", 0, "", 100, 64)
+	pod := placementtest.NewPod("web", 0, "", 100, 64)
 	team := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "x"}}
 	pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
@@ -130,13 +130,13 @@ func TestPodsCanArriveBeforeTheirNamespaces(t *testing.T) {
 		}},
 	}}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: team.MatchLabels}}
-	client := fake.NewClientset(pod, namespace, placementtest.Node("a", "zone-a", 4, 16, 10))
+	client := fake.NewClientset(pod, namespace, placementtest.NewNode("a", "zone-a", 4, 16, 10))
 	first, others := informers.NewSharedInformerFactory(client, 0), informers.NewSharedInformerFactory(client, 0)
-	cluster, err := live.Watch(client.Discovery(), func(r schema.GroupVersionResource, kind ctrlclient.Object) (cache.SharedIndexInformer, error) {
+	cluster, err := live.WatchCluster(client.Discovery(), func(r schema.GroupVersionResource, kind ctrlclient.Object) (cache.SharedIndexInformer, error) {
 		if r.Resource == "pods" {
-			return live.OfFactory(first)(r, kind)
+			return live.InformersOfFactory(first)(r, kind)
 		}
-		return live.OfFactory(others)(r, kind)
+		return live.InformersOfFactory(others)(r, kind)
 	}, slog.New(slog.DiscardHandler))
 	must.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -145,11 +145,11 @@ func TestPodsCanArriveBeforeTheirNamespaces(t *testing.T) {
 	defer cancel()
 	first.Start(ctx.Done())
 	for pods := 0; pods == 0 && ctx.Err() == nil; time.Sleep(time.Millisecond) {
-		_ = cluster.With(func(s *snapshot.Snapshot) error { pods = s.Pods(); return nil })
+		_ = cluster.WithSnapshot(func(s *snapshot.Snapshot) error { pods = s.PodCount(); return nil })
 	}
 	others.Start(ctx.Done())
 	must.NoError(t, cluster.WaitForSync(ctx))
-	err = cluster.With(func(s *snapshot.Snapshot) error {
+	err = cluster.WithSnapshot(func(s *snapshot.Snapshot) error {
 		v, err := s.JudgePod(placement.PodKey{Namespace: "default", Name: "web-0"}, "a")
 		if v.Outcome != placement.Fits {
 			t.Errorf("%s", v)
@@ -164,17 +164,17 @@ func TestDiscoveryErrorIsReturned(t *testing.T) {
 	client.PrependReactor("get", "resource", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("connection refused")
 	})
-	_, err := live.Watch(client.Discovery(), live.OfFactory(informers.NewSharedInformerFactory(client, 0)), slog.New(slog.DiscardHandler))
+	_, err := live.WatchCluster(client.Discovery(), live.InformersOfFactory(informers.NewSharedInformerFactory(client, 0)), slog.New(slog.DiscardHandler))
 	check.ErrorContains(t, err, "ask which resources of resource.k8s.io/v1 are served: connection refused")
 }
 
 func TestWatchedClusterFollowsEvents(t *testing.T) {
-	c := placementtest.Diverse(4, 9, 120, 3)
+	c := placementtest.NewDiverseCluster(4, 9, 120, 3)
 	client := fake.NewClientset(listObjects(c)...)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	factory := informers.NewSharedInformerFactory(client, 0)
-	cluster, err := live.Watch(client.Discovery(), live.OfFactory(factory), slog.New(slog.DiscardHandler))
+	cluster, err := live.WatchCluster(client.Discovery(), live.InformersOfFactory(factory), slog.New(slog.DiscardHandler))
 	must.NoError(t, err)
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
@@ -183,11 +183,11 @@ func TestWatchedClusterFollowsEvents(t *testing.T) {
 	gone := c.Pods[0]
 	must.NoError(t, client.CoreV1().Pods(gone.Namespace).Delete(ctx, gone.Name, metav1.DeleteOptions{}))
 	c.Pods = c.Pods[1:]
-	direct, err := c.Snapshot()
+	direct, err := c.BuildSnapshot()
 	must.NoError(t, err)
 	for ctx.Err() == nil {
 		pods := 0
-		_ = cluster.With(func(s *snapshot.Snapshot) error { pods = s.Pods(); return nil })
+		_ = cluster.WithSnapshot(func(s *snapshot.Snapshot) error { pods = s.PodCount(); return nil })
 		if pods == len(c.Pods) {
 			break
 		}
@@ -196,7 +196,7 @@ func TestWatchedClusterFollowsEvents(t *testing.T) {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	err = cluster.With(func(s *snapshot.Snapshot) error {
+	err = cluster.WithSnapshot(func(s *snapshot.Snapshot) error {
 		if got, want := formatPlan(t, s), formatPlan(t, direct); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}

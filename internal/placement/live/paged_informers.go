@@ -12,14 +12,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// NewInformer creates an informer for a cache.
-type NewInformer = func(cache.ListerWatcher, runtime.Object, time.Duration, cache.Indexers) cache.SharedIndexInformer
+// InformerConstructor creates an informer for a cache.
+type InformerConstructor = func(cache.ListerWatcher, runtime.Object, time.Duration, cache.Indexers) cache.SharedIndexInformer
 
-// InPages returns a constructor for informers that list Pods in pages if the API server does not stream lists, as in
+// NewPagedInformers returns a constructor for informers that list Pods in pages if the API server does not stream lists, as in
 // Kubernetes 1.33 by default. An informer lists at any version, and the API server answers that in one piece whatever
 // the limit is (https://kubernetes.io/docs/reference/using-api/api-concepts/#semantics-for-get-and-list). For 150,000
 // Pods that is gigabytes.
-func InPages(trim cache.TransformFunc) NewInformer {
+func NewPagedInformers(trim cache.TransformFunc) InformerConstructor {
 	return func(from cache.ListerWatcher, example runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 		if _, ok := example.(*corev1.Pod); ok {
 			from = newPagedListWatch(cache.ToListerWatcherWithContext(from), trim)

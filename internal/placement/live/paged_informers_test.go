@@ -56,8 +56,8 @@ func TestUnstreamedPodsAreReadInPagesAndTrimmed(t *testing.T) {
 		pod.Spec.Containers = []corev1.Container{{Name: "app", Env: []corev1.EnvVar{{Name: "A", Value: "b"}}}}
 		from.pods = append(from.pods, pod)
 	}
-	trim := live.TrimPods()
-	informer := live.InPages(trim)(&cache.ListWatch{ListWithContextFunc: from.listPage, WatchFuncWithContext: from.refuseWatch}, &corev1.Pod{}, 0, cache.Indexers{})
+	trim := live.NewPodTrimmer()
+	informer := live.NewPagedInformers(trim)(&cache.ListWatch{ListWithContextFunc: from.listPage, WatchFuncWithContext: from.refuseWatch}, &corev1.Pod{}, 0, cache.Indexers{})
 	must.NoError(t, informer.SetTransform(trim))
 	ctx, stop := context.WithTimeout(t.Context(), patience)
 	done := make(chan struct{})

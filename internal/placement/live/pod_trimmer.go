@@ -23,10 +23,10 @@ type podTrimmer struct {
 	sharedSpecs *lru.Cache // sha256 of a spec to *corev1.Pod
 }
 
-// TrimPods returns the transform function of a pod cache. It keeps what placement and the rules of NodeGroups read.
+// NewPodTrimmer returns the transform function of a pod cache. It keeps what placement and the rules of NodeGroups read.
 // Pods share their common parts, so the caller must not change them, as with all cached objects. It is safe for concurrent
 // use.
-func TrimPods() cache.TransformFunc { return podTrimmer{lru.New(maxSharedSpecs)}.trimPod }
+func NewPodTrimmer() cache.TransformFunc { return podTrimmer{lru.New(maxSharedSpecs)}.trimPod }
 
 func (t podTrimmer) trimPod(o any) (any, error) {
 	p, ok := o.(*corev1.Pod)
@@ -60,7 +60,7 @@ func isSameArray(a, b []corev1.Container) bool {
 
 // internSharedParts returns the common parts of a pod and its siblings: the stored ones, or new ones from this pod.
 func (t podTrimmer) internSharedParts(p *corev1.Pod) (*corev1.Pod, error) {
-	kind := saved.Pod(p)
+	kind := saved.CopyPod(p)
 	kind.ObjectMeta = metav1.ObjectMeta{Labels: kind.Labels, Annotations: kind.Annotations, OwnerReferences: kind.OwnerReferences}
 	kind.Spec.NodeName = ""
 	if p.Spec.NodeName != "" {

@@ -31,7 +31,7 @@ func trimPod(t must.T, trim cache.TransformFunc, p *corev1.Pod) *corev1.Pod {
 
 // listVerdicts returns the verdict of every pod on every node, and the result of the eviction rules for every node.
 func listVerdicts(t *rapid.T, o *saved.Objects) map[string]string {
-	s, err := o.Snapshot()
+	s, err := o.BuildSnapshot()
 	must.NoError(t, err)
 	out := map[string]string{}
 	for _, n := range o.Nodes {
@@ -45,7 +45,7 @@ func listVerdicts(t *rapid.T, o *saved.Objects) map[string]string {
 			out[fmt.Sprintf("%s on %s", key, n.Name)] = verdict.String()
 		}
 	}
-	selection, err := planner.Victims(s, s.Nodes.Len(), planner.LeastDisruption, planner.Options{})
+	selection, err := planner.SelectVictims(s, s.Nodes.Len(), planner.LeastDisruption, planner.Options{})
 	must.NoError(t, err)
 	out["victims"] = fmt.Sprintf("%+v", selection)
 	return out
@@ -53,8 +53,8 @@ func listVerdicts(t *rapid.T, o *saved.Objects) map[string]string {
 
 func TestTrimmedPodsGetSameVerdicts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		whole := placementtest.Random(rapid.Uint64Range(0, 5_000).Draw(t, "seed")).Objects
-		small, trim := whole, live.TrimPods()
+		whole := placementtest.NewRandomCluster(rapid.Uint64Range(0, 5_000).Draw(t, "seed")).Objects
+		small, trim := whole, live.NewPodTrimmer()
 		small.Pods = nil
 		for _, p := range whole.Pods {
 			before := p.DeepCopy()
@@ -78,9 +78,9 @@ func TestTrimmedPodsGetSameVerdicts(t *testing.T) {
 }
 
 func TestSiblingsShareCommonParts(t *testing.T) {
-	trim := live.TrimPods()
+	trim := live.NewPodTrimmer()
 	sibling := func(name, node string) *corev1.Pod {
-		p := placementtest.Pod("web", 0, node, 100, 64)
+		p := placementtest.NewPod("web", 0, node, 100, 64)
 		p.Name, p.UID, p.ResourceVersion = name, types.UID("uid-"+name), "rv-"+name
 		p.Annotations = map[string]string{"prometheus.io/port": name, "karpenter.sh/do-not-disrupt": "true"}
 		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "POD", Value: name}}
@@ -97,18 +97,18 @@ func TestSiblingsShareCommonParts(t *testing.T) {
 		t.Errorf("annotations %v", a.Annotations)
 	}
 	larger := sibling("web-c", "n1")
-	larger.Spec.Containers[0].Resources.Requests = placementtest.Pod("web", 0, "n1", 200, 64).Spec.Containers[0].Resources.Requests
+	larger.Spec.Containers[0].Resources.Requests = placementtest.NewPod("web", 0, "n1", 200, 64).Spec.Containers[0].Resources.Requests
 	if c := trimPod(t, trim, larger); &c.Spec.Containers[0] == &a.Spec.Containers[0] {
 		t.Error("pods with different requests share containers")
 	}
 }
 
 func TestTrimmedUnschedulablePodStaysUnschedulable(t *testing.T) {
-	p := placementtest.Pod("web", 0, "", 100, 64)
+	p := placementtest.NewPod("web", 0, "", 100, 64)
 	said := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}
 	p.Status = corev1.PodStatus{Phase: corev1.PodPending, NominatedNodeName: "n1", Conditions: []corev1.PodCondition{said}}
 	p.Status.Conditions[0].Message = "0/3 nodes are available"
-	got := trimPod(t, live.TrimPods(), p).Status
+	got := trimPod(t, live.NewPodTrimmer(), p).Status
 	if got.Phase != corev1.PodPending || got.NominatedNodeName != "n1" || !slices.Contains(got.Conditions, said) {
 		t.Errorf("%+v", got)
 	}
@@ -116,7 +116,7 @@ func TestTrimmedUnschedulablePodStaysUnschedulable(t *testing.T) {
 
 func TestTrimLeavesOtherObjectsUnchanged(t *testing.T) {
 	tomb := cache.DeletedFinalStateUnknown{Key: "shop/web", Obj: 1}
-	if got, err := live.TrimPods()(tomb); err != nil || got != any(tomb) {
+	if got, err := live.NewPodTrimmer()(tomb); err != nil || got != any(tomb) {
 		t.Errorf("%v, %v", got, err)
 	}
 }
@@ -127,11 +127,11 @@ func TestCachedPodsAreReadInPlace(t *testing.T) {
 		return informer, nil
 	}
 	for range 2 { // the second call finds an existing index
-		if _, err := live.CachedPods(informers); err != nil {
+		if _, err := live.NewCachedPodReader(informers); err != nil {
 			t.Fatal(err)
 		}
 	}
-	pods, err := live.CachedPods(informers)
+	pods, err := live.NewCachedPodReader(informers)
 	must.NoError(t, err)
 	held := map[string]*corev1.Pod{}
 	for _, at := range [][3]string{{"shop", "a", "n1"}, {"shop", "b", "n2"}, {"bank", "c", "n1"}, {"bank", "d", ""}} {
@@ -153,10 +153,10 @@ func TestCachedPodsAreReadInPlace(t *testing.T) {
 		}
 	}
 	ctx := t.Context()
-	only("a", "b", "c", "d")(pods.Select(ctx, "", labels.Everything()))
-	only("a", "b")(pods.Select(ctx, "shop", labels.Everything()))
-	only("c")(pods.Select(ctx, "", labels.SelectorFromSet(labels.Set{"app": "c"})))
-	only()(pods.Select(ctx, "shop", labels.SelectorFromSet(labels.Set{"app": "c"})))
-	only("a", "c")(pods.On(ctx, "n1"))
-	only()(pods.On(ctx, ""))
+	only("a", "b", "c", "d")(pods.ListSelected(ctx, "", labels.Everything()))
+	only("a", "b")(pods.ListSelected(ctx, "shop", labels.Everything()))
+	only("c")(pods.ListSelected(ctx, "", labels.SelectorFromSet(labels.Set{"app": "c"})))
+	only()(pods.ListSelected(ctx, "shop", labels.SelectorFromSet(labels.Set{"app": "c"})))
+	only("a", "c")(pods.ListOnNode(ctx, "n1"))
+	only()(pods.ListOnNode(ctx, ""))
 }

@@ -10,23 +10,23 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// NodeField is the field selector for the node of a Pod.
-const NodeField = "spec.nodeName"
+// NodeNameField is the field selector for the node of a Pod.
+const NodeNameField = "spec.nodeName"
 
-// Pods reads pods. The caller must not change them. It is safe for concurrent use.
-type Pods interface {
-	// Select returns the pods of a namespace with matching labels. An empty namespace means all namespaces.
-	Select(ctx context.Context, namespace string, labels labels.Selector) ([]*corev1.Pod, error)
-	// On returns the pods on a node.
-	On(ctx context.Context, node string) ([]*corev1.Pod, error)
+// PodReader reads pods. The caller must not change them. It is safe for concurrent use.
+type PodReader interface {
+	// ListSelected returns the pods of a namespace with matching labels. An empty namespace means all namespaces.
+	ListSelected(ctx context.Context, namespace string, labels labels.Selector) ([]*corev1.Pod, error)
+	// ListOnNode returns the pods on a node.
+	ListOnNode(ctx context.Context, node string) ([]*corev1.Pod, error)
 }
 
 // nodeIndexName is the name of the index of pods by node.
 const nodeIndexName = "slipway/node"
 
-// CachedPods reads pods from an informer without copying them. A copy of very many pods would be as large as the
+// NewCachedPodReader reads pods from an informer without copying them. A copy of very many pods would be as large as the
 // cache.
-func CachedPods(informers Informers) (Pods, error) {
+func NewCachedPodReader(informers Informers) (PodReader, error) {
 	informer, err := informers(corev1.SchemeGroupVersion.WithResource("pods"), &corev1.Pod{})
 	if err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
@@ -49,7 +49,7 @@ func indexByNode(o any) ([]string, error) {
 
 type cachedPods struct{ indexer cache.Indexer }
 
-func (c cachedPods) Select(_ context.Context, namespace string, selector labels.Selector) ([]*corev1.Pod, error) {
+func (c cachedPods) ListSelected(_ context.Context, namespace string, selector labels.Selector) ([]*corev1.Pod, error) {
 	var pods []*corev1.Pod
 	err := cache.ListAllByNamespace(c.indexer, namespace, selector, func(o any) {
 		if p, ok := o.(*corev1.Pod); ok {
@@ -59,7 +59,7 @@ func (c cachedPods) Select(_ context.Context, namespace string, selector labels.
 	return pods, err
 }
 
-func (c cachedPods) On(_ context.Context, node string) ([]*corev1.Pod, error) {
+func (c cachedPods) ListOnNode(_ context.Context, node string) ([]*corev1.Pod, error) {
 	objects, err := c.indexer.ByIndex(nodeIndexName, node)
 	if err != nil {
 		return nil, err
@@ -73,17 +73,17 @@ func (c cachedPods) On(_ context.Context, node string) ([]*corev1.Pod, error) {
 	return pods, nil
 }
 
-// ListedPods reads pods from the API server on each call.
-func ListedPods(reader client.Reader) Pods { return listedPods{reader} }
+// NewListingPodReader reads pods from the API server on each call.
+func NewListingPodReader(reader client.Reader) PodReader { return listedPods{reader} }
 
 type listedPods struct{ reader client.Reader }
 
-func (l listedPods) Select(ctx context.Context, namespace string, selector labels.Selector) ([]*corev1.Pod, error) {
+func (l listedPods) ListSelected(ctx context.Context, namespace string, selector labels.Selector) ([]*corev1.Pod, error) {
 	return l.list(ctx, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector})
 }
 
-func (l listedPods) On(ctx context.Context, node string) ([]*corev1.Pod, error) {
-	return l.list(ctx, client.MatchingFields{NodeField: node})
+func (l listedPods) ListOnNode(ctx context.Context, node string) ([]*corev1.Pod, error) {
+	return l.list(ctx, client.MatchingFields{NodeNameField: node})
 }
 
 func (l listedPods) list(ctx context.Context, which ...client.ListOption) ([]*corev1.Pod, error) {

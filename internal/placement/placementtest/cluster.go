@@ -20,8 +20,8 @@ func IsFinished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// Waiting lists the pending pods.
-func (c *Cluster) Waiting() []*corev1.Pod {
+// PendingPods lists the pending pods.
+func (c *Cluster) PendingPods() []*corev1.Pod {
 	var list []*corev1.Pod
 	for _, p := range c.Pods {
 		if p.Spec.NodeName == "" && !IsFinished(p) {
@@ -31,8 +31,8 @@ func (c *Cluster) Waiting() []*corev1.Pod {
 	return list
 }
 
-// Placed lists the unfinished pods on a node of the cluster.
-func (c *Cluster) Placed() []*corev1.Pod {
+// PlacedPods lists the unfinished pods on a node of the cluster.
+func (c *Cluster) PlacedPods() []*corev1.Pod {
 	known := map[string]bool{}
 	for _, n := range c.Nodes {
 		known[n.Name] = true
@@ -46,10 +46,10 @@ func (c *Cluster) Placed() []*corev1.Pod {
 	return list
 }
 
-// Small returns a cluster of two nodes in one zone, with one pod on the first.
-func Small() *Cluster {
+// NewSmallCluster returns a cluster of two nodes in one zone, with one pod on the first.
+func NewSmallCluster() *Cluster {
 	c := &Cluster{}
-	c.Nodes = []*corev1.Node{Node("first", "zone-a", 4, 16, 10), Node("second", "zone-a", 4, 16, 10)}
-	c.Pods = []*corev1.Pod{Pod("web", 0, "first", 500, 512)}
+	c.Nodes = []*corev1.Node{NewNode("first", "zone-a", 4, 16, 10), NewNode("second", "zone-a", 4, 16, 10)}
+	c.Pods = []*corev1.Pod{NewPod("web", 0, "first", 500, 512)}
 	return c
 }

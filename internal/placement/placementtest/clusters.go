@@ -20,8 +20,8 @@ import (
 // Zones are the zones of the nodes.
 var Zones = []string{"zone-a", "zone-b", "zone-c"}
 
-// Node returns a ready node with the usual labels. cpu is in cores, memory in GiB.
-func Node(name, zone string, cpu, memory, pods int64) *corev1.Node {
+// NewNode returns a ready node with the usual labels. cpu is in cores, memory in GiB.
+func NewNode(name, zone string, cpu, memory, pods int64) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, UID: types.UID(name),
@@ -38,9 +38,9 @@ func Node(name, zone string, cpu, memory, pods int64) *corev1.Node {
 	}
 }
 
-// Pod returns a running, ready pod of a ReplicaSet. cpu is in millicores, memory in MiB. Without a node name it is
+// NewPod returns a running, ready pod of a ReplicaSet. cpu is in millicores, memory in MiB. Without a node name it is
 // pending.
-func Pod(app string, i int, node string, cpu, memory int64) *corev1.Pod {
+func NewPod(app string, i int, node string, cpu, memory int64) *corev1.Pod {
 	yes := true
 	name := fmt.Sprintf("%s-%d", app, i)
 	p := &corev1.Pod{
@@ -64,30 +64,30 @@ func Pod(app string, i int, node string, cpu, memory int64) *corev1.Pod {
 	return p
 }
 
-// Uniform returns nodes with the same number of equal pods. Each pod requests 1 % of its node.
-func Uniform(nodes, podsPerNode int) *Cluster {
+// NewUniformCluster returns nodes with the same number of equal pods. Each pod requests 1 % of its node.
+func NewUniformCluster(nodes, podsPerNode int) *Cluster {
 	c := &Cluster{}
 	for i := range nodes {
-		c.Nodes = append(c.Nodes, Node(fmt.Sprintf("node-%04d", i), Zones[i%len(Zones)], 10, 100, 110))
+		c.Nodes = append(c.Nodes, NewNode(fmt.Sprintf("node-%04d", i), Zones[i%len(Zones)], 10, 100, 110))
 		for j := range podsPerNode {
-			c.Pods = append(c.Pods, Pod("web", i*podsPerNode+j, c.Nodes[i].Name, 100, 1024))
+			c.Pods = append(c.Pods, NewPod("web", i*podsPerNode+j, c.Nodes[i].Name, 100, 1024))
 		}
 	}
 	return c
 }
 
-// Pending returns pending pods without nodes. Each requests 2 % of an instance of Flavour.
-func Pending(pods int) *Cluster {
+// NewPendingCluster returns pending pods without nodes. Each requests 2 % of an instance of Flavour.
+func NewPendingCluster(pods int) *Cluster {
 	c := &Cluster{}
 	for i := range pods {
-		c.Pods = append(c.Pods, Pod("web", i, "", 200, 2048))
+		c.Pods = append(c.Pods, NewPod("web", i, "", 200, 2048))
 	}
 	return c
 }
 
-// Flavour returns a flavour with 10 cores and 100 GiB in each zone.
-func Flavour() planner.Flavour {
-	return planner.Flavour{Name: "standard", Template: Node("standard", "", 10, 100, 110), Cost: 1, Zones: Zones}
+// NewFlavour returns a flavour with 10 cores and 100 GiB in each zone.
+func NewFlavour() planner.Flavour {
+	return planner.Flavour{Name: "standard", Template: NewNode("standard", "", 10, 100, 110), Cost: 1, Zones: Zones}
 }
 
 // constraintKind says how the pods of an application restrict their placement.
@@ -140,10 +140,10 @@ func pickConstraintKind(g *rand.Rand) constraintKind {
 	}
 }
 
-// DiversePending returns pending pods of applications with up to 40 replicas. A third each are plain, spread over
+// NewDiversePendingCluster returns pending pods of applications with up to 40 replicas. A third each are plain, spread over
 // zones or hosts, and have affinity or anti-affinity to their own kind. They request 0.1 to 1 core and 128 MiB to 2
 // GiB.
-func DiversePending(seed uint64, pods int) *Cluster {
+func NewDiversePendingCluster(seed uint64, pods int) *Cluster {
 	g := rand.New(rand.NewPCG(seed, 1))
 	c := &Cluster{}
 	for app := 0; len(c.Pods) < pods; app++ {
@@ -153,7 +153,7 @@ func DiversePending(seed uint64, pods int) *Cluster {
 			replicas = 1 + g.IntN(8)
 		}
 		for i := range min(replicas, pods-len(c.Pods)) {
-			p := Pod(fmt.Sprintf("app-%d", app), i, "", cpu, memory)
+			p := NewPod(fmt.Sprintf("app-%d", app), i, "", cpu, memory)
 			addConstraints(p, k)
 			c.Pods = append(c.Pods, p)
 		}
@@ -161,13 +161,13 @@ func DiversePending(seed uint64, pods int) *Cluster {
 	return c
 }
 
-// Diverse returns nodes in three zones with pods as in DiversePending. The pods are placed where their
+// NewDiverseCluster returns nodes in three zones with pods as in NewDiversePendingCluster. The pods are placed where their
 // constraints allow. The first applications have a PodDisruptionBudget, with 1 to 3 disruptions allowed.
-func Diverse(seed uint64, nodes, pods, budgets int) *Cluster {
+func NewDiverseCluster(seed uint64, nodes, pods, budgets int) *Cluster {
 	g := rand.New(rand.NewPCG(seed, 2))
 	c := &Cluster{}
 	for i := range nodes {
-		c.Nodes = append(c.Nodes, Node(fmt.Sprintf("node-%04d", i), Zones[i%len(Zones)], 32, 128, 110))
+		c.Nodes = append(c.Nodes, NewNode(fmt.Sprintf("node-%04d", i), Zones[i%len(Zones)], 32, 128, 110))
 	}
 	next := 0
 	place := func() string { next++; return c.Nodes[next*7919%nodes].Name }
@@ -196,19 +196,19 @@ func Diverse(seed uint64, nodes, pods, budgets int) *Cluster {
 			default:
 				node = place()
 			}
-			p := Pod(fmt.Sprintf("app-%d", app), i, node, cpu, memory)
+			p := NewPod(fmt.Sprintf("app-%d", app), i, node, cpu, memory)
 			addConstraints(p, k)
 			c.Pods = append(c.Pods, p)
 		}
-		if len(c.Budgets) < budgets {
-			c.Budgets = append(c.Budgets, Budget(fmt.Sprintf("app-%d", app), 1+g.IntN(3)))
+		if len(c.PDBs) < budgets {
+			c.PDBs = append(c.PDBs, NewPDB(fmt.Sprintf("app-%d", app), 1+g.IntN(3)))
 		}
 	}
 	return c
 }
 
-// Budget returns a PodDisruptionBudget for the pods of an application.
-func Budget(app string, allowed int) *policyv1.PodDisruptionBudget {
+// NewPDB returns a PodDisruptionBudget for the pods of an application.
+func NewPDB(app string, allowed int) *policyv1.PodDisruptionBudget {
 	unavailable := intstr.FromInt32(int32(allowed))
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: app},

@@ -6,5 +6,5 @@ import "time"
 
 var started = time.Now()
 
-// CPUTime returns the time since the process started, because the processor time is not available here.
-func CPUTime() time.Duration { return time.Since(started) }
+// MeasureCPUTime returns the time since the process started, because the processor time is not available here.
+func MeasureCPUTime() time.Duration { return time.Since(started) }

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// CPUTime returns the processor time that the process has used. On a shared machine it measures the cost of a
+// MeasureCPUTime returns the processor time that the process has used. On a shared machine it measures the cost of a
 // computation better than the elapsed time.
-func CPUTime() time.Duration {
+func MeasureCPUTime() time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
 		return 0

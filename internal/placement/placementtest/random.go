@@ -21,8 +21,8 @@ type generator struct {
 
 const gpu = corev1.ResourceName("example.com/gpu")
 
-// Random returns the random cluster of a seed.
-func Random(seed uint64) *Cluster {
+// NewRandomCluster returns the random cluster of a seed.
+func NewRandomCluster(seed uint64) *Cluster {
 	g := generator{Rand: rand.New(rand.NewPCG(seed, 4)), easy: seed%3 != 0}
 	c := &Cluster{}
 	for _, name := range []string{"red", "green", "blue"} {
@@ -95,8 +95,8 @@ func (g generator) addDeviceClasses(c *Cluster) {
 	}
 }
 
-// RandomNode returns a random node, as in Random.
-func RandomNode(g *rand.Rand, i int) *corev1.Node { return generator{Rand: g}.newNode(i) }
+// NewRandomNode returns a random node, as in Random.
+func NewRandomNode(g *rand.Rand, i int) *corev1.Node { return generator{Rand: g}.newNode(i) }
 
 func (g generator) chance(n, of int) bool { return g.IntN(of) < n }
 

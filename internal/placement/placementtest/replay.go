@@ -10,9 +10,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// CarryOut executes the removals in a fork, in order. It fails if a pod does not fit on its target, or if a target is
+// ExecuteRemovals executes the removals in a fork, in order. It fails if a pod does not fit on its target, or if a target is
 // removed too.
-func CarryOut(s *snapshot.Snapshot, victims []planner.Evacuation) error {
+func ExecuteRemovals(s *snapshot.Snapshot, victims []planner.Evacuation) error {
 	fork := s.Fork()
 	defer fork.Rollback()
 	removed := map[string]bool{}
@@ -20,7 +20,7 @@ func CarryOut(s *snapshot.Snapshot, victims []planner.Evacuation) error {
 		removed[v.Node] = true
 	}
 	for _, v := range victims {
-		if err := fork.Withdraw(v.Node); err != nil {
+		if err := fork.RemoveNodeNamed(v.Node); err != nil {
 			return err
 		}
 		if err := movePods(s, fork, v.Moves, removed); err != nil {
@@ -30,8 +30,8 @@ func CarryOut(s *snapshot.Snapshot, victims []planner.Evacuation) error {
 	return nil
 }
 
-// LaunchAll executes a packing in a fork: it launches all instances, and fails if a pod does not fit on its target.
-func LaunchAll(s *snapshot.Snapshot, flavours []planner.Flavour, packing *planner.Packing) error {
+// ExecutePacking executes a packing in a fork: it launches all instances, and fails if a pod does not fit on its target.
+func ExecutePacking(s *snapshot.Snapshot, flavours []planner.Flavour, packing *planner.Packing) error {
 	fork := s.Fork()
 	defer fork.Rollback()
 	templates := map[string]func(name, zone string) *corev1.Node{}
@@ -41,11 +41,11 @@ func LaunchAll(s *snapshot.Snapshot, flavours []planner.Flavour, packing *planne
 			if len(f.Zones) == 0 {
 				zone = ""
 			}
-			return f.Node(name, zone)
+			return f.NewNode(name, zone)
 		}
 	}
-	for _, m := range packing.Machines {
-		if err := fork.Launch(templates[m.Flavour](m.Name, m.Zone)); err != nil {
+	for _, m := range packing.Instances {
+		if err := fork.LaunchNode(templates[m.Flavour](m.Name, m.Zone)); err != nil {
 			return err
 		}
 	}
@@ -61,7 +61,7 @@ func movePods(s *snapshot.Snapshot, fork snapshot.Fork, moves []planner.Move, re
 		if verdict.Outcome != placement.Fits || removed[m.To] {
 			return fmt.Errorf("pod %s does not go to %s: %s", m.Pod, m.To, verdict)
 		}
-		if err := fork.Move(m.Pod, m.To); err != nil {
+		if err := fork.MovePod(m.Pod, m.To); err != nil {
 			return err
 		}
 	}
@@ -78,15 +78,15 @@ func CheckRanks(s *snapshot.Snapshot, ranks []planner.Rank, n int) error {
 		if r.Removable && i%n != 0 {
 			continue
 		}
-		e, err := planner.Evacuate(s, r.Node, planner.LeastDisruption, planner.Options{})
+		e, err := planner.PlanEvacuation(s, r.Node, planner.LeastDisruption, planner.Options{})
 		if err != nil {
 			return err
 		}
-		if e.Feasible() != r.Removable || e.Cost != r.Cost && r.Removable {
+		if e.IsFeasible() != r.Removable || e.Cost != r.Cost && r.Removable {
 			return fmt.Errorf("%s is ranked %+v, its evacuation says %v at %v", r.Node, r, e.Refusals, e.Cost)
 		}
 		if r.Removable {
-			if err := CarryOut(s, []planner.Evacuation{*e}); err != nil {
+			if err := ExecuteRemovals(s, []planner.Evacuation{*e}); err != nil {
 				return err
 			}
 		}

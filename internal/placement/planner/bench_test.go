@@ -14,38 +14,38 @@ import (
 func measure(b *testing.B, fn func()) {
 	b.Helper()
 	b.ReportAllocs()
-	before := placementtest.CPUTime()
+	before := placementtest.MeasureCPUTime()
 	for b.Loop() {
 		fn()
 	}
-	b.ReportMetric((placementtest.CPUTime()-before).Seconds()*1e3/float64(b.N), "cpu-ms/op")
+	b.ReportMetric((placementtest.MeasureCPUTime()-before).Seconds()*1e3/float64(b.N), "cpu-ms/op")
 }
 
 func buildSnapshot(b *testing.B, c *placementtest.Cluster) *snapshot.Snapshot {
 	b.Helper()
-	s, err := c.Snapshot()
+	s, err := c.BuildSnapshot()
 	must.NoError(b, err)
 	return s
 }
 
 // Select nodes to remove among 2,000 nodes with 40 pods of 1 % each. 800 nodes can hold all pods.
 func BenchmarkSelectVictimsUniform(b *testing.B) {
-	s := buildSnapshot(b, placementtest.Uniform(2000, 40))
+	s := buildSnapshot(b, placementtest.NewUniformCluster(2000, 40))
 	var selection *planner.Selection
 	var err error
 	measure(b, func() {
-		selection, err = planner.Victims(s, 2000, planner.LeastDisruption, planner.Options{})
+		selection, err = planner.SelectVictims(s, 2000, planner.LeastDisruption, planner.Options{})
 		must.NoError(b, err)
 		if len(selection.Victims) != 1200 {
 			b.Fatalf("%d victims, 1200 can go", len(selection.Victims))
 		}
 	})
-	must.NoError(b, placementtest.CarryOut(s, selection.Victims))
+	must.NoError(b, placementtest.ExecuteRemovals(s, selection.Victims))
 }
 
 // Rank all of 5,000 nodes with 150,000 diverse pods and 200 PodDisruptionBudgets.
 func BenchmarkRankDiverse(b *testing.B) {
-	s := buildSnapshot(b, placementtest.Diverse(1, 5000, 150_000, 200))
+	s := buildSnapshot(b, placementtest.NewDiverseCluster(1, 5000, 150_000, 200))
 	var ranks []planner.Rank
 	measure(b, func() {
 		ranks = planner.NewRanking(s, planner.LeastDisruption, planner.Options{}).List()
@@ -55,40 +55,40 @@ func BenchmarkRankDiverse(b *testing.B) {
 
 // Pack 50,000 pending pods of 2 % each onto new instances.
 func BenchmarkPackUniform(b *testing.B) {
-	s := buildSnapshot(b, placementtest.Pending(50_000))
-	flavours := []planner.Flavour{placementtest.Flavour()}
+	s := buildSnapshot(b, placementtest.NewPendingCluster(50_000))
+	flavours := []planner.Flavour{placementtest.NewFlavour()}
 	var packing *planner.Packing
 	var err error
 	measure(b, func() {
-		packing, err = planner.Pack(s, nil, flavours, planner.LeastWaste)
+		packing, err = planner.PackPods(s, nil, flavours, planner.LeastWaste)
 		must.NoError(b, err)
-		if len(packing.Machines) != 1000 || len(packing.Helpless) != 0 {
-			b.Fatalf("%d machines, %d helpless: 1000 machines hold all", len(packing.Machines), len(packing.Helpless))
+		if len(packing.Instances) != 1000 || len(packing.Unschedulable) != 0 {
+			b.Fatalf("%d machines, %d helpless: 1000 machines hold all", len(packing.Instances), len(packing.Unschedulable))
 		}
 	})
-	must.NoError(b, placementtest.LaunchAll(s, flavours, packing))
+	must.NoError(b, placementtest.ExecutePacking(s, flavours, packing))
 }
 
 // Pack 5,000 diverse pending pods.
 func BenchmarkPackDiverse(b *testing.B) {
-	s := buildSnapshot(b, placementtest.DiversePending(1, 5000))
-	flavours := []planner.Flavour{placementtest.Flavour()}
+	s := buildSnapshot(b, placementtest.NewDiversePendingCluster(1, 5000))
+	flavours := []planner.Flavour{placementtest.NewFlavour()}
 	var packing *planner.Packing
 	var err error
 	measure(b, func() {
-		packing, err = planner.Pack(s, nil, flavours, planner.LeastWaste)
+		packing, err = planner.PackPods(s, nil, flavours, planner.LeastWaste)
 		must.NoError(b, err)
-		if len(packing.Helpless) != 0 {
-			b.Fatalf("%d helpless, first %v", len(packing.Helpless), packing.Helpless[0])
+		if len(packing.Unschedulable) != 0 {
+			b.Fatalf("%d helpless, first %v", len(packing.Unschedulable), packing.Unschedulable[0])
 		}
 	})
-	b.ReportMetric(float64(len(packing.Machines)), "machines")
-	must.NoError(b, placementtest.LaunchAll(s, flavours, packing))
+	b.ReportMetric(float64(len(packing.Instances)), "machines")
+	must.NoError(b, placementtest.ExecutePacking(s, flavours, packing))
 }
 
 // Update the ranking of 5,000 nodes after one pod event: a diverse pod leaves its node, or returns.
 func BenchmarkRankAfterPodEvent(b *testing.B) {
-	c := placementtest.Diverse(1, 5000, 150_000, 200)
+	c := placementtest.NewDiverseCluster(1, 5000, 150_000, 200)
 	s := buildSnapshot(b, c)
 	ranking := planner.NewRanking(s, planner.LeastDisruption, planner.Options{})
 	i := 0

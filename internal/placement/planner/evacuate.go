@@ -36,18 +36,18 @@ type Evacuation struct {
 	Refusals []Refusal `json:"refusals,omitempty"`
 }
 
-// Feasible reports whether the node can be removed.
-func (e *Evacuation) Feasible() bool { return len(e.Refusals) == 0 }
+// IsFeasible reports whether the node can be removed.
+func (e *Evacuation) IsFeasible() bool { return len(e.Refusals) == 0 }
 
-// Evacuate plans the removal of one node now. It returns a target for each pod, or every reason against the removal.
+// PlanEvacuation plans the removal of one node now. It returns a target for each pod, or every reason against the removal.
 // It applies all rules and tries all pods, so that the answer is complete. Pods are placed one after the other, with
 // the node and all its pods removed. The snapshot is unchanged afterwards.
-func Evacuate(s *snapshot.Snapshot, nodeName string, policy Policy, o Options) (*Evacuation, error) {
+func PlanEvacuation(s *snapshot.Snapshot, nodeName string, policy Policy, o Options) (*Evacuation, error) {
 	n, err := s.Nodes.Find(nodeName)
 	if err != nil {
 		return nil, err
 	}
-	s.Rooms.ArrangePlain()
+	s.Search.UseDefaultOrder()
 	p := newPlanRun(s, policy, &o)
 	defer p.close()
 	e := &Evacuation{Node: nodeName, Cost: p.computeCost(n), Refusals: p.rules.listNodeRefusals(n)}
@@ -55,10 +55,10 @@ func Evacuate(s *snapshot.Snapshot, nodeName string, policy Policy, o Options) (
 	e.Refusals = append(e.Refusals, p.groupLimits.listRefusals(n)...)
 	e.Refusals = append(e.Refusals, p.listPDBRefusals(evicted)...)
 	mark := p.fork.Mark()
-	p.fork.Clear(n)
+	p.fork.RemoveNode(n)
 	e.Refusals = append(e.Refusals, p.placeOrRefuse(movers)...)
-	for _, pod := range p.fork.PlacedSince(mark) {
-		e.Moves = append(e.Moves, Move{pod.Key, s.Nodes.At(pod.Node).Name()})
+	for _, pod := range p.fork.PodsPlacedSince(mark) {
+		e.Moves = append(e.Moves, Move{pod.Key, s.Nodes.ByID(pod.Node).Name()})
 	}
 	return e, nil
 }
@@ -71,8 +71,8 @@ type planRun struct {
 	fork            snapshot.Fork
 	pdbUsage        pdbUsage
 	groupLimits     *groupLimits
-	reasonsByClass  map[*filter.Class]placement.Tallies // why a class fitted nowhere, at the first attempt
-	meanAllocatable []float64                           // by resource
+	reasonsByClass  map[*filter.Class]placement.ReasonCounts // why a class fitted nowhere, at the first attempt
+	meanAllocatable []float64                                // by resource
 	unplaced        []*filter.Pod
 	sorted          []*filter.Pod // buffer of sortLargestFirst
 	classes         []classGroup  // buffer of sortLargestFirst
@@ -81,16 +81,16 @@ type planRun struct {
 }
 
 func newPlanRun(s *snapshot.Snapshot, policy Policy, o *Options) *planRun {
-	p := &planRun{s: s, rules: newRuleEvaluation(s, o), policy: policy, fork: s.Fork(), pdbUsage: pdbUsage{}, reasonsByClass: map[*filter.Class]placement.Tallies{}, meanAllocatable: s.Nodes.MeanAllocatable()}
+	p := &planRun{s: s, rules: newRuleEvaluation(s, o), policy: policy, fork: s.Fork(), pdbUsage: pdbUsage{}, reasonsByClass: map[*filter.Class]placement.ReasonCounts{}, meanAllocatable: s.Nodes.MeanAllocatable()}
 	p.groupLimits = newGroupLimits(s, o)
-	s.Rooms.StartPlan()
+	s.Search.StartPlan()
 	return p
 }
 
 // close rolls the plan back.
 func (p *planRun) close() {
 	p.fork.Rollback()
-	p.s.Rooms.EndPlan()
+	p.s.Search.EndPlan()
 }
 
 // arrangeTargets sets the order in which nodes are tried as targets, so that pods land where they can stay. Nodes
@@ -101,17 +101,17 @@ func (p *planRun) arrangeTargets(candidates []candidate) {
 		removable[candidates[i].node.ID] = true
 	}
 	order := make([]int32, 0, p.s.Nodes.Len())
-	for _, n := range p.s.Nodes.InOrder() {
-		if !removable[n.ID] && n.Target() {
+	for _, n := range p.s.Nodes.SortedByName() {
+		if !removable[n.ID] && n.CanReceivePods() {
 			order = append(order, n.ID)
 		}
 	}
 	for i := len(candidates) - 1; i >= 0; i-- {
-		if candidates[i].node.Target() {
+		if candidates[i].node.CanReceivePods() {
 			order = append(order, candidates[i].node.ID)
 		}
 	}
-	p.s.Rooms.Arrange(order)
+	p.s.Search.SetOrder(order)
 }
 
 // listMovers lists the pods that must run elsewhere, and all pods that are evicted: the movers and the pods that
@@ -122,7 +122,7 @@ func (p *planRun) listMovers(n *filter.Node, e *Evacuation) (movers, evicted []*
 	for _, pod := range n.Pods {
 		fate, verdict := p.rules.judgePod(pod)
 		switch {
-		case fate == podMoves || fate == podBlocks && pod.Fact.Recreated():
+		case fate == podMoves || fate == podBlocks && pod.Facts.IsRecreated():
 			movers = append(movers, pod)
 		case fate == podEnds || fate == podBlocks:
 			ending = append(ending, pod)
@@ -173,7 +173,7 @@ func (p *planRun) sortLargestFirst(pods []*filter.Pod) {
 	}
 	slices.SortFunc(p.classes, func(a, b classGroup) int {
 		x, y := a.pods[0], b.pods[0]
-		return cmp.Or(cmp.Compare(b.size, a.size), cmp.Compare(y.Class.Strictness(), x.Class.Strictness()), x.Key.Compare(y.Key))
+		return cmp.Or(cmp.Compare(b.size, a.size), cmp.Compare(y.Class.ConstraintCount(), x.Class.ConstraintCount()), x.Key.Compare(y.Key))
 	})
 	pods = pods[:0]
 	for _, c := range p.classes {
@@ -211,7 +211,7 @@ func (p *planRun) placePods(pods []*filter.Pod) []*filter.Pod {
 			if run := countCompanions(pods[i:]); run > 1 && p.placeTogether(pods[i:i+run]) {
 				i += run - 1
 			} else if n := p.findTarget(pods[i]); n != nil {
-				p.fork.Put(pods[i], n)
+				p.fork.PlacePod(pods[i], n)
 			} else {
 				left = append(left, pods[i])
 			}
@@ -229,7 +229,7 @@ func (p *planRun) placePods(pods []*filter.Pod) []*filter.Pod {
 // node yet.
 func countCompanions(pods []*filter.Pod) int {
 	c := pods[0].Class
-	if !c.ShareNode() {
+	if !c.MustShareNode() {
 		return 1
 	}
 	n := 1
@@ -246,14 +246,14 @@ const maxNodesTried = 16
 func (p *planRun) placeTogether(pods []*filter.Pod) bool {
 	c, from := pods[0].Class, p.searchStart
 	for range maxNodesTried {
-		n := p.s.Find(c, pods[0].UID, from)
+		n := p.s.FindNodeFor(c, pods[0].UID, from)
 		if n == nil {
 			return false
 		}
 		if p.placeAllOn(n, pods) {
 			return true
 		}
-		if from = p.s.Rooms.PositionOf(n) + 1; int(from) == len(p.s.Rooms.Order) {
+		if from = p.s.Search.PositionOf(n) + 1; int(from) == len(p.s.Search.Order) {
 			from = 0
 		}
 	}
@@ -264,11 +264,11 @@ func (p *planRun) placeTogether(pods []*filter.Pod) bool {
 func (p *planRun) placeAllOn(n *filter.Node, pods []*filter.Pod) bool {
 	mark := p.fork.Mark()
 	for _, pod := range pods {
-		if !p.s.Fits(pod.Class, pod.UID, n) {
-			p.fork.Undo(mark)
+		if !p.s.FitsOn(pod.Class, pod.UID, n) {
+			p.fork.UndoTo(mark)
 			return false
 		}
-		p.fork.Put(pod, n)
+		p.fork.PlacePod(pod, n)
 	}
 	return true
 }
@@ -276,13 +276,13 @@ func (p *planRun) placeAllOn(n *filter.Node, pods []*filter.Pod) bool {
 // findTarget finds a node for one pod. Like the scheduler, it tries the nominated node first. A pod with a generic
 // ephemeral volume has no target: it is unknown where its new volume will be.
 func (p *planRun) findTarget(pod *filter.Pod) *filter.Node {
-	if pod.Class.HasEphemeral() {
+	if pod.Class.HasEphemeralClaim() {
 		return nil
 	}
-	if n := p.s.Nodes.Named(pod.NominatedTo); n != nil && n.Target() && p.s.Fits(pod.Class, pod.UID, n) && p.s.Chain.Placeable(pod.Class) {
+	if n := p.s.Nodes.Lookup(pod.NominatedTo); n != nil && n.CanReceivePods() && p.s.FitsOn(pod.Class, pod.UID, n) && p.s.Filters.IsPlaceable(pod.Class) {
 		return n
 	}
-	return p.s.Find(pod.Class, pod.UID, p.searchStart)
+	return p.s.FindNodeFor(pod.Class, pod.UID, p.searchStart)
 }
 
 // placeOrRefuse places the pods and returns a refusal for each pod without a node.
@@ -297,30 +297,30 @@ func (p *planRun) placeOrRefuse(pods []*filter.Pod) []Refusal {
 // newNoRoomRefusal says why a pod fits nowhere, and what would help.
 func (p *planRun) newNoRoomRefusal(pod *filter.Pod) Refusal {
 	r := Refusal{Rule: "no-room", Pod: pod.Key.String(), Text: "fits on no other node"}
-	switch refusal := p.s.Chain.Refusal(pod.Class); {
-	case pod.Class.HasEphemeral():
+	switch refusal := p.s.Filters.PreFilterRefusal(pod.Class); {
+	case pod.Class.HasEphemeralClaim():
 		r.Rule, r.Text = "undecidable", "uses a generic ephemeral volume, and where its new volume would be is not known"
 		return r
 	case refusal != nil:
-		r.Text, r.Remedy = "fits nowhere: "+refusal.Text, filter.RemedyOfRefusal(refusal)
+		r.Text, r.Remedy = "fits nowhere: "+refusal.Text, filter.FindRefusalRemedy(refusal)
 		return r
-	case len(p.s.Rooms.Order) == 0:
+	case len(p.s.Search.Order) == 0:
 		r.Text, r.Remedy = "has no other node to run on", "add a node"
 		return r
 	}
 	r.Nodes = p.countReasons(pod.Class)
-	r.Remedy = filter.RemedyOf(r.Nodes)
+	r.Remedy = filter.FindRemedy(r.Nodes)
 	return r
 }
 
 // countReasons counts the targets by their reasons against a class. It does so once per class and plan.
-func (p *planRun) countReasons(c *filter.Class) placement.Tallies {
+func (p *planRun) countReasons(c *filter.Class) placement.ReasonCounts {
 	if t, ok := p.reasonsByClass[c]; ok {
 		return t
 	}
 	counts := reasonCounts{}
-	for _, id := range p.s.Rooms.Order {
-		if n := p.s.Nodes.At(id); !n.Out {
+	for _, id := range p.s.Search.Order {
+		if n := p.s.Nodes.ByID(id); !n.RemovedByPlan {
 			counts.addVerdict(p.s.JudgeClass(c, "", n))
 		}
 	}
@@ -331,9 +331,9 @@ func (p *planRun) countReasons(c *filter.Class) placement.Tallies {
 // listPDBRefusals returns a refusal for each PodDisruptionBudget that forbids these evictions. It charges nothing.
 func (p *planRun) listPDBRefusals(movers []*filter.Pod) []Refusal {
 	var refusals []Refusal
-	needs := map[*snapshot.Budget]int32{}
+	needs := map[*snapshot.PDB]int32{}
 	for _, pod := range movers {
-		b, refused := p.s.Budgets.Charge(pod)
+		b, refused := p.s.PDBs.FindPDBToCharge(pod)
 		if refused != "" {
 			refusals = append(refusals, Refusal{
 				Rule: "disruption-budget", Pod: pod.Key.String(), Text: refused,
@@ -344,7 +344,7 @@ func (p *planRun) listPDBRefusals(movers []*filter.Pod) []Refusal {
 		}
 	}
 	for _, key := range sortedPDBKeys(needs) {
-		b := p.s.Budgets.Named(key)
+		b := p.s.PDBs.Lookup(key)
 		if left := b.Allowed - p.pdbUsage[b]; needs[b] > left {
 			refusals = append(refusals, newPDBRefusal(b, needs[b], left))
 		}
@@ -352,7 +352,7 @@ func (p *planRun) listPDBRefusals(movers []*filter.Pod) []Refusal {
 	return refusals
 }
 
-func newPDBRefusal(b *snapshot.Budget, needs, left int32) Refusal {
+func newPDBRefusal(b *snapshot.PDB, needs, left int32) Refusal {
 	return Refusal{
 		Rule:   "disruption-budget",
 		Text:   fmt.Sprintf("disruption budget %s allows %s, %d needed", b.Key, formatCount(int(max(left, 0)), "disruption"), needs),
@@ -360,7 +360,7 @@ func newPDBRefusal(b *snapshot.Budget, needs, left int32) Refusal {
 	}
 }
 
-func sortedPDBKeys(m map[*snapshot.Budget]int32) []placement.PodKey {
+func sortedPDBKeys(m map[*snapshot.PDB]int32) []placement.PodKey {
 	keys := make([]placement.PodKey, 0, len(m))
 	for b := range m {
 		keys = append(keys, b.Key)

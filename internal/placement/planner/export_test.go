@@ -2,22 +2,22 @@ package planner
 
 import "github.com/slipway-dev/slipway/internal/placement/snapshot"
 
-// OneByOne is the plain greedy choice. It removes the cheapest removable node, places its pods first-fit by node
+// SelectGreedily is the plain greedy choice. It removes the cheapest removable node, places its pods first-fit by node
 // name, and repeats. A pod can move again when its new node is removed.
-func OneByOne(s *snapshot.Snapshot, k int, policy Policy, o Options) (count int, cost float64) {
+func SelectGreedily(s *snapshot.Snapshot, k int, policy Policy, o Options) (count int, cost float64) {
 	p := newPlanRun(s, policy, &o)
 	defer p.close()
 	candidates := p.listCandidates(&Selection{})
-	p.s.Rooms.ArrangeByName()
+	p.s.Search.OrderByName()
 	for _, c := range candidates {
 		if count == k {
 			break
 		}
 		mark := p.fork.Mark()
 		_, all, _, _ := p.splitPods(c.node)
-		p.fork.Clear(c.node)
+		p.fork.RemoveNode(c.node)
 		if len(p.placePods(all)) > 0 {
-			p.fork.Undo(mark)
+			p.fork.UndoTo(mark)
 			continue
 		}
 		count++
@@ -26,13 +26,13 @@ func OneByOne(s *snapshot.Snapshot, k int, policy Policy, o Options) (count int,
 	return count, cost
 }
 
-// HoldsNow reports whether the stored plan for a node is still valid.
-func (r *Ranking) HoldsNow(name string) bool {
+// IsStoredPlanValid reports whether the stored plan for a node is still valid.
+func (r *Ranking) IsStoredPlanValid(name string) bool {
 	e := r.entries[name]
-	r.s.Rooms.ArrangePlain()
+	r.s.Search.UseDefaultOrder()
 	p := newPlanRun(r.s, r.policy, &r.o)
 	defer p.close()
-	n := r.s.Nodes.Named(name)
+	n := r.s.Nodes.Lookup(name)
 	movers, _ := p.listMovers(n, nil)
 	return len(movers) == len(e.targets) && r.isPlanValid(p, n, e)
 }

@@ -36,10 +36,10 @@ func TestFaultAllNodeAffinityTermsMustMatch(t *testing.T) {
 		"one half of a term":        {[]corev1.NodeSelectorTerm{{MatchExpressions: append(newInRequirement(corev1.LabelTopologyZone, "zone-a"), newInRequirement("disk", "ssd")...)}}, false},
 		"an empty term and another": {[]corev1.NodeSelectorTerm{{}, here}, true},
 	} {
-		c := placementtest.Small()
+		c := placementtest.NewSmallCluster()
 		requireNodeAffinity(c.Pods[0], tt.terms...)
-		if e := planEvacuation(t, c, planner.Options{}); e.Feasible() != tt.goes {
-			t.Errorf("%s matches: feasible is %t (%v), want %t", name, e.Feasible(), e.Refusals, tt.goes)
+		if e := planEvacuation(t, c, planner.Options{}); e.IsFeasible() != tt.goes {
+			t.Errorf("%s matches: feasible is %t (%v), want %t", name, e.IsFeasible(), e.Refusals, tt.goes)
 		}
 	}
 }
@@ -50,44 +50,44 @@ func TestFaultMatchFieldsOfNodeAffinityAreUnknown(t *testing.T) {
 	to := func(node string) corev1.NodeSelectorTerm {
 		return corev1.NodeSelectorTerm{MatchFields: newInRequirement("metadata.name", node)}
 	}
-	c := placementtest.Small()
-	daemon := placementtest.Pod("daemon", 0, "first", 100, 128)
+	c := placementtest.NewSmallCluster()
+	daemon := placementtest.NewPod("daemon", 0, "first", 100, 128)
 	daemon.OwnerReferences[0].Kind = "DaemonSet"
 	requireNodeAffinity(daemon, to("first"))
 	c.Pods = append(c.Pods, daemon)
-	if e := planEvacuation(t, c, planner.Options{}); !e.Feasible() || len(e.Stays) != 1 || len(e.Moves) != 1 {
+	if e := planEvacuation(t, c, planner.Options{}); !e.IsFeasible() || len(e.Stays) != 1 || len(e.Moves) != 1 {
 		t.Errorf("the DaemonSet pod blocks its node: %v; %d pods move, %d stay", e.Refusals, len(e.Moves), len(e.Stays))
 	}
 	for node, goes := range map[string]bool{"second": true, "third": false} { // the fields are evaluated
-		c := placementtest.Small()
+		c := placementtest.NewSmallCluster()
 		requireNodeAffinity(c.Pods[0], to(node))
-		if e := planEvacuation(t, c, planner.Options{}); e.Feasible() != goes {
-			t.Errorf("a pod that requires node %s: feasible is %t (%v), want %t", node, e.Feasible(), e.Refusals, goes)
+		if e := planEvacuation(t, c, planner.Options{}); e.IsFeasible() != goes {
+			t.Errorf("a pod that requires node %s: feasible is %t (%v), want %t", node, e.IsFeasible(), e.Refusals, goes)
 		}
 	}
 }
 
 func TestFaultFinishedPodsCountAsLoad(t *testing.T) {
 	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
-		c := placementtest.Small()
-		c.Nodes = append(c.Nodes, placementtest.Node("third", "zone-a", 4, 16, 10))
+		c := placementtest.NewSmallCluster()
+		c.Nodes = append(c.Nodes, placementtest.NewNode("third", "zone-a", 4, 16, 10))
 		// Finished pods fill the only free node, and also the node with the least work.
-		c.Pods = append(c.Pods, placementtest.Pod("busy", 0, "third", 3900, 15<<10))
-		over := placementtest.Pod("job", 0, "second", 4000, 16<<10)
+		c.Pods = append(c.Pods, placementtest.NewPod("busy", 0, "third", 3900, 15<<10))
+		over := placementtest.NewPod("job", 0, "second", 4000, 16<<10)
 		over.Status.Phase = phase
 		c.Pods = append(c.Pods, over)
-		if e := planEvacuation(t, c, planner.Options{}); !e.Feasible() {
+		if e := planEvacuation(t, c, planner.Options{}); !e.IsFeasible() {
 			t.Errorf("%s: finished pods use capacity: %v", phase, e.Refusals)
 		}
-		s, err := c.Snapshot()
+		s, err := c.BuildSnapshot()
 		must.NoError(t, err)
-		chosen, err := planner.Victims(s, 1, planner.LeastLoaded, planner.Options{})
+		chosen, err := planner.SelectVictims(s, 1, planner.LeastLoaded, planner.Options{})
 		if err != nil || len(chosen.Victims) != 1 || chosen.Victims[0].Node != "second" || chosen.Victims[0].Cost != 0 {
 			t.Errorf("%s: %+v, %v; want the node without running pods, at cost 0", phase, chosen.Victims, err)
 		}
 		// A finished pod is not recreated, and needs no controller.
 		over.Spec.NodeName, over.OwnerReferences = "first", nil
-		if e := planEvacuation(t, c, planner.Options{}); !e.Feasible() || len(e.Moves) != 1 {
+		if e := planEvacuation(t, c, planner.Options{}); !e.IsFeasible() || len(e.Moves) != 1 {
 			t.Errorf("%s: a finished pod blocks its node: %v, %d moves", phase, e.Refusals, len(e.Moves))
 		}
 	}

@@ -20,15 +20,15 @@ var poolLabels = [...]string{
 	"kubernetes.azure.com/agentpool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool", "karpenter.sh/nodepool",
 }
 
-// Flavours derives the instance types of a cluster from its nodes. Nodes of one pool and instance type form one
+// DeriveFlavours derives the instance types of a cluster from its nodes. Nodes of one pool and instance type form one
 // flavour. The template is conservative, so that a pod that fits it also fits a real instance: it has only the common
 // labels and taints and the smallest allocatable amounts, minus the largest DaemonSet requests. All flavours have the
 // same cost. A pool without nodes is unknown.
-func Flavours(o *saved.Objects) []Flavour {
+func DeriveFlavours(o *saved.Objects) []Flavour {
 	daemons := sumDaemonSetRequests(o.Pods)
 	kinds := map[flavourKey][]*corev1.Node{}
 	for _, n := range o.Nodes {
-		if fromcorev1.Node(n).ControlPlane == "" {
+		if fromcorev1.NodeFacts(n).ControlPlane == "" {
 			kinds[newFlavourKey(n)] = append(kinds[newFlavourKey(n)], n)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 // FuzzObjects makes every plan with a pod and a node from arbitrary JSON.
 func FuzzObjects(f *testing.F) {
 	for seed := range uint64(20) {
-		c := placementtest.Random(seed)
+		c := placementtest.NewRandomCluster(seed)
 		for i, p := range c.Candidates {
 			pod, err := json.Marshal(p)
 			must.NoError(f, err)
@@ -33,7 +33,7 @@ func FuzzObjects(f *testing.F) {
 		if json.Unmarshal(podText, &p) != nil || json.Unmarshal(nodeText, &n) != nil || p.Name == "" || n.Name == "" {
 			return
 		}
-		s, err := placementtest.Random(7).Snapshot()
+		s, err := placementtest.NewRandomCluster(7).BuildSnapshot()
 		must.NoError(t, err)
 		if placed {
 			p.Spec.NodeName = n.Name
@@ -41,16 +41,16 @@ func FuzzObjects(f *testing.F) {
 		for _, err := range []error{s.SetPod(&p), s.SetNode(&n), s.SetPod(&p)} {
 			must.NoError(t, err)
 		}
-		if _, err := s.Judge(&p, n.Name); err != nil {
+		if _, err := s.JudgeNewPod(&p, n.Name); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := planner.Evacuate(s, n.Name, planner.LeastDisruption, planner.Options{}); err != nil {
+		if _, err := planner.PlanEvacuation(s, n.Name, planner.LeastDisruption, planner.Options{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := planner.Victims(s, 3, planner.LeastLoaded, planner.Options{Pods: podrules.Voluntary().With(podrules.ByUnmanaged, podrules.Evict)}); err != nil {
+		if _, err := planner.SelectVictims(s, 3, planner.LeastLoaded, planner.Options{PodRules: podrules.VoluntaryPolicy().WithAction(podrules.RuleUnmanaged, podrules.Evict)}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := planner.Pack(s, nil, []planner.Flavour{{Name: "f", Template: &n, Cost: 1}}, planner.LeastCost); err != nil {
+		if _, err := planner.PackPods(s, nil, []planner.Flavour{{Name: "f", Template: &n, Cost: 1}}, planner.LeastCost); err != nil {
 			t.Fatal(err)
 		}
 		must.NoError(t, s.DeleteNode(n.Name))

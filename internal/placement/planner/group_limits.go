@@ -26,12 +26,12 @@ func newGroupLimits(s *snapshot.Snapshot, o *Options) *groupLimits {
 	for i := range o.Groups {
 		g := &groupState{Group: &o.Groups[i], zones: map[string]int{}}
 		for _, name := range g.Nodes {
-			n := s.Nodes.Named(name)
+			n := s.Nodes.Lookup(name)
 			if n == nil {
 				continue
 			}
 			l.groups[n.ID] = append(l.groups[n.ID], g)
-			serves, leaving := n.Available()
+			serves, leaving := n.Availability()
 			if !serves {
 				g.unavailable++
 			}
@@ -65,7 +65,7 @@ func (l *groupLimits) listRefusals(n *filter.Node) []Refusal {
 				Remedy: "lower the minimum per zone",
 			})
 		}
-		if serves, _ := n.Available(); g.MaxUnavailable != nil && serves && g.unavailable+1 > *g.MaxUnavailable {
+		if serves, _ := n.Availability(); g.MaxUnavailable != nil && serves && g.unavailable+1 > *g.MaxUnavailable {
 			list = append(list, Refusal{
 				Rule: "group-budget",
 				Text: fmt.Sprintf("group %s has %s unavailable and allows %d", g.Name, formatCount(g.unavailable, "node"),
@@ -82,7 +82,7 @@ func (l *groupLimits) countRemoval(n *filter.Node, sign int) {
 	for _, g := range l.groups[n.ID] {
 		g.remaining -= sign
 		g.zones[zoneOf(n)] -= sign
-		if serves, _ := n.Available(); serves {
+		if serves, _ := n.Availability(); serves {
 			g.unavailable += sign
 		}
 	}

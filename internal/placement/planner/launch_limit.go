@@ -6,12 +6,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Allowance limits the launches of all flavours that share it.
-type Allowance struct {
+// LaunchLimit limits the launches of all flavours that share it.
+type LaunchLimit struct {
 	// Name says which limit this is, in error texts.
 	Name string
-	// Machines is how many more instances may be launched. Nil means no limit.
-	Machines *int
+	// Instances is how many more instances may be launched. Nil means no limit.
+	Instances *int
 	// Resources is how much more capacity may be launched. A resource that is not listed has no limit.
 	Resources corev1.ResourceList
 }
@@ -27,15 +27,15 @@ func toAmount(name corev1.ResourceName, list corev1.ResourceList) int64 {
 
 // resourceLimit is the rest of an allowance during a plan.
 type resourceLimit struct {
-	limit     *Allowance
+	limit     *LaunchLimit
 	instances int
 	resources map[corev1.ResourceName]int64
 }
 
-func newResourceLimit(a *Allowance) *resourceLimit {
+func newResourceLimit(a *LaunchLimit) *resourceLimit {
 	p := &resourceLimit{limit: a, instances: math.MaxInt, resources: map[corev1.ResourceName]int64{}}
-	if a.Machines != nil {
-		p.instances = *a.Machines
+	if a.Instances != nil {
+		p.instances = *a.Instances
 	}
 	for name := range a.Resources {
 		p.resources[name] = toAmount(name, a.Resources)
@@ -58,7 +58,7 @@ func (p *resourceLimit) allowsOneMore(capacity corev1.ResourceList) bool {
 
 // countInstance subtracts a launched instance (sign 1) or adds it back (sign -1).
 func (p *resourceLimit) countInstance(capacity corev1.ResourceList, sign int) {
-	if p.limit.Machines != nil {
+	if p.limit.Instances != nil {
 		p.instances -= sign
 	}
 	for name := range p.resources {

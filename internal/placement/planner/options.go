@@ -14,17 +14,17 @@ import (
 type Options struct {
 	// Now is the time for evaluating durations in annotations.
 	Now time.Time
-	// Pods says which pods may be evicted.
-	Pods podrules.Policy
-	// Mark, if not nil, adds facts to a pod that blocks its node, from its namespace and labels.
-	Mark func(f *podrules.Facts, namespace string, set labels.Set)
-	// Excluded maps nodes that must stay to a reason, such as "machine is not evictable".
-	Excluded map[string]string
-	// Lifted maps nodes to the key of an annotation that does not protect them, because the caller is about to remove
+	// PodRules says which pods may be evicted.
+	PodRules podrules.Policy
+	// AddPodFacts, if not nil, adds facts to a pod that blocks its node, from its namespace and labels.
+	AddPodFacts func(f *podrules.Facts, namespace string, set labels.Set)
+	// ExcludedNodes maps nodes that must stay to a reason, such as "machine is not evictable".
+	ExcludedNodes map[string]string
+	// IgnoredAnnotations maps nodes to the key of an annotation that does not protect them, because the caller is about to remove
 	// it.
-	Lifted map[string]string
-	// Reserved maps nodes that must stay to a pending pod that needs their capacity.
-	Reserved map[string]placement.PodKey
+	IgnoredAnnotations map[string]string
+	// ReservedNodes maps nodes that must stay to a pending pod that needs their capacity.
+	ReservedNodes map[string]placement.PodKey
 	// Groups are sets of nodes with size limits. A node in no group has no limits.
 	Groups []Group
 }
@@ -51,7 +51,7 @@ type Refusal struct {
 	// Text says why the node cannot be removed.
 	Text string `json:"text"`
 	// Nodes counts the other nodes by their reasons, for a pod that fits nowhere.
-	Nodes placement.Tallies `json:"nodes,omitempty"`
+	Nodes placement.ReasonCounts `json:"nodes,omitempty"`
 	// Remedy says what would change the result. It is empty if nothing simple would.
 	Remedy string `json:"remedy,omitempty"`
 }

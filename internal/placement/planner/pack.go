@@ -25,15 +25,15 @@ type Flavour struct {
 	// Zones lists the zones for launches, as values of topology.kubernetes.io/zone. If it is empty, the template's
 	// labels are final.
 	Zones []string
-	// Max is how many more instances may be launched. Nil means no limit.
-	Max *int
-	// Within lists the limits that the flavour shares with others.
-	Within []*Allowance
+	// MaxLaunches is how many more instances may be launched. Nil means no limit.
+	MaxLaunches *int
+	// SharedLimits lists the limits that the flavour shares with others.
+	SharedLimits []*LaunchLimit
 }
 
-// Node returns the node that an instance would register under a name in a zone. An empty zone keeps the template's
+// NewNode returns the node that an instance would register under a name in a zone. An empty zone keeps the template's
 // zone.
-func (f *Flavour) Node(name, zone string) *corev1.Node {
+func (f *Flavour) NewNode(name, zone string) *corev1.Node {
 	n := *f.Template
 	n.Name, n.UID = name, ""
 	n.Labels = map[string]string{}
@@ -59,27 +59,27 @@ const (
 type Packing struct {
 	// Moves lists the pods that can be placed, on existing nodes or on new instances, in the order of placement.
 	Moves []Move `json:"moves,omitempty"`
-	// Machines lists the instances to launch.
-	Machines []Machine `json:"machines,omitempty"`
-	// Helpless lists the unschedulable pods: no new instance would help them.
-	Helpless []Helpless `json:"unschedulable,omitempty"`
-	Cost     float64    `json:"cost"`
+	// Instances lists the instances to launch.
+	Instances []PlannedInstance `json:"machines,omitempty"`
+	// Unschedulable lists the unschedulable pods: no new instance would help them.
+	Unschedulable []UnschedulablePod `json:"unschedulable,omitempty"`
+	Cost          float64            `json:"cost"`
 }
 
-// Machine is one instance to launch, with the pods that it would run.
-type Machine struct {
+// PlannedInstance is one instance to launch, with the pods that it would run.
+type PlannedInstance struct {
 	Name    string             `json:"name"`
 	Flavour string             `json:"flavour"`
 	Zone    string             `json:"zone,omitempty"`
 	Pods    []placement.PodKey `json:"pods"`
 }
 
-// Helpless is a pod that no flavour helps. Reasons says why, by flavour.
-type Helpless struct {
+// UnschedulablePod is a pod that no flavour helps. Reasons says why, by flavour.
+type UnschedulablePod struct {
 	Pod     placement.PodKey  `json:"pod"`
 	Reasons map[string]string `json:"reasons"`
-	// Spent names, by flavour, the limit that forbids a launch which would help the pod.
-	Spent map[string]string `json:"spent,omitempty"`
+	// ExhaustedLimits names, by flavour, the limit that forbids a launch which would help the pod.
+	ExhaustedLimits map[string]string `json:"spent,omitempty"`
 }
 
 type packRun struct {
@@ -89,7 +89,7 @@ type packRun struct {
 	offers         []offer
 	scoreClass     func(*packRun, *filter.Class, *filter.Node) float64
 	sizeByClass    []int64 // by ID of the class; see computeSize
-	resourceLimits map[*Allowance]*resourceLimit
+	resourceLimits map[*LaunchLimit]*resourceLimit
 	launches       []plannedLaunch
 	serial         int
 }
@@ -113,14 +113,14 @@ type demand struct {
 	pods  []*filter.Pod
 }
 
-// Pack plans new instances for the pending pods, or for the given ones of them. It uses free capacity on existing
+// PackPods plans new instances for the pending pods, or for the given ones of them. It uses free capacity on existing
 // nodes first. The plan holds with all instances launched together and empty: every pod, largest first, fits where
 // the plan says.
 //
 // The algorithm is greedy, instance by instance. It uses the better result of two scoring rules, which is not always
 // the cheapest packing. In a fork it plans for the cluster with the changes of the fork. It fails if a given pod is
 // not pending or a flavour is invalid.
-func Pack(s *snapshot.Snapshot, pods []placement.PodKey, flavours []Flavour, objective Objective) (*Packing, error) {
+func PackPods(s *snapshot.Snapshot, pods []placement.PodKey, flavours []Flavour, objective Objective) (*Packing, error) {
 	if err := validateFlavours(flavours); err != nil {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ func Pack(s *snapshot.Snapshot, pods []placement.PodKey, flavours []Flavour, obj
 		return nil, err
 	}
 	balanced := packWith(s, (*packRun).scoreByDotProduct, demands, flavours, objective)
-	if len(balanced.Machines) <= countMinInstances(s, balanced, flavours) {
+	if len(balanced.Instances) <= countMinInstances(s, balanced, flavours) {
 		return balanced, nil
 	}
 	if largest := packWith(s, (*packRun).scoreBySize, demands, flavours, objective); largest.isBetterThan(balanced) {
@@ -151,7 +151,7 @@ func validateFlavours(flavours []Flavour) error {
 func packWith(s *snapshot.Snapshot, next func(*packRun, *filter.Class, *filter.Node) float64, demands []demand, flavours []Flavour, objective Objective) *Packing {
 	p := &packRun{
 		planRun: newPlanRun(s, LeastPods, &Options{}), flavours: flavours, objective: objective, scoreClass: next,
-		resourceLimits: map[*Allowance]*resourceLimit{},
+		resourceLimits: map[*LaunchLimit]*resourceLimit{},
 	}
 	defer p.close()
 	p.meanAllocatable = computeMeanAllocatable(s, flavours)
@@ -171,19 +171,19 @@ func countMinInstances(s *snapshot.Snapshot, p *Packing, flavours []Flavour) int
 		return &(*list)[r]
 	}
 	for i := range flavours {
-		for r, value := range s.Chain.Resources.Dense(flavours[i].Template.Status.Allocatable) {
+		for r, value := range s.Filters.Resources.ToSlice(flavours[i].Template.Status.Allocatable) {
 			has := add(&most, int32(r))
 			*has = max(*has, float64(value))
 		}
 	}
-	for i := range p.Machines {
-		for _, key := range p.Machines[i].Pods {
+	for i := range p.Instances {
+		for _, key := range p.Instances[i].Pods {
 			for _, a := range s.Pod(key).Class.Requests {
 				*add(&sums, a.Resource) += float64(a.Value)
 			}
 		}
 	}
-	fewest := min(1, len(p.Machines))
+	fewest := min(1, len(p.Instances))
 	for r, sum := range sums {
 		if has := *add(&most, int32(r)); has > 0 {
 			fewest = max(fewest, int(math.Ceil(sum/has)))
@@ -194,8 +194,8 @@ func countMinInstances(s *snapshot.Snapshot, p *Packing, flavours []Flavour) int
 
 // isBetterThan reports whether a packing helps more pods than another, or the same number at less cost.
 func (p *Packing) isBetterThan(other *Packing) bool {
-	return cmp.Or(cmp.Compare(len(p.Helpless), len(other.Helpless)), cmp.Compare(p.Cost, other.Cost),
-		cmp.Compare(len(p.Machines), len(other.Machines))) < 0
+	return cmp.Or(cmp.Compare(len(p.Unschedulable), len(other.Unschedulable)), cmp.Compare(p.Cost, other.Cost),
+		cmp.Compare(len(p.Instances), len(other.Instances))) < 0
 }
 
 // computeMeanAllocatable returns the mean allocatable amounts of the flavours, by resource. Sizes of pods are
@@ -203,7 +203,7 @@ func (p *Packing) isBetterThan(other *Packing) bool {
 func computeMeanAllocatable(s *snapshot.Snapshot, flavours []Flavour) []float64 {
 	var means []float64
 	for i := range flavours {
-		for r, value := range s.Chain.Resources.Dense(flavours[i].Template.Status.Allocatable) {
+		for r, value := range s.Filters.Resources.ToSlice(flavours[i].Template.Status.Allocatable) {
 			for r >= len(means) {
 				means = append(means, 0)
 			}
@@ -215,12 +215,12 @@ func computeMeanAllocatable(s *snapshot.Snapshot, flavours []Flavour) []float64 
 
 // sortDemands puts demands with many constraints first, then large ones.
 func (p *packRun) sortDemands(demands []demand) {
-	p.sizeByClass = make([]int64, p.s.ClassIDs())
+	p.sizeByClass = make([]int64, p.s.ClassIDLimit())
 	for _, d := range demands {
 		p.sizeByClass[d.class.ID] = p.computeSize(d.class)
 	}
 	slices.SortStableFunc(demands, func(a, b demand) int {
-		return cmp.Or(cmp.Compare(b.class.Strictness(), a.class.Strictness()), cmp.Compare(p.sizeByClass[b.class.ID], p.sizeByClass[a.class.ID]))
+		return cmp.Or(cmp.Compare(b.class.ConstraintCount(), a.class.ConstraintCount()), cmp.Compare(p.sizeByClass[b.class.ID], p.sizeByClass[a.class.ID]))
 	})
 }
 
@@ -259,7 +259,7 @@ func (p *packRun) addOffers() {
 		f := &p.flavours[i]
 		count := new(int)
 		var resourceLimits []*resourceLimit
-		for _, a := range f.Within {
+		for _, a := range f.SharedLimits {
 			if p.resourceLimits[a] == nil {
 				p.resourceLimits[a] = newResourceLimit(a)
 			}
@@ -303,12 +303,12 @@ func (p *packRun) packInRounds(demands []demand) *Packing {
 // relaunchAll rolls back and launches the instances found so far.
 func (p *packRun) relaunchAll() {
 	p.fork.Reset()
-	p.s.Rooms.ArrangePlain()
-	order := slices.Clone(p.s.Rooms.Order)
+	p.s.Search.UseDefaultOrder()
+	order := slices.Clone(p.s.Search.Order)
 	for i := range p.launches {
-		order = append(order, p.fork.Add(p.launches[i].object).ID)
+		order = append(order, p.fork.AddNode(p.launches[i].object).ID)
 	}
-	p.s.Rooms.Arrange(order)
+	p.s.Search.SetOrder(order)
 }
 
 // placeDemands places every pod where it was placed before, or else where it fits. It returns the pods without a
@@ -317,14 +317,14 @@ func (p *packRun) placeDemands(demands []demand, places map[*filter.Pod]*filter.
 	var left []demand
 	for _, d := range demands {
 		var over []*filter.Pod
-		if places[d.pods[0]] == nil && d.class.ShareNode() && p.placeTogether(d.pods) {
+		if places[d.pods[0]] == nil && d.class.MustShareNode() && p.placeTogether(d.pods) {
 			continue
 		}
 		for _, pod := range d.pods {
-			if n := p.findEarlierNode(places[pod]); n != nil && p.s.Fits(d.class, pod.UID, n) {
-				p.fork.Put(pod, n)
+			if n := p.findEarlierNode(places[pod]); n != nil && p.s.FitsOn(d.class, pod.UID, n) {
+				p.fork.PlacePod(pod, n)
 			} else if n := p.findTarget(pod); n != nil {
-				p.fork.Put(pod, n)
+				p.fork.PlacePod(pod, n)
 			} else {
 				over = append(over, pod)
 			}
@@ -341,14 +341,14 @@ func (p *packRun) findEarlierNode(n *filter.Node) *filter.Node {
 	if n == nil {
 		return nil
 	}
-	return p.s.Nodes.Named(n.Name())
+	return p.s.Nodes.Lookup(n.Name())
 }
 
 func (p *packRun) recordPlaces(demands []demand, places map[*filter.Pod]*filter.Node) {
 	for _, d := range demands {
 		for _, pod := range d.pods {
 			if pod.Node != filter.None {
-				places[pod] = p.s.Nodes.At(pod.Node)
+				places[pod] = p.s.Nodes.ByID(pod.Node)
 			}
 		}
 	}
@@ -383,15 +383,15 @@ func (p *packRun) addInstances(left []demand) []demand {
 // hasInteractingPods reports whether the placement of a class depends on other pods. Then the next instance must be
 // chosen again.
 func (p *packRun) hasInteractingPods(left []demand) bool {
-	return slices.ContainsFunc(left, func(d demand) bool { return d.class.Social() })
+	return slices.ContainsFunc(left, func(d demand) bool { return d.class.InteractsWithOtherPods() })
 }
 
 func (o *offer) canLaunch() bool { return o.findExhaustedLimit() == "" }
 
 // findExhaustedLimit returns the text of the limit that forbids one more instance, or an empty string.
 func (o *offer) findExhaustedLimit() string {
-	if o.flavour.Max != nil && *o.launchCount >= *o.flavour.Max {
-		return fmt.Sprintf("at most %d may be launched", *o.flavour.Max)
+	if o.flavour.MaxLaunches != nil && *o.launchCount >= *o.flavour.MaxLaunches {
+		return fmt.Sprintf("at most %d may be launched", *o.flavour.MaxLaunches)
 	}
 	for _, resourceLimit := range o.resourceLimits {
 		if !resourceLimit.allowsOneMore(o.flavour.countedCapacity()) {
@@ -411,7 +411,7 @@ func (o *offer) countLaunch(sign int) {
 
 // undoLaunch undoes the last launch, and everything since a mark of the undo log.
 func (p *packRun) undoLaunch(mark int) {
-	p.fork.Undo(mark)
+	p.fork.UndoTo(mark)
 	last := len(p.launches) - 1
 	p.launches[last].countLaunch(-1)
 	p.launches = p.launches[:last]
@@ -435,18 +435,18 @@ func (p *packRun) listUnplaced(left []demand) []demand {
 // launchInstance adds an instance and fills it. It returns the number of pods placed on it.
 func (p *packRun) launchInstance(o offer, left []demand) int {
 	p.serial++
-	object := o.flavour.Node(fmt.Sprintf("%s-new-%d", o.flavour.Name, p.serial), o.zone)
+	object := o.flavour.NewNode(fmt.Sprintf("%s-new-%d", o.flavour.Name, p.serial), o.zone)
 	o.countLaunch(1)
 	p.launches = append(p.launches, plannedLaunch{o, object})
-	n := p.fork.Add(object)
+	n := p.fork.AddNode(object)
 	placed := 0
 	var plain []demand
 	for _, d := range left {
 		switch {
-		case !p.s.Chain.Placeable(d.class) || d.class.HasEphemeral():
-		case d.class.Social():
+		case !p.s.Filters.IsPlaceable(d.class) || d.class.HasEphemeralClaim():
+		case d.class.InteractsWithOtherPods():
 			placed += p.placeInteracting(n, d, placed)
-		case p.s.Fits(d.class, noPod, n):
+		case p.s.FitsOn(d.class, noPod, n):
 			plain = append(plain, d)
 		}
 	}
@@ -456,7 +456,7 @@ func (p *packRun) launchInstance(o offer, left []demand) int {
 // placeInteracting places as many pods of one class on an instance as fit. Pods that must share a node are placed all
 // or none if the instance has pods already.
 func (p *packRun) placeInteracting(n *filter.Node, d demand, placedBefore int) int {
-	if placedBefore > 0 && d.class.ShareNode() {
+	if placedBefore > 0 && d.class.MustShareNode() {
 		if p.placeAllOn(n, d.pods) {
 			return len(d.pods)
 		}
@@ -468,10 +468,10 @@ func (p *packRun) placeInteracting(n *filter.Node, d demand, placedBefore int) i
 // placeWhileFitting places pods of one class on an instance, one by one, until one does not fit.
 func (p *packRun) placeWhileFitting(n *filter.Node, d demand) int {
 	for i, pod := range d.pods {
-		if !p.s.Fits(d.class, noPod, n) {
+		if !p.s.FitsOn(d.class, noPod, n) {
 			return i
 		}
-		p.fork.Put(pod, n)
+		p.fork.PlacePod(pod, n)
 	}
 	return len(d.pods)
 }
@@ -481,7 +481,7 @@ func (p *packRun) placeByScore(n *filter.Node, left []demand) int {
 	for placed := 0; ; placed++ {
 		var best *demand
 		var furthest float64
-		left = slices.DeleteFunc(left, func(d demand) bool { return len(d.pods) == 0 || !p.s.Fits(d.class, noPod, n) })
+		left = slices.DeleteFunc(left, func(d demand) bool { return len(d.pods) == 0 || !p.s.FitsOn(d.class, noPod, n) })
 		for i := range left {
 			if score := p.scoreClass(p, left[i].class, n); best == nil || score > furthest {
 				best, furthest = &left[i], score
@@ -493,7 +493,7 @@ func (p *packRun) placeByScore(n *filter.Node, left []demand) int {
 		if len(left) == 1 {
 			return placed + p.placeWhileFitting(n, left[0])
 		}
-		p.fork.Put(best.pods[0], n)
+		p.fork.PlacePod(best.pods[0], n)
 		best.pods = best.pods[1:]
 	}
 }
@@ -509,8 +509,8 @@ func (p *packRun) scoreBySize(c *filter.Class, _ *filter.Node) float64 {
 func (*packRun) scoreByDotProduct(c *filter.Class, n *filter.Node) float64 {
 	var sum float64
 	for _, a := range c.Requests {
-		if has := float64(filter.At(n.Allocatable, a.Resource)); has > 0 {
-			sum += float64(a.Value) / has * float64(n.Free(a.Resource)) / has
+		if has := float64(filter.AmountAt(n.Allocatable, a.Resource)); has > 0 {
+			sum += float64(a.Value) / has * float64(n.FreeAmount(a.Resource)) / has
 		}
 	}
 	return sum
@@ -552,15 +552,15 @@ func (p *packRun) countInZone(o *offer) int {
 // scoreLastInstance rates the last launched instance: the mean used share of its cpu and memory, or the used amount
 // per cost.
 func (p *packRun) scoreLastInstance(o offer) float64 {
-	n := p.s.Nodes.Named(p.launches[len(p.launches)-1].object.Name)
-	used := n.Load() / 2
+	n := p.s.Nodes.Lookup(p.launches[len(p.launches)-1].object.Name)
+	used := n.UsedShares() / 2
 	if p.objective != LeastCost || o.flavour.Cost <= 0 {
 		return used
 	}
 	var size float64
 	for _, r := range []int32{filter.ResourceCPU, filter.ResourceMemory} {
 		if mean := p.meanAllocatableOf(r); mean > 0 {
-			size += float64(filter.At(n.Used, r)) / mean
+			size += float64(filter.AmountAt(n.Used, r)) / mean
 		}
 	}
 	return size / o.flavour.Cost
@@ -571,12 +571,12 @@ func (p *packRun) buildPacking(demands, left []demand) *Packing {
 	out := &Packing{}
 	index := map[string]int{}
 	for _, m := range p.launches {
-		n := p.s.Nodes.Named(m.object.Name)
+		n := p.s.Nodes.Lookup(m.object.Name)
 		if n == nil || len(n.Pods) == 0 {
 			continue
 		}
-		index[m.object.Name] = len(out.Machines)
-		out.Machines = append(out.Machines, Machine{Name: m.object.Name, Flavour: m.flavour.Name, Zone: m.zone})
+		index[m.object.Name] = len(out.Instances)
+		out.Instances = append(out.Instances, PlannedInstance{Name: m.object.Name, Flavour: m.flavour.Name, Zone: m.zone})
 		out.Cost += m.flavour.Cost
 	}
 	for _, d := range demands {
@@ -584,10 +584,10 @@ func (p *packRun) buildPacking(demands, left []demand) *Packing {
 			if pod.Node == filter.None {
 				continue
 			}
-			name := p.s.Nodes.At(pod.Node).Name()
+			name := p.s.Nodes.ByID(pod.Node).Name()
 			out.Moves = append(out.Moves, Move{pod.Key, name})
 			if i, ok := index[name]; ok {
-				out.Machines[i].Pods = append(out.Machines[i].Pods, pod.Key)
+				out.Instances[i].Pods = append(out.Instances[i].Pods, pod.Key)
 			}
 		}
 	}
@@ -595,7 +595,7 @@ func (p *packRun) buildPacking(demands, left []demand) *Packing {
 		reasons, spent := p.explainOffers(d.class)
 		for _, pod := range d.pods {
 			if pod.Node == filter.None {
-				out.Helpless = append(out.Helpless, Helpless{pod.Key, reasons, spent})
+				out.Unschedulable = append(out.Unschedulable, UnschedulablePod{pod.Key, reasons, spent})
 			}
 		}
 	}
@@ -612,7 +612,7 @@ func (p *packRun) explainOffers(c *filter.Class) (reasons, spent map[string]stri
 		mark := p.fork.Mark()
 		p.launchInstance(*o, nil)
 		m := p.launches[len(p.launches)-1]
-		v := p.s.JudgeClass(c, "", p.s.Nodes.Named(m.object.Name))
+		v := p.s.JudgeClass(c, "", p.s.Nodes.Lookup(m.object.Name))
 		p.undoLaunch(mark)
 		text := v.String()
 		if v.Outcome == placement.Fits && limit != "" {

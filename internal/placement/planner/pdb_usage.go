@@ -6,16 +6,16 @@ import (
 )
 
 // pdbUsage counts the evictions that a plan has charged to each PodDisruptionBudget.
-type pdbUsage map[*snapshot.Budget]int32
+type pdbUsage map[*snapshot.PDB]int32
 
 // chargePods charges the eviction of these pods. If a budget does not allow it, it charges nothing and returns that
 // budget with the number of disruptions that it would need.
-func (l pdbUsage) chargePods(m *snapshot.Budgets, pods []*filter.Pod) (short *snapshot.Budget, needs int32) {
-	if m.Empty() {
+func (l pdbUsage) chargePods(m *snapshot.PDBs, pods []*filter.Pod) (short *snapshot.PDB, needs int32) {
+	if m.IsEmpty() {
 		return nil, 0
 	}
 	for i, p := range pods {
-		b, _ := m.Charge(p)
+		b, _ := m.FindPDBToCharge(p)
 		if b == nil {
 			continue
 		}
@@ -29,12 +29,12 @@ func (l pdbUsage) chargePods(m *snapshot.Budgets, pods []*filter.Pod) (short *sn
 	return nil, 0
 }
 
-func (l pdbUsage) refundPods(m *snapshot.Budgets, pods []*filter.Pod) {
-	if m.Empty() {
+func (l pdbUsage) refundPods(m *snapshot.PDBs, pods []*filter.Pod) {
+	if m.IsEmpty() {
 		return
 	}
 	for _, p := range pods {
-		if b, _ := m.Charge(p); b != nil {
+		if b, _ := m.FindPDBToCharge(p); b != nil {
 			if l[b]--; l[b] == 0 {
 				delete(l, b)
 			}

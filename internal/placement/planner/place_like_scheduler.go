@@ -8,28 +8,28 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// Scatter places pods as kube-scheduler usually does: each pod, in the given order, on the least used node that
+// PlaceLikeScheduler places pods as kube-scheduler usually does: each pod, in the given order, on the least used node that
 // accepts it (https://kubernetes.io/docs/reference/scheduling/config/#scheduling-plugins, NodeResourcesFit with its
 // default strategy). Evacuate and Pack find the best case; this is the likely case. Pods that are on a node are all
 // removed from it first. It returns the pods that no node accepts.
-func Scatter(s *snapshot.Snapshot, f snapshot.Fork, pods []placement.PodKey) (left []placement.PodKey, err error) {
+func PlaceLikeScheduler(s *snapshot.Snapshot, f snapshot.Fork, pods []placement.PodKey) (left []placement.PodKey, err error) {
 	for _, key := range pods { // remove all first, so that none blocks another
 		switch p := s.Pod(key); {
 		case p == nil:
 			return nil, fmt.Errorf("pod %s is not in the snapshot", key)
 		case p.Node != filter.None:
-			f.Lift(p)
+			f.RemovePod(p)
 		}
 	}
 	for _, key := range pods {
 		p := s.Pod(key)
 		var best *filter.Node
 		var least float64
-		for _, n := range s.Nodes.InOrder() {
-			if !n.Target() || !s.Chain.Placeable(p.Class) || p.Class.HasEphemeral() || !s.Fits(p.Class, p.UID, n) {
+		for _, n := range s.Nodes.SortedByName() {
+			if !n.CanReceivePods() || !s.Filters.IsPlaceable(p.Class) || p.Class.HasEphemeralClaim() || !s.FitsOn(p.Class, p.UID, n) {
 				continue
 			}
-			if load := n.Load(); best == nil || load < least {
+			if load := n.UsedShares(); best == nil || load < least {
 				best, least = n, load
 			}
 		}
@@ -37,7 +37,7 @@ func Scatter(s *snapshot.Snapshot, f snapshot.Fork, pods []placement.PodKey) (le
 			left = append(left, key)
 			continue
 		}
-		f.Put(p, best)
+		f.PlacePod(p, best)
 	}
 	return left, nil
 }

@@ -21,8 +21,8 @@ import (
 
 // PlanOptions configures a plan.
 type PlanOptions struct {
-	// Max is the largest number of nodes to remove. A negative number means no limit.
-	Max int
+	// MaxRemovals is the largest number of nodes to remove. A negative number means no limit.
+	MaxRemovals int
 	// Policy says which nodes to remove first.
 	Policy Policy
 	// Rules are the rules for removed nodes. The plan adds the nodes that it reserves for pending pods.
@@ -47,30 +47,30 @@ type Cluster struct {
 
 // NewCluster creates a Cluster from objects.
 func NewCluster(o *saved.Objects) (*Cluster, error) {
-	s, err := o.Snapshot()
+	s, err := o.BuildSnapshot()
 	if err != nil {
 		return nil, err
 	}
-	return &Cluster{snapshot: s, flavours: Flavours(o), pending: findPending(o.Pods)}, nil
+	return &Cluster{snapshot: s, flavours: DeriveFlavours(o), pending: findPending(o.Pods)}, nil
 }
 
-// ClusterOf creates a Cluster from a snapshot that the caller maintains, and its nodes and pods. It is valid until
+// NewClusterFromSnapshot creates a Cluster from a snapshot that the caller maintains, and its nodes and pods. It is valid until
 // the snapshot or the objects change.
-func ClusterOf(s *snapshot.Snapshot, o *saved.Objects) *Cluster {
-	return &Cluster{snapshot: s, flavours: Flavours(o), pending: findPending(o.Pods)}
+func NewClusterFromSnapshot(s *snapshot.Snapshot, o *saved.Objects) *Cluster {
+	return &Cluster{snapshot: s, flavours: DeriveFlavours(o), pending: findPending(o.Pods)}
 }
 
-// Plan plans launches and removals. Pending pods come first: they are placed on existing nodes where they fit, and
+// MakePlan plans launches and removals. Pending pods come first: they are placed on existing nodes where they fit, and
 // these nodes stay. New instances have the flavours of existing nodes; see Flavours.
-func (c *Cluster) Plan(options PlanOptions) (*Plan, error) {
-	most := options.Max
+func (c *Cluster) MakePlan(options PlanOptions) (*Plan, error) {
+	most := options.MaxRemovals
 	if most < 0 {
 		most = c.snapshot.Nodes.Len()
 	}
 	out := &Plan{}
 	err := c.withPendingPlaced(options.Rules, func(launch *Packing, rules Options) (err error) {
 		out.Launch = launch
-		out.Remove, err = Victims(c.snapshot, most, options.Policy, rules)
+		out.Remove, err = SelectVictims(c.snapshot, most, options.Policy, rules)
 		return err
 	})
 	if err != nil {
@@ -79,41 +79,41 @@ func (c *Cluster) Plan(options PlanOptions) (*Plan, error) {
 	return out, nil
 }
 
-// Evacuate plans the removal of one node under the same conditions as Plan. The result has every reason against it.
+// PlanEvacuation plans the removal of one node under the same conditions as Plan. The result has every reason against it.
 // It ignores Max.
-func (c *Cluster) Evacuate(name string, options PlanOptions) (out *Evacuation, err error) {
+func (c *Cluster) PlanEvacuation(name string, options PlanOptions) (out *Evacuation, err error) {
 	err = c.withPendingPlaced(options.Rules, func(_ *Packing, rules Options) (err error) {
-		out, err = Evacuate(c.snapshot, name, options.Policy, rules)
+		out, err = PlanEvacuation(c.snapshot, name, options.Policy, rules)
 		return err
 	})
 	return out, err
 }
 
 // JudgePending explains why a pod is pending, and which flavour of existing nodes would help.
-func (c *Cluster) JudgePending(key placement.PodKey) (*Pending, error) {
+func (c *Cluster) JudgePending(key placement.PodKey) (*PendingPod, error) {
 	return JudgePending(c.snapshot, key, c.flavours)
 }
 
-// NewPlan creates a Cluster and calls Plan.
-func NewPlan(o *saved.Objects, options PlanOptions) (*Plan, error) {
+// PlanOnce creates a Cluster and calls Plan.
+func PlanOnce(o *saved.Objects, options PlanOptions) (*Plan, error) {
 	c, err := NewCluster(o)
 	if err != nil {
 		return nil, err
 	}
-	return c.Plan(options)
+	return c.MakePlan(options)
 }
 
-// NewEvacuation creates a Cluster and calls Evacuate.
-func NewEvacuation(o *saved.Objects, name string, options PlanOptions) (*Evacuation, error) {
+// PlanEvacuationOnce creates a Cluster and calls Evacuate.
+func PlanEvacuationOnce(o *saved.Objects, name string, options PlanOptions) (*Evacuation, error) {
 	c, err := NewCluster(o)
 	if err != nil {
 		return nil, err
 	}
-	return c.Evacuate(name, options)
+	return c.PlanEvacuation(name, options)
 }
 
-// NewPending creates a Cluster and calls JudgePending.
-func NewPending(o *saved.Objects, key placement.PodKey) (*Pending, error) {
+// JudgePendingOnce creates a Cluster and calls JudgePending.
+func JudgePendingOnce(o *saved.Objects, key placement.PodKey) (*PendingPod, error) {
 	c, err := NewCluster(o)
 	if err != nil {
 		return nil, err
@@ -127,12 +127,12 @@ func (c *Cluster) withPendingPlaced(rules Options, ask func(*Packing, Options) e
 	if len(c.pending) == 0 {
 		return ask(nil, rules)
 	}
-	launch, err := Pack(c.snapshot, nil, c.flavours, LeastWaste)
+	launch, err := PackPods(c.snapshot, nil, c.flavours, LeastWaste)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.restorePending(launch)) }()
-	rules.Reserved, err = c.placePending(launch)
+	rules.ReservedNodes, err = c.placePending(launch)
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func findPending(pods []*corev1.Pod) map[placement.PodKey]*corev1.Pod {
 // placePending places the pending pods on existing nodes with room, and returns these nodes.
 func (c *Cluster) placePending(packing *Packing) (map[string]placement.PodKey, error) {
 	launched := map[string]bool{}
-	for _, m := range packing.Machines {
+	for _, m := range packing.Instances {
 		launched[m.Name] = true
 	}
 	reserved := map[string]placement.PodKey{}

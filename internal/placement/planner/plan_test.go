@@ -17,7 +17,7 @@ import (
 )
 
 func TestTemplateHasSmallestRoomOfItsNodes(t *testing.T) {
-	small, large := placementtest.Node("small", "zone-a", 4, 16, 10), placementtest.Node("large", "zone-b", 8, 8, 10)
+	small, large := placementtest.NewNode("small", "zone-a", 4, 16, 10), placementtest.NewNode("large", "zone-b", 8, 8, 10)
 	for _, n := range []*corev1.Node{small, large} {
 		n.Labels["kubernetes.azure.com/agentpool"] = "spot"
 		n.Spec.Taints = []corev1.Taint{{Key: "spot", Effect: corev1.TaintEffectNoSchedule}}
@@ -25,11 +25,11 @@ func TestTemplateHasSmallestRoomOfItsNodes(t *testing.T) {
 	small.Labels["only"] = "small"
 	small.Spec.Taints = append(small.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 	small.Status.Allocatable["example.com/gpu"] = resource.MustParse("1")
-	master := placementtest.Node("master", "zone-a", 4, 16, 10)
+	master := placementtest.NewNode("master", "zone-a", 4, 16, 10)
 	master.Labels["node-role.kubernetes.io/control-plane"] = ""
-	agent := placementtest.Pod("agent", 0, "small", 500, 1024)
+	agent := placementtest.NewPod("agent", 0, "small", 500, 1024)
 	agent.OwnerReferences[0].Kind = "DaemonSet"
-	flavours := planner.Flavours(&saved.Objects{Nodes: []*corev1.Node{small, large, master}, Pods: []*corev1.Pod{agent}})
+	flavours := planner.DeriveFlavours(&saved.Objects{Nodes: []*corev1.Node{small, large, master}, Pods: []*corev1.Pod{agent}})
 	if len(flavours) != 1 {
 		t.Fatalf("%d flavours: %+v", len(flavours), flavours)
 	}
@@ -54,26 +54,26 @@ func TestTemplateHasSmallestRoomOfItsNodes(t *testing.T) {
 
 func TestPlanReservesRoomForPendingPods(t *testing.T) {
 	o := &saved.Objects{
-		Nodes: []*corev1.Node{placementtest.Node("a", "zone-a", 4, 16, 10), placementtest.Node("b", "zone-a", 4, 16, 10)},
-		Pods:  []*corev1.Pod{placementtest.Pod("web", 0, "a", 2000, 512)},
+		Nodes: []*corev1.Node{placementtest.NewNode("a", "zone-a", 4, 16, 10), placementtest.NewNode("b", "zone-a", 4, 16, 10)},
+		Pods:  []*corev1.Pod{placementtest.NewPod("web", 0, "a", 2000, 512)},
 	}
-	options := planner.PlanOptions{Max: -1, Policy: planner.LeastDisruption}
-	p, err := planner.NewPlan(o, options)
+	options := planner.PlanOptions{MaxRemovals: -1, Policy: planner.LeastDisruption}
+	p, err := planner.PlanOnce(o, options)
 	must.NoError(t, err)
 	if len(p.Remove.Victims) != 1 || p.Remove.Victims[0].Node != "b" || p.Launch != nil {
 		t.Fatalf("without pending pods: %+v, %+v", p.Remove, p.Launch)
 	}
-	o.Pods = append(o.Pods, placementtest.Pod("wide", 0, "", 3000, 512))
-	if p, err = planner.NewPlan(o, options); err != nil {
+	o.Pods = append(o.Pods, placementtest.NewPod("wide", 0, "", 3000, 512))
+	if p, err = planner.PlanOnce(o, options); err != nil {
 		t.Fatal(err)
 	}
-	if len(p.Remove.Victims) != 0 || len(p.Launch.Machines) != 0 || len(p.Launch.Moves) != 1 || p.Launch.Moves[0].To != "b" {
+	if len(p.Remove.Victims) != 0 || len(p.Launch.Instances) != 0 || len(p.Launch.Moves) != 1 || p.Launch.Moves[0].To != "b" {
 		t.Errorf("with a pending pod that fits only on b: %+v, %+v", p.Remove, p.Launch)
 	}
 	for _, node := range []string{"a", "b"} {
-		e, err := planner.NewEvacuation(o, node, options)
+		e, err := planner.PlanEvacuationOnce(o, node, options)
 		must.NoError(t, err)
-		if e.Feasible() {
+		if e.IsFeasible() {
 			t.Errorf("node %s alone is feasible: %+v", node, e)
 		}
 	}
@@ -81,24 +81,24 @@ func TestPlanReservesRoomForPendingPods(t *testing.T) {
 
 func TestAnyClusterGetsAPlan(t *testing.T) {
 	for seed := range uint64(200) {
-		c := placementtest.Random(seed)
-		if _, err := planner.NewPlan(&c.Objects, planner.PlanOptions{Max: -1, Policy: planner.LeastDisruption}); err != nil {
+		c := placementtest.NewRandomCluster(seed)
+		if _, err := planner.PlanOnce(&c.Objects, planner.PlanOptions{MaxRemovals: -1, Policy: planner.LeastDisruption}); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		for _, n := range c.Nodes {
-			if _, err := planner.NewEvacuation(&c.Objects, n.Name, planner.PlanOptions{}); err != nil {
+			if _, err := planner.PlanEvacuationOnce(&c.Objects, n.Name, planner.PlanOptions{}); err != nil {
 				t.Fatalf("seed %d, node %s: %v", seed, n.Name, err)
 			}
 		}
 	}
-	if p, err := planner.NewPlan(&saved.Objects{}, planner.PlanOptions{Max: -1}); err != nil || len(p.Remove.Victims) != 0 {
+	if p, err := planner.PlanOnce(&saved.Objects{}, planner.PlanOptions{MaxRemovals: -1}); err != nil || len(p.Remove.Victims) != 0 {
 		t.Errorf("empty cluster: %+v, %v", p, err)
 	}
 }
 
 func TestPlansAreDeterministic(t *testing.T) {
 	for seed := range uint64(20) {
-		c := placementtest.Random(seed)
+		c := placementtest.NewRandomCluster(seed)
 		for _, p := range c.Candidates {
 			if p.Spec.NodeName == "" {
 				c.Pods = append(c.Pods, p)
@@ -106,17 +106,17 @@ func TestPlansAreDeterministic(t *testing.T) {
 		}
 		warm, err := planner.NewCluster(&c.Objects)
 		must.NoError(t, err)
-		options := planner.PlanOptions{Max: -1, Policy: planner.LeastDisruption, Rules: planner.Options{Pods: podrules.Voluntary().With(podrules.ByUnmanaged, podrules.Evict).With(podrules.ByLocalStorage, podrules.Evict).With(podrules.ByHostPath, podrules.Evict)}}
+		options := planner.PlanOptions{MaxRemovals: -1, Policy: planner.LeastDisruption, Rules: planner.Options{PodRules: podrules.VoluntaryPolicy().WithAction(podrules.RuleUnmanaged, podrules.Evict).WithAction(podrules.RuleLocalStorage, podrules.Evict).WithAction(podrules.RuleHostPath, podrules.Evict)}}
 		for range 2 {
-			got, err := warm.Plan(options)
+			got, err := warm.MakePlan(options)
 			must.NoError(t, err)
-			want, err := planner.NewPlan(&c.Objects, options)
+			want, err := planner.PlanOnce(&c.Objects, options)
 			must.NoError(t, err)
 			checkEqual(t, seed, got, want)
 			for _, n := range c.Nodes {
-				got, err := warm.Evacuate(n.Name, options)
+				got, err := warm.PlanEvacuation(n.Name, options)
 				must.NoError(t, err)
-				want, err := planner.NewEvacuation(&c.Objects, n.Name, options)
+				want, err := planner.PlanEvacuationOnce(&c.Objects, n.Name, options)
 				must.NoError(t, err)
 				checkEqual(t, seed, got, want)
 			}

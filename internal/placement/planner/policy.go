@@ -42,7 +42,7 @@ func ParsePolicy(name string) (Policy, error) {
 func (p *planRun) computeCost(n *filter.Node) float64 {
 	switch p.policy {
 	case LeastLoaded:
-		return n.Load()
+		return n.UsedShares()
 	case Oldest:
 		return float64(n.Object.CreationTimestamp.Unix())
 	}
@@ -69,7 +69,7 @@ func weighDisruption(p *filter.Pod) float64 {
 	case p.Priority < 0:
 		weight = 0.5
 	}
-	return weight + float64(p.Class.Claims())
+	return weight + float64(p.Class.ClaimCount())
 }
 
 // candidate is a node that the rules allow to remove, with its cost.
@@ -81,7 +81,7 @@ type candidate struct {
 func sortCandidates(candidates []candidate) {
 	loads := make(map[*filter.Node]float64, len(candidates))
 	for _, c := range candidates {
-		loads[c.node] = c.node.Load()
+		loads[c.node] = c.node.UsedShares()
 	}
 	slices.SortFunc(candidates, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(loads[a.node], loads[b.node]),

@@ -16,16 +16,16 @@ import (
 
 func TestVictimsAreNeverWorseThanGreedyChoice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := placementtest.Random(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster"))
-		s, err := c.Snapshot()
+		c := placementtest.NewRandomCluster(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster"))
+		s, err := c.BuildSnapshot()
 		must.NoError(t, err)
 		k := rapid.IntRange(1, 9).Draw(t, "k")
 		policy := rapid.SampledFrom([]planner.Policy{planner.LeastDisruption, planner.LeastPods, planner.LeastLoaded}).Draw(t, "policy")
-		count, cost := planner.OneByOne(s, k, policy, easyGoing)
-		selection, err := planner.Victims(s, k, policy, easyGoing)
+		count, cost := planner.SelectGreedily(s, k, policy, easyGoing)
+		selection, err := planner.SelectVictims(s, k, policy, easyGoing)
 		must.NoError(t, err)
 		if got := len(selection.Victims); got < count || got == count && selection.Cost > cost+1e-9 {
-			text, _ := json.Marshal(selection.Passed)
+			text, _ := json.Marshal(selection.Rejected)
 			t.Fatalf("%d victims at %v, one by one %d at %v; rejected %s", got, selection.Cost, count, cost, text)
 		}
 	})
@@ -35,8 +35,8 @@ func TestVictimsAreNeverWorseThanGreedyChoice(t *testing.T) {
 func TestRankingFollowsEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")
-		c := placementtest.Random(seed)
-		s, err := c.Snapshot()
+		c := placementtest.NewRandomCluster(seed)
+		s, err := c.BuildSnapshot()
 		must.NoError(t, err)
 		ranking := planner.NewRanking(s, planner.LeastPods, easyGoing)
 		if len(c.Pods) == 0 {
@@ -60,11 +60,11 @@ func TestRankingFollowsEvents(t *testing.T) {
 			if kept := ranks[i]; e.Removable && !kept.Removable {
 				t.Fatalf("%s is removable, but the ranking blocks it by %s %s", e.Node, kept.Rule, kept.Pod)
 			}
-			if ranks[i].Removable && !ranking.HoldsNow(e.Node) {
+			if ranks[i].Removable && !ranking.IsStoredPlanValid(e.Node) {
 				t.Fatalf("%s: the stored plan is not valid", e.Node)
 			}
 		}
 	})
 }
 
-var easyGoing = planner.Options{Pods: podrules.Voluntary().With(podrules.ByUnmanaged, podrules.Evict).With(podrules.ByLocalStorage, podrules.Evict).With(podrules.ByHostPath, podrules.Evict)}
+var easyGoing = planner.Options{PodRules: podrules.VoluntaryPolicy().WithAction(podrules.RuleUnmanaged, podrules.Evict).WithAction(podrules.RuleLocalStorage, podrules.Evict).WithAction(podrules.RuleHostPath, podrules.Evict)}

@@ -64,9 +64,9 @@ func (r *Ranking) rankAll() {
 	r.entries = make(map[string]*rankEntry, r.s.Nodes.Len())
 	r.byTarget = map[string]map[*rankEntry]struct{}{}
 	r.byBlocker = map[*filter.Class]map[*rankEntry]struct{}{}
-	gone := func(n *filter.Node) bool { return n.Out } // removed by a fork
-	r.rankNodes(slices.DeleteFunc(slices.Clone(r.s.Nodes.InOrder()), gone))
-	r.eventsSeen = r.s.Events()
+	gone := func(n *filter.Node) bool { return n.RemovedByPlan } // removed by a fork
+	r.rankNodes(slices.DeleteFunc(slices.Clone(r.s.Nodes.SortedByName()), gone))
+	r.eventsSeen = r.s.EventCount()
 }
 
 // rankNodes evaluates nodes in one plan, which is reset after each. It updates the bitmaps before the plan, so that
@@ -75,12 +75,12 @@ func (r *Ranking) rankNodes(nodes []*filter.Node) {
 	if len(nodes) == 0 {
 		return
 	}
-	r.s.Rooms.ArrangePlain()
+	r.s.Search.UseDefaultOrder()
 	q := newRuleEvaluation(r.s, &r.o)
 	for _, n := range nodes {
 		for _, pod := range n.Pods {
 			if fate, _ := q.judgePod(pod); fate == podMoves {
-				r.s.Rooms.RoomFor(pod.Class)
+				r.s.Search.CandidatesFor(pod.Class)
 			}
 		}
 	}
@@ -103,16 +103,16 @@ func (r *Ranking) rankNode(p *planRun, n *filter.Node) *rankEntry {
 		return e
 	}
 	movers, evicted := p.listMovers(n, nil)
-	short, _ := p.pdbUsage.chargePods(&r.s.Budgets, evicted)
+	short, _ := p.pdbUsage.chargePods(&r.s.PDBs, evicted)
 	if short != nil {
 		e.Rule = "disruption-budget"
 		return e
 	}
-	p.pdbUsage.refundPods(&r.s.Budgets, evicted)
+	p.pdbUsage.refundPods(&r.s.PDBs, evicted)
 	mark := p.fork.Mark()
-	p.fork.Clear(n)
+	p.fork.RemoveNode(n)
 	p.searchStart = 0
-	if position := r.s.Rooms.PositionOf(n); position != filter.None {
+	if position := r.s.Search.PositionOf(n); position != filter.None {
 		p.searchStart = position
 	}
 	if left := p.placePods(movers); len(left) > 0 {
@@ -121,8 +121,8 @@ func (r *Ranking) rankNode(p *planRun, n *filter.Node) *rankEntry {
 	}
 	e.Removable = true
 	e.targets = make([]podTarget, len(movers))
-	for i, pod := range p.fork.PlacedSince(mark) {
-		e.targets[i] = podTarget{pod.Key, r.s.Nodes.At(pod.Node).Name()}
+	for i, pod := range p.fork.PodsPlacedSince(mark) {
+		e.targets[i] = podTarget{pod.Key, r.s.Nodes.ByID(pod.Node).Name()}
 	}
 	return e
 }
@@ -169,7 +169,7 @@ func eraseEntry[K comparable](m map[K]map[*rankEntry]struct{}, key K, e *rankEnt
 
 // List returns the ranking: removable nodes by cost, then the other nodes by name.
 func (r *Ranking) List() []Rank {
-	if r.eventsSeen != r.s.Events() {
+	if r.eventsSeen != r.s.EventCount() {
 		r.rankAll()
 	}
 	list := make([]Rank, 0, len(r.entries))

@@ -25,17 +25,17 @@ func (r *Ranking) DeletePod(key placement.PodKey) error {
 // SetPodDisruptionBudget adds or updates a PodDisruptionBudget in the snapshot, and updates the ranking.
 func (r *Ranking) SetPodDisruptionBudget(o *policyv1.PodDisruptionBudget) error {
 	if o == nil {
-		return r.s.Budgets.Set(o)
+		return r.s.PDBs.Set(o)
 	}
-	known, key := r.eventsSeen == r.s.Events(), placement.PodKey{Namespace: o.Namespace, Name: o.Name}
-	before := r.s.Budgets.Named(key)
-	if err := r.s.Budgets.Set(o); err != nil || !known {
+	known, key := r.eventsSeen == r.s.EventCount(), placement.PodKey{Namespace: o.Namespace, Name: o.Name}
+	before := r.s.PDBs.Lookup(key)
+	if err := r.s.PDBs.Set(o); err != nil || !known {
 		return err
 	}
-	after := r.s.Budgets.Named(key)
+	after := r.s.PDBs.Lookup(key)
 	stale := staleNodes{}
-	for _, b := range []*snapshot.Budget{before, after} {
-		for pods := range r.s.SelectedBy(b) {
+	for _, b := range []*snapshot.PDB{before, after} {
+		for pods := range r.s.PodsSelectedBy(b) {
 			stale.addPods(pods, rankAgain)
 		}
 	}
@@ -67,7 +67,7 @@ func (s staleNodes) addPods(pods []*filter.Pod, todo staleness) {
 
 // applyPodEvent passes an event about one pod to the snapshot, and updates the nodes that it affects.
 func (r *Ranking) applyPodEvent(key placement.PodKey, event func() error) error {
-	known := r.eventsSeen == r.s.Events() && !r.usesReadWriteOncePodClaim(r.s.Pod(key))
+	known := r.eventsSeen == r.s.EventCount() && !r.usesReadWriteOncePodClaim(r.s.Pod(key))
 	stale := staleNodes{}
 	r.addNodesAffectedByPod(r.s.Pod(key), stale)
 	if err := event(); err != nil || !known || r.usesReadWriteOncePodClaim(r.s.Pod(key)) {
@@ -81,7 +81,7 @@ func (r *Ranking) applyPodEvent(key placement.PodKey, event func() error) error 
 // usesReadWriteOncePodClaim reports whether a pod uses a ReadWriteOncePod claim. It affects every possible target of
 // another pod with that claim, so the next List evaluates all nodes again.
 func (r *Ranking) usesReadWriteOncePodClaim(p *filter.Pod) bool {
-	return p != nil && p.Class.HoldsExclusive(&r.s.Storage)
+	return p != nil && p.Class.UsesReadWriteOncePodClaim(&r.s.Storage)
 }
 
 // addNodesAffectedByPod adds the nodes that a pod affects:
@@ -95,15 +95,15 @@ func (r *Ranking) addNodesAffectedByPod(p *filter.Pod, stale staleNodes) {
 		return
 	}
 	if p.Node == filter.None {
-		if n := r.s.Nodes.Named(p.NominatedTo); n != nil {
+		if n := r.s.Nodes.Lookup(p.NominatedTo); n != nil {
 			r.addNodesAffectedByRoom(n, stale)
 		}
 		return
 	}
-	n := r.s.Nodes.At(p.Node)
+	n := r.s.Nodes.ByID(p.Node)
 	stale.addNode(n.ID, rankAgain)
 	r.addNodesAffectedByRoom(n, stale)
-	for _, c := range p.Readers() {
+	for _, c := range p.DependentClasses() {
 		for _, other := range c.Labels.Pods {
 			if other.Class == c {
 				stale.addNode(other.Node, recheckPlan)
@@ -113,7 +113,7 @@ func (r *Ranking) addNodesAffectedByPod(p *filter.Pod, stale staleNodes) {
 			r.addEntry(e, stale, rankAgain)
 		}
 	}
-	for pods := range r.s.RepelledBy(p.Class) {
+	for pods := range r.s.PodsExcludedBy(p.Class) {
 		stale.addPods(pods, recheckPlan)
 	}
 }
@@ -124,7 +124,7 @@ func (r *Ranking) addNodesAffectedByRoom(n *filter.Node, stale staleNodes) {
 		r.addEntry(e, stale, recheckPlan)
 	}
 	for c, entries := range r.byBlocker {
-		if !c.Admits(n) {
+		if !c.MatchesNodeObject(n) {
 			continue
 		}
 		for e := range entries {
@@ -134,18 +134,18 @@ func (r *Ranking) addNodesAffectedByRoom(n *filter.Node, stale staleNodes) {
 }
 
 func (r *Ranking) addEntry(e *rankEntry, stale staleNodes, todo staleness) {
-	if n := r.s.Nodes.Named(e.Node); n != nil {
+	if n := r.s.Nodes.Lookup(e.Node); n != nil {
 		stale.addNode(n.ID, todo)
 	}
 }
 
 // refreshEntries checks the plans that may be valid, and evaluates the other nodes again.
 func (r *Ranking) refreshEntries(stale staleNodes) {
-	r.eventsSeen = r.s.Events()
+	r.eventsSeen = r.s.EventCount()
 	var anew []*filter.Node
 	var check []*rankEntry
 	for id, todo := range stale {
-		n := r.s.Nodes.At(id)
+		n := r.s.Nodes.ByID(id)
 		e := r.entries[n.Name()]
 		switch {
 		case !n.Present:
@@ -164,11 +164,11 @@ func (r *Ranking) listInvalidPlans(check []*rankEntry) []*filter.Node {
 		return nil
 	}
 	var list []*filter.Node
-	r.s.Rooms.ArrangePlain()
+	r.s.Search.UseDefaultOrder()
 	p := newPlanRun(r.s, r.policy, &r.o)
 	defer p.close()
 	for _, e := range check {
-		if n := r.s.Nodes.Named(e.Node); !r.isPlanValid(p, n, e) {
+		if n := r.s.Nodes.Lookup(e.Node); !r.isPlanValid(p, n, e) {
 			list = append(list, n)
 		}
 		p.fork.Reset()
@@ -178,13 +178,13 @@ func (r *Ranking) listInvalidPlans(check []*rankEntry) []*filter.Node {
 
 // isPlanValid executes a stored plan. The caller resets the fork.
 func (r *Ranking) isPlanValid(p *planRun, n *filter.Node, e *rankEntry) bool {
-	p.fork.Clear(n)
+	p.fork.RemoveNode(n)
 	for _, t := range e.targets {
-		pod, to := r.s.Pod(t.pod), r.s.Nodes.Named(t.node)
-		if pod == nil || to == nil || pod.Node != filter.None || !r.s.Fits(pod.Class, pod.UID, to) {
+		pod, to := r.s.Pod(t.pod), r.s.Nodes.Lookup(t.node)
+		if pod == nil || to == nil || pod.Node != filter.None || !r.s.FitsOn(pod.Class, pod.UID, to) {
 			return false
 		}
-		p.fork.Put(pod, to)
+		p.fork.PlacePod(pod, to)
 	}
 	return true
 }

@@ -16,12 +16,12 @@ func (t reasonCounts) addVerdict(v placement.Verdict) {
 	}
 }
 
-func (t reasonCounts) sortByCount() placement.Tallies {
-	list := make(placement.Tallies, 0, len(t))
+func (t reasonCounts) sortByCount() placement.ReasonCounts {
+	list := make(placement.ReasonCounts, 0, len(t))
 	for r, n := range t {
-		list = append(list, placement.Tally{Nodes: n, Reason: r})
+		list = append(list, placement.ReasonCount{Nodes: n, Reason: r})
 	}
-	slices.SortFunc(list, func(a, b placement.Tally) int {
+	slices.SortFunc(list, func(a, b placement.ReasonCount) int {
 		return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(a.Reason.Text, b.Reason.Text),
 			cmp.Compare(a.Reason.Predicate, b.Reason.Predicate))
 	})

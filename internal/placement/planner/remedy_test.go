@@ -13,15 +13,15 @@ import (
 func TestBlockedNodeHasRemedy(t *testing.T) {
 	remedies := map[string]int{}
 	for seed := range uint64(300) {
-		c := placementtest.Random(seed)
-		s, err := c.Snapshot()
+		c := placementtest.NewRandomCluster(seed)
+		s, err := c.BuildSnapshot()
 		must.NoError(t, err)
 		o := planner.Options{
-			Pods: podrules.Voluntary().With(podrules.ByUnmanaged, podrules.Evict).With(podrules.ByLocalStorage, podrules.Evict).With(podrules.ByHostPath, podrules.Evict), Excluded: map[string]string{c.Nodes[0].Name: "is not evictable"},
-			Reserved: map[string]placement.PodKey{c.Nodes[1].Name: {Namespace: "red", Name: "waiting"}},
+			PodRules: podrules.VoluntaryPolicy().WithAction(podrules.RuleUnmanaged, podrules.Evict).WithAction(podrules.RuleLocalStorage, podrules.Evict).WithAction(podrules.RuleHostPath, podrules.Evict), ExcludedNodes: map[string]string{c.Nodes[0].Name: "is not evictable"},
+			ReservedNodes: map[string]placement.PodKey{c.Nodes[1].Name: {Namespace: "red", Name: "waiting"}},
 		}
 		for _, n := range c.Nodes {
-			e, err := planner.Evacuate(s, n.Name, planner.LeastPods, o)
+			e, err := planner.PlanEvacuation(s, n.Name, planner.LeastPods, o)
 			must.NoError(t, err)
 			for _, r := range e.Refusals {
 				if r.Rule != "no-room" && r.Rule != "excluded" && r.Rule != "reserved" {

@@ -16,11 +16,11 @@ type ruleEvaluation struct {
 type cachedVerdict struct {
 	done    bool
 	effect  podEffect
-	verdict podrules.Verdict
+	verdict podrules.Decision
 }
 
 func newRuleEvaluation(s *snapshot.Snapshot, o *Options) ruleEvaluation {
-	return ruleEvaluation{o, make([]cachedVerdict, s.FactIDs())}
+	return ruleEvaluation{o, make([]cachedVerdict, s.FactsIDLimit())}
 }
 
 // podEffect is what happens to a pod when its node is removed.
@@ -34,27 +34,27 @@ const (
 )
 
 // judgePod returns what happens to a pod, and the verdict that decided it.
-func (q *ruleEvaluation) judgePod(p *filter.Pod) (podEffect, podrules.Verdict) {
-	j := &q.cache[p.Fact.ID]
+func (q *ruleEvaluation) judgePod(p *filter.Pod) (podEffect, podrules.Decision) {
+	j := &q.cache[p.Facts.ID]
 	if !j.done {
-		j.done, j.verdict = true, q.Pods.Judge(&p.Fact.Facts, q.Now)
-		j.effect = toPodEffect(&p.Fact.Facts, j.verdict)
+		j.done, j.verdict = true, q.PodRules.Decide(&p.Facts.Facts, q.Now)
+		j.effect = toPodEffect(&p.Facts.Facts, j.verdict)
 	}
-	if j.effect != podBlocks || q.Mark == nil {
+	if j.effect != podBlocks || q.AddPodFacts == nil {
 		return j.effect, j.verdict
 	}
-	marked := p.Fact.Facts
-	q.Mark(&marked, p.Key.Namespace, p.Class.Labels.Labels)
-	v := q.Pods.Judge(&marked, q.Now)
+	marked := p.Facts.Facts
+	q.AddPodFacts(&marked, p.Key.Namespace, p.Class.Labels.Labels)
+	v := q.PodRules.Decide(&marked, q.Now)
 	return toPodEffect(&marked, v), v
 }
 
 // toPodEffect converts a verdict. A pod that is recreated needs room, even if a drain would leave it.
-func toPodEffect(f *podrules.Facts, v podrules.Verdict) podEffect {
+func toPodEffect(f *podrules.Facts, v podrules.Decision) podEffect {
 	switch {
-	case v.Action == podrules.Refuse:
+	case v.Action == podrules.RefuseDrain:
 		return podBlocks
-	case f.Recreated():
+	case f.IsRecreated():
 		return podMoves
 	case v.Action == podrules.Evict:
 		return podEnds
@@ -62,25 +62,25 @@ func toPodEffect(f *podrules.Facts, v podrules.Verdict) podEffect {
 	return podStays
 }
 
-func (q *ruleEvaluation) newPodRefusal(p *filter.Pod, v podrules.Verdict) Refusal {
-	return Refusal{Rule: v.Rule.String(), Pod: p.Key.String(), Text: v.Text(&p.Fact.Facts), Remedy: v.Rule.Remedy()}
+func (q *ruleEvaluation) newPodRefusal(p *filter.Pod, v podrules.Decision) Refusal {
+	return Refusal{Rule: v.Rule.String(), Pod: p.Key.String(), Text: v.Reason(&p.Facts.Facts), Remedy: v.Rule.Remedy()}
 }
 
 // listNodeRefusals applies every rule about the node itself.
 func (q *ruleEvaluation) listNodeRefusals(n *filter.Node) []Refusal {
 	var list []Refusal
 	name, facts := n.Name(), &n.Facts
-	if n.APIServers > 0 && facts.ControlPlane == "" {
+	if n.APIServerPods > 0 && facts.ControlPlane == "" {
 		marked := *facts
-		marked.ControlPlane, facts = noderules.APIServer, &marked
+		marked.ControlPlane, facts = noderules.APIServerMark, &marked
 	}
-	for _, v := range (noderules.Policy{Lifted: q.Lifted[name]}).Judge(facts, q.Now) {
+	for _, v := range (noderules.Policy{IgnoredAnnotation: q.IgnoredAnnotations[name]}).FindRefusals(facts, q.Now) {
 		list = append(list, Refusal{Rule: v.Rule, Text: v.Text, Remedy: v.Remedy})
 	}
-	if text := q.Excluded[name]; text != "" {
+	if text := q.ExcludedNodes[name]; text != "" {
 		list = append(list, Refusal{Rule: "excluded", Text: text, Remedy: "remove the cause of the exclusion"})
 	}
-	if pod, ok := q.Reserved[name]; ok {
+	if pod, ok := q.ReservedNodes[name]; ok {
 		list = append(list, Refusal{
 			Rule: "reserved", Text: "has the room for pending pod " + pod.String(),
 			Remedy: "add a node that the pending pod fits on, or delete the pod",

@@ -24,9 +24,9 @@ var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func planEvacuation(t *testing.T, c *placementtest.Cluster, o planner.Options) *planner.Evacuation {
 	t.Helper()
-	s, err := c.Snapshot()
+	s, err := c.BuildSnapshot()
 	must.NoError(t, err)
-	e, err := planner.Evacuate(s, "first", planner.LeastDisruption, o)
+	e, err := planner.PlanEvacuation(s, "first", planner.LeastDisruption, o)
 	must.NoError(t, err)
 	return e
 }
@@ -73,7 +73,7 @@ func TestRulesBlockNodeRemoval(t *testing.T) {
 		}}), ""},
 		"local storage may be deleted": {func(c *placementtest.Cluster, o *planner.Options) {
 			volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})(c, o)
-			o.Pods = o.Pods.With(podrules.ByLocalStorage, podrules.Evict)
+			o.PodRules = o.PodRules.WithAction(podrules.RuleLocalStorage, podrules.Evict)
 		}, ""},
 		"nothing would recreate the pod": {func(c *placementtest.Cluster, _ *planner.Options) {
 			c.Pods[0].OwnerReferences = nil
@@ -100,13 +100,13 @@ func TestRulesBlockNodeRemoval(t *testing.T) {
 		}, "protected"},
 		"the protection of the pool is ignored": {func(c *placementtest.Cluster, o *planner.Options) {
 			c.Nodes[0].Annotations = map[string]string{"cloudpool.slipway.dev/membership-status": `{"active":true,"evictable":false}`}
-			o.Lifted = map[string]string{"first": "cloudpool.slipway.dev/membership-status"}
+			o.IgnoredAnnotations = map[string]string{"first": "cloudpool.slipway.dev/membership-status"}
 		}, ""},
 		"a second annotation still protects": {func(c *placementtest.Cluster, o *planner.Options) {
 			c.Nodes[0].Annotations = map[string]string{
 				"cloudpool.slipway.dev/membership-status": `{"active":true,"evictable":false}`, "slipway.dev/do-not-evict": "true",
 			}
-			o.Lifted = map[string]string{"first": "cloudpool.slipway.dev/membership-status"}
+			o.IgnoredAnnotations = map[string]string{"first": "cloudpool.slipway.dev/membership-status"}
 		}, "protected"},
 		"the node is protected only from cluster-autoscaler": {func(c *placementtest.Cluster, _ *planner.Options) {
 			c.Nodes[0].Annotations = map[string]string{
@@ -116,7 +116,7 @@ func TestRulesBlockNodeRemoval(t *testing.T) {
 			c.Nodes[1].Spec.Unschedulable = true
 		}, "no-room"},
 		"the node runs an API server": {func(c *placementtest.Cluster, _ *planner.Options) {
-			p := placementtest.Pod("kube-apiserver", 0, "first", 100, 100)
+			p := placementtest.NewPod("kube-apiserver", 0, "first", 100, 100)
 			p.Namespace, p.Labels = "kube-system", map[string]string{"component": "kube-apiserver"}
 			c.Pods = append(c.Pods, p)
 		}, "control-plane"},
@@ -128,13 +128,13 @@ func TestRulesBlockNodeRemoval(t *testing.T) {
 			c.Nodes[1].Spec.Unschedulable = true
 		}, "no-room"},
 		"the instance is protected": {func(_ *placementtest.Cluster, o *planner.Options) {
-			o.Excluded = map[string]string{"first": "machine is not evictable"}
+			o.ExcludedNodes = map[string]string{"first": "machine is not evictable"}
 		}, "excluded"},
 		"the group is at its minimum": {func(_ *placementtest.Cluster, o *planner.Options) {
 			o.Groups = []planner.Group{{Name: "g", Nodes: []string{"first", "second"}, MinSize: 2}}
 		}, "group-minimum"},
 		"a node that another tool removes does not count": {func(c *placementtest.Cluster, o *planner.Options) {
-			third := placementtest.Node("third", "zone-a", 4, 16, 10)
+			third := placementtest.NewNode("third", "zone-a", 4, 16, 10)
 			third.Spec.Taints = []corev1.Taint{{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule}}
 			c.Nodes = append(c.Nodes, third)
 			o.Groups = []planner.Group{{Name: "g", Nodes: []string{"first", "second", "third"}, MinSize: 2}}
@@ -143,7 +143,7 @@ func TestRulesBlockNodeRemoval(t *testing.T) {
 			o.Groups = []planner.Group{{Name: "g", Nodes: []string{"first", "second"}, MinPerZone: 2}}
 		}, "zone-minimum"},
 		"the group is at maxUnavailable": {func(c *placementtest.Cluster, o *planner.Options) {
-			c.Nodes = append(c.Nodes, placementtest.Node("third", "zone-a", 4, 16, 10))
+			c.Nodes = append(c.Nodes, placementtest.NewNode("third", "zone-a", 4, 16, 10))
 			c.Nodes[1].Spec.Unschedulable = true
 			o.Groups = []planner.Group{{Name: "g", Nodes: []string{"first", "second"}, MaxUnavailable: &one}}
 		}, "group-budget"},
@@ -178,7 +178,7 @@ func TestRulesBlockNodeRemoval(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			cluster, o := placementtest.Small(), planner.Options{Now: now}
+			cluster, o := placementtest.NewSmallCluster(), planner.Options{Now: now}
 			cluster.Pods[0].CreationTimestamp = metav1.NewTime(now.Add(-time.Hour))
 			c.change(cluster, &o)
 			e := planEvacuation(t, cluster, o)
@@ -200,7 +200,7 @@ func TestPDBsAreAppliedLikeEvictionAPI(t *testing.T) {
 	everything, web := &metav1.LabelSelector{}, &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	always := policyv1.AlwaysAllow
 	budget := func(name string, selector *metav1.LabelSelector, change func(*policyv1.PodDisruptionBudget)) *policyv1.PodDisruptionBudget {
-		b := placementtest.Budget(name, 0)
+		b := placementtest.NewPDB(name, 0)
 		b.Spec.Selector = selector
 		if change != nil {
 			change(b)
@@ -232,14 +232,14 @@ func TestPDBsAreAppliedLikeEvictionAPI(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			cluster := placementtest.Small()
-			cluster.Budgets = c.budgets
+			cluster := placementtest.NewSmallCluster()
+			cluster.PDBs = c.budgets
 			if c.change != nil {
 				c.change(cluster.Pods[0])
 			}
 			e := planEvacuation(t, cluster, planner.Options{})
 			switch {
-			case c.refused == "" && !e.Feasible():
+			case c.refused == "" && !e.IsFeasible():
 				t.Errorf("refused: %v", e.Refusals)
 			case c.refused != "" && (len(e.Refusals) != 1 || !strings.Contains(e.Refusals[0].Text, c.refused)):
 				t.Errorf("refused by %v, want %q", e.Refusals, c.refused)
@@ -249,11 +249,11 @@ func TestPDBsAreAppliedLikeEvictionAPI(t *testing.T) {
 }
 
 func TestI9TwoNodesAreNotRemovedForEachOther(t *testing.T) {
-	c := placementtest.Small()
-	c.Pods = append(c.Pods, placementtest.Pod("web", 1, "second", 500, 512))
-	s, err := c.Snapshot()
+	c := placementtest.NewSmallCluster()
+	c.Pods = append(c.Pods, placementtest.NewPod("web", 1, "second", 500, 512))
+	s, err := c.BuildSnapshot()
 	must.NoError(t, err)
-	selection, err := planner.Victims(s, 2, planner.LeastDisruption, planner.Options{})
+	selection, err := planner.SelectVictims(s, 2, planner.LeastDisruption, planner.Options{})
 	if err != nil || len(selection.Victims) != 1 {
 		t.Fatalf("%d victims, want 1 of two nodes that need each other; %v", len(selection.Victims), err)
 	}
@@ -261,18 +261,18 @@ func TestI9TwoNodesAreNotRemovedForEachOther(t *testing.T) {
 
 func TestPDBIsSharedByAllVictims(t *testing.T) {
 	c := &placementtest.Cluster{}
-	c.Budgets = []*policyv1.PodDisruptionBudget{placementtest.Budget("web", 2)}
+	c.PDBs = []*policyv1.PodDisruptionBudget{placementtest.NewPDB("web", 2)}
 	for i, name := range []string{"a", "b", "c", "d", "e"} {
-		c.Nodes = append(c.Nodes, placementtest.Node(name, "zone-a", 4, 16, 10))
-		c.Pods = append(c.Pods, placementtest.Pod("web", i, name, 100, 128))
+		c.Nodes = append(c.Nodes, placementtest.NewNode(name, "zone-a", 4, 16, 10))
+		c.Pods = append(c.Pods, placementtest.NewPod("web", i, name, 100, 128))
 	}
-	s, err := c.Snapshot()
+	s, err := c.BuildSnapshot()
 	must.NoError(t, err)
-	selection, err := planner.Victims(s, 5, planner.LeastDisruption, planner.Options{})
+	selection, err := planner.SelectVictims(s, 5, planner.LeastDisruption, planner.Options{})
 	if err != nil || len(selection.Victims) != 2 {
 		t.Fatalf("%d victims, want 2 with a budget of 2; %v", len(selection.Victims), err)
 	}
-	for _, p := range selection.Passed {
+	for _, p := range selection.Rejected {
 		if p.Refusals[0].Rule != "disruption-budget" {
 			t.Errorf("%s rejected by %s, want disruption-budget", p.Node, p.Refusals[0])
 		}
@@ -282,26 +282,26 @@ func TestPDBIsSharedByAllVictims(t *testing.T) {
 func TestPoliciesOrderTheVictims(t *testing.T) {
 	c := &placementtest.Cluster{}
 	for i, name := range []string{"many-small", "one-large", "one-precious", "rest"} {
-		n := placementtest.Node(name, "zone-a", 16, 64, 50)
+		n := placementtest.NewNode(name, "zone-a", 16, 64, 50)
 		n.CreationTimestamp = metav1.NewTime(now.Add(time.Duration(-i) * time.Hour))
 		c.Nodes = append(c.Nodes, n)
 	}
 	for i := range 3 {
-		c.Pods = append(c.Pods, placementtest.Pod("small", i, "many-small", 10, 10))
+		c.Pods = append(c.Pods, placementtest.NewPod("small", i, "many-small", 10, 10))
 	}
-	c.Pods = append(c.Pods, placementtest.Pod("large", 0, "one-large", 4000, 4096))
-	precious := placementtest.Pod("precious", 0, "one-precious", 1000, 1024)
+	c.Pods = append(c.Pods, placementtest.NewPod("large", 0, "one-large", 4000, 4096))
+	precious := placementtest.NewPod("precious", 0, "one-precious", 1000, 1024)
 	priority := int32(1_000_000)
 	precious.Spec.Priority = &priority
-	c.Pods = append(c.Pods, precious, placementtest.Pod("huge", 0, "rest", 8000, 8192), placementtest.Pod("huge", 1, "rest", 500, 512),
-		placementtest.Pod("huge", 2, "rest", 500, 512), placementtest.Pod("huge", 3, "rest", 500, 512))
-	s, err := c.Snapshot()
+	c.Pods = append(c.Pods, precious, placementtest.NewPod("huge", 0, "rest", 8000, 8192), placementtest.NewPod("huge", 1, "rest", 500, 512),
+		placementtest.NewPod("huge", 2, "rest", 500, 512), placementtest.NewPod("huge", 3, "rest", 500, 512))
+	s, err := c.BuildSnapshot()
 	must.NoError(t, err)
 	for policy, want := range map[planner.Policy]string{
 		planner.LeastDisruption: "one-large many-small", planner.LeastPods: "one-precious one-large",
 		planner.LeastLoaded: "many-small one-precious", planner.Oldest: "rest one-precious",
 	} {
-		selection, err := planner.Victims(s, 2, policy, planner.Options{})
+		selection, err := planner.SelectVictims(s, 2, policy, planner.Options{})
 		must.NoError(t, err)
 		var names []string
 		for _, v := range selection.Victims {
@@ -315,36 +315,36 @@ func TestPoliciesOrderTheVictims(t *testing.T) {
 }
 
 func TestInvalidRequestsAreRejected(t *testing.T) {
-	s, err := placementtest.Small().Snapshot()
+	s, err := placementtest.NewSmallCluster().BuildSnapshot()
 	must.NoError(t, err)
-	if _, err := planner.Victims(s, -1, planner.Oldest, planner.Options{}); err == nil {
+	if _, err := planner.SelectVictims(s, -1, planner.Oldest, planner.Options{}); err == nil {
 		t.Error("a negative number of victims is accepted")
 	}
-	if _, err := planner.Evacuate(s, "nowhere", planner.Oldest, planner.Options{}); err == nil {
+	if _, err := planner.PlanEvacuation(s, "nowhere", planner.Oldest, planner.Options{}); err == nil {
 		t.Error("an unknown node is accepted")
 	}
-	if _, err := planner.Pack(s, []placement.PodKey{{Namespace: "default", Name: "web-0"}}, nil, planner.LeastCost); err == nil {
+	if _, err := planner.PackPods(s, []placement.PodKey{{Namespace: "default", Name: "web-0"}}, nil, planner.LeastCost); err == nil {
 		t.Error("a pod that is not pending is accepted")
 	}
-	if _, err := planner.Pack(s, nil, []planner.Flavour{{Name: "empty"}}, planner.LeastCost); err == nil {
+	if _, err := planner.PackPods(s, nil, []planner.Flavour{{Name: "empty"}}, planner.LeastCost); err == nil {
 		t.Error("a flavour without a template is accepted")
 	}
 	for _, err := range []error{
 		s.SetNode(nil), s.SetPod(nil), s.SetNode(&corev1.Node{}), s.SetPod(&corev1.Pod{}), s.SetNamespace(nil),
 		s.Storage.SetPersistentVolumeClaim(nil), s.Storage.SetPersistentVolume(nil), s.Storage.SetStorageClass(nil), s.Storage.SetCSINode(nil), s.Storage.SetCSIDriver(nil),
-		s.Storage.SetVolumeAttachment(nil), s.Storage.SetDeviceClass(nil), s.Budgets.Set(nil),
+		s.Storage.SetVolumeAttachment(nil), s.Storage.SetDeviceClass(nil), s.PDBs.Set(nil),
 	} {
 		if err == nil {
 			t.Error("a nil or nameless object is accepted")
 		}
 	}
 	fork := s.Fork()
-	if err := s.SetPod(placementtest.Pod("late", 0, "first", 1, 1)); !errors.Is(err, snapshot.ErrForked) {
+	if err := s.SetPod(placementtest.NewPod("late", 0, "first", 1, 1)); !errors.Is(err, snapshot.ErrForked) {
 		t.Errorf("event in a fork: %v", err)
 	}
 	for _, err := range []error{
-		fork.Move(placement.PodKey{Namespace: "default", Name: "web-0"}, "nowhere"), fork.Move(placement.PodKey{Name: "nobody"}, "second"),
-		fork.Withdraw("nowhere"), fork.Launch(nil), fork.Launch(placementtest.Node("first", "zone-a", 4, 16, 10)),
+		fork.MovePod(placement.PodKey{Namespace: "default", Name: "web-0"}, "nowhere"), fork.MovePod(placement.PodKey{Name: "nobody"}, "second"),
+		fork.RemoveNodeNamed("nowhere"), fork.LaunchNode(nil), fork.LaunchNode(placementtest.NewNode("first", "zone-a", 4, 16, 10)),
 	} {
 		if err == nil {
 			t.Error("a change with an unknown or duplicate object is accepted")
@@ -354,35 +354,35 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 }
 
 func TestPackUsesFreeRoomAndListsUnschedulablePods(t *testing.T) {
-	c := placementtest.Small()
-	c.Pods = append(c.Pods, placementtest.Pod("fits", 0, "", 1000, 1024), placementtest.Pod("large", 0, "", 9000, 1024),
-		placementtest.Pod("huge", 0, "", 99000, 1024))
-	s, err := c.Snapshot()
+	c := placementtest.NewSmallCluster()
+	c.Pods = append(c.Pods, placementtest.NewPod("fits", 0, "", 1000, 1024), placementtest.NewPod("large", 0, "", 9000, 1024),
+		placementtest.NewPod("huge", 0, "", 99000, 1024))
+	s, err := c.BuildSnapshot()
 	must.NoError(t, err)
-	packing, err := planner.Pack(s, nil, []planner.Flavour{placementtest.Flavour()}, planner.LeastCost)
+	packing, err := planner.PackPods(s, nil, []planner.Flavour{placementtest.NewFlavour()}, planner.LeastCost)
 	must.NoError(t, err)
-	if len(packing.Machines) != 1 || len(packing.Machines[0].Pods) != 1 || packing.Machines[0].Pods[0].Name != "large-0" || packing.Cost != 1 {
-		t.Errorf("instances %+v", packing.Machines)
+	if len(packing.Instances) != 1 || len(packing.Instances[0].Pods) != 1 || packing.Instances[0].Pods[0].Name != "large-0" || packing.Cost != 1 {
+		t.Errorf("instances %+v", packing.Instances)
 	}
-	if len(packing.Helpless) != 1 || packing.Helpless[0].Reasons["standard"] != "blocked: insufficient cpu" {
-		t.Errorf("unschedulable pods %+v", packing.Helpless)
+	if len(packing.Unschedulable) != 1 || packing.Unschedulable[0].Reasons["standard"] != "blocked: insufficient cpu" {
+		t.Errorf("unschedulable pods %+v", packing.Unschedulable)
 	}
 }
 
 func TestPackRespectsMaxAndPrefersCheapFlavours(t *testing.T) {
-	c := placementtest.Pending(200)
-	s, err := c.Snapshot()
+	c := placementtest.NewPendingCluster(200)
+	s, err := c.BuildSnapshot()
 	must.NoError(t, err)
 	two := 2
-	cheap, dear := placementtest.Flavour(), placementtest.Flavour()
-	cheap.Name, cheap.Max, dear.Name, dear.Cost = "cheap", &two, "dear", 3
-	packing, err := planner.Pack(s, nil, []planner.Flavour{dear, cheap}, planner.LeastCost)
+	cheap, dear := placementtest.NewFlavour(), placementtest.NewFlavour()
+	cheap.Name, cheap.MaxLaunches, dear.Name, dear.Cost = "cheap", &two, "dear", 3
+	packing, err := planner.PackPods(s, nil, []planner.Flavour{dear, cheap}, planner.LeastCost)
 	must.NoError(t, err)
 	count := map[string]int{}
-	for _, m := range packing.Machines {
+	for _, m := range packing.Instances {
 		count[m.Flavour]++
 	}
-	if count["cheap"] != 2 || count["dear"] != 2 || len(packing.Helpless) != 0 {
-		t.Errorf("%v instances, %d unschedulable pods", count, len(packing.Helpless))
+	if count["cheap"] != 2 || count["dear"] != 2 || len(packing.Unschedulable) != 0 {
+		t.Errorf("%v instances, %d unschedulable pods", count, len(packing.Unschedulable))
 	}
 }

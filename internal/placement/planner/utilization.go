@@ -8,9 +8,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// Load holds the requests of pods on a node and the allocatable amounts of the node. The function that returns it
+// Utilization holds the requests of pods on a node and the allocatable amounts of the node. The function that returns it
 // says which pods count.
-type Load struct {
+type Utilization struct {
 	Pods int
 	// CPU is in millicores, Memory in bytes.
 	CPU, AllocatableCPU       int64
@@ -25,24 +25,24 @@ func toPercent(part, whole int64) float64 {
 	return 100 * float64(part) / float64(whole)
 }
 
-// CPUShare returns the requested part of the cpu in percent.
-func (l Load) CPUShare() float64 { return toPercent(l.CPU, l.AllocatableCPU) }
+// CPUPercent returns the requested part of the cpu in percent.
+func (l Utilization) CPUPercent() float64 { return toPercent(l.CPU, l.AllocatableCPU) }
 
-// MemoryShare returns the requested part of the memory in percent.
-func (l Load) MemoryShare() float64 { return toPercent(l.Memory, l.AllocatableMemory) }
+// MemoryPercent returns the requested part of the memory in percent.
+func (l Utilization) MemoryPercent() float64 { return toPercent(l.Memory, l.AllocatableMemory) }
 
-// MeasureLoad returns the load of a node from its workload pods. It ignores DaemonSet pods, static pods and
+// MeasureWorkloadUtilization returns the load of a node from its workload pods. It ignores DaemonSet pods, static pods and
 // terminating pods. If ignore is not nil, it also ignores pods with labels that ignore accepts. It fails if the
 // node is unknown.
-func MeasureLoad(s *snapshot.Snapshot, nodeName string, ignore func(labels.Set) bool) (Load, error) {
+func MeasureWorkloadUtilization(s *snapshot.Snapshot, nodeName string, ignore func(labels.Set) bool) (Utilization, error) {
 	n, err := s.Nodes.Find(nodeName)
 	if err != nil {
-		return Load{}, err
+		return Utilization{}, err
 	}
 	l := newUtilization(n)
 	for _, p := range n.Pods {
-		f := p.Fact
-		if f.Owner == podrules.DaemonSet || f.Has(podrules.Mirror) || f.Has(podrules.Terminating) || ignore != nil && ignore(p.Class.Labels.Labels) {
+		f := p.Facts
+		if f.Owner == podrules.OwnedByDaemonSet || f.HasFlag(podrules.Mirror) || f.HasFlag(podrules.Terminating) || ignore != nil && ignore(p.Class.Labels.Labels) {
 			continue
 		}
 		l.Pods++
@@ -58,18 +58,18 @@ func MeasureLoad(s *snapshot.Snapshot, nodeName string, ignore func(labels.Set) 
 	return l, nil
 }
 
-// MeasureRequests returns the requests of all pods on a node, as kube-scheduler counts them. DaemonSet, static and
+// MeasureTotalUtilization returns the requests of all pods on a node, as kube-scheduler counts them. DaemonSet, static and
 // terminating pods count, because they use resources until they are deleted. It fails if the node is unknown.
-func MeasureRequests(s *snapshot.Snapshot, nodeName string) (Load, error) {
+func MeasureTotalUtilization(s *snapshot.Snapshot, nodeName string) (Utilization, error) {
 	n, err := s.Nodes.Find(nodeName)
 	if err != nil {
-		return Load{}, err
+		return Utilization{}, err
 	}
 	l := newUtilization(n)
-	l.Pods, l.CPU, l.Memory = len(n.Pods), filter.At(n.Used, filter.ResourceCPU), filter.At(n.Used, filter.ResourceMemory)
+	l.Pods, l.CPU, l.Memory = len(n.Pods), filter.AmountAt(n.Used, filter.ResourceCPU), filter.AmountAt(n.Used, filter.ResourceMemory)
 	return l, nil
 }
 
-func newUtilization(n *filter.Node) Load {
-	return Load{AllocatableCPU: filter.At(n.Allocatable, filter.ResourceCPU), AllocatableMemory: filter.At(n.Allocatable, filter.ResourceMemory)}
+func newUtilization(n *filter.Node) Utilization {
+	return Utilization{AllocatableCPU: filter.AmountAt(n.Allocatable, filter.ResourceCPU), AllocatableMemory: filter.AmountAt(n.Allocatable, filter.ResourceMemory)}
 }

@@ -14,28 +14,28 @@ type Selection struct {
 	// Victims lists the nodes in the order of removal. Cordon all of them first. Then empty them in this order: every
 	// pod finds room on the node that its move names.
 	Victims []Evacuation `json:"victims"`
-	// Passed lists the evaluated nodes that cannot be removed, with the reason that decided.
-	Passed []Passed `json:"passed,omitempty"`
+	// Rejected lists the evaluated nodes that cannot be removed, with the reason that decided.
+	Rejected []RejectedNode `json:"passed,omitempty"`
 	// Cost is the sum of the victims' costs.
 	Cost float64 `json:"cost"`
 
 	isOptimal bool // no other choice removes more nodes, or the same number at less cost
 }
 
-// Passed is a node that was evaluated and not chosen.
-type Passed struct {
+// RejectedNode is a node that was evaluated and not chosen.
+type RejectedNode struct {
 	Node     string    `json:"node"`
 	Refusals []Refusal `json:"refusals"`
 }
 
-// Victims chooses up to maxVictims nodes that can be removed together, the best by the policy first. Each node is evaluated
+// SelectVictims chooses up to maxVictims nodes that can be removed together, the best by the policy first. Each node is evaluated
 // with the pods of the earlier ones already moved (invariant I9). Budgets, group sizes and zones hold for the whole
 // set. No pod is planned to move twice.
 //
 // The choice is greedy, with a second attempt for nodes that were used as targets. It is never worse than evaluating
 // the candidates one by one, but it is not always the largest possible set. In a fork it plans for the cluster with
 // the changes of the fork. It fails if maxVictims is negative.
-func Victims(s *snapshot.Snapshot, maxVictims int, policy Policy, o Options) (*Selection, error) {
+func SelectVictims(s *snapshot.Snapshot, maxVictims int, policy Policy, o Options) (*Selection, error) {
 	if maxVictims < 0 {
 		return nil, fmt.Errorf("number of victims is %d: it must not be negative", maxVictims)
 	}
@@ -50,7 +50,7 @@ func Victims(s *snapshot.Snapshot, maxVictims int, policy Policy, o Options) (*S
 
 // lacksRoom reports whether a node was rejected because its pods fit nowhere. Then other targets might help.
 func (s *Selection) lacksRoom() bool {
-	for _, p := range s.Passed {
+	for _, p := range s.Rejected {
 		for _, r := range p.Refusals {
 			if r.Rule == "no-room" {
 				return true
@@ -86,7 +86,7 @@ func runSelection(s *snapshot.Snapshot, maxVictims int, policy Policy, o *Option
 	if avoidCandidates {
 		p.arrangeTargets(candidates)
 	} else {
-		p.s.Rooms.ArrangeByName()
+		p.s.Search.OrderByName()
 	}
 	var victims []chosenVictim
 	var receivers []candidate
@@ -132,15 +132,15 @@ func (p *planRun) countRemovable(candidates []candidate) int {
 	needs := make([]int64, len(candidates))
 	for k, r := range boundedResources {
 		var free int64
-		for _, n := range p.s.Nodes.InOrder() {
-			if n.Target() {
-				free += n.Free(r)
+		for _, n := range p.s.Nodes.SortedByName() {
+			if n.CanReceivePods() {
+				free += n.FreeAmount(r)
 			}
 		}
 		for i, c := range candidates {
 			needs[i] = moving[i][k]
-			if c.node.Target() {
-				needs[i] += c.node.Free(r)
+			if c.node.CanReceivePods() {
+				needs[i] += c.node.FreeAmount(r)
 			}
 		}
 		slices.Sort(needs)
@@ -155,7 +155,7 @@ func (p *planRun) countRemovable(candidates []candidate) int {
 }
 
 // boundedResources are the resources that countRemovable uses.
-var boundedResources = [...]int32{filter.ResourceCPU, filter.ResourceMemory, filter.PodCount}
+var boundedResources = [...]int32{filter.ResourceCPU, filter.ResourceMemory, filter.ResourcePodCount}
 
 // sumMoving returns the amount of each bounded resource that the moving pods of a node request.
 func (p *planRun) sumMoving(n *filter.Node) (sums [len(boundedResources)]int64) {
@@ -164,7 +164,7 @@ func (p *planRun) sumMoving(n *filter.Node) (sums [len(boundedResources)]int64) 
 			continue
 		}
 		for k, r := range boundedResources {
-			if r == filter.PodCount {
+			if r == filter.ResourcePodCount {
 				sums[k]++
 			}
 			for _, a := range pod.Class.Requests {
@@ -180,12 +180,12 @@ func (p *planRun) sumMoving(n *filter.Node) (sums [len(boundedResources)]int64) 
 // listCandidates applies the rules that do not depend on other removals.
 func (p *planRun) listCandidates(out *Selection) []candidate {
 	list := make([]candidate, 0, p.s.Nodes.Len())
-	for _, n := range p.s.Nodes.InOrder() {
-		if n.Out {
+	for _, n := range p.s.Nodes.SortedByName() {
+		if n.RemovedByPlan {
 			continue
 		}
 		if refusal := p.findFirstRefusal(n); refusal != nil {
-			out.Passed = append(out.Passed, Passed{n.Name(), []Refusal{*refusal}})
+			out.Rejected = append(out.Rejected, RejectedNode{n.Name(), []Refusal{*refusal}})
 			continue
 		}
 		list = append(list, candidate{n, p.computeCost(n)})
@@ -205,10 +205,10 @@ func (p *planRun) findFirstRefusal(n *filter.Node) *Refusal {
 			r := p.rules.newPodRefusal(pod, verdict)
 			return &r
 		}
-		if fate > podEnds || p.s.Budgets.Empty() {
+		if fate > podEnds || p.s.PDBs.IsEmpty() {
 			continue
 		}
-		if _, refused := p.s.Budgets.Charge(pod); refused != "" {
+		if _, refused := p.s.PDBs.FindPDBToCharge(pod); refused != "" {
 			return &Refusal{Rule: "disruption-budget", Pod: pod.Key.String(), Text: refused}
 		}
 	}
@@ -217,14 +217,14 @@ func (p *planRun) findFirstRefusal(n *filter.Node) *Refusal {
 
 // hasReceivedPods reports whether the plan has moved pods to a node.
 func (p *planRun) hasReceivedPods(n *filter.Node) bool {
-	return len(n.Pods) > 0 && n.Pods[len(n.Pods)-1].Moved
+	return len(n.Pods) > 0 && n.Pods[len(n.Pods)-1].MovedByPlan
 }
 
 // tryVictim removes a node in addition to the plan so far, or changes nothing.
 func (p *planRun) tryVictim(victims []chosenVictim, c candidate, out *Selection) []chosenVictim {
 	refusal := p.removeVictim(c, &victims)
 	if refusal != nil {
-		out.Passed = append(out.Passed, Passed{c.node.Name(), []Refusal{*refusal}})
+		out.Rejected = append(out.Rejected, RejectedNode{c.node.Name(), []Refusal{*refusal}})
 	}
 	return victims
 }
@@ -234,21 +234,21 @@ func (p *planRun) removeVictim(c candidate, victims *[]chosenVictim) *Refusal {
 		return &refusals[0]
 	}
 	own, all, evicted, stays := p.splitPods(c.node)
-	if b, needs := p.pdbUsage.chargePods(&p.s.Budgets, evicted); b != nil {
+	if b, needs := p.pdbUsage.chargePods(&p.s.PDBs, evicted); b != nil {
 		r := newPDBRefusal(b, needs-p.pdbUsage[b], b.Allowed-p.pdbUsage[b])
 		return &r
 	}
 	mark := p.fork.Mark()
-	p.fork.Clear(c.node)
+	p.fork.RemoveNode(c.node)
 	if left := p.placePods(all); len(left) > 0 {
 		r := p.newNoRoomRefusal(left[0])
-		p.fork.Undo(mark)
-		p.pdbUsage.refundPods(&p.s.Budgets, evicted)
+		p.fork.UndoTo(mark)
+		p.pdbUsage.refundPods(&p.s.PDBs, evicted)
 		return &r
 	}
 	p.groupLimits.countRemoval(c.node, 1)
 	if len(own) == len(all) {
-		own = p.fork.PlacedSince(mark)
+		own = p.fork.PodsPlacedSince(mark)
 	}
 	*victims = append(*victims, chosenVictim{c, stays, own})
 	return nil
@@ -260,7 +260,7 @@ func (p *planRun) splitPods(n *filter.Node) (own, all, evicted []*filter.Pod, st
 	own = make([]*filter.Pod, 0, len(n.Pods))
 	var ending []*filter.Pod
 	for _, pod := range n.Pods {
-		if pod.Moved {
+		if pod.MovedByPlan {
 			all = append(all, pod)
 			continue
 		}
@@ -300,7 +300,7 @@ func (p *planRun) ensureExecutable(victims []chosenVictim, out *Selection) []cho
 		if len(failed) == 0 {
 			return ordered
 		}
-		out.Passed = append(out.Passed, Passed{failed[0].node.Name(), []Refusal{{
+		out.Rejected = append(out.Rejected, RejectedNode{failed[0].node.Name(), []Refusal{{
 			Rule:   "no-room",
 			Text:   "its pods fit on no node while the other nodes are being drained",
 			Remedy: "plan again after the other nodes are deleted",
@@ -317,7 +317,7 @@ func (p *planRun) hasMovedPodTwice(victims []chosenVictim) bool {
 	for _, v := range victims {
 		own += len(v.movers)
 	}
-	return p.fork.Placed() != own
+	return p.fork.PlacementCount() != own
 }
 
 // replayVictims empties the victims. It moves each pod to its given target, or to another if it does not fit. In each
@@ -336,7 +336,7 @@ func (p *planRun) replayVictims(victims []chosenVictim, places map[*filter.Pod]i
 			return ordered, left
 		}
 		v := left[i]
-		v.movers = p.fork.PlacedSince(p.removalMark)
+		v.movers = p.fork.PodsPlacedSince(p.removalMark)
 		ordered = append(ordered, v)
 		left = slices.Delete(left, i, i+1)
 	}
@@ -346,17 +346,17 @@ func (p *planRun) replayVictims(victims []chosenVictim, places map[*filter.Pod]i
 // emptyVictim removes one victim, or changes nothing. removalMark is the mark before it.
 func (p *planRun) emptyVictim(v chosenVictim, places map[*filter.Pod]int32, removed map[int32]bool) bool {
 	p.removalMark = p.fork.Mark()
-	p.fork.Clear(v.node)
+	p.fork.RemoveNode(v.node)
 	var displaced []*filter.Pod
 	for _, pod := range v.movers {
-		if n := p.s.Nodes.At(places[pod]); !removed[n.ID] && p.s.Fits(pod.Class, pod.UID, n) {
-			p.fork.Put(pod, n)
+		if n := p.s.Nodes.ByID(places[pod]); !removed[n.ID] && p.s.FitsOn(pod.Class, pod.UID, n) {
+			p.fork.PlacePod(pod, n)
 		} else {
 			displaced = append(displaced, pod)
 		}
 	}
 	if len(p.placePods(displaced)) > 0 {
-		p.fork.Undo(p.removalMark)
+		p.fork.UndoTo(p.removalMark)
 		return false
 	}
 	return true
@@ -364,13 +364,13 @@ func (p *planRun) emptyVictim(v chosenVictim, places map[*filter.Pod]int32, remo
 
 // excludeTargets removes nodes from the search order.
 func (p *planRun) excludeTargets(removed map[int32]bool) {
-	order := make([]int32, 0, len(p.s.Rooms.Order))
-	for _, id := range p.s.Rooms.Order {
+	order := make([]int32, 0, len(p.s.Search.Order))
+	for _, id := range p.s.Search.Order {
 		if !removed[id] {
 			order = append(order, id)
 		}
 	}
-	p.s.Rooms.Arrange(order)
+	p.s.Search.SetOrder(order)
 }
 
 // retryVictims tries the victims without the earlier targets, and drops those that cannot be removed.
@@ -389,7 +389,7 @@ func (p *planRun) writeEvacuations(victims []chosenVictim, out *Selection) {
 	for i, v := range victims {
 		e := Evacuation{Node: v.node.Name(), Cost: v.cost, Stays: v.stays, Moves: make([]Move, len(v.movers))}
 		for j, pod := range v.movers {
-			e.Moves[j] = Move{pod.Key, p.s.Nodes.At(pod.Node).Name()}
+			e.Moves[j] = Move{pod.Key, p.s.Nodes.ByID(pod.Node).Name()}
 		}
 		out.Cost += v.cost
 		out.Victims[i] = e

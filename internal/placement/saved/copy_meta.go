@@ -49,7 +49,7 @@ func (r *renamer) copyLabels(set map[string]string) map[string]string {
 var (
 	// boolAnnotations have a boolean or a duration as value.
 	boolAnnotations = newSet(
-		drainability.SafeToEvict, drainability.ScaleDownDisabled, drainability.DoNotDisrupt, drainability.DoNotEvict, drainability.HoldsOff,
+		drainability.SafeToEvict, drainability.ScaleDownDisabled, drainability.DoNotDisrupt, drainability.DoNotEvict, drainability.ScaleDownDisabledBySlipway,
 		drainability.Detached,
 	)
 	// presenceAnnotations only need to exist.
@@ -73,7 +73,7 @@ func (r *renamer) copyAnnotations(set map[string]string) map[string]string {
 		case boolAnnotations[key]:
 			put(key, keepBoolOrDuration(value))
 		case key == drainability.Membership && value != "":
-			put(key, fmt.Sprintf(`{"evictable":%t}`, drainability.Evictable(value)))
+			put(key, fmt.Sprintf(`{"evictable":%t}`, drainability.IsMembershipEvictable(value)))
 		case key == annotationSelectedNode:
 			put(key, r.replaceName(nodes, value))
 		case key == corev1.BetaStorageClassAnnotation:

@@ -15,7 +15,7 @@ func (r *renamer) copyObjects(o *Objects) *Objects {
 	out.Namespaces = mapList(o.Namespaces, r.copyNamespace)
 	out.Nodes = mapList(o.Nodes, r.copyNode)
 	out.Pods = mapList(o.Pods, r.copyPod)
-	out.Budgets = mapList(o.Budgets, r.copyPDB)
+	out.PDBs = mapList(o.PDBs, r.copyPDB)
 	out.Claims = mapList(o.Claims, r.copyClaim)
 	out.Volumes = mapList(o.Volumes, r.copyVolume)
 	out.StorageClasses = mapList(o.StorageClasses, r.copyStorageClass)

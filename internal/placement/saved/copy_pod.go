@@ -6,8 +6,8 @@ import (
 	"k8s.io/component-helpers/storage/ephemeral"
 )
 
-// Pod returns a copy of what placement reads from a pod. The copy shares no data that would be changed.
-func Pod(o *corev1.Pod) *corev1.Pod { return new(renamer).copyPod(o) }
+// CopyPod returns a copy of what placement reads from a pod. The copy shares no data that would be changed.
+func CopyPod(o *corev1.Pod) *corev1.Pod { return new(renamer).copyPod(o) }
 
 func (r *renamer) copyPod(o *corev1.Pod) *corev1.Pod {
 	s, t := &o.Spec, &o.Status

@@ -102,7 +102,7 @@ func (o *Objects) listSections() []section {
 		newSection[corev1.Namespace](2, "namespace", &o.Namespaces),
 		newSection[corev1.Node](3, "node", &o.Nodes),
 		newSection[corev1.Pod](4, "pod", &o.Pods),
-		newSection[policyv1.PodDisruptionBudget](5, "budget", &o.Budgets),
+		newSection[policyv1.PodDisruptionBudget](5, "budget", &o.PDBs),
 		newSection[corev1.PersistentVolumeClaim](6, "claim", &o.Claims),
 		newSection[corev1.PersistentVolume](7, "volume", &o.Volumes),
 		newSection[storagev1.StorageClass](8, "storage class", &o.StorageClasses),

@@ -46,7 +46,7 @@ func TestSavedClusterGivesTheSameAnswers(t *testing.T) {
 }
 
 func TestBothFormatsHoldSameObjects(t *testing.T) {
-	o := &placementtest.Diverse(2, 30, 4000, 5).Objects
+	o := &placementtest.NewDiverseCluster(2, 30, 4000, 5).Objects
 	o.Time = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	compact, err := saved.Decode(writeObjects(t, o, saved.Compact))
 	must.NoError(t, err)
@@ -60,7 +60,7 @@ func TestBothFormatsHoldSameObjects(t *testing.T) {
 }
 
 func TestTruncatedCompactFileIsRejected(t *testing.T) {
-	whole := writeObjects(t, &placementtest.Diverse(2, 3, 20, 1).Objects, saved.Compact)
+	whole := writeObjects(t, &placementtest.NewDiverseCluster(2, 3, 20, 1).Objects, saved.Compact)
 	for size := range len(whole) {
 		if _, err := saved.Decode(whole[:size]); err == nil {
 			t.Fatalf("%d of %d bytes are accepted as a cluster", size, len(whole))
@@ -106,7 +106,7 @@ func TestObjectsWithoutContentCanBeSaved(t *testing.T) {
 	for range 1000 {
 		o.Pods, o.Nodes = append(o.Pods, &corev1.Pod{}), append(o.Nodes, &corev1.Node{})
 		o.Namespaces, o.Volumes = append(o.Namespaces, &corev1.Namespace{}), append(o.Volumes, &corev1.PersistentVolume{})
-		o.Claims, o.Budgets = append(o.Claims, &corev1.PersistentVolumeClaim{}), append(o.Budgets, &policyv1.PodDisruptionBudget{})
+		o.Claims, o.PDBs = append(o.Claims, &corev1.PersistentVolumeClaim{}), append(o.PDBs, &policyv1.PodDisruptionBudget{})
 		o.StorageClasses, o.CSINodes = append(o.StorageClasses, &storagev1.StorageClass{}), append(o.CSINodes, &storagev1.CSINode{})
 		o.CSIDrivers = append(o.CSIDrivers, &storagev1.CSIDriver{})
 		o.Attachments = append(o.Attachments, &storagev1.VolumeAttachment{})
@@ -122,14 +122,14 @@ func TestWriteErrorIsReturned(t *testing.T) {
 	r, w := io.Pipe()
 	_ = r.Close()
 	for _, format := range []saved.Format{saved.Compact, saved.JSON} {
-		if err := placementtest.Diverse(2, 3, 20, 1).Write(w, format); err == nil {
+		if err := placementtest.NewDiverseCluster(2, 3, 20, 1).Write(w, format); err == nil {
 			t.Errorf("format %d: no error", format)
 		}
 	}
 }
 
 func FuzzDecode(f *testing.F) {
-	o := &placementtest.Diverse(2, 3, 1, 1).Objects
+	o := &placementtest.NewDiverseCluster(2, 3, 1, 1).Objects
 	o.Nodes = o.Nodes[:1]
 	f.Add(writeObjects(f, o, saved.Compact))
 	f.Add(writeObjects(f, o, saved.JSON))
@@ -139,10 +139,10 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if _, err := o.Snapshot(); err != nil {
+		if _, err := o.BuildSnapshot(); err != nil {
 			return
 		}
-		hidden, _ := o.Hashed()
+		hidden, _ := o.HashNames()
 		if len(hidden.Pods) != len(o.Pods) {
 			t.Errorf("%d pods hashed of %d", len(hidden.Pods), len(o.Pods))
 		}

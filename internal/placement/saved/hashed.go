@@ -19,11 +19,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// Names maps each hashed name to the original name. A composed name, such as the name of a claim generated for a pod,
+// OriginalNames maps each hashed name to the original name. A composed name, such as the name of a claim generated for a pod,
 // is not in it; its parts are.
-type Names map[string]string
+type OriginalNames map[string]string
 
-// Hashed returns a copy of the cluster with hashed names, which is safe to share, and the original names. Placement
+// HashNames returns a copy of the cluster with hashed names, which is safe to share, and the original names. Placement
 // gives the same answers about it, apart from the names. The original is not changed.
 //
 // These are hashed:
@@ -41,7 +41,7 @@ type Names map[string]string
 // A hashed name consists of its kind, its position in the alphabetical order of its kind, and a keyed hash, such as
 // "node-0017-8c2f19ab". The order is kept because names break ties. Each cluster gets a new random key, which is
 // discarded. So names cannot be guessed, and two files cannot be matched.
-func (o *Objects) Hashed() (*Objects, Names) {
+func (o *Objects) HashNames() (*Objects, OriginalNames) {
 	key := make([]byte, sha256.Size)
 	_, _ = rand.Read(key) // It never fails; see crypto/rand.
 	r := renamer{generatedClaims: map[claimKey]podVolume{}, nameTables: nameTables{
@@ -135,8 +135,8 @@ const kubeSystem = "kube-system"
 const apiServerPodPrefix = "kube-apiserver-"
 
 // assignHashedNames assigns a hashed name to every name.
-func (n *nameTables) assignHashedNames(key []byte) Names {
-	names := Names{}
+func (n *nameTables) assignHashedNames(key []byte) OriginalNames {
+	names := OriginalNames{}
 	for k, t := range n.tables {
 		ids := slices.Sorted(maps.Keys(t))
 		width := len(strconv.Itoa(len(ids)))
@@ -173,7 +173,7 @@ func (n *nameTables) replacePodName(namespace, s string) string {
 
 // replaceKey replaces a key of labels or taints. An invalid key stays invalid.
 func (n *nameTables) replaceKey(s string) string {
-	if knownKeys[s] || cordon.RemovingTool(s) != "" || n.tables == nil {
+	if knownKeys[s] || cordon.RemovingToolOfTaint(s) != "" || n.tables == nil {
 		return s
 	}
 	return n.keepInvalid(n.replaceName(keys, s), len(validation.IsQualifiedName(s)) > 0)
@@ -229,7 +229,7 @@ func (n *nameTables) replaceResource(s string) string {
 	}
 	hidden := n.replaceName(resources, s)
 	switch {
-	case !filter.Counted(corev1.ResourceName(s)):
+	case !filter.IsCountedResource(corev1.ResourceName(s)):
 		return hidden // a name without a prefix is not counted
 	case strings.Contains(s, corev1.ResourceDefaultNamespacePrefix):
 		return corev1.ResourceDefaultNamespacePrefix + hidden

@@ -46,17 +46,17 @@ func collectAnswers(t *rapid.T, o *saved.Objects) map[string]any {
 	now := time.Unix(0, 0)
 	c, err := planner.NewCluster(o)
 	must.NoError(t, err)
-	for i, rules := range []planner.Options{{Now: now}, {Now: now, Pods: podrules.Voluntary().With(podrules.ByUnmanaged, podrules.Evict).With(podrules.ByLocalStorage, podrules.Evict).With(podrules.ByHostPath, podrules.Evict)}} {
+	for i, rules := range []planner.Options{{Now: now}, {Now: now, PodRules: podrules.VoluntaryPolicy().WithAction(podrules.RuleUnmanaged, podrules.Evict).WithAction(podrules.RuleLocalStorage, podrules.Evict).WithAction(podrules.RuleHostPath, podrules.Evict)}} {
 		for _, policy := range planner.Policies()[2*i : 2*i+2] {
-			p, err := c.Plan(planner.PlanOptions{Max: -1, Policy: policy, Rules: rules})
+			p, err := c.MakePlan(planner.PlanOptions{MaxRemovals: -1, Policy: policy, Rules: rules})
 			put(fmt.Sprintf("plan by %s, forced %t", policy, i > 0), p, err)
 		}
 		for _, n := range o.Nodes {
-			e, err := c.Evacuate(n.Name, planner.PlanOptions{Policy: planner.LeastDisruption, Rules: rules})
+			e, err := c.PlanEvacuation(n.Name, planner.PlanOptions{Policy: planner.LeastDisruption, Rules: rules})
 			put(fmt.Sprintf("why %s, forced %t", n.Name, i > 0), e, err)
 		}
 	}
-	s, err := o.Snapshot()
+	s, err := o.BuildSnapshot()
 	must.NoError(t, err)
 	for _, p := range o.Pods {
 		if placementtest.IsFinished(p) {
@@ -71,13 +71,13 @@ func collectAnswers(t *rapid.T, o *saved.Objects) map[string]any {
 			out[fmt.Sprintf("%s on %s", key, n.Name)] = verdict.String()
 		}
 	}
-	packing, err := planner.Pack(s, nil, planner.Flavours(o), planner.LeastCost)
+	packing, err := planner.PackPods(s, nil, planner.DeriveFlavours(o), planner.LeastCost)
 	put("pack", packing, err)
 	return out
 }
 
 // revealAnswers replaces hashed names by the original names in answers and their keys.
-func revealAnswers(answers map[string]any, names saved.Names) map[string]any {
+func revealAnswers(answers map[string]any, names saved.OriginalNames) map[string]any {
 	var pairs []string
 	for hidden, plain := range names {
 		pairs = append(pairs, hidden, plain)
@@ -139,7 +139,7 @@ func isReasonCounts(list []any) bool {
 // drawObjects returns a random cluster with all its pods, some pending, and with details that only real clusters
 // have.
 func drawObjects(t *rapid.T) *saved.Objects {
-	c := placementtest.Random(rapid.Uint64().Draw(t, "seed"))
+	c := placementtest.NewRandomCluster(rapid.Uint64().Draw(t, "seed"))
 	for _, p := range c.Candidates {
 		if p.Spec.NodeName == "" {
 			c.Pods = append(c.Pods, p)
@@ -167,9 +167,9 @@ func drawObjects(t *rapid.T) *saved.Objects {
 	}
 	budgets := rapid.IntRange(0, 3).Draw(t, "budgets")
 	for i := range budgets {
-		b := placementtest.Budget(string(rune('a'+i)), i)
+		b := placementtest.NewPDB(string(rune('a'+i)), i)
 		b.Namespace = rapid.SampledFrom([]string{"red", "green"}).Draw(t, "namespace")
-		c.Budgets = append(c.Budgets, b)
+		c.PDBs = append(c.PDBs, b)
 	}
 	for _, n := range c.Nodes {
 		if note := rapid.SampledFrom(notes).Draw(t, "note"); note[0] != "" {
@@ -221,7 +221,7 @@ func dropDuplicates(o *saved.Objects) *saved.Objects {
 func TestHashedClusterGivesTheSameAnswers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := drawObjects(t)
-		hidden, names := o.Hashed()
+		hidden, names := o.HashNames()
 		want := sortLists(collectAnswers(t, o)).(map[string]any)
 		got := sortLists(revealAnswers(collectAnswers(t, hidden), names)).(map[string]any)
 		for question, answer := range want {
@@ -282,7 +282,7 @@ func TestHashedFileShowsNoName(t *testing.T) {
 	if n := strings.Count(string(plain), "secret"); n < 1000 {
 		t.Fatalf("only %d secrets", n)
 	}
-	hidden, names := o.Hashed()
+	hidden, names := o.HashNames()
 	text, err := json.Marshal(hidden)
 	must.NoError(t, err)
 	if i := strings.Index(string(text), "secret"); i >= 0 {
@@ -296,9 +296,9 @@ func TestHashedFileShowsNoName(t *testing.T) {
 }
 
 func TestHashedFilesOfOneClusterCannotBeMatched(t *testing.T) {
-	o := &saved.Objects{Nodes: []*corev1.Node{placementtest.Node("node-a", "zone-a", 4, 16, 10)}}
-	first, _ := o.Hashed()
-	second, names := o.Hashed()
+	o := &saved.Objects{Nodes: []*corev1.Node{placementtest.NewNode("node-a", "zone-a", 4, 16, 10)}}
+	first, _ := o.HashNames()
+	second, names := o.HashNames()
 	if first.Nodes[0].Name == second.Nodes[0].Name {
 		t.Errorf("both files have the name %s", first.Nodes[0].Name)
 	}
@@ -317,10 +317,10 @@ func TestI6HashedNodeIsRemovedByTheSameTools(t *testing.T) {
 		"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "remediator.kubernetes.azure.com/unschedulable",
 		"node.remediator.kubernetes.azure.com/unschedulable", "remediator.aks.microsoft.com/unschedulable",
 	} {
-		n := placementtest.Node("node-a", "zone-a", 4, 16, 10)
+		n := placementtest.NewNode("node-a", "zone-a", 4, 16, 10)
 		n.Spec.Taints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}
-		hidden, _ := (&saved.Objects{Nodes: []*corev1.Node{n}}).Hashed()
-		if by := fromcorev1.Node(hidden.Nodes[0]).RemovedBy; len(by) != 1 || by[0] != fromcorev1.Node(n).RemovedBy[0] {
+		hidden, _ := (&saved.Objects{Nodes: []*corev1.Node{n}}).HashNames()
+		if by := fromcorev1.NodeFacts(hidden.Nodes[0]).RemovedBy; len(by) != 1 || by[0] != fromcorev1.NodeFacts(n).RemovedBy[0] {
 			t.Errorf("%s: removing tool of the hashed node is %q", key, by)
 		}
 	}

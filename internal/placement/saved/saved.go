@@ -21,7 +21,7 @@ type Objects struct {
 	Namespaces     []*corev1.Namespace             `json:"namespaces,omitempty"`
 	Nodes          []*corev1.Node                  `json:"nodes,omitempty"`
 	Pods           []*corev1.Pod                   `json:"pods,omitempty"`
-	Budgets        []*policyv1.PodDisruptionBudget `json:"budgets,omitempty"`
+	PDBs           []*policyv1.PodDisruptionBudget `json:"budgets,omitempty"`
 	Claims         []*corev1.PersistentVolumeClaim `json:"claims,omitempty"`
 	Volumes        []*corev1.PersistentVolume      `json:"volumes,omitempty"`
 	StorageClasses []*storagev1.StorageClass       `json:"storageClasses,omitempty"`
@@ -31,12 +31,12 @@ type Objects struct {
 	DeviceClasses  []*resourcev1.DeviceClass       `json:"deviceClasses,omitempty"`
 }
 
-// Snapshot builds a snapshot from the objects.
-func (o *Objects) Snapshot() (*snapshot.Snapshot, error) {
+// BuildSnapshot builds a snapshot from the objects.
+func (o *Objects) BuildSnapshot() (*snapshot.Snapshot, error) {
 	s := snapshot.New()
 	return s, errors.Join(
 		feedAll(o.Namespaces, s.SetNamespace), feedAll(o.Nodes, s.SetNode), feedAll(o.Pods, s.SetPod),
-		feedAll(o.Budgets, s.Budgets.Set), feedAll(o.Claims, s.Storage.SetPersistentVolumeClaim),
+		feedAll(o.PDBs, s.PDBs.Set), feedAll(o.Claims, s.Storage.SetPersistentVolumeClaim),
 		feedAll(o.Volumes, s.Storage.SetPersistentVolume), feedAll(o.StorageClasses, s.Storage.SetStorageClass), feedAll(o.CSINodes, s.Storage.SetCSINode),
 		feedAll(o.CSIDrivers, s.Storage.SetCSIDriver), feedAll(o.Attachments, s.Storage.SetVolumeAttachment),
 		feedAll(o.DeviceClasses, s.Storage.SetDeviceClass))

@@ -17,10 +17,10 @@ func (s *Snapshot) Dump(ordered bool) string {
 	for name, n := range s.Nodes.byName {
 		var pods []string
 		for i, p := range n.Pods {
-			if int(p.Place) != i || p.Node != n.ID {
+			if int(p.IndexInNode) != i || p.Node != n.ID {
 				add("CORRUPT place of %s", p.Key)
 			}
-			pods = append(pods, fmt.Sprintf("%s/%t", p.Key, p.Moved))
+			pods = append(pods, fmt.Sprintf("%s/%t", p.Key, p.MovedByPlan))
 		}
 		if !ordered {
 			slices.Sort(pods)
@@ -28,7 +28,7 @@ func (s *Snapshot) Dump(ordered bool) string {
 		used := map[string]int64{}
 		for r, value := range n.Used {
 			if value != 0 {
-				used[field(s.Chain.Resources, "names").Index(r).String()] = value
+				used[field(s.Filters.Resources, "names").Index(r).String()] = value
 			}
 		}
 		volumes := map[string]int64{}
@@ -36,7 +36,7 @@ func (s *Snapshot) Dump(ordered bool) string {
 			v := c.Elem().FieldByName("volumes").Elem()
 			volumes[fmt.Sprint(v.FieldByName("claims"), v.FieldByName("inTree"), v.FieldByName("disks").Len())] += count.Int()
 		}
-		add("node %s out=%t used=%v ports=%v volumes=%v pods=%v", name, n.Out, used, field(n, "ports"), volumes, pods)
+		add("node %s out=%t used=%v ports=%v volumes=%v pods=%v", name, n.RemovedByPlan, used, field(n, "ports"), volumes, pods)
 	}
 	for id, a := range s.index.attractions.byID {
 		add("attraction %q %v %v", id, domains(a, "count"), field(a, "total"))
@@ -53,7 +53,7 @@ func (s *Snapshot) Dump(ordered bool) string {
 	}
 	for key, p := range s.pods {
 		_, pending := s.pending[p]
-		add("pod %s pending=%t home=%s moved=%t", key, pending, p.NodeName, p.Moved)
+		add("pod %s pending=%t home=%s moved=%t", key, pending, p.NodeName, p.MovedByPlan)
 	}
 	add("claims %v", field(&s.Storage, "podsPerClaim"))
 	slices.Sort(lines)
@@ -78,17 +78,17 @@ func domains(counter any, counts string) map[string]int64 {
 	return found
 }
 
-// Sweep drops unused classes, labels, filters and counters.
-func (s *Snapshot) Sweep() { s.index.sweepUnused() }
+// SweepUnused drops unused classes, labels, filters and counters.
+func (s *Snapshot) SweepUnused() { s.index.sweepUnused() }
 
-// Undone returns the number of entries in the undo log and the number of open forks.
-func (s *Snapshot) Undone() (changes, open int) { return len(s.journal.changes), s.journal.forks }
+// UndoLogSize returns the number of entries in the undo log and the number of open forks.
+func (s *Snapshot) UndoLogSize() (changes, open int) { return len(s.journal.changes), s.journal.forks }
 
 // KnownNamespaces returns the labels of the namespaces that have a Namespace object.
 func (s *Snapshot) KnownNamespaces() map[string]labels.Set {
 	known := map[string]labels.Set{}
 	for name, ns := range s.index.namespaces {
-		if ns.Known {
+		if ns.Exists {
 			known[name] = ns.Labels
 		}
 	}

@@ -10,16 +10,16 @@ import (
 
 // factsTable stores equal facts once.
 type factsTable struct {
-	byValue map[podrules.Facts]*filter.Fact
+	byValue map[podrules.Facts]*filter.SharedFacts
 	ids     idPool
 }
 
 // internFacts returns the shared facts about a pod, and counts the pod as a user of them.
-func (t *factsTable) internFacts(o *corev1.Pod) *filter.Fact {
-	value := fromcorev1.Pod(o)
+func (t *factsTable) internFacts(o *corev1.Pod) *filter.SharedFacts {
+	value := fromcorev1.PodFacts(o)
 	f := t.byValue[value]
 	if f == nil {
-		f = &filter.Fact{Facts: value, ID: t.ids.allocateID()}
+		f = &filter.SharedFacts{Facts: value, ID: t.ids.allocateID()}
 		t.byValue[value] = f
 	}
 	f.Pods++
@@ -27,7 +27,7 @@ func (t *factsTable) internFacts(o *corev1.Pod) *filter.Fact {
 }
 
 // releaseFacts removes one user of shared facts.
-func (t *factsTable) releaseFacts(f *filter.Fact) {
+func (t *factsTable) releaseFacts(f *filter.SharedFacts) {
 	if f.Pods--; f.Pods == 0 {
 		delete(t.byValue, f.Facts)
 		t.ids.releaseID(f.ID)

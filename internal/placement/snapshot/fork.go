@@ -34,13 +34,13 @@ func (f Fork) Rollback() {
 }
 
 // Reset undoes everything since the fork was opened. The fork stays open.
-func (f Fork) Reset() { f.Undo(f.mark) }
+func (f Fork) Reset() { f.UndoTo(f.mark) }
 
-// Mark returns the current position in the undo log, for Undo and PlacedSince.
+// Mark returns the current position in the undo log, for Undo and PodsPlacedSince.
 func (f Fork) Mark() int { return len(f.s.journal.changes) }
 
-// Undo undoes everything since a mark.
-func (f Fork) Undo(mark int) {
+// UndoTo undoes everything since a mark.
+func (f Fork) UndoTo(mark int) {
 	j := &f.s.journal
 	for len(j.changes) > mark {
 		last := len(j.changes) - 1
@@ -56,30 +56,30 @@ func (f Fork) revertChange(c change) {
 	switch c.kind {
 	case podAttached:
 		s.detachPod(c.pod)
-		c.pod.Moved = c.wasMoved
+		c.pod.MovedByPlan = c.wasMoved
 		if c.wasPending {
 			s.pending[c.pod] = struct{}{}
 		}
 	case podDetached:
 		n := s.Nodes.slots[c.node]
-		c.pod.Moved = c.wasMoved
+		c.pod.MovedByPlan = c.wasMoved
 		s.attachPod(c.pod, n)
-		n.Swap(c.pod, c.index)
+		n.SwapPods(c.pod, c.index)
 	case nodeRemoved:
 		f.setRemovedByPlan(s.Nodes.slots[c.node], false)
 	case nodeAdded:
 		s.removeNode(s.Nodes.slots[c.node])
 	case bitCleared:
-		s.Rooms.bitmapOf(c.class).setBit(c.node)
+		s.Search.bitmapOf(c.class).setBit(c.node)
 	case bitmapReset:
-		s.Rooms.bitmapOf(c.class).valid = false
+		s.Search.bitmapOf(c.class).valid = false
 	case wordComputed:
-		s.Rooms.bitmapOf(c.class).markUncomputed(c.node)
+		s.Search.bitmapOf(c.class).markUncomputed(c.node)
 	}
 }
 
-// Placed returns the number of placements since the fork was opened.
-func (f Fork) Placed() (times int) {
+// PlacementCount returns the number of placements since the fork was opened.
+func (f Fork) PlacementCount() (times int) {
 	for i := range f.s.journal.changes[f.mark:] {
 		if f.s.journal.changes[f.mark+i].kind == podAttached {
 			times++
@@ -88,8 +88,8 @@ func (f Fork) Placed() (times int) {
 	return times
 }
 
-// PlacedSince lists the pods that were placed since a mark, in that order.
-func (f Fork) PlacedSince(mark int) []*filter.Pod {
+// PodsPlacedSince lists the pods that were placed since a mark, in that order.
+func (f Fork) PodsPlacedSince(mark int) []*filter.Pod {
 	var pods []*filter.Pod
 	for _, c := range f.s.journal.changes[mark:] {
 		if c.kind == podAttached {
@@ -102,53 +102,53 @@ func (f Fork) PlacedSince(mark int) []*filter.Pod {
 // setRemovedByPlan records that a plan removes a node without pods, or restores it.
 func (f Fork) setRemovedByPlan(n *filter.Node, out bool) {
 	for _, e := range f.s.index.eligibilities {
-		e.SetOut(n, out)
+		e.SetRemovedByPlan(n, out)
 	}
-	n.Out = out
-	f.s.Rooms.markChanged(n.ID)
+	n.RemovedByPlan = out
+	f.s.Search.markChanged(n.ID)
 }
 
-// Put places a pod that is on no node. The pod counts as recreated: it uses the requests of its specification.
-func (f Fork) Put(p *filter.Pod, n *filter.Node) {
+// PlacePod places a pod that is on no node. The pod counts as recreated: it uses the requests of its specification.
+func (f Fork) PlacePod(p *filter.Pod, n *filter.Node) {
 	s := f.s
-	moved, pending := p.Moved, len(s.pending)
+	moved, pending := p.MovedByPlan, len(s.pending)
 	if p.NodeName == "" {
 		delete(s.pending, p)
 	}
-	p.Moved = true
+	p.MovedByPlan = true
 	s.attachPod(p, n)
 	s.journal.addChange(change{kind: podAttached, node: n.ID, wasMoved: moved, wasPending: len(s.pending) < pending, pod: p})
 }
 
-// Lift removes a pod from its node, like an eviction.
-func (f Fork) Lift(p *filter.Pod) {
-	f.s.journal.addChange(change{kind: podDetached, node: p.Node, index: p.Place, wasMoved: p.Moved, pod: p})
+// RemovePod removes a pod from its node, like an eviction.
+func (f Fork) RemovePod(p *filter.Pod) {
+	f.s.journal.addChange(change{kind: podDetached, node: p.Node, index: p.IndexInNode, wasMoved: p.MovedByPlan, pod: p})
 	f.s.detachPod(p)
-	p.Moved = true
+	p.MovedByPlan = true
 }
 
-// Clear removes all pods from a node, and then the node.
-func (f Fork) Clear(n *filter.Node) {
+// RemoveNode removes all pods from a node, and then the node.
+func (f Fork) RemoveNode(n *filter.Node) {
 	for len(n.Pods) > 0 {
-		f.Lift(n.Pods[len(n.Pods)-1])
+		f.RemovePod(n.Pods[len(n.Pods)-1])
 	}
 	f.setRemovedByPlan(n, true)
 	f.s.journal.addChange(change{kind: nodeRemoved, node: n.ID})
 }
 
-// Add adds a new node. If its Ready condition is missing, it counts as ready.
-func (f Fork) Add(o *corev1.Node) *filter.Node {
+// AddNode adds a new node. If its Ready condition is missing, it counts as ready.
+func (f Fork) AddNode(o *corev1.Node) *filter.Node {
 	n := f.s.addNode(o)
-	if n.Facts.Ready == noderules.Unknown { // a template has no conditions
-		n.Facts.Ready = noderules.True
+	if n.Facts.ReadyStatus == noderules.ReadyUnknown { // a template has no conditions
+		n.Facts.ReadyStatus = noderules.ReadyTrue
 	}
 	f.s.journal.addChange(change{kind: nodeAdded, node: n.ID})
 	return n
 }
 
-// Move places a pod of the snapshot on a node, and removes it from its current node first. It does not check whether
+// MovePod places a pod of the snapshot on a node, and removes it from its current node first. It does not check whether
 // the pod fits. It fails if the pod or the node is unknown.
-func (f Fork) Move(key placement.PodKey, nodeName string) error {
+func (f Fork) MovePod(key placement.PodKey, nodeName string) error {
 	p, ok := f.s.pods[key]
 	if !ok {
 		return fmt.Errorf("pod %s is not in the snapshot", key)
@@ -158,30 +158,30 @@ func (f Fork) Move(key placement.PodKey, nodeName string) error {
 		return err
 	}
 	if p.Node != filter.None {
-		f.Lift(p)
+		f.RemovePod(p)
 	}
-	f.Put(p, n)
+	f.PlacePod(p, n)
 	return nil
 }
 
-// Withdraw removes a node and all its pods. It fails if the node is unknown.
-func (f Fork) Withdraw(nodeName string) error {
+// RemoveNodeNamed removes a node and all its pods. It fails if the node is unknown.
+func (f Fork) RemoveNodeNamed(nodeName string) error {
 	n, err := f.s.Nodes.Find(nodeName)
 	if err != nil {
 		return err
 	}
-	f.Clear(n)
+	f.RemoveNode(n)
 	return nil
 }
 
-// Launch adds a new node. It fails if the node has no name or exists already.
-func (f Fork) Launch(o *corev1.Node) error {
+// LaunchNode adds a new node. It fails if the node has no name or exists already.
+func (f Fork) LaunchNode(o *corev1.Node) error {
 	switch {
 	case o == nil || o.Name == "":
 		return fmt.Errorf("node has no name")
 	case f.s.Nodes.byName[o.Name] != nil:
 		return fmt.Errorf("node %s is in the snapshot already", o.Name)
 	}
-	f.Add(o)
+	f.AddNode(o)
 	return nil
 }

@@ -21,21 +21,21 @@ func TestPlansInForkMatchForkedCluster(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")
 		s, nodes, pods := newRandomSnapshot(seed)
-		for i, p := range placementtest.Random(seed).Candidates {
+		for i, p := range placementtest.NewRandomCluster(seed).Candidates {
 			p.Name, p.Spec.NodeName = "pending-"+string(rune('a'+i)), ""
 			must.NoError(t, s.SetPod(p))
 		}
 		before := s.Dump(true)
 		var come []*corev1.Node
 		for i := range rapid.IntRange(0, 3).Draw(t, "come") {
-			come = append(come, placementtest.RandomNode(rand.New(rand.NewPCG(seed, uint64(i))), 1000+i))
+			come = append(come, placementtest.NewRandomNode(rand.New(rand.NewPCG(seed, uint64(i))), 1000+i))
 		}
 		leaves := nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "go")].Name
 		fork := s.Fork()
 		for _, n := range come {
-			must.NoError(t, fork.Launch(n))
+			must.NoError(t, fork.LaunchNode(n))
 		}
-		must.NoError(t, fork.Withdraw(leaves))
+		must.NoError(t, fork.RemoveNodeNamed(leaves))
 		tried := formatPlans(t, s)
 		fork.Rollback()
 		if after := s.Dump(true); after != before {
@@ -61,10 +61,10 @@ func formatPlans(t *rapid.T, s *snapshot.Snapshot) string {
 	node := &corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
 		"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("10"),
 	}}}
-	packing, err := planner.Pack(s, nil, []planner.Flavour{{Name: "new", Template: node, Cost: 1}}, planner.LeastWaste)
+	packing, err := planner.PackPods(s, nil, []planner.Flavour{{Name: "new", Template: node, Cost: 1}}, planner.LeastWaste)
 	must.NoError(t, err)
 
-	victims, err := planner.Victims(s, 3, planner.LeastPods, easyGoing)
+	victims, err := planner.SelectVictims(s, 3, planner.LeastPods, easyGoing)
 	must.NoError(t, err)
 	raw, err := json.Marshal([]any{packing, victims, planner.NewRanking(s, planner.LeastPods, easyGoing).List()})
 	must.NoError(t, err)
@@ -77,17 +77,17 @@ func TestFlavoursShareLaunchLimit(t *testing.T) {
 			"cpu": resource.MustParse(cpu), "memory": resource.MustParse("64Gi"), "pods": resource.MustParse("110"),
 		}
 	}
-	flavour := func(name, cpu string, within ...*planner.Allowance) planner.Flavour {
-		return planner.Flavour{Name: name, Within: within, Template: &corev1.Node{Status: corev1.NodeStatus{Allocatable: list(cpu)}}}
+	flavour := func(name, cpu string, within ...*planner.LaunchLimit) planner.Flavour {
+		return planner.Flavour{Name: name, SharedLimits: within, Template: &corev1.Node{Status: corev1.NodeStatus{Allocatable: list(cpu)}}}
 	}
 	two, cores := 2, corev1.ResourceList{"cpu": resource.MustParse("10")}
 	for name, c := range map[string]struct {
-		within         *planner.Allowance
+		within         *planner.LaunchLimit
 		machines, left int
 	}{
-		"machines":  {&planner.Allowance{Name: "maximum", Machines: &two}, 2, 1},
-		"resources": {&planner.Allowance{Name: "cores", Resources: cores}, 2, 1},
-		"none":      {&planner.Allowance{Name: "open"}, 3, 0},
+		"machines":  {&planner.LaunchLimit{Name: "maximum", Instances: &two}, 2, 1},
+		"resources": {&planner.LaunchLimit{Name: "cores", Resources: cores}, 2, 1},
+		"none":      {&planner.LaunchLimit{Name: "open"}, 3, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := snapshot.New()
@@ -99,15 +99,15 @@ func TestFlavoursShareLaunchLimit(t *testing.T) {
 				}}}
 				must.NoError(t, s.SetPod(p))
 			}
-			packing, err := planner.Pack(s, nil, []planner.Flavour{flavour("big", "5", c.within), flavour("small", "4", c.within)}, planner.LeastWaste)
+			packing, err := planner.PackPods(s, nil, []planner.Flavour{flavour("big", "5", c.within), flavour("small", "4", c.within)}, planner.LeastWaste)
 			must.NoError(t, err)
-			if len(packing.Machines) != c.machines || len(packing.Helpless) != c.left {
-				t.Fatalf("%d instances and %d unschedulable pods, want %d and %d: %+v", len(packing.Machines), len(packing.Helpless), c.machines,
+			if len(packing.Instances) != c.machines || len(packing.Unschedulable) != c.left {
+				t.Fatalf("%d instances and %d unschedulable pods, want %d and %d: %+v", len(packing.Instances), len(packing.Unschedulable), c.machines,
 					c.left, packing)
 			}
-			for _, h := range packing.Helpless {
-				if h.Spent["small"] != c.within.Name {
-					t.Errorf("%s: spent is %v, want %s of small", h.Pod, h.Spent, c.within.Name)
+			for _, h := range packing.Unschedulable {
+				if h.ExhaustedLimits["small"] != c.within.Name {
+					t.Errorf("%s: spent is %v, want %s of small", h.Pod, h.ExhaustedLimits, c.within.Name)
 				}
 			}
 		})

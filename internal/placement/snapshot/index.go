@@ -11,7 +11,7 @@ import (
 type index struct {
 	nodes     *NodeSet
 	resources *filter.ResourceTable
-	encoder   filter.Encoder
+	encoder   filter.KeyEncoder
 
 	classes       map[string]*filter.Class
 	ids           idPool // of classes
@@ -21,44 +21,44 @@ type index struct {
 	namespaces    map[string]*filter.Namespace
 	keys          map[string]*filter.TopologyKey
 	terms         map[string]*filter.PodTerm
-	attractions   registry[*filter.Attraction]
-	repulsions    registry[*filter.Repulsion]
-	spreads       registry[*filter.Spread]
-	eligibilities map[string]*filter.Eligibility
+	attractions   registry[*filter.AffinityCounter]
+	repulsions    registry[*filter.ExistingAntiAffinityCounter]
+	spreads       registry[*filter.SpreadCounter]
+	eligibilities map[string]*filter.EligibleNodes
 }
 
 func newIndex(nodes *NodeSet) index {
 	return index{
 		nodes: nodes, resources: filter.NewResourceTable(), classes: map[string]*filter.Class{}, filters: map[string]*filter.NodeFilter{},
 		namespaces: map[string]*filter.Namespace{}, keys: map[string]*filter.TopologyKey{}, terms: map[string]*filter.PodTerm{},
-		attractions: newRegistry[*filter.Attraction](), repulsions: newRegistry[*filter.Repulsion](), spreads: newRegistry[*filter.Spread](),
-		eligibilities: map[string]*filter.Eligibility{},
+		attractions: newRegistry[*filter.AffinityCounter](), repulsions: newRegistry[*filter.ExistingAntiAffinityCounter](), spreads: newRegistry[*filter.SpreadCounter](),
+		eligibilities: map[string]*filter.EligibleNodes{},
 	}
 }
 
 // internClass returns the class of a pod, and compiles it if it is new. See ReadNeeds for assigned.
 func (x *index) internClass(pod *corev1.Pod, assigned bool) *filter.Class {
-	d := filter.ReadNeeds(pod, assigned, x.resources)
+	d := filter.ReadSchedulingNeeds(pod, assigned, x.resources)
 	x.encoder.Reset()
-	d.Encode(&x.encoder)
+	d.WriteKey(&x.encoder)
 	if c, ok := x.classes[string(x.encoder.Bytes())]; ok {
 		return c
 	}
-	c := d.Compile(x.encoder.Key(), x)
+	c := d.CompileClass(x.encoder.Key(), x)
 	c.ID = x.ids.allocateID()
 	x.classes[c.Key] = c
 	return c
 }
 
 func (x *index) countIfUnused(c *filter.Class) {
-	if c.Members == 0 {
+	if c.PodCount == 0 {
 		x.unusedClasses++
 	}
 }
 
-// InternFilter returns the shared filter for the node needs of a pod.
-func (x *index) InternFilter(nodeName string, spec *corev1.PodSpec) *filter.NodeFilter {
-	var e filter.Encoder
+// InternNodeFilter returns the shared filter for the node needs of a pod.
+func (x *index) InternNodeFilter(nodeName string, spec *corev1.PodSpec) *filter.NodeFilter {
+	var e filter.KeyEncoder
 	filter.EncodeNodeNeeds(&e, nodeName, spec)
 	if f, ok := x.filters[string(e.Bytes())]; ok {
 		return f
@@ -70,48 +70,48 @@ func (x *index) InternFilter(nodeName string, spec *corev1.PodSpec) *filter.Node
 
 // InternLabels returns the shared record of a label set. A new record is connected to all counters that count it.
 func (x *index) InternLabels(ns string, set map[string]string) *filter.PodLabels {
-	var e filter.Encoder
-	e.Labels(set)
+	var e filter.KeyEncoder
+	e.WriteLabels(set)
 	space := x.internNamespace(ns)
-	if l, ok := space.Pods[string(e.Bytes())]; ok {
+	if l, ok := space.LabelSets[string(e.Bytes())]; ok {
 		return l
 	}
 	l := &filter.PodLabels{Namespace: space, Labels: set, ID: e.Key()}
-	space.Add(l)
+	space.AddLabelSet(l)
 	x.connectCounters(l)
 	return l
 }
 
 // connectCounters finds the counters that count these labels.
 func (x *index) connectCounters(l *filter.PodLabels) {
-	l.Attractions, l.Spreads, l.Repulsions = nil, nil, nil
+	l.AffinityCounters, l.SpreadCounters, l.ExistingAntiAffinityCounters = nil, nil, nil
 	for _, a := range x.attractions.listMatching(l) {
-		if a.Selects(l) {
-			l.Attractions = append(l.Attractions, a)
+		if a.SelectsPods(l) {
+			l.AffinityCounters = append(l.AffinityCounters, a)
 		}
 	}
 	for _, sp := range x.spreads.listMatching(l) {
-		if sp.Counts(l) {
-			l.Spreads = append(l.Spreads, sp)
+		if sp.SelectsPods(l) {
+			l.SpreadCounters = append(l.SpreadCounters, sp)
 		}
 	}
 	for _, r := range x.repulsions.listMatching(l) {
-		if r.Term.Repels(l) {
-			l.Repulsions = append(l.Repulsions, r)
+		if r.Term.ExcludesNewPod(l) {
+			l.ExistingAntiAffinityCounters = append(l.ExistingAntiAffinityCounters, r)
 		}
 	}
 }
 
-// InternTerm returns the shared compiled form of a pod affinity term, for a pod in namespace ns.
-func (x *index) InternTerm(ns string, t *corev1.PodAffinityTerm) (*filter.PodTerm, error) {
+// InternPodTerm returns the shared compiled form of a pod affinity term, for a pod in namespace ns.
+func (x *index) InternPodTerm(ns string, t *corev1.PodAffinityTerm) (*filter.PodTerm, error) {
 	namespaces := t.Namespaces
 	if len(namespaces) == 0 && t.NamespaceSelector == nil {
 		namespaces = []string{ns}
 	}
-	var e filter.Encoder
-	e.Texts(namespaces)
-	e.LabelSelector(t.LabelSelector)
-	e.LabelSelector(t.NamespaceSelector)
+	var e filter.KeyEncoder
+	e.WriteTexts(namespaces)
+	e.WriteLabelSelector(t.LabelSelector)
+	e.WriteLabelSelector(t.NamespaceSelector)
 	if term, ok := x.terms[string(e.Bytes())]; ok {
 		return term, nil
 	}
@@ -122,26 +122,26 @@ func (x *index) InternTerm(ns string, t *corev1.PodAffinityTerm) (*filter.PodTer
 	return term, err
 }
 
-// InternAttraction returns the shared counter of the pods that all terms select, per domain of a key. A new counter
+// InternAffinityCounter returns the shared counter of the pods that all terms select, per domain of a key. A new counter
 // includes the placed pods.
-func (x *index) InternAttraction(terms []*filter.PodTerm, key *filter.TopologyKey) *filter.Attraction {
-	var e filter.Encoder
-	e.Text(key.Name)
+func (x *index) InternAffinityCounter(terms []*filter.PodTerm, key *filter.TopologyKey) *filter.AffinityCounter {
+	var e filter.KeyEncoder
+	e.WriteText(key.Name)
 	for _, t := range terms {
-		e.Text(t.Key)
+		e.WriteText(t.Key)
 	}
 	if a, ok := x.attractions.byID[string(e.Bytes())]; ok {
 		return a
 	}
-	a := &filter.Attraction{Tally: filter.Tally{Key: key}, ID: e.Key(), Terms: terms}
-	namespaces, common := terms[0].Reach, filter.AnchorOfAll(terms)
+	a := &filter.AffinityCounter{DomainCounts: filter.DomainCounts{Key: key}, ID: e.Key(), Terms: terms}
+	namespaces, common := terms[0].FixedNamespaces, filter.FindCommonRequiredLabel(terms)
 	x.attractions.add(a.ID, a, namespaces, common)
 	for _, l := range x.listCandidateLabels(namespaces, common) {
-		if a.Selects(l) {
-			l.Attractions = append(l.Attractions, a)
+		if a.SelectsPods(l) {
+			l.AffinityCounters = append(l.AffinityCounters, a)
 			for _, p := range l.Pods {
 				if p.Node != filter.None {
-					a.Add(p.Node, 1)
+					a.CountPod(p.Node, 1)
 				}
 			}
 		}
@@ -149,28 +149,28 @@ func (x *index) InternAttraction(terms []*filter.PodTerm, key *filter.TopologyKe
 	return a
 }
 
-// InternRepulsion returns the shared counter of the pods that have an anti-affinity term, per domain of a key. A new
+// InternExistingAntiAffinityCounter returns the shared counter of the pods that have an anti-affinity term, per domain of a key. A new
 // counter starts at zero: pods with the term belong to classes with this counter, and their first class is being
 // compiled.
-func (x *index) InternRepulsion(term *filter.PodTerm, key *filter.TopologyKey) *filter.Repulsion {
-	var e filter.Encoder
-	e.Text(key.Name)
-	e.Text(term.Key)
+func (x *index) InternExistingAntiAffinityCounter(term *filter.PodTerm, key *filter.TopologyKey) *filter.ExistingAntiAffinityCounter {
+	var e filter.KeyEncoder
+	e.WriteText(key.Name)
+	e.WriteText(term.Key)
 	if r, ok := x.repulsions.byID[string(e.Bytes())]; ok {
 		return r
 	}
-	r := &filter.Repulsion{Tally: filter.Tally{Key: key}, ID: e.Key(), Term: term}
-	x.repulsions.add(r.ID, r, term.Reach, term.Anchor)
-	for _, l := range x.listCandidateLabels(term.Reach, term.Anchor) {
-		if term.Repels(l) {
-			l.Repulsions = append(l.Repulsions, r)
+	r := &filter.ExistingAntiAffinityCounter{DomainCounts: filter.DomainCounts{Key: key}, ID: e.Key(), Term: term}
+	x.repulsions.add(r.ID, r, term.FixedNamespaces, term.RequiredLabel)
+	for _, l := range x.listCandidateLabels(term.FixedNamespaces, term.RequiredLabel) {
+		if term.ExcludesNewPod(l) {
+			l.ExistingAntiAffinityCounters = append(l.ExistingAntiAffinityCounters, r)
 		}
 	}
 	return r
 }
 
-// InternKey returns the shared record of a topology key, with the domain of every node.
-func (x *index) InternKey(name string) *filter.TopologyKey {
+// InternTopologyKey returns the shared record of a topology key, with the domain of every node.
+func (x *index) InternTopologyKey(name string) *filter.TopologyKey {
 	k, ok := x.keys[name]
 	if !ok {
 		k = &filter.TopologyKey{Name: name, Domains: map[string]int32{}}
@@ -178,36 +178,36 @@ func (x *index) InternKey(name string) *filter.TopologyKey {
 		for _, n := range x.nodes.slots {
 			k.DomainOf = append(k.DomainOf, filter.None)
 			if n.Present {
-				k.SetNode(n.ID, n.Object.Labels)
+				k.SetDomainOfNode(n.ID, n.Object.Labels)
 			}
 		}
 	}
 	return k
 }
 
-// InternEligibility returns the shared set of nodes that topology spreading over a key considers. affinity and taints
+// InternEligibleNodes returns the shared set of nodes that topology spreading over a key considers. affinity and taints
 // say whether the pod's node affinity and tolerations are honored.
-func (x *index) InternEligibility(key *filter.TopologyKey, required []*filter.TopologyKey, f *filter.NodeFilter,
+func (x *index) InternEligibleNodes(key *filter.TopologyKey, required []*filter.TopologyKey, f *filter.NodeFilter,
 	affinity, taints bool,
-) *filter.Eligibility {
-	var enc filter.Encoder
-	enc.Text(key.Name)
+) *filter.EligibleNodes {
+	var enc filter.KeyEncoder
+	enc.WriteText(key.Name)
 	for _, k := range required {
-		enc.Text(k.Name)
+		enc.WriteText(k.Name)
 	}
-	enc.Count(0)
-	enc.Flag(affinity)
+	enc.WriteCount(0)
+	enc.WriteBool(affinity)
 	if affinity {
-		enc.Text(f.AffinityKey)
+		enc.WriteText(f.AffinityKey)
 	}
-	enc.Flag(taints)
+	enc.WriteBool(taints)
 	if taints {
-		enc.Text(f.TolerationKey)
+		enc.WriteText(f.TolerationKey)
 	}
 	if e, ok := x.eligibilities[string(enc.Bytes())]; ok {
 		return e
 	}
-	e := filter.NewEligibility(enc.Key(), key, required, f, affinity, taints)
+	e := filter.NewEligibleNodes(enc.Key(), key, required, f, affinity, taints)
 	x.eligibilities[e.ID] = e
 	for _, n := range x.nodes.slots {
 		if n.Present {
@@ -217,24 +217,24 @@ func (x *index) InternEligibility(key *filter.TopologyKey, required []*filter.To
 	return e
 }
 
-// InternSpread returns the shared counter of the pods that a selector matches. selectorKey identifies the selector.
-func (x *index) InternSpread(e *filter.Eligibility, ns *filter.Namespace, selector labels.Selector, selectorKey string) *filter.Spread {
-	var enc filter.Encoder
-	enc.Text(e.ID)
-	enc.Text(ns.Name)
-	enc.Text(selectorKey)
+// InternSpreadCounter returns the shared counter of the pods that a selector matches. selectorKey identifies the selector.
+func (x *index) InternSpreadCounter(e *filter.EligibleNodes, ns *filter.Namespace, selector labels.Selector, selectorKey string) *filter.SpreadCounter {
+	var enc filter.KeyEncoder
+	enc.WriteText(e.ID)
+	enc.WriteText(ns.Name)
+	enc.WriteText(selectorKey)
 	if sp, ok := x.spreads.byID[string(enc.Bytes())]; ok {
 		return sp
 	}
-	sp := filter.NewSpread(enc.Key(), e, ns, selector)
-	at := filter.AnchorOf(selector)
+	sp := filter.NewSpreadCounter(enc.Key(), e, ns, selector)
+	at := filter.FindRequiredLabel(selector)
 	x.spreads.add(sp.ID, sp, []string{ns.Name}, at)
-	for _, l := range ns.Candidates(nil, at) {
-		if sp.Counts(l) {
-			l.Spreads = append(l.Spreads, sp)
+	for _, l := range ns.AppendCandidates(nil, at) {
+		if sp.SelectsPods(l) {
+			l.SpreadCounters = append(l.SpreadCounters, sp)
 			for _, p := range l.Pods {
 				if p.Node != filter.None && !p.Terminating {
-					sp.Add(p.Node, 1)
+					sp.CountPod(p.Node, 1)
 				}
 			}
 		}
@@ -246,23 +246,23 @@ func (x *index) InternSpread(e *filter.Eligibility, ns *filter.Namespace, select
 func (x *index) internNamespace(name string) *filter.Namespace {
 	ns, ok := x.namespaces[name]
 	if !ok {
-		ns = &filter.Namespace{Name: name, Pods: map[string]*filter.PodLabels{}, Carrying: map[filter.Anchor][]*filter.PodLabels{}}
+		ns = &filter.Namespace{Name: name, LabelSets: map[string]*filter.PodLabels{}, LabelSetsByAnchor: map[filter.RequiredLabel][]*filter.PodLabels{}}
 		x.namespaces[name] = ns
 	}
 	return ns
 }
 
 // listCandidateLabels lists the label sets that a counter with these namespaces and this anchor can match.
-func (x *index) listCandidateLabels(namespaces []string, a filter.Anchor) []*filter.PodLabels {
+func (x *index) listCandidateLabels(namespaces []string, a filter.RequiredLabel) []*filter.PodLabels {
 	var list []*filter.PodLabels
 	if len(namespaces) == 0 {
 		for _, ns := range x.namespaces {
-			list = ns.Candidates(list, a)
+			list = ns.AppendCandidates(list, a)
 		}
 		return list
 	}
 	for _, name := range namespaces {
-		list = x.internNamespace(name).Candidates(list, a)
+		list = x.internNamespace(name).AppendCandidates(list, a)
 	}
 	return list
 }
@@ -270,7 +270,7 @@ func (x *index) listCandidateLabels(namespaces []string, a filter.Anchor) []*fil
 // addToTopologies sets the node's domains and evaluates its eligibility.
 func (x *index) addToTopologies(n *filter.Node) {
 	for _, k := range x.keys {
-		k.SetNode(n.ID, n.Object.Labels)
+		k.SetDomainOfNode(n.ID, n.Object.Labels)
 	}
 	for _, e := range x.eligibilities {
 		e.AddNode(n)
@@ -289,20 +289,20 @@ func (x *index) removeFromTopologies(n *filter.Node) {
 
 func (x *index) forgetNodeVerdicts(n *filter.Node) {
 	for _, f := range x.filters {
-		f.Forget(n.ID)
+		f.ForgetNode(n.ID)
 	}
 }
 
 // setNamespaceLabels stores the labels of a namespace. If they have changed, its pods are counted again.
 func (x *index) setNamespaceLabels(name string, known bool, set map[string]string) {
 	ns := x.internNamespace(name)
-	if ns.Known == known && labels.Equals(ns.Labels, set) {
+	if ns.Exists == known && labels.Equals(ns.Labels, set) {
 		return
 	}
-	filter.CountPlaced(ns, -1)
-	ns.Known, ns.Labels = known, set
-	for _, l := range ns.Pods {
+	filter.CountPodsOfNamespace(ns, -1)
+	ns.Exists, ns.Labels = known, set
+	for _, l := range ns.LabelSets {
 		x.connectCounters(l)
 	}
-	filter.CountPlaced(ns, 1)
+	filter.CountPodsOfNamespace(ns, 1)
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// Judge returns the scheduler's verdict on placing a pod on a node. The pod must not be in the snapshot, or must have
+// JudgeNewPod returns the scheduler's verdict on placing a pod on a node. The pod must not be in the snapshot, or must have
 // been deleted from it. If the pod has a node name, it fits only on that node.
-func (s *Snapshot) Judge(o *corev1.Pod, nodeName string) (placement.Verdict, error) {
+func (s *Snapshot) JudgeNewPod(o *corev1.Pod, nodeName string) (placement.Verdict, error) {
 	if o == nil {
 		return placement.Verdict{}, errors.New("pod is nil")
 	}
@@ -30,10 +30,10 @@ func (s *Snapshot) Judge(o *corev1.Pod, nodeName string) (placement.Verdict, err
 // JudgeClass returns the scheduler's verdict on placing a pod of a class on a node. Like the scheduler, it runs the
 // filters with and without the pods that are nominated to the node. The UID excludes the pod itself from these.
 func (s *Snapshot) JudgeClass(c *filter.Class, uid types.UID, n *filter.Node) placement.Verdict {
-	if refusal := s.Chain.Refusal(c); refusal != nil {
+	if refusal := s.Filters.PreFilterRefusal(c); refusal != nil {
 		return placement.Verdict{Outcome: placement.Blocked, Reasons: []placement.Reason{*refusal}}
 	}
-	alone := s.Chain.Filter(c, n)
+	alone := s.Filters.RunFilters(c, n)
 	nominated := s.nominated.listPreceding(c, uid, n, s.pending)
 	if len(nominated) == 0 {
 		return alone
@@ -42,7 +42,7 @@ func (s *Snapshot) JudgeClass(c *filter.Class, uid types.UID, n *filter.Node) pl
 	switch {
 	case beside.Outcome == placement.Blocked && alone.Outcome != placement.Blocked:
 		for i := range beside.Reasons {
-			beside.Reasons[i].Text += filter.BesideNominated
+			beside.Reasons[i].Text += filter.NominatedSuffix
 		}
 		return beside
 	case beside.Outcome == placement.Blocked || alone.Outcome == placement.Fits:
@@ -52,16 +52,16 @@ func (s *Snapshot) JudgeClass(c *filter.Class, uid types.UID, n *filter.Node) pl
 	}
 }
 
-// Find returns the first node that the class fits on, or nil. The search starts at a position and wraps around. uid
+// FindNodeFor returns the first node that the class fits on, or nil. The search starts at a position and wraps around. uid
 // is the UID of the pod.
-func (s *Snapshot) Find(c *filter.Class, uid types.UID, from int32) *filter.Node {
-	if !s.Chain.Placeable(c) {
+func (s *Snapshot) FindNodeFor(c *filter.Class, uid types.UID, from int32) *filter.Node {
+	if !s.Filters.IsPlaceable(c) {
 		return nil
 	}
-	bitmap := s.Rooms.RoomFor(c)
-	for _, span := range [...][2]int32{{from, int32(len(s.Rooms.Order))}, {0, from}} {
-		for position := s.Rooms.nextCandidate(c, bitmap, span[0], span[1]); position != filter.None; position = s.Rooms.nextCandidate(c, bitmap, position+1, span[1]) {
-			if n := s.Nodes.slots[s.Rooms.Order[position]]; s.fitsWithRoom(c, uid, n) {
+	bitmap := s.Search.CandidatesFor(c)
+	for _, span := range [...][2]int32{{from, int32(len(s.Search.Order))}, {0, from}} {
+		for position := s.Search.nextCandidate(c, bitmap, span[0], span[1]); position != filter.None; position = s.Search.nextCandidate(c, bitmap, position+1, span[1]) {
+			if n := s.Nodes.slots[s.Search.Order[position]]; s.fitsWithRoom(c, uid, n) {
 				return n
 			}
 		}
@@ -69,15 +69,15 @@ func (s *Snapshot) Find(c *filter.Class, uid types.UID, from int32) *filter.Node
 	return nil
 }
 
-// Fits reports whether the verdict of JudgeClass is Fits. It does not allocate for pods without volumes, unless a pod
+// FitsOn reports whether the verdict of JudgeClass is Fits. It does not allocate for pods without volumes, unless a pod
 // is nominated to the node.
-func (s *Snapshot) Fits(c *filter.Class, uid types.UID, n *filter.Node) bool {
-	return c.Roomy(n) && s.fitsWithRoom(c, uid, n)
+func (s *Snapshot) FitsOn(c *filter.Class, uid types.UID, n *filter.Node) bool {
+	return c.HasRoomOn(n) && s.fitsWithRoom(c, uid, n)
 }
 
 // fitsWithRoom is Fits for a node that has room for the class.
 func (s *Snapshot) fitsWithRoom(c *filter.Class, uid types.UID, n *filter.Node) bool {
-	if !c.Joins(n) {
+	if !c.PassesTopologyFilters(n) {
 		return false
 	}
 	plain := !c.HasVolumes() && (len(s.nominated) == 0 || len(s.nominated[n.Name()]) == 0)

@@ -14,9 +14,9 @@ import (
 // TestSelfAffinityFollowsNamespaceLabels places the first pod of a group with affinity to itself in all namespaces of
 // its team.
 func TestSelfAffinityFollowsNamespaceLabels(t *testing.T) {
-	s, err := placementtest.Small().Snapshot()
+	s, err := placementtest.NewSmallCluster().BuildSnapshot()
 	must.NoError(t, err)
-	p := placementtest.Pod("new", 0, "", 100, 128)
+	p := placementtest.NewPod("new", 0, "", 100, 128)
 	p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
 			TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: p.Labels},

@@ -25,8 +25,8 @@ func (r *candidateBitmap) setBit(position int32) {
 
 func (r *candidateBitmap) clearBit(position int32) { r.bits[position>>6] &^= 1 << (position & 63) }
 
-// Rooms holds the search order of the nodes, the changed nodes, and the bitmap of each class.
-type Rooms struct {
+// NodeSearch holds the search order of the nodes, the changed nodes, and the bitmap of each class.
+type NodeSearch struct {
 	nodes   *NodeSet
 	journal *undoLog
 	byClass []candidateBitmap // by ID of the class
@@ -36,12 +36,12 @@ type Rooms struct {
 	orderVersion   uint64  // increases when nodes are added or deleted, or the order changes
 	changedNodes   []int32 // in the order of the changes
 	droppedChanges uint64  // number of entries that were cut off the front of changedNodes
-	isDefaultOrder bool    // the order was set by ArrangePlain
+	isDefaultOrder bool    // the order was set by UseDefaultOrder
 	planning       bool    // a plan runs: its nodes only gain pods, and all changes are undone or kept together
 }
 
 // invalidateOrder discards the order, so that every bitmap is computed again.
-func (r *Rooms) invalidateOrder() {
+func (r *NodeSearch) invalidateOrder() {
 	r.orderVersion++
 	r.isDefaultOrder = false
 	r.Order = r.Order[:0]
@@ -50,7 +50,7 @@ func (r *Rooms) invalidateOrder() {
 }
 
 // markChanged records a changed node. It does nothing during a plan, because clear bits stay certain then.
-func (r *Rooms) markChanged(n int32) {
+func (r *NodeSearch) markChanged(n int32) {
 	if r.planning {
 		return
 	}
@@ -61,8 +61,8 @@ func (r *Rooms) markChanged(n int32) {
 	r.changedNodes = append(r.changedNodes, n)
 }
 
-// Arrange sets the search order. A position is an index in this list.
-func (r *Rooms) Arrange(order []int32) {
+// SetOrder sets the search order. A position is an index in this list.
+func (r *NodeSearch) SetOrder(order []int32) {
 	r.invalidateOrder()
 	r.Order = append(r.Order, order...)
 	for len(r.position) < len(r.nodes.slots) {
@@ -76,29 +76,29 @@ func (r *Rooms) Arrange(order []int32) {
 	}
 }
 
-// ArrangePlain sets the default order: all nodes that can receive pods, by name. It does nothing if that is the order
+// UseDefaultOrder sets the default order: all nodes that can receive pods, by name. It does nothing if that is the order
 // already, so that bitmaps stay valid from plan to plan.
-func (r *Rooms) ArrangePlain() {
+func (r *NodeSearch) UseDefaultOrder() {
 	if r.isDefaultOrder {
 		return
 	}
-	r.ArrangeByName()
+	r.OrderByName()
 	r.isDefaultOrder = true
 }
 
-// ArrangeByName sets the order of all nodes that can receive pods, by name.
-func (r *Rooms) ArrangeByName() {
+// OrderByName sets the order of all nodes that can receive pods, by name.
+func (r *NodeSearch) OrderByName() {
 	order := make([]int32, 0, len(r.nodes.slots))
-	for _, n := range r.nodes.InOrder() {
-		if n.Target() {
+	for _, n := range r.nodes.SortedByName() {
+		if n.CanReceivePods() {
 			order = append(order, n.ID)
 		}
 	}
-	r.Arrange(order)
+	r.SetOrder(order)
 }
 
 // bitmapOf returns the bitmap of a class without an update.
-func (r *Rooms) bitmapOf(c *filter.Class) *candidateBitmap {
+func (r *NodeSearch) bitmapOf(c *filter.Class) *candidateBitmap {
 	for int(c.ID) >= len(r.byClass) {
 		r.byClass = append(r.byClass, candidateBitmap{})
 	}
@@ -106,7 +106,7 @@ func (r *Rooms) bitmapOf(c *filter.Class) *candidateBitmap {
 }
 
 // forgetClasses drops the bitmaps of dropped classes.
-func (r *Rooms) forgetClasses(classes []int32) {
+func (r *NodeSearch) forgetClasses(classes []int32) {
 	for _, id := range classes {
 		if int(id) < len(r.byClass) {
 			r.byClass[id] = candidateBitmap{}
@@ -115,10 +115,10 @@ func (r *Rooms) forgetClasses(classes []int32) {
 }
 
 // StartPlan must be called before a plan changes the snapshot.
-func (r *Rooms) StartPlan() { r.planning = true }
+func (r *NodeSearch) StartPlan() { r.planning = true }
 
 // EndPlan must be called after the plan was rolled back.
-func (r *Rooms) EndPlan() {
+func (r *NodeSearch) EndPlan() {
 	r.planning = false
 	if !r.isDefaultOrder {
 		r.invalidateOrder()
@@ -126,10 +126,10 @@ func (r *Rooms) EndPlan() {
 }
 
 // PositionOf returns the position of a node, or None if it is not searched.
-func (r *Rooms) PositionOf(n *filter.Node) int32 { return r.position[n.ID] }
+func (r *NodeSearch) PositionOf(n *filter.Node) int32 { return r.position[n.ID] }
 
-// RoomFor returns the updated bitmap of a class.
-func (r *Rooms) RoomFor(c *filter.Class) *candidateBitmap {
+// CandidatesFor returns the updated bitmap of a class.
+func (r *NodeSearch) CandidatesFor(c *filter.Class) *candidateBitmap {
 	bitmap := r.bitmapOf(c)
 	now := r.droppedChanges + uint64(len(r.changedNodes))
 	if bitmap.valid && bitmap.orderVersion == r.orderVersion && bitmap.changesSeen == now {
@@ -170,11 +170,11 @@ func (r *candidateBitmap) reset(words int) {
 }
 
 // computeWord evaluates the 64 nodes of one word.
-func (r *Rooms) computeWord(c *filter.Class, bitmap *candidateBitmap, word int32) {
+func (r *NodeSearch) computeWord(c *filter.Class, bitmap *candidateBitmap, word int32) {
 	var bits uint64
 	first := int(word) << 6
 	for i, n := range r.Order[first:min(first+64, len(r.Order))] {
-		if c.Roomy(r.nodes.slots[n]) {
+		if c.HasRoomOn(r.nodes.slots[n]) {
 			bits |= 1 << i
 		}
 	}
@@ -185,12 +185,12 @@ func (r *Rooms) computeWord(c *filter.Class, bitmap *candidateBitmap, word int32
 }
 
 // updateBit evaluates a changed node again.
-func (r *Rooms) updateBit(c *filter.Class, bitmap *candidateBitmap, n int32) {
+func (r *NodeSearch) updateBit(c *filter.Class, bitmap *candidateBitmap, n int32) {
 	position := r.position[n]
 	if position == filter.None || !bitmap.computed[position>>6] {
 		return
 	}
-	if c.Roomy(r.nodes.slots[n]) {
+	if c.HasRoomOn(r.nodes.slots[n]) {
 		bitmap.bits[position>>6] |= 1 << (position & 63)
 	} else {
 		bitmap.clearBit(position)
@@ -198,7 +198,7 @@ func (r *Rooms) updateBit(c *filter.Class, bitmap *candidateBitmap, n int32) {
 }
 
 // nextCandidate returns the first position in [from, to) of a node with room for the class, or None.
-func (r *Rooms) nextCandidate(c *filter.Class, bitmap *candidateBitmap, from, to int32) int32 {
+func (r *NodeSearch) nextCandidate(c *filter.Class, bitmap *candidateBitmap, from, to int32) int32 {
 	for position := from; position < to; position++ {
 		if !bitmap.computed[position>>6] {
 			r.computeWord(c, bitmap, position>>6)
@@ -211,7 +211,7 @@ func (r *Rooms) nextCandidate(c *filter.Class, bitmap *candidateBitmap, from, to
 		if position += int32(bits.TrailingZeros64(word)); position >= to {
 			return filter.None
 		}
-		if c.Roomy(r.nodes.slots[r.Order[position]]) {
+		if c.HasRoomOn(r.nodes.slots[r.Order[position]]) {
 			return position
 		}
 		bitmap.clearBit(position)

@@ -40,8 +40,8 @@ func (t *NodeSet) removeNode(n *filter.Node) {
 	t.sorted, t.means = nil, nil
 }
 
-// InOrder lists the nodes sorted by name. The order of the slots depends on the order of events.
-func (t *NodeSet) InOrder() []*filter.Node {
+// SortedByName lists the nodes sorted by name. The order of the slots depends on the order of events.
+func (t *NodeSet) SortedByName() []*filter.Node {
 	if t.sorted == nil {
 		t.sorted = make([]*filter.Node, 0, len(t.byName))
 		for _, n := range t.slots {
@@ -66,7 +66,7 @@ func (t *NodeSet) MeanAllocatable() []float64 {
 			for r >= len(t.means) {
 				t.means, having = append(t.means, 0), append(having, 0)
 			}
-			if value > 0 && n.Present && !n.Out {
+			if value > 0 && n.Present && !n.RemovedByPlan {
 				t.means[r] += float64(value)
 				having[r]++
 			}
@@ -83,17 +83,17 @@ func (t *NodeSet) MeanAllocatable() []float64 {
 // Find returns a node. It fails if the node is unknown or a plan has removed it.
 func (t *NodeSet) Find(name string) (*filter.Node, error) {
 	n, ok := t.byName[name]
-	if !ok || n.Out {
+	if !ok || n.RemovedByPlan {
 		return nil, fmt.Errorf("node %s is not in the snapshot", name)
 	}
 	return n, nil
 }
 
-// Named returns a node, or nil if it is unknown. A plan may have removed it.
-func (t *NodeSet) Named(name string) *filter.Node { return t.byName[name] }
+// Lookup returns a node, or nil if it is unknown. A plan may have removed it.
+func (t *NodeSet) Lookup(name string) *filter.Node { return t.byName[name] }
 
-// At returns the node with an ID.
-func (t *NodeSet) At(id int32) *filter.Node { return t.slots[id] }
+// ByID returns the node with an ID.
+func (t *NodeSet) ByID(id int32) *filter.Node { return t.slots[id] }
 
 func (t *NodeSet) Len() int { return len(t.byName) }
 

@@ -56,15 +56,15 @@ func (m nominations) listPreceding(c *filter.Class, uid types.UID, n *filter.Nod
 
 // filterWithNominated runs the filters as if the nominated pods were on the node.
 func (s *Snapshot) filterWithNominated(c *filter.Class, n *filter.Node, nominated []*filter.Pod) placement.Verdict {
-	met := c.MeetsOthers()
+	met := c.NeedsPodAffinityCheck()
 	fork := s.Fork()
 	for _, q := range nominated {
-		fork.Put(q, n)
-		filter.CountNominated(&s.Storage, c, q, n, met, 1)
+		fork.PlacePod(q, n)
+		filter.AdjustForNominatedPod(&s.Storage, c, q, n, met, 1)
 	}
-	v := s.Chain.Filter(c, n)
+	v := s.Filters.RunFilters(c, n)
 	for _, q := range nominated {
-		filter.CountNominated(&s.Storage, c, q, n, met, -1)
+		filter.AdjustForNominatedPod(&s.Storage, c, q, n, met, -1)
 	}
 	fork.Rollback()
 	return v

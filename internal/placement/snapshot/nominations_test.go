@@ -14,7 +14,7 @@ import (
 
 // newNominatedPod returns a pending pod that the scheduler has nominated to a node.
 func newNominatedPod(node string, priority int32, cpu int64) *corev1.Pod {
-	p := placementtest.Pod("urgent", 0, "", cpu, 128)
+	p := placementtest.NewPod("urgent", 0, "", cpu, 128)
 	p.Spec.Priority, p.Status.NominatedNodeName = &priority, node
 	return p
 }
@@ -34,13 +34,13 @@ func TestNominatedPodsReserveRoom(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			cluster := placementtest.Small()
+			cluster := placementtest.NewSmallCluster()
 			cluster.Pods = append(cluster.Pods, c.nominated)
-			s, err := cluster.Snapshot()
+			s, err := cluster.BuildSnapshot()
 			must.NoError(t, err)
-			p := placementtest.Pod("new", 0, "", 1000, 128)
+			p := placementtest.NewPod("new", 0, "", 1000, 128)
 			p.Spec.Priority = &priority
-			if v, err := s.Judge(p, "second"); err != nil || v.String() != c.want {
+			if v, err := s.JudgeNewPod(p, "second"); err != nil || v.String() != c.want {
 				t.Errorf("%s, %v; want %s", v, err, c.want)
 			}
 			if v, err := s.JudgePod(placement.PodKey{Namespace: "default", Name: "urgent-0"}, "second"); err != nil || v.Outcome != placement.Fits {
@@ -49,7 +49,7 @@ func TestNominatedPodsReserveRoom(t *testing.T) {
 			bound := c.nominated.DeepCopy()
 			bound.Spec.NodeName = "first"
 			must.NoError(t, s.SetPod(bound))
-			if v, err := s.Judge(p, "second"); err != nil || v.Outcome != placement.Fits {
+			if v, err := s.JudgeNewPod(p, "second"); err != nil || v.Outcome != placement.Fits {
 				t.Errorf("a pod bound to another node still counts: %s, %v", v, err)
 			}
 		})
@@ -57,11 +57,11 @@ func TestNominatedPodsReserveRoom(t *testing.T) {
 }
 
 func TestPlansReserveRoomForNominatedPods(t *testing.T) {
-	s, err := placementtest.Small().Snapshot() // its only pod can move from first to second
+	s, err := placementtest.NewSmallCluster().BuildSnapshot() // its only pod can move from first to second
 	must.NoError(t, err)
 	for _, want := range []bool{true, false} {
-		e, err := planner.Evacuate(s, "first", planner.LeastDisruption, planner.Options{})
-		if err != nil || e.Feasible() != want {
+		e, err := planner.PlanEvacuation(s, "first", planner.LeastDisruption, planner.Options{})
+		if err != nil || e.IsFeasible() != want {
 			t.Fatalf("moves %v, refusals %v, %v; want feasible %t", e.Moves, e.Refusals, err, want)
 		}
 		if !want && !strings.Contains(e.Refusals[0].Nodes.String(), "beside nominated pods") {
@@ -72,27 +72,27 @@ func TestPlansReserveRoomForNominatedPods(t *testing.T) {
 }
 
 func TestNominatedPodsArePlacedOnNominatedNode(t *testing.T) {
-	cluster := placementtest.Small()
+	cluster := placementtest.NewSmallCluster()
 	cluster.Pods = append(cluster.Pods, newNominatedPod("second", 1, 1000))
-	s, err := cluster.Snapshot()
+	s, err := cluster.BuildSnapshot()
 	must.NoError(t, err)
-	packing, err := planner.Pack(s, nil, nil, planner.LeastWaste)
+	packing, err := planner.PackPods(s, nil, nil, planner.LeastWaste)
 	if err != nil || len(packing.Moves) != 1 || packing.Moves[0].To != "second" {
 		t.Errorf("%+v, %v", packing, err)
 	}
 }
 
 func TestRemovedPodsHaveNoNomination(t *testing.T) {
-	cluster := placementtest.Small()
+	cluster := placementtest.NewSmallCluster()
 	cluster.Pods = append(cluster.Pods, newNominatedPod("second", 1, 3500))
-	s, err := cluster.Snapshot()
+	s, err := cluster.BuildSnapshot()
 	must.NoError(t, err)
 	fork := s.Fork()
 	defer fork.Rollback()
 	urgent := placement.PodKey{Namespace: "default", Name: "urgent-0"}
-	must.NoError(t, fork.Move(urgent, "first"))
-	fork.Lift(s.Pod(urgent))
-	if v, err := s.Judge(placementtest.Pod("new", 0, "", 1000, 128), "second"); err != nil || v.Outcome != placement.Fits {
+	must.NoError(t, fork.MovePod(urgent, "first"))
+	fork.RemovePod(s.Pod(urgent))
+	if v, err := s.JudgeNewPod(placementtest.NewPod("new", 0, "", 1000, 128), "second"); err != nil || v.Outcome != placement.Fits {
 		t.Errorf("%s, %v; want fits", v, err)
 	}
 }

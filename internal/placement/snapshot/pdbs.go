@@ -14,8 +14,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/filter"
 )
 
-// Budget holds what the eviction API reads from a PodDisruptionBudget.
-type Budget struct {
+// PDB holds what the eviction API reads from a PodDisruptionBudget.
+type PDB struct {
 	Key                   placement.PodKey
 	selector              labels.Selector
 	Allowed               int32
@@ -24,8 +24,8 @@ type Budget struct {
 	isStale               bool // the status belongs to an older generation
 }
 
-func newPDB(o *policyv1.PodDisruptionBudget) *Budget {
-	b := &Budget{
+func newPDB(o *policyv1.PodDisruptionBudget) *PDB {
+	b := &PDB{
 		Key: placement.PodKey{Namespace: o.Namespace, Name: o.Name}, Allowed: o.Status.DisruptionsAllowed,
 		hasDesiredHealthy: o.Status.CurrentHealthy >= o.Status.DesiredHealthy && o.Status.DesiredHealthy > 0,
 		isStale:           o.Status.ObservedGeneration < o.Generation,
@@ -40,32 +40,32 @@ func newPDB(o *policyv1.PodDisruptionBudget) *Budget {
 	return b
 }
 
-// Budgets holds the PodDisruptionBudgets of a cluster.
-type Budgets struct {
+// PDBs holds the PodDisruptionBudgets of a cluster.
+type PDBs struct {
 	journal     *undoLog
-	byKey       map[placement.PodKey]*Budget
-	byNamespace map[string][]*Budget
+	byKey       map[placement.PodKey]*PDB
+	byNamespace map[string][]*PDB
 	byClass     []classPDBs // by ID of the class
 	changes     uint64
 }
 
 // classPDBs caches the budgets that select the pods of a class, as of a change number.
 type classPDBs struct {
-	pdbs    []*Budget
+	pdbs    []*PDB
 	changes uint64
 }
 
-func newPDBs(j *undoLog) Budgets {
-	return Budgets{journal: j, byKey: map[placement.PodKey]*Budget{}, byNamespace: map[string][]*Budget{}, changes: 1}
+func newPDBs(j *undoLog) PDBs {
+	return PDBs{journal: j, byKey: map[placement.PodKey]*PDB{}, byNamespace: map[string][]*PDB{}, changes: 1}
 }
 
-func (m *Budgets) Empty() bool { return len(m.byKey) == 0 }
+func (m *PDBs) IsEmpty() bool { return len(m.byKey) == 0 }
 
-// Named returns a budget, or nil if it is not known. The budget may be in any state.
-func (m *Budgets) Named(key placement.PodKey) *Budget { return m.byKey[key] }
+// Lookup returns a budget, or nil if it is not known. The budget may be in any state.
+func (m *PDBs) Lookup(key placement.PodKey) *PDB { return m.byKey[key] }
 
 // Set adds or updates a budget. Like in the eviction API, an invalid selector selects nothing.
-func (m *Budgets) Set(o *policyv1.PodDisruptionBudget) error {
+func (m *PDBs) Set(o *policyv1.PodDisruptionBudget) error {
 	if o == nil || o.Name == "" {
 		return errors.New("PodDisruptionBudget has no name")
 	}
@@ -76,14 +76,14 @@ func (m *Budgets) Set(o *policyv1.PodDisruptionBudget) error {
 	m.dropPDB(b.Key)
 	m.changes++
 	m.byKey[b.Key] = b
-	list := slices.Concat(m.byNamespace[b.Key.Namespace], []*Budget{b})
-	slices.SortFunc(list, func(a, b *Budget) int { return a.Key.Compare(b.Key) })
+	list := slices.Concat(m.byNamespace[b.Key.Namespace], []*PDB{b})
+	slices.SortFunc(list, func(a, b *PDB) int { return a.Key.Compare(b.Key) })
 	m.byNamespace[b.Key.Namespace] = list
 	return nil
 }
 
 // Delete removes a budget. It is not an error if the budget is unknown.
-func (m *Budgets) Delete(key placement.PodKey) error {
+func (m *PDBs) Delete(key placement.PodKey) error {
 	if err := m.journal.beginEvent(); err != nil {
 		return err
 	}
@@ -91,21 +91,21 @@ func (m *Budgets) Delete(key placement.PodKey) error {
 	return nil
 }
 
-func (m *Budgets) dropPDB(key placement.PodKey) {
+func (m *PDBs) dropPDB(key placement.PodKey) {
 	b, ok := m.byKey[key]
 	if !ok {
 		return
 	}
 	m.changes++
 	delete(m.byKey, key)
-	m.byNamespace[key.Namespace] = slices.DeleteFunc(m.byNamespace[key.Namespace], func(x *Budget) bool { return x == b })
+	m.byNamespace[key.Namespace] = slices.DeleteFunc(m.byNamespace[key.Namespace], func(x *PDB) bool { return x == b })
 	if len(m.byNamespace[key.Namespace]) == 0 {
 		delete(m.byNamespace, key.Namespace)
 	}
 }
 
 // listSelecting lists the budgets that select the pods of a class, sorted by name.
-func (m *Budgets) listSelecting(c *filter.Class) []*Budget {
+func (m *PDBs) listSelecting(c *filter.Class) []*PDB {
 	for int(c.ID) >= len(m.byClass) {
 		m.byClass = append(m.byClass, classPDBs{})
 	}
@@ -122,7 +122,7 @@ func (m *Budgets) listSelecting(c *filter.Class) []*Budget {
 }
 
 // forgetClasses drops the cache entries of dropped classes.
-func (m *Budgets) forgetClasses(classes []int32) {
+func (m *PDBs) forgetClasses(classes []int32) {
 	for _, id := range classes {
 		if int(id) < len(m.byClass) {
 			m.byClass[id] = classPDBs{}
@@ -130,12 +130,12 @@ func (m *Budgets) forgetClasses(classes []int32) {
 	}
 }
 
-// Charge returns the budget that an eviction of the pod would charge, by the rules of the eviction API:
+// FindPDBToCharge returns the budget that an eviction of the pod would charge, by the rules of the eviction API:
 // - A pod that has not started or is terminating charges nothing.
 // - Several budgets on one pod are an error.
 // - An unhealthy pod charges nothing if the policy is AlwaysAllow or enough other pods are healthy.
 // refused says why the eviction is always forbidden. It is empty if it is not.
-func (m *Budgets) Charge(p *filter.Pod) (charged *Budget, refused string) {
+func (m *PDBs) FindPDBToCharge(p *filter.Pod) (charged *PDB, refused string) {
 	if p.Unstarted || p.Terminating {
 		return nil, ""
 	}

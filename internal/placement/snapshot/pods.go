@@ -14,7 +14,7 @@ func (s *Snapshot) compilePod(o *corev1.Pod) *filter.Pod {
 	p := &filter.Pod{
 		Key: placement.PodKey{Namespace: o.Namespace, Name: o.Name}, UID: o.UID, Node: filter.None, NodeName: o.Spec.NodeName,
 		NominatedTo: readNominatedNode(o), Created: o.CreationTimestamp.Time, Terminating: o.DeletionTimestamp != nil,
-		Unstarted: o.Status.Phase == corev1.PodPending, APIServer: noderules.IsAPIServer(o.Namespace, o.Name, o.Spec.NodeName, o.Labels), Fact: s.facts.internFacts(o),
+		Unstarted: o.Status.Phase == corev1.PodPending, APIServer: noderules.IsAPIServerPod(o.Namespace, o.Name, o.Spec.NodeName, o.Labels), Facts: s.facts.internFacts(o),
 	}
 	for i := range o.Status.Conditions {
 		if c := &o.Status.Conditions[i]; c.Type == corev1.PodReady {
@@ -25,10 +25,10 @@ func (s *Snapshot) compilePod(o *corev1.Pod) *filter.Pod {
 		p.Priority = *o.Spec.Priority
 	}
 	p.Class = s.index.internClass(o, o.Spec.NodeName != "")
-	p.Takes = p.Class.Takes
-	if o.Spec.NodeName != "" && filter.Resized(o) {
-		if takes := s.Chain.Resources.Sparse(filter.RequestsInPlace(o)); !slices.Equal(takes, p.Takes) {
-			p.Takes = takes
+	p.Usage = p.Class.Usage
+	if o.Spec.NodeName != "" && filter.HasResizeStatus(o) {
+		if takes := s.Filters.Resources.ToAmounts(filter.RequestsWhenPlaced(o)); !slices.Equal(takes, p.Usage) {
+			p.Usage = takes
 		}
 	}
 	return p

@@ -42,20 +42,20 @@ func TestRollbackRestoresSnapshot(t *testing.T) {
 					forks, states = forks[:last], states[:last]
 				}
 			case 2:
-				_ = forks[0].Withdraw(nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "node")].Name)
+				_ = forks[0].RemoveNodeNamed(nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "node")].Name)
 			case 3:
 				launched++
-				_ = forks[0].Launch(placementtest.RandomNode(rand.New(rand.NewPCG(uint64(launched), 1)), 1000+launched))
+				_ = forks[0].LaunchNode(placementtest.NewRandomNode(rand.New(rand.NewPCG(uint64(launched), 1)), 1000+launched))
 			case 4:
 				if len(pods) > 0 {
 					if p := s.Pod(keyOf(pods[rapid.IntRange(0, len(pods)-1).Draw(t, "pod")])); p != nil && p.Node != filter.None {
-						forks[0].Lift(p)
+						forks[0].RemovePod(p)
 					}
 				}
 			default:
 				if len(pods) > 0 {
 					p := pods[rapid.IntRange(0, len(pods)-1).Draw(t, "pod")]
-					_ = forks[0].Move(keyOf(p), nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "to")].Name)
+					_ = forks[0].MovePod(keyOf(p), nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "to")].Name)
 				}
 			}
 		}
@@ -63,7 +63,7 @@ func TestRollbackRestoresSnapshot(t *testing.T) {
 		if after := s.Dump(true); after != states[0] {
 			t.Fatalf("before\n%s\nafter\n%s", states[0], after)
 		}
-		if changes, open := s.Undone(); changes != 0 || open != 0 {
+		if changes, open := s.UndoLogSize(); changes != 0 || open != 0 {
 			t.Fatalf("%d undo entries and %d open forks are left", changes, open)
 		}
 	})
@@ -71,8 +71,8 @@ func TestRollbackRestoresSnapshot(t *testing.T) {
 
 // newRandomSnapshot returns the snapshot of a random cluster, with its nodes and pods.
 func newRandomSnapshot(seed uint64) (*snapshot.Snapshot, []*corev1.Node, []*corev1.Pod) {
-	c := placementtest.Random(seed)
-	s, err := c.Snapshot()
+	c := placementtest.NewRandomCluster(seed)
+	s, err := c.BuildSnapshot()
 	if err != nil {
 		panic(err)
 	}
@@ -121,7 +121,7 @@ func TestEventsGiveSameSnapshotAsFinalObjects(t *testing.T) {
 				}
 			}
 		}
-		s.Sweep()
+		s.SweepUnused()
 		fresh := snapshot.New()
 		for _, n := range finalNodes {
 			must.NoError(t, fresh.SetNode(n))
@@ -138,7 +138,7 @@ func TestEventsGiveSameSnapshotAsFinalObjects(t *testing.T) {
 	})
 }
 
-var easyGoing = planner.Options{Pods: podrules.Voluntary().With(podrules.ByUnmanaged, podrules.Evict).With(podrules.ByLocalStorage, podrules.Evict).With(podrules.ByHostPath, podrules.Evict)}
+var easyGoing = planner.Options{PodRules: podrules.VoluntaryPolicy().WithAction(podrules.RuleUnmanaged, podrules.Evict).WithAction(podrules.RuleLocalStorage, podrules.Evict).WithAction(podrules.RuleHostPath, podrules.Evict)}
 
 func TestVictimsCanBeRemovedInTheProposedOrder(t *testing.T) {
 	removed := 0
@@ -147,7 +147,7 @@ func TestVictimsCanBeRemovedInTheProposedOrder(t *testing.T) {
 		before := s.Dump(true)
 		k := rapid.IntRange(0, 9).Draw(t, "k")
 		policy := rapid.SampledFrom(planner.Policies()).Draw(t, "policy")
-		selection, err := planner.Victims(s, k, policy, easyGoing)
+		selection, err := planner.SelectVictims(s, k, policy, easyGoing)
 		must.NoError(t, err)
 		if after := s.Dump(true); after != before {
 			t.Fatalf("the snapshot has changed:\n%s\n%s", before, after)
@@ -155,7 +155,7 @@ func TestVictimsCanBeRemovedInTheProposedOrder(t *testing.T) {
 		if len(selection.Victims) > k {
 			t.Fatalf("%d victims, want at most %d", len(selection.Victims), k)
 		}
-		must.NoError(t, placementtest.CarryOut(s, selection.Victims))
+		must.NoError(t, placementtest.ExecuteRemovals(s, selection.Victims))
 		removed += len(selection.Victims)
 	})
 	if removed == 0 {
@@ -167,23 +167,23 @@ func TestPackingHoldsWithAllInstancesLaunched(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")
 		s, _, _ := newRandomSnapshot(seed)
-		for _, p := range placementtest.Random(seed).Candidates {
+		for _, p := range placementtest.NewRandomCluster(seed).Candidates {
 			must.NoError(t, s.SetPod(p))
 		}
 		before := s.Dump(true)
 		g := rand.New(rand.NewPCG(seed, 9))
 		flavours := []planner.Flavour{
-			{Name: "a", Template: placementtest.RandomNode(g, 2001), Cost: 1, Zones: []string{"z1", "z2"}},
-			{Name: "b", Template: placementtest.RandomNode(g, 2002), Cost: 2},
+			{Name: "a", Template: placementtest.NewRandomNode(g, 2001), Cost: 1, Zones: []string{"z1", "z2"}},
+			{Name: "b", Template: placementtest.NewRandomNode(g, 2002), Cost: 2},
 		}
-		packing, err := planner.Pack(s, nil, flavours, planner.LeastWaste)
+		packing, err := planner.PackPods(s, nil, flavours, planner.LeastWaste)
 		must.NoError(t, err)
 		if after := s.Dump(true); after != before {
 			t.Fatalf("the snapshot has changed:\n%s\n%s", before, after)
 		}
-		must.NoError(t, placementtest.LaunchAll(s, flavours, packing))
-		if len(packing.Moves)+len(packing.Helpless) != len(s.PendingPods()) {
-			t.Fatalf("%d moves and %d unschedulable of %d pending pods", len(packing.Moves), len(packing.Helpless), len(s.PendingPods()))
+		must.NoError(t, placementtest.ExecutePacking(s, flavours, packing))
+		if len(packing.Moves)+len(packing.Unschedulable) != len(s.PendingPods()) {
+			t.Fatalf("%d moves and %d unschedulable of %d pending pods", len(packing.Moves), len(packing.Unschedulable), len(s.PendingPods()))
 		}
 	})
 }

@@ -16,14 +16,14 @@ type registry[T comparable] struct {
 }
 
 // labelIndex holds counters by anchor.
-type labelIndex[T comparable] map[filter.Anchor][]T
+type labelIndex[T comparable] map[filter.RequiredLabel][]T
 
 func newRegistry[T comparable]() registry[T] {
 	return registry[T]{byID: map[string]T{}, byNamespace: map[string]labelIndex[T]{}, anyNamespace: labelIndex[T]{}}
 }
 
 // add records a counter. An empty list of namespaces means any namespace.
-func (r *registry[T]) add(id string, counter T, namespaces []string, a filter.Anchor) {
+func (r *registry[T]) add(id string, counter T, namespaces []string, a filter.RequiredLabel) {
 	r.byID[id] = counter
 	if len(namespaces) == 0 {
 		r.anyNamespace[a] = append(r.anyNamespace[a], counter)
@@ -46,9 +46,9 @@ func (s labelIndex[T]) appendMatching(list []T, set labels.Set) []T {
 	if len(s) == 0 {
 		return list
 	}
-	list = append(list, s[filter.Anchor{}]...)
+	list = append(list, s[filter.RequiredLabel{}]...)
 	for key, value := range set {
-		list = append(list, s[filter.Anchor{Key: key, Value: value}]...)
+		list = append(list, s[filter.RequiredLabel{Key: key, Value: value}]...)
 	}
 	return list
 }

@@ -34,14 +34,14 @@ type Snapshot struct {
 	journal       undoLog
 
 	Nodes NodeSet
-	// Chain runs the scheduler's filters.
-	Chain filter.Chain
-	// Rooms finds nodes with room for a class of pods.
-	Rooms Rooms
+	// Filters runs the scheduler's filters.
+	Filters filter.Chain
+	// Search finds nodes with room for a class of pods.
+	Search NodeSearch
 	// Storage receives the events about volumes and devices.
 	Storage filter.Storage
-	// Budgets receives the events about PodDisruptionBudgets.
-	Budgets Budgets
+	// PDBs receives the events about PodDisruptionBudgets.
+	PDBs PDBs
 }
 
 // New returns an empty snapshot.
@@ -52,16 +52,16 @@ func New() *Snapshot {
 		pending:       map[*filter.Pod]struct{}{},
 		onUnknownNode: map[string]map[*filter.Pod]struct{}{},
 		nominated:     nominations{},
-		facts:         factsTable{byValue: map[podrules.Facts]*filter.Fact{}},
+		facts:         factsTable{byValue: map[podrules.Facts]*filter.SharedFacts{}},
 	}
-	s.index, s.Rooms = newIndex(&s.Nodes), Rooms{nodes: &s.Nodes, journal: &s.journal}
-	s.Storage, s.Budgets = filter.NewStorage(s.journal.beginEvent, s.Nodes.byName), newPDBs(&s.journal)
-	s.Chain = filter.Chain{Storage: &s.Storage, Resources: s.index.resources}
+	s.index, s.Search = newIndex(&s.Nodes), NodeSearch{nodes: &s.Nodes, journal: &s.journal}
+	s.Storage, s.PDBs = filter.NewStorage(s.journal.beginEvent, s.Nodes.byName), newPDBs(&s.journal)
+	s.Filters = filter.Chain{Storage: &s.Storage, Resources: s.index.resources}
 	return s
 }
 
-// Pods returns the number of unfinished pods.
-func (s *Snapshot) Pods() int { return len(s.pods) }
+// PodCount returns the number of unfinished pods.
+func (s *Snapshot) PodCount() int { return len(s.pods) }
 
 // Pod returns an unfinished pod, or nil if it is unknown.
 func (s *Snapshot) Pod(key placement.PodKey) *filter.Pod { return s.pods[key] }
@@ -79,8 +79,8 @@ func (s *Snapshot) IsPending(key placement.PodKey) bool {
 	return ok && p.Node == filter.None && p.NodeName == ""
 }
 
-// Events returns the number of events so far.
-func (s *Snapshot) Events() uint64 { return s.journal.events }
+// EventCount returns the number of events so far.
+func (s *Snapshot) EventCount() uint64 { return s.journal.events }
 
 // SetNode adds or updates a node. It fails if the node is nil or has no name, and while the snapshot is forked.
 func (s *Snapshot) SetNode(o *corev1.Node) error {
@@ -88,7 +88,7 @@ func (s *Snapshot) SetNode(o *corev1.Node) error {
 		return errors.New("node has no name")
 	}
 	n, known := s.Nodes.byName[o.Name]
-	if known && s.journal.forks == 0 && n.IsUpToDate(o, s.Chain.Resources) {
+	if known && s.journal.forks == 0 && n.IsUpToDate(o, s.Filters.Resources) {
 		return nil // a heartbeat
 	}
 	if err := s.journal.beginEvent(); err != nil {
@@ -110,31 +110,31 @@ func (s *Snapshot) SetNode(o *corev1.Node) error {
 // addNode assigns an ID to a node and adds it to every topology.
 func (s *Snapshot) addNode(o *corev1.Node) *filter.Node {
 	n := s.Nodes.addNode(o.Name)
-	n.Read(o, s.Chain.Resources)
+	n.SetObject(o, s.Filters.Resources)
 	s.index.forgetNodeVerdicts(n)
-	s.Storage.Adopt(n)
+	s.Storage.ApplyCSINode(n)
 	s.index.addToTopologies(n)
-	s.Rooms.invalidateOrder()
+	s.Search.invalidateOrder()
 	return n
 }
 
 // updateNode stores a changed object. Pods are counted again only if the node's domains or eligibility can change.
 func (s *Snapshot) updateNode(n *filter.Node, o *corev1.Node) {
-	wasTarget := n.Target()
-	if n.HasTopologyOf(o) {
-		n.Read(o, s.Chain.Resources)
+	wasTarget := n.CanReceivePods()
+	if n.HasSameTopology(o) {
+		n.SetObject(o, s.Filters.Resources)
 		s.index.forgetNodeVerdicts(n)
 	} else {
-		filter.CountAll(n, -1)
+		filter.CountPodsOfNode(n, -1)
 		s.index.removeFromTopologies(n)
-		n.Read(o, s.Chain.Resources)
+		n.SetObject(o, s.Filters.Resources)
 		s.index.forgetNodeVerdicts(n)
 		s.index.addToTopologies(n)
-		filter.CountAll(n, 1)
+		filter.CountPodsOfNode(n, 1)
 	}
-	s.Rooms.markChanged(n.ID)
-	if n.Target() != wasTarget {
-		s.Rooms.invalidateOrder()
+	s.Search.markChanged(n.ID)
+	if n.CanReceivePods() != wasTarget {
+		s.Search.invalidateOrder()
 	}
 }
 
@@ -162,7 +162,7 @@ func (s *Snapshot) removeNode(n *filter.Node) {
 	s.index.removeFromTopologies(n)
 	s.index.forgetNodeVerdicts(n)
 	s.Nodes.removeNode(n)
-	s.Rooms.invalidateOrder()
+	s.Search.invalidateOrder()
 }
 
 // addToUnknownNode keeps a bound pod that has an unknown node.
@@ -184,7 +184,7 @@ func (s *Snapshot) SetPod(o *corev1.Pod) error {
 	}
 	key := placement.PodKey{Namespace: o.Namespace, Name: o.Name}
 	old := s.pods[key]
-	if fromcorev1.Finished(o) {
+	if fromcorev1.IsFinished(o) {
 		if old != nil {
 			s.removePod(old)
 		}
@@ -192,9 +192,9 @@ func (s *Snapshot) SetPod(o *corev1.Pod) error {
 	}
 	p := s.compilePod(o)
 	if old != nil {
-		if p.Replaces(old) {
-			s.facts.releaseFacts(old.Fact)
-			old.Priority, old.Created, old.Unstarted, old.Ready, old.Fact = p.Priority, p.Created, p.Unstarted, p.Ready, p.Fact
+		if p.CanReplace(old) {
+			s.facts.releaseFacts(old.Facts)
+			old.Priority, old.Created, old.Unstarted, old.Ready, old.Facts = p.Priority, p.Created, p.Unstarted, p.Ready, p.Facts
 			return nil
 		}
 		s.removePod(old)
@@ -212,8 +212,8 @@ func (s *Snapshot) DeletePod(key placement.PodKey) error {
 		s.removePod(p)
 		if s.index.isSweepDue() {
 			freed := s.index.sweepUnused()
-			s.Rooms.forgetClasses(freed)
-			s.Budgets.forgetClasses(freed)
+			s.Search.forgetClasses(freed)
+			s.PDBs.forgetClasses(freed)
 		}
 	}
 	return nil
@@ -222,9 +222,9 @@ func (s *Snapshot) DeletePod(key placement.PodKey) error {
 func (s *Snapshot) addPod(p *filter.Pod) {
 	s.pods[p.Key] = p
 	l := p.Class.Labels
-	p.Rank = int32(len(l.Pods))
+	p.IndexInLabels = int32(len(l.Pods))
 	l.Pods = append(l.Pods, p)
-	p.Class.Members++
+	p.Class.PodCount++
 	switch n := s.Nodes.byName[p.NodeName]; {
 	case p.NodeName == "":
 		s.pending[p] = struct{}{}
@@ -250,27 +250,27 @@ func (s *Snapshot) removePod(p *filter.Pod) {
 		}
 	}
 	delete(s.pods, p.Key)
-	s.facts.releaseFacts(p.Fact)
+	s.facts.releaseFacts(p.Facts)
 	l := p.Class.Labels
 	last := l.Pods[len(l.Pods)-1]
-	l.Pods[p.Rank], last.Rank = last, p.Rank
+	l.Pods[p.IndexInLabels], last.IndexInLabels = last, p.IndexInLabels
 	l.Pods = l.Pods[:len(l.Pods)-1]
-	p.Class.Members--
+	p.Class.PodCount--
 	s.index.countIfUnused(p.Class)
 }
 
 // attachPod appends a pod to the list of a node.
 func (s *Snapshot) attachPod(p *filter.Pod, n *filter.Node) {
-	p.Node, p.Place = n.ID, int32(len(n.Pods))
+	p.Node, p.IndexInNode = n.ID, int32(len(n.Pods))
 	n.Pods = append(n.Pods, p)
-	n.Take(p, 1)
-	filter.Count(p, n.ID, 1)
-	s.Storage.Use(p, 1)
-	s.Rooms.markChanged(n.ID)
+	n.AdjustUsage(p, 1)
+	filter.CountPod(p, n.ID, 1)
+	s.Storage.CountClaims(p, 1)
+	s.Search.markChanged(n.ID)
 	if p.APIServer {
-		n.APIServers++
-		if !s.Rooms.planning {
-			s.Rooms.invalidateOrder() // its node cannot receive pods any more
+		n.APIServerPods++
+		if !s.Search.planning {
+			s.Search.invalidateOrder() // its node cannot receive pods any more
 		}
 	}
 }
@@ -279,16 +279,16 @@ func (s *Snapshot) attachPod(p *filter.Pod, n *filter.Node) {
 func (s *Snapshot) detachPod(p *filter.Pod) {
 	n := s.Nodes.slots[p.Node]
 	last := n.Pods[len(n.Pods)-1]
-	n.Pods[p.Place], last.Place = last, p.Place
+	n.Pods[p.IndexInNode], last.IndexInNode = last, p.IndexInNode
 	n.Pods = n.Pods[:len(n.Pods)-1]
-	n.Take(p, -1)
-	filter.Count(p, n.ID, -1)
-	s.Storage.Use(p, -1)
+	n.AdjustUsage(p, -1)
+	filter.CountPod(p, n.ID, -1)
+	s.Storage.CountClaims(p, -1)
 	if p.APIServer {
-		n.APIServers--
+		n.APIServerPods--
 	}
 	p.Node = filter.None
-	s.Rooms.markChanged(n.ID)
+	s.Search.markChanged(n.ID)
 }
 
 // SetNamespace stores the labels of a namespace, for the namespace selectors of pod affinity.
@@ -310,13 +310,13 @@ func (s *Snapshot) setNamespaceLabels(name string, known bool, set map[string]st
 	return nil
 }
 
-// SelectedBy yields the pods that a disruption budget selects, and none for nil.
-func (s *Snapshot) SelectedBy(b *Budget) iter.Seq[[]*filter.Pod] {
+// PodsSelectedBy yields the pods that a disruption budget selects, and none for nil.
+func (s *Snapshot) PodsSelectedBy(b *PDB) iter.Seq[[]*filter.Pod] {
 	return func(yield func([]*filter.Pod) bool) {
 		if b == nil || s.index.namespaces[b.Key.Namespace] == nil {
 			return
 		}
-		for _, l := range s.index.namespaces[b.Key.Namespace].Pods {
+		for _, l := range s.index.namespaces[b.Key.Namespace].LabelSets {
 			if b.selector.Matches(l.Labels) && !yield(l.Pods) {
 				return
 			}
@@ -324,12 +324,12 @@ func (s *Snapshot) SelectedBy(b *Budget) iter.Seq[[]*filter.Pod] {
 	}
 }
 
-// RepelledBy yields the pods that an anti-affinity term of a class concerns.
-func (s *Snapshot) RepelledBy(c *filter.Class) iter.Seq[[]*filter.Pod] {
+// PodsExcludedBy yields the pods that an anti-affinity term of a class concerns.
+func (s *Snapshot) PodsExcludedBy(c *filter.Class) iter.Seq[[]*filter.Pod] {
 	return func(yield func([]*filter.Pod) bool) {
-		for _, r := range c.Repulsions {
-			for _, l := range s.index.listCandidateLabels(r.Term.Reach, r.Term.Anchor) {
-				if r.Term.Repels(l) && !yield(l.Pods) {
+		for _, r := range c.ExistingAntiAffinityCounters {
+			for _, l := range s.index.listCandidateLabels(r.Term.FixedNamespaces, r.Term.RequiredLabel) {
+				if r.Term.ExcludesNewPod(l) && !yield(l.Pods) {
 					return
 				}
 			}
@@ -337,8 +337,8 @@ func (s *Snapshot) RepelledBy(c *filter.Class) iter.Seq[[]*filter.Pod] {
 	}
 }
 
-// ClassIDs returns a number greater than the IDs of all classes.
-func (s *Snapshot) ClassIDs() int32 { return s.index.ids.limit }
+// ClassIDLimit returns a number greater than the IDs of all classes.
+func (s *Snapshot) ClassIDLimit() int32 { return s.index.ids.limit }
 
-// FactIDs returns a number greater than the IDs of all facts.
-func (s *Snapshot) FactIDs() int32 { return s.facts.ids.limit }
+// FactsIDLimit returns a number greater than the IDs of all facts.
+func (s *Snapshot) FactsIDLimit() int32 { return s.facts.ids.limit }

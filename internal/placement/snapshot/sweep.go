@@ -15,26 +15,26 @@ func (x *index) isSweepDue() bool { return x.unusedClasses > 1024+len(x.classes)
 func (x *index) sweepUnused() (freed []int32) {
 	x.unusedClasses = 0
 	filters := map[*filter.NodeFilter]bool{}
-	attractions := map[*filter.Attraction]bool{}
-	repulsions := map[*filter.Repulsion]bool{}
-	spreads := map[*filter.Spread]bool{}
+	attractions := map[*filter.AffinityCounter]bool{}
+	repulsions := map[*filter.ExistingAntiAffinityCounter]bool{}
+	spreads := map[*filter.SpreadCounter]bool{}
 	for key, c := range x.classes {
-		if c.Members == 0 {
+		if c.PodCount == 0 {
 			delete(x.classes, key)
 			x.ids.releaseID(c.ID)
 			freed = append(freed, c.ID)
 			continue
 		}
 		filters[c.Filter] = true
-		for _, a := range slices.Concat(c.Affinity, c.AntiAffinity) {
+		for _, a := range slices.Concat(c.AffinityCounters, c.AntiAffinityCounters) {
 			attractions[a] = true
 		}
-		for _, r := range c.Repulsions {
+		for _, r := range c.ExistingAntiAffinityCounters {
 			repulsions[r] = true
 		}
-		for i := range c.Spreads {
-			spreads[c.Spreads[i].Spread] = true
-			filters[c.Spreads[i].Spread.Eligibility.Filter] = true
+		for i := range c.SpreadConstraints {
+			spreads[c.SpreadConstraints[i].Counter] = true
+			filters[c.SpreadConstraints[i].Counter.EligibleNodes.Filter] = true
 		}
 	}
 	for key, f := range x.filters {
@@ -46,36 +46,36 @@ func (x *index) sweepUnused() (freed []int32) {
 	x.repulsions.keepUsed(repulsions)
 	x.spreads.keepUsed(spreads)
 	for a := range attractions {
-		a.Readers = slices.DeleteFunc(a.Readers, isUnused)
+		a.DependentClasses = slices.DeleteFunc(a.DependentClasses, isUnused)
 	}
 	for sp := range spreads {
-		sp.Readers = slices.DeleteFunc(sp.Readers, isUnused)
+		sp.DependentClasses = slices.DeleteFunc(sp.DependentClasses, isUnused)
 	}
 	x.sweepEligibilities(spreads)
 	x.sweepLabels(attractions, repulsions, spreads)
 	return freed
 }
 
-func isUnused(c *filter.Class) bool { return c.Members == 0 }
+func isUnused(c *filter.Class) bool { return c.PodCount == 0 }
 
-func (x *index) sweepEligibilities(used map[*filter.Spread]bool) {
+func (x *index) sweepEligibilities(used map[*filter.SpreadCounter]bool) {
 	for id, e := range x.eligibilities {
-		e.Spreads = slices.DeleteFunc(e.Spreads, func(sp *filter.Spread) bool { return !used[sp] })
-		if len(e.Spreads) == 0 {
+		e.SpreadCounters = slices.DeleteFunc(e.SpreadCounters, func(sp *filter.SpreadCounter) bool { return !used[sp] })
+		if len(e.SpreadCounters) == 0 {
 			delete(x.eligibilities, id)
 		}
 	}
 }
 
-func (x *index) sweepLabels(attractions map[*filter.Attraction]bool, repulsions map[*filter.Repulsion]bool, spreads map[*filter.Spread]bool) {
+func (x *index) sweepLabels(attractions map[*filter.AffinityCounter]bool, repulsions map[*filter.ExistingAntiAffinityCounter]bool, spreads map[*filter.SpreadCounter]bool) {
 	for name, ns := range x.namespaces {
-		ns.Sweep()
-		for _, l := range ns.Pods {
-			l.Attractions = slices.DeleteFunc(l.Attractions, func(a *filter.Attraction) bool { return !attractions[a] })
-			l.Repulsions = slices.DeleteFunc(l.Repulsions, func(r *filter.Repulsion) bool { return !repulsions[r] })
-			l.Spreads = slices.DeleteFunc(l.Spreads, func(sp *filter.Spread) bool { return !spreads[sp] })
+		ns.DropUnusedLabelSets()
+		for _, l := range ns.LabelSets {
+			l.AffinityCounters = slices.DeleteFunc(l.AffinityCounters, func(a *filter.AffinityCounter) bool { return !attractions[a] })
+			l.ExistingAntiAffinityCounters = slices.DeleteFunc(l.ExistingAntiAffinityCounters, func(r *filter.ExistingAntiAffinityCounter) bool { return !repulsions[r] })
+			l.SpreadCounters = slices.DeleteFunc(l.SpreadCounters, func(sp *filter.SpreadCounter) bool { return !spreads[sp] })
 		}
-		if len(ns.Pods) == 0 && !ns.Known {
+		if len(ns.LabelSets) == 0 && !ns.Exists {
 			delete(x.namespaces, name)
 		}
 	}

@@ -70,11 +70,11 @@ func TestUndecidableVerdictsGiveTheReason(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			s, err := placementtest.Small().Snapshot()
+			s, err := placementtest.NewSmallCluster().BuildSnapshot()
 			must.NoError(t, err)
-			p := placementtest.Pod("new", 0, "", 100, 128)
+			p := placementtest.NewPod("new", 0, "", 100, 128)
 			must.NoError(t, c.change(s, p))
-			v, err := s.Judge(p, "second")
+			v, err := s.JudgeNewPod(p, "second")
 			if err != nil || !strings.HasPrefix(v.String(), c.want) {
 				t.Errorf("%s, %v; want %s", v, err, c.want)
 			}

@@ -15,7 +15,7 @@ import (
 
 // newClusterWithClaim returns a cluster with a claim of class "disk", and a pod that uses it.
 func newClusterWithClaim(volume string) (*placementtest.Cluster, *corev1.Pod) {
-	c, wait, name := placementtest.Small(), storagev1.VolumeBindingWaitForFirstConsumer, "disk"
+	c, wait, name := placementtest.NewSmallCluster(), storagev1.VolumeBindingWaitForFirstConsumer, "disk"
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data"}}
 	claim.Spec.StorageClassName, claim.Spec.VolumeName = &name, volume
 	if volume != "" {
@@ -25,7 +25,7 @@ func newClusterWithClaim(volume string) (*placementtest.Cluster, *corev1.Pod) {
 	c.StorageClasses = append(c.StorageClasses, &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "csi.example.com", VolumeBindingMode: &wait,
 	})
-	p := placementtest.Pod("new", 0, "", 100, 128)
+	p := placementtest.NewPod("new", 0, "", 100, 128)
 	p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
 	}}}
@@ -42,9 +42,9 @@ func newCSINode(migrated string, drivers ...storagev1.CSINodeDriver) *storagev1.
 
 func checkVerdict(t *testing.T, c *placementtest.Cluster, p *corev1.Pod, want string) {
 	t.Helper()
-	s, err := c.Snapshot()
+	s, err := c.BuildSnapshot()
 	must.NoError(t, err)
-	if v, err := s.Judge(p, "second"); err != nil || !strings.HasPrefix(v.String(), want) {
+	if v, err := s.JudgeNewPod(p, "second"); err != nil || !strings.HasPrefix(v.String(), want) {
 		t.Errorf("%s, %v; want %s", v, err, want)
 	}
 }
@@ -90,7 +90,7 @@ func TestVolumeLimitReasonIsDeterministic(t *testing.T) {
 		{AzureDisk: &corev1.AzureDiskVolumeSource{DiskName: "d", DataDiskURI: "/subscriptions/1/d"}},
 		{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1"}},
 	} {
-		other := placementtest.Pod("other", i, "second", 100, 128)
+		other := placementtest.NewPod("other", i, "second", 100, 128)
 		other.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: source}}
 		c.Pods = append(c.Pods, other)
 	}
@@ -116,16 +116,16 @@ func TestVolumesNeedTheirDriverOnNode(t *testing.T) {
 
 // TestDeletedDeviceClassKeepsTheOther has two device classes that offer the same resource.
 func TestDeletedDeviceClassKeepsTheOther(t *testing.T) {
-	c := placementtest.Small()
+	c := placementtest.NewSmallCluster()
 	gpu := "example.com/gpu"
 	for _, name := range []string{"large", "small"} {
 		c.DeviceClasses = append(c.DeviceClasses, &resourcev1.DeviceClass{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcev1.DeviceClassSpec{ExtendedResourceName: &gpu},
 		})
 	}
-	s, err := c.Snapshot()
+	s, err := c.BuildSnapshot()
 	must.NoError(t, err)
-	p := placementtest.Pod("new", 0, "", 100, 128)
+	p := placementtest.NewPod("new", 0, "", 100, 128)
 	p.Spec.Containers[0].Resources.Requests[corev1.ResourceName(gpu)] = p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU]
 	for _, step := range []struct{ drop, want string }{
 		{"", "undecidable: example.com/gpu is offered by device class large"},
@@ -133,7 +133,7 @@ func TestDeletedDeviceClassKeepsTheOther(t *testing.T) {
 		{"small", "blocked: insufficient example.com/gpu"},
 	} {
 		must.NoError(t, s.Storage.DeleteDeviceClass(step.drop))
-		if v, err := s.Judge(p, "second"); err != nil || v.String() != step.want {
+		if v, err := s.JudgeNewPod(p, "second"); err != nil || v.String() != step.want {
 			t.Errorf("%s, %v; want %s", v, err, step.want)
 		}
 	}

@@ -44,12 +44,12 @@ const (
 	retirementRetryPause = 5 * time.Minute
 )
 
-// Wishes accepts launch requests.
-type Wishes interface {
-	// Ask adds a launch request. It returns false if there are too many.
-	Ask(plan.Wish) bool
-	// Withdraw removes the launch requests with this ID prefix.
-	Withdraw(prefix string)
+// LaunchRequests accepts launch requests.
+type LaunchRequests interface {
+	// Add adds a launch request. It returns false if there are too many.
+	Add(plan.LaunchRequest) bool
+	// RemoveByPrefix removes the launch requests with this ID prefix.
+	RemoveByPrefix(prefix string)
 }
 
 // Options configure an Advised. All fields but Selector are required.
@@ -57,27 +57,27 @@ type Options struct {
 	// Kube watches whole Pods, as plugins get them. It is used only if a plugin wants events.
 	Kube kubernetes.Interface
 	// Client reads Nodes and NodeRetirements from caches, and creates NodeRetirements.
-	Client    client.Client
-	Groups    nodegroup.Groups
-	Analyzers []advice.Analyzer
-	Wishes    Wishes
-	Metrics   *Metrics
-	Log       *slog.Logger
+	Client         client.Client
+	Groups         nodegroup.Groups
+	Analyzers      []advice.Analyzer
+	LaunchRequests LaunchRequests
+	Metrics        *Metrics
+	Log            *slog.Logger
 	// Selector restricts requests to groups with these labels. nil selects all groups.
 	Selector labels.Selector
 }
 
-// Advised runs the plugins. It implements manager.Runnable.
-type Advised struct {
+// Runner runs the plugins. It implements manager.Runnable.
+type Runner struct {
 	options Options
 	queues  []*eventQueue // in the order of the analyzers
 }
 
-func New(o Options) *Advised {
+func New(o Options) *Runner {
 	if o.Selector == nil {
 		o.Selector = labels.Everything()
 	}
-	a := &Advised{options: o}
+	a := &Runner{options: o}
 	for range o.Analyzers {
 		a.queues = append(a.queues, newEventQueue())
 	}
@@ -85,10 +85,10 @@ func New(o Options) *Advised {
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
-func (*Advised) NeedLeaderElection() bool { return true }
+func (*Runner) NeedLeaderElection() bool { return true }
 
 // Start runs until ctx ends. If no plugin wants events, it watches nothing.
-func (a *Advised) Start(ctx context.Context) error {
+func (a *Runner) Start(ctx context.Context) error {
 	wanted := false
 	for _, analyzer := range a.options.Analyzers {
 		wants := analyzer.Events()
@@ -118,7 +118,7 @@ func (a *Advised) Start(ctx context.Context) error {
 	return nil
 }
 
-func (a *Advised) eventHandler() cache.ResourceEventHandler {
+func (a *Runner) eventHandler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { a.queueEvent(podModified, o) },
 		UpdateFunc: func(_, o any) { a.queueEvent(podModified, o) },
@@ -132,14 +132,14 @@ func (a *Advised) eventHandler() cache.ResourceEventHandler {
 }
 
 // queueEvent queues an event for each plugin that wants it.
-func (a *Advised) queueEvent(kind eventKind, o any) {
+func (a *Runner) queueEvent(kind eventKind, o any) {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {
 		return
 	}
 	for i, analyzer := range a.options.Analyzers {
 		if kind == podDeleted {
-			a.options.Wishes.Withdraw(requestIDPrefix(analyzer, pod))
+			a.options.LaunchRequests.RemoveByPrefix(requestIDPrefix(analyzer, pod))
 		}
 		if wants := analyzer.Events(); kind == podModified && !wants.Modify || kind == podDeleted && !wants.Delete {
 			continue
@@ -151,7 +151,7 @@ func (a *Advised) queueEvent(kind eventKind, o any) {
 }
 
 // showEvents shows the events of a queue to a plugin.
-func (a *Advised) showEvents(ctx context.Context, analyzer advice.Analyzer, q *eventQueue) {
+func (a *Runner) showEvents(ctx context.Context, analyzer advice.Analyzer, q *eventQueue) {
 	for {
 		e, ok := q.waitForNext()
 		if !ok {
@@ -173,7 +173,7 @@ func (a *Advised) showEvents(ctx context.Context, analyzer advice.Analyzer, q *e
 }
 
 // callPlugin calls the plugin once, and validates its answer.
-func (a *Advised) callPlugin(ctx context.Context, analyzer advice.Analyzer, e podEvent) ([]advice.Wish, error) {
+func (a *Runner) callPlugin(ctx context.Context, analyzer advice.Analyzer, e podEvent) ([]advice.Recommendation, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	began := time.Now()
@@ -190,7 +190,7 @@ func (a *Advised) callPlugin(ctx context.Context, analyzer advice.Analyzer, e po
 }
 
 // retryEvent queues a failed event again after a pause, or drops it after the last try.
-func (a *Advised) retryEvent(ctx context.Context, analyzer advice.Analyzer, q *eventQueue, e podEvent, err error) {
+func (a *Runner) retryEvent(ctx context.Context, analyzer advice.Analyzer, q *eventQueue, e podEvent, err error) {
 	a.options.Metrics.countEvent(analyzer.Name(), e.kind, resultFailed)
 	e.tries++
 	log := a.options.Log.With("plugin", analyzer.Name(), "event", e.kind, "pod", e.pod.Namespace+"/"+e.pod.Name, "err", err)
@@ -206,7 +206,7 @@ func (a *Advised) retryEvent(ctx context.Context, analyzer advice.Analyzer, q *e
 }
 
 // applyRequest applies a request of a plugin.
-func (a *Advised) applyRequest(ctx context.Context, analyzer advice.Analyzer, pod *corev1.Pod, i int, w advice.Wish) {
+func (a *Runner) applyRequest(ctx context.Context, analyzer advice.Analyzer, pod *corev1.Pod, i int, w advice.Recommendation) {
 	var err error
 	kind := "retire"
 	if w.Grow != nil {
@@ -225,7 +225,7 @@ func requestIDPrefix(analyzer advice.Analyzer, pod *corev1.Pod) string {
 }
 
 // requestInstances adds a launch request for a group of the plugin's own cloud.
-func (a *Advised) requestInstances(ctx context.Context, analyzer advice.Analyzer, pod *corev1.Pod, i int, w advice.Wish) error {
+func (a *Runner) requestInstances(ctx context.Context, analyzer advice.Analyzer, pod *corev1.Pod, i int, w advice.Recommendation) error {
 	groups, err := a.options.Groups.List(ctx)
 	if err != nil {
 		return err
@@ -235,9 +235,9 @@ func (a *Advised) requestInstances(ctx context.Context, analyzer advice.Analyzer
 		if g.Spec.Cloud != (v1alpha1.CloudGroup{Provider: analyzer.Name(), Group: w.Grow.Group}) || !a.options.Selector.Matches(labels.Set(g.Labels)) {
 			continue
 		}
-		taken := a.options.Wishes.Ask(plan.Wish{
+		taken := a.options.LaunchRequests.Add(plan.LaunchRequest{
 			ID: fmt.Sprintf("%s%s/%s/%d", requestIDPrefix(analyzer, pod), g.Name, w.Grow.Template, i), Group: g.Name, Template: w.Grow.Template,
-			Count: w.Grow.Count, Pod: placement.PodKey{Namespace: pod.Namespace, Name: pod.Name}, Why: describeReason(analyzer, w),
+			Count: w.Grow.Count, Pod: placement.PodKey{Namespace: pod.Namespace, Name: pod.Name}, Reason: describeReason(analyzer, w),
 		})
 		if !taken {
 			return fmt.Errorf("%d instances of group %s: too many launch requests are open: retry later", w.Grow.Count, w.Grow.Group)
@@ -247,12 +247,12 @@ func (a *Advised) requestInstances(ctx context.Context, analyzer advice.Analyzer
 	return fmt.Errorf("grow.group: no NodeGroup of cloud %s has spec.cloud.group %q", analyzer.Name(), w.Grow.Group)
 }
 
-func describeReason(analyzer advice.Analyzer, w advice.Wish) string {
-	return "plugin " + analyzer.Name() + ": " + observe.Clip(w.Reason, advice.MaxReason)
+func describeReason(analyzer advice.Analyzer, w advice.Recommendation) string {
+	return "plugin " + analyzer.Name() + ": " + observe.ClipBytes(w.Reason, advice.MaxReason)
 }
 
 // requestRetirement creates the NodeRetirement of a node in the plugin's own cloud.
-func (a *Advised) requestRetirement(ctx context.Context, analyzer advice.Analyzer, w advice.Wish) error {
+func (a *Runner) requestRetirement(ctx context.Context, analyzer advice.Analyzer, w advice.Recommendation) error {
 	var n corev1.Node
 	if err := a.options.Client.Get(ctx, client.ObjectKey{Name: w.Retire.Node}, &n); err != nil {
 		return fmt.Errorf("retire.node: %w", err)
@@ -271,7 +271,7 @@ func (a *Advised) requestRetirement(ctx context.Context, analyzer advice.Analyze
 		if rt.Spec.NodeName != n.Name || rt.Spec.NodeUID != "" && rt.Spec.NodeUID != n.UID {
 			continue
 		}
-		if !rt.Status.Phase.Finished() {
+		if !rt.Status.Phase.IsFinal() {
 			return nil // it is retiring already
 		}
 		if ended := rt.Status.Times.Finished; ended != nil && time.Since(ended.Time) < retirementRetryPause {
@@ -281,9 +281,9 @@ func (a *Advised) requestRetirement(ctx context.Context, analyzer advice.Analyze
 	}
 	const longestRequester = 253
 	rt := request.New(request.Request{
-		Name: request.Name(n.Name, "advised", n.UID, before), Labels: g.Labels,
+		Name: request.NewName(n.Name, "advised", n.UID, before), Labels: g.Labels,
 		Spec: v1alpha1.NodeRetirementSpec{
-			NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.Requested, RequestedBy: observe.Cut(describeReason(analyzer, w), longestRequester), Group: g.Name,
+			NodeName: n.Name, NodeUID: n.UID, Reason: v1alpha1.Requested, RequestedBy: observe.ClipChars(describeReason(analyzer, w), longestRequester), Group: g.Name,
 		},
 	})
 	if err := a.options.Client.Create(ctx, rt); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -293,12 +293,12 @@ func (a *Advised) requestRetirement(ctx context.Context, analyzer advice.Analyze
 }
 
 // findGroup returns the group of a node, if it belongs to the plugin's own cloud.
-func (a *Advised) findGroup(ctx context.Context, analyzer advice.Analyzer, n *corev1.Node) (*v1alpha1.NodeGroup, error) {
+func (a *Runner) findGroup(ctx context.Context, analyzer advice.Analyzer, n *corev1.Node) (*v1alpha1.NodeGroup, error) {
 	groups, err := a.options.Groups.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	owner := nodegroup.Claim(groups, []corev1.Node{*n}).Owner[n.Name]
+	owner := nodegroup.AssignNodes(groups, []corev1.Node{*n}).OwnerByNode[n.Name]
 	for i := range groups {
 		g := &groups[i]
 		if g.Name == owner && g.Spec.Cloud.Provider == analyzer.Name() && a.options.Selector.Matches(labels.Set(g.Labels)) {

@@ -29,42 +29,42 @@ import (
 type fakeAnalyzer struct {
 	name   string
 	events advice.Events
-	modify func(context.Context, *corev1.Pod) ([]advice.Wish, error)
-	delete func(context.Context, *corev1.Pod) ([]advice.Wish, error)
+	modify func(context.Context, *corev1.Pod) ([]advice.Recommendation, error)
+	delete func(context.Context, *corev1.Pod) ([]advice.Recommendation, error)
 }
 
 func (a *fakeAnalyzer) Name() string          { return a.name }
 func (a *fakeAnalyzer) Events() advice.Events { return a.events }
 
-func (a *fakeAnalyzer) AnalyzeModifyEvent(ctx context.Context, p *corev1.Pod) ([]advice.Wish, error) {
+func (a *fakeAnalyzer) AnalyzeModifyEvent(ctx context.Context, p *corev1.Pod) ([]advice.Recommendation, error) {
 	return a.modify(ctx, p)
 }
 
-func (a *fakeAnalyzer) AnalyzeDeleteEvent(ctx context.Context, p *corev1.Pod) ([]advice.Wish, error) {
+func (a *fakeAnalyzer) AnalyzeDeleteEvent(ctx context.Context, p *corev1.Pod) ([]advice.Recommendation, error) {
 	return a.delete(ctx, p)
 }
 
 // fakeWishes records launch requests.
 type fakeWishes struct {
 	mu        sync.Mutex
-	asked     []plan.Wish
+	asked     []plan.LaunchRequest
 	withdrawn []string
 }
 
-func (d *fakeWishes) Ask(w plan.Wish) bool {
+func (d *fakeWishes) Add(w plan.LaunchRequest) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asked = append(d.asked, w)
 	return true
 }
 
-func (d *fakeWishes) Withdraw(prefix string) {
+func (d *fakeWishes) RemoveByPrefix(prefix string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.withdrawn = append(d.withdrawn, prefix)
 }
 
-func (d *fakeWishes) list() []plan.Wish {
+func (d *fakeWishes) list() []plan.LaunchRequest {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.asked)
@@ -72,7 +72,7 @@ func (d *fakeWishes) list() []plan.Wish {
 
 // fixture is an Advised with events from a test instead of a watch.
 type fixture struct {
-	*Advised
+	*Runner
 	desk   *fakeWishes
 	client client.Client
 }
@@ -101,8 +101,8 @@ func newFixture(t *testing.T, objects []client.Object, analyzers ...advice.Analy
 		t.Fatal(err)
 	}
 	f := &fixture{desk: &fakeWishes{}, client: c}
-	f.Advised = New(Options{
-		Client: c, Groups: clientGroups{c}, Analyzers: analyzers, Wishes: f.desk, Metrics: metrics, Log: slog.New(slog.DiscardHandler),
+	f.Runner = New(Options{
+		Client: c, Groups: clientGroups{c}, Analyzers: analyzers, LaunchRequests: f.desk, Metrics: metrics, Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	var work sync.WaitGroup
@@ -147,11 +147,11 @@ func (f *fixture) eventCount(plugin string, kind eventKind, result string) float
 func newQuietAnalyzer(name string) *fakeAnalyzer {
 	return &fakeAnalyzer{
 		name: name, events: advice.Events{Modify: true, Delete: true},
-		modify: func(_ context.Context, p *corev1.Pod) ([]advice.Wish, error) {
-			return []advice.Wish{{Grow: &advice.Grow{Group: "racked", Count: 2, Template: "m4"}, Reason: p.Name + " needs it"}}, nil
+		modify: func(_ context.Context, p *corev1.Pod) ([]advice.Recommendation, error) {
+			return []advice.Recommendation{{Grow: &advice.Grow{Group: "racked", Count: 2, Template: "m4"}, Reason: p.Name + " needs it"}}, nil
 		},
-		delete: func(context.Context, *corev1.Pod) ([]advice.Wish, error) {
-			return []advice.Wish{{Retire: &advice.Retire{Node: "a"}, Reason: "nobody needs it"}}, nil
+		delete: func(context.Context, *corev1.Pod) ([]advice.Recommendation, error) {
+			return []advice.Recommendation{{Retire: &advice.Retire{Node: "a"}, Reason: "nobody needs it"}}, nil
 		},
 	}
 }
@@ -163,7 +163,7 @@ func TestPluginRequestsAreApplied(t *testing.T) {
 		synctest.Wait()
 		got := f.desk.list()
 		if len(got) != 1 || got[0].Group != "web" || got[0].Count != 2 || got[0].Template != "m4" || got[0].Pod.Name != "x" ||
-			!strings.HasPrefix(got[0].ID, "rack/uid-x/") || got[0].Why != "plugin rack: x needs it" {
+			!strings.HasPrefix(got[0].ID, "rack/uid-x/") || got[0].Reason != "plugin rack: x needs it" {
 			t.Errorf("asked for %+v", got)
 		}
 		for range 2 { // the second is about a node that is retiring already
@@ -204,7 +204,7 @@ func TestPluginActsOnlyOnItsOwnCloud(t *testing.T) {
 func TestHangingPluginDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := newQuietAnalyzer("hangs")
-		hangs.modify = func(ctx context.Context, _ *corev1.Pod) ([]advice.Wish, error) {
+		hangs.modify = func(ctx context.Context, _ *corev1.Pod) ([]advice.Recommendation, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
@@ -230,7 +230,7 @@ func TestEventOfACrashingPluginIsRetriedThenDropped(t *testing.T) {
 		crashes, works := newQuietAnalyzer("rack"), newQuietAnalyzer("rack").modify
 		var mu sync.Mutex
 		shown := map[string]int{}
-		crashes.modify = func(ctx context.Context, p *corev1.Pod) ([]advice.Wish, error) {
+		crashes.modify = func(ctx context.Context, p *corev1.Pod) ([]advice.Recommendation, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			shown[p.Name]++
@@ -261,8 +261,8 @@ func TestEventOfACrashingPluginIsRetriedThenDropped(t *testing.T) {
 func TestI10InvalidAnswerIsRejectedAsAWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wild := newQuietAnalyzer("rack")
-		wild.modify = func(context.Context, *corev1.Pod) ([]advice.Wish, error) {
-			return []advice.Wish{{Grow: &advice.Grow{Group: "racked", Count: 1}}, {Grow: &advice.Grow{Group: "racked", Count: 1_000_000}}}, nil
+		wild.modify = func(context.Context, *corev1.Pod) ([]advice.Recommendation, error) {
+			return []advice.Recommendation{{Grow: &advice.Grow{Group: "racked", Count: 1}}, {Grow: &advice.Grow{Group: "racked", Count: 1_000_000}}}, nil
 		}
 		f := newFixture(t, nil, wild)
 		f.queueEvent(podModified, newPod("x"))

@@ -43,8 +43,8 @@ var backOffRanges = map[string]backOffRange{
 	InstanceVanished:         {30 * time.Second, 10 * time.Minute},
 }
 
-// Pause returns the duration of the back-off after a number of consecutive failures, at least 1.
-func Pause(reason string, failures int32) time.Duration {
+// BackOffDuration returns the duration of the back-off after a number of consecutive failures, at least 1.
+func BackOffDuration(reason string, failures int32) time.Duration {
 	p, ok := backOffRanges[reason]
 	if !ok {
 		p = backOffRanges[Unclear]
@@ -56,11 +56,11 @@ func Pause(reason string, failures int32) time.Duration {
 	return min(d, p.max)
 }
 
-// Fail returns the back-off after a failure of a template. before is the previous one, or nil. A failure during the
+// NextBackOff returns the back-off after a failure of a template. before is the previous one, or nil. A failure during the
 // back-off does not count again, such as one of the next instance of the same launch.
-func Fail(before *v1alpha1.BackOff, template, reason, message string, now time.Time) v1alpha1.BackOff {
+func NextBackOff(before *v1alpha1.BackOff, template, reason, message string, now time.Time) v1alpha1.BackOff {
 	b := v1alpha1.BackOff{Template: template, Reason: reason, Message: clipMessage(message), Failures: 1}
-	if before != nil && Forgiven(before, now) {
+	if before != nil && IsBackOffExpired(before, now) {
 		before = nil
 	}
 	if before != nil {
@@ -69,7 +69,7 @@ func Fail(before *v1alpha1.BackOff, template, reason, message string, now time.T
 			b.Failures++
 		}
 	}
-	b.Until = metav1.NewTime(now.Add(Pause(reason, b.Failures)))
+	b.Until = metav1.NewTime(now.Add(BackOffDuration(reason, b.Failures)))
 	if before != nil && b.Until.Before(&before.Until) {
 		b.Until = before.Until
 	}
@@ -79,7 +79,7 @@ func Fail(before *v1alpha1.BackOff, template, reason, message string, now time.T
 // recordFailure writes the back-off after a failure of a template. It lasts at least until least.
 func recordFailure(s *v1alpha1.ProvisioningStatus, template, reason, message string, least, now time.Time) {
 	before := findBackOff(s, template)
-	b := Fail(before, template, reason, message, now)
+	b := NextBackOff(before, template, reason, message, now)
 	if b.Until.Time.Before(least) {
 		b.Until = metav1.NewTime(least)
 	}
@@ -94,49 +94,49 @@ func recordFailure(s *v1alpha1.ProvisioningStatus, template, reason, message str
 // findBackOff returns the back-off of a template. It returns nil if there is none.
 func findBackOff(s *v1alpha1.ProvisioningStatus, template string) *v1alpha1.BackOff {
 	for i := range s.BackOffs {
-		if SameKind(s.BackOffs[i].Template, template) {
+		if IsSameTemplate(s.BackOffs[i].Template, template) {
 			return &s.BackOffs[i]
 		}
 	}
 	return nil
 }
 
-// SetReason sets why the cloud created no instances for a launch.
-func SetReason(l *v1alpha1.Launch, err error) {
-	l.Reason, l.Message = ReasonOf(err), clipMessage(err.Error())
+// SetLaunchReason sets why the cloud created no instances for a launch.
+func SetLaunchReason(l *v1alpha1.Launch, err error) {
+	l.Reason, l.Message = BackOffReason(err), clipMessage(err.Error())
 }
 
 // clipMessage shortens a message to the limit of a record.
 func clipMessage(message string) string {
 	const longest = 512
-	return observe.Clip(message, longest)
+	return observe.ClipBytes(message, longest)
 }
 
 // maxCloudPause is the longest pause that a cloud may ask for.
 const maxCloudPause = time.Hour
 
-// Clamp shortens a back-off that ends too late because the clock was set back after the failure.
-func Clamp(b v1alpha1.BackOff, now time.Time) v1alpha1.BackOff {
-	longest := now.Add(max(maxCloudPause, Pause(b.Reason, b.Failures)))
-	if elapsed.Future(b.Until.Time, longest) {
+// ClampBackOff shortens a back-off that ends too late because the clock was set back after the failure.
+func ClampBackOff(b v1alpha1.BackOff, now time.Time) v1alpha1.BackOff {
+	longest := now.Add(max(maxCloudPause, BackOffDuration(b.Reason, b.Failures)))
+	if elapsed.IsFuture(b.Until.Time, longest) {
 		b.Until = metav1.NewTime(longest)
 	}
 	return b
 }
 
-// Forgiven reports whether a back-off ended so long ago that the next failure counts as the first.
-func Forgiven(b *v1alpha1.BackOff, now time.Time) bool {
-	return now.After(b.Until.Add(2 * Pause(b.Reason, b.Failures)))
+// IsBackOffExpired reports whether a back-off ended so long ago that the next failure counts as the first.
+func IsBackOffExpired(b *v1alpha1.BackOff, now time.Time) bool {
+	return now.After(b.Until.Add(2 * BackOffDuration(b.Reason, b.Failures)))
 }
 
-// Refuted reports whether an instance that joined proves that its template works again. Only an instance that was seen
+// IsBackOffRefuted reports whether an instance that joined proves that its template works again. Only an instance that was seen
 // after the end of the back-off proves it.
-func Refuted(b *v1alpha1.BackOff, joined *Instance) bool {
-	return SameKind(b.Template, joined.Template) && !joined.Since.Before(&b.Until)
+func IsBackOffRefuted(b *v1alpha1.BackOff, joined *Instance) bool {
+	return IsSameTemplate(b.Template, joined.Template) && !joined.Since.Before(&b.Until)
 }
 
-// ReasonOf returns the reason of a back-off for a cloud's error.
-func ReasonOf(err error) string {
+// BackOffReason returns the reason of a back-off for a cloud's error.
+func BackOffReason(err error) string {
 	switch {
 	case cloud.IsThrottled(err):
 		return Throttled

@@ -16,8 +16,8 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// FilePrefix is the prefix of the ConfigMaps with the launches of groups of a file. The group's name follows.
-const FilePrefix = "slipway-launches-"
+// ConfigMapPrefix is the prefix of the ConfigMaps with the launches of groups of a file. The group's name follows.
+const ConfigMapPrefix = "slipway-launches-"
 
 // configMapKey is the key in the ConfigMap's data. Its value is JSON.
 const configMapKey = "provisioning"
@@ -32,8 +32,8 @@ type configMapStore struct {
 	lastStatus map[string]*v1alpha1.ProvisioningStatus // by group, as this process has read or written it last
 }
 
-// StoreFiles stores the launches of groups of a file in ConfigMaps of the namespace.
-func (r *Record) StoreFiles(w client.Writer, namespace string) *Record {
+// UseConfigMaps stores the launches of groups of a file in ConfigMaps of the namespace.
+func (r *Record) UseConfigMaps(w client.Writer, namespace string) *Record {
 	r.configMaps.writer, r.configMaps.namespace = w, namespace
 	return r
 }
@@ -45,7 +45,7 @@ func (f *configMapStore) readConfigMap(ctx context.Context, group string) (*core
 		return nil, nil, fmt.Errorf("NodeGroup %s is defined in a file, and this process has no namespace for its launch record: create the NodeGroup as an object", group)
 	}
 	m, status := &corev1.ConfigMap{}, &v1alpha1.ProvisioningStatus{}
-	name := FilePrefix + group
+	name := ConfigMapPrefix + group
 	err := f.reader.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: name}, m)
 	switch {
 	case apierrors.IsNotFound(err):

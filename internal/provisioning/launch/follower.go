@@ -38,10 +38,10 @@ func NewFollower(r *Record, settle time.Duration, asked func(provider, call stri
 	return &Follower{record: r, settleTime: settle, reportCall: asked, groups: map[string]followedGroup{}}
 }
 
-// See records the instances of a group before a launch, so that later instances belong to the launch. While a launch is
+// NoteInstances records the instances of a group before a launch, so that later instances belong to the launch. While a launch is
 // open, Follow records them.
-func (f *Follower) See(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, instances []cloud.Instance) {
-	if slices.ContainsFunc(s.Launches, func(l v1alpha1.Launch) bool { return l.Open() && l.Count > 0 }) {
+func (f *Follower) NoteInstances(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, instances []cloud.Instance) {
+	if slices.ContainsFunc(s.Launches, func(l v1alpha1.Launch) bool { return l.IsOpen() && l.Count > 0 }) {
 		return
 	}
 	f.mu.Lock()
@@ -62,18 +62,18 @@ func (f *Follower) groupState(g *v1alpha1.NodeGroup) followedGroup {
 	return seen
 }
 
-// Follow updates the launches of a group from a cloud read, polls the operation of launch l, and returns l as updated.
+// TrackLaunch updates the launches of a group from a cloud read, polls the operation of launch l, and returns l as updated.
 // It returns nil if l is no longer in the record.
-func (f *Follower) Follow(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, l *v1alpha1.Launch, o Observation) (is *v1alpha1.Launch, err error) {
+func (f *Follower) TrackLaunch(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, l *v1alpha1.Launch, o Observation) (is *v1alpha1.Launch, err error) {
 	status := f.readOperation(ctx, p, l)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	o.Now = time.Now()
 	seen := f.groupState(g)
-	o.Known, o.Watched, o.UnseenSince = seen.firstSeen, seen.watchedSince, seen.unseenSince
-	restarted := o.Known == nil
+	o.FirstSeen, o.WatchedSince, o.UnseenSince = seen.firstSeen, seen.watchedSince, seen.unseenSince
+	restarted := o.FirstSeen == nil
 	var v Tracking
-	err = f.record.Change(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
+	err = f.record.Update(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
 		at := slices.IndexFunc(s.Launches, func(is v1alpha1.Launch) bool { return is.ID == l.ID })
 		if is = nil; at < 0 {
 			return nil
@@ -82,7 +82,7 @@ func (f *Follower) Follow(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Pr
 			endOperation(s, &s.Launches[at], status.Err, o.Now)
 		}
 		if restarted {
-			o.Known = findKnownInstances(s, &o)
+			o.FirstSeen = findKnownInstances(s, &o)
 		}
 		v = f.trackLaunches(s, o)
 		is = s.Launches[at].DeepCopy()
@@ -92,7 +92,7 @@ func (f *Follower) Follow(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Pr
 	if is == nil || err != nil { // an instance that is not in the record is found again
 		return nil, err
 	}
-	seen.firstSeen, seen.unseenSince = v.Known, v.UnseenSince
+	seen.firstSeen, seen.unseenSince = v.FirstSeen, v.UnseenSince
 	f.groups[g.Name] = seen
 	return is, nil
 }
@@ -104,11 +104,11 @@ func findKnownInstances(s *v1alpha1.ProvisioningStatus, o *Observation) map[stri
 	known := map[string]time.Time{}
 	for _, i := range o.Instances {
 		margin := answerMargin
-		if o.Join(i) != NoNode {
+		if o.JoinState(i) != NoNode {
 			margin = 0
 		}
 		if !i.Created.IsZero() && !slices.ContainsFunc(s.Launches, func(l v1alpha1.Launch) bool {
-			return l.Open() && !i.Created.Before(l.RequestedAt.Add(-margin))
+			return l.IsOpen() && !i.Created.Before(l.RequestedAt.Add(-margin))
 		}) {
 			known[i.ProviderID] = i.Created
 		}
@@ -118,9 +118,9 @@ func findKnownInstances(s *v1alpha1.ProvisioningStatus, o *Observation) map[stri
 
 // readOperation polls the operation of a launch. An operation that the cloud does not know is over, and the group shows
 // the result. If the cloud does not answer, the operation still runs.
-func (f *Follower) readOperation(ctx context.Context, p cloud.Provider, l *v1alpha1.Launch) cloud.Status {
+func (f *Follower) readOperation(ctx context.Context, p cloud.Provider, l *v1alpha1.Launch) cloud.OperationStatus {
 	if l.OperationID == "" {
-		return cloud.Status{}
+		return cloud.OperationStatus{}
 	}
 	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
@@ -128,9 +128,9 @@ func (f *Follower) readOperation(ctx context.Context, p cloud.Provider, l *v1alp
 	f.reportCall(p.Name(), "Status", err)
 	switch {
 	case IsOperationForgotten(err):
-		return cloud.Status{Done: true}
+		return cloud.OperationStatus{Done: true}
 	case err != nil:
-		return cloud.Status{}
+		return cloud.OperationStatus{}
 	}
 	return status
 }
@@ -145,38 +145,38 @@ func IsOperationForgotten(err error) bool {
 func endOperation(s *v1alpha1.ProvisioningStatus, l *v1alpha1.Launch, err error, now time.Time) {
 	l.OperationID, l.AnsweredAt = "", new(metav1.NewTime(now).Rfc3339Copy())
 	if err != nil {
-		SetReason(l, err)
-		recordFailure(s, l.Template, l.Reason, l.Message, now.Add(cloud.PauseOf(err)), now)
+		SetLaunchReason(l, err)
+		recordFailure(s, l.Template, l.Reason, l.Message, now.Add(cloud.RetryDelay(err)), now)
 	}
 }
 
 // trackLaunches updates the open launches of a group.
 func (f *Follower) trackLaunches(s *v1alpha1.ProvisioningStatus, o Observation) Tracking {
-	o.Pending, o.Record = nil, nil
+	o.Pending, o.Unjoined = nil, nil
 	for i := range s.Launches {
 		l := &s.Launches[i]
-		if !l.Open() {
+		if !l.IsOpen() {
 			for _, i := range l.Instances {
-				o.Joined[i.ProviderID] = true
+				o.PreviouslyJoined[i.ProviderID] = true
 			}
 			continue
 		}
 		clampTimes(l, o.Now)
 		if l.Count > 0 {
-			o.Pending = append(o.Pending, PendingOf(l, f.settleTime, o.Now))
+			o.Pending = append(o.Pending, NewPendingLaunch(l, f.settleTime, o.Now))
 		}
 		for _, i := range l.Instances {
-			o.Record = append(o.Record, Instance{ProviderID: i.ProviderID, Template: l.Template, Launch: l.ID, Since: i.Since})
+			o.Unjoined = append(o.Unjoined, Instance{ProviderID: i.ProviderID, Template: l.Template, Launch: l.ID, Since: i.Since})
 		}
 	}
-	v := Track(o)
+	v := TrackInstances(o)
 	for i := range s.Launches {
 		l := &s.Launches[i]
-		if !l.Open() {
+		if !l.IsOpen() {
 			continue
 		}
 		reported := l.Reason != ""
-		if v.Update(l, o.Now); l.State == v1alpha1.LaunchFailed && !reported {
+		if v.UpdateLaunch(l, o.Now); l.State == v1alpha1.LaunchFailed && !reported {
 			recordFailure(s, l.Template, l.Reason, l.Message, o.Now, o.Now)
 		}
 	}
@@ -186,7 +186,7 @@ func (f *Follower) trackLaunches(s *v1alpha1.ProvisioningStatus, o Observation) 
 // clampTimes sets times in the future to now: the clock was set back after they were written.
 func clampTimes(l *v1alpha1.Launch, now time.Time) {
 	for _, at := range []*metav1.Time{&l.RequestedAt, l.AnsweredAt} {
-		if at != nil && elapsed.Future(at.Time, now) {
+		if at != nil && elapsed.IsFuture(at.Time, now) {
 			*at = metav1.NewTime(now).Rfc3339Copy()
 		}
 	}
@@ -194,5 +194,5 @@ func clampTimes(l *v1alpha1.Launch, now time.Time) {
 
 // removeFinished removes the finished launches that no NodeRetirement waits for.
 func removeFinished(s *v1alpha1.ProvisioningStatus) {
-	s.Launches = slices.DeleteFunc(s.Launches, func(l v1alpha1.Launch) bool { return !l.Open() && !l.IsForRetirement() })
+	s.Launches = slices.DeleteFunc(s.Launches, func(l v1alpha1.Launch) bool { return !l.IsOpen() && !l.IsForRetirement() })
 }

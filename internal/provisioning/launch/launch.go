@@ -14,14 +14,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Settle is how long the instances of a launch without an answer may take to show in the cloud.
-const Settle = time.Minute
+// SettleTime is how long the instances of a launch without an answer may take to show in the cloud.
+const SettleTime = time.Minute
 
 // answerMargin allows for different clocks of two processes, and for times that are rounded down.
 const answerMargin = 5 * time.Second
 
-// Timeout returns how long a cloud may take to answer a launch of count instances.
-func Timeout(count int) time.Duration {
+// RequestTimeout returns how long a cloud may take to answer a launch of count instances.
+func RequestTimeout(count int) time.Duration {
 	const least, each = 2 * time.Minute, 2 * time.Second
 	return least + time.Duration(count)*each
 }
@@ -29,29 +29,29 @@ func Timeout(count int) time.Duration {
 // NotRequestedError says why the cloud was not asked for instances. The launch is not in the record.
 type NotRequestedError struct {
 	Err error
-	// Full means that the group is at a maximum. Pending means that this may change when the result of a launch is
+	// AtMaximum means that the group is at a maximum. Pending means that this may change when the result of a launch is
 	// known.
-	Full, Pending bool
+	AtMaximum, ResultPending bool
 	// BackOff is the back-off of the templates. It is nil if none blocks the launch.
 	BackOff *v1alpha1.BackOff
-	// Other is a launch for the same Node. It is nil if there is none.
-	Other *v1alpha1.Launch
+	// ExistingLaunch is a launch for the same Node. It is nil if there is none.
+	ExistingLaunch *v1alpha1.Launch
 }
 
 func (e *NotRequestedError) Error() string { return e.Err.Error() }
 func (e *NotRequestedError) Unwrap() error { return e.Err }
 
-// Want is a request for a launch.
-type Want struct {
+// LaunchRequest is a request for a launch.
+type LaunchRequest struct {
 	Count int
 	// Templates are the allowed templates in order of preference. If there are none, it is the group's first.
 	Templates []string
 	Owner     v1alpha1.LaunchOwner
 }
 
-// Launch requests instances for an owner, within the group's limits (I5), and returns the launch's ID. It writes the
+// RequestInstances requests instances for an owner, within the group's limits (I5), and returns the launch's ID. It writes the
 // launch before the request and the answer after it.
-func (r *Record) Launch(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, w Want) (id string, err error) {
+func (r *Record) RequestInstances(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, w LaunchRequest) (id string, err error) {
 	began := time.Now()
 	reading, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	has, err := p.Group(reading, g.Spec.Cloud.Group)
@@ -62,19 +62,19 @@ func (r *Record) Launch(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Prov
 	l := v1alpha1.Launch{State: v1alpha1.LaunchRequested}
 	reserved, err := r.reserveForOwner(ctx, g, w, began, func(s *v1alpha1.ProvisioningStatus, template string) (v1alpha1.Launch, error) {
 		l.Template = template
-		return l, HasRoom(g, s, has, w.Count, began)
+		return l, CheckLimits(g, s, has, w.Count, began)
 	})
 	if err != nil {
 		return "", err
 	}
-	op, err := reserved.Request(ctx, p, g.Spec.Cloud.Group, cloud.Order{Count: w.Count, Template: l.Template})
+	op, err := reserved.Request(ctx, p, g.Spec.Cloud.Group, cloud.LaunchRequest{Count: w.Count, Template: l.Template})
 	r.writeAnswer(ctx, g, reserved.ID, op, err)
 	return reserved.ID, err
 }
 
-// Expect records a launch that the cloud makes without a request: the group's size counts an instance that does not
+// RecordUnrequested records a launch that the cloud makes without a request: the group's size counts an instance that does not
 // exist.
-func (r *Record) Expect(ctx context.Context, g *v1alpha1.NodeGroup, w Want) error {
+func (r *Record) RecordUnrequested(ctx context.Context, g *v1alpha1.NodeGroup, w LaunchRequest) error {
 	now := time.Now()
 	_, err := r.reserveForOwner(ctx, g, w, now, func(*v1alpha1.ProvisioningStatus, string) (v1alpha1.Launch, error) {
 		return v1alpha1.Launch{State: v1alpha1.LaunchProvisioning, Unrequested: true, AnsweredAt: new(metav1.NewTime(now).Rfc3339Copy())}, nil
@@ -83,13 +83,13 @@ func (r *Record) Expect(ctx context.Context, g *v1alpha1.NodeGroup, w Want) erro
 }
 
 // reserveForOwner records the launch that make returns, unless a back-off, a limit or another launch prevents it.
-func (r *Record) reserveForOwner(ctx context.Context, g *v1alpha1.NodeGroup, w Want, now time.Time,
+func (r *Record) reserveForOwner(ctx context.Context, g *v1alpha1.NodeGroup, w LaunchRequest, now time.Time,
 	make func(s *v1alpha1.ProvisioningStatus, template string) (v1alpha1.Launch, error),
 ) (Reservation, error) {
-	id := NewID()
+	id := NewLaunchID()
 	reserved, err := r.Reserve(ctx, g, []string{id}, func(s *v1alpha1.ProvisioningStatus) error {
 		pruneLaunches(g, s, now)
-		template, err := Allows(s, w, now)
+		template, err := ChooseTemplate(s, w, now)
 		if err != nil {
 			return err
 		}
@@ -110,10 +110,10 @@ func (r *Record) reserveForOwner(ctx context.Context, g *v1alpha1.NodeGroup, w W
 	return reserved[0], nil
 }
 
-// Allows returns the template to launch. It returns a NotRequestedError if there is a launch for the same Node already,
+// ChooseTemplate returns the template to launch. It returns a NotRequestedError if there is a launch for the same Node already,
 // or each template is in a back-off. Only replacements respect back-offs: a cloudpool returns the cloud's own error to
 // its client.
-func Allows(s *v1alpha1.ProvisioningStatus, w Want, now time.Time) (template string, err error) {
+func ChooseTemplate(s *v1alpha1.ProvisioningStatus, w LaunchRequest, now time.Time) (template string, err error) {
 	if len(w.Templates) == 0 {
 		w.Templates = []string{""}
 	}
@@ -124,13 +124,13 @@ func Allows(s *v1alpha1.ProvisioningStatus, w Want, now time.Time) (template str
 		l := &s.Launches[i]
 		mayWork := l.State != v1alpha1.LaunchFailed || len(l.Instances) > 0 // a late instance may still become usable
 		if l.IsForRetirement() && (l.For.UID == w.Owner.UID || mayWork && l.For.NodeUID != "" && l.For.NodeUID == w.Owner.NodeUID) {
-			return "", &NotRequestedError{Err: fmt.Errorf("the launch %s of NodeRetirement %s replaces the same node", l.ID, l.For.Name), Other: l}
+			return "", &NotRequestedError{Err: fmt.Errorf("the launch %s of NodeRetirement %s replaces the same node", l.ID, l.For.Name), ExistingLaunch: l}
 		}
 	}
 	var first *v1alpha1.BackOff
 	for _, template := range w.Templates {
 		b := findBackOff(s, template)
-		if b == nil || !now.Before(b.Until.Time) || Clamp(*b, now) != *b { // the clock was set back
+		if b == nil || !now.Before(b.Until.Time) || ClampBackOff(*b, now) != *b { // the clock was set back
 			return template, nil
 		}
 		first = cmp.Or(first, b)
@@ -138,9 +138,9 @@ func Allows(s *v1alpha1.ProvisioningStatus, w Want, now time.Time) (template str
 	return "", &NotRequestedError{Err: fmt.Errorf("backed off until %s: %s", first.Until.UTC().Format(time.RFC3339), first.Message), BackOff: first}
 }
 
-// Templates returns the templates that may replace an instance of type like, in order of preference. For a group
+// ListTemplates returns the templates that may replace an instance of type like, in order of preference. For a group
 // without spec.scaleUp it returns none, because its templates are unknown.
-func Templates(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, like string) (names []string, err error) {
+func ListTemplates(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, like string) (names []string, err error) {
 	if g.Spec.ScaleUp == nil {
 		return nil, nil
 	}
@@ -150,7 +150,7 @@ func Templates(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, lik
 	}
 	wanted := g.Spec.ScaleUp.Templates
 	for _, t := range list {
-		if len(wanted) == 0 || slices.ContainsFunc(wanted, func(w v1alpha1.MachineTemplate) bool { return SameKind(w.Name, t.Name) }) {
+		if len(wanted) == 0 || slices.ContainsFunc(wanted, func(w v1alpha1.InstanceTemplate) bool { return IsSameTemplate(w.Name, t.Name) }) {
 			names = append(names, t.Name)
 		}
 	}
@@ -159,24 +159,24 @@ func Templates(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, lik
 }
 
 func rankTemplate(template, like string) int {
-	if SameKind(template, like) {
+	if IsSameTemplate(template, like) {
 		return 0
 	}
 	return 1
 }
 
-// HasRoom checks a group's limits against its size in the cloud and the launches that this size may not show yet. It
+// CheckLimits checks a group's limits against its size in the cloud and the launches that this size may not show yet. It
 // returns a NotRequestedError if a limit is exceeded.
-func HasRoom(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has cloud.Group, count int, began time.Time) error {
+func CheckLimits(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has cloud.Group, count int, began time.Time) error {
 	pending := 0
 	for i := range s.Launches {
 		if l := &s.Launches[i]; !isCountedInSize(l, began) {
 			pending += int(l.Count)
 		}
 	}
-	for _, room := range Rooms(g, has.Size+pending, has.Max) {
+	for _, room := range SizeLimits(g, has.Size+pending, has.Max) {
 		if room.Left < count {
-			return &NotRequestedError{Err: fmt.Errorf("%s", room.Message), Full: true, Pending: room.Left+pending >= count}
+			return &NotRequestedError{Err: fmt.Errorf("%s", room.Message), AtMaximum: true, ResultPending: room.Left+pending >= count}
 		}
 	}
 	return nil
@@ -195,7 +195,7 @@ func isCountedInSize(l *v1alpha1.Launch, readAt time.Time) bool {
 	case l.State == v1alpha1.LaunchProvisioning && l.AnsweredAt != nil:
 		return l.AnsweredAt.Add(answerMargin).Before(readAt)
 	}
-	return l.RequestedAt.Add(Timeout(int(l.Count)) + Settle).Before(readAt)
+	return l.RequestedAt.Add(RequestTimeout(int(l.Count)) + SettleTime).Before(readAt)
 }
 
 // recordRetention is how long a launch is kept for its NodeRetirement, which may be gone.
@@ -206,19 +206,19 @@ const recordRetention = 8 * 24 * time.Hour
 func pruneLaunches(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, now time.Time) {
 	s.Launches = slices.DeleteFunc(s.Launches, func(l v1alpha1.Launch) bool {
 		if l.IsForRetirement() {
-			return IsForgotten(&l, now)
+			return IsLaunchForgotten(&l, now)
 		}
 		return g.Spec.ScaleUp == nil && isCountedInSize(&l, now)
 	})
 }
 
-// IsForgotten reports whether a launch is so old that its NodeRetirement will never record the result.
-func IsForgotten(l *v1alpha1.Launch, now time.Time) bool {
+// IsLaunchForgotten reports whether a launch is so old that its NodeRetirement will never record the result.
+func IsLaunchForgotten(l *v1alpha1.Launch, now time.Time) bool {
 	return now.After(l.RequestedAt.Add(recordRetention))
 }
 
-// IsUnclear reports whether a cloud may have accepted a launch despite its error.
-func IsUnclear(err error) bool {
+// IsUnclearAnswer reports whether a cloud may have accepted a launch despite its error.
+func IsUnclearAnswer(err error) bool {
 	return err != nil && cloud.RefusalOf(err) == "" && !cloud.IsThrottled(err) && !cloud.IsNotFound(err)
 }
 
@@ -227,13 +227,13 @@ func IsUnclear(err error) bool {
 // removed.
 func (r *Record) writeAnswer(ctx context.Context, g *v1alpha1.NodeGroup, id string, op cloud.Operation, err error) {
 	now := time.Now()
-	_ = r.Change(context.WithoutCancel(ctx), g, func(s *v1alpha1.ProvisioningStatus) error {
+	_ = r.Update(context.WithoutCancel(ctx), g, func(s *v1alpha1.ProvisioningStatus) error {
 		at := slices.IndexFunc(s.Launches, func(l v1alpha1.Launch) bool { return l.ID == id })
 		if at < 0 {
 			return nil
 		}
 		l := &s.Launches[at]
-		refused := err != nil && !IsUnclear(err) && len(op.Machines) == 0
+		refused := err != nil && !IsUnclearAnswer(err) && len(op.ProviderIDs) == 0
 		if refused && !l.IsForRetirement() {
 			s.Launches = slices.Delete(s.Launches, at, at+1)
 			return nil
@@ -242,10 +242,10 @@ func (r *Record) writeAnswer(ctx context.Context, g *v1alpha1.NodeGroup, id stri
 		switch {
 		case refused:
 			l.State, l.Count = v1alpha1.LaunchFailed, 0
-			SetReason(l, err)
-			recordFailure(s, l.Template, l.Reason, l.Message, now.Add(cloud.PauseOf(err)), now)
-		case !IsUnclear(err):
-			l.State, l.Named = v1alpha1.LaunchProvisioning, op.Machines
+			SetLaunchReason(l, err)
+			recordFailure(s, l.Template, l.Reason, l.Message, now.Add(cloud.RetryDelay(err)), now)
+		case !IsUnclearAnswer(err):
+			l.State, l.Named = v1alpha1.LaunchProvisioning, op.ProviderIDs
 			if l.IsForRetirement() { // operations of other owners are not polled
 				l.OperationID = op.ID
 			}
@@ -254,5 +254,5 @@ func (r *Record) writeAnswer(ctx context.Context, g *v1alpha1.NodeGroup, id stri
 	})
 }
 
-// SameKind reports whether two names mean the same template. Clouds are inconsistent about upper and lower case.
-func SameKind(a, b string) bool { return strings.EqualFold(a, b) }
+// IsSameTemplate reports whether two names mean the same template. Clouds are inconsistent about upper and lower case.
+func IsSameTemplate(a, b string) bool { return strings.EqualFold(a, b) }

@@ -34,7 +34,7 @@ func (l *laggingCloud) Group(context.Context, string) (cloud.Group, error) {
 	return cloud.Group{Size: l.size}, nil
 }
 
-func (l *laggingCloud) Grow(_ context.Context, _ string, o cloud.Order) (cloud.Operation, error) {
+func (l *laggingCloud) Grow(_ context.Context, _ string, o cloud.LaunchRequest) (cloud.Operation, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.launched += o.Count
@@ -47,24 +47,24 @@ func newGroup(t *testing.T, uid types.UID, maximum int32) (*v1alpha1.NodeGroup, 
 	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: uid}, Spec: v1alpha1.NodeGroupSpec{Maximum: &maximum}}
+	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: uid}, Spec: v1alpha1.NodeGroupSpec{MaxSize: &maximum}}
 	return g, fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(g).WithObjects(g.DeepCopy()).Build()
 }
 
-// newRecord returns the record of one process.
-func newRecord(c client.Client) *Record { return New(c, c).StoreFiles(c, "slipway") }
+// newTestRecord returns the record of one process.
+func newTestRecord(c client.Client) *Record { return NewRecord(c, c).UseConfigMaps(c, "slipway") }
 
 func TestI5ThreeRequestsAtMaxSizeLaunchOne(t *testing.T) {
 	for name, uid := range map[string]types.UID{"an object": "uid", "a group of a file": ""} {
 		t.Run(name, func(t *testing.T) {
 			g, c := newGroup(t, uid, 3)
-			p, r := &laggingCloud{size: 2}, newRecord(c)
-			records := []*Record{r, r, newRecord(c)} // one in another process
+			p, r := &laggingCloud{size: 2}, newTestRecord(c)
+			records := []*Record{r, r, newTestRecord(c)} // one in another process
 			errs := make([]error, len(records))
 			var all sync.WaitGroup
 			for i, r := range records {
 				all.Go(func() {
-					_, errs[i] = r.Launch(t.Context(), g, p, Want{Count: 1, Owner: v1alpha1.LaunchOwner{
+					_, errs[i] = r.RequestInstances(t.Context(), g, p, LaunchRequest{Count: 1, Owner: v1alpha1.LaunchOwner{
 						Kind: v1alpha1.LaunchForRetirement, Name: fmt.Sprint("n", i), UID: types.UID(fmt.Sprint("n", i)),
 					}})
 				})
@@ -73,7 +73,7 @@ func TestI5ThreeRequestsAtMaxSizeLaunchOne(t *testing.T) {
 			refused := 0
 			for _, err := range errs {
 				var why *NotRequestedError
-				if errors.As(err, &why) && why.Full && why.Pending {
+				if errors.As(err, &why) && why.AtMaximum && why.ResultPending {
 					refused++
 				}
 			}
@@ -99,15 +99,15 @@ func TestI5LaunchCountsUntilTheSizeShowsIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, api := newGroup(t, "uid", 1)
-			p, r := &laggingCloud{err: c.answer}, newRecord(api)
-			if _, err := r.Launch(t.Context(), g, p, Want{Count: 1, Owner: v1alpha1.LaunchOwner{Kind: "PoolUpdate"}}); !errors.Is(err, c.answer) {
+			p, r := &laggingCloud{err: c.answer}, newTestRecord(api)
+			if _, err := r.RequestInstances(t.Context(), g, p, LaunchRequest{Count: 1, Owner: v1alpha1.LaunchOwner{Kind: "PoolUpdate"}}); !errors.Is(err, c.answer) {
 				t.Fatal(err)
 			}
 			var is v1alpha1.NodeGroup
 			if err := api.Get(t.Context(), client.ObjectKey{Name: "web"}, &is); err != nil {
 				t.Fatal(err)
 			}
-			err := HasRoom(g, is.Status.Provisioning, cloud.Group{}, 1, time.Now().Add(c.after))
+			err := CheckLimits(g, is.Status.Provisioning, cloud.Group{}, 1, time.Now().Add(c.after))
 			if counts := err != nil; counts != c.counts {
 				t.Errorf("it counts: %t (%v), want %t", counts, err, c.counts)
 			}
@@ -120,9 +120,9 @@ func TestI8UnrecordedLaunchIsNotRequested(t *testing.T) {
 	again := g.DeepCopy()
 	again.UID = "the one before"
 	p := &laggingCloud{}
-	_, err := newRecord(c).Launch(t.Context(), again, p, Want{Count: 1, Owner: v1alpha1.LaunchOwner{Kind: "PoolUpdate"}})
+	_, err := newTestRecord(c).RequestInstances(t.Context(), again, p, LaunchRequest{Count: 1, Owner: v1alpha1.LaunchOwner{Kind: "PoolUpdate"}})
 	var why *NotRequestedError
-	if !errors.As(err, &why) || why.Full || p.launched != 0 {
+	if !errors.As(err, &why) || why.AtMaximum || p.launched != 0 {
 		t.Errorf("%v, %d launched", err, p.launched)
 	}
 }
@@ -141,8 +141,8 @@ func TestI5LateInstanceIsNotLaunchedAgain(t *testing.T) {
 			ID: "1", State: v1alpha1.LaunchFailed, Instances: c.instances,
 			For: &v1alpha1.LaunchOwner{Kind: v1alpha1.LaunchForRetirement, UID: "first", NodeUID: "node"},
 		}}}
-		w := Want{Count: 1, Owner: v1alpha1.LaunchOwner{Kind: v1alpha1.LaunchForRetirement, UID: "second", NodeUID: "node"}}
-		if _, err := Allows(s, w, time.Now()); (err == nil) != c.allowed {
+		w := LaunchRequest{Count: 1, Owner: v1alpha1.LaunchOwner{Kind: v1alpha1.LaunchForRetirement, UID: "second", NodeUID: "node"}}
+		if _, err := ChooseTemplate(s, w, time.Now()); (err == nil) != c.allowed {
 			t.Errorf("%s: %v, want allowed %t", name, err, c.allowed)
 		}
 	}

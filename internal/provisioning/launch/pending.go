@@ -12,44 +12,44 @@ import (
 	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
-// Pending is a launch with the instances that were not seen yet.
-type Pending struct {
-	ID    string
-	Kind  string
-	Count int
-	At    time.Time
-	// Answered is when the cloud answered. It is zero until then.
-	Answered time.Time
-	Answer   Answer
+// PendingLaunch is a launch with the instances that were not seen yet.
+type PendingLaunch struct {
+	ID          string
+	Template    string
+	Count       int
+	RequestedAt time.Time
+	// AnsweredAt is when the cloud answered. It is zero until then.
+	AnsweredAt time.Time
+	Answer     Answer
 	// Running means that the cloud still works on it. Until it ends, the group's size need not count it.
 	Running bool
 	// Unrequested means that the cloud makes it without a request, whenever it can.
 	Unrequested bool
-	// Settled is when the instances are no longer expected after a Lost answer.
-	Settled time.Time
+	// SettledAt is when the instances are no longer expected after a Lost answer.
+	SettledAt time.Time
 	// Named are the instances that the cloud has named and that were not seen, by provider ID.
 	Named []string
-	// Seen are the instances that appeared before the answer. They count as part of the launch. They become ours only
+	// SeenBeforeAnswer are the instances that appeared before the answer. They count as part of the launch. They become ours only
 	// when the answer confirms it.
-	Seen []string
+	SeenBeforeAnswer []string
 }
 
-// PendingOf converts a recorded launch. A missing answer is lost after the request timeout (I8). An accepted launch
+// NewPendingLaunch converts a recorded launch. A missing answer is lost after the request timeout (I8). An accepted launch
 // need not show before it has settled.
-func PendingOf(l *v1alpha1.Launch, settle time.Duration, now time.Time) Pending {
-	p := Pending{ID: l.ID, Kind: l.Template, Count: int(l.Count), At: l.RequestedAt.Time, Named: slices.Clone(l.Named), Unrequested: l.Unrequested}
-	p.Answered, p.Answer = p.At.Add(Timeout(p.Count)), Lost
+func NewPendingLaunch(l *v1alpha1.Launch, settle time.Duration, now time.Time) PendingLaunch {
+	p := PendingLaunch{ID: l.ID, Template: l.Template, Count: int(l.Count), RequestedAt: l.RequestedAt.Time, Named: slices.Clone(l.Named), Unrequested: l.Unrequested}
+	p.AnsweredAt, p.Answer = p.RequestedAt.Add(RequestTimeout(p.Count)), Lost
 	if l.AnsweredAt != nil {
-		p.Answered = l.AnsweredAt.Time
+		p.AnsweredAt = l.AnsweredAt.Time
 	}
-	p.Settled = p.Answered.Add(settle)
+	p.SettledAt = p.AnsweredAt.Add(settle)
 	switch {
 	case l.State == v1alpha1.LaunchFailed:
 		p.Answer = Refused
 	case l.Reason != "":
 		p.Answer = NotMade
 	case l.State == v1alpha1.LaunchProvisioning && l.AnsweredAt != nil:
-		p.Answer, p.Running = Accepted, l.OperationID != "" || now.Before(p.Settled)
+		p.Answer, p.Running = Accepted, l.OperationID != "" || now.Before(p.SettledAt)
 	}
 	return p
 }
@@ -75,46 +75,46 @@ const (
 )
 
 // wasUnanswered reports whether the launch had no answer when a cloud read began.
-func (a *Pending) wasUnanswered(readAt time.Time) bool {
-	return a.Answered.IsZero() || a.Answered.After(readAt)
+func (a *PendingLaunch) wasUnanswered(readAt time.Time) bool {
+	return a.AnsweredAt.IsZero() || a.AnsweredAt.After(readAt)
 }
 
 // clampTimes corrects times in the future. An answer is expected within the timeout.
-func (a *Pending) clampTimes(now time.Time) {
-	a.At = elapsed.Clamp(a.At, now)
-	if elapsed.Future(a.Answered, now.Add(Timeout(a.Count))) {
-		a.Answered, a.Settled = now, now.Add(Settle)
+func (a *PendingLaunch) clampTimes(now time.Time) {
+	a.RequestedAt = elapsed.ClampToNow(a.RequestedAt, now)
+	if elapsed.IsFuture(a.AnsweredAt, now.Add(RequestTimeout(a.Count))) {
+		a.AnsweredAt, a.SettledAt = now, now.Add(SettleTime)
 	}
 }
 
 // mayStillShow reports whether a launch that is unanswered, refused or lost may still show instances.
-func (a *Pending) mayStillShow(readAt, now time.Time) bool {
+func (a *PendingLaunch) mayStillShow(readAt, now time.Time) bool {
 	switch {
-	case a.Answered.IsZero():
+	case a.AnsweredAt.IsZero():
 		return true
 	case a.Count == 0:
 		return false
 	case a.wasUnanswered(readAt), a.Running:
 		return true
 	}
-	return a.Answer == Lost && now.Before(a.Settled)
+	return a.Answer == Lost && now.Before(a.SettledAt)
 }
 
-// Expected returns how many instances of the launch count as provisioning.
-func (a *Pending) Expected() int {
+// ExpectedCount returns how many instances of the launch count as provisioning.
+func (a *PendingLaunch) ExpectedCount() int {
 	switch a.Answer {
 	case Refused:
 		return len(a.Named)
 	case NotMade:
 		return 0
 	}
-	return max(0, a.Count-len(a.Seen))
+	return max(0, a.Count-len(a.SeenBeforeAnswer))
 }
 
-// Reply applies the cloud's answer. If the answer names instances, the launch has only these, unless the answer was
+// ApplyAnswer applies the cloud's answer. If the answer names instances, the launch has only these, unless the answer was
 // lost. After a lost answer they are expected until the launch settles.
-func (a *Pending) Reply(answer Answer, named []string, at time.Time, settle time.Duration) {
-	a.Answered, a.Answer, a.Named, a.Settled = at, answer, slices.Clone(named), at.Add(settle)
+func (a *PendingLaunch) ApplyAnswer(answer Answer, named []string, at time.Time, settle time.Duration) {
+	a.AnsweredAt, a.Answer, a.Named, a.SettledAt = at, answer, slices.Clone(named), at.Add(settle)
 	switch {
 	case answer == Lost:
 		a.Count = max(a.Count, len(named))
@@ -125,27 +125,27 @@ func (a *Pending) Reply(answer Answer, named []string, at time.Time, settle time
 
 // applyAnswers returns the launches after their answers. It adds instances that appeared before an answer to the
 // record, unless the answer excludes them.
-func (s *Observation) applyAnswers(record map[string]Instance) []Pending {
+func (s *Observation) applyAnswers(record map[string]Instance) []PendingLaunch {
 	pending := slices.Clone(s.Pending)
 	for i := range pending {
 		a := &pending[i]
-		a.Named, a.Seen = slices.Clone(a.Named), slices.Clone(a.Seen)
-		if a.Answered.IsZero() {
+		a.Named, a.SeenBeforeAnswer = slices.Clone(a.Named), slices.Clone(a.SeenBeforeAnswer)
+		if a.AnsweredAt.IsZero() {
 			continue
 		}
-		for _, id := range a.Seen {
+		for _, id := range a.SeenBeforeAnswer {
 			if a.claimInstance(id) {
-				record[id] = s.newInstance(id, a.Kind, a.ID)
+				record[id] = s.newInstance(id, a.Template, a.ID)
 			}
 		}
-		a.Seen = nil
+		a.SeenBeforeAnswer = nil
 	}
 	return pending
 }
 
 // claimInstance counts an instance of an answered launch as seen. It returns false if the instance is not part of the
 // launch.
-func (a *Pending) claimInstance(id string) bool {
+func (a *PendingLaunch) claimInstance(id string) bool {
 	switch at := slices.Index(a.Named, id); {
 	case at >= 0:
 		a.Named = slices.Delete(a.Named, at, at+1)
@@ -159,26 +159,26 @@ func (a *Pending) claimInstance(id string) bool {
 // matchInstance finds the launch of a new instance, and reports whether the instance is ours. It returns the launched
 // template, because not all clouds report the type, and some use other names. The type only excludes launches of other
 // templates.
-func (s *Observation) matchInstance(pending []Pending, i cloud.Instance) (r Instance, ours bool) {
+func (s *Observation) matchInstance(pending []PendingLaunch, i cloud.Instance) (r Instance, ours bool) {
 	for k := range pending {
 		a := &pending[k]
 		switch {
 		case slices.Contains(a.Named, i.ProviderID):
-			return s.newInstance(i.ProviderID, cmp.Or(a.Kind, i.Type), a.ID), a.claimInstance(i.ProviderID)
-		case slices.Contains(a.Seen, i.ProviderID):
+			return s.newInstance(i.ProviderID, cmp.Or(a.Template, i.Type), a.ID), a.claimInstance(i.ProviderID)
+		case slices.Contains(a.SeenBeforeAnswer, i.ProviderID):
 			return r, false
 		}
 	}
 	for k := range pending {
 		a := &pending[k]
-		if a.Kind != "" && i.Type != "" && !SameKind(a.Kind, i.Type) || a.Count <= len(a.Named)+len(a.Seen) || !s.appearedSince(i, a.At) {
+		if a.Template != "" && i.Type != "" && !IsSameTemplate(a.Template, i.Type) || a.Count <= len(a.Named)+len(a.SeenBeforeAnswer) || !s.appearedSince(i, a.RequestedAt) {
 			continue
 		}
-		if a.Answered.IsZero() {
-			a.Seen = append(a.Seen, i.ProviderID)
+		if a.AnsweredAt.IsZero() {
+			a.SeenBeforeAnswer = append(a.SeenBeforeAnswer, i.ProviderID)
 			return r, false
 		}
-		return s.newInstance(i.ProviderID, cmp.Or(a.Kind, i.Type), a.ID), a.claimInstance(i.ProviderID)
+		return s.newInstance(i.ProviderID, cmp.Or(a.Template, i.Type), a.ID), a.claimInstance(i.ProviderID)
 	}
 	return r, false
 }
@@ -189,10 +189,10 @@ const maxClockSkew = 5 * time.Minute
 // appearedSince reports whether an instance appeared after a launch. It was not known before, and its creation time is
 // not earlier. In the first read of a process only the creation time counts, in whole seconds.
 func (s *Observation) appearedSince(i cloud.Instance, launchedAt time.Time) bool {
-	if s.Known == nil {
+	if s.FirstSeen == nil {
 		return !i.Created.IsZero() && !i.Created.Before(launchedAt.Truncate(time.Second))
 	}
-	_, known := s.Known[i.ProviderID]
-	_, requested := s.Known[i.FormerID]
+	_, known := s.FirstSeen[i.ProviderID]
+	_, requested := s.FirstSeen[i.PreviousProviderID]
 	return !known && !requested && (i.Created.IsZero() || !i.Created.Before(launchedAt.Add(-maxClockSkew)))
 }

@@ -27,14 +27,14 @@ type Record struct {
 	configMaps   configMapStore
 }
 
-// New returns a record that reads NodeGroups without a cache and writes their status.
-func New(live client.Reader, status client.StatusClient) *Record {
+// NewRecord returns a record that reads NodeGroups without a cache and writes their status.
+func NewRecord(live client.Reader, status client.StatusClient) *Record {
 	return &Record{reader: live, statusWriter: status, configMaps: configMapStore{reader: live, lastStatus: map[string]*v1alpha1.ProvisioningStatus{}}}
 }
 
-// Change reads the provisioning status of a group, changes it and writes it. It retries if another process has written
+// Update reads the provisioning status of a group, changes it and writes it. It retries if another process has written
 // meanwhile. It writes nothing if change fails, or if the group was created anew.
-func (r *Record) Change(ctx context.Context, g *v1alpha1.NodeGroup, change func(*v1alpha1.ProvisioningStatus) error) error {
+func (r *Record) Update(ctx context.Context, g *v1alpha1.NodeGroup, change func(*v1alpha1.ProvisioningStatus) error) error {
 	if g.UID == "" {
 		return r.configMaps.update(ctx, g.Name, change)
 	}
@@ -66,8 +66,8 @@ func (r *Record) readLive(ctx context.Context, g *v1alpha1.NodeGroup) (*v1alpha1
 	return now, status, nil
 }
 
-// Current reads the provisioning status of a group without a cache.
-func (r *Record) Current(ctx context.Context, g *v1alpha1.NodeGroup) (is *v1alpha1.ProvisioningStatus, err error) {
+// ReadUncached reads the provisioning status of a group without a cache.
+func (r *Record) ReadUncached(ctx context.Context, g *v1alpha1.NodeGroup) (is *v1alpha1.ProvisioningStatus, err error) {
 	if g.UID == "" {
 		_, is, err = r.configMaps.readConfigMap(ctx, g.Name)
 		return is, err
@@ -76,18 +76,18 @@ func (r *Record) Current(ctx context.Context, g *v1alpha1.NodeGroup) (is *v1alph
 	return is, err
 }
 
-// Read returns the last known provisioning status of a group, or nil. It calls the API server only for a group of a
+// ReadCached returns the last known provisioning status of a group, or nil. It calls the API server only for a group of a
 // file that this process has not read yet.
-func (r *Record) Read(ctx context.Context, g *v1alpha1.NodeGroup) (*v1alpha1.ProvisioningStatus, error) {
+func (r *Record) ReadCached(ctx context.Context, g *v1alpha1.NodeGroup) (*v1alpha1.ProvisioningStatus, error) {
 	if g.UID == "" {
 		return r.configMaps.readCached(ctx, g.Name)
 	}
 	return g.Status.Provisioning, nil
 }
 
-// Remove removes a launch after its owner has recorded the result.
-func (r *Record) Remove(ctx context.Context, g *v1alpha1.NodeGroup, id string) error {
-	return r.Change(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
+// RemoveLaunch removes a launch after its owner has recorded the result.
+func (r *Record) RemoveLaunch(ctx context.Context, g *v1alpha1.NodeGroup, id string) error {
+	return r.Update(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
 		s.Launches = slices.DeleteFunc(s.Launches, func(l v1alpha1.Launch) bool { return l.ID == id })
 		return nil
 	})
@@ -116,7 +116,7 @@ func (r *Record) patchStatus(ctx context.Context, g *v1alpha1.NodeGroup, s *v1al
 	return nil
 }
 
-func NewID() string { return fmt.Sprintf("%08x", rand.Uint32()) }
+func NewLaunchID() string { return fmt.Sprintf("%08x", rand.Uint32()) }
 
 // Reservation is the right to request one recorded launch.
 type Reservation struct{ ID string }
@@ -124,7 +124,7 @@ type Reservation struct{ ID string }
 // Reserve records launches before the cloud is asked (I8). If two processes have read the same record, only one
 // succeeds (I5): write must check that no other launch was recorded since the decision.
 func (r *Record) Reserve(ctx context.Context, g *v1alpha1.NodeGroup, ids []string, write func(*v1alpha1.ProvisioningStatus) error) ([]Reservation, error) {
-	err := r.Change(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
+	err := r.Update(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
 		if err := write(s); err != nil {
 			return err
 		}
@@ -145,24 +145,24 @@ func (r *Record) Reserve(ctx context.Context, g *v1alpha1.NodeGroup, ids []strin
 }
 
 // Request requests the instances of a launch from the cloud. Call it once per reservation.
-func (Reservation) Request(ctx context.Context, p cloud.Provider, group string, o cloud.Order) (cloud.Operation, error) {
+func (Reservation) Request(ctx context.Context, p cloud.Provider, group string, o cloud.LaunchRequest) (cloud.Operation, error) {
 	return p.Grow(ctx, group, o)
 }
 
-// Room is how many more instances a limit allows: the group's own maximum, or its cloud's.
-type Room struct {
+// SizeLimit is how many more instances a limit allows: the group's own maximum, or its cloud's.
+type SizeLimit struct {
 	Left    int
 	Message string
 }
 
-// Rooms returns what each limit leaves for a group with size instances, including open launches (I5). No other code
+// SizeLimits returns what each limit leaves for a group with size instances, including open launches (I5). No other code
 // compares a group's size with its maximum.
-func Rooms(g *v1alpha1.NodeGroup, size, cloudMaximum int) (list []Room) {
-	if most := g.Spec.Maximum; most != nil {
-		list = append(list, Room{int(*most) - size, fmt.Sprintf("the group %s has %d instances, including provisioning ones; its maximum is %d", g.Name, size, *most)})
+func SizeLimits(g *v1alpha1.NodeGroup, size, cloudMaximum int) (list []SizeLimit) {
+	if most := g.Spec.MaxSize; most != nil {
+		list = append(list, SizeLimit{int(*most) - size, fmt.Sprintf("the group %s has %d instances, including provisioning ones; its maximum is %d", g.Name, size, *most)})
 	}
 	if cloudMaximum > 0 {
-		list = append(list, Room{cloudMaximum - size, fmt.Sprintf("the group %s has %d instances, including provisioning ones; its cloud's maximum is %d", g.Name, size, cloudMaximum)})
+		list = append(list, SizeLimit{cloudMaximum - size, fmt.Sprintf("the group %s has %d instances, including provisioning ones; its cloud's maximum is %d", g.Name, size, cloudMaximum)})
 	}
 	return list
 }

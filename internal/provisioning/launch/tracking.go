@@ -17,46 +17,46 @@ import (
 type Observation struct {
 	Group     cloud.Group
 	Instances []cloud.Instance
-	// Join returns how far an instance has joined the cluster.
-	Join func(cloud.Instance) Join
-	// Known are the instances of the previous read, with the time when each was first seen, by provider ID. It is nil
+	// JoinState returns how far an instance has joined the cluster.
+	JoinState func(cloud.Instance) JoinState
+	// FirstSeen are the instances of the previous read, with the time when each was first seen, by provider ID. It is nil
 	// in the first read of a process.
-	Known map[string]time.Time
-	// Joined are instances that joined before, by provider ID. They belong to no other launch.
-	Joined map[string]bool
-	// Record are the recorded instances without a usable Node.
-	Record []Instance
+	FirstSeen map[string]time.Time
+	// PreviouslyJoined are instances that joined before, by provider ID. They belong to no other launch.
+	PreviouslyJoined map[string]bool
+	// Unjoined are the recorded instances without a usable Node.
+	Unjoined []Instance
 	// Pending are the launches with instances that were not seen, the oldest first.
-	Pending []Pending
-	// Began is when the cloud read began. It may not show launches that were answered later.
-	Began time.Time
+	Pending []PendingLaunch
+	// ReadAt is when the cloud read began. It may not show launches that were answered later.
+	ReadAt time.Time
 	// UnseenSince is since when the cloud's size counts instances that it does not list, from the previous read.
 	UnseenSince time.Time
-	// Watched is since when this process has tracked the group. It does not know what happened to instances before.
-	Watched     time.Time
-	JoinTimeout time.Duration
-	Now         time.Time
+	// WatchedSince is since when this process has tracked the group. It does not know what happened to instances before.
+	WatchedSince time.Time
+	JoinTimeout  time.Duration
+	Now          time.Time
 }
 
-// Join is how far an instance has joined the cluster.
-type Join int
+// JoinState is how far an instance has joined the cluster.
+type JoinState int
 
 // The states of an instance.
 const (
-	NoNode       Join = iota
-	Unsure            // a Node could not be ruled out: the instance is not deleted (I7)
-	HasNode           // the Node is not Ready
-	NodeUnusable      // the Node is Ready, but takes no pods of the group; see WhyUnusable
-	NodeLeaving       // the Node is Ready and is being retired
+	NoNode        JoinState = iota
+	NodeUncertain           // a Node could not be ruled out: the instance is not deleted (I7)
+	NodeNotReady            // the Node is not Ready
+	NodeUnusable            // the Node is Ready, but takes no pods of the group; see WhyUnusable
+	NodeLeaving             // the Node is Ready and is being retired
 	NodeUsable
 )
 
 // Tracking is the result of Track.
 type Tracking struct {
-	// Awaited are the provisioning instances, including those that the cloud does not list yet.
-	Awaited []Expected
-	// Dead are our instances that have no Node and will get none. They must be deleted.
-	Dead []FailedInstance
+	// Provisioning are the provisioning instances, including those that the cloud does not list yet.
+	Provisioning []ProvisioningInstance
+	// FailedWithoutNode are our instances that have no Node and will get none. They must be deleted.
+	FailedWithoutNode []FailedInstance
 	// NeverReady are our instances with a Node that was not Ready in time. The Nodes must be retired.
 	NeverReady []FailedInstance
 	// NeverUsable are our instances with a Node that took no pods of the group in time.
@@ -65,16 +65,16 @@ type Tracking struct {
 	Overdue map[string]bool
 	// Joined are our instances with a Node that became usable since the previous read.
 	Joined []Instance
-	// Strays are instances without a Node that belong to no known launch and are older than the join timeout. They are
+	// UnknownInstances are instances without a Node that belong to no known launch and are older than the join timeout. They are
 	// reported and kept (I4, I7).
-	Strays  []string
-	Record  []Instance
-	Pending []Pending
-	// Lapsed are launches, or parts of them, that the cloud has dropped without an error.
-	Lapsed []Pending
-	// Over are refused or lost launches, with the instances that did not appear and are not expected any more.
-	Over  []Pending
-	Known map[string]time.Time
+	UnknownInstances []string
+	Unjoined         []Instance
+	Pending          []PendingLaunch
+	// Dropped are launches, or parts of them, that the cloud has dropped without an error.
+	Dropped []PendingLaunch
+	// Ended are refused or lost launches, with the instances that did not appear and are not expected any more.
+	Ended     []PendingLaunch
+	FirstSeen map[string]time.Time
 	// UnseenSince is the input of the next Observation.
 	UnseenSince time.Time
 	// Late are the launches with instances that were not seen within the join timeout, by ID.
@@ -86,35 +86,35 @@ type Tracking struct {
 // FailedInstance is an instance that failed to join.
 type FailedInstance struct {
 	Instance cloud.Instance
-	// Kind is the launched template, and Launch the launch's ID.
-	Kind, Launch string
+	// Template is the launched template, and Launch the launch's ID.
+	Template, Launch string
 	// Reason is the reason of a back-off.
 	Reason, Message string
 }
 
-// Expected is a requested instance without a Node.
-type Expected struct {
+// ProvisioningInstance is a requested instance without a Node.
+type ProvisioningInstance struct {
 	// ID is the provider ID, or a number if the cloud does not list the instance yet.
-	ID   string
-	Kind string // empty if unknown: the group's first
-	// Order is the ID of the launch of an unlisted instance. It is empty if unknown.
-	Order string
+	ID       string
+	Template string // empty if unknown: the group's first
+	// LaunchID is the ID of the launch of an unlisted instance. It is empty if unknown.
+	LaunchID string
 }
 
-// Track finds which instances are provisioning, which have joined, and which have failed. An instance is ours if the
+// TrackInstances finds which instances are provisioning, which have joined, and which have failed. An instance is ours if the
 // cloud names it for a launch, or if it appeared after a launch. Our instances are recorded at once, and only these are
 // ever deleted.
-func Track(s Observation) Tracking {
+func TrackInstances(s Observation) Tracking {
 	s = s.withCurrentIDs()
-	out := Tracking{Known: map[string]time.Time{}, Overdue: map[string]bool{}, Late: map[string]bool{}}
+	out := Tracking{FirstSeen: map[string]time.Time{}, Overdue: map[string]bool{}, Late: map[string]bool{}}
 	record := map[string]Instance{}
-	for _, r := range s.Record {
+	for _, r := range s.Unjoined {
 		record[r.ProviderID] = r
 	}
 	pending := s.applyAnswers(record)
 	for k := range pending {
 		a := &pending[k]
-		out.Late[a.ID] = !a.Unrequested && !s.Now.Before(a.At.Add(s.JoinTimeout))
+		out.Late[a.ID] = !a.Unrequested && !s.Now.Before(a.RequestedAt.Add(s.JoinTimeout))
 		a.Running = a.Running && !out.Late[a.ID]
 	}
 	present := 0
@@ -122,29 +122,29 @@ func Track(s Observation) Tracking {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ProviderID, b.ProviderID))
 	})
 	for _, i := range instances {
-		if _, listed := out.Known[i.ProviderID]; listed { // a list that changes between its pages may repeat an instance
+		if _, listed := out.FirstSeen[i.ProviderID]; listed { // a list that changes between its pages may repeat an instance
 			continue
 		}
-		out.Known[i.ProviderID] = s.firstSeen(i.ProviderID)
+		out.FirstSeen[i.ProviderID] = s.firstSeen(i.ProviderID)
 		r, ours := record[i.ProviderID]
 		if i.State == cloud.Deleting {
 			if ours { // its deletion may fail
-				out.Record = append(out.Record, r)
+				out.Unjoined = append(out.Unjoined, r)
 			}
 			continue
 		}
 		present++
-		if i.Adopted || s.Joined[i.ProviderID] {
+		if i.OwnerUncertain || s.PreviouslyJoined[i.ProviderID] {
 			ours = false
 		} else if !ours {
 			r, ours = s.matchInstance(pending, i)
 		}
-		switch join := s.Join(i); {
+		switch join := s.JoinState(i); {
 		case (join == NodeUsable || join == NodeLeaving) && ours: // a retiring Node was Ready: its own retirement replaces it
 			out.Joined = append(out.Joined, r)
-		case (join == HasNode || join == NodeUnusable) && ours:
+		case (join == NodeNotReady || join == NodeUnusable) && ours:
 			out.trackStarting(s, i, join, r)
-		case join == NoNode || join == Unsure:
+		case join == NoNode || join == NodeUncertain:
 			out.trackWithoutNode(s, i, join, r, ours)
 		}
 	}
@@ -152,19 +152,19 @@ func Track(s Observation) Tracking {
 	return out
 }
 
-// Update sets the state of a launch from the tracking.
-func (v *Tracking) Update(l *v1alpha1.Launch, now time.Time) {
-	var pending Pending
-	if i := slices.IndexFunc(v.Pending, func(a Pending) bool { return a.ID == l.ID }); i >= 0 {
+// UpdateLaunch sets the state of a launch from the tracking.
+func (v *Tracking) UpdateLaunch(l *v1alpha1.Launch, now time.Time) {
+	var pending PendingLaunch
+	if i := slices.IndexFunc(v.Pending, func(a PendingLaunch) bool { return a.ID == l.ID }); i >= 0 {
 		pending = v.Pending[i]
 	}
 	l.Count, l.Named, l.Instances = int32(pending.Count), pending.Named, nil
-	for _, r := range v.Record {
+	for _, r := range v.Unjoined {
 		if r.Launch == l.ID {
 			l.Instances = append(l.Instances, v1alpha1.LaunchedInstance{ProviderID: r.ProviderID, Since: r.Since})
 		}
 	}
-	for _, i := range slices.Concat(v.Dead, v.NeverReady, v.NeverUsable) {
+	for _, i := range slices.Concat(v.FailedWithoutNode, v.NeverReady, v.NeverUsable) {
 		if i.Launch == l.ID {
 			l.State, l.Reason, l.Message = v1alpha1.LaunchFailed, i.Reason, clipMessage(i.Instance.ProviderID+": "+i.Message)
 			return
@@ -177,11 +177,11 @@ func (v *Tracking) Update(l *v1alpha1.Launch, now time.Time) {
 		return
 	}
 	if i := slices.IndexFunc(v.Joined, func(r Instance) bool { return r.Launch == l.ID }); i >= 0 {
-		SetReady(l, v.Joined[i])
+		SetLaunchReady(l, v.Joined[i])
 		return
 	}
 	l.State = v1alpha1.LaunchFailed
-	switch over := slices.ContainsFunc(v.Over, func(a Pending) bool { return a.ID == l.ID && a.Answer == Lost }); {
+	switch over := slices.ContainsFunc(v.Ended, func(a PendingLaunch) bool { return a.ID == l.ID && a.Answer == Lost }); {
 	case l.Reason != "":
 	case over:
 		l.Reason, l.Message = Unclear, "the cloud's answer was lost, and the cloud shows no instance of the launch"
@@ -192,8 +192,8 @@ func (v *Tracking) Update(l *v1alpha1.Launch, now time.Time) {
 	}
 }
 
-// SetReady records that an instance of a launch is usable.
-func SetReady(l *v1alpha1.Launch, r Instance) {
+// SetLaunchReady records that an instance of a launch is usable.
+func SetLaunchReady(l *v1alpha1.Launch, r Instance) {
 	l.State, l.Count, l.Named = v1alpha1.LaunchReady, 0, nil
 	l.Instances = []v1alpha1.LaunchedInstance{{ProviderID: r.ProviderID, Since: r.Since}}
 }
@@ -206,7 +206,7 @@ func (s Observation) withCurrentIDs() Observation {
 		taken[i.ProviderID] = true
 	}
 	for _, i := range s.Instances {
-		if id := i.FormerID; id != "" && !taken[id] {
+		if id := i.PreviousProviderID; id != "" && !taken[id] {
 			now[id], taken[id] = i.ProviderID, true
 		} else {
 			delete(now, id)
@@ -219,28 +219,28 @@ func (s Observation) withCurrentIDs() Observation {
 		}
 		return ids
 	}
-	s.Record, s.Pending = slices.Clone(s.Record), slices.Clone(s.Pending)
-	for k := range s.Record {
-		if elapsed.Future(s.Record[k].Since.Time, s.Now) {
-			s.Record[k].Since = metav1.NewTime(s.Now).Rfc3339Copy()
+	s.Unjoined, s.Pending = slices.Clone(s.Unjoined), slices.Clone(s.Pending)
+	for k := range s.Unjoined {
+		if elapsed.IsFuture(s.Unjoined[k].Since.Time, s.Now) {
+			s.Unjoined[k].Since = metav1.NewTime(s.Now).Rfc3339Copy()
 		}
 	}
 	for k := range s.Pending {
 		s.Pending[k].clampTimes(s.Now)
 	}
-	for k, r := range s.Record {
+	for k, r := range s.Unjoined {
 		if id := now[r.ProviderID]; id != "" {
-			s.Record[k] = s.newInstance(id, r.Template, r.Launch)
+			s.Unjoined[k] = s.newInstance(id, r.Template, r.Launch)
 		}
 	}
 	for k := range s.Pending {
-		s.Pending[k].Named, s.Pending[k].Seen = rename(s.Pending[k].Named), rename(s.Pending[k].Seen)
+		s.Pending[k].Named, s.Pending[k].SeenBeforeAnswer = rename(s.Pending[k].Named), rename(s.Pending[k].SeenBeforeAnswer)
 	}
 	return s
 }
 
 func (s *Observation) firstSeen(id string) time.Time {
-	if at, known := s.Known[id]; known {
+	if at, known := s.FirstSeen[id]; known {
 		return at
 	}
 	return s.Now
@@ -251,14 +251,14 @@ func (s *Observation) newInstance(id, template, launch string) Instance {
 }
 
 // trackStarting keeps the record of our instance until its Node was usable once. A later unusable Node does not count.
-func (v *Tracking) trackStarting(s Observation, i cloud.Instance, join Join, r Instance) {
-	v.Record = append(v.Record, r)
+func (v *Tracking) trackStarting(s Observation, i cloud.Instance, join JoinState, r Instance) {
+	v.Unjoined = append(v.Unjoined, r)
 	if !s.isOverdue(i, r.Since.Time) {
 		return
 	}
 	v.Overdue[i.ProviderID] = true
 	template := cmp.Or(r.Template, i.Type)
-	if join == HasNode {
+	if join == NodeNotReady {
 		message := fmt.Sprintf("its Node was not Ready for %s", s.JoinTimeout)
 		v.NeverReady = append(v.NeverReady, FailedInstance{i, template, r.Launch, NeverReady, message})
 		return
@@ -269,11 +269,11 @@ func (v *Tracking) trackStarting(s Observation, i cloud.Instance, join Join, r I
 
 // isOverdue reports whether an instance was not usable in time. This process must have watched it for as long.
 func (s *Observation) isOverdue(i cloud.Instance, since time.Time) bool {
-	return i.State != cloud.Unknown && !s.Now.Before(since.Add(s.JoinTimeout)) && !s.Now.Before(s.Watched.Add(s.JoinTimeout))
+	return i.State != cloud.Unknown && !s.Now.Before(since.Add(s.JoinTimeout)) && !s.Now.Before(s.WatchedSince.Add(s.JoinTimeout))
 }
 
 // trackWithoutNode classifies an instance that has no known Node.
-func (v *Tracking) trackWithoutNode(s Observation, i cloud.Instance, join Join, r Instance, ours bool) {
+func (v *Tracking) trackWithoutNode(s Observation, i cloud.Instance, join JoinState, r Instance, ours bool) {
 	since, template := r.Since.Time, cmp.Or(r.Template, i.Type)
 	switch {
 	case ours:
@@ -284,27 +284,27 @@ func (v *Tracking) trackWithoutNode(s Observation, i cloud.Instance, join Join, 
 	}
 	late := !s.Now.Before(since.Add(s.JoinTimeout))
 	switch {
-	case join == Unsure && (late || i.State == cloud.Failed):
+	case join == NodeUncertain && (late || i.State == cloud.Failed):
 	case ours && i.State == cloud.Failed:
-		v.Dead = append(v.Dead, FailedInstance{i, template, r.Launch, cmp.Or(string(i.Refusal), Failed), cmp.Or(i.Message, "the cloud could not create it")})
+		v.FailedWithoutNode = append(v.FailedWithoutNode, FailedInstance{i, template, r.Launch, cmp.Or(string(i.Refusal), Failed), cmp.Or(i.Message, "the cloud could not create it")})
 	case ours && s.isOverdue(i, since):
-		v.Dead = append(v.Dead, FailedInstance{i, template, r.Launch, NeverJoined, fmt.Sprintf("it was %s and had no Node for %s", i.State, s.JoinTimeout)})
+		v.FailedWithoutNode = append(v.FailedWithoutNode, FailedInstance{i, template, r.Launch, NeverJoined, fmt.Sprintf("it was %s and had no Node for %s", i.State, s.JoinTimeout)})
 	case late:
-		v.Strays = append(v.Strays, i.ProviderID)
+		v.UnknownInstances = append(v.UnknownInstances, i.ProviderID)
 	case i.State != cloud.Failed:
-		v.Awaited = append(v.Awaited, Expected{ID: i.ProviderID, Kind: template})
+		v.Provisioning = append(v.Provisioning, ProvisioningInstance{ID: i.ProviderID, Template: template})
 	}
 	if ours {
-		v.Record = append(v.Record, r)
+		v.Unjoined = append(v.Unjoined, r)
 	}
 }
 
 // trackUnseen counts the instances that the cloud's size includes but its list does not, by launch where known. After
 // the join timeout they are not expected any more.
-func (v *Tracking) trackUnseen(s Observation, pending []Pending, unlisted int) {
+func (v *Tracking) trackUnseen(s Observation, pending []PendingLaunch, unlisted int) {
 	expect := func(count int, template, launchID string) {
 		for range count {
-			v.Awaited = append(v.Awaited, Expected{ID: fmt.Sprintf("unseen-%d", len(v.Awaited)), Kind: template, Order: launchID})
+			v.Provisioning = append(v.Provisioning, ProvisioningInstance{ID: fmt.Sprintf("unseen-%d", len(v.Provisioning)), Template: template, LaunchID: launchID})
 		}
 	}
 	if unlisted > 0 {
@@ -314,7 +314,7 @@ func (v *Tracking) trackUnseen(s Observation, pending []Pending, unlisted int) {
 		}
 	}
 	for _, a := range pending {
-		if a.Answer != Accepted || a.wasUnanswered(s.Began) || a.Running {
+		if a.Answer != Accepted || a.wasUnanswered(s.ReadAt) || a.Running {
 			continue
 		}
 		missing := a
@@ -323,16 +323,16 @@ func (v *Tracking) trackUnseen(s Observation, pending []Pending, unlisted int) {
 			a.Count = 0
 		}
 		if missing.Count -= a.Count; missing.Count > 0 {
-			v.Lapsed = append(v.Lapsed, missing)
+			v.Dropped = append(v.Dropped, missing)
 		}
 		if a.Count > 0 {
 			unlisted -= a.Count
 			v.Pending = append(v.Pending, a)
-			expect(a.Count, a.Kind, a.ID)
+			expect(a.Count, a.Template, a.ID)
 		}
 	}
 	for _, a := range pending { // the cloud's size may count instances that it could not create
-		if a.Answer != NotMade || a.wasUnanswered(s.Began) {
+		if a.Answer != NotMade || a.wasUnanswered(s.ReadAt) {
 			continue
 		}
 		if a.Count = min(a.Count, unlisted); a.Count > 0 && !v.Late[a.ID] {
@@ -343,20 +343,20 @@ func (v *Tracking) trackUnseen(s Observation, pending []Pending, unlisted int) {
 	}
 	for _, a := range pending { // the cloud's size may or may not count their instances
 		switch {
-		case a.Answer == NotMade && !a.wasUnanswered(s.Began):
-		case a.mayStillShow(s.Began, s.Now):
-			unlisted -= a.Expected()
+		case a.Answer == NotMade && !a.wasUnanswered(s.ReadAt):
+		case a.mayStillShow(s.ReadAt, s.Now):
+			unlisted -= a.ExpectedCount()
 			v.Pending = append(v.Pending, a)
-			expect(a.Expected(), a.Kind, a.ID)
+			expect(a.ExpectedCount(), a.Template, a.ID)
 		case a.Answer != Accepted:
-			if a.Answer == Lost && !v.Late[a.ID] && unlisted >= a.Expected() { // the size proves that the launch was accepted
-				unlisted -= a.Expected()
+			if a.Answer == Lost && !v.Late[a.ID] && unlisted >= a.ExpectedCount() { // the size proves that the launch was accepted
+				unlisted -= a.ExpectedCount()
 				a.Answer = Accepted
 				v.Pending = append(v.Pending, a)
-				expect(a.Expected(), a.Kind, a.ID)
+				expect(a.ExpectedCount(), a.Template, a.ID)
 				continue
 			}
-			v.Over = append(v.Over, a)
+			v.Ended = append(v.Ended, a)
 		}
 	}
 	if unlisted > 0 && s.Now.Before(v.UnseenSince.Add(s.JoinTimeout)) { // launched by another client or by an earlier process

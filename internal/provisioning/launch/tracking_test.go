@@ -17,13 +17,13 @@ var start = time.Date(2026, 11, 2, 8, 0, 0, 0, time.UTC)
 func newObservation(change func(*Observation)) Observation {
 	s := Observation{
 		Group: cloud.Group{Size: 2}, Instances: []cloud.Instance{{ProviderID: "a", State: cloud.Running}, {ProviderID: "b", State: cloud.Running}},
-		Join: func(i cloud.Instance) Join {
+		JoinState: func(i cloud.Instance) JoinState {
 			if i.ProviderID == "a" || i.ProviderID == "b" {
 				return NodeUsable
 			}
 			return NoNode
 		},
-		Known: map[string]time.Time{"a": start.Add(-time.Hour), "b": start.Add(-time.Hour)}, Watched: start.Add(-time.Hour), JoinTimeout: 15 * time.Minute, Began: start, Now: start,
+		FirstSeen: map[string]time.Time{"a": start.Add(-time.Hour), "b": start.Add(-time.Hour)}, WatchedSince: start.Add(-time.Hour), JoinTimeout: 15 * time.Minute, ReadAt: start, Now: start,
 	}
 	change(&s)
 	return s
@@ -33,24 +33,24 @@ func TestTrackClassifiesInstances(t *testing.T) {
 	add := func(s *Observation, i cloud.Instance) {
 		s.Instances, s.Group.Size = append(s.Instances, i), s.Group.Size+1
 	}
-	asked := []Pending{{Kind: "m4", Count: 1, At: start.Add(-time.Minute), Answered: start.Add(-time.Minute)}}
+	asked := []PendingLaunch{{Template: "m4", Count: 1, RequestedAt: start.Add(-time.Minute), AnsweredAt: start.Add(-time.Minute)}}
 	written := func(since time.Time) []Instance {
 		return []Instance{{ProviderID: "c", Template: "m4", Since: metav1.NewTime(since)}}
 	}
 	const settle = time.Minute
-	answered := func(answer Answer, named ...string) []Pending {
-		a := Pending{ID: "1", Kind: "m4", Count: 1, At: start.Add(-time.Minute)}
-		a.Reply(answer, named, start.Add(-time.Second), settle+time.Second)
-		return []Pending{a}
+	answered := func(answer Answer, named ...string) []PendingLaunch {
+		a := PendingLaunch{ID: "1", Template: "m4", Count: 1, RequestedAt: start.Add(-time.Minute)}
+		a.ApplyAnswer(answer, named, start.Add(-time.Second), settle+time.Second)
+		return []PendingLaunch{a}
 	}
 	long := written(start.Add(-time.Hour))
-	unsure := func(i cloud.Instance) Join {
+	unsure := func(i cloud.Instance) JoinState {
 		if i.ProviderID == "c" {
-			return Unsure
+			return NodeUncertain
 		}
 		return NodeUsable
 	}
-	starting := func(cloud.Instance) Join { return HasNode }
+	starting := func(cloud.Instance) JoinState { return NodeNotReady }
 	for name, c := range map[string]struct {
 		change  func(*Observation)
 		awaited []string
@@ -67,7 +67,7 @@ func TestTrackClassifiesInstances(t *testing.T) {
 				s.Instances, s.Group.Size = nil, 0
 				add(s, cloud.Instance{ProviderID: "a", State: cloud.Running, Created: start.Add(-time.Minute)})
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Pending, Created: start.Add(-time.Minute)})
-				s.Known, s.Pending, s.Joined = nil, asked, map[string]bool{"a": true}
+				s.FirstSeen, s.Pending, s.PreviouslyJoined = nil, asked, map[string]bool{"a": true}
 			}, awaited: []string{"c"}, record: 1,
 		},
 		"launched and not listed yet": {
@@ -85,38 +85,40 @@ func TestTrackClassifiesInstances(t *testing.T) {
 		"launched and dropped by the cloud": {change: func(s *Observation) { s.Pending = asked }, lapsed: 1},
 		"operation runs and the size excludes it": { // I5
 			change: func(s *Observation) {
-				s.Pending = []Pending{asked[0]}
+				s.Pending = []PendingLaunch{asked[0]}
 				s.Pending[0].Running = true
 			}, awaited: []string{"unseen-0"},
 		},
 		"operation runs for too long": {
 			change: func(s *Observation) {
-				s.Pending = []Pending{{Kind: "m4", Count: 1, At: start.Add(-time.Hour), Answered: start.Add(-time.Hour), Running: true}}
+				s.Pending = []PendingLaunch{{Template: "m4", Count: 1, RequestedAt: start.Add(-time.Hour), AnsweredAt: start.Add(-time.Hour), Running: true}}
 			}, lapsed: 1,
 		},
 		"launched too long ago": {
 			change: func(s *Observation) {
 				s.Group.Size, s.UnseenSince = 3, start.Add(-time.Hour)
-				s.Pending = []Pending{{Kind: "m4", Count: 1, At: start.Add(-time.Hour), Answered: start.Add(-time.Hour)}}
+				s.Pending = []PendingLaunch{{Template: "m4", Count: 1, RequestedAt: start.Add(-time.Hour), AnsweredAt: start.Add(-time.Hour)}}
 			}, lapsed: 1,
 		},
 		"launched and unanswered": {
-			change: func(s *Observation) { s.Pending = []Pending{{Kind: "m4", Count: 1, At: start.Add(-time.Hour)}} }, awaited: []string{"unseen-0"},
+			change: func(s *Observation) {
+				s.Pending = []PendingLaunch{{Template: "m4", Count: 1, RequestedAt: start.Add(-time.Hour)}}
+			}, awaited: []string{"unseen-0"},
 		},
 		"answered after the read began": {
-			change:  func(s *Observation) { s.Pending, s.Began = asked, start.Add(-time.Hour) },
+			change:  func(s *Observation) { s.Pending, s.ReadAt = asked, start.Add(-time.Hour) },
 			awaited: []string{"unseen-0"},
 		},
 		"two launches, one unanswered": {
 			change: func(s *Observation) {
 				s.Group.Size = 3
-				s.Pending = append([]Pending{{ID: "7", Kind: "m4", Count: 2, At: start}}, asked...)
+				s.Pending = append([]PendingLaunch{{ID: "7", Template: "m4", Count: 2, RequestedAt: start}}, asked...)
 			}, awaited: []string{"unseen-0", "unseen-1", "unseen-2"},
 		},
 		"appeared after an unanswered launch": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Pending})
-				s.Pending = []Pending{{Kind: "m4", Count: 2, At: start}}
+				s.Pending = []PendingLaunch{{Template: "m4", Count: 2, RequestedAt: start}}
 			}, awaited: []string{"c", "unseen-1"}, // only the answer tells whether it is ours
 		},
 		"appeared after a launch": {
@@ -129,40 +131,40 @@ func TestTrackClassifiesInstances(t *testing.T) {
 		"appeared with its Node": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Running})
-				s.Pending, s.Join = asked, func(cloud.Instance) Join { return NodeUsable }
+				s.Pending, s.JoinState = asked, func(cloud.Instance) JoinState { return NodeUsable }
 			}, joined: 1,
 		},
 		"young, from an earlier process": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running, Created: start.Add(-time.Minute)})
-				s.Known = nil
+				s.FirstSeen = nil
 			}, awaited: []string{"c"},
 		},
 		"from an earlier process, creation time unknown": {
-			change: func(s *Observation) { add(s, cloud.Instance{ProviderID: "c", State: cloud.Running}); s.Known = nil }, awaited: []string{"c"},
+			change: func(s *Observation) { add(s, cloud.Instance{ProviderID: "c", State: cloud.Running}); s.FirstSeen = nil }, awaited: []string{"c"},
 		},
 		"unknown, seen long ago, creation time unknown": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
-				s.Known["c"] = start.Add(-time.Hour)
+				s.FirstSeen["c"] = start.Add(-time.Hour)
 			}, unknown: []string{"c"},
 		},
 		"launched by an earlier process": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Pending, Created: start.Add(-time.Minute)})
-				s.Known, s.Pending = nil, asked
+				s.FirstSeen, s.Pending = nil, asked
 			}, awaited: []string{"c"}, record: 1,
 		},
 		"older than an earlier process's launch": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Pending, Created: start.Add(-2 * time.Minute)})
-				s.Known, s.Pending = nil, asked
+				s.FirstSeen, s.Pending = nil, asked
 			}, awaited: []string{"c"}, lapsed: 1,
 		},
 		"named in the answer, existed before": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Pending, Created: start})
-				s.Known["c"], s.Pending = start, answered(Accepted, "c")
+				s.FirstSeen["c"], s.Pending = start, answered(Accepted, "c")
 			}, awaited: []string{"c"}, record: 1,
 		},
 		"not named in the answer": {
@@ -173,8 +175,8 @@ func TestTrackClassifiesInstances(t *testing.T) {
 		},
 		"adopted": {
 			change: func(s *Observation) {
-				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Failed, Created: start, Adopted: true})
-				s.Pending, s.Record = asked, long
+				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Failed, Created: start, OwnerUncertain: true})
+				s.Pending, s.Unjoined = asked, long
 			}, lapsed: 1,
 		},
 		"appeared despite a refusal": {
@@ -203,25 +205,25 @@ func TestTrackClassifiesInstances(t *testing.T) {
 		"ours, Node not Ready yet": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
-				s.Record, s.Join = written(start), starting
+				s.Unjoined, s.JoinState = written(start), starting
 			}, record: 1,
 		},
 		"ours, Node never Ready": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
-				s.Record, s.Join = long, starting
+				s.Unjoined, s.JoinState = long, starting
 			}, record: 1, stuck: []string{"c"},
 		},
 		"ours, Node never Ready, process just started": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
-				s.Record, s.Join, s.Watched = long, starting, start
+				s.Unjoined, s.JoinState, s.WatchedSince = long, starting, start
 			}, record: 1,
 		},
 		"unknown, Node not Ready": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running, Created: start.Add(-time.Hour)})
-				s.Join = starting
+				s.JoinState = starting
 			},
 		},
 		"unknown and old": {
@@ -239,97 +241,97 @@ func TestTrackClassifiesInstances(t *testing.T) {
 		"ours and failed": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Failed, Refusal: cloud.NoCapacity})
-				s.Record = written(start.Add(-time.Second))
+				s.Unjoined = written(start.Add(-time.Second))
 			}, dead: map[string]string{"c": "NoCapacity"}, record: 1,
 		},
 		"ours and never joined": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", Type: "m4", State: cloud.Running})
-				s.Record = long
+				s.Unjoined = long
 			},
 			dead: map[string]string{"c": NeverJoined}, record: 1,
 		},
 		"ours, state unknown": { // I7
-			change:  func(s *Observation) { add(s, cloud.Instance{ProviderID: "c", State: cloud.Unknown}); s.Record = long },
+			change:  func(s *Observation) { add(s, cloud.Instance{ProviderID: "c", State: cloud.Unknown}); s.Unjoined = long },
 			unknown: []string{"c"}, record: 1,
 		},
 		"ours, late, Node uncertain": { // I7
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
-				s.Record, s.Join = long, unsure
+				s.Unjoined, s.JoinState = long, unsure
 			}, record: 1,
 		},
 		"ours, failed, Node uncertain": { // I7
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Failed})
-				s.Record, s.Join = written(start), unsure
+				s.Unjoined, s.JoinState = written(start), unsure
 			}, record: 1,
 		},
 		"ours, young, Node uncertain": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
-				s.Record, s.Join = written(start), unsure
+				s.Unjoined, s.JoinState = written(start), unsure
 			}, awaited: []string{"c"}, record: 1,
 		},
 		"ours, process just started": {
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Running})
-				s.Record, s.Watched = long, start
+				s.Unjoined, s.WatchedSince = long, start
 			}, unknown: []string{"c"}, record: 1,
 		},
 		"ours, being deleted": {
 			change: func(s *Observation) {
-				s.Instances, s.Record = append(s.Instances, cloud.Instance{ProviderID: "c", State: cloud.Deleting}), long
+				s.Instances, s.Unjoined = append(s.Instances, cloud.Instance{ProviderID: "c", State: cloud.Deleting}), long
 			}, record: 1, // it may be back
 		},
 		"ours, renamed": {
 			change: func(s *Observation) {
-				add(s, cloud.Instance{ProviderID: "i-c", FormerID: "c", State: cloud.Running})
-				s.Record, s.Known["c"] = long, start.Add(-time.Hour)
+				add(s, cloud.Instance{ProviderID: "i-c", PreviousProviderID: "c", State: cloud.Running})
+				s.Unjoined, s.FirstSeen["c"] = long, start.Add(-time.Hour)
 			}, awaited: []string{"i-c"}, record: 1, // its full join timeout is ahead
 		},
 		"ours, renamed long ago, never joined": {
 			change: func(s *Observation) {
-				add(s, cloud.Instance{ProviderID: "i-c", FormerID: "c", State: cloud.Running})
-				s.Record, s.Known["i-c"] = long, start.Add(-time.Hour)
+				add(s, cloud.Instance{ProviderID: "i-c", PreviousProviderID: "c", State: cloud.Running})
+				s.Unjoined, s.FirstSeen["i-c"] = long, start.Add(-time.Hour)
 			}, dead: map[string]string{"i-c": NeverJoined}, record: 1,
 		},
 		"unknown, former ID still in use": { // I4
 			change: func(s *Observation) {
 				add(s, cloud.Instance{ProviderID: "c", State: cloud.Pending})
-				add(s, cloud.Instance{ProviderID: "x", FormerID: "c", State: cloud.Failed})
-				s.Record, s.Known["x"] = written(start), start
+				add(s, cloud.Instance{ProviderID: "x", PreviousProviderID: "c", State: cloud.Failed})
+				s.Unjoined, s.FirstSeen["x"] = written(start), start
 			}, awaited: []string{"c"}, record: 1,
 		},
 		"unknown, two with the same former ID": { // I4
 			change: func(s *Observation) {
-				add(s, cloud.Instance{ProviderID: "x", FormerID: "c", State: cloud.Failed})
-				add(s, cloud.Instance{ProviderID: "y", FormerID: "c", State: cloud.Failed})
-				s.Record, s.Known["x"], s.Known["y"] = written(start), start, start
+				add(s, cloud.Instance{ProviderID: "x", PreviousProviderID: "c", State: cloud.Failed})
+				add(s, cloud.Instance{ProviderID: "y", PreviousProviderID: "c", State: cloud.Failed})
+				s.Unjoined, s.FirstSeen["x"], s.FirstSeen["y"] = written(start), start, start
 			},
 		},
 		"unanswered launch, renamed": {
 			change: func(s *Observation) {
-				add(s, cloud.Instance{ProviderID: "i-c", FormerID: "c", State: cloud.Running})
-				s.Pending, s.Known["c"] = []Pending{{Kind: "m4", Count: 1, At: start, Seen: []string{"c"}}}, start
+				add(s, cloud.Instance{ProviderID: "i-c", PreviousProviderID: "c", State: cloud.Running})
+				s.Pending, s.FirstSeen["c"] = []PendingLaunch{{Template: "m4", Count: 1, RequestedAt: start, SeenBeforeAnswer: []string{"c"}}}, start
 			}, awaited: []string{"i-c"},
 		},
 		"unknown, older than a launch, renamed after it": { // I4
 			change: func(s *Observation) {
-				add(s, cloud.Instance{ProviderID: "i-c", FormerID: "c", State: cloud.Failed})
-				s.Pending, s.Known["c"] = asked, start.Add(-time.Hour)
+				add(s, cloud.Instance{ProviderID: "i-c", PreviousProviderID: "c", State: cloud.Failed})
+				s.Pending, s.FirstSeen["c"] = asked, start.Add(-time.Hour)
 			}, lapsed: 1,
 		},
-		"ours and gone": {change: func(s *Observation) { s.Record = long }},
+		"ours and gone": {change: func(s *Observation) { s.Unjoined = long }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := Track(newObservation(c.change))
+			v := TrackInstances(newObservation(c.change))
 			var awaited []string
-			for _, m := range v.Awaited {
+			for _, m := range v.Provisioning {
 				awaited = append(awaited, m.ID)
 			}
 			var dead map[string]string
-			for _, m := range v.Dead {
+			for _, m := range v.FailedWithoutNode {
 				if dead == nil {
 					dead = map[string]string{}
 				}
@@ -348,11 +350,11 @@ func TestTrackClassifiesInstances(t *testing.T) {
 			if diff := cmp.Diff(c.dead, dead); diff != "" {
 				t.Errorf("dead: %s", diff)
 			}
-			if diff := cmp.Diff(c.unknown, v.Strays); diff != "" {
+			if diff := cmp.Diff(c.unknown, v.UnknownInstances); diff != "" {
 				t.Errorf("unknown instances: %s", diff)
 			}
-			if len(v.Record) != c.record || len(v.Joined) != c.joined || len(v.Lapsed) != c.lapsed {
-				t.Errorf("%d written down, %d joined, %d lapsed; want %d, %d and %d", len(v.Record), len(v.Joined), len(v.Lapsed), c.record,
+			if len(v.Unjoined) != c.record || len(v.Joined) != c.joined || len(v.Dropped) != c.lapsed {
+				t.Errorf("%d written down, %d joined, %d lapsed; want %d, %d and %d", len(v.Unjoined), len(v.Joined), len(v.Dropped), c.record,
 					c.joined, c.lapsed)
 			}
 		})
@@ -361,16 +363,16 @@ func TestTrackClassifiesInstances(t *testing.T) {
 
 func TestFutureTimesAreClamped(t *testing.T) {
 	future := metav1.NewTime(start.Add(24 * time.Hour))
-	v := Track(newObservation(func(s *Observation) {
+	v := TrackInstances(newObservation(func(s *Observation) {
 		s.Instances = append(s.Instances, cloud.Instance{ProviderID: "c", State: cloud.Pending})
 		s.Group.Size = 4
-		s.Record = []Instance{{ProviderID: "c", Template: "m4", Since: future}}
-		s.Pending = []Pending{{ID: "1", Kind: "m4", Count: 1, At: future.Time, Answered: start.Add(-time.Minute)}}
+		s.Unjoined = []Instance{{ProviderID: "c", Template: "m4", Since: future}}
+		s.Pending = []PendingLaunch{{ID: "1", Template: "m4", Count: 1, RequestedAt: future.Time, AnsweredAt: start.Add(-time.Minute)}}
 	}))
-	if len(v.Record) != 1 || v.Record[0].Since.After(start) || len(v.Pending) != 1 || v.Pending[0].At.After(start) {
-		t.Errorf("record %+v, launches %+v: want no time in the future", v.Record, v.Pending)
+	if len(v.Unjoined) != 1 || v.Unjoined[0].Since.After(start) || len(v.Pending) != 1 || v.Pending[0].RequestedAt.After(start) {
+		t.Errorf("record %+v, launches %+v: want no time in the future", v.Unjoined, v.Pending)
 	}
-	b := Clamp(v1alpha1.BackOff{Template: "m4", Reason: NeverJoined, Failures: 1, Until: future}, start)
+	b := ClampBackOff(v1alpha1.BackOff{Template: "m4", Reason: NeverJoined, Failures: 1, Until: future}, start)
 	if left := b.Until.Sub(start); left > time.Hour {
 		t.Errorf("a back-off lasts %s more, want at most an hour", left)
 	}

@@ -32,15 +32,15 @@ func machineResources(cpu, memory string) corev1.ResourceList {
 }
 
 // newKind returns a template with all of its capacity allocatable.
-func newKind(g *v1alpha1.NodeGroup, name, cpu, memory string) Kind {
-	t := cloud.Template{Name: name, Shape: cloud.Shape{Capacity: machineResources(cpu, memory)}}
-	return Kind{Name: name, Cost: float64(t.Capacity.Cpu().MilliValue()), Node: NodeOf(g, Source{Template: t, Declared: t.Capacity})}
+func newKind(g *v1alpha1.NodeGroup, name, cpu, memory string) Template {
+	t := cloud.Template{Name: name, NodeShape: cloud.NodeShape{Capacity: machineResources(cpu, memory)}}
+	return Template{Name: name, Cost: float64(t.Capacity.Cpu().MilliValue()), Node: NewTemplateNode(g, TemplateSource{Template: t, Declared: t.Capacity})}
 }
 
 func newNodeGroup(name string, maximum int32, change ...func(*v1alpha1.NodeGroup)) *v1alpha1.NodeGroup {
 	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid"}}
 	g.Spec.NodeSelector.MatchLabels = map[string]string{groupLabel: name}
-	g.Spec.Maximum = &maximum
+	g.Spec.MaxSize = &maximum
 	g.Spec.ScaleUp = &v1alpha1.ScaleUp{}
 	for _, c := range change {
 		c(g)
@@ -48,8 +48,8 @@ func newNodeGroup(name string, maximum int32, change ...func(*v1alpha1.NodeGroup
 	return g
 }
 
-func newGroup(g *v1alpha1.NodeGroup, kinds ...Kind) Group {
-	return Group{World: nodegroup.World{Group: g, Now: start}, Kinds: kinds}
+func newGroup(g *v1alpha1.NodeGroup, kinds ...Template) Group {
+	return Group{GroupSnapshot: nodegroup.GroupSnapshot{Group: g, Now: start}, Templates: kinds}
 }
 
 // newNode returns a node of a group that is one day old.
@@ -92,9 +92,9 @@ func newPod(name, nodeName, cpu, memory string, change ...func(*corev1.Pod)) *co
 }
 
 // newWorld returns a World of groups, nodes and pods. Pods without a node are unschedulable.
-func newWorld(t testing.TB, groups []Group, nodes []*corev1.Node, pods []*corev1.Pod) *World {
+func newWorld(t testing.TB, groups []Group, nodes []*corev1.Node, pods []*corev1.Pod) *Input {
 	t.Helper()
-	w := &World{Snapshot: snapshot.New(), Groups: groups, Nodes: len(nodes), Now: start}
+	w := &Input{Snapshot: snapshot.New(), Groups: groups, NodeCount: len(nodes), Now: start}
 	for _, n := range nodes {
 		if err := w.Snapshot.SetNode(n); err != nil {
 			t.Fatal(err)
@@ -102,7 +102,7 @@ func newWorld(t testing.TB, groups []Group, nodes []*corev1.Node, pods []*corev1
 		for i := range w.Groups {
 			g := &w.Groups[i]
 			if n.Labels[groupLabel] == g.name() {
-				g.Nodes = append(g.Nodes, nodegroup.Node{Object: n, Quiet: -1})
+				g.Nodes = append(g.Nodes, nodegroup.Node{Object: n, QuietFor: -1})
 				g.Size++
 			}
 		}
@@ -126,9 +126,9 @@ func newPendingPods(n int, cpu, memory string, change ...func(*corev1.Pod)) []*c
 	return list
 }
 
-func decideUp(t rapid.TB, w *World) *Decision {
+func decideUp(t rapid.TB, w *Input) *Decision {
 	t.Helper()
-	d, err := Up(w)
+	d, err := DecideScaleUp(w)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func decideUp(t rapid.TB, w *World) *Decision {
 // launchCounts returns the number of launched instances, by group and template.
 func launchCounts(d *Decision) map[string]int {
 	out := map[string]int{}
-	for _, o := range d.Orders {
+	for _, o := range d.Launches {
 		out[o.Group+"/"+o.Template] += o.Count
 	}
 	return out

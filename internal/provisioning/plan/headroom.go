@@ -15,7 +15,7 @@ const headroomNamespace = "slipway:head-room"
 // makeHeadroomPods returns the pods that represent a group's headroom. They fit only on nodes of the group.
 func (r *forkedCluster) makeHeadroomPods(g *Group) []*corev1.Pod {
 	up := g.scaleUpSpec()
-	if up == nil || up.HeadRoom == nil || g.NotAccepted != "" {
+	if up == nil || up.Headroom == nil || g.NotAccepted != "" {
 		return nil
 	}
 	spec := corev1.PodSpec{
@@ -25,11 +25,11 @@ func (r *forkedCluster) makeHeadroomPods(g *Group) []*corev1.Pod {
 			},
 		}},
 		Tolerations: r.makeTolerations(g),
-		Containers:  []corev1.Container{{Name: "slot", Resources: corev1.ResourceRequirements{Requests: up.HeadRoom.Requests}}},
+		Containers:  []corev1.Container{{Name: "slot", Resources: corev1.ResourceRequirements{Requests: up.Headroom.Requests}}},
 	}
 	controlled := true
-	slots := make([]*corev1.Pod, 0, up.HeadRoom.Slots)
-	for i := range up.HeadRoom.Slots {
+	slots := make([]*corev1.Pod, 0, up.Headroom.Slots)
+	for i := range up.Headroom.Slots {
 		slots = append(slots, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: headroomNamespace, Name: fmt.Sprintf("%s-%d", g.name(), i),
@@ -90,16 +90,16 @@ func (p *scaleUp) launchHeadroom() error {
 				continue
 			}
 			asked = true
-			packing, err := planner.Pack(p.Snapshot, slots, p.toFlavours(templates), t.objective)
+			packing, err := planner.PackPods(p.Snapshot, slots, p.toFlavours(templates), t.objective)
 			if err != nil {
 				return err
 			}
-			why := fmt.Sprintf("the group's headroom is %d pods", g.scaleUpSpec().HeadRoom.Slots)
+			why := fmt.Sprintf("the group's headroom is %d pods", g.scaleUpSpec().Headroom.Slots)
 			if err := p.applyPacking(packing, SpareRoom, why); err != nil {
 				return err
 			}
 			slots = nil
-			for _, h := range packing.Helpless {
+			for _, h := range packing.Unschedulable {
 				slots = append(slots, h.Pod)
 			}
 			if len(slots) == 0 {

@@ -7,9 +7,9 @@ import "github.com/slipway-dev/slipway/internal/placement"
 // Wished is the rule of instances that are launched on a request from outside.
 const Wished = "Wished"
 
-// Wish is a request for instances from outside, such as from a plugin that has seen a pod. The limits of every launch
+// LaunchRequest is a request for instances from outside, such as from a plugin that has seen a pod. The limits of every launch
 // apply.
-type Wish struct {
+type LaunchRequest struct {
 	// ID identifies the request.
 	ID string
 	// Group is the name of the NodeGroup.
@@ -20,27 +20,27 @@ type Wish struct {
 	// Pod is the pod that the request is for. If an instance of the group is launched or provisioning for it anyway,
 	// that instance counts as requested.
 	Pod placement.PodKey
-	// Why is the reason, for people.
-	Why string
+	// Reason is the reason, for people.
+	Reason string
 }
 
-// WishVerdict is the result for one request.
-type WishVerdict struct {
+// LaunchRequestVerdict is the result for one request.
+type LaunchRequestVerdict struct {
 	ID    string `json:"id"`
 	Group string `json:"group"`
-	// Granted is how many instances are launched for it now. Helped means that an instance is launched for its pod
+	// Launched is how many instances are launched for it now. Helped means that an instance is launched for its pod
 	// anyway. Missing is how many may not be launched now, for the reasons.
-	Granted int      `json:"granted"`
-	Helped  bool     `json:"helped,omitempty"`
-	Missing int      `json:"missing,omitempty"`
-	Reasons []Reason `json:"reasons,omitempty"`
-	// By is the number of launched instances, by template.
-	By map[string]int `json:"by,omitempty"`
+	Launched  int      `json:"granted"`
+	PodServed bool     `json:"helped,omitempty"`
+	Missing   int      `json:"missing,omitempty"`
+	Reasons   []Reason `json:"reasons,omitempty"`
+	// LaunchedByTemplate is the number of launched instances, by template.
+	LaunchedByTemplate map[string]int `json:"by,omitempty"`
 }
 
 // launchRequested launches the instances of the launch requests, after the launches for pods.
 func (p *scaleUp) launchRequested() error {
-	for _, w := range p.Wishes {
+	for _, w := range p.LaunchRequests {
 		v, err := p.answerRequest(w)
 		if err != nil {
 			return err
@@ -50,14 +50,14 @@ func (p *scaleUp) launchRequested() error {
 	return nil
 }
 
-func (p *scaleUp) answerRequest(w Wish) (WishVerdict, error) {
-	v := WishVerdict{ID: w.ID, Group: w.Group, Missing: w.Count, Helped: p.hasInstanceForPod(w)}
-	if v.Helped {
+func (p *scaleUp) answerRequest(w LaunchRequest) (LaunchRequestVerdict, error) {
+	v := LaunchRequestVerdict{ID: w.ID, Group: w.Group, Missing: w.Count, PodServed: p.hasInstanceForPod(w)}
+	if v.PodServed {
 		v.Missing--
 	}
 	found := false
 	for _, k := range p.templates {
-		if k.group.name() != w.Group || k.group.scaleUpSpec() == nil || w.Template != "" && !launch.SameKind(k.Name, w.Template) {
+		if k.group.name() != w.Group || k.group.scaleUpSpec() == nil || w.Template != "" && !launch.IsSameTemplate(k.Name, w.Template) {
 			continue
 		}
 		found = true
@@ -84,7 +84,7 @@ func (p *scaleUp) answerRequest(w Wish) (WishVerdict, error) {
 }
 
 // launchForRequest launches as many instances of one template as the limits allow.
-func (p *scaleUp) launchForRequest(k *groupTemplate, w Wish, v *WishVerdict) error {
+func (p *scaleUp) launchForRequest(k *groupTemplate, w LaunchRequest, v *LaunchRequestVerdict) error {
 	n, spent := v.Missing, (*launchLimit)(nil)
 	for _, a := range p.allLimits(k.group) {
 		if can := a.maxInstances(k); can < n {
@@ -95,12 +95,12 @@ func (p *scaleUp) launchForRequest(k *groupTemplate, w Wish, v *WishVerdict) err
 		return err
 	}
 	if n > 0 {
-		p.addLaunch(k, n, nil, Reason{Rule: Wished, Group: k.group.name(), Template: k.Name, Message: w.Why})
-		v.Granted += n
-		if v.By == nil {
-			v.By = map[string]int{}
+		p.addLaunch(k, n, nil, Reason{Rule: Wished, Group: k.group.name(), Template: k.Name, Message: w.Reason})
+		v.Launched += n
+		if v.LaunchedByTemplate == nil {
+			v.LaunchedByTemplate = map[string]int{}
 		}
-		v.By[k.Name] += n
+		v.LaunchedByTemplate[k.Name] += n
 		v.Missing -= n
 	}
 	if spent != nil {
@@ -110,7 +110,7 @@ func (p *scaleUp) launchForRequest(k *groupTemplate, w Wish, v *WishVerdict) err
 }
 
 // hasInstanceForPod reports whether an instance of the group is launched for the request's pod anyway.
-func (p *scaleUp) hasInstanceForPod(w Wish) bool {
+func (p *scaleUp) hasInstanceForPod(w LaunchRequest) bool {
 	for _, v := range p.podVerdicts {
 		if v.Pod == w.Pod && (v.Outcome == Ordered || v.Outcome == Awaits) && p.templateByFlavour[p.flavourByInstance[v.Node]].group.name() == w.Group {
 			return true

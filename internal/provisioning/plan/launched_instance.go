@@ -10,27 +10,29 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/retirement"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// Launched is an instance that was launched for a group and has a Node that was not usable yet.
-type Launched struct {
-	launch.Expected
+// LaunchedInstance is an instance that was launched for a group and has a Node that was not usable yet.
+type LaunchedInstance struct {
+	launch.ProvisioningInstance
 	Node *corev1.Node
 	// Overdue means that the join timeout is over. The instance no longer counts as provisioning.
 	Overdue bool
 }
 
 // isProvisioning reports whether the instance still counts as provisioning: in time, and its Node is not retiring.
-func (l *Launched) isProvisioning() bool { return !l.Overdue && !budget.IsLeaving(l.Node) }
+func (l *LaunchedInstance) isProvisioning() bool {
+	return !l.Overdue && !disruptionbudget.IsBeingRemoved(l.Node)
+}
 
-// JoinOf returns how far the Node of a group's instance has joined. A Node that does not match the group's selector is
+// FindJoinState returns how far the Node of a group's instance has joined. A Node that does not match the group's selector is
 // unusable even while it is retiring: the next instance would not match either.
-func JoinOf(g *v1alpha1.NodeGroup, n *corev1.Node) launch.Join {
+func FindJoinState(g *v1alpha1.NodeGroup, n *corev1.Node) launch.JoinState {
 	switch {
-	case !budget.Ready(n):
-		return launch.HasNode
-	case budget.IsLeaving(n) && retirement.Selects(g, n.Labels):
+	case !disruptionbudget.IsReady(n):
+		return launch.NodeNotReady
+	case disruptionbudget.IsBeingRemoved(n) && retirement.SelectsNode(g, n.Labels):
 		return launch.NodeLeaving
 	case WhyUnusable(g, n) != "":
 		return launch.NodeUnusable
@@ -43,7 +45,7 @@ func WhyUnusable(g *v1alpha1.NodeGroup, n *corev1.Node) string {
 	startup := startupTaints(g)
 	at := slices.IndexFunc(n.Spec.Taints, func(t corev1.Taint) bool { return isTemporaryTaint(t.Key, startup) })
 	switch {
-	case !retirement.Selects(g, n.Labels):
+	case !retirement.SelectsNode(g, n.Labels):
 		return fmt.Sprintf("Node %s does not match spec.nodeSelector: have new Nodes join with its labels, or delete the Node and its instance", n.Name)
 	case n.Spec.Unschedulable:
 		return fmt.Sprintf("Node %s is cordoned: uncordon it, or retire it", n.Name)
@@ -54,7 +56,7 @@ func WhyUnusable(g *v1alpha1.NodeGroup, n *corev1.Node) string {
 }
 
 func (g *Group) isNodeStarting(n *corev1.Node, now time.Time) bool {
-	return IsArriving(n, startupTaints(g.Group), g.Devices[n.Name], g.joinTimeout(), g.Observed[n.Name], now)
+	return IsStarting(n, startupTaints(g.Group), g.DevicesByNode[n.Name], g.joinTimeout(), g.ObservedSince[n.Name], now)
 }
 
 // IsProvisioning reports whether a Node of the group still counts as provisioning.
@@ -64,25 +66,25 @@ func (g *Group) IsProvisioning(n *corev1.Node, now time.Time) bool {
 
 // isNodeOfLaunch reports whether the Node belongs to an instance that still counts as provisioning.
 func (g *Group) isNodeOfLaunch(n *corev1.Node) bool {
-	return slices.ContainsFunc(g.Launched, func(l Launched) bool { return l.isProvisioning() && l.Node.Name == n.Name })
+	return slices.ContainsFunc(g.LaunchedInstances, func(l LaunchedInstance) bool { return l.isProvisioning() && l.Node.Name == n.Name })
 }
 
 // provisioningInstances returns the provisioning instances. An instance with a Node in the group counts as a node.
-func (g *Group) provisioningInstances() []launch.Expected {
-	all := g.Awaited
-	for _, l := range g.Launched {
-		if l.isProvisioning() && !retirement.Selects(g.Group, l.Node.Labels) {
-			all = append(slices.Clip(all), l.Expected)
+func (g *Group) provisioningInstances() []launch.ProvisioningInstance {
+	all := g.Provisioning
+	for _, l := range g.LaunchedInstances {
+		if l.isProvisioning() && !retirement.SelectsNode(g.Group, l.Node.Labels) {
+			all = append(slices.Clip(all), l.ProvisioningInstance)
 		}
 	}
 	return all
 }
 
-// NotSelected returns why the Node of an instance does not match the group's selector. Further instances would be
+// WhyNotSelected returns why the Node of an instance does not match the group's selector. Further instances would be
 // useless too. It returns nil if all Nodes match.
-func (g *Group) NotSelected() *Reason {
-	for _, l := range g.Launched {
-		if budget.Ready(l.Node) && !retirement.Selects(g.Group, l.Node.Labels) {
+func (g *Group) WhyNotSelected() *Reason {
+	for _, l := range g.LaunchedInstances {
+		if disruptionbudget.IsReady(l.Node) && !retirement.SelectsNode(g.Group, l.Node.Labels) {
 			return &Reason{Rule: NodeNotSelected, Group: g.name(), Message: "no more instances are launched: " + WhyUnusable(g.Group, l.Node)}
 		}
 	}
@@ -92,9 +94,9 @@ func (g *Group) NotSelected() *Reason {
 // whyNeverUsable returns the reason if an instance of the template was not usable in time and still exists. Otherwise
 // it returns nil. An instance with a Node that is not Ready is retired, and does not count.
 func (g *Group) whyNeverUsable(template string) *Reason {
-	for _, l := range g.Launched {
-		selected := retirement.Selects(g.Group, l.Node.Labels)
-		if !l.Overdue || !launch.SameKind(l.Kind, template) || selected && !budget.Ready(l.Node) {
+	for _, l := range g.LaunchedInstances {
+		selected := retirement.SelectsNode(g.Group, l.Node.Labels)
+		if !l.Overdue || !launch.IsSameTemplate(l.Template, template) || selected && !disruptionbudget.IsReady(l.Node) {
 			continue
 		}
 		return &Reason{Rule: launch.NeverUsable, Group: g.name(), Template: template, Message: "no more instances are launched: " + WhyUnusable(g.Group, l.Node)}

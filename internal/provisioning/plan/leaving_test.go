@@ -38,7 +38,7 @@ func TestPodsDoNotWaitForARetiringInstance(t *testing.T) {
 			if !selected {
 				n.Labels[groupLabel] = "none"
 			}
-			g.Launched = []Launched{{Expected: launch.Expected{ID: "new", Kind: "m4"}, Node: n}}
+			g.LaunchedInstances = []LaunchedInstance{{ProvisioningInstance: launch.ProvisioningInstance{ID: "new", Template: "m4"}, Node: n}}
 			d := decideUp(t, newWorld(t, []Group{g}, []*corev1.Node{n}, newPendingPods(1, "3", "1Gi")))
 			if got := launchCounts(d)["web/m4"]; got != c.launch {
 				t.Errorf("%s, selected: %t: %d launched, want %d: %+v", name, selected, got, c.launch, d.Pods)

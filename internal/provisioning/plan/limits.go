@@ -13,24 +13,24 @@ import (
 
 // launchLimit is what a limit leaves for launches. Its name is the rule.
 type launchLimit struct {
-	planner.Allowance
+	planner.LaunchLimit
 	message string
 }
 
 func newInstanceLimit(rule string, left int, format string, a ...any) *launchLimit {
 	left = max(0, left)
-	return &launchLimit{planner.Allowance{Name: rule, Machines: &left}, fmt.Sprintf(format, a...)}
+	return &launchLimit{planner.LaunchLimit{Name: rule, Instances: &left}, fmt.Sprintf(format, a...)}
 }
 
-// Unreadiness limits how many nodes may be not Ready while instances are launched. Beyond it, the cluster has probably
+// UnreadyLimit limits how many nodes may be not Ready while instances are launched. Beyond it, the cluster has probably
 // lost its network or its control plane, and pods are unschedulable for that reason. The zero value sets no limit.
-type Unreadiness struct {
+type UnreadyLimit struct {
 	// Percent of the nodes may be not Ready, but at least AtLeast nodes. 0 percent sets no limit.
 	Percent, AtLeast int
 }
 
 // checkUnready returns a reason if too many nodes are not Ready. Otherwise it returns nil.
-func (u Unreadiness) checkUnready(unready, nodes int) *Reason {
+func (u UnreadyLimit) checkUnready(unready, nodes int) *Reason {
 	most := max(u.AtLeast, nodes*u.Percent/100)
 	if u.Percent <= 0 || unready <= most {
 		return nil
@@ -39,14 +39,16 @@ func (u Unreadiness) checkUnready(unready, nodes int) *Reason {
 		nodes, most)}
 }
 
-// Braked returns why nothing is launched if too many nodes are not Ready. Otherwise it returns nil.
-func (w *World) Braked() *Reason { return w.Unreadiness.checkUnready(w.Unready, w.Nodes) }
+// CheckUnreadyLimit returns why nothing is launched if too many nodes are not Ready. Otherwise it returns nil.
+func (w *Input) CheckUnreadyLimit() *Reason {
+	return w.UnreadyLimit.checkUnready(w.UnreadyNodes, w.NodeCount)
+}
 
 // maxInstances returns how many instances of a template are within the limit.
 func (a *launchLimit) maxInstances(k *groupTemplate) int {
 	n := math.MaxInt
-	if a.Machines != nil {
-		n = *a.Machines
+	if a.Instances != nil {
+		n = *a.Instances
 	}
 	for name := range a.Resources {
 		if each := toBaseUnits(name, k.Node.Status.Capacity); each > 0 {
@@ -74,7 +76,7 @@ func (p *scaleUp) groupSize(g *Group) int {
 func (p *scaleUp) groupLimits(g *Group) []*launchLimit {
 	var list []*launchLimit
 	size := p.groupSize(g)
-	for _, room := range launch.Rooms(g.Group, size, g.Most) {
+	for _, room := range launch.SizeLimits(g.Group, size, g.CloudMaxSize) {
 		list = append(list, newInstanceLimit(AtMaximum, room.Left, "%s", room.Message))
 	}
 	up := g.scaleUpSpec()
@@ -90,7 +92,7 @@ func (p *scaleUp) groupLimits(g *Group) []*launchLimit {
 		most, has := toBaseUnits(name, corev1.ResourceList{name: *limit}), p.groupCapacity(g, name)
 		left := corev1.ResourceList{name: fromBaseUnits(name, max(0, most-has))}
 		list = append(list, &launchLimit{
-			planner.Allowance{Name: AtLimit, Resources: left},
+			planner.LaunchLimit{Name: AtLimit, Resources: left},
 			fmt.Sprintf("the instances of the group %s, including provisioning ones, have %s of %s; the limit is %s", g.name(), formatAmount(name, has), name,
 				limit),
 		})
@@ -104,7 +106,7 @@ func (p *scaleUp) groupCapacity(g *Group, name corev1.ResourceName) (sum int64) 
 		sum += toBaseUnits(name, g.Nodes[i].Object.Status.Capacity)
 	}
 	for _, m := range g.provisioningInstances() {
-		if k := p.findTemplate(g, m.Kind); k != nil && k.Node != nil {
+		if k := p.findTemplate(g, m.Template); k != nil && k.Node != nil {
 			sum += toBaseUnits(name, k.Node.Status.Capacity)
 		}
 	}
@@ -118,18 +120,18 @@ func (p *scaleUp) groupCapacity(g *Group, name corev1.ResourceName) (sum int64) 
 
 // clusterLimits returns what the maximum of the cluster leaves.
 func (p *scaleUp) clusterLimits() []*launchLimit {
-	if p.Maximum == nil {
+	if p.MaxNodes == nil {
 		return nil
 	}
-	has := p.Nodes - p.removedNodes
+	has := p.NodeCount - p.removedNodes
 	for i := range p.Groups {
-		has += len(p.Groups[i].Awaited) // launched instances count as Nodes
+		has += len(p.Groups[i].Provisioning) // launched instances count as Nodes
 	}
 	for _, n := range p.launchedByGroup {
 		has += n
 	}
-	return []*launchLimit{newInstanceLimit(AtClusterMaximum, *p.Maximum-has, "the cluster has %d nodes, including provisioning ones; the maximum is %d", has,
-		*p.Maximum)}
+	return []*launchLimit{newInstanceLimit(AtClusterMaximum, *p.MaxNodes-has, "the cluster has %d nodes, including provisioning ones; the maximum is %d", has,
+		*p.MaxNodes)}
 }
 
 func (p *scaleUp) allLimits(g *Group) []*launchLimit {

@@ -46,8 +46,8 @@ func TestOnlyThePreemptedPlaceholderLaunchesAnInstance(t *testing.T) {
 	w = newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{newWebNode("a")},
 		[]*corev1.Pod{newPod("x", "a", "3", "1Gi"), newPod("room", "", "3", "1Gi", asPlaceholder)})
 	d := decideUp(t, w)
-	if got := launchCounts(d); got["web/m4"] != 1 || len(d.Orders[0].Pods) != 1 || d.Orders[0].Pods[0].Name != "room" {
-		t.Errorf("launches are %v, want an instance for the placeholder that has gone", d.Orders)
+	if got := launchCounts(d); got["web/m4"] != 1 || len(d.Launches[0].Pods) != 1 || d.Launches[0].Pods[0].Name != "room" {
+		t.Errorf("launches are %v, want an instance for the placeholder that has gone", d.Launches)
 	}
 }
 

@@ -21,24 +21,24 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
-// World is the input of a decision.
-type World struct {
+// Input is the input of a decision.
+type Input struct {
 	// Snapshot is the current state of the cluster. Up and Down change it temporarily.
 	Snapshot *snapshot.Snapshot
 	// Pods are the unschedulable pods.
 	Pods   []Pod
 	Groups []Group
-	// Wishes are launch requests from outside.
-	Wishes  []Wish
-	Daemons []*appsv1.DaemonSet
-	// Nodes is the number of nodes without the control plane. Maximum is how many the cluster may have, including
+	// LaunchRequests are launch requests from outside.
+	LaunchRequests []LaunchRequest
+	DaemonSets     []*appsv1.DaemonSet
+	// NodeCount is the number of nodes without the control plane. Maximum is how many the cluster may have, including
 	// provisioning instances. nil sets no limit.
-	Nodes   int
-	Maximum *int
-	// Unready is how many of these nodes are not Ready, not starting and not retiring. Unreadiness limits them.
-	Unready     int
-	Unreadiness Unreadiness
-	Now         time.Time
+	NodeCount int
+	MaxNodes  *int
+	// UnreadyNodes is how many of these nodes are not Ready, not starting and not retiring. Unreadiness limits them.
+	UnreadyNodes int
+	UnreadyLimit UnreadyLimit
+	Now          time.Time
 }
 
 // Pod is an unschedulable pod.
@@ -51,25 +51,25 @@ type Pod struct {
 // Group is a NodeGroup with the state in its cloud.
 type Group struct {
 	// World is the group's state as its other rules see it, with its nodes and their retirements.
-	nodegroup.World
-	// Kinds are the templates that can be launched, in order of preference.
-	Kinds []Kind
-	// Awaited are the provisioning instances without a Node.
-	Awaited []launch.Expected
-	// Launched are our instances with a Node that was not usable yet.
-	Launched []Launched
-	// Observed is since when this process has observed each node, by the Node's name.
-	Observed map[string]time.Time
-	// Devices are the devices of each node's template, by the Node's name.
-	Devices map[string]corev1.ResourceList
+	nodegroup.GroupSnapshot
+	// Templates are the templates that can be launched, in order of preference.
+	Templates []Template
+	// Provisioning are the provisioning instances without a Node.
+	Provisioning []launch.ProvisioningInstance
+	// LaunchedInstances are our instances with a Node that was not usable yet.
+	LaunchedInstances []LaunchedInstance
+	// ObservedSince is since when this process has observed each node, by the Node's name.
+	ObservedSince map[string]time.Time
+	// DevicesByNode are the devices of each node's template, by the Node's name.
+	DevicesByNode map[string]corev1.ResourceList
 	// Size is the group's size in the cloud, including provisioning instances. Most is the cloud's own maximum; 0 means
 	// none.
-	Size, Most int
+	Size, CloudMaxSize int
 	// Unreplaced counts the instances that are gone after a notice and will be replaced. They count towards the
 	// minimum, because the replacement keeps it.
 	Unreplaced int
-	// Closed is why nothing may be launched now. It is nil if launches are allowed.
-	Closed *Reason
+	// ClosedReason is why nothing may be launched now. It is nil if launches are allowed.
+	ClosedReason *Reason
 }
 
 func (g *Group) name() string { return g.Group.Name }
@@ -90,15 +90,15 @@ func JoinTimeout(g *v1alpha1.NodeGroup) time.Duration {
 	return defaultJoinTimeout
 }
 
-// Kind is an instance template of a group.
-type Kind struct {
+// Template is an instance template of a group.
+type Template struct {
 	Name string
 	Cost float64
 	// Node is an example Node of this template, with all of its allocatable resources, before the pods of DaemonSets.
-	// It is nil if the resources are unknown. See NodeOf.
+	// It is nil if the resources are unknown. See NewTemplateNode.
 	Node *corev1.Node
-	// Closed is why the template may not be launched now. It is nil if it may.
-	Closed *Reason
+	// ClosedReason is why the template may not be launched now. It is nil if it may.
+	ClosedReason *Reason
 }
 
 // Rules of this package. Package nodegroup has more.
@@ -157,8 +157,8 @@ func (r Reason) String() string {
 	return at + r.Rule + ": " + r.Message
 }
 
-// ClosedBy returns why a template is in a back-off. It returns nil if the back-off is over.
-func ClosedBy(b *v1alpha1.BackOff, group string, now time.Time) *Reason {
+// WhyBackedOff returns why a template is in a back-off. It returns nil if the back-off is over.
+func WhyBackedOff(b *v1alpha1.BackOff, group string, now time.Time) *Reason {
 	if b == nil || !now.Before(b.Until.Time) {
 		return nil
 	}

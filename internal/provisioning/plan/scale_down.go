@@ -16,17 +16,17 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// RequestedBy is the requester of the retirements of underutilized nodes.
-const RequestedBy = nodegroup.UnderusedRequestedBy
+// UnderutilizedRequester is the requester of the retirements of underutilized nodes.
+const UnderutilizedRequester = nodegroup.UnderutilizedRequester
 
-// SinceAnnotation says since when a Node may be retired. It counts only if this process has seen the node since then:
+// UnderutilizedSinceAnnotation says since when a Node may be retired. It counts only if this process has seen the node since then:
 // what happened while no manager ran is unknown. It is removed when the node is needed (I3).
-const SinceAnnotation = "nodegroup.slipway.dev/underutilized-since"
+const UnderutilizedSinceAnnotation = "nodegroup.slipway.dev/underutilized-since"
 
-// OldSinceAnnotation is the old name of SinceAnnotation. It is only removed: its time counts for the process that wrote it.
+// OldSinceAnnotation is the old name of UnderutilizedSinceAnnotation. It is only removed: its time counts for the process that wrote it.
 const OldSinceAnnotation = "nodegroup.slipway.dev/underused-since"
 
 // NodeDecision is the decision on a node of a group with the underutilized rule.
@@ -42,8 +42,8 @@ type NodeDecision struct {
 // underutilizedRule is v1alpha1.UnderusedNodes with its defaults.
 type underutilizedRule struct {
 	cpuBelow, memoryBelow float64
-	podsAtMost            int                       // below 0: no limit
-	allOf                 *v1alpha1.UnderusedBounds // nil: the fields above count
+	podsAtMost            int                           // below 0: no limit
+	allOf                 *v1alpha1.UnderutilizedLimits // nil: the fields above count
 	consolidate           bool
 	cooldown              time.Duration
 	placeholders          labels.Selector
@@ -57,10 +57,10 @@ const (
 
 // newUnderutilizedRule returns the rule of a group. It returns nil if the group has none.
 func newUnderutilizedRule(g *v1alpha1.NodeGroup) *underutilizedRule {
-	if g.Spec.ScaleDown == nil || g.Spec.ScaleDown.Underused == nil {
+	if g.Spec.ScaleDown == nil || g.Spec.ScaleDown.Underutilized == nil {
 		return nil
 	}
-	spec := g.Spec.ScaleDown.Underused
+	spec := g.Spec.ScaleDown.Underutilized
 	r := &underutilizedRule{
 		allOf: spec.AllOf, cpuBelow: defaultThresholdPercent, memoryBelow: defaultThresholdPercent, podsAtMost: -1, consolidate: spec.Consolidate, cooldown: defaultCooldown,
 		placeholders: placeholderSelector(g),
@@ -83,31 +83,31 @@ func newUnderutilizedRule(g *v1alpha1.NodeGroup) *underutilizedRule {
 // placeholderSelector selects the placeholder pods of a group. A selector that cannot be parsed selects nothing. Then
 // the pods' own annotations count, and other groups are not blocked.
 func placeholderSelector(g *v1alpha1.NodeGroup) labels.Selector {
-	s, _ := grouppolicy.Placeholders(g)
+	s, _ := grouppolicy.NewPlaceholderSelection(g)
 	return s.Placeholders
 }
 
 // whyUtilized returns why a node is not underutilized. It returns "" for an underutilized node.
-func (r *underutilizedRule) whyUtilized(l planner.Load) string {
+func (r *underutilizedRule) whyUtilized(l planner.Utilization) string {
 	if r.allOf != nil && !r.consolidate {
 		return describeExceededBounds(r.allOf, l)
 	}
 	switch {
-	case r.consolidate, l.CPUShare() < r.cpuBelow && l.MemoryShare() < r.memoryBelow, l.Pods <= r.podsAtMost:
+	case r.consolidate, l.CPUPercent() < r.cpuBelow && l.MemoryPercent() < r.memoryBelow, l.Pods <= r.podsAtMost:
 		return ""
 	}
 	return fmt.Sprintf("%d pods request %.0f %% of its cpu and %.0f %% of its memory; an underutilized node has less than %.0f %% and %.0f %%",
-		l.Pods, l.CPUShare(), l.MemoryShare(), r.cpuBelow, r.memoryBelow)
+		l.Pods, l.CPUPercent(), l.MemoryPercent(), r.cpuBelow, r.memoryBelow)
 }
 
 // describeExceededBounds names the bounds that the node exceeds. It returns "" if there is none.
-func describeExceededBounds(b *v1alpha1.UnderusedBounds, l planner.Load) string {
+func describeExceededBounds(b *v1alpha1.UnderutilizedLimits, l planner.Utilization) string {
 	var above []string
-	if b.CPUAtMost != nil && l.CPUShare() > float64(*b.CPUAtMost) {
-		above = append(above, fmt.Sprintf("its pods request %.1f %% of its cpu; allOf.cpuAtMost is %d %%", l.CPUShare(), *b.CPUAtMost))
+	if b.CPUAtMost != nil && l.CPUPercent() > float64(*b.CPUAtMost) {
+		above = append(above, fmt.Sprintf("its pods request %.1f %% of its cpu; allOf.cpuAtMost is %d %%", l.CPUPercent(), *b.CPUAtMost))
 	}
-	if b.MemoryAtMost != nil && l.MemoryShare() > float64(*b.MemoryAtMost) {
-		above = append(above, fmt.Sprintf("its pods request %.1f %% of its memory; allOf.memoryAtMost is %d %%", l.MemoryShare(), *b.MemoryAtMost))
+	if b.MemoryAtMost != nil && l.MemoryPercent() > float64(*b.MemoryAtMost) {
+		above = append(above, fmt.Sprintf("its pods request %.1f %% of its memory; allOf.memoryAtMost is %d %%", l.MemoryPercent(), *b.MemoryAtMost))
 	}
 	if b.PodsAtMost != nil && l.Pods > int(*b.PodsAtMost) {
 		above = append(above, fmt.Sprintf("it has %d pods; allOf.podsAtMost is %d", l.Pods, *b.PodsAtMost))
@@ -119,9 +119,9 @@ func (r *underutilizedRule) isPlaceholder(set labels.Set) bool {
 	return r.placeholders.Matches(set)
 }
 
-// UnderusedCooldown returns how long a node of the group must be underutilized. It returns false if the group has no
+// UnderutilizedCooldown returns how long a node of the group must be underutilized. It returns false if the group has no
 // such rule.
-func UnderusedCooldown(g *v1alpha1.NodeGroup) (time.Duration, bool) {
+func UnderutilizedCooldown(g *v1alpha1.NodeGroup) (time.Duration, bool) {
 	rule := newUnderutilizedRule(g)
 	if rule == nil {
 		return 0, false
@@ -129,18 +129,18 @@ func UnderusedCooldown(g *v1alpha1.NodeGroup) (time.Duration, bool) {
 	return rule.cooldown, true
 }
 
-// Since returns since when a Node may be retired. It returns zero if the time is missing or invalid.
-func Since(n *corev1.Node, now time.Time) time.Time {
-	t, err := time.Parse(time.RFC3339, n.Annotations[SinceAnnotation])
+// ReadUnderutilizedSince returns since when a Node may be retired. It returns zero if the time is missing or invalid.
+func ReadUnderutilizedSince(n *corev1.Node, now time.Time) time.Time {
+	t, err := time.Parse(time.RFC3339, n.Annotations[UnderutilizedSinceAnnotation])
 	if err != nil || t.After(now.Add(time.Second)) {
 		return time.Time{}
 	}
 	return t
 }
 
-// Down decides on each node of the groups with the underutilized rule, sorted by name. It decides group by group, and
+// DecideScaleDown decides on each node of the groups with the underutilized rule, sorted by name. It decides group by group, and
 // treats the nodes that earlier groups retire as gone (I9).
-func Down(w *World) ([]NodeDecision, error) {
+func DecideScaleDown(w *Input) ([]NodeDecision, error) {
 	var all []NodeDecision
 	err := w.simulate(func(r *forkedCluster) error {
 		f := &scaleDown{forkedCluster: r}
@@ -183,7 +183,7 @@ func (f *scaleDown) prepareBaseline() (err error) {
 	for i := range f.Groups {
 		g := &f.Groups[i]
 		for j := range g.Nodes {
-			if n := &g.Nodes[j]; n.Counted().Leaving {
+			if n := &g.Nodes[j]; n.ToBudgetNode().BeingRemoved {
 				if err := f.removeLeavingNode(g, n); err != nil {
 					return err
 				}
@@ -196,7 +196,7 @@ func (f *scaleDown) prepareBaseline() (err error) {
 
 // removeLeavingNode removes a retiring node, and moves its pods to the nodes that placement finds.
 func (f *scaleDown) removeLeavingNode(g *Group, n *nodegroup.Node) error {
-	e, err := planner.Evacuate(f.Snapshot, n.Object.Name, planner.LeastPods, plannerOptions(g, f.Now))
+	e, err := planner.PlanEvacuation(f.Snapshot, n.Object.Name, planner.LeastPods, plannerOptions(g, f.Now))
 	if err != nil {
 		return nil //nolint:nilerr // the snapshot does not know the node any more
 	}
@@ -214,7 +214,7 @@ func (f *scaleDown) removeLeavingNode(g *Group, n *nodegroup.Node) error {
 
 // applyEvacuation applies an evacuation in the fork.
 func (f *scaleDown) applyEvacuation(g *Group, e *planner.Evacuation) error {
-	if err := f.fork.Withdraw(e.Node); err != nil {
+	if err := f.fork.RemoveNodeNamed(e.Node); err != nil {
 		return err
 	}
 	f.removedNodes++
@@ -223,7 +223,7 @@ func (f *scaleDown) applyEvacuation(g *Group, e *planner.Evacuation) error {
 		if f.isOnlySimulated(m.Pod) {
 			continue
 		}
-		if err := f.fork.Move(m.Pod, m.To); err != nil {
+		if err := f.fork.MovePod(m.Pod, m.To); err != nil {
 			return err
 		}
 	}
@@ -231,8 +231,8 @@ func (f *scaleDown) applyEvacuation(g *Group, e *planner.Evacuation) error {
 }
 
 func plannerOptions(g *Group, now time.Time) planner.Options {
-	marks, _ := grouppolicy.Placeholders(g.Group) // an unreadable selector marks no pod
-	return planner.Options{Now: now, Pods: grouppolicy.For(g.Group, false), Mark: marks.Mark}
+	marks, _ := grouppolicy.NewPlaceholderSelection(g.Group) // an unreadable selector marks no pod
+	return planner.Options{Now: now, PodRules: grouppolicy.NewPodPolicy(g.Group, false), AddPodFacts: marks.AddFacts}
 }
 
 // decideGroup decides on the nodes of one group.
@@ -257,17 +257,17 @@ func (f *scaleDown) decideGroup(g *Group) ([]NodeDecision, error) {
 // checkNode applies the rules that depend on one node only.
 func (f *scaleDown) checkNode(g *Group, rule *underutilizedRule, n *nodegroup.Node) NodeDecision {
 	d := NodeDecision{Decision: nodegroup.Decision{Node: n.Object.Name}, Group: g.name(), Subject: n}
-	if n.Counted().Leaving {
+	if n.ToBudgetNode().BeingRemoved {
 		return d
 	}
 	if g.NotAccepted != "" {
 		d.addReason(nodegroup.NotAccepted, "the NodeGroup %s is not accepted: %s", g.name(), g.NotAccepted)
 	}
-	if !budget.Ready(n.Object) || g.IsProvisioning(n.Object, f.Now) {
+	if !disruptionbudget.IsReady(n.Object) || g.IsProvisioning(n.Object, f.Now) {
 		d.addReason(Arriving, "it is not ready")
 	}
-	d.Reasons = append(d.Reasons, g.Holding(n)...)
-	load, err := planner.MeasureLoad(f.Snapshot, n.Object.Name, rule.isPlaceholder)
+	d.Reasons = append(d.Reasons, g.BlockingReasons(n)...)
+	load, err := planner.MeasureWorkloadUtilization(f.Snapshot, n.Object.Name, rule.isPlaceholder)
 	if err != nil {
 		d.addReason(Arriving, "placement does not know it yet")
 		return d
@@ -287,7 +287,7 @@ func (d *NodeDecision) addReason(rule, format string, a ...any) {
 func (f *scaleDown) selectNodes(g *Group, rule *underutilizedRule, decisions []NodeDecision) error {
 	free := make([]*NodeDecision, 0, len(decisions))
 	for i := range decisions {
-		if len(decisions[i].Reasons) == 0 && !decisions[i].Subject.Counted().Leaving {
+		if len(decisions[i].Reasons) == 0 && !decisions[i].Subject.ToBudgetNode().BeingRemoved {
 			free = append(free, &decisions[i])
 		}
 	}
@@ -311,14 +311,14 @@ func (f *scaleDown) findCandidates(g *Group, rule *underutilizedRule, free []*No
 	fork := f.Snapshot.Fork()
 	defer fork.Rollback()
 	for _, m := range settled { // pending pods take the room first
-		if err := f.fork.Move(m.Pod, m.To); err != nil {
+		if err := f.fork.MovePod(m.Pod, m.To); err != nil {
 			return nil, err
 		}
 	}
 	f.checkPodsFitElsewhere(g, free)
 	var due []*NodeDecision
 	for _, d := range free {
-		if len(d.Reasons) == 0 && d.checkCooldown(rule.cooldown, g.Observed[d.Node], f.Now) {
+		if len(d.Reasons) == 0 && d.checkCooldown(rule.cooldown, g.ObservedSince[d.Node], f.Now) {
 			due = append(due, d)
 		}
 	}
@@ -348,12 +348,12 @@ func (f *scaleDown) checkPodsFitElsewhere(g *Group, free []*NodeDecision) {
 // plannerOptionsFor returns the planner options that exclude all other nodes.
 func (f *scaleDown) plannerOptionsFor(g *Group, only []*NodeDecision) planner.Options {
 	o := plannerOptions(g, f.Now)
-	o.Excluded = map[string]string{}
+	o.ExcludedNodes = map[string]string{}
 	for name := range f.Snapshot.Nodes.Names() { // also nodes without a group
-		o.Excluded[name] = "is not a candidate"
+		o.ExcludedNodes[name] = "is not a candidate"
 	}
 	for _, d := range only {
-		delete(o.Excluded, d.Node)
+		delete(o.ExcludedNodes, d.Node)
 	}
 	return o
 }
@@ -361,7 +361,7 @@ func (f *scaleDown) plannerOptionsFor(g *Group, only []*NodeDecision) planner.Op
 // checkCooldown reports whether the cooldown of a node has passed, and sets since when it counts. A written time does
 // not count if this process has observed the node for a shorter time.
 func (d *NodeDecision) checkCooldown(cooldown time.Duration, observed, now time.Time) bool {
-	d.Since = Since(d.Subject.Object, now)
+	d.Since = ReadUnderutilizedSince(d.Subject.Object, now)
 	if d.Since.IsZero() || d.Since.Before(observed) {
 		d.Since = roundUpToSecond(now)
 	}
@@ -394,7 +394,7 @@ type candidate struct {
 // selectTogether selects nodes that can be retired together within the group's minimum and disruption budgets. Nodes
 // with an open retirement come first, so that none of them is cancelled for an equally good node.
 func (f *scaleDown) selectTogether(g *Group, due []*NodeDecision) ([]candidate, error) {
-	selection, err := planner.Victims(f.Snapshot, len(due), planner.LeastDisruption, f.plannerOptionsFor(g, due))
+	selection, err := planner.SelectVictims(f.Snapshot, len(due), planner.LeastDisruption, f.plannerOptionsFor(g, due))
 	if err != nil {
 		return nil, err
 	}
@@ -406,7 +406,7 @@ func (f *scaleDown) selectTogether(g *Group, due []*NodeDecision) ([]candidate, 
 	for _, e := range selection.Victims {
 		candidates = append(candidates, candidate{byName[e.Node], e})
 	}
-	for _, p := range selection.Passed {
+	for _, p := range selection.Rejected {
 		if d := byName[p.Node]; d != nil && len(p.Refusals) > 0 {
 			d.addReason(NotTogether, "%s", p.Refusals[0].String())
 		}
@@ -417,18 +417,18 @@ func (f *scaleDown) selectTogether(g *Group, due []*NodeDecision) ([]candidate, 
 
 // keepWithinBudget returns the candidates that would be admitted one after the other.
 func (f *scaleDown) keepWithinBudget(g *Group, candidates []candidate) []candidate {
-	q := budget.Question{
-		Group: &g.Group.Spec, CloudMinimum: int32(g.CloudMinimum), Nodes: budgetNodes(g), Reason: v1alpha1.Underused, Now: f.Now,
+	q := disruptionbudget.Query{
+		Group: &g.Group.Spec, CloudMinSize: int32(g.CloudMinSize), Nodes: budgetNodes(g), Reason: v1alpha1.Underutilized, Now: f.Now,
 	}
 	var kept []candidate
 	for _, v := range candidates {
 		q.Target = v.Node
-		switch verdict := budget.Evaluate(q); verdict.Code {
-		case budget.Allowed:
+		switch verdict := disruptionbudget.CheckDisruption(q); verdict.Code {
+		case disruptionbudget.NoLimitReached:
 			kept = append(kept, v)
-			at := slices.IndexFunc(q.Nodes, func(n budget.Node) bool { return n.Name == v.Node })
-			q.Nodes[at].Leaving, q.Nodes[at].Unavailable = true, "is retired first"
-		case budget.Minimum:
+			at := slices.IndexFunc(q.Nodes, func(n disruptionbudget.Node) bool { return n.Name == v.Node })
+			q.Nodes[at].BeingRemoved, q.Nodes[at].UnavailableReason = true, "is retired first"
+		case disruptionbudget.MinSizeReached:
 			v.addReason(nodegroup.Minimum, "%s", verdict.Message)
 		default:
 			v.addReason(BudgetSpent, "%s", verdict.Message)
@@ -440,13 +440,13 @@ func (f *scaleDown) keepWithinBudget(g *Group, candidates []candidate) []candida
 // budgetNodes returns the nodes of a group as budgets count them. A node with another requester's pending retirement
 // counts as leaving, so that the retirement keeps its place. It counts once, even if it is unavailable or underutilized
 // too.
-func budgetNodes(g *Group) []budget.Node {
-	counted := make([]budget.Node, len(g.Nodes))
+func budgetNodes(g *Group) []disruptionbudget.Node {
+	counted := make([]disruptionbudget.Node, len(g.Nodes))
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
-		counted[i] = n.Counted()
-		if rt := n.Open(); rt != nil && rt.Spec.RequestedBy != RequestedBy {
-			counted[i].Leaving, counted[i].Unavailable = true, cmp.Or(counted[i].Unavailable, "has a pending retirement")
+		counted[i] = n.ToBudgetNode()
+		if rt := n.OpenRetirement(); rt != nil && rt.Spec.RequestedBy != UnderutilizedRequester {
+			counted[i].BeingRemoved, counted[i].UnavailableReason = true, cmp.Or(counted[i].UnavailableReason, "has a pending retirement")
 		}
 	}
 	return counted
@@ -454,7 +454,7 @@ func budgetNodes(g *Group) []budget.Node {
 
 // retirementRank sorts nodes with an open retirement first.
 func (v candidate) retirementRank() int {
-	if v.Subject.Open() != nil {
+	if v.Subject.OpenRetirement() != nil {
 		return 0
 	}
 	return 1
@@ -495,7 +495,7 @@ func (f *scaleDown) findWorstDecision(g *Group, candidates []candidate) (*Decisi
 	in := func(order func([]placement.PodKey)) func([]placement.PodKey) ([]placement.PodKey, error) {
 		return func(pods []placement.PodKey) ([]placement.PodKey, error) {
 			order(pods)
-			return planner.Scatter(f.Snapshot, f.fork, pods)
+			return planner.PlaceLikeScheduler(f.Snapshot, f.fork, pods)
 		}
 	}
 	arrangements := []func([]placement.PodKey) ([]placement.PodKey, error){
@@ -563,7 +563,7 @@ func (f *scaleDown) isOnlySimulated(key placement.PodKey) bool {
 // describeConsequence says what would happen without the candidate.
 func (f *scaleDown) describeConsequence(after *Decision) string {
 	if more := after.countInstances() - f.baseline.countInstances(); more > 0 {
-		for _, o := range after.Orders {
+		for _, o := range after.Launches {
 			return fmt.Sprintf("without it %d more instances would be launched: %s", more, o.Reasons[0])
 		}
 	}
@@ -575,9 +575,9 @@ func (f *scaleDown) describeConsequence(after *Decision) string {
 
 // setVerdict sets the verdict from the reasons, and whether an open retirement is cancelled.
 func (d *NodeDecision) setVerdict() {
-	rt := d.Subject.Open()
+	rt := d.Subject.OpenRetirement()
 	switch {
-	case d.Subject.Counted().Leaving:
+	case d.Subject.ToBudgetNode().BeingRemoved:
 		d.Verdict = nodegroup.Retires
 		d.Reasons = []nodegroup.Reason{{Rule: nodegroup.UnderWay, Message: "it is being retired"}}
 		return
@@ -594,8 +594,8 @@ func (d *NodeDecision) setVerdict() {
 	if rt == nil {
 		return
 	}
-	if rt.Spec.RequestedBy == RequestedBy && d.Verdict != nodegroup.Leaves && nodegroup.Rescuable(rt) {
-		d.CallOff = rt.Name
+	if rt.Spec.RequestedBy == UnderutilizedRequester && d.Verdict != nodegroup.Leaves && nodegroup.CanCancel(rt) {
+		d.CancelledRetirement = rt.Name
 		return
 	}
 	d.Verdict = nodegroup.Retires

@@ -18,7 +18,7 @@ import (
 
 func newUnderutilizedGroup(change ...func(*v1alpha1.NodeGroup)) *v1alpha1.NodeGroup {
 	g := newNodeGroup("web", 20, func(g *v1alpha1.NodeGroup) {
-		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{}}
+		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underutilized: &v1alpha1.UnderutilizedRule{}}
 		g.Spec.DisruptionBudgets = []v1alpha1.DisruptionBudget{{Nodes: intstr.FromString("100%")}}
 	})
 	for _, c := range change {
@@ -29,7 +29,7 @@ func newUnderutilizedGroup(change ...func(*v1alpha1.NodeGroup)) *v1alpha1.NodeGr
 
 // withPassedCooldown makes a node underutilized for ten minutes.
 func withPassedCooldown(n *corev1.Node) {
-	n.Annotations = map[string]string{SinceAnnotation: start.Add(-10 * time.Minute).Format(time.RFC3339)}
+	n.Annotations = map[string]string{UnderutilizedSinceAnnotation: start.Add(-10 * time.Minute).Format(time.RFC3339)}
 }
 
 func newWebNode(name string, change ...func(*corev1.Node)) *corev1.Node {
@@ -38,9 +38,9 @@ func newWebNode(name string, change ...func(*corev1.Node)) *corev1.Node {
 
 func ownedByDaemonSet(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }
 
-func decideDown(t testing.TB, w *World) map[string]NodeDecision {
+func decideDown(t testing.TB, w *Input) map[string]NodeDecision {
 	t.Helper()
-	all, err := Down(w)
+	all, err := DecideScaleDown(w)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,16 +71,16 @@ func TestUnderutilizedNodeIsRetiredAfterTheCooldown(t *testing.T) {
 	leaves := func(name string) map[string]nodegroup.Verdict {
 		return map[string]nodegroup.Verdict{name: nodegroup.Leaves}
 	}
-	many := func(g *v1alpha1.NodeGroup) { g.Spec.ScaleDown.Underused.Consolidate = true }
+	many := func(g *v1alpha1.NodeGroup) { g.Spec.ScaleDown.Underutilized.Consolidate = true }
 	few := func(g *v1alpha1.NodeGroup) {
 		one := int32(1)
-		g.Spec.ScaleDown.Underused.PodsAtMost = &one
+		g.Spec.ScaleDown.Underutilized.PodsAtMost = &one
 	}
 	for name, c := range map[string]struct {
 		group  *v1alpha1.NodeGroup
 		nodes  []*corev1.Node
 		pods   []*corev1.Pod
-		change func(*World)
+		change func(*Input)
 		want   map[string]nodegroup.Verdict // the other nodes: Stays
 		rule   map[string]string
 	}{
@@ -110,10 +110,12 @@ func TestUnderutilizedNodeIsRetiredAfterTheCooldown(t *testing.T) {
 			rule:  map[string]string{"a": NoPlace},
 		},
 		"a provisioning instance is no place yet": {
-			nodes:  []*corev1.Node{newWebNode("a", withPassedCooldown)},
-			pods:   []*corev1.Pod{newPod("x", "a", "500m", "1Gi")},
-			change: func(w *World) { w.Groups[0].Awaited, w.Groups[0].Size = []launch.Expected{{ID: "1"}}, 2 },
-			rule:   map[string]string{"a": NoPlace},
+			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown)},
+			pods:  []*corev1.Pod{newPod("x", "a", "500m", "1Gi")},
+			change: func(w *Input) {
+				w.Groups[0].Provisioning, w.Groups[0].Size = []launch.ProvisioningInstance{{ID: "1"}}, 2
+			},
+			rule: map[string]string{"a": NoPlace},
 		},
 		"one pod may need the provisioning instance": { // pod x takes the only room for pod y
 			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b"), newWebNode("c")},
@@ -121,8 +123,10 @@ func TestUnderutilizedNodeIsRetiredAfterTheCooldown(t *testing.T) {
 				newPod("x", "a", "900m", "1Gi"), newPod("y", "a", "900m", "6Gi"), newPod("v", "b", "3", "14Gi"), newPod("w", "c", "3", "1Gi"),
 				newPod("z", "", "3", "1Gi"),
 			},
-			change: func(w *World) { w.Groups[0].Awaited, w.Groups[0].Size = []launch.Expected{{ID: "1"}}, 4 },
-			want:   map[string]nodegroup.Verdict{"a": nodegroup.Refused}, rule: map[string]string{"a": WouldComeBack},
+			change: func(w *Input) {
+				w.Groups[0].Provisioning, w.Groups[0].Size = []launch.ProvisioningInstance{{ID: "1"}}, 4
+			},
+			want: map[string]nodegroup.Verdict{"a": nodegroup.Refused}, rule: map[string]string{"a": WouldComeBack},
 		},
 		"few pods": {
 			group: newUnderutilizedGroup(few),
@@ -137,14 +141,14 @@ func TestUnderutilizedNodeIsRetiredAfterTheCooldown(t *testing.T) {
 			want:  map[string]nodegroup.Verdict{"a": nodegroup.Leaves, "b": nodegroup.Refused}, rule: map[string]string{"b": NotTogether},
 		},
 		"the minimum": {
-			group: newUnderutilizedGroup(func(g *v1alpha1.NodeGroup) { g.Spec.Minimum = 2 }),
+			group: newUnderutilizedGroup(func(g *v1alpha1.NodeGroup) { g.Spec.MinSize = 2 }),
 			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b", withPassedCooldown)},
 			want:  map[string]nodegroup.Verdict{"a": nodegroup.Refused, "b": nodegroup.Refused},
 			rule:  map[string]string{"a": nodegroup.Minimum, "b": nodegroup.Minimum},
 		},
 		"the cloud's minimum": {
 			nodes:  []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b", withPassedCooldown)},
-			change: func(w *World) { w.Groups[0].CloudMinimum = 2 },
+			change: func(w *Input) { w.Groups[0].CloudMinSize = 2 },
 			want:   map[string]nodegroup.Verdict{"a": nodegroup.Refused, "b": nodegroup.Refused},
 			rule:   map[string]string{"a": nodegroup.Minimum, "b": nodegroup.Minimum},
 		},
@@ -172,7 +176,7 @@ func TestUnderutilizedNodeIsRetiredAfterTheCooldown(t *testing.T) {
 			rule: map[string]string{"a": Arriving},
 		},
 		"a group that is not accepted": {
-			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown)}, change: func(w *World) { w.Groups[0].NotAccepted = "OverlapsGroup" },
+			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown)}, change: func(w *Input) { w.Groups[0].NotAccepted = "OverlapsGroup" },
 			rule: map[string]string{"a": nodegroup.NotAccepted},
 		},
 	} {
@@ -216,7 +220,7 @@ func verdictByNode(all map[string]NodeDecision) map[string]nodegroup.Verdict {
 
 func withHeadroom(slots int32) func(*v1alpha1.NodeGroup) {
 	return func(g *v1alpha1.NodeGroup) {
-		g.Spec.ScaleUp.HeadRoom = &v1alpha1.HeadRoom{Slots: slots, Requests: resources("1", "1Gi")}
+		g.Spec.ScaleUp.Headroom = &v1alpha1.Headroom{Slots: slots, Requests: resources("1", "1Gi")}
 	}
 }
 
@@ -231,7 +235,7 @@ func TestHeadroomNodeStaysUntilHeadroomFitsElsewhere(t *testing.T) {
 	if err := w.Snapshot.SetNode(more); err != nil {
 		t.Fatal(err)
 	}
-	w.Groups[0].Nodes = append(w.Groups[0].Nodes, nodegroup.Node{Object: more, Quiet: -1})
+	w.Groups[0].Nodes = append(w.Groups[0].Nodes, nodegroup.Node{Object: more, QuietFor: -1})
 	w.Groups[0].Size++
 	if d := decideDown(t, w)["a"]; d.Verdict != nodegroup.Leaves {
 		t.Errorf("with room elsewhere it is %s: %v", d.Verdict, d.Reasons)
@@ -239,8 +243,8 @@ func TestHeadroomNodeStaysUntilHeadroomFitsElsewhere(t *testing.T) {
 }
 
 func TestAtMaxSizeUselessNodeIsRetiredForAUsefulOne(t *testing.T) {
-	g := newUnderutilizedGroup(func(g *v1alpha1.NodeGroup) { *g.Spec.Maximum = 1 })
-	kinds := []Kind{newKind(g, "m4", "4", "16Gi"), newKind(g, "c8", "8", "16Gi")}
+	g := newUnderutilizedGroup(func(g *v1alpha1.NodeGroup) { *g.Spec.MaxSize = 1 })
+	kinds := []Template{newKind(g, "m4", "4", "16Gi"), newKind(g, "c8", "8", "16Gi")}
 	for cpu, want := range map[string]bool{"3": false, "6": true, "100": true} {
 		w := newWorld(t, []Group{newGroup(g, kinds...)}, []*corev1.Node{newWebNode("a", withPassedCooldown)}, []*corev1.Pod{newPod("x", "", cpu, "1Gi")})
 		if d := decideDown(t, w)["a"]; (d.Verdict == nodegroup.Leaves) != want {
@@ -309,14 +313,14 @@ func TestPendingRetirementIsCancelledWhenItsNodeIsNeeded(t *testing.T) {
 		[]*corev1.Pod{newPod("x", "a", "3", "1Gi"), newPod("y", "b", "3", "1Gi")})
 	w.Groups[0].Nodes[0].Retirements = []v1alpha1.NodeRetirement{{
 		ObjectMeta: metav1.ObjectMeta{Name: "a-underused"},
-		Spec:       v1alpha1.NodeRetirementSpec{NodeName: "a", RequestedBy: RequestedBy},
+		Spec:       v1alpha1.NodeRetirementSpec{NodeName: "a", RequestedBy: UnderutilizedRequester},
 	}}
 	d := decideDown(t, w)["a"]
-	if d.CallOff != "a-underused" || d.Verdict != nodegroup.Stays || !d.Since.IsZero() {
+	if d.CancelledRetirement != "a-underused" || d.Verdict != nodegroup.Stays || !d.Since.IsZero() {
 		t.Errorf("it is %+v", d)
 	}
 	w.Groups[0].Nodes[0].Retirements[0].Spec.RequestedBy = "somebody else"
-	if d := decideDown(t, w)["a"]; d.CallOff != "" || d.Verdict != nodegroup.Retires {
+	if d := decideDown(t, w)["a"]; d.CancelledRetirement != "" || d.Verdict != nodegroup.Retires {
 		t.Errorf("another requester's is %+v", d)
 	}
 }
@@ -370,7 +374,7 @@ func TestI5NodeCountsOnceInTheBudget(t *testing.T) {
 			g := newUnderutilizedGroup(func(g *v1alpha1.NodeGroup) { g.Spec.DisruptionBudgets[0].Nodes = intstr.FromInt32(c.budget) })
 			w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{c.first, c.second, newWebNode("c")},
 				[]*corev1.Pod{newPod("x", "c", "3", "1Gi")})
-			w.Groups[0].CloudMinimum = c.cloudMinimum
+			w.Groups[0].CloudMinSize = c.cloudMinimum
 			if c.waits {
 				w.Groups[0].Nodes[1].Retirements = []v1alpha1.NodeRetirement{{
 					ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: v1alpha1.NodeRetirementSpec{NodeName: "b", RequestedBy: "an operator"},

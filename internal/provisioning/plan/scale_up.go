@@ -15,8 +15,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
-// Order is a launch of instances of one template in one group.
-type Order struct {
+// Launch is a launch of instances of one template in one group.
+type Launch struct {
 	Group    string `json:"group"`
 	Template string `json:"template"`
 	Count    int    `json:"count"`
@@ -48,10 +48,10 @@ type PodVerdict struct {
 
 // Decision is the result of Up: the launches, and the verdict on each pod. Both are sorted.
 type Decision struct {
-	Orders []Order      `json:"orders,omitempty"`
-	Pods   []PodVerdict `json:"pods,omitempty"`
-	// Wishes are the verdicts on the launch requests, in their order.
-	Wishes []WishVerdict `json:"wishes,omitempty"`
+	Launches []Launch     `json:"orders,omitempty"`
+	Pods     []PodVerdict `json:"pods,omitempty"`
+	// LaunchRequests are the verdicts on the launch requests, in their order.
+	LaunchRequests []LaunchRequestVerdict `json:"wishes,omitempty"`
 
 	placedOnNodes   []planner.Move // pods and headroom that fit on existing nodes
 	missingHeadroom int            // headroom pods without room or a possible launch
@@ -59,8 +59,8 @@ type Decision struct {
 	unplacedPods []placement.PodKey
 }
 
-// Up decides which instances to launch.
-func Up(w *World) (*Decision, error) {
+// DecideScaleUp decides which instances to launch.
+func DecideScaleUp(w *Input) (*Decision, error) {
 	var d *Decision
 	err := w.simulate(func(r *forkedCluster) (err error) {
 		d, err = r.planLaunches(w.podsWithoutNomination(), 0)
@@ -85,7 +85,7 @@ func comparePodKeys(a, b placement.PodKey) int {
 }
 
 // podsWithoutNomination returns the pods that may need a launch.
-func (w *World) podsWithoutNomination() []placement.PodKey {
+func (w *Input) podsWithoutNomination() []placement.PodKey {
 	keys := make([]placement.PodKey, 0, len(w.Pods))
 	for _, p := range w.Pods {
 		if p.Nominated == "" {
@@ -97,7 +97,7 @@ func (w *World) podsWithoutNomination() []placement.PodKey {
 
 // forkedCluster is a fork of the snapshot for one decision. Its starting nodes are as they will be once started.
 type forkedCluster struct {
-	*World
+	*Input
 	fork              snapshot.Fork
 	headroomPods      map[string][]placement.PodKey // the headroom pods, by group
 	templateByFlavour map[string]*groupTemplate     // by the name of the flavour
@@ -106,7 +106,7 @@ type forkedCluster struct {
 
 // groupTemplate is a template of a group with derived values.
 type groupTemplate struct {
-	*Kind
+	*Template
 	group    *Group
 	position int // the position in the group's order
 	flavour  string
@@ -114,8 +114,8 @@ type groupTemplate struct {
 }
 
 // simulate calls decide in a fork with started nodes and pending headroom pods.
-func (w *World) simulate(decide func(*forkedCluster) error) (err error) {
-	r := &forkedCluster{World: w, headroomPods: map[string][]placement.PodKey{}, templateByFlavour: map[string]*groupTemplate{}}
+func (w *Input) simulate(decide func(*forkedCluster) error) (err error) {
+	r := &forkedCluster{Input: w, headroomPods: map[string][]placement.PodKey{}, templateByFlavour: map[string]*groupTemplate{}}
 	if err := r.makeTemplates(); err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (w *World) simulate(decide func(*forkedCluster) error) (err error) {
 			switch {
 			case g.IsProvisioning(n, w.Now):
 				undo = append(undo, func() error { return w.Snapshot.SetNode(n) })
-				as = toStartedNode(n, startupTaints(g.Group), g.Devices[n.Name])
+				as = toStartedNode(n, startupTaints(g.Group), g.DevicesByNode[n.Name])
 			case !w.Now.Before(n.CreationTimestamp.Add(g.joinTimeout())):
 				continue
 			}
@@ -168,10 +168,10 @@ func startupTaints(g *v1alpha1.NodeGroup) []string {
 func (r *forkedCluster) makeTemplates() error {
 	for i := range r.Groups {
 		g := &r.Groups[i]
-		for j := range g.Kinds {
-			k := &groupTemplate{Kind: &g.Kinds[j], group: g, position: j, flavour: g.name() + "/" + g.Kinds[j].Name}
+		for j := range g.Templates {
+			k := &groupTemplate{Template: &g.Templates[j], group: g, position: j, flavour: g.name() + "/" + g.Templates[j].Name}
 			if k.Node != nil {
-				template, err := deductDaemonSets(k.Node, r.Daemons)
+				template, err := deductDaemonSets(k.Node, r.DaemonSets)
 				if err != nil {
 					return err
 				}
@@ -189,7 +189,7 @@ func (r *forkedCluster) makeTemplates() error {
 func (r *forkedCluster) planLaunches(pods []placement.PodKey, removedNodes int, removedGroups ...string) (*Decision, error) {
 	fork := r.Snapshot.Fork()
 	defer fork.Rollback()
-	p := &scaleUp{forkedCluster: r, launchByFlavour: map[string]*Order{}, flavourByInstance: map[string]string{}, launchedByGroup: map[string]int{}, removedNodes: removedNodes, removedGroups: removedGroups}
+	p := &scaleUp{forkedCluster: r, launchByFlavour: map[string]*Launch{}, flavourByInstance: map[string]string{}, launchedByGroup: map[string]int{}, removedNodes: removedNodes, removedGroups: removedGroups}
 	if err := p.addProvisioningInstances(); err != nil {
 		return nil, err
 	}
@@ -216,14 +216,14 @@ func (r *forkedCluster) planLaunches(pods []placement.PodKey, removedNodes int, 
 type scaleUp struct {
 	*forkedCluster
 	removedNodes      int
-	removedGroups     []string          // the groups of the removed nodes, one entry per node
-	launchByFlavour   map[string]*Order // by flavour
-	flavourByInstance map[string]string // by node: the flavour of a planned or provisioning instance
-	provisioningNames []string          // the provisioning instances in flavourByInstance
-	launchedByGroup   map[string]int    // planned instances, by group
+	removedGroups     []string           // the groups of the removed nodes, one entry per node
+	launchByFlavour   map[string]*Launch // by flavour
+	flavourByInstance map[string]string  // by node: the flavour of a planned or provisioning instance
+	provisioningNames []string           // the provisioning instances in flavourByInstance
+	launchedByGroup   map[string]int     // planned instances, by group
 	serial            int
 	podVerdicts       []PodVerdict
-	requestVerdicts   []WishVerdict
+	requestVerdicts   []LaunchRequestVerdict
 	placedOnNodes     []planner.Move // pods and headroom that fit on existing nodes
 	missingHeadroom   int
 }
@@ -233,12 +233,12 @@ func (p *scaleUp) addProvisioningInstances() error {
 	for i := range p.Groups {
 		g := &p.Groups[i]
 		for _, m := range g.provisioningInstances() {
-			k := p.findTemplate(g, m.Kind)
+			k := p.findTemplate(g, m.Template)
 			if k == nil || k.node == nil {
 				continue // its resources are unknown, so that no pod can be placed on it
 			}
 			name := "awaited/" + g.name() + "/" + m.ID
-			if err := p.fork.Launch(toFlavour(k).Node(name, "")); err != nil {
+			if err := p.fork.LaunchNode(toFlavour(k).NewNode(name, "")); err != nil {
 				return err
 			}
 			p.flavourByInstance[name] = k.flavour
@@ -251,7 +251,7 @@ func (p *scaleUp) addProvisioningInstances() error {
 // findTemplate finds a group's template by name. An empty name means the first.
 func (p *scaleUp) findTemplate(g *Group, name string) *groupTemplate {
 	for _, k := range p.templates {
-		if k.group == g && (name == "" || launch.SameKind(k.Name, name)) {
+		if k.group == g && (name == "" || launch.IsSameTemplate(k.Name, name)) {
 			return k
 		}
 	}
@@ -266,11 +266,11 @@ func toFlavour(k *groupTemplate) *planner.Flavour {
 func (p *scaleUp) launchToMinSize() error {
 	for i := range p.Groups {
 		g := &p.Groups[i]
-		if up := g.scaleUpSpec(); up == nil || up.KeepMinimum != nil && !*up.KeepMinimum {
+		if up := g.scaleUpSpec(); up == nil || up.EnforceMinSize != nil && !*up.EnforceMinSize {
 			continue
 		}
 		size := p.groupSize(g)
-		missing := int(g.Group.Spec.Minimum) - size - g.Unreplaced
+		missing := int(g.Group.Spec.MinSize) - size - g.Unreplaced
 		for _, k := range p.templates {
 			if missing <= 0 {
 				break
@@ -288,7 +288,7 @@ func (p *scaleUp) launchToMinSize() error {
 			if n > 0 {
 				p.addLaunch(k, n, nil, Reason{
 					Rule: BelowMinimum, Group: g.name(), Template: k.Name,
-					Message: fmt.Sprintf("the group has %d instances; its minimum is %d", size, g.Group.Spec.Minimum),
+					Message: fmt.Sprintf("the group has %d instances; its minimum is %d", size, g.Group.Spec.MinSize),
 				})
 			}
 			missing -= n
@@ -312,7 +312,7 @@ func (p *scaleUp) simulateLaunch(template *groupTemplate) (string, error) {
 	p.serial++
 	name := fmt.Sprintf("new/%s/%d", template.flavour, p.serial)
 	p.flavourByInstance[name] = template.flavour
-	return name, p.fork.Launch(toFlavour(template).Node(name, ""))
+	return name, p.fork.LaunchNode(toFlavour(template).NewNode(name, ""))
 }
 
 // simulateLaunches adds n instances of a template to the fork.
@@ -327,11 +327,11 @@ func (p *scaleUp) simulateLaunches(k *groupTemplate, n int) error {
 
 // whyClosed returns why a template may not be launched. It returns nil if it may.
 func (p *scaleUp) whyClosed(k *groupTemplate) *Reason {
-	switch closed := cmp.Or(p.Braked(), k.group.whyClosed()); {
+	switch closed := cmp.Or(p.CheckUnreadyLimit(), k.group.whyClosed()); {
 	case closed != nil:
 		return closed
-	case k.Closed != nil:
-		return k.Closed
+	case k.ClosedReason != nil:
+		return k.ClosedReason
 	case k.group.whyNeverUsable(k.Name) != nil:
 		return k.group.whyNeverUsable(k.Name)
 	case k.node == nil:
@@ -348,10 +348,10 @@ func (g *Group) whyClosed() *Reason {
 	if g.NotAccepted != "" {
 		return &Reason{Rule: nodegroup.NotAccepted, Group: g.name(), Message: "the NodeGroup is not accepted: " + g.NotAccepted}
 	}
-	if g.Closed != nil {
-		return g.Closed
+	if g.ClosedReason != nil {
+		return g.ClosedReason
 	}
-	return g.NotSelected()
+	return g.WhyNotSelected()
 }
 
 // launchTier is a set of templates that are tried together.
@@ -379,7 +379,7 @@ func (p *scaleUp) sortIntoTiers() []launchTier {
 		switch up.Policy {
 		case v1alpha1.LeastCost:
 			at.policy, objective = 0, planner.LeastCost
-		case v1alpha1.ByPriority:
+		case v1alpha1.FirstTemplate:
 			at.policy, at.at = 2, k.position
 		default:
 			at.policy = 1
@@ -405,7 +405,7 @@ func (p *scaleUp) sortIntoTiers() []launchTier {
 
 // placePods places pods on existing nodes, provisioning instances or new instances, tier by tier. It returns the pods
 // without a place, with the reasons of every tier.
-func (p *scaleUp) placePods(pods []placement.PodKey) ([]planner.Helpless, error) {
+func (p *scaleUp) placePods(pods []placement.PodKey) ([]planner.UnschedulablePod, error) {
 	if len(pods) == 0 {
 		return nil, nil
 	}
@@ -413,10 +413,10 @@ func (p *scaleUp) placePods(pods []placement.PodKey) ([]planner.Helpless, error)
 	if len(tiers) == 0 {
 		tiers = []launchTier{{objective: planner.LeastWaste}}
 	}
-	var left []planner.Helpless
-	why := map[placement.PodKey]planner.Helpless{}
+	var left []planner.UnschedulablePod
+	why := map[placement.PodKey]planner.UnschedulablePod{}
 	for _, t := range tiers {
-		packing, err := planner.Pack(p.Snapshot, pods, p.toFlavours(t.templates), t.objective)
+		packing, err := planner.PackPods(p.Snapshot, pods, p.toFlavours(t.templates), t.objective)
 		if err != nil {
 			return nil, err
 		}
@@ -424,7 +424,7 @@ func (p *scaleUp) placePods(pods []placement.PodKey) ([]planner.Helpless, error)
 			return nil, err
 		}
 		left, pods = nil, nil
-		for _, h := range packing.Helpless {
+		for _, h := range packing.Unschedulable {
 			h = mergeReasons(why[h.Pod], h)
 			why[h.Pod] = h
 			left, pods = append(left, h), append(pods, h.Pod)
@@ -437,17 +437,17 @@ func (p *scaleUp) placePods(pods []placement.PodKey) ([]planner.Helpless, error)
 }
 
 // mergeReasons merges the reasons of two tiers.
-func mergeReasons(before, now planner.Helpless) planner.Helpless {
+func mergeReasons(before, now planner.UnschedulablePod) planner.UnschedulablePod {
 	if before.Reasons == nil {
 		return now
 	}
-	out := planner.Helpless{Pod: now.Pod, Reasons: map[string]string{}, Spent: map[string]string{}}
-	for _, h := range []planner.Helpless{before, now} {
+	out := planner.UnschedulablePod{Pod: now.Pod, Reasons: map[string]string{}, ExhaustedLimits: map[string]string{}}
+	for _, h := range []planner.UnschedulablePod{before, now} {
 		for flavour, reason := range h.Reasons {
 			out.Reasons[flavour] = reason
 		}
-		for flavour, limit := range h.Spent {
-			out.Spent[flavour] = limit
+		for flavour, limit := range h.ExhaustedLimits {
+			out.ExhaustedLimits[flavour] = limit
 		}
 	}
 	return out
@@ -464,7 +464,7 @@ func (p *scaleUp) toFlavours(templates []*groupTemplate) []planner.Flavour {
 		}
 		f := *toFlavour(k)
 		for _, a := range shared[k.group] {
-			f.Within = append(f.Within, &a.Allowance)
+			f.SharedLimits = append(f.SharedLimits, &a.LaunchLimit)
 		}
 		out = append(out, f)
 	}
@@ -474,7 +474,7 @@ func (p *scaleUp) toFlavours(templates []*groupTemplate) []planner.Flavour {
 // applyPacking launches the instances of a packing in the fork and moves its pods.
 func (p *scaleUp) applyPacking(packing *planner.Packing, rule, why string) error {
 	names := map[string]string{}
-	for _, m := range packing.Machines {
+	for _, m := range packing.Instances {
 		k := p.templateByFlavour[m.Flavour]
 		name, err := p.simulateLaunch(k)
 		if err != nil {
@@ -489,7 +489,7 @@ func (p *scaleUp) applyPacking(packing *planner.Packing, rule, why string) error
 	}
 	for _, m := range packing.Moves {
 		to := cmp.Or(names[m.To], m.To)
-		if err := p.fork.Move(m.Pod, to); err != nil {
+		if err := p.fork.MovePod(m.Pod, to); err != nil {
 			return err
 		}
 		if _, isInstance := p.flavourByInstance[to]; !isInstance {
@@ -506,7 +506,7 @@ func (p *scaleUp) applyPacking(packing *planner.Packing, rule, why string) error
 func (p *scaleUp) addLaunch(k *groupTemplate, n int, pods []placement.PodKey, why Reason) {
 	o := p.launchByFlavour[k.flavour]
 	if o == nil {
-		o = &Order{Group: k.group.name(), Template: k.Name}
+		o = &Launch{Group: k.group.name(), Template: k.Name}
 		p.launchByFlavour[k.flavour] = o
 	}
 	o.Count += n
@@ -540,14 +540,14 @@ func (p *scaleUp) newPlacedVerdict(key placement.PodKey, node string) PodVerdict
 }
 
 // newUnplacedVerdict returns the verdict on a pod without a place, with a reason for each template.
-func (p *scaleUp) newUnplacedVerdict(h planner.Helpless) PodVerdict {
+func (p *scaleUp) newUnplacedVerdict(h planner.UnschedulablePod) PodVerdict {
 	v := PodVerdict{Pod: h.Pod, Outcome: Helpless}
 	for i := range p.Groups {
 		g := &p.Groups[i]
 		if g.scaleUpSpec() == nil {
 			continue
 		}
-		if len(g.Kinds) == 0 {
+		if len(g.Templates) == 0 {
 			v.Reasons = append(v.Reasons, whyNoTemplate(g))
 		}
 	}
@@ -558,7 +558,7 @@ func (p *scaleUp) newUnplacedVerdict(h planner.Helpless) PodVerdict {
 		r := Reason{Rule: DoesNotFit, Group: k.group.name(), Template: k.Name, Message: h.Reasons[k.flavour]}
 		if closed := p.whyClosed(k); closed != nil {
 			r.Rule, r.Message = closed.Rule, closed.Message
-		} else if limit := h.Spent[k.flavour]; limit != "" {
+		} else if limit := h.ExhaustedLimits[k.flavour]; limit != "" {
 			r.Rule, r.Message = limit, p.limitMessage(k.group, limit)
 		}
 		v.Reasons = append(v.Reasons, r)
@@ -578,11 +578,11 @@ func whyNoTemplate(g *Group) Reason {
 
 // toDecision returns the plan as data.
 func (p *scaleUp) toDecision() *Decision {
-	d := &Decision{Pods: p.podVerdicts, Wishes: p.requestVerdicts, placedOnNodes: p.placedOnNodes, missingHeadroom: p.missingHeadroom}
+	d := &Decision{Pods: p.podVerdicts, LaunchRequests: p.requestVerdicts, placedOnNodes: p.placedOnNodes, missingHeadroom: p.missingHeadroom}
 	for _, k := range p.templates {
 		if o := p.launchByFlavour[k.flavour]; o != nil {
 			slices.SortFunc(o.Pods, comparePodKeys)
-			d.Orders = append(d.Orders, *o)
+			d.Launches = append(d.Launches, *o)
 		}
 	}
 	return d
@@ -590,7 +590,7 @@ func (p *scaleUp) toDecision() *Decision {
 
 // countInstances counts the instances that the decision launches.
 func (d *Decision) countInstances() (n int) {
-	for _, o := range d.Orders {
+	for _, o := range d.Launches {
 		n += o.Count
 	}
 	return n

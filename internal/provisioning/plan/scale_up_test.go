@@ -28,7 +28,7 @@ func TestSixtyPodsLaunchEnoughInstancesInAnEmptyGroup(t *testing.T) {
 	if n := outcomeCounts(d)[Ordered]; n != 60 {
 		t.Errorf("%d pods are launched for, want 60", n)
 	}
-	if n := len(d.Orders[0].Pods); n != 60 {
+	if n := len(d.Launches[0].Pods); n != 60 {
 		t.Errorf("the launch names %d pods", n)
 	}
 }
@@ -41,14 +41,14 @@ func TestNothingIsLaunchedTwice(t *testing.T) {
 		n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}
 	}
 	for name, c := range map[string]struct {
-		awaited []launch.Expected
+		awaited []launch.ProvisioningInstance
 		nodes   []*corev1.Node
 		want    int
 		awaits  int
 		fits    int
 	}{
-		"provisioning":               {awaited: []launch.Expected{{ID: "1", Kind: "m4"}, {ID: "2"}}, awaits: 16},
-		"one of two provisioning":    {awaited: []launch.Expected{{ID: "1", Kind: "M4"}}, want: 1, awaits: 8},
+		"provisioning":               {awaited: []launch.ProvisioningInstance{{ID: "1", Template: "m4"}, {ID: "2"}}, awaits: 16},
+		"one of two provisioning":    {awaited: []launch.ProvisioningInstance{{ID: "1", Template: "M4"}}, want: 1, awaits: 8},
 		"a Node that is not Ready":   {nodes: []*corev1.Node{newNode("web", "a", machineResources("4", "16Gi"), arriving)}, want: 1, fits: 8},
 		"a Node that is never Ready": {nodes: []*corev1.Node{newNode("web", "a", machineResources("4", "16Gi"), arriving, withOldAge)}, want: 2},
 		"a node with room": {
@@ -57,7 +57,7 @@ func TestNothingIsLaunchedTwice(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			gr := newGroup(g, newKind(g, "m4", "4", "16Gi"))
-			gr.Awaited, gr.Size = c.awaited, len(c.awaited)
+			gr.Provisioning, gr.Size = c.awaited, len(c.awaited)
 			w := newWorld(t, []Group{gr}, c.nodes, newPendingPods(16, "500m", "1Gi"))
 			d := decideUp(t, w)
 			if got := d.countInstances(); got != c.want {
@@ -104,22 +104,22 @@ func TestNodeMissingInTheSnapshotIsCounted(t *testing.T) {
 func withOldAge(n *corev1.Node) { n.CreationTimestamp = metav1.NewTime(start.Add(-16 * time.Minute)) }
 
 func TestBackOffUsesTheNextTemplate(t *testing.T) {
-	g := newNodeGroup("web", 20, func(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.Policy = v1alpha1.ByPriority })
-	kinds := []Kind{newKind(g, "spot", "4", "16Gi"), newKind(g, "m4", "4", "16Gi")}
+	g := newNodeGroup("web", 20, func(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.Policy = v1alpha1.FirstTemplate })
+	kinds := []Template{newKind(g, "spot", "4", "16Gi"), newKind(g, "m4", "4", "16Gi")}
 	d := decideUp(t, newWorld(t, []Group{newGroup(g, kinds...)}, nil, newPendingPods(1, "2", "2Gi")))
 	if diff := cmp.Diff(map[string]int{"web/spot": 1}, launchCounts(d)); diff != "" {
 		t.Error(diff)
 	}
-	failed := launch.Fail(nil, "spot", string(cloud.NoCapacity), "no valid host", start)
-	kinds[0].Closed = ClosedBy(&failed, "web", start)
+	failed := launch.NextBackOff(nil, "spot", string(cloud.NoCapacity), "no valid host", start)
+	kinds[0].ClosedReason = WhyBackedOff(&failed, "web", start)
 	d = decideUp(t, newWorld(t, []Group{newGroup(g, kinds...)}, nil, newPendingPods(1, "2", "2Gi")))
 	if diff := cmp.Diff(map[string]int{"web/m4": 1}, launchCounts(d)); diff != "" {
 		t.Error(diff)
 	}
 	kinds = kinds[:1]
 	d = decideUp(t, newWorld(t, []Group{newGroup(g, kinds...)}, nil, newPendingPods(1, "2", "2Gi")))
-	if diff := cmp.Diff(map[string]string{"web/spot": BackedOff}, ruleByTemplate(d.Pods[0])); diff != "" || len(d.Orders) > 0 {
-		t.Errorf("%v %s", d.Orders, diff)
+	if diff := cmp.Diff(map[string]string{"web/spot": BackedOff}, ruleByTemplate(d.Pods[0])); diff != "" || len(d.Launches) > 0 {
+		t.Errorf("%v %s", d.Launches, diff)
 	}
 	if message := d.Pods[0].Reasons[0].Message; !strings.Contains(message, "NoCapacity") || !strings.Contains(message, "no valid host") {
 		t.Errorf("message is %q", message)
@@ -141,7 +141,7 @@ func TestGroupsCompeteByPriorityAndPolicy(t *testing.T) {
 	}
 	cheap := func(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.Policy = v1alpha1.LeastCost }
 	first := func(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.Priority = 10 }
-	none := func(g *v1alpha1.NodeGroup) { *g.Spec.Maximum = 0 }
+	none := func(g *v1alpha1.NodeGroup) { *g.Spec.MaxSize = 0 }
 	for name, c := range map[string]struct {
 		groups []Group
 		want   map[string]int
@@ -171,7 +171,7 @@ func TestUnplaceablePodNamesEveryReason(t *testing.T) {
 	two := 2
 	for name, c := range map[string]struct {
 		pods   []*corev1.Pod
-		change func(*World)
+		change func(*Input)
 		want   string
 		orders int
 	}{
@@ -179,13 +179,13 @@ func TestUnplaceablePodNamesEveryReason(t *testing.T) {
 		"another selector":             {pods: newPendingPods(1, "1", "1Gi", elsewhere), want: DoesNotFit},
 		"the group's maximum":          {pods: newPendingPods(3, "1500m", "9Gi"), want: AtMaximum, orders: 2},
 		"the group's maximum of cores": {pods: newPendingPods(3, "3", "1Gi"), change: withoutLimits, want: AtLimit, orders: 2},
-		"the cloud's maximum":          {pods: newPendingPods(2, "3", "1Gi"), change: func(w *World) { w.Groups[0].Most = 1 }, want: AtMaximum, orders: 1},
-		"the cluster's maximum":        {pods: newPendingPods(2, "3", "1Gi"), change: func(w *World) { w.Maximum, w.Nodes = &two, 1 }, want: AtClusterMaximum, orders: 1},
-		"unknown resources":            {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups[0].Kinds[0].Node = nil }, want: ShapeUnknown},
-		"a cloud that cannot be read":  {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups[0].Closed = &Reason{Rule: CloudUnreadable} }, want: CloudUnreadable},
-		"a group that is not accepted": {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups[0].NotAccepted = "OverlapsGroup" }, want: "NotAccepted"},
-		"a cloud without templates":    {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups[0].Kinds = nil }, want: NoTemplate},
-		"no group that scales up":      {pods: newPendingPods(1, "1", "1Gi"), change: func(w *World) { w.Groups = nil }, want: NoGroup},
+		"the cloud's maximum":          {pods: newPendingPods(2, "3", "1Gi"), change: func(w *Input) { w.Groups[0].CloudMaxSize = 1 }, want: AtMaximum, orders: 1},
+		"the cluster's maximum":        {pods: newPendingPods(2, "3", "1Gi"), change: func(w *Input) { w.MaxNodes, w.NodeCount = &two, 1 }, want: AtClusterMaximum, orders: 1},
+		"unknown resources":            {pods: newPendingPods(1, "1", "1Gi"), change: func(w *Input) { w.Groups[0].Templates[0].Node = nil }, want: ShapeUnknown},
+		"a cloud that cannot be read":  {pods: newPendingPods(1, "1", "1Gi"), change: func(w *Input) { w.Groups[0].ClosedReason = &Reason{Rule: CloudUnreadable} }, want: CloudUnreadable},
+		"a group that is not accepted": {pods: newPendingPods(1, "1", "1Gi"), change: func(w *Input) { w.Groups[0].NotAccepted = "OverlapsGroup" }, want: "NotAccepted"},
+		"a cloud without templates":    {pods: newPendingPods(1, "1", "1Gi"), change: func(w *Input) { w.Groups[0].Templates = nil }, want: NoTemplate},
+		"no group that scales up":      {pods: newPendingPods(1, "1", "1Gi"), change: func(w *Input) { w.Groups = nil }, want: NoGroup},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, nil, c.pods)
@@ -209,17 +209,17 @@ func TestUnplaceablePodNamesEveryReason(t *testing.T) {
 	}
 }
 
-func withoutLimits(w *World) {
+func withoutLimits(w *Input) {
 	ten := int32(10)
 	g := w.Groups[0].Group.DeepCopy()
-	g.Spec.Maximum = &ten
+	g.Spec.MaxSize = &ten
 	w.Groups[0].Group = g
 }
 
 func TestHeadroomAndMinSizeAreKept(t *testing.T) {
 	g := newNodeGroup("web", 20, func(g *v1alpha1.NodeGroup) {
-		g.Spec.Minimum = 2
-		g.Spec.ScaleUp.HeadRoom = &v1alpha1.HeadRoom{Slots: 10, Requests: resources("1", "1Gi")}
+		g.Spec.MinSize = 2
+		g.Spec.ScaleUp.Headroom = &v1alpha1.Headroom{Slots: 10, Requests: resources("1", "1Gi")}
 	})
 	gr := newGroup(g, newKind(g, "m4", "4", "16Gi"))
 	d := decideUp(t, newWorld(t, []Group{gr}, nil, nil))
@@ -227,7 +227,7 @@ func TestHeadroomAndMinSizeAreKept(t *testing.T) {
 		t.Error(diff)
 	}
 	var why []string
-	for _, r := range d.Orders[0].Reasons {
+	for _, r := range d.Launches[0].Reasons {
 		why = append(why, r.Rule)
 	}
 	if diff := cmp.Diff([]string{BelowMinimum, SpareRoom}, why); diff != "" {
@@ -255,11 +255,11 @@ func TestDaemonSetRequestsAreDeductedFromTemplates(t *testing.T) {
 		return d
 	}
 	w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, nil, newPendingPods(4, "2", "1Gi"))
-	w.Daemons = []*appsv1.DaemonSet{daemon("logs", "500m", nil), daemon("gpu", "3", map[string]string{"gpu": "yes"})}
+	w.DaemonSets = []*appsv1.DaemonSet{daemon("logs", "500m", nil), daemon("gpu", "3", map[string]string{"gpu": "yes"})}
 	if diff := cmp.Diff(map[string]int{"web/m4": 4}, launchCounts(decideUp(t, w))); diff != "" {
 		t.Error(diff)
 	}
-	w.Daemons = w.Daemons[1:]
+	w.DaemonSets = w.DaemonSets[1:]
 	if diff := cmp.Diff(map[string]int{"web/m4": 2}, launchCounts(decideUp(t, w))); diff != "" {
 		t.Error(diff)
 	}
@@ -274,8 +274,8 @@ func TestTemplateIsLearnedFromItsNodes(t *testing.T) {
 		n.Spec.Taints = slices.Concat(taints, []corev1.Taint{{Key: corev1.TaintNodeNotReady}, {Key: "starting"}})
 		return n
 	}
-	learned := Learn("m4", []*corev1.Node{mark("1", "14Gi", taint), mark("2", "13Gi", taint, corev1.Taint{Key: "odd"})}, []string{"starting"})
-	n := NodeOf(g, Source{Template: cloud.Template{Name: "m4", Shape: cloud.Shape{Capacity: machineResources("4", "16Gi")}}, Learned: learned})
+	learned := LearnTemplate("m4", []*corev1.Node{mark("1", "14Gi", taint), mark("2", "13Gi", taint, corev1.Taint{Key: "odd"})}, []string{"starting"})
+	n := NewTemplateNode(g, TemplateSource{Template: cloud.Template{Name: "m4", NodeShape: cloud.NodeShape{Capacity: machineResources("4", "16Gi")}}, Learned: learned})
 	if got := n.Status.Allocatable.Memory().String(); got != "13Gi" {
 		t.Errorf("memory is %s, want the least, 13Gi", got)
 	}
@@ -288,7 +288,7 @@ func TestTemplateIsLearnedFromItsNodes(t *testing.T) {
 }
 
 func TestReservedResourcesAreDeducted(t *testing.T) {
-	shape := cloud.Shape{Capacity: machineResources("4", "16Gi")}
+	shape := cloud.NodeShape{Capacity: machineResources("4", "16Gi")}
 	for name, tc := range map[string]struct {
 		reserved corev1.ResourceList
 		want     corev1.ResourceList
@@ -301,7 +301,7 @@ func TestReservedResourcesAreDeducted(t *testing.T) {
 		"of a resource that it lacks": {corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}, resources("4", "16Gi")},
 	} {
 		shape.Reserved = tc.reserved
-		n := NodeOf(newNodeGroup("web", 20), Source{Template: cloud.Template{Name: "m4", Shape: shape}})
+		n := NewTemplateNode(newNodeGroup("web", 20), TemplateSource{Template: cloud.Template{Name: "m4", NodeShape: shape}})
 		for resourceName, want := range tc.want {
 			if got := n.Status.Allocatable[resourceName]; got.Cmp(want) > 0 || tc.reserved != nil && got.Cmp(want) != 0 {
 				t.Errorf("%s: %s is %s, want %s", name, resourceName, got.String(), want.String())
@@ -316,16 +316,16 @@ func TestLongGoneNodesDoNotOverrideDeclaredResources(t *testing.T) {
 	bad.Status.Capacity = corev1.ResourceList{device: resource.MustParse("0")} // its plugin was removed again
 	has := machineResources("4", "16Gi")
 	has[device] = resource.MustParse("2")
-	for name, s := range map[string]Source{
-		"the NodeGroup": {Declared: has}, "the cloud": {Template: cloud.Template{Name: "m4", Shape: cloud.Shape{Capacity: has}}},
+	for name, s := range map[string]TemplateSource{
+		"the NodeGroup": {Declared: has}, "the cloud": {Template: cloud.Template{Name: "m4", NodeShape: cloud.NodeShape{Capacity: has}}},
 	} {
-		s.Learned = Learn("m4", []*corev1.Node{bad}, nil)
-		n := NodeOf(newNodeGroup("web", 20), s)
+		s.Learned = LearnTemplate("m4", []*corev1.Node{bad}, nil)
+		n := NewTemplateNode(newNodeGroup("web", 20), s)
 		if _, ok := n.Status.Allocatable[device]; ok {
 			t.Errorf("%s says so, and it is believed against a node of late", name)
 		}
-		s.LongGone = true
-		n = NodeOf(newNodeGroup("web", 20), s)
+		s.NodesLongGone = true
+		n = NewTemplateNode(newNodeGroup("web", 20), s)
 		for _, list := range []corev1.ResourceList{n.Status.Allocatable, n.Status.Capacity} {
 			if got := list[device]; got.Value() != 2 {
 				t.Errorf("%s says that it has 2, and it is taken for one of %s", name, &got)
@@ -342,7 +342,7 @@ func TestLongGoneNodesDoNotOverrideDeclaredResources(t *testing.T) {
 
 func TestUnseenTemplateIsEstimatedConservatively(t *testing.T) {
 	g := newNodeGroup("web", 20)
-	n := NodeOf(g, Source{Template: cloud.Template{Name: "m4", Zone: "z1", Shape: cloud.Shape{
+	n := NewTemplateNode(g, TemplateSource{Template: cloud.Template{Name: "m4", Zone: "z1", NodeShape: cloud.NodeShape{
 		Capacity: resources("4", "16Gi"), Labels: map[string]string{"team": "a"}, Taints: []corev1.Taint{{Key: "spot", Effect: "NoSchedule"}},
 	}}})
 	if cpu := n.Status.Allocatable.Cpu().MilliValue(); cpu != 3920 {
@@ -363,38 +363,38 @@ func TestUnseenTemplateIsEstimatedConservatively(t *testing.T) {
 		t.Error(diff)
 	}
 	few := corev1.ResourceList{corev1.ResourcePods: resource.MustParse("30")}
-	if n := NodeOf(g, Source{Template: cloud.Template{Name: "m4", Shape: cloud.Shape{Capacity: few}}}); n != nil {
+	if n := NewTemplateNode(g, TemplateSource{Template: cloud.Template{Name: "m4", NodeShape: cloud.NodeShape{Capacity: few}}}); n != nil {
 		t.Errorf("of an instance of which only the pods are known: %+v, want none", n.Status)
 	}
-	n = NodeOf(g, Source{Template: cloud.Template{Name: "m4", Shape: cloud.Shape{Capacity: few}}, Declared: resources("4", "16Gi")})
+	n = NewTemplateNode(g, TemplateSource{Template: cloud.Template{Name: "m4", NodeShape: cloud.NodeShape{Capacity: few}}, Declared: resources("4", "16Gi")})
 	if got := n.Status.Allocatable; got.Pods().Value() != 30 || got.Cpu().Value() != 4 || n.Status.Capacity.Cpu().Value() != 4 {
 		t.Errorf("of an instance whose pods its cloud says, and the rest the group: %+v", n.Status)
 	}
-	if n := NodeOf(g, Source{Template: cloud.Template{Name: "m4"}}); n != nil {
+	if n := NewTemplateNode(g, TemplateSource{Template: cloud.Template{Name: "m4"}}); n != nil {
 		t.Errorf("a template of which nothing is known is %+v", n)
 	}
 }
 
 func TestBackOffsGrowAndExpire(t *testing.T) {
 	now := start
-	b := launch.Fail(nil, "m4", string(cloud.NoQuota), "cores", now)
+	b := launch.NextBackOff(nil, "m4", string(cloud.NoQuota), "cores", now)
 	var waits []time.Duration
 	for range 6 {
 		waits = append(waits, b.Until.Sub(now))
 		now = b.Until.Time
-		b = launch.Fail(&b, "m4", string(cloud.NoQuota), "cores", now)
+		b = launch.NextBackOff(&b, "m4", string(cloud.NoQuota), "cores", now)
 	}
 	want := []time.Duration{5 * time.Minute, 10 * time.Minute, 20 * time.Minute, 40 * time.Minute, time.Hour, time.Hour}
 	if diff := cmp.Diff(want, waits); diff != "" {
 		t.Error(diff)
 	}
-	if again := launch.Fail(&b, "m4", string(cloud.NoCapacity), "host", now.Add(time.Second)); again.Failures != b.Failures || again.Until.Before(&b.Until) {
+	if again := launch.NextBackOff(&b, "m4", string(cloud.NoCapacity), "host", now.Add(time.Second)); again.Failures != b.Failures || again.Until.Before(&b.Until) {
 		t.Errorf("a failure within the back-off makes %+v of %+v", again, b)
 	}
-	if launch.Forgiven(&b, b.Until.Time) || !launch.Forgiven(&b, b.Until.Add(3*time.Hour)) {
+	if launch.IsBackOffExpired(&b, b.Until.Time) || !launch.IsBackOffExpired(&b, b.Until.Add(3*time.Hour)) {
 		t.Error("forgiven too early, or never")
 	}
-	if launch.Pause(string(cloud.NoCapacity), 1) >= launch.Pause(string(cloud.NoQuota), 1) || launch.Pause(string(cloud.NoQuota), 1) >= launch.Pause(string(cloud.Invalid), 1) {
+	if launch.BackOffDuration(string(cloud.NoCapacity), 1) >= launch.BackOffDuration(string(cloud.NoQuota), 1) || launch.BackOffDuration(string(cloud.NoQuota), 1) >= launch.BackOffDuration(string(cloud.Invalid), 1) {
 		t.Error("refusals are not recorded apart")
 	}
 }

@@ -70,7 +70,7 @@ var scenarios = rapid.Custom(func(t *rapid.T) scenario {
 	s := scenario{
 		minimum: rapid.Int32Range(0, 2).Draw(t, "minimum"), maximum: rapid.Int32Range(8, 16).Draw(t, "maximum"),
 		spare: rapid.Int32Range(0, 2).Draw(t, "spare"), together: rapid.Bool().Draw(t, "consolidate"),
-		policy: rapid.SampledFrom([]v1alpha1.ScaleUpPolicy{v1alpha1.LeastWaste, v1alpha1.LeastCost, v1alpha1.ByPriority}).Draw(t, "policy"),
+		policy: rapid.SampledFrom([]v1alpha1.ScaleUpPolicy{v1alpha1.LeastWaste, v1alpha1.LeastCost, v1alpha1.FirstTemplate}).Draw(t, "policy"),
 		quota:  rapid.IntRange(10, 24).Draw(t, "quota"),
 	}
 	s.fates = rapid.SliceOfN(rapid.SampledFrom([]fate{joins, joins, joins, joins, failsAtOnce, failsLater, buildsForLong, neverJoins, cordonedForLong, labelledLate}), 16, 16).Draw(t, "fates")
@@ -123,7 +123,7 @@ type simulation struct {
 	snap *snapshot.Snapshot
 
 	group    *v1alpha1.NodeGroup
-	kinds    []Kind
+	kinds    []Template
 	machines map[string]*simulated
 	nodes    map[string]*corev1.Node
 	pods     map[placement.PodKey]*corev1.Pod
@@ -132,7 +132,7 @@ type simulation struct {
 	watched  time.Time
 	known    map[string]time.Time
 	record   []launch.Instance
-	asked    []launch.Pending
+	asked    []launch.PendingLaunch
 	unseen   time.Time
 	backs    map[string]v1alpha1.BackOff
 	unusable map[string]bool // instances that were never usable and count as failures
@@ -150,20 +150,20 @@ type simulation struct {
 
 func newSimulation(t rapid.TB, s scenario) *simulation {
 	g := newNodeGroup("web", s.maximum, func(g *v1alpha1.NodeGroup) {
-		g.Spec.Minimum = s.minimum
+		g.Spec.MinSize = s.minimum
 		g.Spec.ScaleUp.Policy = s.policy
 		g.Spec.ScaleUp.JoinTimeout = &metav1.Duration{Duration: joinTime}
 		if s.spare > 0 {
-			g.Spec.ScaleUp.HeadRoom = &v1alpha1.HeadRoom{Slots: s.spare, Requests: resources("500m", "512Mi")}
+			g.Spec.ScaleUp.Headroom = &v1alpha1.Headroom{Slots: s.spare, Requests: resources("500m", "512Mi")}
 		}
-		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underused: &v1alpha1.UnderusedNodes{
+		g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underutilized: &v1alpha1.UnderutilizedRule{
 			Consolidate: s.together, Cooldown: &metav1.Duration{Duration: cooldown},
 		}}
 		g.Spec.DisruptionBudgets = []v1alpha1.DisruptionBudget{{Nodes: intstr.FromInt32(2)}}
 	})
 	return &simulation{
 		t: t, s: s, now: start, snap: snapshot.New(), group: g, watched: start,
-		kinds:    []Kind{newKind(g, "m4", "4", "16Gi"), newKind(g, "c8", "8", "16Gi")},
+		kinds:    []Template{newKind(g, "m4", "4", "16Gi"), newKind(g, "c8", "8", "16Gi")},
 		machines: map[string]*simulated{}, nodes: map[string]*corev1.Node{}, pods: map[placement.PodKey]*corev1.Pod{},
 		backs: map[string]v1alpha1.BackOff{}, unusable: map[string]bool{}, replicas: make([]int, len(s.loads)),
 	}
@@ -325,9 +325,9 @@ func (m *simulation) schedulePods() {
 		for _, name := range names {
 			v, err := m.snap.JudgePod(key, name)
 			m.must(err)
-			l, err := planner.MeasureLoad(m.snap, name, nil)
+			l, err := planner.MeasureWorkloadUtilization(m.snap, name, nil)
 			m.must(err)
-			if used := l.CPUShare() + l.MemoryShare(); v.Outcome == placement.Fits && used < least {
+			if used := l.CPUPercent() + l.MemoryPercent(); v.Outcome == placement.Fits && used < least {
 				best, least = name, used
 			}
 		}
@@ -344,18 +344,18 @@ func (m *simulation) decide() {
 	w := m.newWorld()
 	d := decideUp(m.t, w)
 	if m.happened {
-		if again := decideUp(m.t, w); len(again.Orders) != len(d.Orders) {
+		if again := decideUp(m.t, w); len(again.Launches) != len(d.Launches) {
 			m.t.Fatalf("%s: asked twice: %v, then %v", m.now.Format(time.TimeOnly), launchCounts(d), launchCounts(again))
 		}
 	}
 	m.unplaced = outcomeCounts(d)[Helpless] + d.missingHeadroom
-	for _, o := range d.Orders {
+	for _, o := range d.Launches {
 		m.launchInstances(o)
 	}
-	all, err := Down(m.newWorld())
+	all, err := DecideScaleDown(m.newWorld())
 	m.must(err)
 	for _, n := range all {
-		if !n.Since.Equal(Since(m.nodes[n.Node], m.now)) {
+		if !n.Since.Equal(ReadUnderutilizedSince(m.nodes[n.Node], m.now)) {
 			m.writeSince(n)
 		}
 		if n.Verdict == nodegroup.Leaves {
@@ -368,7 +368,7 @@ func (m *simulation) writeSince(d NodeDecision) {
 	n := m.nodes[d.Node].DeepCopy()
 	n.Annotations = map[string]string{}
 	if !d.Since.IsZero() {
-		n.Annotations[SinceAnnotation] = formatTime(d.Since)
+		n.Annotations[UnderutilizedSinceAnnotation] = formatTime(d.Since)
 	}
 	m.setNode(n)
 }
@@ -409,7 +409,7 @@ func (m *simulation) countAlive() (n int) {
 }
 
 // launchInstances simulates the cloud's answer to a launch.
-func (m *simulation) launchInstances(o Order) {
+func (m *simulation) launchInstances(o Launch) {
 	m.happened = true
 	for i := range m.removals {
 		r := &m.removals[i]
@@ -448,7 +448,7 @@ func (m *simulation) launchInstances(o Order) {
 // isUnrelatedLaunch reports whether a launch would have been made with the removed node too. Its pods had no room then,
 // and the pods of the node run on other nodes of that time. Such a launch happens when the scheduler needs more
 // instances than the plan has packed.
-func (m *simulation) isUnrelatedLaunch(r *removal, o Order) bool {
+func (m *simulation) isUnrelatedLaunch(r *removal, o Launch) bool {
 	for _, why := range o.Reasons {
 		if why.Rule != PodsWait {
 			return false
@@ -476,9 +476,9 @@ func (m *simulation) rangeReplicas() []int {
 }
 
 // addPending records a launch with its answer, which is immediate.
-func (m *simulation) addPending(o Order, answer launch.Answer) {
-	a := launch.Pending{Kind: o.Template, Count: o.Count, At: m.now}
-	a.Reply(answer, nil, m.now, 0)
+func (m *simulation) addPending(o Launch, answer launch.Answer) {
+	a := launch.PendingLaunch{Template: o.Template, Count: o.Count, RequestedAt: m.now}
+	a.ApplyAnswer(answer, nil, m.now, 0)
 	m.asked = append(m.asked, a)
 }
 
@@ -487,22 +487,22 @@ func (m *simulation) backOff(kind, reason string) {
 	if b, ok := m.backs[kind]; ok {
 		before = &b
 	}
-	m.backs[kind] = launch.Fail(before, kind, reason, "simulated", m.now)
+	m.backs[kind] = launch.NextBackOff(before, kind, reason, "simulated", m.now)
 	m.troubled = m.now
 }
 
 // newWorld reads the cloud, deletes failed instances, and returns the input of a decision.
-func (m *simulation) newWorld() *World {
+func (m *simulation) newWorld() *Input {
 	var instances []cloud.Instance
 	for _, i := range m.machines {
 		instances = append(instances, i.Instance)
 	}
-	v := launch.Track(launch.Observation{
-		Group: cloud.Group{Size: m.countAlive()}, Instances: instances, Join: m.joinState,
-		Known: m.known, Record: m.record, Pending: m.asked, UnseenSince: m.unseen, Watched: m.watched, JoinTimeout: joinTime, Began: m.now, Now: m.now,
+	v := launch.TrackInstances(launch.Observation{
+		Group: cloud.Group{Size: m.countAlive()}, Instances: instances, JoinState: m.joinState,
+		FirstSeen: m.known, Unjoined: m.record, Pending: m.asked, UnseenSince: m.unseen, WatchedSince: m.watched, JoinTimeout: joinTime, ReadAt: m.now, Now: m.now,
 	})
-	m.known, m.record, m.asked, m.unseen = v.Known, v.Record, v.Pending, v.UnseenSince
-	for _, dead := range v.Dead {
+	m.known, m.record, m.asked, m.unseen = v.FirstSeen, v.Unjoined, v.Pending, v.UnseenSince
+	for _, dead := range v.FailedWithoutNode {
 		if i := m.machines[dead.Instance.ProviderID]; i.node {
 			m.t.Fatalf("%s: an instance that had a Node is deleted", m.now.Format(time.TimeOnly))
 		}
@@ -512,31 +512,31 @@ func (m *simulation) newWorld() *World {
 	for _, unusable := range v.NeverUsable {
 		if !m.unusable[unusable.Instance.ProviderID] {
 			m.unusable[unusable.Instance.ProviderID] = true
-			m.backOff(unusable.Kind, unusable.Reason)
+			m.backOff(unusable.Template, unusable.Reason)
 		}
 		m.troubled = m.now
 	}
 	for _, joined := range v.Joined {
-		maps.DeleteFunc(m.backs, func(_ string, b v1alpha1.BackOff) bool { return launch.Refuted(&b, &joined) })
+		maps.DeleteFunc(m.backs, func(_ string, b v1alpha1.BackOff) bool { return launch.IsBackOffRefuted(&b, &joined) })
 	}
-	g := Group{World: nodegroup.World{Group: m.group, Now: m.now}, Size: m.countAlive(), Awaited: v.Awaited}
-	for _, r := range v.Record {
+	g := Group{GroupSnapshot: nodegroup.GroupSnapshot{Group: m.group, Now: m.now}, Size: m.countAlive(), Provisioning: v.Provisioning}
+	for _, r := range v.Unjoined {
 		if n := m.nodes[r.ProviderID]; n != nil {
-			g.Launched = append(g.Launched, Launched{Expected: launch.Expected{ID: r.ProviderID, Kind: r.Template}, Node: n, Overdue: v.Overdue[r.ProviderID]})
+			g.LaunchedInstances = append(g.LaunchedInstances, LaunchedInstance{ProvisioningInstance: launch.ProvisioningInstance{ID: r.ProviderID, Template: r.Template}, Node: n, Overdue: v.Overdue[r.ProviderID]})
 		}
 	}
 	for _, k := range m.kinds {
 		if b, ok := m.backs[k.Name]; ok {
-			k.Closed = ClosedBy(&b, m.group.Name, m.now)
+			k.ClosedReason = WhyBackedOff(&b, m.group.Name, m.now)
 		}
-		g.Kinds = append(g.Kinds, k)
+		g.Templates = append(g.Templates, k)
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.nodes)) {
 		if m.nodes[name].Labels[groupLabel] != "" {
-			g.Nodes = append(g.Nodes, nodegroup.Node{Object: m.nodes[name], Quiet: -1})
+			g.Nodes = append(g.Nodes, nodegroup.Node{Object: m.nodes[name], QuietFor: -1})
 		}
 	}
-	w := &World{Snapshot: m.snap, Groups: []Group{g}, Nodes: len(m.nodes), Now: m.now}
+	w := &Input{Snapshot: m.snap, Groups: []Group{g}, NodeCount: len(m.nodes), Now: m.now}
 	for _, key := range slices.SortedFunc(maps.Keys(m.pods), comparePodKeys) {
 		if m.pods[key].Spec.NodeName == "" {
 			w.Pods = append(w.Pods, Pod{Key: key})
@@ -545,9 +545,9 @@ func (m *simulation) newWorld() *World {
 	return w
 }
 
-func (m *simulation) joinState(i cloud.Instance) launch.Join {
+func (m *simulation) joinState(i cloud.Instance) launch.JoinState {
 	if n := m.nodes[i.ProviderID]; n != nil {
-		return JoinOf(m.group, n)
+		return FindJoinState(m.group, n)
 	}
 	return launch.NoNode
 }

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/slipway-dev/slipway/internal/elapsed"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
 // clusterAutoscalerStartupPrefix is the prefix of taints that cluster-autoscaler treats as startup taints
@@ -21,27 +21,27 @@ func isTemporaryTaint(key string, startup []string) bool {
 		strings.HasPrefix(key, clusterAutoscalerStartupPrefix) || slices.Contains(startup, key)
 }
 
-// IsArriving reports whether a Node has joined, cannot take all of its pods yet, and is younger than the timeout. It is
+// IsStarting reports whether a Node has joined, cannot take all of its pods yet, and is younger than the timeout. It is
 // not Ready, has a startup taint, or lacks a device of its template. A cordoned Node is not starting. observed is when
 // this process first saw the Node, or zero. The Node's age counts from then if its creation time is in the future,
 // because the clock was set back.
-func IsArriving(n *corev1.Node, startup []string, devices corev1.ResourceList, timeout time.Duration, observed, now time.Time) bool {
-	if n.Spec.Unschedulable || n.DeletionTimestamp != nil || len(budget.Others(n)) > 0 {
+func IsStarting(n *corev1.Node, startup []string, devices corev1.ResourceList, timeout time.Duration, observed, now time.Time) bool {
+	if n.Spec.Unschedulable || n.DeletionTimestamp != nil || len(disruptionbudget.FindRemovingTools(n)) > 0 {
 		return false
 	}
 	began := n.CreationTimestamp.Time
-	if elapsed.Future(began, now) && !observed.IsZero() {
+	if elapsed.IsFuture(began, now) && !observed.IsZero() {
 		began = observed
 	}
 	if !now.Before(began.Add(timeout)) {
 		return false
 	}
-	return !budget.Ready(n) || len(missingDevices(n, devices)) > 0 || slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return isTemporaryTaint(t.Key, startup) })
+	return !disruptionbudget.IsReady(n) || len(missingDevices(n, devices)) > 0 || slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return isTemporaryTaint(t.Key, startup) })
 }
 
-// DevicesOf returns the devices in a Node's allocatable resources. Device plugins register them after the Node is
+// ListDevices returns the devices in a Node's allocatable resources. Device plugins register them after the Node is
 // Ready.
-func DevicesOf(n *corev1.Node) corev1.ResourceList {
+func ListDevices(n *corev1.Node) corev1.ResourceList {
 	if n == nil {
 		return nil
 	}

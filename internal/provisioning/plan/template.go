@@ -17,10 +17,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// Learn returns what the nodes of one template have in common: the smallest resources, and the labels and taints that
+// LearnTemplate returns what the nodes of one template have in common: the smallest resources, and the labels and taints that
 // all have. It leaves out what identifies a node or describes its current state. startup are the keys of taints that a
 // node has only while it starts. It returns nil without nodes.
-func Learn(name string, nodes []*corev1.Node, startup []string) *v1alpha1.LearnedTemplate {
+func LearnTemplate(name string, nodes []*corev1.Node, startup []string) *v1alpha1.LearnedTemplate {
 	if len(nodes) == 0 {
 		return nil
 	}
@@ -61,8 +61,8 @@ func minResources(a, b corev1.ResourceList) corev1.ResourceList {
 	return a
 }
 
-// Source is where the resources of a template's nodes are known from.
-type Source struct {
+// TemplateSource is where the resources of a template's nodes are known from.
+type TemplateSource struct {
 	// Template is what the cloud reports, or what a configuration declares there.
 	Template cloud.Template
 	// Declared are the allocatable resources that the NodeGroup declares. nil means none.
@@ -70,29 +70,29 @@ type Source struct {
 	// Learned is what nodes of the template have shown. Siblings is what the nodes of the group have in common. Each is
 	// nil if there were no such nodes.
 	Learned, Siblings *v1alpha1.LearnedTemplate
-	// LongGone means that no node of the template has existed for a long time.
-	LongGone bool
+	// NodesLongGone means that no node of the template has existed for a long time.
+	NodesLongGone bool
 }
 
 // defaultMaxPods is the default of the kubelet.
 const defaultMaxPods = 110
 
-// NodeOf returns an example Node of a template. It returns nil if the resources are unknown. It prefers what nodes have
+// NewTemplateNode returns an example Node of a template. It returns nil if the resources are unknown. It prefers what nodes have
 // shown, then what is declared, then an estimate from the capacity. Resources that the nodes did not show at all are
 // taken from the declaration once the nodes are long gone.
-func NodeOf(g *v1alpha1.NodeGroup, s Source) *corev1.Node {
+func NewTemplateNode(g *v1alpha1.NodeGroup, s TemplateSource) *corev1.Node {
 	t := &s.Template
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{}}}
 	switch {
 	case s.Learned != nil:
 		n.Status.Allocatable, n.Status.Capacity = s.Learned.Allocatable.DeepCopy(), s.Learned.Capacity.DeepCopy()
-		if s.LongGone {
+		if s.NodesLongGone {
 			s.addMissingResources(n)
 		}
 	case len(s.Declared) > 0:
 		n.Status.Allocatable, n.Status.Capacity = withPodCapacity(s.Declared, t.Capacity), t.Capacity.DeepCopy()
 	case isCapacityKnown(t.Capacity):
-		n.Status.Allocatable, n.Status.Capacity = withPodCapacity(computeAllocatable(&t.Shape), t.Capacity), t.Capacity.DeepCopy()
+		n.Status.Allocatable, n.Status.Capacity = withPodCapacity(computeAllocatable(&t.NodeShape), t.Capacity), t.Capacity.DeepCopy()
 	default:
 		return nil
 	}
@@ -113,10 +113,10 @@ func NodeOf(g *v1alpha1.NodeGroup, s Source) *corev1.Node {
 
 // addMissingResources adds declared resources that the nodes of the template did not show, such as a device without its
 // plugin.
-func (s *Source) addMissingResources(n *corev1.Node) {
+func (s *TemplateSource) addMissingResources(n *corev1.Node) {
 	said := s.Declared
 	if len(said) == 0 {
-		said = computeAllocatable(&s.Template.Shape)
+		said = computeAllocatable(&s.Template.NodeShape)
 	}
 	for name, amount := range said {
 		for _, list := range []*corev1.ResourceList{&n.Status.Allocatable, &n.Status.Capacity} {
@@ -133,7 +133,7 @@ func (s *Source) addMissingResources(n *corev1.Node) {
 
 // setLabelsAndTaints sets the labels and taints of a Node that was never seen. They come from the group's other nodes,
 // the group's selector and the declared template.
-func setLabelsAndTaints(n *corev1.Node, g *v1alpha1.NodeGroup, s *Source) {
+func setLabelsAndTaints(n *corev1.Node, g *v1alpha1.NodeGroup, s *TemplateSource) {
 	n.Labels[corev1.LabelOSStable], n.Labels[corev1.LabelArchStable] = "linux", "amd64"
 	if s.Siblings != nil {
 		maps.Copy(n.Labels, s.Siblings.Labels)
@@ -202,7 +202,7 @@ func computeReservation(amount int64, tiers []reservationTier) (computeReservati
 
 // computeAllocatable returns what pods may use of an instance: the capacity minus the declared reservation, or an
 // estimate.
-func computeAllocatable(s *cloud.Shape) corev1.ResourceList {
+func computeAllocatable(s *cloud.NodeShape) corev1.ResourceList {
 	if s.Reserved == nil {
 		return guessAllocatable(s.Capacity)
 	}
@@ -243,7 +243,7 @@ func deductDaemonSets(n *corev1.Node, daemons []*appsv1.DaemonSet) (*corev1.Node
 	}
 	for _, d := range daemons {
 		p := newDaemonSetPod(d)
-		verdict, err := empty.Judge(p, name)
+		verdict, err := empty.JudgeNewPod(p, name)
 		if err != nil {
 			return nil, fmt.Errorf("DaemonSet %s/%s: %w", d.Namespace, d.Name, err)
 		}

@@ -24,47 +24,47 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/retirement"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// Housing finds the pods that would be unschedulable without a node. [Room] implements it.
-type Housing interface {
-	Homeless(ctx context.Context, node string) ([]Homeless, error)
+// PodPlacement finds the pods that would be unschedulable without a node. [Room] implements it.
+type PodPlacement interface {
+	ListUnschedulablePods(ctx context.Context, node string) ([]UnschedulablePod, error)
 }
 
 // Options configure a Controller. All fields but Pace are required.
 type Options struct {
 	// Client writes objects, and reads NodeRetirements and Nodes from caches.
 	Client client.Client
-	// Live reads without a cache.
-	Live   client.Reader
-	Groups retirement.Groups
+	// APIReader reads without a cache.
+	APIReader client.Reader
+	Groups    retirement.GroupLister
 	// Selector selects the NodeGroups to act on.
-	Selector labels.Selector
-	Clouds   map[string]cloud.Provider
-	Launches *launch.Record
-	Room     Housing
-	Events   events.EventRecorder
-	Metrics  *Metrics
-	// Asked is called after every call of a cloud provider.
-	Asked func(provider, call string, err error)
-	Log   *slog.Logger
-	Pace  Pace
+	Selector  labels.Selector
+	Clouds    map[string]cloud.Provider
+	Launches  *launch.Record
+	Placement PodPlacement
+	Events    events.EventRecorder
+	Metrics   *Metrics
+	// ReportCall is called after every call of a cloud provider.
+	ReportCall func(provider, call string, err error)
+	Log        *slog.Logger
+	Intervals  Intervals
 }
 
-// Pace configures polling periods. Zero values mean the defaults.
-type Pace struct {
-	// Look is the pause between two reconciles of a node with a notice: 2 s.
-	Look time.Duration
-	// Cloud is the pause between two reads of the cloud: 5 s.
-	Cloud time.Duration
-	// Settle is how long the instances of a launch may take to show after a lost answer: 1 minute.
-	Settle time.Duration
+// Intervals configures polling periods. Zero values mean the defaults.
+type Intervals struct {
+	// Retry is the pause between two reconciles of a node with a notice: 2 s.
+	Retry time.Duration
+	// CloudRead is the pause between two reads of the cloud: 5 s.
+	CloudRead time.Duration
+	// SettleTime is how long the instances of a launch may take to show after a lost answer: 1 minute.
+	SettleTime time.Duration
 }
 
-func (p Pace) withDefaults() Pace {
+func (p Intervals) withDefaults() Intervals {
 	for d, fallback := range map[*time.Duration]time.Duration{
-		&p.Look: 2 * time.Second, &p.Cloud: 5 * time.Second, &p.Settle: launch.Settle,
+		&p.Retry: 2 * time.Second, &p.CloudRead: 5 * time.Second, &p.SettleTime: launch.SettleTime,
 	} {
 		if *d <= 0 {
 			*d = fallback
@@ -80,12 +80,12 @@ type Controller struct {
 	events   eventEmitter
 	follower *launch.Follower
 	// replacementSlots and noticeSlots limit the two controllers separately: a hanging cloud blocks no other cloud.
-	replacementSlots, noticeSlots cloud.Slots
+	replacementSlots, noticeSlots cloud.WorkerLimiter
 }
 
 func New(o Options) *Controller {
-	o.Pace = o.Pace.withDefaults()
-	return &Controller{options: o, events: eventEmitter{o.Events}, follower: launch.NewFollower(o.Launches, o.Pace.Settle, o.Asked)}
+	o.Intervals = o.Intervals.withDefaults()
+	return &Controller{options: o, events: eventEmitter{o.Events}, follower: launch.NewFollower(o.Launches, o.Intervals.SettleTime, o.ReportCall)}
 }
 
 // replacementScope holds the state of one reconcile of one replacement.
@@ -105,7 +105,7 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	if err := c.options.Client.Get(ctx, r.NamespacedName, cached); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if replacementState(cached).Final() {
+	if replacementState(cached).IsFinal() {
 		return reconcile.Result{}, c.removeLaunch(ctx, cached)
 	}
 	provider, err := c.providerName(ctx, cached)
@@ -114,15 +114,15 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	}
 	release, ok := c.replacementSlots.TryAcquire(provider)
 	if !ok {
-		return reconcile.Result{RequeueAfter: cloud.SlotBusy}, nil
+		return reconcile.Result{RequeueAfter: cloud.WorkerRetryDelay}, nil
 	}
 	defer release()
 	rt := &v1alpha1.NodeRetirement{}
-	if err := c.options.Live.Get(ctx, r.NamespacedName, rt); err != nil {
+	if err := c.options.APIReader.Get(ctx, r.NamespacedName, rt); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	state := replacementState(rt)
-	if rt.Spec.Notice == nil || rt.Spec.Group == "" || state.Final() || isBeingDeleted(rt) {
+	if rt.Spec.Notice == nil || rt.Spec.Group == "" || state.IsFinal() || isBeingDeleted(rt) {
 		return reconcile.Result{}, nil
 	}
 	l := &replacementScope{controller: c, rt: rt, lastWritten: rt.Status.Replacement.DeepCopy(), log: c.options.Log.With("retirement", rt.Name, "node", rt.Spec.NodeName)}
@@ -136,7 +136,7 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	var throttled *cloud.ThrottledError
 	switch {
 	case errors.As(err, &throttled):
-		return reconcile.Result{RequeueAfter: max(throttled.After, time.Second)}, nil
+		return reconcile.Result{RequeueAfter: max(throttled.RetryAfter, time.Second)}, nil
 	case apierrors.IsConflict(err):
 		return reconcile.Result{RequeueAfter: shortRetry}, nil
 	}
@@ -145,10 +145,10 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 
 // reconcileLaunch records the state of the launch, or decides whether to launch.
 func (l *replacementScope) reconcileLaunch(ctx context.Context) (time.Duration, error) {
-	if never := Wanted(Need{Policy: l.group.Spec.Replacement}); never.Outcome == None && retirement.ReplacementWaits(l.rt) { // the record may be missing or unreadable
+	if never := DecideWanted(Need{Policy: l.group.Spec.Replacement}); never.Outcome == None && retirement.IsReplacementPending(l.rt) { // the record may be missing or unreadable
 		return 0, l.writeState(ctx, v1alpha1.ReplacementNotNeeded, never.Reasons...)
 	}
-	record, err := l.controller.options.Launches.Current(ctx, l.group)
+	record, err := l.controller.options.Launches.ReadUncached(ctx, l.group)
 	if err != nil {
 		return 0, err
 	}
@@ -179,11 +179,11 @@ func (c *Controller) removeLaunch(ctx context.Context, rt *v1alpha1.NodeRetireme
 	if g == nil || err != nil {
 		return err
 	}
-	record, err := c.options.Launches.Read(ctx, g)
+	record, err := c.options.Launches.ReadCached(ctx, g)
 	if err != nil || record == nil || findLaunch(record, rt.UID) == nil {
 		return err
 	}
-	return c.options.Launches.Remove(ctx, g, findLaunch(record, rt.UID).ID)
+	return c.options.Launches.RemoveLaunch(ctx, g, findLaunch(record, rt.UID).ID)
 }
 
 // findGroup returns the group of a retirement. It returns nil if the group does not exist.
@@ -210,10 +210,10 @@ const shortRetry = 50 * time.Millisecond
 // isBeingDeleted reports whether a retirement may be gone at any moment, so that nothing is launched for it. A running
 // launch is followed while the object exists. A cancelled retirement still records that it launches nothing.
 func isBeingDeleted(rt *v1alpha1.NodeRetirement) bool {
-	if rt.DeletionTimestamp.IsZero() || retirement.EndedBy(rt) == retirement.CalledOff {
+	if rt.DeletionTimestamp.IsZero() || retirement.EarlyEndCode(rt) == retirement.CalledOff {
 		return false
 	}
-	return retirement.ReplacementWaits(rt)
+	return retirement.IsReplacementPending(rt)
 }
 
 func replacementState(rt *v1alpha1.NodeRetirement) v1alpha1.ReplacementState {
@@ -229,11 +229,11 @@ func (l *replacementScope) resolveGroup(ctx context.Context) (wait time.Duration
 		return 0, err
 	}
 	if l.group == nil {
-		return l.controller.options.Pace.Cloud, l.recordUnresolved(ctx, newReason(UnknownGroup, "", "there is no NodeGroup %s", l.rt.Spec.Group))
+		return l.controller.options.Intervals.CloudRead, l.recordUnresolved(ctx, newReason(UnknownGroup, "", "there is no NodeGroup %s", l.rt.Spec.Group))
 	}
 	name := l.group.Spec.Cloud.Provider
 	if l.cloud = l.controller.options.Clouds[name]; l.cloud == nil {
-		return l.controller.options.Pace.Cloud, l.recordUnresolved(ctx, newReason(UnknownGroup, "", "the cloud %q of NodeGroup %s is not configured", name, l.group.Name))
+		return l.controller.options.Intervals.CloudRead, l.recordUnresolved(ctx, newReason(UnknownGroup, "", "the cloud %q of NodeGroup %s is not configured", name, l.group.Name))
 	}
 	return 0, nil
 }
@@ -241,7 +241,7 @@ func (l *replacementScope) resolveGroup(ctx context.Context) (wait time.Duration
 // recordUnresolved records why nothing can be launched. It keeps the state of a running launch, which would be repeated
 // otherwise.
 func (l *replacementScope) recordUnresolved(ctx context.Context, why v1alpha1.RetirementReason) error {
-	if !retirement.ReplacementWaits(l.rt) {
+	if !retirement.IsReplacementPending(l.rt) {
 		l.log.Warn("cannot follow a launch", "state", replacementState(l.rt), "why", why.Message)
 		return nil
 	}
@@ -254,18 +254,18 @@ func (l *replacementScope) decideLaunch(ctx context.Context, record *v1alpha1.Pr
 	if err != nil {
 		return 0, err
 	}
-	wanted := Wanted(need)
+	wanted := DecideWanted(need)
 	switch wanted.Outcome {
 	case None:
 		return 0, l.writeState(ctx, v1alpha1.ReplacementNotNeeded, wanted.Reasons...)
 	case Wait:
-		return l.controller.options.Pace.Look, l.writeState(ctx, v1alpha1.ReplacementWaiting, wanted.Reasons...)
+		return l.controller.options.Intervals.Retry, l.writeState(ctx, v1alpha1.ReplacementWaiting, wanted.Reasons...)
 	}
 	want := l.newLaunchRequest(ctx, node)
 	if record, err = l.trackAbandonedLaunches(ctx, record); err != nil {
 		return 0, err
 	}
-	if _, err := launch.Allows(record, want, time.Now()); err != nil {
+	if _, err := launch.ChooseTemplate(record, want, time.Now()); err != nil {
 		return l.recordNotRequested(ctx, err, wanted.Reasons)
 	}
 	began := time.Now()
@@ -277,29 +277,29 @@ func (l *replacementScope) decideLaunch(ctx context.Context, record *v1alpha1.Pr
 	if err != nil {
 		return 0, err
 	}
-	remaining, err := l.excludeLeaving(s, need.Leaving)
+	remaining, err := l.excludeLeaving(s, need.LeavingInstances)
 	if err != nil {
 		return 0, err
 	}
-	b := newBounds(need.Machine, s, record)
+	b := newBounds(need.Instance, s, record)
 	unreplaced, err := l.countUnreplaced(others, s, record)
 	if err != nil {
 		return 0, err
 	}
-	if has := Replaced(l.rt.Spec.NodeUID, others, remaining, b.Coming, need.Minimum-unreplaced); has.Outcome == None {
+	if has := DecideReplaced(l.rt.Spec.NodeUID, others, remaining, b.Provisioning, need.MinSize-unreplaced); has.Outcome == None {
 		return 0, l.writeState(ctx, v1alpha1.ReplacementNotNeeded, has.Reasons...)
 	}
-	l.controller.follower.See(l.group, record, s.Machines)
-	switch may := Allowed(b); may.Outcome {
+	l.controller.follower.NoteInstances(l.group, record, s.Instances)
+	switch may := DecideAllowed(b); may.Outcome {
 	case Wait:
-		return l.controller.options.Pace.Cloud, l.writeState(ctx, v1alpha1.ReplacementWaiting, append(may.Reasons, wanted.Reasons...)...)
-	case Leave:
-		if err := l.controller.options.Launches.Expect(ctx, l.group, want); err != nil {
+		return l.controller.options.Intervals.CloudRead, l.writeState(ctx, v1alpha1.ReplacementWaiting, append(may.Reasons, wanted.Reasons...)...)
+	case LeaveToCloud:
+		if err := l.controller.options.Launches.RecordUnrequested(ctx, l.group, want); err != nil {
 			return l.recordNotRequested(ctx, err, may.Reasons)
 		}
-		return l.controller.options.Pace.Cloud, l.writeState(ctx, v1alpha1.ReplacementWaiting, may.Reasons...)
+		return l.controller.options.Intervals.CloudRead, l.writeState(ctx, v1alpha1.ReplacementWaiting, may.Reasons...)
 	}
-	if err := launch.HasRoom(l.group, record, s.Group, want.Count, began); err != nil {
+	if err := launch.CheckLimits(l.group, record, s.Group, want.Count, began); err != nil {
 		return l.recordNotRequested(ctx, err, wanted.Reasons)
 	}
 	// This write fails if the retirement was cancelled meanwhile, and then nothing is launched.
@@ -310,8 +310,8 @@ func (l *replacementScope) decideLaunch(ctx context.Context, record *v1alpha1.Pr
 }
 
 // newLaunchRequest returns a request for one instance of the group. The lost instance's template comes first.
-func (l *replacementScope) newLaunchRequest(ctx context.Context, node *corev1.Node) launch.Want {
-	w := launch.Want{Count: 1, Owner: v1alpha1.LaunchOwner{
+func (l *replacementScope) newLaunchRequest(ctx context.Context, node *corev1.Node) launch.LaunchRequest {
+	w := launch.LaunchRequest{Count: 1, Owner: v1alpha1.LaunchOwner{
 		Kind: v1alpha1.LaunchForRetirement, Name: l.rt.Name, UID: l.rt.UID, NodeUID: l.rt.Spec.NodeUID,
 	}}
 	like := ""
@@ -321,7 +321,7 @@ func (l *replacementScope) newLaunchRequest(ctx context.Context, node *corev1.No
 	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
 	var err error
-	if w.Templates, err = launch.Templates(ctx, l.group, l.cloud, like); err != nil {
+	if w.Templates, err = launch.ListTemplates(ctx, l.group, l.cloud, like); err != nil {
 		l.log.Warn("cannot list the templates; launching the group's first", "err", err)
 	}
 	return w
@@ -329,7 +329,7 @@ func (l *replacementScope) newLaunchRequest(ctx context.Context, node *corev1.No
 
 // refusalMessage returns why the group is refused. It returns "" if it is not, or only its cloud does not answer.
 func refusalMessage(g *v1alpha1.NodeGroup) string {
-	if a := acceptance.Of(g); a.State == acceptance.Refused {
+	if a := acceptance.FromGroup(g); a.State == acceptance.Refused {
 		return a.Message
 	}
 	return ""
@@ -338,31 +338,31 @@ func refusalMessage(g *v1alpha1.NodeGroup) string {
 // assessNeed finds out whether the instance is missed. It reads the cloud only if that can change the decision.
 func (l *replacementScope) assessNeed(ctx context.Context) (n Need, node *corev1.Node, err error) {
 	n = Need{
-		Policy: l.group.Spec.Replacement, Over: whyNothingToReplace(l.rt), Ended: whyEndedEarly(l.rt), Refused: refusalMessage(l.group),
-		Machine: Lives, Minimum: int(l.group.Spec.Minimum),
+		Policy: l.group.Spec.Replacement, NothingToReplace: whyNothingToReplace(l.rt), Ended: whyEndedEarly(l.rt), Refused: refusalMessage(l.group),
+		Instance: InstanceExists, MinSize: int(l.group.Spec.MinSize),
 	}
-	if n.Policy == v1alpha1.ReplaceNever || n.Over != "" || n.Refused != "" {
+	if n.Policy == v1alpha1.ReplaceNever || n.NothingToReplace != "" || n.Refused != "" {
 		return n, node, nil
 	}
 	if node, err = l.fetchNode(ctx); err != nil {
 		return n, node, err
 	}
-	if n.Machine, err = l.checkInstance(ctx, node); err != nil {
+	if n.Instance, err = l.checkInstance(ctx, node); err != nil {
 		return n, node, err
 	}
-	if n.Ended != "" && n.Machine != Gone {
+	if n.Ended != "" && n.Instance != InstanceGone {
 		return n, node, nil
 	}
-	if n.Stay, n.Leaving, err = l.countStaying(ctx); err != nil {
+	if n.StayingNodes, n.LeavingInstances, err = l.countStaying(ctx); err != nil {
 		return n, node, err
 	}
 	if node == nil { // the pods on a new Node of the same name belong to that Node
 		return n, node, nil
 	}
-	if n.Policy == v1alpha1.ReplaceWhenNeeded || n.Machine == Lives {
-		if n.Homeless, err = l.controller.options.Room.Homeless(ctx, l.rt.Spec.NodeName); err != nil {
+	if n.Policy == v1alpha1.ReplaceWhenNeeded || n.Instance == InstanceExists {
+		if n.UnschedulablePods, err = l.controller.options.Placement.ListUnschedulablePods(ctx, l.rt.Spec.NodeName); err != nil {
 			l.log.Warn("cannot tell whether the pods fit on other nodes", "err", err)
-			n.RoomUnknown = err
+			n.PlacementErr = err
 		}
 	}
 	return n, node, nil
@@ -370,7 +370,7 @@ func (l *replacementScope) assessNeed(ctx context.Context) (n Need, node *corev1
 
 // whyNothingToReplace returns why nothing must be replaced any more. It returns "" if it may be needed.
 func whyNothingToReplace(rt *v1alpha1.NodeRetirement) string {
-	switch retirement.EndedBy(rt) {
+	switch retirement.EarlyEndCode(rt) {
 	case retirement.NoticeOver, retirement.MachineBack, retirement.AlreadyRetiring, retirement.CalledOff, retirement.NodeReplaced:
 		return whyEndedEarly(rt)
 	}
@@ -379,7 +379,7 @@ func whyNothingToReplace(rt *v1alpha1.NodeRetirement) string {
 
 // whyEndedEarly returns why the retirement ended early. It returns "" if it did not.
 func whyEndedEarly(rt *v1alpha1.NodeRetirement) string {
-	if retirement.EndedBy(rt) == "" {
+	if retirement.EarlyEndCode(rt) == "" {
 		return ""
 	}
 	return "the retirement ended: " + rt.Status.Message
@@ -399,26 +399,26 @@ func (l *replacementScope) fetchNode(ctx context.Context) (*corev1.Node, error) 
 }
 
 // checkInstance returns what happened to the instance (I7). It does not read the cloud while the Node is Ready.
-func (l *replacementScope) checkInstance(ctx context.Context, node *corev1.Node) (Machine, error) {
-	if l.rt.Status.MachineGone || l.rt.Status.Phase == v1alpha1.Succeeded {
-		return Gone, nil
+func (l *replacementScope) checkInstance(ctx context.Context, node *corev1.Node) (InstanceState, error) {
+	if l.rt.Status.InstanceGone || l.rt.Status.Phase == v1alpha1.Succeeded {
+		return InstanceGone, nil
 	}
-	if node != nil && budget.Ready(node) {
-		return Lives, nil
+	if node != nil && disruptionbudget.IsReady(node) {
+		return InstanceExists, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
 	instance, err := l.cloud.Instance(ctx, l.rt.Spec.ProviderID)
-	l.controller.options.Asked(l.cloud.Name(), "Instance", err)
+	l.controller.options.ReportCall(l.cloud.Name(), "Instance", err)
 	switch {
 	case cloud.IsNotFound(err):
-		return Gone, nil
+		return InstanceGone, nil
 	case err != nil:
-		return Lives, fmt.Errorf("instance %s: %w", l.rt.Spec.ProviderID, err)
+		return InstanceExists, fmt.Errorf("instance %s: %w", l.rt.Spec.ProviderID, err)
 	case instance.State == cloud.Stopped:
-		return Kept, nil
+		return InstanceStopped, nil
 	}
-	return Lives, nil
+	return InstanceExists, nil
 }
 
 // countStaying counts the group's nodes that are not retiring. It also returns the provider IDs of the group's retiring
@@ -431,19 +431,19 @@ func (l *replacementScope) countStaying(ctx context.Context) (stay int, provider
 	leaving := map[string]bool{l.rt.Spec.NodeName: true}
 	for i := range all.Items {
 		o := &all.Items[i]
-		if !o.Status.Phase.Finished() {
+		if !o.Status.Phase.IsFinal() {
 			leaving[o.Spec.NodeName] = true
 		}
-		if group, providerID := groupAndInstance(o); group == l.group.Name && retirement.Leaving(o) && !retirement.IsUnreplaced(o, all.Items) {
+		if group, providerID := groupAndInstance(o); group == l.group.Name && retirement.WillRemoveNode(o) && !retirement.CanLaunchReplacement(o, all.Items) {
 			providerIDs = append(providerIDs, providerID)
 		}
 	}
-	nodes, err := retirement.NodesOf(ctx, l.controller.options.Client, l.group, leaving)
+	nodes, err := retirement.ListBudgetNodes(ctx, l.controller.options.Client, l.group, leaving)
 	if err != nil {
 		return 0, nil, err
 	}
 	for _, n := range nodes {
-		if !n.Leaving {
+		if !n.BeingRemoved {
 			stay++
 		}
 	}
@@ -459,18 +459,18 @@ func groupAndInstance(rt *v1alpha1.NodeRetirement) (group, providerID string) {
 }
 
 // countUnreplaced counts the group's other nodes without an instance that still need a launch.
-func (l *replacementScope) countUnreplaced(others []v1alpha1.NodeRetirement, s Survey, record *v1alpha1.ProvisioningStatus) (n int, err error) {
+func (l *replacementScope) countUnreplaced(others []v1alpha1.NodeRetirement, s GroupSnapshot, record *v1alpha1.ProvisioningStatus) (n int, err error) {
 	counted := map[types.UID]bool{l.rt.Spec.NodeUID: true}
 	for i := range others {
 		o := &others[i]
-		if counted[o.Spec.NodeUID] || !retirement.IsUnreplaced(o, others) || findLaunch(record, o.UID) != nil {
+		if counted[o.Spec.NodeUID] || !retirement.CanLaunchReplacement(o, others) || findLaunch(record, o.UID) != nil {
 			continue
 		}
 		id, err := l.cloud.Normalize(o.Spec.ProviderID)
-		if cloud.IsUnanswered(err) {
+		if cloud.IsProviderUnavailable(err) {
 			return 0, fmt.Errorf("instance %s: %w", o.Spec.ProviderID, err)
 		}
-		if err != nil || !slices.ContainsFunc(s.Machines, func(m cloud.Instance) bool { return m.ProviderID == id }) {
+		if err != nil || !slices.ContainsFunc(s.Instances, func(m cloud.Instance) bool { return m.ProviderID == id }) {
 			counted[o.Spec.NodeUID] = true
 			n++
 		}
@@ -479,17 +479,17 @@ func (l *replacementScope) countUnreplaced(others []v1alpha1.NodeRetirement, s S
 }
 
 // excludeLeaving removes the node's own instance and other retiring instances from a group read.
-func (l *replacementScope) excludeLeaving(s Survey, leaving []string) (Survey, error) {
+func (l *replacementScope) excludeLeaving(s GroupSnapshot, leaving []string) (GroupSnapshot, error) {
 	own, err := l.cloud.Normalize(l.rt.Spec.ProviderID)
 	if err != nil {
 		return s, fmt.Errorf("instance %s: %w", l.rt.Spec.ProviderID, err)
 	}
-	s = s.Without(own)
+	s = s.WithoutInstance(own)
 	for _, id := range leaving {
 		switch is, err := l.cloud.Normalize(id); {
 		case err == nil:
-			s = s.Without(is)
-		case cloud.IsUnanswered(err):
+			s = s.WithoutInstance(is)
+		case cloud.IsProviderUnavailable(err):
 			return s, fmt.Errorf("instance %s: %w", id, err)
 		}
 	}
@@ -497,16 +497,16 @@ func (l *replacementScope) excludeLeaving(s Survey, leaving []string) (Survey, e
 }
 
 // newBounds collects what may prevent a launch.
-func newBounds(state Machine, s Survey, record *v1alpha1.ProvisioningStatus) Bounds {
-	b := Bounds{Machine: state, Size: s.Size, Present: len(s.Machines)}
+func newBounds(state InstanceState, s GroupSnapshot, record *v1alpha1.ProvisioningStatus) LaunchBounds {
+	b := LaunchBounds{Instance: state, Size: s.Size, Present: len(s.Instances)}
 	for i := range record.Launches {
 		l := &record.Launches[i]
-		if !l.Open() || l.Count == 0 {
+		if !l.IsOpen() || l.Count == 0 {
 			continue
 		}
-		b.Coming += int(l.Count)
+		b.Provisioning += int(l.Count)
 		if l.State == v1alpha1.LaunchRequested {
-			b.Unsettled = l.ID
+			b.UnansweredLaunch = l.ID
 		}
 	}
 	return b
@@ -515,7 +515,7 @@ func newBounds(state Machine, s Survey, record *v1alpha1.ProvisioningStatus) Bou
 // listOthers lists the group's other replacements without a cache.
 func (l *replacementScope) listOthers(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
 	var all v1alpha1.NodeRetirementList
-	if err := l.controller.options.Live.List(ctx, &all); err != nil {
+	if err := l.controller.options.APIReader.List(ctx, &all); err != nil {
 		return nil, fmt.Errorf("other replacements: %w", err)
 	}
 	return slices.DeleteFunc(all.Items, func(o v1alpha1.NodeRetirement) bool {
@@ -534,7 +534,7 @@ func (l *replacementScope) ensureStatus() *v1alpha1.Replacement {
 // writeState writes the state if it differs. After a conflict the reconcile is retried: the launch is in its record.
 func (l *replacementScope) writeState(ctx context.Context, state v1alpha1.ReplacementState, reasons ...v1alpha1.RetirementReason) error {
 	r := l.ensureStatus()
-	if r.State != state || elapsed.Future(r.Since.Time, time.Now()) {
+	if r.State != state || elapsed.IsFuture(r.Since.Time, time.Now()) {
 		r.State, r.Since = state, metav1.Now().Rfc3339Copy()
 	}
 	r.Reasons = reasons[:min(len(reasons), maxReasons)]

@@ -57,7 +57,7 @@ func TestUnschedulablePodsReplaceTheInstanceBeforeItGoes(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
 		c := s.newController(t)
-		s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementReady, NoRoom, 1)
@@ -74,8 +74,8 @@ func TestI5AtMaxSizeReplacementWaitsUntilInstanceIsGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
 		three := int32(3)
-		s.group.Spec.Maximum = &three
-		s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.group.Spec.MaxSize = &three
+		s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Terminate")
 		s.run(ctx, c, time.Minute)
@@ -198,7 +198,7 @@ func TestLaunchIsKeptWhileItsGroupIsMissing(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
 		s.slow = time.Hour
-		s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		s.addNotice(t, "vm-0", "Preempt")
 		s.at = func(moment, request string) error {
 			if moment == "after" && request == "cloud grow" {
@@ -222,7 +222,7 @@ func TestRebootingInstanceIsReplacedOnlyWhenGone(t *testing.T) {
 	for _, kind := range []string{"Reboot", "Redeploy"} {
 		inBubble(t, func(t *testing.T, ctx context.Context) {
 			s := newSim(t, 3)
-			s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+			s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
 			c := s.newController(t)
 			s.addNotice(t, "vm-0", kind)
 			s.addNotice(t, "vm-1", kind)
@@ -294,7 +294,7 @@ func TestNodeWithNoticesIsRequeuedUntilItCanRetire(t *testing.T) {
 				c.without(t, s)
 				p := s.newController(t)
 				look := func() time.Duration {
-					result, err := Notices{p}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
+					result, err := NoticeReconciler{p}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -328,7 +328,7 @@ func TestUnansweredNoticeDelaysNoOther(t *testing.T) {
 			}
 			return nil
 		}
-		_, err := Notices{s.newController(t)}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
+		_, err := NoticeReconciler{s.newController(t)}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
 		if err == nil || s.countNoticeRetirements(t) != 1 {
 			t.Errorf("%v, with %d records; want it to be tried again, and the record of the Preempt", err, s.countNoticeRetirements(t))
 		}
@@ -446,7 +446,7 @@ func TestNodeIsRequeuedWhileItsRetirementIsOpen(t *testing.T) {
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Preempt")
 		look := func() time.Duration {
-			result, err := Notices{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
+			result, err := NoticeReconciler{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -533,7 +533,7 @@ func TestI5FlappingNoticeLaunchesOnce(t *testing.T) {
 				s := newSim(t, 2)
 				s.slow = slow
 				c := s.newController(t)
-				s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+				s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
 				for range 5 {
 					s.addNotice(t, "vm-0", "Preempt")
 					s.run(ctx, c, 10*time.Second)
@@ -563,7 +563,7 @@ func TestInstanceIsReplacedAgainWhenItsReplacementIsGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
 		c := s.newController(t)
-		s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 30*time.Second)
 		s.endNotice(t, "vm-0")
@@ -581,7 +581,7 @@ func TestInstanceIsReplacedAgainWhenItsReplacementIsGone(t *testing.T) {
 func TestI5ShrunkGroupStaysAtMinSize(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
-		s.group.Spec.Minimum = 2
+		s.group.Spec.MinSize = 2
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 30*time.Second)
@@ -606,7 +606,7 @@ func TestI5ShrunkGroupStaysAtMinSize(t *testing.T) {
 func TestI5InstancesLostTogetherAreReplacedSeparately(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
-		s.group.Spec.Minimum = 3
+		s.group.Spec.MinSize = 3
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Preempt")
 		s.addNotice(t, "vm-1", "Preempt")
@@ -638,7 +638,7 @@ func TestI5InstancesLostTogetherAreReplacedSeparately(t *testing.T) {
 func TestUnreplacedInstanceIsNotCountedAsAReplacement(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
-		s.group.Spec.Minimum = 3
+		s.group.Spec.MinSize = 3
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 30*time.Second)
@@ -664,7 +664,7 @@ func TestI5TwoNoticesOfOneNodeLaunchOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 2)
 		c := s.newController(t)
-		s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		s.addNotice(t, "vm-0", "Preempt")
 		s.changeNode(t, "vm-0", func(n *corev1.Node) {
 			n.Annotations["cordon.slipway.dev/azure-e2"] = `{"owner":"azure-e2","since":"2026-01-01T00:00:00Z",` +
@@ -715,7 +715,7 @@ func (s *sim) waitForOpenRetirement(t *testing.T, node string) v1alpha1.NodeReti
 		t.Fatal(err)
 	}
 	for _, rt := range all.Items {
-		if rt.Spec.NodeName == node && !rt.Status.Phase.Finished() {
+		if rt.Spec.NodeName == node && !rt.Status.Phase.IsFinal() {
 			return rt
 		}
 	}
@@ -767,9 +767,9 @@ func replaceTwo(t *testing.T, early bool, at int, moment string) (made int) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
 		four := int32(4)
-		s.group.Spec.Maximum, s.slow = &four, 20*time.Second
+		s.group.Spec.MaxSize, s.slow = &four, 20*time.Second
 		if early {
-			s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+			s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		}
 		c := s.newController(t)
 		crashed := false
@@ -868,7 +868,7 @@ func TestI5SizeConflictLaunchesOnce(t *testing.T) {
 						s.size++
 						s.joinInstance()
 					}
-					return &cloud.ThrottledError{After: time.Second, Err: errors.New("412 PreconditionFailed")}
+					return &cloud.ThrottledError{RetryAfter: time.Second, Err: errors.New("412 PreconditionFailed")}
 				}
 				s.run(ctx, c, 10*time.Minute)
 				s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
@@ -899,7 +899,7 @@ func TestEndedRetirementReplacesOnlyAGoneInstance(t *testing.T) {
 				s.addNotice(t, "vm-0", "Preempt")
 				s.run(ctx, c, 10*time.Second)
 				s.refuseRetirement(t, "vm-0", code)
-				s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+				s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
 				s.run(ctx, c, 10*time.Minute)
 				s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, RetirementEnded, 0)
 				s.evictInstance(t, "vm-0")
@@ -928,7 +928,7 @@ func TestReRegisteredNodeDoesNotStandForTheOldOne(t *testing.T) {
 		if err := s.records.Create(ctx, node); err != nil {
 			t.Fatal(err)
 		}
-		s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+		s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, "", 0)
 		s.refuseRetirement(t, "vm-0", retirement.NodeReplaced)
@@ -952,10 +952,10 @@ func TestUnacceptedGroupGetsNoReplacement(t *testing.T) {
 				s.addNotice(t, "vm-0", "Preempt")
 				s.run(ctx, c, 10*time.Second)
 				s.group.Status.Conditions = refused
-				s.unschedulable = []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+				s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
 				s.run(ctx, c, time.Minute)
 				if before {
-					result, err := Notices{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
+					result, err := NoticeReconciler{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
 					if len(s.retirementByNode(t)) > 0 || err != nil || result.RequeueAfter == 0 || s.grown > 0 {
 						t.Errorf("%+v, %v, retirements %+v, %d launched; want none, and another reconcile", result, err, s.retirementByNode(t), s.grown)
 					}
@@ -976,7 +976,7 @@ func TestReplaceNeverNeedsNoLaunchRecord(t *testing.T) {
 		s := newSim(t, 2)
 		s.group.Spec.Replacement = v1alpha1.ReplaceNever
 		c := s.newController(t)
-		c.options.Launches = launch.New(s.newClient(), s.newClient())
+		c.options.Launches = launch.NewRecord(s.newClient(), s.newClient())
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 10*time.Second)
 		s.expect(t, "vm-0", v1alpha1.ReplacementNotNeeded, PolicyNever, 0)

@@ -62,10 +62,10 @@ const (
 type Outcome string
 
 const (
-	Launch Outcome = "Launch" // launch an instance
-	Wait   Outcome = "Wait"   // decide again later
-	Leave  Outcome = "Leave"  // the cloud launches an instance without a request
-	None   Outcome = "None"   // launch nothing
+	Launch       Outcome = "Launch" // launch an instance
+	Wait         Outcome = "Wait"   // decide again later
+	LeaveToCloud Outcome = "Leave"  // the cloud launches an instance without a request
+	None         Outcome = "None"   // launch nothing
 )
 
 // Verdict is a decision with its reasons, for or against a launch.
@@ -74,112 +74,112 @@ type Verdict struct {
 	Reasons []v1alpha1.RetirementReason
 }
 
-// Machine is the state of an instance that its cloud takes away.
-type Machine string
+// InstanceState is the state of an instance that its cloud takes away.
+type InstanceState string
 
 const (
-	Lives Machine = "Lives" // it exists, or its state is unknown
-	Kept  Machine = "Kept"  // it is stopped, and its group keeps it
-	Gone  Machine = "Gone"  // its cloud does not know it, and its Node is not Ready
+	InstanceExists  InstanceState = "Lives" // it exists, or its state is unknown
+	InstanceStopped InstanceState = "Kept"  // it is stopped, and its group keeps it
+	InstanceGone    InstanceState = "Gone"  // its cloud does not know it, and its Node is not Ready
 )
 
 // Need is the input of the decision whether an instance is missed.
 type Need struct {
 	Policy v1alpha1.ReplacementPolicy
-	// Over is why nothing must be replaced any more. It is "" if it may be needed.
-	Over string
+	// NothingToReplace is why nothing must be replaced any more. It is "" if it may be needed.
+	NothingToReplace string
 	// Ended is why the retirement ended early. Refused is why the group is not accepted. Each is "" if not.
 	Ended, Refused string
-	Machine        Machine
-	// Homeless are the pods that would be unschedulable without the instance.
-	Homeless []Homeless
-	// RoomUnknown is why placement could not find these pods.
-	RoomUnknown error
-	// Stay is how many nodes of the group stay. Minimum is the group's minimum. Leaving are the provider IDs of
+	Instance       InstanceState
+	// UnschedulablePods are the pods that would be unschedulable without the instance.
+	UnschedulablePods []UnschedulablePod
+	// PlacementErr is why placement could not find these pods.
+	PlacementErr error
+	// StayingNodes is how many nodes of the group stay. Minimum is the group's minimum. Leaving are the provider IDs of
 	// retiring instances.
-	Stay, Minimum int
-	Leaving       []string
+	StayingNodes, MinSize int
+	LeavingInstances      []string
 }
 
-// Homeless is a pod that fits on no other node.
-type Homeless struct {
+// UnschedulablePod is a pod that fits on no other node.
+type UnschedulablePod struct {
 	Pod string // namespace/name
 	Why string
 }
 
-// Wanted decides whether a replacement is wanted now.
-func Wanted(n Need) Verdict {
+// DecideWanted decides whether a replacement is wanted now.
+func DecideWanted(n Need) Verdict {
 	switch {
 	case n.Policy == v1alpha1.ReplaceNever:
 		return newVerdict(None, newReason(PolicyNever, "", "spec.replacement of the NodeGroup is Never"))
-	case n.Over != "":
-		return newVerdict(None, newReason(NoticeOver, "", "%s", n.Over))
+	case n.NothingToReplace != "":
+		return newVerdict(None, newReason(NoticeOver, "", "%s", n.NothingToReplace))
 	case n.Refused != "":
 		return newVerdict(Wait, newReason(GroupNotAccepted, "", "the NodeGroup is not accepted: %s", n.Refused))
-	case n.Ended != "" && n.Machine != Gone:
+	case n.Ended != "" && n.Instance != InstanceGone:
 		return newVerdict(Wait, newReason(RetirementEnded, "", "until the instance is gone: %s", n.Ended))
 	}
 	var wants []v1alpha1.RetirementReason
-	for _, h := range n.Homeless {
+	for _, h := range n.UnschedulablePods {
 		wants = append(wants, newReason(NoRoom, "pod "+h.Pod, "%s", h.Why))
 	}
-	if n.Stay < n.Minimum {
-		wants = append(wants, newReason(BelowMinimum, "", "%d nodes stay; the group's minimum is %d", n.Stay, n.Minimum))
+	if n.StayingNodes < n.MinSize {
+		wants = append(wants, newReason(BelowMinimum, "", "%d nodes stay; the group's minimum is %d", n.StayingNodes, n.MinSize))
 	}
 	switch {
 	case len(wants) > 0:
 		return Verdict{Launch, wants}
-	case n.Machine == Lives && n.RoomUnknown != nil:
-		return newVerdict(Wait, newReason(RoomUnknown, "", "until the instance is gone: %s", n.RoomUnknown))
-	case n.Machine == Lives:
+	case n.Instance == InstanceExists && n.PlacementErr != nil:
+		return newVerdict(Wait, newReason(RoomUnknown, "", "until the instance is gone: %s", n.PlacementErr))
+	case n.Instance == InstanceExists:
 		return newVerdict(Wait, newReason(RoomElsewhere, "", "until the instance is gone: its pods fit on other nodes"))
-	case n.Policy == v1alpha1.ReplaceWhenNeeded && n.RoomUnknown != nil:
-		return newVerdict(Wait, newReason(RoomUnknown, "", "%s", n.RoomUnknown))
+	case n.Policy == v1alpha1.ReplaceWhenNeeded && n.PlacementErr != nil:
+		return newVerdict(Wait, newReason(RoomUnknown, "", "%s", n.PlacementErr))
 	case n.Policy == v1alpha1.ReplaceWhenNeeded:
-		return newVerdict(None, newReason(NobodyNeedsIt, "", "all pods fit on other nodes, and %d nodes stay; the group's minimum is %d", n.Stay,
-			n.Minimum))
-	case n.Machine == Kept:
+		return newVerdict(None, newReason(NobodyNeedsIt, "", "all pods fit on other nodes, and %d nodes stay; the group's minimum is %d", n.StayingNodes,
+			n.MinSize))
+	case n.Instance == InstanceStopped:
 		return newVerdict(Launch, newReason(MachineKept, "", "the instance is stopped, and its group keeps it"))
 	}
 	return newVerdict(Launch, newReason(MachineGone, "", "the instance is gone"))
 }
 
-// Bounds is what may prevent a launch.
-type Bounds struct {
-	Machine Machine
+// LaunchBounds is what may prevent a launch.
+type LaunchBounds struct {
+	Instance InstanceState
 	// Size is the group's size in the cloud. Present is how many instances exist and are not being deleted.
 	Size, Present int
-	// Coming is how many instances of open launches were not seen yet.
-	Coming int
-	// Unsettled is the ID of a launch in the group without a known answer.
-	Unsettled string
+	// Provisioning is how many instances of open launches were not seen yet.
+	Provisioning int
+	// UnansweredLaunch is the ID of a launch in the group without a known answer.
+	UnansweredLaunch string
 }
 
-// Allowed decides whether to launch a wanted instance now, or whether the cloud launches it (I5). The launch itself
+// DecideAllowed decides whether to launch a wanted instance now, or whether the cloud launches it (I5). The launch itself
 // checks the limits.
-func Allowed(b Bounds) Verdict {
-	switch missing := b.Size - b.Present - b.Coming; {
-	case b.Unsettled != "":
-		return newVerdict(Wait, newReason(LaunchPending, "", "the answer to the launch %s is not known yet", b.Unsettled))
-	case b.Machine == Gone && missing > 0:
-		return newVerdict(Leave, newReason(CloudReplaces, "", "the cloud's size of the group is %d, and it has %d instances and %d provisioning: its cloud launches the rest",
-			b.Size, b.Present, b.Coming))
+func DecideAllowed(b LaunchBounds) Verdict {
+	switch missing := b.Size - b.Present - b.Provisioning; {
+	case b.UnansweredLaunch != "":
+		return newVerdict(Wait, newReason(LaunchPending, "", "the answer to the launch %s is not known yet", b.UnansweredLaunch))
+	case b.Instance == InstanceGone && missing > 0:
+		return newVerdict(LeaveToCloud, newReason(CloudReplaces, "", "the cloud's size of the group is %d, and it has %d instances and %d provisioning: its cloud launches the rest",
+			b.Size, b.Present, b.Provisioning))
 	}
 	return newVerdict(Launch)
 }
 
-// Replaced decides whether the replacement exists already. A returning notice and two notices at once have a retirement
+// DecideReplaced decides whether the replacement exists already. A returning notice and two notices at once have a retirement
 // each, but the instance is lost once. The replacement counts while it is in the group and the group has its minimum
 // (I5), including instances of open launches: others may have been lost since. s is without the node's own instance and
 // without retiring instances that are replaced already.
-func Replaced(node types.UID, others []v1alpha1.NodeRetirement, s Survey, coming, least int) Verdict {
-	useless := len(s.Machines) - s.Working()
+func DecideReplaced(node types.UID, others []v1alpha1.NodeRetirement, s GroupSnapshot, coming, least int) Verdict {
+	useless := len(s.Instances) - s.CountRunning()
 	// An instance that exists but was not seen yet counts once. The size of some clouds excludes failed instances.
-	stay := max(s.Working(), min(s.Working()+coming, s.Size-useless))
+	stay := max(s.CountRunning(), min(s.CountRunning()+coming, s.Size-useless))
 	for i := range others {
 		o := &others[i]
 		state := replacementState(o)
-		if node == "" || o.Spec.NodeUID != node || !state.Final() || state == v1alpha1.ReplacementNotNeeded {
+		if node == "" || o.Spec.NodeUID != node || !state.IsFinal() || state == v1alpha1.ReplacementNotNeeded {
 			continue
 		}
 		r := o.Status.Replacement
@@ -187,7 +187,7 @@ func Replaced(node types.UID, others []v1alpha1.NodeRetirement, s Survey, coming
 		if id == "" && !unknown {
 			continue
 		}
-		if (id == "" || s.Works(id)) && stay >= least { // an earlier version has not recorded the instance
+		if (id == "" || s.IsRunning(id)) && stay >= least { // an earlier version has not recorded the instance
 			return newVerdict(None, newReason(AlreadyReplaced, "", "the NodeRetirement %s of the same node has launched the instance %s",
 				o.Name, id))
 		}
@@ -195,31 +195,31 @@ func Replaced(node types.UID, others []v1alpha1.NodeRetirement, s Survey, coming
 	return newVerdict(Launch)
 }
 
-// Survey is a group's size and instances at one moment.
-type Survey struct {
+// GroupSnapshot is a group's size and instances at one moment.
+type GroupSnapshot struct {
 	cloud.Group
-	// Machines are the existing instances that are not being deleted.
-	Machines []cloud.Instance
+	// Instances are the existing instances that are not being deleted.
+	Instances []cloud.Instance
 }
 
-// Names returns the sorted names of the instances in the cloud.
-func (s Survey) Names() []string {
-	names := make([]string, 0, len(s.Machines))
-	for _, m := range s.Machines {
+// InstanceNames returns the sorted names of the instances in the cloud.
+func (s GroupSnapshot) InstanceNames() []string {
+	names := make([]string, 0, len(s.Instances))
+	for _, m := range s.Instances {
 		names = append(names, m.Name)
 	}
 	slices.Sort(names)
 	return names
 }
 
-// Works reports whether an instance exists, is not stopped and has not failed.
-func (s Survey) Works(providerID string) bool {
-	return slices.ContainsFunc(s.Machines, func(m cloud.Instance) bool { return m.ProviderID == providerID && isRunning(m) })
+// IsRunning reports whether an instance exists, is not stopped and has not failed.
+func (s GroupSnapshot) IsRunning(providerID string) bool {
+	return slices.ContainsFunc(s.Instances, func(m cloud.Instance) bool { return m.ProviderID == providerID && isRunning(m) })
 }
 
-// Working counts the running instances.
-func (s Survey) Working() (n int) {
-	for _, m := range s.Machines {
+// CountRunning counts the running instances.
+func (s GroupSnapshot) CountRunning() (n int) {
+	for _, m := range s.Instances {
 		if isRunning(m) {
 			n++
 		}
@@ -229,11 +229,11 @@ func (s Survey) Working() (n int) {
 
 func isRunning(m cloud.Instance) bool { return m.State != cloud.Stopped && m.State != cloud.Failed }
 
-// Without removes an instance from the survey, as if it had been deleted.
-func (s Survey) Without(providerID string) Survey {
-	rest := slices.DeleteFunc(slices.Clone(s.Machines), func(m cloud.Instance) bool { return m.ProviderID == providerID })
-	s.Size -= len(s.Machines) - len(rest)
-	s.Machines = rest
+// WithoutInstance removes an instance from the survey, as if it had been deleted.
+func (s GroupSnapshot) WithoutInstance(providerID string) GroupSnapshot {
+	rest := slices.DeleteFunc(slices.Clone(s.Instances), func(m cloud.Instance) bool { return m.ProviderID == providerID })
+	s.Size -= len(s.Instances) - len(rest)
+	s.Instances = rest
 	return s
 }
 
@@ -245,7 +245,7 @@ func hasCode(reasons []v1alpha1.RetirementReason, code string) bool {
 
 // newReason returns a reason within the limits of the CRD.
 func newReason(code, object, format string, a ...any) v1alpha1.RetirementReason {
-	return v1alpha1.RetirementReason{Code: code, Object: observe.Cut(object, maxObject), Message: observe.Cut(fmt.Sprintf(format, a...), maxDetail)}
+	return v1alpha1.RetirementReason{Code: code, Object: observe.ClipChars(object, maxObject), Message: observe.ClipChars(fmt.Sprintf(format, a...), maxDetail)}
 }
 
 // Limits of the CRD.

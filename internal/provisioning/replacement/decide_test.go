@@ -19,26 +19,26 @@ func joinCodes(v Verdict) string {
 
 func TestReplacementIsWantedWhenTheInstanceIsMissed(t *testing.T) {
 	always, needed := v1alpha1.ReplaceAlways, v1alpha1.ReplaceWhenNeeded
-	unschedulable := []Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}
+	unschedulable := []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
 	for what, tt := range map[string]struct {
 		need Need
 		want Outcome
 		why  string
 	}{
-		"it exists and its pods fit elsewhere":       {Need{Policy: always, Machine: Lives}, Wait, RoomElsewhere},
-		"it exists and a pod fits nowhere else":      {Need{Policy: always, Machine: Lives, Homeless: unschedulable}, Launch, NoRoom},
-		"it exists and the group would be too small": {Need{Policy: always, Machine: Lives, Stay: 1, Minimum: 2}, Launch, BelowMinimum},
-		"it exists and placement is unknown":         {Need{Policy: always, Machine: Lives, RoomUnknown: errors.New("no")}, Wait, RoomUnknown},
-		"it is gone":                                 {Need{Policy: always, Machine: Gone}, Launch, MachineGone},
-		"it is stopped and kept":                     {Need{Policy: always, Machine: Kept}, Launch, MachineKept},
-		"it is gone and not needed":                  {Need{Policy: needed, Machine: Gone, Stay: 3, Minimum: 3}, None, NobodyNeedsIt},
-		"it is gone and a pod needs a node":          {Need{Policy: needed, Machine: Gone, Homeless: unschedulable}, Launch, NoRoom},
-		"it is gone and placement is unknown":        {Need{Policy: needed, Machine: Gone, RoomUnknown: errors.New("no")}, Wait, RoomUnknown},
-		"the policy is Never":                        {Need{Policy: v1alpha1.ReplaceNever, Machine: Gone, Homeless: unschedulable}, None, PolicyNever},
-		"the notice ended and it exists":             {Need{Policy: always, Machine: Lives, Over: "over", Homeless: unschedulable}, None, NoticeOver},
-		"an older NodeGroup without a policy":        {Need{Machine: Gone}, Launch, MachineGone},
+		"it exists and its pods fit elsewhere":       {Need{Policy: always, Instance: InstanceExists}, Wait, RoomElsewhere},
+		"it exists and a pod fits nowhere else":      {Need{Policy: always, Instance: InstanceExists, UnschedulablePods: unschedulable}, Launch, NoRoom},
+		"it exists and the group would be too small": {Need{Policy: always, Instance: InstanceExists, StayingNodes: 1, MinSize: 2}, Launch, BelowMinimum},
+		"it exists and placement is unknown":         {Need{Policy: always, Instance: InstanceExists, PlacementErr: errors.New("no")}, Wait, RoomUnknown},
+		"it is gone":                                 {Need{Policy: always, Instance: InstanceGone}, Launch, MachineGone},
+		"it is stopped and kept":                     {Need{Policy: always, Instance: InstanceStopped}, Launch, MachineKept},
+		"it is gone and not needed":                  {Need{Policy: needed, Instance: InstanceGone, StayingNodes: 3, MinSize: 3}, None, NobodyNeedsIt},
+		"it is gone and a pod needs a node":          {Need{Policy: needed, Instance: InstanceGone, UnschedulablePods: unschedulable}, Launch, NoRoom},
+		"it is gone and placement is unknown":        {Need{Policy: needed, Instance: InstanceGone, PlacementErr: errors.New("no")}, Wait, RoomUnknown},
+		"the policy is Never":                        {Need{Policy: v1alpha1.ReplaceNever, Instance: InstanceGone, UnschedulablePods: unschedulable}, None, PolicyNever},
+		"the notice ended and it exists":             {Need{Policy: always, Instance: InstanceExists, NothingToReplace: "over", UnschedulablePods: unschedulable}, None, NoticeOver},
+		"an older NodeGroup without a policy":        {Need{Instance: InstanceGone}, Launch, MachineGone},
 	} {
-		if got := Wanted(tt.need); got.Outcome != tt.want || joinCodes(got) != tt.why {
+		if got := DecideWanted(tt.need); got.Outcome != tt.want || joinCodes(got) != tt.why {
 			t.Errorf("%s: %s because of %s, want %s because of %s", what, got.Outcome, joinCodes(got), tt.want, tt.why)
 		}
 	}
@@ -46,18 +46,18 @@ func TestReplacementIsWantedWhenTheInstanceIsMissed(t *testing.T) {
 
 func TestI5InstanceIsLaunchedOnlyIfTheCloudDoesNot(t *testing.T) {
 	for what, tt := range map[string]struct {
-		bounds Bounds
+		bounds LaunchBounds
 		want   Outcome
 		why    string
 	}{
-		"no bounds":                      {Bounds{Machine: Lives, Size: 3, Present: 3}, Launch, ""},
-		"below the size once it is gone": {Bounds{Machine: Gone, Size: 2, Present: 2}, Launch, ""},
-		"the cloud fills the group up":   {Bounds{Machine: Gone, Size: 3, Present: 2}, Leave, CloudReplaces},
-		"the missing one is launched":    {Bounds{Machine: Gone, Size: 3, Present: 2, Coming: 1}, Launch, ""},
-		"another launch is unanswered":   {Bounds{Machine: Gone, Size: 2, Present: 2, Unsettled: "a"}, Wait, LaunchPending},
-		"more instances than the size":   {Bounds{Machine: Gone, Size: 2, Present: 3}, Launch, ""},
+		"no bounds":                      {LaunchBounds{Instance: InstanceExists, Size: 3, Present: 3}, Launch, ""},
+		"below the size once it is gone": {LaunchBounds{Instance: InstanceGone, Size: 2, Present: 2}, Launch, ""},
+		"the cloud fills the group up":   {LaunchBounds{Instance: InstanceGone, Size: 3, Present: 2}, LeaveToCloud, CloudReplaces},
+		"the missing one is launched":    {LaunchBounds{Instance: InstanceGone, Size: 3, Present: 2, Provisioning: 1}, Launch, ""},
+		"another launch is unanswered":   {LaunchBounds{Instance: InstanceGone, Size: 2, Present: 2, UnansweredLaunch: "a"}, Wait, LaunchPending},
+		"more instances than the size":   {LaunchBounds{Instance: InstanceGone, Size: 2, Present: 3}, Launch, ""},
 	} {
-		if got := Allowed(tt.bounds); got.Outcome != tt.want || joinCodes(got) != tt.why {
+		if got := DecideAllowed(tt.bounds); got.Outcome != tt.want || joinCodes(got) != tt.why {
 			t.Errorf("%s: %s because of %s, want %s because of %s", what, got.Outcome, joinCodes(got), tt.want, tt.why)
 		}
 	}
@@ -85,8 +85,8 @@ func TestI5OpenLaunchInstanceCountsOnce(t *testing.T) {
 		"the size excludes a failed one":  {3, []cloud.Instance{a, b, own, {Name: "d", ProviderID: "d", State: cloud.Failed}}, 0, 2, None},
 		"the cloud may launch one itself": {3, []cloud.Instance{a, own}, 0, 2, Launch},
 	} {
-		s := Survey{Group: cloud.Group{Size: tt.size}, Machines: tt.machines}
-		if got := Replaced("n", others, s.Without("own"), tt.coming, tt.least); got.Outcome != tt.want {
+		s := GroupSnapshot{Group: cloud.Group{Size: tt.size}, Instances: tt.machines}
+		if got := DecideReplaced("n", others, s.WithoutInstance("own"), tt.coming, tt.least); got.Outcome != tt.want {
 			t.Errorf("%s: %s, want %s", what, got.Outcome, tt.want)
 		}
 	}
@@ -97,10 +97,10 @@ func TestI5RecordOfAnEarlierVersionIsFinal(t *testing.T) {
 	for _, state := range []v1alpha1.ReplacementState{"Ordering", "Ordered", "LeftToCloud", "Arrived"} {
 		before := v1alpha1.NodeRetirement{Spec: v1alpha1.NodeRetirementSpec{NodeUID: "n"}}
 		before.Status.Replacement = &v1alpha1.Replacement{State: state}
-		if !state.Final() {
+		if !state.IsFinal() {
 			t.Errorf("%s is not final: its launch would be repeated", state)
 		}
-		if got := Replaced("n", []v1alpha1.NodeRetirement{before}, Survey{}, 0, 0); got.Outcome != None {
+		if got := DecideReplaced("n", []v1alpha1.NodeRetirement{before}, GroupSnapshot{}, 0, 0); got.Outcome != None {
 			t.Errorf("%s: another notice of the node comes to %s, want none", state, got.Outcome)
 		}
 	}

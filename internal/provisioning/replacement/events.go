@@ -33,7 +33,7 @@ func (a eventEmitter) emit(rt *v1alpha1.NodeRetirement, eventType string, reason
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: rt.Spec.NodeName, UID: rt.Spec.NodeUID},
 	}
-	note = observe.Note(note)
+	note = observe.ClipEventNote(note)
 	a.recorder.Eventf(rt, node, eventType, string(reason), "Replace", "%s", note)
 	a.recorder.Eventf(node, rt, eventType, string(reason), "Replace", "%s", note)
 }

@@ -13,34 +13,34 @@ const maxGroupReads = 3
 
 // readGroup reads a group's size and instances at one moment. The cloud returns them in two answers, and an instance
 // deleted in between would count only once. So it reads the list before and after the size, until both lists are equal.
-func (c *Controller) readGroup(ctx context.Context, p cloud.Provider, group string) (Survey, error) {
+func (c *Controller) readGroup(ctx context.Context, p cloud.Provider, group string) (GroupSnapshot, error) {
 	before, err := c.listInstances(ctx, p, group)
 	if err != nil {
-		return Survey{}, err
+		return GroupSnapshot{}, err
 	}
 	for range maxGroupReads {
 		size, err := c.readSize(ctx, p, group)
 		if err != nil {
-			return Survey{}, fmt.Errorf("group %s: %w", group, err)
+			return GroupSnapshot{}, fmt.Errorf("group %s: %w", group, err)
 		}
 		after, err := c.listInstances(ctx, p, group)
 		if err != nil {
-			return Survey{}, err
+			return GroupSnapshot{}, err
 		}
-		s := Survey{Group: size, Machines: after}
-		if slices.Equal(Survey{Machines: before}.Names(), s.Names()) {
+		s := GroupSnapshot{Group: size, Instances: after}
+		if slices.Equal(GroupSnapshot{Instances: before}.InstanceNames(), s.InstanceNames()) {
 			return s, nil
 		}
 		before = after
 	}
-	return Survey{}, fmt.Errorf("group %s: its instances changed during the read", group)
+	return GroupSnapshot{}, fmt.Errorf("group %s: its instances changed during the read", group)
 }
 
 func (c *Controller) readSize(ctx context.Context, p cloud.Provider, group string) (cloud.Group, error) {
 	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
 	size, err := p.Group(ctx, group)
-	c.options.Asked(p.Name(), "Group", err)
+	c.options.ReportCall(p.Name(), "Group", err)
 	return size, err
 }
 
@@ -49,7 +49,7 @@ func (c *Controller) listInstances(ctx context.Context, p cloud.Provider, group 
 	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
 	all, err := p.Instances(ctx, group)
-	c.options.Asked(p.Name(), "Instances", err)
+	c.options.ReportCall(p.Name(), "Instances", err)
 	if err != nil {
 		return nil, fmt.Errorf("instances of group %s: %w", group, err)
 	}

@@ -39,7 +39,7 @@ func TestHangingCloudBlocksNoOtherCloud(t *testing.T) {
 			},
 		}}
 		c := s.newController(t)
-		c.options.Clouds["hung"] = cloudtest.Hung{}
+		c.options.Clouds["hung"] = cloudtest.HangingProvider{}
 		if got := c.controllerOptions().MaxConcurrentReconciles; got < 2 {
 			t.Fatalf("%d workers for two clouds, want one for each", got)
 		}
@@ -65,10 +65,10 @@ func TestHangingCloudBlocksNoOtherCloud(t *testing.T) {
 			ended <- time.Since(began)
 		}()
 		synctest.Wait()
-		past := &countingReader{Reader: c.options.Live}
-		c.options.Live = past
+		past := &countingReader{Reader: c.options.APIReader}
+		c.options.APIReader = past
 		result, err := c.Reconcile(ctx, request("second"))
-		if took := time.Since(began); err != nil || took > 0 || result.RequeueAfter != cloud.SlotBusy {
+		if took := time.Since(began); err != nil || took > 0 || result.RequeueAfter != cloud.WorkerRetryDelay {
 			t.Errorf("the second record of the hung cloud: %+v, %v after %s; want it requeued at once", result, err, took)
 		}
 		if past.reads > 0 {
@@ -77,7 +77,7 @@ func TestHangingCloudBlocksNoOtherCloud(t *testing.T) {
 		s.addNotice(t, "vm-0", "Preempt")
 		s.evictInstance(t, "vm-0")
 		for range 3 {
-			_, _ = Notices{c}.Reconcile(ctx, request("vm-0"))
+			_, _ = NoticeReconciler{c}.Reconcile(ctx, request("vm-0"))
 			_, _ = c.Reconcile(ctx, request(s.retirementByNode(t)["vm-0"].Name))
 		}
 		if took := time.Since(began); s.grown != 1 || took > 0 {
@@ -124,16 +124,16 @@ func (h hangingCloud) Instance(ctx context.Context, id string) (cloud.Instance, 
 	return h.sim.Instance(ctx, id)
 }
 
-func (h hangingCloud) Grow(ctx context.Context, group string, o cloud.Order) (cloud.Operation, error) {
+func (h hangingCloud) Grow(ctx context.Context, group string, o cloud.LaunchRequest) (cloud.Operation, error) {
 	if err := h.wait(ctx, "Grow"); err != nil {
 		return cloud.Operation{}, err
 	}
 	return h.sim.Grow(ctx, group, o)
 }
 
-func (h hangingCloud) Status(ctx context.Context, op cloud.Operation) (cloud.Status, error) {
+func (h hangingCloud) Status(ctx context.Context, op cloud.Operation) (cloud.OperationStatus, error) {
 	if err := h.wait(ctx, "Status"); err != nil {
-		return cloud.Status{}, err
+		return cloud.OperationStatus{}, err
 	}
 	return h.sim.Status(ctx, op)
 }

@@ -20,22 +20,22 @@ import (
 
 // requestLaunch requests an instance. The launch is recorded before the request, so that the next process finds it
 // after a crash.
-func (l *replacementScope) requestLaunch(ctx context.Context, want launch.Want) (time.Duration, error) {
+func (l *replacementScope) requestLaunch(ctx context.Context, want launch.LaunchRequest) (time.Duration, error) {
 	within, cancel := context.WithTimeout(ctx, cloud.ChangeTimeout)
 	defer cancel()
-	id, err := l.controller.options.Launches.Launch(within, l.group, l.cloud, want)
+	id, err := l.controller.options.Launches.RequestInstances(within, l.group, l.cloud, want)
 	var unasked *launch.NotRequestedError
 	if errors.As(err, &unasked) {
 		return l.recordNotRequested(ctx, unasked, l.ensureStatus().Reasons)
 	}
-	l.controller.options.Asked(l.cloud.Name(), "Grow", err)
+	l.controller.options.ReportCall(l.cloud.Name(), "Grow", err)
 	if err != nil {
 		l.log.Warn("the cloud refused a launch, or its answer was lost", "launch", id, "err", err)
-		if !launch.IsUnclear(err) {
+		if !launch.IsUnclearAnswer(err) {
 			return shortRetry, nil
 		}
 	}
-	return l.controller.options.Pace.Cloud, l.recordLaunched(ctx, id, "", l.ensureStatus().Reasons)
+	return l.controller.options.Intervals.CloudRead, l.recordLaunched(ctx, id, "", l.ensureStatus().Reasons)
 }
 
 // maxBackOffPause is the longest pause between two reconciles during the back-off of a template.
@@ -47,15 +47,15 @@ func (l *replacementScope) recordNotRequested(ctx context.Context, err error, wa
 	if !errors.As(err, &why) {
 		return 0, err
 	}
-	reason, pause := newReason(NotRequested, "", "%s", why), l.controller.options.Pace.Cloud
+	reason, pause := newReason(NotRequested, "", "%s", why), l.controller.options.Intervals.CloudRead
 	switch {
-	case why.Full:
+	case why.AtMaximum:
 		reason.Code = AtMaximum
-	case why.Other != nil:
+	case why.ExistingLaunch != nil:
 		reason.Code = AlreadyReplaced
 	case why.BackOff != nil:
 		reason.Code, reason.Object = why.BackOff.Reason, "group "+l.group.Spec.Cloud.Group
-		pause = max(elapsed.Left(why.BackOff.Until.Time, time.Now(), maxBackOffPause), shortRetry)
+		pause = max(elapsed.RemainingWait(why.BackOff.Until.Time, time.Now(), maxBackOffPause), shortRetry)
 	default:
 		return pause, errors.Join(l.writeState(ctx, v1alpha1.ReplacementWaiting, append([]v1alpha1.RetirementReason{reason}, wanted...)...), why)
 	}
@@ -78,7 +78,7 @@ func (l *replacementScope) recordLaunched(ctx context.Context, id, instance stri
 // followLaunch records the state of the launch. A launch that failed without an instance is repeated after the back-off
 // of its template.
 func (l *replacementScope) followLaunch(ctx context.Context, own *v1alpha1.Launch) (time.Duration, error) {
-	if own.Open() && l.group.Spec.ScaleUp == nil {
+	if own.IsOpen() && l.group.Spec.ScaleUp == nil {
 		var err error
 		if own, err = l.trackLaunch(ctx, own); own == nil || err != nil {
 			return shortRetry, err
@@ -110,21 +110,21 @@ func (l *replacementScope) followLaunch(ctx context.Context, own *v1alpha1.Launc
 	default:
 		reasons := r.Reasons
 		if own.Unrequested && instance == "" {
-			return l.controller.options.Pace.Cloud, l.writeState(ctx, v1alpha1.ReplacementWaiting, newReason(CloudReplaces, "", "the size of the group counts an instance that does "+
+			return l.controller.options.Intervals.CloudRead, l.writeState(ctx, v1alpha1.ReplacementWaiting, newReason(CloudReplaces, "", "the size of the group counts an instance that does "+
 				"not exist: its cloud launches it"))
 		}
 		if own.Reason != "" { // the cloud could not create it, but its size counts it
 			reasons = []v1alpha1.RetirementReason{why}
 		}
-		return l.controller.options.Pace.Cloud, l.recordLaunched(ctx, own.ID, instance, reasons)
+		return l.controller.options.Intervals.CloudRead, l.recordLaunched(ctx, own.ID, instance, reasons)
 	}
-	return shortRetry, l.controller.options.Launches.Remove(ctx, l.group, own.ID)
+	return shortRetry, l.controller.options.Launches.RemoveLaunch(ctx, l.group, own.ID)
 }
 
 // trackAbandonedLaunches tracks the open launches that no replacement follows, such as after the deletion of a
 // NodeRetirement. They would count forever. It returns the new record.
 func (l *replacementScope) trackAbandonedLaunches(ctx context.Context, record *v1alpha1.ProvisioningStatus) (*v1alpha1.ProvisioningStatus, error) {
-	if l.group.Spec.ScaleUp != nil || !slices.ContainsFunc(record.Launches, func(o v1alpha1.Launch) bool { return o.Open() }) {
+	if l.group.Spec.ScaleUp != nil || !slices.ContainsFunc(record.Launches, func(o v1alpha1.Launch) bool { return o.IsOpen() }) {
 		return record, nil
 	}
 	others, err := l.listOthers(ctx)
@@ -133,8 +133,8 @@ func (l *replacementScope) trackAbandonedLaunches(ctx context.Context, record *v
 	}
 	for i := range record.Launches {
 		o := &record.Launches[i]
-		if !o.Open() || slices.ContainsFunc(others, func(rt v1alpha1.NodeRetirement) bool {
-			return o.For != nil && rt.UID == o.For.UID && !replacementState(&rt).Final()
+		if !o.IsOpen() || slices.ContainsFunc(others, func(rt v1alpha1.NodeRetirement) bool {
+			return o.For != nil && rt.UID == o.For.UID && !replacementState(&rt).IsFinal()
 		}) {
 			continue
 		}
@@ -142,7 +142,7 @@ func (l *replacementScope) trackAbandonedLaunches(ctx context.Context, record *v
 			return nil, err
 		}
 	}
-	return l.controller.options.Launches.Current(ctx, l.group)
+	return l.controller.options.Launches.ReadUncached(ctx, l.group)
 }
 
 // trackLaunch updates a launch in a group that package provisioning does not track.
@@ -156,29 +156,29 @@ func (l *replacementScope) trackLaunch(ctx context.Context, own *v1alpha1.Launch
 	if err := l.controller.options.Client.List(ctx, &nodes); err != nil {
 		return nil, fmt.Errorf("nodes: %w", err)
 	}
-	hosts, byName := make([]cloud.Host, len(nodes.Items)), map[string]*corev1.Node{}
+	hosts, byName := make([]cloud.NodeIdentity, len(nodes.Items)), map[string]*corev1.Node{}
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
-		hosts[i], byName[n.Name] = instances.HostOf(n), n
+		hosts[i], byName[n.Name] = instances.NodeIdentityOf(n), n
 	}
 	others, err := l.listOthers(ctx)
 	if err != nil {
 		return nil, err
 	}
-	on := cloud.NewHosts(l.cloud.Normalize, hosts)
-	joins := map[string]launch.Join{}
-	for k := range s.Machines {
-		i := &s.Machines[k]
-		switch name, err := on.Of(*i); {
+	on := cloud.NewNodeIndex(l.cloud.Normalize, hosts)
+	joins := map[string]launch.JoinState{}
+	for k := range s.Instances {
+		i := &s.Instances[k]
+		switch name, err := on.FindNode(*i); {
 		case err != nil:
-			joins[i.ProviderID] = launch.Unsure
+			joins[i.ProviderID] = launch.NodeUncertain
 		case name != "":
-			joins[i.ProviderID] = plan.JoinOf(l.group, byName[name])
+			joins[i.ProviderID] = plan.FindJoinState(l.group, byName[name])
 			i.Created = byName[name].CreationTimestamp.Time // by the clock that the launch's time is from
 		}
 	}
-	return l.controller.follower.Follow(ctx, l.group, l.cloud, own, launch.Observation{
-		Group: s.Group, Instances: s.Machines, Join: func(i cloud.Instance) launch.Join { return joins[i.ProviderID] },
-		JoinTimeout: plan.JoinTimeout(l.group), Began: began, Joined: retirement.Replacements(others, l.group.Name),
+	return l.controller.follower.TrackLaunch(ctx, l.group, l.cloud, own, launch.Observation{
+		Group: s.Group, Instances: s.Instances, JoinState: func(i cloud.Instance) launch.JoinState { return joins[i.ProviderID] },
+		JoinTimeout: plan.JoinTimeout(l.group), ReadAt: began, PreviouslyJoined: retirement.ReplacementInstanceIDs(others, l.group.Name),
 	})
 }

@@ -72,7 +72,7 @@ func TestAbandonedLaunchBlocksNoReplacement(t *testing.T) {
 				s := newSim(t, 3)
 				s.slow, s.done = 10*time.Second, true
 				c := s.newController(t)
-				err := c.options.Launches.Change(ctx, &s.group, func(p *v1alpha1.ProvisioningStatus) error {
+				err := c.options.Launches.Update(ctx, &s.group, func(p *v1alpha1.ProvisioningStatus) error {
 					p.Launches = append(p.Launches, v1alpha1.Launch{
 						ID: "orphan", State: v1alpha1.LaunchRequested, Count: 1, RequestedAt: metav1.Now(), For: &v1alpha1.LaunchOwner{Kind: kind, Name: "gone", UID: "gone"},
 					})
@@ -138,7 +138,7 @@ func TestI5SecondNoticeUsesNoOtherNodesReplacement(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 4)
 		four := int32(4)
-		s.group.Spec.Minimum, s.group.Spec.Maximum, s.done = four, &four, true
+		s.group.Spec.MinSize, s.group.Spec.MaxSize, s.done = four, &four, true
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Preempt")
 		s.addSecondNotice(t, "vm-0")

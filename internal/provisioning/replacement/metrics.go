@@ -49,9 +49,9 @@ func (m *Metrics) countFailure(group, code string) { m.failures.WithLabelValues(
 
 func (m *Metrics) observeReady(after time.Duration) { m.readySeconds.Observe(after.Seconds()) }
 
-// Present is a collector of the number of replacements by state, and the age of the oldest. A replacement that stays
+// StateCollector is a collector of the number of replacements by state, and the age of the oldest. A replacement that stays
 // Waiting is refused by its cloud or at a maximum. A replacement that stays Launched does not become usable.
-type Present struct{ Reader client.Reader }
+type StateCollector struct{ Reader client.Reader }
 
 var (
 	replacementsDesc = prometheus.NewDesc("slipway_replacements", "Replacements that are not usable yet, by group and state.",
@@ -63,12 +63,12 @@ var (
 // readTimeout limits the time to read the cache in a scrape.
 const readTimeout = 5 * time.Second
 
-func (Present) Describe(to chan<- *prometheus.Desc) {
+func (StateCollector) Describe(to chan<- *prometheus.Desc) {
 	to <- replacementsDesc
 	to <- oldestDesc
 }
 
-func (p Present) Collect(to chan<- prometheus.Metric) {
+func (p StateCollector) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	var all v1alpha1.NodeRetirementList
@@ -79,7 +79,7 @@ func (p Present) Collect(to chan<- prometheus.Metric) {
 	count, ages := map[place]int{}, map[string]float64{}
 	for i := range all.Items {
 		r := all.Items[i].Status.Replacement
-		if r == nil || r.State.Final() {
+		if r == nil || r.State.IsFinal() {
 			continue
 		}
 		count[place{all.Items[i].Spec.Group, string(r.State)}]++

@@ -19,23 +19,23 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 	"github.com/slipway-dev/slipway/internal/notice/report"
 	"github.com/slipway-dev/slipway/internal/retirement"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
-// Notices creates a NodeRetirement for each notice that takes an instance away. It shares the options of a Controller.
-type Notices struct{ c *Controller }
+// NoticeReconciler creates a NodeRetirement for each notice that takes an instance away. It shares the options of a Controller.
+type NoticeReconciler struct{ c *Controller }
 
 // requesterName is the requester of the retirements.
 const requesterName = "slipway manager"
 
 // Reconcile handles the notices on one Node.
-func (n Notices) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+func (n NoticeReconciler) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	node := &corev1.Node{}
 	if err := n.c.options.Client.Get(ctx, r.NamespacedName, node); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	reports, problems := report.Of(node.Annotations)
+	reports, problems := report.ReadReports(node.Annotations)
 	for _, problem := range problems {
 		n.c.options.Log.Warn("cannot parse an agent's record on the Node", "node", node.Name, "err", problem)
 	}
@@ -48,11 +48,11 @@ func (n Notices) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.
 	case err != nil:
 		return reconcile.Result{}, err
 	case node.Spec.ProviderID == "", group == nil, refusalMessage(group) != "": // its retirements would end at once
-		return reconcile.Result{RequeueAfter: n.c.options.Pace.Cloud}, nil // no event of the Node reports a change of the group
+		return reconcile.Result{RequeueAfter: n.c.options.Intervals.CloudRead}, nil // no event of the Node reports a change of the group
 	}
 	release, ok := n.c.noticeSlots.TryAcquire(group.Spec.Cloud.Provider)
 	if !ok {
-		return reconcile.Result{RequeueAfter: cloud.SlotBusy}, nil
+		return reconcile.Result{RequeueAfter: cloud.WorkerRetryDelay}, nil
 	}
 	defer release()
 	pause := time.Duration(0)
@@ -76,12 +76,12 @@ func mayRemoveInstance(t notice.Type) bool {
 func announcesRemoval(t notice.Type) bool { return t == notice.Preempt || t == notice.Terminate }
 
 // findGroup returns the only group that the node belongs to, if the controller acts on it.
-func (n Notices) findGroup(ctx context.Context, node *corev1.Node) (*v1alpha1.NodeGroup, error) {
+func (n NoticeReconciler) findGroup(ctx context.Context, node *corev1.Node) (*v1alpha1.NodeGroup, error) {
 	groups, err := n.c.options.Groups.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	groups = retirement.Owners(slices.DeleteFunc(groups, func(g v1alpha1.NodeGroup) bool { return !retirement.Selects(&g, node.Labels) }), "")
+	groups = retirement.FilterOwners(slices.DeleteFunc(groups, func(g v1alpha1.NodeGroup) bool { return !retirement.SelectsNode(&g, node.Labels) }), "")
 	if len(groups) != 1 || !n.c.options.Selector.Matches(labels.Set(groups[0].Labels)) {
 		return nil, nil //nolint:nilnil // no group is a result
 	}
@@ -90,13 +90,13 @@ func (n Notices) findGroup(ctx context.Context, node *corev1.Node) (*v1alpha1.No
 
 // handleNotice creates the NodeRetirement of a notice if it is missing. For a reboot or redeploy it does so only if the
 // instance is gone.
-func (n Notices) handleNotice(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report) (time.Duration, error) {
+func (n NoticeReconciler) handleNotice(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report) (time.Duration, error) {
 	if !announcesRemoval(r.Type) {
-		if budget.Ready(node) {
+		if disruptionbudget.IsReady(node) {
 			return 0, nil // an update of the Node's condition starts another reconcile
 		}
 		if gone, err := n.isInstanceGone(ctx, node, g); err != nil || !gone {
-			return n.c.options.Pace.Cloud, err
+			return n.c.options.Intervals.CloudRead, err
 		}
 	}
 	var all v1alpha1.NodeRetirementList
@@ -106,8 +106,8 @@ func (n Notices) handleNotice(ctx context.Context, node *corev1.Node, g *v1alpha
 	last := findLastRetirement(all.Items, node, r)
 	if last != nil {
 		switch {
-		case !last.Status.Phase.Finished(): // its end starts no reconcile of the Node, and the notice may be back on the Node by then
-			return n.c.options.Pace.Cloud, nil
+		case !last.Status.Phase.IsFinal(): // its end starts no reconcile of the Node, and the notice may be back on the Node by then
+			return n.c.options.Intervals.CloudRead, nil
 		case !isRepeatable(last):
 			return 0, nil
 		}
@@ -116,22 +116,22 @@ func (n Notices) handleNotice(ctx context.Context, node *corev1.Node, g *v1alpha
 		}
 	}
 	if slices.ContainsFunc(all.Items, isBeingRetired) {
-		return n.c.options.Pace.Cloud, nil
+		return n.c.options.Intervals.CloudRead, nil
 	}
 	rt := newRetirement(node, g, r, last)
 	err := n.c.options.Client.Create(ctx, rt)
 	switch {
 	case apierrors.IsAlreadyExists(err): // the cache does not have it yet
-		return n.c.options.Pace.Cloud, nil
+		return n.c.options.Intervals.CloudRead, nil
 	case err != nil:
 		return 0, fmt.Errorf("NodeRetirement of node %s for %s %s: %w", node.Name, r.Source, r.Type, err)
 	}
 	n.c.options.Log.Info("a notice announces that an instance goes away", "node", node.Name, "type", r.Type, "id", r.ID, "retirement", rt.Name)
-	return n.c.options.Pace.Cloud, nil
+	return n.c.options.Intervals.CloudRead, nil
 }
 
 // isInstanceGone asks the cloud. That is the second of the two proofs (I7), after a Node that is not Ready.
-func (n Notices) isInstanceGone(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup) (bool, error) {
+func (n NoticeReconciler) isInstanceGone(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup) (bool, error) {
 	provider := n.c.options.Clouds[g.Spec.Cloud.Provider]
 	if provider == nil {
 		return false, nil
@@ -139,7 +139,7 @@ func (n Notices) isInstanceGone(ctx context.Context, node *corev1.Node, g *v1alp
 	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
 	_, err := provider.Instance(ctx, node.Spec.ProviderID)
-	n.c.options.Asked(provider.Name(), "Instance", err)
+	n.c.options.ReportCall(provider.Name(), "Instance", err)
 	if cloud.IsNotFound(err) {
 		return true, nil
 	}
@@ -147,12 +147,12 @@ func (n Notices) isInstanceGone(ctx context.Context, node *corev1.Node, g *v1alp
 }
 
 // isBeingRetired reports whether the node's instance is being retired already and must not be replaced.
-func isBeingRetired(rt v1alpha1.NodeRetirement) bool { return retirement.UnderWay(&rt) }
+func isBeingRetired(rt v1alpha1.NodeRetirement) bool { return retirement.IsRemovingNode(&rt) }
 
 // isRepeatable reports whether the notice may need another retirement afterwards. It ended because the notice ended,
 // a person retired the node, or the group was not accepted. The notice may come back, or may outlast that.
 func isRepeatable(rt *v1alpha1.NodeRetirement) bool {
-	switch retirement.EndedBy(rt) {
+	switch retirement.EarlyEndCode(rt) {
 	case retirement.NoticeOver, retirement.AlreadyRetiring, retirement.GroupNotAccepted:
 		return true
 	}
@@ -184,12 +184,12 @@ func findLastRetirement(all []v1alpha1.NodeRetirement, node *corev1.Node, r repo
 
 // isNoticeCurrent reports whether the notice is on the Node, without a cache: a cache may still have a notice that
 // ended.
-func (n Notices) isNoticeCurrent(ctx context.Context, node *corev1.Node, r report.Report) (bool, error) {
+func (n NoticeReconciler) isNoticeCurrent(ctx context.Context, node *corev1.Node, r report.Report) (bool, error) {
 	is := &corev1.Node{}
-	if err := n.c.options.Live.Get(ctx, client.ObjectKeyFromObject(node), is); err != nil {
+	if err := n.c.options.APIReader.Get(ctx, client.ObjectKeyFromObject(node), is); err != nil {
 		return false, client.IgnoreNotFound(err)
 	}
-	return is.UID == node.UID && report.Stands(is.Annotations, r.Source, r.ID), nil
+	return is.UID == node.UID && report.MayBeActive(is.Annotations, r.Source, r.ID), nil
 }
 
 // newRetirement returns the NodeRetirement for a notice.
@@ -211,5 +211,5 @@ func retirementName(node *corev1.Node, r report.Report, before *v1alpha1.NodeRet
 	if before != nil {
 		previous = before.UID
 	}
-	return request.Name(node.Name, "notice", node.UID, r.Source, r.ID, previous)
+	return request.NewName(node.Name, "notice", node.UID, r.Source, r.ID, previous)
 }

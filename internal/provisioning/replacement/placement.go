@@ -18,18 +18,18 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/saved"
 )
 
-// Room finds the pods that would be unschedulable without a node. It reads the cluster for each call, and decides like
+// ClusterPlacement finds the pods that would be unschedulable without a node. It reads the cluster for each call, and decides like
 // the scheduler.
-type Room struct {
+type ClusterPlacement struct {
 	// Cached and Pods read Nodes, Namespaces and Pods from caches. Live reads the Pods of the node without a cache, and
 	// the storage objects for pods with volumes.
 	Cached, Live client.Reader
-	Pods         live.Pods
+	Pods         live.PodReader
 }
 
-// Homeless lists the pods on a node that fit on no other node. It adds pending pods that only an instance like the
+// ListUnschedulablePods lists the pods on a node that fit on no other node. It adds pending pods that only an instance like the
 // node's would take: a running drain has evicted them from the node. A pod that cannot be decided is in the list.
-func (r Room) Homeless(ctx context.Context, node string) ([]Homeless, error) {
+func (r ClusterPlacement) ListUnschedulablePods(ctx context.Context, node string) ([]UnschedulablePod, error) {
 	o, err := r.readCluster(ctx, node)
 	if err != nil {
 		return nil, err
@@ -38,11 +38,11 @@ func (r Room) Homeless(ctx context.Context, node string) ([]Homeless, error) {
 	if err != nil {
 		return nil, fmt.Errorf("placement of the pods of node %s: %w", node, err)
 	}
-	rules := planner.Options{Now: o.Time, Pods: podrules.Forced()}
-	var unschedulable []Homeless
+	rules := planner.Options{Now: o.Time, PodRules: podrules.ForcedPolicy()}
+	var unschedulable []UnschedulablePod
 	this := findNode(o, node)
 	if this != nil {
-		answer, err := cluster.Evacuate(node, planner.PlanOptions{Policy: planner.LeastPods, Rules: rules})
+		answer, err := cluster.PlanEvacuation(node, planner.PlanOptions{Policy: planner.LeastPods, Rules: rules})
 		if err != nil {
 			return nil, fmt.Errorf("placement of the pods of node %s: %w", node, err)
 		}
@@ -53,36 +53,36 @@ func (r Room) Homeless(ctx context.Context, node string) ([]Homeless, error) {
 }
 
 // findUnschedulable lists the pods that fit nowhere else or cannot be decided.
-func findUnschedulable(e *planner.Evacuation) []Homeless {
-	var unschedulable []Homeless
+func findUnschedulable(e *planner.Evacuation) []UnschedulablePod {
+	var unschedulable []UnschedulablePod
 	for _, r := range e.Refusals {
 		if r.Pod != "" && (r.Rule == "no-room" || r.Rule == "undecidable") {
-			unschedulable = append(unschedulable, Homeless{Pod: r.Pod, Why: r.String()})
+			unschedulable = append(unschedulable, UnschedulablePod{Pod: r.Pod, Why: r.String()})
 		}
 	}
 	return unschedulable
 }
 
 // findPending lists the pending pods that fit only on a new instance like the node's.
-func (Room) findPending(cluster *planner.Cluster, like *corev1.Node) ([]Homeless, error) {
+func (ClusterPlacement) findPending(cluster *planner.Cluster, like *corev1.Node) ([]UnschedulablePod, error) {
 	if like == nil {
 		return nil, nil
 	}
-	flavours := planner.Flavours(&saved.Objects{Nodes: []*corev1.Node{like}})
+	flavours := planner.DeriveFlavours(&saved.Objects{Nodes: []*corev1.Node{like}})
 	if len(flavours) == 0 {
 		return nil, nil
 	}
-	answer, err := cluster.Plan(planner.PlanOptions{Policy: planner.LeastPods})
+	answer, err := cluster.MakePlan(planner.PlanOptions{Policy: planner.LeastPods})
 	if err != nil || answer.Launch == nil {
 		return nil, err
 	}
-	var unschedulable []Homeless
-	for _, m := range answer.Launch.Machines {
+	var unschedulable []UnschedulablePod
+	for _, m := range answer.Launch.Instances {
 		if m.Flavour != flavours[0].Name {
 			continue
 		}
 		for _, pod := range m.Pods {
-			unschedulable = append(unschedulable, Homeless{Pod: pod.String(), Why: "is pending, and only a new instance would take it"})
+			unschedulable = append(unschedulable, UnschedulablePod{Pod: pod.String(), Why: "is pending, and only a new instance would take it"})
 		}
 	}
 	return unschedulable, nil
@@ -98,7 +98,7 @@ func findNode(o *saved.Objects, name string) *corev1.Node {
 }
 
 // readCluster reads the input of placement. It leaves out finished pods.
-func (r Room) readCluster(ctx context.Context, node string) (*saved.Objects, error) {
+func (r ClusterPlacement) readCluster(ctx context.Context, node string) (*saved.Objects, error) {
 	o := &saved.Objects{Time: time.Now()}
 	var nodes corev1.NodeList
 	var namespaces corev1.NamespaceList
@@ -107,11 +107,11 @@ func (r Room) readCluster(ctx context.Context, node string) (*saved.Objects, err
 			return nil, fmt.Errorf("placement of the pods of node %s: %s: %w", node, kind, err)
 		}
 	}
-	pods, err := r.Pods.Select(ctx, metav1.NamespaceAll, labels.Everything())
+	pods, err := r.Pods.ListSelected(ctx, metav1.NamespaceAll, labels.Everything())
 	if err != nil {
 		return nil, fmt.Errorf("placement of the pods of node %s: Pods: %w", node, err)
 	}
-	own, err := live.ListedPods(r.Live).On(ctx, node)
+	own, err := live.NewListingPodReader(r.Live).ListOnNode(ctx, node)
 	if err != nil {
 		return nil, fmt.Errorf("pods on node %s: %w", node, err)
 	}
@@ -141,7 +141,7 @@ func usesVolumes(p *corev1.Pod) bool {
 	return false
 }
 
-func (r Room) readStorage(ctx context.Context, o *saved.Objects) error {
+func (r ClusterPlacement) readStorage(ctx context.Context, o *saved.Objects) error {
 	var (
 		claims      corev1.PersistentVolumeClaimList
 		volumes     corev1.PersistentVolumeList

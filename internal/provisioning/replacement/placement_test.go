@@ -15,7 +15,7 @@ import (
 )
 
 // newRoom returns a Room of nodes with four CPUs each, in one pool.
-func newRoom(t *testing.T, objects ...client.Object) Room {
+func newRoom(t *testing.T, objects ...client.Object) ClusterPlacement {
 	t.Helper()
 	scheme, err := kinds()
 	if err != nil {
@@ -36,8 +36,8 @@ func newRoom(t *testing.T, objects ...client.Object) Room {
 	}
 	objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithIndex(&corev1.Pod{}, live.NodeField, func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).Build()
-	return Room{Cached: c, Live: c, Pods: live.ListedPods(c)}
+		WithIndex(&corev1.Pod{}, live.NodeNameField, func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).Build()
+	return ClusterPlacement{Cached: c, Live: c, Pods: live.NewListingPodReader(c)}
 }
 
 // newPod returns a controlled pod, on a node or pending.
@@ -81,7 +81,7 @@ func TestPodsThatFitNoOtherNodeAreUnschedulable(t *testing.T) {
 		"a pending pod fits elsewhere":  {[]client.Object{newPod("web", "", "1"), newPod("other", "b", "2")}, ""},
 		"a pending pod is too large":    {[]client.Object{newPod("web", "", "5"), newPod("other", "b", "2")}, ""},
 	} {
-		unschedulable, err := newRoom(t, tt.pods...).Homeless(t.Context(), "a")
+		unschedulable, err := newRoom(t, tt.pods...).ListUnschedulablePods(t.Context(), "a")
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
@@ -103,7 +103,7 @@ func TestUndecidablePodIsUnschedulable(t *testing.T) {
 			}},
 		}}}}
 	}
-	unschedulable, err := newRoom(t, newPod("web", "a", "1", ephemeral)).Homeless(t.Context(), "a")
+	unschedulable, err := newRoom(t, newPod("web", "a", "1", ephemeral)).ListUnschedulablePods(t.Context(), "a")
 	if err != nil || len(unschedulable) != 1 {
 		t.Errorf("%+v, %v", unschedulable, err)
 	}

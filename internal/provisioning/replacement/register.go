@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
-	"github.com/slipway-dev/slipway/internal/retirement/budget"
+	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
 // Register adds this controller and the notice controller to a manager. Register the retirement controller first: they
@@ -32,7 +32,7 @@ func (c *Controller) Register(m manager.Manager) error {
 		Named("notices").
 		For(&corev1.Node{}, builder.WithPredicates(newReportPredicate())).
 		WithOptions(c.controllerOptions()).
-		Complete(Notices{c})
+		Complete(NoticeReconciler{c})
 	if err != nil {
 		return fmt.Errorf("notices: %w", err)
 	}
@@ -47,7 +47,7 @@ func (c *Controller) controllerOptions() controller.Options {
 func newNoticePredicate() predicate.Predicate {
 	return predicate.NewPredicateFuncs(func(o client.Object) bool {
 		rt, ok := o.(*v1alpha1.NodeRetirement)
-		return ok && rt.Spec.Notice != nil && (!replacementState(rt).Final() || rt.Status.Replacement.Launch != "")
+		return ok && rt.Spec.Notice != nil && (!replacementState(rt).IsFinal() || rt.Status.Replacement.Launch != "")
 	})
 }
 
@@ -63,7 +63,7 @@ func newReportPredicate() predicate.Predicate {
 				return false
 			}
 			was, is := agentAnnotations(before), agentAnnotations(after)
-			return !maps.Equal(was, is) || len(is) > 0 && budget.Ready(before) != budget.Ready(after)
+			return !maps.Equal(was, is) || len(is) > 0 && disruptionbudget.IsReady(before) != disruptionbudget.IsReady(after)
 		},
 	}
 }

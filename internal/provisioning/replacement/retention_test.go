@@ -30,7 +30,7 @@ func (s *sim) newRetirementController(t *testing.T, ttl time.Duration) *retireme
 		t.Fatal(err)
 	}
 	return retirement.New(retirement.Options{
-		Client: s.newClient(), Live: s.newClient(), API: nodeGetter{s: s}, Groups: s, Clouds: map[string]cloud.Provider{"sim": s},
+		Client: s.newClient(), LiveReader: s.newClient(), API: nodeGetter{s: s}, Groups: s, Clouds: map[string]cloud.Provider{"sim": s},
 		Events: s.events, Metrics: metrics, Log: slog.New(slog.DiscardHandler), TTL: ttl,
 	})
 }
@@ -44,7 +44,7 @@ func (s *sim) finishRetirements(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := metav1.Now()
-		rt.Status.Phase, rt.Status.MachineGone, rt.Status.Times.Finished = v1alpha1.Succeeded, true, &now
+		rt.Status.Phase, rt.Status.InstanceGone, rt.Status.Times.Finished = v1alpha1.Succeeded, true, &now
 		if err := s.records.Status().Update(t.Context(), &rt); err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +100,7 @@ func TestRetirementIsKeptUntilItsReplacementIsFinal(t *testing.T) {
 				s := newSim(t, 3)
 				c, r := s.newController(t), s.newRetirementController(t, tt.ttl)
 				s.addNotice(t, "vm-0", "Preempt")
-				if _, err := (Notices{c}).Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}}); err != nil {
+				if _, err := (NoticeReconciler{c}).Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}}); err != nil {
 					t.Fatal(err)
 				}
 				s.evictInstance(t, "vm-0")
@@ -147,11 +147,11 @@ func (n nodeGetter) GetNode(ctx context.Context, name string) (*kubeapi.Node, er
 // instance. Other processes continue before and after the instance is gone.
 func TestI5CancelledNoticeLaunchesNothingAgain(t *testing.T) {
 	for name, tt := range map[string]struct {
-		unschedulable []Homeless
+		unschedulable []UnschedulablePod
 		grown         int
 		state         v1alpha1.ReplacementState
 	}{
-		"an instance is provisioning": {[]Homeless{{Pod: "shop/web-1", Why: "fits on no other node"}}, 1, v1alpha1.ReplacementReady},
+		"an instance is provisioning": {[]UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}, 1, v1alpha1.ReplacementReady},
 		"no instance is launched":     {nil, 0, v1alpha1.ReplacementNotNeeded},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestI5CancelledNoticeLaunchesNothingAgain(t *testing.T) {
 					}
 				}
 				is := s.retirementByNode(t)["vm-0"]
-				if s.grown != tt.grown || s.countNoticeRetirements(t) != 1 || is.UID != rt.UID || retirement.EndedBy(&is) != retirement.CalledOff ||
+				if s.grown != tt.grown || s.countNoticeRetirements(t) != 1 || is.UID != rt.UID || retirement.EarlyEndCode(&is) != retirement.CalledOff ||
 					replacementState(&is) != tt.state {
 					t.Errorf("%d instances launched, %d records: %s, %s, %q; want %d, and the one, cancelled, that says %s", s.grown, s.countNoticeRetirements(t),
 						is.Status.Phase, is.Status.Message, replacementState(&is), tt.grown, tt.state)

@@ -45,7 +45,7 @@ type sim struct {
 	done          bool          // the operations of launches are done
 	maximum       int
 	restores      bool // the size keeps counting an evicted instance
-	unschedulable []Homeless
+	unschedulable []UnschedulablePod
 	at            func(moment, request string) error
 	requests      []string
 }
@@ -194,7 +194,7 @@ func (s *sim) newClient() client.Client {
 	})
 }
 
-func (s *sim) Homeless(context.Context, string) ([]Homeless, error) {
+func (s *sim) ListUnschedulablePods(context.Context, string) ([]UnschedulablePod, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.unschedulable, nil
@@ -248,7 +248,7 @@ func (s *sim) Templates(context.Context, string) ([]cloud.Template, error) {
 	return nil, errors.New("not asked for")
 }
 
-func (s *sim) Grow(_ context.Context, _ string, o cloud.Order) (op cloud.Operation, err error) {
+func (s *sim) Grow(_ context.Context, _ string, o cloud.LaunchRequest) (op cloud.Operation, err error) {
 	err = s.serveRequest("cloud grow", func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -268,7 +268,7 @@ func (s *sim) Grow(_ context.Context, _ string, o cloud.Order) (op cloud.Operati
 	return op, err
 }
 
-func (s *sim) Status(context.Context, cloud.Operation) (out cloud.Status, err error) {
+func (s *sim) Status(context.Context, cloud.Operation) (out cloud.OperationStatus, err error) {
 	err = s.serveRequest("cloud status", func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -286,8 +286,8 @@ func (s *sim) newController(t *testing.T) *Controller {
 		t.Fatal(err)
 	}
 	return New(Options{
-		Client: s.newClient(), Live: s.newClient(), Groups: s, Selector: labels.Everything(), Clouds: map[string]cloud.Provider{"sim": s}, Launches: launch.New(s.newClient(), s.newClient()).StoreFiles(s.newClient(), "slipway"),
-		Room: s, Events: s.events, Metrics: metrics, Asked: func(string, string, error) {}, Log: slog.New(slog.DiscardHandler),
+		Client: s.newClient(), APIReader: s.newClient(), Groups: s, Selector: labels.Everything(), Clouds: map[string]cloud.Provider{"sim": s}, Launches: launch.NewRecord(s.newClient(), s.newClient()).UseConfigMaps(s.newClient(), "slipway"),
+		Placement: s, Events: s.events, Metrics: metrics, ReportCall: func(string, string, error) {}, Log: slog.New(slog.DiscardHandler),
 	})
 }
 
@@ -299,7 +299,7 @@ func (s *sim) reconcileAll(ctx context.Context, c *Controller) {
 		panic(err)
 	}
 	for i := range nodes.Items {
-		_, _ = Notices{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: nodes.Items[i].Name}})
+		_, _ = NoticeReconciler{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: nodes.Items[i].Name}})
 	}
 	for i := range all.Items {
 		_, _ = c.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: all.Items[i].Name}})

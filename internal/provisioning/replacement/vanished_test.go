@@ -19,7 +19,7 @@ func TestI5VanishedReplacementIsLaunchedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, ctx context.Context) {
 				s := newSim(t, 3)
-				s.group.Spec.Minimum = 3
+				s.group.Spec.MinSize = 3
 				s.slow, s.done = time.Hour, true
 				c := s.newController(t)
 				s.addNotice(t, "vm-0", "Preempt")
@@ -94,7 +94,7 @@ func TestFutureTimesDelayNoReplacement(t *testing.T) {
 		s, c := newLaunchingSim(ctx, t)
 		future := metav1.NewTime(time.Now().Add(48 * time.Hour)).Rfc3339Copy()
 		change := func(how func(*v1alpha1.ProvisioningStatus) error) {
-			if err := c.options.Launches.Change(ctx, &s.group, how); err != nil {
+			if err := c.options.Launches.Update(ctx, &s.group, how); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -149,7 +149,7 @@ func TestI5ReplacementIsRepeatedAfterItsOperationIsForgotten(t *testing.T) {
 func TestI5InstanceTheCloudNeverMadeIsLaunched(t *testing.T) {
 	inBubble(t, func(t *testing.T, ctx context.Context) {
 		s := newSim(t, 3)
-		s.group.Spec.Minimum, s.restores, s.slow = 3, true, 10*time.Second
+		s.group.Spec.MinSize, s.restores, s.slow = 3, true, 10*time.Second
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Preempt")
 		s.evictInstance(t, "vm-0")

@@ -39,10 +39,10 @@ func New(r Request) *v1alpha1.NodeRetirement {
 // maxNameLength is the limit of the API server, in bytes.
 const maxNameLength = 253
 
-// Name returns the name of a NodeRetirement that a rule requests. It consists of the node's name, the rule, and a hash
+// NewName returns the name of a NodeRetirement that a rule requests. It consists of the node's name, the rule, and a hash
 // of the identity, such as the Node's UID and the previous try. Two managers with the same decision use the same name,
 // so that one NodeRetirement is created. A long node name is cut.
-func Name(node, rule string, identity ...any) string {
+func NewName(node, rule string, identity ...any) string {
 	sum := sha256.Sum256(fmt.Appendln(nil, identity...))
 	tail := "-" + rule + "-" + hex.EncodeToString(sum[:4])
 	return strings.TrimRight(node[:min(len(node), maxNameLength-len(tail))], ".-") + tail

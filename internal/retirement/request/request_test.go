@@ -11,13 +11,13 @@ import (
 
 func TestNameDependsOnRetiredNode(t *testing.T) {
 	for _, node := range []string{"aks-ci-1", strings.Repeat("n", 253), strings.Repeat("n", 238) + "." + strings.Repeat("n", 14)} {
-		name := Name(node, "idle", "uid", 17, "")
-		if faults := validation.NameIsDNSSubdomain(name, false); len(faults) > 0 || name != Name(node, "idle", "uid", 17, "") {
+		name := NewName(node, "idle", "uid", 17, "")
+		if faults := validation.NameIsDNSSubdomain(name, false); len(faults) > 0 || name != NewName(node, "idle", "uid", 17, "") {
 			t.Errorf("%s: %v", name, faults)
 		}
 		for what, other := range map[string]string{
-			"a later time": Name(node, "idle", "uid", 18, ""), "a second try": Name(node, "idle", "uid", 17, "first"),
-			"another node of the name": Name(node, "idle", "diu", 17, ""), "another rule": Name(node, "ghost", "uid", 17, ""),
+			"a later time": NewName(node, "idle", "uid", 18, ""), "a second try": NewName(node, "idle", "uid", 17, "first"),
+			"another node of the name": NewName(node, "idle", "diu", 17, ""), "another rule": NewName(node, "ghost", "uid", 17, ""),
 		} {
 			if other == name {
 				t.Errorf("%s has the same name: %s", what, name)

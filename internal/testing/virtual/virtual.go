@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 )
 
-// Time wraps a test so that it runs in virtual time, for [testing.T.Run].
-func Time(test func(t *testing.T)) func(t *testing.T) {
+// InVirtualTime wraps a test so that it runs in virtual time, for [testing.T.Run].
+func InVirtualTime(test func(t *testing.T)) func(t *testing.T) {
 	return func(t *testing.T) {
 		t.Helper()
 		synctest.Test(t, test)

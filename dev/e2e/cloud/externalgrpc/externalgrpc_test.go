@@ -105,7 +105,7 @@ func authority(t *testing.T, dir string) *x509.CertPool {
 }
 
 func newRack(t *testing.T) *rack {
-	return serve(t, server.New(server.Group{ID: group, Max: 20}, conformance.Machines))
+	return serve(t, server.New(server.Group{ID: group, Max: 20}, conformance.MinInstances))
 }
 
 func provider(t *testing.T, c externalgrpc.Config) *externalgrpc.Provider {
@@ -120,16 +120,16 @@ func provider(t *testing.T, c externalgrpc.Config) *externalgrpc.Provider {
 
 func (r *rack) Provider(t *testing.T) cloud.Provider { return provider(t, r.config) }
 func (*rack) Group() string                          { return group }
-func (r *rack) Size() int                            { return r.Target(group) }
-func (*rack) Missing() string                        { return "rack://r1/workers/never-was" }
-func (*rack) Foreign() string                        { return "rack://r2/workers/workers-1" }
-func (r *rack) Lose(_ *testing.T, id string)         { r.Server.Lose(id) }
-func (r *rack) Heal(*testing.T)                      { r.Server.Heal() }
-func (r *rack) Deletions() int                       { return r.Requests("NodeGroupDeleteNodes") }
+func (r *rack) GroupSize() int                       { return r.TargetSize(group) }
+func (*rack) MissingID() string                      { return "rack://r1/workers/never-was" }
+func (*rack) ForeignID() string                      { return "rack://r2/workers/workers-1" }
+func (r *rack) LoseInstance(_ *testing.T, id string) { r.Server.RemoveMachine(id) }
+func (r *rack) ClearFaults(*testing.T)               { r.Server.ClearFaults() }
+func (r *rack) DeletionRequests() int                { return r.CountRequests("NodeGroupDeleteNodes") }
 
 func (r *rack) AwaitGone(t *testing.T, id string) {
 	t.Helper()
-	for slices.Contains(r.Machines(), id) {
+	for slices.Contains(r.ProviderIDs(), id) {
 		select {
 		case <-time.After(time.Millisecond):
 		case <-t.Context().Done():
@@ -138,10 +138,10 @@ func (r *rack) AwaitGone(t *testing.T, id string) {
 	}
 }
 
-func (r *rack) Inject(t *testing.T, f conformance.Fault) {
+func (r *rack) InjectFault(t *testing.T, f conformance.Fault) {
 	t.Helper()
 	always := func(answer func(w http.ResponseWriter)) {
-		r.Misbehave(server.Faults{Handle: func(w http.ResponseWriter, _ string) bool {
+		r.SetFaults(server.Faults{BeforeCall: func(w http.ResponseWriter, _ string) bool {
 			answer(w)
 			return true
 		}})
@@ -153,43 +153,43 @@ func (r *rack) Inject(t *testing.T, f conformance.Fault) {
 			_, _ = w.Write([]byte("<html>It works!</html>"))
 		})
 	}
-	switch f.Misbehaviour {
+	switch f.FaultKind {
 	case conformance.Unavailable:
-		always(func(w http.ResponseWriter) { server.Answer(w, nil, server.Unavailable, "maintenance") })
-	case conformance.Reset:
+		always(func(w http.ResponseWriter) { server.WriteResponse(w, nil, server.Unavailable, "maintenance") })
+	case conformance.ConnectionReset:
 		always(func(http.ResponseWriter) { panic(http.ErrAbortHandler) })
-	case conformance.Truncated:
+	case conformance.TruncatedResponse:
 		always(func(w http.ResponseWriter) {
 			w.Header().Set("Content-Type", "application/grpc")
 			_, _ = w.Write([]byte{0, 0, 0, 1, 0, 10, 20})
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
 		})
-	case conformance.Impostor:
+	case conformance.ProxyPage:
 		page(http.StatusOK)
-	case conformance.Misrouted:
+	case conformance.ProxyNotFound:
 		page(http.StatusNotFound)
-	case conformance.Denied:
-		always(func(w http.ResponseWriter) { server.Answer(w, nil, server.PermissionDenied, "you may not") })
+	case conformance.PermissionDenied:
+		always(func(w http.ResponseWriter) { server.WriteResponse(w, nil, server.PermissionDenied, "you may not") })
 	case conformance.Throttled:
-		always(func(w http.ResponseWriter) { server.Throttle(w, f.After) })
+		always(func(w http.ResponseWriter) { server.WriteThrottled(w, f.RetryAfter) })
 	case conformance.DeletionHangs:
-		r.Hang(f.Machine)
+		r.HangDeletion(f.ProviderID)
 	case conformance.DeletionFails:
-		r.Fail(f.Machine)
-	case conformance.Full:
-		r.Misbehave(server.Faults{Quota: conformance.Machines})
-	case conformance.Stale: // this is normal behavior: only Refresh renews the lists
+		r.FailDeletion(f.ProviderID)
+	case conformance.QuotaExhausted:
+		r.SetFaults(server.Faults{Quota: conformance.MinInstances})
+	case conformance.StaleLists: // this is normal behavior: only Refresh renews the lists
 	default:
-		t.Fatalf("the provider cannot be one that %s", f.Misbehaviour)
+		t.Fatalf("the provider cannot be one that %s", f.FaultKind)
 	}
 }
 
-// Cannot implements conformance.Limited.
-func (*rack) Cannot() map[conformance.Misbehaviour]string {
-	return map[conformance.Misbehaviour]string{
-		conformance.SecondPage: "the protocol has no pages",
-		conformance.Forgets:    "the protocol has no operations",
+// UnsupportedFaults implements conformance.Limited.
+func (*rack) UnsupportedFaults() map[conformance.FaultKind]string {
+	return map[conformance.FaultKind]string{
+		conformance.ListFailsMidway:   "the protocol has no pages",
+		conformance.ForgetsOperations: "the protocol has no operations",
 	}
 }
 
@@ -205,17 +205,17 @@ func TestWhatCannotBeAllThereIsMakesNoMachineGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRack(t)
 			p := provider(t, r.config)
-			r.Misbehave(server.Faults{Handle: func(w http.ResponseWriter, method string) bool {
+			r.SetFaults(server.Faults{BeforeCall: func(w http.ResponseWriter, method string) bool {
 				answer, ok := answers[method]
 				if ok {
-					server.Answer(w, answer, server.OK, "")
+					server.WriteResponse(w, answer, server.OK, "")
 				}
 				return ok
 			}})
-			if i, err := p.Instance(t.Context(), r.Machines()[0]); err == nil || cloud.IsNotFound(err) {
+			if i, err := p.Instance(t.Context(), r.ProviderIDs()[0]); err == nil || cloud.IsNotFound(err) {
 				t.Errorf("I7: Instance = %+v, %v", i, err)
 			}
-			if _, err := p.Delete(t.Context(), r.Machines()[0]); err == nil || cloud.IsNotFound(err) {
+			if _, err := p.Delete(t.Context(), r.ProviderIDs()[0]); err == nil || cloud.IsNotFound(err) {
 				t.Errorf("I7: Delete: %v", err)
 			}
 		})
@@ -226,13 +226,13 @@ func TestAWordOfNotFoundIsNotBelieved(t *testing.T) {
 	r := newRack(t)
 	p := provider(t, r.config)
 	for _, method := range []string{"Refresh", "NodeGroups", "NodeGroupTargetSize", "NodeGroupNodes", "NodeGroupDeleteNodes"} {
-		r.Misbehave(server.Faults{Handle: func(w http.ResponseWriter, asked string) bool {
+		r.SetFaults(server.Faults{BeforeCall: func(w http.ResponseWriter, asked string) bool {
 			if asked == method {
-				server.Answer(w, nil, server.NotFound, "who?")
+				server.WriteResponse(w, nil, server.NotFound, "who?")
 			}
 			return asked == method
 		}})
-		if _, err := p.Delete(t.Context(), r.Machines()[0]); err == nil || cloud.IsNotFound(err) {
+		if _, err := p.Delete(t.Context(), r.ProviderIDs()[0]); err == nil || cloud.IsNotFound(err) {
 			t.Errorf("I7: %s says NOT_FOUND, Delete: %v", method, err)
 		}
 	}
@@ -243,7 +243,7 @@ func TestADeletionWhoseAnswerIsLostIsNotAskedForTwice(t *testing.T) {
 		"the stream is reset": func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
 		"a gateway gives up":  func(w http.ResponseWriter) { w.WriteHeader(http.StatusGatewayTimeout) },
 		"a plain error, with the size lowered": func(w http.ResponseWriter) {
-			server.Answer(w, nil, server.Unknown, "the disk is on fire")
+			server.WriteResponse(w, nil, server.Unknown, "the disk is on fire")
 		},
 	}
 	for name, answer := range answers {
@@ -251,8 +251,8 @@ func TestADeletionWhoseAnswerIsLostIsNotAskedForTwice(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, late %t", name, late), func(t *testing.T) {
 				r := newRack(t)
 				p := provider(t, r.config)
-				machine := r.Machines()[0]
-				r.Misbehave(server.Faults{Late: late, Answer: func(w http.ResponseWriter, method string) bool {
+				machine := r.ProviderIDs()[0]
+				r.SetFaults(server.Faults{KeepDeletedListed: late, AfterCall: func(w http.ResponseWriter, method string) bool {
 					if method != "NodeGroupDeleteNodes" {
 						return false
 					}
@@ -266,8 +266,8 @@ func TestADeletionWhoseAnswerIsLostIsNotAskedForTwice(t *testing.T) {
 						t.Errorf("Delete: %v", err)
 					}
 				}
-				if n, size := r.Requests("NodeGroupDeleteNodes"), r.Target(group); n != 1 || size != conformance.Machines-1 {
-					t.Errorf("the deletion was asked for %d times, and the size is %d of %d", n, size, conformance.Machines)
+				if n, size := r.CountRequests("NodeGroupDeleteNodes"), r.TargetSize(group); n != 1 || size != conformance.MinInstances-1 {
+					t.Errorf("the deletion was asked for %d times, and the size is %d of %d", n, size, conformance.MinInstances)
 				}
 				if s, err := p.Status(t.Context(), op); late && (err != nil || s.Done) {
 					t.Errorf("the machine still runs, and its deletion is %+v, %v", s, err)
@@ -285,19 +285,19 @@ func TestADeletionThatWasRefusedIsAskedForAgain(t *testing.T) {
 			r := newRack(t)
 			p := provider(t, r.config)
 			refusals := 1
-			r.Misbehave(server.Faults{Handle: func(w http.ResponseWriter, method string) bool {
+			r.SetFaults(server.Faults{BeforeCall: func(w http.ResponseWriter, method string) bool {
 				if method != "NodeGroupDeleteNodes" || refusals == 0 {
 					return false
 				}
 				refusals--
-				server.Answer(w, nil, code, "not now")
+				server.WriteResponse(w, nil, code, "not now")
 				return true
 			}})
-			if _, err := p.Delete(t.Context(), r.Machines()[0]); err == nil || !strings.Contains(err.Error(), "not now") {
+			if _, err := p.Delete(t.Context(), r.ProviderIDs()[0]); err == nil || !strings.Contains(err.Error(), "not now") {
 				t.Errorf("Delete: %v, want the provider's words", err)
 			}
-			if _, err := p.Delete(t.Context(), r.Machines()[0]); err != nil || r.Target(group) != conformance.Machines-1 {
-				t.Errorf("Delete once more: %v, and the size is %d of %d", err, r.Target(group), conformance.Machines)
+			if _, err := p.Delete(t.Context(), r.ProviderIDs()[0]); err != nil || r.TargetSize(group) != conformance.MinInstances-1 {
+				t.Errorf("Delete once more: %v, and the size is %d of %d", err, r.TargetSize(group), conformance.MinInstances)
 			}
 		})
 	}
@@ -306,25 +306,25 @@ func TestADeletionThatWasRefusedIsAskedForAgain(t *testing.T) {
 func TestBoundsOfTheGroupAreKept(t *testing.T) {
 	r := serve(t, server.New(server.Group{ID: group, Min: 2, Max: 3}, 2))
 	p := provider(t, r.config)
-	if _, err := p.Delete(t.Context(), r.Machines()[0]); cloud.RefusalOf(err) != cloud.AtLimit {
+	if _, err := p.Delete(t.Context(), r.ProviderIDs()[0]); cloud.RefusalOf(err) != cloud.AtLimit {
 		t.Errorf("Delete at the minimum: %v, want the refusal %s", err, cloud.AtLimit)
 	}
-	if _, err := p.Grow(t.Context(), group, cloud.Order{Count: 2}); cloud.RefusalOf(err) != cloud.AtLimit {
+	if _, err := p.Grow(t.Context(), group, cloud.LaunchRequest{Count: 2}); cloud.RefusalOf(err) != cloud.AtLimit {
 		t.Errorf("Grow beyond the maximum: %v, want the refusal %s", err, cloud.AtLimit)
 	}
-	if r.Target(group) != 2 {
-		t.Errorf("the size is %d", r.Target(group))
+	if r.TargetSize(group) != 2 {
+		t.Errorf("the size is %d", r.TargetSize(group))
 	}
 }
 
 func TestManyWhoAskAtOnceShareAReading(t *testing.T) {
 	r := newRack(t)
 	p := provider(t, r.config)
-	machine := r.Machines()[0]
+	machine := r.ProviderIDs()[0]
 	first := make(chan struct{})
 	var once sync.Once
 	release := make(chan struct{})
-	r.Misbehave(server.Faults{Handle: func(_ http.ResponseWriter, method string) bool {
+	r.SetFaults(server.Faults{BeforeCall: func(_ http.ResponseWriter, method string) bool {
 		if method == "Refresh" {
 			once.Do(func() {
 				close(first)
@@ -353,7 +353,7 @@ func TestManyWhoAskAtOnceShareAReading(t *testing.T) {
 	}
 	close(release)
 	all.Wait()
-	if n := r.Requests("Refresh"); n < 2 || n > 10 { // late callers on a slow host may have needed another
+	if n := r.CountRequests("Refresh"); n < 2 || n > 10 { // late callers on a slow host may have needed another
 		t.Errorf("101 questions took %d readings", n)
 	}
 }
@@ -368,7 +368,7 @@ func TestTemplatesAreRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	full := cloud.Template{Name: group, Zone: "r1", Shape: cloud.Shape{
+	full := cloud.Template{Name: group, Zone: "r1", NodeShape: cloud.NodeShape{
 		Capacity: node.Status.Capacity, Labels: node.Labels, Taints: node.Spec.Taints,
 	}}
 	priced := full
@@ -379,7 +379,7 @@ func TestTemplatesAreRead(t *testing.T) {
 	}{
 		"none":                       {server.Group{}, cloud.Template{Name: group}},
 		"as newer providers send it": {server.Group{Node: raw}, full},
-		"as older providers send it": {server.Group{Node: raw, OldNode: true}, full},
+		"as older providers send it": {server.Group{Node: raw, OldNodeFormat: true}, full},
 		"with a price":               {server.Group{Node: raw, Price: 2.5}, priced},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -404,7 +404,7 @@ func TestNobodyWithoutACertificateIsServedOrBelieved(t *testing.T) {
 			t.Errorf("%s: Group = %+v, %v", name, g, err)
 		}
 	}
-	if r.Requests("Refresh") != 0 {
+	if r.CountRequests("Refresh") != 0 {
 		t.Error("the provider was asked")
 	}
 }

@@ -17,13 +17,13 @@ import (
 	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
 
 // newProvider returns the provider as the manager creates it. It has a workload's identity, with tokens from the token
 // service.
 func newProvider(t *testing.T, bed *testbed.Testbed) *provider.Provider {
 	t.Helper()
-	p, err := provider.New(bed.AzureConfig(), provider.Options{})
+	p, err := provider.New(bed.AzureProviderConfig(), provider.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func leaseOf(t *testing.T, bed *testbed.Testbed, node string) metav1.MicroTime {
 }
 
 func TestADeletedInstancesNodeGoesSilentAndANewOnesJoins(t *testing.T) {
-	bed := testbed.Shared(t)
+	bed := testbed.StartShared(t)
 	pool := controlplane.AKSPool{Name: "come", Spot: true}
 	if err := bed.AddPool(t.Context(), pool, 3); err != nil {
 		t.Fatal(err)
@@ -58,7 +58,9 @@ func TestADeletedInstancesNodeGoesSilentAndANewOnesJoins(t *testing.T) {
 		t.Errorf("the deleted machine: %v", err)
 	}
 
-	follow(t, p, func() (cloud.Operation, error) { return p.Grow(t.Context(), pool.ScaleSet(), cloud.Order{Count: 1}) })
+	follow(t, p, func() (cloud.Operation, error) {
+		return p.Grow(t.Context(), pool.ScaleSetName(), cloud.LaunchRequest{Count: 1})
+	})
 	fresh := pool.Node(3)
 	node, err = bed.Client().CoreV1().Nodes().Get(t.Context(), fresh.Name, metav1.GetOptions{})
 	if err != nil || node.Spec.ProviderID != fresh.ProviderID {
@@ -69,13 +71,13 @@ func TestADeletedInstancesNodeGoesSilentAndANewOnesJoins(t *testing.T) {
 	if err != nil || instance.ComputerName != node.Name || instance.State != cloud.Running {
 		t.Errorf("the new machine is %+v, %v; want it running, by its node's name", instance, err)
 	}
-	if n, ok := provider.ComputerNumber(pool.ScaleSet(), node.Name); !ok || n != 3 {
+	if n, ok := provider.ParseInstanceNumber(pool.ScaleSetName(), node.Name); !ok || n != 3 {
 		t.Errorf("the node's name says instance %d", n)
 	}
 }
 
 func TestAMachineWhoseNodeWasDeletedFirstCanBeDeleted(t *testing.T) {
-	bed := testbed.Shared(t)
+	bed := testbed.StartShared(t)
 	pool := controlplane.AKSPool{Name: "first"}
 	if err := bed.AddAgentPool(t.Context(), pool, 2, 0, 0); err != nil {
 		t.Fatal(err)
@@ -86,8 +88,8 @@ func TestAMachineWhoseNodeWasDeletedFirstCanBeDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	follow(t, p, func() (cloud.Operation, error) { return p.Delete(t.Context(), victim.ProviderID) })
-	if bed.ARM.Capacity(pool.ScaleSet()) != 1 {
-		t.Errorf("the capacity is %d", bed.ARM.Capacity(pool.ScaleSet()))
+	if bed.ARM.Capacity(pool.ScaleSetName()) != 1 {
+		t.Errorf("the capacity is %d", bed.ARM.Capacity(pool.ScaleSetName()))
 	}
 	if _, err := bed.Client().CoreV1().Nodes().Get(t.Context(), victim.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the node came back: %v", err)
@@ -95,29 +97,29 @@ func TestAMachineWhoseNodeWasDeletedFirstCanBeDeleted(t *testing.T) {
 }
 
 func TestAPreemptedInstanceLeavesItsScaleSet(t *testing.T) {
-	bed := testbed.Shared(t)
+	bed := testbed.StartShared(t)
 	pool := controlplane.AKSPool{Name: "taken", Spot: true}
 	if err := bed.AddPool(t.Context(), pool, 2); err != nil {
 		t.Fatal(err)
 	}
 	p := newProvider(t, bed)
-	record, err := bed.Azure.Announce(azure.Announcement{Type: azure.Preempt, Resources: []string{pool.Resource(0)}})
+	record, err := bed.Azure.Announce(azure.Announcement{Type: azure.Preempt, Resources: []string{pool.ResourceName(0)}})
 	if err == nil {
-		err = bed.Azure.Start(record.EventID)
+		err = bed.Azure.StartEvent(record.EventID)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bed.Azure.Wait(t.Context(), func(s azure.State) bool {
+	if _, err := bed.Azure.AwaitState(t.Context(), func(s azure.State) bool {
 		r, _ := s.Event(record.EventID)
-		return !r.Listed()
+		return !r.IsListed()
 	}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.Instance(t.Context(), pool.ProviderID(0)); !cloud.IsNotFound(err) {
 		t.Errorf("the preempted machine: %v, want NotFound", err)
 	}
-	if g, err := p.Group(t.Context(), pool.ScaleSet()); err != nil || g.Size != 1 {
+	if g, err := p.Group(t.Context(), pool.ScaleSetName()); err != nil || g.Size != 1 {
 		t.Errorf("the group is %+v, %v; want size 1", g, err)
 	}
 }

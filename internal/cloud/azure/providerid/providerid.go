@@ -40,8 +40,8 @@ func Parse(providerID string) (ID, error) {
 	return id, nil
 }
 
-// ParseResource parses an ARM resource ID, which has no "azure://" prefix.
-func ParseResource(resourceID string) (ID, error) {
+// ParseResourceID parses an ARM resource ID, which has no "azure://" prefix.
+func ParseResourceID(resourceID string) (ID, error) {
 	id, err := parseResourcePath(resourceID)
 	if err != nil {
 		return ID{}, fmt.Errorf("resource ID %s: %w", quoteTruncated(resourceID), err)
@@ -76,22 +76,22 @@ func parseResourcePath(path string) (ID, error) {
 	return id, id.validate()
 }
 
-// Resource returns the instance's name in Azure Scheduled Events: V_I for instance I of the uniform scale set V,
+// ScheduledEventName returns the instance's name in Azure Scheduled Events: V_I for instance I of the uniform scale set V,
 // otherwise the name of the virtual machine.
-func (id ID) Resource() string {
+func (id ID) ScheduledEventName() string {
 	if id.ScaleSet == "" {
 		return id.Name
 	}
 	return id.ScaleSet + "_" + id.Name
 }
 
-// ResourceName parses a Node's spec.providerID and returns its [ID.Resource].
-func ResourceName(providerID string) (string, error) {
+// ScheduledEventName parses a Node's spec.providerID and returns its [ID.Resource].
+func ScheduledEventName(providerID string) (string, error) {
 	id, err := Parse(providerID)
 	if err != nil {
 		return "", fmt.Errorf("node spec.providerID: %w", err)
 	}
-	return id.Resource(), nil
+	return id.ScheduledEventName(), nil
 }
 
 // ResourceID returns the ARM resource ID.
@@ -112,8 +112,8 @@ func (id ID) String() string {
 	return "azure://" + lower.ResourceID()
 }
 
-// Same reports whether two IDs name the same instance.
-func (id ID) Same(other ID) bool { return id.String() == other.String() }
+// Equal reports whether two IDs name the same instance.
+func (id ID) Equal(other ID) bool { return id.String() == other.String() }
 
 // validate checks lengths and characters. An instance of a uniform scale set has a number: Scheduled Events and
 // provider IDs never use this form for a flexible scale set.

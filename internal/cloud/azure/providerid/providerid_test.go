@@ -25,7 +25,7 @@ func TestProviderIDIsParsedInAnyCase(t *testing.T) {
 		if err != nil || got != want {
 			t.Errorf("Parse(%q) = %+v, %v; want %+v", text, got, err, want)
 		}
-		resource, err := ParseResource(text[len("azure://"):])
+		resource, err := ParseResourceID(text[len("azure://"):])
 		if err != nil || resource != want {
 			t.Errorf("ParseResource of the same = %+v, %v", resource, err)
 		}
@@ -55,12 +55,12 @@ func TestSpellingsOfOneIDAreEqual(t *testing.T) {
 		}
 		again, err := Parse("azure://" + strings.ToUpper(id.ResourceID()))
 		must.NoError(t, err)
-		if !again.Same(id) || again.String() != id.String() {
+		if !again.Equal(id) || again.String() != id.String() {
 			t.Errorf("%+v and %+v are not the same", id, again)
 		}
 		other := id
 		other.Name += "0"
-		if other.Same(id) {
+		if other.Equal(id) {
 			t.Errorf("%+v and %+v are the same", id, other)
 		}
 	})
@@ -79,7 +79,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		again, err := Parse(id.String())
-		if err != nil || !again.Same(id) {
+		if err != nil || !again.Equal(id) {
 			t.Errorf("%q is %+v, but its own spelling %q is %+v, %v", text, id, id.String(), again, err)
 		}
 		for _, segment := range strings.Split(id.ResourceID(), "/") {

@@ -28,7 +28,7 @@ func TestResourceNameOfEachIDFormat(t *testing.T) {
 			"microsoft.compute/virtualMachines/n", "n"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := ResourceName(tc.providerID)
+			got, err := ScheduledEventName(tc.providerID)
 			if err != nil || got != tc.want {
 				t.Errorf("ResourceName(%q) = %q, %v; want %q", tc.providerID, got, err, tc.want)
 			}
@@ -60,7 +60,7 @@ func TestI10ForeignProviderIDIsRefused(t *testing.T) {
 		{"two slashes", strings.Replace(singlePrefix, ":///", "://", 1) + "n"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := ResourceName(tc.providerID)
+			got, err := ScheduledEventName(tc.providerID)
 			if err == nil {
 				t.Fatalf("ResourceName(%q) = %q, want an error", tc.providerID, got)
 			}
@@ -74,9 +74,9 @@ func TestEqualResourceNamesMeanOneInstance(t *testing.T) {
 		scaleSet := rapid.StringMatching(`[A-Za-z0-9][A-Za-z0-9._-]{0,62}`).Draw(t, "scale set")
 		number := rapid.StringMatching(`0|[1-9][0-9]{0,4}`)
 		a, b := number.Draw(t, "a"), number.Draw(t, "b")
-		first, err := ResourceName(randomizeCase(t, uniformPrefix) + scaleSet + randomizeCase(t, "/virtualMachines/") + a)
+		first, err := ScheduledEventName(randomizeCase(t, uniformPrefix) + scaleSet + randomizeCase(t, "/virtualMachines/") + a)
 		must.NoError(t, err)
-		second, err := ResourceName(randomizeCase(t, uniformPrefix) + randomizeCase(t, scaleSet) + "/virtualMachines/" + b)
+		second, err := ScheduledEventName(randomizeCase(t, uniformPrefix) + randomizeCase(t, scaleSet) + "/virtualMachines/" + b)
 		must.NoError(t, err)
 		if first != scaleSet+"_"+a {
 			t.Errorf("got %q, want %s_%s", first, scaleSet, a)
@@ -108,7 +108,7 @@ func FuzzResourceName(f *testing.F) {
 	f.Add("aws:///a/i-0")
 	f.Add("")
 	f.Fuzz(func(t *testing.T, providerID string) {
-		name, err := ResourceName(providerID)
+		name, err := ScheduledEventName(providerID)
 		if err != nil {
 			if name != "" {
 				t.Errorf("got both name %q and error %v", name, err)

@@ -44,15 +44,15 @@ func NewClient(base *url.URL, doer Doer, timeout time.Duration) *Client {
 type StatusError struct {
 	Code int
 	ErrorMessage
-	// Own means that the response has the format of the API, so that it is from the server and not from a proxy.
-	Own bool
-	// After is the retry delay that the server asks for; 0 if it does not.
-	After time.Duration
+	// FromServer means that the response has the format of the API, so that it is from the server and not from a proxy.
+	FromServer bool
+	// RetryAfter is the retry delay that the server asks for; 0 if it does not.
+	RetryAfter time.Duration
 }
 
 func (e *StatusError) Error() string {
 	text := fmt.Sprintf("%d %s", e.Code, http.StatusText(e.Code))
-	if !e.Own {
+	if !e.FromServer {
 		text += " (not a response of the cloudpool API)"
 	}
 	if e.Message != "" {
@@ -64,14 +64,14 @@ func (e *StatusError) Error() string {
 	return text
 }
 
-// IsNotMember reports whether an error text contains the server's own 404 for a termination: the machine is not in the
+// ContainsNotMember reports whether an error text contains the server's own 404 for a termination: the machine is not in the
 // pool.
-func IsNotMember(text string) bool {
+func ContainsNotMember(text string) bool {
 	return strings.Contains(text, fmt.Sprintf("/terminate: %d %s: ", http.StatusNotFound, http.StatusText(http.StatusNotFound)))
 }
 
-// AsStatus returns the [StatusError] in err, or nil.
-func AsStatus(err error) *StatusError {
+// AsStatusError returns the [StatusError] in err, or nil.
+func AsStatusError(err error) *StatusError {
 	var e *StatusError
 	if errors.As(err, &e) {
 		return e
@@ -235,10 +235,10 @@ func stripURL(err error) error {
 }
 
 func parseErrorResponse(response *http.Response, raw []byte) error {
-	e := &StatusError{Code: response.StatusCode, After: cloud.RetryAfter(response.Header, time.Now())}
+	e := &StatusError{Code: response.StatusCode, RetryAfter: cloud.ParseRetryAfter(response.Header, time.Now())}
 	var read struct{ Message, Detail *string }
 	if json.Unmarshal(raw, &read) == nil && read.Message != nil {
-		e.Own, e.Message = true, sanitizeLines(*read.Message)
+		e.FromServer, e.Message = true, sanitizeLines(*read.Message)
 		if read.Detail != nil {
 			e.Detail = sanitizeLines(*read.Detail)
 		}
@@ -252,7 +252,7 @@ func parseErrorResponse(response *http.Response, raw []byte) error {
 func sanitizeLines(text string) string {
 	var lines []string
 	for line := range strings.Lines(text[:min(len(text), maxTextLength)]) {
-		lines = append(lines, cloud.Printable(line, maxTextLength))
+		lines = append(lines, cloud.SanitizeText(line, maxTextLength))
 	}
 	return strings.TrimSpace(strings.Join(lines, "\n"))
 }

@@ -83,7 +83,7 @@ func TestPoolAndSizeAreParsed(t *testing.T) {
 	if err != nil || !pool.Timestamp.Equal(at) || len(pool.Machines) != 1 || pool.Machines[0].ID != "i-1" || pool.Machines[0].State != wire.Running {
 		t.Errorf("%+v, %v", pool, err)
 	}
-	if m := pool.Machines[0]; !m.Active() || m.Evictable() {
+	if m := pool.Machines[0]; !m.IsActive() || m.IsEvictable() {
 		t.Error("a machine without membershipStatus is active and not evictable")
 	}
 	size, err := c.Size(t.Context())
@@ -117,16 +117,16 @@ func TestServerErrorMessageIsKept(t *testing.T) {
 		fmt.Fprint(w, answer)
 	})
 	err := own.SetDesiredSize(t.Context(), 3)
-	status := wire.AsStatus(err)
-	if status == nil || !status.Own || status.Code != http.StatusBadGateway || status.Message != "100% down [2J" || status.Detail != "first\nat Second.java" ||
-		status.After != 7*time.Second || !strings.HasSuffix(err.Error(), "502 Bad Gateway: 100% down [2J: first") {
+	status := wire.AsStatusError(err)
+	if status == nil || !status.FromServer || status.Code != http.StatusBadGateway || status.Message != "100% down [2J" || status.Detail != "first\nat Second.java" ||
+		status.RetryAfter != 7*time.Second || !strings.HasSuffix(err.Error(), "502 Bad Gateway: 100% down [2J: first") {
 		t.Errorf("%+v, %v", status, err)
 	}
 	other := newTestClient(t, "", func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusForbidden)
 		fmt.Fprint(w, strings.Repeat("<p>é", 3000))
 	})
-	if status = wire.AsStatus(other.SetDesiredSize(t.Context(), 3)); status == nil || status.Own || len(status.Message) > 2100 {
+	if status = wire.AsStatusError(other.SetDesiredSize(t.Context(), 3)); status == nil || status.FromServer || len(status.Message) > 2100 {
 		t.Errorf("%+v", status)
 	}
 	page := newTestClient(t, "", func(w http.ResponseWriter, _ *http.Request) {

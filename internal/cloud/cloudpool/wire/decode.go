@@ -6,10 +6,10 @@ import (
 	"math"
 )
 
-// BadRequest is the error for a malformed body, which is returned with status 400.
-type BadRequest struct{ ErrorMessage }
+// BadRequestError is the error for a malformed body, which is returned with status 400.
+type BadRequestError struct{ ErrorMessage }
 
-func (e *BadRequest) Error() string {
+func (e *BadRequestError) Error() string {
 	if e.Detail == "" {
 		return e.Message
 	}
@@ -17,7 +17,7 @@ func (e *BadRequest) Error() string {
 }
 
 func newBadRequest(message, format string, a ...any) error {
-	return &BadRequest{ErrorMessage{message, fmt.Sprintf(format, a...)}}
+	return &BadRequestError{ErrorMessage{message, fmt.Sprintf(format, a...)}}
 }
 
 // decodeBody parses a body. Keys are case-insensitive, unknown keys are ignored, and data after the object is an error. The
@@ -98,7 +98,7 @@ func DecodeServiceState(raw []byte) (SetServiceState, error) {
 		return SetServiceState{}, err
 	case read.ServiceState == nil:
 		return SetServiceState{}, newBadRequest(what+" message did not specify a serviceState", "")
-	case !read.ServiceState.Known():
+	case !read.ServiceState.IsKnown():
 		return SetServiceState{}, newBadRequest(what+" message: serviceState is not known",
 			"%q: want BOOTING, IN_SERVICE, UNHEALTHY, OUT_OF_SERVICE or UNKNOWN", *read.ServiceState)
 	}

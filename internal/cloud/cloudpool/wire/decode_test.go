@@ -11,7 +11,7 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		s, err := DecodeSetDesiredSize(raw)
-		if _, bad := errors.AsType[*BadRequest](err); err == nil && s.DesiredSize < 0 || err != nil && !bad {
+		if _, bad := errors.AsType[*BadRequestError](err); err == nil && s.DesiredSize < 0 || err != nil && !bad {
 			t.Errorf("%q: %+v, %v", raw, s, err)
 		}
 		for _, decode := range []func([]byte) (Removal, error){DecodeTerminate, DecodeDetach} {
@@ -22,7 +22,7 @@ func FuzzDecode(f *testing.F) {
 		if m, err := DecodeMembershipStatus(raw); err == nil && m.MachineID == "" {
 			t.Errorf("%q: %+v", raw, m)
 		}
-		if m, err := DecodeServiceState(raw); err == nil && !m.ServiceState.Known() {
+		if m, err := DecodeServiceState(raw); err == nil && !m.ServiceState.IsKnown() {
 			t.Errorf("%q: %+v", raw, m)
 		}
 	})

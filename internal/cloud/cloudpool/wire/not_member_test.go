@@ -23,10 +23,10 @@ func TestOnlyServer404MeansNotMember(t *testing.T) {
 			w.WriteHeader(c.code)
 			fmt.Fprint(w, c.answer)
 		})
-		if err := client.Terminate(t.Context(), wire.Removal{MachineID: "m"}); err == nil || wire.IsNotMember(err.Error()) != c.want {
+		if err := client.Terminate(t.Context(), wire.Removal{MachineID: "m"}); err == nil || wire.ContainsNotMember(err.Error()) != c.want {
 			t.Errorf("%s: %v: no member: %t, want %t", name, err, !c.want, c.want)
 		}
-		if _, err := client.Pool(t.Context()); err == nil || wire.IsNotMember(err.Error()) {
+		if _, err := client.Pool(t.Context()); err == nil || wire.ContainsNotMember(err.Error()) {
 			t.Errorf("%s, reading the pool: %v; want no statement about a machine", name, err)
 		}
 	}

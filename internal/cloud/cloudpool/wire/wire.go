@@ -20,9 +20,9 @@ const (
 	Terminated  MachineState = "TERMINATED"
 )
 
-// Over reports whether a machine in this state no longer counts as a member of its pool and never will. An unknown
+// HasLeftPool reports whether a machine in this state no longer counts as a member of its pool and never will. An unknown
 // state is not over (I7).
-func (s MachineState) Over() bool { return s == Rejected || s == Terminating || s == Terminated }
+func (s MachineState) HasLeftPool() bool { return s == Rejected || s == Terminating || s == Terminated }
 
 // ServiceState is a user's statement about the service on a machine. It has no effect.
 type ServiceState string
@@ -36,8 +36,8 @@ const (
 	UnknownState ServiceState = "UNKNOWN"
 )
 
-// Known reports whether the state is one of the above.
-func (s ServiceState) Known() bool {
+// IsKnown reports whether the state is one of the above.
+func (s ServiceState) IsKnown() bool {
 	switch s {
 	case Booting, InService, Unhealthy, OutOfService, UnknownState:
 		return true
@@ -52,8 +52,8 @@ type MembershipStatus struct {
 	Evictable bool `json:"evictable"`
 }
 
-// Disposable reports whether the pool replaces and terminates the machine.
-func (m MembershipStatus) Disposable() bool { return !m.Active && m.Evictable }
+// IsDisposable reports whether the pool replaces and terminates the machine.
+func (m MembershipStatus) IsDisposable() bool { return !m.Active && m.Evictable }
 
 // UnmarshalJSON sets missing flags to true, as the reference server does.
 func (m *MembershipStatus) UnmarshalJSON(raw []byte) error {
@@ -81,12 +81,12 @@ type Machine struct {
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 }
 
-// Evictable reports whether the machine may be terminated. If the server does not say, it may not.
-func (m *Machine) Evictable() bool { return m.Membership != nil && m.Membership.Evictable }
+// IsEvictable reports whether the machine may be terminated. If the server does not say, it may not.
+func (m *Machine) IsEvictable() bool { return m.Membership != nil && m.Membership.Evictable }
 
-// Active reports whether the machine counts in the pool's size.
-func (m *Machine) Active() bool {
-	return !m.State.Over() && (m.Membership == nil || m.Membership.Active)
+// IsActive reports whether the machine counts in the pool's size.
+func (m *Machine) IsActive() bool {
+	return !m.State.HasLeftPool() && (m.Membership == nil || m.Membership.Active)
 }
 
 // Pool is an observation of the machines of a pool. It may be minutes old.

@@ -103,7 +103,7 @@ func (c Config) credentials() (credentials.TransportCredentials, error) {
 	if c.Insecure {
 		return insecure.NewCredentials(), nil
 	}
-	roots, err := cloud.CertPool(c.CAFile)
+	roots, err := cloud.LoadCertPool(c.CAFile)
 	if err != nil {
 		return nil, err
 	}

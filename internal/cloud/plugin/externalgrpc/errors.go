@@ -24,7 +24,7 @@ func (p *Provider) convertError(ctx context.Context, method string, err error) e
 	st := status.Convert(err)
 	for _, detail := range st.Details() {
 		if info, ok := detail.(*errdetails.RetryInfo); ok {
-			return &cloud.ThrottledError{After: max(0, info.GetRetryDelay().AsDuration()), Err: wrapped}
+			return &cloud.ThrottledError{RetryAfter: max(0, info.GetRetryDelay().AsDuration()), Err: wrapped}
 		}
 	}
 	switch {

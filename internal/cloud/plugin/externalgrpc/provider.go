@@ -347,7 +347,7 @@ func (p *Provider) hourlyPrice(ctx context.Context, node *corev1.Node) float64 {
 	return 0
 }
 
-func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (cloud.Operation, error) {
+func (p *Provider) Grow(ctx context.Context, group string, order cloud.LaunchRequest) (cloud.Operation, error) {
 	if err := order.Validate(group); err != nil {
 		return cloud.Operation{}, err
 	}
@@ -375,17 +375,17 @@ func (p *Provider) Grow(ctx context.Context, group string, order cloud.Order) (c
 }
 
 // Status implements cloud.Provider. It depends on the state of the instances.
-func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status, error) {
+func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.OperationStatus, error) {
 	if op.ID == "" {
-		return cloud.Status{Done: true}, nil
+		return cloud.OperationStatus{Done: true}, nil
 	}
 	var o operation
 	if err := cloud.DecodeOperation(op.ID, &o); err != nil || (o.Delete == "") == (o.Grow == "") {
-		return cloud.Status{}, fmt.Errorf("operation %q: not an operation of provider %s", op.ID, p.config.Name)
+		return cloud.OperationStatus{}, fmt.Errorf("operation %q: not an operation of provider %s", op.ID, p.config.Name)
 	}
 	r, err := p.readSnapshot(ctx)
 	if err != nil {
-		return cloud.Status{}, err
+		return cloud.OperationStatus{}, err
 	}
 	if o.Grow != "" {
 		return r.growStatus(o.Grow)
@@ -396,32 +396,32 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Status
 		p.mu.Lock()
 		delete(p.deletions, o.Delete)
 		p.mu.Unlock()
-		return cloud.Status{Done: true}, nil
+		return cloud.OperationStatus{Done: true}, nil
 	case err != nil:
-		return cloud.Status{}, err
+		return cloud.OperationStatus{}, err
 	}
 	failure := deletionFailure(i, op.Started)
 	if lost := p.uncertainErrorOf(o.Delete); failure != nil && lost != "" {
 		failure = fmt.Errorf("%w; the request failed with %s", failure, lost)
 	}
-	return cloud.Status{Done: failure != nil, Err: failure}, nil
+	return cloud.OperationStatus{Done: failure != nil, Err: failure}, nil
 }
 
 // growStatus reports whether a group has its target size.
-func (r *snapshot) growStatus(group string) (cloud.Status, error) {
+func (r *snapshot) growStatus(group string) (cloud.OperationStatus, error) {
 	g, err := r.findGroup(group)
 	if cloud.IsNotFound(err) {
-		return cloud.Status{Done: true}, nil
+		return cloud.OperationStatus{Done: true}, nil
 	}
 	if err != nil {
-		return cloud.Status{}, err
+		return cloud.OperationStatus{}, err
 	}
 	running := 0
 	var failure error
 	for _, i := range r.instances[group] {
 		switch i.State {
 		case cloud.Pending:
-			return cloud.Status{}, nil
+			return cloud.OperationStatus{}, nil
 		case cloud.Failed:
 			failure = instanceError(i)
 		case cloud.Deleting:
@@ -430,9 +430,9 @@ func (r *snapshot) growStatus(group string) (cloud.Status, error) {
 		}
 	}
 	if running >= g.Size {
-		return cloud.Status{Done: true}, nil
+		return cloud.OperationStatus{Done: true}, nil
 	}
-	return cloud.Status{Done: failure != nil, Err: failure}, nil
+	return cloud.OperationStatus{Done: failure != nil, Err: failure}, nil
 }
 
 // instanceError returns the error of a failed instance.

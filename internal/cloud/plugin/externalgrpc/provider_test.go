@@ -89,7 +89,7 @@ func TestUndeliveredDeletionIsRetried(t *testing.T) {
 		"timeout":          {hang, true, deletionTimeout},
 		"never sent":       {unavailable, false, 0},
 	} {
-		t.Run(name, virtual.Time(func(t *testing.T) {
+		t.Run(name, virtual.InVirtualTime(func(t *testing.T) {
 			s := &staticProvider{
 				machines: map[string][]string{"a": {"rack://a/1", "rack://a/2"}}, sizes: map[string]int32{"a": 2},
 				onDeletion: test.deletion, sent: test.sent,

@@ -30,25 +30,25 @@ type Mode string
 
 // The modes.
 const (
-	Good       Mode = "good"        // works as the test defines
-	Dies       Mode = "dies"        // exits during every call except Configure
-	Hangs      Mode = "hangs"       // stops, as by SIGSTOP, during every call except Configure
-	Misroutes  Mode = "misroutes"   // returns NOT_FOUND without detail for every call except Configure
-	Denies     Mode = "denies"      // returns PERMISSION_DENIED without detail for every call except Configure
-	WebPage    Mode = "web page"    // responds with a web page
-	Noise      Mode = "noise"       // responds with random bytes
-	OtherAge   Mode = "other age"   // speaks protocol version 2
-	OtherKind  Mode = "other kind"  // speaks go-plugin's net/rpc
-	Babbler    Mode = "babbler"     // prints usage text instead of a handshake
-	Mute       Mode = "mute"        // prints nothing and keeps running
-	HangsFirst Mode = "hangs first" // hangs in Configure
-	Flood      Mode = "flood"       // responds with too much data
-	Forker     Mode = "forker"      // leaves a child process that keeps its output open
+	Good                    Mode = "good"        // works as the test defines
+	ExitsOnCall             Mode = "dies"        // exits during every call except Configure
+	HangsOnCall             Mode = "hangs"       // stops, as by SIGSTOP, during every call except Configure
+	ReturnsNotFound         Mode = "misroutes"   // returns NOT_FOUND without detail for every call except Configure
+	ReturnsPermissionDenied Mode = "denies"      // returns PERMISSION_DENIED without detail for every call except Configure
+	ServesWebPage           Mode = "web page"    // responds with a web page
+	ServesNoise             Mode = "noise"       // responds with random bytes
+	NewerVersion            Mode = "other age"   // speaks protocol version 2
+	OtherProtocol           Mode = "other kind"  // speaks go-plugin's net/rpc
+	PrintsUsage             Mode = "babbler"     // prints usage text instead of a handshake
+	Silent                  Mode = "mute"        // prints nothing and keeps running
+	HangsInConfigure        Mode = "hangs first" // hangs in Configure
+	OversizedResponse       Mode = "flood"       // responds with too much data
+	LeavesChild             Mode = "forker"      // leaves a child process that keeps its output open
 )
 
-// Be turns the process into a plugin if a script of Write started it, and then does not return. Test packages call it
+// RunAsPlugin turns the process into a plugin if a script of Write started it, and then does not return. Test packages call it
 // from init.
-func Be(good func()) {
+func RunAsPlugin(good func()) {
 	mode := Mode(os.Getenv(modeVariable))
 	if mode == "" {
 		return
@@ -56,15 +56,15 @@ func Be(good func()) {
 	switch mode {
 	case Good:
 		good()
-	case WebPage, Noise:
+	case ServesWebPage, ServesNoise:
 		serveWrongProtocol(mode)
-	case Babbler:
+	case PrintsUsage:
 		fmt.Fprintln(os.Stderr, "babbler: there is nothing to do")
 		fmt.Println("Hello! Usage: babbler [flags]")
 		os.Exit(3)
-	case Mute:
+	case Silent:
 		time.Sleep(time.Hour)
-	case OtherKind:
+	case OtherProtocol:
 		fmt.Println("1|1|unix|/nowhere|netrpc|")
 		time.Sleep(time.Hour)
 	default:
@@ -90,7 +90,7 @@ func Write(directory, cloudType string, mode Mode) error {
 // serveFaulty runs a plugin that only accepts its configuration.
 func serveFaulty(mode Mode) {
 	handshake := protocol.Handshake()
-	if mode == OtherAge {
+	if mode == NewerVersion {
 		handshake.ProtocolVersion++
 	}
 	goplugin.Serve(&goplugin.ServeConfig{
@@ -121,20 +121,20 @@ func (b faultyServer) intercept(ctx context.Context, request any, info *grpc.Una
 	if !strings.HasPrefix(info.FullMethod, "/slipway.") {
 		return handle(ctx, request)
 	}
-	if strings.HasSuffix(info.FullMethod, "/Configure") && b.mode != HangsFirst {
-		if b.mode == Forker {
+	if strings.HasSuffix(info.FullMethod, "/Configure") && b.mode != HangsInConfigure {
+		if b.mode == LeavesChild {
 			startChild()
 		}
 		return &pluginv1.ConfigureResponse{}, nil
 	}
 	switch b.mode {
-	case Dies, Forker:
+	case ExitsOnCall, LeavesChild:
 		killSelf()
-	case Hangs, HangsFirst:
+	case HangsOnCall, HangsInConfigure:
 		stopSelf()
-	case Denies:
+	case ReturnsPermissionDenied:
 		return nil, status.Error(codes.PermissionDenied, "denied by a proxy")
-	case Flood:
+	case OversizedResponse:
 		return largeResponse(info.FullMethod), nil
 	}
 	return nil, status.Error(codes.NotFound, "address unknown to a proxy")
@@ -164,7 +164,7 @@ func serveWrongProtocol(mode Mode) {
 		panic(err)
 	}
 	fmt.Printf("1|%d|unix|%s|grpc|\n", protocol.Version, l.Addr())
-	if mode == WebPage {
+	if mode == ServesWebPage {
 		panic(http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { //nolint:gosec // a test's
 			fmt.Fprintln(w, "<html>It works!</html>")
 		})))

@@ -89,8 +89,8 @@ func FromInstance(i cloud.Instance) *pluginv1.Instance {
 		ProviderId: toValidUTF8(i.ProviderID), Name: toValidUTF8(i.Name), ComputerName: toValidUTF8(i.ComputerName), Group: toValidUTF8(i.Group),
 		Zone: toValidUTF8(i.Zone), Type: toValidUTF8(i.Type), Message: truncate(i.Message), Refusal: FromRefusal(i.Refusal),
 		Created: fromTime(i.Created), Tags: map[string]string{},
-		UniqueId: toValidUTF8(i.UniqueID), Kept: i.Kept, KeptReason: truncate(i.KeptReason), Adopted: i.Adopted,
-		FormerId: toValidUTF8(i.FormerID), AnyName: i.AnyName,
+		UniqueId: toValidUTF8(i.UniqueID), Kept: i.DeletionProtected, KeptReason: truncate(i.DeletionProtectionReason), Adopted: i.OwnerUncertain,
+		FormerId: toValidUTF8(i.PreviousProviderID), AnyName: i.NameMayDiffer,
 	}
 	for _, p := range states {
 		if p.cloudValue == i.State {
@@ -112,8 +112,8 @@ func ToInstance(m *pluginv1.Instance) (cloud.Instance, error) {
 		ProviderID: m.GetProviderId(), Name: m.GetName(), ComputerName: m.GetComputerName(), Group: m.GetGroup(),
 		Zone: m.GetZone(), Type: m.GetType(), State: cloud.Unknown, Created: toTime(m.GetCreated()), Tags: m.GetTags(),
 		Message: m.GetMessage(), Refusal: ToRefusal(m.GetRefusal()),
-		UniqueID: m.GetUniqueId(), Kept: m.GetKept(), KeptReason: m.GetKeptReason(), Adopted: m.GetAdopted(),
-		FormerID: m.GetFormerId(), AnyName: m.GetAnyName(),
+		UniqueID: m.GetUniqueId(), DeletionProtected: m.GetKept(), DeletionProtectionReason: m.GetKeptReason(), OwnerUncertain: m.GetAdopted(),
+		PreviousProviderID: m.GetFormerId(), NameMayDiffer: m.GetAnyName(),
 	}
 	for _, p := range states {
 		if p.protoValue == m.GetState() {
@@ -181,8 +181,8 @@ func ToOperation(m *pluginv1.Operation) cloud.Operation {
 	return cloud.Operation{ID: m.GetId(), Started: toTime(m.GetStarted())}
 }
 
-// FromWishes converts the recommendations of an analyzer.
-func FromWishes(recommendations []advice.Wish) *pluginv1.Advice {
+// FromRecommendations converts the recommendations of an analyzer.
+func FromRecommendations(recommendations []advice.Recommendation) *pluginv1.Advice {
 	m := &pluginv1.Advice{}
 	for _, w := range recommendations {
 		message := &pluginv1.Wish{Reason: toValidUTF8(w.Reason)}
@@ -199,14 +199,14 @@ func FromWishes(recommendations []advice.Wish) *pluginv1.Advice {
 	return m
 }
 
-// ToWishes converts the recommendations of an analyzer and validates them.
-func ToWishes(m *pluginv1.Advice) ([]advice.Wish, error) {
-	var recommendations []advice.Wish
+// ToRecommendations converts the recommendations of an analyzer and validates them.
+func ToRecommendations(m *pluginv1.Advice) ([]advice.Recommendation, error) {
+	var recommendations []advice.Recommendation
 	for _, message := range m.GetWishes() {
-		w := advice.Wish{Reason: message.GetReason()}
+		w := advice.Recommendation{Reason: message.GetReason()}
 		if g := message.GetGrow(); g != nil {
 			// Clamped, so that int cannot overflow; Validate refuses the value.
-			count := int(min(max(g.GetCount(), 0), advice.MaxMachines+1))
+			count := int(min(max(g.GetCount(), 0), advice.MaxInstances+1))
 			w.Grow = &advice.Grow{Group: g.GetGroup(), Count: count, Template: g.GetTemplate()}
 		}
 		if r := message.GetRetire(); r != nil {

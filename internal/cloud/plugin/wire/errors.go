@@ -36,7 +36,7 @@ func FromError(err error) *pluginv1.Error {
 		}}
 	case errors.As(err, &throttled):
 		message.Kind = &pluginv1.Error_Throttled{Throttled: &pluginv1.Throttled{
-			After: durationpb.New(throttled.After), Message: textOf(throttled.Err),
+			After: durationpb.New(throttled.RetryAfter), Message: textOf(throttled.Err),
 		}}
 	case errors.As(err, &refused):
 		message.Kind = &pluginv1.Error_Refused{Refused: &pluginv1.Refused{
@@ -59,7 +59,7 @@ func ToError(message *pluginv1.Error) error {
 		}
 	case *pluginv1.Error_Throttled:
 		cause = &cloud.ThrottledError{
-			After: max(0, kind.Throttled.GetAfter().AsDuration()), Err: errors.New(kind.Throttled.GetMessage()),
+			RetryAfter: max(0, kind.Throttled.GetAfter().AsDuration()), Err: errors.New(kind.Throttled.GetMessage()),
 		}
 	case *pluginv1.Error_Refused:
 		if reason := ToRefusal(kind.Refused.GetReason()); reason != "" {
@@ -82,8 +82,8 @@ type remoteError struct {
 func (e *remoteError) Error() string { return e.text }
 func (e *remoteError) Unwrap() error { return e.cause }
 
-// StatusOf returns the gRPC status of a provider's error.
-func StatusOf(err error) error {
+// ToStatus returns the gRPC status of a provider's error.
+func ToStatus(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -118,9 +118,9 @@ func toCode(err error) codes.Code {
 	return codes.Unknown
 }
 
-// OfStatus returns the error of a call and whether the plugin itself returned it. A status from gRPC or a proxy has no
+// FromStatus returns the error of a call and whether the plugin itself returned it. A status from gRPC or a proxy has no
 // detail and does not count: NOT_FOUND without its detail means nothing (I7).
-func OfStatus(err error) (_ error, answered bool) {
+func FromStatus(err error) (_ error, answered bool) {
 	st, ok := status.FromError(err)
 	if !ok || st == nil {
 		return err, false

@@ -59,9 +59,9 @@ func TestInstanceRoundTrips(t *testing.T) {
 				cloud.Pending, cloud.Running, cloud.Stopped, cloud.Deleting, cloud.Failed, cloud.Unknown,
 			}).Draw(t, "state"),
 			Created: anyTime.Draw(t, "created"), Tags: anyMap.Draw(t, "tags"), Message: anyText.Draw(t, "message"),
-			Refusal: anyRefusal.Draw(t, "refusal"), UniqueID: anyText.Draw(t, "unique"), Kept: rapid.Bool().Draw(t, "kept"),
-			KeptReason: anyText.Draw(t, "kept reason"), Adopted: rapid.Bool().Draw(t, "adopted"),
-			FormerID: anyText.Draw(t, "former"),
+			Refusal: anyRefusal.Draw(t, "refusal"), UniqueID: anyText.Draw(t, "unique"), DeletionProtected: rapid.Bool().Draw(t, "kept"),
+			DeletionProtectionReason: anyText.Draw(t, "kept reason"), OwnerUncertain: rapid.Bool().Draw(t, "adopted"),
+			PreviousProviderID: anyText.Draw(t, "former"),
 		}
 		got, err := wire.ToInstance(roundTrip(t, wire.FromInstance(want), &pluginv1.Instance{}))
 		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" || err != nil {
@@ -98,15 +98,15 @@ func TestErrorRoundTrips(t *testing.T) {
 		inner := errors.New(anyText.Draw(t, "inner"))
 		want := rapid.SampledFrom([]error{
 			&cloud.NotFoundError{Kind: anyText.Draw(t, "kind"), Name: anyText.Draw(t, "name")},
-			&cloud.ThrottledError{After: time.Duration(rapid.Int64Range(0, math.MaxInt64).Draw(t, "after")), Err: inner},
+			&cloud.ThrottledError{RetryAfter: time.Duration(rapid.Int64Range(0, math.MaxInt64).Draw(t, "after")), Err: inner},
 			&cloud.RefusedError{Reason: anyRefusal.Draw(t, "refusal"), Err: inner},
 			inner,
 		}).Draw(t, "error")
 		if rapid.Bool().Draw(t, "wrapped") {
 			want = fmt.Errorf("%s: %w", anyText.Draw(t, "outer"), want)
 		}
-		sent := status.Convert(wire.StatusOf(want)).Proto()
-		got, answered := wire.OfStatus(status.ErrorProto(roundTrip(t, sent, status.New(codes.OK, "").Proto())))
+		sent := status.Convert(wire.ToStatus(want)).Proto()
+		got, answered := wire.FromStatus(status.ErrorProto(roundTrip(t, sent, status.New(codes.OK, "").Proto())))
 		if !answered {
 			t.Fatalf("%v is not the plugin's own error", got)
 		}
@@ -114,7 +114,7 @@ func TestErrorRoundTrips(t *testing.T) {
 			t.Fatalf("%#v arrives as %#v", want, got)
 		}
 		var asked, told *cloud.ThrottledError
-		if errors.As(want, &asked) && (!errors.As(got, &told) || asked.After != told.After) {
+		if errors.As(want, &asked) && (!errors.As(got, &told) || asked.RetryAfter != told.RetryAfter) {
 			t.Fatalf("%v arrives as %v", want, got)
 		}
 		if text := want.Error(); text != "" && len(text) <= 2048 && got.Error() != text {
@@ -127,7 +127,7 @@ func TestStatusWithoutDetailIsNotNotFound(t *testing.T) {
 	notFound := &pluginv1.Error{Kind: &pluginv1.Error_NotFound{NotFound: &pluginv1.NotFound{Kind: "instance", Name: "x"}}}
 	for code := range codes.Code(17) {
 		plain := status.New(code, "instance x: not found")
-		if got, answered := wire.OfStatus(plain.Err()); cloud.IsNotFound(got) || answered {
+		if got, answered := wire.FromStatus(plain.Err()); cloud.IsNotFound(got) || answered {
 			t.Errorf("I7: plain %s is %v", code, got)
 		}
 		if code == codes.OK || code == codes.NotFound {
@@ -135,14 +135,14 @@ func TestStatusWithoutDetailIsNotNotFound(t *testing.T) {
 		}
 		detailed, err := plain.WithDetails(notFound)
 		must.NoError(t, err)
-		if got, _ := wire.OfStatus(detailed.Err()); cloud.IsNotFound(got) {
+		if got, _ := wire.FromStatus(detailed.Err()); cloud.IsNotFound(got) {
 			t.Errorf("I7: %s with a NotFound detail is %v", code, got)
 		}
 	}
 }
 
 func TestTemplateRoundTripsOrIsRefused(t *testing.T) {
-	want := cloud.Template{Name: "large", Zone: "z", Shape: cloud.Shape{
+	want := cloud.Template{Name: "large", Zone: "z", NodeShape: cloud.NodeShape{
 		Capacity: corev1.ResourceList{"cpu": resource.MustParse("8"), "memory": resource.MustParse("32Gi")},
 		Labels:   map[string]string{"a": "b"}, Taints: []corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectNoExecute}}, Cost: 1.5,
 	}}
@@ -168,9 +168,9 @@ func FuzzMessages(f *testing.F) {
 	for _, m := range []proto.Message{
 		wire.FromInstance(cloud.Instance{ProviderID: "a://b", State: cloud.Running, Created: time.Unix(1, 2)}),
 		wire.FromGroup(cloud.Group{Name: "g", Size: 3}),
-		wire.FromTemplate(cloud.Template{Name: "t", Shape: cloud.Shape{Capacity: corev1.ResourceList{"cpu": resource.MustParse("1")}}}),
+		wire.FromTemplate(cloud.Template{Name: "t", NodeShape: cloud.NodeShape{Capacity: corev1.ResourceList{"cpu": resource.MustParse("1")}}}),
 		wire.FromError(&cloud.NotFoundError{Kind: "group", Name: "g"}),
-		wire.FromWishes([]advice.Wish{{Grow: &advice.Grow{Group: "g", Count: 1}}, {Retire: &advice.Retire{Node: "n"}}}),
+		wire.FromRecommendations([]advice.Recommendation{{Grow: &advice.Grow{Group: "g", Count: 1}}, {Retire: &advice.Retire{Node: "n"}}}),
 		wire.FromOperation(cloud.Operation{ID: "x", Started: time.Unix(5, 0)}),
 	} {
 		raw, err := proto.Marshal(m)
@@ -198,7 +198,7 @@ func FuzzMessages(f *testing.F) {
 		}
 		var adviceMessage pluginv1.Advice
 		if proto.Unmarshal(raw, &adviceMessage) == nil {
-			if w, err := wire.ToWishes(&adviceMessage); err == nil && advice.Validate(w) != nil {
+			if w, err := wire.ToRecommendations(&adviceMessage); err == nil && advice.Validate(w) != nil {
 				t.Errorf("accepted: %+v", w)
 			}
 		}

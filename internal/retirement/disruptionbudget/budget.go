@@ -1,6 +1,6 @@
 // Package budget decides whether one more node of a group may be made unavailable now (I5). Its functions are pure and
 // send no requests.
-package budget
+package disruptionbudget
 
 import (
 	"fmt"
@@ -18,107 +18,107 @@ import (
 type Code string
 
 const (
-	Allowed    Code = ""
-	Disruption Code = "DisruptionBudget"
-	Minimum    Code = "MinSize"
-	// Invalid: an invalid disruption budget forbids all disruptions.
-	Invalid Code = "InvalidBudget"
+	NoLimitReached          Code = ""
+	DisruptionBudgetReached Code = "DisruptionBudget"
+	MinSizeReached          Code = "MinSize"
+	// InvalidBudget: an invalid disruption budget forbids all disruptions.
+	InvalidBudget Code = "InvalidBudget"
 )
 
-// Question describes one node to be retired, and its group.
-type Question struct {
+// Query describes one node to be retired, and its group.
+type Query struct {
 	Group *v1alpha1.NodeGroupSpec
-	// CloudMinimum is the cloud's own minimum size. The larger one of it and the group's counts.
-	CloudMinimum int32
+	// CloudMinSize is the cloud's own minimum size. The larger one of it and the group's counts.
+	CloudMinSize int32
 	// Nodes are all nodes of the group, with or without Target.
 	Nodes []Node
 	// Target is the name of the node to be retired. It counts as unavailable in any case.
 	Target string
-	// Outside is true if the target is not a node of the group: an instance without a Node, or a node with changed
+	// TargetNotInGroup is true if the target is not a node of the group: an instance without a Node, or a node with changed
 	// labels. It does not count towards the minimum size. A target that is only missing in Nodes may have been deleted
 	// since.
-	Outside bool
-	Reason  v1alpha1.Reason
-	Now     time.Time
+	TargetNotInGroup bool
+	Reason           v1alpha1.Reason
+	Now              time.Time
 }
 
-// Verdict is the decision with a readable message.
-type Verdict struct {
+// Decision is the decision with a readable message.
+type Decision struct {
 	Code Code
 	// Limit is how many nodes may be unavailable at once. Unavailable is how many are, without the target.
 	Limit, Unavailable int
-	// Others lists these nodes and why. Message leaves them out, so that it changes rarely.
-	Others  []string
-	Message string
+	// UnavailableNodes lists these nodes and why. Message leaves them out, so that it changes rarely.
+	UnavailableNodes []string
+	Message          string
 }
 
-func (v Verdict) Allowed() bool { return v.Code == Allowed }
+func (v Decision) IsAllowed() bool { return v.Code == NoLimitReached }
 
-// Evaluate decides whether the node may be retired. Of the disruption budgets that apply, the smallest counts. Without
+// CheckDisruption decides whether the node may be retired. Of the disruption budgets that apply, the smallest counts. Without
 // any, one node may be unavailable at a time.
-func Evaluate(q Question) Verdict {
-	if v := checkMinSize(q); !v.Allowed() {
+func CheckDisruption(q Query) Decision {
+	if v := checkMinSize(q); !v.IsAllowed() {
 		return v
 	}
-	limit, by, err := Limit(q.Group.DisruptionBudgets, len(q.Nodes), q.Reason, q.Now)
+	limit, by, err := MaxUnavailable(q.Group.DisruptionBudgets, len(q.Nodes), q.Reason, q.Now)
 	if err != nil {
-		return Verdict{Code: Invalid, Message: err.Error()}
+		return Decision{Code: InvalidBudget, Message: err.Error()}
 	}
 	var others []string
 	for _, n := range q.Nodes {
-		if n.Name != q.Target && n.Unavailable != "" {
-			others = append(others, n.Name+" ("+n.Unavailable+")")
+		if n.Name != q.Target && n.UnavailableReason != "" {
+			others = append(others, n.Name+" ("+n.UnavailableReason+")")
 		}
 	}
-	v := Verdict{Limit: limit, Unavailable: len(others), Others: others}
+	v := Decision{Limit: limit, Unavailable: len(others), UnavailableNodes: others}
 	if v.Unavailable < v.Limit {
 		return v
 	}
-	v.Code = Disruption
+	v.Code = DisruptionBudgetReached
 	v.Message = fmt.Sprintf("%s allows %d unavailable nodes, and %d others are unavailable", by, v.Limit, v.Unavailable)
 	return v
 }
 
 // checkMinSize forbids a retirement that would bring the group below its minimum size.
-func checkMinSize(q Question) Verdict {
+func checkMinSize(q Query) Decision {
 	stay := 0
 	for _, n := range q.Nodes {
-		if n.Name != q.Target && !n.Leaving {
+		if n.Name != q.Target && !n.BeingRemoved {
 			stay++
 		}
 	}
-	minSize, source := q.Group.Minimum, "the group's minSize"
-	if q.CloudMinimum > minSize {
-		minSize, source = q.CloudMinimum, "the cloud's minimum size"
+	minSize, source := q.Group.MinSize, "the group's minSize"
+	if q.CloudMinSize > minSize {
+		minSize, source = q.CloudMinSize, "the cloud's minimum size"
 	}
-	if q.Outside || stay >= int(minSize) {
-		return Verdict{}
+	if q.TargetNotInGroup || stay >= int(minSize) {
+		return Decision{}
 	}
-	return Verdict{Code: Minimum, Message: fmt.Sprintf("%d nodes would remain, and %s is %d", stay, source, minSize)}
+	return Decision{Code: MinSizeReached, Message: fmt.Sprintf("%d nodes would remain, and %s is %d", stay, source, minSize)}
 }
 
-// Room returns how many more nodes could be retired now for a reason. It is for display; each retirement is decided
+// CountRemainingDisruptions returns how many more nodes could be retired now for a reason. It is for display; each retirement is decided
 // separately.
-func Room(group *v1alpha1.NodeGroupSpec, nodes []Node, reason v1alpha1.Reason, now time.Time) int {
-	limit, _, err := Limit(group.DisruptionBudgets, len(nodes), reason, now)
+func CountRemainingDisruptions(group *v1alpha1.NodeGroupSpec, nodes []Node, reason v1alpha1.Reason, now time.Time) int {
+	limit, _, err := MaxUnavailable(group.DisruptionBudgets, len(nodes), reason, now)
 	if err != nil {
 		return 0
 	}
 	unavailable, stay := 0, 0
 	for _, n := range nodes {
-		if n.Unavailable != "" {
+		if n.UnavailableReason != "" {
 			unavailable++
 		}
-		if !n.Leaving {
+		if !n.BeingRemoved {
 			stay++
 		}
 	}
-	return max(0, min(limit-unavailable, stay-int(group.Minimum)))
+	return max(0, min(limit-unavailable, stay-int(group.MinSize)))
 }
 
-// Limit returns how many of a group's total nodes may be unavailable at once, and which disruption budget decides. The
+// MaxUnavailable returns how many of a group's total nodes may be unavailable at once, and which disruption budget decides. The
 // error names an invalid budget.
-func Limit(budgets []v1alpha1.DisruptionBudget, total int, reason v1alpha1.Reason, now time.Time) (
+func MaxUnavailable(budgets []v1alpha1.DisruptionBudget, total int, reason v1alpha1.Reason, now time.Time) (
 	limit int, by string, err error,
 ) {
 	limit, by = total, "no disruption budget now"
@@ -129,7 +129,7 @@ func Limit(budgets []v1alpha1.DisruptionBudget, total int, reason v1alpha1.Reaso
 		if len(b.Reasons) > 0 && !slices.Contains(b.Reasons, reason) {
 			continue
 		}
-		open, err := Open(b, now)
+		open, err := IsBudgetActive(b, now)
 		if err != nil {
 			return 0, "", fmt.Errorf("disruptionBudgets[%d]%w", i, err)
 		}
@@ -148,9 +148,9 @@ func Limit(budgets []v1alpha1.DisruptionBudget, total int, reason v1alpha1.Reaso
 	return limit, by, nil
 }
 
-// Open reports whether a disruption budget applies at the time. Without a schedule it always does. With one, it applies
+// IsBudgetActive reports whether a disruption budget applies at the time. Without a schedule it always does. With one, it applies
 // for its duration after each scheduled time. The error begins with the field, as in ".schedule: …".
-func Open(b v1alpha1.DisruptionBudget, now time.Time) (bool, error) {
+func IsBudgetActive(b v1alpha1.DisruptionBudget, now time.Time) (bool, error) {
 	if b.Schedule == "" {
 		return true, nil
 	}
@@ -173,10 +173,10 @@ func Open(b v1alpha1.DisruptionBudget, now time.Time) (bool, error) {
 	return !opening.IsZero() && !opening.After(now), nil
 }
 
-// Check returns an error for the first invalid disruption budget, at any time.
-func Check(budgets []v1alpha1.DisruptionBudget, now time.Time) error {
+// ValidateBudgets returns an error for the first invalid disruption budget, at any time.
+func ValidateBudgets(budgets []v1alpha1.DisruptionBudget, now time.Time) error {
 	for i, b := range budgets {
-		if _, err := Open(b, now); err != nil {
+		if _, err := IsBudgetActive(b, now); err != nil {
 			return fmt.Errorf("disruptionBudgets[%d]%w", i, err)
 		}
 		if n, err := intstr.GetScaledValueFromIntOrPercent(&b.Nodes, 100, true); err != nil || n < 0 {

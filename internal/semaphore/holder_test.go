@@ -1,4 +1,4 @@
-package slots
+package semaphore
 
 import (
 	"context"
@@ -150,7 +150,7 @@ func (l *connection) UpdateLease(ctx context.Context, lease kubeapi.Lease) (*kub
 
 // testHolder is a holder with a process that can be killed and started again.
 type testHolder struct {
-	*Keeper
+	*Holder
 
 	connection *connection
 	stopRun    func()
@@ -159,12 +159,12 @@ type testHolder struct {
 
 func startHolder(t testing.TB, s *fakeServer, name string, limit int) *testHolder {
 	way := &connection{fakeServer: s}
-	k, err := New(Options{API: way, Namespace: "slipway", Holder: name, Limit: limit})
+	k, err := NewHolder(Options{API: way, Namespace: "slipway", Identity: name, Limit: limit})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, kill := context.WithCancel(t.Context())
-	n := &testHolder{Keeper: k, connection: way, stopRun: kill, runDone: make(chan struct{})}
+	n := &testHolder{Holder: k, connection: way, stopRun: kill, runDone: make(chan struct{})}
 	go func() {
 		defer close(n.runDone)
 		k.Run(ctx, func() {})
@@ -181,23 +181,23 @@ func TestReleasedSlotGoesToWaitingHolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()
 		a, b := startHolder(t, s, "a", 1), startHolder(t, s, "b", 1)
-		a.Want(true, time.Time{})
+		a.SetWanted(true, time.Time{})
 		time.Sleep(time.Second)
-		b.Want(true, time.Time{})
+		b.SetWanted(true, time.Time{})
 		time.Sleep(5 * time.Minute)
-		if !a.Held() || b.Held() || !slices.Equal(b.Holders(), []string{"a"}) {
-			t.Fatalf("a has a slot: %v, b has a slot: %v, b sees holders %v", a.Held(), b.Held(), b.Holders())
+		if !a.IsHeld() || b.IsHeld() || !slices.Equal(b.Holders(), []string{"a"}) {
+			t.Fatalf("a has a slot: %v, b has a slot: %v, b sees holders %v", a.IsHeld(), b.IsHeld(), b.Holders())
 		}
-		a.Want(false, time.Time{})
-		if a.Held() {
+		a.SetWanted(false, time.Time{})
+		if a.IsHeld() {
 			t.Error("a has a slot that it no longer wants")
 		}
 		time.Sleep(2*retryInterval + maxYieldTime)
-		if !a.GivenBack() || b.GivenBack() {
-			t.Errorf("a released: %v, b released: %v", a.GivenBack(), b.GivenBack())
+		if !a.IsReleased() || b.IsReleased() {
+			t.Errorf("a released: %v, b released: %v", a.IsReleased(), b.IsReleased())
 		}
-		if !b.Held() || len(b.Holders()) != 0 {
-			t.Errorf("b has a slot: %v, and sees holders %v", b.Held(), b.Holders())
+		if !b.IsHeld() || len(b.Holders()) != 0 {
+			t.Errorf("b has a slot: %v, and sees holders %v", b.IsHeld(), b.Holders())
 		}
 	})
 }
@@ -208,7 +208,7 @@ func TestWaitingHolderWithLeastTimeGoesFirst(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newFakeServer()
 			holder := startHolder(t, s, "holder", 1)
-			holder.Want(true, time.Time{})
+			holder.SetWanted(true, time.Time{})
 			time.Sleep(time.Second)
 			const wait = time.Minute
 			waiting := map[string]*testHolder{}
@@ -218,16 +218,16 @@ func TestWaitingHolderWithLeastTimeGoesFirst(t *testing.T) {
 					due = time.Now().Add(wait + d)
 				}
 				waiting[name] = startHolder(t, s, name, 1)
-				waiting[name].Want(true, due)
+				waiting[name].SetWanted(true, due)
 			}
 			time.Sleep(wait)
-			holder.Want(false, time.Time{})
+			holder.SetWanted(false, time.Time{})
 			for _, next := range []string{"soon", "never"} {
 				freed := time.Now()
-				for !waiting[next].Held() {
+				for !waiting[next].IsHeld() {
 					time.Sleep(100 * time.Millisecond)
 					for name, n := range waiting {
-						if name != next && n.Held() {
+						if name != next && n.IsHeld() {
 							t.Fatalf("%s got the slot before %s", name, next)
 						}
 					}
@@ -235,7 +235,7 @@ func TestWaitingHolderWithLeastTimeGoesFirst(t *testing.T) {
 						t.Fatalf("%s has waited %s for a free slot", next, time.Since(freed))
 					}
 				}
-				waiting[next].Want(false, time.Time{})
+				waiting[next].SetWanted(false, time.Time{})
 				delete(waiting, next)
 			}
 		})
@@ -250,9 +250,9 @@ func TestUnwantedSlotSendsNoRequests(t *testing.T) {
 		if n := s.requestCount(); n != 0 {
 			t.Errorf("%d requests before a slot was wanted", n)
 		}
-		a.Want(true, time.Time{})
+		a.SetWanted(true, time.Time{})
 		time.Sleep(time.Minute)
-		a.Want(false, time.Time{})
+		a.SetWanted(false, time.Time{})
 		time.Sleep(time.Minute)
 		before := s.requestCount()
 		time.Sleep(24 * time.Hour)
@@ -266,17 +266,17 @@ func TestDeadHoldersSlotIsTakenOverOnlyAfterExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()
 		a, b := startHolder(t, s, "a", 1), startHolder(t, s, "b", 1)
-		a.Want(true, time.Time{})
+		a.SetWanted(true, time.Time{})
 		time.Sleep(time.Second)
-		b.Want(true, time.Time{})
+		b.SetWanted(true, time.Time{})
 		time.Sleep(time.Minute)
 		a.crash()
 		time.Sleep(leaseDuration - renewInterval)
-		if b.Held() {
+		if b.IsHeld() {
 			t.Error("taken over before the Lease expired")
 		}
 		time.Sleep(renewInterval + 2*retryInterval + maxYieldTime)
-		if !b.Held() {
+		if !b.IsHeld() {
 			t.Errorf("not taken over: b sees holders %v", b.Holders())
 		}
 	})
@@ -286,17 +286,17 @@ func TestI8RestartedHolderStillHasItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()
 		a, b := startHolder(t, s, "a", 1), startHolder(t, s, "b", 1)
-		a.Want(true, time.Time{})
+		a.SetWanted(true, time.Time{})
 		time.Sleep(time.Second)
-		b.Want(true, time.Time{})
+		b.SetWanted(true, time.Time{})
 		time.Sleep(time.Minute)
 		a.crash()
 		time.Sleep(leaseDuration / 2)
 		a = startHolder(t, s, "a", 1)
-		a.Want(true, time.Time{})
+		a.SetWanted(true, time.Time{})
 		time.Sleep(time.Second)
-		if !a.Held() || b.Held() {
-			t.Errorf("a has a slot: %v, b has a slot: %v", a.Held(), b.Held())
+		if !a.IsHeld() || b.IsHeld() {
+			t.Errorf("a has a slot: %v, b has a slot: %v", a.IsHeld(), b.IsHeld())
 		}
 	})
 }
@@ -305,13 +305,13 @@ func TestHolderThatCannotRenewLosesItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()
 		a := startHolder(t, s, "a", 1)
-		a.Want(true, time.Time{})
+		a.SetWanted(true, time.Time{})
 		time.Sleep(time.Second)
 		s.mu.Lock()
 		s.nextFault = func() (time.Duration, bool, bool) { return time.Hour, false, false }
 		s.mu.Unlock()
 		time.Sleep(ownershipTimeout)
-		if a.Held() {
+		if a.IsHeld() {
 			t.Error("still held after ownershipTimeout")
 		}
 	})
@@ -319,12 +319,12 @@ func TestHolderThatCannotRenewLosesItsSlot(t *testing.T) {
 
 func TestI10BadOptionsAreRefusedByName(t *testing.T) {
 	for want, o := range map[string]Options{
-		"namespace": {Holder: "n", Limit: 1},
+		"namespace": {Identity: "n", Limit: 1},
 		"holder":    {Namespace: "s", Limit: 1},
-		"0: want":   {Namespace: "s", Holder: "n"},
-		"17: want":  {Namespace: "s", Holder: "n", Limit: 17},
+		"0: want":   {Namespace: "s", Identity: "n"},
+		"17: want":  {Namespace: "s", Identity: "n", Limit: 17},
 	} {
-		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := NewHolder(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: error %v, want it to contain %q", o, err, want)
 		}
 	}
@@ -378,7 +378,7 @@ func (w scenario) run(t *testing.T) (broken []string) {
 	alive := make([]bool, w.holders)
 	for i := range nodes {
 		nodes[i], alive[i] = startHolder(t, s, fmt.Sprint("node-", i), w.limit), true
-		nodes[i].Want(true, time.Time{})
+		nodes[i].SetWanted(true, time.Time{})
 		wants[i] = true
 	}
 	watch := func(d time.Duration) {
@@ -386,7 +386,7 @@ func (w scenario) run(t *testing.T) (broken []string) {
 			time.Sleep(100 * time.Millisecond)
 			held := 0
 			for i := range nodes {
-				if alive[i] && nodes[i].Held() {
+				if alive[i] && nodes[i].IsHeld() {
 					held++
 				}
 			}
@@ -401,7 +401,7 @@ func (w scenario) run(t *testing.T) (broken []string) {
 		switch n := nodes[a.holder]; {
 		case a.action == "want" || a.action == "rest":
 			wants[a.holder] = a.action == "want"
-			n.Want(wants[a.holder], time.Time{})
+			n.SetWanted(wants[a.holder], time.Time{})
 		case a.action == "cut" || a.action == "mend":
 			n.connection.cut.Store(a.action == "cut")
 		case a.action == "crash" && alive[a.holder]:
@@ -409,7 +409,7 @@ func (w scenario) run(t *testing.T) (broken []string) {
 			alive[a.holder] = false
 		case a.action == "start" && !alive[a.holder]:
 			nodes[a.holder], alive[a.holder] = startHolder(t, s, fmt.Sprint("node-", a.holder), w.limit), true
-			nodes[a.holder].Want(wants[a.holder], time.Time{})
+			nodes[a.holder].SetWanted(wants[a.holder], time.Time{})
 		}
 	}
 	// No deadlock: without faults, every holder that wants a slot gets one, if each releases its slot.
@@ -425,8 +425,8 @@ func (w scenario) run(t *testing.T) (broken []string) {
 		for i, n := range nodes {
 			switch {
 			case !alive[i] || !wants[i]:
-			case n.Held():
-				n.Want(false, time.Time{})
+			case n.IsHeld():
+				n.SetWanted(false, time.Time{})
 				wants[i], served = false, true
 			default:
 				waiting = true

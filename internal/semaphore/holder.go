@@ -10,7 +10,7 @@
 // Of the waiting processes, the one with the least time left goes first: a process with more time yields a free slot
 // for a while. Waiting is not recorded anywhere, so it costs no writes. If two processes both have more than about
 // two minutes left, either may be first.
-package slots
+package semaphore
 
 import (
 	"context"
@@ -67,9 +67,9 @@ type Options struct {
 	API API
 	// Namespace is the namespace of the Leases.
 	Namespace string
-	// Holder names the holder of a slot, such as a node. A holder that restarts under the same name still has its
+	// Identity names the holder of a slot, such as a node. A holder that restarts under the same name still has its
 	// slot.
-	Holder string
+	Identity string
 	// Limit is the number of slots, 1 to MaxLimit. All holders in a namespace should use the same limit.
 	Limit int
 	// Purpose separates the slots of one kind from others in the namespace. The Leases are named slipway-PURPOSE-0,
@@ -78,9 +78,9 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Keeper competes for one slot. It sends no request while no slot is wanted. Its methods may be called from any
+// Holder competes for one slot. It sends no request while no slot is wanted. Its methods may be called from any
 // goroutine.
-type Keeper struct {
+type Holder struct {
 	options Options
 	wake    chan struct{}
 
@@ -107,12 +107,12 @@ type observation struct {
 	firstSeen       time.Time
 }
 
-// New checks the options. Its errors name the option, its value and what is allowed.
-func New(o Options) (*Keeper, error) {
+// NewHolder checks the options. Its errors name the option, its value and what is allowed.
+func NewHolder(o Options) (*Holder, error) {
 	switch {
 	case o.Namespace == "":
 		return nil, errors.New("namespace: is empty, want the namespace of the Leases")
-	case o.Holder == "":
+	case o.Identity == "":
 		return nil, errors.New("holder: is empty, want a name such as the node's")
 	case o.Limit < 1 || o.Limit > MaxLimit:
 		return nil, fmt.Errorf("limit: %d: want 1 to %d", o.Limit, MaxLimit)
@@ -123,12 +123,12 @@ func New(o Options) (*Keeper, error) {
 	if o.Purpose == "" {
 		o.Purpose = defaultPurpose
 	}
-	return &Keeper{options: o, wake: make(chan struct{}, 1), observations: map[string]observation{}}, nil
+	return &Holder{options: o, wake: make(chan struct{}, 1), observations: map[string]observation{}}, nil
 }
 
-// Want sets whether a slot is wanted, and until when it is useful; a zero due is no limit. With wanted false, Held is
+// SetWanted sets whether a slot is wanted, and until when it is useful; a zero due is no limit. With wanted false, Held is
 // false at once, even if the Lease is released later.
-func (k *Keeper) Want(wanted bool, due time.Time) {
+func (k *Holder) SetWanted(wanted bool, due time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.usefulUntil = due
@@ -145,31 +145,31 @@ func (k *Keeper) Want(wanted bool, due time.Time) {
 	}
 }
 
-// Held reports whether this holder has a slot now.
-func (k *Keeper) Held() bool {
+// IsHeld reports whether this holder has a slot now.
+func (k *Holder) IsHeld() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return time.Now().Before(k.heldUntil)
 }
 
-// GivenBack reports that no Lease names this holder any more, as far as is known.
-func (k *Keeper) GivenBack() bool {
+// IsReleased reports that no Lease names this holder any more, as far as is known.
+func (k *Holder) IsReleased() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return !k.wanted && !k.mayBeHolder
 }
 
 // Holders returns the holders of the slots when none was free at the last try.
-func (k *Keeper) Holders() []string {
+func (k *Holder) Holders() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.holders)
 }
 
-// Run competes for a slot until ctx ends. It calls changed whenever Held, Holders or GivenBack may return something
+// Run competes for a slot until ctx ends. It calls changed whenever Held, Holders or IsReleased may return something
 // else. It keeps the slot at the end: a process that restarts during a drain continues with it. Otherwise the Lease
 // expires.
-func (k *Keeper) Run(ctx context.Context, changed func()) {
+func (k *Holder) Run(ctx context.Context, changed func()) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -193,15 +193,15 @@ func (k *Keeper) Run(ctx context.Context, changed func()) {
 }
 
 // notifyIfChanged calls changed if the public state has changed.
-func (k *Keeper) notifyIfChanged(changed func()) {
-	if state := fmt.Sprint(k.Held(), k.Holders(), k.GivenBack()); state != k.lastState {
+func (k *Holder) notifyIfChanged(changed func()) {
+	if state := fmt.Sprint(k.IsHeld(), k.Holders(), k.IsReleased()); state != k.lastState {
 		k.lastState = state
 		changed()
 	}
 }
 
 // runOnce takes the next action, and returns when to run again; 0 is when a slot is wanted.
-func (k *Keeper) runOnce(ctx context.Context) time.Duration {
+func (k *Holder) runOnce(ctx context.Context) time.Duration {
 	k.mu.Lock()
 	wanted, until := k.wanted, k.heldUntil
 	k.mu.Unlock()
@@ -234,7 +234,7 @@ func (k *Keeper) runOnce(ctx context.Context) time.Duration {
 }
 
 // logFailure logs a failure when it begins and when it changes.
-func (k *Keeper) logFailure(err error) {
+func (k *Holder) logFailure(err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
@@ -249,7 +249,7 @@ func (k *Keeper) logFailure(err error) {
 }
 
 // acquire takes this holder's own slot, a free slot, or the slot of a dead holder.
-func (k *Keeper) acquire(ctx context.Context) (bool, error) {
+func (k *Holder) acquire(ctx context.Context) (bool, error) {
 	leases, err := k.listLeases(ctx)
 	if err != nil {
 		return false, err
@@ -288,7 +288,7 @@ func (k *Keeper) acquire(ctx context.Context) (bool, error) {
 
 // shouldYield reports that a slot is free but left to processes with less time. A process that found a free slot at
 // its first try does not yield.
-func (k *Keeper) shouldYield(leases map[string]kubeapi.Lease) bool {
+func (k *Holder) shouldYield(leases map[string]kubeapi.Lease) bool {
 	k.freeSince = time.Time{}
 	if !k.foundNoneFree {
 		return false
@@ -305,7 +305,7 @@ func (k *Keeper) shouldYield(leases map[string]kubeapi.Lease) bool {
 }
 
 // yieldTime returns how long a free slot is yielded to others.
-func (k *Keeper) yieldTime() time.Duration {
+func (k *Holder) yieldTime() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.usefulUntil.IsZero() {
@@ -315,7 +315,7 @@ func (k *Keeper) yieldTime() time.Duration {
 }
 
 // retryDelay returns the time until the next try. A process with little time tries more often.
-func (k *Keeper) retryDelay() time.Duration {
+func (k *Holder) retryDelay() time.Duration {
 	every := min(max(k.yieldTime(), minRetryInterval), retryInterval)
 	next := every/2 + rand.N(every)
 	if !k.freeSince.IsZero() {
@@ -325,23 +325,23 @@ func (k *Keeper) retryDelay() time.Duration {
 }
 
 // findOwn returns the Lease that names this holder, from before a restart or from a request without an answer.
-func (k *Keeper) findOwn(leases map[string]kubeapi.Lease) *kubeapi.Lease {
+func (k *Holder) findOwn(leases map[string]kubeapi.Lease) *kubeapi.Lease {
 	for i := range k.options.Limit {
-		if l, ok := leases[k.leaseName(i)]; ok && l.Spec.HolderIdentity == k.options.Holder {
+		if l, ok := leases[k.leaseName(i)]; ok && l.Spec.HolderIdentity == k.options.Identity {
 			return &l
 		}
 	}
 	return nil
 }
 
-func (k *Keeper) isFree(l kubeapi.Lease) bool {
+func (k *Holder) isFree(l kubeapi.Lease) bool {
 	_, free := k.checkFree(l)
 	return free
 }
 
 // checkFree reports whether a slot is free, and since when it is known to be. A slot that was taken and released in
 // between counts from its release.
-func (k *Keeper) checkFree(l kubeapi.Lease) (since time.Time, free bool) {
+func (k *Holder) checkFree(l kubeapi.Lease) (since time.Time, free bool) {
 	now := time.Now()
 	seen, ok := k.observations[l.Name]
 	if !ok || seen.resourceVersion != l.ResourceVersion {
@@ -360,24 +360,24 @@ func (k *Keeper) checkFree(l kubeapi.Lease) (since time.Time, free bool) {
 }
 
 // writeHolder writes this holder into the Lease, or renews it. It returns false if another process was faster.
-func (k *Keeper) writeHolder(ctx context.Context, l kubeapi.Lease) (bool, error) {
+func (k *Holder) writeHolder(ctx context.Context, l kubeapi.Lease) (bool, error) {
 	began := time.Now()
 	was := l.Spec.HolderIdentity
-	if was != k.options.Holder {
+	if was != k.options.Identity {
 		l.Spec.AcquireTime = kubeapi.MicroTime{Time: began}
 		l.Spec.LeaseTransitions++
 	}
-	l.Spec.HolderIdentity = k.options.Holder
+	l.Spec.HolderIdentity = k.options.Identity
 	l.Spec.LeaseDurationSeconds = int32(leaseDuration / time.Second)
 	l.Spec.RenewTime = kubeapi.MicroTime{Time: began}
 	made, err := k.writeLease(ctx, l)
 	switch {
-	case kubeapi.IsConflict(err), kubeapi.IsExists(err), kubeapi.IsNotFound(err):
+	case kubeapi.IsConflict(err), kubeapi.IsAlreadyExists(err), kubeapi.IsNotFound(err):
 		return false, nil
 	case err != nil:
 		return false, err
 	}
-	if was != k.options.Holder {
+	if was != k.options.Identity {
 		k.options.Log.Info("acquired a slot", "slot", l.Name, "previousHolder", was)
 	}
 	k.lease = made
@@ -391,7 +391,7 @@ func (k *Keeper) writeHolder(ctx context.Context, l kubeapi.Lease) (bool, error)
 }
 
 // renew renews the Lease. If another process has changed it, renew tries to acquire a slot again.
-func (k *Keeper) renew(ctx context.Context) error {
+func (k *Holder) renew(ctx context.Context) error {
 	got, err := k.writeHolder(ctx, *k.lease)
 	if err != nil || got {
 		return err
@@ -402,14 +402,14 @@ func (k *Keeper) renew(ctx context.Context) error {
 }
 
 // clearHeld records that this holder has no slot.
-func (k *Keeper) clearHeld() {
+func (k *Holder) clearHeld() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.heldUntil, k.mayBeHolder = time.Time{}, false
 }
 
 // release removes this holder from its Lease. If that fails for too long, the Lease expires and others take it over.
-func (k *Keeper) release(ctx context.Context) error {
+func (k *Holder) release(ctx context.Context) error {
 	if k.releaseDeadline.IsZero() {
 		k.releaseDeadline = time.Now().Add(leaseDuration)
 	}
@@ -432,7 +432,7 @@ func (k *Keeper) release(ctx context.Context) error {
 	return nil
 }
 
-func (k *Keeper) removeHolder(ctx context.Context, l kubeapi.Lease) error {
+func (k *Holder) removeHolder(ctx context.Context, l kubeapi.Lease) error {
 	l.Spec.HolderIdentity = ""
 	l.Spec.RenewTime = kubeapi.MicroTime{Time: time.Now()}
 	_, err := k.writeLease(ctx, l)
@@ -440,7 +440,7 @@ func (k *Keeper) removeHolder(ctx context.Context, l kubeapi.Lease) error {
 }
 
 // writeLease creates a Lease without a resourceVersion, and updates any other.
-func (k *Keeper) writeLease(ctx context.Context, l kubeapi.Lease) (*kubeapi.Lease, error) {
+func (k *Holder) writeLease(ctx context.Context, l kubeapi.Lease) (*kubeapi.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	l.ObjectMeta = kubeapi.ObjectMeta{
@@ -454,7 +454,7 @@ func (k *Keeper) writeLease(ctx context.Context, l kubeapi.Lease) (*kubeapi.Leas
 }
 
 // listLeases reads all slots with one request.
-func (k *Keeper) listLeases(ctx context.Context) (map[string]kubeapi.Lease, error) {
+func (k *Holder) listLeases(ctx context.Context) (map[string]kubeapi.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	all, err := k.options.API.ListLeases(ctx, k.options.Namespace, purposeLabel+"="+k.options.Purpose)
@@ -470,6 +470,6 @@ func (k *Keeper) listLeases(ctx context.Context) (map[string]kubeapi.Lease, erro
 	return byName, nil
 }
 
-func (k *Keeper) namePrefix() string { return "slipway-" + k.options.Purpose + "-" }
+func (k *Holder) namePrefix() string { return "slipway-" + k.options.Purpose + "-" }
 
-func (k *Keeper) leaseName(i int) string { return fmt.Sprintf("%s%d", k.namePrefix(), i) }
+func (k *Holder) leaseName(i int) string { return fmt.Sprintf("%s%d", k.namePrefix(), i) }
