@@ -133,7 +133,7 @@ type Headroom struct {
 	Requests corev1.ResourceList `json:"requests"`
 }
 
-// UnderutilizedRule retires little-used nodes if their pods fit on other nodes, so that no new instance is needed for
+// UnderutilizedRule retires underutilized nodes if their pods fit on other nodes, so that no new instance is needed for
 // them. A node is underutilized if its cpu and memory requests are both below their thresholds, or if it runs few pods.
 // DaemonSet pods, static pods and finished pods do not count.
 type UnderutilizedRule struct {

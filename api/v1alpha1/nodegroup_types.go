@@ -160,7 +160,7 @@ type ScaleDown struct {
 	// +optional
 	IdleByLabel *IdleByLabel `json:"idleByLabel,omitempty"`
 
-	// underutilized retires little-used nodes if their pods fit on other nodes.
+	// underutilized retires underutilized nodes if their pods fit on other nodes.
 	//
 	// +optional
 	Underutilized *UnderutilizedRule `json:"underutilized,omitempty"`

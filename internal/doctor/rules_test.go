@@ -256,7 +256,7 @@ func newRuleCases() map[string]map[string]ruleCase {
 			},
 			"one is older": {
 				changeFacts(newInstallation(), func(f *Facts) { delete(getSpecSchema(f, "nodegroups.slipway.dev"), "maxSize") }),
-				[]string{"problem CustomResourceDefinition nodegroups.slipway.dev: it is older than this slipway: the API server drops without an error spec.maximum"},
+				[]string{"problem CustomResourceDefinition nodegroups.slipway.dev: it is older than this slipway: the API server drops without an error spec.maxSize"},
 			},
 			"one is newer": {
 				changeFacts(newInstallation(), func(f *Facts) {

@@ -26,7 +26,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/renamed"
 )
 
-// The values of Config.Strays.
+// The values of --orphans.
 const (
 	ReportOrphans = "report"
 	DeleteOrphans = "delete"

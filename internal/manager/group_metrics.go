@@ -23,7 +23,7 @@ func newGroupMetrics(r prometheus.Registerer) (*groupMetrics, error) {
 		}, nil),
 		shadowed: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "slipway_nodegroup_name_conflict",
-			Help: "1 while a group of a file or of a stand-in is not in force, as another one has its name; 0 when it is again.",
+			Help: "1 while a group of a file or a compatibility mode is ignored, because another group has its name, else 0.",
 		}, []string{"group"}),
 	}
 	return m, errors.Join(r.Register(m.file), r.Register(m.shadowed))

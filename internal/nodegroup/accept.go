@@ -107,8 +107,8 @@ func formatNames(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxListedNames], ", "), len(names)-maxListedNames)
 }
 
-// CloudNotRead is the reason of the condition Accepted while its status is Unknown.
-const CloudNotRead = "CloudUnreadable"
+// CloudUnreadable is the reason of the condition Accepted while its status is Unknown.
+const CloudUnreadable = "CloudUnreadable"
 
 // Reasons of the condition CloudReachable.
 const (
@@ -159,7 +159,7 @@ func acceptedByCloud(g *v1alpha1.NodeGroup, configured []string, reading cloudRe
 		return *was
 	}
 	return metav1.Condition{
-		Type: v1alpha1.GroupAccepted, Status: metav1.ConditionUnknown, Reason: CloudNotRead,
+		Type: v1alpha1.GroupAccepted, Status: metav1.ConditionUnknown, Reason: CloudUnreadable,
 		Message: "waiting for the cloud's first answer",
 	}
 }
@@ -189,7 +189,7 @@ func newReachableCondition(g *v1alpha1.NodeGroup, configured []string, reading c
 	case !slices.Contains(configured, g.Spec.Cloud.Provider):
 		set(metav1.ConditionFalse, reasonCloudNotConfigured, fmt.Sprintf("%q is not configured: %s", g.Spec.Cloud.Provider, describeConfigured(configured)))
 	case !reading.known:
-		set(metav1.ConditionUnknown, CloudNotRead, "")
+		set(metav1.ConditionUnknown, CloudUnreadable, "")
 	case reading.err == nil, cloud.IsNotFound(reading.err), cloud.RefusalOf(reading.err) != "":
 	case cloud.IsThrottled(reading.err):
 		set(metav1.ConditionFalse, reasonCloudThrottled, reading.err.Error())

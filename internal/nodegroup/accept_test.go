@@ -58,7 +58,7 @@ func TestI10RefusedGroupNamesTheReason(t *testing.T) {
 		}, v1alpha1.AcceptedReason, "no instances can be launched: the credential lacks sets/write on /x"},
 		"a cloud that does not answer": {func(_ *v1alpha1.NodeGroup, _ *[]corev1.Node, reading *cloudReading) {
 			reading.err = errors.New("timeout")
-		}, CloudNotRead, ""},
+		}, CloudUnreadable, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, nodes, reading := newGroup("ci"), []corev1.Node{newNode("a", "ci")}, cloudReading{known: true}
@@ -71,7 +71,7 @@ func TestI10RefusedGroupNamesTheReason(t *testing.T) {
 			switch tt.reason {
 			case v1alpha1.AcceptedReason:
 				want = metav1.ConditionTrue
-			case CloudNotRead:
+			case CloudUnreadable:
 				want = metav1.ConditionUnknown
 			}
 			check.Is(t, want, is.Status)

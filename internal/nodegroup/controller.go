@@ -73,11 +73,8 @@ const (
 	maxMessage = 900
 )
 
-// Requesters of the retirements of idle and of underutilized nodes.
-const (
-	IdleRequester          = "slipway manager, idleByLabel"
-	UnderutilizedRequester = "slipway manager, underused"
-)
+// IdleRequester is the requester of the retirements of idle nodes.
+const IdleRequester = "slipway manager, idleByLabel"
 
 // Controller reconciles NodeGroups. Reconcile is safe for concurrent use with different groups.
 type Controller struct {

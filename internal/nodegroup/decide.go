@@ -78,7 +78,7 @@ func (n *Node) lastFailedRetirement() *v1alpha1.NodeRetirement {
 // isFailedRetirement reports whether a retirement of the node ended early. Cancelled ones do not count.
 func (n *Node) isFailedRetirement(rt *v1alpha1.NodeRetirement) bool {
 	failed := rt.Status.Phase == v1alpha1.Aborted || rt.Status.Phase == v1alpha1.Refused || rt.Status.Phase == v1alpha1.Failed
-	return failed && n.isAbout(rt) && rt.Status.Times.Finished != nil && retirement.EarlyEndCode(rt) != retirement.CalledOff
+	return failed && n.isAbout(rt) && rt.Status.Times.Finished != nil && retirement.EarlyEndCode(rt) != retirement.Cancelled
 }
 
 // toBudgetNode returns the node as budgets count it.

@@ -121,7 +121,7 @@ func TestIdleNodeVerdicts(t *testing.T) {
 		}, Leaves, []string{LongEnough}, false},
 		"leaves after a cancelled retirement": {func(_ *GroupSnapshot, n *Node) {
 			rt := newFailedRetirement("a", v1alpha1.Refused, minute)
-			rt.Status.Reasons = []v1alpha1.RetirementReason{{Code: retirement.CalledOff}}
+			rt.Status.Reasons = []v1alpha1.RetirementReason{{Code: retirement.Cancelled}}
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
 		}, Leaves, []string{LongEnough}, false},
 		"leaves after a failure of an earlier Node": {func(_ *GroupSnapshot, n *Node) {

@@ -11,9 +11,6 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
-// requestedBy is the requester of the retirement of orphaned Nodes.
-const requestedBy = "slipway manager, strays"
-
 // retireNodes creates NodeRetirements for the due Nodes of this manager's groups. A Node without a group is only
 // reported, because Slipway does not manage it.
 func (s *Controller) retireNodes(ctx context.Context, seen *snapshot, findings []Finding) error {

@@ -256,7 +256,7 @@ func (a *Controller) filterVerdicts(pods []plan.PodVerdict) []plan.PodVerdict {
 		return pods
 	}
 	return slices.DeleteFunc(pods, func(v plan.PodVerdict) bool {
-		return v.Outcome == plan.Helpless && len(v.Reasons) == 1 && v.Reasons[0].Rule == plan.NoGroup
+		return v.Outcome == plan.Unschedulable && len(v.Reasons) == 1 && v.Reasons[0].Rule == plan.NoGroup
 	})
 }
 

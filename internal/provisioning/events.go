@@ -71,11 +71,11 @@ func (a *Controller) emitPodEvents(d *plan.Decision, allKnown bool, waiting map[
 			key += " " + r.Group + "/" + r.Template + "=" + r.Rule
 		}
 		before := a.podEvents[string(p.uid)]
-		if before.key == key && (v.Outcome != plan.Helpless || now.Before(before.at.Add(eventRepeatInterval))) {
+		if before.key == key && (v.Outcome != plan.Unschedulable || now.Before(before.at.Add(eventRepeatInterval))) {
 			emitted[string(p.uid)] = before
 			continue
 		}
-		if v.Outcome == plan.Helpless && !allKnown {
+		if v.Outcome == plan.Unschedulable && !allKnown {
 			continue // the state of a group is unknown
 		}
 		emitted[string(p.uid)] = emittedPodEvent{key, now}
@@ -84,9 +84,9 @@ func (a *Controller) emitPodEvents(d *plan.Decision, allKnown bool, waiting map[
 			ObjectMeta: metav1.ObjectMeta{Namespace: v.Pod.Namespace, Name: v.Pod.Name, UID: p.uid},
 		}
 		switch v.Outcome {
-		case plan.Ordered:
+		case plan.Launching:
 			a.emitEvent(pod, corev1.EventTypeNormal, eventLaunched, eventAction, joinReasons(v.Reasons))
-		case plan.Helpless:
+		case plan.Unschedulable:
 			a.emitEvent(pod, corev1.EventTypeWarning, eventUnplaceable, joinRules(v.Reasons), joinReasons(v.Reasons))
 		}
 	}

@@ -110,7 +110,7 @@ func (m *Metrics) countRetirement(group string) { m.retirements.WithLabelValues(
 
 // setGauges sets the gauges from the state of the groups and the decisions.
 func (m *Metrics) setGauges(groups []*managedGroup, up *plan.Decision, down []plan.NodeDecision) {
-	outcomes := map[plan.Outcome]float64{plan.Ordered: 0, plan.Awaits: 0, plan.Fits: 0, plan.Waits: 0, plan.Helpless: 0}
+	outcomes := map[plan.Outcome]float64{plan.Launching: 0, plan.Provisioning: 0, plan.Fits: 0, plan.Preempted: 0, plan.Unschedulable: 0}
 	for i := range up.Pods {
 		outcomes[up.Pods[i].Outcome]++
 	}

@@ -157,7 +157,7 @@ func (p *scope) deleteInstance(ctx context.Context) error {
 		return newEnd(NodeReplaced, "the instance %s now belongs to another Node of the same name, with the UID %s: retire that Node "+
 			"with its own NodeRetirement", id, p.sameNamedNode.UID)
 	case p.wasGoneAtCapture() && instance.UniqueID != "":
-		return newEnd(MachineBack, "the instance %s was gone at capture and exists now, with the unique ID %s: it is kept, because it "+
+		return newEnd(InstanceRecovered, "the instance %s was gone at capture and exists now, with the unique ID %s: it is kept, because it "+
 			"may be a new one; delete it in its cloud if it is not needed", id, instance.UniqueID)
 	}
 	if p.isDeletionRequested() {

@@ -297,12 +297,12 @@ func (p *scope) recheckInstanceGone(ctx context.Context) error {
 		return err
 	}
 	if isReady(p.node) {
-		return newEnd(MachineBack, "the instance counted as gone, but its Node is Ready again")
+		return newEnd(InstanceRecovered, "the instance counted as gone, but its Node is Ready again")
 	}
 	_, err := p.confirmInstance(ctx, p.rt.Status.Captured.ProviderID)
 	switch {
 	case err == nil:
-		return newEnd(MachineBack, "the instance counted as gone, but its cloud finds it again")
+		return newEnd(InstanceRecovered, "the instance counted as gone, but its cloud finds it again")
 	case cloud.IsNotFound(err):
 		return nil
 	}

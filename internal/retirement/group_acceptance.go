@@ -21,7 +21,7 @@ func (p *scope) awaitGroupObserved(g *v1alpha1.NodeGroup) error {
 	if acceptance.FromGroup(g).IsObserved() || p.controller.options.Selector != nil && !p.controller.options.Selector.Matches(labels.Set(g.Labels)) {
 		return nil
 	}
-	blockedReason := newReason(GroupNotJudged, "", "the status of the NodeGroup %s does not reflect its current generation yet", g.Name)
+	blockedReason := newReason(GroupNotReady, "", "the status of the NodeGroup %s does not reflect its current generation yet", g.Name)
 	return &waitError{after: groupObservedPoll, message: blockedReason.Message, reasons: []v1alpha1.RetirementReason{blockedReason}, noEvent: true}
 }
 

@@ -28,11 +28,11 @@ func TestI5NoNodeIsRetiredBeforeItsGroupIsAccepted(t *testing.T) {
 		setUnaccepted func(*sim)
 		code          string
 	}{
-		"it has no status yet": {func(s *sim) { s.groups[0].Status = v1alpha1.NodeGroupStatus{} }, GroupNotJudged},
+		"it has no status yet": {func(s *sim) { s.groups[0].Status = v1alpha1.NodeGroupStatus{} }, GroupNotReady},
 		"its status is outdated": {func(s *sim) {
 			s.groups[0].Generation = 2
 			s.setGroupAccepted(metav1.ConditionTrue, v1alpha1.AcceptedReason, 1)
-		}, GroupNotJudged},
+		}, GroupNotReady},
 		"its cloud has not answered yet": {func(s *sim) { s.setGroupAccepted(metav1.ConditionUnknown, "CloudUnreadable", 0) }, GroupNotAccepted},
 	} {
 		for when, captured := range map[string]bool{"at first": false, "when it is captured": true} {
@@ -78,7 +78,7 @@ func TestGroupIsUnknownUntilAllSelectingGroupsAreObserved(t *testing.T) {
 		c := s.newController(t)
 		emitted := make(chan string, 100)
 		c.events = eventRecorder{&events.FakeRecorder{Events: emitted}}
-		if rt := s.reconcileUntilDone(ctx, c, "r", time.Minute); rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != GroupNotJudged {
+		if rt := s.reconcileUntilDone(ctx, c, "r", time.Minute); rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != GroupNotReady {
 			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
 		if len(emitted) > 0 {

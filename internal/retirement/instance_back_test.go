@@ -38,7 +38,7 @@ func TestI7InstanceBackAfterRestartIsNotRetired(t *testing.T) {
 				}
 				s.reviveNode("a")
 				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
-				if rt.Status.Phase != v1alpha1.Aborted || EarlyEndCode(rt) != MachineBack {
+				if rt.Status.Phase != v1alpha1.Aborted || EarlyEndCode(rt) != InstanceRecovered {
 					t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 				}
 				s.checkNodeRestored(t, "a")

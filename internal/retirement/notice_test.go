@@ -260,7 +260,7 @@ func TestCancelledNoticeRetirementStaysWhileNoticeRemains(t *testing.T) {
 				}
 				s.reconcileUntilDone(ctx, c, "r", time.Minute)
 				s.reconcileUntilDone(ctx, s.newController(t), "r", time.Minute) // another process
-				if rt := s.getRetirement("r"); rt == nil || EarlyEndCode(rt) != CalledOff || rt.Status.Phase != tt.phase {
+				if rt := s.getRetirement("r"); rt == nil || EarlyEndCode(rt) != Cancelled || rt.Status.Phase != tt.phase {
 					t.Fatalf("%+v, want it to be kept as %s", rt, tt.phase)
 				}
 				if n := s.getNode("a"); n == nil || len(n.Annotations) != 1 || len(n.Spec.Taints) > 0 || s.deletionRequested["sim://a"] {

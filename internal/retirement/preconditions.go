@@ -15,7 +15,7 @@ func (p *scope) checkReasonStillHolds() error {
 	case p.rt.Spec.Reason == v1alpha1.NeverReady && isReady(p.node):
 		return newEnd(NodeReady, "the Node is Ready, and was to be retired because it never was")
 	case p.rt.Spec.Reason == v1alpha1.InstanceGone && p.rt.Status.Captured != nil && !p.rt.Status.InstanceGone:
-		return newEnd(MachineBack, "the cloud finds the instance, and the Node was to be retired because it was gone")
+		return newEnd(InstanceRecovered, "the cloud finds the instance, and the Node was to be retired because it was gone")
 	}
 	return nil
 }

@@ -92,7 +92,7 @@ func TestI7InstancePresentAtCaptureIsNotRetiredAsGone(t *testing.T) {
 			t.Fatalf("captured %+v", rt.Status.Captured)
 		}
 		away = false
-		s.checkRefused(t, s.reconcileUntilDone(ctx, c, "r", time.Hour), MachineBack)
+		s.checkRefused(t, s.reconcileUntilDone(ctx, c, "r", time.Hour), InstanceRecovered)
 	})
 }
 

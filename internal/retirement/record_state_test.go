@@ -13,8 +13,8 @@ func TestRecordStateReportsChangedObstacles(t *testing.T) {
 		news bool
 	}{
 		{"", false},
-		{GroupNotJudged, true},
-		{GroupNotJudged, false},
+		{GroupNotReady, true},
+		{GroupNotReady, false},
 		{CloudBusy, true}, // something else blocked it before
 		{CloudBusy, false},
 		{"", true},

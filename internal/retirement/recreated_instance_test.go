@@ -50,7 +50,7 @@ func TestI4RecreatedInstanceIsNotDeleted(t *testing.T) {
 			when: func(moment, request string, _ *v1alpha1.NodeRetirement) bool {
 				return moment == "after" && request == "delete node"
 			},
-			phase: v1alpha1.Failed, code: MachineBack,
+			phase: v1alpha1.Failed, code: InstanceRecovered,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

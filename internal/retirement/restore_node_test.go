@@ -25,8 +25,8 @@ func TestFailedRestoreIsReported(t *testing.T) {
 			t.Fatal("the record was deleted before its node was restored")
 		}
 		blocked := meta.FindStatusCondition(rt.Status.Conditions, v1alpha1.RetirementBlocked)
-		if blocked == nil || blocked.Status != "True" || blocked.Reason != NotGivenBack {
-			t.Errorf("%+v, want %s", blocked, NotGivenBack)
+		if blocked == nil || blocked.Status != "True" || blocked.Reason != RestoreFailed {
+			t.Errorf("%+v, want %s", blocked, RestoreFailed)
 		}
 		for _, want := range []string{"admission webhook denied", "cancelled"} {
 			if !strings.Contains(rt.Status.Message, want) {

@@ -228,7 +228,7 @@ func (c *Controller) stalePause(rt *v1alpha1.NodeRetirement) time.Duration {
 // the record while a replacement is awaited, during the cooldown after a failure, and while its notice remains.
 func (c *Controller) deleteFinished(ctx context.Context, rt *v1alpha1.NodeRetirement) (reconcile.Result, error) {
 	c.drains.stop(rt.Name)
-	if !rt.DeletionTimestamp.IsZero() && EarlyEndCode(rt) == CalledOff {
+	if !rt.DeletionTimestamp.IsZero() && EarlyEndCode(rt) == Cancelled {
 		if stands, err := c.isNoticeOnNode(ctx, rt); err != nil || stands {
 			return reconcile.Result{RequeueAfter: c.options.Intervals.Poll}, err
 		}

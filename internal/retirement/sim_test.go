@@ -566,7 +566,7 @@ func (s *sim) SetDisruptionTarget(context.Context, kubeapi.PodDisruption) error 
 func (s *sim) DeletePod(context.Context, kubeapi.PodRemoval) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.addViolation("I2: a pod was deleted past its budget by a voluntary drain")
+	s.addViolation("I2: a pod was deleted in spite of its PodDisruptionBudget by a voluntary drain")
 	return nil
 }
 

@@ -267,16 +267,16 @@ func (p *scope) recordRestoreFailed(ctx context.Context, why []v1alpha1.Retireme
 		return reconcile.Result{}, err
 	}
 	message := fmt.Sprintf("the node is not restored yet: %s; it has to be, because %s", err, joinReasons(why))
-	all := append([]v1alpha1.RetirementReason{newReason(NotGivenBack, "", "the node is not restored yet: %s", err)}, why...)
-	if p.recordState(NotGivenBack, message, all) {
-		p.controller.events.recordBlocked(p.rt, NotGivenBack, message)
+	all := append([]v1alpha1.RetirementReason{newReason(RestoreFailed, "", "the node is not restored yet: %s", err)}, why...)
+	if p.recordState(RestoreFailed, message, all) {
+		p.controller.events.recordBlocked(p.rt, RestoreFailed, message)
 	}
 	return reconcile.Result{}, errors.Join(err, p.saveStatus(ctx))
 }
 
 // pendingRestoreReasons returns why the node has to be restored after an earlier attempt failed; empty if none did.
 func pendingRestoreReasons(rt *v1alpha1.NodeRetirement) []v1alpha1.RetirementReason {
-	if r := rt.Status.Reasons; len(r) > 0 && r[0].Code == NotGivenBack {
+	if r := rt.Status.Reasons; len(r) > 0 && r[0].Code == RestoreFailed {
 		return r[1:]
 	}
 	return nil
@@ -322,7 +322,7 @@ func (p *scope) cancel(ctx context.Context) (reconcile.Result, error) {
 	if p.rt.Spec.Notice != nil {
 		message += "; the record is kept until its notice ends or the Node is deleted, so that the notice creates no new one"
 	}
-	return p.endEarly(ctx, []v1alpha1.RetirementReason{newReason(CalledOff, "", "%s", message)})
+	return p.endEarly(ctx, []v1alpha1.RetirementReason{newReason(Cancelled, "", "%s", message)})
 }
 
 func (p *scope) restoreNode(ctx context.Context) error {

@@ -22,7 +22,7 @@ const otherReasons = "a reason of another condition"
 
 // nodeGroupConditions returns the condition types of NodeGroups.
 func nodeGroupConditions() []conditionType {
-	notRead := namedConstants("internal/nodegroup", "CloudNotRead")
+	notRead := namedConstants("internal/nodegroup", "CloudUnreadable")
 	return newConditionTypes("Conditions of a NodeGroup", map[string][]string{
 		"GroupReady":          append(namedConstants("api/v1alpha1", "ReadyReason"), otherReasons),
 		"GroupAccepted":       append(constantValues(constantBlock("api/v1alpha1", "Reasons of the condition Accepted")), notRead...),

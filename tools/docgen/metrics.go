@@ -255,7 +255,7 @@ func groupLabels() map[string]labelDoc {
 	rule := labelDoc{values: constantValues(constantBlock(groupPath, "Rules")), more: "the code of a disruption budget"}
 	return map[string]labelDoc{
 		"slipway_nodegroup_nodes.state":                              {values: stringMapKeys(groupPath, "setGroup")},
-		"slipway_nodegroup_accepted.reason":                          {values: append(constantValues(constantBlock("api/v1alpha1", "Reasons of the condition Accepted")), namedConstants(groupPath, "CloudNotRead")...)},
+		"slipway_nodegroup_accepted.reason":                          {values: append(constantValues(constantBlock("api/v1alpha1", "Reasons of the condition Accepted")), namedConstants(groupPath, "CloudUnreadable")...)},
 		"slipway_nodegroup_idle_nodes.verdict":                       verdict,
 		"slipway_nodegroup_refused_nodes.rule":                       rule,
 		"slipway_nodegroup_refusals_total.rule":                      rule,

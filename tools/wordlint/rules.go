@@ -66,7 +66,7 @@ func hardToRead(text string) []string {
 
 // glossary has the expressions that docs/glossary.md retires.
 type glossary struct {
-	phrases     []*regexp.Regexp // of text, without regard to case
+	phrases     []*regexp.Regexp // of text
 	identifiers []*regexp.Regexp // of identifiers, as written or with a capital
 }
 
@@ -84,7 +84,11 @@ func readGlossary(root string) (*glossary, error) {
 		}
 		for _, span := range codeSpan.FindAllString(cells[3], -1) {
 			expression := strings.Trim(span, "`")
-			g.phrases = append(g.phrases, regexp.MustCompile(`(?i)\b`+regexp.QuoteMeta(expression)+`\b`))
+			ignoreCase := "(?i)"
+			if expression != strings.ToLower(expression) { // in camelCase, as an identifier
+				ignoreCase = ""
+			}
+			g.phrases = append(g.phrases, regexp.MustCompile(ignoreCase+`\b`+regexp.QuoteMeta(expression)+`\b`))
 			if !strings.ContainsAny(expression, " -") {
 				capital := strings.ToUpper(expression[:1]) + expression[1:]
 				g.identifiers = append(g.identifiers, regexp.MustCompile(`^`+regexp.QuoteMeta(expression)+`([A-Z0-9]|$)|`+
@@ -103,12 +107,12 @@ func (g *glossary) find(t text) string {
 	if strings.Contains(strings.ToLower(t.text), "deprecated") {
 		return ""
 	}
-	rules := g.phrases
+	rules, text := g.phrases, codeSpan.ReplaceAllString(t.text, "X")
 	if t.kind == identifier {
 		rules = g.identifiers
 	}
 	for _, r := range rules {
-		if found := r.FindString(t.text); found != "" {
+		if found := r.FindString(text); found != "" {
 			return found
 		}
 	}

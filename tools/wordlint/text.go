@@ -6,9 +6,13 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 )
+
+// marker is a line of a comment that a tool reads, such as +kubebuilder:validation.
+var marker = regexp.MustCompile(`(?m)^\+.*$`)
 
 // kind says where a text stands.
 type kind string
@@ -56,7 +60,7 @@ func goTexts(name string, source []byte) ([]text, error) {
 	var texts []text
 	add := func(k kind, at token.Pos, s string) { texts = append(texts, text{k, files.Position(at).Line, s}) }
 	for _, group := range f.Comments {
-		add(kindOfComments, group.Pos(), strings.Join(strings.Fields(group.Text()), " "))
+		add(kindOfComments, group.Pos(), strings.Join(strings.Fields(marker.ReplaceAllString(group.Text(), "")), " "))
 	}
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {

@@ -48,7 +48,7 @@ func (b *agentBench) measureCordons(ctx context.Context) ([]result.Result, error
 		}
 		records = append(records, record)
 	}
-	took, err := b.cordonTimes(records, began)
+	took, err := b.cordonTimes(ctx, records, began)
 	if err != nil {
 		return nil, err
 	}
@@ -109,14 +109,20 @@ func (b *agentBench) awaitNode(ctx context.Context, name string, matches func(*c
 }
 
 // cordonTimes reads from the audit log the time from each event's visibility to the cordon.
-func (b *agentBench) cordonTimes(events []azure.EventRecord, since time.Time) ([]time.Duration, error) {
-	byNode, err := audit.AgentRequestsByNode(b.Cluster, since)
-	if err != nil {
-		return nil, err
-	}
+func (b *agentBench) cordonTimes(ctx context.Context, events []azure.EventRecord, since time.Time) ([]time.Duration, error) {
 	cordoned := map[string]time.Time{} // by annotation
-	for i := range noticedMachines {
-		maps.Copy(cordoned, audit.CordonTimes(byNode[b.pool.NodeName(firstNoticed+i)]))
+	// The API server writes the audit log after its answer: the last cordon may be missing for a moment.
+	for attempt := 0; attempt < 50 && len(cordoned) < len(events); attempt++ {
+		if err := testbed.Sleep(ctx, 100*time.Millisecond); err != nil {
+			return nil, err
+		}
+		byNode, err := audit.AgentRequestsByNode(b.Cluster, since)
+		if err != nil {
+			return nil, err
+		}
+		for i := range noticedMachines {
+			maps.Copy(cordoned, audit.CordonTimes(byNode[b.pool.NodeName(firstNoticed+i)]))
+		}
 	}
 	took := make([]time.Duration, 0, len(events))
 	for _, event := range events {

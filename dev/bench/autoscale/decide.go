@@ -76,7 +76,7 @@ func newSnapshot(pods int, kinds ...func(*v1alpha1.NodeGroup) plan.Template) (w 
 // countLaunched returns the number of machines in a decision. It returns an error if a pod is left out.
 func countLaunched(d *plan.Decision, pods int) (n int, err error) {
 	for _, p := range d.Pods {
-		if p.Outcome != plan.Ordered {
+		if p.Outcome != plan.Launching {
 			return 0, fmt.Errorf("pod %s is %s: %v", p.Pod, p.Outcome, p.Reasons)
 		}
 	}

@@ -53,7 +53,7 @@ func TestM02AConditionDrainsTheNodeAndItsEndGivesItBack(t *testing.T) {
 	f.awaitEvent(0, "Uncordoned")
 }
 
-func TestI8AConditionThatEndedWhileTheAgentWasDeadIsLetGoByTheNext(t *testing.T) {
+func TestI8NextAgentRestoresNodeAfterAnEndedCondition(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "recovered", 1)
 	f.setCondition("KernelDeadlock", corev1.ConditionFalse)

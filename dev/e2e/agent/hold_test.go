@@ -75,7 +75,7 @@ func TestI3ACordonThatWasThereBeforeStays(t *testing.T) {
 	}
 }
 
-func TestI3OfTwoNoticesTheLastToLetGoUncordons(t *testing.T) {
+func TestI3LastOfTwoNoticesUncordons(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "two", 1)
 	was := f.marksOf(0)
@@ -90,7 +90,7 @@ func TestI3OfTwoNoticesTheLastToLetGoUncordons(t *testing.T) {
 	f.check(f.Azure.CancelEvent(first.EventID))
 	n := f.awaitNode(0, "held by the second alone", not(heldBy(first.EventID)))
 	if !cordoned(n) || !heldBy(second.EventID)(n) || condition(n, "MaintenancePlanned") == nil {
-		t.Errorf("after the first had let go: %s", marks(n))
+		t.Errorf("after the first had released: %s", marks(n))
 	}
 	f.check(f.Azure.CancelEvent(second.EventID))
 	f.awaitAsItWas(0, was)
@@ -119,7 +119,7 @@ func TestI3ANodeThatSomebodyUncordonsIsCordonedAgainAndItIsSaid(t *testing.T) {
 	f.awaitAsItWas(0, was)
 }
 
-func TestI3AnEventThatEndedWhileTheAgentWasDeadIsLetGoByTheNext(t *testing.T) {
+func TestI3NextAgentRestoresNodeAfterAnEndedEvent(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "dead", 1)
 	was := f.marksOf(0)
@@ -129,7 +129,7 @@ func TestI3AnEventThatEndedWhileTheAgentWasDeadIsLetGoByTheNext(t *testing.T) {
 	f.check(a.Crash())
 	f.check(f.Azure.CancelEvent(e.EventID))
 	if n := f.awaitNode(0, "there", func(*corev1.Node) bool { return true }); !heldBy(e.EventID)(n) {
-		t.Fatalf("nobody was there to let go of the node, and it is free: %s", marks(n))
+		t.Fatalf("nobody was there to released the node, and it is free: %s", marks(n))
 	}
 	f.check(a.RestartIfDead(f.ctx))
 	f.awaitAsItWas(0, was)
@@ -203,7 +203,7 @@ func TestI7ABadAnswerNeverEndsANotice(t *testing.T) {
 			}
 			for _, n := range history.States() {
 				if !cordoned(n) || !heldBy(e.EventID)(n) {
-					t.Errorf("the node was let go: %s", marks(n))
+					t.Errorf("the node was released: %s", marks(n))
 				}
 			}
 			f.check(f.Azure.CancelEvent(e.EventID))

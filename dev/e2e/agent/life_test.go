@@ -86,7 +86,7 @@ func TestI8AnAgentThatIsToldToStopLeavesTheRestToTheNext(t *testing.T) {
 		t.Error("it has waited for its drain")
 	}
 	if n := f.awaitNode(0, "there", func(*corev1.Node) bool { return true }); !heldBy(e.EventID)(n) {
-		t.Errorf("the node was let go of: %s", marks(n))
+		t.Errorf("the node was released: %s", marks(n))
 	}
 	f.check(a.RestartIfDead(f.ctx))
 	if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {

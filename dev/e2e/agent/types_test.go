@@ -131,7 +131,7 @@ func TestAMachineThatIsTakenAwayLosesNothingAndIsNotUncordoned(t *testing.T) {
 			}
 			n := f.awaitNode(0, "there", func(*corev1.Node) bool { return true })
 			if !cordoned(n) || !heldBy(e.EventID)(n) {
-				t.Errorf("the node of a machine that is gone was given back: %s", marks(n))
+				t.Errorf("the node of a machine that is gone was restored: %s", marks(n))
 			}
 		})
 	}
@@ -192,7 +192,7 @@ func TestAnEventCancelledWhileDrainingStopsTheDrain(t *testing.T) {
 	f.awaitPolls(a, 10)
 	for _, r := range append(f.requests("create", "pods/eviction"), f.requests("delete", "pods")...) {
 		if r.RequestReceivedTimestamp.After(given) {
-			t.Errorf("after the node was given back: %s %s", r.Verb, r.RequestURI)
+			t.Errorf("after the node was restored: %s %s", r.Verb, r.RequestURI)
 		}
 	}
 	if n := len(f.requests("delete", "pods")); n != 0 {

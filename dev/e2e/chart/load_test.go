@@ -50,7 +50,7 @@ func (s *story) load() {
 	s.check(s.Client().AppsV1().Deployments(crew.Namespace).Delete(s.ctx, crew.Name, metav1.DeleteOptions{}))
 	for _, node := range nodes {
 		if rt := s.retired(node); rt.Spec.Reason != v1alpha1.Underutilized {
-			s.t.Errorf("%s was retired for %s, want that it is underused", node, rt.Spec.Reason)
+			s.t.Errorf("%s was retired for %s, want Underutilized", node, rt.Spec.Reason)
 		}
 	}
 	s.check(testbed.PollUntil(s.ctx, "no machine is left, and none is meant to be there", func() bool {

@@ -101,7 +101,7 @@ func (r *course) run() {
 		default:
 			r.deleteSome()
 		}
-		r.c.ClearFaults()
+		r.c.ARM.ClearFaults()
 		r.note("faults cleared")
 		if !r.converge(200) {
 			r.t.Fatalf("the group does not become what is wanted, %d instances: its size is %d, with %+v\n%s", r.want, r.c.GroupSize(), r.c.VMs(), r.story())
@@ -242,7 +242,7 @@ func (r *course) delete(id string) {
 	var op *cloud.Operation
 	for i := range 400 {
 		if i == 20 {
-			r.c.ClearFaults() // what follows must complete
+			r.c.ARM.ClearFaults() // what follows must complete
 		}
 		time.Sleep(5 * time.Millisecond)
 		m, err := r.p.Instance(r.t.Context(), id)

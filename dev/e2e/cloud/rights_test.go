@@ -78,7 +78,7 @@ func TestEachRightThatADeletionTakesIsMissedByItsName(t *testing.T) {
 					if err := c.ARM.InjectFaults(emulator.ARMFault{Kind: emulator.ARMDenied, Action: denied}); err != nil {
 						t.Fatal(err)
 					}
-					defer c.ClearFaults()
+					defer c.ARM.ClearFaults()
 				}
 				missing, err := p.MissingDeletePermissions(t.Context(), id)
 				if got := short(missing, id); err != nil && !readsFirst(denied, k) || err == nil && !slices.Equal(got, has(toDelete)) {
@@ -128,7 +128,7 @@ func TestWhatTheEmulatorDeniesItDoesNotListAsARight(t *testing.T) {
 			}
 			_, refused := p.Delete(t.Context(), id)
 			checkNoRight(t, refused, "the credential lacks "+missing[0].Name+" on "+"/subscriptions/")
-			c.ClearFaults()
+			c.ARM.ClearFaults()
 			if _, err := p.Delete(t.Context(), id); err != nil {
 				t.Error(err)
 			}

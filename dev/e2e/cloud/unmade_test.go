@@ -60,7 +60,7 @@ func TestI5AFailedScaleUpIsRetriedByTheSizeThatCountsItAlready(t *testing.T) {
 					t.Fatalf("there are %d machines, want %d", n, conformance.MinInstances)
 				}
 			}
-			c.ClearFaults()
+			c.ARM.ClearFaults()
 			if err := scaleUp(t, p, c.Group(), cloud.LaunchRequest{Count: 3, RetryFailed: 1}); err != nil {
 				t.Fatal(err)
 			}

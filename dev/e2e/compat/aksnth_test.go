@@ -54,7 +54,7 @@ func TestEveryOutputOfTheTerminationHandlerIsThere(t *testing.T) {
 	f.checkMetrics(a)
 	f.check(f.Client().PolicyV1().PodDisruptionBudgets(f.ns).Delete(f.ctx, web.Name, metav1.DeleteOptions{}))
 	f.awaitOver(r.EventID)
-	f.awaitNode("given back, without the taint", func(n *corev1.Node) bool {
+	f.awaitNode("restored, without the taint", func(n *corev1.Node) bool {
 		return free(n) && !tainted("aks-node-termination-handler/reboot", r.EventID, corev1.TaintEffectNoSchedule)(n)
 	})
 	was := false
@@ -223,7 +223,7 @@ func TestW13DrainNodeTakesAsLongAsItTakesAndIsNotForEverybody(t *testing.T) {
 	if code, _ := f.ask(a, http.MethodDelete, "/drainNode", nil); code != 200 {
 		t.Errorf("DELETE: %d", code)
 	}
-	f.awaitNode("given back", free)
+	f.awaitNode("restored", free)
 }
 
 func TestDrainNodeGivesUpAfterNodeGracePeriodSecondsAndSaysSo(t *testing.T) {

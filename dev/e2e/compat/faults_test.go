@@ -50,7 +50,7 @@ func TestW01ANodeThatIsCordonedAlreadyIsDrained(t *testing.T) {
 	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 5 * time.Minute, Outage: time.Second})
 	f.awaitPods(0)
 	f.awaitOver(r.EventID)
-	n := f.awaitNode("let go", func(n *corev1.Node) bool { return n.Annotations["cordon.slipway.dev/azure-"+r.EventID] == "" })
+	n := f.awaitNode("released", func(n *corev1.Node) bool { return n.Annotations["cordon.slipway.dev/azure-"+r.EventID] == "" })
 	if !cordoned(n) {
 		t.Error("it was uncordoned, though somebody else had cordoned it")
 	}
@@ -78,7 +78,7 @@ func TestW02AnObstacleThatGoesAwayLetsTheDrainFinish(t *testing.T) {
 	}
 }
 
-func TestW03EveryEventIsHandledAndTheNodeGivenBack(t *testing.T) {
+func TestW03EveryEventIsHandledAndTheNodeRestored(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "w03")
 	f.run(f.app("web", 1).Deployment())
@@ -88,7 +88,7 @@ func TestW03EveryEventIsHandledAndTheNodeGivenBack(t *testing.T) {
 		if over := f.awaitOver(r.EventID); over.StartedBy != azure.ByApproval {
 			t.Errorf("%s started %s, want it acknowledged (W4)", kind, over.StartedBy)
 		}
-		f.awaitNode("given back, without taints", func(n *corev1.Node) bool {
+		f.awaitNode("restored, without taints", func(n *corev1.Node) bool {
 			return free(n) && !tainted("aks-node-termination-handler/"+strings.ToLower(string(kind)), r.EventID, corev1.TaintEffectNoSchedule)(n)
 		})
 		f.awaitPods(1)
@@ -366,7 +366,7 @@ func TestM06AnUnexpectedDocumentIsSurvived(t *testing.T) {
 		f.check(f.Azure.InjectFaults(azure.Fault{Kind: azure.FaultField, Field: field, Times: 1, ScaleSet: f.pool.ScaleSetName()}))
 	}
 	f.awaitOver(r.EventID)
-	f.awaitNode("given back", free)
+	f.awaitNode("restored", free)
 	if !a.IsAlive() || a.PID() != pid {
 		t.Error("the process died")
 	}
@@ -396,7 +396,7 @@ func TestM14AConditionWithoutAnEventDrainsNothing(t *testing.T) {
 	f.awaitMetric(a, `slipway_agent_polls_total{result="ok"}`, before+5)
 	for _, n := range history.States() {
 		if free(n) {
-			t.Error("M8: given back at once, to be drained again")
+			t.Error("M8: restored at once, to be drained again")
 		}
 	}
 }

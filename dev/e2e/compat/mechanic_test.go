@@ -43,7 +43,7 @@ func TestEveryOutputOfMechanicIsThere(t *testing.T) {
 		}
 	}
 	f.awaitOver(r.EventID)
-	f.awaitNode("given back, without the label", func(n *corev1.Node) bool { return free(n) && !labelled(n) })
+	f.awaitNode("restored, without the label", func(n *corev1.Node) bool { return free(n) && !labelled(n) })
 	if !slices.ContainsFunc(history.States(), func(n *corev1.Node) bool { return labelled(n) && cordoned(n) }) {
 		t.Error("the node never had the label mechanic.cordoned")
 	}
@@ -73,5 +73,5 @@ func TestM04AChangedFileCountsAndABrokenOneChangesNothing(t *testing.T) {
 	r := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: 5 * time.Minute})
 	f.awaitNode("held", func(n *corev1.Node) bool { return labelled(n) && cordoned(n) })
 	f.awaitOver(r.EventID)
-	f.awaitNode("given back", free)
+	f.awaitNode("restored", free)
 }

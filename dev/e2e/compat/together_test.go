@@ -39,7 +39,7 @@ func TestW16NoExecuteComesAfterTheDrainAndSparesWhatTolerates(t *testing.T) {
 	is := tainted("aks-node-termination-handler/redeploy", r.EventID, corev1.TaintEffectNoExecute)
 	f.awaitNode("tainted", is)
 	f.awaitOver(r.EventID)
-	f.awaitNode("given back, without the taint", func(n *corev1.Node) bool { return free(n) && !is(n) })
+	f.awaitNode("restored, without the taint", func(n *corev1.Node) bool { return free(n) && !is(n) })
 	seen := 0
 	for _, n := range history.States() {
 		if !is(n) {
@@ -94,7 +94,7 @@ func TestW24WhatBecomesOfAnEventIsSeenWhileTheNodeIsDrained(t *testing.T) {
 	polls, _ := a.ReadMetric(f.ctx, `slipway_agent_polls_total{result="ok"}`)
 	f.awaitMetric(a, `slipway_agent_polls_total{result="ok"}`, polls+3)
 	f.check(f.Azure.CancelEvent(calledOff.EventID))
-	f.awaitNode("given back", free)
+	f.awaitNode("restored", free)
 	f.awaitPods(1)
 	waits := f.announce(azure.Announcement{Type: azure.Redeploy, Notice: time.Hour})
 	f.awaitNode("held for the event that can wait", func(n *corev1.Node) bool { return phase(n, waits.EventID) == "draining" })

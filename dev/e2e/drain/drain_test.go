@@ -236,7 +236,7 @@ func TestI2AVoluntaryDrainGivesUpBeforeABudgetAndRestoresTheNode(t *testing.T) {
 		if strings.HasPrefix(name, "stubborn-") {
 			f.says(r, f.ns+"/"+name)
 			if f.pods()[name].UID != before[name].UID {
-				t.Errorf("%s went past its budget", name)
+				t.Errorf("%s went in spite of its PodDisruptionBudget", name)
 			}
 		}
 	}

@@ -70,8 +70,8 @@ func TestAPodThatComesDuringTheRetirementRescuesTheNode(t *testing.T) {
 	t.Parallel()
 	f := stuck(t, "late")
 	f.bind("job", 0)
-	n := f.awaitNode(0, "given back", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
-	f.check(testbed.PollUntil(f.ctx, "the retirement is called off", func() bool {
+	n := f.awaitNode(0, "restored", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
+	f.check(testbed.PollUntil(f.ctx, "the retirement is cancelled", func() bool {
 		rt := f.record(0)
 		return rt == nil || rt.Status.Phase == v1alpha1.Aborted
 	}))
@@ -154,10 +154,10 @@ func TestI3ScaleDownIsDisabledForAsLongAsTheGroupOwnsItsNodes(t *testing.T) {
 		}
 		return true
 	}
-	if n := f.awaitNode(0, "given back", bare); n.Annotations[disabled] != "" {
+	if n := f.awaitNode(0, "restored", bare); n.Annotations[disabled] != "" {
 		t.Error("the annotation is left behind")
 	}
-	if n := f.awaitNode(1, "given back", bare); n.Annotations[disabled] != "true" {
+	if n := f.awaitNode(1, "restored", bare); n.Annotations[disabled] != "true" {
 		t.Error("the annotation that somebody else had set is gone")
 	}
 }

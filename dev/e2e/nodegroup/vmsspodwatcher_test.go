@@ -193,7 +193,7 @@ func TestANodeIsRetiredByHandUnderTheStandIn(t *testing.T) {
 	f := newFixture(t, "asked", 1)
 	f.agentPool(1)
 	f.watcher(nil)
-	f.awaitNode(0, "known to be the stand-in's", func(n *corev1.Node) bool {
+	f.awaitNode(0, "labelled by the compatibility mode", func(n *corev1.Node) bool {
 		return n.Annotations["nodegroup.slipway.dev/name"] == f.name && n.Annotations["nodegroup.slipway.dev/scope"] == "slipway.dev/agentpool="+f.name
 	})
 	f.slipway("retire", f.node(0), "--wait", "--timeout", testbed.TestTimeout.String())

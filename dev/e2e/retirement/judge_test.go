@@ -462,11 +462,11 @@ func (s *stage) reached(ends map[int]*v1alpha1.NodeRetirement) {
 				s.t.Errorf("node %s was not to be retired: it is there: %t, its machine: %t", name, there, machine)
 			}
 		case rt == nil: // cancelled
-			if !s.has(i, callOff) {
+			if !s.has(i, cancel) {
 				s.t.Errorf("the NodeRetirement of %s is gone, and nobody has called it off", name)
 			}
 			if machine != there && !s.has(i, lose, deleteNode, recreate) {
-				s.t.Errorf("I8: the retirement of %s was called off: its node is there: %t, its machine: %t", name, there, machine)
+				s.t.Errorf("I8: the retirement of %s was cancelled: its node is there: %t, its machine: %t", name, there, machine)
 			}
 		default:
 			s.ended(i, rt, there, machine)

@@ -78,7 +78,7 @@ var courses = []course{
 		},
 	},
 	{
-		name:    "called off",
+		name:    "cancelled",
 		real:    []faultproxy.RequestID{{Kind: nodeChanged, Nth: 2}},
 		group:   "drain: {timeout: 30m}",
 		prepare: stuck,

@@ -38,7 +38,7 @@ const (
 	crash         = "crash"          // the manager ends, and is started again
 	protect       = "protect"        // a protected pod is bound
 	claim         = "claim"          // another tool begins to remove the node
-	callOff       = "call off"       // the NodeRetirement is deleted
+	cancel        = "cancel"         // the NodeRetirement is deleted
 	lose          = "lose"           // the instance is deleted
 	deleteNode    = "delete node"    // the Node is deleted
 	recreate      = "recreate"       // the Node is deleted, and created again under its name
@@ -47,7 +47,7 @@ const (
 	deletionFails = "deletion fails" // the cloud accepts a deletion, which fails
 )
 
-var troubles = []string{crash, crash, protect, claim, callOff, lose, deleteNode, recreate, uncordon, twin, deletionFails}
+var troubles = []string{crash, crash, protect, claim, cancel, lose, deleteNode, recreate, uncordon, twin, deletionFails}
 
 // requestsOfARetirement is approximately how many requests a manager makes from its start until it has retired a node.
 const requestsOfARetirement = 50
@@ -93,5 +93,5 @@ const anyNode = -1
 
 // disturbed reports whether an action may prevent a retirement from succeeding.
 func (s scene) disturbed() bool {
-	return s.has(anyNode, protect, claim, callOff, lose, deleteNode, recreate)
+	return s.has(anyNode, protect, claim, cancel, lose, deleteNode, recreate)
 }

@@ -268,7 +268,7 @@ func (s *stage) stir(t trouble) error {
 		return merge(`{"spec":{"taints":[{"key":"ToBeDeletedByClusterAutoscaler","value":"1","effect":"NoSchedule"}]}}`)
 	case uncordon:
 		return merge(`{"spec":{"unschedulable":false}}`)
-	case callOff:
+	case cancel:
 		return client.IgnoreNotFound(s.objects().Delete(s.ctx, &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: node}}))
 	case deleteNode:
 		return client.IgnoreNotFound(nodes.Delete(s.ctx, node, metav1.DeleteOptions{}))

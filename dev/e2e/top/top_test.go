@@ -277,7 +277,7 @@ func TestAPersonWatchesADrainAndANoticeAndCallsTheDrainOff(t *testing.T) {
 	term.sees("Its node will be restored.")
 	term.press("y")
 	term.sees("is cancelled: the node will be restored")
-	_, err := f.AwaitNode(f.ctx, workers.NodeName(0), "given back", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
+	_, err := f.AwaitNode(f.ctx, workers.NodeName(0), "restored", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
 	f.check(err)
 	term.press("q")
 	f.plain()

@@ -175,7 +175,7 @@ func (p *process) kill() {
 	p.killAndWait(p.closeConnection())
 }
 
-// closeConnection lets go-plugin close the connection, which can take as long as the plugin lives.
+// closeConnection makes go-plugin close the connection. This can take as long as the plugin lives.
 func (p *process) closeConnection() <-chan struct{} {
 	done := make(chan struct{})
 	go func() {

@@ -386,7 +386,7 @@ func TestFaultUnschedulablePodsLaunchServers(t *testing.T) {
 				}
 				return
 			}
-			if len(ordered) != 0 || len(d.Pods) != 1 || d.Pods[0].Outcome != plan.Helpless || !strings.Contains(d.Pods[0].Reasons[0].Message, tc.reason) {
+			if len(ordered) != 0 || len(d.Pods) != 1 || d.Pods[0].Outcome != plan.Unschedulable || !strings.Contains(d.Pods[0].Reasons[0].Message, tc.reason) {
 				t.Errorf("launched %v, pods %+v; want none, and %q", ordered, d.Pods, tc.reason)
 			}
 		})

@@ -165,7 +165,7 @@ func TestDiscoveryErrorIsReturned(t *testing.T) {
 		return true, nil, errors.New("connection refused")
 	})
 	_, err := live.WatchCluster(client.Discovery(), live.InformersOfFactory(informers.NewSharedInformerFactory(client, 0)), slog.New(slog.DiscardHandler))
-	check.ErrorContains(t, err, "ask which resources of resource.k8s.io/v1 are served: connection refused")
+	check.ErrorContains(t, err, "discover the resources of resource.k8s.io/v1: connection refused")
 }
 
 func TestWatchedClusterFollowsEvents(t *testing.T) {

@@ -63,7 +63,7 @@ func BenchmarkPackUniform(b *testing.B) {
 		packing, err = planner.PackPods(s, nil, flavours, planner.LeastWaste)
 		must.NoError(b, err)
 		if len(packing.Instances) != 1000 || len(packing.Unschedulable) != 0 {
-			b.Fatalf("%d machines, %d helpless: 1000 machines hold all", len(packing.Instances), len(packing.Unschedulable))
+			b.Fatalf("%d instances, %d unschedulable pods: want 1000 instances for all pods", len(packing.Instances), len(packing.Unschedulable))
 		}
 	})
 	must.NoError(b, placementtest.ExecutePacking(s, flavours, packing))
@@ -79,7 +79,7 @@ func BenchmarkPackDiverse(b *testing.B) {
 		packing, err = planner.PackPods(s, nil, flavours, planner.LeastWaste)
 		must.NoError(b, err)
 		if len(packing.Unschedulable) != 0 {
-			b.Fatalf("%d helpless, first %v", len(packing.Unschedulable), packing.Unschedulable[0])
+			b.Fatalf("%d unschedulable pods, first %v", len(packing.Unschedulable), packing.Unschedulable[0])
 		}
 	})
 	b.ReportMetric(float64(len(packing.Instances)), "machines")

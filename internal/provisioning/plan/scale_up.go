@@ -30,11 +30,11 @@ type Outcome string
 
 // The outcomes. The rules of the same name explain them.
 const (
-	Ordered  Outcome = "Launching"     // an instance is launched for it
-	Awaits   Outcome = "Provisioning"  // an instance for it is provisioning
-	Fits     Outcome = "Schedulable"   // an existing node would take it
-	Waits    Outcome = "Preempting"    // the scheduler preempts other pods for it
-	Helpless Outcome = "Unschedulable" // no instance that may be launched now would take it
+	Launching     Outcome = "Launching"     // an instance is launched for it
+	Provisioning  Outcome = "Provisioning"  // an instance for it is provisioning
+	Fits          Outcome = "Schedulable"   // an existing node would take it
+	Preempted     Outcome = "Preempting"    // the scheduler preempts other pods for it
+	Unschedulable Outcome = "Unschedulable" // no instance that may be launched now would take it
 )
 
 // PodVerdict is the result for one pod.
@@ -71,7 +71,7 @@ func DecideScaleUp(w *Input) (*Decision, error) {
 	}
 	for _, p := range w.Pods {
 		if p.Nominated != "" {
-			d.Pods = append(d.Pods, PodVerdict{Pod: p.Key, Outcome: Waits, Node: p.Nominated, Reasons: []Reason{{
+			d.Pods = append(d.Pods, PodVerdict{Pod: p.Key, Outcome: Preempted, Node: p.Nominated, Reasons: []Reason{{
 				Rule: Preempting, Message: "the scheduler is making room for it on node " + p.Nominated,
 			}}})
 		}
@@ -526,13 +526,13 @@ func (p *scaleUp) newPlacedVerdict(key placement.PodKey, node string) PodVerdict
 		v.Reasons = []Reason{{Rule: HasRoom, Message: "node " + node + " would take it"}}
 		return v
 	case slices.Contains(p.provisioningNames, node):
-		v.Outcome = Awaits
+		v.Outcome = Provisioning
 	default:
-		v.Outcome = Ordered
+		v.Outcome = Launching
 	}
 	k := p.templateByFlavour[flavour]
 	rule, message := OnItsWay, "an instance for it is provisioning"
-	if v.Outcome == Ordered {
+	if v.Outcome == Launching {
 		rule, message = MachineOrdered, "an instance is launched for it"
 	}
 	v.Reasons = []Reason{{Rule: rule, Group: k.group.name(), Template: k.Name, Message: message}}
@@ -541,7 +541,7 @@ func (p *scaleUp) newPlacedVerdict(key placement.PodKey, node string) PodVerdict
 
 // newUnplacedVerdict returns the verdict on a pod without a place, with a reason for each template.
 func (p *scaleUp) newUnplacedVerdict(h planner.UnschedulablePod) PodVerdict {
-	v := PodVerdict{Pod: h.Pod, Outcome: Helpless}
+	v := PodVerdict{Pod: h.Pod, Outcome: Unschedulable}
 	for i := range p.Groups {
 		g := &p.Groups[i]
 		if g.scaleUpSpec() == nil {
@@ -600,7 +600,7 @@ func (d *Decision) countInstances() (n int) {
 func (d *Decision) countDemand() int {
 	n := d.countInstances() + d.missingHeadroom
 	for i := range d.Pods {
-		if d.Pods[i].Outcome == Helpless {
+		if d.Pods[i].Outcome == Unschedulable {
 			n++
 		}
 	}

@@ -25,7 +25,7 @@ func TestSixtyPodsLaunchEnoughInstancesInAnEmptyGroup(t *testing.T) {
 	if diff := cmp.Diff(map[string]int{"web/m4": 8}, launchCounts(d)); diff != "" {
 		t.Error(diff)
 	}
-	if n := outcomeCounts(d)[Ordered]; n != 60 {
+	if n := outcomeCounts(d)[Launching]; n != 60 {
 		t.Errorf("%d pods are launched for, want 60", n)
 	}
 	if n := len(d.Launches[0].Pods); n != 60 {
@@ -64,7 +64,7 @@ func TestNothingIsLaunchedTwice(t *testing.T) {
 				t.Errorf("%d instances are launched, want %d", got, c.want)
 			}
 			got := outcomeCounts(d)
-			if got[Awaits] != c.awaits || got[Fits] != c.fits || got[Ordered] != 16-c.awaits-c.fits {
+			if got[Provisioning] != c.awaits || got[Fits] != c.fits || got[Launching] != 16-c.awaits-c.fits {
 				t.Errorf("outcomes are %v", got)
 			}
 			if again := decideUp(t, w); cmp.Diff(launchCounts(d), launchCounts(again)) != "" {
@@ -198,12 +198,12 @@ func TestUnplaceablePodNamesEveryReason(t *testing.T) {
 			}
 			last := d.Pods[len(d.Pods)-1]
 			for _, p := range d.Pods {
-				if p.Outcome == Helpless {
+				if p.Outcome == Unschedulable {
 					last = p
 				}
 			}
-			if last.Outcome != Helpless || len(last.Reasons) != 1 || last.Reasons[0].Rule != c.want || last.Reasons[0].String() == "" {
-				t.Errorf("verdict is %+v, want Helpless for %s", last, c.want)
+			if last.Outcome != Unschedulable || len(last.Reasons) != 1 || last.Reasons[0].Rule != c.want || last.Reasons[0].String() == "" {
+				t.Errorf("verdict is %+v, want Unschedulable for %s", last, c.want)
 			}
 		})
 	}
@@ -429,7 +429,7 @@ func TestFiveHundredPodsPackNearTheLowerBound(t *testing.T) {
 		d := decideUp(t, newWorld(t, []Group{newGroup(g, newKind(g, "m8", "8", "32Gi"))}, nil, pods))
 		least := minInstances(pods, "8", "32Gi")
 		most := int(math.Ceil(1.05 * float64(least)))
-		if n := d.countInstances(); n < least || n > most || outcomeCounts(d)[Ordered] != 500 {
+		if n := d.countInstances(); n < least || n > most || outcomeCounts(d)[Launching] != 500 {
 			t.Errorf("seed %d: %d instances, want %d to %d: %v", seed, n, least, most, outcomeCounts(d))
 		}
 	}
@@ -445,7 +445,7 @@ func BenchmarkUpTenThousandPods(b *testing.B) {
 	for b.Loop() {
 		d = decideUp(b, w)
 	}
-	if n := outcomeCounts(d)[Ordered]; n != 10_000 {
+	if n := outcomeCounts(d)[Launching]; n != 10_000 {
 		b.Fatalf("%d pods are ordered for: %v", n, outcomeCounts(d))
 	}
 	b.ReportMetric(float64(d.countInstances()), "machines")

@@ -348,7 +348,7 @@ func (m *simulation) decide() {
 			m.t.Fatalf("%s: asked twice: %v, then %v", m.now.Format(time.TimeOnly), launchCounts(d), launchCounts(again))
 		}
 	}
-	m.unplaced = outcomeCounts(d)[Helpless] + d.missingHeadroom
+	m.unplaced = outcomeCounts(d)[Unschedulable] + d.missingHeadroom
 	for _, o := range d.Launches {
 		m.launchInstances(o)
 	}

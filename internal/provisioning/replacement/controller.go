@@ -210,7 +210,7 @@ const shortRetry = 50 * time.Millisecond
 // isBeingDeleted reports whether a retirement may be gone at any moment, so that nothing is launched for it. A running
 // launch is followed while the object exists. A cancelled retirement still records that it launches nothing.
 func isBeingDeleted(rt *v1alpha1.NodeRetirement) bool {
-	if rt.DeletionTimestamp.IsZero() || retirement.EarlyEndCode(rt) == retirement.CalledOff {
+	if rt.DeletionTimestamp.IsZero() || retirement.EarlyEndCode(rt) == retirement.Cancelled {
 		return false
 	}
 	return retirement.IsReplacementPending(rt)
@@ -371,7 +371,7 @@ func (l *replacementScope) assessNeed(ctx context.Context) (n Need, node *corev1
 // whyNothingToReplace returns why nothing must be replaced any more. It returns "" if it may be needed.
 func whyNothingToReplace(rt *v1alpha1.NodeRetirement) string {
 	switch retirement.EarlyEndCode(rt) {
-	case retirement.NoticeOver, retirement.MachineBack, retirement.AlreadyRetiring, retirement.CalledOff, retirement.NodeReplaced:
+	case retirement.NoticeOver, retirement.InstanceRecovered, retirement.AlreadyRetiring, retirement.Cancelled, retirement.NodeReplaced:
 		return whyEndedEarly(rt)
 	}
 	return ""

@@ -178,7 +178,7 @@ func TestI5CancelledNoticeLaunchesNothingAgain(t *testing.T) {
 					}
 				}
 				is := s.retirementByNode(t)["vm-0"]
-				if s.grown != tt.grown || s.countNoticeRetirements(t) != 1 || is.UID != rt.UID || retirement.EarlyEndCode(&is) != retirement.CalledOff ||
+				if s.grown != tt.grown || s.countNoticeRetirements(t) != 1 || is.UID != rt.UID || retirement.EarlyEndCode(&is) != retirement.Cancelled ||
 					replacementState(&is) != tt.state {
 					t.Errorf("%d instances launched, %d records: %s, %s, %q; want %d, and the one, cancelled, that says %s", s.grown, s.countNoticeRetirements(t),
 						is.Status.Phase, is.Status.Message, replacementState(&is), tt.grown, tt.state)

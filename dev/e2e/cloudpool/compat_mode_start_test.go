@@ -23,8 +23,8 @@ type ran struct {
 	stdout, stderr string
 }
 
-// personality runs the compatibility mode until it exits on its own, which it must do.
-func personality(t *testing.T, args ...string) ran {
+// runCompatMode runs the compatibility mode until it exits on its own, which it must do.
+func runCompatMode(t *testing.T, args ...string) ran {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -38,9 +38,9 @@ func personality(t *testing.T, args ...string) ran {
 	return ran{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// TestI10WhatKeepsThePersonalityFromStartingIsSaidInTheToolsWords checks that each failed start exits with 1. The last
+// TestI10CompatModeReportsStartErrorsInTheToolsWords checks that each failed start exits with 1. The last
 // line of stderr begins with the original tool's message. The rest of that line is Slipway's.
-func TestI10WhatKeepsThePersonalityFromStartingIsSaidInTheToolsWords(t *testing.T) {
+func TestI10CompatModeReportsStartErrorsInTheToolsWords(t *testing.T) {
 	t.Parallel()
 	const (
 		parsing  = "error: could not parse config: failed to parse proxy config: "
@@ -86,11 +86,11 @@ func TestI10WhatKeepsThePersonalityFromStartingIsSaidInTheToolsWords(t *testing.
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "config.json")
 			write(file, tt.text)
-			saysWhyNot(t, personality(t, "--config-file="+file), 1, tt.want)
+			saysWhyNot(t, runCompatMode(t, "--config-file="+file), 1, tt.want)
 		})
 	}
 	t.Run("no file", func(t *testing.T) {
-		saysWhyNot(t, personality(t, "--config-file", "/none.json"), 1, "error: failed to open configuration file: open /none.json: ")
+		saysWhyNot(t, runCompatMode(t, "--config-file", "/none.json"), 1, "error: failed to open configuration file: open /none.json: ")
 	})
 }
 
@@ -103,34 +103,34 @@ func saysWhyNot(t *testing.T, got ran, code int, last string) {
 	}
 }
 
-// TestThePersonalityHasTheToolsFlags checks flags that end the process before it reads a configuration, with one dash and
+// TestCompatModeHasTheToolsFlags checks flags that end the process before it reads a configuration, with one dash and
 // with two.
-func TestThePersonalityHasTheToolsFlags(t *testing.T) {
+func TestCompatModeHasTheToolsFlags(t *testing.T) {
 	t.Parallel()
 	for _, dashes := range []string{"-", "--"} {
-		got := personality(t, dashes+"config-file=/none.json", dashes+"version", dashes+"logtostderr", dashes+"v=8")
+		got := runCompatMode(t, dashes+"config-file=/none.json", dashes+"version", dashes+"logtostderr", dashes+"v=8")
 		version, says := strings.CutPrefix(got.stdout, "Version: ")
 		if got.code != 0 || !says || len(strings.TrimSpace(version)) == 0 || strings.Count(got.stdout, "\n") != 1 || got.stderr != "" {
 			t.Errorf("%sversion: %+v", dashes, got)
 		}
 		// Go's flag package exits in this way.
-		got = personality(t, dashes+"prot=1")
+		got = runCompatMode(t, dashes+"prot=1")
 		if !strings.HasPrefix(got.stderr, "flag provided but not defined: -prot\nUsage of "+kubeaware.Tool+":\n") || !strings.Contains(got.stderr, "-config-file") {
 			t.Errorf("an unknown flag: %s; want what is wrong, and the usage", got.stderr)
 		}
 		saysWhyNot(t, got, 2, "error: flag provided but not defined: -prot")
-		got = personality(t, dashes+"help")
+		got = runCompatMode(t, dashes+"help")
 		if got.code != 0 || got.stdout != "" || !strings.HasPrefix(got.stderr, "Usage of "+kubeaware.Tool+":\n") {
 			t.Errorf("%shelp: %+v", dashes, got)
 		}
 	}
-	saysWhyNot(t, personality(t, "--port=x"), 2, `error: invalid value "x" for flag -port: `)
-	saysWhyNot(t, personality(t, "--port=65536"), 2, "error: -port: 65536: want 0 to 65535")
-	saysWhyNot(t, personality(t), 1, "error: failed to open configuration file: open "+kubeaware.DefaultFile+": ")
+	saysWhyNot(t, runCompatMode(t, "--port=x"), 2, `error: invalid value "x" for flag -port: `)
+	saysWhyNot(t, runCompatMode(t, "--port=65536"), 2, "error: -port: 65536: want 0 to 65535")
+	saysWhyNot(t, runCompatMode(t), 1, "error: failed to open configuration file: open "+kubeaware.DefaultFile+": ")
 }
 
-// TestAPersonalityWhosePortIsTakenEnds occupies the port before the process starts.
-func TestAPersonalityWhosePortIsTakenEnds(t *testing.T) {
+// TestCompatModeEndsIfItsPortIsTaken occupies the port before the process starts.
+func TestCompatModeEndsIfItsPortIsTaken(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "taken", 1, options{})
 	taken, err := new(net.ListenConfig).Listen(f.ctx, "tcp", "127.0.0.1:0")
@@ -140,7 +140,7 @@ func TestAPersonalityWhosePortIsTakenEnds(t *testing.T) {
 	f.check(os.WriteFile(file, []byte(`{"apiServer": {"url": "`+f.RESTConfig().Host+`", "auth": {"kubeConfigPath": "`+f.Kubeconfig()+`"}},
 		"backend": {"url": "`+f.server.URL+`"}}`), 0o600))
 	port := strconv.Itoa(taken.Addr().(*net.TCPAddr).Port)
-	got := personality(t, "--config-file="+file, "--address=127.0.0.1", "--port="+port, "--metrics-listen=", "--namespace="+namespace)
+	got := runCompatMode(t, "--config-file="+file, "--address=127.0.0.1", "--port="+port, "--metrics-listen=", "--namespace="+namespace)
 	if got.code != 1 || !strings.Contains(got.stderr, "error: ") || !strings.Contains(got.stderr, "127.0.0.1:"+port) || !strings.Contains(got.stderr, "address already in use") {
 		t.Errorf("ended with %d:\n%s", got.code, got.stderr)
 	}

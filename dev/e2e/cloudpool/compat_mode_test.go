@@ -14,9 +14,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat/kubeaware"
 )
 
-// TestThePersonalityDoesAllOfItInOneProcess uses a configuration of kubeaware-cloudpool-proxy, in front of a server of
+// TestCompatModeRunsInOneProcess uses a configuration of kubeaware-cloudpool-proxy, in front of a server of
 // several pools.
-func TestThePersonalityDoesAllOfItInOneProcess(t *testing.T) {
+func TestCompatModeRunsInOneProcess(t *testing.T) {
 	t.Parallel()
 	kind := emulator.Options{Kind: emulator.EC2, Region: "eu-west-1"}
 	f := newFixture(t, "drop-in", 3, options{pool: kind})
@@ -25,7 +25,7 @@ func TestThePersonalityDoesAllOfItInOneProcess(t *testing.T) {
 	multi := httptest.NewServer(emulator.NewMultiHandler(map[string]*emulator.Pool{f.name: f.pool, kind.Name: other}))
 	t.Cleanup(multi.Close)
 	f.create(f.app("web", 3).Deployment())
-	f.personality(map[string]any{"kubeConfigPath": f.Kubeconfig()}, multi.URL)
+	f.startCompatMode(map[string]any{"kubeConfigPath": f.Kubeconfig()}, multi.URL)
 	pool := "/cloudpools/" + f.name
 	if a := f.get(pool + "/pool"); a.code != http.StatusOK {
 		t.Errorf("GET: %s", a)
@@ -51,8 +51,8 @@ func TestThePersonalityDoesAllOfItInOneProcess(t *testing.T) {
 	f.want(f.post(pool+"/pool/size", size(0)), http.StatusInternalServerError, "found no viable candidates for scaling down: ")
 }
 
-// TestThePersonalityShowsTheAPIServerACertificate uses the second form of apiServer.auth.
-func TestThePersonalityShowsTheAPIServerACertificate(t *testing.T) {
+// TestCompatModePresentsACertificateToTheAPIServer uses the second form of apiServer.auth.
+func TestCompatModePresentsACertificateToTheAPIServer(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "certified", 2, options{})
 	f.create(f.app("web", 1).Deployment())
@@ -65,15 +65,15 @@ func TestThePersonalityShowsTheAPIServerACertificate(t *testing.T) {
 		f.check(os.WriteFile(path, content, 0o600))
 		auth[key] = path
 	}
-	f.personality(auth, f.server.URL)
+	f.startCompatMode(auth, f.server.URL)
 	f.want(f.post("/pool/size", size(1)), http.StatusOK)
 	if n := len(f.pool.Machines()); n != 1 || f.pool.DesiredSize() != 1 {
 		t.Errorf("%d machines, and a desired size of %d; want 1", n, f.pool.DesiredSize())
 	}
 }
 
-// personality starts the compatibility mode, strict, in front of a server. auth authenticates it to the API server.
-func (f *fixture) personality(auth map[string]any, backend string) {
+// startCompatMode starts the compatibility mode, strict, in front of a server. auth authenticates it to the API server.
+func (f *fixture) startCompatMode(auth map[string]any, backend string) {
 	f.t.Helper()
 	config, err := json.Marshal(map[string]any{
 		"server":    map[string]any{"timeout": "60s"},
@@ -88,6 +88,6 @@ func (f *fixture) personality(auth map[string]any, backend string) {
 	health, err := controlplane.ReserveFreeAddress(f.ctx)
 	f.check(err)
 	f.front = "http://127.0.0.1:" + strconv.Itoa(port)
-	f.start("personality", "http://"+health+"/readyz", kubeaware.Tool, "--config-file="+file, "-port", strconv.Itoa(port), "--address=127.0.0.1",
+	f.start("compat", "http://"+health+"/readyz", kubeaware.Tool, "--config-file="+file, "-port", strconv.Itoa(port), "--address=127.0.0.1",
 		"--v=4", "--logtostderr", "--namespace", namespace, "--metrics-listen", health, "--strict-compat")
 }
