@@ -283,8 +283,8 @@ func (failureObserver) FetchSucceeded(time.Duration) {}
 
 func (f failureObserver) FetchFailed(err error, class azure.Class) { f(err, class) }
 
-// newLazyTransport returns a transport that calls make for each request. The metrics that make needs exist only after the
-// start.
+// newLazyTransport returns a transport that gets its round tripper from the function make at each request, because the metrics for
+// it exist only after the start.
 func newLazyTransport(newTransport func() http.RoundTripper) http.RoundTripper {
 	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) { return newTransport().RoundTrip(r) })
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/saved"
 )
 
-// ruleFlags select which nodes may be removed. plan and why share them, so that their answers agree.
+// ruleFlags select which nodes may be removed. `slipway plan` and `slipway why` share them, so that their answers agree.
 type ruleFlags struct {
 	policy         string
 	force          bool

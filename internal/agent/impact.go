@@ -99,7 +99,7 @@ type SeenTimes struct {
 	Started time.Time `json:"started,omitzero"`
 }
 
-// clampTo moves times later than now to now. They are later if the instance's clock was ahead and has been set back.
+// clampTo replaces each time after now by now. Such times exist if the clock was ahead and has been set back.
 func (s *SeenTimes) clampTo(now time.Time) {
 	for _, at := range []*time.Time{&s.First, &s.Started} {
 		if at.Round(0).After(now.Round(0)) { // compare wall clocks, because only they can be set back

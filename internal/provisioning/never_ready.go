@@ -127,7 +127,7 @@ func findRetirementProgress(g *v1alpha1.NodeGroup, provider cloud.Provider, reti
 	return found
 }
 
-// findUnreplaced returns a group's retirements that may still launch a replacement, by the provider ID of the lost
+// findUnreplaced returns a group's retirements that may still launch a replacement. The key is the provider ID of the lost
 // instance.
 func findUnreplaced(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements []v1alpha1.NodeRetirement) map[string]types.UID {
 	found := map[string]types.UID{}

@@ -409,7 +409,7 @@ func (o *offer) countLaunch(sign int) {
 	}
 }
 
-// undoLaunch undoes the last launch, and everything since a mark of the undo log.
+// undoLaunch undoes the last launch, and all changes after the given mark in the undo log.
 func (p *packRun) undoLaunch(mark int) {
 	p.fork.UndoTo(mark)
 	last := len(p.launches) - 1
