@@ -164,10 +164,10 @@ func (p *Proxy) newHandler(name string, direct *httputil.ReverseProxy) http.Hand
 }
 
 // OnWrite sets a function that is called with each request and its body before forwarding, except for GET. Its context
-// ends when the client gives up; then the request is not forwarded. Call Guard before the first request.
+// ends when the client gives up; then the request is not forwarded. Set it before the first request.
 func (p *Proxy) OnWrite(f func(ctx context.Context, r Request, body []byte)) { p.onWrite = f }
 
-// callGuard calls the guard.
+// callGuard calls the function of OnWrite for a write.
 func (p *Proxy) callGuard(request Request, r *http.Request) {
 	if p.onWrite == nil || r.Method == http.MethodGet {
 		return

@@ -36,7 +36,7 @@ func (a Action) includesDrain() bool { return a == DrainMarked || a == Drain }
 type NoticePolicy struct {
 	// ActionByType holds the action for each type; a missing type is ignored. The fields below refine it.
 	ActionByType map[notice.Type]Action
-	// UserInitiatedByType replaces On, for the types in it, if a user of the cloud requested the interruption and not the
+	// UserInitiatedByType replaces ActionByType, for the types in it, if a user of the cloud requested the interruption and not the
 	// platform.
 	UserInitiatedByType map[notice.Type]Action
 	// LiveMigrationAction replaces both for a Freeze that is a live migration.

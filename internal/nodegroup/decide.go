@@ -20,7 +20,7 @@ import (
 // GroupSnapshot is the input of the decisions on one group. It is a plain value: a decision calls no API.
 type GroupSnapshot struct {
 	Group *v1alpha1.NodeGroup
-	// WhyNotAccepted is why the group is not accepted. It is empty for an accepted group.
+	// NotAccepted is why the group is not accepted. It is empty for an accepted group.
 	NotAccepted string
 	Nodes       []Node // the nodes that the group owns
 	// CloudMinSize is the cloud's own minimum, such as the minimum of an agent pool. Below it the cloud's autoscaler

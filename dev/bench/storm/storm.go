@@ -82,7 +82,7 @@ func RunBenchmarks(ctx context.Context, o Options) ([]result.Result, error) {
 		o.Progress = io.Discard
 	}
 	if o.NoticedMachines < 0 || o.NoticedMachines > machines || o.NoticedMachines%10 != 0 {
-		return nil, fmt.Errorf("doomed is %d: must be a multiple of 10 up to %d", o.NoticedMachines, machines)
+		return nil, fmt.Errorf("NoticedMachines is %d: must be a multiple of 10 up to %d", o.NoticedMachines, machines)
 	}
 	var all []result.Result
 	for _, part := range []struct {

@@ -185,7 +185,7 @@ func CheckLimits(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has clou
 // maxOperationAge is how long an operation counts as running if no manager polls it.
 const maxOperationAge = time.Hour
 
-// isCountedInSize reports whether a size that was read at began counts a launch, or never will.
+// isCountedInSize reports whether a size that was read at readAt counts a launch, or never will.
 func isCountedInSize(l *v1alpha1.Launch, readAt time.Time) bool {
 	switch {
 	case l.State == v1alpha1.LaunchFailed, l.State == v1alpha1.LaunchReady:
