@@ -268,7 +268,7 @@ func TestI3WithoutTheRightToSetConditionsAllElseIsDoneAndItIsSaidOnce(t *testing
 	was := f.marksOf(0)
 	a := f.agent(0, brisk, "--kubeconfig", f.account(grants("patch", "nodes/status")))
 	e := f.announce(azure.Announcement{Type: azure.Freeze, DurationSeconds: new(60), Notice: 5 * time.Minute, Outage: time.Second})
-	f.awaitWords(a, "conditions cannot be written", "forbidden", "nodes/status")
+	f.awaitWords(a, "cannot write the node's conditions", "forbidden", "nodes/status")
 	if over := f.awaitOver(e.EventID); over.StartedBy != azure.ByApproval {
 		t.Errorf("started %s, want it acknowledged", over.StartedBy)
 	}

@@ -74,7 +74,7 @@ func TestADrainIsSeenInMetricsEventsAndConditions(t *testing.T) {
 	f.awaitEvent(0, "Uncordoned")
 	f.eventsSay(map[string]string{
 		"NoticeReceived": "Freeze", "Cordoned": e.EventID, "Draining": e.EventID, "Drained": "4 gone",
-		"Acknowledged": f.pool.ResourceName(0), "NoticeEnded": e.EventID, "Uncordoned": "takes pods again",
+		"Acknowledged": f.pool.ResourceName(0), "NoticeEnded": e.EventID, "Uncordoned": "schedulable again",
 	})
 	inOrder(t, history.States())
 }

@@ -197,7 +197,7 @@ func asked(ctx context.Context, t *testing.T, bed *testbed.Testbed) []planner.Ev
 		t.Fatalf("no victims in %s", out)
 	}
 	first := p.Remove.Victims[0].Node
-	if out, err := slipway(ctx, t, bed, viewer, "why", first); err != nil || !strings.Contains(string(out), first+" can go") {
+	if out, err := slipway(ctx, t, bed, viewer, "why", first); err != nil || !strings.Contains(string(out), first+" can be removed") {
 		t.Errorf("why %s: %s, %v", first, out, err)
 	}
 	if err := bed.InstallCRDs(ctx); err != nil {
