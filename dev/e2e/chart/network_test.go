@@ -64,7 +64,7 @@ func TestTheDocumentedPolicyReachesOpenStack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, after, _ := strings.Cut(string(page), "### A NetworkPolicy\n")
+	_, after, _ := strings.Cut(string(page), "### NetworkPolicy\n")
 	_, after, _ = strings.Cut(after, "```yaml\n")
 	text, _, found := strings.Cut(after, "```")
 	if !found {

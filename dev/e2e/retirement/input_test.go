@@ -61,7 +61,7 @@ func TestI10ARetirementThatCannotBeIsRefusedWithTheReasonAndNothingIsDone(t *tes
 		"input-nobody":  {"nodeName: input-nobody", retirement.NodeNotFound, "there is no Node input-nobody"},
 		"input-keeps":   {"nodeName: " + f.pool.NodeName(1), retirement.ProtectedPod, "kept"},
 		"input-renewed": {"nodeName: " + f.pool.NodeName(2) + "\nnodeUID: 11111111-2222-3333-4444-555555555555", retirement.NodeReplaced, "another Node of the same name"},
-		"input-abroad":  {"nodeName: input-foreign", retirement.UnknownCloud, "is of subscription 00000000-0000-0000-0000-0000000000ff"},
+		"input-abroad":  {"nodeName: input-foreign", retirement.UnknownCloud, "00000000-0000-0000-0000-0000000000ff"},
 		"input-mixed": {
 			"nodeName: " + f.pool.NodeName(2) + "\nproviderID: " + f.pool.ProviderID(3), retirement.ProviderMismatch, "spec.providerID names",
 		},
@@ -108,7 +108,7 @@ func TestI5ANodeBelowTheMinimumStaysUntilTheMinimumIsLower(t *testing.T) {
 	f.patchGroup(`{"spec":{"minSize":2}}`)
 	f.manage("", faultproxy.New(kindOf))
 	node := f.retire(0)
-	if says := f.blockedBy(node, "MinSize"); !strings.Contains(says, "the group's minimum is 2") {
+	if says := f.blockedBy(node, "MinSize"); !strings.Contains(says, "the group's minSize is 2") {
 		t.Errorf("it says %q", says)
 	}
 	f.left(2)
