@@ -103,7 +103,7 @@ func fromSDKError(doing string, err error) error {
 	case errors.As(err, &authentication) && isPermanentAuthFailure(authentication.RawResponse),
 		strings.Contains(err.Error(), noCredentialPrefix):
 		return fmt.Errorf("%s: %w", doing, &cloud.RefusedError{Reason: cloud.NoRight, Err: fmt.Errorf(
-			"no token for Azure: %s: check auth.method and the AZURE_… environment variables that it uses",
+			"no token for Azure: %s: check auth.method, AZURE_TENANT_ID, AZURE_CLIENT_ID and the other variables of this method",
 			cloud.SanitizeText(err.Error(), maxMessageLength))})
 	}
 	return fmt.Errorf("%s: %s: %w", doing, cloud.SanitizeText(err.Error(), maxMessageLength), errNoResponse)
