@@ -181,7 +181,7 @@ func TestW09ExitAfterNodeDrainExits(t *testing.T) {
 	a := f.aksnth("-exitAfterNodeDrain", "-drainOnFreezeEvent") // the process continues after a Freeze
 	r := f.announce(azure.Announcement{Type: azure.Freeze, Notice: 5 * time.Minute, Outage: time.Second})
 	f.check(testbed.PollUntil(f.ctx, "the process has exited", func() bool { return !a.IsAlive() }))
-	if !a.HasLogged("the node is drained, and this process was to end then") {
+	if !a.HasLogged("the node is drained; exiting as configured") {
 		t.Error("it exited for another reason")
 	}
 	if over := f.awaitOver(r.EventID); over.StartedBy != azure.ByApproval {
