@@ -522,7 +522,7 @@ func TestI10BadInputIsRefusedByName(t *testing.T) {
 		{[]string{f.node, "--no-such-flag"}, []string{"--no-such-flag"}},
 		{[]string{f.node, "--timeout", "soon"}, []string{"--timeout", "soon"}},
 		{[]string{f.node, "--deadline", "-1s"}, []string{"--deadline", "-1s", "0 or more"}},
-		{[]string{f.node, "--deadline", "1m", "--timeout", "1m"}, []string{"--deadline", "--timeout", "want one"}},
+		{[]string{f.node, "--deadline", "1m", "--timeout", "1m"}, []string{"--deadline", "--timeout", "only one"}},
 		{[]string{f.node, "--dry-run=perhaps"}, []string{"--dry-run", "perhaps", "none, client or server"}},
 		{[]string{f.node, "-o", "yaml"}, []string{"--output", "yaml", "json"}},
 		{[]string{f.node, "--pod-selector", "a in"}, []string{"--pod-selector"}},
