@@ -28,7 +28,7 @@ const doctor = "docs/doctor.md"
 
 // last lists the pages that install Slipway. They remove the testbed's installation, so the tests read them last.
 var last = map[string]bool{
-	"docs/install.md": true, "docs/moving-from-aks-node-termination-handler.md": true, "docs/retirement.md": true,
+	"docs/install.md": true, "docs/moving-from-aks-node-termination-handler.md": true, "docs/retirement-howto.md": true,
 }
 
 // before prepares the state that a page assumes.
@@ -43,7 +43,7 @@ var before = map[string]func(*reader){
 	doctor:                         (*reader).machineDown,
 	"docs/cloudpool-howto.md":      (*reader).cloudpool,
 	"docs/install.md":              (*reader).bare,
-	"docs/retirement.md":           (*reader).bare,
+	"docs/retirement-howto.md":     (*reader).bare,
 	"docs/moving-from-mechanic.md": (*reader).mechanic,
 	"docs/moving-from-aks-node-termination-handler.md": (*reader).handler,
 	"docs/moving-from-openstack-autoscaler.md":         (*reader).openStackNode,
