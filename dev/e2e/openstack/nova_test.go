@@ -479,8 +479,8 @@ func TestAnOrphanIsFoundByItsProofsAndCollectedAfterTheGrace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(found) != 2 || found[0].Kind != orphans.OrphanedNode || found[0].Name != "ghost" || found[1].Kind != orphans.OrphanedInstance ||
-		found[1].ProviderID != idOf(both[1].ID) || !found[1].IsDue || len(found[1].Proofs) < 3 {
+	if len(found) != 2 || found[0].Kind != orphans.OrphanedInstance || found[0].ProviderID != idOf(both[1].ID) || !found[0].IsDue ||
+		len(found[0].Proofs) < 3 || found[1].Kind != orphans.OrphanedNode || found[1].Name != "ghost" {
 		t.Fatalf("found %+v", found)
 	}
 	hosts := func(context.Context) ([]cloud.NodeIdentity, error) { return nil, errors.New("unreachable") }
