@@ -100,7 +100,7 @@ func renameReasons(reasons []Reason) []Reason {
 	var renamed []Reason
 	for _, r := range reasons {
 		_, isOld := oldReasons[r]
-		r = renameReason(r)
+		r = currentName(oldReasons, r)
 		if isOld && (slices.Contains(reasons, r) || slices.Contains(renamed, r)) {
 			continue
 		}
@@ -109,11 +109,12 @@ func renameReasons(reasons []Reason) []Reason {
 	return renamed
 }
 
-func renameReason(r Reason) Reason {
-	if current, ok := oldReasons[r]; ok {
+// currentName returns the new name of an old one. Other names are returned unchanged.
+func currentName[N comparable](old map[N]N, name N) N {
+	if current, ok := old[name]; ok {
 		return current
 	}
-	return r
+	return name
 }
 
 // Contradictions returns an error for each old field name that contradicts its new name. Each error begins with the
@@ -158,7 +159,7 @@ func (s *NodeRetirementSpec) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, (*plain)(s)); err != nil {
 		return err
 	}
-	s.Reason = renameReason(s.Reason)
+	s.Reason = currentName(oldReasons, s.Reason)
 	return nil
 }
 
@@ -203,19 +204,12 @@ func (s *PoolUpdateStatus) UnmarshalJSON(data []byte) error {
 
 func renameConditions(conditions []metav1.Condition) {
 	for i := range conditions {
-		conditions[i].Reason = renameCode(conditions[i].Reason)
+		conditions[i].Reason = currentName(oldCodes, conditions[i].Reason)
 	}
 }
 
 func renameCodes(reasons []RetirementReason) {
 	for i := range reasons {
-		reasons[i].Code = renameCode(reasons[i].Code)
+		reasons[i].Code = currentName(oldCodes, reasons[i].Code)
 	}
-}
-
-func renameCode(code string) string {
-	if current, ok := oldCodes[code]; ok {
-		return current
-	}
-	return code
 }
