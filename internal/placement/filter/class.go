@@ -151,14 +151,6 @@ func (c *Class) HasEphemeralClaim() bool {
 	return c.volumes != nil && slices.ContainsFunc(c.volumes.claims, func(r claimRef) bool { return r.ephemeral })
 }
 
-// UsesReadWriteOncePodClaim reports whether the class uses a ReadWriteOncePod claim, which only one pod in the cluster can use.
-func (c *Class) UsesReadWriteOncePodClaim(st *Storage) bool {
-	return c.volumes != nil && len(c.volumes.resolveView(st).readWriteOncePod) > 0
-}
-
-// MatchesNodeObject reports whether all filters that depend only on the node object pass.
-func (c *Class) MatchesNodeObject(n *Node) bool { return c.Filter.verdictOn(n) == admitted }
-
 // PassesTopologyFilters runs the filters that depend on the placement of other pods, and checks the features of the node.
 func (c *Class) PassesTopologyFilters(n *Node) bool {
 	return c.checkTopologySpread(n.ID) == nil && c.checkPodAffinity(n.ID) == nil && c.hasNeededFeatures(n)

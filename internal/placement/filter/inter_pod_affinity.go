@@ -44,12 +44,10 @@ func (c *Class) compilePodAffinity(pod *corev1.Pod, preferred string, in Interne
 	c.ownLabelsMatch = len(affinity) > 0
 	for i, t := range affinity {
 		c.AffinityCounters = append(c.AffinityCounters, in.InternAffinityCounter(affinity, keys[i]))
-		c.AffinityCounters[i].DependentClasses = append(c.AffinityCounters[i].DependentClasses, c)
 		c.ownLabelsMatch = c.ownLabelsMatch && t.selector.Matches(c.Labels.Labels) && (t.FixedNamespaces == nil || t.includesNamespace(c.Labels.Namespace))
 	}
 	for i, t := range anti {
 		c.AntiAffinityCounters = append(c.AntiAffinityCounters, in.InternAffinityCounter([]*PodTerm{t}, antiKeys[i]))
-		c.AntiAffinityCounters[i].DependentClasses = append(c.AntiAffinityCounters[i].DependentClasses, c)
 		c.ExistingAntiAffinityCounters = append(c.ExistingAntiAffinityCounters, in.InternExistingAntiAffinityCounter(t, antiKeys[i]))
 	}
 }

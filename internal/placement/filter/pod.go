@@ -47,15 +47,3 @@ type SharedFacts struct {
 	ID   int32
 	Pods int // number of pods with these facts
 }
-
-// DependentClasses lists the classes that have verdicts which depend on this pod.
-func (p *Pod) DependentClasses() []*Class {
-	var list []*Class
-	for _, a := range p.Class.Labels.AffinityCounters {
-		list = append(list, a.DependentClasses...)
-	}
-	for _, sp := range p.Class.Labels.SpreadCounters {
-		list = append(list, sp.DependentClasses...)
-	}
-	return list
-}

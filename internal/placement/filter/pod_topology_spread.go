@@ -61,7 +61,6 @@ func (c *Class) compileTopologySpread(pod *corev1.Pod, in Interner) {
 			constraint.selfMatch = 1
 		}
 		c.SpreadConstraints = append(c.SpreadConstraints, constraint)
-		constraint.Counter.DependentClasses = append(constraint.Counter.DependentClasses, c)
 	}
 }
 

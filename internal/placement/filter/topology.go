@@ -128,9 +128,8 @@ func (t *PodTerm) ExcludesNewPod(l *PodLabels) bool {
 // at once) and for its anti-affinity (one term at a time).
 type AffinityCounter struct {
 	DomainCounts
-	ID               string
-	Terms            []*PodTerm
-	DependentClasses []*Class
+	ID    string
+	Terms []*PodTerm
 }
 
 // SelectsPods reports whether pods with these labels are counted.
@@ -209,12 +208,11 @@ func (e *EligibleNodes) removeNodeFromDomain(d int32) {
 // smallest count.
 type SpreadCounter struct {
 	DomainCounts
-	ID               string
-	EligibleNodes    *EligibleNodes
-	namespace        *Namespace
-	selector         labels.Selector
-	histogram        histogram
-	DependentClasses []*Class
+	ID            string
+	EligibleNodes *EligibleNodes
+	namespace     *Namespace
+	selector      labels.Selector
+	histogram     histogram
 }
 
 // NewSpreadCounter returns a counter without pods.

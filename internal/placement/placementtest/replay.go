@@ -68,7 +68,7 @@ func movePods(s *snapshot.Snapshot, fork snapshot.Fork, moves []planner.Move, re
 	return nil
 }
 
-// CheckRanks compares a ranking with Evacuate. It checks all nodes that are not removable, and executes the plan of
+// CheckRanks compares ranks with PlanEvacuation. It checks all nodes that are not removable, and executes the plan of
 // every n-th removable node.
 func CheckRanks(s *snapshot.Snapshot, ranks []planner.Rank, n int) error {
 	if len(ranks) != s.Nodes.Len() {

@@ -3,7 +3,6 @@ package planner_test
 import (
 	"testing"
 
-	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
@@ -48,7 +47,7 @@ func BenchmarkRankDiverse(b *testing.B) {
 	s := buildSnapshot(b, placementtest.NewDiverseCluster(1, 5000, 150_000, 200))
 	var ranks []planner.Rank
 	measure(b, func() {
-		ranks = planner.NewRanking(s, planner.LeastDisruption, planner.Options{}).List()
+		ranks = planner.RankNodes(s, planner.LeastDisruption, planner.Options{})
 	})
 	must.NoError(b, placementtest.CheckRanks(s, ranks, 25))
 }
@@ -84,23 +83,4 @@ func BenchmarkPackDiverse(b *testing.B) {
 	})
 	b.ReportMetric(float64(len(packing.Instances)), "machines")
 	must.NoError(b, placementtest.ExecutePacking(s, flavours, packing))
-}
-
-// Update the ranking of 5,000 nodes after one pod event: a diverse pod leaves its node, or returns.
-func BenchmarkRankAfterPodEvent(b *testing.B) {
-	c := placementtest.NewDiverseCluster(1, 5000, 150_000, 200)
-	s := buildSnapshot(b, c)
-	ranking := planner.NewRanking(s, planner.LeastDisruption, planner.Options{})
-	i := 0
-	measure(b, func() {
-		var err error
-		p := c.Pods[i/2*7919%len(c.Pods)]
-		if i%2 == 0 {
-			err = ranking.DeletePod(placement.PodKey{Namespace: p.Namespace, Name: p.Name})
-		} else {
-			err = ranking.SetPod(p)
-		}
-		must.NoError(b, err)
-		i++
-	})
 }

@@ -25,14 +25,3 @@ func SelectGreedily(s *snapshot.Snapshot, k int, policy Policy, o Options) (coun
 	}
 	return count, cost
 }
-
-// IsStoredPlanValid reports whether the stored plan for a node is still valid.
-func (r *Ranking) IsStoredPlanValid(name string) bool {
-	e := r.entries[name]
-	r.s.Search.UseDefaultOrder()
-	p := newPlanRun(r.s, r.policy, &r.o)
-	defer p.close()
-	n := r.s.Nodes.Lookup(name)
-	movers, _ := p.listMovers(n, nil)
-	return len(movers) == len(e.targets) && r.isPlanValid(p, n, e)
-}

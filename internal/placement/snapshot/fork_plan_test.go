@@ -66,7 +66,7 @@ func formatPlans(t *rapid.T, s *snapshot.Snapshot) string {
 
 	victims, err := planner.SelectVictims(s, 3, planner.LeastPods, easyGoing)
 	must.NoError(t, err)
-	raw, err := json.Marshal([]any{packing, victims, planner.NewRanking(s, planner.LeastPods, easyGoing).List()})
+	raw, err := json.Marshal([]any{packing, victims, planner.RankNodes(s, planner.LeastPods, easyGoing)})
 	must.NoError(t, err)
 	return string(raw)
 }

@@ -11,7 +11,6 @@ package snapshot
 
 import (
 	"errors"
-	"iter"
 	"maps"
 	"slices"
 
@@ -78,9 +77,6 @@ func (s *Snapshot) IsPending(key placement.PodKey) bool {
 	p, ok := s.pods[key]
 	return ok && p.Node == filter.None && p.NodeName == ""
 }
-
-// EventCount returns the number of events so far.
-func (s *Snapshot) EventCount() uint64 { return s.journal.events }
 
 // SetNode adds or updates a node. It fails if the node is nil or has no name, and while the snapshot is forked.
 func (s *Snapshot) SetNode(o *corev1.Node) error {
@@ -308,33 +304,6 @@ func (s *Snapshot) setNamespaceLabels(name string, known bool, set map[string]st
 	}
 	s.index.setNamespaceLabels(name, known, set)
 	return nil
-}
-
-// PodsSelectedBy yields the pods that a disruption budget selects, and none for nil.
-func (s *Snapshot) PodsSelectedBy(b *PDB) iter.Seq[[]*filter.Pod] {
-	return func(yield func([]*filter.Pod) bool) {
-		if b == nil || s.index.namespaces[b.Key.Namespace] == nil {
-			return
-		}
-		for _, l := range s.index.namespaces[b.Key.Namespace].LabelSets {
-			if b.selector.Matches(l.Labels) && !yield(l.Pods) {
-				return
-			}
-		}
-	}
-}
-
-// PodsExcludedBy yields the pods that an anti-affinity term of a class concerns.
-func (s *Snapshot) PodsExcludedBy(c *filter.Class) iter.Seq[[]*filter.Pod] {
-	return func(yield func([]*filter.Pod) bool) {
-		for _, r := range c.ExistingAntiAffinityCounters {
-			for _, l := range s.index.listCandidateLabels(r.Term.FixedNamespaces, r.Term.RequiredLabel) {
-				if r.Term.ExcludesNewPod(l) && !yield(l.Pods) {
-					return
-				}
-			}
-		}
-	}
 }
 
 // ClassIDLimit returns a number greater than the IDs of all classes.

@@ -45,18 +45,10 @@ func (x *index) sweepUnused() (freed []int32) {
 	x.attractions.keepUsed(attractions)
 	x.repulsions.keepUsed(repulsions)
 	x.spreads.keepUsed(spreads)
-	for a := range attractions {
-		a.DependentClasses = slices.DeleteFunc(a.DependentClasses, isUnused)
-	}
-	for sp := range spreads {
-		sp.DependentClasses = slices.DeleteFunc(sp.DependentClasses, isUnused)
-	}
 	x.sweepEligibilities(spreads)
 	x.sweepLabels(attractions, repulsions, spreads)
 	return freed
 }
-
-func isUnused(c *filter.Class) bool { return c.PodCount == 0 }
 
 func (x *index) sweepEligibilities(used map[*filter.SpreadCounter]bool) {
 	for id, e := range x.eligibilities {

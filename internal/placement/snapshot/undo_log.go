@@ -9,11 +9,10 @@ import (
 // ErrForked is returned for every event while a fork is open.
 var ErrForked = errors.New("snapshot is forked: roll the fork back before feeding events")
 
-// undoLog records the changes of forks. It also counts events and open forks.
+// undoLog records the changes of forks. It also counts open forks.
 type undoLog struct {
 	changes []change
 	forks   int
-	events  uint64 // for caches outside the snapshot
 }
 
 type change struct {
@@ -43,7 +42,6 @@ func (j *undoLog) beginEvent() error {
 	if j.forks > 0 {
 		return ErrForked
 	}
-	j.events++
 	return nil
 }
 

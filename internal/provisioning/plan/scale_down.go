@@ -331,7 +331,7 @@ func (f *scaleDown) findCandidates(g *Group, rule *underutilizedRule, free []*No
 // checkPodsFitElsewhere adds a reason to each node with pods that fit nowhere else.
 func (f *scaleDown) checkPodsFitElsewhere(g *Group, free []*NodeDecision) {
 	ranks := map[string]planner.Rank{}
-	for _, r := range planner.NewRanking(f.Snapshot, planner.LeastDisruption, f.plannerOptionsFor(g, free)).List() {
+	for _, r := range planner.RankNodes(f.Snapshot, planner.LeastDisruption, f.plannerOptionsFor(g, free)) {
 		ranks[r.Node] = r
 	}
 	for _, d := range free {
