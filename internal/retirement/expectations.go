@@ -61,8 +61,8 @@ func newExpectations() *expectations {
 	}
 }
 
-// recordRead records a NodeRetirement that was read. It returns false if the record is older than one read before.
-func (k *expectations) recordRead(rt *v1alpha1.NodeRetirement) bool {
+// recordReadUnlessStale records a NodeRetirement that was read. It returns false if the record is older than one read before.
+func (k *expectations) recordReadUnlessStale(rt *v1alpha1.NodeRetirement) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	v := kubeapi.ParseResourceVersion(rt.ResourceVersion)
@@ -84,8 +84,8 @@ func (k *expectations) countStaleRead(name string) int {
 	return l.count
 }
 
-// shouldWarnStale reports whether a warning about stale reads is due, and assumes that the caller logs it.
-func (k *expectations) shouldWarnStale(name string) bool {
+// markStaleWarned reports whether a warning about stale reads is due, and assumes that the caller logs it.
+func (k *expectations) markStaleWarned(name string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.staleReads[name]
@@ -110,8 +110,8 @@ func (k *expectations) recordWrite(rt *v1alpha1.NodeRetirement) {
 	k.dropFinishedAdmission(rt)
 }
 
-// forgetRecord drops everything about a deleted record.
-func (k *expectations) forgetRecord(name string) {
+// forgetRetirement drops everything about a deleted record.
+func (k *expectations) forgetRetirement(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.latestVersions, name)

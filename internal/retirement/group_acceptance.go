@@ -17,7 +17,7 @@ const groupObservedPoll = time.Second
 // awaitGroupObserved waits until the group's status reflects its current generation. Before that, the group's faults
 // and the minimum size of its cloud are unknown (I5). Groups from a file lose their status with the process. The wait
 // writes no Event. A group outside this process's selector is accepted as it is.
-func (p *scope) awaitGroupObserved(g *v1alpha1.NodeGroup) error {
+func (p *retirementScope) awaitGroupObserved(g *v1alpha1.NodeGroup) error {
 	if acceptance.FromGroup(g).IsObserved() || p.controller.options.Selector != nil && !p.controller.options.Selector.Matches(labels.Set(g.Labels)) {
 		return nil
 	}
@@ -29,7 +29,7 @@ func (p *scope) awaitGroupObserved(g *v1alpha1.NodeGroup) error {
 // instead, before it trusts what that cloud reports: a credential may have expired and be renewed. A group that lacks
 // permissions is not refused here. They may be granted, and admission waits for the permissions that this instance
 // needs.
-func (p *scope) checkGroupNotRefused() error {
+func (p *retirementScope) checkGroupNotRefused() error {
 	switch a := acceptance.FromGroup(p.group); a.State {
 	case acceptance.Refused:
 		return newEnd(GroupNotAccepted, "the NodeGroup %s is not accepted: %s", p.group.Name, a.Message)
@@ -41,7 +41,7 @@ func (p *scope) checkGroupNotRefused() error {
 
 // awaitGroupAccepted waits until the group may retire nodes. A group that lacks permissions passes, because admission
 // checks which of them this instance needs.
-func (p *scope) awaitGroupAccepted() error {
+func (p *retirementScope) awaitGroupAccepted() error {
 	if p.group == nil {
 		return nil
 	}
@@ -59,7 +59,7 @@ func (p *scope) awaitGroupAccepted() error {
 
 // awaitTrustedNotFound waits until a "not found" of the group's cloud can be trusted; see
 // [acceptance.Acceptance.TrustsNotFound].
-func (p *scope) awaitTrustedNotFound(providerID string) error {
+func (p *retirementScope) awaitTrustedNotFound(providerID string) error {
 	if p.group == nil {
 		return nil
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-func (p *scope) readInstance(ctx context.Context, from cloud.Provider, providerID string) (cloud.Instance, error) {
+func (p *retirementScope) readInstance(ctx context.Context, from cloud.Provider, providerID string) (cloud.Instance, error) {
 	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
 	instance, err := from.Instance(ctx, providerID)
@@ -26,7 +26,7 @@ func (p *scope) readInstance(ctx context.Context, from cloud.Provider, providerI
 // findMatchingProviders returns the clouds that recognize a provider ID, by name, and the errors of the others. More
 // than one may: the instances of a pool have the IDs of their cloud. The result unanswered joins the errors of clouds
 // that may still recognize it.
-func (p *scope) findMatchingProviders(providerID string) (clouds []cloud.Provider, refusals []string, unanswered error) {
+func (p *retirementScope) findMatchingProviders(providerID string) (clouds []cloud.Provider, refusals []string, unanswered error) {
 	for _, name := range slices.Sorted(maps.Keys(p.controller.options.Clouds)) {
 		_, err := p.controller.options.Clouds[name].Normalize(providerID)
 		if err == nil {
@@ -43,7 +43,7 @@ func (p *scope) findMatchingProviders(providerID string) (clouds []cloud.Provide
 
 // resolveProvider determines the cloud of a node without a group. If a single cloud recognizes the ID, it is that one.
 // Otherwise all are asked, and a cloud that does not answer may be the one (I7).
-func (p *scope) resolveProvider(ctx context.Context, providerID string) error {
+func (p *retirementScope) resolveProvider(ctx context.Context, providerID string) error {
 	clouds, refusals, unanswered := p.findMatchingProviders(providerID)
 	switch {
 	case len(clouds) == 1 && unanswered == nil:
@@ -59,7 +59,7 @@ func (p *scope) resolveProvider(ctx context.Context, providerID string) error {
 
 // pickProviderWithInstance picks the first cloud that has the instance. A cloud that keeps the instance comes last,
 // because it may only do so for another one. A non-nil unknown means that another cloud may have it.
-func (p *scope) pickProviderWithInstance(ctx context.Context, clouds []cloud.Provider, providerID string, unknown error) error {
+func (p *retirementScope) pickProviderWithInstance(ctx context.Context, clouds []cloud.Provider, providerID string, unknown error) error {
 	var keepingProvider cloud.Provider
 	for _, c := range clouds {
 		instance, err := p.readInstance(ctx, c, providerID)
@@ -84,10 +84,10 @@ func (p *scope) pickProviderWithInstance(ctx context.Context, clouds []cloud.Pro
 	return nil
 }
 
-// checkGoneEverywhere checks a cloud's report that an instance is gone. A pool reports that for a detached instance
+// checkNoOtherCloudHasInstance checks a cloud's report that an instance is gone. A pool reports that for a detached instance
 // that still runs, and the conclusion would delete pods and the Node (I7). After the Node's deletion no check is
 // needed.
-func (p *scope) checkGoneEverywhere(ctx context.Context, providerID string) error {
+func (p *retirementScope) checkNoOtherCloudHasInstance(ctx context.Context, providerID string) error {
 	if p.hasReached(v1alpha1.NodeDeleted) {
 		return nil
 	}

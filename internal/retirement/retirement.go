@@ -149,7 +149,7 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	rt := &v1alpha1.NodeRetirement{}
 	switch err := c.options.Client.Get(ctx, r.NamespacedName, rt); {
 	case apierrors.IsNotFound(err):
-		return c.forgetDeleted(ctx, r)
+		return c.forgetIfDeleted(ctx, r)
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("NodeRetirement %s: %w", r.Name, err)
 	}
@@ -164,27 +164,27 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 		}
 		defer release()
 	}
-	if !c.expectations.recordRead(rt) {
-		return reconcile.Result{RequeueAfter: c.stalePause(rt)}, nil
+	if !c.expectations.recordReadUnlessStale(rt) {
+		return reconcile.Result{RequeueAfter: c.countStaleReadAndPause(rt)}, nil
 	}
 	p := c.newScope(rt)
 	switch {
 	case rt.Status.Phase.IsFinal():
-		return c.deleteFinished(ctx, rt)
+		return c.deleteAfterRetention(ctx, rt)
 	case !rt.DeletionTimestamp.IsZero():
-		return p.cancel(ctx)
+		return p.cancelOrContinue(ctx)
 	case len(pendingRestoreReasons(rt)) > 0: // an earlier decision to restore is final
 		return p.endEarly(ctx, pendingRestoreReasons(rt))
 	}
 	return p.runSteps(ctx)
 }
 
-// forgetDeleted drops the state of a record that the cache does not have, once the API server confirms that (I5).
-func (c *Controller) forgetDeleted(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+// forgetIfDeleted drops the state of a record that the cache does not have, once the API server confirms that (I5).
+func (c *Controller) forgetIfDeleted(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	switch err := c.options.LiveReader.Get(ctx, r.NamespacedName, &v1alpha1.NodeRetirement{}); {
 	case apierrors.IsNotFound(err):
-		c.drains.stop(r.Name)
-		c.expectations.forgetRecord(r.Name)
+		c.drains.stopAndWait(r.Name)
+		c.expectations.forgetRetirement(r.Name)
 		return reconcile.Result{}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("NodeRetirement %s: %w", r.Name, err)
@@ -210,24 +210,24 @@ func (c *Controller) findProviderName(ctx context.Context, rt *v1alpha1.NodeReti
 	return "", nil
 }
 
-// stalePause returns when to read a record again that is older than before. An API server that lags catches up soon. If
+// countStaleReadAndPause returns when to read a record again that is older than before. An API server that lags catches up soon. If
 // it does not, it was set back, and a warning is logged once.
-func (c *Controller) stalePause(rt *v1alpha1.NodeRetirement) time.Duration {
+func (c *Controller) countStaleReadAndPause(rt *v1alpha1.NodeRetirement) time.Duration {
 	pause := requeueSoon << min(c.expectations.countStaleRead(rt.Name), 20)
 	if pause < c.options.Intervals.Poll {
 		return pause
 	}
-	if c.expectations.shouldWarnStale(rt.Name) {
+	if c.expectations.markStaleWarned(rt.Name) {
 		c.options.Log.Warn("the API server returns an older version of the NodeRetirement than before, which is ignored: "+
 			"restart the manager if etcd was restored from a backup", "retirement", rt.Name, "version", rt.ResourceVersion)
 	}
 	return c.options.Intervals.Poll
 }
 
-// deleteFinished removes the finalizer of a finished retirement, and deletes its record after its retention. It keeps
+// deleteAfterRetention removes the finalizer of a finished retirement, and deletes its record after its retention. It keeps
 // the record while a replacement is awaited, during the cooldown after a failure, and while its notice remains.
-func (c *Controller) deleteFinished(ctx context.Context, rt *v1alpha1.NodeRetirement) (reconcile.Result, error) {
-	c.drains.stop(rt.Name)
+func (c *Controller) deleteAfterRetention(ctx context.Context, rt *v1alpha1.NodeRetirement) (reconcile.Result, error) {
+	c.drains.stopAndWait(rt.Name)
 	if !rt.DeletionTimestamp.IsZero() && EarlyEndCode(rt) == Cancelled {
 		if stands, err := c.isNoticeOnNode(ctx, rt); err != nil || stands {
 			return reconcile.Result{RequeueAfter: c.options.Intervals.Poll}, err

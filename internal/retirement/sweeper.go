@@ -32,7 +32,7 @@ func (*StaleClaimCleaner) NeedLeaderElection() bool { return true }
 // Start runs Sweep periodically until ctx ends.
 func (s *StaleClaimCleaner) Start(ctx context.Context) error {
 	for {
-		if err := s.RestoreNodes(ctx); err != nil && ctx.Err() == nil {
+		if err := s.RemoveStaleClaims(ctx); err != nil && ctx.Err() == nil {
 			s.Log.Warn("cannot restore all nodes of deleted NodeRetirements, will retry", "err", err)
 		}
 		if !elapsed.Sleep(ctx, s.Interval) {
@@ -41,8 +41,8 @@ func (s *StaleClaimCleaner) Start(ctx context.Context) error {
 	}
 }
 
-// RestoreNodes restores the nodes once. It reads the Nodes first, because a record exists before its cordon claim.
-func (s *StaleClaimCleaner) RestoreNodes(ctx context.Context) error {
+// RemoveStaleClaims restores the nodes once. It reads the Nodes first, because a record exists before its cordon claim.
+func (s *StaleClaimCleaner) RemoveStaleClaims(ctx context.Context) error {
 	var nodes corev1.NodeList
 	if err := s.Nodes.List(ctx, &nodes); err != nil {
 		return fmt.Errorf("nodes: %w", err)
@@ -72,13 +72,13 @@ func (s *StaleClaimCleaner) RestoreNodes(ctx context.Context) error {
 	var errs []error
 	for owner, nodes := range claimed {
 		for _, n := range nodes {
-			errs = append(errs, s.restoreNode(ctx, owner, n))
+			errs = append(errs, s.removeClaim(ctx, owner, n))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (s *StaleClaimCleaner) restoreNode(ctx context.Context, owner string, n *corev1.Node) error {
+func (s *StaleClaimCleaner) removeClaim(ctx context.Context, owner string, n *corev1.Node) error {
 	keeper, err := cordon.NewClaimWriter(s.API, n.Name, string(n.UID))
 	if err != nil {
 		return err

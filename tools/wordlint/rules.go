@@ -44,8 +44,8 @@ func anyOf(alternatives ...string) *regexp.Regexp {
 	return regexp.MustCompile(`(?i)\b(` + strings.Join(alternatives, "|") + `)\b`)
 }
 
-// hardToRead returns the contortions and the lengths of too long sentences in a text. Code spans and link targets do not count.
-func hardToRead(text string) []string {
+// readabilityFaults returns the contortions and the lengths of too long sentences in a text. Code spans and link targets do not count.
+func readabilityFaults(text string) []string {
 	text = link.ReplaceAllString(codeSpan.ReplaceAllString(text, "X"), "$1")
 	faults := contortions.FindAllString(text, -1)
 	for _, s := range sentenceEnd.Split(text, -1) {
@@ -97,8 +97,8 @@ func readGlossary(root string) (*glossary, error) {
 	}, nil
 }
 
-// find returns the first retired expression in a text, or "". What is named deprecated may have its old name.
-func (g *glossary) find(t text) string {
+// findRetiredExpression returns the first retired expression in a text, or "". What is named deprecated may have its old name.
+func (g *glossary) findRetiredExpression(t text) string {
 	if strings.Contains(strings.ToLower(t.text), "deprecated") {
 		return ""
 	}
@@ -114,9 +114,9 @@ var notVerbs = map[string]bool{"a": true, "an": true, "the": true, "no": true, "
 // imperatives end as a participle does, and are none.
 var imperatives = map[string]bool{"bring": true, "embed": true, "feed": true, "need": true, "ping": true, "seed": true, "speed": true, "string": true}
 
-// subjectFault returns what is wrong with the subject of a commit, or "". A subject is `area: change`, and the change begins
+// commitSubjectFault returns what is wrong with the subject of a commit, or "". A subject is `area: change`, and the change begins
 // with a verb in the imperative.
-func subjectFault(subject string) string {
+func commitSubjectFault(subject string) string {
 	if n := len([]rune(subject)); n > maxSubject {
 		return fmt.Sprintf("has %d characters, %d allowed: move the reason to the body", n, maxSubject)
 	}

@@ -80,7 +80,7 @@ func measureUniformVictims() ([]result.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	var selection *planner.Selection
+	var selection *planner.VictimSelection
 	f, err := measureRuns(9, func() (err error) {
 		selection, err = planner.SelectVictims(s, 2000, planner.LeastDisruption, planner.Options{})
 		return err
@@ -91,7 +91,7 @@ func measureUniformVictims() ([]result.Result, error) {
 	if len(selection.Victims) != 1200 {
 		return nil, fmt.Errorf("%d victims of 2,000 nodes, want 1,200", len(selection.Victims))
 	}
-	if err := placementtest.ExecuteRemovals(s, selection.Victims); err != nil {
+	if err := placementtest.CheckRemovalsExecutable(s, selection.Victims); err != nil {
 		return nil, fmt.Errorf("apply the victims: %w", err)
 	}
 	setup := f.describeSetup("2,000 nodes with 40 equal pods of 1 % each; all removable nodes, 1,200 found and verified")
@@ -118,14 +118,14 @@ func measurePacking(c *placementtest.Cluster) (*planner.Packing, measurements, e
 	if len(packing.Unschedulable) > 0 {
 		return nil, measurements{}, fmt.Errorf("%d pods have no machine, the first %v", len(packing.Unschedulable), packing.Unschedulable[0])
 	}
-	if err := placementtest.ExecutePacking(s, flavours, packing); err != nil {
+	if err := placementtest.CheckPackingExecutable(s, flavours, packing); err != nil {
 		return nil, measurements{}, fmt.Errorf("apply the packing: %w", err)
 	}
 	return packing, f, nil
 }
 
 func measureUniformPacking() ([]result.Result, error) {
-	packing, f, err := measurePacking(placementtest.NewPendingCluster(50_000))
+	packing, f, err := measurePacking(placementtest.NewPendingPodCluster(50_000))
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +137,7 @@ func measureUniformPacking() ([]result.Result, error) {
 }
 
 func measureDiversePacking() ([]result.Result, error) {
-	packing, f, err := measurePacking(placementtest.NewDiversePendingCluster(seed, 5000))
+	packing, f, err := measurePacking(placementtest.NewDiversePendingPodCluster(seed, 5000))
 	if err != nil {
 		return nil, err
 	}

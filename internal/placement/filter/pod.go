@@ -15,7 +15,7 @@ import (
 type Pod struct {
 	Key   placement.PodKey
 	UID   types.UID
-	Class *Class
+	Class *PodClass
 	Usage []Amount // what it uses on its node: the usage of its class, unless it is being resized
 
 	Node     int32  // None while it is pending or its node is not known

@@ -30,7 +30,7 @@ func buildSnapshot(b *testing.B, c *placementtest.Cluster) *snapshot.Snapshot {
 // Select nodes to remove among 2,000 nodes with 40 pods of 1 % each. 800 nodes can hold all pods.
 func BenchmarkSelectVictimsUniform(b *testing.B) {
 	s := buildSnapshot(b, placementtest.NewUniformCluster(2000, 40))
-	var selection *planner.Selection
+	var selection *planner.VictimSelection
 	var err error
 	measure(b, func() {
 		selection, err = planner.SelectVictims(s, 2000, planner.LeastDisruption, planner.Options{})
@@ -39,7 +39,7 @@ func BenchmarkSelectVictimsUniform(b *testing.B) {
 			b.Fatalf("%d victims, 1200 can go", len(selection.Victims))
 		}
 	})
-	must.NoError(b, placementtest.ExecuteRemovals(s, selection.Victims))
+	must.NoError(b, placementtest.CheckRemovalsExecutable(s, selection.Victims))
 }
 
 // Rank all of 5,000 nodes with 150,000 diverse pods and 200 PodDisruptionBudgets.
@@ -54,7 +54,7 @@ func BenchmarkRankDiverse(b *testing.B) {
 
 // Pack 50,000 pending pods of 2 % each onto new instances.
 func BenchmarkPackUniform(b *testing.B) {
-	s := buildSnapshot(b, placementtest.NewPendingCluster(50_000))
+	s := buildSnapshot(b, placementtest.NewPendingPodCluster(50_000))
 	flavours := []planner.Flavour{placementtest.NewFlavour()}
 	var packing *planner.Packing
 	var err error
@@ -65,12 +65,12 @@ func BenchmarkPackUniform(b *testing.B) {
 			b.Fatalf("%d instances, %d unschedulable pods: want 1000 instances for all pods", len(packing.Instances), len(packing.Unschedulable))
 		}
 	})
-	must.NoError(b, placementtest.ExecutePacking(s, flavours, packing))
+	must.NoError(b, placementtest.CheckPackingExecutable(s, flavours, packing))
 }
 
 // Pack 5,000 diverse pending pods.
 func BenchmarkPackDiverse(b *testing.B) {
-	s := buildSnapshot(b, placementtest.NewDiversePendingCluster(1, 5000))
+	s := buildSnapshot(b, placementtest.NewDiversePendingPodCluster(1, 5000))
 	flavours := []planner.Flavour{placementtest.NewFlavour()}
 	var packing *planner.Packing
 	var err error
@@ -82,5 +82,5 @@ func BenchmarkPackDiverse(b *testing.B) {
 		}
 	})
 	b.ReportMetric(float64(len(packing.Instances)), "machines")
-	must.NoError(b, placementtest.ExecutePacking(s, flavours, packing))
+	must.NoError(b, placementtest.CheckPackingExecutable(s, flavours, packing))
 }

@@ -33,11 +33,11 @@ func RankNodes(s *snapshot.Snapshot, policy Policy, o Options) []Rank {
 	for _, n := range nodes {
 		for _, pod := range n.Pods {
 			if fate, _ := q.judgePod(pod); fate == podMoves {
-				s.Search.CandidatesFor(pod.Class)
+				s.Search.UpdateCandidateBitmap(pod.Class)
 			}
 		}
 	}
-	p := newPlanRun(s, policy, &o)
+	p := beginPlanRun(s, policy, &o)
 	defer p.close()
 	list := make([]Rank, 0, len(nodes))
 	for _, n := range nodes {
@@ -49,7 +49,7 @@ func RankNodes(s *snapshot.Snapshot, policy Policy, o Options) []Rank {
 }
 
 func (p *planRun) rankNode(n *filter.Node) Rank {
-	r := Rank{Node: n.Name(), Cost: p.computeCost(n)}
+	r := Rank{Node: n.Name(), Cost: p.computeRemovalCost(n)}
 	if refusal := p.findFirstRefusal(n); refusal != nil {
 		r.Rule, r.Pod = refusal.Rule, refusal.Pod
 		return r
@@ -58,14 +58,14 @@ func (p *planRun) rankNode(n *filter.Node) Rank {
 		r.Rule = refusals[0].Rule
 		return r
 	}
-	movers, evicted := p.listMovers(n, nil)
-	short, _ := p.pdbUsage.chargePods(&p.s.PDBs, evicted)
+	movers, evicted := p.listMovingAndEvictedPods(n, nil)
+	short, _ := p.pdbUsage.chargeEvictionsIfAllowed(&p.s.PDBs, evicted)
 	if short != nil {
 		r.Rule = "disruption-budget"
 		return r
 	}
-	p.pdbUsage.refundPods(&p.s.PDBs, evicted)
-	p.fork.RemoveNode(n)
+	p.pdbUsage.refundEvictions(&p.s.PDBs, evicted)
+	p.fork.RemoveNodeAndPods(n)
 	p.searchStart = 0
 	if position := p.s.Search.PositionOf(n); position != filter.None {
 		p.searchStart = position

@@ -33,9 +33,9 @@ func TestPlansInForkMatchForkedCluster(t *testing.T) {
 		leaves := nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "go")].Name
 		fork := s.Fork()
 		for _, n := range come {
-			must.NoError(t, fork.LaunchNode(n))
+			must.NoError(t, fork.AddNewNode(n))
 		}
-		must.NoError(t, fork.RemoveNodeNamed(leaves))
+		must.NoError(t, fork.RemoveNamedNodeAndPods(leaves))
 		tried := formatPlans(t, s)
 		fork.Rollback()
 		if after := s.Dump(true); after != before {

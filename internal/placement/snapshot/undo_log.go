@@ -22,7 +22,7 @@ type change struct {
 	wasMoved   bool // the pod had been moved before
 	wasPending bool // the pod was pending before
 	pod        *filter.Pod
-	class      *filter.Class
+	class      *filter.PodClass
 }
 
 type changeKind uint8
@@ -37,8 +37,8 @@ const (
 	wordComputed                   // one word in the bitmap of class was computed
 )
 
-// beginEvent counts an event. It fails with ErrForked while a fork is open.
-func (j *undoLog) beginEvent() error {
+// countEventUnlessForked counts an event. It fails with ErrForked while a fork is open.
+func (j *undoLog) countEventUnlessForked() error {
 	if j.forks > 0 {
 		return ErrForked
 	}

@@ -76,8 +76,8 @@ func NextBackOff(before *v1alpha1.BackOff, template, reason, message string, now
 	return b
 }
 
-// recordFailure writes the back-off after a failure of a template. It lasts at least until least.
-func recordFailure(s *v1alpha1.ProvisioningStatus, template, reason, message string, least, now time.Time) {
+// recordBackOff writes the back-off after a failure of a template. It lasts at least until least.
+func recordBackOff(s *v1alpha1.ProvisioningStatus, template, reason, message string, least, now time.Time) {
 	before := findBackOff(s, template)
 	b := NextBackOff(before, template, reason, message, now)
 	if b.Until.Time.Before(least) {

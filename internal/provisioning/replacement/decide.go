@@ -155,9 +155,9 @@ type LaunchBounds struct {
 	UnansweredLaunch string
 }
 
-// DecideAllowed decides whether to launch a wanted instance now, or whether the cloud launches it (I5). The launch itself
+// DecideLaunchNow decides whether to launch a wanted instance now, or whether the cloud launches it (I5). The launch itself
 // checks the limits.
-func DecideAllowed(b LaunchBounds) Verdict {
+func DecideLaunchNow(b LaunchBounds) Verdict {
 	switch missing := b.Size - b.Present - b.Provisioning; {
 	case b.UnansweredLaunch != "":
 		return newVerdict(Wait, newReason(LaunchPending, "", "the answer to the launch %s is not known yet", b.UnansweredLaunch))
@@ -168,11 +168,11 @@ func DecideAllowed(b LaunchBounds) Verdict {
 	return newVerdict(Launch)
 }
 
-// DecideReplaced decides whether the replacement exists already. A returning notice and two notices at once have a retirement
+// DecideIfAlreadyReplaced decides whether the replacement exists already. A returning notice and two notices at once have a retirement
 // each, but the instance is lost once. The replacement counts while it is in the group and the group has its minimum
 // (I5), including instances of open launches: others may have been lost since. s is without the node's own instance and
 // without retiring instances that are replaced already.
-func DecideReplaced(node types.UID, others []v1alpha1.NodeRetirement, s GroupSnapshot, coming, least int) Verdict {
+func DecideIfAlreadyReplaced(node types.UID, others []v1alpha1.NodeRetirement, s GroupSnapshot, coming, least int) Verdict {
 	useless := len(s.Instances) - s.CountRunning()
 	// An instance that exists but was not seen yet counts once. The size of some clouds excludes failed instances.
 	stay := max(s.CountRunning(), min(s.CountRunning()+coming, s.Size-useless))
@@ -202,8 +202,8 @@ type GroupSnapshot struct {
 	Instances []cloud.Instance
 }
 
-// InstanceNames returns the sorted names of the instances in the cloud.
-func (s GroupSnapshot) InstanceNames() []string {
+// SortedInstanceNames returns the sorted names of the instances in the cloud.
+func (s GroupSnapshot) SortedInstanceNames() []string {
 	names := make([]string, 0, len(s.Instances))
 	for _, m := range s.Instances {
 		names = append(names, m.Name)
