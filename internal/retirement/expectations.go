@@ -144,7 +144,8 @@ func (k *expectations) schedulePoll(rt *v1alpha1.NodeRetirement, pause time.Dura
 	k.nextPolls[rt.Name] = time.Now().Add(pause)
 }
 
-// timeUntilPoll returns the time until the next poll of the deletion. It returns 0 after a restart.
+// timeUntilPoll returns the time until the next poll of the deletion. It is not positive if the poll is due, as after a
+// restart.
 func (k *expectations) timeUntilPoll(rt *v1alpha1.NodeRetirement) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()

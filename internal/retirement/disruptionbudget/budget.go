@@ -1,4 +1,4 @@
-// Package budget decides whether one more node of a group may be made unavailable now (I5). Its functions are pure and
+// Package disruptionbudget decides whether one more node of a group may be made unavailable now (I5). Its functions are pure and
 // send no requests.
 package disruptionbudget
 
