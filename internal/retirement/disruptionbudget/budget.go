@@ -1,5 +1,5 @@
-// Package disruptionbudget decides whether one more node of a group may be made unavailable now (I5). Its functions are pure and
-// send no requests.
+// Package disruptionbudget decides whether one more node of a group may be made unavailable now (I5). Its functions are
+// pure and send no requests.
 package disruptionbudget
 
 import (
