@@ -75,8 +75,8 @@ func pickFirstByText(a, b *placement.Reason) *placement.Reason {
 	return a
 }
 
-// dropSchedulerText removes the scheduler's text from a refusal if an earlier check is undecided, because the scheduler
-// may have refused with the text of that check.
+// dropSchedulerText removes the scheduler's text from a refusal if another check is undecided, because the scheduler may
+// have refused for that check first.
 func dropSchedulerText(refused, undecided *placement.Reason) *placement.Reason {
 	if undecided == nil {
 		return refused
