@@ -140,7 +140,7 @@ func (w *unschedulablePods) trackIfUnschedulable(o any) {
 	}
 }
 
-// timeSinceFirstPod returns for how long the first pod that was not taken has waited.
+// timeSinceFirstPod returns how long the first pod has waited that listAndResetWait has not returned yet.
 func (w *unschedulablePods) timeSinceFirstPod() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()

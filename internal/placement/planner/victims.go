@@ -8,7 +8,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// VictimSelection is the result of Victims.
+// VictimSelection is the result of SelectVictims.
 type VictimSelection struct {
 	Policy Policy `json:"policy"`
 	// Victims lists the nodes in the order of removal. Cordon all of them first. Then empty them in this order: every

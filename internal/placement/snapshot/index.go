@@ -36,7 +36,7 @@ func newIndex(nodes *NodeSet) index {
 	}
 }
 
-// internPodClass returns the class of a pod, and compiles it if it is new. See ReadNeeds for assigned.
+// internPodClass returns the class of a pod, and compiles it if it is new. See ReadSchedulingNeeds for assigned.
 func (x *index) internPodClass(pod *corev1.Pod, assigned bool) *filter.PodClass {
 	d := filter.ReadSchedulingNeeds(pod, assigned, x.resources)
 	x.encoder.Reset()
@@ -252,7 +252,7 @@ func (x *index) internNamespace(name string) *filter.Namespace {
 	return ns
 }
 
-// listCandidateLabelSets lists the label sets that a counter with these namespaces and this anchor can match.
+// listCandidateLabelSets lists the label sets that a counter with these namespaces and this required label can match.
 func (x *index) listCandidateLabelSets(namespaces []string, a filter.RequiredLabel) []*filter.PodLabels {
 	var list []*filter.PodLabels
 	if len(namespaces) == 0 {

@@ -52,7 +52,7 @@ type LaunchRequests interface {
 	RemoveByPrefix(prefix string)
 }
 
-// Options configure an Advised. All fields but Selector are required.
+// Options configure a Runner. All fields but Selector are required.
 type Options struct {
 	// Kube watches whole Pods, as plugins get them. It is used only if a plugin wants events.
 	Kube kubernetes.Interface
@@ -87,7 +87,7 @@ func New(o Options) *PluginRunner {
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*PluginRunner) NeedLeaderElection() bool { return true }
 
-// Start runs until ctx ends. If no plugin wants events, it watches nothing.
+// Start runs the plugins until ctx ends. If no plugin wants events of pods, it watches no pods.
 func (a *PluginRunner) Start(ctx context.Context) error {
 	wanted := false
 	for _, analyzer := range a.options.Analyzers {
@@ -150,7 +150,7 @@ func (a *PluginRunner) queuePodEvent(kind eventKind, o any) {
 	}
 }
 
-// sendEventsToPlugin shows the events of a queue to a plugin.
+// sendEventsToPlugin takes the events from a queue and shows each to a plugin, until the queue is closed.
 func (a *PluginRunner) sendEventsToPlugin(ctx context.Context, analyzer advice.Analyzer, q *eventQueue) {
 	for {
 		e, ok := q.waitForNext()
