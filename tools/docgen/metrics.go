@@ -328,7 +328,7 @@ func listedConstants(path, variable, of string) (values []string) {
 	return sortUnique(values)
 }
 
-func findLabelDoc(all map[string]labelDoc, metric, name string) (labelDoc, bool) {
+func findLabelDoc(all map[string]labelDoc, metric, name string) (doc labelDoc, found bool) {
 	if l, ok := all[metric+"."+name]; ok {
 		return l, true
 	}
