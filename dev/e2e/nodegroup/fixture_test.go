@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
@@ -98,21 +97,6 @@ func (f *fixture) create(name, spec string) {
 	f.check(f.CreateNodeGroup(f.ctx, name, map[string]string{shard: f.name}, spec))
 }
 
-// change patches the spec of a NodeGroup.
-func (f *fixture) change(name, spec string) {
-	f.t.Helper()
-	raw, err := yaml.YAMLToJSON([]byte("spec: {" + spec + "}"))
-	f.check(err)
-	_, err = f.objects(groups).Patch(f.ctx, name, types.MergePatchType, raw, metav1.PatchOptions{})
-	f.check(err)
-}
-
-// cooldown sets the cooldown of a group's rule.
-func (f *fixture) cooldown(name, d string) {
-	f.t.Helper()
-	f.change(name, "scaleDown: {idleByLabel: {cooldown: "+d+"}}")
-}
-
 // awaitGroup waits for a state of a NodeGroup.
 func (f *fixture) awaitGroup(name, what string, is func(*v1alpha1.NodeGroup) bool) *v1alpha1.NodeGroup {
 	f.t.Helper()
@@ -160,7 +144,7 @@ func marked(n *corev1.Node) bool { return n.Annotations[since] != "" }
 // awaitGone waits until nodes of the pool and their instances are gone.
 func (f *fixture) awaitGone(instances ...int) {
 	f.t.Helper()
-	f.check(testbed.PollUntil(f.ctx, fmt.Sprintf("machines %v and their nodes are gone", instances), func() bool {
+	f.check(testbed.PollUntil(f.ctx, fmt.Sprintf("instances %v and their nodes are gone", instances), func() bool {
 		for _, i := range instances {
 			if _, there := f.ARM.VM(f.pool.ResourceName(i)); there {
 				return false
@@ -180,7 +164,7 @@ func (f *fixture) here(instances ...int) {
 		n, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.node(i), metav1.GetOptions{})
 		f.check(err)
 		if vm, there := f.ARM.VM(f.pool.ResourceName(i)); !there || vm.State == "Deleting" || n.Spec.Unschedulable {
-			f.t.Errorf("machine %d is there: %t (%s), its node is cordoned: %t", i, there, vm.State, n.Spec.Unschedulable)
+			f.t.Errorf("instance %d exists: %t (%s), its node is cordoned: %t", i, there, vm.State, n.Spec.Unschedulable)
 		}
 	}
 }
@@ -195,15 +179,6 @@ func (f *fixture) run(objects ...runtime.Object) {
 	f.check(workload.CreateAndAwait(f.ctx, f.Client(), objects...))
 }
 
-// bind runs a pod that keeps a node in service. It bypasses the scheduler, like a pod that was bound immediately before
-// the cordon.
-func (f *fixture) bind(name string, i int) {
-	f.t.Helper()
-	p := f.app(name, i).Pod()
-	p.Spec.NodeSelector, p.Spec.NodeName = nil, f.node(i)
-	f.run(p)
-}
-
 func (f *fixture) deletePod(name string) {
 	f.t.Helper()
 	now := int64(0)
@@ -214,7 +189,7 @@ func (f *fixture) deletePod(name string) {
 func (f *fixture) awaitEvent(kind, name, reason, text string) {
 	f.t.Helper()
 	var seen []string
-	err := testbed.PollUntil(f.ctx, fmt.Sprintf("there is an Event %s about %s %s with %q", reason, kind, name, text), func() bool {
+	err := testbed.PollUntil(f.ctx, fmt.Sprintf("Event %s about %s %s has %q", reason, kind, name, text), func() bool {
 		list, err := f.Client().EventsV1().Events(metav1.NamespaceAll).List(f.ctx, metav1.ListOptions{
 			FieldSelector: "regarding.kind=" + kind + ",regarding.name=" + name,
 		})
@@ -228,7 +203,7 @@ func (f *fixture) awaitEvent(kind, name, reason, text string) {
 		})
 	})
 	if err != nil {
-		f.t.Fatalf("%v; there are %q", err, seen)
+		f.t.Fatalf("%v; the Events are %q", err, seen)
 	}
 }
 
@@ -354,10 +329,10 @@ func (f *fixture) awaitLog(p *controlplane.Process, text string) error {
 	})
 }
 
-// awaitOne waits until the pool has one instance and one node.
-func (f *fixture) awaitOne() {
+// awaitOneInstance waits until the pool has one instance and one node.
+func (f *fixture) awaitOneInstance() {
 	f.t.Helper()
-	f.check(testbed.PollUntil(f.ctx, "one machine is left", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "one instance remains", func() bool {
 		nodes, err := f.Client().CoreV1().Nodes().List(f.ctx, metav1.ListOptions{LabelSelector: "kubernetes.azure.com/agentpool=" + f.pool.Name})
 		left := 0
 		for _, vm := range f.ARM.VMs() {
