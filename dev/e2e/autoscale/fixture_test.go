@@ -88,15 +88,7 @@ func (f *fixture) startManager(clouds string) *controlplane.Process {
 		"--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s",
 		"--group-poll-interval", "1s", "--scale-poll-interval", "1s", "--log-level", "debug")
 	f.check(err)
-	f.t.Cleanup(func() {
-		if p.IsAlive() {
-			_ = p.Kill()
-		}
-		if f.t.Failed() {
-			raw, _ := os.ReadFile(p.LogFile())
-			f.t.Logf("log of the manager:\n%s", raw)
-		}
-	})
+	testbed.KillAfterTest(f.t, p.Process)
 	return p.Process
 }
 

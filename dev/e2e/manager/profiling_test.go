@@ -42,13 +42,11 @@ func (b bed) startCloudpool(args ...string) string {
 	metrics, err := controlplane.ReserveFreeAddress(b.ctx)
 	b.check(err)
 	clouds := testbed.WriteTempFile(b.t, "cloudpool.yaml", "cloudpool: {pools: [{name: builders, url: 'http://127.0.0.1:1'}]}")
-	started, err := b.StartProcess(b.ctx, controlplane.Command{
+	b.StartProcessForTest(b.ctx, b.t, controlplane.Command{
 		Name: "profiled-cloudpool", Path: path, Args: append([]string{
 			"cloudpool", "--kubeconfig", b.Kubeconfig(), "--cloud-config", clouds, "--listen", front, "--metrics-listen", metrics, "--namespace", namespace,
 		}, args...),
 	})
-	b.check(err)
-	b.t.Cleanup(func() { _ = started.Kill() })
 	return metrics
 }
 

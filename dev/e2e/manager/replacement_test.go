@@ -1,13 +1,11 @@
 package manager_test
 
 import (
-	"bytes"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -72,16 +70,6 @@ func (b *poolBed) fill(machines int) workload.App {
 	return app
 }
 
-// slipway runs a command of the product, and waits until it ends.
-func (b *poolBed) slipway(args ...string) (string, error) {
-	b.t.Helper()
-	var out bytes.Buffer
-	cmd := testbed.NewCommand(b.ctx, b.t, "slipway", append(args, "--kubeconfig", b.Kubeconfig())...)
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := cmd.Run()
-	return out.String(), err
-}
-
 // record returns the NodeRetirement of an instance's node, or nil if there is none.
 func (b *poolBed) record(i int) *v1alpha1.NodeRetirement {
 	b.t.Helper()
@@ -142,24 +130,6 @@ func (b *poolBed) capacities() []string {
 	return asked
 }
 
-// awaitEvent waits for an Event with the reason about one of the pool's nodes, and returns its note.
-func (b *poolBed) awaitEvent(i int, reason string) string {
-	b.t.Helper()
-	var note string
-	b.check(testbed.PollUntil(b.ctx, "Event "+reason+" exists", func() bool {
-		list, err := b.Client().EventsV1().Events(metav1.NamespaceDefault).List(b.ctx, metav1.ListOptions{
-			FieldSelector: "reason=" + reason,
-		})
-		b.check(err)
-		at := slices.IndexFunc(list.Items, func(e eventsv1.Event) bool { return e.Regarding.Name == b.pool.NodeName(i) })
-		if at >= 0 {
-			note = list.Items[at].Note
-		}
-		return at >= 0
-	}))
-	return note
-}
-
 // TestEvictedSpotInstanceIsReplacedAndCleanedUp simulates an Azure eviction with slipway. All
 // instances of the pool are full. The test kills the manager after it has written the launch record.
 func TestEvictedSpotInstanceIsReplacedAndCleanedUp(t *testing.T) {
@@ -167,7 +137,7 @@ func TestEvictedSpotInstanceIsReplacedAndCleanedUp(t *testing.T) {
 	b := newPool(t, "evicted", 2, "maxSize: 3")
 	app := b.fill(2)
 	p := b.manage()
-	said, err := b.slipway("simulate-eviction", b.pool.NodeName(0), "--cloud-config", b.clouds)
+	said, err := b.RunSlipway(b.ctx, t, "simulate-eviction", b.pool.NodeName(0), "--cloud-config", b.clouds)
 	if err != nil || !strings.Contains(said, "Azure will evict") {
 		t.Fatalf("%v: %s", err, said)
 	}
@@ -201,7 +171,8 @@ func TestEvictedSpotInstanceIsReplacedAndCleanedUp(t *testing.T) {
 		t.Errorf("I5: the requested capacities are %v and the capacity is %d; want one request, and the capacity 2",
 			got, b.ARM.Capacity(b.pool.ScaleSetName()))
 	}
-	b.awaitEvent(0, "ReplacementReady")
+	_, err = b.AwaitEventNote(b.ctx, "Node", b.pool.NodeName(0), "ReplacementReady", "")
+	b.check(err)
 }
 
 // TestDeletionNudgesClusterAutoscaler retires a node beside an empty pool that is kept for

@@ -76,8 +76,8 @@ func (b bed) namesMissingPermission(t *testing.T) {
 	}
 }
 
-// TestManagerStopsWhileItWaitsForTheAPIServer covers a manager that waits for an API server.
-func TestManagerStopsWhileItWaitsForTheAPIServer(t *testing.T) {
+// TestManagerStopsWhileWaitingForAPIServer covers a manager that waits for an API server.
+func TestManagerStopsWhileWaitingForAPIServer(t *testing.T) {
 	t.Parallel()
 	b := ready(t)
 	proxy := faultproxy.New(func(r faultproxy.Request) string { return r.Path })

@@ -3,7 +3,6 @@
 package nodegroup_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -185,33 +183,10 @@ func (f *fixture) deletePod(name string) {
 	f.check(f.Client().CoreV1().Pods(f.name).Delete(f.ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
 }
 
-// awaitEvent waits for an Event about an object with a text in it.
 func (f *fixture) awaitEvent(kind, name, reason, text string) {
 	f.t.Helper()
-	var seen []string
-	err := testbed.PollUntil(f.ctx, fmt.Sprintf("Event %s about %s %s has %q", reason, kind, name, text), func() bool {
-		list, err := f.Client().EventsV1().Events(metav1.NamespaceAll).List(f.ctx, metav1.ListOptions{
-			FieldSelector: "regarding.kind=" + kind + ",regarding.name=" + name,
-		})
-		if err != nil {
-			return false
-		}
-		seen = nil
-		return contains(list.Items, func(e eventsv1.Event) bool {
-			seen = append(seen, e.Reason+": "+e.Note)
-			return e.Reason == reason && strings.Contains(e.Note, text)
-		})
-	})
-	if err != nil {
-		f.t.Fatalf("%v; the Events are %q", err, seen)
-	}
-}
-
-func contains[T any](all []T, is func(T) bool) (found bool) {
-	for _, one := range all {
-		found = is(one) || found
-	}
-	return found
+	_, err := f.AwaitEventNote(f.ctx, kind, name, reason, text)
+	f.check(err)
 }
 
 // record returns the NodeRetirement of one of the pool's nodes, or nil.
@@ -263,31 +238,15 @@ func (f *fixture) start(name string, env []string, args ...string) *controlplane
 	f.t.Helper()
 	path, err := testbed.EnsureBinary("slipway")
 	f.check(err)
-	p, err := f.StartProcess(f.ctx, controlplane.Command{Name: name, Path: path, Args: args, Env: env})
-	f.check(err)
-	f.t.Cleanup(func() {
-		if p.IsAlive() {
-			_ = p.Kill()
-		}
-		if f.t.Failed() {
-			raw, _ := os.ReadFile(p.LogFile())
-			f.t.Logf("log of %s:\n%s", name, raw)
-		}
-	})
-	return p
+	return f.StartProcessForTest(f.ctx, f.t, controlplane.Command{Name: name, Path: path, Args: args, Env: env})
 }
 
 // slipway runs a command, and returns its output.
 func (f *fixture) slipway(args ...string) string {
 	f.t.Helper()
-	var out, problems bytes.Buffer
-	cmd := testbed.NewCommand(f.ctx, f.t, "slipway", args...)
-	cmd.Env = append(cmd.Env, "KUBECONFIG="+f.Kubeconfig())
-	cmd.Stdout, cmd.Stderr = &out, &problems
-	if err := cmd.Run(); err != nil {
-		f.t.Fatalf("slipway %v: %v: %s", args, err, problems.String())
-	}
-	return out.String()
+	out, err := f.RunSlipway(f.ctx, f.t, args...)
+	f.check(err)
+	return out
 }
 
 // shown is the entry of one group in slipway status.

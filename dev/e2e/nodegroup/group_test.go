@@ -73,7 +73,7 @@ func TestI10RefusedGroupChangesNothing(t *testing.T) {
 	}
 }
 
-func TestGroupsOfAFileRetireNodesOrAreRefused(t *testing.T) {
+func TestFileGroupsRetireNodesOrAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "file", 2)
 	group := func(name, pool string) string {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -82,7 +83,7 @@ func TestVMSSPodWatcherModeRetiresNodesWithoutPods(t *testing.T) {
 		pool, _ := f.ARM.AgentPool(testbed.ManagedClusterName, "fake")
 		return pool.Max == 5 && len(pool.Tags) == 0
 	}))
-	throttled := contains(f.ARM.Requests(), func(r azure.ARMRequest) bool {
+	throttled := slices.ContainsFunc(f.ARM.Requests(), func(r azure.ARMRequest) bool {
 		return r.Action == vmssDelete && strings.Contains(r.Path, f.pool.ScaleSetName()) && r.Status == http.StatusTooManyRequests
 	})
 	if !throttled {
@@ -187,8 +188,8 @@ func (f *fixture) answers(url string) bool {
 	return answer.StatusCode == http.StatusOK
 }
 
-// TestNodeIsRetiredOnRequestInVMSSPodWatcherMode retires a node without a pod. The node has only the annotations of its group.
-func TestNodeIsRetiredOnRequestInVMSSPodWatcherMode(t *testing.T) {
+// TestVMSSPodWatcherModeRetiresRequestedNode retires a node without a pod. The node has only the annotations of its group.
+func TestVMSSPodWatcherModeRetiresRequestedNode(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "asked", 1)
 	f.agentPool(1)

@@ -102,7 +102,8 @@ func (f *fixture) prepareCluster() {
 		f.check(workload.CreateAndAwait(f.ctx, f.Client(), app.Deployment(), app.PodDisruptionBudget()))
 	}
 	f.manager()
-	f.run("retire", workers.NodeName(0), "--requested-by", "ann")
+	_, err := f.RunSlipway(f.ctx, f.t, "retire", workers.NodeName(0), "--requested-by", "ann")
+	f.check(err)
 	agent, err := f.StartAgent(f.ctx, workers, 1, "--poll-interval=200ms")
 	f.check(err)
 	f.t.Cleanup(func() { _ = agent.Crash() })
@@ -117,22 +118,7 @@ func (f *fixture) manager() {
 	p, err := f.StartManager(f.ctx, "manager-top", map[string]any{"azure": f.AzureProviderConfig()},
 		"--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--retry-interval", "500ms", "--group-poll-interval", "500ms")
 	f.check(err)
-	f.t.Cleanup(func() {
-		_ = p.Kill()
-		if f.t.Failed() {
-			raw, _ := os.ReadFile(p.LogFile())
-			f.t.Logf("log of the manager:\n%s", raw)
-		}
-	})
-}
-
-// run runs slipway with all permissions.
-func (f *fixture) run(args ...string) {
-	f.t.Helper()
-	cmd := testbed.NewCommand(f.ctx, f.t, "slipway", append(args, "--kubeconfig", f.Kubeconfig())...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		f.t.Fatalf("slipway %v: %v: %s", args, err, out)
-	}
+	testbed.KillAfterTest(f.t, p.Process)
 }
 
 // terminal is tmux with one window, on its own socket.
