@@ -41,7 +41,7 @@ func (f *fixture) holder() string {
 	return *l.Spec.HolderIdentity
 }
 
-func TestDrainSlotOfADeadAgentIsTakenOver(t *testing.T) {
+func TestDeadAgentsDrainSlotIsTakenOver(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "drain-slots", 3)
 	flags := f.drainSlotFlags()

@@ -32,8 +32,8 @@ type course struct {
 }
 
 var (
-	// normalCourse has ample time and no PDB. A kill can interrupt an eviction after the API server updated the PDB and before
-	// it deletes the pod. The PDB then counts that eviction for two minutes (the disruption controller's
+	// normalCourse has ample time and no PDB. A kill can interrupt an eviction after the API server updated the PDB and
+	// before it deletes the pod. The PDB then counts that eviction for two minutes (the disruption controller's
 	// DeletionTimeout).
 	normalCourse = course{name: "normal", notice: 10 * time.Minute, poll: "3s", pods: func(f *fixture) int {
 		f.run(f.app("web", 2).Deployment(), f.app("db", 2).StatefulSet())

@@ -55,7 +55,7 @@ func TestEventIsApprovedOnceBothInstancesAreDrained(t *testing.T) {
 	f.awaitRestored(1, was[1])
 }
 
-func TestI7EventIsNotApprovedWhileADrainIsBlocked(t *testing.T) {
+func TestI7BlockedDrainPreventsApproval(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "stuck", 2)
 	// An eviction or a deletion does not remove a pod with a foreign finalizer.

@@ -34,8 +34,8 @@ func TestDryRunChangesAndApprovesNothing(t *testing.T) {
 	f.awaitPods(0, 2)
 }
 
-// TestI8StoppedAgentLeavesItsDrainToTheNext covers each rollout of the DaemonSet.
-func TestI8StoppedAgentLeavesItsDrainToTheNext(t *testing.T) {
+// TestI8NextAgentContinuesTheDrain covers each rollout of the DaemonSet.
+func TestI8NextAgentContinuesTheDrain(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "rollout", 1)
 	slow := f.app("slow", 2)

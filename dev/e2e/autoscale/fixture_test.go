@@ -68,8 +68,8 @@ func (f *fixture) createGroup(name, spec string) {
 	f.check(f.CreateNodeGroup(f.ctx, name, map[string]string{shard: f.name}, spec))
 }
 
-// startAzureManager starts a manager with the rights of the shipped manifests. Its configuration describes the nodes of the scale
-// sets, because the groups grow from zero.
+// startAzureManager starts a manager with the rights of the shipped manifests. Its configuration describes the nodes of
+// the scale sets, because the groups grow from zero.
 func (f *fixture) startAzureManager(scaleSets ...string) *controlplane.Process {
 	f.t.Helper()
 	config := f.AzureProviderConfig()

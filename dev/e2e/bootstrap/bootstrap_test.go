@@ -200,7 +200,7 @@ func tokenOf(t *testing.T, c *testbed.Testbed, machine string) *corev1.Secret {
 	return nil
 }
 
-func TestOlderNodeIsNotTheInstanceOfAToken(t *testing.T) {
+func TestOlderNodeIsNotTheTokensInstance(t *testing.T) {
 	c := testbed.StartShared(t)
 	m, err := bootstrap.New(c.Client(), bootstrap.Options{Server: "192.0.2.1:6443", TTL: time.Hour})
 	if err != nil {

@@ -181,9 +181,9 @@ func TestAgentTokenDeletesOnlyPodsOfItsNode(t *testing.T) {
 	agent.expect(t, deletePod("waiting", nil), "deletes no pods elsewhere")
 }
 
-// TestAgentTokenSetsOnlyDisruptionTargetOfItsPods checks the DisruptionTarget condition. It tells Jobs that a
+// TestAgentTokenSetsOnlyItsPodsDisruptionTarget checks the DisruptionTarget condition. It tells Jobs that a
 // forced deletion is not a failure of the pod.
-func TestAgentTokenSetsOnlyDisruptionTargetOfItsPods(t *testing.T) {
+func TestAgentTokenSetsOnlyItsPodsDisruptionTarget(t *testing.T) {
 	f := newFixture(t)
 	agent := attempter{f, f.agent()}
 	here := f.pod(own, "disrupted-here", withLabels(map[string]string{"example.com/team": "blue"}))

@@ -27,8 +27,8 @@ const (
 	futureField = "futureField" // a field that only a newer definition has
 )
 
-// installsAndUpgrades starts a manager on a cluster without the types. It then starts managers on clusters with an older definition.
-// The older definition has the same number, as builds of one release do, or an unreadable number.
+// installsAndUpgrades starts a manager on a cluster without the types. It then starts managers on clusters with an older
+// definition. The older definition has the same number, as builds of one release do, or an unreadable number.
 func (b bed) installsAndUpgrades(t *testing.T) {
 	b.t = t
 	first := b.installer("installs", b.credentials())

@@ -117,8 +117,8 @@ func TestExecutedPlanLeavesNoPodPending(t *testing.T) {
 	step("all pods run")
 }
 
-// awaitPDBCounts waits until the PDBs have counted all of their pods. Before that, the allowed cost of a plan could grow between
-// two reads.
+// awaitPDBCounts waits until the PDBs have counted all of their pods. Before that, the allowed cost of a plan could grow
+// between two reads.
 func awaitPDBCounts(ctx context.Context, t *testing.T, bed *testbed.Testbed) {
 	t.Helper()
 	eventually(ctx, t, "the PDBs to have counted their pods", func() bool {
@@ -151,8 +151,8 @@ func makePlan(ctx context.Context, t *testing.T, bed *testbed.Testbed) *planner.
 	return p.Remove
 }
 
-// planAsViewer returns the output of slipway plan for an account with only the viewer's permissions. It also checks that other
-// accounts get no plan.
+// planAsViewer returns the output of slipway plan for an account with only the viewer's permissions. It also checks that
+// other accounts get no plan.
 func planAsViewer(ctx context.Context, t *testing.T, bed *testbed.Testbed) []planner.Evacuation {
 	t.Helper()
 	root, err := testbed.RepositoryRoot()

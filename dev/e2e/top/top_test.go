@@ -91,8 +91,8 @@ func (f *fixture) account(name string, roles ...string) string {
 	return kubeconfig
 }
 
-// prepareCluster prepares the cluster for the screens. The first node is being drained and waits for a PDB. The second node's agent
-// handles a notice.
+// prepareCluster prepares the cluster for the screens. The first node is being drained and waits for a PDB. The second
+// node's agent handles a notice.
 func (f *fixture) prepareCluster() {
 	f.t.Helper()
 	f.check(f.CreateNodeGroup(f.ctx, "workers", nil, testbed.ScaleSetNodeGroupSpec(workers.Name, workers.ScaleSetName())+
