@@ -304,7 +304,7 @@ func (d *nodeDrain) run(ctx context.Context) error {
 		d.restoreNode(ctx)
 	}
 	if err == nil && d.cordonError != nil {
-		return fmt.Errorf("node %s: drained, but not cordoned: %w", d.options.Node, d.cordonError)
+		return fmt.Errorf("node %s: drained, but not cordoned: %v", d.options.Node, d.cordonError)
 	}
 	return toExitError(report, err)
 }

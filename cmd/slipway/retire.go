@@ -99,7 +99,7 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
 	var node corev1.Node
 	if err := c.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
-		return fmt.Errorf("node %s: %w", name, err)
+		return err
 	}
 	set, err := findGroupLabels(cmd, c, &node)
 	if err != nil {
@@ -109,7 +109,7 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 		NodeName: node.Name, NodeUID: node.UID, Reason: v1alpha1.Reason(f.reason), RequestedBy: f.requestedBy,
 	}})
 	if err := c.Create(ctx, rt); err != nil {
-		return fmt.Errorf("node %s: %w", node.Name, err)
+		return err
 	}
 	fmt.Fprintf(out, "noderetirement.slipway.dev/%s created\n", rt.Name)
 	if !f.wait {
@@ -130,7 +130,7 @@ func findGroupLabels(cmd *cobra.Command, c client.Reader, node *corev1.Node) (ma
 	if err := c.List(cmd.Context(), &groups); apierrors.IsForbidden(err) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "cannot read the labels of the node's NodeGroup: %v\n", err)
 	} else if err != nil {
-		return nil, explainMissingTypes(fmt.Errorf("NodeGroups: %w", err))
+		return nil, explainMissingTypes(err)
 	}
 	return nodegroup.RetirementLabels(groups.Items, node), nil
 }
@@ -146,7 +146,7 @@ func waitForRetirement(ctx context.Context, c client.Client, rt *v1alpha1.NodeRe
 		} else if ctx.Err() != nil {
 			return context.Cause(ctx)
 		} else if err != nil {
-			return fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
+			return err
 		}
 		if line := fmt.Sprintf("%s: %s", rt.Status.Phase, rt.Status.Message); line != printed && rt.Status.Phase != "" {
 			printed = line

@@ -85,8 +85,8 @@ func newStatusCommand() *cobra.Command {
 // explainError adds what to do about missing permissions or CRDs.
 func explainError(err error) error {
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%w\nstatus needs the permissions of the ClusterRole slipway-viewer in deploy/viewer: bind it to your user; "+
-			"slipway doctor lists the missing permissions", err)
+		return &hintError{err, "status needs the permissions of the ClusterRole slipway-viewer in deploy/viewer: bind it to your user; " +
+			"slipway doctor lists the missing permissions"}
 	}
 	return explainMissingTypes(err)
 }
@@ -103,11 +103,11 @@ func explainMissingTypes(err error) error {
 func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
 	var groups v1alpha1.NodeGroupList
 	if err := c.List(ctx, &groups); err != nil {
-		return clusterStatus{}, fmt.Errorf("NodeGroups: %w", err)
+		return clusterStatus{}, err
 	}
 	var all v1alpha1.NodeRetirementList
 	if err := c.List(ctx, &all); err != nil {
-		return clusterStatus{}, fmt.Errorf("NodeRetirements: %w", err)
+		return clusterStatus{}, err
 	}
 	cluster, err := nodegroup.ReadCluster(ctx, c, live.NewListingPodReader(c), groups.Items)
 	if err != nil {

@@ -38,23 +38,23 @@ func ReadObjects(ctx context.Context, client kubernetes.Interface) (*saved.Objec
 	o := saved.Objects{Time: time.Now()}
 	var errs []error
 	for _, read := range []func() error{
-		func() error { return listPages(ctx, "namespaces", core.Namespaces().List, &o.Namespaces) },
-		func() error { return listPages(ctx, "nodes", core.Nodes().List, &o.Nodes) },
-		func() error { return listPages(ctx, "pods", core.Pods("").List, &o.Pods) },
+		func() error { return listPages(ctx, core.Namespaces().List, &o.Namespaces) },
+		func() error { return listPages(ctx, core.Nodes().List, &o.Nodes) },
+		func() error { return listPages(ctx, core.Pods("").List, &o.Pods) },
 		func() error {
-			return listPages(ctx, "pod disruption budgets", client.PolicyV1().PodDisruptionBudgets("").List, &o.PDBs)
+			return listPages(ctx, client.PolicyV1().PodDisruptionBudgets("").List, &o.PDBs)
 		},
 		func() error {
-			return listPages(ctx, "persistent volume claims", core.PersistentVolumeClaims("").List, &o.Claims)
+			return listPages(ctx, core.PersistentVolumeClaims("").List, &o.Claims)
 		},
-		func() error { return listPages(ctx, "persistent volumes", core.PersistentVolumes().List, &o.Volumes) },
+		func() error { return listPages(ctx, core.PersistentVolumes().List, &o.Volumes) },
 		func() error {
-			return listPages(ctx, "storage classes", storage.StorageClasses().List, &o.StorageClasses)
+			return listPages(ctx, storage.StorageClasses().List, &o.StorageClasses)
 		},
-		func() error { return listPages(ctx, "CSI nodes", storage.CSINodes().List, &o.CSINodes) },
-		func() error { return listPages(ctx, "CSI drivers", storage.CSIDrivers().List, &o.CSIDrivers) },
+		func() error { return listPages(ctx, storage.CSINodes().List, &o.CSINodes) },
+		func() error { return listPages(ctx, storage.CSIDrivers().List, &o.CSIDrivers) },
 		func() error {
-			return listPages(ctx, "volume attachments", storage.VolumeAttachments().List, &o.Attachments)
+			return listPages(ctx, storage.VolumeAttachments().List, &o.Attachments)
 		},
 	} {
 		err := read()
@@ -66,7 +66,7 @@ func ReadObjects(ctx context.Context, client kubernetes.Interface) (*saved.Objec
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	err := listPages(ctx, "device classes", client.ResourceV1().DeviceClasses().List, &o.DeviceClasses)
+	err := listPages(ctx, client.ResourceV1().DeviceClasses().List, &o.DeviceClasses)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
@@ -74,11 +74,11 @@ func ReadObjects(ctx context.Context, client kubernetes.Interface) (*saved.Objec
 }
 
 // listPages appends all objects of one kind.
-func listPages[L runtime.Object, T any](ctx context.Context, kind string, call func(context.Context, metav1.ListOptions) (L, error),
+func listPages[L runtime.Object, T any](ctx context.Context, call func(context.Context, metav1.ListOptions) (L, error),
 	into *[]T,
 ) error {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return call(ctx, o) })
-	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
+	return pages.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
 		item, ok := o.(T)
 		if !ok {
 			return fmt.Errorf("unexpected object of type %T", o)
@@ -86,10 +86,6 @@ func listPages[L runtime.Object, T any](ctx context.Context, kind string, call f
 		*into = append(*into, item)
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("list %s: %w", kind, err)
-	}
-	return nil
 }
 
 // Cluster is a snapshot that informers keep current.
