@@ -165,7 +165,7 @@ func toGroupStatus(g *v1alpha1.NodeGroup, nodes []disruptionbudget.Node) groupSt
 
 func (s clusterStatus) printTable(w io.Writer, _ bool) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "GROUP\tACCEPTED\tCLOUD\tMIN\tMAX\tNODES\tUNAVAILABLE\tLEAVING\tMAY LEAVE")
+	fmt.Fprintln(t, "GROUP\tACCEPTED\tCLOUD\tMIN\tMAX\tNODES\tUNAVAILABLE\tRETIRING\tALLOWED DISRUPTIONS")
 	for _, g := range s.Groups {
 		minSize, maxSize, mayLeave := fmt.Sprint(g.Minimum), unknownValue, fmt.Sprint(g.MayLeave)
 		if g.Maximum != nil {

@@ -62,7 +62,7 @@ func (s clusterStatus) printIdleNodes(w io.Writer) {
 	for _, g := range s.Groups {
 		for _, d := range g.Idle {
 			if !hasHeader {
-				fmt.Fprintln(w, "\nIDLE NODE\tGROUP\tFOR\tLEAVES IN\tVERDICT\tREASONS")
+				fmt.Fprintln(w, "\nIDLE NODE\tGROUP\tFOR\tREMOVABLE IN\tVERDICT\tREASONS")
 				hasHeader = true
 			}
 			left := "now"

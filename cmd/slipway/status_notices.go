@@ -21,7 +21,7 @@ type noticeStatus struct {
 	ID      string        `json:"id"`
 	Type    notice.Type   `json:"type"`
 	Status  notice.Status `json:"status"`
-	Due     *time.Time    `json:"due,omitempty"` // deadline of the notice
+	Due     *time.Time    `json:"deadline,omitempty"` // deadline of the notice
 	Phase   string        `json:"phase"`         // phase of the agent's handling
 	Blocked string        `json:"blocked,omitempty"`
 }
@@ -56,7 +56,7 @@ func (n noticeStatus) isHandled() bool {
 func (s clusterStatus) printNotices(w io.Writer) {
 	open := slices.DeleteFunc(slices.Clone(s.Notices), noticeStatus.isHandled)
 	if len(open) > 0 {
-		fmt.Fprintln(w, "\nNODE\tNOTICE\tPHASE\tDUE\tBLOCKED")
+		fmt.Fprintln(w, "\nNODE\tNOTICE\tPHASE\tDEADLINE\tBLOCKED")
 	}
 	for _, n := range open {
 		due := "-"

@@ -61,7 +61,7 @@ func (s clusterStatus) printScaling(w io.Writer) {
 	for _, g := range s.Groups {
 		for _, n := range g.Underutilized {
 			if !hasHeader {
-				fmt.Fprintln(w, "\nUNDERUTILIZED NODE\tGROUP\tFOR\tMAY LEAVE IN")
+				fmt.Fprintln(w, "\nUNDERUTILIZED NODE\tGROUP\tFOR\tREMOVABLE IN")
 				hasHeader = true
 			}
 			left := "now"

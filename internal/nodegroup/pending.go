@@ -14,7 +14,7 @@ import (
 // GroupOnlyPod is a Pending pod that only one group could run.
 type GroupOnlyPod struct {
 	Pod string `json:"pod"` // namespace/name
-	Why string `json:"why"`
+	Why string `json:"reason"`
 	// Unschedulable means that the scheduler has found no node for it.
 	Unschedulable bool `json:"unschedulable,omitempty"`
 }

@@ -37,7 +37,7 @@ type Reason struct {
 	Predicate string `json:"predicate"`
 	// Text is the message for people. It is short, so that nodes can be counted per text: "insufficient cpu",
 	// "untolerated taint gpu=only".
-	Text string `json:"text"`
+	Text string `json:"message"`
 	// Scheduler is the message of kube-scheduler. It is empty if the reason does not come from the scheduler.
 	Scheduler string `json:"-"`
 }

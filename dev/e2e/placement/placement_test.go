@@ -174,7 +174,7 @@ func asked(ctx context.Context, t *testing.T, bed *testbed.Testbed) []planner.Ev
 		t.Fatal(err)
 	}
 	if out, err := slipway(ctx, t, bed, stranger, "plan"); err == nil ||
-		!strings.Contains(err.Error(), "list nodes: nodes is forbidden") || !strings.Contains(err.Error(), "ClusterRole slipway-viewer") {
+		!strings.Contains(err.Error(), "Error from server (Forbidden): nodes is forbidden") || !strings.Contains(err.Error(), "ClusterRole slipway-viewer") {
 		t.Errorf("without rights: printed %q, error %v", out, err)
 	}
 	out, err := slipway(ctx, t, bed, viewer, "plan", "--max", fmt.Sprint(victims), "-o", "json")

@@ -45,14 +45,14 @@ type Update struct {
 	Decrement   bool                      `json:"decrementDesiredSize,omitempty"`
 	Membership  *v1alpha1.PoolMembership  `json:"membershipStatus,omitempty"`
 	RequestedBy string                    `json:"requestedBy,omitempty"`
-	StartedAt   time.Time                 `json:"began"`
+	StartedAt   time.Time                 `json:"startedAt"`
 	SizeBefore  int                       `json:"sizeBefore"`
 	Machines    []v1alpha1.PoolMachine    `json:"machines,omitempty"`
-	Passed      []v1alpha1.SkippedMachine `json:"passed,omitempty"`
+	Passed      []v1alpha1.SkippedMachine `json:"skipped,omitempty"`
 	// Message describes the current step or the reason for waiting.
 	Message string `json:"message,omitempty"`
 	// ReportedOutcome is the outcome that clients got if the update continued after their request ended.
-	ReportedOutcome *Outcome `json:"told,omitempty"`
+	ReportedOutcome *Outcome `json:"reportedOutcome,omitempty"`
 	// Outcome is the result; nil until the update has finished.
 	Outcome *Outcome `json:"outcome,omitempty"`
 

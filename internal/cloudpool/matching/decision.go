@@ -24,7 +24,7 @@ type Decision struct {
 	// Victims are the machines to remove, in this order.
 	Victims []Victim `json:"victims,omitempty"`
 	// Passed are the machines that cannot be removed, each with the decisive reason.
-	Passed []PassedMachine `json:"passed,omitempty"`
+	Passed []PassedMachine `json:"skipped,omitempty"`
 	// Unclear are contradictions between machines and nodes. If it is not empty, Victims is empty.
 	Unclear []string `json:"unclear,omitempty"`
 }
@@ -49,7 +49,7 @@ type PassedMachine struct {
 	// Rule is the name of the rule, for example "disruption-budget". Pod is the pod that it concerns, as namespace/name.
 	Rule   string `json:"rule"`
 	Pod    string `json:"pod,omitempty"`
-	Text   string `json:"text"`
+	Text   string `json:"message"`
 	Remedy string `json:"remedy,omitempty"`
 }
 

@@ -121,7 +121,7 @@ func PrintPacking(w io.Writer, s *planner.Packing) error {
 	p.printLine("")
 	p.printLine("%s on existing nodes, %s on new instances, at a cost of %s.", formatPodCount(len(s.Moves)-launched), formatPodCount(launched),
 		formatCost(s.Cost))
-	p.startSection("UNSCHEDULABLE POD\tFLAVOUR\tREASON", len(s.Unschedulable))
+	p.startSection("UNSCHEDULABLE POD\tTEMPLATE\tREASON", len(s.Unschedulable))
 	for _, h := range s.Unschedulable {
 		for _, name := range sortedKeys(h.Reasons) {
 			p.printLine("%s\t%s\t%s", h.Pod, name, h.Reasons[name])

@@ -31,7 +31,7 @@ type Evacuation struct {
 	// Moves lists the pods that would be recreated on other nodes, in the order of placement.
 	Moves []Move `json:"moves,omitempty"`
 	// Stays lists the pods that are deleted with the node.
-	Stays []Stay `json:"stays,omitempty"`
+	Stays []Stay `json:"deletedPods,omitempty"`
 	// Refusals lists every reason against the removal, by rule. It is empty if the node can be removed.
 	Refusals []Refusal `json:"refusals,omitempty"`
 }

@@ -49,7 +49,7 @@ type Refusal struct {
 	// Pod is the pod that the rule concerns, as namespace/name. It is empty if the rule concerns the node.
 	Pod string `json:"pod,omitempty"`
 	// Text says why the node cannot be removed.
-	Text string `json:"text"`
+	Text string `json:"message"`
 	// Nodes counts the other nodes by their reasons, for a pod that fits nowhere.
 	Nodes placement.ReasonCounts `json:"nodes,omitempty"`
 	// Remedy says what would change the result. It is empty if nothing simple would.

@@ -60,7 +60,7 @@ type Packing struct {
 	// Moves lists the pods that can be placed, on existing nodes or on new instances, in the order of placement.
 	Moves []Move `json:"moves,omitempty"`
 	// Instances lists the instances to launch.
-	Instances []PlannedInstance `json:"machines,omitempty"`
+	Instances []PlannedInstance `json:"instances,omitempty"`
 	// Unschedulable lists the unschedulable pods: no new instance would help them.
 	Unschedulable []UnschedulablePod `json:"unschedulable,omitempty"`
 	Cost          float64            `json:"cost"`
@@ -69,7 +69,7 @@ type Packing struct {
 // PlannedInstance is one instance to launch, with the pods that it would run.
 type PlannedInstance struct {
 	Name    string             `json:"name"`
-	Flavour string             `json:"flavour"`
+	Flavour string             `json:"template"`
 	Zone    string             `json:"zone,omitempty"`
 	Pods    []placement.PodKey `json:"pods"`
 }
@@ -79,7 +79,7 @@ type UnschedulablePod struct {
 	Pod     placement.PodKey  `json:"pod"`
 	Reasons map[string]string `json:"reasons"`
 	// ExhaustedLimits names, by flavour, the limit that forbids a launch which would help the pod.
-	ExhaustedLimits map[string]string `json:"spent,omitempty"`
+	ExhaustedLimits map[string]string `json:"exhaustedLimits,omitempty"`
 }
 
 type packRun struct {

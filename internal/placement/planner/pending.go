@@ -13,11 +13,11 @@ type PendingPod struct {
 	// Node is the node of the pod. It is empty while the pod is pending.
 	Node string `json:"node,omitempty"`
 	// FittingNodes lists the nodes that would accept the pod. If there are any, the pod only waits for the scheduler.
-	FittingNodes []string `json:"fits,omitempty"`
+	FittingNodes []string `json:"fittingNodes,omitempty"`
 	// Nodes counts the other nodes by their reasons.
 	Nodes placement.ReasonCounts `json:"nodes,omitempty"`
 	// NewInstances says, by flavour, whether a new instance would help: "fits", or the reasons why not.
-	NewInstances map[string]string `json:"machines,omitempty"`
+	NewInstances map[string]string `json:"newInstances,omitempty"`
 }
 
 // JudgePending evaluates a pod on every node, and on a new instance of every flavour. A placed pod is evaluated as if

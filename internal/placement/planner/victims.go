@@ -15,7 +15,7 @@ type Selection struct {
 	// pod finds room on the node that its move names.
 	Victims []Evacuation `json:"victims"`
 	// Rejected lists the evaluated nodes that cannot be removed, with the reason that decided.
-	Rejected []RejectedNode `json:"passed,omitempty"`
+	Rejected []RejectedNode `json:"skipped,omitempty"`
 	// Cost is the sum of the victims' costs.
 	Cost float64 `json:"cost"`
 

@@ -30,12 +30,12 @@ type LaunchRequestVerdict struct {
 	Group string `json:"group"`
 	// Launched is how many instances are launched for it now. Helped means that an instance is launched for its pod
 	// anyway. Missing is how many may not be launched now, for the reasons.
-	Launched  int      `json:"granted"`
-	PodServed bool     `json:"helped,omitempty"`
+	Launched  int      `json:"launched"`
+	PodServed bool     `json:"podServed,omitempty"`
 	Missing   int      `json:"missing,omitempty"`
 	Reasons   []Reason `json:"reasons,omitempty"`
 	// LaunchedByTemplate is the number of launched instances, by template.
-	LaunchedByTemplate map[string]int `json:"by,omitempty"`
+	LaunchedByTemplate map[string]int `json:"launchedByTemplate,omitempty"`
 }
 
 // launchRequested launches the instances of the launch requests, after the launches for pods.

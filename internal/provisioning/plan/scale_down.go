@@ -264,12 +264,12 @@ func (f *scaleDown) checkNode(g *Group, rule *underutilizedRule, n *nodegroup.No
 		d.addReason(nodegroup.NotAccepted, "the NodeGroup %s is not accepted: %s", g.name(), g.NotAccepted)
 	}
 	if !disruptionbudget.IsReady(n.Object) || g.IsProvisioning(n.Object, f.Now) {
-		d.addReason(Arriving, "it is not ready")
+		d.addReason(Arriving, "the node is not Ready, or is still starting")
 	}
 	d.Reasons = append(d.Reasons, g.BlockingReasons(n)...)
 	load, err := planner.MeasureWorkloadUtilization(f.Snapshot, n.Object.Name, rule.isPlaceholder)
 	if err != nil {
-		d.addReason(Arriving, "placement does not know it yet")
+		d.addReason(Arriving, "the node is not in the scheduling snapshot yet")
 		return d
 	}
 	if why := rule.whyUtilized(load); why != "" {
@@ -340,7 +340,7 @@ func (f *scaleDown) checkPodsFitElsewhere(g *Group, free []*NodeDecision) {
 		case r.Pod != "":
 			d.addReason(NoPlace, "pod %s cannot move: %s", r.Pod, r.Rule)
 		default:
-			d.addReason(NoPlace, "%s", cmp.Or(r.Rule, "placement does not know it yet"))
+			d.addReason(NoPlace, "%s", cmp.Or(r.Rule, "the node is not in the scheduling snapshot yet"))
 		}
 	}
 }

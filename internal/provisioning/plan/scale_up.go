@@ -48,10 +48,10 @@ type PodVerdict struct {
 
 // Decision is the result of Up: the launches, and the verdict on each pod. Both are sorted.
 type Decision struct {
-	Launches []Launch     `json:"orders,omitempty"`
+	Launches []Launch     `json:"launches,omitempty"`
 	Pods     []PodVerdict `json:"pods,omitempty"`
 	// LaunchRequests are the verdicts on the launch requests, in their order.
-	LaunchRequests []LaunchRequestVerdict `json:"wishes,omitempty"`
+	LaunchRequests []LaunchRequestVerdict `json:"launchRequests,omitempty"`
 
 	placedOnNodes   []planner.Move // pods and headroom that fit on existing nodes
 	missingHeadroom int            // headroom pods without room or a possible launch
@@ -523,7 +523,7 @@ func (p *scaleUp) newPlacedVerdict(key placement.PodKey, node string) PodVerdict
 	flavour, isInstance := p.flavourByInstance[node]
 	switch {
 	case !isInstance:
-		v.Reasons = []Reason{{Rule: HasRoom, Message: "node " + node + " would take it"}}
+		v.Reasons = []Reason{{Rule: HasRoom, Message: "the pod fits on node " + node}}
 		return v
 	case slices.Contains(p.provisioningNames, node):
 		v.Outcome = Provisioning
