@@ -66,7 +66,7 @@ func (s clusterStatus) printIdleNodes(w io.Writer) {
 				hasHeader = true
 			}
 			left := "now"
-			if until := time.Until(*d.MayLeaveAt); until > 0 {
+			if until := time.Until(*d.RemovableAt); until > 0 {
 				left = duration.HumanDuration(until)
 			}
 			if d.Verdict == nodegroup.Refused {

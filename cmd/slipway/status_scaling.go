@@ -23,9 +23,9 @@ type scalingStatus struct {
 }
 
 type underutilizedNode struct {
-	Node       string    `json:"node"`
-	Since      time.Time `json:"since"`
-	MayLeaveAt time.Time `json:"removableAt"`
+	Node        string    `json:"node"`
+	Since       time.Time `json:"since"`
+	RemovableAt time.Time `json:"removableAt"`
 }
 
 func toScalingStatus(cluster *nodegroup.Cluster, g *v1alpha1.NodeGroup) (s scalingStatus) {
@@ -65,7 +65,7 @@ func (s clusterStatus) printScaling(w io.Writer) {
 				hasHeader = true
 			}
 			left := "now"
-			if until := time.Until(n.MayLeaveAt); until > 0 {
+			if until := time.Until(n.RemovableAt); until > 0 {
 				left = duration.HumanDuration(until)
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", n.Node, g.Name, duration.HumanDuration(time.Since(n.Since)), left)

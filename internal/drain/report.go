@@ -101,7 +101,7 @@ type PodReport struct {
 type Delay struct {
 	Reason ObstacleKind `json:"reason"`
 	Detail string       `json:"detail"`
-	Times  int          `json:"count"`
+	Count  int          `json:"count"`
 	// Seconds counts from the first refusal to the last.
 	Seconds float64 `json:"durationSeconds"`
 

@@ -145,7 +145,7 @@ func (w *GroupSnapshot) checkNode(rule *idleRule, selectorHash string, n *Node) 
 		add(CoolingDown, "idle since %s; it may be retired at %s", formatTime(found.Since), formatTime(found.Until))
 	}
 	if found.Stage == Cooling || found.Stage == Idle {
-		d.IdleSince, d.MayLeaveAt = &found.Since, &found.Until
+		d.IdleSince, d.RemovableAt = &found.Since, &found.Until
 	}
 	d.Reasons = append(d.Reasons, w.blockingReasons(rule, n)...)
 	return d
@@ -188,7 +188,7 @@ func (w *GroupSnapshot) blockingReasons(rule *idleRule, n *Node) (reasons []Reas
 		add(HeldNode, "the annotation %s keeps it", by)
 	}
 	if rule != nil && rule.keepForPending && len(w.PendingPods) > 0 {
-		add(PendingPod, "pod %s is Pending and only this group could run it: %s", w.PendingPods[0].Pod, w.PendingPods[0].Why)
+		add(PendingPod, "pod %s is Pending and only this group could run it: %s", w.PendingPods[0].Pod, w.PendingPods[0].Reason)
 	}
 	if until := w.scaleUpCooldownEnd(); w.Now.Before(until) {
 		add(AfterScaleUp, "the group got a node; no node is retired before %s", formatTime(until))

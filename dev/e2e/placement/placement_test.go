@@ -146,7 +146,7 @@ func choose(ctx context.Context, t *testing.T, bed *testbed.Testbed) *planner.Se
 	}
 	if len(p.Remove.Victims) != victims || moves == 0 || p.Launch != nil {
 		t.Fatalf("%d victims with %d moves, want %d with some; kept %+v; to launch %+v", len(p.Remove.Victims), moves, victims,
-			p.Remove.Rejected, p.Launch)
+			p.Remove.Skipped, p.Launch)
 	}
 	return p.Remove
 }

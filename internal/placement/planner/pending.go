@@ -16,13 +16,13 @@ type PendingPod struct {
 	FittingNodes []string `json:"fittingNodes,omitempty"`
 	// Nodes counts the other nodes by their reasons.
 	Nodes placement.ReasonCounts `json:"nodes,omitempty"`
-	// NewInstances says, by flavour, whether a new instance would help: "fits", or the reasons why not.
+	// NewInstances says, by template, whether a new instance would help: "fits", or the reasons why not.
 	NewInstances map[string]string `json:"newInstances,omitempty"`
 }
 
-// JudgePending evaluates a pod on every node, and on a new instance of every flavour. A placed pod is evaluated as if
+// JudgePending evaluates a pod on every node, and on a new instance of every template. A placed pod is evaluated as if
 // a second copy were created. It fails if the pod is unknown.
-func JudgePending(s *snapshot.Snapshot, key placement.PodKey, flavours []Flavour) (*PendingPod, error) {
+func JudgePending(s *snapshot.Snapshot, key placement.PodKey, templates []Template) (*PendingPod, error) {
 	p := s.Pod(key)
 	if p == nil {
 		return nil, fmt.Errorf("pod %s is not in the snapshot", key)
@@ -40,10 +40,10 @@ func JudgePending(s *snapshot.Snapshot, key placement.PodKey, flavours []Flavour
 		}
 	}
 	out.Nodes = counts.sortByCount()
-	if err := validateFlavours(flavours); err != nil {
+	if err := validateTemplates(templates); err != nil {
 		return nil, err
 	}
-	plan := &packRun{planRun: newPlanRun(s, LeastPods, &Options{}), flavours: flavours, resourceLimits: map[*LaunchLimit]*resourceLimit{}, scoreClass: (*packRun).scoreBySize}
+	plan := &packRun{planRun: newPlanRun(s, LeastPods, &Options{}), templates: templates, resourceLimits: map[*LaunchLimit]*resourceLimit{}, scoreClass: (*packRun).scoreBySize}
 	defer plan.close()
 	plan.addOffers()
 	out.NewInstances, _ = plan.explainOffers(p.Class)

@@ -42,7 +42,7 @@ func (s *Snapshot) JudgeClass(c *filter.Class, uid types.UID, n *filter.Node) pl
 	switch {
 	case beside.Outcome == placement.Blocked && alone.Outcome != placement.Blocked:
 		for i := range beside.Reasons {
-			beside.Reasons[i].Text += filter.NominatedSuffix
+			beside.Reasons[i].Message += filter.NominatedSuffix
 		}
 		return beside
 	case beside.Outcome == placement.Blocked || alone.Outcome == placement.Fits:

@@ -112,7 +112,7 @@ func (p *scaleUp) launchForRequest(k *groupTemplate, w LaunchRequest, v *LaunchR
 // hasInstanceForPod reports whether an instance of the group is launched for the request's pod anyway.
 func (p *scaleUp) hasInstanceForPod(w LaunchRequest) bool {
 	for _, v := range p.podVerdicts {
-		if v.Pod == w.Pod && (v.Outcome == Launching || v.Outcome == Provisioning) && p.templateByFlavour[p.flavourByInstance[v.Node]].group.name() == w.Group {
+		if v.Pod == w.Pod && (v.Outcome == Launching || v.Outcome == Provisioning) && p.templateByID[p.templateByInstance[v.Node]].group.name() == w.Group {
 			return true
 		}
 	}

@@ -366,7 +366,7 @@ func (d *NodeDecision) checkCooldown(cooldown time.Duration, observed, now time.
 		d.Since = roundUpToSecond(now)
 	}
 	until := d.Since.Add(cooldown)
-	d.IdleSince, d.MayLeaveAt = &d.Since, &until
+	d.IdleSince, d.RemovableAt = &d.Since, &until
 	if now.Before(until) {
 		d.addReason(nodegroup.CoolingDown, "underutilized since %s; it may be retired at %s", formatTime(d.Since), formatTime(until))
 		return false
@@ -406,7 +406,7 @@ func (f *scaleDown) selectTogether(g *Group, due []*NodeDecision) ([]candidate, 
 	for _, e := range selection.Victims {
 		candidates = append(candidates, candidate{byName[e.Node], e})
 	}
-	for _, p := range selection.Rejected {
+	for _, p := range selection.Skipped {
 		if d := byName[p.Node]; d != nil && len(p.Refusals) > 0 {
 			d.addReason(NotTogether, "%s", p.Refusals[0].String())
 		}

@@ -68,8 +68,8 @@ func (ClusterPlacement) findPending(cluster *planner.Cluster, like *corev1.Node)
 	if like == nil {
 		return nil, nil
 	}
-	flavours := planner.DeriveFlavours(&saved.Objects{Nodes: []*corev1.Node{like}})
-	if len(flavours) == 0 {
+	templates := planner.DeriveTemplates(&saved.Objects{Nodes: []*corev1.Node{like}})
+	if len(templates) == 0 {
 		return nil, nil
 	}
 	answer, err := cluster.MakePlan(planner.PlanOptions{Policy: planner.LeastPods})
@@ -78,7 +78,7 @@ func (ClusterPlacement) findPending(cluster *planner.Cluster, like *corev1.Node)
 	}
 	var unschedulable []UnschedulablePod
 	for _, m := range answer.Launch.Instances {
-		if m.Flavour != flavours[0].Name {
+		if m.Template != templates[0].Name {
 			continue
 		}
 		for _, pod := range m.Pods {
