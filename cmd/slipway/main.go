@@ -45,8 +45,8 @@ func newRootCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "slipway",
 		Short: "Takes Kubernetes nodes into and out of service without dropping work",
-		Long: "Slipway detects that a node is going away, evicts its pods safely and in time, and restores the node if its machine\n" +
-			"survives. It retires nodes with their machines, and launches machines for unschedulable pods.",
+		Long: "Slipway detects that a node is going away, evicts its pods safely and in time, and restores the node if its instance\n" +
+			"survives. It retires nodes with their instances, and launches instances for unschedulable pods.",
 		Version:       start.Version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,

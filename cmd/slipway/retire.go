@@ -43,8 +43,8 @@ func newRetireCommand() *cobra.Command {
 	f := retireFlags{kube: newKubeFlags("retire")}
 	cmd := &cobra.Command{
 		Use:   "retire NODE",
-		Short: "Retire a node: drain it and delete the Node and its machine",
-		Long: `Retire creates a NodeRetirement. The manager cordons and drains the node, deletes the Node, and deletes its machine.
+		Short: "Retire a node: drain it and delete the Node and its instance",
+		Long: `Retire creates a NodeRetirement. The manager cordons and drains the node, deletes the Node, and deletes its instance.
 To cancel it, delete the NodeRetirement before the Node is deleted; the node is then restored. The NodeRetirement gets
 the labels of the node's NodeGroup, or the labels on the Node, so that it matches the manager's --selector.`,
 		Example: `  slipway retire node-7 --wait
@@ -128,7 +128,7 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 func findGroupLabels(cmd *cobra.Command, c client.Reader, node *corev1.Node) (map[string]string, error) {
 	var groups v1alpha1.NodeGroupList
 	if err := c.List(cmd.Context(), &groups); apierrors.IsForbidden(err) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "cannot read the labels of the node's NodeGroup: %v\n", err)
+		fmt.Fprintf(cmd.ErrOrStderr(), "cannot read the node's NodeGroup, using the labels on the Node: %v\n", err)
 	} else if err != nil {
 		return nil, explainMissingTypes(err)
 	}

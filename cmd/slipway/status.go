@@ -167,15 +167,15 @@ func (s clusterStatus) printTable(w io.Writer, _ bool) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "GROUP\tACCEPTED\tCLOUD\tMIN\tMAX\tNODES\tUNAVAILABLE\tRETIRING\tALLOWED DISRUPTIONS")
 	for _, g := range s.Groups {
-		minSize, maxSize, mayLeave := fmt.Sprint(g.MinSize), unknownValue, fmt.Sprint(g.AllowedDisruptions)
+		minSize, maxSize, allowed := fmt.Sprint(g.MinSize), unknownValue, fmt.Sprint(g.AllowedDisruptions)
 		if g.MaxSize != nil {
 			maxSize = fmt.Sprint(*g.MaxSize)
 		}
 		if g.Unlisted {
-			minSize, mayLeave = unknownValue, unknownValue
+			minSize, allowed = unknownValue, unknownValue
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", g.Name, g.Accepted, g.Cloud, minSize, maxSize, g.Nodes, g.Unavailable,
-			g.Retiring, mayLeave)
+			g.Retiring, allowed)
 	}
 	s.printIdleNodes(t)
 	s.printScaling(t)

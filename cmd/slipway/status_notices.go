@@ -15,7 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/top"
 )
 
-// noticeStatus is a notice for a node's machine, as its agent recorded it on the Node.
+// noticeStatus is a notice for a node's instance, as its agent recorded it on the Node.
 type noticeStatus struct {
 	Node     string        `json:"node"`
 	ID       string        `json:"id"`

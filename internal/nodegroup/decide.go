@@ -249,8 +249,8 @@ func (w *GroupSnapshot) enforceMinSize(decisions []Decision) {
 	slices.SortFunc(candidates, compareByIdleTime)
 	for _, d := range candidates {
 		if stay <= int(w.MinSize()) {
-			d.Reasons = append(d.Reasons, Reason{Minimum, fmt.Sprintf("%s minimum is %d, and no more nodes stay",
-				w.describeMinSizeSource(), w.MinSize())})
+			d.Reasons = append(d.Reasons, Reason{Minimum, fmt.Sprintf("without it %d nodes would remain, and %s minimum is %d",
+				stay-1, w.describeMinSizeSource(), w.MinSize())})
 			continue
 		}
 		stay--

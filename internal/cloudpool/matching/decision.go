@@ -123,7 +123,7 @@ func ChooseMachines(q DecisionInput) (*Decision, error) {
 	return d, d.chooseNodes(&q, candidates)
 }
 
-// findCandidates returns the active members that no rule of this package protects. It records the others in Passed.
+// findCandidates returns the active members that no rule of this package protects. It records the others in Skipped.
 func (d *Decision) findCandidates(q *DecisionInput) []*Member {
 	var list []*Member
 	for i := range q.Pairing.Members {

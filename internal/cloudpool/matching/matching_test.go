@@ -248,7 +248,7 @@ func TestI7UnidentifiedNodesProtectMachinesWithoutNode(t *testing.T) {
 			}
 			d, err := ChooseMachines(newQuestion(1, machines, nodes))
 			if err != nil || len(d.Victims) > 0 || len(d.Skipped) != 3 || d.Skipped[0].Rule != ruleMayBeNode {
-				t.Errorf("victims %q, passed %+v, %v; want no victims", victimNumbers(d), d.Skipped, err)
+				t.Errorf("victims %q, skipped %+v, %v; want no victims", victimNumbers(d), d.Skipped, err)
 			}
 		})
 	}

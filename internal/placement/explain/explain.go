@@ -33,9 +33,9 @@ func PrintSelection(w io.Writer, s *planner.Selection, wide bool) error {
 	if len(s.Skipped) > 0 {
 		p.printLine("")
 		p.printLine("KEEP\tRULE\tREASON")
-		for _, passed := range s.Skipped {
-			for _, r := range passed.Refusals {
-				p.printLine("%s\t%s\t%s", passed.Node, r.Rule, r)
+		for _, node := range s.Skipped {
+			for _, r := range node.Refusals {
+				p.printLine("%s\t%s\t%s", node.Node, r.Rule, r)
 			}
 		}
 	}
