@@ -24,7 +24,7 @@ import (
 )
 
 // launchAll requests all launches at once, and waits for the answers until the answer timeout. A launch without an
-// answer counts as provisioning, so that it delays no reconcile and no later pod.
+// answer by then counts as provisioning. So a slow cloud delays no later pod.
 func (a *Controller) launchAll(ctx context.Context, groups []*managedGroup, d *plan.Decision, waiting map[placement.PodKey]unschedulablePod) error {
 	var errs []error
 	for _, g := range groups {
@@ -83,8 +83,8 @@ func (a *Controller) requestLaunch(ctx context.Context, g *managedGroup, o plan.
 	})
 }
 
-// recordAnswer records the cloud's answer to a launch. A refusal does not fail the reconcile: the template backs off,
-// and the next reconcile uses another one.
+// recordAnswer records the cloud's answer to a launch. A refusal is not an error of the reconcile: the template backs
+// off, and the next reconcile uses another one.
 func (a *Controller) recordAnswer(g *managedGroup, o plan.Launch, id string, op cloud.Operation, err error) {
 	log := a.options.Log.With("group", o.Group, "template", o.Template, "instances", o.Count, "pods", len(o.Pods), "reasons", o.Reasons)
 	if err == nil {
@@ -114,8 +114,8 @@ func (a *Controller) requeue() {
 // maxConcurrentDeletions is the maximum of running deletions per group. Later reconciles delete the rest.
 const maxConcurrentDeletions = 10
 
-// deleteFailedInstances starts to delete our instances that will never become nodes. It does not wait for the cloud,
-// and starts only one deletion per instance.
+// deleteFailedInstances starts to delete the instances of our launches that will never become nodes. It does not wait
+// for the cloud. If a deletion of an instance is running, it does not start another one.
 func (a *Controller) deleteFailedInstances(ctx context.Context, s *clusterCaches, groups []*managedGroup) {
 	for _, g := range groups {
 		m := g.state
@@ -167,9 +167,9 @@ func (a *Controller) deleteInstance(ctx context.Context, s *clusterCaches, g *ma
 	return true, nil
 }
 
-// retireUnderutilized writes the annotation of nodes that may be retired, requests due retirements, and cancels pending
-// retirements that are not wanted any more. A node that is not decided on loses its annotation (I3), unless another
-// manager owns it.
+// retireUnderutilized requests the retirements of underutilized nodes that are due, and cancels its pending retirements
+// that are not wanted any more. It also writes on each such node since when it may be retired. A node without a decision
+// loses this annotation (I3), unless another manager owns the node.
 func (a *Controller) retireUnderutilized(ctx context.Context, cluster *nodegroup.Cluster, groups []*managedGroup, down []plan.NodeDecision) error {
 	if down == nil {
 		return nil // there was no decision
@@ -206,8 +206,8 @@ func findGroup(groups []*managedGroup, name string) *managedGroup {
 	return nil
 }
 
-// writeSinceAnnotation writes since when a Node may be retired, if the annotation differs. It succeeds only if the Node
-// did not change since it was read.
+// writeSinceAnnotation writes on a Node since when it may be retired, if the annotation differs. If the Node has changed
+// since it was read, the write fails with a conflict.
 func (a *Controller) writeSinceAnnotation(ctx context.Context, n *corev1.Node, since time.Time) error {
 	var value any
 	if !since.IsZero() {

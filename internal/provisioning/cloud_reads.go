@@ -33,11 +33,12 @@ type cloudObservation struct {
 	joinStates
 }
 
-// shouldReadCloud reports whether the group's cloud is read: it needs spec.scaleUp, and must be accepted.
+// shouldReadCloud reports whether the cloud of the group is read. The group must have spec.scaleUp and must be accepted.
 func shouldReadCloud(g *managedGroup) bool { return g.Group.Spec.ScaleUp != nil && g.NotAccepted == "" }
 
 // readClouds starts to read the clouds of all groups that scale up, and waits for the answers until the answer timeout.
-// The next reconcile applies later answers. Until then the group keeps its last state, with the launches made since.
+// If a cloud answers later, the next reconcile applies its answer. Until then the group keeps its last state and the
+// launches made since.
 func (a *Controller) readClouds(ctx context.Context, s *clusterCaches, groups []*managedGroup) {
 	for _, g := range groups {
 		if shouldReadCloud(g) && (!g.state.isReadEarly || g.state.needsReread()) {
@@ -48,7 +49,7 @@ func (a *Controller) readClouds(ctx context.Context, s *clusterCaches, groups []
 	a.awaitReplies(ctx, groups, func(m *groupState) bool { return !m.isReading })
 }
 
-// readCloudsEarly starts to read the clouds before a reconcile, for the groups of the last reconcile.
+// readCloudsEarly starts to read the clouds before a reconcile begins, for the groups that the last reconcile has found.
 func (a *Controller) readCloudsEarly(ctx context.Context, s *clusterCaches) {
 	for _, g := range a.lastGroups {
 		if shouldReadCloud(g) && !g.state.isReading {
@@ -176,8 +177,8 @@ func (a *Controller) applyObservation(g *managedGroup, v cloudObservation) {
 	}
 }
 
-// describeDroppedLaunch returns the message for a dropped launch, and what to do if the cloud still counts its
-// instances.
+// describeDroppedLaunch returns the message for a launch that is given up because its instances did not appear. If the
+// cloud still counts these instances, the message says what to do.
 func (m *groupState) describeDroppedLaunch(count int) string {
 	message := fmt.Sprintf("the cloud has dropped a launch of %d instances without an error", count)
 	if n := m.tracking.Unmade; n > 0 {
@@ -187,8 +188,8 @@ func (m *groupState) describeDroppedLaunch(count int) string {
 	return message
 }
 
-// removeAdoptedWithoutNode removes adopted instances without a Node. They may belong to another cluster. So they do not
-// belong to a launch, and do not count towards a maximum.
+// removeAdoptedWithoutNode removes adopted instances without a Node, because they may belong to another cluster. They
+// then belong to no launch and count against no maximum.
 func (v *cloudObservation) removeAdoptedWithoutNode() {
 	var kept []cloud.Instance
 	for _, i := range v.instances {
@@ -202,7 +203,8 @@ func (v *cloudObservation) removeAdoptedWithoutNode() {
 	v.instances = kept
 }
 
-// countExpectedInstances counts a group's instances, and the pending ones that the cloud may not count yet.
+// countExpectedInstances counts a group's instances and the instances of pending launches that the cloud may not count
+// yet.
 func countExpectedInstances(instances []cloud.Instance, asked []launch.PendingLaunch) (n int) {
 	for _, i := range instances {
 		if i.State != cloud.Deleting {
@@ -246,8 +248,8 @@ func (a *Controller) makePlanInput(s *clusterCaches, snapshot *snapshot.Snapshot
 	return w
 }
 
-// countUnready counts the nodes that are not Ready, not starting and not being retired. A node without a group may be
-// new and still lack its labels. It counts as starting if it would be starting in any group.
+// countUnready counts the nodes that are not Ready, except starting nodes and nodes that are being retired. A node
+// without a group may be new and lack its labels, so it counts as starting if it would be starting in any group.
 func countUnready(w *plan.Input, cluster *nodegroup.Cluster) (n int) {
 	byName := map[string]*plan.Group{}
 	for i := range w.Groups {
@@ -269,7 +271,7 @@ func countUnready(w *plan.Input, cluster *nodegroup.Cluster) (n int) {
 	return n
 }
 
-// recordJoined clears the failures of the instance's template, because its Node was usable.
+// recordJoined ends the back-off of the instance's template, because the Node of the instance was usable.
 func (m *groupState) recordJoined(r *launch.Instance) {
 	if l, ok := m.launches[r.Launch]; ok && l.IsForRetirement() {
 		launch.SetLaunchReady(&l, *r)
@@ -278,9 +280,9 @@ func (m *groupState) recordJoined(r *launch.Instance) {
 	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return launch.IsBackOffRefuted(&b, r) })
 }
 
-// removeJoined removes instances that have a Node now from the provisioning ones. The cloud was read before the Node
-// joined, and the instance would count twice. An instance with a usable Node has joined for good: its Node may be
-// unusable again when the cloud is read next.
+// removeJoined removes instances that have a Node now from the provisioning instances. The cloud was read before the
+// Node joined, so the instance would count twice. It also records instances whose Node is usable as joined for good,
+// because the Node may not be usable at the next cloud read.
 func (g *managedGroup) removeJoined(provider cloud.Provider, nodes []corev1.Node) {
 	m := g.state
 	m.launched = nil
@@ -314,7 +316,7 @@ func (g *managedGroup) removeJoined(provider cloud.Provider, nodes []corev1.Node
 	})
 }
 
-// addUnjoined adds the recorded instances that the cloud has not shown to this process.
+// addUnjoined adds the recorded instances that this process has not seen in the cloud yet.
 func (m *groupState) addUnjoined(shown []cloud.Instance) []cloud.Instance {
 	all, there := slices.Clone(shown), map[string]bool{}
 	for _, i := range shown {

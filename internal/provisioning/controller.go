@@ -35,8 +35,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// Options configure a Controller. All fields but Selector, Maximum, Unreadiness, Wishes, Debounce, Every and Settle are
-// required.
+// Options configure a Controller. All fields but Selector, MaxNodes, UnreadyLimit, LaunchRequests, Debounce, Interval
+// and SettleTime are required.
 type Options struct {
 	// Client writes objects, and reads NodeGroups and NodeRetirements from caches.
 	Client   client.Client
@@ -157,7 +157,8 @@ func (a *Controller) isAnyGroupManaged(ctx context.Context) bool {
 	return false
 }
 
-// isManaged reports whether this controller scales the group. Other groups belong to another manager or are not scaled.
+// isManaged reports whether this controller scales the group. It does not scale a group of another manager, or a group
+// without a rule for scaling.
 func (a *Controller) isManaged(g *v1alpha1.NodeGroup) bool {
 	asks := g.Spec.ScaleUp != nil || g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underutilized != nil
 	return asks && a.options.Selector.Matches(labels.Set(g.Labels))
@@ -190,8 +191,8 @@ func (a *Controller) run(ctx context.Context, s *clusterCaches) {
 	}
 }
 
-// reconcile reads the cluster, decides, and acts. It reads the clouds if askClouds is true or pods are unschedulable.
-// busy reports whether work is in progress.
+// reconcile reads the cluster, decides, and acts. It reads the clouds if askClouds is true or if pods are unschedulable.
+// busy reports whether work is in progress, so that the next reconcile must come soon.
 func (a *Controller) reconcile(ctx context.Context, s *clusterCaches, askClouds bool) (busy bool, err error) {
 	waiting := a.pods.takeAll()
 	var cluster *nodegroup.Cluster
@@ -248,9 +249,8 @@ func (a *Controller) reconcile(ctx context.Context, s *clusterCaches, askClouds 
 	return len(up.Launches) > 0 || len(waiting) > 0 || isWorkPending(groups), errors.Join(errs...)
 }
 
-// filterVerdicts removes the verdicts that this manager cannot know. A manager with a selector does not know the groups
-// that it skips, or the groups in the file of another manager. So only a manager of all groups reports that no group
-// exists.
+// filterVerdicts removes the verdict that no group exists, unless this manager knows all groups. A manager with a
+// selector does not know the groups that it skips. No manager knows the groups in the file of another manager.
 func (a *Controller) filterVerdicts(pods []plan.PodVerdict) []plan.PodVerdict {
 	if a.options.Selector.Empty() {
 		return pods
@@ -263,8 +263,8 @@ func (a *Controller) filterVerdicts(pods []plan.PodVerdict) []plan.PodVerdict {
 // unknownGroupGrace is how long a group with unknown state delays the Events of unplaceable pods.
 const unknownGroupGrace = time.Minute
 
-// areAllGroupsKnown reports whether the state of every group is known, or has been unknown for the whole grace period.
-// After that an unknown state is a reason like any other.
+// areAllGroupsKnown reports whether the state of every group is known. A group whose state has been unknown for the
+// whole grace period counts as known: that its cloud cannot be read is then a reason for the pods.
 func areAllGroupsKnown(groups []*managedGroup, now time.Time) bool {
 	for _, g := range groups {
 		if since := g.unknownSince(); !since.IsZero() && now.Before(since.Add(unknownGroupGrace)) {

@@ -101,8 +101,8 @@ func joinReasons(reasons []plan.Reason) string {
 	return strings.Join(all, "; ")
 }
 
-// joinRules returns the distinct rules of the reasons. It is the action of an Event, because the API server merges
-// Events that differ only in their note.
+// joinRules returns the distinct rules of the reasons as one text. This text is the action of an Event. If only the
+// notes of Events differed, the API server would merge the Events.
 func joinRules(reasons []plan.Reason) string {
 	var all []string
 	for _, r := range reasons {
@@ -117,9 +117,9 @@ func (a *Controller) emitEvent(object runtime.Object, eventType string, reason e
 	a.options.Events.Eventf(object, nil, eventType, string(reason), action, "%s", observe.ClipBytes(note, maxNote))
 }
 
-// emitGroupEvent writes an Event on a NodeGroup. A group of a file has no object, and gets no Event. subject is the
-// template, instance or node. It is the Event's action, so that the API server does not merge Events about different
-// subjects.
+// emitGroupEvent writes an Event on a NodeGroup. It writes none for a group of a file, which has no object. subject is
+// the template, instance or node that the Event is about. It becomes the action of the Event, so that the API server
+// does not merge Events about different subjects.
 func (a *Controller) emitGroupEvent(g *managedGroup, eventType string, reason eventReason, subject, format string, args ...any) {
 	if g.Group.UID == "" {
 		return

@@ -26,8 +26,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// groupState is what the controller remembers of a group between reconciles. What must survive a restart is in the
-// group's status too.
+// groupState is what the controller remembers of a group between reconciles. The part that must survive a restart is
+// also in the group's status.
 type groupState struct {
 	watchedSince      time.Time // when this process first saw the group
 	cloud             cloud.Group
@@ -137,8 +137,8 @@ func newGroupState(s *v1alpha1.NodeGroupStatus, settle time.Duration) *groupStat
 	return m
 }
 
-// mergeRecord adds what another process or a replacement has written to the record. It reports whether it found a
-// launch that was not counted yet.
+// mergeRecord adds launches and answers that another process or a replacement has written to the launch record. It
+// reports whether it has found a launch that was not counted yet.
 func (m *groupState) mergeRecord(p *v1alpha1.ProvisioningStatus) (changed bool) {
 	now := time.Now()
 	for _, b := range p.BackOffs {
@@ -173,7 +173,8 @@ func (m *groupState) mergeRecord(p *v1alpha1.ProvisioningStatus) (changed bool) 
 	return changed
 }
 
-// mergeAnswer applies the cloud's answer that the owner of a launch has recorded. There is one answer per launch.
+// mergeAnswer applies the cloud's answer to a launch, as the owner of the launch has recorded it. Each launch has only
+// one answer.
 func (m *groupState) mergeAnswer(l v1alpha1.Launch, now time.Time) {
 	is, open := m.launches[l.ID]
 	if !open || is.For == nil || is.AnsweredAt != nil || l.AnsweredAt == nil {
@@ -191,7 +192,8 @@ func (m *groupState) mergeAnswer(l v1alpha1.Launch, now time.Time) {
 	})
 }
 
-// toPending converts a launch that another process has recorded. An answer that is not recorded counts as lost (I8).
+// toPending converts a launch that another process has recorded. If no answer is recorded, the answer counts as lost
+// (I8).
 func (m *groupState) toPending(l v1alpha1.Launch) launch.PendingLaunch {
 	if l.IsForRetirement() {
 		return launch.NewPendingLaunch(&l, m.settleTime, time.Now())
@@ -217,8 +219,8 @@ func (m *groupState) recordFailure(template, reason, message string, now time.Ti
 	return b
 }
 
-// recordRefusal starts the back-off of a template after a failed launch. It lasts at least as long as the cloud asked
-// for.
+// recordRefusal starts the back-off of a template after a failed launch. If the cloud has asked for a pause, the
+// back-off is at least as long.
 func (m *groupState) recordRefusal(template string, err error, now time.Time) v1alpha1.BackOff {
 	b := m.recordFailure(template, launch.BackOffReason(err), err.Error(), now)
 	m.pauseReads(err, now)
@@ -229,7 +231,7 @@ func (m *groupState) recordRefusal(template string, err error, now time.Time) v1
 	return b
 }
 
-// pauseReads stops reads of the group for as long as the cloud's error asks for.
+// pauseReads stops reads of the group's cloud for the pause that the cloud's error asks for.
 func (m *groupState) pauseReads(err error, now time.Time) {
 	if until := now.Add(cloud.RetryDelay(err)); until.After(m.quietUntil) {
 		m.quietUntil = until
@@ -244,7 +246,7 @@ func (m *groupState) pruneBackOffs(now time.Time) {
 	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return launch.IsBackOffExpired(&b, now) })
 }
 
-// learnTemplates updates what the nodes of each template have shown.
+// learnTemplates stores the resources, labels and taints that the current nodes of each template have.
 func (g *managedGroup) learnTemplates(now time.Time) {
 	m := g.state
 	var startup []string
@@ -289,8 +291,9 @@ func (m *groupState) cloudTemplateName(template string) string {
 	return template
 }
 
-// templateOfNode returns the name of a node's template. It uses the node's label, then the cloud's type. If the cloud
-// reports no type and has one template, it is that one. It returns "" if the group can launch no such node.
+// templateOfNode returns the name of a node's template: the template that the node's label for the instance type names,
+// or else the one that its cloud names. If the cloud names no type and has only one template, it is this one. It returns
+// "" if the group cannot launch such a node.
 func (m *groupState) templateOfNode(n *corev1.Node) string {
 	for _, name := range []string{n.Labels[corev1.LabelInstanceTypeStable], n.Labels[corev1.LabelInstanceType], m.typeByNode[n.Name]} {
 		for _, t := range m.cloudTemplates {
@@ -342,12 +345,12 @@ func (g *managedGroup) makePlanTemplates(siblings *v1alpha1.LearnedTemplate, now
 	return planTemplates
 }
 
-// learnedTTL is how long nodes that are gone still prove that their template lacks a resource. If the declared
-// resources are wrong, at most one useless instance is launched per hour.
+// learnedTTL is the time after which the last nodes of a template, which lacked a declared resource, do not matter any
+// more. If the declaration is wrong, at most one useless instance is launched in each such period.
 const learnedTTL = time.Hour
 
-// isLongGone reports whether this process has seen no node of a template for that long. A node that is still starting
-// counts as present, though it may have no devices yet.
+// isLongGone reports whether this process has seen no node of a template for learnedTTL. A starting node counts as seen,
+// even if it has no devices yet.
 func (m *groupState) isLongGone(template string, now time.Time) bool {
 	last := m.watchedSince
 	if present := m.lastPresent[template]; present.After(last) {
@@ -386,7 +389,8 @@ func (m *groupState) addProvisioning(a launch.PendingLaunch) {
 	}
 }
 
-// forgetRemovedLaunches removes launches of other owners that are not in the record any more: their cloud refused them.
+// forgetRemovedLaunches forgets launches of other owners that are not in the launch record any more, because the cloud
+// has refused them.
 func (m *groupState) forgetRemovedLaunches(launches []v1alpha1.Launch) {
 	for id, l := range m.launches {
 		there := slices.ContainsFunc(launches, func(l v1alpha1.Launch) bool { return l.ID == id })
@@ -412,8 +416,8 @@ func (m *groupState) dropUnrequested(id string) {
 	m.pending = slices.DeleteFunc(m.pending, func(a launch.PendingLaunch) bool { return a.ID == id })
 }
 
-// recordReply records the cloud's answer to a launch, and the instances that it names. The launch stays pending until
-// the next cloud read, because some of its instances may exist even after a refusal.
+// recordReply records the cloud's answer to a launch, and the instances that the answer names. The launch stays pending
+// until the next cloud read: even after a refusal, some of its instances may exist.
 func (m *groupState) recordReply(id string, answer launch.Answer, named []string, at time.Time) {
 	m.unanswered--
 	if answer != launch.Accepted {
@@ -427,7 +431,8 @@ func (m *groupState) recordReply(id string, answer launch.Answer, named []string
 	})
 }
 
-// updatePending changes a pending launch, and removes provisioning instances that are not expected any more.
+// updatePending changes a pending launch. It also removes the provisioning instances of the launch that are not expected
+// any more.
 func (m *groupState) updatePending(id string, change func(*launch.PendingLaunch)) {
 	i := slices.IndexFunc(m.pending, func(a launch.PendingLaunch) bool { return a.ID == id })
 	if i < 0 {
@@ -446,7 +451,8 @@ func (m *groupState) updatePending(id string, change func(*launch.PendingLaunch)
 	})
 }
 
-// maxStatusEntries is the maximum of back-offs, and of learned templates, in the schema of a NodeGroup's status.
+// maxStatusEntries is how many back-offs, and how many learned templates, the status of a NodeGroup may have by its
+// schema.
 const maxStatusEntries = 64
 
 // toStatus returns the status of the group. If there are too many entries, it keeps the back-offs that end last, and
@@ -462,8 +468,8 @@ func (m *groupState) toStatus() *v1alpha1.ProvisioningStatus {
 	return s
 }
 
-// listOpenLaunches returns the launches with instances that are not usable yet, and those with a result that a
-// NodeRetirement has not recorded. The oldest are first.
+// listOpenLaunches returns the launches that must stay in the launch record, the oldest first: launches with instances
+// that are not usable yet, and launches whose result a NodeRetirement has not recorded yet.
 func (m *groupState) listOpenLaunches() []v1alpha1.Launch {
 	open := map[string]*v1alpha1.Launch{}
 	for id, l := range m.launches {
@@ -515,7 +521,7 @@ func (m *groupState) listOpenLaunches() []v1alpha1.Launch {
 	return list
 }
 
-// updateLaunches updates the launches of replacements from the last tracking.
+// updateLaunches updates the launches of replacements from the last result of TrackInstances.
 func (m *groupState) updateLaunches(now time.Time) {
 	for id, l := range m.launches {
 		if !l.IsForRetirement() || !l.IsOpen() {
@@ -573,8 +579,8 @@ func (a *Controller) writeStatuses(ctx context.Context, groups []*managedGroup) 
 	return errors.Join(errs...)
 }
 
-// writeCondition writes the condition ScaleUpAllowed. Another controller owns the other conditions. A concurrent write
-// wins, and the next reconcile tries again.
+// writeCondition writes the condition ScaleUpAllowed. Another controller writes the other conditions. After a conflict
+// with such a write, the next reconcile tries again.
 func (a *Controller) writeCondition(ctx context.Context, g *managedGroup) error {
 	is := metav1.Condition{
 		Type: v1alpha1.GroupScaleUpAllowed, Status: metav1.ConditionTrue, Reason: v1alpha1.ScaleUpAllowedReason,
@@ -617,11 +623,11 @@ func (g *managedGroup) saveStatus(s *v1alpha1.ProvisioningStatus) error {
 	return nil
 }
 
-// errConcurrentLaunch means that another process has requested instances since the decision.
+// errConcurrentLaunch means that another process has recorded a launch since this process has decided.
 var errConcurrentLaunch = errors.New("another process has requested instances meanwhile: retrying with the new count")
 
-// reserveLaunches records launches before they are requested (I8). It fails if another process has recorded launches
-// since the decision (I5).
+// reserveLaunches records launches before they are requested (I8). If another process has recorded launches since the
+// decision, it returns errConcurrentLaunch (I5).
 func (a *Controller) reserveLaunches(ctx context.Context, g *managedGroup, ids []string) ([]launch.Reservation, error) {
 	return a.options.Launches.Reserve(ctx, g.Group, ids, func(s *v1alpha1.ProvisioningStatus) error {
 		if g.state.mergeRecord(s) {

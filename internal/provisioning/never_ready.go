@@ -22,9 +22,9 @@ import (
 // neverReadyRequester is the requester of retirements of nodes that were never Ready.
 const neverReadyRequester = "slipway manager, never ready"
 
-// retireNeverReady requests the retirement of nodes that were not Ready in time. Pods may run on them, so they are
-// drained like every other node. An instance stays in the record until its retirement cannot be cancelled any more. So
-// a failed retirement is followed by another one.
+// retireNeverReady requests the retirement of nodes that were not Ready in time. The nodes are drained, because pods may
+// run on them. The instance of such a node stays in the record until its retirement cannot be cancelled any more, so
+// that another retirement follows if one fails.
 func (a *Controller) retireNeverReady(ctx context.Context, groups []*managedGroup) error {
 	var errs []error
 	for _, g := range groups {
@@ -44,8 +44,8 @@ func (a *Controller) retireNeverReady(ctx context.Context, groups []*managedGrou
 	return errors.Join(errs...)
 }
 
-// retireNode requests the retirement of an instance's node, unless it is retiring or a retirement has just failed. It
-// reports whether the instance is settled: its node became Ready, or another tool removes it.
+// retireNode requests the retirement of an instance's node, unless the node is being retired or a retirement has just
+// failed. It returns true if nothing is left to do, because the node has become Ready or another tool removes it.
 func (a *Controller) retireNode(ctx context.Context, g *managedGroup, failed launch.FailedInstance) (settled bool, err error) {
 	log := a.options.Log.With("group", g.name(), "providerID", failed.Instance.ProviderID, "reason", failed.Reason, "message", failed.Message)
 	n := findNodeOfInstance(a.options.Clouds[g.Group.Spec.Cloud.Provider], g.Nodes, failed.Instance)
@@ -88,15 +88,15 @@ func (a *Controller) retireNode(ctx context.Context, g *managedGroup, failed lau
 	return false, nil
 }
 
-// hasNeverReadyRetirement reports whether the node already has such a retirement. That counts as one failure of its
-// template, however long the retirement takes.
+// hasNeverReadyRetirement reports whether the node already has a retirement because it was never Ready. So the node
+// counts as one failure of its template, however long the retirement takes.
 func hasNeverReadyRetirement(n *nodegroup.Node) bool {
 	return slices.ContainsFunc(n.Retirements, func(rt v1alpha1.NodeRetirement) bool {
 		return rt.Spec.RequestedBy == neverReadyRequester && rt.Spec.NodeUID == n.Object.UID
 	})
 }
 
-// retirementProgress is how far the retirement of an instance's node is.
+// retirementProgress says how far the retirement of an instance's node has come.
 type retirementProgress int
 
 const (
@@ -159,8 +159,8 @@ func (g *managedGroup) countUnreplaced() (n int) {
 	return n
 }
 
-// excludeRetired removes instances that a retirement handles. A deleted Node does not mean that the instance never had
-// one.
+// excludeRetired removes instances whose retirement is in progress. Such an instance may have no Node any more, and
+// would look like an instance that never joined.
 func (g *managedGroup) excludeRetired(s *launch.Tracking) {
 	s.FailedWithoutNode = slices.DeleteFunc(s.FailedWithoutNode, func(d launch.FailedInstance) bool { return g.retirements[d.Instance.ProviderID] > 0 })
 	s.Unjoined = slices.DeleteFunc(s.Unjoined, func(r launch.Instance) bool { return g.retirements[r.ProviderID] == retirementFinal })
@@ -174,8 +174,8 @@ func (g *managedGroup) listNewFailures(provider cloud.Provider, s *launch.Tracki
 	})...)
 }
 
-// findNodeOfInstance finds the node with the instance's provider ID, or without one with its system UUID. A name alone
-// is not enough (I4).
+// findNodeOfInstance finds the node that has the instance's provider ID. A node without a provider ID matches by its
+// system UUID. An equal name is not enough (I4).
 func findNodeOfInstance(provider cloud.Provider, nodes []nodegroup.Node, i cloud.Instance) *nodegroup.Node {
 	for k := range nodes {
 		id := cloud.ProviderIDOfNode(provider, instances.NodeIdentityOf(nodes[k].Object))

@@ -13,8 +13,8 @@ import (
 // minPollInterval is the shortest time between two polls of an operation.
 const minPollInterval = 10 * time.Second
 
-// followOperation polls the operation of an accepted launch until it is done or the join timeout ends. A cloud may find
-// only then that it has no capacity or quota, and may show no instance for the launch.
+// followOperation polls the operation of an accepted launch until the operation is done or the join timeout is over.
+// Some clouds find out only during the operation that they have no capacity or quota, and then show no instance.
 func (a *Controller) followOperation(ctx context.Context, g *managedGroup, o plan.Launch, id string, provider cloud.Provider, op cloud.Operation) {
 	if op.ID == "" {
 		return
@@ -74,7 +74,8 @@ func (m *groupState) recordOperation(id, operation string) {
 	}
 }
 
-// endOperation records that the operation of a launch is over. Earlier cloud reads may not show its instances.
+// endOperation records that the operation of a launch is over. A cloud read that began earlier may not show its
+// instances.
 func (m *groupState) endOperation(id string, at time.Time) {
 	if l, open := m.launches[id]; open {
 		l.OperationID = ""
@@ -97,7 +98,8 @@ func (a *Controller) recordLaunchFailure(g *managedGroup, o plan.Launch, id stri
 	g.state.expectNone(id, time.Now())
 }
 
-// expectNone expects no more instances of a failed launch. Nothing is launched before the next cloud read.
+// expectNone records that no more instances of a failed launch are expected. Nothing is launched for the group before
+// its next cloud read.
 func (m *groupState) expectNone(id string, at time.Time) {
 	m.failedAt = at
 	m.mustReread.Store(true)

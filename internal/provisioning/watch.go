@@ -140,7 +140,7 @@ func (w *unschedulablePods) update(o any) {
 	}
 }
 
-// waitedFor returns for how long the first pod that was not taken has waited.
+// waitedFor returns how long the first pod has waited that takeAll has not returned yet.
 func (w *unschedulablePods) waitedFor() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()

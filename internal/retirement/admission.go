@@ -16,9 +16,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// admit waits until the group's minimum size and disruption budgets allow the retirement (I5) and the cloud allows the
-// deletion. It ends the retirement of a protected node before anything is changed. Cleaning up after an instance that
-// is gone needs no admission, because it disrupts nothing.
+// admit waits until the group's minimum size and disruption budgets allow the retirement (I5), and until the cloud
+// allows the deletion. It ends the retirement of a protected node before anything is changed. A retirement whose
+// instance is gone needs no admission, because its cleanup disrupts no pod.
 func (p *scope) admit(ctx context.Context) error {
 	if p.isAdmitted() {
 		return nil
@@ -51,9 +51,9 @@ func (p *scope) admit(ctx context.Context) error {
 	return p.recordAdmission(ctx, "within the group's limits")
 }
 
-// reserveAdmission counts the retirement as admitted, if the limits allow it. It reads caches, which is enough to deny.
-// The reservation keeps other retirements of this process from using the same budget during the remaining checks. It
-// reports whether the reservation is new.
+// reserveAdmission counts the retirement as admitted, if the limits allow it, and reports whether it was not counted
+// before. While admission makes its further checks, this reservation keeps other retirements of this process from using
+// the same budget. The limits are checked with cached objects, which are recent enough to deny an admission.
 func (p *scope) reserveAdmission(ctx context.Context) (bool, error) {
 	var cached v1alpha1.NodeRetirementList
 	if err := p.controller.options.Client.List(ctx, &cached, client.UnsafeDisableDeepCopy); err != nil {
@@ -67,8 +67,8 @@ func (p *scope) reserveAdmission(ctx context.Context) (bool, error) {
 	return p.controller.expectations.addAdmission(p.rt), nil
 }
 
-// checkAdmission makes the checks that need requests: pods, cloud permissions, and the limits again with live
-// NodeRetirements.
+// checkAdmission makes the checks that need API or cloud requests: the pods, the cloud permissions, and again the
+// limits, now with live NodeRetirements.
 func (p *scope) checkAdmission(ctx context.Context) error {
 	if p.node != nil {
 		pods, err := p.listPods(ctx)
@@ -92,11 +92,12 @@ func (p *scope) checkAdmission(ctx context.Context) error {
 	return p.recheckReason(ctx)
 }
 
-// checkInstanceWhileWaiting checks the instance of a waiting retirement with an unready Node.
+// checkInstanceWhileWaiting checks the instance of a retirement that waits for admission and whose Node is not Ready or
+// is gone.
 //
-// If the instance is gone, the cleanup may start at once, without admission. If another client has deleted the Node and
-// the instance runs, the retirement ends: the kubelet may register the Node again, and no limit has allowed the
-// deletion (I5). If many retirements wait, as in a zone outage, the cloud is not asked in each reconcile.
+// If the instance is gone, the cleanup may start without admission. If another client has deleted the Node and the
+// instance runs, the retirement ends: the kubelet may register the Node again, and no limit has allowed the deletion
+// (I5). The cloud is asked only now and then, because many retirements may wait, as in a zone outage.
 func (p *scope) checkInstanceWhileWaiting(ctx context.Context) error {
 	if isReady(p.node) || p.rt.Status.Captured.NodeUID == "" || p.rt.Status.InstanceGone {
 		return nil
@@ -184,22 +185,22 @@ func IsInFlight(rt *v1alpha1.NodeRetirement) bool {
 	return !rt.Status.Phase.IsFinal() && meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
 }
 
-// WillRemoveNode reports whether the retirement will remove its node: it is in flight, or the cloud has announced that it
-// takes the instance away.
+// WillRemoveNode reports whether the retirement will remove its node: it is in flight, or it belongs to a notice that
+// the cloud takes the instance away.
 func WillRemoveNode(rt *v1alpha1.NodeRetirement) bool {
 	ref := rt.Spec.Notice
 	taken := ref != nil && (ref.Type == string(notice.Preempt) || ref.Type == string(notice.Terminate))
 	return IsInFlight(rt) || taken && !rt.Status.Phase.IsFinal()
 }
 
-// ListBudgetNodes returns a group's nodes as its disruption budgets count them. Retiring has the names of nodes with a
-// retirement that counts; see [Leaving].
+// ListBudgetNodes returns a group's nodes as its disruption budgets count them. retiring has the names of the nodes that
+// count as being retired.
 func ListBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool) ([]disruptionbudget.Node, error) {
 	return listBudgetNodes(ctx, reader, g, retiring, nil)
 }
 
-// listBudgetNodes skips Nodes that are known to be deleted. A cache may still have them, and the group would seem
-// larger than it is.
+// listBudgetNodes returns the same as ListBudgetNodes, without the Nodes that this process knows to be deleted. The
+// cache may still have these Nodes, and the group would then seem larger than it is.
 func listBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool, gone map[types.UID]bool) (
 	[]disruptionbudget.Node, error,
 ) {

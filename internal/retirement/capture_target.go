@@ -22,7 +22,8 @@ import (
 // NodeNameField is the field of a NodeRetirement that the API server and the caches select by.
 const NodeNameField = "spec.nodeName"
 
-// captureTarget determines the node, instance and group of the retirement, once (I4).
+// captureTarget determines the node, instance and group of the retirement and stores them in its status. It does so only
+// once, so that the retirement never changes its target (I4).
 func (p *scope) captureTarget(ctx context.Context) error {
 	if err := p.checkReasonStillHolds(); err != nil {
 		return err
@@ -81,9 +82,9 @@ func (p *scope) captureTarget(ctx context.Context) error {
 	return nil
 }
 
-// loadCaptured finds the group and the cloud that were captured before. Without the group, its protections and drain
-// settings are unknown (I1). So the retirement waits until the group exists again. It may be deleted, or unknown to
-// this manager only.
+// loadCaptured finds the captured group and cloud. If the group is not found, its protections and drain settings are
+// unknown (I1), so the retirement waits until the group exists again. The group may be deleted, or only unknown to this
+// manager.
 func (p *scope) loadCaptured(ctx context.Context) error {
 	captured := p.rt.Status.Captured
 	if p.provider = p.controller.options.Clouds[captured.Provider]; p.provider == nil {
@@ -152,8 +153,8 @@ func (p *scope) identifyTarget(ctx context.Context) (v1alpha1.Captured, error) {
 var errNoProviderID = newEnd(NoProviderID,
 	"spec.providerID is empty in the Node and in the NodeRetirement: the instance is unknown")
 
-// providerIDFromSystemUUID returns the provider ID of the instance with the Node's system UUID. It is empty without a
-// group, or if the cloud uses other IDs.
+// providerIDFromSystemUUID returns the provider ID of the instance whose ID is the Node's system UUID. It returns "" if
+// the node has no group, or if the cloud's instance IDs are not system UUIDs.
 func (p *scope) providerIDFromSystemUUID() string {
 	if p.group == nil {
 		return ""
@@ -164,8 +165,8 @@ func (p *scope) providerIDFromSystemUUID() string {
 // isNodeWithoutProviderID reports whether the Node has no provider ID, as in a cluster without a cloud controller.
 func (p *scope) isNodeWithoutProviderID() bool { return p.node != nil && p.node.Spec.ProviderID == "" }
 
-// checkSameInstance checks that the spec and the Node name the same instance. If the Node has no provider ID, no other
-// Node may have the instance's.
+// checkSameInstance checks that the spec and the Node name the same instance. If the Node has no provider ID, it also
+// checks that no other Node has the provider ID of the spec.
 func (p *scope) checkSameInstance(ctx context.Context, providerID string) error {
 	is, err := p.provider.Normalize(providerID)
 	if cloud.IsProviderUnavailable(err) {
@@ -216,8 +217,8 @@ func (p *scope) checkNoNodeHasInstance(ctx context.Context, instance string) err
 	return nil
 }
 
-// checkProviderIDUnchanged checks a Node that got its provider ID after the capture, for example because a cloud
-// controller started. It must be the captured one (I4).
+// checkProviderIDUnchanged checks that the Node still names the captured instance (I4). A Node may get its provider ID
+// after the capture, for example because a cloud controller has started.
 func (p *scope) checkProviderIDUnchanged() error {
 	captured := p.rt.Status.Captured.ProviderID
 	if p.node == nil || p.isNodeWithoutProviderID() || p.node.Spec.ProviderID == captured || p.hasReached(v1alpha1.NodeDeleted) {
@@ -274,9 +275,9 @@ func SelectsNode(g *v1alpha1.NodeGroup, nodeLabels map[string]string) bool {
 	return err == nil && !selector.Empty() && selector.Matches(labels.Set(nodeLabels))
 }
 
-// FilterOwners drops the refused groups from a list of groups that select a node, because they own no nodes. The group that
-// the retirement asks for stays. If none would be left, all stay: the status may be older than the deletion of another
-// group, and the node still belongs to one (I5).
+// FilterOwners removes the refused groups from the groups that select a node, because a refused group owns no nodes. It
+// keeps the group that the retirement names. If all groups are refused, it keeps all: their status may be older than the
+// deletion of another group, and the node still belongs to one of them (I5).
 func FilterOwners(groups []v1alpha1.NodeGroup, asked string) []v1alpha1.NodeGroup {
 	owners := slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool { return g.Name != asked && !acceptance.FromGroup(&g).OwnsNodes() })
 	if len(owners) == 0 {
@@ -300,7 +301,8 @@ func IsControlPlaneNode(nodeLabels map[string]string) bool {
 	return is || was
 }
 
-// findProvider uses the group's cloud, or else the cloud that has the instance.
+// findProvider finds the cloud of the retirement: the cloud of the group or, without a group, the cloud that has the
+// instance.
 func (p *scope) findProvider(ctx context.Context, providerID string) error {
 	if p.group != nil {
 		name := p.group.Spec.Cloud.Provider
@@ -319,8 +321,8 @@ func (c *Controller) describeProviders() string {
 	return "configured are " + strings.Join(slices.Sorted(maps.Keys(c.options.Clouds)), ", ")
 }
 
-// rejectDuplicate ends a second retirement of the same node. A retirement that has captured the node continues, or else
-// the older one. A notice's retirement and a user's that has not started may wait at the same time; see
+// rejectDuplicate ends this retirement if another one retires the same node. If both have captured the node or neither
+// has, the older one continues. A retirement for a notice and one of a user may both wait; see
 // [scope.yieldToActiveRetirement] and [scope.admitOrYield].
 func (p *scope) rejectDuplicate(ctx context.Context) error {
 	all, err := p.listRetirements(ctx)
@@ -349,8 +351,9 @@ func isOlder(a, b *v1alpha1.NodeRetirement) bool {
 // confirmInstance reads the instance from its cloud, and checks that it belongs to the Node and is the captured one
 // (I4).
 //
-// A recreated instance under the captured name means that the captured one is gone. If the Node is deleted, that is the
-// answer. Before that, the retirement ends and the Node is restored, because it may soon belong to the new instance.
+// If the cloud has a new instance with the captured name, the captured instance is gone. After the deletion of the Node,
+// confirmInstance then returns a NotFoundError. Before it, the retirement ends and the Node is restored, because the
+// Node may soon belong to the new instance.
 func (p *scope) confirmInstance(ctx context.Context, providerID string) (cloud.Instance, error) {
 	instance, err := p.readInstance(ctx, p.provider, providerID)
 	if cloud.IsNotFound(err) {
@@ -385,8 +388,8 @@ func (p *scope) confirmInstance(ctx context.Context, providerID string) (cloud.I
 	return instance, nil
 }
 
-// isConfirmedByID reports whether the provider ID alone confirms the instance, because its cloud need not know the
-// Node's name.
+// isConfirmedByID reports whether the provider ID alone confirms the instance. This is so if its cloud may name
+// instances differently from their Nodes.
 func (p *scope) isConfirmedByID(instance cloud.Instance) bool {
 	if p.rt.Status.Captured != nil && !p.wasGoneAtCapture() {
 		return instance.NameMayDiffer && p.hasCapturedNames(instance)
@@ -407,31 +410,31 @@ func (p *scope) matchesNameWithDomain(instance cloud.Instance) bool {
 	return p.node != nil && (!p.isNodeWithoutProviderID() || hasSystemUUID(cloud.NodeIdentity{SystemUUID: p.node.Status.NodeInfo.SystemUUID}, instance))
 }
 
-// hasCapturedNames reports whether the instance still has the captured names. Other names mean that it was recreated
-// under the same provider ID.
+// hasCapturedNames reports whether the instance has the names that were captured. If it has other names, it was
+// recreated under the same provider ID.
 func (p *scope) hasCapturedNames(instance cloud.Instance) bool {
 	captured := p.rt.Status.Captured
 	return (captured.InstanceName == "" || strings.EqualFold(captured.InstanceName, instance.Name)) &&
 		(captured.ComputerName == "" || strings.EqualFold(captured.ComputerName, instance.ComputerName))
 }
 
-// wasGoneAtCapture reports whether the instance was already gone when it was captured. Then nothing distinguishes it
-// from a new instance of its name.
+// wasGoneAtCapture reports whether the instance did not exist when the retirement captured its target. If an instance
+// with its name exists later, it may be a new one.
 func (p *scope) wasGoneAtCapture() bool {
 	captured := p.rt.Status.Captured
 	return captured.InstanceName == "" && captured.ComputerName == "" && captured.UniqueID == ""
 }
 
-// isRecreated reports whether another instance has the captured one's name. This needs a cloud with unique instance
-// IDs. If one ID is unknown, the names decide.
+// isRecreated reports whether the instance is a new one under the name of the captured instance. It compares the unique
+// IDs. If one of the two IDs is unknown, it compares the names.
 func (p *scope) isRecreated(instance cloud.Instance) bool {
 	captured := p.rt.Status.Captured
 	return captured != nil && captured.UniqueID != "" && instance.UniqueID != "" &&
 		!strings.EqualFold(captured.UniqueID, instance.UniqueID)
 }
 
-// missingIdentity returns which identifying field of the captured instance the answer lacks, or "". Such an answer
-// proves nothing, and no decision uses it (I7).
+// missingIdentity returns which identifying field of the captured instance is missing in the cloud's answer, or "" if
+// none is. No decision may use an answer with a missing field (I7).
 func (p *scope) missingIdentity(instance cloud.Instance) string {
 	captured, name := p.rt.Status.Captured, p.rt.Spec.NodeName
 	switch {

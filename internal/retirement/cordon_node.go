@@ -18,8 +18,9 @@ var outOfServiceTaint = cordon.Taint{Key: "node.kubernetes.io/out-of-service", V
 // conditionReason is the reason of our lifecycle conditions.
 const conditionReason = "Slipway"
 
-// cordonNode cordons the node, and repairs a cordon that was removed. Another process may have found long ago that the
-// instance is gone. So that is checked again before the taint that deletes every pod despite PDBs (I2, I7).
+// cordonNode cordons the node, and repairs the cordon if another client has removed it. If the instance is gone, it also
+// sets the taint that deletes every pod regardless of PDBs (I2). Before it sets this taint, it checks again that the
+// instance is gone, because an earlier process may have found that long ago (I7).
 func (p *scope) cordonNode(ctx context.Context) error {
 	if p.hasReached(v1alpha1.NodeDeleted) {
 		return nil

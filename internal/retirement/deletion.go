@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// deleteNode deletes the Node object. Until then the node can be restored.
+// deleteNode deletes the Node object. After this deletion the node cannot be restored.
 func (p *scope) deleteNode(ctx context.Context) error {
 	if p.hasReached(v1alpha1.NodeDeleted) {
 		return nil
@@ -92,7 +92,7 @@ func (p *scope) checkNodeDeletable(ctx context.Context) error {
 	return nil
 }
 
-// podListMaxAge is how long the final pod list of a drain is valid for the deletion of the Node.
+// podListMaxAge is the age up to which the last pod list of a drain is used for the deletion of the Node.
 const podListMaxAge = 2 * time.Second
 
 // recordNodeDeleting records that the Node is being deleted. Finalizers may delay that for long.
@@ -105,8 +105,8 @@ func (p *scope) isNodeDeleting() bool {
 	return meta.FindStatusCondition(p.rt.Status.Conditions, v1alpha1.RetirementNodeDeleted) != nil
 }
 
-// isOnlyDelayed reports whether an error that would otherwise end the retirement only delays it, because the Node is
-// being deleted. Its instance would be forgotten otherwise.
+// isOnlyDelayed reports whether an error that usually ends the retirement only delays it. This is so while the Node is
+// being deleted: if the retirement ended then, nobody would delete the instance.
 func (p *scope) isOnlyDelayed(over *endError) bool {
 	if !p.isNodeDeleting() || p.hasReached(v1alpha1.NodeDeleted) || len(over.reasons) == 0 {
 		return false
@@ -171,7 +171,7 @@ func (p *scope) deleteInstance(ctx context.Context) error {
 	return p.requestInstanceDeletion(ctx, instance)
 }
 
-// otherDeletionWait is how long the deletion of an instance by another client is awaited.
+// otherDeletionWait is how long deleteInstance waits while another client deletes the instance.
 const otherDeletionWait = 10 * time.Minute
 
 // isDeletionRequested reports whether a deletion was requested and has not failed.
@@ -180,8 +180,8 @@ func (p *scope) isDeletionRequested() bool {
 	return op != nil && op.RetryAfter == nil
 }
 
-// requestInstanceDeletion requests the deletion of the instance. Right before, it checks for a Node of another name on
-// it (I4) and for protected pods (I1).
+// requestInstanceDeletion requests the deletion of the instance. Right before, it checks that no other Node runs on the
+// instance (I4) and that no protected pod is on it (I1).
 func (p *scope) requestInstanceDeletion(ctx context.Context, instance cloud.Instance) error {
 	var attempts int32
 	if op := p.rt.Status.Operation; op != nil {
@@ -231,8 +231,8 @@ func (p *scope) requestInstanceDeletion(ctx context.Context, instance cloud.Inst
 	return newWait(p.controller.options.Intervals.CloudPoll, "the instance is being deleted")
 }
 
-// pollDeletion reads the state of the deletion, if that is due, and waits until the cloud reports it as done. Earlier
-// reconciles send no request.
+// pollDeletion reads the state of the deletion from the cloud, and waits until the cloud reports that the deletion is
+// done. It sends no request before the next poll is due.
 func (p *scope) pollDeletion(ctx context.Context) (cloud.OperationStatus, error) {
 	const message = "the instance is being deleted"
 	op, pause := p.rt.Status.Operation, p.controller.options.Intervals.CloudPoll
@@ -258,7 +258,8 @@ func (p *scope) pollDeletion(ctx context.Context) (cloud.OperationStatus, error)
 	return status, nil
 }
 
-// checkDeletionResult evaluates a deletion that the cloud reports as done, together with the current instance.
+// checkDeletionResult decides, from the result that the cloud reports and from the current instance, whether the
+// deletion has succeeded, has failed or must be awaited.
 func (p *scope) checkDeletionResult(instance cloud.Instance, status cloud.OperationStatus, pollErr error) error {
 	op := p.rt.Status.Operation
 	if op.ID == "" {

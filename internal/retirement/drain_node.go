@@ -17,7 +17,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// drainNode drains the node with package drain. It also notices if the instance disappears meanwhile.
+// drainNode drains the node with package drain. It also detects that the instance disappears during the drain.
 func (p *scope) drainNode(ctx context.Context) error {
 	if p.hasReached(v1alpha1.Drained) {
 		return nil
@@ -60,8 +60,9 @@ func (p *scope) drainNode(ctx context.Context) error {
 	return going
 }
 
-// confirmInstanceGone asks the cloud if the Node is not Ready, and records if both proofs agree that the instance is
-// gone (I7). With an error, true means gone but not saved, and false means unknown.
+// confirmInstanceGone checks the two proofs that the instance is gone: the Node is not Ready, and the cloud does not
+// know the instance (I7). If both hold, it records that the instance is gone. If it returns true with an error, the
+// instance is gone but the record could not be saved. If it returns false with an error, the answer is unknown.
 func (p *scope) confirmInstanceGone(ctx context.Context) (bool, error) {
 	if isReady(p.node) {
 		return false, nil
@@ -114,7 +115,7 @@ func (p *scope) newDrainTerms(now time.Time) drainTerms {
 	return terms
 }
 
-// drainTimeoutAt returns when the drain times out, counted across restarts.
+// drainTimeoutAt returns when the drain times out. The time before a restart of the manager counts too.
 func (p *scope) drainTimeoutAt() time.Time {
 	return p.rt.Status.Times.Draining.Add(p.drainTimeout())
 }
@@ -182,8 +183,9 @@ func toBlockedReasons(blocked []drain.BlockedPod) []v1alpha1.RetirementReason {
 	return all
 }
 
-// awaitVolumeDetach waits, if configured, until only volumes of skipped pods are attached to the instance. It reads the
-// attachments and not this process's drain, so that a restart forgets none.
+// awaitVolumeDetach waits, if the group's settings ask for it, until no volumes are attached to the instance except
+// those of skipped pods. It reads the attachments from the API server, so that a restart of the manager does not forget
+// any.
 func (p *scope) awaitVolumeDetach(ctx context.Context) error {
 	if p.hasReached(v1alpha1.Drained) {
 		return nil
@@ -252,8 +254,9 @@ func (p *scope) listAttachedVolumes(ctx context.Context) ([]v1alpha1.RetirementR
 	return attached, nil
 }
 
-// awaitPodRelease waits until the control plane has deleted the pods of an instance that is gone. Its kubelet cannot do
-// that. The taint set by cordonNode triggers the deletion. Pods that tolerate the taint are deleted with the Node.
+// awaitPodRelease waits until the control plane has deleted the pods of an instance that is gone. Their kubelet cannot
+// delete them, so cordonNode has set a taint that makes the control plane do so. Pods that tolerate this taint are
+// deleted with the Node.
 func (p *scope) awaitPodRelease(ctx context.Context) error {
 	if err := p.recordReleaseStart(ctx); err != nil {
 		return err
@@ -276,8 +279,8 @@ func (p *scope) awaitPodRelease(ctx context.Context) error {
 	return newWait(min(p.controller.options.Intervals.CloudPoll, p.controller.options.Intervals.PodRelease), "the instance is gone: %d pods are being deleted", left)
 }
 
-// recordReleaseStart records when the release of the pods starts, possibly long after the drain. From the taint on, the
-// control plane has time to detach the volumes properly.
+// recordReleaseStart records when the release of the pods starts, which may be long after the drain. The control plane
+// needs time after that to detach the volumes.
 func (p *scope) recordReleaseStart(ctx context.Context) error {
 	if p.rt.Status.Times.Releasing != nil {
 		return nil
@@ -291,7 +294,8 @@ func (p *scope) recordReleaseStart(ctx context.Context) error {
 	return p.saveStatus(ctx)
 }
 
-// recheckInstanceGone checks both proofs again: the instance may have been unreachable only (I7).
+// recheckInstanceGone checks again that the cloud does not know the instance and that the Node is not Ready: the
+// instance may have been unreachable only (I7).
 func (p *scope) recheckInstanceGone(ctx context.Context) error {
 	if err := p.confirmNotReady(ctx); err != nil {
 		return err

@@ -15,9 +15,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// fetchNode reads the Node. It ends the retirement if that is another Node of the same name, or if another tool removes
-// it (I6). The cache is enough, since every later write has a precondition. A missing or different Node is confirmed by
-// a live read (I7), unless the Node is already deleted.
+// fetchNode reads the Node from the cache. It ends the retirement if the Node is another one of the same name, or if
+// another tool is removing it (I6). The cache is recent enough, because every later write has a precondition. If the
+// cache has no Node or a different one, fetchNode also reads the Node live (I7), unless the retirement has already
+// deleted it.
 func (p *scope) fetchNode(ctx context.Context) error {
 	n := &corev1.Node{}
 	err := p.controller.options.Client.Get(ctx, client.ObjectKey{Name: p.rt.Spec.NodeName}, n)
@@ -38,7 +39,8 @@ func (p *scope) fetchNode(ctx context.Context) error {
 	return p.setNode(node)
 }
 
-// isExpectedUID reports whether the UID belongs to the retirement's Node, as far as that is known.
+// isExpectedUID reports whether the UID is that of the retirement's Node. If that UID is not known yet, every UID is
+// expected.
 func (p *scope) isExpectedUID(uid types.UID) bool {
 	if captured := p.rt.Status.Captured; captured != nil {
 		return uid == captured.NodeUID
@@ -59,8 +61,8 @@ func (p *scope) fetchNodeLive(ctx context.Context) error {
 	return p.setNode(node)
 }
 
-// confirmNotReady reads an unready Node from the API server, unless this reconcile already has. A proof that the
-// instance is gone needs the current Node (I7).
+// confirmNotReady reads a Node that is not Ready from the API server, unless this reconcile has already done so. Only
+// the current Node proves that the instance is gone (I7).
 func (p *scope) confirmNotReady(ctx context.Context) error {
 	if isReady(p.node) || p.isNodeLive {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// nodePods holds the pods bound to the node, by the policy's decision.
+// nodePods holds the pods that are bound to the node, grouped by what the drain policy decides about each.
 type nodePods struct {
 	// protected are the pods that forbid the retirement, each with its rule.
 	protected []v1alpha1.RetirementReason
@@ -65,8 +65,8 @@ func (p *scope) podPolicy(now time.Time) podrules.Policy {
 	return grouppolicy.NewPodPolicy(p.group, p.isProtectionOverridden(now))
 }
 
-// podSelection returns which pods the group selects. Only a retirement for idleness stops for pods that keep a node:
-// one may have arrived after the node was found idle.
+// podSelection returns which pods the group selects as work and as placeholders. Pods that count as work stop only a
+// retirement with the reason Idle: such a pod may have arrived after the node was found idle.
 func (p *scope) podSelection() (grouppolicy.PodSelection, error) {
 	read := grouppolicy.NewPlaceholderSelection
 	if p.rt.Spec.Reason == v1alpha1.Idle {

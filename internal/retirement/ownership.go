@@ -13,16 +13,18 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 )
 
-// isNamedByNode reports whether the Node names the instance, by provider ID or system UUID. The spec of a
-// NodeRetirement proves nothing: it may contain any ID.
+// isNamedByNode reports whether the Node names the instance, by provider ID or system UUID. The provider ID in the spec
+// of a NodeRetirement does not count, because a user may write any ID there.
 func (p *scope) isNamedByNode(i cloud.Instance) bool {
 	return p.node != nil && (!p.isNodeWithoutProviderID() || hasSystemUUID(cloud.NodeIdentity{SystemUUID: p.node.Status.NodeInfo.SystemUUID}, i))
 }
 
-// checkOwnership ends the retirement of an instance that no Node names, unless the cluster owns it (I4). The cluster
-// owns an instance of a NodeGroup's cloud group, or one with the cluster's mark. The credential alone proves nothing:
-// it may be able to delete any VM. If the group is known, only that group counts. After other errors the owner is
-// unknown, and the step is retried (I7).
+// checkOwnership ends the retirement of an instance that no Node names, unless the cluster owns the instance (I4).
+//
+// The cluster owns an instance if the cloud group of a NodeGroup contains it, or if it has the cluster's mark. If the
+// NodeGroup of the retirement is known, only its cloud group counts. That the credential can delete the instance proves
+// nothing: it may be able to delete any VM. If a cloud does not answer, the owner is unknown, and the step is retried
+// (I7).
 func (p *scope) checkOwnership(ctx context.Context, i cloud.Instance) error {
 	groups, err := p.controller.options.Groups.List(ctx)
 	if err != nil {
@@ -66,7 +68,8 @@ func (p *scope) checkOwnership(ctx context.Context, i cloud.Instance) error {
 		"not needed, or create a NodeGroup for its cloud group", i.ProviderID, owner)
 }
 
-// possibleOwners returns the groups that may own an instance, the most likely first. A refused group owns nothing.
+// possibleOwners returns the groups that may own an instance, the most likely first. If asked is not empty, it returns
+// only the group with this name. A refused group owns nothing.
 func possibleOwners(groups []v1alpha1.NodeGroup, asked string, i cloud.Instance) []v1alpha1.NodeGroup {
 	found := slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool {
 		return !acceptance.FromGroup(&g).OwnsNodes() || asked != "" && g.Name != asked

@@ -6,8 +6,9 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// checkReasonStillHolds ends a retirement that is not admitted yet if its reason does not hold any more: the node is
-// Ready, or the cloud has the instance. The requester decided earlier, and the retirement may have waited for long.
+// checkReasonStillHolds ends a retirement that is not admitted yet if its reason does not hold any more: a node that was
+// never Ready is Ready, or the cloud has an instance that was gone. The retirement may have waited for long since it was
+// requested.
 func (p *scope) checkReasonStillHolds() error {
 	switch {
 	case p.isAdmitted():

@@ -83,8 +83,8 @@ func toRequests(all []v1alpha1.NodeRetirement, wanted func(*v1alpha1.NodeRetirem
 	return found
 }
 
-// minFailurePause and maxFailurePause bound the pause after failed reconciles, which doubles each time. The maximum is
-// short, so that an instance does not cost money long after an outage.
+// minFailurePause and maxFailurePause are the limits of the pause after a failed reconcile. The pause doubles with each
+// failure. The maximum is short, so that an instance is deleted soon after an outage ends.
 const (
 	minFailurePause = 50 * time.Millisecond
 	maxFailurePause = time.Minute
@@ -94,9 +94,9 @@ func newRateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minFailurePause, maxFailurePause)
 }
 
-// recordChangedPredicate passes changes by others, and not our own status writes. Those would start the next reconcile
-// at once, despite the requested pause and the cloud's Retry-After. It also passes a finished record that stops to wait
-// for its replacement.
+// recordChangedPredicate passes changes of a NodeRetirement by other clients, but not status writes of this process.
+// These would start the next reconcile at once, despite the requested pause and the cloud's Retry-After. It also passes
+// a finished NodeRetirement when its replacement is settled.
 func recordChangedPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -111,7 +111,8 @@ func recordChangedPredicate() predicate.Predicate {
 	}
 }
 
-// budgetFreedPredicate passes a retirement when its node no longer counts against the group's disruption budgets.
+// budgetFreedPredicate passes a retirement at the moment when its node stops to count against the group's disruption
+// budgets.
 func budgetFreedPredicate() predicate.Predicate {
 	counted := func(o client.Object) bool {
 		rt, ok := o.(*v1alpha1.NodeRetirement)
@@ -125,7 +126,7 @@ func budgetFreedPredicate() predicate.Predicate {
 	}
 }
 
-// nodeChangedPredicate passes changes of a Node that matter to a retirement, and not its heartbeats.
+// nodeChangedPredicate passes the changes of a Node that matter to a retirement. It does not pass heartbeats.
 func nodeChangedPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return true },

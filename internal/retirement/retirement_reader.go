@@ -32,10 +32,11 @@ func (r *retirementReader) list(ctx context.Context) (*v1alpha1.NodeRetirementLi
 	})
 }
 
-// listMaxAge is how long a reconcile reuses its list. Later admissions of this process count by their reservation.
+// listMaxAge is how long a reconcile uses the same list of NodeRetirements. Admissions by this process after the list
+// count too, because they are reserved.
 const listMaxAge = 2 * time.Second
 
-// listRetirements returns live NodeRetirements, at least as new as our own last write.
+// listRetirements returns live NodeRetirements, at least as new as the last write of this process.
 func (p *scope) listRetirements(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
 	if p.retirements != nil && time.Since(p.retirementsAt) < listMaxAge {
 		return p.retirements.Items, nil
@@ -54,8 +55,8 @@ func (p *scope) listRetirements(ctx context.Context) ([]v1alpha1.NodeRetirement,
 	return list.Items, nil
 }
 
-// findOtherRetirement returns another matching retirement of the node, or nil. The cache is enough to find none,
-// because callers retry. A match is confirmed by a live read.
+// findOtherRetirement returns another retirement of the node that matches, or nil. It confirms a match by a live read.
+// If the cache has no match, it returns nil without a live read, because callers retry.
 func (p *scope) findOtherRetirement(ctx context.Context, matches func(*v1alpha1.NodeRetirement) bool) (*v1alpha1.NodeRetirement, error) {
 	is := func(o v1alpha1.NodeRetirement) bool {
 		return o.Spec.NodeName == p.rt.Spec.NodeName && o.UID != p.rt.UID && matches(&o)

@@ -23,8 +23,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// step is one step of a retirement. It returns nil if it is done, now or earlier. It returns a *waitError if it is not
-// done yet, and an *endError if the retirement ends. Any other error is retried.
+// step is one step of a retirement. It returns nil if it is done, now or in an earlier reconcile. It returns a
+// *waitError if it is not done yet, and an *endError if the retirement ends. After any other error the step is retried.
 type step struct {
 	name string
 	run  func(*scope, context.Context) error
@@ -136,7 +136,7 @@ func (p *scope) handleStepError(ctx context.Context, s step, err error) (reconci
 	return reconcile.Result{RequeueAfter: max(w.after, time.Millisecond)}, nil
 }
 
-// recordState records what the retirement waits for, and reports whether the obstacle has changed.
+// recordState records in the status what the retirement waits for. It reports whether that has changed.
 func (p *scope) recordState(code, message string, reasons []v1alpha1.RetirementReason) bool {
 	status := &p.rt.Status
 	if status.Phase == "" {
@@ -185,8 +185,9 @@ func (p *scope) saveStatus(ctx context.Context) error {
 	return nil
 }
 
-// confirmRecord checks before an irreversible request that the record is as it was read, and not cancelled. A write by
-// this reconcile proves that; otherwise it reads the record from the API server.
+// confirmRecord checks, before a request that cannot be undone, that the NodeRetirement is unchanged and not cancelled.
+// If this reconcile has written the NodeRetirement, the write has proven that. Otherwise confirmRecord reads it from the
+// API server.
 func (p *scope) confirmRecord(ctx context.Context) error {
 	if p.isRecordConfirmed {
 		return nil
@@ -226,8 +227,8 @@ func (p *scope) savePhase(ctx context.Context, phase v1alpha1.Phase, at **metav1
 	return p.saveStatus(ctx)
 }
 
-// setPhase sets the phase for the next save. Use it for phases that can be observed: after a crash, the next process
-// reaches them again.
+// setPhase sets the phase, which the next save writes. Use it only if the next process finds out after a crash that the
+// phase is reached. Otherwise use savePhase.
 func (p *scope) setPhase(phase v1alpha1.Phase, at **metav1.Time, condition, message string, reasons []v1alpha1.RetirementReason) {
 	now := metav1.Now().Rfc3339Copy()
 	p.rt.Status.Phase = phase
@@ -244,8 +245,8 @@ func (p *scope) setPhase(phase v1alpha1.Phase, at **metav1.Time, condition, mess
 	p.unsavedPhases = append(p.unsavedPhases, phase)
 }
 
-// endEarly ends a retirement early. It is refused if the node is unchanged, aborted if the node could be restored, and
-// failed otherwise.
+// endEarly ends a retirement early. The result is Refused if the node is unchanged, Aborted if the node could be
+// restored, and Failed otherwise.
 func (p *scope) endEarly(ctx context.Context, reasons []v1alpha1.RetirementReason) (reconcile.Result, error) {
 	p.controller.drains.stop(p.rt.Name)
 	phase := v1alpha1.Refused
@@ -261,7 +262,7 @@ func (p *scope) endEarly(ctx context.Context, reasons []v1alpha1.RetirementReaso
 	return p.finish(ctx, phase, reasons)
 }
 
-// recordRestoreFailed records that the node has to be restored, why, and why that failed.
+// recordRestoreFailed records in the status why the node has to be restored, and why the restore has failed.
 func (p *scope) recordRestoreFailed(ctx context.Context, why []v1alpha1.RetirementReason, err error) (reconcile.Result, error) {
 	if kubeapi.IsConflict(err) {
 		return reconcile.Result{}, err
@@ -274,7 +275,8 @@ func (p *scope) recordRestoreFailed(ctx context.Context, why []v1alpha1.Retireme
 	return reconcile.Result{}, errors.Join(err, p.saveStatus(ctx))
 }
 
-// pendingRestoreReasons returns why the node has to be restored after an earlier attempt failed; empty if none did.
+// pendingRestoreReasons returns why the node has to be restored, if an earlier attempt to restore it has failed.
+// Otherwise it returns an empty list.
 func pendingRestoreReasons(rt *v1alpha1.NodeRetirement) []v1alpha1.RetirementReason {
 	if r := rt.Status.Reasons; len(r) > 0 && r[0].Code == RestoreFailed {
 		return r[1:]
@@ -303,8 +305,9 @@ func (p *scope) finish(ctx context.Context, phase v1alpha1.Phase, reasons []v1al
 	return p.controller.deleteFinished(ctx, p.rt)
 }
 
-// cancel handles the deletion of a retirement's record. It ends the retirement if the node can be restored. Otherwise
-// the retirement continues, because the instance would be forgotten, and the record is deleted when that is done.
+// cancel handles the deletion of a NodeRetirement by a user. If the node can be restored, it restores the node and ends
+// the retirement. Otherwise the retirement continues, because nobody would delete the instance, and the NodeRetirement
+// disappears at its end.
 func (p *scope) cancel(ctx context.Context) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(p.rt, Finalizer) {
 		return reconcile.Result{}, nil // nothing has started
@@ -352,7 +355,7 @@ func (p *scope) newKeeper() (*cordon.ClaimWriter, error) {
 	return cordon.NewClaimWriter(p.controller.options.API, p.rt.Spec.NodeName, string(p.rt.Status.Captured.NodeUID))
 }
 
-// removeFinalizer allows the deletion of the record.
+// removeFinalizer removes the finalizer, so that the API server may delete the NodeRetirement.
 func (c *Controller) removeFinalizer(ctx context.Context, rt *v1alpha1.NodeRetirement) error {
 	if !controllerutil.RemoveFinalizer(rt, Finalizer) {
 		return nil

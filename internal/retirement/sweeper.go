@@ -17,8 +17,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// StaleClaimCleaner restores nodes with the cordon claim of a deleted retirement: its finalizer was removed by hand. It also
-// removes conditions that a restore could not remove (I3). It is a Runnable of the manager and runs while that leads.
+// StaleClaimCleaner restores nodes that have the cordon claim of a NodeRetirement that does not exist any more, because
+// a user has removed its finalizer. It also removes conditions that an earlier restore could not remove (I3). It is a
+// Runnable of the manager, and runs while the manager leads.
 type StaleClaimCleaner struct {
 	// Nodes reads Nodes, possibly from caches. Records reads every NodeRetirement from the API server.
 	Nodes, Retirements client.Reader
@@ -29,7 +30,7 @@ type StaleClaimCleaner struct {
 
 func (*StaleClaimCleaner) NeedLeaderElection() bool { return true }
 
-// Start runs Sweep periodically until ctx ends.
+// Start restores nodes periodically until ctx ends.
 func (s *StaleClaimCleaner) Start(ctx context.Context) error {
 	for {
 		if err := s.RestoreNodes(ctx); err != nil && ctx.Err() == nil {
@@ -41,7 +42,8 @@ func (s *StaleClaimCleaner) Start(ctx context.Context) error {
 	}
 }
 
-// RestoreNodes restores the nodes once. It reads the Nodes first, because a record exists before its cordon claim.
+// RestoreNodes restores the nodes once. It reads the Nodes before the NodeRetirements: a NodeRetirement exists before
+// its cordon claim, so a claim without one is stale.
 func (s *StaleClaimCleaner) RestoreNodes(ctx context.Context) error {
 	var nodes corev1.NodeList
 	if err := s.Nodes.List(ctx, &nodes); err != nil {

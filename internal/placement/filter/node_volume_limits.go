@@ -75,8 +75,8 @@ func pickFirstByText(a, b *placement.Reason) *placement.Reason {
 	return a
 }
 
-// dropSchedulerText returns the refusal without the scheduler's text if something is undecided, because the scheduler
-// could have refused for that first.
+// dropSchedulerText removes the scheduler's text from a refusal if another check is undecided, because the scheduler may
+// have refused for that check first.
 func dropSchedulerText(refused, undecided *placement.Reason) *placement.Reason {
 	if undecided == nil {
 		return refused

@@ -41,8 +41,8 @@ type Storage struct {
 	podsPerClaim    map[placement.PodKey]int32    // number of placed pods by claim
 }
 
-// NewStorage returns an empty Storage. It calls begin before each event, and updates the given nodes from their
-// CSINodes.
+// NewStorage returns an empty Storage. The Storage calls begin before each event, and updates the given nodes when their
+// CSINodes change.
 func NewStorage(begin func() error, nodes map[string]*Node) Storage {
 	return Storage{
 		beginEvent: begin, nodes: nodes,

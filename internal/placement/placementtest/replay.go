@@ -68,8 +68,8 @@ func movePods(s *snapshot.Snapshot, fork snapshot.Fork, moves []planner.Move, re
 	return nil
 }
 
-// CheckRanks compares a ranking with Evacuate. It checks all nodes that are not removable, and executes the plan of
-// every n-th removable node.
+// CheckRanks compares a ranking with PlanEvacuation. It checks all nodes that are not removable, and executes the plan
+// of every n-th removable node.
 func CheckRanks(s *snapshot.Snapshot, ranks []planner.Rank, n int) error {
 	if len(ranks) != s.Nodes.Len() {
 		return fmt.Errorf("%d nodes ranked of %d", len(ranks), s.Nodes.Len())

@@ -55,7 +55,7 @@ const (
 	LeastCost Objective = "LeastCost"
 )
 
-// Packing is the result of Pack.
+// Packing is the result of PackPods.
 type Packing struct {
 	// Moves lists the pods that can be placed, on existing nodes or on new instances, in the order of placement.
 	Moves []Move `json:"moves,omitempty"`

@@ -1,9 +1,9 @@
 // Package planner plans on a snapshot.
 //
-// - Evacuate: where would the pods of a node go?
-// - Victims: which nodes can be removed together?
-// - Pack: which new instances would run the pending pods?
-// - Cluster.Plan: Pack, and then Victims.
+// - PlanEvacuation: where would the pods of a node go?
+// - SelectVictims: which nodes can be removed together?
+// - PackPods: which new instances would run the pending pods?
+// - Cluster.MakePlan: PackPods, and then SelectVictims.
 //
 // Every answer contains all of its reasons.
 package planner
@@ -29,7 +29,7 @@ type PlanOptions struct {
 	Rules Options
 }
 
-// Plan is the result of Cluster.Plan.
+// Plan is the result of Cluster.MakePlan.
 type Plan struct {
 	// Launch is the packing of the pending pods. It is nil if no pod is pending.
 	Launch *Packing `json:"launch,omitempty"`
@@ -79,8 +79,8 @@ func (c *Cluster) MakePlan(options PlanOptions) (*Plan, error) {
 	return out, nil
 }
 
-// PlanEvacuation plans the removal of one node under the same conditions as Plan. The result has every reason against it.
-// It ignores Max.
+// PlanEvacuation plans the removal of one node under the same conditions as MakePlan. The result has every reason
+// against the removal. It ignores MaxRemovals.
 func (c *Cluster) PlanEvacuation(name string, options PlanOptions) (out *Evacuation, err error) {
 	err = c.withPendingPlaced(options.Rules, func(_ *Packing, rules Options) (err error) {
 		out, err = PlanEvacuation(c.snapshot, name, options.Policy, rules)
@@ -94,7 +94,7 @@ func (c *Cluster) JudgePending(key placement.PodKey) (*PendingPod, error) {
 	return JudgePending(c.snapshot, key, c.templates)
 }
 
-// PlanOnce creates a Cluster and calls Plan.
+// PlanOnce creates a Cluster and calls MakePlan.
 func PlanOnce(o *saved.Objects, options PlanOptions) (*Plan, error) {
 	c, err := NewCluster(o)
 	if err != nil {
@@ -103,7 +103,7 @@ func PlanOnce(o *saved.Objects, options PlanOptions) (*Plan, error) {
 	return c.MakePlan(options)
 }
 
-// PlanEvacuationOnce creates a Cluster and calls Evacuate.
+// PlanEvacuationOnce creates a Cluster and calls PlanEvacuation.
 func PlanEvacuationOnce(o *saved.Objects, name string, options PlanOptions) (*Evacuation, error) {
 	c, err := NewCluster(o)
 	if err != nil {

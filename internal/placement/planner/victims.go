@@ -8,7 +8,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// Selection is the result of Victims.
+// Selection is the result of SelectVictims.
 type Selection struct {
 	Policy Policy `json:"policy"`
 	// Victims lists the nodes in the order of removal. Cordon all of them first. Then empty them in this order: every

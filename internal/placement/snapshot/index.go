@@ -36,7 +36,7 @@ func newIndex(nodes *NodeSet) index {
 	}
 }
 
-// internClass returns the class of a pod, and compiles it if it is new. See ReadNeeds for assigned.
+// internClass returns the class of a pod, and compiles it if it is new. See ReadSchedulingNeeds for assigned.
 func (x *index) internClass(pod *corev1.Pod, assigned bool) *filter.Class {
 	d := filter.ReadSchedulingNeeds(pod, assigned, x.resources)
 	x.encoder.Reset()
@@ -252,7 +252,7 @@ func (x *index) internNamespace(name string) *filter.Namespace {
 	return ns
 }
 
-// listCandidateLabels lists the label sets that a counter with these namespaces and this anchor can match.
+// listCandidateLabels lists the label sets that a counter with these namespaces and this required label can match.
 func (x *index) listCandidateLabels(namespaces []string, a filter.RequiredLabel) []*filter.PodLabels {
 	var list []*filter.PodLabels
 	if len(namespaces) == 0 {

@@ -15,7 +15,7 @@ type registry[T comparable] struct {
 	anyNamespace labelIndex[T] // counters that can apply to any namespace
 }
 
-// labelIndex holds counters by anchor.
+// labelIndex holds counters by required label.
 type labelIndex[T comparable] map[filter.RequiredLabel][]T
 
 func newRegistry[T comparable]() registry[T] {

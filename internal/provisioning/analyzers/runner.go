@@ -87,7 +87,7 @@ func New(o Options) *Runner {
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*Runner) NeedLeaderElection() bool { return true }
 
-// Start runs until ctx ends. If no plugin wants events, it watches nothing.
+// Start runs the plugins until ctx ends. If no plugin wants events of pods, it watches no pods.
 func (a *Runner) Start(ctx context.Context) error {
 	wanted := false
 	for _, analyzer := range a.options.Analyzers {
@@ -150,7 +150,7 @@ func (a *Runner) queueEvent(kind eventKind, o any) {
 	}
 }
 
-// showEvents shows the events of a queue to a plugin.
+// showEvents takes the events from a queue and shows each to a plugin, until the queue is closed.
 func (a *Runner) showEvents(ctx context.Context, analyzer advice.Analyzer, q *eventQueue) {
 	for {
 		e, ok := q.waitForNext()

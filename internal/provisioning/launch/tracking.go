@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
-// Observation is the input of Track: a group's instances and launches at one moment.
+// Observation is the input of TrackInstances: a group's instances and launches at one moment.
 type Observation struct {
 	Group     cloud.Group
 	Instances []cloud.Instance
@@ -51,7 +51,7 @@ const (
 	NodeUsable
 )
 
-// Tracking is the result of Track.
+// Tracking is the result of TrackInstances.
 type Tracking struct {
 	// Provisioning are the provisioning instances, including those that the cloud does not list yet.
 	Provisioning []ProvisioningInstance
@@ -101,9 +101,10 @@ type ProvisioningInstance struct {
 	LaunchID string
 }
 
-// TrackInstances finds which instances are provisioning, which have joined, and which have failed. An instance is ours if the
-// cloud names it for a launch, or if it appeared after a launch. Our instances are recorded at once, and only these are
-// ever deleted.
+// TrackInstances finds which instances are provisioning, which have joined, and which have failed.
+//
+// An instance is ours if the cloud names it in the answer to a launch, or if it appeared after a launch. Our instances
+// are recorded at once. Only instances that are recorded as ours are ever deleted.
 func TrackInstances(s Observation) Tracking {
 	s = s.withCurrentIDs()
 	out := Tracking{FirstSeen: map[string]time.Time{}, Overdue: map[string]bool{}, Late: map[string]bool{}}
@@ -152,7 +153,7 @@ func TrackInstances(s Observation) Tracking {
 	return out
 }
 
-// UpdateLaunch sets the state of a launch from the tracking.
+// UpdateLaunch sets the state of a launch from the result of TrackInstances.
 func (v *Tracking) UpdateLaunch(l *v1alpha1.Launch, now time.Time) {
 	var pending PendingLaunch
 	if i := slices.IndexFunc(v.Pending, func(a PendingLaunch) bool { return a.ID == l.ID }); i >= 0 {
@@ -198,8 +199,9 @@ func SetLaunchReady(l *v1alpha1.Launch, r Instance) {
 	l.Instances = []v1alpha1.LaunchedInstance{{ProviderID: r.ProviderID, Since: r.Since}}
 }
 
-// withCurrentIDs replaces former IDs of renamed instances, and sets times in the future to now. A renamed instance gets
-// the full join timeout again. An ID that another instance has, or that two instances claim, is not replaced (I4).
+// withCurrentIDs replaces the old provider IDs of instances that have got a new ID. If another instance has the old ID,
+// or two instances claim it, the old ID is not replaced (I4). An instance with a new ID gets the full join timeout
+// again. Times in the future are set to now.
 func (s Observation) withCurrentIDs() Observation {
 	now, taken := map[string]string{}, map[string]bool{}
 	for _, i := range s.Instances {
@@ -250,7 +252,8 @@ func (s *Observation) newInstance(id, template, launch string) Instance {
 	return Instance{ProviderID: id, Template: template, Launch: launch, Since: metav1.NewTime(s.firstSeen(id)).Rfc3339Copy()}
 }
 
-// trackStarting keeps the record of our instance until its Node was usable once. A later unusable Node does not count.
+// trackStarting keeps the record of our instance until its Node was usable once. If the Node becomes unusable later,
+// that does not count.
 func (v *Tracking) trackStarting(s Observation, i cloud.Instance, join JoinState, r Instance) {
 	v.Unjoined = append(v.Unjoined, r)
 	if !s.isOverdue(i, r.Since.Time) {
@@ -267,7 +270,8 @@ func (v *Tracking) trackStarting(s Observation, i cloud.Instance, join JoinState
 	v.NeverUsable = append(v.NeverUsable, FailedInstance{i, template, r.Launch, NeverUsable, message})
 }
 
-// isOverdue reports whether an instance was not usable in time. This process must have watched it for as long.
+// isOverdue reports whether an instance was not usable within the join timeout. It returns false if this process has
+// watched the instance for a shorter time.
 func (s *Observation) isOverdue(i cloud.Instance, since time.Time) bool {
 	return i.State != cloud.Unknown && !s.Now.Before(since.Add(s.JoinTimeout)) && !s.Now.Before(s.WatchedSince.Add(s.JoinTimeout))
 }
@@ -299,8 +303,8 @@ func (v *Tracking) trackWithoutNode(s Observation, i cloud.Instance, join JoinSt
 	}
 }
 
-// trackUnseen counts the instances that the cloud's size includes but its list does not, by launch where known. After
-// the join timeout they are not expected any more.
+// trackUnseen counts the instances that the cloud's size includes and its list does not, for each launch if that is
+// known. They are not expected any more when the join timeout is over.
 func (v *Tracking) trackUnseen(s Observation, pending []PendingLaunch, unlisted int) {
 	expect := func(count int, template, launchID string) {
 		for range count {

@@ -70,7 +70,7 @@ func (r *forkedCluster) makeTolerations(g *Group) (list []corev1.Toleration) {
 	return list
 }
 
-// launchHeadroom launches instances for headroom that does not fit.
+// launchHeadroom launches instances for the headroom pods that do not fit.
 func (p *scaleUp) launchHeadroom() error {
 	for i := range p.Groups {
 		g := &p.Groups[i]

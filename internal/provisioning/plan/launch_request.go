@@ -4,11 +4,11 @@ import "github.com/slipway-dev/slipway/internal/provisioning/launch"
 
 import "github.com/slipway-dev/slipway/internal/placement"
 
-// Wished is the rule of instances that are launched on a request from outside.
+// Wished is the rule for instances that are launched because of a LaunchRequest.
 const Wished = "Wished"
 
-// LaunchRequest is a request for instances from outside, such as from a plugin that has seen a pod. The limits of every launch
-// apply.
+// LaunchRequest is a request for instances that does not come from scale-up, such as from a plugin that has seen a pod.
+// It is fulfilled within the limits that apply to every launch.
 type LaunchRequest struct {
 	// ID identifies the request.
 	ID string

@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
-// launchLimit is what a limit leaves for launches. Its name is the rule.
+// launchLimit is how much a limit still allows to launch. The name of the limit is a rule.
 type launchLimit struct {
 	planner.LaunchLimit
 	message string
@@ -22,8 +22,9 @@ func newInstanceLimit(rule string, left int, format string, a ...any) *launchLim
 	return &launchLimit{planner.LaunchLimit{Name: rule, Instances: &left}, fmt.Sprintf(format, a...)}
 }
 
-// UnreadyLimit limits how many nodes may be not Ready while instances are launched. Beyond it, the cluster has probably
-// lost its network or its control plane, and pods are unschedulable for that reason. The zero value sets no limit.
+// UnreadyLimit limits how many nodes may be not Ready while instances are launched. If more nodes are not Ready, the
+// cluster has probably lost its network or control plane, and the pods are unschedulable for that reason. The zero value
+// sets no limit.
 type UnreadyLimit struct {
 	// Percent of the nodes may be not Ready, but at least AtLeast nodes. 0 percent sets no limit.
 	Percent, AtLeast int
@@ -72,7 +73,7 @@ func (p *scaleUp) groupSize(g *Group) int {
 	return max(g.Size, len(g.Nodes)+len(g.provisioningInstances())) - p.countRemoved(g) + p.launchedByGroup[g.name()]
 }
 
-// groupLimits returns what the group's own limits leave.
+// groupLimits returns how much the limits of the group still allow to launch.
 func (p *scaleUp) groupLimits(g *Group) []*launchLimit {
 	var list []*launchLimit
 	size := p.groupSize(g)
@@ -118,7 +119,7 @@ func (p *scaleUp) groupCapacity(g *Group, name corev1.ResourceName) (sum int64) 
 	return sum
 }
 
-// clusterLimits returns what the maximum of the cluster leaves.
+// clusterLimits returns how much the limit of the cluster still allows to launch.
 func (p *scaleUp) clusterLimits() []*launchLimit {
 	if p.MaxNodes == nil {
 		return nil

@@ -22,11 +22,12 @@ import (
 // UnderutilizedRequester is the requester of the retirements of underutilized nodes.
 const UnderutilizedRequester = nodegroup.UnderutilizedRequester
 
-// UnderutilizedSinceAnnotation says since when a Node may be retired. It counts only if this process has seen the node since then:
-// what happened while no manager ran is unknown. It is removed when the node is needed (I3).
+// UnderutilizedSinceAnnotation says since when a Node may be retired. The time counts only for a process that has
+// observed the node since then, because nobody knows what happened while no manager ran. The annotation is removed when
+// the node is needed (I3).
 const UnderutilizedSinceAnnotation = "nodegroup.slipway.dev/underutilized-since"
 
-// OldSinceAnnotation is the old name of UnderutilizedSinceAnnotation. It is only removed: its time counts for the process that wrote it.
+// OldSinceAnnotation is the old name of UnderutilizedSinceAnnotation. Slipway only removes it.
 const OldSinceAnnotation = "nodegroup.slipway.dev/underused-since"
 
 // NodeDecision is the decision on a node of a group with the underutilized rule.
@@ -39,7 +40,7 @@ type NodeDecision struct {
 	Subject *nodegroup.Node `json:"-"`
 }
 
-// underutilizedRule is v1alpha1.UnderusedNodes with its defaults.
+// underutilizedRule is the field scaleDown.underutilized of a NodeGroup with its defaults.
 type underutilizedRule struct {
 	cpuBelow, memoryBelow float64
 	podsAtMost            int                           // below 0: no limit
@@ -80,8 +81,8 @@ func newUnderutilizedRule(g *v1alpha1.NodeGroup) *underutilizedRule {
 	return r
 }
 
-// placeholderSelector selects the placeholder pods of a group. A selector that cannot be parsed selects nothing. Then
-// the pods' own annotations count, and other groups are not blocked.
+// placeholderSelector selects the placeholder pods of a group. If the selector cannot be parsed, it selects nothing, so
+// that an error in one group does not block other groups.
 func placeholderSelector(g *v1alpha1.NodeGroup) labels.Selector {
 	s, _ := grouppolicy.NewPlaceholderSelection(g)
 	return s.Placeholders
@@ -138,8 +139,9 @@ func ReadUnderutilizedSince(n *corev1.Node, now time.Time) time.Time {
 	return t
 }
 
-// DecideScaleDown decides on each node of the groups with the underutilized rule, sorted by name. It decides group by group, and
-// treats the nodes that earlier groups retire as gone (I9).
+// DecideScaleDown decides which nodes of the groups with the underutilized rule are retired. It returns a decision for
+// each of their nodes, sorted by name. It decides group by group. In the decision on a group, the nodes that earlier
+// groups retire are gone (I9).
 func DecideScaleDown(w *Input) ([]NodeDecision, error) {
 	var all []NodeDecision
 	err := w.simulate(func(r *forkedCluster) error {
@@ -163,7 +165,8 @@ func DecideScaleDown(w *Input) ([]NodeDecision, error) {
 	return all, nil
 }
 
-// scaleDown is a decision on all groups in progress. Nodes that are removed from its fork stay removed.
+// scaleDown holds the state while DecideScaleDown decides on all groups. A node that it has removed from the fork stays
+// removed.
 type scaleDown struct {
 	*forkedCluster
 	pendingPods   []placement.PodKey // pods that need a node, including those of retiring nodes
@@ -254,7 +257,7 @@ func (f *scaleDown) decideGroup(g *Group) ([]NodeDecision, error) {
 	return all, nil
 }
 
-// checkNode applies the rules that depend on one node only.
+// checkNode applies the rules that depend only on the node itself.
 func (f *scaleDown) checkNode(g *Group, rule *underutilizedRule, n *nodegroup.Node) NodeDecision {
 	d := NodeDecision{Decision: nodegroup.Decision{Node: n.Object.Name}, Group: g.name(), Subject: n}
 	if n.ToBudgetNode().BeingRemoved {
@@ -282,8 +285,8 @@ func (d *NodeDecision) addReason(rule, format string, a ...any) {
 	d.Reasons = append(d.Reasons, nodegroup.Reason{Rule: rule, Message: fmt.Sprintf(format, a...)})
 }
 
-// selectNodes selects the nodes to retire. No rule keeps them, their pods fit elsewhere, their cooldown has passed, and
-// they can be retired together.
+// selectNodes selects the nodes to retire. No rule may keep such a node, its pods must fit elsewhere, its cooldown must
+// have passed, and all selected nodes must be removable together.
 func (f *scaleDown) selectNodes(g *Group, rule *underutilizedRule, decisions []NodeDecision) error {
 	free := make([]*NodeDecision, 0, len(decisions))
 	for i := range decisions {
@@ -305,8 +308,8 @@ func (f *scaleDown) selectNodes(g *Group, rule *underutilizedRule, decisions []N
 	return f.confirmCandidates(g, candidates)
 }
 
-// findCandidates finds the nodes that can be retired together after their cooldown. The pending pods that fit on
-// existing nodes are placed first.
+// findCandidates finds the nodes whose cooldown has passed and that can be retired together. It first places the pending
+// pods that fit on existing nodes.
 func (f *scaleDown) findCandidates(g *Group, rule *underutilizedRule, free []*NodeDecision, settled []planner.Move) ([]candidate, error) {
 	fork := f.Snapshot.Fork()
 	defer fork.Rollback()
@@ -345,7 +348,7 @@ func (f *scaleDown) checkPodsFitElsewhere(g *Group, free []*NodeDecision) {
 	}
 }
 
-// plannerOptionsFor returns the planner options that exclude all other nodes.
+// plannerOptionsFor returns planner options that exclude all nodes except the given ones.
 func (f *scaleDown) plannerOptionsFor(g *Group, only []*NodeDecision) planner.Options {
 	o := plannerOptions(g, f.Now)
 	o.ExcludedNodes = map[string]string{}
@@ -358,8 +361,8 @@ func (f *scaleDown) plannerOptionsFor(g *Group, only []*NodeDecision) planner.Op
 	return o
 }
 
-// checkCooldown reports whether the cooldown of a node has passed, and sets since when it counts. A written time does
-// not count if this process has observed the node for a shorter time.
+// checkCooldown reports whether the cooldown of a node has passed, and sets since when the node may be retired. If this
+// process has observed the node only after the time that the Node has, the cooldown starts at its first observation.
 func (d *NodeDecision) checkCooldown(cooldown time.Duration, observed, now time.Time) bool {
 	d.Since = ReadUnderutilizedSince(d.Subject.Object, now)
 	if d.Since.IsZero() || d.Since.Before(observed) {
@@ -391,8 +394,8 @@ type candidate struct {
 	evacuation planner.Evacuation
 }
 
-// selectTogether selects nodes that can be retired together within the group's minimum and disruption budgets. Nodes
-// with an open retirement come first, so that none of them is cancelled for an equally good node.
+// selectTogether selects nodes that can be retired together within the group's minimum size and disruption budgets.
+// Nodes with an open retirement come first. So no open retirement is cancelled in favour of a node that is equally good.
 func (f *scaleDown) selectTogether(g *Group, due []*NodeDecision) ([]candidate, error) {
 	selection, err := planner.SelectVictims(f.Snapshot, len(due), planner.LeastDisruption, f.plannerOptionsFor(g, due))
 	if err != nil {
@@ -415,7 +418,7 @@ func (f *scaleDown) selectTogether(g *Group, due []*NodeDecision) ([]candidate, 
 	return f.keepWithinBudget(g, candidates), nil
 }
 
-// keepWithinBudget returns the candidates that would be admitted one after the other.
+// keepWithinBudget returns the candidates that the disruption budgets would admit one after the other.
 func (f *scaleDown) keepWithinBudget(g *Group, candidates []candidate) []candidate {
 	q := disruptionbudget.Query{
 		Group: &g.Group.Spec, CloudMinSize: int32(g.CloudMinSize), Nodes: budgetNodes(g), Reason: v1alpha1.Underutilized, Now: f.Now,
@@ -437,9 +440,9 @@ func (f *scaleDown) keepWithinBudget(g *Group, candidates []candidate) []candida
 	return kept
 }
 
-// budgetNodes returns the nodes of a group as budgets count them. A node with another requester's pending retirement
-// counts as leaving, so that the retirement keeps its place. It counts once, even if it is unavailable or underutilized
-// too.
+// budgetNodes returns the nodes of a group as disruption budgets count them. A node with a pending retirement of another
+// requester counts as being retired, so that this retirement keeps its place. It counts once, even if it is also
+// unavailable or underutilized.
 func budgetNodes(g *Group) []disruptionbudget.Node {
 	counted := make([]disruptionbudget.Node, len(g.Nodes))
 	for i := range g.Nodes {
@@ -487,9 +490,9 @@ func (f *scaleDown) confirmCandidates(g *Group, candidates []candidate) error {
 // shuffleCount is how many more random orders of pods are tried.
 const shuffleCount = 2
 
-// findWorstDecision decides without the candidates for several orders of their pods, and returns the worst decision.
-// The worst has a pod without room on the other nodes, or else the highest demand. The scheduler's real order is
-// unknown. So it is likely, but not certain, that each pod finds room.
+// findWorstDecision decides what would be launched without the candidates, for several orders of their pods, and returns
+// the worst decision. A decision with a pod that has no room on the other nodes is the worst, else the one with the
+// highest demand. The order of the real scheduler is unknown, so a pod may still find no room, but that is unlikely.
 func (f *scaleDown) findWorstDecision(g *Group, candidates []candidate) (*Decision, error) {
 	inPlace := func([]placement.PodKey) ([]placement.PodKey, error) { return nil, nil }
 	in := func(order func([]placement.PodKey)) func([]placement.PodKey) ([]placement.PodKey, error) {
@@ -526,7 +529,7 @@ func (f *scaleDown) findWorstDecision(g *Group, candidates []candidate) (*Decisi
 	return worst, nil
 }
 
-// decideWithout decides what would be launched without the candidates, with their pods arranged anew.
+// decideWithout decides what would be launched without the candidates. arrange moves their pods.
 func (f *scaleDown) decideWithout(g *Group, candidates []candidate, arrange func([]placement.PodKey) ([]placement.PodKey, error)) (*Decision, error) {
 	tried := f.Snapshot.Fork()
 	defer tried.Rollback()
@@ -560,7 +563,7 @@ func (f *scaleDown) isOnlySimulated(key placement.PodKey) bool {
 	return f.pendingSet[key] || key.Namespace == headroomNamespace
 }
 
-// describeConsequence says what would happen without the candidate.
+// describeConsequence says what would happen if the candidate were retired.
 func (f *scaleDown) describeConsequence(after *Decision) string {
 	if more := after.countInstances() - f.baseline.countInstances(); more > 0 {
 		for _, o := range after.Launches {
@@ -573,7 +576,7 @@ func (f *scaleDown) describeConsequence(after *Decision) string {
 	return "without it pods or headroom would have no room, and no instance can be launched for them now"
 }
 
-// setVerdict sets the verdict from the reasons, and whether an open retirement is cancelled.
+// setVerdict sets from the reasons whether the node is retired, and whether its open retirement is cancelled.
 func (d *NodeDecision) setVerdict() {
 	rt := d.Subject.OpenRetirement()
 	switch {

@@ -46,7 +46,7 @@ type PodVerdict struct {
 	Reasons []Reason `json:"reasons,omitempty"`
 }
 
-// Decision is the result of Up: the launches, and the verdict on each pod. Both are sorted.
+// Decision is the result of DecideScaleUp: the launches, and the verdict on each pod. Both are sorted.
 type Decision struct {
 	Launches []Launch     `json:"launches,omitempty"`
 	Pods     []PodVerdict `json:"pods,omitempty"`
@@ -95,7 +95,8 @@ func (w *Input) podsWithoutNomination() []placement.PodKey {
 	return keys
 }
 
-// forkedCluster is a fork of the snapshot for one decision. Its starting nodes are as they will be once started.
+// forkedCluster is a fork of the snapshot for one decision. In the fork, starting nodes look as they will when they have
+// started.
 type forkedCluster struct {
 	*Input
 	fork         snapshot.Fork
@@ -184,8 +185,8 @@ func (r *forkedCluster) makeTemplates() error {
 	return nil
 }
 
-// planLaunches decides what to launch, in its own fork. removedNodes is how many of the counted nodes were removed from
-// the fork.
+// planLaunches decides what to launch, in a fork of its own. removedNodes is how many nodes were removed from the outer
+// fork and still count in the input.
 func (r *forkedCluster) planLaunches(pods []placement.PodKey, removedNodes int, removedGroups ...string) (*Decision, error) {
 	fork := r.Snapshot.Fork()
 	defer fork.Rollback()
@@ -262,7 +263,7 @@ func toPlannerTemplate(k *groupTemplate) *planner.Template {
 	return &planner.Template{Name: k.id, Node: k.node, Cost: k.Cost}
 }
 
-// launchToMinSize launches what a group lacks to its minimum, by order of preference.
+// launchToMinSize launches the instances that groups lack to their minimum size, from the preferred templates.
 func (p *scaleUp) launchToMinSize() error {
 	for i := range p.Groups {
 		g := &p.Groups[i]
@@ -403,7 +404,7 @@ func (p *scaleUp) sortIntoTiers() []launchTier {
 	return out
 }
 
-// placePods places pods on existing nodes, provisioning instances or new instances, tier by tier. It returns the pods
+// placePods places pods on existing nodes, provisioning instances and new instances, tier by tier. It returns the pods
 // without a place, with the reasons of every tier.
 func (p *scaleUp) placePods(pods []placement.PodKey) ([]planner.UnschedulablePod, error) {
 	if len(pods) == 0 {
@@ -453,7 +454,7 @@ func mergeReasons(before, now planner.UnschedulablePod) planner.UnschedulablePod
 	return out
 }
 
-// toPlannerTemplates converts templates to templates of the planner, with what the limits leave now.
+// toPlannerTemplates converts templates to templates of the planner. Each one gets the limits that are left now.
 func (p *scaleUp) toPlannerTemplates(templates []*groupTemplate) []planner.Template {
 	cluster := p.clusterLimits()
 	shared := map[*Group][]*launchLimit{}

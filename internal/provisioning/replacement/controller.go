@@ -27,12 +27,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// PodPlacement finds the pods that would be unschedulable without a node. [Room] implements it.
+// PodPlacement finds the pods that would be unschedulable without a node. [ClusterPlacement] implements it.
 type PodPlacement interface {
 	ListUnschedulablePods(ctx context.Context, node string) ([]UnschedulablePod, error)
 }
 
-// Options configure a Controller. All fields but Pace are required.
+// Options configure a Controller. All fields but Intervals are required.
 type Options struct {
 	// Client writes objects, and reads NodeRetirements and Nodes from caches.
 	Client client.Client
@@ -73,8 +73,8 @@ func (p Intervals) withDefaults() Intervals {
 	return p
 }
 
-// Controller replaces instances. It works on one replacement per cloud at a time, so that each launch sees the launches
-// before it.
+// Controller launches replacements. It works on one replacement per cloud at a time, so that each launch takes the
+// launches before it into account.
 type Controller struct {
 	options  Options
 	events   eventEmitter
@@ -98,8 +98,8 @@ type replacementScope struct {
 	log         *slog.Logger
 }
 
-// Reconcile decides whether a replacement is wanted, and records the state of its launch. It also does so after the end
-// of the retirement, because the launch may have to wait for longer.
+// Reconcile decides whether a replacement is wanted, launches it, and records the state of the launch. It continues
+// after the end of the retirement, because the launch may have to wait for longer.
 func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	cached := &v1alpha1.NodeRetirement{}
 	if err := c.options.Client.Get(ctx, r.NamespacedName, cached); err != nil {
@@ -207,8 +207,9 @@ func (c *Controller) providerName(ctx context.Context, rt *v1alpha1.NodeRetireme
 
 const shortRetry = 50 * time.Millisecond
 
-// isBeingDeleted reports whether a retirement may be gone at any moment, so that nothing is launched for it. A running
-// launch is followed while the object exists. A cancelled retirement still records that it launches nothing.
+// isBeingDeleted reports whether the NodeRetirement may disappear at any moment, so that nothing may be launched for it.
+// A launch that was made before is followed as long as the NodeRetirement exists. A cancelled NodeRetirement still
+// records that it launches nothing.
 func isBeingDeleted(rt *v1alpha1.NodeRetirement) bool {
 	if rt.DeletionTimestamp.IsZero() || retirement.EarlyEndCode(rt) == retirement.Cancelled {
 		return false
@@ -223,7 +224,7 @@ func replacementState(rt *v1alpha1.NodeRetirement) v1alpha1.ReplacementState {
 	return rt.Status.Replacement.State
 }
 
-// resolveGroup finds the group and its cloud. wait is positive if one of them is missing.
+// resolveGroup finds the group and its cloud. If one of them is missing, wait is the pause until the next attempt.
 func (l *replacementScope) resolveGroup(ctx context.Context) (wait time.Duration, err error) {
 	if l.group, err = l.controller.findGroup(ctx, l.rt); err != nil {
 		return 0, err
@@ -238,8 +239,8 @@ func (l *replacementScope) resolveGroup(ctx context.Context) (wait time.Duration
 	return 0, nil
 }
 
-// recordUnresolved records why nothing can be launched. It keeps the state of a running launch, which would be repeated
-// otherwise.
+// recordUnresolved records why nothing can be launched. If a launch was made before, it keeps the state of this launch:
+// otherwise the launch would be repeated.
 func (l *replacementScope) recordUnresolved(ctx context.Context, why v1alpha1.RetirementReason) error {
 	if !retirement.IsReplacementPending(l.rt) {
 		l.log.Warn("cannot follow a launch", "state", replacementState(l.rt), "why", why.Message)
@@ -327,7 +328,7 @@ func (l *replacementScope) newLaunchRequest(ctx context.Context, node *corev1.No
 	return w
 }
 
-// refusalMessage returns why the group is refused. It returns "" if it is not, or only its cloud does not answer.
+// refusalMessage returns why the group is refused, or "". It also returns "" if only the group's cloud does not answer.
 func refusalMessage(g *v1alpha1.NodeGroup) string {
 	if a := acceptance.FromGroup(g); a.State == acceptance.Refused {
 		return a.Message
@@ -335,7 +336,8 @@ func refusalMessage(g *v1alpha1.NodeGroup) string {
 	return ""
 }
 
-// assessNeed finds out whether the instance is missed. It reads the cloud only if that can change the decision.
+// assessNeed finds out whether a replacement for the instance is needed. It reads the cloud only if the answer can
+// change the decision.
 func (l *replacementScope) assessNeed(ctx context.Context) (n Need, node *corev1.Node, err error) {
 	n = Need{
 		Policy: l.group.Spec.Replacement, NothingToReplace: whyNothingToReplace(l.rt), Ended: whyEndedEarly(l.rt), Refused: refusalMessage(l.group),
@@ -368,7 +370,7 @@ func (l *replacementScope) assessNeed(ctx context.Context) (n Need, node *corev1
 	return n, node, nil
 }
 
-// whyNothingToReplace returns why nothing must be replaced any more. It returns "" if it may be needed.
+// whyNothingToReplace returns why no replacement is needed any more. It returns "" if one may be needed.
 func whyNothingToReplace(rt *v1alpha1.NodeRetirement) string {
 	switch retirement.EarlyEndCode(rt) {
 	case retirement.NoticeOver, retirement.InstanceRecovered, retirement.AlreadyRetiring, retirement.Cancelled, retirement.NodeReplaced:
@@ -458,7 +460,7 @@ func groupAndInstance(rt *v1alpha1.NodeRetirement) (group, providerID string) {
 	return rt.Spec.Group, rt.Spec.ProviderID
 }
 
-// countUnreplaced counts the group's other nodes without an instance that still need a launch.
+// countUnreplaced counts the other nodes of the group whose instance is gone and that still need a launch.
 func (l *replacementScope) countUnreplaced(others []v1alpha1.NodeRetirement, s GroupSnapshot, record *v1alpha1.ProvisioningStatus) (n int, err error) {
 	counted := map[types.UID]bool{l.rt.Spec.NodeUID: true}
 	for i := range others {
@@ -478,7 +480,7 @@ func (l *replacementScope) countUnreplaced(others []v1alpha1.NodeRetirement, s G
 	return n, nil
 }
 
-// excludeLeaving removes the node's own instance and other retiring instances from a group read.
+// excludeLeaving removes the instance of this node and other instances that are being retired from a read of the group.
 func (l *replacementScope) excludeLeaving(s GroupSnapshot, leaving []string) (GroupSnapshot, error) {
 	own, err := l.cloud.Normalize(l.rt.Spec.ProviderID)
 	if err != nil {
@@ -496,7 +498,7 @@ func (l *replacementScope) excludeLeaving(s GroupSnapshot, leaving []string) (Gr
 	return s, nil
 }
 
-// newBounds collects what may prevent a launch.
+// newBounds collects the facts that may prevent a launch.
 func newBounds(state InstanceState, s GroupSnapshot, record *v1alpha1.ProvisioningStatus) LaunchBounds {
 	b := LaunchBounds{Instance: state, Size: s.Size, Present: len(s.Instances)}
 	for i := range record.Launches {
@@ -512,7 +514,7 @@ func newBounds(state InstanceState, s GroupSnapshot, record *v1alpha1.Provisioni
 	return b
 }
 
-// listOthers lists the group's other replacements without a cache.
+// listOthers lists the other replacements of the group, without a cache.
 func (l *replacementScope) listOthers(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
 	var all v1alpha1.NodeRetirementList
 	if err := l.controller.options.APIReader.List(ctx, &all); err != nil {
@@ -531,7 +533,8 @@ func (l *replacementScope) ensureStatus() *v1alpha1.Replacement {
 	return l.rt.Status.Replacement
 }
 
-// writeState writes the state if it differs. After a conflict the reconcile is retried: the launch is in its record.
+// writeState writes the state of the replacement if it differs. After a conflict the reconcile is retried. That launches
+// nothing twice, because the launch is in its record.
 func (l *replacementScope) writeState(ctx context.Context, state v1alpha1.ReplacementState, reasons ...v1alpha1.RetirementReason) error {
 	r := l.ensureStatus()
 	if r.State != state || elapsed.IsFuture(r.Since.Time, time.Now()) {

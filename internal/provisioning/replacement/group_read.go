@@ -11,8 +11,9 @@ import (
 // maxGroupReads is how often a group is read again if it changes during the read.
 const maxGroupReads = 3
 
-// readGroup reads a group's size and instances at one moment. The cloud returns them in two answers, and an instance
-// deleted in between would count only once. So it reads the list before and after the size, until both lists are equal.
+// readGroup reads a group's size and instances as they were at one moment. The cloud returns them in two answers. An
+// instance that is deleted between these answers would count only once. So readGroup reads the list before and after the
+// size, and repeats that until both lists are equal.
 func (c *Controller) readGroup(ctx context.Context, p cloud.Provider, group string) (GroupSnapshot, error) {
 	before, err := c.listInstances(ctx, p, group)
 	if err != nil {

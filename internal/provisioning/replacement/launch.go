@@ -121,8 +121,8 @@ func (l *replacementScope) followLaunch(ctx context.Context, own *v1alpha1.Launc
 	return shortRetry, l.controller.options.Launches.RemoveLaunch(ctx, l.group, own.ID)
 }
 
-// trackAbandonedLaunches tracks the open launches that no replacement follows, such as after the deletion of a
-// NodeRetirement. They would count forever. It returns the new record.
+// trackAbandonedLaunches tracks open launches that no replacement follows, for example because their NodeRetirement was
+// deleted. Without that, they would count as open forever. It returns the new record.
 func (l *replacementScope) trackAbandonedLaunches(ctx context.Context, record *v1alpha1.ProvisioningStatus) (*v1alpha1.ProvisioningStatus, error) {
 	if l.group.Spec.ScaleUp != nil || !slices.ContainsFunc(record.Launches, func(o v1alpha1.Launch) bool { return o.IsOpen() }) {
 		return record, nil

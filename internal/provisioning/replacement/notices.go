@@ -23,7 +23,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
-// NoticeReconciler creates a NodeRetirement for each notice that takes an instance away. It shares the options of a Controller.
+// NoticeReconciler creates a NodeRetirement for each notice that the cloud takes an instance away. It uses the options
+// of a Controller.
 type NoticeReconciler struct{ c *Controller }
 
 // requesterName is the requester of the retirements.
@@ -67,12 +68,12 @@ func (n NoticeReconciler) Reconcile(ctx context.Context, r reconcile.Request) (r
 	return reconcile.Result{RequeueAfter: pause}, nil
 }
 
-// mayRemoveInstance reports whether an instance may be gone after such a notice.
+// mayRemoveInstance reports whether the instance may be gone after a notice of this type.
 func mayRemoveInstance(t notice.Type) bool {
 	return slices.Contains([]notice.Type{notice.Preempt, notice.Terminate, notice.Reboot, notice.Redeploy}, t)
 }
 
-// announcesRemoval reports whether an instance is always gone after such a notice.
+// announcesRemoval reports whether the instance is always gone after a notice of this type.
 func announcesRemoval(t notice.Type) bool { return t == notice.Preempt || t == notice.Terminate }
 
 // findGroup returns the only group that the node belongs to, if the controller acts on it.
@@ -130,7 +131,8 @@ func (n NoticeReconciler) handleNotice(ctx context.Context, node *corev1.Node, g
 	return n.c.options.Intervals.CloudRead, nil
 }
 
-// isInstanceGone asks the cloud. That is the second of the two proofs (I7), after a Node that is not Ready.
+// isInstanceGone asks the cloud whether the instance is gone. That is the second proof (I7). The first is a Node that is
+// not Ready.
 func (n NoticeReconciler) isInstanceGone(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup) (bool, error) {
 	provider := n.c.options.Clouds[g.Spec.Cloud.Provider]
 	if provider == nil {
@@ -149,8 +151,9 @@ func (n NoticeReconciler) isInstanceGone(ctx context.Context, node *corev1.Node,
 // isBeingRetired reports whether the node's instance is being retired already and must not be replaced.
 func isBeingRetired(rt v1alpha1.NodeRetirement) bool { return retirement.IsRemovingNode(&rt) }
 
-// isRepeatable reports whether the notice may need another retirement afterwards. It ended because the notice ended,
-// a person retired the node, or the group was not accepted. The notice may come back, or may outlast that.
+// isRepeatable reports whether the notice may need another NodeRetirement after this one. This is so if this one ended
+// because the notice ended, a person retired the node, or the group was not accepted: the notice may return or may still
+// be there.
 func isRepeatable(rt *v1alpha1.NodeRetirement) bool {
 	switch retirement.EarlyEndCode(rt) {
 	case retirement.NoticeOver, retirement.AlreadyRetiring, retirement.GroupNotAccepted:
@@ -159,9 +162,8 @@ func isRepeatable(rt *v1alpha1.NodeRetirement) bool {
 	return false
 }
 
-// findLastRetirement returns the last retirement of a notice, or nil. Repeatable retirements may have successors. The
-// last is the one that is not repeatable, or the latest without a successor. Times alone cannot tell, because they are
-// whole seconds.
+// findLastRetirement returns the last NodeRetirement of a notice, or nil. It is the one that is not repeatable, or else
+// the latest without a successor. The creation times alone do not decide, because they are whole seconds.
 func findLastRetirement(all []v1alpha1.NodeRetirement, node *corev1.Node, r report.Report) (last *v1alpha1.NodeRetirement) {
 	for i := range all {
 		rt := &all[i]
@@ -182,8 +184,8 @@ func findLastRetirement(all []v1alpha1.NodeRetirement, node *corev1.Node, r repo
 	return last
 }
 
-// isNoticeCurrent reports whether the notice is on the Node, without a cache: a cache may still have a notice that
-// ended.
+// isNoticeCurrent reports whether the notice is on the Node now. It reads without a cache, because a cached Node may
+// still have a notice that has ended.
 func (n NoticeReconciler) isNoticeCurrent(ctx context.Context, node *corev1.Node, r report.Report) (bool, error) {
 	is := &corev1.Node{}
 	if err := n.c.options.APIReader.Get(ctx, client.ObjectKeyFromObject(node), is); err != nil {

@@ -27,8 +27,9 @@ type ClusterPlacement struct {
 	Pods         live.PodReader
 }
 
-// ListUnschedulablePods lists the pods on a node that fit on no other node. It adds pending pods that only an instance like the
-// node's would take: a running drain has evicted them from the node. A pod that cannot be decided is in the list.
+// ListUnschedulablePods lists the pods on a node that fit on no other node. It also lists pending pods that only an
+// instance like the node's would take, because a drain has probably evicted them from the node. It also lists pods for
+// which this cannot be decided.
 func (r ClusterPlacement) ListUnschedulablePods(ctx context.Context, node string) ([]UnschedulablePod, error) {
 	o, err := r.readCluster(ctx, node)
 	if err != nil {

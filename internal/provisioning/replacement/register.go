@@ -51,7 +51,8 @@ func newNoticePredicate() predicate.Predicate {
 	})
 }
 
-// newReportPredicate passes Nodes with changed agent records, and Nodes with records that became Ready or not Ready.
+// newReportPredicate passes Nodes whose records of notices have changed, and Nodes with such records that have become
+// Ready or not Ready.
 func newReportPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(e event.CreateEvent) bool { return len(agentAnnotations(e.Object)) > 0 },
