@@ -94,12 +94,12 @@ func TestDrainExitCodes(t *testing.T) {
 }
 
 func TestHighestExitCodeOfNodesWins(t *testing.T) {
-	err := joinErrors([]error{nil, &exitError{exitRefused, errors.New("a")}, &exitError{exitUnfinished, errors.New("b")}})
+	err := joinWithHighestExitCode([]error{nil, &exitError{exitRefused, errors.New("a")}, &exitError{exitUnfinished, errors.New("b")}})
 	var e *exitError
 	if !errors.As(err, &e) || e.code != exitUnfinished || !strings.Contains(err.Error(), "a") {
 		t.Errorf("%v", err)
 	}
-	if joinErrors([]error{nil, nil}) != nil {
+	if joinWithHighestExitCode([]error{nil, nil}) != nil {
 		t.Error("an error without a failed node")
 	}
 }
@@ -110,8 +110,8 @@ func TestProgressPrintsEachObstacleOnce(t *testing.T) {
 	p := drain.Progress{Node: "n", Listed: true, Total: 1, Waiting: 1, RemainingPods: []drain.BlockedPod{
 		{Namespace: "shop", Pod: "web", Reason: drain.ObstaclePDB, PDB: "shop/web", Detail: "allows none"},
 	}}
-	line.update(p)
-	line.update(p)
+	line.printProgress(p)
+	line.printProgress(p)
 	line.finish()
 	if got := strings.Count(out.String(), "n: waiting for shop/web: disruption-budget: allows none\n"); got != 1 {
 		t.Errorf("printed %d times in %q", got, out.String())

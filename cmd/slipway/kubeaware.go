@@ -90,7 +90,7 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 	if err != nil {
 		return err
 	}
-	pools, err := detectPools(ctx, c, log)
+	pools, err := detectPoolConfig(ctx, c, log)
 	if err != nil {
 		return err
 	}
@@ -166,9 +166,9 @@ func newManagerConfig(front *cloudpool.Config, f *kubeaware.Flags, mark string) 
 	return m
 }
 
-// detectPools asks the server whether it has one pool or several. A server that does not answer at the start counts as one
+// detectPoolConfig asks the server whether it has one pool or several. A server that does not answer at the start counts as one
 // pool.
-func detectPools(ctx context.Context, c *kubeaware.Config, log *slog.Logger) (provider.Config, error) {
+func detectPoolConfig(ctx context.Context, c *kubeaware.Config, log *slog.Logger) (provider.Config, error) {
 	several, err := provider.New(c.ToPoolConfig(true), provider.Options{})
 	if err != nil {
 		return provider.Config{}, err

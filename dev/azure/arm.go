@@ -350,7 +350,7 @@ func (a *ARM) ModifyVM(resource string, change func(*VM)) error {
 		return fmt.Errorf("machine %q: %w", resource, ErrUnknownResource)
 	}
 	change(&m.VM)
-	m.bumpETagLocked()
+	m.incrementETagsLocked()
 	a.notifyWaitersLocked()
 	return nil
 }
@@ -385,7 +385,7 @@ func (a *ARM) removeVM(resource string) bool {
 
 func (a *ARM) removeVMLocked(m *armVM) {
 	m.removed = true
-	m.bumpETagLocked()
+	m.incrementETagsLocked()
 	for _, attached := range m.Attached {
 		if attached.DeleteOption != "Delete" {
 			a.detached = append(a.detached, attached)
@@ -395,8 +395,8 @@ func (a *ARM) removeVMLocked(m *armVM) {
 	a.notifyWaitersLocked()
 }
 
-// bumpETagLocked changes the ETag of a machine's set, as any write does.
-func (m *armVM) bumpETagLocked() {
+// incrementETagsLocked changes the ETag of a machine's set, as any write does.
+func (m *armVM) incrementETagsLocked() {
 	if m.set == nil {
 		return
 	}
@@ -418,7 +418,7 @@ func (a *ARM) reduceCapacityLocked(m *armVM, count int) {
 		return
 	}
 	m.set.capacity = max(0, m.set.capacity-count)
-	m.bumpETagLocked()
+	m.incrementETagsLocked()
 }
 
 // AwaitVMs waits until done returns true for the list of machines. It checks now and after each change.

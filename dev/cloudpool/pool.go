@@ -161,7 +161,7 @@ func New(o Options) *Pool {
 		opts: o, log: o.Log, resize: make(chan struct{}, 1), ctx: ctx, stop: stop, started: true,
 		config: []byte(`{"name":"` + o.Name + `"}`), changed: make(chan struct{}), number: poolCount.Add(1),
 	}
-	p.running.Go(p.runLoop)
+	p.running.Go(p.runResizeLoop)
 	return p
 }
 
@@ -394,8 +394,8 @@ func (p *Pool) AwaitMachines(ctx context.Context, done func([]Machine) bool) err
 	}
 }
 
-// observeLocked reads the pool through its cache.
-func (p *Pool) observeLocked() *observation {
+// cachedObservationLocked reads the pool through its cache.
+func (p *Pool) cachedObservationLocked() *observation {
 	if p.cache != nil && (p.stale != nil && p.stale.After == 0 || time.Since(p.cache.at) < p.maxCacheAgeLocked()) {
 		return p.cache
 	}

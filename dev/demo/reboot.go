@@ -51,8 +51,8 @@ func (s *stage) followReboot(ctx context.Context, a *stepOutput, r azure.EventRe
 	}
 	a.print(at, "Azure's event has ended (at %.1f s), and the node is uncordoned", r.VanishedAt.Sub(r.VisibleAt).Seconds())
 	return "8 pods moved, 0 cut short, 0 lost; the node is schedulable and has no marks of Slipway", firstError(
-		check(r.StartedBy == azure.ByApproval, "the reboot to start by the agent's approval", "started by %s", r.StartedBy),
-		check(agent.PID() != before && agent.IsAlive(), "a new agent process", "process %d, alive: %v", agent.PID(), agent.IsAlive()),
+		checkExpectation(r.StartedBy == azure.ByApproval, "the reboot to start by the agent's approval", "started by %s", r.StartedBy),
+		checkExpectation(agent.PID() != before && agent.IsAlive(), "a new agent process", "process %d, alive: %v", agent.PID(), agent.IsAlive()),
 		s.awaitReplacements(ctx, rebooted, int(accounts.Replicas), accounts),
 		s.checkOutcomes(ctx, r, map[azure.Outcome]int{azure.OutcomeFinished: int(accounts.Replicas), azure.OutcomeStayed: 1}),
 	)

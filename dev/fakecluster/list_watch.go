@@ -272,5 +272,5 @@ func (c *Cluster) patchObject(r request) (client.Object, error) {
 	if err := json.Unmarshal(raw, into); err != nil {
 		return nil, err
 	}
-	return c.replaceObject(r, into.(client.Object))
+	return c.replaceObjectIfUnchanged(r, into.(client.Object))
 }

@@ -172,8 +172,8 @@ func WriteTempFile(tb testing.TB, name, text string) string {
 // defaultParallel is the default of -parallel. Most tests wait for notices and for pods to stop, and hardly compute.
 const defaultParallel = "24"
 
-// RunTests runs a package's tests, stops the shared testbed, and returns the exit code.
-func RunTests(m *testing.M) int {
+// RunTestsAndStopShared runs a package's tests, stops the shared testbed, and returns the exit code.
+func RunTestsAndStopShared(m *testing.M) int {
 	// The second handler sleeps relative to the time of the last error. In another bubble of virtual time this may be
 	// years.
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]

@@ -216,8 +216,8 @@ func (r *knownTool) matchWorkload(name string, template *corev1.PodTemplateSpec)
 	return ""
 }
 
-// checkOtherToolActive finds nodes that another tool is removing now.
-func checkOtherToolActive(f *Facts) []Finding {
+// checkNodesRemovedByOtherTools finds nodes that another tool is removing now.
+func checkNodesRemovedByOtherTools(f *Facts) []Finding {
 	var found []Finding
 	for _, n := range f.Nodes {
 		for _, who := range cordon.RemovingTools(toKubeapiNode(n)) {

@@ -65,8 +65,8 @@ type Part struct {
 
 func (p *Part) namespace() string { return p.Object.Namespace }
 
-// isFlagSet reports whether a flag is given or on by default, with any value but false.
-func (p *Part) isFlagSet(flag string) bool {
+// isFlagEnabled reports whether a flag is given or on by default, with any value but false.
+func (p *Part) isFlagEnabled(flag string) bool {
 	v, ok := p.flagValue(flag)
 	if !ok {
 		v, ok = flagDefaults[cmp.Or(p.Command, string(p.Kind))][flag]
@@ -109,13 +109,13 @@ func (f *Facts) FindParts() []Part {
 	}
 	f.parts = []Part{}
 	for _, d := range f.DaemonSets {
-		if p, ok := findPart("DaemonSet", d.ObjectMeta, &d.Spec.Template); ok {
+		if p, ok := partOfWorkload("DaemonSet", d.ObjectMeta, &d.Spec.Template); ok {
 			p.daemonSet = d
 			f.parts = append(f.parts, p)
 		}
 	}
 	for _, d := range f.Deployments {
-		if p, ok := findPart("Deployment", d.ObjectMeta, &d.Spec.Template); ok {
+		if p, ok := partOfWorkload("Deployment", d.ObjectMeta, &d.Spec.Template); ok {
 			p.deployment = d
 			f.parts = append(f.parts, p)
 		}
@@ -136,7 +136,7 @@ func (f *Facts) partsOfKind(kind PartKind) []Part {
 	return found
 }
 
-func findPart(kind string, meta metav1.ObjectMeta, template *corev1.PodTemplateSpec) (Part, bool) {
+func partOfWorkload(kind string, meta metav1.ObjectMeta, template *corev1.PodTemplateSpec) (Part, bool) {
 	for i := range template.Spec.Containers {
 		c := &template.Spec.Containers[i]
 		which, command, args := parseCommand(c)
@@ -246,7 +246,7 @@ func checkPartReady(f *Facts) []Finding {
 			continue
 		}
 		replicas := 2
-		if p.Kind == Manager && !p.isFlagSet(leaderElect) {
+		if p.Kind == Manager && !p.isFlagEnabled(leaderElect) {
 			replicas = 1
 		}
 		switch s, want := p.deployment.Status, ptr.Deref(p.deployment.Spec.Replicas, 1); {

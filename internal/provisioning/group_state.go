@@ -84,12 +84,12 @@ func (a *Controller) loadStates(groups []*managedGroup) {
 		if p := g.Group.Status.Provisioning; p != nil {
 			g.state.mergeRecord(p)
 		}
-		g.forgetRemovedNodes()
+		g.forgetEventsOfRemovedNodes()
 	}
 	maps.DeleteFunc(a.states, func(name string, _ *groupState) bool { return !there[name] })
 }
 
-func (g *managedGroup) forgetRemovedNodes() {
+func (g *managedGroup) forgetEventsOfRemovedNodes() {
 	there := map[string]bool{}
 	for i := range g.Nodes {
 		there[string(g.Nodes[i].Object.UID)] = true
@@ -103,8 +103,8 @@ type nodeObservation struct {
 	at  time.Time
 }
 
-// observeNodes records when each node of the group was first seen, and removes nodes that are gone.
-func (g *managedGroup) observeNodes(now time.Time) {
+// recordFirstSeenNodes records when each node of the group was first seen, and removes nodes that are gone.
+func (g *managedGroup) recordFirstSeenNodes(now time.Time) {
 	before := g.state.observedNodes
 	g.state.observedNodes = make(map[string]nodeObservation, len(g.Nodes))
 	for i := range g.Nodes {
@@ -163,10 +163,10 @@ func (m *groupState) mergeRecord(p *v1alpha1.ProvisioningStatus) (changed bool) 
 			m.unjoined = append(m.unjoined, launch.Instance{ProviderID: i.ProviderID, Template: l.Template, Launch: l.ID, Since: i.Since})
 		}
 		if l.Count > 0 || len(l.Named) > 0 {
-			asked := m.toPending(l)
+			asked := m.toPendingLaunch(l)
 			m.pending = append(m.pending, asked)
 			if !m.readAt.IsZero() {
-				m.addProvisioning(asked)
+				m.addProvisioningInstances(asked)
 			}
 		}
 	}
@@ -182,7 +182,7 @@ func (m *groupState) mergeAnswer(l v1alpha1.Launch, now time.Time) {
 	}
 	is.State, is.AnsweredAt, is.OperationID, is.Reason, is.Message = l.State, l.AnsweredAt, l.OperationID, l.Reason, l.Message
 	m.launches[l.ID] = is
-	m.updatePending(l.ID, func(a *launch.PendingLaunch) {
+	m.updatePendingLaunch(l.ID, func(a *launch.PendingLaunch) {
 		if is.State == v1alpha1.LaunchFailed {
 			a.Count, a.Named = 0, nil
 			return
@@ -192,9 +192,9 @@ func (m *groupState) mergeAnswer(l v1alpha1.Launch, now time.Time) {
 	})
 }
 
-// toPending converts a launch that another process has recorded. If no answer is recorded, the answer counts as lost
+// toPendingLaunch converts a launch that another process has recorded. If no answer is recorded, the answer counts as lost
 // (I8).
-func (m *groupState) toPending(l v1alpha1.Launch) launch.PendingLaunch {
+func (m *groupState) toPendingLaunch(l v1alpha1.Launch) launch.PendingLaunch {
 	if l.IsForRetirement() {
 		return launch.NewPendingLaunch(&l, m.settleTime, time.Now())
 	}
@@ -219,9 +219,9 @@ func (m *groupState) recordFailure(template, reason, message string, now time.Ti
 	return b
 }
 
-// recordRefusal starts the back-off of a template after a failed launch. If the cloud has asked for a pause, the
+// recordRefusalAndPauseReads starts the back-off of a template after a failed launch. If the cloud has asked for a pause, the
 // back-off is at least as long.
-func (m *groupState) recordRefusal(template string, err error, now time.Time) v1alpha1.BackOff {
+func (m *groupState) recordRefusalAndPauseReads(template string, err error, now time.Time) v1alpha1.BackOff {
 	b := m.recordFailure(template, launch.BackOffReason(err), err.Error(), now)
 	m.pauseReads(err, now)
 	if least := metav1.NewTime(now.Add(cloud.RetryDelay(err))); b.Until.Before(&least) {
@@ -238,16 +238,16 @@ func (m *groupState) pauseReads(err error, now time.Time) {
 	}
 }
 
-// pruneBackOffs removes back-offs that ended long ago.
-func (m *groupState) pruneBackOffs(now time.Time) {
+// clampAndPruneBackOffs removes back-offs that ended long ago.
+func (m *groupState) clampAndPruneBackOffs(now time.Time) {
 	for template, b := range m.backOffs {
 		m.backOffs[template] = launch.ClampBackOff(b, now)
 	}
 	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return launch.IsBackOffExpired(&b, now) })
 }
 
-// learnTemplates stores the resources, labels and taints that the current nodes of each template have.
-func (g *managedGroup) learnTemplates(now time.Time) {
+// learnTemplatesFromNodes stores the resources, labels and taints that the current nodes of each template have.
+func (g *managedGroup) learnTemplatesFromNodes(now time.Time) {
 	m := g.state
 	var startup []string
 	if up := g.Group.Spec.ScaleUp; up != nil {
@@ -334,7 +334,7 @@ func (g *managedGroup) makePlanTemplates(siblings *v1alpha1.LearnedTemplate, now
 	for _, t := range templates {
 		source := plan.TemplateSource{Template: t, Declared: declared[t.Name], Siblings: siblings}
 		if l, ok := m.learned[t.Name]; ok {
-			source.Learned, source.NodesLongGone = &l, m.isLongGone(t.Name, now)
+			source.Learned, source.NodesLongGone = &l, m.areNodesLongGone(t.Name, now)
 		}
 		k := plan.Template{Name: t.Name, Cost: t.Cost, Node: plan.NewTemplateNode(g.Group, source)}
 		if b, ok := m.backOffs[t.Name]; ok {
@@ -349,9 +349,9 @@ func (g *managedGroup) makePlanTemplates(siblings *v1alpha1.LearnedTemplate, now
 // more. If the declaration is wrong, at most one useless instance is launched in each such period.
 const learnedTTL = time.Hour
 
-// isLongGone reports whether this process has seen no node of a template for learnedTTL. A starting node counts as seen,
+// areNodesLongGone reports whether this process has seen no node of a template for learnedTTL. A starting node counts as seen,
 // even if it has no devices yet.
-func (m *groupState) isLongGone(template string, now time.Time) bool {
+func (m *groupState) areNodesLongGone(template string, now time.Time) bool {
 	last := m.watchedSince
 	if present := m.lastPresent[template]; present.After(last) {
 		last = present
@@ -377,12 +377,12 @@ func (m *groupState) addLaunch(o plan.Launch, at time.Time) (id string) {
 	m.latestLaunches[o.Template], m.countedLaunches[id] = id, true
 	m.launches[id] = v1alpha1.Launch{ID: id, Template: o.Template, RequestedAt: metav1.NewTime(at).Rfc3339Copy()}
 	m.pending = append(m.pending, launch.PendingLaunch{ID: id, Template: o.Template, Count: o.Count, RequestedAt: at})
-	m.addProvisioning(launch.PendingLaunch{ID: id, Template: o.Template, Count: o.Count})
+	m.addProvisioningInstances(launch.PendingLaunch{ID: id, Template: o.Template, Count: o.Count})
 	return id
 }
 
-// addProvisioning counts the instances of a launch as provisioning until the next cloud read.
-func (m *groupState) addProvisioning(a launch.PendingLaunch) {
+// addProvisioningInstances counts the instances of a launch as provisioning until the next cloud read.
+func (m *groupState) addProvisioningInstances(a launch.PendingLaunch) {
 	m.cloud.Size += a.ExpectedCount()
 	for i := range a.ExpectedCount() {
 		m.tracking.Provisioning = append(m.tracking.Provisioning, launch.ProvisioningInstance{ID: fmt.Sprintf("asked-%s-%d", a.ID, i), Template: a.Template, LaunchID: a.ID})
@@ -402,7 +402,7 @@ func (m *groupState) forgetRemovedLaunches(launches []v1alpha1.Launch) {
 			m.launches[id] = l
 			continue
 		}
-		m.updatePending(id, func(a *launch.PendingLaunch) { a.Count, a.Named = 0, nil })
+		m.updatePendingLaunch(id, func(a *launch.PendingLaunch) { a.Count, a.Named = 0, nil })
 		m.pending = slices.DeleteFunc(m.pending, func(a launch.PendingLaunch) bool { return a.ID == id })
 		m.unjoined = slices.DeleteFunc(slices.Clone(m.unjoined), func(r launch.Instance) bool { return r.Launch == id })
 		delete(m.launches, id)
@@ -412,28 +412,28 @@ func (m *groupState) forgetRemovedLaunches(launches []v1alpha1.Launch) {
 // dropUnrequested removes a launch that was not requested from the cloud.
 func (m *groupState) dropUnrequested(id string) {
 	m.unanswered--
-	m.updatePending(id, func(a *launch.PendingLaunch) { m.missing[id], a.Count = a.Count, 0 })
+	m.updatePendingLaunch(id, func(a *launch.PendingLaunch) { m.missing[id], a.Count = a.Count, 0 })
 	m.pending = slices.DeleteFunc(m.pending, func(a launch.PendingLaunch) bool { return a.ID == id })
 }
 
-// recordReply records the cloud's answer to a launch, and the instances that the answer names. The launch stays pending
+// recordLaunchReply records the cloud's answer to a launch, and the instances that the answer names. The launch stays pending
 // until the next cloud read: even after a refusal, some of its instances may exist.
-func (m *groupState) recordReply(id string, answer launch.Answer, named []string, at time.Time) {
+func (m *groupState) recordLaunchReply(id string, answer launch.Answer, named []string, at time.Time) {
 	m.unanswered--
 	if answer != launch.Accepted {
 		m.failedAt = at
 		m.mustReread.Store(true)
 	}
-	m.updatePending(id, func(a *launch.PendingLaunch) {
+	m.updatePendingLaunch(id, func(a *launch.PendingLaunch) {
 		before := a.Count
 		a.ApplyAnswer(answer, named, at, m.settleTime)
 		m.missing[id] = max(0, before-a.Count)
 	})
 }
 
-// updatePending changes a pending launch. It also removes the provisioning instances of the launch that are not expected
+// updatePendingLaunch changes a pending launch. It also removes the provisioning instances of the launch that are not expected
 // any more.
-func (m *groupState) updatePending(id string, change func(*launch.PendingLaunch)) {
+func (m *groupState) updatePendingLaunch(id string, change func(*launch.PendingLaunch)) {
 	i := slices.IndexFunc(m.pending, func(a launch.PendingLaunch) bool { return a.ID == id })
 	if i < 0 {
 		return
@@ -458,19 +458,19 @@ const maxStatusEntries = 64
 // toStatus returns the status of the group. If there are too many entries, it keeps the back-offs that end last, and
 // the learned templates that the cloud still lists.
 func (m *groupState) toStatus() *v1alpha1.ProvisioningStatus {
-	s := &v1alpha1.ProvisioningStatus{Provisioning: int32(len(m.tracking.Provisioning)), Launches: m.listOpenLaunches()}
+	s := &v1alpha1.ProvisioningStatus{Provisioning: int32(len(m.tracking.Provisioning)), Launches: m.pruneAndListOpenLaunches()}
 	current := map[string]int{}
 	for _, t := range m.cloudTemplates {
 		current[t.Name] = 1
 	}
-	s.Learned = selectFirst(m.learned, func(a, b v1alpha1.LearnedTemplate) int { return cmp.Compare(current[b.Name], current[a.Name]) })
-	s.BackOffs = selectFirst(m.backOffs, func(a, b v1alpha1.BackOff) int { return b.Until.Compare(a.Until.Time) })
+	s.Learned = limitStatusEntries(m.learned, func(a, b v1alpha1.LearnedTemplate) int { return cmp.Compare(current[b.Name], current[a.Name]) })
+	s.BackOffs = limitStatusEntries(m.backOffs, func(a, b v1alpha1.BackOff) int { return b.Until.Compare(a.Until.Time) })
 	return s
 }
 
-// listOpenLaunches returns the launches that must stay in the launch record, the oldest first: launches with instances
+// pruneAndListOpenLaunches returns the launches that must stay in the launch record, the oldest first: launches with instances
 // that are not usable yet, and launches whose result a NodeRetirement has not recorded yet.
-func (m *groupState) listOpenLaunches() []v1alpha1.Launch {
+func (m *groupState) pruneAndListOpenLaunches() []v1alpha1.Launch {
 	open := map[string]*v1alpha1.Launch{}
 	for id, l := range m.launches {
 		if l.IsForRetirement() && !l.IsOpen() && !launch.IsLaunchForgotten(&l, time.Now()) {
@@ -521,8 +521,8 @@ func (m *groupState) listOpenLaunches() []v1alpha1.Launch {
 	return list
 }
 
-// updateLaunches updates the launches of replacements from the last result of TrackInstances.
-func (m *groupState) updateLaunches(now time.Time) {
+// updateReplacementLaunches updates the launches of replacements from the last result of TrackInstances.
+func (m *groupState) updateReplacementLaunches(now time.Time) {
 	for id, l := range m.launches {
 		if !l.IsForRetirement() || !l.IsOpen() {
 			continue
@@ -547,8 +547,8 @@ func toLaunchState(a *launch.PendingLaunch) v1alpha1.LaunchState {
 	return v1alpha1.LaunchFailed
 }
 
-// selectFirst returns the first entries by the given order, at most maxStatusEntries, sorted by name.
-func selectFirst[T any](all map[string]T, compare func(a, b T) int) (list []T) {
+// limitStatusEntries returns the first entries by the given order, at most maxStatusEntries, sorted by name.
+func limitStatusEntries[T any](all map[string]T, compare func(a, b T) int) (list []T) {
 	names := slices.Sorted(maps.Keys(all))
 	slices.SortStableFunc(names, func(a, b string) int { return compare(all[a], all[b]) })
 	for _, name := range slices.Sorted(slices.Values(names[:min(len(names), maxStatusEntries)])) {
@@ -557,31 +557,31 @@ func selectFirst[T any](all map[string]T, compare func(a, b T) int) (list []T) {
 	return list
 }
 
-// writeStatuses writes the statuses that have changed.
-func (a *Controller) writeStatuses(ctx context.Context, groups []*managedGroup) error {
+// writeChangedStatuses writes the statuses that have changed.
+func (a *Controller) writeChangedStatuses(ctx context.Context, groups []*managedGroup) error {
 	var errs []error
 	for _, g := range groups {
 		if g.Group.Spec.ScaleUp == nil {
 			continue
 		}
 		if g.Group.UID != "" {
-			if err := a.writeCondition(ctx, g); err != nil {
+			if err := a.writeScaleUpAllowedCondition(ctx, g); err != nil {
 				errs = append(errs, err)
 			}
 		}
 		if equality.Semantic.DeepEqual(g.Group.Status.Provisioning, g.state.toStatus()) {
 			continue
 		}
-		if err := a.options.Launches.Update(ctx, g.Group, g.saveStatus); client.IgnoreNotFound(err) != nil {
+		if err := a.options.Launches.Update(ctx, g.Group, g.mergeIntoStatus); client.IgnoreNotFound(err) != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// writeCondition writes the condition ScaleUpAllowed. Another controller writes the other conditions. After a conflict
+// writeScaleUpAllowedCondition writes the condition ScaleUpAllowed. Another controller writes the other conditions. After a conflict
 // with such a write, the next reconcile tries again.
-func (a *Controller) writeCondition(ctx context.Context, g *managedGroup) error {
+func (a *Controller) writeScaleUpAllowedCondition(ctx context.Context, g *managedGroup) error {
 	is := metav1.Condition{
 		Type: v1alpha1.GroupScaleUpAllowed, Status: metav1.ConditionTrue, Reason: v1alpha1.ScaleUpAllowedReason,
 		Message: "the Nodes of its instances match spec.nodeSelector", ObservedGeneration: g.Group.Generation,
@@ -612,8 +612,8 @@ func (a *Controller) writeCondition(ctx context.Context, g *managedGroup) error 
 	return nil
 }
 
-// saveStatus writes the group's state to its status, after it has merged what another process has written.
-func (g *managedGroup) saveStatus(s *v1alpha1.ProvisioningStatus) error {
+// mergeIntoStatus writes the group's state to its status, after it has merged what another process has written.
+func (g *managedGroup) mergeIntoStatus(s *v1alpha1.ProvisioningStatus) error {
 	g.state.mergeRecord(s)
 	g.state.forgetRemovedLaunches(s.Launches)
 	*s = *g.state.toStatus()
@@ -629,11 +629,11 @@ var errConcurrentLaunch = errors.New("another process has requested instances me
 // reserveLaunches records launches before they are requested (I8). If another process has recorded launches since the
 // decision, it returns errConcurrentLaunch (I5).
 func (a *Controller) reserveLaunches(ctx context.Context, g *managedGroup, ids []string) ([]launch.Reservation, error) {
-	return a.options.Launches.Reserve(ctx, g.Group, ids, func(s *v1alpha1.ProvisioningStatus) error {
+	return a.options.Launches.ReserveLaunches(ctx, g.Group, ids, func(s *v1alpha1.ProvisioningStatus) error {
 		if g.state.mergeRecord(s) {
 			a.requeue()
 			return errConcurrentLaunch
 		}
-		return g.saveStatus(s)
+		return g.mergeIntoStatus(s)
 	})
 }

@@ -72,8 +72,8 @@ func (w *LaunchRequests) RemoveByPrefix(prefix string) {
 	}
 }
 
-// listOpen returns the requests that are not fulfilled, and removes expired ones.
-func (w *LaunchRequests) listOpen() (list []plan.LaunchRequest) {
+// dropExpiredAndListOpen returns the requests that are not fulfilled, and removes expired ones.
+func (w *LaunchRequests) dropExpiredAndListOpen() (list []plan.LaunchRequest) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for id, known := range w.requests {
@@ -88,9 +88,9 @@ func (w *LaunchRequests) listOpen() (list []plan.LaunchRequest) {
 	return list
 }
 
-// applyVerdicts records the verdict on each request. It returns the requests that are refused for other reasons than
+// recordVerdicts records the verdict on each request. It returns the requests that are refused for other reasons than
 // before.
-func (w *LaunchRequests) applyVerdicts(verdicts []plan.LaunchRequestVerdict) (refused []plan.LaunchRequestVerdict) {
+func (w *LaunchRequests) recordVerdicts(verdicts []plan.LaunchRequestVerdict) (refused []plan.LaunchRequestVerdict) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, v := range verdicts {
@@ -108,10 +108,10 @@ func (w *LaunchRequests) applyVerdicts(verdicts []plan.LaunchRequestVerdict) (re
 	return refused
 }
 
-// openRequests returns the open requests, except those that wait for the result of a launch.
-func (a *Controller) openRequests(groups []*managedGroup) []plan.LaunchRequest {
-	a.applyRequestVerdicts(a.settleRequests(groups))
-	return slices.DeleteFunc(a.options.LaunchRequests.listOpen(), func(w plan.LaunchRequest) bool {
+// settleAndListOpenRequests returns the open requests, except those that wait for the result of a launch.
+func (a *Controller) settleAndListOpenRequests(groups []*managedGroup) []plan.LaunchRequest {
+	a.recordAndLogVerdicts(a.takeSettledRequests(groups))
+	return slices.DeleteFunc(a.options.LaunchRequests.dropExpiredAndListOpen(), func(w plan.LaunchRequest) bool {
 		g := findGroup(groups, w.Group)
 		return g != nil && slices.ContainsFunc(g.state.unsettledRequests, func(v unsettledRequest) bool { return v.ID == w.ID })
 	})
@@ -153,8 +153,8 @@ func (m *groupState) settleRequest(g unsettledRequest) plan.LaunchRequestVerdict
 	return v
 }
 
-// settleRequests returns the requests with a result for each of their launches.
-func (a *Controller) settleRequests(groups []*managedGroup) (due []plan.LaunchRequestVerdict) {
+// takeSettledRequests returns the requests with a result for each of their launches.
+func (a *Controller) takeSettledRequests(groups []*managedGroup) (due []plan.LaunchRequestVerdict) {
 	for _, g := range groups {
 		m := g.state
 		var held []unsettledRequest
@@ -183,11 +183,11 @@ func (a *Controller) recordRequestVerdicts(groups []*managedGroup, verdicts []pl
 		}
 		due = append(due, v)
 	}
-	a.applyRequestVerdicts(append(due, a.settleRequests(groups)...))
+	a.recordAndLogVerdicts(append(due, a.takeSettledRequests(groups)...))
 }
 
-func (a *Controller) applyRequestVerdicts(verdicts []plan.LaunchRequestVerdict) {
-	for _, v := range a.options.LaunchRequests.applyVerdicts(verdicts) {
+func (a *Controller) recordAndLogVerdicts(verdicts []plan.LaunchRequestVerdict) {
+	for _, v := range a.options.LaunchRequests.recordVerdicts(verdicts) {
 		if v.Missing > 0 {
 			a.options.Log.Warn("a launch request cannot be fulfilled now", "request", v.ID, "missing", v.Missing, "reasons", v.Reasons)
 		}

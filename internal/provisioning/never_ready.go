@@ -29,7 +29,7 @@ func (a *Controller) retireNeverReady(ctx context.Context, groups []*managedGrou
 	var errs []error
 	for _, g := range groups {
 		for _, failed := range g.state.tracking.NeverReady {
-			settled, err := a.retireNode(ctx, g, failed)
+			settled, err := a.retireNeverReadyNode(ctx, g, failed)
 			if err != nil {
 				errs = append(errs, err)
 			}
@@ -44,9 +44,9 @@ func (a *Controller) retireNeverReady(ctx context.Context, groups []*managedGrou
 	return errors.Join(errs...)
 }
 
-// retireNode requests the retirement of an instance's node, unless the node is being retired or a retirement has just
+// retireNeverReadyNode requests the retirement of an instance's node, unless the node is being retired or a retirement has just
 // failed. It returns true if nothing is left to do, because the node has become Ready or another tool removes it.
-func (a *Controller) retireNode(ctx context.Context, g *managedGroup, failed launch.FailedInstance) (settled bool, err error) {
+func (a *Controller) retireNeverReadyNode(ctx context.Context, g *managedGroup, failed launch.FailedInstance) (settled bool, err error) {
 	log := a.options.Log.With("group", g.name(), "providerID", failed.Instance.ProviderID, "reason", failed.Reason, "message", failed.Message)
 	n := findNodeOfInstance(a.options.Clouds[g.Group.Spec.Cloud.Provider], g.Nodes, failed.Instance)
 	switch {
@@ -127,9 +127,9 @@ func findRetirementProgress(g *v1alpha1.NodeGroup, provider cloud.Provider, reti
 	return found
 }
 
-// findUnreplaced returns a group's retirements that may still launch a replacement. The key is the provider ID of the lost
+// findUnreplacedRetirements returns a group's retirements that may still launch a replacement. The key is the provider ID of the lost
 // instance.
-func findUnreplaced(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements []v1alpha1.NodeRetirement) map[string]types.UID {
+func findUnreplacedRetirements(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements []v1alpha1.NodeRetirement) map[string]types.UID {
 	found := map[string]types.UID{}
 	for i := range retirements {
 		rt := &retirements[i]
@@ -143,8 +143,8 @@ func findUnreplaced(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements 
 	return found
 }
 
-// countUnreplaced counts the instances that are gone after a notice and have no launch of a replacement yet.
-func (g *managedGroup) countUnreplaced() (n int) {
+// countUnreplacedInstances counts the instances that are gone after a notice and have no launch of a replacement yet.
+func (g *managedGroup) countUnreplacedInstances() (n int) {
 	launched := map[types.UID]bool{}
 	for _, l := range g.state.launches {
 		if l.IsForRetirement() {
@@ -166,8 +166,8 @@ func (g *managedGroup) excludeRetired(s *launch.Tracking) {
 	s.Unjoined = slices.DeleteFunc(s.Unjoined, func(r launch.Instance) bool { return g.retirements[r.ProviderID] == retirementFinal })
 }
 
-// listNewFailures returns the failed instances that do not count as a failure of their template yet.
-func (g *managedGroup) listNewFailures(provider cloud.Provider, s *launch.Tracking) []launch.FailedInstance {
+// listUncountedFailures returns the failed instances that do not count as a failure of their template yet.
+func (g *managedGroup) listUncountedFailures(provider cloud.Provider, s *launch.Tracking) []launch.FailedInstance {
 	return append(slices.Concat(s.FailedWithoutNode, s.NeverUsable), slices.DeleteFunc(slices.Clone(s.NeverReady), func(d launch.FailedInstance) bool {
 		n := findNodeOfInstance(provider, g.Nodes, d.Instance)
 		return n != nil && hasNeverReadyRetirement(n)

@@ -16,10 +16,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// admit waits until the group's minimum size and disruption budgets allow the retirement (I5), and until the cloud
+// awaitAdmission waits until the group's minimum size and disruption budgets allow the retirement (I5), and until the cloud
 // allows the deletion. It ends the retirement of a protected node before anything is changed. A retirement whose
 // instance is gone needs no admission, because its cleanup disrupts no pod.
-func (p *scope) admit(ctx context.Context) error {
+func (p *retirementScope) awaitAdmission(ctx context.Context) error {
 	if p.isAdmitted() {
 		return nil
 	}
@@ -32,7 +32,7 @@ func (p *scope) admit(ctx context.Context) error {
 	if err := p.checkReasonStillHolds(); err != nil {
 		return err
 	}
-	if err := p.checkNodeProtected(); err != nil {
+	if err := p.checkNodeNotProtected(); err != nil {
 		return err
 	}
 	if err := p.awaitGroupAccepted(); err != nil {
@@ -42,7 +42,7 @@ func (p *scope) admit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.checkAdmission(ctx); err != nil {
+	if err := p.checkAdmissionLive(ctx); err != nil {
 		if isNew { // otherwise an earlier write may have succeeded without an answer
 			p.controller.expectations.removeAdmission(p.rt)
 		}
@@ -54,24 +54,24 @@ func (p *scope) admit(ctx context.Context) error {
 // reserveAdmission counts the retirement as admitted, if the limits allow it, and reports whether it was not counted
 // before. While admission makes its further checks, this reservation keeps other retirements of this process from using
 // the same budget. The limits are checked with cached objects, which are recent enough to deny an admission.
-func (p *scope) reserveAdmission(ctx context.Context) (bool, error) {
+func (p *retirementScope) reserveAdmission(ctx context.Context) (bool, error) {
 	var cached v1alpha1.NodeRetirementList
 	if err := p.controller.options.Client.List(ctx, &cached, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("listing NodeRetirements: %w", err)
 	}
 	p.controller.admissionLock.Lock()
 	defer p.controller.admissionLock.Unlock()
-	if err := p.checkLimits(ctx, cached.Items); err != nil {
+	if err := p.checkGroupLimits(ctx, cached.Items); err != nil {
 		return false, err
 	}
 	return p.controller.expectations.addAdmission(p.rt), nil
 }
 
-// checkAdmission makes the checks that need API or cloud requests: the pods, the cloud permissions, and again the
+// checkAdmissionLive makes the checks that need API or cloud requests: the pods, the cloud permissions, and again the
 // limits, now with live NodeRetirements.
-func (p *scope) checkAdmission(ctx context.Context) error {
+func (p *retirementScope) checkAdmissionLive(ctx context.Context) error {
 	if p.node != nil {
-		pods, err := p.listPods(ctx)
+		pods, err := p.listAndClassifyPods(ctx)
 		if err != nil {
 			return err
 		}
@@ -79,17 +79,17 @@ func (p *scope) checkAdmission(ctx context.Context) error {
 			return &endError{pods.protected}
 		}
 	}
-	if err := p.checkPermissions(ctx); err != nil {
+	if err := p.checkDeletePermissions(ctx); err != nil {
 		return err
 	}
-	all, err := p.listRetirements(ctx)
+	all, err := p.listRetirementsLive(ctx)
 	if err != nil {
 		return err
 	}
-	if err := p.checkLimits(ctx, all); err != nil {
+	if err := p.checkGroupLimits(ctx, all); err != nil {
 		return err
 	}
-	return p.recheckReason(ctx)
+	return p.recheckReasonLive(ctx)
 }
 
 // checkInstanceWhileWaiting checks the instance of a retirement that waits for admission and whose Node is not Ready or
@@ -98,7 +98,7 @@ func (p *scope) checkAdmission(ctx context.Context) error {
 // If the instance is gone, the cleanup may start without admission. If another client has deleted the Node and the
 // instance runs, the retirement ends: the kubelet may register the Node again, and no limit has allowed the deletion
 // (I5). The cloud is asked only now and then, because many retirements may wait, as in a zone outage.
-func (p *scope) checkInstanceWhileWaiting(ctx context.Context) error {
+func (p *retirementScope) checkInstanceWhileWaiting(ctx context.Context) error {
 	if isReady(p.node) || p.rt.Status.Captured.NodeUID == "" || p.rt.Status.InstanceGone {
 		return nil
 	}
@@ -118,21 +118,21 @@ func (p *scope) checkInstanceWhileWaiting(ctx context.Context) error {
 		"Node, set spec.providerID and no spec.nodeUID")
 }
 
-func (p *scope) isAdmitted() bool {
+func (p *retirementScope) isAdmitted() bool {
 	return meta.IsStatusConditionTrue(p.rt.Status.Conditions, v1alpha1.RetirementAdmitted)
 }
 
-func (p *scope) recordAdmission(ctx context.Context, message string) error {
+func (p *retirementScope) recordAdmission(ctx context.Context, message string) error {
 	p.setCondition(v1alpha1.RetirementAdmitted, metav1.ConditionTrue, admittedReason, message)
-	p.recordState("", "admitted: "+message, nil)
+	p.recordWaitState("", "admitted: "+message, nil)
 	p.controller.expectations.addAdmission(p.rt) // before the write, because its answer may get lost
-	return p.saveStatus(ctx)
+	return p.saveStatusIfChanged(ctx)
 }
 
-// checkLimits returns an error if the group's limits do not allow the retirement. The limits count the given
+// checkGroupLimits returns an error if the group's limits do not allow the retirement. The limits count the given
 // retirements.
-func (p *scope) checkLimits(ctx context.Context, retirements []v1alpha1.NodeRetirement) error {
-	decision, err := p.evaluateBudget(ctx, retirements)
+func (p *retirementScope) checkGroupLimits(ctx context.Context, retirements []v1alpha1.NodeRetirement) error {
+	decision, err := p.evaluateDisruptionBudget(ctx, retirements)
 	if err != nil || decision.IsAllowed() {
 		return err
 	}
@@ -140,7 +140,7 @@ func (p *scope) checkLimits(ctx context.Context, retirements []v1alpha1.NodeReti
 	return newBlocked(p.controller.options.Intervals.Poll, newReason(string(decision.Code), "", "%s", decision.Message))
 }
 
-func (p *scope) evaluateBudget(ctx context.Context, retirements []v1alpha1.NodeRetirement) (disruptionbudget.Decision, error) {
+func (p *retirementScope) evaluateDisruptionBudget(ctx context.Context, retirements []v1alpha1.NodeRetirement) (disruptionbudget.Decision, error) {
 	retiring, past := map[string]bool{}, map[types.UID]bool{}
 	leaving := p.controller.expectations.otherAdmissions(p.rt)
 	for i := range retirements {

@@ -61,8 +61,8 @@ func newExpectations() *expectations {
 	}
 }
 
-// recordRead records that a NodeRetirement was read. It returns false if an earlier read had a newer version.
-func (k *expectations) recordRead(rt *v1alpha1.NodeRetirement) bool {
+// recordReadUnlessStale records that a NodeRetirement was read. It returns false if an earlier read had a newer version.
+func (k *expectations) recordReadUnlessStale(rt *v1alpha1.NodeRetirement) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	v := kubeapi.ParseResourceVersion(rt.ResourceVersion)
@@ -84,9 +84,9 @@ func (k *expectations) countStaleRead(name string) int {
 	return l.count
 }
 
-// shouldWarnStale reports whether a warning about stale reads must be logged now. It returns true only once, so the
+// markStaleWarned reports whether a warning about stale reads must be logged now. It returns true only once, so the
 // caller must log the warning.
-func (k *expectations) shouldWarnStale(name string) bool {
+func (k *expectations) markStaleWarned(name string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.staleReads[name]
@@ -112,8 +112,8 @@ func (k *expectations) recordWrite(rt *v1alpha1.NodeRetirement) {
 	k.dropFinishedAdmission(rt)
 }
 
-// forgetRecord forgets everything about a deleted NodeRetirement.
-func (k *expectations) forgetRecord(name string) {
+// forgetRetirement forgets everything about a deleted NodeRetirement.
+func (k *expectations) forgetRetirement(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.latestVersions, name)

@@ -18,7 +18,7 @@ const groupObservedPoll = time.Second
 // group and the minimum size of its cloud are unknown (I5). A group from a file loses its status when the process
 // restarts. awaitGroupObserved does not wait for a group that this process's selector excludes. The wait causes no
 // Event.
-func (p *scope) awaitGroupObserved(g *v1alpha1.NodeGroup) error {
+func (p *retirementScope) awaitGroupObserved(g *v1alpha1.NodeGroup) error {
 	if acceptance.FromGroup(g).IsObserved() || p.controller.options.Selector != nil && !p.controller.options.Selector.Matches(labels.Set(g.Labels)) {
 		return nil
 	}
@@ -31,7 +31,7 @@ func (p *scope) awaitGroupObserved(g *v1alpha1.NodeGroup) error {
 // If the cloud refuses to answer for the group, the retirement waits instead: a credential may have expired and be
 // renewed. If only permissions are missing, checkGroupNotRefused does nothing: admission waits for the permissions that
 // this instance needs.
-func (p *scope) checkGroupNotRefused() error {
+func (p *retirementScope) checkGroupNotRefused() error {
 	switch a := acceptance.FromGroup(p.group); a.State {
 	case acceptance.Refused:
 		return newEnd(GroupNotAccepted, "the NodeGroup %s is not accepted: %s", p.group.Name, a.Message)
@@ -43,7 +43,7 @@ func (p *scope) checkGroupNotRefused() error {
 
 // awaitGroupAccepted waits until the group may retire nodes. It does not wait for missing permissions, because admission
 // checks the permissions that this instance needs.
-func (p *scope) awaitGroupAccepted() error {
+func (p *retirementScope) awaitGroupAccepted() error {
 	if p.group == nil {
 		return nil
 	}
@@ -61,7 +61,7 @@ func (p *scope) awaitGroupAccepted() error {
 
 // awaitTrustedNotFound waits until the answer "not found" of the group's cloud can be trusted; see
 // [acceptance.Acceptance.CanTrustNotFound].
-func (p *scope) awaitTrustedNotFound(providerID string) error {
+func (p *retirementScope) awaitTrustedNotFound(providerID string) error {
 	if p.group == nil {
 		return nil
 	}

@@ -15,12 +15,12 @@ import (
 
 // checkNoNodeOnInstance checks that no Node runs on the instance (I4), under any name. The kubelet may have registered
 // under the name of its host or under a new name.
-func (p *scope) checkNoNodeOnInstance(ctx context.Context, m cloud.Instance) error {
+func (p *retirementScope) checkNoNodeOnInstance(ctx context.Context, m cloud.Instance) error {
 	all, err := p.controller.nodes.Read(ctx)
 	if err != nil {
 		return fmt.Errorf("finding the Node of the instance %s: %w", m.ProviderID, err)
 	}
-	all = slices.DeleteFunc(slices.Clone(all), func(h cloud.NodeIdentity) bool { return p.isSameNamedNode(h, m) })
+	all = slices.DeleteFunc(slices.Clone(all), func(h cloud.NodeIdentity) bool { return p.isNewNodeOfSameName(h, m) })
 	switch node, err := p.findNodeOnInstance(m, all); {
 	case err != nil:
 		return err
@@ -35,7 +35,7 @@ func (p *scope) checkNoNodeOnInstance(ctx context.Context, m cloud.Instance) err
 
 // checkNoOtherNodeOnInstance checks that no other Node than the retirement's runs on the instance. Otherwise the node
 // would be drained, and the instance could not be deleted in the end. Cached Nodes are recent enough for this check.
-func (p *scope) checkNoOtherNodeOnInstance(ctx context.Context, m cloud.Instance) error {
+func (p *retirementScope) checkNoOtherNodeOnInstance(ctx context.Context, m cloud.Instance) error {
 	var nodes corev1.NodeList
 	if err := p.controller.options.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("nodes: %w", err)
@@ -55,7 +55,7 @@ func (p *scope) checkNoOtherNodeOnInstance(ctx context.Context, m cloud.Instance
 }
 
 // findNodeOnInstance returns the name of the Node that runs on the instance, or "".
-func (p *scope) findNodeOnInstance(m cloud.Instance, all []cloud.NodeIdentity) (string, error) {
+func (p *retirementScope) findNodeOnInstance(m cloud.Instance, all []cloud.NodeIdentity) (string, error) {
 	hosts := slices.DeleteFunc(slices.Clone(all), func(h cloud.NodeIdentity) bool { return isOnOtherInstance(h, m, p.provider.Normalize) })
 	node, err := cloud.NewNodeIndex(p.provider.Normalize, hosts).FindNode(m)
 	if err != nil {
@@ -83,9 +83,9 @@ func isOnOtherInstance(h cloud.NodeIdentity, m cloud.Instance, normalize func(pr
 	return !mayBeSameHost(h.Name, m.Name) && !mayBeSameHost(h.Name, m.ComputerName)
 }
 
-// isSameNamedNode reports whether the Node has the name of the deleted Node and belongs to a new instance. Some clouds
-// list an instance for a while after its deletion.
-func (p *scope) isSameNamedNode(h cloud.NodeIdentity, m cloud.Instance) bool {
+// isNewNodeOfSameName reports whether the Node has the name of the deleted Node and belongs to a new instance. Some clouds
+// listShared an instance for a while after its deletion.
+func (p *retirementScope) isNewNodeOfSameName(h cloud.NodeIdentity, m cloud.Instance) bool {
 	if p.sameNamedNode == nil || h.Name != p.rt.Spec.NodeName || hasSystemUUID(h, m) {
 		return false
 	}

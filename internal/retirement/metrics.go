@@ -48,7 +48,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	return m, errors.Join(errs...)
 }
 
-func (m *Metrics) recordStep(name string, err error) {
+func (m *Metrics) recordStepResult(name string, err error) {
 	result := "done"
 	var endErr *endError
 	switch w := asWaitError(err); {

@@ -9,7 +9,7 @@ import (
 // checkReasonStillHolds ends a retirement that is not admitted yet if its reason does not hold any more: a node that was
 // never Ready is Ready, or the cloud has an instance that was gone. The retirement may have waited for long since it was
 // requested.
-func (p *scope) checkReasonStillHolds() error {
+func (p *retirementScope) checkReasonStillHolds() error {
 	switch {
 	case p.isAdmitted():
 		return nil
@@ -21,9 +21,9 @@ func (p *scope) checkReasonStillHolds() error {
 	return nil
 }
 
-// recheckReason checks the reason against a live read of the Node, which may have become Ready since this reconcile
+// recheckReasonLive checks the reason against a live read of the Node, which may have become Ready since this reconcile
 // started.
-func (p *scope) recheckReason(ctx context.Context) error {
+func (p *retirementScope) recheckReasonLive(ctx context.Context) error {
 	if p.rt.Spec.Reason != v1alpha1.NeverReady {
 		return nil
 	}

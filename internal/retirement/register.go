@@ -40,16 +40,16 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	ended := handler.TypedEnqueueRequestForObject[*v1alpha1.NodeRetirement]{}
 	return builder.ControllerManagedBy(m).
 		Named("retirement").
-		For(&v1alpha1.NodeRetirement{}, builder.WithPredicates(recordChangedPredicate())).
-		Watches(&v1alpha1.NodeRetirement{}, handler.EnqueueRequestsFromMapFunc(c.requestsForGroup),
+		For(&v1alpha1.NodeRetirement{}, builder.WithPredicates(foreignRetirementChangePredicate())).
+		Watches(&v1alpha1.NodeRetirement{}, handler.EnqueueRequestsFromMapFunc(c.requestsForPendingInGroup),
 			builder.WithPredicates(budgetFreedPredicate())).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.requestsForNode), builder.WithPredicates(nodeChangedPredicate())).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.requestsForUnfinishedOnNode), builder.WithPredicates(relevantNodeChangePredicate())).
 		WatchesRawSource(source.Channel(c.drains.endedRuns, &ended)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: maxConcurrentReconciles, RateLimiter: newRateLimiter()}).
 		Complete(c)
 }
 
-func (c *Controller) requestsForNode(ctx context.Context, o client.Object) []reconcile.Request {
+func (c *Controller) requestsForUnfinishedOnNode(ctx context.Context, o client.Object) []reconcile.Request {
 	var all v1alpha1.NodeRetirementList
 	if err := c.options.Client.List(ctx, &all, client.MatchingFields{NodeNameField: o.GetName()}); err != nil {
 		return nil // a later reconcile handles them
@@ -57,8 +57,8 @@ func (c *Controller) requestsForNode(ctx context.Context, o client.Object) []rec
 	return toRequests(all.Items, func(rt *v1alpha1.NodeRetirement) bool { return !rt.Status.Phase.IsFinal() })
 }
 
-// requestsForGroup returns the retirements that may use the disruption budget freed by a finished one.
-func (c *Controller) requestsForGroup(ctx context.Context, o client.Object) []reconcile.Request {
+// requestsForPendingInGroup returns the retirements that may use the disruption budget freed by a finished one.
+func (c *Controller) requestsForPendingInGroup(ctx context.Context, o client.Object) []reconcile.Request {
 	finished, ok := o.(*v1alpha1.NodeRetirement)
 	if !ok || finished.Status.Captured == nil {
 		return nil
@@ -94,10 +94,10 @@ func newRateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minFailurePause, maxFailurePause)
 }
 
-// recordChangedPredicate passes changes of a NodeRetirement by other clients, but not status writes of this process.
+// foreignRetirementChangePredicate passes changes of a NodeRetirement by other clients, but not status writes of this process.
 // These would start the next reconcile at once, despite the requested pause and the cloud's Retry-After. It also passes
 // a finished NodeRetirement when its replacement is settled.
-func recordChangedPredicate() predicate.Predicate {
+func foreignRetirementChangePredicate() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, after := e.ObjectOld, e.ObjectNew
@@ -126,8 +126,8 @@ func budgetFreedPredicate() predicate.Predicate {
 	}
 }
 
-// nodeChangedPredicate passes the changes of a Node that matter to a retirement. It does not pass heartbeats.
-func nodeChangedPredicate() predicate.Predicate {
+// relevantNodeChangePredicate passes the changes of a Node that matter to a retirement. It does not pass heartbeats.
+func relevantNodeChangePredicate() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return true },
 		DeleteFunc: func(event.DeleteEvent) bool { return true },

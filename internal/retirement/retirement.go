@@ -149,7 +149,7 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	rt := &v1alpha1.NodeRetirement{}
 	switch err := c.options.Client.Get(ctx, r.NamespacedName, rt); {
 	case apierrors.IsNotFound(err):
-		return c.forgetDeleted(ctx, r)
+		return c.forgetIfDeleted(ctx, r)
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("NodeRetirement %s: %w", r.Name, err)
 	}
@@ -164,28 +164,28 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 		}
 		defer release()
 	}
-	if !c.expectations.recordRead(rt) {
-		return reconcile.Result{RequeueAfter: c.stalePause(rt)}, nil
+	if !c.expectations.recordReadUnlessStale(rt) {
+		return reconcile.Result{RequeueAfter: c.countStaleReadAndPause(rt)}, nil
 	}
 	p := c.newScope(rt)
 	switch {
 	case rt.Status.Phase.IsFinal():
-		return c.deleteFinished(ctx, rt)
+		return c.deleteAfterRetention(ctx, rt)
 	case !rt.DeletionTimestamp.IsZero():
-		return p.cancel(ctx)
+		return p.cancelOrContinue(ctx)
 	case len(pendingRestoreReasons(rt)) > 0: // an earlier decision to restore is final
 		return p.endEarly(ctx, pendingRestoreReasons(rt))
 	}
 	return p.runSteps(ctx)
 }
 
-// forgetDeleted forgets what this process knows about a NodeRetirement that is missing in the cache, after the API
+// forgetIfDeleted forgets what this process knows about a NodeRetirement that is missing in the cache, after the API
 // server has confirmed that it is deleted (I5).
-func (c *Controller) forgetDeleted(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+func (c *Controller) forgetIfDeleted(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	switch err := c.options.LiveReader.Get(ctx, r.NamespacedName, &v1alpha1.NodeRetirement{}); {
 	case apierrors.IsNotFound(err):
-		c.drains.stop(r.Name)
-		c.expectations.forgetRecord(r.Name)
+		c.drains.stopAndWait(r.Name)
+		c.expectations.forgetRetirement(r.Name)
 		return reconcile.Result{}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("NodeRetirement %s: %w", r.Name, err)
@@ -211,26 +211,26 @@ func (c *Controller) findProviderName(ctx context.Context, rt *v1alpha1.NodeReti
 	return "", nil
 }
 
-// stalePause returns the pause before the next read of a NodeRetirement whose last read was older than an earlier one.
+// countStaleReadAndPause returns the pause before the next read of a NodeRetirement whose last read was older than an earlier one.
 // An API server that lags behind catches up soon. If it does not, etcd was probably restored from a backup, and a
 // warning is logged once.
-func (c *Controller) stalePause(rt *v1alpha1.NodeRetirement) time.Duration {
+func (c *Controller) countStaleReadAndPause(rt *v1alpha1.NodeRetirement) time.Duration {
 	pause := requeueSoon << min(c.expectations.countStaleRead(rt.Name), 20)
 	if pause < c.options.Intervals.Poll {
 		return pause
 	}
-	if c.expectations.shouldWarnStale(rt.Name) {
+	if c.expectations.markStaleWarned(rt.Name) {
 		c.options.Log.Warn("the API server returns an older version of the NodeRetirement than before, which is ignored: "+
 			"restart the manager if etcd was restored from a backup", "retirement", rt.Name, "version", rt.ResourceVersion)
 	}
 	return c.options.Intervals.Poll
 }
 
-// deleteFinished removes the finalizer of a finished NodeRetirement, and deletes the NodeRetirement when its time to
+// deleteAfterRetention removes the finalizer of a finished NodeRetirement, and deletes the NodeRetirement when its time to
 // live is over. It keeps the NodeRetirement while it waits for a replacement, during the cooldown after a failure, and
 // while its notice is on the Node.
-func (c *Controller) deleteFinished(ctx context.Context, rt *v1alpha1.NodeRetirement) (reconcile.Result, error) {
-	c.drains.stop(rt.Name)
+func (c *Controller) deleteAfterRetention(ctx context.Context, rt *v1alpha1.NodeRetirement) (reconcile.Result, error) {
+	c.drains.stopAndWait(rt.Name)
 	if !rt.DeletionTimestamp.IsZero() && EarlyEndCode(rt) == Cancelled {
 		if stands, err := c.isNoticeOnNode(ctx, rt); err != nil || stands {
 			return reconcile.Result{RequeueAfter: c.options.Intervals.Poll}, err

@@ -209,7 +209,7 @@ func newAgentTable() string {
 	flags.SortFlags = false
 	flags.VisitAll(func(f *pflag.Flag) {
 		name := config.ToFileKey(f.Name)
-		if _, err := config.DecodeAgent([]byte(name + ":\n")); strings.Contains(err.Error(), "unknown key") {
+		if _, err := config.DecodeAgentFile([]byte(name + ":\n")); strings.Contains(err.Error(), "unknown key") {
 			return
 		}
 		kind, usage := pflag.UnquoteUsage(f)

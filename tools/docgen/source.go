@@ -262,8 +262,8 @@ func formatCallee(e ast.Expr) string {
 	return ""
 }
 
-// constantsOf returns the values of the constants of a type.
-func constantsOf(path, name string) []string {
+// constantsOfType returns the values of the constants of a type.
+func constantsOfType(path, name string) []string {
 	var values []string
 	for _, c := range findSource(path).constants() {
 		if c.typeName == name && c.value != "" {

@@ -61,7 +61,7 @@ func TestI8NextAgentRestoresNodeAfterAnEndedCondition(t *testing.T) {
 	a := f.agent(0, brisk, "--condition=KernelDeadlock=drain,hold=0s,release=1s")
 	f.setCondition("KernelDeadlock", corev1.ConditionTrue)
 	f.awaitNode(0, "drained", func(n *corev1.Node) bool { return condition(n, "Drained") != nil })
-	f.check(a.Crash())
+	f.check(a.KillIfAlive())
 	f.setCondition("KernelDeadlock", corev1.ConditionFalse)
 	f.check(a.RestartIfDead(f.ctx))
 	f.awaitAsItWas(0, was)

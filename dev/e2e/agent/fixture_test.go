@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 // brisk shortens the polling interval. It saves time in tests that need many polls.
 const brisk = "--poll-interval=200ms"
@@ -100,7 +100,7 @@ func (f *fixture) agent(i int, flags ...string) *testbed.Agent {
 
 // end kills an agent. If the test failed, it prints the agent's log.
 func (f *fixture) end(a *testbed.Agent) {
-	if err := a.Crash(); err != nil {
+	if err := a.KillIfAlive(); err != nil {
 		f.t.Error(err)
 	}
 	if f.t.Failed() {

@@ -126,7 +126,7 @@ func TestI3NextAgentRestoresNodeAfterAnEndedEvent(t *testing.T) {
 	a := f.agent(0, brisk, patient, "--taint-effect=NoSchedule")
 	e := f.announce(azure.Announcement{Type: azure.Reboot})
 	f.awaitNode(0, "drained", func(n *corev1.Node) bool { return condition(n, "Drained") != nil })
-	f.check(a.Crash())
+	f.check(a.KillIfAlive())
 	f.check(f.Azure.CancelEvent(e.EventID))
 	if n := f.awaitNode(0, "there", func(*corev1.Node) bool { return true }); !heldBy(e.EventID)(n) {
 		t.Fatalf("nobody was there to released the node, and it is free: %s", marks(n))

@@ -192,7 +192,7 @@ func TestI7AnAPIServerThatStallsStopsNoDrain(t *testing.T) {
 	f.awaitPods(0, 6)
 
 	// The agent also waits at its start.
-	f.check(a.Crash())
+	f.check(a.KillIfAlive())
 	f.check(server.Pause(f.ctx))
 	f.check(a.RestartIfDead(f.ctx))
 	f.awaitNotReady(a, "has not been read yet")

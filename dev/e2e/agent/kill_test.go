@@ -107,7 +107,7 @@ func (c course) walk(f *fixture, at faultproxy.RequestID, moment faultproxy.Mome
 	launched := make(chan mortal, 1)
 	proxy.InterruptAt(at, moment, func(r faultproxy.Request) {
 		a := <-launched
-		if err := errors.Join(a.Crash(), a.RestartIfDead(context.WithoutCancel(f.ctx))); err != nil {
+		if err := errors.Join(a.KillIfAlive(), a.RestartIfDead(context.WithoutCancel(f.ctx))); err != nil {
 			f.t.Errorf("killing the agent at %s: %v", r, err)
 		}
 	})
@@ -129,7 +129,7 @@ func (c course) walk(f *fixture, at faultproxy.RequestID, moment faultproxy.Mome
 
 // mortal is an agent that a test can kill and restart.
 type mortal interface {
-	Crash() error
+	KillIfAlive() error
 	RestartIfDead(ctx context.Context) error
 }
 
@@ -156,7 +156,7 @@ func (f *fixture) drainedInTime(id string, pods int) {
 		f.t.Fatalf("the ledger has no event %s", id)
 	}
 	if ledger.CountOutcome(azure.OutcomeFinished) != pods || ledger.CountOutcome(azure.OutcomeLost) != 0 ||
-		len(ledger.CutWithTimeLeft(testbed.CutTolerance)) != 0 {
+		len(ledger.PodsKilledWithTimeLeft(testbed.CutTolerance)) != 0 {
 		f.t.Errorf("ledger: %s, want %d finished", ledger.Summary(testbed.CutTolerance), pods)
 	}
 }

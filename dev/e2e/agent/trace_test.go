@@ -81,7 +81,7 @@ func TestOneNoticeIsOneTraceAlsoAcrossARestart(t *testing.T) {
 	f.announce(azure.Announcement{Type: azure.Freeze, DurationSeconds: new(60), Outage: time.Second})
 	f.awaitEvent(0, "Draining")
 	f.check(testbed.PollUntil(f.ctx, "the first spans are sent", func() bool { return spans.only()["cordon"] != nil }))
-	f.check(a.Crash())
+	f.check(a.KillIfAlive())
 	f.check(a.RestartIfDead(f.ctx))
 	f.awaitEvent(0, "Uncordoned")
 	f.check(testbed.PollUntil(f.ctx, "the last span is sent", func() bool { return spans.only()["uncordon"] != nil }))

@@ -17,7 +17,7 @@ import (
 // because other tests also use drain slots.
 func (f *fixture) oneAtATime() []string {
 	f.t.Helper()
-	f.check(f.CopyRole(f.ctx, testbed.AgentNamespace, testbed.AgentAccount, f.ns))
+	f.check(f.CopyRoleAndBinding(f.ctx, testbed.AgentNamespace, testbed.AgentAccount, f.ns))
 	return []string{brisk, "--max-concurrent-drains=1", "--namespace=" + f.ns}
 }
 
@@ -71,7 +71,7 @@ func TestADeadHoldersTurnPassesOnAndAPreemptWaitsForNobody(t *testing.T) {
 	f.drainedInTime(preempt.EventID, 1)
 
 	began := time.Now()
-	f.check(agents[0].Crash())
+	f.check(agents[0].KillIfAlive())
 	f.awaitEvent(1, "Drained")
 	if took := time.Since(began); took < 15*time.Second {
 		t.Errorf("taken over after %s, while the holder might have come back", took)

@@ -45,7 +45,7 @@ func (f *fixture) play(proxy *faultproxy.Proxy, flags ...string) mortal {
 	})
 	f.check(err)
 	f.t.Cleanup(func() {
-		f.check(a.Crash())
+		f.check(a.KillIfAlive())
 		a.Wait()
 		if f.t.Failed() {
 			f.t.Logf("log of the agent:\n%s", log)
@@ -84,7 +84,7 @@ func guard(ctx context.Context, c config.Agent, metadata, api http.RoundTripper,
 	}
 	return agent.New(agent.Options{
 		Node: c.NodeName, ResourceName: resource, InstanceName: providerid.ScheduledEventName, API: kube, InitialNode: node, Sources: []agent.Source{source},
-		Approver: client, Policy: c.BuildImpactPolicy(), DeadlineMargin: c.DeadlineMargin, Taint: c.BuildTaint(), GracePeriodSeconds: &c.GracePeriod,
+		Approver: client, Policy: c.BuildNoticePolicy(), DeadlineMargin: c.DeadlineMargin, Taint: c.BuildTaint(), GracePeriodSeconds: &c.GracePeriod,
 		StopTimeout: c.StopGrace, Metrics: metrics, Heartbeat: observe.NewHeartbeat("agent", time.Hour), Log: log,
 	}).Run(ctx)
 }

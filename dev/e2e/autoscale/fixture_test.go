@@ -22,7 +22,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 // shard is the label that selects the groups of each test's manager.
 const shard = "e2e.slipway.dev/shard"
@@ -44,7 +44,7 @@ func newFixture(t *testing.T, name string) *fixture {
 	}
 	ctx := testbed.TestContext(t)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, name: name}
-	f.check(bed.InstallManager(ctx))
+	f.check(bed.InstallManagerOnce(ctx))
 	f.check(f.AddPool(ctx, f.pool, 0))
 	f.check(workload.Create(ctx, f.Client(), workload.NewNamespace(name)))
 	return f

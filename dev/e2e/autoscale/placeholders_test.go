@@ -76,7 +76,7 @@ cooldowns: {afterFailure: 1s}
 drain: {placeholderPods: {matchLabels: {app: placeholder}}}
 disruptionBudgets: [{nodes: "100%"}]`)
 	f.manage(f.pool.ScaleSetName())
-	f.check(f.Apply(f.ctx, testbed.WriteTempFile(t, "placeholder.yaml", f.documented())))
+	f.check(f.ApplyFile(f.ctx, testbed.WriteTempFile(t, "placeholder.yaml", f.documented())))
 	f.ready("placeholder", 4, 1)
 	// The instance has 16 cores, and the placeholders reserve 12.
 	app := workload.App{

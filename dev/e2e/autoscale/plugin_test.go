@@ -28,7 +28,7 @@ func directory(f *fixture) (root, clouds string) {
 	f.t.Helper()
 	root = filepath.Join(f.t.TempDir(), "machines")
 	plugins := f.t.TempDir()
-	f.check(testbed.Build(f.ctx, filepath.Join(plugins, "directory"), "./examples/directory"))
+	f.check(testbed.BuildPackages(f.ctx, filepath.Join(plugins, "directory"), "./examples/directory"))
 	f.check(os.MkdirAll(filepath.Join(root, f.name), 0o700))
 	f.check(os.WriteFile(filepath.Join(root, "host.json"), []byte(`{"quota": 10}`), 0o600))
 	f.check(os.WriteFile(filepath.Join(root, f.name, "group.json"),

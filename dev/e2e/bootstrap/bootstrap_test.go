@@ -25,7 +25,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/bootstrap"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 // asManager returns a client with the token of the account in the shipped manifests.
 func asManager(t *testing.T, c *testbed.Testbed) kubernetes.Interface {
@@ -35,7 +35,7 @@ func asManager(t *testing.T, c *testbed.Testbed) kubernetes.Interface {
 		t.Fatal(err)
 	}
 	for _, file := range []string{"rbac.yaml", "bootstrap.yaml"} {
-		if err := c.Apply(t.Context(), filepath.Join(root, "deploy", "manager", file)); err != nil {
+		if err := c.ApplyFile(t.Context(), filepath.Join(root, "deploy", "manager", file)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -168,7 +168,7 @@ func TestATokenIsForOneMachineAndGoesWhenThatHasJoined(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := successor.DeleteUnneeded(t.Context()); err != nil {
+	if err := successor.DeleteUnneededTokens(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	await(t, c, issued["worker-1"], false)
@@ -181,7 +181,7 @@ func TestATokenIsForOneMachineAndGoesWhenThatHasJoined(t *testing.T) {
 	if _, err := c.Client().CoreV1().Secrets(metav1.NamespaceSystem).Update(t.Context(), late, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := successor.DeleteUnneeded(t.Context()); err != nil {
+	if err := successor.DeleteUnneededTokens(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if left := tokens(t, c); len(left) != 1 || left[0].Name != foreign.Name {
@@ -231,7 +231,7 @@ func TestANodeThatWasThereBeforeIsNotTheMachines(t *testing.T) {
 	if join.Server != "192.0.2.1:6443" {
 		t.Errorf("the API server is %s", join.Server)
 	}
-	if err := m.DeleteUnneeded(t.Context()); err != nil {
+	if err := m.DeleteUnneededTokens(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	await(t, c, join.Token, true)

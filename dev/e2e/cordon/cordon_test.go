@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(controlplane.RunTestsAndStopShared(m)) }
 
 type fixture struct {
 	cluster *controlplane.Cluster

@@ -33,7 +33,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 // These are the exit codes, as `slipway drain --help` lists them.
 const (

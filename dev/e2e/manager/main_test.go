@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 // This is the account of the shipped manifests.
 const (
@@ -60,7 +60,7 @@ func (b bed) deploy(files ...string) {
 	root, err := testbed.RepositoryRoot()
 	b.check(err)
 	for _, file := range files {
-		b.check(b.Apply(b.ctx, filepath.Join(root, "deploy", "manager", file)))
+		b.check(b.ApplyFile(b.ctx, filepath.Join(root, "deploy", "manager", file)))
 	}
 }
 

@@ -17,7 +17,7 @@ func TestProfilesAreServedToTheLoopbackInterfaceAlone(t *testing.T) {
 	b.check(b.AddPool(b.ctx, pool, 1))
 	agent, err := b.StartAgent(b.ctx, pool, 0, "--profiling")
 	b.check(err)
-	t.Cleanup(func() { _ = agent.Crash() })
+	t.Cleanup(func() { _ = agent.KillIfAlive() })
 	manager := b.start("profiled", "--kubeconfig", b.credentials(), "--selector", shard+"=profiled", "--leader-elect=false", "--profiling")
 	for name, address := range map[string]string{
 		"slipway-agent": agent.MetricsAddress(), "slipway manager": manager.address, "slipway cloudpool": b.startCloudpool("--profiling"),

@@ -29,7 +29,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 var (
 	groups      = v1alpha1.GroupVersion.WithResource("nodegroups")
@@ -64,7 +64,7 @@ func newFixture(t *testing.T, name string, n int) *fixture {
 	}
 	ctx := testbed.TestContext(t)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, name: name}
-	f.check(bed.InstallManager(ctx))
+	f.check(bed.InstallManagerOnce(ctx))
 	f.check(f.AddPool(ctx, f.pool, n))
 	f.check(workload.Create(ctx, f.Client(), workload.NewNamespace(name)))
 	return f

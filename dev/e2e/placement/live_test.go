@@ -180,7 +180,7 @@ func TestAClusterIsReadWholeInEveryWay(t *testing.T) {
 		t.Logf("%s: %.0f ms", what, time.Since(start).Seconds()*1e3)
 	}
 	timed("listed", func() error {
-		o, err := live.ReadObjects(ctx, client)
+		o, err := live.ReadClusterObjects(ctx, client)
 		if err == nil && (len(o.Nodes) != nodes || len(o.Pods) < pods) {
 			err = fmt.Errorf("%d nodes and %d pods", len(o.Nodes), len(o.Pods))
 		}

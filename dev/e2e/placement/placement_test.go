@@ -130,13 +130,13 @@ func counted(ctx context.Context, t *testing.T, bed *testbed.Testbed) {
 }
 
 // choose makes a plan with the administrator's permissions.
-func choose(ctx context.Context, t *testing.T, bed *testbed.Testbed) *planner.Selection {
+func choose(ctx context.Context, t *testing.T, bed *testbed.Testbed) *planner.VictimSelection {
 	t.Helper()
-	o, err := live.ReadObjects(ctx, bed.Client())
+	o, err := live.ReadClusterObjects(ctx, bed.Client())
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := planner.PlanOnce(o, planner.PlanOptions{MaxRemovals: victims, Policy: planner.LeastDisruption, Rules: planner.Options{Now: o.Time}})
+	p, err := planner.PlanFromObjects(o, planner.PlanOptions{MaxRemovals: victims, Policy: planner.LeastDisruption, Rules: planner.Options{Now: o.Time}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func asked(ctx context.Context, t *testing.T, bed *testbed.Testbed) []planner.Ev
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := bed.Apply(ctx, filepath.Join(root, "deploy", "viewer", "rbac.yaml")); err != nil {
+	if err := bed.ApplyFile(ctx, filepath.Join(root, "deploy", "viewer", "rbac.yaml")); err != nil {
 		t.Fatal(err)
 	}
 	_, err = bed.Client().RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
@@ -276,7 +276,7 @@ func onlyLists(t *testing.T, bed *testbed.Testbed) {
 }
 
 // carryOut carries out the plan. It cordons all victims, then drains each and removes its node, in order.
-func carryOut(ctx context.Context, t *testing.T, bed *testbed.Testbed, selection *planner.Selection) {
+func carryOut(ctx context.Context, t *testing.T, bed *testbed.Testbed, selection *planner.VictimSelection) {
 	t.Helper()
 	config, err := kubeapi.LoadConfig(bed.Kubeconfig())
 	if err != nil {

@@ -145,7 +145,7 @@ func TestTheExamplesAreTaken(t *testing.T) {
 		t.Fatalf("examples %v, %v", files, err)
 	}
 	for _, file := range files {
-		if err := bed.Apply(t.Context(), file); err != nil {
+		if err := bed.ApplyFile(t.Context(), file); err != nil {
 			t.Error(err)
 		}
 	}

@@ -43,7 +43,7 @@ func duel(t *testing.T, name string, at faultproxy.RequestID, meet func(f *fixtu
 	}
 	f := newFixture(t, name, 2, "drain: {timeout: 30m}")
 	f.secluded = true
-	f.check(f.CopyRole(f.ctx, managerNamespace, managerAccount, f.name)) // both managers may write the Lease
+	f.check(f.CopyRoleAndBinding(f.ctx, managerNamespace, managerAccount, f.name)) // both managers may write the Lease
 	f.run(f.app("web", 0, 2).Deployment())
 	proxy := faultproxy.New(kindOf)
 	launched := make(chan *process, 1)

@@ -30,7 +30,7 @@ type directory struct{ root, plugins string }
 func newDirectory(f *fixture) directory {
 	f.t.Helper()
 	d := directory{root: filepath.Join(f.t.TempDir(), "machines"), plugins: f.t.TempDir()}
-	f.check(testbed.Build(f.ctx, filepath.Join(d.plugins, "directory"), "./examples/directory"))
+	f.check(testbed.BuildPackages(f.ctx, filepath.Join(d.plugins, "directory"), "./examples/directory"))
 	f.check(os.MkdirAll(filepath.Join(d.root, f.name), 0o700))
 	f.check(os.WriteFile(filepath.Join(d.root, "host.json"), []byte(`{"quota": 10}`), 0o600))
 	f.check(os.WriteFile(filepath.Join(d.root, f.name, "group.json"),

@@ -31,7 +31,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
@@ -109,7 +109,7 @@ func (f *fixture) play() {
 	f.run("retire", workers.NodeName(0), "--requested-by", "ann")
 	agent, err := f.StartAgent(f.ctx, workers, 1, "--poll-interval=200ms")
 	f.check(err)
-	f.t.Cleanup(func() { _ = agent.Crash() })
+	f.t.Cleanup(func() { _ = agent.KillIfAlive() })
 	_, err = f.Azure.Announce(azure.Announcement{
 		ScaleSet: workers.ScaleSetName(), Resources: []string{workers.ResourceName(1)}, Type: azure.Redeploy, Notice: 90 * time.Minute,
 	})

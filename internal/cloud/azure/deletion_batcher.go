@@ -53,17 +53,17 @@ type waiter struct {
 // removed from it.
 func (b *deletionBatcher) deleteInstance(ctx context.Context, where deletionTarget, d deletion) deletionResult {
 	w := &waiter{deletion: d, result: make(chan deletionResult, 1)}
-	b.enqueue(ctx, where, w)
+	b.addToBatch(ctx, where, w)
 	select {
 	case out := <-w.result:
 		return out
 	case <-ctx.Done():
 	}
-	b.dequeue(where.key(), w)
+	b.removeFromBatch(where.key(), w)
 	return deletionResult{err: context.Cause(ctx)}
 }
 
-func (b *deletionBatcher) enqueue(ctx context.Context, where deletionTarget, w *waiter) {
+func (b *deletionBatcher) addToBatch(ctx context.Context, where deletionTarget, w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := where.key()
@@ -80,7 +80,7 @@ func (b *deletionBatcher) enqueue(ctx context.Context, where deletionTarget, w *
 	}
 }
 
-func (b *deletionBatcher) dequeue(key string, w *waiter) {
+func (b *deletionBatcher) removeFromBatch(key string, w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	current := b.pending[key]

@@ -67,9 +67,9 @@ func isAccepted(response *http.Response, err error) bool {
 	return errors.As(err, &answer) && answer.StatusCode/100 == 2 && statusURL(response) != ""
 }
 
-// resizeError converts the error of a size change. A 5xx or 408 stays a plain error, also with Retry-After, because the
+// toResizeError converts the error of a size change. A 5xx or 408 stays a plain error, also with Retry-After, because the
 // change may have happened.
-func resizeError(g group, doing string, err error) error {
+func toResizeError(g group, doing string, err error) error {
 	err = groupRequestError(g, doing, err)
 	var api *apiError
 	if errors.As(err, &api) && (api.Status >= http.StatusInternalServerError || api.Status == http.StatusRequestTimeout) {
@@ -100,7 +100,7 @@ func (p *Provider) growScaleSet(ctx context.Context, g group, order cloud.Launch
 			Name: set.SKU.Name, Tier: set.SKU.Tier, Capacity: to.Ptr(int64(size)),
 		}}, &armcompute.VirtualMachineScaleSetsClientBeginUpdateOptions{IfMatch: set.Etag})
 	if err != nil && !isAccepted(response, err) {
-		return "", resizeError(g, fmt.Sprintf("growing from %d to %d", now.Size, size), err)
+		return "", toResizeError(g, fmt.Sprintf("growing from %d to %d", now.Size, size), err)
 	}
 	return statusURL(response), nil
 }
@@ -163,16 +163,16 @@ func (p *Provider) growPool(ctx context.Context, g group, order cloud.LaunchRequ
 			"growing %s from %d to %d: its maximum is %d", g, now.Size, size, now.Max)}
 	}
 	pool.Properties.Count = to.Ptr(int32(size))
-	return p.putPool(ctx, g, pool, fmt.Sprintf("growing from %d to %d", now.Size, size))
+	return p.putPoolIfUnchanged(ctx, g, pool, fmt.Sprintf("growing from %d to %d", now.Size, size))
 }
 
-// putPool writes an agent pool if it is unchanged since it was read.
-func (p *Provider) putPool(ctx context.Context, g group, pool armcontainerservice.AgentPool, doing string) (string, error) {
+// putPoolIfUnchanged writes an agent pool if it is unchanged since it was read.
+func (p *Provider) putPoolIfUnchanged(ctx context.Context, g group, pool armcontainerservice.AgentPool, doing string) (string, error) {
 	var response *http.Response
 	_, err := p.clients.pools.BeginCreateOrUpdate(p.withoutRetries(ctx, &response), g.resourceGroup, g.cluster, g.pool,
 		pool, &armcontainerservice.AgentPoolsClientBeginCreateOrUpdateOptions{IfMatch: pool.Properties.ETag})
 	if err != nil && !isAccepted(response, err) {
-		return "", resizeError(g, doing, err)
+		return "", toResizeError(g, doing, err)
 	}
 	return statusURL(response), nil
 }

@@ -93,7 +93,7 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Operat
 		var forgotten bool
 		status, forgotten, err = p.statuses.get(ctx, o.URL, p.fetchStatus)
 		if err != nil && ctx.Err() == nil {
-			return p.statusWithoutURL(ctx, o, op.Started, err)
+			return p.statusAfterURLFailure(ctx, o, op.Started, err)
 		}
 		if err != nil || forgotten || !status.Done {
 			return status, err
@@ -118,10 +118,10 @@ func isServerError(err error) bool {
 	return errors.As(err, &api) && api.Status >= http.StatusInternalServerError
 }
 
-// statusWithoutURL returns the status of an operation if its URL returns errors. Every operation ends eventually: a URL
+// statusAfterURLFailure returns the status of an operation if its URL returns errors. Every operation ends eventually: a URL
 // may refuse forever, or return a page of a proxy. The deletion of an instance that still exists can be requested
 // again.
-func (p *Provider) statusWithoutURL(ctx context.Context, o operation, started time.Time, unread error) (cloud.OperationStatus, error) {
+func (p *Provider) statusAfterURLFailure(ctx context.Context, o operation, started time.Time, unread error) (cloud.OperationStatus, error) {
 	over := func(wait time.Duration) bool { return elapsed.HasElapsed(started, time.Now(), wait) }
 	switch {
 	case o.Machine == "" && over(maxGrowDuration):

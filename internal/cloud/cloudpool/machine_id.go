@@ -59,7 +59,7 @@ func MachineName(m *wire.Machine) string {
 	return m.ID[strings.LastIndexAny(strings.TrimRight(m.ID, "/"), "/")+1:]
 }
 
-// ComputerName returns the host name of a machine, which is its Node's name in most clusters; empty if unknown. It is
+// ComputerNamePath returns the host name of a machine, which is its Node's name in most clusters; empty if unknown. It is
 // read from the metadata at path, keys separated by dots. The default path depends on the cloud.
 func ComputerName(m *wire.Machine, path string) string {
 	if path != "" {

@@ -168,8 +168,8 @@ func newInvalidError(format string, args ...any) error {
 	return &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(format, args...)}
 }
 
-// joinErrors is errors.Join, but returns a single error unchanged.
-func joinErrors(errs []error) error {
+// joinOrSingleError is errors.Join, but returns a single error unchanged.
+func joinOrSingleError(errs []error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(errs) == 1 {
 		return errs[0]

@@ -113,7 +113,7 @@ func (p *Provider) createServers(ctx context.Context, g *group, r *resolvedNames
 	var ids []string
 	var errs []error
 	var stop atomic.Bool
-	forEach(len(zones), p.config.parallelCreates(), func(i int) {
+	forEachConcurrently(len(zones), p.config.parallelCreates(), func(i int) {
 		if stop.Load() {
 			return
 		}
@@ -149,18 +149,18 @@ func errorRank(err error) int {
 // createServer creates one server. If Nova certainly did not create it, its join token is withdrawn. Otherwise the token
 // expires.
 func (p *Provider) createServer(ctx context.Context, g *group, r *resolvedNames, f *flavors.Flavor, zone string) (string, error) {
-	c, err := p.session.clients(ctx)
+	c, err := p.session.authenticatedClients(ctx)
 	if err != nil {
 		return "", err
 	}
 	name := g.namePrefix() + "-" + randomSuffix()
-	data, err := p.renderUserData(ctx, g, f, name, zone)
+	data, err := p.renderUserDataWithJoinToken(ctx, g, f, name, zone)
 	if err != nil {
 		return "", err
 	}
 	ports, err := p.createPorts(ctx, c, g, r, name)
 	if err != nil {
-		p.withdrawToken(ctx, g, name)
+		p.withdrawJoinToken(ctx, g, name)
 		return "", err
 	}
 	options := p.createOptions(g, r, f, name, zone, data, ports)
@@ -176,8 +176,8 @@ func (p *Provider) createServer(ctx context.Context, g *group, r *resolvedNames,
 			err = fmt.Errorf("creating server %s: %w", name, api)
 		}
 		if isPermanentlyRejected(err) {
-			p.withdrawToken(ctx, g, name)
-			p.deletePorts(ctx, ports)
+			p.withdrawJoinToken(ctx, g, name)
+			p.deletePortsIfUnused(ctx, ports)
 		}
 		return "", err
 	}
@@ -187,7 +187,7 @@ func (p *Provider) createServer(ctx context.Context, g *group, r *resolvedNames,
 // cleanupTimeout limits the cleanup after a failed create: withdrawing the token and deleting ports.
 const cleanupTimeout = 10 * time.Second
 
-func (p *Provider) withdrawToken(ctx context.Context, g *group, name string) {
+func (p *Provider) withdrawJoinToken(ctx context.Context, g *group, name string) {
 	if !g.userData.needsJoin() {
 		return
 	}
@@ -198,7 +198,7 @@ func (p *Provider) withdrawToken(ctx context.Context, g *group, name string) {
 	}
 }
 
-func (p *Provider) renderUserData(ctx context.Context, g *group, f *flavors.Flavor, name, zone string) ([]byte, error) {
+func (p *Provider) renderUserDataWithJoinToken(ctx context.Context, g *group, f *flavors.Flavor, name, zone string) ([]byte, error) {
 	if g.userData == nil {
 		return nil, nil
 	}
@@ -214,7 +214,7 @@ func (p *Provider) renderUserData(ctx context.Context, g *group, f *flavors.Flav
 	}
 	data, err := g.userData.render(m)
 	if err != nil {
-		p.withdrawToken(ctx, g, name)
+		p.withdrawJoinToken(ctx, g, name)
 	}
 	return data, err
 }

@@ -134,7 +134,7 @@ func (c *Config) migrationNotes(controlPlane int) []string {
 		notes = append(notes, "DefaultFlavour: "+name+" is the last choice unless it is in the list. The autoscaler used it for pods "+
 			"without requests. Slipway treats these like other pods.")
 	}
-	if warning := c.FormatFullControlPlane(controlPlane); warning != "" {
+	if warning := c.FullControlPlaneWarning(controlPlane); warning != "" {
 		notes = append(notes, warning)
 	}
 	if c.CoolDownTime == nil {

@@ -116,9 +116,9 @@ func (c *Config) flavorNames() []string {
 	return names
 }
 
-// FormatFullControlPlane returns a warning if the control plane alone reaches MaxNodeCount, so that no other node fits. Otherwise it
+// FullControlPlaneWarning returns a warning if the control plane alone reaches MaxNodeCount, so that no other node fits. Otherwise it
 // returns "".
-func (c *Config) FormatFullControlPlane(controlPlane int) string {
+func (c *Config) FullControlPlaneWarning(controlPlane int) string {
 	if controlPlane < *c.MaxNodeCount {
 		return ""
 	}

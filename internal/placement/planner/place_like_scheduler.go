@@ -29,7 +29,7 @@ func PlaceLikeScheduler(s *snapshot.Snapshot, f snapshot.Fork, pods []placement.
 			if !n.CanReceivePods() || !s.Filters.IsPlaceable(p.Class) || p.Class.HasEphemeralClaim() || !s.FitsOn(p.Class, p.UID, n) {
 				continue
 			}
-			if load := n.UsedShares(); best == nil || load < least {
+			if load := n.SumUsedShares(); best == nil || load < least {
 				best, least = n, load
 			}
 		}

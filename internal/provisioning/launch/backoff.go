@@ -77,9 +77,9 @@ func NextBackOff(before *v1alpha1.BackOff, template, reason, message string, now
 	return b
 }
 
-// recordFailure writes the back-off after a failure of a template into the status. The back-off lasts at least until
+// recordBackOff writes the back-off after a failure of a template into the status. The back-off lasts at least until
 // least.
-func recordFailure(s *v1alpha1.ProvisioningStatus, template, reason, message string, least, now time.Time) {
+func recordBackOff(s *v1alpha1.ProvisioningStatus, template, reason, message string, least, now time.Time) {
 	before := findBackOff(s, template)
 	b := NextBackOff(before, template, reason, message, now)
 	if b.Until.Time.Before(least) {

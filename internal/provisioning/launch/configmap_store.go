@@ -87,7 +87,7 @@ func (f *configMapStore) update(ctx context.Context, group string, update func(*
 			return err
 		}
 		if m.ResourceVersion == "" || !equality.Semantic.DeepEqual(before, status) {
-			if err := f.writeConfigMap(ctx, m, status); err != nil {
+			if err := f.createOrUpdateConfigMap(ctx, m, status); err != nil {
 				return fmt.Errorf("ConfigMap %s/%s with the launches of NodeGroup %s: %w", m.Namespace, m.Name, group, err)
 			}
 		}
@@ -96,7 +96,7 @@ func (f *configMapStore) update(ctx context.Context, group string, update func(*
 	})
 }
 
-func (f *configMapStore) writeConfigMap(ctx context.Context, m *corev1.ConfigMap, status *v1alpha1.ProvisioningStatus) error {
+func (f *configMapStore) createOrUpdateConfigMap(ctx context.Context, m *corev1.ConfigMap, status *v1alpha1.ProvisioningStatus) error {
 	raw, err := json.Marshal(status)
 	if err != nil {
 		return err

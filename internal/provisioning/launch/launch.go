@@ -62,7 +62,7 @@ func (r *Record) RequestInstances(ctx context.Context, g *v1alpha1.NodeGroup, p 
 	l := v1alpha1.Launch{State: v1alpha1.LaunchRequested}
 	reserved, err := r.reserveForOwner(ctx, g, w, began, func(s *v1alpha1.ProvisioningStatus, template string) (v1alpha1.Launch, error) {
 		l.Template = template
-		return l, CheckLimits(g, s, has, w.Count, began)
+		return l, CheckSizeLimits(g, s, has, w.Count, began)
 	})
 	if err != nil {
 		return "", err
@@ -72,9 +72,9 @@ func (r *Record) RequestInstances(ctx context.Context, g *v1alpha1.NodeGroup, p 
 	return reserved.ID, err
 }
 
-// RecordUnrequested records a launch that the cloud makes itself: the size of the group counts an instance that does not
+// RecordUnrequestedLaunch records a launch that the cloud makes itself: the size of the group counts an instance that does not
 // exist yet.
-func (r *Record) RecordUnrequested(ctx context.Context, g *v1alpha1.NodeGroup, w LaunchRequest) error {
+func (r *Record) RecordUnrequestedLaunch(ctx context.Context, g *v1alpha1.NodeGroup, w LaunchRequest) error {
 	now := time.Now()
 	_, err := r.reserveForOwner(ctx, g, w, now, func(*v1alpha1.ProvisioningStatus, string) (v1alpha1.Launch, error) {
 		return v1alpha1.Launch{State: v1alpha1.LaunchProvisioning, Unrequested: true, AnsweredAt: new(metav1.NewTime(now).Rfc3339Copy())}, nil
@@ -88,9 +88,9 @@ func (r *Record) reserveForOwner(ctx context.Context, g *v1alpha1.NodeGroup, w L
 	make func(s *v1alpha1.ProvisioningStatus, template string) (v1alpha1.Launch, error),
 ) (Reservation, error) {
 	id := NewLaunchID()
-	reserved, err := r.Reserve(ctx, g, []string{id}, func(s *v1alpha1.ProvisioningStatus) error {
+	reserved, err := r.ReserveLaunches(ctx, g, []string{id}, func(s *v1alpha1.ProvisioningStatus) error {
 		pruneLaunches(g, s, now)
-		template, err := ChooseTemplate(s, w, now)
+		template, err := ChooseLaunchableTemplate(s, w, now)
 		if err != nil {
 			return err
 		}
@@ -111,10 +111,10 @@ func (r *Record) reserveForOwner(ctx context.Context, g *v1alpha1.NodeGroup, w L
 	return reserved[0], nil
 }
 
-// ChooseTemplate returns the template to launch. It returns a NotRequestedError if there is a launch for the same Node already,
+// ChooseLaunchableTemplate returns the template to launch. It returns a NotRequestedError if there is a launch for the same Node already,
 // or each template is in a back-off. Only replacements respect back-offs: a cloudpool returns the cloud's own error to
 // its client.
-func ChooseTemplate(s *v1alpha1.ProvisioningStatus, w LaunchRequest, now time.Time) (template string, err error) {
+func ChooseLaunchableTemplate(s *v1alpha1.ProvisioningStatus, w LaunchRequest, now time.Time) (template string, err error) {
 	if len(w.Templates) == 0 {
 		w.Templates = []string{""}
 	}
@@ -139,9 +139,9 @@ func ChooseTemplate(s *v1alpha1.ProvisioningStatus, w LaunchRequest, now time.Ti
 	return "", &NotRequestedError{Err: fmt.Errorf("backed off until %s: %s", first.Until.UTC().Format(time.RFC3339), first.Message), BackOff: first}
 }
 
-// ListTemplates returns the templates that may replace an instance of type like, in order of preference. For a group
+// ListReplacementTemplates returns the templates that may replace an instance of type like, in order of preference. For a group
 // without spec.scaleUp it returns none, because its templates are unknown.
-func ListTemplates(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, like string) (names []string, err error) {
+func ListReplacementTemplates(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, like string) (names []string, err error) {
 	if g.Spec.ScaleUp == nil {
 		return nil, nil
 	}
@@ -166,9 +166,9 @@ func rankTemplate(template, like string) int {
 	return 1
 }
 
-// CheckLimits checks a group's limits against its size in the cloud and the launches that this size may not show yet. It
+// CheckSizeLimits checks a group's limits against its size in the cloud and the launches that this size may not show yet. It
 // returns a NotRequestedError if a limit is exceeded.
-func CheckLimits(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has cloud.Group, count int, began time.Time) error {
+func CheckSizeLimits(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has cloud.Group, count int, began time.Time) error {
 	pending := 0
 	for i := range s.Launches {
 		if l := &s.Launches[i]; !isCountedInSize(l, began) {
@@ -246,7 +246,7 @@ func (r *Record) writeAnswer(ctx context.Context, g *v1alpha1.NodeGroup, id stri
 		case refused:
 			l.State, l.Count = v1alpha1.LaunchFailed, 0
 			SetLaunchReason(l, err)
-			recordFailure(s, l.Template, l.Reason, l.Message, now.Add(cloud.RetryDelay(err)), now)
+			recordBackOff(s, l.Template, l.Reason, l.Message, now.Add(cloud.RetryDelay(err)), now)
 		case !IsUnclearAnswer(err):
 			l.State, l.Named = v1alpha1.LaunchProvisioning, op.ProviderIDs
 			if l.IsForRetirement() { // operations of other owners are not polled

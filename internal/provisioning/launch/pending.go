@@ -87,8 +87,8 @@ func (a *PendingLaunch) clampTimes(now time.Time) {
 	}
 }
 
-// mayStillShow reports whether instances may still appear for a launch whose answer is missing, lost or a refusal.
-func (a *PendingLaunch) mayStillShow(readAt, now time.Time) bool {
+// mayStillShowInstances reports whether instances may still appear for a launch whose answer is missing, lost or a refusal.
+func (a *PendingLaunch) mayStillShowInstances(readAt, now time.Time) bool {
 	switch {
 	case a.AnsweredAt.IsZero():
 		return true
@@ -123,9 +123,9 @@ func (a *PendingLaunch) ApplyAnswer(answer Answer, named []string, at time.Time,
 	}
 }
 
-// applyAnswers returns the launches after their answers. It adds instances that appeared before an answer to the
+// recordSeenBeforeAnswer returns the launches after their answers. It adds instances that appeared before an answer to the
 // record, unless the answer excludes them.
-func (s *Observation) applyAnswers(record map[string]Instance) []PendingLaunch {
+func (s *Observation) recordSeenBeforeAnswer(record map[string]Instance) []PendingLaunch {
 	pending := slices.Clone(s.Pending)
 	for i := range pending {
 		a := &pending[i]
@@ -156,10 +156,10 @@ func (a *PendingLaunch) claimInstance(id string) bool {
 	return true
 }
 
-// matchInstance finds the launch of a new instance, and reports whether the instance is one of our launches. It also
+// matchInstanceToLaunch finds the launch of a new instance, and reports whether the instance is one of our launches. It also
 // returns the template of the launch, because not all clouds report the type of an instance, and some use other names.
 // An instance with a known other type does not belong to the launch.
-func (s *Observation) matchInstance(pending []PendingLaunch, i cloud.Instance) (r Instance, ours bool) {
+func (s *Observation) matchInstanceToLaunch(pending []PendingLaunch, i cloud.Instance) (r Instance, ours bool) {
 	for k := range pending {
 		a := &pending[k]
 		switch {

@@ -48,7 +48,7 @@ func (r *Record) Update(ctx context.Context, g *v1alpha1.NodeGroup, change func(
 		if err := change(status); err != nil {
 			return err
 		}
-		return r.patchStatus(ctx, now, status)
+		return r.patchStatusIfUnchanged(ctx, now, status)
 	})
 }
 
@@ -95,9 +95,9 @@ func (r *Record) RemoveLaunch(ctx context.Context, g *v1alpha1.NodeGroup, id str
 	})
 }
 
-// patchStatus writes the provisioning status of a group. It fails with a conflict if the group was written since it was
+// patchStatusIfUnchanged writes the provisioning status of a group. It fails with a conflict if the group was written since it was
 // read.
-func (r *Record) patchStatus(ctx context.Context, g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus) error {
+func (r *Record) patchStatusIfUnchanged(ctx context.Context, g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus) error {
 	if equality.Semantic.DeepEqual(g.Status.Provisioning, s) {
 		return nil
 	}
@@ -123,10 +123,10 @@ func NewLaunchID() string { return fmt.Sprintf("%08x", rand.Uint32()) }
 // Reservation is the right to request one recorded launch.
 type Reservation struct{ ID string }
 
-// Reserve records launches before the cloud is asked (I8), and returns a Reservation for each. The function write adds
+// ReserveLaunches records launches before the cloud is asked (I8), and returns a Reservation for each. The function write adds
 // them to the status, and must return an error if the status has a launch that the decision did not know. So if two
 // processes decide at once, only one succeeds (I5).
-func (r *Record) Reserve(ctx context.Context, g *v1alpha1.NodeGroup, ids []string, write func(*v1alpha1.ProvisioningStatus) error) ([]Reservation, error) {
+func (r *Record) ReserveLaunches(ctx context.Context, g *v1alpha1.NodeGroup, ids []string, write func(*v1alpha1.ProvisioningStatus) error) ([]Reservation, error) {
 	err := r.Update(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
 		if err := write(s); err != nil {
 			return err

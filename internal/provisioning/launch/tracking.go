@@ -106,13 +106,13 @@ type ProvisioningInstance struct {
 // An instance is ours if the cloud names it in the answer to a launch, or if it appeared after a launch. Our instances
 // are recorded at once. Only instances that are recorded as ours are ever deleted.
 func TrackInstances(s Observation) Tracking {
-	s = s.withCurrentIDs()
+	s = s.withCurrentIDsAndTimes()
 	out := Tracking{FirstSeen: map[string]time.Time{}, Overdue: map[string]bool{}, Late: map[string]bool{}}
 	record := map[string]Instance{}
 	for _, r := range s.Unjoined {
 		record[r.ProviderID] = r
 	}
-	pending := s.applyAnswers(record)
+	pending := s.recordSeenBeforeAnswer(record)
 	for k := range pending {
 		a := &pending[k]
 		out.Late[a.ID] = !a.Unrequested && !s.Now.Before(a.RequestedAt.Add(s.JoinTimeout))
@@ -126,7 +126,7 @@ func TrackInstances(s Observation) Tracking {
 		if _, listed := out.FirstSeen[i.ProviderID]; listed { // a list that changes between its pages may repeat an instance
 			continue
 		}
-		out.FirstSeen[i.ProviderID] = s.firstSeen(i.ProviderID)
+		out.FirstSeen[i.ProviderID] = s.firstSeenOrNow(i.ProviderID)
 		r, ours := record[i.ProviderID]
 		if i.State == cloud.Deleting {
 			if ours { // its deletion may fail
@@ -138,18 +138,18 @@ func TrackInstances(s Observation) Tracking {
 		if i.OwnerUncertain || s.PreviouslyJoined[i.ProviderID] {
 			ours = false
 		} else if !ours {
-			r, ours = s.matchInstance(pending, i)
+			r, ours = s.matchInstanceToLaunch(pending, i)
 		}
 		switch join := s.JoinState(i); {
 		case (join == NodeUsable || join == NodeLeaving) && ours: // a retiring Node was Ready: its own retirement replaces it
 			out.Joined = append(out.Joined, r)
 		case (join == NodeNotReady || join == NodeUnusable) && ours:
-			out.trackStarting(s, i, join, r)
+			out.trackStartingInstance(s, i, join, r)
 		case join == NoNode || join == NodeUncertain:
-			out.trackWithoutNode(s, i, join, r, ours)
+			out.classifyWithoutNode(s, i, join, r, ours)
 		}
 	}
-	out.trackUnseen(s, pending, s.Group.Size-present)
+	out.trackUnlistedInstances(s, pending, s.Group.Size-present)
 	return out
 }
 
@@ -199,10 +199,10 @@ func SetLaunchReady(l *v1alpha1.Launch, r Instance) {
 	l.Instances = []v1alpha1.LaunchedInstance{{ProviderID: r.ProviderID, Since: r.Since}}
 }
 
-// withCurrentIDs replaces the old provider IDs of instances that have got a new ID. If another instance has the old ID,
+// withCurrentIDsAndTimes replaces the old provider IDs of instances that have got a new ID. If another instance has the old ID,
 // or two instances claim it, the old ID is not replaced (I4). An instance with a new ID gets the full join timeout
 // again. Times in the future are set to now.
-func (s Observation) withCurrentIDs() Observation {
+func (s Observation) withCurrentIDsAndTimes() Observation {
 	now, taken := map[string]string{}, map[string]bool{}
 	for _, i := range s.Instances {
 		taken[i.ProviderID] = true
@@ -241,7 +241,7 @@ func (s Observation) withCurrentIDs() Observation {
 	return s
 }
 
-func (s *Observation) firstSeen(id string) time.Time {
+func (s *Observation) firstSeenOrNow(id string) time.Time {
 	if at, known := s.FirstSeen[id]; known {
 		return at
 	}
@@ -249,12 +249,12 @@ func (s *Observation) firstSeen(id string) time.Time {
 }
 
 func (s *Observation) newInstance(id, template, launch string) Instance {
-	return Instance{ProviderID: id, Template: template, Launch: launch, Since: metav1.NewTime(s.firstSeen(id)).Rfc3339Copy()}
+	return Instance{ProviderID: id, Template: template, Launch: launch, Since: metav1.NewTime(s.firstSeenOrNow(id)).Rfc3339Copy()}
 }
 
-// trackStarting keeps the record of our instance until its Node was usable once. If the Node becomes unusable later,
+// trackStartingInstance keeps the record of our instance until its Node was usable once. If the Node becomes unusable later,
 // that does not count.
-func (v *Tracking) trackStarting(s Observation, i cloud.Instance, join JoinState, r Instance) {
+func (v *Tracking) trackStartingInstance(s Observation, i cloud.Instance, join JoinState, r Instance) {
 	v.Unjoined = append(v.Unjoined, r)
 	if !s.isOverdue(i, r.Since.Time) {
 		return
@@ -276,13 +276,13 @@ func (s *Observation) isOverdue(i cloud.Instance, since time.Time) bool {
 	return i.State != cloud.Unknown && !s.Now.Before(since.Add(s.JoinTimeout)) && !s.Now.Before(s.WatchedSince.Add(s.JoinTimeout))
 }
 
-// trackWithoutNode classifies an instance that has no known Node.
-func (v *Tracking) trackWithoutNode(s Observation, i cloud.Instance, join JoinState, r Instance, ours bool) {
+// classifyWithoutNode classifies an instance that has no known Node.
+func (v *Tracking) classifyWithoutNode(s Observation, i cloud.Instance, join JoinState, r Instance, ours bool) {
 	since, template := r.Since.Time, cmp.Or(r.Template, i.Type)
 	switch {
 	case ours:
 	case i.Created.IsZero(): // the cloud does not report the creation time
-		since = s.firstSeen(i.ProviderID)
+		since = s.firstSeenOrNow(i.ProviderID)
 	default:
 		since = i.Created
 	}
@@ -303,9 +303,9 @@ func (v *Tracking) trackWithoutNode(s Observation, i cloud.Instance, join JoinSt
 	}
 }
 
-// trackUnseen counts the instances that the cloud's size includes and its list does not, for each launch if that is
+// trackUnlistedInstances counts the instances that the cloud's size includes and its list does not, for each launch if that is
 // known. They are not expected any more when the join timeout is over.
-func (v *Tracking) trackUnseen(s Observation, pending []PendingLaunch, unlisted int) {
+func (v *Tracking) trackUnlistedInstances(s Observation, pending []PendingLaunch, unlisted int) {
 	expect := func(count int, template, launchID string) {
 		for range count {
 			v.Provisioning = append(v.Provisioning, ProvisioningInstance{ID: fmt.Sprintf("unseen-%d", len(v.Provisioning)), Template: template, LaunchID: launchID})
@@ -348,7 +348,7 @@ func (v *Tracking) trackUnseen(s Observation, pending []PendingLaunch, unlisted 
 	for _, a := range pending { // the cloud's size may or may not count their instances
 		switch {
 		case a.Answer == NotMade && !a.wasUnanswered(s.ReadAt):
-		case a.mayStillShow(s.ReadAt, s.Now):
+		case a.mayStillShowInstances(s.ReadAt, s.Now):
 			unlisted -= a.ExpectedCount()
 			v.Pending = append(v.Pending, a)
 			expect(a.ExpectedCount(), a.Template, a.ID)

@@ -70,11 +70,11 @@ func toBaseUnits(name corev1.ResourceName, list corev1.ResourceList) int64 {
 
 // groupSize returns how many instances the group has, including provisioning and planned ones.
 func (p *scaleUp) groupSize(g *Group) int {
-	return max(g.Size, len(g.Nodes)+len(g.provisioningInstances())) - p.countRemoved(g) + p.launchedByGroup[g.name()]
+	return max(g.Size, len(g.Nodes)+len(g.provisioningInstances())) - p.countRemovedNodes(g) + p.launchedByGroup[g.name()]
 }
 
-// groupLimits returns how much the limits of the group still allow to launch.
-func (p *scaleUp) groupLimits(g *Group) []*launchLimit {
+// remainingGroupLimits returns how much the limits of the group still allow to launch.
+func (p *scaleUp) remainingGroupLimits(g *Group) []*launchLimit {
 	var list []*launchLimit
 	size := p.groupSize(g)
 	for _, room := range launch.SizeLimits(g.Group, size, g.CloudMaxSize) {
@@ -90,7 +90,7 @@ func (p *scaleUp) groupLimits(g *Group) []*launchLimit {
 		if limit == nil {
 			continue
 		}
-		most, has := toBaseUnits(name, corev1.ResourceList{name: *limit}), p.groupCapacity(g, name)
+		most, has := toBaseUnits(name, corev1.ResourceList{name: *limit}), p.sumGroupCapacity(g, name)
 		left := corev1.ResourceList{name: fromBaseUnits(name, max(0, most-has))}
 		list = append(list, &launchLimit{
 			planner.LaunchLimit{Name: AtLimit, Resources: left},
@@ -101,8 +101,8 @@ func (p *scaleUp) groupLimits(g *Group) []*launchLimit {
 	return list
 }
 
-// groupCapacity returns the capacity of the group's instances, including provisioning and planned ones.
-func (p *scaleUp) groupCapacity(g *Group, name corev1.ResourceName) (sum int64) {
+// sumGroupCapacity returns the capacity of the group's instances, including provisioning and planned ones.
+func (p *scaleUp) sumGroupCapacity(g *Group, name corev1.ResourceName) (sum int64) {
 	for i := range g.Nodes {
 		sum += toBaseUnits(name, g.Nodes[i].Object.Status.Capacity)
 	}
@@ -119,8 +119,8 @@ func (p *scaleUp) groupCapacity(g *Group, name corev1.ResourceName) (sum int64) 
 	return sum
 }
 
-// clusterLimits returns how much the limit of the cluster still allows to launch.
-func (p *scaleUp) clusterLimits() []*launchLimit {
+// remainingClusterLimits returns how much the limit of the cluster still allows to launch.
+func (p *scaleUp) remainingClusterLimits() []*launchLimit {
 	if p.MaxNodes == nil {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (p *scaleUp) clusterLimits() []*launchLimit {
 }
 
 func (p *scaleUp) allLimits(g *Group) []*launchLimit {
-	return append(p.groupLimits(g), p.clusterLimits()...)
+	return append(p.remainingGroupLimits(g), p.remainingClusterLimits()...)
 }
 
 // limitMessage returns the message of the group's limit with this rule.

@@ -144,13 +144,13 @@ func ReadUnderutilizedSince(n *corev1.Node, now time.Time) time.Time {
 // groups retire are gone (I9).
 func DecideScaleDown(w *Input) ([]NodeDecision, error) {
 	var all []NodeDecision
-	err := w.simulate(func(r *forkedCluster) error {
+	err := w.simulateInFork(func(r *forkedCluster) error {
 		f := &scaleDown{forkedCluster: r}
-		if err := f.prepareBaseline(); err != nil {
+		if err := f.planBaselineWithoutRetiring(); err != nil {
 			return err
 		}
 		for i := range w.Groups {
-			decisions, err := f.decideGroup(&w.Groups[i])
+			decisions, err := f.decideGroupNodes(&w.Groups[i])
 			if err != nil {
 				return err
 			}
@@ -176,9 +176,9 @@ type scaleDown struct {
 	baseline      *Decision
 }
 
-// prepareBaseline removes the nodes that are retiring, and decides what would be launched without any further
+// planBaselineWithoutRetiring removes the nodes that are retiring, and decides what would be launched without any further
 // retirement.
-func (f *scaleDown) prepareBaseline() (err error) {
+func (f *scaleDown) planBaselineWithoutRetiring() (err error) {
 	f.pendingPods, f.pendingSet = f.podsWithoutNomination(), map[placement.PodKey]bool{}
 	for _, key := range f.pendingPods {
 		f.pendingSet[key] = true
@@ -187,7 +187,7 @@ func (f *scaleDown) prepareBaseline() (err error) {
 		g := &f.Groups[i]
 		for j := range g.Nodes {
 			if n := &g.Nodes[j]; n.ToBudgetNode().BeingRemoved {
-				if err := f.removeLeavingNode(g, n); err != nil {
+				if err := f.removeRetiringNode(g, n); err != nil {
 					return err
 				}
 			}
@@ -197,8 +197,8 @@ func (f *scaleDown) prepareBaseline() (err error) {
 	return err
 }
 
-// removeLeavingNode removes a retiring node, and moves its pods to the nodes that placement finds.
-func (f *scaleDown) removeLeavingNode(g *Group, n *nodegroup.Node) error {
+// removeRetiringNode removes a retiring node, and moves its pods to the nodes that placement finds.
+func (f *scaleDown) removeRetiringNode(g *Group, n *nodegroup.Node) error {
 	e, err := planner.PlanEvacuation(f.Snapshot, n.Object.Name, planner.LeastPods, plannerOptions(g, f.Now))
 	if err != nil {
 		return nil //nolint:nilerr // the snapshot does not know the node any more
@@ -217,7 +217,7 @@ func (f *scaleDown) removeLeavingNode(g *Group, n *nodegroup.Node) error {
 
 // applyEvacuation applies an evacuation in the fork.
 func (f *scaleDown) applyEvacuation(g *Group, e *planner.Evacuation) error {
-	if err := f.fork.RemoveNodeNamed(e.Node); err != nil {
+	if err := f.fork.RemoveNamedNodeAndPods(e.Node); err != nil {
 		return err
 	}
 	f.removedNodes++
@@ -238,27 +238,27 @@ func plannerOptions(g *Group, now time.Time) planner.Options {
 	return planner.Options{Now: now, PodRules: grouppolicy.NewPodPolicy(g.Group, false), AddPodFacts: marks.AddFacts}
 }
 
-// decideGroup decides on the nodes of one group.
-func (f *scaleDown) decideGroup(g *Group) ([]NodeDecision, error) {
+// decideGroupNodes decides on the nodes of one group.
+func (f *scaleDown) decideGroupNodes(g *Group) ([]NodeDecision, error) {
 	rule := newUnderutilizedRule(g.Group)
 	if rule == nil {
 		return nil, nil
 	}
 	all := make([]NodeDecision, 0, len(g.Nodes))
 	for i := range g.Nodes {
-		all = append(all, f.checkNode(g, rule, &g.Nodes[i]))
+		all = append(all, f.newNodeDecision(g, rule, &g.Nodes[i]))
 	}
-	if err := f.selectNodes(g, rule, all); err != nil {
+	if err := f.selectNodesToRetire(g, rule, all); err != nil {
 		return nil, err
 	}
 	for i := range all {
-		all[i].setVerdict()
+		all[i].setVerdictFromReasons()
 	}
 	return all, nil
 }
 
-// checkNode applies the rules that depend only on the node itself.
-func (f *scaleDown) checkNode(g *Group, rule *underutilizedRule, n *nodegroup.Node) NodeDecision {
+// newNodeDecision applies the rules that depend only on the node itself.
+func (f *scaleDown) newNodeDecision(g *Group, rule *underutilizedRule, n *nodegroup.Node) NodeDecision {
 	d := NodeDecision{Decision: nodegroup.Decision{Node: n.Object.Name}, Group: g.name(), Subject: n}
 	if n.ToBudgetNode().BeingRemoved {
 		return d
@@ -285,9 +285,9 @@ func (d *NodeDecision) addReason(rule, format string, a ...any) {
 	d.Reasons = append(d.Reasons, nodegroup.Reason{Rule: rule, Message: fmt.Sprintf(format, a...)})
 }
 
-// selectNodes selects the nodes to retire. No rule may keep such a node, its pods must fit elsewhere, its cooldown must
+// selectNodesToRetire selects the nodes to retire. No rule may keep such a node, its pods must fit elsewhere, its cooldown must
 // have passed, and all selected nodes must be removable together.
-func (f *scaleDown) selectNodes(g *Group, rule *underutilizedRule, decisions []NodeDecision) error {
+func (f *scaleDown) selectNodesToRetire(g *Group, rule *underutilizedRule, decisions []NodeDecision) error {
 	free := make([]*NodeDecision, 0, len(decisions))
 	for i := range decisions {
 		if len(decisions[i].Reasons) == 0 && !decisions[i].Subject.ToBudgetNode().BeingRemoved {
@@ -301,16 +301,16 @@ func (f *scaleDown) selectNodes(g *Group, rule *underutilizedRule, decisions []N
 	if err != nil {
 		return err
 	}
-	candidates, err := f.findCandidates(g, rule, free, now.placedOnNodes)
+	candidates, err := f.findRetirementCandidates(g, rule, free, now.placedOnNodes)
 	if err != nil {
 		return err
 	}
-	return f.confirmCandidates(g, candidates)
+	return f.applyConfirmedCandidates(g, candidates)
 }
 
-// findCandidates finds the nodes whose cooldown has passed and that can be retired together. It first places the pending
+// findRetirementCandidates finds the nodes whose cooldown has passed and that can be retired together. It first places the pending
 // pods that fit on existing nodes.
-func (f *scaleDown) findCandidates(g *Group, rule *underutilizedRule, free []*NodeDecision, settled []planner.Move) ([]candidate, error) {
+func (f *scaleDown) findRetirementCandidates(g *Group, rule *underutilizedRule, free []*NodeDecision, settled []planner.Move) ([]candidate, error) {
 	fork := f.Snapshot.Fork()
 	defer fork.Rollback()
 	for _, m := range settled { // pending pods take the room first
@@ -321,20 +321,20 @@ func (f *scaleDown) findCandidates(g *Group, rule *underutilizedRule, free []*No
 	f.checkPodsFitElsewhere(g, free)
 	var due []*NodeDecision
 	for _, d := range free {
-		if len(d.Reasons) == 0 && d.checkCooldown(rule.cooldown, g.ObservedSince[d.Node], f.Now) {
+		if len(d.Reasons) == 0 && d.startOrCheckCooldown(rule.cooldown, g.ObservedSince[d.Node], f.Now) {
 			due = append(due, d)
 		}
 	}
 	if len(due) == 0 {
 		return nil, nil
 	}
-	return f.selectTogether(g, due)
+	return f.selectRetirableTogether(g, due)
 }
 
 // checkPodsFitElsewhere adds a reason to each node with pods that fit nowhere else.
 func (f *scaleDown) checkPodsFitElsewhere(g *Group, free []*NodeDecision) {
 	ranks := map[string]planner.Rank{}
-	for _, r := range planner.NewRanking(f.Snapshot, planner.LeastDisruption, f.plannerOptionsFor(g, free)).List() {
+	for _, r := range planner.RankNodes(f.Snapshot, planner.LeastDisruption, f.plannerOptionsExcludingOthers(g, free)) {
 		ranks[r.Node] = r
 	}
 	for _, d := range free {
@@ -348,8 +348,8 @@ func (f *scaleDown) checkPodsFitElsewhere(g *Group, free []*NodeDecision) {
 	}
 }
 
-// plannerOptionsFor returns planner options that exclude all nodes except the given ones.
-func (f *scaleDown) plannerOptionsFor(g *Group, only []*NodeDecision) planner.Options {
+// plannerOptionsExcludingOthers returns planner options that exclude all nodes except the given ones.
+func (f *scaleDown) plannerOptionsExcludingOthers(g *Group, only []*NodeDecision) planner.Options {
 	o := plannerOptions(g, f.Now)
 	o.ExcludedNodes = map[string]string{}
 	for name := range f.Snapshot.Nodes.Names() { // also nodes without a group
@@ -361,9 +361,9 @@ func (f *scaleDown) plannerOptionsFor(g *Group, only []*NodeDecision) planner.Op
 	return o
 }
 
-// checkCooldown reports whether the cooldown of a node has passed, and sets since when the node may be retired. If this
+// startOrCheckCooldown reports whether the cooldown of a node has passed, and sets since when the node may be retired. If this
 // process has observed the node only after the time that the Node has, the cooldown starts at its first observation.
-func (d *NodeDecision) checkCooldown(cooldown time.Duration, observed, now time.Time) bool {
+func (d *NodeDecision) startOrCheckCooldown(cooldown time.Duration, observed, now time.Time) bool {
 	d.Since = ReadUnderutilizedSince(d.Subject.Object, now)
 	if d.Since.IsZero() || d.Since.Before(observed) {
 		d.Since = roundUpToSecond(now)
@@ -394,10 +394,10 @@ type candidate struct {
 	evacuation planner.Evacuation
 }
 
-// selectTogether selects nodes that can be retired together within the group's minimum size and disruption budgets.
+// selectRetirableTogether selects nodes that can be retired together within the group's minimum size and disruption budgets.
 // Nodes with an open retirement come first. So no open retirement is cancelled in favour of a node that is equally good.
-func (f *scaleDown) selectTogether(g *Group, due []*NodeDecision) ([]candidate, error) {
-	selection, err := planner.SelectVictims(f.Snapshot, len(due), planner.LeastDisruption, f.plannerOptionsFor(g, due))
+func (f *scaleDown) selectRetirableTogether(g *Group, due []*NodeDecision) ([]candidate, error) {
+	selection, err := planner.SelectVictims(f.Snapshot, len(due), planner.LeastDisruption, f.plannerOptionsExcludingOthers(g, due))
 	if err != nil {
 		return nil, err
 	}
@@ -421,7 +421,7 @@ func (f *scaleDown) selectTogether(g *Group, due []*NodeDecision) ([]candidate, 
 // keepWithinBudget returns the candidates that the disruption budgets would admit one after the other.
 func (f *scaleDown) keepWithinBudget(g *Group, candidates []candidate) []candidate {
 	q := disruptionbudget.Query{
-		Group: &g.Group.Spec, CloudMinSize: int32(g.CloudMinSize), Nodes: budgetNodes(g), Reason: v1alpha1.Underutilized, Now: f.Now,
+		Group: &g.Group.Spec, CloudMinSize: int32(g.CloudMinSize), Nodes: toBudgetNodes(g), Reason: v1alpha1.Underutilized, Now: f.Now,
 	}
 	var kept []candidate
 	for _, v := range candidates {
@@ -440,10 +440,10 @@ func (f *scaleDown) keepWithinBudget(g *Group, candidates []candidate) []candida
 	return kept
 }
 
-// budgetNodes returns the nodes of a group as disruption budgets count them. A node with a pending retirement of another
+// toBudgetNodes returns the nodes of a group as disruption budgets count them. A node with a pending retirement of another
 // requester counts as being retired, so that this retirement keeps its place. It counts once, even if it is also
 // unavailable or underutilized.
-func budgetNodes(g *Group) []disruptionbudget.Node {
+func toBudgetNodes(g *Group) []disruptionbudget.Node {
 	counted := make([]disruptionbudget.Node, len(g.Nodes))
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
@@ -463,16 +463,16 @@ func (v candidate) retirementRank() int {
 	return 1
 }
 
-// confirmCandidates retires the candidates if all of their pods fit on existing nodes, and if this requires no further
+// applyConfirmedCandidates retires the candidates if all of their pods fit on existing nodes, and if this requires no further
 // instances. Room on an instance without a Node does not count: it was launched for other pods, which may then find
 // none.
-func (f *scaleDown) confirmCandidates(g *Group, candidates []candidate) error {
+func (f *scaleDown) applyConfirmedCandidates(g *Group, candidates []candidate) error {
 	for len(candidates) > 0 {
 		after, err := f.findWorstDecision(g, candidates)
 		if err != nil {
 			return err
 		}
-		if len(after.unplacedPods) == 0 && after.countDemand() <= f.baseline.countDemand() {
+		if len(after.unplacedPods) == 0 && after.countLaunchedAndUnplaced() <= f.baseline.countLaunchedAndUnplaced() {
 			for i := range candidates {
 				if err := f.applyEvacuation(g, &candidates[i].evacuation); err != nil {
 					return err
@@ -515,11 +515,11 @@ func (f *scaleDown) findWorstDecision(g *Group, candidates []candidate) (*Decisi
 	}
 	var worst *Decision
 	for _, arrange := range arrangements {
-		d, err := f.decideWithout(g, candidates, arrange)
+		d, err := f.decideWithoutCandidates(g, candidates, arrange)
 		if err != nil {
 			return nil, err
 		}
-		if worst == nil || d.countDemand() > worst.countDemand() {
+		if worst == nil || d.countLaunchedAndUnplaced() > worst.countLaunchedAndUnplaced() {
 			worst = d
 		}
 		if len(d.unplacedPods) > 0 {
@@ -529,8 +529,8 @@ func (f *scaleDown) findWorstDecision(g *Group, candidates []candidate) (*Decisi
 	return worst, nil
 }
 
-// decideWithout decides what would be launched without the candidates. arrange moves their pods.
-func (f *scaleDown) decideWithout(g *Group, candidates []candidate, arrange func([]placement.PodKey) ([]placement.PodKey, error)) (*Decision, error) {
+// decideWithoutCandidates decides what would be launched without the candidates. arrange moves their pods.
+func (f *scaleDown) decideWithoutCandidates(g *Group, candidates []candidate, arrange func([]placement.PodKey) ([]placement.PodKey, error)) (*Decision, error) {
 	tried := f.Snapshot.Fork()
 	defer tried.Rollback()
 	gone, lost := f.removedNodes, f.removedGroups
@@ -565,7 +565,7 @@ func (f *scaleDown) isOnlySimulated(key placement.PodKey) bool {
 
 // describeConsequence says what would happen if the candidate were retired.
 func (f *scaleDown) describeConsequence(after *Decision) string {
-	if more := after.countInstances() - f.baseline.countInstances(); more > 0 {
+	if more := after.countLaunchedInstances() - f.baseline.countLaunchedInstances(); more > 0 {
 		for _, o := range after.Launches {
 			return fmt.Sprintf("without it %d more instances would be launched: %s", more, o.Reasons[0])
 		}
@@ -576,8 +576,8 @@ func (f *scaleDown) describeConsequence(after *Decision) string {
 	return "without it pods or headroom would have no room, and no instance can be launched for them now"
 }
 
-// setVerdict sets from the reasons whether the node is retired, and whether its open retirement is cancelled.
-func (d *NodeDecision) setVerdict() {
+// setVerdictFromReasons sets from the reasons whether the node is retired, and whether its open retirement is cancelled.
+func (d *NodeDecision) setVerdictFromReasons() {
 	rt := d.Subject.OpenRetirement()
 	switch {
 	case d.Subject.ToBudgetNode().BeingRemoved:

@@ -29,8 +29,8 @@ func LearnTemplate(name string, nodes []*corev1.Node, startup []string) *v1alpha
 	delete(out.Labels, corev1.LabelHostname)
 	for _, n := range nodes {
 		maps.DeleteFunc(out.Labels, func(key, value string) bool { return value == n.Name || n.Labels[key] != value })
-		out.Allocatable = minResources(out.Allocatable, n.Status.Allocatable)
-		out.Capacity = minResources(out.Capacity, n.Status.Capacity)
+		out.Allocatable = intersectMinResources(out.Allocatable, n.Status.Allocatable)
+		out.Capacity = intersectMinResources(out.Capacity, n.Status.Capacity)
 	}
 	for _, t := range first.Spec.Taints {
 		if isTemporaryTaint(t.Key, startup) || slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return !hasTaint(n, t) }) {
@@ -45,9 +45,9 @@ func hasTaint(n *corev1.Node, t corev1.Taint) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(o corev1.Taint) bool { return o.MatchTaint(&t) && o.Value == t.Value })
 }
 
-// minResources returns the smaller amount of each resource. It leaves out resources that are in one list only. If a is
+// intersectMinResources returns the smaller amount of each resource. It leaves out resources that are in one list only. If a is
 // nil, it returns b.
-func minResources(a, b corev1.ResourceList) corev1.ResourceList {
+func intersectMinResources(a, b corev1.ResourceList) corev1.ResourceList {
 	if a == nil {
 		return b.DeepCopy()
 	}

@@ -155,9 +155,9 @@ type LaunchBounds struct {
 	UnansweredLaunch string
 }
 
-// DecideAllowed decides whether a wanted replacement is launched now, or whether the cloud launches it without a request
+// DecideLaunchNow decides whether a wanted replacement is launched now, or whether the cloud launches it without a request
 // (I5). The function that launches checks the limits of the group.
-func DecideAllowed(b LaunchBounds) Verdict {
+func DecideLaunchNow(b LaunchBounds) Verdict {
 	switch missing := b.Size - b.Present - b.Provisioning; {
 	case b.UnansweredLaunch != "":
 		return newVerdict(Wait, newReason(LaunchPending, "", "the answer to the launch %s is not known yet", b.UnansweredLaunch))
@@ -168,13 +168,13 @@ func DecideAllowed(b LaunchBounds) Verdict {
 	return newVerdict(Launch)
 }
 
-// DecideReplaced decides whether the instance is replaced already.
+// DecideIfAlreadyReplaced decides whether the instance is replaced already.
 //
 // A notice that returns, and two notices at once, have a NodeRetirement each, but the node loses only one instance. The
 // replacement of another NodeRetirement counts while it is in the group and the group has its minimum size (I5),
 // including the instances of open launches. s is the group without the node's own instance, and without retiring
 // instances that are replaced already.
-func DecideReplaced(node types.UID, others []v1alpha1.NodeRetirement, s GroupSnapshot, coming, least int) Verdict {
+func DecideIfAlreadyReplaced(node types.UID, others []v1alpha1.NodeRetirement, s GroupSnapshot, coming, least int) Verdict {
 	useless := len(s.Instances) - s.CountRunning()
 	// An instance that exists but was not seen yet counts once. The size of some clouds excludes failed instances.
 	stay := max(s.CountRunning(), min(s.CountRunning()+coming, s.Size-useless))
@@ -204,8 +204,8 @@ type GroupSnapshot struct {
 	Instances []cloud.Instance
 }
 
-// InstanceNames returns the sorted names of the instances in the cloud.
-func (s GroupSnapshot) InstanceNames() []string {
+// SortedInstanceNames returns the sorted names of the instances in the cloud.
+func (s GroupSnapshot) SortedInstanceNames() []string {
 	names := make([]string, 0, len(s.Instances))
 	for _, m := range s.Instances {
 		names = append(names, m.Name)

@@ -22,7 +22,7 @@ import (
 func (c *Controller) Register(m manager.Manager) error {
 	err := builder.ControllerManagedBy(m).
 		Named("replacement").
-		For(&v1alpha1.NodeRetirement{}, builder.WithPredicates(newNoticePredicate())).
+		For(&v1alpha1.NodeRetirement{}, builder.WithPredicates(newOpenReplacementPredicate())).
 		WithOptions(c.controllerOptions()).
 		Complete(c)
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *Controller) controllerOptions() controller.Options {
 	return controller.Options{MaxConcurrentReconciles: max(1, len(c.options.Clouds))}
 }
 
-func newNoticePredicate() predicate.Predicate {
+func newOpenReplacementPredicate() predicate.Predicate {
 	return predicate.NewPredicateFuncs(func(o client.Object) bool {
 		rt, ok := o.(*v1alpha1.NodeRetirement)
 		return ok && rt.Spec.Notice != nil && (!replacementState(rt).IsFinal() || rt.Status.Replacement.Launch != "")
