@@ -18,7 +18,7 @@ import (
 // For a condition it changes nothing until the node may be drained. A faulty detector reports a condition on all
 // nodes at once, and they must not all be cordoned at once. For an interruption it cordons immediately, so that pods
 // from other instances do not move to an instance that is due too.
-func (a *Agent) checkNodeAccess(ctx context.Context, h *noticeState, now time.Time) (time.Duration, error) {
+func (a *Agent) checkNodeAccess(ctx context.Context, h *noticeState, now time.Time) (recheckAfter time.Duration, err error) {
 	if h.Decision.Action.includesCordon() {
 		if err := a.readOtherToolsOnce(ctx); err != nil {
 			if !h.Decision.Forced || !h.isUrgent(now) || isInterrupted(ctx) {

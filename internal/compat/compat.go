@@ -138,7 +138,7 @@ func (r entryReader) addKey(prefix string, name, value *yaml.Node) error {
 }
 
 // ParseBool parses a YAML boolean. old is true for words that are booleans only in YAML 1.1, such as yes and on.
-func ParseBool(text string) (value, old, ok bool) {
+func ParseBool(text string) (value, yaml11Only, ok bool) {
 	switch strings.ToLower(text) {
 	case "y", "yes", "on":
 		return true, true, true

@@ -135,9 +135,9 @@ func ToFileKey(flag string) string {
 	return b.String()
 }
 
-// ListFlagKeys returns the keys of all flags in fs. A flag from the command line keeps its value. taken is called with
+// ListFlagKeys returns the keys of all flags in fs. A flag from the command line keeps its value. onSetFromFile is called with
 // the name of each flag that gets its value from a key.
-func ListFlagKeys(fs *pflag.FlagSet, taken func(flag string)) []FileKey {
+func ListFlagKeys(fs *pflag.FlagSet, onSetFromFile func(flag string)) []FileKey {
 	var keys []FileKey
 	fs.VisitAll(func(f *pflag.Flag) {
 		keys = append(keys, FileKey{Name: ToFileKey(f.Name), Set: func(raw json.RawMessage) ([]error, error) {
@@ -148,7 +148,7 @@ func ListFlagKeys(fs *pflag.FlagSet, taken func(flag string)) []FileKey {
 			if err := f.Value.Set(text); err != nil {
 				return nil, fmt.Errorf("%s: want a %s: %w", raw, f.Value.Type(), err)
 			}
-			taken(f.Name)
+			onSetFromFile(f.Name)
 			return nil, nil
 		}})
 	})

@@ -72,7 +72,7 @@ func checkNodeClocks(f *Facts) []Finding {
 // the Lease was written, both clocks are compared at that moment. Otherwise only impossible times count: a renewal in
 // the future, and an expired Lease of a Ready node. If the node is not Ready, an expired Lease only means that its
 // kubelet is silent.
-func measureClockSkew(n *corev1.Node, lease *coordinationv1.Lease, now time.Time) (time.Duration, bool) {
+func measureClockSkew(n *corev1.Node, lease *coordinationv1.Lease, now time.Time) (skew time.Duration, known bool) {
 	renewed := lease.Spec.RenewTime.Time
 	if written, ok := serverRecordedRenewal(lease); ok {
 		return renewed.Sub(written), true
@@ -91,7 +91,7 @@ func measureClockSkew(n *corev1.Node, lease *coordinationv1.Lease, now time.Time
 }
 
 // serverRecordedRenewal returns when the API server recorded the last renewal, in whole seconds.
-func serverRecordedRenewal(lease *coordinationv1.Lease) (time.Time, bool) {
+func serverRecordedRenewal(lease *coordinationv1.Lease) (renewed time.Time, known bool) {
 	var at time.Time
 	for _, m := range lease.ManagedFields {
 		if m.Time != nil && m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), `"f:renewTime"`) && m.Time.After(at) {

@@ -225,7 +225,7 @@ func hideContentInError(err error) error {
 }
 
 // currentClusterAndUser returns the cluster and user of the current context. A context without a user has no credentials.
-func (k kubeconfig) currentClusterAndUser() (kubeconfigCluster, kubeconfigUser, error) {
+func (k kubeconfig) currentClusterAndUser() (cluster kubeconfigCluster, user kubeconfigUser, err error) {
 	var none kubeconfigCluster
 	for _, ctx := range k.Contexts {
 		if ctx.Name != k.CurrentContext {

@@ -104,7 +104,7 @@ func ListAndWatch[T any, P objectOf[T]](ctx context.Context, c *Client, s WatchS
 // resourceVersion to continue from; empty requires a new list.
 func listAndWatchOnce[T any, P objectOf[T]](
 	ctx context.Context, c *Client, s WatchScope, version string, h Handler[T],
-) (string, error) {
+) (nextVersion string, err error) {
 	if version == "" {
 		items, v, err := listAllPages[T](ctx, c, s)
 		if err != nil {
@@ -123,8 +123,7 @@ func listAndWatchOnce[T any, P objectOf[T]](
 }
 
 // listAllPages reads all pages. A list is complete or an error.
-func listAllPages[T any](ctx context.Context, c *Client, s WatchScope) ([]T, string, error) {
-	var items []T
+func listAllPages[T any](ctx context.Context, c *Client, s WatchScope) (items []T, resourceVersion string, err error) {
 	q := s.query()
 	if s.AllowCachedList {
 		q.Set("resourceVersion", "0")
@@ -156,7 +155,7 @@ type watchEvent struct {
 // closes normally is not an error.
 func watchFrom[T any, P objectOf[T]](
 	ctx context.Context, c *Client, s WatchScope, version string, h Handler[T],
-) (string, error) {
+) (nextVersion string, err error) {
 	q := s.query()
 	q.Set("watch", "true")
 	q.Set("allowWatchBookmarks", "true")
@@ -216,7 +215,7 @@ func scanWholeLines(data []byte, _ bool) (int, []byte, error) {
 }
 
 // dispatchWatchEvent passes one event of a watch to h and returns the object's resourceVersion.
-func dispatchWatchEvent[T any, P objectOf[T]](line []byte, h Handler[T]) (string, error) {
+func dispatchWatchEvent[T any, P objectOf[T]](line []byte, h Handler[T]) (resourceVersion string, err error) {
 	var e watchEvent
 	if err := json.Unmarshal(line, &e); err != nil {
 		return "", fmt.Errorf("event: %w", err)

@@ -85,13 +85,13 @@ func (q *queue) markFirstUntriedBusy() *item {
 	return nil
 }
 
-// finishSending ends the sending of a message. It removes a done message, and moves a failed one to the end if toEnd is
+// finishSending ends the sending of a message. It removes a done message, and moves a failed one to the end if moveToEnd is
 // true.
-func (q *queue) finishSending(i *item, done, toEnd bool) {
+func (q *queue) finishSending(i *item, done, moveToEnd bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.busy, i.tried = nil, true
-	if !done && !toEnd {
+	if !done && !moveToEnd {
 		return
 	}
 	for at, other := range q.items {
@@ -99,7 +99,7 @@ func (q *queue) finishSending(i *item, done, toEnd bool) {
 			continue
 		}
 		q.items = append(q.items[:at:at], q.items[at+1:]...)
-		if toEnd && !done {
+		if moveToEnd && !done {
 			q.items = append(q.items, i)
 		}
 		return

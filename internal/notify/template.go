@@ -132,7 +132,7 @@ func renderTemplate(t *template.Template, m Message) (string, error) {
 }
 
 // checkSampleOutputs renders a template for a sample of every moment of its receiver.
-func checkSampleOutputs(t *template.Template, r *Receiver, judge func(string) error) error {
+func checkSampleOutputs(t *template.Template, r *Receiver, checkOutput func(string) error) error {
 	now := time.Now()
 	var errs []error
 	for _, m := range Moments() {
@@ -140,8 +140,8 @@ func checkSampleOutputs(t *template.Template, r *Receiver, judge func(string) er
 			continue
 		}
 		out, err := renderTemplate(t, NewSampleMessage(m, now))
-		if err == nil && judge != nil {
-			if err = judge(out); err != nil {
+		if err == nil && checkOutput != nil {
+			if err = checkOutput(out); err != nil {
 				err = fmt.Errorf("template: %s: %w", t.Name(), err)
 			}
 		}

@@ -50,11 +50,11 @@ func RenderState(s State, on Screen) string {
 }
 
 // linesAround returns the part of the lines around one line that fits.
-func linesAround(lines []string, at, room int) []string {
+func linesAround(lines []string, selectedLine, room int) []string {
 	if len(lines) <= room {
 		return lines
 	}
-	from := min(max(at-room/2, 0), len(lines)-room)
+	from := min(max(selectedLine-room/2, 0), len(lines)-room)
 	return lines[from : from+room]
 }
 

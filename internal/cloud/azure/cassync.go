@@ -128,7 +128,7 @@ func (s *CASSync) Run(ctx context.Context) {
 }
 
 // waitUntilRestartDue waits until a restart is due. It returns false when ctx has ended.
-func (s *CASSync) waitUntilRestartDue(ctx context.Context) bool {
+func (s *CASSync) waitUntilRestartDue(ctx context.Context) (due bool) {
 	var scheduled <-chan time.Time
 	if s.interval > 0 {
 		timer := time.NewTimer(s.interval)
@@ -199,7 +199,7 @@ type maximumChange struct{ from, to int32 }
 
 func (n maximumChange) String() string { return fmt.Sprintf("%d to %d", n.from, n.to) }
 
-func parseMaximumChange(text string) (maximumChange, bool) {
+func parseMaximumChange(text string) (change maximumChange, ok bool) {
 	found := maximumChangePattern.FindStringSubmatch(text)
 	if found == nil {
 		return maximumChange{}, false
@@ -268,19 +268,19 @@ const (
 	stopTimeout = 20 * time.Second
 )
 
-// restoreMaximumAfterChange restores the maximum after a change, if necessary. failed is the error of the change. The change may have
+// restoreMaximumAfterChange restores the maximum after a change, if necessary. changeErr is the error of the change. The change may have
 // happened anyway: the response can be lost, and AKS keeps the target of a failed operation.
-func (s *CASSync) restoreMaximumAfterChange(ctx context.Context, failed error) error {
+func (s *CASSync) restoreMaximumAfterChange(ctx context.Context, changeErr error) error {
 	var err error
-	for before := failed; ; before = err {
+	for before := changeErr; ; before = err {
 		if before != nil && !isPermanent(before) && sleepWithinDeadline(ctx, max(cloud.RetryDelay(before), restoreRetryDelay)) != nil {
-			return errors.Join(failed, err)
+			return errors.Join(changeErr, err)
 		}
 		if err = s.RestoreMaximum(ctx); err == nil {
-			return failed
+			return changeErr
 		}
 		if isPermanent(err) {
-			return errors.Join(failed, err)
+			return errors.Join(changeErr, err)
 		}
 	}
 }

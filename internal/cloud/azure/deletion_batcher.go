@@ -123,7 +123,7 @@ func (b *deletionBatcher) sendWhenDue(ctx context.Context, where deletionTarget,
 }
 
 // deduplicate removes duplicates. It returns each instance once, and for each waiter the index of its instance.
-func deduplicate(waiting []*waiter) (machines []deletion, at []int) {
+func deduplicate(waiting []*waiter) (machines []deletion, indexes []int) {
 	places := map[string]int{}
 	for _, w := range waiting {
 		i, twice := places[w.instance.ProviderID]
@@ -132,7 +132,7 @@ func deduplicate(waiting []*waiter) (machines []deletion, at []int) {
 			places[w.instance.ProviderID] = i
 			machines = append(machines, w.deletion)
 		}
-		at = append(at, i)
+		indexes = append(indexes, i)
 	}
-	return machines, at
+	return machines, indexes
 }

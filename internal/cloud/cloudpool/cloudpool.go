@@ -196,7 +196,7 @@ func (p *Provider) URL(ctx context.Context, group string) (*url.URL, error) {
 }
 
 // ComputerNamePath returns [PoolConfig].ComputerNamePath of a pool, or a [*cloud.NotFoundError].
-func (p *Provider) ComputerNamePath(ctx context.Context, group string) (string, error) {
+func (p *Provider) ComputerNamePath(ctx context.Context, group string) (path string, err error) {
 	found, err := p.findPool(ctx, group)
 	if err != nil {
 		return "", err

@@ -102,10 +102,10 @@ func (p *Provider) terminate(ctx context.Context, f foundMachine, options cloud.
 }
 
 // findInFreshObservation finds a machine in an observation that is newer than this provider.
-func (p *Provider) findInFreshObservation(ctx context.Context, name string, find func() (foundMachine, error)) (foundMachine, error) {
+func (p *Provider) findInFreshObservation(ctx context.Context, name string, findMachine func() (foundMachine, error)) (foundMachine, error) {
 	var answer foundMachine
 	known, err := p.pollUntilTrue(ctx, func() (_ bool, err error) {
-		answer, err = find()
+		answer, err = findMachine()
 		return err == nil && (answer.State == cloud.Deleting || answer.observation.isNewerThanProvider()), err
 	})
 	if err != nil || known {
@@ -117,7 +117,7 @@ func (p *Provider) findInFreshObservation(ctx context.Context, name string, find
 
 // recordTerminationOnce records the termination of a machine. It returns false if one is in progress. After a failure it returns the
 // server's error until the next observation, because the failed request may have reached the cloud.
-func (p *Provider) recordTerminationOnce(f foundMachine) (bool, error) {
+func (p *Provider) recordTerminationOnce(f foundMachine) (recorded bool, err error) {
 	if f.State == cloud.Deleting || p.isTerminating(&f.observation, f.ProviderID) {
 		return false, nil
 	}

@@ -57,8 +57,8 @@ func (p *Provider) recordSeenMachines(pool *pool, machines []wire.Machine) {
 // canIgnoreRemovedPool reports whether a pool no longer exists and does not matter for a machine. The server's list and the
 // pool's response must both lack the pool, and the machine must have been observed in another pool. A machine that was
 // never observed may have been in it (I7).
-func (p *Provider) canIgnoreRemovedPool(pool *pool, key string, err error) bool {
-	status := wire.AsStatusError(err)
+func (p *Provider) canIgnoreRemovedPool(pool *pool, key string, readErr error) bool {
+	status := wire.AsStatusError(readErr)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := p.lastSeen[key].pool
@@ -206,7 +206,7 @@ func (p *Provider) findMachine(ctx context.Context, providerID string) (foundMac
 
 // pollUntilTrue calls ask until it returns true, or until ObservationWait ends. The second call is immediate, because a server
 // may observe its cloud on every request.
-func (p *Provider) pollUntilTrue(ctx context.Context, ask func() (bool, error)) (bool, error) {
+func (p *Provider) pollUntilTrue(ctx context.Context, ask func() (bool, error)) (done bool, err error) {
 	deadline := time.Now().Add(p.config.observationWait())
 	for try := 0; ; try++ {
 		done, err := ask()
@@ -302,7 +302,7 @@ func (p *Provider) clearMissing(key string) {
 
 // confirmMissing records that the latest observations lack a machine. It reports whether all of them are newer than the first
 // ones that lacked it.
-func (p *Provider) confirmMissing(key string, now lackingObservations) bool {
+func (p *Provider) confirmMissing(key string, now lackingObservations) (confirmed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	first, asked := p.missing[key]

@@ -103,7 +103,7 @@ func sumDeviceCounts(value string) (int64, error) {
 
 // usableFlavors returns the usable flavors of a group, at least one, the preferred one first. missing lists the flavors
 // that do not exist or cannot be read.
-func usableFlavors(ctx context.Context, c *gophercloud.ServiceClient, g *group) (usable []flavors.Flavor, missing, err error) {
+func usableFlavors(ctx context.Context, c *gophercloud.ServiceClient, g *group) (usable []flavors.Flavor, unusableErr, err error) {
 	all, err := listAllPages(ctx, c, pagedList[flavors.Flavor]{
 		path: "flavors/detail", key: "flavors", pageSize: listPageSize, idOf: func(f *flavors.Flavor) string { return f.ID },
 	})

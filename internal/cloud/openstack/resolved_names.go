@@ -119,7 +119,7 @@ func (g *group) clearCachedNames() {
 type candidate struct{ id, name, description string }
 
 // requireOneCandidate returns the ID of the only candidate, or an error.
-func requireOneCandidate(field, kind, wanted string, candidates []candidate) (string, error) {
+func requireOneCandidate(field, kind, wanted string, candidates []candidate) (id string, err error) {
 	switch len(candidates) {
 	case 0:
 		return "", newInvalidError("%s: %s %q: not found in this project", field, kind, wanted)
@@ -146,7 +146,7 @@ func joinLimited(names []string) string {
 
 // findImage finds a bootable image. If several images have the tag, it returns the newest, because a tag moves from one
 // build to the next.
-func findImage(ctx context.Context, c *gophercloud.ServiceClient, image Image) (string, error) {
+func findImage(ctx context.Context, c *gophercloud.ServiceClient, image Image) (id string, err error) {
 	query := url.Values{"status": {"active"}}
 	if image.Visibility != "" {
 		query.Set("visibility", image.Visibility)
@@ -190,7 +190,7 @@ func nameOrIDQuery(nameOrID string) url.Values {
 	return url.Values{"name": {nameOrID}}
 }
 
-func findNetwork(ctx context.Context, c *gophercloud.ServiceClient, field, name string) (string, error) {
+func findNetwork(ctx context.Context, c *gophercloud.ServiceClient, field, name string) (id string, err error) {
 	all, err := listAllPages(ctx, c, pagedList[networks.Network]{
 		path: "networks", key: "networks", query: nameOrIDQuery(name), pageSize: listPageSize, idOf: func(n *networks.Network) string { return n.ID },
 	})
@@ -215,7 +215,7 @@ type securityGroup struct {
 
 // findSecurityGroup finds a security group of the project, or else a group that is shared with it. An administrator sees
 // the groups of all projects, which may have the same name, such as default.
-func findSecurityGroup(ctx context.Context, c *clients, field, name string) (string, error) {
+func findSecurityGroup(ctx context.Context, c *clients, field, name string) (id string, err error) {
 	all, err := listAllPages(ctx, c.network, pagedList[securityGroup]{
 		path: "security-groups", key: "security_groups", query: nameOrIDQuery(name), pageSize: listPageSize, idOf: func(g *securityGroup) string { return g.ID },
 	})
@@ -238,7 +238,7 @@ func findSecurityGroup(ctx context.Context, c *clients, field, name string) (str
 	return requireOneCandidate(field, "security group", name, ownGroups)
 }
 
-func findServerGroup(ctx context.Context, c *gophercloud.ServiceClient, name string) (string, error) {
+func findServerGroup(ctx context.Context, c *gophercloud.ServiceClient, name string) (id string, err error) {
 	all, err := listAllPages(ctx, c, pagedList[servergroups.ServerGroup]{
 		path: "os-server-groups", key: "server_groups", pageSize: listPageSize, byOffset: true, idOf: func(g *servergroups.ServerGroup) string { return g.ID },
 	})

@@ -90,7 +90,7 @@ func (l *lineLog) logLine(text string) {
 }
 
 // recordAndRateLimit records a line and reports whether to log it, and how many lines before it were dropped.
-func (l *lineLog) recordAndRateLimit(text string) (skipped int, ok bool) {
+func (l *lineLog) recordAndRateLimit(text string) (skipped int, allowed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.last = append(l.last, text); len(l.last) > keptLines {

@@ -57,7 +57,7 @@ func (d Document) ToSnapshot(resource string, at time.Time) (notice.Snapshot, er
 
 // extractEvents returns the list of events. The warning is about the incarnation, which nothing depends on: the bytes
 // show whether the document has changed.
-func (d Document) extractEvents() (extractEvents json.RawMessage, warning, err error) {
+func (d Document) extractEvents() (events json.RawMessage, warning, err error) {
 	var top struct {
 		DocumentIncarnation json.RawMessage
 		Events              json.RawMessage
@@ -243,12 +243,12 @@ type problems struct {
 	omitted int
 }
 
-func (p *problems) add(id string, named bool, err error) {
+func (p *problems) add(id string, namesInstance bool, err error) {
 	if len(p.list) == maxProblems {
 		p.omitted++
 		return
 	}
-	p.list = append(p.list, notice.Problem{ID: id, NamesInstance: named, Err: err})
+	p.list = append(p.list, notice.Problem{ID: id, NamesInstance: namesInstance, Err: err})
 }
 
 // summarizeOmitted returns a problem for the omitted ones. It has no ID, so no missing notice counts as ended.
