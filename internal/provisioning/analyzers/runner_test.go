@@ -1,4 +1,4 @@
-package advised
+package analyzers
 
 import (
 	"context"
@@ -70,7 +70,7 @@ func (d *fakeWishes) list() []plan.LaunchRequest {
 	return slices.Clone(d.asked)
 }
 
-// fixture is an Advised with events from a test instead of a watch.
+// fixture is a Runner with events from a test instead of a watch.
 type fixture struct {
 	*PluginRunner
 	desk   *fakeWishes

@@ -20,31 +20,31 @@ var poolLabels = [...]string{
 	"kubernetes.azure.com/agentpool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool", "karpenter.sh/nodepool",
 }
 
-// DeriveFlavours derives the instance types of a cluster from its nodes. Nodes of one pool and instance type form one
-// flavour. The template is conservative, so that a pod that fits it also fits a real instance: it has only the common
-// labels and taints and the smallest allocatable amounts, minus the largest DaemonSet requests. All flavours have the
+// DeriveTemplates derives the instance types of a cluster from its nodes. Nodes of one pool and instance type form one
+// template. It is conservative, so that a pod that fits it also fits a real instance: its node has only the common
+// labels and taints and the smallest allocatable amounts, minus the largest DaemonSet requests. All templates have the
 // same cost. A pool without nodes is unknown.
-func DeriveFlavours(o *saved.Objects) []Flavour {
+func DeriveTemplates(o *saved.Objects) []Template {
 	daemons := sumDaemonSetRequestsByNode(o.Pods)
-	kinds := map[flavourKey][]*corev1.Node{}
+	kinds := map[templateKey][]*corev1.Node{}
 	for _, n := range o.Nodes {
 		if fromcorev1.NodeFacts(n).ControlPlane == "" {
-			kinds[newFlavourKey(n)] = append(kinds[newFlavourKey(n)], n)
+			kinds[newTemplateKey(n)] = append(kinds[newTemplateKey(n)], n)
 		}
 	}
-	flavours := make([]Flavour, 0, len(kinds))
-	for _, k := range slices.SortedFunc(maps.Keys(kinds), flavourKey.compare) {
+	templates := make([]Template, 0, len(kinds))
+	for _, k := range slices.SortedFunc(maps.Keys(kinds), templateKey.compare) {
 		nodes := kinds[k]
-		flavours = append(flavours, Flavour{Name: k.String(), Template: buildConservativeTemplate(nodes, daemons), Cost: 1, Zones: listZonesIfAllZoned(nodes)})
+		templates = append(templates, Template{Name: k.String(), Node: buildConservativeTemplate(nodes, daemons), Cost: 1, Zones: listZonesIfAllZoned(nodes)})
 	}
-	return flavours
+	return templates
 }
 
-// flavourKey identifies a flavour: pool and instance type, or the capacity if neither is known.
-type flavourKey struct{ pool, instanceType, capacity string }
+// templateKey identifies a template: pool and instance type, or the capacity if neither is known.
+type templateKey struct{ pool, instanceType, capacity string }
 
-func newFlavourKey(n *corev1.Node) flavourKey {
-	k := flavourKey{instanceType: n.Labels[corev1.LabelInstanceTypeStable]}
+func newTemplateKey(n *corev1.Node) templateKey {
+	k := templateKey{instanceType: n.Labels[corev1.LabelInstanceTypeStable]}
 	for _, label := range poolLabels {
 		if k.pool = n.Labels[label]; k.pool != "" {
 			break
@@ -58,17 +58,17 @@ func newFlavourKey(n *corev1.Node) flavourKey {
 }
 
 // compare orders keys field by field, so that the separator in the name does not matter.
-func (k flavourKey) compare(other flavourKey) int {
+func (k templateKey) compare(other templateKey) int {
 	return cmp.Or(cmp.Compare(k.pool, other.pool), cmp.Compare(k.instanceType, other.instanceType),
 		cmp.Compare(k.capacity, other.capacity))
 }
 
-func (k flavourKey) String() string {
+func (k templateKey) String() string {
 	parts := []string{k.pool, k.instanceType, k.capacity}
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "/")
 }
 
-// buildConservativeTemplate returns the smallest node that one more instance of the flavour would register.
+// buildConservativeTemplate returns the smallest node that one more instance of the template would register.
 func buildConservativeTemplate(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) *corev1.Node {
 	first := nodes[0]
 	out := &corev1.Node{

@@ -1,10 +1,10 @@
-// Package advised shows pod events to plugins, and applies their requests. A request for instances becomes a launch
+// Package analyzers shows pod events to plugins, and applies their requests. A request for instances becomes a launch
 // request, within the limits of every launch. A request to retire a node becomes a NodeRetirement, which respects the
 // minimum, the budgets and the pods.
 //
 // A plugin cannot block Slipway. Each plugin has its own limited queue, and each call has a timeout. An event with a
 // failed call is shown twice more, after pauses, and is then dropped. Nothing waits for a plugin.
-package advised
+package analyzers
 
 import (
 	"context"
