@@ -10,9 +10,9 @@ import (
 )
 
 // scaleUp launches instances and waits for the operation's end.
-func scaleUp(t *testing.T, p cloud.Provider, group string, order cloud.LaunchRequest) error {
+func scaleUp(t *testing.T, p cloud.Provider, group string, request cloud.LaunchRequest) error {
 	t.Helper()
-	op, err := p.Grow(t.Context(), group, order)
+	op, err := p.Grow(t.Context(), group, request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func awaitIdle(t *testing.T, p cloud.Provider, group string) cloud.Group {
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		g, err := p.Group(t.Context(), group)
 		if err != nil || time.Now().After(deadline) {
-			t.Fatalf("%+v, %v; want a group that nothing is changing", g, err)
+			t.Fatalf("%+v, %v; want a group without operations", g, err)
 		}
 		if g.CanRetryFailed {
 			return g
@@ -41,7 +41,8 @@ func awaitIdle(t *testing.T, p cloud.Provider, group string) cloud.Group {
 	}
 }
 
-func TestI5AFailedScaleUpIsRetriedByTheSizeThatCountsItAlready(t *testing.T) {
+func TestI5FailedInstancesAreRetriedWithinSize(t *testing.T) {
+	t.Parallel()
 	for _, k := range []kind{uniform, flexible, agentPool} {
 		t.Run(string(k), func(t *testing.T) {
 			t.Parallel()
@@ -49,8 +50,8 @@ func TestI5AFailedScaleUpIsRetriedByTheSizeThatCountsItAlready(t *testing.T) {
 			p := c.Provider(t)
 			inject(t, c, emulator.ARMFault{Kind: emulator.ARMAllocationFails})
 			for i := range 3 {
-				order := cloud.LaunchRequest{Count: 1, RetryFailed: min(i, 1)}
-				if err := scaleUp(t, p, c.Group(), order); cloud.RefusalOf(err) != cloud.NoCapacity {
+				request := cloud.LaunchRequest{Count: 1, RetryFailed: min(i, 1)}
+				if err := scaleUp(t, p, c.Group(), request); cloud.RefusalOf(err) != cloud.NoCapacity {
 					t.Fatalf("the scale-up ended with %v, want the refusal %s", err, cloud.NoCapacity)
 				}
 				if g := awaitIdle(t, p, c.Group()); g.Size != conformance.MinInstances+1 {
@@ -71,27 +72,28 @@ func TestI5AFailedScaleUpIsRetriedByTheSizeThatCountsItAlready(t *testing.T) {
 	}
 }
 
-func TestI5AnOrderOfUnmadeMachinesIsRefusedWhenTheGroupHasChanged(t *testing.T) {
+func TestI5RetryIsRefusedIfGroupChanged(t *testing.T) {
+	t.Parallel()
 	for _, k := range []kind{uniform, flexible, agentPool} {
 		t.Run(string(k), func(t *testing.T) {
 			t.Parallel()
-			c := newAzureLike(t, k, emulator.ARMOptions{BootTime: 2 * time.Second}, emulator.ScaleSetSpec{}, emulator.AgentPoolSpec{})
+			c := newAzureWith(t, k, emulator.ARMOptions{BootTime: 2 * time.Second}, emulator.ScaleSetSpec{}, emulator.AgentPoolSpec{})
 			p := c.Provider(t)
 			refused := func(when string) {
 				t.Helper()
-				before := c.sizings()
-				if _, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 1, RetryFailed: 1}); !cloud.IsThrottled(err) || c.sizings() != before {
-					t.Errorf("%s: Grow: %v, and %d changes more; want it to be decided anew", when, err, c.sizings()-before)
+				before := c.countSizeChanges()
+				if _, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 1, RetryFailed: 1}); !cloud.IsThrottled(err) || c.countSizeChanges() != before {
+					t.Errorf("%s: Grow: %v, and %d changes more; want Throttled", when, err, c.countSizeChanges()-before)
 				}
 			}
-			refused("nothing is missing")
+			refused("no instance is missing")
 			if _, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 1}); err != nil {
 				t.Fatal(err)
 			}
 			refused("a scale-up is running")
 			if k != agentPool { // AKS makes one change at a time
 				if _, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 1}); err != nil || c.GroupSize() != conformance.MinInstances+2 {
-					t.Errorf("a scale-up beside another: %v, and a size of %d; want %d", err, c.GroupSize(), conformance.MinInstances+2)
+					t.Errorf("a concurrent scale-up: %v, and a size of %d; want %d", err, c.GroupSize(), conformance.MinInstances+2)
 				}
 			}
 			awaitIdle(t, p, c.Group())
@@ -100,7 +102,8 @@ func TestI5AnOrderOfUnmadeMachinesIsRefusedWhenTheGroupHasChanged(t *testing.T) 
 	}
 }
 
-func TestAListThatLacksMachinesNeverLowersTheSize(t *testing.T) {
+func TestIncompleteListNeverLowersSize(t *testing.T) {
+	t.Parallel()
 	for _, k := range []kind{uniform, agentPool} {
 		t.Run(string(k), func(t *testing.T) {
 			t.Parallel()
@@ -111,9 +114,9 @@ func TestAListThatLacksMachinesNeverLowersTheSize(t *testing.T) {
 				t.Fatal(err)
 			}
 			size := awaitIdle(t, p, c.Group()).Size
-			for _, order := range []cloud.LaunchRequest{{Count: 1, RetryFailed: 1}, {Count: 2, RetryFailed: 2}} {
-				if err := scaleUp(t, p, c.Group(), order); err != nil || c.GroupSize() != size || len(c.VMs()) != size {
-					t.Errorf("%+v: %v, %d machines, and a size of %d; want %d", order, err, len(c.VMs()), c.GroupSize(), size)
+			for _, request := range []cloud.LaunchRequest{{Count: 1, RetryFailed: 1}, {Count: 2, RetryFailed: 2}} {
+				if err := scaleUp(t, p, c.Group(), request); err != nil || c.GroupSize() != size || len(c.VMs()) != size {
+					t.Errorf("%+v: %v, %d machines, and a size of %d; want %d", request, err, len(c.VMs()), c.GroupSize(), size)
 				}
 			}
 		})

@@ -11,22 +11,22 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
-// lostAnswers returns faults: Azure processes the request, but its answer does not arrive.
-func lostAnswers() map[string]emulator.ARMFault {
+// lostResponseFaults returns faults: Azure processes the request, but its answer does not arrive.
+func lostResponseFaults() map[string]emulator.ARMFault {
 	return map[string]emulator.ARMFault{
 		"500":              {Kind: emulator.ARMStatus, Status: http.StatusInternalServerError, Processed: true},
 		"502 of a proxy":   {Kind: emulator.ARMHTML, Status: http.StatusBadGateway, Processed: true},
-		"503 with a pause": {Kind: emulator.ARMStatus, Status: http.StatusServiceUnavailable, RetryAfter: time.Second, Processed: true},
+		"503, Retry-After": {Kind: emulator.ARMStatus, Status: http.StatusServiceUnavailable, RetryAfter: time.Second, Processed: true},
 		"504":              {Kind: emulator.ARMStatus, Status: http.StatusGatewayTimeout, Processed: true},
 		"408":              {Kind: emulator.ARMStatus, Status: http.StatusRequestTimeout, Processed: true},
 		"reset":            {Kind: emulator.ARMReset, Processed: true},
 		"timeout":          {Kind: emulator.ARMHang, Processed: true},
-		"half an answer":   {Kind: emulator.ARMHalf},
+		"half a response":  {Kind: emulator.ARMHalf},
 	}
 }
 
-// losing returns a cloud and its provider. The cloud processes the first request of an action and loses its answer.
-func losing(t *testing.T, k kind, action string, fault emulator.ARMFault) (*azureCloud, *azure.Provider) {
+// newAzureLosingResponses returns a cloud and its provider. The cloud processes the first request of an action and loses its answer.
+func newAzureLosingResponses(t *testing.T, k kind, action string, fault emulator.ARMFault) (*azureCloud, *azure.Provider) {
 	t.Helper()
 	c := newAzure(t, k)
 	config := c.config()
@@ -47,8 +47,8 @@ func sizeAction(k kind) string {
 	return setWrite
 }
 
-// sizings counts the requests that change the size of a group.
-func (c *azureCloud) sizings() (n int) {
+// countSizeChanges counts the requests that change the size of a group.
+func (c *azureCloud) countSizeChanges() (n int) {
 	for _, r := range c.Requests() {
 		if strings.HasSuffix(r.Action, "/write") {
 			n++
@@ -57,30 +57,32 @@ func (c *azureCloud) sizings() (n int) {
 	return n
 }
 
-func TestI5AScaleUpWhoseAnswerIsLostIsOrderedOnce(t *testing.T) {
+func TestI5LostScaleUpResponseLaunchesOnce(t *testing.T) {
+	t.Parallel()
 	for _, k := range []kind{uniform, flexible, agentPool} {
-		for name, fault := range lostAnswers() {
+		for name, fault := range lostResponseFaults() {
 			t.Run(string(k)+", "+name, func(t *testing.T) {
 				t.Parallel()
-				c, p := losing(t, k, sizeAction(k), fault)
+				c, p := newAzureLosingResponses(t, k, sizeAction(k), fault)
 				size := c.GroupSize()
 				_, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 2})
 				if err == nil || cloud.RefusalOf(err) != "" || cloud.IsThrottled(err) || cloud.IsNotFound(err) {
-					t.Errorf("Grow: %v; want an error that says neither yes nor no", err)
+					t.Errorf("Grow: %v; want an error that leaves the result open", err)
 				}
-				if n := c.sizings(); n != 1 || c.GroupSize() != size+2 {
+				if n := c.countSizeChanges(); n != 1 || c.GroupSize() != size+2 {
 					t.Errorf("%d requests, and the size went from %d to %d; want 1 request, and %d", n, size, c.GroupSize(), size+2)
 				}
 				c.ClearFaults(t)
 				if g, err := p.Group(t.Context(), c.Group()); err != nil || g.Size != size+2 {
-					t.Errorf("the group is %+v, %v; want it to show the order", g, err)
+					t.Errorf("the group is %+v, %v; want it to include the launch", g, err)
 				}
 			})
 		}
 	}
 }
 
-func TestI5AChangeOfASizeThatIsNotTheOneReadIsLeftToTheCaller(t *testing.T) {
+func TestI5ChangedSizeIsReportedToCaller(t *testing.T) {
+	t.Parallel()
 	for _, k := range []kind{uniform, agentPool} {
 		t.Run(string(k), func(t *testing.T) {
 			c := newAzure(t, k)
@@ -91,18 +93,19 @@ func TestI5AChangeOfASizeThatIsNotTheOneReadIsLeftToTheCaller(t *testing.T) {
 			})
 			_, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 1})
 			if !cloud.IsThrottled(err) || !strings.Contains(err.Error(), "has changed since it was read") {
-				t.Errorf("Grow: %v; want to be asked again, once the size was read", err)
+				t.Errorf("Grow: %v; want Throttled, and the changed size as the reason", err)
 			}
-			if n := c.sizings(); n != 1 || c.GroupSize() != size {
+			if n := c.countSizeChanges(); n != 1 || c.GroupSize() != size {
 				t.Errorf("%d requests, and the size went from %d to %d", n, size, c.GroupSize())
 			}
 		})
 	}
 }
 
-func TestADeletionWhoseAnswerIsLostTakesOneMachine(t *testing.T) {
+func TestLostDeletionResponseDeletesOneInstance(t *testing.T) {
+	t.Parallel()
 	for _, k := range kinds() {
-		for name, fault := range lostAnswers() {
+		for name, fault := range lostResponseFaults() {
 			t.Run(string(k)+", "+name, func(t *testing.T) {
 				t.Parallel()
 				action := setDelete
@@ -112,7 +115,7 @@ func TestADeletionWhoseAnswerIsLostTakesOneMachine(t *testing.T) {
 				case singleVMs:
 					action = vmDelete
 				}
-				c, p := losing(t, k, action, fault)
+				c, p := newAzureLosingResponses(t, k, action, fault)
 				before, size := c.ProviderIDs(), c.GroupSize()
 				_, err := p.Delete(t.Context(), before[1])
 				for err != nil && !cloud.IsNotFound(err) {
@@ -130,16 +133,17 @@ func TestADeletionWhoseAnswerIsLostTakesOneMachine(t *testing.T) {
 	}
 }
 
-func TestASimulatedEvictionWhoseAnswerIsLostIsAnnouncedOnce(t *testing.T) {
-	for name, fault := range lostAnswers() {
+func TestLostEvictionResponseAnnouncesOneEvent(t *testing.T) {
+	t.Parallel()
+	for name, fault := range lostResponseFaults() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if fault.Kind == emulator.ARMHalf {
 				fault.Kind, fault.Processed = emulator.ARMReset, true // its answer has no body
 			}
-			c, p := losing(t, uniform, "Microsoft.Compute/virtualMachineScaleSets/virtualMachines/simulateEviction/action", fault)
+			c, p := newAzureLosingResponses(t, uniform, "Microsoft.Compute/virtualMachineScaleSets/virtualMachines/simulateEviction/action", fault)
 			if err := p.SimulateEviction(t.Context(), c.ProviderIDs()[0]); err == nil {
-				t.Error("the answer was lost, and there is no error")
+				t.Error("the response was lost, and the error is nil")
 			}
 			asked := 0
 			for _, r := range c.Requests() {
@@ -148,7 +152,7 @@ func TestASimulatedEvictionWhoseAnswerIsLostIsAnnouncedOnce(t *testing.T) {
 				}
 			}
 			if asked != 1 {
-				t.Errorf("the eviction was asked for %d times, want 1", asked)
+				t.Errorf("%d evictions requested, want 1", asked)
 			}
 		})
 	}

@@ -30,7 +30,8 @@ func (c *azureCloud) withIdentity(t *testing.T, tenant string) *azure.Provider {
 	return p
 }
 
-func TestAWorkloadIdentityReadsAndDeletes(t *testing.T) {
+func TestWorkloadIdentityReadsAndDeletes(t *testing.T) {
+	t.Parallel()
 	c := newAzure(t, uniform)
 	p := c.withIdentity(t, emulator.DefaultTenant)
 	instances, err := p.Instances(t.Context(), setName)
@@ -43,7 +44,7 @@ func TestAWorkloadIdentityReadsAndDeletes(t *testing.T) {
 	c.AwaitGone(t, instances[0].ProviderID)
 }
 
-func TestTheDefaultChainTakesTheWorkloadIdentityOfTheEnvironment(t *testing.T) {
+func TestDefaultCredentialUsesWorkloadIdentity(t *testing.T) {
 	c := newAzure(t, uniform)
 	file := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(file, []byte("a service account's token"), 0o600); err != nil {
@@ -64,14 +65,14 @@ func TestTheDefaultChainTakesTheWorkloadIdentityOfTheEnvironment(t *testing.T) {
 	}
 }
 
-func TestI10ACredentialThatIsMissingOrWrongIsNamedRight(t *testing.T) {
+func TestI10BadCredentialIsNamed(t *testing.T) {
 	c := newAzure(t, uniform)
 	id := c.ProviderIDs()[0]
-	t.Run("a tenant that does not exist", func(t *testing.T) {
+	t.Run("missing tenant", func(t *testing.T) {
 		_, err := c.withIdentity(t, "00000000-0000-0000-0000-0000000000ee").Instance(t.Context(), id)
-		checkNoRight(t, err, "AZURE_TENANT_ID", "AADSTS90002")
+		checkPermissionError(t, err, "AZURE_TENANT_ID", "AADSTS90002")
 	})
-	t.Run("no credential at all", func(t *testing.T) {
+	t.Run("no credential", func(t *testing.T) {
 		for _, name := range []string{"AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_FEDERATED_TOKEN_FILE", "AZURE_CLIENT_SECRET"} {
 			t.Setenv(name, "")
 		}
@@ -84,23 +85,23 @@ func TestI10ACredentialThatIsMissingOrWrongIsNamedRight(t *testing.T) {
 			t.Errorf("error %v, want one that names the credential", err)
 		}
 	})
-	t.Run("a token that was revoked", func(t *testing.T) {
+	t.Run("revoked token", func(t *testing.T) {
 		p := c.provider(t, c.config())
 		c.RevokeTokens()
 		_, err := p.Instance(t.Context(), id)
-		checkNoRight(t, err, "InvalidAuthenticationToken")
+		checkPermissionError(t, err, "InvalidAuthenticationToken")
 	})
-	t.Run("no right to delete", func(t *testing.T) {
+	t.Run("no permission to delete", func(t *testing.T) {
 		const action = "Microsoft.Compute/virtualMachineScaleSets/delete/action"
 		if err := c.ARM.InjectFaults(emulator.ARMFault{Kind: emulator.ARMDenied, Action: action}); err != nil {
 			t.Fatal(err)
 		}
 		_, err := c.Provider(t).Delete(t.Context(), id)
-		checkNoRight(t, err, "the credential lacks "+action+" on /subscriptions/")
+		checkPermissionError(t, err, "the credential lacks "+action+" on /subscriptions/")
 	})
 }
 
-func checkNoRight(t *testing.T, err error, says ...string) {
+func checkPermissionError(t *testing.T, err error, says ...string) {
 	t.Helper()
 	if cloud.RefusalOf(err) != cloud.NoRight {
 		t.Errorf("error %v, want the refusal %s", err, cloud.NoRight)
@@ -108,35 +109,37 @@ func checkNoRight(t *testing.T, err error, says ...string) {
 	}
 	for _, part := range says {
 		if !strings.Contains(err.Error(), part) {
-			t.Errorf("error %v does not say %q", err, part)
+			t.Errorf("error %v, want it to contain %q", err, part)
 		}
 	}
 }
 
-func TestAnAddressElsewhereIsNeverGivenTheToken(t *testing.T) {
+func TestTokenIsSentOnlyToARM(t *testing.T) {
+	t.Parallel()
 	c, thief := newAzure(t, uniform), newAzure(t, uniform)
 	if err := c.ARM.InjectFaults(emulator.ARMFault{Kind: emulator.ARMOtherHost, Message: thief.server.URL.Host}); err != nil {
 		t.Fatal(err)
 	}
 	p := c.Provider(t)
 	if l, err := p.Instances(t.Context(), setName); err == nil || l != nil || !strings.Contains(err.Error(), "the credential is only for") {
-		t.Errorf("a list goes on elsewhere: %d machines, %v", len(l), err)
+		t.Errorf("a list continues on another host: %d machines, %v", len(l), err)
 	}
 	op, err := p.Delete(t.Context(), c.ProviderIDs()[0])
 	if err == nil {
 		_, err = p.Status(t.Context(), op)
 	}
 	if err == nil || !strings.Contains(err.Error(), "the credential is only for") {
-		t.Errorf("an operation goes on elsewhere: %v", err)
+		t.Errorf("an operation continues on another host: %v", err)
 	}
 	if stolen := thief.Requests(); len(stolen) > 0 {
-		t.Errorf("the other host was asked %d times", len(stolen))
+		t.Errorf("the other host received %d requests", len(stolen))
 	}
 }
 
-func TestAMachineThatGoesWhileItsBatchIsGatheredSpoilsNoOther(t *testing.T) {
+func TestLostInstanceFailsNoOtherDeletionOfBatch(t *testing.T) {
+	t.Parallel()
 	c := newAzure(t, uniform)
-	p := c.patient().Provider(t)
+	p := c.withLongBatchWindow().Provider(t)
 	victims := c.ProviderIDs()[:3]
 	results := make(chan error, len(victims))
 	for _, v := range victims {
@@ -149,7 +152,7 @@ func TestAMachineThatGoesWhileItsBatchIsGatheredSpoilsNoOther(t *testing.T) {
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-t.Context().Done():
-			t.Fatal("the machines were not looked at")
+			t.Fatal("timeout before the machines were read")
 		}
 	}
 	c.LoseInstance(t, victims[1])
@@ -163,14 +166,15 @@ func TestAMachineThatGoesWhileItsBatchIsGatheredSpoilsNoOther(t *testing.T) {
 		}
 	}
 	if notFound != 1 {
-		t.Errorf("%d deletions found nothing, want that of the machine that went", notFound)
+		t.Errorf("%d deletions return NotFound, want 1, of the lost machine", notFound)
 	}
 	for _, v := range victims {
 		c.AwaitGone(t, v)
 	}
 }
 
-func TestAnInstanceThatIsProtectedIsRefused(t *testing.T) {
+func TestProtectedInstanceIsNotDeleted(t *testing.T) {
+	t.Parallel()
 	c := newAzure(t, uniform)
 	victim := c.VMs()[0]
 	if err := c.ModifyVM(victim.Resource, func(vm *emulator.VM) { vm.Protected = true }); err != nil {
@@ -179,8 +183,9 @@ func TestAnInstanceThatIsProtectedIsRefused(t *testing.T) {
 	p := c.Provider(t)
 	for i, vm := range c.VMs() {
 		m, err := p.Instance(t.Context(), vm.ProviderID)
-		if kept := i == 0; err != nil || m.DeletionProtected != kept || strings.Contains(m.DeletionProtectionReason, "protectFromScaleSetActions") != kept {
-			t.Errorf("%+v, %v: want kept %t", m, err, kept)
+		if protected := i == 0; err != nil || m.DeletionProtected != protected ||
+			strings.Contains(m.DeletionProtectionReason, "protectFromScaleSetActions") != protected {
+			t.Errorf("%+v, %v: want protected %t", m, err, protected)
 		}
 	}
 	_, err := p.Delete(t.Context(), victim.ProviderID)
@@ -189,7 +194,8 @@ func TestAnInstanceThatIsProtectedIsRefused(t *testing.T) {
 	}
 }
 
-func TestAStateThatIsNotKnownIsUnknown(t *testing.T) {
+func TestUnrecognizedStateIsUnknown(t *testing.T) {
+	t.Parallel()
 	c := newAzure(t, uniform)
 	vm := c.VMs()[0]
 	for _, tc := range []struct {

@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// These rights allow Slipway to read, delete, and grow the tests' VMs.
+// These permissions allow Slipway to read, delete, and grow the tests' VMs.
 const (
 	setRead      = "Microsoft.Compute/virtualMachineScaleSets/read"
 	setWrite     = "Microsoft.Compute/virtualMachineScaleSets/write"
@@ -22,8 +22,8 @@ const (
 	poolRead     = "Microsoft.ContainerService/managedClusters/agentPools/read"
 )
 
-// rightsOf returns the rights for deletions and growth of a kind. Each right has the last segments of its scope.
-func rightsOf(k kind) (toDelete, ofGroup, toGrow []string) {
+// permissionsOf returns the permissions for deletions and growth of a kind. Each permission has the last segments of its scope.
+func permissionsOf(k kind) (toDelete, ofGroup, toGrow []string) {
 	const set, pool, rg = " on …/virtualMachineScaleSets/" + setName, " on …/agentPools/" + poolName, " on …/resourceGroups/" + emulator.DefaultResourceGroup
 	switch k {
 	case uniform:
@@ -39,8 +39,8 @@ func rightsOf(k kind) (toDelete, ofGroup, toGrow []string) {
 	return []string{vmRead + " on the machine", vmDelete + " on the machine"}, nil, nil
 }
 
-// short shortens each scope to its last two segments.
-func short(rights cloud.Permissions, machine string) []string {
+// shortenScopes shortens each scope to its last two segments.
+func shortenScopes(rights cloud.Permissions, machine string) []string {
 	var all []string
 	for _, r := range rights {
 		where := "the machine"
@@ -53,13 +53,14 @@ func short(rights cloud.Permissions, machine string) []string {
 	return all
 }
 
-// TestEachRightThatADeletionTakesIsMissedByItsName denies one right after the other.
-func TestEachRightThatADeletionTakesIsMissedByItsName(t *testing.T) {
+// TestMissingPermissionsAreNamed denies each permission.
+func TestMissingPermissionsAreNamed(t *testing.T) {
+	t.Parallel()
 	for _, k := range kinds() {
 		t.Run(string(k), func(t *testing.T) {
 			c := newAzure(t, k)
 			id := c.ProviderIDs()[0]
-			toDelete, ofGroup, toGrow := rightsOf(k)
+			toDelete, ofGroup, toGrow := permissionsOf(k)
 			check := func(denied string) {
 				t.Helper()
 				has := func(all []string) (lacking []string) {
@@ -81,7 +82,7 @@ func TestEachRightThatADeletionTakesIsMissedByItsName(t *testing.T) {
 					defer c.ARM.ClearFaults()
 				}
 				missing, err := p.MissingDeletePermissions(t.Context(), id)
-				if got := short(missing, id); err != nil && !readsFirst(denied, k) || err == nil && !slices.Equal(got, has(toDelete)) {
+				if got := shortenScopes(missing, id); err != nil && !needsRead(denied, k) || err == nil && !slices.Equal(got, has(toDelete)) {
 					t.Errorf("without %q: to delete, %q is missing, %v; want %q", denied, got, err, has(toDelete))
 				}
 				if k == singleVMs {
@@ -89,9 +90,9 @@ func TestEachRightThatADeletionTakesIsMissedByItsName(t *testing.T) {
 				}
 				of, err := p.MissingGroupPermissions(t.Context(), c.Group())
 				if err != nil && denied == setRead {
-					return // the group is also unreadable, and that error names the right too
+					return // the group is also unreadable, and that error names the permission too
 				}
-				if got, grow := short(of.ToDelete, id), short(of.ToGrow, id); err != nil || !slices.Equal(got, has(ofGroup)) ||
+				if got, grow := shortenScopes(of.ToDelete, id), shortenScopes(of.ToGrow, id); err != nil || !slices.Equal(got, has(ofGroup)) ||
 					!slices.Equal(grow, has(toGrow)) {
 					t.Errorf("without %q: of the group %q is missing, to grow %q, %v; want %q and %q", denied, got, grow, err,
 						has(ofGroup), has(toGrow))
@@ -106,17 +107,18 @@ func TestEachRightThatADeletionTakesIsMissedByItsName(t *testing.T) {
 	}
 }
 
-// readsFirst reports whether the provider must read a VM to know its deletion request.
-func readsFirst(denied string, k kind) bool {
+// needsRead reports whether the provider must read a VM to know its deletion request.
+func needsRead(denied string, k kind) bool {
 	return denied == vmRead && (k == flexible || k == singleVMs)
 }
 
-// TestWhatTheEmulatorDeniesItDoesNotListAsARight compares denied requests with the list of rights.
-func TestWhatTheEmulatorDeniesItDoesNotListAsARight(t *testing.T) {
+// TestPermissionListMatchesDeniedRequests compares denied requests with the list of permissions.
+func TestPermissionListMatchesDeniedRequests(t *testing.T) {
+	t.Parallel()
 	for _, k := range kinds() {
 		t.Run(string(k), func(t *testing.T) {
 			c := newAzure(t, k)
-			toDelete, _, _ := rightsOf(k)
+			toDelete, _, _ := permissionsOf(k)
 			action, _, _ := strings.Cut(toDelete[len(toDelete)-1], " on ")
 			p, id := c.provider(t, c.config()), c.ProviderIDs()[0]
 			if err := c.ARM.InjectFaults(emulator.ARMFault{Kind: emulator.ARMDenied, Action: action}); err != nil {
@@ -127,7 +129,7 @@ func TestWhatTheEmulatorDeniesItDoesNotListAsARight(t *testing.T) {
 				t.Fatalf("missing %v, %v", missing, err)
 			}
 			_, refused := p.Delete(t.Context(), id)
-			checkNoRight(t, refused, "the credential lacks "+missing[0].Name+" on "+"/subscriptions/")
+			checkPermissionError(t, refused, "the credential lacks "+missing[0].Name+" on "+"/subscriptions/")
 			c.ARM.ClearFaults()
 			if _, err := p.Delete(t.Context(), id); err != nil {
 				t.Error(err)
@@ -136,8 +138,9 @@ func TestWhatTheEmulatorDeniesItDoesNotListAsARight(t *testing.T) {
 	}
 }
 
-// TestI7RightsThatCannotBeAskedForAreNotMissing makes the permissions request fail: refused, garbled, and truncated.
-func TestI7RightsThatCannotBeAskedForAreNotMissing(t *testing.T) {
+// TestI7UnreadablePermissionsAreNotMissing makes the permissions request fail: refused, garbled, and truncated.
+func TestI7UnreadablePermissionsAreNotMissing(t *testing.T) {
+	t.Parallel()
 	const asking = "Microsoft.Authorization/permissions/read"
 	for _, fault := range []emulator.ARMFault{
 		{Kind: emulator.ARMDenied, Action: asking},
@@ -151,23 +154,24 @@ func TestI7RightsThatCannotBeAskedForAreNotMissing(t *testing.T) {
 	} {
 		t.Run(string(fault.Kind), func(t *testing.T) {
 			t.Parallel()
-			c := newAzureOfPages(t, uniform, 1)
+			c := newAzureWithPages(t, uniform, 1)
 			if err := c.ARM.InjectFaults(fault); err != nil {
 				t.Fatal(err)
 			}
 			p := c.provider(t, c.config())
 			if missing, err := p.MissingDeletePermissions(t.Context(), c.ProviderIDs()[0]); err == nil || len(missing) > 0 {
-				t.Errorf("missing %v, %v; want an error alone", missing, err)
+				t.Errorf("missing %v, %v; want only an error", missing, err)
 			}
 			if missing, err := p.MissingGroupPermissions(t.Context(), setName); err == nil || len(missing.ToDelete)+len(missing.ToGrow) > 0 {
-				t.Errorf("of the group %v is missing, %v; want an error alone", missing, err)
+				t.Errorf("of the group %v is missing, %v; want only an error", missing, err)
 			}
 		})
 	}
 }
 
-func TestTheRightsOfAllPagesCount(t *testing.T) {
-	c := newAzureOfPages(t, uniform, 1)
+func TestPermissionsOfAllPagesAreRead(t *testing.T) {
+	t.Parallel()
+	c := newAzureWithPages(t, uniform, 1)
 	p := c.provider(t, c.config())
 	for range 2 { // the second time from the cache
 		if missing, err := p.MissingDeletePermissions(t.Context(), c.ProviderIDs()[0]); err != nil || len(missing) > 0 {

@@ -15,8 +15,8 @@ import (
 	author "github.com/slipway-dev/slipway/plugin"
 )
 
-// relayConfig configures Azure as a plugin.
-type relayConfig struct {
+// pluginConfig configures Azure as a plugin.
+type pluginConfig struct {
 	Azure azure.Config `json:"azure"`
 	Token string       `json:"token"`
 }
@@ -24,7 +24,7 @@ type relayConfig struct {
 func init() {
 	faultyplugintest.RunAsPlugin(func() {
 		author.Serve(func(c author.Config) (author.Provider, error) {
-			var relay relayConfig
+			var relay pluginConfig
 			if err := c.Decode(&relay); err != nil {
 				return nil, err
 			}
@@ -33,14 +33,14 @@ func init() {
 	})
 }
 
-// relayed is Azure with a plugin protocol between Slipway and its provider.
-type relayed struct{ *azureCloud }
+// azurePlugin is Azure with a plugin protocol between Slipway and its provider.
+type azurePlugin struct{ *azureCloud }
 
 var unlimited = resource.MustParse("0") // the race detector uses the whole address space
 
-func (r relayed) Provider(t *testing.T) cloud.Provider {
+func (r azurePlugin) Provider(t *testing.T) cloud.Provider {
 	t.Helper()
-	config, err := json.Marshal(relayConfig{Azure: r.config(), Token: r.IssueToken()})
+	config, err := json.Marshal(pluginConfig{Azure: r.config(), Token: r.IssueToken()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,14 +58,14 @@ func (r relayed) Provider(t *testing.T) cloud.Provider {
 }
 
 // BatchingProvider implements conformance.Batching.
-func (r relayed) BatchingProvider(t *testing.T) cloud.Provider {
+func (r azurePlugin) BatchingProvider(t *testing.T) cloud.Provider {
 	t.Helper()
-	return relayed{r.patient()}.Provider(t)
+	return azurePlugin{r.withLongBatchWindow()}.Provider(t)
 }
 
-// TestAProviderBehindTheWireOfAPluginKeepsWhatItPromises runs the complete conformance suite. A provider's answers and
+// TestAzureAsPluginPassesConformance runs the complete conformance suite. A provider's answers and
 // all kinds of its errors must pass through the plugin protocol unchanged.
-func TestAProviderBehindTheWireOfAPluginKeepsWhatItPromises(t *testing.T) {
+func TestAzureAsPluginPassesConformance(t *testing.T) {
 	t.Parallel()
-	conformance.Run(t, func(t *testing.T) conformance.Cloud { return relayed{newAzure(t, agentPool)} })
+	conformance.RunParallel(t, func(t *testing.T) conformance.Cloud { return azurePlugin{newAzure(t, agentPool)} })
 }
