@@ -50,7 +50,7 @@ OpenStackFlavours:
 
 // Slipway retires a worker of the OpenStack autoscaler with that tool's own file. It drains and deletes the Node, and
 // deletes the server from Nova. An unschedulable pod gets a server with the first sufficient flavour of the file.
-func TestAWorkerOfTheOpenStackAutoscalerIsRetiredWithItsConfYMLAndAPodGetsANewOne(t *testing.T) {
+func TestAutoscalerFileRetiresAndLaunchesServers(t *testing.T) {
 	c := openstackdev.RequireForTest(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
@@ -114,11 +114,11 @@ func TestAWorkerOfTheOpenStackAutoscalerIsRetiredWithItsConfYMLAndAPodGetsANewOn
 	if n := portsOf(t, c, made.ID); n != 0 {
 		t.Errorf("%d ports are left", n)
 	}
-	getsServer(ctx, t, bed, c)
+	awaitNewServer(ctx, t, bed, c)
 }
 
-// getsServer creates an unschedulable pod, and waits until it runs on a new server.
-func getsServer(ctx context.Context, t *testing.T, bed *testbed.Testbed, c *openstackdev.Cloud) {
+// awaitNewServer creates an unschedulable pod, and waits until it runs on a new server.
+func awaitNewServer(ctx context.Context, t *testing.T, bed *testbed.Testbed, c *openstackdev.Cloud) {
 	t.Helper()
 	mark := map[string]string{openstack.GroupKey: openstackautoscaler.Group}
 	client := nova(t, c, openstackdev.DemoCloud)
@@ -151,7 +151,7 @@ func getsServer(ctx context.Context, t *testing.T, bed *testbed.Testbed, c *open
 		t.Fatal(err)
 	}
 	if len(made) != 1 || made[0].Flavor["original_name"] != "m.2c4g" || !strings.HasPrefix(made[0].Name, openstackautoscaler.Group+"-") {
-		t.Errorf("the servers made are %+v, want one of m.2c4g", made)
+		t.Errorf("the new servers are %+v, want one of m.2c4g", made)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 
 // These tests cover groups with several values where most groups have one.
 
-func TestAServerHasEveryNetworkAndEverySecurityGroupOfItsGroup(t *testing.T) {
+func TestServerHasAllNetworksAndSecurityGroups(t *testing.T) {
 	c := openstackdev.RequireForTest(t)
 	g := groupOf(newGroupName(t))
 	network, secgroup := secondNetwork(t, c, g.Name)
@@ -96,8 +96,8 @@ func secondNetwork(t *testing.T, c *openstackdev.Cloud, name string) (network, s
 	return made.ID, group.ID
 }
 
-// TestServersAreSpreadOverTheZonesOfTheirGroup uses the two zones of the test OpenStack, which have one host each.
-func TestServersAreSpreadOverTheZonesOfTheirGroup(t *testing.T) {
+// TestServersAreSpreadOverZones uses the two zones of the test OpenStack, which have one host each.
+func TestServersAreSpreadOverZones(t *testing.T) {
 	c := openstackdev.RequireForTest(t)
 	g := groupOf(newGroupName(t))
 	g.AvailabilityZones = []string{openstackdev.FirstZone, openstackdev.SecondZone}
@@ -125,15 +125,15 @@ func TestServersAreSpreadOverTheZonesOfTheirGroup(t *testing.T) {
 			says[i.Zone]++
 		}
 		if !maps.Equal(has, tt.want) || !maps.Equal(says, tt.want) {
-			t.Errorf("Nova has %v, and we say %v; want %v", has, says, tt.want)
+			t.Errorf("Nova has zones %v, the provider reports %v; want %v", has, says, tt.want)
 		}
 	}
 	// The error reports an unknown zone as such, and not as a lack of capacity.
-	g.AvailabilityZones = []string{"nowhere"}
+	g.AvailabilityZones = []string{"missing"}
 	p = providerOf(t, configOf(c, g), openstack.Options{})
 	_, err := p.Grow(t.Context(), g.Name, cloud.LaunchRequest{Count: 1})
 	if cloud.RefusalOf(err) != cloud.Invalid ||
-		!strings.Contains(err.Error(), `availabilityZones[0]: availability zone "nowhere": not found: want one of east, west`) {
+		!strings.Contains(err.Error(), `availabilityZones[0]: availability zone "missing": not found: want one of east, west`) {
 		t.Errorf("a server in no zone: %v, want %s", err, cloud.Invalid)
 	}
 }

@@ -17,9 +17,9 @@ import (
 	"time"
 )
 
-// front is a proxy before the real Nova that can change Nova's answers. It simulates faults between a provider and a
+// novaProxy is a proxy before the real Nova that can change Nova's answers. It simulates faults between a provider and a
 // cloud, and faults that Nova's fake driver cannot produce.
-type front struct {
+type novaProxy struct {
 	*httptest.Server
 	forward *httputil.ReverseProxy
 
@@ -32,20 +32,20 @@ type front struct {
 	requests []seenRequest
 }
 
-// seenRequest is a request that the front received.
+// seenRequest is a request that the proxy received.
 type seenRequest struct {
 	method, path string
 	token        string
 	body         []byte
 }
 
-func newFront(t *testing.T, nova string) *front {
+func newNovaProxy(t *testing.T, nova string) *novaProxy {
 	t.Helper()
 	u, err := url.Parse(nova)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &front{}
+	f := &novaProxy{}
 	f.forward = &httputil.ReverseProxy{
 		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: u.Scheme, Host: u.Host}) },
 		ModifyResponse: f.modify,
@@ -57,9 +57,9 @@ func newFront(t *testing.T, nova string) *front {
 }
 
 // Compute returns the address to use instead of Nova's.
-func (f *front) Compute() string { return f.URL + "/v2.1/" }
+func (f *novaProxy) Compute() string { return f.URL + "/v2.1/" }
 
-func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (f *novaProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		panic(http.ErrAbortHandler)
@@ -76,7 +76,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // count counts the requests so far with the method and a matching path.
-func (f *front) count(method, path string) int {
+func (f *novaProxy) count(method, path string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := 0
@@ -89,20 +89,20 @@ func (f *front) count(method, path string) int {
 }
 
 // seen returns the requests so far.
-func (f *front) seen() []seenRequest {
+func (f *novaProxy) seen() []seenRequest {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]seenRequest(nil), f.requests...)
 }
 
-// behave sets the changes of Nova's answers. Zero values forward Nova's own answers.
-func (f *front) behave(instead func(http.ResponseWriter, *http.Request) bool, rewrite func(map[string]any), cut bool) {
+// setFaults sets the changes of Nova's answers. Zero values forward Nova's own answers.
+func (f *novaProxy) setFaults(instead func(http.ResponseWriter, *http.Request) bool, rewrite func(map[string]any), cut bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.instead, f.rewrite, f.cut = instead, rewrite, cut
 }
 
-func (f *front) modify(r *http.Response) error {
+func (f *novaProxy) modify(r *http.Response) error {
 	f.mu.Lock()
 	rewrite, cut := f.rewrite, f.cut
 	f.mu.Unlock()
@@ -114,7 +114,7 @@ func (f *front) modify(r *http.Response) error {
 		return err
 	}
 	if rewrite != nil && strings.HasPrefix(r.Header.Get("Content-Type"), "application/json") {
-		body = rewritten(body, rewrite)
+		body = changeServers(body, rewrite)
 	}
 	r.Header.Set("Content-Length", strconv.Itoa(len(body)))
 	r.ContentLength = int64(len(body))
@@ -125,8 +125,8 @@ func (f *front) modify(r *http.Response) error {
 	return nil
 }
 
-// rewritten applies a change to each server of an answer.
-func rewritten(body []byte, change func(map[string]any)) []byte {
+// changeServers applies a change to each server of an answer.
+func changeServers(body []byte, change func(map[string]any)) []byte {
 	var answer struct {
 		Server  map[string]any   `json:"server,omitempty"`
 		Servers []map[string]any `json:"servers,omitempty"`

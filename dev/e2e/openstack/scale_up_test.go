@@ -19,8 +19,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
-// storyPods is the number of pods. Each fits on its own m.2c4g server. None fits on t.1c512m, which the group prefers.
-const storyPods = 4
+// podCount is the number of pods. Each fits on its own m.2c4g server. None fits on t.1c512m, which the group prefers.
+const podCount = 4
 
 // joined makes the servers of a group of this cluster join a control plane until the test ends.
 func joined(t *testing.T, c *openstackdev.Cloud, bed *testbed.Testbed, metadata, labels map[string]string) {
@@ -36,8 +36,8 @@ func joined(t *testing.T, c *openstackdev.Cloud, bed *testbed.Testbed, metadata,
 	})
 }
 
-// storyGroup creates the NodeGroup of a group of servers.
-func storyGroup(ctx context.Context, t *testing.T, bed *testbed.Testbed, name string) {
+// createGroup creates the NodeGroup of a group of servers.
+func createGroup(ctx context.Context, t *testing.T, bed *testbed.Testbed, name string) {
 	t.Helper()
 	err := bed.CreateNodeGroup(ctx, name, nil, fmt.Sprintf(`
 nodeSelector: {matchLabels: {pool: %[1]s}}
@@ -47,7 +47,7 @@ scaleUp: {policy: Priority, joinTimeout: 10m}
 scaleDown: {underutilized: {cooldown: 1s}}
 cooldowns: {afterFailure: 1s}
 disruptionBudgets: [{nodes: "100%%"}]
-`, name, storyPods+2))
+`, name, podCount+2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func manage(ctx context.Context, t *testing.T, bed *testbed.Testbed, config open
 	})
 }
 
-func TestPodsGetServersOfTheRightFlavorAndTheServersGoWithTheLoad(t *testing.T) {
+func TestServersAreLaunchedForPodsAndRetiredAfterwards(t *testing.T) {
 	c := openstackdev.RequireForTest(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -84,25 +84,25 @@ func TestPodsGetServersOfTheRightFlavorAndTheServersGoWithTheLoad(t *testing.T) 
 	g := groupOf(name)
 	g.Nodes.Labels = map[string]string{"pool": name}
 	joined(t, c, bed, map[string]string{openstack.GroupKey: name}, g.Nodes.Labels)
-	storyGroup(ctx, t, bed, name)
+	createGroup(ctx, t, bed, name)
 	manage(ctx, t, bed, configOf(c, g))
 
 	app := workload.App{
-		Namespace: name, Name: "web", Replicas: storyPods, CPU: resource.MustParse("1500m"), StopSeconds: "0.1", NodeSelector: g.Nodes.Labels,
+		Namespace: name, Name: "web", Replicas: podCount, CPU: resource.MustParse("1500m"), StopSeconds: "0.1", NodeSelector: g.Nodes.Labels,
 	}
 	if err := workload.Create(ctx, bed.Client(), workload.NewNamespace(name), app.Deployment()); err != nil {
 		t.Fatal(err)
 	}
 	err := testbed.PollUntil(ctx, "all pods run", func() bool {
 		d, err := bed.Client().AppsV1().Deployments(name).Get(ctx, "web", metav1.GetOptions{})
-		return err == nil && d.Status.ReadyReplicas == storyPods
+		return err == nil && d.Status.ReadyReplicas == podCount
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	all := serversOf(t, c, name)
-	if len(all) != storyPods {
-		t.Errorf("%d servers run %d pods of which each fills one", len(all), storyPods)
+	if len(all) != podCount {
+		t.Errorf("%d servers run %d pods, want one pod per server", len(all), podCount)
 	}
 	for _, s := range all {
 		if s.Flavor["original_name"] != "m.2c4g" || !strings.HasPrefix(s.Name, name) {
