@@ -32,7 +32,7 @@ func peer(t *testing.T, name string) string {
 	}
 	path := filepath.Join(peersDir(t), name)
 	if _, err := os.Stat(path); err != nil {
-		t.Skipf("%s could not be had (dev/peers/install): how we get on with it was not tested", name)
+		t.Skipf("%s is not installed (dev/peers/install)", name)
 	}
 	return path
 }
@@ -65,7 +65,7 @@ func run(t *testing.T, listens, path string, args ...string) {
 	ended := make(chan error, 1)
 	var out output
 	cmd.Stdout, cmd.Stderr = &out, &out
-	own(cmd)
+	setProcessGroup(cmd)
 	if err := cmd.Start(); err != nil {
 		stop()
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func run(t *testing.T, listens, path string, args ...string) {
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; t.Failed() {
-			t.Logf("%s ended with %v, and said:\n%s", path, err, out.String())
+			t.Logf("%s ended with %v, output:\n%s", path, err, out.String())
 		}
 	})
 	for deadline := time.Now().Add(testbed.TestTimeout); ; {
@@ -145,7 +145,7 @@ const pushed = `# TYPE node_interruption gauge
 node_interruption{type={{ toJson .Event.EventType }},moment={{ toJson .Moment }}} {{ ternary 0 1 (eq .Moment "over") }}
 `
 
-func TestAPushgatewayTakesTheEventAndShowsIt(t *testing.T) {
+func TestPushgatewayAcceptsNotification(t *testing.T) {
 	t.Parallel()
 	address := freeAddress(t)
 	run(t, address, peer(t, "prometheus-pushgateway"), "--web.listen-address="+address)
@@ -167,7 +167,7 @@ func TestAPushgatewayTakesTheEventAndShowsIt(t *testing.T) {
 	w.Template = "node_interruption is not a metric"
 	if err := send(t, notify.Detected, w); err == nil || !strings.Contains(err.Error(), "answered 400") ||
 		!strings.Contains(err.Error(), "text format parsing error") {
-		t.Errorf("what a Pushgateway cannot parse: error %v", err)
+		t.Errorf("an invalid body: error %v", err)
 	}
 }
 
@@ -222,7 +222,7 @@ http_access deny all
 	return address
 }
 
-func TestSquidWithBasicAuthIsGoneThrough(t *testing.T) {
+func TestNotificationPassesSquidWithBasicAuth(t *testing.T) {
 	t.Parallel()
 	proxy := squid(t)
 	via := make(chan string, 16)
@@ -239,7 +239,7 @@ func TestSquidWithBasicAuthIsGoneThrough(t *testing.T) {
 		{"a webhook", plain.URL, "pass-word", true, "squid"},
 		{"a webhook behind TLS", encrypted.URL, "pass-word", true, ""},
 		{"a wrong password", plain.URL, "guess-word", false, ""},
-		{"a wrong password to one behind TLS", encrypted.URL, "guess-word", false, ""},
+		{"a wrong password for a webhook behind TLS", encrypted.URL, "guess-word", false, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if err := os.WriteFile(password, []byte(c.password+"\n"), 0o600); err != nil {
@@ -254,7 +254,7 @@ func TestSquidWithBasicAuthIsGoneThrough(t *testing.T) {
 			}
 			if c.ok {
 				if heard := <-via; strings.Contains(heard, "squid") != (c.via != "") {
-					t.Errorf("came by way of %q, want %q", heard, c.via)
+					t.Errorf("header Via is %q, want %q", heard, c.via)
 				}
 			}
 			if !c.ok && (!strings.Contains(err.Error(), "Proxy Authentication Required") || strings.Contains(err.Error(), "guess-word")) {
