@@ -8,32 +8,32 @@ import (
 	emulator "github.com/slipway-dev/slipway/dev/cloudpool"
 )
 
-// TestTheDesiredSizeIsTheRequestedOneWhateverTheServerIsUpTo uses a server that answers from a cache and carries out
+// TestSlowServerReachesRequestedSize uses a server that answers from a cache and carries out
 // calls late. The server's desired size is wrong, it launches machines meanwhile, and it shrinks by age. The server must
 // not choose to remove a machine that has a node.
-func TestTheDesiredSizeIsTheRequestedOneWhateverTheServerIsUpTo(t *testing.T) {
+func TestSlowServerReachesRequestedSize(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "drift", 4, options{pool: emulator.Options{
 		CacheAge: 700 * time.Millisecond, CallDelay: 100 * time.Millisecond, LaunchTime: 500 * time.Millisecond, TerminateTime: 300 * time.Millisecond,
 		KeepTerminated: 300 * time.Millisecond, ResizeInterval: 400 * time.Millisecond, JoinTime: 500 * time.Millisecond, Policy: emulator.Oldest,
 	}, settle: time.Minute}) // longer than the lag, also on a busy host
 	f.create(f.app("web", 4).Deployment())
-	f.manage()
-	f.serve("a")
-	f.pool.SetDesiredSize(6) // another client changes the size: the server is launching two more when the request comes
+	f.startManager()
+	f.startCloudpool("a")
+	f.pool.SetDesiredSize(6) // createPool client changes the size: the server is launching two more when the request comes
 	f.want(f.post("/pool/size", size(3)), http.StatusOK)
 	f.awaitSettled(3)
-	f.retiredAllThatWentWithANode()
+	f.checkRemovedMachinesRetired()
 	// The requested size is between the current size and the desired size. Nothing must be retired, and nothing is.
-	before := len(f.records())
+	before := len(f.listRetirements())
 	f.want(f.post("/pool/size", size(3)), http.StatusOK)
 	f.awaitSettled(3)
-	if n := len(f.records()); n != before {
-		t.Errorf("%d retirements more", n-before)
+	if n := len(f.listRetirements()); n != before {
+		t.Errorf("%d additional retirements", n-before)
 	}
 	f.want(f.post("/pool/size", size(2)), http.StatusOK)
 	f.awaitSettled(2)
-	f.retiredAllThatWentWithANode()
+	f.checkRemovedMachinesRetired()
 }
 
 // awaitSettled waits until the server has no more work, and checks the size.
@@ -50,19 +50,19 @@ func (f *fixture) awaitSettled(n int) {
 			}
 			running++
 		}
-		return running == n && f.nodes() >= n // a node may have registered while its machine was terminating
+		return running == n && f.countNodes() >= n // a node may have registered while its machine was terminating
 	})
 	if d := f.pool.DesiredSize(); d != n {
 		f.t.Errorf("later the desired size is %d, want %d", d, n)
 	}
 }
 
-// retiredAllThatWentWithANode checks that a retirement removed each original machine that is gone. The server must not
+// checkRemovedMachinesRetired checks that a retirement removed each original machine that is gone. The server must not
 // remove any on its own.
-func (f *fixture) retiredAllThatWentWithANode() {
+func (f *fixture) checkRemovedMachinesRetired() {
 	f.t.Helper()
 	retired := map[string]bool{}
-	for _, rt := range f.records() {
+	for _, rt := range f.listRetirements() {
 		retired[rt.Spec.NodeName] = true
 	}
 	there := map[int]bool{}
@@ -71,7 +71,7 @@ func (f *fixture) retiredAllThatWentWithANode() {
 	}
 	for i := range 4 {
 		if !there[i] && !retired[f.node(i)] {
-			f.t.Errorf("machine %d went without a retirement", i)
+			f.t.Errorf("machine %d was removed without a retirement", i)
 		}
 	}
 }

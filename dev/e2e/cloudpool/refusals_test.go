@@ -18,32 +18,32 @@ import (
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 )
 
-// TestWhatCannotBeDoneIsAnsweredWithItsReasonAndDoesNothing sends every request that must be refused, to a server's pool
+// TestRefusedRequestsReportReasonAndChangeNothing sends every request that must be refused, to a server's pool
 // and to a NodeGroup's pool. It checks Slipway's own answers and those in the format of kubeaware-cloudpool-proxy.
-func TestWhatCannotBeDoneIsAnsweredWithItsReasonAndDoesNothing(t *testing.T) {
+func TestRefusedRequestsReportReasonAndChangeNothing(t *testing.T) {
 	t.Parallel()
-	t.Run("in front of a server", func(t *testing.T) {
+	t.Run("server", func(t *testing.T) {
 		t.Parallel()
-		refusals(newFixture(t, "refusing", 4, options{}))
+		checkRefusals(newFixture(t, "refused", 4, options{}))
 	})
-	t.Run("over a NodeGroup", func(t *testing.T) {
+	t.Run("NodeGroup", func(t *testing.T) {
 		t.Parallel()
-		refusals(newNative(t, "unmoved", 4), "--native", "unmoved", "--native-refresh", "0s")
+		checkRefusals(newNative(t, "refusal", 4), "--native", "refusal", "--native-refresh", "0s")
 	})
 }
 
-// asker sends the same request to two processes. One of them answers as kubeaware-cloudpool-proxy did.
-type asker struct {
+// twoModes sends the same request to two processes. One of them answers as kubeaware-cloudpool-proxy did.
+type twoModes struct {
 	*fixture
-	fronts map[bool]string // by whether the process is strict
+	addresses map[bool]string // by whether the process is strict
 }
 
-// refused sends a request to both processes. The strict process answers 500, with a detail that begins like the old
+// checkRefused sends a request to both processes. The strict process answers 500, with a detail that begins like the old
 // tool's.
-func (a *asker) refused(path, body string, code int, strict string, words ...string) {
+func (a *twoModes) checkRefused(path, body string, code int, strict string, words ...string) {
 	a.t.Helper()
 	for _, isStrict := range []bool{false, true} {
-		got, err := a.ask(a.fronts[isStrict], http.MethodPost, path, body)
+		got, err := a.ask(a.addresses[isStrict], http.MethodPost, path, body)
 		a.check(err)
 		want, begins := code, ""
 		if isStrict {
@@ -58,13 +58,13 @@ func (a *asker) refused(path, body string, code int, strict string, words ...str
 		}
 		for _, w := range words {
 			if !strings.Contains(got.detail, w) {
-				a.t.Errorf("POST %s %s, strict %t: %s; want it to say %q", path, body, isStrict, got, w)
+				a.t.Errorf("POST %s %s, strict %t: %s; want it to contain %q", path, body, isStrict, got, w)
 			}
 		}
 	}
 }
 
-func refusals(f *fixture, flags ...string) {
+func checkRefusals(f *fixture, flags ...string) {
 	var away atomic.Bool
 	f.between = faultproxy.New(kindOf)
 	f.between.SetFaults(func(r faultproxy.Request) faultproxy.Fault {
@@ -74,29 +74,29 @@ func refusals(f *fixture, flags ...string) {
 		return faultproxy.Fault{}
 	})
 	f.t.Cleanup(func() { _ = f.between.Close() })
-	a := &asker{f, map[bool]string{}}
-	f.serve("b", append(slices.Clone(flags), "--strict-compat")...)
-	a.fronts[true] = f.front
-	f.serve("a", flags...)
-	a.fronts[false] = f.front
-	nodes := a.holdAll()
-	a.byItsReason(nodes)
-	a.whileTheServerIsAway(a.machineOf(&nodes[0]))
+	a := &twoModes{f, map[bool]string{}}
+	f.startCloudpool("b", append(slices.Clone(flags), "--strict-compat")...)
+	a.addresses[true] = f.address
+	f.startCloudpool("a", flags...)
+	a.addresses[false] = f.address
+	nodes := a.protectNodes()
+	a.refuseByReason(nodes)
+	a.refuseWithoutServer(a.machineOf(&nodes[0]))
 	away.Store(true)
-	a.whileKubernetesIsAway(a.machineOf(&nodes[0]))
+	a.refuseWithoutKubernetes(a.machineOf(&nodes[0]))
 	away.Store(false)
-	f.await("the API server is there again", func() bool { return f.get("/pool").code == http.StatusOK })
-	f.unchanged(4)
-	if n := len(f.records()); n > 0 {
+	f.await("the API server answers again", func() bool { return f.get("/pool").code == http.StatusOK })
+	f.checkSize(4)
+	if n := len(f.listRetirements()); n > 0 {
 		f.t.Errorf("%d NodeRetirements", n)
 	}
 	if f.server != nil {
-		f.nobodyThere(a)
+		f.refuseAfterServerStopped(a)
 	}
 }
 
-// holdAll gives each of four nodes its own reason to stay, and returns the nodes in that order.
-func (a *asker) holdAll() []corev1.Node {
+// protectNodes gives each of four nodes its own reason to stay, and returns the nodes in that order.
+func (a *twoModes) protectNodes() []corev1.Node {
 	a.t.Helper()
 	list, err := a.Client().CoreV1().Nodes().List(a.ctx, metav1.ListOptions{
 		LabelSelector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: a.selector}),
@@ -115,7 +115,7 @@ func (a *asker) holdAll() []corev1.Node {
 }
 
 // machineOf returns the ID of a node's machine.
-func (a *asker) machineOf(node *corev1.Node) string {
+func (a *twoModes) machineOf(node *corev1.Node) string {
 	a.t.Helper()
 	for _, m := range a.machines() {
 		for _, address := range node.Status.Addresses {
@@ -128,12 +128,12 @@ func (a *asker) machineOf(node *corev1.Node) string {
 	return ""
 }
 
-// byItsReason sends requests that the nodes, their pods or the machines do not allow.
-func (a *asker) byItsReason(nodes []corev1.Node) {
+// refuseByReason sends requests that the nodes, their pods or the machines do not allow.
+func (a *twoModes) refuseByReason(nodes []corev1.Node) {
 	a.t.Helper()
 	const unsafe, none = "TerminateMachine: machine is not deemed safe to scale down: ", "found no viable candidates for scaling down: "
 	reasons := []string{"(protected)", "(unmanaged)", "(local-storage)", "(disruption-budget)"}
-	a.await("what holds the nodes is known", func() bool {
+	a.await("the reasons that protect the nodes are known", func() bool {
 		got := a.get("/slipway/v1/pools/" + a.name + "/plan?desiredSize=0")
 		return !slices.ContainsFunc(reasons, func(r string) bool { return !strings.Contains(got.body, strings.Trim(r, "()")) })
 	})
@@ -141,29 +141,29 @@ func (a *asker) byItsReason(nodes []corev1.Node) {
 	every := append([]string{"pod " + a.name + "/alone", "pod " + a.name + "/storing-", a.name + "/budgeted allows 0"}, reasons...)
 	for i := range nodes {
 		every = append(every, viable(i))
-		a.refused("/pool/terminate", termination(a.machineOf(&nodes[i]), true), http.StatusConflict, unsafe+viable(i), viable(i), reasons[i])
+		a.checkRefused("/pool/terminate", termination(a.machineOf(&nodes[i]), true), http.StatusConflict, unsafe+viable(i), viable(i), reasons[i])
 	}
 	for _, n := range []int{3, 0} {
-		a.refused("/pool/size", size(n), http.StatusConflict, none, every...)
+		a.checkRefused("/pool/size", size(n), http.StatusConflict, none, every...)
 	}
-	// The membership keeps the machine, regardless of its node.
+	// The membership protects the machine, regardless of its node.
 	id := a.machineOf(&nodes[0])
 	a.want(a.post("/pool/membershipStatus", membership(id, true, false)), http.StatusOK)
-	a.refused("/pool/terminate", termination(id, true), http.StatusConflict, unsafe+viable(0), "not evictable")
+	a.checkRefused("/pool/terminate", termination(id, true), http.StatusConflict, unsafe+viable(0), "not evictable")
 	a.want(a.post("/pool/membershipStatus", membership(id, true, true)), http.StatusOK)
-	a.refused("/pool/terminate", termination("x", true), http.StatusNotFound, "no kubernetes node with external ID x exists")
+	a.checkRefused("/pool/terminate", termination("x", true), http.StatusNotFound, "no kubernetes node with external ID x exists")
 	if a.pool == nil {
 		return
 	}
 	// The machine runs, and its node may register at any moment.
 	young := a.pool.AddMachineInState(emulator.Running, nil)
-	a.refused("/pool/terminate", termination(young.ID, true), http.StatusConflict, "no kubernetes node with external ID "+young.ID+" exists")
-	a.refused("/pool/size", size(4), http.StatusConflict, none, "(machine-may-register)")
+	a.checkRefused("/pool/terminate", termination(young.ID, true), http.StatusConflict, "no kubernetes node with external ID "+young.ID+" exists")
+	a.checkRefused("/pool/size", size(4), http.StatusConflict, none, "(machine-may-register)")
 	a.pool.EndMachine(young.ID)
 	// The refusal comes from the server itself.
 	a.pool.InjectFaults(emulator.Fault{Kind: emulator.Status, Status: http.StatusBadRequest, Method: http.MethodPost, Path: "/size", Message: "illegal input: 100%d"})
 	for strict, code := range map[bool]int{false: http.StatusBadRequest, true: http.StatusInternalServerError} {
-		got, err := send(a.ctx, http.DefaultClient, a.fronts[strict], http.MethodPost, "/pool/size", size(9))
+		got, err := send(a.ctx, http.DefaultClient, a.addresses[strict], http.MethodPost, "/pool/size", size(9))
 		a.check(err)
 		if got.code != code || !strings.Contains(got.message+got.detail, "illegal input: 100%d") ||
 			strict && !strings.HasPrefix(got.detail, "failed to request desiredSize against backend cloudpool: setDesiredSize 9: ") {
@@ -173,13 +173,13 @@ func (a *asker) byItsReason(nodes []corev1.Node) {
 	a.pool.ClearFaults()
 }
 
-// whileTheServerIsAway sends requests while the machines cannot be read, for each possible cause.
-func (a *asker) whileTheServerIsAway(id string) {
+// refuseWithoutServer sends requests while the machines cannot be read, for each possible cause.
+func (a *twoModes) refuseWithoutServer(id string) {
 	a.t.Helper()
 	refused := func() {
 		a.t.Helper()
-		a.refused("/pool/size", size(3), http.StatusBadGateway, "failed to retrieve cloudpool: getMachinePool: ")
-		a.refused("/pool/terminate", termination(id, true), http.StatusBadGateway, "")
+		a.checkRefused("/pool/size", size(3), http.StatusBadGateway, "failed to retrieve cloudpool: getMachinePool: ")
+		a.checkRefused("/pool/terminate", termination(id, true), http.StatusBadGateway, "")
 	}
 	if a.pool == nil {
 		a.check(a.ARM.InjectFaults(azure.ARMFault{Kind: azure.ARMDenied, Resource: a.cloud.Group}))
@@ -203,17 +203,17 @@ func (a *asker) whileTheServerIsAway(id string) {
 	// Slipway forwards none of these requests later.
 	for _, r := range a.pool.Requests() {
 		if r.Method == http.MethodPost && !strings.HasSuffix(r.Path, "/membershipStatus") && r.Body != size(9) {
-			a.t.Errorf("the server was asked to %s %s", r.Path, r.Body)
+			a.t.Errorf("the server received %s %s", r.Path, r.Body)
 		}
 	}
 }
 
-// whileKubernetesIsAway sends requests while the API server does not answer. Requests that do not need the API server
+// refuseWithoutKubernetes sends requests while the API server does not answer. Requests that do not need the API server
 // still work.
-func (a *asker) whileKubernetesIsAway(id string) {
+func (a *twoModes) refuseWithoutKubernetes(id string) {
 	a.t.Helper()
-	a.refused("/pool/size", size(3), http.StatusServiceUnavailable, "failed to retrieve kubernetes worker nodes: ")
-	a.refused("/pool/terminate", termination(id, true), http.StatusServiceUnavailable, "failed to get nodes: ")
+	a.checkRefused("/pool/size", size(3), http.StatusServiceUnavailable, "failed to retrieve kubernetes worker nodes: ")
+	a.checkRefused("/pool/terminate", termination(id, true), http.StatusServiceUnavailable, "failed to get nodes: ")
 	a.want(a.post("/pool/size", size(4)), http.StatusOK)
 	for _, path := range []string{"/pool", "/pool/size", "/status"} {
 		if got := a.get(path); got.code != http.StatusOK {
@@ -222,19 +222,19 @@ func (a *asker) whileKubernetesIsAway(id string) {
 	}
 }
 
-// nobodyThere sends requests after the server has stopped listening.
-func (f *fixture) nobodyThere(a *asker) {
+// refuseAfterServerStopped sends requests after the server has stopped listening.
+func (f *fixture) refuseAfterServerStopped(a *twoModes) {
 	f.t.Helper()
 	f.server.Close()
-	const passing = "failed to forward request to backend: failed to complete backend cloudpool request"
-	for _, front := range a.fronts {
+	const forwardError = "failed to forward request to backend: failed to complete backend cloudpool request"
+	for _, front := range a.addresses {
 		got, err := send(f.ctx, http.DefaultClient, front, http.MethodGet, "/pool", "")
 		f.check(err)
-		if got.code != http.StatusBadGateway || got.message != passing {
-			f.t.Errorf("GET /pool: %s, want 502 %q", got, passing)
+		if got.code != http.StatusBadGateway || got.message != forwardError {
+			f.t.Errorf("GET /pool: %s, want 502 %q", got, forwardError)
 		}
 	}
-	a.refused("/pool/size", size(3), http.StatusBadGateway, "failed to retrieve cloudpool: getMachinePool: ")
+	a.checkRefused("/pool/size", size(3), http.StatusBadGateway, "failed to retrieve cloudpool: getMachinePool: ")
 }
 
 func membership(id string, active, evictable bool) string {

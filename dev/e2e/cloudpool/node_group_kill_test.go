@@ -13,20 +13,20 @@ import (
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// TestI8ANodeGroupsPoolIsAfterAKillWhatItWas kills slipway cloudpool over a NodeGroup with SIGKILL, during a set-size and
+// TestI8NodeGroupPoolKeepsStateAfterKill kills slipway cloudpool over a NodeGroup with SIGKILL, during a set-size and
 // at other times. Only the pool stores the state of its machines, because no server is behind it.
-func TestI8ANodeGroupsPoolIsAfterAKillWhatItWas(t *testing.T) {
+func TestI8NodeGroupPoolKeepsStateAfterKill(t *testing.T) {
 	t.Parallel()
-	for name, anew := range map[string]bool{"again": false, "elsewhere": true} {
+	for name, anew := range map[string]bool{"restarted": false, "replaced": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newNative(t, "killed"+name, 5)
+			f := newNative(t, name, 5)
 			slow := f.app("slow", 4)
 			slow.StopSeconds = "2"
 			f.create(slow.Deployment())
-			f.manage()
-			p, replicas := f.native("a"), 0
-			f.killedInTheMiddle(func() {
+			f.startManager()
+			p, replicas := f.startNative("a"), 0
+			f.killDuringUpdates(func() {
 				t.Helper()
 				f.check(p.Kill())
 				if !anew {
@@ -34,45 +34,45 @@ func TestI8ANodeGroupsPoolIsAfterAKillWhatItWas(t *testing.T) {
 					return
 				}
 				replicas++
-				p = f.native(fmt.Sprint("b", replicas)) // the new process does not own the Lease
+				p = f.startNative(fmt.Sprint("b", replicas)) // the new process does not own the Lease
 			})
 		})
 	}
 }
 
-// native starts a process over the NodeGroup.
-func (f *fixture) native(replica string) *controlplane.Process {
+// startNative starts a process over the NodeGroup.
+func (f *fixture) startNative(replica string) *controlplane.Process {
 	f.t.Helper()
-	return f.serve(replica, "--native", f.name, "--native-refresh", "0s")
+	return f.startCloudpool(replica, "--native", f.name, "--native-refresh", "0s")
 }
 
-// killedInTheMiddle kills the process at each relevant moment. kill starts the process again, or starts another process.
-func (f *fixture) killedInTheMiddle(kill func()) {
+// killDuringUpdates kills the process at each relevant moment. kill starts the process again, or starts another process.
+func (f *fixture) killDuringUpdates(kill func()) {
 	f.t.Helper()
 	all := f.machines()
-	detached, blessed, aside := all[0].ID, all[1].ID, all[2].ID
+	detached, protected, inactive := all[0].ID, all[1].ID, all[2].ID
 	f.want(f.post("/pool/detach", termination(detached, true)), http.StatusOK)
-	f.want(f.post("/pool/membershipStatus", membership(blessed, true, false)), http.StatusOK)
-	f.want(f.post("/pool/serviceState", `{"machineId":"`+blessed+`","serviceState":"IN_SERVICE"}`), http.StatusOK)
-	f.want(f.post("/pool/membershipStatus", membership(aside, false, false)), http.StatusOK) // and is replaced
-	f.sized(4, 4, 5, 6)
+	f.want(f.post("/pool/membershipStatus", membership(protected, true, false)), http.StatusOK)
+	f.want(f.post("/pool/serviceState", `{"machineId":"`+protected+`","serviceState":"IN_SERVICE"}`), http.StatusOK)
+	f.want(f.post("/pool/membershipStatus", membership(inactive, false, false)), http.StatusOK) // and is replaced
+	f.awaitSize(4, 4, 5, 6)
 	kept := func() {
 		f.t.Helper()
-		m, other := f.listed(blessed), f.listed(aside)
+		m, other := f.findMachine(protected), f.findMachine(inactive)
 		if m == nil || !m.IsActive() || m.IsEvictable() || m.ServiceState != api.InService {
 			f.t.Errorf("%+v; want it active, not evictable, and in service", m)
 		}
 		if other == nil || other.IsActive() || other.IsEvictable() || other.State != api.Running {
 			f.t.Errorf("%+v; want it neither active nor evictable, and running", other)
 		}
-		if m := f.listed(detached); m != nil {
+		if m := f.findMachine(detached); m != nil {
 			f.t.Errorf("%+v; want it detached", m)
 		}
 	}
 	accepted := f.post("/pool/size", size(2), "Prefer: respond-async")
 	f.want(accepted, http.StatusAccepted)
 	f.await("a node is being drained", func() bool {
-		return slices.ContainsFunc(f.records(), func(rt v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1alpha1.Draining })
+		return slices.ContainsFunc(f.listRetirements(), func(rt v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1alpha1.Draining })
 	})
 	kill()
 	kept()
@@ -81,14 +81,14 @@ func (f *fixture) killedInTheMiddle(kill func()) {
 	if up.Outcome.Removed != 2 || up.DesiredSize != 2 {
 		f.t.Errorf("%+v, %+v; want 2 removed", up, up.Outcome)
 	}
-	f.sized(2, 2, 3, 4)
-	f.succeeded(2)
+	f.awaitSize(2, 2, 3, 4)
+	f.checkRetirements(2)
 	kept()
 
 	// The client requests more machines, and no process runs when they join.
 	f.want(f.post("/pool/size", size(3)), http.StatusOK)
 	kill()
-	f.sized(3, 3, 4, 5)
+	f.awaitSize(3, 3, 4, 5)
 	kept()
 
 	f.want(f.post("/stop", ""), http.StatusOK)
@@ -99,16 +99,16 @@ func (f *fixture) killedInTheMiddle(kill func()) {
 	}
 	f.want(f.post("/start", ""), http.StatusOK)
 	kill()
-	f.sized(3, 3, 4, 5)
+	f.awaitSize(3, 3, 4, 5)
 	kept()
 
 	f.want(f.post("/pool/attach", `{"machineId":"`+detached+`"}`), http.StatusOK)
-	f.sized(4, 4, 5, 5)
-	f.uncordoned()
+	f.awaitSize(4, 4, 5, 5)
+	f.checkUncordoned()
 }
 
-// uncordoned checks that no node of the pool is still prepared for removal.
-func (f *fixture) uncordoned() {
+// checkUncordoned checks that no node of the pool is still prepared for removal.
+func (f *fixture) checkUncordoned() {
 	f.t.Helper()
 	list, err := f.Client().CoreV1().Nodes().List(f.ctx, metav1.ListOptions{
 		LabelSelector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: f.selector}),

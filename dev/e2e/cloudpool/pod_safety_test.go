@@ -28,12 +28,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloudpool/controller"
 )
 
-// These tests check that Slipway does not treat pods as kubeaware-cloudpool-proxy did.
-
-// guarded checks every later request of the product before the server receives it. When the request deletes a Node or a
+// proxyWithChecks checks every later request of the product before the server receives it. When the request deletes a Node or a
 // machine, no pod may be on it. do, if set, also runs at each request. ended returns how many machines were requested to
 // end.
-func (f *fixture) guarded(do func(r faultproxy.Request, body []byte)) (ended func() int) {
+func (f *fixture) proxyWithChecks(do func(r faultproxy.Request, body []byte)) (ended func() int) {
 	f.t.Helper()
 	var machines atomic.Int32
 	f.between = faultproxy.New(kindOf)
@@ -48,11 +46,11 @@ func (f *fixture) guarded(do func(r faultproxy.Request, body []byte)) (ended fun
 			}
 			for _, m := range f.pool.Machines() {
 				if m.ID == asked.MachineID {
-					f.nobodyIsOn(m.NodeName, "its machine is to be terminated")
+					f.checkNodeEmpty(m.NodeName, "its machine is to be terminated")
 				}
 			}
 		case r.Server == "api" && r.Kind == "api DELETE nodes":
-			f.nobodyIsOn(path.Base(r.Path), "it is to be deleted")
+			f.checkNodeEmpty(path.Base(r.Path), "it is to be deleted")
 		}
 		if do != nil {
 			do(r, body)
@@ -66,8 +64,8 @@ func (f *fixture) guarded(do func(r faultproxy.Request, body []byte)) (ended fun
 	return func() int { return int(machines.Load()) }
 }
 
-// nobodyIsOn checks that no pod is on a node, not even a terminating pod. Any goroutine may call it.
-func (f *fixture) nobodyIsOn(node, when string) {
+// checkNodeEmpty checks that no pod is on a node, not even a terminating pod. Any goroutine may call it.
+func (f *fixture) checkNodeEmpty(node, when string) {
 	pods, err := f.Client().CoreV1().Pods("").List(f.ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
 	})
@@ -78,7 +76,7 @@ func (f *fixture) nobodyIsOn(node, when string) {
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		if owner := metav1.GetControllerOf(p); owner == nil || owner.Kind != "DaemonSet" {
-			f.t.Errorf("I1: node %s, when %s: pod %s/%s is on it, which may stay until %v", node, when, p.Namespace, p.Name, p.DeletionTimestamp)
+			f.t.Errorf("I1: node %s, when %s: pod %s/%s is on it until %v", node, when, p.Namespace, p.Name, p.DeletionTimestamp)
 		}
 	}
 }
@@ -94,7 +92,7 @@ func (f *fixture) evictions(pod string) int {
 	return n
 }
 
-func TestI1NoMachineEndsWhilePodsAreInTheirGrace(t *testing.T) {
+func TestI1NoMachineIsTerminatedWhilePodsStop(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "grace", 3, options{})
 	slow, deaf, system := f.app("slow", 3), f.app("deaf", 3), f.app("grace-of-the-system", 3)
@@ -105,21 +103,21 @@ func TestI1NoMachineEndsWhilePodsAreInTheirGrace(t *testing.T) {
 	t.Cleanup(func() {
 		_ = f.Client().AppsV1().Deployments(system.Namespace).Delete(context.WithoutCancel(t.Context()), system.Name, metav1.DeleteOptions{})
 	})
-	ended := f.guarded(nil)
-	f.manage()
-	f.serve("a")
+	ended := f.proxyWithChecks(nil)
+	f.startManager()
+	f.startCloudpool("a")
 	f.want(f.post("/pool/size", size(1)), http.StatusOK)
 	if n := len(f.pool.Machines()); n != 1 || f.pool.DesiredSize() != 1 || ended() < 2 {
 		t.Errorf("%d machines, a desired size of %d, %d terminations; want 1, 1 and 2", n, f.pool.DesiredSize(), ended())
 	}
 	if n := f.evictions(""); n < 3 {
-		t.Errorf("%d evictions were asked for", n)
+		t.Errorf("%d evictions, want at least 3", n)
 	}
 }
 
-// TestI2AnEvictionThatIsDeniedIsAskedForAgain makes the API server too busy for the first evictions. Before the next
+// TestI2DeniedEvictionIsRetried makes the API server too busy for the first evictions. Before the next
 // eviction it creates a PDB that the plan does not know, and the eviction API denies the eviction.
-func TestI2AnEvictionThatIsDeniedIsAskedForAgain(t *testing.T) {
+func TestI2DeniedEvictionIsRetried(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "denied", 3, options{})
 	app := f.app("db", 3)
@@ -127,7 +125,7 @@ func TestI2AnEvictionThatIsDeniedIsAskedForAgain(t *testing.T) {
 	app.MinAvailable = "3"
 	const eviction, throttled = "api POST pods/eviction", 2
 	var made sync.Once
-	f.guarded(func(r faultproxy.Request, _ []byte) {
+	f.proxyWithChecks(func(r faultproxy.Request, _ []byte) {
 		if r.Kind != eviction {
 			return
 		}
@@ -143,24 +141,24 @@ func TestI2AnEvictionThatIsDeniedIsAskedForAgain(t *testing.T) {
 		}
 		return faultproxy.Fault{}
 	})
-	f.manage()
-	f.serve("a")
+	f.startManager()
+	f.startCloudpool("a")
 	accepted := f.post("/pool/size", size(2), "Prefer: respond-async")
 	f.want(accepted, http.StatusAccepted)
 	var waiting v1alpha1.NodeRetirement
-	f.await("the drain waits for the budget", func() bool {
-		records := f.records()
+	f.await("the PDB blocks the drain", func() bool {
+		records := f.listRetirements()
 		if len(records) == 0 {
 			return false
 		}
 		if waiting = records[0]; waiting.Status.Phase.IsFinal() {
-			t.Fatalf("the retirement is over: %s: %s", waiting.Status.Phase, waiting.Status.Message)
+			t.Fatalf("the retirement has ended: %s: %s", waiting.Status.Phase, waiting.Status.Message)
 		}
 		d := waiting.Status.Drain
 		return d != nil && strings.Contains(d.Summary, "disruption-budget "+f.name+"/db")
 	})
 	if waiting.Status.Phase != v1alpha1.Draining {
-		t.Errorf("the retirement is %s: %s; want it to wait", waiting.Status.Phase, waiting.Status.Message)
+		t.Errorf("the retirement is %s: %s; want Draining", waiting.Status.Phase, waiting.Status.Message)
 	}
 	_, err := f.Client().PolicyV1().PodDisruptionBudgets(f.name).Patch(f.ctx, app.Name, types.MergePatchType,
 		[]byte(`{"spec":{"minAvailable":2}}`), metav1.PatchOptions{})
@@ -168,18 +166,18 @@ func TestI2AnEvictionThatIsDeniedIsAskedForAgain(t *testing.T) {
 	if up := f.awaitUpdate(accepted.header.Get("Location")); up.Outcome.Result != controller.Done || up.Outcome.Removed != 1 {
 		t.Errorf("%+v, want one machine removed", up.Outcome)
 	}
-	records := f.records()
+	records := f.listRetirements()
 	if len(records) != 1 || records[0].UID != waiting.UID || records[0].Status.Phase != v1alpha1.Succeeded {
-		t.Errorf("%d retirements, %+v; want the one that waited, and that it went on", len(records), records)
+		t.Errorf("%d retirements, %+v; want the one that was blocked, and that it succeeded", len(records), records)
 	}
 	if n := f.evictions(""); n <= throttled+1 {
-		t.Errorf("%d evictions in all; want %d that there was no time for, one that the budget denied, and one that went", n, throttled)
+		t.Errorf("%d evictions; want more than %d throttled ones, one denied by the PDB, and one accepted", n, throttled)
 	}
 }
 
-// TestI1APodThatComesBetweenThePlanAndTheCordonIsEvicted binds a pod to a node immediately before the API server receives
+// TestI1PodBoundBeforeCordonIsEvicted binds a pod to a node immediately before the API server receives
 // the cordon.
-func TestI1APodThatComesBetweenThePlanAndTheCordonIsEvicted(t *testing.T) {
+func TestI1PodBoundBeforeCordonIsEvicted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "between", 3, options{})
 	f.create(spread(f.app("web", 3)))
@@ -191,7 +189,7 @@ func TestI1APodThatComesBetweenThePlanAndTheCordonIsEvicted(t *testing.T) {
 	// A controller would recreate the pod. Here no controller does, and the test can identify the pod.
 	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
 	var cordoned sync.Once
-	ended := f.guarded(func(r faultproxy.Request, body []byte) {
+	ended := f.proxyWithChecks(func(r faultproxy.Request, body []byte) {
 		if r.Kind != "api PATCH nodes" || !bytes.Contains(body, []byte(`"unschedulable":true`)) {
 			return
 		}
@@ -202,12 +200,12 @@ func TestI1APodThatComesBetweenThePlanAndTheCordonIsEvicted(t *testing.T) {
 			}
 		})
 	})
-	f.manage()
-	f.serve("a")
+	f.startManager()
+	f.startCloudpool("a")
 	f.want(f.post("/pool/size", size(2)), http.StatusOK)
-	records := f.records()
+	records := f.listRetirements()
 	if len(records) != 1 || records[0].Spec.NodeName != pod.Spec.NodeName || records[0].Status.Phase != v1alpha1.Succeeded || ended() < 1 {
-		t.Errorf("%+v; want the node %q retired, to which a pod had come", records, pod.Spec.NodeName)
+		t.Errorf("%+v; want the retirement of node %q, which got a pod", records, pod.Spec.NodeName)
 	}
 	if _, err := f.Client().CoreV1().Pods(f.name).Get(f.ctx, pod.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("pod %s: %v, want it gone", pod.Name, err)
@@ -217,11 +215,11 @@ func TestI1APodThatComesBetweenThePlanAndTheCordonIsEvicted(t *testing.T) {
 	}
 }
 
-// TestI4ANodeThatClusterAutoscalerRemovesIsLeftToIt sets cluster-autoscaler's taint on the node that Slipway would remove
+// TestI4NodeTaintedByClusterAutoscalerIsNotTouched sets cluster-autoscaler's taint on the node that Slipway would remove
 // first.
-func TestI4ANodeThatClusterAutoscalerRemovesIsLeftToIt(t *testing.T) {
+func TestI4NodeTaintedByClusterAutoscalerIsNotTouched(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "beside", 3, options{})
+	f := newFixture(t, "foreign", 3, options{})
 	mark := corev1.Taint{Key: "ToBeDeletedByClusterAutoscaler", Value: "1800000000", Effect: corev1.TaintEffectNoSchedule}
 	marked := f.node(1)
 	f.taint(marked, mark)
@@ -230,8 +228,8 @@ func TestI4ANodeThatClusterAutoscalerRemovesIsLeftToIt(t *testing.T) {
 		[]byte(`{"spec":{"disruptionBudgets":[{"nodes":"100%"}]}}`), metav1.PatchOptions{})
 	f.check(err)
 	f.create(spread(f.app("web", 2)))
-	f.manage()
-	f.serve("a")
+	f.startManager()
+	f.startCloudpool("a")
 	f.await("the taint is known", func() bool {
 		return strings.Contains(f.get("/slipway/v1/pools/"+f.name+"/plan?desiredSize=0").body, "being-removed")
 	})
@@ -240,15 +238,15 @@ func TestI4ANodeThatClusterAutoscalerRemovesIsLeftToIt(t *testing.T) {
 	f.want(f.post("/pool/size", size(2)), http.StatusOK)
 	// The pods of the last unmarked node have no other node, because no new pod may start on a node under removal.
 	f.want(f.post("/pool/size", size(1)), http.StatusConflict, "(being-removed)", "(no-room)")
-	for _, rt := range f.records() {
+	for _, rt := range f.listRetirements() {
 		if rt.Spec.NodeName == marked {
-			t.Errorf("a retirement of node %s was made", marked)
+			t.Errorf("node %s has a retirement", marked)
 		}
 	}
 	n, err := f.Client().CoreV1().Nodes().Get(f.ctx, marked, metav1.GetOptions{})
 	f.check(err)
 	if n.Spec.Unschedulable || !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&mark) && t.Value == mark.Value }) {
-		t.Errorf("node %s: %+v; want it as it was", marked, n.Spec)
+		t.Errorf("node %s: %+v; want it unchanged", marked, n.Spec)
 	}
 	if f.machine(1); len(f.pool.Machines()) != 2 || f.pool.DesiredSize() != 2 {
 		t.Errorf("%d machines, a desired size of %d; want 2", len(f.pool.Machines()), f.pool.DesiredSize())
@@ -272,25 +270,25 @@ func (f *fixture) taint(node string, more corev1.Taint) {
 	})
 }
 
-// TestI1WhatWasABypassIsNone makes one machine disposable, which its server would end at once, and detaches another
+// TestI1DisposalAndDetachBypassNoCheck makes one machine disposable, which its server would end at once, and detaches another
 // machine.
-func TestI1WhatWasABypassIsNone(t *testing.T) {
+func TestI1DisposalAndDetachBypassNoCheck(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "bypass", 3, options{})
 	slow := f.app("slow", 3)
 	slow.StopSeconds = "3"
 	f.create(spread(slow))
-	ended := f.guarded(nil)
-	f.manage()
-	f.serve("a")
+	ended := f.proxyWithChecks(nil)
+	f.startManager()
+	f.startCloudpool("a")
 	f.want(f.post("/pool/membershipStatus", membership(f.machine(0), false, true)), http.StatusOK)
-	if records := f.records(); len(records) != 1 || records[0].Spec.NodeName != f.node(0) || records[0].Status.Phase != v1alpha1.Succeeded || ended() < 1 {
+	if records := f.listRetirements(); len(records) != 1 || records[0].Spec.NodeName != f.node(0) || records[0].Status.Phase != v1alpha1.Succeeded || ended() < 1 {
 		t.Fatalf("%+v; want one retirement, of node %s", records, f.node(0))
 	}
-	f.await("the machine is replaced", func() bool { return len(f.running()) == 3 && f.nodes() == 3 })
+	f.await("the machine is replaced", func() bool { return len(f.runningMachines()) == 3 && f.countNodes() == 3 })
 	for _, r := range f.pool.Requests() {
 		if strings.HasSuffix(r.Path, "/membershipStatus") && strings.Contains(r.Body, `"active":false`) {
-			t.Errorf("the pool's server was told %s, and would end the machine by itself", r.Body)
+			t.Errorf("the server received %s, and would terminate the machine on its own", r.Body)
 		}
 	}
 	// A detached machine continues to run, and so do its pods, when the pool changes.
@@ -301,14 +299,14 @@ func TestI1WhatWasABypassIsNone(t *testing.T) {
 	f.want(f.post("/pool/detach", termination(f.machine(1), true)), http.StatusOK)
 	f.want(f.post("/pool/size", size(1)), http.StatusOK)
 	if after := f.uids(own.Name); len(before) != 2 || !slices.Equal(before, after) {
-		t.Errorf("the pods %v of the machine that was detached are %v now", before, after)
+		t.Errorf("the pods of the detached machine changed from %v to %v", before, after)
 	}
 	n, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.node(1), metav1.GetOptions{})
 	f.check(err)
 	if n.Spec.Unschedulable || len(n.Spec.Taints) > 0 || len(f.pool.Machines()) != 1 || f.pool.DesiredSize() != 1 {
 		t.Errorf("node %s: %+v; %d machines, a desired size of %d", n.Name, n.Spec, len(f.pool.Machines()), f.pool.DesiredSize())
 	}
-	if n := len(f.records()); n != 2 {
+	if n := len(f.listRetirements()); n != 2 {
 		t.Errorf("%d retirements, want 2", n)
 	}
 }

@@ -47,7 +47,7 @@ func (f *fixture) tokenFor(account string, audiences ...string) string {
 	return "Authorization: Bearer " + made.Status.Token
 }
 
-func TestAClientMayWhatRBACSaysOfItsTokenAndThePoolsServerIsShownThePoolsOwn(t *testing.T) {
+func TestTokensAreAuthorizedAndNotForwarded(t *testing.T) {
 	t.Parallel()
 	const own = "the pool's own"
 	file := filepath.Join(t.TempDir(), "token")
@@ -55,17 +55,17 @@ func TestAClientMayWhatRBACSaysOfItsTokenAndThePoolsServerIsShownThePoolsOwn(t *
 		t.Fatal(err)
 	}
 	f := newFixture(t, "authz", 2, options{pool: emulator.Options{Token: own}, auth: provider.Auth{TokenFile: file}})
-	reader, writer, nobody := f.token("reader", "get"), f.token("writer", "get", "update"), f.token("nobody")
-	f.serve("a", "--authorize")
+	reader, writer, unprivileged := f.token("reader", "get"), f.token("writer", "get", "update"), f.token("unprivileged")
+	f.startCloudpool("a", "--authorize")
 	for _, tt := range []struct {
 		name, header string
 		get, post    int
 	}{
-		{"a stranger", "X-Nothing: here", http.StatusUnauthorized, http.StatusUnauthorized},
+		{"no token", "X-Nothing: here", http.StatusUnauthorized, http.StatusUnauthorized},
 		{"a wrong token", "Authorization: Bearer abc", http.StatusUnauthorized, http.StatusUnauthorized},
 		{"a writer with a token for the API server", f.tokenFor("writer"), http.StatusUnauthorized, http.StatusUnauthorized},
 		{"a writer with a token for another service", f.tokenFor("writer", "vault"), http.StatusUnauthorized, http.StatusUnauthorized},
-		{"an account without rights", nobody, http.StatusForbidden, http.StatusForbidden},
+		{"an account without permissions", unprivileged, http.StatusForbidden, http.StatusForbidden},
 		{"a reader", reader, http.StatusOK, http.StatusForbidden},
 		{"a writer", writer, http.StatusOK, http.StatusOK},
 	} {
@@ -79,7 +79,7 @@ func TestAClientMayWhatRBACSaysOfItsTokenAndThePoolsServerIsShownThePoolsOwn(t *
 		}
 	}
 	// Requests that the process makes on its own to shrink the pool must also carry the pool's token.
-	f.manage()
+	f.startManager()
 	if got := f.post("/pool/size", size(1), writer); got.code != http.StatusOK {
 		t.Errorf("to 1: %s", got)
 	}
@@ -88,7 +88,7 @@ func TestAClientMayWhatRBACSaysOfItsTokenAndThePoolsServerIsShownThePoolsOwn(t *
 	}
 	for _, r := range f.pool.Requests() {
 		if got := r.Header.Values("Authorization"); !slices.Equal(got, []string{"Bearer " + own}) {
-			t.Errorf("%s %s: the pool's server was shown %q", r.Method, r.Path, got)
+			t.Errorf("%s %s: the server received the credentials %q", r.Method, r.Path, got)
 		}
 	}
 }
