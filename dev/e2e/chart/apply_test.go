@@ -25,12 +25,12 @@ type bed struct {
 	ctx context.Context
 }
 
-func ready(t *testing.T) bed {
+func newBed(t *testing.T) bed {
 	t.Helper()
-	return onBed(t, testbed.StartShared(t))
+	return newBedOn(t, testbed.StartShared(t))
 }
 
-func onBed(t *testing.T, on *testbed.Testbed) bed {
+func newBedOn(t *testing.T, on *testbed.Testbed) bed {
 	t.Helper()
 	ctx := testbed.TestContext(t)
 	return bed{on, t, ctx}
@@ -43,9 +43,9 @@ func (b bed) check(err error) {
 	}
 }
 
-// restricted creates a namespace with Pod Security's strictest level. Source:
+// createRestrictedNamespace creates a namespace with Pod Security's strictest level. Source:
 // https://kubernetes.io/docs/concepts/security/pod-security-standards/
-func (b bed) restricted(name string) {
+func (b bed) createRestrictedNamespace(name string) {
 	b.t.Helper()
 	_, err := b.Client().CoreV1().Namespaces().Create(b.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
@@ -53,8 +53,8 @@ func (b bed) restricted(name string) {
 	b.check(err)
 }
 
-// withoutTypes reports whether an object needs a type that no API server has by default.
-func withoutTypes(o *unstructured.Unstructured) bool {
+// needsPrometheusOperator reports whether an object needs a type that no API server has by default.
+func needsPrometheusOperator(o *unstructured.Unstructured) bool {
 	return strings.HasPrefix(o.GetAPIVersion(), "monitoring.coreos.com/")
 }
 
@@ -98,28 +98,28 @@ func podOf(t *testing.T, o *unstructured.Unstructured) *corev1.Pod {
 	return pod
 }
 
-// TestEveryManifestIsTakenAndItsPodsAreRestricted applies each stored manifest twice, in a namespace of its own. The
+// TestRenderedObjectsApplyWithRestrictedPods applies each stored manifest twice, in a namespace of its own. The
 // second time changes nothing. Then it creates the pods as a dry run. For pods on the host network, the level is
 // privileged, because Pod Security refuses them below that level.
-func TestEveryManifestIsTakenAndItsPodsAreRestricted(t *testing.T) {
+func TestRenderedObjectsApplyWithRestrictedPods(t *testing.T) {
 	t.Parallel()
 	for _, s := range sets(t) {
 		t.Run(s.name(), func(t *testing.T) {
 			t.Parallel()
-			b := ready(t)
+			b := newBed(t)
 			in := strings.ReplaceAll(s.name(), "/", "-")
 			in = strings.Replace(in, handlerChart, "handler", 1)
-			b.restricted(in)
+			b.createRestrictedNamespace(in)
 			var all []*unstructured.Unstructured
 			for _, o := range objects(t, manifest(t, s.chart, release(in, in), s.values(t))) {
-				if !withoutTypes(o) {
+				if !needsPrometheusOperator(o) {
 					all = append(all, o)
 				}
 			}
 			first := b.apply(all)
 			for i, again := range b.apply(all) {
 				if was := first[i]; again.GetGeneration() != was.GetGeneration() {
-					t.Errorf("%s %s: applied again it is of generation %d, was %d", again.GetKind(), again.GetName(),
+					t.Errorf("%s %s: the second apply changed the generation to %d from %d", again.GetKind(), again.GetName(),
 						again.GetGeneration(), was.GetGeneration())
 				}
 			}
@@ -135,9 +135,9 @@ func TestEveryManifestIsTakenAndItsPodsAreRestricted(t *testing.T) {
 				case !pod.Spec.HostNetwork && err != nil:
 					t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
 				case pod.Spec.HostNetwork && (err == nil || !strings.Contains(err.Error(), "host namespaces (hostNetwork=true)")):
-					t.Errorf("%s %s is on the host's network, and the namespace says: %v", o.GetKind(), o.GetName(), err)
+					t.Errorf("%s %s uses the host network, and the API server returned: %v", o.GetKind(), o.GetName(), err)
 				case pod.Spec.HostNetwork:
-					b.takenWithPrivilege(pod)
+					b.checkPrivilegedPod(pod)
 				}
 			}
 			if pods == 0 {
@@ -147,8 +147,8 @@ func TestEveryManifestIsTakenAndItsPodsAreRestricted(t *testing.T) {
 	}
 }
 
-// takenWithPrivilege creates a pod as a dry run, where Pod Security allows everything.
-func (b bed) takenWithPrivilege(pod *corev1.Pod) {
+// checkPrivilegedPod creates a pod as a dry run, where Pod Security allows everything.
+func (b bed) checkPrivilegedPod(pod *corev1.Pod) {
 	b.t.Helper()
 	pod = pod.DeepCopy()
 	pod.Namespace, pod.Spec.ServiceAccountName = metav1.NamespaceSystem, "default"
@@ -161,16 +161,16 @@ func (b bed) takenWithPrivilege(pod *corev1.Pod) {
 // runsPlugins lists the containers with a program that starts cloud plugins.
 var runsPlugins = map[string]bool{"manager": true, "cloudpool": true}
 
-// TestWhatRunsPluginsHasAPlaceForTheirSockets checks for a writable /tmp. A plugin and its parent program talk through
+// TestPluginHostsHaveWritableTmp checks for a writable /tmp. A plugin and its parent program talk through
 // a socket below /tmp, and the root file system is read-only.
-func TestWhatRunsPluginsHasAPlaceForTheirSockets(t *testing.T) {
+func TestPluginHostsHaveWritableTmp(t *testing.T) {
 	t.Parallel()
 	from := map[string][]*unstructured.Unstructured{}
 	for _, s := range sets(t) {
 		from[s.name()] = objects(t, s.manifest(t))
 	}
 	for _, dir := range []string{"manager", "overlays/full", "cloudpool"} {
-		from["deploy/"+dir] = kustomized(t, dir)
+		from["deploy/"+dir] = kustomize(t, dir)
 	}
 	looked := 0
 	for name, all := range from {
@@ -180,8 +180,8 @@ func TestWhatRunsPluginsHasAPlaceForTheirSockets(t *testing.T) {
 				continue
 			}
 			looked++
-			if !writable(pod, tmp) {
-				t.Errorf("%s: %s %s: %s is not to be written to", name, o.GetKind(), o.GetName(), tmp)
+			if !hasWritableDir(pod, tmp) {
+				t.Errorf("%s: %s %s: %s is not writable", name, o.GetKind(), o.GetName(), tmp)
 			}
 		}
 	}
@@ -190,8 +190,8 @@ func TestWhatRunsPluginsHasAPlaceForTheirSockets(t *testing.T) {
 	}
 }
 
-// writable reports whether a pod's container has a writable emptyDir at a path.
-func writable(pod *corev1.Pod, path string) bool {
+// hasWritableDir reports whether a pod's container has a writable emptyDir at a path.
+func hasWritableDir(pod *corev1.Pod, path string) bool {
 	for _, mount := range pod.Spec.Containers[0].VolumeMounts {
 		if mount.MountPath != path || mount.ReadOnly {
 			continue
@@ -201,7 +201,7 @@ func writable(pod *corev1.Pod, path string) bool {
 	return false
 }
 
-func TestNoTwoControllersOfAReleaseHaveOneSelector(t *testing.T) {
+func TestSelectorsAreUniqueInARelease(t *testing.T) {
 	t.Parallel()
 	for _, s := range sets(t) {
 		seen := map[string]string{}
@@ -218,7 +218,7 @@ func TestNoTwoControllersOfAReleaseHaveOneSelector(t *testing.T) {
 				t.Fatal(err)
 			}
 			if other := seen[string(raw)]; other != "" {
-				t.Errorf("%s: %s and %s fight for the pods of %s", s.name(), other, o.GetName(), raw)
+				t.Errorf("%s: %s and %s both select %s", s.name(), other, o.GetName(), raw)
 			}
 			seen[string(raw)] = o.GetName()
 		}

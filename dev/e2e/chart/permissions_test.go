@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-//go:generate go test -vet=off -run TestTheManifests . -update
+//go:generate go test -vet=off -run TestManifestsMatch . -update
 
 // withEverything contains the values of a release with every part and every right.
 const withEverything = `
@@ -44,16 +44,16 @@ var deployFiles = map[string]string{
 }
 
 var (
-	// rightsKind matches the kinds of objects about rights. Each such object must be in one of deployFiles.
-	rightsKind = regexp.MustCompile(`^(ServiceAccount|(Cluster)?Role(Binding)?|ValidatingAdmissionPolicy(Binding)?|PriorityLevelConfiguration|FlowSchema) `)
-	metaLabels = regexp.MustCompile(`(?m)^  labels:\n(?:    .*\n)+`)
+	// permissionKind matches the kinds of objects about rights. Each such object must be in one of deployFiles.
+	permissionKind = regexp.MustCompile(`^(ServiceAccount|(Cluster)?Role(Binding)?|ValidatingAdmissionPolicy(Binding)?|PriorityLevelConfiguration|FlowSchema) `)
+	metaLabels     = regexp.MustCompile(`(?m)^  labels:\n(?:    .*\n)+`)
 	// account matches a condition on one account. An overlay may put the account in another namespace.
 	account = regexp.MustCompile(` == 'system:serviceaccount:slipway:([a-z-]+)'`)
 )
 
-// rights returns the documents about rights of a release called slipway, by kind and name. It removes the labels of the
+// renderPermissions returns the documents about rights of a release called slipway, by kind and name. It removes the labels of the
 // release. Objects with the same kind and name, in several namespaces, follow each other.
-func rights(t *testing.T) (ids []string, documents []string) {
+func renderPermissions(t *testing.T) (ids []string, documents []string) {
 	t.Helper()
 	files, err := templates(t, load(t, slipwayChart), release(slipwayChart, namespace), values(t, withEverything))
 	if err != nil {
@@ -68,7 +68,7 @@ func rights(t *testing.T) (ids []string, documents []string) {
 		for document := range strings.SplitSeq("\n"+files[file], "\n---\n") {
 			for _, o := range objects(t, document) {
 				id := o.GetKind() + " " + o.GetName()
-				if !rightsKind.MatchString(id) {
+				if !permissionKind.MatchString(id) {
 					continue
 				}
 				document = metaLabels.ReplaceAllString(strings.TrimSpace(document)+"\n", "")
@@ -80,13 +80,13 @@ func rights(t *testing.T) (ids []string, documents []string) {
 	return ids, documents
 }
 
-// rendered ends the handwritten comment at the top of a file.
-const rendered = "# Rendered from charts/slipway by make generate\n\n"
+// renderedComment ends the handwritten comment at the top of a file.
+const renderedComment = "# Rendered from charts/slipway by make generate\n\n"
 
-// TestTheManifestsOfRightsAreRenderedFromTheChart compares files below deploy/ with the chart.
-func TestTheManifestsOfRightsAreRenderedFromTheChart(t *testing.T) {
+// TestManifestsMatchChartPermissions compares files below deploy/ with the chart.
+func TestManifestsMatchChartPermissions(t *testing.T) {
 	t.Parallel()
-	ids, documents := rights(t)
+	ids, documents := renderPermissions(t)
 	missing := map[string]bool{}
 	for _, id := range ids {
 		missing[id] = true
@@ -104,8 +104,8 @@ func TestTheManifestsOfRightsAreRenderedFromTheChart(t *testing.T) {
 				delete(missing, id)
 			}
 		}
-		head, _, _ := strings.Cut(string(was), rendered)
-		got := head + rendered + strings.Join(in, "---\n")
+		head, _, _ := strings.Cut(string(was), renderedComment)
+		got := head + renderedComment + strings.Join(in, "---\n")
 		if *update {
 			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 				t.Fatal(err)
@@ -117,6 +117,6 @@ func TestTheManifestsOfRightsAreRenderedFromTheChart(t *testing.T) {
 		}
 	}
 	for id := range missing {
-		t.Errorf("the chart has %s, and no file below deploy/ does", id)
+		t.Errorf("the chart has %s, but no file below deploy/ has it", id)
 	}
 }

@@ -33,32 +33,28 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// dock is the release of the story, and its namespace.
-const dock = "dock"
+// releaseName is the release of the story, and its namespace.
+const releaseName = "installed"
 
 // These are the pools of the story. Pool home has room for all pods and stays.
 var (
 	home = controlplane.AKSPool{Name: "home"}
 	spot = controlplane.AKSPool{Name: "spot", Spot: true}
 	ci   = controlplane.AKSPool{Name: "ci"}
-	// Pool crowd has no instance until pods need it. Pool night has an instance, and the test kills its manager during
-	// the retirement.
-	crowd = controlplane.AKSPool{Name: "crowd"}
-	night = controlplane.AKSPool{Name: "night"}
 )
 
 const (
-	shop     = "shop"
-	shopNode = "e2e.slipway.dev/shop" // the label of nodes that may run the shop
-	build    = "e2e.slipway.dev/build"
+	shopNamespace = "shop"
+	shopLabel     = "e2e.slipway.dev/shop" // the label of nodes that may run the shop
+	buildLabel    = "e2e.slipway.dev/build"
 )
 
-var web = workload.App{Namespace: shop, Name: "web", Replicas: 4, StopSeconds: "0.5", NodeSelector: map[string]string{shopNode: ""}}
+var web = workload.App{Namespace: shopNamespace, Name: "web", Replicas: 4, StopSeconds: "0.5", NodeSelector: map[string]string{shopLabel: ""}}
 
-// dockValues contains the story's values, with a placeholder for the clouds file. The agents get short intervals from
+// releaseValues contains the story's values, with a placeholder for the clouds file. The agents get short intervals from
 // their file, and the manager from arguments. One NodeGroup is an object, because the cloudpool requires it. The others
 // are in the values.
-const dockValues = `
+const releaseValues = `
 image: {registry: registry.example.com/slipway, tag: v1.2.3}
 clouds:
   config:
@@ -75,21 +71,9 @@ manager:
     spot:
       nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: spot}}
       cloud: {provider: azure, group: %s}
-    crowd:
-      nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: crowd}}
-      cloud: {provider: azure, group: %s}
-      maxSize: 10
-      scaleUp: {}
-      scaleDown: {underutilized: {cooldown: 2s}}
-      disruptionBudgets: [{nodes: 100%%}]
-    night:
-      nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: night}}
-      cloud: {provider: azure, group: %s}
-      scaleDown: {idleByLabel: {podSelector: {matchLabels: {%s: "true"}}, namespaces: [%s], cooldown: 2s}}
   extraArgs:
     - --leader-election-lease-duration=1m
     - --group-poll-interval=1s
-    - --scale-poll-interval=1s
     - --poll-interval=500ms
     - --cloud-poll-interval=500ms
   extraVolumes: [{name: plugins, emptyDir: {}}]
@@ -104,63 +88,49 @@ cloudpool:
   extraVolumeMounts: [{name: plugins, mountPath: /plugins, readOnly: true}]
 `
 
-// story holds a new control plane with the installed chart and a process for each of its pods. Only the agents of later
+// installation holds a new control plane with the installed chart and a process for each of its pods. Only the agents of later
 // instances have no process.
-type story struct {
+type installation struct {
 	bed
-	managers  []*testbed.Manager
-	guard     *controlplane.Process // the agent on the instance that Azure preempts
+	spotAgent *controlplane.Process // the agent on the instance that Azure preempts
 	cloudpool string                // address of its API
 }
 
-// TestTheStoryOfAChart installs the chart with one values file into a new control plane. It starts the programs of the
+// TestInstalledChartRetiresPreemptedAndIdleNodes installs the chart with one values file into a new control plane. It starts the programs of the
 // pods as the pods would. Then it plays the story of the demo. Each chapter has its own instances.
-func TestTheStoryOfAChart(t *testing.T) {
+func TestInstalledChartRetiresPreemptedAndIdleNodes(t *testing.T) {
 	t.Parallel()
 	shared := testbed.StartForTest(t, testbed.Options{Azure: azure.Options{}, ARM: azure.ARMOptions{DeleteTime: time.Second}})
-	s := &story{bed: onBed(t, shared)}
-	s.furnish()
+	s := &installation{bed: newBedOn(t, shared)}
+	s.addWorkloads()
 	s.install()
-	s.man()
-	s.chapter("a machine is taken away", (*story).preempted)
-	s.chapter("a machine is idle", (*story).idle)
-	s.chapter("pods come without room and go again", (*story).load)
-	s.chapter("the manager is killed", (*story).crash)
+	s.startProcesses()
+	s.preempt()
+	s.retireIdleNode()
 }
 
-// chapter runs one chapter with the full timeout. The chapter runs even if other chapters failed.
-func (s *story) chapter(title string, play func(*story)) {
-	s.t.Run(title, func(t *testing.T) {
-		c := *s
-		c.bed = onBed(t, s.Testbed)
-		play(&c)
-	})
-}
-
-// furnish adds the instances and their workloads. The shop runs on the Spot instance, and each instance of ci and night
-// runs a build. The instance of night also runs pods that must move.
-func (s *story) furnish() {
+// addWorkloads adds the instances and their workloads. The shop runs on the Spot instance, and each instance of ci runs a build.
+func (s *installation) addWorkloads() {
 	s.t.Helper()
-	for pool, n := range map[controlplane.AKSPool]int{home: 2, spot: 1, ci: 2, night: 1, crowd: 0} {
+	for pool, n := range map[controlplane.AKSPool]int{home: 2, spot: 1, ci: 2} {
 		s.check(s.AddPool(s.ctx, pool, n))
 	}
-	s.label(spot.NodeName(0), shopNode)
-	s.label(night.NodeName(0), cacheNode)
-	s.check(workload.CreateAndAwait(s.ctx, s.Client(), workload.NewNamespace(shop), web.Deployment(), web.PodDisruptionBudget(), cache.Deployment(), cache.PodDisruptionBudget(),
-		buildOn(ci, 0).Pod(), buildOn(ci, 1).Pod(), buildOn(night, 0).Pod()))
-	s.label(home.NodeName(0), shopNode)
-	s.label(home.NodeName(1), shopNode)
+	s.label(spot.NodeName(0), shopLabel)
+	s.check(workload.CreateAndAwait(s.ctx, s.Client(), workload.NewNamespace(shopNamespace), web.Deployment(), web.PodDisruptionBudget(),
+		buildOn(ci, 0).Pod(), buildOn(ci, 1).Pod()))
+	s.label(home.NodeName(0), shopLabel)
+	s.label(home.NodeName(1), shopLabel)
 }
 
 // buildOn returns a pod that prevents the retirement of an instance.
 func buildOn(pool controlplane.AKSPool, instance int) workload.App {
 	return workload.App{
-		Namespace: shop, Name: fmt.Sprint("build-", pool.Name, "-", instance), Node: pool.NodeName(instance), StopSeconds: "0.5",
-		Labels: map[string]string{build: "true"},
+		Namespace: shopNamespace, Name: fmt.Sprint("build-", pool.Name, "-", instance), Node: pool.NodeName(instance), StopSeconds: "0.5",
+		Labels: map[string]string{buildLabel: "true"},
 	}
 }
 
-func (s *story) label(node, key string) {
+func (s *installation) label(node, key string) {
 	s.t.Helper()
 	_, err := s.Client().CoreV1().Nodes().Patch(s.ctx, node, types.MergePatchType, []byte(`{"metadata":{"labels":{"`+key+`":""}}}`),
 		metav1.PatchOptions{})
@@ -168,16 +138,15 @@ func (s *story) label(node, key string) {
 }
 
 // install creates the Secrets in the values and applies the chart.
-func (s *story) install() {
+func (s *installation) install() {
 	s.t.Helper()
 	config := s.AzureProviderConfig()
-	config.Groups = append(config.Groups, testbed.EmptyGroupConfig(crowd.ScaleSetName()))
 	secrets := "/etc/slipway/secrets/"
 	token, authority := s.read(config.Auth.TokenFile), s.read(config.Endpoints.CAFile)
 	config.Auth.TokenFile, config.Endpoints.CAFile = secrets+"token", secrets+"ca.crt"
 	raw, err := json.Marshal(config)
 	s.check(err)
-	s.installed(slipwayChart, dock, fmt.Sprintf(dockValues, raw, spot.ScaleSetName(), crowd.ScaleSetName(), night.ScaleSetName(), build, shop))
+	s.installChart(slipwayChart, releaseName, fmt.Sprintf(releaseValues, raw, spot.ScaleSetName()))
 	s.secret("azure", corev1.SecretTypeOpaque, map[string]string{"token": token, "ca.crt": authority})
 	key, err := x509.MarshalPKCS8PrivateKey(s.ARMServer().Certificate.PrivateKey)
 	s.check(err)
@@ -187,36 +156,34 @@ func (s *story) install() {
 	})
 }
 
-func (s *story) secret(name string, kind corev1.SecretType, files map[string]string) {
+func (s *installation) secret(name string, kind corev1.SecretType, files map[string]string) {
 	s.t.Helper()
-	_, err := s.Client().CoreV1().Secrets(dock).Create(s.ctx, &corev1.Secret{
+	_, err := s.Client().CoreV1().Secrets(releaseName).Create(s.ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Type: kind, StringData: files,
 	}, metav1.CreateOptions{})
 	s.check(err)
 }
 
-// man starts the processes. The manager installs the types, so it comes first. The second manager waits for the first.
-func (s *story) man() {
+// startProcesses starts the processes. The manager installs the types, so it comes first. The second manager waits for the first.
+func (s *installation) startProcesses() {
 	s.t.Helper()
-	for _, pod := range s.pods(dock, "slipway-manager", 2) {
-		p, addresses := s.plugged(s.contain(pod)).start([]string{"--listen"})
-		s.managers = append(s.managers, &testbed.Manager{Process: p, URL: "http://" + addresses[0]})
+	for _, pod := range s.pods(releaseName, "slipway-manager", 2) {
+		s.addPlugins(s.newContainer(pod)).start([]string{"--listen"})
 	}
 	s.group()
-	agents := s.pods(dock, "slipway-agent", 6)
-	s.guard, _ = s.contain(s.on(spot.NodeName(0), agents)).start([]string{"--listen"}, "--endpoint="+s.ScheduledEventsURL(spot, 0))
+	agentObjects := s.pods(releaseName, "slipway-agent", 5)
+	s.spotAgent, _ = s.newContainer(s.on(spot.NodeName(0), agentObjects)).start([]string{"--listen"}, "--endpoint="+s.ScheduledEventsURL(spot, 0))
 	for i := range 2 {
-		s.contain(s.on(ci.NodeName(i), agents)).start([]string{"--listen"}, "--endpoint="+s.ScheduledEventsURL(ci, i))
+		s.newContainer(s.on(ci.NodeName(i), agentObjects)).start([]string{"--listen"}, "--endpoint="+s.ScheduledEventsURL(ci, i))
 	}
-	s.contain(s.on(night.NodeName(0), agents)).start([]string{"--listen"}, "--endpoint="+s.ScheduledEventsURL(night, 0))
-	front := s.pods(dock, "slipway-cloudpool", 1)
-	_, addresses := s.plugged(s.contain(front[0])).start([]string{"--listen", "--metrics-listen"})
+	cloudpoolRelease := s.pods(releaseName, "slipway-cloudpool", 1)
+	_, addresses := s.addPlugins(s.newContainer(cloudpoolRelease[0])).start([]string{"--listen", "--metrics-listen"})
 	s.cloudpool = addresses[0]
 }
 
-// plugged installs the sample plugin and an empty instance directory where a container looks for them. A program that
+// addPlugins installs the sample plugin and an empty instance directory where a container looks for them. A program that
 // cannot start a plugin does not start.
-func (s *story) plugged(c container) container {
+func (s *installation) addPlugins(c container) container {
 	s.t.Helper()
 	bin, machines := filepath.Join(c.mounts["/plugins"], "bin"), filepath.Join(c.mounts["/plugins"], "machines")
 	for _, dir := range []string{bin, machines} {
@@ -228,7 +195,7 @@ func (s *story) plugged(c container) container {
 }
 
 // group creates the NodeGroup that retires its nodes when they have no build.
-func (s *story) group() {
+func (s *installation) group() {
 	s.t.Helper()
 	o := &unstructured.Unstructured{Object: map[string]any{}}
 	s.check(yaml.Unmarshal([]byte(fmt.Sprintf(`
@@ -239,40 +206,40 @@ spec:
   nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: ci}}
   cloud: {provider: azure, group: %s}
   scaleDown: {idleByLabel: {podSelector: {matchLabels: {%s: "true"}}, namespaces: [%s], cooldown: 2s}}
-`, ci.ScaleSetName(), build, shop)), &o.Object))
+`, ci.ScaleSetName(), buildLabel, shopNamespace)), &o.Object))
 	s.apply([]*unstructured.Unstructured{o})
 }
 
-// preempted is the first chapter. Azure preempts the Spot instance, and its agent drains it in time without a forced
+// preempt is the first chapter. Azure preempts the Spot instance, and its agent drains it in time without a forced
 // deletion. The manager cleans up after the instance is really gone.
-func (s *story) preempted() {
+func (s *installation) preempt() {
 	e, err := s.Azure.Announce(azure.Announcement{Type: azure.Preempt, Resources: []string{spot.ResourceName(0)}})
 	s.check(err)
 	_, err = s.AwaitNotice(s.ctx, e.EventID, "allowed to begin", func(r azure.EventRecord) bool { return r.StartedBy == azure.ByApproval })
 	s.check(err)
 	_, err = s.AwaitEvent(s.ctx, spot.NodeName(0), "Drained")
 	s.check(err)
-	s.check(testbed.PollUntil(s.ctx, "Azure has taken the machine", func() bool { _, there := s.ARM.VM(spot.ResourceName(0)); return !there }))
-	s.check(s.guard.Kill())
-	s.silence(spot.NodeName(0))
+	s.check(testbed.PollUntil(s.ctx, "Azure has deleted the instance", func() bool { _, there := s.ARM.VM(spot.ResourceName(0)); return !there }))
+	s.check(s.spotAgent.Kill())
+	s.markUnreachable(spot.NodeName(0))
 	rt := s.retired(spot.NodeName(0))
 	if rt.Spec.Reason != v1alpha1.Notice {
-		s.t.Errorf("%s was retired for %s, want a notice", rt.Spec.NodeName, rt.Spec.Reason)
+		s.t.Errorf("%s was retired for %s, want Notice", rt.Spec.NodeName, rt.Spec.Reason)
 	}
-	s.check(testbed.PollUntil(s.ctx, "the ledger is settled", func() bool {
+	s.check(testbed.PollUntil(s.ctx, "the ledger has the end of each pod", func() bool {
 		l, _ := s.Azure.Ledger().Event(e.EventID)
 		return l.CountOutcome(azure.OutcomeFinished) == int(web.Replicas)
 	}))
 	l, _ := s.Azure.Ledger().Event(e.EventID)
 	if cut := l.CutWithTimeLeft(testbed.CutTolerance); len(cut) > 0 {
-		s.t.Errorf("cut short while time remained: %v", cut)
+		s.t.Errorf("killed although time remained: %v", cut)
 	}
 }
 
-// silence sets the status as the node lifecycle controller does for a node that sends no heartbeats.
-func (s *story) silence(node string) {
+// markUnreachable sets the status as the node lifecycle controller does for a node that sends no heartbeats.
+func (s *installation) markUnreachable(node string) {
 	s.t.Helper()
-	s.check(testbed.PollUntil(s.ctx, "the node is called Unknown", func() bool {
+	s.check(testbed.PollUntil(s.ctx, "the node is Unknown", func() bool {
 		_, err := s.Client().CoreV1().Nodes().Patch(s.ctx, node, types.StrategicMergePatchType,
 			[]byte(`{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown"}]}}`), metav1.PatchOptions{}, "status")
 		return err == nil || apierrors.IsNotFound(err)
@@ -281,36 +248,36 @@ func (s *story) silence(node string) {
 
 // idle is the second chapter. A build ends, and a retirement removes its node and instance. The other build keeps its
 // own. The cloudpool observes the change.
-func (s *story) idle() {
-	s.check(s.Client().CoreV1().Pods(shop).Delete(s.ctx, buildOn(ci, 0).Name, metav1.DeleteOptions{}))
+func (s *installation) retireIdleNode() {
+	s.check(s.Client().CoreV1().Pods(shopNamespace).Delete(s.ctx, buildOn(ci, 0).Name, metav1.DeleteOptions{}))
 	rt := s.retired(ci.NodeName(0))
 	if rt.Spec.Reason != v1alpha1.Idle {
-		s.t.Errorf("%s was retired for %s, want that it is idle", rt.Spec.NodeName, rt.Spec.Reason)
+		s.t.Errorf("%s was retired for %s, want Idle", rt.Spec.NodeName, rt.Spec.Reason)
 	}
 	if _, there := s.ARM.VM(ci.ResourceName(0)); there {
-		s.t.Error("the idle node's machine is there")
+		s.t.Error("the idle node's instance still exists")
 	}
 	if _, there := s.ARM.VM(ci.ResourceName(1)); !there {
-		s.t.Error("the machine of the node with a build is gone")
+		s.t.Error("the instance of the node with a build is gone")
 	}
 	if node, err := s.Client().CoreV1().Nodes().Get(s.ctx, ci.NodeName(1), metav1.GetOptions{}); err != nil || node.Spec.Unschedulable {
 		s.t.Errorf("the node with a build: %v, or it is cordoned", err)
 	}
-	s.asked()
+	s.checkAccess()
 }
 
 // retired waits until a node's retirement has succeeded. It checks that the Node is gone.
-func (s *story) retired(node string) *v1alpha1.NodeRetirement {
+func (s *installation) retired(node string) *v1alpha1.NodeRetirement {
 	s.t.Helper()
 	rt := s.awaitRetirement(node, "succeeded", func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1alpha1.Succeeded })
 	if _, err := s.Client().CoreV1().Nodes().Get(s.ctx, node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		s.t.Errorf("Node %s is there: %v", node, err)
+		s.t.Errorf("Node %s still exists: %v", node, err)
 	}
 	return rt
 }
 
 // awaitRetirement waits for a state of the node's only retirement.
-func (s *story) awaitRetirement(node, what string, is func(*v1alpha1.NodeRetirement) bool) *v1alpha1.NodeRetirement {
+func (s *installation) awaitRetirement(node, what string, is func(*v1alpha1.NodeRetirement) bool) *v1alpha1.NodeRetirement {
 	s.t.Helper()
 	client := dynamic.NewForConfigOrDie(s.RESTConfig()).Resource(v1alpha1.GroupVersion.WithResource("noderetirements"))
 	rt := &v1alpha1.NodeRetirement{}
@@ -330,51 +297,51 @@ func (s *story) awaitRetirement(node, what string, is func(*v1alpha1.NodeRetirem
 	return rt
 }
 
-// asked checks the access by the chart's roles. The cloudpool answers only accounts with its client role. The viewer's
+// checkAccess checks the access by the chart's roles. The cloudpool answers only accounts with its client role. The viewer's
 // role is enough for plan and status.
-func (s *story) asked() {
+func (s *installation) checkAccess() {
 	s.t.Helper()
-	s.account("client", dock+"-slipway-cloudpool-client")
-	s.account("viewer", dock+"-slipway-viewer")
+	s.account("client", releaseName+"-slipway-cloudpool-client")
+	s.account("viewer", releaseName+"-slipway-viewer")
 	for account, want := range map[string]int{"client": http.StatusOK, "viewer": http.StatusForbidden, "": http.StatusUnauthorized} {
-		if code, body := s.size(account); code != want || code == http.StatusOK && !strings.Contains(body, `"active": 1`) && !strings.Contains(body, `"active":1`) {
-			s.t.Errorf("the size, asked by %q: %d %s; want %d", account, code, body, want)
+		if code, body := s.requestSize(account); code != want || code == http.StatusOK && !strings.Contains(body, `"active": 1`) && !strings.Contains(body, `"active":1`) {
+			s.t.Errorf("GET /pool/size as %q: %d %s; want %d", account, code, body, want)
 		}
 	}
-	kubeconfig, err := s.ServiceAccountKubeconfig(s.ctx, dock, "viewer", controlplane.TokenOptions{})
+	kubeconfig, err := s.ServiceAccountKubeconfig(s.ctx, releaseName, "viewer", controlplane.TokenOptions{})
 	s.check(err)
 	for _, command := range []string{"status", "plan"} {
 		var out bytes.Buffer
 		cmd := testbed.NewCommand(s.ctx, s.t, "slipway", command, "--kubeconfig", kubeconfig)
 		cmd.Stdout, cmd.Stderr = &out, &out
 		if err := cmd.Run(); err != nil {
-			s.t.Errorf("slipway %s with the viewer's rights: %v: %s", command, err, out.String())
+			s.t.Errorf("slipway %s with the viewer's permissions: %v: %s", command, err, out.String())
 		}
 	}
 }
 
 // account creates a ServiceAccount and binds it to a ClusterRole.
-func (s *story) account(name, role string) {
+func (s *installation) account(name, role string) {
 	s.t.Helper()
-	_, err := s.Client().CoreV1().ServiceAccounts(dock).Create(s.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}},
+	_, err := s.Client().CoreV1().ServiceAccounts(releaseName).Create(s.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}},
 		metav1.CreateOptions{})
 	s.check(err)
 	_, err = s.Client().RbacV1().ClusterRoleBindings().Create(s.ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: dock + "-" + name},
+		ObjectMeta: metav1.ObjectMeta{Name: releaseName + "-" + name},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: dock, Name: name}},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: releaseName, Name: name}},
 	}, metav1.CreateOptions{})
 	s.check(err)
-	s.check(s.AwaitPermissions(s.ctx, dock, name, role))
+	s.check(s.AwaitPermissions(s.ctx, releaseName, name, role))
 }
 
 // size requests the size of the cloudpool's pool, as an account. An empty account sends no token.
-func (s *story) size(account string) (int, string) {
+func (s *installation) requestSize(account string) (int, string) {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.ctx, http.MethodGet, "https://"+s.cloudpool+"/pool/size", nil)
 	s.check(err)
 	if account != "" {
-		token, err := s.Client().CoreV1().ServiceAccounts(dock).CreateToken(s.ctx, account,
+		token, err := s.Client().CoreV1().ServiceAccounts(releaseName).CreateToken(s.ctx, account,
 			&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"slipway-cloudpool"}}}, metav1.CreateOptions{})
 		s.check(err)
 		r.Header.Set("Authorization", "Bearer "+token.Status.Token)

@@ -60,7 +60,7 @@ type container struct {
 
 const tmp = "/tmp"
 
-func (b bed) contain(pod corev1.Pod) container {
+func (b bed) newContainer(pod corev1.Pod) container {
 	b.t.Helper()
 	if len(pod.Spec.Containers) != 1 {
 		b.t.Fatalf("pod %s has %d containers, want 1", pod.Name, len(pod.Spec.Containers))
@@ -72,7 +72,7 @@ func (b bed) contain(pod corev1.Pod) container {
 	for _, mount := range c.VolumeMounts {
 		i := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == mount.Name })
 		if i < 0 {
-			b.t.Fatalf("%s mounts %s, which is no volume", pod.Name, mount.Name)
+			b.t.Fatalf("%s mounts %s, which is not a volume", pod.Name, mount.Name)
 		}
 		for file, text := range b.volume(pod.Namespace, pod.Spec.Volumes[i]) {
 			b.check(os.WriteFile(filepath.Join(c.mounts[mount.MountPath], file), []byte(c.here(text)), 0o600))
@@ -126,7 +126,7 @@ func (c container) env() []string {
 			case "metadata.namespace":
 				value = c.pod.Namespace
 			default:
-				c.t.Fatalf("%s: variable %s is of field %s", c.pod.Name, v.Name, v.ValueFrom.FieldRef.FieldPath)
+				c.t.Fatalf("%s: variable %s uses the unknown field %s", c.pod.Name, v.Name, v.ValueFrom.FieldRef.FieldPath)
 			}
 		}
 		env = append(env, v.Name+"="+c.here(value))
@@ -147,8 +147,8 @@ func (c container) tmp() string {
 // host, and the last address has the probe. It appends the additional arguments.
 func (c container) start(listening []string, more ...string) (_ *controlplane.Process, addresses []string) {
 	c.t.Helper()
-	image, _, _ := strings.Cut(path.Base(c.Image), ":")
-	program, err := testbed.EnsureBinary(image)
+	handlerImage, _, _ := strings.Cut(path.Base(c.Image), ":")
+	program, err := testbed.EnsureBinary(handlerImage)
 	c.check(err)
 	kubeconfig, err := c.ServiceAccountKubeconfig(c.ctx, c.pod.Namespace, c.pod.Spec.ServiceAccountName, controlplane.TokenOptions{Pod: c.pod.Name})
 	c.check(err)
@@ -182,23 +182,23 @@ func (c container) start(listening []string, more ...string) (_ *controlplane.Pr
 	return p, addresses
 }
 
-// installed applies the rendered chart as a release, in a namespace with the same name.
-func (b bed) installed(chart, name, values string) {
+// installChart applies the rendered chart as a release, in a namespace with the same name.
+func (b bed) installChart(chart, name, values string) {
 	b.t.Helper()
-	b.restricted(name)
+	b.createRestrictedNamespace(name)
 	b.apply(objects(b.t, manifest(b.t, chart, release(name, name), values)))
 }
 
-// reserved is a taint that admits only pinned pods and the guarding pod to a node. Other tests' Deployments would wait for
+// reservedTaint is a taint that admits only pinned pods and the guarding pod to a node. Other tests' Deployments would wait for
 // PDBs during its drain.
-var reserved = corev1.Taint{Key: "e2e.slipway.dev/reserved", Effect: corev1.TaintEffectNoSchedule}
+var reservedTaint = corev1.Taint{Key: "e2e.slipway.dev/reserved", Effect: corev1.TaintEffectNoSchedule}
 
-// TestTheHandlerDrainsAndTellsAsItIsInstalled uses values from users of the old chart: a taint, a grace period, and a
+// TestInstalledHandlerDrainsAndNotifies uses values from users of the old chart: a taint, a grace period, and a
 // custom payload for a Slack webhook.
-func TestTheHandlerDrainsAndTellsAsItIsInstalled(t *testing.T) {
+func TestInstalledHandlerDrainsAndNotifies(t *testing.T) {
 	t.Parallel()
-	b := ready(t)
-	var told struct {
+	b := newBed(t)
+	var received struct {
 		sync.Mutex
 		bodies []string
 	}
@@ -207,17 +207,17 @@ func TestTheHandlerDrainsAndTellsAsItIsInstalled(t *testing.T) {
 		if err != nil || r.Method != http.MethodPost || r.URL.Path != "/services/T0/B0/x" {
 			t.Errorf("%s %s: %v", r.Method, r.URL, err)
 		}
-		told.Lock()
-		defer told.Unlock()
-		told.bodies = append(told.bodies, string(body))
+		received.Lock()
+		defer received.Unlock()
+		received.bodies = append(received.bodies, string(body))
 	}))
 	t.Cleanup(slack.Close)
 	pool := controlplane.AKSPool{Name: "handled"}
 	node := pool.Node(0)
-	node.Taints = []corev1.Taint{reserved}
+	node.Taints = []corev1.Taint{reservedTaint}
 	b.Azure.EnsureScaleSet(pool.ScaleSetName())
 	b.check(b.AddNodes(b.ctx, node))
-	b.installed(handlerChart, "handled", `
+	b.installChart(handlerChart, "handled", `
 args: [-taint.node, -period=200ms, -podGracePeriodSeconds, "30", -webhook.url=`+slack.URL+`/services/T0/B0/x, -webhook.template-file=/files/slack-payload.json]
 configMap:
   data:
@@ -227,7 +227,7 @@ nodeSelector: {kubernetes.azure.com/agentpool: handled}
 slipway: {image: registry.example.com/slipway/slipway}
 `)
 	pod := b.on(node.Name, b.pods("handled", handlerChart, 1))
-	b.contain(pod).start([]string{"-web.address"}, "-endpoint="+b.ScheduledEventsURL(pool, 0))
+	b.newContainer(pod).start([]string{"-web.address"}, "-endpoint="+b.ScheduledEventsURL(pool, 0))
 	e, err := b.Azure.Announce(azure.Announcement{Type: azure.Redeploy, Resources: []string{pool.ResourceName(0)}, Notice: 10 * time.Minute})
 	b.check(err)
 	_, err = b.AwaitNotice(b.ctx, e.EventID, "allowed to begin", func(r azure.EventRecord) bool { return r.StartedBy == azure.ByApproval })
@@ -235,17 +235,17 @@ slipway: {image: registry.example.com/slipway/slipway}
 	_, err = b.AwaitEvent(b.ctx, node.Name, "Drained")
 	b.check(err)
 	// The handler notifies in parallel with the drain. The drain does not wait for it.
-	b.check(testbed.PollUntil(b.ctx, "Slack is told", func() bool {
-		told.Lock()
-		defer told.Unlock()
-		return len(told.bodies) > 0
+	b.check(testbed.PollUntil(b.ctx, "Slack received a message", func() bool {
+		received.Lock()
+		defer received.Unlock()
+		return len(received.bodies) > 0
 	}))
 	is := node.Labels
 	want := fmt.Sprintf("{\"channel\": \"#mychannel\", \"text\": \"%s, %s from %s\"}\n", node.Name, is[corev1.LabelInstanceTypeStable],
 		is[corev1.LabelTopologyRegion])
-	told.Lock()
-	defer told.Unlock()
-	if !slices.Equal(told.bodies, []string{want}) {
-		t.Errorf("Slack was told %q, want %q", told.bodies, want)
+	received.Lock()
+	defer received.Unlock()
+	if !slices.Equal(received.bodies, []string{want}) {
+		t.Errorf("Slack received %q, want %q", received.bodies, want)
 	}
 }
