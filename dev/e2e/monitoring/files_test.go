@@ -20,19 +20,6 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// peer returns the path of another project's program, from the host or from the directory of dev/peers/install.
-func peer(t *testing.T, name string) string {
-	t.Helper()
-	if path, err := exec.LookPath(name); err == nil {
-		return path
-	}
-	path := shipped(t, "bin", "peers", name)
-	if _, err := os.Stat(path); err != nil {
-		t.Skipf("%s is not installed (dev/peers/install)", name)
-	}
-	return path
-}
-
 // shipped returns a path in the repository.
 func shipped(t *testing.T, path ...string) string {
 	t.Helper()
@@ -213,7 +200,7 @@ func TestDashboardPanelsDoNotOverlap(t *testing.T) {
 }
 
 func TestPromtoolAcceptsRulesAndEachAlertFires(t *testing.T) {
-	promtool := peer(t, "promtool")
+	promtool := testbed.FindPeer(t, "promtool")
 	tests := shipped(t, "deploy", "monitoring", "slipway.rules.test.yaml")
 	for _, args := range [][]string{{"check", "rules", shipped(t, "deploy", "monitoring", "slipway.rules.yaml")}, {"test", "rules", tests}} {
 		if out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput(); err != nil {

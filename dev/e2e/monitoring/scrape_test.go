@@ -365,7 +365,7 @@ func missing(list []want, known map[string][]string) (lines []string) {
 }
 
 func TestProcessesExposeQueriedMetricsAndLabels(t *testing.T) {
-	promtool, program := peer(t, "promtool"), peer(t, "prometheus")
+	promtool, program := testbed.FindPeer(t, "promtool"), testbed.FindPeer(t, "prometheus")
 	all := queries(t)
 	list := expectedLabels(all)
 	if len(list) < len(all) || len(missing(list, nil)) != len(list) {

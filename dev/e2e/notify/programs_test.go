@@ -24,28 +24,6 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-// peer returns the path of another project's program, from the host or from the directory of dev/peers/install.
-func peer(t *testing.T, name string) string {
-	t.Helper()
-	if path, err := exec.LookPath(name); err == nil {
-		return path
-	}
-	path := filepath.Join(peersDir(t), name)
-	if _, err := os.Stat(path); err != nil {
-		t.Skipf("%s is not installed (dev/peers/install)", name)
-	}
-	return path
-}
-
-func peersDir(t *testing.T) string {
-	t.Helper()
-	root, err := testbed.RepositoryRoot()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(root, "bin", "peers")
-}
-
 // freeAddress returns an unused loopback address.
 func freeAddress(t *testing.T) string {
 	t.Helper()
@@ -148,7 +126,7 @@ node_interruption{type={{ toJson .Event.EventType }},moment={{ toJson .Moment }}
 func TestPushgatewayAcceptsNotification(t *testing.T) {
 	t.Parallel()
 	address := freeAddress(t)
-	run(t, address, peer(t, "prometheus-pushgateway"), "--web.listen-address="+address)
+	run(t, address, testbed.FindPeer(t, "prometheus-pushgateway"), "--web.listen-address="+address)
 	w := notify.Webhook{
 		Method: http.MethodPut, URL: "http://" + address + "/metrics/job/slipway/node/{{ .NodeName }}", ContentType: "text/plain",
 		Body: notify.Body{Template: pushed},
@@ -174,7 +152,7 @@ func TestPushgatewayAcceptsNotification(t *testing.T) {
 // squid runs Squid as a proxy for one user, and returns its address.
 func squid(t *testing.T) string {
 	t.Helper()
-	program := peer(t, "squid")
+	program := testbed.FindPeer(t, "squid")
 	// Squid reads some files after it has dropped root's permissions. Other users must be able to read them, but cannot
 	// read those in t.TempDir.
 	dir, err := os.MkdirTemp("", "slipway-squid-")
@@ -192,8 +170,8 @@ func squid(t *testing.T) string {
 		t.Fatal(err)
 	}
 	root := ""
-	if strings.HasPrefix(program, peersDir(t)) {
-		root = filepath.Join(peersDir(t), "root")
+	if peers := filepath.Dir(program); filepath.Base(peers) == "peers" {
+		root = filepath.Join(peers, "root")
 	}
 	address := freeAddress(t)
 	config := filepath.Join(dir, "squid.conf")
