@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -114,37 +112,11 @@ func (f *fixture) checkMessages(webhook, telegram *receiver, r azure.EventRecord
 	}
 }
 
-// checkMetrics scrapes as Prometheus does.
+// checkMetrics checks counters of the event. Unit tests check the names and labels of all metrics.
 func (f *fixture) checkMetrics(a *testbed.Agent) {
 	f.t.Helper()
 	f.awaitMetric(a, old+`http_webhook_requests_total{code="200",method="put",endpoint="webhook"}`, 1)
 	text := a.ReadMetrics(f.ctx)
-	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
-	f.check(err)
-	for name, labels := range map[string]string{
-		"error_reading_endpoint_total": "node,resource", "scheduled_events_total": "node,resource,type",
-		"apiserver_request_total": "cluster,code", "apiserver_request_duration": "cluster",
-		"http_events_in_flight_requests": "", "http_events_requests_total": "code,endpoint,method",
-		"http_events_request_duration_seconds": "method", "http_webhook_in_flight_requests": "",
-		"http_webhook_requests_total": "code,endpoint,method", "http_webhook_request_duration_seconds": "method",
-	} {
-		family := families[old+name]
-		if name == "error_reading_endpoint_total" && family == nil {
-			continue // no request failed
-		}
-		if family == nil {
-			f.t.Errorf("no metric %s%s", old, name)
-			continue
-		}
-		var got []string
-		for _, l := range family.Metric[0].Label {
-			got = append(got, l.GetName())
-		}
-		if strings.Join(slices.Sorted(slices.Values(got)), ",") != labels {
-			f.t.Errorf("%s has labels %v, want %s", name, got, labels)
-		}
-	}
 	events, _ := a.ReadMetric(f.ctx, old+`scheduled_events_total{node="`+f.node()+`",resource="`+f.pool.ResourceName(0)+`",type="Reboot"}`)
 	sent, _ := a.ReadMetric(f.ctx, old+`http_webhook_requests_total{code="200",method="put",endpoint="webhook"}`)
 	if events != 1 || sent != 1 {
