@@ -33,10 +33,10 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// releaseName is the release of the story, and its namespace.
+// releaseName is the name of the release and of its namespace.
 const releaseName = "installed"
 
-// These are the pools of the story. Pool home has room for all pods and stays.
+// These are the pools of instances. Pool home has room for all pods and stays.
 var (
 	home = controlplane.AKSPool{Name: "home"}
 	spot = controlplane.AKSPool{Name: "spot", Spot: true}
@@ -51,7 +51,7 @@ const (
 
 var web = workload.App{Namespace: shopNamespace, Name: "web", Replicas: 4, StopSeconds: "0.5", NodeSelector: map[string]string{shopLabel: ""}}
 
-// releaseValues contains the story's values, with a placeholder for the clouds file. The agents get short intervals from
+// releaseValues contains the values of the release, with a placeholder for the clouds file. The agents get short intervals from
 // their file, and the manager from arguments. One NodeGroup is an object, because the cloudpool requires it. The others
 // are in the values.
 const releaseValues = `
@@ -88,16 +88,15 @@ cloudpool:
   extraVolumeMounts: [{name: plugins, mountPath: /plugins, readOnly: true}]
 `
 
-// installation holds a new control plane with the installed chart and a process for each of its pods. Only the agents of later
-// instances have no process.
+// installation holds a new control plane with the installed chart and a process for each of its pods.
 type installation struct {
 	bed
 	spotAgent *controlplane.Process // the agent on the instance that Azure preempts
 	cloudpool string                // address of its API
 }
 
-// TestInstalledChartRetiresPreemptedAndIdleNodes installs the chart with one values file into a new control plane. It starts the programs of the
-// pods as the pods would. Then it plays the story of the demo. Each chapter has its own instances.
+// TestInstalledChartRetiresPreemptedAndIdleNodes installs the chart with one values file into a new control plane. It
+// starts the programs of the pods as the pods would.
 func TestInstalledChartRetiresPreemptedAndIdleNodes(t *testing.T) {
 	t.Parallel()
 	shared := testbed.StartForTest(t, testbed.Options{Azure: azure.Options{}, ARM: azure.ARMOptions{DeleteTime: time.Second}})
@@ -109,7 +108,8 @@ func TestInstalledChartRetiresPreemptedAndIdleNodes(t *testing.T) {
 	s.retireIdleNode()
 }
 
-// addWorkloads adds the instances and their workloads. The shop runs on the Spot instance, and each instance of ci runs a build.
+// addWorkloads adds the instances and their workloads. The shop runs on the Spot instance, and each instance of ci runs a
+// build.
 func (s *installation) addWorkloads() {
 	s.t.Helper()
 	for pool, n := range map[controlplane.AKSPool]int{home: 2, spot: 1, ci: 2} {
@@ -164,7 +164,8 @@ func (s *installation) secret(name string, kind corev1.SecretType, files map[str
 	s.check(err)
 }
 
-// startProcesses starts the processes. The manager installs the types, so it comes first. The second manager waits for the first.
+// startProcesses starts the processes. The manager installs the CRDs, so it comes first. The second manager waits for the
+// first.
 func (s *installation) startProcesses() {
 	s.t.Helper()
 	for _, pod := range s.pods(releaseName, "slipway-manager", 2) {
@@ -210,8 +211,8 @@ spec:
 	s.apply([]*unstructured.Unstructured{o})
 }
 
-// preempt is the first chapter. Azure preempts the Spot instance, and its agent drains it in time without a forced
-// deletion. The manager cleans up after the instance is really gone.
+// preempt makes Azure preempt the Spot instance, and its agent drains it in time without a forced deletion. The manager
+// deletes the Node after the instance is deleted.
 func (s *installation) preempt() {
 	e, err := s.Azure.Announce(azure.Announcement{Type: azure.Preempt, Resources: []string{spot.ResourceName(0)}})
 	s.check(err)
@@ -246,8 +247,8 @@ func (s *installation) markUnreachable(node string) {
 	}))
 }
 
-// idle is the second chapter. A build ends, and a retirement removes its node and instance. The other build keeps its
-// own. The cloudpool observes the change.
+// retireIdleNode ends a build, and a retirement deletes its node and instance. The other build keeps its node. The cloudpool
+// observes the change.
 func (s *installation) retireIdleNode() {
 	s.check(s.Client().CoreV1().Pods(shopNamespace).Delete(s.ctx, buildOn(ci, 0).Name, metav1.DeleteOptions{}))
 	rt := s.retired(ci.NodeName(0))

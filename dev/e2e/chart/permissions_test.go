@@ -51,8 +51,8 @@ var (
 	account = regexp.MustCompile(` == 'system:serviceaccount:slipway:([a-z-]+)'`)
 )
 
-// renderPermissions returns the documents about rights of a release called slipway, by kind and name. It removes the labels of the
-// release. Objects with the same kind and name, in several namespaces, follow each other.
+// renderPermissions returns the documents about permissions of a release called slipway, by kind and name. It removes the
+// labels of the release. Objects with the same kind and name, in several namespaces, follow each other.
 func renderPermissions(t *testing.T) (ids []string, documents []string) {
 	t.Helper()
 	files, err := templates(t, load(t, slipwayChart), release(slipwayChart, namespace), values(t, withEverything))

@@ -25,7 +25,8 @@ func lostResponseFaults() map[string]emulator.ARMFault {
 	}
 }
 
-// newAzureLosingResponses returns a cloud and its provider. The cloud processes the first request of an action and loses its answer.
+// newAzureLosingResponses returns a cloud and its provider. The cloud processes the first request of an action and loses its
+// response.
 func newAzureLosingResponses(t *testing.T, k kind, action string, fault emulator.ARMFault) (*azureCloud, *azure.Provider) {
 	t.Helper()
 	c := newAzure(t, k)

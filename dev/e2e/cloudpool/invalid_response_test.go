@@ -56,8 +56,8 @@ func (f *fixture) checkInvalidSizeResponse(fault emulator.Fault) {
 	f.awaitSize(5, 5, 5, 5)
 }
 
-// checkInvalidTerminationResponse terminates one machine by its ID. The node is already deleted when the server receives the request.
-// Slipway repeats the request until the machine is gone, also without a waiting client.
+// checkInvalidTerminationResponse terminates one machine by its ID. The node is already deleted when the server receives the
+// request. Slipway repeats the request until the machine is gone, also without a waiting client.
 func (f *fixture) checkInvalidTerminationResponse(fault emulator.Fault) {
 	f.t.Helper()
 	id := f.machine(0)

@@ -3,7 +3,6 @@ package compat_test
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -12,8 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/testbed"
@@ -81,8 +78,8 @@ func TestM04M15ChangedFileIsAppliedUnlessInvalid(t *testing.T) {
 	f.check(testbed.PollUntil(f.ctx, "the process has exited", func() bool { return !a.IsAlive() }))
 }
 
-// TestM22WarningsAreNotLoggedAsErrors drains pods that kubectl's library warned about: a DaemonSet pod, an
-// emptyDir, and a pod without a controller. It also covers a warning of Slipway: a PDB that blocks a pod for a while.
+// TestM22WarningsAreNotLoggedAsErrors drains pods that kubectl's library warned about: a DaemonSet pod, an emptyDir, and a
+// pod without a controller. It also covers a warning of Slipway: a PDB that blocks a pod for a while.
 func TestM22WarningsAreNotLoggedAsErrors(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "m22")
@@ -127,31 +124,8 @@ func TestW18M23DryRunIsReportedAndChangesNothing(t *testing.T) {
 	}
 }
 
-// withPlugin copies a kubeconfig, and lets a program return its token.
-func (f *fixture) withPlugin(kubeconfig string) string {
-	f.t.Helper()
-	config, err := clientcmd.LoadFromFile(kubeconfig)
-	f.check(err)
-	dir := f.t.TempDir()
-	plugin := filepath.Join(dir, "plugin")
-	for _, user := range config.AuthInfos {
-		token := user.Token
-		if raw, err := os.ReadFile(user.TokenFile); err == nil {
-			token = strings.TrimSpace(string(raw))
-		}
-		credential := fmt.Sprintf(`{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","status":{"token":%q}}`, token)
-		f.check(os.WriteFile(plugin, []byte("#!/bin/sh\necho '"+credential+"'\n"), 0o700)) //nolint:gosec // it must be executable
-		*user = clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{
-			APIVersion: "client.authentication.k8s.io/v1", Command: plugin, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
-		}}
-	}
-	path := filepath.Join(dir, "config")
-	f.check(clientcmd.WriteToFile(*config, path))
-	return path
-}
-
-// TestW01ForeignCordonStaysAndGetsNoLabel drains a node that another user has cordoned. It checks that only Slipway's own cordon sets mechanic's label. The
-// kubeconfig gets its credentials from a program. Mechanic also started with such a file, and logged a warning.
+// TestW01ForeignCordonStaysAndGetsNoLabel drains a node that another user has cordoned. Only Slipway's own cordon sets
+// mechanic's label. Mechanic also started with an invalid value in its file, and logged a warning.
 func TestW01ForeignCordonStaysAndGetsNoLabel(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "found")
@@ -161,11 +135,7 @@ func TestW01ForeignCordonStaysAndGetsNoLabel(t *testing.T) {
 	f.check(err)
 	defer history.StopRecording()
 	path := testbed.WriteTempFile(f.t, "mechanic.yaml", "scheduledEvents: {freeze: perhaps, reboot: true}\n")
-	a := f.start(func(w testbed.AgentSettings) (args, env []string) {
-		return []string{
-			"mechanic", "--config=" + path, "--kubeconfig=" + f.withPlugin(w.Kubeconfig), "--endpoint=" + w.Endpoint, "--listen=" + w.Listen,
-		}, []string{"MECHANIC_NODE_NAME=" + w.Node}
-	})
+	a := f.mechanic(path)
 	if !slices.ContainsFunc(a.ReadLog(), func(line map[string]any) bool {
 		return strings.Contains(fmt.Sprint(line["msg"]), "scheduledEvents.freeze")
 	}) {

@@ -29,7 +29,7 @@ const doctor = "docs/doctor.md"
 // secondCluster lists the pages of the second cluster, with their order. The first cluster has all other pages.
 var secondCluster = map[string]int{
 	"docs/aks-maintenance.md": 0,
-	"docs/install.md": 1, "docs/moving-from-aks-node-termination-handler.md": 1, "docs/retirement-howto.md": 1,
+	"docs/install.md":         1, "docs/moving-from-aks-node-termination-handler.md": 1, "docs/retirement-howto.md": 1,
 }
 
 // before prepares the state that a page assumes.
