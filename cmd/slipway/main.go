@@ -72,7 +72,7 @@ func newRootCommand() *cobra.Command {
 		Version:       start.Version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Annotations:   kubectlAnnotations(os.Args[0]),
+		Annotations:   kubectlPluginAnnotations(os.Args[0]),
 	}
 	cmd.AddCommand(newAgentCommand(), newManagerCommand(), newDrainCommand(), newRetireCommand(), newStatusCommand(), newTopCommand(), newPlanCommand(),
 		newWhyCommand(), newDoctorCommand(), newSnapshotCommand(), newNotifyCommand(), newSimulateCommand(), newAKSNTHCommand(), newMechanicCommand(),

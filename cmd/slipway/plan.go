@@ -50,7 +50,7 @@ func (f *planFlags) run(cmd *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	answer, err := planner.PlanOnce(o, planner.PlanOptions{MaxRemovals: f.maxNodes, Policy: policy, Rules: f.rules.plannerOptions(o)})
+	answer, err := planner.PlanFromObjects(o, planner.PlanOptions{MaxRemovals: f.maxNodes, Policy: policy, Rules: f.rules.plannerOptions(o)})
 	if err != nil {
 		return fmt.Errorf("no plan: %w", err)
 	}

@@ -72,7 +72,7 @@ func newStatusCommand() *cobra.Command {
 			}
 			status, err := readStatus(cmd.Context(), c)
 			if err != nil {
-				return explainError(err)
+				return explainStatusError(err)
 			}
 			return output.printAnswer(cmd.OutOrStdout(), status, status.printTable)
 		},
@@ -82,8 +82,8 @@ func newStatusCommand() *cobra.Command {
 	return cmd
 }
 
-// explainError adds what to do about missing permissions or CRDs.
-func explainError(err error) error {
+// explainStatusError adds what to do about missing permissions or CRDs.
+func explainStatusError(err error) error {
 	if apierrors.IsForbidden(err) {
 		return fmt.Errorf("%w\nstatus needs the permissions of the ClusterRole slipway-viewer in deploy/viewer: bind it to your user; "+
 			"slipway doctor lists the missing permissions", err)

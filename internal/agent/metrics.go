@@ -142,7 +142,7 @@ func (a *Agent) updateNoticeMetrics() {
 	var due time.Time
 	now := time.Now()
 	left, waiting := 0, 0
-	for _, h := range a.noticesByUrgency() {
+	for _, h := range a.activeNoticesByUrgency() {
 		live[h.Notice.Type]++
 		switch {
 		case h.Phase == Yielded:

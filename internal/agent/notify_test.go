@@ -29,7 +29,7 @@ type fakeNotifier struct {
 	busy bool
 }
 
-func (t *fakeNotifier) Notify(m notify.Message) {
+func (t *fakeNotifier) Enqueue(m notify.Message) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.all = append(t.all, m)
@@ -241,14 +241,14 @@ func TestApprovalWaitsForUnsentNotification(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &fakeNotifier{busy: true}
 		a, h := newNotifyingAgent(slowLookupAPI{}, to)
-		if a.awaitFlush(h, time.Now()) == 0 {
+		if a.checkFlushFinished(h, time.Now()) == 0 {
 			t.Error("approved before the notification was sent")
 		}
-		if a.awaitFlush(h, time.Now().Add(flushTimeout)) != 0 {
+		if a.checkFlushFinished(h, time.Now().Add(flushTimeout)) != 0 {
 			t.Errorf("waited longer than %s", flushTimeout)
 		}
 		to.busy = false
-		if a.awaitFlush(h, time.Now()) != 0 {
+		if a.checkFlushFinished(h, time.Now()) != 0 {
 			t.Error("waited although everything is sent")
 		}
 	})

@@ -181,7 +181,7 @@ func TestTransitionsKeepInvariants(t *testing.T) {
 			if p.isDrained() && next != p {
 				t.Errorf("%q with %+v: a check moves a drained node to %q", p, g, next)
 			}
-			if r := p.toRecorded(g.recordedPhase); !slices.Contains([]Phase{Noticed, Cordoned, Draining, Drained, NotDrained, Acknowledged}, r) {
+			if r := p.toRecordedPhase(g.recordedPhase); !slices.Contains([]Phase{Noticed, Cordoned, Draining, Drained, NotDrained, Acknowledged}, r) {
 				t.Errorf("%q is recorded as %q, which other versions do not know", p, r)
 			}
 		}

@@ -309,7 +309,7 @@ func (p *simPod) snapshot() kubeapi.Pod {
 	return c
 }
 
-// updatePod changes a pod as another client would.
+// addOrUpdatePod changes a pod as another client would.
 func (s *sim) updatePod(p *simPod, c podOption) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -546,7 +546,7 @@ func TestInstanceWithANodeInTheAPIServerIsKept(t *testing.T) { // I4, I7
 	if _, err := f.kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	f.deleteFailedInstances(t.Context(), f.sources, groups)
+	f.startFailedInstanceDeletions(t.Context(), f.sources, groups)
 	f.calls.Wait()
 	if len(f.pool.deleted) != 0 {
 		t.Errorf("deleted is %v", f.pool.deleted)
@@ -557,7 +557,7 @@ func TestInstanceWhoseStateChangedIsKept(t *testing.T) {
 	f := newFixtureWithFailedInstance(t)
 	groups := f.readCloudOnce()
 	f.pool.change(func() { f.pool.machines[0].State = cloud.Running })
-	f.deleteFailedInstances(t.Context(), f.sources, groups)
+	f.startFailedInstanceDeletions(t.Context(), f.sources, groups)
 	f.calls.Wait()
 	if len(f.pool.deleted) != 0 {
 		t.Errorf("deleted is %v", f.pool.deleted)
@@ -572,7 +572,7 @@ func (f *fixture) readCloudOnce() []*managedGroup {
 		f.t.Fatal(err)
 	}
 	f.loadStates(groups)
-	f.readClouds(f.t.Context(), f.sources, groups)
+	f.readCloudsUntilTimeout(f.t.Context(), f.sources, groups)
 	return groups
 }
 
@@ -728,7 +728,7 @@ func TestI4InstanceWithAnySignOfANodeIsKept(t *testing.T) {
 			if _, err := f.kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			f.deleteFailedInstances(t.Context(), f.sources, groups)
+			f.startFailedInstanceDeletions(t.Context(), f.sources, groups)
 			f.calls.Wait()
 			f.waitUntil("the watch has told of the Node", func() bool {
 				_, err := f.sources.nodes.Get(node.Name)

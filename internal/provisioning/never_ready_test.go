@@ -163,7 +163,7 @@ func TestI3AnnotationIsWrittenOnTheNodeAsRead(t *testing.T) {
 	if err := f.client.Update(t.Context(), changed); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Controller.writeSinceAnnotation(t.Context(), &read, time.Now()); err != nil {
+	if err := f.Controller.writeUnderutilizedSinceAnnotation(t.Context(), &read, time.Now()); err != nil {
 		t.Error(err)
 	}
 	if mark := f.sinceAnnotation("a"); mark != "" {

@@ -252,7 +252,7 @@ func TestStartingNodesDoNotPauseLaunches(t *testing.T) {
 			cluster := &nodegroup.Cluster{Nodes: []corev1.Node{*n}, Now: now}
 			cluster.Assignment.OwnerByNode = map[string]string{"a": c.owner}
 			w := &plan.Input{Groups: []plan.Group{{GroupSnapshot: nodegroup.GroupSnapshot{Group: web}}}, Now: now}
-			if got := countUnready(w, cluster); got != c.unready {
+			if got := countUnexpectedUnready(w, cluster); got != c.unready {
 				t.Errorf("%d nodes are unready, want %d", got, c.unready)
 			}
 		})

@@ -42,14 +42,14 @@ func TestDrainPlanAndRetirementAgree(t *testing.T) {
 			group.Spec.Drain.PlaceholderPods = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "placeholder"}}
 		}
 		api := onePodAPI{pod: *drainabilitytest.ConvertViaJSON[kubeapi.Pod](t, pod)}
-		p := &scope{group: group, rt: &v1alpha1.NodeRetirement{}, controller: &Controller{options: Options{
+		p := &retirementScope{group: group, rt: &v1alpha1.NodeRetirement{}, controller: &Controller{options: Options{
 			API: api, SystemLocalStorage: rapid.Bool().Draw(t, "delete local storage of kube-system"),
 		}}}
-		on, err := p.listPods(t.Context())
+		on, err := p.listAndClassifyPods(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		marks, err := p.podSelection()
+		marks, err := p.newPodSelection()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,7 +29,7 @@ func TestI3StoppedDrainSendsNoRequests(t *testing.T) {
 		c := s.newController(t)
 		go s.reconcileUntilDone(ctx, c, "r", time.Second)
 		<-began
-		if c.drains.stop("r"); !ended {
+		if c.drains.stopAndWait("r"); !ended {
 			t.Error("stop returned before the eviction did")
 		}
 		time.Sleep(20 * time.Second)

@@ -110,7 +110,7 @@ func TestNodeDeletionHeldByFinalizersIsNotUndone(t *testing.T) {
 					s.reconcileOnce(ctx, c, "r")
 				}
 				if tt.crashes {
-					c.drains.stop("r")
+					c.drains.stopAndWait("r")
 					c = s.newController(t)
 				}
 				if tt.cancelled {

@@ -37,7 +37,7 @@ func TestI5AdmissionCountsDespiteStaleAPIServer(t *testing.T) {
 	if got := k.otherAdmissions(a); len(got) != 0 {
 		t.Errorf("%v blocks the retirement itself", got)
 	}
-	k.recordRead(newRecord("a", "12", v1alpha1.Draining))
+	k.recordReadUnlessStale(newRecord("a", "12", v1alpha1.Draining))
 	if len(k.otherAdmissions(b)) != 1 {
 		t.Error("an unfinished retirement does not count any more")
 	}
@@ -46,7 +46,7 @@ func TestI5AdmissionCountsDespiteStaleAPIServer(t *testing.T) {
 		t.Errorf("%v counts, and is finished", got)
 	}
 	k.addAdmission(b)
-	k.forgetRecord("b")
+	k.forgetRetirement("b")
 	if got := k.otherAdmissions(a); len(got) != 0 {
 		t.Errorf("%v counts, and its record is deleted", got)
 	}
@@ -75,12 +75,12 @@ func TestI8OlderRecordVersionIsIgnored(t *testing.T) {
 		version string
 		fresh   bool
 	}{{"9", true}, {"10", true}, {"9", false}, {"10", true}, {"not a number", true}} {
-		if got := k.recordRead(newRecord("a", step.version, v1alpha1.Draining)); got != step.fresh {
+		if got := k.recordReadUnlessStale(newRecord("a", step.version, v1alpha1.Draining)); got != step.fresh {
 			t.Errorf("version %s after 10 is fresh: %t, want %t", step.version, got, step.fresh)
 		}
 	}
 	k.recordWrite(newRecord("a", "20", v1alpha1.Aborted))
-	if k.recordRead(newRecord("a", "19", v1alpha1.Draining)) {
+	if k.recordReadUnlessStale(newRecord("a", "19", v1alpha1.Draining)) {
 		t.Error("a record older than our own write is used")
 	}
 }
@@ -100,7 +100,7 @@ func TestI7ListOlderThanOwnWriteIsRejected(t *testing.T) {
 	for version, fresh := range map[string]bool{"41": false, "42": true, "43": true, "": true} {
 		c := New(Options{LiveReader: emptyListReader{version: version}})
 		c.expectations.recordWrite(newRecord("other", "42", v1alpha1.Draining))
-		_, err := (&scope{controller: c, rt: newRecord("a", "40", v1alpha1.Pending)}).listRetirements(t.Context())
+		_, err := (&retirementScope{controller: c, rt: newRecord("a", "40", v1alpha1.Pending)}).listRetirementsLive(t.Context())
 		if (err == nil) != fresh {
 			t.Errorf("a list of version %q: %v, want it accepted: %t", version, err, fresh)
 		}
@@ -117,7 +117,7 @@ func TestPersistentlyStaleRecordIsPolledRarelyAndWarnedOnce(t *testing.T) {
 	c := s.newController(t)
 	var said bytes.Buffer
 	c.options.Log = slog.New(slog.NewTextHandler(&said, nil))
-	c.expectations.recordRead(newRecord("r", "1000000", v1alpha1.Pending))
+	c.expectations.recordReadUnlessStale(newRecord("r", "1000000", v1alpha1.Pending))
 	var pauses []time.Duration
 	for range 30 {
 		result, err := c.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "r"}})

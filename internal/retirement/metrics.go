@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Metrics counts what retirements do. Metrics of the current state are read at each scrape; see Present.
+// Metrics counts what retirements do. [StateCollector] reads the metrics of the current state at each scrape.
 type Metrics struct {
 	steps    *prometheus.CounterVec
 	phases   *prometheus.HistogramVec
@@ -48,7 +48,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	return m, errors.Join(errs...)
 }
 
-func (m *Metrics) recordStep(name string, err error) {
+func (m *Metrics) recordStepResult(name string, err error) {
 	result := "done"
 	var endErr *endError
 	switch w := asWaitError(err); {
@@ -91,7 +91,7 @@ var (
 		[]string{"code"}, nil)
 )
 
-// scrapeTimeout limits the cache read of one scrape.
+// scrapeTimeout limits how long a scrape may read the cache.
 const scrapeTimeout = 5 * time.Second
 
 func (StateCollector) Describe(to chan<- *prometheus.Desc) {

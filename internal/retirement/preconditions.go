@@ -6,9 +6,10 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// checkReasonStillHolds ends a retirement that is not admitted yet if its reason does not hold any more: the node is
-// Ready, or the cloud has the instance. The requester decided earlier, and the retirement may have waited for long.
-func (p *scope) checkReasonStillHolds() error {
+// checkReasonStillHolds ends a retirement that is not admitted yet if its reason does not hold any more: a node that was
+// never Ready is Ready, or the cloud has an instance that was gone. The retirement may have waited for long since it was
+// requested.
+func (p *retirementScope) checkReasonStillHolds() error {
 	switch {
 	case p.isAdmitted():
 		return nil
@@ -20,9 +21,9 @@ func (p *scope) checkReasonStillHolds() error {
 	return nil
 }
 
-// recheckReason checks the reason against a live read of the Node, which may have become Ready since this reconcile
+// recheckReasonLive checks the reason against a live read of the Node, which may have become Ready since this reconcile
 // started.
-func (p *scope) recheckReason(ctx context.Context) error {
+func (p *retirementScope) recheckReasonLive(ctx context.Context) error {
 	if p.rt.Spec.Reason != v1alpha1.NeverReady {
 		return nil
 	}

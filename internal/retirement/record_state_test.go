@@ -7,7 +7,7 @@ import (
 )
 
 func TestRecordStateReportsChangedObstacles(t *testing.T) {
-	p := &scope{rt: &v1alpha1.NodeRetirement{}}
+	p := &retirementScope{rt: &v1alpha1.NodeRetirement{}}
 	for i, step := range []struct {
 		code string
 		news bool
@@ -20,7 +20,7 @@ func TestRecordStateReportsChangedObstacles(t *testing.T) {
 		{"", true},
 		{CloudBusy, true},
 	} {
-		if news := p.recordState(step.code, "message", nil); news != step.news {
+		if news := p.recordWaitState(step.code, "message", nil); news != step.news {
 			t.Errorf("step %d, %q: changed is %t, want %t", i, step.code, news, step.news)
 		}
 	}

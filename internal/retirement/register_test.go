@@ -157,11 +157,11 @@ func TestNodeProtectionTriggersReconcile(t *testing.T) {
 	before := &corev1.Node{}
 	after := before.DeepCopy()
 	after.Annotations = map[string]string{"example.com/heartbeat": "2"}
-	if nodeChangedPredicate().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
+	if relevantNodeChangePredicate().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
 		t.Error("another client's annotation triggers a reconcile")
 	}
 	after.Annotations[drainability.Detached] = "true"
-	if !nodeChangedPredicate().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
+	if !relevantNodeChangePredicate().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
 		t.Error("a protection does not trigger it")
 	}
 }

@@ -66,7 +66,7 @@ func TestI3NodeIsRestoredAndItsConditionsRemovedLater(t *testing.T) {
 				}
 				s.denyRequests("")
 				sweeper := &StaleClaimCleaner{Nodes: s.newClient(true), Retirements: s.newClient(false), API: s, Log: slog.New(slog.DiscardHandler)}
-				if err := sweeper.RestoreNodes(ctx); err != nil {
+				if err := sweeper.RemoveStaleClaims(ctx); err != nil {
 					t.Error(err)
 				}
 				s.checkNodeRestored(t, "a")
@@ -149,7 +149,7 @@ func TestI3UnreadableRetirementsRestoreNoNode(t *testing.T) {
 			}
 			return nil
 		})
-		if err := sweeper.RestoreNodes(ctx); err == nil {
+		if err := sweeper.RemoveStaleClaims(ctx); err == nil {
 			t.Error("the sweep reports success")
 		}
 		if checkRestored(s.getNode("a")) == nil || !s.getNode("a").Spec.Unschedulable {

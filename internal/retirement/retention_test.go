@@ -62,7 +62,7 @@ func TestRetirementsAwaitingReplacement(t *testing.T) {
 			}
 			finished := rt.DeepCopy()
 			finished.Status.Replacement = in(v1alpha1.ReplacementNotNeeded)
-			if woken := recordChangedPredicate().Update(event.UpdateEvent{ObjectOld: rt, ObjectNew: finished}); woken != tt.waits {
+			if woken := foreignRetirementChangePredicate().Update(event.UpdateEvent{ObjectOld: rt, ObjectNew: finished}); woken != tt.waits {
 				t.Errorf("it is reconciled at once: %t, want %t", woken, tt.waits)
 			}
 		})

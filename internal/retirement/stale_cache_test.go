@@ -77,7 +77,7 @@ func TestI7UnreadyCachedNodeIsNoProof(t *testing.T) {
 				s.allowEvictions()
 				s.mu.Unlock()
 				s.unfreezeCache()
-				if rt := s.reconcileUntilDone(ctx, c, "r", 3*time.Hour); isOutOfService(mustToKubeapi(s.getNodeOrEmpty("a"))) || len(s.violations) > 0 {
+				if rt := s.reconcileUntilDone(ctx, c, "r", 3*time.Hour); hasOutOfServiceTaint(mustToKubeapi(s.getNodeOrEmpty("a"))) || len(s.violations) > 0 {
 					t.Errorf("%s: %s, %v", rt.Status.Phase, rt.Status.Message, s.violations)
 				}
 			})
@@ -127,7 +127,7 @@ func TestChangedRecordStopsIrreversibleSteps(t *testing.T) {
 	s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 	c := s.newController(t)
 	read := s.getRetirement("r")
-	if err := c.newScope(read).confirmRecord(t.Context()); err != nil {
+	if err := c.newScope(read).confirmRetirementUnchanged(t.Context()); err != nil {
 		t.Errorf("it has not changed: %v", err)
 	}
 	changed := read.DeepCopy()
@@ -135,13 +135,13 @@ func TestChangedRecordStopsIrreversibleSteps(t *testing.T) {
 	if err := s.retirements.Update(t.Context(), changed); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.newScope(read).confirmRecord(t.Context()); !apierrors.IsConflict(err) {
+	if err := c.newScope(read).confirmRetirementUnchanged(t.Context()); !apierrors.IsConflict(err) {
 		t.Errorf("it has changed: %v", err)
 	}
 	if err := s.retirements.Delete(t.Context(), changed); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.newScope(changed).confirmRecord(t.Context()); !apierrors.IsConflict(err) {
+	if err := c.newScope(changed).confirmRetirementUnchanged(t.Context()); !apierrors.IsConflict(err) {
 		t.Errorf("it is gone: %v", err)
 	}
 }

@@ -28,7 +28,7 @@ func TestCompatModeServesOnePoolOfSeveral(t *testing.T) {
 	f := newFixture(t, "drop-in", 3, options{pool: kind})
 	kind.Name = "drop-in-other"
 	other := f.createPool(kind)
-	multi := httptest.NewServer(emulator.NewMultiHandler(map[string]*emulator.Pool{f.name: f.pool, kind.Name: other}))
+	multi := httptest.NewServer(emulator.NewMultiPoolHandler(map[string]*emulator.Pool{f.name: f.pool, kind.Name: other}))
 	t.Cleanup(multi.Close)
 	f.create(f.app("web", 3).Deployment())
 	admin, auth := f.RESTConfig(), map[string]any{}

@@ -25,7 +25,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 // fixture holds a pool of instances and a namespace for one test.
 type fixture struct {
@@ -93,7 +93,7 @@ func (f *fixture) start(command func(testbed.AgentSettings) (args, env []string)
 	a, err := f.StartAgentProgram(f.ctx, f.pool, 0, "slipway", "/readyz", command)
 	f.check(err)
 	f.t.Cleanup(func() {
-		if err := a.Crash(); err != nil {
+		if err := a.KillIfAlive(); err != nil {
 			f.t.Error(err)
 		}
 		if f.t.Failed() {

@@ -114,7 +114,7 @@ func TestCancelledCallerFailsNoOtherRead(t *testing.T) {
 		check.Is(t, 2, s.questions)
 
 		time.Sleep(statusEntryTTL)
-		if reads.entry("another operation", time.Now()); len(reads.byURL) != 1 {
+		if reads.getOrCreateEntry("another operation", time.Now()); len(reads.byURL) != 1 {
 			t.Errorf("%d cached URLs, want 1", len(reads.byURL))
 		}
 	})

@@ -173,7 +173,7 @@ func TestFaultRegionIsHardcoded(t *testing.T) {
 			t.Errorf("requests went to %v, want %s", s.requestRegions, want)
 		}
 	}
-	check.ErrorContains(t, newFakeOpenStack(t).newProvider("LK").Check(t.Context()), "want one of north, south")
+	check.ErrorContains(t, newFakeOpenStack(t).newProvider("LK").CheckConfiguredNames(t.Context()), "want one of north, south")
 }
 
 func TestFaultServersAreLaunchedOneByOne(t *testing.T) {

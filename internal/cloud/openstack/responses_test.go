@@ -275,7 +275,7 @@ func FuzzServiceErrors(f *testing.F) {
 			t.Errorf("I7: %d %q means gone", status, body)
 		}
 		_ = classifyFault(body)
-		_, _ = parseDeviceCount(body)
+		_, _ = sumDeviceCounts(body)
 		_, _ = decodeOperation(body)
 	})
 }

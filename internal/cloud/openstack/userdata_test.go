@@ -27,7 +27,7 @@ func TestI10UnknownUserDataFieldIsRefusedAtStart(t *testing.T) {
 		strings.Repeat("x", maxUserData/4*3+3): "want at most",
 		"{{define \"m\"}}{{.Foo}}{{end}}{{template \"m\" .}}": "Foo",
 	} {
-		if u, err := compileUserData(&GroupConfig{UserData: text}, true); err == nil || !strings.Contains(err.Error(), want) {
+		if u, err := parseAndTestUserData(&GroupConfig{UserData: text}, true); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.60q: %+v, %v; want %q", text, u, err, want)
 		}
 	}
@@ -35,7 +35,7 @@ func TestI10UnknownUserDataFieldIsRefusedAtStart(t *testing.T) {
 
 func TestUserDataIsRenderedForEachServer(t *testing.T) {
 	text := "{{.Name}} {{.Labels | quote}} {{with .Join}}{{.Token}} {{.Server}}{{end}} {{.Join.Expires.Unix}}"
-	u, err := compileUserData(&GroupConfig{UserData: text}, true)
+	u, err := parseAndTestUserData(&GroupConfig{UserData: text}, true)
 	if err != nil || !u.needsJoin() {
 		t.Fatalf("%+v, %v", u, err)
 	}
@@ -49,7 +49,7 @@ func TestUserDataIsRenderedForEachServer(t *testing.T) {
 		"plain": false, "{{.Name}}": false, "{{.Join.Token}}": true, "{{if .Join.Token}}x{{end}}": true, "{{$.Join.Server}}": true,
 		"{{. | toJson}}": true, "{{$j := .Join}}{{$j.Token}}": true,
 	} {
-		if u, err := compileUserData(&GroupConfig{UserData: text}, true); err != nil || u.needsJoin() != want {
+		if u, err := parseAndTestUserData(&GroupConfig{UserData: text}, true); err != nil || u.needsJoin() != want {
 			t.Errorf("%q joins: %t, %v", text, u.needsJoin(), err)
 		}
 	}

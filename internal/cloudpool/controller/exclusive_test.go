@@ -57,7 +57,7 @@ func TestOneReplicaChangesPoolAtATime(t *testing.T) {
 		accepted, refused := make(chan *Update, 2), make(chan error, 2)
 		for size, u := range map[int]*Updater{3: a, 2: b} {
 			go func() {
-				submitted, err := u.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: size}, u.CheckSize)
+				submitted, err := u.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: size}, u.CheckCanShrink)
 				if err != nil {
 					refused <- err
 					return
@@ -75,11 +75,11 @@ func TestOneReplicaChangesPoolAtATime(t *testing.T) {
 			t.Errorf("%v; want it to be busy with %s", err, submitted)
 		}
 		for name, u := range map[string]*Updater{"a": a, "b": b} {
-			_, err := u.Submit(t.Context(), Update{Kind: DetachMachine, MachineID: newUUID(1)}, nil)
+			_, err := u.SubmitOrFindEqual(t.Context(), Update{Kind: DetachMachine, MachineID: newUUID(1)}, nil)
 			if !errors.As(err, &busy) || busy.Current.ID != submitted.ID {
 				t.Errorf("%s: %v; want it to be busy with %s", name, err, submitted)
 			}
-			if same, err := u.Submit(t.Context(), *submitted, u.CheckSize); err != nil || same.ID != submitted.ID {
+			if same, err := u.SubmitOrFindEqual(t.Context(), *submitted, u.CheckCanShrink); err != nil || same.ID != submitted.ID {
 				t.Errorf("%s: %v, %v; want an equal request to return the same update", name, same, err)
 			}
 		}

@@ -27,11 +27,11 @@ func TestI5ForeignRetirementCountsTowardsSmallerSize(t *testing.T) {
 	simulate(t, 4, func(t *testing.T, s *sim) {
 		a := s.startReplica("a")
 		s.createForeignRetirement(2, "n2")
-		d, err := a.PlanSize(t.Context(), 3)
+		d, err := a.PlanShrinkTo(t.Context(), 3)
 		if err != nil || d.Active != 3 || len(d.Victims) > 0 {
 			t.Errorf("the plan is %+v, %v; want no more victims", d, err)
 		}
-		submitted, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.CheckSize)
+		submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.CheckCanShrink)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +42,7 @@ func TestI5ForeignRetirementCountsTowardsSmallerSize(t *testing.T) {
 		s.completeRetirements()
 		s.advance(10 * time.Second)
 		s.completeRetirements()
-		result, err := submitted.Wait(t.Context())
+		result, err := submitted.WaitForOutcome(t.Context())
 		if err != nil || result.Outcome.Result != Done || result.Outcome.Removed != 2 || s.pool.size != 2 || len(s.listRetirements()) != 2 {
 			t.Errorf("%+v, %v; %d retirements and a desired size of %d, want 2 and 2", result.Outcome, err, len(s.listRetirements()), s.pool.size)
 		}
@@ -64,7 +64,7 @@ func TestTerminationFollowsExistingRetirement(t *testing.T) {
 					}
 					s.advance(time.Second)
 				}
-				submitted, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: newUUID(2), Decrement: true}, a.CheckMachine)
+				submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: Terminate, MachineID: newUUID(2), Decrement: true}, a.CheckCanRemoveMachine)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -73,7 +73,7 @@ func TestTerminationFollowsExistingRetirement(t *testing.T) {
 					s.createNode("n2", 0) // completeRetirements deletes it
 				}
 				s.completeRetirements()
-				if result, err := submitted.Wait(t.Context()); err != nil || result.Outcome.Result != Done || result.Outcome.Removed != 1 || len(s.listRetirements()) != 1 {
+				if result, err := submitted.WaitForOutcome(t.Context()); err != nil || result.Outcome.Result != Done || result.Outcome.Removed != 1 || len(s.listRetirements()) != 1 {
 					t.Errorf("%+v, %v, %d retirements", result, err, len(s.listRetirements()))
 				}
 			})

@@ -47,7 +47,7 @@ func TestForeignPoolUpdateBlocksNoUpdate(t *testing.T) {
 				})
 				a := s.startReplica("a")
 				s.advance(5 * time.Second)
-				submitted, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, nil)
+				submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, nil)
 				if err != nil {
 					t.Fatalf("%v after %d requests to create it, want the update created", err, creations)
 				}

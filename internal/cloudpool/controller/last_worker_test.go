@@ -28,17 +28,17 @@ func TestLeavingNodeOfOtherPoolIsNoWorker(t *testing.T) {
 	simulate(t, 1, func(t *testing.T, s *sim) {
 		s.createNode("other", 9)
 		a := s.startReplica("a")
-		d, err := a.PlanSize(t.Context(), 0)
+		d, err := a.PlanShrinkTo(t.Context(), 0)
 		if err != nil || len(d.Victims) != 1 {
 			t.Fatalf("%+v, %v; want a victim while another worker stays", d, err)
 		}
 		s.createPendingRetirement("other")
 		s.advance(time.Second)
-		d, err = a.PlanSize(t.Context(), 0)
+		d, err = a.PlanShrinkTo(t.Context(), 0)
 		if err != nil || len(d.Victims) != 0 || len(d.Passed) != 1 || d.Passed[0].Rule != matching.RuleLastWorker {
 			t.Errorf("size 0: %+v, %v; want the last worker to stay", d, err)
 		}
-		if _, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.CheckMachine); err == nil {
+		if _, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.CheckCanRemoveMachine); err == nil {
 			t.Error("terminate was accepted; want the last worker to stay")
 		}
 	})

@@ -83,7 +83,7 @@ func TestMembershipChangeNeverRaisesSize(t *testing.T) {
 			pool := newMemoryPool(tt.desired, tt.memberships...)
 			var log strings.Builder
 			u := &Updater{opts: UpdaterOptions{Backend: pool}, log: slog.New(slog.NewTextHandler(&log, nil))}
-			err := u.forwardMembership(t.Context(), api.SetMembershipStatus{MachineID: tt.machine, MembershipStatus: tt.want}, "")
+			err := u.forwardMembershipIfSafe(t.Context(), api.SetMembershipStatus{MachineID: tt.machine, MembershipStatus: tt.want}, "")
 			asked := "membership"
 			if tt.refused {
 				asked = ""
@@ -101,7 +101,7 @@ func TestMembershipIsNotSetIfPoolIsUnreadable(t *testing.T) {
 		pool := newMemoryPool(2, evictableMember, inactiveMember)
 		pool.fails[what] = errors.New("away")
 		u := &Updater{opts: UpdaterOptions{Backend: pool}, log: slog.New(slog.DiscardHandler)}
-		err := u.forwardMembership(t.Context(), api.SetMembershipStatus{MachineID: "b", MembershipStatus: evictableMember}, "")
+		err := u.forwardMembershipIfSafe(t.Context(), api.SetMembershipStatus{MachineID: "b", MembershipStatus: evictableMember}, "")
 		if !errors.Is(err, pool.fails[what]) || len(pool.changes) > 0 {
 			t.Errorf("%s: %v, asked %q", what, err, pool.changes)
 		}

@@ -121,7 +121,7 @@ func TestFailedMachineExistsAndCanBeRemoved(t *testing.T) {
 		if len(g.deleted) != 1 || len(g.machines) != 3 {
 			t.Errorf("deleted %v", g.deleted)
 		}
-		submitted, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: "openstack:///" + newUUID(2), Decrement: true}, a.CheckMachine)
+		submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: Terminate, MachineID: "openstack:///" + newUUID(2), Decrement: true}, a.CheckCanRemoveMachine)
 		if err != nil {
 			t.Fatalf("machine with a node: %v", err)
 		}
@@ -131,7 +131,7 @@ func TestFailedMachineExistsAndCanBeRemoved(t *testing.T) {
 		}
 		g.machines = slices.Delete(g.machines, 1, 2)
 		s.updateRetirementStatus(s.listRetirements()[0].Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Succeeded })
-		if result, err := submitted.Wait(t.Context()); err != nil || result.Outcome.Result != Done {
+		if result, err := submitted.WaitForOutcome(t.Context()); err != nil || result.Outcome.Result != Done {
 			t.Errorf("%+v, %v", result, err)
 		}
 	})
@@ -238,7 +238,7 @@ func TestClientMayRemoveMachineItProtected(t *testing.T) {
 		a := s.startReplica("a", func(o *UpdaterOptions) { o.Backend = pool })
 		checkUpdateEnds(t, a, Update{Kind: Terminate, MachineID: blessed}, time.Minute, NotPossible, "not evictable")
 		checkUpdateEnds(t, a, Update{Kind: Terminate, MachineID: detached}, time.Minute, NotFound)
-		submitted, err := a.Submit(t.Context(), Update{Kind: Dispose, MachineID: blessed}, a.CheckMachine)
+		submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: Dispose, MachineID: blessed}, a.CheckCanRemoveMachine)
 		if err != nil {
 			t.Fatalf("making it disposable: %v", err)
 		}
@@ -248,7 +248,7 @@ func TestClientMayRemoveMachineItProtected(t *testing.T) {
 			t.Fatalf("%+v, n1 is protected by %q; want n1 retired and unprotected", rts, holder("n1"))
 		}
 		s.updateRetirementStatus(rts[0].Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Refused })
-		if result, err := submitted.Wait(t.Context()); err != nil || result.Outcome.Result != NotPossible || holder("n1") != drainability.Membership {
+		if result, err := submitted.WaitForOutcome(t.Context()); err != nil || result.Outcome.Result != NotPossible || holder("n1") != drainability.Membership {
 			t.Errorf("%+v, %v, n1 is protected by %q; want it protected as before", result, err, holder("n1"))
 		}
 	})

@@ -32,7 +32,7 @@ func TestDeletedFinishedRetirementIsNotCancelled(t *testing.T) {
 				s.pool.removeMachine(newUUID(1), cloud.DeleteOptions{KeepSize: rt.Spec.KeepSize})
 				s.advance(30 * time.Second)
 				s.pool.setFailure("pool", nil)
-				result, err := submitted.Wait(t.Context())
+				result, err := submitted.WaitForOutcome(t.Context())
 				if err != nil || result.Outcome.Result != Done || result.Outcome.Removed != 1 || s.pool.size != 3 {
 					t.Errorf("%+v, %v, a desired size of %d; want Done, and the machine replaced", result, err, s.pool.size)
 				}
@@ -59,7 +59,7 @@ func TestRetirementThatNeverStartsTimesOut(t *testing.T) {
 			t.Fatalf("%v are retired, want one more than n2", nodes)
 		}
 		is, err := a.FindUpdate(t.Context(), submitted.ID)
-		if err != nil || !strings.Contains(is.object.FindMachine(newUUID(2)).Reason, "others-n2, which this update did not create, waits: awaits its notice") {
+		if err != nil || !strings.Contains(is.object.FindMachineExceptPlanned(newUUID(2)).Reason, "others-n2, which this update did not create, waits: awaits its notice") {
 			t.Errorf("%+v, %v", is, err)
 		}
 	})
@@ -87,7 +87,7 @@ func TestProtectionOfKeptMachineIsRestored(t *testing.T) {
 				s.pool.setFailure("membership", errors.New("away"))
 				s.updateRetirementStatus(s.listRetirements()[0].Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Aborted })
 				s.advance(5 * time.Minute)
-				result, err := submitted.Wait(t.Context())
+				result, err := submitted.WaitForOutcome(t.Context())
 				if err != nil || result.Outcome.Result != BackendUnavailable || !strings.Contains(result.Outcome.Detail, "not evictable again") {
 					t.Errorf("%+v, %v; want an error for the client meanwhile", result, err)
 				}

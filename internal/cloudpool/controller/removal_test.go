@@ -25,7 +25,7 @@ import (
 func TestI8ReplicaLearnsOutcomeAfterLosingLease(t *testing.T) {
 	simulate(t, 4, func(t *testing.T, s *sim) {
 		a := s.startReplica("a")
-		submitted, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 3}, a.CheckSize)
+		submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: 3}, a.CheckCanShrink)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,19 +41,19 @@ func TestI8ReplicaLearnsOutcomeAfterLosingLease(t *testing.T) {
 		if busy, err := getUnfinishedUpdate(t.Context(), b); busy != nil || err != nil {
 			t.Fatalf("b has not ended the update: %v, %v", busy, err)
 		}
-		next, err := b.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, b.CheckSize)
+		next, err := b.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, b.CheckCanShrink)
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.advance(5 * time.Second)
 		s.completeRetirements()
-		if result, err := next.Wait(t.Context()); err != nil || result.Outcome.Result != Done {
+		if result, err := next.WaitForOutcome(t.Context()); err != nil || result.Outcome.Result != Done {
 			t.Fatalf("%+v, %v", result, err)
 		}
 		s.leases.setUnreachable("a", false)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
-		result, err := submitted.Wait(ctx)
+		result, err := submitted.WaitForOutcome(ctx)
 		if err != nil || result.Outcome.Result != Done || result.Outcome.Removed != 1 {
 			t.Fatalf("the client of a: %+v, %v", result, err)
 		}
@@ -63,13 +63,13 @@ func TestI8ReplicaLearnsOutcomeAfterLosingLease(t *testing.T) {
 		if slices.Contains(s.pool.changeRequests(), "size 3") || s.pool.size != 2 {
 			t.Errorf("the desired size is %d after %q; want 2, and never 3 again", s.pool.size, s.pool.changeRequests())
 		}
-		third, err := b.Submit(ctx, Update{Kind: SetSize, DesiredSize: 1}, b.CheckSize)
+		third, err := b.SubmitOrFindEqual(ctx, Update{Kind: SetSize, DesiredSize: 1}, b.CheckCanShrink)
 		if err != nil {
 			t.Fatalf("the pool is not free: %v", err)
 		}
 		s.advance(5 * time.Second)
 		s.completeRetirements()
-		if result, err := third.Wait(ctx); err != nil || result.Outcome.Result != Done {
+		if result, err := third.WaitForOutcome(ctx); err != nil || result.Outcome.Result != Done {
 			t.Errorf("%+v, %v", result, err)
 		}
 	})
@@ -94,13 +94,13 @@ func TestI4StaleReplicaTerminatesNothing(t *testing.T) {
 			}
 			return false, nil, nil
 		})
-		submitted, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.CheckSize)
+		submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.CheckCanShrink)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if result, err := submitted.Wait(ctx); err != nil || result.Outcome.Result != Done {
+		if result, err := submitted.WaitForOutcome(ctx); err != nil || result.Outcome.Result != Done {
 			t.Errorf("%+v, %v", result, err)
 		}
 		if asked := s.pool.changeRequests(); len(asked) > 0 {
@@ -112,11 +112,11 @@ func TestI4StaleReplicaTerminatesNothing(t *testing.T) {
 // submitUpdate submits an update with its check.
 func submitUpdate(t *testing.T, u *Updater, up Update) (*Update, error) {
 	t.Helper()
-	judge := u.CheckMachine
+	judge := u.CheckCanRemoveMachine
 	if up.Kind == SetSize {
-		judge = u.CheckSize
+		judge = u.CheckCanShrink
 	}
-	return u.Submit(t.Context(), up, judge)
+	return u.SubmitOrFindEqual(t.Context(), up, judge)
 }
 
 // mustSubmit submits an update and fails the test on an error.
@@ -138,7 +138,7 @@ func submitAndWait(t *testing.T, u *Updater, up Update, timeout time.Duration) (
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
-	return submitted.Wait(ctx)
+	return submitted.WaitForOutcome(ctx)
 }
 
 // checkUpdateEnds checks the result of an update and words of its detail.
@@ -195,7 +195,7 @@ func TestUpdateWaitsForPoolObservation(t *testing.T) {
 		s.pool.size = 3
 		s.pool.failures["delete"] = &cloud.ThrottledError{RetryAfter: time.Second, Err: errors.New("has not been observed again")}
 		a := s.startReplica("a")
-		submitted, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.CheckSize)
+		submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.CheckCanShrink)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +204,7 @@ func TestUpdateWaitsForPoolObservation(t *testing.T) {
 			t.Fatalf("%+v, %v; want it to wait, and the reason", is, err)
 		}
 		s.pool.setFailure("delete", nil)
-		if result, err := submitted.Wait(t.Context()); err != nil || result.Outcome.Result != Done {
+		if result, err := submitted.WaitForOutcome(t.Context()); err != nil || result.Outcome.Result != Done {
 			t.Errorf("%+v, %v", result, err)
 		}
 	})
@@ -224,7 +224,7 @@ func TestReasonOfBlockedRetirementIsReported(t *testing.T) {
 	for code, says := range map[string]string{"GroupBudget": "its NodeGroup does not allow the removal", retirement.CloudRefused: "its cloud does not allow the removal"} {
 		simulate(t, 1, func(t *testing.T, s *sim) {
 			a := s.startReplica("a", func(o *UpdaterOptions) { o.RemoveLastWorker = true })
-			submitted, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.CheckMachine)
+			submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.CheckCanRemoveMachine)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -235,7 +235,7 @@ func TestReasonOfBlockedRetirementIsReported(t *testing.T) {
 					Type: v1alpha1.RetirementBlocked, Status: metav1.ConditionTrue, Reason: code, Message: "not now", LastTransitionTime: metav1.Now(),
 				}}
 			})
-			if result, err := submitted.Wait(t.Context()); err != nil || result.Outcome.Result != NotPossible || !strings.Contains(result.Outcome.Detail, says) {
+			if result, err := submitted.WaitForOutcome(t.Context()); err != nil || result.Outcome.Result != NotPossible || !strings.Contains(result.Outcome.Detail, says) {
 				t.Errorf("%s: %+v, %v", code, result, err)
 			}
 		})
@@ -255,7 +255,7 @@ func TestKeptMachineKeepsItsMembership(t *testing.T) {
 			simulate(t, 2, func(t *testing.T, s *sim) {
 				s.pool.machines[0].Membership = &api.MembershipStatus{Active: true}
 				a := s.startReplica("a")
-				submitted, err := a.Submit(t.Context(), Update{Kind: Dispose, MachineID: newUUID(1)}, a.CheckMachine)
+				submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: Dispose, MachineID: newUUID(1)}, a.CheckCanRemoveMachine)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -263,7 +263,7 @@ func TestKeptMachineKeepsItsMembership(t *testing.T) {
 				if tt.phase != "" {
 					s.updateRetirementStatus(s.listRetirements()[0].Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase, rt.Status.Message = tt.phase, "no room" })
 				}
-				result, err := submitted.Wait(t.Context())
+				result, err := submitted.WaitForOutcome(t.Context())
 				if err != nil || result.Outcome.Result != tt.want {
 					t.Errorf("%+v, %v", result, err)
 				}
@@ -362,7 +362,7 @@ func TestI4NodeWithoutProviderIDRetiresWithPairedMachine(t *testing.T) {
 			t.Fatalf("%+v; want n1 only, with its machine", rts)
 		}
 		s.completeRetirements()
-		result, err := submitted.Wait(t.Context())
+		result, err := submitted.WaitForOutcome(t.Context())
 		if err != nil || result.Outcome.Result != Partial || result.Outcome.Removed != 1 || !strings.Contains(result.Outcome.Detail, "machine-not-confirmed") {
 			t.Errorf("%+v, %v", result.Outcome, err)
 		}

@@ -92,7 +92,7 @@ func TestUncreatedRetirementIsChosenAgain(t *testing.T) {
 func TestCancelledRetirementIsNotCreatedAgain(t *testing.T) {
 	simulate(t, 2, func(t *testing.T, s *sim) {
 		a := s.startReplica("a")
-		submitted, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.CheckMachine)
+		submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.CheckCanRemoveMachine)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +141,7 @@ func TestWaiterLearnsThatUpdateIsUnreadable(t *testing.T) {
 				}
 				ctx, leave := context.WithTimeout(t.Context(), 5*time.Minute)
 				defer leave()
-				is, err := submitted.Wait(ctx)
+				is, err := submitted.WaitForOutcome(ctx)
 				if err != nil || is.Outcome.Result != tt.want || !strings.Contains(is.Outcome.Detail, tt.text) {
 					t.Errorf("%+v, %v; want %s, and %q", is, err, tt.want, tt.text)
 				}

@@ -69,7 +69,7 @@ func startShrinkingPool(t *testing.T, strict bool) (s FrontServer, pool *memoryP
 	runs.Go(func() { _ = u.Run(ctx) })
 	t.Cleanup(func() { stop(); runs.Wait() })
 	return newServer("workers", backend, nil, u, strict), pool, func() {
-		all, err := u.listUpdates(t.Context())
+		all, err := u.listUpdatesLive(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -104,7 +104,7 @@ func (s *sim) listObjects(ctx context.Context, c client.WithWatch, into client.O
 	return c.List(ctx, into, o...)
 }
 
-// listUpdates returns the pool's PoolUpdates.
+// listUpdatesLive returns the pool's PoolUpdates.
 func (s *sim) listUpdates() []v1alpha1.PoolUpdate {
 	s.t.Helper()
 	var list v1alpha1.PoolUpdateList
@@ -146,8 +146,8 @@ func newSizeSpec(n int) v1alpha1.PoolUpdateSpec {
 
 // getUnfinishedUpdate returns the unfinished update of any process, or nil.
 func getUnfinishedUpdate(ctx context.Context, u *Updater) (*v1alpha1.PoolUpdate, error) {
-	all, err := u.listUpdates(ctx)
-	return findUnfinished(all), err
+	all, err := u.listUpdatesLive(ctx)
+	return findEarliestUnfinished(all), err
 }
 
 // cacheReader is a cache that reads from a client.
@@ -264,7 +264,7 @@ func (s *fakeServer) lock() func() { s.mu.Lock(); return s.mu.Unlock }
 
 func (s *fakeServer) addMachine(m api.Machine) { defer s.lock()(); s.machines = append(s.machines, m) }
 
-// removeMachine removes a machine and lowers the desired size, unless it is kept.
+// advanceMachineRemoval removes a machine and lowers the desired size, unless it is kept.
 func (s *fakeServer) removeMachine(id string, o cloud.DeleteOptions) {
 	defer s.lock()()
 	s.machines = slices.DeleteFunc(s.machines, func(m api.Machine) bool { return m.ID == id })

@@ -53,7 +53,7 @@ func TestTerminationDoesNotSetSize(t *testing.T) {
 				}
 				s.failDeletion()
 				s.advance(2 * time.Minute)
-				result, err := submitted.Wait(t.Context())
+				result, err := submitted.WaitForOutcome(t.Context())
 				busy, busyErr := getUnfinishedUpdate(t.Context(), a)
 				if err != nil || result.Outcome.Result != BackendUnavailable || busy != nil || busyErr != nil {
 					t.Errorf("%+v, %v, busy with %+v; want an error for the client, and the pool free", result.Outcome, err, busy)
@@ -81,7 +81,7 @@ func TestFailedTerminationDoesNotRaiseSize(t *testing.T) {
 		a := s.startReplica("a")
 		submitted := mustSubmit(t, a, Update{Kind: SetSize, DesiredSize: 3})
 		s.advance(12 * time.Minute)
-		result, err := submitted.Wait(t.Context())
+		result, err := submitted.WaitForOutcome(t.Context())
 		if err != nil || result.Outcome.Result != BackendUnavailable {
 			t.Errorf("%+v, %v; want an error for the client", result.Outcome, err)
 		}

@@ -54,7 +54,7 @@ func TestSystemLocalStorageOptionAllowsRemoval(t *testing.T) {
 					s.createPodWithEmptyDir(tt.namespace, node)
 				}
 				a := s.startReplica("a", func(o *UpdaterOptions) { o.SystemLocalStorage = tt.option })
-				d, err := a.PlanSize(t.Context(), 1)
+				d, err := a.PlanShrinkTo(t.Context(), 1)
 				if err != nil || (len(d.Victims) == 1) != tt.removable {
 					t.Errorf("%+v, %v; want a victim: %t", d, err, tt.removable)
 				}

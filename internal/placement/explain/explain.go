@@ -13,9 +13,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// PrintSelection prints the nodes to remove, in order, and why the other evaluated nodes stay. wide adds the target of
+// PrintVictimSelection prints the nodes to remove, in order, and why the other evaluated nodes stay. wide adds the target of
 // each pod.
-func PrintSelection(w io.Writer, s *planner.Selection, wide bool) error {
+func PrintVictimSelection(w io.Writer, s *planner.VictimSelection, wide bool) error {
 	p := newPrinter(w)
 	p.printLine("REMOVE\tCOST\tPODS TO MOVE\tPODS DELETED WITH IT")
 	for i := range s.Victims {
@@ -50,15 +50,15 @@ func PrintEvacuation(w io.Writer, e *planner.Evacuation) error {
 	} else {
 		p.printLine("%s cannot be removed.", e.Node)
 	}
-	p.startSection("BLOCKED BY\tREASON\tREMEDY", len(e.Refusals))
+	p.startSectionUnlessEmpty("BLOCKED BY\tREASON\tREMEDY", len(e.Refusals))
 	for _, r := range e.Refusals {
 		p.printLine("%s\t%s\t%s", r.Rule, r, r.Remedy)
 	}
-	p.startSection("POD\tWOULD MOVE TO", len(e.Moves))
+	p.startSectionUnlessEmpty("POD\tWOULD MOVE TO", len(e.Moves))
 	for _, m := range e.Moves {
 		p.printLine("%s\t%s", m.Pod, m.To)
 	}
-	p.startSection("POD\tDELETED WITH THE NODE, BY RULE", len(e.Stays))
+	p.startSectionUnlessEmpty("POD\tDELETED WITH THE NODE, BY RULE", len(e.Stays))
 	for _, s := range e.Stays {
 		p.printLine("%s\t%s", s.Pod, s.Rule)
 	}
@@ -78,11 +78,11 @@ func PrintPendingPod(w io.Writer, s *planner.PendingPod) error {
 	default:
 		p.printLine("%s fits on no node.", s.Pod)
 	}
-	p.startSection("NODES\tREASON\tPREDICATE", len(s.Nodes))
+	p.startSectionUnlessEmpty("NODES\tREASON\tPREDICATE", len(s.Nodes))
 	for _, t := range s.Nodes {
 		p.printLine("%d\t%s\t%s", t.Nodes, t.Reason, t.Reason.Predicate)
 	}
-	p.startSection("NEW INSTANCE\tWOULD HELP", len(s.NewInstances))
+	p.startSectionUnlessEmpty("NEW INSTANCE\tWOULD HELP", len(s.NewInstances))
 	for _, name := range sortedKeys(s.NewInstances) {
 		answer := s.NewInstances[name]
 		if answer == placement.Fits.String() {
@@ -103,7 +103,7 @@ func PrintPlan(w io.Writer, s *planner.Plan, wide bool) error {
 			return err
 		}
 	}
-	return PrintSelection(w, s.Remove, wide)
+	return PrintVictimSelection(w, s.Remove, wide)
 }
 
 // PrintPacking prints the launches with their numbers of pods, and the pods that no launch would help.
@@ -121,7 +121,7 @@ func PrintPacking(w io.Writer, s *planner.Packing) error {
 	p.printLine("")
 	p.printLine("%s on existing nodes, %s on new instances, at a cost of %s.", formatPodCount(len(s.Moves)-launched), formatPodCount(launched),
 		formatCost(s.Cost))
-	p.startSection("UNSCHEDULABLE POD\tFLAVOUR\tREASON", len(s.Unschedulable))
+	p.startSectionUnlessEmpty("UNSCHEDULABLE POD\tFLAVOUR\tREASON", len(s.Unschedulable))
 	for _, h := range s.Unschedulable {
 		for _, name := range sortedKeys(h.Reasons) {
 			p.printLine("%s\t%s\t%s", h.Pod, name, h.Reasons[name])
@@ -172,8 +172,8 @@ func (p *printer) printLine(format string, args ...any) {
 	}
 }
 
-// startSection starts a table with a header, unless it has no rows.
-func (p *printer) startSection(header string, rows int) {
+// startSectionUnlessEmpty starts a table with a header, unless it has no rows.
+func (p *printer) startSectionUnlessEmpty(header string, rows int) {
 	if rows > 0 {
 		p.printLine("")
 		p.printLine("%s", header)

@@ -55,7 +55,7 @@ func TestPrintedAnswersMatchGoldenFiles(t *testing.T) {
 		selection, err := planner.SelectVictims(s, 4, planner.LeastDisruption, planner.Options{})
 		must.NoError(t, err)
 		checkGolden(t, map[bool]string{false: "plan", true: "plan-wide"}[wide], func(w io.Writer) error {
-			return explain.PrintSelection(w, selection, wide)
+			return explain.PrintVictimSelection(w, selection, wide)
 		})
 		checkGolden(t, "plan-json", func(w io.Writer) error {
 			encoder := json.NewEncoder(w)
@@ -70,7 +70,7 @@ func TestPrintedAnswersMatchGoldenFiles(t *testing.T) {
 	}
 	flavours := []planner.Flavour{placementtest.NewFlavour()}
 	for _, name := range []string{"batch-0", "monster-0"} {
-		p, err := planner.JudgePending(s, placement.PodKey{Namespace: "default", Name: name}, flavours)
+		p, err := planner.JudgePendingPod(s, placement.PodKey{Namespace: "default", Name: name}, flavours)
 		must.NoError(t, err)
 		checkGolden(t, "why-"+name, func(w io.Writer) error { return explain.PrintPendingPod(w, p) })
 	}

@@ -34,9 +34,9 @@ func (f *NodeFilter) matchesAffinity(n *Node) bool {
 	return ok
 }
 
-// findNameConflict returns the reason why no node has a requested name, or nil. There is a conflict if every term
+// findNodeNameConflict returns the reason why no node has a requested name, or nil. There is a conflict if every term
 // names nodes, and these names exclude each other or the node name of the pod.
-func findNameConflict(nodeName string, selector *corev1.NodeSelector) *placement.Reason {
+func findNodeNameConflict(nodeName string, selector *corev1.NodeSelector) *placement.Reason {
 	if selector == nil || len(selector.NodeSelectorTerms) == 0 {
 		return nil
 	}

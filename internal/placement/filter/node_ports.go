@@ -44,7 +44,7 @@ func appendHostPorts(ports []hostPort, list []corev1.ContainerPort) []hostPort {
 
 // areHostPortsFree implements the plugin NodePorts. A port is taken if protocol and number are in use on the same
 // address. If one side binds all addresses, any address counts.
-func (c *Class) areHostPortsFree(n *Node) bool {
+func (c *PodClass) areHostPortsFree(n *Node) bool {
 	for _, want := range c.ports {
 		if want.ip != anyIP {
 			if n.ports[want] > 0 || n.ports[hostPort{anyIP, want.protocol, want.port}] > 0 {

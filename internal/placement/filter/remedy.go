@@ -49,8 +49,8 @@ func FindRemedy(t placement.ReasonCounts) string {
 	return strings.Join(list, "; or ")
 }
 
-// FindRefusalRemedy returns an action that makes the scheduler consider nodes for a pod that PreFilter rejects.
-func FindRefusalRemedy(r *placement.Reason) string {
+// FindPreFilterRemedy returns an action that makes the scheduler consider nodes for a pod that PreFilter rejects.
+func FindPreFilterRemedy(r *placement.Reason) string {
 	switch r.Predicate {
 	case gatesPredicate:
 		return "remove the scheduling gates"

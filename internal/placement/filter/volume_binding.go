@@ -30,13 +30,13 @@ var (
 // checkVolumeBinding implements the plugin VolumeBinding. Bound volumes must be reachable from the node. Unbound
 // claims that wait for their first consumer must be satisfiable. Only the labels of the node are compared, not its
 // name.
-func (h *Chain) checkVolumeBinding(c *Class, n *Node) (refused []placement.Reason, undecided *placement.Reason) {
-	view := c.volumes.resolveView(h.Storage)
+func (h *Chain) checkVolumeBinding(c *PodClass, n *Node) (refused []placement.Reason, undecided *placement.Reason) {
+	view := c.volumes.currentView(h.Storage)
 	r, undecided := checkBoundVolumes(view.bound, n)
 	if r != nil {
 		refused = append(refused, *r)
 	}
-	noVolume := *dropSchedulerText(&reasonNoVolume, undecided)
+	noVolume := *dropSchedulerTextIfUndecided(&reasonNoVolume, undecided)
 	for _, selected := range view.selectedNodes {
 		if selected != n.Name() {
 			return append(refused, noVolume), undecided
@@ -68,7 +68,7 @@ func checkBoundVolumes(bound []*volume, n *Node) (refused, undecided *placement.
 			}
 		}
 		if refused != nil {
-			return dropSchedulerText(refused, undecided), nil
+			return dropSchedulerTextIfUndecided(refused, undecided), nil
 		}
 	}
 	return nil, undecided

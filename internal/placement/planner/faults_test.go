@@ -36,7 +36,7 @@ func TestFaultAllNodeAffinityTermsMustMatch(t *testing.T) {
 		"one half of a term":        {[]corev1.NodeSelectorTerm{{MatchExpressions: append(newInRequirement(corev1.LabelTopologyZone, "zone-a"), newInRequirement("disk", "ssd")...)}}, false},
 		"an empty term and another": {[]corev1.NodeSelectorTerm{{}, here}, true},
 	} {
-		c := placementtest.NewSmallCluster()
+		c := placementtest.NewTwoNodeCluster()
 		requireNodeAffinity(c.Pods[0], tt.terms...)
 		if e := planEvacuation(t, c, planner.Options{}); e.IsFeasible() != tt.goes {
 			t.Errorf("%s matches: feasible is %t (%v), want %t", name, e.IsFeasible(), e.Refusals, tt.goes)
@@ -50,7 +50,7 @@ func TestFaultMatchFieldsOfNodeAffinityAreUnknown(t *testing.T) {
 	to := func(node string) corev1.NodeSelectorTerm {
 		return corev1.NodeSelectorTerm{MatchFields: newInRequirement("metadata.name", node)}
 	}
-	c := placementtest.NewSmallCluster()
+	c := placementtest.NewTwoNodeCluster()
 	daemon := placementtest.NewPod("daemon", 0, "first", 100, 128)
 	daemon.OwnerReferences[0].Kind = "DaemonSet"
 	requireNodeAffinity(daemon, to("first"))
@@ -59,7 +59,7 @@ func TestFaultMatchFieldsOfNodeAffinityAreUnknown(t *testing.T) {
 		t.Errorf("the DaemonSet pod blocks its node: %v; %d pods move, %d stay", e.Refusals, len(e.Moves), len(e.Stays))
 	}
 	for node, goes := range map[string]bool{"second": true, "third": false} { // the fields are evaluated
-		c := placementtest.NewSmallCluster()
+		c := placementtest.NewTwoNodeCluster()
 		requireNodeAffinity(c.Pods[0], to(node))
 		if e := planEvacuation(t, c, planner.Options{}); e.IsFeasible() != goes {
 			t.Errorf("a pod that requires node %s: feasible is %t (%v), want %t", node, e.IsFeasible(), e.Refusals, goes)
@@ -69,7 +69,7 @@ func TestFaultMatchFieldsOfNodeAffinityAreUnknown(t *testing.T) {
 
 func TestFaultFinishedPodsCountAsLoad(t *testing.T) {
 	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
-		c := placementtest.NewSmallCluster()
+		c := placementtest.NewTwoNodeCluster()
 		c.Nodes = append(c.Nodes, placementtest.NewNode("third", "zone-a", 4, 16, 10))
 		// Finished pods fill the only free node, and also the node with the least work.
 		c.Pods = append(c.Pods, placementtest.NewPod("busy", 0, "third", 3900, 15<<10))

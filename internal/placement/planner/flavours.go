@@ -25,7 +25,7 @@ var poolLabels = [...]string{
 // labels and taints and the smallest allocatable amounts, minus the largest DaemonSet requests. All flavours have the
 // same cost. A pool without nodes is unknown.
 func DeriveFlavours(o *saved.Objects) []Flavour {
-	daemons := sumDaemonSetRequests(o.Pods)
+	daemons := sumDaemonSetRequestsByNode(o.Pods)
 	kinds := map[flavourKey][]*corev1.Node{}
 	for _, n := range o.Nodes {
 		if fromcorev1.NodeFacts(n).ControlPlane == "" {
@@ -35,7 +35,7 @@ func DeriveFlavours(o *saved.Objects) []Flavour {
 	flavours := make([]Flavour, 0, len(kinds))
 	for _, k := range slices.SortedFunc(maps.Keys(kinds), flavourKey.compare) {
 		nodes := kinds[k]
-		flavours = append(flavours, Flavour{Name: k.String(), Template: buildTemplate(nodes, daemons), Cost: 1, Zones: listZones(nodes)})
+		flavours = append(flavours, Flavour{Name: k.String(), Template: buildConservativeTemplate(nodes, daemons), Cost: 1, Zones: listZonesIfAllZoned(nodes)})
 	}
 	return flavours
 }
@@ -68,8 +68,8 @@ func (k flavourKey) String() string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "/")
 }
 
-// buildTemplate returns the smallest node that one more instance of the flavour would register.
-func buildTemplate(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) *corev1.Node {
+// buildConservativeTemplate returns the smallest node that one more instance of the flavour would register.
+func buildConservativeTemplate(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) *corev1.Node {
 	first := nodes[0]
 	out := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Labels: maps.Clone(first.Labels)},
@@ -83,7 +83,7 @@ func buildTemplate(nodes []*corev1.Node, daemons map[string]corev1.ResourceList)
 			out.Spec.Taints = append(out.Spec.Taints, t)
 		}
 	}
-	out.Status.Allocatable = minAllocatable(nodes, daemons)
+	out.Status.Allocatable = minAllocatableAfterDaemons(nodes, daemons)
 	out.Status.Capacity = out.Status.Allocatable
 	return out
 }
@@ -99,9 +99,9 @@ func hasTaint(n *corev1.Node, t corev1.Taint) bool {
 	})
 }
 
-// minAllocatable returns, per resource, the smallest allocatable amount of the nodes minus the DaemonSet requests on
+// minAllocatableAfterDaemons returns, per resource, the smallest allocatable amount of the nodes minus the DaemonSet requests on
 // that node. It omits resources that one of the nodes does not have.
-func minAllocatable(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) corev1.ResourceList {
+func minAllocatableAfterDaemons(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) corev1.ResourceList {
 	var out corev1.ResourceList
 	for _, n := range nodes {
 		free := n.Status.Allocatable.DeepCopy()
@@ -125,8 +125,8 @@ func minAllocatable(nodes []*corev1.Node, daemons map[string]corev1.ResourceList
 	return out
 }
 
-// sumDaemonSetRequests returns the requests of the DaemonSet pods per node, with their number as "pods".
-func sumDaemonSetRequests(pods []*corev1.Pod) map[string]corev1.ResourceList {
+// sumDaemonSetRequestsByNode returns the requests of the DaemonSet pods per node, with their number as "pods".
+func sumDaemonSetRequestsByNode(pods []*corev1.Pod) map[string]corev1.ResourceList {
 	sums := map[string]corev1.ResourceList{}
 	for _, p := range pods {
 		owner := metav1.GetControllerOfNoCopy(p)
@@ -149,8 +149,8 @@ func sumDaemonSetRequests(pods []*corev1.Pod) map[string]corev1.ResourceList {
 	return sums
 }
 
-// listZones lists the zones of the nodes. It is empty if a node has no zone.
-func listZones(nodes []*corev1.Node) []string {
+// listZonesIfAllZoned lists the zones of the nodes. It is empty if a node has no zone.
+func listZonesIfAllZoned(nodes []*corev1.Node) []string {
 	found := map[string]bool{}
 	for _, n := range nodes {
 		zone := n.Labels[corev1.LabelTopologyZone]

@@ -77,8 +77,8 @@ func (l *groupLimits) listRefusals(n *filter.Node) []Refusal {
 	return list
 }
 
-// countRemoval counts a node as removed (sign 1) or restored (sign -1).
-func (l *groupLimits) countRemoval(n *filter.Node, sign int) {
+// adjustForRemoval counts a node as removed (sign 1) or restored (sign -1).
+func (l *groupLimits) adjustForRemoval(n *filter.Node, sign int) {
 	for _, g := range l.groups[n.ID] {
 		g.remaining -= sign
 		g.zones[zoneOf(n)] -= sign

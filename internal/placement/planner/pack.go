@@ -55,7 +55,7 @@ const (
 	LeastCost Objective = "LeastCost"
 )
 
-// Packing is the result of Pack.
+// Packing is the result of PackPods.
 type Packing struct {
 	// Moves lists the pods that can be placed, on existing nodes or on new instances, in the order of placement.
 	Moves []Move `json:"moves,omitempty"`
@@ -87,8 +87,8 @@ type packRun struct {
 	flavours       []Flavour
 	objective      Objective
 	offers         []offer
-	scoreClass     func(*packRun, *filter.Class, *filter.Node) float64
-	sizeByClass    []int64 // by ID of the class; see computeSize
+	scoreClass     func(*packRun, *filter.PodClass, *filter.Node) float64
+	sizeByClass    []int64 // by ID of the class; see computeLargestShare
 	resourceLimits map[*LaunchLimit]*resourceLimit
 	launches       []plannedLaunch
 	serial         int
@@ -109,7 +109,7 @@ type plannedLaunch struct {
 
 // demand holds the pending pods of one class.
 type demand struct {
-	class *filter.Class
+	class *filter.PodClass
 	pods  []*filter.Pod
 }
 
@@ -124,15 +124,15 @@ func PackPods(s *snapshot.Snapshot, pods []placement.PodKey, flavours []Flavour,
 	if err := validateFlavours(flavours); err != nil {
 		return nil, err
 	}
-	demands, err := groupByClass(s, pods)
+	demands, err := groupPendingByClass(s, pods)
 	if err != nil {
 		return nil, err
 	}
-	balanced := packWith(s, (*packRun).scoreByDotProduct, demands, flavours, objective)
-	if len(balanced.Instances) <= countMinInstances(s, balanced, flavours) {
+	balanced := packWithScoring(s, (*packRun).scoreByDotProduct, demands, flavours, objective)
+	if len(balanced.Instances) <= computeInstanceLowerBound(s, balanced, flavours) {
 		return balanced, nil
 	}
-	if largest := packWith(s, (*packRun).scoreBySize, demands, flavours, objective); largest.isBetterThan(balanced) {
+	if largest := packWithScoring(s, (*packRun).scoreBySize, demands, flavours, objective); largest.isBetterThan(balanced) {
 		return largest, nil
 	}
 	return balanced, nil
@@ -147,22 +147,22 @@ func validateFlavours(flavours []Flavour) error {
 	return nil
 }
 
-// packWith packs with one scoring rule. The class with the highest score is placed next on an instance.
-func packWith(s *snapshot.Snapshot, next func(*packRun, *filter.Class, *filter.Node) float64, demands []demand, flavours []Flavour, objective Objective) *Packing {
+// packWithScoring packs with one scoring rule. The class with the highest score is placed next on an instance.
+func packWithScoring(s *snapshot.Snapshot, next func(*packRun, *filter.PodClass, *filter.Node) float64, demands []demand, flavours []Flavour, objective Objective) *Packing {
 	p := &packRun{
-		planRun: newPlanRun(s, LeastPods, &Options{}), flavours: flavours, objective: objective, scoreClass: next,
+		planRun: beginPlanRun(s, LeastPods, &Options{}), flavours: flavours, objective: objective, scoreClass: next,
 		resourceLimits: map[*LaunchLimit]*resourceLimit{},
 	}
 	defer p.close()
 	p.meanAllocatable = computeMeanAllocatable(s, flavours)
-	p.sortDemands(demands)
-	p.addOffers()
+	p.sortDemandsHardestFirst(demands)
+	p.addFlavourOffers()
 	return p.packInRounds(demands)
 }
 
-// countMinInstances returns a lower bound for the instances of a packing: the sum of the requests divided by the
+// computeInstanceLowerBound returns a lower bound for the instances of a packing: the sum of the requests divided by the
 // largest allocatable amount.
-func countMinInstances(s *snapshot.Snapshot, p *Packing, flavours []Flavour) int {
+func computeInstanceLowerBound(s *snapshot.Snapshot, p *Packing, flavours []Flavour) int {
 	var sums, most []float64
 	add := func(list *[]float64, r int32) *float64 {
 		for int(r) >= len(*list) {
@@ -213,20 +213,20 @@ func computeMeanAllocatable(s *snapshot.Snapshot, flavours []Flavour) []float64 
 	return means
 }
 
-// sortDemands puts demands with many constraints first, then large ones.
-func (p *packRun) sortDemands(demands []demand) {
+// sortDemandsHardestFirst puts demands with many constraints first, then large ones.
+func (p *packRun) sortDemandsHardestFirst(demands []demand) {
 	p.sizeByClass = make([]int64, p.s.ClassIDLimit())
 	for _, d := range demands {
-		p.sizeByClass[d.class.ID] = p.computeSize(d.class)
+		p.sizeByClass[d.class.ID] = p.computeLargestShare(d.class)
 	}
 	slices.SortStableFunc(demands, func(a, b demand) int {
 		return cmp.Or(cmp.Compare(b.class.ConstraintCount(), a.class.ConstraintCount()), cmp.Compare(p.sizeByClass[b.class.ID], p.sizeByClass[a.class.ID]))
 	})
 }
 
-// groupByClass returns the pending pods by class. If keys is not nil, it returns only these pods, and fails if one is
+// groupPendingByClass returns the pending pods by class. If keys is not nil, it returns only these pods, and fails if one is
 // not pending.
-func groupByClass(s *snapshot.Snapshot, keys []placement.PodKey) ([]demand, error) {
+func groupPendingByClass(s *snapshot.Snapshot, keys []placement.PodKey) ([]demand, error) {
 	pods := s.PendingPods()
 	if keys != nil {
 		pods = pods[:0]
@@ -239,7 +239,7 @@ func groupByClass(s *snapshot.Snapshot, keys []placement.PodKey) ([]demand, erro
 		}
 		slices.SortFunc(pods, func(a, b *filter.Pod) int { return a.Key.Compare(b.Key) })
 	}
-	places := map[*filter.Class]int{}
+	places := map[*filter.PodClass]int{}
 	var list []demand
 	for _, p := range pods {
 		i, ok := places[p.Class]
@@ -253,8 +253,8 @@ func groupByClass(s *snapshot.Snapshot, keys []placement.PodKey) ([]demand, erro
 	return list, nil
 }
 
-// addOffers adds an offer for each flavour and zone.
-func (p *packRun) addOffers() {
+// addFlavourOffers adds an offer for each flavour and zone.
+func (p *packRun) addFlavourOffers() {
 	for i := range p.flavours {
 		f := &p.flavours[i]
 		count := new(int)
@@ -285,7 +285,7 @@ func (p *packRun) packInRounds(demands []demand) *Packing {
 	places := map[*filter.Pod]*filter.Node{}
 	left := demands
 	for round := range maxRounds {
-		p.relaunchAll()
+		p.resetAndRelaunchInstances()
 		left = p.placeDemands(demands, places)
 		if round == maxRounds-1 {
 			break
@@ -300,8 +300,8 @@ func (p *packRun) packInRounds(demands []demand) *Packing {
 	return p.buildPacking(demands, left)
 }
 
-// relaunchAll rolls back and launches the instances found so far.
-func (p *packRun) relaunchAll() {
+// resetAndRelaunchInstances rolls back and launches the instances found so far.
+func (p *packRun) resetAndRelaunchInstances() {
 	p.fork.Reset()
 	p.s.Search.UseDefaultOrder()
 	order := slices.Clone(p.s.Search.Order)
@@ -317,11 +317,11 @@ func (p *packRun) placeDemands(demands []demand, places map[*filter.Pod]*filter.
 	var left []demand
 	for _, d := range demands {
 		var over []*filter.Pod
-		if places[d.pods[0]] == nil && d.class.MustShareNode() && p.placeTogether(d.pods) {
+		if places[d.pods[0]] == nil && d.class.MustChooseCommonNode() && p.placeAllOnOneNode(d.pods) {
 			continue
 		}
 		for _, pod := range d.pods {
-			if n := p.findEarlierNode(places[pod]); n != nil && p.s.FitsOn(d.class, pod.UID, n) {
+			if n := p.findRelaunchedNode(places[pod]); n != nil && p.s.FitsOn(d.class, pod.UID, n) {
 				p.fork.PlacePod(pod, n)
 			} else if n := p.findTarget(pod); n != nil {
 				p.fork.PlacePod(pod, n)
@@ -336,8 +336,8 @@ func (p *packRun) placeDemands(demands []demand, places map[*filter.Pod]*filter.
 	return left
 }
 
-// findEarlierNode returns the node of an earlier round under its new ID.
-func (p *packRun) findEarlierNode(n *filter.Node) *filter.Node {
+// findRelaunchedNode returns the node of an earlier round under its new ID.
+func (p *packRun) findRelaunchedNode(n *filter.Node) *filter.Node {
 	if n == nil {
 		return nil
 	}
@@ -365,9 +365,9 @@ func (p *packRun) addInstances(left []demand) []demand {
 		filled := 0
 		for len(left) > 0 && best.canLaunch() {
 			mark := p.fork.Mark()
-			placed := p.launchInstance(*best, left)
+			placed := p.launchAndFillInstance(*best, left)
 			if placed == 0 || placed < filled {
-				p.undoLaunch(mark)
+				p.undoLastLaunch(mark)
 				break
 			}
 			filled = placed
@@ -394,26 +394,26 @@ func (o *offer) findExhaustedLimit() string {
 		return fmt.Sprintf("at most %d may be launched", *o.flavour.MaxLaunches)
 	}
 	for _, resourceLimit := range o.resourceLimits {
-		if !resourceLimit.allowsOneMore(o.flavour.countedCapacity()) {
+		if !resourceLimit.allowsOneMoreInstance(o.flavour.capacityOrAllocatable()) {
 			return resourceLimit.limit.Name
 		}
 	}
 	return ""
 }
 
-// countLaunch counts an instance as launched (sign 1) or not launched (sign -1).
-func (o *offer) countLaunch(sign int) {
+// adjustForLaunch counts an instance as launched (sign 1) or not launched (sign -1).
+func (o *offer) adjustForLaunch(sign int) {
 	*o.launchCount += sign
 	for _, resourceLimit := range o.resourceLimits {
-		resourceLimit.countInstance(o.flavour.countedCapacity(), sign)
+		resourceLimit.adjustForInstance(o.flavour.capacityOrAllocatable(), sign)
 	}
 }
 
-// undoLaunch undoes the last launch, and all changes after the given mark in the undo log.
-func (p *packRun) undoLaunch(mark int) {
-	p.fork.UndoTo(mark)
+// undoLastLaunch undoes the last launch, and all changes after the given mark in the undo log.
+func (p *packRun) undoLastLaunch(mark int) {
+	p.fork.UndoToMark(mark)
 	last := len(p.launches) - 1
-	p.launches[last].countLaunch(-1)
+	p.launches[last].adjustForLaunch(-1)
 	p.launches = p.launches[:last]
 }
 
@@ -432,11 +432,11 @@ func (p *packRun) listUnplaced(left []demand) []demand {
 	return out
 }
 
-// launchInstance adds an instance and fills it. It returns the number of pods placed on it.
-func (p *packRun) launchInstance(o offer, left []demand) int {
+// launchAndFillInstance adds an instance and fills it. It returns the number of pods placed on it.
+func (p *packRun) launchAndFillInstance(o offer, left []demand) int {
 	p.serial++
 	object := o.flavour.NewNode(fmt.Sprintf("%s-new-%d", o.flavour.Name, p.serial), o.zone)
-	o.countLaunch(1)
+	o.adjustForLaunch(1)
 	p.launches = append(p.launches, plannedLaunch{o, object})
 	n := p.fork.AddNode(object)
 	placed := 0
@@ -456,7 +456,7 @@ func (p *packRun) launchInstance(o offer, left []demand) int {
 // placeInteracting places as many pods of one class on an instance as fit. Pods that must share a node are placed all
 // or none if the instance has pods already.
 func (p *packRun) placeInteracting(n *filter.Node, d demand, placedBefore int) int {
-	if placedBefore > 0 && d.class.MustShareNode() {
+	if placedBefore > 0 && d.class.MustChooseCommonNode() {
 		if p.placeAllOn(n, d.pods) {
 			return len(d.pods)
 		}
@@ -499,14 +499,14 @@ func (p *packRun) placeByScore(n *filter.Node, left []demand) int {
 }
 
 // scoreBySize prefers the largest pods.
-func (p *packRun) scoreBySize(c *filter.Class, _ *filter.Node) float64 {
+func (p *packRun) scoreBySize(c *filter.PodClass, _ *filter.Node) float64 {
 	return float64(p.sizeByClass[c.ID])
 }
 
 // scoreByDotProduct returns the dot product of the pod's requests and the free amounts, as shares of the node. Large
 // pods come first, and no resource runs out long before the others (Panigrahy et al., Heuristics for Vector Bin
 // Packing, 2011).
-func (*packRun) scoreByDotProduct(c *filter.Class, n *filter.Node) float64 {
+func (*packRun) scoreByDotProduct(c *filter.PodClass, n *filter.Node) float64 {
 	var sum float64
 	for _, a := range c.Requests {
 		if has := float64(filter.AmountAt(n.Allocatable, a.Resource)); has > 0 {
@@ -528,10 +528,10 @@ func (p *packRun) findBestOffer(left []demand) *offer {
 			continue
 		}
 		mark := p.fork.Mark()
-		placed := p.launchInstance(*o, left)
+		placed := p.launchAndFillInstance(*o, left)
 		score := p.scoreLastInstance(*o)
-		p.undoLaunch(mark)
-		there := p.countInZone(o)
+		p.undoLastLaunch(mark)
+		there := p.countLaunchesInZone(o)
 		if placed > 0 && (best == nil || score > bestScore || score == bestScore && there < fewest) {
 			best, bestScore, fewest = o, score, there
 		}
@@ -539,7 +539,7 @@ func (p *packRun) findBestOffer(left []demand) *offer {
 	return best
 }
 
-func (p *packRun) countInZone(o *offer) int {
+func (p *packRun) countLaunchesInZone(o *offer) int {
 	count := 0
 	for i := range p.launches {
 		if p.launches[i].zone == o.zone {
@@ -553,7 +553,7 @@ func (p *packRun) countInZone(o *offer) int {
 // per cost.
 func (p *packRun) scoreLastInstance(o offer) float64 {
 	n := p.s.Nodes.Lookup(p.launches[len(p.launches)-1].object.Name)
-	used := n.UsedShares() / 2
+	used := n.SumUsedShares() / 2
 	if p.objective != LeastCost || o.flavour.Cost <= 0 {
 		return used
 	}
@@ -604,16 +604,16 @@ func (p *packRun) buildPacking(demands, left []demand) *Packing {
 
 // explainOffers says, by flavour, why a new instance does not help a class. spent names the limit of each flavour
 // that would help but must not be launched.
-func (p *packRun) explainOffers(c *filter.Class) (reasons, spent map[string]string) {
+func (p *packRun) explainOffers(c *filter.PodClass) (reasons, spent map[string]string) {
 	reasons = map[string]string{}
 	for i := range p.offers {
 		o := &p.offers[i]
 		limit := o.findExhaustedLimit()
 		mark := p.fork.Mark()
-		p.launchInstance(*o, nil)
+		p.launchAndFillInstance(*o, nil)
 		m := p.launches[len(p.launches)-1]
-		v := p.s.JudgeClass(c, "", p.s.Nodes.Lookup(m.object.Name))
-		p.undoLaunch(mark)
+		v := p.s.JudgePodClass(c, "", p.s.Nodes.Lookup(m.object.Name))
+		p.undoLastLaunch(mark)
 		text := v.String()
 		if v.Outcome == placement.Fits && limit != "" {
 			text = limit

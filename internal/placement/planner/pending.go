@@ -20,9 +20,9 @@ type PendingPod struct {
 	NewInstances map[string]string `json:"machines,omitempty"`
 }
 
-// JudgePending evaluates a pod on every node, and on a new instance of every flavour. A placed pod is evaluated as if
+// JudgePendingPod evaluates a pod on every node, and on a new instance of every flavour. A placed pod is evaluated as if
 // a second copy were created. It fails if the pod is unknown.
-func JudgePending(s *snapshot.Snapshot, key placement.PodKey, flavours []Flavour) (*PendingPod, error) {
+func JudgePendingPod(s *snapshot.Snapshot, key placement.PodKey, flavours []Flavour) (*PendingPod, error) {
 	p := s.Pod(key)
 	if p == nil {
 		return nil, fmt.Errorf("pod %s is not in the snapshot", key)
@@ -33,7 +33,7 @@ func JudgePending(s *snapshot.Snapshot, key placement.PodKey, flavours []Flavour
 		if n.RemovedByPlan {
 			continue
 		}
-		if v := s.JudgeClass(p.Class, p.UID, n); v.Outcome == placement.Fits {
+		if v := s.JudgePodClass(p.Class, p.UID, n); v.Outcome == placement.Fits {
 			out.FittingNodes = append(out.FittingNodes, n.Name())
 		} else {
 			counts.addVerdict(v)
@@ -43,9 +43,9 @@ func JudgePending(s *snapshot.Snapshot, key placement.PodKey, flavours []Flavour
 	if err := validateFlavours(flavours); err != nil {
 		return nil, err
 	}
-	plan := &packRun{planRun: newPlanRun(s, LeastPods, &Options{}), flavours: flavours, resourceLimits: map[*LaunchLimit]*resourceLimit{}, scoreClass: (*packRun).scoreBySize}
+	plan := &packRun{planRun: beginPlanRun(s, LeastPods, &Options{}), flavours: flavours, resourceLimits: map[*LaunchLimit]*resourceLimit{}, scoreClass: (*packRun).scoreBySize}
 	defer plan.close()
-	plan.addOffers()
+	plan.addFlavourOffers()
 	out.NewInstances, _ = plan.explainOffers(p.Class)
 	return out, nil
 }

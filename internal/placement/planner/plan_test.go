@@ -58,20 +58,20 @@ func TestPlanReservesRoomForPendingPods(t *testing.T) {
 		Pods:  []*corev1.Pod{placementtest.NewPod("web", 0, "a", 2000, 512)},
 	}
 	options := planner.PlanOptions{MaxRemovals: -1, Policy: planner.LeastDisruption}
-	p, err := planner.PlanOnce(o, options)
+	p, err := planner.PlanFromObjects(o, options)
 	must.NoError(t, err)
 	if len(p.Remove.Victims) != 1 || p.Remove.Victims[0].Node != "b" || p.Launch != nil {
 		t.Fatalf("without pending pods: %+v, %+v", p.Remove, p.Launch)
 	}
 	o.Pods = append(o.Pods, placementtest.NewPod("wide", 0, "", 3000, 512))
-	if p, err = planner.PlanOnce(o, options); err != nil {
+	if p, err = planner.PlanFromObjects(o, options); err != nil {
 		t.Fatal(err)
 	}
 	if len(p.Remove.Victims) != 0 || len(p.Launch.Instances) != 0 || len(p.Launch.Moves) != 1 || p.Launch.Moves[0].To != "b" {
 		t.Errorf("with a pending pod that fits only on b: %+v, %+v", p.Remove, p.Launch)
 	}
 	for _, node := range []string{"a", "b"} {
-		e, err := planner.PlanEvacuationOnce(o, node, options)
+		e, err := planner.PlanEvacuationFromObjects(o, node, options)
 		must.NoError(t, err)
 		if e.IsFeasible() {
 			t.Errorf("node %s alone is feasible: %+v", node, e)
@@ -82,16 +82,16 @@ func TestPlanReservesRoomForPendingPods(t *testing.T) {
 func TestAnyClusterGetsAPlan(t *testing.T) {
 	for seed := range uint64(200) {
 		c := placementtest.NewRandomCluster(seed)
-		if _, err := planner.PlanOnce(&c.Objects, planner.PlanOptions{MaxRemovals: -1, Policy: planner.LeastDisruption}); err != nil {
+		if _, err := planner.PlanFromObjects(&c.Objects, planner.PlanOptions{MaxRemovals: -1, Policy: planner.LeastDisruption}); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		for _, n := range c.Nodes {
-			if _, err := planner.PlanEvacuationOnce(&c.Objects, n.Name, planner.PlanOptions{}); err != nil {
+			if _, err := planner.PlanEvacuationFromObjects(&c.Objects, n.Name, planner.PlanOptions{}); err != nil {
 				t.Fatalf("seed %d, node %s: %v", seed, n.Name, err)
 			}
 		}
 	}
-	if p, err := planner.PlanOnce(&saved.Objects{}, planner.PlanOptions{MaxRemovals: -1}); err != nil || len(p.Remove.Victims) != 0 {
+	if p, err := planner.PlanFromObjects(&saved.Objects{}, planner.PlanOptions{MaxRemovals: -1}); err != nil || len(p.Remove.Victims) != 0 {
 		t.Errorf("empty cluster: %+v, %v", p, err)
 	}
 }
@@ -108,15 +108,15 @@ func TestPlansAreDeterministic(t *testing.T) {
 		must.NoError(t, err)
 		options := planner.PlanOptions{MaxRemovals: -1, Policy: planner.LeastDisruption, Rules: planner.Options{PodRules: podrules.VoluntaryPolicy().WithAction(podrules.RuleUnmanaged, podrules.Evict).WithAction(podrules.RuleLocalStorage, podrules.Evict).WithAction(podrules.RuleHostPath, podrules.Evict)}}
 		for range 2 {
-			got, err := warm.MakePlan(options)
+			got, err := warm.PlanLaunchesAndRemovals(options)
 			must.NoError(t, err)
-			want, err := planner.PlanOnce(&c.Objects, options)
+			want, err := planner.PlanFromObjects(&c.Objects, options)
 			must.NoError(t, err)
 			checkEqual(t, seed, got, want)
 			for _, n := range c.Nodes {
 				got, err := warm.PlanEvacuation(n.Name, options)
 				must.NoError(t, err)
-				want, err := planner.PlanEvacuationOnce(&c.Objects, n.Name, options)
+				want, err := planner.PlanEvacuationFromObjects(&c.Objects, n.Name, options)
 				must.NoError(t, err)
 				checkEqual(t, seed, got, want)
 			}

@@ -178,7 +178,7 @@ func TestRulesBlockNodeRemoval(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			cluster, o := placementtest.NewSmallCluster(), planner.Options{Now: now}
+			cluster, o := placementtest.NewTwoNodeCluster(), planner.Options{Now: now}
 			cluster.Pods[0].CreationTimestamp = metav1.NewTime(now.Add(-time.Hour))
 			c.change(cluster, &o)
 			e := planEvacuation(t, cluster, o)
@@ -232,7 +232,7 @@ func TestPDBsAreAppliedLikeEvictionAPI(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			cluster := placementtest.NewSmallCluster()
+			cluster := placementtest.NewTwoNodeCluster()
 			cluster.PDBs = c.budgets
 			if c.change != nil {
 				c.change(cluster.Pods[0])
@@ -249,7 +249,7 @@ func TestPDBsAreAppliedLikeEvictionAPI(t *testing.T) {
 }
 
 func TestI9TwoNodesAreNotRemovedForEachOther(t *testing.T) {
-	c := placementtest.NewSmallCluster()
+	c := placementtest.NewTwoNodeCluster()
 	c.Pods = append(c.Pods, placementtest.NewPod("web", 1, "second", 500, 512))
 	s, err := c.BuildSnapshot()
 	must.NoError(t, err)
@@ -315,7 +315,7 @@ func TestPoliciesOrderTheVictims(t *testing.T) {
 }
 
 func TestInvalidRequestsAreRejected(t *testing.T) {
-	s, err := placementtest.NewSmallCluster().BuildSnapshot()
+	s, err := placementtest.NewTwoNodeCluster().BuildSnapshot()
 	must.NoError(t, err)
 	if _, err := planner.SelectVictims(s, -1, planner.Oldest, planner.Options{}); err == nil {
 		t.Error("a negative number of victims is accepted")
@@ -344,7 +344,7 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 	}
 	for _, err := range []error{
 		fork.MovePod(placement.PodKey{Namespace: "default", Name: "web-0"}, "nowhere"), fork.MovePod(placement.PodKey{Name: "nobody"}, "second"),
-		fork.RemoveNodeNamed("nowhere"), fork.LaunchNode(nil), fork.LaunchNode(placementtest.NewNode("first", "zone-a", 4, 16, 10)),
+		fork.RemoveNamedNodeAndPods("nowhere"), fork.AddNewNode(nil), fork.AddNewNode(placementtest.NewNode("first", "zone-a", 4, 16, 10)),
 	} {
 		if err == nil {
 			t.Error("a change with an unknown or duplicate object is accepted")
@@ -354,7 +354,7 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 }
 
 func TestPackUsesFreeRoomAndListsUnschedulablePods(t *testing.T) {
-	c := placementtest.NewSmallCluster()
+	c := placementtest.NewTwoNodeCluster()
 	c.Pods = append(c.Pods, placementtest.NewPod("fits", 0, "", 1000, 1024), placementtest.NewPod("large", 0, "", 9000, 1024),
 		placementtest.NewPod("huge", 0, "", 99000, 1024))
 	s, err := c.BuildSnapshot()
@@ -370,7 +370,7 @@ func TestPackUsesFreeRoomAndListsUnschedulablePods(t *testing.T) {
 }
 
 func TestPackRespectsMaxAndPrefersCheapFlavours(t *testing.T) {
-	c := placementtest.NewPendingCluster(200)
+	c := placementtest.NewPendingPodCluster(200)
 	s, err := c.BuildSnapshot()
 	must.NoError(t, err)
 	two := 2

@@ -33,9 +33,9 @@ func TestPlansInForkMatchForkedCluster(t *testing.T) {
 		leaves := nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "go")].Name
 		fork := s.Fork()
 		for _, n := range come {
-			must.NoError(t, fork.LaunchNode(n))
+			must.NoError(t, fork.AddNewNode(n))
 		}
-		must.NoError(t, fork.RemoveNodeNamed(leaves))
+		must.NoError(t, fork.RemoveNamedNodeAndPods(leaves))
 		tried := formatPlans(t, s)
 		fork.Rollback()
 		if after := s.Dump(true); after != before {
@@ -66,7 +66,7 @@ func formatPlans(t *rapid.T, s *snapshot.Snapshot) string {
 
 	victims, err := planner.SelectVictims(s, 3, planner.LeastPods, easyGoing)
 	must.NoError(t, err)
-	raw, err := json.Marshal([]any{packing, victims, planner.NewRanking(s, planner.LeastPods, easyGoing).List()})
+	raw, err := json.Marshal([]any{packing, victims, planner.RankNodes(s, planner.LeastPods, easyGoing)})
 	must.NoError(t, err)
 	return string(raw)
 }

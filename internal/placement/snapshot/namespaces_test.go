@@ -14,7 +14,7 @@ import (
 // TestSelfAffinityFollowsNamespaceLabels places the first pod of a group with affinity to itself in all namespaces of
 // its team.
 func TestSelfAffinityFollowsNamespaceLabels(t *testing.T) {
-	s, err := placementtest.NewSmallCluster().BuildSnapshot()
+	s, err := placementtest.NewTwoNodeCluster().BuildSnapshot()
 	must.NoError(t, err)
 	p := placementtest.NewPod("new", 0, "", 100, 128)
 	p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
@@ -36,7 +36,7 @@ func TestSelfAffinityFollowsNamespaceLabels(t *testing.T) {
 	}
 	for i, step := range steps {
 		must.NoError(t, step.event())
-		v, err := s.JudgePod(placement.PodKey{Namespace: "default", Name: "new-0"}, "second")
+		v, err := s.JudgeRecreatedPod(placement.PodKey{Namespace: "default", Name: "new-0"}, "second")
 		if err != nil || v.Outcome != step.want {
 			t.Errorf("step %d: %s, %v; want %s", i, v, err, step.want)
 		}

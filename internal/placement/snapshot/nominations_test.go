@@ -34,7 +34,7 @@ func TestNominatedPodsReserveRoom(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			cluster := placementtest.NewSmallCluster()
+			cluster := placementtest.NewTwoNodeCluster()
 			cluster.Pods = append(cluster.Pods, c.nominated)
 			s, err := cluster.BuildSnapshot()
 			must.NoError(t, err)
@@ -43,7 +43,7 @@ func TestNominatedPodsReserveRoom(t *testing.T) {
 			if v, err := s.JudgeNewPod(p, "second"); err != nil || v.String() != c.want {
 				t.Errorf("%s, %v; want %s", v, err, c.want)
 			}
-			if v, err := s.JudgePod(placement.PodKey{Namespace: "default", Name: "urgent-0"}, "second"); err != nil || v.Outcome != placement.Fits {
+			if v, err := s.JudgeRecreatedPod(placement.PodKey{Namespace: "default", Name: "urgent-0"}, "second"); err != nil || v.Outcome != placement.Fits {
 				t.Errorf("the nominated pod is counted against itself: %s, %v", v, err)
 			}
 			bound := c.nominated.DeepCopy()
@@ -57,7 +57,7 @@ func TestNominatedPodsReserveRoom(t *testing.T) {
 }
 
 func TestPlansReserveRoomForNominatedPods(t *testing.T) {
-	s, err := placementtest.NewSmallCluster().BuildSnapshot() // its only pod can move from first to second
+	s, err := placementtest.NewTwoNodeCluster().BuildSnapshot() // its only pod can move from first to second
 	must.NoError(t, err)
 	for _, want := range []bool{true, false} {
 		e, err := planner.PlanEvacuation(s, "first", planner.LeastDisruption, planner.Options{})
@@ -72,7 +72,7 @@ func TestPlansReserveRoomForNominatedPods(t *testing.T) {
 }
 
 func TestNominatedPodsArePlacedOnNominatedNode(t *testing.T) {
-	cluster := placementtest.NewSmallCluster()
+	cluster := placementtest.NewTwoNodeCluster()
 	cluster.Pods = append(cluster.Pods, newNominatedPod("second", 1, 1000))
 	s, err := cluster.BuildSnapshot()
 	must.NoError(t, err)
@@ -83,7 +83,7 @@ func TestNominatedPodsArePlacedOnNominatedNode(t *testing.T) {
 }
 
 func TestRemovedPodsHaveNoNomination(t *testing.T) {
-	cluster := placementtest.NewSmallCluster()
+	cluster := placementtest.NewTwoNodeCluster()
 	cluster.Pods = append(cluster.Pods, newNominatedPod("second", 1, 3500))
 	s, err := cluster.BuildSnapshot()
 	must.NoError(t, err)

@@ -42,10 +42,10 @@ func TestRollbackRestoresSnapshot(t *testing.T) {
 					forks, states = forks[:last], states[:last]
 				}
 			case 2:
-				_ = forks[0].RemoveNodeNamed(nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "node")].Name)
+				_ = forks[0].RemoveNamedNodeAndPods(nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "node")].Name)
 			case 3:
 				launched++
-				_ = forks[0].LaunchNode(placementtest.NewRandomNode(rand.New(rand.NewPCG(uint64(launched), 1)), 1000+launched))
+				_ = forks[0].AddNewNode(placementtest.NewRandomNode(rand.New(rand.NewPCG(uint64(launched), 1)), 1000+launched))
 			case 4:
 				if len(pods) > 0 {
 					if p := s.Pod(keyOf(pods[rapid.IntRange(0, len(pods)-1).Draw(t, "pod")])); p != nil && p.Node != filter.None {
@@ -155,7 +155,7 @@ func TestVictimsCanBeRemovedInTheProposedOrder(t *testing.T) {
 		if len(selection.Victims) > k {
 			t.Fatalf("%d victims, want at most %d", len(selection.Victims), k)
 		}
-		must.NoError(t, placementtest.ExecuteRemovals(s, selection.Victims))
+		must.NoError(t, placementtest.CheckRemovalsExecutable(s, selection.Victims))
 		removed += len(selection.Victims)
 	})
 	if removed == 0 {
@@ -181,7 +181,7 @@ func TestPackingHoldsWithAllInstancesLaunched(t *testing.T) {
 		if after := s.Dump(true); after != before {
 			t.Fatalf("the snapshot has changed:\n%s\n%s", before, after)
 		}
-		must.NoError(t, placementtest.ExecutePacking(s, flavours, packing))
+		must.NoError(t, placementtest.CheckPackingExecutable(s, flavours, packing))
 		if len(packing.Moves)+len(packing.Unschedulable) != len(s.PendingPods()) {
 			t.Fatalf("%d moves and %d unschedulable of %d pending pods", len(packing.Moves), len(packing.Unschedulable), len(s.PendingPods()))
 		}

@@ -13,7 +13,7 @@ import (
 
 // TestResizedPodOfUnknownNodeIsRecreated has a pod that uses 3 CPUs in place and requests half a CPU.
 func TestResizedPodOfUnknownNodeIsRecreated(t *testing.T) {
-	c := placementtest.NewSmallCluster()
+	c := placementtest.NewTwoNodeCluster()
 	p := placementtest.NewPod("resized", 0, "third", 500, 128)
 	more := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3"), corev1.ResourceMemory: resource.MustParse("128Mi")}
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{

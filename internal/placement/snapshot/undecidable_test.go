@@ -70,7 +70,7 @@ func TestUndecidableVerdictsGiveTheReason(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			s, err := placementtest.NewSmallCluster().BuildSnapshot()
+			s, err := placementtest.NewTwoNodeCluster().BuildSnapshot()
 			must.NoError(t, err)
 			p := placementtest.NewPod("new", 0, "", 100, 128)
 			must.NoError(t, c.change(s, p))

@@ -15,7 +15,7 @@ import (
 
 // newClusterWithClaim returns a cluster with a claim of class "disk", and a pod that uses it.
 func newClusterWithClaim(volume string) (*placementtest.Cluster, *corev1.Pod) {
-	c, wait, name := placementtest.NewSmallCluster(), storagev1.VolumeBindingWaitForFirstConsumer, "disk"
+	c, wait, name := placementtest.NewTwoNodeCluster(), storagev1.VolumeBindingWaitForFirstConsumer, "disk"
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data"}}
 	claim.Spec.StorageClassName, claim.Spec.VolumeName = &name, volume
 	if volume != "" {
@@ -116,7 +116,7 @@ func TestVolumesNeedTheirDriverOnNode(t *testing.T) {
 
 // TestDeletedDeviceClassKeepsTheOther has two device classes that offer the same resource.
 func TestDeletedDeviceClassKeepsTheOther(t *testing.T) {
-	c := placementtest.NewSmallCluster()
+	c := placementtest.NewTwoNodeCluster()
 	gpu := "example.com/gpu"
 	for _, name := range []string{"large", "small"} {
 		c.DeviceClasses = append(c.DeviceClasses, &resourcev1.DeviceClass{

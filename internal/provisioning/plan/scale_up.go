@@ -46,7 +46,7 @@ type PodVerdict struct {
 	Reasons []Reason `json:"reasons,omitempty"`
 }
 
-// Decision is the result of Up: the launches, and the verdict on each pod. Both are sorted.
+// Decision is the result of DecideScaleUp: the launches, and the verdict on each pod. Both are sorted.
 type Decision struct {
 	Launches []Launch     `json:"orders,omitempty"`
 	Pods     []PodVerdict `json:"pods,omitempty"`
@@ -62,7 +62,7 @@ type Decision struct {
 // DecideScaleUp decides which instances to launch.
 func DecideScaleUp(w *Input) (*Decision, error) {
 	var d *Decision
-	err := w.simulate(func(r *forkedCluster) (err error) {
+	err := w.simulateInFork(func(r *forkedCluster) (err error) {
 		d, err = r.planLaunches(w.podsWithoutNomination(), 0)
 		return err
 	})
@@ -95,7 +95,8 @@ func (w *Input) podsWithoutNomination() []placement.PodKey {
 	return keys
 }
 
-// forkedCluster is a fork of the snapshot for one decision. Its starting nodes are as they will be once started.
+// forkedCluster is a fork of the snapshot for one decision. In the fork, starting nodes look as they will when they have
+// started.
 type forkedCluster struct {
 	*Input
 	fork              snapshot.Fork
@@ -113,8 +114,8 @@ type groupTemplate struct {
 	node     *corev1.Node // after the requests of DaemonSets
 }
 
-// simulate calls decide in a fork with started nodes and pending headroom pods.
-func (w *Input) simulate(decide func(*forkedCluster) error) (err error) {
+// simulateInFork calls decide in a fork with started nodes and pending headroom pods.
+func (w *Input) simulateInFork(decide func(*forkedCluster) error) (err error) {
 	r := &forkedCluster{Input: w, headroomPods: map[string][]placement.PodKey{}, templateByFlavour: map[string]*groupTemplate{}}
 	if err := r.makeTemplates(); err != nil {
 		return err
@@ -184,8 +185,8 @@ func (r *forkedCluster) makeTemplates() error {
 	return nil
 }
 
-// planLaunches decides what to launch, in its own fork. removedNodes is how many of the counted nodes were removed from
-// the fork.
+// planLaunches decides what to launch, in a fork of its own. removedNodes is how many nodes were removed from the outer
+// fork and still count in the input.
 func (r *forkedCluster) planLaunches(pods []placement.PodKey, removedNodes int, removedGroups ...string) (*Decision, error) {
 	fork := r.Snapshot.Fork()
 	defer fork.Rollback()
@@ -193,20 +194,20 @@ func (r *forkedCluster) planLaunches(pods []placement.PodKey, removedNodes int, 
 	if err := p.addProvisioningInstances(); err != nil {
 		return nil, err
 	}
-	if err := p.launchToMinSize(); err != nil {
+	if err := p.planLaunchesToMinSize(); err != nil {
 		return nil, err
 	}
-	left, err := p.placePods(pods)
+	left, err := p.placePodsTierByTier(pods)
 	if err != nil {
 		return nil, err
 	}
 	for _, h := range left {
 		p.podVerdicts = append(p.podVerdicts, p.newUnplacedVerdict(h))
 	}
-	if err := p.launchRequested(); err != nil {
+	if err := p.planRequestedLaunches(); err != nil {
 		return nil, err
 	}
-	if err := p.launchHeadroom(); err != nil {
+	if err := p.planHeadroomLaunches(); err != nil {
 		return nil, err
 	}
 	return p.toDecision(), nil
@@ -238,7 +239,7 @@ func (p *scaleUp) addProvisioningInstances() error {
 				continue // its resources are unknown, so that no pod can be placed on it
 			}
 			name := "awaited/" + g.name() + "/" + m.ID
-			if err := p.fork.LaunchNode(toFlavour(k).NewNode(name, "")); err != nil {
+			if err := p.fork.AddNewNode(toFlavour(k).NewNode(name, "")); err != nil {
 				return err
 			}
 			p.flavourByInstance[name] = k.flavour
@@ -262,8 +263,8 @@ func toFlavour(k *groupTemplate) *planner.Flavour {
 	return &planner.Flavour{Name: k.flavour, Template: k.node, Cost: k.Cost}
 }
 
-// launchToMinSize launches what a group lacks to its minimum, by order of preference.
-func (p *scaleUp) launchToMinSize() error {
+// planLaunchesToMinSize launches the instances that groups lack to their minimum size, from the preferred templates.
+func (p *scaleUp) planLaunchesToMinSize() error {
 	for i := range p.Groups {
 		g := &p.Groups[i]
 		if up := g.scaleUpSpec(); up == nil || up.EnforceMinSize != nil && !*up.EnforceMinSize {
@@ -275,7 +276,7 @@ func (p *scaleUp) launchToMinSize() error {
 			if missing <= 0 {
 				break
 			}
-			if k.group != g || p.whyClosed(k) != nil {
+			if k.group != g || p.whyTemplateNotLaunchable(k) != nil {
 				continue
 			}
 			n := missing
@@ -297,8 +298,8 @@ func (p *scaleUp) launchToMinSize() error {
 	return nil
 }
 
-// countRemoved counts the nodes of a group that were removed from the fork.
-func (p *scaleUp) countRemoved(g *Group) (n int) {
+// countRemovedNodes counts the nodes of a group that were removed from the fork.
+func (p *scaleUp) countRemovedNodes(g *Group) (n int) {
 	for _, name := range p.removedGroups {
 		if name == g.name() {
 			n++
@@ -312,7 +313,7 @@ func (p *scaleUp) simulateLaunch(template *groupTemplate) (string, error) {
 	p.serial++
 	name := fmt.Sprintf("new/%s/%d", template.flavour, p.serial)
 	p.flavourByInstance[name] = template.flavour
-	return name, p.fork.LaunchNode(toFlavour(template).NewNode(name, ""))
+	return name, p.fork.AddNewNode(toFlavour(template).NewNode(name, ""))
 }
 
 // simulateLaunches adds n instances of a template to the fork.
@@ -325,9 +326,9 @@ func (p *scaleUp) simulateLaunches(k *groupTemplate, n int) error {
 	return nil
 }
 
-// whyClosed returns why a template may not be launched. It returns nil if it may.
-func (p *scaleUp) whyClosed(k *groupTemplate) *Reason {
-	switch closed := cmp.Or(p.CheckUnreadyLimit(), k.group.whyClosed()); {
+// whyTemplateNotLaunchable returns why a template may not be launched. It returns nil if it may.
+func (p *scaleUp) whyTemplateNotLaunchable(k *groupTemplate) *Reason {
+	switch closed := cmp.Or(p.CheckUnreadyLimit(), k.group.whyGroupNotLaunchable()); {
 	case closed != nil:
 		return closed
 	case k.ClosedReason != nil:
@@ -343,8 +344,8 @@ func (p *scaleUp) whyClosed(k *groupTemplate) *Reason {
 	return nil
 }
 
-// whyClosed returns why nothing may be launched in the group. It returns nil if launches are allowed.
-func (g *Group) whyClosed() *Reason {
+// whyGroupNotLaunchable returns why nothing may be launched in the group. It returns nil if launches are allowed.
+func (g *Group) whyGroupNotLaunchable() *Reason {
 	if g.NotAccepted != "" {
 		return &Reason{Rule: nodegroup.NotAccepted, Group: g.name(), Message: "the NodeGroup is not accepted: " + g.NotAccepted}
 	}
@@ -360,9 +361,9 @@ type launchTier struct {
 	templates []*groupTemplate
 }
 
-// sortIntoTiers sorts the templates that may be launched by the priority of their groups, then by policy. With the
+// sortTemplatesIntoTiers sorts the templates that may be launched by the priority of their groups, then by policy. With the
 // policy Priority, each template is a tier of its own.
-func (p *scaleUp) sortIntoTiers() []launchTier {
+func (p *scaleUp) sortTemplatesIntoTiers() []launchTier {
 	type place struct {
 		priority int32
 		policy   int
@@ -371,7 +372,7 @@ func (p *scaleUp) sortIntoTiers() []launchTier {
 	places := map[place]*launchTier{}
 	for _, k := range p.templates {
 		up := k.group.scaleUpSpec()
-		if up == nil || p.whyClosed(k) != nil {
+		if up == nil || p.whyTemplateNotLaunchable(k) != nil {
 			continue
 		}
 		at := place{priority: up.Priority}
@@ -403,13 +404,13 @@ func (p *scaleUp) sortIntoTiers() []launchTier {
 	return out
 }
 
-// placePods places pods on existing nodes, provisioning instances or new instances, tier by tier. It returns the pods
+// placePodsTierByTier places pods on existing nodes, provisioning instances and new instances, tier by tier. It returns the pods
 // without a place, with the reasons of every tier.
-func (p *scaleUp) placePods(pods []placement.PodKey) ([]planner.UnschedulablePod, error) {
+func (p *scaleUp) placePodsTierByTier(pods []placement.PodKey) ([]planner.UnschedulablePod, error) {
 	if len(pods) == 0 {
 		return nil, nil
 	}
-	tiers := p.sortIntoTiers()
+	tiers := p.sortTemplatesIntoTiers()
 	if len(tiers) == 0 {
 		tiers = []launchTier{{objective: planner.LeastWaste}}
 	}
@@ -453,14 +454,14 @@ func mergeReasons(before, now planner.UnschedulablePod) planner.UnschedulablePod
 	return out
 }
 
-// toFlavours converts templates to flavours of the planner, with what the limits leave now.
+// toFlavours converts templates to flavours of the planner. Each flavour gets the limits that are left now.
 func (p *scaleUp) toFlavours(templates []*groupTemplate) []planner.Flavour {
-	cluster := p.clusterLimits()
+	cluster := p.remainingClusterLimits()
 	shared := map[*Group][]*launchLimit{}
 	out := make([]planner.Flavour, 0, len(templates))
 	for _, k := range templates {
 		if shared[k.group] == nil {
-			shared[k.group] = append(p.groupLimits(k.group), cluster...)
+			shared[k.group] = append(p.remainingGroupLimits(k.group), cluster...)
 		}
 		f := *toFlavour(k)
 		for _, a := range shared[k.group] {
@@ -556,7 +557,7 @@ func (p *scaleUp) newUnplacedVerdict(h planner.UnschedulablePod) PodVerdict {
 			continue
 		}
 		r := Reason{Rule: DoesNotFit, Group: k.group.name(), Template: k.Name, Message: h.Reasons[k.flavour]}
-		if closed := p.whyClosed(k); closed != nil {
+		if closed := p.whyTemplateNotLaunchable(k); closed != nil {
 			r.Rule, r.Message = closed.Rule, closed.Message
 		} else if limit := h.ExhaustedLimits[k.flavour]; limit != "" {
 			r.Rule, r.Message = limit, p.limitMessage(k.group, limit)
@@ -570,7 +571,7 @@ func (p *scaleUp) newUnplacedVerdict(h planner.UnschedulablePod) PodVerdict {
 }
 
 func whyNoTemplate(g *Group) Reason {
-	if closed := g.whyClosed(); closed != nil {
+	if closed := g.whyGroupNotLaunchable(); closed != nil {
 		return *closed
 	}
 	return Reason{Rule: NoTemplate, Group: g.name(), Message: "its cloud has no template for it"}
@@ -588,17 +589,17 @@ func (p *scaleUp) toDecision() *Decision {
 	return d
 }
 
-// countInstances counts the instances that the decision launches.
-func (d *Decision) countInstances() (n int) {
+// countLaunchedInstances counts the instances that the decision launches.
+func (d *Decision) countLaunchedInstances() (n int) {
 	for _, o := range d.Launches {
 		n += o.Count
 	}
 	return n
 }
 
-// countDemand counts the launched instances, and the pods and headroom pods without a place.
-func (d *Decision) countDemand() int {
-	n := d.countInstances() + d.missingHeadroom
+// countLaunchedAndUnplaced counts the launched instances, and the pods and headroom pods without a place.
+func (d *Decision) countLaunchedAndUnplaced() int {
+	n := d.countLaunchedInstances() + d.missingHeadroom
 	for i := range d.Pods {
 		if d.Pods[i].Outcome == Unschedulable {
 			n++

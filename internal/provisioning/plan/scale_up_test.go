@@ -60,7 +60,7 @@ func TestNothingIsLaunchedTwice(t *testing.T) {
 			gr.Provisioning, gr.Size = c.awaited, len(c.awaited)
 			w := newWorld(t, []Group{gr}, c.nodes, newPendingPods(16, "500m", "1Gi"))
 			d := decideUp(t, w)
-			if got := d.countInstances(); got != c.want {
+			if got := d.countLaunchedInstances(); got != c.want {
 				t.Errorf("%d instances are launched, want %d", got, c.want)
 			}
 			got := outcomeCounts(d)
@@ -193,7 +193,7 @@ func TestUnplaceablePodNamesEveryReason(t *testing.T) {
 				c.change(w)
 			}
 			d := decideUp(t, w)
-			if d.countInstances() != c.orders {
+			if d.countLaunchedInstances() != c.orders {
 				t.Errorf("launches are %v, want %d instances", launchCounts(d), c.orders)
 			}
 			last := d.Pods[len(d.Pods)-1]
@@ -429,7 +429,7 @@ func TestFiveHundredPodsPackNearTheLowerBound(t *testing.T) {
 		d := decideUp(t, newWorld(t, []Group{newGroup(g, newKind(g, "m8", "8", "32Gi"))}, nil, pods))
 		least := minInstances(pods, "8", "32Gi")
 		most := int(math.Ceil(1.05 * float64(least)))
-		if n := d.countInstances(); n < least || n > most || outcomeCounts(d)[Launching] != 500 {
+		if n := d.countLaunchedInstances(); n < least || n > most || outcomeCounts(d)[Launching] != 500 {
 			t.Errorf("seed %d: %d instances, want %d to %d: %v", seed, n, least, most, outcomeCounts(d))
 		}
 	}
@@ -448,5 +448,5 @@ func BenchmarkUpTenThousandPods(b *testing.B) {
 	if n := outcomeCounts(d)[Launching]; n != 10_000 {
 		b.Fatalf("%d pods are ordered for: %v", n, outcomeCounts(d))
 	}
-	b.ReportMetric(float64(d.countInstances()), "machines")
+	b.ReportMetric(float64(d.countLaunchedInstances()), "machines")
 }

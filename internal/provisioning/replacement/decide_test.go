@@ -57,7 +57,7 @@ func TestI5InstanceIsLaunchedOnlyIfTheCloudDoesNot(t *testing.T) {
 		"another launch is unanswered":   {LaunchBounds{Instance: InstanceGone, Size: 2, Present: 2, UnansweredLaunch: "a"}, Wait, LaunchPending},
 		"more instances than the size":   {LaunchBounds{Instance: InstanceGone, Size: 2, Present: 3}, Launch, ""},
 	} {
-		if got := DecideAllowed(tt.bounds); got.Outcome != tt.want || joinCodes(got) != tt.why {
+		if got := DecideLaunchNow(tt.bounds); got.Outcome != tt.want || joinCodes(got) != tt.why {
 			t.Errorf("%s: %s because of %s, want %s because of %s", what, got.Outcome, joinCodes(got), tt.want, tt.why)
 		}
 	}
@@ -86,7 +86,7 @@ func TestI5OpenLaunchInstanceCountsOnce(t *testing.T) {
 		"the cloud may launch one itself": {3, []cloud.Instance{a, own}, 0, 2, Launch},
 	} {
 		s := GroupSnapshot{Group: cloud.Group{Size: tt.size}, Instances: tt.machines}
-		if got := DecideReplaced("n", others, s.WithoutInstance("own"), tt.coming, tt.least); got.Outcome != tt.want {
+		if got := DecideIfAlreadyReplaced("n", others, s.WithoutInstance("own"), tt.coming, tt.least); got.Outcome != tt.want {
 			t.Errorf("%s: %s, want %s", what, got.Outcome, tt.want)
 		}
 	}
@@ -100,7 +100,7 @@ func TestI5RecordOfAnEarlierVersionIsFinal(t *testing.T) {
 		if !state.IsFinal() {
 			t.Errorf("%s is not final: its launch would be repeated", state)
 		}
-		if got := DecideReplaced("n", []v1alpha1.NodeRetirement{before}, GroupSnapshot{}, 0, 0); got.Outcome != None {
+		if got := DecideIfAlreadyReplaced("n", []v1alpha1.NodeRetirement{before}, GroupSnapshot{}, 0, 0); got.Outcome != None {
 			t.Errorf("%s: another notice of the node comes to %s, want none", state, got.Outcome)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package budget decides whether one more node of a group may be made unavailable now (I5). Its functions are pure and
-// send no requests.
+// Package disruptionbudget decides whether one more node of a group may be made unavailable now (I5). Its functions are
+// pure and send no requests.
 package disruptionbudget
 
 import (
@@ -116,8 +116,8 @@ func CountRemainingDisruptions(group *v1alpha1.NodeGroupSpec, nodes []Node, reas
 	return max(0, min(limit-unavailable, stay-int(group.MinSize)))
 }
 
-// MaxUnavailable returns how many of a group's total nodes may be unavailable at once, and which disruption budget decides. The
-// error names an invalid budget.
+// MaxUnavailable returns how many of total nodes of a group may be unavailable at once, and which disruption budget
+// decides that. It returns an error for an invalid budget, with the field.
 func MaxUnavailable(budgets []v1alpha1.DisruptionBudget, total int, reason v1alpha1.Reason, now time.Time) (
 	limit int, by string, err error,
 ) {
@@ -148,8 +148,9 @@ func MaxUnavailable(budgets []v1alpha1.DisruptionBudget, total int, reason v1alp
 	return limit, by, nil
 }
 
-// IsBudgetActive reports whether a disruption budget applies at the time. Without a schedule it always does. With one, it applies
-// for its duration after each scheduled time. The error begins with the field, as in ".schedule: …".
+// IsBudgetActive reports whether a disruption budget applies at a time. A budget without a schedule always applies. A
+// budget with a schedule applies for its duration after each scheduled time. The text of an error begins with the field,
+// as in ".schedule: …".
 func IsBudgetActive(b v1alpha1.DisruptionBudget, now time.Time) (bool, error) {
 	if b.Schedule == "" {
 		return true, nil
