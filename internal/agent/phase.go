@@ -32,7 +32,8 @@ const (
 	Releasing Phase = "releasing"
 )
 
-// toRecordedPhase returns the phase that the record shows; before is the phase it showed last.
+// toRecordedPhase returns the phase to write into the record. If the record has no value for p, it returns before,
+// which is the last recorded phase, or a similar phase.
 func (p Phase) toRecordedPhase(before Phase) Phase {
 	switch p {
 	case Waiting, Unguarded, Releasing:
@@ -51,8 +52,8 @@ func (p Phase) toRecordedPhase(before Phase) Phase {
 // isDraining reports that pods are being evicted in this phase.
 func (p Phase) isDraining() bool { return p == Draining || p == Redraining }
 
-// isDrained reports that the pods have left.
+// isDrained reports whether the pods have left the node in this phase.
 func (p Phase) isDrained() bool { return slices.Contains([]Phase{Drained, Acknowledged, Unguarded}, p) }
 
-// isUndecided reports that the Node may still be unchanged.
+// isUndecided reports whether the agent may not have changed the Node yet in this phase.
 func (p Phase) isUndecided() bool { return p == Noticed || p == Waiting || p == Yielded }
