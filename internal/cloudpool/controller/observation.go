@@ -93,7 +93,8 @@ func (u *Updater) chooseMachinesToRemove(w *observation, up *v1alpha1.PoolUpdate
 	return d, err
 }
 
-// CheckCanShrink returns an error if an update to a smaller size could remove no machine.
+// CheckCanShrink returns an error if an update to a smaller size cannot start: no machine can be removed, the pairing
+// of machines and nodes is unclear, or one PoolUpdate cannot record so many machines.
 func (u *Updater) CheckCanShrink(ctx context.Context, want *Update) error {
 	d, err := u.PlanShrinkTo(ctx, want.DesiredSize)
 	switch {

@@ -7,8 +7,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
-// The names of the rules that forbid the retirement of a node. The rule Deleting does not apply to a running
-// retirement, because that deletes the Node itself.
+// The names of the rules that forbid the retirement of a node. BeingRemoved also applies if the Node is being deleted.
+// A running retirement deletes its Node itself, so the rule applies to the Node then too.
 const (
 	BeingRemoved = "being-removed"
 	ControlPlane = "control-plane"
