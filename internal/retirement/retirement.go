@@ -102,7 +102,7 @@ func (p Intervals) withDefaults() Intervals {
 	return p
 }
 
-// Finalizer keeps the record of an unfinished retirement.
+// Finalizer is the finalizer that prevents the deletion of a NodeRetirement before it is finished.
 const Finalizer = "slipway.dev/retirement"
 
 // CordonOwner returns the owner of the retirement's cordon claim; see package cordon.
@@ -132,8 +132,9 @@ func New(o Options) *Controller {
 	}
 }
 
-// newProviderSlots shares the workers between the providers. With a single provider, it has all workers. Retirements
-// whose provider is not known yet have a share of their own, because any of them may wait for a cloud that hangs.
+// newProviderSlots returns a limiter that divides the workers among the cloud providers. A single provider gets all
+// workers. Retirements with an unknown provider have their own share, because any of them may wait for a cloud that
+// hangs.
 func newProviderSlots(clouds map[string]cloud.Provider) *cloud.WorkerLimiter {
 	shares := maps.Clone(clouds)
 	if len(shares) > 1 {
@@ -142,9 +143,9 @@ func newProviderSlots(clouds map[string]cloud.Provider) *cloud.WorkerLimiter {
 	return cloud.NewWorkerLimiter(maxConcurrentReconciles, shares)
 }
 
-// Reconcile runs the steps of one retirement until one is not done. It first waits for a free slot of the retirement's
-// provider. It reads the NodeRetirement from the cache, and does nothing if the cached one is older than the last write
-// of this process. If another client has changed the NodeRetirement, a write fails with a conflict.
+// Reconcile runs the steps of one retirement until one is not done. It first waits for a free worker of the
+// retirement's provider. It reads the NodeRetirement from the cache. If this is older than the last write of this
+// process, it does nothing. If another client has changed the NodeRetirement, a write fails with a conflict.
 func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	rt := &v1alpha1.NodeRetirement{}
 	switch err := c.options.Client.Get(ctx, r.NamespacedName, rt); {
@@ -179,8 +180,8 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	return p.runSteps(ctx)
 }
 
-// forgetIfDeleted forgets what this process knows about a NodeRetirement that is missing in the cache, after the API
-// server has confirmed that it is deleted (I5).
+// forgetIfDeleted drops what this process knows about a NodeRetirement that is missing in the cache. Before that, the
+// API server must confirm that it is deleted (invariant I5).
 func (c *Controller) forgetIfDeleted(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	switch err := c.options.LiveReader.Get(ctx, r.NamespacedName, &v1alpha1.NodeRetirement{}); {
 	case apierrors.IsNotFound(err):
@@ -211,9 +212,9 @@ func (c *Controller) findProviderName(ctx context.Context, rt *v1alpha1.NodeReti
 	return "", nil
 }
 
-// countStaleReadAndPause returns the pause before the next read of a NodeRetirement whose last read was older than an earlier one.
-// An API server that lags behind catches up soon. If it does not, etcd was probably restored from a backup, and a
-// warning is logged once.
+// countStaleReadAndPause returns the pause before a NodeRetirement is read again, after a read that was older than an
+// earlier one. An API server that lags behind catches up soon. If it does not, etcd was probably restored from a
+// backup, and a warning is logged once.
 func (c *Controller) countStaleReadAndPause(rt *v1alpha1.NodeRetirement) time.Duration {
 	pause := requeueSoon << min(c.expectations.countStaleRead(rt.Name), 20)
 	if pause < c.options.Intervals.Poll {
@@ -226,9 +227,9 @@ func (c *Controller) countStaleReadAndPause(rt *v1alpha1.NodeRetirement) time.Du
 	return c.options.Intervals.Poll
 }
 
-// deleteAfterRetention removes the finalizer of a finished NodeRetirement, and deletes the NodeRetirement when its time to
-// live is over. It keeps the NodeRetirement while it waits for a replacement, during the cooldown after a failure, and
-// while its notice is on the Node.
+// deleteAfterRetention removes the finalizer of a finished NodeRetirement, and deletes the NodeRetirement after its
+// time to live. It deletes it later if it waits for a replacement, if the cooldown after a failure has not passed, or
+// if its notice is still on the Node.
 func (c *Controller) deleteAfterRetention(ctx context.Context, rt *v1alpha1.NodeRetirement) (reconcile.Result, error) {
 	c.drains.stopAndWait(rt.Name)
 	if !rt.DeletionTimestamp.IsZero() && EarlyEndCode(rt) == Cancelled {
