@@ -107,8 +107,8 @@ func durationProtections(annotations map[string]string, created time.Time) []Pro
 	return all
 }
 
-// toUnixNanoClamped converts a time to nanoseconds since 1970. For a time that does not fit into int64 it returns a
-// value that means "has ended" if the time is too early, or "never ends" if it is too late.
+// toUnixNanoClamped converts a time to nanoseconds since 1970. It returns 1, which means that a protection has ended,
+// if the time is too early for int64. It returns 0, which means no end, if the time is too late.
 func toUnixNanoClamped(t time.Time) int64 {
 	switch {
 	case t.Year() <= 1970:

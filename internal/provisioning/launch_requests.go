@@ -139,9 +139,9 @@ func (m *groupState) isUnsettled(g unsettledRequest) bool {
 	})
 }
 
-// settleRequest returns the verdict on a request when the results of its launches are known. Instances that were not
-// made count as missing again. If several requests share a launch, each missing instance counts for one request only,
-// and the made instances count for pods first.
+// settleRequest returns the verdict on a request once the results of its launches are known. Instances that were not
+// created count as missing again. If several requests share a launch, each missing instance counts for one request
+// only. The created instances count for pods first.
 func (m *groupState) settleRequest(g unsettledRequest) plan.LaunchRequestVerdict {
 	v := g.LaunchRequestVerdict
 	for id, n := range g.countByLaunch {

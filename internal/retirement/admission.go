@@ -98,8 +98,8 @@ func (p *retirementScope) checkAdmissionLive(ctx context.Context) error {
 //
 // If the instance is gone, the cleanup may start without admission. If another client has deleted the Node and the
 // instance still runs, the retirement ends: the kubelet may register the Node again, and no limit has permitted the
-// deletion of the instance (invariant I5). The cloud is asked at most once in each instanceCheckInterval, because many
-// retirements may wait, as in a zone outage.
+// deletion of the instance (invariant I5). While the Node exists, the cloud is asked once in each
+// instanceCheckInterval, because many retirements may wait, as in a zone outage.
 func (p *retirementScope) checkInstanceWhileWaiting(ctx context.Context) error {
 	if isReady(p.node) || p.rt.Status.Captured.NodeUID == "" || p.rt.Status.InstanceGone {
 		return nil

@@ -50,8 +50,9 @@ type drainRun struct {
 	endedAt time.Time
 }
 
-// markReportedIfDue reports whether the caller must record the progress of the drain now. After it has returned true,
-// it returns false for one interval, so the caller must not skip the record.
+// markReportedIfDue reports whether the caller must record the progress of the drain now. It must after each interval,
+// and when the drain becomes blocked or unblocked. A result of true starts a new interval, so the caller must then
+// record the progress.
 func (r *drainRun) markReportedIfDue(every time.Duration, isStuck bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

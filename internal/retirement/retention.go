@@ -68,8 +68,8 @@ func FailureCooldown(g *v1alpha1.NodeGroup) time.Duration {
 	return defaultFailureCooldown
 }
 
-// ReplacementInstanceIDs returns the provider IDs of the instances of a group that were launched as replacements. A
-// caller that assigns new instances to other launches must leave these out.
+// ReplacementInstanceIDs returns the provider IDs of the group's instances that were launched as replacements and have
+// become ready. Such an instance must not be counted for another launch.
 func ReplacementInstanceIDs(all []v1alpha1.NodeRetirement, group string) map[string]bool {
 	ids := map[string]bool{}
 	for i := range all {

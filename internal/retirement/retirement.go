@@ -228,8 +228,8 @@ func (c *Controller) countStaleReadAndPause(rt *v1alpha1.NodeRetirement) time.Du
 }
 
 // deleteAfterRetention removes the finalizer of a finished NodeRetirement, and deletes the NodeRetirement after its
-// time to live. It deletes it later if it waits for a replacement, if the cooldown after a failure has not passed, or
-// if its notice is still on the Node.
+// time to live. It waits longer while a replacement is open, during the cooldown after a failure, or while the notice
+// is on the Node.
 func (c *Controller) deleteAfterRetention(ctx context.Context, rt *v1alpha1.NodeRetirement) (reconcile.Result, error) {
 	c.drains.stopAndWait(rt.Name)
 	if !rt.DeletionTimestamp.IsZero() && EarlyEndCode(rt) == Cancelled {

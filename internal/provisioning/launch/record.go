@@ -123,9 +123,10 @@ func NewLaunchID() string { return fmt.Sprintf("%08x", rand.Uint32()) }
 // Reservation is the right to request one recorded launch.
 type Reservation struct{ ID string }
 
-// ReserveLaunches records launches before the cloud is asked (I8), and returns a Reservation for each. The function write adds
-// them to the status, and must return an error if the status has a launch that the decision did not know. So if two
-// processes decide at once, only one succeeds (I5).
+// ReserveLaunches records launches before the cloud is asked, so that a crash cannot lose them (invariant I8). It
+// returns a Reservation for each. The function write adds the launches to the status. It must return an error if the
+// status has a launch that the decision did not consider. So if two processes decide at once, only one of them succeeds
+// (invariant I5).
 func (r *Record) ReserveLaunches(ctx context.Context, g *v1alpha1.NodeGroup, ids []string, write func(*v1alpha1.ProvisioningStatus) error) ([]Reservation, error) {
 	err := r.Update(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
 		if err := write(s); err != nil {

@@ -400,7 +400,8 @@ func (l *replacementScope) fetchNode(ctx context.Context) (*corev1.Node, error) 
 	return node, nil
 }
 
-// readInstanceState returns what happened to the instance (I7). It does not read the cloud while the Node is Ready.
+// readInstanceState returns what has happened to the instance, or that this is unknown (invariant I7). While the Node
+// is Ready, it does not read the cloud.
 func (l *replacementScope) readInstanceState(ctx context.Context, node *corev1.Node) (InstanceState, error) {
 	if l.rt.Status.InstanceGone || l.rt.Status.Phase == v1alpha1.Succeeded {
 		return InstanceGone, nil
