@@ -136,7 +136,8 @@ func (a *Agent) writeClaimIfNeeded(ctx context.Context, h *noticeState, now time
 	return 0, nil
 }
 
-// needsClaimWrite reports that the claim has to be written. later says that its conditions can wait.
+// needsClaimWrite reports whether the claim of the notice must be written now. If later is true, a claim that lacks
+// only its conditions does not have to be written now.
 func (a *Agent) needsClaimWrite(h *noticeState, now time.Time, later bool) bool {
 	switch h.claim.state {
 	case claimWritten:

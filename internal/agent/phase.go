@@ -20,13 +20,13 @@ const (
 	Draining Phase = "draining"
 	// Redraining: a pod that arrived on the drained Node is being evicted. It needs no drain slot.
 	Redraining Phase = "redraining"
-	// Drained: the pods have left, and the Node is kept empty.
+	// Drained: the pods have left, and the agent evicts each pod that arrives later.
 	Drained Phase = "drained"
 	// NotDrained: the drain gave up.
 	NotDrained Phase = "not-drained"
-	// Acknowledged: the platform may begin, and the Node is kept empty.
+	// Acknowledged: the platform may begin, and the agent evicts each pod that arrives before.
 	Acknowledged Phase = "acknowledged"
-	// Unguarded: a pod that arrived on the drained Node could not be evicted, and that is not retried.
+	// Unguarded: a pod that arrived on the drained Node could not be evicted. The agent does not try again.
 	Unguarded Phase = "unguarded"
 	// Releasing: the notice has ended or is ignored, and its claim is being removed.
 	Releasing Phase = "releasing"
@@ -49,7 +49,7 @@ func (p Phase) toRecordedPhase(before Phase) Phase {
 	return p
 }
 
-// isDraining reports that pods are being evicted in this phase.
+// isDraining reports whether pods are being evicted in this phase.
 func (p Phase) isDraining() bool { return p == Draining || p == Redraining }
 
 // isDrained reports whether the pods have left the node in this phase.

@@ -4,14 +4,15 @@
 // claim is recorded on the node itself, in one annotation per owner. The request that changes the node also writes the
 // record. So after any crash it is known what Slipway set, and nothing else is ever removed (invariant I3):
 //
-//   - spec.unschedulable is ours if we found the node schedulable. A node that was already cordoned stays cordoned
-//     when the claim is removed. The last owner to remove its claim uncordons the node.
-//   - A taint (by key and effect), a label (by key) or a condition (by type) that already exists is not ours, and its
-//     value is not changed. If another owner of ours set it, both share it, and it is removed with the last claim. If
-//     another writer changed its value since, it is not ours any more.
+//   - The cordon (spec.unschedulable) counts as set by Slipway if the node was schedulable before. Such a node is uncordoned
+//     with the last claim. A node that was cordoned before stays cordoned when the claims are removed.
+//   - A taint (by key and effect), a label (by key) or a condition (by type) that another tool has set before does not
+//     count as set by Slipway. Slipway does not change its value. If another owner in this package has set it, both owners
+//     share it, and it is removed with the last claim. If another writer has changed the value, it no longer counts as set
+//     by Slipway.
 //
-// Limit: if a user cordons a node that Slipway has cordoned, the node does not change. So the node is uncordoned
-// when the last claim is removed. To keep a node cordoned, write a record of another owner, or a taint.
+// Limit: if a user cordons a node that Slipway has cordoned, the node does not change. So the node is uncordoned with the
+// last claim. A user who wants the node to stay cordoned must set a taint, or write a record of another owner.
 //
 // All changes are patches with the resourceVersion that they are based on. There is no PUT.
 package cordon

@@ -57,8 +57,8 @@ func (t TimeLimits) lastRemovalTime() time.Time { return t.Deadline.Add(-t.Margi
 // Options configures a drain. Only Node is required.
 type Options struct {
 	Node string
-	// Policy decides what happens to each kind of pod. Nil means [podrules.Forced] if the terms have a deadline, else
-	// [podrules.Voluntary].
+	// Policy decides what happens to each kind of pod. Nil means [podrules.ForcedPolicy] if TimeLimits has a deadline,
+	// else [podrules.VoluntaryPolicy].
 	Policy *podrules.Policy
 	// PolicyForPod, if set, replaces Policy and returns the policy of each pod.
 	PolicyForPod func(kubeapi.Pod) podrules.Policy

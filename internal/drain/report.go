@@ -35,9 +35,10 @@ const (
 	NotRemoved RemovalMethod = ""
 	// Evicted: with the eviction API, which respects PDBs.
 	Evicted RemovalMethod = "evicted"
-	// ForceDeleted: deleted despite a PDB or another obstacle, because the deadline left no more time to wait (I2).
+	// ForceDeleted: deleted despite a PDB or another obstacle, because the deadline left no more time to wait
+	// (invariant I2).
 	ForceDeleted RemovalMethod = "forced"
-	// DeletedOnRequest: deleted because the user disabled eviction (I2).
+	// DeletedOnRequest: deleted without an eviction, because the user has disabled eviction (invariant I2).
 	DeletedOnRequest RemovalMethod = "deleted"
 	// GraceShortened: another client had deleted the pod, and its grace was cut to the deadline.
 	GraceShortened RemovalMethod = "shortened"

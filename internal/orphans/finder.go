@@ -1,9 +1,9 @@
 // Package orphans finds instances of the cluster without a Node, and Nodes without an instance. It reports each with
 // its proofs. If configured, it deletes orphaned instances and retires orphaned Nodes after a grace period.
 //
-// An orphan must be found in every scan of the whole grace period, which a restart begins again. A scan compares
-// complete lists of instances and Nodes (I7). Many orphaned instances at once mean that the cluster has lost its Nodes:
-// see limit.go.
+// An orphan must be found in every scan of the whole grace period. After a restart the grace period begins again. A scan
+// compares complete lists of instances and Nodes (invariant I7: unknown is not gone). Many orphaned instances at once
+// mean that the cluster has lost its Nodes; see limit.go.
 package orphans
 
 import (

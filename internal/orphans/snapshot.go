@@ -101,7 +101,7 @@ func (s *Controller) readUnfinishedRetirements(ctx context.Context) (leaving, in
 }
 
 // instanceIDOf returns the normalized provider ID of a retirement's instance. An error means that the instance belongs
-// to another cloud, except an error that satisfies [cloud.IsUnanswered].
+// to another cloud, unless it satisfies [cloud.IsProviderUnavailable].
 func (s *Controller) instanceIDOf(rt *v1alpha1.NodeRetirement) (string, error) {
 	id := rt.Spec.ProviderID
 	if rt.Status.Captured != nil {

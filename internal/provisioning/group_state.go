@@ -192,8 +192,8 @@ func (m *groupState) mergeAnswer(l v1alpha1.Launch, now time.Time) {
 	})
 }
 
-// toPendingLaunch converts a launch that another process has recorded. If no answer is recorded, the answer counts as lost
-// (I8).
+// toPendingLaunch converts a launch that another process has recorded. If no answer is recorded, the process may have
+// crashed after the request, and the answer counts as lost (invariant I8).
 func (m *groupState) toPendingLaunch(l v1alpha1.Launch) launch.PendingLaunch {
 	if l.IsForRetirement() {
 		return launch.NewPendingLaunch(&l, m.settleTime, time.Now())

@@ -14,8 +14,8 @@ import (
 const (
 	// maxRequests limits how many launch requests are remembered.
 	maxRequests = 10_000
-	// requestTTL is how long a launch request is kept after it was last made. An open request is dropped after that
-	// time. A fulfilled one is forgotten, so that it can be made again.
+	// requestTTL is how long a launch request is stored after it was last made. After that time an open request is
+	// dropped. A fulfilled request is forgotten, so that it can be made again.
 	requestTTL = time.Hour
 )
 

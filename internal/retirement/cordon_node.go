@@ -15,7 +15,7 @@ import (
 // (https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown).
 var outOfServiceTaint = cordon.Taint{Key: "node.kubernetes.io/out-of-service", Value: "nodeshutdown", Effect: "NoExecute"}
 
-// conditionReason is the reason of our lifecycle conditions.
+// conditionReason is the reason in all lifecycle conditions that Slipway sets on a Node.
 const conditionReason = "Slipway"
 
 // cordonNode cordons the node, and cordons it again if another client has uncordoned it. If the instance is gone, it

@@ -66,9 +66,9 @@ func (p *retirementScope) findNodeOnInstance(m cloud.Instance, all []cloud.NodeI
 }
 
 // isOnOtherInstance reports whether the Node runs on another instance than m, although the names of the Node and of m
-// may begin alike. This is so if the Node's provider ID names another instance of the cloud, or if the cloud does not
-// know the provider ID and the domains in the names differ. Some distributions derive the provider ID from the name of
-// the host, such as k3s://. Such a provider ID proves nothing.
+// may begin alike. It does if the Node's provider ID names another instance of the cloud. It also does if the cloud
+// does not recognize the provider ID and the domains in the names differ. Some distributions derive the provider ID
+// from the name of the host, such as k3s://. Such a provider ID proves nothing.
 func isOnOtherInstance(h cloud.NodeIdentity, m cloud.Instance, normalize func(providerID string) (string, error)) bool {
 	if hasSystemUUID(h, m) || strings.EqualFold(h.Name, m.Name) || strings.EqualFold(h.Name, m.ComputerName) {
 		return false

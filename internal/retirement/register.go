@@ -127,7 +127,8 @@ func budgetFreedPredicate() predicate.Predicate {
 	}
 }
 
-// relevantNodeChangePredicate passes the changes of a Node that matter to a retirement. It does not pass heartbeats.
+// relevantNodeChangePredicate returns a filter for changes of a Node. It passes the changes that can affect a
+// retirement, and drops others such as heartbeats.
 func relevantNodeChangePredicate() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return true },

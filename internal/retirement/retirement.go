@@ -3,14 +3,14 @@
 //
 // A NodeRetirement is the only record of the progress. Each reconcile runs the steps (steps.go) from the start. It
 // reads the record and the cluster, does what is due, saves the progress, and stops at the first step that is not done.
-// Before a change that cannot be observed later, the step saves that it starts. Every step can be repeated. So a
-// process that ends at any instruction is continued by the next one (I8).
+// Before a change that cannot be observed later, the step saves that it starts. Every step can be repeated. So if a
+// process ends at any instruction, the next process continues the retirement (invariant I8).
 //
-// The Node object is deleted before the instance: no pod may be bound to an instance in deletion. The record outlives
-// both, so that the instance is not forgotten between the two.
+// The Node object is deleted before the instance: no pod may be bound to an instance in deletion. The record exists until
+// both are deleted. So the instance is not forgotten after the deletion of its Node.
 //
-// Records and Nodes are read from caches. Irreversible requests are sent only after a write or a live read has
-// confirmed them. A missing object in a cache, or an error, never counts as absence (I7).
+// Records and Nodes are read from caches. A request that cannot be undone is sent only after a write or an uncached read
+// has shown that it is still right. A missing object in a cache, or an error, never counts as absence (invariant I7).
 package retirement
 
 import (

@@ -3,7 +3,7 @@
 // - PlanEvacuation: where would the pods of a node go?
 // - SelectVictims: which nodes can be removed together?
 // - PackPods: which new instances would run the pending pods?
-// - Cluster.MakePlan: PackPods, and then SelectVictims.
+// - Cluster.PlanLaunchesAndRemovals: PackPods, and then SelectVictims.
 //
 // Every answer contains all of its reasons.
 package planner

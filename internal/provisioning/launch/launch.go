@@ -49,8 +49,8 @@ type LaunchRequest struct {
 	Owner     v1alpha1.LaunchOwner
 }
 
-// RequestInstances requests instances for an owner, within the group's limits (I5), and returns the launch's ID. It writes the
-// launch before the request and the answer after it.
+// RequestInstances requests instances for an owner, within the group's limits (invariant I5), and returns the launch's
+// ID. It writes the launch before the request and the answer after it.
 func (r *Record) RequestInstances(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, w LaunchRequest) (id string, err error) {
 	began := time.Now()
 	reading, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)

@@ -34,8 +34,8 @@ type PendingLaunch struct {
 	SeenBeforeAnswer []string
 }
 
-// NewPendingLaunch converts a recorded launch. If the answer is missing after the request timeout, it counts as lost
-// (I8). If the launch was accepted, its instances may still take the settle time to appear.
+// NewPendingLaunch converts a recorded launch. If the record has no answer after the request timeout, the answer counts
+// as lost (invariant I8). If the launch was accepted, its instances may still take the settle time to appear.
 func NewPendingLaunch(l *v1alpha1.Launch, settle time.Duration, now time.Time) PendingLaunch {
 	p := PendingLaunch{ID: l.ID, Template: l.Template, Count: int(l.Count), RequestedAt: l.RequestedAt.Time, Named: slices.Clone(l.Named), Unrequested: l.Unrequested}
 	p.AnsweredAt, p.Answer = p.RequestedAt.Add(RequestTimeout(p.Count)), Lost
@@ -183,7 +183,7 @@ func (s *Observation) matchInstanceToLaunch(pending []PendingLaunch, i cloud.Ins
 	return r, false
 }
 
-// maxClockSkew is how far the clock of a cloud may be behind ours.
+// maxClockSkew is how far the clock of a cloud may be behind the clock of this process.
 const maxClockSkew = 5 * time.Minute
 
 // appearedSince reports whether an instance appeared after a launch: an earlier read did not have it, and it was not

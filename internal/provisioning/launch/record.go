@@ -33,9 +33,9 @@ func NewRecord(live client.Reader, status client.StatusClient) *Record {
 	return &Record{reader: live, statusWriter: status, configMaps: configMapStore{reader: live, lastStatus: map[string]*v1alpha1.ProvisioningStatus{}}}
 }
 
-// Update reads the provisioning status of a group, lets change modify it, and writes it. It repeats all that if another
-// process has written meanwhile. It writes nothing if change returns an error, or if the group was deleted and created
-// anew.
+// Update reads the provisioning status of a group, lets change modify it, and writes it. If another process has written
+// the status since the read, it does all of this again. It writes nothing if change returns an error, or if the group
+// was deleted and created anew.
 func (r *Record) Update(ctx context.Context, g *v1alpha1.NodeGroup, change func(*v1alpha1.ProvisioningStatus) error) error {
 	if g.UID == "" {
 		return r.configMaps.update(ctx, g.Name, change)
@@ -159,8 +159,8 @@ type SizeLimit struct {
 	Message string
 }
 
-// SizeLimits returns what each limit leaves for a group with size instances, including open launches (I5). No other code
-// compares a group's size with its maximum.
+// SizeLimits returns how many more instances each limit permits in a group with size instances, including open launches
+// (invariant I5). No other code compares a group's size with its maximum.
 func SizeLimits(g *v1alpha1.NodeGroup, size, cloudMaximum int) (list []SizeLimit) {
 	if most := g.Spec.MaxSize; most != nil {
 		list = append(list, SizeLimit{int(*most) - size, fmt.Sprintf("the group %s has %d instances, including provisioning ones; its maximum is %d", g.Name, size, *most)})

@@ -22,7 +22,7 @@ type Observation struct {
 	// FirstSeen are the instances of the previous read, with the time when each was first seen, by provider ID. It is nil
 	// in the first read of a process.
 	FirstSeen map[string]time.Time
-	// PreviouslyJoined are instances that joined before, by provider ID. They belong to no other launch.
+	// PreviouslyJoined are instances that joined before, by provider ID. They are not assigned to a launch.
 	PreviouslyJoined map[string]bool
 	// Unjoined are the recorded instances without a usable Node.
 	Unjoined []Instance

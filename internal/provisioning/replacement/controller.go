@@ -186,7 +186,7 @@ func (c *Controller) removeFinishedLaunch(ctx context.Context, rt *v1alpha1.Node
 	return c.options.Launches.RemoveLaunch(ctx, g, findLaunchOfRetirement(record, rt.UID).ID)
 }
 
-// findOnlyGroup returns the group of a retirement. It returns nil if the group does not exist.
+// findGroup returns the group of a retirement, or nil if the group does not exist.
 func (c *Controller) findGroup(ctx context.Context, rt *v1alpha1.NodeRetirement) (*v1alpha1.NodeGroup, error) {
 	groups, err := c.options.Groups.List(ctx)
 	i := slices.IndexFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == rt.Spec.Group })

@@ -15,8 +15,8 @@
 // (https://learn.microsoft.com/azure/virtual-machine-scale-sets/use-spot):
 //
 //   - Eviction policy Delete: Azure deletes the instance and lowers the capacity by one. It launches no other instance.
-//   - Eviction policy Deallocate: the instance stays, stopped, and counts in the capacity. Azure does not start it again. It is
-//     not gone (I7), so that its Node stays. Another instance is launched if the group's maximum has room for both.
+//   - Eviction policy Deallocate: the instance stays, stopped, and counts in the capacity. Azure does not start it again. It
+//     is not gone, so its Node stays (invariant I7). Another instance is launched if the group's maximum has room for both.
 //   - With "try and restore" the capacity stays, and Azure launches an instance when it can.
 //
 // These cases are detected from the group, not from configuration. If the size counts more instances than exist,
