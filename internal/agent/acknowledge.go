@@ -11,8 +11,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// checkDrainFinished finishes when the node is drained and known to be empty now. syncDrainWithNotices runs the drain itself, for all
-// notices together.
+// checkDrainFinished is the step that waits until the node is drained. It returns 0 if no pod of the node is being
+// evicted or has to be evicted now. Otherwise it returns when to check again. It does not run the drain:
+// syncDrainWithNotices runs one drain for all notices.
 func (a *Agent) checkDrainFinished(_ context.Context, h *noticeState, now time.Time) (recheckAfter time.Duration, err error) {
 	switch {
 	case h.keepsNodeEmpty() && !a.isKnownEmpty(now):
@@ -34,15 +35,17 @@ func (a *Agent) checkDrainFinished(_ context.Context, h *noticeState, now time.T
 }
 
 const (
-	// flushTimeout limits how long an approval waits for unsent Events and notifications.
+	// flushTimeout is the longest time that an approval waits for unsent Events, unsent notifications and the release
+	// of a drain slot.
 	flushTimeout = time.Second
-	// shortPollInterval is the pause between two checks of something that ends soon.
+	// shortPollInterval is the pause between two checks of work that ends within a second, such as a write of Events.
 	shortPollInterval = 20 * time.Millisecond
 )
 
-// checkFlushFinished returns when to check again while Events, notifications or the release of a drain slot are unsent. The
-// platform may remove the instance right after the approval. An Event about a pod deleted despite its PDB would then
-// be lost (I2). The wait is at most flushTimeout, because an API server outage must not delay the platform.
+// checkFlushFinished returns 0 if all Events and notifications are sent and the drain slot is released. Otherwise it
+// returns when to check again. The platform may remove the instance right after the approval. An Event about a pod that
+// was deleted despite its PDB would then be lost (invariant I2: such a deletion is reported). After flushTimeout it
+// returns 0 in any case, because an API server outage must not delay the platform.
 func (a *Agent) checkFlushFinished(h *noticeState, now time.Time) (recheckAfter time.Duration) {
 	if h.approvableSince.IsZero() {
 		h.approvableSince = now
@@ -53,13 +56,14 @@ func (a *Agent) checkFlushFinished(h *noticeState, now time.Time) (recheckAfter 
 	return shortPollInterval
 }
 
-// isApprovable reports that the platform waits for an approval of a notice and accepts the notice's ID for it.
+// isApprovable reports whether the platform waits for an approval of a notice, and accepts an approval with the
+// notice's ID.
 func isApprovable(n notice.Notice) bool {
 	return n.Status != notice.Started && n.Type != notice.Condition && !n.HasGeneratedID
 }
 
-// approveWhenAllDrained tells the platform to begin, once every instance of the event is drained. After a drain that gave up,
-// it never does.
+// approveWhenAllDrained approves the event at the platform once every instance of the event is drained. The platform
+// can then begin early. If a drain gave up, approveWhenAllDrained never approves the event.
 func (a *Agent) approveWhenAllDrained(ctx context.Context, h *noticeState, now time.Time) (recheckAfter time.Duration, err error) {
 	if a.options.Approver == nil || h.recordedPhase == Acknowledged || !isApprovable(h.Notice) {
 		return idleInterval, nil
@@ -89,9 +93,9 @@ func (a *Agent) approveWhenAllDrained(ctx context.Context, h *noticeState, now t
 	return a.writeClaimIfNeeded(ctx, h, time.Now())
 }
 
-// peerPollInterval is the least pause between two checks whether the other instances of an event are drained. An
-// event with many instances makes each agent list many nodes. So each other instance adds peerPollPerInstance to the
-// pause, if that makes it longer than the least.
+// peerPollInterval is the shortest pause between two checks whether the other instances of an event are drained. With
+// many instances the pause is peerPollPerInstance for each other instance, if that is longer. In a large event each
+// agent lists many nodes, so more agents must ask less often.
 const (
 	peerPollInterval    = 2 * time.Second
 	peerPollPerInstance = 10 * time.Millisecond
@@ -103,7 +107,7 @@ func peerPollDelay(others int) time.Duration {
 
 const maxNamed = 10
 
-// joinFirstNames joins the first maxNamed names and says how many more there are.
+// joinFirstNames joins the first maxNamed names, and appends how many names were left out.
 func joinFirstNames(names []string) string {
 	if more := len(names) - maxNamed; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), more)
@@ -116,9 +120,10 @@ type NodeLister interface {
 	ListNodes(ctx context.Context, labelSelector string) ([]kubeapi.Node, error)
 }
 
-// listUndrainedInstances returns the event's instances that are not known to be drained, without ownName. An approval lets the
-// platform begin with all instances of an event at once, so it waits for the last one. An instance without a Node, or
-// without a label from its agent, is not drained (I7).
+// listUndrainedInstances returns the instances of the event that are not known to be drained, except own. One approval
+// lets the platform begin with all instances of the event, so the approval waits for the last instance. An instance
+// without a Node, or with a Node that has no label from its agent, counts as not drained (invariant I7: unknown is not
+// gone).
 func listUndrainedInstances(resources []string, ownName string, drainedNodes []kubeapi.Node, nameOfProviderID func(string) (string, error)) []string {
 	ready := map[string]bool{strings.ToLower(ownName): true}
 	for _, n := range drainedNodes {
@@ -136,7 +141,7 @@ func listUndrainedInstances(resources []string, ownName string, drainedNodes []k
 }
 
 // listUndrainedPeers returns the other instances of the event that are not drained. It sends one list request for the
-// event's nodes, and none if the event names only this instance.
+// event's nodes. If the event names only this instance, it sends no request.
 func (a *Agent) listUndrainedPeers(ctx context.Context, h *noticeState) ([]string, error) {
 	others := h.Notice.CountOtherInstances(a.options.ResourceName)
 	switch {
@@ -152,7 +157,7 @@ func (a *Agent) listUndrainedPeers(ctx context.Context, h *noticeState) ([]strin
 	return listUndrainedInstances(h.Notice.Resources, a.options.ResourceName, nodes, a.options.InstanceName), nil
 }
 
-// logWaitingForPeers logs which instances the approval waits for, once for each change.
+// logWaitingForPeers logs the instances that the approval waits for, if they have changed since the last call.
 func (a *Agent) logWaitingForPeers(h *noticeState, left []string) {
 	if who := joinFirstNames(left); who != h.waitsFor {
 		h.waitsFor = who

@@ -27,14 +27,15 @@ import (
 )
 
 const (
-	// DefaultDeadlineMargin is the time kept free before a deadline. It covers the kubelet's report of a pod's end and the
-	// API server's answer.
+	// DefaultDeadlineMargin is the time between the planned end of the last pod and the deadline. In this time the
+	// kubelet reports the pod's end, and the API server answers.
 	DefaultDeadlineMargin = 2 * time.Second
-	// minRetryDelay and maxRetryDelay limit the pause after a failed step. A Spot notice may give 30 s or less.
+	// minRetryDelay and maxRetryDelay limit the pause after a failed step. They are short because a Spot notice may
+	// come only 30 s before the instance stops.
 	minRetryDelay = 100 * time.Millisecond
 	maxRetryDelay = 2 * time.Second
-	// idleInterval is when the agent reconciles if nothing else triggers it. An idle agent beats its heartbeat at
-	// this interval.
+	// idleInterval is the pause between two reconciles if no change triggers one. An idle agent updates its heartbeat
+	// at this interval.
 	idleInterval = time.Minute
 )
 
@@ -50,7 +51,8 @@ type API interface {
 	WatchNode(ctx context.Context, name, since string, h kubeapi.Handler[kubeapi.Node]) error
 }
 
-// Source reads notices. *azure.Source and *condition.Source implement it.
+// Source reads notices from one place, such as Azure's metadata service. *azure.Source and *condition.Source implement
+// it.
 type Source interface {
 	// Name is the Source field of its notices. No two sources share a name.
 	Name() string
@@ -58,22 +60,22 @@ type Source interface {
 	LastRead() time.Time
 }
 
-// Resumer is a Source that needs the notices that an earlier agent was handling.
+// Resumer is a Source that, after a restart, has to know the notices that the previous agent process was handling.
 type Resumer interface {
 	Source
 	// ResumeNotices passes these notices. It is called before the first See of a [NodeSource].
 	ResumeNotices(notices []notice.Notice)
 }
 
-// NodeSource is a Source that reads its notices from the agent's own Node. With a NodeSource the agent watches the
-// Node from the start and passes each state to it. So there is never more than one watch.
+// NodeSource is a Source that reads its notices from the agent's own Node. With a NodeSource the agent watches the Node
+// from the start, and passes each new state of the Node to the NodeSource. So one watch of the Node is enough.
 type NodeSource interface {
 	Resumer
 	// ObserveNode passes a newer state of the Node. It does not block.
 	ObserveNode(node *kubeapi.Node)
 }
 
-// Approver tells the platform that it may begin. *azure.Client implements it.
+// Approver tells the platform that the interruption may begin before its deadline. *azure.Client implements it.
 type Approver interface {
 	Approve(ctx context.Context, ids ...string) error
 }
@@ -171,18 +173,19 @@ func New(o Options) *Agent {
 	return a
 }
 
-// waitForEvents waits until all Events are written, at most for flushTimeout.
+// waitForEvents waits until all queued Events are written or have failed, at most flushTimeout.
 func (a *Agent) waitForEvents() {
 	for end := time.Now().Add(flushTimeout); !a.events.isIdle() && time.Now().Before(end); {
 		time.Sleep(shortPollInterval)
 	}
 }
 
-// ErrDrained is the error of Run when Options.ExitAfterDrain ended it. It is not a failure.
+// ErrDrained is the error of Run if the agent ended because of Options.ExitAfterDrain. It reports success: the node is
+// drained.
 var ErrDrained = errors.New("the node is drained")
 
-// Run guards the node until ctx ends. It returns the error of ctx, or ErrDrained if Options.ExitAfterDrain is set.
-// Everything that fails is retried.
+// Run guards the node until ctx ends. It returns the error of ctx. With Options.ExitAfterDrain it returns ErrDrained
+// once the node is drained. Run retries every failure and returns none of them.
 func (a *Agent) Run(ctx context.Context) error {
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var group sync.WaitGroup
@@ -242,8 +245,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// reconcileOnDrainSlotChange triggers a reconcile whenever the drain slot changes. Only the loss of the slot is urgent. In a large
-// cluster other nodes take slots all the time, and each urgent update would interrupt a slow request of this agent.
+// reconcileOnDrainSlotChange triggers a reconcile whenever the drain slot changes. The loss of this node's slot also
+// interrupts the agent's running requests. Other changes of the slots do not: in a large cluster other nodes take slots
+// all the time, and each interruption would end a slow request.
 func (a *Agent) reconcileOnDrainSlotChange(ctx context.Context) {
 	held := false
 	a.options.DrainSlots.Run(ctx, func() {
@@ -257,8 +261,9 @@ func (a *Agent) reconcileOnDrainSlotChange(ctx context.Context) {
 	})
 }
 
-// CheckReady returns an error that names what the agent has not read since its start: the node, or the notices of a
-// source. Until both are read the agent guards nothing. It may be called from any goroutine.
+// CheckReady returns nil once the agent has read its node and the notices of every source. Before, it returns an error
+// that names what was not read yet, because the agent does not guard the node until then. It may be called from any
+// goroutine.
 func (a *Agent) CheckReady() error {
 	if !a.ready.Load() {
 		return fmt.Errorf("node %s has not been read yet", a.options.Node)
@@ -271,9 +276,10 @@ func (a *Agent) CheckReady() error {
 	return nil
 }
 
-// canExitAfterDrain reports that this process drained the node, recorded it, and has nothing left to do for its notices.
-// A notice is approved, or cannot be, or waits for other instances, or has ended. No other notice with a deadline
-// still waits for its drain.
+// canExitAfterDrain reports whether this process has drained the node and has nothing left to do for its notices. It
+// returns false while a pod is evicted, or while a notice with a deadline still waits for its drain. It also returns
+// false while a drained notice is not recorded on the Node, or not yet approved. Approval does not count if it is
+// impossible, or if it waits for other instances.
 func (a *Agent) canExitAfterDrain() bool {
 	for _, h := range a.notices {
 		approved := a.options.Approver == nil || h.recordedPhase == Acknowledged || !isApprovable(h.Notice) || h.waitsFor != ""
@@ -287,7 +293,7 @@ func (a *Agent) canExitAfterDrain() bool {
 	return a.drainedByThisProcess
 }
 
-// enqueueUpdate runs update in the agent's goroutine.
+// enqueueUpdate passes update to the agent's goroutine, which runs it. If ctx ends first, update is not run.
 func (a *Agent) enqueueUpdate(ctx context.Context, update func(context.Context)) {
 	select {
 	case a.updates <- update:
@@ -295,8 +301,8 @@ func (a *Agent) enqueueUpdate(ctx context.Context, update func(context.Context))
 	}
 }
 
-// interruptAndEnqueue interrupts the agent's requests and runs update in its goroutine. An update is urgent if a notice
-// came, changed or ended, a drain slot was lost, or the agent has to stop.
+// interruptAndEnqueue ends the agent's running requests, and then runs update in the agent's goroutine. It is for
+// urgent updates: a notice came, changed or ended, a drain slot was lost, or the agent has to stop.
 func (a *Agent) interruptAndEnqueue(ctx context.Context, update func(context.Context)) {
 	a.requests.interruptRequests()
 	a.enqueueUpdate(ctx, func(ctx context.Context) {
@@ -305,7 +311,8 @@ func (a *Agent) interruptAndEnqueue(ctx context.Context, update func(context.Con
 	})
 }
 
-// reconcile makes the node match its notices. It returns when to reconcile again if nothing triggers it before.
+// reconcile changes the node as its notices require. It returns when to reconcile again if no change triggers a
+// reconcile earlier.
 func (a *Agent) reconcile(ctx context.Context) (recheckAfter time.Duration) {
 	pass, end := a.requests.startPass(ctx)
 	defer end()
@@ -332,8 +339,8 @@ func (a *Agent) reconcile(ctx context.Context) (recheckAfter time.Duration) {
 	return next
 }
 
-// reconcileNotices handles all notices once, the most urgent first. What it starts lives as long as ctx. The requests
-// that it waits for end with pass.
+// reconcileNotices handles all notices once, the most urgent first. The drain and the watch that it starts end with
+// ctx. The requests that it waits for end with pass.
 func (a *Agent) reconcileNotices(ctx, pass context.Context) (recheckAfter time.Duration, err error) {
 	if err := a.resumeFromRecordsOnce(pass); err != nil {
 		return idleInterval, err
@@ -360,8 +367,9 @@ func (a *Agent) reconcileNotices(ctx, pass context.Context) (recheckAfter time.D
 	return next, errors.Join(errs...)
 }
 
-// reconcileNotice runs the steps of one notice, up to the first that is not done. An urgent drain does not wait for
-// the steps of other notices. It does not wait for its own steps either, once it may start.
+// reconcileNotice runs the steps of one notice, and stops at the first step that is not done. If the drain of a forced
+// notice may start and cannot wait, reconcileNotice starts it before and after the steps. So an urgent drain waits
+// neither for steps of other notices nor for the rest of its own.
 func (a *Agent) reconcileNotice(ctx, pass context.Context, h *noticeState) (recheckAfter time.Duration, err error) {
 	adjust := func() {
 		if now := time.Now(); h.Decision.Forced && h.isUrgent(now) && a.canDrain(h, now) {
@@ -387,8 +395,8 @@ func (a *Agent) reconcileNotice(ctx, pass context.Context, h *noticeState) (rech
 	return idleInterval, nil
 }
 
-// step does one thing for a notice. It is done when it returns 0 and no error; later steps wait until then. A
-// positive duration is when to check again.
+// step does one thing for a notice. It returns 0 and no error once it is done, and only then the next step runs. A
+// positive result is the time until the step is tried again.
 type step func(ctx context.Context, h *noticeState, now time.Time) (time.Duration, error)
 
 // nodeSources returns the sources that read the Node.

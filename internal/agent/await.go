@@ -10,10 +10,10 @@ import (
 // awaitPollInterval is the pause between two checks of a notice's drain.
 const awaitPollInterval = 100 * time.Millisecond
 
-// AwaitDrained waits until the node is drained for a notice and then returns nil. The notice may be read after the call. If
-// an earlier drain for the notice gave up, Await retries it once; if that one gives up too, it returns an error. In a
-// dry run it returns once the notice is read. When ctx ends, the drain continues. Await may be called from any
-// goroutine while Run runs.
+// AwaitDrained waits until the node is drained for a notice, and then returns nil. The agent may read the notice after
+// the call. If an earlier drain for the notice gave up, AwaitDrained retries it once. If the retry gives up too, or the
+// notice needs no drain, it returns an error. In a dry run it returns nil once the agent has read the notice. If ctx
+// ends, AwaitDrained returns its error, and the drain continues. It may be called from any goroutine while Run runs.
 func (a *Agent) AwaitDrained(ctx context.Context, source, id string) error {
 	ticker := time.NewTicker(awaitPollInterval)
 	defer ticker.Stop()
@@ -38,13 +38,15 @@ func (a *Agent) AwaitDrained(ctx context.Context, source, id string) error {
 	}
 }
 
-// drainStatus is the state of a notice's drain.
+// drainStatus is the state of a notice's drain. It is known once the agent has read the notice, and ended once there is
+// a result.
 type drainStatus struct {
 	known, ended bool
 	err          error
 }
 
-// checkOrRetryDrain returns the drain status of a notice; if retryFailed is true, it retries a drain that gave up.
+// checkOrRetryDrain returns the drain status of a notice. If again is true and the drain gave up, it starts the drain
+// again.
 func (a *Agent) checkOrRetryDrain(source, id string, retryFailed bool) drainStatus {
 	h := a.notices[claimOwner(source, id)]
 	if h == nil || h.Notice.Source != source || h.Decision.Reason == "" {

@@ -17,7 +17,7 @@ import (
 // conditionReason is the reason field of Slipway's lifecycle conditions.
 const conditionReason = "Slipway"
 
-// claimState says what a notice has set on the Node, as far as this process knows.
+// claimState says whether the cordon claim of a notice is written on the Node, as far as this process knows.
 type claimState int
 
 const (
@@ -29,7 +29,7 @@ const (
 	claimConditionsLeft    // removed except for its conditions: that failed
 )
 
-// claim is what a notice has set on the Node: the record, and what the record lists.
+// claim is the cordon claim of one notice as this process knows it: its state, and what its record lists.
 type claim struct {
 	state claimState
 	// hasCordon is true while the claim includes the cordon. It is false if the action does not cordon, or another
@@ -37,31 +37,33 @@ type claim struct {
 	hasCordon bool
 }
 
-// isWritten reports that the claim is on the Node. Its conditions and its newest record may be missing.
+// isWritten reports whether a record of the claim is on the Node. The record may be outdated, and its conditions may
+// not be written yet.
 func (c claim) isWritten() bool { return c.isCurrent() || c.state == claimOutdated }
 
-// isCurrent reports that the newest record is written. The conditions may be missing.
+// isCurrent reports whether the newest record of the claim is on the Node. Its conditions may not be written yet.
 func (c claim) isCurrent() bool { return c.state == claimWritten || c.state == claimConditionsPending }
 
-// markOutdated makes a written claim be written again.
+// markOutdated records that a written claim differs from what the notice needs now. The next reconcile writes it again.
 func (c *claim) markOutdated() {
 	if c.isCurrent() {
 		c.state = claimOutdated
 	}
 }
 
-// claimOwner is the owner name of a notice's cordon claim.
+// claimOwner returns the name under which a notice owns its cordon claim.
 func claimOwner(source, id string) string { return source + "-" + id }
 
 // readyLabel is the label value of a node that needs no drain before the interruption.
 const readyLabel cordon.Phase = "ready"
 
-// drainedNodesSelector selects the nodes that are drained for a notice, or need no drain.
+// drainedNodesSelector returns a label selector for nodes that are drained for the notice, or that need no drain for
+// it.
 func drainedNodesSelector(source, id string) string {
 	return fmt.Sprintf("%s in (%s,%s)", cordon.LabelKey(claimOwner(source, id)), cordon.Drained, readyLabel)
 }
 
-// buildClaimSpec returns the cordon claim that h needs on the Node.
+// buildClaimSpec returns the cordon claim that the notice h needs on the Node.
 func (a *Agent) buildClaimSpec(h *noticeState) (cordon.ClaimSpec, error) {
 	recorded := *h
 	recorded.Phase = h.recordedPhase
@@ -86,8 +88,8 @@ func (a *Agent) buildClaimSpec(h *noticeState) (cordon.ClaimSpec, error) {
 	return r, nil
 }
 
-// writeClaimIfNeeded cordons the Node and updates the record, before others are told to rely on it. It sends nothing if
-// nothing has changed.
+// writeClaimIfNeeded is the step that cordons the Node and writes the record of the notice. Later steps rely on the
+// record, so they run after it. It sends no request if the claim on the Node is current.
 func (a *Agent) writeClaimIfNeeded(ctx context.Context, h *noticeState, now time.Time) (recheckAfter time.Duration, err error) {
 	if a.options.DryRun {
 		if h.setLastMessageIfChanged(NodeCordoned, h.Decision.Reason) {
@@ -134,7 +136,8 @@ func (a *Agent) writeClaimIfNeeded(ctx context.Context, h *noticeState, now time
 	return 0, nil
 }
 
-// needsClaimWrite reports that the claim has to be written. later says that its conditions can wait.
+// needsClaimWrite reports whether the claim of the notice must be written now. If later is true, a claim that lacks
+// only its conditions does not have to be written now.
 func (a *Agent) needsClaimWrite(h *noticeState, now time.Time, later bool) bool {
 	switch h.claim.state {
 	case claimWritten:
@@ -194,7 +197,8 @@ func (a *Agent) sendClaim(ctx context.Context, h *noticeState, r cordon.ClaimSpe
 	return err
 }
 
-// endedNoticesWithClaims returns the notices that have ended and may still have something set on the Node, by claim owner.
+// endedNoticesWithClaims returns the ended or ignored notices that may still have a cordon, label, taint or condition
+// on the Node. The key is the claim owner.
 func (a *Agent) endedNoticesWithClaims() map[string]*noticeState {
 	all := map[string]*noticeState{}
 	for name, h := range a.notices {
@@ -205,8 +209,9 @@ func (a *Agent) endedNoticesWithClaims() map[string]*noticeState {
 	return all
 }
 
-// isCordonedByEndedNotice reports that a notice that has ended still cordons the node. The next notice takes over that cordon,
-// even if another tool came meanwhile. So the node stays unschedulable between the two.
+// isCordonedByEndedNotice reports whether the node still has the cordon of a notice that has ended. The next notice
+// takes over that cordon, even if another tool began to remove the node in the meantime. So the node stays
+// unschedulable from one notice to the next.
 func (a *Agent) isCordonedByEndedNotice() bool {
 	for _, h := range a.endedNoticesWithClaims() {
 		if h.claim.hasCordon {
@@ -216,7 +221,8 @@ func (a *Agent) isCordonedByEndedNotice() bool {
 	return false
 }
 
-// reportChangeFailedOnce reports once that the node cannot be changed, however often the change is retried.
+// reportChangeFailedOnce reports that the node could not be changed. It reports only the first of several failures,
+// although the change is retried.
 func (a *Agent) reportChangeFailedOnce(ctx context.Context, h *noticeState, reason EventReason) {
 	if isInterrupted(ctx) {
 		return
@@ -226,7 +232,7 @@ func (a *Agent) reportChangeFailedOnce(ctx context.Context, h *noticeState, reas
 	}
 }
 
-// reportCordoned reports a new cordon, or that the node was found cordoned.
+// reportCordoned reports that Slipway has cordoned the node, or that the node was cordoned before.
 func (a *Agent) reportCordoned(h *noticeState, out cordon.ClaimResult) {
 	if out.Record.Cordon == cordon.FoundCordon {
 		a.log.Info("the node was already cordoned; it stays cordoned after the notice", "id", h.Notice.ID, "type", h.Notice.Type)
@@ -280,8 +286,8 @@ func (a *Agent) removeClaim(ctx context.Context, h *noticeState) error {
 	return err
 }
 
-// forgetClaimsIfNodeReplaced forgets all claims if err means that the Node was deleted and registered again. The new Node
-// has nothing from this agent, so handling starts again.
+// forgetClaimsIfNodeReplaced forgets all claims if err means that the Node was deleted and registered again. The new
+// Node has no claim of this agent, so the agent handles its notices from the start.
 func (a *Agent) forgetClaimsIfNodeReplaced(err error) error {
 	if cordon.IsReplacedError(err) || kubeapi.IsNotFound(err) {
 		a.recordsRead, a.unschedulable = false, false
@@ -293,9 +299,9 @@ func (a *Agent) forgetClaimsIfNodeReplaced(err error) error {
 	return err
 }
 
-// removeEndedClaims removes the claims of every notice that has ended or is ignored. It returns when to check again.
-// It runs after all other claims are written. So the node stays unschedulable between two notices, and an urgent
-// drain does not wait for it.
+// removeEndedClaims removes the claims of all notices that have ended or are ignored. It returns when to check again.
+// It waits until all other claims are written, so that the node stays unschedulable from one notice to the next. An
+// urgent drain therefore does not wait for removals.
 func (a *Agent) removeEndedClaims(pass context.Context) (recheckAfter time.Duration, err error) {
 	if a.hasUnwrittenCordonClaim() {
 		return idleInterval, nil // their steps return when to retry
@@ -331,7 +337,8 @@ func (a *Agent) removeEndedClaims(pass context.Context) (recheckAfter time.Durat
 	return next, errors.Join(errs...)
 }
 
-// hasUnwrittenCordonClaim reports that a notice needs a cordon and has no claim yet.
+// hasUnwrittenCordonClaim reports whether a notice needs a cordon and has no claim on the Node yet. Notices that wait
+// for a drain slot or for another tool do not count.
 func (a *Agent) hasUnwrittenCordonClaim() bool {
 	takesOver := a.isCordonedByEndedNotice()
 	return slices.ContainsFunc(a.activeNoticesByUrgency(), func(h *noticeState) bool {
@@ -340,7 +347,7 @@ func (a *Agent) hasUnwrittenCordonClaim() bool {
 	})
 }
 
-// reportNoticeEnded reports that a notice has ended. Its claim is removed already.
+// reportNoticeEnded reports that a notice has ended. The caller has removed its claim before.
 func (a *Agent) reportNoticeEnded(h *noticeState) {
 	a.log.Info("notice ended", "id", h.Notice.ID, "type", h.Notice.Type, "phase", h.recordedPhase)
 	a.events.queueEvent(newNoticeOverEvent(h.Notice))

@@ -15,16 +15,17 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// blockedEventInterval is the least time between two Events about a blocked drain, unless a new obstacle appears.
+// blockedEventInterval is the shortest time between two Events about a blocked drain. A new obstacle is reported at
+// once.
 const blockedEventInterval = 10 * time.Second
 
-// drainSpec is the drain that all notices together need.
+// drainSpec combines the demands of all notices into one drain.
 type drainSpec struct {
 	demands []demand // sorted, without duplicates
 	terms   drain.TimeLimits
 }
 
-// noticeTypes returns the types of the notices, for log lines.
+// noticeTypes returns the types of the combined notices, for log lines.
 func (o drainSpec) noticeTypes() []notice.Type {
 	var all []notice.Type
 	for _, c := range o.demands {
@@ -33,13 +34,14 @@ func (o drainSpec) noticeTypes() []notice.Type {
 	return slices.Compact(all)
 }
 
-// matchesPod reports that a notice needs the pod to leave. A policy may still keep the pod.
+// matchesPod reports whether a notice demands that the pod leaves the node. The pod policy may still forbid its
+// eviction.
 func (o drainSpec) matchesPod(p kubeapi.Pod) bool {
 	_, ok := mostSevereType(o.demands, &p)
 	return ok
 }
 
-// podPolicy returns the policy of the most severe notice that applies to the pod.
+// podPolicy returns the pod policy for the most severe of the notices that demand the pod's eviction.
 func (o drainSpec) podPolicy(p kubeapi.Pod) podrules.Policy {
 	kind, _ := mostSevereType(o.demands, &p)
 	return policyForType(kind)
@@ -50,7 +52,7 @@ func (o drainSpec) equal(p drainSpec) bool {
 		o.terms.Deadline.Equal(p.terms.Deadline) && o.terms.TimeoutAt.Equal(p.terms.TimeoutAt)
 }
 
-// drainRun is a running drain.
+// drainRun is a drain that was started, with its state.
 type drainRun struct {
 	spec   drainSpec
 	drain  *drain.Drain
@@ -79,15 +81,16 @@ func (a *Agent) blockedProgress(h *noticeState) *drain.Progress {
 	return a.drain.blocked.Load()
 }
 
-// setBlocked stores what blocks a drain, for the node's conditions and notifications.
+// setBlocked stores the pods that cannot be evicted and their obstacles, for the node's conditions and for
+// notifications.
 func (a *Agent) setBlocked(run *drainRun, p *drain.Progress) {
 	if was := run.blocked.Swap(p); was != nil || p != nil {
 		a.triggerReconcile()
 	}
 }
 
-// triggerReconcile triggers a reconcile. The drain engine calls it, so it does not block. If the queue is full, a reconcile
-// is due anyway.
+// triggerReconcile makes the agent reconcile soon. The drain engine calls it, so it does not block. If the queue is
+// full, it does nothing, because the queued updates reconcile anyway.
 func (a *Agent) triggerReconcile() {
 	select {
 	case a.updates <- func(context.Context) {}:
@@ -95,13 +98,13 @@ func (a *Agent) triggerReconcile() {
 	}
 }
 
-// deadlineExtension is the extra time for a drain after its deadline, while the instance still runs.
+// deadlineExtension gives a drain more time if the instance still runs after the deadline.
 type deadlineExtension struct {
 	deadline time.Time // the passed deadline
 	until    time.Time
 }
 
-// syncDrainWithNotices starts, adjusts or stops the drain, so that it matches the notices.
+// syncDrainWithNotices starts, changes or stops the drain, so that it does what the notices need.
 func (a *Agent) syncDrainWithNotices(ctx context.Context) {
 	now := time.Now()
 	a.checkPhases(now)
@@ -124,20 +127,21 @@ func (a *Agent) syncDrainWithNotices(ctx context.Context) {
 	a.updateSlotRequest(now) // after the drain was stopped, if it was
 }
 
-// canDrain reports that the pods may be evicted now for a notice.
+// canDrain reports whether pods may be evicted for this notice now.
 func (a *Agent) canDrain(h *noticeState, now time.Time) bool {
 	next, _ := transition(h.Phase, inputChecked, a.computeTransitionGuard(h, now))
 	return next.isDraining() && a.canStartDrain(h, now)
 }
 
-// needsDrainNow reports that a notice needs pods evicted that are still there.
+// needsDrainNow reports whether a notice needs the eviction of pods that have not left, and may have it now.
 func (a *Agent) needsDrainNow(now time.Time) bool {
 	return slices.ContainsFunc(a.activeNoticesByUrgency(), func(h *noticeState) bool { return a.canDrain(h, now) })
 }
 
-// buildDrainSpec combines what the notices need, with the earliest deadline. It reports false if no notice needs a
-// drain. A Freeze or a condition loses nothing of the node, so it only limits how long the drain tries; the longest
-// limit counts. A drained node is kept empty as long as its notices last.
+// buildDrainSpec combines the demands of all notices that may drain or keep the node empty. It returns false if there
+// is no such notice. The deadline is the earliest deadline of a forced notice. Other notices have no deadline, because
+// the pods survive their interruption; they only limit how long the drain tries. Of these limits the longest one is
+// used, and only if no notice is forced.
 func (a *Agent) buildDrainSpec(now time.Time) (spec drainSpec, needed bool) {
 	o := drainSpec{terms: drain.TimeLimits{Margin: a.options.DeadlineMargin}}
 	endless := false
@@ -243,7 +247,7 @@ func (a *Agent) newProgressHandler(run *drainRun) func(drain.Progress) {
 	}
 }
 
-// recordFailedDrain records a drain that ended without emptying the node.
+// recordFailedDrain records the result of a drain that has ended with pods left on the node.
 func (a *Agent) recordFailedDrain(run *drainRun, r drain.Report, err error) {
 	if a.drain != run {
 		return // it was stopped, and another may be running
@@ -282,11 +286,11 @@ func (a *Agent) recordDrainEnd(r drain.Report, err error) {
 	a.updateSlotRequest(now)
 }
 
-// maxLoggedPods limits the logged pods of one drain. A container runtime splits lines of more than 16 KiB.
+// maxLoggedPods limits the number of pods in the log of one drain. A container runtime splits lines longer than 16 KiB.
 const maxLoggedPods = 20
 
-// logAbnormalPods logs one line for each pod that was killed, force-deleted or left behind. After a cancelled drain,
-// pods that are left do not count: they may stay, or another drain evicts them.
+// logAbnormalPods logs one line for each pod that was killed, force-deleted or left behind. After a cancelled drain, it
+// does not log pods that are left: they may stay, or another drain evicts them.
 func (a *Agent) logAbnormalPods(r drain.Report) {
 	odd := slices.DeleteFunc(slices.Clone(r.Pods), func(p drain.PodReport) bool {
 		left := p.IsNotRemoved() && r.Outcome != drain.Cancelled
@@ -303,7 +307,7 @@ func (a *Agent) logAbnormalPods(r drain.Report) {
 
 func firstN[T any](all []T, most int) []T { return all[:min(len(all), most)] }
 
-// stopDrainAndWait stops a running drain and waits until it sends no more requests.
+// stopDrainAndWait stops a running drain, and waits until the drain sends no more requests.
 func (a *Agent) stopDrainAndWait() {
 	if a.drain == nil {
 		return
@@ -319,8 +323,8 @@ func (a *Agent) stopDrainAndWait() {
 	}
 }
 
-// recordStoppedDrain records what a drain did before it was stopped. It emits an Event if a pod was deleted despite a
-// PDB (I2).
+// recordStoppedDrain records in metrics and log what a stopped drain did with each pod. If the drain deleted a pod
+// despite its PDB, it also emits an Event (invariant I2: such a deletion is reported).
 func (a *Agent) recordStoppedDrain(r drain.Report) {
 	a.options.Metrics.recordDrain(r)
 	a.logAbnormalPods(r)
@@ -329,7 +333,7 @@ func (a *Agent) recordStoppedDrain(r drain.Report) {
 	}
 }
 
-// stopUnneededDrain stops the drain if no notice needs it, or none may have it now.
+// stopUnneededDrain stops the drain if no notice needs a drain, or if no notice may drain the node now.
 func (a *Agent) stopUnneededDrain() {
 	if _, needed := a.buildDrainSpec(time.Now()); !needed {
 		a.stopDrainAndWait()

@@ -7,12 +7,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// maxDrainLead is the longest time before its deadline when a notice stops waiting, for a drain slot or for
-// another tool. It is what Azure promises for the shortest notice that can wait. With usual grace periods a drain
-// takes half of it.
+// maxDrainLead is the most time that a notice reserves for its drain. A notice stops waiting for a drain slot or
+// another tool at latest this long before its deadline. Azure announces every interruption that can wait at least this
+// early. With usual grace periods a drain takes half of it.
 const maxDrainLead = 10 * time.Minute
 
-// DrainSlots limits how many nodes of the cluster are drained at once. *slots.Keeper implements it.
+// DrainSlots limits how many nodes of the cluster are drained at once. *semaphore.Holder implements it.
 type DrainSlots interface {
 	// SetWanted sets whether a slot is needed, and until when it is waited for; zero waits without limit. It does not block.
 	SetWanted(wanted bool, until time.Time)
@@ -26,13 +26,15 @@ type DrainSlots interface {
 	Run(ctx context.Context, changed func())
 }
 
-// canWait reports that the drain of a notice can be delayed. A Preempt or Terminate gives too little time for that.
+// canWait reports whether the drain of a notice may wait for a drain slot or for another tool. The drain of a Preempt
+// or Terminate may not, because these notices leave too little time.
 func (h *noticeState) canWait() bool {
 	return h.Notice.Type != notice.Preempt && h.Notice.Type != notice.Terminate
 }
 
-// waitDeadline is until when a notice waits for a drain slot or for another tool. It waits for half of its time, and
-// longer if ten minutes still remain then. Zero is no limit: a condition has no deadline.
+// waitDeadline returns the time at which a notice stops waiting for a drain slot or for another tool. It is the middle
+// between the first read of the notice and its deadline, or maxDrainLead before the deadline if that is later. Zero
+// means no limit: a condition has no deadline.
 func (h *noticeState) waitDeadline() time.Time {
 	due := h.Decision.Deadline
 	if due.IsZero() {
@@ -41,13 +43,13 @@ func (h *noticeState) waitDeadline() time.Time {
 	return due.Add(-min(max(0, due.Sub(h.Seen.First))/2, maxDrainLead))
 }
 
-// isUrgent reports that a notice does not wait any longer.
+// isUrgent reports whether a notice can no longer wait for a drain slot or for another tool.
 func (h *noticeState) isUrgent(now time.Time) bool {
 	until := h.waitDeadline()
 	return !h.canWait() || !until.IsZero() && !now.Before(until)
 }
 
-// untilWaitDeadline returns when to check a waiting notice again.
+// untilWaitDeadline returns the time until a waiting notice is checked again, at most idleInterval.
 func (h *noticeState) untilWaitDeadline(now time.Time) time.Duration {
 	if until := h.waitDeadline(); !until.IsZero() {
 		return min(until.Sub(now), idleInterval)
@@ -55,13 +57,14 @@ func (h *noticeState) untilWaitDeadline(now time.Time) time.Duration {
 	return idleInterval
 }
 
-// isWaitingForSlot reports that the drain has to wait, because the limit of concurrent drains is reached.
+// isWaitingForSlot reports whether the drain of a notice has to wait because all drain slots are taken.
 func (a *Agent) isWaitingForSlot(h *noticeState, now time.Time) bool {
 	return a.options.DrainSlots != nil && !a.options.DryRun && h.Phase != Redraining && !h.isUrgent(now) && !a.options.DrainSlots.IsHeld()
 }
 
-// needsDrainSlot reports that a slot is needed, and until when it is waited for. A drain keeps its slot until it ends,
-// even when it would no longer wait for one.
+// needsDrainSlot reports whether this node needs a drain slot, and until when it waits for one. Zero means that it
+// waits without limit. A running drain keeps its slot until it ends, even after the time at which it would stop waiting
+// for one.
 func (a *Agent) needsDrainSlot(now time.Time) (wanted bool, until time.Time) {
 	if a.options.DryRun {
 		return false, time.Time{}
@@ -81,19 +84,20 @@ func (a *Agent) needsDrainSlot(now time.Time) (wanted bool, until time.Time) {
 	return wanted, until
 }
 
-// updateSlotRequest requests a slot while one is needed, and releases it otherwise.
+// updateSlotRequest requests a drain slot while the node needs one, and releases the slot afterwards.
 func (a *Agent) updateSlotRequest(now time.Time) {
 	if a.options.DrainSlots != nil {
 		a.options.DrainSlots.SetWanted(a.needsDrainSlot(now))
 	}
 }
 
-// isSlotReleased reports that other nodes do not wait for a slot of this node.
+// isSlotReleased reports whether this node holds no drain slot, so that no other node waits for it.
 func (a *Agent) isSlotReleased() bool {
 	return a.options.DrainSlots == nil || a.options.DrainSlots.IsReleased()
 }
 
-// reportWaitingForSlot reports once for each notice that it waits, and for which nodes.
+// reportWaitingForSlot reports once for each notice that its drain waits, and names the nodes that hold the drain
+// slots.
 func (a *Agent) reportWaitingForSlot(h *noticeState) {
 	holders := a.options.DrainSlots.Holders()
 	if len(holders) == 0 || !h.setLastMessageIfChanged(WaitingForTurn, "") {

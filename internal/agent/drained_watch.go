@@ -11,26 +11,27 @@ import (
 // cordon, or because a user set spec.nodeName. It may arrive before the platform begins, or when the instance has
 // seconds to live.
 
-// keepsNodeEmpty reports that the node was drained for this notice and stays empty for it.
+// keepsNodeEmpty reports whether the node is drained for this notice, and pods that arrive later are evicted too.
 func (h *noticeState) keepsNodeEmpty() bool {
 	return (h.Phase == Drained || h.Phase == Acknowledged) && h.Decision.Action.includesDrain()
 }
 
-// isKnownEmpty reports that no pod is being evicted, or about to be. It is false while the pods have not been listed
-// since a restart or since a new notice. Meanwhile a pod may have arrived, or may have to leave for the other notice.
-// It must not be killed during its eviction.
+// isKnownEmpty reports whether the drain has found the node empty and no notice needs another drain now. After a
+// restart or a new notice it is false until the pods are listed again. A pod may have arrived in the meantime, or the
+// new notice may require that more pods leave. An approval in that time would kill such a pod during its eviction.
 func (a *Agent) isKnownEmpty(now time.Time) bool {
 	return a.drain != nil && a.drain.drained && !slices.ContainsFunc(a.activeNoticesByUrgency(), func(h *noticeState) bool {
 		return a.isDrainDue(h, now)
 	})
 }
 
-// isDrainedReported reports that a notice declares the node drained, so others may rely on it.
+// isDrainedReported reports whether the record of a notice says that the node is drained. Other agents may rely on that
+// record.
 func (a *Agent) isDrainedReported() bool {
 	return slices.ContainsFunc(a.activeNoticesByUrgency(), (*noticeState).keepsNodeEmpty)
 }
 
-// isDrainRunning reports that pods are being evicted from the node.
+// isDrainRunning reports whether a drain is evicting pods of the node.
 func (a *Agent) isDrainRunning() bool { return a.drain != nil && !a.drain.drained }
 
 func (a *Agent) recordNodeDrained(run *drainRun, r drain.Report) {
@@ -51,8 +52,8 @@ func (a *Agent) recordNodeDrained(run *drainRun, r drain.Report) {
 	a.recordDrainEnd(r, nil)
 }
 
-// returnNoticesToDraining moves notices back to draining, unless the platform was already told that the node is drained. The
-// pod is evicted in both cases.
+// returnNoticesToDraining handles a pod that arrived on the drained node. It moves the notices back to draining, except
+// notices with a drain that was already reported to the platform. The drain evicts the pod in both cases.
 func (a *Agent) returnNoticesToDraining(run *drainRun) {
 	if a.drain != run {
 		return

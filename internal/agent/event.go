@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// maxQueuedEvents is how many Kubernetes Events may wait; more are dropped and counted. A drain never waits for
-	// them.
+	// maxQueuedEvents is the number of Kubernetes Events that may wait to be written. More Events are dropped and
+	// counted, because a drain never waits for Events.
 	maxQueuedEvents = 64
 	eventTimeout    = 5 * time.Second
 	eventComponent  = "slipway-agent"
@@ -24,7 +24,8 @@ const (
 	maxEventMessageBytes = 1024
 )
 
-// event is a Kubernetes Event before formatting. All texts that the agent writes for a Node are built below.
+// event is a Kubernetes Event before it is formatted. The functions below build every text that the agent writes about
+// a Node.
 type event struct {
 	warning bool
 	reason  EventReason
@@ -45,7 +46,7 @@ func newWarningEvent(reason EventReason, format string, args ...any) event {
 	return event{warning: true, reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
-// newSilentEvent returns an event that is written only if Options.Voice formats it.
+// newSilentEvent returns an event that is written only if Options.EventFormatter formats it.
 func newSilentEvent(reason EventReason, n notice.Notice) event {
 	return event{reason: reason, notice: n}
 }
@@ -167,10 +168,11 @@ func newEventWriter(api EventAPI, node string, failed func(), voice EventFormatt
 	}
 }
 
-// setNodeUID sets which Node of this name the following Events are about.
+// setNodeUID sets the UID of the Node that the following Events are about. A Node that was registered again has another
+// UID.
 func (w *eventWriter) setNodeUID(uid string) { w.nodeUID.Store(&uid) }
 
-// queueEvent queues e. If the queue is full, it drops and counts e.
+// queueEvent queues e to be written. If the queue is full, it drops e and counts it.
 func (w *eventWriter) queueEvent(e event) {
 	words, spoken := w.formatEvent(e)
 	if !spoken {
@@ -197,7 +199,8 @@ type queuedEvent struct {
 	nodeUID string    // UID of the Node that it is about
 }
 
-// formatEvent formats e by Options.Voice, or by default. It reports false if e is not to be written.
+// formatEvent formats e with Options.EventFormatter, or in the agent's own format. It returns false if e must not be
+// written.
 func (w *eventWriter) formatEvent(e event) (formatted FormattedEvent, shouldWrite bool) {
 	if w.formatter != nil {
 		if words, ok := w.formatter(EventTrigger{Reason: e.reason, Notice: e.notice}); ok {
@@ -211,10 +214,10 @@ func (w *eventWriter) formatEvent(e event) (formatted FormattedEvent, shouldWrit
 	return words, e.message != ""
 }
 
-// isIdle reports that every Event so far is written or has failed.
+// isIdle reports whether every queued Event was written or has failed.
 func (w *eventWriter) isIdle() bool { return w.pending.Load() == 0 }
 
-// run writes Events until ctx ends. Events inform people, so a failed write is counted and not retried.
+// run writes Events until ctx ends. It counts a failed write and does not retry it, because Events only inform people.
 func (w *eventWriter) run(ctx context.Context) {
 	for serial := 0; ; serial++ {
 		select {
@@ -232,7 +235,7 @@ func (w *eventWriter) run(ctx context.Context) {
 	}
 }
 
-// toKubernetesEvent returns the API object. Events of cluster-scoped objects live in the namespace default.
+// toKubernetesEvent returns the Event for the API server. Its namespace is default, because a Node has no namespace.
 func (w *eventWriter) toKubernetesEvent(e queuedEvent, serial int) kubeapi.Event {
 	o := kubeapi.Event{
 		Metadata: kubeapi.ObjectMeta{

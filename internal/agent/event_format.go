@@ -61,7 +61,7 @@ const (
 	UncordonFailed EventReason = "UncordonFailed"
 )
 
-// EventTrigger is what a [Voice] formats.
+// EventTrigger is the input of an [EventFormatter]: what happened, and for which notice.
 type EventTrigger struct {
 	// Reason is one of the reasons above.
 	Reason EventReason
@@ -69,7 +69,7 @@ type EventTrigger struct {
 	Notice notice.Notice
 }
 
-// FormattedEvent is the formatted Kubernetes Event.
+// FormattedEvent is the result of an [EventFormatter].
 type FormattedEvent struct {
 	Type, Reason, Message string
 	// Component is the Event's source component.
@@ -110,7 +110,7 @@ func (t Taint) Validate() error {
 	return nil
 }
 
-// maxTaintValueBytes is the API server's limit for the value of a taint.
+// maxTaintValueBytes is the API server's limit for the value of a taint, in bytes.
 const maxTaintValueBytes = 63
 
 // toTaintValue turns any notice ID into a valid taint value.

@@ -52,7 +52,8 @@ type NoticePolicy struct {
 	ActionByCondition map[string]Action
 }
 
-// DefaultNoticePolicy returns a policy that drains for everything that ends the node's processes. It ignores short Freezes.
+// DefaultNoticePolicy returns the default policy. It drains for every notice that ends the node's processes, and
+// ignores short Freezes.
 func DefaultNoticePolicy() NoticePolicy {
 	return NoticePolicy{
 		ActionByType: map[notice.Type]Action{
@@ -65,8 +66,8 @@ func DefaultNoticePolicy() NoticePolicy {
 	}
 }
 
-// startedDrainTime is the time for a drain once the interruption has the status Started. The interruption is due
-// already. But a platform takes some seconds to stop an instance, and pods that stop quickly can use them.
+// startedDrainTime is the time for a drain if the notice already has the status Started. The interruption is then due,
+// but a platform takes some seconds to stop an instance. Pods that stop quickly can use these seconds.
 const startedDrainTime = 10 * time.Second
 
 // minimumNotice is the notice period that Azure promises for each type. It applies to a notice without a time
@@ -76,7 +77,7 @@ var minimumNotice = map[notice.Type]time.Duration{
 	notice.Preempt: 30 * time.Second, notice.Terminate: 5 * time.Minute,
 }
 
-// Decision is the action for one notice, and the reason.
+// Decision is the action for one notice, and the reason for it.
 type Decision struct {
 	Action Action `json:"action"`
 	// Forced is true when the interruption ends the instance's processes. A Freeze only pauses them, and a condition
@@ -87,19 +88,21 @@ type Decision struct {
 	Reason   string    `json:"reason"`
 }
 
-// equal compares deadlines as instants, independent of their time zone.
+// equal reports whether two decisions are the same. Two deadlines are the same if they are the same instant, in any
+// time zone.
 func (d Decision) equal(o Decision) bool {
 	return d.Action == o.Action && d.Forced == o.Forced && d.Reason == o.Reason && d.Deadline.Equal(o.Deadline)
 }
 
-// SeenTimes holds when a notice was first read, and first read as started. A deadline that the notice does not give counts
-// from there.
+// SeenTimes holds the time when a notice was first read, and the time when it was first read with the status Started.
+// If a notice has no deadline, its deadline is computed from these times.
 type SeenTimes struct {
 	First   time.Time `json:"first"`
 	Started time.Time `json:"started,omitzero"`
 }
 
-// clampTo replaces each time after now by now. Such times exist if the clock was ahead and has been set back.
+// clampTo replaces each time that is later than now by now. A time is later than now if the clock was set back after
+// the notice was read.
 func (s *SeenTimes) clampTo(now time.Time) {
 	for _, at := range []*time.Time{&s.First, &s.Started} {
 		if at.Round(0).After(now.Round(0)) { // compare wall clocks, because only they can be set back
@@ -108,7 +111,8 @@ func (s *SeenTimes) clampTo(now time.Time) {
 	}
 }
 
-// Decide applies the policy to one notice. It is pure, so it returns the same decision after a restart.
+// Decide applies the policy to one notice. Its result depends only on its arguments, so a restarted agent makes the
+// same decision.
 func (i NoticePolicy) Decide(n notice.Notice, s SeenTimes) Decision {
 	if n.Type == notice.Condition {
 		return i.decideCondition(n)
@@ -178,7 +182,7 @@ func lessDisruptive(a, b Action) Action {
 	return b
 }
 
-// computeDeadline returns when the interruption is due, and how that is known.
+// computeDeadline returns when the interruption is due, and a text that says how this time was determined.
 func computeDeadline(n notice.Notice, s SeenTimes) (deadline time.Time, reason string) {
 	if n.Status == notice.Started {
 		return s.Started.Add(startedDrainTime), fmt.Sprintf("%s has started", n.Type)

@@ -10,8 +10,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// Metrics holds the agent's metrics. Every child of a counter exists from the start, so a rate includes the first
-// increment. An instance that is removed right after its drain has exported its drain metrics already.
+// Metrics holds the agent's metrics. Every label combination of a counter exists from the start with the value 0. So a
+// rate includes the first increment, even if the instance is removed right after its drain.
 type Metrics struct {
 	Notices, Ended, Cordoned, Acknowledged *observe.Vec[observe.Counter]
 	StepsFailed, EventsFailed, Unreadable  *observe.Counter
@@ -29,7 +29,7 @@ type Metrics struct {
 	forcedPods, cutShortPods               *observe.Counter
 }
 
-// obstacleLabels are the reason labels of pods that cannot be evicted.
+// obstacleLabels are the values of the label reason for pods that cannot be evicted.
 var obstacleLabels = []drain.ObstacleKind{
 	drain.ObstaclePDB, drain.ObstacleMultiplePDBs, drain.ObstacleAPIServerBusy, drain.ObstacleForbidden, drain.ObstacleWebhook, drain.ObstacleError, drain.ObstaclePolicy,
 }
@@ -136,7 +136,7 @@ func (m *Metrics) recordDrain(r drain.Report) {
 	}
 }
 
-// updateNoticeMetrics sets the gauges of the notices that have not ended.
+// updateNoticeMetrics sets the gauges that count the notices that have not ended.
 func (a *Agent) updateNoticeMetrics() {
 	live := map[notice.Type]int{}
 	var due time.Time

@@ -10,8 +10,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// lifecycleConditions returns the lifecycle conditions (KEP-5683) for h. If its drain is blocked, the message of
-// DrainInProgress has the notice, a colon, and the drain's progress; see drain.Progress.
+// lifecycleConditions returns the node lifecycle conditions (KEP-5683) for the notice h. While the drain is blocked,
+// the message of DrainInProgress contains the notice, a colon, and the text of drain.Progress.
 func lifecycleConditions(h *noticeState) []cordon.Condition {
 	message := fmt.Sprintf("%s %s (%s)", h.Notice.Source, h.Notice.Type, h.Notice.ID)
 	var set []cordon.Condition
@@ -34,21 +34,23 @@ func lifecycleConditions(h *noticeState) []cordon.Condition {
 	return set
 }
 
-// minConditionRetry and maxConditionRetry limit the pause after a failed write of the node's conditions.
+// minConditionRetry and maxConditionRetry limit the pause before the agent writes the node's conditions again after a
+// failure.
 const (
 	minConditionRetry = 5 * time.Second
 	maxConditionRetry = 10 * time.Minute
 )
 
-// conditionBackoff tracks failures to write the node's conditions. The conditions only inform, and nothing else waits
-// for them.
+// conditionBackoff delays writes of the node's conditions after a failed write. Nothing waits for the conditions,
+// because they only inform.
 type conditionBackoff struct {
 	delay    time.Duration // zero after a success
 	next     time.Time     // time of the next try
 	timedOut bool          // the last write had no answer in time: none is made before next
 }
 
-// backOffAfterConditionFailure counts a failure, logs the first, and delays the next try.
+// backOffAfterConditionFailure counts a failed write of the node's conditions, logs the first failure, and delays the
+// next write.
 func (a *Agent) backOffAfterConditionFailure(err error) {
 	a.options.Metrics.ConditionsFailed.Inc()
 	if a.conditionBackoff.delay == 0 {

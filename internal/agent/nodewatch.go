@@ -7,25 +7,26 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// nodeWatch watches the agent's own Node while a notice has a claim on it. Somebody may uncordon the Node, or another
-// tool may begin to remove it. Without a claim, the Node is watched only if a source reads notices from it.
+// nodeWatch watches the agent's own Node while a notice has a cordon claim on it. A user may uncordon the Node, or
+// another tool may begin to remove it. Without a claim, the agent watches the Node only if a NodeSource reads notices
+// from it.
 type nodeWatch struct {
 	cancel      context.CancelFunc
 	done        chan struct{}
 	schedulable bool // the last state seen was schedulable
 }
 
-// isUncordoned reports that the node was schedulable when last seen.
+// isUncordoned reports whether the Node was schedulable in the last state that the watch delivered.
 func (w *nodeWatch) isUncordoned() bool { return w != nil && w.schedulable }
 
-// markCordoned records a cordon that the watch has not seen yet.
+// markCordoned records that this agent has cordoned the Node, although the watch has not delivered that state yet.
 func (w *nodeWatch) markCordoned() {
 	if w != nil {
 		w.schedulable = false
 	}
 }
 
-// startOrStopNodeWatch starts the watch if it is needed, and stops it otherwise.
+// startOrStopNodeWatch starts the watch of the Node if the agent needs it, and stops the watch otherwise.
 func (a *Agent) startOrStopNodeWatch(ctx context.Context) {
 	needed := len(a.nodeSources()) > 0
 	for _, h := range a.notices {
@@ -68,7 +69,7 @@ func (a *Agent) startNodeWatch(ctx context.Context) {
 	}()
 }
 
-// recordObservedNode handles a newer state of the Node.
+// recordObservedNode takes over a newer state of the Node.
 func (a *Agent) recordObservedNode(n *kubeapi.Node) {
 	a.nodeWatch.schedulable, a.unschedulable = !n.Spec.Unschedulable, n.Spec.Unschedulable
 	a.claimWriter.ObserveNode(n)

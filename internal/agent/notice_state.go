@@ -47,7 +47,7 @@ type noticeState struct {
 	shownProgress string
 }
 
-// setLastMessageIfChanged stores the last message for a reason, and reports whether it has changed.
+// setLastMessageIfChanged stores the last message for an Event reason, and reports whether the message has changed.
 func (h *noticeState) setLastMessageIfChanged(reason EventReason, message string) (changed bool) {
 	if before, exists := h.lastMessages[reason]; exists && before == message {
 		return false
@@ -59,13 +59,15 @@ func (h *noticeState) setLastMessageIfChanged(reason EventReason, message string
 	return true
 }
 
-// terminationTime is the longest time that an instance may outlive the notice of its termination.
+// terminationTime is the longest time that an instance may run after its Preempt or Terminate has vanished from the
+// platform's list.
 const terminationTime = time.Minute
 
-// timeUntilEnded returns for how much longer an unlisted notice still counts. A started or approved Preempt or
-// Terminate may vanish from the list while the instance shuts down. Uncordoning the node then would attract pods for
-// its last seconds. If the instance still runs after a minute, it survives. If only an earlier agent read the notice,
-// a minute after the deadline is enough too.
+// timeUntilEnded returns how much longer a notice counts as active after the platform no longer lists it. It returns 0
+// except for a started or approved Preempt or Terminate, which may vanish from the list while the instance shuts down.
+// If the agent uncordoned the node in that time, new pods would start there for a few seconds. An instance that still
+// runs after terminationTime survives. If only an earlier agent read the notice, terminationTime after the deadline is
+// enough too.
 func (h *noticeState) timeUntilEnded(now time.Time) time.Duration {
 	final := h.Notice.Type == notice.Preempt || h.Notice.Type == notice.Terminate
 	begun := h.Notice.Status == notice.Started || h.recordedPhase == Acknowledged
@@ -79,7 +81,8 @@ func (h *noticeState) timeUntilEnded(now time.Time) time.Duration {
 	return max(0, left)
 }
 
-// phaseLabelValue returns the label value by which the agents of the event's other instances find this node.
+// phaseLabelValue returns the value of the node's phase label for this notice. The agents of the event's other
+// instances read this label.
 func (h *noticeState) phaseLabelValue() cordon.Phase {
 	if h.Decision.Action == Acknowledge {
 		return readyLabel
@@ -93,29 +96,31 @@ func (h *noticeState) phaseLabelValue() cordon.Phase {
 	return cordon.Cordoned
 }
 
-// needsDrain reports that this notice needs the pods evicted, and they have not left.
+// needsDrain reports whether this notice requires the eviction of pods that have not left yet.
 func (h *noticeState) needsDrain() bool {
 	return h.Decision.Action.includesDrain() && (h.Phase.isUndecided() || h.Phase == Cordoned || h.Phase.isDraining())
 }
 
-// isDrainDue reports that the drain should run now, or as soon as it can start.
+// isDrainDue reports whether the drain for this notice has no reason to wait, except that the node may not be cordoned
+// yet.
 func (a *Agent) isDrainDue(h *noticeState, now time.Time) bool {
 	return h.needsDrain() && h.Phase != Yielded && !a.isWaitingForSlot(h, now)
 }
 
-// canStartDrain reports that the drain can begin. The node has to be cordoned first, because pods would come back
-// otherwise; the rest of the claim can wait. A forced drain starts without a cordon after a quarter of its time. Pods
-// that may come back are better than pods that are lost.
+// canStartDrain reports whether the drain may evict pods now. Before, the node has to be cordoned, because evicted pods
+// could come back otherwise. The rest of the claim can be written later. A forced drain also starts without a cordon,
+// once a quarter of its time has passed. A pod that may come back is better than a pod that is lost.
 func (a *Agent) canStartDrain(h *noticeState, now time.Time) bool {
 	return h.claim.isWritten() || a.unschedulable || h.Decision.Forced && !now.Before(h.uncordonedDrainStart())
 }
 
-// uncordonedDrainStart is when a forced drain starts without a cordon: after a quarter of its time.
+// uncordonedDrainStart returns when a forced drain starts although the node is not cordoned: after a quarter of the
+// time between the first read and the deadline.
 func (h *noticeState) uncordonedDrainStart() time.Time {
 	return h.Seen.First.Add(h.Decision.Deadline.Sub(h.Seen.First) / 4)
 }
 
-// activeNoticesByUrgency returns the notices that may be acted on, the most urgent first.
+// activeNoticesByUrgency returns the notices that the agent may act on and that have not ended, the most urgent first.
 func (a *Agent) activeNoticesByUrgency() []*noticeState {
 	now := time.Now()
 	all := make([]*noticeState, 0, len(a.notices))
@@ -131,7 +136,8 @@ func (a *Agent) activeNoticesByUrgency() []*noticeState {
 	return all
 }
 
-// urgencyRank puts drains that cannot wait first, and notices without a deadline last.
+// urgencyRank returns the rank of a notice in the order of work; the lowest comes first. It is 0 for a drain that
+// cannot wait, 2 for a notice without a deadline, and 1 for all others.
 func (h *noticeState) urgencyRank() int {
 	switch {
 	case !h.canWait() && h.Decision.Action.includesDrain():
@@ -142,8 +148,8 @@ func (h *noticeState) urgencyRank() int {
 	return 1
 }
 
-// resumeFromRecordsOnce reads once what an earlier agent recorded on the node. Nothing else is done before, because a notice in
-// progress would look new.
+// resumeFromRecordsOnce reads what an earlier agent has recorded on the node, once after the start. The agent does
+// nothing before, because a notice that the earlier agent was handling would look new.
 func (a *Agent) resumeFromRecordsOnce(ctx context.Context) error {
 	if a.recordsRead {
 		return nil
@@ -179,7 +185,7 @@ func (a *Agent) resumeFromRecordsOnce(ctx context.Context) error {
 	return nil
 }
 
-// takeInitialOrReadNode returns Options.Found on the first call, and reads the Node afterwards.
+// takeInitialOrReadNode returns Options.Found on the first call. Every later call reads the Node from the API server.
 func (a *Agent) takeInitialOrReadNode(ctx context.Context) (*kubeapi.Node, error) {
 	if found := a.options.InitialNode; found != nil {
 		a.options.InitialNode = nil
@@ -188,7 +194,8 @@ func (a *Agent) takeInitialOrReadNode(ctx context.Context) (*kubeapi.Node, error
 	return a.options.API.GetNode(ctx, a.options.Node)
 }
 
-// resumeNoticeFromRecord continues from a record of an earlier agent. It ignores records of other owners, such as a manager.
+// resumeNoticeFromRecord restores the state of a notice from the record of an earlier agent. It ignores the records of
+// other owners, such as a manager.
 func (a *Agent) resumeNoticeFromRecord(r cordon.Record) {
 	var h noticeState
 	if err := json.Unmarshal(r.State, &h); err != nil || h.Notice.ID == "" || claimOwner(h.Notice.Source, h.Notice.ID) != r.Owner {
@@ -210,7 +217,7 @@ func (a *Agent) resumeNoticeFromRecord(r cordon.Record) {
 	a.log.Info("continuing a notice of an earlier agent", "id", h.Notice.ID, "type", h.Notice.Type, "phase", h.Phase)
 }
 
-// noticesFrom returns the handled notices of one source.
+// noticesFrom returns the notices of one source that the agent is handling.
 func (a *Agent) noticesFrom(source string) []notice.Notice {
 	var all []notice.Notice
 	for _, h := range a.notices {

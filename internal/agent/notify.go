@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	// lookupTimeout limits the requests for a notification's labels and pods. Without an answer the notification is
-	// sent without them.
+	// lookupTimeout limits the requests for the labels and pods in a notification. If the API server does not answer,
+	// the notification is sent without them.
 	lookupTimeout = 3 * time.Second
-	// maxQueuedNotifications is how many notifications may wait for these requests. More are dropped, and counted
-	// with the dropped Events.
+	// maxQueuedNotifications is the number of notifications that may wait for their labels and pods. More notifications
+	// are dropped, and counted with the dropped Events.
 	maxQueuedNotifications = 64
 )
 
@@ -39,15 +39,16 @@ type PodLister interface {
 	ListPodsOnNode(ctx context.Context, node string) ([]kubeapi.Pod, error)
 }
 
-// drainResult is the part of a drain's result that notifications need.
+// drainResult is the result of a drain, as far as notifications need it.
 type drainResult struct {
 	report   *drain.Report
 	blocked  []drain.BlockedPod
 	timedOut bool
 }
 
-// unsentNotificationMoments returns the moments of a notice that have come and have not been sent. Sent moments are in the notice's
-// record on the node, so a restarted agent does not send them again.
+// unsentNotificationMoments returns the moments of a notice, such as Drained, that have come and for which no
+// notification was queued. The record on the node lists the sent moments. So a restarted agent does not send them
+// again.
 func (a *Agent) unsentNotificationMoments(h *noticeState) []notify.Moment {
 	if h.Decision.Action == Ignore {
 		return nil
@@ -66,8 +67,8 @@ func (a *Agent) unsentNotificationMoments(h *noticeState) []notify.Moment {
 	return slices.DeleteFunc(come, func(m notify.Moment) bool { return slices.Contains(h.NotifiedMoments, m) })
 }
 
-// queueNotifications queues a notification for each new moment. It runs before anything else in a reconcile: it takes
-// no time, and the next write of the claim records it.
+// queueNotifications queues a notification for each moment that has come since the last call. A reconcile calls it
+// first: it takes no time, and the next write of the claim then records the sent moments.
 func (a *Agent) queueNotifications(now time.Time) {
 	if a.options.Notifier == nil {
 		return
@@ -81,14 +82,15 @@ func (a *Agent) queueNotifications(now time.Time) {
 	}
 }
 
-// queueEndNotification queues the end of a notice if its beginning was sent.
+// queueEndNotification queues the notification that a notice has ended, if the notification about its detection was
+// sent.
 func (a *Agent) queueEndNotification(h *noticeState) {
 	if a.options.Notifier != nil && slices.Contains(h.NotifiedMoments, notify.Detected) {
 		a.notifications.queueOrDrop(pendingNotification{message: newMessage(a.options.Node, notify.Ended, h, time.Now())}, a.options.Metrics.EventsFailed.Inc)
 	}
 }
 
-// storeDrainResult stores the result of a drain for the notices that it was for.
+// storeDrainResult stores the result of a drain in every notice that is draining.
 func (a *Agent) storeDrainResult(r drain.Report, err error) {
 	for _, h := range a.activeNoticesByUrgency() {
 		if !h.Phase.isDraining() {
@@ -102,7 +104,7 @@ func (a *Agent) storeDrainResult(r drain.Report, err error) {
 	}
 }
 
-// areNotificationsSent reports that every notification was sent or tried once.
+// areNotificationsSent reports whether every queued notification was sent, or has failed once.
 func (a *Agent) areNotificationsSent() bool {
 	return a.options.Notifier == nil || a.notifications.pending.Load() == 0 && a.options.Notifier.IsIdle()
 }
@@ -120,7 +122,7 @@ func newMessage(node string, moment notify.Moment, h *noticeState, now time.Time
 	return m
 }
 
-// summarizeMoment describes a moment in one line.
+// summarizeMoment returns one line of text about the moment of a message.
 func summarizeMoment(m notify.Message, h *noticeState) string {
 	what := fmt.Sprintf("node %s: %s (%s)", m.NodeName, m.Event.EventType, m.Event.EventId)
 	switch m.Moment {
@@ -165,7 +167,7 @@ func toScheduledEvent(n notice.Notice) notify.Event {
 	return e
 }
 
-// toBlockedPods converts what blocks pods, for the moments that include it.
+// toBlockedPods converts the blocked pods. It returns none for moments with messages that do not list blocked pods.
 func toBlockedPods(m notify.Moment, all []drain.BlockedPod) []notify.BlockedPod {
 	pods := []notify.BlockedPod{}
 	if m != notify.Blocked && m != notify.DeadlinePassed {
@@ -179,7 +181,8 @@ func toBlockedPods(m notify.Moment, all []drain.BlockedPod) []notify.BlockedPod 
 	return pods
 }
 
-// pendingNotification is a message without the labels and pods that only the API server knows.
+// pendingNotification is a message that still lacks the node's labels and pods. The API server has to be asked for
+// these.
 type pendingNotification struct {
 	message notify.Message
 	report  *drain.Report
@@ -207,7 +210,7 @@ func (w *notificationSender) queueOrDrop(n pendingNotification, dropped func()) 
 	}
 }
 
-// run sends messages until ctx ends. Then it sends the remaining ones without labels and pods.
+// run sends messages until ctx ends. After that it sends the queued messages without labels and pods.
 func (w *notificationSender) run(ctx context.Context) {
 	if w.options.Notifier == nil {
 		return
@@ -224,7 +227,7 @@ func (w *notificationSender) run(ctx context.Context) {
 	}
 }
 
-// sendWithNodeDetails adds the node's labels and pods if they can be read now.
+// sendWithNodeDetails sends a message with the node's labels and pods. It leaves out what cannot be read now.
 func (w *notificationSender) sendWithNodeDetails(ctx context.Context, n pendingNotification) {
 	defer w.pending.Add(-1)
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
@@ -273,7 +276,7 @@ func controllerKindAndName(p kubeapi.Pod) string {
 	return ""
 }
 
-// podsFromDrainReport converts the pods of a drain report that had to leave.
+// podsFromDrainReport converts the pods that had to leave from a drain report.
 func podsFromDrainReport(r drain.Report) []notify.Pod {
 	out := []notify.Pod{}
 	for _, p := range r.Pods {

@@ -9,15 +9,16 @@ import (
 	"github.com/slipway-dev/slipway/internal/cordon"
 )
 
-// checkNodeAccess finishes when the agent may change the node for this notice.
+// checkNodeAccess is the step that waits until the agent may change the node for this notice.
 //
-// It leaves the node to another tool that is taking it out of service (I6): AKS node auto-drain, cluster-autoscaler
-// or Karpenter. A voluntary notice leaves it to the tool entirely. A forced notice drains when it cannot wait longer
-// for the tool, because a second eviction of a pod does no harm. The cordon stays the other tool's.
+// If another tool is removing the node, the agent leaves the node to that tool (invariant I6). Such tools are AKS node
+// auto-drain, cluster-autoscaler and Karpenter. A voluntary notice leaves the whole drain to the tool. A forced notice
+// waits for the tool until its wait deadline, and then drains: a second eviction of a pod does no harm. The agent never
+// takes over the tool's cordon.
 //
-// For a condition it changes nothing until the node may be drained. A faulty detector reports a condition on all
-// nodes at once, and they must not all be cordoned at once. For an interruption it cordons immediately, so that pods
-// from other instances do not move to an instance that is due too.
+// For a condition, the agent does not change the node until the drain may begin. A faulty detector can report a
+// condition on all nodes at once, and they must not all be cordoned. For an interruption, the agent cordons the node
+// immediately. Otherwise pods from one interrupted instance could move to another one.
 func (a *Agent) checkNodeAccess(ctx context.Context, h *noticeState, now time.Time) (recheckAfter time.Duration, err error) {
 	if h.Decision.Action.includesCordon() {
 		if err := a.readOtherToolsOnce(ctx); err != nil {
@@ -48,13 +49,14 @@ func (a *Agent) checkNodeAccess(ctx context.Context, h *noticeState, now time.Ti
 	return idleInterval, nil
 }
 
-// shouldYield reports that the node is left to the other tools that are removing it.
+// shouldYield reports whether the agent leaves the node to other tools that are removing it.
 func (a *Agent) shouldYield(h *noticeState, now time.Time) bool {
 	urgent := h.Decision.Forced && h.isUrgent(now)
 	return h.Decision.Action.includesCordon() && len(a.otherTools) > 0 && !urgent && !h.Phase.isDrained()
 }
 
-// readOtherToolsOnce reads the node once, unless the watch already reads it.
+// readOtherToolsOnce reads from the node which other tools are removing it. It sends no request if they are known, for
+// example from the watch.
 func (a *Agent) readOtherToolsOnce(ctx context.Context) error {
 	if a.otherToolsKnown {
 		return nil
@@ -71,7 +73,8 @@ func (a *Agent) readOtherToolsOnce(ctx context.Context) error {
 	return nil
 }
 
-// reportOtherTools reports the other tools and the consequence, once for each notice and after each change.
+// reportOtherTools reports which other tools are removing the node, and what the agent does. It reports once for each
+// notice, and again after each change.
 func (a *Agent) reportOtherTools(h *noticeState, now time.Time) {
 	who := strings.Join(a.otherTools, ", ")
 	what := ""

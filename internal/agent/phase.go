@@ -20,19 +20,20 @@ const (
 	Draining Phase = "draining"
 	// Redraining: a pod that arrived on the drained Node is being evicted. It needs no drain slot.
 	Redraining Phase = "redraining"
-	// Drained: the pods have left, and the Node is kept empty.
+	// Drained: the pods have left, and the agent evicts each pod that arrives later.
 	Drained Phase = "drained"
 	// NotDrained: the drain gave up.
 	NotDrained Phase = "not-drained"
-	// Acknowledged: the platform may begin, and the Node is kept empty.
+	// Acknowledged: the platform may begin, and the agent evicts each pod that arrives before.
 	Acknowledged Phase = "acknowledged"
-	// Unguarded: a pod that arrived on the drained Node could not be evicted, and that is not retried.
+	// Unguarded: a pod that arrived on the drained Node could not be evicted. The agent does not try again.
 	Unguarded Phase = "unguarded"
 	// Releasing: the notice has ended or is ignored, and its claim is being removed.
 	Releasing Phase = "releasing"
 )
 
-// toRecordedPhase returns the phase that the record shows; before is the phase it showed last.
+// toRecordedPhase returns the phase to write into the record. If the record has no value for p, it returns before,
+// which is the last recorded phase, or a similar phase.
 func (p Phase) toRecordedPhase(before Phase) Phase {
 	switch p {
 	case Waiting, Unguarded, Releasing:
@@ -48,11 +49,11 @@ func (p Phase) toRecordedPhase(before Phase) Phase {
 	return p
 }
 
-// isDraining reports that pods are being evicted in this phase.
+// isDraining reports whether pods are being evicted in this phase.
 func (p Phase) isDraining() bool { return p == Draining || p == Redraining }
 
-// isDrained reports that the pods have left.
+// isDrained reports whether the pods have left the node in this phase.
 func (p Phase) isDrained() bool { return slices.Contains([]Phase{Drained, Acknowledged, Unguarded}, p) }
 
-// isUndecided reports that the Node may still be unchanged.
+// isUndecided reports whether the agent may not have changed the Node yet in this phase.
 func (p Phase) isUndecided() bool { return p == Noticed || p == Waiting || p == Yielded }

@@ -9,16 +9,16 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// EvictOnLabel is the label by which a pod asks to be evicted for notices that other pods tolerate. Its value lists notice
-// types in lower case, separated by dots: freeze, live-migration, reboot, redeploy, preempt, terminate, condition, or
-// any. A live migration is a freeze too.
+// EvictOnLabel is a pod label. A pod with it is evicted even for notices that other pods may stay for. Its value lists
+// notice types in lower case, separated by dots: freeze, live-migration, reboot, redeploy, preempt, terminate,
+// condition, or any. The type freeze includes live migrations.
 const EvictOnLabel = "slipway.dev/evict-on"
 
-// aksFreezeLabel has the same meaning for freezes. AKS node auto-drain reads it
-// (https://learn.microsoft.com/azure/aks/node-auto-drain-evict-on-freeze).
+// aksFreezeLabel is the pod label of AKS node auto-drain for eviction before a Freeze. For freezes the agent treats it
+// like EvictOnLabel (https://learn.microsoft.com/azure/aks/node-auto-drain-evict-on-freeze).
 const aksFreezeLabel = "remediator.kubernetes.azure.com/onFreeze"
 
-// isMarkedForEviction reports that a label of the pod asks for eviction on a notice of this type.
+// isMarkedForEviction reports whether a label of the pod requests its eviction before a notice of this type.
 func isMarkedForEviction(p *kubeapi.Pod, kind notice.Type, liveMigration bool) bool {
 	if value, ok := p.Labels[aksFreezeLabel]; ok && kind == notice.Freeze && value != "false" {
 		return true
@@ -28,12 +28,12 @@ func isMarkedForEviction(p *kubeapi.Pod, kind notice.Type, liveMigration bool) b
 		liveMigration && slices.Contains(words, "live-migration")
 }
 
-// severity orders the types by how much of a node they destroy.
+// severity orders the notice types by how much of the node they destroy; a higher value destroys more.
 var severity = map[notice.Type]int{
 	notice.Freeze: 0, notice.Condition: 1, notice.Reboot: 2, notice.Redeploy: 3, notice.Preempt: 3, notice.Terminate: 3,
 }
 
-// demand is what one notice needs from the pods.
+// demand says which pods have to leave the node for one notice.
 type demand struct {
 	noticeType    notice.Type
 	markedOnly    bool // only pods with the label
@@ -49,8 +49,8 @@ func (c demand) matchesPod(p *kubeapi.Pod) bool {
 	return !c.markedOnly || isMarkedForEviction(p, c.noticeType, c.liveMigration)
 }
 
-// mostSevereType returns the most severe type among the demands that apply to a pod. It reports false if none
-// applies.
+// mostSevereType returns the most severe notice type among the demands that include the pod. It returns false if no
+// demand includes the pod.
 func mostSevereType(demands []demand, p *kubeapi.Pod) (mostSevere notice.Type, found bool) {
 	var kind notice.Type
 	for _, c := range demands {
@@ -61,7 +61,8 @@ func mostSevereType(demands []demand, p *kubeapi.Pod) (mostSevere notice.Type, f
 	return kind, found
 }
 
-// policyForType returns the pod policy for a notice type, depending on what survives the interruption.
+// policyForType returns the pod policy for a notice type. It depends on what survives the interruption, such as the
+// disk.
 func policyForType(t notice.Type) podrules.Policy {
 	p := podrules.ForcedPolicy()
 	switch t {

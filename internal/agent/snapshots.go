@@ -10,8 +10,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// storeSnapshotAndLogProblems stores a snapshot of one source, and logs its unreadable parts unless the previous snapshot had
-// them.
+// storeSnapshotAndLogProblems stores a source's snapshot. It logs each unreadable part that the previous snapshot did
+// not have.
 func (a *Agent) storeSnapshotAndLogProblems(source string, s notice.Snapshot) {
 	before, known := a.snapshots[source]
 	if !known {
@@ -36,8 +36,9 @@ func (a *Agent) storeSnapshotAndLogProblems(source string, s notice.Snapshot) {
 	}
 }
 
-// extendPassedDeadlines compares an earlier agent's record with the first snapshot of its source since the start. If
-// a notice is still listed after its deadline, the remaining pods get more time. The record alone gives none.
+// extendPassedDeadlines gives the remaining pods more time if a recorded notice is still listed after its deadline. It
+// is called with the first snapshot of a source after a restart. A record of an earlier agent alone gives no more time,
+// because the notice may have ended.
 func (a *Agent) extendPassedDeadlines(source string, s notice.Snapshot) {
 	now := time.Now()
 	for _, h := range a.notices {
@@ -48,14 +49,14 @@ func (a *Agent) extendPassedDeadlines(source string, s notice.Snapshot) {
 	}
 }
 
-// mayActOnNotice reports that the agent may act on a notice.
+// mayActOnNotice reports whether the agent may act on a notice. It may if this process has read the notice.
 //
-// It may if this process has read the notice. Otherwise it has only the record of an earlier agent, and that is
-// enough until the recorded deadline. Before its source was read, the record is enough only for a Preempt or
-// Terminate: another notice may have ended while no agent ran. If a snapshot does not say whether the notice ended,
-// the record is enough for any type.
+// Otherwise the agent has only a record of an earlier agent, which is valid until the recorded deadline. Before this
+// process has read the source, the record is enough only for a Preempt or Terminate. Any other notice may have ended
+// while no agent ran. After the source was read, the record is enough unless the snapshot shows that the notice has
+// ended.
 //
-// If the notice was first seen later than now, the clock was set back. Then it is unknown whether its deadline has
+// If the notice was first read later than now, the clock was set back. It is then unknown whether the deadline has
 // passed, and the agent does not act.
 func (a *Agent) mayActOnNotice(h *noticeState, now time.Time) bool {
 	if h.listed {
@@ -66,7 +67,8 @@ func (a *Agent) mayActOnNotice(h *noticeState, now time.Time) bool {
 	return mayAct && now.Before(h.Decision.Deadline) && !h.Seen.First.After(now)
 }
 
-// mergeSnapshots merges the snapshots into the notice states, and decides for notices that are new or changed.
+// mergeSnapshots updates the notice states from the latest snapshot of each source. It decides again for each notice
+// that is new or has changed.
 func (a *Agent) mergeSnapshots() {
 	for _, source := range a.options.Sources {
 		s := a.snapshots[source.Name()]
@@ -75,16 +77,18 @@ func (a *Agent) mergeSnapshots() {
 	}
 }
 
-// listIndex matches the index of an entry in its list. The index changes when another entry comes or goes.
+// listIndex matches the index in an entry's name, such as [2]. The index of an entry changes when another entry is
+// added or removed.
 var listIndex = regexp.MustCompile(`\[\d+\]`)
 
-// problemKey identifies a problem independent of its index in the list.
+// problemKey returns a key for a problem that does not change if the index of its entry changes.
 func problemKey(p notice.Problem) string {
 	return p.ID + "\x00" + listIndex.ReplaceAllString(p.Err.Error(), "")
 }
 
-// reportUnreadable emits one Event for the unreadable parts of this instance's notices, once while they stay the
-// same. An entry that may be for another instance is only logged and counted, because each node would report it.
+// reportUnreadable emits one Event for the unreadable parts of this instance's notices. It emits another Event only
+// after these parts have changed. An entry that may be about another instance is logged and counted without an Event,
+// because every node would emit the same Event.
 func (a *Agent) reportUnreadable(source string, parts []notice.Problem) {
 	reported, all := map[string]bool{}, []string{}
 	for _, p := range parts {
@@ -126,8 +130,9 @@ func (a *Agent) mergeSnapshot(s notice.Snapshot) {
 	}
 }
 
-// findFirstSeen returns when a new notice in s was first seen. If it replaces another notice and only its ID differs,
-// that is when the other was first seen. So the time limits do not start again.
+// findFirstSeen returns the time when a new notice in snapshot s was first seen. If the notice replaces an ended notice
+// of the same type and time, the result is when that one was first seen. So a changed ID does not restart the time
+// limits.
 func (a *Agent) findFirstSeen(n notice.Notice, s notice.Snapshot) time.Time {
 	first := s.At
 	for _, h := range a.notices {
@@ -139,7 +144,7 @@ func (a *Agent) findFirstSeen(n notice.Notice, s notice.Snapshot) time.Time {
 	return first
 }
 
-// updateDecision applies the policy to the newest state of a notice, and reports changes.
+// updateDecision applies the policy to a notice that is new or was read again, and reports a change.
 func (a *Agent) updateDecision(h *noticeState, n notice.Notice) {
 	d := a.options.Policy.Decide(n, h.Seen)
 	isNew := h.Decision.Reason == ""
@@ -164,8 +169,8 @@ func (a *Agent) updateDecision(h *noticeState, n notice.Notice) {
 	a.startNoticeTrace(h)
 }
 
-// hasEnded reports that a notice has ended. Only a snapshot of its own source since the start can show that (I7). A
-// notice of a source that is no longer configured has ended too.
+// hasEnded reports whether a notice has ended. Only a snapshot that this process has read from the notice's source can
+// show that (invariant I7: unknown is not gone). A notice of a source that is no longer configured has ended too.
 func (a *Agent) hasEnded(h *noticeState) bool {
 	if s, known := a.snapshots[h.Notice.Source]; known {
 		return s.HasEnded(h.Notice.ID)
@@ -173,7 +178,8 @@ func (a *Agent) hasEnded(h *noticeState) bool {
 	return !slices.ContainsFunc(a.options.Sources, func(s Source) bool { return s.Name() == h.Notice.Source })
 }
 
-// markEndedNotices finds the notices that have ended or are ignored, and returns when to check again.
+// markEndedNotices moves the notices that have ended or are ignored to the phase Releasing. It returns when to check
+// again.
 func (a *Agent) markEndedNotices(now time.Time) (recheckAfter time.Duration) {
 	next := idleInterval
 	for _, h := range a.notices {

@@ -10,10 +10,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// maxTracedPods limits the pods in a drain's span: the kubelet's default limit, and some more.
+// maxTracedPods limits the number of pods in a drain's span. It is slightly more than the kubelet's default limit of
+// pods.
 const maxTracedPods = 128
 
-// recordSpan records a span in the trace of h.
+// recordSpan adds a span to the trace of the notice h.
 func (a *Agent) recordSpan(h *noticeState, s observe.Span) {
 	if a.options.Tracer == nil || h.TraceParent == "" {
 		return
@@ -22,7 +23,8 @@ func (a *Agent) recordSpan(h *noticeState, s observe.Span) {
 	a.options.Tracer.Record(s)
 }
 
-// startNoticeTrace starts the trace of a notice with a span from its first read to its decision.
+// startNoticeTrace starts the trace of a notice. Its first span lasts from the first read of the notice to the
+// decision.
 func (a *Agent) startNoticeTrace(h *noticeState) {
 	if a.options.Tracer == nil || h.TraceParent != "" {
 		return
@@ -39,7 +41,7 @@ func (a *Agent) startNoticeTrace(h *noticeState) {
 	})
 }
 
-// newDrainSpan returns the span of a drain that has ended, with the eviction and the end of each pod.
+// newDrainSpan returns the span of a drain that has ended. Its events are the eviction and the end of each pod.
 func newDrainSpan(kind notice.Type, r drain.Report, err error) observe.Span {
 	s := observe.Span{
 		Name: "drain", Began: r.StartedAt, Ended: r.EndedAt, Err: err,

@@ -6,7 +6,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// input is what can move a notice to another phase.
+// input is an occurrence that can move a notice to another phase.
 type input string
 
 const (
@@ -23,7 +23,8 @@ const (
 	inputResumed      input = "resumed"       // an earlier agent left the record, or an ended notice is back
 )
 
-// guard holds what a transition depends on besides the phase. It is computed for each transition, and never stored.
+// guard holds the facts that a transition depends on, in addition to the phase and the input. It is computed for each
+// transition and never stored.
 type guard struct {
 	action        Action
 	recordedPhase Phase // the phase that the record shows
@@ -35,7 +36,7 @@ type guard struct {
 	canStartDrain   bool // evicted pods do not come back, or there is no time to prevent that
 }
 
-// effect is what a transition does once.
+// effect is a set of actions that a transition requires once, such as an Event.
 type effect uint8
 
 const (
@@ -44,8 +45,8 @@ const (
 	effectEmitDraining                    // emit the Event Draining
 )
 
-// transition returns the phase that follows p, and the effects. It is pure. The drain, the drain slot and the claim
-// are not effects, because they follow from the phase.
+// transition returns the phase that follows p, and the effects to carry out. It has no side effects. The drain, the
+// drain slot and the claim are not in the effects, because the agent derives them from the phase.
 func transition(p Phase, in input, g guard) (next Phase, effects effect) {
 	switch in {
 	case inputChecked:
@@ -103,7 +104,8 @@ func transition(p Phase, in input, g guard) (next Phase, effects effect) {
 	return p, 0
 }
 
-// nextCheckedPhase returns the phase that the guard requires now. Once the drain has ended, it returns p.
+// nextCheckedPhase returns the phase that follows p if only the guard is checked again. It returns p once the drain has
+// ended.
 func nextCheckedPhase(p Phase, g guard) Phase {
 	switch {
 	case !p.isUndecided() && p != Cordoned && !p.isDraining():
@@ -126,7 +128,7 @@ func nextCheckedPhase(p Phase, g guard) Phase {
 	return Cordoned
 }
 
-// applyTransition applies a transition to h, and returns the effects that the agent has to carry out.
+// applyTransition moves the notice h to the next phase, and returns the effects that the agent has to carry out.
 func (h *noticeState) applyTransition(in input, g guard, now time.Time) effect {
 	next, effects := transition(h.Phase, in, g)
 	h.Phase = next
@@ -149,15 +151,15 @@ func (a *Agent) handleInput(h *noticeState, in input, now time.Time) {
 	}
 }
 
-// checkPhases moves every notice that may be acted on to the phase that follows from drain slots, other tools and
-// time.
+// checkPhases checks every active notice again. It moves the notice to the phase that drain slots, other tools and the
+// time require.
 func (a *Agent) checkPhases(now time.Time) {
 	for _, h := range a.activeNoticesByUrgency() {
 		a.handleInput(h, inputChecked, now)
 	}
 }
 
-// computeTransitionGuard computes what h's next transition depends on.
+// computeTransitionGuard computes the facts that the next transition of the notice h depends on.
 func (a *Agent) computeTransitionGuard(h *noticeState, now time.Time) guard {
 	known := a.otherToolsKnown || h.claim.isWritten()
 	isLate := h.Decision.Forced && (h.isUrgent(now) || !now.Before(h.uncordonedDrainStart()))

@@ -14,21 +14,22 @@ import (
 // the stop of a drain that no notice needs any more. So urgent updates interrupt the requests of the running pass.
 // Until a forced drain has started, the requests of each step time out early enough for it.
 
-// errInterrupted ends the requests of a pass because of an urgent update.
+// errInterrupted is the cancellation cause of requests that an urgent update has ended.
 var errInterrupted = errors.New("interrupted by a more urgent update")
 
-// isInterrupted reports that an urgent update ended the requests of ctx.
+// isInterrupted reports whether an urgent update has ended the requests of ctx.
 func isInterrupted(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errInterrupted) }
 
-// interrupter ends the requests of a pass. Its methods may be called from any goroutine.
+// interrupter ends the running requests of a reconcile when an urgent update arrives. Its methods may be called from
+// any goroutine.
 type interrupter struct {
 	mu      sync.Mutex
 	pending int // urgent updates not handled yet
 	cancel  context.CancelCauseFunc
 }
 
-// startPass returns the context of the requests of one pass. The context has already ended if an urgent update is
-// pending.
+// startPass returns the context for the requests of one reconcile, and a function that ends it. If an urgent update is
+// not handled yet, the context has already ended.
 func (i *interrupter) startPass(ctx context.Context) (context.Context, func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -40,7 +41,8 @@ func (i *interrupter) startPass(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { cancel(nil) }
 }
 
-// interruptRequests ends the running requests. Each call needs a later call of markHandled.
+// interruptRequests ends the running requests. The caller must call markHandled once for each call, after the update is
+// handled.
 func (i *interrupter) interruptRequests() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -50,22 +52,23 @@ func (i *interrupter) interruptRequests() {
 	}
 }
 
-// markHandled records that the agent has handled one urgent update.
+// markHandled records that one urgent update was handled. New requests may run once all updates are handled.
 func (i *interrupter) markHandled() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.pending--
 }
 
-// hasSameNotices reports that two snapshots of one source list the same notices, with the same types, statuses and
-// times. The IDs of their unreadable entries are the same too.
+// hasSameNotices reports whether two snapshots of one source list the same notices, with the same types, statuses and
+// times. It also compares the IDs of the unreadable entries.
 func hasSameNotices(before, now notice.Snapshot) bool {
 	return slices.EqualFunc(before.Notices, now.Notices, func(b, n notice.Notice) bool {
 		return b.ID == n.ID && b.Type == n.Type && b.Status == n.Status && b.NotBefore.Equal(n.NotBefore)
 	}) && slices.EqualFunc(before.Unreadable, now.Unreadable, func(b, n notice.Problem) bool { return b.ID == n.ID })
 }
 
-// latestDrainStart is when the drain of a forced notice starts at the latest, even without a cordon.
+// latestDrainStart returns the latest time at which the drain of a forced notice starts, even if the node is not
+// cordoned by then.
 func (a *Agent) latestDrainStart(h *noticeState, now time.Time) time.Time {
 	at := h.uncordonedDrainStart()
 	if until := h.waitDeadline(); (h.Phase == Yielded || a.isWaitingForSlot(h, now)) && until.After(at) {
@@ -74,7 +77,8 @@ func (a *Agent) latestDrainStart(h *noticeState, now time.Time) time.Time {
 	return at
 }
 
-// nextForcedDrainStart returns the latest start of the next forced drain that cannot start yet; zero if none waits.
+// nextForcedDrainStart returns the latest start of the first forced drain that cannot start yet. It returns zero if
+// there is no such drain.
 func (a *Agent) nextForcedDrainStart(now time.Time) time.Time {
 	var next time.Time
 	for _, h := range a.activeNoticesByUrgency() {
@@ -88,19 +92,20 @@ func (a *Agent) nextForcedDrainStart(now time.Time) time.Time {
 	return next
 }
 
-// isForcedDrainPending reports that a forced drain waits only for its cordon claim. Until it starts, nothing that can
-// wait is written.
+// isForcedDrainPending reports whether a forced drain waits only until its cordon claim is written. Until it starts,
+// the agent delays all other writes.
 func (a *Agent) isForcedDrainPending(now time.Time) bool {
 	return slices.ContainsFunc(a.activeNoticesByUrgency(), func(h *noticeState) bool {
 		return h.Decision.Forced && a.isDrainDue(h, now) && !a.canStartDrain(h, now)
 	})
 }
 
-// minStepTime is the least time for a step's requests, even if a drain should start sooner.
+// minStepTime is the shortest timeout of a step, even if a forced drain has to start sooner.
 const minStepTime = 50 * time.Millisecond
 
-// withStepTimeout limits the requests of one step. While a forced drain cannot start, its own steps have until its
-// latest start. Steps of other notices, and removals of claims (h is nil), have half of that time.
+// withStepTimeout returns a context that limits the requests of one step. If a forced drain waits, the steps of its
+// notice end at the drain's latest start. The steps of other notices, and removals of claims (h is nil), end after half
+// of that time. Without a waiting forced drain there is no limit.
 func (a *Agent) withStepTimeout(pass context.Context, h *noticeState) (context.Context, context.CancelFunc) {
 	now := time.Now()
 	next := a.nextForcedDrainStart(now)
@@ -114,7 +119,8 @@ func (a *Agent) withStepTimeout(pass context.Context, h *noticeState) (context.C
 	return context.WithTimeout(pass, max(left, minStepTime))
 }
 
-// withHalfRemainingTime limits one request to half of the remaining time, so that the next request gets the rest.
+// withHalfRemainingTime returns a context that ends after half of the time that ctx has left. The next request can then
+// use the other half.
 func withHalfRemainingTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	until, limited := ctx.Deadline()
 	if !limited {

@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	// maxThrottle limits how long informational writes wait for the evictions. voluntaryThrottle is the limit for a
-	// drain without a deadline.
+	// maxThrottle is the longest time that writes which only inform people wait for the evictions. voluntaryThrottle is
+	// that time for a drain without a deadline.
 	maxThrottle       = 15 * time.Second
 	voluntaryThrottle = time.Second
 )
 
-// throttleTime returns how long, at most, only writes for the evictions are sent: half of the time left. If many
-// instances of a cluster are interrupted at once, their agents' conditions and Events are a large part of the API
-// server's load. Evictions would wait behind them.
+// throttleTime returns how long only writes for the evictions are sent: at most half of the time until the deadline,
+// and at most maxThrottle. If many instances are interrupted at once, the conditions and Events of their agents are a
+// large part of the API server's load. Evictions would have to wait behind them.
 func throttleTime(deadline, now time.Time) time.Duration {
 	if deadline.IsZero() {
 		return voluntaryThrottle
@@ -26,21 +26,22 @@ func throttleTime(deadline, now time.Time) time.Duration {
 	return min(max(0, deadline.Sub(now)/2), maxThrottle)
 }
 
-// hasRequestedAll reports that the eviction of every pod was requested, or waits only for a PDB, its wave or a
-// policy.
+// hasRequestedAll reports whether the eviction of every pod was requested, or waits for a PDB, a permission, a webhook,
+// its wave or a policy.
 func hasRequestedAll(p drain.Progress) bool {
 	return p.Listed && !slices.ContainsFunc(p.RemainingPods, func(b drain.BlockedPod) bool {
 		return b.Reason == drain.ObstacleQueued || b.Reason == drain.ObstacleAPIServerBusy || b.Reason == drain.ObstacleError
 	})
 }
 
-// isThrottled reports that evictions for a notice are being requested, or about to be, so other writes for it wait.
+// isThrottled reports whether writes that only inform people have to wait. They wait while evictions for the notice are
+// being requested, or will be requested soon.
 func (a *Agent) isThrottled(h *noticeState, now time.Time) bool {
 	asked := a.drain != nil && a.drain.allRequested.Load() || a.drain == nil && !h.Phase.isDraining()
 	return !asked && now.Before(a.throttleEndFor(h))
 }
 
-// throttleEndFor returns until when writes for the notice wait for the evictions.
+// throttleEndFor returns when writes for the notice that only inform people stop waiting for the evictions.
 func (a *Agent) throttleEndFor(h *noticeState) time.Time {
 	if a.drain != nil {
 		return a.drain.throttleEnd
@@ -48,8 +49,8 @@ func (a *Agent) throttleEndFor(h *noticeState) time.Time {
 	return h.DrainStarted.Add(throttleTime(h.Decision.Deadline, h.DrainStarted))
 }
 
-// endThrottle sends the delayed writes. The engine's goroutine calls it, so it must not wait for the agent's
-// goroutine.
+// endThrottle lets the delayed writes be sent. The drain engine's goroutine calls it, so it does not wait for the
+// agent's goroutine.
 func (a *Agent) endThrottle(r *drainRun) {
 	if r.allRequested.Swap(true) {
 		return
@@ -58,7 +59,7 @@ func (a *Agent) endThrottle(r *drainRun) {
 	a.triggerReconcile()
 }
 
-// writeThrottle delays writes until a time that can change meanwhile.
+// writeThrottle delays writes until its end time. The end time may change while a write waits.
 type writeThrottle struct {
 	mu      sync.Mutex
 	end     time.Time
@@ -67,7 +68,7 @@ type writeThrottle struct {
 
 func newWriteThrottle() *writeThrottle { return &writeThrottle{changed: make(chan struct{})} }
 
-// setEnd sets the end; a time that has passed ends the delay.
+// setEnd sets the end time of the delay. With a time in the past, waiting writes are sent now.
 func (h *writeThrottle) setEnd(t time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,7 +83,7 @@ func (h *writeThrottle) current() (over time.Time, changed <-chan struct{}) {
 	return h.end, h.changed
 }
 
-// wait waits until the end, or until ctx ends.
+// wait returns at the end time of the delay, or when ctx ends.
 func (h *writeThrottle) wait(ctx context.Context) {
 	for {
 		over, changed := h.current()

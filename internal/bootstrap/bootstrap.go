@@ -34,7 +34,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
-// The marks of this package's tokens. Other tokens are never touched (I3).
+// These label and annotation identify the tokens of this package. It never changes other tokens (invariant I3).
 const (
 	// TokenLabel marks the token Secrets, so that they can be listed.
 	TokenLabel = "slipway.dev/bootstrap-token"
@@ -42,22 +42,22 @@ const (
 	MachineAnnotation = "slipway.dev/machine"
 )
 
-// labelValue is the value of Label.
+// labelValue is the value of the label TokenLabel.
 const labelValue = "node"
 
-// BootstrapGroup is the group that kubeadm allows to join.
+// BootstrapGroup is the user group of tokens that kubeadm permits to join the cluster.
 const BootstrapGroup = "system:bootstrappers:kubeadm:default-node-token"
 
 const (
-	// defaultTTL is the default lifetime of a token. Booting and pulling images takes a few minutes.
+	// defaultTTL is the default lifetime of a token. An instance takes a few minutes to boot and pull images.
 	defaultTTL = 30 * time.Minute
 	minTTL     = time.Minute
 	maxTTL     = 24 * time.Hour
-	// cleanupInterval is the interval between deletions of unneeded tokens.
+	// cleanupInterval is the pause between two deletions of tokens that are no longer needed.
 	cleanupInterval = 20 * time.Second
 	// clusterInfoTTL is how long cluster-info is cached.
 	clusterInfoTTL = 5 * time.Minute
-	// pageSize is the page size for tokens.
+	// pageSize is the number of token Secrets that one request reads.
 	pageSize = 200
 )
 
@@ -83,7 +83,8 @@ type TokenIssuer struct {
 
 var _ openstack.Joiner = (*TokenIssuer)(nil)
 
-// cachedClusterInfo is the content of kube-public/cluster-info.
+// clusterInfo has the API server's URL, its CA certificate and the hash of the certificate's public key, from
+// kube-public/cluster-info.
 type clusterInfo struct{ server, caCert, caCertHash string }
 
 // New validates the options. It makes no request.
@@ -128,8 +129,8 @@ func (m *TokenIssuer) Issue(ctx context.Context, machine string) (openstack.Join
 	}, nil
 }
 
-// newTokenSecret returns the Secret of a token, for the API server's authenticator and for the signer of cluster-info in
-// kube-controller-manager.
+// newTokenSecret returns the Secret of a token. The API server authenticates clients with it, and
+// kube-controller-manager signs cluster-info with it.
 func newTokenSecret(token, machine string, expires time.Time) (*corev1.Secret, error) {
 	parts := util.BootstrapTokenRegexp.FindStringSubmatch(token)
 	if len(parts) != 3 {
@@ -163,8 +164,8 @@ func (m *TokenIssuer) Withdraw(ctx context.Context, machine string) error {
 	})
 }
 
-// DeleteUnneededTokens deletes the tokens of instances that have joined, and expired tokens, because the token cleaner of
-// kube-controller-manager may be disabled. It checks all tokens once.
+// DeleteUnneededTokens checks all tokens once. It deletes the tokens of instances that have joined the cluster, and
+// expired tokens. Kubernetes deletes expired tokens only if the token cleaner of kube-controller-manager is enabled.
 func (m *TokenIssuer) DeleteUnneededTokens(ctx context.Context) error {
 	var errs []error
 	err := m.deleteTokensWithReason(ctx, func(s *corev1.Secret) string {
@@ -182,7 +183,8 @@ func (m *TokenIssuer) DeleteUnneededTokens(ctx context.Context) error {
 }
 
 // hasJoined reports whether the instance of a token has a Node. Such an instance has its own certificate and no longer
-// needs the token. A Node that is older than the token belongs to another instance.
+// needs the token. A Node that is older than the token does not count, because it belongs to an earlier instance of the
+// same name.
 func (m *TokenIssuer) hasJoined(ctx context.Context, s *corev1.Secret) (bool, error) {
 	node, err := m.kube.CoreV1().Nodes().Get(ctx, s.Annotations[MachineAnnotation], metav1.GetOptions{})
 	switch {
@@ -199,7 +201,7 @@ func isExpired(s *corev1.Secret, now time.Time) bool {
 	return err == nil && now.After(at)
 }
 
-// deleteTokensWithReason deletes each token if why returns a reason for it.
+// deleteTokensWithReason deletes each token for which why returns a reason. It logs the reason.
 func (m *TokenIssuer) deleteTokensWithReason(ctx context.Context, why func(*corev1.Secret) string) error {
 	options := metav1.ListOptions{LabelSelector: TokenLabel + "=" + labelValue, Limit: pageSize}
 	var errs []error
@@ -247,7 +249,8 @@ func (m *TokenIssuer) secrets() typedcorev1.SecretInterface {
 	return m.kube.CoreV1().Secrets(metav1.NamespaceSystem)
 }
 
-// cachedClusterInfo returns what kubeadm publishes for joining nodes.
+// cachedClusterInfo returns the cluster information that kubeadm publishes for joining nodes. It reads the ConfigMap
+// again after clusterInfoTTL.
 func (m *TokenIssuer) cachedClusterInfo(ctx context.Context) (*clusterInfo, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -266,7 +269,7 @@ func (m *TokenIssuer) cachedClusterInfo(ctx context.Context) (*clusterInfo, erro
 	return info, nil
 }
 
-// parseClusterInfo parses a kubeconfig with one cluster.
+// parseClusterInfo parses a kubeconfig that contains exactly one cluster.
 func parseClusterInfo(raw []byte) (*clusterInfo, error) {
 	config, err := clientcmd.Load(raw)
 	if err != nil {

@@ -12,5 +12,6 @@
 // therefore continues after its client disconnects, after the process ends, and in another replica. A repeated request
 // returns the result of the first one.
 //
-// Missing information never leads to a deletion: an unclear pairing, or a server or API server that does not answer (I7).
+// Missing information never leads to a deletion (invariant I7). Examples are an unclear pairing, and a pool's server or an
+// API server that does not answer.
 package cloudpool

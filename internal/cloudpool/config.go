@@ -138,7 +138,8 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// checkListenAddress returns an error if an address beyond the loopback interface lacks TLS or client authentication.
+// checkListenAddress returns an error if the API can be reached from other hosts, but has no TLS or no client
+// authentication.
 func (c *Config) checkListenAddress() error {
 	host, _, err := net.SplitHostPort(c.Address)
 	if err != nil {

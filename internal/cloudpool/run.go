@@ -24,7 +24,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/semaphore"
 )
 
-// Dependencies are the dependencies of Run besides its configuration.
+// Dependencies are the inputs of Run that do not come from the configuration.
 type Dependencies struct {
 	// Kube is the connection to the API server. Slots stores the Leases there.
 	Kube   *rest.Config
@@ -37,7 +37,8 @@ type Dependencies struct {
 	Ready chan<- struct{}
 }
 
-// Run serves until ctx ends. While the API server is unavailable, it still serves requests that do not need Kubernetes.
+// Run serves the API until ctx ends. While the API server is unavailable, it still answers requests that do not need
+// Kubernetes.
 func Run(ctx context.Context, c Config, in Dependencies) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -94,7 +95,8 @@ func Run(ctx context.Context, c Config, in Dependencies) error {
 	return group.Wait()
 }
 
-// startUpdaters runs the updaters until ctx ends. It calls ready once the caches have synced and all NodeGroups were read.
+// startUpdaters starts one updater for each pool; they run until ctx ends. It calls ready once the caches have synced
+// and all NodeGroups were read.
 func startUpdaters(ctx context.Context, group *errgroup.Group, cluster *controller.Cluster, fronts []*httpserver.ServedPool, clouds map[string]cloud.Provider, ready func()) {
 	known := make(chan struct{})
 	group.Go(func() error {
@@ -184,11 +186,12 @@ func newServedPools(ctx context.Context, c *Config, in *Dependencies, cluster *c
 	return fronts, checkPoolNames(fronts)
 }
 
-// maxPoolName is the maximum length of a pool name in bytes. The name is part of a label value (at most 63 bytes) of the
-// pool's Lease.
+// maxPoolName is the longest name of a pool, in bytes. The pool's Lease has a label value of at most 63 bytes, which
+// contains the name.
 const maxPoolName = 63 - len("cloudpool-")
 
-// checkPoolNames checks that pool names fit into object names, and that they differ in paths, Leases and PoolUpdates.
+// checkPoolNames returns an error if a pool's name does not fit into object names. It also returns an error if two
+// pools would share a path, a Lease or PoolUpdates.
 func checkPoolNames(fronts []*httpserver.ServedPool) error {
 	seen := map[string]string{}
 	for _, f := range fronts {

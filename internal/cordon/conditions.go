@@ -52,8 +52,9 @@ func (p *claimPlanner) addConditionPatch(c Condition, claim ConditionClaim) {
 	})
 }
 
-// newConditionClaim returns the claim to a condition that is not on the node. If a process ended between writing the
-// record and the condition, it is the recorded claim.
+// newConditionClaim returns a new claim to a condition that is not on the node. If the record already claims the
+// condition with the same reason, it returns that claim. A process may have ended after it wrote the record and before
+// it wrote the condition.
 func (p *claimPlanner) newConditionClaim(c Condition) ConditionClaim {
 	if claim, ok := p.ownRecord.Conditions[c.Type]; ok && claim.Reason == c.Reason {
 		return claim
@@ -68,7 +69,7 @@ func (p *claimPlanner) addConditionClaim(kind string, addConditionClaim Conditio
 	p.nextRecord.Conditions[kind] = addConditionClaim
 }
 
-// oldestOtherRecordClaiming returns the oldest record of another owner that claims the condition, or nil.
+// oldestOtherRecordClaiming returns the oldest record in which another owner claims the condition, or nil.
 func (p *claimPlanner) oldestOtherRecordClaiming(on *kubeapi.Condition) *Record {
 	for i, r := range p.otherRecords {
 		if claim, ok := r.Conditions[on.Type]; ok && claim.matches(on) {

@@ -4,14 +4,15 @@
 // claim is recorded on the node itself, in one annotation per owner. The request that changes the node also writes the
 // record. So after any crash it is known what Slipway set, and nothing else is ever removed (invariant I3):
 //
-//   - spec.unschedulable is ours if we found the node schedulable. A node that was already cordoned stays cordoned
-//     when the claim is removed. The last owner to remove its claim uncordons the node.
-//   - A taint (by key and effect), a label (by key) or a condition (by type) that already exists is not ours, and its
-//     value is not changed. If another owner of ours set it, both share it, and it is removed with the last claim. If
-//     another writer changed its value since, it is not ours any more.
+//   - The cordon (spec.unschedulable) counts as set by Slipway if the node was schedulable before. Such a node is uncordoned
+//     with the last claim. A node that was cordoned before stays cordoned when the claims are removed.
+//   - A taint (by key and effect), a label (by key) or a condition (by type) that another tool has set before does not
+//     count as set by Slipway. Slipway does not change its value. If another owner in this package has set it, both owners
+//     share it, and it is removed with the last claim. If another writer has changed the value, it no longer counts as set
+//     by Slipway.
 //
-// Limit: if a user cordons a node that Slipway has cordoned, the node does not change. So the node is uncordoned
-// when the last claim is removed. To keep a node cordoned, write a record of another owner, or a taint.
+// Limit: if a user cordons a node that Slipway has cordoned, the node does not change. So the node is uncordoned with the
+// last claim. A user who wants the node to stay cordoned must set a taint, or write a record of another owner.
 //
 // All changes are patches with the resourceVersion that they are based on. There is no PUT.
 package cordon
@@ -27,7 +28,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// API lists the requests of this package. [kubeapi.Client] implements it.
+// API lists the requests of this package to the API server. [kubeapi.Client] implements it.
 type API interface {
 	GetNode(ctx context.Context, name string) (*kubeapi.Node, error)
 	// PatchNode sends a JSON merge patch.
@@ -36,15 +37,16 @@ type API interface {
 	PatchNodeStatus(ctx context.Context, name string, patch []byte) (*kubeapi.Node, error)
 }
 
-// A conflict is retried with a new read, after a pause that doubles from minPause to maxPause. All retries take about
-// four seconds, which a Spot notice of 30 s allows.
+// minPause is the first pause after a conflict. Each further conflict doubles the pause, up to maxPause. After each
+// pause the node is read again. All retries together take about four seconds, which a Spot notice of 30 s allows.
 const (
 	maxConflicts = 12
 	minPause     = 10 * time.Millisecond
 	maxPause     = 500 * time.Millisecond
 )
 
-// maxPatches is more than any change of a claim needs. It stops two writers that undo each other's changes.
+// maxPatches limits the patches of one change. No change needs that many; the limit ends an endless loop of two writers
+// that undo each other's changes.
 const maxPatches = 16
 
 // ClaimWriter writes and removes cordon claims on one node. Several goroutines, and several processes on the same node,
@@ -55,8 +57,8 @@ type ClaimWriter struct {
 	lastSeen      atomic.Pointer[kubeapi.Node]
 }
 
-// NewClaimWriter returns a Keeper for the node with this name and UID. If the node was replaced by another with the same name,
-// every method returns a [*ReplacedError].
+// NewClaimWriter returns a ClaimWriter for the node with this name and UID. If another node with the same name has
+// replaced the node, every method returns a [*ReplacedError].
 func NewClaimWriter(api API, node, uid string) (*ClaimWriter, error) {
 	if node == "" {
 		return nil, errors.New("node: name is empty, want its metadata.name")
@@ -67,8 +69,9 @@ func NewClaimWriter(api API, node, uid string) (*ClaimWriter, error) {
 	return &ClaimWriter{api: api, nodeName: node, uid: uid}, nil
 }
 
-// ObserveNode passes a state of the node that the caller has read. The next change starts with it, once, instead of reading
-// the node. If it is outdated, one request fails. Nothing is changed, or considered unchanged, based on it alone.
+// ObserveNode passes a state of the node that the caller has read. The next change uses this state once, and so does
+// not have to read the node. If the state is outdated, one request fails and the node is read. A change is never
+// reported as done based on this state alone.
 func (k *ClaimWriter) ObserveNode(node *kubeapi.Node) {
 	if node != nil && node.UID == k.uid {
 		k.lastSeen.Store(node)
@@ -98,9 +101,9 @@ type ClaimResult struct {
 	UnreadableRecords []error
 }
 
-// WriteClaim writes the claim of an owner: it changes the node as requested and records the changes. Called again, it
-// repairs the claim, applies changes of the request, and sends nothing if the node matches. If only the conditions
-// could not be written, the error is a [*ConditionsError].
+// WriteClaim writes the claim of an owner: it changes the node as the spec requests, and records the changes. A later
+// call repairs the claim and applies changes of the spec. If the node has everything already, WriteClaim sends no
+// request. If only the conditions could not be written, the error is a [*ConditionsError].
 func (k *ClaimWriter) WriteClaim(ctx context.Context, owner string, r ClaimSpec) (ClaimResult, error) {
 	if err := validateOwner(owner); err != nil {
 		return ClaimResult{}, err
@@ -113,11 +116,11 @@ func (k *ClaimWriter) WriteClaim(ctx context.Context, owner string, r ClaimSpec)
 	})
 }
 
-// RemoveClaim removes the claim of an owner: its record, and what no other owner still needs. Without a record it sends
-// nothing.
+// RemoveClaim removes the claim of an owner: its record, and everything in the record that no other owner claims.
+// Without a record it sends no request.
 //
-// If the record cannot be parsed, nothing changes and the error is an [*UnreadableError]. If only the conditions
-// could not be removed, the record stays and lists only them, and the error is a [*ConditionsError].
+// If the record cannot be parsed, RemoveClaim changes nothing and returns an [*UnreadableError]. If only the conditions
+// could not be removed, the record stays and lists only the conditions. The error is then a [*ConditionsError].
 func (k *ClaimWriter) RemoveClaim(ctx context.Context, owner string) (ClaimResult, error) {
 	if err := validateOwner(owner); err != nil {
 		return ClaimResult{}, err
@@ -127,10 +130,11 @@ func (k *ClaimWriter) RemoveClaim(ctx context.Context, owner string) (ClaimResul
 	})
 }
 
-// applyPlansUntilDone sends the next patch, plans again from the resulting node, and ends when nothing is left to do. Every
-// plan depends on the node alone, so it does not matter if an earlier process sent some of the patches.
+// applyPlansUntilDone sends the patches of a change. After each patch it plans again from the resulting node, until
+// nothing is left to change. A plan depends on the node alone, so it does not matter if an earlier process sent some of
+// the patches.
 //
-// Conditions only inform: if they cannot be written, everything else is done without them.
+// If the conditions cannot be written, it makes all other changes, because conditions only inform people.
 func (k *ClaimWriter) applyPlansUntilDone(ctx context.Context, next func(n *kubeapi.Node, conditions bool) (plan, error)) (ClaimResult, error) {
 	var done ClaimResult
 	var withheld *ConditionsError
@@ -197,8 +201,8 @@ func (k *ClaimWriter) getNodeCheckingUID(ctx context.Context) (*kubeapi.Node, er
 	return node, nil
 }
 
-// getNodeAtLeastVersion reads the node until its resourceVersion is at least latest. An older response may lack a record that
-// was just written, and what the record lists would stay on the node.
+// getNodeAtLeastVersion reads the node until its resourceVersion is at least latest. An older answer may lack a record
+// that was just written. Slipway would then not remove what that record lists.
 func (k *ClaimWriter) getNodeAtLeastVersion(ctx context.Context, latest uint64) (*kubeapi.Node, error) {
 	for attempts := 0; ; attempts++ {
 		node, err := k.getNodeCheckingUID(ctx)
@@ -218,7 +222,7 @@ func (k *ClaimWriter) getNodeAtLeastVersion(ctx context.Context, latest uint64) 
 	}
 }
 
-// sendNextPatch sends the next patch and returns the resulting node, or nil on an error.
+// sendNextPatch sends the next patch of the plan. It returns the resulting node, or nil with an error.
 func (k *ClaimWriter) sendNextPatch(ctx context.Context, node *kubeapi.Node, p plan) (*kubeapi.Node, error) {
 	patch, isStatus, err := p.nextPatch(node.ResourceVersion)
 	if err != nil {
@@ -235,7 +239,8 @@ func (k *ClaimWriter) sendNextPatch(ctx context.Context, node *kubeapi.Node, p p
 	return patched, nil
 }
 
-// recordPlan takes over what the latest plan saw. The last plan of a removal sees no record, so the previous one stays.
+// recordPlan copies the findings of the latest plan into the result. The last plan of a removal finds no record, so the
+// result keeps the record of the plan before.
 func (o *ClaimResult) recordPlan(node *kubeapi.Node, p plan) {
 	o.Node, o.NotOurs, o.OtherOwners = node, p.notOurs, p.otherOwners
 	if o.UnreadableRecords == nil {
@@ -246,14 +251,15 @@ func (o *ClaimResult) recordPlan(node *kubeapi.Node, p plan) {
 	}
 }
 
-// recordPatch adds what only the sent plan knows.
+// recordPatch adds to the result what the sent patch has changed.
 func (o *ClaimResult) recordPatch(p plan) {
 	o.Changed = true
 	o.WasUncordoned = o.WasUncordoned || p.uncordoned
 	o.Restored = append(o.Restored, p.restored...)
 }
 
-// sleepBackoff waits before the next retry. Half of the pause is random, so that two writers do not conflict again.
+// sleepBackoff waits before the next retry, or until ctx ends. Half of the pause is random, so that two writers do not
+// conflict again.
 func sleepBackoff(ctx context.Context, conflicts int) error {
 	limit := min(minPause<<conflicts, maxPause)
 	timer := time.NewTimer(limit/2 + rand.N(limit/2))
@@ -266,7 +272,7 @@ func sleepBackoff(ctx context.Context, conflicts int) error {
 	}
 }
 
-// ConditionsError is the error if everything except the node's conditions was written.
+// ConditionsError is the error if everything was written except the node's conditions.
 type ConditionsError struct{ Err error }
 
 func (e *ConditionsError) Error() string { return "conditions: " + e.Err.Error() }
@@ -279,7 +285,7 @@ func IsConditionsError(err error) bool {
 	return errors.As(err, &withheld)
 }
 
-// ReplacedError is the error if another node of the same name has replaced the node.
+// ReplacedError is the error if the node was deleted and another node has the same name now.
 type ReplacedError struct {
 	Node            string
 	WantUID, GotUID string // UIDs

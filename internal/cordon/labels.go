@@ -54,7 +54,8 @@ func (p *claimPlanner) isOthersLabel(key, value string) bool {
 	})
 }
 
-// planPhaseLabel sets or removes the owner's phase label. No other owner uses its key.
+// planPhaseLabel plans the phase label of an owner; an empty value removes the label. The key contains the owner's
+// name, so no other owner uses it.
 func (p *claimPlanner) planPhaseLabel(key, value string) {
 	there, labelled := p.node.Labels[key]
 	switch {

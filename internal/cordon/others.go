@@ -7,8 +7,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// RemovingTools returns the tools that are removing the node, by their taints. Such a node is left alone (invariant I6). A
-// taint that Slipway set does not count.
+// RemovingTools returns the other tools that are removing the node, found by their taints. Slipway leaves such a node
+// to that tool (invariant I6). A taint with a tool's key that Slipway has set does not count.
 func RemovingTools(node *kubeapi.Node) []string {
 	records, _ := ListRecords(node)
 	var found []string
@@ -22,7 +22,8 @@ func RemovingTools(node *kubeapi.Node) []string {
 	return found
 }
 
-// RemovingToolOfTaint returns the tool that sets a taint with this key on a node that it removes; empty for any other key.
+// RemovingToolOfTaint returns the tool that sets a taint with this key on a node that it is removing. It returns "" for
+// any other key.
 func RemovingToolOfTaint(taintKey string) string {
 	switch {
 	case taintKey == "ToBeDeletedByClusterAutoscaler":

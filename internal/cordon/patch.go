@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// conditionPatch is a corev1.NodeCondition as written in a patch.
+// conditionPatch is one condition of the node in a patch of its status.
 type conditionPatch struct {
 	Type               string    `json:"type"`
 	Status             string    `json:"status"`
@@ -15,7 +15,7 @@ type conditionPatch struct {
 	LastHeartbeatTime  time.Time `json:"lastHeartbeatTime"`
 }
 
-// nextPatch returns the next patch, and whether it is for the status.
+// nextPatch returns the next patch to send. The result isStatus is true if the patch is for the status subresource.
 func (p plan) nextPatch(resourceVersion string) (patch []byte, isStatus bool, err error) {
 	if p.isStatusNext() {
 		patch, err = p.statusPatch(resourceVersion)
@@ -25,8 +25,8 @@ func (p plan) nextPatch(resourceVersion string) (patch []byte, isStatus bool, er
 	return patch, false, err
 }
 
-// nodePatch returns a JSON merge patch. Such a patch can only replace the whole list of taints. The resourceVersion
-// ensures that the list has not changed.
+// nodePatch returns a JSON merge patch of metadata and spec. Such a patch can only replace the whole list of taints. It
+// contains the resourceVersion, so it fails if the list has changed since the read.
 func (p plan) nodePatch(resourceVersion string) ([]byte, error) {
 	metadata := map[string]any{"resourceVersion": resourceVersion}
 	if len(p.annotations) > 0 {

@@ -9,11 +9,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// plan is the next change of a node, and what was seen while planning. It depends on the node alone.
+// plan is the next change of a node, and the findings made while planning it. It depends on the node alone.
 //
-// One request changes the record, spec and metadata. Another request changes the conditions. It comes after the
-// request that records the claim to them, and before the request that removes the claim. So a condition of ours is
-// always in a record.
+// A change takes up to two requests. One changes the record, spec and metadata; the other changes the conditions. A
+// condition is written after the record that claims it, and removed before that claim. So each condition that Slipway
+// has set is in a record at any time.
 type plan struct {
 	annotations       map[string]*string // nil deletes
 	labels            map[string]*string // nil deletes
@@ -32,7 +32,7 @@ type plan struct {
 	problems    []error
 }
 
-// hasChanges reports whether there is anything to change.
+// hasChanges reports whether the plan changes the node.
 func (p plan) hasChanges() bool { return p.changesNode() || p.changesStatus() }
 
 func (p plan) changesNode() bool {
@@ -41,10 +41,10 @@ func (p plan) changesNode() bool {
 
 func (p plan) changesStatus() bool { return len(p.setConditions)+len(p.removedConditions) > 0 }
 
-// isStatusNext reports that the next request is a patch of the status.
+// isStatusNext reports whether the next request is a patch of the status.
 func (p plan) isStatusNext() bool { return p.changesStatus() && (p.statusFirst || !p.changesNode()) }
 
-// claimPlanner plans the next change for one owner.
+// claimPlanner makes the plan for one owner.
 type claimPlanner struct {
 	plan
 	node         *kubeapi.Node
@@ -78,8 +78,8 @@ func newPlanner(node *kubeapi.Node, owner string, replaces ...string) *claimPlan
 	return p
 }
 
-// takeOverClaims moves the claims of a replaced owner to this owner, and removes its record. What this owner does not
-// need is then removed like any outdated part of its claim.
+// takeOverClaims adds the claims of a replaced owner to this owner's claims, and removes the replaced owner's record.
+// The next steps of planning then remove each claim that this owner does not need.
 func (p *claimPlanner) takeOverClaims(r Record) {
 	if p.ownRecord.Cordon != OwnCordon && r.Cordon != "" {
 		p.ownRecord.Cordon = r.Cordon
@@ -97,7 +97,8 @@ func (p *claimPlanner) takeOverClaims(r Record) {
 	p.planPhaseLabel(LabelKey(r.Owner), "")
 }
 
-// mergeClaims adds another owner's claims to own. If both claim a key, the value on the node counts.
+// mergeClaims returns own with the claims of another owner added. If both claim the same key with different values, it
+// returns the value that is on the node.
 func mergeClaims[V any](own, other map[string]V, isOnNode func(string, V) bool) map[string]V {
 	all := map[string]V{}
 	maps.Copy(all, own)
@@ -109,9 +110,9 @@ func mergeClaims[V any](own, other map[string]V, isOnNode func(string, V) bool) 
 	return all
 }
 
-// planClaim plans the next step towards the request. It replaces a record of the owner that cannot be parsed, because
-// such a record must not prevent a drain. What that record claimed counts as not ours. With conditions false,
-// conditions are recorded and not written.
+// planClaim plans the next change towards the claim r. If the owner's record cannot be parsed, it writes a new record,
+// so that the old one does not prevent a drain. Everything that the old record claimed is then treated as set by
+// another writer. If conditions is false, it plans the record of the conditions, but not the conditions.
 func planClaim(node *kubeapi.Node, owner string, r ClaimSpec, now time.Time, conditions bool) (plan, error) {
 	p := newPlanner(node, owner, r.ReplacedOwners...)
 	p.now = now.UTC().Truncate(time.Second)
@@ -135,8 +136,8 @@ func planClaim(node *kubeapi.Node, owner string, r ClaimSpec, now time.Time, con
 	return p.plan, p.err
 }
 
-// planClaimRemoval plans the next step of removing the owner's claim. With conditions false, the conditions stay, and so
-// does a record that lists them.
+// planClaimRemoval plans the next step to remove the owner's claim. If conditions is false, the node's conditions stay,
+// and the record stays as long as it lists conditions.
 func planClaimRemoval(node *kubeapi.Node, owner string, conditions bool) (plan, error) {
 	p := newPlanner(node, owner)
 	key := AnnotationKey(owner)
@@ -165,7 +166,7 @@ func planClaimRemoval(node *kubeapi.Node, owner string, conditions bool) (plan, 
 	return p.plan, p.err
 }
 
-// planCordon plans spec.unschedulable.
+// planCordon plans the value of spec.unschedulable.
 func (p *claimPlanner) planCordon(wanted bool) {
 	held := slices.ContainsFunc(p.otherRecords, func(r Record) bool { return r.Cordon == OwnCordon })
 	switch ours := p.ownRecord.Cordon == OwnCordon || held; {
@@ -184,8 +185,9 @@ func (p *claimPlanner) planCordon(wanted bool) {
 	}
 }
 
-// markFoundCordonsOwn marks the new cordon as ours in every record that had found a cordon. The found cordon is gone, because
-// the node is schedulable. So the last owner has to remove the new one.
+// markFoundCordonsOwn changes each record that had found a cordon: the cordon now counts as set by Slipway. The found
+// cordon is gone, because the node is schedulable, and Slipway cordons the node again. So the last owner has to
+// uncordon it.
 func (p *claimPlanner) markFoundCordonsOwn() {
 	for _, r := range p.otherRecords {
 		if r.Cordon == FoundCordon {
@@ -195,7 +197,7 @@ func (p *claimPlanner) markFoundCordonsOwn() {
 	}
 }
 
-// planRecordWrite adds a record to the plan unless the node has it already.
+// planRecordWrite adds the write of a record to the plan, unless the node already has this record.
 func (p *claimPlanner) planRecordWrite(r Record) {
 	key := AnnotationKey(r.Owner)
 	value, err := r.encode()

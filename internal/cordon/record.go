@@ -23,8 +23,8 @@ const (
 // AnnotationKey returns the key of an owner's record on a node.
 func AnnotationKey(owner string) string { return annotationPrefix + ToKeyName(owner) }
 
-// LabelKey returns the key of an owner's phase label. It is also a label selector for the nodes with a claim of the
-// owner.
+// LabelKey returns the key of an owner's phase label. Used as a label selector, it selects the nodes on which the owner
+// has a claim.
 func LabelKey(owner string) string { return labelPrefix + ToKeyName(owner) }
 
 // ToKeyName converts an owner's name to the name part of a label or annotation key. A valid name stays as it is. Any other
@@ -73,7 +73,7 @@ type Record struct {
 	State json.RawMessage `json:"state,omitempty"`
 }
 
-// CordonOrigin says who set a cordon.
+// CordonOrigin says whether Slipway has set a cordon or has found it.
 type CordonOrigin string
 
 // The values of Cordon.
@@ -84,14 +84,14 @@ const (
 	FoundCordon CordonOrigin = "found"
 )
 
-// ConditionClaim identifies a condition on the node as ours.
+// ConditionClaim records which condition Slipway has set on the node, by its transition time and reason.
 type ConditionClaim struct {
 	Since  time.Time `json:"since"` // lastTransitionTime, in seconds
 	Reason string    `json:"reason"`
 }
 
-// matches reports whether a condition on the node is the claimed one. If another writer set it again, or to False, it
-// is not ours any more.
+// matches reports whether a condition on the node is the claimed one. If another writer has set the condition to False,
+// or has set it again, it is not the claimed one.
 func (c ConditionClaim) matches(on *kubeapi.Condition) bool {
 	return on.Status == "True" && on.Reason == c.Reason && on.LastTransitionTime.Equal(c.Since)
 }
@@ -104,8 +104,8 @@ func (r Record) encode() (string, error) {
 	return string(raw), nil
 }
 
-// ListRecords returns the records on a node, oldest first. For each annotation with our prefix that cannot be parsed,
-// it returns an [*UnreadableError]. Such an annotation is not a claim, and stays.
+// ListRecords returns the records on a node, oldest first. It returns an [*UnreadableError] for each annotation with
+// Slipway's prefix that cannot be parsed. Such an annotation is not a claim, and Slipway does not remove it.
 func ListRecords(node *kubeapi.Node) (records []Record, problems []error) {
 	for key, value := range node.Annotations {
 		if !strings.HasPrefix(key, annotationPrefix) {
@@ -144,7 +144,7 @@ func decodeRecord(key, value string) (Record, error) {
 	return r, nil
 }
 
-// UnreadableError is an annotation with our prefix that is not a valid record.
+// UnreadableError is the error for an annotation with Slipway's prefix that is not a valid record.
 type UnreadableError struct {
 	Annotation, Value string
 	Err               error

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// ClaimSpec is the claim that an owner needs on the node.
+// ClaimSpec says what an owner needs on the node, such as a cordon or taints.
 type ClaimSpec struct {
 	// Reason explains the claim to people.
 	Reason string
@@ -34,14 +34,14 @@ type ClaimSpec struct {
 	State json.RawMessage
 }
 
-// Taint is a corev1.Taint without its time.
+// Taint is a taint without the time at which it was added.
 type Taint struct {
 	Key    string `json:"key"`
 	Value  string `json:"value,omitempty"`
 	Effect string `json:"effect"`
 }
 
-// matches reports whether two taints have the same key and effect. The API server allows only one of them.
+// matches reports whether two taints have the same key and effect. A node cannot have both of such taints.
 func (t Taint) matches(o Taint) bool { return t.Key == o.Key && t.Effect == o.Effect }
 
 func (t Taint) String() string {
@@ -51,7 +51,7 @@ func (t Taint) String() string {
 	return t.Key + "=" + t.Value + ":" + t.Effect
 }
 
-// Phase is the progress of an owner.
+// Phase is the progress of an owner's work on the node, as its label shows it.
 type Phase string
 
 // The phases. A label may have any other valid value too.
@@ -76,8 +76,8 @@ func lifecycleTypes() []string {
 
 // Condition is a lifecycle condition that an owner sets to True.
 //
-// While it is set, its reason and transition time do not change. They identify it as ours. The message may change. A
-// condition that several owners share has the message of the first.
+// While the condition is set, its reason and transition time stay the same, because they identify it as set by Slipway.
+// Its message may change. If several owners need the same condition, it has the message of the first owner.
 type Condition struct {
 	Type    string
 	Reason  string // one word in CamelCase
@@ -113,8 +113,8 @@ func (r ClaimSpec) validate() error {
 	return errors.Join(validateTaints(r.Taints), validateConditions(r.Conditions))
 }
 
-// normalizedState returns the state as encoding/json writes it in a record, so that a later comparison finds no
-// difference.
+// normalizedState returns the state in the form in which encoding/json writes it into a record. So a comparison with a
+// stored record finds no difference in spelling.
 func (r ClaimSpec) normalizedState() json.RawMessage {
 	if len(r.State) == 0 {
 		return nil
@@ -126,7 +126,7 @@ func (r ClaimSpec) normalizedState() json.RawMessage {
 	return spelled
 }
 
-// ValidateLabel returns an error for a label that Hold would refuse.
+// ValidateLabel returns an error if WriteClaim would refuse the label.
 func ValidateLabel(key, value string) error {
 	switch {
 	case !isValidKey(key):

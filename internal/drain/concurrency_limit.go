@@ -11,20 +11,22 @@ import (
 )
 
 const (
-	// initialConcurrency applies until the first answer, minConcurrency while the API server is overloaded. Both count
-	// requests.
+	// initialConcurrency is the limit of requests in flight until the first answer. minConcurrency is the lowest limit,
+	// for an overloaded API server.
 	initialConcurrency = 4
 	minConcurrency     = 1
-	// An answer within fastResponse shows that the API server can take more. One after slowResponse shows that it is
-	// overloaded. An answer between the two says nothing: the eviction may have slept because of a conflict.
+	// fastResponse is the longest duration of an answer that shows that the API server can take more requests.
+	// slowResponse is the shortest duration that shows overload. A duration between these two shows neither: the API
+	// server may have slept during the eviction because of a conflict.
 	fastResponse = 250 * time.Millisecond
 	slowResponse = time.Second
-	// nearDeadline is how near a deadline must be for evictions to ignore a slow API server.
+	// nearDeadline is the time before the deadline in which the drain no longer sends fewer evictions because the API
+	// server is slow.
 	nearDeadline = 2 * time.Minute
 )
 
-// requestTracker counts the evictions of a drain, or its deletions. The two are tracked apart, because a forced
-// deletion must not wait for evictions that hang or fail.
+// requestTracker counts the evictions of a drain that are in flight. A second one counts the deletions, so that a
+// forced deletion does not wait for evictions that hang or fail.
 type requestTracker struct {
 	inFlight            int
 	lastSentAt          time.Time // of the latest request
@@ -49,10 +51,10 @@ func (d *Drain) trackerFor(method RemovalMethod) *requestTracker {
 	return d.deletions
 }
 
-// currentLimit returns how many requests of one kind may be in flight now. Near a deadline this is the maximum, even if
-// the API server is slow: fewer evictions would only leave its capacity to the scheduler and the controllers, while
-// pods still wait and the instances stop. The API server's fair queuing protects other clients. While requests fail,
-// only deletions get the maximum.
+// currentLimit returns how many requests with this method may be in flight now. Near the deadline it returns the
+// maximum, even if the API server is slow. Fewer evictions would leave the capacity to the scheduler and the
+// controllers, while pods wait on instances that will stop. The API server's fair queuing protects other clients. For
+// deletions under a deadline it always returns the maximum. For evictions it does not while requests fail.
 func (d *Drain) currentLimit(method RemovalMethod, now time.Time) int {
 	if d.terms.HasDeadline() && (method != Evicted || d.terms.lastRemovalTime().Sub(now) < nearDeadline && !d.limit.failing) {
 		return d.limit.max
@@ -60,9 +62,9 @@ func (d *Drain) currentLimit(method RemovalMethod, now time.Time) int {
 	return d.limit.current
 }
 
-// concurrencyLimitForPod returns how many requests may be in flight for one of this pod to follow. It keeps one place free for
-// each namespace that waits and has no request in flight, up to half of the limit. So a hanging admission webhook of
-// one namespace cannot use all places.
+// concurrencyLimitForPod returns how many requests may be in flight before a request for this pod is sent. If the pod's
+// namespace has a request in flight, the limit is lower by one for each waiting namespace without a request. At most
+// half of the limit is reserved. So a hanging admission webhook of one namespace cannot block all requests.
 func (d *Drain) concurrencyLimitForPod(p *podState, method RemovalMethod, now time.Time) int {
 	limit, tracker := d.currentLimit(method, now), d.trackerFor(method)
 	if tracker.inFlightByNamespace[p.pod.Namespace] == 0 {
@@ -85,12 +87,12 @@ func (d *Drain) concurrencyLimitForPod(p *podState, method RemovalMethod, now ti
 	return limit - min(reserved, limit/2)
 }
 
-// concurrencyLimit limits the requests in flight. It grows with every fast answer and is halved when the API server is
-// slow, refuses or fails.
+// concurrencyLimit limits how many requests are in flight. The limit grows with every fast answer. It is halved if the
+// API server is slow, refuses requests or fails.
 //
 // If a hundred nodes are drained at once, too many requests make the API server slower: they wait in its queue until
-// their clients give up. A slow eviction also meets the PDB writes of other nodes more often, and each conflict costs
-// it half a second. A short queue also keeps the order of a node's requests.
+// their clients stop waiting. A slow eviction also conflicts more often with PDB writes of other drains, and each
+// conflict costs half a second. A short queue also keeps the order of a node's requests.
 type concurrencyLimit struct {
 	current, max int
 	shrunkAt     time.Time
@@ -101,8 +103,9 @@ func newConcurrencyLimit(max int) *concurrencyLimit {
 	return &concurrencyLimit{current: min(initialConcurrency, max), max: max}
 }
 
-// adjustAfterResponse updates the limit after an answer or a timeout. Of the requests that were in flight together, only one
-// reduces the limit. A webhook that is unavailable, or slow to deny, says nothing about the API server.
+// adjustAfterResponse changes the limit after an answer or a timeout. If several requests in flight show overload, the
+// limit is reduced once. Errors of a webhook that is unavailable or slow do not change the limit, because they do not
+// show the load of the API server.
 func (l *concurrencyLimit) adjustAfterResponse(sent, answered time.Time, err error) {
 	took := answered.Sub(sent)
 	status := kubeapi.ToStatusError(err)
@@ -123,12 +126,12 @@ func (l *concurrencyLimit) adjustAfterResponse(sent, answered time.Time, err err
 	}
 }
 
-// isAPIServerBusy reports whether the answer is the 429 of an overloaded API server.
+// isAPIServerBusy reports whether the error is the status 429 with which an overloaded API server refuses any request.
 func isAPIServerBusy(err error) bool {
 	status := kubeapi.ToStatusError(err)
 	return status != nil && status.Code == http.StatusTooManyRequests && !isPDBDenial(status) && !isWebhookError(status)
 }
 
-// addJitter returns a random pause between once and twice the given one. Clients that were refused together must not
-// retry together.
+// addJitter returns a random duration between pause and twice pause. Clients that were refused at the same time then
+// retry at different times.
 func addJitter(pause time.Duration) time.Duration { return pause + rand.N(pause) }

@@ -10,17 +10,18 @@ import (
 )
 
 const (
-	// disruptionTarget is the pod condition that tells a Job's podFailurePolicy of a disruption
+	// disruptionTarget is the pod condition that tells a Job's podFailurePolicy about a disruption
 	// (https://github.com/kubernetes/enhancements/tree/master/keps/sig-apps/3329-retriable-and-non-retriable-failures).
-	// The eviction API sets it, a deletion does not.
+	// An eviction sets this condition. A deletion does not, so the drain writes it.
 	disruptionTarget = "DisruptionTarget"
-	// The reasons of the condition, in the style of KEP-3329.
+	// deletionByNodeTermination and the following constants are reasons of this condition, named as in KEP-3329.
 	deletionByNodeTermination = "DeletionByNodeTermination"
 	deletionByNodeDrain       = "DeletionByNodeDrain"
-	// conditionLead is how long before a forced deletion the condition is written. The write then does not delay the
-	// deletion.
+	// conditionLead is how long before a forced deletion the drain writes the condition, so that the write does not
+	// delay the deletion.
 	conditionLead = time.Second
-	// maxConditionWait limits how long a deletion waits for a condition that could not be written that early.
+	// maxConditionWait is how long a deletion waits for the write of the condition, if the write could not start
+	// conditionLead before.
 	maxConditionWait = 500 * time.Millisecond
 )
 
@@ -32,16 +33,16 @@ type conditionWrites struct {
 	warned    bool
 }
 
-// isForbiddenIn reports whether the permission to write the condition is missing in a namespace. A RoleBinding may
-// grant it in another one.
+// isForbiddenIn reports whether the drain lacks the permission to write the condition in a namespace. A RoleBinding may
+// grant it in another namespace.
 func (w *conditionWrites) isForbiddenIn(namespace string) bool {
 	_, is := w.forbidden.Load(namespace)
 	return is
 }
 
-// ensureDisruptionTargetWrite starts to write the condition of a pod, once. It returns until when a deletion has to wait for
-// the write, or zero if the deletion may be sent. A late write continues: the condition still helps while the
-// containers stop.
+// ensureDisruptionTargetWrite starts the write of a pod's condition, unless it was started before. It returns until
+// when the deletion of the pod has to wait for the write. Zero means that the deletion may be sent now. If the write is
+// late it continues, because the condition is still useful while the containers stop.
 func (d *Drain) ensureDisruptionTargetWrite(ctx context.Context, p *podState, now time.Time) time.Time {
 	switch {
 	case d.conditions.isForbiddenIn(p.pod.Namespace) || !needsDisruptionTarget(&p.pod):
@@ -60,7 +61,8 @@ func (d *Drain) ensureDisruptionTargetWrite(ctx context.Context, p *podState, no
 	return p.conditionWaitUntil
 }
 
-// needsDisruptionTarget reports whether a pod can still fail and lacks the condition.
+// needsDisruptionTarget reports whether a pod lacks the condition and can still fail, so that a podFailurePolicy would
+// read it.
 func needsDisruptionTarget(p *kubeapi.Pod) bool {
 	if p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" {
 		return false
@@ -68,8 +70,8 @@ func needsDisruptionTarget(p *kubeapi.Pod) bool {
 	return !hasDisruptionTarget(p, "True")
 }
 
-// hasDisruptionTarget reports whether a pod has the condition with this status. The disruption controller sets it to
-// False 2 minutes after it became True, if the pod is not deleted.
+// hasDisruptionTarget reports whether a pod has the condition with this status. The disruption controller sets a
+// condition that has been True for 2 minutes to False, if the pod was not deleted.
 func hasDisruptionTarget(p *kubeapi.Pod, status string) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c kubeapi.Condition) bool {
 		return c.Type == disruptionTarget && c.Status == status
@@ -98,7 +100,7 @@ func (d *Drain) startDisruptionTargetWrite(ctx context.Context, p *podState, now
 	})
 }
 
-// newDisruption returns the condition for a pod that is deleted without an eviction.
+// newDisruption returns the condition for a pod that the drain deletes without an eviction.
 func (d *Drain) newDisruption(p *podState, now time.Time) kubeapi.PodDisruption {
 	c := kubeapi.PodDisruption{
 		Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, At: now,

@@ -19,8 +19,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// API is the part of the API server that a drain needs. *kubeapi.Client implements it. It must be safe for concurrent
-// use and honour the context.
+// API lists the requests of a drain to the API server. *kubeapi.Client implements it. An implementation must be safe
+// for concurrent use, and must end a request when its context ends.
 type API interface {
 	// WatchPodsOnNode returns only when ctx ends. Its first list may be old, as long as all later changes follow.
 	WatchPodsOnNode(ctx context.Context, node string, h kubeapi.Handler[kubeapi.Pod]) error
@@ -35,8 +35,8 @@ type API interface {
 	WatchPodDisruptionBudgets(ctx context.Context, namespace string, h kubeapi.Handler[kubeapi.PodDisruptionBudget]) error
 }
 
-// TimeLimits sets the time limits of a drain. They may change while it runs: a Freeze becomes a Preempt, or a reboot is
-// moved.
+// TimeLimits sets the time limits of a drain. A caller may change them while the drain runs, for example when a notice
+// changes from Freeze to Preempt, or a reboot is moved.
 type TimeLimits struct {
 	// Deadline is when the instance stops, even with pods on it. Zero means a voluntary drain: the node stays if its
 	// pods cannot be removed. With a deadline, each pod's grace is capped to the time left. If waiting for a PDB would
@@ -48,17 +48,17 @@ type TimeLimits struct {
 	TimeoutAt time.Time
 }
 
-// HasDeadline reports whether there is a deadline: the instance stops in any case.
+// HasDeadline reports whether there is a deadline, at which the instance stops in any case.
 func (t TimeLimits) HasDeadline() bool { return !t.Deadline.IsZero() }
 
-// lastRemovalTime returns when the last pod must be gone.
+// lastRemovalTime returns the time at which the last pod must be gone: the deadline minus the margin.
 func (t TimeLimits) lastRemovalTime() time.Time { return t.Deadline.Add(-t.Margin) }
 
 // Options configures a drain. Only Node is required.
 type Options struct {
 	Node string
-	// Policy decides what happens to each kind of pod. Nil means [podrules.Forced] if the terms have a deadline, else
-	// [podrules.Voluntary].
+	// Policy decides what happens to each kind of pod. Nil means [podrules.ForcedPolicy] if TimeLimits has a deadline,
+	// else [podrules.VoluntaryPolicy].
 	Policy *podrules.Policy
 	// PolicyForPod, if set, replaces Policy and returns the policy of each pod.
 	PolicyForPod func(kubeapi.Pod) podrules.Policy
@@ -104,14 +104,15 @@ type Options struct {
 // (https://kubernetes.io/docs/tasks/administer-cluster/guaranteed-scheduling-critical-addon-pods/).
 var DefaultWaveBoundaries = []int32{2_000_000_000}
 
-// Run drains the node until it is empty, a time limit passes or ctx ends, and returns the drain report. The error is
-// nil only if the node is drained. Otherwise it is a *Refused, an *Unfinished, or wraps the error of ctx. With
-// OnDrained, Run does not return when the node is drained.
+// Run drains the node and returns the drain report. It returns when the node is empty, a time limit passes or ctx ends.
+// The error is nil only if the node is drained. Otherwise it is a *RefusedError, an *UnfinishedError, or wraps the
+// error of ctx. If Options.OnDrained is set, Run continues after the node is drained, and drains it again when a pod
+// arrives.
 func Run(ctx context.Context, api API, o Options) (Report, error) {
 	return New(api, o).Run(ctx)
 }
 
-// New returns a drain that is not started yet. Its terms can be changed while it runs.
+// New returns a drain that is not started yet. SetTimeLimits changes its time limits, also while it runs.
 func New(api API, o Options) *Drain {
 	if o.WaveBoundaries == nil {
 		o.WaveBoundaries = DefaultWaveBoundaries
@@ -139,7 +140,7 @@ func New(api API, o Options) *Drain {
 	}
 }
 
-// policyFor returns the caller's policy, or the default for the terms.
+// policyFor returns the pod policy of the options. Without one it returns the default policy for the time limits.
 func policyFor(o Options, t TimeLimits) podrules.Policy {
 	switch {
 	case o.Policy != nil:

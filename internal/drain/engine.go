@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// lateBindWait is how long after its start a drain expects new pods. A scheduler that has not seen the cordon may
-	// still bind one.
+	// lateBindWait is how long after its start a drain expects new pods on the node. In that time a scheduler that has
+	// not seen the cordon may still bind a pod to the node.
 	lateBindWait = 500 * time.Millisecond
-	// finalListInterval is the pause between two final lists while volumes are waited for. The watch may miss a pod in
-	// that time.
+	// finalListInterval is the pause between two final lists while the drain waits for volumes. The watch may miss a
+	// pod that arrives in that time.
 	finalListInterval = 10 * time.Second
-	// idleWait is the pause when no time limit is near. Every event ends it early.
+	// idleWait is the longest pause of the engine if no time limit comes earlier. Every event ends the pause.
 	idleWait = time.Hour
 )
 
@@ -66,8 +66,9 @@ type Drain struct {
 	background sync.WaitGroup
 }
 
-// SetTimeLimits changes the time limits. Pods that are stopping with more grace than is left get a shorter one. Added time
-// is used for the pods that were not evicted yet. Setting the same terms again changes nothing.
+// SetTimeLimits changes the time limits. With less time, pods that are stopping get a shorter grace if theirs is longer
+// than the time left. With more time, only pods that were not evicted yet get more grace. Equal time limits change
+// nothing.
 func (d *Drain) SetTimeLimits(t TimeLimits) {
 	d.mu.Lock()
 	d.newTerms = &t
@@ -119,7 +120,8 @@ func (d *Drain) Run(ctx context.Context) (Report, error) {
 	return report, d.outcomeError(ctx, outcome, report)
 }
 
-// runUntilOutcome decides what to do, then waits for an event or the next due time, until the drain ends.
+// runUntilOutcome runs the engine until the drain ends, and returns how it ended. In each round it decides what to do,
+// and then waits for an event or for the next due time.
 func (d *Drain) runUntilOutcome(ctx context.Context) Outcome {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -179,7 +181,7 @@ func (d *Drain) replacePods(all []kubeapi.Pod, now time.Time) {
 	d.mergePodList(all, slices.Collect(maps.Keys(d.pods)), now)
 }
 
-// mergePodList records a list of the node's pods. A known UID that is not in the list belongs to a pod that is gone.
+// mergePodList takes over a list of the node's pods. A pod with a UID in known that is not in the list is gone.
 func (d *Drain) mergePodList(all []kubeapi.Pod, known []string, now time.Time) {
 	there := make(map[string]bool, len(all))
 	for _, p := range all {
@@ -218,8 +220,9 @@ func (d *Drain) markPodGone(pod kubeapi.Pod, now time.Time) {
 	d.options.Logger.Debug("pod is gone", "pod", p.name(), "end", p.end)
 }
 
-// decidePodAction applies the rules, the policy and the caller's options. It decides anew until the pod is evicted, because a
-// protection may be set or lifted. A pod that another client deletes keeps its decision.
+// decidePodAction decides what to do with a pod, by the rules, the policy and the caller's options. It decides again
+// until the pod is evicted, because a protection may be added or removed. If another client deletes the pod, the last
+// decision stays.
 func (d *Drain) decidePodAction(p *podState, now time.Time) {
 	if p.gone || p.removal != NotRemoved || p.requesting || (p.isTerminating() && p.decided) {
 		return
@@ -242,8 +245,8 @@ func (d *Drain) decidePodAction(p *podState, now time.Time) {
 	}
 }
 
-// applyDueTimers re-decides pods with an expired protection, and skips pods that have been terminating for too long. It
-// returns when to do so again.
+// applyDueTimers decides again about pods with an expired protection. It also skips pods that have been terminating for
+// longer than Options.SkipTerminatingAfter. It returns when it has to be called again, or zero.
 func (d *Drain) applyDueTimers(now time.Time) time.Time {
 	var next time.Time
 	for _, p := range d.remaining {
@@ -268,7 +271,7 @@ func (d *Drain) applyDueTimers(now time.Time) time.Time {
 	return next
 }
 
-// checkOutcome reports whether the drain is over, and how it ended.
+// checkOutcome returns how the drain has ended, or false if it has not ended.
 func (d *Drain) checkOutcome(now time.Time) (Outcome, bool) {
 	switch {
 	case d.listed && d.hasPod(func(p *podState) bool { return p.needsRemoval() && p.action == podrules.RefuseDrain }):
@@ -285,18 +288,20 @@ func (d *Drain) checkOutcome(now time.Time) (Outcome, bool) {
 
 func (d *Drain) hasPod(is func(*podState) bool) bool { return slices.ContainsFunc(d.remaining, is) }
 
-// isEmpty reports whether the pods are known and none has to be removed.
+// isEmpty reports whether the node's pods were listed and no pod has to be removed.
 func (d *Drain) isEmpty() bool { return d.listed && !d.hasPod((*podState).needsRemoval) }
 
-// finalList is a list of the node's pods made after the last pod was gone. A watch may lag or break, so that an
-// unreported pod is not known to be gone (I7). The list is repeated while volumes are waited for.
+// finalList tracks the list request that confirms that the node is empty. It is sent after the last known pod was gone.
+// A watch may lag or break, so a pod may exist that the watch has not reported (invariant I7: unknown is not gone). The
+// request is repeated while the drain waits for volumes.
 type finalList struct {
 	inFlight bool
 	done     bool
 	nextAt   time.Time
 }
 
-// startFinalListIfEmpty starts the final list if the node seems empty, and returns when to check again.
+// startFinalListIfEmpty sends the final list request if no known pod has to be removed. It returns when it has to be
+// called again; zero means after the next event.
 func (d *Drain) startFinalListIfEmpty(ctx context.Context, now time.Time) time.Time {
 	r := &d.finalList
 	if !d.isEmpty() {
@@ -339,7 +344,7 @@ func (d *Drain) listPods(ctx context.Context) ([]kubeapi.Pod, error) {
 	return pods, nil
 }
 
-// listOnce follows until the first list or the first failure, and returns it.
+// listOnce returns the first list that follow delivers, or its first failure. It then ends follow.
 func listOnce[T any](
 	ctx context.Context, follow func(context.Context, kubeapi.Handler[T]) error,
 ) (all []T, err error) {
@@ -366,7 +371,7 @@ func listOnce[T any](
 	return all, err
 }
 
-// advanceRemovals does everything that is due, and returns when to run again if no event comes before.
+// advanceRemovals sends the requests that are due. It returns when it has to be called again if no event comes earlier.
 func (d *Drain) advanceRemovals(ctx context.Context, now time.Time) time.Time {
 	next := d.nextTimeLimit(now)
 	if !d.listed {
@@ -392,7 +397,7 @@ func (d *Drain) advanceRemovals(ctx context.Context, now time.Time) time.Time {
 	return next
 }
 
-// earlierNonZero returns the earlier of two times. Zero means never.
+// earlierNonZero returns the earlier of two times, where zero means never.
 func earlierNonZero(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -407,7 +412,7 @@ func laterOf(a, b time.Time) time.Time {
 	return a
 }
 
-// nextTimeLimit returns the next deadline or timeout, at most idleWait away.
+// nextTimeLimit returns the next deadline or timeout, or the time after idleWait if that is earlier.
 func (d *Drain) nextTimeLimit(now time.Time) time.Time {
 	next := now.Add(idleWait)
 	for _, t := range []time.Time{d.terms.Deadline, d.terms.TimeoutAt} {
@@ -418,8 +423,8 @@ func (d *Drain) nextTimeLimit(now time.Time) time.Time {
 	return next
 }
 
-// waveStartTimes returns for each wave when it may start. The first wave with pods starts at once. A later one starts
-// when the earlier ones are gone, or when it can wait no longer.
+// waveStartTimes returns the start time of each wave. The first wave with pods starts now. A later wave starts once the
+// pods of all earlier waves are gone, or at its latest start before the deadline.
 func (d *Drain) waveStartTimes(now time.Time) []time.Time {
 	open := make([]time.Time, len(d.options.WaveBoundaries)+1)
 	longest := make([]time.Duration, len(open))
@@ -439,16 +444,16 @@ func (d *Drain) waveStartTimes(now time.Time) []time.Time {
 	return open
 }
 
-// dropGoneAndSortRemaining drops gone pods and returns the others in the order of eviction.
+// dropGoneAndSortRemaining removes gone pods from the list, and returns the others in the order of eviction.
 //
-// Waves come first. Within a wave, pods with fewer refusals come first, so that blocked pods never delay free ones.
-// Then pods with the longest grace come first, since they need the most time. Answers that the API server is busy count
-// last: they may concern one pod only.
+// The first criterion is the wave. Within a wave, pods with fewer refusals come first, so that a blocked pod never
+// delays a free one. Then pods with a longer grace come first, because they need more time. Answers that the API server
+// is busy count as refusals too, but as the last criterion, because they may concern one pod only.
 //
-// The UID decides between equal pods, which is as good as chance. Nodes that are drained together often run the same
-// apps. If all of them began with the same app, their evictions would conflict on one PDB.
+// Equal pods are sorted by UID, which is practically random. Nodes that are drained together often run the same apps.
+// If every drain began with the same app, their evictions would conflict on one PDB.
 //
-// While requests fail, the limit may be one request, and namespaces take turns.
+// While requests fail, the limit may be one request. Then the namespaces get requests in turn.
 func (d *Drain) dropGoneAndSortRemaining() []*podState {
 	lastSent := func(p *podState) time.Time {
 		if !d.limit.failing {

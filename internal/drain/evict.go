@@ -9,21 +9,23 @@ import (
 )
 
 const (
-	// minRetryPause and maxRetryPause bound the pause after a temporary error.
+	// minRetryPause and maxRetryPause are the shortest and the longest pause after a temporary error.
 	minRetryPause = 200 * time.Millisecond
 	maxRetryPause = 2 * time.Second
-	// manualFixPause is the pause if only a person can remove the obstacle: multiple PDBs on a pod, or a missing
-	// permission.
+	// manualFixPause is the pause after an error that only a person can fix: several PDBs select the pod, or a
+	// permission is missing.
 	manualFixPause = 10 * time.Second
-	// maxRequestTimeout limits a request; see kubeapi.DefaultTimeout for why it is so long.
+	// maxRequestTimeout is the longest timeout of a request. The comment of kubeapi.DefaultTimeout gives the reason for
+	// its length.
 	maxRequestTimeout = kubeapi.DefaultTimeout
-	// minRequestTimeout is what a request gets even if no time is left.
+	// minRequestTimeout is the shortest timeout of a request, even if the deadline is nearer.
 	minRequestTimeout = 2 * time.Second
 )
 
 const notServedDetail = "requests for other pods of the node fail or hang"
 
-// tryRemovePod evicts or deletes a waiting pod if that is allowed now. Otherwise it returns when to try again.
+// tryRemovePod sends the eviction or deletion of a waiting pod if it is allowed now. Otherwise it returns when to try
+// again; zero means after the next event.
 func (d *Drain) tryRemovePod(ctx context.Context, p *podState, now time.Time) time.Time {
 	if d.options.DisableEviction {
 		return d.removeIfAllowed(ctx, p, now, DeletedOnRequest)
@@ -61,7 +63,8 @@ func (d *Drain) tryRemovePod(ctx context.Context, p *podState, now time.Time) ti
 	return d.removeIfAllowed(ctx, p, now, ForceDeleted)
 }
 
-// removeIfAllowed sends the request unless the pod has to pause, or to wait for a shared backoff or its PDB queue.
+// removeIfAllowed sends a request for a pod. It sends none while the pod pauses, waits for a shared backoff, or waits
+// in its PDB queue. It then returns when to try again.
 func (d *Drain) removeIfAllowed(ctx context.Context, p *podState, now time.Time, method RemovalMethod) time.Time {
 	if may, at := d.canSendRequest(p, method, now); !may {
 		return at
@@ -86,8 +89,8 @@ func (d *Drain) removeIfAllowed(ctx context.Context, p *podState, now time.Time,
 	return time.Time{} // the answer wakes the engine
 }
 
-// canSendRequest reports whether a request for a pod may be sent now. If not, it returns from when on; zero means when an
-// answer comes.
+// canSendRequest reports whether a request for a pod may be sent now. If not, it returns the time from which it may be
+// sent. Zero means that the answer to another request decides.
 func (d *Drain) canSendRequest(p *podState, method RemovalMethod, now time.Time) (bool, time.Time) {
 	if now.Before(p.retryAt) {
 		return false, p.retryAt
@@ -103,9 +106,9 @@ func (d *Drain) canSendRequest(p *podState, method RemovalMethod, now time.Time)
 	return d.trackerFor(method).inFlight < d.concurrencyLimitForPod(p, method, now), time.Time{}
 }
 
-// areEvictionsHanging reports whether the evictions in flight use the whole limit and none was answered within a
-// second. A forced deletion does not wait for them. The result since is when that will be the case without an answer;
-// zero means never.
+// areEvictionsHanging reports whether the evictions in flight use the whole limit and all were sent more than
+// slowResponse ago. A forced deletion does not wait for hanging evictions. The time since is when the evictions count
+// as hanging if none is answered before; zero means never.
 func (d *Drain) areEvictionsHanging(p *podState, now time.Time) (hang bool, since time.Time) {
 	if d.evictions.inFlight < d.concurrencyLimitForPod(p, Evicted, now) {
 		return false, time.Time{}
@@ -114,7 +117,7 @@ func (d *Drain) areEvictionsHanging(p *podState, now time.Time) (hang bool, sinc
 	return !now.Before(since), since
 }
 
-// backoffsForRequest returns the backoffs that a request has to respect. Deletions ignore PDB backoffs.
+// backoffsForRequest returns the backoffs that delay a request for this pod. A PDB's backoff does not delay a deletion.
 func (d *Drain) backoffsForRequest(p *podState, method RemovalMethod) []*sharedBackoff {
 	server := d.trackerFor(method).busyBackoff
 	if p.backoff == nil || (p.backoff.evictionsOnly && method != Evicted) {
@@ -123,8 +126,8 @@ func (d *Drain) backoffsForRequest(p *podState, method RemovalMethod) []*sharedB
 	return []*sharedBackoff{server, p.backoff}
 }
 
-// activeEvictionBackoff returns the backoff that blocks the eviction of a pod now, or nil. A refusal of another pod's eviction
-// counts too.
+// activeEvictionBackoff returns the backoff that delays the eviction of a pod now, or nil. The refusal of another pod's
+// eviction may have started it.
 func (d *Drain) activeEvictionBackoff(p *podState, now time.Time) *sharedBackoff {
 	for _, backoff := range d.backoffsForRequest(p, Evicted) {
 		if open, _ := backoff.allowsRequest(now); !open {
@@ -148,7 +151,7 @@ func (d *Drain) sendRemoval(ctx context.Context, p *podState, method RemovalMeth
 	})
 }
 
-// newRemoval returns the request for a pod and the grace that it gives.
+// newRemoval returns the eviction or deletion request for a pod, and the grace in it.
 func (d *Drain) newRemoval(p *podState, now time.Time) (kubeapi.PodRemoval, time.Duration) {
 	given := capGrace(p.wantedGrace, d.terms, now)
 	r := kubeapi.PodRemoval{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID}
@@ -159,7 +162,7 @@ func (d *Drain) newRemoval(p *podState, now time.Time) (kubeapi.PodRemoval, time
 	return r, given
 }
 
-// startRequest sends one request for a pod in the background. If it succeeds, it calls accepted in the engine's
+// startRequest sends one request for a pod in the background. After a success, accepted is called in the engine's
 // goroutine.
 func (d *Drain) startRequest(ctx context.Context, p *podState, method RemovalMethod, startRequest func(context.Context, kubeapi.PodRemoval) error,
 	r kubeapi.PodRemoval, patience time.Duration, accepted func(answered time.Time),
@@ -208,10 +211,11 @@ func (d *Drain) recordRequestFinished(p *podState, tracker *requestTracker, back
 	}
 }
 
-// requestTimeout returns how long a request may take.
+// requestTimeout returns the timeout of a request.
 //
-// Under a deadline, a hanging API server must not cost a pod its forced deletion and its retries. After a timeout the
-// next request gets more time: a timed-out request loses its place in the queue of a slow API server.
+// With a deadline the timeout is short enough for a forced deletion and retries, even if the API server hangs. After a
+// timeout the next request gets a longer timeout: a slow API server has a queue, and a request that times out loses its
+// place in it.
 func (d *Drain) requestTimeout(p *podState, method RemovalMethod, now time.Time) time.Duration {
 	if !d.terms.HasDeadline() {
 		return maxRequestTimeout
@@ -242,7 +246,8 @@ func (d *Drain) recordRemovalAccepted(p *podState, method RemovalMethod, given t
 	}
 }
 
-// delayPodAfterError decides what a failed request means for the pod, and for other pods with the same obstacle.
+// delayPodAfterError delays a pod after a failed request. Depending on the error, it also delays the other pods that
+// meet the same obstacle.
 func (d *Drain) delayPodAfterError(ctx context.Context, p *podState, method RemovalMethod, now time.Time, err error) {
 	status := kubeapi.ToStatusError(err)
 	if isServerFailure(status) {
@@ -292,8 +297,7 @@ func (d *Drain) delayPodAfterError(ctx context.Context, p *podState, method Remo
 	}
 }
 
-// delayPodAfterPDBDenial makes a pod wait for the backoff of the PDB that denied its eviction, together with all pods of that
-// PDB.
+// delayPodAfterPDBDenial delays a pod whose eviction a PDB has denied. All pods of that PDB share the delay.
 func (d *Drain) delayPodAfterPDBDenial(ctx context.Context, p *podState, now time.Time, status *kubeapi.StatusError) {
 	d.startPDBWatch(ctx, p.pod.Namespace, now)
 	longest := maxPDBPauseVoluntary
@@ -305,7 +309,7 @@ func (d *Drain) delayPodAfterPDBDenial(ctx context.Context, p *podState, now tim
 	d.pdbs.assignMissingBackoffs(d.remaining, p.pod.Namespace)
 }
 
-// extendBackoffForPod makes a pod wait for a shared backoff and extends it: by at least pause, and longer each time up to
+// extendBackoffForPod makes a pod wait for a shared backoff, and makes the backoff longer: at least pause, at most
 // longest.
 func (d *Drain) extendBackoffForPod(p *podState, backoff *sharedBackoff, detail string, now time.Time, pause, longest time.Duration) {
 	backoff.detail = detail
@@ -318,20 +322,20 @@ func (d *Drain) extendBackoffForPod(p *podState, backoff *sharedBackoff, detail 
 	p.addOrExtendDelay(backoff.reason, explained, now)
 }
 
-// delayPod makes one pod wait for an obstacle of its own.
+// delayPod makes this pod wait for pause. Other pods are not delayed.
 func (d *Drain) delayPod(p *podState, reason ObstacleKind, detail string, now time.Time, pause time.Duration) {
 	p.setBlocked(reason, "", detail, now)
 	p.addOrExtendDelay(reason, detail, now)
 	p.retryAt = now.Add(d.capPauseToDeadline(pause, now))
 }
 
-// delayPodLonger makes one pod wait for an obstacle of its own, longer each time.
+// delayPodLonger makes this pod wait, longer after each failure. Other pods are not delayed.
 func (d *Drain) delayPodLonger(p *podState, reason ObstacleKind, detail string, now time.Time) {
 	p.pause = min(max(2*p.pause, minRetryPause), maxRetryPause)
 	d.delayPod(p, reason, detail, now, p.pause)
 }
 
-// capPauseToDeadline limits a pause to one eighth of the time before the deadline.
+// capPauseToDeadline returns pause, or one eighth of the time before the deadline if that is shorter.
 func (d *Drain) capPauseToDeadline(pause time.Duration, now time.Time) time.Duration {
 	if !d.terms.HasDeadline() {
 		return pause
@@ -339,11 +343,11 @@ func (d *Drain) capPauseToDeadline(pause time.Duration, now time.Time) time.Dura
 	return min(pause, max(minRetryPause, d.terms.lastRemovalTime().Sub(now)/8))
 }
 
-// shortenGraceIfTooLong ends the grace of a terminating pod that would outlive the instance.
+// shortenGraceIfTooLong shortens the grace of a terminating pod that would run longer than the instance.
 //
-// It waits until the last moment, because the API server counts a shorter grace from the pod's deletion, not from now
-// (k8s.io/apiserver/pkg/registry/rest, BeforeDelete). A pod that was deleted 2 minutes ago would be killed at once if
-// it got the 30 seconds that are left.
+// It sends the request as late as possible. The API server counts a shorter grace from the pod's deletion, not from now
+// (k8s.io/apiserver/pkg/registry/rest, BeforeDelete). If a pod was deleted 2 minutes ago and 30 seconds are left, a
+// grace of 30 seconds would kill it at once.
 func (d *Drain) shortenGraceIfTooLong(ctx context.Context, p *podState, now time.Time) time.Time {
 	if !d.terms.HasDeadline() || !p.isTerminating() || !p.canDelete || p.graceShortened {
 		return time.Time{}

@@ -13,9 +13,9 @@ const pdbCause = "DisruptionBudget"
 
 const namespaceDeletedDetail = "its namespace is being deleted, which deletes the pod"
 
-// isPDBDenial reports whether a PodDisruptionBudget denies the eviction. If the disruption controller has not counted
-// many evictions yet, the answer is 403. From Kubernetes 1.37 on it has a cause
-// (https://github.com/kubernetes/kubernetes/pull/138003).
+// isPDBDenial reports whether the answer means that a PodDisruptionBudget denies the eviction. Usually the answer has
+// the status 429. It has 403 if the disruption controller has not counted many evictions yet. From Kubernetes 1.37 on
+// the 403 has a cause (https://github.com/kubernetes/kubernetes/pull/138003).
 func isPDBDenial(s *kubeapi.StatusError) bool {
 	switch s.Code {
 	case http.StatusTooManyRequests:
@@ -27,22 +27,23 @@ func isPDBDenial(s *kubeapi.StatusError) bool {
 	return false
 }
 
-// isWebhookError reports whether an admission webhook denied the request or was unavailable. Neither says anything
-// about the API server or about other pods. A denial may have any code: KubeVirt answers 429 to each eviction of a
-// virtual machine. The message texts are in k8s.io/apiserver/pkg/admission/plugin/webhook/errors.
+// isWebhookError reports whether an admission webhook has denied the request or was unavailable. Such an answer does
+// not show the load of the API server, and does not concern other pods. A denial may have any status code: KubeVirt
+// answers 429 to each eviction of a virtual machine. The texts that it looks for are in
+// k8s.io/apiserver/pkg/admission/plugin/webhook/errors.
 func isWebhookError(s *kubeapi.StatusError) bool {
 	denied := strings.HasPrefix(s.Message, `admission webhook "`) && strings.Contains(s.Message, `" denied the request`)
 	return denied || isWebhookUnavailable(s)
 }
 
-// isWebhookUnavailable reports whether an admission webhook could not be called, so that the request was not carried
-// out.
+// isWebhookUnavailable reports whether the API server could not call an admission webhook. It has then not carried out
+// the request.
 func isWebhookUnavailable(s *kubeapi.StatusError) bool {
 	return s.Code >= http.StatusInternalServerError && strings.Contains(s.Message, `failed calling webhook "`)
 }
 
-// isServerFailure reports whether the API server gave no answer or an internal error. The request may have taken
-// effect.
+// isServerFailure reports whether the API server has not answered, or has answered with an internal error. It may have
+// carried out the request.
 func isServerFailure(s *kubeapi.StatusError) bool {
 	return s == nil || s.Code >= http.StatusInternalServerError && !isMultiplePDBError(s) && !isWebhookError(s)
 }
@@ -56,7 +57,8 @@ func denialMessage(s *kubeapi.StatusError) string {
 	return s.Message
 }
 
-// isMultiplePDBError reports whether the pod has more than one PDB. The API server answers that with a plain 500.
+// isMultiplePDBError reports whether the eviction failed because several PDBs select the pod. The API server answers
+// that with the status 500 without a machine-readable cause.
 func isMultiplePDBError(s *kubeapi.StatusError) bool {
 	return s.Code == http.StatusInternalServerError && strings.Contains(s.Message, "more than one PodDisruptionBudget")
 }

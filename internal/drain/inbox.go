@@ -5,11 +5,12 @@ import (
 	"time"
 )
 
-// inboxEvent is a result for the engine. It runs in the engine's goroutine.
+// inboxEvent changes the engine's state after a result has arrived. The engine's goroutine calls it.
 type inboxEvent func(now time.Time)
 
-// inbox passes results of the watch and of requests to the engine. put never blocks: the engine does not delay the
-// watch, and no answer is lost when a drain ends. The zero value is not usable.
+// inbox is a queue that passes results of the watch and of requests to the engine. putAndWake never blocks. So the
+// engine does not delay the watch, and every answer is kept when a drain ends. newInbox makes one; the zero value is
+// not usable.
 type inbox struct {
 	mu    sync.Mutex
 	queue []inboxEvent
@@ -19,7 +20,7 @@ type inbox struct {
 
 func newInbox() *inbox { return &inbox{filled: make(chan struct{}, 1)} }
 
-// putAndWake adds n and wakes the engine. A nil n only wakes it.
+// putAndWake adds n to the queue and wakes the engine. If n is nil, it only wakes the engine.
 func (b *inbox) putAndWake(n inboxEvent) {
 	b.mu.Lock()
 	if n != nil {
@@ -32,7 +33,7 @@ func (b *inbox) putAndWake(n inboxEvent) {
 	}
 }
 
-// takeAll returns all events in order and empties the queue. So a burst of events costs one decision.
+// takeAll empties the queue and returns its events in order. The engine then decides once for all of them.
 func (b *inbox) takeAll() []inboxEvent {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -13,26 +13,27 @@ import (
 )
 
 const (
-	// maxPDBPauseForced and maxPDBPauseVoluntary limit the pause between two evictions under a denying PDB, with and
-	// without a deadline. A PDB allows evictions again when a replacement pod becomes ready, which takes seconds. One
-	// request per PDB and pause is cheap even if many pods wait.
+	// maxPDBPauseForced is the longest pause between two evictions under a PDB that denies them, for a drain with a
+	// deadline. maxPDBPauseVoluntary is that pause without a deadline. A PDB allows an eviction again when a
+	// replacement pod is ready, which takes seconds. One request per PDB and pause is little load, even if many pods
+	// wait.
 	maxPDBPauseForced    = time.Second
 	maxPDBPauseVoluntary = 5 * time.Second
-	// maxSerialWait is how long a hanging request delays the next one under the same backoff.
+	// maxSerialWait is how long a request without an answer delays the next request under the same backoff.
 	maxSerialWait = 2 * time.Second
-	// pdbWatchRetryPause is the pause before PDBs are watched again after the permission was missing.
+	// pdbWatchRetryPause is the pause before the drain watches PDBs again, after it lacked the permission.
 	pdbWatchRetryPause = 10 * time.Second
 )
 
-// pdbState knows the PDBs of the pods, and the backoffs after refusals.
+// pdbState holds the PDBs that the drain has read, and the backoffs that refusals have started.
 type pdbState struct {
 	namespaces map[string]*namespacePDBs
 	backoffs   map[string]*sharedBackoff
 }
 
-// namespacePDBs holds the PDBs of one namespace. They are watched from the first denial on, or when many of the
-// namespace's pods are about to be evicted, until the drain ends. So a PDB that allows evictions again is used at once,
-// and not at the next retry.
+// namespacePDBs holds the PDBs of one namespace. The drain watches them after the first denial, or before many
+// evictions in the namespace, until it ends. When a PDB allows evictions again, the drain sees that at once and does
+// not wait for the next retry.
 type namespacePDBs struct {
 	watching  bool
 	rewatchAt time.Time // earliest time of the next watch after one has failed
@@ -45,10 +46,9 @@ type selectorPDB struct {
 	matches func(map[string]string) bool
 }
 
-// sharedBackoff makes several pods wait for the same obstacle: a PDB, a missing permission, or a failing API server.
-// While it is active no request is sent. After that one pod tries at a time until a request succeeds. The next pod also
-// tries if a request hangs. So the number of requests depends on obstacles and time, and not on the number of waiting
-// pods.
+// sharedBackoff delays the requests of all pods that meet the same obstacle: a PDB, a missing permission, or a failing
+// API server. Until its end, no request is sent. After it, one pod at a time tries, until a request succeeds. If that
+// request hangs, the next pod tries too. So the number of requests does not depend on the number of waiting pods.
 type sharedBackoff struct {
 	reason ObstacleKind
 	pdb    string // namespace/name, if the obstacle is a PDB
@@ -64,8 +64,8 @@ type sharedBackoff struct {
 	pause         time.Duration
 }
 
-// allowsRequest reports whether a request may be sent. If not, it returns when the next one may be sent. An answer can
-// make that earlier.
+// allowsRequest reports whether a request may be sent now. If not, it returns when the next request may be sent. The
+// answer to a request in flight can make that time earlier.
 func (b *sharedBackoff) allowsRequest(now time.Time) (bool, time.Time) {
 	switch {
 	case now.Before(b.until):
@@ -76,8 +76,8 @@ func (b *sharedBackoff) allowsRequest(now time.Time) (bool, time.Time) {
 	return true, time.Time{}
 }
 
-// extend makes the backoff active for at least the given pause, longer each time. Refusals of requests that were in
-// flight together count once.
+// extend starts the backoff again for at least the duration least and at most longest. Each time it doubles the last
+// duration. If the backoff is active, extend does nothing: the requests in flight met the obstacle together.
 func (b *sharedBackoff) extend(now time.Time, least, longest time.Duration) {
 	if now.Before(b.until) {
 		return
@@ -92,7 +92,7 @@ func newPDBState() *pdbState {
 	return &pdbState{namespaces: map[string]*namespacePDBs{}, backoffs: map[string]*sharedBackoff{}}
 }
 
-// pdbsCovering returns the PDBs that select the pod, and whether the PDBs of its namespace are known.
+// pdbsCovering returns the PDBs that select the pod. It returns false if the PDBs of the pod's namespace were not read.
 func (b *pdbState) pdbsCovering(p *kubeapi.Pod) ([]*kubeapi.PodDisruptionBudget, bool) {
 	ns := b.namespaces[p.Namespace]
 	if ns == nil || !ns.known {
@@ -107,7 +107,7 @@ func (b *pdbState) pdbsCovering(p *kubeapi.Pod) ([]*kubeapi.PodDisruptionBudget,
 	return found, true
 }
 
-// isUnread reports whether the PDBs of a namespace were not requested yet.
+// isUnread reports whether the drain has not requested the PDBs of a namespace yet.
 func (b *pdbState) isUnread(namespace string) bool { return b.namespaces[namespace] == nil }
 
 func (b *pdbState) getOrAddNamespace(namespace string) *namespacePDBs {
@@ -119,7 +119,7 @@ func (b *pdbState) getOrAddNamespace(namespace string) *namespacePDBs {
 	return ns
 }
 
-// replaceAllUnlessError records a list of PDBs. After an error, the previous PDBs remain.
+// replaceAllUnlessError replaces the PDBs of the namespace by list. If err is not nil, it keeps the previous PDBs.
 func (ns *namespacePDBs) replaceAllUnlessError(list []kubeapi.PodDisruptionBudget, err error) {
 	if err != nil {
 		return
@@ -131,7 +131,7 @@ func (ns *namespacePDBs) replaceAllUnlessError(list []kubeapi.PodDisruptionBudge
 	}
 }
 
-// addPDB records one PDB. An invalid selector selects nothing, as in the disruption controller.
+// addPDB adds or replaces one PDB. If its selector is invalid, the PDB selects no pod, as in the disruption controller.
 func (ns *namespacePDBs) addPDB(b *kubeapi.PodDisruptionBudget) {
 	sel, err := b.Spec.Selector.ToSelector()
 	if err != nil {
@@ -141,12 +141,12 @@ func (ns *namespacePDBs) addPDB(b *kubeapi.PodDisruptionBudget) {
 	ns.byName[b.Name] = selectorPDB{b, func(l map[string]string) bool { return sel.Matches(labels.Set(l)) }}
 }
 
-// minPodsToReadPDBs is the number of waiting pods in a namespace that justifies a list and a watch of its PDBs before a
-// denial. Fewer pods conflict on one PDB for half a second at most. A storm of notices must not cause a storm of lists:
-// each pod of a node may be in another namespace.
+// minPodsToReadPDBs is the number of waiting pods in a namespace from which the drain reads the PDBs before a denial.
+// With fewer pods, a conflict on one PDB costs half a second at most. Each pod of a node may be in another namespace.
+// If many nodes are drained at once, a list for each namespace would overload the API server.
 const minPodsToReadPDBs = 4
 
-// hasManyWaitingPods reports whether a namespace has enough waiting pods to read its PDBs in advance.
+// hasManyWaitingPods reports whether a namespace has at least minPodsToReadPDBs waiting pods.
 func (d *Drain) hasManyWaitingPods(namespace string) bool {
 	waiting := 0
 	for _, p := range d.pods {
@@ -157,13 +157,14 @@ func (d *Drain) hasManyWaitingPods(namespace string) bool {
 	return waiting >= minPodsToReadPDBs
 }
 
-// canWatchPDBs reports whether a namespace's PDBs are not watched yet and may be.
+// canWatchPDBs reports whether the drain may start to watch the PDBs of a namespace: it does not watch them yet, and no
+// pause is active.
 func (d *Drain) canWatchPDBs(namespace string, now time.Time) bool {
 	ns := d.pdbs.getOrAddNamespace(namespace)
 	return !d.ended && !ns.watching && !now.Before(ns.rewatchAt)
 }
 
-// startPDBWatch watches the PDBs of a namespace in the background, unless that is done already.
+// startPDBWatch starts to watch the PDBs of a namespace in the background. It does nothing if they are watched already.
 func (d *Drain) startPDBWatch(ctx context.Context, namespace string, now time.Time) {
 	if !d.canWatchPDBs(namespace, now) {
 		return
@@ -202,7 +203,8 @@ func (d *Drain) startPDBWatch(ctx context.Context, namespace string, now time.Ti
 	})
 }
 
-// applyPDBStatus uses a PDB's new status: waiting pods may be evicted, or the last eviction is counted.
+// applyPDBStatus takes over the new status of a PDB. If the status allows an eviction, the pods that wait for this PDB
+// may be evicted now. The status also shows whether the last eviction was counted.
 func (d *Drain) applyPDBStatus(b *kubeapi.PodDisruptionBudget, now time.Time) {
 	key := b.Namespace + "/" + b.Name
 	if l := d.pdbQueues[key]; l != nil {
@@ -215,8 +217,8 @@ func (d *Drain) applyPDBStatus(b *kubeapi.PodDisruptionBudget, now time.Time) {
 	}
 }
 
-// allowsRetry reports whether a PDB's status allows a new try for the pods behind a backoff. For ready pods that is
-// DisruptionsAllowed, for unready ones enough healthy pods (IfHealthyBudget).
+// allowsRetry reports whether the status of a PDB shows that an eviction of the pods with this backoff key may succeed.
+// For ready pods, DisruptionsAllowed decides. For unready pods, the number of healthy pods decides (IfHealthyBudget).
 func allowsRetry(b *kubeapi.PodDisruptionBudget, key string) bool {
 	if strings.HasSuffix(key, notReadySuffix) {
 		return b.Status.CurrentHealthy >= b.Status.DesiredHealthy
@@ -230,8 +232,9 @@ func isExemptFromPDBs(p *kubeapi.Pod) bool {
 	return p.Status.Phase == "Pending" || p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed"
 }
 
-// backoffKey returns the key of the backoff for a pod that these PDBs cover. Unready pods have their own: depending on
-// its unhealthyPodEvictionPolicy, a PDB may allow their eviction while it denies the ready pods.
+// backoffKey returns the key of the backoff that a pod shares with other pods of the same PDBs. Unready pods have a
+// separate key. Depending on its unhealthyPodEvictionPolicy, a PDB may allow their eviction while it denies the
+// eviction of ready pods.
 func backoffKey(p *kubeapi.Pod, budgets string) string {
 	key := p.Namespace + "/" + budgets
 	if !isReadyOrUnknown(p) {
@@ -252,8 +255,8 @@ func isReadyOrUnknown(p *kubeapi.Pod) bool {
 	return true
 }
 
-// backoffOfDenyingPDB returns the backoff of the PDB that denied a pod's eviction. If the covering PDB is unknown, it is read
-// from the denial.
+// backoffOfDenyingPDB returns the backoff of the PDB that denied the eviction of a pod. If the PDBs of the pod are
+// unknown, it reads the PDB's name from the denial.
 func (b *pdbState) backoffOfDenyingPDB(p *kubeapi.Pod, denial *kubeapi.StatusError) *sharedBackoff {
 	name := parsePDBName(denialMessage(denial))
 	if covering, ok := b.pdbsCovering(p); ok && len(covering) == 1 {
@@ -262,13 +265,13 @@ func (b *pdbState) backoffOfDenyingPDB(p *kubeapi.Pod, denial *kubeapi.StatusErr
 	return b.getOrAddBackoff(backoffKey(p, name), sharedBackoff{reason: ObstaclePDB, pdb: p.Namespace + "/" + name, serial: true, evictionsOnly: true})
 }
 
-// multiplePDBBackoff returns the backoff of the pods that the same PDBs cover.
+// multiplePDBBackoff returns the backoff of a pod that several PDBs select. All pods with the same PDBs share it.
 func (b *pdbState) multiplePDBBackoff(p *kubeapi.Pod) *sharedBackoff {
 	covering, _ := b.pdbsCovering(p)
 	return b.getOrAddBackoff(backoffKey(p, joinPDBNames(covering)), sharedBackoff{reason: ObstacleMultiplePDBs, serial: true, evictionsOnly: true})
 }
 
-// forbiddenBackoff returns the backoff of a namespace with a missing permission.
+// forbiddenBackoff returns the backoff for pods of a namespace in which the permission for this method is missing.
 func (b *pdbState) forbiddenBackoff(p *kubeapi.Pod, how RemovalMethod) *sharedBackoff {
 	return b.getOrAddBackoff(p.Namespace+" "+string(how), sharedBackoff{reason: ObstacleForbidden, evictionsOnly: how == Evicted})
 }
@@ -291,7 +294,7 @@ func joinPDBNames(covering []*kubeapi.PodDisruptionBudget) string {
 	return strings.Join(all, ", ")
 }
 
-// assignPDBBackoff makes a pod wait for the backoff of its PDBs, if they have already denied other pods.
+// assignPDBBackoff makes a pod wait for the backoff of its PDBs, if these PDBs have denied the eviction of another pod.
 func (b *pdbState) assignPDBBackoff(p *podState) {
 	if !p.isWaiting() || p.forceDeletion || (p.backoff != nil && !p.backoff.evictionsOnly) {
 		return
@@ -309,7 +312,7 @@ func (b *pdbState) assignPDBBackoff(p *podState) {
 	}
 }
 
-// assignMissingBackoffs assigns a backoff to the namespace's pods that have none.
+// assignMissingBackoffs calls assignPDBBackoff for each pod of the namespace that has no backoff.
 func (b *pdbState) assignMissingBackoffs(pods []*podState, namespace string) {
 	for _, p := range pods {
 		if p.backoff == nil && p.pod.Namespace == namespace {
@@ -318,8 +321,8 @@ func (b *pdbState) assignMissingBackoffs(pods []*podState, namespace string) {
 	}
 }
 
-// reassignBackoffs assigns backoffs to all pods of a namespace after its PDBs were read, and improves the explanations.
-// A pod that no PDB covers any longer does not wait.
+// reassignBackoffs assigns a backoff to all pods of a namespace, after the drain has read its PDBs. It also makes the
+// explanations more precise. A pod that no PDB selects any more stops waiting.
 func (b *pdbState) reassignBackoffs(pods []*podState, namespace string, now time.Time) {
 	for _, p := range pods {
 		if p.pod.Namespace != namespace || !p.isWaiting() {
@@ -336,7 +339,8 @@ func (b *pdbState) reassignBackoffs(pods []*podState, namespace string, now time
 	}
 }
 
-// moveBackoffToCoveringPDBs moves a pod and its pause to the backoff of the PDBs that cover it now.
+// moveBackoffToCoveringPDBs moves a pod to the backoff of the PDBs that select it now. The remaining pause moves with
+// the pod.
 func (b *pdbState) moveBackoffToCoveringPDBs(p *podState) {
 	covering, _ := b.pdbsCovering(&p.pod)
 	old := p.backoff
@@ -355,8 +359,8 @@ func (b *pdbState) moveBackoffToCoveringPDBs(p *podState) {
 	}
 }
 
-// explainObstacle returns one sentence on what the pod's PDBs would need. If they are unknown or not the obstacle, it
-// returns the API server's message.
+// explainObstacle returns one sentence that says when the pod's PDBs would allow its eviction. If the PDBs are unknown,
+// or are not the obstacle, it returns the API server's message.
 func (b *pdbState) explainObstacle(obstacle ObstacleKind, p *kubeapi.Pod, serverMessage string) string {
 	covering, _ := b.pdbsCovering(p)
 	switch {
@@ -384,16 +388,16 @@ func explainPDB(b *kubeapi.PodDisruptionBudget) string {
 	return now
 }
 
-// isStuckPDB reports whether waiting for the PDB is useless: every pod is healthy and not being evicted, and still no
-// disruption is allowed.
+// isStuckPDB reports whether a PDB will not allow an eviction by itself: all pods are healthy and none is being
+// evicted, and it still allows none.
 func isStuckPDB(b *kubeapi.PodDisruptionBudget) bool {
 	s := b.Status
 	return s.ExpectedPods > 0 && s.CurrentHealthy >= s.ExpectedPods && s.DisruptionsAllowed == 0 &&
 		len(s.DisruptedPods) == 0 && CanNeverAllowEviction(s.DesiredHealthy, s.ExpectedPods)
 }
 
-// CanNeverAllowEviction reports whether a PDB requires every expected pod to be healthy, or more. Such a PDB allows no eviction
-// even if all pods are healthy.
+// CanNeverAllowEviction reports whether a PDB requires at least as many healthy pods as there are pods. Such a PDB
+// allows no eviction, even if all pods are healthy.
 func CanNeverAllowEviction(desiredHealthy, expectedPods int32) bool {
 	return expectedPods > 0 && desiredHealthy >= expectedPods
 }

@@ -8,12 +8,11 @@ import (
 )
 
 const (
-	// minHeadStart is how long at least an eviction runs before the next one of the same PDB is sent without waiting
-	// for its answer.
+	// minHeadStart is the shortest time between two evictions of the same PDB if the first one is not answered yet.
 	minHeadStart = 100 * time.Millisecond
-	// conflictDuration is the minimum duration of an eviction that met a conflict.
+	// conflictDuration is the shortest duration of an eviction that met a conflict in the API server.
 	conflictDuration = 500 * time.Millisecond
-	// maxCountWait limits the wait for the disruption controller to count an eviction.
+	// maxCountWait is how long the next eviction waits until the disruption controller has counted the last one.
 	maxCountWait = 150 * time.Millisecond
 )
 
@@ -37,8 +36,8 @@ type pdbQueue struct {
 	lastWasReady  bool          // lastPod was ready at its eviction; unready pods are not counted
 }
 
-// nextSendAt returns when the next eviction may be sent, at most longest after the last one. Zero means now. After a
-// refusal it is now.
+// nextSendAt returns when the next eviction may be sent. It is at most the duration longest after the last eviction.
+// Zero means now, for example if the last eviction was refused.
 func (q *pdbQueue) nextSendAt(longest time.Duration) time.Time {
 	at := q.sentAt.Add(longest)
 	switch {
@@ -52,9 +51,9 @@ func (q *pdbQueue) nextSendAt(longest time.Duration) time.Time {
 	return time.Time{}
 }
 
-// maxQueueWait returns how long an eviction of p waits at most for the one before it. With a deadline, all pods of the
-// PDB queue are requested in half of the time before p's forced deletion. A conflict in the API server costs half a
-// second; a pod that is requested too late is lost.
+// maxQueueWait returns the longest time that an eviction of p waits for the previous eviction of its PDB queue. With a
+// deadline, all pods of the queue must be requested in half of the time before p's forced deletion. The other half
+// remains for conflicts in the API server, which cost half a second each. A pod with a late eviction is lost.
 func (d *Drain) maxQueueWait(p *podState, key string, now time.Time) time.Duration {
 	if !d.terms.HasDeadline() {
 		return idleWait
@@ -76,8 +75,8 @@ func (q *pdbQueue) recordSent(p *podState, now time.Time) {
 	q.acceptedAt, q.seenInStatus, q.counted = time.Time{}, false, false
 }
 
-// recordEvictionAccepted records the duration of an accepted eviction. On a busy API server all of them are slow, and a head
-// start that is too short would cause conflicts.
+// recordEvictionAccepted records how long an accepted eviction took. On a busy API server every eviction is slow. If
+// the next eviction came too early there, it would meet a conflict.
 func (q *pdbQueue) recordEvictionAccepted(p *podState, sent, answered time.Time) {
 	const weight = 4
 	if q.lastPod == p {
@@ -102,7 +101,8 @@ func (q *pdbQueue) recordPDBStatus(b *kubeapi.PodDisruptionBudget) {
 	q.seenInStatus = q.seenInStatus || disrupted
 }
 
-// queueForPod returns the PDB queue of a pod and its key, or nil if no PDB counts its eviction.
+// queueForPod returns the PDB queue of a pod and the queue's key. It returns nil if no PDB limits the eviction of the
+// pod.
 func (d *Drain) queueForPod(p *podState) (*pdbQueue, string) {
 	key := d.queueKey(p)
 	if key == "" {
@@ -116,8 +116,8 @@ func (d *Drain) queueForPod(p *podState) (*pdbQueue, string) {
 	return q, key
 }
 
-// queueKey returns the key of a pod's PDB queue: the names of its PDBs. While these are unknown, the pods of one
-// controller share a queue.
+// queueKey returns the key of a pod's PDB queue: the names of the PDBs that select the pod. While the PDBs are unknown,
+// all pods of one controller share a queue.
 func (d *Drain) queueKey(p *podState) string {
 	covering, known := d.pdbs.pdbsCovering(&p.pod)
 	owner := fromkubeapi.FindController(&p.pod)
@@ -130,7 +130,7 @@ func (d *Drain) queueKey(p *podState) string {
 	return owner.UID
 }
 
-// rekeyQueues replaces the queue keys of a namespace's controllers by PDB names, once the PDBs are known.
+// rekeyQueues gives the queues of a namespace the names of their PDBs as keys, once the drain has read the PDBs.
 func (d *Drain) rekeyQueues(namespace string) {
 	for key, q := range d.pdbQueues {
 		if q.lastPod == nil || q.lastPod.pod.Namespace != namespace {

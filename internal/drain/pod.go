@@ -9,7 +9,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// killedExitCode is 128 + SIGKILL, the exit code of a container that outlived its grace.
+// killedExitCode is 128 + SIGKILL. A container has this exit code if it was killed because it ran longer than its
+// grace.
 const killedExitCode = 137
 
 // podState is the engine's state of one pod, identified by UID. Only the engine's goroutine touches it.
@@ -59,7 +60,7 @@ func (p *podState) name() string { return p.pod.Namespace + "/" + p.pod.Name }
 
 func (p *podState) isTerminating() bool { return p.pod.DeletionTimestamp != nil }
 
-// isWaiting reports whether the pod has to be evicted and no request was accepted yet.
+// isWaiting reports whether the pod has to be evicted and the API server has accepted no request for it yet.
 func (p *podState) isWaiting() bool {
 	return !p.gone && p.action == podrules.Evict && p.removal == NotRemoved && !p.isTerminating()
 }
@@ -67,7 +68,7 @@ func (p *podState) isWaiting() bool {
 // needsRemoval reports whether the pod has to be removed and is not gone.
 func (p *podState) needsRemoval() bool { return !p.gone && p.action != podrules.Skip }
 
-// setPod records a newer state of the same pod.
+// setPod takes over a newer state of the same pod.
 func (p *podState) setPod(pod kubeapi.Pod) {
 	if hasDisruptionTarget(&p.pod, "True") && hasDisruptionTarget(&pod, "False") {
 		p.conditionWaitUntil, p.conditionAnswered = time.Time{}, false // the deletion was postponed: write the condition again
@@ -86,7 +87,8 @@ func (p *podState) setPod(pod kubeapi.Pod) {
 	p.attributeToUnansweredRequest()
 }
 
-// recordUnansweredRequest remembers a request without a clear answer.
+// recordUnansweredRequest records that a request may have been carried out, although it got no answer or an unclear
+// one.
 func (p *podState) recordUnansweredRequest(method RemovalMethod) {
 	if p.removal != NotRemoved {
 		return
@@ -97,8 +99,9 @@ func (p *podState) recordUnansweredRequest(method RemovalMethod) {
 	}
 }
 
-// attributeToUnansweredRequest attributes a pod's termination to our unanswered request, unless the pod's state contradicts
-// that. An eviction leaves a condition, and a shortened grace is visible.
+// attributeToUnansweredRequest records a terminating pod as removed by this drain, if the drain has sent a request that
+// got no clear answer. It does not if the pod's state shows another cause: an eviction leaves a condition, and a
+// shortened grace is visible.
 func (p *podState) attributeToUnansweredRequest() {
 	if p.requesting || p.removal != NotRemoved || p.unansweredRequest == NotRemoved {
 		return
@@ -126,7 +129,7 @@ func hasEvictionCondition(p *kubeapi.Pod) bool {
 	return false
 }
 
-// markGone records that the object is gone. The last known state tells how its containers ended.
+// markGone records that the Pod object is gone. The last state that the drain has seen shows how the containers ended.
 func (p *podState) markGone(now time.Time) {
 	if p.gone {
 		return
@@ -136,8 +139,9 @@ func (p *podState) markGone(now time.Time) {
 	p.attributeToUnansweredRequest()
 }
 
-// determinePodEnd returns how a pod's containers ended. Only a SIGKILL after the pod's deletion counts as Killed. A
-// finished pod or a sidecar may have been killed long before, and an out-of-memory kill has the same exit code.
+// determinePodEnd returns how the containers of a pod ended. A SIGKILL counts as Killed only if it came after the pod's
+// deletion. A container of a finished pod, or a sidecar, may have been killed long before. A container that ran out of
+// memory has the same exit code.
 func determinePodEnd(p *kubeapi.Pod, stopSince time.Time) PodEnd {
 	if len(p.Status.ContainerStatuses) == 0 {
 		return Vanished
@@ -157,7 +161,7 @@ func determinePodEnd(p *kubeapi.Pod, stopSince time.Time) PodEnd {
 	return end
 }
 
-// setBlocked records what the pod waits for.
+// setBlocked records the obstacle that the pod waits for.
 func (p *podState) setBlocked(reason ObstacleKind, budget, detail string, now time.Time) {
 	if p.blocked.Reason != reason || p.blocked.PDB != budget {
 		p.blocked.Since = now
@@ -168,7 +172,7 @@ func (p *podState) setBlocked(reason ObstacleKind, budget, detail string, now ti
 	}
 }
 
-// addOrExtendDelay counts a refusal in the report.
+// addOrExtendDelay adds one refusal to the pod's entry in the report.
 func (p *podState) addOrExtendDelay(reason ObstacleKind, detail string, now time.Time) {
 	for i := range p.delays {
 		d := &p.delays[i]
@@ -195,7 +199,7 @@ func (p *podState) toReport() PodReport {
 	return r
 }
 
-// toBlockedPod returns what the pod waits for, as readable text.
+// toBlockedPod returns the obstacle that the pod waits for, with a text for people.
 func (p *podState) toBlockedPod(began time.Time) BlockedPod {
 	b := BlockedPod{Namespace: p.pod.Namespace, Pod: p.pod.Name, Reason: ObstacleQueued, Detail: "not requested yet", Since: began}
 	switch {

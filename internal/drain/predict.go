@@ -39,12 +39,12 @@ type PodPrediction struct {
 	Obstacle BlockedPod `json:"obstacle,omitzero"`
 }
 
-// PodsRefusingDrain returns the pods that make the drain refuse to start.
+// PodsRefusingDrain returns the pods that would make the whole drain end before it evicts a pod.
 func (f Prediction) PodsRefusingDrain() []PodPrediction {
 	return f.filterPods(func(p PodPrediction) bool { return p.Action == podrules.RefuseDrain })
 }
 
-// BlockedPods returns the pods that would be blocked now.
+// BlockedPods returns the pods with an eviction that would be denied now.
 func (f Prediction) BlockedPods() []PodPrediction {
 	return f.filterPods(func(p PodPrediction) bool { return p.Obstacle.Reason != "" })
 }
@@ -58,9 +58,10 @@ func (f Prediction) filterPods(is func(PodPrediction) bool) (found []PodPredicti
 	return found
 }
 
-// Predict predicts what a drain would do now, and changes nothing. It lists the node's pods once and reads the PDBs of
-// their namespaces. With server it also sends each eviction as a dry run, so that the API server reports which it would
-// deny. That needs the permission to evict. The error is about the list of pods; other failures are in Problems.
+// Predict returns what a drain would do now. It changes nothing. It lists the node's pods once and reads the PDBs of
+// their namespaces. If server is true, it also sends each eviction as a dry run, so that the API server reports which
+// evictions it would deny. That requires the permission to evict. The error is set only if the pods could not be
+// listed; other failures are in Problems.
 func Predict(ctx context.Context, api API, o Options, server bool) (Prediction, error) {
 	d := New(api, o)
 	pods, err := d.listPods(ctx)
@@ -101,7 +102,8 @@ func (d *Drain) predictPod(p *podState, now time.Time) PodPrediction {
 	return f
 }
 
-// readPDBsOfWaitingPods reads the PDBs of every namespace with pods to evict, and returns the failures.
+// readPDBsOfWaitingPods reads the PDBs of every namespace with pods to evict. It returns one text for each namespace
+// that it could not read.
 func (d *Drain) readPDBsOfWaitingPods(ctx context.Context) (problems []string) {
 	for _, p := range d.dropGoneAndSortRemaining() {
 		ns := p.pod.Namespace
@@ -119,7 +121,7 @@ func (d *Drain) readPDBsOfWaitingPods(ctx context.Context) (problems []string) {
 	return problems
 }
 
-// markBlockedByPDBs marks the pods that the status of their PDBs would block.
+// markBlockedByPDBs records an obstacle for each pod with PDBs that would deny its eviction, by their status.
 func (d *Drain) markBlockedByPDBs(now time.Time) {
 	spent := map[*kubeapi.PodDisruptionBudget]int32{}
 	for _, p := range d.dropGoneAndSortRemaining() {
@@ -151,9 +153,9 @@ func describePodsBefore(before int32) string {
 	return fmt.Sprintf("; %d of this node's pods are evicted first", before)
 }
 
-// dryRunAndRecordObstacles sends each eviction as a dry run. A denial is an obstacle even if the PDB's numbers allow the
-// eviction. A success removes the obstacle, unless other pods of the node would use up the PDB: a dry run uses up
-// nothing.
+// dryRunAndRecordObstacles sends each eviction as a dry run. If the API server denies it, the denial is recorded as an
+// obstacle, even if the PDB's status allows the eviction. If the API server accepts it, the obstacle is removed. The
+// obstacle stays if evictions of other pods on the node would use up the PDB: a dry run does not count against the PDB.
 func (d *Drain) dryRunAndRecordObstacles(ctx context.Context, now time.Time) {
 	var group sync.WaitGroup
 	slots := make(chan struct{}, d.options.MaxInFlight)
@@ -213,7 +215,7 @@ func (d *Drain) recordDryRunError(p *podState, err error, now time.Time) {
 	}
 }
 
-// isDisruptionAllowed reports whether the PDB of a pod allows a disruption now, possibly of another pod.
+// isDisruptionAllowed reports whether the PDB of a pod allows one disruption now. Another pod of the PDB may use it.
 func (d *Drain) isDisruptionAllowed(p *podState) bool {
 	covering, _ := d.pdbs.pdbsCovering(&p.pod)
 	return len(covering) == 1 && covering[0].Status.DisruptionsAllowed > 0

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// ObstacleKind is the kind of thing that a pod waits for.
+// ObstacleKind is the reason why a pod is not removed yet.
 type ObstacleKind string
 
 const (
@@ -33,7 +33,7 @@ const (
 	ObstacleQueued ObstacleKind = "turn"
 )
 
-// BlockedPod is a pod that has to be removed, and what it waits for.
+// BlockedPod is a pod that has to be removed, and the obstacle that it waits for.
 type BlockedPod struct {
 	Namespace string       `json:"namespace"`
 	Pod       string       `json:"pod"`
@@ -47,7 +47,8 @@ func (b BlockedPod) String() string {
 	return fmt.Sprintf("%s/%s: %s: %s", b.Namespace, b.Pod, b.Reason, b.Detail)
 }
 
-// Progress is the current state of a drain. Receivers may keep it.
+// Progress is the state of a drain at one moment. Later changes of the drain do not change it, so a receiver may keep
+// it.
 type Progress struct {
 	Node      string
 	StartedAt time.Time
@@ -66,7 +67,8 @@ type Progress struct {
 	RemainingPods []BlockedPod
 }
 
-// BlockedPods returns the pods with an obstacle other than their own termination, their turn or an earlier wave.
+// BlockedPods returns the pods that wait for an obstacle. It leaves out pods that are terminating, that wait for other
+// requests, or that wait for an earlier wave.
 func (p Progress) BlockedPods() []BlockedPod {
 	var out []BlockedPod
 	for _, b := range p.RemainingPods {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// redrainOnArrival reports that the node is drained, waits for another pod and drains the node again.
+// redrainOnArrival reports the drained node to the caller, waits until a pod arrives, and drains the node again. It
+// returns Cancelled if ctx ends before.
 func (d *Drain) redrainOnArrival(ctx context.Context) Outcome {
 	d.options.OnDrained(d.newReport(Drained))
 	d.reportedDrained = true
@@ -20,7 +21,8 @@ func (d *Drain) redrainOnArrival(ctx context.Context) Outcome {
 	return d.runUntilOutcome(ctx)
 }
 
-// reportArrivalOnce calls OnPodArrived, once, if a pod that has to be removed is on the drained node.
+// reportArrivalOnce calls OnPodArrived if a pod that has to be removed is on the drained node. After a call it does
+// nothing until the node was drained again.
 func (d *Drain) reportArrivalOnce() {
 	first := slices.IndexFunc(d.remaining, (*podState).needsRemoval)
 	if !d.reportedDrained || first < 0 {
@@ -33,7 +35,8 @@ func (d *Drain) reportArrivalOnce() {
 	}
 }
 
-// awaitPodArrival returns true once a pod that has to be removed is on the node, and false when ctx ends.
+// awaitPodArrival waits until a pod that has to be removed is on the node, and then returns true. It returns false if
+// ctx ends before.
 func (d *Drain) awaitPodArrival(ctx context.Context) bool {
 	timer := time.NewTimer(idleWait)
 	defer timer.Stop()
@@ -55,7 +58,7 @@ func (d *Drain) awaitPodArrival(ctx context.Context) bool {
 	return false
 }
 
-// removeGonePods drops the pods that the last report contained.
+// removeGonePods forgets the gone pods, because the last report has contained them.
 func (d *Drain) removeGonePods() {
 	for uid, p := range d.pods {
 		if p.gone {

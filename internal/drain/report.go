@@ -28,16 +28,17 @@ func Outcomes() []Outcome {
 	return []Outcome{Drained, RefusedByPolicy, DeadlinePassed, TimedOut, Cancelled}
 }
 
-// RemovalMethod is the kind of request that removed a pod.
+// RemovalMethod is the kind of request that the drain sent to remove a pod.
 type RemovalMethod string
 
 const (
 	NotRemoved RemovalMethod = ""
 	// Evicted: with the eviction API, which respects PDBs.
 	Evicted RemovalMethod = "evicted"
-	// ForceDeleted: deleted despite a PDB or another obstacle, because the deadline left no more time to wait (I2).
+	// ForceDeleted: deleted despite a PDB or another obstacle, because the deadline left no more time to wait
+	// (invariant I2).
 	ForceDeleted RemovalMethod = "forced"
-	// DeletedOnRequest: deleted because the user disabled eviction (I2).
+	// DeletedOnRequest: deleted without an eviction, because the user has disabled eviction (invariant I2).
 	DeletedOnRequest RemovalMethod = "deleted"
 	// GraceShortened: another client had deleted the pod, and its grace was cut to the deadline.
 	GraceShortened RemovalMethod = "shortened"
@@ -68,7 +69,7 @@ type Report struct {
 	Volumes   VolumeReport `json:"volumes,omitzero"`
 }
 
-// Decision is the rule that decided about a pod, and its reason as readable text.
+// Decision is the rule that decided what to do with a pod, and a text with the reason.
 type Decision struct {
 	Rule   podrules.Rule `json:"rule"`
 	Detail string        `json:"detail,omitempty"`
@@ -97,7 +98,7 @@ type PodReport struct {
 	UnansweredRequest RemovalMethod `json:"unansweredRequest,omitempty"`
 }
 
-// Delay is one obstacle that a pod waited for.
+// Delay is one obstacle that a pod had to wait for.
 type Delay struct {
 	Reason ObstacleKind `json:"reason"`
 	Detail string       `json:"detail"`
@@ -108,12 +109,12 @@ type Delay struct {
 	first time.Time
 }
 
-// WasCutShort reports whether the pod was killed with less grace than it wanted.
+// WasCutShort reports whether a container of the pod was killed after less grace than the pod wanted.
 func (p PodReport) WasCutShort() bool {
 	return p.End == Killed && p.GivenGraceSeconds < p.WantedGraceSeconds
 }
 
-// IsNotRemoved reports whether the pod had to be removed and is still there.
+// IsNotRemoved reports whether the pod had to be removed and is still on the node.
 func (p PodReport) IsNotRemoved() bool { return p.Action != podrules.Skip && p.End == StillPresent }
 
 // CountPodsToRemove returns the number of pods that had to be removed.
@@ -127,7 +128,7 @@ func (r Report) CountPodsToRemove() int {
 	return n
 }
 
-// Summary returns the report in one line.
+// Summary returns one line of text about the drain.
 func (r Report) Summary() string {
 	var gone, forced, cut, left, stayed int
 	for _, p := range r.Pods {
@@ -169,8 +170,8 @@ func (r Report) JSON() []byte {
 	return raw
 }
 
-// RefusedError is the error of a drain if the policy does not allow to remove some pods. No pod was evicted after that was
-// found.
+// RefusedError is the error of a drain if the policy forbids to remove some pods. The drain evicts no further pod once
+// it has found such a pod.
 type RefusedError struct {
 	Node string
 	Pods []PodReport
@@ -184,7 +185,7 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("node %s: not drained: %d pods must not be evicted: %s", e.Node, len(e.Pods), strings.Join(lines, "; "))
 }
 
-// UnfinishedError is the error of a drain that ran out of time.
+// UnfinishedError is the error of a drain if the deadline or a timeout passed before the node was drained.
 type UnfinishedError struct {
 	Node    string
 	Outcome Outcome
@@ -204,5 +205,5 @@ func (e *UnfinishedError) Error() string {
 	return fmt.Sprintf("node %s: %s with %d pods left: %s", e.Node, e.Outcome, len(e.Blocked), strings.Join(lines, "; "))
 }
 
-// Unwrap returns the error of the list of pods, if there was one.
+// Unwrap returns the error of the last list of pods, or nil if the list succeeded.
 func (e *UnfinishedError) Unwrap() error { return e.ListErr }

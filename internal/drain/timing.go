@@ -8,14 +8,15 @@ import (
 )
 
 const (
-	// defaultGrace is what the API server sets if a pod has no grace.
+	// defaultGrace is the grace that the API server sets if a pod specifies none.
 	defaultGrace = 30 * time.Second
-	// maxGrace replaces a longer grace. A time.Duration ends at 292 years; a grace beyond that would become negative,
-	// which the API server reads as 1 second.
+	// maxGrace is the longest grace; it replaces any longer one. A time.Duration overflows at 292 years and becomes
+	// negative. The API server reads a negative grace as 1 second.
 	maxGrace = 10 * 365 * 24 * time.Hour
 )
 
-// wantedGrace returns the time the pod may take to stop without a deadline.
+// wantedGrace returns how long the pod may take to stop if there is no deadline. A value of override of 0 or more
+// replaces the grace of the pod.
 func wantedGrace(p *kubeapi.Pod, override *int64) time.Duration {
 	switch {
 	case override != nil && *override >= 0:
@@ -33,9 +34,9 @@ func toGrace(seconds int64) time.Duration {
 	return time.Duration(min(seconds, int64(maxGrace/time.Second))) * time.Second
 }
 
-// capGrace caps the wanted grace to the time before the deadline. The result is in whole seconds, as in the API. It is
-// 0 only if the pod itself wants 0: grace 0 removes the object at once, while the process may still run, so that a
-// StatefulSet could start a second one
+// capGrace returns the wanted grace, or the time before the deadline if that is shorter. The result is in whole
+// seconds, as in the API, and at least 1 second unless the pod itself wants 0. A grace of 0 removes the object at once,
+// while the process may still run. A StatefulSet could then start a second process
 // (https://kubernetes.io/docs/tasks/run-application/force-delete-stateful-set-pod/).
 func capGrace(wanted time.Duration, t TimeLimits, now time.Time) time.Duration {
 	if !t.HasDeadline() || wanted == 0 {
@@ -45,23 +46,23 @@ func capGrace(wanted time.Duration, t TimeLimits, now time.Time) time.Duration {
 	return min(wanted, max(left, time.Second))
 }
 
-// graceRounding is what a pod may lose when the time left is cut to whole seconds, as capGrace does. A request is sent
-// a few milliseconds after its planned time.
+// graceRounding is the most grace that a pod can lose because capGrace rounds down to whole seconds. It is lost because
+// a request is sent a few milliseconds after its planned time.
 const graceRounding = time.Second
 
-// forcedDeletionTime returns when a pod that still waits for a PDB is deleted. That is as late as possible, so that its
-// replacement can start first. It leaves the pod time to stop and the request time to be answered. If the whole time is
-// shorter than twice that, half of it goes to each. The time counts from since, when there first was a deadline: a
-// moved deadline does not restart it.
+// forcedDeletionTime returns when the drain deletes a pod that still waits for a PDB. The time is as late as possible,
+// so that a replacement pod can start first. After it, the pod has its grace, or the request has minRequestTimeout to
+// be answered, if that is longer. If this is more than half of the whole time, half of the whole time is used. The
+// whole time begins at since, when there first was a deadline. A moved deadline does not change since.
 func forcedDeletionTime(wanted time.Duration, t TimeLimits, since time.Time) time.Time {
 	end := t.lastRemovalTime()
 	total := max(0, end.Sub(since))
 	return end.Add(-min(max(wanted+graceRounding, minRequestTimeout), total/2))
 }
 
-// extraEvictionWait returns how long after the forced deletion time an eviction in flight may still continue. It is
-// positive only if the time is too short for the pod's grace in any case. If many instances stop at once, the deletion
-// would wait in the same queue of the API server. Waiting for the eviction costs the pod no more than that.
+// extraEvictionWait returns how long the drain waits for an eviction in flight after the forced deletion time. It is
+// positive only if the time is too short for the pod's grace in any case. If many instances stop at once, a deletion
+// would wait in the same queue of the API server. So this wait costs the pod no additional time.
 func extraEvictionWait(wanted time.Duration, t TimeLimits, since time.Time) time.Duration {
 	half := max(0, t.lastRemovalTime().Sub(since)) / 2
 	if wanted+graceRounding <= half {
@@ -79,8 +80,9 @@ func waveIndex(p *kubeapi.Pod, boundaries []int32) int {
 	return sort.Search(len(boundaries), func(i int) bool { return priority < boundaries[i] })
 }
 
-// latestWaveStart returns when a wave starts at the latest, even if an earlier one is not gone. Its longest grace, and
-// a quarter of the time for PDBs, must fit before the deadline. A voluntary drain has no latest start.
+// latestWaveStart returns the latest start of a wave, even if pods of an earlier wave are not gone. Before the deadline
+// there must be time for the wave's longest grace, and for PDBs a quarter of the whole time. It returns false without a
+// deadline.
 func latestWaveStart(longest time.Duration, t TimeLimits, since time.Time) (time.Time, bool) {
 	if !t.HasDeadline() {
 		return time.Time{}, false

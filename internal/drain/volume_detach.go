@@ -10,13 +10,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// VolumeAPI is the part of the API server that waiting for volumes needs. *kubeapi.Client implements it.
+// VolumeAPI lists the requests that the drain sends while it waits for volumes. *kubeapi.Client implements it.
 type VolumeAPI interface {
 	GetPersistentVolumeClaim(ctx context.Context, namespace, name string) (*kubeapi.PersistentVolumeClaim, error)
 	ListVolumeAttachments(ctx context.Context) ([]kubeapi.VolumeAttachment, error)
 }
 
-// detachPollInterval is the polling period. VolumeAttachments cannot be watched by node: they have no such selector.
+// detachPollInterval is the pause between two reads of the VolumeAttachments. They cannot be watched for one node,
+// because the API has no field selector for the node.
 const detachPollInterval = 2 * time.Second
 
 // VolumeReport lists the volumes of the drained pods that the drain waited for.
@@ -26,7 +27,7 @@ type VolumeReport struct {
 	Problem  string   `json:"problem,omitempty"`
 }
 
-// detachWait is the wait for the volumes of the drained pods, after the last pod is gone.
+// detachWait is the state of the wait for the drained pods' volumes. The wait begins when the last pod is gone.
 type detachWait struct {
 	volumes      []string
 	volumesKnown bool // a claim may be deleted while its volume is attached: claims are read once
@@ -36,9 +37,9 @@ type detachWait struct {
 	report       VolumeReport
 }
 
-// startVolumePollIfDue reads which volumes of the drained pods are attached to the node, and returns when to poll
-// again. A volume that stays attached delays its next pod by up to 6 minutes, until the attach/detach controller forces
-// it off. The wait starts again if another pod has to be removed.
+// startVolumePollIfDue starts to read which volumes of the drained pods are attached to the node. It returns when to
+// read again. If a volume stays attached, the next pod that uses it waits up to 6 minutes, until the attach/detach
+// controller forces the detachment. If another pod has to be removed, the wait starts again.
 func (d *Drain) startVolumePollIfDue(ctx context.Context, now time.Time) time.Time {
 	v := d.detachWait
 	switch {
@@ -68,7 +69,7 @@ func (d *Drain) startVolumePollIfDue(ctx context.Context, now time.Time) time.Ti
 	return time.Time{}
 }
 
-// pollAttachments returns the wait, updated from the API server.
+// pollAttachments reads the attached volumes from the API server, and returns v with the result.
 func (v detachWait) pollAttachments(ctx context.Context, o Options, claims []claim) (detachWait, error) {
 	var err error
 	if !v.volumesKnown {
@@ -84,13 +85,14 @@ func (v detachWait) pollAttachments(ctx context.Context, o Options, claims []cla
 	return v, err
 }
 
-// isDetachWaitOver reports whether the drain no longer waits for volumes.
+// isDetachWaitOver reports whether the drain may end although volumes may still be attached.
 func (d *Drain) isDetachWaitOver(now time.Time) bool {
 	end := earlierNonZero(d.terms.Deadline, d.terms.TimeoutAt)
 	return d.options.Volumes == nil || d.detachWait.done || !end.IsZero() && !now.Before(end)
 }
 
-// listClaimsOfDrainedPods returns the claims of the drained pods. It skips claims that a remaining pod uses too.
+// listClaimsOfDrainedPods returns the PersistentVolumeClaims of the drained pods. It leaves out claims that a pod which
+// stays on the node uses too.
 func (d *Drain) listClaimsOfDrainedPods() []claim {
 	var drained, staying []kubeapi.Pod
 	for _, p := range d.pods {
@@ -104,7 +106,8 @@ func (d *Drain) listClaimsOfDrainedPods() []claim {
 	return listClaims(drained, listClaims(staying, nil))
 }
 
-// readVolumeReport reads which volumes are attached to the node. After an error it returns the previous report.
+// readVolumeReport reads which of the volumes are attached to the node. After an error it returns the report before and
+// the error.
 func readVolumeReport(ctx context.Context, api VolumeAPI, node string, volumes []string, before VolumeReport) (VolumeReport, error) {
 	if len(volumes) == 0 {
 		return VolumeReport{}, nil
@@ -118,8 +121,8 @@ func readVolumeReport(ctx context.Context, api VolumeAPI, node string, volumes [
 
 type claim struct{ namespace, name string }
 
-// fetchVolumeNames returns the PersistentVolumes of the claims. It skips a deleted claim, because its volume is
-// unknown.
+// fetchVolumeNames returns the names of the PersistentVolumes of the claims. It leaves out a claim that was deleted,
+// because its volume is unknown.
 func fetchVolumeNames(ctx context.Context, api VolumeAPI, claims []claim) ([]string, error) {
 	var names []string
 	for _, c := range claims {
@@ -138,7 +141,7 @@ func fetchVolumeNames(ctx context.Context, api VolumeAPI, claims []claim) ([]str
 	return slices.Compact(names), nil
 }
 
-// listClaims returns the claims that the pods use, without the exceptions.
+// listClaims returns the claims that the pods use, without the claims in except.
 func listClaims(pods []kubeapi.Pod, except []claim) []claim {
 	var all []claim
 	for i := range pods {

@@ -42,21 +42,21 @@ const (
 	Detached = "cloudpool.slipway.dev/detached"
 )
 
-// Protection is an annotation that forbids to evict a pod or to retire a node.
+// Protection is an annotation that forbids the eviction of a pod or the retirement of a node.
 type Protection struct {
 	Key, Value string
 	// Until is when the protection ends, in nanoseconds since the Unix epoch; 0 is never.
 	Until int64
 }
 
-// IsActive reports whether the protection is active at a time.
+// IsActive reports whether the protection applies at the time now.
 func (p Protection) IsActive(now time.Time) bool { return p.Until == 0 || now.UnixNano() < p.Until }
 
 // String returns the annotation as key and value.
 func (p Protection) String() string { return p.Key + `: "` + p.Value + `"` }
 
-// PodProtections returns the protections of a pod, including ended ones. An invalid value protects nothing, as in the tools that
-// define the annotations.
+// PodProtections returns the protections of a pod, including protections that have ended. An annotation with an invalid
+// value protects nothing, as in the tools that define these annotations.
 func PodProtections(annotations map[string]string, created time.Time) []Protection {
 	var all []Protection
 	if value, ok := annotations[SafeToEvict]; ok && isFalse(value) {
@@ -65,7 +65,7 @@ func PodProtections(annotations map[string]string, created time.Time) []Protecti
 	return append(all, durationProtections(annotations, created)...)
 }
 
-// NodeProtections returns the protections of a node, including ended ones.
+// NodeProtections returns the protections of a node, including protections that have ended.
 func NodeProtections(annotations map[string]string, created time.Time) []Protection {
 	all := durationProtections(annotations, created)
 	if value := annotations[ScaleDownDisabled]; isTrue(value) && !isTrue(annotations[ScaleDownDisabledBySlipway]) {
@@ -80,8 +80,8 @@ func NodeProtections(annotations map[string]string, created time.Time) []Protect
 	return all
 }
 
-// IsMembershipEvictable reports whether the value of Membership allows to terminate an instance. An invalid value does not, because
-// it was set to protect something.
+// IsMembershipEvictable reports whether the value of the annotation Membership permits the termination of the instance.
+// An invalid value does not, because a client has set it to protect the instance.
 func IsMembershipEvictable(membership string) bool {
 	var parsed struct {
 		Evictable bool `json:"evictable"`
@@ -89,7 +89,8 @@ func IsMembershipEvictable(membership string) bool {
 	return json.Unmarshal([]byte(membership), &parsed) == nil && parsed.Evictable
 }
 
-// durationProtections returns the protections by DoNotEvict and DoNotDisrupt, which may have a duration.
+// durationProtections returns the protections by the annotations DoNotEvict and DoNotDisrupt. Their value may be a
+// duration from the creation.
 func durationProtections(annotations map[string]string, created time.Time) []Protection {
 	var all []Protection
 	for _, key := range []string{DoNotEvict, DoNotDisrupt} {
@@ -106,7 +107,8 @@ func durationProtections(annotations map[string]string, created time.Time) []Pro
 	return all
 }
 
-// toUnixNanoClamped handles times outside the range of int64: an earlier one has ended, and a later one never ends.
+// toUnixNanoClamped converts a time to nanoseconds since 1970. It returns 1, which means that a protection has ended,
+// if the time is too early for int64. It returns 0, which means no end, if the time is too late.
 func toUnixNanoClamped(t time.Time) int64 {
 	switch {
 	case t.Year() <= 1970:
@@ -117,8 +119,8 @@ func toUnixNanoClamped(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// FindLongestProtection returns the protection that ends last, or the first one without an end. It does not depend on the current
-// time. ok is false if there is none.
+// FindLongestProtection returns the protection that ends last, or the first one that never ends. The result includes
+// protections that have ended. ok is false if there is no protection.
 func FindLongestProtection(all []Protection) (longest Protection, ok bool) {
 	for _, p := range all {
 		if p.Until == 0 {
@@ -131,10 +133,10 @@ func FindLongestProtection(all []Protection) (longest Protection, ok bool) {
 	return longest, ok
 }
 
-// IsSafeToEvict reports whether SafeToEvict allows the eviction of a pod.
+// IsSafeToEvict reports whether the annotation SafeToEvict permits the eviction of the pod.
 func IsSafeToEvict(annotations map[string]string) bool { return isTrue(annotations[SafeToEvict]) }
 
-// IsSafeVolume reports whether SafeLocalVolumes names a pod's volume.
+// IsSafeVolume reports whether the annotation SafeLocalVolumes lists this volume of the pod.
 func IsSafeVolume(annotations map[string]string, volume string) bool {
 	return slices.Contains(strings.Split(annotations[SafeLocalVolumes], ","), volume)
 }

@@ -1,4 +1,5 @@
-// Package elapsed compares stored times with a clock that may have been set back since they were stored, and waits.
+// Package elapsed compares stored times with the current time, if the clock may have been set back after a time was
+// stored.
 package elapsed
 
 import (
@@ -6,10 +7,11 @@ import (
 	"time"
 )
 
-// tolerance is by how much stored times may be ahead: they are in whole seconds, rounded up.
+// tolerance is how far in the future a stored time may be. Times are stored in whole seconds, rounded up.
 const tolerance = time.Second
 
-// IsFuture reports a time that the clock cannot have shown yet. So the clock was set back since the time was stored.
+// IsFuture reports whether a stored time is later than the clock can have been. The clock was then set back after the
+// time was stored.
 func IsFuture(t, now time.Time) bool { return t.After(now.Add(tolerance)) }
 
 // ClampToNow returns a stored time, or now if it is in the future.
@@ -20,14 +22,14 @@ func ClampToNow(t, now time.Time) time.Time {
 	return t
 }
 
-// HasElapsed reports whether a wait that began at a stored time is over. A time in the future is not trusted: the wait is over rather than
-// endless.
+// HasElapsed reports whether wait has passed since a stored time. If the stored time is in the future, it returns true:
+// the clock was set back, and the wait must not become endless.
 func HasElapsed(since, now time.Time, wait time.Duration) bool {
 	return IsFuture(since, now) || !now.Before(since.Add(wait))
 }
 
-// RemainingWait returns the rest of a wait until a stored time, at most longest. It is 0 if the time has passed, or is too far
-// in the future.
+// RemainingWait returns the time until a stored time. It returns 0 if the stored time has passed, or if it is more than
+// longest in the future.
 func RemainingWait(until, now time.Time, longest time.Duration) time.Duration {
 	if left := until.Sub(now); left <= longest+tolerance {
 		return max(0, left)
@@ -35,7 +37,7 @@ func RemainingWait(until, now time.Time, longest time.Duration) time.Duration {
 	return 0
 }
 
-// Sleep waits, at most until ctx ends. It reports whether ctx has not ended.
+// Sleep waits for d, or until ctx ends. It returns false if ctx has ended.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -13,9 +13,9 @@ type Deleter interface {
 	Delete(ctx context.Context, providerID string) (cloud.Operation, error)
 }
 
-// DeleteIfStillWithoutNode deletes an instance that has no Node. Right before the deletion it reads the instance and then the
-// Nodes (I4, I7), because the instance may have joined in the meantime. isSame reports whether the instance is
-// unchanged since the caller's decision. The result is true if the deletion was requested.
+// DeleteIfStillWithoutNode deletes an instance that has no Node. Directly before the deletion it reads the instance and
+// then all Nodes (invariants I4 and I7), because the instance may have joined the cluster. isSame reports whether the
+// instance is the one about which the caller has decided. The result is true if the deletion was requested.
 func DeleteIfStillWithoutNode(ctx context.Context, c Deleter, nodes func(context.Context) ([]cloud.NodeIdentity, error), providerID string,
 	isSame func(cloud.Instance) bool,
 ) (bool, error) {

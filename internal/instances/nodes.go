@@ -18,7 +18,8 @@ func NodeIdentityOf(n *corev1.Node) cloud.NodeIdentity {
 	return cloud.NodeIdentity{Name: n.Name, ProviderID: n.Spec.ProviderID, SystemUUID: n.Status.NodeInfo.SystemUUID}
 }
 
-// NodeReader reads the identities of all Nodes from the API server. Concurrent callers share a read.
+// NodeReader reads from the API server the fields of all Nodes that identify their instances. Concurrent callers share
+// one read.
 type NodeReader struct {
 	// List lists Nodes without a cache.
 	List func(context.Context, metav1.ListOptions) (*corev1.NodeList, error)
@@ -26,7 +27,7 @@ type NodeReader struct {
 	shared sharedread.Reader[[]cloud.NodeIdentity]
 }
 
-// NewNodeReader returns Nodes for a client without a cache.
+// NewNodeReader returns a NodeReader. Its client must read without a cache.
 func NewNodeReader(live client.Reader) *NodeReader {
 	return &NodeReader{List: func(ctx context.Context, o metav1.ListOptions) (*corev1.NodeList, error) {
 		var page corev1.NodeList
@@ -34,10 +35,11 @@ func NewNodeReader(live client.Reader) *NodeReader {
 	}}
 }
 
-// nodePageSize is the page size for Nodes.
+// nodePageSize is the number of Nodes that one request reads.
 const nodePageSize = 500
 
-// Read returns the identities as of the call or later. The result is shared: callers must not change it.
+// Read returns the identifying fields of all Nodes, read after the call began. Concurrent callers share the result, so
+// they must not change it.
 func (r *NodeReader) Read(ctx context.Context) ([]cloud.NodeIdentity, error) {
 	return r.shared.Read(ctx, r.listNodeIdentities)
 }

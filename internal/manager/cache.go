@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
-// newCacheOptions limits the caches to the objects and fields that are read.
+// newCacheOptions returns options with which the caches store only the objects and fields that the manager reads.
 func newCacheOptions(c Config) cache.Options {
 	trim := live.NewPodTrimmer()
 	return cache.Options{
@@ -28,7 +28,8 @@ func newCacheOptions(c Config) cache.Options {
 	}
 }
 
-// newPodCacheOptions excludes finished Pods, which use no resources, and drops unused fields of the others.
+// newPodCacheOptions returns options with which the cache leaves out finished Pods, which use no resources. It also
+// drops fields of other Pods that the manager does not read.
 func newPodCacheOptions(trim toolscache.TransformFunc) cache.ByObject {
 	return cache.ByObject{
 		Field: fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
@@ -37,20 +38,22 @@ func newPodCacheOptions(trim toolscache.TransformFunc) cache.ByObject {
 	}
 }
 
-// sharedWatches are the watches that several components share.
+// sharedWatches holds the watches that several components use.
 type sharedWatches struct {
 	informers live.Informers
 	pods      live.PodReader
 }
 
-// startWatches starts to watch pods at once: a notice may leave only 30 s.
+// startWatches starts the shared watches. It starts to watch pods before this manager leads, because a notice may leave
+// only 30 s.
 func startWatches(ctx context.Context, m manager.Manager) (w sharedWatches, err error) {
 	w.informers = live.InformersOfCache(ctx, m.GetCache())
 	w.pods, err = live.NewCachedPodReader(w.informers)
 	return w, err
 }
 
-// trimNode drops unused fields. Images and volumes alone are most of a Node.
+// trimNode removes the fields of a Node that the manager does not read. Images and volumes alone are most of a Node's
+// size.
 func trimNode(o any) (any, error) {
 	n, ok := o.(*corev1.Node)
 	if !ok {

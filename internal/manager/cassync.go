@@ -28,7 +28,8 @@ type AzureCloud struct {
 	Options azure.Options `json:"-"`
 }
 
-// casSyncProvider is a provider with deletions that the cluster autoscaler must notice.
+// casSyncProvider is the Azure provider together with the synchronization that tells the cluster autoscaler about
+// deleted instances.
 type casSyncProvider struct {
 	*azure.Provider
 	*azure.CASSync
@@ -53,7 +54,7 @@ func (c *AzureCloud) newProvider(log *slog.Logger) (cloud.Provider, error) {
 	return casSyncProvider{p, s}, nil
 }
 
-// findCASSync returns the synchronization of the cloud that has it, or nil.
+// findCASSync returns the synchronization of the cloud that is configured with one, or nil.
 func findCASSync(clouds map[string]cloud.Provider) *azure.CASSync {
 	for _, p := range clouds {
 		if p, ok := p.(casSyncProvider); ok {
@@ -63,8 +64,8 @@ func findCASSync(clouds map[string]cloud.Provider) *azure.CASSync {
 	return nil
 }
 
-// casSyncRunner notifies the cluster autoscaler of instances that were deleted without it. It is a Runnable of the
-// manager and runs while that leads.
+// casSyncRunner tells the cluster autoscaler of AKS about instances that Slipway has deleted. The manager runs it while
+// it leads.
 type casSyncRunner struct {
 	sync    *azure.CASSync
 	records cache.Cache
@@ -74,7 +75,7 @@ type casSyncRunner struct {
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (casSyncRunner) NeedLeaderElection() bool { return true }
 
-// Start runs until ctx ends, and reverts changes that it has begun.
+// Start runs until ctx ends. At the end it reverts a change of the pool that it has begun.
 func (s casSyncRunner) Start(ctx context.Context) error {
 	informer, err := s.records.GetInformer(ctx, &v1alpha1.NodeRetirement{})
 	if err != nil {
@@ -88,11 +89,12 @@ func (s casSyncRunner) Start(ctx context.Context) error {
 	return nil
 }
 
-// recentDeletion is the maximum age of a deletion that a new leader still handles: the previous leader may have ended
-// while it collected deletions.
+// recentDeletion is the largest age of a deletion that a new leader still passes on. The previous leader may have ended
+// before it did so.
 const recentDeletion = 10 * time.Minute
 
-// restartForRecentDeletion handles the records that exist at the start.
+// restartForRecentDeletion handles a NodeRetirement that exists at the start, if its instance was deleted less than
+// recentDeletion ago.
 func (s casSyncRunner) restartForRecentDeletion(o any) {
 	if rt, ok := o.(*v1alpha1.NodeRetirement); ok && isAzureInstanceDeleted(rt) && rt.Status.Times.InstanceDeleted != nil &&
 		time.Since(rt.Status.Times.InstanceDeleted.Time) < recentDeletion {
@@ -119,10 +121,11 @@ const (
 	nudgeFailed = "failed"
 )
 
-// poolNotFound is the reason of a nudge for a missing pool, in addition to the refusals of clouds and launches.
+// poolNotFound is the metric label reason of a nudge that failed because the pool does not exist. Further values are
+// the refusals of clouds and launches.
 const poolNotFound = "NotFound"
 
-// casSyncMetrics has values only in a manager that has led.
+// casSyncMetrics holds the metrics of the synchronization. They have no values until this manager has led once.
 type casSyncMetrics struct {
 	nudges  *prometheus.CounterVec
 	changed *prometheus.GaugeVec
@@ -142,8 +145,8 @@ func newCASSyncMetrics(r prometheus.Registerer) (*casSyncMetrics, error) {
 	return m, errors.Join(r.Register(m.nudges), r.Register(m.changed))
 }
 
-// newObserver returns the observer for a pool. Its counters exist from the start, so that the first increase is
-// visible.
+// newObserver returns an observer that counts the results for a pool. It creates every counter with the value 0, so
+// that a rate includes the first increase.
 func (m *casSyncMetrics) newObserver(pool string) azure.CASSyncObserver {
 	m.nudges.WithLabelValues(pool, nudgeDone, "")
 	for _, reason := range []string{
@@ -155,7 +158,7 @@ func (m *casSyncMetrics) newObserver(pool string) azure.CASSyncObserver {
 	return casSyncObserver{m, pool}
 }
 
-// casSyncObserver counts the results of the nudges for one pool.
+// casSyncObserver counts the results of the synchronization for one pool.
 type casSyncObserver struct {
 	metrics *casSyncMetrics
 	pool    string

@@ -24,8 +24,8 @@ func (c *Clouds) addCloudpoolProvider(providers map[string]cloud.Provider, log *
 	return nil
 }
 
-// OpenProviders returns the providers of a --cloud-config file by name, for a process without a manager. The caller must
-// call closeAll.
+// OpenProviders returns the providers of a --cloud-config file by name. It is for a process that runs no manager. The
+// caller must call closeAll at the end.
 func OpenProviders(path string, kube *rest.Config, log *slog.Logger) (providers map[string]cloud.Provider, closeAll func(), err error) {
 	openStack := &openStackSetup{kube: kube, log: log}
 	providers, err = newProviders(path, nil, openStack.newProvider, log)
@@ -35,8 +35,8 @@ func OpenProviders(path string, kube *rest.Config, log *slog.Logger) (providers 
 	return providers, func() { closeClouds(providers) }, nil
 }
 
-// InstallCRDs installs or upgrades Slipway's CustomResourceDefinitions, and waits until they are served. It keeps
-// definitions that are newer than this program's, and logs that.
+// InstallCRDs installs or upgrades Slipway's CustomResourceDefinitions, and waits until the API server serves them. If
+// a definition in the cluster is newer than this program's, it does not change the definition and logs that.
 func InstallCRDs(ctx context.Context, kube *rest.Config, log *slog.Logger) error {
 	c, err := client.New(withRequestTimeout(kube), client.Options{})
 	if err != nil {

@@ -26,11 +26,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// claimCleanupInterval is the period of the Sweeper. Nodes with a stale cordon claim count against their group's
-// disruption budgets, so that other retirements wait.
+// claimCleanupInterval is the pause between two cleanups of stale cordon claims. A node with a stale claim counts
+// against the disruption budgets of its group, so other retirements would wait.
 const claimCleanupInterval = time.Minute
 
-// components is a manager with what its components share.
+// components holds a manager and everything that its components share.
 type components struct {
 	manager.Manager
 	Process
@@ -43,7 +43,7 @@ type components struct {
 	counters       partMetrics
 }
 
-// assembleManager creates a manager with all components. It may be called again after an error.
+// assembleManager creates a manager with all components. After an error the caller may call it again.
 func assembleManager(ctx context.Context, c Config, in Process, clouds map[string]cloud.Provider, counters partMetrics, ready *readiness) (manager.Manager, error) {
 	m, err := newManager(ctx, c, in, ready)
 	if err != nil {
@@ -83,11 +83,12 @@ func (a *components) addRetirementController(ctx context.Context) error {
 	return a.Add(&retirement.StaleClaimCleaner{Nodes: a.GetClient(), Retirements: a.GetAPIReader(), API: a.API, Interval: claimCleanupInterval, Log: a.Log})
 }
 
-// maxNoticePoll is the maximum polling period for a node with a notice, which may leave it 30 s.
+// maxNoticePoll is the longest pause between two polls of a cloud about a node with a notice. A notice may leave only
+// 30 s.
 const maxNoticePoll = 2 * time.Second
 
-// addReplacementController adds the controller that launches a replacement for each instance that its cloud takes away. It
-// watches the cluster from the start: a notice may leave only 30 s.
+// addReplacementController adds the controller that launches a replacement for each instance that its cloud takes away.
+// The controller watches the cluster from the start, because a notice may leave only 30 s.
 func (a *components) addReplacementController(ctx context.Context) error {
 	if _, err := a.GetCache().GetInformer(ctx, &corev1.Namespace{}); err != nil {
 		return fmt.Errorf("watching Namespaces: %w", err)
@@ -110,7 +111,7 @@ func (a *components) addNodeGroupController(context.Context) error {
 	return owner.Register(a)
 }
 
-// addCASSyncIfConfigured adds the synchronization with the cluster autoscaler of AKS, if configured.
+// addCASSyncIfConfigured adds the synchronization with AKS's cluster autoscaler, if the configuration has one.
 func (a *components) addCASSyncIfConfigured(context.Context) error {
 	sync := findCASSync(a.clouds)
 	if sync == nil {
@@ -137,7 +138,7 @@ func (a *components) addProvisioningController(context.Context) error {
 	}))
 }
 
-// addPodEventAnalyzers adds the controller that passes pod events to the clouds that analyze them.
+// addPodEventAnalyzers adds a controller that passes Events about pods to each cloud that analyzes them.
 func (a *components) addPodEventAnalyzers(context.Context) error {
 	var found []advice.Analyzer
 	for _, name := range slices.Sorted(maps.Keys(a.clouds)) {
@@ -158,10 +159,11 @@ func (a *components) addPodEventAnalyzers(context.Context) error {
 	}))
 }
 
-// groupPollsPerOrphanScan is the number of group polls between two scans for orphans, which read every Node.
+// groupPollsPerOrphanScan is the number of polls of the groups for each scan for orphans. A scan reads every Node, so
+// it is done less often.
 const groupPollsPerOrphanScan = 5
 
-// addOrphanControllers adds a controller for each cloud that can identify orphaned instances or Nodes.
+// addOrphanControllers adds a controller for each cloud in which orphaned instances or orphaned Nodes can be found.
 func (a *components) addOrphanControllers(context.Context) error {
 	for _, p := range a.clouds {
 		controller := orphans.NewIfSupported(p, orphans.Options{
@@ -179,7 +181,7 @@ func (a *components) addOrphanControllers(context.Context) error {
 	return nil
 }
 
-// registerStateMetrics registers the metrics that are read from the caches at each scrape.
+// registerStateMetrics registers the metrics with values that each scrape reads from the caches.
 func registerStateMetrics(r prometheus.Registerer, reader client.Reader) error {
 	return errors.Join(r.Register(retirement.StateCollector{Reader: reader}), r.Register(replacement.StateCollector{Reader: reader}))
 }

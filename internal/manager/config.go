@@ -172,7 +172,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Clouds is the content of the file of --cloud-config.
+// Clouds is the parsed content of a --cloud-config file.
 type Clouds struct {
 	Azure     *AzureCloud       `json:"azure,omitempty"`
 	OpenStack *openstack.Config `json:"openstack,omitempty"`
@@ -180,7 +180,7 @@ type Clouds struct {
 	PluginClouds
 }
 
-// ReadClouds reads a file of --cloud-config. Without a path it returns no clouds.
+// ReadClouds reads a --cloud-config file. If path is empty, it returns no clouds.
 func ReadClouds(path string) (Clouds, error) {
 	var file Clouds
 	if path == "" {
@@ -196,8 +196,8 @@ func ReadClouds(path string) (Clouds, error) {
 	return file, nil
 }
 
-// newProviders returns the providers of a file or of given. The function openStack creates OpenStack's provider,
-// because its instances have to join the cluster.
+// newProviders returns the providers of the file at path, or of given if path is empty. It calls openStack to create
+// the OpenStack provider, because that needs bootstrap tokens for its instances.
 func newProviders(
 	path string, given *Clouds, openStack func(openstack.Config) (cloud.Provider, error), log *slog.Logger,
 ) (map[string]cloud.Provider, error) {
@@ -254,11 +254,11 @@ func NewAzureProvider(path string) (*azure.Provider, error) {
 	return azure.New(file.Azure.Config, azure.Options{})
 }
 
-// namespaceFile contains the namespace of this process's pod.
+// namespaceFile is the file that contains the namespace of this process's pod.
 const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// ownNamespace returns the namespace of the manager's own objects: that of the Lease, of the pod, or default outside a
-// cluster.
+// ownNamespace returns the namespace for the manager's own objects. It is the namespace of the Lease if that is set,
+// otherwise of this pod, and default outside a cluster.
 func (c *Config) ownNamespace() string {
 	pod, _ := os.ReadFile(namespaceFile)
 	return cmp.Or(c.LeaderElectionNamespace, strings.TrimSpace(string(pod)), metav1.NamespaceDefault)

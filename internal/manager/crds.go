@@ -22,8 +22,8 @@ const (
 	crdPollInterval   = 200 * time.Millisecond
 )
 
-// installCRDs installs or upgrades Slipway's definitions, and waits until they are served. It keeps newer ones:
-// otherwise the API server would drop their additional fields from every written object.
+// installCRDs installs or upgrades Slipway's definitions, and waits until the API server serves them. It does not
+// replace a newer definition: the API server would then remove the newer fields from every object that is written.
 func installCRDs(ctx context.Context, c client.Client, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, crdInstallTimeout)
 	defer cancel()
@@ -42,8 +42,8 @@ func installCRDs(ctx context.Context, c client.Client, log *slog.Logger) error {
 	return nil
 }
 
-// installCRDsIfAllowed installs the definitions by default. If the permission is missing, it is enough that the types
-// are served.
+// installCRDsIfAllowed installs the definitions if the manager has the permission. Without the permission it succeeds
+// if the API server already serves the types, and logs a warning.
 func installCRDsIfAllowed(ctx context.Context, c client.Client, log *slog.Logger) error {
 	err := installCRDs(ctx, c, log)
 	if !apierrors.IsForbidden(err) {
@@ -64,8 +64,8 @@ func installCRDsIfAllowed(ctx context.Context, c client.Client, log *slog.Logger
 	return nil
 }
 
-// installOrUpgradeCRD writes a definition unless the cluster's is newer. Another program may do the same concurrently. So
-// each write is valid only for the version read, and a conflict is retried.
+// installOrUpgradeCRD writes a definition, unless the cluster's definition is newer. Another program may do the same at
+// the same time. So each write requires the version that was read, and a conflict is retried.
 func installOrUpgradeCRD(ctx context.Context, c client.Client, log *slog.Logger, definition *unstructured.Unstructured) error {
 	for {
 		current := &unstructured.Unstructured{}
@@ -92,14 +92,15 @@ func installOrUpgradeCRD(ctx context.Context, c client.Client, log *slog.Logger,
 	}
 }
 
-// createDefinition creates a missing definition. Apply would do that too, but would overwrite one created meanwhile. A
-// later Apply can still remove fields from the schema: spec.versions is one value with one owner, who wrote it last.
+// createDefinition creates a missing definition. It does not use Apply, because Apply would overwrite a definition that
+// another program has created in the meantime. A later Apply of another program can still remove fields: spec.versions
+// is a single value, which belongs to its last writer.
 func createDefinition(ctx context.Context, c client.Client, definition *unstructured.Unstructured) error {
 	return c.Create(ctx, definition.DeepCopy(), client.FieldOwner(fieldOwner))
 }
 
-// applyToVersion applies a definition over the version that was read. For another resourceVersion the API server
-// returns a conflict. ForceOwnership is about fields and does not change that.
+// applyToVersion applies a definition over the version that was read. If the cluster has another resourceVersion, the
+// API server returns a conflict. The option ForceOwnership resolves only conflicts about fields.
 func applyToVersion(ctx context.Context, c client.Client, current, definition *unstructured.Unstructured) error {
 	applied := definition.DeepCopy()
 	applied.SetResourceVersion(current.GetResourceVersion())
@@ -124,7 +125,8 @@ func awaitCRDEstablished(ctx context.Context, c client.Client, definition *unstr
 	}
 }
 
-// wrapInstallError adds what failed. A missing permission is permanent.
+// wrapInstallError returns an error that names the definition. If a permission is missing, the error is a
+// permanentError.
 func wrapInstallError(definition *unstructured.Unstructured, err error) error {
 	err = fmt.Errorf("installing %s: %w", definition.GetName(), err)
 	if apierrors.IsForbidden(err) {

@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// groupMetrics reports on NodeGroups without an object of their own.
+// groupMetrics holds the metrics of NodeGroups that have no object in the API server.
 type groupMetrics struct {
 	file     *prometheus.GaugeVec
 	shadowed *prometheus.GaugeVec
@@ -41,7 +41,8 @@ func (m *groupMetrics) setFileInForce(value float64) {
 	}
 }
 
-// reportFileState records whether the file is valid, and logs a change once.
+// reportFileState records in a metric whether the file of NodeGroups is valid. It logs only if that or the error has
+// changed.
 func (g *GroupSource) reportFileState(err error) {
 	message, inForce := "", 1.0
 	if err != nil {
@@ -60,8 +61,8 @@ func (g *GroupSource) reportFileState(err error) {
 	g.lastFileError = message
 }
 
-// reportShadowedGroups records the groups that another one of the same name replaces, and logs each change once. g.mu must be
-// locked.
+// reportShadowedGroups records in a metric each group that is ignored because another group has the same name. It logs
+// only changes. The caller must have locked g.mu.
 func (g *GroupSource) reportShadowedGroups(by map[string]*v1alpha1.NodeGroup) {
 	for name, other := range by {
 		if !g.shadowed[name] {
@@ -81,7 +82,7 @@ func (g *GroupSource) reportShadowedGroups(by map[string]*v1alpha1.NodeGroup) {
 	}
 }
 
-// describeOrigin returns where a valid group comes from, and whether this process handles it.
+// describeOrigin returns a text that says where the group comes from, and whether this process handles it.
 func (g *GroupSource) describeOrigin(group *v1alpha1.NodeGroup) string {
 	switch {
 	case group.UID == "":

@@ -26,7 +26,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 )
 
-// GroupSource lists the NodeGroups of the API server and of a file. It is safe for concurrent use.
+// GroupSource lists the NodeGroups of the API server and those of a file. It is safe for concurrent use.
 type GroupSource struct {
 	// Reader reads NodeGroups, possibly from a cache.
 	Reader client.Reader
@@ -49,7 +49,8 @@ type GroupSource struct {
 	shadowed      map[string]bool // groups with a logged name collision
 }
 
-// List returns all groups. If the file becomes unreadable or empty, its previous groups stay valid.
+// List returns the groups of the API server and of the file. If the file becomes unreadable or empty, the groups that
+// were last read from it are returned.
 func (g *GroupSource) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	var list v1alpha1.NodeGroupList
 	if err := g.Reader.List(ctx, &list); err != nil {
@@ -89,7 +90,8 @@ func (g *GroupSource) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	return all, nil
 }
 
-// ReloadFileIfChanged reads the file if it has changed. It rejects a file that no longer has any NodeGroup.
+// ReloadFileIfChanged reads the file if its modification time has changed. If the file had NodeGroups before and has
+// none now, it returns an error and keeps the old ones.
 func (g *GroupSource) ReloadFileIfChanged() error {
 	if g.File == "" {
 		return nil
@@ -118,8 +120,8 @@ func (g *GroupSource) ReloadFileIfChanged() error {
 	return nil
 }
 
-// ParseGroups reads NodeGroups from YAML documents, and validates them as the API server does. The error contains every
-// fault.
+// ParseGroups reads NodeGroups from YAML documents and validates them as the API server does. The error lists every
+// fault in all documents.
 func ParseGroups(raw []byte) ([]v1alpha1.NodeGroup, error) {
 	docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(raw)))
 	var groups []v1alpha1.NodeGroup
@@ -151,7 +153,7 @@ func ParseGroups(raw []byte) ([]v1alpha1.NodeGroup, error) {
 	}
 }
 
-// describeDocument names a document of a file and its NodeGroup.
+// describeDocument returns a name for a document of the file, for errors: its number and the name of its NodeGroup.
 func describeDocument(i int, g *v1alpha1.NodeGroup) string {
 	if g == nil || g.Name == "" {
 		return fmt.Sprintf("document %d", i)
@@ -159,8 +161,8 @@ func describeDocument(i int, g *v1alpha1.NodeGroup) string {
 	return fmt.Sprintf("document %d (%s)", i, g.Name)
 }
 
-// groupFields has the fields of a NodeGroup, so that unknown fields are refused. Its parts have no UnmarshalJSON, because a
-// strict decoder does not check the fields inside of that.
+// groupFields has the same fields as a NodeGroup. A strict decoder of this type refuses unknown fields. None of its
+// fields has a method UnmarshalJSON, because the decoder does not check fields inside such a value.
 type groupFields struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -174,7 +176,7 @@ type (
 	statusFields v1alpha1.NodeGroupStatus
 )
 
-// parseGroup reads one NodeGroup and returns every fault. The NodeGroup is nil if it is unreadable, or if the document
+// parseGroup parses one document and returns every fault in it. The NodeGroup is nil if the document is unreadable or
 // has only comments.
 func parseGroup(doc []byte) (*v1alpha1.NodeGroup, []error) {
 	var object map[string]any
@@ -202,7 +204,7 @@ func parseGroup(doc []byte) (*v1alpha1.NodeGroup, []error) {
 	return g, checkGroup(g, object)
 }
 
-// checkGroup validates a NodeGroup; object is its unstructured form.
+// checkGroup returns every fault of a NodeGroup. object is the same NodeGroup in unstructured form.
 func checkGroup(g *v1alpha1.NodeGroup, object map[string]any) (errs []error) {
 	if gvk := g.GroupVersionKind(); gvk != v1alpha1.GroupVersion.WithKind("NodeGroup") {
 		errs = append(errs, fmt.Errorf("apiVersion %q, kind %q: want %s and NodeGroup", g.APIVersion, g.Kind, v1alpha1.GroupVersion))

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/recorder"
 )
 
-// leaderLock is the Lease of the leader election. It limits the duration that a Lease may claim to maxLeaseDuration.
-// Otherwise a Lease could block every manager for up to 68 years.
+// leaderLock is the Lease of the leader election. It accepts no duration in the Lease that is longer than
+// maxLeaseDuration. Otherwise one Lease could block every manager for up to 68 years.
 type leaderLock struct {
 	*resourcelock.LeaseLock
 	// duration is this manager's own, in seconds.
@@ -27,8 +27,8 @@ type leaderLock struct {
 	lastLogged string // the Lease that was last logged
 }
 
-// newLeaderLock returns the lock; nil without leader election. Events are not recorded until LockConfig.EventRecorder
-// is set.
+// newLeaderLock returns the lock, or nil if leader election is disabled. It records no Events until
+// LockConfig.EventRecorder is set.
 func newLeaderLock(c Config, kube *rest.Config, renew time.Duration, log *slog.Logger) (*leaderLock, error) {
 	lock, err := leaderelection.NewResourceLock(kube, noEvents{}, leaderelection.Options{
 		LeaderElection: c.LeaderElect, LeaderElectionID: cmp.Or(c.LeaseName, leaseName),
@@ -44,8 +44,8 @@ func newLeaderLock(c Config, kube *rest.Config, renew time.Duration, log *slog.L
 	return &leaderLock{LeaseLock: lease, duration: int(c.LeaseDuration / time.Second), log: log}, nil
 }
 
-// Get implements resourcelock.Interface. A Lease with an invalid duration counts as held for this manager's own
-// duration since its last observed change. A working leader renews it within that time.
+// Get implements resourcelock.Interface. If the Lease has a duration that is too long, Get returns this manager's own
+// duration instead. A working leader renews its Lease within that time.
 func (l *leaderLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := l.LeaseLock.Get(ctx)
 	if err != nil || record.LeaseDurationSeconds <= int(maxLeaseDuration/time.Second) {
@@ -63,7 +63,8 @@ func (l *leaderLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecor
 	return record, raw, nil
 }
 
-// noEvents provides no recorder. The lock is created before the manager, which provides it later.
+// noEvents is a recorder provider that provides no recorder. The lock is created before the manager, and the manager
+// provides the recorder later.
 type noEvents struct{ recorder.Provider }
 
 func (noEvents) GetEventRecorderFor(string) record.EventRecorder { return nil }

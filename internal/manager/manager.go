@@ -40,15 +40,16 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// leaseName is the default Lease of the leader election.
+// leaseName is the name of the leader election's Lease, unless the configuration sets another.
 const leaseName = "slipway-manager"
 
-// gcPercent is how much the heap may grow between two collections. Nearly all memory of a manager is its caches, which
-// live as long as the process. Go's default of 100 would double the memory for very little garbage.
+// gcPercent is by how many percent the heap may grow between two garbage collections. Nearly all memory of a manager is
+// its caches, which live as long as the process. Go's default of 100 would double the memory, although there is very
+// little garbage.
 const gcPercent = 50
 
-// Run manages the cluster until ctx ends. The version is part of the user agent. Run sets the process's garbage
-// collection, unless GOGC is set.
+// Run runs a manager until ctx ends. The user agent of its requests contains the version. Run also sets the garbage
+// collection of the process, unless GOGC is set.
 func Run(ctx context.Context, c Config, version string, stderr io.Writer) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
@@ -75,7 +76,8 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	return RunInProcess(ctx, c, Process{Kube: kube, API: api, Metrics: metrics.Registry, Log: log})
 }
 
-// Process is what a manager shares with its process. All fields are required.
+// Process has the connections, the metrics registry and the logger of the process in which a manager runs. All fields
+// are required.
 type Process struct {
 	// Kube connects caches and records. API connects live reads and evictions.
 	Kube *rest.Config
@@ -85,8 +87,8 @@ type Process struct {
 	Log     *slog.Logger
 }
 
-// RunInProcess is Run without the setup of process-wide state. Any number of managers may run in one process, each with its
-// own Metrics. At most one of them may have a Config.Listen.
+// RunInProcess runs a manager until ctx ends, as Run does, but sets nothing that is global to the process. A process
+// may run several managers, each with its own Metrics. At most one of them may set Config.Listen.
 func RunInProcess(ctx context.Context, c Config, in Process) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -139,9 +141,9 @@ func RunInProcess(ctx context.Context, c Config, in Process) error {
 	return runManager(ctx, m, ready.ready)
 }
 
-// runManager runs m.Start and returns when ctx ends. If ctx ends before the caches are synced, m.Start itself does
-// not return (sigs.k8s.io/controller-runtime v0.24.1, pkg/manager/runnable_group.go). Then it is left waiting, and ends
-// if the API server ever answers.
+// runManager runs m.Start and returns when ctx ends. If ctx ends before the caches have synced, m.Start does not return
+// (sigs.k8s.io/controller-runtime v0.24.1, pkg/manager/runnable_group.go). runManager then returns without it. m.Start
+// ends in the background once the API server answers.
 func runManager(ctx context.Context, m manager.Manager, ready <-chan struct{}) error {
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
@@ -170,7 +172,7 @@ func runManager(ctx context.Context, m manager.Manager, ready <-chan struct{}) e
 	}
 }
 
-// partMetrics has the metrics of the components.
+// partMetrics holds the metrics of all components.
 type partMetrics struct {
 	retirement  *retirement.Metrics
 	replacement *replacement.Metrics
@@ -182,8 +184,8 @@ type partMetrics struct {
 	casSync     *casSyncMetrics // nil if no cloud is configured for it
 }
 
-// RegisterMetrics registers all metrics of a manager. Metrics of the current state are read from reader. The manager
-// does that itself; this function is for listing the metrics.
+// RegisterMetrics registers all metrics of a manager, so that a tool can list them. A manager registers its metrics
+// itself. Metrics of the current state are read from reader.
 func RegisterMetrics(r prometheus.Registerer, reader client.Reader) error {
 	if _, err := newComponentMetrics(r); err != nil {
 		return err
@@ -230,7 +232,7 @@ func newRESTConfig(path, userAgent string) (*rest.Config, error) {
 	return kube, nil
 }
 
-// newLiveAPI returns the client for live reads and evictions.
+// newLiveAPI returns the client for reads without a cache and for evictions.
 func newLiveAPI(path, userAgent string) (*kubeapi.Client, error) {
 	kube, err := kubeapi.LoadConfig(path)
 	if err != nil {
@@ -239,8 +241,8 @@ func newLiveAPI(path, userAgent string) (*kubeapi.Client, error) {
 	return kube.NewClient(userAgent)
 }
 
-// newManager creates the caches, the leader election and the server. If configured, it first installs the types,
-// because the caches need them.
+// newManager creates the manager with its caches, its leader election and its metrics server. If configured, it first
+// installs Slipway's types, because the caches need them.
 func newManager(ctx context.Context, c Config, in Process, ready *readiness) (manager.Manager, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), appsv1.AddToScheme(scheme), policyv1.AddToScheme(scheme),
@@ -295,13 +297,15 @@ func newManager(ctx context.Context, c Config, in Process, ready *readiness) (ma
 	return m, m.Add(readyMarker{ready})
 }
 
-// cacheSyncTimeout is longer than any cache takes to sync.
+// cacheSyncTimeout is the timeout of the caches' first sync. It is so long that it never ends a start: the manager
+// waits until the API server answers.
 const cacheSyncTimeout = 1000 * time.Hour
 
-// readyMarker marks the manager as ready. Its Start runs after the caches are synced.
+// readyMarker marks the manager as ready. The manager calls its Start after the caches have synced.
 type readyMarker struct{ ready *readiness }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable. A manager that waits to lead is ready too.
+// NeedLeaderElection implements manager.LeaderElectionRunnable. It returns false, because a manager that waits to lead
+// counts as ready too.
 func (readyMarker) NeedLeaderElection() bool { return false }
 
 func (s readyMarker) Start(ctx context.Context) error {

@@ -13,8 +13,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
-// openStackSetup creates the OpenStack provider with the bootstrap tokens that its instances join with, and maintains
-// both.
+// openStackSetup creates the OpenStack provider, and the bootstrap tokens with which its instances join. It also checks
+// the provider's configuration and deletes tokens that are no longer needed.
 type openStackSetup struct {
 	kube *rest.Config
 	log  *slog.Logger
@@ -40,8 +40,8 @@ func (o *openStackSetup) newProvider(c openstack.Config) (cloud.Provider, error)
 	return provider, nil
 }
 
-// Start implements manager.Runnable for the leader. It checks once that OpenStack has everything in the configuration,
-// and removes bootstrap tokens that are not needed any more.
+// Start implements manager.Runnable; it runs in the leader. It checks once that everything named in the configuration
+// exists in OpenStack. Until ctx ends, it deletes bootstrap tokens that are no longer needed.
 func (o *openStackSetup) Start(ctx context.Context) error {
 	if o.provider == nil {
 		return nil

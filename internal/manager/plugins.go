@@ -13,14 +13,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/externalgrpc"
 )
 
-// PluginClouds are the clouds of --cloud-config that run as separate programs.
+// PluginClouds configures the clouds that run as separate programs.
 type PluginClouds struct {
 	Plugins      *plugin.Config        `json:"plugins,omitempty"`
 	ExternalGRPC []externalgrpc.Config `json:"externalGRPC,omitempty"`
 }
 
-// startAndAddProviders starts the plugins and adds them and the external gRPC providers. After an error it stops what it has
-// started.
+// startAndAddProviders starts the plugins, and adds them and the external gRPC providers to providers. After an error
+// it stops the plugins that it has started.
 func (c PluginClouds) startAndAddProviders(providers map[string]cloud.Provider, log *slog.Logger) (err error) {
 	added := map[string]cloud.Provider{}
 	defer func() {
@@ -64,7 +64,7 @@ func (c PluginClouds) startAndAddProviders(providers map[string]cloud.Provider, 
 	return nil
 }
 
-// closeClouds closes the closable providers concurrently. It takes a few seconds at most.
+// closeClouds closes all providers that can be closed, at the same time. It takes a few seconds at most.
 func closeClouds(providers map[string]cloud.Provider) {
 	var all sync.WaitGroup
 	for _, p := range providers {

@@ -20,15 +20,17 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// minStartPause and maxStartPause bound the pause between two attempts to start. startRequestTimeout limits a request
-// of an attempt: an API server may accept a connection and never answer.
+// minStartPause and maxStartPause are the shortest and the longest pause between two attempts to start.
+// startRequestTimeout is the timeout of a request in an attempt. Without it, an API server that accepts a connection
+// and never answers would block the start.
 const (
 	minStartPause       = time.Second
 	maxStartPause       = 30 * time.Second
 	startRequestTimeout = 10 * time.Second
 )
 
-// readiness holds the reason why the manager is not ready. At first the API server has not answered.
+// readiness holds the reason why the manager is not ready, for /readyz. The first reason is that the API server has not
+// answered.
 type readiness struct {
 	reason atomic.Pointer[error]
 	ready  chan struct{} // closed when the manager is ready
@@ -43,7 +45,7 @@ func (r *readiness) markReady() {
 	close(r.ready)
 }
 
-// checkReady implements observe.Check.
+// checkReady implements observe.Check. It returns the reason why the manager is not ready, or nil.
 func (r *readiness) checkReady() error {
 	if why := r.reason.Load(); why != nil {
 		return *why
@@ -51,10 +53,10 @@ func (r *readiness) checkReady() error {
 	return errors.New("the API server has not answered yet")
 }
 
-// errCachesNotSynced is the reason after the API server was reached.
+// errCachesNotSynced is the reason why the manager is not ready after the API server has answered.
 var errCachesNotSynced = errors.New("the caches are not synced yet")
 
-// resolveClouds calls ResolveClouds, if set.
+// resolveClouds calls Config.ResolveClouds, if that is set, until it succeeds.
 func (c *Config) resolveClouds(ctx context.Context, ready *readiness) error {
 	if c.ResolveClouds == nil {
 		return nil
@@ -68,13 +70,13 @@ func (c *Config) resolveClouds(ctx context.Context, ready *readiness) error {
 	return nil
 }
 
-// permanentError is an error that no retry can fix.
+// permanentError is an error for which a retry cannot succeed.
 type permanentError struct{ error }
 
 func (r permanentError) Unwrap() error { return r.error }
 
-// retryUntilDone repeats the attempt until it succeeds, ctx ends, or it returns a permanentError. It continues if the
-// API server does not answer or does not serve our types yet: a restarted process would find the same.
+// retryUntilDone calls attempt until it succeeds, ctx ends, or it returns a permanentError. It also retries while the
+// API server does not answer or does not serve Slipway's types: a restart of the process would not help.
 func retryUntilDone(ctx context.Context, log *slog.Logger, ready *readiness, attempt func(context.Context) error) error {
 	for pause := minStartPause; ; pause = min(2*pause, maxStartPause) {
 		err := attempt(ctx)
@@ -96,14 +98,14 @@ func retryUntilDone(ctx context.Context, log *slog.Logger, ready *readiness, att
 	}
 }
 
-// withRequestTimeout returns a configuration with a request timeout. It is not for watches.
+// withRequestTimeout returns a copy of the configuration with a timeout for each request. Do not use it for watches.
 func withRequestTimeout(kube *rest.Config) *rest.Config {
 	kube = rest.CopyConfig(kube)
 	kube.Timeout = startRequestTimeout
 	return kube
 }
 
-// checkTypesServed checks that the API server answers and serves our types.
+// checkTypesServed returns an error unless the API server answers and serves Slipway's types.
 func checkTypesServed(kube *rest.Config) error {
 	discoveryClient, err := discovery.NewDiscoveryClientForConfig(withRequestTimeout(kube))
 	if err != nil {
@@ -120,8 +122,8 @@ func checkTypesServed(kube *rest.Config) error {
 	return nil
 }
 
-// startMetricsAndHealthServer serves until ctx ends. It starts before the API server is reached, so that /readyz can report
-// what is missing.
+// startMetricsAndHealthServer starts the server for metrics and health, which runs until ctx ends. It starts before the
+// API server is reached, so that /readyz can report what is missing.
 func startMetricsAndHealthServer(ctx context.Context, c Config, ready *readiness, log *slog.Logger) error {
 	if c.Listen == "" {
 		return nil

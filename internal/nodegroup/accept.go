@@ -18,19 +18,19 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability/fromcorev1"
 )
 
-// Fault is what is wrong with a group in this cluster. Reason is a reason of the condition Accepted.
+// Fault says why a group is refused. Its Reason becomes the reason of the condition Accepted.
 type Fault struct{ Reason, Message string }
 
-// Assignment say which group owns each node, and what is wrong with refused groups.
+// Assignment says which group owns each node, and why some groups are refused.
 type Assignment struct {
 	OwnerByNode  map[string]string // node to group
 	FaultByGroup map[string]Fault  // group to its fault
 }
 
-// AssignNodes assigns each node to at most one group. Older groups come first, and groups of a file come before all, because
-// they have no age. A group that selects a node of an older group is refused, and the older group keeps its nodes. A
-// refused group owns nothing. The state of the cloud does not count, so that a cloud outage never moves a node to
-// another group.
+// AssignNodes assigns each node to at most one group. It assigns to older groups first, and before them to groups of a
+// file, which have no age. If a group selects a node of an older group, the younger group is refused, and the older
+// group keeps its nodes. A refused group owns no nodes. The result does not depend on the cloud's answers. So a cloud
+// outage never moves a node to another group.
 func AssignNodes(groups []v1alpha1.NodeGroup, nodes []corev1.Node) Assignment {
 	c := Assignment{OwnerByNode: map[string]string{}, FaultByGroup: map[string]Fault{}}
 	for _, g := range sortByAge(groups) {
@@ -84,7 +84,7 @@ func newOverlapFault(theirs map[string][]string) Fault {
 		"; a node belongs to one group at most"}
 }
 
-// sortByAge sorts groups by creation time, then by name.
+// sortByAge returns the groups sorted by creation time, and by name if that is equal.
 func sortByAge(groups []v1alpha1.NodeGroup) []*v1alpha1.NodeGroup {
 	sorted := make([]*v1alpha1.NodeGroup, len(groups))
 	for i := range groups {
@@ -96,7 +96,7 @@ func sortByAge(groups []v1alpha1.NodeGroup) []*v1alpha1.NodeGroup {
 	return sorted
 }
 
-// maxListedNames is the maximum of names in a message.
+// maxListedNames is the largest number of names in one message.
 const maxListedNames = 5
 
 func formatNames(names []string) string {
@@ -118,7 +118,7 @@ const (
 	reasonCloudNotConfigured = "NotConfigured"
 )
 
-// cloudReading is the last answer of a cloud about a group.
+// cloudReading is the last answer of a cloud to a request for a group.
 type cloudReading struct {
 	group cloud.Group
 	err   error
@@ -130,8 +130,9 @@ type cloudReading struct {
 	isPostponed bool
 }
 
-// newCloudAcceptedCondition returns the condition Accepted of a group without a Fault. If the cloud does not answer, the last
-// condition was stays (I7: unknown is not gone).
+// newCloudAcceptedCondition returns the condition Accepted of a group without a Fault; it depends on the cloud's
+// answer. If the cloud has not answered, the result is the previous condition was, if that is about the same generation
+// (invariant I7: unknown is not gone).
 func newCloudAcceptedCondition(g *v1alpha1.NodeGroup, configured []string, reading cloudReading, was *metav1.Condition) metav1.Condition {
 	refuse := func(reason, message string) metav1.Condition {
 		return metav1.Condition{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: reason, Message: message}
@@ -171,15 +172,15 @@ func describeConfiguredClouds(configured []string) string {
 	return "want one of " + strings.Join(configured, ", ")
 }
 
-// dependsOnCloud reports whether only an answer of the cloud can change this reason.
+// dependsOnCloud reports whether a condition with this reason can change only after an answer of the cloud.
 func dependsOnCloud(reason string) bool {
 	return slices.Contains([]string{
 		v1alpha1.AcceptedReason, v1alpha1.CloudGroupNotFound, v1alpha1.CloudRefused, v1alpha1.CloudRightsMissing,
 	}, reason)
 }
 
-// newReachableCondition returns the condition CloudReachable. A cloud that refuses, or does not know the group, was
-// reached.
+// newReachableCondition returns the condition CloudReachable. A cloud that refuses the request, or that does not find
+// the group, counts as reachable.
 func newReachableCondition(g *v1alpha1.NodeGroup, configured []string, reading cloudReading) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.GroupCloudReachable, Status: metav1.ConditionTrue, Reason: reasonCloudRead}
 	set := func(status metav1.ConditionStatus, reason, message string) {
@@ -199,7 +200,7 @@ func newReachableCondition(g *v1alpha1.NodeGroup, configured []string, reading c
 	return c
 }
 
-// newAcceptedCondition returns the condition Accepted of a group, including faults.
+// newAcceptedCondition returns the condition Accepted of any group, with or without a Fault.
 func newAcceptedCondition(g *v1alpha1.NodeGroup, claims Assignment, configured []string, reading cloudReading) metav1.Condition {
 	if f, wrong := claims.FaultByGroup[g.Name]; wrong {
 		return metav1.Condition{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: f.Reason, Message: f.Message}

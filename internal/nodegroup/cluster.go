@@ -17,7 +17,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
-// Cluster is one read of the cluster, for the decisions on all groups.
+// Cluster is a snapshot of the Kubernetes cluster for the decisions on all groups.
 type Cluster struct {
 	Groups      []v1alpha1.NodeGroup
 	Nodes       []corev1.Node
@@ -28,8 +28,8 @@ type Cluster struct {
 	pods live.PodReader
 }
 
-// ReadCluster reads nodes and retirements, possibly from caches. It reads pods only for rules that need them. The
-// result must not be changed.
+// ReadCluster reads Nodes and NodeRetirements, possibly from caches. Pods are read later, and only for groups with a
+// rule that needs them. The result must not be changed.
 func ReadCluster(ctx context.Context, reader client.Reader, pods live.PodReader, groups []v1alpha1.NodeGroup) (*Cluster, error) {
 	c := &Cluster{Groups: groups, Now: time.Now(), pods: pods}
 	var nodes corev1.NodeList
@@ -45,10 +45,10 @@ func ReadCluster(ctx context.Context, reader client.Reader, pods live.PodReader,
 	return c, nil
 }
 
-// QuietFunc returns for how long this process has seen no pod that keeps the node; see [Node].
+// QuietFunc returns how long this process has seen no pod that keeps the node from being idle; see [Node].
 type QuietFunc func(node string) time.Duration
 
-// ReadGroupSnapshot returns the input of the decisions on one group, including its pods.
+// ReadGroupSnapshot returns the input of the decisions on one group. It reads the pods that the group's rule needs.
 func (c *Cluster) ReadGroupSnapshot(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted string, quiet QuietFunc) (GroupSnapshot, error) {
 	w := GroupSnapshot{Group: g, NotAccepted: notAccepted, Now: c.Now}
 	about := map[string][]v1alpha1.NodeRetirement{}
@@ -100,7 +100,8 @@ func (c *Cluster) splitNodesByGroup(g *v1alpha1.NodeGroup) (own, others []corev1
 	return own, others
 }
 
-// findNodeKeepingPods finds the pods that a rule selects: those on nodes, by node, and pending ones.
+// findNodeKeepingPods returns the pods that keep nodes from being idle, by the rule: pods on a node by the node's name,
+// and pods that are not scheduled.
 func (c *Cluster) findNodeKeepingPods(ctx context.Context, rule *idleRule) (keepers map[string]KeepingPods, pending []*corev1.Pod, err error) {
 	keepers = make(map[string]KeepingPods, len(c.Nodes))
 	namespaces := rule.Namespaces
@@ -128,7 +129,7 @@ func (c *Cluster) findNodeKeepingPods(ctx context.Context, rule *idleRule) (keep
 	return keepers, pending, nil
 }
 
-// podsOn returns the pods that use resources on a node.
+// podsOn returns the pods that take up resources of the node.
 func (c *Cluster) podsOn(ctx context.Context, node string) ([]*corev1.Pod, error) {
 	pods, err := c.pods.ListOnNode(ctx, node)
 	if err != nil {
@@ -137,7 +138,8 @@ func (c *Cluster) podsOn(ctx context.Context, node string) ([]*corev1.Pod, error
 	return pods, nil
 }
 
-// PredictIdleDecisions returns the decisions that a manager would make on a group, from its status and the cluster.
+// PredictIdleDecisions returns the decisions that a manager would make on the nodes of a group. It uses only the
+// group's status and the cluster.
 func (c *Cluster) PredictIdleDecisions(ctx context.Context, g *v1alpha1.NodeGroup) ([]Decision, error) {
 	w, err := c.ReadGroupSnapshot(ctx, g, c.WhyNotAccepted(g), nil)
 	if err != nil {

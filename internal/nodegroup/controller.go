@@ -1,10 +1,11 @@
-// Package nodegroup controls NodeGroups. It accepts or refuses them, writes their status, and retires nodes by the
+// Package nodegroup controls NodeGroups. It accepts or refuses each group, writes its status, and retires nodes by the
 // rules of their group.
 //
-// Decisions are separate from actions. Claim assigns nodes to groups, and Decide decides on each node. Both are pure,
-// and return all reasons as data. The controller reads the cluster, calls them, writes on the Node since when it is
-// idle, and creates or deletes NodeRetirements. Package retirement carries these out within the group's budgets.
-// Everything in memory can be rebuilt after a restart.
+// Decisions are separate from actions. AssignNodes assigns nodes to groups, and DecideIdle decides on each node. Both
+// are pure functions, and return all their reasons. The controller reads the cluster and calls them. It then writes on
+// each Node since when it is idle, and creates or deletes NodeRetirements. Package retirement carries out the
+// NodeRetirements within the group's disruption budgets. A restarted process can read or compute again everything that
+// is in memory.
 package nodegroup
 
 import (
@@ -36,12 +37,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
-// API reads from the API server without a cache. *kubeapi.Client implements it.
+// API lists the reads from the API server without a cache. *kubeapi.Client implements it.
 type API interface {
 	ListPodsOnNode(ctx context.Context, node string) ([]kubeapi.Pod, error)
 }
 
-// Groups lists the NodeGroups, including groups from a file, which have no UID.
+// Groups lists all NodeGroups. Groups from a file have no UID.
 type Groups interface {
 	List(ctx context.Context) ([]v1alpha1.NodeGroup, error)
 }
@@ -68,15 +69,15 @@ type Options struct {
 const (
 	defaultInterval = time.Minute
 	shortRetry      = 50 * time.Millisecond
-	// maxMessage limits the note of an Event and the message of a retirement, in bytes. It leaves room below the API
-	// server's limits.
+	// maxMessage is the longest text of an Event and of a NodeRetirement's message, in bytes. It is shorter than the
+	// API server's limits, so that a prefix still fits.
 	maxMessage = 900
 )
 
-// IdleRequester is the requester of the retirements of idle nodes.
+// IdleRequester is the value of spec.requestedBy in the NodeRetirements of idle nodes.
 const IdleRequester = "slipway manager, idleByLabel"
 
-// Controller reconciles NodeGroups. Reconcile is safe for concurrent use with different groups.
+// Controller reconciles NodeGroups. Reconcile may run concurrently for different groups.
 type Controller struct {
 	options    Options
 	hasPodRule atomic.Bool // a group has or had a rule that needs Pods: Pod updates count from then on
@@ -108,7 +109,8 @@ func New(o Options) *Controller {
 	}
 }
 
-// FileGroupStatus returns the status of a group of a file, which has no object. It is empty before the first reconcile.
+// FileGroupStatus returns the status of a group from a file. Such a group has no object that could store it. The status
+// is empty before the first reconcile.
 func (c *Controller) FileGroupStatus(group string) v1alpha1.NodeGroupStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,12 +130,13 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	return result, err
 }
 
-// isConcurrentChange reports whether another client has changed or created the object, and the caches are behind.
+// isConcurrentChange reports whether a write has failed because another client has changed or created the object, and
+// the cache does not show that yet.
 func isConcurrentChange(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
 }
 
-// allErrorsMatch reports whether an error, or each error that is joined in it, matches.
+// allErrorsMatch reports whether matches is true for err. For joined errors, it must be true for each of them.
 func allErrorsMatch(err error, matches func(error) bool) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !allErrorsMatch(e, matches) })
@@ -164,7 +167,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) (reconcile.Resu
 	return c.reconcileGroup(ctx, cluster, &groups[at])
 }
 
-// listGroupsWithStatus lists the groups. Groups of a file get the status that is kept in memory.
+// listGroupsWithStatus lists the groups. It adds to each group from a file the status that this process has in memory.
 func (c *Controller) listGroupsWithStatus(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 	groups, err := c.options.Groups.List(ctx)
 	if err != nil {
@@ -181,14 +184,15 @@ func (c *Controller) listGroupsWithStatus(ctx context.Context) ([]v1alpha1.NodeG
 	return groups, nil
 }
 
-// isFromFile reports whether a group is defined in a file and has no object.
+// isFromFile reports whether the group is defined in a file. Such a group has no object in the API server.
 func isFromFile(g *v1alpha1.NodeGroup) bool { return g.UID == "" }
 
 func hasIdleRule(g *v1alpha1.NodeGroup) bool {
 	return g.Spec.ScaleDown != nil && g.Spec.ScaleDown.IdleByLabel != nil
 }
 
-// reconcileGroup decides on a group, acts on its nodes if it is accepted, and writes its status.
+// reconcileGroup makes the decisions on a group and writes the group's status. If the group is accepted, it also
+// carries out the decisions.
 func (c *Controller) reconcileGroup(ctx context.Context, cluster *Cluster, g *v1alpha1.NodeGroup) (reconcile.Result, error) {
 	configured := slices.Sorted(maps.Keys(c.options.Clouds))
 	reading := cloudReading{}
@@ -243,7 +247,7 @@ func (c *Controller) reconcileGroup(ctx context.Context, cluster *Cluster, g *v1
 	return reconcile.Result{RequeueAfter: next}, errors.Join(errs...)
 }
 
-// timeUntilNextReconcile returns when the group is reconciled again without an event.
+// timeUntilNextReconcile returns the time until the group is reconciled again if no event comes earlier.
 func (c *Controller) timeUntilNextReconcile(w *GroupSnapshot, decisions []Decision) time.Duration {
 	after := c.options.Interval
 	for _, d := range decisions {
@@ -254,7 +258,8 @@ func (c *Controller) timeUntilNextReconcile(w *GroupSnapshot, decisions []Decisi
 	return max(after, shortRetry)
 }
 
-// cloudMinSizeOrStatus returns the cloud's own minimum. If the cloud was not read, it returns the minimum in the status (I7).
+// cloudMinSizeOrStatus returns the minimum size that the cloud has configured for its group. If the last read has
+// failed, it returns the minimum from the group's status (invariant I7).
 func (l cloudReading) cloudMinSizeOrStatus(g *v1alpha1.NodeGroup) int {
 	if l.known && l.err == nil {
 		return l.group.Min
@@ -262,8 +267,8 @@ func (l cloudReading) cloudMinSizeOrStatus(g *v1alpha1.NodeGroup) int {
 	return int(g.Status.CloudMinSize)
 }
 
-// readCloudOrRecent reads a group from its cloud. It returns the last answer if that is recent, or if calls for other groups
-// hang.
+// readCloudOrRecent reads a group from its cloud. If the last answer is recent, or calls for other groups of this cloud
+// hang, it returns the last answer.
 func (c *Controller) readCloudOrRecent(ctx context.Context, where v1alpha1.CloudGroup) cloudReading {
 	provider := c.options.Clouds[where.Provider]
 	if provider == nil {
@@ -309,7 +314,8 @@ func (c *Controller) readCloudOrRecent(ctx context.Context, where v1alpha1.Cloud
 	return recent.cloudReading
 }
 
-// missingRights returns the rights for a group that the credential lacks. If that is unknown, it returns none (I7).
+// missingRights returns the rights that the credential needs for a group and does not have. If the cloud cannot tell,
+// it returns none (invariant I7).
 func (c *Controller) missingRights(ctx context.Context, provider cloud.Provider, group string) cloud.GroupPermissions {
 	checker, can := provider.(cloud.PermissionChecker)
 	if !can {
@@ -332,7 +338,7 @@ func (c *Controller) timeSinceKeepingPod(node string) time.Duration {
 	return -1
 }
 
-// recordKeepingPod records that a pod keeps a node now.
+// recordKeepingPod records that, at the current time, a pod keeps the node from being idle.
 func (c *Controller) recordKeepingPod(node string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -362,7 +368,7 @@ func (c *Controller) forgetGroup(group string) {
 	delete(c.writtenAt, group)
 }
 
-// setLastScaleTimes sets when the group last got and lost a node.
+// setLastScaleTimes sets in the status when the group last got a node and when it last lost one.
 func setLastScaleTimes(s *v1alpha1.NodeGroupStatus, w *GroupSnapshot, retirements []v1alpha1.NodeRetirement) {
 	if up := w.lastScaleUp(); !up.IsZero() {
 		s.LastScaleUp = &metav1.Time{Time: up}
@@ -380,12 +386,12 @@ func setLastScaleTimes(s *v1alpha1.NodeGroupStatus, w *GroupSnapshot, retirement
 	}
 }
 
-// countWriteInterval is the pause between two status writes that change only node counts. When many nodes retire at
-// once, each of their phases changes a count.
+// countWriteInterval is the shortest time between two writes of a status in which only node counts have changed. If
+// many nodes retire at once, a count changes often.
 const countWriteInterval = time.Second
 
-// writeStatusIfDue writes the status if it differs. If the write must wait, it returns for how long. It keeps the status of
-// a group of a file in memory.
+// writeStatusIfDue writes the status if it has changed. If the write must wait because only counts have changed, it
+// returns how long. The status of a group from a file is stored in memory instead.
 func (c *Controller) writeStatusIfDue(ctx context.Context, g *v1alpha1.NodeGroup, status v1alpha1.NodeGroupStatus) (later time.Duration, err error) {
 	if equality.Semantic.DeepEqual(g.Status, status) {
 		return 0, nil
@@ -419,8 +425,9 @@ func differOnlyInCounts(a, b v1alpha1.NodeGroupStatus) bool {
 	return equality.Semantic.DeepEqual(a, b)
 }
 
-// cleanUpUnownedNodes removes the group's marks from nodes without an owner. It also cancels the group's retirements that
-// have not begun, of nodes that it does not own. Another group's nodes are left to that group.
+// cleanUpUnownedNodes removes the group's annotations from nodes that no group owns. It also cancels retirements of
+// this group that have not begun, if the group no longer owns their node. It does not touch the annotations of nodes
+// that another group owns now.
 func (c *Controller) cleanUpUnownedNodes(ctx context.Context, cluster *Cluster, group string) error {
 	var errs []error
 	for i := range cluster.Nodes {
@@ -441,7 +448,8 @@ func (c *Controller) cleanUpUnownedNodes(ctx context.Context, cluster *Cluster, 
 	return errors.Join(errs...)
 }
 
-// cancelUnderutilizedWithoutRule cancels the pending NodeRetirements of underutilized nodes if the group no longer has the rule.
+// cancelUnderutilizedWithoutRule cancels the pending NodeRetirements of underutilized nodes, if the group no longer has
+// the rule for underutilized nodes.
 func (c *Controller) cancelUnderutilizedWithoutRule(ctx context.Context, cluster *Cluster, g *v1alpha1.NodeGroup) error {
 	if g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underutilized != nil {
 		return nil
@@ -456,7 +464,7 @@ func (c *Controller) cancelUnderutilizedWithoutRule(ctx context.Context, cluster
 	return errors.Join(errs...)
 }
 
-// markOwner returns the group as an owner of marks.
+// markOwner returns the group with this manager's selector, as the owner of annotations on a Node.
 func (c *Controller) markOwner(group string) markOwner {
 	return markOwner{group, c.options.Selector.String()}
 }
@@ -474,7 +482,8 @@ func (c *Controller) writeMarksIfChanged(ctx context.Context, n *corev1.Node, gr
 	return nil
 }
 
-// applyDecision writes the marks first, because they must survive a restart. Then it cancels or requests a retirement.
+// applyDecision writes the annotations of the Node, and then creates or cancels a retirement if the decision says so.
+// The annotations come first, because they must survive a crash.
 func (c *Controller) applyDecision(ctx context.Context, w *GroupSnapshot, d *Decision) error {
 	n := d.node.Object
 	if w.NotAccepted == "" {
@@ -504,7 +513,8 @@ func (c *Controller) cancelRetirement(ctx context.Context, rt *v1alpha1.NodeReti
 	return nil
 }
 
-// requestRetirementIfStillIdle creates the NodeRetirement of a node, after it has read its pods without a cache.
+// requestRetirementIfStillIdle reads the pods of the node without a cache. If the node is still idle, it creates the
+// NodeRetirement.
 func (c *Controller) requestRetirementIfStillIdle(ctx context.Context, w *GroupSnapshot, d *Decision) error {
 	rule, err := newIdleRule(w.Group)
 	if err != nil {
@@ -537,7 +547,7 @@ func (c *Controller) requestRetirementIfStillIdle(ctx context.Context, w *GroupS
 	return c.deleteOlderFailedRetirements(ctx, d)
 }
 
-// currentPods is what the API server reports about a node's pods.
+// currentPods holds the pods of a node as the API server reports them now.
 type currentPods struct {
 	keepingPod string    // a pod that keeps the node; empty if none
 	lastEnded  time.Time // when the last finished pod of the rule ended; zero if none
@@ -577,8 +587,8 @@ func (c *Controller) newIdleRetirement(w *GroupSnapshot, d *Decision) *v1alpha1.
 	})
 }
 
-// deleteOlderFailedRetirements keeps only the last failed idle retirement of a node, so that a node that cannot be drained does
-// not fill the cluster with records.
+// deleteOlderFailedRetirements deletes all failed idle retirements of a node except the last one. Otherwise the records
+// of a node that cannot be drained would fill the cluster.
 func (c *Controller) deleteOlderFailedRetirements(ctx context.Context, d *Decision) error {
 	last := d.node.lastFailedRetirement()
 	var errs []error

@@ -17,7 +17,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// GroupSnapshot is the input of the decisions on one group. It is a plain value: a decision calls no API.
+// GroupSnapshot is the input of the decisions on one group. It holds all values that a decision needs, so a decision
+// sends no request.
 type GroupSnapshot struct {
 	Group *v1alpha1.NodeGroup
 	// NotAccepted is why the group is not accepted. It is empty for an accepted group.
@@ -31,7 +32,7 @@ type GroupSnapshot struct {
 	Now         time.Time
 }
 
-// Node is a node of a group.
+// Node is a node of a group, with its pods and retirements.
 type Node struct {
 	Object *corev1.Node
 	// KeepingPods are the pods that keep it.
@@ -52,7 +53,8 @@ func (n *Node) openRetirement() *v1alpha1.NodeRetirement {
 	return nil
 }
 
-// isTargetOf reports whether a retirement is about this Node and not about an earlier Node of the same name.
+// isTargetOf reports whether the retirement retires this Node. It does not if it retires an earlier Node with the same
+// name.
 func (n *Node) isTargetOf(rt *v1alpha1.NodeRetirement) bool {
 	if c := rt.Status.Captured; c != nil {
 		return c.NodeUID == n.Object.UID
@@ -60,7 +62,7 @@ func (n *Node) isTargetOf(rt *v1alpha1.NodeRetirement) bool {
 	return rt.Spec.NodeUID == "" || rt.Spec.NodeUID == n.Object.UID
 }
 
-// lastFailedRetirement returns the node's latest retirement that ended early, or nil. Cancelled ones do not count.
+// lastFailedRetirement returns the node's latest retirement that ended early, or nil. It ignores cancelled retirements.
 func (n *Node) lastFailedRetirement() *v1alpha1.NodeRetirement {
 	var last *v1alpha1.NodeRetirement
 	for i := range n.Retirements {
@@ -75,20 +77,21 @@ func (n *Node) lastFailedRetirement() *v1alpha1.NodeRetirement {
 	return last
 }
 
-// isFailedRetirement reports whether a retirement of the node ended early. Cancelled ones do not count.
+// isFailedRetirement reports whether the retirement of the node ended early and was not cancelled.
 func (n *Node) isFailedRetirement(rt *v1alpha1.NodeRetirement) bool {
 	failed := rt.Status.Phase == v1alpha1.Aborted || rt.Status.Phase == v1alpha1.Refused || rt.Status.Phase == v1alpha1.Failed
 	return failed && n.isTargetOf(rt) && rt.Status.Times.Finished != nil && retirement.EarlyEndCode(rt) != retirement.Cancelled
 }
 
-// toBudgetNode returns the node as budgets count it.
+// toBudgetNode returns the node in the form in which disruption budgets count it.
 func (n *Node) toBudgetNode() disruptionbudget.Node {
 	return disruptionbudget.NewNode(n.Object, slices.ContainsFunc(n.Retirements, func(rt v1alpha1.NodeRetirement) bool {
 		return n.isTargetOf(&rt) && retirement.WillRemoveNode(&rt)
 	}))
 }
 
-// isCancellable reports whether a retirement can still be cancelled without losing track of an instance.
+// isCancellable reports whether the retirement can be cancelled now. After the drain it cannot, because the instance
+// could then be forgotten.
 func isCancellable(rt *v1alpha1.NodeRetirement) bool {
 	switch rt.Status.Phase {
 	case "", v1alpha1.Pending, v1alpha1.Cordoned, v1alpha1.Draining:
@@ -97,8 +100,8 @@ func isCancellable(rt *v1alpha1.NodeRetirement) bool {
 	return false
 }
 
-// DecideIdle decides on each node of a group by the idle rule. It returns all reasons, not only the first. The result is
-// sorted by node name.
+// DecideIdle makes the idle rule's decision on each node of a group. Each decision has all its reasons, not only the
+// first. The result is sorted by node name.
 func DecideIdle(w GroupSnapshot) ([]Decision, error) {
 	var rule *idleRule
 	if w.NotAccepted == "" {
@@ -119,7 +122,8 @@ func DecideIdle(w GroupSnapshot) ([]Decision, error) {
 	return decisions, nil
 }
 
-// newIdleDecision applies the rules that depend on one node only. kind is the pod selector hash of the idle rule.
+// newIdleDecision returns the decision on one node, by the rules that depend only on this node. selectorHash is the
+// result of idleRule.podSelectorHash.
 func (w *GroupSnapshot) newIdleDecision(rule *idleRule, selectorHash string, n *Node) Decision {
 	d := Decision{Node: n.Object.Name, node: n, marks: readMarks(n.Object, w.Group.Name, selectorHash)}
 	d.marks.AlwaysNamed = isFromFile(w.Group)
@@ -151,14 +155,15 @@ func (w *GroupSnapshot) newIdleDecision(rule *idleRule, selectorHash string, n *
 	return d
 }
 
-// KeepingPods are the pods that keep a node. There may be very many, so it counts them and names one.
+// KeepingPods are the pods that keep a node from being idle. There may be very many, so it has their number and only
+// the first name.
 type KeepingPods struct {
 	// First is the first of them by namespace and name.
 	First types.NamespacedName
 	Count int
 }
 
-// withPod counts one more pod.
+// withPod returns k with one more pod.
 func (k KeepingPods) withPod(p *corev1.Pod) KeepingPods {
 	if k.Count == 0 || cmp.Or(strings.Compare(p.Namespace, k.First.Namespace), strings.Compare(p.Name, k.First.Name)) < 0 {
 		k.First = types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
@@ -174,7 +179,7 @@ func (k KeepingPods) String() string {
 	return fmt.Sprintf("pod %s and %d more keep it", k.First, k.Count-1)
 }
 
-// blockingReasons returns the reasons why an idle node stays.
+// blockingReasons returns the reasons why a node must not be retired although it is idle.
 func (w *GroupSnapshot) blockingReasons(rule *idleRule, n *Node) (reasons []Reason) {
 	add := func(code, format string, a ...any) {
 		reasons = append(reasons, Reason{code, fmt.Sprintf(format, a...)})
@@ -202,13 +207,13 @@ func (w *GroupSnapshot) blockingReasons(rule *idleRule, n *Node) (reasons []Reas
 	return reasons
 }
 
-// FindKeepAnnotation returns the annotation that keeps a Node, or "".
+// FindKeepAnnotation returns the key of the annotation that forbids the retirement of a Node, or "" if there is none.
 func FindKeepAnnotation(n *corev1.Node, now time.Time) string {
 	return retirement.FindProtectingAnnotation(n.Annotations, n.CreationTimestamp.Time, now)
 }
 
-// lastScaleUp returns when the group last got a node, as far as its nodes and its status tell. It returns zero if
-// unknown.
+// lastScaleUp returns when the group last got a node, by the creation times of its nodes and by its status. It returns
+// zero if that is unknown.
 func (w *GroupSnapshot) lastScaleUp() time.Time {
 	var last time.Time
 	for i := range w.Nodes {
@@ -231,8 +236,9 @@ func (w *GroupSnapshot) scaleUpCooldownEnd() time.Time {
 	return w.lastScaleUp().Add(d.Duration)
 }
 
-// addMinSizeReasons adds a reason to the nodes that the group needs for its minimum. Nodes with an open retirement are
-// retired first, then the longest idle nodes.
+// addMinSizeReasons adds a reason against the retirement to each node that the group needs for its minimum size. If the
+// group needs only some nodes, it lets nodes with an open retirement go first, then the nodes that have been idle
+// longest.
 func (w *GroupSnapshot) addMinSizeReasons(decisions []Decision) {
 	stay := 0
 	var candidates []*Decision
@@ -257,12 +263,14 @@ func (w *GroupSnapshot) addMinSizeReasons(decisions []Decision) {
 	}
 }
 
-// compareByIdleTime sorts nodes with an open retirement first, then the longest idle.
+// compareByIdleTime sorts nodes with an open retirement first, and then nodes by the time since they are idle, the
+// longest first.
 func compareByIdleTime(a, b *Decision) int {
 	return cmp.Or(-compareBools(a.node.openRetirement() != nil, b.node.openRetirement() != nil), a.IdleSince.Compare(*b.IdleSince), cmp.Compare(a.Node, b.Node))
 }
 
-// sortForExecution returns the decisions in the order of execution: cancellations first, then retirements by idle time.
+// sortForExecution returns the decisions in the order in which they are carried out: first all others, such as
+// cancellations, then retirements. The node that has been idle longest is retired first.
 func sortForExecution(decisions []Decision) []*Decision {
 	all := make([]*Decision, len(decisions))
 	for i := range decisions {
@@ -277,7 +285,8 @@ func sortForExecution(decisions []Decision) []*Decision {
 	return all
 }
 
-// MinSize returns how many nodes must stay: the minimum of the group or of its cloud, the greater one.
+// MinSize returns how many nodes the group must have at least. It is the greater of the minimum in the spec and the
+// minimum of the cloud.
 func (w *GroupSnapshot) MinSize() int32 { return max(w.Group.Spec.MinSize, int32(w.CloudMinSize)) }
 
 func (w *GroupSnapshot) describeMinSizeSource() string {
@@ -297,15 +306,16 @@ func compareBools(a, b bool) int {
 	return -1
 }
 
-// needsNodes reports whether an unschedulable pod needs the same kind of node as the group retires. Other
-// pending pods may still be bound to a remaining node.
+// needsNodes reports whether an unschedulable pod exists that only nodes of this group can run. Other pending pods do
+// not count, because a remaining node may still run them.
 func (w *GroupSnapshot) needsNodes(rule *idleRule) bool {
 	return rule != nil && rule.keepForPending && slices.ContainsFunc(w.PendingPods, func(p GroupOnlyPod) bool { return p.Unschedulable })
 }
 
-// setVerdictAndCancellation sets the verdict from the reasons, and whether an open retirement is cancelled. A retirement that is not
-// admitted is cancelled if it would not be requested now. An admitted one is cancelled if a pod keeps the node or the
-// group needs nodes. Then the cooldown starts again, so that a moving pod does not make nodes retire and stay in turns.
+// setVerdictAndCancellation sets the verdict from the reasons, and decides whether an open retirement is cancelled. A
+// retirement that is not admitted is cancelled if the rule would not request it now. An admitted one is cancelled if a
+// pod keeps the node from being idle, or if the group needs nodes. The cooldown then starts again. Otherwise a pod that
+// moves between nodes could start and cancel retirements in turns.
 func (d *Decision) setVerdictAndCancellation(lacksNode bool, now time.Time) {
 	rt := d.node.openRetirement()
 	free := len(d.Reasons) == 0
@@ -343,7 +353,7 @@ func retirementPhase(rt *v1alpha1.NodeRetirement) v1alpha1.Phase {
 	return cmp.Or(rt.Status.Phase, v1alpha1.Pending)
 }
 
-// isIdleRetirement reports whether the idle rule requested a retirement. Only then may the rule cancel it.
+// isIdleRetirement reports whether the idle rule has requested this retirement. The rule cancels only such retirements.
 func isIdleRetirement(rt *v1alpha1.NodeRetirement) bool {
 	return rt.Spec.Reason == v1alpha1.Idle && rt.Spec.RequestedBy == IdleRequester
 }
@@ -352,7 +362,8 @@ func isAdmitted(rt *v1alpha1.NodeRetirement) bool {
 	return meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
 }
 
-// toStatus returns the status of the group, without conditions. Known times stay.
+// toStatus returns the new status of the group, without changes of conditions. Values that are unknown now are taken
+// from the old status.
 func (w *GroupSnapshot) toStatus(reading cloudReading) v1alpha1.NodeGroupStatus {
 	s := *w.Group.Status.DeepCopy()
 	s.ObservedGeneration = w.Group.Generation

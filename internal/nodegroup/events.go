@@ -34,7 +34,7 @@ const (
 
 const eventAction = "Manage"
 
-// emitAcceptanceIfChanged writes an Event when the acceptance of a group changes.
+// emitAcceptanceIfChanged writes an Event if the condition Accepted of the group has changed.
 func (c *Controller) emitAcceptanceIfChanged(g *v1alpha1.NodeGroup, was *metav1.Condition, is metav1.Condition) {
 	if was != nil && was.Status == is.Status && was.Reason == is.Reason && was.Message == is.Message {
 		return
@@ -55,7 +55,7 @@ func (c *Controller) emitAcceptanceIfChanged(g *v1alpha1.NodeGroup, was *metav1.
 	}
 }
 
-// eventTarget returns a reference to the group. Objects from a cache have no kind.
+// eventTarget returns a reference to the group for an Event. It sets the kind, because objects from a cache have none.
 func eventTarget(g *v1alpha1.NodeGroup) *v1alpha1.NodeGroup {
 	return &v1alpha1.NodeGroup{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeGroup"},
@@ -63,7 +63,7 @@ func eventTarget(g *v1alpha1.NodeGroup) *v1alpha1.NodeGroup {
 	}
 }
 
-// emitChangedDecisions writes an Event for each decision that changed.
+// emitChangedDecisions writes an Event for each decision that differs from the last one on the same node.
 func (c *Controller) emitChangedDecisions(w *GroupSnapshot, decisions []Decision) {
 	c.mu.Lock()
 	before := c.emittedKeys[w.Group.Name]
@@ -80,7 +80,8 @@ func (c *Controller) emitChangedDecisions(w *GroupSnapshot, decisions []Decision
 	}
 }
 
-// decisionKey identifies a decision by its verdict and rules, without the pod names and times in its messages.
+// decisionKey returns a string that is the same for decisions with the same verdict and rules. It does not contain the
+// pod names and times in the messages.
 func decisionKey(d *Decision) string {
 	parts := []string{string(d.Verdict)}
 	for _, r := range d.Reasons {
@@ -109,7 +110,8 @@ func (c *Controller) emitDecision(w *GroupSnapshot, d *Decision) {
 	c.emitNodeAndGroupEvent(w.Group, d.node.Object, reason, sentence)
 }
 
-// emitNodeAndGroupEvent writes an Event on the Node, and on the NodeGroup unless it is from a file.
+// emitNodeAndGroupEvent writes an Event on the Node and on the NodeGroup. It writes none on a NodeGroup from a file,
+// because that has no object.
 func (c *Controller) emitNodeAndGroupEvent(g *v1alpha1.NodeGroup, n *corev1.Node, reason eventReason, note string) {
 	node := &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},

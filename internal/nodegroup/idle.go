@@ -14,10 +14,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability/grouppolicy"
 )
 
-// defaultChecks is the number of consecutive checks if only checkEvery is set.
+// defaultChecks is the number of consecutive checks if the spec sets checkEvery and not checks.
 const defaultChecks = 2
 
-// idleRule is a parsed IdleByLabel with its defaults.
+// idleRule is the parsed field scaleDown.idleByLabel of a group, with defaults.
 type idleRule struct {
 	grouppolicy.PodSelection
 
@@ -27,7 +27,7 @@ type idleRule struct {
 	keepForPending bool
 }
 
-// newIdleRule returns the rule of a group. It returns nil if the group has none.
+// newIdleRule returns the idle rule of a group, or nil if the group has none.
 func newIdleRule(g *v1alpha1.NodeGroup) (*idleRule, error) {
 	if g.Spec.ScaleDown == nil || g.Spec.ScaleDown.IdleByLabel == nil {
 		return nil, nil
@@ -51,8 +51,9 @@ func newIdleRule(g *v1alpha1.NodeGroup) (*idleRule, error) {
 	return r, nil
 }
 
-// podSelectorHash returns a hash of the selected pods, independent of how the selector is written. Recorded times of
-// other pods do not count for these. Without a rule it returns "".
+// podSelectorHash returns a hash of the rule's pod selectors and namespaces. Selectors that select the same pods and
+// differ only in spelling have the same hash. If the hash changes, the times on the Nodes are about other pods and are
+// ignored. Without a rule it returns "".
 func (r *idleRule) podSelectorHash() string {
 	if r == nil {
 		return ""
@@ -62,8 +63,8 @@ func (r *idleRule) podSelectorHash() string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// canonicalRequirements returns the sorted requirements of a selector. The result differs for a selector of nothing and
-// of everything.
+// canonicalRequirements returns the requirements of a selector, sorted. The result is different for a selector that
+// selects nothing and one that selects everything.
 func canonicalRequirements(selector labels.Selector) []string {
 	requirements, selectable := selector.Requirements()
 	all := []string{fmt.Sprint(selectable)}
@@ -74,12 +75,13 @@ func canonicalRequirements(selector labels.Selector) []string {
 	return all
 }
 
-// isUnfinished reports whether a pod runs or will run. The pods of an unreachable node may still run.
+// isUnfinished reports whether a pod in this phase runs or may run later. A pod with an unknown phase counts as
+// unfinished, because it may run on an unreachable node.
 func isUnfinished(phase corev1.PodPhase) bool {
 	return phase != corev1.PodSucceeded && phase != corev1.PodFailed
 }
 
-// Stage is how idle a node is.
+// Stage says how far a node is from being idle.
 type Stage string
 
 // The stages.
@@ -90,14 +92,14 @@ const (
 	Idle    Stage = "Idle"    // its cooldown has passed
 )
 
-// Idleness is how idle a node is by its pods.
+// Idleness is the stage of a node, with its times.
 type Idleness struct {
 	Stage Stage
 	// Since is when the node became idle, and Until when its cooldown ends. Both are zero while Busy or Unused.
 	Since, Until time.Time
 }
 
-// podObservation is what is known of the pods on a node at one moment.
+// podObservation says whether pods keep a node from being idle at one moment, and since when none has been seen.
 type podObservation struct {
 	hasKeepingPod bool
 	// timeSinceKeepingPod is for how long this process has seen no keeping pod, by the monotonic clock. It is negative if it has
@@ -106,12 +108,13 @@ type podObservation struct {
 	now      time.Time
 }
 
-// assessIdleness is the state machine of one node. From the marks on the Node and an observation it returns the new
-// marks and the idleness. The marks change only when the first pod comes or the last one goes.
+// assessIdleness decides how idle one node is. From the annotations of the Node and an observation, it returns the new
+// annotations and the idleness. The annotations change only when the first pod that keeps the node arrives or the last
+// one ends.
 //
-// A node that had such a pod is idle after the cooldown since the last one, without regard to the checks. If its last pod is
-// unknown, it is also idle after enough consecutive checks without a pod. The manager may have been away when its last
-// pod ended, or it never had one.
+// If a pod has kept the node before, the node is idle once the cooldown since the last such pod has passed. If no such
+// pod is known, the node is also idle after enough consecutive checks without one. Either the manager was not running
+// when the last such pod ended, or the node never had one.
 func (r *idleRule) assessIdleness(m Marks, s podObservation) (Marks, Idleness) {
 	if s.hasKeepingPod {
 		m.Since, m.Used = time.Time{}, true
@@ -142,7 +145,8 @@ func (r *idleRule) assessIdleness(m Marks, s podObservation) (Marks, Idleness) {
 	return m, found
 }
 
-// roundUpToSecond returns the time with the precision of an annotation. It rounds up, so that no cooldown is too short.
+// roundUpToSecond returns the time in whole seconds, because an annotation has no fractions. It rounds up, so that no
+// cooldown is too short.
 func roundUpToSecond(t time.Time) time.Time {
 	whole := t.UTC().Truncate(time.Second)
 	if whole.Before(t) {

@@ -9,9 +9,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
-// Annotations of Nodes. They name their group, and are removed when the group no longer owns the node (I3). Annotations
-// of another group, or about other pods than the group's rule selects now, do not count. The scope is the selector of
-// the manager that has set them. A manager with another selector may not know the group, and keeps them.
+// These annotations of Nodes store what a group knows about the node. They contain the group's name, and are removed
+// when the group no longer owns the node (invariant I3). A group ignores annotations with another group's name, and
+// annotations about pods that its rule does not select any more. The scope is the selector of the manager that has
+// written the annotations. A manager with another selector does not remove them, because it may not know the group.
 const (
 	annotationGroup        = "nodegroup.slipway.dev/name"
 	annotationScope        = "nodegroup.slipway.dev/scope"
@@ -22,7 +23,7 @@ const (
 
 const annotationTrue = "true"
 
-// Marks are a group's annotations on a Node. They survive a restart.
+// Marks holds the values of a group's annotations on a Node. They survive a restart of the manager.
 type Marks struct {
 	// Since is when the node became idle. It is zero while a pod keeps it.
 	Since time.Time
@@ -37,8 +38,8 @@ type Marks struct {
 	AlwaysNamed bool
 }
 
-// readMarks reads a group's marks about the pods with this hash. An invalid time counts as none, and the cooldown
-// starts again. Marks without a hash, from earlier versions, do not count.
+// readMarks reads a group's marks from a Node. It ignores marks with another selector hash, and marks of earlier
+// versions, which have none. An invalid time counts as no time, and the cooldown starts again.
 func readMarks(n *corev1.Node, group, selectorHash string) Marks {
 	a := n.Annotations
 	m := Marks{SetScaleDownDisabled: a[drainability.ScaleDownDisabledBySlipway] == annotationTrue, SelectorHash: selectorHash}
@@ -52,8 +53,9 @@ func readMarks(n *corev1.Node, group, selectorHash string) Marks {
 	return m
 }
 
-// withScaleDownDisabled decides about drainability.ScaleDownDisabled. It is set if wanted, unless another client has set
-// it. It no longer counts as ours if another client has changed the value.
+// withScaleDownDisabled returns the marks with the decision whether the group sets drainability.ScaleDownDisabled on
+// the Node. The group sets it if it is wanted and no other client has set it. If another client has changed the value,
+// the annotation no longer counts as set by the group.
 func (m Marks) withScaleDownDisabled(n *corev1.Node, wanted bool) Marks {
 	value, there := n.Annotations[drainability.ScaleDownDisabled]
 	switch {
@@ -65,15 +67,15 @@ func (m Marks) withScaleDownDisabled(n *corev1.Node, wanted bool) Marks {
 	return m
 }
 
-// markOwner is the group and manager that own the marks on a Node.
+// markOwner identifies the owner of the marks on a Node: the group's name, and the selector of its manager.
 type markOwner struct{ group, scope string }
 
-// readMarkOwner returns the owner of the marks on a Node. Its group is empty if there are none.
+// readMarkOwner returns the owner of the marks on a Node. If there are no marks, the name of its group is "".
 func readMarkOwner(n *corev1.Node) markOwner {
 	return markOwner{n.Annotations[annotationGroup], n.Annotations[annotationScope]}
 }
 
-// changedAnnotations returns the annotations to change on the Node. A nil value removes one.
+// changedAnnotations returns the annotations of the Node that must change. A nil value removes an annotation.
 func (m Marks) changedAnnotations(n *corev1.Node, owner markOwner) map[string]any {
 	want := map[string]any{
 		annotationGroup: nil, annotationScope: nil, annotationSince: nil, annotationUsed: nil, annotationSelectorHash: nil, drainability.ScaleDownDisabledBySlipway: nil,
@@ -115,8 +117,8 @@ func (m Marks) changedAnnotations(n *corev1.Node, owner markOwner) map[string]an
 	return want
 }
 
-// makePatch returns the merge patch that writes the marks on a Node. It returns nil if nothing changes. It applies only
-// to the Node as it was read, because a later value may be another client's.
+// makePatch returns the merge patch that writes the marks on a Node, or nil if nothing changes. The patch fails if the
+// Node has changed since it was read, because another client may have set a newer value.
 func (m Marks) makePatch(n *corev1.Node, owner markOwner) ([]byte, error) {
 	change := m.changedAnnotations(n, owner)
 	if len(change) == 0 {

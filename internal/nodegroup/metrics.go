@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 )
 
-// Metrics are the metrics of groups. They are the only visible status of groups of a file.
+// Metrics holds the metrics of groups. For a group from a file they are the only status that a user can read.
 type Metrics struct {
 	nodes       *prometheus.GaugeVec
 	size        *prometheus.GaugeVec

@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// GroupOnlyPod is a Pending pod that only one group could run.
+// GroupOnlyPod is a pending pod that only nodes of one group can run.
 type GroupOnlyPod struct {
 	Pod    string `json:"pod"` // namespace/name
 	Reason string `json:"reason"`
@@ -37,7 +37,8 @@ type pendingPodSearch struct {
 	results     map[string]string
 }
 
-// findFirstGroupOnlyPod returns the first such pod, or none.
+// findFirstGroupOnlyPod returns the first of the pods that only nodes of this group can run. The result is empty if
+// there is none.
 func (s *pendingPodSearch) findFirstGroupOnlyPod(pods []*corev1.Pod) ([]GroupOnlyPod, error) {
 	s.results, s.loadedNodes = map[string]string{}, map[string]bool{}
 	for _, p := range pods {
@@ -52,7 +53,7 @@ func (s *pendingPodSearch) findFirstGroupOnlyPod(pods []*corev1.Pod) ([]GroupOnl
 	return nil, nil
 }
 
-// isUnschedulable reports whether the scheduler has found no node for the pod.
+// isUnschedulable reports whether the scheduler has tried to place the pod and found no node.
 func isUnschedulable(p *corev1.Pod) bool {
 	for i := range p.Status.Conditions {
 		if c := &p.Status.Conditions[i]; c.Type == corev1.PodScheduled {
@@ -62,7 +63,8 @@ func isUnschedulable(p *corev1.Pod) bool {
 	return false
 }
 
-// whyOnlyGroup returns why only this group could run the pod. It returns "" if that is not so.
+// whyOnlyGroup returns why only nodes of this group can run the pod. It returns "" if other nodes can run it, or if
+// none of the group can.
 func (s *pendingPodSearch) whyOnlyGroup(p *corev1.Pod) (string, error) {
 	bare, open := toStandalonePod(p)
 	raw, err := json.Marshal(struct {
@@ -117,7 +119,7 @@ func (s *pendingPodSearch) explainOnlyGroupFits(p *corev1.Pod, open string) (str
 	}
 }
 
-// judgeOnOccupiedNode checks whether a pod fits on a node with its current pods.
+// judgeOnOccupiedNode checks whether a pod fits on a node, beside the pods that run there now.
 func (s *pendingPodSearch) judgeOnOccupiedNode(p *corev1.Pod, n *corev1.Node) (placement.Verdict, error) {
 	if !s.loadedNodes[n.Name] {
 		pods, err := s.podsOn(n.Name)
@@ -137,8 +139,8 @@ func (s *pendingPodSearch) judgeOnOccupiedNode(p *corev1.Pod, n *corev1.Node) (p
 	return s.full.JudgeNewPod(p, n.Name)
 }
 
-// buildSnapshotsOnce builds the snapshot of all nodes without pods. The group's nodes are as if new, and the others as they
-// are.
+// buildSnapshotsOnce builds a snapshot of all nodes without their pods, unless that was done before. The group's nodes
+// are in it without their temporary state, as if they were new.
 func (s *pendingPodSearch) buildSnapshotsOnce() error {
 	if s.empty != nil {
 		return nil
@@ -157,7 +159,8 @@ func (s *pendingPodSearch) buildSnapshotsOnce() error {
 	return nil
 }
 
-// withoutTemporaryState returns the node without temporary state: its cordon, and the taints for its current condition.
+// withoutTemporaryState returns a copy of the node without its cordon and without taints for its current condition,
+// such as not-ready.
 func withoutTemporaryState(n *corev1.Node) *corev1.Node {
 	fresh := n.DeepCopy()
 	fresh.Spec.Unschedulable = false
@@ -171,7 +174,8 @@ func withoutTemporaryState(n *corev1.Node) *corev1.Node {
 	return fresh
 }
 
-// toStandalonePod returns the pod without everything that depends on other objects, and says what that was.
+// toStandalonePod returns a copy of the pod without requirements that depend on other objects, such as volumes. The
+// text open names such a requirement; it is "" if there was none.
 func toStandalonePod(p *corev1.Pod) (bare *corev1.Pod, open string) {
 	bare = &corev1.Pod{Spec: *p.Spec.DeepCopy()}
 	bare.Name, bare.Namespace, bare.Labels = "pod", p.Namespace, p.Labels

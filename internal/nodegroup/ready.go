@@ -9,8 +9,9 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// newReadyCondition summarizes the other conditions of a group. A condition that is False counts before one that is Unknown.
-// Tools that follow kstatus, such as Flux, wait until it is True for the current generation:
+// newReadyCondition returns the condition Ready, which summarizes the other conditions of a group. If one of them is
+// False, Ready is False; otherwise, if one is Unknown, Ready is Unknown. Tools that follow kstatus, such as Flux, wait
+// until Ready is True for the current generation:
 // https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/README.md
 func newReadyCondition(conditions []metav1.Condition, generation int64) metav1.Condition {
 	ready := metav1.Condition{

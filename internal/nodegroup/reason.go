@@ -23,7 +23,7 @@ const (
 	NoRule       = "NoRule"              // the group has no rule that retires nodes
 )
 
-// Reason is the result of one rule for a node.
+// Reason is one rule that applies to a node, with a text.
 type Reason struct {
 	// Rule is one of the constants above.
 	Rule    string `json:"rule"`
@@ -32,7 +32,7 @@ type Reason struct {
 
 func (r Reason) String() string { return r.Rule + ": " + r.Message }
 
-// JoinReasons joins all reasons in one line.
+// JoinReasons returns one line with all reasons.
 func JoinReasons(reasons []Reason) string {
 	all := make([]string, 0, len(reasons))
 	for _, r := range reasons {
@@ -41,7 +41,7 @@ func JoinReasons(reasons []Reason) string {
 	return strings.Join(all, "; ")
 }
 
-// Verdict is the decision on a node.
+// Verdict says what happens to a node.
 type Verdict string
 
 // The verdicts.
@@ -53,8 +53,8 @@ const (
 	Retires Verdict = "Retiring"    // its NodeRetirement is in progress
 )
 
-// Decision is the decision on one node of a group. Logs, Events, metrics and slipway status show what the controller
-// acts on.
+// Decision is the decision on one node of a group. The controller carries it out; logs, Events, metrics and slipway
+// status show it.
 type Decision struct {
 	Node    string   `json:"node"`
 	Verdict Verdict  `json:"verdict"`

@@ -28,13 +28,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// maxConcurrentGroups is how many groups are reconciled at once, so that a slow cloud blocks few other groups.
+// maxConcurrentGroups is how many groups are reconciled at the same time. With several, a slow cloud delays few other
+// groups.
 const maxConcurrentGroups = 4
 
-// filePollInterval is the time between two reads of the groups of a file.
+// filePollInterval is the pause between two reads of the file with groups.
 const filePollInterval = 5 * time.Second
 
-// Register adds the controller to a manager, and uses its caches.
+// Register adds the controller to a manager. The controller then uses the manager's caches.
 func (c *Controller) Register(m manager.Manager) error {
 	file := make(chan event.TypedGenericEvent[*v1alpha1.NodeGroup])
 	err := builder.ControllerManagedBy(m).
@@ -61,7 +62,8 @@ func toRequests(names map[string]bool) []reconcile.Request {
 	return all
 }
 
-// listGroups returns the groups. It returns none on an error, because they are reconciled at an interval anyway.
+// listGroups returns all groups. After an error it returns none: the event is then lost, but each group is reconciled
+// at an interval anyway.
 func (c *Controller) listGroups(ctx context.Context) []v1alpha1.NodeGroup {
 	groups, err := c.options.Groups.List(ctx)
 	if err != nil {
@@ -70,7 +72,8 @@ func (c *Controller) listGroups(ctx context.Context) []v1alpha1.NodeGroup {
 	return groups
 }
 
-// requestsForOtherGroups returns all other groups: a changed group may have taken or released nodes.
+// requestsForOtherGroups returns a request for every group except the changed one. The changed group may now select
+// nodes of another group, or no longer select them.
 func (c *Controller) requestsForOtherGroups(ctx context.Context, o client.Object) []reconcile.Request {
 	names := map[string]bool{}
 	for _, g := range c.listGroups(ctx) {
@@ -81,7 +84,8 @@ func (c *Controller) requestsForOtherGroups(ctx context.Context, o client.Object
 	return toRequests(names)
 }
 
-// requestsForGroupsOfNode returns the groups that select a Node, and the group with marks on it, which may be deleted.
+// requestsForGroupsOfNode returns a request for each group that selects the Node. It also returns one for the group
+// with annotations on the Node, which may have been deleted.
 func (c *Controller) requestsForGroupsOfNode(ctx context.Context, o client.Object) []reconcile.Request {
 	names := map[string]bool{}
 	if marked := o.GetAnnotations()[annotationGroup]; marked != "" {
@@ -95,9 +99,9 @@ func (c *Controller) requestsForGroupsOfNode(ctx context.Context, o client.Objec
 	return toRequests(names)
 }
 
-// requestsForGroupsOfPod returns the groups with a rule that selects the Pod. It also sees pods that come and go between two
-// reconciles: their cooldown starts now. While no group has such a rule, it returns none. Rules are known before the
-// pods of a group are read.
+// requestsForGroupsOfPod returns a request for each group with an idle rule that selects the Pod. It also records that
+// the Pod keeps its node from being idle. So a pod that starts and ends between two reconciles restarts the cooldown.
+// It returns none while no group has an idle rule.
 func (c *Controller) requestsForGroupsOfPod(ctx context.Context, o client.Object) []reconcile.Request {
 	if !c.hasPodRule.Load() {
 		return nil
@@ -114,7 +118,7 @@ func (c *Controller) requestsForGroupsOfPod(ctx context.Context, o client.Object
 	return toRequests(names)
 }
 
-// requestsForGroupsOfRetirement returns the group of a retirement.
+// requestsForGroupsOfRetirement returns a request for each group that the retirement names, in its spec or its status.
 func (c *Controller) requestsForGroupsOfRetirement(_ context.Context, o client.Object) []reconcile.Request {
 	names := map[string]bool{}
 	if rt, ok := o.(*v1alpha1.NodeRetirement); ok {
@@ -128,7 +132,8 @@ func (c *Controller) requestsForGroupsOfRetirement(_ context.Context, o client.O
 	return toRequests(names)
 }
 
-// newNodePredicate passes the changes that affect decisions, without heartbeats.
+// newNodePredicate returns a filter for changes of a Node. It passes the changes that can affect a decision, and drops
+// others such as heartbeats.
 func (c *Controller) newNodePredicate() predicate.Predicate {
 	return predicate.Funcs{
 		DeleteFunc: func(e event.DeleteEvent) bool { c.forgetNode(e.Object.GetName()); return true },
@@ -143,7 +148,8 @@ func (c *Controller) newNodePredicate() predicate.Predicate {
 	}
 }
 
-// newPodPredicate passes the changes that affect whether a Pod keeps a node.
+// newPodPredicate returns a filter for changes of a Pod. It passes the changes that can affect whether the Pod keeps
+// its node from being idle.
 func newPodPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -156,7 +162,8 @@ func newPodPredicate() predicate.Predicate {
 	}
 }
 
-// newRetirementPredicate passes retirements that begin, are admitted, reach a phase or are deleted.
+// newRetirementPredicate returns a filter for changes of a NodeRetirement. It passes its creation, its admission, a new
+// phase and its deletion.
 func newRetirementPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -171,7 +178,7 @@ func newRetirementPredicate() predicate.Predicate {
 	}
 }
 
-// fileWatcher sends the groups of a file to the controller when they are added, changed or removed.
+// fileWatcher makes the controller reconcile a group from a file after the group was added, changed or removed.
 type fileWatcher struct {
 	groups Groups
 	events chan event.TypedGenericEvent[*v1alpha1.NodeGroup]

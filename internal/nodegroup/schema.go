@@ -18,8 +18,9 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// ValidateSchema validates a NodeGroup against the schema of the CustomResourceDefinition, with the library of the API
-// server. [Check] covers the definition's CEL rules. Each error begins with the field. Unknown fields are ignored.
+// ValidateSchema validates a NodeGroup against the schema of the CustomResourceDefinition, with the library that the
+// API server uses. It does not evaluate the definition's CEL rules; [Validate] makes the same checks. Each error begins
+// with the field. Unknown fields are ignored.
 func ValidateSchema(object map[string]any) (errs []error) {
 	schema, err := loadGroupSchema()
 	if err != nil {
@@ -33,7 +34,7 @@ func ValidateSchema(object map[string]any) (errs []error) {
 	return errs
 }
 
-// ApplyDefaults sets the defaults of the CustomResourceDefinition in a NodeGroup, as the API server would.
+// ApplyDefaults sets the defaults of the CustomResourceDefinition in a NodeGroup, as the API server does.
 func ApplyDefaults(object map[string]any) error {
 	schema, err := loadGroupSchema()
 	if err != nil {
@@ -43,7 +44,8 @@ func ApplyDefaults(object map[string]any) error {
 	return nil
 }
 
-// applyDefaults sets defaults in existing objects only. A missing object gets no fields.
+// applyDefaults sets the defaults of missing fields. It does this only in objects that exist: a missing object stays
+// missing, even if its fields have defaults.
 func applyDefaults(value any, schema *spec.Schema) {
 	switch value := value.(type) {
 	case map[string]any:
@@ -64,10 +66,10 @@ func applyDefaults(value any, schema *spec.Schema) {
 	}
 }
 
-// bodyPrefix is the library's prefix for errors about a whole object.
+// bodyPrefix is the text that the library writes in errors about a whole object.
 const bodyPrefix = " in body "
 
-// formatSchemaError converts a library error so that it begins with the field and the value.
+// formatSchemaError returns the library's error in Slipway's form: it begins with the field and the value.
 func formatSchemaError(err error) error {
 	wrong, ok := errors.AsType[*openapierrors.Validation](err)
 	if !ok {
@@ -81,7 +83,7 @@ func formatSchemaError(err error) error {
 	return fmt.Errorf("%s: %s: %s", wrong.Name, value, want)
 }
 
-// loadGroupSchema loads the schema of the installed definition.
+// loadGroupSchema returns the schema of a NodeGroup from the CustomResourceDefinition.
 var loadGroupSchema = sync.OnceValues(func() (*spec.Schema, error) {
 	const file = "slipway.dev_nodegroups.yaml"
 	raw, err := crds.Files.ReadFile(file)

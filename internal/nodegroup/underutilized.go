@@ -13,8 +13,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// BlockingReasons returns the reasons why a node stays under every rule. The rule for underutilized nodes is in another
-// package, because it needs the whole cluster.
+// BlockingReasons returns the reasons that forbid the retirement of a node under every rule. Package provisioning uses
+// it for underutilized nodes, because that rule needs the whole cluster.
 func (w *GroupSnapshot) BlockingReasons(n *Node) []Reason {
 	reasons := w.blockingReasons(nil, n)
 	if n.KeepingPods.Count > 0 {
@@ -29,8 +29,9 @@ func (n *Node) OpenRetirement() *v1alpha1.NodeRetirement { return n.openRetireme
 // LastFailedRetirement returns the node's latest retirement that ended early, or nil.
 func (n *Node) LastFailedRetirement() *v1alpha1.NodeRetirement { return n.lastFailedRetirement() }
 
-// FailureCooldownEnd returns until when no retirement of the node is requested again after a failure. It returns zero if none
-// has failed. A failure in the future does not count, because the clock was set back since.
+// FailureCooldownEnd returns until when no rule requests another retirement of the node after a failed one. It returns
+// zero if no retirement has failed. It ignores a failure with a time in the future, because the clock was set back
+// after it.
 func (w *GroupSnapshot) FailureCooldownEnd(n *Node) time.Time {
 	var until time.Time
 	for i := range n.Retirements {
@@ -45,22 +46,22 @@ func (w *GroupSnapshot) FailureCooldownEnd(n *Node) time.Time {
 	return until
 }
 
-// ToBudgetNode returns the node as budgets count it.
+// ToBudgetNode returns the node in the form in which disruption budgets count it.
 func (n *Node) ToBudgetNode() disruptionbudget.Node { return n.toBudgetNode() }
 
-// CanCancel reports whether a retirement can be cancelled before it has begun.
+// CanCancel reports whether a retirement has not begun yet, so that it can be cancelled without a restore of its node.
 func CanCancel(rt *v1alpha1.NodeRetirement) bool { return isCancellable(rt) && !isAdmitted(rt) }
 
-// NewCluster returns a Cluster with nodes that were read elsewhere. It reads pods only for groups with a rule that
-// needs them.
+// NewCluster returns a Cluster with nodes that the caller has read. Pods are read later, and only for groups with a
+// rule that needs them.
 func NewCluster(pods live.PodReader, groups []v1alpha1.NodeGroup, nodes []corev1.Node, retirements []v1alpha1.NodeRetirement,
 	now time.Time,
 ) *Cluster {
 	return &Cluster{Groups: groups, Nodes: nodes, Retirements: retirements, Assignment: AssignNodes(groups, nodes), Now: now, pods: pods}
 }
 
-// WhyNotAccepted returns why a group is not accepted, by its current faults and by its status. It returns "" for an
-// accepted group.
+// WhyNotAccepted returns why a group is not accepted: its current Fault, or the reason in its status. It returns "" if
+// the group is accepted.
 func (c *Cluster) WhyNotAccepted(g *v1alpha1.NodeGroup) string {
 	if f, wrong := c.Assignment.FaultByGroup[g.Name]; wrong {
 		return f.Message

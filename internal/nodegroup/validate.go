@@ -12,8 +12,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// Validate validates a group. It repeats the checks of the API server, for groups of a file, and adds checks that the
-// schema cannot express: selectors, schedules and time zones. Each error begins with the field.
+// Validate returns all errors in the spec of a group. It repeats the checks of the API server, because groups from a
+// file do not pass through it. It adds checks that a schema cannot express: of selectors, schedules and time zones.
+// Each error begins with the field.
 func Validate(g *v1alpha1.NodeGroup) (errs []error) {
 	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 	checkNonEmptySelector(fail, "spec.nodeSelector", &g.Spec.NodeSelector, "would select every node")
@@ -73,7 +74,7 @@ func checkBudgets(fail func(string, ...any), budgets []v1alpha1.DisruptionBudget
 	}
 }
 
-// findDuplicate returns an element that is in the list twice.
+// findDuplicate returns an element that the list contains twice, or false if there is none.
 func findDuplicate[T cmp.Ordered](list []T) (twice T, is bool) {
 	seen := map[T]bool{}
 	for _, one := range list {
@@ -119,7 +120,7 @@ func checkAtLeast(fail func(string, ...any), field string, d *metav1.Duration, l
 	}
 }
 
-// controlPlaneLabels returns the labels of kubeadm, current and former.
+// controlPlaneLabels returns the labels of control plane nodes, of current and former versions of kubeadm.
 func controlPlaneLabels() []string {
 	return []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"}
 }

@@ -20,28 +20,29 @@ import (
 )
 
 const (
-	// scanTimeout limits one scan.
+	// scanTimeout is the timeout of one scan.
 	scanTimeout = 2 * time.Minute
-	// pageSize is how many Nodes, or NodeRetirements, are read in one request.
+	// pageSize is the number of Nodes, or of NodeRetirements, that one request reads.
 	pageSize = 500
 )
 
-// How certain a finding is.
+// These values say how certain a finding is: found in some scans, or found for the whole grace period.
 const (
 	suspected = "suspected"
 	proven    = "proven"
 )
 
-// markingCloud is a cloud with marks on the cluster's instances, in any group. In other clouds, the owner of an
-// instance without a Node is unknown.
+// markingCloud is a cloud that marks each instance with its cluster, so that instances without a Node can be assigned
+// to a cluster. In any other cloud, an instance without a Node may belong to another cluster.
 type markingCloud interface {
 	instances.Deleter
 	cloud.InstanceTagger
 	Name() string
 }
 
-// unmarkedCloud is a cloud without such marks that can prove the absence of an instance. It has orphaned Nodes, but no
-// orphaned instances. It has no Delete here, because nothing is deleted in it.
+// unmarkedCloud is a cloud that does not mark the instances of the cluster, but can prove that an instance does not
+// exist. There, only orphaned Nodes can be found. The interface has no Delete, because nothing is deleted in such a
+// cloud.
 type unmarkedCloud interface {
 	Cloud
 	cloud.DeletionVerifier
@@ -72,7 +73,7 @@ type Options struct {
 	Log           *slog.Logger
 }
 
-// Controller finds and reports the orphaned instances and Nodes of one cloud. It is a Runnable of the manager.
+// Controller finds and reports orphaned instances and orphaned Nodes of one cloud. The manager runs it.
 type Controller struct {
 	options   Options
 	cloudName string        // of the cloud
@@ -84,8 +85,8 @@ type Controller struct {
 	reportedKept map[string]bool   // cloud groups with a report that their orphans are kept
 }
 
-// NewIfSupported returns a Controller for a cloud. It is nil for a cloud without marks that cannot prove the
-// absence of an instance.
+// NewIfSupported returns a Controller for a cloud, or nil. It returns nil if the cloud neither marks the cluster's
+// instances nor can prove that an instance does not exist.
 func NewIfSupported(p interface{ Name() string }, o Options) *Controller {
 	s := &Controller{options: o, cloudName: p.Name(), nodes: instances.NewNodeReader(o.LiveReader)}
 	var ok bool
@@ -149,15 +150,15 @@ func (s *Controller) findOrphans(ctx context.Context, finder *Finder, seen *snap
 	}), time.Now())
 }
 
-// canCheckNode reports whether a cloud without marks can prove the absence of a Node's instance. The Node's group must
-// be this manager's and in the cloud.
+// canCheckNode reports whether the Controller may ask an unmarkedCloud if the instance of this Node exists. The Node's
+// group must belong to this manager and to this cloud.
 func (s *Controller) canCheckNode(seen *snapshot, n Node) bool {
 	g := seen.groupByName[seen.groupOfNode[n.Name]]
 	return g != nil && s.isOwnGroup(g) && g.Spec.Cloud.Provider == s.cloudName && s.unmarked.NotFoundMeansDeleted(n.ProviderID)
 }
 
-// isNodeOfOtherCloud reports whether a Node's group is in another cloud. The instances of a pool have the IDs of their
-// cloud.
+// isNodeOfOtherCloud reports whether the Node belongs to a group in another cloud. The provider ID alone does not show
+// that: the instances of a cloudpool have provider IDs of the cloud behind it.
 func (s *Controller) isNodeOfOtherCloud(seen *snapshot, node string) bool {
 	g := seen.groupByName[seen.groupOfNode[node]]
 	return g != nil && g.Spec.Cloud.Provider != s.cloudName
@@ -167,8 +168,9 @@ func (s *Controller) isOwnGroup(g *v1alpha1.NodeGroup) bool {
 	return s.options.Selector.Matches(labels.Set(g.Labels))
 }
 
-// listGroupInstances lists the instances of this manager's groups in the cloud. After an error it returns none (I7).
-// The cloud groups of other managers may be unknown or unreadable here.
+// listGroupInstances lists the instances of this manager's groups in the cloud. If one group cannot be read, it returns
+// none and the error (invariant I7: unknown is not gone). It does not read groups of other managers, because this
+// manager may not know them.
 func (s *Controller) listGroupInstances(ctx context.Context, seen *snapshot) ([]cloud.Instance, error) {
 	named := map[string]bool{}
 	for _, g := range seen.groupByName {

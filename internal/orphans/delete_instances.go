@@ -10,8 +10,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/instances"
 )
 
-// DeleteDueOrphanedInstances deletes the orphaned instances that are due and not kept. Before each deletion it reads the instance
-// and the Nodes again. Orphaned Nodes are left to a NodeRetirement. It returns the findings with a started deletion.
+// DeleteDueOrphanedInstances deletes the orphaned instances with IsDue true and no KeptReason. Before each deletion it
+// reads the instance and the Nodes again. It does not handle orphaned Nodes: a NodeRetirement deletes them. It returns
+// the findings for which a deletion was started.
 func DeleteDueOrphanedInstances(ctx context.Context, c instances.Deleter, nodes func(context.Context) ([]cloud.NodeIdentity, error), findings []Finding,
 	log *slog.Logger,
 ) ([]Finding, error) {
@@ -35,7 +36,8 @@ func DeleteDueOrphanedInstances(ctx context.Context, c instances.Deleter, nodes 
 	return begun, errors.Join(errs...)
 }
 
-// deleteDueInstances deletes the orphaned instances that are due (I4, I7). A cloud without marks has none.
+// deleteDueInstances deletes the orphaned instances that were found for the whole grace period. Each is checked again
+// before its deletion (invariants I4 and I7). In a cloud that does not mark instances, it does nothing.
 func (s *Controller) deleteDueInstances(ctx context.Context, seen *snapshot, findings []Finding) error {
 	if s.marking == nil {
 		return nil

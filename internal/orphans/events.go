@@ -27,7 +27,8 @@ const (
 	eventOrphanedNode eventReason = "InstanceMissing"
 )
 
-// reportChangedFindings counts the findings, and reports each one when it is first found and when it is due.
+// reportChangedFindings updates the metrics. It reports each finding twice: when it is first found, and when the grace
+// period has passed.
 func (s *Controller) reportChangedFindings(seen *snapshot, findings []Finding) {
 	reported := map[string]string{}
 	counts := map[[2]string]float64{}
@@ -60,7 +61,8 @@ func (s *Controller) reportChangedFindings(seen *snapshot, findings []Finding) {
 	}
 }
 
-// reportKeptGroupsOnce reports once for each cloud group that its orphans are kept, and what to do.
+// reportKeptGroupsOnce reports that orphaned instances of a cloud group are not deleted, the reason, and what a user
+// can do. It reports once for each group.
 func (s *Controller) reportKeptGroupsOnce(seen *snapshot, findings []Finding) {
 	kept := map[string]bool{}
 	for _, f := range findings {
@@ -79,7 +81,7 @@ func (s *Controller) reportKeptGroupsOnce(seen *snapshot, findings []Finding) {
 	s.reportedKept = kept
 }
 
-// findableKinds returns the kinds that can be found in the cloud.
+// findableKinds returns the kinds of orphans that can be found in this cloud.
 func (s *Controller) findableKinds() []OrphanKind {
 	if s.marking != nil {
 		return []OrphanKind{OrphanedInstance, OrphanedNode}
@@ -100,7 +102,7 @@ func (s *Controller) recordFindingEvent(seen *snapshot, f Finding, state string)
 	s.recordGroupEvent(seen, f.Group, eventOrphan, state, note)
 }
 
-// describeNextAction returns what will be done about an orphan.
+// describeNextAction returns a text that says what Slipway will do with an orphan.
 func (s *Controller) describeNextAction(f Finding) string {
 	switch {
 	case !s.options.DeleteOrphans:

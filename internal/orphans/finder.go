@@ -1,9 +1,9 @@
 // Package orphans finds instances of the cluster without a Node, and Nodes without an instance. It reports each with
 // its proofs. If configured, it deletes orphaned instances and retires orphaned Nodes after a grace period.
 //
-// An orphan must be found in every scan of the whole grace period, which a restart begins again. A scan compares
-// complete lists of instances and Nodes (I7). Many orphaned instances at once mean that the cluster has lost its Nodes:
-// see limit.go.
+// An orphan must be found in every scan of the whole grace period. After a restart the grace period begins again. A scan
+// compares complete lists of instances and Nodes (invariant I7: unknown is not gone). Many orphaned instances at once
+// mean that the cluster has lost its Nodes; see limit.go.
 package orphans
 
 import (
@@ -28,7 +28,7 @@ const (
 	OrphanedNode OrphanKind = "Node"
 )
 
-// Node has the relevant fields of a Node.
+// Node has the fields of a Node that a Finder reads.
 type Node struct {
 	Name       string
 	ProviderID string
@@ -64,13 +64,13 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s %s (%s): %s", f.Kind, f.Name, f.ProviderID, strings.Join(f.Proofs, "; "))
 }
 
-// Cloud is the part of [cloud.Provider] that a Finder needs.
+// Cloud lists the methods of [cloud.Provider] that a Finder calls.
 type Cloud interface {
 	Normalize(providerID string) (string, error)
 	Instance(ctx context.Context, providerID string) (cloud.Instance, error)
 }
 
-// GracePeriod says how long and how often an orphan must be found.
+// GracePeriod says how long, and in how many scans, an orphan must be found before Slipway deletes or retires it.
 type GracePeriod struct {
 	// JoinTimeout is how long an instance may take to join after its creation.
 	JoinTimeout time.Duration
@@ -80,12 +80,12 @@ type GracePeriod struct {
 	MinScans int
 }
 
-// DefaultGracePeriod suits instances that join within minutes.
+// DefaultGracePeriod returns a grace period for instances that join the cluster within minutes.
 func DefaultGracePeriod() GracePeriod {
 	return GracePeriod{JoinTimeout: 30 * time.Minute, ConfirmFor: 15 * time.Minute, MinScans: 3}
 }
 
-// Finder finds orphans and remembers the previous scan. It is not safe for concurrent use.
+// Finder finds orphans, and remembers the findings of the previous scan. It is not safe for concurrent use.
 type Finder struct {
 	// IsExempt reports whether an instance cannot be an orphan; nil spares none.
 	IsExempt func(cloud.Instance) bool
@@ -100,9 +100,10 @@ func NewFinder(c Cloud, g GracePeriod) *Finder {
 	return &Finder{cloud: c, grace: g, previous: map[string]Finding{}}
 }
 
-// FindOrphans compares all instances of the cluster with all Nodes and returns the orphans, sorted by kind and name. The
-// instances must be marked as the cluster's by the cloud. For a cloud without marks, see [Finder.FindOrphanedNodes]. If the
-// cloud does not answer for a Node, that Node is not a finding.
+// FindOrphans compares all instances of the cluster with all Nodes. It returns the orphans, sorted by kind and name.
+// Its instances must be those that the cloud has marked as the cluster's. For a cloud without marks, use
+// [Finder.FindOrphanedNodes]. If the cloud does not answer for a Node, the Node is not in the result, and the error
+// says so.
 func (f *Finder) FindOrphans(ctx context.Context, instances []cloud.Instance, nodes []Node, now time.Time) ([]Finding, error) {
 	seen := map[string]Finding{}
 	hosts := f.newNodeIndex(nodes...)
@@ -119,9 +120,10 @@ func (f *Finder) FindOrphans(ctx context.Context, instances []cloud.Instance, no
 	return f.storeAndSortFindings(seen), err
 }
 
-// FindOrphanedNodes is [Finder.Look] for a cloud without marks, which has no orphaned instances. Nodes are the Nodes that
-// the caller may check. Instead of marked instances, it uses list to confirm the cloud's answer for one instance. It
-// calls list only if a Node is silent. If list fails, nothing is found (I7).
+// FindOrphanedNodes returns the orphaned Nodes in a cloud that does not mark the cluster's instances. There, orphaned
+// instances cannot be found. Each of nodes must be a Node that the caller may check. list returns all known instances
+// of the cloud; it confirms the cloud's answer for a single instance. It is called only if a Node is not Ready. If list
+// fails, the result is empty (invariant I7: unknown is not gone).
 func (f *Finder) FindOrphanedNodes(ctx context.Context, list func(context.Context) ([]cloud.Instance, error), nodes []Node, now time.Time) ([]Finding, error) {
 	seen := map[string]Finding{}
 	silent := f.findUnreadyNodesOfCloud(nodes, now)
@@ -136,7 +138,7 @@ func (f *Finder) FindOrphanedNodes(ctx context.Context, list func(context.Contex
 	return f.storeAndSortFindings(seen), err
 }
 
-// storeAndSortFindings stores the findings for the next scan and returns them sorted.
+// storeAndSortFindings stores the findings for the next scan, and returns them sorted by kind and name.
 func (f *Finder) storeAndSortFindings(seen map[string]Finding) []Finding {
 	f.previous = seen
 	return slices.SortedFunc(maps.Values(seen), func(a, b Finding) int {
@@ -144,7 +146,8 @@ func (f *Finder) storeAndSortFindings(seen map[string]Finding) []Finding {
 	})
 }
 
-// addFinding adds a finding and continues the counts of the previous scan.
+// addFinding adds a finding to seen. If the previous scan had the same finding, the time of the first scan and the
+// number of scans continue.
 func (f *Finder) addFinding(seen map[string]Finding, found Finding, now time.Time) {
 	key := string(found.Kind) + " " + found.Name + " " + found.ProviderID
 	found.FirstFoundAt, found.ScanCount = now, 1
@@ -155,7 +158,7 @@ func (f *Finder) addFinding(seen map[string]Finding, found Finding, now time.Tim
 	seen[key] = found
 }
 
-// proveNoNode returns the proofs that an instance has no Node, or nil if one of them fails.
+// proveNoNode returns the proofs that an instance has no Node, as texts. It returns nil if one of the proofs fails.
 func (f *Finder) proveNoNode(i cloud.Instance, hosts *cloud.NodeIndex, nodes int, now time.Time) []string {
 	if i.State == cloud.Deleting || i.State == cloud.Unknown || i.Created.IsZero() || now.Sub(i.Created) < f.grace.JoinTimeout {
 		return nil
@@ -170,7 +173,7 @@ func (f *Finder) proveNoNode(i cloud.Instance, hosts *cloud.NodeIndex, nodes int
 	}
 }
 
-// newNodeIndex converts Nodes for the comparison with instances.
+// newNodeIndex returns an index in which an instance can be looked up to find its Node.
 func (f *Finder) newNodeIndex(nodes ...Node) *cloud.NodeIndex {
 	all := make([]cloud.NodeIdentity, len(nodes))
 	for i, n := range nodes {
@@ -179,7 +182,8 @@ func (f *Finder) newNodeIndex(nodes ...Node) *cloud.NodeIndex {
 	return cloud.NewNodeIndex(f.cloud.Normalize, all)
 }
 
-// findUnreadyNodesOfCloud returns the Nodes that may be orphaned: not Ready, past their time to join, and of this cloud.
+// findUnreadyNodesOfCloud returns the Nodes of this cloud that may be orphaned: they are not Ready, and were created
+// before the join timeout began.
 func (f *Finder) findUnreadyNodesOfCloud(nodes []Node, now time.Time) []Node {
 	return slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool {
 		if n.Ready || n.ProviderID == "" || now.Sub(n.Created) < f.grace.JoinTimeout {
@@ -190,8 +194,8 @@ func (f *Finder) findUnreadyNodesOfCloud(nodes []Node, now time.Time) []Node {
 	})
 }
 
-// addOrphanedNodes adds the silent Nodes without an instance. If the cloud does not answer for some, it returns an
-// error.
+// addOrphanedNodes adds each of the silent Nodes that has no instance to seen. It returns an error that names the Nodes
+// for which the cloud did not answer.
 func (f *Finder) addOrphanedNodes(ctx context.Context, seen map[string]Finding, instances []cloud.Instance, silent []Node, now time.Time) error {
 	var errs []error
 	for _, n := range silent {
@@ -207,8 +211,8 @@ func (f *Finder) addOrphanedNodes(ctx context.Context, seen map[string]Finding, 
 	return errors.Join(errs...)
 }
 
-// proveNoInstance returns the proofs that a silent Node has no instance, or nil if one of them fails. An error means
-// that the cloud did not answer.
+// proveNoInstance returns the proofs that a Node that is not Ready has no instance, as texts. It returns nil if one of
+// the proofs fails, and an error if the cloud did not answer.
 func (f *Finder) proveNoInstance(ctx context.Context, n Node, instances []cloud.Instance) ([]string, error) {
 	id, err := f.cloud.Normalize(n.ProviderID)
 	if err != nil {

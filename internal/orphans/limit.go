@@ -7,21 +7,21 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// The number of orphans that may be deleted at once: minOrphanLimit, or one for each nodesPerOrphan instances with a
-// Node.
+// minOrphanLimit is the number of orphans that may always be deleted at once. nodesPerOrphan raises that limit to one
+// orphan for each nodesPerOrphan instances with a Node.
 const (
 	minOrphanLimit = 3
 	nodesPerOrphan = 5
 )
 
-// keepOrphansOverLimit keeps all orphans of a scan if there are too many, or if no instance has a Node.
+// keepOrphansOverLimit sets KeptReason on all findings of a scan if there are too many, or if no instance has a Node.
 //
-// Then the cluster has probably lost its Nodes: its control plane was rebuilt or restored, or another cluster has its
-// name. The proofs of each orphan do not help against that. Suspected orphans count too, because Nodes may be lost one
-// after the other.
+// The cluster has then probably lost its Nodes: its control plane was rebuilt or restored, or another cluster has the
+// same name. The proofs of the single orphans are true in that case too, so they do not protect against it. Suspected
+// orphans count too, because the Nodes may be lost one after the other.
 //
-// When they are few again, the others may be rejoining one by one. So the remaining orphans get their time to join once
-// more.
+// After the number has fallen below the limit, KeptReason stays for another join timeout. The lost instances may be
+// joining again one by one.
 func (f *Finder) keepOrphansOverLimit(seen map[string]Finding, instances []cloud.Instance, hosts *cloud.NodeIndex, nodes []Node, now time.Time) {
 	if len(seen) == 0 {
 		return
@@ -41,8 +41,8 @@ func (f *Finder) keepOrphansOverLimit(seen map[string]Finding, instances []cloud
 	}
 }
 
-// checkOrphanLimit returns why so many orphans must not be deleted, or "". Instances of the control plane do not count
-// as joined: their Nodes come back before all others.
+// checkOrphanLimit returns why this number of orphans must not be deleted, or "" if it may. Instances of the control
+// plane do not count as instances with a Node, because their Nodes come back before all others.
 func checkOrphanLimit(orphans int, instances []cloud.Instance, hosts *cloud.NodeIndex, nodes []Node) string {
 	joined, controlPlane := 0, map[string]bool{}
 	for _, n := range nodes {

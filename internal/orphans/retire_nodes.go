@@ -11,8 +11,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
-// retireDueNodes creates NodeRetirements for the due Nodes of this manager's groups. A Node without a group is only
-// reported, because Slipway does not manage it.
+// retireDueNodes creates a NodeRetirement for each orphaned Node of this manager's groups that was found for the whole
+// grace period. A Node without a group is only reported, because Slipway does not manage it.
 func (s *Controller) retireDueNodes(ctx context.Context, seen *snapshot, findings []Finding) error {
 	var errs []error
 	for _, f := range findings {

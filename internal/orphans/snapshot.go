@@ -17,7 +17,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// snapshot is what one scan reads.
+// snapshot holds everything that one scan has read.
 type snapshot struct {
 	instances         []cloud.Instance // of the cluster, in a cloud with marks
 	nodes             []Node
@@ -72,8 +72,8 @@ func (s *Controller) readSnapshot(ctx context.Context) (*snapshot, error) {
 	return seen, nil
 }
 
-// readUnfinishedRetirements reads the unfinished retirements of any manager, page by page. It returns the names of their Nodes,
-// and the normalized provider IDs of their instances.
+// readUnfinishedRetirements reads the unfinished retirements of all managers, page by page. It returns the names of
+// their Nodes, and the normalized provider IDs of their instances.
 func (s *Controller) readUnfinishedRetirements(ctx context.Context) (leaving, inHand map[string]bool, err error) {
 	leaving, inHand = map[string]bool{}, map[string]bool{}
 	var page v1alpha1.NodeRetirementList
@@ -100,8 +100,8 @@ func (s *Controller) readUnfinishedRetirements(ctx context.Context) (leaving, in
 	return leaving, inHand, nil
 }
 
-// instanceIDOf returns the normalized provider ID of a retirement's instance. An error other than [cloud.IsUnanswered]
-// means that it belongs to another cloud.
+// instanceIDOf returns the normalized provider ID of a retirement's instance. An error means that the instance belongs
+// to another cloud, unless it satisfies [cloud.IsProviderUnavailable].
 func (s *Controller) instanceIDOf(rt *v1alpha1.NodeRetirement) (string, error) {
 	id := rt.Spec.ProviderID
 	if rt.Status.Captured != nil {
@@ -113,18 +113,20 @@ func (s *Controller) instanceIDOf(rt *v1alpha1.NodeRetirement) (string, error) {
 	return s.unmarked.Normalize(id)
 }
 
-// isHandled reports whether an instance cannot be an orphan: a retirement or a launch handles it, or it may still join.
+// isHandled reports whether an instance cannot be an orphan, because a retirement or a launch handles it, or because it
+// may still join the cluster.
 func (s *snapshot) isHandled(m cloud.Instance) bool {
 	return s.handledInstances[m.ProviderID] || s.canStillJoin(m, time.Now())
 }
 
-// canStillJoin reports whether an instance is within the join timeout of its group.
+// canStillJoin reports whether the join timeout of the instance's group has not passed yet.
 func (s *snapshot) canStillJoin(m cloud.Instance, now time.Time) bool {
 	g := s.groupByCloudGroup[m.Group]
 	return g != nil && now.Before(m.Created.Add(plan.JoinTimeout(g)))
 }
 
-// readNodes reads all Nodes page by page, and keeps the relevant fields.
+// readNodes reads all Nodes, page by page. It returns each Node twice: without the fields that no rule reads, and as
+// input of a Finder.
 func (s *Controller) readNodes(ctx context.Context) (nodes []corev1.Node, summaries []Node, err error) {
 	var page corev1.NodeList
 	for more := true; more; more = page.Continue != "" {

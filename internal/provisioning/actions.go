@@ -23,8 +23,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
-// launchAndAwaitReplies requests all launches at once, and waits for the answers until the answer timeout. A launch without an
-// answer by then counts as provisioning. So a slow cloud delays no later pod.
+// launchAndAwaitReplies requests all launches at once, and waits for the clouds' answers until the answer timeout. A
+// launch that is not answered by then counts as provisioning. So a slow cloud does not delay pods that arrive later.
 func (a *Controller) launchAndAwaitReplies(ctx context.Context, groups []*managedGroup, d *plan.Decision, waiting map[placement.PodKey]unschedulablePod) error {
 	var errs []error
 	for _, g := range groups {
@@ -83,8 +83,8 @@ func (a *Controller) startLaunchRequest(ctx context.Context, g *managedGroup, o 
 	})
 }
 
-// recordLaunchAnswer records the cloud's answer to a launch. A refusal is not an error of the reconcile: the template backs
-// off, and the next reconcile uses another one.
+// recordLaunchAnswer records the cloud's answer to a launch. A refusal does not make the reconcile fail: the template
+// gets a back-off, and the next reconcile uses another template.
 func (a *Controller) recordLaunchAnswer(g *managedGroup, o plan.Launch, id string, op cloud.Operation, err error) {
 	log := a.options.Log.With("group", o.Group, "template", o.Template, "instances", o.Count, "pods", len(o.Pods), "reasons", o.Reasons)
 	if err == nil {
@@ -103,7 +103,7 @@ func (a *Controller) recordLaunchAnswer(g *managedGroup, o plan.Launch, id strin
 	g.state.recordLaunchReply(id, answer, op.ProviderIDs, time.Now())
 }
 
-// requeue starts the next reconcile soon.
+// requeue makes the next reconcile start soon.
 func (a *Controller) requeue() {
 	select {
 	case a.wake <- struct{}{}:
@@ -111,11 +111,12 @@ func (a *Controller) requeue() {
 	}
 }
 
-// maxConcurrentDeletions is the maximum of running deletions per group. Later reconciles delete the rest.
+// maxConcurrentDeletions is the largest number of deletions per group that run at once. Later reconciles delete the
+// remaining instances.
 const maxConcurrentDeletions = 10
 
-// startFailedInstanceDeletions starts to delete the instances of our launches that will never become nodes. It does not wait
-// for the cloud. If a deletion of an instance is running, it does not start another one.
+// startFailedInstanceDeletions starts to delete the instances that Slipway has launched and that will never become
+// nodes. It does not wait for the cloud. For an instance with a running deletion it starts no other one.
 func (a *Controller) startFailedInstanceDeletions(ctx context.Context, s *clusterCaches, groups []*managedGroup) {
 	for _, g := range groups {
 		m := g.state
@@ -147,8 +148,8 @@ func (a *Controller) startInstanceDeletion(ctx context.Context, s *clusterCaches
 	})
 }
 
-// deleteInstanceWithoutNode deletes an instance after the API server and the cloud have confirmed again that it has no Node (I4,
-// I7). It reports whether the cloud was asked.
+// deleteInstanceWithoutNode deletes an instance that has no Node. Before that, it checks again with the API server and
+// the cloud that there is no Node (invariants I4 and I7). It reports whether the cloud was asked to delete.
 func (a *Controller) deleteInstanceWithoutNode(ctx context.Context, s *clusterCaches, g *managedGroup, failed launch.FailedInstance) (asked bool, err error) {
 	provider := a.options.Clouds[g.Group.Spec.Cloud.Provider]
 	id := failed.Instance.ProviderID
@@ -167,9 +168,9 @@ func (a *Controller) deleteInstanceWithoutNode(ctx context.Context, s *clusterCa
 	return true, nil
 }
 
-// applyScaleDownDecisions requests the retirements of underutilized nodes that are due, and cancels its pending retirements
-// that are not wanted any more. It also writes on each such node since when it may be retired. A node without a decision
-// loses this annotation (I3), unless another manager owns the node.
+// applyScaleDownDecisions requests a retirement for each underutilized node that is due. It cancels its own pending
+// retirements that are no longer wanted. It writes on each underutilized node since when it may be retired. It removes
+// this annotation from a node without a decision (invariant I3), unless another manager owns the node.
 func (a *Controller) applyScaleDownDecisions(ctx context.Context, cluster *nodegroup.Cluster, groups []*managedGroup, down []plan.NodeDecision) error {
 	if down == nil {
 		return nil // there was no decision
@@ -206,8 +207,8 @@ func findGroup(groups []*managedGroup, name string) *managedGroup {
 	return nil
 }
 
-// writeUnderutilizedSinceAnnotation writes on a Node since when it may be retired, if the annotation differs. If the Node has changed
-// since it was read, the write fails with a conflict.
+// writeUnderutilizedSinceAnnotation writes on a Node since when it may be retired, unless the annotation has this
+// value. If the Node has changed since it was read, the write fails with a conflict.
 func (a *Controller) writeUnderutilizedSinceAnnotation(ctx context.Context, n *corev1.Node, since time.Time) error {
 	var value any
 	if !since.IsZero() {

@@ -36,9 +36,9 @@ type cloudObservation struct {
 // shouldReadCloud reports whether the cloud of the group is read. The group must have spec.scaleUp and must be accepted.
 func shouldReadCloud(g *managedGroup) bool { return g.Group.Spec.ScaleUp != nil && g.NotAccepted == "" }
 
-// readCloudsUntilTimeout starts to read the clouds of all groups that scale up, and waits for the answers until the answer timeout.
-// If a cloud answers later, the next reconcile applies its answer. Until then the group keeps its last state and the
-// launches made since.
+// readCloudsUntilTimeout starts to read the clouds of all groups that scale up, and waits for the answers until the
+// answer timeout. If a cloud answers later, the next reconcile uses its answer. Until then the group has the state of
+// its last answer, with the launches made since.
 func (a *Controller) readCloudsUntilTimeout(ctx context.Context, s *clusterCaches, groups []*managedGroup) {
 	for _, g := range groups {
 		if shouldReadCloud(g) && (!g.state.isReadEarly || g.state.needsReread()) {
@@ -87,7 +87,7 @@ func (a *Controller) startCloudRead(ctx context.Context, s *clusterCaches, g *ma
 	})
 }
 
-// readCloud reads one group from its cloud. If only the list of templates fails, nothing can be launched, but the
+// readCloud reads one group from its cloud. If only the templates cannot be listed, nothing is launched, but the
 // instances are still tracked.
 func (a *Controller) readCloud(ctx context.Context, s *clusterCaches, g *managedGroup) (v cloudObservation, err error) {
 	provider := a.options.Clouds[g.Group.Spec.Cloud.Provider]
@@ -177,8 +177,8 @@ func (a *Controller) applyObservation(g *managedGroup, v cloudObservation) {
 	}
 }
 
-// describeDroppedLaunch returns the message for a launch that is given up because its instances did not appear. If the
-// cloud still counts these instances, the message says what to do.
+// describeDroppedLaunch returns the message for a launch with instances that have not appeared, and that are no longer
+// expected. If the size of the cloud group still counts them, the message says what a user can do.
 func (m *groupState) describeDroppedLaunch(count int) string {
 	message := fmt.Sprintf("the cloud has dropped a launch of %d instances without an error", count)
 	if n := m.tracking.Unmade; n > 0 {
@@ -188,8 +188,8 @@ func (m *groupState) describeDroppedLaunch(count int) string {
 	return message
 }
 
-// removeAdoptedWithoutNode removes adopted instances without a Node, because they may belong to another cluster. They
-// then belong to no launch and count against no maximum.
+// removeAdoptedWithoutNode removes adopted instances without a Node from the observation, because they may belong to
+// another cluster. They are then assigned to no launch, and do not count towards a maximum.
 func (v *cloudObservation) removeAdoptedWithoutNode() {
 	var kept []cloud.Instance
 	for _, i := range v.instances {
@@ -280,9 +280,9 @@ func (m *groupState) recordUsableInstance(r *launch.Instance) {
 	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return launch.IsBackOffRefuted(&b, r) })
 }
 
-// removeJoinedFromProvisioning removes instances that have a Node now from the provisioning instances. The cloud was read before the
-// Node joined, so the instance would count twice. It also records instances whose Node is usable as joined for good,
-// because the Node may not be usable at the next cloud read.
+// removeJoinedFromProvisioning removes instances that have a Node now from the provisioning instances. When the cloud
+// was read, they had no Node, so they would count twice. An instance with a usable Node is also recorded as joined for
+// good, because the Node may be unusable at the next cloud read.
 func (g *managedGroup) removeJoinedFromProvisioning(provider cloud.Provider, nodes []corev1.Node) {
 	m := g.state
 	m.launched = nil

@@ -263,8 +263,9 @@ func (a *Controller) dropNoGroupVerdicts(pods []plan.PodVerdict) []plan.PodVerdi
 // unknownGroupGrace is how long a group with unknown state delays the Events of unplaceable pods.
 const unknownGroupGrace = time.Minute
 
-// areGroupsKnownOrPastGrace reports whether the state of every group is known. A group whose state has been unknown for the
-// whole grace period counts as known: that its cloud cannot be read is then a reason for the pods.
+// areGroupsKnownOrPastGrace reports whether the state of every group is known. A group with a state that has been
+// unknown for longer than unknownGroupGrace counts as known. Its cloud cannot be read, and that is then the reason in
+// the Events of pods.
 func areGroupsKnownOrPastGrace(groups []*managedGroup, now time.Time) bool {
 	for _, g := range groups {
 		if since := g.unknownSince(); !since.IsZero() && now.Before(since.Add(unknownGroupGrace)) {

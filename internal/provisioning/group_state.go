@@ -26,8 +26,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// groupState is what the controller remembers of a group between reconciles. The part that must survive a restart is
-// also in the group's status.
+// groupState is what the controller knows about a group from one reconcile to the next. Everything in it that must
+// survive a restart is also in the group's status.
 type groupState struct {
 	watchedSince      time.Time // when this process first saw the group
 	cloud             cloud.Group
@@ -192,8 +192,8 @@ func (m *groupState) mergeAnswer(l v1alpha1.Launch, now time.Time) {
 	})
 }
 
-// toPendingLaunch converts a launch that another process has recorded. If no answer is recorded, the answer counts as lost
-// (I8).
+// toPendingLaunch converts a launch that another process has recorded. If no answer is recorded, the process may have
+// crashed after the request, and the answer counts as lost (invariant I8).
 func (m *groupState) toPendingLaunch(l v1alpha1.Launch) launch.PendingLaunch {
 	if l.IsForRetirement() {
 		return launch.NewPendingLaunch(&l, m.settleTime, time.Now())
@@ -291,9 +291,9 @@ func (m *groupState) cloudTemplateName(template string) string {
 	return template
 }
 
-// templateOfNode returns the name of a node's template: the template that the node's label for the instance type names,
-// or else the one that its cloud names. If the cloud names no type and has only one template, it is this one. It returns
-// "" if the group cannot launch such a node.
+// templateOfNode returns the name of the template from which a node was launched. It is the template with the instance
+// type in the node's label, or else the type that the cloud reports. If the cloud reports no type and has only one
+// template, it is that template. It returns "" if the group has no such template.
 func (m *groupState) templateOfNode(n *corev1.Node) string {
 	for _, name := range []string{n.Labels[corev1.LabelInstanceTypeStable], n.Labels[corev1.LabelInstanceType], m.typeByNode[n.Name]} {
 		for _, t := range m.cloudTemplates {
@@ -345,8 +345,8 @@ func (g *managedGroup) makePlanTemplates(siblings *v1alpha1.LearnedTemplate, now
 	return planTemplates
 }
 
-// learnedTTL is the time after which the last nodes of a template, which lacked a declared resource, do not matter any
-// more. If the declaration is wrong, at most one useless instance is launched in each such period.
+// learnedTTL is how long a declared resource is not expected on new nodes after the last nodes of a template lacked it.
+// If the declaration is wrong, at most one useless instance is launched in each such period.
 const learnedTTL = time.Hour
 
 // areNodesLongGone reports whether this process has seen no node of a template for learnedTTL. A starting node counts as seen,
@@ -623,11 +623,12 @@ func (g *managedGroup) mergeIntoStatus(s *v1alpha1.ProvisioningStatus) error {
 	return nil
 }
 
-// errConcurrentLaunch means that another process has recorded a launch since this process has decided.
+// errConcurrentLaunch is the error if another process has recorded a launch after this process has made its decision.
 var errConcurrentLaunch = errors.New("another process has requested instances meanwhile: retrying with the new count")
 
-// reserveLaunches records launches before they are requested (I8). If another process has recorded launches since the
-// decision, it returns errConcurrentLaunch (I5).
+// reserveLaunches records launches before they are requested, so that a crash cannot lose them (invariant I8). If
+// another process has recorded a launch since the decision, it returns errConcurrentLaunch, because both together could
+// exceed the maximum (invariant I5).
 func (a *Controller) reserveLaunches(ctx context.Context, g *managedGroup, ids []string) ([]launch.Reservation, error) {
 	return a.options.Launches.ReserveLaunches(ctx, g.Group, ids, func(s *v1alpha1.ProvisioningStatus) error {
 		if g.state.mergeRecord(s) {

@@ -14,8 +14,8 @@ import (
 const (
 	// maxRequests limits how many launch requests are remembered.
 	maxRequests = 10_000
-	// requestTTL is how long a launch request is kept after it was last made. An open request is dropped after that
-	// time. A fulfilled one is forgotten, so that it can be made again.
+	// requestTTL is how long a launch request is stored after it was last made. After that time an open request is
+	// dropped. A fulfilled request is forgotten, so that it can be made again.
 	requestTTL = time.Hour
 )
 
@@ -139,9 +139,9 @@ func (m *groupState) isUnsettled(g unsettledRequest) bool {
 	})
 }
 
-// settleRequest returns the verdict on a request when the results of its launches are known. Instances that were not
-// made count as missing again. If several requests share a launch, each missing instance counts for one request only,
-// and the made instances count for pods first.
+// settleRequest returns the verdict on a request once the results of its launches are known. Instances that were not
+// created count as missing again. If several requests share a launch, each missing instance counts for one request
+// only. The created instances count for pods first.
 func (m *groupState) settleRequest(g unsettledRequest) plan.LaunchRequestVerdict {
 	v := g.LaunchRequestVerdict
 	for id, n := range g.countByLaunch {

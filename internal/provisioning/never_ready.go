@@ -22,9 +22,9 @@ import (
 // neverReadyRequester is the requester of retirements of nodes that were never Ready.
 const neverReadyRequester = "slipway manager, never ready"
 
-// retireNeverReady requests the retirement of nodes that were not Ready in time. The nodes are drained, because pods may
-// run on them. The instance of such a node stays in the record until its retirement cannot be cancelled any more, so
-// that another retirement follows if one fails.
+// retireNeverReady requests the retirement of nodes that were not Ready in time. The nodes are drained, because pods
+// may run on them. The instance of such a node stays in the launch record until its retirement cannot be cancelled. So
+// if a retirement fails, another one follows.
 func (a *Controller) retireNeverReady(ctx context.Context, groups []*managedGroup) error {
 	var errs []error
 	for _, g := range groups {
@@ -88,8 +88,8 @@ func (a *Controller) retireNeverReadyNode(ctx context.Context, g *managedGroup, 
 	return false, nil
 }
 
-// hasNeverReadyRetirement reports whether the node already has a retirement because it was never Ready. So the node
-// counts as one failure of its template, however long the retirement takes.
+// hasNeverReadyRetirement reports whether the node already has a retirement because it was never Ready. If so, its
+// failure was counted for the template, and must not be counted again.
 func hasNeverReadyRetirement(n *nodegroup.Node) bool {
 	return slices.ContainsFunc(n.Retirements, func(rt v1alpha1.NodeRetirement) bool {
 		return rt.Spec.RequestedBy == neverReadyRequester && rt.Spec.NodeUID == n.Object.UID
@@ -159,8 +159,8 @@ func (g *managedGroup) countUnreplacedInstances() (n int) {
 	return n
 }
 
-// excludeRetired removes instances whose retirement is in progress. Such an instance may have no Node any more, and
-// would look like an instance that never joined.
+// excludeRetired removes instances that are being retired from the tracking. Such an instance may have lost its Node,
+// and would look like an instance that never joined.
 func (g *managedGroup) excludeRetired(s *launch.Tracking) {
 	s.FailedWithoutNode = slices.DeleteFunc(s.FailedWithoutNode, func(d launch.FailedInstance) bool { return g.retirements[d.Instance.ProviderID] > 0 })
 	s.Unjoined = slices.DeleteFunc(s.Unjoined, func(r launch.Instance) bool { return g.retirements[r.ProviderID] == retirementFinal })
@@ -174,8 +174,8 @@ func (g *managedGroup) listUncountedFailures(provider cloud.Provider, s *launch.
 	})...)
 }
 
-// findNodeOfInstance finds the node that has the instance's provider ID. A node without a provider ID matches by its
-// system UUID. An equal name is not enough (I4).
+// findNodeOfInstance returns the node with the instance's provider ID. A node without a provider ID is found by its
+// system UUID. An equal name is no proof (invariant I4).
 func findNodeOfInstance(provider cloud.Provider, nodes []nodegroup.Node, i cloud.Instance) *nodegroup.Node {
 	for k := range nodes {
 		id := cloud.ProviderIDOfNode(provider, instances.NodeIdentityOf(nodes[k].Object))

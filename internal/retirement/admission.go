@@ -16,9 +16,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// awaitAdmission waits until the group's minimum size and disruption budgets allow the retirement (I5), and until the cloud
-// allows the deletion. It ends the retirement of a protected node before anything is changed. A retirement whose
-// instance is gone needs no admission, because its cleanup disrupts no pod.
+// awaitAdmission waits until the group's minimum size and disruption budgets permit the retirement (invariant I5), and
+// until the cloud permits the deletion. If the node is protected, it ends the retirement before anything is changed. If
+// the instance is gone, it does not wait, because the cleanup disrupts no pod.
 func (p *retirementScope) awaitAdmission(ctx context.Context) error {
 	if p.isAdmitted() {
 		return nil
@@ -51,9 +51,10 @@ func (p *retirementScope) awaitAdmission(ctx context.Context) error {
 	return p.recordAdmission(ctx, "within the group's limits")
 }
 
-// reserveAdmission counts the retirement as admitted, if the limits allow it, and reports whether it was not counted
-// before. While admission makes its further checks, this reservation keeps other retirements of this process from using
-// the same budget. The limits are checked with cached objects, which are recent enough to deny an admission.
+// reserveAdmission counts the retirement as admitted if the limits permit it. It reports whether the retirement was not
+// counted before. While checkAdmissionLive runs, this reservation prevents that other retirements of this process use
+// the same disruption budget. The limits are checked with cached objects, which are recent enough to refuse an
+// admission.
 func (p *retirementScope) reserveAdmission(ctx context.Context) (bool, error) {
 	var cached v1alpha1.NodeRetirementList
 	if err := p.controller.options.Client.List(ctx, &cached, client.UnsafeDisableDeepCopy); err != nil {
@@ -67,8 +68,8 @@ func (p *retirementScope) reserveAdmission(ctx context.Context) (bool, error) {
 	return p.controller.expectations.addAdmission(p.rt), nil
 }
 
-// checkAdmissionLive makes the checks that need API or cloud requests: the pods, the cloud permissions, and again the
-// limits, now with live NodeRetirements.
+// checkAdmissionLive makes the checks of an admission that need requests. They concern the pods, the credential's
+// rights in the cloud, and the limits with uncached NodeRetirements.
 func (p *retirementScope) checkAdmissionLive(ctx context.Context) error {
 	if p.node != nil {
 		pods, err := p.listAndClassifyPods(ctx)
@@ -92,12 +93,13 @@ func (p *retirementScope) checkAdmissionLive(ctx context.Context) error {
 	return p.recheckReasonLive(ctx)
 }
 
-// checkInstanceWhileWaiting checks the instance of a retirement that waits for admission and whose Node is not Ready or
+// checkInstanceWhileWaiting checks the instance of a retirement that waits for admission, if its Node is not Ready or
 // is gone.
 //
 // If the instance is gone, the cleanup may start without admission. If another client has deleted the Node and the
-// instance runs, the retirement ends: the kubelet may register the Node again, and no limit has allowed the deletion
-// (I5). The cloud is asked only now and then, because many retirements may wait, as in a zone outage.
+// instance still runs, the retirement ends: the kubelet may register the Node again, and no limit has permitted the
+// deletion of the instance (invariant I5). While the Node exists, the cloud is asked once in each
+// instanceCheckInterval, because many retirements may wait, as in a zone outage.
 func (p *retirementScope) checkInstanceWhileWaiting(ctx context.Context) error {
 	if isReady(p.node) || p.rt.Status.Captured.NodeUID == "" || p.rt.Status.InstanceGone {
 		return nil
@@ -129,8 +131,8 @@ func (p *retirementScope) recordAdmission(ctx context.Context, message string) e
 	return p.saveStatusIfChanged(ctx)
 }
 
-// checkGroupLimits returns an error if the group's limits do not allow the retirement. The limits count the given
-// retirements.
+// checkGroupLimits returns an error if the minimum size or a disruption budget of the group forbids the retirement. The
+// nodes of the given retirements count as unavailable.
 func (p *retirementScope) checkGroupLimits(ctx context.Context, retirements []v1alpha1.NodeRetirement) error {
 	decision, err := p.evaluateDisruptionBudget(ctx, retirements)
 	if err != nil || decision.IsAllowed() {
@@ -180,27 +182,27 @@ func (p *retirementScope) evaluateDisruptionBudget(ctx context.Context, retireme
 	}), nil
 }
 
-// IsInFlight reports whether the retirement makes its node unavailable: it is admitted and not finished.
+// IsInFlight reports whether the retirement is admitted and not finished. Its node counts as unavailable then.
 func IsInFlight(rt *v1alpha1.NodeRetirement) bool {
 	return !rt.Status.Phase.IsFinal() && meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
 }
 
-// WillRemoveNode reports whether the retirement will remove its node: it is in flight, or it belongs to a notice that
-// the cloud takes the instance away.
+// WillRemoveNode reports whether the retirement will remove its node. It will if it is in flight, or if it is for a
+// notice that the cloud takes the instance away.
 func WillRemoveNode(rt *v1alpha1.NodeRetirement) bool {
 	ref := rt.Spec.Notice
 	taken := ref != nil && (ref.Type == string(notice.Preempt) || ref.Type == string(notice.Terminate))
 	return IsInFlight(rt) || taken && !rt.Status.Phase.IsFinal()
 }
 
-// ListBudgetNodes returns a group's nodes as its disruption budgets count them. retiring has the names of the nodes that
-// count as being retired.
+// ListBudgetNodes returns the nodes of a group in the form in which its disruption budgets count them. The nodes with
+// names in retiring count as being retired.
 func ListBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool) ([]disruptionbudget.Node, error) {
 	return listBudgetNodes(ctx, reader, g, retiring, nil)
 }
 
-// listBudgetNodes returns the same as ListBudgetNodes, without the Nodes that this process knows to be deleted. The
-// cache may still have these Nodes, and the group would then seem larger than it is.
+// listBudgetNodes returns the same as ListBudgetNodes, but without the Nodes in gone, which this process knows to be
+// deleted. The cache may still contain such a Node, and the group would then seem larger than it is.
 func listBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool, gone map[types.UID]bool) (
 	[]disruptionbudget.Node, error,
 ) {

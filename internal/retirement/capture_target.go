@@ -19,11 +19,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 )
 
-// NodeNameField is the field of a NodeRetirement that the API server and the caches select by.
+// NodeNameField is the field by which the API server and the caches can select NodeRetirements of a node.
 const NodeNameField = "spec.nodeName"
 
-// captureTarget determines the node, instance and group of the retirement and stores them in its status. It does so only
-// once, so that the retirement never changes its target (I4).
+// captureTarget determines the node, the instance and the group of the retirement, and stores them in its status. It
+// does this once, so that the retirement never changes its target (invariant I4: the deleted instance is the one whose
+// node was drained).
 func (p *retirementScope) captureTarget(ctx context.Context) error {
 	if err := p.checkReasonStillHolds(); err != nil {
 		return err
@@ -82,9 +83,9 @@ func (p *retirementScope) captureTarget(ctx context.Context) error {
 	return nil
 }
 
-// resolveCapturedGroupAndCloud finds the captured group and cloud. If the group is not found, its protections and drain settings are
-// unknown (I1), so the retirement waits until the group exists again. The group may be deleted, or only unknown to this
-// manager.
+// resolveCapturedGroupAndCloud finds the group and the cloud that the retirement has captured. If the group does not
+// exist, its protections and drain settings are unknown, so the retirement waits until it exists again (invariant I1).
+// The group may be deleted, or this manager may not know it.
 func (p *retirementScope) resolveCapturedGroupAndCloud(ctx context.Context) error {
 	captured := p.rt.Status.Captured
 	if p.provider = p.controller.options.Clouds[captured.Provider]; p.provider == nil {
@@ -108,7 +109,8 @@ func (p *retirementScope) resolveCapturedGroupAndCloud(ctx context.Context) erro
 		"because its protections and drain settings are needed", captured.Group))
 }
 
-// identifyTarget checks the spec against the Node, and finds the group and the cloud.
+// identifyTarget checks that the spec of the retirement agrees with the Node. It returns the target, with its group and
+// its cloud.
 func (p *retirementScope) identifyTarget(ctx context.Context) (v1alpha1.Captured, error) {
 	spec := p.rt.Spec
 	captured := v1alpha1.Captured{NodeUID: spec.NodeUID, ProviderID: spec.ProviderID} // if there is no Node
@@ -153,8 +155,8 @@ func (p *retirementScope) identifyTarget(ctx context.Context) (v1alpha1.Captured
 var errNoProviderID = newEnd(NoProviderID,
 	"spec.providerID is empty in the Node and in the NodeRetirement: the instance is unknown")
 
-// providerIDFromSystemUUID returns the provider ID of the instance whose ID is the Node's system UUID. It returns "" if
-// the node has no group, or if the cloud's instance IDs are not system UUIDs.
+// providerIDFromSystemUUID returns the provider ID of the instance with the Node's system UUID as its ID. It returns ""
+// if the node has no group, or if the cloud's instance IDs are not system UUIDs.
 func (p *retirementScope) providerIDFromSystemUUID() string {
 	if p.group == nil {
 		return ""
@@ -167,8 +169,8 @@ func (p *retirementScope) isNodeWithoutProviderID() bool {
 	return p.node != nil && p.node.Spec.ProviderID == ""
 }
 
-// checkSameInstance checks that the spec and the Node name the same instance. If the Node has no provider ID, it also
-// checks that no other Node has the provider ID of the spec.
+// checkSameInstance returns an error unless the spec and the Node name the same instance. If the Node has no provider
+// ID, no other Node may have the provider ID in the spec.
 func (p *retirementScope) checkSameInstance(ctx context.Context, providerID string) error {
 	is, err := p.provider.Normalize(providerID)
 	if cloud.IsProviderUnavailable(err) {
@@ -197,7 +199,7 @@ func (p *retirementScope) checkSameInstance(ctx context.Context, providerID stri
 	return nil
 }
 
-// checkNoNodeHasProviderID checks that no Node has the provider ID of the instance.
+// checkNoNodeHasProviderID returns an error if a Node has the provider ID of the instance.
 func (p *retirementScope) checkNoNodeHasProviderID(ctx context.Context, instance string) error {
 	var nodes corev1.NodeList
 	if err := p.controller.options.Client.List(ctx, &nodes); err != nil {
@@ -219,8 +221,9 @@ func (p *retirementScope) checkNoNodeHasProviderID(ctx context.Context, instance
 	return nil
 }
 
-// checkProviderIDUnchanged checks that the Node still names the captured instance (I4). A Node may get its provider ID
-// after the capture, for example because a cloud controller has started.
+// checkProviderIDUnchanged returns an error if the Node now has the provider ID of another instance than the captured
+// one (invariant I4). A Node without a provider ID may get one after the capture, for example because a cloud
+// controller has started.
 func (p *retirementScope) checkProviderIDUnchanged() error {
 	captured := p.rt.Status.Captured.ProviderID
 	if p.node == nil || p.isNodeWithoutProviderID() || p.node.Spec.ProviderID == captured || p.hasReached(v1alpha1.NodeDeleted) {
@@ -277,9 +280,9 @@ func SelectsNode(g *v1alpha1.NodeGroup, nodeLabels map[string]string) bool {
 	return err == nil && !selector.Empty() && selector.Matches(labels.Set(nodeLabels))
 }
 
-// FilterOwningGroups removes the refused groups from the groups that select a node, because a refused group owns no nodes. It
-// keeps the group that the retirement names. If all groups are refused, it keeps all: their status may be older than the
-// deletion of another group, and the node still belongs to one of them (I5).
+// FilterOwningGroups returns the groups without the refused ones, because a refused group owns no nodes. It does not
+// remove the group with the name asked. If all groups are refused, it returns all of them: their status may be older
+// than the deletion of another group, and the node then still belongs to one of them (invariant I5).
 func FilterOwningGroups(groups []v1alpha1.NodeGroup, asked string) []v1alpha1.NodeGroup {
 	owners := slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool { return g.Name != asked && !acceptance.FromGroup(&g).OwnsNodes() })
 	if len(owners) == 0 {
@@ -296,15 +299,16 @@ func groupNames(groups []v1alpha1.NodeGroup) []string {
 	return all
 }
 
-// IsControlPlaneNode reports whether the labels mark a control plane Node. It knows kubeadm's label and its predecessor.
+// IsControlPlaneNode reports whether a Node with these labels belongs to the control plane. It knows the current and
+// the former label of kubeadm.
 func IsControlPlaneNode(nodeLabels map[string]string) bool {
 	_, is := nodeLabels["node-role.kubernetes.io/control-plane"]
 	_, was := nodeLabels["node-role.kubernetes.io/master"]
 	return is || was
 }
 
-// selectProvider finds the cloud of the retirement: the cloud of the group or, without a group, the cloud that has the
-// instance.
+// selectProvider determines the cloud of the retirement. It is the cloud of the group. Without a group it is the cloud
+// that has the instance.
 func (p *retirementScope) selectProvider(ctx context.Context, providerID string) error {
 	if p.group != nil {
 		name := p.group.Spec.Cloud.Provider
@@ -323,9 +327,10 @@ func (c *Controller) describeProviders() string {
 	return "configured are " + strings.Join(slices.Sorted(maps.Keys(c.options.Clouds)), ", ")
 }
 
-// rejectDuplicateRetirement ends this retirement if another one retires the same node. If both have captured the node or neither
-// has, the older one continues. A retirement for a notice and one of a user may both wait; see
-// [scope.endIfOtherRetirementStarted] and [scope.awaitAdmissionOrEnd].
+// rejectDuplicateRetirement ends this retirement if another one retires the same node. The retirement that has captured
+// the node continues. If both have captured it, or neither has, the older one continues. A retirement for a notice and
+// one of a user may both wait; see [retirementScope.endIfOtherRetirementStarted] and
+// [retirementScope.awaitAdmissionOrEnd].
 func (p *retirementScope) rejectDuplicateRetirement(ctx context.Context) error {
 	all, err := p.listRetirementsLive(ctx)
 	if err != nil {
@@ -350,12 +355,12 @@ func isOlder(a, b *v1alpha1.NodeRetirement) bool {
 	return a.UID < b.UID
 }
 
-// readAndConfirmInstance reads the instance from its cloud, and checks that it belongs to the Node and is the captured one
-// (I4).
+// readAndConfirmInstance reads the instance from its cloud. It returns an error unless the instance belongs to the Node
+// and is the captured one (invariant I4).
 //
-// If the cloud has a new instance with the captured name, the captured instance is gone. After the deletion of the Node,
-// readAndConfirmInstance then returns a NotFoundError. Before it, the retirement ends and the Node is restored, because the
-// Node may soon belong to the new instance.
+// If the cloud has a new instance with the captured name, the captured instance is gone. If the Node is deleted
+// already, readAndConfirmInstance then returns a NotFoundError. Otherwise the retirement ends and the Node is restored,
+// because the Node may soon belong to the new instance.
 func (p *retirementScope) readAndConfirmInstance(ctx context.Context, providerID string) (cloud.Instance, error) {
 	instance, err := p.readInstance(ctx, p.provider, providerID)
 	if cloud.IsNotFound(err) {
@@ -390,8 +395,8 @@ func (p *retirementScope) readAndConfirmInstance(ctx context.Context, providerID
 	return instance, nil
 }
 
-// isConfirmedByProviderID reports whether the provider ID alone confirms the instance. This is so if its cloud may name
-// instances differently from their Nodes.
+// isConfirmedByProviderID reports whether an equal provider ID is enough to confirm the instance. It is enough if the
+// cloud may give an instance another name than its Node has.
 func (p *retirementScope) isConfirmedByProviderID(instance cloud.Instance) bool {
 	if p.rt.Status.Captured != nil && !p.wasGoneAtCapture() {
 		return instance.NameMayDiffer && p.hasCapturedNames(instance)
@@ -399,8 +404,8 @@ func (p *retirementScope) isConfirmedByProviderID(instance cloud.Instance) bool 
 	return instance.NameMayDiffer && p.node != nil && !p.isNodeWithoutProviderID()
 }
 
-// matchesNameExceptDomain reports whether the instance's name and the Node's differ only by a domain. The Node must also
-// name the instance by provider ID or system UUID, or have done so at capture.
+// matchesNameExceptDomain reports whether the names of the instance and of the Node are equal except for a domain. In
+// addition, the Node must name the instance by provider ID or system UUID, now or when it was captured.
 func (p *retirementScope) matchesNameExceptDomain(instance cloud.Instance) bool {
 	name := p.rt.Spec.NodeName
 	if !mayBeSameHost(name, instance.Name) && !mayBeSameHost(name, instance.ComputerName) {
@@ -412,16 +417,16 @@ func (p *retirementScope) matchesNameExceptDomain(instance cloud.Instance) bool 
 	return p.node != nil && (!p.isNodeWithoutProviderID() || hasSystemUUID(cloud.NodeIdentity{SystemUUID: p.node.Status.NodeInfo.SystemUUID}, instance))
 }
 
-// hasCapturedNames reports whether the instance has the names that were captured. If it has other names, it was
-// recreated under the same provider ID.
+// hasCapturedNames reports whether the instance has the names that it had at capture. If it has other names, the cloud
+// has created a new instance with the same provider ID.
 func (p *retirementScope) hasCapturedNames(instance cloud.Instance) bool {
 	captured := p.rt.Status.Captured
 	return (captured.InstanceName == "" || strings.EqualFold(captured.InstanceName, instance.Name)) &&
 		(captured.ComputerName == "" || strings.EqualFold(captured.ComputerName, instance.ComputerName))
 }
 
-// wasGoneAtCapture reports whether the instance did not exist when the retirement captured its target. If an instance
-// with its name exists later, it may be a new one.
+// wasGoneAtCapture reports whether the instance did not exist when the retirement captured its target. If the cloud has
+// an instance with the same name later, it may be a new one.
 func (p *retirementScope) wasGoneAtCapture() bool {
 	captured := p.rt.Status.Captured
 	return captured.InstanceName == "" && captured.ComputerName == "" && captured.UniqueID == ""
@@ -435,8 +440,9 @@ func (p *retirementScope) isRecreated(instance cloud.Instance) bool {
 		!strings.EqualFold(captured.UniqueID, instance.UniqueID)
 }
 
-// missingCapturedIdentity returns which identifying field of the captured instance is missing in the cloud's answer, or "" if
-// none is. No decision may use an answer with a missing field (I7).
+// missingCapturedIdentity returns the name of an identifying field that was captured and is missing in the cloud's
+// answer. It returns "" if no field is missing. An answer with a missing field must not lead to a decision (invariant
+// I7: unknown is not gone).
 func (p *retirementScope) missingCapturedIdentity(instance cloud.Instance) string {
 	captured, name := p.rt.Status.Captured, p.rt.Spec.NodeName
 	switch {

@@ -10,17 +10,17 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// outOfServiceTaint tells the control plane that the instance is gone for good. It then deletes the pods without their
-// kubelet and detaches the volumes at once
+// outOfServiceTaint tells the control plane that the instance will not come back. The control plane then deletes the
+// pods without their kubelet, and detaches the volumes at once
 // (https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown).
 var outOfServiceTaint = cordon.Taint{Key: "node.kubernetes.io/out-of-service", Value: "nodeshutdown", Effect: "NoExecute"}
 
-// conditionReason is the reason of our lifecycle conditions.
+// conditionReason is the reason in all lifecycle conditions that Slipway sets on a Node.
 const conditionReason = "Slipway"
 
-// cordonNode cordons the node, and repairs the cordon if another client has removed it. If the instance is gone, it also
-// sets the taint that deletes every pod regardless of PDBs (I2). Before it sets this taint, it checks again that the
-// instance is gone, because an earlier process may have found that long ago (I7).
+// cordonNode cordons the node, and cordons it again if another client has uncordoned it. If the instance is gone, it
+// also sets outOfServiceTaint, which deletes every pod regardless of PDBs (invariant I2). Before that it checks again
+// that the instance is gone, because an earlier process may have found that long ago (invariant I7).
 func (p *retirementScope) cordonNode(ctx context.Context) error {
 	if p.hasReached(v1alpha1.NodeDeleted) {
 		return nil
@@ -58,7 +58,7 @@ func (p *retirementScope) cordonNode(ctx context.Context) error {
 	return nil
 }
 
-// hasCompleteCordonClaim reports whether our cordon claim is complete on the node.
+// hasCompleteCordonClaim reports whether everything in the retirement's cordon claim is on the node.
 func (p *retirementScope) hasCompleteCordonClaim() bool {
 	if !p.node.Spec.Unschedulable {
 		return false

@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// deleteNode deletes the Node object. After this deletion the node cannot be restored.
+// deleteNode deletes the Node object. The node cannot be restored after that.
 func (p *retirementScope) deleteNode(ctx context.Context) error {
 	if p.hasReached(v1alpha1.NodeDeleted) {
 		return nil
@@ -48,8 +48,8 @@ func (p *retirementScope) deleteNode(ctx context.Context) error {
 	return p.savePhase(ctx, v1alpha1.NodeDeleted, &p.rt.Status.Times.NodeDeleted, v1alpha1.RetirementNodeDeleted, "the Node is deleted")
 }
 
-// checkNodeDeletable makes the last checks before the Node's deletion: other tools (I6), the instance (I4, I7),
-// protection of the node, and its pods (I1).
+// checkNodeDeletable makes the last checks before the deletion of the Node. They concern other tools (invariant I6),
+// the instance (I4 and I7), the node's protection, and its pods (I1).
 func (p *retirementScope) checkNodeDeletable(ctx context.Context) error {
 	if err := checkNoOtherRemovingTool(p.node); err != nil {
 		return err
@@ -92,21 +92,22 @@ func (p *retirementScope) checkNodeDeletable(ctx context.Context) error {
 	return nil
 }
 
-// podListMaxAge is the age up to which the last pod list of a drain is used for the deletion of the Node.
+// podListMaxAge is the largest age of a drain's last pod list with which the Node may be deleted. An older list is read
+// again.
 const podListMaxAge = 2 * time.Second
 
-// recordNodeDeleting records that the Node is being deleted. Finalizers may delay that for long.
+// recordNodeDeleting records that the Node is being deleted. Because of finalizers the deletion may take long.
 func (p *retirementScope) recordNodeDeleting() {
 	p.setCondition(v1alpha1.RetirementNodeDeleted, metav1.ConditionFalse, deletingReason, "the Node is being deleted")
 }
 
-// isNodeDeleting reports whether the Node is being deleted or gone. It cannot be restored any more.
+// isNodeDeleting reports whether the Node is being deleted or is gone, so that the node cannot be restored.
 func (p *retirementScope) isNodeDeleting() bool {
 	return meta.FindStatusCondition(p.rt.Status.Conditions, v1alpha1.RetirementNodeDeleted) != nil
 }
 
-// isEndDelayedByNodeDeletion reports whether an error that usually ends the retirement only delays it. This is so while the Node is
-// being deleted: if the retirement ended then, nobody would delete the instance.
+// isEndDelayedByNodeDeletion reports whether the retirement must wait instead of ending with this error. It must while
+// the Node is being deleted. If the retirement ended then, the instance would never be deleted.
 func (p *retirementScope) isEndDelayedByNodeDeletion(over *endError) bool {
 	if !p.isNodeDeleting() || p.hasReached(v1alpha1.NodeDeleted) || len(over.reasons) == 0 {
 		return false
@@ -132,7 +133,7 @@ func (p *retirementScope) awaitNodeGone(ctx context.Context) error {
 	return newWait(p.controller.options.Intervals.CloudPoll, "the Node is being deleted: waiting for its finalizers")
 }
 
-// deleteInstance requests the deletion of the instance and polls it until it is done.
+// deleteInstance requests the deletion of the instance, and polls the cloud until the deletion is done.
 func (p *retirementScope) deleteInstance(ctx context.Context) error {
 	if p.hasReached(v1alpha1.InstanceDeleted) {
 		return nil
@@ -174,14 +175,14 @@ func (p *retirementScope) deleteInstance(ctx context.Context) error {
 // otherDeletionWait is how long deleteInstance waits while another client deletes the instance.
 const otherDeletionWait = 10 * time.Minute
 
-// isDeletionRequested reports whether a deletion was requested and has not failed.
+// isDeletionRequested reports whether the deletion of the instance was requested and has not failed.
 func (p *retirementScope) isDeletionRequested() bool {
 	op := p.rt.Status.Operation
 	return op != nil && op.RetryAfter == nil
 }
 
-// requestInstanceDeletion requests the deletion of the instance. Right before, it checks that no other Node runs on the
-// instance (I4) and that no protected pod is on it (I1).
+// requestInstanceDeletion requests the deletion of the instance. Directly before, it checks that no other Node runs on
+// the instance (invariant I4) and that no protected pod is on it (invariant I1).
 func (p *retirementScope) requestInstanceDeletion(ctx context.Context, instance cloud.Instance) error {
 	var attempts int32
 	if op := p.rt.Status.Operation; op != nil {
@@ -231,8 +232,8 @@ func (p *retirementScope) requestInstanceDeletion(ctx context.Context, instance 
 	return newWait(p.controller.options.Intervals.CloudPoll, "the instance is being deleted")
 }
 
-// pollInstanceDeletion reads the state of the deletion from the cloud, and waits until the cloud reports that the deletion is
-// done. It sends no request before the next poll is due.
+// pollInstanceDeletion returns the state of the deletion as the cloud reports it, and waits while the deletion is
+// running. It sends no request before the next poll is due.
 func (p *retirementScope) pollInstanceDeletion(ctx context.Context) (cloud.OperationStatus, error) {
 	const message = "the instance is being deleted"
 	op, pause := p.rt.Status.Operation, p.controller.options.Intervals.CloudPoll
@@ -258,8 +259,8 @@ func (p *retirementScope) pollInstanceDeletion(ctx context.Context) (cloud.Opera
 	return status, nil
 }
 
-// checkDeletionResult decides, from the result that the cloud reports and from the current instance, whether the
-// deletion has succeeded, has failed or must be awaited.
+// checkDeletionResult decides whether the deletion has succeeded, has failed or is still running. It uses the result
+// that the cloud reports and the current state of the instance.
 func (p *retirementScope) checkDeletionResult(instance cloud.Instance, status cloud.OperationStatus, pollErr error) error {
 	op := p.rt.Status.Operation
 	if op.ID == "" {
@@ -299,7 +300,7 @@ func (p *retirementScope) recordDeletionFailure(attempts int32, err error) error
 		attempts, pause, err))
 }
 
-// verifyNodeAndInstanceGone checks once more that both Node and instance are gone.
+// verifyNodeAndInstanceGone reads the Node and the instance once more, and returns an error unless both are gone.
 func (p *retirementScope) verifyNodeAndInstanceGone(ctx context.Context) error {
 	if err := p.awaitNodeGone(ctx); err != nil {
 		return err

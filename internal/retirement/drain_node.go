@@ -60,9 +60,9 @@ func (p *retirementScope) drainNode(ctx context.Context) error {
 	return going
 }
 
-// confirmInstanceGone checks the two proofs that the instance is gone: the Node is not Ready, and the cloud does not
-// know the instance (I7). If both hold, it records that the instance is gone. If it returns true with an error, the
-// instance is gone but the record could not be saved. If it returns false with an error, the answer is unknown.
+// confirmInstanceGone checks two proofs that the instance is gone: the Node is not Ready, and the cloud does not find
+// the instance (invariant I7). If both are true, it records that the instance is gone and returns true. True with an
+// error means that the record was not saved. False with an error means that it is unknown whether the instance is gone.
 func (p *retirementScope) confirmInstanceGone(ctx context.Context) (bool, error) {
 	if isReady(p.node) {
 		return false, nil
@@ -183,9 +183,9 @@ func toBlockedReasons(blocked []drain.BlockedPod) []v1alpha1.RetirementReason {
 	return all
 }
 
-// awaitVolumeDetach waits, if the group's settings ask for it, until no volumes are attached to the instance except
-// those of skipped pods. It reads the attachments from the API server, so that a restart of the manager does not forget
-// any.
+// awaitVolumeDetach waits until no volume is attached to the instance, except volumes of skipped pods. It waits only if
+// the group's settings require that. It reads the attachments from the API server, so that none is forgotten after a
+// restart of the manager.
 func (p *retirementScope) awaitVolumeDetach(ctx context.Context) error {
 	if p.hasReached(v1alpha1.Drained) {
 		return nil
@@ -255,8 +255,8 @@ func (p *retirementScope) listVolumesToDetach(ctx context.Context) ([]v1alpha1.R
 }
 
 // awaitPodsDeleted waits until the control plane has deleted the pods of an instance that is gone. Their kubelet cannot
-// delete them, so cordonNode has set a taint that makes the control plane do so. Pods that tolerate this taint are
-// deleted with the Node.
+// delete them, so cordonNode has set outOfServiceTaint, because of which the control plane deletes them. Pods that
+// tolerate this taint are deleted with the Node.
 func (p *retirementScope) awaitPodsDeleted(ctx context.Context) error {
 	if err := p.recordPodReleaseStart(ctx); err != nil {
 		return err
@@ -279,8 +279,8 @@ func (p *retirementScope) awaitPodsDeleted(ctx context.Context) error {
 	return newWait(min(p.controller.options.Intervals.CloudPoll, p.controller.options.Intervals.PodRelease), "the instance is gone: %d pods are being deleted", left)
 }
 
-// recordPodReleaseStart records when the release of the pods starts, which may be long after the drain. The control plane
-// needs time after that to detach the volumes.
+// recordPodReleaseStart records the time at which the control plane starts to delete the pods of an instance that is
+// gone. That may be long after the drain. From then on the control plane needs time to detach the volumes.
 func (p *retirementScope) recordPodReleaseStart(ctx context.Context) error {
 	if p.rt.Status.Times.Releasing != nil {
 		return nil
@@ -294,8 +294,8 @@ func (p *retirementScope) recordPodReleaseStart(ctx context.Context) error {
 	return p.saveStatusIfChanged(ctx)
 }
 
-// recheckInstanceGone checks again that the cloud does not know the instance and that the Node is not Ready: the
-// instance may have been unreachable only (I7).
+// recheckInstanceGone checks again that the cloud does not find the instance and that the Node is not Ready. The
+// instance may only have been unreachable for a while (invariant I7).
 func (p *retirementScope) recheckInstanceGone(ctx context.Context) error {
 	if err := p.refetchUnreadyNode(ctx); err != nil {
 		return err
@@ -313,7 +313,7 @@ func (p *retirementScope) recheckInstanceGone(ctx context.Context) error {
 	return err
 }
 
-// toStatusTime returns the time in the precision of the API server.
+// toStatusTime returns the time in whole seconds, as the API server stores it.
 func toStatusTime(t time.Time) *metav1.Time {
 	at := metav1.NewTime(t).Rfc3339Copy()
 	return &at

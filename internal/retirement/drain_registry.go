@@ -13,8 +13,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 )
 
-// drainRegistry holds the running drains of this process. It is not stored: after a restart, a new drain finds the pods
-// that are left.
+// drainRegistry holds the running drains of this process. They are not stored: after a restart of the manager, a new
+// drain lists the pods that are left.
 type drainRegistry struct {
 	mu   sync.Mutex
 	runs map[string]*drainRun // by name of the retirement
@@ -22,8 +22,8 @@ type drainRegistry struct {
 	endedRuns chan event.TypedGenericEvent[*v1alpha1.NodeRetirement]
 }
 
-// drainTerms holds the settings that users may change during a drain. After a change a new drain starts, so that for
-// example a withdrawn override protects the remaining pods at once.
+// drainTerms holds the settings that users may change during a drain. After a change, a new drain starts. So if a user
+// withdraws an override, for example, the remaining protected pods are protected again at once.
 type drainTerms struct {
 	policy v1alpha1.DrainPolicy
 	// idleRule says which pods keep the node; nil is none.
@@ -50,8 +50,9 @@ type drainRun struct {
 	endedAt time.Time
 }
 
-// markReportedIfDue reports whether the progress of the drain must be recorded now. If it returns true, the caller must
-// record it, because the next report is due only after another interval.
+// markReportedIfDue reports whether the caller must record the progress of the drain now. It must after each interval,
+// and when the drain becomes blocked or unblocked. A result of true starts a new interval, so the caller must then
+// record the progress.
 func (r *drainRun) markReportedIfDue(every time.Duration, isStuck bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,8 +70,8 @@ func newDrainRegistry() *drainRegistry {
 	}
 }
 
-// findMatchingOrStop returns the running drain of the retirement with these terms, or nil. If the running drain has other terms, or
-// belongs to an earlier retirement of the same name, find stops it.
+// findMatchingOrStop returns the running drain of the retirement if it has these terms, or nil. If the running drain
+// has other terms, or belongs to an earlier retirement of the same name, it stops that drain.
 func (d *drainRegistry) findMatchingOrStop(rt *v1alpha1.NodeRetirement, terms drainTerms) *drainRun {
 	d.mu.Lock()
 	run := d.runs[rt.Name]

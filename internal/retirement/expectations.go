@@ -13,9 +13,10 @@ import (
 
 // expectations holds what this process knows from its own requests to the API server.
 //
-// An API server that lags behind etcd can answer with an older state. So expectations rejects answers that are older
-// than a write of this process, and counts such writes before they can be read (I5, I7). Resource versions of one kind
-// are compared as numbers (https://kep.k8s.io/5504). Resource versions that are no numbers are not compared.
+// An API server that lags behind etcd can answer with an older state. So answers that are older than a write of this
+// process are rejected. Writes of this process also count before they can be read (invariants I5 and I7). Resource
+// versions of one kind are compared as numbers (https://kep.k8s.io/5504). If a resource version is not a number, no
+// comparison is made.
 type expectations struct {
 	mu sync.Mutex
 	// latestVersions has the newest version seen of each NodeRetirement, by name. lastWritten is the newest version
@@ -36,10 +37,11 @@ type expectations struct {
 	nextPolls map[string]time.Time
 }
 
-// instanceCheckInterval is the pause between two reads of a waiting retirement's instance.
+// instanceCheckInterval is the pause between two reads of the instance of a retirement that waits for admission.
 const instanceCheckInterval = time.Minute
 
-// deletedNodeTTL is how long a deleted Node is remembered. A usable cache does not lag behind for longer.
+// deletedNodeTTL is how long this process remembers that a Node was deleted. A working cache shows the deletion
+// earlier.
 const deletedNodeTTL = 10 * time.Minute
 
 // staleRead counts successive stale reads of a record, and whether a warning was logged.
@@ -61,7 +63,8 @@ func newExpectations() *expectations {
 	}
 }
 
-// recordReadUnlessStale records that a NodeRetirement was read. It returns false if an earlier read had a newer version.
+// recordReadUnlessStale records the version of a NodeRetirement that was read. It returns false, and records nothing,
+// if an earlier read had a newer version.
 func (k *expectations) recordReadUnlessStale(rt *v1alpha1.NodeRetirement) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -137,7 +140,7 @@ func (k *expectations) isInstanceCheckDue(rt *v1alpha1.NodeRetirement) bool {
 	return time.Since(k.instanceSeenAt[rt.Name]) >= instanceCheckInterval
 }
 
-// schedulePoll sets the pause before the next poll of the deletion.
+// schedulePoll sets the pause before the next poll of the instance's deletion.
 func (k *expectations) schedulePoll(rt *v1alpha1.NodeRetirement, pause time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -163,8 +166,8 @@ func (k *expectations) recordOverride(rt *v1alpha1.NodeRetirement) bool {
 	return !announced || before.By != now.By || before.Why != now.Why || !before.Until.Equal(&now.Until)
 }
 
-// addAdmission records, before the request, that a retirement will be admitted. So the retirement counts as admitted
-// even if the answer to the request is lost. It reports whether the admission is new.
+// addAdmission records that the retirement is admitted, before the request that stores the admission. So the retirement
+// counts as admitted even if the answer to that request is lost. It returns false if the admission was recorded before.
 func (k *expectations) addAdmission(rt *v1alpha1.NodeRetirement) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -200,8 +203,8 @@ func (k *expectations) otherAdmissions(caller *v1alpha1.NodeRetirement) []admiss
 	return others
 }
 
-// deletedNodeUIDs returns the UIDs of the Nodes that are known to be deleted, by the status of a NodeRetirement or by a
-// request of this process.
+// deletedNodeUIDs returns the UIDs of the Nodes that are known to be deleted. Either a NodeRetirement says so in its
+// status, or this process has requested the deletion.
 func (k *expectations) deletedNodeUIDs(records []v1alpha1.NodeRetirement) map[types.UID]bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -218,7 +221,8 @@ func (k *expectations) deletedNodeUIDs(records []v1alpha1.NodeRetirement) map[ty
 	return gone
 }
 
-// minVersion returns the lowest resource version that a list of NodeRetirements must have to be used.
+// minVersion returns the lowest acceptable resource version of a list of NodeRetirements. An older list lacks a write
+// of this process.
 func (k *expectations) minVersion(rt *v1alpha1.NodeRetirement) uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -15,10 +15,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// fetchNode reads the Node from the cache. It ends the retirement if the Node is another one of the same name, or if
-// another tool is removing it (I6). The cache is recent enough, because every later write has a precondition. If the
-// cache has no Node or a different one, fetchNode also reads the Node live (I7), unless the retirement has already
-// deleted it.
+// fetchNode reads the Node from the cache. It ends the retirement if this is another Node of the same name, or if
+// another tool is removing it (invariant I6). The cache is recent enough, because every later write requires the
+// version that was read. If the cache has no Node or a different one, fetchNode also reads the Node from the API server
+// (invariant I7). It does not do that after the retirement has deleted the Node.
 func (p *retirementScope) fetchNode(ctx context.Context) error {
 	n := &corev1.Node{}
 	err := p.controller.options.Client.Get(ctx, client.ObjectKey{Name: p.rt.Spec.NodeName}, n)
@@ -39,8 +39,8 @@ func (p *retirementScope) fetchNode(ctx context.Context) error {
 	return p.validateAndSetNode(node)
 }
 
-// isExpectedUID reports whether the UID is that of the retirement's Node. If that UID is not known yet, every UID is
-// expected.
+// isExpectedUID reports whether the UID is that of the retirement's Node. If that Node's UID is not known yet, it
+// returns true for any UID.
 func (p *retirementScope) isExpectedUID(uid types.UID) bool {
 	if captured := p.rt.Status.Captured; captured != nil {
 		return uid == captured.NodeUID
@@ -61,8 +61,8 @@ func (p *retirementScope) fetchNodeLive(ctx context.Context) error {
 	return p.validateAndSetNode(node)
 }
 
-// refetchUnreadyNode reads a Node that is not Ready from the API server, unless this reconcile has already done so. Only
-// the current Node proves that the instance is gone (I7).
+// refetchUnreadyNode reads a Node that is not Ready from the API server, unless this reconcile has done so already. A
+// cached state is not enough to prove that the instance is gone (invariant I7).
 func (p *retirementScope) refetchUnreadyNode(ctx context.Context) error {
 	if isReady(p.node) || p.isNodeLive {
 		return nil

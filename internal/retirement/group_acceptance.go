@@ -10,14 +10,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 )
 
-// groupObservedPoll is the pause between two checks whether a group's status reflects its current generation. After a
-// restart this takes only a moment.
+// groupObservedPoll is the pause between two checks whether the group's status is about its current generation. After a
+// restart, the status is updated within moments.
 const groupObservedPoll = time.Second
 
-// awaitGroupObserved waits until the group's status reflects its current generation. Before that, the faults of the
-// group and the minimum size of its cloud are unknown (I5). A group from a file loses its status when the process
-// restarts. awaitGroupObserved does not wait for a group that this process's selector excludes. The wait causes no
-// Event.
+// awaitGroupObserved waits until the group's status is about its current generation. Before that, the group's faults
+// and the minimum size in its cloud are unknown (invariant I5). A group from a file loses its status when the process
+// restarts. It does not wait for a group that this process's selector excludes. It causes no Event.
 func (p *retirementScope) awaitGroupObserved(g *v1alpha1.NodeGroup) error {
 	if acceptance.FromGroup(g).IsObserved() || p.controller.options.Selector != nil && !p.controller.options.Selector.Matches(labels.Set(g.Labels)) {
 		return nil

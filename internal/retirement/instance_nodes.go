@@ -13,8 +13,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/instances"
 )
 
-// checkNoNodeOnInstance checks that no Node runs on the instance (I4), under any name. The kubelet may have registered
-// under the name of its host or under a new name.
+// checkNoNodeOnInstance returns an error if a Node of any name runs on the instance (invariant I4). The kubelet may
+// have registered a Node with the host's name or with a new name.
 func (p *retirementScope) checkNoNodeOnInstance(ctx context.Context, m cloud.Instance) error {
 	all, err := p.controller.nodes.Read(ctx)
 	if err != nil {
@@ -33,8 +33,9 @@ func (p *retirementScope) checkNoNodeOnInstance(ctx context.Context, m cloud.Ins
 	return nil
 }
 
-// checkNoOtherNodeOnInstance checks that no other Node than the retirement's runs on the instance. Otherwise the node
-// would be drained, and the instance could not be deleted in the end. Cached Nodes are recent enough for this check.
+// checkNoOtherNodeOnInstance returns an error if another Node than the retirement's runs on the instance. Without this
+// check, the node would be drained, although the instance could not be deleted afterwards. Cached Nodes are recent
+// enough for this check.
 func (p *retirementScope) checkNoOtherNodeOnInstance(ctx context.Context, m cloud.Instance) error {
 	var nodes corev1.NodeList
 	if err := p.controller.options.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
@@ -65,9 +66,9 @@ func (p *retirementScope) findNodeOnInstance(m cloud.Instance, all []cloud.NodeI
 }
 
 // isOnOtherInstance reports whether the Node runs on another instance than m, although the names of the Node and of m
-// may begin alike. This is so if the Node's provider ID names another instance of the cloud, or if the cloud does not
-// know the provider ID and the domains in the names differ. Some distributions derive the provider ID from the name of
-// the host, such as k3s://. Such a provider ID proves nothing.
+// may begin alike. It does if the Node's provider ID names another instance of the cloud. It also does if the cloud
+// does not recognize the provider ID and the domains in the names differ. Some distributions derive the provider ID
+// from the name of the host, such as k3s://. Such a provider ID proves nothing.
 func isOnOtherInstance(h cloud.NodeIdentity, m cloud.Instance, normalize func(providerID string) (string, error)) bool {
 	if hasSystemUUID(h, m) || strings.EqualFold(h.Name, m.Name) || strings.EqualFold(h.Name, m.ComputerName) {
 		return false
@@ -83,8 +84,8 @@ func isOnOtherInstance(h cloud.NodeIdentity, m cloud.Instance, normalize func(pr
 	return !mayBeSameHost(h.Name, m.Name) && !mayBeSameHost(h.Name, m.ComputerName)
 }
 
-// isNewNodeOfSameName reports whether the Node has the name of the deleted Node and belongs to a new instance. Some clouds
-// listShared an instance for a while after its deletion.
+// isNewNodeOfSameName reports whether the Node has the name of the deleted Node and belongs to a new instance. Some
+// clouds still list an instance for a while after its deletion.
 func (p *retirementScope) isNewNodeOfSameName(h cloud.NodeIdentity, m cloud.Instance) bool {
 	if p.sameNamedNode == nil || h.Name != p.rt.Spec.NodeName || hasSystemUUID(h, m) {
 		return false

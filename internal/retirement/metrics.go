@@ -78,8 +78,9 @@ func (m *Metrics) RecordCloudRequest(provider, call string, err error) {
 	m.requests.WithLabelValues(provider, call, cloud.OutcomeLabel(err)).Inc()
 }
 
-// StateCollector collects how many retirements are in which phase, what blocks them, and the age of the oldest. A retirement
-// that stays in Draining is stuck. If one stays in NodeDeleted, its instance costs money without a use.
+// StateCollector collects the number of retirements in each phase, what blocks them, and the age of the oldest. A
+// retirement that stays in Draining makes no progress. If a retirement stays in NodeDeleted, its instance costs money
+// and runs no pods.
 type StateCollector struct{ Reader client.Reader }
 
 var (

@@ -65,8 +65,8 @@ func (p *retirementScope) podPolicy(now time.Time) podrules.Policy {
 	return grouppolicy.NewPodPolicy(p.group, p.isProtectionOverridden(now))
 }
 
-// newPodSelection returns which pods the group selects as work and as placeholders. Pods that count as work stop only a
-// retirement with the reason Idle: such a pod may have arrived after the node was found idle.
+// newPodSelection returns which pods the group selects as placeholders, and which as pods that keep a node. A pod that
+// keeps a node stops only a retirement with the reason Idle, because it may have arrived after the node was found idle.
 func (p *retirementScope) newPodSelection() (grouppolicy.PodSelection, error) {
 	read := grouppolicy.NewPlaceholderSelection
 	if p.rt.Spec.Reason == v1alpha1.Idle {

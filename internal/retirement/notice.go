@@ -13,8 +13,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/report"
 )
 
-// awaitInstanceGoneAfterNotice waits until the instance of a noticed node is gone: its cloud does not know it, and its Node is not
-// Ready (I7). Until then the agent drains the node. If the notice ends and the instance still runs, the retirement ends.
+// awaitInstanceGoneAfterNotice waits until the instance of a node with a notice is gone. The cloud must not find the
+// instance, and the Node must not be Ready (invariant I7). Meanwhile the agent drains the node. If the notice ends and
+// the instance still runs, the retirement ends.
 func (p *retirementScope) awaitInstanceGoneAfterNotice(ctx context.Context) error {
 	ref := p.rt.Spec.Notice
 	if ref == nil || p.rt.Status.InstanceGone || p.isAdmitted() {
@@ -39,8 +40,8 @@ func (p *retirementScope) newInstanceGoneWait(ref *v1alpha1.NoticeReference) err
 	return newWait(p.controller.options.Intervals.Poll, "%s %s (%s): waiting until the instance is gone; its agent drains the node", ref.Source, ref.Type, ref.ID)
 }
 
-// endIfInstanceRuns ends the retirement if another client has deleted the Node and the instance still runs. The
-// notice was recorded on the Node, so nobody could see when it ends.
+// endIfInstanceRuns ends the retirement if another client has deleted the Node and the instance still runs. The notice
+// was recorded only on the Node, so it is unknown whether the notice has ended.
 func (p *retirementScope) endIfInstanceRuns(ctx context.Context, ref *v1alpha1.NoticeReference) error {
 	instance, err := p.readAndConfirmInstance(ctx, p.rt.Status.Captured.ProviderID)
 	switch {
@@ -61,9 +62,9 @@ func (p *retirementScope) endIfOtherRetirementStarted(ctx context.Context) error
 	return newEnd(AlreadyRetiring, "the NodeRetirement %s has already started", o.Name)
 }
 
-// awaitAdmissionOrEnd admits a retirement of a user or a rule. If a retirement for a notice exists for the node, and this one
-// cannot be admitted at once, it ends this one: it could otherwise wait until the instance is gone, and the retirement
-// for the notice cleans up then.
+// awaitAdmissionOrEnd admits a retirement that a user or a rule has requested. If it cannot be admitted now and the
+// node also has a retirement for a notice, it ends this one. Otherwise it could wait until the instance is gone, and
+// then the retirement for the notice does the cleanup.
 func (p *retirementScope) awaitAdmissionOrEnd(ctx context.Context) error {
 	if p.rt.Spec.Notice != nil || p.isAdmitted() {
 		return p.awaitAdmission(ctx)
@@ -102,9 +103,9 @@ func (p *retirementScope) isSameNode(o *v1alpha1.NodeRetirement) bool {
 	return o.UID != p.rt.UID && (o.Spec.NodeUID == "" || o.Spec.NodeUID == p.rt.Status.Captured.NodeUID)
 }
 
-// isNoticeOnNode reports whether the notice of the retirement is still recorded on its Node. While it is, the
-// NodeRetirement must not be deleted: a new one would be created for the notice, which would not know of the
-// cancellation or of the replacement.
+// isNoticeOnNode reports whether the notice of the retirement is still recorded on its Node. As long as it is, the
+// NodeRetirement must not be deleted. A new NodeRetirement would be created for the same notice, without the
+// cancellation or the replacement of this one.
 func (c *Controller) isNoticeOnNode(ctx context.Context, rt *v1alpha1.NodeRetirement) (bool, error) {
 	ref := rt.Spec.Notice
 	if ref == nil {

@@ -13,18 +13,19 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 )
 
-// isNamedByNode reports whether the Node names the instance, by provider ID or system UUID. The provider ID in the spec
-// of a NodeRetirement does not count, because a user may write any ID there.
+// isNamedByNode reports whether the Node names the instance, by its provider ID or system UUID. The provider ID in the
+// spec of a NodeRetirement is no proof, because a user can write any ID there.
 func (p *retirementScope) isNamedByNode(i cloud.Instance) bool {
 	return p.node != nil && (!p.isNodeWithoutProviderID() || hasSystemUUID(cloud.NodeIdentity{SystemUUID: p.node.Status.NodeInfo.SystemUUID}, i))
 }
 
-// checkClusterOwnsInstance ends the retirement of an instance that no Node names, unless the cluster owns the instance (I4).
+// checkClusterOwnsInstance ends the retirement of an instance that no Node names, unless the cluster owns the instance
+// (invariant I4).
 //
-// The cluster owns an instance if the cloud group of a NodeGroup contains it, or if it has the cluster's mark. If the
-// NodeGroup of the retirement is known, only its cloud group counts. That the credential can delete the instance proves
-// nothing: it may be able to delete any VM. If a cloud does not answer, the owner is unknown, and the step is retried
-// (I7).
+// The cluster owns an instance if the cloud group of a NodeGroup contains it, or if the cloud has marked it as the
+// cluster's. If the NodeGroup of the retirement is known, only its own cloud group is a proof. The right to delete the
+// instance is no proof: a credential may be able to delete any VM. If a cloud does not answer, the owner is unknown,
+// and the step is retried (invariant I7).
 func (p *retirementScope) checkClusterOwnsInstance(ctx context.Context, i cloud.Instance) error {
 	groups, err := p.controller.options.Groups.List(ctx)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 )
 
 // checkDeletionProtection waits while the cloud protects the instance from deletion. Without this check, the node would
-// be drained and deleted, and the instance would stay. The retirement waits and does not end, because a user may have
-// just removed the protection, and the cloud may report that later.
+// be drained and deleted, and the instance would stay. The retirement does not end, because the cloud may still report
+// a protection that a user has just removed.
 func (p *retirementScope) checkDeletionProtection(ctx context.Context) error {
 	if _, canProtect := p.provider.(cloud.DeletionProtectionReporter); !canProtect {
 		return nil
@@ -49,9 +49,9 @@ func formatSinceClause(clause string) string {
 	return ", since " + clause
 }
 
-// checkDeletePermissions waits while the cloud says that the credential may not delete the instance. Without this check, the
-// node would be drained for nothing. If the cloud does not know the permissions, checkDeletePermissions does not wait (I7).
-// The cloud may then refuse the deletion, which is retried.
+// checkDeletePermissions waits while the cloud reports that the credential may not delete the instance. Without this
+// check, the node would be drained for nothing. If the cloud cannot report permissions, it does not wait (invariant
+// I7). If the cloud then refuses the deletion, the deletion is retried.
 func (p *retirementScope) checkDeletePermissions(ctx context.Context) error {
 	if err := p.checkDeletionProtection(ctx); err != nil {
 		return err

@@ -24,8 +24,8 @@ func (p *retirementScope) readInstance(ctx context.Context, from cloud.Provider,
 }
 
 // findMatchingProviders returns the clouds that recognize the provider ID, sorted by name, and the errors of the other
-// clouds. More than one cloud may recognize it, because the machines of a cloudpool have the IDs of the cloud behind the
-// pool. unanswered joins the errors of the clouds that did not answer and may recognize it.
+// clouds. Several clouds may recognize the same ID, because the machines of a cloudpool have IDs of the cloud behind
+// the pool. unanswered joins the errors of clouds that may recognize the ID and did not answer.
 func (p *retirementScope) findMatchingProviders(providerID string) (clouds []cloud.Provider, refusals []string, unanswered error) {
 	for _, name := range slices.Sorted(maps.Keys(p.controller.options.Clouds)) {
 		_, err := p.controller.options.Clouds[name].Normalize(providerID)
@@ -41,9 +41,9 @@ func (p *retirementScope) findMatchingProviders(providerID string) (clouds []clo
 	return clouds, refusals, unanswered
 }
 
-// resolveProvider determines the cloud of a node without a group. If only one cloud recognizes the provider ID, it is
-// this one. If several do, it asks each whether it has the instance. If one of them does not answer, the cloud is
-// unknown (I7).
+// resolveProvider determines the cloud of a node without a group. If only one cloud recognizes the provider ID, that
+// cloud is the result. If several do, each is asked whether it has the instance. If one of them does not answer, the
+// cloud is unknown, and the step is retried (invariant I7).
 func (p *retirementScope) resolveProvider(ctx context.Context, providerID string) error {
 	clouds, refusals, unanswered := p.findMatchingProviders(providerID)
 	switch {
@@ -85,9 +85,9 @@ func (p *retirementScope) pickProviderWithInstance(ctx context.Context, clouds [
 	return nil
 }
 
-// checkNoOtherCloudHasInstance checks with the other clouds that an instance is gone, after one cloud has reported it. A
-// cloudpool reports a detached machine as gone while it still runs, and its pods and Node would be deleted (I7). After
-// the deletion of the Node it checks nothing.
+// checkNoOtherCloudHasInstance returns an error if another cloud still has the instance, after one cloud has reported
+// it as gone. A cloudpool reports a detached machine as gone while the machine still runs. Without this check, its Node
+// and pods would be deleted (invariant I7). It checks nothing after the Node is deleted.
 func (p *retirementScope) checkNoOtherCloudHasInstance(ctx context.Context, providerID string) error {
 	if p.hasReached(v1alpha1.NodeDeleted) {
 		return nil

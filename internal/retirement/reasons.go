@@ -56,7 +56,8 @@ const (
 	deletingReason = "Deleting" // the Node's deletion was accepted, and its finalizers delay it
 )
 
-// endError ends a retirement early. The phase of the retirement decides whether it is then refused, aborted or failed.
+// endError is the error of a step that ends the retirement early. The phase decides whether the retirement is then
+// Refused, Aborted or Failed.
 type endError struct{ reasons []v1alpha1.RetirementReason }
 
 func (e *endError) Error() string { return joinReasons(e.reasons) }
@@ -66,7 +67,7 @@ func newEnd(code, format string, a ...any) error {
 	return &endError{[]v1alpha1.RetirementReason{newReason(code, "", format, a...)}}
 }
 
-// waitError means that a step is not done yet. It is not a failure.
+// waitError is the error of a step that is not done yet. It is not a failure.
 type waitError struct {
 	// after is when to retry at the latest.
 	after   time.Duration
@@ -83,7 +84,7 @@ func newWait(after time.Duration, format string, a ...any) error {
 	return &waitError{after: after, message: fmt.Sprintf(format, a...)}
 }
 
-// newBlocked returns a wait for something that may need a person.
+// newBlocked returns a waitError for an obstacle that a person may have to remove.
 func newBlocked(after time.Duration, reasons ...v1alpha1.RetirementReason) error {
 	return &waitError{after: after, message: joinReasons(reasons), reasons: reasons}
 }
@@ -96,7 +97,7 @@ func asWaitError(err error) *waitError {
 	return nil
 }
 
-// Limits of the CRD.
+// Limits of the CustomResourceDefinition.
 const (
 	maxReasons = 64
 	maxDetail  = 1024

@@ -57,7 +57,8 @@ func (c *Controller) requestsForUnfinishedOnNode(ctx context.Context, o client.O
 	return toRequests(all.Items, func(rt *v1alpha1.NodeRetirement) bool { return !rt.Status.Phase.IsFinal() })
 }
 
-// requestsForPendingInGroup returns the retirements that may use the disruption budget freed by a finished one.
+// requestsForPendingInGroup returns a request for each pending retirement of the group, after a retirement has
+// finished. It may use the disruption budget that is free now.
 func (c *Controller) requestsForPendingInGroup(ctx context.Context, o client.Object) []reconcile.Request {
 	finished, ok := o.(*v1alpha1.NodeRetirement)
 	if !ok || finished.Status.Captured == nil {
@@ -111,8 +112,8 @@ func foreignRetirementChangePredicate() predicate.Predicate {
 	}
 }
 
-// budgetFreedPredicate passes a retirement at the moment when its node stops to count against the group's disruption
-// budgets.
+// budgetFreedPredicate returns a filter for changes of a NodeRetirement. It passes the change after which its node no
+// longer counts against the group's disruption budgets.
 func budgetFreedPredicate() predicate.Predicate {
 	counted := func(o client.Object) bool {
 		rt, ok := o.(*v1alpha1.NodeRetirement)
@@ -126,7 +127,8 @@ func budgetFreedPredicate() predicate.Predicate {
 	}
 }
 
-// relevantNodeChangePredicate passes the changes of a Node that matter to a retirement. It does not pass heartbeats.
+// relevantNodeChangePredicate returns a filter for changes of a Node. It passes the changes that can affect a
+// retirement, and drops others such as heartbeats.
 func relevantNodeChangePredicate() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return true },

@@ -9,12 +9,12 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// maxReplacementRetention is how long a finished NodeRetirement is kept at most while its replacement has not joined. A
-// shortage of capacity may last for days. After a week, a person has to act.
+// maxReplacementRetention is how long a finished NodeRetirement whose replacement has not joined stays before it is
+// deleted. A shortage of capacity may last for days. After a week, a person has to act.
 const maxReplacementRetention = 7 * 24 * time.Hour
 
-// replacementRetention returns how much longer a finished NodeRetirement is kept for its replacement, and whether it
-// waits for one. It must be kept, because only the NodeRetirement knows that a replacement has to be launched or is
+// replacementRetention reports whether a finished NodeRetirement still waits for its replacement, and how much longer
+// it must not be deleted for that. Only the NodeRetirement records that a replacement has to be launched or is
 // provisioning (see package replacement). If the group is deleted, there is no replacement.
 func (c *Controller) replacementRetention(ctx context.Context, rt *v1alpha1.NodeRetirement) (left time.Duration, waits bool, err error) {
 	if !isAwaitingReplacement(rt) || rt.Status.Times.Finished == nil {
@@ -40,8 +40,8 @@ func (c *Controller) findGroupByName(ctx context.Context, name string) (*v1alpha
 	return &groups[i], nil
 }
 
-// cooldownRetention returns how much longer a NodeRetirement that ended early is kept. While it exists, no rule retires
-// its node again.
+// cooldownRetention returns how much longer a NodeRetirement that ended early must not be deleted. As long as it
+// exists, no rule retires its node again.
 func (c *Controller) cooldownRetention(ctx context.Context, rt *v1alpha1.NodeRetirement) (time.Duration, error) {
 	group := rt.Spec.Group
 	if rt.Status.Captured != nil {
@@ -57,7 +57,7 @@ func (c *Controller) cooldownRetention(ctx context.Context, rt *v1alpha1.NodeRet
 	return FailureCooldown(g) - time.Since(rt.Status.Times.Finished.Time), nil
 }
 
-// defaultFailureCooldown is the default of the CRD.
+// defaultFailureCooldown is the default in the CustomResourceDefinition.
 const defaultFailureCooldown = 5 * time.Minute
 
 // FailureCooldown returns how long no rule of a group retires a node after its retirement ended early.
@@ -68,8 +68,8 @@ func FailureCooldown(g *v1alpha1.NodeGroup) time.Duration {
 	return defaultFailureCooldown
 }
 
-// ReplacementInstanceIDs returns the provider IDs of the instances of a group that are replacements. They belong to no other
-// launch.
+// ReplacementInstanceIDs returns the provider IDs of the group's instances that were launched as replacements and have
+// become ready. Such an instance must not be counted for another launch.
 func ReplacementInstanceIDs(all []v1alpha1.NodeRetirement, group string) map[string]bool {
 	ids := map[string]bool{}
 	for i := range all {
@@ -81,7 +81,7 @@ func ReplacementInstanceIDs(all []v1alpha1.NodeRetirement, group string) map[str
 }
 
 // isAwaitingReplacement reports whether the retirement is finished and its replacement is not. If the instance still
-// existed when the retirement ended, there is a replacement only if one was launched before.
+// existed when the retirement ended, no replacement is launched any more; only one that was launched before counts.
 func isAwaitingReplacement(rt *v1alpha1.NodeRetirement) bool {
 	if rt.Spec.Notice == nil || rt.Spec.Group == "" || !rt.Status.Phase.IsFinal() {
 		return false

@@ -3,14 +3,14 @@
 //
 // A NodeRetirement is the only record of the progress. Each reconcile runs the steps (steps.go) from the start. It
 // reads the record and the cluster, does what is due, saves the progress, and stops at the first step that is not done.
-// Before a change that cannot be observed later, the step saves that it starts. Every step can be repeated. So a
-// process that ends at any instruction is continued by the next one (I8).
+// Before a change that cannot be observed later, the step saves that it starts. Every step can be repeated. So if a
+// process ends at any instruction, the next process continues the retirement (invariant I8).
 //
-// The Node object is deleted before the instance: no pod may be bound to an instance in deletion. The record outlives
-// both, so that the instance is not forgotten between the two.
+// The Node object is deleted before the instance: no pod may be bound to an instance in deletion. The record exists until
+// both are deleted. So the instance is not forgotten after the deletion of its Node.
 //
-// Records and Nodes are read from caches. Irreversible requests are sent only after a write or a live read has
-// confirmed them. A missing object in a cache, or an error, never counts as absence (I7).
+// Records and Nodes are read from caches. A request that cannot be undone is sent only after a write or an uncached read
+// has shown that it is still right. A missing object in a cache, or an error, never counts as absence (invariant I7).
 package retirement
 
 import (
@@ -102,7 +102,7 @@ func (p Intervals) withDefaults() Intervals {
 	return p
 }
 
-// Finalizer keeps the record of an unfinished retirement.
+// Finalizer is the finalizer that prevents the deletion of a NodeRetirement before it is finished.
 const Finalizer = "slipway.dev/retirement"
 
 // CordonOwner returns the owner of the retirement's cordon claim; see package cordon.
@@ -132,8 +132,9 @@ func New(o Options) *Controller {
 	}
 }
 
-// newProviderSlots shares the workers between the providers. With a single provider, it has all workers. Retirements
-// whose provider is not known yet have a share of their own, because any of them may wait for a cloud that hangs.
+// newProviderSlots returns a limiter that divides the workers among the cloud providers. A single provider gets all
+// workers. Retirements with an unknown provider have their own share, because any of them may wait for a cloud that
+// hangs.
 func newProviderSlots(clouds map[string]cloud.Provider) *cloud.WorkerLimiter {
 	shares := maps.Clone(clouds)
 	if len(shares) > 1 {
@@ -142,9 +143,9 @@ func newProviderSlots(clouds map[string]cloud.Provider) *cloud.WorkerLimiter {
 	return cloud.NewWorkerLimiter(maxConcurrentReconciles, shares)
 }
 
-// Reconcile runs the steps of one retirement until one is not done. It first waits for a free slot of the retirement's
-// provider. It reads the NodeRetirement from the cache, and does nothing if the cached one is older than the last write
-// of this process. If another client has changed the NodeRetirement, a write fails with a conflict.
+// Reconcile runs the steps of one retirement until one is not done. It first waits for a free worker of the
+// retirement's provider. It reads the NodeRetirement from the cache. If this is older than the last write of this
+// process, it does nothing. If another client has changed the NodeRetirement, a write fails with a conflict.
 func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	rt := &v1alpha1.NodeRetirement{}
 	switch err := c.options.Client.Get(ctx, r.NamespacedName, rt); {
@@ -179,8 +180,8 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 	return p.runSteps(ctx)
 }
 
-// forgetIfDeleted forgets what this process knows about a NodeRetirement that is missing in the cache, after the API
-// server has confirmed that it is deleted (I5).
+// forgetIfDeleted drops what this process knows about a NodeRetirement that is missing in the cache. Before that, the
+// API server must confirm that it is deleted (invariant I5).
 func (c *Controller) forgetIfDeleted(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	switch err := c.options.LiveReader.Get(ctx, r.NamespacedName, &v1alpha1.NodeRetirement{}); {
 	case apierrors.IsNotFound(err):
@@ -211,9 +212,9 @@ func (c *Controller) findProviderName(ctx context.Context, rt *v1alpha1.NodeReti
 	return "", nil
 }
 
-// countStaleReadAndPause returns the pause before the next read of a NodeRetirement whose last read was older than an earlier one.
-// An API server that lags behind catches up soon. If it does not, etcd was probably restored from a backup, and a
-// warning is logged once.
+// countStaleReadAndPause returns the pause before a NodeRetirement is read again, after a read that was older than an
+// earlier one. An API server that lags behind catches up soon. If it does not, etcd was probably restored from a
+// backup, and a warning is logged once.
 func (c *Controller) countStaleReadAndPause(rt *v1alpha1.NodeRetirement) time.Duration {
 	pause := requeueSoon << min(c.expectations.countStaleRead(rt.Name), 20)
 	if pause < c.options.Intervals.Poll {
@@ -226,9 +227,9 @@ func (c *Controller) countStaleReadAndPause(rt *v1alpha1.NodeRetirement) time.Du
 	return c.options.Intervals.Poll
 }
 
-// deleteAfterRetention removes the finalizer of a finished NodeRetirement, and deletes the NodeRetirement when its time to
-// live is over. It keeps the NodeRetirement while it waits for a replacement, during the cooldown after a failure, and
-// while its notice is on the Node.
+// deleteAfterRetention removes the finalizer of a finished NodeRetirement, and deletes the NodeRetirement after its
+// time to live. It waits longer while a replacement is open, during the cooldown after a failure, or while the notice
+// is on the Node.
 func (c *Controller) deleteAfterRetention(ctx context.Context, rt *v1alpha1.NodeRetirement) (reconcile.Result, error) {
 	c.drains.stopAndWait(rt.Name)
 	if !rt.DeletionTimestamp.IsZero() && EarlyEndCode(rt) == Cancelled {

@@ -32,8 +32,8 @@ func (r *retirementReader) listShared(ctx context.Context) (*v1alpha1.NodeRetire
 	})
 }
 
-// listMaxAge is how long a reconcile uses the same list of NodeRetirements. Admissions by this process after the list
-// count too, because they are reserved.
+// listMaxAge is how long one reconcile uses the same list of NodeRetirements. Later admissions by this process are not
+// in the list, but they count because they are reserved.
 const listMaxAge = 2 * time.Second
 
 // listRetirementsLive returns live NodeRetirements, at least as new as the last write of this process.

@@ -185,9 +185,9 @@ func (p *retirementScope) saveStatusIfChanged(ctx context.Context) error {
 	return nil
 }
 
-// confirmRetirementUnchanged checks, before a request that cannot be undone, that the NodeRetirement is unchanged and not cancelled.
-// If this reconcile has written the NodeRetirement, the write has proven that. Otherwise confirmRetirementUnchanged reads it from the
-// API server.
+// confirmRetirementUnchanged returns an error if the NodeRetirement has changed or was cancelled. It is called before a
+// request that cannot be undone. If this reconcile has written the NodeRetirement, that write has shown that it was
+// unchanged. Otherwise it is read from the API server.
 func (p *retirementScope) confirmRetirementUnchanged(ctx context.Context) error {
 	if p.isRecordConfirmed {
 		return nil
@@ -227,8 +227,8 @@ func (p *retirementScope) savePhase(ctx context.Context, phase v1alpha1.Phase, a
 	return p.saveStatusIfChanged(ctx)
 }
 
-// setPhase sets the phase, which the next save writes. Use it only if the next process finds out after a crash that the
-// phase is reached. Otherwise use savePhase.
+// setPhase sets the phase, and the next save of the status writes it. Use it only if, after a crash, the next process
+// can find out that the phase is reached. Otherwise use savePhase.
 func (p *retirementScope) setPhase(phase v1alpha1.Phase, at **metav1.Time, condition, message string, reasons []v1alpha1.RetirementReason) {
 	now := metav1.Now().Rfc3339Copy()
 	p.rt.Status.Phase = phase
@@ -344,7 +344,7 @@ func (p *retirementScope) restoreNode(ctx context.Context) error {
 	case cordon.IsUnreadableError(err):
 		p.log.Error("the cordon claim on the node is invalid, and is kept", "err", err)
 		return nil
-	case cordon.IsConditionsError(err) && kubeapi.IsForbidden(err): // the claim lists them, and the Sweeper removes them (I3)
+	case cordon.IsConditionsError(err) && kubeapi.IsForbidden(err): // the claim lists them, and StaleClaimCleaner removes them (I3)
 		p.log.Warn("the node is restored without its conditions, which are removed later", "err", err)
 		return nil
 	}

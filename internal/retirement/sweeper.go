@@ -17,9 +17,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// StaleClaimCleaner restores nodes that have the cordon claim of a NodeRetirement that does not exist any more, because
-// a user has removed its finalizer. It also removes conditions that an earlier restore could not remove (I3). It is a
-// Runnable of the manager, and runs while the manager leads.
+// StaleClaimCleaner restores nodes with a cordon claim of a NodeRetirement that no longer exists, because a user has
+// removed its finalizer. It also removes conditions that an earlier restore could not remove (invariant I3). The
+// manager runs it while it leads.
 type StaleClaimCleaner struct {
 	// Nodes reads Nodes, possibly from caches. Records reads every NodeRetirement from the API server.
 	Nodes, Retirements client.Reader
@@ -42,8 +42,8 @@ func (s *StaleClaimCleaner) Start(ctx context.Context) error {
 	}
 }
 
-// RemoveStaleClaims restores the nodes once. It reads the Nodes before the NodeRetirements: a NodeRetirement exists before
-// its cordon claim, so a claim without one is stale.
+// RemoveStaleClaims restores all such nodes once. It reads the Nodes before the NodeRetirements. A NodeRetirement is
+// created before its cordon claim, so a claim without a NodeRetirement is stale.
 func (s *StaleClaimCleaner) RemoveStaleClaims(ctx context.Context) error {
 	var nodes corev1.NodeList
 	if err := s.Nodes.List(ctx, &nodes); err != nil {

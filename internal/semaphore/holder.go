@@ -1,15 +1,16 @@
-// Package slots limits how many nodes of a cluster are drained at once, without a central controller. There are as
-// many Leases (coordination.k8s.io) as concurrent drains are allowed, and each drain holds one.
+// Package semaphore limits how many nodes of a cluster are drained at once, without a central controller. There are as
+// many Leases (coordination.k8s.io) as concurrent drains are allowed, and each drain holds one Lease, its slot.
 //
-// A holder renews its Lease, and releases it when it is done. If a holder dies, another takes over the slot once the
-// Lease has not changed for its duration. The waiting process measures this time by its own clock, from when it last
-// saw the Lease change. So clocks need not agree. A holder that cannot renew gives up its slot well before another
-// can take it. So there are never more holders than slots, even after failures. Each write carries the resourceVersion
-// that it is based on, so only one of two competitors gets a slot.
+// A holder renews its Lease while it drains, and releases it afterwards. If a holder dies, its Lease stops changing.
+// Once the Lease has not changed for its duration, another process may take it. The waiting process measures this time
+// by its own clock, from when it last saw the Lease change. So the clocks of two nodes may differ. A holder that cannot
+// renew its Lease stops relying on it long before another process can take it. So there are never more holders than
+// slots, even after failures. Each write carries the resourceVersion that was read, so only one of two competitors gets
+// a slot.
 //
-// Of the waiting processes, the one with the least time left goes first: a process with more time yields a free slot
-// for a while. Waiting is not recorded anywhere, so it costs no writes. If two processes both have more than about
-// two minutes left, either may be first.
+// Among the waiting processes, the one with the least time left gets the next slot: a process with more time does not
+// take a free slot for a while. Waiting is not recorded anywhere, so it causes no writes. Between two processes that
+// both have more than about two minutes left, the order is random.
 package semaphore
 
 import (
@@ -27,42 +28,45 @@ import (
 )
 
 const (
-	// leaseDuration is the duration in each Lease: how long after its last change it belongs to its holder.
+	// leaseDuration is the duration in each Lease. A Lease without a change for this long no longer belongs to its
+	// holder.
 	leaseDuration = 30 * time.Second
-	// ownershipTimeout is how long after its last renewal a holder relies on the slot. It counts from before the
-	// request was sent, but others count from after they saw the change. An eviction that is running when the slot is
-	// lost may take the difference.
+	// ownershipTimeout is how long after its last renewal a holder relies on its slot. The holder measures from before
+	// the renewal was sent. Other processes measure a longer time, leaseDuration, from when they saw the renewal. So an
+	// eviction that is running when the slot is lost can still end before another process takes the slot.
 	ownershipTimeout = 15 * time.Second
-	// maxLeaseDuration limits the duration that is read from a Lease, so that a wrong value does not block a slot.
+	// maxLeaseDuration is the longest duration that is accepted from a Lease. Without this limit, a wrong duration
+	// could block a slot.
 	maxLeaseDuration = 2 * time.Minute
-	// renewInterval leaves time to retry a failed renewal.
+	// renewInterval is the pause between two renewals. It is short enough to retry a failed renewal several times.
 	renewInterval = 6 * time.Second
-	// retryInterval is the mean pause between two tries to get a slot, and after a failure.
+	// retryInterval is the mean pause between two tries to get a slot, and the pause after a failed request.
 	retryInterval = 3 * time.Second
-	// yieldFraction is the part of its remaining time during which a waiting process yields a free slot to those with
-	// less time. maxYieldTime limits it.
+	// yieldFraction determines how long a waiting process does not take a free slot, so that a process with less time
+	// can take it. It is the fraction of the process's remaining time; maxYieldTime is the limit.
 	yieldFraction = 1.0 / 100
 	maxYieldTime  = 4 * time.Second
-	// minRetryInterval is the retryInterval of a process with almost no time left.
+	// minRetryInterval is the mean pause between two tries of a process with almost no time left.
 	minRetryInterval = time.Second
-	// requestTimeout limits each request.
+	// requestTimeout is the timeout of each request.
 	requestTimeout = 4 * time.Second
 
 	purposeLabel   = "slipway.dev/slot"
 	defaultPurpose = "drain"
 )
 
-// MaxLimit is the largest number of slots. The agent's RBAC rules name each Lease, so that it can change no other.
+// MaxLimit is the largest number of slots. The agent's RBAC rules list the names of this many Leases, so that an agent
+// can change no other Lease.
 const MaxLimit = 16
 
-// API lists the requests of this package. *kubeapi.Client implements it.
+// API lists the requests of this package to the API server. *kubeapi.Client implements it.
 type API interface {
 	ListLeases(ctx context.Context, namespace, labelSelector string) ([]kubeapi.Lease, error)
 	CreateLease(ctx context.Context, l kubeapi.Lease) (*kubeapi.Lease, error)
 	UpdateLease(ctx context.Context, l kubeapi.Lease) (*kubeapi.Lease, error)
 }
 
-// Options configures a [Keeper]. Purpose and Log are optional.
+// Options configures a [Holder]. Purpose and Log are optional.
 type Options struct {
 	API API
 	// Namespace is the namespace of the Leases.
@@ -78,7 +82,7 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Holder competes for one slot. It sends no request while no slot is wanted. Its methods may be called from any
+// Holder competes for one slot. It sends no request while SetWanted is false. Its methods may be called from any
 // goroutine.
 type Holder struct {
 	options Options
@@ -101,13 +105,14 @@ type Holder struct {
 	freeSince       time.Time // since when a slot is free, as of the last try; zero is none
 }
 
-// observation is when a Lease was first seen with its present resourceVersion.
+// observation records when a Lease was first seen with its current resourceVersion.
 type observation struct {
 	resourceVersion string
 	firstSeen       time.Time
 }
 
-// NewHolder checks the options. Its errors name the option, its value and what is allowed.
+// NewHolder returns a Holder that wants no slot yet. If an option is invalid, the error names the option, its value and
+// what is allowed.
 func NewHolder(o Options) (*Holder, error) {
 	switch {
 	case o.Namespace == "":
@@ -126,8 +131,8 @@ func NewHolder(o Options) (*Holder, error) {
 	return &Holder{options: o, wake: make(chan struct{}, 1), observations: map[string]observation{}}, nil
 }
 
-// SetWanted sets whether a slot is wanted, and until when it is useful; a zero due is no limit. With wanted false, Held is
-// false at once, even if the Lease is released later.
+// SetWanted sets whether this holder wants a slot, and until when the slot is useful to it. A zero due means without
+// limit. If wanted is false, IsHeld returns false at once, although the Lease is released later.
 func (k *Holder) SetWanted(wanted bool, due time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -145,30 +150,30 @@ func (k *Holder) SetWanted(wanted bool, due time.Time) {
 	}
 }
 
-// IsHeld reports whether this holder has a slot now.
+// IsHeld reports whether this holder may rely on a slot now.
 func (k *Holder) IsHeld() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return time.Now().Before(k.heldUntil)
 }
 
-// IsReleased reports that no Lease names this holder any more, as far as is known.
+// IsReleased reports whether this holder wants no slot and no Lease names it, as far as it knows.
 func (k *Holder) IsReleased() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return !k.wanted && !k.mayBeHolder
 }
 
-// Holders returns the holders of the slots when none was free at the last try.
+// Holders returns the names of the processes that held all slots at the last try. It returns none if a slot was free.
 func (k *Holder) Holders() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.holders)
 }
 
-// Run competes for a slot until ctx ends. It calls changed whenever Held, Holders or IsReleased may return something
-// else. It keeps the slot at the end: a process that restarts during a drain continues with it. Otherwise the Lease
-// expires.
+// Run competes for a slot until ctx ends. It calls changed whenever IsHeld, Holders or IsReleased may return something
+// else. It does not release the slot at the end: a process that restarts during a drain continues with the slot. If no
+// process continues, the Lease expires.
 func (k *Holder) Run(ctx context.Context, changed func()) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -192,7 +197,8 @@ func (k *Holder) Run(ctx context.Context, changed func()) {
 	}
 }
 
-// notifyIfChanged calls changed if the public state has changed.
+// notifyIfChanged calls changed if IsHeld, Holders or IsReleased returns something else than at the last call of
+// changed.
 func (k *Holder) notifyIfChanged(changed func()) {
 	if state := fmt.Sprint(k.IsHeld(), k.Holders(), k.IsReleased()); state != k.lastState {
 		k.lastState = state
@@ -200,7 +206,8 @@ func (k *Holder) notifyIfChanged(changed func()) {
 	}
 }
 
-// reconcileLease takes the next action, and returns when to run again; 0 is when a slot is wanted.
+// reconcileLease acquires, renews or releases the slot, as is due. It returns when to call it again; 0 means after the
+// next call of SetWanted.
 func (k *Holder) reconcileLease(ctx context.Context) time.Duration {
 	k.mu.Lock()
 	wanted, until := k.wanted, k.heldUntil
@@ -233,7 +240,7 @@ func (k *Holder) reconcileLease(ctx context.Context) time.Duration {
 	return next
 }
 
-// logFailureIfChanged logs a failure when it begins and when it changes.
+// logFailureIfChanged logs a failure, unless the last failure was the same.
 func (k *Holder) logFailureIfChanged(err error) {
 	text := ""
 	if err != nil {
@@ -248,7 +255,8 @@ func (k *Holder) logFailureIfChanged(err error) {
 	}
 }
 
-// tryAcquireSlot takes this holder's own slot, a free slot, or the slot of a dead holder.
+// tryAcquireSlot tries to get a slot, and reports whether it did. It first looks for a Lease that already names this
+// holder, then for a free Lease or the Lease of a dead holder.
 func (k *Holder) tryAcquireSlot(ctx context.Context) (bool, error) {
 	leases, err := k.listLeases(ctx)
 	if err != nil {
@@ -286,8 +294,8 @@ func (k *Holder) tryAcquireSlot(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// shouldYieldFreeSlot reports that a slot is free but left to processes with less time. A process that found a free slot at
-// its first try does not yield.
+// shouldYieldFreeSlot reports whether there is a free slot that this holder does not take yet, so that a process with
+// less time can take it. If the holder has found a free slot at its first try, it takes the slot at once.
 func (k *Holder) shouldYieldFreeSlot(leases map[string]kubeapi.Lease) bool {
 	k.freeSince = time.Time{}
 	if !k.foundNoneFree {
@@ -304,7 +312,7 @@ func (k *Holder) shouldYieldFreeSlot(leases map[string]kubeapi.Lease) bool {
 	return !k.freeSince.IsZero() && time.Since(k.freeSince) < k.yieldTime()
 }
 
-// yieldTime returns how long a free slot is yielded to others.
+// yieldTime returns how long this holder does not take a free slot, so that a process with less time can take it.
 func (k *Holder) yieldTime() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -314,7 +322,7 @@ func (k *Holder) yieldTime() time.Duration {
 	return min(max(0, time.Duration(yieldFraction*float64(time.Until(k.usefulUntil)))), maxYieldTime)
 }
 
-// retryDelay returns the time until the next try. A process with little time tries more often.
+// retryDelay returns the time until the next try to get a slot. It is shorter if the holder has less time left.
 func (k *Holder) retryDelay() time.Duration {
 	every := min(max(k.yieldTime(), minRetryInterval), retryInterval)
 	next := every/2 + rand.N(every)
@@ -324,7 +332,8 @@ func (k *Holder) retryDelay() time.Duration {
 	return next
 }
 
-// findOwnLease returns the Lease that names this holder, from before a restart or from a request without an answer.
+// findOwnLease returns the Lease that names this holder, or nil. There is one after a restart, or after a request
+// without an answer.
 func (k *Holder) findOwnLease(leases map[string]kubeapi.Lease) *kubeapi.Lease {
 	for i := range k.options.Limit {
 		if l, ok := leases[k.leaseName(i)]; ok && l.Spec.HolderIdentity == k.options.Identity {
@@ -339,8 +348,8 @@ func (k *Holder) isFree(l kubeapi.Lease) bool {
 	return free
 }
 
-// checkFree reports whether a slot is free, and since when it is known to be. A slot that was taken and released in
-// between counts from its release.
+// checkFree reports whether the slot of this Lease is free, and since when. If the slot was taken and released between
+// two reads, the time counts from the release.
 func (k *Holder) checkFree(l kubeapi.Lease) (since time.Time, free bool) {
 	now := time.Now()
 	seen, ok := k.observations[l.Name]
@@ -359,7 +368,8 @@ func (k *Holder) checkFree(l kubeapi.Lease) (since time.Time, free bool) {
 	return since, !now.Before(since)
 }
 
-// writeSelfAsHolder writes this holder into the Lease, or renews it. It returns false if another process was faster.
+// writeSelfAsHolder writes this holder into the Lease, or renews the Lease. It returns false if another process has
+// written the Lease since it was read.
 func (k *Holder) writeSelfAsHolder(ctx context.Context, l kubeapi.Lease) (bool, error) {
 	began := time.Now()
 	was := l.Spec.HolderIdentity
@@ -390,7 +400,7 @@ func (k *Holder) writeSelfAsHolder(ctx context.Context, l kubeapi.Lease) (bool, 
 	return true, nil
 }
 
-// renewOrReacquire renews the Lease. If another process has changed it, renew tries to acquire a slot again.
+// renewOrReacquire renews the Lease. If another process has changed the Lease, it tries to acquire a slot again.
 func (k *Holder) renewOrReacquire(ctx context.Context) error {
 	got, err := k.writeSelfAsHolder(ctx, *k.lease)
 	if err != nil || got {
@@ -408,7 +418,8 @@ func (k *Holder) clearHeld() {
 	k.heldUntil, k.mayBeHolder = time.Time{}, false
 }
 
-// releaseLease removes this holder from its Lease. If that fails for too long, the Lease expires and others take it over.
+// releaseLease removes this holder's name from its Lease. If the requests fail for too long, the Lease expires, and
+// another process can take it.
 func (k *Holder) releaseLease(ctx context.Context) error {
 	if k.releaseDeadline.IsZero() {
 		k.releaseDeadline = time.Now().Add(leaseDuration)
@@ -439,7 +450,7 @@ func (k *Holder) clearLeaseHolder(ctx context.Context, l kubeapi.Lease) error {
 	return err
 }
 
-// createOrUpdateLease creates a Lease without a resourceVersion, and updates any other.
+// createOrUpdateLease creates the Lease if it has no resourceVersion, and updates it otherwise.
 func (k *Holder) createOrUpdateLease(ctx context.Context, l kubeapi.Lease) (*kubeapi.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -453,7 +464,7 @@ func (k *Holder) createOrUpdateLease(ctx context.Context, l kubeapi.Lease) (*kub
 	return k.options.API.UpdateLease(ctx, l)
 }
 
-// listLeases reads all slots with one request.
+// listLeases lists the Leases of all slots with one request. The key is the Lease's name.
 func (k *Holder) listLeases(ctx context.Context) (map[string]kubeapi.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

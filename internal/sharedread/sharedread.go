@@ -1,4 +1,4 @@
-// Package sharedread lets concurrent callers share the answer to one question.
+// Package sharedread lets concurrent callers of the same read share one answer.
 package sharedread
 
 import (
@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Reader shares answers. The zero value is ready to use.
+// Reader runs a read for several callers at once and gives all of them its answer. The zero value is ready to use.
 type Reader[T any] struct {
 	// ReuseFor is how long an answer serves later callers, from the beginning of its read. With 0 it serves only callers that
 	// wait for the read to begin.
@@ -24,15 +24,18 @@ type Reader[T any] struct {
 	outdated time.Time
 }
 
-// Outdate makes later callers ask again: an answer may lack a change if its read began before.
+// Outdate makes later calls of Read read again. A caller uses it after a change, because a read that began before may
+// lack the change.
 func (r *Reader[T]) Outdate() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.outdated = time.Now()
 }
 
-// Read returns an answer of ask. Its read began at most Holds before Read was called, and after the last Outdate. Callers must not
-// change it. Callers that wait for a read share its error. A caller stops waiting when its context ends, and fails no other.
+// Read returns an answer of ask. It calls ask only if no earlier answer is recent enough. An answer is recent enough if
+// its read began at most ReuseFor before the call, and after the last call of Outdate. Callers share the answer and
+// must not change it. If a read fails, all callers that waited for it get its error. A caller stops waiting when its
+// ctx ends; that does not fail other callers.
 func (r *Reader[T]) Read(ctx context.Context, ask func(context.Context) (T, error)) (T, error) {
 	r.once.Do(func() { r.turn = make(chan struct{}, 1) })
 	asked := time.Now()
@@ -57,7 +60,7 @@ func (r *Reader[T]) Read(ctx context.Context, ask func(context.Context) (T, erro
 	return answer, err
 }
 
-// isValidFor reports whether the last answer, or its error, is valid for a caller that called at asked.
+// isValidFor reports whether the last answer or error is valid for a call of Read at the time asked.
 func (r *Reader[T]) isValidFor(asked time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloudpool/matching"
 )
 
-// Backend reads and changes one pool of machines. Its methods may be called concurrently.
+// Backend lists the operations on one pool of machines. Its methods may be called concurrently.
 type Backend interface {
 	// Pool returns the machines as they were last observed.
 	Pool(ctx context.Context) (api.Pool, error)

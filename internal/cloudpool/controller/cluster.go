@@ -34,11 +34,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// UpdateLabel is the label of a NodeRetirement with the name of its PoolUpdate.
+// UpdateLabel is a label of NodeRetirements that this package creates. Its value is the name of the PoolUpdate.
 const UpdateLabel = "slipway.dev/cloudpool-update"
 
-// Cluster reads the Kubernetes cluster through watches and writes to it. Its methods may be called concurrently. Methods
-// that need the caches return an *NotSyncedError until the caches have synced.
+// Cluster reads objects of the Kubernetes cluster from caches, and writes to the API server. Its methods may be called
+// concurrently. A method that reads from a cache returns a *NotSyncedError until the caches have synced.
 type Cluster struct {
 	Client kubernetes.Interface // no watches: each request has a timeout
 
@@ -55,14 +55,16 @@ type Cluster struct {
 	pods   listers.PodLister
 }
 
-// NotSyncedError reports that the caches have not synced yet, for example because the API server is unavailable.
+// NotSyncedError is the error of a read while the caches have not synced, for example because the API server is
+// unavailable.
 type NotSyncedError struct{}
 
 func (NotSyncedError) Error() string {
 	return "the cluster caches have not synced yet: the API server does not answer, or the process has just started"
 }
 
-// apiRequestTimeout limits every API request that is not a watch: a server may accept a connection and never answer.
+// apiRequestTimeout is the timeout of every API request that is not a watch. Without it, an API server that accepts a
+// connection and never answers would block the caller.
 const apiRequestTimeout = 10 * time.Second
 
 // NewCluster creates the clients without contacting the API server. Run contacts it.
@@ -95,10 +97,12 @@ func newCluster(clientset kubernetes.Interface, objects client.Client, log *slog
 	return &Cluster{Client: clientset, objects: objects, launches: launch.NewRecord(objects, objects), synced: make(chan struct{}), log: log}
 }
 
-// namespacedKinds are the namespaced kinds in use. A cache that is limited to namespaces looks up list kinds too.
+// namespacedKinds are the namespaced kinds that this package uses. A cache that is limited to namespaces looks up list
+// kinds too.
 var namespacedKinds = sets.New("Pod", "PersistentVolumeClaim", "PodDisruptionBudget", "PoolUpdate", "PoolUpdateList")
 
-// newRESTMapper returns a mapper of all types in the scheme. It does not ask the API server, which may be unavailable.
+// newRESTMapper returns a mapper for all types in the scheme. It sends no request, because the API server may be
+// unavailable.
 func newRESTMapper(scheme *runtime.Scheme) meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	for kind := range scheme.AllKnownTypes() {
@@ -111,7 +115,7 @@ func newRESTMapper(scheme *runtime.Scheme) meta.RESTMapper {
 	return m
 }
 
-// checkSynced returns an *NotSyncedError until the caches have synced.
+// checkSynced returns a *NotSyncedError until the caches have synced, and nil afterwards.
 func (c *Cluster) checkSynced() error {
 	select {
 	case <-c.synced:
@@ -147,7 +151,8 @@ func (c *Cluster) Run(ctx context.Context) error {
 	return nil
 }
 
-// createInformers creates the informers. Only resources that exist just on newer API servers require discovery.
+// createInformers creates the informers. It asks the API server only about resources that older API servers do not
+// have.
 func (c *Cluster) createInformers(ctx context.Context) (err error) {
 	informers := live.InformersOfCache(ctx, c.cache)
 	if c.live, err = live.WatchCluster(c.Client.Discovery(), informers, c.log); err != nil {
@@ -217,7 +222,8 @@ func (c *Cluster) ListNodesLive(ctx context.Context) ([]*corev1.Node, error) {
 	return nodes, nil
 }
 
-// withPlanner calls question with the current cluster. The planner places pending pods before pods from removed nodes.
+// withPlanner calls question with a planner for the current state of the cluster. In this planner, pending pods get
+// free capacity before pods from removed nodes.
 func (c *Cluster) withPlanner(question func(*planner.Cluster) error) error {
 	nodes, err := c.CachedNodes()
 	if err != nil {
@@ -232,7 +238,7 @@ func (c *Cluster) withPlanner(question func(*planner.Cluster) error) error {
 	})
 }
 
-// chooseNodesToRemove chooses up to k nodes that can be removed together.
+// chooseNodesToRemove chooses at most k nodes. The cluster can lose all chosen nodes together.
 func (c *Cluster) chooseNodesToRemove(k int, policy planner.Policy, rules planner.Options) (out *planner.VictimSelection, err error) {
 	err = c.withPlanner(func(p *planner.Cluster) error {
 		answer, err := p.PlanLaunchesAndRemovals(planner.PlanOptions{MaxRemovals: k, Policy: policy, Rules: rules})
@@ -252,9 +258,9 @@ func (c *Cluster) planEvacuation(node string, policy planner.Policy, rules plann
 	return out, err
 }
 
-// loadGroupRules returns the rules and the name of the NodeGroup that the pool's machines belong to. Without such a
-// NodeGroup it returns default rules and an empty name. It uses only NodeGroups with the given labels, because a manager
-// with that selector ignores all others.
+// loadGroupRules returns the rules for the nodes of the NodeGroup with this cloud and cloud group, and the NodeGroup's
+// name. Without such a NodeGroup it returns default rules and "". It considers only NodeGroups with the given labels,
+// because the manager with that selector ignores all others.
 func (c *Cluster) loadGroupRules(ctx context.Context, provider, group string, labels map[string]string, systemLocalStorage bool,
 ) (planner.Options, string, error) {
 	marks := grouppolicy.PodSelection{SystemLocalStorage: systemLocalStorage}
@@ -303,8 +309,8 @@ func (c *Cluster) listUnfinishedRetirements(ctx context.Context) ([]v1alpha1.Nod
 	return slices.DeleteFunc(list.Items, func(rt v1alpha1.NodeRetirement) bool { return rt.Status.Phase.IsFinal() }), nil
 }
 
-// getRetirement returns a NodeRetirement, or nil if it does not exist. It asks the API server if the cache does not contain
-// it.
+// getRetirement returns the NodeRetirement with this name, or nil if there is none. If the cache does not contain it,
+// the API server is asked.
 func (c *Cluster) getRetirement(ctx context.Context, name string) (*v1alpha1.NodeRetirement, error) {
 	rt := &v1alpha1.NodeRetirement{}
 	key := client.ObjectKey{Name: name}
@@ -321,7 +327,8 @@ func (c *Cluster) getRetirement(ctx context.Context, name string) (*v1alpha1.Nod
 	return rt, nil
 }
 
-// deleteRetirement deletes a NodeRetirement. The manager then restores the node if it still can.
+// deleteRetirement deletes a NodeRetirement, which cancels it. The manager then restores the node, if that is still
+// possible.
 func (c *Cluster) deleteRetirement(ctx context.Context, name string) error {
 	rt := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if err := c.objects.Delete(ctx, rt); err != nil && !apierrors.IsNotFound(err) {

@@ -20,10 +20,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// TerminationFailedPrefix starts the detail of a machine that its server does not terminate.
+// TerminationFailedPrefix is the start of the error detail if the pool's server or cloud does not terminate a machine.
 const TerminationFailedPrefix = "failed to terminate machine "
 
-// updateRemovingMachines updates the machines that are leaving.
+// updateRemovingMachines checks the progress of each machine that is being removed, and updates its state in the
+// PoolUpdate.
 func (s *updateScope) updateRemovingMachines(ctx context.Context) error {
 	for i := 0; i < len(s.update.Status.Machines); i++ { // follow may drop one
 		m := &s.update.Status.Machines[i]
@@ -41,14 +42,14 @@ func (s *updateScope) updateRemovingMachines(ctx context.Context) error {
 	return nil
 }
 
-// markRefused records that a machine stays, and the reason.
+// markRefused records in the PoolUpdate that the machine is not removed, and the reason.
 func markRefused(m *v1alpha1.PoolMachine, format string, a ...any) {
 	m.State, m.Reason = v1alpha1.MachineRefused, fmt.Sprintf(format, a...)
 }
 
-// findInPoolOrMarkRemoved reads the pool and reports whether the machine is present. If it is not, it marks the machine as left. The
-// observation must be newer than the removal. After Pace.Trouble an older one is accepted, because the server's clock may be
-// wrong.
+// findInPoolOrMarkRemoved reads the pool and reports whether it still lists the machine. If it does not, the machine is
+// recorded as removed. The pool's timestamp must then be later than the start of the removal. After
+// Timeouts.FailureTolerance any timestamp is accepted, because the server's clock may be wrong.
 func (s *updateScope) findInPoolOrMarkRemoved(ctx context.Context, m *v1alpha1.PoolMachine) (pool api.Pool, there bool, err error) {
 	pool, err = s.opts.Backend.Pool(ctx)
 	if err != nil {
@@ -61,8 +62,9 @@ func (s *updateScope) findInPoolOrMarkRemoved(ctx context.Context, m *v1alpha1.P
 	return pool, there, nil
 }
 
-// followMachineDeletion follows the deletion of a machine without a node. It requests a deletion that was recorded but not
-// accepted. It reports a deletion that failed or does not start in time.
+// followMachineDeletion checks the deletion of a machine without a node. If the deletion was recorded but not accepted
+// by the cloud, it requests the deletion again. If the deletion has failed or did not start in time, it returns or
+// records the failure.
 func (s *updateScope) followMachineDeletion(ctx context.Context, m *v1alpha1.PoolMachine) error {
 	pool, there, err := s.findInPoolOrMarkRemoved(ctx, m)
 	switch {
@@ -92,7 +94,7 @@ func (s *updateScope) followMachineDeletion(ctx context.Context, m *v1alpha1.Poo
 	return nil
 }
 
-// followRetirement follows a machine's NodeRetirement. Every wait has a timeout.
+// followRetirement checks the progress of a machine's NodeRetirement. Each wait for progress ends after a timeout.
 func (s *updateScope) followRetirement(ctx context.Context, m *v1alpha1.PoolMachine) error {
 	rt, err := s.opts.Cluster.getRetirement(ctx, m.Retirement)
 	switch {
@@ -129,15 +131,16 @@ func (s *updateScope) followRetirement(ctx context.Context, m *v1alpha1.PoolMach
 	return nil
 }
 
-// recordDeletionRequest records whether the machine's cloud was asked to delete it since the update started.
+// recordDeletionRequest records whether the retirement has requested the machine's deletion from its cloud. A request
+// from before the start of the update does not count.
 func (s *updateScope) recordDeletionRequest(m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement) {
 	if operation := rt.Status.Operation; operation != nil && (!m.Adopted || operation.Started.After(s.update.Status.StartedAt.Time)) {
 		m.DeletionRequested = true
 	}
 }
 
-// cancelIfNoManager cancels a retirement that no manager has observed within Pace.Trouble. No manager runs, or its selector does
-// not match the retirement.
+// cancelIfNoManager cancels a retirement that no manager has observed within Timeouts.FailureTolerance. Either no
+// manager runs, or the manager's selector does not match the retirement's labels.
 func (s *updateScope) cancelIfNoManager(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement) error {
 	s.update.Status.Message = fmt.Sprintf("%s: NodeRetirement %s waits for a manager", m.Node, rt.Name)
 	switch {
@@ -155,8 +158,8 @@ func (s *updateScope) cancelIfNoManager(ctx context.Context, m *v1alpha1.PoolMac
 	return newOutcome(ClusterUnavailable, "%s", m.Reason)
 }
 
-// saveAndCancelRetirement deletes a retirement after a write of the status. A process that has fallen behind gets a conflict and
-// cancels nothing.
+// saveAndCancelRetirement writes the status of the PoolUpdate, and then deletes the retirement. If another process has
+// changed the PoolUpdate, the write returns a conflict and the retirement is not deleted.
 func (s *updateScope) saveAndCancelRetirement(ctx context.Context, name string) error {
 	if err := s.saveStatus(ctx); err != nil {
 		return err
@@ -164,8 +167,9 @@ func (s *updateScope) saveAndCancelRetirement(ctx context.Context, name string) 
 	return s.opts.Cluster.deleteRetirement(ctx, name)
 }
 
-// cancelIfNotStartedInTime cancels a retirement that does not start in time, so that another machine can be removed. An adopted
-// retirement continues, but the update stops following it.
+// cancelIfNotStartedInTime cancels a retirement that has not started within Timeouts.RetirementStart, so that the
+// update can remove another machine. If the update did not create the retirement, the retirement continues and the
+// update ignores it.
 func (s *updateScope) cancelIfNotStartedInTime(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement, code, message string) error {
 	waited := s.timers.trackStateDuration("stage of "+m.ID, retirementProgressKey(rt)) // independent of the reason
 	reason := "its NodeGroup does not allow the removal"
@@ -191,9 +195,10 @@ func isCloudReason(code string) bool {
 	return code == retirement.CloudFailed || code == retirement.CloudRefused || code == retirement.CloudBusy || code == retirement.ReadFailed
 }
 
-// checkRetirementProgress follows a retirement that has started. A machine counts as left once its node is gone and its pool no
-// longer lists it, even if the cloud is still deleting it. If the cloud fails, the client gets an error and the retirement
-// continues. The update stops waiting if nothing changes in time. A drain gets the drain time of its group first.
+// checkRetirementProgress checks a retirement that has started. If the node is gone and the pool no longer lists the
+// machine, the machine is recorded as removed. The cloud may still be deleting it then. If the cloud fails for too
+// long, the client gets an error and the retirement continues. If there is no progress in time, the update ends. During
+// a drain, this time begins after the drain time of the group.
 func (s *updateScope) checkRetirementProgress(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement, code, message string) error {
 	cloudFailure := "" // different reasons of the cloud count as one
 	if isCloudReason(code) {
@@ -230,8 +235,8 @@ func (s *updateScope) checkRetirementProgress(ctx context.Context, m *v1alpha1.P
 	return report(BackendUnavailable)
 }
 
-// retirementProgressKey returns a string that changes when a retirement makes progress. Messages and repeated attempts are not
-// progress.
+// retirementProgressKey returns a string that changes when the retirement makes progress. A new message or a repeated
+// attempt does not change it.
 func retirementProgressKey(rt *v1alpha1.NodeRetirement) string {
 	s := &rt.Status
 	phase, gone, stopping := s.Phase, int32(0), int32(0)
@@ -244,18 +249,19 @@ func retirementProgressKey(rt *v1alpha1.NodeRetirement) string {
 	return fmt.Sprint(phase, hasDeletedNode(rt), s.InstanceGone, s.Operation != nil, gone, stopping)
 }
 
-// hasDeletedNode reports whether a retirement has deleted its Node. Finalizers may still keep the object.
+// hasDeletedNode reports whether the retirement has deleted its Node. The Node object may still exist because of
+// finalizers.
 func hasDeletedNode(rt *v1alpha1.NodeRetirement) bool {
 	return meta.FindStatusCondition(rt.Status.Conditions, v1alpha1.RetirementNodeDeleted) != nil
 }
 
-// isNodeGone reports whether the Node of a retirement no longer exists, so that the retirement cannot be undone.
+// isNodeGone reports whether the retirement's Node no longer exists. Such a retirement cannot be cancelled.
 func isNodeGone(rt *v1alpha1.NodeRetirement) bool {
 	return rt.Status.Phase == v1alpha1.NodeDeleted || rt.Status.Phase == v1alpha1.InstanceDeleted
 }
 
-// hasExceededDrainTime reports whether a retirement has no drain time left. It is true outside of a drain. The manager ends
-// a drain after the drain time of its group.
+// hasExceededDrainTime reports whether the drain takes longer than the drain time of its group allows. It returns true
+// if no drain is running.
 func (s *updateScope) hasExceededDrainTime(ctx context.Context, rt *v1alpha1.NodeRetirement) (bool, error) {
 	began := rt.Status.Times.Draining
 	if rt.Status.Phase != v1alpha1.Draining || began == nil {
@@ -275,8 +281,8 @@ func (s *updateScope) hasExceededDrainTime(ctx context.Context, rt *v1alpha1.Nod
 	return time.Since(began.Time) > retirement.GroupDrainTimeout(group)+s.opts.Timeouts.Termination, nil
 }
 
-// endUpdateOfStalledRetirement ends an update when its retirement makes no progress. It cancels the retirement if its node can be
-// restored, unless the update adopted it.
+// endUpdateOfStalledRetirement ends an update with a retirement that makes no progress. If the update has created the
+// retirement and the node can be restored, it cancels the retirement.
 func (s *updateScope) endUpdateOfStalledRetirement(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement, code, message string) error {
 	origin, result := "", ClusterUnavailable
 	if m.Adopted {
@@ -308,8 +314,8 @@ func (s *updateScope) endUpdateOfStalledRetirement(ctx context.Context, m *v1alp
 	return newOutcome(result, "%s", m.Reason)
 }
 
-// tryCancelRetirement cancels a retirement and reports whether its machine stays. The manager may have deleted the node in the
-// meantime.
+// tryCancelRetirement cancels a retirement, and reports whether its machine stays. The machine does not stay if the
+// manager has deleted the node in the meantime.
 func (s *updateScope) tryCancelRetirement(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement) (bool, error) {
 	if err := s.saveStatus(ctx); err != nil {
 		return false, err

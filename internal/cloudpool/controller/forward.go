@@ -13,7 +13,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// WouldShrink reports whether size n could make the pool remove a machine: its desired or its actual size is larger.
+// WouldShrink reports whether the desired size n could make the pool's server remove a machine. It could if n is less
+// than the current desired size, or less than the number of active machines.
 func (u *Updater) WouldShrink(ctx context.Context, n int) (bool, error) {
 	size, err := u.opts.Backend.Size(ctx)
 	if err != nil {
@@ -29,13 +30,13 @@ func (u *Updater) WouldShrink(ctx context.Context, n int) (bool, error) {
 	return n < countActiveMachines(&pool), nil
 }
 
-// Forward sends a change that removes no machine to the pool and returns the update with its outcome.
+// Forward sends a change that removes no machine to the pool's server. It returns the update with its outcome.
 func (u *Updater) Forward(ctx context.Context, want *Update) *Update {
 	return want.WithServerAnswer(u.sendToBackend(ctx, want))
 }
 
-// WithServerAnswer returns the forwarded update with its outcome. If the pool's server or its cloud refused it, the result contains
-// their answer.
+// WithServerAnswer returns the update with the outcome that err means. If the pool's server or its cloud has refused
+// the change, the outcome contains the answer.
 func (u *Update) WithServerAnswer(err error) *Update {
 	is := u.withOutcome(&Outcome{Result: Done})
 	if err != nil {
@@ -79,9 +80,9 @@ func (u *Updater) sendToBackend(ctx context.Context, want *Update) error {
 	return u.forwardMembershipIfSafe(ctx, membership, want.RequestedBy)
 }
 
-// forwardMembershipIfSafe sends a membership to the pool and does not change the desired size. It refuses to make a machine
-// evictable while the pool has more active machines than desired: the server would then delete machines of its choice. It
-// logs a warning if an activated machine exceeds the desired size.
+// forwardMembershipIfSafe sends a membership status to the pool's server. If the pool has more active machines than
+// desired, it refuses to make a machine evictable: the server would then delete machines of its choice. It logs a
+// warning if an activated machine exceeds the desired size.
 func (u *Updater) forwardMembershipIfSafe(ctx context.Context, want api.SetMembershipStatus, user string) error {
 	b := u.opts.Backend
 	if !want.MembershipStatus.Active {
@@ -121,8 +122,8 @@ func countActiveMachines(pool *api.Pool) int {
 	return n
 }
 
-// checkNotDrained returns an error if the machine's retirement has drained its node, so that the machine cannot be kept. rt
-// may be nil.
+// checkNotDrained returns an error if the retirement rt has drained the machine's node, because the machine is then
+// deleted in any case. rt may be nil.
 func checkNotDrained(machine string, rt *v1alpha1.NodeRetirement) error {
 	if rt != nil && (rt.Status.Phase == v1alpha1.Drained || isNodeGone(rt)) {
 		return NewFailuref(NotPossible, "machine %s can no longer be kept: NodeRetirement %s of its node %s is %s", machine, rt.Name, rt.Spec.NodeName,
@@ -131,14 +132,14 @@ func checkNotDrained(machine string, rt *v1alpha1.NodeRetirement) error {
 	return nil
 }
 
-// hasNotStarted reports whether a retirement has done nothing yet.
+// hasNotStarted reports whether a retirement is pending and has changed nothing yet.
 func hasNotStarted(rt *v1alpha1.NodeRetirement) bool {
 	return (rt.Status.Phase == "" || rt.Status.Phase == v1alpha1.Pending) && !retirement.IsInFlight(rt)
 }
 
-// cancelMachineRetirement cancels the retirement of a machine that must keep running. Otherwise the server would refuse the
-// deletion, and the node would stay cordoned. A retirement that has not started is left alone if cancelPending is false or
-// if it is for a notice.
+// cancelMachineRetirement cancels the retirement of a machine that must keep running. Otherwise the server would refuse
+// the deletion, and the node would stay cordoned. It does not cancel a retirement that has not started if cancelPending
+// is false, or if the retirement is for a notice.
 func (u *Updater) cancelMachineRetirement(ctx context.Context, machine string, cancelPending bool) error {
 	retirements, err := u.opts.Cluster.listUnfinishedRetirements(ctx)
 	if err != nil || len(retirements) == 0 {
@@ -163,7 +164,7 @@ func (u *Updater) cancelMachineRetirement(ctx context.Context, machine string, c
 	return u.cancelAndAwaitRestore(ctx, machine, rt.Name)
 }
 
-// cancelAndAwaitRestore deletes a retirement and waits until the manager has restored its node.
+// cancelAndAwaitRestore deletes a retirement, and waits until the manager has restored its node.
 func (u *Updater) cancelAndAwaitRestore(ctx context.Context, machine, name string) error {
 	if err := u.opts.Cluster.deleteRetirement(ctx, name); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
-// lostLaunch is a launch without an answer from the cloud. Its instances may be provisioning.
+// lostLaunch is a launch request that the cloud did not answer. The cloud may be creating its instances.
 type lostLaunch struct {
 	requestedAt     time.Time
 	replacedMachine string          // ID of the machine to replace; empty for a new desired size
@@ -20,8 +20,8 @@ type lostLaunch struct {
 	instancesBefore map[string]bool // provider IDs of the instances that counted before the launch
 }
 
-// readSizeAndInstanceIDs returns the group's size and the provider IDs of the instances that count towards it. Instances that are
-// being deleted do not count.
+// readSizeAndInstanceIDs returns the size of the cloud group, and the provider IDs of its instances. It leaves out
+// instances that are being deleted.
 func (n *NativePool) readSizeAndInstanceIDs(ctx context.Context) (size int, ids map[string]bool, err error) {
 	has, err := n.provider.Group(ctx, n.group)
 	if err != nil {
@@ -37,8 +37,8 @@ func (n *NativePool) readSizeAndInstanceIDs(ctx context.Context) (size int, ids 
 	return has.Size, ids, err
 }
 
-// launchInstances requests instances within the group's limits and remembers a request without an answer. The group's
-// maximum covers all instances that the cloud counts, including detached and inactive ones.
+// launchInstances requests instances within the limits of the NodeGroup. If the cloud does not answer, it remembers the
+// launch. All instances in the cloud group count towards the maximum, including detached and inactive machines.
 func (n *NativePool) launchInstances(ctx context.Context, count int, replaces string) error {
 	g, err := n.getNodeGroup(ctx)
 	if err != nil {
@@ -64,8 +64,9 @@ func (n *NativePool) launchInstances(ctx context.Context, count int, replaces st
 	return err
 }
 
-// resolveLostLaunch determines, before the next launch, whether the cloud accepted a launch without an answer. The group's
-// size shows it, except for instances that have left since. It returns an error while the result is unknown.
+// resolveLostLaunch finds out whether the cloud accepted a launch that it did not answer. It is called before the next
+// launch. It compares the sizes of the cloud group before and after, without instances that have left since. It returns
+// an error while the result is unknown.
 func (n *NativePool) resolveLostLaunch(ctx context.Context) error {
 	lost := n.lostLaunch.Load()
 	if lost == nil {

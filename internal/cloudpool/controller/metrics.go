@@ -6,7 +6,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// Metrics are the metrics of requests, updates and decisions.
+// Metrics holds the metrics of requests, updates and decisions.
 type Metrics struct {
 	requests  *observe.Vec[observe.Counter]
 	updates   *observe.Vec[observe.Counter]

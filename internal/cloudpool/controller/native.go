@@ -27,7 +27,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
-// A pool without a server stores a machine's membership, service state and detachment in annotations of its Node.
+// These annotations of a Node store the membership, the service state and the detachment of its machine in a native
+// pool.
 const (
 	membershipAnnotation = drainability.Membership
 	serviceAnnotation    = "cloudpool.slipway.dev/service-state"
@@ -35,8 +36,9 @@ const (
 	stateLabel           = "slipway.dev/cloudpool" // of the ConfigMap with the started state of the pool
 )
 
-// NativePool is the Backend of a pool without a server: a NodeGroup in any cloud. Its machines are the cloud group's instances,
-// except detached ones. Its desired size is the size of the cloud group minus the detached and inactive machines.
+// NativePool is the Backend of a pool without a cloudpool server: it manages a NodeGroup in any cloud. Its machines are
+// the instances of the cloud group, except detached ones. Its desired size is the size of the cloud group minus the
+// detached and inactive machines.
 type NativePool struct {
 	name           string // of the NodeGroup
 	group          string // in the cloud
@@ -72,8 +74,8 @@ func NewNativePool(c *Cluster, name, namespace string, refresh time.Duration) *N
 // IsUnread reports whether the NodeGroup has not been read yet.
 func (n *NativePool) IsUnread() bool { return n.groupUnread.Load() }
 
-// ReadNodeGroup reads the NodeGroup and selects its cloud. The caches must have synced. It returns an error if the cloud is not
-// configured.
+// ReadNodeGroup reads the NodeGroup and selects its cloud. Call it after the caches have synced. It returns an error if
+// the cloud is not configured.
 func (n *NativePool) ReadNodeGroup(ctx context.Context, clouds map[string]cloud.Provider) error {
 	g, err := n.getNodeGroup(ctx)
 	if err != nil {
@@ -96,8 +98,8 @@ func (n *NativePool) ReadNodeGroup(ctx context.Context, clouds map[string]cloud.
 // Provider implements Backend.
 func (n *NativePool) Provider() (cloud.Provider, string) { return n.provider, n.group }
 
-// Identity implements Backend. The machine ID is the provider ID. A cloudpool's own ID is no identity, because no Node has
-// it.
+// Identity implements Backend. The result is the machine's ID, which is its provider ID. It returns false for an ID
+// that a cloudpool has made up, because no Node has such a provider ID.
 func (n *NativePool) Identity(m *api.Machine) (string, bool) {
 	return m.ID, !strings.HasPrefix(m.ID, provider.Name+"://")
 }
@@ -107,8 +109,8 @@ func (n *NativePool) NodeIdentity(providerID string) (string, error) {
 	return n.provider.Normalize(providerID)
 }
 
-// IsOfOtherCloud implements Backend. It returns false if the group's cloud did not answer: the ID may belong to one of its
-// machines.
+// IsOfOtherCloud implements Backend. It returns false if the group's cloud does not answer, because the provider ID may
+// then belong to this cloud.
 func (n *NativePool) IsOfOtherCloud(identity, providerID string) bool {
 	if _, err := n.provider.Normalize(providerID); cloud.IsProviderUnavailable(err) {
 		return false
@@ -131,7 +133,8 @@ func (n *NativePool) Names(m *api.Machine) (name, computerName string) {
 	return has.Name, has.ComputerName
 }
 
-// HasRejectedMachines implements Backend. An instance that the cloud failed to create exists until it is deleted.
+// HasRejectedMachines implements Backend. It returns true: an instance that the cloud failed to create exists until it
+// is deleted.
 func (n *NativePool) HasRejectedMachines() bool { return true }
 
 // Delete implements Backend.
@@ -145,7 +148,7 @@ func (n *NativePool) KeepsSize() bool {
 	return keeps
 }
 
-// listMachines returns the machines of the group with their nodes, including detached machines.
+// listMachines returns the machines of the cloud group with their Nodes, including detached machines.
 func (n *NativePool) listMachines(ctx context.Context) ([]nativeMachine, error) {
 	instances, err := n.provider.Instances(ctx, n.group)
 	if err != nil {
@@ -232,7 +235,7 @@ func (n *NativePool) toMachine(i *cloud.Instance, node *corev1.Node) nativeMachi
 	return m
 }
 
-// toMachineState converts an instance state. An unknown state counts as running.
+// toMachineState converts an instance state to a machine state. It converts an unknown state to running.
 func toMachineState(s cloud.State) api.MachineState {
 	switch s {
 	case cloud.Pending:
@@ -245,7 +248,7 @@ func toMachineState(s cloud.State) api.MachineState {
 	return api.Running
 }
 
-// Pool implements Backend. It bypasses the cache.
+// Pool implements Backend. It reads the pool from the cloud, not from the cache.
 func (n *NativePool) Pool(ctx context.Context) (api.Pool, error) {
 	at := time.Now().UTC()
 	all, err := n.listMachines(ctx)
@@ -262,7 +265,7 @@ func (n *NativePool) Pool(ctx context.Context) (api.Pool, error) {
 	return pool, nil
 }
 
-// Size implements Backend. It bypasses the cache.
+// Size implements Backend. It reads the size from the cloud, not from the cache.
 func (n *NativePool) Size(ctx context.Context) (api.Size, error) {
 	at := time.Now().UTC()
 	group, err := n.provider.Group(ctx, n.group)
@@ -295,7 +298,7 @@ func (n *NativePool) Size(ctx context.Context) (api.Size, error) {
 	return size, nil
 }
 
-// CachedPool returns the pool from the cache if it is not older than maxCacheAge.
+// CachedPool returns the cached pool if it was read at most maxCacheAge ago. Otherwise it reads the pool.
 func (n *NativePool) CachedPool(ctx context.Context) (api.Pool, error) {
 	if is, known := n.cached.Get(cachedPoolKey); known {
 		return is.(api.Pool), nil
@@ -303,7 +306,7 @@ func (n *NativePool) CachedPool(ctx context.Context) (api.Pool, error) {
 	return n.Pool(ctx)
 }
 
-// CachedSize returns the size from the cache if it is not older than maxCacheAge.
+// CachedSize returns the cached size if it was read at most maxCacheAge ago. Otherwise it reads the size.
 func (n *NativePool) CachedSize(ctx context.Context) (api.Size, error) {
 	if is, known := n.cached.Get(cachedSizeKey); known {
 		return is.(api.Size), nil
@@ -327,7 +330,8 @@ func (n *NativePool) SetDesiredSize(ctx context.Context, want int) error {
 	return n.launchInstances(ctx, want-size.Desired, "")
 }
 
-// findMemberWithNode returns the machine with the ID that is detached, or is not, as requested.
+// findMemberWithNode returns the machine with this ID, if it has a Node. With detached true it finds only detached
+// machines, otherwise only members of the pool.
 func (n *NativePool) findMemberWithNode(ctx context.Context, id string, detached bool) (*nativeMachine, error) {
 	all, err := n.listMachines(ctx)
 	if err != nil {
@@ -393,7 +397,7 @@ func (n *NativePool) SetServiceState(ctx context.Context, s api.SetServiceState)
 	return n.annotateMachineNode(ctx, m, false, serviceAnnotation, string(s.ServiceState))
 }
 
-// checkRetirementCancellable returns an error if the machine's retirement can no longer be cancelled.
+// checkRetirementCancellable returns an error if the machine has a retirement that can no longer be cancelled.
 func (n *NativePool) checkRetirementCancellable(ctx context.Context, m *nativeMachine) error {
 	retirements, err := n.cluster.listUnfinishedRetirements(ctx)
 	if err != nil {
@@ -402,9 +406,9 @@ func (n *NativePool) checkRetirementCancellable(ctx context.Context, m *nativeMa
 	return checkNotDrained(m.ID, matching.MapRetirementsByMachine([]matching.Member{{Machine: &m.Machine, Node: m.node}}, retirements, n)[m.ID])
 }
 
-// annotateMachineNode annotates a machine's Node and waits until the watch shows the change. An empty value removes the
-// annotation. With replace it first launches another machine. If the launch or a dry run of the patch fails, nothing
-// changes. If the patch itself fails, a repeated call does not launch again.
+// annotateMachineNode sets an annotation on a machine's Node, and waits until the watch delivers the change. An empty
+// value removes the annotation. If replace is true, it first launches another machine. If that launch or a dry run of
+// the patch fails, nothing changes. If only the patch itself fails, a repeated call does not launch another machine.
 func (n *NativePool) annotateMachineNode(ctx context.Context, m *nativeMachine, replace bool, key, value string) error {
 	if replace {
 		if err := n.resolveLostLaunch(ctx); err != nil {
@@ -452,8 +456,9 @@ func (n *NativePool) patchNodeAnnotation(ctx context.Context, node, key, value s
 	return nil
 }
 
-// replacedTTL is the time during which a repeated request counts for the same replacement. A later request starts a new one: the client
-// has given up the first one and has set its desired size since.
+// replacedTTL is how long a repeated request for the same machine does not launch another replacement. After that time,
+// a request launches a new one: its client has then stopped waiting for the first request and has set the desired size
+// itself.
 const (
 	replacedTTL       = 10 * time.Minute
 	maxReplaced       = 1000
@@ -462,7 +467,7 @@ const (
 	startedTTL        = time.Second // how long a read started state is valid
 )
 
-// startedState is the started state of a pool at its last read.
+// startedState says whether a pool is started, as of its last read.
 type startedState struct {
 	started bool
 	readAt  time.Time
@@ -470,8 +475,8 @@ type startedState struct {
 
 func (n *NativePool) stateConfigMapName() string { return PoolObjectName(n.name) + ".native" }
 
-// IsStarted reports whether the pool is started: its ConfigMap does not say otherwise. While the API server is unavailable,
-// it returns the last known state, so that reads continue.
+// IsStarted reports whether the pool is started. It is unless the pool's ConfigMap says otherwise. While the API server
+// is unavailable, IsStarted returns the last known state, so that clients can still read the pool.
 func (n *NativePool) IsStarted(ctx context.Context) (bool, error) {
 	was := n.started.Load()
 	if was != nil && time.Since(was.readAt) < startedTTL {
@@ -510,7 +515,8 @@ func (n *NativePool) SetStarted(ctx context.Context, started bool) error {
 	return nil
 }
 
-// nativeConfig is the configuration of a native pool: its NodeGroup and that NodeGroup's cloud and size limits.
+// nativeConfig is the configuration of a native pool in the API: its NodeGroup, and the NodeGroup's cloud and size
+// limits.
 type nativeConfig struct {
 	NodeGroup string `json:"nodeGroup"`
 	Provider  string `json:"provider"`
@@ -536,7 +542,8 @@ func (n *NativePool) Config(ctx context.Context) (*nativeConfig, error) {
 	return &nativeConfig{g.Name, g.Spec.Cloud.Provider, g.Spec.Cloud.Group, &g.Spec.MinSize, g.Spec.MaxSize}, nil
 }
 
-// CheckConfigUnchanged returns an error unless raw equals the current configuration. Changes must be made in the NodeGroup.
+// CheckConfigUnchanged returns an error unless raw equals the current configuration. The configuration can be changed
+// only in the NodeGroup.
 func (n *NativePool) CheckConfigUnchanged(ctx context.Context, raw []byte) error {
 	is, err := n.Config(ctx)
 	if err != nil {

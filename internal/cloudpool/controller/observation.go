@@ -15,7 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// observation is a pool and its cluster at one moment.
+// observation holds a pool and the cluster's Nodes as read at one moment.
 type observation struct {
 	pool      api.Pool
 	size      api.Size
@@ -93,7 +93,8 @@ func (u *Updater) chooseMachinesToRemove(w *observation, up *v1alpha1.PoolUpdate
 	return d, err
 }
 
-// CheckCanShrink returns an error if an update to a smaller size cannot start.
+// CheckCanShrink returns an error if an update to a smaller size cannot start: no machine can be removed, the pairing
+// of machines and nodes is unclear, or one PoolUpdate cannot record so many machines.
 func (u *Updater) CheckCanShrink(ctx context.Context, want *Update) error {
 	d, err := u.PlanShrinkTo(ctx, want.DesiredSize)
 	switch {
@@ -108,7 +109,7 @@ func (u *Updater) CheckCanShrink(ctx context.Context, want *Update) error {
 	return nil
 }
 
-// CheckCanRemoveMachine returns an error if the machine cannot be removed.
+// CheckCanRemoveMachine returns an error if an update could not remove the machine.
 func (u *Updater) CheckCanRemoveMachine(ctx context.Context, want *Update) error {
 	w, err := u.observePool(ctx)
 	if err != nil {
@@ -132,7 +133,8 @@ func (u *Updater) CheckCanRemoveMachine(ctx context.Context, want *Update) error
 	return err
 }
 
-// findRemovalRefusal returns why a machine cannot be removed, or nil if it can.
+// findRemovalRefusal returns why a machine cannot be removed, or nil if it can be. With makesEvictable, the update
+// makes the machine evictable first.
 func (u *Updater) findRemovalRefusal(w *observation, m *matching.Member, makesEvictable bool) (*matching.SkippedMachine, error) {
 	rule, text := matching.FindProtectingRule(m, &matching.DecisionInput{NodeRegistrationTimeout: u.opts.Timeouts.NodeRegistration, Now: time.Now(), MakesEvictable: makesEvictable})
 	p := &matching.SkippedMachine{Machine: m.Machine.ID, Rule: rule, Message: text}
@@ -171,7 +173,8 @@ func (u *Updater) findRemovalRefusal(w *observation, m *matching.Member, makesEv
 	return &all, nil
 }
 
-// mayHaveNode reports whether a machine has, or may have, one of the live Nodes.
+// mayHaveNode reports whether a machine has a Node, or may have one that cannot be paired with it. It lists the Nodes
+// without a cache.
 func (u *Updater) mayHaveNode(ctx context.Context, pool *api.Pool, machine string) (bool, error) {
 	nodes, err := u.opts.Cluster.ListNodesLive(ctx)
 	if err != nil {
@@ -182,7 +185,7 @@ func (u *Updater) mayHaveNode(ctx context.Context, pool *api.Pool, machine strin
 	return is == nil || is.Node != nil || is.Doubt != "" || len(now.Unclear) > 0, nil
 }
 
-// findLiveMachine returns a machine of the pool that has not ended, or nil.
+// findLiveMachine returns the machine with this ID, or nil if the pool does not list it or it has ended.
 func (u *Updater) findLiveMachine(pool *api.Pool, machine string) *api.Machine {
 	i := slices.IndexFunc(pool.Machines, func(m api.Machine) bool { return m.ID == machine && !matching.HasEnded(&m, u.opts.Backend) })
 	if i < 0 {
@@ -191,7 +194,8 @@ func (u *Updater) findLiveMachine(pool *api.Pool, machine string) *api.Machine {
 	return &pool.Machines[i]
 }
 
-// HasNodeOfMachine reports whether a Node has the identity of a machine that the pool does not list.
+// HasNodeOfMachine reports whether a Node has the provider ID of this machine. It is for a machine that the pool does
+// not list.
 func (u *Updater) HasNodeOfMachine(machine string) bool {
 	identity, ok := u.opts.Backend.Identity(&api.Machine{ID: machine})
 	nodes, err := u.opts.Cluster.CachedNodes()

@@ -20,8 +20,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// stateTimers records since when each named value has had its current state. It is not stored: a process that takes over an
-// update starts all timers anew.
+// stateTimers records for each key since when its state has been the same. The timers are not stored. A process that
+// takes over an update therefore starts all of them again.
 type stateTimers map[string]stateSince
 
 type stateSince struct {
@@ -29,7 +29,7 @@ type stateSince struct {
 	at    time.Time
 }
 
-// trackStateDuration records the current state of key and returns for how long it has been the same.
+// trackStateDuration records that key has this state now. It returns how long the state has been the same.
 func (p stateTimers) trackStateDuration(key, state string) time.Duration {
 	if was, ok := p[key]; !ok || was.state != state {
 		p[key] = stateSince{state, time.Now()}
@@ -37,9 +37,9 @@ func (p stateTimers) trackStateDuration(key, state string) time.Duration {
 	return time.Since(p[key].at)
 }
 
-// Reconcile carries out the next steps of the pool's earliest unfinished update. It reads live objects, and acts only after
-// a write with the resourceVersion that it read. A process that lost the Lease without noticing gets a conflict and does
-// nothing.
+// Reconcile takes the next steps of the pool's earliest unfinished update. Before each action it writes the PoolUpdate
+// with the resourceVersion that it has read. If another process has taken over the Lease and changed the PoolUpdate,
+// this write returns a conflict, and no action follows.
 func (u *Updater) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	retry := reconcile.Result{RequeueAfter: u.opts.Timeouts.PollInterval}
 	if !u.lease.IsHeld() { // another process works on it: the timers restart afterwards
@@ -102,8 +102,9 @@ func (u *Updater) reconcileUpdate(ctx context.Context, up *v1alpha1.PoolUpdate) 
 	return s.saveStatus(ctx)
 }
 
-// runSteps runs the next steps. An *Outcome as the error finishes the update. Each action follows a write of the status, so
-// that a process that has fallen behind does nothing.
+// runSteps takes the next steps of the update. If it returns an *Outcome as its error, the update is finished. Before
+// each action it writes the status. In a process that no longer works on the update, this write fails, and no action
+// follows.
 func (s *updateScope) runSteps(ctx context.Context) error {
 	if s.update.Status.ObservedAt == nil {
 		removes, err := s.mayRemoveMachines(ctx)
@@ -134,7 +135,8 @@ func (s *updateScope) runSteps(ctx context.Context) error {
 	return err
 }
 
-// mayRemoveMachines reports whether the update may remove a machine. All other updates are forwarded.
+// mayRemoveMachines reports whether the update may remove a machine. An update that removes none is forwarded to the
+// pool.
 func (s *updateScope) mayRemoveMachines(ctx context.Context) (bool, error) {
 	switch s.update.Spec.Type {
 	case v1alpha1.SetPoolSize:
@@ -145,7 +147,7 @@ func (s *updateScope) mayRemoveMachines(ctx context.Context) (bool, error) {
 	return s.update.IsDisposal(), nil
 }
 
-// forwardUpdate forwards an update to the pool once. The pool's answer becomes the outcome.
+// forwardUpdate sends an update to the pool, once. The pool's answer becomes the outcome of the update.
 func (s *updateScope) forwardUpdate(ctx context.Context) error {
 	is := s.Forward(ctx, s.toUpdate(s.update))
 	level := slog.LevelInfo
@@ -158,7 +160,7 @@ func (s *updateScope) forwardUpdate(ctx context.Context) error {
 	return is.Outcome
 }
 
-// planRemovals observes the pool and stores which machines will be removed.
+// planRemovals reads the pool and the cluster, and stores in the status which machines will be removed.
 func (s *updateScope) planRemovals(ctx context.Context) error {
 	w, err := s.observePool(ctx)
 	if err != nil {
@@ -184,7 +186,7 @@ func (s *updateScope) planRemovals(ctx context.Context) error {
 	return s.saveStatus(ctx)
 }
 
-// summarizeStatus updates the counters in the status and drops details of finished machines.
+// summarizeStatus updates the counters in the status, and removes the details of machines that need no more work.
 func summarizeStatus(up *v1alpha1.PoolUpdate) {
 	st := &up.Status
 	st.Removed = int32(countRemoved(up))
@@ -200,13 +202,14 @@ func summarizeStatus(up *v1alpha1.PoolUpdate) {
 	}
 }
 
-// maxReasonBytes limits the stored reason why a machine stays. maxMessageBytes limits the stored reason of an outcome.
+// maxReasonBytes limits the text that says why a machine is not removed. maxMessageBytes limits the text with the
+// reason of an outcome.
 const (
 	maxReasonBytes  = 400
 	maxMessageBytes = 32 << 10 // the API server's limit
 )
 
-// saveStatus writes the status. It returns a conflict if the update changed since it was read.
+// saveStatus writes the status. It returns a conflict if another client has changed the PoolUpdate since it was read.
 func (s *updateScope) saveStatus(ctx context.Context) error {
 	summarizeStatus(s.update)
 	c := s.update.DeepCopy() // the response would overwrite the object in use
@@ -223,8 +226,8 @@ func setCondition(up *v1alpha1.PoolUpdate, kind string, status metav1.ConditionS
 	})
 }
 
-// recordStepFailure records that a step failed. It returns an outcome for the clients once steps have failed for Pace.Trouble.
-// The retirements continue.
+// recordStepFailure records that a step has failed. After steps have failed for Timeouts.FailureTolerance, it returns
+// an outcome for the clients, otherwise nil. The retirements continue in both cases.
 func (s *updateScope) recordStepFailure(err error) *Outcome {
 	s.log.Warn("a step of the update failed, retrying", "update", s.update.Name, "err", err)
 	s.update.Status.Message = err.Error()
@@ -234,8 +237,8 @@ func (s *updateScope) recordStepFailure(err error) *Outcome {
 	return &Outcome{Result: ToResult(err), Detail: err.Error()}
 }
 
-// markBlockedOnce reports the outcome to the clients of an update that must continue. If it ended now, the pool would stay one
-// machine short, or a machine would stay without its protection.
+// markBlockedOnce reports an outcome to the clients although the update continues. If the update ended now, the pool
+// would stay one machine short, or a machine would stay evictable.
 func (s *updateScope) markBlockedOnce(outcome *Outcome) {
 	if meta.IsStatusConditionTrue(s.update.Status.Conditions, v1alpha1.PoolUpdateBlocked) {
 		return
@@ -244,14 +247,14 @@ func (s *updateScope) markBlockedOnce(outcome *Outcome) {
 	s.log.Warn("the update fails and continues without its clients", "update", s.update.Name, "result", outcome.Result, "detail", outcome.Detail)
 }
 
-// isMachineKept reports whether the update's machine stays in the pool, as far as is known.
+// isMachineKept reports whether, as far as is known, the update does not remove its machine.
 func (s *updateScope) isMachineKept() bool {
 	m := s.update.FindMachineExceptPlanned(s.update.Spec.MachineID)
 	return m == nil || m.State == v1alpha1.MachineRefused
 }
 
-// describeUnfinishedWork returns the condition that only this update can reach, or "" if there is none. A kept machine must
-// be protected again, or a removed machine needs a replacement.
+// describeUnfinishedWork returns the state that the update must still reach, or "" if there is none. Either a machine
+// that stays must be made non-evictable again, or a removed machine needs a replacement.
 func (s *updateScope) describeUnfinishedWork() string {
 	m, st := s.update.FindMachineExceptPlanned(s.update.Spec.MachineID), &s.update.Status
 	switch {
@@ -263,7 +266,7 @@ func (s *updateScope) describeUnfinishedWork() string {
 	return ""
 }
 
-// completeUpdate stores that the update has finished. Waiting clients get their answer afterwards.
+// completeUpdate stores that the update is finished. After the write, waiting clients get their answer.
 func (s *updateScope) completeUpdate(ctx context.Context, outcome *Outcome) error {
 	st, complete := &s.update.Status, metav1.ConditionFalse
 	if outcome.Result == Done {
@@ -283,12 +286,14 @@ func (s *updateScope) completeUpdate(ctx context.Context, outcome *Outcome) erro
 	return nil
 }
 
-// toMicroTime rounds a time up to microseconds, so that an observation at t is not later than the result.
+// toMicroTime returns the time rounded up to microseconds. With rounding up, an observation at t is never later than
+// the stored time.
 func toMicroTime(t time.Time) *metav1.MicroTime {
 	return new(metav1.NewMicroTime(t.Add(time.Microsecond - 1).Truncate(time.Microsecond)))
 }
 
-// undoMadeEvictable makes the machine non-evictable again, unless it is gone or was never made evictable.
+// undoMadeEvictable makes the update's machine non-evictable again. It succeeds too if the machine is gone or is not
+// evictable.
 func (s *updateScope) undoMadeEvictable(ctx context.Context) error {
 	if err := s.setMachineEvictable(ctx, false); err != nil {
 		pool, unread := s.opts.Backend.Pool(ctx)
@@ -303,7 +308,7 @@ func (s *updateScope) undoMadeEvictable(ctx context.Context) error {
 	return nil
 }
 
-// setMachineEvictable sets whether the update's active machine may be removed.
+// setMachineEvictable sets whether the update's machine is evictable. The machine stays active.
 func (s *updateScope) setMachineEvictable(ctx context.Context, evictable bool) error {
 	if err := s.saveStatus(ctx); err != nil {
 		return err

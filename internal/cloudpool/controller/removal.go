@@ -27,12 +27,12 @@ func countRemoved(up *v1alpha1.PoolUpdate) int {
 	return up.CountMachinesInState(v1alpha1.MachineRemoved)
 }
 
-// hasRoomFor reports whether the PoolUpdate can record the machine, or records it already.
+// hasRoomFor reports whether the PoolUpdate can store one more machine, or has stored this machine already.
 func (s *updateScope) hasRoomFor(machine string) bool {
 	return len(s.update.Status.Machines) < v1alpha1.MaxPoolMachines || s.update.FindMachineExceptPlanned(machine) != nil
 }
 
-// advancePoolShrink does the next step of an update to a smaller size.
+// advancePoolShrink takes the next step of an update to a smaller size.
 func (s *updateScope) advancePoolShrink(ctx context.Context) error {
 	if err := s.dropUncreatedRetirements(ctx); err != nil {
 		return err
@@ -76,7 +76,8 @@ func (s *updateScope) advancePoolShrink(ctx context.Context) error {
 	return s.newShortfallOutcome(d)
 }
 
-// chooseNextMachine chooses the next machine to remove: first among the planned machines, then among all.
+// chooseNextMachine chooses the next machine to remove. It considers only the planned machines first, and then all
+// machines.
 func (s *updateScope) chooseNextMachine(w *observation) (*matching.Decision, error) {
 	planned := map[string]bool{}
 	for _, m := range s.update.Status.Machines {
@@ -91,15 +92,15 @@ func (s *updateScope) chooseNextMachine(w *observation) (*matching.Decision, err
 	return s.chooseMachinesToRemove(w, s.update, nil)
 }
 
-// areLeavingNodesCordoned reports whether all leaving nodes are cordoned. Until then no other node is chosen, because the
-// planner would count their free capacity.
+// areLeavingNodesCordoned reports whether all nodes that are being removed are cordoned. Until they are, no other node
+// is chosen, because the planner would count their free capacity.
 func (s *updateScope) areLeavingNodesCordoned() bool {
 	return !slices.ContainsFunc(s.update.Status.Machines, func(m v1alpha1.PoolMachine) bool {
 		return m.State == v1alpha1.MachineRemoving && m.Retirement != "" && (m.Phase == "" || m.Phase == v1alpha1.Pending)
 	})
 }
 
-// newShortfallOutcome ends an update that cannot remove enough machines.
+// newShortfallOutcome returns the outcome of an update that cannot remove enough machines.
 func (s *updateScope) newShortfallOutcome(d *matching.Decision) error {
 	if n := countRemoved(s.update); n > 0 {
 		return newOutcome(Partial, "removed %d machines, %d more must be removed: %s", n, d.Excess(), d.ExplainShortfall())
@@ -107,8 +108,9 @@ func (s *updateScope) newShortfallOutcome(d *matching.Decision) error {
 	return newOutcome(NotPossible, "%s", d.ExplainShortfall())
 }
 
-// lowerDesiredSizeWhenSafe sets the server's desired size to the requested one and ends the update. First the pool must have no
-// machine that the server could delete for it. An observation newer than the start of the update must show that.
+// lowerDesiredSizeWhenSafe sets the server's desired size to the requested size, and ends the update. It waits until
+// the pool has no active machine more than requested, because the server would delete a machine of its choice. The pool
+// must have been observed after the update's start to show that.
 func (s *updateScope) lowerDesiredSizeWhenSafe(ctx context.Context, w *observation) error {
 	want, active, newer := int(*s.update.Spec.DesiredSize), countActiveMachines(&w.pool), w.pool.Timestamp.After(s.update.Status.ObservedAt.Time)
 	switch {
@@ -138,7 +140,7 @@ func (s *updateScope) lowerDesiredSizeWhenSafe(ctx context.Context, w *observati
 	return newOutcome(Done, "")
 }
 
-// advanceMachineRemoval does the next step of the removal of one machine.
+// advanceMachineRemoval takes the next step of an update that removes one machine.
 func (s *updateScope) advanceMachineRemoval(ctx context.Context) error {
 	if err := s.dropUncreatedRetirements(ctx); err != nil {
 		return err
@@ -179,7 +181,7 @@ func (s *updateScope) advanceMachineRemoval(ctx context.Context) error {
 	return s.beginRemoval(ctx, w, id)
 }
 
-// endIfRemovalFinished ends the update if its machine is gone or stays.
+// endIfRemovalFinished ends the update if its machine was removed or cannot be removed.
 func (s *updateScope) endIfRemovalFinished(ctx context.Context, m *v1alpha1.PoolMachine) error {
 	switch {
 	case m.State == v1alpha1.MachineRefused && m.DeletionRequested:
@@ -195,8 +197,9 @@ func (s *updateScope) endIfRemovalFinished(ctx context.Context, m *v1alpha1.Pool
 	return newOutcome(Done, "")
 }
 
-// launchReplacementOnce launches a replacement for the removed machine, once. It does so only if the NodeGroup's cloud lowers
-// its size with each deletion. A cloudpool server keeps its size itself.
+// launchReplacementOnce launches a replacement for the removed machine. It launches at most one. It launches only if
+// the cloud lowers the size of its group with each deletion. A cloudpool server keeps its desired size and launches a
+// replacement itself.
 func (s *updateScope) launchReplacementOnce(ctx context.Context) error {
 	st := &s.update.Status
 	if !st.Launch {
@@ -221,8 +224,9 @@ func (s *updateScope) launchReplacementOnce(ctx context.Context) error {
 	return nil
 }
 
-// dropUncreatedRetirements drops recorded machines that have no NodeRetirement, for example because the process ended in
-// between. The cluster may have changed since, so machines are chosen again.
+// dropUncreatedRetirements removes from the status each machine with a recorded retirement that was never created. The
+// process may have ended between the record and the creation. Machines are then chosen again, because the cluster may
+// have changed.
 func (s *updateScope) dropUncreatedRetirements(ctx context.Context) error {
 	return s.dropMachinesAndSave(ctx, func(m v1alpha1.PoolMachine) bool {
 		return m.State == v1alpha1.MachineRemoving && m.Retirement != "" && !m.Created && !m.Adopted
@@ -237,8 +241,8 @@ func (s *updateScope) dropMachinesAndSave(ctx context.Context, which func(v1alph
 	return s.saveStatus(ctx)
 }
 
-// adoptRetirements records unfinished retirements that the update did not create, so that it follows them. It reports
-// whether there were any.
+// adoptRetirements records unfinished retirements of the pool's machines that another client has created. The update
+// then waits for these too. It reports whether there were any.
 func (s *updateScope) adoptRetirements(ctx context.Context, w *observation) (bool, error) {
 	adopted := false
 	for i := range w.pairing.Members {
@@ -290,14 +294,15 @@ func (s *updateScope) beginRemoval(ctx context.Context, w *observation, machine 
 	return s.saveStatus(ctx) // records the creation: if the object disappears later, a user has cancelled it
 }
 
-// updateKey returns the part of retirement names that identifies the update. It uses the UID, because a name may be used
-// again.
+// updateKey returns the part of a retirement's name that identifies the update. It contains the UID, because a later
+// update may have the same name.
 func updateKey(up *v1alpha1.PoolUpdate) string {
 	uid := strings.ReplaceAll(string(up.UID), "-", "")
 	return uid[:min(16, len(uid))]
 }
 
-// retirementName returns the deterministic name of a node's retirement within an update.
+// retirementName returns the name of the retirement of a node within an update. It is always the same for the same
+// update and node.
 func retirementName(update, node string) string {
 	sum := fnv.New32a()
 	sum.Write([]byte(node))
@@ -330,14 +335,15 @@ func (s *updateScope) createRetirement(ctx context.Context, m *v1alpha1.PoolMach
 	return nil
 }
 
-// deleteOptions returns the options for deleting machines of the update. KeepSize is set as the client requested, if the
-// cloud supports it.
+// deleteOptions returns the options for the deletion of machines by this update. KeepSize is true if the client has
+// requested to keep the desired size and the cloud supports that.
 func (s *updateScope) deleteOptions() cloud.DeleteOptions {
 	return cloud.DeleteOptions{KeepSize: s.update.Spec.Type != v1alpha1.SetPoolSize && !s.update.Spec.Decrement && s.opts.Backend.KeepsSize()}
 }
 
-// deleteMachineWithoutNode deletes a machine without a node, after storing that in the status. If the machine may have a
-// node by now, it is dropped and checked again.
+// deleteMachineWithoutNode deletes a machine that has no node. It stores in the status that it does so before it sends
+// the request. If the machine may have a node by now, it deletes nothing and removes the machine from the status. The
+// next step then decides again.
 func (s *updateScope) deleteMachineWithoutNode(ctx context.Context, is *v1alpha1.PoolMachine, pool *api.Pool) error {
 	has, err := s.mayHaveNode(ctx, pool, is.ID)
 	m := s.findLiveMachine(pool, is.ID)

@@ -18,14 +18,14 @@ import (
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// MaxFinishedUpdates is the number of finished updates that are kept per pool.
+// MaxFinishedUpdates is the number of finished updates per pool that are not deleted.
 const MaxFinishedUpdates = 20
 
-// ErrUpdatesUnreadable reports that the API server did not list the updates.
+// ErrUpdatesUnreadable is the error if the API server does not list the updates.
 var ErrUpdatesUnreadable = errors.New("no answer")
 
-// updateReadInterval is the interval between reads of a waiting client's update from the API server, in case the watch
-// misses a change.
+// updateReadInterval is how often the update of a waiting client is read from the API server, in case the watch has
+// missed a change.
 const updateReadInterval = 5 * time.Second
 
 // listUpdatesLive reads the pool's updates from the API server, the latest first.
@@ -59,13 +59,14 @@ func findEarliestUnfinished(all []v1alpha1.PoolUpdate) *v1alpha1.PoolUpdate {
 	return nil
 }
 
-// isOwnUpdate reports whether a replica created the PoolUpdate for this pool, judged by its pool and name. All other objects
-// with the pool's label are ignored, and they block no update.
+// isOwnUpdate reports whether the PoolUpdate is an update of this pool that Slipway has created. It checks the pool and
+// the form of the name. Any other object with the pool's label is ignored and blocks no update.
 func (u *Updater) isOwnUpdate(up *v1alpha1.PoolUpdate) bool {
 	return poolKey(up.Spec.Pool, "") == poolKey(u.opts.Pool, "") && u.parseUpdateNumber(up.Name) >= 0
 }
 
-// parseUpdateNumber returns the number in the name of an update of this pool, or -1 for any other name.
+// parseUpdateNumber returns the number in the name of a PoolUpdate of this pool. It returns -1 if the name has another
+// form.
 func (u *Updater) parseUpdateNumber(name string) int {
 	n, err := strconv.ParseInt(name[strings.LastIndexByte(name, '-')+1:], 10, 32)
 	if err != nil || u.newUpdateObject(int(n)).Name != name {
@@ -74,7 +75,7 @@ func (u *Updater) parseUpdateNumber(name string) int {
 	return int(n)
 }
 
-// newUpdateObject returns the PoolUpdate with number n, without a request.
+// newUpdateObject returns the PoolUpdate with number n. It sends no request.
 func (u *Updater) newUpdateObject(n int) *v1alpha1.PoolUpdate {
 	key := poolKey(u.opts.Pool, "")
 	return &v1alpha1.PoolUpdate{ObjectMeta: metav1.ObjectMeta{
@@ -82,8 +83,9 @@ func (u *Updater) newUpdateObject(n int) *v1alpha1.PoolUpdate {
 	}}
 }
 
-// SubmitOrFindEqual creates an update and returns it. If an equal update is unfinished, it returns that one. If a different one is
-// unfinished, it returns a *BusyError. judge, if not nil, may refuse the update before it is created.
+// SubmitOrFindEqual creates an update and returns it. If an unfinished update requests the same change, it returns that
+// update. If another update is unfinished, it returns a *BusyError. If judge is not nil, it is called before the
+// creation and may refuse the update with an error.
 func (u *Updater) SubmitOrFindEqual(ctx context.Context, want Update, judge func(context.Context, *Update) error) (*Update, error) {
 	spec := want.toSpec(u.opts.Pool)
 	taken := 0 // the number of the last name that already existed
@@ -127,8 +129,9 @@ func (u *Updater) SubmitOrFindEqual(ctx context.Context, want Update, judge func
 	}
 }
 
-// WaitForOutcome waits for an accepted update and returns it with its outcome, or returns ctx's error. If the update cannot be read or
-// no replica starts it within Pace.Trouble, the outcome reports that. The update continues in any case.
+// WaitForOutcome waits until an accepted update has an outcome, and returns the update with it. If ctx ends, it returns
+// the error of ctx. If the update cannot be read, or no replica starts it within Timeouts.FailureTolerance, the outcome
+// says so. The update continues in each of these cases.
 func (u *Update) WaitForOutcome(ctx context.Context) (*Update, error) {
 	up, patience, waits := u, u.updater.opts.Timeouts.FailureTolerance, stateTimers{}
 	for live := false; ; {
@@ -166,8 +169,8 @@ func (u *Update) WaitForOutcome(ctx context.Context) (*Update, error) {
 	}
 }
 
-// reload reads the update again, from the API server if live is true, otherwise from the cache. It returns nil if the update
-// was deleted or another one has its name.
+// reload reads the update again: from the API server if live is true, otherwise from the cache. It returns nil if the
+// update was deleted, or if a later update has its name.
 func (u *Update) reload(ctx context.Context, live bool) (*Update, error) {
 	ctx, cancel := context.WithTimeout(ctx, u.updater.opts.Timeouts.NodeRestore/2)
 	defer cancel()
@@ -188,7 +191,7 @@ func (u *Update) reload(ctx context.Context, live bool) (*Update, error) {
 	return u.updater.toUpdate(up), nil
 }
 
-// withUnknownOutcome returns the update with an outcome for the client while the real outcome is unknown.
+// withUnknownOutcome returns the update with an outcome that tells the client that the real outcome is unknown.
 func (u *Update) withUnknownOutcome(r Result, format string, a ...any) *Update {
 	return u.withOutcome(&Outcome{Result: r, Detail: fmt.Sprintf(format, a...), Removed: int(u.object.Status.Removed), At: time.Now().UTC()})
 }
@@ -202,8 +205,9 @@ func (u *Updater) FindUpdate(ctx context.Context, id string) (*Update, error) {
 	return nil, err
 }
 
-// FindCompletedRemoval returns the latest update that removed the requested machine with the same effect on the size, or nil. An update that
-// ended while its cloud still deleted the machine counts as done.
+// FindCompletedRemoval returns the latest update that has removed the same machine with the same effect on the desired
+// size. It returns nil if there is none. An update that ended while the cloud was still deleting the machine counts
+// too.
 func (u *Updater) FindCompletedRemoval(ctx context.Context, want *Update) (*Update, error) {
 	all, err := u.listUpdatesLive(ctx)
 	for i := range all {
@@ -219,7 +223,7 @@ func (u *Updater) FindCompletedRemoval(ctx context.Context, want *Update) (*Upda
 	return nil, err
 }
 
-// deleteOldUpdates deletes finished updates beyond MaxFinishedUpdates, the oldest first.
+// deleteOldUpdates deletes the oldest finished updates, so that MaxFinishedUpdates of them remain.
 func (u *Updater) deleteOldUpdates(ctx context.Context) {
 	all, err := u.listUpdatesLive(ctx)
 	finished := slices.DeleteFunc(all, func(up v1alpha1.PoolUpdate) bool { return !up.IsFinished() })

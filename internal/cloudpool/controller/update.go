@@ -22,7 +22,7 @@ type Kind string
 const (
 	SetSize   Kind = "setDesiredSize"
 	Terminate Kind = "terminateMachine"
-	// Dispose is a termination that a client requests by making a machine disposable.
+	// Dispose is a termination that a client has requested by making a machine disposable.
 	Dispose          Kind = "disposeMachine"
 	DetachMachine    Kind = "detachMachine"
 	ChangeMembership Kind = "setMembershipStatus"
@@ -62,7 +62,7 @@ type Update struct {
 	updater      *Updater
 }
 
-// Result is the result of an update.
+// Result is the kind of result of an update.
 type Result = v1alpha1.PoolUpdateResult
 
 const (
@@ -75,8 +75,8 @@ const (
 	Failed             = v1alpha1.PoolUpdateFailed
 )
 
-// Outcome is the result of an update and its reason. A step that returns an *Outcome as its error finishes the update. Any
-// other error is retried.
+// Outcome is the final result of an update, with the reason. If a step returns an *Outcome as its error, the update is
+// finished. After any other error, the step is retried.
 type Outcome struct {
 	Result  Result    `json:"result"`
 	Detail  string    `json:"detail,omitempty"`
@@ -134,7 +134,7 @@ func (u *Update) toSpec(pool string) v1alpha1.PoolUpdateSpec {
 	return s
 }
 
-// isSameRequest reports whether two PoolUpdates request the same change. It ignores who requested them.
+// isSameRequest reports whether two PoolUpdates request the same change. They may have different requesters.
 func isSameRequest(a, b v1alpha1.PoolUpdateSpec) bool {
 	a.RequestedBy = b.RequestedBy
 	return equality.Semantic.DeepEqual(a, b)
@@ -161,7 +161,8 @@ func (u *Update) String() string {
 	return fmt.Sprintf("terminating machine %s (update %s)", u.MachineID, u.ID)
 }
 
-// withClientOutcome returns the update with the outcome that its clients get. It returns false while the clients must wait.
+// withClientOutcome returns the update with the outcome to report to its clients. It returns false as long as the
+// clients must wait.
 func (u *Update) withClientOutcome() (*Update, bool) {
 	return u.withOutcome(cmp.Or(u.Outcome, u.ReportedOutcome)), u.Outcome != nil || u.ReportedOutcome != nil
 }
@@ -172,12 +173,12 @@ func (u *Update) withOutcome(o *Outcome) *Update {
 	return &c
 }
 
-// HasRefusedMachine reports whether the removal of a machine was refused.
+// HasRefusedMachine reports whether at least one machine of the update could not be removed.
 func HasRefusedMachine(up *Update) bool {
 	return slices.ContainsFunc(up.Machines, func(m v1alpha1.PoolMachine) bool { return m.State == v1alpha1.MachineRefused })
 }
 
-// Failure is the reason why a request was not carried out.
+// Failure is an error that says why a request was not carried out, with a Result for the client.
 type Failure struct {
 	Result
 	Detail string
@@ -193,28 +194,28 @@ func NewFailuref(r Result, format string, a ...any) *Failure {
 	return &Failure{Result: r, Detail: fmt.Sprintf(format, a...)}
 }
 
-// NewBackendFailure returns the Failure for a pool's server that did not answer or answered with an error.
+// NewBackendFailure returns a Failure for an error of the pool's server or cloud. doing says what failed.
 func NewBackendFailure(doing string, err error) *Failure {
 	return &Failure{Result: BackendUnavailable, Detail: doing + ": " + err.Error(), Err: err}
 }
 
-// NewClusterFailure returns the Failure for an API server that did not answer.
+// NewClusterFailure returns a Failure for an error of the API server. doing says what failed.
 func NewClusterFailure(doing string, err error) *Failure {
 	return &Failure{Result: ClusterUnavailable, Detail: doing + ": " + err.Error(), Err: err}
 }
 
-// ErrAlreadyTerminating reports that the machine is being terminated already.
+// ErrAlreadyTerminating is the error if the requested termination of a machine has already begun.
 var ErrAlreadyTerminating = errors.New("the machine is being terminated already")
 
-// BusyError reports that a different update of the pool is unfinished.
+// BusyError is the error if another update of the pool is unfinished.
 type BusyError struct{ Current *Update }
 
 func (e *BusyError) Error() string {
 	return "the pool is being updated: " + e.Current.String() + " has not finished"
 }
 
-// isPermanentError reports whether the pool's cloud or server refused a request permanently, so that a retry does not help.
-// Authentication errors and conflicts are not permanent.
+// isPermanentError reports whether the pool's cloud or server refuses a request permanently, so that a retry cannot
+// succeed. Authentication errors and conflicts are not permanent.
 func isPermanentError(err error) bool {
 	status := api.AsStatusError(err)
 	return cloud.RefusalOf(err) != "" || status != nil && status.FromServer && slices.Contains([]int{
@@ -222,7 +223,7 @@ func isPermanentError(err error) bool {
 	}, status.Code)
 }
 
-// ToResult converts an error to the result that a client gets.
+// ToResult returns the Result to report to a client for an error.
 func ToResult(err error) Result {
 	var f *Failure
 	var unread *NotSyncedError
@@ -239,8 +240,8 @@ func ToResult(err error) Result {
 	return Failed
 }
 
-// toPoolAnswer returns the refusal of the pool's server or its cloud as a PoolAnswer. It returns nil for an error of this
-// process.
+// toPoolAnswer returns the refusal by the pool's server or its cloud as a PoolAnswer. It returns nil if there is no
+// error, or if this process itself has refused.
 func toPoolAnswer(doing string, err error) *v1alpha1.PoolAnswer {
 	var own *Failure
 	status := api.AsStatusError(err)

@@ -48,7 +48,7 @@ type UpdaterOptions struct {
 	runForTest func(context.Context, *Updater) // replaces the controller in tests
 }
 
-// Timeouts contains the intervals and timeouts of updates. A value of 0 selects the default.
+// Timeouts has the intervals and timeouts of updates. The value 0 means the default.
 type Timeouts struct {
 	// PollInterval is the interval between reconciles of an update, by default 2 s. Changes of NodeRetirements are watched.
 	PollInterval time.Duration
@@ -82,7 +82,8 @@ func (p Timeouts) withDefaults() Timeouts {
 	return p
 }
 
-// Updater accepts the updates of one pool as PoolUpdates. While it holds the pool's Lease, Run carries them out.
+// Updater stores the updates of one pool as PoolUpdates. In the process that holds the pool's Lease, Run also carries
+// them out.
 type Updater struct {
 	opts  UpdaterOptions
 	lease *semaphore.Holder
@@ -108,18 +109,18 @@ func NewUpdater(o UpdaterOptions) (*Updater, error) {
 	return u, err
 }
 
-// PoolLabel is the label of a PoolUpdate with the normalized name of its pool.
+// PoolLabel is a label of PoolUpdates. Its value is the normalized name of the pool.
 const PoolLabel = "slipway.dev/pool"
 
 // PoolObjectName returns the name of an object that belongs to the pool.
 func PoolObjectName(pool string) string { return poolKey(pool, "slipway-cloudpool-") }
 
-// poolKey returns the prefix and the pool's name in a form that is valid in object names and labels.
+// poolKey returns the prefix and the pool's name, converted to a form that is valid in object names and labels.
 func poolKey(pool, prefix string) string {
 	return prefix + strings.ToLower(strings.NewReplacer("_", "-", ".", "-").Replace(pool))
 }
 
-// Run carries out updates until ctx ends. The next process continues unfinished updates.
+// Run carries out updates until ctx ends. The next process that holds the Lease continues unfinished updates.
 func (u *Updater) Run(ctx context.Context) error {
 	defer u.contendForLease(ctx)()
 	select {
@@ -161,11 +162,11 @@ func (u *Updater) Run(ctx context.Context) error {
 	return c.Start(ctx)
 }
 
-// leaseReleaseTimeout limits the release of the Lease at shutdown.
+// leaseReleaseTimeout is the time that the release of the Lease may take at shutdown.
 const leaseReleaseTimeout = 2 * time.Second
 
-// contendForLease starts to contend for the pool's Lease. The returned function releases it, so that another replica can
-// take over at once.
+// contendForLease starts to compete for the pool's Lease. The returned function ends that and releases the Lease, so
+// that another replica can take it at once.
 func (u *Updater) contendForLease(ctx context.Context) (end func()) {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var runs sync.WaitGroup
@@ -187,7 +188,7 @@ func (u *Updater) notifyWaiters() {
 	u.changed = make(chan struct{})
 }
 
-// changeSignal returns a channel that is closed when an update may have changed.
+// changeSignal returns a channel that is closed at the next change of an update.
 func (u *Updater) changeSignal() <-chan struct{} {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -29,11 +29,11 @@ func writeJSON(w http.ResponseWriter, code int, object any) {
 	_, _ = w.Write(raw)
 }
 
-// isBodyTooLarge reports whether a body could not be read because of its size.
+// isBodyTooLarge reports whether a request body was longer than the limit.
 func isBodyTooLarge(err error) bool { return errors.As(err, new(*http.MaxBytesError)) }
 
-// failureMessage returns the message of a failed request. For sizes and terminations it is the message of
-// kubeaware-cloudpool-proxy.
+// failureMessage returns the message for a request of this kind that has failed. For sizes and terminations it is the
+// same text as in kubeaware-cloudpool-proxy.
 func failureMessage(k controller.Kind) string {
 	switch k {
 	case controller.SetSize:
@@ -46,7 +46,7 @@ func failureMessage(k controller.Kind) string {
 	return "failed to terminate machine"
 }
 
-// retrySeconds is the value of Retry-After in seconds.
+// retrySeconds is the value of the header Retry-After, in seconds.
 const retrySeconds = 5
 
 // writeFailure answers a request that was not carried out.
@@ -92,10 +92,10 @@ func toStatusCode(r controller.Result) int {
 	return http.StatusInternalServerError
 }
 
-// errNodeWithoutMachine reports a machine that is not a member of its pool although a node has its identity.
+// errNodeWithoutMachine is the error for a machine that the pool does not list, although a Node has its provider ID.
 var errNodeWithoutMachine = errors.New("a node belongs to this machine")
 
-// strictCompatDetail returns the detail of a failure in the wording of kubeaware-cloudpool-proxy.
+// strictCompatDetail returns the detail of a failure in the words of kubeaware-cloudpool-proxy.
 func strictCompatDetail(kind controller.Kind, machine string, f *controller.Failure) string {
 	const unsafe = "TerminateMachine: machine is not deemed safe to scale down: "
 	switch {
@@ -144,8 +144,8 @@ func (s *Server) writeOutcome(w http.ResponseWriter, up *controller.Update) {
 	}
 }
 
-// writeServerAnswer answers with the refusal of the pool's server or its cloud to a forwarded update, or with the outcome if
-// there is none.
+// writeServerAnswer answers a forwarded update. If the pool's server or its cloud has refused the update, it passes on
+// the refusal, otherwise it writes the outcome.
 func (s *Server) writeServerAnswer(w http.ResponseWriter, up *controller.Update) {
 	a := up.ServerAnswer
 	switch {

@@ -47,10 +47,10 @@ const (
 	addressRate, addressBurst, maxAddresses = 5, 25, 1024
 )
 
-// errTooManyTokens reports that a token was not reviewed because of the limits.
+// errTooManyTokens is the error if a token was not reviewed because too many unknown tokens have arrived.
 var errTooManyTokens = errors.New("too many unknown tokens")
 
-// Authorizer authenticates and authorizes clients through the API server.
+// Authorizer asks the API server who a client is and whether it has access.
 type Authorizer struct {
 	client kubernetes.Interface
 	// audiences are the accepted audiences of a token; empty means the API server's.
@@ -82,7 +82,7 @@ type accessDecision struct {
 	allowed bool
 }
 
-// Authorize implements ServerOptions.Identify.
+// Authorize implements ServerOptions.AuthorizeRequest.
 func (a *Authorizer) Authorize(w http.ResponseWriter, r *http.Request, pool, verb string) (string, bool) {
 	token := bearerToken(r)
 	var certified *authorizationv1.SubjectAccessReviewSpec
@@ -118,7 +118,8 @@ func (a *Authorizer) Authorize(w http.ResponseWriter, r *http.Request, pool, ver
 	return v.user, true
 }
 
-// describeAcceptedTokens returns which tokens are accepted, for a client with another token.
+// describeAcceptedTokens returns a text for a client with a token that is not accepted. It says which tokens are
+// accepted.
 func (a *Authorizer) describeAcceptedTokens() string {
 	if len(a.audiences) == 0 {
 		return "the API server does not accept the token"
@@ -127,7 +128,8 @@ func (a *Authorizer) describeAcceptedTokens() string {
 		strings.Join(a.audiences, " or "), a.audiences[0])
 }
 
-// bearerToken returns the bearer token of a request, or "". Over HTTP/2 a header may end in spaces.
+// bearerToken returns the bearer token of a request, or "" if there is none. It removes spaces at the end, which a
+// header may have over HTTP/2.
 func bearerToken(r *http.Request) string {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
@@ -136,7 +138,7 @@ func bearerToken(r *http.Request) string {
 	return strings.TrimSpace(token)
 }
 
-// decideAccess returns whether a client has access, from the cache or from the API server.
+// decideAccess reports whether a client has access. It takes the decision from the cache, or asks the API server.
 func (a *Authorizer) decideAccess(ctx context.Context, remoteAddress, token string, certified *authorizationv1.SubjectAccessReviewSpec, pool, verb string) (accessDecision, error) {
 	who := "token\x00" + token
 	if certified != nil && token == "" {
@@ -179,8 +181,9 @@ func (a *Authorizer) cacheDecision(key any, v accessDecision) {
 	}
 }
 
-// limiterForAddress returns the review limiter of a client address. All addresses of an IPv6 /64 network share one, because
-// a host there can use all of them. The most recent addresses are kept.
+// limiterForAddress returns the limiter for token reviews of a client address. All addresses of an IPv6 /64 network
+// share one limiter, because a host in that network can use all of them. Only the limiters of the most recent addresses
+// are stored.
 func (a *Authorizer) limiterForAddress(remote string) *rate.Limiter {
 	var from netip.Prefix
 	if at, err := netip.ParseAddrPort(remote); err == nil {
@@ -229,8 +232,8 @@ func (a *Authorizer) reviewAccess(ctx context.Context, token string, who *author
 	return accessDecision{user: spec.User, allowed: review.Status.Allowed && !review.Status.Denied}, nil
 }
 
-// isAcceptedAudience reports whether one of the audiences is accepted. An API server, or its webhook, without audience
-// support returns none. Its answer then holds for the API server's own audience only.
+// isAcceptedAudience reports whether one of the audiences is accepted. An API server or a webhook without audience
+// support returns no audiences. Its answer is then valid only for the API server's own audience.
 func (a *Authorizer) isAcceptedAudience(audiences []string) bool {
 	return len(a.audiences) == 0 || slices.ContainsFunc(audiences, func(audience string) bool { return slices.Contains(a.audiences, audience) })
 }

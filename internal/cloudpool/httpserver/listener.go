@@ -21,13 +21,13 @@ const (
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
 	maxHeader     = 32 << 10 // bytes
-	// shutdownGrace is the time that forwarded requests have to finish at shutdown. finalGrace is the time for the error
-	// answers after that.
+	// shutdownGrace is the time that forwarded requests have to finish at shutdown. After it, the remaining requests
+	// get an error, within finalGrace.
 	shutdownGrace = 10 * time.Second
 	finalGrace    = time.Second
 )
 
-// errShuttingDown is the cancellation cause of unfinished requests at shutdown.
+// errShuttingDown is the cancellation cause of requests that have not finished at shutdown.
 var errShuttingDown = controller.NewFailuref(controller.ClusterUnavailable, "this process is shutting down: retry the request")
 
 // ListenOptions configures the address and TLS of the API.
@@ -49,8 +49,8 @@ type Listener struct {
 	grace time.Duration
 }
 
-// Listen opens the address, so that an unavailable address is reported at once. If h has a method CancelWaits, it is called at
-// the start of the shutdown.
+// Listen opens the address, so that an address in use is reported at once. If h has a method CancelWaits, the shutdown
+// calls it first.
 func Listen(ctx context.Context, c ListenOptions, h http.Handler, log *slog.Logger) (*Listener, error) {
 	config, certs, err := loadTLSConfig(c)
 	if err != nil {
@@ -77,8 +77,8 @@ func (l *Listener) Address() string { return l.net.Addr().String() }
 // TLS reports whether the API is served with TLS.
 func (l *Listener) TLS() bool { return l.certs != nil }
 
-// Run serves until ctx ends. At shutdown, clients that wait for an update are answered at once; their updates continue.
-// Forwarded requests have shutdownGrace to finish, and then get an error.
+// Run serves the API until ctx ends. At shutdown, it answers the clients that wait for an update at once; their updates
+// continue. Forwarded requests get shutdownGrace to finish, and an error afterwards.
 func (l *Listener) Run(ctx context.Context) error {
 	requests, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
@@ -109,7 +109,7 @@ func (l *Listener) Run(ctx context.Context) error {
 	return nil
 }
 
-// shutdown stops accepting requests and reports whether the running ones finished in time.
+// shutdown stops accepting requests. It reports whether the running requests have finished within the given time.
 func (l *Listener) shutdown(ctx context.Context, within time.Duration) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer cancel()

@@ -12,7 +12,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloudpool/controller"
 )
 
-// rejectIfStopped answers a request to a pool that is not started, as the reference server does, and reports whether it did.
+// rejectIfStopped answers a request with an error if the pool is stopped, as the reference server does. It reports
+// whether it has answered.
 func rejectIfStopped(n *controller.NativePool, w http.ResponseWriter, r *http.Request, t target) bool {
 	if slices.Contains([]action{actConfig, actStart, actStop, actStatus, actUnknown}, t.action) {
 		return false
@@ -27,7 +28,7 @@ func rejectIfStopped(n *controller.NativePool, w http.ResponseWriter, r *http.Re
 	return err != nil || !started
 }
 
-// serveNativeRequest answers a request to a native pool that is not an update.
+// serveNativeRequest answers a request to a native pool, except requests that become updates.
 func (s *Server) serveNativeRequest(w http.ResponseWriter, r *http.Request, n *controller.NativePool, t target) {
 	allow := allowedMethods[t.action]
 	switch {
@@ -53,7 +54,7 @@ func (s *Server) serveNativeRequest(w http.ResponseWriter, r *http.Request, n *c
 	}
 }
 
-// allowedMethods are the methods of each path, as on the reference server.
+// allowedMethods lists the HTTP methods of each path, as on the reference server.
 var allowedMethods = map[action]string{
 	actConfig: "GET, HEAD, POST, OPTIONS", actSize: "GET, HEAD, POST, OPTIONS",
 	actPool: "GET, HEAD, OPTIONS", actStatus: "GET, HEAD, OPTIONS",
@@ -61,7 +62,7 @@ var allowedMethods = map[action]string{
 	actAttach: "POST, OPTIONS", actServiceState: "POST, OPTIONS", actMembership: "POST, OPTIONS",
 }
 
-// executeNativeRequest carries out a request and returns the object to answer with, or nil.
+// executeNativeRequest carries out a request. It returns the object for the answer, or nil if the answer has no body.
 func executeNativeRequest(w http.ResponseWriter, r *http.Request, n *controller.NativePool, a action, maxBody int64) (any, error) {
 	ctx := r.Context()
 	if r.Method != http.MethodPost {

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// checkOrigin returns an error if a browser sent the request for a page of another site. Such a page reaches listeners that
-// its author cannot reach, for example one on the loopback interface without authentication. Clients that are not browsers
-// send no origin headers.
+// checkOrigin returns an error if a browser has sent the request for a page of another site. Through the browser, such
+// a page can reach a listener that its author cannot reach, for example on the loopback interface without
+// authentication. Clients that are not browsers send no origin headers, and are accepted.
 func (s *Server) checkOrigin(r *http.Request) error {
 	if err := s.originCheck.Check(r); err != nil {
 		return err
@@ -23,8 +23,8 @@ func (s *Server) checkOrigin(r *http.Request) error {
 	return nil
 }
 
-// isAddressOrLocalhost reports whether a host, with or without a port, is an IP address or localhost. An attacker cannot
-// redirect those.
+// isAddressOrLocalhost reports whether a host, with or without a port, is an IP address or localhost. With any other
+// name, an attacker could change the address in DNS.
 func isAddressOrLocalhost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -33,7 +33,7 @@ func isAddressOrLocalhost(host string) bool {
 	return err == nil || strings.EqualFold(host, "localhost")
 }
 
-// IsLoopback reports whether a listen address is reachable from this machine only.
+// IsLoopback reports whether a listen address can be reached only from this host.
 func IsLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()

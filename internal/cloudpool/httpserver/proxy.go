@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// forwardOrServeNative forwards a request to the pool's server, or answers it for a native pool. It returns the handling for the
-// metrics.
+// forwardOrServeNative forwards a request to the pool's server. For a native pool it answers the request itself. It
+// returns the value of the metric label handling.
 func (s *Server) forwardOrServeNative(w http.ResponseWriter, r *http.Request, f *ServedPool, t target) string {
 	if f.proxy == nil {
 		s.serveNativeRequest(w, r, f.Native, t)
@@ -25,8 +25,8 @@ func (s *Server) forwardOrServeNative(w http.ResponseWriter, r *http.Request, f 
 	return "passed"
 }
 
-// overrideHeaders are removed from forwarded requests. With them some servers use another method or path, or switch to a
-// protocol that is not checked here.
+// overrideHeaders are removed from forwarded requests. Because of them, some servers use another method or path than
+// the one that was checked here, or switch to another protocol.
 var overrideHeaders = []string{
 	"X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override", "X-Original-URL", "X-Rewrite-URL", "Upgrade", "Connection", "HTTP2-Settings",
 }
@@ -52,7 +52,7 @@ func (s *Server) newProxy(f *ServedPool) *httputil.ReverseProxy {
 	}
 }
 
-// bufferPool reuses copy buffers. A new buffer per answer would cause most of the garbage of a read.
+// bufferPool reuses copy buffers. Most of the garbage of a read would otherwise be the new buffer for each answer.
 type bufferPool struct{ free sync.Pool }
 
 // bufferSize is the buffer size of httputil.ReverseProxy in bytes.
@@ -71,8 +71,9 @@ func (b *bufferPool) Put(is []byte) {
 	}
 }
 
-// rejectUnsafeResponse refuses a response that turns the connection into a tunnel. It also refuses one about this process's own
-// credentials, which the client would relate to its credentials.
+// rejectUnsafeResponse returns an error for a response that turns the connection into a tunnel. It also returns an
+// error if the server has refused this process's own credentials: the client would think that its own credentials were
+// refused.
 func (s *Server) rejectUnsafeResponse(r *http.Response) error {
 	switch {
 	case r.StatusCode == http.StatusSwitchingProtocols:
@@ -83,13 +84,13 @@ func (s *Server) rejectUnsafeResponse(r *http.Response) error {
 	return nil
 }
 
-// isAuthFailure reports whether a status code denies the client's credentials.
+// isAuthFailure reports whether a status code means that the server refuses the credentials of a request.
 func isAuthFailure(code int) bool {
 	return code == http.StatusUnauthorized || code == http.StatusForbidden
 }
 
-// writeProxyError answers a forwarded request that the server did not answer. If the client has disconnected, it panics to
-// close the connection.
+// writeProxyError answers a forwarded request that got no usable response from the server. If the client has
+// disconnected, it panics with http.ErrAbortHandler, which closes the connection.
 func (s *Server) writeProxyError(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case isBodyTooLarge(err):

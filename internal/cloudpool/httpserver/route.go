@@ -12,7 +12,7 @@ import (
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// action is the operation that a path selects.
+// action is the operation of the cloudpool API that a path selects.
 type action string
 
 // The known actions.
@@ -43,9 +43,10 @@ type target struct {
 	action action
 }
 
-// parsePath returns what a path selects, as any proxy or server behind this one might read it. It therefore ignores repeated
-// percent-encoding, extra and trailing slashes, dot segments, segment parameters and letter case. A path that might be read
-// as an action counts as that action.
+// parsePath returns the pool and the operation that a path selects. Proxies and servers read unusual paths differently,
+// so it reads them as leniently as any of them could. It ignores repeated percent-encoding, extra slashes, dot
+// segments, segment parameters and letter case. A path that a server might read as an operation is therefore treated as
+// that operation.
 func parsePath(escaped string) target {
 	segments := normalizeSegments(escaped)
 	var t target
@@ -69,7 +70,8 @@ func parsePath(escaped string) target {
 	return t
 }
 
-// normalizeSegments returns the decoded lower-case segments of a path, without empty and dot segments.
+// normalizeSegments returns the segments of a path, decoded and in lower case. It leaves out empty segments and dot
+// segments.
 func normalizeSegments(escaped string) []string {
 	var segments []string
 	for _, s := range decodeSegments(escaped) {
@@ -84,10 +86,11 @@ func normalizeSegments(escaped string) []string {
 	return segments
 }
 
-// maxDecodings is the number of repeated encodings that are decoded.
+// maxDecodings is how many times a segment is decoded if it is percent-encoded repeatedly.
 const maxDecodings = 5
 
-// escapedByte matches one percent-encoded byte. A malformed escape stays as it is, so that the others are still decoded.
+// escapedByte matches one percent-encoded byte. A malformed escape does not match and stays as it is, so that the
+// others are still decoded.
 var escapedByte = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
 
 // decodeSegments splits a path at slashes and backslashes. It decodes the segments, lower-cases them, and cuts off
@@ -115,14 +118,15 @@ func decodeSegments(escaped string) []string {
 	return segments
 }
 
-// isReadOnly reports whether a method changes nothing.
+// isReadOnly reports whether requests with this HTTP method change nothing.
 func isReadOnly(method string) bool {
 	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
 }
 
-// checkUnambiguousPath returns an error if a request with an unknown action must not be forwarded. Servers decode, cut off
-// parameters, and resolve dot segments in different order. An ambiguous path could therefore select an action and bypass all
-// checks. Only read requests may have one, and no path may leave its pool.
+// checkUnambiguousPath returns an error if a request whose path selects no known operation must not be forwarded.
+// Servers decode, cut off parameters and resolve dot segments in a different order. So an ambiguous path could select
+// an operation on the server that was not checked here. Ambiguous paths are allowed only in read requests. No path may
+// lead out of its pool.
 func checkUnambiguousPath(method, escaped string) error {
 	switch {
 	case slices.Contains(decodeSegments(escaped), ".."):
@@ -142,7 +146,8 @@ func checkUnambiguousPath(method, escaped string) error {
 	return nil
 }
 
-// findAmbiguousPart returns the first part of an encoded segment that servers may read differently, or "".
+// findAmbiguousPart returns the first part of an encoded segment that servers may read differently. It returns "" if
+// there is none.
 func findAmbiguousPart(segment string) string {
 	for i := 0; i < len(segment); i++ {
 		b, text := segment[i], segment[i:i+1]
@@ -158,9 +163,10 @@ func findAmbiguousPart(segment string) string {
 	return ""
 }
 
-// backendURL returns the URL to forward a request to. The path of a known action is rewritten to the spelling of the pool's
-// server: all servers read it alike, and servers of several pools, which have no /pool prefix for machine actions, accept
-// it. Any other path is kept and appended to the pool's URL.
+// backendURL returns the URL to which a request is forwarded. If the path selects a known operation, the path is
+// written in the spelling of the pool's server, which all servers read alike. Servers of several pools have no prefix
+// /pool for machine operations, so that spelling has none for them. Any other path is appended to the pool's URL
+// unchanged.
 func (f *ServedPool) backendURL(in *url.URL) *url.URL {
 	escaped := in.EscapedPath()
 	t := parsePath(escaped)
@@ -181,7 +187,7 @@ func (f *ServedPool) backendURL(in *url.URL) *url.URL {
 	return out
 }
 
-// apiPath returns an action's path below the URL of a pool, in the spelling of the API.
+// apiPath returns the path of an operation below the URL of a pool, in the spelling of the cloudpool API.
 func (a action) apiPath(base *url.URL) string {
 	switch a {
 	case actTerminate, actDetach, actAttach:
@@ -196,8 +202,8 @@ func (a action) apiPath(base *url.URL) string {
 	return string(a)
 }
 
-// trimPoolPrefix removes /cloudpools/{name} from an encoded path. The pool's URL contains that prefix if its server needs
-// it.
+// trimPoolPrefix removes /cloudpools/{name} from an encoded path. If the pool's server needs that prefix, the pool's
+// URL contains it.
 func trimPoolPrefix(escaped, pool string) string {
 	parts := strings.SplitN(strings.TrimPrefix(escaped, "/"), "/", 3)
 	if pool == "" || len(parts) < 2 || !slices.Equal(normalizeSegments(parts[0]+"/"+parts[1]), []string{multiSegment, pool}) {

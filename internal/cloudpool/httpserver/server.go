@@ -58,9 +58,9 @@ type ServerOptions struct {
 }
 
 const (
-	// DefaultMaxBody is the default of ServerOptions.MaxBody in bytes.
+	// DefaultMaxBody is the default of ServerOptions.MaxBody, in bytes.
 	DefaultMaxBody = 1 << 20
-	// maxUpdateBody limits the body of an update in bytes. It contains little more than a machine ID.
+	// maxUpdateBody is the longest body of an update, in bytes. The body contains little more than a machine ID.
 	maxUpdateBody         = 64 << 10
 	DefaultBackendTimeout = 5 * time.Minute
 )
@@ -100,18 +100,18 @@ func NewServer(o ServerOptions, fronts ...*ServedPool) *Server {
 	return s
 }
 
-// CancelWaits answers all clients that wait for an update now or later. The updates continue. It may be called at any time and
-// repeatedly.
+// CancelWaits answers all clients that wait for an update, and all that would wait later. The updates continue. It may
+// be called at any time and repeatedly.
 func (s *Server) CancelWaits() { s.endWaits(errShuttingDown) }
 
-// newWaitContext returns a request's context that also ends with CancelWaits.
+// newWaitContext returns a context that ends with ctx or with a call of CancelWaits.
 func (s *Server) newWaitContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.waitContext, func() { cancel(context.Cause(s.waitContext)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// slipwayPrefix is the prefix of paths that the cloudpool API does not have.
+// slipwayPrefix is the prefix of all paths that are an addition of Slipway to the cloudpool API.
 const slipwayPrefix = "/slipway/v1/"
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -121,7 +121,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.opts.Metrics.CountRequest(pool, handling, strconv.Itoa(max(seen.code, http.StatusOK)))
 }
 
-// responseRecorder records the status code of an answer and limits the time that the client has to read it.
+// responseRecorder records the status code of an answer. It also limits the time in which the client has to read the
+// answer.
 type responseRecorder struct {
 	http.ResponseWriter
 	readTimeout time.Duration
@@ -143,7 +144,8 @@ func (r *responseRecorder) Write(p []byte) (int, error) {
 	return r.ResponseWriter.Write(p)
 }
 
-// setWriteDeadline sets the write deadline of the connection. Writers in tests do not support it.
+// setWriteDeadline sets the write deadline of the connection. It ignores writers that have no write deadline, such as
+// those in tests.
 func (r *responseRecorder) setWriteDeadline(t time.Time) {
 	_ = http.NewResponseController(r.ResponseWriter).SetWriteDeadline(t)
 }
@@ -151,7 +153,7 @@ func (r *responseRecorder) setWriteDeadline(t time.Time) {
 // Unwrap gives http.ResponseController access to the wrapped writer.
 func (r *responseRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// serveRequest answers a request and returns the pool and the handling for the metrics.
+// serveRequest answers a request. It returns the values of the metric labels pool and handling.
 func (s *Server) serveRequest(w http.ResponseWriter, r *http.Request) (pool, handling string) {
 	if err := s.checkOrigin(r); err != nil {
 		writeError(w, http.StatusForbidden, "cross-site requests must not change a pool", err.Error())
@@ -199,8 +201,8 @@ func (s *Server) findPool(t target) *ServedPool {
 	return nil
 }
 
-// writePoolNotFound answers a request to an unknown pool. With authorization the client needs a right to that name as well,
-// and does not see the names of other pools.
+// writePoolNotFound answers a request to a pool that is not served. If clients are authorized, the client needs a right
+// to the requested name. So a client cannot find out the names of other pools.
 func (s *Server) writePoolNotFound(w http.ResponseWriter, r *http.Request, name, verb string) (pool, handling string) {
 	if name != "" {
 		if _, ok := s.authorize(w, r, name, verb); !ok {
@@ -246,7 +248,7 @@ func writeMethodNotAllowed(w http.ResponseWriter, allow string) {
 	writeError(w, http.StatusMethodNotAllowed, "method not allowed", "want "+allow)
 }
 
-// rejectIfGroupUnread answers 503 if the pool's NodeGroup was not read yet, and reports whether it did.
+// rejectIfGroupUnread answers 503 if the pool's NodeGroup was not read yet. It reports whether it has answered.
 func rejectIfGroupUnread(w http.ResponseWriter, f *ServedPool) bool {
 	if f.Native == nil || !f.Native.IsUnread() {
 		return false
@@ -256,7 +258,7 @@ func rejectIfGroupUnread(w http.ResponseWriter, f *ServedPool) bool {
 	return true
 }
 
-// servePoolRequest answers a request to a pool and returns the handling for the metrics.
+// servePoolRequest answers a request to a pool. It returns the value of the metric label handling.
 func (s *Server) servePoolRequest(w http.ResponseWriter, r *http.Request, f *ServedPool, t target, verb, user string) string {
 	if s.rejectForbidden(w, r, f, t) {
 		return "refused"
@@ -287,7 +289,8 @@ func (s *Server) servePoolRequest(w http.ResponseWriter, r *http.Request, f *Ser
 	return "update"
 }
 
-// rejectForbidden answers a request that is not allowed on this pool, and reports whether it did.
+// rejectForbidden answers a request with an error if its operation is not allowed on this pool. It reports whether it
+// has answered.
 func (s *Server) rejectForbidden(w http.ResponseWriter, r *http.Request, f *ServedPool, t target) bool {
 	var ambiguous error
 	if t.action == actUnknown {
@@ -311,14 +314,14 @@ func (s *Server) rejectForbidden(w http.ResponseWriter, r *http.Request, f *Serv
 	return true
 }
 
-// shrinkRisks maps forwarded actions to the reason why the pool's server may then delete machines.
+// shrinkRisks maps forwarded operations to the reason why the pool's server may delete machines after them.
 var shrinkRisks = map[action]string{
 	actAttach: "the pool counts one more machine and deletes one of its choice if that exceeds its desired size",
 	actConfig: "the pool restarts with another configuration and may change its size",
 	actStart:  "the pool starts to apply a desired size that may be smaller than its actual size",
 }
 
-// decodeAndRouteUpdate carries out the change in a request body, and answers.
+// decodeAndRouteUpdate decodes the change in a request body, carries it out and answers the client.
 func (s *Server) decodeAndRouteUpdate(w http.ResponseWriter, r *http.Request, f *ServedPool, a action, raw []byte, user string) {
 	up, err := decodeUpdate(a, raw)
 	up.RequestedBy = user
@@ -337,7 +340,8 @@ func (s *Server) decodeAndRouteUpdate(w http.ResponseWriter, r *http.Request, f 
 	}
 }
 
-// decodeUpdate decodes a request body. A disposable machine is terminated and replaced. A detached machine keeps running.
+// decodeUpdate decodes a request body to an update. A request that makes a machine disposable becomes a termination
+// with a replacement. A request that detaches a machine does not terminate it.
 func decodeUpdate(a action, raw []byte) (controller.Update, error) {
 	switch a {
 	case actSize:
@@ -358,8 +362,8 @@ func decodeUpdate(a action, raw []byte) (controller.Update, error) {
 	return controller.Update{Kind: controller.ChangeMembership, MachineID: want.MachineID, Membership: &membership}, err
 }
 
-// forwardNonRemovingUpdate forwards a change that removes no machine once no other update is unfinished. While the API server is
-// unavailable, no replica works on updates, so the change is forwarded at once.
+// forwardNonRemovingUpdate forwards a change that removes no machine. It waits until no other update of the pool is
+// unfinished. While the API server is unavailable, no replica works on updates, so it forwards the change at once.
 func (s *Server) forwardNonRemovingUpdate(w http.ResponseWriter, r *http.Request, f *ServedPool, up controller.Update) {
 	ctx, cancel := s.newWaitContext(r.Context())
 	defer cancel()
@@ -379,7 +383,8 @@ func (s *Server) forwardNonRemovingUpdate(w http.ResponseWriter, r *http.Request
 	}
 }
 
-// submitAndAnswer submits an update and answers once it has finished, or at once if the client prefers that.
+// submitAndAnswer submits an update and answers the client when the update has finished. If the client prefers an
+// asynchronous answer, it answers at once.
 func (s *Server) submitAndAnswer(w http.ResponseWriter, r *http.Request, f *ServedPool, up controller.Update, judge func(context.Context, *controller.Update) error) {
 	ctx, cancel := s.newWaitContext(r.Context())
 	defer cancel()
@@ -415,8 +420,8 @@ func (s *Server) submitAndAnswer(w http.ResponseWriter, r *http.Request, f *Serv
 	}
 }
 
-// waitForUpdateOrAnswer waits for an update and returns it with its outcome. If the wait ends before, it answers the client and
-// returns nil.
+// waitForUpdateOrAnswer waits for an update and returns it with its outcome. If the wait ends before, for example at
+// shutdown, it answers the client and returns nil.
 func (s *Server) waitForUpdateOrAnswer(ctx context.Context, w http.ResponseWriter, f *ServedPool, up *controller.Update) *controller.Update {
 	result, err := up.WaitForOutcome(ctx)
 	if err != nil {
@@ -427,11 +432,12 @@ func (s *Server) waitForUpdateOrAnswer(ctx context.Context, w http.ResponseWrite
 	return result
 }
 
-// queuePollInterval is the interval between a queued client's checks for an unfinished update, in strict compatibility.
+// queuePollInterval is the pause between two checks whether the pool has an unfinished update. In strict compatibility
+// mode, a client waits for that.
 const queuePollInterval = 500 * time.Millisecond
 
-// submitUpdate submits an update. In strict compatibility it waits until the pool is free, because kubeaware-cloudpool-proxy
-// never answered 429.
+// submitUpdate submits an update. In strict compatibility mode it waits until no other update is unfinished, because
+// kubeaware-cloudpool-proxy never answered 429.
 func (s *Server) submitUpdate(ctx context.Context, f *ServedPool, up controller.Update, judge func(context.Context, *controller.Update) error) (*controller.Update, error) {
 	for {
 		accepted, err := f.Updater.SubmitOrFindEqual(ctx, up, judge)
@@ -445,7 +451,7 @@ func (s *Server) submitUpdate(ctx context.Context, f *ServedPool, up controller.
 	}
 }
 
-// prefersAsync reports whether a request has the preference respond-async (RFC 7240).
+// prefersAsync reports whether the request has the preference respond-async (RFC 7240).
 func prefersAsync(r *http.Request) bool {
 	for _, line := range r.Header.Values("Prefer") {
 		for preference := range strings.SplitSeq(line, ",") {

@@ -15,8 +15,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// Decision says which machines to remove so that a pool reaches a size, and why the other machines stay. It is plain data:
-// it is returned to clients, stored, and carried out.
+// Decision says which machines to remove so that a pool reaches a size, and why the other machines are not removed. It
+// contains only data, because it is returned to clients, stored, and carried out later.
 type Decision struct {
 	// Desired is the requested size. Active is the number of machines that count now, without leaving ones.
 	Desired int `json:"desiredSize"`
@@ -29,7 +29,7 @@ type Decision struct {
 	Unclear []string `json:"unclear,omitempty"`
 }
 
-// Excess returns the number of machines to remove.
+// Excess returns the number of machines that must be removed to reach the desired size.
 func (d *Decision) Excess() int { return max(0, d.Active-d.Desired) }
 
 // Victim is a machine to remove.
@@ -53,7 +53,7 @@ type SkippedMachine struct {
 	Remedy  string `json:"remedy,omitempty"`
 }
 
-// String returns why the machine cannot be removed, on one line.
+// String returns one line that says why the machine cannot be removed.
 func (p SkippedMachine) String() string {
 	name := p.Node
 	if name == "" {
@@ -77,7 +77,7 @@ const (
 	ruleMinimum      = "group-minimum" // same name as in package placement, where it counts nodes
 )
 
-// DecisionInput is the input of Decide.
+// DecisionInput is the input of ChooseMachinesToRemove.
 type DecisionInput struct {
 	Desired int
 	Pairing *Pairing
@@ -103,8 +103,8 @@ type DecisionInput struct {
 	ChooseNodes func(k int, policy planner.Policy, rules planner.Options) (*planner.VictimSelection, error)
 }
 
-// ChooseMachinesToRemove chooses the machines to remove. Machines without a node come first, and among those the machines that were only
-// requested.
+// ChooseMachinesToRemove chooses the machines to remove. It prefers machines without a node, and among these the
+// machines that were requested but not created yet.
 func ChooseMachinesToRemove(q DecisionInput) (*Decision, error) {
 	d := &Decision{Desired: q.Desired, Unclear: q.Pairing.Unclear}
 	for _, m := range q.Pairing.Members {
@@ -123,7 +123,8 @@ func ChooseMachinesToRemove(q DecisionInput) (*Decision, error) {
 	return d, d.chooseMachinesWithNode(&q, candidates)
 }
 
-// findRemovableMembers returns the active members that no rule of this package protects. It records the others in Skipped.
+// findRemovableMembers returns the active members that no rule of this package protects. It records each protected
+// member in Passed.
 func (d *Decision) findRemovableMembers(q *DecisionInput) []*Member {
 	var list []*Member
 	for i := range q.Pairing.Members {
@@ -140,8 +141,8 @@ func (d *Decision) findRemovableMembers(q *DecisionInput) []*Member {
 	return list
 }
 
-// FindProtectingRule returns the rule that forbids to remove a machine, judged by the machine alone. Both results are empty if it
-// can be removed.
+// FindProtectingRule returns the rule that forbids the removal of a machine, and a text with the reason. It considers
+// only this machine. Both results are empty if the machine can be removed.
 func FindProtectingRule(m *Member, q *DecisionInput) (rule, text string) {
 	switch {
 	case q.Refused[m.Machine.ID] != "":
@@ -172,12 +173,13 @@ func (d *Decision) addSkipped(m *Member, p SkippedMachine) {
 	d.Skipped = append(d.Skipped, p)
 }
 
-// startupOrder returns the removal order of machines without a node: the earlier in its startup, the lower.
+// startupOrder returns the position of a machine without a node in the order of removal. A machine that is earlier in
+// its startup is removed earlier.
 func startupOrder(s api.MachineState) int {
 	return slices.Index([]api.MachineState{api.Requested, api.Pending, api.Running}, s)
 }
 
-// chooseMachinesWithoutNode chooses machines without a node, as far as their group's minimum allows.
+// chooseMachinesWithoutNode chooses machines without a node. It stops at the minimum size of their group.
 func (d *Decision) chooseMachinesWithoutNode(candidates []*Member, groups []planner.Group) {
 	var list []*Member
 	for _, m := range candidates {
@@ -197,7 +199,8 @@ func (d *Decision) chooseMachinesWithoutNode(candidates []*Member, groups []plan
 	}
 }
 
-// checkGroupMinimums reports whether a group would fall below its minimum with this number of machines, and which one.
+// checkGroupMinimums reports whether this number of machines is below the minimum of one of the groups. The reason
+// names that group.
 func checkGroupMinimums(groups []planner.Group, machines int) (reason string, tooFew bool) {
 	for _, g := range groups {
 		if machines < g.MinSize {
@@ -207,7 +210,7 @@ func checkGroupMinimums(groups []planner.Group, machines int) (reason string, to
 	return "", false
 }
 
-// chooseMachinesWithNode chooses machines with nodes that can be removed together.
+// chooseMachinesWithNode chooses machines whose nodes can all be removed together.
 func (d *Decision) chooseMachinesWithNode(q *DecisionInput, candidates []*Member) error {
 	byNode := map[string]*Member{}
 	for _, m := range candidates {
@@ -242,8 +245,8 @@ func (d *Decision) chooseMachinesWithNode(q *DecisionInput, candidates []*Member
 	return nil
 }
 
-// chooseAmongCandidates chooses nodes among the candidates only. A node that joined after the nodes were read is not
-// excluded yet. If it is chosen, it is excluded and the choice is repeated.
+// chooseAmongCandidates chooses up to k nodes, only from the candidates. ChooseNodes may choose a node that joined the
+// cluster after the nodes were read. Such a node is then excluded, and the choice is repeated.
 func chooseAmongCandidates(candidates map[string]*Member, q *DecisionInput, k int, rules planner.Options) (*planner.VictimSelection, error) {
 	for {
 		selection, err := q.ChooseNodes(k, q.Policy, rules)
@@ -266,10 +269,10 @@ func chooseAmongCandidates(candidates map[string]*Member, q *DecisionInput, k in
 	}
 }
 
-// LastWorkerText is the reason why the last worker stays.
+// LastWorkerText is the reason why the last worker node is not removed.
 const LastWorkerText = "no other schedulable nodes to evacuate to: want --remove-last-worker to allow its removal"
 
-// leavingNodes returns the names of all nodes that leave, including the victims so far and one more.
+// leavingNodes returns the names of all nodes that are being removed, with the victims chosen so far and the node more.
 func (d *Decision) leavingNodes(q *DecisionInput, more string) map[string]bool {
 	leaving := map[string]bool{more: true}
 	maps.Copy(leaving, q.RetiringNodes)
@@ -284,8 +287,8 @@ func (d *Decision) leavingNodes(q *DecisionInput, more string) map[string]bool {
 	return leaving
 }
 
-// WouldRemoveLastWorker reports whether the cluster has no Ready and schedulable node besides the leaving ones. Control plane nodes
-// do not count.
+// WouldRemoveLastWorker reports whether no Ready and schedulable node remains without the leaving nodes. Control plane
+// nodes do not count.
 func WouldRemoveLastWorker(nodes []*corev1.Node, leaving map[string]bool) bool {
 	return !slices.ContainsFunc(nodes, func(n *corev1.Node) bool {
 		ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
@@ -302,7 +305,7 @@ func ToSkippedMachine(r planner.Refusal) SkippedMachine {
 	return SkippedMachine{Rule: r.Rule, Pod: r.Pod, Message: text.String(), Remedy: r.Remedy}
 }
 
-// ExplainShortfall returns why no machine, or not enough machines, can be removed.
+// ExplainShortfall returns a text that says why no machine, or not enough machines, can be removed.
 func (d *Decision) ExplainShortfall() string {
 	if len(d.Unclear) > 0 {
 		return "it is not clear which machine is which node, so nothing is removed: " + strings.Join(d.Unclear, "; ")

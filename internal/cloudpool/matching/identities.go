@@ -6,7 +6,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/providerid"
 )
 
-// Identities determines the identity of a pool's machines and of the cluster's nodes.
+// Identities returns for machines and for nodes an ID in the same spelling, called identity. A machine and a node with
+// the same identity belong together.
 type Identities interface {
 	// Identity returns a machine's identity in the same spelling as NodeIdentity, or false if the machine has none yet.
 	Identity(m *api.Machine) (string, bool)
@@ -27,7 +28,7 @@ type ServerIdentities struct {
 	ComputerName string
 }
 
-// Identity implements Identities.
+// Identity implements Identities. The result is the machine's ID in its cloud.
 func (ServerIdentities) Identity(m *api.Machine) (string, bool) {
 	id, ok := provider.ParseMachineID(m)
 	if !ok {
@@ -36,7 +37,7 @@ func (ServerIdentities) Identity(m *api.Machine) (string, bool) {
 	return id.String(), true
 }
 
-// NodeIdentity implements Identities. It accepts provider IDs of any account.
+// NodeIdentity implements Identities. It accepts provider IDs of any cloud account.
 func (ServerIdentities) NodeIdentity(providerID string) (string, error) {
 	id, err := providerid.Parse(providerID)
 	if err != nil {
@@ -55,5 +56,6 @@ func (s ServerIdentities) Names(m *api.Machine) (name, computerName string) {
 	return provider.MachineName(m), provider.ComputerName(m, s.ComputerName)
 }
 
-// HasRejectedMachines implements Identities. A rejected machine does not exist on a server.
+// HasRejectedMachines implements Identities. It returns false, because on a cloudpool server a rejected machine does
+// not exist.
 func (ServerIdentities) HasRejectedMachines() bool { return false }

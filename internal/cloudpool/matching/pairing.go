@@ -17,7 +17,7 @@ import (
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// Pairing is the assignment of machines to nodes.
+// Pairing says which machine belongs to which node.
 type Pairing struct {
 	// Members are the machines that have not ended, in pool order.
 	Members []Member
@@ -25,7 +25,7 @@ type Pairing struct {
 	Unclear []string
 }
 
-// Member is a machine and its node, if it has one.
+// Member is a machine of the pool with its node, if it has a node.
 type Member struct {
 	Machine *api.Machine
 	Node    *corev1.Node
@@ -61,7 +61,8 @@ func (p *Pairing) FindMember(id string) *Member {
 	return nil
 }
 
-// MapRetirementsByMachine maps machine IDs to retirements. It matches by node or, if the node is gone, by provider ID.
+// MapRetirementsByMachine returns the retirement of each machine; the key is the machine's ID. It finds the retirement
+// by the machine's node, or by the machine's identity if the node is gone.
 func MapRetirementsByMachine(members []Member, retirements []v1alpha1.NodeRetirement, ids Identities) map[string]*v1alpha1.NodeRetirement {
 	byNode, byIdentity := map[types.UID]*v1alpha1.NodeRetirement{}, map[string]*v1alpha1.NodeRetirement{}
 	byName := map[string]*v1alpha1.NodeRetirement{}
@@ -97,12 +98,13 @@ func MapRetirementsByMachine(members []Member, retirements []v1alpha1.NodeRetire
 	return found
 }
 
-// HasEnded reports whether a machine is gone, is being deleted, or was never created.
+// HasEnded reports whether a machine no longer counts as part of the pool: it is gone, is being deleted, or was never
+// created.
 func HasEnded(m *api.Machine, ids Identities) bool {
 	return m.State.HasLeftPool() && (m.State != api.Rejected || !ids.HasRejectedMachines())
 }
 
-// matcher holds the state of one pairing.
+// matcher is the working state of PairMachines.
 type matcher struct {
 	ids       Identities
 	machines  []*machineFacts
@@ -121,7 +123,7 @@ type machineFacts struct {
 	name, computerName string
 }
 
-// hasName reports whether one of a machine's names equals a node's name.
+// hasName reports whether the name or the computer name of the machine is the node's name, ignoring letter case.
 func (m *machineFacts) hasName(node string) bool {
 	return strings.EqualFold(m.name, node) || strings.EqualFold(m.computerName, node)
 }
@@ -133,8 +135,8 @@ type nodeFacts struct {
 	machine   *machineFacts
 }
 
-// PairMachines pairs machines with nodes. It uses the provider ID. If one of the two has none, it uses the address and then the
-// name. An ambiguous match is not paired but reported as unclear.
+// PairMachines pairs machines with nodes by their provider IDs. If the machine or the node has none, it compares
+// addresses, and then names. If several pairs are possible, it pairs none of them and reports this in Unclear.
 func PairMachines(machines []api.Machine, nodes []*corev1.Node, ids Identities) Pairing {
 	m := newMatcher(machines, nodes, ids)
 	m.pairByIdentity()
@@ -179,7 +181,7 @@ func newMatcher(machines []api.Machine, nodes []*corev1.Node, ids Identities) *m
 	return m
 }
 
-// parseIdentifyingAddresses returns the addresses that can identify a machine.
+// parseIdentifyingAddresses returns those of the addresses by which a machine can be identified.
 func parseIdentifyingAddresses(texts []string) []netip.Addr {
 	var all []netip.Addr
 	for _, text := range texts {
@@ -203,7 +205,7 @@ func (m *matcher) pairUp(machine *machineFacts, node *nodeFacts, by pairingMetho
 	machine.node, node.machine, machine.method = node, machine, by
 }
 
-// pairByIdentity pairs nodes with the machines that their provider IDs or external IDs name.
+// pairByIdentity pairs each node with the machine that the node's provider ID or external ID names.
 func (m *matcher) pairByIdentity() {
 	byIdentity := map[string]*machineFacts{}
 	for _, machine := range m.machines {
@@ -235,13 +237,13 @@ func (m *matcher) pairByIdentity() {
 	}
 }
 
-// trimScheme removes the cloud's prefix, for example hcloud://, from a provider ID.
+// trimScheme removes the prefix that names the cloud, for example hcloud://, from a provider ID.
 func trimScheme(providerID string) string {
 	_, rest, _ := strings.Cut(providerID, "://")
 	return strings.TrimLeft(rest, "/")
 }
 
-// recordContradictions finds nodes that claim to be one machine but have the address of another.
+// recordContradictions reports each node that has the provider ID of one machine and the address of another.
 func (m *matcher) recordContradictions() {
 	for _, node := range m.nodes {
 		for _, a := range node.addresses {
@@ -258,7 +260,9 @@ func (m *matcher) recordContradictions() {
 	}
 }
 
-// pairUniqueMatches pairs the remaining machines and nodes that fit, if one of the two has no identity.
+// pairUniqueMatches pairs machines and nodes that have no partner yet and for which fits is true. At least one of the
+// two must have no identity. If a machine or node has several matches, it reports this in unclear and does not pair
+// them.
 func (m *matcher) pairUniqueMatches(by pairingMethod, fits func(*machineFacts, *nodeFacts) bool) {
 	matches := map[*machineFacts][]*nodeFacts{}
 	of := map[*nodeFacts][]*machineFacts{}
@@ -303,7 +307,8 @@ func (m *matcher) toPairing() Pairing {
 	return out
 }
 
-// explainUnconfirmed returns why the cloud could not confirm that a machine is its node's, or "" if it could.
+// explainUnconfirmed returns why the cloud could not confirm that the machine belongs to its node. It returns "" if the
+// cloud can confirm it.
 func explainUnconfirmed(machine *machineFacts) string {
 	node := machine.node
 	switch {
@@ -325,8 +330,9 @@ func (m *machineFacts) describeOtherName() string {
 	return fmt.Sprintf("its machine %s has the name %q and the computer name %q: neither is the node's name", m.ID, m.name, m.computerName)
 }
 
-// explainPossibleNode returns why a machine without a node may belong to an unpaired node, or "". Only a provider ID proves that a
-// node is another machine. An address does not, because the node may use a network that the pool does not list (I7).
+// explainPossibleNode returns why an unpaired node may belong to this machine, which has no node. It returns "" if no
+// node can. Only a provider ID proves that a node belongs to another machine. A different address does not, because the
+// node may use a network that the pool does not list (invariant I7: unknown is not gone).
 func (m *matcher) explainPossibleNode(machine *machineFacts) string {
 	onlyRequested := machine.State == api.Requested && machine.identity == ""
 	for _, node := range m.nodes {
@@ -348,11 +354,11 @@ func (m *matcher) explainPossibleNode(machine *machineFacts) string {
 	return ""
 }
 
-// clockSkew is the assumed maximum difference between the clocks of a pool's server and of the API server.
+// clockSkew is the largest difference that is assumed between the clocks of a pool's server and of the API server.
 const clockSkew = time.Minute
 
-// mayBeCreatedAfter reports whether a node may have been created after a machine was requested. The request time may be
-// unknown.
+// mayBeCreatedAfter reports whether the node may have been created after the machine was requested. It returns true if
+// the time of the request is unknown.
 func mayBeCreatedAfter(node *nodeFacts, machine *machineFacts) bool {
 	return machine.RequestTime == nil || node.CreationTimestamp.After(machine.RequestTime.Add(-clockSkew))
 }

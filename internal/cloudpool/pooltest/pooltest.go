@@ -11,10 +11,11 @@ import (
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// NewUUID returns the ID of machine i.
+// NewUUID returns the ID of the test machine with number i.
 func NewUUID(i int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d", i) }
 
-// NewMachine returns machine i as an active, evictable member that was launched an hour ago. If ip is empty, it has no address.
+// NewMachine returns the test machine with number i: an active, evictable member that was launched an hour ago. If ip
+// is empty, the machine has no address.
 func NewMachine(i int, state api.MachineState, ip string) api.Machine {
 	launched := time.Now().Add(-time.Hour)
 	m := api.Machine{
@@ -27,7 +28,7 @@ func NewMachine(i int, state api.MachineState, ip string) api.Machine {
 	return m
 }
 
-// NewNode returns a Node with the provider ID and internal IP. If ip is empty, it has no address.
+// NewNode returns a Node with this provider ID and internal IP address. If ip is empty, the Node has no address.
 func NewNode(name, providerID, ip string) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: providerID}}
 	if ip != "" {

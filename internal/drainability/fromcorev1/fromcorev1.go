@@ -57,7 +57,7 @@ func readyStatus(n *corev1.Node) corev1.ConditionStatus {
 	return ""
 }
 
-// findRemovingTools returns the tools that are removing the node; see [cordon.Others].
+// findRemovingTools returns the tools that are removing the node; see [cordon.RemovingTools].
 func findRemovingTools(n *corev1.Node) []string {
 	seen := kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: n.Annotations}}
 	for _, t := range n.Spec.Taints {

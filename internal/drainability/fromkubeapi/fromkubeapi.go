@@ -27,8 +27,8 @@ func PodFacts(p *kubeapi.Pod) pod.Facts {
 	return pod.NewFacts(in)
 }
 
-// FindController returns the owner that recreates the pod, or nil. An owner reference without the controller flag does
-// not count.
+// FindController returns the owner reference of the controller that recreates the pod, or nil. An owner reference
+// without the flag controller does not count.
 func FindController(p *kubeapi.Pod) *kubeapi.OwnerReference {
 	for i, r := range p.OwnerReferences {
 		if r.Controller != nil && *r.Controller {

@@ -1,4 +1,4 @@
-// Package grouppolicy applies the rules to the pods of a NodeGroup: by its drain policy and its pod selectors.
+// Package grouppolicy derives the pod policy and the pod selection of a NodeGroup from its spec.
 package grouppolicy
 
 import (
@@ -12,8 +12,8 @@ import (
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 )
 
-// NewPodPolicy returns the policy for drains of a group. A nil group means a node without a group. With override, protected pods
-// are evicted.
+// NewPodPolicy returns the pod policy for a drain of the group's nodes. For a node without a group, g is nil. If
+// override is true, the policy evicts protected pods too.
 func NewPodPolicy(g *v1alpha1.NodeGroup, override bool) podrules.Policy {
 	policy := podrules.VoluntaryPolicy()
 	var d v1alpha1.DrainPolicy
@@ -32,7 +32,7 @@ func NewPodPolicy(g *v1alpha1.NodeGroup, override bool) podrules.Policy {
 	return policy
 }
 
-// PodSelection selects pods of a group. The zero Selection selects none.
+// PodSelection selects the pods that the fields of a group name. The zero PodSelection selects none.
 type PodSelection struct {
 	// Placeholders selects the placeholder pods.
 	Placeholders labels.Selector
@@ -59,7 +59,8 @@ func NewPlaceholderSelection(g *v1alpha1.NodeGroup) (PodSelection, error) {
 	return PodSelection{Placeholders: selector}, nil
 }
 
-// NewIdleSelection returns the selection of placeholder pods, and of pods that keep a node if the group has the idle rule.
+// NewIdleSelection returns the selection of the group's placeholder pods. If the group has the idle rule, the selection
+// also has the pods that keep a node from being idle.
 func NewIdleSelection(g *v1alpha1.NodeGroup) (PodSelection, error) {
 	s, err := NewPlaceholderSelection(g)
 	if err != nil || g == nil || g.Spec.ScaleDown == nil || g.Spec.ScaleDown.IdleByLabel == nil {
@@ -78,13 +79,15 @@ func (s *PodSelection) IsPlaceholder(set labels.Labels) bool {
 	return s.Placeholders != nil && s.Placeholders.Matches(set)
 }
 
-// KeepsNode reports whether an unfinished pod keeps its node. A placeholder pod does not.
+// KeepsNode reports whether a pod keeps its node from being idle, provided that the pod has not finished. A placeholder
+// pod does not.
 func (s *PodSelection) KeepsNode(namespace string, set labels.Labels) bool {
 	return s.NodeKeepingPods != nil && (len(s.Namespaces) == 0 || slices.Contains(s.Namespaces, namespace)) &&
 		s.NodeKeepingPods.Matches(set) && !s.IsPlaceholder(set)
 }
 
-// AddFacts adds the group's selection to the facts about a pod.
+// AddFacts sets the facts that depend on the group: whether the pod is a placeholder pod, and whether it keeps its node
+// from being idle.
 func (s *PodSelection) AddFacts(f *podrules.Facts, namespace string, set labels.Set) {
 	if s.IsPlaceholder(set) {
 		f.Flags |= podrules.Placeholder

@@ -1,5 +1,5 @@
-// Package node decides whether a node may be retired, whether it counts as available, and whether pods may be placed on
-// it. Its rules are pure functions of facts that adapters read from the Node.
+// Package node decides whether a node may be retired, whether it counts as available, and whether it can receive pods.
+// Its rules are pure functions of facts. Adapters in other packages read the facts from the Node.
 package node
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
-// Facts is the input of the rules.
+// Facts holds everything that the rules of this package read about a node.
 type Facts struct {
 	// RemovedBy names the other tools that are removing the node. Taints set by Slipway do not count.
 	RemovedBy []string
@@ -31,12 +31,13 @@ const (
 	ReadyTrue
 )
 
-// APIServerMark is the ControlPlane mark of a node with a static API server pod. Some distributions set no label.
+// APIServerMark is the value of Facts.ControlPlane for a node with a static API server pod. Some distributions set no
+// label on control plane nodes.
 const APIServerMark = "pod kube-apiserver"
 
 var controlPlaneMarks = [...]string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"}
 
-// Input is what adapters read from a Node.
+// Input has the values that an adapter reads from a Node.
 type Input struct {
 	Labels, Annotations map[string]string
 	Created             time.Time
@@ -73,20 +74,21 @@ func NewFacts(in Input) Facts {
 	return f
 }
 
-// IsAPIServerPod reports whether the pod is a static API server pod. Its node is part of the control plane, even without a
-// label.
+// IsAPIServerPod reports whether the pod is a static API server pod. A node with such a pod belongs to the control
+// plane, even without a label.
 func IsAPIServerPod(namespace, name, nodeName string, labels map[string]string) bool {
 	return namespace == "kube-system" && nodeName != "" &&
 		(labels["component"] == "kube-apiserver" || name == "kube-apiserver-"+nodeName)
 }
 
-// CanReceivePods reports whether pods may be placed on the node. A cordon does not count.
+// CanReceivePods reports whether pods may be placed on the node. A cordon alone does not make it false.
 func (f *Facts) CanReceivePods() bool {
 	return f.ReadyStatus == ReadyTrue && len(f.RemovedBy) == 0 && !f.Deleting && f.ControlPlane == "" && !f.Virtual
 }
 
-// UnavailableReason returns why a disruption budget counts the node as unavailable; empty if it is available. The result
-// leaving is true if the node is being removed, so that it does not count towards a minimum size either.
+// UnavailableReason returns why a disruption budget counts the node as unavailable, or "" if the node is available. The
+// result leaving is true if the node is being removed. Such a node also does not count towards the minimum size of its
+// group.
 func (f *Facts) UnavailableReason(retiring bool) (reason string, leaving bool) {
 	switch {
 	case retiring:

@@ -7,7 +7,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
-// The rules against retiring a node. A running retirement sets Deleting itself.
+// The names of the rules that forbid the retirement of a node. BeingRemoved also applies if the Node is being deleted.
+// A running retirement deletes its Node itself, so the rule applies to the Node then too.
 const (
 	BeingRemoved = "being-removed"
 	ControlPlane = "control-plane"
@@ -24,7 +25,7 @@ type Refusal struct {
 	Remedy string
 }
 
-// Policy says which protections are ignored.
+// Policy says which rules and annotations do not prevent a retirement.
 type Policy struct {
 	// IgnoreProtections ignores all protecting annotations.
 	IgnoreProtections bool
@@ -32,7 +33,7 @@ type Policy struct {
 	IgnoredAnnotation string
 }
 
-// FindRefusals returns every rule that forbids the retirement of the node; none if it may be retired.
+// FindRefusals returns every rule that forbids the retirement of the node. It returns none if the node may be retired.
 func (p Policy) FindRefusals(f *Facts, now time.Time) []Refusal {
 	var all []Refusal
 	switch {

@@ -1,6 +1,7 @@
 package pod
 
-// excludedRule matches pods that the caller does not select, and placeholder pods, which do no work.
+// excludedRule matches pods that the caller has excluded from the drain. It also matches placeholder pods, because they
+// do no work.
 var excludedRule = rule{
 	name:    "excluded",
 	matches: func(f *Facts) bool { return f.Flags&(Excluded|Placeholder) != 0 }, action: Skip,

@@ -1,5 +1,5 @@
-// Package pod decides what happens to a pod when its node is drained. Its rules are pure functions of facts that
-// adapters read from the pod, so that every caller gets the same answer.
+// Package pod decides what happens to a pod when its node is drained. Its rules are pure functions of facts, so every
+// caller gets the same decision. Adapters in other packages read the facts from the pod.
 package pod
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability"
 )
 
-// Facts is the input of the rules. Equal facts lead to equal decisions.
+// Facts holds everything that the rules of this package read about a pod. Equal facts lead to equal decisions.
 type Facts struct {
 	// Protection is the last protection to end. Its Key is empty if there is none.
 	Protection drainability.Protection
@@ -33,14 +33,15 @@ const (
 // LocalStorage says whether a pod has data in node-local volumes of one kind.
 type LocalStorage uint8
 
-// LocalStorageWaived means that annotations allow to lose the data.
+// LocalStorageWaived means that annotations of the pod permit the loss of its local data.
 const (
 	NoLocalStorage LocalStorage = iota
 	LocalStorageWaived
 	LocalStorageKept
 )
 
-// Flags are boolean facts. Callers set Excluded, Placeholder and KeepsNode, because they depend on labels.
+// Flags are the boolean facts about a pod. Adapters do not know Excluded, Placeholder and KeepsNode, because these
+// depend on selectors of the caller, so the caller sets them.
 type Flags uint8
 
 const (
@@ -55,17 +56,17 @@ const (
 
 func (f *Facts) HasFlag(flag Flags) bool { return f.Flags&flag != 0 }
 
-// IsRecreated reports whether a controller recreates the pod on another node once it is gone.
+// IsRecreated reports whether a controller creates a replacement on another node when the pod is gone.
 func (f *Facts) IsRecreated() bool {
 	return f.Owner == OwnedByController && f.Flags&(Mirror|Terminating|Finished) == 0
 }
 
-// WaiveLocalStorage allows to lose the node-local data.
+// WaiveLocalStorage changes the facts so that the loss of node-local data is permitted.
 func (f *Facts) WaiveLocalStorage() {
 	f.EmptyDir, f.HostPath = min(f.EmptyDir, LocalStorageWaived), min(f.HostPath, LocalStorageWaived)
 }
 
-// Input is what adapters read from a pod.
+// Input has the values that an adapter reads from a pod.
 type Input struct {
 	Annotations map[string]string
 	Created     time.Time
@@ -106,7 +107,8 @@ func (f *Facts) setFlag(flag Flags, on bool) {
 	}
 }
 
-// classifyLocalVolumes returns whether volumes hold data that must be kept, and the names of those, or else of all.
+// classifyLocalVolumes returns whether the volumes hold data that must be kept. It also returns the names of these
+// volumes, or of all volumes if none must be kept.
 func classifyLocalVolumes(volumes []string, annotations map[string]string, safe bool) (LocalStorage, string) {
 	if len(volumes) == 0 {
 		return NoLocalStorage, ""

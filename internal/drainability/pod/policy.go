@@ -2,18 +2,19 @@ package pod
 
 import "time"
 
-// Policy maps each rule to an action. The zero Policy is [Voluntary]. Policies with the same actions are equal.
+// Policy maps each rule to an action. The zero Policy equals [VoluntaryPolicy]. Two policies with the same actions are
+// equal by ==.
 type Policy struct {
 	// changes has the actions that differ from the zero Policy, plus one.
 	changes [numRules]Action
 }
 
-// VoluntaryPolicy returns the policy of a drain that can be cancelled, and that is followed by the instance's deletion. It
-// refuses to lose work.
+// VoluntaryPolicy returns the policy for a drain that can be cancelled, and after which the instance is deleted. It
+// refuses the drain if work would be lost.
 func VoluntaryPolicy() Policy { return Policy{} }
 
-// ForcedPolicy returns the policy for a node with an instance that stops in any case. A remaining pod would be lost without
-// warning.
+// ForcedPolicy returns the policy for a node with an instance that stops in any case. It evicts as many pods as
+// possible, because a remaining pod would be lost without warning.
 func ForcedPolicy() Policy {
 	return VoluntaryPolicy().WithAction(RuleProtected, Evict).WithAction(RuleUnmanaged, Evict).WithAction(RuleLocalStorage, Evict).WithAction(RuleHostPath, Evict)
 }
@@ -35,7 +36,7 @@ func (p Policy) ActionFor(r Rule) Action {
 	return rules[r].action
 }
 
-// Decision is the action for one pod, and the rule that decides.
+// Decision is the action for one pod, and the rule that has decided it.
 type Decision struct {
 	Rule   Rule
 	Action Action
@@ -43,7 +44,8 @@ type Decision struct {
 	ValidUntil int64
 }
 
-// Reason returns the reason as a predicate of the pod; empty if no rule matches.
+// Reason returns the reason for the decision as a predicate, such as "has local data", to follow the pod's name. It
+// returns "" if no rule matches.
 func (v Decision) Reason(f *Facts) string { return rules[v.Rule].describe(f) }
 
 // Decide applies the rules to a pod.

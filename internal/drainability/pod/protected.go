@@ -1,6 +1,6 @@
 package pod
 
-// protectedRule matches pods with an active annotation that forbids their eviction.
+// protectedRule matches pods with an annotation that forbids their eviction now.
 var protectedRule = rule{
 	name:    "protected",
 	matches: func(f *Facts) bool { return f.Protection.Key != "" }, action: RefuseDrain,

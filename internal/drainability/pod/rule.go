@@ -5,11 +5,12 @@ import (
 	"slices"
 )
 
-// Rule names the rule that decides about a pod. The zero Rule means that no rule matches.
+// Rule names the rule that has decided about a pod. The zero Rule means that no rule matches the pod.
 type Rule uint8
 
-// The rules in the order of evaluation. Up to RuleFinished, the first match decides. Of the rules after it, the strictest
-// match decides: permission to lose one thing does not permit to lose another.
+// The rules in the order of evaluation. The first match decides if it is RuleFinished or a rule before it. Among all
+// later rules that match, the rule with the strictest action decides: permission to lose one thing does not permit the
+// loss of another.
 const (
 	NoRule Rule = iota
 	RuleKeepsNode
@@ -25,7 +26,7 @@ const (
 	numRules
 )
 
-// rule is the definition of a Rule. Each is in the file named after it.
+// rule is the definition of a Rule. Each definition is in a file with the rule's name.
 type rule struct {
 	name    string
 	matches func(*Facts) bool
@@ -57,7 +58,7 @@ func (r Rule) String() string {
 	return rules[r].name
 }
 
-// Remedy says how to remove the obstacle; empty if that is not simple.
+// Remedy returns how a user can remove the obstacle. It returns "" if there is no simple way.
 func (r Rule) Remedy() string { return rules[r].remedy }
 
 // MarshalText returns the rule's name.

@@ -1,5 +1,5 @@
-// Package acceptance reads the condition Accepted of a NodeGroup. It is the only place that decides what follows from
-// it.
+// Package acceptance reads the condition Accepted of a NodeGroup. All decisions that depend on this condition are made
+// here.
 package acceptance
 
 import (
@@ -11,25 +11,27 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// State is a manager's finding about a group.
+// State is the result of a manager's check of a group.
 type State int
 
 // The states.
 const (
-	// NotObserved is a group that no manager has observed.
+	// NotObserved is the state of a group without the condition: no manager has observed it.
 	NotObserved State = iota
-	// CloudNotRead is a group with no answer from its cloud since the group was last changed.
+	// CloudNotRead is the state of a group whose cloud has not answered since the group was last changed.
 	CloudNotRead
 	Accepted
-	// RightsMissing is a group with a credential that may not delete all of its instances, as far as known.
+	// RightsMissing is the state of a group whose credential lacks a right to delete its instances, as far as that is
+	// known.
 	RightsMissing
-	// CloudRefused is a group that its cloud refuses to report, such as with an expired credential.
+	// CloudRefused is the state of a group whose cloud refuses to answer, for example because the credential has
+	// expired.
 	CloudRefused
-	// Refused is a group with another fault, in its spec or in the nodes that it selects.
+	// Refused is the state of a group with any other fault, such as an invalid spec or nodes of another group.
 	Refused
 )
 
-// Acceptance is what the condition of one group says.
+// Acceptance is the content of the condition Accepted of one group.
 type Acceptance struct {
 	State State
 	// Reason is the reason of the condition. Message is why the group is not accepted; it is empty for an accepted
@@ -39,7 +41,7 @@ type Acceptance struct {
 	isCurrent bool
 }
 
-// FromGroup returns the acceptance of a group.
+// FromGroup reads the acceptance from the status of a group.
 func FromGroup(g *v1alpha1.NodeGroup) Acceptance {
 	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted)
 	if c == nil {
@@ -69,21 +71,23 @@ func toState(c *metav1.Condition) State {
 // IsObserved reports whether the group's status reflects its current generation.
 func (a Acceptance) IsObserved() bool { return a.isCurrent }
 
-// OwnsNodes reports whether the group owns the nodes that it selects. A group with a fault in its spec or selector owns
-// none.
+// OwnsNodes reports whether the group owns the nodes that it selects. It owns none if its spec is invalid, or if it
+// selects the control plane or nodes of another group.
 func (a Acceptance) OwnsNodes() bool {
 	return a.State != Refused || !slices.Contains([]string{v1alpha1.InvalidSpec, v1alpha1.SelectsControlPlane, v1alpha1.OverlapsGroup}, a.Reason)
 }
 
-// MayRetire reports whether nodes of the group may be retired. With missing rights, the rights for the instance are
-// checked later. Call IsObserved first to know whether a manager has observed the group.
+// MayRetire reports whether nodes of the group may be retired. With missing rights it returns true, because admission
+// checks later whether the credential may delete the instance. It also returns true for a group that no manager has
+// observed; call IsObserved to find that out.
 func (a Acceptance) MayRetire() bool {
 	return a.State == NotObserved || a.State == Accepted || a.State == RightsMissing
 }
 
-// CanTrustNotFound reports whether the cloud's answer that an instance of the group is gone counts (I7). A credential of
-// another project does not find the group or its instances. Once the Node is deleted, only a refusal of the cloud
-// counts against it: the group may be deleted with its last instance.
+// CanTrustNotFound reports whether Slipway may believe the cloud's answer that an instance of the group does not exist
+// (invariant I7: unknown is not gone). With a credential for another project, the cloud finds neither the group nor its
+// instances. After the Node is deleted, the answer is believed unless the cloud refuses to report the group. The cloud
+// group may have been deleted with its last instance.
 func (a Acceptance) CanTrustNotFound(nodeDeleted bool) bool {
 	return a.MayRetire() || nodeDeleted && a.State != CloudRefused
 }

@@ -94,9 +94,9 @@ func (st *Storage) addNodeAttachments(n *Node, attached map[attachable]bool) {
 	}
 }
 
-// findMigratedVolume returns a reason if a volume of an in-tree plugin counts for a CSI driver and that matters on
-// this node. It matters if the driver is limited or missing, or if the pod describes a volume that cannot always be
-// translated. It never matters on a node without CSINode.
+// findMigratedVolume returns a reason if a volume of an in-tree plugin counts for a CSI driver and that can change the
+// verdict on this node. It can if the driver is limited or missing, or if the pod describes a volume that cannot always
+// be translated. It never can on a node without CSINode.
 func (h *Chain) findMigratedVolume(needs *volumeNeeds, n *Node) *placement.Reason {
 	if !n.csiNode {
 		return nil

@@ -292,7 +292,8 @@ func (e *EligibleNodes) RemoveNode(n *Node) {
 	}
 }
 
-// SetRemovedByPlan records that a plan removes a node without pods, or restores it. The domain of the node is kept.
+// SetRemovedByPlan records that a plan removes a node without pods, or restores it. The node stays in its topology
+// domain.
 func (e *EligibleNodes) SetRemovedByPlan(n *Node, out bool) {
 	switch {
 	case !e.eligible[n.ID]:

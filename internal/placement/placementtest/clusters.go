@@ -76,7 +76,7 @@ func NewUniformCluster(nodes, podsPerNode int) *Cluster {
 	return c
 }
 
-// NewPendingPodCluster returns pending pods without nodes. Each requests 2 % of an instance of Template.
+// NewPendingPodCluster returns pending pods without nodes. Each pod requests 2 % of an instance of NewFlavour.
 func NewPendingPodCluster(pods int) *Cluster {
 	c := &Cluster{}
 	for i := range pods {

@@ -95,7 +95,7 @@ func (g generator) addDeviceClasses(c *Cluster) {
 	}
 }
 
-// NewRandomNode returns a random node, as in Random.
+// NewRandomNode returns a random node, made like the nodes of NewRandomCluster.
 func NewRandomNode(g *rand.Rand, i int) *corev1.Node { return generator{Rand: g}.newNode(i) }
 
 func (g generator) chance(n, of int) bool { return g.IntN(of) < n }

@@ -25,7 +25,7 @@ func toAmount(name corev1.ResourceName, list corev1.ResourceList) int64 {
 	return quantity.Value()
 }
 
-// resourceLimit is the rest of an allowance during a plan.
+// resourceLimit is the part of a LaunchLimit that a plan has not used yet.
 type resourceLimit struct {
 	limit     *LaunchLimit
 	instances int
@@ -43,7 +43,7 @@ func newResourceLimit(a *LaunchLimit) *resourceLimit {
 	return p
 }
 
-// allowsOneMoreInstance reports whether one more instance with this capacity is within the rest.
+// allowsOneMoreInstance reports whether the limit permits one more instance with this capacity.
 func (p *resourceLimit) allowsOneMoreInstance(capacity corev1.ResourceList) bool {
 	if p.instances < 1 {
 		return false
@@ -66,7 +66,7 @@ func (p *resourceLimit) adjustForInstance(capacity corev1.ResourceList, sign int
 	}
 }
 
-// capacityOrAllocatable returns the capacity of one instance that counts against an allowance.
+// capacityOrAllocatable returns the capacity of one instance that counts towards a limit.
 func (f *Template) capacityOrAllocatable() corev1.ResourceList {
 	if len(f.Node.Status.Capacity) > 0 {
 		return f.Node.Status.Capacity

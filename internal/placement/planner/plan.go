@@ -3,7 +3,7 @@
 // - PlanEvacuation: where would the pods of a node go?
 // - SelectVictims: which nodes can be removed together?
 // - PackPods: which new instances would run the pending pods?
-// - Cluster.MakePlan: PackPods, and then SelectVictims.
+// - Cluster.PlanLaunchesAndRemovals: PackPods, and then SelectVictims.
 //
 // Every answer contains all of its reasons.
 package planner
@@ -29,7 +29,7 @@ type PlanOptions struct {
 	Rules Options
 }
 
-// Plan is the result of Cluster.MakePlan.
+// Plan is the result of Cluster.PlanLaunchesAndRemovals.
 type Plan struct {
 	// Launch is the packing of the pending pods. It is nil if no pod is pending.
 	Launch *Packing `json:"launch,omitempty"`
@@ -60,8 +60,8 @@ func NewClusterFromSnapshot(s *snapshot.Snapshot, o *saved.Objects) *Cluster {
 	return &Cluster{snapshot: s, templates: DeriveTemplates(o), pending: findPendingPods(o.Pods)}
 }
 
-// PlanLaunchesAndRemovals plans launches and removals. Pending pods come first: they are placed on existing nodes where they fit, and
-// these nodes stay. New instances have the templates of existing nodes; see DeriveTemplates.
+// PlanLaunchesAndRemovals plans launches and removals. Pending pods come first: they are placed on existing nodes where
+// they fit, and these nodes are not removed. New instances have the flavours of existing nodes; see DeriveFlavours.
 func (c *Cluster) PlanLaunchesAndRemovals(options PlanOptions) (*Plan, error) {
 	most := options.MaxRemovals
 	if most < 0 {
@@ -79,8 +79,8 @@ func (c *Cluster) PlanLaunchesAndRemovals(options PlanOptions) (*Plan, error) {
 	return out, nil
 }
 
-// PlanEvacuation plans the removal of one node under the same conditions as MakePlan. The result has every reason
-// against the removal. It ignores MaxRemovals.
+// PlanEvacuation plans the removal of one node under the same conditions as PlanLaunchesAndRemovals. The result has
+// every reason against the removal. It ignores MaxRemovals.
 func (c *Cluster) PlanEvacuation(name string, options PlanOptions) (out *Evacuation, err error) {
 	err = c.callWithPendingPlaced(options.Rules, func(_ *Packing, rules Options) (err error) {
 		out, err = PlanEvacuation(c.snapshot, name, options.Policy, rules)

@@ -49,7 +49,8 @@ func (q *ruleEvaluation) judgePod(p *filter.Pod) (podEffect, podrules.Decision) 
 	return toPodEffect(&marked, v), v
 }
 
-// toPodEffect converts a verdict. A pod that is recreated needs room, even if a drain would leave it.
+// toPodEffect converts a decision of the eviction rules. A pod that a controller recreates needs capacity on another
+// node, even if a drain would not evict it.
 func toPodEffect(f *podrules.Facts, v podrules.Decision) podEffect {
 	switch {
 	case v.Action == podrules.RefuseDrain:

@@ -28,13 +28,14 @@ type SkippedNode struct {
 	Refusals []Refusal `json:"refusals"`
 }
 
-// SelectVictims chooses up to maxVictims nodes that can be removed together, the best by the policy first. Each node is evaluated
-// with the pods of the earlier ones already moved (invariant I9). Budgets, group sizes and zones hold for the whole
-// set. No pod is planned to move twice.
+// SelectVictims chooses up to maxVictims nodes that can be removed together, the best by the policy first. It evaluates
+// each node with the pods of the earlier nodes already moved (invariant I9: nodes chosen together are feasible
+// together). Disruption budgets, group sizes and zones are respected for the whole set. No pod is planned to move
+// twice.
 //
-// The choice is greedy, with a second attempt for nodes that were used as targets. It is never worse than evaluating
-// the candidates one by one, but it is not always the largest possible set. In a fork it plans for the cluster with
-// the changes of the fork. It fails if maxVictims is negative.
+// The choice is greedy, with a second attempt for nodes that were used as targets. It is never worse than a decision on
+// one candidate after the other, but it is not always the largest possible set. If s is forked, it plans for the
+// cluster with the changes of the fork. It fails if maxVictims is negative.
 func SelectVictims(s *snapshot.Snapshot, maxVictims int, policy Policy, o Options) (*VictimSelection, error) {
 	if maxVictims < 0 {
 		return nil, fmt.Errorf("number of victims is %d: it must not be negative", maxVictims)

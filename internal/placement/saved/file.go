@@ -47,7 +47,7 @@ func (o *Objects) WriteReduced(w io.Writer, format Format) error {
 	return nil
 }
 
-// Decode reads what Write has written, in any format. The objects do not refer to raw.
+// Decode reads a cluster that WriteReduced has written, in any format. The resulting objects do not refer to raw.
 func Decode(raw []byte) (*Objects, error) {
 	o := &Objects{}
 	var err error
@@ -120,8 +120,8 @@ type protobufMessage[T any] interface {
 	Unmarshal([]byte) error
 }
 
-// maxExpansion limits the bytes of memory per byte of a frame, before its objects are read. Write needs at most 19,
-// for a Pod without content.
+// maxExpansion limits the bytes of memory per byte of a frame, before its objects are read. Frames of WriteReduced need
+// at most 19, for a Pod without content.
 const maxExpansion = 32
 
 func newSection[T any, M protobufMessage[T]](kind kindNumber, name string, list *[]*T) section {

@@ -86,8 +86,8 @@ const (
 // nameTable maps the names of one kind to their hashed names, once these are assigned.
 type nameTable map[string]string
 
-// redactor copies what placement reads from a cluster. The zero renamer keeps all names. Any other renamer first
-// collects all names and, after assignHashedNames, replaces them.
+// redactor copies what placement reads from a cluster. The zero redactor does not change names. Any other redactor
+// first collects all names and, after assignHashedNames, replaces them.
 type redactor struct {
 	nameTables
 	generatedClaims map[claimKey]podVolume // claims with names composed of a pod name and a volume name

@@ -36,7 +36,7 @@ func (f Fork) Rollback() {
 // Reset undoes everything since the fork was opened. The fork stays open.
 func (f Fork) Reset() { f.UndoToMark(f.mark) }
 
-// Mark returns the current position in the undo log, for Undo and PodsPlacedSince.
+// Mark returns the current position in the undo log, for UndoToMark and PodsPlacedSince.
 func (f Fork) Mark() int { return len(f.s.journal.changes) }
 
 // UndoToMark undoes everything since a mark.

@@ -75,7 +75,7 @@ func (s *Snapshot) FitsOn(c *filter.PodClass, uid types.UID, n *filter.Node) boo
 	return c.HasRoomOn(n) && s.fitsAssumingRoom(c, uid, n)
 }
 
-// fitsAssumingRoom is Fits for a node that has room for the class.
+// fitsAssumingRoom returns the result of FitsOn for a node that is known to have capacity for the class.
 func (s *Snapshot) fitsAssumingRoom(c *filter.PodClass, uid types.UID, n *filter.Node) bool {
 	if !c.PassesTopologyFilters(n) {
 		return false

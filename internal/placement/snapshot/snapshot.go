@@ -134,8 +134,8 @@ func (s *Snapshot) updateNode(n *filter.Node, o *corev1.Node) {
 	}
 }
 
-// DeleteNode removes a node. Its pods are kept until the node returns or they are deleted. It is not an error if the
-// node is unknown.
+// DeleteNode removes a node. Its pods stay in the snapshot until they are deleted, and belong to the node again if it
+// returns. It is not an error if the node is unknown.
 func (s *Snapshot) DeleteNode(name string) error {
 	if err := s.journal.countEventUnlessForked(); err != nil {
 		return err

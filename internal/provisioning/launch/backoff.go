@@ -58,7 +58,8 @@ func BackOffDuration(reason string, failures int32) time.Duration {
 }
 
 // NextBackOff returns the back-off after a failure of a template. before is the previous back-off, or nil. A failure
-// during the previous back-off does not double the duration: it is probably one of the next instance of the same launch.
+// during the previous back-off does not double the duration, because it probably concerns another instance of the same
+// launch.
 func NextBackOff(before *v1alpha1.BackOff, template, reason, message string, now time.Time) v1alpha1.BackOff {
 	b := v1alpha1.BackOff{Template: template, Reason: reason, Message: clipMessage(message), Failures: 1}
 	if before != nil && IsBackOffExpired(before, now) {
@@ -131,8 +132,8 @@ func IsBackOffExpired(b *v1alpha1.BackOff, now time.Time) bool {
 	return now.After(b.Until.Add(2 * BackOffDuration(b.Reason, b.Failures)))
 }
 
-// IsBackOffRefuted reports whether an instance that has joined proves that its template works again. It proves this only
-// if it was first seen after the end of the back-off.
+// IsBackOffRefuted reports whether an instance that has joined proves that its template works again. Only an instance
+// that was first seen after the end of the back-off is a proof.
 func IsBackOffRefuted(b *v1alpha1.BackOff, joined *Instance) bool {
 	return IsSameTemplate(b.Template, joined.Template) && !joined.Since.Before(&b.Until)
 }

@@ -39,7 +39,8 @@ func (r *Record) UseConfigMaps(w client.Writer, namespace string) *Record {
 }
 
 // readConfigMap reads a group's ConfigMap. If the ConfigMap does not exist, it returns a new one without
-// resourceVersion. If the ConfigMap cannot be parsed, it returns an error, because the ConfigMap may have launches (I7).
+// resourceVersion. If the ConfigMap cannot be parsed, it returns an error, because the ConfigMap may contain launches
+// (invariant I7: unknown is not gone).
 func (f *configMapStore) readConfigMap(ctx context.Context, group string) (*corev1.ConfigMap, *v1alpha1.ProvisioningStatus, error) {
 	if f.writer == nil {
 		return nil, nil, fmt.Errorf("NodeGroup %s is defined in a file, and this process has no namespace for its launch record: create the NodeGroup as an object", group)

@@ -97,9 +97,9 @@ func (f *Follower) TrackLaunch(ctx context.Context, g *v1alpha1.NodeGroup, p clo
 	return is, nil
 }
 
-// findPreexistingInstances returns the instances that are older than the launches of an earlier process. An instance with a
-// Node is at least as old as its Node. An instance without a Node and without a creation time counts as launched, so
-// that nothing is launched twice (I5).
+// findPreexistingInstances returns the instances that existed before the launches of an earlier process. An instance
+// with a Node is at least as old as its Node. An instance without a Node and without a creation time is not in the
+// result. It counts as launched, so that no second instance is launched for the same need (invariant I5).
 func findPreexistingInstances(s *v1alpha1.ProvisioningStatus, o *Observation) map[string]time.Time {
 	known := map[string]time.Time{}
 	for _, i := range o.Instances {

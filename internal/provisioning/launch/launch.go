@@ -49,8 +49,8 @@ type LaunchRequest struct {
 	Owner     v1alpha1.LaunchOwner
 }
 
-// RequestInstances requests instances for an owner, within the group's limits (I5), and returns the launch's ID. It writes the
-// launch before the request and the answer after it.
+// RequestInstances requests instances for an owner, within the group's limits (invariant I5), and returns the launch's
+// ID. It writes the launch before the request and the answer after it.
 func (r *Record) RequestInstances(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, w LaunchRequest) (id string, err error) {
 	began := time.Now()
 	reading, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
@@ -166,8 +166,8 @@ func rankTemplate(template, like string) int {
 	return 1
 }
 
-// CheckSizeLimits checks a group's limits against its size in the cloud and the launches that this size may not show yet. It
-// returns a NotRequestedError if a limit is exceeded.
+// CheckSizeLimits returns a NotRequestedError if count more instances would exceed a limit of the group. It adds the
+// launches that the group's size in the cloud may not include yet.
 func CheckSizeLimits(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has cloud.Group, count int, began time.Time) error {
 	pending := 0
 	for i := range s.Launches {
@@ -186,8 +186,8 @@ func CheckSizeLimits(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has 
 // maxOperationAge is how long an operation counts as running if no manager polls it.
 const maxOperationAge = time.Hour
 
-// isCountedInSize reports whether a size of the group that was read at readAt includes the instances of a launch, or
-// will never include them.
+// isCountedInSize reports whether the launch needs no addition to a size of the group that was read at readAt. Either
+// the size includes its instances, or it never will.
 func isCountedInSize(l *v1alpha1.Launch, readAt time.Time) bool {
 	switch {
 	case l.State == v1alpha1.LaunchFailed, l.State == v1alpha1.LaunchReady:
@@ -200,8 +200,8 @@ func isCountedInSize(l *v1alpha1.Launch, readAt time.Time) bool {
 	return l.RequestedAt.Add(RequestTimeout(int(l.Count)) + SettleTime).Before(readAt)
 }
 
-// recordRetention is how long a launch with a result is kept for its NodeRetirement. The NodeRetirement may be deleted
-// and never record the result.
+// recordRetention is how long a launch with a result waits in the record for its NodeRetirement. The NodeRetirement may
+// be deleted and never read the result.
 const recordRetention = 8 * 24 * time.Hour
 
 // pruneLaunches removes launches that nobody tracks: launches in groups without spec.scaleUp that the size counts, and

@@ -34,8 +34,8 @@ type PendingLaunch struct {
 	SeenBeforeAnswer []string
 }
 
-// NewPendingLaunch converts a recorded launch. If the answer is missing after the request timeout, it counts as lost
-// (I8). If the launch was accepted, its instances may still take the settle time to appear.
+// NewPendingLaunch converts a recorded launch. If the record has no answer after the request timeout, the answer counts
+// as lost (invariant I8). If the launch was accepted, its instances may still take the settle time to appear.
 func NewPendingLaunch(l *v1alpha1.Launch, settle time.Duration, now time.Time) PendingLaunch {
 	p := PendingLaunch{ID: l.ID, Template: l.Template, Count: int(l.Count), RequestedAt: l.RequestedAt.Time, Named: slices.Clone(l.Named), Unrequested: l.Unrequested}
 	p.AnsweredAt, p.Answer = p.RequestedAt.Add(RequestTimeout(p.Count)), Lost
@@ -156,9 +156,9 @@ func (a *PendingLaunch) claimInstance(id string) bool {
 	return true
 }
 
-// matchInstanceToLaunch finds the launch of a new instance, and reports whether the instance is one of our launches. It also
-// returns the template of the launch, because not all clouds report the type of an instance, and some use other names.
-// An instance with a known other type does not belong to the launch.
+// matchInstanceToLaunch returns the launch of a new instance. It returns false if Slipway has not launched the
+// instance. The result has the launch's template, because some clouds do not report the type of an instance, or use
+// other names for types. An instance with a known other type is not assigned to the launch.
 func (s *Observation) matchInstanceToLaunch(pending []PendingLaunch, i cloud.Instance) (r Instance, ours bool) {
 	for k := range pending {
 		a := &pending[k]
@@ -183,11 +183,11 @@ func (s *Observation) matchInstanceToLaunch(pending []PendingLaunch, i cloud.Ins
 	return r, false
 }
 
-// maxClockSkew is how far the clock of a cloud may be behind ours.
+// maxClockSkew is how far the clock of a cloud may be behind the clock of this process.
 const maxClockSkew = 5 * time.Minute
 
-// appearedSince reports whether an instance appeared after a launch: an earlier read did not have it, and its creation
-// time is not before the launch. In the first read of a process only the creation time decides, in whole seconds.
+// appearedSince reports whether an instance appeared after a launch: an earlier read did not have it, and it was not
+// created before the launch. In the first read of a process, only its creation time decides, in whole seconds.
 func (s *Observation) appearedSince(i cloud.Instance, launchedAt time.Time) bool {
 	if s.FirstSeen == nil {
 		return !i.Created.IsZero() && !i.Created.Before(launchedAt.Truncate(time.Second))

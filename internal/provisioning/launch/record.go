@@ -33,9 +33,9 @@ func NewRecord(live client.Reader, status client.StatusClient) *Record {
 	return &Record{reader: live, statusWriter: status, configMaps: configMapStore{reader: live, lastStatus: map[string]*v1alpha1.ProvisioningStatus{}}}
 }
 
-// Update reads the provisioning status of a group, lets change modify it, and writes it. It repeats all that if another
-// process has written meanwhile. It writes nothing if change returns an error, or if the group was deleted and created
-// anew.
+// Update reads the provisioning status of a group, lets change modify it, and writes it. If another process has written
+// the status since the read, it does all of this again. It writes nothing if change returns an error, or if the group
+// was deleted and created anew.
 func (r *Record) Update(ctx context.Context, g *v1alpha1.NodeGroup, change func(*v1alpha1.ProvisioningStatus) error) error {
 	if g.UID == "" {
 		return r.configMaps.update(ctx, g.Name, change)
@@ -123,9 +123,10 @@ func NewLaunchID() string { return fmt.Sprintf("%08x", rand.Uint32()) }
 // Reservation is the right to request one recorded launch.
 type Reservation struct{ ID string }
 
-// ReserveLaunches records launches before the cloud is asked (I8), and returns a Reservation for each. The function write adds
-// them to the status, and must return an error if the status has a launch that the decision did not know. So if two
-// processes decide at once, only one succeeds (I5).
+// ReserveLaunches records launches before the cloud is asked, so that a crash cannot lose them (invariant I8). It
+// returns a Reservation for each. The function write adds the launches to the status. It must return an error if the
+// status has a launch that the decision did not consider. So if two processes decide at once, only one of them succeeds
+// (invariant I5).
 func (r *Record) ReserveLaunches(ctx context.Context, g *v1alpha1.NodeGroup, ids []string, write func(*v1alpha1.ProvisioningStatus) error) ([]Reservation, error) {
 	err := r.Update(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
 		if err := write(s); err != nil {
@@ -158,8 +159,8 @@ type SizeLimit struct {
 	Message string
 }
 
-// SizeLimits returns what each limit leaves for a group with size instances, including open launches (I5). No other code
-// compares a group's size with its maximum.
+// SizeLimits returns how many more instances each limit permits in a group with size instances, including open launches
+// (invariant I5). No other code compares a group's size with its maximum.
 func SizeLimits(g *v1alpha1.NodeGroup, size, cloudMaximum int) (list []SizeLimit) {
 	if most := g.Spec.MaxSize; most != nil {
 		list = append(list, SizeLimit{int(*most) - size, fmt.Sprintf("the group %s has %d instances, including provisioning ones; its maximum is %d", g.Name, size, *most)})

@@ -22,7 +22,7 @@ type Observation struct {
 	// FirstSeen are the instances of the previous read, with the time when each was first seen, by provider ID. It is nil
 	// in the first read of a process.
 	FirstSeen map[string]time.Time
-	// PreviouslyJoined are instances that joined before, by provider ID. They belong to no other launch.
+	// PreviouslyJoined are instances that joined before, by provider ID. They are not assigned to a launch.
 	PreviouslyJoined map[string]bool
 	// Unjoined are the recorded instances without a usable Node.
 	Unjoined []Instance
@@ -101,10 +101,10 @@ type ProvisioningInstance struct {
 	LaunchID string
 }
 
-// TrackInstances finds which instances are provisioning, which have joined, and which have failed.
+// TrackInstances decides for each instance whether it is provisioning, has joined or has failed.
 //
-// An instance is ours if the cloud names it in the answer to a launch, or if it appeared after a launch. Our instances
-// are recorded at once. Only instances that are recorded as ours are ever deleted.
+// Slipway has launched an instance if the cloud names it in the answer to a launch, or if it appeared after a launch.
+// Such instances are recorded at once. Only recorded instances are ever deleted.
 func TrackInstances(s Observation) Tracking {
 	s = s.withCurrentIDsAndTimes()
 	out := Tracking{FirstSeen: map[string]time.Time{}, Overdue: map[string]bool{}, Late: map[string]bool{}}
@@ -199,9 +199,9 @@ func SetLaunchReady(l *v1alpha1.Launch, r Instance) {
 	l.Instances = []v1alpha1.LaunchedInstance{{ProviderID: r.ProviderID, Since: r.Since}}
 }
 
-// withCurrentIDsAndTimes replaces the old provider IDs of instances that have got a new ID. If another instance has the old ID,
-// or two instances claim it, the old ID is not replaced (I4). An instance with a new ID gets the full join timeout
-// again. Times in the future are set to now.
+// withCurrentIDsAndTimes returns the observation with the new provider ID of each recorded instance whose ID has
+// changed. If another instance has the old ID, or two instances claim it, the old ID stays (invariant I4). An instance
+// with a new ID gets the full join timeout again. Times in the future become now.
 func (s Observation) withCurrentIDsAndTimes() Observation {
 	now, taken := map[string]string{}, map[string]bool{}
 	for _, i := range s.Instances {
@@ -252,8 +252,8 @@ func (s *Observation) newInstance(id, template, launch string) Instance {
 	return Instance{ProviderID: id, Template: template, Launch: launch, Since: metav1.NewTime(s.firstSeenOrNow(id)).Rfc3339Copy()}
 }
 
-// trackStartingInstance keeps the record of our instance until its Node was usable once. If the Node becomes unusable later,
-// that does not count.
+// trackStartingInstance leaves an instance in the record until its Node has been usable once. If the Node becomes
+// unusable later, the instance stays joined.
 func (v *Tracking) trackStartingInstance(s Observation, i cloud.Instance, join JoinState, r Instance) {
 	v.Unjoined = append(v.Unjoined, r)
 	if !s.isOverdue(i, r.Since.Time) {
@@ -303,8 +303,8 @@ func (v *Tracking) classifyWithoutNode(s Observation, i cloud.Instance, join Joi
 	}
 }
 
-// trackUnlistedInstances counts the instances that the cloud's size includes and its list does not, for each launch if that is
-// known. They are not expected any more when the join timeout is over.
+// trackUnlistedInstances counts the instances that are in the cloud's size and not in its list. It counts them for each
+// launch, if their launch is known. After the join timeout they are no longer expected.
 func (v *Tracking) trackUnlistedInstances(s Observation, pending []PendingLaunch, unlisted int) {
 	expect := func(count int, template, launchID string) {
 		for range count {

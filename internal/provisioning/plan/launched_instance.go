@@ -82,8 +82,8 @@ func (g *Group) provisioningInstances() []launch.ProvisioningInstance {
 	return all
 }
 
-// WhyNotSelected returns why the Node of one of the instances does not match the group's selector, or nil if all Nodes
-// match. While one does not, further instances would be useless too.
+// WhyNotSelected returns why the Node of one of the instances does not match the group's selector. It returns nil if
+// all Nodes match. As long as one does not match, further instances would not match either.
 func (g *Group) WhyNotSelected() *Reason {
 	for _, l := range g.LaunchedInstances {
 		if disruptionbudget.IsReady(l.Node) && !retirement.SelectsNode(g.Group, l.Node.Labels) {

@@ -1,10 +1,12 @@
-// Package plan decides which instances to launch and which underutilized nodes to retire. It is pure: Up and Down read
-// a World, ask placement, and return the decision with all reasons as data. They call no API and keep no state.
+// Package plan decides which instances to launch and which underutilized nodes to retire. It is pure: DecideScaleUp and
+// DecideScaleDown read an Input, ask placement, and return the decision with all its reasons. They send no requests and
+// store no state.
 //
-// Up lets placement pack the unschedulable pods onto existing nodes, then onto provisioning instances, and then onto
-// new instances of the groups' templates. Provisioning instances count as if they existed, so that nothing is launched
-// twice. Down retires underutilized nodes if placement finds other nodes for their pods. It also requires that Up
-// without those nodes launches no more than with them, or a retired node would come back.
+// DecideScaleUp lets placement pack the unschedulable pods onto existing nodes, then onto provisioning instances, and
+// then onto new instances of the groups' templates. Provisioning instances count as if they existed, so that nothing is
+// launched twice. DecideScaleDown retires underutilized nodes if placement finds other nodes for their pods. It also
+// requires that scale-up without those nodes launches no more than with them. Otherwise a retired node would be
+// launched again.
 package plan
 
 import (

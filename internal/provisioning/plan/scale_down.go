@@ -22,9 +22,9 @@ import (
 // UnderutilizedRequester is the requester of the retirements of underutilized nodes.
 const UnderutilizedRequester = nodegroup.UnderutilizedRequester
 
-// UnderutilizedSinceAnnotation says since when a Node may be retired. The time counts only for a process that has
-// observed the node since then, because nobody knows what happened while no manager ran. The annotation is removed when
-// the node is needed (I3).
+// UnderutilizedSinceAnnotation is an annotation that says since when a Node may be retired. A process uses this time
+// only if it has observed the node since then, because it cannot know what happened while no manager ran. The
+// annotation is removed when the node is needed (invariant I3).
 const UnderutilizedSinceAnnotation = "nodegroup.slipway.dev/underutilized-since"
 
 // OldSinceAnnotation is the old name of UnderutilizedSinceAnnotation. Slipway only removes it.
@@ -139,9 +139,9 @@ func ReadUnderutilizedSince(n *corev1.Node, now time.Time) time.Time {
 	return t
 }
 
-// DecideScaleDown decides which nodes of the groups with the underutilized rule are retired. It returns a decision for
-// each of their nodes, sorted by name. It decides group by group. In the decision on a group, the nodes that earlier
-// groups retire are gone (I9).
+// DecideScaleDown decides which nodes of the groups with the underutilized rule are retired. It returns a decision on
+// each of their nodes, sorted by name. It decides group by group. A node that is retired in one group is missing in the
+// decisions on later groups, so that all of them are possible together (invariant I9).
 func DecideScaleDown(w *Input) ([]NodeDecision, error) {
 	var all []NodeDecision
 	err := w.simulateInFork(func(r *forkedCluster) error {
@@ -440,9 +440,9 @@ func (f *scaleDown) keepWithinBudget(g *Group, candidates []candidate) []candida
 	return kept
 }
 
-// toBudgetNodes returns the nodes of a group as disruption budgets count them. A node with a pending retirement of another
-// requester counts as being retired, so that this retirement keeps its place. It counts once, even if it is also
-// unavailable or underutilized.
+// toBudgetNodes returns the nodes of a group in the form in which disruption budgets count them. A node with a pending
+// retirement of another requester counts as being retired, so that the budget stays free for this retirement. It counts
+// once, even if it is also unavailable or underutilized.
 func toBudgetNodes(g *Group) []disruptionbudget.Node {
 	counted := make([]disruptionbudget.Node, len(g.Nodes))
 	for i := range g.Nodes {
@@ -463,9 +463,9 @@ func (v candidate) retirementRank() int {
 	return 1
 }
 
-// applyConfirmedCandidates retires the candidates if all of their pods fit on existing nodes, and if this requires no further
-// instances. Room on an instance without a Node does not count: it was launched for other pods, which may then find
-// none.
+// applyConfirmedCandidates retires the candidates if all their pods fit on existing nodes and no further instance has
+// to be launched. Free capacity of an instance without a Node does not count. It was launched for other pods, which
+// would then have no node.
 func (f *scaleDown) applyConfirmedCandidates(g *Group, candidates []candidate) error {
 	for len(candidates) > 0 {
 		after, err := f.findWorstDecision(g, candidates)
@@ -490,9 +490,10 @@ func (f *scaleDown) applyConfirmedCandidates(g *Group, candidates []candidate) e
 // shuffleCount is how many more random orders of pods are tried.
 const shuffleCount = 2
 
-// findWorstDecision decides what would be launched without the candidates, for several orders of their pods, and returns
-// the worst decision. A decision with a pod that has no room on the other nodes is the worst, else the one with the
-// highest demand. The order of the real scheduler is unknown, so a pod may still find no room, but that is unlikely.
+// findWorstDecision decides what would be launched without the candidates, for several orders of their pods, and
+// returns the worst decision. The worst is one with a pod that fits on no other node, or else the one with the highest
+// demand. The order in which the real scheduler places pods is unknown. So a pod may still find no node, but that is
+// unlikely.
 func (f *scaleDown) findWorstDecision(g *Group, candidates []candidate) (*Decision, error) {
 	inPlace := func([]placement.PodKey) ([]placement.PodKey, error) { return nil, nil }
 	in := func(order func([]placement.PodKey)) func([]placement.PodKey) ([]placement.PodKey, error) {

@@ -186,7 +186,7 @@ func (c *Controller) removeFinishedLaunch(ctx context.Context, rt *v1alpha1.Node
 	return c.options.Launches.RemoveLaunch(ctx, g, findLaunchOfRetirement(record, rt.UID).ID)
 }
 
-// findOnlyGroup returns the group of a retirement. It returns nil if the group does not exist.
+// findGroup returns the group of a retirement, or nil if the group does not exist.
 func (c *Controller) findGroup(ctx context.Context, rt *v1alpha1.NodeRetirement) (*v1alpha1.NodeGroup, error) {
 	groups, err := c.options.Groups.List(ctx)
 	i := slices.IndexFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == rt.Spec.Group })
@@ -400,7 +400,8 @@ func (l *replacementScope) fetchNode(ctx context.Context) (*corev1.Node, error) 
 	return node, nil
 }
 
-// readInstanceState returns what happened to the instance (I7). It does not read the cloud while the Node is Ready.
+// readInstanceState returns what has happened to the instance, or that this is unknown (invariant I7). While the Node
+// is Ready, it does not read the cloud.
 func (l *replacementScope) readInstanceState(ctx context.Context, node *corev1.Node) (InstanceState, error) {
 	if l.rt.Status.InstanceGone || l.rt.Status.Phase == v1alpha1.Succeeded {
 		return InstanceGone, nil

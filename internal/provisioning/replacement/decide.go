@@ -15,8 +15,8 @@
 // (https://learn.microsoft.com/azure/virtual-machine-scale-sets/use-spot):
 //
 //   - Eviction policy Delete: Azure deletes the instance and lowers the capacity by one. It launches no other instance.
-//   - Eviction policy Deallocate: the instance stays, stopped, and counts in the capacity. Azure does not start it again. It is
-//     not gone (I7), so that its Node stays. Another instance is launched if the group's maximum has room for both.
+//   - Eviction policy Deallocate: the instance stays, stopped, and counts in the capacity. Azure does not start it again. It
+//     is not gone, so its Node stays (invariant I7). Another instance is launched if the group's maximum has room for both.
 //   - With "try and restore" the capacity stays, and Azure launches an instance when it can.
 //
 // These cases are detected from the group, not from configuration. If the size counts more instances than exist,
@@ -155,8 +155,9 @@ type LaunchBounds struct {
 	UnansweredLaunch string
 }
 
-// DecideLaunchNow decides whether a wanted replacement is launched now, or whether the cloud launches it without a request
-// (I5). The function that launches checks the limits of the group.
+// DecideLaunchNow decides whether a wanted replacement is launched now, or whether the cloud launches it without a
+// request. Both together would be one instance too many (invariant I5). The caller that launches checks the limits of
+// the group.
 func DecideLaunchNow(b LaunchBounds) Verdict {
 	switch missing := b.Size - b.Present - b.Provisioning; {
 	case b.UnansweredLaunch != "":
@@ -168,12 +169,12 @@ func DecideLaunchNow(b LaunchBounds) Verdict {
 	return newVerdict(Launch)
 }
 
-// DecideIfAlreadyReplaced decides whether the instance is replaced already.
+// DecideIfAlreadyReplaced decides whether the lost instance is replaced already.
 //
-// A notice that returns, and two notices at once, have a NodeRetirement each, but the node loses only one instance. The
-// replacement of another NodeRetirement counts while it is in the group and the group has its minimum size (I5),
-// including the instances of open launches. s is the group without the node's own instance, and without retiring
-// instances that are replaced already.
+// If a notice returns, or two notices come at once, each has a NodeRetirement, but the node loses only one instance.
+// The replacement of another NodeRetirement counts while it is in the group and the group has its minimum size
+// (invariant I5), with the instances of open launches. s is the group without the node's own instance, and without
+// retiring instances that are replaced already.
 func DecideIfAlreadyReplaced(node types.UID, others []v1alpha1.NodeRetirement, s GroupSnapshot, coming, least int) Verdict {
 	useless := len(s.Instances) - s.CountRunning()
 	// An instance that exists but was not seen yet counts once. The size of some clouds excludes failed instances.

@@ -131,8 +131,8 @@ func (n NoticeReconciler) ensureRetirement(ctx context.Context, node *corev1.Nod
 	return n.c.options.Intervals.CloudRead, nil
 }
 
-// isInstanceGone asks the cloud whether the instance is gone. That is the second proof (I7). The first is a Node that is
-// not Ready.
+// isInstanceGone asks the cloud whether the instance is gone. This is the second of two proofs (invariant I7); the
+// first is that the Node is not Ready.
 func (n NoticeReconciler) isInstanceGone(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup) (bool, error) {
 	provider := n.c.options.Clouds[g.Spec.Cloud.Provider]
 	if provider == nil {
@@ -151,9 +151,9 @@ func (n NoticeReconciler) isInstanceGone(ctx context.Context, node *corev1.Node,
 // isBeingRetired reports whether the node's instance is being retired already and must not be replaced.
 func isBeingRetired(rt v1alpha1.NodeRetirement) bool { return retirement.IsRemovingNode(&rt) }
 
-// mayNeedAnotherRetirement reports whether the notice may need another NodeRetirement after this one. This is so if this one ended
-// because the notice ended, a person retired the node, or the group was not accepted: the notice may return or may still
-// be there.
+// mayNeedAnotherRetirement reports whether the notice may need another NodeRetirement after this one. It may if this
+// one ended because the notice ended, a person retired the node, or the group was not accepted. The notice may return
+// or may still be there.
 func mayNeedAnotherRetirement(rt *v1alpha1.NodeRetirement) bool {
 	switch retirement.EarlyEndCode(rt) {
 	case retirement.NoticeOver, retirement.AlreadyRetiring, retirement.GroupNotAccepted:

@@ -1,5 +1,5 @@
-// Package disruptionbudget decides whether one more node of a group may be made unavailable now (I5). Its functions are
-// pure and send no requests.
+// Package disruptionbudget decides whether one more node of a group may become unavailable now (invariant I5). Its
+// functions are pure and send no requests.
 package disruptionbudget
 
 import (
@@ -42,7 +42,7 @@ type Query struct {
 	Now              time.Time
 }
 
-// Decision is the decision with a readable message.
+// Decision says whether the node may be retired now, with a message for people.
 type Decision struct {
 	Code Code
 	// Limit is how many nodes may be unavailable at once. Unavailable is how many are, without the target.
@@ -54,8 +54,8 @@ type Decision struct {
 
 func (v Decision) IsAllowed() bool { return v.Code == NoLimitReached }
 
-// CheckDisruption decides whether the node may be retired. Of the disruption budgets that apply, the smallest counts. Without
-// any, one node may be unavailable at a time.
+// CheckDisruption decides whether the node may be retired now. Of the disruption budgets that apply, the one that
+// permits the fewest unavailable nodes decides. If none applies, one node may be unavailable at a time.
 func CheckDisruption(q Query) Decision {
 	if v := checkMinSize(q); !v.IsAllowed() {
 		return v

@@ -39,8 +39,8 @@ func New(r Request) *v1alpha1.NodeRetirement {
 // maxNameLength is the limit of the API server, in bytes.
 const maxNameLength = 253
 
-// NewName returns the name of a NodeRetirement that a rule requests. The name consists of the node's name, the rule, and
-// a hash of the identity, such as the Node's UID and the number of the attempt. Two managers that decide the same use
+// NewName returns the name of a NodeRetirement that a rule requests. The name contains the node's name, the rule, and a
+// hash of identity, such as the Node's UID and the number of the attempt. Two managers that make the same decision get
 // the same name, so that only one NodeRetirement is created. A long node name is cut.
 func NewName(node, rule string, identity ...any) string {
 	sum := sha256.Sum256(fmt.Appendln(nil, identity...))

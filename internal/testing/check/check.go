@@ -1,4 +1,4 @@
-// Package check reports what a test finds wrong. The test continues.
+// Package check reports errors in a test and lets the test continue.
 package check
 
 import (
@@ -7,13 +7,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// T is a test. *testing.T, *testing.B, *testing.F and *rapid.T implement it.
+// T is the part of a test that this package calls. *testing.T, *testing.B, *testing.F and *rapid.T implement it.
 type T interface {
 	Helper()
 	Errorf(format string, args ...any)
 }
 
-// Equal reports the differences between want and got.
+// Equal reports an error with the differences if want and got are not equal.
 func Equal(t T, want, got any, opts ...cmp.Option) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, opts...); diff != "" {
@@ -21,7 +21,7 @@ func Equal(t T, want, got any, opts ...cmp.Option) {
 	}
 }
 
-// Is reports got if it is not want.
+// Is reports an error with got if want and got are not equal by ==.
 func Is[V comparable](t T, want, got V) {
 	t.Helper()
 	if got != want {
@@ -29,7 +29,7 @@ func Is[V comparable](t T, want, got V) {
 	}
 }
 
-// Contains reports each part that text does not have.
+// Contains reports an error for each of parts that text does not contain.
 func Contains(t T, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
@@ -39,7 +39,7 @@ func Contains(t T, text string, parts ...string) {
 	}
 }
 
-// ErrorContains reports an error that is nil, and each part that its text does not have.
+// ErrorContains reports an error if err is nil, and an error for each of parts that the text of err does not contain.
 func ErrorContains(t T, err error, parts ...string) {
 	t.Helper()
 	if err == nil {
@@ -49,5 +49,5 @@ func ErrorContains(t T, err error, parts ...string) {
 	Contains(t, err.Error(), parts...)
 }
 
-// Err drops the result of a call and returns its error.
+// Err returns only the error of a call with two results.
 func Err[R any](_ R, err error) error { return err }

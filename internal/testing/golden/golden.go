@@ -1,4 +1,4 @@
-// Package golden compares results with golden files.
+// Package golden compares results with stored files.
 package golden
 
 import (
@@ -11,7 +11,8 @@ import (
 
 var update = flag.Bool("update", false, "update the golden files")
 
-// Check reports the differences between the file and got. With -update it writes the file first.
+// Check reports an error with the differences if got differs from the content of the file. With the flag -update it
+// first writes got into the file.
 func Check[S string | []byte](t *testing.T, file string, got S) {
 	t.Helper()
 	if *update {

@@ -1,7 +1,7 @@
-// Package must ends a test that cannot continue.
+// Package must ends a test at once after an error.
 package must
 
-// T is a test. *testing.T, *testing.B, *testing.F and *rapid.T implement it.
+// T is the part of a test that this package calls. *testing.T, *testing.B, *testing.F and *rapid.T implement it.
 type T interface {
 	Helper()
 	Fatal(args ...any)

@@ -1,4 +1,4 @@
-// Package virtual runs tests in virtual time.
+// Package virtual runs tests with a virtual clock.
 package virtual
 
 import (
@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 )
 
-// InVirtualTime wraps a test so that it runs in virtual time, for [testing.T.Run].
+// InVirtualTime returns the test as a function for [testing.T.Run] that runs it with a virtual clock.
 func InVirtualTime(test func(t *testing.T)) func(t *testing.T) {
 	return func(t *testing.T) {
 		t.Helper()
