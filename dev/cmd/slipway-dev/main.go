@@ -35,7 +35,7 @@ func run() int {
 	return 0
 }
 
-// defaultDir is the control plane's directory, relative to the root of the repository.
+// defaultDir is the control plane's default directory, relative to the root of the repository.
 const defaultDir = ".dev"
 
 func addDirFlag(cmd *cobra.Command, dir *string) {
