@@ -13,7 +13,7 @@ type AgentPoolSpec struct {
 	// Cluster and ResourceGroup are the managed cluster's own. Its machines are in another resource group.
 	Cluster, ResourceGroup string
 	Name                   string
-	// EnsureScaleSet is the pool's scale set. It must exist, unless the pool has no machine.
+	// ScaleSet is the pool's scale set. It must exist, unless the pool has no machine.
 	ScaleSet string
 	// AutoScaling lets the cluster autoscaler keep the pool between Min and Max.
 	AutoScaling bool

@@ -273,8 +273,8 @@ func (a *ARM) checkRequestPreconditions(r *http.Request) *armError {
 	return nil
 }
 
-// hasResourceGroup reports whether a resource group exists. The groups are those of the machines and of the managed
-// clusters.
+// hasResourceGroup reports whether a resource group exists. The machines have one group, and each managed cluster
+// has one.
 func (a *ARM) hasResourceGroup(name string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

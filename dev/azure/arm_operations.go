@@ -157,7 +157,7 @@ func (a *ARM) resizeLocked(namespace, action string, set *armSet, capacity int) 
 	return a.createVMsLocked(namespace, action, set, grow), nil
 }
 
-// toAllocationError returns the error with which the compute API reports that it cannot create machines.
+// toAllocationError returns the error of the compute API for machines that it cannot create.
 func (f *armedARMFault) toAllocationError() *armError {
 	return &armError{
 		Code:    cmp.Or(f.Code, "AllocationFailed"),

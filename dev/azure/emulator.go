@@ -59,7 +59,7 @@ type Emulator struct {
 	changed chan struct{} // closed and replaced at every change of an event
 }
 
-// ScaleSet is one placement group, in which all machines get the same document of events.
+// ScaleSet is one placement group. All its machines get the same document of events.
 type ScaleSet struct {
 	name     string
 	emulator *Emulator

@@ -70,7 +70,7 @@ type Approval struct {
 // IsListed reports whether the document still lists the event.
 func (r EventRecord) IsListed() bool { return r.VanishedAt.IsZero() }
 
-// DiedAt returns the time at which the event switched the machine off. It returns zero if the event has not done so.
+// DiedAt returns when the event switched the machine off. It returns zero if the event has not done so.
 func (r EventRecord) DiedAt(resource string) time.Time {
 	for _, p := range r.Power {
 		if !p.On && p.Error == "" && strings.EqualFold(p.Resource, resource) {
@@ -342,8 +342,8 @@ func (e *Emulator) awaitStart(ev *event) bool {
 	}
 }
 
-// startIfDue starts the event if it is due. If the event is not due yet, it returns the time at which the event is
-// due. Otherwise finished is true: the event has started or vanished.
+// startIfDue starts the event if it is due. If the event is not due yet, it returns when the event is due. Otherwise
+// finished is true: the event has started or vanished.
 func (e *Emulator) startIfDue(ev *event) (due time.Time, finished bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

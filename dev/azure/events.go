@@ -10,7 +10,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// EventType is the type of an event, which determines the event's impact. The values are those of Scheduled Events.
+// EventType is the type of an event, which determines the event's impact. The values are the names that Scheduled
+// Events uses.
 type EventType string
 
 // The five event types of api-version 2020-07-01.
@@ -72,7 +73,7 @@ const UnknownDuration = -1
 
 // Announcement describes an event to announce. Only Type and Resources are required.
 type Announcement struct {
-	// EnsureScaleSet is the scale set with the event's document. Empty means the scale set in the resources' names
+	// ScaleSet is the scale set with the event's document. Empty means the scale set in the resources' names
 	// ("aks-spot-12345678-vmss_3"), or the only scale set.
 	ScaleSet string
 	// EventID is a GUID in either letter case; when empty one is made, in capitals.

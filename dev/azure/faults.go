@@ -50,8 +50,8 @@ type Fault struct {
 	Times int
 	For   time.Duration
 
-	// Method, EnsureScaleSet and Machine restrict the fault to matching requests. Empty matches any. Machine is known only if
-	// it is in the request's path. EnsureScaleSet and Machine ignore letter case.
+	// Method, ScaleSet and Machine restrict the fault to matching requests. Empty matches any. Machine is known only if
+	// it is in the request's path. ScaleSet and Machine ignore letter case.
 	Method   string
 	ScaleSet string
 	Machine  string

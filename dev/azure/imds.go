@@ -148,8 +148,8 @@ func (e *Emulator) respondWithoutFault(r *http.Request, set *ScaleSet, machine s
 }
 
 // refuseRequest checks the headers, the version and the method of a request. It returns the error response if a
-// check fails. The messages are those of the real service. Two messages are not documented, so the emulator has its
-// own: for X-Forwarded-For and for the method.
+// check fails. The messages are copied from the real service. Two messages are not documented, so the emulator has
+// its own: for X-Forwarded-For and for the method.
 func refuseRequest(r *http.Request) (response, bool) {
 	version := r.URL.Query().Get("api-version")
 	switch {

@@ -34,7 +34,7 @@ const (
 	OutcomeUnknown Outcome = "unknown"
 )
 
-// Outcomes lists all outcomes in the order in which Summary prints them.
+// Outcomes lists all outcomes in the order of a Summary.
 func Outcomes() []Outcome {
 	return []Outcome{
 		OutcomeFinished, OutcomeSpentGrace, OutcomeCutShort, OutcomeKilledAtOnce, OutcomeLost, OutcomeFailed,

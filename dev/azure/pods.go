@@ -79,8 +79,8 @@ func (p *Pod) updateUnlessEnded(pod *corev1.Pod, at time.Time) {
 	}
 }
 
-// latestPossibleEnd returns the latest time at which a pod can have ended. It uses both times, because a watch may
-// lag and FinishedAt is truncated to seconds.
+// latestPossibleEnd returns the latest possible time of a pod's end. It uses both times, because a watch may lag and
+// FinishedAt is truncated to seconds.
 func latestPossibleEnd(finished, seen time.Time) time.Time {
 	if latest := finished.Add(time.Second); !finished.IsZero() && latest.Before(seen) {
 		return latest

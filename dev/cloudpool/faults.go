@@ -18,7 +18,7 @@ const (
 	Redirect  FaultKind = "redirect" // Fault.Status or 302, to Fault.Location
 	Half      FaultKind = "half"     // the first half of the response
 	Reset     FaultKind = "reset"    // no response
-	Hang      FaultKind = "hang"     // no response until the client disconnects or Heal is called
+	Hang      FaultKind = "hang"     // no response until the client disconnects or ClearFaults is called
 	Throttled FaultKind = "throttled"
 	// LoseResponse means that the request takes effect, but the response does not arrive.
 	LoseResponse FaultKind = "lost"

@@ -354,7 +354,7 @@ func (p *Pool) postDetach(w http.ResponseWriter, r *http.Request) {
 }
 
 // endMembership calls end for the machine that a request names. It also decreases the desired size if the request
-// says so.
+// asks for this.
 func (p *Pool) endMembership(w http.ResponseWriter, r *http.Request, end func(*Machine)) {
 	body := parseBody(w, r)
 	if body == nil {

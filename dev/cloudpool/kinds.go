@@ -2,8 +2,8 @@ package cloudpool
 
 import "fmt"
 
-// Kind is the cloud of a pool's machines. The values are those of the API's field cloudProvider. Kind determines the
-// form of machine IDs and of the Nodes' provider IDs.
+// Kind is the cloud of a pool's machines. The values are the values of the API's field cloudProvider. Kind
+// determines the form of machine IDs and of the Nodes' provider IDs.
 type Kind string
 
 const (
@@ -21,7 +21,7 @@ const (
 	Subscription = "00000000-0000-0000-0000-000000000001"
 )
 
-// setIdentity sets the ID and the provider ID of a machine, and the fields in which a cloud describes it.
+// setIdentity sets the ID and the provider ID of a machine, and the cloud's description of the machine.
 func (p *Pool) setIdentity(m *Machine, id string) {
 	short := id[:8] + id[9:13] + id[14:18]
 	switch p.opts.Kind {

@@ -323,7 +323,7 @@ func (p *Pool) Unconfigure() {
 }
 
 // EndMachine ends a machine without a request, as a failure in the cloud does. The pool does not launch a
-// replacement. It returns false if there is no such machine.
+// replacement. It returns false if the machine does not exist.
 func (p *Pool) EndMachine(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

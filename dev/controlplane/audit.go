@@ -59,7 +59,7 @@ func (f AuditFilter) mayMatchLine(line []byte) bool {
 }
 
 // ReadAuditLog returns the requests in the audit log that match the filter. Each request is returned once, with its
-// last log entry. The order is that of the first log entries: the response of a request, or the start of a watch.
+// last log entry. The first log entries determine the order: the response of a request, or the start of a watch.
 // ReadAuditLog ignores entries that are written during the call. Otherwise it might never end, because a busy API
 // server may write faster than ReadAuditLog reads.
 func (c *Cluster) ReadAuditLog(f AuditFilter) ([]auditv1.Event, error) {

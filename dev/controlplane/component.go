@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// The names of a control plane's processes for Cluster.Process, in the order in which they start.
+// The names of a control plane's processes for Cluster.Process, in the order of their start.
 const (
 	Etcd              = "etcd"
 	APIServer         = "kube-apiserver"
@@ -121,7 +121,7 @@ func (c *Cluster) writeConfigFiles(ports []int) (layout, error) {
 	return l, nil
 }
 
-// listCommands returns the commands of the processes in the order in which they start.
+// listCommands returns the commands of the processes in the order of their start.
 func (l layout) listCommands(o Options, b Binaries) []Command {
 	all := []Command{
 		{Name: Etcd, Path: b.Etcd, Args: l.etcdArgs(), ReadyURL: "https://" + loopbackAddress(l.etcdClient) + "/health"},

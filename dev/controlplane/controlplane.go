@@ -208,8 +208,8 @@ func removeDirContents(dir string) error {
 	return errors.Join(errs...)
 }
 
-// Stop kills every process of the control plane at once, because the data is not needed. It removes the directory if
-// Start created it. It may be called twice.
+// Stop kills every process of the control plane, at once, because the data is not needed. It removes the directory
+// if Start created it. It may be called twice.
 func (c *Cluster) Stop() error {
 	var errs []error
 	for _, p := range c.startedProcesses() {

@@ -34,7 +34,7 @@ const (
 	powerOff   = "off"
 )
 
-// poolLabel is the node label in which AKS stores the name of the node's pool.
+// poolLabel is the node label that AKS sets to the name of the node's pool.
 const poolLabel = "kubernetes.azure.com/agentpool"
 
 // NodeSpec describes a node to add. Only Name is required.
@@ -44,7 +44,7 @@ type NodeSpec struct {
 	Pool string
 	// ProviderID is the value of spec.providerID, such as azure:///subscriptions/….
 	ProviderID string
-	// CPUTime and Memory are the allocatable quantities. Empty means "16" and "64Gi".
+	// CPU and Memory are the allocatable quantities. Empty means "16" and "64Gi".
 	CPU, Memory string
 	// Pods is the maximum number of pods. Zero means 110, the kubelet's default.
 	Pods        int

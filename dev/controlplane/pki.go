@@ -157,7 +157,7 @@ func (l layout) writeCertificates() error {
 }
 
 // writeKubeconfigs writes one kubeconfig with a client certificate for each client of the API server. The controller
-// manager and the scheduler use the user names to which Kubernetes binds its built-in roles.
+// manager and the scheduler use the user names that have Kubernetes' built-in roles.
 func (l layout) writeKubeconfigs(a *authority) error {
 	for file, identity := range map[string]struct {
 		user   string

@@ -8,9 +8,9 @@ import (
 	"net"
 )
 
-// The range of ports for this module's servers. It is below the range from which Linux takes ports for outgoing
-// connections (ip_local_port_range, 32768 to 60999). Otherwise an outgoing connection could take a port before its
-// server listens, or while the server restarts.
+// The range of ports for this module's servers. It is below the range that Linux uses for outgoing connections
+// (ip_local_port_range, 32768 to 60999). Otherwise an outgoing connection could take a port before its server
+// listens, or while the server restarts.
 const (
 	firstPort       = 12000
 	lastPort        = 32000
@@ -42,7 +42,7 @@ func ReserveFreePort(ctx context.Context) (int, error) {
 		errors.Join(lastErr, ctx.Err()))
 }
 
-// ReserveFreeAddress returns a loopback address whose port is reserved as by [ReserveFreePort].
+// ReserveFreeAddress returns a loopback address with a port that [ReserveFreePort] has reserved.
 func ReserveFreeAddress(ctx context.Context) (string, error) {
 	port, err := ReserveFreePort(ctx)
 	return loopbackAddress(port), err

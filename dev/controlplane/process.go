@@ -75,7 +75,7 @@ type Command struct {
 	// Path and Args are the program and its arguments. The working directory is the control plane's.
 	Path string   `json:"path"`
 	Args []string `json:"args"`
-	// Env is added to Environment.
+	// Env is added to MinimalEnvironment.
 	Env []string `json:"env,omitempty"`
 	// ReadyURL answers 200 once the program is ready. Empty means no wait. An HTTPS server needs a certificate of the
 	// control plane's authority.

@@ -64,7 +64,7 @@ func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name 
 	return f.Name(), writeKubeconfig(f.Name(), c.state.Host, ca, namespace+"/"+name, namespace, user)
 }
 
-// boundObjectReference returns a reference to the Pod or Node to which the token is bound. It includes the UID.
+// boundObjectReference returns a reference to the Pod or Node that the token must be bound to. It includes the UID.
 // Without such an object it returns nil.
 func (c *Cluster) boundObjectReference(ctx context.Context, namespace string, o TokenOptions) (
 	*authenticationv1.BoundObjectReference, error,

@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// stateFile is the name of the file from which Open reads the record of a control plane.
+// stateFile is the name of the file that holds the record of a control plane. Open reads this file.
 const stateFile = "state.json"
 
 type clusterState struct {

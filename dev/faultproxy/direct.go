@@ -38,8 +38,8 @@ func (f *Front) Transport(l *ProcessLife, late http.RoundTripper) http.RoundTrip
 	return directTransport{f.handler, l, late}
 }
 
-// ProcessLife is the time from start to kill of one emulated process, whose requests reach the proxy without a
-// network.
+// ProcessLife is the time from start to kill of one emulated process. The requests of this process reach the proxy
+// without a network.
 type ProcessLife struct {
 	number int
 	alive  context.Context

@@ -34,7 +34,7 @@ const (
 	After Moment = "after"
 )
 
-// Moments returns all moments at which a request can be interrupted: Before and After.
+// Moments returns all possible moments of an interruption: Before and After.
 func Moments() []Moment { return []Moment{Before, After} }
 
 // Request is a request that passed through the proxy.

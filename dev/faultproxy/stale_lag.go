@@ -31,8 +31,8 @@ func (*responseCache) cacheKey(r *http.Request) string {
 	return r.URL.RequestURI() + " " + r.Header.Get("Accept")
 }
 
-// serveCached writes the stored response to a request. It returns false if there is no stored response, or if the
-// stored response is older than within.
+// serveCached writes the stored response to a request. It returns false if none is stored, or if the stored response
+// is older than within.
 func (m *responseCache) serveCached(w http.ResponseWriter, r *http.Request, within time.Duration) bool {
 	if r.Method != http.MethodGet {
 		return false

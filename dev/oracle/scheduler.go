@@ -73,8 +73,8 @@ func (n nominator) DeleteNominatedPodIfExists(*corev1.Pod)                      
 func (n nominator) UpdateNominatedPod(klog.Logger, *corev1.Pod, fwk.PodInfo)      {}
 func (n nominator) NominatedPodsForNode(name string) []fwk.PodInfo                { return n[name] }
 
-// replaceNominatedPods replaces the nominated pods with those of a cluster. They are the pending pods with a
-// nominated node that the scheduler's queue would hold.
+// replaceNominatedPods replaces the nominated pods with the nominated pods of a cluster. They are the pending pods
+// of the default scheduler that have a nominated node.
 func (n nominator) replaceNominatedPods(c *placementtest.Cluster) {
 	clear(n)
 	for _, p := range c.PendingPods() {

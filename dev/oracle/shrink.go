@@ -10,8 +10,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 )
 
-// ShrinkCluster returns a cluster that is as small as possible, but for which disagree still returns true. It
-// removes objects first, and then fields of the pods.
+// ShrinkCluster makes a cluster as small as possible while disagree still returns true for it. It removes objects
+// first, and then fields of the pods.
 func ShrinkCluster(c *placementtest.Cluster, disagree func(*placementtest.Cluster) bool) *placementtest.Cluster {
 	for {
 		smaller := shrinkOnce(c, disagree)
@@ -22,7 +22,7 @@ func ShrinkCluster(c *placementtest.Cluster, disagree func(*placementtest.Cluste
 	}
 }
 
-// shrinkOnce returns a smaller cluster for which disagree returns true. It returns nil if there is none.
+// shrinkOnce returns a smaller cluster if disagree returns true for one, and otherwise nil.
 func shrinkOnce(c *placementtest.Cluster, disagree func(*placementtest.Cluster) bool) *placementtest.Cluster {
 	for _, smaller := range slices.Concat(
 		clustersWithoutOne(c, c.Candidates, func(c *placementtest.Cluster, l []*corev1.Pod) { c.Candidates = l }),

@@ -22,7 +22,7 @@ type navSection struct {
 var otherPages = map[string]string{"reference": "Reference", "adr": "Decisions"}
 
 // navSections returns the sections of the navigation. Pages have the order of the index, each under the first
-// heading that links to it. A page to which the index has no link comes last in the section of its folder.
+// heading that links to it. A page without a link from the index comes last in the section of its folder.
 func (s *site) navSections() []navSection {
 	var list []navSection
 	placed := map[string]bool{indexPage: true}

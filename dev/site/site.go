@@ -42,7 +42,7 @@ type page struct {
 	anchors map[string]bool
 }
 
-// site holds the Markdown pages of docs/ by path, and the other files to which pages may link.
+// site holds the Markdown pages of docs/ by path, and the other files that pages may link to.
 type site struct {
 	root  string // of the repository
 	pages map[string]*page

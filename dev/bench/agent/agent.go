@@ -104,7 +104,7 @@ func RunBenchmarks(ctx context.Context, o Options) (_ []result.Result, err error
 	return b.runMeasurements(ctx, chosen)
 }
 
-// measurement has a name, by which Options.Only selects it, and the function that runs it.
+// measurement is a function that measures, and the name that Options.Only selects it by.
 type measurement struct {
 	name string
 	run  func(context.Context) ([]result.Result, error)

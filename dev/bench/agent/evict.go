@@ -21,7 +21,7 @@ const evictedPods = 96
 // appsPerNode is the number of apps on a full node.
 const appsPerNode = 12
 
-// measureEvictionsPerApp measures the time to evict the pods of a node on which each of several apps has its own
+// measureEvictionsPerApp measures the time to evict the pods of a node with several apps that each have their own
 // PDB.
 func (b *agentBench) measureEvictionsPerApp(ctx context.Context) ([]result.Result, error) {
 	t, err := b.timeEvictions(ctx, "evictions", evictedMachine, appsPerNode, azure.Preempt)
@@ -37,8 +37,8 @@ func (b *agentBench) measureEvictionsPerApp(ctx context.Context) ([]result.Resul
 	}, nil
 }
 
-// measureEvictionsOnePDB measures the time to evict the pods of a node on which one PDB covers all pods. It takes
-// longer than with one PDB per app. Each eviction writes the PDB's status, and so does the disruption controller
+// measureEvictionsOnePDB measures the time to evict the pods of a node with one PDB for all pods. It takes longer
+// than with one PDB per app. Each eviction writes the PDB's status, and so does the disruption controller
 // afterwards. After a conflict of these writes, the API server sleeps for half a second. The event has a long
 // notice, so that the agent deletes no pod in spite of the PDB.
 func (b *agentBench) measureEvictionsOnePDB(ctx context.Context) ([]result.Result, error) {
@@ -103,8 +103,8 @@ func (b *agentBench) timeEvictions(ctx context.Context, name string, machine, ap
 	return evictionTiming{last.Sub(event.VisibleAt).Seconds(), len(its), setup}, checkAllFinished(ledger, evictedPods)
 }
 
-// lastEvictionTime returns the time at which the last eviction of the pods was accepted. If a pod was not evicted,
-// it returns an error.
+// lastEvictionTime returns when the last eviction of the pods was accepted. If a pod was not evicted, it returns an
+// error.
 func lastEvictionTime(requests []auditv1.Event, pods []corev1.Pod, last time.Time) (time.Time, error) {
 	evicted, err := audit.EvictionTimes(requests)
 	if err != nil {

@@ -51,8 +51,7 @@ func AgentRequestsByNode(cluster *controlplane.Cluster, since time.Time) (map[st
 	return byNode, nil
 }
 
-// AcceptedAt returns the time at which the API server completed a request. It returns false if the request did not
-// succeed.
+// AcceptedAt returns when the API server completed a request. It returns false if the request did not succeed.
 func AcceptedAt(e auditv1.Event) (time.Time, bool) {
 	done := e.Stage == auditv1.StageResponseComplete && e.ResponseStatus != nil && e.ResponseStatus.Code/100 == 2
 	return e.StageTimestamp.Time, done

@@ -38,7 +38,7 @@ const (
 	namespace   = "autoscale"
 )
 
-// testCloud describes a cloud in which a measurement launches machines.
+// testCloud describes the cloud of a measurement.
 type testCloud struct {
 	// cores is the size of its machines, and cpu the request of each pod.
 	cores int

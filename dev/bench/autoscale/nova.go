@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
-// novaMetadata is the metadata by which Slipway and the benchmark recognize their servers.
+// novaMetadata is the metadata of the servers that belong to the benchmark.
 var novaMetadata = map[string]string{openstack.ClusterKey: "bench", openstack.GroupKey: "workers"}
 
 // RunNovaBenchmark measures the time from an unschedulable pod to the call that creates its server in a real

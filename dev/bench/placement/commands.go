@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// commandGCPercent is the GOGC value with which slipway plan and slipway why run.
+// commandGCPercent is the GOGC value of slipway plan and slipway why.
 const commandGCPercent = 400
 
 // measureCommands measures how long slipway plan and slipway why take to answer. It measures both the answer from a

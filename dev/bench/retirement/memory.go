@@ -108,8 +108,8 @@ func (b *retirementBench) killCachingComponents() error {
 	return errors.Join(errs...)
 }
 
-// storeNodes and storePods write the objects directly into etcd, in the form in which the API server stores them.
-// Creating them with API requests would take a quarter of an hour.
+// storeNodes and storePods write the objects directly into etcd, as the API server stores them. Creating them with
+// API requests would take a quarter of an hour.
 func (b *retirementBench) storeNodes(ctx context.Context, made *corev1.Node) error {
 	return b.WriteToEtcd(ctx, func(yield func(client.Object) bool) {
 		for n := range cachedNodes {

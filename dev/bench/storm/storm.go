@@ -55,7 +55,7 @@ const (
 	calmBeforeStorm     = 5 * time.Second
 )
 
-// nodeLabel is the label of nodes on which the pods of the workload may run.
+// nodeLabel is the label of nodes that may run the pods of the workload.
 const nodeLabel = "bench.slipway.dev/storm"
 
 func namespaceName(i int) string { return fmt.Sprintf("team-%d", i) }
@@ -148,7 +148,7 @@ func (s *stormBench) runSteps(ctx context.Context, steps ...benchStep) error {
 
 var calmStep = benchStep{"waiting for calm", func(ctx context.Context) error { return testbed.Sleep(ctx, calmBeforeStorm) }}
 
-// measureAgents measures how the agents drain the nodes whose machines get a notice.
+// measureAgents measures how the agents drain the nodes of machines with a notice.
 func (s *stormBench) measureAgents(ctx context.Context) ([]result.Result, error) {
 	s.clientKind = "agent processes"
 	if err := s.runSteps(ctx, benchStep{fmt.Sprintf("starting %d agents", machines), s.startAgents}, calmStep); err != nil {

@@ -136,7 +136,7 @@ func recordTestOutcomes(file string, ended map[string]string) error {
 }
 
 // printReasons prints the number of skipped tests for each reason, the most frequent reason first. It returns the
-// tests to which no reason applies.
+// tests without a reason.
 func printReasons(skipped []string, known []*skipReason, out io.Writer) (unexplained []string) {
 	for _, test := range skipped {
 		of := slices.IndexFunc(known, func(r *skipReason) bool { return r.tests.MatchString(test) })
