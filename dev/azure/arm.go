@@ -22,8 +22,8 @@ const (
 	DefaultTenant        = "00000000-0000-0000-0000-00000000000a"
 )
 
-// defaultPageSize is the number of entries per page of a list. Azure's pages are larger; small pages make clients
-// request several.
+// defaultPageSize is the number of entries on each page of a list. Azure's pages are larger. With small pages, a
+// client must request several.
 const defaultPageSize = 50
 
 // ARMOptions configures an ARM. The zero value creates and deletes machines at once, and adds no Kubernetes nodes
@@ -62,7 +62,7 @@ type NodeJoiner interface {
 	JoinNode(ctx context.Context, m VM) error
 }
 
-// VM is the public state of a virtual machine.
+// VM is a virtual machine of the emulated Azure, as tests see it.
 type VM struct {
 	// Resource is the machine's Azure name, which events use: set_3, or the name of a standalone VM.
 	Resource     string `json:"resource"`

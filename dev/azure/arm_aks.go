@@ -41,7 +41,7 @@ type armPool struct {
 	set     *armSet
 }
 
-// AgentPool is the public state of an agent pool.
+// AgentPool is an agent pool of the emulated AKS, as tests see it.
 type AgentPool struct {
 	Cluster     string            `json:"cluster"`
 	Name        string            `json:"name"`
@@ -284,7 +284,7 @@ func (request poolRequest) validate(pool *armPool) *armError {
 	return err
 }
 
-// setPoolStateDuringLocked sets a pool's state until an operation ends.
+// setPoolStateDuringLocked sets the state of a pool until the operation op ends.
 func (a *ARM) setPoolStateDuringLocked(pool *armPool, state ProvisioningState, op *armOperation) {
 	pool.state = state
 	go a.resetPoolStateAfterOperation(pool, op)

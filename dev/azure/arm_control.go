@@ -60,7 +60,6 @@ func (a *ARM) State() ARMState {
 	return s
 }
 
-// armFaultJSON is the JSON form of an ARMFault.
 type armFaultJSON struct {
 	Kind       ARMFaultKind `json:"kind"`
 	Times      int          `json:"times,omitempty"`

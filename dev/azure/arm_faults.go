@@ -113,7 +113,7 @@ func (a *ARM) InjectFaults(faults ...ARMFault) error {
 	return nil
 }
 
-// ClearFaults removes all faults. Hanging deletions continue.
+// ClearFaults removes all faults. Deletions that hang because of a fault continue.
 func (a *ARM) ClearFaults() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Resource providers, and the actions that Azure's roles permit on their resources.
+// The resource providers of ARM, and the actions on their resources that a role in Azure can permit.
 const (
 	computeNamespace = "Microsoft.Compute"
 	aksNamespace     = "Microsoft.ContainerService"
@@ -59,7 +59,6 @@ func (e *armError) body() any {
 	return map[string]any{"error": inner}
 }
 
-// armResponse is the response of a handler.
 type armResponse struct {
 	status int
 	header http.Header
@@ -400,7 +399,7 @@ func newPage[T any](a *ARM, r *http.Request, list []T, name func(T) string, entr
 	return armResponse{status: http.StatusOK, body: body}
 }
 
-// decodeBody parses the body of a request. Unknown fields are allowed.
+// decodeBody parses the JSON body of a request into the value into. It allows unknown fields.
 func decodeBody(r *http.Request, into any) *armError {
 	if err := json.NewDecoder(r.Body).Decode(into); err != nil {
 		return &armError{

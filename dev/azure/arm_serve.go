@@ -88,7 +88,7 @@ func newSelfSignedCertificate() (tls.Certificate, []byte, error) {
 		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }
 
-// tokenLifetime is the announced lifetime of a token.
+// tokenLifetime is the lifetime that the response to a token request states.
 const tokenLifetime = time.Hour
 
 // IssueToken returns a new valid bearer token. Tests use it instead of a request to the token service.

@@ -147,7 +147,6 @@ func parseTime(field, text string) (time.Time, error) {
 	return t, nil
 }
 
-// faultJSON is the JSON form of a Fault.
 type faultJSON struct {
 	Kind       FaultKind       `json:"kind"`
 	Times      int             `json:"times,omitempty"`

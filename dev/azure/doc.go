@@ -36,7 +36,7 @@
 //	/scalesets/{scaleSet}/metadata/scheduledevents                        one of several
 //	/scalesets/{scaleSet}/virtualMachines/{machine}/metadata/…            also records approvals by name
 //
-// [EnsureScaleSet.Handler] serves only one scale set, for its own listener. Control the emulator under /emulator/ (see
+// [ScaleSet.Handler] serves only one scale set, for its own listener. Control the emulator under /emulator/ (see
 // control.go) or with the methods of [Emulator].
 //
 // # The ledger

@@ -306,7 +306,7 @@ func (r *EventRecord) addApproval(approver string, at time.Time) {
 	r.Approvals = append(r.Approvals, Approval{By: approver, At: at, Times: 1})
 }
 
-// runEvent runs an event from its announcement to its end.
+// runEvent is the goroutine of an event. It runs from the announcement until the event vanishes.
 func (e *Emulator) runEvent(ev *event) {
 	if !e.awaitStart(ev) {
 		return

@@ -46,7 +46,7 @@ func MinimumNotice(t EventType) time.Duration {
 	return 0
 }
 
-// machineSurvives reports whether a machine survives an event of this type.
+// machineSurvives reports whether a machine still exists after an event of this type.
 func (t EventType) machineSurvives() bool { return t != Preempt && t != Terminate }
 
 // cutsPower reports whether an event of this type takes the machine down, temporarily or for good.

@@ -232,7 +232,7 @@ func writeHalfBody(w http.ResponseWriter, a response) {
 	panic(http.ErrAbortHandler)
 }
 
-// resetConnection closes a TCP connection with RST instead of FIN.
+// resetConnection closes a TCP connection abruptly: the client gets RST instead of FIN.
 func resetConnection(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -244,7 +244,7 @@ func resetConnection(w http.ResponseWriter) {
 	_ = conn.Close()
 }
 
-// documentFields lists the fields that a FaultField can change.
+// documentFields lists the fields of a document that a FaultField can change.
 func documentFields() []string {
 	return []string{
 		"DocumentIncarnation", "Events", "EventId", "EventStatus", "EventType", "ResourceType", "Resources", "NotBefore",

@@ -98,7 +98,7 @@ type Ledger struct {
 	Events []EventLedger `json:"events"`
 }
 
-// EventLedger is the ledger of one event.
+// EventLedger records the outcomes of the pods on the machines of one event.
 type EventLedger struct {
 	ScaleSet   string      `json:"scaleSet"`
 	EventID    string      `json:"eventId"`

@@ -228,7 +228,6 @@ func (s *mainSettings) serve(ctx context.Context, e *Emulator, out io.Writer) er
 	return group.Wait()
 }
 
-// openListeners creates the scale sets and opens the listeners.
 func (s *mainSettings) openListeners(e *Emulator) ([]servedListener, error) {
 	var endpoints []servedListener
 	open := func(what, address string, handler http.Handler) error {

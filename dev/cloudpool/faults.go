@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// FaultKind is a kind of backend failure.
+// FaultKind tells how a request or a machine of the backend fails.
 type FaultKind string
 
 // The kinds of failures. All except TerminationFails, TerminationHangs and Stale apply to requests.

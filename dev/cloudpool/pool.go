@@ -37,7 +37,7 @@ type Membership struct {
 	Evictable bool `json:"evictable"`
 }
 
-// Machine is one machine of a pool.
+// Machine is one machine of a pool, in the JSON form of the API.
 type Machine struct {
 	ID           string         `json:"id"`
 	State        State          `json:"machineState"`
@@ -72,7 +72,7 @@ type NodeManager interface {
 	PowerOffNode(ctx context.Context, m Machine) error
 }
 
-// Policy selects the machines to terminate when the pool shrinks.
+// Policy tells which machines the pool terminates first when it shrinks.
 type Policy string
 
 const (
@@ -261,7 +261,6 @@ func (p *Pool) newMachineLocked() *Machine {
 	return m
 }
 
-// markRunningLocked sets a machine to RUNNING.
 func (p *Pool) markRunningLocked(m *Machine) {
 	now := time.Now().UTC()
 	m.State, m.LaunchTime = Running, &now
@@ -300,7 +299,7 @@ func (p *Pool) Machines() []Machine {
 	return all
 }
 
-// DesiredSize returns the desired size.
+// DesiredSize returns the number of active machines that the pool should have.
 func (p *Pool) DesiredSize() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

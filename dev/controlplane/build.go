@@ -31,7 +31,7 @@ const CacheDirVariable = "SLIPWAY_DEV_CACHE"
 // module was moved after the build of the binary.
 const moduleVariable = "SLIPWAY_DEV_MODULE"
 
-// moduleDir is the directory of the dev module. `make slipway-dev` sets it with the linker.
+// moduleDir is the directory of the dev module. `make slipway-dev` sets this variable with linker flags.
 var moduleDir string
 
 // newestVersion is the Kubernetes version that the dev module requires. Every other supported version has a module
@@ -146,7 +146,7 @@ func (p buildPlan) ensureBuilt(ctx context.Context, progress io.Writer) (string,
 // directory, and its symbolic link.
 type buildKey struct{ version, major, minor, prefix, link string }
 
-// readBuildKey reads the plan's go.mod and go.sum.
+// readBuildKey returns the buildKey of the plan, from the plan's go.mod and go.sum.
 func (p buildPlan) readBuildKey() (buildKey, error) {
 	mod, err := os.ReadFile(filepath.Join(p.module, "go.mod"))
 	if err != nil {

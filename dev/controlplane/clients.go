@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// The command line clients of a cluster.
+// The names of the command line clients of a cluster.
 const (
 	Kubectl = "kubectl"
 	Helm    = "helm"

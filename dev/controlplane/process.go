@@ -35,7 +35,7 @@ type processIdentity struct {
 	Started string `json:"started"`
 }
 
-// isAlive reports whether the process runs or is paused.
+// isAlive reports whether the process exists. A paused process is alive.
 func (id processIdentity) isAlive() bool {
 	started, running := readProcessStart(id.PID)
 	return running && started == id.Started
@@ -179,7 +179,7 @@ func (p *Process) PID() int {
 	return p.id.PID
 }
 
-// IsAlive reports whether the process runs or is paused.
+// IsAlive reports whether the process exists. A paused process is alive.
 func (p *Process) IsAlive() bool { return p.identity().isAlive() }
 
 // LogFile returns the path of the process's log.
@@ -217,7 +217,7 @@ const pausePollInterval = time.Millisecond
 // Resume continues a paused process.
 func (p *Process) Resume() error { return p.signal(syscall.SIGCONT, "resuming") }
 
-// Kill kills the process without cleanup, and returns when it has ended.
+// Kill kills the process with SIGKILL, and returns when the process has ended.
 func (p *Process) Kill() error {
 	if err := p.signal(syscall.SIGKILL, "killing"); err != nil {
 		return err
@@ -274,7 +274,7 @@ func (p *Process) Exited() <-chan struct{} {
 	return p.done
 }
 
-// readLogTail returns the end of the process's log.
+// readLogTail returns the last lines of the process's log.
 func (p *Process) readLogTail() string {
 	const maxBytes = 4096
 	f, err := os.Open(p.LogFile())

@@ -258,7 +258,7 @@ func (p *Proxy) registerRequest(name string, r *http.Request) (Request, func(Req
 	return request, p.onInterrupt
 }
 
-// Close cuts all connections.
+// Close closes all servers and connections of the proxy.
 func (p *Proxy) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package machinedir connects the machines of the sample plugin, which are files in a directory, to the nodes of a
-// control plane. A booted machine joins as a node, and the node of a removed machine is powered off.
+// Package machinedir makes the machines of the sample plugin nodes of a control plane. The machines are files in a
+// directory. A booted machine joins as a node, and the node of a removed machine is powered off.
 package machinedir
 
 import (
@@ -77,7 +77,8 @@ func addBootedNodes(v machines.View, host string, to map[string]controlplane.Nod
 	return err
 }
 
-// syncNodesOnce adds nodes for new machines, and powers off the nodes of removed machines.
+// syncNodesOnce adds nodes for new machines, and powers off the nodes of removed machines. It keeps the map joined
+// up to date.
 func syncNodesOnce(ctx context.Context, c Cluster, running map[string]controlplane.NodeSpec, joined map[string]bool) error {
 	var newNodes []controlplane.NodeSpec
 	for name, spec := range running {

@@ -118,7 +118,8 @@ func (c *Cloud) SyncNodes(ctx context.Context, to Cluster, metadata, labels map[
 	}
 }
 
-// syncNodesOnce adds nodes for new servers, and powers off the nodes of deleted servers.
+// syncNodesOnce adds nodes for new servers, and powers off the nodes of deleted servers. It keeps the map joined up
+// to date.
 func syncNodesOnce(ctx context.Context, to Cluster, all []servers.Server, labels map[string]string, joined map[string]bool) error {
 	existing := map[string]bool{}
 	var newNodes []controlplane.NodeSpec
@@ -147,7 +148,7 @@ func syncNodesOnce(ctx context.Context, to Cluster, all []servers.Server, labels
 	return nil
 }
 
-// newNodeSpec returns the node of a server.
+// newNodeSpec returns the spec of the node that a server joins as.
 func newNodeSpec(s *servers.Server, labels map[string]string) controlplane.NodeSpec {
 	vcpus, _ := s.Flavor["vcpus"].(float64)
 	ram, _ := s.Flavor["ram"].(float64)

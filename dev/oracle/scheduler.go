@@ -1,6 +1,6 @@
-// Package oracle tests internal/placement against the real kube-scheduler on random clusters. It runs the Filter plugins
-// of k8s.io/kubernetes in this process on the scheduler's own snapshot. Placement must agree with them for each pod and
-// node.
+// Package oracle compares internal/placement with the real kube-scheduler on random clusters. It runs the Filter
+// plugins of k8s.io/kubernetes in this process on the scheduler's own snapshot. Placement and the plugins must agree
+// for each pod and node.
 package oracle
 
 import (

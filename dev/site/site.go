@@ -33,7 +33,6 @@ const SourceURL = "https://github.com/slipway-dev/slipway/blob/main/"
 
 const docsDir = "docs"
 
-// page is a Markdown file of docs/.
 type page struct {
 	path    string // within docs/, with slashes
 	title   string
@@ -115,7 +114,6 @@ func parsePage(name string, raw []byte) *page {
 	return p
 }
 
-// headingText returns the text of a heading.
 func headingText(n ast.Node, source []byte) string {
 	var b strings.Builder
 	_ = ast.Walk(n, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
@@ -136,7 +134,7 @@ func (s *site) pageNames() []string {
 	return names
 }
 
-// rewriteLinks rewrites the links of a page for the site.
+// rewriteLinks replaces each link of a page by the link that resolveLink returns.
 func (s *site) rewriteLinks(p *page) error {
 	var broken []error
 	_ = ast.Walk(p.tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) {

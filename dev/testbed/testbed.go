@@ -1,5 +1,5 @@
-// Package testbed runs what demos, tests and benchmarks need: a real control plane, the Azure emulator that owns the
-// machines behind its nodes, and the real agent binaries with the credentials of the shipped manifests.
+// Package testbed runs what demos, tests and benchmarks need. It starts a real control plane, and an Azure emulator
+// that has the machines of the nodes. It runs the real agent binaries with the credentials of the shipped manifests.
 package testbed
 
 import (

@@ -38,7 +38,7 @@ var shared struct {
 // StartShared returns the shared testbed of the test binary and starts it on the first call. Tests must use their own
 // namespaces and pools. A TestMain stops it:
 //
-//	func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+//	func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 func StartShared(tb testing.TB) *Testbed {
 	tb.Helper()
 	shared.Lock()

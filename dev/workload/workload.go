@@ -1,5 +1,5 @@
-// Package workload creates objects for the demo, the benchmarks and the tests on a real control plane: pods without
-// running containers, under real controllers.
+// Package workload creates pods for the demo, the benchmarks and the tests on a real control plane. Real controllers
+// manage the pods, but no containers run.
 package workload
 
 import (

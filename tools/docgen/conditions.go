@@ -20,7 +20,6 @@ const anyCodePlaceholder = "one of the codes below"
 // otherReasons is the text for the reasons that the condition Ready takes from other conditions.
 const otherReasons = "a reason of another condition"
 
-// nodeGroupConditions returns the condition types of NodeGroups.
 func nodeGroupConditions() []conditionType {
 	notRead := namedConstants("internal/nodegroup", "CloudUnreadable")
 	return newConditionTypes("Conditions of a NodeGroup", map[string][]string{
@@ -31,7 +30,6 @@ func nodeGroupConditions() []conditionType {
 	})
 }
 
-// retirementConditions returns the condition types of NodeRetirements.
 func retirementConditions() []conditionType {
 	words := namedConstants("internal/retirement", "admittedReason", "unblockedReason", "deletingReason")
 	phase := func(name string) []string { return namedConstants("api/v1alpha1", name) }

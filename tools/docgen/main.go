@@ -1,5 +1,5 @@
-// Command docgen writes the generated pages of docs/reference from the code and its comments. A test of cmd/slipway
-// writes the page of the commands, because no other package can import them.
+// Command docgen writes the generated pages of docs/reference from the code and its comments. It does not write the
+// page of the commands. A test of cmd/slipway does, because other packages cannot import the commands.
 package main
 
 //go:generate go run .

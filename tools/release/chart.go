@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// charts are the charts of the module. The version of a chart that replaces another tool's chart has a higher major
-// version, so that it is always an upgrade. ahead is the difference.
+// charts lists the charts of the module. Some charts replace a chart of another tool. The major version of such a
+// chart is raised by ahead, so that it is an upgrade for users of the replaced chart.
 var charts = []struct {
 	name  string
 	ahead int

@@ -1,5 +1,6 @@
-// Package agent measures the agent on a real control plane: the released binary with its default flags, which polls the
-// Azure emulator every second. Each measurement verifies its own conditions, and fails if they do not hold.
+// Package agent measures the agent on a real control plane. It runs the released binary with its default flags. The
+// agent polls the Azure emulator every second. Each measurement checks its own conditions, and fails if they are not
+// met.
 package agent
 
 import (

@@ -18,7 +18,6 @@ import (
 
 const evictedPods = 96
 
-// appsPerNode is the number of apps on a full node.
 const appsPerNode = 12
 
 // measureEvictionsPerApp measures the time to evict the pods of a node with several apps that each have their own

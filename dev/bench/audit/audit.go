@@ -1,5 +1,5 @@
-// Package audit reads from the API server's audit log which requests the agents sent and when they were carried out.
-// Reading the log does not affect the measurement.
+// Package audit reads the API server's audit log. It returns which requests the agents sent, and when the API server
+// completed them. Reading the log does not affect a measurement.
 package audit
 
 import (

@@ -1,5 +1,6 @@
-// Package autoscale measures how fast and how well instances are launched: the decision alone, and the time from an
-// unschedulable pod to the call that creates a machine. The latter uses a real control plane and the real manager.
+// Package autoscale measures how fast and how well instances are launched. One measurement is of the decision alone.
+// Another is of the time from an unschedulable pod to the call that creates a machine. It uses a real control plane
+// and the real manager.
 package autoscale
 
 import (

@@ -1,5 +1,6 @@
-// Package cloudpool measures slipway cloudpool in front of an emulated cloudpool server, on a real control plane. It
-// measures the time of a decision, the API requests per removed machine, and the added latency of a read meanwhile.
+// Package cloudpool measures slipway cloudpool on a real control plane, in front of an emulated cloudpool server. It
+// measures the time of a decision and the API requests per removed machine. It also measures how much slower a read
+// is while machines are removed.
 package cloudpool
 
 import (
@@ -192,7 +193,6 @@ func (s *testPool) splitAndDescribeCores() (string, error) {
 		"server use the other %d, because in a cluster they run on separate machines", others, measured), err
 }
 
-// profileSeconds is the duration of a profile in seconds.
 const profileSeconds = 20
 
 // writeProfile writes a CPU profile of slipway cloudpool to a file in dir. If dir is empty, it does nothing.
@@ -234,7 +234,7 @@ func (s *testPool) prepareCluster(ctx context.Context, nodes int) error {
 	return errors.Join(s.startProcesses(ctx), s.startForwardProxy(ctx))
 }
 
-// startForwardProxy starts the bare proxy.
+// startForwardProxy starts the bare proxy that RunForwardProxy runs, as a separate process.
 func (s *testPool) startForwardProxy(ctx context.Context) error {
 	path, err := os.Executable()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package placement measures internal/placement on one core. Every answer is applied to the snapshot and verified, so
-// that a fast but wrong answer fails.
+// Package placement measures internal/placement on one core. It applies every answer to the snapshot and verifies
+// the result. So a fast but wrong answer fails.
 package placement
 
 import (

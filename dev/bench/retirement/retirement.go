@@ -1,5 +1,5 @@
-// Package retirement measures how a manager retires 100 of 500 nodes: the time relative to the minimum that grace
-// periods and disruption budget require, and the requests to the API server and the cloud.
+// Package retirement measures how a manager retires 100 of 500 nodes. It compares the time with the minimum that
+// grace periods and disruption budget require. It also counts the requests to the API server and to the cloud.
 package retirement
 
 import (

@@ -12,7 +12,6 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// profileTime is the duration of a profile.
 const profileTime = 20 * time.Second
 
 // profilingFlags returns flags that enable profiling of the API server. A normal measurement runs without these

@@ -17,7 +17,6 @@ import (
 
 func main() { os.Exit(run()) }
 
-// run runs the command line and returns the exit code.
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
