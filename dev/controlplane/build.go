@@ -109,8 +109,8 @@ var kubernetesVersion = regexp.MustCompile(`(?m)^(?:require\s+|\s+)k8s\.io/kuber
 
 // ensureBuilt compiles the plan's binaries, unless they are in the cache, and returns their directory.
 //
-// A build is named after the versions of all modules in it, so that branches with other differences share it. Finding
-// these versions takes seconds. So a symbolic link, named after go.mod and go.sum, points to the build.
+// The name of a build is a hash of the versions of all its modules. So branches that use the same versions share a build.
+// Finding these versions takes seconds. So a symbolic link, named after a hash of go.mod and go.sum, points to the build.
 func (p buildPlan) ensureBuilt(ctx context.Context, progress io.Writer) (string, error) {
 	key, err := p.readBuildKey()
 	if err != nil {

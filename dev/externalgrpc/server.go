@@ -2,8 +2,8 @@
 // memory. It shares no code with Slipway's client and uses neither generated code nor gRPC. It repeats the field numbers
 // of the protocol's definition, and writes frames and trailers itself.
 //
-// It does everything unexpected that the protocol allows: it lists from a cache that only Refresh renews. It lowers a
-// group's size at each deletion request. It returns NOT_FOUND for machines that it has merely forgotten.
+// It does everything unexpected that the protocol allows. It lists machines from a cache that only Refresh renews. It
+// lowers a group's size at each deletion request. It returns NOT_FOUND for machines that it has merely forgotten.
 package externalgrpc
 
 import (

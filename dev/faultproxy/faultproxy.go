@@ -1,9 +1,9 @@
 // Package faultproxy is a proxy between a process and its servers. It numbers the requests. A test can interrupt each
 // request: before the server receives it, or after the server has answered and before the process knows.
 //
-// A crash of a process can have different results only at these moments, because nobody sees what happens between two
-// requests. So a test first records the requests of an undisturbed run. Then it interrupts one of them per run. This
-// covers every relevant instruction.
+// A crash of a process can have different results only at these moments. To all servers, a crash between two requests
+// looks like a crash at one of them. So a test first records the requests of an undisturbed run. Then it interrupts one
+// of them per run. This covers every relevant instruction.
 package faultproxy
 
 import (
