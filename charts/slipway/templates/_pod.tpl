@@ -118,7 +118,7 @@ securityContext:
 {{- end }}
 
 {{- define "slipway.container.probes" -}}
-# Alive is whoever answers. An API server that is away is no reason for a restart; see /readyz.
+# A process that answers is alive. If the API server is unavailable, a restart does not help; /readyz reports that case.
 livenessProbe:
   httpGet:
     path: /healthz
@@ -236,7 +236,7 @@ metadata:
   {{- include "slipway.metadata" (list .root .part) | nindent 2 }}
 spec:
   maxUnavailable: {{ .values.podDisruptionBudget.maxUnavailable }}
-  # Pods that are not ready, as while their clouds are not found, serve nobody, and must not keep their nodes from being drained.
+  # Pods that are not ready, for example because a cloud is unreachable, must not block the drain of their nodes.
   unhealthyPodEvictionPolicy: AlwaysAllow
   selector:
     matchLabels:

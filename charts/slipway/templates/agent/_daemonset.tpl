@@ -58,7 +58,7 @@ spec:
         windowsOptions:
           runAsUserName: ContainerUser
       {{- end }}
-      # It waits so long for the drain under way (stopGrace), and then as any pod for what is left to be sent.
+      # The time to finish a running drain (stopGrace), plus the usual time to send what is left.
       terminationGracePeriodSeconds: {{ include "slipway.agent.stopSeconds" $v.config | int | add 30 }}
       containers:
         - name: agent
