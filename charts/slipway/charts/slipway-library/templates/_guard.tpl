@@ -1,9 +1,9 @@
 {{/*
-What an agent's account may do, and what limits it to that. Each template takes a dict: name (of the objects), namespace and account
+The permissions of an agent's account, and the policies that limit them. Each template takes a dict: name (of the objects), namespace and account
 (of the agents), metadata (labels and annotations), mayDelete (pods), zeroGrace (evict pods with a grace period of 0).
 */}}
 
-{{/* The rights of the agent in the whole cluster: its node, the pods on it, and no more. */}}
+{{/* The permissions of the agent in the whole cluster, for its node and the pods on its node. */}}
 {{- define "slipway.guard.rules" -}}
 # To cordon, taint, label and annotate the node by patch, and to find the other machines of an event by label.
 - apiGroups: [""]
@@ -48,7 +48,7 @@ What an agent's account may do, and what limits it to that. Each template takes 
   verbs: [list]
 {{- end }}
 
-{{/* The rights of the agent in its own namespace. */}}
+{{/* The permissions of the agent in its own namespace. */}}
 {{- define "slipway.guard.leaseRules" -}}
 # The Leases of drain slots (--max-concurrent-drains). The rule for changes lists their names, so that agents cannot change
 # other Leases. RBAC cannot limit the names of created Leases, but an admission policy does.
@@ -65,9 +65,9 @@ What an agent's account may do, and what limits it to that. Each template takes 
 {{- end }}
 
 {{/*
-What limits the patches of Nodes of an account to what Slipway writes there. It takes besides: who (for messages), keys (a pattern of
-labels, annotations and taints that it writes beside Slipway's own), andThose and andAnnotations (the same for messages), ownNode (the
-token is of one node, and changes no other).
+The policy that limits an account's patches of Nodes to the fields that Slipway writes. It takes further keys: who (for messages), keys
+(a pattern of labels, annotations and taints that the account writes in addition to Slipway's own), andThose and andAnnotations (the
+same for messages), ownNode (the token belongs to one node and may change only that node).
 */}}
 {{- define "slipway.guard.node" -}}
 apiVersion: admissionregistration.k8s.io/v1
@@ -181,7 +181,7 @@ spec:
   validationActions: [Deny]
 {{- end }}
 
-{{/* What limits an agent's token to its node. */}}
+{{/* The admission policies that limit an agent's token to its node. */}}
 {{- define "slipway.guard.admission" -}}
 # An agent's token may change only the node that it was mounted on, so that a stolen token is of little use. RBAC cannot
 # limit this, because all agents share one ServiceAccount. The API server knows the node of a token
@@ -428,7 +428,7 @@ spec:
   validationActions: [Deny]
 {{- end }}
 
-{{/* The agents' requests in the API server's priority and fairness. */}}
+{{/* The API server's priority levels and flows for the agents' requests. */}}
 {{- define "slipway.guard.flowControl" -}}
 # Priority levels of the API server for the agents' requests only. All agents use one ServiceAccount, so without these
 # levels their requests share one flow with other controllers. When many agents get notices at once, that queue of about
