@@ -243,7 +243,8 @@ func (a *ARM) bootAndJoinVM(ctx context.Context, m *armVM) *armError {
 	return nil
 }
 
-// endMachinesAfterEvent removes the machines of an event if the event's type ends machines for good.
+// endMachinesAfterEvent removes the machines that an event has ended for good. After a Preempt it applies the
+// eviction policy instead.
 func (a *ARM) endMachinesAfterEvent(t EventType, resources []string) {
 	for _, resource := range resources {
 		if t == Preempt {

@@ -201,7 +201,7 @@ const tokenLifetime = 24 * time.Hour
 // AgentProcessName returns the process name of the first agent of a node.
 func AgentProcessName(node string) string { return "agent-" + node }
 
-// nextProcessName returns an unused process name for another agent of a node.
+// nextProcessName returns the process name for the next agent of a node.
 func (t *Testbed) nextProcessName(node string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -21,8 +21,8 @@ var reasonComment = regexp.MustCompile(`(?s)^(\w+) is (Normal|Warning), on ((?:N
 // eventTypes lists the names of the Go types that Event reasons have.
 var eventTypes = []string{"EventReason", "eventReason"}
 
-// findPackageEvents returns the Events of a package, from the constants of their reasons. A constant without a
-// comment that matches reasonComment has no Event.
+// findPackageEvents returns the Events of a package, from the constants in the block "The reasons.". It panics if
+// the comment of a constant does not match reasonComment.
 func findPackageEvents(path string) (all []event) {
 	for _, c := range findSource(path).constants() {
 		if !slices.Contains(eventTypes, c.typeName) || c.group == "" || !strings.HasPrefix(c.group, "The reasons.") {

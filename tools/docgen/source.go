@@ -119,7 +119,8 @@ func (s *source) constants() []constant {
 	return all
 }
 
-// namedConstants returns the values of the named constants of a package, in the order of the names.
+// namedConstants returns the values of the named constants of a package, in the order of the names. It panics if a
+// constant is missing.
 func namedConstants(path string, names ...string) []string {
 	byName := map[string]string{}
 	for _, c := range findSource(path).constants() {
@@ -135,7 +136,8 @@ func namedConstants(path string, names ...string) []string {
 	return values
 }
 
-// constantBlock returns the constants of the const block that has a comment with the given beginning.
+// constantBlock returns the constants of the const block that has a comment with the given beginning. It panics if
+// there are none.
 func constantBlock(path, begins string) []constant {
 	var all []constant
 	for _, c := range findSource(path).constants() {

@@ -146,8 +146,8 @@ func (r *release) checkSourceUnchanged(ctx context.Context) error {
 	return nil
 }
 
-// removeEarlierRelease removes the files of an earlier release from the output folder. If the output folder contains
-// the source, it returns an error and removes nothing.
+// removeEarlierRelease removes the output folder, which may hold an earlier release. If this folder contains the
+// source, it returns an error and removes nothing.
 func (r *release) removeEarlierRelease() error {
 	out, err := filepath.Abs(r.out)
 	if err != nil {
@@ -163,7 +163,7 @@ func (r *release) removeEarlierRelease() error {
 	return os.RemoveAll(out)
 }
 
-// fileName returns a file name with the name and version of the release, followed by the given parts.
+// fileName joins the first part, the version of the release and the other parts with underscores.
 func (r *release) fileName(parts ...string) string {
 	return strings.Join(append([]string{parts[0], r.source.Version}, parts[1:]...), "_")
 }

@@ -68,7 +68,7 @@ func (b *agentBench) labelNode(ctx context.Context, instance int, name string) e
 }
 
 // announceAndAwaitApproval announces an event of the given type for an instance, and waits until the agent has
-// approved it.
+// approved it. It returns an error if the event starts without an approval.
 func (b *agentBench) announceAndAwaitApproval(ctx context.Context, instance int, eventType azure.EventType) (azure.EventRecord, error) {
 	announcement := azure.Announcement{Type: eventType, Resources: []string{b.pool.ResourceName(instance)}}
 	announced, err := b.Azure.Announce(announcement) //nolint:contextcheck // an event outlives its announcer
