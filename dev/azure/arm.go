@@ -22,11 +22,12 @@ const (
 	DefaultTenant        = "00000000-0000-0000-0000-00000000000a"
 )
 
-// defaultPageSize is the number of entries per page of a list. Azure's pages are larger; small pages make clients
-// request several.
+// defaultPageSize is the number of entries on each page of a list. Azure's pages are larger. With small pages, a
+// client must request several.
 const defaultPageSize = 50
 
-// ARMOptions configures an ARM. With the zero value machines are created and deleted at once, and have no nodes.
+// ARMOptions configures an ARM. The zero value creates and deletes machines at once, and adds no Kubernetes nodes
+// for them.
 type ARMOptions struct {
 	Subscription, ResourceGroup, Location, Tenant string
 	// Joiner creates the node of a new machine. If it is nil, new machines have no nodes.
@@ -46,22 +47,22 @@ type ARMOptions struct {
 	SerializeChanges bool
 }
 
-// OperationHeaders are the response headers with the address of a running operation.
+// OperationHeaders names the response headers that hold the address of a running operation.
 type OperationHeaders string
 
-// The headers that ARM's services use; see
+// The response headers that ARM's services use for operations. See
 // https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations.
 const (
 	LocationHeader       OperationHeaders = "Location"
 	AsyncOperationHeader OperationHeaders = "Azure-AsyncOperation"
 )
 
-// NodeJoiner adds the node of a new machine to its cluster, and returns when the node has joined.
+// NodeJoiner adds the Kubernetes node of a new machine, and returns when this node has joined the cluster.
 type NodeJoiner interface {
 	JoinNode(ctx context.Context, m VM) error
 }
 
-// VM is the public state of a virtual machine.
+// VM is a virtual machine of the emulated Azure, as tests see it.
 type VM struct {
 	// Resource is the machine's Azure name, which events use: set_3, or the name of a standalone VM.
 	Resource     string `json:"resource"`
@@ -116,8 +117,8 @@ const (
 	Deallocated PowerState = "deallocated"
 )
 
-// ARM is an emulated Azure Resource Manager. It has the scale sets, virtual machines and AKS agent pools behind an
-// Emulator's metadata service. Its methods may be called concurrently. It ends with its Emulator.
+// ARM is an emulated Azure Resource Manager. It holds scale sets, virtual machines and AKS agent pools. Its Emulator
+// announces the events of these machines. Its methods may be called concurrently. Closing the Emulator ends the ARM.
 type ARM struct {
 	emulator *Emulator
 	opts     ARMOptions
@@ -167,8 +168,8 @@ type ScaleSetSpec struct {
 	Tags  map[string]string
 }
 
-// EvictionPolicy is what Azure does to an evicted Spot machine
-// (https://learn.microsoft.com/azure/virtual-machine-scale-sets/use-spot).
+// EvictionPolicy is what Azure does to an evicted Spot machine. See
+// https://learn.microsoft.com/azure/virtual-machine-scale-sets/use-spot.
 type EvictionPolicy string
 
 const (
@@ -185,11 +186,11 @@ type armOperation struct {
 	err       *armError
 }
 
-// ErrUnknownResource is the error of a command on a resource that does not exist.
+// ErrUnknownResource means that a command named a resource that does not exist.
 var ErrUnknownResource = errors.New("no such resource")
 
-// NewARM returns an Azure Resource Manager without resources for an emulator, which has at most one. An event that ends
-// a machine for good, such as a Preempt, removes it from its scale set.
+// NewARM returns an Azure Resource Manager without resources. Create at most one for an emulator. An event that ends
+// a machine for good, such as a Preempt, removes the machine from its scale set.
 func NewARM(e *Emulator, o ARMOptions) *ARM {
 	for field, standard := range map[*string]string{
 		&o.Subscription: DefaultSubscription, &o.ResourceGroup: DefaultResourceGroup, &o.Location: DefaultLocation,
@@ -213,8 +214,8 @@ func NewARM(e *Emulator, o ARMOptions) *ARM {
 	return a
 }
 
-// AddScaleSet creates a scale set with n running machines. The caller adds their nodes. The set's document of events
-// exists from then on.
+// AddScaleSet creates a scale set with n running machines. The caller adds the machines' Kubernetes nodes. From then
+// on, the scale set has a document of Scheduled Events.
 func (a *ARM) AddScaleSet(spec ScaleSetSpec, n int) []VM {
 	a.emulator.EnsureScaleSet(spec.Name)
 	a.mu.Lock()
@@ -246,7 +247,7 @@ func (a *ARM) AddVM(name string, attached ...Attachment) VM {
 	return m.VM
 }
 
-// newVMLocked creates the next machine of a set.
+// newVMLocked creates the next machine of a scale set, with the given states. The caller holds the lock.
 func (a *ARM) newVMLocked(set *armSet, state ProvisioningState, power PowerState) *armVM {
 	number := set.next
 	set.next++
@@ -276,13 +277,14 @@ func (a *ARM) newVMLocked(set *armSet, state ProvisioningState, power PowerState
 	return m
 }
 
-// formatBase36 returns the end of a computer name in a scale set: the instance as six digits of base 36.
+// formatBase36 returns an instance number as six digits of base 36. Computer names in a scale set end in these
+// digits.
 func formatBase36(number int) string {
 	digits := strconv.FormatInt(int64(number), 36)
 	return strings.Repeat("0", max(0, 6-len(digits))) + digits
 }
 
-// The IDs of resources, in the spelling of cloud-provider-azure in provider IDs.
+// The functions below return resource IDs, written as cloud-provider-azure writes them in provider IDs.
 func (a *ARM) groupID() string {
 	return "/subscriptions/" + a.opts.Subscription + "/resourceGroups/" + a.opts.ResourceGroup
 }
@@ -312,7 +314,7 @@ func (a *ARM) listVMsLocked() []VM {
 	return list
 }
 
-// compareNatural orders names by length first, so that set_9 comes before set_10.
+// compareNatural compares names by length first, so that set_9 comes before set_10.
 func compareNatural(x, y string) int {
 	if d := len(x) - len(y); d != 0 {
 		return d
@@ -320,7 +322,7 @@ func compareNatural(x, y string) int {
 	return strings.Compare(x, y)
 }
 
-// VM returns the machine with this name in any letter case.
+// VM returns the machine with the given name. It ignores letter case.
 func (a *ARM) VM(resource string) (vm VM, found bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -331,7 +333,7 @@ func (a *ARM) VM(resource string) (vm VM, found bool) {
 	return m.VM, true
 }
 
-// Capacity returns the requested number of machines of a scale set.
+// Capacity returns the requested number of machines of a scale set, which may differ from the existing number.
 func (a *ARM) Capacity(set string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -341,7 +343,8 @@ func (a *ARM) Capacity(set string) int {
 	return 0
 }
 
-// ModifyVM modifies a machine, such as its Power, State, Tags or Protected. The change must not modify the names.
+// ModifyVM calls change with a machine, to set for example its Power, State, Tags or Protected. The function change
+// must not modify names.
 func (a *ARM) ModifyVM(resource string, change func(*VM)) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -355,7 +358,8 @@ func (a *ARM) ModifyVM(resource string, change func(*VM)) error {
 	return nil
 }
 
-// RemoveVM removes a machine without a request, as a Spot eviction does. The capacity of its scale set decreases by one.
+// RemoveVM removes a machine as a Spot eviction does, without a request to ARM. The capacity of the machine's scale
+// set decreases by one.
 func (a *ARM) RemoveVM(ctx context.Context, resource string) error {
 	if machines := a.emulator.opts.Machines; machines != nil {
 		if err := machines.PowerOff(ctx, resource); err != nil {
@@ -395,7 +399,8 @@ func (a *ARM) removeVMLocked(m *armVM) {
 	a.notifyWaitersLocked()
 }
 
-// incrementETagsLocked changes the ETag of a machine's set, as any write does.
+// incrementETagsLocked increments the ETags of the machine's scale set and agent pool. Every write to a machine does
+// so.
 func (m *armVM) incrementETagsLocked() {
 	if m.set == nil {
 		return
@@ -406,7 +411,7 @@ func (m *armVM) incrementETagsLocked() {
 	}
 }
 
-// DetachedResources lists the detached resources of deleted machines.
+// DetachedResources lists the resources that were attached to deleted machines and now belong to no machine.
 func (a *ARM) DetachedResources() []Attachment {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -421,7 +426,8 @@ func (a *ARM) reduceCapacityLocked(m *armVM, count int) {
 	m.incrementETagsLocked()
 }
 
-// AwaitVMs waits until done returns true for the list of machines. It checks now and after each change.
+// AwaitVMs waits until done returns true for the list of machines. It calls done at once, and again after each
+// change of a machine.
 func (a *ARM) AwaitVMs(ctx context.Context, done func([]VM) bool) error {
 	for {
 		a.mu.Lock()

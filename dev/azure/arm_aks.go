@@ -13,7 +13,7 @@ type AgentPoolSpec struct {
 	// Cluster and ResourceGroup are the managed cluster's own. Its machines are in another resource group.
 	Cluster, ResourceGroup string
 	Name                   string
-	// EnsureScaleSet is the pool's scale set. It must exist, unless the pool has no machine.
+	// ScaleSet is the pool's scale set. It must exist, unless the pool has no machine.
 	ScaleSet string
 	// AutoScaling lets the cluster autoscaler keep the pool between Min and Max.
 	AutoScaling bool
@@ -30,7 +30,8 @@ type AgentPoolSpec struct {
 	MaxPods int
 }
 
-// armPool is an agent pool. Its count is the capacity of its scale set, unless it drifts.
+// armPool is an agent pool. Its count is the capacity of its scale set, unless SeparateCount gives the pool its own
+// count.
 type armPool struct {
 	AgentPoolSpec
 	counted int // the count of a pool that drifts
@@ -40,7 +41,7 @@ type armPool struct {
 	set     *armSet
 }
 
-// AgentPool is the public state of an agent pool.
+// AgentPool is an agent pool of the emulated AKS, as tests see it.
 type AgentPool struct {
 	Cluster     string            `json:"cluster"`
 	Name        string            `json:"name"`
@@ -82,7 +83,8 @@ func (a *ARM) AgentPool(cluster, name string) (pool AgentPool, found bool) {
 	return p.toAgentPool(), true
 }
 
-// ModifyAgentPool modifies a pool's bounds, tags or autoscaling, as another user would.
+// ModifyAgentPool calls change with an agent pool, to set its bounds, tags or autoscaling. This emulates a change by
+// another user.
 func (a *ARM) ModifyAgentPool(cluster, name string, change func(*AgentPool)) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -120,7 +122,7 @@ func (p *armPool) count() int {
 	return p.set.capacity
 }
 
-// findRequestedPoolLocked returns the pool in a request's path.
+// findRequestedPoolLocked returns the agent pool that the path of a request names.
 func (a *ARM) findRequestedPoolLocked(r *http.Request) (*armPool, *armError) {
 	cluster, name := r.PathValue("cluster"), r.PathValue("pool")
 	pool := a.pools[poolKey(cluster, name)]
@@ -189,7 +191,8 @@ func (a *ARM) poolJSON(p *armPool) any {
 	}
 }
 
-// checkPoolIdleLocked refuses a change during another change of the pool, because AKS makes one change at a time.
+// checkPoolIdleLocked returns an error if another change of the pool is running. AKS makes only one change of a pool
+// at a time.
 func (a *ARM) checkPoolIdleLocked(pool *armPool) *armError {
 	if pool.state == Succeeded || pool.state == Failed {
 		return nil
@@ -199,7 +202,8 @@ func (a *ARM) checkPoolIdleLocked(pool *armPool) *armError {
 			"starting a new operation. See https://aka.ms/aks-pending-operation for more details", pool.Name, pool.state)}
 }
 
-// poolRequest holds the changeable fields of a pool. A missing field stays unchanged.
+// poolRequest holds the fields of an agent pool that a request may change. A field missing in the request stays
+// unchanged.
 type poolRequest struct {
 	Properties struct {
 		Count             *int              `json:"count"`
@@ -255,7 +259,7 @@ func setIfNotNil[T any](field *T, value *T) {
 	}
 }
 
-// validate refuses bounds and counts that AKS refuses.
+// validate returns an error for bounds and counts that AKS refuses.
 func (request poolRequest) validate(pool *armPool) *armError {
 	p := request.Properties
 	minCount, maxCount, count := pool.Min, pool.Max, pool.count()
@@ -280,13 +284,13 @@ func (request poolRequest) validate(pool *armPool) *armError {
 	return err
 }
 
-// setPoolStateDuringLocked sets a pool's state until an operation ends.
+// setPoolStateDuringLocked sets the state of a pool until the operation op ends.
 func (a *ARM) setPoolStateDuringLocked(pool *armPool, state ProvisioningState, op *armOperation) {
 	pool.state = state
 	go a.resetPoolStateAfterOperation(pool, op)
 }
 
-// resetPoolStateAfterOperation waits for the end of an operation, and resets the pool's state.
+// resetPoolStateAfterOperation waits until an operation has ended, and then resets the state of the pool.
 func (a *ARM) resetPoolStateAfterOperation(pool *armPool, op *armOperation) {
 	for {
 		a.mu.Lock()
@@ -354,7 +358,7 @@ func (a *ARM) deletePoolMachines(r *http.Request) (armResponse, *armError) {
 	return a.newAcceptedResponse(r, op, http.StatusAccepted, nil), nil
 }
 
-// findPoolMachineLocked finds a machine by its AKS name, which is its computer name.
+// findPoolMachineLocked finds a machine by its name in AKS, which is the machine's computer name.
 func (a *ARM) findPoolMachineLocked(pool *armPool, name string) *armVM {
 	if pool.set == nil {
 		return nil

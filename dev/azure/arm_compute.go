@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// findRequestedScaleSetLocked returns the scale set in a request's path. The caller holds the lock.
+// findRequestedScaleSetLocked returns the scale set that the path of a request names. The caller holds the lock.
 func (a *ARM) findRequestedScaleSetLocked(r *http.Request) (*armSet, *armError) {
 	set := a.sets[strings.ToLower(r.PathValue("set"))]
 	if set == nil || !strings.EqualFold(r.PathValue("group"), a.opts.ResourceGroup) {
@@ -67,7 +67,8 @@ func (a *ARM) scaleSetJSON(set *armSet) any {
 	}
 }
 
-// state returns Updating during the last change through compute, and then its result.
+// state returns the provisioning state of the scale set. During a change through the compute API it is Updating.
+// After the change it is Succeeded or Failed.
 func (s *armSet) state() ProvisioningState {
 	switch {
 	case s.busy == nil:
@@ -82,12 +83,12 @@ func (s *armSet) state() ProvisioningState {
 
 func formatETag(n int) string { return `"` + strconv.Itoa(n) + `"` }
 
-// capitalizeGroup writes an ID as Azure's responses do, with the resource group in capitals.
+// capitalizeGroup writes a resource ID as Azure's responses do, with the name of the resource group in capitals.
 func (a *ARM) capitalizeGroup(id string) string {
 	return strings.Replace(id, a.opts.ResourceGroup, strings.ToUpper(a.opts.ResourceGroup), 1)
 }
 
-// checkETag refuses a change of a resource that has changed since the client read it.
+// checkETag returns an error if the resource has changed since the client read it.
 func checkETag(r *http.Request, now int) *armError {
 	if want := r.Header.Get("If-Match"); want != "" && want != "*" && want != formatETag(now) {
 		return &armError{
@@ -138,7 +139,8 @@ func (a *ARM) patchScaleSet(r *http.Request) (armResponse, *armError) {
 	return a.newAcceptedResponse(r, op, http.StatusOK, a.scaleSetJSON(set)), nil
 }
 
-// checkScaleSetIdleLocked refuses a change during another change of the scale set, if SerializeChanges is set.
+// checkScaleSetIdleLocked returns an error if SerializeChanges is set and another change of the scale set is
+// running.
 func (a *ARM) checkScaleSetIdleLocked(set *armSet) *armError {
 	if !a.opts.SerializeChanges || set.busy == nil || !set.busy.ended.IsZero() {
 		return nil
@@ -147,7 +149,7 @@ func (a *ARM) checkScaleSetIdleLocked(set *armSet) *armError {
 		"Operation is not allowed on VM Scale Set '%s' since another operation is in progress.", set.Name)}
 }
 
-// maxCapacity is the documented limit of a scale set on a marketplace image.
+// maxCapacity is Azure's documented maximum number of machines in a scale set with a marketplace image.
 const maxCapacity = 1000
 
 func (a *ARM) deleteInstances(r *http.Request) (armResponse, *armError) {
@@ -181,7 +183,8 @@ func (a *ARM) deleteInstances(r *http.Request) (armResponse, *armError) {
 	return a.startDeletionUnlessProtected(r, setDelete, machines)
 }
 
-// startDeletionUnlessProtected starts a deletion in compute, unless a machine is protected.
+// startDeletionUnlessProtected starts the deletion of machines through the compute API. If one machine is protected,
+// it deletes none and returns an error.
 func (a *ARM) startDeletionUnlessProtected(r *http.Request, action string, machines []*armVM) (armResponse, *armError) {
 	for _, m := range machines {
 		if m.Protected {
@@ -200,7 +203,7 @@ func (a *ARM) startDeletionUnlessProtected(r *http.Request, action string, machi
 	return a.newAcceptedResponse(r, op, http.StatusAccepted, nil), nil
 }
 
-// findMemberLocked finds a machine of a set by its instance ID.
+// findMemberLocked finds a machine of a scale set by its instance ID.
 func (a *ARM) findMemberLocked(set *armSet, id string) *armVM {
 	name := set.Name + "_" + id
 	if set.Flexible {
@@ -238,7 +241,7 @@ func (a *ARM) newVMPageLocked(r *http.Request, wanted func(VM) bool) armResponse
 	})
 }
 
-// findRequestedInstanceLocked returns the instance in a request's path.
+// findRequestedInstanceLocked returns the scale set instance that the path of a request names.
 func (a *ARM) findRequestedInstanceLocked(r *http.Request) (*armVM, *armError) {
 	set, err := a.findRequestedScaleSetLocked(r)
 	if err != nil {
@@ -267,7 +270,8 @@ func (a *ARM) getVMView(r *http.Request) (armResponse, *armError) {
 	return a.serveInstanceView(r, a.findRequestedVMLocked)
 }
 
-// serveVM returns a machine, if it matches the kind of the path.
+// serveVM responds with the machine that find returns. If inSet is true and the machine is in a flexible scale set,
+// it responds with NotFound.
 func (a *ARM) serveVM(r *http.Request, find func(*http.Request) (*armVM, *armError), inSet bool) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -302,7 +306,8 @@ func (a *ARM) deleteInstance(r *http.Request) (armResponse, *armError) {
 	return a.startDeletionUnlessProtected(r, instanceDel, []*armVM{m})
 }
 
-// findRequestedVMLocked returns the standalone machine, or machine of a flexible scale set, in a request's path.
+// findRequestedVMLocked returns the machine that the path of a request names. It is a standalone machine or a
+// machine of a flexible scale set.
 func (a *ARM) findRequestedVMLocked(r *http.Request) (*armVM, *armError) {
 	m := a.machines[strings.ToLower(r.PathValue("vm"))]
 	if m == nil || (m.set != nil && !m.set.Flexible) {
@@ -374,7 +379,7 @@ func (a *ARM) machineJSON(m VM, includeInstanceView bool) any {
 	return body
 }
 
-// addAttachments adds the attached resources of a machine in compute's form.
+// addAttachments adds the attached resources of a machine to its properties, in the JSON form of the compute API.
 func (a *ARM) addAttachments(properties map[string]any, attached []Attachment) {
 	storage, disks, interfaces := map[string]any{}, []any{}, []any{}
 	for _, at := range attached {
@@ -421,13 +426,14 @@ func instanceViewJSON(m VM) any {
 	return map[string]any{"computerName": m.ComputerName, "statuses": statuses}
 }
 
-// Azure's error for a deletion that failed without another reason.
+// The error of a failed deletion if the fault states no other error.
 const (
 	failureCode    = "InternalExecutionError"
 	failureMessage = "An internal execution error occurred. Please retry later."
 )
 
-// applyDeletionFault waits and fails as the fault for this machine's deletion demands.
+// applyDeletionFault applies the injected fault of this machine's deletion: it delays the deletion, or returns an
+// error.
 func (a *ARM) applyDeletionFault(ctx context.Context, resource string) *armError {
 	for {
 		a.mu.Lock()

@@ -37,7 +37,7 @@ func (a *ARM) registerControlRoutes(mux *http.ServeMux) {
 	})
 }
 
-// ARMState is the state of an ARM at one moment.
+// ARMState is a snapshot of an ARM.
 type ARMState struct {
 	At         time.Time      `json:"at"`
 	Capacities map[string]int `json:"capacities"`
@@ -45,7 +45,8 @@ type ARMState struct {
 	Machines   []VM           `json:"machines"`
 }
 
-// State returns a snapshot. It shares only the machines' tags with the emulator.
+// State returns a snapshot of the ARM. The snapshot is a copy, except for the machines' tags, which must not be
+// changed.
 func (a *ARM) State() ARMState {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -59,7 +60,6 @@ func (a *ARM) State() ARMState {
 	return s
 }
 
-// armFaultJSON is the JSON form of an ARMFault.
 type armFaultJSON struct {
 	Kind       ARMFaultKind `json:"kind"`
 	Times      int          `json:"times,omitempty"`
@@ -91,7 +91,7 @@ func toFaultsJSON(faults []ARMFault) []armFaultJSON {
 	return list
 }
 
-// ParseARMFaults parses one fault or a list of faults. Every error is ErrInvalid and names the field.
+// ParseARMFaults parses one fault or a list of faults in JSON. Every error wraps ErrInvalid and names the field.
 func ParseARMFaults(body []byte) ([]ARMFault, error) {
 	list, err := parseOneOrMore[armFaultJSON](body)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 // ARMFaultKind is a kind of ARM failure.
 type ARMFaultKind string
 
-// The kinds of faults. The last four apply to accepted deletions, creations and increases, the others to requests.
+// The kinds of faults. The last four apply to accepted deletions, creations and increases of capacity. All others
+// apply to requests.
 const (
 	ARMPass          ARMFaultKind = "pass"           // a healthy response: a pause in a script
 	ARMStatus        ARMFaultKind = "status"         // Status with Code and Message in ARM's form, and RetryAfter
@@ -43,8 +44,8 @@ func ARMFaultKinds() []ARMFaultKind {
 	}
 }
 
-// ARMFault makes responses of ARM fail. Faults form a list. Each request and each deletion gets the first fault that
-// matches, so a list is also a script.
+// ARMFault makes responses of ARM fail. Active faults form a list. Each request and each deletion gets the first
+// fault in the list that matches it. So a list can state what happens to consecutive requests.
 type ARMFault struct {
 	Kind ARMFaultKind
 	// Times is the number of requests or deletions that the fault applies to. For is its lifetime after injection. With
@@ -89,7 +90,8 @@ type armedARMFault struct {
 	stale []VM
 }
 
-// InjectFaults appends faults to the list. If one is invalid, it returns ErrInvalid and appends none.
+// InjectFaults appends faults to the list of active faults. If a fault is invalid, InjectFaults appends none and
+// returns ErrInvalid.
 func (a *ARM) InjectFaults(faults ...ARMFault) error {
 	for i, f := range faults {
 		if err := f.validate(); err != nil {
@@ -111,7 +113,7 @@ func (a *ARM) InjectFaults(faults ...ARMFault) error {
 	return nil
 }
 
-// ClearFaults removes all faults. Hanging deletions continue.
+// ClearFaults removes all faults. Deletions that hang because of a fault continue.
 func (a *ARM) ClearFaults() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -119,7 +121,7 @@ func (a *ARM) ClearFaults() {
 	a.notifyWaitersLocked()
 }
 
-// ClearResourceFaults removes the faults that are restricted to a resource.
+// ClearResourceFaults removes the faults that apply only to the given resource.
 func (a *ARM) ClearResourceFaults(resource string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -156,7 +158,8 @@ func (f *ARMFault) isCreationFault() bool {
 	return f.Kind == ARMCreationFails || f.Kind == ARMAllocationFails
 }
 
-// takeRequestFault returns and uses up the first fault that matches a request, or nil.
+// takeRequestFault returns the first fault that matches a request, or nil. It counts the request against the fault's
+// Times.
 func (a *ARM) takeRequestFault(action, path string) *armedARMFault {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -185,7 +188,8 @@ func (f *ARMFault) matchesRequest(action, path string) bool {
 	})
 }
 
-// takeDeletionFaultLocked returns the fault of a machine's deletion, or nil. It does not use up a hanging fault.
+// takeDeletionFaultLocked returns the fault of a machine's deletion, or nil. It counts the deletion against the
+// fault's Times, unless the fault makes deletions hang.
 func (a *ARM) takeDeletionFaultLocked(resource string) *armedARMFault {
 	a.dropExpiredFaultsLocked()
 	for _, f := range a.faults {
@@ -200,7 +204,8 @@ func (a *ARM) takeDeletionFaultLocked(resource string) *armedARMFault {
 	return nil
 }
 
-// takeCreationFaultLocked returns and uses up the fault of a new machine or an increase of a scale set, or nil.
+// takeCreationFaultLocked returns the fault of a new machine or of an increase of a scale set, or nil. It counts the
+// call against the fault's Times.
 func (a *ARM) takeCreationFaultLocked(kind ARMFaultKind, resource string) *armedARMFault {
 	a.dropExpiredFaultsLocked()
 	for _, f := range a.faults {
@@ -212,15 +217,16 @@ func (a *ARM) takeCreationFaultLocked(kind ARMFaultKind, resource string) *armed
 	return nil
 }
 
-// isHandled reports whether the request is handled despite the fault.
+// isHandled reports whether the handler still processes a request that has this fault.
 func (f *armedARMFault) isHandled() bool {
 	return !f.replacesResponse() || f.Processed || f.Kind == ARMHalf || f.Kind == ARMOtherHost
 }
 
-// replacesResponse reports whether the fault replaces the handler's response.
+// replacesResponse reports whether the client gets a faulty response instead of the handler's response.
 func (f *armedARMFault) replacesResponse() bool { return f.Kind != ARMPass && f.Kind != ARMStale }
 
-// writeFaultyResponse writes the faulty response, and returns its status. Zero means no response.
+// writeFaultyResponse writes the response that the fault demands. It returns the HTTP status, or 0 if it sends no
+// response.
 func (f *armedARMFault) writeFaultyResponse(w http.ResponseWriter, r *http.Request, a *ARM, answer armResponse) (statusCode int) {
 	switch f.Kind {
 	case ARMHang:
@@ -254,7 +260,7 @@ func (f *armedARMFault) writeFaultyResponse(w http.ResponseWriter, r *http.Reque
 	return refusal.Status
 }
 
-// replaceHost replaces the host of every address in a response.
+// replaceHost replaces the host in all addresses of a response: those in headers and in nextLink.
 func (f *armedARMFault) replaceHost(r *http.Request, answer *armResponse) {
 	for name, values := range answer.header {
 		for i := range values {
@@ -301,7 +307,7 @@ func (a *ARM) requestAction(r *http.Request) string {
 	return ""
 }
 
-// staleKey is the context key of a stale list.
+// staleKey is the context key of the outdated list of machines that a request gets.
 type staleKey struct{}
 
 func withStaleVMs(r *http.Request, f *armedARMFault) *http.Request {
@@ -311,7 +317,7 @@ func withStaleVMs(r *http.Request, f *armedARMFault) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), staleKey{}, f.stale))
 }
 
-// staleVMs returns the machines of a stale list, or nil.
+// staleVMs returns the outdated list of machines that a request gets, or nil if the request gets the current list.
 func staleVMs(r *http.Request) []VM {
 	machines, _ := r.Context().Value(staleKey{}).([]VM)
 	return machines

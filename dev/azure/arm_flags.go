@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// armSettings holds the flags of an Azure Resource Manager that Main serves next to the emulator.
+// armSettings holds the flags of the Azure Resource Manager that RunEmulator serves in addition to the metadata
+// service.
 type armSettings struct{ listen, caFile string }
 
 func (s armSettings) validate() error {
@@ -23,8 +24,8 @@ func (s armSettings) validate() error {
 	return requireLoopback("--arm-listen", s.listen)
 }
 
-// serveARM serves an Azure Resource Manager until ctx ends. Its scale sets have the machines of the existing nodes. The
-// joiner, if any, adds the nodes of new machines.
+// serveARM serves an Azure Resource Manager until ctx ends. The Resource Manager has the scale sets and machines of
+// the existing nodes. The joiner, if not nil, adds the nodes of new machines.
 func (s armSettings) serveARM(ctx context.Context, e *Emulator, nodes *NodeMap, joiner NodeJoiner) error {
 	if s.listen == "" {
 		return nil
@@ -46,7 +47,7 @@ func (s armSettings) serveARM(ctx context.Context, e *Emulator, nodes *NodeMap, 
 	return nil
 }
 
-// addExistingScaleSet creates a scale set with running machines of these instance IDs.
+// addExistingScaleSet creates a scale set with one running machine for each given instance ID.
 func (a *ARM) addExistingScaleSet(spec ScaleSetSpec, instances []int) {
 	a.AddScaleSet(spec, 0)
 	a.mu.Lock()
@@ -60,7 +61,7 @@ func (a *ARM) addExistingScaleSet(spec ScaleSetSpec, instances []int) {
 	a.notifyWaitersLocked()
 }
 
-// instanceIDs returns the instance IDs of the nodes of a uniform scale set, ascending.
+// instanceIDs returns the instance IDs of a uniform scale set's nodes in ascending order.
 func (n *NodeMap) instanceIDs(scaleSet string) []int {
 	n.mu.RLock()
 	defer n.mu.RUnlock()

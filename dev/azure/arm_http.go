@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Resource providers, and the actions that Azure's roles permit on their resources.
+// The resource providers of ARM, and the actions on their resources that a role in Azure can permit.
 const (
 	computeNamespace = "Microsoft.Compute"
 	aksNamespace     = "Microsoft.ContainerService"
@@ -59,7 +59,6 @@ func (e *armError) body() any {
 	return map[string]any{"error": inner}
 }
 
-// armResponse is the response of a handler.
 type armResponse struct {
 	status int
 	header http.Header
@@ -87,10 +86,11 @@ func newParameterError(target, format string, args ...any) *armError {
 	return &armError{Status: http.StatusBadRequest, Code: "InvalidParameter", Message: fmt.Sprintf(format, args...), Target: target}
 }
 
-// armHandler serves one kind of request.
+// armHandler serves the requests of one route.
 type armHandler func(r *http.Request) (armResponse, *armError)
 
-// route is one kind of request: its pattern below a subscription, and the action that a role must permit.
+// route describes one kind of request: a pattern for its path below a subscription, and the action that the client's
+// role must permit.
 type route struct {
 	pattern string
 	action  string
@@ -130,7 +130,7 @@ func (a *ARM) routes() []route {
 	}, a.permissionRoutes("/resourceGroups/{group}", set, vm, pools+"/{pool}")...)
 }
 
-// Handler serves ARM and the token service. It must be behind TLS, because the SDK otherwise sends no token.
+// Handler serves ARM and the token service. It must be served over TLS, because the SDK sends no token otherwise.
 func (a *ARM) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range a.routes() {
@@ -148,7 +148,8 @@ func (a *ARM) Handler() http.Handler {
 	})
 }
 
-// canonicalPath changes the fixed segments of an ARM path to the letter case of the routes, because ARM ignores case.
+// canonicalPath changes the fixed segments of an ARM path to the letter case of the routes. ARM ignores the case of
+// these segments.
 func canonicalPath(path string) string {
 	fixed := []string{
 		"subscriptions", "resourceGroups", "providers", computeNamespace, aksNamespace, "virtualMachineScaleSets",
@@ -184,7 +185,8 @@ type ARMRequest struct {
 // maxARMBody is the maximum size of a request body in bytes.
 const maxARMBody = 1 << 20
 
-// wrapHandler wraps a handler with the common behaviour of ARM.
+// wrapHandler adds what all routes have in common to the handler of a route: checks, faults and the record of the
+// request.
 func (a *ARM) wrapHandler(route route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxARMBody))
@@ -216,7 +218,7 @@ func (a *ARM) wrapHandler(route route) http.HandlerFunc {
 	}
 }
 
-// recordRequest stores a request, and returns the function that stores its status.
+// recordRequest stores a request. It returns a function that stores the status of the response.
 func (a *ARM) recordRequest(request ARMRequest) func(int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -231,14 +233,14 @@ func (a *ARM) recordRequest(request ARMRequest) func(int) {
 	}
 }
 
-// Requests returns the requests so far, without those for tokens.
+// Requests returns the requests so far, except requests for tokens.
 func (a *ARM) Requests() []ARMRequest {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.requests)
 }
 
-// checkRequestPreconditions refuses requests that no resource provider would receive.
+// checkRequestPreconditions returns an error for requests that Azure refuses before they reach a resource provider.
 func (a *ARM) checkRequestPreconditions(r *http.Request) *armError {
 	token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	a.mu.Lock()
@@ -270,7 +272,8 @@ func (a *ARM) checkRequestPreconditions(r *http.Request) *armError {
 	return nil
 }
 
-// hasResourceGroup reports whether a resource group exists: the group of the machines, or of a managed cluster.
+// hasResourceGroup reports whether a resource group exists. The machines have one group, and each managed cluster
+// has one.
 func (a *ARM) hasResourceGroup(name string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -285,7 +288,7 @@ func (a *ARM) hasResourceGroup(name string) bool {
 	return false
 }
 
-// writeFaultyResponse writes a response with ARM's common headers.
+// writeResponse writes a response with the headers that all ARM responses have.
 func (a *ARM) writeResponse(w http.ResponseWriter, answer armResponse) {
 	for name, values := range answer.header {
 		w.Header()[name] = values
@@ -303,7 +306,8 @@ func (a *ARM) writeResponse(w http.ResponseWriter, answer armResponse) {
 	_, _ = w.Write(encodeJSON(answer.body)) // a client that has disconnected cannot be told
 }
 
-// newAcceptedResponse returns the response for a started operation: 202 and the address of the operation.
+// newAcceptedResponse returns the response to a request that started an operation. Its headers hold the address of
+// the operation. It has the given status, or 202 if Location is the only such header.
 func (a *ARM) newAcceptedResponse(r *http.Request, op *armOperation, status int, body any) armResponse {
 	u := url.URL{
 		Scheme: "https", Host: r.Host,
@@ -332,8 +336,8 @@ func (a *ARM) setRetryAfter(header http.Header) {
 	}
 }
 
-// getOperation serves both polling styles: Azure-AsyncOperation with 200 and a status, Location with 202 while the
-// operation runs.
+// getOperation serves both styles of polling. A URL from Azure-AsyncOperation returns 200 and the operation's
+// status. A URL from Location returns 202 while the operation runs.
 func (a *ARM) getOperation(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -367,15 +371,15 @@ func (a *ARM) getOperation(r *http.Request) (armResponse, *armError) {
 	return armResponse{status: http.StatusOK, header: header}, nil
 }
 
-// ForgetOperations makes every operation unknown to ARM. Their work continues.
+// ForgetOperations makes ARM return 404 for every operation started so far. The work of these operations continues.
 func (a *ARM) ForgetOperations() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	clear(a.ops)
 }
 
-// newPage returns one page of a list, with the link to the next page. The link holds the last entry before that page, so
-// that deletions in between skip no entry.
+// newPage returns one page of a list, with the link to the next page. The link names the last entry of this page. So
+// the next page skips no entry if entries are deleted between the requests.
 func newPage[T any](a *ARM, r *http.Request, list []T, name func(T) string, entry func(T) any) armResponse {
 	query := r.URL.Query()
 	if after := query.Get("$skiptoken"); after != "" {
@@ -395,7 +399,7 @@ func newPage[T any](a *ARM, r *http.Request, list []T, name func(T) string, entr
 	return armResponse{status: http.StatusOK, body: body}
 }
 
-// decodeBody parses the body of a request. Unknown fields are allowed.
+// decodeBody parses the JSON body of a request into the value into. It allows unknown fields.
 func decodeBody(r *http.Request, into any) *armError {
 	if err := json.NewDecoder(r.Body).Decode(into); err != nil {
 		return &armError{

@@ -11,7 +11,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// startOperationLocked starts a long-running operation. work runs concurrently and returns the error.
+// startOperationLocked starts a long-running operation and returns it. The operation runs work in a new goroutine,
+// and ends with the error that work returns.
 func (a *ARM) startOperationLocked(namespace, action string, work func(context.Context) *armError) *armOperation {
 	op := &armOperation{id: uuid.NewString(), namespace: namespace, action: action, started: time.Now().UTC()}
 	a.ops[op.id] = op
@@ -25,7 +26,7 @@ func (a *ARM) startOperationLocked(namespace, action string, work func(context.C
 	return op
 }
 
-// runUntilClosedLocked runs work until the emulator is closed.
+// runUntilClosedLocked runs work in a new goroutine. The context of work ends when the emulator is closed.
 func (a *ARM) runUntilClosedLocked(work func(context.Context)) {
 	e := a.emulator
 	e.mu.Lock()
@@ -35,8 +36,9 @@ func (a *ARM) runUntilClosedLocked(work func(context.Context)) {
 	}
 }
 
-// startDeletionLocked starts the deletion of machines: first their capacity decreases, then they lose power, finally they are
-// removed. It waits for machines that are being deleted already.
+// startDeletionLocked starts an operation that deletes machines. The capacity of the scale set decreases first. Then
+// the machines lose power, and then they are removed. For a machine that another operation is deleting, it waits for
+// the other operation.
 func (a *ARM) startDeletionLocked(namespace, action string, machines []*armVM) *armOperation {
 	mine := map[*armVM]bool{}
 	for _, m := range machines {
@@ -64,7 +66,7 @@ func (a *ARM) startDeletionLocked(namespace, action string, machines []*armVM) *
 	})
 }
 
-// deleteOneVM deletes one machine, or fails as a fault demands.
+// deleteOneVM deletes one machine. It returns an error if an injected fault makes the deletion fail.
 func (a *ARM) deleteOneVM(ctx context.Context, m *armVM) *armError {
 	a.powerOffForDeletion(ctx, m)
 	if err := a.applyDeletionFault(ctx, m.Resource); err != nil {
@@ -79,7 +81,7 @@ func (a *ARM) deleteOneVM(ctx context.Context, m *armVM) *armError {
 	return nil
 }
 
-// powerOffForDeletion switches off a machine that is being deleted, and waits for DeleteTime.
+// powerOffForDeletion switches off a machine in deletion, and then waits for the option DeleteTime.
 func (a *ARM) powerOffForDeletion(ctx context.Context, m *armVM) {
 	if power := a.emulator.opts.Machines; power != nil {
 		err := power.PowerOff(ctx, m.Resource)
@@ -95,7 +97,8 @@ func (a *ARM) powerOffForDeletion(ctx context.Context, m *armVM) {
 	sleepUntilDone(ctx, a.opts.DeleteTime)
 }
 
-// finishDeletion removes a deleted machine.
+// finishDeletion removes a machine after its deletion, unless the emulator was closed or the machine was removed
+// already.
 func (a *ARM) finishDeletion(ctx context.Context, m *armVM) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -104,7 +107,7 @@ func (a *ARM) finishDeletion(ctx context.Context, m *armVM) {
 	}
 }
 
-// awaitOtherDeletion waits for the end of another deletion of a machine.
+// awaitOtherDeletion waits until a machine is removed or its deletion, which another operation started, has failed.
 func (a *ARM) awaitOtherDeletion(ctx context.Context, m *armVM) {
 	for {
 		a.mu.Lock()
@@ -121,8 +124,9 @@ func (a *ARM) awaitOtherDeletion(ctx context.Context, m *armVM) {
 	}
 }
 
-// resizeLocked sets a scale set's capacity. It creates machines, or deletes the newest ones. It also creates machines
-// that an earlier increase could not create.
+// resizeLocked sets the capacity of a scale set. It starts an operation that creates machines, or deletes the newest
+// machines. It also creates the machines that an earlier increase failed to create. It returns an error if the
+// machines would exceed the quota.
 func (a *ARM) resizeLocked(namespace, action string, set *armSet, capacity int) (*armOperation, *armError) {
 	var live []*armVM
 	for _, m := range a.listMembersLocked(set) {
@@ -153,7 +157,7 @@ func (a *ARM) resizeLocked(namespace, action string, set *armSet, capacity int) 
 	return a.createVMsLocked(namespace, action, set, grow), nil
 }
 
-// toAllocationError returns compute's error for machines that it cannot create.
+// toAllocationError returns the error of the compute API for machines that it cannot create.
 func (f *armedARMFault) toAllocationError() *armError {
 	return &armError{
 		Code:    cmp.Or(f.Code, "AllocationFailed"),
@@ -161,7 +165,8 @@ func (f *armedARMFault) toAllocationError() *armError {
 	}
 }
 
-// createVMsLocked starts the creation of machines of a scale set, and of one more if it overprovisions.
+// createVMsLocked starts an operation that creates count machines of a scale set. It creates one extra machine if
+// the scale set overprovisions.
 func (a *ARM) createVMsLocked(namespace, action string, set *armSet, count int) *armOperation {
 	extra := 0
 	if set.Overprovision {
@@ -184,7 +189,8 @@ func (a *ARM) createVMsLocked(namespace, action string, set *armSet, count int) 
 	})
 }
 
-// deleteExtraVMs deletes the machines beyond the capacity, which does not change.
+// deleteExtraVMs deletes the machines that overprovisioning created beyond the capacity. The capacity stays
+// unchanged.
 func (a *ARM) deleteExtraVMs(ctx context.Context, machines []*armVM) {
 	for _, m := range machines {
 		a.mu.Lock()
@@ -201,7 +207,8 @@ func (a *ARM) deleteExtraVMs(ctx context.Context, machines []*armVM) {
 	}
 }
 
-// bootAndJoinVM starts a new machine and lets its node join. A fault may make it fail before it has power.
+// bootAndJoinVM starts a new machine, and waits until its node has joined. It returns an error if an injected fault
+// makes the start fail.
 func (a *ARM) bootAndJoinVM(ctx context.Context, m *armVM) *armError {
 	sleepUntilDone(ctx, a.opts.BootTime)
 	a.mu.Lock()
@@ -236,7 +243,8 @@ func (a *ARM) bootAndJoinVM(ctx context.Context, m *armVM) *armError {
 	return nil
 }
 
-// endMachinesAfterEvent removes the machines that an event has ended for good.
+// endMachinesAfterEvent removes the machines that an event has ended for good. After a Preempt it applies the
+// eviction policy instead.
 func (a *ARM) endMachinesAfterEvent(t EventType, resources []string) {
 	for _, resource := range resources {
 		if t == Preempt {
@@ -247,7 +255,8 @@ func (a *ARM) endMachinesAfterEvent(t EventType, resources []string) {
 	}
 }
 
-// applyEvictionPolicy applies the eviction policy of its scale set to a machine.
+// applyEvictionPolicy deletes or deallocates an evicted machine, as the eviction policy of its scale set demands. If
+// the scale set has RestoreEvicted, a new machine replaces a deleted one.
 func (a *ARM) applyEvictionPolicy(resource string) {
 	a.mu.Lock()
 	m := a.machines[strings.ToLower(resource)]
@@ -268,7 +277,7 @@ func (a *ARM) applyEvictionPolicy(resource string) {
 	}
 }
 
-// replaceEvictedVM creates a machine to replace an evicted one.
+// replaceEvictedVM creates a machine of the scale set in place of an evicted machine.
 func (a *ARM) replaceEvictedVM(set *armSet) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -12,7 +12,8 @@ const (
 	permissionsRead        = authorizationNamespace + "/permissions/read"
 )
 
-// permissionRoutes returns the routes of the permissions on a resource group, and on existing resources in it.
+// permissionRoutes returns the routes that list a client's permissions on a resource group, or on a resource in this
+// group.
 func (a *ARM) permissionRoutes(group, set, vm, pool string) []route {
 	on := func(scope string, exists func(*http.Request) *armError) route {
 		return route{"GET " + scope + permissionsSuffix, permissionsRead, func(r *http.Request) (armResponse, *armError) {
@@ -32,8 +33,8 @@ func (a *ARM) permissionRoutes(group, set, vm, pool string) []route {
 	}
 }
 
-// permissionsPageLocked lists the permissions on a scope, as two roles. Neither includes an action that the first matching
-// fault would deny.
+// permissionsPageLocked lists the client's permissions on a scope, in the form of two roles. Both roles exclude the
+// actions that deniedActionsLocked returns.
 func (a *ARM) permissionsPageLocked(r *http.Request) armResponse {
 	scope := strings.TrimSuffix(r.URL.Path, permissionsSuffix)
 	denied := a.deniedActionsLocked(scope)
@@ -44,7 +45,8 @@ func (a *ARM) permissionsPageLocked(r *http.Request) armResponse {
 	return newPage(a, r, roles, func(role string) string { return role }, entry)
 }
 
-// deniedActionsLocked lists the actions that are denied below a scope, without using up a fault.
+// deniedActionsLocked lists the actions below a scope that an injected fault would deny. It does not count against
+// the fault's Times.
 func (a *ARM) deniedActionsLocked(scope string) []string {
 	a.dropExpiredFaultsLocked()
 	denied := []string{}

@@ -22,7 +22,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// ARMServer is a running server of an ARM.
+// ARMServer is an ARM that is being served over TLS.
 type ARMServer struct {
 	// URL is the https address of ARM and of the token service.
 	URL *url.URL
@@ -65,7 +65,8 @@ func (s *ARMServer) Close() error {
 	return s.server.Close()
 }
 
-// newSelfSignedCertificate creates a certificate for the loopback addresses, and returns it in PEM too.
+// newSelfSignedCertificate creates a self-signed certificate for the loopback addresses. The second result is the
+// certificate in PEM.
 func newSelfSignedCertificate() (tls.Certificate, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -87,10 +88,10 @@ func newSelfSignedCertificate() (tls.Certificate, []byte, error) {
 		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }
 
-// tokenLifetime is the announced lifetime of a token.
+// tokenLifetime is the lifetime that the response to a token request states.
 const tokenLifetime = time.Hour
 
-// IssueToken issues a bearer token without the token service.
+// IssueToken returns a new valid bearer token. Tests use it instead of a request to the token service.
 func (a *ARM) IssueToken() string {
 	token := "emulated." + uuid.NewString()
 	a.mu.Lock()
@@ -106,8 +107,8 @@ func (a *ARM) RevokeTokens() {
 	clear(a.tokens)
 }
 
-// registerTokenRoutes adds the part of Microsoft Entra ID that azidentity uses: the tenant's endpoints, and tokens for a client
-// secret or a workload's assertion.
+// registerTokenRoutes adds the routes of Microsoft Entra ID that azidentity uses. They return the endpoints of a
+// tenant. They also return a token for a client secret, or for the assertion of a workload identity.
 func (a *ARM) registerTokenRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /{tenant}/v2.0/.well-known/openid-configuration", func(w http.ResponseWriter, r *http.Request) {
 		base := "https://" + r.Host + "/" + r.PathValue("tenant")

@@ -23,7 +23,7 @@ func (e *Emulator) registerSimulateEvictionRoutes(mux *http.ServeMux) {
 	})
 }
 
-// serveSimulateEviction serves the plain address, which needs neither TLS nor a token.
+// serveSimulateEviction serves the request at the emulator's plain HTTP address, where no token is needed.
 func (e *Emulator) serveSimulateEviction(w http.ResponseWriter, r *http.Request, set, resource string) {
 	if r.URL.Query().Get("api-version") == "" {
 		sendARMError(w, &armError{
@@ -50,7 +50,8 @@ func (e *Emulator) simulateEviction(set, resource string) *armError {
 	return &armError{Status: httpStatus(err), Code: "OperationNotAllowed", Message: err.Error()}
 }
 
-// evictInstance and evictVM serve ARM itself: the machine must exist, have priority Spot, and run.
+// evictInstance and evictVM serve the eviction request on ARM. They evict only an existing, running machine of
+// priority Spot.
 func (a *ARM) evictInstance(r *http.Request) (armResponse, *armError) {
 	return a.serveEviction(r, a.findRequestedInstanceLocked)
 }

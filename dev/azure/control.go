@@ -59,7 +59,7 @@ func (e *Emulator) registerControlRoutes(mux *http.ServeMux) {
 // maxControlBody is the maximum size of a control request's body in bytes.
 const maxControlBody = 1 << 20
 
-// announceRequest is the JSON form of an Announcement. A scenario sets the missing fields.
+// announceRequest is the JSON form of an Announcement. If it names a scenario, the scenario sets the missing fields.
 type announceRequest struct {
 	Scenario        string      `json:"scenario,omitempty"`
 	ScaleSet        string      `json:"scaleSet,omitempty"`
@@ -75,8 +75,8 @@ type announceRequest struct {
 	Outage          string      `json:"outage,omitempty"`
 }
 
-// ParseAnnouncement parses an announcement in JSON. Every error is ErrInvalid and names the field. Announce checks
-// whether the scale set exists.
+// ParseAnnouncement parses an announcement in JSON. Every error wraps ErrInvalid and names the field. It does not
+// check whether the scale set exists; Announce does.
 func ParseAnnouncement(body []byte) (Announcement, error) {
 	var request announceRequest
 	if err := unmarshalOne(body, &request, true); err != nil {
@@ -95,7 +95,7 @@ func ParseAnnouncement(body []byte) (Announcement, error) {
 	return a, a.validate()
 }
 
-// applyTo sets the fields of the request.
+// applyTo sets the fields of an announcement that the request states.
 func (r announceRequest) applyTo(a *Announcement) (err error) {
 	a.ScaleSet, a.EventID, a.Resources = r.ScaleSet, r.EventID, r.Resources
 	if r.Type != "" {
@@ -123,7 +123,7 @@ func (r announceRequest) applyTo(a *Announcement) (err error) {
 	return err
 }
 
-// parseDuration parses a duration. Empty means zero.
+// parseDuration parses a duration such as "30s". An empty text means zero.
 func parseDuration(field, text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
@@ -135,7 +135,7 @@ func parseDuration(field, text string) (time.Duration, error) {
 	return d, nil
 }
 
-// parseTime parses a time. Empty means zero.
+// parseTime parses a time. An empty text means the zero time.
 func parseTime(field, text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -147,7 +147,6 @@ func parseTime(field, text string) (time.Time, error) {
 	return t, nil
 }
 
-// faultJSON is the JSON form of a Fault.
 type faultJSON struct {
 	Kind       FaultKind       `json:"kind"`
 	Times      int             `json:"times,omitempty"`
@@ -163,7 +162,7 @@ type faultJSON struct {
 	Size       int             `json:"size,omitempty"`
 }
 
-// ParseFaults parses one fault or a list of faults in JSON. Every error is ErrInvalid and names the field.
+// ParseFaults parses one fault or a list of faults in JSON. Every error wraps ErrInvalid and names the field.
 func ParseFaults(body []byte) ([]Fault, error) {
 	list, err := parseOneOrMore[faultJSON](body)
 	if err != nil {
@@ -180,7 +179,7 @@ func ParseFaults(body []byte) ([]Fault, error) {
 	return faults, nil
 }
 
-// parseOneOrMore parses one JSON value, or a non-empty list.
+// parseOneOrMore parses one JSON value, or a list with at least one value.
 func parseOneOrMore[T any](body []byte) ([]T, error) {
 	var list []T
 	into := any(&list)
@@ -241,7 +240,7 @@ func (e *Emulator) serveAnnounce(w http.ResponseWriter, r *http.Request) {
 	writeReply(w, record, err)
 }
 
-// serveCommand runs a command on the event in the path, and returns the event afterwards.
+// serveCommand returns a handler that calls run for the event in the path, and responds with the changed event.
 func (e *Emulator) serveCommand(run func(r *http.Request, id string) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		id := r.PathValue("id")
@@ -269,7 +268,7 @@ func (e *Emulator) serveReschedule(r *http.Request, id string) error {
 	return e.RescheduleEvent(id, notBefore)
 }
 
-// parseReschedule parses a new NotBefore, given as a time or as a notice from now.
+// parseReschedule returns the new NotBefore from a request body. The body states a time, or a duration from now.
 func parseReschedule(body []byte, now time.Time) (time.Time, error) {
 	var request struct {
 		NotBefore string `json:"notBefore"`
@@ -305,10 +304,10 @@ func (e *Emulator) serveInjectFaults(w http.ResponseWriter, r *http.Request) {
 	writeReply(w, e.Faults(), err)
 }
 
-// errNoLedger is the error of an emulator that watches no cluster.
+// errNoLedger means that the emulator has no ledger, because it watches no cluster.
 var errNoLedger = errors.New("there is no ledger because the emulator watches no cluster")
 
-// Ledger returns the current ledger. It is empty if Options.Bookkeeper is nil.
+// Ledger returns the ledger of all events so far. It is empty if Options.Bookkeeper is nil.
 func (e *Emulator) Ledger() Ledger {
 	if e.opts.Bookkeeper == nil {
 		return Ledger{At: time.Now(), Events: []EventLedger{}}
@@ -355,7 +354,7 @@ func readControlBody(r *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// writeReply writes a value, or an error with its HTTP status.
+// writeReply writes value as JSON. If err is not nil, it writes err with its HTTP status instead.
 func writeReply(w http.ResponseWriter, value any, err error) {
 	if err != nil {
 		newErrorResponse(httpStatus(err), err.Error()).writeTo(w)

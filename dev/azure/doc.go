@@ -12,7 +12,7 @@
 //     incarnation grows if, and only if, the list changes.
 //   - "Metadata: true" is required and X-Forwarded-For is refused, both with 400. So no request comes by redirection or
 //     through a proxy. The api-version is required. Versions before 2020-07-01 have fewer fields and event types (see
-//     [Versions]).
+//     [APIVersions]).
 //   - An event is first Scheduled, with a NotBefore of at least its type's minimum notice. Then it is Started, with a
 //     blank NotBefore. Then it vanishes. It starts at NotBefore, or earlier once approved. There is no "completed":
 //     an event that vanishes has ended or was cancelled. After a hardware failure an event is listed as Started at once.
@@ -36,11 +36,11 @@
 //	/scalesets/{scaleSet}/metadata/scheduledevents                        one of several
 //	/scalesets/{scaleSet}/virtualMachines/{machine}/metadata/…            also records approvals by name
 //
-// [EnsureScaleSet.Handler] serves only one scale set, for its own listener. Control the emulator under /emulator/ (see
+// [ScaleSet.Handler] serves only one scale set, for its own listener. Control the emulator under /emulator/ (see
 // control.go) or with the methods of [Emulator].
 //
 // # The ledger
 //
-// [WatchPods] records what happens to every pod of a cluster. An [Emulator] records what happens to every event. [Settle]
-// makes the [Ledger] of both: the outcome of each pod on a machine of an event.
+// [WatchPods] records what happens to every pod of a cluster. An [Emulator] records what happens to every event.
+// [NewLedger] makes a [Ledger] from both records. It has the outcome of each pod on a machine of an event.
 package azure

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Options configures an Emulator. The zero value has the documented notices, no machines, and no delay of the first
-// call.
+// Options configures an Emulator. With the zero value, events have Azure's documented notice times and affect no
+// machines, and the first call has no delay.
 type Options struct {
 	// Machines switches the machines of events. If it is nil, events have no effect.
 	Machines Machines
@@ -41,7 +41,8 @@ const (
 	powerTimeout = time.Minute
 )
 
-// Emulator is an emulated Azure. Its methods may be called concurrently. Call Close to end it.
+// Emulator emulates Azure's Scheduled Events for any number of scale sets. Its methods may be called concurrently.
+// Call Close to end it.
 type Emulator struct {
 	opts Options
 	log  *slog.Logger
@@ -58,7 +59,7 @@ type Emulator struct {
 	changed chan struct{} // closed and replaced at every change of an event
 }
 
-// EnsureScaleSet is one placement group: machines that get the same document.
+// ScaleSet is one placement group. All its machines get the same document of events.
 type ScaleSet struct {
 	name     string
 	emulator *Emulator
@@ -84,7 +85,7 @@ func New(opts Options) *Emulator {
 	}
 }
 
-// Close ends the goroutines of all events without switching machines, and waits for them.
+// Close stops the goroutines of all events and waits for them. It does not switch any machine on or off.
 func (e *Emulator) Close() {
 	e.mu.Lock() // so that the event of a concurrent announcement is either waited for or refused
 	e.stop()
@@ -92,7 +93,8 @@ func (e *Emulator) Close() {
 	e.eventRoutines.Wait()
 }
 
-// EnsureScaleSet returns the scale set with this name in any letter case. It creates the scale set if it does not exist.
+// EnsureScaleSet returns the scale set with the given name, and ignores letter case. It creates the scale set if it
+// does not exist.
 func (e *Emulator) EnsureScaleSet(name string) *ScaleSet {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -104,10 +106,10 @@ func (e *Emulator) EnsureScaleSet(name string) *ScaleSet {
 	return e.sets[key]
 }
 
-// Name returns the name given at creation.
+// Name returns the name that the scale set was created with.
 func (s *ScaleSet) Name() string { return s.name }
 
-// findRequestedScaleSetLocked returns the scale set with this name. With an empty name it returns the only scale set.
+// findScaleSet returns the scale set with the given name. With an empty name it returns the only scale set.
 func (e *Emulator) findScaleSet(name string) (*ScaleSet, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -135,8 +137,8 @@ func (e *Emulator) setNamesLocked() []string {
 	return names
 }
 
-// Handler serves everything: the metadata service of all scale sets, the control API under /emulator/, and the ARM
-// requests that need no TLS.
+// Handler serves the metadata service of all scale sets, the control API under /emulator/, and the ARM requests that
+// need no TLS.
 func (e *Emulator) Handler() http.Handler {
 	mux := http.NewServeMux()
 	e.registerMetadataRoutes(mux)
@@ -148,7 +150,7 @@ func (e *Emulator) Handler() http.Handler {
 	return mux
 }
 
-// State is a snapshot of an emulator.
+// State is a snapshot of the scale sets and events of an emulator.
 type State struct {
 	At        time.Time       `json:"at"`
 	ScaleSets []ScaleSetState `json:"scaleSets"`
@@ -164,7 +166,7 @@ type ScaleSetState struct {
 	LastRequest time.Time `json:"lastRequest,omitzero"`
 }
 
-// Event returns the event with this ID in any letter case.
+// Event returns the event with the given ID. It ignores letter case.
 func (s State) Event(id string) (event EventRecord, found bool) {
 	for _, r := range s.Events {
 		if strings.EqualFold(r.EventID, id) {
@@ -195,8 +197,9 @@ func (e *Emulator) stateLocked() State {
 	return s
 }
 
-// AwaitState returns the first state that satisfies done: now or after a change of an event. If ctx ends first, it returns
-// the last state and the context's error. If the emulator is closed, it returns ErrClosed.
+// AwaitState waits until done returns true for a state, and returns this state. It calls done at once, and after
+// each change of an event. If ctx ends first, it returns the last state and the error of ctx. If the emulator is
+// closed, it returns ErrClosed.
 func (e *Emulator) AwaitState(ctx context.Context, done func(State) bool) (State, error) {
 	for {
 		e.mu.Lock()
@@ -215,7 +218,7 @@ func (e *Emulator) AwaitState(ctx context.Context, done func(State) bool) (State
 	}
 }
 
-// notifyWaiters wakes all callers of Wait.
+// notifyWaiters wakes all callers of AwaitState.
 func (e *Emulator) notifyWaiters() {
 	close(e.changed)
 	e.changed = make(chan struct{})

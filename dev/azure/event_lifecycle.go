@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// Errors of a command, for errors.Is.
+// The errors of the commands on events, for errors.Is.
 var (
 	ErrUnknownEvent = errors.New("no such event")
 	ErrWrongStatus  = errors.New("not possible in its status")
 	ErrClosed       = errors.New("the emulator is closed")
 )
 
-// StartCause is the reason for the start of an event.
+// StartCause is the reason why an event started.
 type StartCause string
 
 const (
@@ -27,7 +27,7 @@ const (
 	ByFailure   StartCause = "failure"    // it was announced as Started
 )
 
-// EventEnding is how an event vanished from the document.
+// EventEnding is the reason why an event vanished from the document.
 type EventEnding string
 
 const (
@@ -35,7 +35,7 @@ const (
 	Cancelled EventEnding = "cancelled"
 )
 
-// EventRecord is an event with its history.
+// EventRecord is an event, with the times of all changes of its state.
 type EventRecord struct {
 	ScaleSet        string      `json:"scaleSet"`
 	EventID         string      `json:"eventId"`
@@ -58,7 +58,7 @@ type EventRecord struct {
 	Ending     EventEnding   `json:"ending,omitempty"`
 }
 
-// Approval is one approver of an event.
+// Approval records who approved an event, and when.
 type Approval struct {
 	// By is the machine in the request's path, or else the client's host and user agent.
 	By string `json:"by"`
@@ -70,7 +70,7 @@ type Approval struct {
 // IsListed reports whether the document still lists the event.
 func (r EventRecord) IsListed() bool { return r.VanishedAt.IsZero() }
 
-// DiedAt returns when the event took the machine down, or zero if it did not.
+// DiedAt returns when the event switched the machine off. It returns zero if the event has not done so.
 func (r EventRecord) DiedAt(resource string) time.Time {
 	for _, p := range r.Power {
 		if !p.On && p.Error == "" && strings.EqualFold(p.Resource, resource) {
@@ -87,7 +87,7 @@ func (r EventRecord) clone() EventRecord {
 	return r
 }
 
-// event is a Record with the state of its goroutine, runEvent.
+// event is an EventRecord with the state of the goroutine that runs the event (runEvent).
 type event struct {
 	record EventRecord // guarded by Emulator.mu
 	set    *ScaleSet
@@ -100,8 +100,8 @@ type event struct {
 	finishOnce sync.Once
 }
 
-// Announce lists a new event and returns its record. The event is visible from record.VisibleAt. Errors are ErrInvalid,
-// ErrUnknownScaleSet, ErrDuplicateEvent and ErrClosed.
+// Announce adds an event to the document and returns its record. Clients see the event from record.VisibleAt on.
+// Errors are ErrInvalid, ErrUnknownScaleSet, ErrDuplicateEvent and ErrClosed.
 func (e *Emulator) Announce(a Announcement) (EventRecord, error) {
 	if err := a.validate(); err != nil {
 		return EventRecord{}, fmt.Errorf("announce: %w", err)
@@ -127,7 +127,7 @@ func (e *Emulator) Announce(a Announcement) (EventRecord, error) {
 	return ev.record.clone(), nil
 }
 
-// scaleSetOfLocked returns the scale set of an announcement.
+// scaleSetOfLocked returns the scale set of the machines in an announcement.
 func (e *Emulator) scaleSetOfLocked(a Announcement) (*ScaleSet, error) {
 	if a.ScaleSet != "" {
 		return e.findScaleSetLocked(a.ScaleSet)
@@ -141,7 +141,7 @@ func (e *Emulator) scaleSetOfLocked(a Announcement) (*ScaleSet, error) {
 	return e.findScaleSetLocked("")
 }
 
-// newEvent sets the defaults of an announcement.
+// newEvent returns the event of an announcement. It sets the fields that the announcement does not state.
 func (e *Emulator) newEvent(a Announcement, set *ScaleSet, now time.Time) *event {
 	r := EventRecord{
 		ScaleSet: set.name, EventID: a.EventID, Type: a.Type, Resources: slices.Clone(a.Resources),
@@ -196,12 +196,13 @@ func (e *Emulator) outageDuration(a Announcement, r EventRecord) time.Duration {
 	return e.opts.Outage
 }
 
-// StartEvent starts a Scheduled event now, possibly before its NotBefore, as when the platform breaks its promise.
+// StartEvent starts a Scheduled event now. If its NotBefore is later, this emulates that Azure starts an event too
+// early.
 func (e *Emulator) StartEvent(id string) error {
 	return e.changeListedEvent("start", id, Scheduled, func(ev *event) { e.startLocked(ev, ByCommand) })
 }
 
-// CancelEvent removes a Scheduled event without impact.
+// CancelEvent removes a Scheduled event from the document. Its machines are not affected.
 func (e *Emulator) CancelEvent(id string) error {
 	return e.changeListedEvent("cancel", id, Scheduled, func(ev *event) {
 		e.vanishLocked(ev, Cancelled)
@@ -209,7 +210,7 @@ func (e *Emulator) CancelEvent(id string) error {
 	})
 }
 
-// RescheduleEvent moves the NotBefore of a Scheduled event to notBefore, rounded up to a full second.
+// RescheduleEvent changes the NotBefore of a Scheduled event to notBefore, rounded up to a full second.
 func (e *Emulator) RescheduleEvent(id string, notBefore time.Time) error {
 	return e.changeListedEvent("reschedule", id, Scheduled, func(ev *event) {
 		if ev.record.NotBefore.Equal(roundUpToSecond(notBefore)) {
@@ -221,8 +222,8 @@ func (e *Emulator) RescheduleEvent(id string, notBefore time.Time) error {
 	})
 }
 
-// FinishEvent ends a Started event's impact now, and returns when the event has vanished. Machines that survive the event are
-// switched on.
+// FinishEvent ends the impact of a Started event now, and returns when the event has vanished from the document. It
+// switches on the machines that survive the event.
 func (e *Emulator) FinishEvent(ctx context.Context, id string) error {
 	err := e.changeListedEvent("finish", id, Started, func(ev *event) { ev.finishOnce.Do(func() { close(ev.finish) }) })
 	if err != nil {
@@ -238,7 +239,8 @@ func (e *Emulator) FinishEvent(ctx context.Context, id string) error {
 	return nil
 }
 
-// changeListedEvent calls do with the event if it is listed with the needed status.
+// changeListedEvent calls do with the event. It returns an error if the document does not list the event, or if the
+// event's status is not need.
 func (e *Emulator) changeListedEvent(operation, id string, wantStatus EventStatus, do func(*event)) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -268,7 +270,8 @@ func (e *Emulator) findEventLocked(id string) (*event, error) {
 	return nil, fmt.Errorf("event %q: %w", id, ErrUnknownEvent)
 }
 
-// approveEvents approves events of one scale set. If one is not listed, it approves none and returns ErrUnknownEvent.
+// approveEvents approves events of one scale set. If the document does not list one of them, it approves none and
+// returns ErrUnknownEvent.
 func (e *Emulator) approveEvents(set *ScaleSet, ids []string, approver string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -303,7 +306,7 @@ func (r *EventRecord) addApproval(approver string, at time.Time) {
 	r.Approvals = append(r.Approvals, Approval{By: approver, At: at, Times: 1})
 }
 
-// runEvent runs an event from its announcement to its end.
+// runEvent is the goroutine of an event. It runs from the announcement until the event vanishes.
 func (e *Emulator) runEvent(ev *event) {
 	if !e.awaitStart(ev) {
 		return
@@ -317,7 +320,8 @@ func (e *Emulator) runEvent(ev *event) {
 	}
 }
 
-// awaitStart waits until the event has Started, and starts it when it is due. It returns false if the event vanished.
+// awaitStart waits until the event has started, and starts it when it is due. It returns false if the event vanished
+// or the emulator was closed.
 func (e *Emulator) awaitStart(ev *event) (started bool) {
 	for {
 		due, finished := e.startIfDue(ev)
@@ -338,7 +342,8 @@ func (e *Emulator) awaitStart(ev *event) (started bool) {
 	}
 }
 
-// startIfDue starts the event if it is due. It returns when it is due, or over if it has Started or vanished.
+// startIfDue starts the event if it is due. If the event is not due yet, it returns when the event is due. Otherwise
+// finished is true: the event has started or vanished.
 func (e *Emulator) startIfDue(ev *event) (due time.Time, finished bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -358,7 +363,8 @@ func (e *Emulator) startIfDue(ev *event) (due time.Time, finished bool) {
 	return time.Time{}, true
 }
 
-// runImpact applies the event to its machines, and returns when the impact has ended.
+// runImpact applies the event to its machines: it switches them off and on as the type demands. It returns when the
+// impact has ended.
 func (e *Emulator) runImpact(ev *event) {
 	t := ev.record.Type // never changes
 	if t.cutsPower() {
@@ -376,7 +382,7 @@ func (e *Emulator) runImpact(ev *event) {
 	}
 }
 
-// switchMachines switches all machines of the event concurrently and records the results.
+// switchMachines switches all machines of the event on or off concurrently. It records the result for each machine.
 func (e *Emulator) switchMachines(ev *event, on bool) {
 	if e.opts.Machines == nil || e.ctx.Err() != nil {
 		return
@@ -409,7 +415,8 @@ func (e *Emulator) recordPower(ev *event, resource string, on bool, err error) {
 	e.notifyWaiters()
 }
 
-// sleepUnlessFinished waits for d, or until the event is finished or the emulator closes.
+// sleepUnlessFinished waits for the duration d. It returns early if FinishEvent ends the event or the emulator
+// closes.
 func (e *Emulator) sleepUnlessFinished(ev *event, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -431,7 +438,8 @@ func (e *Emulator) vanishLocked(ev *event, ending EventEnding) {
 	e.incrementIncarnationLocked(ev, "event vanished")
 }
 
-// incrementIncarnationLocked increments the document's incarnation. No other function does.
+// incrementIncarnationLocked increments the incarnation of the document after a change of its events. No other
+// function changes the incarnation.
 func (e *Emulator) incrementIncarnationLocked(ev *event, message string) {
 	ev.set.incarnation++
 	e.notifyWaiters()
@@ -440,7 +448,7 @@ func (e *Emulator) incrementIncarnationLocked(ev *event, message string) {
 		"status", r.Status, "notBefore", r.NotBefore, "startedBy", r.StartedBy, "ending", r.Ending)
 }
 
-// wakeUp makes runEvent check the record.
+// wakeUp makes the goroutine of the event (runEvent) read the changed record.
 func (ev *event) wakeUp() {
 	select {
 	case ev.wake <- struct{}{}:

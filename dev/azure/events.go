@@ -10,7 +10,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// EventType is the impact of an event, with the names of Scheduled Events.
+// EventType is the type of an event, which determines the event's impact. The values are the names that Scheduled
+// Events uses.
 type EventType string
 
 // The five event types of api-version 2020-07-01.
@@ -29,8 +30,8 @@ const (
 
 func EventTypes() []EventType { return []EventType{Freeze, Reboot, Redeploy, Preempt, Terminate} }
 
-// MinimumNotice returns the documented minimum time from an event's appearance to its NotBefore. For Terminate, a
-// setting of the scale set, it returns the smallest setting, 5 minutes.
+// MinimumNotice returns the documented minimum time between the appearance of an event and its NotBefore. For
+// Terminate, Azure's users set this time. MinimumNotice returns the smallest setting, 5 minutes.
 func MinimumNotice(t EventType) time.Duration {
 	switch t {
 	case Freeze, Reboot:
@@ -45,7 +46,7 @@ func MinimumNotice(t EventType) time.Duration {
 	return 0
 }
 
-// machineSurvives reports whether a machine survives an event of this type.
+// machineSurvives reports whether a machine still exists after an event of this type.
 func (t EventType) machineSurvives() bool { return t != Preempt && t != Terminate }
 
 // cutsPower reports whether an event of this type takes the machine down, temporarily or for good.
@@ -59,7 +60,7 @@ const (
 	Started   EventStatus = "Started"
 )
 
-// EventSource tells who requested the event.
+// EventSource is the party that requested an event: Azure or its user.
 type EventSource string
 
 const (
@@ -67,12 +68,12 @@ const (
 	User     EventSource = "User"
 )
 
-// UnknownDuration is the DurationInSeconds of an event with an unknown or inapplicable duration.
+// UnknownDuration is the DurationInSeconds of an event if the duration is unknown or does not apply.
 const UnknownDuration = -1
 
 // Announcement describes an event to announce. Only Type and Resources are required.
 type Announcement struct {
-	// EnsureScaleSet is the scale set with the event's document. Empty means the scale set in the resources' names
+	// ScaleSet is the scale set with the event's document. Empty means the scale set in the resources' names
 	// ("aks-spot-12345678-vmss_3"), or the only scale set.
 	ScaleSet string
 	// EventID is a GUID in either letter case; when empty one is made, in capitals.
@@ -99,14 +100,14 @@ type Announcement struct {
 	Outage time.Duration
 }
 
-// Errors of an announcement, for errors.Is.
+// The errors of Announce, for errors.Is.
 var (
 	ErrInvalid         = errors.New("invalid")
 	ErrUnknownScaleSet = errors.New("no such scale set")
 	ErrDuplicateEvent  = errors.New("event already exists")
 )
 
-// validate returns an error with the first invalid field, its value, and what is allowed.
+// validate returns an error that names the first invalid field, its value, and the allowed values.
 func (a Announcement) validate() error {
 	switch {
 	case !slices.Contains(EventTypes(), a.Type):
@@ -151,8 +152,8 @@ func validateResources(resources []string) error {
 	return nil
 }
 
-// defaultDescription returns Azure's usual description of an event. The texts are from the documentation's examples and from
-// the scenarios of scheduled-events-mock-server.
+// defaultDescription returns Azure's usual description of an event. The texts come from examples in the
+// documentation and from the scenarios of scheduled-events-mock-server.
 func defaultDescription(t EventType, source EventSource) string {
 	switch {
 	case t == Reboot && source == User:
@@ -173,8 +174,8 @@ func newEventID() string { return strings.ToUpper(uuid.NewString()) }
 // isGUID reports whether s is a GUID of 36 characters in either letter case.
 func isGUID(s string) bool { return len(s) == 36 && uuid.Validate(s) == nil }
 
-// roundUpToSecond returns t rounded up to a full second. A document has full seconds only, and an event must not start before
-// its NotBefore.
+// roundUpToSecond returns t, rounded up to a full second. The document has only full seconds, and an event must not
+// start before its NotBefore.
 func roundUpToSecond(t time.Time) time.Time {
 	if whole := t.Truncate(time.Second); whole.Before(t) {
 		return whole.Add(time.Second)

@@ -34,14 +34,15 @@ func FaultKinds() []FaultKind {
 	}
 }
 
-// DefaultHugeSize is the default size of a huge document in bytes.
+// DefaultHugeSize is the default size, in bytes, of the document that a FaultHuge returns.
 const DefaultHugeSize = 10 << 20
 
-// maxHugeSize limits the size, because the document is built in memory.
+// maxHugeSize is the maximum size, in bytes, of the document that a FaultHuge returns. The emulator builds this
+// document in memory.
 const maxHugeSize = 256 << 20
 
-// Fault makes responses of the metadata service fail. Faults form a list. Each request gets the first fault that
-// matches, so a list is also a script.
+// Fault makes responses of the metadata service fail. Active faults form a list. Each request gets the first fault
+// in the list that matches it. So a list can state what happens to consecutive requests.
 type Fault struct {
 	Kind FaultKind
 	// Times is the number of requests that the fault applies to. For is its lifetime after injection. With neither it
@@ -49,8 +50,8 @@ type Fault struct {
 	Times int
 	For   time.Duration
 
-	// Method, EnsureScaleSet and Machine restrict the fault to matching requests. Empty matches any. Machine is known only if
-	// it is in the request's path. EnsureScaleSet and Machine ignore letter case.
+	// Method, ScaleSet and Machine restrict the fault to matching requests. Empty matches any. Machine is known only if
+	// it is in the request's path. ScaleSet and Machine ignore letter case.
 	Method   string
 	ScaleSet string
 	Machine  string
@@ -100,7 +101,8 @@ type armedFault struct {
 	until time.Time // zero means no end
 }
 
-// InjectFaults appends faults to the list. If one is invalid, it returns ErrInvalid and appends none.
+// InjectFaults appends faults to the list of active faults. If a fault is invalid, InjectFaults appends none and
+// returns ErrInvalid.
 func (e *Emulator) InjectFaults(faults ...Fault) error {
 	armed := make([]*armedFault, len(faults))
 	now := time.Now()
@@ -126,7 +128,7 @@ func (e *Emulator) InjectFaults(faults ...Fault) error {
 	return nil
 }
 
-// Faults lists the active faults with their remaining Times and For.
+// Faults lists the active faults. Their fields Times and For hold what remains.
 func (e *Emulator) Faults() []Fault {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -144,14 +146,14 @@ func (e *Emulator) Faults() []Fault {
 	return faults
 }
 
-// ClearFaults empties the list. Requests that hang continue to hang.
+// ClearFaults removes all faults. Requests that hang now continue to hang.
 func (e *Emulator) ClearFaults() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.faults = nil
 }
 
-// faultTarget holds the properties of a request that faults match.
+// faultTarget holds the properties of a request that decide which faults apply to it.
 type faultTarget struct{ method, scaleSet, machine string }
 
 func (f Fault) matches(t faultTarget) bool {
@@ -160,7 +162,8 @@ func (f Fault) matches(t faultTarget) bool {
 		(f.Machine == "" || strings.EqualFold(f.Machine, t.machine))
 }
 
-// takeRequestFault returns the fault that matches a request, if any, and counts it.
+// takeRequestFault returns the first fault that matches a request, and reports whether there is one. It counts the
+// request against the fault's Times.
 func (e *Emulator) takeRequestFault(t faultTarget) (fault Fault, active bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -183,7 +186,8 @@ func (e *Emulator) dropExpiredFaultsLocked(now time.Time) {
 	})
 }
 
-// writeFaultyResponse writes the faulty response. The answer a is the healthy response; it is empty for a POST that is not processed.
+// writeFaultyResponse writes the response that the fault demands. The response a is what the client would get
+// without the fault. It is empty for a POST that is not processed.
 func (f Fault) writeFaultyResponse(emulator context.Context, w http.ResponseWriter, r *http.Request, a response) {
 	switch f.Kind {
 	case FaultStatus:
@@ -217,7 +221,7 @@ func (f Fault) writeFaultyResponse(emulator context.Context, w http.ResponseWrit
 
 func roundUpSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// writeHalfBody announces the whole body, sends half of it and closes the connection.
+// writeHalfBody sends a Content-Length for the whole body, sends half of the body, and closes the connection.
 func writeHalfBody(w http.ResponseWriter, a response) {
 	if len(a.body) == 0 {
 		a = response{status: http.StatusOK, body: []byte(`{"DocumentIncarnation":1,"Events":[]}`)}
@@ -228,7 +232,7 @@ func writeHalfBody(w http.ResponseWriter, a response) {
 	panic(http.ErrAbortHandler)
 }
 
-// resetConnection closes a TCP connection with RST instead of FIN.
+// resetConnection closes a TCP connection abruptly: the client gets RST instead of FIN.
 func resetConnection(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -240,7 +244,7 @@ func resetConnection(w http.ResponseWriter) {
 	_ = conn.Close()
 }
 
-// documentFields lists the fields that a FaultField can change.
+// documentFields lists the fields of a document that a FaultField can change.
 func documentFields() []string {
 	return []string{
 		"DocumentIncarnation", "Events", "EventId", "EventStatus", "EventType", "ResourceType", "Resources", "NotBefore",
@@ -248,8 +252,9 @@ func documentFields() []string {
 	}
 }
 
-// withField sets one field, or all, of a document and its events to value. A nil value means a value of a wrong type. A
-// response that is not a document, such as an error, stays unchanged.
+// withField returns the response with one field of the document and of its events set to value. An empty field means
+// all fields. A nil value means a value of a wrong JSON type. A response without a document, such as an error, stays
+// unchanged.
 func (a response) withField(field string, value json.RawMessage) response {
 	var doc map[string]json.RawMessage
 	var events []map[string]json.RawMessage
@@ -284,7 +289,8 @@ func setField(in map[string]json.RawMessage, field string, value json.RawMessage
 	}
 }
 
-// wrongTypeValue returns a value of another JSON type: an object for text and lists, text for numbers.
+// wrongTypeValue returns a JSON value of another type than was. It returns an object in place of text or a list, and
+// text in place of a number.
 func wrongTypeValue(was json.RawMessage) json.RawMessage {
 	if was[0] == '"' || was[0] == '[' {
 		return json.RawMessage(`{"wrong":"type"}`)
@@ -292,7 +298,8 @@ func wrongTypeValue(was json.RawMessage) json.RawMessage {
 	return json.RawMessage(`"wrong type"`)
 }
 
-// withPadding adds valid events of missing machines until the document has this size in bytes.
+// withPadding returns the response with added events until the document has the given size in bytes. These events
+// are valid, but their machines do not exist.
 func (a response) withPadding(size int) response {
 	if size == 0 {
 		size = DefaultHugeSize

@@ -33,7 +33,7 @@ const (
 	newestVersions = 3
 )
 
-// document is the response to a GET. The fields are in the order of the documentation's examples.
+// document is the body of the response to a GET. Its fields have the order of the documentation's examples.
 type document struct {
 	DocumentIncarnation int             `json:"DocumentIncarnation"`
 	Events              []documentEvent `json:"Events"`
@@ -51,13 +51,13 @@ type documentEvent struct {
 	DurationInSeconds *int        `json:"DurationInSeconds,omitempty"`
 }
 
-// response is a response. It is complete before it is sent, so that a fault can change it.
+// response is a complete HTTP response in memory. A fault can change it before it is sent.
 type response struct {
 	status int
 	body   []byte
 }
 
-// Handler serves the metadata service of this scale set only, at /metadata/scheduledevents and at
+// Handler serves the metadata service of only this scale set. The paths are /metadata/scheduledevents and
 // /virtualMachines/{machine}/metadata/scheduledevents.
 func (s *ScaleSet) Handler() http.Handler {
 	mux := http.NewServeMux()
@@ -83,7 +83,8 @@ func (e *Emulator) registerMetadataRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("/scalesets/{scaleSet}/virtualMachines/{machine}"+metadataPath, serve)
 }
 
-// serveScheduledEvents serves one request. machine is the client in the path, or empty.
+// serveScheduledEvents serves one request for a scale set. The name machine is the client's machine from the path,
+// or empty if the path names none.
 func (e *Emulator) serveScheduledEvents(w http.ResponseWriter, r *http.Request, set *ScaleSet, machine string) {
 	if err := e.countRequestAndAwaitEnabled(r.Context(), set); err != nil {
 		panic(http.ErrAbortHandler) // a return would send 200 without a body
@@ -102,7 +103,8 @@ func (e *Emulator) serveScheduledEvents(w http.ResponseWriter, r *http.Request, 
 	a.writeTo(w)
 }
 
-// countRequestAndAwaitEnabled counts the request and delays it while the service is being switched on for the scale set.
+// countRequestAndAwaitEnabled counts a request of the scale set. Then it waits until the service is switched on for
+// the scale set.
 func (e *Emulator) countRequestAndAwaitEnabled(ctx context.Context, set *ScaleSet) error {
 	e.mu.Lock()
 	now := time.Now()
@@ -116,7 +118,8 @@ func (e *Emulator) countRequestAndAwaitEnabled(ctx context.Context, set *ScaleSe
 	return sleepUnlessClosed(ctx, e.ctx, wait)
 }
 
-// sleepUnlessClosed waits for d. It fails if the client or the emulator ends first.
+// sleepUnlessClosed waits for the duration d. It returns an error if the context of the client or of the emulator
+// ends first.
 func sleepUnlessClosed(client, emulator context.Context, d time.Duration) error {
 	if d <= 0 {
 		return client.Err()
@@ -133,7 +136,7 @@ func sleepUnlessClosed(client, emulator context.Context, d time.Duration) error 
 	}
 }
 
-// respondWithoutFault returns the healthy response.
+// respondWithoutFault returns the response that a request gets if no fault applies.
 func (e *Emulator) respondWithoutFault(r *http.Request, set *ScaleSet, machine string) response {
 	if refusal, ok := refuseRequest(r); ok {
 		return refusal
@@ -144,8 +147,9 @@ func (e *Emulator) respondWithoutFault(r *http.Request, set *ScaleSet, machine s
 	return response{status: http.StatusOK, body: encodeJSON(e.newDocument(set, r.URL.Query().Get("api-version")))}
 }
 
-// refuseRequest makes the checks that precede the method's own. The messages are those of the real service as far as they are
-// documented. Those for X-Forwarded-For and for the method are not.
+// refuseRequest checks the headers, the version and the method of a request. It returns the error response if a
+// check fails. The messages are copied from the real service. Two messages are not documented, so the emulator has
+// its own: for X-Forwarded-For and for the method.
 func refuseRequest(r *http.Request) (refusal response, refused bool) {
 	version := r.URL.Query().Get("api-version")
 	switch {
@@ -164,7 +168,7 @@ func refuseRequest(r *http.Request) (refusal response, refused bool) {
 	return response{}, false
 }
 
-// newDocument returns the scale set's document in an api-version.
+// newDocument returns the document of a scale set in the form of the given api-version.
 func (e *Emulator) newDocument(set *ScaleSet, version string) document {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -177,7 +181,8 @@ func (e *Emulator) newDocument(set *ScaleSet, version string) document {
 	return doc
 }
 
-// versionHasType reports whether an api-version has events of the type. Versions are ISO dates, so they compare as strings.
+// versionHasType reports whether events of the type exist in an api-version. Versions are ISO dates, so text
+// comparison orders them.
 func versionHasType(version string, t EventType) bool {
 	switch t {
 	case Terminate:
@@ -188,7 +193,7 @@ func versionHasType(version string, t EventType) bool {
 	return true
 }
 
-// toDocumentEvent returns one event in an api-version.
+// toDocumentEvent returns one event in the form of the given api-version.
 func toDocumentEvent(r *EventRecord, version string) documentEvent {
 	de := documentEvent{
 		EventID: r.EventID, EventStatus: r.Status, EventType: r.Type, ResourceType: "VirtualMachine",
@@ -229,7 +234,8 @@ func (e *Emulator) serveApproval(r *http.Request, set *ScaleSet, machine string)
 	return response{status: http.StatusOK}
 }
 
-// identifyApprover names the client that approves. On a loopback address only the machine in the path identifies an agent.
+// identifyApprover returns a name for the client that approves an event. All agents use the loopback address, so
+// only the machine in the path identifies an agent.
 func identifyApprover(r *http.Request, machine string) string {
 	if machine != "" {
 		return machine
@@ -241,12 +247,12 @@ func identifyApprover(r *http.Request, machine string) string {
 	return host + " " + r.UserAgent()
 }
 
-// ErrMalformed is the error of an invalid StartRequests body, for errors.Is.
+// ErrMalformed means that a StartRequests body is invalid, for errors.Is.
 var ErrMalformed = errors.New("malformed StartRequests")
 
-// ParseStartRequests parses the body of a POST and returns the approved event IDs: at least one GUID, unchanged and
-// without duplicates. It ignores unknown fields, because older clients send the document's incarnation. Every error is
-// ErrMalformed.
+// ParseStartRequests parses the body of a POST and returns the IDs of the approved events. The body must name at
+// least one event, and each ID must be a GUID. The result has no duplicates. ParseStartRequests ignores unknown
+// fields, because older clients also send the document's incarnation. Every error wraps ErrMalformed.
 func ParseStartRequests(body []byte) ([]string, error) {
 	var request struct {
 		StartRequests []struct {
@@ -271,7 +277,8 @@ func ParseStartRequests(body []byte) ([]string, error) {
 	return ids, nil
 }
 
-// unmarshalOne parses exactly one JSON value. If strict, it refuses unknown fields.
+// unmarshalOne parses data, which must hold exactly one JSON value. If strict is true, it returns an error for
+// unknown fields.
 func unmarshalOne(data []byte, into any, strict bool) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	if strict {
@@ -286,7 +293,7 @@ func unmarshalOne(data []byte, into any, strict bool) error {
 	return nil
 }
 
-// encodeJSON encodes a value of this package, which cannot fail.
+// encodeJSON encodes a value of a type of this package. Encoding these types cannot fail.
 func encodeJSON(v any) []byte {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -301,7 +308,8 @@ func newBadRequest(message string) response {
 	return newErrorResponse(http.StatusBadRequest, "Bad request. "+message)
 }
 
-// newBadVersionResponse lists the newest versions, as the documentation shows for a request without version.
+// newBadVersionResponse returns an error response that lists the newest versions. The documentation shows this
+// response for a request without a version.
 func newBadVersionResponse(message string) response {
 	return response{status: http.StatusBadRequest, body: encodeJSON(struct {
 		Error  string   `json:"error"`
@@ -315,7 +323,7 @@ func newErrorResponse(status int, message string) response {
 	}{message})}
 }
 
-// writeTo writes the response as the real service does.
+// writeTo writes the response with the headers of the real service.
 func (a response) writeTo(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(a.status)

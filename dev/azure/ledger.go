@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Outcome is the result of an event for a pod.
+// Outcome is what happened to a pod because of an event.
 type Outcome string
 
-// The outcomes, good ones first.
+// The outcomes of pods, from good to bad.
 const (
 	// OutcomeFinished: all containers exited on their own with code 0.
 	OutcomeFinished Outcome = "finished"
@@ -34,7 +34,7 @@ const (
 	OutcomeUnknown Outcome = "unknown"
 )
 
-// Outcomes lists all outcomes in the order of a summary.
+// Outcomes lists all outcomes in the order of a Summary.
 func Outcomes() []Outcome {
 	return []Outcome{
 		OutcomeFinished, OutcomeSpentGrace, OutcomeCutShort, OutcomeKilledAtOnce, OutcomeLost, OutcomeFailed,
@@ -42,8 +42,8 @@ func Outcomes() []Outcome {
 	}
 }
 
-// ClassifyOutcome returns the outcome of a pod on a machine that went down at died, or that runs if died is zero. It is a pure
-// function.
+// ClassifyOutcome returns the outcome of a pod. The time died is when the pod's machine went down; zero means that
+// the machine runs. ClassifyOutcome is a pure function.
 func ClassifyOutcome(p Pod, died time.Time) Outcome {
 	switch {
 	case p.StayReason != "":
@@ -60,8 +60,9 @@ func ClassifyOutcome(p Pod, died time.Time) Outcome {
 	return classifyEnd(p)
 }
 
-// hadEndedBy reports whether the pod had ended at a time. A later report of the watch still counts if the containers' own
-// times are earlier, because a machine that is down terminates nothing.
+// hadEndedBy reports whether the pod had ended at the time at. A watch may report the end late, so the finish times
+// of the containers decide too. These times are reliable, because no container can terminate on a machine that is
+// down.
 func hadEndedBy(p Pod, at time.Time) bool {
 	if p.EndedAt.IsZero() {
 		return false
@@ -69,7 +70,7 @@ func hadEndedBy(p Pod, at time.Time) bool {
 	return !p.EndedAt.After(at) || (!p.FinishedAt.IsZero() && !p.FinishedAt.After(at))
 }
 
-// classifyEnd classifies a pod that ended while its machine ran.
+// classifyEnd returns the outcome of a pod that ended while its machine was running.
 func classifyEnd(p Pod) Outcome {
 	deleted := !p.DeletionSeenAt.IsZero()
 	switch {
@@ -85,19 +86,19 @@ func classifyEnd(p Pod) Outcome {
 	return OutcomeSpentGrace
 }
 
-// Bookkeeper keeps the ledger of an emulator's events. PodWatch implements it.
+// Bookkeeper returns the ledger of an emulator's events. PodWatch implements it.
 type Bookkeeper interface {
 	Ledger(State) Ledger
 }
 
-// Ledger records the outcome of each pod on the machines of events.
+// Ledger records, for each event, the outcome of each pod on the event's machines.
 type Ledger struct {
 	At time.Time `json:"at"`
 	// Events are in the order of announcement.
 	Events []EventLedger `json:"events"`
 }
 
-// EventLedger is the ledger of one event.
+// EventLedger records the outcomes of the pods on the machines of one event.
 type EventLedger struct {
 	ScaleSet   string      `json:"scaleSet"`
 	EventID    string      `json:"eventId"`
@@ -112,7 +113,7 @@ type EventLedger struct {
 	Pods       []Entry     `json:"pods"`
 }
 
-// Machine is one machine of an event.
+// Machine is one machine of an event in the ledger.
 type Machine struct {
 	Resource string `json:"resource"`
 	// Node is empty if no node of the machine is known.
@@ -120,7 +121,7 @@ type Machine struct {
 	DiedAt time.Time `json:"diedAt,omitzero"`
 }
 
-// Entry is one pod of an event.
+// Entry is one pod of an event in the ledger.
 type Entry struct {
 	Pod
 	Resource string  `json:"resource"`
@@ -181,8 +182,8 @@ func eventConcernsPod(r EventRecord, p Pod) bool {
 	return !endedBefore && !cameAfter
 }
 
-// trimToEvent hides what happened to a pod after the event vanished, because the event did not cause it. If the pod was
-// deleted before, its record is complete.
+// trimToEvent removes from a pod's record what happened after the event vanished, because the event did not cause
+// it. If the pod's deletion began before the event vanished, the record stays complete.
 func trimToEvent(r EventRecord, p Pod) Pod {
 	over := func(t time.Time) bool { return t.IsZero() || t.After(r.VanishedAt) }
 	if r.VanishedAt.IsZero() || !over(p.DeletionSeenAt) || !over(p.EndedAt) || !over(p.FinishedAt) {
@@ -207,7 +208,7 @@ func newEntry(r EventRecord, m Machine, p Pod) Entry {
 	return entry
 }
 
-// Event returns the ledger of the event with this ID in any letter case.
+// Event returns the ledger of the event with the given ID. It ignores letter case.
 func (l Ledger) Event(id string) (event EventLedger, found bool) {
 	for _, event := range l.Events {
 		if strings.EqualFold(event.EventID, id) {
@@ -227,8 +228,8 @@ func (l EventLedger) CountOutcome(outcome Outcome) int {
 	return n
 }
 
-// PodsKilledWithTimeLeft lists the pods that were cut short or killed at once while their machine had more time left than the
-// tolerance.
+// PodsKilledWithTimeLeft lists the pods that were cut short or killed at once too early. A kill is too early if the
+// pod's machine still had more time left than the tolerance.
 func (l EventLedger) PodsKilledWithTimeLeft(tolerance time.Duration) []Entry {
 	var cut []Entry
 	for _, entry := range l.Pods {
@@ -240,7 +241,7 @@ func (l EventLedger) PodsKilledWithTimeLeft(tolerance time.Duration) []Entry {
 	return cut
 }
 
-// Summary returns the event's ledger in one line.
+// Summary returns one line that counts the outcomes of the event's pods.
 func (l EventLedger) Summary(tolerance time.Duration) string {
 	var resources []string
 	for _, m := range l.Machines {
@@ -259,7 +260,7 @@ func (l EventLedger) Summary(tolerance time.Duration) string {
 	return b.String()
 }
 
-// Summary returns one line per event, each ended by a line feed.
+// Summary returns one line for each event. Each line ends with a line feed.
 func (l Ledger) Summary(tolerance time.Duration) string {
 	var b strings.Builder
 	for _, event := range l.Events {

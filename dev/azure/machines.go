@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Machines switches the machines of events. A resource is an Azure resource name, such as "aks-spot-12345678-vmss_3".
-// Both methods are idempotent, may be called concurrently, and return when the change is in effect. An error means no
-// change.
+// Machines switches the machines of events on and off. A resource is an Azure resource name, such as
+// "aks-spot-12345678-vmss_3". Both methods are idempotent and may be called concurrently. They return when the
+// machine is switched. After an error the machine is unchanged.
 type Machines interface {
 	// PowerOff switches the machine off without warning.
 	PowerOff(ctx context.Context, resource string) error
 	PowerOn(ctx context.Context, resource string) error
 }
 
-// NodePower switches machines by Kubernetes node names, as a control plane without machines offers it. Nodes.Machines
-// converts it to Machines.
+// NodePower switches machines on and off by the names of their Kubernetes nodes. A control plane with emulated
+// machines implements it. NodeMap.NewMachines converts it to Machines.
 type NodePower interface {
 	PowerOff(ctx context.Context, node string) error
 	PowerOn(ctx context.Context, node string) error

@@ -15,13 +15,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// providerID matches both forms that cloud-provider-azure writes: an instance of a uniform scale set, and a standalone
-// machine or one of a flexible scale set. Like Azure it ignores letter case.
+// providerID matches the provider IDs that cloud-provider-azure writes. One form names an instance of a uniform
+// scale set. The other form names a standalone machine or a machine of a flexible scale set. It ignores letter case,
+// as Azure does.
 var providerID = regexp.MustCompile(`(?i)^azure:///subscriptions/[^/]+/resourceGroups/[^/]+/providers/` +
 	`Microsoft\.Compute/(?:virtualMachineScaleSets/([^/]+)/)?virtualMachines/([^/]+)$`)
 
-// ParseProviderID returns the Scheduled Events name of the machine of a spec.providerID, and its uniform scale set: <scale
-// set>_<instance ID>. For other machines it returns the machine's own name and no scale set.
+// ParseProviderID returns the names for a spec.providerID. For a machine of a uniform scale set, resource is <scale
+// set>_<instance ID>, the name in Scheduled Events. For other machines, resource is the name of the machine, and
+// scaleSet is empty.
 func ParseProviderID(id string) (resource, scaleSet string, err error) {
 	m := providerID.FindStringSubmatch(id)
 	if m == nil {
@@ -34,8 +36,8 @@ func ParseProviderID(id string) (resource, scaleSet string, err error) {
 	return m[1] + "_" + m[2], m[1], nil
 }
 
-// NodeMap maps machines to nodes by the nodes' provider IDs. It remembers deleted nodes. Its methods may be called
-// concurrently.
+// NodeMap maps Azure machines to Kubernetes nodes by the nodes' provider IDs. It still knows nodes that were
+// deleted. Its methods may be called concurrently.
 type NodeMap struct {
 	log *slog.Logger
 
@@ -45,7 +47,7 @@ type NodeMap struct {
 	spotSets   map[string]bool   // by name in lower case
 }
 
-// WatchNodes watches the nodes until ctx ends, and returns when it has seen the existing nodes.
+// WatchNodes watches the nodes of a cluster until ctx ends. It returns when the map holds all existing nodes.
 func WatchNodes(ctx context.Context, client kubernetes.Interface, log *slog.Logger) (*NodeMap, error) {
 	n := &NodeMap{log: log, byResource: map[string]string{}, scaleSets: map[string]string{}, spotSets: map[string]bool{}}
 	factory := informers.NewSharedInformerFactory(client, 0)
@@ -83,7 +85,7 @@ func (n *NodeMap) recordNode(obj any) {
 	}
 }
 
-// NodeOfEventResource returns the name of a machine's node. It ignores letter case.
+// NodeOfEventResource returns the name of the node for a machine's Azure resource name. It ignores letter case.
 func (n *NodeMap) NodeOfEventResource(resource string) (node string, known bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -103,7 +105,7 @@ func (n *NodeMap) ScaleSets() []string {
 	return names
 }
 
-// NewMachines converts power over nodes to power over their machines.
+// NewMachines returns a Machines that finds the node of a machine and switches this node with power.
 func (n *NodeMap) NewMachines(power NodePower) Machines { return nodeMachines{n, power} }
 
 type nodeMachines struct {

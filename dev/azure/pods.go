@@ -16,11 +16,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// StopSecondsAnnotation holds the seconds that a pod needs to stop. The development control plane applies it; the ledger
-// only repeats it.
+// StopSecondsAnnotation is the annotation with the number of seconds that a pod needs to stop. The development
+// control plane applies it. The ledger only prints it.
 const StopSecondsAnnotation = "dev.slipway.dev/stop-seconds"
 
-// Pod is the observed life of one pod on its node. Times are those of the watch unless stated otherwise.
+// Pod records what a watch saw of a pod on its node. Its times are when the watch reported a change, unless the
+// field says otherwise.
 type Pod struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
@@ -57,8 +58,9 @@ type Pod struct {
 	Unobserved bool `json:"unobserved,omitempty"`
 }
 
-// updateUnlessEnded updates the record with the pod's state at a time. Nothing changes once the pod has ended. Its object is then
-// removed with grace 0, which differs from the granted grace.
+// updateUnlessEnded updates the record with the pod's state at the time at. It ignores changes after the pod has
+// ended. The kubelet then deletes the object with grace period 0, which would hide the grace period that was
+// granted.
 func (p *Pod) updateUnlessEnded(pod *corev1.Pod, at time.Time) {
 	if !p.EndedAt.IsZero() {
 		return
@@ -77,7 +79,8 @@ func (p *Pod) updateUnlessEnded(pod *corev1.Pod, at time.Time) {
 	}
 }
 
-// latestPossibleEnd returns the latest possible end of a pod. A watch may lag, and FinishedAt has truncated seconds.
+// latestPossibleEnd returns the latest possible time of a pod's end. It uses both times, because a watch may lag and
+// FinishedAt is truncated to seconds.
 func latestPossibleEnd(finished, seen time.Time) time.Time {
 	if latest := finished.Add(time.Second); !finished.IsZero() && latest.Before(seen) {
 		return latest
@@ -95,10 +98,11 @@ func hasEnded(pod *corev1.Pod) bool {
 		!slices.ContainsFunc(statuses, func(s corev1.ContainerStatus) bool { return s.State.Terminated == nil })
 }
 
-// killedExitCode is the exit code of a killed container: 128 plus SIGKILL.
+// killedExitCode is the exit code of a container that SIGKILL ended: 128 + 9.
 const killedExitCode = 137
 
-// summarizeExit summarizes how the containers ended. A pod without container statuses is judged by its phase.
+// summarizeExit returns the exit code and finish time that represent all containers of a pod. For a pod without
+// container statuses, the phase decides.
 func summarizeExit(pod *corev1.Pod) (code *int32, finished time.Time) {
 	worst := int32(0)
 	terminated := 0
@@ -124,7 +128,7 @@ func summarizeExit(pod *corev1.Pod) (code *int32, finished time.Time) {
 	return nil, finished
 }
 
-// stayReason returns why a pod stays on its node, or empty.
+// stayReason returns the reason why a drain leaves a pod on its node, or empty if a drain evicts the pod.
 func stayReason(pod *corev1.Pod) string {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return "mirror"
@@ -135,8 +139,8 @@ func stayReason(pod *corev1.Pod) string {
 	return ""
 }
 
-// PodWatch records what happens to the pods of a cluster. It never forgets a pod, so use it for one demo, test or
-// benchmark. Its methods may be called concurrently.
+// PodWatch records what happens to the pods of a cluster. It keeps every record in memory, so use it for only one
+// demo, test or benchmark. Its methods may be called concurrently.
 type PodWatch struct {
 	nodes *NodeMap
 
@@ -144,7 +148,7 @@ type PodWatch struct {
 	pods map[types.UID]*Pod
 }
 
-// WatchPods watches all pods until ctx ends, and returns when it has seen the existing pods.
+// WatchPods watches all pods of a cluster until ctx ends. It returns when it has recorded the existing pods.
 func WatchPods(ctx context.Context, client kubernetes.Interface, nodes *NodeMap) (*PodWatch, error) {
 	w := &PodWatch{nodes: nodes, pods: map[types.UID]*Pod{}}
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(dropUnusedFields))
@@ -164,7 +168,7 @@ func WatchPods(ctx context.Context, client kubernetes.Interface, nodes *NodeMap)
 	return w, nil
 }
 
-// dropUnusedFields drops the parts of a pod that the ledger does not read, to save memory.
+// dropUnusedFields removes the fields of a pod that the ledger does not read, to save memory.
 func dropUnusedFields(obj any) (any, error) {
 	if pod, ok := obj.(*corev1.Pod); ok {
 		pod.ManagedFields = nil
@@ -248,7 +252,7 @@ func (w *PodWatch) Pods() []Pod {
 	return pods
 }
 
-// Ledger makes the ledger from an emulator's events and the pods seen so far.
+// Ledger returns the ledger of an emulator's events and of the pods recorded so far.
 func (w *PodWatch) Ledger(state State) Ledger {
 	return NewLedger(state, w.Pods(), w.nodes.NodeOfEventResource)
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// scenarios are typical events of the real service. If scheduled-events-mock-server has the same event, type, source,
-// description and duration are taken from it.
+// scenarios holds typical events of the real service. An event that scheduled-events-mock-server also has uses its
+// type, source, description and duration.
 var scenarios = map[string]Announcement{
 	"live-migration": {
 		Type: Freeze, Source: Platform, DurationSeconds: new(5),
@@ -28,7 +28,8 @@ var scenarios = map[string]Announcement{
 // ScenarioNames lists the scenarios in alphabetical order.
 func ScenarioNames() []string { return slices.Sorted(maps.Keys(scenarios)) }
 
-// NewScenario returns the announcement of a typical event of the real service. For an unknown name it returns ErrInvalid.
+// NewScenario returns the announcement of a scenario for the given resources. For an unknown name it returns
+// ErrInvalid.
 func NewScenario(name string, resources ...string) (Announcement, error) {
 	a, ok := scenarios[name]
 	if !ok {

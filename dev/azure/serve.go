@@ -35,14 +35,15 @@ type mainSettings struct {
 	nodes      *NodeMap // nodes of the cluster, or nil
 }
 
-// scaleSetFlag is a scale set and the address of its own listener, or an empty address.
+// scaleSetFlag is the name of a scale set, and the address of the listener for only this scale set. The address may
+// be empty.
 type scaleSetFlag struct{ name, listen string }
 
-// RunEmulator serves an emulator until ctx ends. One listener serves everything; flags add listeners for single scale sets.
-// With a kubeconfig it keeps the ledger, knows the scale sets of the cluster's nodes, and switches the nodes with power.
-// Without kubeconfig or power, events have no effect. With --arm-listen it also serves Azure Resource Manager, where new
-// machines become nodes if power is a Joiner. Once all listeners answer, Main prints the addresses to out. For a help
-// flag it returns flag.ErrHelp.
+// RunEmulator serves an emulator until ctx ends. One listener serves all scale sets; flags add listeners for single
+// scale sets. With --kubeconfig, the emulator keeps the ledger, knows the scale sets of the cluster's nodes, and
+// switches nodes with power. Without --kubeconfig or power, events affect no machine. With --arm-listen, it also
+// serves Azure Resource Manager. New machines then become nodes if power implements NodeJoiner. RunEmulator prints
+// the addresses to out once all listeners answer. For a help flag it returns flag.ErrHelp.
 func RunEmulator(ctx context.Context, args []string, out io.Writer, power NodePower) error {
 	s, err := parseFlags(args, out)
 	if err != nil {
@@ -138,8 +139,8 @@ func (s *mainSettings) addNotice(value string) error {
 	return fmt.Errorf("unknown type %q: must be one of %v", name, EventTypes())
 }
 
-// requireLoopback refuses an address that others could reach, because any client of the emulator may switch machines
-// off.
+// requireLoopback returns an error for an address that other computers could reach. Every client of the emulator can
+// switch machines off.
 func requireLoopback(field, address string) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -227,7 +228,6 @@ func (s *mainSettings) serve(ctx context.Context, e *Emulator, out io.Writer) er
 	return group.Wait()
 }
 
-// openListeners creates the scale sets and opens the listeners.
 func (s *mainSettings) openListeners(e *Emulator) ([]servedListener, error) {
 	var endpoints []servedListener
 	open := func(what, address string, handler http.Handler) error {

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// FaultKind is a kind of backend failure.
+// FaultKind tells how a request or a machine of the backend fails.
 type FaultKind string
 
-// The kinds of failures. The first ones apply to requests.
+// The kinds of failures. All except TerminationFails, TerminationHangs and Stale apply to requests.
 const (
 	Status    FaultKind = "status"   // Fault.Status, with a message in the API's form
 	HTML      FaultKind = "html"     // an HTML page, with Fault.Status or 200
 	Redirect  FaultKind = "redirect" // Fault.Status or 302, to Fault.Location
 	Half      FaultKind = "half"     // the first half of the response
 	Reset     FaultKind = "reset"    // no response
-	Hang      FaultKind = "hang"     // no response until the client disconnects or Heal is called
+	Hang      FaultKind = "hang"     // no response until the client disconnects or ClearFaults is called
 	Throttled FaultKind = "throttled"
 	// LoseResponse means that the request takes effect, but the response does not arrive.
 	LoseResponse FaultKind = "lost"
@@ -48,7 +48,7 @@ type armedFault struct {
 	healed     chan struct{}
 }
 
-// InjectFaults adds faults until Heal.
+// InjectFaults adds faults, which stay active until ClearFaults removes them.
 func (p *Pool) InjectFaults(faults ...Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,7 +78,8 @@ func (p *Pool) hasFaultLocked(kind FaultKind, machine string) bool {
 	return slices.ContainsFunc(p.faults, func(f *armedFault) bool { return f.Kind == kind && f.Machine == machine })
 }
 
-// takeRequestFaultLocked returns the fault that applies to a request, or nil.
+// takeRequestFaultLocked returns the first active fault that applies to a request, or nil. It counts the request for
+// the fault's Skip and Times.
 func (p *Pool) takeRequestFaultLocked(r *http.Request) *armedFault {
 	for _, f := range p.faults {
 		if f.Machine != "" || f.Kind == Stale || f.Method != "" && f.Method != r.Method || !strings.HasSuffix(r.URL.Path, f.Path) {
@@ -94,7 +95,7 @@ func (p *Pool) takeRequestFaultLocked(r *http.Request) *armedFault {
 	return nil
 }
 
-// writeFaultyResponse writes the faulty response.
+// writeFaultyResponse writes the response that the fault demands.
 func (f *armedFault) writeFaultyResponse(w http.ResponseWriter, r *http.Request) {
 	code := func(fallback int) int {
 		if f.Status != 0 {

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Request is a request to a backend, with the path as the backend reads it.
+// Request is a request that a Pool received. Its path is normalized as normalizePaths describes.
 type Request struct {
 	Method, Path, Query string
 	Header              http.Header
@@ -32,7 +32,7 @@ func (p *Pool) Requests() []Request {
 	return slices.Clone(p.requests)
 }
 
-// CountRequests counts the requests of a method with a path that ends in suffix.
+// CountRequests returns the number of requests so far that have the given method and a path that ends in suffix.
 func (p *Pool) CountRequests(method, suffix string) int {
 	n := 0
 	for _, r := range p.Requests() {
@@ -43,10 +43,10 @@ func (p *Pool) CountRequests(method, suffix string) int {
 	return n
 }
 
-// Handler serves only this pool, at the root.
+// Handler serves the API of only this pool, at the root path.
 func (p *Pool) Handler() http.Handler { return normalizePaths(p.newHandler("/pool/")) }
 
-// NewMultiPoolHandler serves several pools under /cloudpools/{name}, and the list of pools.
+// NewMultiPoolHandler serves each pool under /cloudpools/{name}, and the list of pools under /cloudpools.
 func NewMultiPoolHandler(pools map[string]*Pool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /cloudpools", func(w http.ResponseWriter, r *http.Request) {
@@ -64,8 +64,9 @@ func NewMultiPoolHandler(pools map[string]*Pool) http.Handler {
 	return normalizePaths(mux)
 }
 
-// normalizePaths reads paths as the reference server does. It cuts each segment at a semicolon, decodes it, and then resolves
-// dot segments, also encoded ones. It ignores a trailing slash and repeated slashes.
+// normalizePaths changes request paths as the reference server does. It cuts each segment at a semicolon and decodes
+// it. Then it resolves "." and ".." segments, even if they were encoded. It removes a trailing slash and repeated
+// slashes.
 func normalizePaths(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		segments := strings.Split(r.URL.EscapedPath(), "/")
@@ -82,7 +83,7 @@ func normalizePaths(next http.Handler) http.Handler {
 	})
 }
 
-// newHandler serves a pool. Requests for one machine are under machinePrefix.
+// newHandler serves the API of one pool. The paths of requests for one machine begin with machinePrefix.
 func (p *Pool) newHandler(machinePrefix string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /config", p.getConfig)
@@ -103,7 +104,8 @@ func (p *Pool) newHandler(machinePrefix string) http.Handler {
 
 const maxBody = 16 << 20
 
-// serveRequest records a request, checks the credentials, and injects a fault or serves the request.
+// serveRequest records a request and checks its credentials. Then it writes the response of a fault that applies to
+// the request, or else calls next.
 func (p *Pool) serveRequest(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
 	if err != nil {
@@ -188,7 +190,7 @@ func writeError(w http.ResponseWriter, code int, format string, a ...any) {
 	_, _ = w.Write(raw)
 }
 
-// noConfigMessage is the error of a pool without configuration.
+// noConfigMessage is the error message of a pool that has no configuration.
 const noConfigMessage = "no cloud pool configuration has been set"
 
 func (p *Pool) postStart(w http.ResponseWriter, _ *http.Request) {
@@ -262,7 +264,8 @@ func (p *Pool) getSize(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// parseBody parses a body roughly as Gson does: numbers may be strings, and are truncated to integers.
+// parseBody parses a JSON body approximately as Gson does. Numbers may be written as strings, and are truncated to
+// integers.
 func parseBody(w http.ResponseWriter, r *http.Request) map[string]any {
 	raw, err := io.ReadAll(r.Body)
 	var body map[string]any
@@ -306,7 +309,9 @@ func (p *Pool) postSize(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// findMemberLocked finds a machine that is allocated according to the cache. The second result is the cached machine.
+// findMemberLocked finds a machine that the pool's cache shows as allocated. The first result is the current
+// machine, or nil if it no longer exists. The second result is the cached machine, or nil if the cache has no such
+// machine.
 func (p *Pool) findMemberLocked(id string) (current, observed *Machine) {
 	for _, m := range p.cachedObservationLocked().machines {
 		if m.ID == id && m.State.IsAllocated() {
@@ -316,7 +321,8 @@ func (p *Pool) findMemberLocked(id string) (current, observed *Machine) {
 	return nil, nil
 }
 
-// changeMachine calls do with the machine in a body.
+// changeMachine calls do with the machine that a request body names, and writes the response. If evict is true, it
+// refuses a machine that is not evictable.
 func (p *Pool) changeMachine(w http.ResponseWriter, body map[string]any, evict bool, do func(*Machine)) {
 	id, _ := body["machineId"].(string)
 	if id == "" {
@@ -347,7 +353,8 @@ func (p *Pool) postDetach(w http.ResponseWriter, r *http.Request) {
 	p.endMembership(w, r, p.detachMachineLocked)
 }
 
-// endMembership ends a membership, with the given function.
+// endMembership calls end for the machine that a request names. It also decreases the desired size if the request
+// asks for this.
 func (p *Pool) endMembership(w http.ResponseWriter, r *http.Request, end func(*Machine)) {
 	body := parseBody(w, r)
 	if body == nil {

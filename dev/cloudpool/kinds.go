@@ -2,8 +2,8 @@ package cloudpool
 
 import "fmt"
 
-// Kind is the cloud of a pool's machines, with the API's value of cloudProvider. It determines the form of their IDs and
-// of their Nodes' provider IDs.
+// Kind is the cloud of a pool's machines. The values are the values of the API's field cloudProvider. Kind
+// determines the form of machine IDs and of the Nodes' provider IDs.
 type Kind string
 
 const (
@@ -14,14 +14,14 @@ const (
 	Azure     Kind = "Azure"
 )
 
-// The account of the machines of GCE and Azure.
+// The account names in the provider IDs of GCE and Azure.
 const (
 	Project      = "demo-project"
 	Zone         = "europe-west1-b"
 	Subscription = "00000000-0000-0000-0000-000000000001"
 )
 
-// setIdentity sets a machine's ID, its Node's name and provider ID, and its cloud's description.
+// setIdentity sets the ID and the provider ID of a machine, and the cloud's description of the machine.
 func (p *Pool) setIdentity(m *Machine, id string) {
 	short := id[:8] + id[9:13] + id[14:18]
 	switch p.opts.Kind {

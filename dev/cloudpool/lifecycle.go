@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// triggerResize wakes the loop.
+// triggerResize makes the resize loop compare the pool with its desired size now.
 func (p *Pool) triggerResize() {
 	select {
 	case p.resize <- struct{}{}:
@@ -14,7 +14,7 @@ func (p *Pool) triggerResize() {
 	}
 }
 
-// runResizeLoop resizes the pool to its desired size until it is closed.
+// runResizeLoop launches and terminates machines to reach the desired size, until the pool is closed.
 func (p *Pool) runResizeLoop() {
 	var tick <-chan time.Time
 	if p.opts.ResizeInterval > 0 {
@@ -40,7 +40,8 @@ func (p *Pool) runResizeLoop() {
 	}
 }
 
-// resizeOnceLocked launches missing machines, and terminates surplus or disposable ones.
+// resizeOnceLocked launches the machines that the desired size requires, or terminates surplus machines. It also
+// terminates all evictable machines that are not active.
 func (p *Pool) resizeOnceLocked() {
 	active := 0
 	for _, m := range slices.Clone(p.machines) {
@@ -62,7 +63,8 @@ func (p *Pool) resizeOnceLocked() {
 	p.notifyWaitersLocked()
 }
 
-// selectSurplusLocked returns up to n machines that the pool selects to shrink.
+// selectSurplusLocked returns up to n evictable machines to terminate. REQUESTED machines come first, then the order
+// of the pool's Policy applies.
 func (p *Pool) selectSurplusLocked(n int) []*Machine {
 	var evictable []*Machine
 	for _, m := range p.machines {
@@ -85,7 +87,8 @@ func (p *Pool) selectSurplusLocked(n int) []*Machine {
 	return evictable[:min(n, len(evictable))]
 }
 
-// launchMachineLocked requests one more machine from the cloud.
+// launchMachineLocked starts the launch of one machine. If the quota is reached, it adds a REJECTED machine instead,
+// unless the pool has one.
 func (p *Pool) launchMachineLocked() {
 	allocated := 0
 	for _, m := range p.machines {
@@ -111,7 +114,7 @@ func (p *Pool) launchMachineLocked() {
 	})
 }
 
-// changeIfInState changes a machine if it is still in a state, and reports whether it was.
+// changeIfInState calls change if the machine's state is from. It reports whether it called change.
 func (p *Pool) changeIfInState(m *Machine, from State, change func()) (changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,7 +126,8 @@ func (p *Pool) changeIfInState(m *Machine, from State, change func()) (changed b
 	return true
 }
 
-// joinNode adds the Node of a running machine. If the machine has ended meanwhile, its Node is powered off.
+// joinNode adds the Node of a running machine. If the machine ended before its Node was added, joinNode powers the
+// Node off.
 func (p *Pool) joinNode(ctx context.Context, m *Machine) {
 	if p.opts.Nodes == nil || !sleep(ctx, p.opts.JoinTime) {
 		return
@@ -141,14 +145,15 @@ func (p *Pool) joinNode(ctx context.Context, m *Machine) {
 	}
 }
 
-// copyMachine returns a copy of a machine, and whether it runs.
+// copyMachine returns a copy of a machine, and reports whether the machine is running.
 func (p *Pool) copyMachine(m *Machine) (Machine, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return *m, m.State == Running
 }
 
-// startTerminationLocked starts the termination of a machine, at once or when the call takes effect.
+// startTerminationLocked starts the termination of a machine. With the option CallDelay, the machine changes to
+// TERMINATING only after this delay. A fault of kind TerminationFails prevents the termination.
 func (p *Pool) startTerminationLocked(m *Machine) {
 	if !m.State.IsAllocated() || p.hasFaultLocked(TerminationFails, m.ID) {
 		return
@@ -176,7 +181,8 @@ func (p *Pool) startTerminationLocked(m *Machine) {
 	})
 }
 
-// finishTermination runs a machine's termination to its end.
+// finishTermination powers off the Node of a machine in TERMINATING. After TerminateTime it sets the machine to
+// TERMINATED, unless an injected fault makes the termination hang.
 func (p *Pool) finishTermination(ctx context.Context, m *Machine) {
 	p.mu.Lock()
 	copied := *m
@@ -191,7 +197,8 @@ func (p *Pool) finishTermination(ctx context.Context, m *Machine) {
 	}
 }
 
-// awaitNoTerminationFault waits until no fault blocks a machine's termination.
+// awaitNoTerminationFault waits until no injected fault makes the termination of a machine hang. It returns false if
+// the pool was closed first.
 func (p *Pool) awaitNoTerminationFault(ctx context.Context, id string) (cleared bool) {
 	for {
 		p.mu.Lock()
@@ -208,7 +215,7 @@ func (p *Pool) awaitNoTerminationFault(ctx context.Context, id string) (cleared 
 	}
 }
 
-// markTerminated marks a machine as TERMINATED, and lists it for a while.
+// markTerminated sets a machine to TERMINATED. The pool lists the machine for some time, and then removes it.
 func (p *Pool) markTerminated(ctx context.Context, m *Machine) {
 	p.mu.Lock()
 	m.State = Terminated

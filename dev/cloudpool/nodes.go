@@ -12,10 +12,10 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// PoolLabel is the label of a Node with its pool.
+// PoolLabel is the Node label with the name of the Node's pool.
 const PoolLabel = "dev.slipway.dev/cloudpool"
 
-// ClusterNodes adds machines as nodes of a control plane.
+// ClusterNodes is a NodeManager that adds machines as nodes of a control plane.
 type ClusterNodes struct {
 	Cluster *controlplane.Cluster
 	// Pool is the value of PoolLabel.
@@ -36,7 +36,8 @@ func (n ClusterNodes) AddNode(ctx context.Context, m Machine) error {
 	return n.setNodeAddress(ctx, m)
 }
 
-// setNodeAddress sets a node's address to its machine's, as a kubelet does. The emulated kubelets invent one.
+// setNodeAddress sets the address in a node's status to the address of its machine. A real kubelet does so too, but
+// an emulated kubelet uses an invented address.
 func (n ClusterNodes) setNodeAddress(ctx context.Context, m Machine) error {
 	if len(m.PrivateIPs) == 0 {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// State is the state of a machine.
+// State is the state of a machine in the API, such as RUNNING.
 type State string
 
 const (
@@ -27,16 +27,17 @@ const (
 	Terminated  State = "TERMINATED"
 )
 
-// IsAllocated reports whether a machine in this state counts in its pool.
+// IsAllocated reports whether a machine in this state counts as part of its pool.
 func (s State) IsAllocated() bool { return s == Requested || s == Pending || s == Running }
 
-// Membership tells what the pool may do with a machine.
+// Membership is the membership status of a machine. An Active machine counts for the pool's size. The pool may
+// terminate only Evictable machines.
 type Membership struct {
 	Active    bool `json:"active"`
 	Evictable bool `json:"evictable"`
 }
 
-// Machine is one machine of a pool.
+// Machine is one machine of a pool, in the JSON form of the API.
 type Machine struct {
 	ID           string         `json:"id"`
 	State        State          `json:"machineState"`
@@ -62,7 +63,8 @@ type Machine struct {
 
 func (m *Machine) isActive() bool { return m.State.IsAllocated() && m.Membership.Active }
 
-// NodeManager adds and removes the Nodes of machines. Both methods are called without a lock, and may take time.
+// NodeManager adds and removes the Nodes of machines. The Pool holds no lock when it calls a method, so a method may
+// take a long time.
 type NodeManager interface {
 	// AddNode adds the Node of a running machine.
 	AddNode(ctx context.Context, m Machine) error
@@ -70,7 +72,7 @@ type NodeManager interface {
 	PowerOffNode(ctx context.Context, m Machine) error
 }
 
-// Policy selects the machines to terminate when the pool shrinks.
+// Policy tells which machines the pool terminates first when it shrinks.
 type Policy string
 
 const (
@@ -78,7 +80,7 @@ const (
 	Oldest Policy = "OLDEST"
 )
 
-// Options configures a Pool. The zero value is a pool of OpenStack servers without delays.
+// Options configures a Pool. With the zero value, the machines are OpenStack servers, and nothing is delayed.
 type Options struct {
 	// Name is part of the machines' names. Empty means "pool".
 	Name string
@@ -114,7 +116,7 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Pool is an emulated pool. Its methods may be called concurrently. Call Close to end it.
+// Pool is an emulated cloudpool. Its methods may be called concurrently. Call Close to end it.
 type Pool struct {
 	opts Options
 	log  *slog.Logger
@@ -139,7 +141,7 @@ type Pool struct {
 	changed  chan struct{}
 }
 
-// observation is one read of the cloud.
+// observation is what one read of the cloud returned: the machines and the time of the read.
 type observation struct {
 	at       time.Time
 	machines []Machine
@@ -165,7 +167,7 @@ func New(o Options) *Pool {
 	return p
 }
 
-// Close ends the work in progress, and waits for it.
+// Close stops launches, terminations and the resize loop, and waits until they have ended.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.stop()
@@ -173,14 +175,14 @@ func (p *Pool) Close() {
 	p.running.Wait()
 }
 
-// goLocked runs work until the pool is closed.
+// goLocked runs work in a new goroutine. The context of work ends when the pool is closed.
 func (p *Pool) goLocked(work func(context.Context)) {
 	if p.ctx.Err() == nil {
 		p.running.Go(func() { work(p.ctx) })
 	}
 }
 
-// sleep waits for d, and reports false if the pool was closed first.
+// sleep waits for the duration d. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) (elapsed bool) {
 	if d <= 0 {
 		return ctx.Err() == nil
@@ -193,7 +195,7 @@ func sleep(ctx context.Context, d time.Duration) (elapsed bool) {
 	}
 }
 
-// AddMachines adds n running machines with their Nodes, and raises the desired size by n.
+// AddMachines adds n running machines with their Nodes, and increases the desired size by n.
 func (p *Pool) AddMachines(ctx context.Context, n int) ([]Machine, error) {
 	p.mu.Lock()
 	added := make([]Machine, n)
@@ -221,10 +223,11 @@ func (p *Pool) AddMachines(ctx context.Context, n int) ([]Machine, error) {
 	return added, group.Wait()
 }
 
-// maxConcurrentJoins is the number of Nodes that join concurrently.
+// maxConcurrentJoins is the maximum number of Nodes that AddMachines adds at the same time.
 const maxConcurrentJoins = 16
 
-// AddMachineInState adds a machine in a given state, without a Node. It raises the desired size if the state counts.
+// AddMachineInState adds a machine in the given state, without a Node. It increases the desired size if the new
+// machine counts for the pool's size. The function change may set other fields of the machine.
 func (p *Pool) AddMachineInState(s State, change func(*Machine)) Machine {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -244,7 +247,7 @@ func (p *Pool) AddMachineInState(s State, change func(*Machine)) Machine {
 	return *m
 }
 
-// newMachineLocked creates a requested machine.
+// newMachineLocked adds a machine in state REQUESTED to the pool.
 func (p *Pool) newMachineLocked() *Machine {
 	now := time.Now().UTC()
 	m := &Machine{
@@ -258,18 +261,18 @@ func (p *Pool) newMachineLocked() *Machine {
 	return m
 }
 
-// markRunningLocked sets a machine to RUNNING.
 func (p *Pool) markRunningLocked(m *Machine) {
 	now := time.Now().UTC()
 	m.State, m.LaunchTime = Running, &now
 	m.PrivateIPs = []string{p.machineAddress(m.Serial).String()}
 }
 
-// poolCount counts the pools of this process.
+// poolCount is the number of pools that this process has created.
 var poolCount atomic.Uint32
 
-// machineAddress returns an address that is unique among all pools of this process, for up to 4096 pools of 4096 machines. With
-// a duplicate address the machine of a node would be ambiguous.
+// machineAddress returns an address for a machine, given its number in the pool. Addresses are unique in this
+// process for up to 4096 pools of 4096 machines. With a duplicate address, a node could belong to either of two
+// machines.
 func (p *Pool) machineAddress(serial int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(p.number >> 4), byte(p.number<<4) | byte(serial>>8)&0xf, byte(serial)})
 }
@@ -283,7 +286,7 @@ func (p *Pool) findMachineLocked(id string) *Machine {
 	return nil
 }
 
-// Machines returns the machines that exist in the cloud and have not ended, without the cache.
+// Machines returns the machines that exist in the cloud and have not ended. It does not use the cache.
 func (p *Pool) Machines() []Machine {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -296,14 +299,15 @@ func (p *Pool) Machines() []Machine {
 	return all
 }
 
-// DesiredSize returns the desired size.
+// DesiredSize returns the number of active machines that the pool should have.
 func (p *Pool) DesiredSize() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.desired
 }
 
-// SetDesiredSize sets the desired size without waking the loop, as a client does that bypasses all proxies.
+// SetDesiredSize sets the desired size but does not start a resize. This emulates a client that sends its request
+// directly to the backend.
 func (p *Pool) SetDesiredSize(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -317,7 +321,8 @@ func (p *Pool) Unconfigure() {
 	p.config, p.started = nil, false
 }
 
-// EndMachine ends a machine without a request. The pool does not replace it.
+// EndMachine ends a machine without a request, as a failure in the cloud does. The pool does not launch a
+// replacement. It returns false if the machine does not exist.
 func (p *Pool) EndMachine(id string) (found bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -337,15 +342,15 @@ func (p *Pool) removeMachineLocked(m *Machine) {
 	p.notifyWaitersLocked()
 }
 
-// detachMachineLocked ends a machine's membership. The machine continues to run outside the pool.
+// detachMachineLocked removes a machine from the pool. The machine continues to run outside the pool.
 func (p *Pool) detachMachineLocked(m *Machine) {
 	p.machines = slices.DeleteFunc(p.machines, func(o *Machine) bool { return o == m })
 	p.detached = append(p.detached, m)
 	p.notifyWaitersLocked()
 }
 
-// attachMachineLocked makes a running machine outside the pool a member, and raises the desired size. It reports false if there
-// is no such machine.
+// attachMachineLocked adds a detached machine to the pool again, and increases the desired size by one. It returns
+// false if no such machine was detached.
 func (p *Pool) attachMachineLocked(id string) (found bool) {
 	i := slices.IndexFunc(p.detached, func(m *Machine) bool { return m.ID == id })
 	if i < 0 {
@@ -359,7 +364,8 @@ func (p *Pool) attachMachineLocked(id string) (found bool) {
 	return true
 }
 
-// RemoveMembership ends a machine's membership without a request.
+// RemoveMembership detaches a machine from the pool without a request to the API. It returns false if the pool has
+// no such machine.
 func (p *Pool) RemoveMembership(id string) (found bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -377,7 +383,7 @@ func (p *Pool) notifyWaitersLocked() {
 	p.changed = make(chan struct{})
 }
 
-// AwaitMachines waits until done returns true for the machines. It returns ctx's error if ctx ends first.
+// AwaitMachines waits until done returns true for the list of machines. If ctx ends first, it returns the cause.
 func (p *Pool) AwaitMachines(ctx context.Context, done func([]Machine) bool) error {
 	for {
 		p.mu.Lock()
@@ -394,7 +400,7 @@ func (p *Pool) AwaitMachines(ctx context.Context, done func([]Machine) bool) err
 	}
 }
 
-// cachedObservationLocked reads the pool through its cache.
+// cachedObservationLocked returns the cached observation. If the cache is too old, it reads the cloud first.
 func (p *Pool) cachedObservationLocked() *observation {
 	if p.cache != nil && (p.stale != nil && p.stale.After == 0 || time.Since(p.cache.at) < p.maxCacheAgeLocked()) {
 		return p.cache

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The cloud of AKSPool's machines.
+// The Azure subscription and resource group of AKSPool's machines.
 const (
 	Subscription  = "00000000-0000-0000-0000-000000000001"
 	ResourceGroup = "mc_demo"
@@ -14,7 +14,8 @@ const (
 
 const aksClusterID = "12345678"
 
-// AKSPool is a pool of machines as AKS creates them: one virtual machine scale set in uniform mode.
+// AKSPool is a pool of machines as AKS creates them. Its machines are in one virtual machine scale set in uniform
+// mode.
 type AKSPool struct {
 	// Name is the value of the label kubernetes.azure.com/agentpool.
 	Name string
@@ -28,20 +29,21 @@ type AKSPool struct {
 // ScaleSetName returns the name of the pool's scale set: aks-spot-12345678-vmss.
 func (p AKSPool) ScaleSetName() string { return "aks-" + p.Name + "-" + aksClusterID + "-vmss" }
 
-// ParseScaleSetName returns the pool of a scale set, and whether the name is a scale set of an AKSPool.
+// ParseScaleSetName returns the pool of a scale set. It reports false if the name is not the scale set name of an
+// AKSPool.
 func ParseScaleSetName(scaleSet string) (AKSPool, bool) {
 	name, hasPrefix := strings.CutPrefix(scaleSet, "aks-")
 	name, hasSuffix := strings.CutSuffix(name, "-"+aksClusterID+"-vmss")
 	return AKSPool{Name: name}, hasPrefix && hasSuffix && name != ""
 }
 
-// ResourceName returns the Azure name of an instance, as Scheduled Events have it: aks-spot-12345678-vmss_0.
+// ResourceName returns the Azure name of an instance, as in Scheduled Events: aks-spot-12345678-vmss_0.
 func (p AKSPool) ResourceName(instance int) string {
 	return p.ScaleSetName() + "_" + strconv.Itoa(instance)
 }
 
-// NodeName returns the name of an instance's node. It is the computer name, which ends in the instance in base 36, six
-// digits long: aks-spot-12345678-vmss000000.
+// NodeName returns the name of an instance's node: aks-spot-12345678-vmss000000. It is the computer name, which ends
+// in the instance number as six digits of base 36.
 func (p AKSPool) NodeName(instance int) string {
 	suffix := strconv.FormatInt(int64(instance), 36)
 	return p.ScaleSetName() + strings.Repeat("0", max(0, 6-len(suffix))) + suffix
@@ -53,8 +55,8 @@ func (p AKSPool) ProviderID(instance int) string {
 		"virtualMachineScaleSets/%s/virtualMachines/%d", Subscription, ResourceGroup, p.ScaleSetName(), instance)
 }
 
-// Node returns the node of an instance with the labels that AKS and the cloud provider set. Instances are spread over
-// three zones.
+// Node returns the node of an instance, with the labels that AKS and Azure's cloud provider set. The instances are
+// in three zones in turn.
 func (p AKSPool) Node(instance int) NodeSpec {
 	priority := "regular"
 	if p.Spot {

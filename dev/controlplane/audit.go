@@ -46,7 +46,8 @@ func (f AuditFilter) matches(e *auditv1.Event) bool {
 		(f.Name == "" || object.Name == f.Name)
 }
 
-// mayMatchLine rules out most lines without decoding them. JSON escapes none of these values.
+// mayMatchLine returns false if a line of the log cannot match the filter. It avoids decoding most lines. It
+// searches for the filter's values as they are, because JSON escapes none of them.
 func (f AuditFilter) mayMatchLine(line []byte) bool {
 	resource, _, _ := strings.Cut(f.Resource, "/")
 	for _, value := range []string{f.User, f.Verb, resource, f.Namespace, f.Name} {
@@ -57,9 +58,10 @@ func (f AuditFilter) mayMatchLine(line []byte) bool {
 	return true
 }
 
-// ReadAuditLog returns the requests in the audit log that match the filter, each once. They are in the order of the first log
-// entry: the answer, or the start of a watch. For a finished watch it returns the last entry. It ignores what is logged
-// during the call, because a busy API server may write faster than Audit reads.
+// ReadAuditLog returns the requests in the audit log that match the filter. Each request is returned once, with its
+// last log entry. The first log entries determine the order: the response of a request, or the start of a watch.
+// ReadAuditLog ignores entries that are written during the call. Otherwise it might never end, because a busy API
+// server may write faster than ReadAuditLog reads.
 func (c *Cluster) ReadAuditLog(f AuditFilter) ([]auditv1.Event, error) {
 	log, err := os.Open(c.AuditLogFile())
 	if err != nil {

@@ -20,28 +20,29 @@ import (
 	"time"
 )
 
-// VersionVariable names the environment variable with the default Kubernetes version.
+// VersionVariable is the name of the environment variable that holds the default Kubernetes version.
 const VersionVariable = "SLIPWAY_KUBE_VERSION"
 
-// CacheDirVariable names the environment variable with the directory of compiled binaries. The default is slipway-dev in
-// the user's cache directory.
+// CacheDirVariable is the name of the environment variable that holds the directory of compiled binaries. The
+// default is slipway-dev in the user's cache directory.
 const CacheDirVariable = "SLIPWAY_DEV_CACHE"
 
-// moduleVariable names the environment variable with the directory of the dev module. A binary needs it if the module
-// has moved since the build.
+// moduleVariable is the name of the environment variable that holds the directory of the dev module. Set it if the
+// module was moved after the build of the binary.
 const moduleVariable = "SLIPWAY_DEV_MODULE"
 
-// moduleDir is the directory of the dev module. `make slipway-dev` sets it with the linker.
+// moduleDir is the directory of the dev module. `make slipway-dev` sets this variable with linker flags.
 var moduleDir string
 
-// newestVersion is the version that the dev module requires. Each other version has a module in versions/.
+// newestVersion is the Kubernetes version that the dev module requires. Every other supported version has a module
+// in the folder versions.
 const newestVersion = "1.37"
 
 // Versions returns the supported Kubernetes minor versions, oldest first.
 func Versions() []string { return []string{"1.33", "1.34", "1.35", "1.36", newestVersion} }
 
-// ResolveVersion returns the given version, or else the version in the environment, or else the newest. It returns an
-// error for a version that is not in Versions.
+// ResolveVersion returns the given version. If it is empty, ResolveVersion returns the version from the environment
+// variable, or else the newest version. It returns an error for a version that is not in Versions.
 func ResolveVersion(version string) (string, error) {
 	source := "Version"
 	if version == "" {
@@ -61,8 +62,9 @@ type Binaries struct {
 	Etcd, APIServer, ControllerManager, Scheduler, Kwok string
 }
 
-// BuildBinaries compiles the binaries of a Kubernetes version into the cache, unless they are there, and returns their paths.
-// The first build takes minutes, and is announced in one line to progress. Concurrent builds wait for each other.
+// BuildBinaries compiles the binaries of a Kubernetes version into the cache, unless the cache has them. It returns
+// their paths. The first build takes minutes, so BuildBinaries writes one line to progress. Concurrent builds of the
+// same version wait for each other.
 func BuildBinaries(ctx context.Context, version string, progress io.Writer) (Binaries, error) {
 	module, err := findDevModule()
 	if err != nil {
@@ -96,19 +98,19 @@ func BuildBinaries(ctx context.Context, version string, progress io.Writer) (Bin
 	}, nil
 }
 
-// buildPlan is a set of binaries of one module.
+// buildPlan lists the binaries to compile from one Go module.
 type buildPlan struct {
 	module   string            // directory of the module
 	packages map[string]string // binary name to package
 }
 
-// kubernetesVersion matches the Kubernetes version that a go.mod requires.
+// kubernetesVersion finds the required version of k8s.io/kubernetes in a go.mod.
 var kubernetesVersion = regexp.MustCompile(`(?m)^(?:require\s+|\s+)k8s\.io/kubernetes (v(\d+)\.(\d+)\.\S+)`)
 
 // ensureBuilt compiles the plan's binaries, unless they are in the cache, and returns their directory.
 //
-// A build is named after the versions of all modules in it, so that branches with other differences share it. Finding
-// these versions takes seconds. So a symbolic link, named after go.mod and go.sum, points to the build.
+// The name of a build is a hash of the versions of all its modules. So branches that use the same versions share a build.
+// Finding these versions takes seconds. So a symbolic link, named after a hash of go.mod and go.sum, points to the build.
 func (p buildPlan) ensureBuilt(ctx context.Context, progress io.Writer) (string, error) {
 	key, err := p.readBuildKey()
 	if err != nil {
@@ -140,10 +142,11 @@ func (p buildPlan) ensureBuilt(ctx context.Context, progress io.Writer) (string,
 	return dir, errors.Join(markBuildUsed(dir), replaceLink(dir, link), removeOldBuilds(prefix))
 }
 
-// buildKey locates a plan's binaries, as far as go.mod and go.sum determine it.
+// buildKey holds what go.mod and go.sum determine about a build: the Kubernetes version, the prefix of its
+// directory, and its symbolic link.
 type buildKey struct{ version, major, minor, prefix, link string }
 
-// readBuildKey reads the plan's go.mod and go.sum.
+// readBuildKey returns the buildKey of the plan, from the plan's go.mod and go.sum.
 func (p buildPlan) readBuildKey() (buildKey, error) {
 	mod, err := os.ReadFile(filepath.Join(p.module, "go.mod"))
 	if err != nil {
@@ -166,7 +169,7 @@ func (p buildPlan) readBuildKey() (buildKey, error) {
 	return buildKey{version, string(match[2]), string(match[3]), prefix, prefix + "go.mod-" + hashBuildInputs(mod, sum)}, nil
 }
 
-// hashBuildInputs returns a short hash of the parts, the compiler version and the platform.
+// hashBuildInputs returns a short hash of the given content, the compiler version and the platform.
 func hashBuildInputs(parts ...[]byte) string {
 	hash := sha256.New()
 	fmt.Fprintf(hash, "%s %s %s\n", runtime.Version(), runtime.GOOS, runtime.GOARCH)
@@ -176,7 +179,7 @@ func hashBuildInputs(parts ...[]byte) string {
 	return hex.EncodeToString(hash.Sum(nil))[:16]
 }
 
-// listModules lists the modules that are linked into the plan's binaries, with their versions.
+// listModules returns the modules, with versions, that are linked into the plan's binaries.
 func (p buildPlan) listModules(ctx context.Context) ([]byte, error) {
 	const format = "{{with .Module}}{{.Path}} {{.Version}}{{with .Replace}} {{.Path}} {{.Version}}{{end}}{{end}}"
 	args := []string{"list", "-deps", "-f", format}
@@ -192,8 +195,8 @@ func (p buildPlan) listModules(ctx context.Context) ([]byte, error) {
 	return []byte(strings.Join(slices.Compact(lines), "\n")), nil
 }
 
-// runGoCommand runs the go command in the plan's module and returns its output. It ignores the caller's workspace and
-// flags, because they would change the build.
+// runGoCommand runs the go command in the plan's module and returns the output. It ignores the caller's Go workspace
+// and Go flags, because they would change the build.
 func (p buildPlan) runGoCommand(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // constants and values of go.mod
 	cmd.Dir = p.module
@@ -208,7 +211,7 @@ func (p buildPlan) runGoCommand(ctx context.Context, args ...string) ([]byte, er
 	return output, nil
 }
 
-// replaceLink points a symbolic link at a build in the same directory.
+// replaceLink makes a symbolic link point at a build in the same directory. It replaces an existing link.
 func replaceLink(dir, link string) error {
 	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("replacing a link to a build: %w", err)
@@ -219,7 +222,7 @@ func replaceLink(dir, link string) error {
 	return nil
 }
 
-// markBuildUsed records that a build was used.
+// markBuildUsed records the current time as the last use of a build.
 func markBuildUsed(dir string) error {
 	if err := os.Chtimes(dir, time.Time{}, time.Now()); err != nil {
 		return fmt.Errorf("recording the use of a build: %w", err)
@@ -230,7 +233,8 @@ func markBuildUsed(dir string) error {
 // buildRetention is the time that a build stays in the cache after its last use.
 const buildRetention = 14 * 24 * time.Hour
 
-// removeOldBuilds removes the builds with this name prefix that were not used for buildRetention, and the links to them.
+// removeOldBuilds removes the builds with the given name prefix that were not used for buildRetention. It also
+// removes the links to these builds.
 func removeOldBuilds(prefix string) error {
 	paths, err := filepath.Glob(prefix + "*")
 	if err != nil {
@@ -258,7 +262,8 @@ func (p buildPlan) binaryNames() []string {
 	return names
 }
 
-// findCompleteBuild returns the directory behind a path, and whether it has all of the plan's binaries.
+// findCompleteBuild resolves path to the directory of a build. It returns false if a binary of the plan is missing
+// there.
 func (p buildPlan) findCompleteBuild(path string) (dir string, ok bool) {
 	dir, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -272,7 +277,8 @@ func (p buildPlan) findCompleteBuild(path string) (dir string, ok bool) {
 	return dir, true
 }
 
-// compileBinaries compiles the plan's binaries next to dir, and moves them to dir when all are complete.
+// compileBinaries compiles the plan's binaries in a temporary directory next to dir. It moves them to dir once all
+// are complete.
 func (p buildPlan) compileBinaries(ctx context.Context, dir, ldflags string, progress io.Writer) error {
 	if progress == nil {
 		progress = os.Stderr
@@ -303,7 +309,8 @@ func (p buildPlan) compileBinaries(ctx context.Context, dir, ldflags string, pro
 	return nil
 }
 
-// linkerFlags sets the version in the binaries, as Kubernetes' own build does, and omits debug information.
+// linkerFlags returns linker flags that set the version in the binaries, as Kubernetes' own build does. The flags
+// also omit debug information.
 func linkerFlags(version, major, minor string) string {
 	flags := []string{"-s", "-w"}
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
@@ -332,7 +339,7 @@ func findCacheDir() (string, error) {
 	return dir, nil
 }
 
-// findDevModule returns the directory of the dev module, which has the go.mod of all builds.
+// findDevModule returns the directory of the dev module. The go.mod files of all builds are below this directory.
 func findDevModule() (string, error) {
 	if dir := os.Getenv(moduleVariable); dir != "" {
 		return dir, nil
@@ -351,10 +358,11 @@ func findDevModule() (string, error) {
 		"set %s to its directory", moduleVariable)
 }
 
-// lockPollInterval is the interval between two attempts to lock.
+// lockPollInterval is the time between two attempts of lockFile to get the lock.
 const lockPollInterval = 200 * time.Millisecond
 
-// lockFile locks a file against other processes. The system unlocks it when the process ends, even by a crash.
+// lockFile locks a file against other processes, and waits while another process holds the lock. The operating
+// system releases the lock when the process ends, even after a crash.
 func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// The command line clients of a cluster.
+// The names of the command line clients of a cluster.
 const (
 	Kubectl = "kubectl"
 	Helm    = "helm"
@@ -16,8 +16,9 @@ const (
 // ClientBinaries holds the paths of the command line clients.
 type ClientBinaries struct{ Kubectl, Helm string }
 
-// BuildClientBinaries compiles kubectl of the newest Kubernetes version and helm into the cache, as Build does, and returns
-// their paths. They have their own module because they have many dependencies that nothing else here needs.
+// BuildClientBinaries compiles helm and the newest kubectl into the cache, unless the cache has them, and returns
+// their paths. The two have their own Go module, because nothing else in the dev module needs their many
+// dependencies.
 func BuildClientBinaries(ctx context.Context, progress io.Writer) (ClientBinaries, error) {
 	plan, err := newClientsPlan()
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// The process names of a control plane for Cluster.Process, in starting order.
+// The names of a control plane's processes for Cluster.Process, in the order of their start.
 const (
 	Etcd              = "etcd"
 	APIServer         = "kube-apiserver"
@@ -32,9 +32,9 @@ const (
 
 var componentNames = []string{Etcd, APIServer, ControllerManager, Scheduler, Kwok}
 
-// GCPercentVariable names the environment variable with GOGC for the processes of a control plane. Unset means 100. At 400 a
-// kube-apiserver busy with tests uses up to 0.8 GB instead of 0.4 GB. Garbage collection then takes 2 % of two
-// processors instead of 7 %.
+// GCPercentVariable is the name of the environment variable that sets GOGC for the processes of a control plane. The
+// default is 100. With 400, a kube-apiserver that is busy with tests uses up to 0.8 GB instead of 0.4 GB. In return,
+// garbage collection takes 2 % instead of 7 % of two processors.
 const GCPercentVariable = "SLIPWAY_DEV_GOGC"
 
 func isComponent(name string) bool { return slices.Contains(componentNames, name) }
@@ -66,7 +66,8 @@ var (
 	schedulerConfig string
 )
 
-// ErrPortTaken means that a port was taken after it was found free. Another port may work.
+// ErrPortTaken means that another process took a port that was free shortly before. A retry with another port may
+// succeed.
 var ErrPortTaken = errors.New("a port was taken by another process")
 
 // layout holds the directory and the ports of a control plane.
@@ -85,7 +86,7 @@ func (l layout) apiServerURL() string { return "https://" + loopbackAddress(l.se
 
 func loopbackAddress(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// reserveFreePorts finds n free ports, see ReserveFreePort.
+// reserveFreePorts reserves n free ports as ReserveFreePort does.
 func reserveFreePorts(ctx context.Context, n int) (ports []int, err error) {
 	ports = make([]int, n)
 	for i := range ports {
@@ -120,7 +121,7 @@ func (c *Cluster) writeConfigFiles(ports []int) (layout, error) {
 	return l, nil
 }
 
-// listCommands returns the processes in starting order.
+// listCommands returns the commands of the processes in the order of their start.
 func (l layout) listCommands(o Options, b Binaries) []Command {
 	all := []Command{
 		{Name: Etcd, Path: b.Etcd, Args: l.etcdArgs(), ReadyURL: "https://" + loopbackAddress(l.etcdClient) + "/health"},
@@ -210,8 +211,8 @@ func (l layout) kwokArgs() []string {
 	}
 }
 
-// startComponents starts the processes. It waits for the first two, because all others need them. The others become ready in
-// parallel.
+// startComponents starts the processes. It waits until the first two are ready, because all others need them. The
+// others start in parallel.
 func (c *Cluster) startComponents(ctx context.Context, commands []Command) error {
 	for _, command := range commands {
 		p := &Process{command: command, detached: c.state.Detached, cluster: c}
@@ -246,7 +247,7 @@ func (c *Cluster) createClients() error {
 	return nil
 }
 
-// awaitComponentsReady waits until the processes that started last are ready.
+// awaitComponentsReady waits until the processes that startComponents did not wait for are ready.
 func (c *Cluster) awaitComponentsReady(ctx context.Context) error {
 	for _, name := range []string{ControllerManager, Scheduler} {
 		if err := c.awaitProcessReady(ctx, c.Process(name)); err != nil {
@@ -262,7 +263,8 @@ func (c *Cluster) awaitComponentsReady(ctx context.Context) error {
 	})
 }
 
-// awaitProcessReady waits until a process answers at its readiness URL.
+// awaitProcessReady waits until the readiness URL of a process returns 200. Without a readiness URL it returns at
+// once.
 func (c *Cluster) awaitProcessReady(ctx context.Context, p *Process) error {
 	if p.command.ReadyURL == "" {
 		return nil
@@ -291,8 +293,8 @@ func (c *Cluster) awaitProcessReady(ctx context.Context, p *Process) error {
 	})
 }
 
-// pollProcess repeats check until it succeeds. It fails when the context or the process ends, and returns the end of the
-// process's log.
+// pollProcess repeats check until check succeeds. It returns an error if the context or the process ends first. The
+// error includes the end of the process's log, or is ErrPortTaken.
 func (c *Cluster) pollProcess(ctx context.Context, p *Process, check func(context.Context) error) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc

@@ -25,7 +25,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Options configures Start. The zero value means the default version, in a temporary directory, without nodes.
+// Options configures Start. With the zero value, Start uses the default Kubernetes version and a temporary
+// directory, and adds no nodes.
 type Options struct {
 	// Version is the Kubernetes minor version, one of Versions(). Empty means the value of SLIPWAY_KUBE_VERSION, or else
 	// the newest.
@@ -46,10 +47,11 @@ type Options struct {
 	Progress io.Writer
 }
 
-// See Options.NodeMonitorGracePeriod.
+// The default of Options.NodeMonitorGracePeriod.
 const defaultNodeMonitorGracePeriod = 10 * time.Minute
 
-// bootAttempts limits the attempts of Start after another process took a port that was found free.
+// bootAttempts is the maximum number of attempts of Start. Start tries again if another process took a port that was
+// free shortly before.
 const bootAttempts = 5
 
 // Cluster is a running control plane. Its methods may be called concurrently.
@@ -65,9 +67,9 @@ type Cluster struct {
 	mu sync.Mutex // guards state and processes
 }
 
-// Start compiles missing binaries, starts a control plane and waits until it is ready. Then the API server and the
-// scheduler are ready, the default ServiceAccount exists, and all nodes are Ready. The context limits the start, not the
-// life of the control plane.
+// Start starts a control plane and waits until it is ready. It first compiles missing binaries. When it returns, the
+// API server and the scheduler are ready, the default ServiceAccount exists, and all nodes are Ready. The context
+// limits only the start. The control plane runs until Stop.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if err := o.applyDefaultsAndValidate(); err != nil {
 		return nil, err
@@ -87,8 +89,8 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	}
 }
 
-// NewExternalCluster returns a Cluster for a control plane that this package does not run. It has no processes. Dir is for the files
-// of callers.
+// NewExternalCluster returns a Cluster for a control plane that this package did not start. The Cluster has no
+// processes. Callers may write files to dir.
 func NewExternalCluster(config *rest.Config, dir string) (*Cluster, error) {
 	version, err := ResolveVersion("")
 	if err != nil {
@@ -103,7 +105,7 @@ func NewExternalCluster(config *rest.Config, dir string) (*Cluster, error) {
 	}, nil
 }
 
-// applyDefaultsAndValidate sets the defaults and validates the options.
+// applyDefaultsAndValidate sets the default of each empty option, and returns an error for an invalid option.
 func (o *Options) applyDefaultsAndValidate() error {
 	version, err := ResolveVersion(o.Version)
 	if err != nil {
@@ -127,7 +129,7 @@ func (o *Options) applyDefaultsAndValidate() error {
 	return nil
 }
 
-// bootCluster makes one attempt to start everything, and removes everything if it fails.
+// bootCluster tries once to start a control plane. If it fails, it removes everything that it has started.
 func bootCluster(ctx context.Context, o Options, binaries Binaries) (_ *Cluster, err error) {
 	c := &Cluster{processes: map[string]*Process{}}
 	if err := c.createDir(o.Dir); err != nil {
@@ -190,10 +192,10 @@ func (c *Cluster) createDir(dir string) error {
 	return nil
 }
 
-// ErrNotEmpty is the error of Start if Options.Dir is not empty.
+// ErrNotEmpty is the error of Start if the directory in Options.Dir contains files.
 var ErrNotEmpty = errors.New("the control plane's directory must be empty or not exist")
 
-// removeDirContents removes the files of a failed start from the caller's directory.
+// removeDirContents removes the files that a failed start has left in the caller's directory.
 func removeDirContents(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -206,8 +208,8 @@ func removeDirContents(dir string) error {
 	return errors.Join(errs...)
 }
 
-// Stop kills every process of the control plane, and removes its directory if Start created it. It may be called twice.
-// It kills them at once, because the data is not needed.
+// Stop kills every process of the control plane, at once, because the data is not needed. It removes the directory
+// if Start created it. It may be called twice.
 func (c *Cluster) Stop() error {
 	var errs []error
 	for _, p := range c.startedProcesses() {
@@ -228,11 +230,12 @@ func (c *Cluster) Version() string { return c.state.Version }
 // Kubeconfig returns the path of the administrator's kubeconfig.
 func (c *Cluster) Kubeconfig() string { return filepath.Join(c.dir, adminKubeconfig) }
 
-// RESTConfig returns a copy of the administrator's configuration, without client-side rate limit.
+// RESTConfig returns a copy of the administrator's client configuration. It has no client-side rate limit.
 func (c *Cluster) RESTConfig() *rest.Config { return rest.CopyConfig(c.config) }
 
 // Client returns the administrator's client.
 func (c *Cluster) Client() kubernetes.Interface { return c.client }
 
-// AuditLogFile returns the path of the API server's audit log, with one JSON object per line. Audit reads it.
+// AuditLogFile returns the path of the API server's audit log. Each line is one JSON object. ReadAuditLog reads this
+// file.
 func (c *Cluster) AuditLogFile() string { return filepath.Join(c.dir, auditLog) }

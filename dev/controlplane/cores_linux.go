@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SplitCores splits this machine's cores in two halves. The named processes and this one get the second half, all other
-// running processes the first. So what is measured does not wait for the rest, as on separate machines. Apart returns
-// the number of cores of each half, or zeros if there is only one core. The split lasts until the processes end.
+// SplitCores divides this machine's cores into two halves. The named processes and the calling process get the
+// second half. All other running processes of the control plane get the first half. So the named processes do not
+// compete with the others, as if they ran on separate machines. SplitCores returns the number of cores of each half,
+// or zeros if there is only one core. The division lasts until the processes end.
 func (c *Cluster) SplitCores(names ...string) (others, measured int, err error) {
 	others = runtime.NumCPU() / 2
 	measured = runtime.NumCPU() - others
@@ -43,8 +44,8 @@ func (c *Cluster) SplitCores(names ...string) (others, measured int, err error) 
 	return others, measured, errors.Join(append(errs, pinToCores(os.Getpid(), &othersCores))...)
 }
 
-// pinToCores pins all threads of a process to cores. New threads inherit the cores of their creator. So it repeats until it
-// finds no new thread.
+// pinToCores restricts all threads of a process to the given cores. A new thread inherits the cores of the thread
+// that created it. So pinToCores repeats until it finds no new thread.
 func pinToCores(pid int, cores *unix.CPUSet) error {
 	kept := map[int]bool{}
 	for {

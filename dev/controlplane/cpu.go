@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// CPUTime returns the processor time of the process since its latest start, in user and kernel mode, with a resolution of 10
-// ms. It works on Linux while the process exists.
+// CPUTime returns the processor time of the process since its latest start, in user and kernel mode. The resolution
+// is 10 ms. CPUTime works only on Linux, and only while the process exists.
 func (p *Process) CPUTime() (time.Duration, error) { return readCPUTime(p.PID()) }
 
 // OwnCPUTime returns the processor time of the calling process.

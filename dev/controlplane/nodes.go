@@ -25,15 +25,16 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// Kwok emulates only the kubelets of nodes with powerLabel=powerOn. When the value changes, kwok forgets the node,
-// its Lease and its pods at once.
+// The label that tells kwok whether a machine has power. Kwok emulates only the kubelets of nodes with
+// powerLabel=powerOn. When the value changes, kwok at once stops its work on the node, the node's Lease and its
+// pods.
 const (
 	powerLabel = "dev.slipway.dev/machine"
 	powerOn    = "on"
 	powerOff   = "off"
 )
 
-// poolLabel is the AKS label with the name of a node's pool.
+// poolLabel is the node label that AKS sets to the name of the node's pool.
 const poolLabel = "kubernetes.azure.com/agentpool"
 
 // NodeSpec describes a node to add. Only Name is required.
@@ -43,7 +44,7 @@ type NodeSpec struct {
 	Pool string
 	// ProviderID is the value of spec.providerID, such as azure:///subscriptions/….
 	ProviderID string
-	// CPUTime and Memory are the allocatable quantities. Empty means "16" and "64Gi".
+	// CPU and Memory are the allocatable quantities. Empty means "16" and "64Gi".
 	CPU, Memory string
 	// Pods is the maximum number of pods. Zero means 110, the kubelet's default.
 	Pods        int
@@ -52,7 +53,7 @@ type NodeSpec struct {
 	Taints      []corev1.Taint
 }
 
-// AddNodes adds nodes with an emulated kubelet, and waits until all of them are Ready and schedulable.
+// AddNodes adds nodes with emulated kubelets. It waits until all of these nodes are Ready and schedulable.
 func (c *Cluster) AddNodes(ctx context.Context, specs ...NodeSpec) error {
 	if len(specs) == 0 {
 		return nil
@@ -81,10 +82,10 @@ func (c *Cluster) AddNodes(ctx context.Context, specs ...NodeSpec) error {
 	return c.awaitNodesReady(ctx, time.Time{}, names...)
 }
 
-// maxConcurrentRequests limits the concurrent requests that create many objects.
+// maxConcurrentRequests is the maximum number of concurrent requests of a function that creates many objects.
 const maxConcurrentRequests = 16
 
-// newNode returns the Node object as its kubelet registers it.
+// newNode returns a Node object as a real kubelet registers it.
 func (c *Cluster) newNode(spec NodeSpec) (*corev1.Node, error) {
 	capacity, err := spec.capacity()
 	if err != nil {
@@ -154,7 +155,7 @@ func (spec NodeSpec) labels() map[string]string {
 	return labels
 }
 
-// nodeAddress returns an address in 10.128.0.0/9 that depends only on the name.
+// nodeAddress returns an address in 10.128.0.0/9 for a node. The same name always gets the same address.
 func nodeAddress(name string) string {
 	sum := fnv.New32a()
 	sum.Write([]byte(name))
@@ -162,8 +163,8 @@ func nodeAddress(name string) string {
 	return netip.AddrFrom4([4]byte{10, 128 | n[1], n[2], n[3]}).String()
 }
 
-// nodeConditions returns the conditions of a healthy node. A new node gets them, so that the node lifecycle controller
-// does not taint it before its first heartbeat.
+// nodeConditions returns the conditions of a healthy node. A new node starts with these conditions. Otherwise the
+// node lifecycle controller would taint the node before its first heartbeat.
 func nodeConditions() []corev1.NodeCondition {
 	now := metav1.Now()
 	var conditions []corev1.NodeCondition
@@ -179,8 +180,8 @@ func nodeConditions() []corev1.NodeCondition {
 	return conditions
 }
 
-// awaitNodesReady waits until the nodes are Ready and not tainted as not ready, and their Leases were renewed after
-// renewedAfter.
+// awaitNodesReady waits until the nodes are Ready, have no not-ready taint, and have renewed their Leases after the
+// time renewedAfter.
 func (c *Cluster) awaitNodesReady(ctx context.Context, renewedAfter time.Time, names ...string) error {
 	nodes, leases := c.client.CoreV1().Nodes(), c.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	nodeReady := func(o runtime.Object) bool { return isNodeReady(o.(*corev1.Node)) }
@@ -207,7 +208,7 @@ func (c *Cluster) awaitNodesReady(ctx context.Context, renewedAfter time.Time, n
 	return nil
 }
 
-// awaitAll waits until matches returns true for all named objects of a list and watch.
+// awaitAll lists and watches objects until matches has returned true for every named object.
 func awaitAll(ctx context.Context, lw cache.ListerWatcher, kind runtime.Object, names []string,
 	matches func(runtime.Object) bool,
 ) error {
@@ -242,9 +243,9 @@ func isNodeReady(node *corev1.Node) bool {
 	return false
 }
 
-// PowerOff switches off a node's machine. Its kubelet then sends no heartbeat, and its pods stay as they are, also the
-// stopping ones. The Node object remains Ready until the node lifecycle controller reacts
-// (Options.NodeMonitorGracePeriod).
+// PowerOff switches off the machine of a node. The kubelet then sends no heartbeats, and all pods on the node keep
+// their state, even terminating pods. The Node object stays Ready until the node lifecycle controller reacts (see
+// Options.NodeMonitorGracePeriod).
 func (c *Cluster) PowerOff(ctx context.Context, node string) error {
 	if err := c.setPowerLabel(ctx, node, powerOff); err != nil {
 		return fmt.Errorf("powering off %s: %w", node, err)
@@ -252,11 +253,11 @@ func (c *Cluster) PowerOff(ctx context.Context, node string) error {
 	return nil
 }
 
-// IsPoweredOff reports whether a node's machine is switched off.
+// IsPoweredOff reports whether the machine of a node is switched off.
 func IsPoweredOff(node *corev1.Node) bool { return node.Labels[powerLabel] == powerOff }
 
-// PowerOn switches on a node's machine, and returns once the node is Ready again. The kubelet continues with the pods
-// that are bound to the node. Terminating pods past their grace period are killed.
+// PowerOn switches on the machine of a node, and returns when the node is Ready again. The kubelet then continues
+// with the pods bound to the node. It kills terminating pods with an expired grace period.
 func (c *Cluster) PowerOn(ctx context.Context, node string) error {
 	before := time.Now()
 	if err := c.setPowerLabel(ctx, node, powerOn); err != nil {

@@ -18,7 +18,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// certificateLifetime is longer than any development control plane runs.
+// certificateLifetime is longer than a development control plane runs.
 const certificateLifetime = 365 * 24 * time.Hour
 
 type authority struct {
@@ -27,7 +27,7 @@ type authority struct {
 	pem         []byte
 }
 
-// certificatePair is a certificate and its key in PEM.
+// certificatePair holds a certificate and its private key, both in PEM.
 type certificatePair struct{ certificate, key []byte }
 
 func newAuthority() (*authority, error) {
@@ -68,7 +68,8 @@ func certificateTemplate(subject pkix.Name) *x509.Certificate {
 	}
 }
 
-// signServerCertificate signs the certificate of the API server and of etcd. Both also use it as clients of etcd.
+// signServerCertificate creates the server certificate of the API server and etcd. Both also use it as their client
+// certificate for etcd.
 func (a *authority) signServerCertificate() (certificatePair, error) {
 	template := certificateTemplate(pkix.Name{CommonName: "slipway-dev-server"})
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
@@ -77,7 +78,7 @@ func (a *authority) signServerCertificate() (certificatePair, error) {
 	return a.signNewKeyPair(template)
 }
 
-// signClientCertificate signs a certificate that the API server accepts as this user and groups.
+// signClientCertificate creates a client certificate that the API server accepts for the given user and groups.
 func (a *authority) signClientCertificate(user string, groups ...string) (certificatePair, error) {
 	template := certificateTemplate(pkix.Name{CommonName: user, Organization: groups})
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
@@ -155,8 +156,8 @@ func (l layout) writeCertificates() error {
 	return l.writeKubeconfigs(a)
 }
 
-// writeKubeconfigs writes the kubeconfig of each client that has a certificate. The API server's built-in RBAC roles are
-// bound to the users of the controller manager and the scheduler.
+// writeKubeconfigs writes one kubeconfig with a client certificate for each client of the API server. The controller
+// manager and the scheduler use the user names that have Kubernetes' built-in roles.
 func (l layout) writeKubeconfigs(a *authority) error {
 	for file, identity := range map[string]struct {
 		user   string
@@ -179,7 +180,7 @@ func (l layout) writeKubeconfigs(a *authority) error {
 	return nil
 }
 
-// writeKubeconfig writes a kubeconfig with certificates and tokens inline.
+// writeKubeconfig writes a kubeconfig that contains its certificates and tokens, so that it needs no other files.
 func writeKubeconfig(path, server string, ca []byte, name, namespace string, user *clientcmdapi.AuthInfo) error {
 	config := clientcmdapi.NewConfig()
 	config.Clusters["slipway-dev"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}

@@ -4,7 +4,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Annotations of a pod with the times of its emulated containers, each a number of seconds such as "0.5", or Never.
+// The annotations that set the times of a pod's emulated containers. A value is a number of seconds such as "0.5",
+// or Never.
 const (
 	// StartSecondsAnnotation is the time from binding to Ready. The default is 0.3. With Never the pod stays Pending.
 	StartSecondsAnnotation = "dev.slipway.dev/start-seconds"
@@ -18,7 +19,7 @@ const (
 	Never = "never"
 )
 
-// PodEnding tells how a pod's containers ended.
+// PodEnding is how the containers of a pod ended.
 type PodEnding string
 
 const (
@@ -31,7 +32,7 @@ const (
 	Killed PodEnding = "killed"
 )
 
-// DeterminePodEnding derives a pod's Ending from its status.
+// DeterminePodEnding returns how a pod's containers ended, according to the pod's status.
 func DeterminePodEnding(pod *corev1.Pod) PodEnding {
 	ending := Finished
 	if len(pod.Status.ContainerStatuses) == 0 {

@@ -8,17 +8,18 @@ import (
 	"net"
 )
 
-// The ports of this module's servers. They are below the range that Linux uses for outgoing connections
-// (ip_local_port_range, 32768 to 60999). Such a connection could take a port before its server listens, or while the
-// server restarts.
+// The range of ports for this module's servers. It is below the range that Linux uses for outgoing connections
+// (ip_local_port_range, 32768 to 60999). Otherwise an outgoing connection could take a port before its server
+// listens, or while the server restarts.
 const (
 	firstPort       = 12000
 	lastPort        = 32000
 	maxPortAttempts = 1000
 )
 
-// ReserveFreePort finds a free port of the loopback interface and reserves it until this process ends. This process does not
-// find it again. On Linux other processes of this module do not find it either, even while its server is down.
+// ReserveFreePort returns a free port of the loopback interface, and reserves it until this process ends. Later
+// calls in this process return other ports. On Linux, other processes of this module also get other ports, even
+// while no server listens on this one.
 func ReserveFreePort(ctx context.Context) (int, error) {
 	var config net.ListenConfig
 	var lastErr error
@@ -41,7 +42,7 @@ func ReserveFreePort(ctx context.Context) (int, error) {
 		errors.Join(lastErr, ctx.Err()))
 }
 
-// ReserveFreeAddress returns a loopback address with a port of [ReserveFreePort].
+// ReserveFreeAddress returns a loopback address with a port that [ReserveFreePort] has reserved.
 func ReserveFreeAddress(ctx context.Context) (string, error) {
 	port, err := ReserveFreePort(ctx)
 	return loopbackAddress(port), err

@@ -8,12 +8,13 @@ import (
 	"sync"
 )
 
-// reservedPorts keeps this process's reservations from garbage collection, which would close them.
+// reservedPorts refers to the sockets of this process's reservations. Without a reference, the garbage collector
+// would close the sockets and end the reservations.
 var reservedPorts sync.Map
 
-// reservePort reserves a port, unless a process of this module has reserved it. The reservation is a Unix socket in the
-// abstract namespace, named after the port. It belongs to the port's network namespace, leaves no file, and ends with
-// its process.
+// reservePort reserves a port. It returns an error if a process of this module has already reserved the port. A
+// reservation is a Unix socket in the abstract namespace, named after the port. The socket exists only in this
+// network namespace, leaves no file, and ends with this process.
 func reservePort(ctx context.Context, port int) (release func(), err error) {
 	var config net.ListenConfig
 	l, err := config.Listen(ctx, "unix", "@slipway-dev-port-"+strconv.Itoa(port))

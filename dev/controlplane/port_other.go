@@ -8,11 +8,11 @@ import (
 	"sync"
 )
 
-// reservedPorts holds the ports that this process has found.
+// reservedPorts holds the ports that this process has reserved.
 var reservedPorts sync.Map
 
-// reservePort reserves a port within this process. Another process may find the same port, with a chance of one in
-// thousands, because only Linux has sockets without files.
+// reservePort reserves a port against other calls in this process only. Another process may take the same port, but
+// this is rare. Only Linux has sockets without files, which prevent it.
 func reservePort(_ context.Context, port int) (release func(), err error) {
 	if _, taken := reservedPorts.LoadOrStore(port, true); taken {
 		return nil, fmt.Errorf("reserving port %d: it is already reserved", port)

@@ -27,20 +27,21 @@ type Process struct {
 	done chan struct{} // closed when the process has ended
 }
 
-// processIdentity distinguishes a process from a later one with the same PID.
+// processIdentity holds the PID and start time of a process. It distinguishes the process from a later one that has
+// the same PID.
 type processIdentity struct {
 	PID int `json:"pid"`
 	// Started is the operating system's notation of the start time. It is only compared.
 	Started string `json:"started"`
 }
 
-// isAlive reports whether the process runs or is paused.
+// isAlive reports whether the process exists. A paused process is alive.
 func (id processIdentity) isAlive() bool {
 	started, running := readProcessStart(id.PID)
 	return running && started == id.Started
 }
 
-// signal sends a signal to the process. It returns os.ErrProcessDone if the process has ended.
+// signal sends a signal to the process. If the process has ended, it returns os.ErrProcessDone.
 func (id processIdentity) signal(s syscall.Signal) error {
 	if !id.isAlive() {
 		return os.ErrProcessDone
@@ -48,15 +49,15 @@ func (id processIdentity) signal(s syscall.Signal) error {
 	return syscall.Kill(id.PID, s)
 }
 
-// Process returns the process with this name, or nil. Names are Etcd, APIServer, ControllerManager, Scheduler, Kwok, or
-// a name given to Run.
+// Process returns the process with the given name, or nil. Names are Etcd, APIServer, ControllerManager, Scheduler,
+// Kwok, and the names given to StartProcess.
 func (c *Cluster) Process(name string) *Process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.processes[name]
 }
 
-// startedProcesses returns the processes, latest start first.
+// startedProcesses returns the processes in reverse order of their start.
 func (c *Cluster) startedProcesses() []*Process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,22 +68,23 @@ func (c *Cluster) startedProcesses() []*Process {
 	return all
 }
 
-// Command is a program that runs next to a control plane, see Run.
+// Command is a program that StartProcess runs as part of a control plane.
 type Command struct {
 	// Name is a name of the caller's choice.
 	Name string `json:"name"`
 	// Path and Args are the program and its arguments. The working directory is the control plane's.
 	Path string   `json:"path"`
 	Args []string `json:"args"`
-	// Env is added to Environment.
+	// Env is added to MinimalEnvironment.
 	Env []string `json:"env,omitempty"`
 	// ReadyURL answers 200 once the program is ready. Empty means no wait. An HTTPS server needs a certificate of the
 	// control plane's authority.
 	ReadyURL string `json:"readyURL,omitempty"`
 }
 
-// StartProcess starts a process that belongs to the control plane, such as an emulator, and waits until it is ready. Process
-// returns it and Stop ends it. If the control plane is detached, it outlives this process. It writes to logs/NAME.log.
+// StartProcess starts a process that belongs to the control plane, such as an emulator, and waits until it is ready.
+// Cluster.Process returns this process, and Stop ends it. If the control plane is detached, the process continues
+// after the caller has ended. Its output goes to logs/NAME.log.
 func (c *Cluster) StartProcess(ctx context.Context, command Command) (*Process, error) {
 	p := &Process{command: command, detached: c.state.Detached, cluster: c}
 	if err := c.registerProcess(p); err != nil {
@@ -110,7 +112,7 @@ func (c *Cluster) registerProcess(p *Process) error {
 	return nil
 }
 
-// startProcess starts the process and stores its identity.
+// startProcess starts the process and stores its PID and start time.
 func (p *Process) startProcess() error {
 	log, err := os.OpenFile(p.LogFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -142,14 +144,14 @@ func (p *Process) startProcess() error {
 	return nil
 }
 
-// MinimalEnvironment returns the minimal environment of a program. Other variables of this process, such as proxies and
-// kubeconfigs, must not change the program's behaviour.
+// MinimalEnvironment returns the few environment variables that a program needs. Other variables of this process,
+// such as proxies and kubeconfigs, could change how the program behaves.
 func MinimalEnvironment(home string) []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + os.TempDir()}
 }
 
-// startOnLastingThread starts a command from a thread that lives as long as this process. Linux sends a child's death
-// signal when the *thread* that started it ends, and Go ends threads at any time.
+// startOnLastingThread starts a command on a thread that lives as long as this process. On Linux, a child gets its
+// death signal when the thread that started it ends. Go can end other threads at any time.
 func startOnLastingThread(cmd *exec.Cmd) error {
 	result := make(chan error)
 	lastingThread() <- func() { result <- cmd.Start() }
@@ -177,7 +179,7 @@ func (p *Process) PID() int {
 	return p.id.PID
 }
 
-// IsAlive reports whether the process runs or is paused.
+// IsAlive reports whether the process exists. A paused process is alive.
 func (p *Process) IsAlive() bool { return p.identity().isAlive() }
 
 // LogFile returns the path of the process's log.
@@ -189,8 +191,8 @@ func (p *Process) identity() processIdentity {
 	return p.id
 }
 
-// Pause stops the process with SIGSTOP: connections stay open and nothing answers. It returns once every thread has
-// stopped, a moment after the signal.
+// Pause stops the process with SIGSTOP. The process keeps its connections open but does not respond. Pause returns
+// when every thread has stopped, shortly after the signal.
 func (p *Process) Pause(ctx context.Context) error {
 	if err := p.signal(syscall.SIGSTOP, "pausing"); err != nil {
 		return err
@@ -209,13 +211,13 @@ func (p *Process) Pause(ctx context.Context) error {
 	return nil
 }
 
-// pausePollInterval is the interval between two checks whether a process has stopped.
+// pausePollInterval is the time between two checks of Pause whether a process has stopped.
 const pausePollInterval = time.Millisecond
 
 // Resume continues a paused process.
 func (p *Process) Resume() error { return p.signal(syscall.SIGCONT, "resuming") }
 
-// Kill kills the process without cleanup, and returns when it has ended.
+// Kill kills the process with SIGKILL, and returns when the process has ended.
 func (p *Process) Kill() error {
 	if err := p.signal(syscall.SIGKILL, "killing"); err != nil {
 		return err
@@ -224,7 +226,7 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// killIfAlive kills the process, and succeeds if it has ended already.
+// killIfAlive kills the process. If the process has ended already, killIfAlive succeeds.
 func (p *Process) killIfAlive() error {
 	if err := p.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -239,7 +241,8 @@ func (p *Process) signal(s syscall.Signal, action string) error {
 	return nil
 }
 
-// Restart kills the process if it runs, starts it with the same command line and data, and waits until it is ready.
+// Restart starts the process again with the same command line and data, and waits until it is ready. It first kills
+// the process if it is running.
 func (p *Process) Restart(ctx context.Context) error {
 	if err := p.killIfAlive(); err != nil {
 		return err
@@ -253,7 +256,7 @@ func (p *Process) Restart(ctx context.Context) error {
 	return p.cluster.awaitProcessReady(ctx, p)
 }
 
-// Exited returns a channel that is closed when the process has ended. Each start has a new channel.
+// Exited returns a channel that is closed when the process ends. After a restart, Exited returns a new channel.
 func (p *Process) Exited() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -271,7 +274,7 @@ func (p *Process) Exited() <-chan struct{} {
 	return p.done
 }
 
-// readLogTail returns the end of the process's log.
+// readLogTail returns the last lines of the process's log.
 func (p *Process) readLogTail() string {
 	const maxBytes = 4096
 	f, err := os.Open(p.LogFile())

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// processAttributes puts a child in its own session, so that a terminal's interrupt does not reach it. Unless detached
-// is set, the kernel kills the child when its parent dies.
+// processAttributes makes a child run in its own session, so that an interrupt from the terminal does not reach it.
+// If detached is false, the kernel kills the child when its parent ends.
 func processAttributes(detached bool) *syscall.SysProcAttr {
 	attributes := &syscall.SysProcAttr{Setsid: true}
 	if !detached {
@@ -18,8 +18,8 @@ func processAttributes(detached bool) *syscall.SysProcAttr {
 	return attributes
 }
 
-// readProcessStart returns the start time of a process in clock ticks since boot, and whether it runs. A zombie does not
-// run.
+// readProcessStart returns the start time of a process in clock ticks since boot. It also reports whether the
+// process runs; a zombie process does not run.
 func readProcessStart(pid int) (started string, running bool) {
 	state, started, ok := readProcessStat("/proc/" + strconv.Itoa(pid) + "/stat")
 	return started, ok && state != "Z" && state != "X"
@@ -40,7 +40,7 @@ func isProcessStopped(pid int) bool {
 	return len(threads) > 0
 }
 
-// readProcessStat reads the state and the start time of a process or thread.
+// readProcessStat reads the state and start time of a process or thread from its stat file.
 func readProcessStat(path string) (state, started string, ok bool) {
 	stat, err := os.ReadFile(path)
 	if err != nil {

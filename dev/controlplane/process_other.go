@@ -9,11 +9,13 @@ import (
 	"syscall"
 )
 
-// processAttributes puts a child in its own session, so that a terminal's interrupt does not reach it. Only Linux can
-// end a child with its parent. Elsewhere a killed test binary leaves its control plane running.
+// processAttributes makes a child run in its own session, so that an interrupt from the terminal does not reach it.
+// Only Linux can kill a child when its parent ends. On other systems, the control plane continues to run after a
+// test binary was killed.
 func processAttributes(bool) *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
-// readProcessStart returns the start time of a process, and whether it runs. A zombie does not run.
+// readProcessStart returns the start time of a process as ps prints it. It also reports whether the process runs; a
+// zombie process does not run.
 func readProcessStart(pid int) (started string, running bool) {
 	state, started, ok := readStat(pid)
 	return started, ok && !strings.HasPrefix(state, "Z")
@@ -25,7 +27,7 @@ func isProcessStopped(pid int) bool {
 	return ok && strings.HasPrefix(state, "T")
 }
 
-// readStat reads the state and the start time of a process.
+// readStat reads the state and start time of a process from the output of ps.
 func readStat(pid int) (state, started string, ok bool) {
 	out, err := exec.Command("ps", "-o", "state=,lstart=", "-p", strconv.Itoa(pid)).Output()
 	state, started, found := strings.Cut(strings.TrimSpace(string(out)), " ")

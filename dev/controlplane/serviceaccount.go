@@ -13,7 +13,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// TokenOptions configures a token of ServiceAccountKubeconfig. The zero value means an unbound token for one hour.
+// TokenOptions configures the token of ServiceAccountKubeconfig. With the zero value, the token is bound to no
+// object and lasts one hour.
 type TokenOptions struct {
 	// Pod binds the token to this pod in the ServiceAccount's namespace. The token ends with the pod and names its node,
 	// like a token that a kubelet mounts. Set at most one of Pod and Node.
@@ -26,8 +27,8 @@ type TokenOptions struct {
 	Audiences []string
 }
 
-// ServiceAccountKubeconfig requests a token of an existing ServiceAccount, writes a kubeconfig with it, and returns its
-// path. The file is removed with the control plane's directory.
+// ServiceAccountKubeconfig requests a token of an existing ServiceAccount, and writes a kubeconfig that contains
+// this token. It returns the path of the kubeconfig, which is removed with the control plane's directory.
 func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name string, o TokenOptions) (path string,
 	err error,
 ) {
@@ -63,7 +64,8 @@ func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name 
 	return f.Name(), writeKubeconfig(f.Name(), c.state.Host, ca, namespace+"/"+name, namespace, user)
 }
 
-// boundObjectReference returns a reference, with UID, to the object that the token is bound to.
+// boundObjectReference returns a reference to the Pod or Node that the token must be bound to. It includes the UID.
+// Without such an object it returns nil.
 func (c *Cluster) boundObjectReference(ctx context.Context, namespace string, o TokenOptions) (
 	*authenticationv1.BoundObjectReference, error,
 ) {

@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// stateFile is the file in a control plane's directory that Open reads.
+// stateFile is the name of the file that holds the record of a control plane. Open reads this file.
 const stateFile = "state.json"
 
 type clusterState struct {
@@ -20,13 +20,13 @@ type clusterState struct {
 	Processes []recordedProcess `json:"processes"`
 }
 
-// recordedProcess identifies a process, and has the command to restart it.
+// recordedProcess identifies a process, and holds the command that restarts it.
 type recordedProcess struct {
 	processIdentity
 	Command Command `json:"command"`
 }
 
-// recordProcess stores a started process in memory and on disk.
+// recordProcess adds a started process to the Cluster, and to the record on disk.
 func (c *Cluster) recordProcess(p *Process) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,7 +48,7 @@ func (c *Cluster) recordProcess(p *Process) error {
 	return nil
 }
 
-// replaceFile replaces a file atomically, so that readers never see half of it.
+// replaceFile replaces the content of a file atomically, so that a reader sees either the old or the new content.
 func replaceFile(path string, content []byte) error {
 	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
 		return err
@@ -56,11 +56,12 @@ func replaceFile(path string, content []byte) error {
 	return os.Rename(path+".new", path)
 }
 
-// ErrNotFound is the error of Open for a directory without the record of a control plane.
+// ErrNotFound is the error of Open if the directory has no record of a control plane.
 var ErrNotFound = errors.New("no control plane here")
 
-// Open returns the control plane that was started in a directory, usually by another process with Options.Detached. It
-// succeeds even if processes have ended: see Process.Alive, and call Stop to end the others.
+// Open returns the control plane that was started in a directory, usually by another process with Options.Detached.
+// It succeeds even if processes of the control plane have ended. Process.IsAlive reports whether a process runs, and
+// Stop ends the remaining processes.
 func Open(dir string) (*Cluster, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

@@ -31,10 +31,10 @@ const (
 	etcdTimeout            = time.Minute
 )
 
-// WriteToEtcd writes Nodes and Pods directly into etcd, much faster than the API server creates them. Nothing admits, defaults
-// or validates them, so they must be complete as the API server would store them. The API server and all watches see
-// them. Missing UIDs and creation times are filled in. Store fails if an object exists, or if another process started
-// the cluster.
+// WriteToEtcd writes Nodes and Pods directly into etcd, which is much faster than creating them with the API server.
+// The API server and all watches see them. No admission, defaulting or validation happens, so the objects must be
+// complete. WriteToEtcd sets missing UIDs and creation times. It fails if an object exists, or if another process
+// started the cluster.
 func (c *Cluster) WriteToEtcd(ctx context.Context, objects iter.Seq[client.Object]) error {
 	etcd, err := c.newEtcdClient()
 	if err != nil {
@@ -99,7 +99,8 @@ func writeAbsentObjects(ctx context.Context, etcd *clientv3.Client, objects []cl
 	return nil
 }
 
-// etcdKey returns the API server's etcd key of an object (k8s.io/kubernetes, pkg/registry/core).
+// etcdKey returns the key under which the API server stores an object in etcd. The keys are defined in
+// k8s.io/kubernetes, pkg/registry/core.
 func etcdKey(o client.Object) (string, error) {
 	switch o.(type) {
 	case *corev1.Node:
@@ -110,7 +111,7 @@ func etcdKey(o client.Object) (string, error) {
 	return "", fmt.Errorf("%s %s: only Nodes and Pods can be stored", reflect.TypeOf(o), o.GetName())
 }
 
-// etcdEncoder encodes objects as the API server does. It may be used concurrently.
+// etcdEncoder encodes objects as the API server stores them in etcd. It may be used concurrently.
 var etcdEncoder = scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), corev1.SchemeGroupVersion)
 
 func fillAndEncodeForEtcd(o client.Object) ([]byte, error) {

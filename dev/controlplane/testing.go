@@ -31,7 +31,7 @@ var shared struct {
 // StartShared returns the shared control plane of a test binary, and starts it on the first call. It has the default options
 // and no nodes. Tests must use their own namespaces and nodes. A TestMain stops it:
 //
-//	func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
+//	func TestMain(m *testing.M) { os.Exit(controlplane.RunTestsAndStopShared(m)) }
 //
 // Without TestMain the processes still end with the test binary, but the directory stays.
 func StartShared(tb testing.TB) *Cluster {

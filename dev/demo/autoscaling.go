@@ -17,8 +17,8 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// crowd is the namespace and the pool of the autoscaling step. crowdLabel selects its NodeGroup: the step's manager
-// manages only that group, and the other managers ignore it.
+// The autoscaling step uses the namespace and the pool crowd. The label crowdLabel selects the step's NodeGroup. The
+// step's manager manages only this NodeGroup, and all other managers ignore it.
 const (
 	crowd      = "crowd"
 	crowdLabel = "demo.slipway.dev/crowd"
@@ -27,7 +27,7 @@ const (
 	crowdCooldown = 2 * time.Second
 )
 
-// crowdCloud is the cloud of the machines.
+// crowdCloud is the cloud that launches machines in the autoscaling step.
 type crowdCloud interface {
 	// title returns the cloud's name.
 	title() string
@@ -45,7 +45,8 @@ type crowdCloud interface {
 	joinMachines(ctx context.Context, s *stage) error
 }
 
-// runAutoscaling is the step with unschedulable pods that need new machines, and are then deleted.
+// runAutoscaling runs the step with unschedulable pods that need new machines. Later the pods are deleted, and so
+// are the machines.
 func (s *stage) runAutoscaling(ctx context.Context, a *stepOutput) (_ string, err error) {
 	a.startTime = time.Now()
 	config, err := s.crowd.prepareCloud(ctx, s)
@@ -77,7 +78,8 @@ func (s *stage) runAutoscaling(ctx context.Context, a *stepOutput) (_ string, er
 	return fmt.Sprintf("%d machines launched for %d pods, and none remains", maxMachines, crowdPods), nil
 }
 
-// createPodsAndAwaitScaleUp creates the pods, and waits until all of them run.
+// createPodsAndAwaitScaleUp creates the pods of the step, and waits until all of them run. It returns the number of
+// machines that were launched.
 func (s *stage) createPodsAndAwaitScaleUp(ctx context.Context, a *stepOutput) (machines int, err error) {
 	kind, cpu, maxMachines := s.crowd.machineType()
 	app := workload.App{
@@ -116,7 +118,7 @@ func (s *stage) createPodsAndAwaitScaleUp(ctx context.Context, a *stepOutput) (m
 	)
 }
 
-// deletePodsAndAwaitScaleDown deletes the pods, and waits until the machines are deleted.
+// deletePodsAndAwaitScaleDown deletes the pods of the step, and waits until all machines are deleted.
 func (s *stage) deletePodsAndAwaitScaleDown(ctx context.Context, a *stepOutput) error {
 	if err := s.Client().AppsV1().Deployments(crowd).Delete(ctx, "crowd", metav1.DeleteOptions{}); err != nil {
 		return err
@@ -148,7 +150,8 @@ func (s *stage) crowdNodes(ctx context.Context) ([]corev1.Node, error) {
 	return list.Items, nil
 }
 
-// createCrowdGroup creates the NodeGroup of this step. All nodes without pods may be retired at once.
+// createCrowdGroup creates the NodeGroup of the autoscaling step. Its disruption budget allows all nodes without
+// pods to be retired at once.
 func (s *stage) createCrowdGroup(ctx context.Context) error {
 	provider, name := s.crowd.group()
 	nodes, err := json.Marshal(s.crowd.labels())
@@ -160,7 +163,7 @@ func (s *stage) createCrowdGroup(ctx context.Context) error {
 			"scaleDown: {underutilized: {cooldown: %s}}\ndisruptionBudgets: [{nodes: 100%%}]\n", nodes, provider, name, crowdCooldown))
 }
 
-// startCrowdManager starts a manager for this step only, which no other step kills.
+// startCrowdManager starts the manager of the autoscaling step. No other step kills this manager.
 func (s *stage) startCrowdManager(ctx context.Context, clouds map[string]any) (*testbed.Manager, error) {
 	return s.StartManager(ctx, "manager-of-crowd", clouds,
 		"--group-poll-interval", "1s", "--scale-poll-interval", "1s", "--poll-interval", "500ms", "--cloud-poll-interval", "500ms",

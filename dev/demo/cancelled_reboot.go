@@ -11,11 +11,11 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// stoppedDrainTime is how long evictions must stay absent before a drain counts as stopped. A running drain evicts within a
-// second.
+// stoppedDrainTime is how long no eviction may happen before the demo regards a drain as stopped. A running drain
+// evicts a pod within one second.
 const stoppedDrainTime = 3 * time.Second
 
-// runCancelledReboot is the step with an event that is cancelled during the drain.
+// runCancelledReboot runs the step with an event that Azure cancels during the drain.
 func (s *stage) runCancelledReboot(ctx context.Context, a *stepOutput) (string, error) {
 	pods := s.podsOn(cancelledOn)
 	r, err := s.announceEvent(ctx, a, azure.Announcement{Type: azure.Reboot, Resources: []string{cancelledOn.resource()}},
@@ -58,7 +58,8 @@ func (s *stage) runCancelledReboot(ctx context.Context, a *stepOutput) (string, 
 	)
 }
 
-// awaitDrainStopped waits until the PDB has allowed an eviction for stoppedDrainTime.
+// awaitDrainStopped waits until the PDB has allowed an eviction for stoppedDrainTime, but the agent has not evicted
+// a pod.
 func (s *stage) awaitDrainStopped(ctx context.Context) error {
 	var since time.Time
 	return testbed.PollUntil(ctx, "the PDB of reports allows an eviction", func() bool {
@@ -74,7 +75,7 @@ func (s *stage) awaitDrainStopped(ctx context.Context) error {
 	})
 }
 
-// checkPodsUnharmed checks that each pod of an event has finished or still runs.
+// checkPodsUnharmed returns an error unless each of the event's pods has finished or is still running.
 func (s *stage) checkPodsUnharmed(r azure.EventRecord, pods int) error {
 	l, _ := s.Azure.Ledger().Event(r.EventID)
 	sound := l.CountOutcome(azure.OutcomeFinished) + l.CountOutcome(azure.OutcomeRunning)

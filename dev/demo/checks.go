@@ -18,8 +18,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cordon"
 )
 
-// announceEvent announces an event and prints it. The account's seconds count from then. After ctx has ended it announces
-// nothing.
+// announceEvent announces an event and prints the text say. The seconds in the step's output count from this time.
+// If ctx has ended, announceEvent announces nothing.
 func (s *stage) announceEvent(ctx context.Context, a *stepOutput, announcement azure.Announcement, say string, args ...any) (azure.EventRecord, error) {
 	if ctx.Err() != nil {
 		return azure.EventRecord{}, context.Cause(ctx)
@@ -33,14 +33,15 @@ func (s *stage) announceEvent(ctx context.Context, a *stepOutput, announcement a
 	return r, nil
 }
 
-// cordonOwner returns the owner of the agents' cordon claim for an event.
+// cordonOwner returns the owner name in the agents' cordon claim for an event.
 func cordonOwner(r azure.EventRecord) string { return "azure-" + r.EventID }
 
 func isSlipwayKey(key string) bool {
 	return strings.HasPrefix(key, "cordon.slipway.dev/") || strings.HasPrefix(key, "notice.slipway.dev/")
 }
 
-// slipwayMarks lists what Slipway set on a node apart from the cordon.
+// slipwayMarks lists the annotations, labels and conditions that Slipway has set on a node. It does not include the
+// cordon.
 func slipwayMarks(n *corev1.Node) []string {
 	var left []string
 	for _, keys := range []map[string]string{n.Annotations, n.Labels} {
@@ -54,7 +55,7 @@ func slipwayMarks(n *corev1.Node) []string {
 	return left
 }
 
-// awaitCordon waits until a node is cordoned for an event.
+// awaitCordon waits until the agent has cordoned a node for an event, and returns the time.
 func (s *stage) awaitCordon(ctx context.Context, m machine, r azure.EventRecord) (time.Time, error) {
 	_, err := s.AwaitNode(ctx, m.node(), "cordoned by its agent", func(n *corev1.Node) bool {
 		return n.Spec.Unschedulable && n.Annotations[cordon.AnnotationKey(cordonOwner(r))] != ""
@@ -62,7 +63,7 @@ func (s *stage) awaitCordon(ctx context.Context, m machine, r azure.EventRecord)
 	return time.Now(), err
 }
 
-// awaitNodeRestored waits until a node is schedulable and has no marks of Slipway.
+// awaitNodeRestored waits until a node is schedulable and slipwayMarks finds nothing on it. It returns the time.
 func (s *stage) awaitNodeRestored(ctx context.Context, m machine) (time.Time, error) {
 	_, err := s.AwaitNode(ctx, m.node(), "uncordoned and without marks of Slipway", func(n *corev1.Node) bool {
 		return !n.Spec.Unschedulable && len(slipwayMarks(n)) == 0
@@ -70,17 +71,18 @@ func (s *stage) awaitNodeRestored(ctx context.Context, m machine) (time.Time, er
 	return time.Now(), err
 }
 
-// awaitApproval waits until an event is approved.
+// awaitApproval waits until an agent has approved an event, and returns the event.
 func (s *stage) awaitApproval(ctx context.Context, r azure.EventRecord) (azure.EventRecord, error) {
 	return s.AwaitNotice(ctx, r.EventID, "acknowledged", func(r azure.EventRecord) bool { return len(r.Approvals) > 0 })
 }
 
-// awaitEventVanished waits until an event has vanished.
+// awaitEventVanished waits until an event has vanished from the document, and returns the event.
 func (s *stage) awaitEventVanished(ctx context.Context, r azure.EventRecord) (azure.EventRecord, error) {
 	return s.AwaitNotice(ctx, r.EventID, "over", func(r azure.EventRecord) bool { return !r.IsListed() })
 }
 
-// awaitPowerChange waits until an event has switched all its machines off, or on, and returns the time of the last change.
+// awaitPowerChange waits until an event has switched all its machines off, or on if the argument on is true. It
+// returns the time of the last change.
 func (s *stage) awaitPowerChange(ctx context.Context, r azure.EventRecord, on bool) (time.Time, error) {
 	var last time.Time
 	_, err := s.AwaitNotice(ctx, r.EventID, "in effect", func(r azure.EventRecord) bool {
@@ -95,22 +97,22 @@ func (s *stage) awaitPowerChange(ctx context.Context, r azure.EventRecord, on bo
 	return last, err
 }
 
-// podsOn lists the running pods on a machine that must be evicted.
+// podsOn lists the running pods on a machine, except the pods that a drain does not evict.
 func (s *stage) podsOn(m machine) []azure.Pod {
 	return slices.DeleteFunc(s.Pods.Pods(), func(p azure.Pod) bool {
 		return p.Node != m.node() || p.StayReason != "" || !p.EndedAt.IsZero()
 	})
 }
 
-// podsOfApp returns the pods of an app.
+// podsOfApp returns the pods that belong to an app.
 func podsOfApp(app workload.App, pods []azure.Pod) []azure.Pod {
 	return slices.DeleteFunc(slices.Clone(pods), func(p azure.Pod) bool { return !isPodOfApp(app, p.Name) })
 }
 
-// isPodOfApp reports whether a pod belongs to an app, by its name.
+// isPodOfApp reports whether the name of a pod begins with the name of an app.
 func isPodOfApp(app workload.App, pod string) bool { return strings.HasPrefix(pod, app.Name+"-") }
 
-// currentPods returns the current records of the same pods.
+// currentPods returns the current records of the given pods.
 func (s *stage) currentPods(pods []azure.Pod) []azure.Pod {
 	there := map[types.UID]azure.Pod{}
 	for _, p := range s.Pods.Pods() {
@@ -138,7 +140,7 @@ func countPods(pods []azure.Pod, matches func(azure.Pod) bool) int {
 	return n
 }
 
-// latestTime returns the latest of the pods' times.
+// latestTime returns the latest of the times that timeOf returns for the pods.
 func latestTime(pods []azure.Pod, timeOf func(azure.Pod) time.Time) time.Time {
 	var at time.Time
 	for _, p := range pods {
@@ -149,7 +151,7 @@ func latestTime(pods []azure.Pod, timeOf func(azure.Pod) time.Time) time.Time {
 	return at
 }
 
-// awaitPods waits until n of the pods match, and returns the current records of all.
+// awaitPods waits until matches returns true for n of the pods. It returns the current records of all given pods.
 func (s *stage) awaitPods(ctx context.Context, pods []azure.Pod, n int, state string, matches func(azure.Pod) bool) ([]azure.Pod, error) {
 	err := testbed.PollUntil(ctx, fmt.Sprintf("%d of %d pods %s", n, len(pods), state), func() bool {
 		pods = s.currentPods(pods)
@@ -161,7 +163,8 @@ func (s *stage) awaitPods(ctx context.Context, pods []azure.Pod, n int, state st
 	return pods, nil
 }
 
-// countReadyPods counts the Ready pods of some apps on all machines except one, and these machines.
+// countReadyPods returns the number of Ready pods of some apps, and the number of nodes with these pods. It does not
+// count pods on the machine given as except.
 func (s *stage) countReadyPods(ctx context.Context, except machine, apps ...workload.App) (pods, nodes int, err error) {
 	list, err := s.Client().CoreV1().Pods(shop).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -184,7 +187,7 @@ func isReady(p *corev1.Pod) bool {
 	})
 }
 
-// awaitReplacements waits until n pods of the apps run on other machines.
+// awaitReplacements waits until n Ready pods of the apps are on other machines than m.
 func (s *stage) awaitReplacements(ctx context.Context, m machine, n int, apps ...workload.App) error {
 	var pods int
 	var err error
@@ -198,11 +201,12 @@ func (s *stage) awaitReplacements(ctx context.Context, m machine, n int, apps ..
 	return nil
 }
 
-// ledgerTimeout is the maximum lag of the ledger, which learns of pods through a watch. The wait does not change the result,
-// because the ledger uses the times of the events.
+// ledgerTimeout is how long a step waits for the ledger, which learns of pods with a delay through a watch. The wait
+// does not change the outcomes, because the ledger uses the times of the events.
 const ledgerTimeout = 2 * time.Minute
 
-// checkOutcomes waits until the ledger of an event has the expected outcome for each pod and no other pods.
+// checkOutcomes waits until the ledger of an event has exactly the expected number of pods with each outcome. If
+// this takes too long, it returns an error.
 func (s *stage) checkOutcomes(ctx context.Context, r azure.EventRecord, expected map[azure.Outcome]int) error {
 	var l azure.EventLedger
 	found := func() map[azure.Outcome]int {
@@ -223,7 +227,7 @@ func (s *stage) checkOutcomes(ctx context.Context, r azure.EventRecord, expected
 	)
 }
 
-// badOutcomes lists the pods with a bad outcome.
+// badOutcomes returns text that lists the pods with a bad outcome.
 func badOutcomes(l azure.EventLedger) string {
 	var b strings.Builder
 	for _, e := range l.Pods {
@@ -236,7 +240,7 @@ func badOutcomes(l azure.EventLedger) string {
 
 func formatTime(t time.Time) string { return t.Local().Format(time.TimeOnly) }
 
-// formatEarliness returns how early an event was approved.
+// formatEarliness returns how long before its NotBefore an event was approved.
 func formatEarliness(r azure.EventRecord) string {
 	return r.NotBefore.Sub(r.Approvals[0].At).Round(time.Second).String()
 }

@@ -28,8 +28,8 @@ const (
 	frontends      = 6
 )
 
-// runCloudpoolScaling is the step with an autoscaler that requests a size from a cloudpool and knows nothing of pods. slipway replaces
-// the old proxy in front of the pool's server, under the same name with the same file.
+// runCloudpoolScaling runs the step with an autoscaler that sets the size of a cloudpool and knows nothing about
+// pods. slipway runs in place of kubeaware-cloudpool-proxy, under its name and with its configuration file.
 func (s *stage) runCloudpoolScaling(ctx context.Context, a *stepOutput) (_ string, err error) {
 	a.startTime = time.Now()
 	pool := emulator.New(emulator.Options{
@@ -61,7 +61,8 @@ func (s *stage) runCloudpoolScaling(ctx context.Context, a *stepOutput) (_ strin
 	return fmt.Sprintf("the pool was scaled from %d to 2 machines, the backend agrees, and none of %d pods was lost", workerMachines, frontends), nil
 }
 
-// startCloudpoolProxy starts the proxy with a configuration file in the old format.
+// startCloudpoolProxy starts slipway as the proxy of a cloudpool, with a configuration file in the old format. It
+// returns the proxy's address.
 func (s *stage) startCloudpoolProxy(ctx context.Context, backend string) (front string, _ *controlplane.Process, err error) {
 	path, err := testbed.EnsureBinary("slipway")
 	if err != nil {
@@ -97,7 +98,7 @@ func (s *stage) startCloudpoolProxy(ctx context.Context, backend string) (front 
 	return "http://" + address, process, err
 }
 
-// requestAndCheckSizes requests sizes, and checks the machines and pods.
+// requestAndCheckSizes requests sizes of the pool. After each request it checks the machines and the pods.
 func (s *stage) requestAndCheckSizes(ctx context.Context, a *stepOutput, front string, pool *emulator.Pool) error {
 	for _, ask := range []struct {
 		body string
@@ -132,7 +133,7 @@ func (s *stage) requestAndCheckSizes(ctx context.Context, a *stepOutput, front s
 	)
 }
 
-// postJSON sends a body as curl -d does, and returns the response's status and message.
+// postJSON posts a body as `curl -d` does. It returns the status and the message of the response.
 func postJSON(ctx context.Context, url, body string) (code int, message string, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	if err != nil {

@@ -16,16 +16,16 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
-// The clouds for Options.Cloud.
+// The values of Options.Cloud.
 const (
 	EmulatedAzure = ""
 	RealOpenStack = "openstack"
 )
 
-// emulatedCloud is the testbed's Azure.
+// emulatedCloud is a crowdCloud that uses the testbed's emulated Azure.
 type emulatedCloud struct{}
 
-// crowdPool has no machine at first.
+// crowdPool is the pool of the autoscaling step. At first it has no machine.
 var crowdPool = controlplane.AKSPool{Name: crowd}
 
 func (emulatedCloud) title() string                              { return "Azure" }
@@ -35,7 +35,8 @@ func (emulatedCloud) labels() map[string]string {
 	return map[string]string{"kubernetes.azure.com/agentpool": crowdPool.Name}
 }
 
-// machineType returns a machine size of 16 cores. As long as no node has shown the system's own use, 15 pods fit on one.
+// machineType returns a machine type of 16 cores. 15 pods of one core fit on a machine, as long as no node has shown
+// how much the system itself needs.
 func (emulatedCloud) machineType() (kind, cpu string, machines int) {
 	return crowdPool.Node(0).Labels[corev1.LabelInstanceTypeStable], "1", 5
 }
@@ -58,14 +59,14 @@ func (emulatedCloud) listMachineTypes(_ context.Context, s *stage) (kinds []stri
 	return kinds, nil
 }
 
-// openStackCloud is an OpenStack on this machine.
+// openStackCloud is a crowdCloud that uses an OpenStack on this machine.
 type openStackCloud struct {
 	*openstackdev.Cloud
 	nova *gophercloud.ServiceClient
 	stop func() error
 }
 
-// startOpenStack installs OpenStack if needed, and starts it.
+// startOpenStack starts OpenStack on this machine. If OpenStack is missing, it installs the packages first.
 func startOpenStack(ctx context.Context, out io.Writer) (*openStackCloud, error) {
 	started, stop, err := openstackdev.InstallAndStart(ctx, "demo", crowdMetadata, out)
 	if err != nil {
@@ -79,15 +80,15 @@ func startOpenStack(ctx context.Context, out io.Writer) (*openStackCloud, error)
 	return &openStackCloud{Cloud: started, nova: nova, stop: stop}, nil
 }
 
-// crowdMetadata is the metadata of the servers.
+// crowdMetadata is the metadata of the servers that belong to the demo.
 var crowdMetadata = map[string]string{openstack.ClusterKey: "demo", openstack.GroupKey: crowd}
 
 func (*openStackCloud) title() string             { return "Nova" }
 func (*openStackCloud) group() (string, string)   { return openstack.Name, crowd }
 func (*openStackCloud) labels() map[string]string { return map[string]string{"pool": crowd} }
 
-// machineType returns the flavor of four cores. Next to the system's own use seven pods fit on a server. None fits on the
-// small flavor, which has too little memory.
+// machineType returns the flavor of four cores. Seven pods fit on such a server, beside the pods of the system. The
+// small flavor has too little memory for any pod.
 func (*openStackCloud) machineType() (kind, cpu string, machines int) { return "m.4c8g", "500m", 10 }
 
 func (r *openStackCloud) prepareCloud(context.Context, *stage) (map[string]any, error) {

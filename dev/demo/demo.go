@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// Options configures the demo.
+// Options configures RunDemo.
 type Options struct {
 	Out io.Writer
 	// Version is the Kubernetes minor version, see controlplane.Options.
@@ -40,7 +40,8 @@ const (
 	setupTimeout = 3 * time.Minute
 )
 
-// RunDemo runs the demo and prints it. It returns an error if a step failed, which it has printed, or if the setup failed.
+// RunDemo runs the demo and prints what happens. It returns an error if the setup failed, or if a step failed. It
+// has already printed the error of a failed step.
 func RunDemo(ctx context.Context, o Options) (err error) {
 	var machines crowdCloud = emulatedCloud{}
 	switch o.Cloud {
@@ -103,7 +104,8 @@ func RunDemo(ctx context.Context, o Options) (err error) {
 	return nil
 }
 
-// ignoreNotFound ignores that there was nothing to remove.
+// ignoreNotFound returns nil for controlplane.ErrNotFound, because then no control plane has to be removed. It
+// returns other errors unchanged.
 func ignoreNotFound(err error) error {
 	if errors.Is(err, controlplane.ErrNotFound) {
 		return nil
@@ -111,7 +113,7 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// compileNotice prints once that the control plane is being compiled, and how long it takes.
+// compileNotice is a writer that prints once that the control plane is being compiled, and how long this takes.
 type compileNotice struct {
 	to      io.Writer
 	printed bool

@@ -16,7 +16,8 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// runIdlePool is the step with idle nodes that are retired. It also runs what the next steps report.
+// runIdlePool runs the step with idle nodes that are retired. It also causes the events that the following steps
+// report: a failed deletion, a killed manager and a new build.
 func (s *stage) runIdlePool(ctx context.Context, a *stepOutput) (_ string, err error) {
 	o, err := s.observePool(ctx)
 	if err != nil {
@@ -46,7 +47,8 @@ func (s *stage) runIdlePool(ctx context.Context, a *stepOutput) (_ string, err e
 	return "5 nodes and 5 machines deleted, never two nodes out of service at once", s.checkFinalPool(ctx, o)
 }
 
-// reportDeletedNodes waits until all nodes except the rescued one are deleted, and reports them in order.
+// reportDeletedNodes waits until all nodes of the pool are deleted, except the node with a new build. It prints the
+// nodes in the order of their deletion.
 func (s *stage) reportDeletedNodes(ctx context.Context, a *stepOutput, o *poolObserver) error {
 	var deleted []int
 	for i := range ciMachineCount {
@@ -68,7 +70,8 @@ func (s *stage) reportDeletedNodes(ctx context.Context, a *stepOutput, o *poolOb
 	return nil
 }
 
-// endBuilds ends the builds on all machines, starting with the machine that is retired first.
+// endBuilds ends the builds on all machines. It ends the build on interruptedInstance first, so that this machine's
+// node is retired first.
 func (s *stage) endBuilds(ctx context.Context) error {
 	pods := s.Client().CoreV1().Pods(builds)
 	if err := pods.Delete(ctx, initialBuildName(interruptedInstance), metav1.DeleteOptions{}); err != nil {
@@ -93,12 +96,13 @@ func (s *stage) endBuilds(ctx context.Context) error {
 	})
 }
 
-// idleSinceAnnotation is the manager's annotation with the time since when a node is idle.
+// idleSinceAnnotation is the annotation on a Node that tells since when the node has been idle. The manager sets it.
 const idleSinceAnnotation = "nodegroup.slipway.dev/idle-since"
 
 func isMarkedIdle(n *corev1.Node) bool { return n.Annotations[idleSinceAnnotation] != "" }
 
-// killManagerAndAddBuild kills the manager during a drain, and starts a build on the last node during another retirement.
+// killManagerAndAddBuild kills the leading manager while a node is drained. Then it starts a build on the last node
+// that is not being drained yet.
 func (s *stage) killManagerAndAddBuild(ctx context.Context, o *poolObserver) error {
 	if err := o.awaitPhase(ctx, interruptedInstance, v1alpha1.Draining); err != nil {
 		return err
@@ -126,7 +130,7 @@ func (s *stage) killManagerAndAddBuild(ctx context.Context, o *poolObserver) err
 	return nil
 }
 
-// checkFinalPool checks the final state with the API server and Azure.
+// checkFinalPool checks the final state of the pool in the API server and in Azure.
 func (s *stage) checkFinalPool(ctx context.Context, o *poolObserver) error {
 	nodes, err := s.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.azure.com/agentpool=" + ciPool.Name})
 	if err != nil {
@@ -149,7 +153,8 @@ func (s *stage) checkFinalPool(ctx context.Context, o *poolObserver) error {
 	)
 }
 
-// poolObservations returns the observations of the pool's step, for the steps after it.
+// poolObservations returns what runIdlePool has observed, for the steps that report it. It returns an error if
+// runIdlePool has failed.
 func (s *stage) poolObservations(a *stepOutput) (*poolObserver, error) {
 	if s.pool == nil {
 		return nil, fmt.Errorf("the pool was not observed")
@@ -158,7 +163,7 @@ func (s *stage) poolObservations(a *stepOutput) (*poolObserver, error) {
 	return s.pool, s.pool.err
 }
 
-// reportFailedDeletion is the step that reports the machine that Azure failed to delete.
+// reportFailedDeletion runs the step that reports the machine that Azure at first failed to delete.
 func (s *stage) reportFailedDeletion(_ context.Context, a *stepOutput) (string, error) {
 	o, err := s.poolObservations(a)
 	if err != nil {
@@ -184,7 +189,7 @@ func (s *stage) reportFailedDeletion(_ context.Context, a *stepOutput) (string, 
 	)
 }
 
-// reportKilledManager is the step that reports the killed manager.
+// reportKilledManager runs the step that reports how a second manager took over from the killed manager.
 func (s *stage) reportKilledManager(ctx context.Context, a *stepOutput) (string, error) {
 	o, err := s.poolObservations(a)
 	if err != nil {
@@ -207,7 +212,7 @@ func (s *stage) reportKilledManager(ctx context.Context, a *stepOutput) (string,
 	)
 }
 
-// reportRescuedNode is the step that reports the node with a new build.
+// reportRescuedNode runs the step that reports the node that was not retired, because a new build started on it.
 func (s *stage) reportRescuedNode(ctx context.Context, a *stepOutput) (string, error) {
 	o, err := s.poolObservations(a)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// runKilledAgent is the step with an agent that is killed during a drain.
+// runKilledAgent runs the step with an agent that is killed during a drain.
 func (s *stage) runKilledAgent(ctx context.Context, a *stepOutput) (string, error) {
 	pods, agent := s.podsOn(crashed), s.agents[crashed.node()]
 	r, err := s.announceEvent(ctx, a, azure.Announcement{Type: azure.Terminate, Resources: []string{crashed.resource()}},
@@ -42,7 +42,8 @@ func (s *stage) runKilledAgent(ctx context.Context, a *stepOutput) (string, erro
 	return s.followDrainToMachineEnd(ctx, a, r, pods)
 }
 
-// followDrainToMachineEnd follows a drain of an earlier agent to the machine's end.
+// followDrainToMachineEnd waits until the restarted agent has finished the drain and the machine has ended. It
+// checks that no pod was evicted twice or lost.
 func (s *stage) followDrainToMachineEnd(ctx context.Context, a *stepOutput, r azure.EventRecord, pods []azure.Pod) (string, error) {
 	r, err := s.awaitApproval(ctx, r)
 	if err != nil {
@@ -63,7 +64,7 @@ func (s *stage) followDrainToMachineEnd(ctx context.Context, a *stepOutput, r az
 	)
 }
 
-// countEvictions counts the granted evictions of payments' pods since the announcement.
+// countEvictions returns the number of successful evictions of the app payments since an event was announced.
 func (s *stage) countEvictions(r azure.EventRecord) (int, error) {
 	log, err := s.ReadAuditLog(controlplane.AuditFilter{
 		Verb: "create", Resource: "pods/eviction", Namespace: shop, Since: r.VisibleAt,

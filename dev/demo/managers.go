@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat/kubeaware"
 )
 
-// ciPool is a pool for builds. Nodes without builds are retired.
+// ciPool is a pool of machines for CI builds. Its nodes are retired when they have no builds.
 var ciPool = controlplane.AKSPool{Name: "ci"}
 
 const (
@@ -22,26 +22,27 @@ const (
 	buildLabel = "example.com/build"
 )
 
-// The instances with a special role.
+// The instance numbers of machines that a step treats specially.
 const (
 	undeletableInstance = 1 // Azure fails to delete it once
 	interruptedInstance = 2 // it is retired first, and the manager is killed meanwhile
 )
 
-// cacheApp is not a build. It is evicted slowly, so that the manager can be killed during the drain.
+// cacheApp is an app that is not a build. Its pods take long to evict, so that the demo can kill the manager during
+// the drain.
 var cacheApp = pinTo(machine{ciPool, interruptedInstance}, workload.App{Name: "cache", Replicas: 2, StopSeconds: "4"})
 
-// initialBuildName returns the name of a machine's first build.
+// initialBuildName returns the name of the build that a machine has at the start.
 func initialBuildName(instance int) string { return fmt.Sprint("build-", instance+1) }
 
-// buildApp is a pod that keeps a machine of the pool in use.
+// buildApp returns the app of a build. Its pod keeps the given instance in use.
 func buildApp(name string, instance int) workload.App {
 	return workload.App{
 		Namespace: builds, Name: name, Node: ciPool.NodeName(instance), StopSeconds: "0.5", Labels: map[string]string{buildLabel: "true"},
 	}
 }
 
-// All times are shorter than in production.
+// The times of the idle pool. All are shorter than in production.
 const (
 	cooldown      = 3 * time.Second
 	deletionTime  = time.Second // of a machine, by Azure
@@ -71,13 +72,13 @@ func (s *stage) addBuildPool(ctx context.Context) error {
 	return s.createBuildGroup(ctx)
 }
 
-// manager is one of the two managers.
+// manager is one of the demo's two managers for the pool of builds.
 type manager struct {
 	*testbed.Manager
 	killed atomic.Bool // on purpose
 }
 
-// leadingManager returns the leading manager, or nil.
+// leadingManager returns the manager that holds the leader election Lease, or nil.
 func (s *stage) leadingManager(ctx context.Context) *manager {
 	for _, m := range s.managers {
 		if m != nil && m.IsAlive() && m.IsLeader(ctx) {
@@ -87,8 +88,9 @@ func (s *stage) leadingManager(ctx context.Context) *manager {
 	return nil
 }
 
-// restartManagers restarts managers that have exited, as the kubelet does. On a busy machine a manager may fail to renew
-// its Lease in time, and then exits.
+// restartManagers restarts managers that have exited, as the kubelet does, until ctx ends. A manager exits if it
+// cannot renew its Lease in time, which happens on a busy machine. It does not restart a manager that the demo has
+// killed.
 func (s *stage) restartManagers(ctx context.Context) {
 	for {
 		select {
@@ -104,7 +106,7 @@ func (s *stage) restartManagers(ctx context.Context) {
 	}
 }
 
-// startManagers starts one manager, which leads, and a second, which waits.
+// startManagers starts two managers. The first becomes the leader, and the second waits.
 func (s *stage) startManagers(ctx context.Context) error {
 	if err := s.ApplyManifests(ctx, testbed.ManagerManifests...); err != nil {
 		return err
@@ -132,7 +134,8 @@ func (s *stage) startManager(ctx context.Context, name string) (*manager, error)
 	return &manager{Manager: m}, nil
 }
 
-// createBuildGroup creates the NodeGroup without a disruption budget, so that one node is retired at a time.
+// createBuildGroup creates the NodeGroup of the pool. It states no disruption budget, so by default one node is
+// retired at a time.
 func (s *stage) createBuildGroup(ctx context.Context) error {
 	return s.CreateNodeGroup(ctx, ciPool.Name, nil, testbed.ScaleSetNodeGroupSpec(ciPool.Name, ciPool.ScaleSetName())+fmt.Sprintf(
 		"scaleDown: {idleByLabel: {podSelector: {matchLabels: {%s: \"true\"}}, namespaces: [%s], cooldown: %s}}\n", buildLabel, builds, cooldown))

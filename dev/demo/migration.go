@@ -11,10 +11,11 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// migrationNotice is the notice of the live migration, short enough for the demo.
+// migrationNotice is the time between the announcement of the live migration and its start. It is short, so that the
+// demo is short.
 const migrationNotice = 4 * time.Second
 
-// runLiveMigration is the step with a machine that only pauses, so that the agent ignores it.
+// runLiveMigration runs the step with a machine that only pauses. The agent does nothing for such an event.
 func (s *stage) runLiveMigration(ctx context.Context, a *stepOutput) (string, error) {
 	pods := s.podsOn(crashed)
 	history, err := s.RecordNodeStates(ctx, crashed.node())
@@ -52,7 +53,8 @@ func (s *stage) runLiveMigration(ctx context.Context, a *stepOutput) (string, er
 	)
 }
 
-// wasEverMarked reports whether a node was ever cordoned or marked by Slipway.
+// wasEverMarked reports whether Slipway ever cordoned the node, or set an annotation, a label or a condition on the
+// node.
 func wasEverMarked(h *testbed.NodeHistory) bool {
 	for _, n := range h.States() {
 		if isMarked(n) {

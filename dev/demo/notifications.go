@@ -17,13 +17,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-// notification is a received notification.
+// notification is a message that the webhook received, with the time.
 type notification struct {
 	at      time.Time
 	message notify.Message
 }
 
-// webhook is a webhook that an agent notifies.
+// webhook is an HTTP server that records the notifications of an agent.
 type webhook struct {
 	server *http.Server
 	config string // path of the agent's configuration file
@@ -32,7 +32,7 @@ type webhook struct {
 	notifications map[notify.Moment]notification
 }
 
-// startWebhook starts a webhook, and writes an agent configuration that uses it.
+// startWebhook starts a webhook. It writes an agent configuration file that sends notifications to this webhook.
 func startWebhook(ctx context.Context, dir string) (*webhook, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -66,7 +66,7 @@ func (h *webhook) received(m notify.Moment) (received notification, found bool) 
 	return t, ok
 }
 
-// reportNotifications reports the notifications of the agent.
+// reportNotifications prints the notifications that the agent has sent about an event.
 func (s *stage) reportNotifications(ctx context.Context, a *stepOutput, r azure.EventRecord, _ []azure.Pod) error {
 	var detected, drained notification
 	err := testbed.PollUntil(ctx, "the webhook is notified of both moments", func() (ok bool) {

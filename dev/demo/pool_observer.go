@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// poolObserver holds the observed states of the pool's nodes and retirements with their times.
+// poolObserver records the states of the pool's nodes and retirements, and when each state was first seen.
 type poolObserver struct {
 	startedAt     time.Time
 	killedAt      time.Time
@@ -35,7 +35,7 @@ type poolObserver struct {
 	maxUnschedulable int                                     // maximum number of nodes unschedulable at once
 }
 
-// observePool watches the pool until ctx ends.
+// observePool starts a poolObserver that watches nodes and retirements until ctx ends.
 func (s *stage) observePool(ctx context.Context) (*poolObserver, error) {
 	o := &poolObserver{
 		phases: map[string]map[v1alpha1.Phase]time.Time{}, records: map[string]*v1alpha1.NodeRetirement{}, unschedulable: map[string]bool{},
@@ -97,21 +97,23 @@ func (o *poolObserver) recordNode(e watch.Event) {
 	o.maxUnschedulable = max(o.maxUnschedulable, len(o.unschedulable))
 }
 
-// phaseTime returns when the retirement of a machine's node was first seen in a phase, or zero.
+// phaseTime returns when the retirement of an instance's node was first seen in a phase. If it was never seen in
+// this phase, phaseTime returns zero.
 func (o *poolObserver) phaseTime(instance int, phase v1alpha1.Phase) time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.phases[ciPool.NodeName(instance)][phase]
 }
 
-// retirementOf returns the current retirement of a machine's node, or nil.
+// retirementOf returns the current NodeRetirement of an instance's node, or nil.
 func (o *poolObserver) retirementOf(instance int) *v1alpha1.NodeRetirement {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.records[ciPool.NodeName(instance)]
 }
 
-// lastUndrainedInstance returns the last instance that is not being drained yet.
+// lastUndrainedInstance returns the highest instance with a node that is not being drained yet. It leaves out
+// interruptedInstance and undeletableInstance.
 func (o *poolObserver) lastUndrainedInstance() (int, error) {
 	for i := ciMachineCount - 1; i >= 0; i-- {
 		if i != interruptedInstance && i != undeletableInstance && o.phaseTime(i, v1alpha1.Draining).IsZero() {
@@ -121,14 +123,14 @@ func (o *poolObserver) lastUndrainedInstance() (int, error) {
 	return 0, errors.New("every node is being drained already")
 }
 
-// maxConcurrentUnschedulable returns the maximum number of nodes that were unschedulable at once.
+// maxConcurrentUnschedulable returns the maximum number of nodes that were unschedulable at the same time.
 func (o *poolObserver) maxConcurrentUnschedulable() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.maxUnschedulable
 }
 
-// awaitPhase waits until the retirement of a machine's node has reached a phase.
+// awaitPhase waits until the retirement of an instance's node has reached a phase.
 func (o *poolObserver) awaitPhase(ctx context.Context, instance int, phase v1alpha1.Phase) error {
 	err := testbed.PollUntil(ctx, fmt.Sprintf("the retirement of %s is %s", ciPool.NodeName(instance), phase), func() bool {
 		return !o.phaseTime(instance, phase).IsZero()

@@ -7,7 +7,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// runReboot is the step with a machine that reboots, and a node that is restored.
+// runReboot runs the step with a machine that reboots. Afterwards the agent restores the node.
 func (s *stage) runReboot(ctx context.Context, a *stepOutput) (outcome string, err error) {
 	pods, agent := s.podsOn(rebooted), s.agents[rebooted.node()]
 	before := agent.PID()
@@ -30,7 +30,7 @@ func (s *stage) runReboot(ctx context.Context, a *stepOutput) (outcome string, e
 	return s.followReboot(ctx, a, r, agent, before)
 }
 
-// followReboot follows the machine down and up again.
+// followReboot waits until the machine is down and up again, and checks that the agent restores the node.
 func (s *stage) followReboot(ctx context.Context, a *stepOutput, r azure.EventRecord, agent *testbed.Agent, oldPID int) (outcome string, err error) {
 	down, err := s.awaitPowerChange(ctx, r, false)
 	if err != nil {

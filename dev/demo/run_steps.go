@@ -9,10 +9,11 @@ import (
 	"time"
 )
 
-// stepTimeout limits one step. The longest needs less than a third of it on an idle machine.
+// stepTimeout is the maximum duration of one step. On an idle machine, the longest step needs less than a third of
+// this time.
 const stepTimeout = 3 * time.Minute
 
-// step is one part of the demo.
+// step is one step of the demo, which shows and checks one behaviour of Slipway.
 type step struct {
 	title string
 	// runAfter is the step that must end before this one starts, or nil.
@@ -25,8 +26,8 @@ type step struct {
 	done   chan struct{}
 }
 
-// runSteps runs the steps in parallel, prints them in order, each once the previous one is printed, and returns how many
-// passed.
+// runSteps runs all steps in parallel and prints their output in order. It prints a step only after it has printed
+// the previous one. It returns the number of steps that passed.
 func runSteps(ctx context.Context, out io.Writer, steps []*step) (passed int) {
 	var playing sync.WaitGroup
 	defer playing.Wait()
@@ -66,7 +67,7 @@ func (s *step) runAfterDependency(ctx context.Context) {
 	s.output.summary, s.output.err = s.run(ctx, s.output)
 }
 
-// stepOutput is the output of a step.
+// stepOutput holds the printed lines of a step and its result.
 type stepOutput struct {
 	startTime time.Time // when its event was announced
 	lines     chan string
@@ -75,20 +76,22 @@ type stepOutput struct {
 	err     error
 }
 
-// maxPendingLines is the maximum number of unprinted lines of a step.
+// maxPendingLines is how many lines a step can print before runSteps reads them. After that, the step waits.
 const maxPendingLines = 64
 
 func newStepOutput() *stepOutput { return &stepOutput{lines: make(chan string, maxPendingLines)} }
 
-// print adds a line with its time.
+// print adds a line to the output. The line begins with the number of seconds from the start of the step to the
+// given time.
 func (a *stepOutput) print(at time.Time, format string, args ...any) {
 	a.lines <- wrapText(fmt.Sprintf("  %5.1f s  ", max(0, at.Sub(a.startTime).Seconds())), fmt.Sprintf(format, args...))
 }
 
-// lineWidth is the maximum line width.
+// lineWidth is the maximum number of characters in a printed line.
 const lineWidth = 120
 
-// wrapText breaks a text between words into lines. The first line starts with margin, the others are indented to it.
+// wrapText breaks a text between words into lines of at most lineWidth. The first line begins with margin, and the
+// other lines are indented by the width of margin.
 func wrapText(margin, text string) string {
 	var b strings.Builder
 	line := margin
@@ -103,12 +106,12 @@ func wrapText(margin, text string) string {
 	return b.String()
 }
 
-// checkError is the error of a failed check.
+// checkError is the error of a failed check, with what was expected and what was found.
 type checkError struct{ expected, found string }
 
 func (m *checkError) Error() string { return "expected " + m.expected + "; found " + m.found }
 
-// checkExpectation returns an error unless ok. The texts name what was expected and found.
+// checkExpectation returns an error unless ok is true. The error contains the texts expected and found.
 func checkExpectation(ok bool, expected, found string, args ...any) error {
 	if ok {
 		return nil
@@ -116,7 +119,7 @@ func checkExpectation(ok bool, expected, found string, args ...any) error {
 	return &checkError{expected, fmt.Sprintf(found, args...)}
 }
 
-// firstError returns the first error.
+// firstError returns the first of its arguments that is not nil.
 func firstError(checks ...error) error {
 	for _, err := range checks {
 		if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cordon"
 )
 
-// runSharedEvent is the step with one event for two machines, which may start only when both are drained.
+// runSharedEvent runs the step with one event for two machines. The event may start early only after both nodes are
+// drained.
 func (s *stage) runSharedEvent(ctx context.Context, a *stepOutput) (string, error) {
 	quick, slow := s.podsOn(redeployed[0]), s.podsOn(redeployed[1])
 	resources := []string{redeployed[0].resource(), redeployed[1].resource()}

@@ -15,10 +15,10 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// spotPods is the number of pods on the Spot machine.
+// spotPods is the number of pods on the machine that runSpotNotice preempts.
 const spotPods = workload.SpotPods
 
-// runSpotNotice is the step with a machine that is evicted with 30 s notice.
+// runSpotNotice runs the step with a Spot machine that Azure evicts after a notice of 30 s.
 func (s *stage) runSpotNotice(ctx context.Context, a *stepOutput) (string, error) {
 	pods := s.podsOn(preempted)
 	if err := checkExpectation(len(pods) == spotPods, "40 pods on the machine", "%d", len(pods)); err != nil {
@@ -70,7 +70,8 @@ func (s *stage) reportOrders(ctx context.Context, a *stepOutput, _ azure.EventRe
 		formatTime(pods[0].EndedAt), "bound at %s", formatTime(twin.BoundAt))
 }
 
-// replacementOf returns the new pod with the same name.
+// replacementOf returns the new pod with the name of an old pod. If it does not exist yet, replacementOf returns an
+// empty Pod.
 func (s *stage) replacementOf(old azure.Pod) azure.Pod {
 	for _, p := range s.Pods.Pods() {
 		if p.Name == old.Name && p.UID != old.UID {
@@ -80,7 +81,7 @@ func (s *stage) replacementOf(old azure.Pod) azure.Pod {
 	return azure.Pod{}
 }
 
-// webMinReady is the number of web's pods that the PDB requires to be Ready.
+// webMinReady is the minimum number of Ready pods that the PDB of the app web requires.
 const webMinReady = 30 - 6
 
 func (s *stage) reportWeb(least func() int32) func(context.Context, *stepOutput, azure.EventRecord, []azure.Pod) error {
@@ -96,7 +97,8 @@ func (s *stage) reportWeb(least func() int32) func(context.Context, *stepOutput,
 	}
 }
 
-// watchMinReadyPods watches the number of Ready pods of a Deployment, and returns a function for its minimum.
+// watchMinReadyPods watches the number of Ready pods of a Deployment. It returns a function that returns the minimum
+// so far.
 func (s *stage) watchMinReadyPods(ctx context.Context, app workload.App) (least func() int32) {
 	minReady := make(chan int32, 1)
 	minReady <- app.Replicas
@@ -144,7 +146,7 @@ func (s *stage) reportEncoder(ctx context.Context, a *stepOutput, _ azure.EventR
 	return checkExpectation(took > 19*time.Second, "encoder to stop 20 s after its eviction", "%s", took)
 }
 
-// reportMachineEnd follows the machine to its end.
+// reportMachineEnd waits until the machine has ended, and reports and checks what happened.
 func (s *stage) reportMachineEnd(ctx context.Context, a *stepOutput, r azure.EventRecord, _ []azure.Pod) error {
 	r, err := s.awaitApproval(ctx, r)
 	if err != nil {

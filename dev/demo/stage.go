@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// The pools of the demo's cluster, with four machines each.
+// The pools of the demo's cluster. Each has four machines.
 var (
 	spot    = controlplane.AKSPool{Name: "spot", Spot: true}
 	general = controlplane.AKSPool{Name: "general"}
@@ -24,7 +24,7 @@ var (
 
 const machinesPerPool = 4
 
-// machine is one machine of a pool.
+// machine identifies one machine by its pool and its instance number.
 type machine struct {
 	pool     controlplane.AKSPool
 	instance int
@@ -33,7 +33,8 @@ type machine struct {
 func (m machine) node() string     { return m.pool.NodeName(m.instance) }
 func (m machine) resource() string { return m.pool.ResourceName(m.instance) }
 
-// The machines by role. Nothing happens to the two of refuge.
+// The machines, named after what happens to them. Nothing happens to the two machines of refuge, which take the
+// evicted pods.
 var (
 	preempted   = machine{spot, 0}
 	redeployed  = [2]machine{{spot, 1}, {spot, 2}}
@@ -43,15 +44,16 @@ var (
 	refuge      = [2]machine{{spot, 3}, {general, 3}}
 )
 
-// nodeGroupLabel returns the node label for a machine's pods. First only the machine has it, so all pods start there. Later the
-// machines of refuge get it too. The labels separate the steps, which run in parallel.
+// nodeGroupLabel returns the node label that the pods of a machine select. At first only this machine has the label,
+// so all its pods start there. Later the machines of refuge get the label too. Each machine has its own label, so
+// that the parallel steps do not mix their pods.
 func nodeGroupLabel(m machine) string {
 	return "demo.slipway.dev/" + m.pool.Name + "-" + fmt.Sprint(m.instance)
 }
 
 const shop = "shop"
 
-// The apps of the steps.
+// The apps that run on the machines of the steps.
 var (
 	onSpot                                 = workload.NewSpotApps(shop, map[string]string{nodeGroupLabel(preempted): ""})
 	web, search, orders, invoices, encoder = onSpot.Web, onSpot.Search, onSpot.Orders, onSpot.Invoices, onSpot.Encoder
@@ -76,18 +78,19 @@ func shopObjects() []runtime.Object {
 	)
 }
 
-// stage is the testbed with everything that the steps need.
+// stage is the testbed with the agents, managers and observers that the steps share.
 type stage struct {
 	*testbed.Testbed
 	agents map[string]*testbed.Agent // by node
-	hook   *webhook                  // of the agent on the machine that is taken away
-	// webhook of the agent on the preempted machine
+	hook   *webhook                  // of the agent on the preempted machine
+	// managers are the two managers of the pool of builds.
 	managers [2]*manager
 	pool     *poolObserver // set once its step has begun
 	crowd    crowdCloud
 }
 
-// prepareStage adds the machines, starts the workload and the agents, and then lets pods move to the machines of refuge.
+// prepareStage adds the machines, and starts the workload and the agents. At the end it labels the machines of
+// refuge, so that evicted pods can run there.
 func prepareStage(ctx context.Context, t *testbed.Testbed) (*stage, error) {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()

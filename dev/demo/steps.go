@@ -1,6 +1,6 @@
 package demo
 
-// newSteps returns the steps in the order of printing.
+// newSteps returns the steps of the demo in the order of printing.
 func (s *stage) newSteps() []*step {
 	spot := &step{title: "A Spot machine is evicted with 30 s notice", run: s.runSpotNotice}
 	migration := &step{title: "A machine is live-migrated", run: s.runLiveMigration}

@@ -2,8 +2,8 @@
 // memory. It shares no code with Slipway's client and uses neither generated code nor gRPC. It repeats the field numbers
 // of the protocol's definition, and writes frames and trailers itself.
 //
-// It does everything unexpected that the protocol allows: it lists from a cache that only Refresh renews. It lowers a
-// group's size at each deletion request. It returns NOT_FOUND for machines that it has merely forgotten.
+// It does everything unexpected that the protocol allows. It lists machines from a cache that only Refresh renews. It
+// lowers a group's size at each deletion request. It returns NOT_FOUND for machines that it has merely forgotten.
 package externalgrpc
 
 import (
@@ -33,7 +33,7 @@ const (
 	Unavailable       = 14
 )
 
-// The protocol's numbers of machine states.
+// The numbers that the protocol uses for the states of a machine.
 const (
 	running  = 1
 	creating = 2
@@ -58,7 +58,7 @@ type Group struct {
 	Price float64
 }
 
-// Server is the provider. Its methods may be called concurrently.
+// Server is an emulated cloud provider. Its methods may be called concurrently.
 type Server struct {
 	mu           sync.Mutex
 	groups       map[string]*Group
@@ -71,10 +71,9 @@ type Server struct {
 	requests     map[string]int // by method
 }
 
-// Faults configures misbehaviour.
-// Handle, if set, is called first. It reports whether it has responded.
+// Faults configures how the Server misbehaves.
 type Faults struct {
-	// BeforeCall, if set, is asked first; it reports whether it has answered.
+	// BeforeCall, if set, is called before each call. It reports whether it has responded instead of the provider.
 	BeforeCall func(w http.ResponseWriter, method string) bool
 	// AfterCall, if set, is called after a call took effect. It reports whether it has responded instead of the provider.
 	AfterCall func(w http.ResponseWriter, method string) bool
@@ -84,7 +83,7 @@ type Faults struct {
 	Quota int
 }
 
-// New returns a provider with a group of n machines.
+// New returns a Server with one group of n running machines.
 func New(g Group, n int) *Server {
 	s := &Server{
 		groups: map[string]*Group{}, machines: map[string][]*Machine{}, requests: map[string]int{},
@@ -106,7 +105,8 @@ func (s *Server) addMachine(group string) *Machine {
 	return m
 }
 
-// bootOrEndMachines advances all machines: they boot or end.
+// bootOrEndMachines moves each machine to its next state. A machine in creation starts to run. A machine in deletion
+// is removed, unless its deletion fails or hangs.
 func (s *Server) bootOrEndMachines() {
 	for group := range s.machines {
 		s.machines[group] = slices.DeleteFunc(s.machines[group], func(m *Machine) bool {
@@ -147,7 +147,7 @@ func (s *Server) ProviderIDs() (ids []string) {
 	return ids
 }
 
-// TargetSize returns the target size of a group.
+// TargetSize returns the requested number of machines of a group.
 func (s *Server) TargetSize(group string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +160,7 @@ func (s *Server) CountRequests(method string) int {
 	return s.requests[method]
 }
 
-// RemoveMachine removes a machine without a request.
+// RemoveMachine removes a machine without a request, as a failure in the cloud does.
 func (s *Server) RemoveMachine(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,10 +175,10 @@ func (s *Server) HangDeletion(id string) { s.changeLocked(func() { s.hangs[id] =
 // FailDeletion makes the deletion of a machine fail.
 func (s *Server) FailDeletion(id string) { s.changeLocked(func() { s.fails[id] = true }) }
 
-// SetFaults sets the faults.
+// SetFaults replaces the faults of the Server.
 func (s *Server) SetFaults(f Faults) { s.changeLocked(func() { s.faults = f }) }
 
-// ClearFaults removes all faults, hangs and failures.
+// ClearFaults removes the faults of SetFaults, HangDeletion and FailDeletion.
 func (s *Server) ClearFaults() {
 	s.changeLocked(func() {
 		s.faults = Faults{}
@@ -193,7 +193,7 @@ func (s *Server) changeLocked(change func()) {
 	change()
 }
 
-// ServeHTTP implements gRPC without a library.
+// ServeHTTP serves gRPC calls over HTTP/2 without a gRPC library.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	method, ok := strings.CutPrefix(r.URL.Path, Service)
 	if !ok || r.ProtoMajor != 2 || r.Header.Get("Content-Type") != "application/grpc" {
@@ -227,7 +227,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	WriteResponse(w, answer, code, message)
 }
 
-// WriteResponse writes a message and the trailers that end a call.
+// WriteResponse writes the response message of a call, and the trailers with its status.
 func WriteResponse(w http.ResponseWriter, message []byte, code int, text string) {
 	w.Header().Set("Content-Type", "application/grpc")
 	if code == OK {
@@ -239,7 +239,8 @@ func WriteResponse(w http.ResponseWriter, message []byte, code int, text string)
 	w.Header().Set(http.TrailerPrefix+"Grpc-Message", text)
 }
 
-// runCallLocked runs a call. The caller holds mu.
+// runCallLocked runs a call and returns its response message or its status code and error text. The caller holds the
+// mutex.
 func (s *Server) runCallLocked(method string, r fields) (answer []byte, code int, message string) {
 	group := s.groups[r.text(1)]
 	if method == "NodeGroupIncreaseSize" || method == "NodeGroupDeleteNodes" {
@@ -321,7 +322,8 @@ func (s *Server) deleteNodes(group *Group, r fields) (response []byte, code int,
 	return nil, OK, ""
 }
 
-// nodePrice identifies the node by its label "group".
+// nodePrice returns the price of a node in a period. The node's label "group" names the group that has the price per
+// hour.
 func (s *Server) nodePrice(r fields) (response []byte, code int, message string) {
 	node, err := parseFields(r.bytes(1))
 	if err != nil {
@@ -342,7 +344,7 @@ func (s *Server) nodePrice(r fields) (response []byte, code int, message string)
 	return nil, Unimplemented, "no prices"
 }
 
-// encodeInstance encodes the machine as an Instance of the protocol.
+// encodeInstance encodes the machine as the protocol's message Instance.
 func (m Machine) encodeInstance() []byte {
 	status := appendInt(nil, 1, int(m.state))
 	if m.deletionError != "" {

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// field is one encoded field of a message.
+// field is one field of a protocol buffer message in its encoded form.
 type field struct {
 	number protowire.Number
 	raw    []byte // for type bytes
@@ -19,7 +19,8 @@ type field struct {
 
 type fields []field
 
-// parseFields parses the fields of a message. Requests have only varints and bytes.
+// parseFields parses the fields of a protocol buffer message. It supports only the types varint and bytes, because
+// requests have no others.
 func parseFields(raw []byte) (fields, error) {
 	var all fields
 	for len(raw) > 0 {
@@ -84,8 +85,8 @@ func appendFloat(to []byte, n protowire.Number, f float64) []byte {
 	return protowire.AppendFixed64(protowire.AppendTag(to, n, protowire.Fixed64Type), math.Float64bits(f))
 }
 
-// WriteThrottled responds that the caller must retry later, in gRPC's standard form: a google.rpc.Status with a
-// google.rpc.RetryInfo.
+// WriteThrottled responds that the client must retry after the given duration. It uses gRPC's standard form: a
+// google.rpc.Status with a google.rpc.RetryInfo.
 func WriteThrottled(w http.ResponseWriter, after time.Duration) {
 	retry := appendMessage(nil, 1, appendInt(nil, 1, int(after/time.Second)))
 	detail := appendMessage(appendText(nil, 1, "type.googleapis.com/google.rpc.RetryInfo"), 2, retry)

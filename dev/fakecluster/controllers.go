@@ -41,7 +41,7 @@ var (
 	pdbs         = policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets")
 )
 
-// runControllers runs the kubelets, the scheduler and the controllers periodically.
+// runControllers runs the emulated kubelets, scheduler and controllers periodically, until the cluster is closed.
 func (c *Cluster) runControllers() {
 	tick := time.NewTicker(playInterval)
 	defer tick.Stop()
@@ -65,7 +65,7 @@ func (c *Cluster) runControllers() {
 	}
 }
 
-// forEachObject calls do with a copy of each object of a resource, ordered by name.
+// forEachObject calls do with a copy of each object of a resource, in the order of their names.
 func forEachObject[T client.Object](c *Cluster, resource schema.GroupVersionResource, do func(objectKey, T)) {
 	var all []objectKey
 	for k := range c.objects {
@@ -81,7 +81,7 @@ func forEachObject[T client.Object](c *Cluster, resource schema.GroupVersionReso
 	}
 }
 
-// runKubeletsAndScheduler renews Leases, and starts and stops pods.
+// runKubeletsAndScheduler renews the Leases of nodes, schedules pods, and starts and stops their containers.
 func (c *Cluster) runKubeletsAndScheduler(now time.Time, orphans map[types.UID]time.Time) {
 	forEachObject(c, nodes, func(k objectKey, n *corev1.Node) {
 		lease := objectKey{leases, corev1.NamespaceNodeLease, k.name}
@@ -127,7 +127,7 @@ func (c *Cluster) runKubeletsAndScheduler(now time.Time, orphans map[types.UID]t
 	})
 }
 
-// setPodDefaults sets what the API server sets in a new pod.
+// setPodDefaults sets the fields that an API server sets in a new pod.
 func setPodDefaults(p *corev1.Pod) {
 	p.Status = corev1.PodStatus{Phase: corev1.PodPending}
 	if p.Spec.TerminationGracePeriodSeconds == nil {
@@ -136,7 +136,7 @@ func setPodDefaults(p *corev1.Pod) {
 	}
 }
 
-// markPodReady marks a bound pod as Ready.
+// markPodReady sets the status of a bound pod to running and Ready.
 func markPodReady(p *corev1.Pod) {
 	p.Status.Phase, p.Status.StartTime = corev1.PodRunning, new(metav1.Now())
 	p.Status.Conditions = []corev1.PodCondition{
@@ -149,7 +149,8 @@ func markPodReady(p *corev1.Pod) {
 	}
 }
 
-// endContainers marks the containers of a pod as ended: finished, or killed at the end of the grace period.
+// endContainers sets the status of a pod's containers to terminated. The exit code tells whether they finished or
+// were killed at the end of the grace period.
 func endContainers(p *corev1.Pod, stopTime, now time.Time) {
 	code := int32(0)
 	if !stopTime.Before(p.DeletionTimestamp.Time) || now.Sub(stopTime) > 2*playInterval {
@@ -165,7 +166,8 @@ func endContainers(p *corev1.Pod, stopTime, now time.Time) {
 
 const killedExitCode = 137
 
-// startOrShortenTermination starts a pod's termination, or shortens it.
+// startOrShortenTermination starts the termination of a pod. If the pod is terminating already, it only shortens the
+// time that is left.
 func (c *Cluster) startOrShortenTermination(p *corev1.Pod, grace *int64) {
 	if grace == nil {
 		grace = p.Spec.TerminationGracePeriodSeconds
@@ -183,7 +185,8 @@ func (c *Cluster) startOrShortenTermination(p *corev1.Pod, grace *int64) {
 	}
 }
 
-// hasStopped reports whether nothing of a deleted object runs.
+// hasStopped reports whether a deleted object may be removed. A pod must have no running container, unless its grace
+// period is 0. Other objects may always be removed.
 func (c *Cluster) hasStopped(o client.Object) bool {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
@@ -198,7 +201,7 @@ func (c *Cluster) hasStopped(o client.Object) bool {
 	return true
 }
 
-// schedulePod binds a pod to a schedulable Ready node that its selector matches.
+// schedulePod binds a pod to a node that is Ready and schedulable, and that the pod's node selector matches.
 func (c *Cluster) schedulePod(k objectKey, p *corev1.Pod) {
 	selector := labels.SelectorFromSet(p.Spec.NodeSelector)
 	forEachObject(c, nodes, func(_ objectKey, node *corev1.Node) {
@@ -228,7 +231,8 @@ func isReady(conditions []corev1.NodeCondition) bool {
 	})
 }
 
-// countSelectedPods counts the pods that a selector matches and that are not terminating, and the Ready ones among them.
+// countSelectedPods returns the number of pods that a selector matches, and how many of them are Ready. It ignores
+// terminating pods.
 func (c *Cluster) countSelectedPods(namespace string, labelSelector *metav1.LabelSelector) (all, healthy int32) {
 	selector, err := metav1.LabelSelectorAsSelector(labelSelector)
 	if err != nil {
@@ -247,7 +251,7 @@ func (c *Cluster) countSelectedPods(namespace string, labelSelector *metav1.Labe
 	return all, healthy
 }
 
-// reconcileDeployment reconciles a Deployment, without ReplicaSets.
+// reconcileDeployment creates the missing pods of a Deployment and updates its status. It uses no ReplicaSets.
 func (c *Cluster) reconcileDeployment(k objectKey, d *appsv1.Deployment) {
 	all, healthy := c.countSelectedPods(k.namespace, d.Spec.Selector)
 	for ; all < *d.Spec.Replicas; all++ {
@@ -262,7 +266,7 @@ func (c *Cluster) reconcileDeployment(k objectKey, d *appsv1.Deployment) {
 	}
 }
 
-// createReplicaPod creates a pod of an owner.
+// createReplicaPod creates a pod that belongs to the given owner.
 func (c *Cluster) createReplicaPod(k objectKey, owner client.Object, kind, suffix string, template *corev1.PodTemplateSpec) {
 	p := &corev1.Pod{ObjectMeta: *template.ObjectMeta.DeepCopy(), Spec: *template.Spec.DeepCopy()}
 	p.Namespace, p.Name = k.namespace, k.name+"-"+suffix
@@ -271,7 +275,8 @@ func (c *Cluster) createReplicaPod(k objectKey, owner client.Object, kind, suffi
 	_, _ = c.insertObject(pods, p)
 }
 
-// reconcileStatefulSet reconciles a StatefulSet: it recreates a pod once its name is free.
+// reconcileStatefulSet creates the missing pods of a StatefulSet. It creates a pod only after the earlier pod of the
+// same name was removed.
 func (c *Cluster) reconcileStatefulSet(k objectKey, s *appsv1.StatefulSet) {
 	for i := range *s.Spec.Replicas {
 		if suffix := strconv.Itoa(int(i)); c.objects[objectKey{pods, k.namespace, k.name + "-" + suffix}] == nil {
@@ -285,7 +290,7 @@ func (c *Cluster) reconcileStatefulSet(k objectKey, s *appsv1.StatefulSet) {
 	}
 }
 
-// reconcilePDB updates the status of a PodDisruptionBudget.
+// reconcilePDB updates the status of a PodDisruptionBudget, such as the number of allowed disruptions.
 func (c *Cluster) reconcilePDB(k objectKey, b *policyv1.PodDisruptionBudget) {
 	status := c.computePDBStatus(k.namespace, b)
 	if now := b.Status; now.CurrentHealthy != status.CurrentHealthy || now.ExpectedPods != status.ExpectedPods ||
@@ -311,7 +316,7 @@ func (c *Cluster) computePDBStatus(namespace string, b *policyv1.PodDisruptionBu
 	}
 }
 
-// evictPodIfAllowed deletes a pod if every PodDisruptionBudget allows it.
+// evictPodIfAllowed evicts the pod of a request if every PodDisruptionBudget of the pod allows the eviction.
 func (c *Cluster) evictPodIfAllowed(r request) (any, error) {
 	var eviction policyv1.Eviction
 	raw, err := readBody(r)

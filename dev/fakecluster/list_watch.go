@@ -25,7 +25,8 @@ import (
 
 func readBody(r request) ([]byte, error) { return io.ReadAll(r.Body) }
 
-// discoveryDocument returns the discovery document of a path, or nil for a path of objects.
+// discoveryDocument returns the API discovery document for a path. It returns nil if the path is not a discovery
+// path.
 func (c *Cluster) discoveryDocument(path string) any {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	switch {
@@ -71,7 +72,7 @@ func (c *Cluster) apiResources(gv schema.GroupVersion) *metav1.APIResourceList {
 	return all
 }
 
-// formatObject returns an object in the form that the client requested: complete, or only its metadata.
+// formatObject returns an object in the form that the client asked for: the complete object, or only its metadata.
 func (r request) formatObject(o any) any {
 	object, ok := o.(client.Object)
 	if !ok || !strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata;") {
@@ -89,7 +90,8 @@ func (r request) formatObject(o any) any {
 	return partial
 }
 
-// objectPredicate returns the predicate of a list or watch.
+// objectPredicate returns a function that reports whether a list or watch includes an object. The namespace, label
+// selector and field selector of the request decide.
 func (r request) objectPredicate() (func(client.Object) bool, error) {
 	label, err := labels.Parse(r.URL.Query().Get("labelSelector"))
 	if err != nil {
@@ -153,7 +155,7 @@ func (c *Cluster) serveList(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-// serveWatch serves events until the client disconnects or the timeout ends.
+// serveWatch sends the events of a watch until the client disconnects or the timeout of the watch expires.
 func (c *Cluster) serveWatch(w http.ResponseWriter, r request) error {
 	is, err := r.objectPredicate()
 	if err != nil {
@@ -204,7 +206,7 @@ func (c *Cluster) serveWatch(w http.ResponseWriter, r request) error {
 	}
 }
 
-// newBookmark returns the event that ends the initial events.
+// newBookmark returns the object of the BOOKMARK event that tells a watch that the initial events are complete.
 func (r request) newBookmark(version int64) any {
 	group, kind := r.kind.GroupVersion().String(), r.kind.Kind
 	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata;") {
@@ -223,7 +225,7 @@ func (c *Cluster) changesSince(version int64) (changes []change, changed <-chan 
 	return c.changes[i:len(c.changes):len(c.changes)], c.changed
 }
 
-// watchEventType returns the event type of a change for a watch. It is empty if the change does not concern the watch.
+// watchEventType returns the event type that a watch gets for a change. It returns "" if the watch gets no event.
 func (e change) watchEventType(r request, matches func(client.Object) bool) watch.EventType {
 	if e.key.resource != r.resource {
 		return ""

@@ -60,7 +60,7 @@ type objectKey struct {
 	namespace, name string
 }
 
-// change is a change of an object, as watches report it.
+// change is one change of one object, with the object before and after it. Watches get their events from changes.
 type change struct {
 	key       objectKey
 	version   int64
@@ -69,7 +69,7 @@ type change struct {
 	after     client.Object
 }
 
-// New starts a cluster without nodes. Call Close to stop it.
+// New starts a cluster that has no nodes. Call Close to stop it.
 func New() (*Cluster, error) {
 	c := &Cluster{
 		scheme: runtime.NewScheme(), kinds: map[schema.GroupVersionResource]schema.GroupVersionKind{},
@@ -96,19 +96,19 @@ func New() (*Cluster, error) {
 	return c, nil
 }
 
-// Close ends the watches, kubelets and controllers.
+// Close ends all watches, and stops the emulated kubelets and controllers.
 func (c *Cluster) Close() {
 	close(c.closed)
 	c.controllers.Wait()
 }
 
-// Resources without namespace.
+// clusterScoped lists the resources that have no namespace.
 var clusterScoped = []string{
 	"nodes", "namespaces", "persistentvolumes", "nodegroups", "noderetirements", "storageclasses", "csinodes", "csidrivers",
 	"volumeattachments", "deviceclasses", "resourceslices",
 }
 
-// request is a parsed request.
+// request is an API request with its parsed path: resource, namespace, name and subresource.
 type request struct {
 	*http.Request
 	objectKey
@@ -116,7 +116,7 @@ type request struct {
 	kind        schema.GroupVersionKind
 }
 
-// parseRequest parses the paths /api/v1/… and /apis/GROUP/VERSION/….
+// parseRequest parses a request with a path of the form /api/v1/… or /apis/GROUP/VERSION/….
 func (c *Cluster) parseRequest(r *http.Request) (request, error) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	out := request{Request: r}
@@ -192,7 +192,7 @@ func (c *Cluster) serveRequest(w http.ResponseWriter, r request) error {
 	return err
 }
 
-// serveObjectRequest serves a request for one object.
+// serveObjectRequest serves a request that names one object.
 func (c *Cluster) serveObjectRequest(r request) (o any, code int, err error) {
 	code = http.StatusOK
 	switch r.Method {
@@ -224,7 +224,7 @@ func (c *Cluster) getObject(k objectKey) (client.Object, error) {
 	return nil, apierrors.NewNotFound(k.resource.GroupResource(), k.name)
 }
 
-// decodeObject decodes the object of a request.
+// decodeObject decodes the object in the body of a request.
 func (c *Cluster) decodeObject(r request) (client.Object, error) {
 	into, err := c.scheme.New(r.kind)
 	if err != nil {
@@ -256,7 +256,7 @@ func (c *Cluster) createObject(r request) (client.Object, error) {
 	return c.insertObject(r.resource, o)
 }
 
-// insertObject stores a new object.
+// insertObject stores a new object. It returns an error if the object exists.
 func (c *Cluster) insertObject(resource schema.GroupVersionResource, o client.Object) (client.Object, error) {
 	k := objectKey{resource, o.GetNamespace(), o.GetName()}
 	if c.objects[k] != nil {
@@ -279,7 +279,8 @@ func (c *Cluster) insertObject(resource schema.GroupVersionResource, o client.Ob
 	return c.storeAndNotify(k, o), nil
 }
 
-// storeAndNotify stores a new state of an object. The caller must not change the object afterwards.
+// storeAndNotify stores a new state of an object and wakes the watches. An object in deletion is removed instead,
+// once it has no finalizers and nothing of it runs. The caller must not change the object afterwards.
 func (c *Cluster) storeAndNotify(k objectKey, o client.Object) client.Object {
 	before := c.objects[k]
 	c.version++
@@ -301,7 +302,8 @@ func (c *Cluster) storeAndNotify(k objectKey, o client.Object) client.Object {
 	return o
 }
 
-// replaceObjectIfUnchanged stores a new state of an object, if the request's resourceVersion and UID match.
+// replaceObjectIfUnchanged stores a new state of an object. It returns a Conflict error if the request's
+// resourceVersion or UID differs from the stored object's.
 func (c *Cluster) replaceObjectIfUnchanged(r request, o client.Object) (client.Object, error) {
 	before, err := c.getObject(r.objectKey)
 	if err != nil {
@@ -326,7 +328,8 @@ func (c *Cluster) replaceObjectIfUnchanged(r request, o client.Object) (client.O
 	return c.storeAndNotify(r.objectKey, o), nil
 }
 
-// mergeSubresource merges a write into the stored object: only the status, or everything except the status.
+// mergeSubresource returns the object to store for a write. A write to the status changes only the status; another
+// write changes everything except the status.
 func (c *Cluster) mergeSubresource(subresource string, before, o client.Object) (client.Object, error) {
 	was, err := runtime.DefaultUnstructuredConverter.ToUnstructured(before)
 	if err != nil {
@@ -375,7 +378,7 @@ func (c *Cluster) updateObject(r request) (client.Object, error) {
 	return c.replaceObjectIfUnchanged(r, o)
 }
 
-// serveDelete serves a DELETE of one object, or of all objects of a list.
+// serveDelete deletes one object, or all objects that a list request selects.
 func (c *Cluster) serveDelete(r request) (any, error) {
 	var o metav1.DeleteOptions
 	raw, err := readBody(r)
@@ -402,7 +405,8 @@ func (c *Cluster) serveDelete(r request) (any, error) {
 	return &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess}, nil
 }
 
-// deleteOrStartDeletion deletes an object, or marks it as being deleted.
+// deleteOrStartDeletion deletes an object. If the object has finalizers, or is a running pod, it only sets the
+// deletion timestamp.
 func (c *Cluster) deleteOrStartDeletion(k objectKey, o metav1.DeleteOptions) (client.Object, error) {
 	before, err := c.getObject(k)
 	if err != nil {

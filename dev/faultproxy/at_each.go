@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// FormatKinds formats the number of requests of each kind.
+// FormatKinds returns text with the number of requests of each kind, such as "2 × patch node, 1 × get node".
 func FormatKinds(requests []Request) string {
 	count := map[string]int{}
 	for _, r := range requests {
@@ -41,10 +41,12 @@ func CountKillPoints(requests []Request) (n int) {
 	return n
 }
 
-// RunAtEachRequest runs a subtest for each request of an undisturbed run, before it and, unless it is a read, after it. The subtest calls run with
-// one request and logs if run's requests do not include it, because the number of requests varies between runs. RunAtEachRequest
-// logs the number of such runs, which are still checked. It fails if no request was met. It reports each kind to missed
-// if its first request was not met. Pass t.Errorf if every run must have each kind, and t.Logf otherwise.
+// RunAtEachRequest runs subtests that each interrupt one request of an undisturbed run. There is one subtest
+// before each request and, unless it is a read, one after it. A subtest calls run. Then it checks whether the requests that run returns include
+// the request to interrupt. They may not, because the number of requests varies between runs. Such a run does not
+// fail but is counted in the log. The test fails if no run included its request. RunAtEachRequest calls missed if
+// the first request of a kind was not interrupted at a moment. Pass t.Errorf as missed if every run must have each
+// kind of request, and t.Logf otherwise.
 func RunAtEachRequest(t *testing.T, requests []Request, missed func(format string, args ...any),
 	run func(t *testing.T, number int, at RequestID, moment Moment) []Request,
 ) {

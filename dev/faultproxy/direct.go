@@ -11,8 +11,9 @@ import (
 	"sync"
 )
 
-// NewDirectTransport returns a transport to a handler in the same process. It uses no network, so it works in virtual time
-// (testing/synctest). A handler that panics with http.ErrAbortHandler cuts the response, as in a server.
+// NewDirectTransport returns a transport that calls a handler in the same process. It uses no network, so it works
+// in virtual time (testing/synctest). If the handler panics with http.ErrAbortHandler, the client gets an incomplete
+// response, as from a real server.
 func NewDirectTransport(to http.Handler) http.RoundTripper { return directTransport{handler: to} }
 
 type directTransport struct {
@@ -21,38 +22,41 @@ type directTransport struct {
 	lateTransport http.RoundTripper
 }
 
-// ServeDirect is Serve without a network.
+// ServeDirect starts the proxy of a server as Serve does, but without a network. Clients use the transport of the
+// Front.
 func (p *Proxy) ServeDirect(name string, server *url.URL, transport http.RoundTripper) *Front {
 	return &Front{p.newHandler(name, newReverseProxy(server, transport, true))}
 }
 
-// Front is a proxied server without a network.
+// Front is the proxy of one server, which clients reach without a network.
 type Front struct{ handler http.Handler }
 
-// Transport returns the transport of one process. An emulated process may have to read after it was killed. Then the transport
-// late serves the request, and the proxy does not see it. With a nil late such reads fail.
+// Transport returns the transport of one emulated process. After Kill, requests fail. The emulated process may still
+// have to read; then the transport late serves its reads, and the proxy does not see them. With a nil late, these
+// reads fail too.
 func (f *Front) Transport(l *ProcessLife, late http.RoundTripper) http.RoundTripper {
 	return directTransport{f.handler, l, late}
 }
 
-// ProcessLife is one process behind a proxy without a network, from start to kill.
+// ProcessLife is the time from start to kill of one emulated process. The requests of this process reach the proxy
+// without a network.
 type ProcessLife struct {
 	number int
 	alive  context.Context
 	kill   context.CancelFunc
 }
 
-// StartLife starts the life of the next process, see StartNextLife.
+// StartLife ends the life of the previous emulated process, and starts the life of the next one. See StartNextLife.
 func (p *Proxy) StartLife() *ProcessLife {
 	p.StartNextLife()
 	alive, kill := context.WithCancel(context.Background())
 	return &ProcessLife{int(p.life.Load()), alive, kill}
 }
 
-// Kill cuts the connections of the process, as SIGKILL does. Later requests of it fail.
+// Kill cuts the connections of the process, as SIGKILL does. Later requests of this process fail.
 func (l *ProcessLife) Kill() { l.kill() }
 
-// errCut is the error of a request with a connection that is cut before the response begins.
+// errCut is the error of a request if the connection was cut before the response began.
 var errCut = errors.New("the connection was cut")
 
 func (d directTransport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -111,7 +115,8 @@ func (d directTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// directResponse connects a handler that writes with a client that reads.
+// directResponse passes the response of a handler to a client in the same process. The handler writes while the
+// client reads.
 type directResponse struct {
 	header, sent http.Header
 	status       int // 0 until the response begins
@@ -150,7 +155,7 @@ func (a *directResponse) Write(b []byte) (int, error) {
 
 func (a *directResponse) Flush() { a.WriteHeader(http.StatusOK) }
 
-// endWith ends the response. Only the first reason counts.
+// endWith ends the response for the given reason. Later calls have no effect.
 func (a *directResponse) endWith(reason error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -175,7 +180,7 @@ func (a *directResponse) Read(b []byte) (int, error) {
 	return 0, a.readErr
 }
 
-// Close ends the handler's context, as a client does that disconnects.
+// Close cancels the context of the handler, as a server does when its client disconnects.
 func (a *directResponse) Close() error {
 	a.stop()
 	a.endWith(errCut)
@@ -183,7 +188,8 @@ func (a *directResponse) Close() error {
 	return nil
 }
 
-// newReverseProxy returns a proxy that forwards requests to a server. With keepHost it keeps the client's Host header.
+// newReverseProxy returns a proxy that forwards requests to a server. If keepHost is true, requests keep the
+// client's Host header.
 func newReverseProxy(server *url.URL, transport http.RoundTripper, keepHost bool) *httputil.ReverseProxy {
 	target := &url.URL{Scheme: server.Scheme, Host: server.Host}
 	// Unlike Director, Rewrite does not add X-Forwarded-For, which the metadata service refuses.

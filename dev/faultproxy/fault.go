@@ -23,16 +23,15 @@ type Fault struct {
 	// StaleWithin is the maximum age of an earlier response to the same GET, which is returned instead of a new one. It
 	// emulates a server that lags behind. Without such a response, the request is forwarded.
 	StaleWithin time.Duration
-	// WatchLag is by how much the events of a watch come late. It means nothing for other requests.
-	// Lag is the delay of the events of a watch. Other requests ignore it.
+	// WatchLag is the delay of the events of a watch. Other requests ignore it.
 	WatchLag time.Duration
 }
 
-// SetFaults sets the function that returns the fault of each request. f may be called concurrently. Call Faults before
-// Serve.
+// SetFaults sets the function that returns the fault of each request. The function may be called concurrently. Call
+// SetFaults before Serve.
 func (p *Proxy) SetFaults(f func(Request) Fault) { p.fault = f }
 
-// FaultRates configures the faults of a Schedule.
+// FaultRates configures the faults of NewFaultSchedule.
 type FaultRates struct {
 	// Percent is the percentage of requests that fail.
 	Percent int
@@ -40,8 +39,8 @@ type FaultRates struct {
 	Delay, Stale time.Duration
 }
 
-// NewFaultSchedule returns a function for Faults that selects the failing requests and their faults by a seed. The same seed and
-// sequence of requests give the same faults.
+// NewFaultSchedule returns a function for SetFaults. The function selects the requests that fail, and their faults,
+// from the seed. The same seed and the same sequence of requests give the same faults.
 func NewFaultSchedule(seed uint64, odds FaultRates) func(Request) Fault {
 	return func(r Request) Fault {
 		h := uint64(14695981039346656037) // FNV-1a over what the request is
@@ -101,7 +100,8 @@ func isWatch(r *http.Request) bool {
 	return watch
 }
 
-// writeError answers with an error in the format of the API server or of ARM.
+// writeError writes an error response. A path that begins with /subscriptions/ gets the format of Azure Resource
+// Manager; other paths get the API server's format.
 func (f Fault) writeError(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if f.Status == http.StatusTooManyRequests {
@@ -115,7 +115,7 @@ func (f Fault) writeError(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"injected by the fault proxy","code":%d}`, f.Status)
 }
 
-// truncatingWriter cuts the connection after a number of bytes.
+// truncatingWriter writes a limited number of bytes of a response, and then cuts the connection.
 type truncatingWriter struct {
 	http.ResponseWriter
 	left int

@@ -1,9 +1,9 @@
 // Package faultproxy is a proxy between a process and its servers. It numbers the requests. A test can interrupt each
 // request: before the server receives it, or after the server has answered and before the process knows.
 //
-// A crash of a process can have different results only at these moments, because nobody sees what happens between two
-// requests. So a test first records the requests of an undisturbed run. Then it interrupts one of them per run. This
-// covers every relevant instruction.
+// A crash of a process can have different results only at these moments. To all servers, a crash between two requests
+// looks like a crash at one of them. So a test first records the requests of an undisturbed run. Then it interrupts one
+// of them per run. This covers every relevant instruction.
 package faultproxy
 
 import (
@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Moment is the moment for interrupting a request.
+// Moment is when a request is interrupted: before the server receives it, or after the server has answered.
 type Moment string
 
 const (
@@ -34,10 +34,10 @@ const (
 	After Moment = "after"
 )
 
-// Moments returns both moments.
+// Moments returns all possible moments of an interruption: Before and After.
 func Moments() []Moment { return []Moment{Before, After} }
 
-// Request is a request through the proxy.
+// Request is a request that passed through the proxy.
 type Request struct {
 	// Server is the name given to Serve.
 	Server, Method, Path, Query string
@@ -46,7 +46,8 @@ type Request struct {
 	RequestID
 }
 
-// RequestID identifies a request of a run in a way that is valid in other runs.
+// RequestID identifies a request by its kind and its number. The same RequestID names the corresponding request of
+// another run.
 type RequestID struct {
 	// Kind is the result of the function given to New.
 	Kind string
@@ -57,7 +58,7 @@ type RequestID struct {
 
 func (p RequestID) String() string { return fmt.Sprintf("%s, number %d", p.Kind, p.Nth) }
 
-// Proxy is a proxy for one process and any number of servers. Its methods may be called concurrently.
+// Proxy is a proxy between one process and any number of servers. Its methods may be called concurrently.
 type Proxy struct {
 	kind func(Request) string
 
@@ -75,11 +76,13 @@ type Proxy struct {
 	life atomic.Int64 // not under mu, because Close waits for readers of it
 }
 
-// New returns a proxy without faults. The function kind returns the kind of a request, which has an empty Point.
+// New returns a proxy without faults. The function kind returns the kind of a request. The request that kind gets
+// has an empty RequestID.
 func New(kind func(Request) string) *Proxy { return &Proxy{kind: kind, nth: map[string]int{}} }
 
-// InterruptAt calls do once, at the request identified by point. When do returns, the connection is cut: before or after the
-// server, as moment demands. Call At before the first request.
+// InterruptAt interrupts the request that point identifies: the proxy calls do, and then cuts the connection. With
+// Before, the server does not receive the request. With After, the server has answered, but the process gets no
+// response. Call InterruptAt before the first request.
 func (p *Proxy) InterruptAt(point RequestID, moment Moment, do func(Request)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,13 +96,14 @@ func (p *Proxy) Requests() []Request {
 	return append([]Request(nil), p.requests...)
 }
 
-// Serve starts the proxy of a server on a new loopback port, and returns the address that replaces the server's. The
-// transport connects to the server; nil means http.DefaultTransport.
+// Serve starts the proxy of a server on a new loopback port. It returns the URL that clients must use in place of
+// the server's URL. The transport connects to the server; nil means http.DefaultTransport.
 func (p *Proxy) Serve(name string, server *url.URL, transport http.RoundTripper) (*url.URL, error) {
 	return p.serve(name, server, transport, nil)
 }
 
-// ServeTLS is Serve with TLS. It keeps the client's Host header, so that links in responses lead to the proxy.
+// ServeTLS starts the proxy of a server as Serve does, but with TLS. It keeps the client's Host header, so that
+// links in responses lead to the proxy.
 func (p *Proxy) ServeTLS(name string, server *url.URL, transport http.RoundTripper, certificate tls.Certificate) (*url.URL, error) {
 	return p.serve(name, server, transport, &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12})
 }
@@ -123,7 +127,7 @@ func (p *Proxy) serve(name string, server *url.URL, transport http.RoundTripper,
 	return address, nil
 }
 
-// errResponseSuppressed is the error of a response that is not delivered.
+// errResponseSuppressed is the error of a response that the proxy received and did not deliver.
 var errResponseSuppressed = errors.New("the response is held back")
 
 func (p *Proxy) newHandler(name string, direct *httputil.ReverseProxy) http.Handler {
@@ -163,11 +167,13 @@ func (p *Proxy) newHandler(name string, direct *httputil.ReverseProxy) http.Hand
 	})
 }
 
-// OnWrite sets a function that is called with each request and its body before forwarding, except for GET. Its context
-// ends when the client gives up; then the request is not forwarded. Set it before the first request.
+// OnWrite sets a function that the proxy calls before it forwards a request, except for GET requests. The function
+// gets the request and its body. Its context ends when the client gives up. The proxy does not forward such a
+// request. Call OnWrite before the first request.
 func (p *Proxy) OnWrite(f func(ctx context.Context, r Request, body []byte)) { p.onWrite = f }
 
-// callOnWrite calls the function of OnWrite for a write.
+// callOnWrite calls the function that OnWrite has set, unless the request is a GET. It panics with
+// http.ErrAbortHandler if the client has given up.
 func (p *Proxy) callOnWrite(request Request, r *http.Request) {
 	if p.onWrite == nil || r.Method == http.MethodGet {
 		return
@@ -183,12 +189,12 @@ func (p *Proxy) callOnWrite(request Request, r *http.Request) {
 	}
 }
 
-// OnResponse sets a function that is called before the first byte of each response is delivered, with the arrival time of
-// the request. Responses that are held back do not count; responses that are cut do. Call Answers before the first
-// request.
+// OnResponse sets a function that the proxy calls before it delivers the first byte of a response. The function also
+// gets the arrival time of the request. The proxy calls it for responses that are cut later, but not for suppressed
+// responses. Call OnResponse before the first request.
 func (p *Proxy) OnResponse(f func(r Request, arrived time.Time, status int)) { p.onResponse = f }
 
-// observeStatus returns a writer that reports the beginning of the response.
+// observeStatus returns a writer that calls the function of OnResponse when the response begins.
 func (p *Proxy) observeStatus(w http.ResponseWriter, request Request) http.ResponseWriter {
 	if p.onResponse == nil {
 		return w
@@ -197,7 +203,7 @@ func (p *Proxy) observeStatus(w http.ResponseWriter, request Request) http.Respo
 	return &statusObserver{ResponseWriter: w, report: func(status int) { p.onResponse(request, arrived, status) }}
 }
 
-// statusObserver calls report once with the status.
+// statusObserver is a ResponseWriter that calls report once, with the final status, when the response begins.
 type statusObserver struct {
 	http.ResponseWriter
 	report   func(status int)
@@ -224,8 +230,9 @@ func (b *statusObserver) reportOnce(status int) {
 	}
 }
 
-// StartNextLife records that the process has ended and before the next one begins: it increments Life for new connections.
-// Late requests of the dead process keep their Life, because it belongs to the connection.
+// StartNextLife tells the proxy that the process has ended and that its next start follows. It increments
+// Request.Life for new connections. A late request of the ended process keeps its Life, because the Life belongs to
+// the connection.
 func (p *Proxy) StartNextLife() { p.life.Add(1) }
 
 type lifeKey struct{}
@@ -234,7 +241,8 @@ func (p *Proxy) addLifeToContext(ctx context.Context, _ net.Conn) context.Contex
 	return context.WithValue(ctx, lifeKey{}, int(p.life.Load()))
 }
 
-// registerRequest numbers a request, and returns the function to call at it, or nil.
+// registerRequest gives a request its RequestID and stores it. The second result is the function of InterruptAt if
+// the request must be interrupted, or nil.
 func (p *Proxy) registerRequest(name string, r *http.Request) (request Request, interrupt func(Request)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -250,7 +258,7 @@ func (p *Proxy) registerRequest(name string, r *http.Request) (request Request, 
 	return request, p.onInterrupt
 }
 
-// Close cuts all connections.
+// Close closes all servers and connections of the proxy.
 func (p *Proxy) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -261,7 +269,8 @@ func (p *Proxy) Close() error {
 	return errors.Join(errs...)
 }
 
-// WriteKubeconfig writes a copy of a kubeconfig with another address of the current cluster, without TLS.
+// WriteKubeconfig copies a kubeconfig to another file. In the copy, the current cluster has the address of the given
+// server, and no TLS.
 func WriteKubeconfig(from, to string, server *url.URL) error {
 	config, err := clientcmd.LoadFromFile(from)
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// maxCachedSize is the maximum size of a remembered response in bytes. Longer responses are not remembered.
+// maxCachedSize is the maximum size, in bytes, of a response in the responseCache. Larger responses are not stored.
 const maxCachedSize = 1 << 20
 
-// responseCache holds the last response to each GET of one server.
+// responseCache stores the latest response to each GET of one server.
 type responseCache struct {
 	mu        sync.Mutex
 	responses map[string]cachedResponse // by request URI and Accept header
@@ -25,12 +25,14 @@ type cachedResponse struct {
 
 func newResponseCache() *responseCache { return &responseCache{responses: map[string]cachedResponse{}} }
 
-// cacheKey identifies a GET. Another encoding is another response.
+// cacheKey returns the key of a GET request in the cache. It includes the Accept header, because each encoding has
+// its own response.
 func (*responseCache) cacheKey(r *http.Request) string {
 	return r.URL.RequestURI() + " " + r.Header.Get("Accept")
 }
 
-// serveCached returns a remembered response, and reports false if there is none or it is older than within.
+// serveCached writes the stored response to a request. It returns false if none is stored, or if the stored response
+// is older than within.
 func (m *responseCache) serveCached(w http.ResponseWriter, r *http.Request, within time.Duration) (served bool) {
 	if r.Method != http.MethodGet {
 		return false
@@ -46,7 +48,7 @@ func (m *responseCache) serveCached(w http.ResponseWriter, r *http.Request, with
 	return true
 }
 
-// cacheResponses forwards requests, and remembers complete responses to GETs.
+// cacheResponses returns a handler that forwards requests, and stores the complete responses to GET requests.
 func (m *responseCache) cacheResponses(forward http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet || isWatch(r) {
@@ -86,7 +88,7 @@ func (l *recordingWriter) Write(b []byte) (int, error) {
 	return l.ResponseWriter.Write(b)
 }
 
-// delayedWriter delivers writes after a delay, in order.
+// delayedWriter delivers each write after a fixed delay. It does not change the order.
 type delayedWriter struct {
 	lag        time.Duration
 	done       <-chan struct{} // closed when the client has disconnected
@@ -102,7 +104,7 @@ type delayedBytes struct {
 	b   []byte
 }
 
-// maxPendingWrites is the maximum number of delayed writes. More writes block.
+// maxPendingWrites is the maximum number of writes that a delayedWriter holds. Further writes block.
 const maxPendingWrites = 1024
 
 func newDelayedWriter(to http.ResponseWriter, r *http.Request, lag time.Duration) *delayedWriter {
@@ -125,7 +127,7 @@ func (l *delayedWriter) writeWhenDue() {
 	}
 }
 
-// close delivers the delayed writes.
+// close waits until all pending writes are delivered. No write may follow.
 func (l *delayedWriter) close() {
 	close(l.pending)
 	l.delivering.Wait()
@@ -139,7 +141,7 @@ func (l *delayedWriter) WriteHeader(status int) {
 	l.to.WriteHeader(status)
 }
 
-// Flush sends the header before the first event.
+// Flush sends the response header at once. It does not send pending writes early.
 func (l *delayedWriter) Flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

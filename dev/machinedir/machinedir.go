@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package machinedir connects the machines of the sample plugin, which are files in a directory, to the nodes of a
-// control plane. A booted machine joins as a node, and the node of a removed machine is powered off.
+// Package machinedir makes the machines of the sample plugin nodes of a control plane. The machines are files in a
+// directory. A booted machine joins as a node, and the node of a removed machine is powered off.
 package machinedir
 
 import (
@@ -17,16 +17,17 @@ import (
 	"github.com/slipway-dev/slipway/examples/directory/machines"
 )
 
-// Cluster is the part of a control plane that this package needs.
+// Cluster has the methods of a control plane that this package calls.
 type Cluster interface {
 	AddNodes(ctx context.Context, specs ...controlplane.NodeSpec) error
 	PowerOff(ctx context.Context, node string) error
 }
 
-// pollInterval is the polling interval of the directory.
+// pollInterval is the time between two reads of the machines' directory.
 const pollInterval = 50 * time.Millisecond
 
-// SyncNodes keeps the nodes in line with the machines of a host until ctx ends, and then returns nil.
+// SyncNodes adds a node for each machine that boots on a host, and powers off the nodes of removed machines. It
+// returns nil when ctx ends.
 func SyncNodes(ctx context.Context, c Cluster, hypervisor machines.Hypervisor, host string) error {
 	joined := map[string]bool{}
 	for {
@@ -49,7 +50,7 @@ func SyncNodes(ctx context.Context, c Cluster, hypervisor machines.Hypervisor, h
 	}
 }
 
-// addBootedNodes adds the node specs of the running machines to a map.
+// addBootedNodes adds the node specs of a host's running machines to the map to.
 func addBootedNodes(v machines.View, host string, to map[string]controlplane.NodeSpec) error {
 	groups, err := v.Groups()
 	for _, group := range groups {
@@ -76,7 +77,8 @@ func addBootedNodes(v machines.View, host string, to map[string]controlplane.Nod
 	return err
 }
 
-// syncNodesOnce adds nodes for new machines, and powers off the nodes of removed machines.
+// syncNodesOnce adds nodes for new machines, and powers off the nodes of removed machines. It keeps the map joined
+// up to date.
 func syncNodesOnce(ctx context.Context, c Cluster, running map[string]controlplane.NodeSpec, joined map[string]bool) error {
 	var newNodes []controlplane.NodeSpec
 	for name, spec := range running {

@@ -18,16 +18,16 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// Cluster is the part of a control plane that this package needs.
+// Cluster has the methods of a control plane that this package calls.
 type Cluster interface {
 	AddNodes(ctx context.Context, specs ...controlplane.NodeSpec) error
 	PowerOff(ctx context.Context, node string) error
 }
 
-// novaPollInterval is the polling interval of Nova.
+// novaPollInterval is the time between two reads of the servers from Nova.
 const novaPollInterval = 300 * time.Millisecond
 
-// NewNovaClient returns a client of Nova for an entry of clouds.yaml.
+// NewNovaClient returns a client of Nova with the credentials of the entry named user in clouds.yaml.
 func (c *Cloud) NewNovaClient(ctx context.Context, user string) (*gophercloud.ServiceClient, error) {
 	auth, _, secure, err := clouds.Parse(clouds.WithCloudName(user), clouds.WithLocations(c.CloudsFile()))
 	if err != nil {
@@ -46,7 +46,7 @@ func (c *Cloud) NewNovaClient(ctx context.Context, user string) (*gophercloud.Se
 	return client, nil
 }
 
-// ListServers lists the servers of the project Demo with this metadata.
+// ListServers lists the servers that have all of the given metadata. It searches the project of the client.
 func ListServers(ctx context.Context, nova *gophercloud.ServiceClient, metadata map[string]string) ([]servers.Server, error) {
 	pages, err := servers.List(nova, servers.ListOpts{}).AllPages(ctx)
 	if err != nil {
@@ -69,8 +69,8 @@ func ListServers(ctx context.Context, nova *gophercloud.ServiceClient, metadata 
 	return list, nil
 }
 
-// DeleteServersAndWait deletes the servers with this metadata, for example from an earlier run, and returns when they are
-// gone.
+// DeleteServersAndWait deletes the servers that have the given metadata, and returns when they no longer exist. It
+// cleans up after an earlier run, for example.
 func DeleteServersAndWait(ctx context.Context, nova *gophercloud.ServiceClient, metadata map[string]string) error {
 	for {
 		left, err := ListServers(ctx, nova, metadata)
@@ -90,9 +90,9 @@ func DeleteServersAndWait(ctx context.Context, nova *gophercloud.ServiceClient, 
 	}
 }
 
-// SyncNodes keeps the nodes of a control plane in line with the servers with this metadata until ctx ends, and then returns
-// nil. An ACTIVE server joins as a node with the labels and the size of its flavor. The node of a deleted server is
-// powered off. Join is needed because the servers of the fake hypervisor run nothing.
+// SyncNodes makes servers join a control plane as nodes, because servers of the fake hypervisor run no kubelet. It
+// handles servers that have the given metadata. An ACTIVE server becomes a node with the given labels and the size
+// of its flavor. The node of a deleted server is powered off. SyncNodes returns nil when ctx ends.
 func (c *Cloud) SyncNodes(ctx context.Context, to Cluster, metadata, labels map[string]string) error {
 	nova, err := c.NewNovaClient(ctx, DemoCloud)
 	if err != nil {
@@ -118,7 +118,8 @@ func (c *Cloud) SyncNodes(ctx context.Context, to Cluster, metadata, labels map[
 	}
 }
 
-// syncNodesOnce adds nodes for new servers, and powers off the nodes of deleted servers.
+// syncNodesOnce adds nodes for new servers, and powers off the nodes of deleted servers. It keeps the map joined up
+// to date.
 func syncNodesOnce(ctx context.Context, to Cluster, all []servers.Server, labels map[string]string, joined map[string]bool) error {
 	existing := map[string]bool{}
 	var newNodes []controlplane.NodeSpec
@@ -147,7 +148,7 @@ func syncNodesOnce(ctx context.Context, to Cluster, all []servers.Server, labels
 	return nil
 }
 
-// newNodeSpec returns the node of a server.
+// newNodeSpec returns the spec of the node that a server joins as.
 func newNodeSpec(s *servers.Server, labels map[string]string) controlplane.NodeSpec {
 	vcpus, _ := s.Flavor["vcpus"].(float64)
 	ram, _ := s.Flavor["ram"].(float64)

@@ -31,27 +31,28 @@ import (
 //go:embed install up down seed.py ml2
 var scripts embed.FS
 
-// DirVariable names the environment variable with the directory of a running OpenStack for tests.
+// DirVariable is the name of the environment variable that holds the directory of the OpenStack for tests.
 const DirVariable = "SLIPWAY_OPENSTACK"
 
-// DeadlineVariable names the environment variable with the time, in seconds since 1970, until when tests may begin.
+// DeadlineVariable is the name of the environment variable that holds a time in seconds since 1970. Tests that begin
+// later are skipped.
 const DeadlineVariable = "SLIPWAY_OPENSTACK_UNTIL"
 
-// The entries of clouds.yaml.
+// The names of the entries in clouds.yaml.
 const (
 	DemoCloud  = "demo"  // the project of the tests, without quota, with a network, a security group and a key pair
 	OtherCloud = "other" // another, empty project with Nova's default quota
 	AdminCloud = "admin"
 )
 
-// Cloud is a running OpenStack.
+// Cloud is an OpenStack that is running on this machine.
 type Cloud struct {
 	// Dir holds its state, logs and process IDs.
 	Dir string
 	IDs IDs
 }
 
-// IDs are the IDs of the initial resources. All except the flavors belong to the project Demo.
+// IDs holds the IDs of the resources that Start creates. All of them belong to the project Demo, except the flavors.
 type IDs struct {
 	Image         string            `json:"image"`          // named tiny, public
 	Network       string            `json:"network"`        // named demo-net
@@ -62,11 +63,11 @@ type IDs struct {
 	Endpoints     map[string]string `json:"endpoints"` // by service type
 }
 
-// KeyPair is the name of the project's key pair.
+// KeyPair is the name of the SSH key pair in the project Demo.
 const KeyPair = "demo-key"
 
-// FirstZone and SecondZone are the availability zones of the two hosts in the tests' OpenStack. An OpenStack with one
-// host has only Nova's default zone.
+// FirstZone and SecondZone are the availability zones of the two hosts of the OpenStack for tests. An OpenStack with
+// one host has only Nova's default zone.
 const (
 	FirstZone  = "west"
 	SecondZone = "east"
@@ -84,13 +85,13 @@ func DefaultDir() (string, error) {
 	return filepath.Join(user, "slipway-dev", "openstack"), nil
 }
 
-// Install installs missing packages. It must run as root.
+// Install installs the packages that OpenStack needs and that are missing. It must run as root.
 func Install(ctx context.Context, dir string, out io.Writer) error {
 	return runScript(ctx, dir, out, "install")
 }
 
 // Start starts a new or existing OpenStack in a directory, and returns when all services work. The first start takes
-// about 40 s. Stop ends its processes; they outlive this process.
+// about 40 s. The processes of OpenStack continue after this process has ended. Stop ends them.
 func Start(ctx context.Context, dir string, out io.Writer) (*Cloud, error) {
 	if err := runScript(ctx, dir, out, "up", filepath.Join(dir, "run")); err != nil {
 		return nil, err
@@ -98,14 +99,14 @@ func Start(ctx context.Context, dir string, out io.Writer) (*Cloud, error) {
 	return Open(filepath.Join(dir, "run"))
 }
 
-// Stop ends the processes that Start has started in a directory, by their process IDs.
+// Stop ends the processes that Start has started in a directory. It finds them by their recorded process IDs.
 func Stop(ctx context.Context, dir string, out io.Writer) error {
 	return runScript(ctx, dir, out, "down", filepath.Join(dir, "run"))
 }
 
-// InstallAndStart installs OpenStack if needed, and starts it in its own directory of this name. The database outlives the
-// process. So Begin first deletes servers of the project Demo with this metadata, which an interrupted run may have
-// left. stop ends OpenStack.
+// InstallAndStart installs OpenStack if needed, and starts it in a directory that has the given name. An interrupted
+// run may have left servers in the database. So InstallAndStart deletes the servers of the project Demo that have
+// the given metadata. The function stop ends OpenStack.
 func InstallAndStart(ctx context.Context, name string, metadata map[string]string, out io.Writer) (_ *Cloud, stop func() error, err error) {
 	dir, err := DefaultDir()
 	if err != nil {
@@ -197,8 +198,9 @@ func (c *Cloud) Password() (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// skippedTestsFile is the file, in the directory of a running OpenStack, with the names of tests that were skipped for lack of
-// time. The starter counts them, because a run that skips most tests would look like a pass.
+// skippedTestsFile is the name of a file in the directory of a running OpenStack. It lists the tests that were
+// skipped for lack of time. `make test-openstack` counts them, because a run that skips most tests would look like a
+// pass.
 const skippedTestsFile = "not-begun"
 
 func recordSkippedTest(dir, test string) error {
@@ -210,8 +212,8 @@ func recordSkippedTest(dir, test string) error {
 	return errors.Join(err, f.Close())
 }
 
-// RequireForTest returns the OpenStack that `make test-openstack` has started. It skips the test if there is none, or if the
-// time for tests is over.
+// RequireForTest returns the OpenStack that `make test-openstack` has started. It skips the test if no OpenStack
+// runs, or if the time in DeadlineVariable has passed.
 func RequireForTest(tb testing.TB) *Cloud {
 	tb.Helper()
 	dir := os.Getenv(DirVariable)

@@ -1,6 +1,6 @@
-// Package oracle tests internal/placement against the real kube-scheduler on random clusters. It runs the Filter plugins
-// of k8s.io/kubernetes in this process on the scheduler's own snapshot. Placement must agree with them for each pod and
-// node.
+// Package oracle compares internal/placement with the real kube-scheduler on random clusters. It runs the Filter
+// plugins of k8s.io/kubernetes in this process on the scheduler's own snapshot. Placement and the plugins must agree
+// for each pod and node.
 package oracle
 
 import (
@@ -30,8 +30,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 )
 
-// Scheduler is kube-scheduler's framework with its default plugins and feature gates. Its listers are filled directly,
-// one cluster after the other. It is not safe for concurrent use.
+// Scheduler runs the framework of kube-scheduler with the default plugins and feature gates. LoadCluster fills its
+// listers directly, without an API server. A Scheduler is not safe for concurrent use.
 type Scheduler struct {
 	framework framework.Framework
 	factory   informers.SharedInformerFactory
@@ -40,7 +40,7 @@ type Scheduler struct {
 	nominator nominator
 }
 
-// deviceManager gives the plugins device classes, but no devices.
+// deviceManager gives the plugins the device classes of the loaded cluster, but no devices.
 type deviceManager struct {
 	*dynamicresources.DefaultDRAManager
 }
@@ -50,7 +50,7 @@ func (d *deviceManager) ListWithDeviceTaintRules() ([]*resourcev1.ResourceSlice,
 	return nil, nil
 }
 
-// replaceClasses replaces the manager's device classes, as its informer would.
+// replaceClasses replaces the device classes that the plugins know, as the scheduler's informer would.
 func (d *deviceManager) replaceClasses(before []any, classes []*resourcev1.DeviceClass) error {
 	known, ok := d.DeviceClassResolver().(cache.ResourceEventHandler)
 	if !ok {
@@ -65,7 +65,7 @@ func (d *deviceManager) replaceClasses(before []any, classes []*resourcev1.Devic
 	return nil
 }
 
-// nominator holds the nominated pods by node name.
+// nominator maps a node name to the pods that are nominated to this node.
 type nominator map[string][]fwk.PodInfo
 
 func (n nominator) AddNominatedPod(klog.Logger, fwk.PodInfo, *fwk.NominatingInfo) {}
@@ -73,7 +73,8 @@ func (n nominator) DeleteNominatedPodIfExists(*corev1.Pod)                      
 func (n nominator) UpdateNominatedPod(klog.Logger, *corev1.Pod, fwk.PodInfo)      {}
 func (n nominator) NominatedPodsForNode(name string) []fwk.PodInfo                { return n[name] }
 
-// replaceNominatedPods adds the pods that the scheduler's queue would hold as nominated.
+// replaceNominatedPods replaces the nominated pods with the nominated pods of a cluster. They are the pending pods
+// of the default scheduler that have a nominated node.
 func (n nominator) replaceNominatedPods(c *placementtest.Cluster) {
 	clear(n)
 	for _, p := range c.PendingPods() {
@@ -84,14 +85,14 @@ func (n nominator) replaceNominatedPods(c *placementtest.Cluster) {
 	}
 }
 
-// snapshotLister gives the plugins the snapshot of the loaded cluster.
+// snapshotLister gives the plugins a snapshot of the loaded cluster.
 type snapshotLister struct{ *schedulercache.Snapshot }
 
 func (l *snapshotLister) NodeInfos() fwk.NodeInfoLister           { return l.Snapshot.NodeInfos() }
 func (l *snapshotLister) StorageInfos() fwk.StorageInfoLister     { return l.Snapshot.StorageInfos() }
 func (l *snapshotLister) PodGroupStates() fwk.PodGroupStateLister { return l.Snapshot.PodGroupStates() }
 
-// NewScheduler builds the framework. Its goroutines end with the context.
+// NewScheduler returns a Scheduler without a cluster. Its goroutines end when ctx ends.
 func NewScheduler(ctx context.Context) (*Scheduler, error) {
 	metrics.Register()
 	configuration, err := latest.Default()
@@ -121,7 +122,7 @@ func NewScheduler(ctx context.Context) (*Scheduler, error) {
 	return s, nil
 }
 
-// LoadCluster sets the cluster for Judge.
+// LoadCluster sets the cluster that JudgePod uses.
 func (s *Scheduler) LoadCluster(c *placementtest.Cluster) error {
 	core, storage, classes := s.factory.Core().V1(), s.factory.Storage().V1(), s.factory.Resource().V1().DeviceClasses().Informer().GetIndexer()
 	if err := s.devices.replaceClasses(classes.List(), c.DeviceClasses); err != nil {
@@ -160,15 +161,16 @@ func toAnySlice[T any](list []T) []any {
 	return out
 }
 
-// Ruling is the scheduler's result for a pod and a node.
+// Ruling is the scheduler's decision whether a pod fits on a node. If the pod does not fit, Plugin and Reasons tell
+// why.
 type Ruling struct {
 	Fits    bool
 	Plugin  string
 	Reasons []string
 }
 
-// JudgePod runs PreEnqueue and PreFilter once for the pod. It runs Filter for every node, with and without the node's
-// nominated pods. It returns the rulings by node name.
+// JudgePod returns the scheduler's decision about a pod for each node, by node name. It runs PreEnqueue and
+// PreFilter once for the pod. It runs Filter for every node, with and without the node's nominated pods.
 func (s *Scheduler) JudgePod(ctx context.Context, pod *corev1.Pod, nodes []*corev1.Node) (map[string]Ruling, error) {
 	rulings := make(map[string]Ruling, len(nodes))
 	state := framework.NewCycleState()
@@ -195,7 +197,8 @@ func (s *Scheduler) JudgePod(ctx context.Context, pod *corev1.Pod, nodes []*core
 	return rulings, nil
 }
 
-// runPreEnqueue returns whether the pod may enter the scheduling queue.
+// runPreEnqueue runs the PreEnqueue plugins. It returns nil if the pod may enter the scheduling queue, and otherwise
+// the status of the plugin that refuses.
 func (s *Scheduler) runPreEnqueue(ctx context.Context, pod *corev1.Pod) *fwk.Status {
 	for _, plugin := range s.framework.PreEnqueuePlugins() {
 		if status := plugin.PreEnqueue(ctx, pod); !status.IsSuccess() {

@@ -10,8 +10,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 )
 
-// ShrinkCluster removes as much as possible from a cluster while disagree still returns true: first objects, then parts of the
-// pods.
+// ShrinkCluster makes a cluster as small as possible while disagree still returns true for it. It removes objects
+// first, and then fields of the pods.
 func ShrinkCluster(c *placementtest.Cluster, disagree func(*placementtest.Cluster) bool) *placementtest.Cluster {
 	for {
 		smaller := shrinkOnce(c, disagree)
@@ -22,7 +22,7 @@ func ShrinkCluster(c *placementtest.Cluster, disagree func(*placementtest.Cluste
 	}
 }
 
-// shrinkOnce returns a smaller cluster with a disagreement, or nil.
+// shrinkOnce returns a smaller cluster if disagree returns true for one, and otherwise nil.
 func shrinkOnce(c *placementtest.Cluster, disagree func(*placementtest.Cluster) bool) *placementtest.Cluster {
 	for _, smaller := range slices.Concat(
 		clustersWithoutOne(c, c.Candidates, func(c *placementtest.Cluster, l []*corev1.Pod) { c.Candidates = l }),
@@ -47,7 +47,7 @@ func shrinkOnce(c *placementtest.Cluster, disagree func(*placementtest.Cluster) 
 	return nil
 }
 
-// clustersWithoutOne lists the clusters that lack one object of a list.
+// clustersWithoutOne returns one cluster for each object in a list. Each cluster lacks this object.
 func clustersWithoutOne[T any](c *placementtest.Cluster, list []T, set func(*placementtest.Cluster, []T)) []*placementtest.Cluster {
 	var out []*placementtest.Cluster
 	for i := range list {
@@ -58,7 +58,8 @@ func clustersWithoutOne[T any](c *placementtest.Cluster, list []T, set func(*pla
 	return out
 }
 
-// clustersWithSimplerPod lists variants of the cluster. In each, one pod of a list lacks one part of its spec.
+// clustersWithSimplerPod returns variants of a cluster. In each variant, one pod of the list lacks one field of its
+// spec.
 func clustersWithSimplerPod(c *placementtest.Cluster, list []*corev1.Pod, set func(*placementtest.Cluster, []*corev1.Pod)) []*placementtest.Cluster {
 	cuts := []func(*corev1.Pod){
 		func(p *corev1.Pod) { p.Spec.Affinity = nil },

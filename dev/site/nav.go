@@ -8,21 +8,21 @@ import (
 	"github.com/yuin/goldmark/ast"
 )
 
-// indexPage is the page with links to the others. The navigation has its headings and its order.
+// indexPage is the page that links to all other pages. The navigation has the headings and the order of this page.
 const indexPage = "README.md"
 
-// navSection is a part of the navigation.
+// navSection is a section of the navigation: a heading and its pages.
 type navSection struct {
 	Title string
 	Pages []navEntry
 	paths []string
 }
 
-// otherPages is the section of pages without link from the index, by folder.
+// otherPages maps a folder to the section for its pages that the index does not link to.
 var otherPages = map[string]string{"reference": "Reference", "adr": "Decisions"}
 
-// navSections returns the pages in the order of the index, each under the first heading that links to it. A page without
-// link comes last in the section of its folder.
+// navSections returns the sections of the navigation. Pages have the order of the index, each under the first
+// heading that links to it. A page without a link from the index comes last in the section of its folder.
 func (s *site) navSections() []navSection {
 	var list []navSection
 	placed := map[string]bool{indexPage: true}
@@ -52,10 +52,10 @@ func (s *site) navSections() []navSection {
 	return list
 }
 
-// indexedPage is a page in the index, and its heading.
+// indexedPage is a page that the index links to, with the heading above the link.
 type indexedPage struct{ heading, page string }
 
-// readIndexLinks reads the links of the index, before the links are rewritten for the site.
+// readIndexLinks reads the links of the index. It must run before rewriteLinks changes these links.
 func (s *site) readIndexLinks() {
 	p := s.pages[indexPage]
 	if p == nil {
@@ -79,7 +79,7 @@ func (s *site) readIndexLinks() {
 	})
 }
 
-// outputFile returns the site's file of a page.
+// outputFile returns the path of the HTML file for a Markdown page.
 func outputFile(name string) string {
 	if path.Base(name) == indexPage {
 		return path.Join(path.Dir(name), "index.html")
@@ -87,7 +87,8 @@ func outputFile(name string) string {
 	return strings.TrimSuffix(name, ".md") + ".html"
 }
 
-// navigationFor returns the navigation for a page.
+// navigationFor returns the navigation that a page shows. The text up is the relative path from the page to the root
+// of the site.
 func (s *site) navigationFor(on *page, up string) []navSection {
 	list := s.navSections()
 	for i := range list {

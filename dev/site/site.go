@@ -28,12 +28,11 @@ var pageHTML string
 
 var pageTemplate = template.Must(template.New("page").Parse(pageHTML))
 
-// SourceURL is the address of repository files that are not pages.
+// SourceURL is the address for links to files of the repository that are not on the site.
 const SourceURL = "https://github.com/slipway-dev/slipway/blob/main/"
 
 const docsDir = "docs"
 
-// page is a Markdown file of docs/.
 type page struct {
 	path    string // within docs/, with slashes
 	title   string
@@ -42,7 +41,7 @@ type page struct {
 	anchors map[string]bool
 }
 
-// site is all pages by path.
+// site holds the Markdown pages of docs/ by path, and the other files that pages may link to.
 type site struct {
 	root  string // of the repository
 	pages map[string]*page
@@ -53,8 +52,8 @@ type site struct {
 
 var markdown = goldmark.New(goldmark.WithExtensions(extension.GFM), goldmark.WithParserOptions(parser.WithAutoHeadingID()))
 
-// BuildSite builds the site of the repository at root into the new folder to. A link to a missing page, heading or file is
-// an error. Build reports all broken links with their pages, and then writes nothing.
+// BuildSite builds the web site of the repository at root into the new folder to. If a link leads to a missing page,
+// heading or file, BuildSite writes nothing. It then returns an error that lists all broken links with their pages.
 func BuildSite(root, to string) error {
 	s, err := readSite(root)
 	if err != nil {
@@ -115,7 +114,6 @@ func parsePage(name string, raw []byte) *page {
 	return p
 }
 
-// headingText returns the text of a heading.
 func headingText(n ast.Node, source []byte) string {
 	var b strings.Builder
 	_ = ast.Walk(n, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
@@ -136,7 +134,7 @@ func (s *site) pageNames() []string {
 	return names
 }
 
-// rewriteLinks rewrites the links of a page for the site.
+// rewriteLinks replaces each link of a page by the link that resolveLink returns.
 func (s *site) rewriteLinks(p *page) error {
 	var broken []error
 	_ = ast.Walk(p.tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
@@ -152,7 +150,8 @@ func (s *site) rewriteLinks(p *page) error {
 	return errors.Join(broken...)
 }
 
-// resolveLink returns where a link of a page leads on the site.
+// resolveLink returns the link that replaces a link of a page on the site. A link to another file of the repository
+// leads to SourceURL. If the target does not exist, resolveLink returns an error.
 func (s *site) resolveLink(from *page, link string) (string, error) {
 	u, err := url.Parse(link)
 	switch {
@@ -188,7 +187,7 @@ func (p *page) checkHeadingExists(id string) error {
 	return fmt.Errorf("%s has no heading #%s", p.path, id)
 }
 
-// navEntry is a line of the navigation.
+// navEntry is one link in the navigation.
 type navEntry struct {
 	Title, Link string
 	Here        bool

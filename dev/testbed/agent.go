@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// RepositoryRoot returns the root directory of the repository, the parent of this module's directory.
+// RepositoryRoot returns the root directory of the repository. It is the parent directory of the dev module.
 func RepositoryRoot() (string, error) {
 	out, err := exec.Command("go", "env", "GOMOD").Output() //nolint:noctx // returns at once
 	if err != nil {
@@ -37,8 +37,8 @@ func RepositoryRoot() (string, error) {
 	return dir, nil
 }
 
-// BinDirVariable names the environment variable with the directory of prebuilt binaries. `make test` sets it, because
-// asking the go command costs a second in each package.
+// BinDirVariable is the name of the environment variable that holds the directory of prebuilt binaries. `make test`
+// sets it, because asking the go command costs each test package about a second.
 const BinDirVariable = "SLIPWAY_BIN"
 
 var buildBinaries = sync.OnceValues(func() (string, error) {
@@ -53,8 +53,8 @@ var buildBinaries = sync.OnceValues(func() (string, error) {
 	return bin, BuildPackages(context.Background(), bin+"/", "./cmd/slipway", "./cmd/slipway-agent")
 })
 
-// BuildPackages compiles packages, given by their paths in the repository, with the flags of `make build`, so that nothing is
-// compiled twice. The output is a file, or a directory that ends in a slash.
+// BuildPackages compiles packages, given by their paths in the repository. It uses the flags of `make build`, so
+// that the build cache serves both. The output is a file, or a directory that ends in a slash.
 func BuildPackages(ctx context.Context, output string, packages ...string) error {
 	root, err := RepositoryRoot()
 	if err != nil {
@@ -70,13 +70,14 @@ func BuildPackages(ctx context.Context, output string, packages ...string) error
 	return nil
 }
 
-// EnsureBinary returns the path of a binary. It builds the binaries first, unless BinDirVariable names their directory.
+// EnsureBinary returns the path of a binary in the directory that BinDirVariable names. If the variable is empty,
+// EnsureBinary first builds all binaries.
 func EnsureBinary(name string) (string, error) {
 	dir, err := buildBinaries()
 	return filepath.Join(dir, name), err
 }
 
-// Agent is an agent process.
+// Agent is a slipway-agent process, or another program that guards a node in the same way.
 type Agent struct {
 	*controlplane.Process
 
@@ -88,24 +89,26 @@ type Agent struct {
 	powerSupply
 }
 
-// StartAgent runs the agent for one machine of a pool and waits until it has read the notices once. The token is bound
-// to the node, as a token that a kubelet mounts. The given flags override the testbed's own.
+// StartAgent starts the agent of one machine in a pool, and waits until the agent has read the notices once. The
+// agent's token is bound to the node, like the token that a kubelet mounts. The given flags override the flags that
+// the testbed sets.
 func (t *Testbed) StartAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
 	return t.startAgentWithFlags(ctx, agentProgram{"slipway-agent", nil}, pool, instance, "/readyz", flags)
 }
 
-// StartSlipwayAgent runs `slipway agent` as StartAgent runs slipway-agent.
+// StartSlipwayAgent starts an agent as StartAgent does, but runs the command `slipway agent`.
 func (t *Testbed) StartSlipwayAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
 	return t.startAgentWithFlags(ctx, agentProgram{"slipway", []string{"agent"}}, pool, instance, "/readyz", flags)
 }
 
-// agentProgram is a binary with the arguments that make it an agent.
+// agentProgram is a binary, and the arguments that make it run as an agent.
 type agentProgram struct {
 	binary string
 	args   []string
 }
 
-// StartAgentNoWait starts an agent that may never become ready. It waits for nothing, and neither does a restart.
+// StartAgentNoWait starts an agent but does not wait until it is ready. Use it for an agent that may never become
+// ready. A restart does not wait either.
 func (t *Testbed) StartAgentNoWait(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
 	return t.startAgentWithFlags(ctx, agentProgram{"slipway-agent", nil}, pool, instance, "", flags)
 }
@@ -120,12 +123,12 @@ func (t *Testbed) startAgentWithFlags(ctx context.Context, p agentProgram, pool 
 	})
 }
 
-// AgentSettings holds what a program needs to guard a machine.
+// AgentSettings holds what a program needs to know about a machine to run as its agent.
 type AgentSettings struct{ Node, Kubeconfig, Endpoint, Listen string }
 
-// StartAgentProgram runs a binary as the agent of a machine, with a token of the shipped ServiceAccount. The function command
-// makes its arguments and environment. StartAgentProgram waits until the path ready answers 200, or not at all if ready is
-// empty.
+// StartAgentProgram runs a binary as the agent of a machine, with a token of the shipped ServiceAccount. The
+// function command returns the arguments and the environment. StartAgentProgram waits until the HTTP path ready
+// returns 200. If ready is empty, it does not wait.
 func (t *Testbed) StartAgentProgram(ctx context.Context, pool controlplane.AKSPool, instance int, program, ready string,
 	command func(AgentSettings) (args, env []string),
 ) (*Agent, error) {
@@ -158,8 +161,8 @@ func (t *Testbed) StartAgentProgram(ctx context.Context, pool controlplane.AKSPo
 	return a, nil
 }
 
-// WriteAgentKubeconfig writes a kubeconfig for the agent of a node. If the node does not exist yet, the credentials can only
-// read.
+// WriteAgentKubeconfig writes a kubeconfig for the agent of a node, and returns its path. If the node does not exist
+// yet, its token is bound to no node. Such an agent can only read.
 func (t *Testbed) WriteAgentKubeconfig(ctx context.Context, node string) (kubeconfig string, err error) {
 	token := controlplane.TokenOptions{Node: node, Duration: tokenLifetime}
 	kubeconfig, err = t.ServiceAccountKubeconfig(ctx, AgentNamespace, AgentAccount, token)
@@ -170,7 +173,7 @@ func (t *Testbed) WriteAgentKubeconfig(ctx context.Context, node string) (kubeco
 	return t.ServiceAccountKubeconfig(ctx, AgentNamespace, AgentAccount, token)
 }
 
-// KillIfAlive kills the agent, unless it is dead already.
+// KillIfAlive kills the agent. If the agent has ended already, it does nothing.
 func (a *Agent) KillIfAlive() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -180,8 +183,8 @@ func (a *Agent) KillIfAlive() error {
 	return nil
 }
 
-// RestartIfDead restarts a dead agent with the same command, as the kubelet does. While the machine is powered off it does
-// nothing, because power-on starts the agent.
+// RestartIfDead starts an agent that has ended again, with the same command, as the kubelet does. If the machine has
+// no power, it does nothing, because PowerOn starts the agent later.
 func (a *Agent) RestartIfDead(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -191,13 +194,14 @@ func (a *Agent) RestartIfDead(ctx context.Context) error {
 	return a.Restart(ctx)
 }
 
-// tokenLifetime is long because a testbed may run for a day. The API server may grant less.
+// tokenLifetime is the requested lifetime of an agent's token. A testbed may run for a day. The API server may grant
+// a shorter lifetime.
 const tokenLifetime = 24 * time.Hour
 
-// AgentProcessName returns the name of the process of a node's first agent.
+// AgentProcessName returns the process name of the first agent of a node.
 func AgentProcessName(node string) string { return "agent-" + node }
 
-// nextProcessName returns the name for the process of one more agent on the node.
+// nextProcessName returns the process name for the next agent of a node.
 func (t *Testbed) nextProcessName(node string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -208,7 +212,7 @@ func (t *Testbed) nextProcessName(node string) string {
 	return AgentProcessName(node)
 }
 
-// anyFreePort is any free port of the loopback interface.
+// anyFreePort is a listen address that uses any free port of the loopback interface.
 const anyFreePort = "127.0.0.1:0"
 
 func (a *Agent) httpGet(ctx context.Context, path string) (statusCode int, text string) {
@@ -226,10 +230,11 @@ func (a *Agent) httpGet(ctx context.Context, path string) (statusCode int, text 
 	return resp.StatusCode, body.String()
 }
 
-// MetricsAddress returns the host:port of the agent's metrics endpoint.
+// MetricsAddress returns the address of the agent's metrics endpoint as HOST:PORT.
 func (a *Agent) MetricsAddress() string { return strings.TrimPrefix(a.metrics, "http://") }
 
-// IsReady asks the agent whether it guards its node, and returns its explanation.
+// IsReady reads the agent's readiness endpoint. It reports whether the agent guards its node, and returns the text
+// of the response.
 func (a *Agent) IsReady(ctx context.Context) (ready bool, explanation string) {
 	code, body := a.httpGet(ctx, "/readyz")
 	return code == http.StatusOK, body
@@ -240,7 +245,8 @@ func (a *Agent) IsHealthy(ctx context.Context) bool {
 	return code == http.StatusOK
 }
 
-// ReadMetric returns the value of one series, written as in the exposition format: slipway_drains_total{outcome="drained"}.
+// ReadMetric returns the value of one time series of the agent. It returns false if the agent has no such series.
+// The name is in the exposition format, such as slipway_drains_total{outcome="drained"}.
 func (a *Agent) ReadMetric(ctx context.Context, series string) (value float64, found bool) {
 	for line := range strings.Lines(a.ReadMetrics(ctx)) {
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), series+" "); ok {
@@ -251,13 +257,13 @@ func (a *Agent) ReadMetric(ctx context.Context, series string) (value float64, f
 	return 0, false
 }
 
-// ReadMetrics returns all metrics of the agent in the exposition format.
+// ReadMetrics returns all metrics of the agent, in the exposition format of Prometheus.
 func (a *Agent) ReadMetrics(ctx context.Context) string {
 	_, body := a.httpGet(ctx, "/metrics")
 	return body
 }
 
-// ReadLog returns the agent's log, one map per line.
+// ReadLog returns the lines of the agent's JSON log, each as a map.
 func (a *Agent) ReadLog() []map[string]any {
 	raw, err := os.ReadFile(a.LogFile())
 	if err != nil {
@@ -273,7 +279,7 @@ func (a *Agent) ReadLog() []map[string]any {
 	return lines
 }
 
-// HasLogged reports whether the agent has logged a message.
+// HasLogged reports whether the agent's log has a line with the given message.
 func (a *Agent) HasLogged(message string) bool {
 	for _, l := range a.ReadLog() {
 		if l["msg"] == message {
@@ -283,20 +289,20 @@ func (a *Agent) HasLogged(message string) bool {
 	return false
 }
 
-// ResidentMemory returns the resident memory of the process in bytes, now and at its peak.
+// ResidentMemory returns the current and the peak resident memory of the agent's process in bytes.
 func (a *Agent) ResidentMemory() (now, peak int64, err error) {
 	memory, err := a.readMemoryStatus()
 	return memory["VmRSS:"], memory["VmHWM:"], err
 }
 
-// AnonymousMemory returns the resident memory that belongs to no file, in bytes: heap and stacks. The resident part of the
-// binary's file depends on the kernel, which also maps pages around the used ones.
+// AnonymousMemory returns the resident memory of the agent's heap and stacks in bytes. It leaves out the mapped part
+// of the binary's file. That part depends on the kernel, which also maps pages that the process does not use.
 func (a *Agent) AnonymousMemory() (int64, error) {
 	memory, err := a.readMemoryStatus()
 	return memory["RssAnon:"], err
 }
 
-// readMemoryStatus returns the sizes in the process's status, in bytes.
+// readMemoryStatus returns the memory sizes in the status file of the agent's process, in bytes.
 func (a *Agent) readMemoryStatus() (map[string]int64, error) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.PID()))
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
-// The managed cluster that owns the testbed's agent pools.
+// The managed cluster that has the testbed's agent pools.
 const (
 	ManagedClusterName  = "demo"
 	ManagedClusterGroup = "demo_rg"
@@ -31,7 +31,7 @@ const (
 	armServiceAccountToken = "the token of a pod's service account\n" // the emulator accepts any token
 )
 
-// startARM serves the emulated Azure Resource Manager over TLS.
+// startARM starts the emulated Azure Resource Manager and serves it over TLS.
 func (t *Testbed) startARM(o azure.ARMOptions) error {
 	t.newARM(o)
 	server, err := t.ARM.Serve(anyFreePort)
@@ -57,11 +57,12 @@ func (t *Testbed) writeARMToken() error {
 	return nil
 }
 
-// ARMServer returns the address and the certificate of the emulated ARM.
+// ARMServer returns the running server of the emulated Azure Resource Manager, with its address and certificate.
 func (t *Testbed) ARMServer() *azure.ARMServer { return t.armServer }
 
-// AzureProviderConfig returns the configuration of a provider that uses the testbed's Azure, with a workload identity and the
-// token service. Its groups are the agent pools that AddAgentPool made.
+// AzureProviderConfig returns the configuration for Slipway's Azure provider that reaches the testbed's Azure. It
+// authenticates with a workload identity at the emulated token service. Its groups are the agent pools that
+// AddAgentPool has added.
 func (t *Testbed) AzureProviderConfig() provider.Config {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,16 +85,16 @@ func (t *Testbed) AzureProviderConfig() provider.Config {
 	return config
 }
 
-// EmptyGroupConfig returns the group configuration of a scale set without machines. It states the size of future nodes,
-// which is the default size of AKSPool.
+// EmptyGroupConfig returns the group configuration for a scale set that has no machines. It states the size of the
+// nodes to come: the default size of an AKSPool.
 func EmptyGroupConfig(scaleSet string) provider.GroupConfig {
 	return provider.GroupConfig{Name: scaleSet, ScaleSet: scaleSet, Nodes: cloud.NodeShape{Capacity: corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourceMemory: resource.MustParse("64Gi"),
 	}}}
 }
 
-// AddAgentPool adds an AKS pool with n machines. If maxSize is not 0, the cluster autoscaler may keep the pool between
-// least and maxSize machines.
+// AddAgentPool adds an AKS pool with n machines. If maxSize is not 0, the cluster autoscaler of AKS may set a size
+// from minSize to maxSize.
 func (t *Testbed) AddAgentPool(ctx context.Context, pool controlplane.AKSPool, n, minSize, maxSize int) error {
 	if err := t.AddPool(ctx, pool, n); err != nil {
 		return err
@@ -107,7 +108,8 @@ func (t *Testbed) AddAgentPool(ctx context.Context, pool controlplane.AKSPool, n
 	})
 }
 
-// addScaleSet registers a pool's scale set and the properties of its later machines.
+// addScaleSet creates the scale set of a pool with n machines in the emulated Azure. It also stores the pool, which
+// determines the nodes of machines that are launched later.
 func (t *Testbed) addScaleSet(pool controlplane.AKSPool, n int) {
 	t.mu.Lock()
 	t.pools[strings.ToLower(pool.ScaleSetName())] = pool
@@ -119,7 +121,7 @@ func (t *Testbed) addScaleSet(pool controlplane.AKSPool, n int) {
 	}, n)
 }
 
-// nodeJoiner adds the Node of a machine that Azure has created.
+// nodeJoiner adds a Node for a machine that the emulated Azure has created.
 type nodeJoiner struct{ t *Testbed }
 
 func (j nodeJoiner) JoinNode(ctx context.Context, vm azure.VM) error {
@@ -133,7 +135,8 @@ func (j nodeJoiner) JoinNode(ctx context.Context, vm azure.VM) error {
 	return j.t.AddNodes(ctx, pool.Node(instance))
 }
 
-// ignoreNotFound ignores a NotFound error: without its Node the machine reports nothing.
+// ignoreNotFound returns nil for a NotFound error. The Node of a machine may already be deleted when the machine is
+// switched.
 func ignoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil

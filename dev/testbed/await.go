@@ -20,14 +20,15 @@ import (
 	"github.com/slipway-dev/slipway/dev/azure"
 )
 
-// watchUntil lists and watches a resource in all namespaces until done returns true.
+// watchUntil lists and watches objects of a resource in all namespaces until done returns true for an event.
 func (t *Testbed) watchUntil(ctx context.Context, resource string, selector fields.Selector, kind runtime.Object,
 	done func(watch.Event) bool,
 ) error {
 	return t.listAndWatchUntil(ctx, resource, selector, kind, nil, done)
 }
 
-// listAndWatchUntil is watchUntil with a check of the initial list. A watch of an empty list sends no event.
+// listAndWatchUntil works like watchUntil, but also checks the initial list. Without this check, a wait for an empty
+// list would never end, because the watch of an empty list sends no event.
 func (t *Testbed) listAndWatchUntil(ctx context.Context, resource string, selector fields.Selector, kind runtime.Object,
 	already func(cache.Store) (bool, error), done func(watch.Event) bool,
 ) error {
@@ -37,7 +38,8 @@ func (t *Testbed) listAndWatchUntil(ctx context.Context, resource string, select
 	return err
 }
 
-// AwaitNode waits until matches returns true for a node, and returns the node.
+// AwaitNode waits until matches returns true for the named node, and returns the node. The text state describes the
+// awaited state in errors.
 func (t *Testbed) AwaitNode(ctx context.Context, name, state string, matches func(*corev1.Node) bool) (*corev1.Node, error) {
 	var last *corev1.Node
 	err := t.watchUntil(ctx, "nodes", fields.OneTermEqualSelector(metav1.ObjectNameField, name), &corev1.Node{},
@@ -55,7 +57,7 @@ func (t *Testbed) AwaitNode(ctx context.Context, name, state string, matches fun
 	return last, nil
 }
 
-// describeNode prints the parts of a node that Slipway may change.
+// describeNode returns text with the fields of a node that Slipway may change.
 func describeNode(n *corev1.Node) string {
 	if n == nil {
 		return "missing"
@@ -68,7 +70,8 @@ func describeNode(n *corev1.Node) string {
 		n.Spec.Taints, n.Labels, n.Annotations, conditions)
 }
 
-// AwaitPods waits until match returns true for the pods bound to a node, and returns the pods.
+// AwaitPods waits until match returns true for the list of pods that are bound to a node. It returns these pods. The
+// text state describes the awaited state in errors.
 func (t *Testbed) AwaitPods(ctx context.Context, node, state string, match func([]corev1.Pod) bool) ([]corev1.Pod, error) {
 	pods := map[types.UID]corev1.Pod{}
 	list := func() []corev1.Pod {
@@ -156,7 +159,8 @@ func (t *Testbed) AwaitEventNote(ctx context.Context, kind, name, reason, text s
 	return note, err
 }
 
-// AwaitNotice waits until an emulated event has a state, and returns the event.
+// AwaitNotice waits until matches returns true for an emulated event, and returns the event. The text wanted
+// describes the awaited state in errors.
 func (t *Testbed) AwaitNotice(ctx context.Context, id, wanted string, matches func(azure.EventRecord) bool) (azure.EventRecord, error) {
 	state, err := t.Azure.AwaitState(ctx, func(s azure.State) bool {
 		r, ok := s.Event(id)
@@ -169,7 +173,7 @@ func (t *Testbed) AwaitNotice(ctx context.Context, id, wanted string, matches fu
 	return r, nil
 }
 
-// NodeHistory holds every state of a node that a watch has seen.
+// NodeHistory records every state of a node that a watch has seen.
 type NodeHistory struct {
 	stop func()
 	done sync.WaitGroup
@@ -178,7 +182,7 @@ type NodeHistory struct {
 	states []*corev1.Node
 }
 
-// RecordNodeStates records a node's states until Stop is called or ctx ends.
+// RecordNodeStates records the states of a node until NodeHistory.Stop is called or ctx ends.
 func (t *Testbed) RecordNodeStates(ctx context.Context, name string) (*NodeHistory, error) {
 	ctx, stop := context.WithCancel(ctx)
 	h := &NodeHistory{stop: stop}
@@ -214,14 +218,15 @@ func (h *NodeHistory) StopRecording() {
 	h.done.Wait()
 }
 
-// States returns the states so far, oldest first.
+// States returns the recorded states of the node, oldest first.
 func (h *NodeHistory) States() []*corev1.Node {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.states)
 }
 
-// PollUntil repeats a check until it returns true. Use it for what cannot be watched: a process's metrics, log or exit.
+// PollUntil calls check repeatedly until check returns true. Use it for states that cannot be watched, such as the
+// metrics, log or exit of a process.
 func PollUntil(ctx context.Context, condition string, check func() bool) error {
 	const pause = 50 * time.Millisecond
 	ticker := time.NewTicker(pause)
@@ -236,7 +241,7 @@ func PollUntil(ctx context.Context, condition string, check func() bool) error {
 	return nil
 }
 
-// Sleep sleeps for d. If ctx ends first, it returns the cause.
+// Sleep waits for the duration d. If ctx ends first, it returns the cause.
 func Sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

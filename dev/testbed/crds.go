@@ -10,8 +10,8 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// ApplyCRDs applies the CRDs in a directory and waits until the API server serves the resources of the group and
-// version.
+// ApplyCRDs applies the CRDs in a directory. It waits until the API server serves the given resources of the group
+// and version.
 func (t *Testbed) ApplyCRDs(ctx context.Context, dir string, gv schema.GroupVersion, resources ...string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	if err != nil {

@@ -15,12 +15,13 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// AzureProcessName is the name of the emulator's process after DetachAzure.
+// AzureProcessName is the name of the process that runs the Azure emulator after DetachAzure.
 const AzureProcessName = "azure"
 
-// DetachAzure moves the emulator from this process to its own process at the same address, and leaves the testbed running.
-// The control plane must be detached. The program is called as `azure --dir DIR -- FLAGS`. It must call azure.Main with
-// these flags and with Machines. The new process has no events and an empty ledger.
+// DetachAzure moves the Azure emulator from this process to a separate process at the same address. The testbed
+// continues to run after this process has ended. The control plane must be detached. DetachAzure runs `program azure
+// --dir DIR -- FLAGS`. The program must call azure.RunEmulator with FLAGS and with NewDetachedNodePower(DIR). The
+// new emulator has no events and an empty ledger.
 func (t *Testbed) DetachAzure(ctx context.Context, program string) error {
 	if err := t.stopAzure(); err != nil {
 		return fmt.Errorf("stop the Azure emulator: %w", err)
@@ -40,8 +41,8 @@ func (t *Testbed) DetachAzure(ctx context.Context, program string) error {
 	return err
 }
 
-// WriteCloudConfig writes the file for `slipway manager --cloud-config` that reaches the testbed's Azure, and returns its
-// path.
+// WriteCloudConfig writes a file for `slipway manager --cloud-config` with the testbed's Azure as the cloud. It
+// returns the path of the file.
 func (t *Testbed) WriteCloudConfig() (path string, err error) {
 	raw, err := yaml.Marshal(map[string]any{"azure": t.AzureProviderConfig()})
 	if err != nil {
@@ -51,14 +52,14 @@ func (t *Testbed) WriteCloudConfig() (path string, err error) {
 	return path, os.WriteFile(path, raw, 0o600)
 }
 
-// NoticeInstructions returns commands that preempt a machine and show how its pods ended.
+// NoticeInstructions returns shell commands that preempt a machine and then show how its pods ended.
 func NoticeInstructions(controlURL, resource string) string {
 	return fmt.Sprintf("  curl -d '{\"type\":\"Preempt\",\"resources\":[\"%s\"]}' %s/events\n"+
 		"  curl '%s/ledger?format=summary'\n", resource, controlURL, controlURL)
 }
 
-// StopDetached stops a detached control plane and its processes after DetachAzure, and removes the directory, which Start created.
-// It returns controlplane.ErrNotFound if nothing runs there.
+// StopDetached stops a detached control plane and its processes, and removes the directory that Start created. Call
+// it after DetachAzure. If no control plane runs in the directory, it returns controlplane.ErrNotFound.
 func StopDetached(dir string) error {
 	cluster, err := controlplane.Open(dir)
 	if err != nil {
@@ -82,7 +83,8 @@ func StopDetached(dir string) error {
 	return nil
 }
 
-// NewDetachedNodePower switches the machines of a detached testbed on and off: their nodes and agents.
+// NewDetachedNodePower returns a NodePower for the machines of a detached testbed. It switches the nodes and their
+// agents off and on.
 func NewDetachedNodePower(dir string) azure.NodePower { return &detachedNodePower{dir: dir} }
 
 type detachedNodePower struct {
@@ -92,7 +94,8 @@ type detachedNodePower struct {
 	cluster *controlplane.Cluster
 }
 
-// openClusterAndAgent returns the control plane, and the agent of a node if it has one.
+// openClusterAndAgent returns the detached control plane, and the agent process of a node. If the node has no agent,
+// the process is nil.
 func (m *detachedNodePower) openClusterAndAgent(node string) (*controlplane.Cluster, *controlplane.Process, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

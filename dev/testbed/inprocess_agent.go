@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 )
 
-// InProcessAgent is an agent in this process, on a machine of a testbed in memory.
+// InProcessAgent is an agent that runs in this process, for a machine of a testbed in memory.
 type InProcessAgent struct {
 	start func(ctx context.Context) (kill func())
 
@@ -19,7 +19,8 @@ type InProcessAgent struct {
 	running sync.WaitGroup
 }
 
-// StartInProcessAgent starts an agent on a node behind a proxy. Each start calls run with new transports.
+// StartInProcessAgent starts an agent for a node. All requests of the agent go through the proxy. Each start and
+// restart calls the function run with new transports.
 func (t *Testbed) StartInProcessAgent(ctx context.Context, node string, proxy *faultproxy.Proxy,
 	run func(ctx context.Context, metadata, api http.RoundTripper, server *url.URL),
 ) (*InProcessAgent, error) {
@@ -42,7 +43,7 @@ func (t *Testbed) StartInProcessAgent(ctx context.Context, node string, proxy *f
 	return a, a.RestartIfDead(ctx)
 }
 
-// KillIfAlive kills the agent, unless it is dead already.
+// KillIfAlive kills the agent. If the agent has ended already, it does nothing.
 func (a *InProcessAgent) KillIfAlive() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -53,7 +54,7 @@ func (a *InProcessAgent) KillIfAlive() error {
 	return nil
 }
 
-// RestartIfDead starts a dead agent again, unless its machine has no power.
+// RestartIfDead starts the agent again if it was killed. If its machine has no power, it does nothing.
 func (a *InProcessAgent) RestartIfDead(context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -63,5 +64,5 @@ func (a *InProcessAgent) RestartIfDead(context.Context) error {
 	return nil
 }
 
-// Wait waits until all killed agents have ended.
+// Wait waits until every killed run of the agent has returned.
 func (a *InProcessAgent) Wait() { a.running.Wait() }

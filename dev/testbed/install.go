@@ -8,10 +8,11 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// ManagerManifests are the manifests of a manager that may install its own CRDs, for Deploy.
+// ManagerManifests lists the manifests, for ApplyManifests, of a manager that may install its own CRDs.
 var ManagerManifests = []string{"manager/rbac.yaml", "manager/admission.yaml", "manager/install-crds.yaml"}
 
-// ApplyManifests applies files of deploy/, given by slash-separated paths, as kubectl apply does.
+// ApplyManifests applies files of the folder deploy/ as `kubectl apply` does. The paths are relative to deploy/,
+// with slashes.
 func (t *Testbed) ApplyManifests(ctx context.Context, files ...string) error {
 	root, err := RepositoryRoot()
 	if err != nil {
@@ -25,7 +26,8 @@ func (t *Testbed) ApplyManifests(ctx context.Context, files ...string) error {
 	return nil
 }
 
-// InstallManagerOnce applies ManagerManifests and installs Slipway's CRDs once per testbed.
+// InstallManagerOnce applies ManagerManifests and installs Slipway's CRDs. Later calls for the same testbed do
+// nothing.
 func (t *Testbed) InstallManagerOnce(ctx context.Context) error {
 	t.manager.Lock()
 	defer t.manager.Unlock()

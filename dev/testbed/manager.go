@@ -18,20 +18,21 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// The ServiceAccount of the manager in the shipped manifests.
+// The namespace and name of the manager's ServiceAccount in the shipped manifests.
 const (
 	ManagerNamespace = "slipway"
 	ManagerAccount   = "slipway-manager"
 )
 
-// Manager is a `slipway manager` process.
+// Manager is a process that runs `slipway manager`.
 type Manager struct {
 	*controlplane.Process
 	// URL is the address that serves /readyz and /metrics.
 	URL string
 }
 
-// IsLeader reports whether the manager holds the leader election Lease. It returns false if the manager cannot be asked.
+// IsLeader reports whether the manager holds the leader election Lease. If the manager does not respond, it returns
+// false.
 func (m *Manager) IsLeader(ctx context.Context) bool {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, m.URL+"/metrics", nil)
 	if err != nil {
@@ -46,7 +47,7 @@ func (m *Manager) IsLeader(ctx context.Context) bool {
 	return err == nil && strings.Contains(string(text), `leader_election_master_status{name="slipway-manager"} 1`)
 }
 
-// StartManager starts a manager with cloud configuration given as a map by provider.
+// StartManager starts a manager. The map clouds holds the configuration of each cloud by its provider's name.
 func (t *Testbed) StartManager(ctx context.Context, name string, clouds map[string]any, flags ...string) (*Manager, error) {
 	raw, err := yaml.Marshal(clouds)
 	if err != nil {
@@ -59,8 +60,9 @@ func (t *Testbed) StartManager(ctx context.Context, name string, clouds map[stri
 	return t.StartManagerWithFile(ctx, name, file, flags...)
 }
 
-// StartManagerWithFile starts a manager with a file of cloud configuration, and waits until it is ready. The manager has the
-// permissions of the shipped manifests, which Deploy installs. Leader election is off unless the flags enable it.
+// StartManagerWithFile starts a manager with a file for --cloud-config, and waits until the manager is ready. The
+// manager has the permissions of the shipped manifests, which ApplyManifests installs. Leader election is off unless
+// the flags enable it.
 func (t *Testbed) StartManagerWithFile(ctx context.Context, name, clouds string, flags ...string) (*Manager, error) {
 	path, err := EnsureBinary("slipway")
 	if err != nil {
@@ -80,7 +82,7 @@ func (t *Testbed) StartManagerWithFile(ctx context.Context, name, clouds string,
 	return m, err
 }
 
-// CreateNodeGroup creates a NodeGroup from its spec in YAML.
+// CreateNodeGroup creates a NodeGroup. The spec is written in YAML.
 func (t *Testbed) CreateNodeGroup(ctx context.Context, name string, labels map[string]string, spec string) error {
 	var parsed map[string]any
 	if err := yaml.Unmarshal([]byte(spec), &parsed); err != nil {
@@ -98,7 +100,8 @@ func (t *Testbed) CreateNodeGroup(ctx context.Context, name string, labels map[s
 	return err
 }
 
-// ScaleSetNodeGroupSpec returns the first lines of a NodeGroup spec: the node selector of an AKS pool, and its scale set.
+// ScaleSetNodeGroupSpec returns the first YAML lines of a NodeGroup spec. They select the nodes of an AKS pool, and
+// name its scale set.
 func ScaleSetNodeGroupSpec(pool, scaleSet string) string {
 	return fmt.Sprintf("nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: %s}}\ncloud: {provider: azure, group: %s}\n", pool, scaleSet)
 }

@@ -20,14 +20,14 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// The ServiceAccount of the agent in the shipped manifests.
+// The namespace and name of the agent's ServiceAccount in the shipped manifests.
 const (
 	AgentNamespace = "slipway"
 	AgentAccount   = "slipway-agent"
 )
 
-// installAgentManifests applies the agent's manifests without the DaemonSet. Nothing runs containers here, so the testbed starts the
-// agent processes.
+// installAgentManifests applies the agent's manifests except the DaemonSet. The emulated kubelets run no containers,
+// so the testbed starts the agents as processes.
 func (t *Testbed) installAgentManifests(ctx context.Context) error {
 	root, err := RepositoryRoot()
 	if err != nil {
@@ -41,8 +41,8 @@ func (t *Testbed) installAgentManifests(ctx context.Context) error {
 	return nil
 }
 
-// CreateAgentPod creates the pod of the agent on a node, without running it, and returns its name. The pod's token stays bound
-// to the node, also after the Node object was recreated.
+// CreateAgentPod creates the pod of an agent on a node and returns its name. No container runs. A token of this pod
+// stays bound to the node even if the Node object is deleted and created again.
 func (t *Testbed) CreateAgentPod(ctx context.Context, node string) (string, error) {
 	pod := workload.App{Namespace: AgentNamespace, Name: AgentAccount + "-" + node}.Pod()
 	pod.Spec.ServiceAccountName, pod.Spec.NodeName = AgentAccount, node
@@ -52,7 +52,7 @@ func (t *Testbed) CreateAgentPod(ctx context.Context, node string) (string, erro
 	return pod.Name, nil
 }
 
-// ApplyFile applies every object of a YAML file, server-side, as kubectl apply would.
+// ApplyFile applies every object in a YAML file with server-side apply.
 func (t *Testbed) ApplyFile(ctx context.Context, path string) error {
 	f, err := os.Open(path)
 	if err != nil {

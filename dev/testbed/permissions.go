@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// CopyRoleAndBinding copies a Role and the RoleBinding of its name to another namespace.
+// CopyRoleAndBinding copies the Role and the RoleBinding with the given name from one namespace to another.
 func (t *Testbed) CopyRoleAndBinding(ctx context.Context, namespace, name, to string) error {
 	rbac := t.Client().RbacV1()
 	role, err := rbac.Roles(namespace).Get(ctx, name, metav1.GetOptions{})
@@ -28,8 +28,8 @@ func (t *Testbed) CopyRoleAndBinding(ctx context.Context, namespace, name, to st
 	return err
 }
 
-// AwaitPermissions waits until a ServiceAccount has the permissions of a ClusterRole that it was bound to. The API server's
-// authorizer reads roles and bindings from a cache, which is updated a moment later.
+// AwaitPermissions waits until a ServiceAccount has the permissions of a ClusterRole that is bound to it. The API
+// server's authorizer reads roles and bindings from a cache, so a new binding takes effect after a short time.
 func (t *Testbed) AwaitPermissions(ctx context.Context, namespace, account, clusterRole string) error {
 	role, err := t.Client().RbacV1().ClusterRoles().Get(ctx, clusterRole, metav1.GetOptions{})
 	if err != nil {

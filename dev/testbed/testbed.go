@@ -1,5 +1,5 @@
-// Package testbed runs what demos, tests and benchmarks need: a real control plane, the Azure emulator that owns the
-// machines behind its nodes, and the real agent binaries with the credentials of the shipped manifests.
+// Package testbed runs what demos, tests and benchmarks need. It starts a real control plane, and an Azure emulator
+// that has the machines of the nodes. It runs the real agent binaries with the credentials of the shipped manifests.
 package testbed
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// Options configures a testbed.
+// Options configures Start, StartForTest and NewVirtual.
 type Options struct {
 	Cluster controlplane.Options
 	// Azure configures the emulator. Start sets Machines and Bookkeeper.
@@ -29,7 +29,7 @@ type Options struct {
 	Listen string
 }
 
-// Testbed is a control plane with an emulated cloud.
+// Testbed is a control plane with an emulated Azure that has the machines of its nodes.
 type Testbed struct {
 	*controlplane.Cluster
 
@@ -57,7 +57,7 @@ type Testbed struct {
 	agentPools  []string
 }
 
-// Start starts everything except agents.
+// Start starts a control plane, the emulated Azure and the shipped permissions. It starts no agents.
 func Start(ctx context.Context, o Options) (_ *Testbed, err error) {
 	cluster, err := controlplane.Start(ctx, o.Cluster)
 	if err != nil {
@@ -110,10 +110,10 @@ func newTestbed(cluster *controlplane.Cluster, o Options) *Testbed {
 	}
 }
 
-// Stop stops everything, also after a Start that failed halfway.
+// Stop stops everything that Start has started. It may be called after a failed Start.
 func (t *Testbed) Stop() error { return errors.Join(t.stopAzure(), t.Cluster.Stop()) }
 
-// stopAzure stops the emulator and its watches.
+// stopAzure stops the emulated Azure and its watches of the cluster.
 func (t *Testbed) stopAzure() error {
 	if t.stop != nil {
 		t.stop()
@@ -131,35 +131,36 @@ func (t *Testbed) stopAzure() error {
 	return errors.Join(errs...)
 }
 
-// AddPool adds an AKS pool with n machines: their nodes, and the scale set in the emulator.
+// AddPool adds an AKS pool with n machines. It adds their nodes to the cluster, and their scale set to the emulated
+// Azure.
 func (t *Testbed) AddPool(ctx context.Context, pool controlplane.AKSPool, n int) error {
 	t.addScaleSet(pool, n)
 	return t.AddNodes(ctx, pool.Nodes(n)...)
 }
 
-// ScheduledEventsURL returns the Scheduled Events URL of one machine of a pool.
+// ScheduledEventsURL returns the URL where the agent of one machine reads Scheduled Events.
 func (t *Testbed) ScheduledEventsURL(pool controlplane.AKSPool, instance int) string {
 	u := t.base.JoinPath("scalesets", pool.ScaleSetName(), "virtualMachines", pool.ResourceName(instance), "metadata/scheduledevents")
 	u.RawQuery = "api-version=2020-07-01"
 	return u.String()
 }
 
-// ARMURL returns the address of the emulated Azure Resource Manager.
+// ARMURL returns the emulator's plain HTTP address. It serves the ARM requests that need neither TLS nor a token.
 func (t *Testbed) ARMURL() string { return t.base.String() }
 
 // ControlURL returns the address of the emulator's control API, for manual use.
 func (t *Testbed) ControlURL() string { return t.base.JoinPath("emulator").String() }
 
-// WriteLedger writes the emulator's ledger, for a failed test.
+// WriteLedger writes the emulator's ledger to w. Use it to explain a failed test.
 func (t *Testbed) WriteLedger(w io.Writer) {
 	fmt.Fprint(w, t.Azure.Ledger().Summary(CutTolerance))
 }
 
-// CutTolerance is the time that a pod may lose at the end of its machine and still count as complete: the agent's
-// margin, 1 s because the API has whole seconds, and 1 s for the requests.
+// CutTolerance is how long before the end of its machine a pod may be cut short without counting as a failure. It is
+// the sum of the agent's deadline margin, 1 s for rounding in the API, and 1 s for the requests.
 const CutTolerance = 4 * time.Second
 
-// nodePower switches a machine, its pods and its agent off and on. It works also for a machine without a Node.
+// nodePower switches a machine with its pods and its agent off and on. It also works for a machine that has no Node.
 type nodePower struct{ t *Testbed }
 
 func (p nodePower) PowerOff(ctx context.Context, node string) error {
@@ -172,7 +173,7 @@ func (p nodePower) PowerOff(ctx context.Context, node string) error {
 	return ignoreNotFound(p.t.PowerOff(ctx, node))
 }
 
-// PowerOn restores the node, and restarts its agent with the same command, as the kubelet does.
+// PowerOn switches on the machine of a node, and restarts its agent with the same command, as the kubelet does.
 func (p nodePower) PowerOn(ctx context.Context, node string) error {
 	if err := p.t.PowerOn(ctx, node); err != nil {
 		return err
@@ -184,14 +185,15 @@ func (p nodePower) PowerOn(ctx context.Context, node string) error {
 	return nil
 }
 
-// poweredAgent is an agent that stops and starts with its machine.
+// poweredAgent is an agent that nodePower stops and starts with its machine.
 type poweredAgent interface {
 	setPower(on bool)
 	KillIfAlive() error
 	RestartIfDead(ctx context.Context) error
 }
 
-// powerSupply records whether the machine of an agent has power. Its mutex is also held while the agent starts or stops.
+// powerSupply records whether the machine of an agent has power. An agent holds the mutex while it starts or stops,
+// so that both match the recorded state.
 type powerSupply struct {
 	mu  sync.Mutex
 	off bool

@@ -25,7 +25,8 @@ import (
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 )
 
-// sharedOutage is the downtime of a machine in a Reboot or Redeploy without an explicit duration, in a shared testbed.
+// sharedOutage is how long a Reboot or Redeploy takes down a machine of a shared testbed, unless the event states a
+// duration.
 const sharedOutage = time.Second
 
 var shared struct {
@@ -37,7 +38,7 @@ var shared struct {
 // StartShared returns the shared testbed of the test binary and starts it on the first call. Tests must use their own
 // namespaces and pools. A TestMain stops it:
 //
-//	func TestMain(m *testing.M) { os.Exit(testbed.Main(m)) }
+//	func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 func StartShared(tb testing.TB) *Testbed {
 	tb.Helper()
 	shared.Lock()
@@ -68,10 +69,10 @@ func StartForTest(tb testing.TB, o Options) *Testbed {
 	return t
 }
 
-// goroutineDrainTime is longer than any sleep of a goroutine that a testbed in memory leaves behind.
+// goroutineDrainTime is longer than any sleep of the goroutines that a stopped testbed in memory has left.
 const goroutineDrainTime = 10 * time.Minute
 
-// NewVirtualForTest returns a testbed in virtual time for one test, see Virtual.
+// NewVirtualForTest returns a testbed in virtual time, and stops it when the test ends. See NewVirtual.
 func NewVirtualForTest(tb testing.TB, o Options) *Testbed {
 	tb.Helper()
 	t, err := NewVirtual(tb.TempDir(), o)
@@ -87,7 +88,8 @@ func NewVirtualForTest(tb testing.TB, o Options) *Testbed {
 	return t
 }
 
-// LogBuffer is a buffer that can be read while it is written. Its zero value is ready to use.
+// LogBuffer is a buffer for log output. It can be read while another goroutine writes to it. The zero value is ready
+// to use.
 type LogBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -105,10 +107,10 @@ func (l *LogBuffer) String() string {
 	return l.text.String()
 }
 
-// TestTimeout is the timeout of a test. Tests take far less, but the machine may be busy.
+// TestTimeout is the maximum duration of a test. Tests take far less, unless the machine is busy.
 const TestTimeout = 6 * time.Minute
 
-// TestContext returns a context that ends with the test or after Patience.
+// TestContext returns a context that ends with the test, or after TestTimeout.
 func TestContext(tb testing.TB) context.Context {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), TestTimeout)
@@ -116,8 +118,9 @@ func TestContext(tb testing.TB) context.Context {
 	return ctx
 }
 
-// WriteProxyKubeconfig writes a kubeconfig that sends a client through a proxy to the API server, and returns its path. The wrappers
-// change the proxy's transport.
+// WriteProxyKubeconfig writes a kubeconfig for a client that reaches the API server through a proxy, and returns its
+// path. The credentials come from the kubeconfig at the given path. The wrappers wrap the transport from the proxy
+// to the API server.
 func (t *Testbed) WriteProxyKubeconfig(tb testing.TB, proxy *faultproxy.Proxy, credentials string, wrappers ...func(http.RoundTripper) http.RoundTripper) string {
 	tb.Helper()
 	check := func(err error) {
@@ -147,7 +150,8 @@ func (t *Testbed) WriteProxyKubeconfig(tb testing.TB, proxy *faultproxy.Proxy, c
 	return to
 }
 
-// NewCommand prepares a run of a binary. Only the variables of [controlplane.Environment] are set.
+// NewCommand returns a command that runs a binary until ctx ends. The command has only the environment variables of
+// [controlplane.MinimalEnvironment].
 func NewCommand(ctx context.Context, tb testing.TB, program string, args ...string) *exec.Cmd {
 	tb.Helper()
 	path, err := EnsureBinary(program)
@@ -226,7 +230,8 @@ func WriteTempFile(tb testing.TB, name, text string) string {
 	return path
 }
 
-// defaultParallel is the default of -parallel. Most tests wait for notices and for pods to stop, and hardly compute.
+// defaultParallel is the default of the test flag -parallel. Most tests wait for notices and for pods to stop, so
+// they use little processor time.
 const defaultParallel = "24"
 
 // RunTestsAndStopShared runs a package's tests, stops the shared testbed, and returns the exit code.
@@ -257,15 +262,15 @@ func RunTestsAndStopShared(m *testing.M) int {
 	return code
 }
 
-// UseOneThread runs the test on one thread until it ends, because the race detector crashes in virtual time on several
-// threads (see tools/test). The test must not be parallel: other tests need the other threads.
+// UseOneThread makes the Go runtime use one thread until the test ends. In virtual time, the race detector crashes
+// on several threads (see tools/test). The test must not be parallel, because other tests need more threads.
 func UseOneThread(tb testing.TB) {
 	tb.Helper()
 	before := runtime.GOMAXPROCS(1)
 	tb.Cleanup(func() { runtime.GOMAXPROCS(before) })
 }
 
-// AddSummaryNote adds a line to the summary of `make test`, which hides the logs of passing tests.
+// AddSummaryNote adds a line to the summary that `make test` prints. `make test` hides the logs of passing tests.
 func AddSummaryNote(tb testing.TB, line string) {
 	tb.Helper()
 	tb.Log(line)

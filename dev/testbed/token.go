@@ -10,7 +10,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// TokenExpiry returns the expiry of the agent's credentials. The API server may have granted a shorter lifetime.
+// TokenExpiry returns when the agent's token expires. The API server may have granted a shorter lifetime than
+// requested.
 func (a *Agent) TokenExpiry() (time.Time, error) {
 	config, err := clientcmd.LoadFromFile(a.Kubeconfig)
 	if err != nil {
@@ -22,7 +23,7 @@ func (a *Agent) TokenExpiry() (time.Time, error) {
 	return time.Time{}, fmt.Errorf("credentials of the agent on %s: %s has no user", a.Node, a.Kubeconfig)
 }
 
-// parseTokenExpiry reads the claim "exp" of a JSON Web Token (RFC 7519, section 4.1.4).
+// parseTokenExpiry returns the expiry time of a JSON Web Token, from the claim "exp" (RFC 7519, section 4.1.4).
 func parseTokenExpiry(token string) (time.Time, error) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {

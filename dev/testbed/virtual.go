@@ -13,8 +13,8 @@ import (
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 )
 
-// NewVirtual returns a testbed in memory for virtual time (testing/synctest), without network and processes. Its files are
-// in dir. It has no CRDs, permissions or admission policies. It lives until Stop.
+// NewVirtual returns a testbed in memory that runs in virtual time (testing/synctest). It uses no network and no
+// processes. It writes its files to dir. It has no CRDs, permissions or admission policies. Call Stop to end it.
 func NewVirtual(dir string, o Options) (*Testbed, error) {
 	memory, err := fakecluster.New()
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// objectKind describes how to access objects of one kind, and when they have settled.
+// objectKind tells how to create and read objects of one kind, and when such an object has settled.
 type objectKind struct {
 	resource string
 	client   rest.Interface
@@ -55,7 +55,8 @@ func kindOf(client kubernetes.Interface, object runtime.Object) (objectKind, err
 	return objectKind{}, fmt.Errorf("%T is not supported by this package", object)
 }
 
-// Create creates the objects in order. It retries a pod until its namespace has the default ServiceAccount.
+// Create creates the objects in the given order. The creation of a pod may be refused until its namespace has the
+// default ServiceAccount. Create retries it.
 func Create(ctx context.Context, client kubernetes.Interface, objects ...runtime.Object) error {
 	for _, object := range objects {
 		kind, err := kindOf(client, object)
@@ -75,11 +76,13 @@ func Create(ctx context.Context, client kubernetes.Interface, objects ...runtime
 	return nil
 }
 
-// accountRetryInterval is the pause between attempts to create a pod before its namespace has a ServiceAccount.
+// accountRetryInterval is the time between two attempts to create a pod in a namespace that has no ServiceAccount
+// yet.
 const accountRetryInterval = 100 * time.Millisecond
 
-// retryWithoutServiceAccount retries create while it is refused for lack of a ServiceAccount. A controller creates the
-// ServiceAccount of a new namespace. The API server waits a second or two for it, but a busy machine may need longer.
+// retryWithoutServiceAccount calls create again while the API server refuses a pod for lack of a ServiceAccount. A
+// controller creates the ServiceAccount of a new namespace. The API server waits one or two seconds for it, but a
+// busy machine may need longer.
 func retryWithoutServiceAccount(ctx context.Context, create func() error) error {
 	for {
 		err := create()
@@ -94,8 +97,9 @@ func retryWithoutServiceAccount(ctx context.Context, create func() error) error 
 	}
 }
 
-// AwaitSettled waits until the objects reach their desired state: all pods of a controller Ready, the pods of a Job Ready or
-// completed, and a PodDisruptionBudget with as many healthy pods as it requires. The objects are those given to Create.
+// AwaitSettled waits until the objects given to Create have settled. A controller has settled when all its pods are
+// Ready, a Job also when its pods have completed. A PodDisruptionBudget has settled when it has as many healthy pods
+// as it requires.
 func AwaitSettled(ctx context.Context, client kubernetes.Interface, objects ...runtime.Object) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, object := range objects {
@@ -156,7 +160,8 @@ func isStatefulSetSettled(o runtime.Object) bool {
 	return s.Status.ObservedGeneration >= s.Generation && s.Status.Replicas == want && s.Status.ReadyReplicas == want
 }
 
-// isDaemonSetSettled requires at least one node, because the desired number is 0 until the controller has run.
+// isDaemonSetSettled reports whether all pods of a DaemonSet are Ready. It requires at least one pod, because the
+// desired number is 0 until the controller has run.
 func isDaemonSetSettled(o runtime.Object) bool {
 	d := o.(*appsv1.DaemonSet)
 	want := d.Status.DesiredNumberScheduled

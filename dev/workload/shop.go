@@ -8,11 +8,12 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// ShopNamespace is the namespace of Shop's objects.
+// ShopNamespace is the namespace of the objects of ShopObjects.
 const ShopNamespace = "shop"
 
-// ShopObjects returns the workload of a small web shop for about 20 nodes: the shop and its services, DaemonSets, and batch
-// Jobs. It has pods of every kind that a drain meets. All except one stop within their grace period.
+// ShopObjects returns the workload of a small web shop for about 20 nodes. It consists of the shop and its services,
+// DaemonSets and batch Jobs. It has every kind of pod that a drain can meet. All pods except one stop within their
+// grace period.
 func ShopObjects() []runtime.Object {
 	app := func(name string, replicas int32) App {
 		return App{Namespace: ShopNamespace, Name: name, Replicas: replicas}

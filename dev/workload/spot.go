@@ -6,10 +6,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// SpotPods is the number of pods of SpotApps.
+// SpotPods is the total number of pods of the apps in SpotApps.
 const SpotPods = 40
 
-// SpotApps is the workload of a Spot machine. All its pods can stop within the 30 seconds of a notice.
+// SpotApps is a workload for one Spot machine. All its pods can stop within the 30 s of a Spot notice.
 type SpotApps struct {
 	// Web has a PDB that allows a few evictions at a time. Search has no PDB.
 	Web, Search App
@@ -21,7 +21,7 @@ type SpotApps struct {
 	Encoder App
 }
 
-// NewSpotApps returns the apps, with pods for the nodes that the selector matches.
+// NewSpotApps returns the apps in a namespace. Their pods run only on nodes that the selector matches.
 func NewSpotApps(namespace string, selector map[string]string) SpotApps {
 	on := func(a App) App {
 		a.Namespace, a.NodeSelector = namespace, selector
@@ -40,7 +40,7 @@ func NewSpotApps(namespace string, selector map[string]string) SpotApps {
 
 func (s SpotApps) Apps() []App { return []App{s.Web, s.Search, s.Orders, s.Invoices, s.Encoder} }
 
-// Objects returns the apps' objects without their namespace.
+// Objects returns the objects of the apps. It does not include the namespace.
 func (s SpotApps) Objects() []runtime.Object {
 	return []runtime.Object{
 		s.Web.Deployment(), s.Web.PodDisruptionBudget(), s.Search.Deployment(), s.Orders.StatefulSet(), s.Orders.PodDisruptionBudget(),

@@ -1,5 +1,5 @@
-// Package workload creates objects for the demo, the benchmarks and the tests on a real control plane: pods without
-// running containers, under real controllers.
+// Package workload creates pods for the demo, the benchmarks and the tests on a real control plane. Real controllers
+// manage the pods, but no containers run.
 package workload
 
 import (
@@ -18,20 +18,20 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// AppLabel is the label that controllers and PDBs select by. Its value is the App's name.
+// AppLabel is the pod label with the name of the App. Controllers and PDBs select pods by this label.
 const AppLabel = "app.kubernetes.io/name"
 
-// image is never pulled, because there is no container runtime.
+// image is the container image of all pods. It is never pulled, because no container runs.
 const image = "registry.k8s.io/pause:3.10"
 
-// App describes a set of equal pods, and creates the object that runs them. Name is required. The zero value of other
-// fields is Kubernetes' default, except for Namespace ("default") and Replicas (1).
+// App describes a set of equal pods. Its methods return the object that runs these pods. Name is required. Namespace
+// defaults to "default", and Replicas to 1. Every other zero field means the default of Kubernetes.
 type App struct {
 	Namespace, Name string
 	Replicas        int32
 	// Labels and Annotations are set on the pods, Labels also on the object.
 	Labels, Annotations map[string]string
-	// NewPriorityClass is the name of a class, such as system-node-critical or one created by NewPriorityClass.
+	// PriorityClass is the name of a class, such as system-node-critical or one created by NewPriorityClass.
 	PriorityClass string
 	// GracePeriod is the termination grace period in whole seconds. Zero means Kubernetes' default, 30 seconds.
 	GracePeriod time.Duration
@@ -59,7 +59,7 @@ func (a App) Deployment() *appsv1.Deployment {
 	}
 }
 
-// StatefulSet returns a StatefulSet of the App's pods. A replacement pod has the name of the old pod.
+// StatefulSet returns a StatefulSet of the App's pods. A replacement pod has the name of the pod that it replaces.
 func (a App) StatefulSet() *appsv1.StatefulSet {
 	replicas := a.replicas()
 	return &appsv1.StatefulSet{
@@ -71,7 +71,7 @@ func (a App) StatefulSet() *appsv1.StatefulSet {
 	}
 }
 
-// DaemonSet returns a DaemonSet with one pod per matching node.
+// DaemonSet returns a DaemonSet with one pod of the App for each node that the node selector matches.
 func (a App) DaemonSet() *appsv1.DaemonSet {
 	return &appsv1.DaemonSet{
 		ObjectMeta: a.meta(),
@@ -90,14 +90,15 @@ func (a App) Job() *batchv1.Job {
 	}
 }
 
-// Pod returns a pod without controller.
+// Pod returns one pod of the App that has no controller.
 func (a App) Pod() *corev1.Pod {
 	template := a.template()
 	template.Namespace, template.Name = a.namespace(), a.Name
 	return &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
 }
 
-// PodDisruptionBudget returns the App's PodDisruptionBudget. Without MinAvailable and MaxUnavailable one pod may be unavailable.
+// PodDisruptionBudget returns the PodDisruptionBudget of the App's pods. If the App sets neither MinAvailable nor
+// MaxUnavailable, one pod may be unavailable.
 func (a App) PodDisruptionBudget() *policyv1.PodDisruptionBudget {
 	spec := policyv1.PodDisruptionBudgetSpec{Selector: a.selector()}
 	switch {
@@ -114,7 +115,7 @@ func (a App) PodDisruptionBudget() *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{ObjectMeta: a.meta(), Spec: spec}
 }
 
-// NewPriorityClass returns a class of pods. A higher value is more important.
+// NewPriorityClass returns a PriorityClass. Pods with a higher value are more important.
 func NewPriorityClass(name string, value int32) *schedulingv1.PriorityClass {
 	return &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}
 }

@@ -8,19 +8,18 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/condition"
 )
 
-// conditionType is a type of conditions that Slipway sets, and its reasons.
+// conditionType is the type of a condition that Slipway sets, with the reasons that the condition can have.
 type conditionType struct {
 	constant constant
 	reasons  []string
 }
 
-// anyCodePlaceholder represents the codes that block a retirement or end it early.
+// anyCodePlaceholder is the text in place of a list of all codes that block a retirement or end it early.
 const anyCodePlaceholder = "one of the codes below"
 
-// otherReasons represents the reasons of the conditions that Ready summarizes.
+// otherReasons is the text for the reasons that the condition Ready takes from other conditions.
 const otherReasons = "a reason of another condition"
 
-// nodeGroupConditions returns the condition types of NodeGroups.
 func nodeGroupConditions() []conditionType {
 	notRead := namedConstants("internal/nodegroup", "CloudUnreadable")
 	return newConditionTypes("Conditions of a NodeGroup", map[string][]string{
@@ -31,7 +30,6 @@ func nodeGroupConditions() []conditionType {
 	})
 }
 
-// retirementConditions returns the condition types of NodeRetirements.
 func retirementConditions() []conditionType {
 	words := namedConstants("internal/retirement", "admittedReason", "unblockedReason", "deletingReason")
 	phase := func(name string) []string { return namedConstants("api/v1alpha1", name) }
@@ -59,10 +57,10 @@ func newConditionTypes(title string, reasons map[string][]string) (all []conditi
 	return all
 }
 
-// phrases are not reasons, so they are not printed as code.
+// phrases removes the code marks around the two placeholder texts, because these texts are not reasons.
 var phrases = strings.NewReplacer("`"+anyCodePlaceholder+"`", anyCodePlaceholder, "`"+otherReasons+"`", otherReasons)
 
-// commentWithoutName returns a constant's comment without the name at its beginning.
+// commentWithoutName returns the comment of a constant without the constant's name at the beginning.
 func commentWithoutName(c constant) string {
 	return capitalize(strings.TrimPrefix(strings.Join(strings.Fields(c.doc), " "), c.name+" "))
 }

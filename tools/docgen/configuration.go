@@ -25,8 +25,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-// allowedValues lists the values of fields with a fixed set of values, taken from the code that checks them, by type and
-// field.
+// allowedValues maps TYPE.FIELD to the allowed values of the field, for fields with a fixed set of values. The
+// values are taken from the code that validates the fields.
 var allowedValues = map[string][]string{
 	"condition.Rule.Status":   {"True", "False", "Unknown"},
 	"condition.Rule.Action":   condition.RuleActions(),
@@ -42,7 +42,7 @@ func toStrings[T ~string](values []T) []string {
 	return all
 }
 
-// fieldTable collects the keys of a struct and its nested structs.
+// fieldTable builds a table of the configuration keys of a struct and its nested structs.
 type fieldTable struct {
 	rows         [][3]string // key, type, text
 	undocumented []string    // fields without description
@@ -86,7 +86,7 @@ func (f *fieldTable) addFields(prefix string, of reflect.Type) {
 
 func capitalize(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
-// fileFields returns the fields that a configuration file has.
+// fileFields iterates over the fields of a struct that can be set in a configuration file.
 func fileFields(of reflect.Type) func(func(reflect.StructField) bool) {
 	return func(yield func(reflect.StructField) bool) {
 		for i := range of.NumField() {
@@ -97,7 +97,8 @@ func fileFields(of reflect.Type) func(func(reflect.StructField) bool) {
 	}
 }
 
-// fileKey returns the file's key of a field, or empty if the field's own keys replace it.
+// fileKey returns the key of a field in the configuration file. For an embedded struct without a key it returns "",
+// because the keys of the struct's fields are used instead.
 func fileKey(f reflect.StructField) string {
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 	if name == "" && !f.Anonymous {
@@ -106,7 +107,8 @@ func fileKey(f reflect.StructField) string {
 	return name
 }
 
-// describedElsewhere returns a reference to another field with a comment that describes this one too.
+// describedElsewhere returns text that refers to another field, if the comment of that field also describes this
+// one. Otherwise it returns "".
 func describedElsewhere(name string, of reflect.Type, docs, keys map[string]string) string {
 	for field := range fileFields(of) {
 		if slices.Contains(words.FindAllString(docs[field.Name], -1), name) {
@@ -116,7 +118,9 @@ func describedElsewhere(name string, of reflect.Type, docs, keys map[string]stri
 	return ""
 }
 
-// findStruct returns the struct in a type with keys in a file, and the path suffix to it.
+// findStruct returns the struct of this module that a type contains, through pointers, slices and maps. It also
+// returns the text that the path of the struct's keys has after the field's key. If the type has no such struct, it
+// returns nil.
 func findStruct(of reflect.Type) (structType reflect.Type, keySuffix string) {
 	within := ""
 	for {
@@ -137,7 +141,8 @@ func findStruct(of reflect.Type) (structType reflect.Type, keySuffix string) {
 	}
 }
 
-// isSingleValue reports whether a type is a single value in a file.
+// isSingleValue reports whether a type is written as one value in a configuration file, because it has its own
+// unmarshal method.
 func isSingleValue(of reflect.Type) bool {
 	for _, way := range []reflect.Type{reflect.TypeFor[encoding.TextUnmarshaler](), reflect.TypeFor[json.Unmarshaler]()} {
 		if reflect.PointerTo(of).Implements(way) {
@@ -147,7 +152,7 @@ func isSingleValue(of reflect.Type) bool {
 	return false
 }
 
-// typeName returns the file's name of a type.
+// typeName returns the name that the documentation uses for a type.
 func typeName(of reflect.Type) string {
 	if of.Kind() == reflect.Pointer {
 		return typeName(of.Elem())
@@ -184,7 +189,7 @@ func typeName(of reflect.Type) string {
 	return of.String()
 }
 
-// newFieldTable returns a struct's keys as a Markdown table.
+// newFieldTable returns a Markdown table of the configuration keys of a struct. Each key begins with prefix.
 func newFieldTable(prefix string, of reflect.Type) string {
 	var f fieldTable
 	f.addFields(prefix, of)
@@ -199,7 +204,7 @@ func newFieldTable(prefix string, of reflect.Type) string {
 	return b.String()
 }
 
-// newAgentTable returns the keys of an agent's file that are also flags, as a Markdown table.
+// newAgentTable returns a Markdown table of the keys in an agent's configuration file that are also flags.
 func newAgentTable() string {
 	var a config.Agent
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -225,7 +230,7 @@ func newAgentTable() string {
 	return b.String()
 }
 
-// variableDocs are the environment variables that programs read themselves, with descriptions.
+// variableDocs maps the environment variables that Slipway's programs read to their descriptions.
 var variableDocs = map[string]string{
 	"LANG":                               "`slipway top` draws in plain ASCII unless this selects UTF-8. `LC_ALL` and `LC_CTYPE` take precedence.",
 	"OS_*":                               "OpenStack: credentials as in an openrc file. Used if the file of `--cloud-config` has neither `cloud`, `cloudsFile` nor `auth`, and `OS_CLOUD` is not set: ",
@@ -243,7 +248,7 @@ var variableDocs = map[string]string{
 	"TERM":                               "If it is `dumb` or empty, `slipway top` draws no screen.",
 }
 
-// cloudDocs describes the clouds in the --cloud-config file, by field.
+// cloudDocs maps the fields of the --cloud-config file to the descriptions of their clouds.
 var cloudDocs = map[string]string{
 	"Azure":        "Scale sets and agent pools of AKS ([nodegroups.md](../nodegroups.md)).",
 	"OpenStack":    "Servers of Nova ([openstack.md](../openstack.md)).",
@@ -298,11 +303,12 @@ func configurationPage() string {
 	return b.String()
 }
 
-// variableName matches the names of environment variables.
+// variableName matches a text that has the form of an environment variable's name.
 var variableName = regexp.MustCompile(`^[A-Z][A-Z0-9_]{2,}$`)
 
-// findReadVariables returns the environment variables that the code reads: the names in functions that read variables, and
-// the names in variables called "variables". The migration pages describe the variables of the drop-in commands.
+// findReadVariables returns the names of the environment variables that the code reads. It finds the names in
+// functions that read variables, and the names in Go variables called "variables". It leaves out the variables of
+// the drop-in commands, because the migration pages describe them.
 func findReadVariables() []string {
 	var all []string
 	in := func(n ast.Node) (names []string, reads bool) {
@@ -340,7 +346,7 @@ func findReadVariables() []string {
 	return sortUnique(all)
 }
 
-// calledName returns the name of the called function, without package or receiver.
+// calledName returns the name of the function that an expression calls, without the package or the receiver.
 func calledName(c *ast.CallExpr) string {
 	switch f := c.Fun.(type) {
 	case *ast.Ident:

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// crd is the part of a CustomResourceDefinition that the reference shows.
+// crd has the fields of a CustomResourceDefinition that the reference page shows.
 type crd struct {
 	Spec struct {
 		Scope string
@@ -33,7 +33,7 @@ type crd struct {
 	}
 }
 
-// schema is the part of an OpenAPI schema that the reference shows.
+// schema has the fields of an OpenAPI schema that the reference page shows.
 type schema struct {
 	Type, Format, Description, Pattern string
 	Default                            any
@@ -64,7 +64,7 @@ func (s *schema) typeName() string {
 	return s.Type
 }
 
-// constraints returns the constraints of a value.
+// constraints returns text for each constraint of a value, such as its allowed values or its limits.
 func (s *schema) constraints() []string {
 	var all []string
 	if len(s.Enum) > 0 {
@@ -102,7 +102,7 @@ func (s *schema) constraints() []string {
 
 type crdRow struct{ path, kind, standard, limits, text string }
 
-// tableRows returns the rows of a schema's fields and nested fields.
+// tableRows returns one table row for each field of a schema, including nested fields. Each path begins with prefix.
 func (s *schema) tableRows(prefix string) (all []crdRow) {
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
 		f := s.Properties[name]

@@ -15,13 +15,14 @@ import (
 
 type event struct{ name, reason, kind, on, when string }
 
-// reasonComment matches the required form of the comment of an Event's reason.
+// reasonComment matches the comment that the constant of an Event reason must have.
 var reasonComment = regexp.MustCompile(`(?s)^(\w+) is (Normal|Warning), on ((?:Node|Pod|NodeGroup|NodeRetirement)(?: and (?:Node|Pod|NodeGroup|NodeRetirement))*): (.+)$`)
 
-// eventTypes are the names of the types of Event reasons.
+// eventTypes lists the names of the Go types that Event reasons have.
 var eventTypes = []string{"EventReason", "eventReason"}
 
-// findPackageEvents returns the Event reasons of a package. Reasons without a comment of the form have no Event.
+// findPackageEvents returns the Events of a package, from the constants in the block "The reasons.". It panics if
+// the comment of a constant does not match reasonComment.
 func findPackageEvents(path string) (all []event) {
 	for _, c := range findSource(path).constants() {
 		if !slices.Contains(eventTypes, c.typeName) || c.group == "" || !strings.HasPrefix(c.group, "The reasons.") {
@@ -36,7 +37,7 @@ func findPackageEvents(path string) (all []event) {
 	return all
 }
 
-// eventPackages lists the packages that write Events, in the order of the reference.
+// eventPackages lists the packages that write Events, in the order of the reference page.
 var eventPackages = []struct{ path, title, text string }{
 	{"internal/agent", "Agent", "Events about the agent's node, for notices, conditions and `slipway drain`."},
 	{"internal/retirement", "Retirements", "Events of a manager that retires a node."},

@@ -1,5 +1,5 @@
-// Command docgen writes the generated pages of docs/reference from the code and its comments. A test of cmd/slipway
-// writes the page of the commands, because no other package can import them.
+// Command docgen writes the generated pages of docs/reference from the code and its comments. It does not write the
+// page of the commands. A test of cmd/slipway does, because other packages cannot import the commands.
 package main
 
 //go:generate go run .
@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// pageMakers maps each file of docs/reference to the function that makes it.
+// pageMakers maps the name of each generated file in docs/reference to the function that returns its content.
 var pageMakers = map[string]func() string{
 	"conditions.md":    conditionsPage,
 	"configuration.md": configurationPage,
@@ -25,10 +25,11 @@ func main() {
 	}
 }
 
-// repositoryPath returns the path of a file in the repository. go generate and go test run in the directory of this package.
+// repositoryPath returns the path of a file of the repository, relative to this package's folder. Both go generate
+// and go test run in this folder.
 func repositoryPath(path string) string { return filepath.Join("..", "..", filepath.FromSlash(path)) }
 
-// failf stops the generation of a page that would be wrong or incomplete.
+// failf panics with a message. It stops the generation of a page that would otherwise be wrong or incomplete.
 func failf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 
 func must(err error) {

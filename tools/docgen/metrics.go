@@ -28,7 +28,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// agentMetrics returns the metrics of an agent, registered as the agent does.
+// agentMetrics returns the metrics that an agent registers.
 func agentMetrics() []observe.Definition {
 	r := observe.NewRegistry()
 	if _, err := notify.NewNotifier(nil, notify.Options{Metrics: r}); err != nil {
@@ -52,7 +52,8 @@ func handlerMetrics() []observe.Definition {
 	return r.Definitions()
 }
 
-// collectorRecorder records registered collectors, because a registry only lists metrics with values.
+// collectorRecorder is a Registerer that records the registered collectors. A normal registry lists only metrics
+// that already have values.
 type collectorRecorder struct{ collectors []prometheus.Collector }
 
 func (r *collectorRecorder) Register(c prometheus.Collector) error {
@@ -65,7 +66,8 @@ func (r *collectorRecorder) MustRegister(all ...prometheus.Collector) {
 }
 func (*collectorRecorder) Unregister(prometheus.Collector) bool { return false }
 
-// sampleCache is a cache with one retirement that has a value for every metric.
+// sampleCache is a cache with one NodeRetirement. With this NodeRetirement, every metric that is computed from the
+// cache has a value.
 type sampleCache struct{ client.Reader }
 
 func (sampleCache) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
@@ -82,7 +84,7 @@ func (sampleCache) List(_ context.Context, list client.ObjectList, _ ...client.L
 	return nil
 }
 
-// descriptionPattern matches the Prometheus library's text form of a metric description.
+// descriptionPattern matches the text form of a prometheus.Desc.
 var descriptionPattern = regexp.MustCompile(`^Desc\{fqName: "(.*?)", help: (".*?"), (?:unit: ".*?", )?constLabels: \{.*\}, variableLabels: \{(.*)\}\}$`)
 
 func toDefinition(d *prometheus.Desc, kind string) observe.Definition {
@@ -98,7 +100,7 @@ func toDefinition(d *prometheus.Desc, kind string) observe.Definition {
 	return is
 }
 
-// managerMetrics returns a manager's own metrics.
+// managerMetrics returns the metrics that Slipway's own code registers in a manager.
 func managerMetrics() (all []observe.Definition) {
 	var r collectorRecorder
 	must(manager.RegisterMetrics(&r, sampleCache{}))
@@ -146,7 +148,8 @@ func listDescriptions(c prometheus.Collector) (all []*prometheus.Desc) {
 	return all
 }
 
-// metricTypesByName returns the current metric types of a collector, by name.
+// metricTypesByName returns the types of a collector's metrics that currently have values, by the name of the
+// metric.
 func metricTypesByName(c prometheus.Collector) map[string]string {
 	r := prometheus.NewPedanticRegistry()
 	must(r.Register(c))
@@ -159,7 +162,7 @@ func metricTypesByName(c prometheus.Collector) map[string]string {
 	return kinds
 }
 
-// libraryMetrics returns the metrics of controller-runtime and client-go, which a manager exports too.
+// libraryMetrics returns the metrics of controller-runtime and client-go. A manager exports them too.
 func libraryMetrics() (all []observe.Definition) {
 	registry, ok := metrics.Registry.(prometheus.Collector)
 	if !ok {
@@ -171,7 +174,7 @@ func libraryMetrics() (all []observe.Definition) {
 	return slices.CompactFunc(sortByName(all), func(x, y observe.Definition) bool { return x.Name == y.Name })
 }
 
-// labelDoc describes the values of a label: a list, or a description if the values are unlimited.
+// labelDoc describes the values of a label. It has a list of the values, or a description if any value is possible.
 type labelDoc struct {
 	values []string
 	open   string
@@ -179,8 +182,8 @@ type labelDoc struct {
 	more string
 }
 
-// labelValues returns the values of the metrics' labels, by metric and label, or by label if it means the same for all
-// metrics. The values are read from the code.
+// labelValues returns the possible values of metric labels, most of them read from the code. A key is METRIC and
+// LABEL, or only LABEL if the label means the same for all metrics.
 func labelValues() map[string]labelDoc {
 	all := map[string]labelDoc{
 		"group": {open: "name of a NodeGroup"}, "provider": {open: "name of a cloud"}, "cloud": {open: "name of a cloud"},
@@ -198,7 +201,7 @@ func labelValues() map[string]labelDoc {
 	return all
 }
 
-// agentLabels returns the label values of the metrics of agents and cloudpools.
+// agentLabels returns the possible label values of the metrics of agents and of slipway cloudpool.
 func agentLabels() map[string]labelDoc {
 	return map[string]labelDoc{
 		"slipway_agent_notices_total.action":             {values: toStrings(agent.Actions())},
@@ -215,7 +218,7 @@ func agentLabels() map[string]labelDoc {
 	}
 }
 
-// retirementLabels returns the label values of a manager's metrics of retirements and replacements.
+// retirementLabels returns the possible label values of a manager's metrics for retirements and replacements.
 func retirementLabels() map[string]labelDoc {
 	codes := labelDoc{values: append([]string{""}, retirementCodes()...)}
 	var phases, last []string
@@ -246,7 +249,7 @@ func retirementLabels() map[string]labelDoc {
 	}
 }
 
-// groupLabels returns the label values of a manager's metrics of NodeGroups and launches.
+// groupLabels returns the possible label values of a manager's metrics for NodeGroups and launches.
 func groupLabels() map[string]labelDoc {
 	const groupPath, planPath, launchPath = "internal/nodegroup", "internal/provisioning/plan", "internal/provisioning/launch"
 	verdict := labelDoc{values: constantsOfType(groupPath, "Verdict")}
@@ -285,7 +288,7 @@ func constantValues(all []constant) (values []string) {
 	return values
 }
 
-// retirementCodes returns the codes that block a retirement or end it early.
+// retirementCodes returns the codes that can block a retirement or end it early.
 func retirementCodes() []string {
 	var codes []string
 	for _, c := range constantBlock("internal/retirement", "Codes for status.reasons") {
@@ -294,7 +297,8 @@ func retirementCodes() []string {
 	return sortUnique(append(codes, constantsOfType("internal/retirement/disruptionbudget", "Code")...))
 }
 
-// resolveValue returns the value of a constant, which may be defined by a constant of the API.
+// resolveValue returns the value of a constant. If a constant of the API package defines the value, it looks up this
+// constant.
 func resolveValue(c constant) string {
 	if name, ok := strings.CutPrefix(c.from, "v1alpha1."); ok {
 		return namedConstants("api/v1alpha1", name)[0]
@@ -318,7 +322,7 @@ func retirementStepNames() (names []string) {
 	return sortUnique(names)
 }
 
-// listedConstants returns the values of the constants of another package that a variable lists.
+// listedConstants returns the values of constants in another package. A variable's list names these constants.
 func listedConstants(path, variable, of string) (values []string) {
 	for _, e := range listElements(path, variable) {
 		if c, ok := e.(*ast.SelectorExpr); ok {

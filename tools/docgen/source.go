@@ -16,14 +16,15 @@ import (
 
 const modulePath = "github.com/slipway-dev/slipway/"
 
-// source is the parsed source of a package, without tests.
+// source is the parsed source code of one package, without its tests.
 type source struct {
 	path   string // within the module
 	files  []*ast.File
 	cached []constant // result of constants
 }
 
-// allSources returns all packages of the programs by path, without packages that only serve tests and pages.
+// allSources returns the packages of Slipway's programs by path. It leaves out packages that only tests or generated
+// pages use.
 var allSources = sync.OnceValue(func() map[string]*source {
 	all := map[string]*source{}
 	for _, root := range []string{"api", "cmd", "internal", "plugin"} {
@@ -59,7 +60,7 @@ func findSource(path string) *source {
 	return s
 }
 
-// visitNodes visits every node of every file.
+// visitNodes calls visit for every syntax node in every file of the package.
 func (s *source) visitNodes(visit func(ast.Node)) {
 	for _, f := range s.files {
 		ast.Inspect(f, func(n ast.Node) bool {
@@ -71,15 +72,15 @@ func (s *source) visitNodes(visit func(ast.Node)) {
 	}
 }
 
-// constant is a string constant with its comment.
+// constant is a string constant of a package, with its comment.
 type constant struct {
 	name, typeName, value, doc string
 	group                      string // comment of its block
 	from                       string // the constant of another package that defines the value
 }
 
-// constants returns the constants with a literal string value or a conversion of one, in source order. It is not safe
-// for concurrent use.
+// constants returns the string constants of the package in source order. Their values are string literals or
+// conversions of string literals. It is not safe for concurrent use, because it caches the result.
 func (s *source) constants() []constant {
 	if s.cached != nil {
 		return s.cached
@@ -118,7 +119,8 @@ func (s *source) constants() []constant {
 	return all
 }
 
-// namedConstants returns the values of constants in the order of the names.
+// namedConstants returns the values of the named constants of a package, in the order of the names. It panics if a
+// constant is missing.
 func namedConstants(path string, names ...string) []string {
 	byName := map[string]string{}
 	for _, c := range findSource(path).constants() {
@@ -134,7 +136,8 @@ func namedConstants(path string, names ...string) []string {
 	return values
 }
 
-// constantBlock returns the constants of a block, found by the beginning of its comment.
+// constantBlock returns the constants of the const block that has a comment with the given beginning. It panics if
+// there are none.
 func constantBlock(path, commentPrefix string) []constant {
 	var all []constant
 	for _, c := range findSource(path).constants() {
@@ -148,7 +151,7 @@ func constantBlock(path, commentPrefix string) []constant {
 	return all
 }
 
-// findFunctions returns the declarations of functions or methods by name.
+// findFunctions returns the declarations of the functions and methods with the given names.
 func (s *source) findFunctions(names ...string) (found []ast.Node) {
 	s.visitNodes(func(n ast.Node) {
 		if f, ok := n.(*ast.FuncDecl); ok && slices.Contains(names, f.Name.Name) && f.Body != nil {
@@ -161,7 +164,8 @@ func (s *source) findFunctions(names ...string) (found []ast.Node) {
 	return found
 }
 
-// findStrings returns the strings among the expressions that pick selects below nodes.
+// findStrings returns string values from syntax trees. For each syntax node, pick returns the expressions to look
+// at. Expressions without a known string value are ignored.
 func findStrings(nodes []ast.Node, pick func(ast.Node) []ast.Expr) (values []string) {
 	for _, below := range nodes {
 		ast.Inspect(below, func(n ast.Node) bool {
@@ -179,7 +183,7 @@ func findStrings(nodes []ast.Node, pick func(ast.Node) []ast.Expr) (values []str
 	return sortUnique(values)
 }
 
-// returnedStrings returns the strings that functions return as their last result.
+// returnedStrings returns the strings that the named functions can return as their last result.
 func returnedStrings(path string, functions ...string) []string {
 	return findStrings(findSource(path).findFunctions(functions...), func(n ast.Node) []ast.Expr {
 		if r, ok := n.(*ast.ReturnStmt); ok && len(r.Results) > 0 {
@@ -189,7 +193,7 @@ func returnedStrings(path string, functions ...string) []string {
 	})
 }
 
-// assignedStrings returns the strings that a function assigns to a variable.
+// assignedStrings returns the strings that a function assigns to the named variable.
 func assignedStrings(path, function, variable string) []string {
 	return findStrings(findSource(path).findFunctions(function), func(n ast.Node) (values []ast.Expr) {
 		if a, ok := n.(*ast.AssignStmt); ok && len(a.Lhs) == len(a.Rhs) {
@@ -203,7 +207,8 @@ func assignedStrings(path, function, variable string) []string {
 	})
 }
 
-// argumentStrings returns the strings that a package passes to functions or methods of a name, at an argument position.
+// argumentStrings returns the strings that a package passes as argument number at (from 0) to functions of the given
+// name.
 func argumentStrings(path, called string, at int) []string {
 	var files []ast.Node
 	for _, f := range findSource(path).files {
@@ -217,7 +222,7 @@ func argumentStrings(path, called string, at int) []string {
 	})
 }
 
-// stringMapKeys returns the string keys of maps in a function.
+// stringMapKeys returns the string keys of the map literals in a function.
 func stringMapKeys(path, function string) []string {
 	return findStrings(findSource(path).findFunctions(function), func(n ast.Node) (keys []ast.Expr) {
 		literal, ok := n.(*ast.CompositeLit)
@@ -236,7 +241,7 @@ func stringMapKeys(path, function string) []string {
 	})
 }
 
-// listElements returns the elements of the list that initializes a package variable.
+// listElements returns the expressions in the list literal that initializes a package variable.
 func listElements(path, variable string) (elements []ast.Expr) {
 	findSource(path).visitNodes(func(n ast.Node) {
 		if v, ok := n.(*ast.ValueSpec); ok && v.Names[0].Name == variable && len(v.Values) == 1 {
@@ -251,7 +256,7 @@ func listElements(path, variable string) (elements []ast.Expr) {
 	return elements
 }
 
-// formatCallee returns the call expression of a function, such as m.pods.With.
+// formatCallee returns the source text of a called function's name, such as m.pods.With.
 func formatCallee(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:
@@ -262,7 +267,7 @@ func formatCallee(e ast.Expr) string {
 	return ""
 }
 
-// constantsOfType returns the values of the constants of a type.
+// constantsOfType returns the values of all constants in a package that have the named type.
 func constantsOfType(path, name string) []string {
 	var values []string
 	for _, c := range findSource(path).constants() {
@@ -276,7 +281,8 @@ func constantsOfType(path, name string) []string {
 	return values
 }
 
-// stringValue returns the string value of an expression.
+// stringValue returns the value of a string literal, or of its conversion to an exported type. For other expressions
+// it returns false.
 func stringValue(e ast.Expr) (value string, ok bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -301,7 +307,7 @@ func firstComment(groups ...*ast.CommentGroup) string {
 	return ""
 }
 
-// findDeclaration returns the declaration of a type, and its comment.
+// findDeclaration returns the declaration and the comment of a type.
 func findDeclaration(of reflect.Type) (found *ast.TypeSpec, doc string) {
 	findSource(strings.TrimPrefix(of.PkgPath(), modulePath)).visitNodes(func(n ast.Node) {
 		block, ok := n.(*ast.GenDecl)
@@ -317,7 +323,7 @@ func findDeclaration(of reflect.Type) (found *ast.TypeSpec, doc string) {
 	return found, doc
 }
 
-// fieldDocs returns the comments of a struct's fields by name.
+// fieldDocs returns the comment of each field of a struct, by the name of the field.
 func fieldDocs(of reflect.Type) map[string]string {
 	docs := map[string]string{}
 	spec, _ := findDeclaration(of)
@@ -331,8 +337,9 @@ func fieldDocs(of reflect.Type) map[string]string {
 	return docs
 }
 
-// adaptComment adapts a field's comment for users of the file: it replaces field names by keys, and removes Go's brackets. A
-// word that is also a field name is replaced only if no other word would be capitalized there.
+// adaptComment adapts the comment of a field for users of the configuration file. It replaces the names of fields by
+// their keys, and removes the brackets of Go links. A word may be both a field name and an English word. It is
+// replaced only where an English word would not have a capital letter.
 func adaptComment(doc, field string, keys map[string]string) string {
 	doc = goReference.ReplaceAllString(strings.Join(strings.Fields(doc), " "), "")
 	doc = goLink.ReplaceAllString(doc, "$1")
@@ -360,7 +367,7 @@ var (
 	camelCase   = regexp.MustCompile(`[a-zA-Z][A-Z]`)
 )
 
-// formatList formats values for a table cell.
+// formatList returns the values as text for one table cell.
 func formatList(values []string) string {
 	quoted := make([]string, 0, len(values))
 	for _, v := range values {
@@ -373,10 +380,9 @@ func formatList(values []string) string {
 	return strings.Join(quoted, ", ")
 }
 
-// sortUnique returns the values sorted and without duplicates.
 func sortUnique(values []string) []string {
 	return slices.Compact(slices.Sorted(slices.Values(values)))
 }
 
-// cellEscaper escapes text for a table cell, and keeps text that looks like HTML visible.
+// cellEscaper escapes text for a cell of a Markdown table. Text that looks like HTML stays visible.
 var cellEscaper = strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;")

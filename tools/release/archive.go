@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// archiveEntry is a file or folder of an archive or an image layer. Its name has slashes, and a folder's name ends in one.
+// archiveEntry is a file or folder in an archive or in a layer of an image. Its name uses slashes. The name of a
+// folder ends in a slash.
 type archiveEntry struct {
 	Name string
 	Mode int64
@@ -40,7 +41,8 @@ func (e archiveEntry) open() (io.ReadCloser, int64, error) {
 	return f, info.Size(), nil
 }
 
-// writeTar writes entries in order, owned by root and with the same time.
+// writeTar writes the entries as a tar archive in the given order. All entries belong to root and have the same
+// time.
 func writeTar(w io.Writer, entries []archiveEntry, at time.Time) error {
 	tw := tar.NewWriter(w)
 	for _, e := range entries {
@@ -59,7 +61,7 @@ func writeTar(w io.Writer, entries []archiveEntry, at time.Time) error {
 	return tw.Close()
 }
 
-// writeZip is writeTar for Windows.
+// writeZip writes the entries as a zip archive in the given order. All entries have the same time.
 func writeZip(w io.Writer, entries []archiveEntry, at time.Time) error {
 	zw := zip.NewWriter(w)
 	for _, e := range entries {
@@ -75,7 +77,7 @@ func writeZip(w io.Writer, entries []archiveEntry, at time.Time) error {
 	return zw.Close()
 }
 
-// copyTo writes the content to the writer that begin returns for its size.
+// copyTo calls begin with the size of the entry's content, and copies the content to the writer that begin returns.
 func (e archiveEntry) copyTo(begin func(size int64) (io.Writer, error)) error {
 	r, size, err := e.open()
 	if err != nil {
@@ -90,7 +92,8 @@ func (e archiveEntry) copyTo(begin func(size int64) (io.Writer, error)) error {
 	return err
 }
 
-// writeArchive writes entries to a file in the format of its extension: .zip, .tar.gz or .tgz.
+// writeArchive writes the entries to an archive file. The extension of the file determines the format: .zip, .tar.gz
+// or .tgz.
 func writeArchive(file string, entries []archiveEntry, at time.Time) (err error) {
 	f, err := os.Create(file)
 	if err != nil {
@@ -111,7 +114,7 @@ func writeArchive(file string, entries []archiveEntry, at time.Time) (err error)
 	return gz.Close()
 }
 
-// archiveName returns the name of a product's archive for a target.
+// archiveName returns the file name of the archive that has a product for one target platform.
 func (r *release) archiveName(product string, t target) string {
 	ext := ".tar.gz"
 	if t.OS == "windows" {
@@ -120,10 +123,12 @@ func (r *release) archiveName(product string, t target) string {
 	return r.fileName(product, t.fileSuffix()) + ext
 }
 
-// kubectlPlugin is the name by which kubectl finds slipway. It has its own archive, because krew unpacks no links.
+// kubectlPlugin is the file name that kubectl requires for the plugin slipway. The plugin has its own archive,
+// because krew does not unpack links.
 const kubectlPlugin = "kubectl-slipway"
 
-// writeArchives writes two archives for each target: one with everything, and one with only the kubectl plugin.
+// writeArchives writes two archives for each target platform. One has all programs and documents, and the other only
+// the kubectl plugin.
 func (r *release) writeArchives(_ context.Context, binaries []executable) error {
 	docs, err := listTree(r.filePath(docsFolder), "", 0o644)
 	if err != nil {
@@ -152,8 +157,8 @@ func (r *release) writeArchives(_ context.Context, binaries []executable) error 
 	return nil
 }
 
-// listTree returns every file under a folder with the prefix, sorted by name. It follows symbolic links, because charts
-// share a library by links.
+// listTree returns all files under a folder, sorted by name. Each name begins with prefix. It follows symbolic
+// links, because the charts share a library through links.
 func listTree(folder, prefix string, mode int64) ([]archiveEntry, error) {
 	files, err := os.ReadDir(folder)
 	if err != nil {

@@ -13,15 +13,15 @@ import (
 	"strings"
 )
 
-// target is a platform of binaries.
+// target is a platform that binaries are built for, given as an operating system and an architecture.
 type target struct{ OS, Arch string }
 
 func (t target) String() string { return t.OS + "/" + t.Arch }
 
-// fileSuffix returns the target as part of a file name.
+// fileSuffix returns the target as it appears in file names, such as linux_amd64.
 func (t target) fileSuffix() string { return t.OS + "_" + t.Arch }
 
-// exeName returns the file name of a program on the target.
+// exeName returns the file name of a program on the target platform.
 func (t target) exeName(name string) string {
 	if t.OS == "windows" {
 		return name + ".exe"
@@ -29,10 +29,10 @@ func (t target) exeName(name string) string {
 	return name
 }
 
-// supportedTargets are the platforms of nodes.
+// supportedTargets lists the platforms of Kubernetes nodes that Slipway supports.
 var supportedTargets = []target{{"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}}
 
-// parseTargets parses a list such as "linux/amd64,windows/amd64".
+// parseTargets parses a list of targets such as "linux/amd64,windows/amd64".
 func parseTargets(list string) ([]target, error) {
 	var targets []target
 	for _, s := range strings.Split(list, ",") {
@@ -49,18 +49,17 @@ func parseTargets(list string) ([]target, error) {
 	return targets, nil
 }
 
-// executable is one program for one platform.
+// executable is the compiled binary of one command for one target.
 type executable struct {
 	Command string
 	Target  target
 	Path    string
 }
 
-// versionVariable is the Go variable with the version that Slipway prints.
+// versionVariable is the Go variable that holds the version that Slipway prints. The linker sets it.
 const versionVariable = "github.com/slipway-dev/slipway/cmd/internal/start.version"
 
-// buildAll compiles every command for every target into dir. It also compiles the first command for this machine, because
-// that writes the documentation.
+// buildAll compiles every command for every target into dir, and returns the binaries.
 func (r *release) buildAll(ctx context.Context, dir string) ([]executable, error) {
 	var binaries []executable
 	for _, t := range r.targets {
@@ -76,8 +75,8 @@ func (r *release) buildAll(ctx context.Context, dir string) ([]executable, error
 	return binaries, nil
 }
 
-// compileBinary builds one reproducible binary: without C compiler, with trimmed paths, and with all environment settings
-// fixed. It contains the git commit and its time.
+// compileBinary compiles one binary reproducibly. It uses no C compiler, removes local paths, and fixes all
+// environment settings. The binary contains the git commit and the time of the commit.
 func (r *release) compileBinary(ctx context.Context, b executable) error {
 	path, err := filepath.Abs(b.Path)
 	if err != nil {
@@ -102,7 +101,8 @@ func (r *release) compileBinary(ctx context.Context, b executable) error {
 	return nil
 }
 
-// ensureHostBinary returns the binary of a command for this machine. It builds the binary if there is none.
+// ensureHostBinary returns a binary of a command that runs on this machine. If the list has none, it compiles the
+// binary.
 func (r *release) ensureHostBinary(ctx context.Context, command string, binaries []executable) (executable, error) {
 	t := target{runtime.GOOS, runtime.GOARCH}
 	for _, b := range binaries {

@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// charts are the charts of the module. The version of a chart that replaces another tool's chart has a higher major
-// version, so that it is always an upgrade. ahead is the difference.
+// charts lists the charts of the module. Some charts replace a chart of another tool. The major version of such a
+// chart is raised by ahead, so that it is an upgrade for users of the replaced chart.
 var charts = []struct {
 	name  string
 	ahead int
@@ -33,8 +33,8 @@ var (
 	chartAppVersion = regexp.MustCompile(`(?m)^appVersion:.*$`)
 )
 
-// writeCharts packages the charts as `helm package --version --app-version` does, but with reproducible times. It skips
-// missing charts.
+// writeCharts packages the charts. The result is the same as with `helm package --version --app-version`, but with
+// reproducible times. It skips charts that do not exist.
 func (r *release) writeCharts(context.Context, []executable) error {
 	for _, c := range charts {
 		dir := filepath.Join(r.source.Root, chartsFolder, c.name)
@@ -59,7 +59,7 @@ func (r *release) writeCharts(context.Context, []executable) error {
 	return nil
 }
 
-// raiseMajor returns a version without its v, with the major version increased.
+// raiseMajor returns a version without the leading v, and with its major version increased by majors.
 func raiseMajor(version string, majors int) (string, error) {
 	first, rest, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
 	major, err := strconv.Atoi(first)
@@ -69,8 +69,9 @@ func raiseMajor(version string, majors int) (string, error) {
 	return fmt.Sprintf("%d.%s", major+majors, rest), nil
 }
 
-// chartEntries returns a chart's files without those in .helmignore. Chart.yaml comes first, with the version set. The
-// chart's version has no v; the app version is the release's version and the tag of its images.
+// chartEntries returns the files of a chart, except the files that .helmignore excludes. Chart.yaml comes first and
+// has the given versions. The chart's version has no leading v. The app version is the version of the release, and
+// the tag of its images.
 func chartEntries(dir, name, version, app string) ([]archiveEntry, error) {
 	description, err := os.ReadFile(filepath.Join(dir, "Chart.yaml"))
 	if err != nil {
@@ -101,7 +102,8 @@ func chartEntries(dir, name, version, app string) ([]archiveEntry, error) {
 	return append([]archiveEntry{head}, files...), nil
 }
 
-// readChartIgnores returns a predicate for the files that Helm omits: files or parent folders that match a rule.
+// readChartIgnores returns a function that reports whether Helm leaves a file out of a chart's package. Helm leaves
+// out a file if a rule of .helmignore matches the file or one of its folders.
 func readChartIgnores(dir string) (func(archiveEntry) bool, error) {
 	dir = filepath.Clean(dir)
 	rules := ignore.Empty()

@@ -11,14 +11,14 @@ import (
 
 const checksumsFile = "checksums.txt"
 
-// subject is a file of the release with its SHA-256.
+// subject is a file of the release, or an image, with its SHA-256 digest.
 type subject struct {
 	Name   string
 	SHA256 string // hex
 }
 
-// listReleaseFiles returns the files at the top of the release's folder, sorted by name. The subfolders have only what is packed
-// into them.
+// listReleaseFiles returns the files in the release's folder, sorted by name. It leaves out subfolders, because
+// their files are also in archives.
 func (r *release) listReleaseFiles() ([]subject, error) {
 	dir, err := os.ReadDir(r.out)
 	if err != nil {
@@ -38,7 +38,7 @@ func (r *release) listReleaseFiles() ([]subject, error) {
 	return files, nil
 }
 
-// writeChecksums writes the input of `sha256sum --check`.
+// writeChecksums writes a file with the checksums of all release files. `sha256sum --check` can read it.
 func (r *release) writeChecksums() error {
 	files, err := r.listReleaseFiles()
 	if err != nil {

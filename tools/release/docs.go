@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 )
 
-// docsFolder holds the documentation for the archives.
+// docsFolder is the subfolder of the release for documentation that the archives include.
 const docsFolder = "docs"
 
-// kubectlCompletion is the program that kubectl runs to complete `kubectl slipway`.
+// kubectlCompletion is the program that kubectl runs to complete the arguments of `kubectl slipway`.
 const kubectlCompletion = "#!/bin/sh\nexec kubectl-slipway __complete \"$@\"\n"
 
-// writeDocs lets slipway write its man pages and shell completions.
+// writeDocs runs slipway to write its man pages and shell completions.
 func (r *release) writeDocs(ctx context.Context, binaries []executable) error {
 	b, err := r.ensureHostBinary(ctx, "slipway", binaries)
 	if err != nil {

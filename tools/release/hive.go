@@ -10,8 +10,8 @@ const (
 	noCell        = 0xFFFFFFFF
 )
 
-// newEmptyHive returns a Windows registry hive with only a root key. Format:
-// https://github.com/msuhanov/regf/blob/master/Windows%20registry%20file%20format%20specification.md
+// newEmptyHive returns a Windows registry hive that has only a root key. The format is described in
+// https://github.com/msuhanov/regf/blob/master/Windows%20registry%20file%20format%20specification.md.
 func newEmptyHive(name string) []byte {
 	le := binary.LittleEndian
 	hive := make([]byte, 2*hiveBlockSize)
@@ -48,7 +48,8 @@ func newEmptyHive(name string) []byte {
 	return hive
 }
 
-// hiveChecksum returns the XOR of the first 127 words, changed so that it is neither 0 nor all ones.
+// hiveChecksum returns the checksum of a hive's base block: the XOR of its first 127 words. The format does not
+// allow 0 and all ones, so these two become 1 and 0xFFFFFFFE.
 func hiveChecksum(base []byte) uint32 {
 	var sum uint32
 	for i := 0; i < 508; i += 4 {
@@ -63,7 +64,8 @@ func hiveChecksum(base []byte) uint32 {
 	return sum
 }
 
-// cellSize returns the size of a cell with its length field, rounded up to 8 bytes.
+// cellSize returns the size in bytes of a cell that holds data bytes. It includes the length field, and is rounded
+// up to 8 bytes.
 func cellSize(data int) int { return (4 + data + 7) &^ 7 }
 
 func writeCell(bin []byte, at int, data []byte) {
@@ -71,7 +73,8 @@ func writeCell(bin []byte, at int, data []byte) {
 	copy(bin[at+4:], data)
 }
 
-// newKeyNode returns a root key without values and subkeys. The caller sets the position of its security cell.
+// newKeyNode returns the cell of a root key that has no values and no subkeys. The caller sets the position of the
+// key's security cell.
 func newKeyNode(name string) []byte {
 	le := binary.LittleEndian
 	const root, noDelete, asciiName = 0x4, 0x8, 0x20
@@ -85,8 +88,8 @@ func newKeyNode(name string) []byte {
 	return append(b, name...)
 }
 
-// newHiveSecurity returns a security cell with all rights for the system and administrators, inherited by subkeys. The
-// caller sets its own position.
+// newHiveSecurity returns a security cell that gives all rights to the system and to administrators. Subkeys inherit
+// these rights. The caller sets the position of the cell.
 func newHiveSecurity() []byte {
 	le := binary.LittleEndian
 	system := []byte{1, 1, 0, 0, 0, 0, 0, 5, 18, 0, 0, 0}                           // S-1-5-18

@@ -26,15 +26,15 @@ const (
 	nonRoot      = "65532:65532" // user and group, as in the manifests' securityContext
 )
 
-// windowsVersions are the Windows Server releases with long-term support: 2019, 2022 and 2025. A runtime compares only
-// the build number.
+// windowsVersions lists the builds of the Windows Server releases with long-term support: 2019, 2022 and 2025. A
+// container runtime compares only the build number.
 var windowsVersions = []string{"10.0.17763", "10.0.20348", "10.0.26100"}
 
-// fixedTime is the time of files that are equal in all releases, so that their layers are equal too.
+// fixedTime is the time of files that all releases share. With the same time, their layers are also the same.
 var fixedTime = time.Unix(0, 0).UTC()
 
-// writeImages writes one OCI layout for each command, with an index of all platforms, and returns the digests of the
-// indexes.
+// writeImages writes an OCI layout for each command. Each layout has an image index of all platforms. It returns the
+// digests of these indexes.
 func (r *release) writeImages(binaries []executable) ([]subject, error) {
 	var subjects []subject
 	var list strings.Builder
@@ -63,7 +63,7 @@ func (r *release) writeImages(binaries []executable) ([]subject, error) {
 	return subjects, os.WriteFile(r.filePath(imagesFile), []byte(list.String()), 0o644) //nolint:gosec // public
 }
 
-// newIndex returns the image index of one command for every target.
+// newIndex returns the image index of one command. It has an image for every target.
 func (r *release) newIndex(command string, binaries []executable) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, b := range binaries {
@@ -92,7 +92,7 @@ func (r *release) newIndex(command string, binaries []executable) (v1.ImageIndex
 	return mutate.Annotations(index, r.imageLabels(command)).(v1.ImageIndex), nil
 }
 
-// imageLabels returns the annotations of
+// imageLabels returns the labels and annotations of a command's image. Their keys are defined in
 // https://github.com/opencontainers/image-spec/blob/main/annotations.md.
 func (r *release) imageLabels(command string) map[string]string {
 	description := "Takes Kubernetes nodes into and out of service without dropping work"
@@ -114,7 +114,7 @@ func (r *release) imageLabels(command string) map[string]string {
 	}
 }
 
-// newImage returns the image of one binary.
+// newImage returns the image that runs one binary.
 func (r *release) newImage(b executable, osVersion string, layers []v1.Layer) (v1.Image, error) {
 	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	config, err := base.ConfigFile()
@@ -153,8 +153,8 @@ func (r *release) newImage(b executable, osVersion string, layers []v1.Layer) (v
 
 const linuxFolder = "usr/local/bin/"
 
-// newLinuxLayers returns the environment of a static binary (user names, TLS root certificates, a temporary folder), and
-// the binary.
+// newLinuxLayers returns two layers. The first has what a static binary needs: user names, TLS root certificates and
+// a temporary folder. The second has the binary.
 func newLinuxLayers(b executable, at time.Time) ([]v1.Layer, error) {
 	base, err := newLayer([]archiveEntry{
 		{Name: "etc/", Mode: 0o755},
@@ -177,8 +177,8 @@ func newLinuxLayers(b executable, at time.Time) ([]v1.Layer, error) {
 	return []v1.Layer{base, program}, err
 }
 
-// rootCertificates returns Mozilla's root certificates from the Go project's bundle. It omits conditionally trusted
-// certificates, because a certificate file cannot express conditions.
+// rootCertificates returns Mozilla's root certificates in PEM, from a Go package. It leaves out certificates that
+// are trusted only under conditions, because a certificate file cannot state conditions.
 func rootCertificates() []byte {
 	var b bytes.Buffer
 	for root := range bundle.Roots() {
@@ -190,11 +190,11 @@ func rootCertificates() []byte {
 	return b.Bytes()
 }
 
-// newWindowsLayers returns a base for host-process containers, and the binary. Such a container runs on the host's Windows.
-// So its base needs only the five hives that a runtime expects in a base layer. Their content is irrelevant up to
-// Windows Server 2022, and must be registry hives from 2025 on
-// (https://github.com/microsoft/windows-host-process-containers-base-image). Other Windows containers need a base image
-// that only Microsoft may distribute; Dockerfile.windows builds on it.
+// newWindowsLayers returns two layers for a host-process container: a base layer, and the binary. A host-process
+// container uses the Windows of its host. So its base layer needs only the five registry hives that a container
+// runtime expects. Up to Windows Server 2022 the content of their files does not matter. From 2025 on they must be
+// real registry hives (https://github.com/microsoft/windows-host-process-containers-base-image). Other Windows
+// containers need a base image that only Microsoft may distribute. Dockerfile.windows builds such an image.
 func newWindowsLayers(b executable, at time.Time) ([]v1.Layer, error) {
 	entries := []archiveEntry{
 		{Name: "Files/", Mode: 0o755},
@@ -216,7 +216,7 @@ func newWindowsLayers(b executable, at time.Time) ([]v1.Layer, error) {
 	return []v1.Layer{base, program}, err
 }
 
-// newLayer returns a layer of entries. It reads the files again on each use.
+// newLayer returns an image layer with the entries. It reads the files again for each use of the layer.
 func newLayer(entries []archiveEntry, at time.Time) (v1.Layer, error) {
 	open := func() (io.ReadCloser, error) {
 		r, w := io.Pipe()

@@ -8,7 +8,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// krewPlugin is the manifest of a kubectl plugin, https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest/.
+// krewPlugin is the krew manifest of a kubectl plugin. See
+// https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest/.
 type krewPlugin struct {
 	APIVersion string       `json:"apiVersion"`
 	Kind       string       `json:"kind"`
@@ -41,7 +42,7 @@ type krewSelector struct {
 
 const krewFile = "krew-slipway.yaml"
 
-// writeKrew writes the manifest for krew's index, with the checksums of the archives.
+// writeKrew writes the manifest for the index of krew. It contains the checksums of the plugin's archives.
 func (r *release) writeKrew(context.Context, []executable) error {
 	p := krewPlugin{
 		APIVersion: "krew.googlecontainertools.github.com/v1alpha2",

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/mod/module"
 )
 
-// licenceTexts maps the words of a licence's grant to its SPDX ID (https://spdx.org/licenses/). The words are in lower case
-// with single spaces. A text may have several.
+// licenceTexts lists phrases that identify a licence, with the licence's SPDX ID (https://spdx.org/licenses/). The
+// phrases are in lower case, with single spaces between words. A text may have several licences.
 var licenceTexts = []struct{ id, words, without string }{
 	{id: "Apache-2.0", words: "apache license version 2.0, january 2004"},
 	{id: "Apache-2.0", words: "licensed under the apache license, version 2.0"},
@@ -40,23 +40,23 @@ var licenceTexts = []struct{ id, words, without string }{
 	{id: "BUSL-1.1", words: "business source license 1.1"},
 }
 
-// The second part of a BSD licence's words may follow at any distance.
+// The phrases of BSD licences. A zero byte means that other text may precede the next phrase.
 const (
 	bsdWords = "redistribution and use in source and binary forms, with or without modification, are permitted"
 	bsdThird = "\x00may be used to endorse or promote products derived from this software without specific prior written permission"
 )
 
-// allowedLicences are the licences that linked modules may have. None of them has requirements for the source of the linking
-// program.
+// allowedLicences lists the licences that a linked module may have. None of them has requirements for the source of
+// the program that links the module.
 var allowedLicences = []string{"Apache-2.0", "MIT", "ISC", "BSD-2-Clause", "BSD-3-Clause", "MPL-2.0", "CC0-1.0", "Unlicense"}
 
-// licenceFile matches the names of licence files.
+// licenceFile matches the names of files that contain a licence.
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense)([.-].*)?$`)
 
-// errNoLicence means that a module's folder has no known licence.
+// errNoLicence means that the folder of a module has no licence that licenceTexts knows.
 var errNoLicence = errors.New("no known licence")
 
-// licencesOfDir returns the licences of the files in a module's folder as an SPDX expression, sorted.
+// licencesOfDir returns the licences of a module's folder as a sorted SPDX expression, such as "Apache-2.0 AND MIT".
 func licencesOfDir(dir string) (string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -81,10 +81,10 @@ func licencesOfDir(dir string) (string, error) {
 	return strings.Join(slices.Sorted(maps.Keys(found)), " AND "), nil
 }
 
-// withoutMarks removes the marks of comments and lists.
+// withoutMarks replaces the characters that begin comments, list items and quotations by spaces.
 var withoutMarks = strings.NewReplacer("//", " ", "*", " ", "#", " ", "`", " ", "\"", " ", "“", " ", "”", " ", ">", " ")
 
-// detectLicences returns the licences with words in a text.
+// detectLicences returns the SPDX IDs of the licences that have their phrases in a text.
 func detectLicences(text string) []string {
 	text = strings.Join(strings.Fields(withoutMarks.Replace(strings.ToLower(text))), " ")
 	var ids []string
@@ -96,7 +96,8 @@ func detectLicences(text string) []string {
 	return ids
 }
 
-// containsPhrasesInOrder reports whether a text contains all parts of words, separated by zero bytes, in order.
+// containsPhrasesInOrder reports whether a text contains all phrases in the given order. Zero bytes separate the
+// phrases in words.
 func containsPhrasesInOrder(text, words string) bool {
 	for part := range strings.SplitSeq(words, "\x00") {
 		at := strings.Index(text, part)
@@ -108,7 +109,7 @@ func containsPhrasesInOrder(text, words string) bool {
 	return true
 }
 
-// licenceCache reads the licences of modules in the module cache.
+// licenceCache finds the licences of modules in Go's module cache.
 type licenceCache struct{ cache string }
 
 func newLicenceCache(ctx context.Context, root string) (*licenceCache, error) {
@@ -116,7 +117,8 @@ func newLicenceCache(ctx context.Context, root string) (*licenceCache, error) {
 	return &licenceCache{cache}, err
 }
 
-// licenceOfModule returns the licence of a linked module, which is therefore in the module cache.
+// licenceOfModule returns the licence of a linked module. The module cache has the module, because it was needed for
+// the build.
 func (l *licenceCache) licenceOfModule(path, version string) (string, error) {
 	escaped, err := module.EscapePath(path)
 	if err != nil {
@@ -133,7 +135,8 @@ func (l *licenceCache) licenceOfModule(path, version string) (string, error) {
 	return id, nil
 }
 
-// listLinkedModules returns the modules that the commands link on any target, except their own, with versions by path.
+// listLinkedModules returns the modules that the commands link on any target, and their versions. The keys are
+// module paths. It leaves out the commands' own module.
 func listLinkedModules(ctx context.Context, root string, commands []string, targets []target) (map[string]string, error) {
 	modules := map[string]string{}
 	args := []string{"list", "-mod=readonly", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{with .Replace}}{{.Path}} {{.Version}}{{else}}{{.Path}} {{.Version}}{{end}}{{end}}{{end}}"}
@@ -159,8 +162,8 @@ func listLinkedModules(ctx context.Context, root string, commands []string, targ
 	return modules, nil
 }
 
-// checkLicences prints the number of linked modules per licence. It returns an error for an unknown or forbidden
-// licence.
+// checkLicences prints the number of linked modules for each licence. If a module's licence is unknown or not
+// allowed, it returns an error.
 func checkLicences(ctx context.Context, root string, commands []string, out io.Writer) error {
 	modules, err := listLinkedModules(ctx, root, commands, supportedTargets)
 	if err != nil {

@@ -65,7 +65,7 @@ func run(ctx context.Context, args []string) error {
 	return r.makeRelease(ctx)
 }
 
-// release is the release to make, with its source.
+// release holds the source and the settings of the release to make.
 type release struct {
 	source        source
 	commands      []string // names of folders in cmd
@@ -77,7 +77,7 @@ type release struct {
 	log           *slog.Logger
 }
 
-// makeRelease writes the whole release.
+// makeRelease writes all files of the release to the output folder.
 func (r *release) makeRelease(ctx context.Context) error {
 	if r.source.Modified && !r.allowModified {
 		return fmt.Errorf("%s differs from its commit %.12s, or has untracked files: commit or remove them, "+
@@ -118,7 +118,7 @@ func (r *release) makeRelease(ctx context.Context) error {
 	return r.checkSourceUnchanged(ctx)
 }
 
-// checkSourceUnchanged returns an error if the work tree has changed during the release.
+// checkSourceUnchanged returns an error if the work tree has changed since the release was started.
 func (r *release) checkSourceUnchanged(ctx context.Context) error {
 	if r.source.Modified {
 		return nil
@@ -146,7 +146,8 @@ func (r *release) checkSourceUnchanged(ctx context.Context) error {
 	return nil
 }
 
-// removeEarlierRelease removes an earlier release from the output folder. It refuses a folder that contains the source.
+// removeEarlierRelease removes the output folder, which may hold an earlier release. If this folder contains the
+// source, it returns an error and removes nothing.
 func (r *release) removeEarlierRelease() error {
 	out, err := filepath.Abs(r.out)
 	if err != nil {
@@ -162,7 +163,7 @@ func (r *release) removeEarlierRelease() error {
 	return os.RemoveAll(out)
 }
 
-// fileName returns the name of a file of the release.
+// fileName joins the first part, the version of the release and the other parts with underscores.
 func (r *release) fileName(parts ...string) string {
 	return strings.Join(append([]string{parts[0], r.source.Version}, parts[1:]...), "_")
 }

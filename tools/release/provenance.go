@@ -21,8 +21,9 @@ const (
 
 func (r *release) provenanceName() string { return r.fileName("slipway") + ".provenance.json" }
 
-// writeProvenance writes the provenance of the subjects as an in-toto statement with SLSA's provenance v1
-// (https://slsa.dev/spec/v1.0/provenance). It states that it is unsigned. It has no times, so that it is reproducible.
+// writeProvenance writes the provenance of the subjects as an in-toto statement in the format SLSA provenance v1
+// (https://slsa.dev/spec/v1.0/provenance). The statement says that it is unsigned. It contains no times, so that it
+// is reproducible.
 func (r *release) writeProvenance(subjects []subject) error {
 	external, err := structpb.NewStruct(map[string]any{
 		"version": r.source.Version,

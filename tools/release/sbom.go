@@ -22,7 +22,7 @@ const (
 	stdlib      = "stdlib" // Go's standard library as a package of an SBOM
 )
 
-// writeSBOMs writes the modules of each binary as SPDX 2.3 in JSON.
+// writeSBOMs writes a software bill of materials for each binary, as SPDX 2.3 in JSON.
 func (r *release) writeSBOMs(ctx context.Context, binaries []executable) error {
 	l, err := newLicenceCache(ctx, r.source.Root)
 	if err != nil {
@@ -45,8 +45,8 @@ func (r *release) writeSBOMs(ctx context.Context, binaries []executable) error {
 	return nil
 }
 
-// newSBOM lists the modules that the linker put into the binary, as recorded there, and the standard library. go.mod lists
-// more: modules for tests and other platforms.
+// newSBOM returns a document that lists the standard library and the modules that are linked into a binary. It reads
+// them from the binary. go.mod would list more, such as modules for tests and for other platforms.
 func (r *release) newSBOM(b executable, l *licenceCache) (*v2_3.Document, error) {
 	info, err := buildinfo.ReadFile(b.Path)
 	if err != nil {
@@ -104,8 +104,8 @@ func (r *release) newSBOM(b executable, l *licenceCache) (*v2_3.Document, error)
 	return doc, nil
 }
 
-// sbomPackages returns the packages of an SBOM: the binary's own module at the released version, the standard library, and
-// the dependencies with replacements applied.
+// sbomPackages returns the packages of an SBOM. They are the binary's own module with the released version, the
+// standard library, and the dependencies. A replaced dependency is listed as its replacement.
 func sbomPackages(info *buildinfo.BuildInfo, version string, l *licenceCache) ([]*v2_3.Package, error) {
 	own := info.Main
 	own.Version, own.Sum = version, ""
@@ -144,7 +144,8 @@ func sbomPackages(info *buildinfo.BuildInfo, version string, l *licenceCache) ([
 	return packages, nil
 }
 
-// sbomLicence returns the licence of a module: Slipway's, Go's, or the licence of its files.
+// sbomLicence returns the licence of a module. For Slipway's own module and the standard library it is fixed. For
+// other modules it comes from their files.
 func sbomLicence(m debug.Module, own string, l *licenceCache) (string, error) {
 	switch m.Path {
 	case own:
@@ -155,14 +156,14 @@ func sbomLicence(m debug.Module, own string, l *licenceCache) (string, error) {
 	return l.licenceOfModule(m.Path, m.Version)
 }
 
-// packageURL returns a module's package URL (https://github.com/package-url/purl-spec): the path in lower case, and + in a
-// version escaped.
+// packageURL returns the package URL of a module (https://github.com/package-url/purl-spec). The path is in lower
+// case, and each + in the version is escaped.
 func packageURL(m debug.Module) string {
 	return "pkg:golang/" + strings.ToLower(m.Path) + "@" + strings.ReplaceAll(m.Version, "+", "%2B")
 }
 
-// downloadLocation returns the module proxy address of a dependency. Slipway's module and the standard library have
-// none.
+// downloadLocation returns the address of a dependency at the Go module proxy. For Slipway's own module and the
+// standard library it returns NOASSERTION.
 func downloadLocation(m debug.Module) string {
 	if m.Sum == "" {
 		return noAssertion

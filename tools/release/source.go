@@ -13,7 +13,7 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// source is the commit of a release.
+// source describes the commit that a release is made from.
 type source struct {
 	Root      string    // absolute path of the module
 	Version   string    // with v, such as "v0.1.0"
@@ -23,8 +23,8 @@ type source struct {
 	Toolchain string    // "go1.26.0"
 }
 
-// readSource reads the state of the work tree at root from git and Go. It returns an error for a version that is not
-// semantic, or with a tag at another commit.
+// readSource reads the commit and the state of the work tree at root with git and Go. It returns an error if the
+// version is not a semantic version, or if its tag is at another commit.
 func readSource(ctx context.Context, root, version string) (source, error) {
 	s := source{Version: version}
 	if !semver.IsValid(version) || semver.Canonical(version) != version {
@@ -61,12 +61,13 @@ func readSource(ctx context.Context, root, version string) (source, error) {
 	return s, err
 }
 
-// runCommand runs a command in a folder and returns its trimmed output.
+// runCommand runs a command in a folder and returns its output without surrounding white space.
 func runCommand(ctx context.Context, dir, name string, args ...string) (string, error) {
 	return runCommandWith(ctx, nil, dir, name, args...)
 }
 
-// runCommandWith is runCommand with a given environment; nil means this process's.
+// runCommandWith runs a command as runCommand does, but with the given environment. If env is nil, the command gets
+// this process's environment.
 func runCommandWith(ctx context.Context, env []string, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // git, go and the new binaries
 	cmd.Dir, cmd.Env = dir, env

@@ -29,8 +29,8 @@ func main() {
 	}
 }
 
-// lint checks the named files of the repository at root, or, without names, all tracked files and the commit subjects.
-// It writes a line per problem to w and returns their number.
+// lint checks the named files of the repository at root. Without names it checks all tracked files and the commit
+// subjects. It writes a line for each problem to w, and returns the number of problems.
 func lint(root string, names []string, list bool, w io.Writer) (problems int, err error) {
 	glossary, err := readGlossary(root)
 	if err != nil {
@@ -96,14 +96,14 @@ func lint(root string, names []string, list bool, w io.Writer) (problems int, er
 	return problems, nil
 }
 
-// share counts the blocks of text of one kind.
+// share counts the texts of one kind, and lists the texts that are hard to read.
 type share struct {
 	blocks int
 	hard   []string // a line for each block that is hard to read
 }
 
-// trackedFiles returns the files of the repository that have language to check, as paths relative to root. Files
-// that need retired expressions are left out: the test of this command, and those about old names of the API.
+// trackedFiles returns the Go and Markdown files that git tracks, as paths relative to root. It leaves out files
+// that must contain retired expressions: the test of this command, and files about old names of the API.
 func trackedFiles(root string) ([]string, error) {
 	out, err := exec.Command("git", "-C", root, "ls-files", "*.go", "*.md",
 		":(exclude)tools/wordlint/main_test.go", ":(exclude)docs/renamed.md", ":(exclude)*/old_names*.go").Output() //nolint:noctx // ends at once
@@ -113,8 +113,8 @@ func trackedFiles(root string) ([]string, error) {
 	return strings.Fields(string(out)), nil
 }
 
-// commitSubjects returns the subjects of all commits since this command was added, without merges. A shallow clone
-// without that commit has none.
+// commitSubjects returns the subjects of all commits since this command was added, except merges. If a shallow clone
+// lacks the commit that added this command, the result is empty.
 func commitSubjects(root string) ([]string, error) {
 	git := func(args ...string) (string, error) {
 		out, err := exec.Command("git", append([]string{"-C", root}, args...)...).Output() //nolint:gosec,noctx // constant arguments

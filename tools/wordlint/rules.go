@@ -9,19 +9,20 @@ import (
 	"unicode"
 )
 
-// maxSubject is the longest commit subject in characters.
+// maxSubject is the maximum length of a commit subject in characters.
 const maxSubject = 65
 
-// minWords is the length of the shortest block of text that counts, in words.
+// minWords is the minimum length, in words, of a text that counts for allowedPercent.
 const minWords = 4
 
-// maxSentence is the number of words in a sentence above which it is hard to read. CONTRIBUTING asks for 25.
+// maxSentence is the maximum number of words in a sentence. A longer sentence is hard to read. CONTRIBUTING asks for
+// 25 words.
 const maxSentence = 32
 
-// allowedPercent is the share of blocks that may be hard to read, in percent.
+// allowedPercent is the percentage of texts of each kind that may be hard to read.
 var allowedPercent = map[kind]int{comment: 4, testComment: 4, paragraph: 10}
 
-// contortions are constructions that a reader has to read twice.
+// contortions matches constructions that most readers must read twice.
 var contortions = anyOf(
 	`whoever`, `whichever`, `whatever`, `nobody`, `somebody`, `be it`, `whose`, `thereof`, `nor`,
 	`of (which|whom)`, `(to|by|for|from|in|on|with|at|before|after) (which|whom)`, `what (becomes|became) of`,
@@ -39,12 +40,13 @@ var (
 	word        = regexp.MustCompile(`[A-Za-z0-9'’-]+`)
 )
 
-// anyOf returns one expression that finds whole words of any of the alternatives, in any case.
+// anyOf returns an expression that matches each of the alternatives as whole words. It ignores letter case.
 func anyOf(alternatives ...string) *regexp.Regexp {
 	return regexp.MustCompile(`(?i)\b(` + strings.Join(alternatives, "|") + `)\b`)
 }
 
-// readabilityFaults returns the contortions and the lengths of too long sentences in a text. Code spans and link targets do not count.
+// readabilityFaults returns what makes a text hard to read: the contortions in it, and the lengths of too long
+// sentences. Code spans and link targets do not count.
 func readabilityFaults(text string) []string {
 	text = link.ReplaceAllString(codeSpan.ReplaceAllString(text, "X"), "$1")
 	faults := contortions.FindAllString(text, -1)
@@ -56,13 +58,13 @@ func readabilityFaults(text string) []string {
 	return faults
 }
 
-// glossary has the expressions that docs/glossary.md retires.
+// glossary holds the expressions that docs/glossary.md has retired.
 type glossary struct {
 	phrases     *regexp.Regexp // of text
 	identifiers *regexp.Regexp // of identifiers, as written or with a capital
 }
 
-// readGlossary reads the code spans of the last column of the table in docs/glossary.md.
+// readGlossary reads the retired expressions: the code spans in the last column of the table in docs/glossary.md.
 func readGlossary(root string) (*glossary, error) {
 	b, err := os.ReadFile(filepath.Join(root, "docs", "glossary.md"))
 	if err != nil {
@@ -97,7 +99,8 @@ func readGlossary(root string) (*glossary, error) {
 	}, nil
 }
 
-// findRetiredExpression returns the first retired expression in a text, or "". What is named deprecated may have its old name.
+// findRetiredExpression returns the first retired expression in a text, or "". A text with the word "deprecated" may
+// contain retired expressions.
 func (g *glossary) findRetiredExpression(t text) string {
 	if strings.Contains(strings.ToLower(t.text), "deprecated") {
 		return ""
@@ -108,14 +111,14 @@ func (g *glossary) findRetiredExpression(t text) string {
 	return g.phrases.FindString(codeSpan.ReplaceAllString(t.text, "X"))
 }
 
-// notVerbs begin no imperative sentence, though they do not end as a participle.
+// notVerbs lists words that cannot begin an imperative sentence.
 var notVerbs = map[string]bool{"a": true, "an": true, "the": true, "no": true, "one": true, "when": true, "if": true, "what": true, "its": true}
 
-// imperatives end as a participle does, and are none.
+// imperatives lists verbs that end like a participle although they are imperatives.
 var imperatives = map[string]bool{"bring": true, "embed": true, "feed": true, "need": true, "ping": true, "seed": true, "speed": true, "string": true}
 
-// commitSubjectFault returns what is wrong with the subject of a commit, or "". A subject is `area: change`, and the change begins
-// with a verb in the imperative.
+// commitSubjectFault returns what is wrong with a commit subject, or "". A subject has the form `area: change`. The
+// change begins with a verb in the imperative.
 func commitSubjectFault(subject string) string {
 	if n := len([]rune(subject)); n > maxSubject {
 		return fmt.Sprintf("has %d characters, %d allowed: move the reason to the body", n, maxSubject)

@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// marker is a line of a comment that a tool reads, such as +kubebuilder:validation.
+// marker matches a comment line that is for a tool, such as +kubebuilder:validation.
 var marker = regexp.MustCompile(`(?m)^\+.*$`)
 
-// kind says where a text stands.
+// kind tells what a text is, such as a comment or a message.
 type kind string
 
 const (
@@ -25,14 +25,14 @@ const (
 	identifier  kind = "identifier"
 )
 
-// text is a block of language in a file.
+// text is a piece of natural language in a file, such as one comment, with its line number.
 type text struct {
 	kind kind
 	line int
 	text string
 }
 
-// readTexts returns the blocks of language of a Go or Markdown file. Generated files have none.
+// readTexts returns the texts in a Go or Markdown file. It returns none for a generated file.
 func readTexts(root, name string) ([]text, error) {
 	b, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
 	if err != nil {
@@ -88,7 +88,8 @@ func goTexts(name string, source []byte) ([]text, error) {
 	return texts, nil
 }
 
-// markdownParagraphs returns the paragraphs and list items of a Markdown page. Code, tables and headings are left out.
+// markdownParagraphs returns the paragraphs and list items of a Markdown page. It leaves out code, tables and
+// headings.
 func markdownParagraphs(page string) []text {
 	var texts []text
 	var block []string

@@ -1,6 +1,6 @@
 {{/*
-Names and labels are those of the chart whose place this one takes, so that an upgrade of its release changes the objects that
-are there: a DaemonSet's selector cannot be changed.
+The names and labels are the same as in the chart that this chart replaces. So an upgrade of its release changes the existing
+objects. A DaemonSet's selector cannot be changed.
 */}}
 
 {{- define "aksnth.name" -}}
@@ -37,7 +37,7 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* The value of the last argument that sets a flag, of a list: arguments, flag. Flags have one dash or two, and a value of their own or after "=". */}}
+{{/* Returns the value of the last argument that sets a flag. Takes a list: arguments, flag. A flag begins with one or two dashes. Its value is the next argument, or follows "=". */}}
 {{- define "aksnth.flag" -}}
 {{- $flag := index . 1 }}
 {{- $is := dict "next" false "value" "" }}
@@ -57,8 +57,8 @@ annotations:
 {{- end }}
 
 {{/*
-A setting of the program, of a list: root, flag, what it is without the flag, what it is taken for when the program reads a file
-that is none of configMap.data. The file's key is the flag in small letters, and wins.
+Returns a setting of the program. Takes a list: root, flag, the default of the flag, and the value to assume if the program
+reads a file that is not in configMap.data. The key in the file is the flag in lower case. It overrides the flag.
 */}}
 {{- define "aksnth.setting" -}}
 {{- $root := index . 0 }}
@@ -82,12 +82,12 @@ that is none of configMap.data. The file's key is the flag in small letters, and
 {{- $value }}
 {{- end }}
 
-{{/* How many seconds the program waits for a drain before it ends. Of a file that is not seen the most that it takes is assumed. */}}
+{{/* Returns how many seconds the program waits for a drain before it ends. For a file that the chart cannot read, it returns the maximum. */}}
 {{- define "aksnth.stopSeconds" -}}
 {{- include "aksnth.setting" (list . "gracePeriodSeconds" "10" "600") | float64 | ceil | int | min 600 | max 0 }}
 {{- end }}
 
-{{/* The file that the program reads: what -config says, or the variable CONFIG, whose value may be nowhere in here. */}}
+{{/* Returns the path of the file that the program reads, from -config or the variable CONFIG. The values may not contain the variable's value. */}}
 {{- define "aksnth.configFile" -}}
 {{- $file := "" }}
 {{- range .Values.env }}
@@ -96,7 +96,7 @@ that is none of configMap.data. The file's key is the flag in small letters, and
 {{- default $file (include "aksnth.flag" (list .Values.args "config")) }}
 {{- end }}
 
-{{/* Whether a label of nodes is one that only Windows nodes have, of a list: key, value: "true" or nothing. */}}
+{{/* Returns "true" if only Windows nodes have a label, or nothing. Takes a list: key, value. */}}
 {{- define "aksnth.windowsLabel" -}}
 {{- $key := index . 0 | toString }}
 {{- $value := index . 1 | toString }}
@@ -105,7 +105,7 @@ that is none of configMap.data. The file's key is the flag in small letters, and
 {{- end }}
 {{- end }}
 
-{{/* Whether nodeSelector, or every term of the required node affinity, names Windows nodes alone: "true" or nothing. */}}
+{{/* Returns "true" if nodeSelector, or every term of the required node affinity, selects only Windows nodes, or nothing. */}}
 {{- define "aksnth.windows" -}}
 {{- $windows := false }}
 {{- range $key, $value := default dict .Values.nodeSelector }}
@@ -129,8 +129,8 @@ that is none of configMap.data. The file's key is the flag in small letters, and
 {{- end }}
 
 {{/*
-The nodeSelector. The released images run on Linux or as host processes on Windows, and one DaemonSet cannot be both: where
-Windows nodes are not named, it keeps to Linux.
+Returns the nodeSelector. The released images run on Linux, or as host processes on Windows. One DaemonSet cannot do both. If the
+values do not select Windows nodes, the pods run only on Linux nodes.
 */}}
 {{- define "aksnth.nodeSelector" -}}
 {{- $selector := default dict .Values.nodeSelector }}
@@ -140,7 +140,7 @@ Windows nodes are not named, it keeps to Linux.
 {{- with $selector }}{{ toYaml . }}{{ end }}
 {{- end }}
 
-{{/* Whether the pods are host processes: "true" or nothing. */}}
+{{/* Returns "true" if the pods are host processes, or nothing. */}}
 {{- define "aksnth.hostProcess" -}}
 {{- if and (include "aksnth.windows" .) .Values.slipway.hostProcess }}true{{ end }}
 {{- end }}

@@ -1,4 +1,4 @@
-{{/* What the objects are called, and by what they are found. */}}
+{{/* The names of the objects, and the labels that select them. */}}
 
 {{- define "slipway.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride }}
@@ -11,7 +11,7 @@
 {{- end }}
 {{- end }}
 
-{{/* Of a list of the root and a part: NAME-agent, NAME-manager, NAME-cloudpool. */}}
+{{/* Returns the name of a component's objects: NAME-agent, NAME-manager or NAME-cloudpool. Takes a list: root, part (the component). */}}
 {{- define "slipway.part" -}}
 {{ include "slipway.fullname" (index . 0) }}-{{ index . 1 }}
 {{- end }}
@@ -34,7 +34,7 @@ app.kubernetes.io/name: {{ printf "slipway-%s" (index . 1) }}
 app.kubernetes.io/instance: {{ $root.Release.Name }}
 {{- end }}
 
-{{/* The labels and annotations of an object's metadata. */}}
+{{/* Returns the labels and annotations of an object's metadata. */}}
 {{- define "slipway.metadata" -}}
 labels:
   {{- include "slipway.labels" . | nindent 2 }}

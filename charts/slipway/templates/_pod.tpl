@@ -1,4 +1,4 @@
-{{/* Parts of a pod that all of Slipway's have. Each takes a dict: root, part (its name), values (those of the part). */}}
+{{/* Sections that all of Slipway's pods have. Each template takes a dict: root, part (the component's name), values (of the component). */}}
 
 {{- define "slipway.pod.metadata" -}}
 labels:
@@ -22,7 +22,7 @@ annotations:
   {{- end }}
 {{- end }}
 
-{{/* The operating systems of a part's pods that are not on their nodes' network, of a list of the part's name and values. */}}
+{{/* Returns the operating systems of a component's pods that do not use the network of their node. Takes a list: the component's name, its values. */}}
 {{- define "slipway.onPodNetwork" -}}
 {{- $v := index . 1 }}
 {{- $os := list }}
@@ -51,7 +51,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* Kept apart from each other, unless affinity says itself from what they are kept apart. */}}
+{{/* Returns the affinity. It keeps a component's pods on different nodes, unless the values set podAntiAffinity. */}}
 {{- define "slipway.pod.affinity" -}}
 {{- $affinity := .values.affinity }}
 {{- if not (or (hasKey $affinity "podAntiAffinity") (eq .values.antiAffinity "none")) }}
@@ -83,8 +83,8 @@ podAntiAffinity:
 {{- end }}
 
 {{/*
-A pod more than replicas, as a Deployment has it by itself during an upgrade, waits for ever where each node has one already and
-no node may have two: there one goes before one comes.
+Returns the update strategy. By default, a Deployment starts one additional pod during an upgrade. If each node has a pod and no
+node may have two, that pod could never be scheduled. So an old pod then ends before a new one starts.
 */}}
 {{- define "slipway.pod.strategy" -}}
 {{- $affinity := default dict (include "slipway.pod.affinity" . | fromYaml).affinity }}
@@ -97,7 +97,7 @@ strategy:
 {{- end }}
 {{- end }}
 
-{{/* What Pod Security's level restricted asks of a Linux pod. */}}
+{{/* Returns the securityContext that the Pod Security level restricted requires for a Linux pod. */}}
 {{- define "slipway.pod.linuxSecurity" -}}
 securityContext:
   runAsNonRoot: true
@@ -118,7 +118,7 @@ securityContext:
 {{- end }}
 
 {{- define "slipway.container.probes" -}}
-# Alive is whoever answers. An API server that is away is no reason for a restart; see /readyz.
+# A process that answers is alive. If the API server is unavailable, a restart does not help; /readyz reports that case.
 livenessProbe:
   httpGet:
     path: /healthz
@@ -144,7 +144,7 @@ readinessProbe:
 {{- end }}
 {{- end }}
 
-{{/* Whether there is a file of clouds: "true" or nothing. */}}
+{{/* Returns "true" if there is a file of clouds, or nothing. */}}
 {{- define "slipway.clouds" -}}
 {{- if or .Values.clouds.config .Values.clouds.existingConfigMap }}true{{ end }}
 {{- end }}
@@ -175,7 +175,7 @@ readinessProbe:
 {{- end }}
 {{- end }}
 
-{{/* The one place that can be written to: a cloud's plugin and the program talk through a socket in it. */}}
+{{/* Returns the mount of the only writable folder. A cloud's plugin and the program communicate through a socket in it. */}}
 {{- define "slipway.tmpMount" -}}
 - name: tmp
   mountPath: /tmp
@@ -210,7 +210,7 @@ readinessProbe:
 {{- end }}
 {{- end }}
 
-{{/* The ConfigMap of a part's extra files. */}}
+{{/* Returns the ConfigMap with a component's extra files. */}}
 {{- define "slipway.extraFiles" -}}
 {{- if .values.extraFiles }}
 ---
@@ -236,7 +236,7 @@ metadata:
   {{- include "slipway.metadata" (list .root .part) | nindent 2 }}
 spec:
   maxUnavailable: {{ .values.podDisruptionBudget.maxUnavailable }}
-  # Pods that are not ready, as while their clouds are not found, serve nobody, and must not keep their nodes from being drained.
+  # Pods that are not ready, for example because a cloud is unreachable, must not block the drain of their nodes.
   unhealthyPodEvictionPolicy: AlwaysAllow
   selector:
     matchLabels:
@@ -258,7 +258,7 @@ metadata:
   {{- end }}
 {{- end }}
 
-{{/* A binding to the part's account, of a dict: root, part, kind (ClusterRole or Role), name, role, namespace (of a Role). */}}
+{{/* Returns a binding of a role to a component's account. Takes a dict: root, part (the component), kind (ClusterRole or Role), name, role, namespace (of a Role). */}}
 {{- define "slipway.binding" -}}
 ---
 apiVersion: rbac.authorization.k8s.io/v1

@@ -1,5 +1,5 @@
 {{/*
-Values that contradict each other, each with what is wrong and what to do about it. The schema refuses what is wrong by itself.
+Refuses values that contradict each other. Each error tells what is wrong and what to do. The schema refuses single wrong values.
 */}}
 
 {{- define "slipway.refusals" -}}
@@ -31,8 +31,8 @@ Values that contradict each other, each with what is wrong and what to do about 
 {{- end }}
 
 {{/*
-Flags of the agent go before its file, past what is checked of that, and so past what its rights, its image and its policies
-are made for. Of a list of arguments; what the chart sets is refused before.
+Refuses flags that override the agent's file. The chart checks the file and derives permissions, image and policies from it. Flags
+would bypass these checks. Takes a list of arguments. Another template refuses the flags that the chart itself sets.
 */}}
 {{- define "slipway.refusals.agentFlags" -}}
 {{- range . }}
@@ -46,7 +46,7 @@ are made for. Of a list of arguments; what the chart sets is refused before.
 {{- end }}
 {{- end }}
 
-{{/* What the agent takes of each duration: the least and the most, in milliseconds, and both in words. */}}
+{{/* Returns the limits that the agent has for each duration: least and most in milliseconds, and both as text (words). */}}
 {{- define "slipway.agent.durations" -}}
 acknowledgeFreezeUnder: {least: 0, most: 3600000, words: 0 to 1h}
 deadlineMargin: {least: 0, most: 60000, words: 0 to 1m}
@@ -55,7 +55,7 @@ stopGrace: {least: 0, most: 600000, words: 0 to 10m}
 unconfirmedAfter: {least: 10000, most: 3600000, words: 10s to 1h}
 {{- end }}
 
-{{/* Of a duration as Go writes it: how many milliseconds. */}}
+{{/* Returns the milliseconds of a duration in Go's format, such as 1m30s. */}}
 {{- define "slipway.milliseconds" -}}
 {{- $units := dict "ns" 0.000001 "us" 0.001 "µs" 0.001 "ms" 1.0 "s" 1000.0 "m" 60000.0 "h" 3600000.0 }}
 {{- $sum := 0.0 }}
@@ -78,7 +78,7 @@ unconfirmedAfter: {least: 10000, most: 3600000, words: 10s to 1h}
 {{- end }}
 {{- end }}
 
-{{/* Labels by which objects are found are not to be said anew. Of a dict: value (its name), labels. */}}
+{{/* Refuses values for the labels that selectors use. Takes a dict: value (the name of the value), labels. */}}
 {{- define "slipway.refusals.labels" -}}
 {{- $x := . }}
 {{- range $key := keys (default dict $x.labels) | sortAlpha }}
@@ -165,14 +165,14 @@ to an address in a file, or by a proxy of the environment, is known to be cut of
 {{- end }}
 {{- end }}
 
-{{/* Whether variables of the environment may name a proxy: "true" or nothing. */}}
+{{/* Returns "true" if environment variables may name a proxy, or nothing. */}}
 {{- define "slipway.agent.proxied" -}}
 {{- $proxied := false }}
 {{- range .extraEnv }}{{ $proxied = or $proxied (regexMatch "^(?i)https?_proxy$" (toString .name)) }}{{ end }}
 {{- if $proxied }}true{{ end }}
 {{- end }}
 
-{{/* The port that a receiver's messages go to, by its proxy if it has one; nothing where it is not known. */}}
+{{/* Returns the port for the messages of a receiver, or of its proxy if it has one. Returns nothing if the port is not known. */}}
 {{- define "slipway.receiver.port" -}}
 {{- $webhook := default dict .webhook }}
 {{- $telegram := default dict .telegram }}
@@ -185,7 +185,7 @@ to an address in a file, or by a proxy of the environment, is known to be cut of
 {{- end }}
 {{- end }}
 
-{{/* The port of an address; nothing where it has none and is no plain one, as when a template makes its host. */}}
+{{/* Returns the port of an address. Returns nothing if the port is not known, for example because a template sets the host. */}}
 {{- define "slipway.urlPort" -}}
 {{- $authority := regexFind "^https?://[^/?#]*" (default "" . | toString) }}
 {{- $port := regexFind ":[0-9]+$" $authority }}

@@ -1,5 +1,6 @@
-// Package agent measures the agent on a real control plane: the released binary with its default flags, which polls the
-// Azure emulator every second. Each measurement verifies its own conditions, and fails if they do not hold.
+// Package agent measures the agent on a real control plane. It runs the released binary with its default flags. The
+// agent polls the Azure emulator every second. Each measurement checks its own conditions, and fails if they are not
+// met.
 package agent
 
 import (
@@ -21,10 +22,11 @@ import (
 	source "github.com/slipway-dev/slipway/internal/notice/azure"
 )
 
-// IdleWindow is the measuring time of the idle agent, which is part of the measurements' names.
+// IdleWindow is the duration of the measurement of an idle agent. The names of this measurement's results contain
+// it.
 const IdleWindow = 10 * time.Minute
 
-// Options configures a run.
+// Options configures RunBenchmarks.
 type Options struct {
 	// Kubernetes is the minor version. Empty means the control plane's default.
 	Kubernetes string
@@ -38,7 +40,7 @@ type Options struct {
 	Progress io.Writer
 }
 
-// The machines of the pool by use.
+// The instance numbers of the pool's machines, by their use in the measurements.
 const (
 	idleMachine     = 0
 	firstNoticed    = 1
@@ -53,8 +55,8 @@ const (
 	machines        = firstRefuge + refugeMachines
 )
 
-// approvalDelay is the time that a machine lives after its agent's approval, so that the agent's process can be
-// examined.
+// approvalDelay is the time between the agent's approval of an event and the end of the machine. The benchmark
+// examines the agent's process in this time.
 const approvalDelay = 2 * time.Second
 
 type agentBench struct {
@@ -65,7 +67,8 @@ type agentBench struct {
 	idle   *idleAgent // while it is measured
 }
 
-// RunBenchmarks runs the measurements. With all of them it takes IdleWindow and about a minute to start and stop.
+// RunBenchmarks runs the measurements that Options.Only selects. If it runs all, it takes IdleWindow plus about one
+// minute to start and stop.
 func RunBenchmarks(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if o.IdleTime < 0 {
 		return nil, fmt.Errorf("idle is %s: must be more than 0", o.IdleTime)
@@ -102,13 +105,13 @@ func RunBenchmarks(ctx context.Context, o Options) (_ []result.Result, err error
 	return b.runMeasurements(ctx, chosen)
 }
 
-// measurement is one measurement.
+// measurement is a function that measures, and the name that Options.Only selects it by.
 type measurement struct {
 	name string
 	run  func(context.Context) ([]result.Result, error)
 }
 
-// idleMeasure measures an idle agent in parallel to all other measurements.
+// idleMeasure is the name of the measurement of an idle agent. This measurement runs in parallel with all others.
 const idleMeasure = "idle agent, until its measuring time ends"
 
 func (b *agentBench) listMeasurements() []measurement {
@@ -124,7 +127,7 @@ func (b *agentBench) listMeasurements() []measurement {
 	}
 }
 
-// selectMeasurements returns the measurements with a text in their names.
+// selectMeasurements returns the measurements with names that contain the given text.
 func selectMeasurements(all []measurement, text string) ([]measurement, error) {
 	var chosen []measurement
 	var names []string
@@ -162,18 +165,18 @@ func (b *agentBench) runMeasurements(ctx context.Context, chosen []measurement) 
 
 func (b *agentBench) printProgress(text string) { fmt.Fprintf(b.opts.Progress, "agent: %s\n", text) }
 
-// startAgent starts the agent of one machine with default flags.
+// startAgent starts the agent of one machine with its default flags.
 func (b *agentBench) startAgent(ctx context.Context, instance int) (*testbed.Agent, error) {
 	return b.StartAgent(ctx, b.pool, instance)
 }
 
-// describeSetup describes the conditions of a measurement, followed by the common conditions.
+// describeSetup returns text that describes a measurement's own conditions, followed by the conditions of all
+// measurements.
 func (b *agentBench) describeSetup(format string, args ...any) string {
 	return fmt.Sprintf(format, args...) + fmt.Sprintf("; %d nodes, Kubernetes %s, %d cores for everything, poll interval %s",
 		machines, b.Version(), runtime.NumCPU(), source.DefaultInterval)
 }
 
-// measureBinarySize measures the size of the agent's binary.
 func (b *agentBench) measureBinarySize(context.Context) ([]result.Result, error) {
 	path, err := testbed.EnsureBinary("slipway-agent")
 	if err != nil {

@@ -31,8 +31,9 @@ const (
 	waitTimeout = 30 * time.Second
 )
 
-// measureCordons measures the time from a visible notice to the cordon at the API server. The machines are used in turn. A
-// Freeze of unknown duration only cordons, so that it can be cancelled and the node used again.
+// measureCordons measures the time from a visible notice to the cordon at the API server. It uses several machines
+// in turn. Its events are Freezes of unknown duration. An agent only cordons the node for them, so the event can be
+// cancelled and the node used again.
 func (b *agentBench) measureCordons(ctx context.Context) ([]result.Result, error) {
 	for i := range noticedMachines {
 		if _, err := b.startAgent(ctx, firstNoticed+i); err != nil {
@@ -60,7 +61,8 @@ func (b *agentBench) measureCordons(ctx context.Context) ([]result.Result, error
 	}}, nil
 }
 
-// announceUntilCordoned announces an event for a machine at a random time, waits until the node is cordoned for it, and cancels it.
+// announceUntilCordoned announces an event for a machine at a random time. It waits until the agent has cordoned the
+// node for this event, and then cancels the event.
 func (b *agentBench) announceUntilCordoned(ctx context.Context, instance int) (azure.EventRecord, error) {
 	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
@@ -84,19 +86,19 @@ func (b *agentBench) announceUntilCordoned(ctx context.Context, instance int) (a
 	return record, b.Azure.CancelEvent(record.EventID)
 }
 
-// isCordonedFor reports whether the node is unschedulable and the agent has cordoned it for the event.
+// isCordonedFor reports whether the node is unschedulable and has the agent's cordon claim for the event.
 func isCordonedFor(n *corev1.Node, event azure.EventRecord) bool {
 	var record cordon.Record
 	err := json.Unmarshal([]byte(n.Annotations[claimAnnotation(event)]), &record)
 	return err == nil && n.Spec.Unschedulable && record.Cordon == cordon.OwnCordon
 }
 
-// claimAnnotation returns the key of the agent's cordon claim for an event.
+// claimAnnotation returns the key of the annotation that holds the agent's cordon claim for an event.
 func claimAnnotation(event azure.EventRecord) string {
 	return cordon.AnnotationKey(source.SourceName + "-" + event.EventID)
 }
 
-// awaitNode waits until matches returns true for the node.
+// awaitNode waits until matches returns true for the named node.
 func (b *agentBench) awaitNode(ctx context.Context, name string, matches func(*corev1.Node) bool) error {
 	lw := cache.NewListWatchFromClient(b.Client().CoreV1().RESTClient(), "nodes", metav1.NamespaceAll,
 		fields.OneTermEqualSelector(metav1.ObjectNameField, name))
@@ -108,7 +110,8 @@ func (b *agentBench) awaitNode(ctx context.Context, name string, matches func(*c
 	return err
 }
 
-// cordonTimes reads from the audit log the time from each event's visibility to the cordon.
+// cordonTimes returns, for each event, the time from the visible notice to the cordon. The times of the cordons come
+// from the audit log.
 func (b *agentBench) cordonTimes(ctx context.Context, events []azure.EventRecord, since time.Time) ([]time.Duration, error) {
 	cordoned := map[string]time.Time{} // by annotation
 	// The API server writes the audit log after its answer: the last cordon may be missing for a moment.
@@ -141,8 +144,8 @@ func (b *agentBench) cordonTimes(ctx context.Context, events []azure.EventRecord
 	return took, nil
 }
 
-// percentile returns the smallest value that at most 100-p percent of the values exceed: of 50 values, p99 is the
-// largest.
+// percentile returns the smallest value that at most (100-p) percent of the values exceed. For 50 values, p99 is the
+// largest value.
 func percentile(values []time.Duration, p float64) time.Duration {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[max(1, int(math.Ceil(p/100*float64(len(sorted)))))-1]

@@ -18,10 +18,10 @@ import (
 
 const evictedPods = 96
 
-// appsPerNode is the number of apps on a full node.
 const appsPerNode = 12
 
-// measureEvictionsPerApp measures a node with several apps, each with its own PDB.
+// measureEvictionsPerApp measures the time to evict the pods of a node with several apps that each have their own
+// PDB.
 func (b *agentBench) measureEvictionsPerApp(ctx context.Context) ([]result.Result, error) {
 	t, err := b.timeEvictions(ctx, "evictions", evictedMachine, appsPerNode, azure.Preempt)
 	if err != nil {
@@ -36,9 +36,10 @@ func (b *agentBench) measureEvictionsPerApp(ctx context.Context) ([]result.Resul
 	}, nil
 }
 
-// measureEvictionsOnePDB measures the same with one PDB for all pods of the node. Each eviction writes the PDB's status, and so
-// does the disruption controller afterwards. An eviction with a conflict sleeps for half a second in the API server. So
-// no order of requests makes this as fast. The notice is long, so that no pod is deleted despite the PDB.
+// measureEvictionsOnePDB measures the time to evict the pods of a node with one PDB for all pods. It takes longer
+// than with one PDB per app. Each eviction writes the PDB's status, and so does the disruption controller
+// afterwards. After a conflict of these writes, the API server sleeps for half a second. The event has a long
+// notice, so that the agent deletes no pod in spite of the PDB.
 func (b *agentBench) measureEvictionsOnePDB(ctx context.Context) ([]result.Result, error) {
 	t, err := b.timeEvictions(ctx, "crowd", crowdedMachine, 1, azure.Terminate)
 	if err != nil {
@@ -50,15 +51,14 @@ func (b *agentBench) measureEvictionsOnePDB(ctx context.Context) ([]result.Resul
 	}}, nil
 }
 
-// evictionTiming is the result of timeEvictions.
 type evictionTiming struct {
 	seconds  float64
 	requests int
 	setup    string
 }
 
-// timeEvictions measures the time from a visible notice to the last accepted eviction. The PDBs cover all pods and allow
-// all evictions, but the API server still counts each eviction.
+// timeEvictions measures the time from a visible notice to the last accepted eviction. PDBs cover all pods and allow
+// all evictions, so that only the API server's work for the PDBs takes time.
 func (b *agentBench) timeEvictions(ctx context.Context, name string, machine, apps int, eventType azure.EventType) (evictionTiming, error) {
 	objects := []runtime.Object{workload.NewNamespace(name)}
 	for i := range apps {
@@ -102,7 +102,8 @@ func (b *agentBench) timeEvictions(ctx context.Context, name string, machine, ap
 	return evictionTiming{last.Sub(event.VisibleAt).Seconds(), len(its), setup}, checkAllFinished(ledger, evictedPods)
 }
 
-// lastEvictionTime returns when the last eviction of the pods was accepted. It returns an error if a pod was not evicted.
+// lastEvictionTime returns when the last eviction of the pods was accepted. If a pod was not evicted, it returns an
+// error.
 func lastEvictionTime(requests []auditv1.Event, pods []corev1.Pod, last time.Time) (time.Time, error) {
 	evicted, err := audit.EvictionTimes(requests)
 	if err != nil {

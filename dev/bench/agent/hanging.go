@@ -25,9 +25,9 @@ import (
 
 const hangingPods = 24
 
-// measureHangingNodes counts the pods that are lost to a Spot notice while every PATCH and GET of Nodes hangs, although there
-// was enough time. The node cannot be cordoned, so the agent must start the evictions after a quarter of the notice at
-// the latest.
+// measureHangingNodes counts the pods that are lost to a Spot notice although they had enough time, while all PATCH
+// and GET requests for Nodes hang. The agent cannot cordon the node. So it must start the evictions after at most a
+// quarter of the notice time.
 func (b *agentBench) measureHangingNodes(ctx context.Context) ([]result.Result, error) {
 	const namespace = "hanging"
 	objects := workload.NewNamespace(namespace)
@@ -70,13 +70,15 @@ func (b *agentBench) measureHangingNodes(ctx context.Context) ([]result.Result, 
 	}}, nil
 }
 
-// avoidableLosses are the pods that did not finish despite enough time, and the time from the notice to the last eviction.
+// avoidableLosses is the result of countAvoidableLosses. It has the number of lost pods that had enough time, and
+// the time from the notice to the last eviction.
 type avoidableLosses struct {
 	pods  int
 	asked time.Duration
 }
 
-// countAvoidableLosses judges the pods of a machine. It returns an error if a pod that existed at the notice was not evicted.
+// countAvoidableLosses counts the pods of an event that had enough time to stop but did not finish. If a pod that
+// existed at the notice was not evicted, it returns an error.
 func countAvoidableLosses(l azure.EventLedger) (avoidableLosses, error) {
 	var found avoidableLosses
 	present := 0
@@ -109,7 +111,7 @@ func countAvoidableLosses(l azure.EventLedger) (avoidableLosses, error) {
 	return found, nil
 }
 
-// hangingProxy is a proxy in front of the API server that lets requests for Nodes hang.
+// hangingProxy is a proxy for the API server that does not answer requests for Nodes.
 type hangingProxy struct {
 	on            atomic.Bool
 	met, answered atomic.Int64 // requests for Nodes while it is on
@@ -124,7 +126,8 @@ func (h *hangingProxy) close() {
 	}
 }
 
-// hangNodeRequests lets PATCHes and GETs of Nodes hang until the client gives up.
+// hangNodeRequests returns a fault for PATCH and GET requests of Nodes. With this fault a request hangs until the
+// client gives up.
 func (h *hangingProxy) hangNodeRequests(r faultproxy.Request) faultproxy.Fault {
 	if !h.on.Load() || !strings.HasPrefix(r.Path, "/api/v1/nodes") {
 		return faultproxy.Fault{}
@@ -137,7 +140,7 @@ func (h *hangingProxy) hangNodeRequests(r faultproxy.Request) faultproxy.Fault {
 	return faultproxy.Fault{Delay: time.Hour}
 }
 
-// startAgentBehindProxy is startAgent with a proxy between the agent and the API server.
+// startAgentBehindProxy starts an agent that reaches the API server only through the given proxy.
 func (b *agentBench) startAgentBehindProxy(ctx context.Context, h *hangingProxy, instance int) (err error) {
 	h.proxy.SetFaults(h.hangNodeRequests)
 	if h.dir, err = os.MkdirTemp("", "slipway-bench-"); err != nil {

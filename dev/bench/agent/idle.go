@@ -17,8 +17,8 @@ const (
 	scrapeInterval = 15 * time.Second
 )
 
-// idleAgent is an agent without notices. It gets the same document as the machines with notices, because they are in one
-// scale set.
+// idleAgent is an agent that gets no notice for its machine. It reads the same document of events as the other
+// agents, because their machines are in one scale set.
 type idleAgent struct {
 	b     *agentBench
 	agent *testbed.Agent
@@ -31,7 +31,7 @@ type idleAgent struct {
 	err     error
 }
 
-// startIdleAgent starts an agent and its measurement.
+// startIdleAgent starts an agent, and measures its memory in the background.
 func (b *agentBench) startIdleAgent(ctx context.Context) (*idleAgent, error) {
 	w := &idleAgent{b: b, since: time.Now(), done: make(chan struct{})}
 	var err error
@@ -43,7 +43,7 @@ func (b *agentBench) startIdleAgent(ctx context.Context) (*idleAgent, error) {
 	return w, nil
 }
 
-// sampleMemory measures the agent's memory periodically until ctx ends.
+// sampleMemory reads the agent's resident memory periodically until ctx ends, and stores the largest value.
 func (w *idleAgent) sampleMemory(ctx context.Context) {
 	defer close(w.done)
 	ticker := time.NewTicker(sampleInterval)
@@ -72,7 +72,7 @@ func (b *agentBench) measureIdleAgent(ctx context.Context) ([]result.Result, err
 	return b.idle.awaitResults(ctx)
 }
 
-// awaitResults waits for the end of the measuring time.
+// awaitResults waits for the end of the measuring time, and returns the results.
 func (w *idleAgent) awaitResults(ctx context.Context) ([]result.Result, error) {
 	select {
 	case <-w.done:
@@ -111,7 +111,8 @@ func (w *idleAgent) awaitResults(ctx context.Context) ([]result.Result, error) {
 	}, nil
 }
 
-// countRequests counts the agent's requests in the measuring time, without one watch.
+// countRequests returns the number of the agent's API requests in the measuring time. It does not count the one
+// watch.
 func (w *idleAgent) countRequests() (int, error) {
 	byNode, err := audit.AgentRequestsByNode(w.b.Cluster, w.since)
 	if err != nil {

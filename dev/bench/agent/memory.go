@@ -20,7 +20,7 @@ const (
 	annotationBytes = 4 << 10
 )
 
-// measurePeakMemory measures the peak memory of an agent that has drained a full node.
+// measurePeakMemory measures the peak memory of an agent while it drains a node with many pods.
 func (b *agentBench) measurePeakMemory(ctx context.Context) ([]result.Result, error) {
 	app := func(name, maxUnavailable string) workload.App {
 		return workload.App{
@@ -65,7 +65,7 @@ func (b *agentBench) measurePeakMemory(ctx context.Context) ([]result.Result, er
 	}}, nil
 }
 
-// averagePodSize returns the average size of a pod in bytes of JSON.
+// averagePodSize returns the average size of a pod's JSON in bytes.
 func averagePodSize(pods []corev1.Pod) (int, error) {
 	total := 0
 	for _, p := range pods {

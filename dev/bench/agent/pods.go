@@ -17,16 +17,17 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// settleTimeout is the timeout of the wait for running pods.
+// settleTimeout is how long runWorkload waits until its pods run.
 const settleTimeout = 2 * time.Minute
 
-// podSelector returns the node selector of a workload's pods, see runWorkload.
+// podSelector returns the node selector that the pods of a workload must have. See runWorkload.
 func podSelector(name string) map[string]string {
 	return map[string]string{"bench.slipway.dev/" + name: ""}
 }
 
-// runWorkload creates a workload, which must have the selector podSelector(name), and waits until all pods run on one machine. Then
-// it opens the refuge machines for the evicted pods.
+// runWorkload creates a workload, and waits until all its pods run on the given instance. The pods must have the
+// node selector podSelector(name). Then runWorkload labels the refuge machines, so that evicted pods can be
+// scheduled there. It returns the pods.
 func (b *agentBench) runWorkload(ctx context.Context, name string, instance, pods int, objects ...runtime.Object) ([]corev1.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
@@ -66,7 +67,8 @@ func (b *agentBench) labelNode(ctx context.Context, instance int, name string) e
 	return nil
 }
 
-// announceAndAwaitApproval announces a Preempt, or a Terminate with longer notice, and waits until the agent has approved it.
+// announceAndAwaitApproval announces an event of the given type for an instance, and waits until the agent has
+// approved it. It returns an error if the event starts without an approval.
 func (b *agentBench) announceAndAwaitApproval(ctx context.Context, instance int, eventType azure.EventType) (azure.EventRecord, error) {
 	announcement := azure.Announcement{Type: eventType, Resources: []string{b.pool.ResourceName(instance)}}
 	announced, err := b.Azure.Announce(announcement) //nolint:contextcheck // an event outlives its announcer
@@ -86,7 +88,7 @@ func (b *agentBench) announceAndAwaitApproval(ctx context.Context, instance int,
 	return record, nil
 }
 
-// awaitEvent waits until matches returns true for an event.
+// awaitEvent waits until matches returns true for an event, and returns the event.
 func (b *agentBench) awaitEvent(ctx context.Context, id string, matches func(azure.EventRecord) bool) (azure.EventRecord, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*azure.MinimumNotice(azure.Preempt))
 	defer cancel()
@@ -98,7 +100,7 @@ func (b *agentBench) awaitEvent(ctx context.Context, id string, matches func(azu
 	return record, err
 }
 
-// awaitLedger waits until an event has vanished, and returns its ledger.
+// awaitLedger waits until an event has vanished from the document, and returns the event's ledger.
 func (b *agentBench) awaitLedger(ctx context.Context, id string) (azure.EventLedger, error) {
 	if _, err := b.awaitEvent(ctx, id, func(r azure.EventRecord) bool { return !r.IsListed() }); err != nil {
 		return azure.EventLedger{}, err
@@ -110,7 +112,7 @@ func (b *agentBench) awaitLedger(ctx context.Context, id string) (azure.EventLed
 	return ledger, nil
 }
 
-// checkAllFinished checks that the machine had this number of pods and all of them finished.
+// checkAllFinished returns an error unless the ledger has the given number of pods and all of them finished.
 func checkAllFinished(l azure.EventLedger, pods int) error {
 	if len(l.Pods) != pods || l.CountOutcome(azure.OutcomeFinished) != pods {
 		return fmt.Errorf("not all of the %d pods finished: %s", pods, l.Summary(testbed.CutTolerance))

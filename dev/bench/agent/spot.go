@@ -12,7 +12,8 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// measureSpotNotice counts the pods that were cut short although their machine had time left, in the demo's first step.
+// measureSpotNotice runs the first step of the demo. It counts the pods that were cut short although their machine
+// had time left.
 func (b *agentBench) measureSpotNotice(ctx context.Context) ([]result.Result, error) {
 	const namespace, pods = "spot", workload.SpotPods
 	objects := append([]runtime.Object{workload.NewNamespace(namespace)}, workload.NewSpotApps(namespace, podSelector("spot")).Objects()...)

@@ -1,5 +1,5 @@
-// Package audit reads from the API server's audit log which requests the agents sent and when they were carried out.
-// Reading the log does not affect the measurement.
+// Package audit reads the API server's audit log. It returns which requests the agents sent, and when the API server
+// completed them. Reading the log does not affect a measurement.
 package audit
 
 import (
@@ -23,11 +23,13 @@ const (
 	boundNode = "authentication.kubernetes.io/node-name"
 )
 
-// UnknownNode is the node of requests that ended before the API server had authenticated the client.
+// UnknownNode is the key in AgentRequestsByNode for requests without a node. They ended before the API server had
+// authenticated the client.
 const UnknownNode = ""
 
-// AgentRequestsByNode lists all requests of the agents since a time by node, a watch once. A request of an agent without a node is
-// an error, because some node's count would miss it. Only the requests of Nobody have no node.
+// AgentRequestsByNode returns the agents' requests since a time, by node. It counts a watch once. Requests that
+// ended before authentication have the key UnknownNode. For any other request without a node it returns an error,
+// because some node's count would lack this request.
 func AgentRequestsByNode(cluster *controlplane.Cluster, since time.Time) (map[string][]auditv1.Event, error) {
 	all, err := cluster.ReadAuditLog(controlplane.AuditFilter{Since: since})
 	if err != nil {
@@ -49,18 +51,19 @@ func AgentRequestsByNode(cluster *controlplane.Cluster, since time.Time) (map[st
 	return byNode, nil
 }
 
-// AcceptedAt returns when a request was carried out, and whether it was.
+// AcceptedAt returns when the API server completed a request. It returns false if the request did not succeed.
 func AcceptedAt(e auditv1.Event) (time.Time, bool) {
 	done := e.Stage == auditv1.StageResponseComplete && e.ResponseStatus != nil && e.ResponseStatus.Code/100 == 2
 	return e.StageTimestamp.Time, done
 }
 
-// MatchesRequest reports whether a request has a verb, resource and subresource.
+// MatchesRequest reports whether a request has the given verb, resource and subresource.
 func MatchesRequest(e auditv1.Event, verb, resource, subresource string) bool {
 	return e.Verb == verb && e.ObjectRef != nil && e.ObjectRef.Resource == resource && e.ObjectRef.Subresource == subresource
 }
 
-// CordonTimes returns when each cordon claim, by its annotation, was first written together with the cordon.
+// CordonTimes returns when a patch first cordoned a node and wrote an annotation. The result is by the key of the
+// annotation, which can be a cordon claim.
 func CordonTimes(requests []auditv1.Event) map[string]time.Time {
 	cordoned := map[string]time.Time{}
 	for _, r := range requests {
@@ -84,7 +87,7 @@ func CordonTimes(requests []auditv1.Event) map[string]time.Time {
 	return cordoned
 }
 
-// DeletionTimes returns when pods were deleted without an accepted eviction, by namespace and name.
+// DeletionTimes returns when pods were deleted that had no accepted eviction before. The keys are NAMESPACE/NAME.
 func DeletionTimes(requests []auditv1.Event) map[string]time.Time {
 	evicted, deleted := map[string]bool{}, map[string]time.Time{}
 	name := func(e auditv1.Event) string { return e.ObjectRef.Namespace + "/" + e.ObjectRef.Name }
@@ -101,7 +104,8 @@ func DeletionTimes(requests []auditv1.Event) map[string]time.Time {
 	return deleted
 }
 
-// EvictionTimes returns when each pod's eviction was accepted, by the UID in its precondition.
+// EvictionTimes returns when the eviction of each pod was accepted. The keys are the pods' UIDs, from the
+// precondition of the eviction.
 func EvictionTimes(requests []auditv1.Event) (map[types.UID]time.Time, error) {
 	evicted := map[types.UID]time.Time{}
 	for _, r := range requests {

@@ -1,5 +1,6 @@
-// Package autoscale measures how fast and how well instances are launched: the decision alone, and the time from an
-// unschedulable pod to the call that creates a machine. The latter uses a real control plane and the real manager.
+// Package autoscale measures how fast and how well instances are launched. One measurement is of the decision alone.
+// Another is of the time from an unschedulable pod to the call that creates a machine. It uses a real control plane
+// and the real manager.
 package autoscale
 
 import (
@@ -23,7 +24,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// Options configures a run.
+// Options configures RunBenchmarks and RunNovaBenchmark.
 type Options struct {
 	// Kubernetes is the minor version. Empty means the control plane's default.
 	Kubernetes string
@@ -38,7 +39,7 @@ const (
 	namespace   = "autoscale"
 )
 
-// testCloud is a cloud for the measurement.
+// testCloud describes the cloud of a measurement.
 type testCloud struct {
 	// cores is the size of its machines, and cpu the request of each pod.
 	cores int
@@ -55,7 +56,7 @@ type testCloud struct {
 	awaitAllMachines func(context.Context) error
 }
 
-// RunBenchmarks runs the measurements. It takes about a minute.
+// RunBenchmarks runs the measurements without OpenStack. It takes about a minute.
 func RunBenchmarks(ctx context.Context, o Options) ([]result.Result, error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
@@ -75,9 +76,10 @@ func RunBenchmarks(ctx context.Context, o Options) ([]result.Result, error) {
 	return append(results, r), nil
 }
 
-// measureLatency measures the time from the moment when the API server reports an unschedulable pod to the create call of its
-// machine. The machines never join, so that no pod takes another pod's place. The nth pod belongs to the machine with
-// the nth place.
+// measureLatency measures how long the manager takes to launch machines for unschedulable pods. The time begins when
+// the API server reports a pod as unschedulable. It ends with the call that creates the pod's machine. No machine
+// joins the cluster, so no pod takes the place of another pod. So the nth pod belongs to the machine with the nth
+// place.
 func measureLatency(ctx context.Context, o Options, open func(context.Context, *testbed.Testbed) (testCloud, error)) (_ result.Result, err error) {
 	bed, err := testbed.Start(ctx, testbed.Options{
 		Cluster: controlplane.Options{Version: o.Kubernetes}, ARM: azure.ARMOptions{BootTime: waitTimeout},
@@ -126,11 +128,12 @@ func measureLatency(ctx context.Context, o Options, open func(context.Context, *
 	return m.computeLatency(noRoom(), m.creationTimes()[1:])
 }
 
-// machines is the minimum number for the pods, including the one that waited before.
+// machines is the minimum number of machines for all pods, including the pod that launchFirstMachine creates.
 const machines = (pods + 1 + perMachine - 1) / perMachine
 
-// computeLatency returns the time from the nth pod to the machine with the nth place. The first machine is not in the list. It
-// has room for all pods except the one that it was launched for.
+// computeLatency returns the percentiles of the time from the nth pod's report to the call that created the machine
+// with the nth place. The list made lacks the first machine. That machine has room for the first perMachine-1 pods,
+// so computeLatency leaves them out.
 func (m testCloud) computeLatency(noRoom, made []time.Time) (result.Result, error) {
 	noRoom = noRoom[min(len(noRoom), perMachine-1):]
 	var took []time.Duration
@@ -156,7 +159,7 @@ func (m testCloud) newApp(name string) workload.App {
 	return workload.App{Namespace: namespace, Name: name, CPU: resource.MustParse(m.cpu), NodeSelector: m.labels}
 }
 
-// checkMachineCount returns an error if the number of machines is not the minimum for the pods.
+// checkMachineCount returns an error if count differs from the minimum number of machines for the pods.
 func checkMachineCount(count int) error {
 	if count != machines {
 		return fmt.Errorf("there are %d machines, want %d for all pods", count, machines)
@@ -164,7 +167,7 @@ func checkMachineCount(count int) error {
 	return nil
 }
 
-// launchFirstMachine launches one machine to ensure that the manager works.
+// launchFirstMachine creates one pod and waits for its machine, to make sure that the manager works.
 func launchFirstMachine(ctx context.Context, bed *testbed.Testbed, m testCloud) error {
 	if err := workload.Create(ctx, bed.Client(), m.newApp("first").Pod()); err != nil {
 		return err
@@ -172,7 +175,8 @@ func launchFirstMachine(ctx context.Context, bed *testbed.Testbed, m testCloud) 
 	return testbed.PollUntil(ctx, "a first machine is created", func() bool { return len(m.creationTimes()) == 1 })
 }
 
-// watchUnschedulable records when each pod is first unschedulable. It returns a function that returns the times, first to last.
+// watchUnschedulable records when each pod first becomes unschedulable. It returns a function that returns these
+// times in ascending order.
 func watchUnschedulable(ctx context.Context, bed *testbed.Testbed) (func() []time.Time, error) {
 	events, err := bed.Client().CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -208,7 +212,7 @@ func watchUnschedulable(ctx context.Context, bed *testbed.Testbed) (func() []tim
 	}, nil
 }
 
-// startManager installs the manager's manifests, and starts it with the permissions of its shipped manifests.
+// startManager applies the manager's manifests, and starts the manager with the permissions from these manifests.
 func startManager(ctx context.Context, bed *testbed.Testbed, m testCloud) error {
 	if err := errors.Join(bed.ApplyManifests(ctx, testbed.ManagerManifests...), bed.InstallCRDs(ctx)); err != nil {
 		return err

@@ -27,10 +27,11 @@ const (
 	runs = 9
 )
 
-// mix describes the pods.
+// mix is the text that describes the pods of newPendingPods in the results.
 const mix = "seed 1; 0.1 to 2 cores and 128 MiB to 6 GiB, in 25 sizes"
 
-// newPendingPods creates n pending pods of the mix. It returns them with the sums of their requests in millicores and bytes.
+// newPendingPods adds n pending pods of different sizes to a snapshot. It returns the pods and the sums of their
+// requests: CPU in millicores and memory in bytes.
 func newPendingPods(s *snapshot.Snapshot, n int) (pods []plan.Pod, cpu, memory int64, err error) {
 	dice := rand.New(rand.NewPCG(seed, 7))
 	cpus, memories := []string{"100m", "250m", "500m", "1", "2"}, []string{"128Mi", "512Mi", "1Gi", "2Gi", "6Gi"}
@@ -50,7 +51,7 @@ func newPendingPods(s *snapshot.Snapshot, n int) (pods []plan.Pod, cpu, memory i
 	return pods, cpu, memory, nil
 }
 
-// newMachineType returns a machine type with its whole capacity available to pods.
+// newMachineType returns a machine type of a NodeGroup. Pods can use all of its capacity.
 func newMachineType(g *v1alpha1.NodeGroup, name, cpu, memory string) plan.Template {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory), corev1.ResourcePods: resource.MustParse("110"),
@@ -73,7 +74,8 @@ func newSnapshot(pods int, kinds ...func(*v1alpha1.NodeGroup) plan.Template) (w 
 	return w, cpu, memory, err
 }
 
-// countLaunched returns the number of machines in a decision. It returns an error if a pod is left out.
+// countLaunched returns the number of machines that a decision launches. If the decision has no machine for some
+// pod, it returns an error.
 func countLaunched(d *plan.Decision, pods int) (n int, err error) {
 	for _, p := range d.Pods {
 		if p.Outcome != plan.Launching {
@@ -89,7 +91,7 @@ func countLaunched(d *plan.Decision, pods int) (n int, err error) {
 	return n, nil
 }
 
-// measurePacking measures the quality of the packing.
+// measurePacking measures how many machines a decision launches compared with the minimum for the pods' requests.
 func measurePacking() (result.Result, error) {
 	const pods = 500
 	m8 := func(g *v1alpha1.NodeGroup) plan.Template { return newMachineType(g, "m8", "8", "32Gi") }
@@ -113,7 +115,7 @@ func measurePacking() (result.Result, error) {
 	}, nil
 }
 
-// measureDecision measures the time of a decision on 10,000 pods.
+// measureDecision measures how long a decision on 10,000 pods takes.
 func measureDecision() (result.Result, error) {
 	const pods = 10_000
 	kinds := []func(*v1alpha1.NodeGroup) plan.Template{

@@ -21,11 +21,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
-// novaMetadata is the metadata of the servers.
+// novaMetadata is the metadata of the servers that belong to the benchmark.
 var novaMetadata = map[string]string{openstack.ClusterKey: "bench", openstack.GroupKey: "workers"}
 
-// RunNovaBenchmark measures the time from an unschedulable pod to the create call of a server, with a real OpenStack. It takes
-// two minutes, and a few more the first time. Then it must run as root to install OpenStack.
+// RunNovaBenchmark measures the time from an unschedulable pod to the call that creates its server in a real
+// OpenStack. It takes two minutes. The first run takes a few minutes more and needs root, because it installs
+// OpenStack.
 func RunNovaBenchmark(ctx context.Context, o Options) (_ []result.Result, err error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
@@ -69,7 +70,7 @@ func RunNovaBenchmark(ctx context.Context, o Options) (_ []result.Result, err er
 	return []result.Result{r, f.maxConcurrencyResult()}, openstackdev.DeleteServersAndWait(ctx, nova, novaMetadata)
 }
 
-// novaProxy is a proxy in front of Nova that records the create calls.
+// novaProxy is a proxy for Nova that records the calls that create servers.
 type novaProxy struct {
 	*httptest.Server
 
@@ -79,7 +80,7 @@ type novaProxy struct {
 	waiting, most int
 }
 
-// maxConcurrencyResult returns the maximum number of concurrent create calls.
+// maxConcurrencyResult returns, as a result, the maximum number of concurrent calls that create servers.
 func (f *novaProxy) maxConcurrencyResult() result.Result {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,7 +91,7 @@ func (f *novaProxy) maxConcurrencyResult() result.Result {
 	}
 }
 
-// recordCall records a create call. It returns a function that records the response.
+// recordCall records that a call has begun. It returns a function that records the end of this call.
 func (f *novaProxy) recordCall() func() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,7 +127,7 @@ func (f *novaProxy) creationTimes() []time.Time {
 	return slices.Clone(f.callTimes)
 }
 
-// newCloud returns a cloud with servers of four cores.
+// newCloud returns a testCloud for an OpenStack, with servers of four cores.
 func (f *novaProxy) newCloud(c *openstackdev.Cloud) testCloud {
 	const cores = 4
 	labels := map[string]string{"pool": novaMetadata[openstack.GroupKey]}

@@ -15,7 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
-// newScaleSetCloud returns a scale set of the emulated Azure with machines that take long to start.
+// newScaleSetCloud returns a testCloud for a scale set of the emulated Azure. Its machines take long to start.
 func newScaleSetCloud(ctx context.Context, bed *testbed.Testbed) (testCloud, error) {
 	const cores = 16
 	pool := controlplane.AKSPool{Name: "bench"}

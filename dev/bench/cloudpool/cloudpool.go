@@ -1,5 +1,6 @@
-// Package cloudpool measures slipway cloudpool in front of an emulated cloudpool server, on a real control plane. It
-// measures the time of a decision, the API requests per removed machine, and the added latency of a read meanwhile.
+// Package cloudpool measures slipway cloudpool on a real control plane, in front of an emulated cloudpool server. It
+// measures the time of a decision and the API requests per removed machine. It also measures how much slower a read
+// is while machines are removed.
 package cloudpool
 
 import (
@@ -32,7 +33,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloudpool/matching"
 )
 
-// Options configures a run.
+// Options configures RunBenchmarks.
 type Options struct {
 	// Kubernetes is the minor version. Empty means the newest.
 	Kubernetes string
@@ -41,7 +42,7 @@ type Options struct {
 	Progress io.Writer
 }
 
-// The sizes of the measurements and their targets.
+// The sizes of the measurements, and the targets of the results.
 const (
 	small, large   = 30, 100 // nodes
 	podsEach       = 30
@@ -60,13 +61,14 @@ const (
 
 const namespace = "slipway"
 
-// frontProcess and bareProcess are the processes of the reads.
+// The names of the processes that serve the reads: slipway cloudpool, and the bare proxy for comparison.
 const (
 	frontProcess = "slipway-cloudpool"
 	bareProcess  = "forward"
 )
 
-// RunBenchmarks measures a small pool and then a large one.
+// RunBenchmarks measures a small pool and then a large pool. The difference shows how requests grow with the number
+// of nodes.
 func RunBenchmarks(ctx context.Context, o Options) ([]result.Result, error) {
 	few, err := measurePool(ctx, o, "few", small, removedNodes)
 	if err != nil {
@@ -108,7 +110,7 @@ func RunBenchmarks(ctx context.Context, o Options) ([]result.Result, error) {
 
 func toMillis(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
-// measurements are the measurements of one pool.
+// measurements holds what was measured with one pool.
 type measurements struct {
 	version   string
 	decisions []time.Duration
@@ -120,7 +122,7 @@ type measurements struct {
 	cores       string
 }
 
-// testPool is a pool with a manager and slipway cloudpool.
+// testPool is an emulated cloudpool, with its nodes, a manager, slipway cloudpool and a bare proxy.
 type testPool struct {
 	*testbed.Testbed
 	pool   *emulator.Pool
@@ -179,8 +181,9 @@ func measurePool(ctx context.Context, o Options, name string, nodes, remove int)
 	return f, group.Wait()
 }
 
-// splitAndDescribeCores gives the processes of a read their own cores: slipway cloudpool, the bare proxy, and this process with the
-// clients and the pool's server.
+// splitAndDescribeCores reserves one half of the cores for the processes that take part in a read. They are slipway
+// cloudpool, the bare proxy, and this process, which runs the clients and the pool's server. It returns text that
+// describes the division.
 func (s *testPool) splitAndDescribeCores() (string, error) {
 	others, measured, err := s.SplitCores(frontProcess, bareProcess)
 	if others == 0 {
@@ -190,10 +193,9 @@ func (s *testPool) splitAndDescribeCores() (string, error) {
 		"server use the other %d, because in a cluster they run on separate machines", others, measured), err
 }
 
-// profileSeconds is the duration of a profile in seconds.
 const profileSeconds = 20
 
-// writeProfile writes a CPU profile of slipway cloudpool.
+// writeProfile writes a CPU profile of slipway cloudpool to a file in dir. If dir is empty, it does nothing.
 func (s *testPool) writeProfile(ctx context.Context, dir string) error {
 	if dir == "" {
 		return nil
@@ -232,7 +234,7 @@ func (s *testPool) prepareCluster(ctx context.Context, nodes int) error {
 	return errors.Join(s.startProcesses(ctx), s.startForwardProxy(ctx))
 }
 
-// startForwardProxy starts the bare proxy.
+// startForwardProxy starts the bare proxy that RunForwardProxy runs, as a separate process.
 func (s *testPool) startForwardProxy(ctx context.Context) error {
 	path, err := os.Executable()
 	if err != nil {
@@ -249,7 +251,7 @@ func (s *testPool) startForwardProxy(ctx context.Context) error {
 	return err
 }
 
-// createPods creates the pods; the scheduler spreads them.
+// createPods creates the given number of pods, which the scheduler spreads over the nodes.
 func (s *testPool) createPods(ctx context.Context, pods int) error {
 	if err := workload.Create(ctx, s.Client(), workload.NewNamespace(s.name)); err != nil {
 		return err
@@ -311,7 +313,8 @@ func (s *testPool) startProcesses(ctx context.Context) error {
 	return nil
 }
 
-// requestPlan requests a plan, checks it, and returns the time.
+// requestPlan asks slipway cloudpool which machines it would remove for a size, and checks the answer. It returns
+// the duration of the request.
 func (s *testPool) requestPlan(ctx context.Context, size, victims int) (time.Duration, error) {
 	began := time.Now()
 	raw, code, err := httpGet(ctx, fmt.Sprintf("%s/slipway/v1/pools/%s/plan?desiredSize=%d", s.front, s.name, size))
@@ -326,7 +329,7 @@ func (s *testPool) requestPlan(ctx context.Context, size, victims int) (time.Dur
 	return took, err
 }
 
-// shrinkAndCountRequests reduces the pool, and counts the API requests.
+// shrinkAndCountRequests reduces the size of the pool, and counts the API requests for this.
 func (s *testPool) shrinkAndCountRequests(ctx context.Context, f *measurements, size, removed int) error {
 	began := time.Now()
 	if err := s.setSize(ctx, size); err != nil {
@@ -336,7 +339,8 @@ func (s *testPool) shrinkAndCountRequests(ctx context.Context, f *measurements, 
 	return s.countRequests(f, began, removed)
 }
 
-// shrinkWhileReading reduces the pool, and reads until it has finished.
+// shrinkWhileReading reduces the size of the pool. Until this has finished, it reads the size and measures the
+// latency.
 func (s *testPool) shrinkWhileReading(ctx context.Context, f *measurements, size int) error {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
@@ -347,7 +351,7 @@ func (s *testPool) shrinkWhileReading(ctx context.Context, f *measurements, size
 	return errors.Join(err, group.Wait())
 }
 
-// setSize requests a size, and checks that the pool has it afterwards.
+// setSize requests a size of the pool, and returns an error if the pool then has another size.
 func (s *testPool) setSize(ctx context.Context, size int) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.front+"/pool/size", strings.NewReader(fmt.Sprintf(`{"desiredSize":%d}`, size)))
 	if err != nil {
@@ -366,7 +370,7 @@ func (s *testPool) setSize(ctx context.Context, size int) error {
 	return nil
 }
 
-// countRequests counts the API requests of both processes.
+// countRequests counts the API requests of slipway cloudpool and the manager since a time, per removed node.
 func (s *testPool) countRequests(f *measurements, since time.Time, removed int) error {
 	kinds := map[string]int{}
 	total := 0

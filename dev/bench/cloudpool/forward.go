@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// RunForwardProxy runs the proxy that slipway cloudpool is compared with: the standard library's reverse proxy in its own
-// process. It listens on a loopback address, forwards to a URL, and returns when ctx ends.
+// RunForwardProxy runs a proxy as a baseline for slipway cloudpool: the standard library's reverse proxy. It listens
+// on a loopback address and forwards all requests to a URL. It returns when ctx ends.
 func RunForwardProxy(ctx context.Context, listen, to string) error {
 	target, err := url.Parse(to)
 	if err != nil {

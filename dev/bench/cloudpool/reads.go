@@ -11,11 +11,12 @@ import (
 	"time"
 )
 
-// readTimes are the durations of requests, alternating every tenth of a second: through Slipway, through a bare proxy, and
-// direct.
+// readTimes holds the durations of read requests on three routes: through slipway cloudpool, through a bare proxy,
+// and directly to the server. The route changes every tenth of a second.
 type readTimes struct{ proxied, forwarded, direct []time.Duration }
 
-// addedLatency returns the additional latency of Slipway at a percentile. floor returns that of the bare proxy.
+// addedLatency returns how much slower reads through slipway cloudpool are than direct reads, at the given
+// percentile. forwardLatency returns the same for the bare proxy.
 func (r readTimes) addedLatency(p int) time.Duration {
 	return percentile(r.proxied, p) - percentile(r.direct, p)
 }
@@ -32,12 +33,13 @@ func (r readTimes) String() string {
 	return text
 }
 
-// readGCPercent is GOGC of this process during the reads. Frequent garbage collection on the same cores would distort the
-// percentiles.
+// readGCPercent is the GOGC value of this process during the reads. More frequent garbage collection on the same
+// cores would distort the percentiles.
 const readGCPercent = 800
 
-// readSizes reads the size at a constant rate until ctx ends. The ways alternate, so that the number of concurrent reads is
-// constant. Turns are short, so that a pause of the machine affects all ways alike. Each round starts with another way.
+// readSizes reads the pool's size at a constant rate until ctx ends. It uses the three routes of readTimes in short
+// turns, so that a pause of the machine affects all routes alike. Only one route is used at a time, so that the
+// number of concurrent reads is constant. Each round starts with another route.
 func (s *testPool) readSizes(ctx context.Context) (readTimes, error) {
 	defer debug.SetGCPercent(debug.SetGCPercent(readGCPercent))
 	var mu sync.Mutex
@@ -78,7 +80,8 @@ func (s *testPool) readSizes(ctx context.Context) (readTimes, error) {
 	}
 }
 
-// readClient limits the concurrent requests per way. Waiting for a connection counts as part of the duration.
+// readClient limits the number of concurrent requests on each route. The duration of a request includes the wait for
+// a connection.
 var readClient = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections, MaxConnsPerHost: connections}}
 
 const (
@@ -101,7 +104,7 @@ func httpGet(ctx context.Context, url string) (body []byte, statusCode int, err 
 	return raw, response.StatusCode, err
 }
 
-// percentile returns the smallest value that at least p percent of the values do not exceed.
+// percentile returns the smallest value that is at least as large as p percent of the values.
 func percentile(all []time.Duration, p int) time.Duration {
 	if len(all) == 0 {
 		return 0

@@ -14,10 +14,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// commandGCPercent is GOGC of slipway plan and slipway why.
+// commandGCPercent is the GOGC value of slipway plan and slipway why.
 const commandGCPercent = 400
 
-// measureCommands measures the questions of slipway plan and slipway why, with a loaded cluster and with loading.
+// measureCommands measures how long slipway plan and slipway why take to answer. It measures both the answer from a
+// loaded cluster, and the loading itself.
 func measureCommands() ([]result.Result, error) {
 	o := &placementtest.NewDiverseCluster(seed, 5000, 150_000, 200).Objects
 	for i := range 100 {
@@ -55,7 +56,8 @@ func measureCommands() ([]result.Result, error) {
 	return results, nil
 }
 
-// loadedCluster is a cluster with its objects, which verify every answer.
+// loadedCluster is a cluster as the commands load it, with the objects that it was loaded from. The benchmark
+// verifies each answer with these objects.
 type loadedCluster struct {
 	cluster *planner.Cluster
 	objects *saved.Objects
@@ -155,7 +157,8 @@ func (a *loadedCluster) measurePlan() (result.Result, error) {
 	return newMaxResult("plan, cache warm", toMillis(f.cpu), "ms", maxWarmMillis, setup), nil
 }
 
-// snapshotWithPendingPods returns a new snapshot with the pending pods on the nodes reserved for them.
+// snapshotWithPendingPods returns a new snapshot of the cluster. In this snapshot, each pending pod is on the node
+// that a packing assigns to the pod.
 func (a *loadedCluster) snapshotWithPendingPods() (*snapshot.Snapshot, error) {
 	s, err := a.objects.BuildSnapshot()
 	if err != nil {

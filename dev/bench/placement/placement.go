@@ -1,5 +1,5 @@
-// Package placement measures internal/placement on one core. Every answer is applied to the snapshot and verified, so
-// that a fast but wrong answer fails.
+// Package placement measures internal/placement on one core. It applies every answer to the snapshot and verifies
+// the result. So a fast but wrong answer fails.
 package placement
 
 import (
@@ -16,11 +16,11 @@ import (
 
 const seed = 1
 
-// mix describes the diverse pods.
+// mix is the text that describes the diverse pods in the results.
 const mix = "seed 1; applications of up to 80 replicas, one third each plain, spread over zones or hosts with skew 1, and with " +
 	"affinity or anti-affinity to their own pods; 0.1 to 1 core, 128 MiB to 2 GiB"
 
-// RunBenchmarks runs all measurements. It takes some seconds, and sets GOMAXPROCS to 1 meanwhile.
+// RunBenchmarks runs all measurements, which takes some seconds. During this time it sets GOMAXPROCS to 1.
 func RunBenchmarks(ctx context.Context) ([]result.Result, error) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	var results []result.Result
@@ -38,13 +38,13 @@ func RunBenchmarks(ctx context.Context) ([]result.Result, error) {
 	return results, nil
 }
 
-// measurements are the medians of several runs.
+// measurements holds the medians of several runs: elapsed time, processor time and allocated memory.
 type measurements struct {
 	wall, cpu time.Duration
 	allocated float64 // MB
 }
 
-// measureRuns runs fn several times. The processor time includes garbage collection.
+// measureRuns runs fn several times and returns the medians. The processor time includes garbage collection.
 func measureRuns(runs int, fn func() error) (measurements, error) {
 	var wall, cpu []time.Duration
 	var allocated []float64
@@ -68,8 +68,8 @@ func measureRuns(runs int, fn func() error) (measurements, error) {
 
 func toMillis(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
-// describeSetup describes the conditions. It includes the elapsed time, which is longer than the processor time on a shared
-// machine.
+// describeSetup returns text that describes the conditions of a result. It includes the elapsed time, which on a
+// shared machine is longer than the processor time.
 func (f measurements) describeSetup(text string) string {
 	return fmt.Sprintf("%s; one core, processor time, p50; elapsed time %.0f ms; %.0f MB allocated", text,
 		toMillis(f.wall), f.allocated)
@@ -172,7 +172,7 @@ func measureDiverseRanking() ([]result.Result, error) {
 	}, nil
 }
 
-// liveHeap returns the live heap in MB.
+// liveHeap returns the size of the live heap in MB.
 func liveHeap() float64 {
 	runtime.GC()
 	runtime.GC()

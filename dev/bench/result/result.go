@@ -12,7 +12,8 @@ import (
 	"text/tabwriter"
 )
 
-// Result is one value. Its JSON form is {"name","value","unit","target","ok","setup"}.
+// Result is one measured value with its unit and target. Its JSON form is
+// {"name","value","unit","target","ok","setup"}.
 type Result struct {
 	// Name names the measurement. It is the same in each run.
 	Name  string
@@ -24,7 +25,7 @@ type Result struct {
 	Setup string
 }
 
-// Bound is the bound of a value. The zero value is no bound.
+// Bound is an upper or lower limit for a value. The zero Bound allows every value.
 type Bound struct {
 	direction direction
 	limit     float64
@@ -38,10 +39,10 @@ const (
 	atLeast
 )
 
-// AtMost is a bound that allows limit and less.
+// AtMost returns the bound that allows values up to limit.
 func AtMost(limit float64) Bound { return Bound{atMost, limit} }
 
-// AtLeast is a bound that allows limit and more.
+// AtLeast returns the bound that allows values from limit on.
 func AtLeast(limit float64) Bound { return Bound{atLeast, limit} }
 
 // isMet reports whether the value meets the bound. NaN meets no bound.
@@ -55,7 +56,7 @@ func (r Bound) isMet(value float64) bool {
 	return true
 }
 
-// format formats the bound with the unit, such as "<= 1.2 s". It is empty for no bound.
+// format returns the bound as text with the unit, such as "<= 1.2 s". For the zero Bound it returns "".
 func (r Bound) format(unit string) string {
 	sign := map[direction]string{atMost: "<= ", atLeast: ">= "}[r.direction]
 	if sign == "" {
@@ -64,7 +65,7 @@ func (r Bound) format(unit string) string {
 	return strings.TrimSpace(sign + strconv.FormatFloat(r.limit, 'f', -1, 64) + " " + unit)
 }
 
-// MeetsTarget reports whether the value meets its target. It uses the measured value, not the printed one.
+// MeetsTarget reports whether the measured value, before rounding for print, meets its target.
 func (r Result) MeetsTarget() bool { return r.Target.isMet(r.Value) }
 
 func (r Result) MarshalJSON() ([]byte, error) {
@@ -89,7 +90,8 @@ func MissedTargets(results []Result) []string {
 	return names
 }
 
-// PrintTable writes the results of a group as a table, followed by their conditions.
+// PrintTable writes the results of a benchmark group as a table. Below the table it writes the conditions of each
+// result.
 func PrintTable(w io.Writer, group string, results []Result) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(table, "%s\tvalue\ttarget\t\n", group)
@@ -108,7 +110,7 @@ func PrintTable(w io.Writer, group string, results []Result) error {
 	return nil
 }
 
-// formatNumber formats a value with at least three significant digits.
+// formatNumber returns a value as text with at least three significant digits.
 func formatNumber(v float64) string {
 	if v == float64(int64(v)) {
 		return strconv.FormatInt(int64(v), 10)
@@ -126,7 +128,7 @@ func (r Result) formatOutcome() string {
 	return "MISSED"
 }
 
-// WriteJSON writes the results of a group to GROUP.json in dir. It creates dir if needed.
+// WriteJSON writes the results of a benchmark group to the file GROUP.json in dir. It creates dir if needed.
 func WriteJSON(dir, group string, results []Result) error {
 	raw, err := json.MarshalIndent(results, "", "  ")
 	if err != nil {

@@ -35,8 +35,8 @@ const (
 	memoryTimeout = 40 * time.Minute
 )
 
-// MeasureIdleManager measures an idle manager with many nodes and pods in its caches. No kubelets are emulated, because only the
-// objects matter.
+// MeasureIdleManager measures a manager that has nothing to do but caches many nodes and pods. It emulates no
+// kubelets, because only the objects in the API matter.
 func MeasureIdleManager(ctx context.Context, o Options) (_ []result.Result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, memoryTimeout)
 	defer cancel()
@@ -70,7 +70,8 @@ func MeasureIdleManager(ctx context.Context, o Options) (_ []result.Result, err 
 	return b.measureManager(ctx)
 }
 
-// createObjects creates a group with an idle rule, so that the manager must cache all pods, and writes its nodes and pods.
+// createObjects creates a NodeGroup, its nodes and its pods. The NodeGroup has an idle rule, so that the manager
+// must cache all pods.
 func (b *retirementBench) createObjects(ctx context.Context) error {
 	err := b.CreateNodeGroup(ctx, b.idle.Name, nil, testbed.ScaleSetNodeGroupSpec(b.idle.Name, b.idle.ScaleSetName())+
 		fmt.Sprintf("scaleDown: {idleByLabel: {podSelector: {matchLabels: {%s: held}}}}\n", workload.AppLabel))
@@ -97,8 +98,8 @@ func (b *retirementBench) createObjects(ctx context.Context) error {
 	return b.storePods(ctx, pod)
 }
 
-// killCachingComponents kills the components that would also cache all pods. They need several times the memory, and the
-// machine could run out of it.
+// killCachingComponents kills kwok, the scheduler and the controller manager. They would also cache all pods, and
+// their memory could exceed the machine's.
 func (b *retirementBench) killCachingComponents() error {
 	var errs []error
 	for _, name := range []string{controlplane.Kwok, controlplane.Scheduler, controlplane.ControllerManager} {
@@ -107,8 +108,8 @@ func (b *retirementBench) killCachingComponents() error {
 	return errors.Join(errs...)
 }
 
-// storeNodes and storePods write the objects into etcd as the API server would. To create them takes a quarter of an
-// hour.
+// storeNodes and storePods write the objects directly into etcd, as the API server stores them. Creating them with
+// API requests would take a quarter of an hour.
 func (b *retirementBench) storeNodes(ctx context.Context, made *corev1.Node) error {
 	return b.WriteToEtcd(ctx, func(yield func(client.Object) bool) {
 		for n := range cachedNodes {
@@ -150,7 +151,8 @@ func mergeLabels(labels ...map[string]string) map[string]string {
 	return all
 }
 
-// renameTokenVolume gives the volume of the ServiceAccount token a unique name, as every pod has.
+// renameTokenVolume gives the volume of the ServiceAccount token a unique name. Real pods have a unique name for
+// this volume too.
 func renameTokenVolume(spec *corev1.PodSpec, name string) {
 	const prefix = "kube-api-access-"
 	for i := range spec.Volumes {
@@ -167,7 +169,8 @@ func renameTokenVolume(spec *corev1.PodSpec, name string) {
 	}
 }
 
-// awaitStored waits until the API server's watch cache has the stored objects, by waiting for the last pod.
+// awaitStored waits until the API server serves the objects that were written into etcd. To find out, it creates one
+// more pod, and waits until the API server's cache has this pod.
 func (b *retirementBench) awaitStored(ctx context.Context) error {
 	last := workload.App{Namespace: work, Name: "last"}.Pod()
 	last.Spec.NodeName = b.idle.NodeName(0)
@@ -226,8 +229,9 @@ func (b *retirementBench) newCachedPod(n int) *corev1.Pod {
 	return pod
 }
 
-// awaitManagerIdle waits until the manager has observed the group with all its nodes, which requires full caches. Then it waits
-// until each node has the note of a protecting pod, and the manager has written nothing for some time.
+// awaitManagerIdle waits until the manager has nothing left to do. First the manager's status of the NodeGroup must
+// count all nodes, which requires full caches. Then the manager must write its note on each node that the node's
+// pods keep it in use. Last, it must write nothing for some time.
 func (b *retirementBench) awaitManagerIdle(ctx context.Context) error {
 	err := testbed.PollUntil(ctx, "the manager observes the group", func() bool {
 		g := &v1alpha1.NodeGroup{}
@@ -255,7 +259,8 @@ func (b *retirementBench) awaitManagerIdle(ctx context.Context) error {
 	return b.checkAllNodesInUse(ctx)
 }
 
-// checkAllNodesInUse returns an error if the manager has not found pods on every node, because its caches would be incomplete.
+// checkAllNodesInUse returns an error if the manager has not found pods on every node. Its caches would then be
+// incomplete.
 func (b *retirementBench) checkAllNodesInUse(ctx context.Context) error {
 	nodes, err := b.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package retirement measures how a manager retires 100 of 500 nodes: the time relative to the minimum that grace
-// periods and disruption budget require, and the requests to the API server and the cloud.
+// Package retirement measures how a manager retires 100 of 500 nodes. It compares the time with the minimum that
+// grace periods and disruption budget require. It also counts the requests to the API server and to the cloud.
 package retirement
 
 import (
@@ -29,7 +29,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// Options configures a run.
+// Options configures RunBenchmarks and MeasureIdleManager.
 type Options struct {
 	// Kubernetes is the minor version. Empty means the control plane's default.
 	Kubernetes string
@@ -103,7 +103,8 @@ func RunBenchmarks(ctx context.Context, o Options) (_ []result.Result, err error
 	return b.retireIdleNodes(ctx)
 }
 
-// installManifests installs Slipway's CRDs, the manager's permissions, and the client.
+// installManifests installs Slipway's CRDs and the manager's permissions. It also creates the client of the
+// benchmark.
 func (b *retirementBench) installManifests(ctx context.Context) error {
 	scheme := apiruntime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
@@ -130,7 +131,7 @@ func (b *retirementBench) addNodes(ctx context.Context) error {
 		fmt.Sprintf("disruptionBudgets: [{nodes: %d}]\ndrain: {evictUnmanaged: true}\n", inFlight))
 }
 
-// addPods binds pods without controllers to every node.
+// addPods creates pods without a controller, bound to each node.
 func (b *retirementBench) addPods(ctx context.Context) error {
 	group, each := errgroup.WithContext(ctx)
 	group.SetLimit(maxConcurrentRequests)
@@ -156,13 +157,14 @@ func (b *retirementBench) addPods(ctx context.Context) error {
 	})
 }
 
-// startManager starts the manager with its default intervals.
+// startManager starts the manager with the default values of its interval flags.
 func (b *retirementBench) startManager(ctx context.Context) error {
 	_, err := b.StartManager(ctx, managerProcess, map[string]any{"azure": b.AzureProviderConfig()})
 	return err
 }
 
-// retireIdleNodes retires all idle nodes at once, and waits until the last retirement has finished.
+// retireIdleNodes creates a NodeRetirement for each idle node, one directly after the other. It waits until the last
+// retirement has finished, and returns the results.
 func (b *retirementBench) retireIdleNodes(ctx context.Context) ([]result.Result, error) {
 	began := time.Now()
 	records, err := b.client.Watch(ctx, &v1alpha1.NodeRetirementList{})
@@ -269,7 +271,8 @@ func requestKind(e auditv1.Event) string {
 	return strings.TrimSuffix(e.Verb+" "+e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource, "/")
 }
 
-// formatPerNode formats the number of each kind of request per node, the most frequent first.
+// formatPerNode returns text with the average number of requests per node for each kind of request. The most
+// frequent kind comes first.
 func formatPerNode(kinds map[string]int) string {
 	names := slices.SortedFunc(maps.Keys(kinds), func(a, b string) int { return kinds[b] - kinds[a] })
 	var parts []string

@@ -13,7 +13,7 @@ import (
 
 const sampleInterval = time.Second
 
-// The consumers of processor time besides the processes of the control plane.
+// The names, in cpuLoad, of the consumers of processor time that are not processes of the control plane.
 const (
 	agentsConsumer    = "the agents"
 	benchmarkConsumer = "this benchmark with its emulator"
@@ -24,8 +24,8 @@ var consumers = []string{
 	agentsConsumer, benchmarkConsumer,
 }
 
-// cpuLoad measures the processor time of all processes in the measurement. The agents end with their machines. So they are
-// sampled every second, and the last second of each is missing.
+// cpuLoad measures the processor time of all processes in a measurement. It reads the time of the agents every
+// second, because an agent ends with its machine. So the last second of each agent is missing.
 type cpuLoad struct {
 	s       *stormBench
 	agent   map[string]time.Duration // last sample by node
@@ -34,7 +34,7 @@ type cpuLoad struct {
 	done    chan struct{}
 }
 
-// startCPULoad starts the measurement.
+// startCPULoad starts the measurement of processor time.
 func (s *stormBench) startCPULoad(ctx context.Context) *cpuLoad {
 	l := &cpuLoad{s: s, agent: map[string]time.Duration{}, done: make(chan struct{})}
 	l.sampleAgentCPU()
@@ -56,7 +56,7 @@ func (s *stormBench) startCPULoad(ctx context.Context) *cpuLoad {
 	return l
 }
 
-// sampleAgentCPU samples the running agents.
+// sampleAgentCPU reads the processor time of every running agent.
 func (l *cpuLoad) sampleAgentCPU() {
 	for _, node := range l.s.allNodes() {
 		p := l.s.Process(testbed.AgentProcessName(node))
@@ -69,7 +69,7 @@ func (l *cpuLoad) sampleAgentCPU() {
 	}
 }
 
-// totalCPUTimes returns the total processor time by consumer.
+// totalCPUTimes returns the processor time of each consumer since the start of its processes.
 func (l *cpuLoad) totalCPUTimes() map[string]time.Duration {
 	sum := map[string]time.Duration{}
 	for _, name := range consumers {
@@ -84,7 +84,7 @@ func (l *cpuLoad) totalCPUTimes() map[string]time.Duration {
 	return sum
 }
 
-// stopAndReport stops the measurement and returns the time by consumer.
+// stopAndReport stops the measurement, and returns the processor time of each consumer during the measurement.
 func (l *cpuLoad) stopAndReport() map[string]time.Duration {
 	l.stop()
 	<-l.done
@@ -96,7 +96,8 @@ func (l *cpuLoad) stopAndReport() map[string]time.Duration {
 	return taken
 }
 
-// newLoadResult returns the API server's time as a result, with the others in its setup.
+// newLoadResult returns a result with the API server's processor time. The times of the other consumers are in the
+// result's setup.
 func newLoadResult(name, setup string, taken map[string]time.Duration) result.Result {
 	others := make([]string, 0, len(consumers))
 	for _, c := range consumers[1:] {

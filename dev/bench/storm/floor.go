@@ -28,16 +28,16 @@ const (
 	floorPause = time.Second
 )
 
-// bareClient is a lower bound for an agent. It knows the node and its pods in advance. It sends only one patch and one
-// eviction per pod, like an agent.
+// bareClient sends the minimum of requests that an agent needs: one patch of the node, and one eviction for each
+// pod. It knows the node and the pods in advance. Its time is a lower bound for an agent's time.
 type bareClient struct {
 	api  *kubeapi.Client
 	node string
 	pods []kubeapi.Pod
 }
 
-// measureBareClients measures the time that the control plane itself needs: the same cordons and evictions over as many connections,
-// with the same credentials, and nothing else.
+// measureBareClients measures the time that the control plane itself needs for the agents' cordons and evictions. It
+// sends these requests over as many connections and with the same credentials, but no other requests.
 func (s *stormBench) measureBareClients(ctx context.Context) ([]result.Result, error) {
 	s.clientKind = "connections instead of agents"
 	var clients []bareClient
@@ -60,7 +60,8 @@ func (s *stormBench) measureBareClients(ctx context.Context) ([]result.Result, e
 	return s.newBareClientResults(began, taken)
 }
 
-// connectClients connects as many clients as there are agents. Clients of unaffected nodes only connect.
+// connectClients opens one connection for each agent that the storm would have. The clients of nodes without a
+// notice only connect.
 func (s *stormBench) connectClients(ctx context.Context) ([]bareClient, error) {
 	clients := make([]bareClient, machines)
 	group, ctx := errgroup.WithContext(ctx)
@@ -91,7 +92,8 @@ func (s *stormBench) connectClient(ctx context.Context, node string) (bareClient
 	return bareClient{api, node, on}, err
 }
 
-// runBareClients lets every client send its requests. A missing response is counted, and is not an error.
+// runBareClients lets all clients send their requests concurrently. A missing response is not an error but is
+// counted in the results.
 func runBareClients(ctx context.Context, clients []bareClient) error {
 	bounded, cancel := context.WithTimeout(ctx, floorTimeout)
 	defer cancel()
@@ -105,7 +107,7 @@ func runBareClients(ctx context.Context, clients []bareClient) error {
 	return ctx.Err()
 }
 
-// cordonAndEvict cordons the node, and then evicts its pods concurrently.
+// cordonAndEvict cordons the client's node, and then evicts all its pods concurrently.
 func (c bareClient) cordonAndEvict(ctx context.Context) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"annotations": map[string]string{cordon.AnnotationKey("floor"): "{}"}},
@@ -129,7 +131,8 @@ func (c bareClient) cordonAndEvict(ctx context.Context) error {
 	return group.Wait()
 }
 
-// retryRefused retries send while the API server refuses and allows a retry.
+// retryRefused calls send until it succeeds, or until the object does not exist. After each error it waits for the
+// Retry-After of the response, or for floorPause. It returns an error if ctx ends first.
 func retryRefused(ctx context.Context, send func() error) error {
 	for {
 		err := send()
@@ -146,8 +149,9 @@ func retryRefused(ctx context.Context, send func() error) error {
 	}
 }
 
-// newBareClientResults reads the audit log. A pod that was evicted although the response was lost is not among the accepted ones
-// and was retried. Such pods are few, and counted.
+// newBareClientResults returns the results, which it reads from the audit log. If the response to an accepted
+// eviction was lost, the client sent the eviction again, and the pod is missing in the results. Such pods are few,
+// and the results count them.
 func (s *stormBench) newBareClientResults(began time.Time, taken map[string]time.Duration) ([]result.Result, error) {
 	requests, err := audit.AgentRequestsByNode(s.Cluster, began)
 	if err != nil {

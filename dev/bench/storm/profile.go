@@ -12,15 +12,16 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-// profileTime is the duration of a profile.
 const profileTime = 20 * time.Second
 
-// profilingFlags enable profiling of the API server. A normal measurement runs without them.
+// profilingFlags returns flags that enable profiling of the API server. A normal measurement runs without these
+// flags.
 func profilingFlags() map[string][]string {
 	return map[string][]string{controlplane.APIServer: {"--profiling=true"}}
 }
 
-// startProfile starts a profile of the API server if Options.Profile is set, and returns a function that waits for its end.
+// startProfile starts a CPU profile of the API server if Options.Profile is set. It returns a function that waits
+// for the end of the profile.
 func (s *stormBench) startProfile(ctx context.Context, name string) (wait func() error) {
 	if s.o.Profile == "" {
 		return func() error { return nil }
@@ -40,7 +41,7 @@ func (s *stormBench) fetchProfile(ctx context.Context, path string) error {
 	return os.WriteFile(path, raw, 0o600)
 }
 
-// copyAuditLog copies the audit log to Options.Profile.
+// copyAuditLog copies the audit log into the folder Options.Profile.
 func (s *stormBench) copyAuditLog(name string) error {
 	if s.o.Profile == "" {
 		return nil

@@ -17,7 +17,7 @@ import (
 	source "github.com/slipway-dev/slipway/internal/notice/azure"
 )
 
-// stormMeasurements holds the measurements, one value per machine.
+// stormMeasurements holds the measured values. Each list has one value for each machine with a notice.
 type stormMeasurements struct {
 	cordoned, evicted, drained []time.Duration // since the notice was visible
 	requests                   []int
@@ -26,7 +26,7 @@ type stormMeasurements struct {
 	kinds                      map[string]int
 }
 
-// newResults reads the audit log and the ledger.
+// newResults returns the results of the agents, which it reads from the audit log and the ledger.
 func (s *stormBench) newResults(records []azure.EventRecord) ([]result.Result, error) {
 	began := slices.MinFunc(records, func(a, b azure.EventRecord) int { return a.VisibleAt.Compare(b.VisibleAt) }).VisibleAt
 	requests, err := audit.AgentRequestsByNode(s.Cluster, began)
@@ -50,7 +50,7 @@ func (s *stormBench) newResults(records []azure.EventRecord) ([]result.Result, e
 	return slices.Concat(m.timeResults(s), ledger, m.requestResults(s, requests)), nil
 }
 
-// addAgentRequests adds the actions of one agent for its notice.
+// addAgentRequests adds the measured values of one agent, from the agent's requests after its notice.
 func (m *stormMeasurements) addAgentRequests(r azure.EventRecord, node string, requests []auditv1.Event) error {
 	key := cordon.AnnotationKey(source.SourceName + "-" + r.EventID)
 	at, ok := audit.CordonTimes(requests)[key]
@@ -94,7 +94,7 @@ func countRefused(requests []auditv1.Event) int {
 	return n
 }
 
-// requestKind returns the verb and resource of a request.
+// requestKind returns the verb and resource of a request, such as "create pods/eviction".
 func requestKind(e auditv1.Event) string {
 	if e.ObjectRef == nil {
 		return e.Verb + " " + e.RequestURI
@@ -134,7 +134,8 @@ func (m *stormMeasurements) timeResults(s *stormBench) []result.Result {
 	return results
 }
 
-// outcomeResults counts the outcomes of the pods. Every pod needs 1 s to stop, so each one can be saved.
+// outcomeResults counts the pods that did not finish, and the pods that were cut short with time left. Every pod
+// needs 1 s to stop, so all pods can be saved.
 func (s *stormBench) outcomeResults(records []azure.EventRecord) ([]result.Result, error) {
 	ledger := s.Azure.Ledger()
 	seen, finished, cut := 0, 0, 0
@@ -160,7 +161,7 @@ func (s *stormBench) outcomeResults(records []azure.EventRecord) ([]result.Resul
 	}, nil
 }
 
-// requestResults returns the numbers of API requests.
+// requestResults returns the numbers of API requests that the agents sent.
 func (m *stormMeasurements) requestResults(s *stormBench, requests map[string][]auditv1.Event) []result.Result {
 	bystanders := 0
 	for _, node := range s.otherNodes {
@@ -183,7 +184,7 @@ func (m *stormMeasurements) requestResults(s *stormBench, requests map[string][]
 	}
 }
 
-// median returns the middle value, or the lower one of two.
+// median returns the middle value. For an even number of values it returns the lower of the two in the middle.
 func median[T cmp.Ordered](values []T) T {
 	return slices.Sorted(slices.Values(values))[(len(values)-1)/2]
 }

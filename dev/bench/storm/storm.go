@@ -25,7 +25,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// Options configures a run.
+// Options configures RunBenchmarks.
 type Options struct {
 	// Kubernetes is the minor version. Empty means the control plane's default.
 	Kubernetes string
@@ -39,7 +39,8 @@ type Options struct {
 	Only string
 }
 
-// A scale set is one placement group of at most a hundred machines. All of them get the same document.
+// The size of the storm. A scale set is one placement group of at most 100 machines, which all get the same document
+// of events.
 const (
 	scaleSets           = 2
 	machinesEach        = 100
@@ -54,12 +55,12 @@ const (
 	calmBeforeStorm     = 5 * time.Second
 )
 
-// nodeLabel is the label of the nodes that may run the pods.
+// nodeLabel is the label of nodes that may run the pods of the workload.
 const nodeLabel = "bench.slipway.dev/storm"
 
 func namespaceName(i int) string { return fmt.Sprintf("team-%d", i) }
 
-// stormBench is the cluster of the measurement.
+// stormBench is a testbed with the machines and pods of the storm.
 type stormBench struct {
 	*testbed.Testbed
 	o          Options
@@ -73,7 +74,6 @@ func (s *stormBench) noticedMachineCount() int { return cmp.Or(s.o.NoticedMachin
 
 func (s *stormBench) podCount() int { return s.noticedMachineCount() * podsEach }
 
-// allNodes returns all nodes.
 func (s *stormBench) allNodes() []string { return slices.Concat(s.noticedNodes, s.otherNodes) }
 
 // RunBenchmarks runs the measurements. It takes about five minutes.
@@ -104,7 +104,7 @@ func RunBenchmarks(ctx context.Context, o Options) ([]result.Result, error) {
 	return all, nil
 }
 
-// runOnNewCluster runs a measurement on a new cluster.
+// runOnNewCluster creates a cluster, runs a measurement on it, and stops it.
 func runOnNewCluster(ctx context.Context, o Options, measure func(*stormBench, context.Context) ([]result.Result, error),
 ) (_ []result.Result, err error) {
 	s := &stormBench{o: o}
@@ -130,7 +130,7 @@ func runOnNewCluster(ctx context.Context, o Options, measure func(*stormBench, c
 	return measure(s, ctx)
 }
 
-// benchStep is a step of the preparation or measurement.
+// benchStep is one step of a measurement or its preparation, with a description for the progress output.
 type benchStep struct {
 	description string
 	run         func(context.Context) error
@@ -148,7 +148,7 @@ func (s *stormBench) runSteps(ctx context.Context, steps ...benchStep) error {
 
 var calmStep = benchStep{"waiting for calm", func(ctx context.Context) error { return testbed.Sleep(ctx, calmBeforeStorm) }}
 
-// measureAgents measures the agents.
+// measureAgents measures how the agents drain the nodes of machines with a notice.
 func (s *stormBench) measureAgents(ctx context.Context) ([]result.Result, error) {
 	s.clientKind = "agent processes"
 	if err := s.runSteps(ctx, benchStep{fmt.Sprintf("starting %d agents", machines), s.startAgents}, calmStep); err != nil {
@@ -172,7 +172,8 @@ func (s *stormBench) measureAgents(ctx context.Context) ([]result.Result, error)
 		s.describeSetup(""), taken)), nil
 }
 
-// addNodes adds the nodes. The doomed nodes are limited to podsEach pods, so that each gets the same number.
+// addNodes adds the nodes of all machines. A node with a coming notice is limited to podsEach pods, so that each
+// such node gets the same number of pods.
 func (s *stormBench) addNodes(ctx context.Context) error {
 	var nodes []controlplane.NodeSpec
 	for i := range scaleSets {
@@ -194,8 +195,9 @@ func (s *stormBench) addNodes(ctx context.Context) error {
 	return s.AddNodes(ctx, nodes...)
 }
 
-// runWorkload runs the pods on the doomed nodes, and then opens the other nodes for their replacements. Every app has pods on
-// many machines. Every other app has a PDB for all of them, so that agents compete for the same PDB.
+// runWorkload runs the pods on the nodes that will get a notice. Then it labels the other nodes, so that replacement
+// pods can run there. Every app has pods on many machines. Every second app has a PDB, so that several agents
+// compete for the same PDB.
 func (s *stormBench) runWorkload(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
@@ -229,7 +231,7 @@ func (s *stormBench) runWorkload(ctx context.Context) error {
 	return nil
 }
 
-// checkPodsPerNode checks the number of pods on each node.
+// checkPodsPerNode returns an error if a node with a coming notice does not have podsEach pods.
 func (s *stormBench) checkPodsPerNode(ctx context.Context) error {
 	all, err := s.Client().CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -265,7 +267,8 @@ func (s *stormBench) startAgents(ctx context.Context) error {
 	return group.Wait()
 }
 
-// announceNotices announces the notices, and waits until the machines are deleted.
+// announceNotices announces all notices within one second. It waits until all these events have vanished, and
+// returns them.
 func (s *stormBench) announceNotices(ctx context.Context) ([]azure.EventRecord, error) {
 	var announced []azure.EventRecord
 	for _, pool := range s.pools {
@@ -302,7 +305,7 @@ func (s *stormBench) announceNotices(ctx context.Context) ([]azure.EventRecord, 
 	return announced, nil
 }
 
-// nodeOfEvent returns the node of an event's machine.
+// nodeOfEvent returns the name of the node of the event's machine.
 func (s *stormBench) nodeOfEvent(r azure.EventRecord) (string, error) {
 	name, ok := s.Nodes.NodeOfEventResource(r.Resources[0])
 	if !ok {
@@ -311,7 +314,7 @@ func (s *stormBench) nodeOfEvent(r azure.EventRecord) (string, error) {
 	return name, nil
 }
 
-// describeSetup describes the conditions of the measurements.
+// describeSetup returns text that describes the conditions of all measurements, followed by the given text.
 func (s *stormBench) describeSetup(format string, args ...any) string {
 	return fmt.Sprintf("%d Spot notices of %s within a second, %d pods on each node, %d apps in %d namespaces spread over all of them, "+
 		"every other with a PDB of maxUnavailable 100%%; %d nodes in %d scale sets, %d %s, Kubernetes %s, %d cores for everything; ",

@@ -47,7 +47,7 @@ func run(file string, events []string, out io.Writer) error {
 	return nil
 }
 
-// skipReason is why some tests may be skipped.
+// skipReason is a line of the file of reasons: a pattern for names of tests, and why these tests may be skipped.
 type skipReason struct {
 	line  string
 	tests *regexp.Regexp
@@ -84,7 +84,7 @@ func readReasons(file string) ([]*skipReason, error) {
 // testEvent is one line of `go test -json`.
 type testEvent struct{ Action, Package, Test string }
 
-// skippedTests returns PACKAGE.TEST of the tests that no run has executed, sorted.
+// skippedTests returns the tests that were skipped and that no run has executed, as sorted PACKAGE.TEST names.
 func skippedTests(files []string) ([]string, error) {
 	if len(files) == 0 {
 		return nil, errors.New("no event files: give files with the output of go test -json")
@@ -105,7 +105,8 @@ func skippedTests(files []string) ([]string, error) {
 	return skipped, nil
 }
 
-// recordTestOutcomes records how each test ended. A test that was executed once is never skipped.
+// recordTestOutcomes reads how each test ended from a file, and stores this in ended. The outcome "skip" never
+// replaces an outcome from an earlier file.
 func recordTestOutcomes(file string, ended map[string]string) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -134,7 +135,8 @@ func recordTestOutcomes(file string, ended map[string]string) error {
 	}
 }
 
-// printReasons prints the number of skipped tests per reason, the most frequent first, and returns the tests without reason.
+// printReasons prints the number of skipped tests for each reason, the most frequent reason first. It returns the
+// tests without a reason.
 func printReasons(skipped []string, known []*skipReason, out io.Writer) (unexplained []string) {
 	for _, test := range skipped {
 		of := slices.IndexFunc(known, func(r *skipReason) bool { return r.tests.MatchString(test) })

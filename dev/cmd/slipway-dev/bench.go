@@ -22,7 +22,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// benchOptions are the options of all groups.
+// benchOptions holds the flags that all benchmark groups have.
 type benchOptions struct {
 	kubernetes      string
 	seed            uint64
@@ -124,7 +124,8 @@ func newBenchCommand() *cobra.Command {
 	return cmd
 }
 
-// newForwardCommand is a helper process of the cloudpool group.
+// newForwardCommand returns the command that runs the bare proxy for the cloudpool benchmarks. The benchmarks start
+// it as a separate process.
 func newForwardCommand() *cobra.Command {
 	var listen, to string
 	cmd := &cobra.Command{
@@ -138,7 +139,8 @@ func newForwardCommand() *cobra.Command {
 	return cmd
 }
 
-// runAndReport runs a group, prints and writes its results, and fails if a result misses its target.
+// runAndReport runs a benchmark group, prints the results and writes them to dir. If a result misses its target, it
+// returns an error.
 func (g benchGroup) runAndReport(ctx context.Context, o benchOptions, dir string, out io.Writer) error {
 	results, err := g.run(ctx, o)
 	if err != nil {

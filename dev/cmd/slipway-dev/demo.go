@@ -9,10 +9,10 @@ import (
 	"github.com/slipway-dev/slipway/dev/demo"
 )
 
-// keepVariable names the environment variable that leaves everything running after the demo.
+// keepVariable is the name of an environment variable. If it is 1, the cluster keeps running after the demo.
 const keepVariable = "KEEP"
 
-// cloudVariable names the environment variable with the cloud of the autoscaling step.
+// cloudVariable is the name of the environment variable that selects the cloud for the autoscaling step of the demo.
 const cloudVariable = "CLOUD"
 
 func newDemoCommand() *cobra.Command {

@@ -17,7 +17,6 @@ import (
 
 func main() { os.Exit(run()) }
 
-// run runs the command line and returns the exit code.
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -35,7 +34,7 @@ func run() int {
 	return 0
 }
 
-// defaultDir is the control plane's directory, relative to the root of the repository.
+// defaultDir is the control plane's default directory, relative to the root of the repository.
 const defaultDir = ".dev"
 
 func addDirFlag(cmd *cobra.Command, dir *string) {

@@ -22,7 +22,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// The pools of the cluster that `up` starts.
+// The pools of machines in the cluster that `slipway-dev up` starts.
 var (
 	spotPool    = controlplane.AKSPool{Name: "spot", Spot: true}
 	generalPool = controlplane.AKSPool{Name: "general"}
@@ -33,7 +33,7 @@ const (
 	generalNodes = 12
 )
 
-// settleTimeout limits the wait for the workload, which takes seconds.
+// settleTimeout is how long `slipway-dev up` waits for the workload. The wait usually takes seconds.
 const settleTimeout = 2 * time.Minute
 
 func newUpCommand() *cobra.Command {
@@ -61,7 +61,7 @@ func newUpCommand() *cobra.Command {
 	return cmd
 }
 
-// checkNotRunning returns an error if a control plane was started in the directory.
+// checkNotRunning returns an error if the directory has the record of a control plane that was started there.
 func checkNotRunning(dir string) error {
 	cluster, err := controlplane.Open(dir)
 	if errors.Is(err, controlplane.ErrNotFound) {
@@ -78,10 +78,11 @@ func checkNotRunning(dir string) error {
 		"`make down` (slipway-dev down --dir %s) removes them", dir, dir)
 }
 
-// startedAfterImpact keeps an event listed for some seconds after its impact. The real service takes minutes.
+// startedAfterImpact is how long the document still lists an event after its impact. The real service takes minutes.
 const startedAfterImpact = 5 * time.Second
 
-// startAll starts everything, or nothing, and returns the path of the administrator's kubeconfig.
+// startAll starts the cluster with its agents and workload. If a part fails, it stops everything that it has
+// started. It returns the path of the administrator's kubeconfig.
 func startAll(ctx context.Context, dir, version string, out io.Writer) (kubeconfig string, err error) {
 	begun := time.Now()
 	program, err := os.Executable()
@@ -137,7 +138,8 @@ func startAll(ctx context.Context, dir, version string, out io.Writer) (kubeconf
 	return t.Kubeconfig(), nil
 }
 
-// relativePath returns a path relative to the working directory, if it is inside.
+// relativePath returns a path relative to the working directory. It returns a path outside of the working directory
+// unchanged.
 func relativePath(path string) string {
 	workDir, err := os.Getwd()
 	if err != nil {
@@ -149,7 +151,8 @@ func relativePath(path string) string {
 	return path
 }
 
-// defaultAddressIfFree returns the emulator's default address, or empty if it is in use.
+// defaultAddressIfFree returns the default address of the Azure emulator. If another process uses this address, it
+// returns "".
 func defaultAddressIfFree(ctx context.Context) string {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", azure.DefaultListen)
 	if err != nil {
@@ -161,10 +164,10 @@ func defaultAddressIfFree(ctx context.Context) string {
 	return azure.DefaultListen
 }
 
-// maxConcurrentStarts limits the concurrent starts of agents.
+// maxConcurrentStarts is the maximum number of agents that startAgents starts at the same time.
 const maxConcurrentStarts = 8
 
-// startAgents starts an agent on every node, and returns the first expiry of their tokens.
+// startAgents starts an agent for every node. It returns when the first of their tokens expires.
 func startAgents(ctx context.Context, t *testbed.Testbed) (expires time.Time, err error) {
 	var mu sync.Mutex
 	group, ctx := errgroup.WithContext(ctx)
@@ -197,7 +200,7 @@ func startAgents(ctx context.Context, t *testbed.Testbed) (expires time.Time, er
 	return expires, err
 }
 
-// describeCluster returns a summary of the cluster.
+// describeCluster returns a text with the numbers of nodes, pods and other objects in the cluster.
 func describeCluster(ctx context.Context, client kubernetes.Interface) (string, error) {
 	all := metav1.ListOptions{}
 	pods, err := client.CoreV1().Pods(workload.ShopNamespace).List(ctx, all)
@@ -245,7 +248,7 @@ func newDownCommand() *cobra.Command {
 	return cmd
 }
 
-// stopAll removes what a failed up has started.
+// stopAll stops the cluster that a failed `slipway-dev up` has started in a directory, and removes the directory.
 func stopAll(dir string) error {
 	if err := testbed.StopDetached(dir); !errors.Is(err, controlplane.ErrNotFound) {
 		return err

@@ -58,7 +58,7 @@ spec:
         windowsOptions:
           runAsUserName: ContainerUser
       {{- end }}
-      # It waits so long for the drain under way (stopGrace), and then as any pod for what is left to be sent.
+      # The time to finish a running drain (stopGrace), plus the usual time to send what is left.
       terminationGracePeriodSeconds: {{ include "slipway.agent.stopSeconds" $v.config | int | add 30 }}
       containers:
         - name: agent
@@ -111,12 +111,12 @@ spec:
         {{- end }}
 {{- end }}
 
-{{/* How many seconds an agent of a configuration waits for a drain before it ends; a part of one counts as one. */}}
+{{/* Returns how many seconds an agent with this configuration waits for a drain before it ends, rounded up. */}}
 {{- define "slipway.agent.stopSeconds" -}}
 {{- divf (include "slipway.milliseconds" (default "0" .stopGrace) | float64) 1000.0 | ceil | int }}
 {{- end }}
 
-{{/* What an agent takes, of the same dict: the whole program takes more than the agent alone, and Windows more than Linux. */}}
+{{/* Returns the resources of an agent. Takes the same dict. The program slipway needs more than slipway-agent, and Windows more than Linux. */}}
 {{- define "slipway.agent.resources" -}}
 {{- $takes := list "5m" "24Mi" "48Mi" }}
 {{- if ne .os "linux" }}

@@ -1,19 +1,19 @@
 {{/*
-What an agent's account may do, and what limits it to that. Each template takes a dict: name (of the objects), namespace and account
+The permissions of an agent's account, and the policies that limit them. Each template takes a dict: name (of the objects), namespace and account
 (of the agents), metadata (labels and annotations), mayDelete (pods), zeroGrace (evict pods with a grace period of 0).
 */}}
 
-{{/* The rights of the agent in the whole cluster: its node, the pods on it, and no more. */}}
+{{/* The permissions of the agent in the whole cluster, for its node and the pods on its node. */}}
 {{- define "slipway.guard.rules" -}}
-# Cordon, taint, label, annotate, by patch; find the other machines of an event by label.
+# To cordon, taint, label and annotate the node by patch, and to find the other machines of an event by label.
 - apiGroups: [""]
   resources: [nodes]
   verbs: [get, list, watch, patch]
-# The lifecycle conditions.
+# To write the lifecycle conditions of nodes.
 - apiGroups: [""]
   resources: [nodes/status]
   verbs: [patch]
-# The pods on the node, by field selector.
+# To read the pods on the node, by field selector.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
@@ -21,24 +21,25 @@ What an agent's account may do, and what limits it to that. Each template takes 
   resources: [pods/eviction]
   verbs: [create]
 {{- if .mayDelete }}
-# What a deadline needs: a pod that still waits for a disruption budget when its time to stop must begin is deleted,
-# and a pod that would outlive the machine is told to hurry. Without this right both are left to die with the machine.
+# To delete pods near a deadline. Some pods are still blocked by a PodDisruptionBudget when their grace period must begin.
+# Other pods have a grace period that ends after the deadline, and get a shorter one. Without this permission, these pods
+# are killed when the machine stops.
 - apiGroups: [""]
   resources: [pods]
   verbs: [delete]
-# Jobs do not count the deletion as a failure: the condition DisruptionTarget is set before it.
+# To set the condition DisruptionTarget before a deletion, so that Jobs do not count the deletion as a failure.
 - apiGroups: [""]
   resources: [pods/status]
   verbs: [patch]
 {{- end }}
-# To say which disruption budget blocks, and to go on as soon as it does not.
+# To report which PodDisruptionBudget blocks an eviction, and to continue as soon as it allows the eviction.
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [list, watch]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
-# --wait-for-detach
+# To wait until volumes are detached (--wait-for-detach).
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get]
@@ -47,10 +48,10 @@ What an agent's account may do, and what limits it to that. Each template takes 
   verbs: [list]
 {{- end }}
 
-{{/* The rights of the agent in its own namespace. */}}
+{{/* The permissions of the agent in its own namespace. */}}
 {{- define "slipway.guard.leaseRules" -}}
-# --max-concurrent-drains: the slots that agents hold while they drain. Which Leases they may change is said by name, so that
-# they can take nobody else's. RBAC cannot limit creating so; an admission policy does.
+# The Leases of drain slots (--max-concurrent-drains). The rule for changes lists their names, so that agents cannot change
+# other Leases. RBAC cannot limit the names of created Leases, but an admission policy does.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [list, create]
@@ -64,9 +65,9 @@ What an agent's account may do, and what limits it to that. Each template takes 
 {{- end }}
 
 {{/*
-What limits the patches of Nodes of an account to what Slipway writes there. It takes besides: who (for messages), keys (a pattern of
-labels, annotations and taints that it writes beside Slipway's own), andThose and andAnnotations (the same for messages), ownNode (the
-token is of one node, and changes no other).
+The policy that limits an account's patches of Nodes to the fields that Slipway writes. It takes further keys: who (for messages), keys
+(a pattern of labels, annotations and taints that the account writes in addition to Slipway's own), andThose and andAnnotations (the
+same for messages), ownNode (the token belongs to one node and may change only that node).
 */}}
 {{- define "slipway.guard.node" -}}
 apiVersion: admissionregistration.k8s.io/v1
@@ -90,7 +91,7 @@ spec:
     - name: node
       expression: request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][?0].orValue('')
     {{- end }}
-    # Keys under which this account writes: Slipway's own, and a few of others.
+    # Pattern for the keys of labels, annotations and taints that this account may write.
     - name: ours
       expression: "'^(([a-z0-9-]+[.])*slipway[.]dev/|{{ .keys }})'"
     - name: ourConditions
@@ -111,7 +112,7 @@ spec:
       expression: object.status.?conditions.orValue([]).filter(c, !c.type.matches(variables.ourConditions))
     - name: oldOtherConditions
       expression: oldObject.status.?conditions.orValue([]).filter(c, !c.type.matches(variables.ourConditions))
-    # Compared field by field, whichever fields there are, so that one that a later Kubernetes adds is not forgotten.
+    # Compares all fields that exist, so that the comparison includes fields that a later version of Kubernetes adds.
     - name: metadata
       expression: dyn(object.metadata)
     - name: oldMetadata
@@ -158,7 +159,7 @@ spec:
         && variables.oldSpec.all(k, k in ['unschedulable', 'taints'] || k in variables.spec)
       message: {{ .who }} changes nothing of a node's spec but unschedulable and taints
       reason: Forbidden
-    # A patch may put the conditions in another order.
+    # The comparison ignores the order of the conditions, because a patch may change the order.
     - expression: >-
         variables.otherConditions.all(c, c in variables.oldOtherConditions)
         && variables.oldOtherConditions.all(c, c in variables.otherConditions)
@@ -180,15 +181,15 @@ spec:
   validationActions: [Deny]
 {{- end }}
 
-{{/* What limits an agent's token to its node. */}}
+{{/* The admission policies that limit an agent's token to its node. */}}
 {{- define "slipway.guard.admission" -}}
-# An agent's token is of one node, and is good for that node alone: what a stolen one can do ends there. RBAC cannot say
-# that, as all agents share one ServiceAccount; the API server can, as it knows on which node the token was mounted
-# (authentication.kubernetes.io/node-name, in Kubernetes 1.30 and later). A token that does not say so is refused.
+# An agent's token may change only the node that it was mounted on, so that a stolen token is of little use. RBAC cannot
+# limit this, because all agents share one ServiceAccount. The API server knows the node of a token
+# (authentication.kubernetes.io/node-name, in Kubernetes 1.30 and later). The policy refuses a token without a node.
 #
-# Reads are not admitted by anybody, so that the list of the pods and nodes stays open to each agent. Which node a pod runs on
-# is not in its Eviction, so that a stolen token can evict pods elsewhere, {{ if not .zeroGrace }}with time to stop, {{ end }}and no more than their disruption
-# budgets allow. The deletion of a pod and its condition DisruptionTarget are tied to the node.
+# Admission does not check reads, so each agent can list all pods and nodes. An Eviction does not name the pod's node. So a
+# stolen token can evict pods on other nodes, {{ if not .zeroGrace }}with their grace period and {{ end }}within their PodDisruptionBudgets.
+# The deletion of a pod, and its condition DisruptionTarget, are limited to the token's node.
 {{ include "slipway.guard.node" (merge (dict "who" "a Slipway agent" "ownNode" true
   "keys" "aks-node-termination-handler/|mechanic[.]cordoned$" "andThose" " and the ones of the tools that it replaces" "andAnnotations" "") .) }}
 ---
@@ -223,8 +224,8 @@ spec:
       message: a Slipway agent deletes no pod without its UID as the precondition
       reason: Forbidden
     {{- if not .zeroGrace }}
-    # The object would be gone while the process may still run, so that a StatefulSet starts another one beside it.
-    # The API server fills in 0 for a pod that wants 0, and for one that has finished.
+    # With grace period 0, the pod object is removed while its process may still run. A StatefulSet would then start a second
+    # one. The API server itself sets 0 for a pod with terminationGracePeriodSeconds 0, and for a finished pod.
     - expression: >-
         request.options.?gracePeriodSeconds.orValue(1) != 0 || oldObject.spec.?terminationGracePeriodSeconds.orValue(30) == 0
         || oldObject.status.?phase.orValue('') in ['Succeeded', 'Failed']
@@ -264,7 +265,7 @@ spec:
       expression: object.status.?conditions.orValue([]).filter(c, c.type != 'DisruptionTarget')
     - name: oldOtherConditions
       expression: oldObject.status.?conditions.orValue([]).filter(c, c.type != 'DisruptionTarget')
-    # Compared field by field, whichever fields there are, so that one that a later Kubernetes adds is not forgotten.
+    # Compares all fields that exist, so that the comparison includes fields that a later version of Kubernetes adds.
     - name: metadata
       expression: dyn(object.metadata)
     - name: oldMetadata
@@ -292,7 +293,7 @@ spec:
         && variables.oldStatus.all(k, k == 'conditions' || k in variables.status)
       message: a Slipway agent changes nothing of a pod's status but the condition DisruptionTarget
       reason: Forbidden
-    # A patch may put the conditions in another order.
+    # The comparison ignores the order of the conditions, because a patch may change the order.
     - expression: >-
         variables.otherConditions.all(c, c in variables.oldOtherConditions)
         && variables.oldOtherConditions.all(c, c in variables.otherConditions)
@@ -365,7 +366,7 @@ spec:
   variables:
     - name: node
       expression: request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][?0].orValue('')
-    # Of the core group's kind, to which the API server converts an Event of events.k8s.io.
+    # Fields of the core group's Event. The API server converts an Event of events.k8s.io to this kind.
     - name: about
       expression: dyn(object).involvedObject
   validations:
@@ -406,7 +407,7 @@ spec:
     - expression: request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][?0].orValue('') != ''
       message: the token of a Slipway agent must be bound to its pod or node, and this one does not say which node it is of
       reason: Forbidden
-    # RBAC cannot tie creating to a name. Without this a stolen token could create the manager's Lease.
+    # RBAC cannot limit the names of created objects. Without this rule, a stolen token could create the manager's Lease.
     - expression: object.metadata.?name.orValue('').matches('^slipway-drain-([0-9]|1[0-5])$')
       message: a Slipway agent writes no Leases but those of drain slots, slipway-drain-0 to slipway-drain-15
       reason: Forbidden
@@ -427,12 +428,12 @@ spec:
   validationActions: [Deny]
 {{- end }}
 
-{{/* The agents' requests in the API server's priority and fairness. */}}
+{{/* The API server's priority levels and flows for the agents' requests. */}}
 {{- define "slipway.guard.flowControl" -}}
-# A place of their own for the agents' requests in the API server's priority and fairness. All agents are one user to it,
-# and so one flow: where they share a level with every other controller, as they do without this, a storm of notices meets
-# a queue of some three hundred requests, finds it full, and is told to come back while the machines die. Here they queue
-# behind nobody but each other, cordons before evictions, and nobody behind them.
+# Priority levels of the API server for the agents' requests only. All agents use one ServiceAccount, so without these
+# levels their requests share one flow with other controllers. When many agents get notices at once, that queue of about
+# 300 requests is full. The API server then refuses further requests while machines are lost. With these levels, agents
+# wait only for each other, cordons come before evictions, and agents do not delay other clients.
 apiVersion: flowcontrol.apiserver.k8s.io/v1
 kind: PriorityLevelConfiguration
 metadata:
@@ -463,7 +464,7 @@ spec:
     limitResponse:
       type: Queue
       queuing:
-        # A flow is what concerns one namespace, and its requests are in 4 of the queues: 10000 of one flow can wait.
+        # The requests for one namespace are one flow. A flow uses 4 queues (handSize), so 4 * 2500 = 10000 of its requests can wait.
         queues: 64
         handSize: 4
         queueLengthLimit: 2500
@@ -474,7 +475,8 @@ metadata:
   name: {{ .name }}-node
   {{- .metadata | nindent 2 }}
 spec:
-  # Before service-accounts (9000), which is where the requests of all ServiceAccounts go, and those for workloads (1000).
+  # Must be lower than 9000, the precedence of service-accounts, which matches all ServiceAccounts, and than 1000, the
+  # precedence of the FlowSchemas for workloads.
   matchingPrecedence: 800
   priorityLevelConfiguration:
     name: {{ .name }}-node
@@ -497,7 +499,8 @@ metadata:
   {{- .metadata | nindent 2 }}
 spec:
   matchingPrecedence: 810
-  # Evictions in one namespace, such as those that a slow webhook delays, do not hold up those in others.
+  # Each namespace is its own flow. So slow evictions in one namespace, for example because of a webhook, do not delay
+  # evictions in others.
   distinguisherMethod:
     type: ByNamespace
   priorityLevelConfiguration:
