@@ -101,10 +101,10 @@ func New(c Config, o Options) (*Provider, error) {
 	return p, nil
 }
 
-// Name returns "azure".
+// Name returns "azure", the name of the provider.
 func (p *Provider) Name() string { return Name }
 
-// Normalize returns the provider ID in lower case.
+// Normalize returns the provider ID in lower case. It returns an error for an ID of another cloud or subscription.
 func (p *Provider) Normalize(providerID string) (string, error) {
 	id, err := p.parseID(providerID)
 	if err != nil {
@@ -113,7 +113,7 @@ func (p *Provider) Normalize(providerID string) (string, error) {
 	return id.String(), nil
 }
 
-// parseID parses the provider ID of an instance in this subscription.
+// parseID parses the provider ID of an instance. It returns an error for an ID of another cloud or subscription.
 func (p *Provider) parseID(providerID string) (providerid.ID, error) {
 	id, err := providerid.Parse(providerID)
 	if err != nil {

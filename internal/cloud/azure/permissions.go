@@ -59,8 +59,8 @@ func (p *Provider) MissingGroupPermissions(ctx context.Context, name string) (cl
 	return missing, err
 }
 
-// requiredActionsForScaleSet returns the permissions for a scale set. The instances of a flexible scale set are listed in the resource
-// group.
+// requiredActionsForScaleSet returns the permissions that a scale set needs. A flexible scale set also needs a
+// permission on the resource group, because its instances are listed there.
 func (p *Provider) requiredActionsForScaleSet(ctx context.Context, g group) ([]requiredActions, error) {
 	set, err := p.getScaleSet(ctx, g)
 	if err != nil {
@@ -76,7 +76,8 @@ func (p *Provider) requiredActionsForScaleSet(ctx context.Context, g group) ([]r
 	return []requiredActions{{at, []string{actionReadScaleSet, actionReadInstance, actionDeleteInstances}}}, nil
 }
 
-// MissingDeletePermissions checks the permissions on the resource that deletes the instance, see the package comment.
+// MissingDeletePermissions returns the missing permissions on the resource that deletes the instance, see the package
+// comment.
 func (p *Provider) MissingDeletePermissions(ctx context.Context, providerID string) (cloud.Permissions, error) {
 	id, err := p.parseID(providerID)
 	if err != nil {
@@ -165,7 +166,7 @@ func (p *Provider) missingPermissions(ctx context.Context, needs ...requiredActi
 	return missing, nil
 }
 
-// roleGrant is what one role of a credential allows.
+// roleGrant holds the actions that one role of a credential allows and excludes.
 type roleGrant struct{ actions, notActions []string }
 
 // allows reports whether a role grants an action. An action that one role excludes may be granted by another
@@ -183,7 +184,8 @@ func anyMatchesAction(patterns []string, action string) bool {
 	return false
 }
 
-// matchesAction compares case-insensitively. A "*" matches any text, including slashes.
+// matchesAction reports whether an action matches a pattern. Letter case is ignored. A "*" matches any text, including
+// slashes.
 func matchesAction(pattern, action string) bool {
 	parts := strings.Split(strings.ToLower(pattern), "*")
 	rest, found := strings.CutPrefix(strings.ToLower(action), parts[0])
@@ -199,13 +201,13 @@ func matchesAction(pattern, action string) bool {
 	return strings.HasSuffix(rest, parts[last])
 }
 
-// How long a permission check is cached. The short limit makes a newly granted permission effective soon.
+// The cache durations of a permission check. missingTTL is short, so that a newly granted permission takes effect soon.
 const (
 	grantedTTL = 3 * time.Minute // if all actions are allowed
 	missingTTL = 5 * time.Second // if an action is missing or the read failed
 )
 
-// permissionCache reads the permissions on a scope and caches them. Concurrent callers share a read.
+// permissionCache reads the permissions on a scope and caches them. Concurrent callers share one read.
 type permissionCache struct {
 	// list reads the permissions on a scope. It ends after limit.
 	list    func(context.Context, scope) ([]roleGrant, error)
