@@ -68,7 +68,7 @@ type Provider struct {
 	lastSeen map[string]sighting
 }
 
-// sighting is where and when a machine was last observed.
+// sighting holds the pool that last listed a machine, and the time of that read.
 type sighting struct {
 	pool *pool
 	at   time.Time
@@ -96,10 +96,10 @@ type pool struct {
 	firstObservation time.Time
 }
 
-// lackingObservations has, per pool, the observation that lacked a machine at its first request.
+// lackingObservations holds the time of the first observation that lacked a machine, by name of the pool.
 type lackingObservations map[string]time.Time
 
-// termination is a termination that a server has accepted or may have accepted.
+// termination is a termination of a machine that a server has accepted, or may have accepted.
 type termination struct {
 	// failed is the server's error; nil if there is none. The server's cloud may have received the request anyway.
 	failed error
@@ -150,10 +150,12 @@ func (p *Provider) newPool(name string, c PoolConfig, u *url.URL) *pool {
 // Name returns "cloudpool".
 func (p *Provider) Name() string { return Name }
 
-// ReportsDeletionProtection marks a provider with deletion protection. Machines that are not evictable are protected.
+// ReportsDeletionProtection shows that this provider reports deletion protection. A machine is protected if it is not
+// evictable.
 func (p *Provider) ReportsDeletionProtection() {}
 
-// Normalize returns the ID without region and zone, which the Node or the cloudpool may not report.
+// Normalize returns the provider ID without region and zone, because the Node or the cloudpool may not report them. It
+// returns an error for an ID of another cloud.
 func (p *Provider) Normalize(providerID string) (string, error) {
 	id, err := p.parseID(providerID)
 	if err != nil {
@@ -162,7 +164,7 @@ func (p *Provider) Normalize(providerID string) (string, error) {
 	return id.String(), nil
 }
 
-// parseID parses the ID of a machine that may be in one of the pools.
+// parseID parses the provider ID of a machine. It returns an error if no configured pool can have this machine.
 func (p *Provider) parseID(providerID string) (providerid.ID, error) {
 	id, err := providerid.Parse(providerID)
 	if err != nil {
@@ -195,7 +197,8 @@ func (p *Provider) URL(ctx context.Context, group string) (*url.URL, error) {
 	return found.url, nil
 }
 
-// ComputerNamePath returns [PoolConfig].ComputerNamePath of a pool, or a [*cloud.NotFoundError].
+// ComputerNamePath returns the configured path of the host name in the metadata of a pool's machines, see [PoolConfig].
+// It returns a [*cloud.NotFoundError] for an unknown pool.
 func (p *Provider) ComputerNamePath(ctx context.Context, group string) (string, error) {
 	found, err := p.findPool(ctx, group)
 	if err != nil {
@@ -207,7 +210,8 @@ func (p *Provider) ComputerNamePath(ctx context.Context, group string) (string, 
 // Transport returns the transport to the servers, which adds the credentials.
 func (p *Provider) Transport() http.RoundTripper { return p.http.Transport }
 
-// findPool returns a pool by name. If it is unknown, servers with several pools are listed first.
+// findPool returns the pool with the given name. If the name is unknown, findPool first reads the lists of the servers
+// with several pools.
 func (p *Provider) findPool(ctx context.Context, name string) (*pool, error) {
 	p.mu.Lock()
 	found := p.pools[name]
@@ -240,8 +244,8 @@ func (p *Provider) listPools(ctx context.Context) ([]*pool, error) {
 	return pools, nil
 }
 
-// discoverPools lists the pools of servers with several pools. A pool that disappears from the list is kept, because its
-// machines may still exist.
+// discoverPools reads the lists of the servers with several pools. It keeps a pool that a server no longer lists,
+// because the pool's machines may still exist.
 func (p *Provider) discoverPools(ctx context.Context) error {
 	for _, c := range p.config.Pools {
 		if !c.Multi {

@@ -39,7 +39,7 @@ type Config struct {
 	ObservationWait *cloud.Duration `json:"observationWait,omitempty"`
 }
 
-// PoolConfig is a pool, or a server with several pools.
+// PoolConfig configures one pool, or one server with several pools.
 type PoolConfig struct {
 	// Name is the name of the group. It is empty for a server with several pools, where each pool's name is the group's
 	// name.
@@ -61,8 +61,8 @@ type PoolConfig struct {
 	Nodes cloud.NodeShape `json:"nodes,omitzero"`
 }
 
-// Auth configures the credentials. Basic authentication and a token exclude each other. A certificate can be added to
-// both.
+// Auth configures the credentials for the servers. It accepts either basic authentication or a token, and a client
+// certificate in addition.
 type Auth struct {
 	// Username is the user of basic authentication.
 	Username string `json:"username,omitempty"`
@@ -83,7 +83,7 @@ const (
 	defaultObservationWait = time.Second
 )
 
-// groupNamePattern matches names that are valid as a path segment and as a group.
+// groupNamePattern matches a name that is valid both as a path segment of a URL and as a group name.
 var groupNamePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?$`)
 
 // Validate returns all errors, each with field, value and allowed values.
@@ -146,7 +146,7 @@ func (a Auth) validate() (errs []error) {
 	return errs
 }
 
-// ParseURL parses the URL of a server. Its error does not contain a password.
+// ParseURL parses the URL of a server. A password in the URL does not appear in the error.
 func ParseURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
@@ -189,8 +189,8 @@ func (c *Config) observationWait() time.Duration {
 	return time.Duration(*c.ObservationWait)
 }
 
-// Transport returns a transport that adds the credentials to every request. It follows redirects only with
-// FollowRedirects.
+// Transport returns a transport that adds the credentials to every request. It follows redirects only if
+// FollowRedirects is set.
 func (c *Config) Transport() (http.RoundTripper, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	var err error
@@ -247,7 +247,8 @@ func (c *authTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.next.RoundTrip(r)
 }
 
-// readSecret reads the current token or password.
+// readSecret returns the token or password for a request. It reads the file again for each request, if one is
+// configured.
 func (c *authTransport) readSecret() (string, error) {
 	file, field := c.auth.TokenFile, "auth.tokenFile"
 	switch {

@@ -39,7 +39,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/sharedread"
 )
 
-// serverListTTL is how long a list of servers is shared. Nova lists all servers of a project for each group.
+// serverListTTL is how long the groups share one list of servers. Without sharing, each group would list all servers of
+// the project.
 const serverListTTL = 5 * time.Second
 
 // Name is the name of the provider.
@@ -94,7 +95,8 @@ type group struct {
 
 func (g *group) String() string { return "group " + g.Name }
 
-// New validates the configuration, reads its files, and returns a provider. It makes no request; see [Provider.Check].
+// New validates the configuration, reads its files, and returns a provider. It makes no request, see
+// [Provider.CheckConfiguredNames].
 func New(c Config, o Options) (*Provider, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -126,7 +128,7 @@ func New(c Config, o Options) (*Provider, error) {
 // Name returns "openstack".
 func (p *Provider) Name() string { return Name }
 
-// UsesJoin reports whether the user data of any group uses .Join.
+// UsesJoin reports whether the user data of any group uses .Join, so that new servers need a join token.
 func (p *Provider) UsesJoin() bool {
 	return slices.ContainsFunc(p.groups, func(g *group) bool { return g.userData.needsJoin() })
 }
@@ -137,7 +139,8 @@ var (
 	uuidPattern       = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 )
 
-// Normalize returns openstack:///ID. A region in the ID has to be the configured one.
+// Normalize returns the provider ID as openstack:///ID. It returns an error if the ID has another region than the
+// configured one.
 func (p *Provider) Normalize(providerID string) (string, error) {
 	id, err := p.parseServerID(providerID)
 	if err != nil {
@@ -148,7 +151,7 @@ func (p *Provider) Normalize(providerID string) (string, error) {
 
 func toProviderID(serverID string) string { return Name + ":///" + strings.ToLower(serverID) }
 
-// ProviderIDFromSystemUUID implements [cloud.SystemIdentifier]. Nova uses the server ID as the system UUID.
+// ProviderIDFromSystemUUID implements [cloud.SystemUUIDResolver]. Nova uses the server ID as the system UUID.
 func (p *Provider) ProviderIDFromSystemUUID(systemUUID string) (string, bool) {
 	if !uuidPattern.MatchString(systemUUID) {
 		return "", false
@@ -178,7 +181,7 @@ func (p *Provider) findGroup(name string) (*group, error) {
 	return nil, &cloud.NotFoundError{Kind: "group", Name: name}
 }
 
-// Group counts the servers of a group, except the ones in deletion.
+// Group counts the servers of a group, except the servers that are being deleted.
 func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) {
 	g, err := p.findGroup(name)
 	if err != nil {
@@ -197,8 +200,8 @@ func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) 
 	return counted, nil
 }
 
-// CheckConfiguredNames looks up everything that the configuration names. It returns an error for each name that is missing or
-// ambiguous.
+// CheckConfiguredNames looks up every resource that the configuration names. It returns an error for each name that is
+// missing or ambiguous.
 func (p *Provider) CheckConfiguredNames(ctx context.Context) error {
 	errs := make([]error, len(p.groups))
 	var all sync.WaitGroup

@@ -45,7 +45,7 @@ type Entry struct {
 	MemoryLimit *resource.Quantity `json:"memoryLimit,omitempty"`
 }
 
-// The defaults and limits of an Entry.
+// The defaults and limits of the fields of an [Entry].
 const (
 	defaultTimeout = 30 * time.Second
 	defaultMemory  = 1 << 30
@@ -58,7 +58,7 @@ var (
 	variablePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
-// Validate returns all errors. It does not read the files.
+// Validate returns all errors in the configuration. It does not read the plugin files.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Directory == "" {
@@ -109,7 +109,7 @@ func (e Entry) validate() error {
 	return errors.Join(errs...)
 }
 
-// ProviderName returns the plugin's name in NodeGroups.
+// ProviderName returns the name that NodeGroups use for the plugin.
 func (e Entry) ProviderName() string {
 	if e.Name != "" {
 		return e.Name
@@ -131,7 +131,7 @@ func timeoutOrDefault(d metav1.Duration) time.Duration {
 	return d.Duration
 }
 
-// configJSON returns the plugin's configuration, {} if empty.
+// configJSON returns the plugin's configuration as JSON. It returns {} if none is configured.
 func (e Entry) configJSON() []byte {
 	if c := strings.TrimSpace(string(e.Config)); c == "" || c == "null" {
 		return []byte("{}")

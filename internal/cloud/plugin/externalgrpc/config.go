@@ -59,7 +59,7 @@ const (
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// Validate returns all errors. It does not read the files.
+// Validate returns all errors in the configuration. It does not read the certificate files.
 func (c Config) Validate() error {
 	var errs []error
 	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
@@ -88,7 +88,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// isLocal reports whether the address is on this host.
+// isLocal reports whether the provider's address is on this host.
 func (c Config) isLocal() bool {
 	if strings.HasPrefix(c.Address, unixScheme) {
 		return true
