@@ -91,8 +91,7 @@ type Template struct {
 	NodeShape
 }
 
-// NodeShape describes the expected resources, labels, taints and price of a Node that does not exist yet. It holds only
-// the values that the cloud or the configuration provides.
+// NodeShape describes a Node that does not exist yet, as far as the cloud or the configuration says.
 type NodeShape struct {
 	// Capacity is the instance's total, including the system's share; empty if unknown.
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`

@@ -50,7 +50,7 @@ func (noopObserver) RestartFinished(error) {}
 
 func (noopObserver) MaximumChanged(bool) {}
 
-// CASSyncConfig selects the empty agent pool whose maximum CASSync changes.
+// CASSyncConfig selects the pool with the changed maximum.
 type CASSyncConfig struct {
 	// ResourceGroup is the resource group of the managed cluster.
 	ResourceGroup string `json:"resourceGroup"`

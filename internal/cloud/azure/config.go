@@ -35,7 +35,7 @@ type Config struct {
 	RequestTimeout cloud.Duration `json:"requestTimeout,omitempty"`
 }
 
-// GroupConfig configures one group, which is either a scale set or an agent pool.
+// GroupConfig names a group. It is either a scale set or an agent pool.
 type GroupConfig struct {
 	// Name is the value of NodeGroup spec.cloud.group.
 	Name string `json:"name"`
@@ -52,7 +52,7 @@ type GroupConfig struct {
 	Nodes cloud.NodeShape `json:"nodes,omitzero"`
 }
 
-// Auth selects how the provider gets its Azure credential.
+// Auth selects the credential.
 type Auth struct {
 	// Method is default, environment, workloadIdentity or managedIdentity. Empty is default, the DefaultAzureCredential
 	// of the SDK: environment variables, workload identity, managed identity, and the developer's login.

@@ -39,7 +39,7 @@ type Config struct {
 	ObservationWait *cloud.Duration `json:"observationWait,omitempty"`
 }
 
-// PoolConfig configures one pool, or one server with several pools.
+// PoolConfig is a pool, or a server with several pools.
 type PoolConfig struct {
 	// Name is the name of the group. It is empty for a server with several pools, where each pool's name is the group's
 	// name.
@@ -61,8 +61,8 @@ type PoolConfig struct {
 	Nodes cloud.NodeShape `json:"nodes,omitzero"`
 }
 
-// Auth configures the credentials for the servers. It accepts either basic authentication or a token, and a client
-// certificate in addition.
+// Auth configures the credentials. Basic authentication and a token exclude each other. A certificate can be added to
+// both.
 type Auth struct {
 	// Username is the user of basic authentication.
 	Username string `json:"username,omitempty"`

@@ -59,7 +59,7 @@ type Config struct {
 	RequestTimeout cloud.Duration `json:"requestTimeout,omitempty"`
 }
 
-// JoinConfig configures how new servers join the Kubernetes cluster.
+// JoinConfig configures how new servers join the cluster.
 type JoinConfig struct {
 	// Server is the host and port of the API server as the servers reach it. It defaults to the ConfigMap
 	// kube-public/cluster-info, which kubeadm writes.
@@ -145,7 +145,7 @@ type GroupConfig struct {
 	Resources []ExtraSpecResource `json:"resources,omitempty"`
 }
 
-// Port configures a Neutron port of new servers. It is needed only if a port that Nova creates is not sufficient.
+// Port configures a port, if a port that Nova creates is not sufficient.
 type Port struct {
 	// Network is the name or ID of the network.
 	Network string `json:"network"`
@@ -159,7 +159,7 @@ type Port struct {
 	PortSecurity *bool `json:"portSecurity,omitempty"`
 }
 
-// AddressPair is an additional source address that Neutron lets a server use.
+// AddressPair is a source address that a server may use.
 type AddressPair struct {
 	// IPAddress is an address or a network, such as 10.244.0.0/16.
 	IPAddress string `json:"ipAddress"`
@@ -167,8 +167,8 @@ type AddressPair struct {
 	MACAddress string `json:"macAddress,omitempty"`
 }
 
-// FlavorSelection selects all flavors within its limits. The smallest flavor comes first, by vCPUs, memory, disk and
-// name. A limit of 0 means unlimited.
+// FlavorSelection selects all flavors within its limits, the smallest first: by vCPUs, memory, disk and name. A limit
+// of 0 is unlimited.
 type FlavorSelection struct {
 	// MinVCPUs and MaxVCPUs limit the virtual CPUs.
 	MinVCPUs int `json:"minVCPUs,omitempty"`
@@ -203,7 +203,7 @@ func (i Image) String() string {
 	return "name " + i.Name
 }
 
-// BootVolume configures a boot disk in Cinder for new servers.
+// BootVolume configures the boot disk of a server in Cinder.
 type BootVolume struct {
 	// SizeGiB is at least 1.
 	SizeGiB int `json:"sizeGiB"`
@@ -211,9 +211,8 @@ type BootVolume struct {
 	Type string `json:"type,omitempty"`
 }
 
-// ExtraSpecResource maps an extra spec of a flavor to a resource of the Node. The value of the extra spec is a number
-// (resources:VGPU is 1). It can also be a list of aliases with numbers, which are added (pci_passthrough:alias is
-// a100:2,nic:1).
+// ExtraSpecResource maps an extra spec to a resource of the Node. The value is a number (resources:VGPU is 1), or a
+// list of aliases with numbers, which are added (pci_passthrough:alias is a100:2,nic:1).
 type ExtraSpecResource struct {
 	// ExtraSpec is the extra spec's key.
 	ExtraSpec string `json:"extraSpec"`
