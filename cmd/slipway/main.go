@@ -1,5 +1,5 @@
-// Command slipway takes Kubernetes nodes into and out of service without dropping work. Installed as kubectl-slipway it is
-// also a kubectl plugin.
+// Command slipway takes Kubernetes nodes into and out of service without dropping work. A copy of it with the name
+// kubectl-slipway is a kubectl plugin.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-dev/slipway/cmd/internal/start"
 )
 
-// exitError is an error with an exit code. All other errors exit with 1.
+// exitError is an error that selects the exit code of the program. Every other error exits with code 1.
 type exitError struct {
 	code int
 	err  error
@@ -22,7 +22,7 @@ type exitError struct {
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
-// toExitCode returns the exit code for an error; 0 for nil.
+// toExitCode returns the exit code for an error. It returns 0 for nil.
 func toExitCode(err error) int {
 	var e *exitError
 	switch {
@@ -45,8 +45,8 @@ func main() {
 	os.Exit(toExitCode(err))
 }
 
-// addSubcommands adds commands to a parent without an action of its own. An unknown subcommand is an error. cobra would
-// print the help to standard output instead and exit with 0.
+// addSubcommands adds commands to a parent that does nothing by itself. It makes an unknown subcommand an error.
+// Otherwise cobra would print the help to standard output and exit with 0.
 func addSubcommands(parent *cobra.Command, children ...*cobra.Command) *cobra.Command {
 	parent.AddCommand(children...)
 	parent.Args = func(cmd *cobra.Command, args []string) error {

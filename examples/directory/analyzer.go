@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/plugin"
 )
 
-// ownMachineAnnotation is the annotation of a pod that needs an instance for itself. Its value is the group.
+// ownMachineAnnotation is the annotation of a pod that needs its own machine. The annotation's value is the group.
 const ownMachineAnnotation = "directory.slipway.dev/own-machine"
 
 // ModifyEventAnalyzer implements plugin.ModifyEventAnalyzer. It recommends an instance for an unschedulable pod with

@@ -197,8 +197,8 @@ func (r *knownTool) findPlatformSign(f *Facts) []toolSign {
 	return nil
 }
 
-// findAKSLabel returns the label which shows that AKS manages the node. ok is false without this label. AKS drains
-// nodes for some notices in all clusters.
+// findAKSLabel returns the label which shows that AKS manages the node. It returns false for a node without the
+// label. AKS drains nodes for some notices in all clusters.
 func findAKSLabel(n *corev1.Node) (string, bool) {
 	const cluster = "kubernetes.azure.com/cluster"
 	return cluster, isAzureNode(n) && n.Labels[cluster] != ""

@@ -200,11 +200,11 @@ func (c *Config) addWarning(format string, a ...any) {
 	c.Warnings = append(c.Warnings, fmt.Sprintf(format, a...))
 }
 
-// The limits of a timeout in the tool's file.
+// minTimeout and maxTimeout limit a timeout in the tool's file.
 const minTimeout, maxTimeout = time.Second, 30 * time.Minute
 
 // limitTimeout returns a timeout within the limits. It returns fallback for 0 or a negative value. It adds a warning if
-// it changes the value.
+// it changes a value other than 0.
 func (c *Config) limitTimeout(key string, is, fallback time.Duration) time.Duration {
 	if is == 0 {
 		return fallback
