@@ -4,8 +4,8 @@ package cloud
 // [InstanceTagger], it does not tag the cluster's instances. Slipway may conclude from its [*NotFoundError] alone that
 // a Node's instance is gone. No user has to request this.
 //
-// Other providers must not implement DeletionVerifier. A provider that knows only a pool, such as the cloudpool API or
-// a plugin, also returns [*NotFoundError] for an instance that was detached from the pool. A detached instance still
+// Other providers must not implement DeletionVerifier. A provider such as the cloudpool API or a plugin knows only
+// a pool. It also returns [*NotFoundError] for an instance that was detached from the pool. A detached instance still
 // runs its pods, so its Node must not be deleted (I7: unknown is not gone). For these providers only a NodeRetirement
 // that a user created relies on [*NotFoundError].
 type DeletionVerifier interface {

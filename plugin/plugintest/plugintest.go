@@ -115,7 +115,7 @@ func (o Options) openPlugin(t *testing.T) *host.Provider {
 // pollInterval is the delay between two reads in waitUntil.
 const pollInterval = 50 * time.Millisecond
 
-// waitUntil calls do until it returns true, and fails the test after a timeout.
+// waitUntil calls do until it returns true. It fails the test if do returns an error or the test times out.
 func waitUntil(t *testing.T, do func(context.Context) (done bool, err error)) {
 	t.Helper()
 	for {
