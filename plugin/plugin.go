@@ -103,8 +103,8 @@ type ModifyEventAnalyzer interface {
 	ModifyEventAnalyzer(ctx context.Context, pod *corev1.Pod) ([]Recommendation, error)
 }
 
-// DeleteEventAnalyzer is an optional interface of a Provider. Slipway calls it for each deleted pod, and treats the
-// result like that of a [ModifyEventAnalyzer].
+// DeleteEventAnalyzer is an optional interface of a Provider. Slipway calls it for each deleted pod, and follows the
+// returned recommendations. The limits of the group and the cluster still apply.
 type DeleteEventAnalyzer interface {
 	DeleteEventAnalyzer(ctx context.Context, pod *corev1.Pod) ([]Recommendation, error)
 }

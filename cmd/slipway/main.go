@@ -45,7 +45,7 @@ func main() {
 	os.Exit(toExitCode(err))
 }
 
-// addSubcommands adds commands to a parent that does nothing by itself. It makes an unknown subcommand an error.
+// addSubcommands adds commands to a parent that has no action of its own. It makes an unknown subcommand an error.
 // Otherwise cobra would print the help to standard output and exit with 0.
 func addSubcommands(parent *cobra.Command, children ...*cobra.Command) *cobra.Command {
 	parent.AddCommand(children...)

@@ -123,7 +123,7 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 	return waitForRetirement(ctx, c, rt, out, cmd.ErrOrStderr())
 }
 
-// findGroupLabels returns the labels with which a new retirement matches the selector of the manager. They come from
+// findGroupLabels returns the labels that a retirement needs, so that the manager's selector matches it. They come from
 // the node's NodeGroup. If the user may not list NodeGroups, they come from the Node.
 func findGroupLabels(cmd *cobra.Command, c client.Reader, node *corev1.Node) (map[string]string, error) {
 	var groups v1alpha1.NodeGroupList

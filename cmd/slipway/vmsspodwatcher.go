@@ -196,7 +196,7 @@ func (w *vmssPodWatcher) findPoolScaleSet(ctx context.Context) (vmsspodwatcher.S
 	return vmsspodwatcher.FindMostCommonScaleSet(unfinishedRetirementProviderIDs(records.Items)), nil
 }
 
-// unfinishedRetirementProviderIDs returns the provider IDs of the machines with an unfinished retirement.
+// unfinishedRetirementProviderIDs returns the provider IDs of the machines in NodeRetirements that have not finished.
 func unfinishedRetirementProviderIDs(records []v1alpha1.NodeRetirement) (ids []string) {
 	for i := range records {
 		if rt := &records[i]; !rt.Status.Phase.IsFinal() && rt.Status.Captured != nil {

@@ -30,7 +30,7 @@ const (
 	Unknown  State = "Unknown"
 )
 
-// Instance is a virtual machine as its cloud describes it.
+// Instance describes a virtual machine with the data that its cloud reports.
 type Instance struct {
 	// ProviderID identifies the instance, in the form that [Provider.Normalize] returns.
 	ProviderID string
@@ -243,7 +243,7 @@ func IsProviderUnavailable(err error) bool { return hasType[*ProviderUnavailable
 // Refusal is the reason why a cloud rejected a request. A retry does not help.
 type Refusal string
 
-// The kinds of refusals. Each needs a different reaction.
+// The kinds of refusals. Slipway reacts differently to each kind.
 const (
 	NoRight    Refusal = "NoRight"    // the credential lacks a permission, which the message names
 	NoQuota    Refusal = "NoQuota"    // the quota of the project or subscription is used up

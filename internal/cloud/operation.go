@@ -18,8 +18,7 @@ type Operation struct {
 	ProviderIDs []string `json:"machines,omitempty"`
 }
 
-// maxOperationID limits the length of an operation ID, in bytes. That is enough for the IDs of more than 1000
-// instances.
+// maxOperationID limits the length of an operation ID, in bytes. It is enough for the IDs of more than 1000 instances.
 const maxOperationID = 64 << 10
 
 // NewOperation returns an operation with the JSON encoding of id as its ID.

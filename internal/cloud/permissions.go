@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Permission is a permission that a credential needs on a scope.
+// Permission is a permission that a credential needs, and the scope for which the credential needs it.
 type Permission struct {
 	// Name is the cloud's name, such as Microsoft.Compute/virtualMachineScaleSets/delete/action.
 	Name string

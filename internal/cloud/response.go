@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// maxRetryDelay caps the retry delay that a cloud asks for.
+// maxRetryDelay is the longest retry delay that is accepted from a cloud.
 const maxRetryDelay = time.Hour
 
-// ParseRetryAfter parses the Retry-After header (RFC 9110, 10.2.3), which is a number of seconds or a date. It returns at
-// most one hour, and 0 if the header is missing or cannot be parsed.
+// ParseRetryAfter returns the delay in a Retry-After header (RFC 9110, 10.2.3), which is a number of seconds or a date.
+// It returns at most one hour. It returns 0 if the header is missing or cannot be parsed.
 func ParseRetryAfter(header http.Header, now time.Time) time.Duration {
 	if delay := ParseRetryHeader(header, "Retry-After", time.Second); delay > 0 {
 		return delay

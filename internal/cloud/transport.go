@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// LoadCertPool reads certificates in PEM from a file. An empty file name returns nil, which means the system's certificate
-// authorities.
+// LoadCertPool reads PEM certificates from a file. For an empty file name it returns nil, which means the system's
+// certificate authorities.
 func LoadCertPool(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil

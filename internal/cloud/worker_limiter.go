@@ -23,7 +23,8 @@ type WorkerLimiter struct {
 	busy map[string]int
 }
 
-// NewWorkerLimiter divides the workers evenly between the providers, with at least one for each.
+// NewWorkerLimiter returns a limiter that divides the workers evenly between the providers. Each provider gets at least
+// one worker.
 func NewWorkerLimiter(workers int, clouds map[string]Provider) *WorkerLimiter {
 	return &WorkerLimiter{perProvider: workers / max(1, len(clouds))}
 }

@@ -185,7 +185,7 @@ func abbreviateValue(raw []byte) string {
 	return string(raw)
 }
 
-// NewListKey returns a key whose list value is decoded into the given slice.
+// NewListKey returns a key for a list. The key decodes the list into the given slice.
 func NewListKey[T any](name string, into *[]T) FileKey {
 	return FileKey{Name: name, Set: func(raw json.RawMessage) ([]error, error) {
 		var elements []json.RawMessage

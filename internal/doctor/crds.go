@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// ownCRDs returns the CRDs of this build, sorted by name. They must not be changed.
+// ownCRDs returns the CRDs of this build, sorted by name. The caller must not change them.
 var ownCRDs = sync.OnceValues(crds.AllDefinitions)
 
 const applyDefinitionsRemedy = "kubectl apply --server-side -f api/crds of the manager's release"

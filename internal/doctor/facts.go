@@ -135,7 +135,7 @@ func (f *Facts) serverTime() time.Time {
 	return f.Clock.Server
 }
 
-// checkFailedReadings reports readings that failed for another reason than a missing permission.
+// checkFailedReadings finds readings that failed. It ignores readings that failed because of a missing permission.
 func checkFailedReadings(f *Facts) []Finding {
 	var found []Finding
 	for reading, err := range f.ReadErrors {

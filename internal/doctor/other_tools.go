@@ -104,7 +104,7 @@ func listToolConfigMaps() []Key {
 	return all
 }
 
-// checkOtherTools finds tools that do the same work as Slipway.
+// checkOtherTools finds installed tools that do the same work as Slipway.
 func checkOtherTools(f *Facts) []Finding {
 	var found []Finding
 	for i := range knownTools {

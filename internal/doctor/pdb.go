@@ -66,7 +66,7 @@ func isStatusCurrent(b *policyv1.PodDisruptionBudget) bool {
 	return b.Status.ObservedGeneration >= b.Generation
 }
 
-// checkPDBNeverAllows finds PodDisruptionBudgets that allow no eviction even with all pods healthy.
+// checkPDBNeverAllows finds PodDisruptionBudgets that allow no eviction even if all their pods are healthy.
 func checkPDBNeverAllows(f *Facts) []Finding {
 	var found []Finding
 	selected := f.podsByPDB()
@@ -122,7 +122,7 @@ func findSyncError(b *policyv1.PodDisruptionBudget) string {
 	return c.Message
 }
 
-// checkPDBBlocksNow finds PodDisruptionBudgets that allow no eviction until more pods are healthy.
+// checkPDBBlocksNow finds PodDisruptionBudgets that allow no eviction now, because too few of their pods are healthy.
 func checkPDBBlocksNow(f *Facts) []Finding {
 	var found []Finding
 	for _, b := range f.PDBs {

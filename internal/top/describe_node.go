@@ -106,7 +106,8 @@ func describeRetirement(rt *v1alpha1.NodeRetirement) Activity {
 	return Activity{Severity: Trouble, Text: "retirement " + string(rt.Status.Phase), Detail: rt.Status.Message}
 }
 
-// describeDraining returns "draining 7 of 12", and the PDBs or pods that it waits for.
+// describeDraining returns the progress of a drain, such as "draining 7 of 12". It adds the PDBs or pods that the drain
+// waits for.
 func describeDraining(rt *v1alpha1.NodeRetirement) Activity {
 	d := Activity{Severity: retirementSeverity(rt), Text: "draining"}
 	p := rt.Status.Drain

@@ -238,7 +238,7 @@ func (u *UI) openNodeExplanation() tea.Cmd {
 	})
 }
 
-// describeNode returns what the State says about a node.
+// describeNode returns a text with everything that the State says about a node.
 func (u *UI) describeNode(n *Node) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s\n", n.Name, n.Activity.Describe(u.now))

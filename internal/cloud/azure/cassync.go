@@ -16,15 +16,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// CASSync restarts the AKS cluster autoscaler, so that it reads its node pools again. After instances were deleted
-// without it, the autoscaler can keep stale data. AKS restarts it when the maximum of any pool changes. So CASSync
-// changes the maximum of an empty pool by one and restores it.
+// CASSync restarts the AKS cluster autoscaler, so that the autoscaler reads its node pools again. The autoscaler can
+// keep stale data if instances were deleted without it. AKS restarts the autoscaler when the maximum of any pool
+// changes. So CASSync changes the maximum of an empty pool by one and then restores this maximum.
 //
-// The request that changes the maximum also sets a tag with the old and the new maximum. The request that restores it
-// removes the tag. If a process finds the tag, for example after a crash, it restores the maximum first, unless a user
-// has changed the limits.
+// The request that changes the maximum also sets a tag with the old and the new maximum. The request that restores the
+// maximum removes the tag. If a process finds the tag, for example after a crash, it restores the maximum first. It
+// does not restore the maximum if a user has changed the limits.
 //
-// Deleted is safe for concurrent use. Run, Nudge and Restore are for one goroutine.
+// RequestRestart is safe for concurrent use. Run, RestartAutoscaler and RestoreMaximum are for one goroutine.
 type CASSync struct {
 	provider       *Provider
 	pool           group
@@ -291,7 +291,7 @@ func (s *CASSync) restoreMaximumAfterChange(ctx context.Context, failed error) e
 // isPermanent reports whether err is a refusal or a [cloud.NotFoundError], so that a retry fails again.
 func isPermanent(err error) bool { return cloud.RefusalOf(err) != "" || cloud.IsNotFound(err) }
 
-// extendContext returns a context that ends d after ctx.
+// extendContext returns a context that ends a duration d later than ctx.
 func extendContext(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

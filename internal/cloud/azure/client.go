@@ -138,7 +138,7 @@ func (c *Config) cloudConfiguration() (azcloud.Configuration, error) {
 	return azure, nil
 }
 
-// newCredential returns the credential of the configured method. It requests no token.
+// newCredential returns a credential for the configured method. It does not request a token.
 func (a *Auth) newCredential(azure azcloud.Configuration, transport policy.Transporter, private bool) (azcore.TokenCredential, error) {
 	options := azcore.ClientOptions{Cloud: azure, Transport: transport, Retry: policy.RetryOptions{
 		MaxRetries: maxRetries, RetryDelay: retryDelay, MaxRetryDelay: maxRetryDelay,

@@ -16,7 +16,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 )
 
-// Delete starts the deletion of an instance. The package comment says which Azure API deletes it.
+// Delete starts the deletion of an instance. The package comment describes which Azure API deletes which kind of
+// instance.
 func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operation, error) {
 	id, err := p.parseID(providerID)
 	if err != nil {

@@ -186,7 +186,8 @@ func (e *apiError) refusalReason() cloud.Refusal {
 	return ""
 }
 
-// nestedCodePattern finds the compute error code in the message of an AKS error such as ReconcileVMSSAgentPoolFailed.
+// nestedCodePattern finds an error code of compute in the message of an AKS error, such as
+// ReconcileVMSSAgentPoolFailed.
 var nestedCodePattern = regexp.MustCompile(`\bCode="(\w+)"`)
 
 // noQuotaCodes returns the error codes of compute and AKS for an exceeded quota. They include the code of a refused

@@ -43,8 +43,8 @@ func (p *Provider) groupFromConfig(c GroupConfig) group {
 	return g
 }
 
-// findGroup returns the configured group with the given name. If none is configured, it returns the scale set with this
-// name in the configured resource group.
+// findGroup returns the configured group with the given name. If there is no such group, it returns the scale set with
+// this name in the configured resource group.
 func (p *Provider) findGroup(name string) (group, error) {
 	for _, g := range p.configuredGroups {
 		if strings.EqualFold(g.name, name) {

@@ -48,8 +48,8 @@ func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance
 	return instances, nil
 }
 
-// readScaleSetInstances lists the instances of a scale set. It reads the scale set first: Azure returns an empty list for a scale set
-// that does not exist, uniform or flexible.
+// readScaleSetInstances lists the instances of a scale set. It reads the scale set first, to detect a scale set that
+// does not exist. Azure would return an empty list for it.
 func (p *Provider) readScaleSetInstances(ctx context.Context, g group) ([]vmInstance, error) {
 	set, err := p.getScaleSet(ctx, g)
 	if err != nil {
@@ -78,7 +78,7 @@ func (p *Provider) listUniformInstances(ctx context.Context, g group) ([]vmInsta
 	return all, toGroupNotFound(g, err)
 }
 
-// listFlexibleInstances lists the instances of a flexible scale set, which are virtual machines with a reference to it.
+// listFlexibleInstances lists the virtual machines that belong to a flexible scale set.
 func (p *Provider) listFlexibleInstances(ctx context.Context, g group) ([]vmInstance, error) {
 	setID := fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Compute/virtualMachineScaleSets/%s",
 		p.config.Subscription, g.resourceGroup, g.scaleSet)
@@ -91,7 +91,8 @@ func (p *Provider) listFlexibleInstances(ctx context.Context, g group) ([]vmInst
 	return slices.DeleteFunc(machines, func(m vmInstance) bool { return !strings.EqualFold(m.flexible, g.scaleSet) }), toGroupNotFound(g, err)
 }
 
-// listAllPages reads all pages of a list and returns all items or an error (I7). A page without a value is truncated.
+// listAllPages reads all pages of a list. It returns all items, or an error if a page is missing (I7: unknown is not
+// gone). A page without a value is truncated, so it is an error.
 func listAllPages[Page, Item, T any](ctx context.Context, doing string, pager *runtime.Pager[Page],
 	items func(Page) []Item, read func(Item) (T, error),
 ) ([]T, error) {
@@ -166,7 +167,8 @@ func (p *Provider) cacheRead(id providerid.ID, r recentRead) {
 	p.recentReads[id.String()] = r
 }
 
-// cachedOrFetchedInstance returns an instance from a recent read, or reads it.
+// cachedOrFetchedInstance returns an instance from the cache of recent reads. If the cache lacks the instance, it reads
+// the instance.
 func (p *Provider) cachedOrFetchedInstance(ctx context.Context, id providerid.ID) (vmInstance, error) {
 	p.mu.Lock()
 	r, found := p.recentReads[id.String()]

@@ -36,8 +36,8 @@ const (
 
 var _ cloud.PermissionChecker = (*Provider)(nil)
 
-// MissingGroupPermissions checks the permissions on a scale set or an agent pool. The permissions on the scale set of an agent
-// pool are checked per instance.
+// MissingGroupPermissions returns the missing permissions on a scale set or an agent pool. For an agent pool it does
+// not check the pool's scale set. MissingDeletePermissions does this for each instance.
 func (p *Provider) MissingGroupPermissions(ctx context.Context, name string) (cloud.GroupPermissions, error) {
 	g, err := p.findGroup(name)
 	if err != nil {
@@ -169,7 +169,7 @@ func (p *Provider) missingPermissions(ctx context.Context, needs ...requiredActi
 // roleGrant holds the actions that one role of a credential allows and excludes.
 type roleGrant struct{ actions, notActions []string }
 
-// allows reports whether a role grants an action. An action that one role excludes may be granted by another
+// allows reports whether a role grants an action. Another role may grant an action that this role excludes
 // (https://learn.microsoft.com/azure/role-based-access-control/role-definitions#notactions).
 func (g roleGrant) allows(action string) bool {
 	return anyMatchesAction(g.actions, action) && !anyMatchesAction(g.notActions, action)
@@ -287,7 +287,7 @@ func (k *cachedGrants) missingActions(n requiredActions) cloud.Permissions {
 	return missing
 }
 
-// listGrants reads the credential's permissions on a scope, including inherited ones
+// listGrants returns the actions that the credential's roles grant on a scope. It includes inherited permissions
 // (https://learn.microsoft.com/rest/api/authorization/permissions). It does not include deny assignments and locks.
 func (p *Provider) listGrants(ctx context.Context, s scope) (grants []roleGrant, err error) {
 	doing := "permissions on " + s.id

@@ -109,7 +109,8 @@ func isDeallocatePool(pool armcontainerservice.AgentPool) bool {
 	return strings.EqualFold(string(deref(pool.Properties.ScaleDownMode)), string(armcontainerservice.ScaleDownModeDeallocate))
 }
 
-// isSingleVMPool reports whether AKS builds the agent pool from single virtual machines, which it counts per VM size.
+// isSingleVMPool reports whether an agent pool is of type VirtualMachines. AKS builds such a pool from single virtual
+// machines, and counts them per VM size.
 func isSingleVMPool(pool armcontainerservice.AgentPool) bool {
 	return strings.EqualFold(string(deref(pool.Properties.Type)), "VirtualMachines")
 }
@@ -143,7 +144,7 @@ func uniformScaleSets(members []poolMember) []group {
 	return sets
 }
 
-// listPoolMembers lists the instances of a pool in AKS and caches them.
+// listPoolMembers reads the instances of an agent pool from AKS and stores them in the cache.
 func (p *Provider) listPoolMembers(ctx context.Context, g group) ([]poolMember, error) {
 	pager := p.clients.poolMachines.NewListPager(g.resourceGroup, g.cluster, g.pool, nil)
 	machines := func(r armcontainerservice.MachinesClientListResponse) []*armcontainerservice.Machine { return r.Value }

@@ -105,7 +105,7 @@ func addPoolShape(shape *cloud.NodeShape, g group, pool armcontainerservice.Agen
 	return nil
 }
 
-// addTaintIfMissing appends a taint unless the list has one with the same key and effect.
+// addTaintIfMissing appends a taint to a list, unless the list has a taint with the same key and effect.
 func addTaintIfMissing(taints []corev1.Taint, t corev1.Taint) []corev1.Taint {
 	if slices.ContainsFunc(taints, func(has corev1.Taint) bool { return has.MatchTaint(&t) }) {
 		return taints

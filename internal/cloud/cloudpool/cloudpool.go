@@ -179,7 +179,7 @@ func (p *Provider) parseID(providerID string) (providerid.ID, error) {
 		"provider ID %s: its scope is %s: want a scope of cloudpool.pools[].scope", providerID, id.Scope)}
 }
 
-// Client returns the client of a pool, or a [*cloud.NotFoundError].
+// Client returns the client of a pool. It returns a [*cloud.NotFoundError] for an unknown pool.
 func (p *Provider) Client(ctx context.Context, group string) (*wire.Client, error) {
 	found, err := p.findPool(ctx, group)
 	if err != nil {
@@ -188,7 +188,7 @@ func (p *Provider) Client(ctx context.Context, group string) (*wire.Client, erro
 	return found.client, nil
 }
 
-// URL returns the URL of a pool, or a [*cloud.NotFoundError].
+// URL returns the URL of a pool. It returns a [*cloud.NotFoundError] for an unknown pool.
 func (p *Provider) URL(ctx context.Context, group string) (*url.URL, error) {
 	found, err := p.findPool(ctx, group)
 	if err != nil {
@@ -207,7 +207,7 @@ func (p *Provider) ComputerNamePath(ctx context.Context, group string) (string, 
 	return found.config.ComputerName, nil
 }
 
-// Transport returns the transport to the servers, which adds the credentials.
+// Transport returns the HTTP transport for requests to the servers. The transport adds the credentials.
 func (p *Provider) Transport() http.RoundTripper { return p.http.Transport }
 
 // findPool returns the pool with the given name. If the name is unknown, findPool first reads the lists of the servers

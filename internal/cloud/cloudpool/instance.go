@@ -55,9 +55,9 @@ func (p *Provider) recordSeenMachines(pool *pool, machines []wire.Machine) {
 	}
 }
 
-// canIgnoreRemovedPool reports whether a pool was removed and does not matter for a machine. Neither the server's list
-// nor the pool's own response may show the pool. The machine must have been observed in another pool. A machine that
-// was never observed may have been in the removed pool (I7: unknown is not gone).
+// canIgnoreRemovedPool reports whether a pool was removed and does not matter for a machine. The pool must be missing
+// in the server's list, and its own response must be a 404. The machine must have been observed in another pool. A
+// machine that was never observed may have been in the removed pool (I7: unknown is not gone).
 func (p *Provider) canIgnoreRemovedPool(pool *pool, key string, err error) bool {
 	status := wire.AsStatusError(err)
 	p.mu.Lock()

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// maxRedirects is the limit of redirects per request, as in Go's client.
+// maxRedirects is the maximum number of redirects per request. Go's HTTP client has the same limit.
 const maxRedirects = 10
 
 // redirectTransport is a transport that follows the redirects of GET and HEAD requests. It does not redirect requests

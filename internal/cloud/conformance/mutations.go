@@ -144,7 +144,7 @@ func testConcurrentDeletes(t *testing.T, c Cloud) {
 	assertRemainingInstances(t, c, before, size, victims...)
 }
 
-// deleteWithRetry retries a deletion while the cloud throttles it.
+// deleteWithRetry requests a deletion, and repeats the request while the cloud throttles it.
 func deleteWithRetry(t *testing.T, p cloud.Provider, machine string) (cloud.Operation, error) {
 	for {
 		op, err := p.Delete(t.Context(), machine)

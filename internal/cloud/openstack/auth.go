@@ -148,7 +148,8 @@ func authInfoFromEnvironment() *clouds.AuthInfo {
 	}
 }
 
-// parseCloudsYAML calls clouds.Parse, which panics on an entry without auth.
+// parseCloudsYAML calls clouds.Parse. It returns an error where clouds.Parse panics, which happens for an entry without
+// auth.
 func parseCloudsYAML(options []clouds.ParseOption) (a gophercloud.AuthOptions, e gophercloud.EndpointOpts, t *tls.Config, err error) {
 	defer func() {
 		if recover() != nil {

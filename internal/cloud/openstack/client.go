@@ -63,7 +63,7 @@ func newSession(c *Config, l *login) *session {
 	return &session{login: l, reload: c.resolveLogin, endpoints: c.Endpoints, timeout: c.requestTimeout(), authLock: make(chan struct{}, 1)}
 }
 
-// authenticatedClients returns the service clients. If there is no token yet, it authenticates first.
+// authenticatedClients returns the service clients. Before the first use it authenticates.
 func (s *session) authenticatedClients(ctx context.Context) (*clients, error) {
 	select {
 	case s.authLock <- struct{}{}:
@@ -191,7 +191,8 @@ func retryReads(ctx context.Context, method, _ string, _ *gophercloud.RequestOpt
 	return nil
 }
 
-// newClients creates the service clients from the catalog and negotiates the microversion of Nova.
+// newClients returns the service clients for the endpoints in the catalog. It uses the newest microversion of Nova that
+// both sides support.
 func (s *session) newClients(ctx context.Context, p *gophercloud.ProviderClient, catalog *tokens.ServiceCatalog) (*clients, error) {
 	c := clients{project: projectIDOf(p)}
 	for _, service := range []struct {

@@ -405,7 +405,7 @@ func (g *GroupConfig) namePrefix() string {
 	return g.NamePrefix
 }
 
-// readUserDataTemplate returns the text of the user data template. It returns "" if none is configured.
+// readUserDataTemplate returns the text of the user data template. It returns "" for a group without a template.
 func (g *GroupConfig) readUserDataTemplate() (string, error) {
 	if g.UserDataFile == "" {
 		return g.UserData, nil

@@ -160,7 +160,7 @@ func isGone(err error, id string) bool {
 		strings.Contains(strings.ToLower(api.Message), strings.ToLower(id))
 }
 
-// isPermanentlyRejected reports whether a service rejected a request without carrying it out.
+// isPermanentlyRejected reports whether a service rejected a request and did not carry it out.
 func isPermanentlyRejected(err error) bool {
 	var api *apiError
 	return errors.As(err, &api) && api.Kind != "" && api.Status >= 400 && api.Status < 500

@@ -186,7 +186,8 @@ func (p *Provider) createServer(ctx context.Context, g *group, r *resolvedNames,
 	return created.ID, nil
 }
 
-// cleanupTimeout limits the cleanup after a failed create: withdrawing the token and deleting ports.
+// cleanupTimeout limits the cleanup after a server could not be created. The cleanup withdraws the join token and
+// deletes ports.
 const cleanupTimeout = 10 * time.Second
 
 func (p *Provider) withdrawJoinToken(ctx context.Context, g *group, name string) {

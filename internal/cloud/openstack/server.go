@@ -124,7 +124,7 @@ func (p *Provider) readAllServers(ctx context.Context, nova *gophercloud.Service
 	return append(second, first...), nil
 }
 
-// statusBuilding is the status of a server that is being created.
+// statusBuilding is Nova's status of a server that is being created.
 const statusBuilding = "BUILD"
 
 // addFaultsAndDropGone adds the fault to each server in state ERROR, because the list omits the fault if no host was
@@ -156,7 +156,7 @@ func (p *Provider) addFaultsAndDropGone(ctx context.Context, instances []serverI
 	return remaining, nil
 }
 
-// forEachConcurrently calls f with the indexes 0 to n-1, with at most atOnce concurrent calls.
+// forEachConcurrently calls f with the indexes 0 to n-1. At most atOnce calls run at the same time.
 func forEachConcurrently(n, atOnce int, f func(i int)) {
 	slots := make(chan struct{}, atOnce)
 	var all sync.WaitGroup

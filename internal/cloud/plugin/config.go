@@ -131,7 +131,7 @@ func timeoutOrDefault(d metav1.Duration) time.Duration {
 	return d.Duration
 }
 
-// configJSON returns the plugin's configuration as JSON. It returns {} if none is configured.
+// configJSON returns the plugin's configuration as JSON. It returns {} for a plugin without configuration.
 func (e Entry) configJSON() []byte {
 	if c := strings.TrimSpace(string(e.Config)); c == "" || c == "null" {
 		return []byte("{}")

@@ -147,7 +147,7 @@ func (r *program) Stdout() io.ReadCloser {
 	return &output{program: r}
 }
 
-// output reads the standard output of a program, in a single goroutine.
+// output is the reader of a program's standard output. Only one goroutine uses it.
 type output struct {
 	program *program
 	isRead  bool

@@ -461,7 +461,7 @@ func isURL(s string, schemes ...string) bool {
 	return notify.ValidateServerURL(s, append(schemes, "http", "https")...) == nil
 }
 
-// isPort reports whether a text is a port number; 0 selects any port.
+// isPort reports whether a text is a port number. 0 is valid and selects any port.
 func isPort(s string) bool {
 	n, err := strconv.Atoi(s)
 	return err == nil && n >= 0 && n < 1<<16

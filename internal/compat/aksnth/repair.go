@@ -14,8 +14,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/azure"
 )
 
-// repairValues replaces invalid values with which the tool still started, and adds a warning for each. If the pods of a
-// DaemonSet exited for such a value, no node would be protected.
+// repairValues replaces invalid values that did not prevent the start of the tool, and adds a warning for each. If the
+// pods of a DaemonSet exited for such a value, no node would be protected.
 func (o *Options) repairValues() {
 	o.repairEndpoint()
 	o.repairDurations()
@@ -135,7 +135,7 @@ func (o *Options) repairNumbers() {
 // maxSeconds is the largest number of seconds that a time.Duration can hold.
 const maxSeconds = int(1<<63-1) / int(time.Second)
 
-// repairWebhook replaces or removes webhook settings with which all messages of the tool failed.
+// repairWebhook replaces or removes webhook settings that made all messages of the tool fail.
 func (o *Options) repairWebhook() {
 	methods := []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}
 	if method := strings.ToUpper(o.WebhookMethod); !slices.Contains(methods, o.WebhookMethod) {

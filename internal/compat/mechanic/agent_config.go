@@ -12,7 +12,7 @@ import (
 // Label is the label that the agent sets to "true" on a node while it cordons the node.
 const Label = "mechanic.cordoned"
 
-// productionEnv is the only runtime environment without debug logs.
+// productionEnv is the only runtime environment in which the agent writes no debug logs.
 const productionEnv = "prod"
 
 // metricsAddress is the address on which the agent serves metrics. The tool had no metrics.

@@ -25,7 +25,7 @@ const (
 	Canceled Class = "canceled"
 )
 
-// Classes returns every class for which the service itself failed.
+// Classes returns every class that means a failure of the service itself.
 func Classes() []Class {
 	return []Class{Unreachable, Timeout, CutShort, HTTPStatus, TooLarge, NotJSON, WrongShape}
 }

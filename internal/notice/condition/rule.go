@@ -19,7 +19,7 @@ const (
 	maxRuleDuration = 24 * time.Hour
 )
 
-// Rule defines which status of a node condition makes the node unfit, and the action.
+// Rule defines which status of a node condition makes the node unfit, and what the agent then does.
 type Rule struct {
 	// Type is the type of the condition, such as KernelDeadlock.
 	Type string `json:"type"`

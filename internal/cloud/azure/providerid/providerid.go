@@ -173,7 +173,7 @@ func validateName(what, name string) error {
 	return nil
 }
 
-// isDotSegment reports whether a URL would treat the segment as a path step.
+// isDotSegment reports whether a URL would interpret the segment as the current or the parent folder.
 func isDotSegment(segment string) bool { return segment == "." || segment == ".." }
 
 // maxQuoted limits the length of an ID in an error message, in bytes. Every valid ID is shorter.

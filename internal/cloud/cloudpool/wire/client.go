@@ -16,13 +16,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// maxResponseSize limits the size of a response in bytes. It is enough for a pool of some thousand machines with metadata.
+// maxResponseSize limits the size of a response in bytes. It is enough for a pool of some thousand machines with
+// metadata.
 const maxResponseSize = 64 << 20
 
 // maxTextLength limits the text of an error response in bytes.
 const maxTextLength = 2000
 
-// Doer sends a request with the credentials of the server, like *http.Client.
+// Doer sends a request with the credentials of the server. *http.Client is a Doer without credentials.
 type Doer interface {
 	Do(*http.Request) (*http.Response, error)
 }
@@ -129,7 +130,7 @@ func (c *Client) Size(ctx context.Context) (Size, error) {
 	return Size{*read.Timestamp, *read.DesiredSize, *read.Allocated, *read.Active}, nil
 }
 
-// Pools lists the names of the pools of a server with several pools.
+// Pools returns the names of all pools on a server with several pools.
 func (c *Client) Pools(ctx context.Context) ([]string, error) {
 	var urls []string
 	if err := c.get(ctx, "cloudpools", &urls); err != nil {
@@ -161,7 +162,7 @@ func (c *Client) Detach(ctx context.Context, r Removal) error {
 	return c.post(ctx, MachineActionPath(c.base, "detach"), r)
 }
 
-// SetMembershipStatus sets what the pool may do with a machine.
+// SetMembershipStatus sets whether a machine is active and whether the pool may terminate it.
 func (c *Client) SetMembershipStatus(ctx context.Context, s SetMembershipStatus) error {
 	return c.post(ctx, MachineActionPath(c.base, "membershipStatus"), s)
 }

@@ -56,7 +56,7 @@ type MembershipStatus struct {
 // IsDisposable reports whether the pool replaces and terminates the machine, because it is evictable and not active.
 func (m MembershipStatus) IsDisposable() bool { return !m.Active && m.Evictable }
 
-// UnmarshalJSON sets missing flags to true, as the reference server does.
+// UnmarshalJSON implements json.Unmarshaler. A flag that is missing is true, as in the reference server.
 func (m *MembershipStatus) UnmarshalJSON(raw []byte) error {
 	var read struct{ Active, Evictable *bool }
 	if err := json.Unmarshal(raw, &read); err != nil {

@@ -11,7 +11,7 @@ const Version = 1
 // Name is the name under which go-plugin registers the services of a plugin.
 const Name = "slipway"
 
-// Handshake returns the values with which Slipway and a plugin recognize each other. The cookie prevents mistakes. It
+// Handshake returns the values that Slipway and a plugin check before the first call. The cookie prevents mistakes. It
 // is not a security measure.
 func Handshake() goplugin.HandshakeConfig {
 	return goplugin.HandshakeConfig{

@@ -82,7 +82,8 @@ type remoteError struct {
 func (e *remoteError) Error() string { return e.text }
 func (e *remoteError) Unwrap() error { return e.cause }
 
-// ToStatus returns the gRPC status of a provider's error.
+// ToStatus returns the gRPC status for an error of a provider, with the kind of the error as a detail. If the error
+// already is a gRPC status, ToStatus returns it.
 func ToStatus(err error) error {
 	if err == nil {
 		return nil
