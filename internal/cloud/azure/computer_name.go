@@ -25,8 +25,8 @@ func ParseInstanceNumber(scaleSet, computerName string) (int, bool) {
 }
 
 // checkComputerNameMatchesID returns an error if the computer name and the provider ID have different instance numbers.
-// One of them belongs to another instance, and it is unknown which one (I4). A computer name without a number is
-// accepted, for example a name with a user's prefix.
+// One of them belongs to another instance, and it is unknown which one. Only the instance of the drained node may be
+// deleted (I4). A computer name without a number is accepted, for example a name with a user's prefix.
 func (m vmInstance) checkComputerNameMatchesID() error {
 	if m.id.ScaleSet == "" {
 		return nil

@@ -186,7 +186,7 @@ func (e *apiError) refusalReason() cloud.Refusal {
 	return ""
 }
 
-// nestedCodePattern finds an error code of compute in the message of an AKS error, such as
+// nestedCodePattern finds an error code of compute in the message of an AKS error. An example of such an AKS error is
 // ReconcileVMSSAgentPoolFailed.
 var nestedCodePattern = regexp.MustCompile(`\bCode="(\w+)"`)
 

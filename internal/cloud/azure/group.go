@@ -112,7 +112,8 @@ func isIdle(provisioning string) bool {
 	return slices.Contains([]string{"succeeded", "failed", "canceled"}, strings.ToLower(provisioning))
 }
 
-// errIncomplete means that a response lacks a required field. The response may be truncated, or not be from Azure (I7).
+// errIncomplete means that a response lacks a required field. The response may be truncated, or
+// not be from Azure, so it proves nothing (I7: unknown is not gone).
 var errIncomplete = errors.New("the response is incomplete")
 
 func (p *Provider) getPool(ctx context.Context, g group) (armcontainerservice.AgentPool, error) {

@@ -3,23 +3,23 @@
 //
 // # Proof of deletion
 //
-// The API can only list all machines, as of the server's last observation of its cloud. The observation has a timestamp
-// and may be minutes old. So a machine counts as gone in two cases: the server reports it as terminated, or two
-// consecutive observations lack it and the second one is newer than the first request for the machine. Until then the
-// provider returns [cloud.ThrottledError] (I7).
+// The API can only list all machines, as the server last observed them in its cloud. The observation has a timestamp
+// and may be minutes old. So a machine counts as gone only if the server reports it as terminated, or if two
+// observations with different timestamps lack it. Until then the provider returns [cloud.ThrottledError], because
+// unknown is not gone (I7).
 //
 // # Deletion
 //
-// A machine is terminated and the desired size decreases by one, unless a replacement is wanted. Servers check a
-// termination against the same old observation. If they receive it twice, they decrease the desired size twice and
-// remove another machine. So the provider does not terminate a machine twice within [Config].SettleTime. It terminates
-// no machine before it has read an observation that is newer than its own start, which shows the terminations of an
-// earlier process.
+// The server terminates a machine and decreases the desired size by one, unless a replacement is wanted. It checks each
+// request against its last observation, which is old. So the same request twice decreases the desired size twice, and
+// the server then removes another machine. To prevent this, the provider does not terminate a machine twice within
+// [Config].SettleTime. After its start it terminates nothing before it has read a newer observation. That observation
+// shows the terminations of an earlier process.
 //
 // # Confirmation of a Node
 //
 // The name of a machine is the last part of its ID. The computer name comes from the cloud's metadata, see
-// [PoolConfig].ComputerNamePath.
+// [PoolConfig].ComputerName.
 package cloudpool
 
 import (

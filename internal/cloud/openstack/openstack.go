@@ -1,25 +1,26 @@
 // Package openstack implements [cloud.Provider] for servers of OpenStack. It uses Keystone for authentication, Nova for
-// servers, Glance for images and Neutron for networks, but not Magnum. The behavior of the
-// services is taken from their API references (https://docs.openstack.org/api-ref/) and from observed responses.
+// servers, Glance for images and Neutron for networks, but not Magnum. The behavior of these services is taken from
+// their API references (https://docs.openstack.org/api-ref/) and from observed responses.
 //
 // # Groups
 //
-// OpenStack has no groups of servers with a size. A group is all servers of the project with [ClusterKey] and
-// [GroupKey] in their metadata. Grow writes these keys; users should not change them. A server without them does not
-// belong to this cluster and is never deleted.
+// OpenStack has no groups of servers with a size. Here a group is all servers of the project with the same values of
+// [ClusterKey] and [GroupKey] in their metadata. Grow writes these keys, and users should not change them. A server
+// without these keys belongs to a group only if the group's configuration adopts it by its name. A server that belongs
+// to no group is never deleted.
 //
 // # Proof of deletion
 //
-// A server is gone only if Nova returns a 404 that names its ID. Any other 404, for example of a proxy or a wrong
-// address, proves nothing (I7). A list is complete or an error. Since microversion 2.69 Nova also lists the servers of
-// a cell that is down, but without metadata. Such a list is an error.
+// A server is gone only if Nova returns a 404 that names the server's ID. Any other 404, for example of a proxy or a
+// wrong address, proves nothing (I7: unknown is not gone). A list is complete or an error. Since microversion 2.69 Nova
+// also lists the servers of a cell that is down, but without metadata. Such a list is an error.
 //
 // # Caching
 //
-//   - The token and the endpoints.
-//   - The flavors, image and networks of a group, for [resolvedTTL].
-//   - The list of the project's servers, which all groups share, for [serverListTTL]. A change by this process invalidates
-//     it.
+//   - The token and the endpoints are cached.
+//   - The flavors, image and networks of a group are cached for [resolvedTTL].
+//   - The list of the project's servers is cached for [serverListTTL], and all groups share it. A change by this process
+//     removes the list from the cache.
 //   - A single server is read each time.
 package openstack
 

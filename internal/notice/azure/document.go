@@ -24,22 +24,23 @@ const eventsField = "Events"
 // Document is a Scheduled Events document as the service sent it.
 type Document []byte
 
-// ToSnapshot reads the notices for one resource from the document.
+// ToSnapshot returns the notices for one resource in the document.
 //
-// An error is an [*Error] of class [NotJSON] or [WrongShape]: the whole document is ignored, and the caller keeps its
-// last good state. A problem of one event does not affect the others:
+// If the whole document cannot be used, it returns an [*Error] of class [NotJSON] or [WrongShape]. The caller then
+// keeps its last snapshot. A problem in one event does not affect the other events:
 //
-//   - An event with readable Resources that do not name the resource is for another instance. It is left out, even if
-//     the rest of it is broken.
+//   - An event with readable Resources that do not name the resource is for another instance. It is omitted, even if
+//     its other fields are unreadable.
 //   - EventType and Resources decide the action and the instance. If one of them is missing or unreadable, the event is
 //     listed in Unreadable.
-//   - Every other field is optional: an event of a known type that names the resource is a notice without it. A missing
-//     or unreadable EventStatus is Scheduled, and EventSource is Platform. NotBefore and DurationInSeconds are unknown.
-//     The ID of an event without EventId is generated from its type. Warnings lists the problems.
-//   - Of several readable events with one EventId the most severe type counts, and of equal types the last event, with
-//     a warning.
+//   - Every other field is optional. Without it, an event of a known type that names the resource still becomes a
+//     notice. A missing or unreadable EventStatus counts as Scheduled, and EventSource as Platform. NotBefore and
+//     DurationInSeconds are then unknown. For an event without EventId an ID is generated from its type. Warnings lists
+//     the problems.
+//   - If several readable events have the same EventId, the most severe type counts. If their types are equal, the last
+//     event counts. Warnings lists the problem.
 //
-// A missing or unreadable DocumentIncarnation is a warning too. A NotBefore in the past is kept.
+// A missing or unreadable DocumentIncarnation is a warning too. A NotBefore in the past is not changed.
 func (d Document) ToSnapshot(resource string, at time.Time) (notice.Snapshot, error) {
 	events, warning, err := d.extractEvents()
 	if err != nil {

@@ -4,7 +4,7 @@
 // The protocol has less information than package cloud needs:
 //
 //   - Instances have no names, only provider IDs. The last part of the ID is used as the name. If it is not the Node's
-//     name, the instance is not deleted for that Node (I4).
+//     name, the instance is not deleted for that Node, because only its own instance may be deleted (I4).
 //   - The protocol lacks operations. A deletion is done when the instance is no longer listed. A launch is done when the
 //     group has its target size.
 //   - A group has a single template with the group's name.
