@@ -2,11 +2,11 @@
 //
 //	func main() { plugin.Serve(open) }
 //	func open(c plugin.Config) (plugin.Provider, error) {
-//	var mine struct{ Endpoint string }
-//	if err := c.Decode(&mine); err != nil {
-//	return nil, err
-//	}
-//	return &provider{mine.Endpoint}, nil
+//		var mine struct{ Endpoint string }
+//		if err := c.Decode(&mine); err != nil {
+//			return nil, err
+//		}
+//		return &provider{mine.Endpoint}, nil
 //	}
 //
 // Here provider implements [Provider]. Install the program in Slipway's plugin directory under the name of its

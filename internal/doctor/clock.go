@@ -69,9 +69,9 @@ func checkNodeClocks(f *Facts) []Finding {
 }
 
 // measureClockSkew returns how far a node's clock is ahead, and whether that is known. If the API server recorded when
-// the Lease was written, both clocks are compared at that moment. Otherwise only impossible times count. These are a
-// renewal in the future, and an expired Lease of a Ready node. An expired Lease of a node that is not Ready only means
-// that its kubelet does not respond.
+// the Lease was written, both clocks are compared at that moment. Otherwise only an impossible time shows a difference.
+// Impossible times are a renewal in the future, and an expired Lease of a Ready node. An expired Lease of a node that
+// is not Ready only means that its kubelet does not respond.
 func measureClockSkew(n *corev1.Node, lease *coordinationv1.Lease, now time.Time) (time.Duration, bool) {
 	renewed := lease.Spec.RenewTime.Time
 	if written, ok := serverRecordedRenewal(lease); ok {

@@ -7,7 +7,7 @@
 //	ROOT/GROUP/group.json      the group: its limits and templates
 //	ROOT/GROUP/NAME.json       the machine NAME
 //
-// Several processes can use one directory. Each reads and writes under a lock.
+// Several processes can use one directory. Each process locks the directory while it reads or writes.
 package machines
 
 import (

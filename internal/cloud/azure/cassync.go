@@ -271,8 +271,9 @@ const (
 	stopTimeout = 20 * time.Second
 )
 
-// restoreMaximumAfterChange restores the maximum after a change, if necessary. failed is the error of the change. Even
-// a failed change may have taken effect. The response can be lost, and AKS keeps the target of a failed operation.
+// restoreMaximumAfterChange restores the maximum and retries until it succeeds, the error is permanent, or ctx ends.
+// failed is the error of the change. A failed change may have taken effect too. The response can be lost, and AKS keeps
+// the target of a failed operation.
 func (s *CASSync) restoreMaximumAfterChange(ctx context.Context, failed error) error {
 	var err error
 	for before := failed; ; before = err {

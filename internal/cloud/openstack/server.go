@@ -127,8 +127,8 @@ func (p *Provider) readAllServers(ctx context.Context, nova *gophercloud.Service
 // statusBuilding is Nova's status of a server that is being created.
 const statusBuilding = "BUILD"
 
-// addFaultsAndDropGone adds the fault to each server in state ERROR, because the list omits the fault if no host was
-// found. It returns the servers without those that are gone.
+// addFaultsAndDropGone reads each server in state ERROR without a fault, because Nova's list omits the fault if no host
+// was found. It returns all servers except servers that no longer exist.
 func (p *Provider) addFaultsAndDropGone(ctx context.Context, instances []serverInstance) ([]serverInstance, error) {
 	errs := make([]error, len(instances))
 	gone := make([]bool, len(instances))

@@ -1,8 +1,9 @@
-// Package plugin runs cloud plugins: executables in a directory, which hashicorp/go-plugin starts. They speak the
-// protocol of api/plugin/v1 over mutual TLS. Plugin authors use the package plugin at the module's root.
+// Package plugin runs cloud plugins. A plugin is an executable in a directory, which hashicorp/go-plugin starts.
+// Slipway and the plugin use the protocol of api/plugin/v1 over mutual TLS. Plugin authors use the package plugin at the
+// module's root.
 //
-// A plugin that crashes or hangs affects only its own calls. Each call has a timeout, and its response is validated.
-// The plugin is restarted with growing delays. It never delays the shutdown of Slipway.
+// A plugin that crashes or hangs affects only its own calls. Each call has a timeout, and each response is validated.
+// After an exit the plugin is restarted, with growing delays. A plugin cannot delay the shutdown of Slipway.
 package plugin
 
 import (
