@@ -58,12 +58,12 @@ func TestDrainFlagsMatchKubectl(t *testing.T) {
 	if o.GraceSeconds != nil || o.Policy.ActionFor(podrules.RuleDaemonSet) != podrules.Skip || o.Policy.ActionFor(podrules.RuleUnmanaged) != podrules.RefuseDrain {
 		t.Errorf("without flags: %+v", o)
 	}
-	f = drainFlags{gracePeriod: 5, force: true, deleteEmptyDir: true, skipTerminated: 3}
+	f = drainFlags{gracePeriod: 5, force: true, deleteEmptyDir: true, skipTerminated: 3, disableEvict: true}
 	if o, err = f.drainOptions(); err != nil {
 		t.Fatal(err)
 	}
-	if *o.GraceSeconds != 5 || o.SkipTerminatingAfter != 3*time.Second {
-		t.Errorf("grace %d, skip %s", *o.GraceSeconds, o.SkipTerminatingAfter)
+	if *o.GraceSeconds != 5 || o.SkipTerminatingAfter != 3*time.Second || !o.DisableEviction {
+		t.Errorf("grace %d, skip %s, eviction disabled: %v", *o.GraceSeconds, o.SkipTerminatingAfter, o.DisableEviction)
 	}
 	for rule, want := range map[podrules.Rule]podrules.Action{
 		podrules.RuleDaemonSet: podrules.RefuseDrain, podrules.RuleUnmanaged: podrules.Evict, podrules.RuleLocalStorage: podrules.Evict, podrules.RuleProtected: podrules.RefuseDrain,

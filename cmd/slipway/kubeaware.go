@@ -156,11 +156,11 @@ func runWithRestarts(ctx context.Context, log *slog.Logger, run func(context.Con
 }
 
 // newManagerConfig returns the default configuration of a manager, with the proxy's selector, Lease and log settings.
-func newManagerConfig(front *cloudpool.Config, f *kubeaware.Flags, mark string) manager.Config {
+func newManagerConfig(front *cloudpool.Config, f *kubeaware.Flags, backendHash string) manager.Config {
 	var m manager.Config
 	m.AddFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
-	m.Listen, m.Selector = "", kubeaware.BackendLabel+"="+mark
-	m.LeaderElectionNamespace, m.LeaseName = f.Namespace, leaseNamePrefix+mark
+	m.Listen, m.Selector = "", kubeaware.BackendLabel+"="+backendHash
+	m.LeaderElectionNamespace, m.LeaseName = f.Namespace, leaseNamePrefix+backendHash
 	m.LogLevel, m.LogFormat = front.LogLevel, front.LogFormat
 	m.SystemLocalStorage = front.SystemLocalStorage
 	return m

@@ -321,7 +321,7 @@ func compareNatural(x, y string) int {
 }
 
 // VM returns the machine with this name in any letter case.
-func (a *ARM) VM(resource string) (VM, bool) {
+func (a *ARM) VM(resource string) (vm VM, found bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m := a.machines[strings.ToLower(resource)]
@@ -369,7 +369,7 @@ func (a *ARM) RemoveVM(ctx context.Context, resource string) error {
 }
 
 // removeVM deletes a machine, and reports whether it existed.
-func (a *ARM) removeVM(resource string) bool {
+func (a *ARM) removeVM(resource string) (existed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m := a.machines[strings.ToLower(resource)]

@@ -72,7 +72,7 @@ func (a *ARM) AddAgentPool(spec AgentPoolSpec) error {
 	return nil
 }
 
-func (a *ARM) AgentPool(cluster, name string) (AgentPool, bool) {
+func (a *ARM) AgentPool(cluster, name string) (pool AgentPool, found bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p := a.pools[poolKey(cluster, name)]

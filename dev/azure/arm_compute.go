@@ -341,7 +341,7 @@ func (a *ARM) deleteVM(r *http.Request) (armResponse, *armError) {
 	return a.startDeletionUnlessProtected(r, vmDelete, []*armVM{m})
 }
 
-func (a *ARM) machineJSON(m VM, view bool) any {
+func (a *ARM) machineJSON(m VM, includeInstanceView bool) any {
 	id := strings.TrimPrefix(m.ProviderID, "azure://")
 	properties := map[string]any{
 		"provisioningState": m.State, "timeCreated": m.Created.Format(time.RFC3339Nano),
@@ -351,7 +351,7 @@ func (a *ARM) machineJSON(m VM, view bool) any {
 		"name": m.Resource, "id": a.capitalizeGroup(id), "location": a.opts.Location, "tags": m.Tags, "properties": properties,
 		"type": "Microsoft.Compute/virtualMachines",
 	}
-	if view {
+	if includeInstanceView {
 		properties["instanceView"] = instanceViewJSON(m)
 	}
 	if m.Zone != "" {

@@ -221,7 +221,7 @@ func (f *armedARMFault) isHandled() bool {
 func (f *armedARMFault) replacesResponse() bool { return f.Kind != ARMPass && f.Kind != ARMStale }
 
 // writeFaultyResponse writes the faulty response, and returns its status. Zero means no response.
-func (f *armedARMFault) writeFaultyResponse(w http.ResponseWriter, r *http.Request, a *ARM, answer armResponse) int {
+func (f *armedARMFault) writeFaultyResponse(w http.ResponseWriter, r *http.Request, a *ARM, answer armResponse) (statusCode int) {
 	switch f.Kind {
 	case ARMHang:
 		select {

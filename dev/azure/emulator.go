@@ -165,7 +165,7 @@ type ScaleSetState struct {
 }
 
 // Event returns the event with this ID in any letter case.
-func (s State) Event(id string) (EventRecord, bool) {
+func (s State) Event(id string) (event EventRecord, found bool) {
 	for _, r := range s.Events {
 		if strings.EqualFold(r.EventID, id) {
 			return r, true

@@ -239,21 +239,21 @@ func (e *Emulator) FinishEvent(ctx context.Context, id string) error {
 }
 
 // changeListedEvent calls do with the event if it is listed with the needed status.
-func (e *Emulator) changeListedEvent(name, id string, need EventStatus, do func(*event)) error {
+func (e *Emulator) changeListedEvent(operation, id string, wantStatus EventStatus, do func(*event)) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ctx.Err() != nil {
-		return fmt.Errorf("%s event %s: %w", name, id, ErrClosed)
+		return fmt.Errorf("%s event %s: %w", operation, id, ErrClosed)
 	}
 	ev, err := e.findEventLocked(id)
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("%s: %w", operation, err)
 	}
 	if !ev.record.IsListed() {
-		return fmt.Errorf("%s event %s: %w: it has vanished (%s)", name, id, ErrWrongStatus, ev.record.Ending)
+		return fmt.Errorf("%s event %s: %w: it has vanished (%s)", operation, id, ErrWrongStatus, ev.record.Ending)
 	}
-	if ev.record.Status != need {
-		return fmt.Errorf("%s event %s: %w: it is %s, not %s", name, id, ErrWrongStatus, ev.record.Status, need)
+	if ev.record.Status != wantStatus {
+		return fmt.Errorf("%s event %s: %w: it is %s, not %s", operation, id, ErrWrongStatus, ev.record.Status, wantStatus)
 	}
 	do(ev)
 	return nil
@@ -318,7 +318,7 @@ func (e *Emulator) runEvent(ev *event) {
 }
 
 // awaitStart waits until the event has Started, and starts it when it is due. It returns false if the event vanished.
-func (e *Emulator) awaitStart(ev *event) bool {
+func (e *Emulator) awaitStart(ev *event) (started bool) {
 	for {
 		due, finished := e.startIfDue(ev)
 		if finished {

@@ -161,7 +161,7 @@ func (f Fault) matches(t faultTarget) bool {
 }
 
 // takeRequestFault returns the fault that matches a request, if any, and counts it.
-func (e *Emulator) takeRequestFault(t faultTarget) (Fault, bool) {
+func (e *Emulator) takeRequestFault(t faultTarget) (fault Fault, active bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.dropExpiredFaultsLocked(time.Now())

@@ -146,7 +146,7 @@ func (e *Emulator) respondWithoutFault(r *http.Request, set *ScaleSet, machine s
 
 // refuseRequest makes the checks that precede the method's own. The messages are those of the real service as far as they are
 // documented. Those for X-Forwarded-For and for the method are not.
-func refuseRequest(r *http.Request) (response, bool) {
+func refuseRequest(r *http.Request) (refusal response, refused bool) {
 	version := r.URL.Query().Get("api-version")
 	switch {
 	case len(r.Header.Values("X-Forwarded-For")) > 0:

@@ -208,7 +208,7 @@ func newEntry(r EventRecord, m Machine, p Pod) Entry {
 }
 
 // Event returns the ledger of the event with this ID in any letter case.
-func (l Ledger) Event(id string) (EventLedger, bool) {
+func (l Ledger) Event(id string) (event EventLedger, found bool) {
 	for _, event := range l.Events {
 		if strings.EqualFold(event.EventID, id) {
 			return event, true

@@ -84,7 +84,7 @@ func (n *NodeMap) recordNode(obj any) {
 }
 
 // NodeOfEventResource returns the name of a machine's node. It ignores letter case.
-func (n *NodeMap) NodeOfEventResource(resource string) (string, bool) {
+func (n *NodeMap) NodeOfEventResource(resource string) (node string, known bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	node, ok := n.byResource[strings.ToLower(resource)]

@@ -276,7 +276,7 @@ func parseBody(w http.ResponseWriter, r *http.Request) map[string]any {
 	return body
 }
 
-func parseNumber(v any) (int, bool) {
+func parseNumber(v any) (number int, ok bool) {
 	switch v := v.(type) {
 	case nil:
 		return 0, true
@@ -307,7 +307,7 @@ func (p *Pool) postSize(w http.ResponseWriter, r *http.Request) {
 }
 
 // findMemberLocked finds a machine that is allocated according to the cache. The second result is the cached machine.
-func (p *Pool) findMemberLocked(id string) (*Machine, *Machine) {
+func (p *Pool) findMemberLocked(id string) (current, observed *Machine) {
 	for _, m := range p.cachedObservationLocked().machines {
 		if m.ID == id && m.State.IsAllocated() {
 			return p.findMachineLocked(id), &m

@@ -112,7 +112,7 @@ func (p *Pool) launchMachineLocked() {
 }
 
 // changeIfInState changes a machine if it is still in a state, and reports whether it was.
-func (p *Pool) changeIfInState(m *Machine, from State, change func()) bool {
+func (p *Pool) changeIfInState(m *Machine, from State, change func()) (changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if m.State != from {
@@ -192,7 +192,7 @@ func (p *Pool) finishTermination(ctx context.Context, m *Machine) {
 }
 
 // awaitNoTerminationFault waits until no fault blocks a machine's termination.
-func (p *Pool) awaitNoTerminationFault(ctx context.Context, id string) bool {
+func (p *Pool) awaitNoTerminationFault(ctx context.Context, id string) (cleared bool) {
 	for {
 		p.mu.Lock()
 		hangs, changed := p.hasFaultLocked(TerminationHangs, id), p.changed

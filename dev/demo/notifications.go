@@ -59,7 +59,7 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.notifications[m.Moment] = notification{time.Now(), m}
 }
 
-func (h *webhook) received(m notify.Moment) (notification, bool) {
+func (h *webhook) received(m notify.Moment) (received notification, found bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t, ok := h.notifications[m]

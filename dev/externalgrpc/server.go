@@ -283,7 +283,7 @@ func (s *Server) runCallLocked(method string, r fields) (answer []byte, code int
 	return answer, OK, ""
 }
 
-func (s *Server) increaseSize(group *Group, delta int) ([]byte, int, string) {
+func (s *Server) increaseSize(group *Group, delta int) (response []byte, code int, message string) {
 	n := 0
 	for _, list := range s.machines {
 		n += len(list)
@@ -301,7 +301,7 @@ func (s *Server) increaseSize(group *Group, delta int) ([]byte, int, string) {
 	return nil, OK, ""
 }
 
-func (s *Server) deleteNodes(group *Group, r fields) ([]byte, int, string) {
+func (s *Server) deleteNodes(group *Group, r fields) (response []byte, code int, message string) {
 	for _, raw := range r.allBytes(1) {
 		node, err := parseFields(raw)
 		if err != nil {
@@ -322,7 +322,7 @@ func (s *Server) deleteNodes(group *Group, r fields) ([]byte, int, string) {
 }
 
 // nodePrice identifies the node by its label "group".
-func (s *Server) nodePrice(r fields) ([]byte, int, string) {
+func (s *Server) nodePrice(r fields) (response []byte, code int, message string) {
 	node, err := parseFields(r.bytes(1))
 	if err != nil {
 		return nil, InvalidArgument, err.Error()

@@ -235,11 +235,11 @@ func (p *Proxy) addLifeToContext(ctx context.Context, _ net.Conn) context.Contex
 }
 
 // registerRequest numbers a request, and returns the function to call at it, or nil.
-func (p *Proxy) registerRequest(name string, r *http.Request) (Request, func(Request)) {
+func (p *Proxy) registerRequest(name string, r *http.Request) (request Request, interrupt func(Request)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	life, _ := r.Context().Value(lifeKey{}).(int)
-	request := Request{Server: name, Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Life: life}
+	request = Request{Server: name, Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Life: life}
 	kind := p.kind(request)
 	p.nth[kind]++
 	request.RequestID = RequestID{Kind: kind, Nth: p.nth[kind]}

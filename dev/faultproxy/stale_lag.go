@@ -31,7 +31,7 @@ func (*responseCache) cacheKey(r *http.Request) string {
 }
 
 // serveCached returns a remembered response, and reports false if there is none or it is older than within.
-func (m *responseCache) serveCached(w http.ResponseWriter, r *http.Request, within time.Duration) bool {
+func (m *responseCache) serveCached(w http.ResponseWriter, r *http.Request, within time.Duration) (served bool) {
 	if r.Method != http.MethodGet {
 		return false
 	}

@@ -211,7 +211,7 @@ func (t *Testbed) nextProcessName(node string) string {
 // anyFreePort is any free port of the loopback interface.
 const anyFreePort = "127.0.0.1:0"
 
-func (a *Agent) httpGet(ctx context.Context, path string) (int, string) {
+func (a *Agent) httpGet(ctx context.Context, path string) (statusCode int, text string) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.metrics+path, nil)
 	if err != nil {
 		return 0, ""
@@ -241,7 +241,7 @@ func (a *Agent) IsHealthy(ctx context.Context) bool {
 }
 
 // ReadMetric returns the value of one series, written as in the exposition format: slipway_drains_total{outcome="drained"}.
-func (a *Agent) ReadMetric(ctx context.Context, series string) (float64, bool) {
+func (a *Agent) ReadMetric(ctx context.Context, series string) (value float64, found bool) {
 	for line := range strings.Lines(a.ReadMetrics(ctx)) {
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), series+" "); ok {
 			f, err := strconv.ParseFloat(value, 64)

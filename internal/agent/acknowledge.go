@@ -13,7 +13,7 @@ import (
 
 // checkDrainFinished finishes when the node is drained and known to be empty now. syncDrainWithNotices runs the drain itself, for all
 // notices together.
-func (a *Agent) checkDrainFinished(_ context.Context, h *noticeState, now time.Time) (time.Duration, error) {
+func (a *Agent) checkDrainFinished(_ context.Context, h *noticeState, now time.Time) (recheckAfter time.Duration, err error) {
 	switch {
 	case h.keepsNodeEmpty() && !a.isKnownEmpty(now):
 		h.approvableSince = time.Time{} // the new drain may queue Events, and they are sent before the approval
@@ -43,7 +43,7 @@ const (
 // checkFlushFinished returns when to check again while Events, notifications or the release of a drain slot are unsent. The
 // platform may remove the instance right after the approval. An Event about a pod deleted despite its PDB would then
 // be lost (I2). The wait is at most flushTimeout, because an API server outage must not delay the platform.
-func (a *Agent) checkFlushFinished(h *noticeState, now time.Time) time.Duration {
+func (a *Agent) checkFlushFinished(h *noticeState, now time.Time) (recheckAfter time.Duration) {
 	if h.approvableSince.IsZero() {
 		h.approvableSince = now
 	}
@@ -60,7 +60,7 @@ func isApprovable(n notice.Notice) bool {
 
 // approveWhenAllDrained tells the platform to begin, once every instance of the event is drained. After a drain that gave up,
 // it never does.
-func (a *Agent) approveWhenAllDrained(ctx context.Context, h *noticeState, now time.Time) (time.Duration, error) {
+func (a *Agent) approveWhenAllDrained(ctx context.Context, h *noticeState, now time.Time) (recheckAfter time.Duration, err error) {
 	if a.options.Approver == nil || h.recordedPhase == Acknowledged || !isApprovable(h.Notice) {
 		return idleInterval, nil
 	}
@@ -116,13 +116,13 @@ type NodeLister interface {
 	ListNodes(ctx context.Context, labelSelector string) ([]kubeapi.Node, error)
 }
 
-// listUndrainedInstances returns the event's instances that are not known to be drained, without own. An approval lets the
+// listUndrainedInstances returns the event's instances that are not known to be drained, without ownName. An approval lets the
 // platform begin with all instances of an event at once, so it waits for the last one. An instance without a Node, or
 // without a label from its agent, is not drained (I7).
-func listUndrainedInstances(resources []string, own string, drained []kubeapi.Node, machine func(string) (string, error)) []string {
-	ready := map[string]bool{strings.ToLower(own): true}
-	for _, n := range drained {
-		if name, err := machine(n.Spec.ProviderID); err == nil {
+func listUndrainedInstances(resources []string, ownName string, drainedNodes []kubeapi.Node, nameOfProviderID func(string) (string, error)) []string {
+	ready := map[string]bool{strings.ToLower(ownName): true}
+	for _, n := range drainedNodes {
+		if name, err := nameOfProviderID(n.Spec.ProviderID); err == nil {
 			ready[strings.ToLower(name)] = true
 		}
 	}

@@ -306,7 +306,7 @@ func (a *Agent) interruptAndEnqueue(ctx context.Context, update func(context.Con
 }
 
 // reconcile makes the node match its notices. It returns when to reconcile again if nothing triggers it before.
-func (a *Agent) reconcile(ctx context.Context) time.Duration {
+func (a *Agent) reconcile(ctx context.Context) (recheckAfter time.Duration) {
 	pass, end := a.requests.startPass(ctx)
 	defer end()
 	next, err := a.reconcileNotices(ctx, pass)
@@ -334,7 +334,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 
 // reconcileNotices handles all notices once, the most urgent first. What it starts lives as long as ctx. The requests
 // that it waits for end with pass.
-func (a *Agent) reconcileNotices(ctx, pass context.Context) (time.Duration, error) {
+func (a *Agent) reconcileNotices(ctx, pass context.Context) (recheckAfter time.Duration, err error) {
 	if err := a.resumeFromRecordsOnce(pass); err != nil {
 		return idleInterval, err
 	}
@@ -362,7 +362,7 @@ func (a *Agent) reconcileNotices(ctx, pass context.Context) (time.Duration, erro
 
 // reconcileNotice runs the steps of one notice, up to the first that is not done. An urgent drain does not wait for
 // the steps of other notices. It does not wait for its own steps either, once it may start.
-func (a *Agent) reconcileNotice(ctx, pass context.Context, h *noticeState) (time.Duration, error) {
+func (a *Agent) reconcileNotice(ctx, pass context.Context, h *noticeState) (recheckAfter time.Duration, err error) {
 	adjust := func() {
 		if now := time.Now(); h.Decision.Forced && h.isUrgent(now) && a.canDrain(h, now) {
 			a.syncDrainWithNotices(ctx)

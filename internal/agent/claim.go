@@ -88,7 +88,7 @@ func (a *Agent) buildClaimSpec(h *noticeState) (cordon.ClaimSpec, error) {
 
 // writeClaimIfNeeded cordons the Node and updates the record, before others are told to rely on it. It sends nothing if
 // nothing has changed.
-func (a *Agent) writeClaimIfNeeded(ctx context.Context, h *noticeState, now time.Time) (time.Duration, error) {
+func (a *Agent) writeClaimIfNeeded(ctx context.Context, h *noticeState, now time.Time) (recheckAfter time.Duration, err error) {
 	if a.options.DryRun {
 		if h.setLastMessageIfChanged(NodeCordoned, h.Decision.Reason) {
 			a.log.Info("dry run: the cordon claim would be written", "id", h.Notice.ID, "action", h.Decision.Action)
@@ -296,7 +296,7 @@ func (a *Agent) forgetClaimsIfNodeReplaced(err error) error {
 // removeEndedClaims removes the claims of every notice that has ended or is ignored. It returns when to check again.
 // It runs after all other claims are written. So the node stays unschedulable between two notices, and an urgent
 // drain does not wait for it.
-func (a *Agent) removeEndedClaims(pass context.Context) (time.Duration, error) {
+func (a *Agent) removeEndedClaims(pass context.Context) (recheckAfter time.Duration, err error) {
 	if a.hasUnwrittenCordonClaim() {
 		return idleInterval, nil // their steps return when to retry
 	}

@@ -138,7 +138,7 @@ func (a *Agent) needsDrainNow(now time.Time) bool {
 // buildDrainSpec combines what the notices need, with the earliest deadline. It reports false if no notice needs a
 // drain. A Freeze or a condition loses nothing of the node, so it only limits how long the drain tries; the longest
 // limit counts. A drained node is kept empty as long as its notices last.
-func (a *Agent) buildDrainSpec(now time.Time) (drainSpec, bool) {
+func (a *Agent) buildDrainSpec(now time.Time) (spec drainSpec, needed bool) {
 	o := drainSpec{terms: drain.TimeLimits{Margin: a.options.DeadlineMargin}}
 	endless := false
 	for _, h := range a.activeNoticesByUrgency() {

@@ -198,7 +198,7 @@ type queuedEvent struct {
 }
 
 // formatEvent formats e by Options.Voice, or by default. It reports false if e is not to be written.
-func (w *eventWriter) formatEvent(e event) (FormattedEvent, bool) {
+func (w *eventWriter) formatEvent(e event) (formatted FormattedEvent, shouldWrite bool) {
 	if w.formatter != nil {
 		if words, ok := w.formatter(EventTrigger{Reason: e.reason, Notice: e.notice}); ok {
 			return words, true

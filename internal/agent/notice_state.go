@@ -48,7 +48,7 @@ type noticeState struct {
 }
 
 // setLastMessageIfChanged stores the last message for a reason, and reports whether it has changed.
-func (h *noticeState) setLastMessageIfChanged(reason EventReason, message string) bool {
+func (h *noticeState) setLastMessageIfChanged(reason EventReason, message string) (changed bool) {
 	if before, exists := h.lastMessages[reason]; exists && before == message {
 		return false
 	}

@@ -18,7 +18,7 @@ import (
 // For a condition it changes nothing until the node may be drained. A faulty detector reports a condition on all
 // nodes at once, and they must not all be cordoned at once. For an interruption it cordons immediately, so that pods
 // from other instances do not move to an instance that is due too.
-func (a *Agent) checkNodeAccess(ctx context.Context, h *noticeState, now time.Time) (time.Duration, error) {
+func (a *Agent) checkNodeAccess(ctx context.Context, h *noticeState, now time.Time) (recheckAfter time.Duration, err error) {
 	if h.Decision.Action.includesCordon() {
 		if err := a.readOtherToolsOnce(ctx); err != nil {
 			if !h.Decision.Forced || !h.isUrgent(now) || isInterrupted(ctx) {
@@ -77,13 +77,13 @@ func (a *Agent) reportOtherTools(h *noticeState, now time.Time) {
 	what := ""
 	switch {
 	case h.Phase.isDrained():
-		what = "its pods have left already"
+		what = "its pods are already evicted"
 	case a.shouldYield(h, now) && h.Decision.Forced:
-		what = "left to it, until " + h.waitDeadline().UTC().Format(time.RFC3339) + " at the latest"
+		what = "waiting for the other tool, until " + h.waitDeadline().UTC().Format(time.RFC3339) + " at the latest"
 	case a.shouldYield(h, now):
-		what = "left to it"
+		what = "waiting for the other tool"
 	default:
-		what = "the pods are evicted anyway, the cordon is left to it"
+		what = "evicting the pods anyway, without changing the cordon"
 	}
 	if who == "" {
 		delete(h.lastMessages, OthersAtWork)

@@ -174,7 +174,7 @@ func (a *Agent) hasEnded(h *noticeState) bool {
 }
 
 // markEndedNotices finds the notices that have ended or are ignored, and returns when to check again.
-func (a *Agent) markEndedNotices(now time.Time) time.Duration {
+func (a *Agent) markEndedNotices(now time.Time) (recheckAfter time.Duration) {
 	next := idleInterval
 	for _, h := range a.notices {
 		if !a.hasEnded(h) {

@@ -46,7 +46,7 @@ const (
 
 // transition returns the phase that follows p, and the effects. It is pure. The drain, the drain slot and the claim
 // are not effects, because they follow from the phase.
-func transition(p Phase, in input, g guard) (Phase, effect) {
+func transition(p Phase, in input, g guard) (next Phase, effects effect) {
 	switch in {
 	case inputChecked:
 		next := nextCheckedPhase(p, g)

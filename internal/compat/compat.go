@@ -139,8 +139,9 @@ func (r entryReader) addKey(prefix string, name, value *yaml.Node) error {
 	return nil
 }
 
-// ParseBool parses a YAML boolean. old is true for a word that is a boolean only in YAML 1.1, such as yes and on.
-func ParseBool(text string) (value, old, ok bool) {
+// ParseBool parses a YAML boolean. yaml11Only is true for a word that is a boolean only in YAML 1.1, such as yes and
+// on.
+func ParseBool(text string) (value, yaml11Only, ok bool) {
 	switch strings.ToLower(text) {
 	case "y", "yes", "on":
 		return true, true, true

@@ -137,8 +137,8 @@ func ToFileKey(flag string) string {
 }
 
 // ListFlagKeys returns a key of a configuration file for each flag in fs. Such a key sets its flag, unless the command
-// line has set the flag. After setting a flag, the key calls taken with the flag's name.
-func ListFlagKeys(fs *pflag.FlagSet, taken func(flag string)) []FileKey {
+// line has set the flag. After setting a flag, the key calls onSetFromFile with the flag's name.
+func ListFlagKeys(fs *pflag.FlagSet, onSetFromFile func(flag string)) []FileKey {
 	var keys []FileKey
 	fs.VisitAll(func(f *pflag.Flag) {
 		keys = append(keys, FileKey{Name: ToFileKey(f.Name), Set: func(raw json.RawMessage) ([]error, error) {
@@ -149,7 +149,7 @@ func ListFlagKeys(fs *pflag.FlagSet, taken func(flag string)) []FileKey {
 			if err := f.Value.Set(text); err != nil {
 				return nil, fmt.Errorf("%s: want a %s: %w", raw, f.Value.Type(), err)
 			}
-			taken(f.Name)
+			onSetFromFile(f.Name)
 			return nil, nil
 		}})
 	})

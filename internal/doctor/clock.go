@@ -18,7 +18,7 @@ const (
 	nodeLeaseDuration = 40 * time.Second
 )
 
-const nodeClockEffect = "the agent computes the deadline of a notice with this clock, and stops pods too early or too late by as much"
+const nodeClockEffect = "the agent computes the deadline of a notice with this clock, and stops pods too early or too late by the same amount"
 
 // checkLocalClock compares the local clock with the API server's clock.
 func checkLocalClock(f *Facts) []Finding {
@@ -72,7 +72,7 @@ func checkNodeClocks(f *Facts) []Finding {
 // the Lease was written, both clocks are compared at that moment. Otherwise only an impossible time shows a difference.
 // Impossible times are a renewal in the future, and an expired Lease of a Ready node. An expired Lease of a node that
 // is not Ready only means that its kubelet does not respond.
-func measureClockSkew(n *corev1.Node, lease *coordinationv1.Lease, now time.Time) (time.Duration, bool) {
+func measureClockSkew(n *corev1.Node, lease *coordinationv1.Lease, now time.Time) (skew time.Duration, known bool) {
 	renewed := lease.Spec.RenewTime.Time
 	if written, ok := serverRecordedRenewal(lease); ok {
 		return renewed.Sub(written), true
@@ -92,7 +92,7 @@ func measureClockSkew(n *corev1.Node, lease *coordinationv1.Lease, now time.Time
 
 // serverRecordedRenewal returns when the API server recorded the last renewal of a Lease, in whole seconds. It returns
 // false if that is not recorded.
-func serverRecordedRenewal(lease *coordinationv1.Lease) (time.Time, bool) {
+func serverRecordedRenewal(lease *coordinationv1.Lease) (renewed time.Time, known bool) {
 	var at time.Time
 	for _, m := range lease.ManagedFields {
 		if m.Time != nil && m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), `"f:renewTime"`) && m.Time.After(at) {

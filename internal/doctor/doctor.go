@@ -68,7 +68,7 @@ type Finding struct {
 // UncheckedRule names a rule that could not be checked, and why.
 type UncheckedRule struct {
 	Rule   string `json:"rule"`
-	Reason string `json:"because"`
+	Reason string `json:"reason"`
 }
 
 // Report holds the result of all rules, the most serious findings first.

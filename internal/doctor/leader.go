@@ -21,7 +21,7 @@ const (
 
 // findLeaderLease returns the name of the Lease for a manager's leader election. It returns false if there is no such
 // Lease to check. The doctor has no permission for the Leases of compatibility commands.
-func findLeaderLease(p *Part) (Key, bool) {
+func findLeaderLease(p *Part) (lease Key, required bool) {
 	if p.Kind != Manager || p.isCompatibilityCommand() || !p.isFlagEnabled(leaderElect) {
 		return Key{}, false
 	}

@@ -42,7 +42,7 @@ func checkMetadataEndpoint(f *Facts) []Finding {
 	return found
 }
 
-func (f *Facts) checkAgentMetadataAccess(pods []*corev1.Pod) (Finding, bool) {
+func (f *Facts) checkAgentMetadataAccess(pods []*corev1.Pod) (finding Finding, found bool) {
 	pod := findRunningPod(pods)
 	if pod == nil {
 		return Finding{

@@ -204,7 +204,7 @@ func findAKSLabel(n *corev1.Node) (string, bool) {
 	return cluster, isAzureNode(n) && n.Labels[cluster] != ""
 }
 
-func (r *knownTool) matchWorkload(name string, template *corev1.PodTemplateSpec) string {
+func (r *knownTool) matchWorkload(name string, template *corev1.PodTemplateSpec) (evidence string) {
 	for i := range template.Spec.Containers {
 		if image := parseImageName(template.Spec.Containers[i].Image); slices.Contains(r.images, image) {
 			return "image " + template.Spec.Containers[i].Image

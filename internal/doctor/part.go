@@ -82,7 +82,7 @@ func (p *Part) isCompatibilityCommand() bool {
 
 // flagValue returns the value of a flag on the command line, and whether the flag is there. The value is "" for a flag
 // without a value. Flags with one dash count too, because some commands use them.
-func (p *Part) flagValue(flag string) (string, bool) {
+func (p *Part) flagValue(flag string) (value string, given bool) {
 	also := legacyFlags[p.Command][flag]
 	for i, arg := range p.Args {
 		name, value, with := strings.Cut(arg, "=")
@@ -136,7 +136,7 @@ func (f *Facts) partsOfKind(kind PartKind) []Part {
 	return found
 }
 
-func partOfWorkload(kind string, meta metav1.ObjectMeta, template *corev1.PodTemplateSpec) (Part, bool) {
+func partOfWorkload(kind string, meta metav1.ObjectMeta, template *corev1.PodTemplateSpec) (part Part, found bool) {
 	for i := range template.Spec.Containers {
 		c := &template.Spec.Containers[i]
 		which, command, args := parseCommand(c)
@@ -170,7 +170,7 @@ func readEnvironment(c *corev1.Container, namespace string) map[string]string {
 }
 
 // parseCommand returns the kind of part that a container runs, the subcommand, and the other arguments.
-func parseCommand(c *corev1.Container) (PartKind, string, []string) {
+func parseCommand(c *corev1.Container) (kind PartKind, subcommand string, args []string) {
 	program, args := parseImageName(c.Image), c.Args
 	if len(c.Command) > 0 {
 		program = strings.TrimSuffix(path.Base(strings.ReplaceAll(c.Command[0], `\`, "/")), ".exe")

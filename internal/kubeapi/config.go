@@ -227,7 +227,7 @@ func hideContentInError(err error) error {
 
 // currentClusterAndUser returns the cluster and the user of the current context. For a context without a user it
 // returns no credentials.
-func (k kubeconfig) currentClusterAndUser() (kubeconfigCluster, kubeconfigUser, error) {
+func (k kubeconfig) currentClusterAndUser() (cluster kubeconfigCluster, user kubeconfigUser, err error) {
 	var none kubeconfigCluster
 	for _, ctx := range k.Contexts {
 		if ctx.Name != k.CurrentContext {

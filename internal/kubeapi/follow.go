@@ -104,7 +104,7 @@ func ListAndWatch[T any, P objectOf[T]](ctx context.Context, c *Client, s WatchS
 // It returns the resourceVersion for the next watch. An empty result means that a new list is necessary.
 func listAndWatchOnce[T any, P objectOf[T]](
 	ctx context.Context, c *Client, s WatchScope, version string, h Handler[T],
-) (string, error) {
+) (nextVersion string, err error) {
 	if version == "" {
 		items, v, err := listAllPages[T](ctx, c, s)
 		if err != nil {
@@ -123,8 +123,7 @@ func listAndWatchOnce[T any, P objectOf[T]](
 }
 
 // listAllPages reads all pages of a list. It returns the complete list with its resourceVersion, or an error.
-func listAllPages[T any](ctx context.Context, c *Client, s WatchScope) ([]T, string, error) {
-	var items []T
+func listAllPages[T any](ctx context.Context, c *Client, s WatchScope) (items []T, resourceVersion string, err error) {
 	q := s.query()
 	if s.AllowCachedList {
 		q.Set("resourceVersion", "0")
@@ -156,7 +155,7 @@ type watchEvent struct {
 // stream normally, that is not an error.
 func watchFrom[T any, P objectOf[T]](
 	ctx context.Context, c *Client, s WatchScope, version string, h Handler[T],
-) (string, error) {
+) (nextVersion string, err error) {
 	q := s.query()
 	q.Set("watch", "true")
 	q.Set("allowWatchBookmarks", "true")
@@ -217,7 +216,7 @@ func scanWholeLines(data []byte, _ bool) (int, []byte, error) {
 
 // dispatchWatchEvent decodes one event of a watch and calls the function of h for its type. It returns the object's
 // resourceVersion.
-func dispatchWatchEvent[T any, P objectOf[T]](line []byte, h Handler[T]) (string, error) {
+func dispatchWatchEvent[T any, P objectOf[T]](line []byte, h Handler[T]) (resourceVersion string, err error) {
 	var e watchEvent
 	if err := json.Unmarshal(line, &e); err != nil {
 		return "", fmt.Errorf("event: %w", err)

@@ -33,13 +33,13 @@ func (c *Client) PatchNodeWithManager(ctx context.Context, manager, name string,
 
 // IsUnschedulableSetBy reports whether the given field manager was the last one to change a Node's spec.unschedulable
 // (https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management).
-func (c *Client) IsUnschedulableSetBy(ctx context.Context, manager, name string) (bool, error) {
-	n, err := fetchObject[managedNode](ctx, c, request{method: http.MethodGet, path: []string{"api", "v1", "nodes", name}})
+func (c *Client) IsUnschedulableSetBy(ctx context.Context, fieldManager, nodeName string) (bool, error) {
+	n, err := fetchObject[managedNode](ctx, c, request{method: http.MethodGet, path: []string{"api", "v1", "nodes", nodeName}})
 	if err != nil {
 		return false, err
 	}
 	for _, m := range n.Metadata.ManagedFields {
-		if m.Manager == manager && m.FieldsV1.Spec.Unschedulable != nil {
+		if m.Manager == fieldManager && m.FieldsV1.Spec.Unschedulable != nil {
 			return true, nil
 		}
 	}

@@ -91,9 +91,9 @@ func (n Notice) EffectiveType() Type { return cmp.Or(n.PodType, n.Type) }
 const maxDescriptionBytes = 256
 
 // TrimForRecord returns a shortened notice for its record on the Node. It removes the names of all instances except
-// own, but keeps their number and a hash. It also clips the description. An event may name thousands of instances, and
-// an annotation has to stay small.
-func (n Notice) TrimForRecord(own string) Notice {
+// ownResource, but keeps their number and a hash. It also clips the description. An event may name thousands of
+// instances, and an annotation has to stay small.
+func (n Notice) TrimForRecord(ownResource string) Notice {
 	if n.InstanceCount == 0 && len(n.Resources) > 0 {
 		names := slices.Compact(slices.Sorted(slices.Values(n.Resources)))
 		sum := sha256.Sum256([]byte(strings.Join(names, "\n")))
@@ -101,7 +101,7 @@ func (n Notice) TrimForRecord(own string) Notice {
 		n.Resources = nil
 		for _, name := range names {
 			switch {
-			case !strings.EqualFold(name, own):
+			case !strings.EqualFold(name, ownResource):
 				n.InstanceCount++
 			case len(n.Resources) == 0:
 				n.InstanceCount++

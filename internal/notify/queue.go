@@ -88,12 +88,12 @@ func (q *queue) markFirstUntriedBusy() *item {
 }
 
 // finishSending records the end of a try. If done is true, it removes the message from the queue. Otherwise the message
-// stays, or moves to the end of the queue if toEnd is true.
-func (q *queue) finishSending(i *item, done, toEnd bool) {
+// stays, or moves to the end of the queue if moveToEnd is true.
+func (q *queue) finishSending(i *item, done, moveToEnd bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.busy, i.tried = nil, true
-	if !done && !toEnd {
+	if !done && !moveToEnd {
 		return
 	}
 	for at, other := range q.items {
@@ -101,7 +101,7 @@ func (q *queue) finishSending(i *item, done, toEnd bool) {
 			continue
 		}
 		q.items = append(q.items[:at:at], q.items[at+1:]...)
-		if toEnd && !done {
+		if moveToEnd && !done {
 			q.items = append(q.items, i)
 		}
 		return

@@ -35,15 +35,15 @@ type requestWriter struct {
 	warn              func(msg string, args ...any)
 }
 
-// newRequestWriter reads the receiver's files and checks its templates with sample messages. If lenient is true, an
+// newRequestWriter reads the receiver's files and checks its templates with sample messages. If warnOnly is true, an
 // invalid template causes a warning instead of an error, see [Options].
-func newRequestWriter(r *Receiver, warn func(string, ...any), lenient bool) (*requestWriter, error) {
+func newRequestWriter(r *Receiver, warn func(string, ...any), warnOnly bool) (*requestWriter, error) {
 	w := &requestWriter{r: r, warn: warn}
 	text, err := w.readTemplate()
 	if err == nil {
-		w.body, err = w.compileAndTestTemplate(text, lenient)
+		w.body, err = w.compileAndTestTemplate(text, warnOnly)
 	}
-	if err != nil && lenient {
+	if err != nil && warnOnly {
 		w.warn("template cannot be used: messages are lost", "err", w.secrets.redactError(err))
 		w.broken = err
 		return w, nil
@@ -53,13 +53,13 @@ func newRequestWriter(r *Receiver, warn func(string, ...any), lenient bool) (*re
 	}
 	w.source = text
 	_, err = w.newMessageRequest(NewSampleMessage(Detected, time.Now()))
-	if _, fails := errors.AsType[template.ExecError](err); fails && lenient {
+	if _, fails := errors.AsType[template.ExecError](err); fails && warnOnly {
 		err = nil // compileAndTestTemplate has logged a warning
 	}
 	if err == nil && w.url != nil {
 		err = checkSampleOutputs(w.url, r, checkURL)
 	}
-	if err != nil && lenient {
+	if err != nil && warnOnly {
 		w.warn("message cannot be made for a sample: such messages are lost", "err", w.secrets.redactError(err))
 		err = nil
 	}

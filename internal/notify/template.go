@@ -133,8 +133,8 @@ func renderTemplate(t *template.Template, m Message) (string, error) {
 }
 
 // checkSampleOutputs renders a template with a sample message for each moment of the receiver. It returns the errors of
-// the template and of judge.
-func checkSampleOutputs(t *template.Template, r *Receiver, judge func(string) error) error {
+// the template and of checkOutput.
+func checkSampleOutputs(t *template.Template, r *Receiver, checkOutput func(string) error) error {
 	now := time.Now()
 	var errs []error
 	for _, m := range Moments() {
@@ -142,8 +142,8 @@ func checkSampleOutputs(t *template.Template, r *Receiver, judge func(string) er
 			continue
 		}
 		out, err := renderTemplate(t, NewSampleMessage(m, now))
-		if err == nil && judge != nil {
-			if err = judge(out); err != nil {
+		if err == nil && checkOutput != nil {
+			if err = checkOutput(out); err != nil {
 				err = fmt.Errorf("template: %s: %w", t.Name(), err)
 			}
 		}

@@ -101,7 +101,7 @@ func (w *worker) sendUntriedOnce(hard context.Context) {
 }
 
 // trySend tries to send a message. It returns how long to wait before the next try.
-func (w *worker) trySend(ctx context.Context, i *item) time.Duration {
+func (w *worker) trySend(ctx context.Context, i *item) (retryAfter time.Duration) {
 	m := i.message
 	i.tries++
 	f := w.sendOnce(ctx, m)

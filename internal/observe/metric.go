@@ -131,9 +131,9 @@ func (d *definition) validate() {
 	}
 }
 
-func isMetricName(s string, colon bool) bool {
+func isMetricName(s string, allowColon bool) bool {
 	for i, c := range []byte(s) {
-		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || colon && c == ':'
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || allowColon && c == ':'
 		if !letter && (i == 0 || c < '0' || c > '9') {
 			return false
 		}

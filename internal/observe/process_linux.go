@@ -87,7 +87,7 @@ func parseBootTime(stat string) (float64, error) {
 	return 0, errors.New("/proc/stat: want a line btime")
 }
 
-func countOpenFiles() (float64, bool) {
+func countOpenFiles() (count float64, known bool) {
 	d, err := os.Open("/proc/self/fd")
 	if err != nil {
 		return 0, false

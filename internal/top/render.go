@@ -49,12 +49,12 @@ func RenderState(s State, on Screen) string {
 	return strings.Join(lines[:min(len(lines), max(on.Height, 1))], "\n")
 }
 
-// linesAround returns at most room lines around the line with index at.
-func linesAround(lines []string, at, room int) []string {
+// linesAround returns at most room lines around the line with index selectedLine.
+func linesAround(lines []string, selectedLine, room int) []string {
 	if len(lines) <= room {
 		return lines
 	}
-	from := min(max(at-room/2, 0), len(lines)-room)
+	from := min(max(selectedLine-room/2, 0), len(lines)-room)
 	return lines[from : from+room]
 }
 

@@ -137,18 +137,18 @@ func (u *UI) selectedNode() *Node {
 	return nil
 }
 
-func (u *UI) handleKey(handleKey string) tea.Cmd {
+func (u *UI) handleKey(key string) tea.Cmd {
 	switch {
-	case handleKey == "ctrl+c":
+	case key == "ctrl+c":
 		return tea.Quit
 	case u.cancelCandidate != nil:
-		return u.cancelRetirementIfConfirmed(handleKey)
+		return u.cancelRetirementIfConfirmed(key)
 	case u.page != nil:
-		u.scrollOrClosePage(handleKey)
+		u.scrollOrClosePage(key)
 		return nil
 	}
 	u.message = ""
-	switch handleKey {
+	switch key {
 	case "q":
 		return tea.Quit
 	case "w", "enter":
@@ -158,14 +158,14 @@ func (u *UI) handleKey(handleKey string) tea.Cmd {
 	case "c":
 		u.askToCancelRetirement()
 	default:
-		u.moveCursor(handleKey)
+		u.moveCursor(key)
 	}
 	return nil
 }
 
 // parseCursorStep returns how many lines a key moves the cursor. For a key that moves to the first or last line, the
 // result is larger than any list.
-func parseCursorStep(key string, page int) int {
+func parseCursorStep(key string, page int) (step int) {
 	const end = 1 << 30
 	switch key {
 	case "up", "k":

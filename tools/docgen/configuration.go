@@ -117,7 +117,7 @@ func describedElsewhere(name string, of reflect.Type, docs, keys map[string]stri
 }
 
 // findStruct returns the struct in a type with keys in a file, and the path suffix to it.
-func findStruct(of reflect.Type) (reflect.Type, string) {
+func findStruct(of reflect.Type) (structType reflect.Type, keySuffix string) {
 	within := ""
 	for {
 		switch {

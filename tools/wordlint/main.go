@@ -31,12 +31,11 @@ func main() {
 
 // lint checks the named files of the repository at root, or, without names, all tracked files and the commit subjects.
 // It writes a line per problem to w and returns their number.
-func lint(root string, names []string, list bool, w io.Writer) (int, error) {
+func lint(root string, names []string, list bool, w io.Writer) (problems int, err error) {
 	glossary, err := readGlossary(root)
 	if err != nil {
 		return 0, err
 	}
-	problems := 0
 	report := func(format string, args ...any) {
 		problems++
 		fmt.Fprintf(w, format+"\n", args...)

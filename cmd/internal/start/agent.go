@@ -86,11 +86,11 @@ const (
 	Receivers = "receivers"
 )
 
-func (x AgentOptions) newTransportWrapper(to string) func(http.RoundTripper) http.RoundTripper {
+func (x AgentOptions) newTransportWrapper(destination string) func(http.RoundTripper) http.RoundTripper {
 	if x.WrapTransport == nil {
 		return nil
 	}
-	return func(next http.RoundTripper) http.RoundTripper { return x.WrapTransport(to, next) }
+	return func(next http.RoundTripper) http.RoundTripper { return x.WrapTransport(destination, next) }
 }
 
 // newAPIClient returns a client of the API server.

@@ -109,20 +109,10 @@ func (b bed) start(name string, args ...string) *process {
 	b.check(err)
 	address, err := controlplane.ReserveFreeAddress(b.ctx)
 	b.check(err)
-	started, err := b.StartProcess(b.ctx, controlplane.Command{
+	started := b.StartProcessForTest(b.ctx, b.t, controlplane.Command{
 		Name: name, Path: path, Args: append([]string{"manager", "--listen", address}, args...), Env: []string{"POD_NAMESPACE=" + namespace},
 	})
-	b.check(err)
-	p := &process{started, b, address}
-	b.t.Cleanup(func() {
-		if p.IsAlive() {
-			_ = p.Kill()
-		}
-		if b.t.Failed() {
-			b.t.Logf("log of %s:\n%s", name, p.log())
-		}
-	})
-	return p
+	return &process{started, b, address}
 }
 
 func (p *process) log() string {

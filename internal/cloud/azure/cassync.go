@@ -129,7 +129,7 @@ func (s *CASSync) Run(ctx context.Context) {
 }
 
 // waitUntilRestartDue waits until the next restart of the autoscaler is due. It returns false if ctx ends first.
-func (s *CASSync) waitUntilRestartDue(ctx context.Context) bool {
+func (s *CASSync) waitUntilRestartDue(ctx context.Context) (due bool) {
 	var scheduled <-chan time.Time
 	if s.interval > 0 {
 		timer := time.NewTimer(s.interval)
@@ -202,7 +202,7 @@ type maximumChange struct{ from, to int32 }
 
 func (n maximumChange) String() string { return fmt.Sprintf("%d to %d", n.from, n.to) }
 
-func parseMaximumChange(text string) (maximumChange, bool) {
+func parseMaximumChange(text string) (change maximumChange, ok bool) {
 	found := maximumChangePattern.FindStringSubmatch(text)
 	if found == nil {
 		return maximumChange{}, false
@@ -272,19 +272,19 @@ const (
 )
 
 // restoreMaximumAfterChange restores the maximum and retries until it succeeds, the error is permanent, or ctx ends.
-// failed is the error of the change. A failed change may have taken effect too. The response can be lost, and AKS keeps
-// the target of a failed operation.
-func (s *CASSync) restoreMaximumAfterChange(ctx context.Context, failed error) error {
+// changeErr is the error of the change. A failed change may have taken effect too. The response can be lost, and AKS
+// keeps the target of a failed operation.
+func (s *CASSync) restoreMaximumAfterChange(ctx context.Context, changeErr error) error {
 	var err error
-	for before := failed; ; before = err {
+	for before := changeErr; ; before = err {
 		if before != nil && !isPermanent(before) && sleepWithinDeadline(ctx, max(cloud.RetryDelay(before), restoreRetryDelay)) != nil {
-			return errors.Join(failed, err)
+			return errors.Join(changeErr, err)
 		}
 		if err = s.RestoreMaximum(ctx); err == nil {
-			return failed
+			return changeErr
 		}
 		if isPermanent(err) {
-			return errors.Join(failed, err)
+			return errors.Join(changeErr, err)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 // ParseInstanceNumber returns the instance number in a computer name of a uniform scale set. The last six characters of
 // aks-pool-12345678-vmss00000a are the number in base 36, here 10. The number only confirms an instance that was found
 // by provider ID, see [vmInstance.checkComputerNameMatchesID].
-func ParseInstanceNumber(scaleSet, computerName string) (int, bool) {
+func ParseInstanceNumber(scaleSet, computerName string) (number int, ok bool) {
 	const digits = 6
 	if len(computerName) <= digits {
 		return 0, false

@@ -123,9 +123,9 @@ func (b *deletionBatcher) sendWhenDue(ctx context.Context, where deletionTarget,
 	}
 }
 
-// deduplicate returns each instance of the waiters once. at holds, for each waiter, the index of its instance in
+// deduplicate returns each instance of the waiters once. indexes holds, for each waiter, the index of its instance in
 // machines.
-func deduplicate(waiting []*waiter) (machines []deletion, at []int) {
+func deduplicate(waiting []*waiter) (machines []deletion, indexes []int) {
 	places := map[string]int{}
 	for _, w := range waiting {
 		i, twice := places[w.instance.ProviderID]
@@ -134,7 +134,7 @@ func deduplicate(waiting []*waiter) (machines []deletion, at []int) {
 			places[w.instance.ProviderID] = i
 			machines = append(machines, w.deletion)
 		}
-		at = append(at, i)
+		indexes = append(indexes, i)
 	}
-	return machines, at
+	return machines, indexes
 }

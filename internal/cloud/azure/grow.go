@@ -79,7 +79,7 @@ func toResizeError(g group, doing string, err error) error {
 	return err
 }
 
-func (p *Provider) growScaleSet(ctx context.Context, g group, order cloud.LaunchRequest) (string, error) {
+func (p *Provider) growScaleSet(ctx context.Context, g group, order cloud.LaunchRequest) (operationURL string, err error) {
 	set, err := p.getScaleSet(ctx, g)
 	if err != nil {
 		return "", err
@@ -110,25 +110,25 @@ func (p *Provider) growScaleSet(ctx context.Context, g group, order cloud.Launch
 // current size already includes the failed instances to retry, see ADR 11. If fewer instances are missing, or a change
 // of the group is in progress, the caller has old data. Then targetSize returns a [cloud.ThrottledError]. The result is
 // never below the current size, because that would delete instances.
-func targetSize(g group, now cloud.Group, order cloud.LaunchRequest, list func() ([]vmInstance, error)) (int, error) {
+func targetSize(g group, current cloud.Group, order cloud.LaunchRequest, listInstances func() ([]vmInstance, error)) (size int, err error) {
 	if order.RetryFailed == 0 {
-		return now.Size + order.Count, nil
+		return current.Size + order.Count, nil
 	}
-	machines, err := list()
+	machines, err := listInstances()
 	if err != nil {
 		return 0, err
 	}
-	missing := now.Size
+	missing := current.Size
 	for _, m := range machines {
 		if m.State != cloud.Deleting {
 			missing--
 		}
 	}
-	if !now.CanRetryFailed || missing < order.RetryFailed {
+	if !current.CanRetryFailed || missing < order.RetryFailed {
 		return 0, &cloud.ThrottledError{RetryAfter: deletionPollInterval, Err: fmt.Errorf(
-			"growing %s: its size %d no longer includes %d failed instances; read the group again", g, now.Size, order.RetryFailed)}
+			"growing %s: its size %d no longer includes %d failed instances; read the group again", g, current.Size, order.RetryFailed)}
 	}
-	return now.Size + order.Count - order.RetryFailed, nil
+	return current.Size + order.Count - order.RetryFailed, nil
 }
 
 // checkVMSize returns an error if the request asks for another VM size than the group's.
@@ -140,7 +140,7 @@ func checkVMSize(g group, size string, order cloud.LaunchRequest) error {
 		"growing %s with VM size %s: its instances have size %s", g, order.Template, size)}
 }
 
-func (p *Provider) growPool(ctx context.Context, g group, order cloud.LaunchRequest) (string, error) {
+func (p *Provider) growPool(ctx context.Context, g group, order cloud.LaunchRequest) (operationURL string, err error) {
 	pool, err := p.getPool(ctx, g)
 	if err != nil {
 		return "", err
@@ -168,9 +168,9 @@ func (p *Provider) growPool(ctx context.Context, g group, order cloud.LaunchRequ
 }
 
 // putPoolIfUnchanged writes an agent pool, unless the pool has changed since it was read.
-func (p *Provider) putPoolIfUnchanged(ctx context.Context, g group, pool armcontainerservice.AgentPool, doing string) (string, error) {
+func (p *Provider) putPoolIfUnchanged(ctx context.Context, g group, pool armcontainerservice.AgentPool, doing string) (operationURL string, err error) {
 	var response *http.Response
-	_, err := p.clients.pools.BeginCreateOrUpdate(p.withoutRetries(ctx, &response), g.resourceGroup, g.cluster, g.pool,
+	_, err = p.clients.pools.BeginCreateOrUpdate(p.withoutRetries(ctx, &response), g.resourceGroup, g.cluster, g.pool,
 		pool, &armcontainerservice.AgentPoolsClientBeginCreateOrUpdateOptions{IfMatch: pool.Properties.ETag})
 	if err != nil && !isAccepted(response, err) {
 		return "", toResizeError(g, doing, err)

@@ -123,17 +123,17 @@ func isServerError(err error) bool {
 // statusAfterURLFailure returns the status of an operation with a status URL that returns an error. The URL may refuse
 // forever, or return a page of a proxy. So every operation ends after a time limit. If the instance of a deletion still
 // exists, the caller can request the deletion again.
-func (p *Provider) statusAfterURLFailure(ctx context.Context, o operation, started time.Time, unread error) (cloud.OperationStatus, error) {
+func (p *Provider) statusAfterURLFailure(ctx context.Context, o operation, started time.Time, readErr error) (cloud.OperationStatus, error) {
 	over := func(wait time.Duration) bool { return elapsed.HasElapsed(started, time.Now(), wait) }
 	switch {
 	case o.Machine == "" && over(maxGrowDuration):
-		return cloud.OperationStatus{Done: true, Err: unread}, nil
-	case o.Machine == "", !over(maxStatusFailure) && !isServerError(unread):
-		return cloud.OperationStatus{}, unread
+		return cloud.OperationStatus{Done: true, Err: readErr}, nil
+	case o.Machine == "", !over(maxStatusFailure) && !isServerError(readErr):
+		return cloud.OperationStatus{}, readErr
 	}
-	status, err := p.deletionStatus(ctx, o.Machine, unread)
+	status, err := p.deletionStatus(ctx, o.Machine, readErr)
 	if err == nil && status.Err != nil && !over(maxStatusFailure) {
-		return cloud.OperationStatus{}, unread
+		return cloud.OperationStatus{}, readErr
 	}
 	return status, err
 }

@@ -43,9 +43,9 @@ const (
 
 // get returns the status of an operation, from the cache or from the URL. Concurrent callers share a response, see
 // [sharedread.Reader].
-func (s *statusCache) get(ctx context.Context, address string, ask fetchStatusFunc) (status cloud.OperationStatus, forgotten bool, err error) {
+func (s *statusCache) get(ctx context.Context, address string, fetch fetchStatusFunc) (status cloud.OperationStatus, forgotten bool, err error) {
 	a, err := s.getOrCreateEntry(address, time.Now()).shared.Read(ctx, func(ctx context.Context) (a statusResult, err error) {
-		a.status, a.forgotten, err = ask(ctx, address)
+		a.status, a.forgotten, err = fetch(ctx, address)
 		return a, err
 	})
 	return a.status, a.forgotten, err

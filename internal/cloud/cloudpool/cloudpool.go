@@ -199,7 +199,7 @@ func (p *Provider) URL(ctx context.Context, group string) (*url.URL, error) {
 
 // ComputerNamePath returns the configured path of the host name in the metadata of a pool's machines, see [PoolConfig].
 // It returns a [*cloud.NotFoundError] for an unknown pool.
-func (p *Provider) ComputerNamePath(ctx context.Context, group string) (string, error) {
+func (p *Provider) ComputerNamePath(ctx context.Context, group string) (path string, err error) {
 	found, err := p.findPool(ctx, group)
 	if err != nil {
 		return "", err

@@ -100,12 +100,12 @@ func (p *Provider) terminate(ctx context.Context, f foundMachine, options cloud.
 	}
 }
 
-// findInFreshObservation calls find until its observation of the pool is newer than this provider, and returns the
-// machine. A machine that is already being deleted needs no newer observation.
-func (p *Provider) findInFreshObservation(ctx context.Context, name string, find func() (foundMachine, error)) (foundMachine, error) {
+// findInFreshObservation calls findMachine until its observation of the pool is newer than this provider, and returns
+// the machine. A machine that is already being deleted needs no newer observation.
+func (p *Provider) findInFreshObservation(ctx context.Context, name string, findMachine func() (foundMachine, error)) (foundMachine, error) {
 	var answer foundMachine
 	known, err := p.pollUntilTrue(ctx, func() (_ bool, err error) {
-		answer, err = find()
+		answer, err = findMachine()
 		return err == nil && (answer.State == cloud.Deleting || answer.observation.isNewerThanProvider()), err
 	})
 	if err != nil || known {
@@ -118,7 +118,7 @@ func (p *Provider) findInFreshObservation(ctx context.Context, name string, find
 // recordTerminationOnce records the start of a machine's termination and returns true. It returns false if a
 // termination is in progress. After a failed termination it returns the server's error until the next observation. The
 // failed request may have reached the cloud.
-func (p *Provider) recordTerminationOnce(f foundMachine) (bool, error) {
+func (p *Provider) recordTerminationOnce(f foundMachine) (recorded bool, err error) {
 	if f.State == cloud.Deleting || p.isTerminating(&f.observation, f.ProviderID) {
 		return false, nil
 	}

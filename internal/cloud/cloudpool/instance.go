@@ -58,8 +58,8 @@ func (p *Provider) recordSeenMachines(pool *pool, machines []wire.Machine) {
 // canIgnoreRemovedPool reports whether a pool was removed and does not matter for a machine. The pool must be missing
 // in the server's list, and its own response must be a 404. The machine must have been observed in another pool. A
 // machine that was never observed may have been in the removed pool (I7: unknown is not gone).
-func (p *Provider) canIgnoreRemovedPool(pool *pool, key string, err error) bool {
-	status := wire.AsStatusError(err)
+func (p *Provider) canIgnoreRemovedPool(pool *pool, key string, readErr error) bool {
+	status := wire.AsStatusError(readErr)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := p.lastSeen[key].pool
@@ -210,7 +210,7 @@ func (p *Provider) findMachine(ctx context.Context, providerID string) (foundMac
 
 // pollUntilTrue calls ask until ask returns true or an error, or until ObservationWait has passed. The second call
 // follows at once, because a server may observe its cloud on every request.
-func (p *Provider) pollUntilTrue(ctx context.Context, ask func() (bool, error)) (bool, error) {
+func (p *Provider) pollUntilTrue(ctx context.Context, ask func() (bool, error)) (done bool, err error) {
 	deadline := time.Now().Add(p.config.observationWait())
 	for try := 0; ; try++ {
 		done, err := ask()
@@ -308,7 +308,7 @@ func (p *Provider) clearMissing(key string) {
 
 // confirmMissing records that the latest observations of all pools lack a machine. It returns true if every observation
 // is newer than the first one of its pool that lacked the machine.
-func (p *Provider) confirmMissing(key string, now lackingObservations) bool {
+func (p *Provider) confirmMissing(key string, now lackingObservations) (confirmed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	first, asked := p.missing[key]

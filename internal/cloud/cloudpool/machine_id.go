@@ -20,7 +20,7 @@ func isSpotRequest(m *wire.Machine) bool { return strings.HasPrefix(m.ID, "sir-"
 
 // ParseMachineID returns a machine's ID in its cloud. It returns false if the cloud is unknown, or if the machine has
 // no ID yet. An example is an open Spot request. Such a machine cannot be matched with a Node by ID.
-func ParseMachineID(m *wire.Machine) (providerid.ID, bool) {
+func ParseMachineID(m *wire.Machine) (id providerid.ID, ok bool) {
 	id, err := providerid.Parse(nodeProviderID(m))
 	if err == nil && (id.Scheme == providerid.AWS || id.Scheme == providerid.OpenStack) {
 		id.Scope = m.Region // the ID does not contain it

@@ -105,11 +105,11 @@ func isBusyMessage(message string) bool {
 	return strings.Contains(message, "task_state") || strings.Contains(message, "Conflict with")
 }
 
-// refusalReason returns the reason of a permanent error. It returns "" for an error that may be temporary. quota means
-// that the message reports an exceeded quota.
-func (e *apiError) refusalReason(quota bool) cloud.Refusal {
+// refusalReason returns the reason of a permanent error. It returns "" for an error that may be temporary.
+// quotaExceeded means that the message reports an exceeded quota.
+func (e *apiError) refusalReason(quotaExceeded bool) cloud.Refusal {
 	switch {
-	case quota && e.Status >= 400 && e.Status < 500:
+	case quotaExceeded && e.Status >= 400 && e.Status < 500:
 		return cloud.NoQuota
 	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden:
 		return cloud.NoRight

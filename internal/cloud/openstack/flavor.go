@@ -105,8 +105,8 @@ func sumDeviceCounts(value string) (int64, error) {
 }
 
 // usableFlavors returns the usable flavors of a group, the preferred one first. If no flavor is usable, it returns err.
-// missing describes the flavors that do not exist or cannot be read.
-func usableFlavors(ctx context.Context, c *gophercloud.ServiceClient, g *group) (usable []flavors.Flavor, missing, err error) {
+// unusableErr describes the flavors that do not exist or cannot be read.
+func usableFlavors(ctx context.Context, c *gophercloud.ServiceClient, g *group) (usable []flavors.Flavor, unusableErr, err error) {
 	all, err := listAllPages(ctx, c, pagedList[flavors.Flavor]{
 		path: "flavors/detail", key: "flavors", pageSize: listPageSize, idOf: func(f *flavors.Flavor) string { return f.ID },
 	})

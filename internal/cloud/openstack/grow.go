@@ -80,8 +80,8 @@ func (r *resolvedNames) selectFlavor(g *group, template string) (*flavors.Flavor
 
 // assignZones returns a zone for each new server, so that the group's zones are balanced. If the group has no
 // configured zones, Nova chooses.
-func (p *Provider) assignZones(ctx context.Context, g *group, count int) ([]string, error) {
-	zones := make([]string, count)
+func (p *Provider) assignZones(ctx context.Context, g *group, count int) (zones []string, err error) {
+	zones = make([]string, count)
 	switch len(g.AvailabilityZones) {
 	case 0:
 		return zones, nil
@@ -110,7 +110,7 @@ func (p *Provider) assignZones(ctx context.Context, g *group, count int) ([]stri
 
 // createServers creates one server for each element of zones. It returns the IDs of the servers that Nova accepted, and
 // the most useful error.
-func (p *Provider) createServers(ctx context.Context, g *group, r *resolvedNames, f *flavors.Flavor, zones []string) ([]string, error) {
+func (p *Provider) createServers(ctx context.Context, g *group, r *resolvedNames, f *flavors.Flavor, zones []string) (serverIDs []string, err error) {
 	var mu sync.Mutex
 	var ids []string
 	var errs []error
@@ -150,7 +150,7 @@ func errorRank(err error) int {
 
 // createServer creates one server and returns its ID. If Nova certainly did not create the server, createServer
 // withdraws the server's join token. Otherwise the token expires by itself.
-func (p *Provider) createServer(ctx context.Context, g *group, r *resolvedNames, f *flavors.Flavor, zone string) (string, error) {
+func (p *Provider) createServer(ctx context.Context, g *group, r *resolvedNames, f *flavors.Flavor, zone string) (serverID string, err error) {
 	c, err := p.session.authenticatedClients(ctx)
 	if err != nil {
 		return "", err
@@ -190,34 +190,34 @@ func (p *Provider) createServer(ctx context.Context, g *group, r *resolvedNames,
 // deletes ports.
 const cleanupTimeout = 10 * time.Second
 
-func (p *Provider) withdrawJoinToken(ctx context.Context, g *group, name string) {
+func (p *Provider) withdrawJoinToken(ctx context.Context, g *group, serverName string) {
 	if !g.userData.needsJoin() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	if err := p.joiner.Withdraw(ctx, name); err != nil {
-		p.log.Warn("withdrawing the join token of a server failed; it will expire", "server", name, "err", err)
+	if err := p.joiner.Withdraw(ctx, serverName); err != nil {
+		p.log.Warn("withdrawing the join token of a server failed; it will expire", "server", serverName, "err", err)
 	}
 }
 
-func (p *Provider) renderUserDataWithJoinToken(ctx context.Context, g *group, f *flavors.Flavor, name, zone string) ([]byte, error) {
+func (p *Provider) renderUserDataWithJoinToken(ctx context.Context, g *group, f *flavors.Flavor, serverName, zone string) ([]byte, error) {
 	if g.userData == nil {
 		return nil, nil
 	}
 	m := Machine{
-		Name: name, Cluster: p.config.ClusterName, Group: g.Name, Flavor: f.Name, Zone: zone, Region: p.session.login.region,
+		Name: serverName, Cluster: p.config.ClusterName, Group: g.Name, Flavor: f.Name, Zone: zone, Region: p.session.login.region,
 		Labels: labels.Set(g.Nodes.Labels).String(), Taints: formatTaints(g.Nodes.Taints),
 	}
 	if g.userData.needsJoin() {
 		var err error
-		if m.Join, err = p.joiner.Issue(ctx, name); err != nil {
-			return nil, fmt.Errorf("join token for server %s: %w", name, err)
+		if m.Join, err = p.joiner.Issue(ctx, serverName); err != nil {
+			return nil, fmt.Errorf("join token for server %s: %w", serverName, err)
 		}
 	}
 	data, err := g.userData.render(m)
 	if err != nil {
-		p.withdrawJoinToken(ctx, g, name)
+		p.withdrawJoinToken(ctx, g, serverName)
 	}
 	return data, err
 }

@@ -153,7 +153,7 @@ func (p *Provider) Normalize(providerID string) (string, error) {
 func toProviderID(serverID string) string { return Name + ":///" + strings.ToLower(serverID) }
 
 // ProviderIDFromSystemUUID implements [cloud.SystemUUIDResolver]. Nova uses the server ID as the system UUID.
-func (p *Provider) ProviderIDFromSystemUUID(systemUUID string) (string, bool) {
+func (p *Provider) ProviderIDFromSystemUUID(systemUUID string) (providerID string, ok bool) {
 	if !uuidPattern.MatchString(systemUUID) {
 		return "", false
 	}

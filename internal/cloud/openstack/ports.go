@@ -29,11 +29,11 @@ func (p *Provider) portDescription() string { return ClusterKey + "=" + p.config
 
 // portRequest returns the create request for a port. It includes the security groups, because Nova applies a server's
 // security groups only to ports that Nova creates.
-func (p *Provider) portRequest(g *group, r *resolvedNames, i int, server string) map[string]any {
-	c := g.Ports[i]
-	body := map[string]any{"name": server, "description": p.portDescription(), "network_id": r.ports[i].network}
-	if r.ports[i].subnet != "" {
-		body["fixed_ips"] = []map[string]string{{"subnet_id": r.ports[i].subnet}}
+func (p *Provider) portRequest(g *group, r *resolvedNames, portIndex int, serverName string) map[string]any {
+	c := g.Ports[portIndex]
+	body := map[string]any{"name": serverName, "description": p.portDescription(), "network_id": r.ports[portIndex].network}
+	if r.ports[portIndex].subnet != "" {
+		body["fixed_ips"] = []map[string]string{{"subnet_id": r.ports[portIndex].subnet}}
 	}
 	var pairs []map[string]string
 	for _, pair := range c.AllowedAddressPairs {
@@ -213,7 +213,7 @@ func resolvePort(ctx context.Context, c *gophercloud.ServiceClient, field string
 	return r, err
 }
 
-func findSubnet(ctx context.Context, c *gophercloud.ServiceClient, field, network, name string) (string, error) {
+func findSubnet(ctx context.Context, c *gophercloud.ServiceClient, field, network, name string) (id string, err error) {
 	query := nameOrIDQuery(name)
 	query.Set("network_id", network)
 	all, err := listAllPages(ctx, c, pagedList[subnets.Subnet]{

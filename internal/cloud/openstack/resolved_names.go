@@ -119,7 +119,7 @@ func (g *group) clearCachedNames() {
 type candidate struct{ id, name, description string }
 
 // requireOneCandidate returns the ID of the only candidate. It returns an error if there is none or more than one.
-func requireOneCandidate(field, kind, wanted string, candidates []candidate) (string, error) {
+func requireOneCandidate(field, kind, wanted string, candidates []candidate) (id string, err error) {
 	switch len(candidates) {
 	case 0:
 		return "", newInvalidError("%s: %s %q: not found in this project", field, kind, wanted)
@@ -146,7 +146,7 @@ func joinLimited(names []string) string {
 
 // findImage returns the ID of a bootable image. If several images have the tag, it returns the newest, because each
 // build of an image gets the tag.
-func findImage(ctx context.Context, c *gophercloud.ServiceClient, image Image) (string, error) {
+func findImage(ctx context.Context, c *gophercloud.ServiceClient, image Image) (id string, err error) {
 	query := url.Values{"status": {"active"}}
 	if image.Visibility != "" {
 		query.Set("visibility", image.Visibility)
@@ -190,7 +190,7 @@ func nameOrIDQuery(nameOrID string) url.Values {
 	return url.Values{"name": {nameOrID}}
 }
 
-func findNetwork(ctx context.Context, c *gophercloud.ServiceClient, field, name string) (string, error) {
+func findNetwork(ctx context.Context, c *gophercloud.ServiceClient, field, name string) (id string, err error) {
 	all, err := listAllPages(ctx, c, pagedList[networks.Network]{
 		path: "networks", key: "networks", query: nameOrIDQuery(name), pageSize: listPageSize, idOf: func(n *networks.Network) string { return n.ID },
 	})
@@ -216,7 +216,7 @@ type securityGroup struct {
 // findSecurityGroup returns the ID of the project's security group with this name. If the project has none, it returns
 // a group that is shared with the project. An administrator sees the groups of all projects. They may have the same
 // name, such as default.
-func findSecurityGroup(ctx context.Context, c *clients, field, name string) (string, error) {
+func findSecurityGroup(ctx context.Context, c *clients, field, name string) (id string, err error) {
 	all, err := listAllPages(ctx, c.network, pagedList[securityGroup]{
 		path: "security-groups", key: "security_groups", query: nameOrIDQuery(name), pageSize: listPageSize, idOf: func(g *securityGroup) string { return g.ID },
 	})
@@ -239,7 +239,7 @@ func findSecurityGroup(ctx context.Context, c *clients, field, name string) (str
 	return requireOneCandidate(field, "security group", name, ownGroups)
 }
 
-func findServerGroup(ctx context.Context, c *gophercloud.ServiceClient, name string) (string, error) {
+func findServerGroup(ctx context.Context, c *gophercloud.ServiceClient, name string) (id string, err error) {
 	all, err := listAllPages(ctx, c, pagedList[servergroups.ServerGroup]{
 		path: "os-server-groups", key: "server_groups", pageSize: listPageSize, byOffset: true, idOf: func(g *servergroups.ServerGroup) string { return g.ID },
 	})

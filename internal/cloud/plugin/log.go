@@ -89,9 +89,9 @@ func (l *lineLog) logLine(text string) {
 	l.log.Log(context.Background(), level, message, attributes...)
 }
 
-// recordAndRateLimit records a line of output. ok reports whether to log the line. skipped is the number of lines
+// recordAndRateLimit records a line of output. allowed reports whether to log the line. skipped is the number of lines
 // before it that were not logged.
-func (l *lineLog) recordAndRateLimit(text string) (skipped int, ok bool) {
+func (l *lineLog) recordAndRateLimit(text string) (skipped int, allowed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.last = append(l.last, text); len(l.last) > keptLines {

@@ -187,7 +187,7 @@ func (p *Provider) Normalize(providerID string) (string, error) {
 	return id, err
 }
 
-func (p *Provider) cachedNormalization(providerID string) (normalizeResult, bool) {
+func (p *Provider) cachedNormalization(providerID string) (result normalizeResult, found bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known, ok := p.normalized[providerID]

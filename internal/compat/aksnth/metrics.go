@@ -107,10 +107,10 @@ func (m *Metrics) WrapMetadata(next http.RoundTripper) http.RoundTripper {
 // WrapWebhookTransport returns a transport that measures the requests to the webhook. The tool used the path of the
 // webhook's URL as the label endpoint, which is a secret for many receivers. Here the label is the receiver's name. As
 // in the tool, requests to Telegram are not measured.
-func (m *Metrics) WrapWebhookTransport(next http.RoundTripper, telegram string) http.RoundTripper {
+func (m *Metrics) WrapWebhookTransport(next http.RoundTripper, telegramHost string) http.RoundTripper {
 	measured := m.webhook.wrapTransport(next, func(*http.Request) string { return webhookReceiver })
 	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
-		if r.URL.Host == telegram {
+		if r.URL.Host == telegramHost {
 			return next.RoundTrip(r)
 		}
 		return measured.RoundTrip(r)

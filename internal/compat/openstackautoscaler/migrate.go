@@ -29,9 +29,9 @@ const missingClusterName = `# clusterName: enter a name that is unique in the pr
 `
 
 // Migrate converts the tool's file to NodeGroups, a --cloud-config file and a clouds.yaml. cluster is the cluster's
-// name. If it is empty, the user must add the name to the --cloud-config file. controlPlane is the number of control
-// plane nodes.
-func Migrate(raw []byte, cluster string, controlPlane int) ([]File, error) {
+// name. If it is empty, the user must add the name to the --cloud-config file. controlPlaneNodes is the number of
+// control plane nodes.
+func Migrate(raw []byte, cluster string, controlPlaneNodes int) ([]File, error) {
 	c, err := Parse(raw)
 	if err != nil {
 		return nil, err
@@ -39,11 +39,11 @@ func Migrate(raw []byte, cluster string, controlPlane int) ([]File, error) {
 	if c.CloudType != OpenStack {
 		return nil, fmt.Errorf("CloudType: %q: the configuration of its plugin cannot be converted: want %s", c.CloudType, OpenStack)
 	}
-	if controlPlane < 0 {
-		return nil, fmt.Errorf("--control-plane-nodes: %d: want 0 or more", controlPlane)
+	if controlPlaneNodes < 0 {
+		return nil, fmt.Errorf("--control-plane-nodes: %d: want 0 or more", controlPlaneNodes)
 	}
-	notes := append(append([]string{}, c.Warnings...), c.migrationNotes(controlPlane)...)
-	group, err := compat.FormatNodeGroup(c.ToNodeGroup(controlPlane))
+	notes := append(append([]string{}, c.Warnings...), c.migrationNotes(controlPlaneNodes)...)
+	group, err := compat.FormatNodeGroup(c.ToNodeGroup(controlPlaneNodes))
 	if err != nil {
 		return nil, err
 	}

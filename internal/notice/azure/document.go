@@ -58,7 +58,7 @@ func (d Document) ToSnapshot(resource string, at time.Time) (notice.Snapshot, er
 
 // extractEvents returns the JSON list of events in the document. The warning is about the DocumentIncarnation, which
 // nothing else reads. The agent compares the bytes of documents to detect a change.
-func (d Document) extractEvents() (extractEvents json.RawMessage, warning, err error) {
+func (d Document) extractEvents() (events json.RawMessage, warning, err error) {
 	var top struct {
 		DocumentIncarnation json.RawMessage
 		Events              json.RawMessage
@@ -244,12 +244,12 @@ type problems struct {
 	omitted int
 }
 
-func (p *problems) add(id string, named bool, err error) {
+func (p *problems) add(id string, namesInstance bool, err error) {
 	if len(p.list) == maxProblems {
 		p.omitted++
 		return
 	}
-	p.list = append(p.list, notice.Problem{ID: id, NamesInstance: named, Err: err})
+	p.list = append(p.list, notice.Problem{ID: id, NamesInstance: namesInstance, Err: err})
 }
 
 // summarizeOmitted returns one problem that reports how many problems were omitted. This problem has no ID, so any

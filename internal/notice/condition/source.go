@@ -161,12 +161,12 @@ type ruleState struct {
 
 // evaluate returns the snapshot for the node's conditions. It also returns the delay after which the snapshot may
 // change without a change of the node. A delay of 0 means never.
-func (w *evaluator) evaluate(now time.Time) (notice.Snapshot, time.Duration) {
+func (w *evaluator) evaluate(now time.Time) (snapshot notice.Snapshot, recheckAfter time.Duration) {
 	s := w.source
 	s.mu.Lock()
 	node := s.node
 	s.mu.Unlock()
-	snapshot := notice.Snapshot{At: now}
+	snapshot = notice.Snapshot{At: now}
 	next := pause(0)
 	for _, r := range s.options.Rules {
 		on := findCondition(node, r.Type)
@@ -185,7 +185,7 @@ func (w *evaluator) evaluate(now time.Time) (notice.Snapshot, time.Duration) {
 
 // storeAndReportChange stores the snapshot. It reports whether the snapshot has other notices than the last one, or is
 // the first. A different message in a condition does not count as a change.
-func (w *evaluator) storeAndReportChange(s notice.Snapshot) bool {
+func (w *evaluator) storeAndReportChange(s notice.Snapshot) (changed bool) {
 	same := slices.EqualFunc(w.lastNotices, s.Notices, func(a, b notice.Notice) bool { return a.ID == b.ID })
 	news := !w.hasEmitted || !same
 	w.lastNotices, w.hasEmitted = s.Notices, true
