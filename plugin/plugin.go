@@ -2,11 +2,11 @@
 //
 //	func main() { plugin.Serve(open) }
 //	func open(c plugin.Config) (plugin.Provider, error) {
-//	var mine struct{ Endpoint string }
-//	if err := c.Decode(&mine); err != nil {
-//	return nil, err
-//	}
-//	return &provider{mine.Endpoint}, nil
+//		var mine struct{ Endpoint string }
+//		if err := c.Decode(&mine); err != nil {
+//			return nil, err
+//		}
+//		return &provider{mine.Endpoint}, nil
 //	}
 //
 // Here provider implements [Provider]. Install the program in Slipway's plugin directory under the name of its
@@ -34,7 +34,7 @@ import (
 // waiting for the response. Provider IDs in arguments have the form that Normalize returns.
 type Provider = cloud.Provider
 
-// The types of Provider's methods.
+// The types that the methods of Provider use.
 type (
 	// Instance is a virtual machine as its cloud describes it.
 	Instance = cloud.Instance
@@ -65,7 +65,7 @@ const (
 	Unknown  = cloud.Unknown
 )
 
-// The errors with a meaning for Slipway. They may be wrapped. Every other error counts as temporary.
+// The errors that Slipway distinguishes. A provider may wrap them. Every other error counts as temporary.
 type (
 	// NotFoundError means that the cloud itself said that an object does not exist. Kind is "instance" or "group".
 	NotFoundError = cloud.NotFoundError
@@ -87,7 +87,7 @@ const (
 	Invalid    = cloud.Invalid
 )
 
-// The recommendations of an analyzer.
+// The recommendations that an analyzer can return.
 type (
 	// Recommendation is one recommendation: Grow or Retire.
 	Recommendation = advice.Recommendation
@@ -97,13 +97,14 @@ type (
 	Retire = advice.Retire
 )
 
-// ModifyEventAnalyzer is an optional interface of a Provider. It receives each created or changed pod and returns
-// recommendations. Slipway follows them within the limits of the group and the cluster.
+// ModifyEventAnalyzer is an optional interface of a Provider. Slipway calls it for each created or changed pod, and
+// follows the returned recommendations. The limits of the group and the cluster still apply.
 type ModifyEventAnalyzer interface {
 	ModifyEventAnalyzer(ctx context.Context, pod *corev1.Pod) ([]Recommendation, error)
 }
 
-// DeleteEventAnalyzer is the same for each deleted pod.
+// DeleteEventAnalyzer is an optional interface of a Provider. Slipway calls it for each deleted pod, and follows the
+// returned recommendations. The limits of the group and the cluster still apply.
 type DeleteEventAnalyzer interface {
 	DeleteEventAnalyzer(ctx context.Context, pod *corev1.Pod) ([]Recommendation, error)
 }
@@ -116,7 +117,7 @@ type Config struct {
 	JSON json.RawMessage
 }
 
-// Decode decodes the plugin's own configuration. An unknown field is an error.
+// Decode decodes the plugin's own configuration into a value. An unknown field is an error.
 func (c Config) Decode(into any) error {
 	d := json.NewDecoder(bytes.NewReader(c.JSON))
 	d.DisallowUnknownFields()
@@ -126,7 +127,7 @@ func (c Config) Decode(into any) error {
 	return nil
 }
 
-// OpenFunc creates the provider. It only validates the configuration and must not access the cloud: later calls report
-// a cloud that does not respond. An error refuses the configuration. If the provider implements [ModifyEventAnalyzer],
-// [DeleteEventAnalyzer] or io.Closer, Slipway uses it.
+// OpenFunc creates the provider. It validates the configuration and must not access the cloud. A cloud that does not
+// respond is an error of later calls. An error of OpenFunc means that the plugin refuses the configuration. If the
+// provider implements [ModifyEventAnalyzer], [DeleteEventAnalyzer] or io.Closer, Slipway uses these interfaces.
 type OpenFunc func(Config) (Provider, error)

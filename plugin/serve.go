@@ -17,11 +17,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/wire"
 )
 
-// Serve serves the plugin until Slipway no longer needs it. Call it last in main. If Slipway did not start the program,
-// it prints an explanation and exits.
+// Serve serves the plugin until Slipway no longer needs it. Call Serve last in main. If Slipway did not start the
+// program, Serve prints an explanation and exits.
 //
-// Standard error, including the output of log and log/slog, goes to Slipway's log. Do not write to standard output
-// before Serve: the protocol uses it.
+// Standard error goes to Slipway's log, including the output of log and log/slog. Do not write to standard output
+// before Serve, because the protocol uses it.
 func Serve(open OpenFunc) {
 	handshake := protocol.Handshake()
 	if os.Getenv(handshake.MagicCookieKey) != handshake.MagicCookieValue {
@@ -45,14 +45,15 @@ func Serve(open OpenFunc) {
 	s.closeProvider()
 }
 
-// exitWithSlipway exits when Slipway has exited for any reason, because Slipway holds the other end of standard input.
+// exitWithSlipway waits until Slipway has exited, and then exits this process. Slipway holds the other end of standard
+// input, so the input ends when Slipway exits for any reason.
 func exitWithSlipway() {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	os.Exit(0)
 }
 
-// checkConfiguredAndRecover refuses calls before Configure, converts errors of the provider to a gRPC status, and recovers from panics,
-// so that other calls continue.
+// checkConfiguredAndRecover wraps each call. It refuses calls before Configure and converts the provider's errors to a
+// gRPC status. It also recovers from panics, so that other calls continue.
 func (s *server) checkConfiguredAndRecover(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/wire"
 )
 
-// server serves Slipway's calls with a Provider.
+// server answers Slipway's calls with the plugin's Provider.
 type server struct {
 	pluginv1.UnsafeCloudProviderServer
 	pluginv1.UnsafePodEventAnalyzerServer
@@ -29,7 +29,7 @@ type server struct {
 	provider Provider // nil until configured, then constant
 }
 
-// checkConfigured returns an error before Configure.
+// checkConfigured returns an error if Configure has not succeeded yet.
 func (s *server) checkConfigured() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,8 @@ func (s *server) Configure(_ context.Context, r *pluginv1.ConfigureRequest) (*pl
 	return &pluginv1.ConfigureResponse{ModifyEventAnalyzer: modify, DeleteEventAnalyzer: del}, nil
 }
 
-// invalidArgument returns an InvalidArgument status with a text that fits into it.
+// invalidArgument returns a gRPC status InvalidArgument. It shortens the error's text to the length that a status can
+// hold.
 func invalidArgument(err error) error {
 	return status.Error(codes.InvalidArgument, wire.FromError(err).GetMessage())
 }

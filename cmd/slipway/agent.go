@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe/otlp"
 )
 
-// newTraceExporter implements start.Tracing.
+// newTraceExporter implements start.TracingOpener.
 func newTraceExporter(ctx context.Context, endpoint, version string) (start.SpanExporter, error) {
 	return otlp.NewExporter(ctx, endpoint, version)
 }

@@ -58,8 +58,9 @@ func newCloudpoolCommand() *cobra.Command {
 	return cmd
 }
 
-// loadKubeConfig returns the configuration of a kubeconfig file or, if kubeconfig is empty, of the pod's ServiceAccount. It
-// has no client-side rate limit, because the API server has priority and fairness.
+// loadKubeConfig returns the client-go configuration from a kubeconfig file. If kubeconfig is empty, it uses the pod's
+// ServiceAccount. The configuration has no client-side rate limit, because the API server limits requests itself
+// (priority and fairness).
 func loadKubeConfig(kubeconfig, userAgent string) (*rest.Config, error) {
 	kube, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	switch {

@@ -14,10 +14,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/saved"
 )
 
-// gcPercent lets the heap grow fivefold between two garbage collections.
+// gcPercent is the value of GOGC for commands that read a whole cluster. The heap can grow fivefold between two garbage
+// collections.
 const gcPercent = 400
 
-// clusterFlags select the cluster: a live one or a saved one.
+// clusterFlags holds the flags that select a live cluster or a snapshot file.
 type clusterFlags struct {
 	kube kubeFlags
 	file string
@@ -28,8 +29,8 @@ func (c *clusterFlags) addFlags(fs *pflag.FlagSet) {
 	c.kube.addFlags(fs)
 }
 
-// readCluster reads the cluster. Nearly all allocated memory is used until the command ends, so frequent garbage collection
-// would only cost time. GOGC overrides this.
+// readCluster reads the objects of the live cluster or of the snapshot file. Most memory stays in use until the command
+// ends. So it makes garbage collections rare, unless GOGC is set.
 func (c *clusterFlags) readCluster(ctx context.Context) (*saved.Objects, error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
@@ -64,8 +65,8 @@ func readLiveCluster(ctx context.Context, kube kubeFlags) (*saved.Objects, error
 	return o, err
 }
 
-// defaultNamespace returns the namespace of pod names without one. A saved cluster has no context, so it uses --namespace or
-// "default".
+// defaultNamespace returns the namespace for pod names without a namespace. A snapshot file has no context, so for a
+// file it returns the value of --namespace or "default".
 func (c *clusterFlags) defaultNamespace() (string, error) {
 	if c.file == "" {
 		return c.kube.contextNamespace()

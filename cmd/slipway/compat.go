@@ -28,7 +28,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// exitUsage is the exit code of Go's flag package for invalid flags.
+// exitUsage is the exit code for invalid flags. Go's flag package uses the same code.
 const exitUsage = 2
 
 func newAKSNTHCommand() *cobra.Command {
@@ -173,11 +173,11 @@ func connectWithClientGo(kubeconfig, userAgent string, wrap func(http.RoundTripp
 	return newKubeAPIClient(c)
 }
 
-// reloadInterval is the interval between checks of mechanic's file for changes.
+// reloadInterval is how often mechanic's configuration file is checked for changes.
 const reloadInterval = 10 * time.Second
 
-// runWithReload runs with the configuration of a file and restarts run when the file changes. The agent stores its state on
-// its Node, so the next one continues.
+// runWithReload runs the agent with the configuration in a file, and restarts it when the file changes. The agent
+// stores its state on its Node, so the restarted agent continues.
 func runWithReload(ctx context.Context, path string, stderr io.Writer, toAgentConfig func(*mechanic.Config) config.Agent,
 	run func(context.Context, mechanic.Config, config.Agent) error,
 ) error {
@@ -202,15 +202,15 @@ func runWithReload(ctx context.Context, path string, stderr io.Writer, toAgentCo
 	}
 }
 
-// mechanicFile is mechanic's configuration file and the hash of its last seen content.
+// mechanicFile is mechanic's configuration file, with the hash of its content at the last check.
 type mechanicFile struct {
 	path          string
 	toAgentConfig func(*mechanic.Config) config.Agent
 	lastHash      [sha256.Size]byte
 }
 
-// loadAndValidate loads the file and returns an error for a configuration that the agent would refuse. Otherwise the running agent
-// would be stopped for it.
+// loadAndValidate loads the file. It returns an error for a configuration that the agent would refuse. Otherwise the
+// running agent would be stopped for an invalid configuration.
 func (f *mechanicFile) loadAndValidate(loadAndValidate func(path string, environ []string) (mechanic.Config, error)) (*mechanic.Config, error) {
 	c, err := loadAndValidate(f.path, os.Environ())
 	if err != nil {
@@ -220,7 +220,7 @@ func (f *mechanicFile) loadAndValidate(loadAndValidate func(path string, environ
 	return &c, a.Validate()
 }
 
-// reload loads the file after a change. Unlike at the start, a missing file does not select the defaults.
+// reload loads the file after a change. A missing file is an error here, although it selects the defaults at the start.
 func (f *mechanicFile) reload() (*mechanic.Config, error) {
 	if _, err := os.Stat(f.path); err != nil {
 		return nil, err
@@ -228,7 +228,8 @@ func (f *mechanicFile) reload() (*mechanic.Config, error) {
 	return f.loadAndValidate(mechanic.Load)
 }
 
-// awaitChange returns the configuration after a valid change of the file. It returns nil and run's error if run has ended.
+// awaitChange waits for a change of the file and returns the new configuration. It logs an invalid configuration and
+// continues to wait. If run has ended, it returns nil and run's error.
 func (f *mechanicFile) awaitChange(ctx context.Context, stderr io.Writer, ended <-chan error) (*mechanic.Config, error) {
 	ticker := time.NewTicker(reloadInterval)
 	defer ticker.Stop()
@@ -255,7 +256,7 @@ func (f *mechanicFile) awaitChange(ctx context.Context, stderr io.Writer, ended 
 	}
 }
 
-// hashFile returns the hash of a file's content. A missing file has the hash of an empty one.
+// hashFile returns the hash of a file's content. A missing file has the same hash as an empty file.
 func hashFile(path string) [sha256.Size]byte {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -276,15 +277,15 @@ func logWarnings(tool string, warnings []string, c config.Agent, stderr io.Write
 	return nil
 }
 
-// failureObserver is an azure.Observer that only observes failures.
+// failureObserver is an azure.Observer that ignores successful reads.
 type failureObserver func(error, azure.Class)
 
 func (failureObserver) FetchSucceeded(time.Duration) {}
 
 func (f failureObserver) FetchFailed(err error, class azure.Class) { f(err, class) }
 
-// newLazyTransport returns a transport that gets its round tripper from the function make at each request, because the metrics for
-// it exist only after the start.
+// newLazyTransport returns a transport that calls newTransport for each request. The metrics that the inner transport
+// needs exist only after the start.
 func newLazyTransport(newTransport func() http.RoundTripper) http.RoundTripper {
 	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) { return newTransport().RoundTrip(r) })
 }
@@ -349,7 +350,7 @@ func newMigrateCommand() *cobra.Command {
 	)
 }
 
-// maxInputBytes limits input from standard input.
+// maxInputBytes limits the size of standard input in bytes.
 const maxInputBytes = 1 << 20
 
 func readInput(stdin io.Reader, path string) ([]byte, error) {

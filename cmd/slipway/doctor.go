@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/doctor"
 )
 
-// exitProblems is the exit code if there are problems. Exit code 1 means that the check itself failed.
+// exitProblems is the exit code if the doctor finds problems. Exit code 1 means that the check itself failed.
 const exitProblems = 2
 
 type doctorFlags struct {

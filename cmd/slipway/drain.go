@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// Exit codes of `slipway drain`, in addition to 0 and 1.
+// The exit codes of `slipway drain`, in addition to 0 and 1.
 const (
 	exitRefused     = 2
 	exitUnfinished  = 3
@@ -121,7 +121,7 @@ func (f *drainFlags) validate(args []string) error {
 	return nil
 }
 
-// drainOptions returns the options of one node's drain, except for the node name.
+// drainOptions returns the options that all node drains share. The caller adds the node name.
 func (f *drainFlags) drainOptions() (drain.Options, error) {
 	policy := podrules.VoluntaryPolicy().WithAction(podrules.RuleHostPath, podrules.Evict)
 	if f.deadline > 0 {
@@ -153,7 +153,8 @@ func (f *drainFlags) drainOptions() (drain.Options, error) {
 	return o, nil
 }
 
-// drainTimeLimits returns the deadline, counted from now. The timeout starts separately for each node in nodeDrain.run.
+// drainTimeLimits returns the deadline that --deadline sets, counted from now. The timeout of each node starts
+// separately in nodeDrain.run.
 func (f *drainFlags) drainTimeLimits() drain.TimeLimits {
 	var t drain.TimeLimits
 	if f.deadline > 0 {
@@ -181,7 +182,7 @@ func (f *drainFlags) run(cmd *cobra.Command, args []string) error {
 	return f.drainNodes(cmd.Context(), api, nodes, o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 }
 
-// drainNodes drains the given or selected nodes.
+// drainNodes drains the nodes in the arguments, or the nodes that the selector matches.
 func (f *drainFlags) drainNodes(
 	ctx context.Context, api *kubeapi.Client, nodes []string, o drain.Options, out, stderr io.Writer,
 ) error {
@@ -218,7 +219,8 @@ func (f *drainFlags) drainNodes(
 	return joinWithHighestExitCode(runSequentially(drains, func(d *nodeDrain) error { return d.drainCordonedNode(ctx) }))
 }
 
-// withInterruptCode wraps err with the exit code of an interrupt if ctx has ended.
+// withInterruptCode returns err with the exit code of an interrupt if ctx has ended. Otherwise it returns err
+// unchanged.
 func withInterruptCode(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return &exitError{exitInterrupted, err}
@@ -241,7 +243,7 @@ func listNodeNames(ctx context.Context, api *kubeapi.Client, selector string) ([
 	return names, nil
 }
 
-// joinWithHighestExitCode joins the errors and selects the highest exit code among them.
+// joinWithHighestExitCode joins errors. The exit code of the result is the highest exit code of the errors.
 func joinWithHighestExitCode(errs []error) error {
 	err := errors.Join(errs...)
 	if err == nil {
@@ -254,7 +256,7 @@ func joinWithHighestExitCode(errs []error) error {
 	return &exitError{code, err}
 }
 
-// nodeDrain is the drain of one node by a user.
+// nodeDrain holds the state of a user's drain of one node.
 type nodeDrain struct {
 	flags   *drainFlags
 	api     *kubeapi.Client
@@ -274,7 +276,7 @@ type nodeDrain struct {
 	concurrentDrains int
 }
 
-// drainCordonedNode drains the node after cordonNodes.
+// drainCordonedNode drains a node that cordonNodes has cordoned.
 func (d *nodeDrain) drainCordonedNode(ctx context.Context) error {
 	switch {
 	case d.cordonError == nil:

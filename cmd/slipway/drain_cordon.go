@@ -27,9 +27,8 @@ const (
 	lateCordonTimeout = 3 * time.Second
 )
 
-// cordonNode makes the node unschedulable, as kubectl does: without a cordon claim on the node (see package cordon). A node
-// that a user has drained stays cordoned as long as the user wants, and so does the node of a killed drain. A claim would
-// outlive the command.
+// cordonNode makes the node unschedulable. Like kubectl it writes no cordon claim (see package cordon). A drained node
+// stays cordoned as long as the user wants, even if the drain was killed. A claim would outlive the command.
 func (d *nodeDrain) cordonNode(ctx context.Context) error {
 	for try := 1; ; try++ {
 		node, err := d.api.GetNode(ctx, d.options.Node)
@@ -55,7 +54,8 @@ func (d *nodeDrain) cordonNode(ctx context.Context) error {
 	}
 }
 
-// resolveUnansweredCordon determines whether the node's cordon is from this run's patch without an answer.
+// resolveUnansweredCordon determines whether this run cordoned the node. It is needed if the patch that cordons the
+// node got no answer.
 func (d *nodeDrain) resolveUnansweredCordon(ctx context.Context) error {
 	if !d.cordonUnanswered {
 		return nil
@@ -71,7 +71,8 @@ func (d *nodeDrain) resolveUnansweredCordon(ctx context.Context) error {
 	return nil
 }
 
-// fieldManager returns the field manager of this run. It distinguishes this run's cordon from others.
+// fieldManager returns the field manager name of this run. The name is unique, so this run can recognize its own
+// cordon.
 func (d *nodeDrain) fieldManager() string {
 	if d.fieldManagerName == "" {
 		d.fieldManagerName = fmt.Sprintf("slipway-drain-%08x", rand.Uint32())
@@ -79,14 +80,15 @@ func (d *nodeDrain) fieldManager() string {
 	return d.fieldManagerName
 }
 
-// isUnanswered reports whether a failed request may have taken effect.
+// isUnanswered reports whether a request failed without an answer, so that it may have taken effect. A server error
+// (5xx) counts as no answer.
 func isUnanswered(err error) bool {
 	status := kubeapi.ToStatusError(err)
 	return err != nil && (status == nil || status.Code >= http.StatusInternalServerError)
 }
 
-// ensureCordoned cordons the node again if another client uncordoned it while earlier nodes were drained: their pods could
-// otherwise be scheduled on it. It returns an error if the node was replaced.
+// ensureCordoned cordons the node again if another client uncordoned it while earlier nodes were drained. Otherwise the
+// pods of these nodes could be scheduled on it. It returns an error if the node was replaced.
 func (d *nodeDrain) ensureCordoned(ctx context.Context) error {
 	was := d.cordonedNode
 	err := d.cordonNode(ctx)
@@ -96,7 +98,7 @@ func (d *nodeDrain) ensureCordoned(ctx context.Context) error {
 	return err
 }
 
-// restoreNode uncordons a node that this drain has cordoned, unless --keep-cordoned is set.
+// restoreNode uncordons the node if this drain cordoned it and --keep-cordoned is not set.
 func (d *nodeDrain) restoreNode(ctx context.Context) {
 	if d.cordonedNode != nil && !d.flags.keepCordoned {
 		d.uncordonAndReport(ctx)
@@ -124,7 +126,7 @@ func (d *nodeDrain) uncordonAndReport(ctx context.Context) {
 	}
 }
 
-// uncordonNode removes this drain's cordon, unless another client needs it.
+// uncordonNode removes the cordon that this drain set. It returns an error if another client needs the cordon.
 func (d *nodeDrain) uncordonNode(ctx context.Context) error {
 	var unanswered bool
 	late := time.Now().Add(lateCordonTimeout)
@@ -153,8 +155,8 @@ func (d *nodeDrain) uncordonNode(ctx context.Context) error {
 	}
 }
 
-// checkAlreadyUncordoned reports whether the node is already uncordoned. It returns an error if the node must not be uncordoned. A
-// patch without an answer may have uncordoned it.
+// checkAlreadyUncordoned reports whether the node is already uncordoned. unanswered means that an earlier uncordon
+// patch got no answer, so it may have taken effect. It returns an error if the node must not be uncordoned.
 func (d *nodeDrain) checkAlreadyUncordoned(node *kubeapi.Node, unanswered bool) (restored bool, err error) {
 	if d.cordonedNode == nil || d.cordonUnanswered && !node.Spec.Unschedulable {
 		return false, errNotCordoned
@@ -173,19 +175,19 @@ func (d *nodeDrain) checkAlreadyUncordoned(node *kubeapi.Node, unanswered bool) 
 	return false, nil
 }
 
-// errNotCordoned reports that the patch without an answer did not cordon the node.
+// errNotCordoned means that this drain did not cordon the node, so there is no cordon to remove.
 var errNotCordoned = errors.New("it was not cordoned")
 
-// errAlreadyUncordoned reports that another client has removed the cordon.
+// errAlreadyUncordoned means that another client has removed the cordon.
 var errAlreadyUncordoned = errors.New("another client has already uncordoned it")
 
-// cordonNeededError reports that other owners need the cordon.
+// cordonNeededError means that others need the cordon, so it is not removed.
 type cordonNeededError struct{ owners []string }
 
 func (e *cordonNeededError) Error() string { return strings.Join(e.owners, ", ") + " needs the cordon" }
 
-// findOtherCordonOwners returns who else needs the node cordoned: the owners of cordon claims, who may have found it cordoned by
-// this drain, and other tools that are removing the node (I3, I6).
+// findOtherCordonOwners returns who else needs the node cordoned. These are owners of cordon claims and other tools
+// that are removing the node. Slipway must not undo what others need (I3, I6).
 func findOtherCordonOwners(node *kubeapi.Node) []string {
 	by := cordon.RemovingTools(node)
 	records, _ := cordon.ListRecords(node) // unreadable records are ignored
@@ -197,8 +199,8 @@ func findOtherCordonOwners(node *kubeapi.Node) []string {
 	return by
 }
 
-// sleepIfRetryable reports whether a request must be repeated after a conflict or without an answer. It sleeps before it returns
-// true.
+// sleepIfRetryable reports whether the caller has to repeat a request. That is so after a conflict or without an
+// answer, up to a number of tries. It sleeps before it returns true.
 func sleepIfRetryable(ctx context.Context, err error, try int) bool {
 	tries := maxCordonTries
 	if isUnanswered(err) {
@@ -210,7 +212,8 @@ func sleepIfRetryable(ctx context.Context, err error, try int) bool {
 	return elapsed.Sleep(ctx, cordonRetryInterval)
 }
 
-// patchUnschedulableIfUnchanged patches the node in the version that was read. It fails for a changed or replaced node.
+// patchUnschedulableIfUnchanged sets spec.unschedulable of the node. It returns an error if the node has changed or was
+// replaced since it was read.
 func (d *nodeDrain) patchUnschedulableIfUnchanged(ctx context.Context, n *kubeapi.Node, unschedulable bool) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": n.UID, "resourceVersion": n.ResourceVersion},

@@ -12,10 +12,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// maxConcurrentCordons limits the nodes that are read or cordoned at the same time.
+// maxConcurrentCordons limits how many nodes are read or cordoned at the same time.
 const maxConcurrentCordons = 16
 
-// checkNodesExist checks that all nodes exist before any of them is changed. A misspelt name may mean another node.
+// checkNodesExist returns an error if any of the nodes does not exist. It is called before any node is changed, because
+// a misspelt name may mean another node.
 func checkNodesExist(ctx context.Context, drains []*nodeDrain) error {
 	errs := make([]error, len(drains))
 	var group errgroup.Group
@@ -30,9 +31,9 @@ func checkNodesExist(ctx context.Context, drains []*nodeDrain) error {
 	return errors.Join(errs...)
 }
 
-// cordonNodes cordons all nodes before the first eviction, so that no evicted pod is scheduled on a node that will be
-// drained next. Errors are stored in cordonError. If timeout is not 0, it limits the whole call: with a deadline, a hanging
-// request must not use up the time of all pods.
+// cordonNodes cordons all nodes before the first eviction. So no evicted pod is scheduled on a node that is drained
+// next. It stores each error in cordonError of the drain. A timeout other than 0 limits the whole call. A request that
+// hangs must not use up the time before the deadline.
 func cordonNodes(ctx context.Context, drains []*nodeDrain, timeout time.Duration) {
 	if timeout > 0 {
 		bounded, cancel := context.WithTimeout(ctx, timeout)
@@ -55,7 +56,7 @@ func cordonNodes(ctx context.Context, drains []*nodeDrain, timeout time.Duration
 	}
 }
 
-// runSequentially calls do for one node after another and returns the errors.
+// runSequentially calls do for one node after another and returns all errors.
 func runSequentially(drains []*nodeDrain, do func(*nodeDrain) error) []error {
 	errs := make([]error, len(drains))
 	for i, d := range drains {
@@ -64,8 +65,8 @@ func runSequentially(drains []*nodeDrain, do func(*nodeDrain) error) []error {
 	return errs
 }
 
-// drainConcurrently drains all nodes at the same time, because they share one deadline. It prints progress line by line,
-// also on a terminal, and the drain reports in the order of the nodes.
+// drainConcurrently drains all nodes at the same time, because they share one deadline. It prints progress line by
+// line, even on a terminal. It prints the drain reports in the order of the nodes.
 func drainConcurrently(ctx context.Context, drains []*nodeDrain, out, stderr io.Writer) []error {
 	var mu sync.Mutex
 	errs, reports, done := make([]error, len(drains)), make([]bytes.Buffer, len(drains)), make([]chan struct{}, len(drains))
@@ -84,7 +85,7 @@ func drainConcurrently(ctx context.Context, drains []*nodeDrain, out, stderr io.
 	return errs
 }
 
-// syncWriter serializes the writes of several drains.
+// syncWriter is a writer that several drains can use at the same time.
 type syncWriter struct {
 	mu *sync.Mutex
 	w  io.Writer

@@ -9,8 +9,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 )
 
-// previewDrain prints what a drain would do with each pod, without changes. It returns an error with exitRefused if the
-// drain would be refused.
+// previewDrain prints what a drain would do with each pod. It changes nothing. If the drain would be refused, it
+// returns an error with exitRefused.
 func (d *nodeDrain) previewDrain(ctx context.Context) error {
 	if _, err := d.api.GetNode(ctx, d.options.Node); err != nil {
 		return err

@@ -11,11 +11,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 )
 
-// progressInterval is the minimum time between two lines if they cannot be overwritten.
+// progressInterval is the minimum time between two progress lines if the output is not a terminal.
 const progressInterval = 2 * time.Second
 
-// progressLine prints the progress of a drain. On a terminal it overwrites one line; otherwise it prints a line per
-// interval. It prints each obstacle once.
+// progressLine prints the progress of a drain. On a terminal it overwrites one line. Otherwise it prints a line per
+// progressInterval. It prints each obstacle once.
 type progressLine struct {
 	w        io.Writer
 	terminal bool
@@ -30,7 +30,7 @@ func newProgressLine(w io.Writer) *progressLine {
 	return &progressLine{w: w, terminal: ok && term.IsTerminal(int(f.Fd())), interval: progressInterval, printed: map[string]bool{}}
 }
 
-// clearLine returns to the start of the line and erases it (ECMA-48).
+// clearLine is the escape sequence that moves the cursor to the start of the line and erases the line (ECMA-48).
 const clearLine = "\r\x1b[K"
 
 func (l *progressLine) printProgress(p drain.Progress) {
@@ -65,5 +65,5 @@ func (l *progressLine) clear() {
 	}
 }
 
-// finish clears the terminal's line.
+// finish clears the progress line on a terminal.
 func (l *progressLine) finish() { l.clear() }

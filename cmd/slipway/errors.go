@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// exitError is an error with an exit code. All other errors exit with 1.
+// exitError is an error that selects the exit code of the program. Every other error exits with code 1.
 type exitError struct {
 	code int
 	err  error
@@ -25,7 +25,7 @@ type exitError struct {
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
-// toExitCode returns the exit code for an error; 0 for nil.
+// toExitCode returns the exit code for an error. It returns 0 for nil.
 func toExitCode(err error) int {
 	var e *exitError
 	switch {
@@ -37,7 +37,7 @@ func toExitCode(err error) int {
 	return 1
 }
 
-// hintError is an error with a line that says what to do.
+// hintError is an error with a line of text that tells the user what to do.
 type hintError struct {
 	err  error
 	hint string

@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// kubeFlags are kubectl's connection flags, shared by all commands that use a cluster.
+// kubeFlags holds kubectl's connection flags. All commands that use a cluster have them.
 type kubeFlags struct {
 	flags *genericclioptions.ConfigFlags
 	// command is the command name in the user agent.
@@ -31,7 +31,7 @@ func newKubeFlags(command string) kubeFlags {
 
 func (k kubeFlags) addFlags(fs *pflag.FlagSet) { k.flags.AddFlags(fs) }
 
-// clientGoDefaultServer is client-go's default server if no kubeconfig has one.
+// clientGoDefaultServer is the server that client-go uses if no kubeconfig names one.
 const clientGoDefaultServer = "http://localhost:8080"
 
 func (k kubeFlags) restConfig() (*rest.Config, error) {
@@ -54,7 +54,7 @@ func (k kubeFlags) restConfig() (*rest.Config, error) {
 	return cfg, nil
 }
 
-// parseNodeName parses a node argument as kubectl does: NAME, node/NAME or nodes/NAME.
+// parseNodeName returns the node name in an argument. Like kubectl it accepts NAME, node/NAME and nodes/NAME.
 func parseNodeName(arg string) (string, error) {
 	name := arg
 	if kind, rest, found := strings.Cut(arg, "/"); found && (kind == "node" || kind == "nodes") {
@@ -78,7 +78,7 @@ func parseNodeNames(args []string) ([]string, error) {
 	return names, nil
 }
 
-// newAPIClient returns the small client of the drain engine.
+// newAPIClient returns a kubeapi client, which the drain engine uses.
 func (k kubeFlags) newAPIClient() (*kubeapi.Client, error) {
 	cfg, err := k.restConfig()
 	if err != nil {
@@ -88,7 +88,7 @@ func (k kubeFlags) newAPIClient() (*kubeapi.Client, error) {
 }
 
 // newClientset returns a client-go client for reading whole clusters. It has no client-side rate limit, because the API
-// server has priority and fairness.
+// server limits requests itself (priority and fairness).
 func (k kubeFlags) newClientset() (kubernetes.Interface, error) {
 	cfg, err := k.restConfig()
 	if err != nil {
@@ -100,7 +100,8 @@ func (k kubeFlags) newClientset() (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(cfg)
 }
 
-// contextNamespace returns the namespace of the flag or, without it, of the context.
+// contextNamespace returns the namespace of the flag --namespace. Without the flag it returns the namespace of the
+// kubeconfig context.
 func (k kubeFlags) contextNamespace() (string, error) {
 	namespace, _, err := k.flags.ToRawKubeConfigLoader().Namespace()
 	return namespace, err

@@ -59,10 +59,10 @@ func newKubeawareCommand() *cobra.Command {
 	}
 }
 
-// leaseNamePrefix is the prefix of the Lease of the manager in this compatibility mode.
+// leaseNamePrefix is the prefix of the Lease name that managers in this compatibility mode use.
 const leaseNamePrefix = "slipway-" + kubeaware.Tool + "-"
 
-// runKubeaware serves the API and runs a manager for its NodeRetirements.
+// runKubeaware serves the cloudpool API, and runs a manager for the NodeRetirements that the API creates.
 func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, stderr io.Writer) error {
 	front := c.ToCloudpoolConfig(f)
 	if err := front.Validate(); err != nil {
@@ -117,7 +117,8 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 	return group.Wait()
 }
 
-// runManager runs the manager until ctx ends or its Lease is lost, for example while the API server is unavailable.
+// runManager runs the manager until ctx ends or the manager loses its Lease, for example while the API server is
+// unavailable.
 func runManager(ctx context.Context, m manager.Config, kube *rest.Config, api *kubeapi.Client, install bool, log *slog.Logger) error {
 	if install {
 		if err := manager.InstallCRDs(ctx, kube, log); err != nil {
@@ -128,15 +129,15 @@ func runManager(ctx context.Context, m manager.Config, kube *rest.Config, api *k
 	return manager.RunInProcess(ctx, m, manager.Process{Kube: kube, API: api, Metrics: prometheus.NewRegistry(), Log: log})
 }
 
-// Delays between restarts of the manager, and the run time that resets the delay.
+// The delays between restarts of the manager, and the running time after which the delay starts again at the minimum.
 const (
 	minRestartDelay = time.Second
 	maxRestartDelay = 30 * time.Second
 	stableRunTime   = time.Minute
 )
 
-// runWithRestarts runs a part of the process until ctx ends, and restarts it if it ends before. The rest of the process
-// continues.
+// runWithRestarts calls run until ctx ends. If run ends before, it waits and calls run again. The rest of the process
+// continues meanwhile.
 func runWithRestarts(ctx context.Context, log *slog.Logger, run func(context.Context) error) {
 	for pause := minRestartDelay; ; pause = min(2*pause, maxRestartDelay) {
 		began := time.Now()
@@ -154,8 +155,7 @@ func runWithRestarts(ctx context.Context, log *slog.Logger, run func(context.Con
 	}
 }
 
-// newManagerConfig returns the manager's configuration: its defaults, with the selector, Lease and log settings of the
-// proxy.
+// newManagerConfig returns the default configuration of a manager, with the proxy's selector, Lease and log settings.
 func newManagerConfig(front *cloudpool.Config, f *kubeaware.Flags, backendHash string) manager.Config {
 	var m manager.Config
 	m.AddFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
@@ -166,8 +166,8 @@ func newManagerConfig(front *cloudpool.Config, f *kubeaware.Flags, backendHash s
 	return m
 }
 
-// detectPoolConfig asks the server whether it has one pool or several. A server that does not answer at the start counts as one
-// pool.
+// detectPoolConfig returns the provider configuration of the backend. It asks the server whether the server has one
+// pool or several. A server that does not answer counts as one pool.
 func detectPoolConfig(ctx context.Context, c *kubeaware.Config, log *slog.Logger) (provider.Config, error) {
 	several, err := provider.New(c.ToPoolConfig(true), provider.Options{})
 	if err != nil {
@@ -182,7 +182,7 @@ func detectPoolConfig(ctx context.Context, c *kubeaware.Config, log *slog.Logger
 	return c.ToPoolConfig(err == nil && len(names) > 0), nil
 }
 
-// newKubeAPIClient returns the small client of the drain engine for a client-go configuration.
+// newKubeAPIClient returns a kubeapi client, which the drain engine uses, for a client-go configuration.
 func newKubeAPIClient(kube *rest.Config) (*kubeapi.Client, error) {
 	hc, err := rest.HTTPClientFor(kube)
 	if err != nil {

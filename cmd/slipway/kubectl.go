@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// kubectlPluginAnnotations returns annotations that make the help print "kubectl slipway". It returns nil unless the program runs
-// as the kubectl plugin, from a file named kubectl-slipway.
+// kubectlPluginAnnotations returns annotations with which the help shows the command as "kubectl slipway". It returns
+// nil unless the program's file is named kubectl-slipway, as for a kubectl plugin.
 func kubectlPluginAnnotations(program string) map[string]string {
 	name := strings.TrimSuffix(filepath.Base(program), ".exe")
 	if name != "kubectl-slipway" {

@@ -1,5 +1,5 @@
-// Command slipway takes Kubernetes nodes into and out of service without dropping work. Installed as kubectl-slipway it is
-// also a kubectl plugin.
+// Command slipway takes Kubernetes nodes into and out of service without dropping work. A copy of it with the name
+// kubectl-slipway is a kubectl plugin.
 package main
 
 import (
@@ -23,8 +23,8 @@ func main() {
 	os.Exit(toExitCode(err))
 }
 
-// addSubcommands adds commands to a parent without an action of its own. An unknown subcommand is an error. cobra would
-// print the help to standard output instead and exit with 0.
+// addSubcommands adds commands to a parent that has no action of its own. It makes an unknown subcommand an error.
+// Otherwise cobra would print the help to standard output and exit with 0.
 func addSubcommands(parent *cobra.Command, children ...*cobra.Command) *cobra.Command {
 	parent.AddCommand(children...)
 	parent.Args = func(cmd *cobra.Command, args []string) error {

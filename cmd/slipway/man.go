@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// newManCommand returns the hidden command that writes the manual pages. Releases contain the pages.
+// newManCommand returns the hidden command that writes the manual pages, which are part of each release.
 func newManCommand() *cobra.Command {
 	var date string
 	cmd := &cobra.Command{
@@ -38,8 +38,8 @@ func newManCommand() *cobra.Command {
 	return cmd
 }
 
-// machineDependentDefaults maps flags with a default from the host, environment or user to the default that generated pages
-// show. Flags with "" name the variable in their usage.
+// machineDependentDefaults maps the name of a flag to the default that generated pages show. The real defaults of these
+// flags depend on the host, the environment or the user. For "" the flag's usage names the variable.
 var machineDependentDefaults = map[string]string{
 	"identity":                  "$HOSTNAME",
 	"requested-by":              "$USER",
@@ -49,7 +49,8 @@ var machineDependentDefaults = map[string]string{
 	"leader-election-namespace": "",
 }
 
-// replaceMachineDefaults makes the generated pages the same on every machine.
+// replaceMachineDefaults replaces the defaults of flags that depend on the machine. So the generated pages are the same
+// on every machine.
 func replaceMachineDefaults(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if value, ok := machineDependentDefaults[f.Name]; ok {

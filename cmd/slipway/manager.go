@@ -30,6 +30,6 @@ func newManagerCommand() *cobra.Command {
 }
 
 // excludeCompatSelector excludes objects that compatibility modes handle themselves. These are the NodeRetirements of
-// kubeaware-cloudpool-proxy, where a machine may be removed only when its pool shrinks. They are also the NodeGroups and
-// NodeRetirements of vmss-pod-watcher and openstack-autoscaler, which no other process knows.
+// kubeaware-cloudpool-proxy. That tool may remove a machine only when the machine's pool shrinks. They are also the
+// NodeGroups and NodeRetirements of vmss-pod-watcher and openstack-autoscaler, which no other process knows.
 const excludeCompatSelector = "!" + kubeaware.BackendLabel + ",!" + vmsspodwatcher.GroupLabel + ",!" + openstackautoscaler.GroupLabel

@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// defaultAgentFile is the path of the agent's configuration in its pod.
+// defaultAgentFile is the path of the agent's configuration file in the agent's pod.
 const defaultAgentFile = "/etc/slipway/agent.yaml"
 
 func newNotifyCommand() *cobra.Command {
@@ -26,7 +26,7 @@ func newNotifyCommand() *cobra.Command {
 	}, newNotifyTestCommand())
 }
 
-// notifyTestFlags are the flags of `slipway notify test`.
+// notifyTestFlags holds the flags of `slipway notify test`.
 type notifyTestFlags struct {
 	file, receiver, moment string
 }
@@ -75,8 +75,8 @@ func (t *notifyTestFlags) run(ctx context.Context, out, errOut io.Writer) error 
 	return nil
 }
 
-// selectReceivers returns the receivers to test. It sets the moment on all of them, so that their templates are checked for
-// it.
+// selectReceivers returns the receivers to test. It sets moment as the moment of all of them, so that their templates
+// are checked with this moment.
 func (t *notifyTestFlags) selectReceivers(moment notify.Moment) ([]notify.Receiver, error) {
 	all, err := config.ReadReceivers(t.file)
 	if err != nil {

@@ -28,7 +28,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// openStackAutoscalerFlags are the flags of the OpenStack cluster autoscaler's replacement. The tool itself had only -kubeconfig.
+// openStackAutoscalerFlags holds the flags of `slipway openstack-autoscaler`. The replaced tool itself had only
+// -kubeconfig.
 type openStackAutoscalerFlags struct {
 	kubeconfig, config, cluster, listen string
 	controlPlane                        int
@@ -123,8 +124,8 @@ func runOpenStackAutoscaler(ctx context.Context, f openStackAutoscalerFlags, std
 	return manager.Run(ctx, m, start.Version(), stderr)
 }
 
-// newOpenStackAutoscalerManagerConfig returns the configuration of a manager that replaces the autoscaler. It installs the CRDs, because the
-// tool needed none.
+// newOpenStackAutoscalerManagerConfig returns the configuration of a manager that replaces the OpenStack autoscaler.
+// The manager installs the CRDs, because the tool needed none.
 func newOpenStackAutoscalerManagerConfig(f openStackAutoscalerFlags, c *openstackautoscaler.Config) (manager.Config, error) {
 	var m manager.Config
 	m.AddFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
@@ -164,8 +165,8 @@ func (f *openStackAutoscalerFlags) newClient(kubeconfig string) (kubernetes.Inte
 	return client, nil
 }
 
-// findClusterName returns -cluster-name or, if it is empty, the UID of the namespace kube-system. kubeadm gives all clusters
-// the same name.
+// findClusterName returns the value of -cluster-name. If the flag is empty, it returns the UID of the namespace
+// kube-system. It does not use kubeadm's cluster name, which is the same for all clusters.
 func (f *openStackAutoscalerFlags) findClusterName(ctx context.Context, client kubernetes.Interface) (string, error) {
 	if f.cluster != "" {
 		return f.cluster, nil
@@ -181,10 +182,10 @@ func (f *openStackAutoscalerFlags) findClusterName(ctx context.Context, client k
 	return string(list.Items[0].UID), nil
 }
 
-// countInterval is the interval between counts of the control plane's nodes.
+// countInterval is how often the nodes of the control plane are counted.
 const countInterval = time.Minute
 
-// controlPlaneCounter counts the control plane's nodes, because the tool's node limits include them.
+// controlPlaneCounter counts the nodes of the control plane, because the tool's node limits include these nodes.
 type controlPlaneCounter struct {
 	tool  *openstackautoscaler.Config
 	log   *slog.Logger
@@ -192,12 +193,12 @@ type controlPlaneCounter struct {
 	size  atomic.Int64
 }
 
-// nodeGroups returns the tool's only NodeGroup.
+// nodeGroups returns the tool's only NodeGroup, with the current number of control plane nodes.
 func (p *controlPlaneCounter) nodeGroups() []v1alpha1.NodeGroup {
 	return []v1alpha1.NodeGroup{p.tool.ToNodeGroup(int(p.size.Load()))}
 }
 
-// setSize stores the number of control plane nodes.
+// setSize stores the number of control plane nodes. It logs a warning if no other node fits.
 func (p *controlPlaneCounter) setSize(size int) {
 	p.size.Store(int64(size))
 	if warning := p.tool.FullControlPlaneWarning(size); warning != "" {
@@ -205,7 +206,7 @@ func (p *controlPlaneCounter) setSize(size int) {
 	}
 }
 
-// initializeSize counts the nodes and returns an error if that fails.
+// initializeSize counts the control plane nodes for the first time. It returns an error if it cannot count them.
 func (p *controlPlaneCounter) initializeSize(ctx context.Context) error {
 	size, err := p.countControlPlaneNodes(ctx)
 	if err != nil {
@@ -215,7 +216,7 @@ func (p *controlPlaneCounter) initializeSize(ctx context.Context) error {
 	return nil
 }
 
-// updateSizePeriodically updates the count periodically until ctx ends.
+// updateSizePeriodically counts the control plane nodes every countInterval until ctx ends.
 func (p *controlPlaneCounter) updateSizePeriodically(ctx context.Context) {
 	for {
 		if !elapsed.Sleep(ctx, countInterval) {
@@ -225,7 +226,7 @@ func (p *controlPlaneCounter) updateSizePeriodically(ctx context.Context) {
 	}
 }
 
-// updateCount counts the nodes again. On an error the previous count stays.
+// updateCount counts the control plane nodes again. If it cannot count them, the previous number stays.
 func (p *controlPlaneCounter) updateCount(ctx context.Context) {
 	size, err := p.countControlPlaneNodes(ctx)
 	switch before := int(p.size.Load()); {
@@ -284,7 +285,8 @@ func newMigrateOpenStackAutoscalerCommand() *cobra.Command {
 	return cmd
 }
 
-// writeNewFiles writes new files into a directory, which it creates if necessary. It returns an error if a file exists.
+// writeNewFiles writes files into a directory and creates the directory if necessary. It returns an error if one of the
+// files exists.
 func writeNewFiles(directory string, files []openstackautoscaler.File) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil { //nolint:gosec // the secret file has its own mode
 		return fmt.Errorf("--directory: %w", err)

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// outputFlag is the output format of an answer.
+// outputFlag is the flag that selects the output format of a command.
 type outputFlag string
 
 const (
@@ -31,7 +31,7 @@ func (o outputFlag) validate() error {
 	return fmt.Errorf("--output: %q: want json, yaml, wide or nothing", string(o))
 }
 
-// printAnswer prints an answer as JSON or YAML, or calls table for a table.
+// printAnswer prints an answer in the selected format: as JSON, as YAML, or as a table that the function table writes.
 func (o outputFlag) printAnswer(w io.Writer, answer any, table func(w io.Writer, wide bool) error) error {
 	switch o {
 	case outputJSON:

@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
-// exitNotRetired is the exit code of slipway retire --wait for a retirement that did not succeed.
+// exitNotRetired is the exit code of slipway retire --wait if the retirement did not succeed.
 const exitNotRetired = 2
 
 const (
@@ -123,8 +123,8 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 	return waitForRetirement(ctx, c, rt, out, cmd.ErrOrStderr())
 }
 
-// findGroupLabels returns the labels that a retirement of the node needs to match its manager's selector. If the user may
-// not list NodeGroups, it uses the labels on the Node.
+// findGroupLabels returns the labels that a retirement needs, so that the manager's selector matches it. They come from
+// the node's NodeGroup. If the user may not list NodeGroups, they come from the Node.
 func findGroupLabels(cmd *cobra.Command, c client.Reader, node *corev1.Node) (map[string]string, error) {
 	var groups v1alpha1.NodeGroupList
 	if err := c.List(cmd.Context(), &groups); apierrors.IsForbidden(err) {
@@ -135,8 +135,8 @@ func findGroupLabels(cmd *cobra.Command, c client.Reader, node *corev1.Node) (ma
 	return nodegroup.RetirementLabels(groups.Items, node), nil
 }
 
-// waitForRetirement prints the progress of a retirement until it has finished. It writes to problems if no manager observes
-// it.
+// waitForRetirement prints the progress of a retirement to out until the retirement has finished. If no manager handles
+// the retirement, it prints a warning to problems.
 func waitForRetirement(ctx context.Context, c client.Client, rt *v1alpha1.NodeRetirement, out, problems io.Writer) error {
 	printed := ""
 	unobserved := time.After(managerTimeout)

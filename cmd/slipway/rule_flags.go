@@ -14,7 +14,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/saved"
 )
 
-// ruleFlags select which nodes may be removed. `slipway plan` and `slipway why` share them, so that their answers agree.
+// ruleFlags holds the flags that select which nodes may be removed. `slipway plan` and `slipway why` share these flags,
+// so that their answers agree.
 type ruleFlags struct {
 	policy         string
 	force          bool
@@ -40,7 +41,8 @@ func (r *ruleFlags) parsePolicy() (planner.Policy, error) {
 	return policy, nil
 }
 
-// plannerOptions returns the rules at the time when the cluster was read.
+// plannerOptions returns the planner's options for these flags. Rules that depend on time use the time at which the
+// cluster was read.
 func (r *ruleFlags) plannerOptions(o *saved.Objects) planner.Options {
 	now := o.Time
 	if now.IsZero() {

@@ -60,7 +60,7 @@ az login and others), or of --cloud-config, the configuration file of slipway ma
 	return cmd
 }
 
-// newSimulateFunc returns the function that requests the eviction.
+// newSimulateFunc returns the function that requests the simulated eviction from Azure.
 func newSimulateFunc(endpoint, cloudConfig string) (func(context.Context, string, eviction.Target) error, error) {
 	if cloudConfig != "" {
 		azure, err := manager.NewAzureProvider(cloudConfig)

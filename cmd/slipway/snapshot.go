@@ -62,7 +62,8 @@ func (f *snapshotFlags) saveSnapshot(cmd *cobra.Command, args []string) error {
 	return f.writeSnapshot(cmd, args[0], o)
 }
 
-// writeSnapshot writes the names file and then the snapshot, because a hashed snapshot may be useless without its names.
+// writeSnapshot writes the snapshot to path. Before, it writes the file with the original names, because a snapshot
+// with hashed names may be useless without it.
 func (f *snapshotFlags) writeSnapshot(cmd *cobra.Command, path string, o *saved.Objects) error {
 	if f.hashNames {
 		hashed, names := o.HashNames()
@@ -95,7 +96,7 @@ func writeNames(w io.Writer, names saved.OriginalNames) error {
 	return encoder.Encode(names)
 }
 
-// replaceFile replaces a file atomically, with mode 0600.
+// replaceFile replaces a file atomically with what write writes. The new file has mode 0600.
 func replaceFile(path string, write func(io.Writer) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".slipway-snapshot-*")
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// clusterStatus is the output of slipway status.
+// clusterStatus is the content that slipway status prints.
 type clusterStatus struct {
 	Groups   []groupStatus    `json:"groups"`
 	Retiring []retiringStatus `json:"retiring"`
@@ -82,7 +82,7 @@ func newStatusCommand() *cobra.Command {
 	return cmd
 }
 
-// explainStatusError adds what to do about missing permissions or CRDs.
+// explainStatusError adds to an error what the user can do about a missing permission or missing CRDs.
 func explainStatusError(err error) error {
 	if apierrors.IsForbidden(err) {
 		return &hintError{err, "status needs the permissions of the ClusterRole slipway-viewer in deploy/viewer: bind it to your user; " +
@@ -91,7 +91,7 @@ func explainStatusError(err error) error {
 	return explainMissingTypes(err)
 }
 
-// explainMissingTypes adds what to do if Slipway's CRDs are not installed.
+// explainMissingTypes adds to an error what the user can do if Slipway's CRDs are not installed.
 func explainMissingTypes(err error) error {
 	if meta.IsNoMatchError(err) {
 		return fmt.Errorf("Slipway's CRDs are not installed: "+

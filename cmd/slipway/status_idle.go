@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 )
 
-// idleStatus describes a group's idle nodes. The manager's own code computes it.
+// idleStatus describes the idle nodes of a group. The same code as in the manager computes it.
 type idleStatus struct {
 	// Accepted is True, False or Unknown. Refusal is the reason if it is not True.
 	Accepted metav1.ConditionStatus `json:"accepted"`

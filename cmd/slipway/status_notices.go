@@ -15,7 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/top"
 )
 
-// noticeStatus is a notice for a node's instance, as its agent recorded it on the Node.
+// noticeStatus is a notice for a node's instance, as the node's agent recorded it on the Node.
 type noticeStatus struct {
 	Node     string        `json:"node"`
 	ID       string        `json:"id"`
@@ -26,7 +26,8 @@ type noticeStatus struct {
 	Blocked  string        `json:"blocked,omitempty"`
 }
 
-// listNotices returns the notices that agents recorded on nodes, sorted by node name. Unreadable records are left out.
+// listNotices returns the notices that agents have recorded on their Nodes, sorted by node name. It omits unreadable
+// records.
 func listNotices(nodes []corev1.Node) []noticeStatus {
 	all := []noticeStatus{}
 	for i := range nodes {
@@ -47,12 +48,12 @@ func listNotices(nodes []corev1.Node) []noticeStatus {
 	return all
 }
 
-// isHandled reports whether the node is drained, so that the agent only waits for the cloud.
+// isHandled reports whether the agent has drained the node for this notice, and only waits for the cloud.
 func (n noticeStatus) isHandled() bool {
 	return n.Phase == string(agent.Drained) || n.Phase == string(agent.Acknowledged)
 }
 
-// printNotices prints the notices that still require work. JSON output contains all.
+// printNotices prints the notices for which the agent still has work to do. JSON output contains all notices.
 func (s clusterStatus) printNotices(w io.Writer) {
 	open := slices.DeleteFunc(slices.Clone(s.Notices), noticeStatus.isHandled)
 	if len(open) > 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 )
 
-// scalingStatus describes a group's provisioning instances and underutilized nodes.
+// scalingStatus describes a group's provisioning instances and its underutilized nodes.
 type scalingStatus struct {
 	// Provisioning is the number of requested instances without a Ready node.
 	Provisioning int32 `json:"provisioning"`

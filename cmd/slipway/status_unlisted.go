@@ -10,11 +10,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// unknownValue is printed for a value that only a NodeGroup object has.
+// unknownValue is printed in place of a value that only a NodeGroup object has.
 const unknownValue = "-"
 
-// findUnlistedGroups returns the groups without a NodeGroup object: groups of a manager's --node-groups or of a
-// compatibility mode. It finds them through the marks on their nodes and through their retirements.
+// findUnlistedGroups returns the groups for which no NodeGroup object exists. These groups come from a manager's
+// --node-groups or from a compatibility mode. Their names come from their nodes and their NodeRetirements.
 func findUnlistedGroups(cluster *nodegroup.Cluster, retiring map[string]bool) []groupStatus {
 	found := map[string]*groupStatus{}
 	getOrAdd := func(name string) *groupStatus {

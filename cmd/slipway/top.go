@@ -83,14 +83,14 @@ func (f *topFlags) run(cmd *cobra.Command, _ []string) error {
 	return f.runScreen(ctx, stop, watch, cfg.Host, out)
 }
 
-// supportsScreen reports whether the output is a terminal with cursor movement.
+// supportsScreen reports whether the output is a terminal that supports cursor movement.
 func supportsScreen(out io.Writer) bool {
 	file, is := out.(*os.File)
 	name := os.Getenv("TERM")
 	return is && term.IsTerminal(int(file.Fd())) && name != "dumb" && name != ""
 }
 
-// printLines prints each change as a line until the command is ended.
+// printLines prints each change of the State as a line until the user ends the command.
 func (f *topFlags) printLines(ctx context.Context, watch *top.Watcher, out io.Writer) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -107,7 +107,7 @@ func (f *topFlags) printLines(ctx context.Context, watch *top.Watcher, out io.Wr
 	return ignoreCanceled(err)
 }
 
-// runScreen shows the view until the user quits, the command is ended, or the watch fails.
+// runScreen shows the live view. It returns when the user quits, the command is ended, or the watch fails.
 func (f *topFlags) runScreen(ctx context.Context, stop func(), watch *top.Watcher, host string, out io.Writer) error {
 	actions, err := f.newActions()
 	if err != nil {
@@ -132,12 +132,13 @@ func (f *topFlags) runScreen(ctx context.Context, stop func(), watch *top.Watche
 	return err
 }
 
-// newProgram returns the terminal program of a view. It uses the colours that the environment allows, none with NO_COLOR.
+// newProgram returns the terminal program of a live view. It uses the colors that the environment allows, and none with
+// NO_COLOR.
 func newProgram(ctx context.Context, ui tea.Model, out io.Writer, more ...tea.ProgramOption) *tea.Program {
 	return tea.NewProgram(ui, append([]tea.ProgramOption{tea.WithContext(ctx), tea.WithOutput(out)}, more...)...)
 }
 
-// ignoreCanceled returns nil for a watch that was cancelled, otherwise its error.
+// ignoreCanceled returns nil if err means that a watch was cancelled. Otherwise it returns err.
 func ignoreCanceled(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return nil
@@ -145,7 +146,8 @@ func ignoreCanceled(err error) error {
 	return err
 }
 
-// isUTF8Locale reports whether the locale uses UTF-8, in POSIX's precedence of variables.
+// isUTF8Locale reports whether the locale uses UTF-8. It reads the environment variables in the order of precedence
+// that POSIX defines.
 func isUTF8Locale(env func(string) string) bool {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if value := env(name); value != "" {
@@ -156,7 +158,7 @@ func isUTF8Locale(env func(string) string) bool {
 	return false
 }
 
-// topActions implements top.Actions with the code of the corresponding commands.
+// topActions implements top.Actions. It calls the code of the corresponding commands.
 type topActions struct {
 	cluster clusterFlags
 	rules   ruleFlags
@@ -193,7 +195,7 @@ func (a *topActions) ExplainPlan(ctx context.Context) (string, error) {
 	})
 }
 
-// explainCluster reads the cluster and returns the text that explain writes about it.
+// explainCluster reads the cluster and returns the text that explain writes.
 func (a *topActions) explainCluster(ctx context.Context, explain func(*saved.Objects, planner.PlanOptions, io.Writer) error) (string, error) {
 	policy, err := a.rules.parsePolicy()
 	if err != nil {

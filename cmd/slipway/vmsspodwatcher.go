@@ -29,10 +29,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/renamed"
 )
 
-// placePollInterval is the interval between reads of the scale set of the pool's nodes.
+// placePollInterval is how often the scale set of the pool's nodes is read.
 const placePollInterval = 10 * time.Second
 
-// readTimeout limits each API request of such a read.
+// readTimeout limits each API request that reads the scale set of the pool's nodes.
 const readTimeout = 10 * time.Second
 
 func newVMSSPodWatcherCommand() *cobra.Command {
@@ -75,13 +75,14 @@ func newVMSSPodWatcherCommand() *cobra.Command {
 	return cmd
 }
 
-// limitToPool limits a manager to one pool: its own group, retirements and Lease. Other pools have other processes.
+// limitToPool limits a manager to one pool. The manager uses only this pool's NodeGroup, retirements and Lease. Every
+// other pool has its own process.
 func limitToPool(c *manager.Config, pool string) {
 	c.Selector = cmp.Or(c.Selector, vmsspodwatcher.GroupLabel+"="+pool)
 	c.LeaseName = "slipway-" + vmsspodwatcher.Tool + "-" + pool
 }
 
-// vmssPodWatcher runs the manager with the tool's NodeGroup.
+// vmssPodWatcher runs a manager with the only NodeGroup of the tool.
 type vmssPodWatcher struct {
 	tool     vmsspodwatcher.Config
 	minimum  int32
@@ -122,13 +123,14 @@ func newObjectReader(kubeconfig string) (client.Reader, error) {
 	return newObjectClientFor(kube)
 }
 
-// nodeGroups returns the tool's only NodeGroup.
+// nodeGroups returns the only NodeGroup of the tool.
 func (w *vmssPodWatcher) nodeGroups() []v1alpha1.NodeGroup {
 	return []v1alpha1.NodeGroup{w.tool.ToNodeGroup(w.scaleSet.Load().ScaleSet, w.minimum)}
 }
 
-// awaitPoolScaleSet waits for the first node of the pool, or for an unfinished retirement of an earlier process. Without either
-// there is nothing to do. It calls report with the error of each read, or nil.
+// awaitPoolScaleSet waits until the scale set of the pool is known. It is known when the pool has a node, or when a
+// retirement of an earlier process is unfinished. Without either there is nothing to do. It calls report with the error
+// of each read, or nil.
 func (w *vmssPodWatcher) awaitPoolScaleSet(ctx context.Context, report func(error)) error {
 	for logged := false; ; {
 		found, err := w.findPoolScaleSet(ctx)
@@ -152,7 +154,8 @@ func (w *vmssPodWatcher) awaitPoolScaleSet(ctx context.Context, report func(erro
 	}
 }
 
-// followPoolScaleSet updates the place if the pool moves to another scale set.
+// followPoolScaleSet reads the scale set of the pool periodically until ctx ends, because the pool may move to another
+// scale set.
 func (w *vmssPodWatcher) followPoolScaleSet(ctx context.Context) {
 	for {
 		if !elapsed.Sleep(ctx, placePollInterval) {
@@ -166,8 +169,8 @@ func (w *vmssPodWatcher) followPoolScaleSet(ctx context.Context) {
 	}
 }
 
-// findPoolScaleSet returns the scale set of the pool's nodes. If the pool has no nodes, it uses the machines with an unfinished
-// retirement: a retirement deletes the Node first, so the machine of a pool's last node may still exist.
+// findPoolScaleSet returns the scale set of the pool's nodes. If the pool has no nodes, it uses the machines with an
+// unfinished retirement. A retirement deletes the Node first, so the machine of the pool's last node may still exist.
 func (w *vmssPodWatcher) findPoolScaleSet(ctx context.Context) (vmsspodwatcher.ScaleSetID, error) {
 	var nodes corev1.NodeList
 	// Reads from the API server's cache. The next read sees later changes.
@@ -193,7 +196,7 @@ func (w *vmssPodWatcher) findPoolScaleSet(ctx context.Context) (vmsspodwatcher.S
 	return vmsspodwatcher.FindMostCommonScaleSet(unfinishedRetirementProviderIDs(records.Items)), nil
 }
 
-// unfinishedRetirementProviderIDs returns the provider IDs of the machines with an unfinished retirement.
+// unfinishedRetirementProviderIDs returns the provider IDs of the machines in NodeRetirements that have not finished.
 func unfinishedRetirementProviderIDs(records []v1alpha1.NodeRetirement) (ids []string) {
 	for i := range records {
 		if rt := &records[i]; !rt.Status.Phase.IsFinal() && rt.Status.Captured != nil {

@@ -81,13 +81,13 @@ func (f *whyFlags) run(cmd *cobra.Command, args []string) error {
 	return f.output.printAnswer(w, answer, func(w io.Writer, _ bool) error { return explain.PrintPendingPod(w, answer) })
 }
 
-// subject is what the user asks about: a node, a pod, or, before resolve, either.
+// subject is the node or the pod that the user asks about. Before resolveInCluster it can have both names.
 type subject struct {
 	node string
 	pod  placement.PodKey
 }
 
-// parseSubject parses the argument. namespace is the default namespace of pods.
+// parseSubject parses the argument of the command. namespace is the namespace of a pod name without a namespace.
 func parseSubject(name, namespace string) (subject, error) {
 	parts := strings.Split(name, "/")
 	if slices.Contains(parts, "") {
@@ -108,7 +108,8 @@ func parseSubject(name, namespace string) (subject, error) {
 	return subject{}, fmt.Errorf("%q: want NAME, NAMESPACE/NAME, node/NAME, pod/NAME or pod/NAMESPACE/NAME", name)
 }
 
-// resolveInCluster returns the node or the pod that exists in the cluster.
+// resolveInCluster returns the node or the pod that exists in the cluster. It returns an error if both or neither
+// exist, or if the pod is finished.
 func (s subject) resolveInCluster(o *saved.Objects) (subject, error) {
 	node := slices.ContainsFunc(o.Nodes, func(n *corev1.Node) bool { return n.Name == s.node })
 	at := slices.IndexFunc(o.Pods, func(p *corev1.Pod) bool { return p.Namespace == s.pod.Namespace && p.Name == s.pod.Name })
@@ -126,7 +127,8 @@ func (s subject) resolveInCluster(o *saved.Objects) (subject, error) {
 	return s, s.newNotFoundError(o)
 }
 
-// newNotFoundError returns an error that lists pods with the same name in other namespaces.
+// newNotFoundError returns the error for a subject that does not exist. The error lists pods with the same name in
+// other namespaces.
 func (s subject) newNotFoundError(o *saved.Objects) error {
 	var elsewhere []string
 	for _, p := range o.Pods {

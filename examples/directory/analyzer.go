@@ -11,11 +11,11 @@ import (
 	"github.com/slipway-dev/slipway/plugin"
 )
 
-// ownMachineAnnotation is the annotation of a pod that needs an instance for itself. Its value is the group.
+// ownMachineAnnotation is the annotation of a pod that needs its own machine. The annotation's value is the group.
 const ownMachineAnnotation = "directory.slipway.dev/own-machine"
 
-// ModifyEventAnalyzer implements plugin.ModifyEventAnalyzer. It recommends an instance for an unschedulable pod with
-// the annotation.
+// ModifyEventAnalyzer implements plugin.ModifyEventAnalyzer. For an unschedulable pod with ownMachineAnnotation it
+// recommends a new instance.
 //
 //nolint:unparam // the interface wants an error
 func (p *provider) ModifyEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]plugin.Recommendation, error) {
@@ -29,8 +29,8 @@ func (p *provider) ModifyEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]pl
 	}}, nil
 }
 
-// DeleteEventAnalyzer implements plugin.DeleteEventAnalyzer. It recommends to retire the node of a deleted pod with the
-// annotation.
+// DeleteEventAnalyzer implements plugin.DeleteEventAnalyzer. For a deleted pod with ownMachineAnnotation it recommends to
+// retire the pod's node.
 //
 //nolint:unparam // the interface wants an error
 func (p *provider) DeleteEventAnalyzer(_ context.Context, pod *corev1.Pod) ([]plugin.Recommendation, error) {

@@ -1,7 +1,7 @@
 //go:build unix
 
-// Command directory is a sample plugin of Slipway: a cloud with files in a directory as its machines. A plugin for
-// libvirt would be similar. docs/writing-a-plugin.md explains it.
+// Command directory is a sample plugin of Slipway. Its cloud is a directory, and each machine is a file. A plugin for
+// libvirt would be similar. docs/writing-a-plugin.md explains the code.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 
 func main() { plugin.Serve(open) }
 
-// config is the plugin's `config:` in Slipway's configuration.
+// config is the content of `config:` for this plugin in Slipway's configuration.
 type config struct {
 	// Path is the directory of the machines.
 	Path string `json:"path"`
@@ -27,7 +27,7 @@ type config struct {
 	ShutdownSeconds float64 `json:"shutdownSeconds"`
 }
 
-// open creates the provider. It checks the configuration without access to the cloud.
+// open creates the provider. It validates the configuration without access to the cloud.
 func open(c plugin.Config) (plugin.Provider, error) {
 	var mine config
 	if err := c.Decode(&mine); err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/slipway-dev/slipway/plugin"
 )
 
-// provider implements plugin.Provider.
+// provider is a plugin.Provider for the machines of one directory.
 type provider struct {
 	config
 	hypervisor machines.Hypervisor
@@ -31,13 +31,13 @@ func (p *provider) Name() string { return "directory" }
 
 const scheme = "directory://"
 
-// providerID returns a machine's provider ID: directory://HOST/GROUP/NAME. It contains the host, so that the machines of two
+// providerID returns a machine's provider ID: directory://HOST/GROUP/NAME. With the host's name, the machines of two
 // hosts have different IDs.
 func (p *provider) providerID(group, name string) string {
 	return scheme + p.Host + "/" + group + "/" + name
 }
 
-// parseProviderID splits a provider ID.
+// parseProviderID returns the group and the name in a provider ID of this host.
 func (p *provider) parseProviderID(id string) (group, name string, err error) {
 	rest, ours := strings.CutPrefix(id, scheme)
 	parts := strings.Split(rest, "/")
@@ -102,7 +102,7 @@ func (p *provider) Instance(ctx context.Context, id string) (i plugin.Instance, 
 	return i, err
 }
 
-// toInstance converts a machine.
+// toInstance converts a machine of the directory to an instance.
 func (p *provider) toInstance(group, name string, m machines.Machine) plugin.Instance {
 	i := plugin.Instance{
 		ProviderID: p.providerID(group, name), Name: name, ComputerName: name, Group: group, Zone: p.Host,
@@ -121,7 +121,8 @@ func (p *provider) toInstance(group, name string, m machines.Machine) plugin.Ins
 	return i
 }
 
-// operation is the content of plugin.Operation.ID. Another process can follow it. A machine's file stores its deletion.
+// operation is the content of plugin.Operation.ID. Another process can follow the operation, because the machine's file
+// records its deletion.
 type operation struct {
 	Delete string   `json:"delete,omitempty"`
 	Grow   []string `json:"grow,omitempty"`
@@ -132,7 +133,8 @@ func (p *provider) newOperation(o operation) (plugin.Operation, error) {
 	return plugin.Operation{ID: string(id), Started: p.now()}, err
 }
 
-// Delete implements plugin.Provider. If the deletion is in progress, it returns an operation that follows it.
+// Delete implements plugin.Provider. If the deletion is already in progress, it returns an operation that follows this
+// deletion.
 func (p *provider) Delete(ctx context.Context, id string) (op plugin.Operation, err error) {
 	group, name, err := p.parseProviderID(id)
 	if err != nil {
@@ -228,7 +230,7 @@ func (p *provider) Grow(ctx context.Context, group string, order plugin.LaunchRe
 	return p.newOperation(operation{Grow: made})
 }
 
-// selectTemplate returns the name of the requested template, or the first one by default.
+// selectTemplate returns the name of the requested template. If want is empty, it returns the group's first template.
 func selectTemplate(g machines.Group, want string) (string, error) {
 	var names []string
 	for _, t := range g.Templates {
@@ -240,7 +242,7 @@ func selectTemplate(g machines.Group, want string) (string, error) {
 	return "", &plugin.RefusedError{Reason: plugin.Invalid, Err: fmt.Errorf("template %q: want one of %s", want, strings.Join(names, ", "))}
 }
 
-// countMachines returns the number of machines of the host.
+// countMachines returns the number of machines in all groups of the host.
 func countMachines(v machines.View) (n int, err error) {
 	groups, err := v.Groups()
 	for _, group := range groups {
@@ -285,8 +287,8 @@ func (p *provider) Status(ctx context.Context, op plugin.Operation) (plugin.Oper
 	return plugin.OperationStatus{Done: true}, nil
 }
 
-// withLock calls do with the lock held and converts its errors. Only ErrNoGroup and ErrNoMachine become a NotFoundError.
-// A missing directory or an unreadable file does not.
+// withLock calls do while it holds the lock of the directory. It converts ErrNoGroup and ErrNoMachine to a
+// NotFoundError. A missing directory or an unreadable file stays another error.
 func (p *provider) withLock(ctx context.Context, asked string, do func(machines.View) error) error {
 	err := p.hypervisor.WithLock(ctx, do)
 	switch {

@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// State is the phase of an instance's life.
+// State is the lifecycle phase of an instance, such as Running or Deleting.
 type State string
 
 // The states of an instance. A provider reports Unknown for a state that it does not know. No decision is based on
@@ -30,7 +30,7 @@ const (
 	Unknown  State = "Unknown"
 )
 
-// Instance is a virtual machine as its cloud describes it.
+// Instance describes a virtual machine with the data that its cloud reports.
 type Instance struct {
 	// ProviderID identifies the instance, in the form that [Provider.Normalize] returns.
 	ProviderID string
@@ -70,7 +70,7 @@ type Instance struct {
 	Refusal Refusal
 }
 
-// Group is a set of instances that the cloud counts: a scale set, an agent pool, or a server group.
+// Group is a named group of instances in a cloud, with its target size. Examples are a scale set and an agent pool.
 type Group struct {
 	Name string
 	// Size is the target number of instances. It includes provisioning instances.
@@ -81,7 +81,7 @@ type Group struct {
 	Min, Max int
 }
 
-// Template is a kind of instance that a group can launch, and the Node it becomes.
+// Template describes one kind of instance that a group can launch, and the Node that such an instance becomes.
 type Template struct {
 	// Name is the cloud's name of the size or flavor. Instance.Type and Order.Template use the same name.
 	Name string
@@ -129,7 +129,7 @@ type LaunchRequest struct {
 	RetryFailed int
 }
 
-// Validate returns a [*RefusedError] for a request that no cloud can carry out.
+// Validate returns a [*RefusedError] if Count is below 1, or if RetryFailed is not between 0 and Count.
 func (o LaunchRequest) Validate(group string) error {
 	if o.Count < 1 {
 		return &RefusedError{Reason: Invalid, Err: fmt.Errorf("growing %s by %d: want at least 1", group, o.Count)}
@@ -149,14 +149,14 @@ type OperationStatus struct {
 	RetryAfter time.Duration
 }
 
-// RetryDelay returns the delay before the next status request: After, but at least least and at most one hour. The lower
-// bound keeps callers from polling in a tight loop.
+// RetryDelay returns how long to wait before the next status request. It returns RetryAfter, but at least least and at
+// most one hour. The lower bound prevents polling in a tight loop.
 func (s OperationStatus) RetryDelay(least time.Duration) time.Duration {
 	return max(min(s.RetryAfter, maxRetryDelay), least)
 }
 
-// Provider is one cloud. Its methods are safe for concurrent use and end with ctx. If the cloud throttles them, they
-// return a [*ThrottledError] and do not wait for long.
+// Provider is the interface to one cloud. Its methods are safe for concurrent use and return when ctx ends. If the
+// cloud throttles a request, the method returns a [*ThrottledError] instead of a long wait.
 type Provider interface {
 	// Name returns the provider's name, such as "azure".
 	Name() string
@@ -191,7 +191,7 @@ type Provider interface {
 	Status(ctx context.Context, op Operation) (OperationStatus, error)
 }
 
-// NotFoundError means that the cloud itself said that an object does not exist.
+// NotFoundError means that the cloud itself reported that an object does not exist.
 type NotFoundError struct {
 	Kind string // "instance", "group"
 	Name string // as requested
@@ -204,7 +204,7 @@ func (e *NotFoundError) Error() string {
 // IsNotFound reports whether err contains a [*NotFoundError].
 func IsNotFound(err error) bool { return hasType[*NotFoundError](err) }
 
-// ThrottledError means that the cloud asks to wait before the next request.
+// ThrottledError means that the caller must wait for RetryAfter before the next request to the cloud.
 type ThrottledError struct {
 	RetryAfter time.Duration
 	Err        error
@@ -219,7 +219,8 @@ func (e *ThrottledError) Unwrap() error { return e.Err }
 // IsThrottled reports whether err contains a [*ThrottledError].
 func IsThrottled(err error) bool { return hasType[*ThrottledError](err) }
 
-// RetryDelay returns the retry delay of a [*ThrottledError] in err: at most one hour, and 0 for every other error.
+// RetryDelay returns the RetryAfter of a [*ThrottledError] in err, at least 0 and at most one hour. It returns 0 for
+// every other error.
 func RetryDelay(err error) time.Duration {
 	var throttled *ThrottledError
 	if !errors.As(err, &throttled) {
@@ -228,8 +229,8 @@ func RetryDelay(err error) time.Duration {
 	return min(max(0, throttled.RetryAfter), maxRetryDelay)
 }
 
-// ProviderUnavailableError means that a local call, such as [Provider.Normalize], got no answer now, because the plugin did not
-// run or did not reply. The caller has to retry.
+// ProviderUnavailableError means that a plugin did not answer a call that needs no cloud, such as [Provider.Normalize].
+// The plugin was not running or did not reply. The caller has to retry.
 type ProviderUnavailableError struct{ Err error }
 
 func (e *ProviderUnavailableError) Error() string { return e.Err.Error() }
@@ -239,10 +240,10 @@ func (e *ProviderUnavailableError) Unwrap() error { return e.Err }
 // IsProviderUnavailable reports whether err contains an [*ProviderUnavailableError].
 func IsProviderUnavailable(err error) bool { return hasType[*ProviderUnavailableError](err) }
 
-// Refusal is why a cloud rejects a request. A retry does not help.
+// Refusal is the reason why a cloud rejected a request. A retry does not help.
 type Refusal string
 
-// The kinds of refusals. Each needs a different reaction.
+// The kinds of refusals. Slipway reacts differently to each kind.
 const (
 	NoRight    Refusal = "NoRight"    // the credential lacks a permission, which the message names
 	NoQuota    Refusal = "NoQuota"    // the quota of the project or subscription is used up
@@ -252,7 +253,7 @@ const (
 	Invalid    Refusal = "Invalid"    // the request can never succeed in this form
 )
 
-// RefusedError means that a cloud rejected a request.
+// RefusedError means that a cloud rejected a request for the given Reason.
 type RefusedError struct {
 	Reason Refusal
 	Err    error
@@ -264,7 +265,7 @@ func (e *RefusedError) Error() string {
 
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// RefusalOf returns the reason of a [*RefusedError] in err, and "" for every other error.
+// RefusalOf returns the Reason of a [*RefusedError] in err. It returns "" for every other error.
 func RefusalOf(err error) Refusal {
 	var refused *RefusedError
 	if errors.As(err, &refused) {

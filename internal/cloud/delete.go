@@ -18,8 +18,8 @@ type SizePreservingDeleter interface {
 	DeleteKeepingSize(ctx context.Context, providerID string) (Operation, error)
 }
 
-// Delete deletes an instance. If the provider does not support the options, it returns a [*RefusedError] and deletes
-// nothing.
+// Delete deletes an instance with the given options. If the provider does not support an option, Delete returns a
+// [*RefusedError] and deletes nothing.
 func Delete(ctx context.Context, p Provider, providerID string, o DeleteOptions) (Operation, error) {
 	if !o.KeepSize {
 		return p.Delete(ctx, providerID)

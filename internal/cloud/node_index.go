@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// NodeIdentity holds the fields of a Node that identify its instance.
+// NodeIdentity holds the fields of a Node that show which instance runs the Node.
 type NodeIdentity struct {
 	// Name is the name of the Node.
 	Name string
@@ -19,8 +19,8 @@ type NodeIndex struct {
 	unavailable          error
 }
 
-// NewNodeIndex builds an index of Nodes. normalize is [Provider.Normalize]; Nodes with an ID of another cloud match only by
-// UUID or name.
+// NewNodeIndex returns an index of nodes. It converts their provider IDs with normalize, which is [Provider.Normalize].
+// A Node with a provider ID of another cloud can be found only by system UUID or by name.
 func NewNodeIndex(normalize func(providerID string) (string, error), nodes []NodeIdentity) *NodeIndex {
 	x := &NodeIndex{byID: map[string]string{}, byUUID: map[string]string{}, byName: map[string]string{}}
 	for _, n := range nodes {
@@ -41,11 +41,11 @@ func NewNodeIndex(normalize func(providerID string) (string, error), nodes []Nod
 	return x
 }
 
-// FindNode returns the name of a Node that matches the instance by provider ID, by system UUID, or by name without domain. It
-// returns "" if no Node matches. The match is not always unique. It is a reason to keep the instance, but it does not
-// prove that the instance is that Node's (I4).
+// FindNode returns the name of a Node that matches an instance, or "" if no Node matches. It compares the provider ID,
+// then the system UUID, then the host name without domain. More than one Node can match. So a match is a reason to keep
+// the instance, but no proof that the instance runs this Node (I4).
 //
-// An [*ProviderUnavailableError] means that it is unknown whether the instance has a Node.
+// A [*ProviderUnavailableError] means that it is unknown whether the instance has a Node.
 func (x *NodeIndex) FindNode(i Instance) (string, error) {
 	if node, ok := x.byID[i.ProviderID]; ok {
 		return node, nil
@@ -61,7 +61,8 @@ func (x *NodeIndex) FindNode(i Instance) (string, error) {
 	return "", x.unavailable
 }
 
-// firstLabel returns a host name in lower case without its domain. Clouds and kubelets disagree about both.
+// firstLabel returns a host name in lower case and without its domain. Clouds and kubelets report the same host with
+// different letter case and domains.
 func firstLabel(name string) string {
 	label, _, _ := strings.Cut(strings.ToLower(name), ".")
 	return label

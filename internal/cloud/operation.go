@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Operation is a change that the cloud carries out asynchronously. It can be stored, so that another process can follow
-// it.
+// Operation is a change that the cloud carries out asynchronously. A caller can store an Operation, so that another
+// process can follow it.
 type Operation struct {
 	// ID is opaque to callers, for example the URL of the status. Empty means that nothing is left to follow.
 	ID string `json:"id,omitempty"`
@@ -18,11 +18,10 @@ type Operation struct {
 	ProviderIDs []string `json:"machines,omitempty"`
 }
 
-// maxOperationID limits the length of an operation ID, in bytes. That is enough for the IDs of more than 1000
-// instances.
+// maxOperationID limits the length of an operation ID, in bytes. It is enough for the IDs of more than 1000 instances.
 const maxOperationID = 64 << 10
 
-// NewOperation returns an operation with id, encoded as JSON, as its ID.
+// NewOperation returns an operation with the JSON encoding of id as its ID.
 func NewOperation(id any, started time.Time) Operation {
 	raw, err := json.Marshal(id)
 	if err != nil { // impossible for strings and times
@@ -31,8 +30,8 @@ func NewOperation(id any, started time.Time) Operation {
 	return Operation{ID: string(raw), Started: started}
 }
 
-// DecodeOperation decodes an ID from [NewOperation]. Any other ID is a [*RefusedError], because users may have changed
-// the stored ID.
+// DecodeOperation decodes an operation ID from [NewOperation] into a value. It returns a [*RefusedError] for any other
+// ID, because a user may have changed the stored ID.
 func DecodeOperation(id string, into any) error {
 	decoder := json.NewDecoder(strings.NewReader(id))
 	decoder.DisallowUnknownFields()

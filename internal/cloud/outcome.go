@@ -1,7 +1,7 @@
 package cloud
 
-// OutcomeLabel returns the metric label for the result of a call: "ok", "not-found", "throttled", "refused", or "error" for
-// every other error.
+// OutcomeLabel returns the metric label for the error of a call: "ok", "not-found", "throttled" or "refused". It
+// returns "error" for every other error.
 func OutcomeLabel(err error) string {
 	switch {
 	case err == nil:

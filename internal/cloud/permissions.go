@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Permission is a permission that a credential needs on a scope.
+// Permission is a permission that a credential needs, and the scope for which the credential needs it.
 type Permission struct {
 	// Name is the cloud's name, such as Microsoft.Compute/virtualMachineScaleSets/delete/action.
 	Name string
@@ -34,12 +34,12 @@ type GroupPermissions struct {
 	ToGrow Permissions
 }
 
-// PermissionChecker is a [Provider] that can check the permissions of its credential before a request, so that no operation
-// stops halfway.
+// PermissionChecker is a [Provider] that can check the permissions of its credential before a request. So an operation
+// does not stop halfway.
 //
-// An error means that the check was not possible. The operation must not be refused for it (I7). The result can be a few
-// minutes old. The cloud can still refuse a request for reasons that are not permissions. The methods are safe for
-// concurrent use.
+// An error means that the check was not possible. The caller must not refuse the operation because of this error:
+// unknown does not mean missing (I7). The result can be a few minutes old. The cloud can still refuse a request for
+// reasons other than permissions. The methods are safe for concurrent use.
 type PermissionChecker interface {
 	// MissingGroupPermissions lists the missing permissions for a group.
 	MissingGroupPermissions(ctx context.Context, group string) (GroupPermissions, error)

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// maxRetryDelay caps the retry delay that a cloud asks for.
+// maxRetryDelay is the longest retry delay that is accepted from a cloud.
 const maxRetryDelay = time.Hour
 
-// ParseRetryAfter parses the Retry-After header (RFC 9110, 10.2.3), which is a number of seconds or a date. It returns at
-// most one hour, and 0 if the header is missing or cannot be parsed.
+// ParseRetryAfter returns the delay in a Retry-After header (RFC 9110, 10.2.3), which is a number of seconds or a date.
+// It returns at most one hour. It returns 0 if the header is missing or cannot be parsed.
 func ParseRetryAfter(header http.Header, now time.Time) time.Duration {
 	if delay := ParseRetryHeader(header, "Retry-After", time.Second); delay > 0 {
 		return delay
@@ -24,8 +24,8 @@ func ParseRetryAfter(header http.Header, now time.Time) time.Duration {
 	return 0
 }
 
-// ParseRetryHeader parses a retry header that only one cloud has, which is a whole number of units. It has the limits of
-// [ParseRetryAfter].
+// ParseRetryHeader parses a retry header that only one cloud uses. The header holds a whole number of units.
+// ParseRetryHeader returns at most one hour, and 0 if the header is missing or cannot be parsed.
 func ParseRetryHeader(header http.Header, name string, unit time.Duration) time.Duration {
 	if n, err := strconv.ParseInt(strings.TrimSpace(header.Get(name)), 10, 32); err == nil && n > 0 {
 		return min(time.Duration(n)*unit, maxRetryDelay)
@@ -33,8 +33,8 @@ func ParseRetryHeader(header http.Header, name string, unit time.Duration) time.
 	return 0
 }
 
-// SanitizeText cuts text from another program to a length in bytes. The result is one line of valid UTF-8 without control
-// characters, so a terminal or a log can show it.
+// SanitizeText makes text from another program safe for a terminal or a log. It cuts the text after maxBytes bytes. It
+// returns one line of valid UTF-8 without control characters.
 func SanitizeText(text string, maxBytes int) string {
 	if len(text) > maxBytes {
 		text = text[:maxBytes] + "…"
@@ -48,18 +48,18 @@ func SanitizeText(text string, maxBytes int) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// ResponseTooLargeError is the error of a read from a body of [Bounded] that is too long.
+// ResponseTooLargeError is the error of a read from a response body that exceeds its limit, see [LimitBody].
 type ResponseTooLargeError struct{ MaxBytes int }
 
 func (e *ResponseTooLargeError) Error() string {
 	return fmt.Sprintf("the answer has more than %d bytes", e.MaxBytes)
 }
 
-// IsResponseTooLarge reports whether err means that a body was longer than the limit of [Bounded].
+// IsResponseTooLarge reports whether err contains a [*ResponseTooLargeError].
 func IsResponseTooLarge(err error) bool { return hasType[*ResponseTooLargeError](err) }
 
-// LimitBody returns a body of at most a number of bytes. Reading from a longer body fails with a [*ResponseTooLargeError],
-// because a truncated body must not pass as a complete one.
+// LimitBody returns a body with a limit of maxBytes bytes. If body is longer, a read fails with a
+// [*ResponseTooLargeError]. A truncated body must not pass as a complete one.
 func LimitBody(body io.ReadCloser, maxBytes int) io.ReadCloser {
 	return &limitedBody{ReadCloser: body, maxBytes: maxBytes, remaining: maxBytes}
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// LoadCertPool reads certificates in PEM from a file. An empty file name returns nil, which means the system's certificate
-// authorities.
+// LoadCertPool reads PEM certificates from a file. For an empty file name it returns nil, which means the system's
+// certificate authorities.
 func LoadCertPool(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil
@@ -27,7 +27,8 @@ func LoadCertPool(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// NewTransport returns an HTTP transport for a cloud API. It keeps at most maxIdleConnections idle connections.
+// NewTransport returns an HTTP transport for a cloud API. The transport keeps at most maxIdleConnections idle
+// connections.
 func NewTransport(config *tls.Config, maxIdleConnections int) *http.Transport {
 	return &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
@@ -42,7 +43,7 @@ func NewTransport(config *tls.Config, maxIdleConnections int) *http.Transport {
 	}
 }
 
-// LimitResponses returns a transport that limits each response body to a number of bytes; see [Bounded].
+// LimitResponses returns a transport that limits each response body to maxBytes bytes, see [LimitBody].
 func LimitResponses(next http.RoundTripper, maxBytes int) http.RoundTripper {
 	return limitedTransport{next, maxBytes}
 }

@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// The timeouts of one call to a cloud. They include every wait inside the provider.
+// ReadTimeout and ChangeTimeout limit one call to a cloud, including every wait inside the provider.
 const (
 	ReadTimeout   = 30 * time.Second
 	ChangeTimeout = 2 * time.Minute // for Grow and Delete: after a timeout the result is unknown
 )
 
-// WorkerRetryDelay is the retry delay while all workers of a provider are busy.
+// WorkerRetryDelay is the delay before a retry if all workers of a provider are busy.
 const WorkerRetryDelay = 100 * time.Millisecond
 
-// WorkerLimiter limits how many workers call one provider at the same time, so that a cloud that hangs leaves workers for the
-// others. The zero value allows one worker per provider.
+// WorkerLimiter limits how many workers call one provider at the same time. So a cloud that hangs cannot block all
+// workers. The zero value allows one worker per provider.
 type WorkerLimiter struct {
 	perProvider int
 
@@ -23,13 +23,14 @@ type WorkerLimiter struct {
 	busy map[string]int
 }
 
-// NewWorkerLimiter divides the workers evenly between the providers, with at least one for each.
+// NewWorkerLimiter returns a limiter that divides the workers evenly between the providers. Each provider gets at least
+// one worker.
 func NewWorkerLimiter(workers int, clouds map[string]Provider) *WorkerLimiter {
 	return &WorkerLimiter{perProvider: workers / max(1, len(clouds))}
 }
 
-// TryAcquire reserves a worker for a provider until release is called. It returns false if all workers of the provider
-// are busy.
+// TryAcquire reserves a worker for a provider. The caller frees the worker with release. ok is false if all workers of
+// the provider are busy.
 func (s *WorkerLimiter) TryAcquire(provider string) (release func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package compat contains what the compatibility modes share. A compatibility mode, in a folder below, replaces another
-// tool: it reads that tool's inputs, converts them to Slipway's configuration, and adds that tool's outputs to Slipway's
-// own. It makes no decisions.
+// Package compat contains the code that all compatibility modes use. A compatibility mode replaces another tool, and is
+// a package in a folder below. It reads that tool's inputs and converts them to Slipway's configuration. It adds that
+// tool's outputs to Slipway's own. It makes no decisions.
 package compat
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/config"
 )
 
-// Entry is one value of a configuration file.
+// Entry is one value of a configuration file, with its key and line.
 type Entry struct {
 	Value string
 	Null  bool // the key has no value
@@ -28,15 +28,16 @@ type Entry struct {
 	node *yaml.Node
 }
 
-// Int returns the value as the YAML library converts it to an integer, for example of 1e1 or 1_000. It returns false if the
-// library cannot.
+// Int returns the value as the YAML library converts it to an integer, for example 1e1 or 1_000. ok is false if the
+// library cannot convert the value.
 func (e Entry) Int() (n int, ok bool) {
 	return n, e.node != nil && e.node.Decode(&n) == nil
 }
 
-// ReadYAMLEntries reads the entries of a YAML mapping. A key within one of the sections (in any letter case) becomes "section.key".
-// Keys keep their spelling. Merge keys are applied. A value that is not a scalar is an entry too, so that unknown keys can
-// be reported. It returns an error with the line if the file is not a mapping or a merge fails.
+// ReadYAMLEntries returns the entries of a YAML mapping by key. A key within one of the sections becomes "section.key".
+// The letter case of a section's name does not matter, and keys keep their spelling. Merge keys are applied. A value
+// that is not a scalar is an entry too, so that unknown keys can be reported. If the file is not a mapping or a merge
+// fails, the error names the line.
 func ReadYAMLEntries(raw []byte, sections ...string) (map[string]Entry, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(raw, &document); err != nil {
@@ -57,13 +58,14 @@ func ReadYAMLEntries(raw []byte, sections ...string) (map[string]Entry, error) {
 	return entries, r.addMapping("", root)
 }
 
-// entryReader collects the entries of a file.
+// entryReader collects the entries of a YAML file.
 type entryReader struct {
 	entries  map[string]Entry
 	sections []string
 }
 
-// addMapping adds the keys of a mapping: first its own, then the keys of a merge key.
+// addMapping adds the keys of a mapping to the entries. It adds the mapping's own keys first, and then the keys of a
+// merge key.
 func (r entryReader) addMapping(prefix string, n *yaml.Node) error {
 	own := map[string]bool{}
 	var merge, merged *yaml.Node
@@ -101,7 +103,7 @@ func (r entryReader) addMapping(prefix string, n *yaml.Node) error {
 	return nil
 }
 
-// addKey adds one key, or the keys of a section.
+// addKey adds one key to the entries. If the key is a section, it adds the keys of the section.
 func (r entryReader) addKey(prefix string, name, value *yaml.Node) error {
 	if value.Kind == yaml.AliasNode {
 		value = value.Alias
@@ -137,7 +139,8 @@ func (r entryReader) addKey(prefix string, name, value *yaml.Node) error {
 	return nil
 }
 
-// ParseBool parses a YAML boolean. old is true for words that are booleans only in YAML 1.1, such as yes and on.
+// ParseBool parses a YAML boolean. yaml11Only is true for a word that is a boolean only in YAML 1.1, such as yes and
+// on.
 func ParseBool(text string) (value, yaml11Only, ok bool) {
 	switch strings.ToLower(text) {
 	case "y", "yes", "on":
@@ -149,12 +152,12 @@ func ParseBool(text string) (value, yaml11Only, ok bool) {
 	return value, false, err == nil
 }
 
-// FindClosestName returns the known name that is most similar to an unknown one, or "" if none is similar.
+// FindClosestName returns the known name that is most similar to name. It returns "" if no known name is similar.
 func FindClosestName(name string, known []string) string {
 	return config.FindClosestName(name, slices.Sorted(slices.Values(known)), max(2, len(name)/3))
 }
 
-// FormatUnknownKeyWarning returns the warning about an unknown key.
+// FormatUnknownKeyWarning returns a warning that names an unknown key and its line, and suggests a similar known key.
 func FormatUnknownKeyWarning(key string, line int, known []string) string {
 	text := fmt.Sprintf("line %d: %s: unknown key, ignored", line, key)
 	if like := FindClosestName(key, known); like != "" {

@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/config"
 )
 
-// Migration is the converted configuration of a tool that Slipway replaces.
+// Migration holds the configuration of a replaced tool after the conversion to Slipway's configuration.
 type Migration struct {
 	Tool   string
 	Config config.Agent
@@ -17,10 +17,10 @@ type Migration struct {
 	Notes []string
 }
 
-// maxNoteWidth is the maximum line length of notes in bytes.
+// maxNoteWidth is the maximum length of a line in notes, in bytes.
 const maxNoteWidth = 110
 
-// ToFile returns a configuration file for `slipway agent --config`, with the notes as comments above.
+// ToFile returns a configuration file for `slipway agent --config`. The notes are comments at its beginning.
 func (m Migration) ToFile() ([]byte, error) {
 	body, err := m.Config.EncodeFile()
 	if err != nil {
@@ -45,7 +45,7 @@ func FormatComments(notes []string) string {
 	return b.String()
 }
 
-// WriteComment writes a note as a list entry in YAML comments.
+// WriteComment writes a note to b, as one list entry in YAML comments.
 func WriteComment(b *strings.Builder, note string) {
 	line := "# -"
 	for _, word := range strings.Fields(note) {
@@ -58,7 +58,7 @@ func WriteComment(b *strings.Builder, note string) {
 	b.WriteString(line + "\n")
 }
 
-// FormatNodeGroup returns a NodeGroup as YAML, without fields that only the cluster sets, and without the labels of the
+// FormatNodeGroup returns a NodeGroup as YAML. It omits the fields that only the cluster sets, and the labels of the
 // compatibility mode.
 func FormatNodeGroup(g v1alpha1.NodeGroup) ([]byte, error) {
 	g.Labels = nil
@@ -84,7 +84,7 @@ func FormatNodeGroup(g v1alpha1.NodeGroup) ([]byte, error) {
 	return yaml.Marshal(tree)
 }
 
-// UsageError reports an invalid command line. The flag set has already printed the error.
+// UsageError means that the command line is invalid. The flag set has already printed the error.
 type UsageError struct{ Err error }
 
 func (e *UsageError) Error() string { return e.Err.Error() }

@@ -1,4 +1,4 @@
-// Package config defines the options of Slipway's parts: types, defaults, flags and validation. Errors name the
+// Package config defines the options of Slipway's processes: types, defaults, flags and validation. An error names the
 // option, its value and what is allowed. All errors of an input are returned together.
 package config
 
@@ -79,7 +79,7 @@ type Agent struct {
 	fileKeysByFlag map[string]string
 }
 
-// RegisterFlags adds the flags with their defaults.
+// RegisterFlags adds the flags of the agent with their defaults.
 func (a *Agent) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&a.ConfigFile, configFlag, "", "YAML file with these flags in camelCase, and notifications; flags override it")
 	fs.StringVar(&a.NodeName, "node-name", os.Getenv("NODE_NAME"), "name of the Node that the agent runs on (default $NODE_NAME)")
@@ -131,7 +131,7 @@ func (a *Agent) RegisterFlags(fs *pflag.FlagSet) {
 		"empty means none, unless $OTEL_EXPORTER_OTLP_ENDPOINT is set")
 }
 
-// NewDefaultAgent returns the options without any flag.
+// NewDefaultAgent returns the options with the defaults of all flags.
 func NewDefaultAgent() Agent {
 	var a Agent
 	a.RegisterFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
@@ -159,7 +159,7 @@ func (a *Agent) listActionFlags() []actionFlag {
 	}
 }
 
-// Validate returns all errors.
+// Validate returns all errors in the options.
 func (a *Agent) Validate() error {
 	var errs []error
 	bad := a.newErrorCollector(&errs)
@@ -250,7 +250,7 @@ func (a *Agent) validateConditions() error {
 	return errors.Join(errs...)
 }
 
-// validateDrain validates the taint, the labels and the times that pods get.
+// validateDrain validates the action for an unknown freeze, the grace periods, the taint and the labels.
 func (a *Agent) validateDrain() error {
 	var errs []error
 	bad := a.newErrorCollector(&errs)
@@ -278,14 +278,14 @@ func (a *Agent) BuildTaint() agent.Taint {
 	return agent.Taint{Key: a.TaintKey, Value: a.TaintValue, Effect: a.TaintEffect}
 }
 
-// newErrorCollector returns a function that appends one error to a list.
+// newErrorCollector returns a function that appends an error about an option to errs.
 func (a *Agent) newErrorCollector(errs *[]error) func(flag string, value any, want string) {
 	return func(flag string, value any, want string) {
 		*errs = append(*errs, fmt.Errorf("%s: %v: want %s", a.describeOptionSource(flag), quoteIfString(value), want))
 	}
 }
 
-// BuildNoticePolicy returns the configured impact policy. The options must be valid.
+// BuildNoticePolicy returns the configured action for each type of notice. The options must be valid.
 func (a *Agent) BuildNoticePolicy() agent.NoticePolicy {
 	return agent.NoticePolicy{
 		ActionByType: map[notice.Type]agent.Action{
@@ -310,7 +310,8 @@ func (a *Agent) buildUserInitiatedActions() map[notice.Type]agent.Action {
 	return all
 }
 
-// buildConditionActions returns the action for each node condition: from the rules, and for unconfirmed events.
+// buildConditionActions returns the action for each node condition. It combines the rules with the action for
+// unconfirmed events.
 func (a *Agent) buildConditionActions() map[string]agent.Action {
 	all := map[string]agent.Action{}
 	for _, hint := range condition.HintTypes() {
@@ -327,7 +328,8 @@ func (a *Agent) ShouldWatchConditions() bool {
 	return len(a.Conditions) > 0 || a.OnUnconfirmed != string(agent.Ignore)
 }
 
-// parseNoticeType returns the interruption type with a name in any case, or an empty type.
+// parseNoticeType returns the interruption type with the given name, ignoring letter case. It returns "" for an unknown
+// name.
 func parseNoticeType(name string) notice.Type {
 	for _, t := range notice.Interruptions() {
 		if strings.EqualFold(string(t), name) {
@@ -349,7 +351,7 @@ func listNoticeTypeNames() []string {
 func formatActions() string          { return "acknowledge, drain-marked, drain, cordon or ignore" }
 func formatConditionActions() string { return "drain-marked, drain, cordon or ignore" }
 
-// conditionRulesValue is the value of a repeated flag with one rule each.
+// conditionRulesValue is the value of a flag that can be repeated, with one rule each time.
 type conditionRulesValue []condition.Rule
 
 func (r *conditionRulesValue) String() string {

@@ -18,10 +18,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-// maxFileBytes is the largest size of a configuration file.
+// maxFileBytes is the maximum size of a configuration file in bytes.
 const maxFileBytes = 1 << 20
 
-// FileKey is one top-level key of a configuration file.
+// FileKey is a top-level key of a configuration file, and the function that decodes its value.
 type FileKey struct {
 	Name string
 	// Set decodes the JSON value of the key. unknown lists unknown keys below it, which a lenient reader only warns
@@ -29,7 +29,7 @@ type FileKey struct {
 	Set func(raw json.RawMessage) (unknown []error, err error)
 }
 
-// Strictness says how to treat unknown keys.
+// Strictness selects whether an unknown key is an error or a warning.
 type Strictness bool
 
 const (
@@ -39,7 +39,8 @@ const (
 	Lenient Strictness = false
 )
 
-// DecodeKeys decodes the keys of a YAML document and returns all errors. A duplicate key is always an error.
+// DecodeKeys decodes the given keys of a YAML document and returns all errors. Unknown keys are errors or warnings, as
+// s says. A duplicate key is always an error.
 func DecodeKeys(document []byte, keys []FileKey, s Strictness) (warnings []error, err error) {
 	values, err := parseTopLevel(document)
 	if err != nil {
@@ -64,7 +65,7 @@ func DecodeKeys(document []byte, keys []FileKey, s Strictness) (warnings []error
 	return warnings, errors.Join(errs...)
 }
 
-// prefixErrors adds a key before each of several errors.
+// prefixErrors adds a key before the text of each joined error.
 func prefixErrors(key string, err error) error {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		var errs []error
@@ -87,13 +88,13 @@ func listKeyNames(keys []FileKey) []string {
 	return all
 }
 
-// topLevelKey is a top-level key with its value.
+// topLevelKey is a top-level key of a document with its JSON value.
 type topLevelKey struct {
 	name string
 	raw  json.RawMessage
 }
 
-// parseTopLevel returns the keys of a document, sorted by name. An empty document has none.
+// parseTopLevel returns the top-level keys of a document, sorted by name. It returns none for an empty document.
 func parseTopLevel(document []byte) ([]topLevelKey, error) {
 	if len(document) > maxFileBytes {
 		return nil, fmt.Errorf("%d bytes: want %d at most", len(document), maxFileBytes)
@@ -117,7 +118,7 @@ func parseTopLevel(document []byte) ([]topLevelKey, error) {
 	return values, nil
 }
 
-// ToFileKey converts a flag name to a key: poll-interval becomes pollInterval.
+// ToFileKey converts the name of a flag to a key of a configuration file, such as poll-interval to pollInterval.
 func ToFileKey(flag string) string {
 	var b strings.Builder
 	up := false
@@ -135,8 +136,8 @@ func ToFileKey(flag string) string {
 	return b.String()
 }
 
-// ListFlagKeys returns the keys of all flags in fs. A flag from the command line keeps its value. onSetFromFile is called with
-// the name of each flag that gets its value from a key.
+// ListFlagKeys returns a key of a configuration file for each flag in fs. Such a key sets its flag, unless the command
+// line has set the flag. After setting a flag, the key calls onSetFromFile with the flag's name.
 func ListFlagKeys(fs *pflag.FlagSet, onSetFromFile func(flag string)) []FileKey {
 	var keys []FileKey
 	fs.VisitAll(func(f *pflag.Flag) {
@@ -155,7 +156,7 @@ func ListFlagKeys(fs *pflag.FlagSet, onSetFromFile func(flag string)) []FileKey 
 	return keys
 }
 
-// parseScalar converts a JSON value to the text of a flag.
+// parseScalar returns a single JSON value as the text of a flag. It returns an error for null, a list or an object.
 func parseScalar(raw json.RawMessage) (string, error) {
 	var v any
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -176,7 +177,7 @@ func parseScalar(raw json.RawMessage) (string, error) {
 	return "", fmt.Errorf("%s: want a single value", abbreviateValue(raw))
 }
 
-// abbreviateValue returns at most the first 40 bytes of a value.
+// abbreviateValue returns the first 40 bytes of a value, for an error message.
 func abbreviateValue(raw []byte) string {
 	if len(raw) > 40 {
 		return strings.ToValidUTF8(string(raw[:40]), "") + "…"
@@ -184,7 +185,7 @@ func abbreviateValue(raw []byte) string {
 	return string(raw)
 }
 
-// NewListKey returns the key of a list that is decoded into the given slice.
+// NewListKey returns a key for a list. The key decodes the list into the given slice.
 func NewListKey[T any](name string, into *[]T) FileKey {
 	return FileKey{Name: name, Set: func(raw json.RawMessage) ([]error, error) {
 		var elements []json.RawMessage
@@ -204,7 +205,7 @@ func NewListKey[T any](name string, into *[]T) FileKey {
 	}}
 }
 
-// decodeValue decodes JSON, with errors in the terms of a configuration file.
+// decodeValue decodes a JSON value. Its errors use the words of a configuration file instead of Go's.
 func decodeValue(raw json.RawMessage, into any) error {
 	err := json.Unmarshal(raw, into)
 	var mismatch *json.UnmarshalTypeError
@@ -223,7 +224,7 @@ func decodeValue(raw json.RawMessage, into any) error {
 	return fmt.Errorf("%s: %s: want a %s", strings.Join(path, "."), mismatch.Value, formatWantedType(mismatch.Type))
 }
 
-// formatWantedType names a type for error messages.
+// formatWantedType returns the name of a type for error messages.
 func formatWantedType(t reflect.Type) string {
 	if w, ok := reflect.Zero(t).Interface().(interface{ WantedFormat() string }); ok {
 		return w.WantedFormat()
@@ -256,10 +257,11 @@ func readFile(path string) ([]byte, error) {
 	return raw, nil
 }
 
-// conditionsKey is the file key for all rules of conditionFlag.
+// conditionsKey is the key of a configuration file that holds all rules of conditionFlag.
 const conditionsKey = "conditions"
 
-// listFileKeys returns the keys of a file: the flags, and the sections without a flag.
+// listFileKeys returns all keys that an agent's configuration file can have. These are the flags, and the sections that
+// have no flag.
 func (a *Agent) listFileKeys(fs *pflag.FlagSet) []FileKey {
 	a.fileKeysByFlag = map[string]string{}
 	flags := ListFlagKeys(a.filterFileFlags(fs), func(flag string) { a.fileKeysByFlag[flag] = ToFileKey(flag) })
@@ -272,7 +274,8 @@ func (a *Agent) listFileKeys(fs *pflag.FlagSet) []FileKey {
 	return append(flags, conditions, NewListKey("notifications", &a.Notifications))
 }
 
-// describeOptionSource names the source of an option's value: a key of the file, or the flag. The file can have no name.
+// describeOptionSource returns where an option's value comes from: a key of the configuration file, or the flag. The
+// result omits the name of a file without name.
 func (a *Agent) describeOptionSource(flag string) string {
 	key, ok := a.fileKeysByFlag[flag]
 	switch {
@@ -284,14 +287,14 @@ func (a *Agent) describeOptionSource(flag string) string {
 	return fmt.Sprintf("--%s: %s: %s", configFlag, a.ConfigFile, key)
 }
 
-// configFlag cannot be set in a file.
+// configFlag is the flag that names the configuration file. The file itself cannot set it.
 const configFlag = "config"
 
-// conditionFlag is repeated, with one rule each.
+// conditionFlag is the flag for condition rules. Each use adds one rule.
 const conditionFlag = "condition"
 
-// LoadFile reads the file of --config, if any. Flags override the file, and the file overrides defaults. fs must have
-// the flags of RegisterFlags, and must be parsed.
+// LoadFile reads the configuration file that --config names, if any. Flags override the file, and the file overrides
+// defaults. fs must have the flags of RegisterFlags, and must be parsed.
 func (a *Agent) LoadFile(fs *pflag.FlagSet) error {
 	if a.ConfigFile == "" {
 		return nil
@@ -306,7 +309,8 @@ func (a *Agent) LoadFile(fs *pflag.FlagSet) error {
 	return nil
 }
 
-// ReadReceivers returns the notification receivers of an agent's file. It returns the same errors as the agent.
+// ReadReceivers returns the notification receivers in an agent's configuration file. It returns the same errors as the
+// agent.
 func ReadReceivers(path string) ([]notify.Receiver, error) {
 	var a Agent
 	fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
@@ -318,7 +322,7 @@ func ReadReceivers(path string) ([]notify.Receiver, error) {
 	return a.Notifications, notify.ValidateReceivers(a.Notifications)
 }
 
-// DecodeAgentFile decodes a file strictly, without any flag.
+// DecodeAgentFile decodes an agent's configuration file without any flags. An unknown key is an error.
 func DecodeAgentFile(raw []byte) (Agent, error) {
 	var a Agent
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -327,7 +331,8 @@ func DecodeAgentFile(raw []byte) (Agent, error) {
 	return a, err
 }
 
-// filterFileFlags returns the flags of the agent that a file can set. A command also has others, such as --help.
+// filterFileFlags returns the flags in fs that a configuration file can set. It omits flags that do not belong to the
+// agent's options, such as --help.
 func (a *Agent) filterFileFlags(fs *pflag.FlagSet) *pflag.FlagSet {
 	added := pflag.NewFlagSet("", pflag.ContinueOnError)
 	new(Agent).RegisterFlags(added)

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// newUnknownKeyError names an unknown key and the most similar known key.
+// newUnknownKeyError returns the error for an unknown key. The error suggests the most similar known key, or lists all
+// known keys.
 func newUnknownKeyError(path, key string, known []string) error {
 	sorted := slices.Sorted(slices.Values(known))
 	if best := FindClosestName(key, sorted, len(key)/3+1); best != "" {
@@ -18,8 +19,8 @@ func newUnknownKeyError(path, key string, known []string) error {
 	return fmt.Errorf("%s: unknown key: want one of %s", path, strings.Join(sorted, ", "))
 }
 
-// FindClosestName returns the most similar known name, ignoring case, or the first of several. It returns an empty string if
-// each needs more than most changes.
+// FindClosestName returns the known name that is most similar to name, ignoring letter case. Of several equally similar
+// names it returns the first. It returns "" if every name needs more than most changes.
 func FindClosestName(name string, known []string, most int) string {
 	best, least := "", most+1
 	for _, k := range known {
@@ -30,10 +31,11 @@ func FindClosestName(name string, known []string, most int) string {
 	return best
 }
 
-// maxKeyLength limits the cost of finding a similar key.
+// maxKeyLength is the maximum length of a key for which a similar key is searched. It limits the cost of the search.
 const maxKeyLength = 64
 
-// computeEditDistance returns the Levenshtein distance. For a longer key it returns the length.
+// computeEditDistance returns the Levenshtein distance of two texts. If one is longer than maxKeyLength, it returns the
+// length of the longer one.
 func computeEditDistance(x, y string) int {
 	if len(x) > maxKeyLength || len(y) > maxKeyLength {
 		return max(len(x), len(y))
@@ -57,8 +59,8 @@ func computeEditDistance(x, y string) int {
 	return row[len(y)]
 }
 
-// findUnknownKeys returns an error for each key in raw that the target type does not have. Unlike encoding/json, and
-// like Kubernetes, it is case-sensitive.
+// findUnknownKeys returns an error for each key in raw that the type of into does not have. It is case-sensitive, like
+// Kubernetes and unlike encoding/json.
 func findUnknownKeys(path string, raw json.RawMessage, into any) []error {
 	var v any
 	if json.Unmarshal(raw, &v) != nil {
@@ -111,7 +113,7 @@ func findUnknownInObject(path string, v map[string]any, t reflect.Type) []error 
 	return errs
 }
 
-// fieldsByJSONName returns the fields of a struct, including embedded ones, by their JSON names.
+// fieldsByJSONName returns the types of a struct's fields, including embedded fields, by their JSON names.
 func fieldsByJSONName(t reflect.Type) map[string]reflect.Type {
 	fields := map[string]reflect.Type{}
 	for _, f := range reflect.VisibleFields(t) {

@@ -8,8 +8,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// EncodeFile returns a configuration file with all options that differ from the defaults. LoadFile reads it back to the
-// same options, except for those from the environment.
+// EncodeFile returns a configuration file with all options that differ from their defaults. LoadFile decodes this file
+// to the same options, except for options from the environment.
 func (a *Agent) EncodeFile() ([]byte, error) {
 	var bound Agent
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -45,7 +45,7 @@ func (a *Agent) EncodeFile() ([]byte, error) {
 	return []byte(b.String()), err
 }
 
-// toYAMLValue converts the value of a flag for YAML.
+// toYAMLValue returns the value of a flag in the type that YAML needs.
 func toYAMLValue(v pflag.Value) any {
 	text := v.String()
 	switch v.Type() {

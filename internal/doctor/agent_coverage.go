@@ -18,7 +18,7 @@ import (
 
 func newNodeObject(n *corev1.Node) Object { return Object{Kind: "Node", Name: n.Name} }
 
-// isVirtualNode reports whether no instance is behind the node.
+// isVirtualNode reports whether a node is virtual, so that it has no instance.
 func isVirtualNode(n *corev1.Node) bool { return fromcorev1.NodeFacts(n).Virtual }
 
 func isNodeReady(n *corev1.Node) bool {
@@ -27,7 +27,7 @@ func isNodeReady(n *corev1.Node) bool {
 
 func isControlPlane(n *corev1.Node) bool { return fromcorev1.NodeFacts(n).ControlPlane != "" }
 
-// checkAgentCoverage finds nodes that no agent DaemonSet covers.
+// checkAgentCoverage finds nodes on which no agent DaemonSet runs a pod.
 func checkAgentCoverage(f *Facts) []Finding {
 	agents := f.partsOfKind(Agent)
 	if len(agents) == 0 {
@@ -62,7 +62,8 @@ func checkAgentCoverage(f *Facts) []Finding {
 	return found
 }
 
-// daemonSetExclusionReason says why a DaemonSet runs no pod on a node. It is empty if it can run one.
+// daemonSetExclusionReason returns why a DaemonSet runs no pod on a node. It returns "" if the DaemonSet can run a pod
+// there.
 func daemonSetExclusionReason(d *appsv1.DaemonSet, n *corev1.Node) string {
 	spec := &d.Spec.Template.Spec
 	matches, err := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: *spec}).Match(n)
@@ -113,7 +114,7 @@ var daemonSetTolerations = []corev1.Toleration{
 	newToleration(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule),
 }
 
-// agentPodsByNode returns the unfinished agent pods by node name.
+// agentPodsByNode returns the agent pods that have not finished, by node name.
 func (f *Facts) agentPodsByNode() map[string][]*corev1.Pod {
 	sets := map[Key]bool{}
 	for _, p := range f.partsOfKind(Agent) {
@@ -131,7 +132,7 @@ func (f *Facts) agentPodsByNode() map[string][]*corev1.Pod {
 	return on
 }
 
-// listAgentCoveredNodes returns the nodes that an agent DaemonSet covers.
+// listAgentCoveredNodes returns the nodes on which an agent DaemonSet can run a pod.
 func (f *Facts) listAgentCoveredNodes() []*corev1.Node {
 	var nodes []*corev1.Node
 	for _, n := range f.Nodes {
@@ -148,7 +149,7 @@ func (f *Facts) listAgentCoveredNodes() []*corev1.Node {
 	return nodes
 }
 
-// checkAgentRunning finds nodes that a DaemonSet covers and that have no running agent.
+// checkAgentRunning finds nodes on which an agent should run and no agent runs.
 func checkAgentRunning(f *Facts) []Finding {
 	var found []Finding
 	guards := f.agentPodsByNode()

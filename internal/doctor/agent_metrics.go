@@ -21,8 +21,8 @@ const (
 	defaultMetricsPort = 9818
 )
 
-// newAgentMetricsTasks returns a task for the metrics of each running agent. An agent that does not answer affects
-// only its own node. A missing permission affects all.
+// newAgentMetricsTasks returns one task per running agent that reads the agent's metrics. An agent that does not answer
+// affects only its own node. A missing permission affects all nodes.
 func (r *reader) newAgentMetricsTasks() []task {
 	var tasks []task
 	for _, pods := range r.facts.agentPodsByNode() {
@@ -53,11 +53,11 @@ func (r *reader) fetchLastNoticeRead(ctx context.Context, pod *corev1.Pod) (time
 	return parseLastNoticeRead(raw)
 }
 
-// scrapePortAnnotation tells Prometheus the port of a pod's metrics.
+// scrapePortAnnotation is the annotation that tells Prometheus the port of a pod's metrics.
 const scrapePortAnnotation = "prometheus.io/port"
 
-// findMetricsPort returns the port with the name metrics, or the annotated port, or the only port, or the agent's
-// default.
+// findMetricsPort returns the port of a pod's metrics. It prefers the port with the name metrics, then the annotated
+// port, then the pod's only port. Otherwise it returns the agent's default port.
 func findMetricsPort(pod *corev1.Pod) int32 {
 	var all []corev1.ContainerPort
 	for i := range pod.Spec.Containers {
@@ -77,7 +77,8 @@ func findMetricsPort(pod *corev1.Pod) int32 {
 	return defaultMetricsPort
 }
 
-// parseLastNoticeRead reads lastReadMetric from the metrics of an agent. The zero time means never.
+// parseLastNoticeRead returns the time when an agent last read its notices, from the agent's metrics. The zero time
+// means never.
 func parseLastNoticeRead(exposition []byte) (time.Time, error) {
 	lines := bufio.NewScanner(bytes.NewReader(exposition))
 	lines.Buffer(nil, 1<<20)

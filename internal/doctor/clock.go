@@ -20,7 +20,7 @@ const (
 
 const nodeClockEffect = "the agent computes the deadline of a notice with this clock, and stops pods too early or too late by the same amount"
 
-// checkLocalClock compares the local clock with the clock of the API server that answered.
+// checkLocalClock compares the local clock with the API server's clock.
 func checkLocalClock(f *Facts) []Finding {
 	skew := f.Clock.Local.Sub(f.Clock.Server)
 	if skew.Abs() <= warningSkew+f.Clock.MaxError {
@@ -41,8 +41,8 @@ func formatClockSkew(skew time.Duration) string {
 	return skew.Truncate(time.Second).String() + " ahead of"
 }
 
-// checkNodeClocks compares the clocks of nodes with the API server's clock. The kubelets write their time into the
-// node Leases.
+// checkNodeClocks compares the clocks of the nodes with the API server's clock. The kubelets write their own time into
+// the node Leases.
 func checkNodeClocks(f *Facts) []Finding {
 	var found []Finding
 	for _, n := range f.Nodes {
@@ -68,10 +68,10 @@ func checkNodeClocks(f *Facts) []Finding {
 	return found
 }
 
-// measureClockSkew returns how far a node's clock is ahead, and whether that is known. If the API server has recorded when
-// the Lease was written, both clocks are compared at that moment. Otherwise only impossible times count: a renewal in
-// the future, and an expired Lease of a Ready node. If the node is not Ready, an expired Lease only means that its
-// kubelet is silent.
+// measureClockSkew returns how far a node's clock is ahead, and whether that is known. If the API server recorded when
+// the Lease was written, both clocks are compared at that moment. Otherwise only an impossible time shows a difference.
+// Impossible times are a renewal in the future, and an expired Lease of a Ready node. An expired Lease of a node that
+// is not Ready only means that its kubelet does not respond.
 func measureClockSkew(n *corev1.Node, lease *coordinationv1.Lease, now time.Time) (skew time.Duration, known bool) {
 	renewed := lease.Spec.RenewTime.Time
 	if written, ok := serverRecordedRenewal(lease); ok {
@@ -90,7 +90,8 @@ func measureClockSkew(n *corev1.Node, lease *coordinationv1.Lease, now time.Time
 	return 0, false
 }
 
-// serverRecordedRenewal returns when the API server recorded the last renewal, in whole seconds.
+// serverRecordedRenewal returns when the API server recorded the last renewal of a Lease, in whole seconds. It returns
+// false if that is not recorded.
 func serverRecordedRenewal(lease *coordinationv1.Lease) (renewed time.Time, known bool) {
 	var at time.Time
 	for _, m := range lease.ManagedFields {

@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// ownCRDs returns the CRDs of this build, sorted by name. They must not be changed.
+// ownCRDs returns the CRDs of this build, sorted by name. The caller must not change them.
 var ownCRDs = sync.OnceValues(crds.AllDefinitions)
 
 const applyDefinitionsRemedy = "kubectl apply --server-side -f api/crds of the manager's release"
@@ -64,8 +64,8 @@ func compareCRDs(have, want *unstructured.Unstructured) []Finding {
 	return compareGenerations(crds.Generation(have.GetAnnotations()), crds.Generation(want.GetAnnotations()), subtractSorted(mine, its), subtractSorted(its, mine))
 }
 
-// compareGenerations decides which of two CRDs is newer: by their schema generations, or by their fields if the
-// generations are equal, as in builds from source.
+// compareGenerations returns whether the CRD in the cluster is older or newer than this build's, as findings. It
+// compares the schema generations. If these are equal, as in builds from source, it compares the fields.
 func compareGenerations(there, own uint64, lacks, more []string) []Finding {
 	numbers := ""
 	switch {
@@ -94,7 +94,7 @@ func compareGenerations(there, own uint64, lacks, more []string) []Finding {
 	return found
 }
 
-// escalateForDroppedFields makes a finding a problem if the API server drops fields that this slipway writes.
+// escalateForDroppedFields gives a finding the severity Problem if the API server drops fields that this build writes.
 func escalateForDroppedFields(f Finding, lacks []string) Finding {
 	if len(lacks) > 0 {
 		f.Severity = Problem
@@ -103,7 +103,7 @@ func escalateForDroppedFields(f Finding, lacks []string) Finding {
 	return f
 }
 
-// findServedSchema returns the schema of a served version, or nil.
+// findServedSchema returns the schema of a version that the CRD serves. It returns nil if the version is not served.
 func findServedSchema(d *unstructured.Unstructured, version string) map[string]any {
 	versions, _, _ := unstructured.NestedSlice(d.Object, "spec", "versions")
 	for _, v := range versions {
@@ -148,7 +148,7 @@ func subtractSorted(all, others []string) []string {
 	})
 }
 
-// abbreviateFields lists the first fields and counts the rest.
+// abbreviateFields returns the first field names as text, and the number of the others.
 func abbreviateFields(names []string) string {
 	const most = 4
 	if len(names) <= most {

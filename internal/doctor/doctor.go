@@ -1,8 +1,8 @@
-// Package doctor checks a cluster and an installation: what is wrong, what will block the removal of nodes, and what
-// to do about it. It only reads. It first reads Facts; the rules are functions of Facts, with one file for each
-// subject.
+// Package doctor checks a cluster and Slipway's installation. It finds what is wrong and what will block the removal of
+// nodes, and says what to do. It changes nothing. First it reads Facts. The rules are functions of Facts, with one file
+// for each subject.
 //
-// A failed read never counts as a good result. The rules that need it are listed as unchecked, and a missing
+// A failed read never counts as a good result. A rule that needs the failed read is reported as unchecked. A missing
 // permission is a finding.
 package doctor
 
@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Severity says how bad a finding is.
+// Severity is how serious a finding is.
 type Severity string
 
 const (
@@ -29,7 +29,7 @@ var severities = []Severity{Problem, Warning, Note}
 
 func (s Severity) sortRank() int { return slices.Index(severities, s) }
 
-// Object is the object of a finding. The zero value means the whole cluster.
+// Object names the object of a finding. The zero value means the whole cluster.
 type Object struct {
 	Kind      string `json:"kind,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
@@ -65,13 +65,13 @@ type Finding struct {
 	Remedy string `json:"remedy"`
 }
 
-// UncheckedRule is a rule that could not be checked.
+// UncheckedRule names a rule that could not be checked, and why.
 type UncheckedRule struct {
 	Rule   string `json:"rule"`
 	Reason string `json:"reason"`
 }
 
-// Report holds all findings, the worst first.
+// Report holds the result of all rules, the most serious findings first.
 type Report struct {
 	// Server is the version of the API server, or empty if unknown.
 	Server string `json:"server,omitempty"`
@@ -81,14 +81,14 @@ type Report struct {
 	Unchecked []UncheckedRule `json:"unchecked"`
 }
 
-// InstalledPart is a part of Slipway in the cluster.
+// InstalledPart is one part of Slipway that is installed in the cluster, such as the manager.
 type InstalledPart struct {
 	Part           PartKind `json:"part"`
 	Object         Object   `json:"object"`
 	ServiceAccount string   `json:"serviceAccount"`
 }
 
-// CountFindings returns the number of findings of a severity.
+// CountFindings returns the number of findings with the given severity.
 func (r *Report) CountFindings(s Severity) int {
 	n := 0
 	for i := range r.Findings {
@@ -99,7 +99,7 @@ func (r *Report) CountFindings(s Severity) int {
 	return n
 }
 
-// Rule is one check.
+// Rule is one check of the doctor, with the readings that it needs.
 type Rule struct {
 	// Name is unique and must not change.
 	Name string
@@ -111,7 +111,7 @@ type Rule struct {
 	check            func(*Facts) []Finding
 }
 
-// ListRules returns all rules, in the order of their dependencies.
+// ListRules returns all rules. A rule comes after the rules on which it depends.
 func ListRules() []Rule {
 	return []Rule{
 		{Name: "caller-rights", check: checkCallerRights},
@@ -139,7 +139,7 @@ func ListRules() []Rule {
 	}
 }
 
-// Diagnose applies every rule.
+// Diagnose applies all rules to the facts and returns the report.
 func Diagnose(f *Facts) *Report {
 	r := &Report{Server: f.Server, Parts: []InstalledPart{}, Findings: []Finding{}, Unchecked: []UncheckedRule{}}
 	for _, p := range f.FindParts() {

@@ -18,7 +18,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// Reading is one thing that is read from the cluster.
+// Reading names one kind of data that the doctor reads from the cluster.
 type Reading string
 
 const (
@@ -40,7 +40,7 @@ const (
 	clockReading          Reading = "clock of the API server"
 )
 
-// Facts holds what was read from a cluster. The objects must not be changed.
+// Facts holds everything that the doctor has read from a cluster. The objects must not be changed.
 type Facts struct {
 	// Server is the version of the API server.
 	Server string
@@ -81,27 +81,27 @@ type Facts struct {
 // Key is the namespace and name of an object.
 type Key struct{ Namespace, Name string }
 
-// Clock holds the times of two clocks at one moment.
+// Clock holds the times of the API server's clock and the local clock at one moment.
 type Clock struct {
 	Server, Local time.Time
 	// MaxError is the largest error of the difference, in both directions.
 	MaxError time.Duration
 }
 
-// PermissionCheck says whether an account has a permission.
+// PermissionCheck is the result of checking whether an account has a permission.
 type PermissionCheck struct {
 	Part       Part
 	Permission Permission
 	Allowed    bool
 }
 
-// LastReads is when an agent last read the notices.
+// LastRead is the time when an agent last read its notices.
 type LastRead struct {
 	At  time.Time // zero means never
 	Err error     // the agent could not be queried
 }
 
-// listFailedReadings returns the failed ones of these readings.
+// listFailedReadings returns the names of those readings in needs that failed.
 func (f *Facts) listFailedReadings(needs []Reading) []string {
 	var names []string
 	for _, n := range needs {
@@ -112,8 +112,8 @@ func (f *Facts) listFailedReadings(needs []Reading) []string {
 	return names
 }
 
-// findConnectionError returns an error if the API server never answered or rejected the credentials. It returns nil
-// after any other answer.
+// findConnectionError returns an error if every request failed without an answer or with rejected credentials. It
+// returns nil if any request got another answer.
 func (f *Facts) findConnectionError() error {
 	for _, reading := range []Reading{
 		nodesReading, podsReading, pdbsReading, deploymentsReading, statefulSetsReading, daemonSetsReading, nodeLeasesReading, apiGroupsReading, nodeGroupsReading,
@@ -127,7 +127,7 @@ func (f *Facts) findConnectionError() error {
 	return f.ReadErrors[nodesReading]
 }
 
-// serverTime returns the API server's time, or the local time if that is unknown.
+// serverTime returns the API server's time. It returns the local time if the API server's time is unknown.
 func (f *Facts) serverTime() time.Time {
 	if f.Clock.Server.IsZero() {
 		return f.Clock.Local
@@ -135,7 +135,7 @@ func (f *Facts) serverTime() time.Time {
 	return f.Clock.Server
 }
 
-// checkFailedReadings reports readings that failed for another reason than a missing permission.
+// checkFailedReadings finds readings that failed. It ignores readings that failed because of a missing permission.
 func checkFailedReadings(f *Facts) []Finding {
 	var found []Finding
 	for reading, err := range f.ReadErrors {

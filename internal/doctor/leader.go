@@ -19,8 +19,8 @@ const (
 	takeoverTime = 30 * time.Second
 )
 
-// findLeaderLease returns the Lease for a manager's leader election, and whether there is one to check. The doctor
-// has no permission for the Leases of compatibility commands.
+// findLeaderLease returns the name of the Lease for a manager's leader election. It returns false if there is no such
+// Lease to check. The doctor has no permission for the Leases of compatibility commands.
 func findLeaderLease(p *Part) (lease Key, required bool) {
 	if p.Kind != Manager || p.isCompatibilityCommand() || !p.isFlagEnabled(leaderElect) {
 		return Key{}, false
@@ -28,8 +28,8 @@ func findLeaderLease(p *Part) (lease Key, required bool) {
 	return Key{p.leaseNamespace(), managerLeaseName}, true
 }
 
-// findLeaseName returns the name of the Lease, also for compatibility commands. It is empty if the template does not
-// determine it.
+// findLeaseName returns the name of a part's Lease, also for a compatibility command. It returns "" if the pod template
+// does not determine the name.
 func (p *Part) findLeaseName() string {
 	switch pool := p.env["FOCUS_NODEPOOL"]; {
 	case p.Command == "openstack-autoscaler":
@@ -42,7 +42,7 @@ func (p *Part) findLeaseName() string {
 	return ""
 }
 
-// leaseNamespace returns the namespace for a part's Leases and for the objects that it writes with them.
+// leaseNamespace returns the namespace of a part's Leases. The part writes other objects there too.
 func (p *Part) leaseNamespace() string {
 	flag := "namespace"
 	if p.Kind == Manager {
@@ -56,7 +56,7 @@ func (p *Part) leaseNamespace() string {
 	return cmp.Or(home, p.namespace())
 }
 
-// checkLeader checks that a manager leads and has renewed its Lease recently.
+// checkLeader checks that a manager is leader and has renewed its Lease recently.
 func checkLeader(f *Facts) []Finding {
 	var found []Finding
 	for _, p := range f.partsOfKind(Manager) {

@@ -21,12 +21,12 @@ const (
 const metadataRemedy = "read the agent's log on the node; usual causes are a network policy, an egress proxy, or a CNI rule that blocks " +
 	"169.254.169.254 for pods; hostNetwork: true with dnsPolicy: ClusterFirstWithHostNet avoids them"
 
-// isAzureNode reports whether the node's instance has the metadata service that the agent reads.
+// isAzureNode reports whether the node runs on Azure, so that it has the metadata service that the agent reads.
 func isAzureNode(n *corev1.Node) bool { return strings.HasPrefix(n.Spec.ProviderID, "azure://") }
 
 // checkMetadataEndpoint reports for each node whether its agent can reach the metadata service. Only the agent on the
-// node can test that. It becomes ready after its first read of the notices, so readiness proves one successful read
-// if there is a probe. Its metrics, if queried, give the time of the last read.
+// node can test this connection. An agent with a readiness probe becomes ready after its first successful read of the
+// notices. If the doctor read the agent's metrics, they give the time of the last read.
 func checkMetadataEndpoint(f *Facts) []Finding {
 	guards := f.agentPodsByNode()
 	var found []Finding
@@ -97,7 +97,7 @@ func findRunningPod(pods []*corev1.Pod) *corev1.Pod {
 	return nil
 }
 
-// hasReadinessProbe reports whether readiness depends on a probe. Without one, a pod is ready as soon as it runs.
+// hasReadinessProbe reports whether a pod has a readiness probe. Without a probe, a pod is ready as soon as it runs.
 func hasReadinessProbe(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool { return c.ReadinessProbe != nil })
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// checkGroupAccepted reports the NodeGroups that the manager does not act on, with its message.
+// checkGroupAccepted finds NodeGroups that the manager does not act on. Each finding has the manager's message.
 func checkGroupAccepted(f *Facts) []Finding {
 	var found []Finding
 	for i := range f.NodeGroups {
@@ -30,8 +30,8 @@ func checkGroupAccepted(f *Facts) []Finding {
 	return found
 }
 
-// checkNodeHasGroup finds nodes that no NodeGroup selects. It reports nothing if there is neither a manager nor a
-// group. It reports nothing for compatibility commands, because their group exists only in their process.
+// checkNodeHasGroup finds nodes that no NodeGroup selects. It finds nothing if there is neither a manager nor a
+// NodeGroup. It also finds nothing for a compatibility command, because its NodeGroup exists only in its process.
 func checkNodeHasGroup(f *Facts) []Finding {
 	switch managers := f.partsOfKind(Manager); {
 	case len(managers) == 0 && len(f.NodeGroups) == 0,

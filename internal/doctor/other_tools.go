@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// knownTool is another tool that removes or adds nodes, and how to identify it.
+// knownTool describes another tool that removes or adds nodes, and how to recognize it.
 type knownTool struct {
 	name string
 	// images are the names of its images, without registry and tag.
@@ -34,8 +34,8 @@ type knownTool struct {
 	effect, remedy string
 }
 
-// knownTools are the tools of https://github.com/Azure/AKS, https://github.com/kubernetes/autoscaler and others, with
-// the names from their manifests.
+// knownTools lists the tools of https://github.com/Azure/AKS, https://github.com/kubernetes/autoscaler and others. The
+// names come from the tools' manifests.
 var knownTools = []knownTool{
 	{
 		name: "cluster-autoscaler", images: []string{"cluster-autoscaler", "cluster-autoscaler-amd64", "cluster-autoscaler-arm64"},
@@ -95,7 +95,7 @@ var knownTools = []knownTool{
 	},
 }
 
-// listToolConfigMaps returns the ConfigMaps to look for.
+// listToolConfigMaps returns the ConfigMaps that show that a known tool is installed.
 func listToolConfigMaps() []Key {
 	var all []Key
 	for i := range knownTools {
@@ -104,7 +104,7 @@ func listToolConfigMaps() []Key {
 	return all
 }
 
-// checkOtherTools finds tools that do the same work as Slipway.
+// checkOtherTools finds installed tools that do the same work as Slipway.
 func checkOtherTools(f *Facts) []Finding {
 	var found []Finding
 	for i := range knownTools {
@@ -118,8 +118,8 @@ func checkOtherTools(f *Facts) []Finding {
 	return found
 }
 
-// toolSeverity returns Problem if both act on the same nodes. It returns Warning if both can have separate pools,
-// because that cannot be seen.
+// toolSeverity returns how serious it is that a tool is installed. It returns Problem if the tool and Slipway act on
+// the same nodes. It returns Warning if they may have separate pools, because the doctor cannot see that.
 func (f *Facts) toolSeverity(r *knownTool) Severity {
 	switch {
 	case r.name == "AKS node auto-drain":
@@ -137,7 +137,8 @@ type toolSign struct {
 	evidence string
 }
 
-// findSigns returns the workloads of the tool, or other signs if it has none.
+// findSigns returns the workloads of a tool. If the tool has no workload, it returns another sign, such as a ConfigMap,
+// an API group, an annotation or a taint.
 func (r *knownTool) findSigns(f *Facts) []toolSign {
 	ours := map[Object]bool{}
 	for _, p := range f.FindParts() {
@@ -183,7 +184,7 @@ func (r *knownTool) findSigns(f *Facts) []toolSign {
 	return r.findPlatformSign(f)
 }
 
-// findPlatformSign returns one sign for the whole cluster if the platform includes the tool.
+// findPlatformSign returns a sign for the whole cluster if the platform itself includes the tool.
 func (r *knownTool) findPlatformSign(f *Facts) []toolSign {
 	if r.findPlatformLabel == nil {
 		return nil
@@ -196,7 +197,8 @@ func (r *knownTool) findPlatformSign(f *Facts) []toolSign {
 	return nil
 }
 
-// findAKSLabel reports whether AKS manages the node. AKS drains nodes for some notices in all clusters.
+// findAKSLabel returns the label which shows that AKS manages the node. It returns false for a node without the
+// label. AKS drains nodes for some notices in all clusters.
 func findAKSLabel(n *corev1.Node) (string, bool) {
 	const cluster = "kubernetes.azure.com/cluster"
 	return cluster, isAzureNode(n) && n.Labels[cluster] != ""
@@ -231,7 +233,7 @@ func checkNodesRemovedByOtherTools(f *Facts) []Finding {
 	return found
 }
 
-// toKubeapiNode converts the name, labels, annotations and taints.
+// toKubeapiNode returns a Node of package kubeapi with the name, labels, annotations and taints of n.
 func toKubeapiNode(n *corev1.Node) *kubeapi.Node {
 	small := &kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Name: n.Name, Labels: n.Labels, Annotations: n.Annotations}}
 	for _, t := range n.Spec.Taints {

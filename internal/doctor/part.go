@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// PartKind says which process a part of Slipway runs.
+// PartKind is the kind of a part of Slipway: agent, manager or cloudpool.
 type PartKind string
 
 const (
@@ -22,7 +22,7 @@ const (
 	Cloudpool PartKind = "cloudpool"
 )
 
-// partsBySubcommand maps the subcommands of slipway, including the compatibility commands, to parts.
+// partsBySubcommand maps each subcommand of slipway to a kind of part. It includes the compatibility commands.
 var partsBySubcommand = map[string]PartKind{
 	"agent": Agent, "aks-node-termination-handler": Agent, "mechanic": Agent,
 	"manager": Manager, "vmss-pod-watcher": Manager, "openstack-autoscaler": Manager,
@@ -36,19 +36,19 @@ var flagDefaults = map[string]map[string]string{
 	"vmss-pod-watcher":     {leaderElect: "false", installCRDs: "true"},
 }
 
-// legacyFlags are the flag and the environment variable of the replaced tool, by subcommand and flag.
+// legacyFlags maps a subcommand and a flag to the replaced tool's flag and environment variable.
 var legacyFlags = map[string]map[string][2]string{
 	"aks-node-termination-handler": {maxConcurrentDrains: {"maxConcurrentDrains", "MAX_CONCURRENT_DRAINS"}},
 }
 
-// Flags that rules read.
+// The names of the flags that rules read.
 const (
 	leaderElect         = "leader-elect"
 	installCRDs         = "install-crds"
 	maxConcurrentDrains = "max-concurrent-drains"
 )
 
-// Part is an installed part of Slipway.
+// Part is one workload of Slipway that is installed in the cluster.
 type Part struct {
 	Kind           PartKind
 	Object         Object
@@ -65,7 +65,7 @@ type Part struct {
 
 func (p *Part) namespace() string { return p.Object.Namespace }
 
-// isFlagEnabled reports whether a flag is given or on by default, with any value but false.
+// isFlagEnabled reports whether a boolean flag is true, on the command line or by default.
 func (p *Part) isFlagEnabled(flag string) bool {
 	v, ok := p.flagValue(flag)
 	if !ok {
@@ -74,14 +74,14 @@ func (p *Part) isFlagEnabled(flag string) bool {
 	return ok && v != "false" && v != "0"
 }
 
-// isCompatibilityCommand reports whether the part is a manager with its own NodeGroup, from the configuration of the
-// replaced tool.
+// isCompatibilityCommand reports whether the part is a manager that runs a compatibility command. Its NodeGroup comes
+// from the replaced tool's configuration.
 func (p *Part) isCompatibilityCommand() bool {
 	return p.Kind == Manager && p.Command != "" && p.Command != "manager"
 }
 
-// flagValue returns the value of a flag on the command line. It is empty for a flag without value. Some commands use
-// one dash.
+// flagValue returns the value of a flag on the command line, and whether the flag is there. The value is "" for a flag
+// without a value. Flags with one dash count too, because some commands use them.
 func (p *Part) flagValue(flag string) (value string, given bool) {
 	also := legacyFlags[p.Command][flag]
 	for i, arg := range p.Args {
@@ -101,8 +101,8 @@ func (p *Part) flagValue(flag string) (value string, given bool) {
 	return value, ok && value != ""
 }
 
-// FindParts returns the parts of Slipway, found by the commands of their containers. For custom images they are found by
-// their labels.
+// FindParts returns the installed parts of Slipway. It recognizes a part by the command of its container. It recognizes
+// a custom image by the labels of its workload.
 func (f *Facts) FindParts() []Part {
 	if f.parts != nil {
 		return f.parts
@@ -154,7 +154,8 @@ func partOfWorkload(kind string, meta metav1.ObjectMeta, template *corev1.PodTem
 	return Part{}, false
 }
 
-// readEnvironment returns the variables that the template defines, without those from ConfigMaps and Secrets.
+// readEnvironment returns the environment variables with a value in the pod template. It omits variables from
+// ConfigMaps and Secrets.
 func readEnvironment(c *corev1.Container, namespace string) map[string]string {
 	env := map[string]string{}
 	for _, e := range c.Env {
@@ -168,7 +169,7 @@ func readEnvironment(c *corev1.Container, namespace string) map[string]string {
 	return env
 }
 
-// parseCommand returns the part that a container runs, the subcommand and the other arguments.
+// parseCommand returns the kind of part that a container runs, the subcommand, and the other arguments.
 func parseCommand(c *corev1.Container) (kind PartKind, subcommand string, args []string) {
 	program, args := parseImageName(c.Image), c.Args
 	if len(c.Command) > 0 {
@@ -206,7 +207,7 @@ func parseImageName(image string) string {
 	return name
 }
 
-// checkInstallation reports missing and duplicate parts.
+// checkInstallation finds parts of Slipway that are missing or installed twice.
 func checkInstallation(f *Facts) []Finding {
 	agents, managers := len(f.partsOfKind(Agent)), len(f.partsOfKind(Manager))
 	switch {
@@ -238,7 +239,7 @@ func listAgentAccounts(f *Facts) map[Key]bool {
 	return accounts
 }
 
-// checkPartReady finds Deployments of Slipway without available pods.
+// checkPartReady finds Deployments of Slipway that have no available pod.
 func checkPartReady(f *Facts) []Finding {
 	var found []Finding
 	for _, p := range f.FindParts() {

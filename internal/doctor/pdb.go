@@ -19,8 +19,8 @@ func newPDBObject(b *policyv1.PodDisruptionBudget) Object {
 	return Object{"PodDisruptionBudget", b.Namespace, b.Name}
 }
 
-// parseSelector returns the selector of a PodDisruptionBudget. Like in the eviction API, an invalid selector selects
-// nothing.
+// parseSelector returns the selector of a PodDisruptionBudget. As in the eviction API, an invalid selector matches no
+// pod.
 func parseSelector(b *policyv1.PodDisruptionBudget) labels.Selector {
 	s, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 	if err != nil {
@@ -29,7 +29,7 @@ func parseSelector(b *policyv1.PodDisruptionBudget) labels.Selector {
 	return s
 }
 
-// podsByPDB returns the unfinished pods of each PodDisruptionBudget.
+// podsByPDB returns the pods of each PodDisruptionBudget that have not finished.
 func (f *Facts) podsByPDB() map[*policyv1.PodDisruptionBudget][]*corev1.Pod {
 	byNamespace := map[string][]*corev1.Pod{}
 	for _, p := range f.Pods {
@@ -60,12 +60,13 @@ func listWorkloads(pods []*corev1.Pod) []Object {
 	return owners
 }
 
-// isStatusCurrent reports whether the disruption controller has observed the current generation.
+// isStatusCurrent reports whether the disruption controller has updated the status for the current generation of the
+// PodDisruptionBudget.
 func isStatusCurrent(b *policyv1.PodDisruptionBudget) bool {
 	return b.Status.ObservedGeneration >= b.Generation
 }
 
-// checkPDBNeverAllows finds PodDisruptionBudgets that allow no eviction even with all pods healthy.
+// checkPDBNeverAllows finds PodDisruptionBudgets that allow no eviction even if all their pods are healthy.
 func checkPDBNeverAllows(f *Facts) []Finding {
 	var found []Finding
 	selected := f.podsByPDB()
@@ -112,7 +113,7 @@ func isZeroOrZeroPercent(n *intstr.IntOrString) bool {
 	return n.StrVal == "0%"
 }
 
-// findSyncError returns the error of the disruption controller for this budget, or an empty string.
+// findSyncError returns the disruption controller's error for a PodDisruptionBudget. It returns "" if there is none.
 func findSyncError(b *policyv1.PodDisruptionBudget) string {
 	c := meta.FindStatusCondition(b.Status.Conditions, policyv1.DisruptionAllowedCondition)
 	if c == nil || c.Reason != policyv1.SyncFailedReason {
@@ -121,7 +122,7 @@ func findSyncError(b *policyv1.PodDisruptionBudget) string {
 	return c.Message
 }
 
-// checkPDBBlocksNow finds PodDisruptionBudgets that allow no eviction until more pods are healthy.
+// checkPDBBlocksNow finds PodDisruptionBudgets that allow no eviction now, because too few of their pods are healthy.
 func checkPDBBlocksNow(f *Facts) []Finding {
 	var found []Finding
 	for _, b := range f.PDBs {
@@ -148,7 +149,8 @@ func newUnhealthyRemedy(b *policyv1.PodDisruptionBudget) string {
 	return find + "; unhealthyPodEvictionPolicy: AlwaysAllow allows the eviction of unhealthy pods"
 }
 
-// checkPDBOverlap finds pods that several budgets select. The eviction API rejects their eviction with an error.
+// checkPDBOverlap finds pods that several PodDisruptionBudgets select. The eviction API answers their eviction with an
+// error.
 func checkPDBOverlap(f *Facts) []Finding {
 	over := map[*corev1.Pod][]string{}
 	for b, pods := range f.podsByPDB() {
@@ -180,7 +182,7 @@ func checkPDBOverlap(f *Facts) []Finding {
 	return found
 }
 
-// checkPDBMatchesNothing finds PodDisruptionBudgets that select no pod, probably by a typing error.
+// checkPDBMatchesNothing finds PodDisruptionBudgets that select no pod, probably because of a typing error.
 func checkPDBMatchesNothing(f *Facts) []Finding {
 	var found []Finding
 	selected := f.podsByPDB()

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// maxObjects is how many objects of one finding are listed by default.
+// maxObjects is how many objects of one finding are printed by default.
 const maxObjects = 5
 
-// Print writes the report for people, the worst finding first. It groups findings that differ only in their objects,
-// and findings that differ only in their messages, such as several missing permissions of one account. showAllObjects lists
-// every object.
+// Print writes the report as text, the most serious finding first. It groups findings that differ only in their
+// objects. It also groups findings that differ only in their messages, such as several missing permissions of one
+// account. If showAllObjects is true, it lists every object.
 func (r *Report) Print(w io.Writer, showAllObjects bool) error {
 	p := &printer{w: w}
 	for i := range r.Parts {
@@ -84,13 +84,14 @@ func (p *printer) printMessages(all []Finding) {
 	}
 }
 
-// block is a group of findings to print together: one message for several objects, or several messages for one
-// object.
+// block is a group of findings that are printed together. It has one message for several objects, or several messages
+// for one object.
 type block struct{ objects, messages []Finding }
 
 func (b *block) firstFinding() *Finding { return &b.objects[0] }
 
-// tryAdd adds a finding to the block if it belongs there, and reports whether it did.
+// tryAdd adds a finding to the block if the finding differs from the block only in its object or only in its message.
+// It reports whether it added the finding.
 func (b *block) tryAdd(f Finding) (added bool) {
 	first := b.firstFinding()
 	switch {
@@ -124,7 +125,8 @@ func formatCount(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// toSentence adds a capital letter and a full stop. It does not change a first word with a fixed spelling.
+// toSentence returns a text with a capital letter at its beginning and a full stop at its end. It does not change a
+// first word that has a fixed spelling.
 func toSentence(s string) string {
 	first, _, _ := strings.Cut(s, " ")
 	if first == strings.ToLower(first) && first != "kubectl" && first != "minAvailable" && first != "slipway" {

@@ -43,8 +43,8 @@ type Options struct {
 	AskAgents bool
 }
 
-// ReadFacts reads what the rules need. Errors of single readings are in Facts.Unread. It fails if the configuration is
-// invalid, the API server cannot be reached, or ctx ends.
+// ReadFacts reads everything that the rules need from the cluster. It stores the error of a single reading in
+// Facts.ReadErrors. It returns an error if the configuration is invalid, the API server cannot be reached, or ctx ends.
 func ReadFacts(ctx context.Context, config *rest.Config, o Options) (*Facts, error) {
 	r, err := newReader(config, &Facts{
 		NodeLeases: map[string]*coordinationv1.Lease{}, LeaderLeases: map[Key]*coordinationv1.Lease{}, ToolConfigMaps: map[Key]bool{},
@@ -97,13 +97,13 @@ func newReader(config *rest.Config, f *Facts) (*reader, error) {
 	return &reader{client: client, objects: objects, httpClient: web, facts: f}, nil
 }
 
-// task is one reading.
+// task is one reading that can run concurrently with others.
 type task struct {
 	reading Reading
 	read    func(context.Context) error
 }
 
-// runTasks runs tasks concurrently and records their errors.
+// runTasks runs tasks concurrently and stores the error of each reading.
 func (r *reader) runTasks(ctx context.Context, tasks []task) {
 	var group errgroup.Group
 	group.SetLimit(maxConcurrentRequests)
@@ -169,7 +169,8 @@ func (r *reader) readPartObjects(ctx context.Context, o Options) {
 	r.runTasks(ctx, tasks)
 }
 
-// storeIfFound calls keep if a get has found its object. A missing object is not an error.
+// storeIfFound calls keep if err is nil. A missing object is not an error, so it returns nil for a NotFound error. It
+// returns every other error.
 func (r *reader) storeIfFound(err error, keep func()) error {
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -182,7 +183,7 @@ func (r *reader) storeIfFound(err error, keep func()) error {
 	return err
 }
 
-// listAll appends all objects of one kind, page by page.
+// listAll reads all objects of one kind, page by page, and appends them to into.
 func listAll[L runtime.Object, T any](ctx context.Context, call func(context.Context, metav1.ListOptions) (L, error), into *[]T) error {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return call(ctx, o) })
 	return pages.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
@@ -204,7 +205,8 @@ func (r *reader) readNodeLeases(ctx context.Context) error {
 	return err
 }
 
-// readAPIGroups does not use the discovery client, because that treats a missing permission as an empty list.
+// readAPIGroups reads the names of all API groups. It does not use the discovery client, which treats a missing
+// permission as an empty list.
 func (r *reader) readAPIGroups(ctx context.Context) error {
 	var all metav1.APIGroupList
 	if err := r.client.Discovery().RESTClient().Get().AbsPath("/apis").Do(ctx).Into(&all); err != nil {
@@ -216,7 +218,8 @@ func (r *reader) readAPIGroups(ctx context.Context) error {
 	return nil
 }
 
-// readNodeGroups reads NodeGroups if they are served. The rule about CRDs decides whether they must be.
+// readNodeGroups reads the NodeGroups if the API server serves them. The rule about CRDs reports it if they must be
+// served.
 func (r *reader) readNodeGroups(ctx context.Context) error {
 	groups := r.objects.Resource(v1alpha1.GroupVersion.WithResource("nodegroups"))
 	var all []*unstructured.Unstructured
@@ -257,7 +260,7 @@ func (r Permission) toResourceAttributes() *authorizationv1.ResourceAttributes {
 	}
 }
 
-// readCallerAccess asks whether the caller has a permission.
+// readCallerAccess asks the API server whether the caller has a permission.
 func (r *reader) readCallerAccess(ctx context.Context, right Permission) error {
 	answer, err := r.client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: right.toResourceAttributes()},
@@ -271,7 +274,7 @@ func (r *reader) readCallerAccess(ctx context.Context, right Permission) error {
 	return nil
 }
 
-// readPartAccess asks whether the account of a part has a permission.
+// readPartAccess asks the API server whether the account of a part has a permission.
 func (r *reader) readPartAccess(ctx context.Context, p Part, right Permission) error {
 	namespace := p.namespace()
 	answer, err := r.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
@@ -290,7 +293,8 @@ func (r *reader) readPartAccess(ctx context.Context, p Part, right Permission) e
 	return nil
 }
 
-// readServerVersionAndClock reads the API server's time from the Date header, which has whole seconds, and also its version.
+// readServerVersionAndClock reads the API server's version. It reads the API server's time from the Date header, which
+// has whole seconds.
 func (r *reader) readServerVersionAndClock(ctx context.Context) {
 	version, err := r.client.Discovery().ServerVersion()
 	if err == nil {

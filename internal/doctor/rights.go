@@ -9,10 +9,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// partNamespace is a placeholder for the namespace of the part.
+// partNamespace is a placeholder for a part's own namespace in a [Permission].
 const partNamespace = "."
 
-// Permission is a permission that an account needs, and its purpose.
+// Permission is a permission that an account needs, and what the account needs it for.
 type Permission struct {
 	Verb string `json:"verb"`
 	// Group is the API group. Empty means the core group.
@@ -32,7 +32,7 @@ type Permission struct {
 	optional bool
 }
 
-// String returns a text such as "list poddisruptionbudgets.policy in namespace slipway".
+// String returns the permission as text, such as "list poddisruptionbudgets.policy in namespace slipway".
 func (r Permission) String() string {
 	s := r.Verb + " " + r.Resource
 	if r.Group != "" {
@@ -47,7 +47,7 @@ func (r Permission) String() string {
 	return s
 }
 
-// withPartNamespace replaces the placeholder partNamespace.
+// withPartNamespace returns the permission with the given namespace instead of the placeholder partNamespace.
 func (r Permission) withPartNamespace(namespace string) Permission {
 	if r.Namespace == partNamespace {
 		r.Namespace = namespace
@@ -55,7 +55,7 @@ func (r Permission) withPartNamespace(namespace string) Permission {
 	return r
 }
 
-// newRights returns one permission per verb.
+// newRights returns one permission for each verb in verbs.
 func newRights(group, resource, verbs, what string) []Permission {
 	var all []Permission
 	for verb := range strings.SplitSeq(verbs, " ") {
@@ -64,7 +64,7 @@ func newRights(group, resource, verbs, what string) []Permission {
 	return all
 }
 
-// changeRights applies a change to each permission.
+// changeRights returns the permissions after a call of change for each of them.
 func changeRights(rights []Permission, change func(*Permission)) []Permission {
 	for i := range rights {
 		change(&rights[i])
@@ -76,7 +76,7 @@ func setPartNamespace(r *Permission)         { r.Namespace = partNamespace }
 func setOptional(r *Permission)              { r.optional = true }
 func withName(name string) func(*Permission) { return func(r *Permission) { r.Name = name } }
 
-// withFlag makes a permission necessary only with a flag.
+// withFlag returns a change for changeRights. After the change, the permission is needed only if the flag is set.
 func withFlag(flag string) func(*Permission) { return func(r *Permission) { r.flag = flag } }
 
 const (
@@ -85,7 +85,7 @@ const (
 	storageGroup      = "storage.k8s.io"
 )
 
-// listPartRights returns the permissions that a part's account needs. They match the roles in deploy/.
+// listPartRights returns the permissions that a part's account needs. They equal the roles in deploy/.
 func listPartRights(p *Part) []Permission {
 	switch p.Kind {
 	case Agent:
@@ -160,8 +160,8 @@ func listLeaderRights(p *Part) []Permission {
 	return changeRights(all, withFlag(leaderElect))
 }
 
-// listCRDInstallRights returns the permissions for installing the CRDs. A compatibility command installs them by
-// default; without permission it uses the existing ones.
+// listCRDInstallRights returns the permissions to install the CRDs. A compatibility command installs the CRDs by
+// default. Without permission it uses the installed CRDs.
 func listCRDInstallRights(p *Part) []Permission {
 	const definitions = "customresourcedefinitions"
 	all := newRights(extensionsGroup, definitions, "create", "--install-crds")
@@ -227,7 +227,7 @@ func checkPartRights(f *Facts) []Finding {
 	return found
 }
 
-// rightsByReading are the permissions that the doctor itself needs, with their purposes.
+// rightsByReading holds the permission that the doctor needs for each reading.
 var rightsByReading = map[Reading]Permission{
 	nodesReading:        {Verb: "list", Resource: "nodes", Purpose: "to find nodes without an agent"},
 	podsReading:         {Verb: "list", Resource: "pods", Purpose: "to find agents, pods without a controller, and the pods of budgets"},
@@ -254,7 +254,7 @@ var rightsByReading = map[Reading]Permission{
 	metricsReading:   {Verb: "get", Resource: "pods/proxy", Purpose: "--ask-agents: to read the agents' metrics"},
 }
 
-// listViewerRights returns the permissions that other commands need, besides rightsByReading.
+// listViewerRights returns the permissions that other commands of slipway need, in addition to rightsByReading.
 func listViewerRights() []Permission {
 	return slices.Concat(
 		newRights("", "namespaces", "list", "slipway plan and why"),
@@ -269,7 +269,7 @@ func listViewerRights() []Permission {
 	)
 }
 
-// checkCallerRights finds permissions that the caller lacks.
+// checkCallerRights finds permissions that the user of this command lacks.
 func checkCallerRights(f *Facts) []Finding {
 	var found []Finding
 	for reading, err := range f.ReadErrors {

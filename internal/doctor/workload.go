@@ -9,13 +9,14 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// isFinished reports whether a pod has ended. Finished pods are not evicted.
+// isFinished reports whether a pod has ended. A drain does not evict such a pod.
 func isFinished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// workloadOfPod returns the workload of a pod: its controller, or the Deployment of its ReplicaSet, derived from the
-// ReplicaSet's name. Without a controller it returns the pod.
+// workloadOfPod returns the workload that a pod belongs to, which is its controller. For a ReplicaSet of a Deployment
+// it returns the Deployment, which it derives from the ReplicaSet's name. For a pod without a controller it returns the
+// pod.
 func workloadOfPod(p *corev1.Pod) Object {
 	c := metav1.GetControllerOf(p)
 	if c == nil {
@@ -28,8 +29,8 @@ func workloadOfPod(p *corev1.Pod) Object {
 	return Object{c.Kind, p.Namespace, c.Name}
 }
 
-// checkSingleReplica finds workloads that are unavailable while their only pod moves. It ignores managers without
-// leader election, which must have one replica: two would act on the same nodes.
+// checkSingleReplica finds workloads that are unavailable while their only pod moves to another node. It ignores
+// managers without leader election. These must have one replica, because two would act on the same nodes.
 func checkSingleReplica(f *Facts) []Finding {
 	var found []Finding
 	add := func(kind string, m *metav1.ObjectMeta, replicas *int32, remedy string) {
@@ -59,7 +60,7 @@ func checkSingleReplica(f *Facts) []Finding {
 	return found
 }
 
-// checkPodsWithoutController finds pods that nothing recreates.
+// checkPodsWithoutController finds pods without a controller, which are not recreated after an eviction.
 func checkPodsWithoutController(f *Facts) []Finding {
 	var found []Finding
 	for _, p := range f.Pods {

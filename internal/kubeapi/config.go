@@ -36,8 +36,8 @@ const (
 	headerTimeout = 20 * time.Second
 )
 
-// Config says how to reach an API server, and with which credentials. A token is preferred to Username and Password.
-// A client certificate, if any, is sent in each case.
+// Config holds the address of an API server and the credentials for it. A token takes precedence over Username and
+// Password. A client certificate is always sent if there is one.
 type Config struct {
 	Server             *url.URL
 	ServerName         string // for TLS, if it differs from the host of Server
@@ -54,7 +54,7 @@ type Config struct {
 	Wrap func(http.RoundTripper) http.RoundTripper
 }
 
-// LoadConfig reads the kubeconfig at path, or the pod's own ServiceAccount if path is empty.
+// LoadConfig reads the kubeconfig file at path. If path is empty, it reads the pod's own ServiceAccount.
 func LoadConfig(path string) (Config, error) {
 	if path == "" {
 		return loadInClusterConfig(os.Getenv, serviceAccountDir)
@@ -62,7 +62,7 @@ func LoadConfig(path string) (Config, error) {
 	return loadKubeconfig(path)
 }
 
-// loadInClusterConfig reads the files that the kubelet mounts into every pod
+// loadInClusterConfig reads the address and the ServiceAccount files that the kubelet gives every pod
 // (https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/).
 func loadInClusterConfig(getenv func(string) string, dir string) (Config, error) {
 	host, port := getenv("KUBERNETES_SERVICE_HOST"), getenv("KUBERNETES_SERVICE_PORT")
@@ -82,7 +82,7 @@ func loadInClusterConfig(getenv func(string) string, dir string) (Config, error)
 	return Config{Server: server, CA: ca, TokenFile: token}, nil
 }
 
-// kubeconfig is the supported part of clientcmdapi/v1.Config. Other fields do not affect the requests of this
+// kubeconfig holds the supported fields of clientcmdapi/v1.Config. The other fields do not affect the requests of this
 // package.
 type kubeconfig struct {
 	CurrentContext string `json:"current-context"`
@@ -130,17 +130,17 @@ type kubeconfigUser struct {
 	AsUserExtra map[string][]string `json:"as-user-extra"`
 }
 
-// ErrUnsupportedCredentials is the error for credentials in a kubeconfig that this package does not support, but client-go does.
+// ErrUnsupportedCredentials means that a kubeconfig has credentials that client-go supports and this package does not.
 var ErrUnsupportedCredentials = errors.New("credentials are not supported")
 
-// unsupportedError is an [ErrUnsupportedCredentials] with details.
+// unsupportedError is an [ErrUnsupportedCredentials] with the reason.
 type unsupportedError string
 
 func (u unsupportedError) Error() string      { return string(u) }
 func (unsupportedError) Is(target error) bool { return target == ErrUnsupportedCredentials }
 
-// validate refuses credentials that this package cannot use. Without them, requests would have another identity or
-// none.
+// validate returns an error for credentials that this package cannot use. Without these credentials, requests would
+// come from another user or from an anonymous user.
 func (u kubeconfigUser) validate() error {
 	switch {
 	case u.Exec != nil || u.AuthProvider != nil:
@@ -213,7 +213,8 @@ func parseKubeconfig(raw []byte, dir string) (Config, error) {
 // yamlLine matches the line number in a YAML parser's error.
 var yamlLine = regexp.MustCompile(`line \d+`)
 
-// hideContentInError returns the place of a kubeconfig error without the content there, which may be a credential.
+// hideContentInError returns the position of an error in a kubeconfig, without the content at this position. The
+// content may be a credential.
 func hideContentInError(err error) error {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return fmt.Errorf("%s: want %s", wrong.Field, wrong.Type.Kind())
@@ -224,7 +225,8 @@ func hideContentInError(err error) error {
 	return errors.New("not YAML (not quoted, it may hold a credential)")
 }
 
-// currentClusterAndUser returns the cluster and user of the current context. A context without a user has no credentials.
+// currentClusterAndUser returns the cluster and the user of the current context. For a context without a user it
+// returns no credentials.
 func (k kubeconfig) currentClusterAndUser() (cluster kubeconfigCluster, user kubeconfigUser, err error) {
 	var none kubeconfigCluster
 	for _, ctx := range k.Contexts {
@@ -258,7 +260,7 @@ func findFirst[T any](all []T, is func(int) bool) (T, bool) {
 	return none, false
 }
 
-// parseURL parses the URL of a host. It quotes an invalid URL only if it cannot contain a password.
+// parseURL parses the URL of a server. Its error quotes the URL only if the URL cannot contain a password.
 func parseURL(field, value string, schemes ...string) (*url.URL, error) {
 	u, err := url.Parse(value)
 	if err == nil && u.Hostname() != "" && slices.Contains(schemes, u.Scheme) {
@@ -279,7 +281,7 @@ func resolvePath(dir, file string) string {
 	return filepath.Join(dir, file)
 }
 
-// loadDataOrFile returns the base64 data of a field, or else the content of its file.
+// loadDataOrFile returns the decoded base64 data. If data is empty, it returns the content of the file.
 func loadDataOrFile(dir, field, data, file string) ([]byte, error) {
 	if data != "" {
 		raw, err := base64.StdEncoding.DecodeString(data)
@@ -298,8 +300,8 @@ func loadDataOrFile(dir, field, data, file string) ([]byte, error) {
 	return raw, nil
 }
 
-// NewHTTPClient returns a client with the credentials of c. It has no timeout, because a watch is long. The context
-// limits each request.
+// NewHTTPClient returns an HTTP client that uses the credentials of c. The client has no timeout, because a watch lasts
+// long. The context limits each request.
 func (c Config) NewHTTPClient() (*http.Client, error) {
 	t := &tls.Config{ServerName: c.ServerName, InsecureSkipVerify: c.InsecureSkipVerify, MinVersion: tls.VersionTLS12} //nolint:gosec // the user's own option
 	if len(c.CA) > 0 {
@@ -338,8 +340,8 @@ func (c Config) NewHTTPClient() (*http.Client, error) {
 	return &http.Client{Transport: c.wrapWithCredentials(wrapped), CheckRedirect: refuseRedirect}, nil
 }
 
-// proxyFromEnvironment is http.ProxyFromEnvironment with another error, because the original quotes the proxy's URL
-// with its password.
+// proxyFromEnvironment returns the proxy for a request as http.ProxyFromEnvironment does. It replaces the error,
+// because the original error quotes the proxy's URL with its password.
 func proxyFromEnvironment(r *http.Request) (*url.URL, error) {
 	u, err := http.ProxyFromEnvironment(r)
 	if err != nil {
@@ -349,8 +351,8 @@ func proxyFromEnvironment(r *http.Request) (*url.URL, error) {
 	return u, nil
 }
 
-// refuseRedirect follows no redirect. The API server never redirects these requests, and credentials must not be sent
-// elsewhere.
+// refuseRedirect makes a client follow no redirect. The API server never redirects these requests, and credentials must
+// not be sent elsewhere.
 func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 func (c Config) wrapWithCredentials(next http.RoundTripper) http.RoundTripper {
@@ -365,7 +367,7 @@ func (c Config) wrapWithCredentials(next http.RoundTripper) http.RoundTripper {
 	return next
 }
 
-// bearer adds a token to requests, and reads it again from its file after tokenLifetime.
+// bearer is a transport that adds a token to requests. It reads the token's file again after tokenLifetime.
 type bearer struct {
 	next http.RoundTripper
 	file string
@@ -418,7 +420,7 @@ func (b *basic) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
-// NewClient returns a client for c; userAgent is its name in the audit log.
+// NewClient returns a client for c. userAgent is the client's name in the API server's audit log.
 func (c Config) NewClient(userAgent string) (*Client, error) {
 	hc, err := c.NewHTTPClient()
 	if err != nil {

@@ -7,17 +7,17 @@ import (
 	"io"
 )
 
-// object is a pointer to any type of this package with metadata.
+// object is any type of this package that has metadata.
 type object interface{ GetMeta() *ObjectMeta }
 
-// listMeta is the part of metav1.ListMeta that this package reads.
+// listMeta holds the fields of metav1.ListMeta that this package reads.
 type listMeta struct {
 	ResourceVersion string `json:"resourceVersion"`
 	Continue        string `json:"continue"`
 }
 
-// decodeObject decodes one object. It refuses JSON without a name, such as "{}" from a proxy. That would look like a
-// node without taints or a claim without a volume (I7).
+// decodeObject decodes one object into out. It returns an error if the object has no name, such as "{}" from a proxy.
+// Such an object would look like a node without taints or a claim without a volume (I7: unknown is not gone).
 func decodeObject(r io.Reader, out object) error {
 	if err := json.NewDecoder(r).Decode(out); err != nil {
 		return toUnexpectedEOF(err)
@@ -28,9 +28,9 @@ func decodeObject(r io.Reader, out object) error {
 	return nil
 }
 
-// decodeList decodes a page of a list and passes its items one by one, so that memory holds one item and not the
-// whole page. A truncated page, or JSON that is not a list, is an error and never a shorter list (I7). Some items may
-// have been passed before the error.
+// decodeList decodes one page of a list and calls add for each item. So memory holds one item instead of the whole
+// page. A truncated page, or JSON that is not a list, is an error and never a shorter list (I7). Before the error, add
+// may have been called for some items.
 func decodeList[T any](r io.Reader, add func(T)) (listMeta, error) {
 	var meta listMeta
 	d := json.NewDecoder(r)
@@ -53,7 +53,7 @@ func decodeList[T any](r io.Reader, add func(T)) (listMeta, error) {
 	return meta, nil
 }
 
-// decodeMembers calls value for each member of the next JSON object; value must read the member.
+// decodeMembers calls value with the name of each member of the next JSON object. value must read the member.
 func decodeMembers(d *json.Decoder, value func(name string) error) error {
 	if err := expectDelim(d, json.Delim('{')); err != nil {
 		return err
@@ -70,7 +70,8 @@ func decodeMembers(d *json.Decoder, value func(name string) error) error {
 	return expectDelim(d, json.Delim('}'))
 }
 
-// decodeElements decodes the next JSON array; null is an empty array, because Go encodes an empty list so.
+// decodeElements decodes the next JSON array and calls add for each element. It accepts null as an empty array, because
+// Go encodes a nil slice as null.
 func decodeElements[T any](d *json.Decoder, add func(T)) error {
 	switch t, err := d.Token(); {
 	case err != nil:
@@ -98,7 +99,8 @@ func expectDelim(d *json.Decoder, want json.Delim) error {
 	return err
 }
 
-// toUnexpectedEOF converts io.EOF to io.ErrUnexpectedEOF, because here the input always ends too soon.
+// toUnexpectedEOF returns io.ErrUnexpectedEOF for io.EOF, because the input ended too soon. It returns every other
+// error unchanged.
 func toUnexpectedEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -106,7 +108,7 @@ func toUnexpectedEOF(err error) error {
 	return err
 }
 
-// limitedReader is an io.LimitedReader that ends with an error, so that truncated input does not look complete.
+// limitedReader is an io.LimitedReader that returns an error at its limit. So truncated input does not look complete.
 type limitedReader struct {
 	r    io.Reader
 	left int64

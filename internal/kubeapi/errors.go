@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// StatusError is a response of the API server with a status other than 2xx: the used part of metav1.Status.
+// StatusError is a response of the API server with a status other than 2xx. It holds the fields of metav1.Status that
+// are used.
 type StatusError struct {
 	Code    int    // HTTP status
 	Reason  string // metav1.StatusReason, such as "NotFound"; empty if the body was not a Status
@@ -25,7 +26,7 @@ type StatusError struct {
 	method, path string
 }
 
-// Cause is metav1.StatusCause.
+// Cause holds the fields of metav1.StatusCause.
 type Cause struct {
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
@@ -45,8 +46,8 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s (%s)", e.Message, cmp.Or(e.Reason, fmt.Sprintf("HTTP status %d", e.Code)))
 }
 
-// newStatusError reads the error from resp. A body that is not a Status, such as a proxy's HTML, is quoted and
-// clipped.
+// newStatusError returns the error for a response. If the body is not a Status, such as a proxy's HTML, the error
+// quotes the beginning of the body.
 func newStatusError(resp *http.Response) error {
 	e := &StatusError{Code: resp.StatusCode}
 	e.RetryAfter = parseRetryAfter(resp.Header.Get("Retry-After"))
@@ -71,7 +72,8 @@ func newStatusError(resp *http.Response) error {
 	return e
 }
 
-// parseRetryAfter parses the header in seconds; the API server sends no dates.
+// parseRetryAfter returns the delay in a Retry-After header in seconds, or 0 if it is not a number. The API server
+// sends no dates.
 func parseRetryAfter(h string) time.Duration {
 	s, err := strconv.Atoi(h)
 	if err != nil {
@@ -80,7 +82,7 @@ func parseRetryAfter(h string) time.Duration {
 	return toSeconds(s)
 }
 
-// toSeconds limits a number of seconds to between 0 and a day, so that a Duration cannot overflow.
+// toSeconds returns a number of seconds as a Duration, at least 0 and at most one day. The limit prevents an overflow.
 func toSeconds(s int) time.Duration {
 	return time.Duration(min(max(s, 0), 24*60*60)) * time.Second
 }
@@ -93,7 +95,7 @@ func clipBody(raw []byte) string {
 	return s
 }
 
-// ToStatusError returns the StatusError in err's chain. It returns nil if there is none, for example because the request
+// ToStatusError returns the *StatusError in err. It returns nil if err contains none, for example because the request
 // got no response.
 func ToStatusError(err error) *StatusError {
 	var e *StatusError
@@ -108,27 +110,27 @@ func hasCode(err error, code int) bool {
 	return e != nil && e.Code == code
 }
 
-// IsNotFound reports that the API server itself answered that the object does not exist. A 404 that is not a Status
-// does not count, such as a proxy's, or from a starting server.
+// IsNotFound reports whether the API server itself answered that the object does not exist. A 404 without a Status in
+// its body does not count. It may come from a proxy or a starting server.
 func IsNotFound(err error) bool {
 	e := ToStatusError(err)
 	return e != nil && e.Code == http.StatusNotFound && e.Reason == "NotFound"
 }
 
-// IsConflict reports that the API server itself answered that a resourceVersion or precondition does not match.
+// IsConflict reports whether the API server itself answered that a resourceVersion or a precondition does not match.
 func IsConflict(err error) bool {
 	e := ToStatusError(err)
 	return e != nil && e.Code == http.StatusConflict && e.Reason == "Conflict"
 }
 
-// IsAlreadyExists reports that the API server itself answered that an object with this name exists already.
+// IsAlreadyExists reports whether the API server itself answered that an object with this name exists.
 func IsAlreadyExists(err error) bool {
 	e := ToStatusError(err)
 	return e != nil && e.Code == http.StatusConflict && e.Reason == "AlreadyExists"
 }
 
-// IsForbidden reports a missing permission.
+// IsForbidden reports whether the API server refused the request because of a missing permission.
 func IsForbidden(err error) bool { return hasCode(err, http.StatusForbidden) }
 
-// IsUnauthorized reports invalid credentials.
+// IsUnauthorized reports whether the API server rejected the credentials.
 func IsUnauthorized(err error) bool { return hasCode(err, http.StatusUnauthorized) }

@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// CreateEvent creates a Kubernetes Event in the namespace of e.Metadata.
+// CreateEvent creates a Kubernetes Event in the namespace of its metadata.
 func (c *Client) CreateEvent(ctx context.Context, e Event) error {
 	e.APIVersion, e.Kind = "v1", "Event"
 	path := []string{"api", "v1", "namespaces", e.Metadata.Namespace, "events"}

@@ -57,7 +57,7 @@ func (s WatchScope) query() url.Values {
 	return q
 }
 
-// Handler receives the results of Follow, from one goroutine. A nil field is skipped.
+// Handler receives the results of [ListAndWatch]. One goroutine calls its functions. A nil function is skipped.
 type Handler[T any] struct {
 	// Replaced receives the whole state after each list. Objects that are missing from it are gone.
 	Replaced func([]T)
@@ -69,15 +69,15 @@ type Handler[T any] struct {
 	Failed func(error)
 }
 
-// objectOf is a pointer to T that has metadata.
+// objectOf is a pointer to T, where T has metadata.
 type objectOf[T any] interface {
 	*T
 	object
 }
 
-// ListAndWatch lists the objects of the scope, and then watches them until ctx ends. It returns the error of ctx. A watch
-// that ends is continued from where it stopped. If the API server no longer has that version, everything is listed
-// again. Objects are never read one by one.
+// ListAndWatch lists the objects of a scope and then watches them until ctx ends. It passes all results to h and
+// returns the error of ctx. If a watch ends, it starts a new watch from the last resourceVersion. If the API server no
+// longer has that version, it lists all objects again.
 func ListAndWatch[T any, P objectOf[T]](ctx context.Context, c *Client, s WatchScope, h Handler[T]) error {
 	pause := firstBackoff
 	version := s.ResourceVersion
@@ -100,8 +100,8 @@ func ListAndWatch[T any, P objectOf[T]](ctx context.Context, c *Client, s WatchS
 	return ctx.Err()
 }
 
-// listAndWatchOnce lists, unless a resourceVersion is known, and then watches until the watch ends. It returns the
-// resourceVersion to continue from; empty requires a new list.
+// listAndWatchOnce lists all objects, unless version is a known resourceVersion. Then it watches until the watch ends.
+// It returns the resourceVersion for the next watch. An empty result means that a new list is necessary.
 func listAndWatchOnce[T any, P objectOf[T]](
 	ctx context.Context, c *Client, s WatchScope, version string, h Handler[T],
 ) (nextVersion string, err error) {
@@ -122,7 +122,7 @@ func listAndWatchOnce[T any, P objectOf[T]](
 	return next, err
 }
 
-// listAllPages reads all pages. A list is complete or an error.
+// listAllPages reads all pages of a list. It returns the complete list with its resourceVersion, or an error.
 func listAllPages[T any](ctx context.Context, c *Client, s WatchScope) (items []T, resourceVersion string, err error) {
 	q := s.query()
 	if s.AllowCachedList {
@@ -151,8 +151,8 @@ type watchEvent struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// watchFrom watches until the stream ends, and returns the resourceVersion to continue from. A stream that the server
-// closes normally is not an error.
+// watchFrom watches until the stream ends, and returns the resourceVersion for the next watch. If the server closes the
+// stream normally, that is not an error.
 func watchFrom[T any, P objectOf[T]](
 	ctx context.Context, c *Client, s WatchScope, version string, h Handler[T],
 ) (nextVersion string, err error) {
@@ -190,9 +190,9 @@ func watchFrom[T any, P objectOf[T]](
 	return version, lines.Err()
 }
 
-// requiresNewList reports an error of a watch that the same request would always get. The version is too old (410),
-// or not in this API server's history (400, and 504 if it is ahead of it), or the path does not exist yet (404).
-// Missing permissions, overload and server failures do not concern the version.
+// requiresNewList reports whether a watch from this resourceVersion would always fail, so that a new list is necessary.
+// The version is too old (410), or unknown to this API server (400, or 504 if it is in the future). A path that does
+// not exist yet is a 404. Missing permissions, overload and server failures do not depend on the version.
 func requiresNewList(err error) bool {
 	e := ToStatusError(err)
 	if e == nil {
@@ -205,8 +205,8 @@ func requiresNewList(err error) bool {
 	return false
 }
 
-// scanWholeLines is bufio.ScanLines, but ignores a last line without an end. That line was truncated, and a watch
-// from the version before gets it again.
+// scanWholeLines splits input into lines, as bufio.ScanLines does. It ignores a last line without a line end, because
+// that line was truncated. The next watch gets its event again.
 func scanWholeLines(data []byte, _ bool) (int, []byte, error) {
 	if i := bytes.IndexByte(data, '\n'); i >= 0 {
 		return i + 1, data[:i], nil
@@ -214,7 +214,8 @@ func scanWholeLines(data []byte, _ bool) (int, []byte, error) {
 	return 0, nil, nil
 }
 
-// dispatchWatchEvent passes one event of a watch to h and returns the object's resourceVersion.
+// dispatchWatchEvent decodes one event of a watch and calls the function of h for its type. It returns the object's
+// resourceVersion.
 func dispatchWatchEvent[T any, P objectOf[T]](line []byte, h Handler[T]) (resourceVersion string, err error) {
 	var e watchEvent
 	if err := json.Unmarshal(line, &e); err != nil {

@@ -1,9 +1,9 @@
 // Package kubeapi is a small client for the Kubernetes API server.
 //
-// The agent runs on every node, and may use only a few mebibytes of memory there. client-go, with its typed scheme
-// and protobuf registrations, uses more than that before the first request. So this package makes the few requests
-// that the agent and the drain engine need, with net/http and encoding/json. Its types hold only the fields that are
-// read (docs/adr/0001-small-agent.md). This package makes no decisions.
+// The agent runs on every node, and may use only a few mebibytes of memory there. client-go, with its typed scheme and
+// protobuf registrations, uses more memory before the first request. So this package sends the few requests of the
+// agent and the drain engine with net/http and encoding/json. Its types hold only the fields that are read
+// (docs/adr/0001-small-agent.md). This package makes no decisions.
 package kubeapi
 
 import (
@@ -30,15 +30,15 @@ const (
 	maxEventBytes = 4 << 20
 )
 
-// The content types of the patches. The API server answers 415 to any other.
+// The content types of patches. The API server answers 415 to any other content type.
 const (
 	mergePatch          = "application/merge-patch+json"
 	strategicMergePatch = "application/strategic-merge-patch+json"
 )
 
-// Client sends requests to one API server. It has no rate limit: an eviction must not wait behind a client-side
-// limiter while an instance is being terminated. The server protects itself by priority and fairness. Client is safe
-// for concurrent use.
+// Client sends requests to one API server. It has no rate limit, because an eviction must not wait while an instance is
+// being terminated. The API server limits requests itself (API priority and fairness). Client is safe for concurrent
+// use.
 type Client struct {
 	base      *url.URL
 	http      *http.Client
@@ -46,8 +46,8 @@ type Client struct {
 	timeout   time.Duration
 }
 
-// NewClient returns a client for the API server at base (scheme, host, and an optional path prefix). The http.Client
-// carries the credentials; see Config. userAgent is the client's name in the API server's audit log.
+// NewClient returns a client for the API server at base (scheme, host, and an optional path prefix). hc adds the
+// credentials, see [Config]. userAgent is the client's name in the API server's audit log.
 func NewClient(base *url.URL, hc *http.Client, userAgent string) *Client {
 	return &Client{base: base, http: hc, userAgent: userAgent, timeout: DefaultTimeout}
 }
@@ -62,8 +62,8 @@ type request struct {
 }
 
 // sendAndDecode sends r and decodes the object of a 2xx response into out, which may be nil. Any other response is a
-// *StatusError. A request without a readable response is another error. For it IsNotFound, IsConflict and similar
-// functions return false: unknown is not gone (invariant I7).
+// *StatusError. A request without a readable response is another error. For such an error IsNotFound, IsConflict and
+// similar functions return false (I7: unknown is not gone).
 func (c *Client) sendAndDecode(ctx context.Context, r request, out object) error {
 	return c.sendAndRead(ctx, r, func(body io.Reader) error {
 		if out == nil {
@@ -73,7 +73,7 @@ func (c *Client) sendAndDecode(ctx context.Context, r request, out object) error
 	})
 }
 
-// fetchObject sends r and returns the object of its response.
+// fetchObject sends r and returns the object in the response.
 func fetchObject[T any, P objectOf[T]](ctx context.Context, c *Client, r request) (*T, error) {
 	var object T
 	if err := c.sendAndDecode(ctx, r, P(&object)); err != nil {
@@ -145,7 +145,8 @@ func (r *request) encodeBody() (io.Reader, error) {
 }
 
 // escapePath escapes each element as one path segment, because names come from flags and annotations. It refuses an
-// element that would disappear from the path: a DELETE of the pod "" would delete every pod in the namespace.
+// empty element, and any other that would disappear from the path. A DELETE of the pod "" would delete every pod in the
+// namespace.
 func escapePath(path []string) ([]string, error) {
 	out := make([]string, len(path))
 	for i, p := range path {
@@ -157,13 +158,14 @@ func escapePath(path []string) ([]string, error) {
 	return out, nil
 }
 
-// drainBody reads the small rest of a body, so that the connection can be reused.
+// drainBody reads a small rest of a response body, so that the connection can be reused.
 func drainBody(b io.ReadCloser) {
 	_, _ = io.CopyN(io.Discard, b, 64<<10)
 	_ = b.Close()
 }
 
-// unwrapURLError removes the method and full URL from an error of net/http. The caller adds both, without the query.
+// unwrapURLError removes the method and the full URL from an error of net/http. The caller adds the method and the path
+// itself, without the query.
 func unwrapURLError(err error) error {
 	var ue *url.Error
 	if errors.As(err, &ue) {

@@ -14,15 +14,16 @@ func (c *Client) GetNode(ctx context.Context, name string) (*Node, error) {
 	return fetchObject[Node](ctx, c, request{method: http.MethodGet, path: []string{"api", "v1", "nodes", name}})
 }
 
-// PatchNode sends a JSON merge patch (RFC 7386). If the patch has metadata.resourceVersion and the node has changed
-// since, the error is a conflict.
+// PatchNode sends a JSON merge patch (RFC 7386) for a Node. The error is a conflict if the patch has
+// metadata.resourceVersion and the Node has changed since.
 func (c *Client) PatchNode(ctx context.Context, name string, patch []byte) (*Node, error) {
 	return fetchObject[Node](ctx, c, request{
 		method: http.MethodPatch, path: []string{"api", "v1", "nodes", name}, contentType: mergePatch, body: patch,
 	})
 }
 
-// PatchNodeWithManager is PatchNode with a field manager, for a later IsUnschedulableSetBy.
+// PatchNodeWithManager does what PatchNode does, with a field manager. IsUnschedulableSetBy can later find this
+// manager.
 func (c *Client) PatchNodeWithManager(ctx context.Context, manager, name string, patch []byte) (*Node, error) {
 	return fetchObject[Node](ctx, c, request{
 		method: http.MethodPatch, path: []string{"api", "v1", "nodes", name}, query: url.Values{"fieldManager": {manager}},
@@ -30,7 +31,7 @@ func (c *Client) PatchNodeWithManager(ctx context.Context, manager, name string,
 	})
 }
 
-// IsUnschedulableSetBy reports whether this field manager was the last to change spec.unschedulable of a Node
+// IsUnschedulableSetBy reports whether the given field manager was the last one to change a Node's spec.unschedulable
 // (https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management).
 func (c *Client) IsUnschedulableSetBy(ctx context.Context, fieldManager, nodeName string) (bool, error) {
 	n, err := fetchObject[managedNode](ctx, c, request{method: http.MethodGet, path: []string{"api", "v1", "nodes", nodeName}})
@@ -45,7 +46,7 @@ func (c *Client) IsUnschedulableSetBy(ctx context.Context, fieldManager, nodeNam
 	return false, nil
 }
 
-// managedNode is the part of a Node that says who changed it.
+// managedNode holds the metadata of a Node that shows which field manager set spec.unschedulable.
 type managedNode struct {
 	Metadata struct {
 		ObjectMeta
@@ -63,16 +64,17 @@ type managedNode struct {
 
 func (n *managedNode) GetMeta() *ObjectMeta { return &n.Metadata.ObjectMeta }
 
-// PatchNodeStatus sends a strategic merge patch for the status. Conditions are merged by type, and a condition with
-// "$patch": "delete" is removed.
+// PatchNodeStatus sends a strategic merge patch for the status of a Node. The API server merges conditions by type, and
+// removes a condition with "$patch": "delete".
 func (c *Client) PatchNodeStatus(ctx context.Context, name string, patch []byte) (*Node, error) {
 	return fetchObject[Node](ctx, c, request{
 		method: http.MethodPatch, path: []string{"api", "v1", "nodes", name, "status"}, contentType: strategicMergePatch, body: patch,
 	})
 }
 
-// DeleteNode deletes a Node if it still has this UID and resourceVersion, which are both required. Otherwise the
-// error is a conflict. It reports whether the Node is gone already; a Node with finalizers is not.
+// DeleteNode deletes a Node that has the given UID and resourceVersion. Both are required. If the Node has changed or
+// was replaced, the error is a conflict. gone is true if the Node no longer exists. A Node with finalizers still
+// exists.
 func (c *Client) DeleteNode(ctx context.Context, name, uid, resourceVersion string) (gone bool, err error) {
 	if uid == "" || resourceVersion == "" {
 		return false, fmt.Errorf("delete node %s: UID %q, resourceVersion %q: want both of the node to delete", name, uid,
@@ -89,14 +91,14 @@ func (c *Client) DeleteNode(ctx context.Context, name, uid, resourceVersion stri
 	return err == nil && answer.Kind == "Status", err // for a Node with finalizers the API server returns the Node
 }
 
-// ListNodes lists the Nodes that match a label selector, such as "key=value".
+// ListNodes lists the Nodes with labels that match a selector, such as "key=value".
 func (c *Client) ListNodes(ctx context.Context, labelSelector string) ([]Node, error) {
 	items, _, err := listAllPages[Node](ctx, c, WatchScope{Path: []string{"api", "v1", "nodes"}, LabelSelector: labelSelector})
 	return items, err
 }
 
-// WatchNode lists and watches one Node by name; see Follow. Since is the resourceVersion of a known state; empty
-// reads the Node first.
+// WatchNode lists and watches one Node by name, see [ListAndWatch]. since is the resourceVersion of a known state. If
+// since is empty, WatchNode reads the Node first.
 func (c *Client) WatchNode(ctx context.Context, name, since string, h Handler[Node]) error {
 	return ListAndWatch(ctx, c, WatchScope{
 		Path:            []string{"api", "v1", "nodes"},

@@ -7,25 +7,26 @@ import (
 	"time"
 )
 
-// podScope selects the pods bound to one node, by the field selector that the API server indexes.
+// podScope selects the pods that are bound to one node. The API server has an index for this field selector.
 func podScope(node string) WatchScope {
 	return WatchScope{Path: []string{"api", "v1", "pods"}, FieldSelector: "spec.nodeName=" + node}
 }
 
-// WatchPodsOnNode lists and watches the pods bound to one node; see Follow. The first list may be slightly outdated.
+// WatchPodsOnNode lists and watches the pods that are bound to one node, see [ListAndWatch]. The first list may be
+// slightly outdated.
 func (c *Client) WatchPodsOnNode(ctx context.Context, node string, h Handler[Pod]) error {
 	s := podScope(node)
 	s.AllowCachedList = true
 	return ListAndWatch(ctx, c, s, h)
 }
 
-// ListPodsOnNode returns the current pods bound to one node, even if the Node does not exist.
+// ListPodsOnNode returns the pods that are bound to one node now, even if the Node does not exist.
 func (c *Client) ListPodsOnNode(ctx context.Context, node string) ([]Pod, error) {
 	items, _, err := listAllPages[Pod](ctx, c, podScope(node))
 	return items, err
 }
 
-// PodRemoval selects a pod to evict or delete, with options.
+// PodRemoval selects one pod to evict or delete, and the options of the request.
 type PodRemoval struct {
 	Namespace, Name string
 	// UID is required, as a precondition. For a pod of the same name with another UID the error is a conflict.
@@ -47,7 +48,8 @@ type preconditions struct {
 	ResourceVersion string `json:"resourceVersion,omitempty"`
 }
 
-// requireUID refuses an empty UID. The API server would answer it with a conflict, as if the pod had been replaced.
+// requireUID returns an error if the UID is empty. The API server would answer an empty UID with a conflict, as if the
+// pod had been replaced.
 func (r PodRemoval) requireUID() error {
 	if r.UID == "" {
 		return fmt.Errorf("pod %s/%s: UID is empty: want the pod's metadata.uid", r.Namespace, r.Name)
@@ -63,9 +65,10 @@ func (r PodRemoval) toDeleteOptions() deleteOptions {
 	return o
 }
 
-// EvictPod evicts a pod, which respects PodDisruptionBudgets
+// EvictPod evicts a pod. The API server respects PodDisruptionBudgets
 // (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/). If a PodDisruptionBudget allows no
-// disruption, the error has code 429 and a cause DisruptionBudget. If several select the pod, it has code 500.
+// disruption, the error has code 429 and a cause DisruptionBudget. If several PodDisruptionBudgets select the pod, the
+// error has code 500.
 func (c *Client) EvictPod(ctx context.Context, r PodRemoval) error {
 	body := struct {
 		APIVersion    string        `json:"apiVersion"`
@@ -90,7 +93,7 @@ func (c *Client) DeletePod(ctx context.Context, r PodRemoval) error {
 	return c.sendAndDecode(ctx, request{method: http.MethodDelete, path: path, body: r.toDeleteOptions()}, nil)
 }
 
-// PodDisruption is the reason for the deletion of a pod.
+// PodDisruption describes why a pod will be deleted, for its condition DisruptionTarget.
 type PodDisruption struct {
 	Namespace, Name string
 	// UID is required. For a pod of the same name with another UID the error is a conflict.
@@ -99,9 +102,9 @@ type PodDisruption struct {
 	At              time.Time
 }
 
-// SetDisruptionTarget sets the pod condition DisruptionTarget, like the eviction API
+// SetDisruptionTarget sets the pod condition DisruptionTarget, as the eviction API does
 // (https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions). If the pod is not
-// deleted within two minutes, the disruption controller removes the condition.
+// deleted within 2 minutes, the disruption controller removes the condition.
 func (c *Client) SetDisruptionTarget(ctx context.Context, d PodDisruption) error {
 	if d.UID == "" {
 		return fmt.Errorf("condition DisruptionTarget: pod %s/%s: UID is empty: want the pod's metadata.uid",
@@ -118,7 +121,7 @@ func (c *Client) SetDisruptionTarget(ctx context.Context, d PodDisruption) error
 	return c.sendAndDecode(ctx, request{method: http.MethodPatch, path: path, contentType: strategicMergePatch, body: patch}, nil)
 }
 
-// WatchPodDisruptionBudgets lists and watches the PodDisruptionBudgets of a namespace; see Follow.
+// WatchPodDisruptionBudgets lists and watches the PodDisruptionBudgets of a namespace, see [ListAndWatch].
 func (c *Client) WatchPodDisruptionBudgets(ctx context.Context, namespace string, h Handler[PodDisruptionBudget]) error {
 	path := []string{"apis", "policy", "v1", "namespaces", namespace, "poddisruptionbudgets"}
 	return ListAndWatch(ctx, c, WatchScope{Path: path}, h)

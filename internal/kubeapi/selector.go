@@ -15,8 +15,8 @@ var operators = map[string]selection.Operator{
 	"DoesNotExist": selection.DoesNotExist,
 }
 
-// ToSelector converts s to a labels.Selector, like metav1.LabelSelectorAsSelector: nil matches nothing, and an empty
-// one matches everything.
+// ToSelector converts s to a labels.Selector, as metav1.LabelSelectorAsSelector does. A nil selector matches nothing,
+// and an empty selector matches everything.
 func (s *LabelSelector) ToSelector() (labels.Selector, error) {
 	if s == nil {
 		return labels.Nothing(), nil

@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// ListVolumeAttachments lists all VolumeAttachments of the cluster, because the API server has no selector by node.
+// ListVolumeAttachments lists all VolumeAttachments of the cluster. The API server cannot select them by node.
 func (c *Client) ListVolumeAttachments(ctx context.Context) ([]VolumeAttachment, error) {
 	path := []string{"apis", "storage.k8s.io", "v1", "volumeattachments"}
 	items, _, err := listAllPages[VolumeAttachment](ctx, c, WatchScope{Path: path})

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// ObjectMeta holds the fields of metav1.ObjectMeta that are read.
+// ObjectMeta holds the fields of metav1.ObjectMeta that this package reads.
 type ObjectMeta struct {
 	Name                       string            `json:"name,omitempty"`
 	Namespace                  string            `json:"namespace,omitempty"`
@@ -20,10 +20,10 @@ type ObjectMeta struct {
 	DeletionGracePeriodSeconds *int64            `json:"deletionGracePeriodSeconds,omitempty"`
 }
 
-// GetMeta returns the metadata, for generic code.
+// GetMeta returns the object's metadata. Functions for several types use it.
 func (m *ObjectMeta) GetMeta() *ObjectMeta { return m }
 
-// OwnerReference is metav1.OwnerReference.
+// OwnerReference holds the fields of metav1.OwnerReference.
 type OwnerReference struct {
 	Kind       string `json:"kind"`
 	Name       string `json:"name"`
@@ -46,7 +46,8 @@ type NodeSpec struct {
 	Taints        []Taint `json:"taints,omitempty"`
 }
 
-// Taint is the whole corev1.Taint, because a patch of the list writes back every element, also of other owners.
+// Taint holds all fields of corev1.Taint. A patch writes the whole list of taints, including taints that other programs
+// set.
 type Taint struct {
 	Key       string  `json:"key"`
 	Value     string  `json:"value,omitempty"`
@@ -148,7 +149,7 @@ type PodDisruptionBudget struct {
 	} `json:"status"`
 }
 
-// LabelSelector is metav1.LabelSelector.
+// LabelSelector holds the fields of metav1.LabelSelector.
 type LabelSelector struct {
 	MatchLabels      map[string]string `json:"matchLabels,omitempty"`
 	MatchExpressions []struct {
@@ -222,16 +223,16 @@ type LeaseSpec struct {
 	LeaseTransitions     int32     `json:"leaseTransitions,omitempty"`
 }
 
-// MicroTime is metav1.MicroTime. It is written with exactly six digits of the second, because the API server accepts no
-// other form.
+// MicroTime is metav1.MicroTime. It is encoded with exactly six digits after the second, because the API server accepts
+// no other format.
 type MicroTime struct{ time.Time }
 
 func (t MicroTime) MarshalJSON() ([]byte, error) {
 	return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000000Z07:00"`)), nil
 }
 
-// ParseResourceVersion returns a resourceVersion as a number, which increases with each version. It returns 0 if it is not a number
-// (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions).
+// ParseResourceVersion returns a resourceVersion as a number, which increases with each change. It returns 0 if
+// resourceVersion is not a number (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions).
 func ParseResourceVersion(resourceVersion string) uint64 {
 	v, err := strconv.ParseUint(resourceVersion, 10, 64)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package notice defines notices: announcements by a cloud, or by the node itself, that an instance will be
-// interrupted. A source is a package below this folder and converts what it reads to snapshots. This package does not
-// depend on the sources, and does not act on notices.
+// Package notice defines a notice: an announcement that an instance will be interrupted. A notice comes from a cloud or
+// from the node itself. The packages below this folder are the sources, and convert what they read to snapshots. This
+// package does not depend on the sources, and does not act on notices.
 package notice
 
 import (
@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Type is the kind of interruption, in the terms of Azure Scheduled Events, or Condition. Other sources convert their
-// own types to these.
+// Type is the kind of an interruption. The types are those of Azure Scheduled Events, and Condition. Other sources
+// convert their own types to these.
 type Type string
 
 // The five types of Azure Scheduled Events, api-version 2020-07-01.
@@ -30,25 +30,27 @@ const (
 	Terminate Type = "Terminate"
 )
 
-// Condition is a state of the node that makes it unfit for its pods. It has no deadline.
+// Condition is the type of a notice for a node condition that makes the node unfit for its pods. Such a notice has no
+// deadline.
 const Condition Type = "Condition"
 
 // Interruptions returns the types of interruptions, the least severe first.
 func Interruptions() []Type { return []Type{Freeze, Reboot, Redeploy, Preempt, Terminate} }
 
-// Types returns all types.
+// Types returns all types of notices: the interruptions and Condition.
 func Types() []Type { return append(Interruptions(), Condition) }
 
-// Status is the progress of the interruption.
+// Status is the progress of the interruption that a notice announces.
 type Status string
 
-// A notice is Scheduled, then Started, then not listed any more. There is no status "completed".
+// The statuses of a notice. A notice is first Scheduled and then Started. Then its source no longer lists it. There is
+// no status "completed".
 const (
 	Scheduled Status = "Scheduled"
 	Started   Status = "Started"
 )
 
-// Notice is one announced interruption, as its source last read it.
+// Notice is one announced interruption, as its source last reported it.
 type Notice struct {
 	// ID identifies the notice within its source, as long as it is listed.
 	ID string
@@ -81,15 +83,16 @@ type Notice struct {
 	Description   string
 }
 
-// EffectiveType returns the type that applies to the pods, the taint and notifications.
+// EffectiveType returns PodType, or Type if PodType is empty. The agent uses it for the pods, the taint and
+// notifications.
 func (n Notice) EffectiveType() Type { return cmp.Or(n.PodType, n.Type) }
 
-// maxDescriptionBytes limits a description in a record.
+// maxDescriptionBytes limits the description of a notice in its record on the Node, in bytes.
 const maxDescriptionBytes = 256
 
-// TrimForRecord returns the notice as stored in its record on the Node. Of the instance names it keeps only ownResource, with
-// their number and a hash, and it clips the description. An event may name thousands of instances, and an annotation
-// has to stay small.
+// TrimForRecord returns a shortened notice for its record on the Node. It removes the names of all instances except
+// ownResource, but keeps their number and a hash. It also clips the description. An event may name thousands of
+// instances, and an annotation has to stay small.
 func (n Notice) TrimForRecord(ownResource string) Notice {
 	if n.InstanceCount == 0 && len(n.Resources) > 0 {
 		names := slices.Compact(slices.Sorted(slices.Values(n.Resources)))
@@ -112,7 +115,7 @@ func (n Notice) TrimForRecord(ownResource string) Notice {
 	return n
 }
 
-// CountOtherInstances returns the number of named instances other than own.
+// CountOtherInstances returns how many instances the notice names besides own.
 func (n Notice) CountOtherInstances(own string) int {
 	mine := 0
 	for _, name := range n.Resources {
@@ -123,7 +126,7 @@ func (n Notice) CountOtherInstances(own string) int {
 	return max(len(n.Resources), n.InstanceCount) - mine
 }
 
-// Snapshot is what one source knew at one time about the watched instance.
+// Snapshot holds what one source reported at one time about the watched instance.
 type Snapshot struct {
 	// At is when the source read it.
 	At time.Time
@@ -139,7 +142,7 @@ type Snapshot struct {
 	Warnings []Problem
 }
 
-// Problem is an unreadable part of a source's response.
+// Problem describes an entry of a source's response that could not be parsed completely.
 type Problem struct {
 	// ID is the ID of the notice; empty if it is unreadable too.
 	ID string
@@ -154,8 +157,8 @@ func (s Snapshot) HasNotice(id string) bool {
 	return slices.ContainsFunc(s.Notices, func(n Notice) bool { return n.ID == id })
 }
 
-// HasEnded reports whether a notice has ended according to the snapshot. It has ended if it is not listed, and no entry
-// that is unreadable or has no ID may be it.
+// HasEnded reports whether the snapshot proves that a notice has ended. It returns false if the snapshot lists the
+// notice. It also returns false if an unreadable entry, or a notice with a generated ID, may be this notice.
 func (s Snapshot) HasEnded(id string) bool {
 	for _, n := range s.Notices {
 		if n.ID == id || n.HasGeneratedID {

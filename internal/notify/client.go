@@ -28,7 +28,7 @@ const (
 	idleConnection = 30 * time.Second
 )
 
-// failure is a failed or refused request.
+// failure describes why a request was not sent or was not accepted.
 type failure struct {
 	err error
 	// final means that the receiver would refuse the same request again.
@@ -43,7 +43,7 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// client sends the requests of one receiver. One goroutine uses it.
+// client sends the requests of one receiver. Only one goroutine uses it.
 type client struct {
 	connection Connection
 	field      func(string) string
@@ -55,7 +55,8 @@ type client struct {
 	idle      interface{ CloseIdleConnections() }
 }
 
-// renewTransportIfChanged creates the transport, and replaces it when the CA file has changed.
+// renewTransportIfChanged creates the HTTP transport on the first call. It creates a new transport if the CA file has
+// changed.
 func (c *client) renewTransportIfChanged() error {
 	var ca string
 	if c.connection.CAFile != "" {
@@ -95,7 +96,8 @@ func (c *client) renewTransportIfChanged() error {
 	return nil
 }
 
-// proxyFor returns the proxy for a request. It reads the password again, so that it may be replaced.
+// proxyFor returns the proxy for a request. It reads the proxy's password again each time, so that the password can be
+// replaced.
 func (c *client) proxyFor(r *http.Request) (*url.URL, error) {
 	switch c.connection.Proxy {
 	case "":
@@ -114,7 +116,7 @@ func (c *client) proxyFor(r *http.Request) (*url.URL, error) {
 	return u, err
 }
 
-// proxyPassword reads the proxy's password from its file, if there is one.
+// proxyPassword returns the proxy's password from its file. It returns "" if no file is configured.
 func (c *client) proxyPassword() (string, error) {
 	if c.connection.ProxyPasswordFile == "" {
 		return "", nil
@@ -126,7 +128,7 @@ func (c *client) proxyPassword() (string, error) {
 	return password, nil
 }
 
-// addSecrets adds the secrets of the connection to s.
+// addSecrets adds the proxy's user name and password to s, so that no message shows them.
 func (c *client) addSecrets(s *secrets) {
 	if u, err := url.Parse(c.connection.Proxy); err == nil && u.User != nil {
 		password, _ := u.User.Password()
@@ -137,7 +139,7 @@ func (c *client) addSecrets(s *secrets) {
 	}
 }
 
-// send sends one request and evaluates the response.
+// send sends one request. It returns nil if the receiver accepted the request, and the failure otherwise.
 func (c *client) send(req *http.Request) *failure {
 	if err := c.renewTransportIfChanged(); err != nil {
 		return &failure{err: err, absent: true}
@@ -156,12 +158,12 @@ func (c *client) send(req *http.Request) *failure {
 	return failureFromResponse(resp, raw, time.Now())
 }
 
-// maxRedirects is how many redirects of one request are followed.
+// maxRedirects is the maximum number of redirects that are followed for one request.
 const maxRedirects = 10
 
-// allowSafeRedirect follows only redirects that keep method and body: 307 and 308. Others would deliver an empty
-// message. It does not follow a redirect from https to http, which would expose the message. Another host gets no
-// credentials.
+// allowSafeRedirect is the redirect policy of the client. It follows only 307 and 308, which keep the method and the
+// body. Another redirect would deliver an empty message. It does not follow a redirect from https to http, which would
+// expose the message. It removes credentials from a request to another host.
 func allowSafeRedirect(next *http.Request, made []*http.Request) error {
 	code := next.Response.StatusCode
 	if code != http.StatusTemporaryRedirect && code != http.StatusPermanentRedirect || len(made) > maxRedirects ||
@@ -179,7 +181,7 @@ func allowSafeRedirect(next *http.Request, made []*http.Request) error {
 	return nil
 }
 
-// transportErrorWithoutURL removes the URL from an error of net/http, because it may contain a secret.
+// transportErrorWithoutURL returns an error of net/http without its URL, because the URL may contain a secret.
 func transportErrorWithoutURL(ctx context.Context, err error, timeout time.Duration) error {
 	var u *url.Error
 	for errors.As(err, &u) {
@@ -191,7 +193,7 @@ func transportErrorWithoutURL(ctx context.Context, err error, timeout time.Durat
 	return err
 }
 
-// failureFromResponse returns nil for a delivered message, and the failure otherwise.
+// failureFromResponse returns nil if the receiver accepted the message, and the failure otherwise.
 func failureFromResponse(resp *http.Response, raw []byte, now time.Time) *failure {
 	code := resp.StatusCode
 	if code/100 == 2 {
@@ -219,7 +221,7 @@ func statusLine(code int) string {
 	return strings.TrimSpace(strconv.Itoa(code) + " " + http.StatusText(code))
 }
 
-// quoteBody returns the beginning of a response, in one line.
+// quoteBody returns the beginning of a response body on one line.
 func quoteBody(raw []byte) string {
 	text := strings.Join(strings.Fields(strings.ToValidUTF8(string(bytes.TrimSpace(raw)), "?")), " ")
 	if text == "" {
@@ -231,8 +233,9 @@ func quoteBody(raw []byte) string {
 	return ": " + text
 }
 
-// parseRetryAfter parses the header Retry-After, in seconds or as a date (RFC 9110, 10.2.3). Without it, it uses
-// Telegram's value in the body (https://core.telegram.org/bots/api#responseparameters). An invalid value is 0.
+// parseRetryAfter returns the delay in a Retry-After header, in seconds or as a date (RFC 9110, 10.2.3). Without the
+// header it uses Telegram's value in the body (https://core.telegram.org/bots/api#responseparameters). It returns 0 for
+// an invalid value.
 func parseRetryAfter(header string, raw []byte, now time.Time) time.Duration {
 	var wait time.Duration
 	header = strings.TrimSpace(header)

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Moment is an event in the handling of a notice that a receiver may be notified of.
+// Moment is a stage in the handling of a notice. A receiver can get a message for each moment.
 type Moment string
 
-// The moments, in their possible order. Each is sent at most once for a notice.
+// The moments, in the order in which they can occur. Each is sent at most once per notice.
 const (
 	// Detected: a notice with an action was read for the first time.
 	Detected Moment = "detected"
@@ -27,12 +27,12 @@ const (
 // Moments returns all moments.
 func Moments() []Moment { return []Moment{Detected, Blocked, Drained, DeadlinePassed, Ended} }
 
-// defaultMoments returns the moments of a receiver that does not choose. It excludes Blocked, because a
-// PodDisruptionBudget that allows one eviction at a time blocks each drain for some seconds.
+// defaultMoments returns the moments for a receiver that configures none. It excludes Blocked, because many drains are
+// blocked for some seconds. A PodDisruptionBudget that allows one eviction at a time is enough.
 func defaultMoments() []Moment { return []Moment{Detected, Drained, DeadlinePassed, Ended} }
 
-// Message is the content of a notification. Templates use its fields. A webhook without a template gets it as JSON.
-// Its slices and maps must not change after it was passed on.
+// Message is the content of a notification. Templates use its fields. A webhook without a template sends it as JSON.
+// Its slices and maps must not change after Message was passed to another function.
 type Message struct {
 	Moment Moment `json:"moment"`
 	// Time is when the moment came.
@@ -74,8 +74,8 @@ type Message struct {
 	Summary string `json:"summary"`
 }
 
-// Event is a notice in the format of Azure's Scheduled Events
-// (https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events#event-properties), which templates use.
+// Event is a notice in the format of Azure's Scheduled Events, for templates
+// (https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events#event-properties).
 type Event struct {
 	EventId           string   `json:"eventId"`
 	EventType         string   `json:"eventType"`
@@ -88,7 +88,7 @@ type Event struct {
 	DurationInSeconds int      `json:"durationInSeconds"`
 }
 
-// Pod is one pod of the node.
+// Pod is one pod of the node in a message.
 type Pod struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -98,7 +98,7 @@ type Pod struct {
 	State string `json:"state"`
 }
 
-// BlockedPod is a pod that cannot be evicted.
+// BlockedPod is a pod of the node that cannot be evicted now, and the reason.
 type BlockedPod struct {
 	Namespace string    `json:"namespace"`
 	Pod       string    `json:"pod"`
@@ -108,7 +108,7 @@ type BlockedPod struct {
 	Since     time.Time `json:"since"`
 }
 
-// SetLabels sets the node's labels, and the fields for single labels.
+// SetLabels sets the node's labels, and the message's fields for single labels.
 func (m *Message) SetLabels(labels map[string]string) {
 	m.NodeLabels = labels
 	m.ClusterName = labels["kubernetes.azure.com/cluster"]
@@ -120,7 +120,7 @@ func (m *Message) SetLabels(labels map[string]string) {
 	m.NodeZone = labels["topology.kubernetes.io/zone"]
 }
 
-// SetPods sets the pods and their names.
+// SetPods sets the pods of the message and the list of their names.
 func (m *Message) SetPods(pods []Pod) {
 	m.Pods = pods
 	m.NodePods = make([]string, len(pods))
@@ -129,7 +129,7 @@ func (m *Message) SetPods(pods []Pod) {
 	}
 }
 
-// SetTime sets the time of the moment and the deadline.
+// SetTime sets the time of the moment, and the deadline of the notice.
 func (m *Message) SetTime(at, deadline time.Time) {
 	m.Time, m.Deadline = at.UTC(), deadline.UTC()
 	if !deadline.IsZero() {
@@ -137,10 +137,11 @@ func (m *Message) SetTime(at, deadline time.Time) {
 	}
 }
 
-// sampleDeadline is the time that Azure gives a Spot instance.
+// sampleDeadline is the time until the deadline in a sample message. Azure gives a Spot instance the same time.
 const sampleDeadline = 30 * time.Second
 
-// NewSampleMessage returns a message for a Spot eviction with every field set, to check templates and receivers.
+// NewSampleMessage returns a message about a Spot eviction with every field set. It serves to check templates and
+// receivers.
 func NewSampleMessage(moment Moment, now time.Time) Message {
 	due := now.Add(sampleDeadline)
 	m := Message{

@@ -1,12 +1,12 @@
 // Package notify sends messages about a node to people and other programs. It sends HTTP requests, which suit Slack,
-// Microsoft Teams, PagerDuty, Alertmanager, a Prometheus Pushgateway and others, and Telegram messages.
+// Microsoft Teams, PagerDuty, Alertmanager, a Prometheus Pushgateway and others. It also sends Telegram messages.
 //
-// Notifications never delay a drain. Notify only adds a message to a queue. One goroutine for each receiver renders it,
-// sends it, and retries as long as the process lives. The queue is limited: when it is full, the oldest message is
+// Notifications never delay a drain. [Notifier.Enqueue] only adds a message to a queue. One goroutine for each receiver
+// renders the message, sends it, and retries as long as the process lives. If the queue is full, the oldest message is
 // dropped, counted and logged.
 //
-// The package uses net/http alone. The existing retrying clients limit neither a whole request nor the pause that a
-// receiver can demand. They also put the address into their errors, which may be a secret.
+// The package uses only net/http. Existing HTTP clients with retries limit neither a whole request nor the pause that a
+// receiver can demand. They also include the address in their errors, and the address may be a secret.
 //
 // Secrets (tokens, passwords, the path and query of every address) appear in no log, error or metric.
 package notify
@@ -25,7 +25,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// DefaultLinger is how long Run continues after its context has ended, to send messages that were not tried yet.
+// DefaultLinger is how long Run continues after its context has ended. During this time it sends messages that were not
+// tried yet.
 const DefaultLinger = 5 * time.Second
 
 // Options configures a Notifier. The zero value is valid.
@@ -46,15 +47,15 @@ type Options struct {
 	Wrap func(http.RoundTripper) http.RoundTripper
 }
 
-// Notifier sends messages to receivers. Its methods are safe for concurrent use, but Send must not be called while
-// Run runs.
+// Notifier sends messages to receivers. Its methods are safe for concurrent use, with one exception: SendToAllNow must
+// not be called during Run.
 type Notifier struct {
 	workers []*worker
 	linger  time.Duration
 }
 
-// NewNotifier checks the receivers: their fields, their files, and their templates with a sample of each moment. Its error
-// names each receiver, field, value and what is allowed.
+// NewNotifier validates the receivers and returns a notifier. It checks the fields and files of each receiver, and its
+// templates with a sample of each moment. An error names the receiver, field, value and what is allowed.
 func NewNotifier(receivers []Receiver, o Options) (*Notifier, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -85,7 +86,7 @@ func NewNotifier(receivers []Receiver, o Options) (*Notifier, error) {
 	return n, errors.Join(errs...)
 }
 
-// ValidateReceivers checks receivers without reading files; see Receiver.Validate.
+// ValidateReceivers validates receivers without reading files, see [Receiver.Validate].
 func ValidateReceivers(receivers []Receiver) error {
 	var errs []error
 	for i := range receivers {
@@ -101,7 +102,7 @@ func ValidateReceivers(receivers []Receiver) error {
 	return errors.Join(errs...)
 }
 
-// prefixErrorsWithReceiver adds the receiver to each of several errors.
+// prefixErrorsWithReceiver adds the receiver before the text of each joined error.
 func prefixErrorsWithReceiver(i int, r *Receiver, err error) error {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		var errs []error
@@ -137,7 +138,7 @@ func newWorker(r Receiver, o Options, all families) (*worker, error) {
 	return w, nil
 }
 
-// Enqueue queues a message for every receiver of its moment. It never blocks.
+// Enqueue adds a message to the queue of every receiver that wants the message's moment. It never blocks.
 func (n *Notifier) Enqueue(m Message) {
 	for _, w := range n.workers {
 		if !w.receiver.wantsMoment(m.Moment) {
@@ -152,12 +153,13 @@ func (n *Notifier) Enqueue(m Message) {
 	}
 }
 
-// IsIdle reports that every message has been tried at least once.
+// IsIdle reports whether every queued message has been tried at least once.
 func (n *Notifier) IsIdle() bool {
 	return !slices.ContainsFunc(n.workers, func(w *worker) bool { return !w.queue.areAllTried() })
 }
 
-// Run sends until ctx ends, and then for Linger the messages that were not tried yet. It returns the error of ctx.
+// Run sends queued messages until ctx ends. Then it continues for the linger time, and sends messages that were not
+// tried yet. It returns the error of ctx.
 func (n *Notifier) Run(ctx context.Context) error {
 	hard, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -175,8 +177,8 @@ func (n *Notifier) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// SendToAllNow sends a message to every receiver at once, for any moment, with the configured retries. It returns the
-// failures by receiver.
+// SendToAllNow sends a message to every receiver without the queue, even if the receiver does not want its moment. It
+// uses the configured retries. It returns one error per receiver that failed.
 func (n *Notifier) SendToAllNow(ctx context.Context, m Message) error {
 	errs := make([]error, len(n.workers))
 	var group sync.WaitGroup

@@ -5,17 +5,17 @@ import (
 	"sync"
 )
 
-// defaultQueue is how many messages may wait for a receiver.
+// defaultQueue is the default number of messages that can wait for one receiver.
 const defaultQueue = 64
 
-// item is a message in a queue.
+// item is a message in a queue, with its tries.
 type item struct {
 	message Message
 	tried   bool
 	tries   int // in the present round
 }
 
-// queue holds the messages for one receiver. It is safe for concurrent use.
+// queue holds the messages that wait for one receiver. It is safe for concurrent use.
 type queue struct {
 	mu      sync.Mutex
 	items   []*item
@@ -26,8 +26,8 @@ type queue struct {
 
 func newQueue(size int) *queue { return &queue{size: size, changed: make(chan struct{}, 1)} }
 
-// addDroppingOldest queues a message. If the queue is full, it drops and returns the oldest message, because the latest one matters
-// more.
+// addDroppingOldest adds a message to the queue. If the queue is full, it removes and returns the oldest message,
+// because the newest message matters more.
 func (q *queue) addDroppingOldest(m Message) (dropped *item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -47,7 +47,8 @@ func (q *queue) addDroppingOldest(m Message) (dropped *item) {
 	return dropped
 }
 
-// awaitNext waits for the next message, and leaves it in the queue. It returns nil once ctx has ended.
+// awaitNext waits for the next message and returns it, without removing it from the queue. It returns nil if ctx ends
+// first.
 func (q *queue) awaitNext(ctx context.Context) *item {
 	for ctx.Err() == nil {
 		if i := q.markFirstBusy(); i != nil {
@@ -61,7 +62,7 @@ func (q *queue) awaitNext(ctx context.Context) *item {
 	return nil
 }
 
-// markFirstBusy marks the first message as being sent.
+// markFirstBusy returns the first message and records that it is being sent. It returns nil if the queue is empty.
 func (q *queue) markFirstBusy() *item {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -72,7 +73,8 @@ func (q *queue) markFirstBusy() *item {
 	return q.busy
 }
 
-// markFirstUntriedBusy marks the first untried message as being sent.
+// markFirstUntriedBusy returns the first message that was not tried yet, and records that it is being sent. It returns
+// nil if there is none.
 func (q *queue) markFirstUntriedBusy() *item {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -85,8 +87,8 @@ func (q *queue) markFirstUntriedBusy() *item {
 	return nil
 }
 
-// finishSending ends the sending of a message. It removes a done message, and moves a failed one to the end if moveToEnd is
-// true.
+// finishSending records the end of a try. If done is true, it removes the message from the queue. Otherwise the message
+// stays, or moves to the end of the queue if moveToEnd is true.
 func (q *queue) finishSending(i *item, done, moveToEnd bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -106,7 +108,7 @@ func (q *queue) finishSending(i *item, done, moveToEnd bool) {
 	}
 }
 
-// areAllTried reports that every message has been tried.
+// areAllTried reports whether every message in the queue has been tried at least once.
 func (q *queue) areAllTried() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

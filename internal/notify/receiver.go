@@ -107,14 +107,14 @@ type BasicAuth struct {
 	PasswordFile string `json:"passwordFile"`
 }
 
-// Duration is a time.Duration in Go's format, such as 30s.
+// Duration is a time.Duration that configuration files write in Go's format, such as 30s.
 type Duration time.Duration
 
-// WantedFormat describes the format of a Duration, for errors.
+// WantedFormat returns the format of a Duration, for error messages.
 func (Duration) WantedFormat() string { return "duration with its unit, such as 30s" }
 
-// UnmarshalJSON parses a string such as "30s". Its error is a *json.UnmarshalTypeError, so that encoding/json adds
-// the field name.
+// UnmarshalJSON parses a string such as "30s". Its error is a *json.UnmarshalTypeError, so that encoding/json adds the
+// name of the field.
 func (d *Duration) UnmarshalJSON(raw []byte) error {
 	var s string
 	err := json.Unmarshal(raw, &s)
@@ -128,16 +128,16 @@ func (d *Duration) UnmarshalJSON(raw []byte) error {
 	return &json.UnmarshalTypeError{Value: string(raw), Type: reflect.TypeFor[Duration]()}
 }
 
-// MarshalJSON writes a string such as "30s".
+// MarshalJSON encodes the duration as a string such as "30s".
 func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
 
-// ChatID is a Telegram chat, a number or a string in YAML and JSON.
+// ChatID is the ID of a Telegram chat. YAML and JSON files can write it as a number or as a string.
 type ChatID string
 
-// WantedFormat describes the format of a ChatID, for errors.
+// WantedFormat returns the format of a ChatID, for error messages.
 func (ChatID) WantedFormat() string { return "number of a chat, or @ and the name of a public channel" }
 
-// UnmarshalJSON accepts a string, or a number as its digits.
+// UnmarshalJSON parses a string or a number.
 func (c *ChatID) UnmarshalJSON(raw []byte) error {
 	if json.Unmarshal(raw, (*string)(c)) == nil && string(raw) != "null" {
 		return nil
@@ -159,15 +159,15 @@ func methods() []string {
 	return []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodGet, http.MethodDelete}
 }
 
-// fieldErrors collects the errors of fields.
+// fieldErrors collects the errors of a receiver's fields.
 type fieldErrors []error
 
 func (c *fieldErrors) add(field, value, want string) {
 	*c = append(*c, fmt.Errorf("%s: %s: want %s", field, value, want))
 }
 
-// Validate returns all errors that can be found without reading a file: field, value and what is allowed. It does not
-// quote values that may be secret.
+// Validate returns all errors in the receiver that can be found without reading a file. Each error has the field, the
+// value and what is allowed. It does not quote values that may be secret.
 func (r *Receiver) Validate() error {
 	var c fieldErrors
 	if !nameForm.MatchString(r.Name) {
@@ -229,7 +229,7 @@ func (w *Webhook) validate(c *fieldErrors) {
 	w.Connection.validate(c, "webhook.")
 }
 
-// reservedHeaders are set by other fields, or by HTTP.
+// reservedHeaders are the HTTP headers that a user cannot configure, because another field or HTTP itself sets them.
 var reservedHeaders = map[string]string{
 	"Content-Type": "contentType", "Content-Length": "the body's length", "Host": "the host of url",
 	"Transfer-Encoding": "nothing", "Connection": "nothing", "Proxy-Authorization": "proxy",
@@ -318,10 +318,11 @@ func (n *Connection) validate(c *fieldErrors, prefix string) {
 	}
 }
 
-// checkURL checks the address of an HTTP server. Its error does not quote parts that may be secret.
+// checkURL returns an error if s is not the address of an HTTP server. The error does not quote parts that may be
+// secret.
 func checkURL(s string) error { return ValidateServerURL(s, "http", "https") }
 
-// ValidateServerURL checks the address of a server with one of the schemes.
+// ValidateServerURL returns an error if s is not the address of a server with one of the schemes.
 func ValidateServerURL(s string, schemes ...string) error {
 	u, err := url.Parse(s)
 	switch {
@@ -342,7 +343,7 @@ func isPort(s string) bool {
 	return err == nil && n > 0 && n < 1<<16
 }
 
-// wantsMoment reports whether the receiver gets a moment.
+// wantsMoment reports whether the receiver gets messages for a moment.
 func (r *Receiver) wantsMoment(m Moment) bool {
 	if len(r.Moments) == 0 {
 		return slices.Contains(defaultMoments(), m)
@@ -350,7 +351,7 @@ func (r *Receiver) wantsMoment(m Moment) bool {
 	return slices.Contains(r.Moments, m)
 }
 
-// connection and body return the parts of the webhook or the Telegram chat.
+// connection returns the connection settings of the webhook or of the Telegram chat.
 func (r *Receiver) connection() Connection {
 	if r.Telegram != nil {
 		return r.Telegram.Connection

@@ -22,7 +22,7 @@ const (
 	maxTelegramUnits = 4096
 )
 
-// requestWriter builds the requests of one receiver. One goroutine uses it.
+// requestWriter builds the HTTP requests of one receiver. Only one goroutine uses it.
 type requestWriter struct {
 	r    *Receiver
 	body *template.Template // nil if none was valid so far
@@ -35,8 +35,8 @@ type requestWriter struct {
 	warn              func(msg string, args ...any)
 }
 
-// newRequestWriter reads the receiver's files and checks its templates with samples; see Options.WarnOnInvalidTemplates for
-// warnOnly.
+// newRequestWriter reads the receiver's files and checks its templates with sample messages. If warnOnly is true, an
+// invalid template causes a warning instead of an error, see [Options].
 func newRequestWriter(r *Receiver, warn func(string, ...any), warnOnly bool) (*requestWriter, error) {
 	w := &requestWriter{r: r, warn: warn}
 	text, err := w.readTemplate()
@@ -66,7 +66,7 @@ func newRequestWriter(r *Receiver, warn func(string, ...any), warnOnly bool) (*r
 	return w, w.secrets.redactError(err)
 }
 
-// fieldName returns the full name of one of the receiver's fields.
+// fieldName returns the full name of a receiver's field, for messages.
 func (w *requestWriter) fieldName(name string) string {
 	if w.r.Telegram != nil {
 		return "telegram." + name
@@ -74,7 +74,7 @@ func (w *requestWriter) fieldName(name string) string {
 	return "webhook." + name
 }
 
-// readTemplate returns the template's text.
+// readTemplate returns the text of the receiver's template.
 func (w *requestWriter) readTemplate() (string, error) {
 	b := w.r.body()
 	switch {
@@ -108,8 +108,8 @@ func (w *requestWriter) compileAndTestTemplate(text string, lenient bool) (*temp
 	return t, err
 }
 
-// reloadChangedTemplate compiles a template file that has changed. If it is invalid, the last valid template stays in use:
-// an outdated text is better than no message.
+// reloadChangedTemplate reads the template file again and compiles it if it has changed. If the new template is
+// invalid, the last valid one stays in use. An outdated text is better than no message.
 func (w *requestWriter) reloadChangedTemplate() {
 	if w.r.body().TemplateFile == "" {
 		return
@@ -133,7 +133,7 @@ func (w *requestWriter) reloadChangedTemplate() {
 	w.body, w.source = t, text
 }
 
-// readSecretFile is the template function secret.
+// readSecretFile returns the secret in a configured file. Templates call it as the function secret.
 func (w *requestWriter) readSecretFile(name string) (string, error) {
 	path, ok := w.r.body().SecretFiles[name]
 	if !ok {
@@ -142,14 +142,14 @@ func (w *requestWriter) readSecretFile(name string) (string, error) {
 	return w.rememberSecret(readSecret(path))
 }
 
-// rememberSecret adds a secret that no error may contain.
+// rememberSecret records a secret that no error may contain. It returns its arguments.
 func (w *requestWriter) rememberSecret(secret string, err error) (string, error) {
 	w.secrets.add(secret)
 	return secret, err
 }
 
-// newMessageRequest builds the request for a message, and reads every file again. Its errors may contain secrets; see
-// redactError.
+// newMessageRequest returns the HTTP request for a message. It reads every file again. Its errors may contain secrets,
+// see redactError.
 func (w *requestWriter) newMessageRequest(m Message) (*http.Request, error) {
 	w.secrets = nil
 	w.reloadChangedTemplate()
@@ -166,7 +166,7 @@ func (w *requestWriter) newMessageRequest(m Message) (*http.Request, error) {
 	return w.newWebhookRequest(m, text)
 }
 
-// newWebhookRequest builds the request of a webhook. The body ends with a line end, which Prometheus' text format
+// newWebhookRequest returns the HTTP request of a webhook. The body ends with a line end, which Prometheus' text format
 // requires.
 func (w *requestWriter) newWebhookRequest(m Message, text string) (*http.Request, error) {
 	h := w.r.Webhook
@@ -198,7 +198,7 @@ func (w *requestWriter) newWebhookRequest(m Message, text string) (*http.Request
 	return req, w.addAuthorization(req)
 }
 
-// isSensitiveHeader reports whether a header with this name probably contains a secret.
+// isSensitiveHeader reports whether a header with this name may contain a secret.
 func isSensitiveHeader(name string) bool {
 	name = strings.ToLower(name)
 	for _, word := range []string{"auth", "token", "key", "secret", "password", "cookie"} {
@@ -245,7 +245,7 @@ func (w *requestWriter) newRequest(method, address, body string) (*http.Request,
 	return http.NewRequest(method, address, strings.NewReader(body)) //nolint:noctx // its sender gives it one
 }
 
-// addAuthorization authenticates the request. net/http handles a user in the URL.
+// addAuthorization adds the configured credentials to the request. net/http itself handles a user name in the URL.
 func (w *requestWriter) addAuthorization(req *http.Request) error {
 	h := w.r.Webhook
 	switch {
@@ -265,7 +265,7 @@ func (w *requestWriter) addAuthorization(req *http.Request) error {
 	return nil
 }
 
-// newTelegramRequest builds a sendMessage request of Telegram's Bot API
+// newTelegramRequest returns a sendMessage request of Telegram's Bot API
 // (https://core.telegram.org/bots/api#sendmessage).
 func (w *requestWriter) newTelegramRequest(text string) (*http.Request, error) {
 	t := w.r.Telegram
@@ -303,7 +303,7 @@ func (w *requestWriter) newTelegramRequest(text string) (*http.Request, error) {
 	return req, nil
 }
 
-// clipForTelegram clips a text to Telegram's limit.
+// clipForTelegram clips a text to the length that Telegram accepts.
 func clipForTelegram(text string) string {
 	units := 0
 	for i, r := range text {
@@ -314,7 +314,7 @@ func clipForTelegram(text string) string {
 	return text
 }
 
-// clipToUTF16Units removes runes at the end of a text until it has at most the given UTF-16 code units.
+// clipToUTF16Units shortens a text to at most the given number of UTF-16 code units. It removes whole runes at the end.
 func clipToUTF16Units(text string, most int) string {
 	runes := []rune(text)
 	for len(utf16.Encode(runes)) > most {

@@ -9,22 +9,22 @@ import (
 	"strings"
 )
 
-// maxFileBytes is the size limit of a file.
+// maxFileBytes is the maximum size of a template or secret file in bytes.
 const maxFileBytes = 1 << 20
 
-// unreadableError is the error of a file that is unusable now. It may be replaced before the next try.
+// unreadableError means that a file cannot be used now. A user may replace the file before the next try.
 type unreadableError struct{ err error }
 
 func (e *unreadableError) Error() string { return e.err.Error() }
 func (e *unreadableError) Unwrap() error { return e.err }
 
-// isUnreadable reports that an error is about a file.
+// isUnreadable reports whether err contains an [unreadableError].
 func isUnreadable(err error) bool {
 	var e *unreadableError
 	return errors.As(err, &e)
 }
 
-// readFile reads a small file.
+// readFile returns the content of a file of at most maxFileBytes.
 func readFile(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -41,7 +41,7 @@ func readFile(path string) (string, error) {
 	return string(raw), nil
 }
 
-// readSecret reads a file with one secret, such as a token, without the line end that editors add.
+// readSecret returns the secret in a file, such as a token. It removes the line end that editors add.
 func readSecret(path string) (string, error) {
 	s, err := readFile(path)
 	if err != nil {
@@ -57,10 +57,11 @@ func readSecret(path string) (string, error) {
 	return s, nil
 }
 
-// minSecretBytes is the length of the shortest secret that is redacted: shorter texts occur in ordinary words too.
+// minSecretBytes is the length of the shortest secret that is removed from texts, in bytes. A shorter secret also
+// occurs in ordinary words.
 const minSecretBytes = 4
 
-// secrets are the texts that no log and no error may contain.
+// secrets holds the texts that must not appear in a log or an error.
 type secrets []string
 
 func (s *secrets) add(words ...string) {
@@ -71,7 +72,8 @@ func (s *secrets) add(words ...string) {
 	}
 }
 
-// addURL adds the parts of a URL that can be secret: everything except its scheme and host. Slack's address is a key.
+// addURL adds the parts of a URL that can be secret: everything except its scheme and host. Slack's address, for
+// example, contains a key.
 func (s *secrets) addURL(u *url.URL) {
 	s.add(u.RequestURI(), u.Path, u.EscapedPath(), u.RawQuery)
 	if u.User != nil {
@@ -80,7 +82,7 @@ func (s *secrets) addURL(u *url.URL) {
 	}
 }
 
-// redact replaces every secret in a text.
+// redact returns a text with every secret replaced.
 func (s secrets) redact(text string) string {
 	for _, w := range s {
 		text = strings.ReplaceAll(text, w, "[secret]")
@@ -88,12 +90,12 @@ func (s secrets) redact(text string) string {
 	return text
 }
 
-// redactedError is an error without secrets. It does not unwrap, because the wrapped error may contain secrets.
+// redactedError is an error text without secrets. It does not unwrap, because the original error may contain secrets.
 type redactedError string
 
 func (e redactedError) Error() string { return string(e) }
 
-// redactError returns an error without secrets.
+// redactError returns an error with the text of err, but without secrets.
 func (s secrets) redactError(err error) error {
 	if err == nil {
 		return nil

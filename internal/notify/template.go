@@ -20,10 +20,11 @@ const (
 	maxRepeats = 10_000
 )
 
-// errTooLong ends a template with too much output.
+// errTooLong stops a template that produces too much output.
 var errTooLong = fmt.Errorf("the output has more than %d bytes", maxOutputBytes)
 
-// textTemplateFunctionNames lists the functions of text/template itself (https://pkg.go.dev/text/template#hdr-Functions).
+// textTemplateFunctionNames returns the names of the functions of text/template itself
+// (https://pkg.go.dev/text/template#hdr-Functions).
 func textTemplateFunctionNames() []string {
 	return []string{
 		"and", "call", "html", "index", "slice", "js", "len", "not", "or", "print", "printf", "println", "urlquery",
@@ -31,9 +32,9 @@ func textTemplateFunctionNames() []string {
 	}
 }
 
-// newFunctions returns the functions of sprig (https://masterminds.github.io/sprig/). It removes functions that read
-// the agent's environment, use the network, or replace a function of text/template. It limits functions that could
-// use up the memory by mistake.
+// newFunctions returns the functions for templates, from sprig (https://masterminds.github.io/sprig/). It removes
+// functions that read the agent's environment, use the network, or replace a function of text/template. It limits
+// functions that could use up the memory by mistake.
 func newFunctions(secret func(string) (string, error)) template.FuncMap {
 	f := sprig.TxtFuncMap()
 	for _, name := range append(textTemplateFunctionNames(), "env", "expandenv", "getHostByName") {
@@ -73,7 +74,7 @@ func newFunctions(secret func(string) (string, error)) template.FuncMap {
 	return f
 }
 
-// toJSON encodes a value as JSON. Unlike sprig's function it keeps <, > and & as they are, and reports errors.
+// toJSON encodes a value as JSON. Unlike sprig's function it does not escape <, > and &, and it returns errors.
 func toJSON(v any) (string, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -84,7 +85,7 @@ func toJSON(v any) (string, error) {
 	return strings.TrimSuffix(b.String(), "\n"), nil
 }
 
-// limitedUntilStep is sprig's untilStep with a limit.
+// limitedUntilStep is sprig's function untilStep with a limit on the number of elements.
 func limitedUntilStep(start, stop, step int) ([]int, error) {
 	var out []int
 	for i := start; step != 0 && (step > 0) == (i < stop) && i != stop; i += step {
@@ -96,7 +97,7 @@ func limitedUntilStep(start, stop, step int) ([]int, error) {
 	return out, nil
 }
 
-// limitedBuffer accepts at most maxOutputBytes.
+// limitedBuffer is a buffer that accepts at most maxOutputBytes.
 type limitedBuffer struct{ bytes.Buffer }
 
 func (l *limitedBuffer) Write(p []byte) (int, error) {
@@ -114,13 +115,13 @@ func compileTemplate(field, text string, secret func(string) (string, error)) (*
 	return template.New(field).Option("missingkey=zero").Funcs(newFunctions(secret)).Parse(text)
 }
 
-// ValidateTemplate returns an error if a template cannot be parsed; field is its name in the error.
+// ValidateTemplate returns an error if a template cannot be parsed. field is the name of the template in the error.
 func ValidateTemplate(field, text string) error {
 	_, err := compileTemplate(field, text, func(string) (string, error) { return "", nil })
 	return err
 }
 
-// renderTemplate executes a template.
+// renderTemplate returns the output of a template for a message.
 func renderTemplate(t *template.Template, m Message) (string, error) {
 	var out limitedBuffer
 	if err := t.Execute(&out, m); err == errTooLong { //nolint:errorlint // the writer's own error comes as it is, without a place
@@ -131,7 +132,8 @@ func renderTemplate(t *template.Template, m Message) (string, error) {
 	return out.String(), nil
 }
 
-// checkSampleOutputs renders a template for a sample of every moment of its receiver.
+// checkSampleOutputs renders a template with a sample message for each moment of the receiver. It returns the errors of
+// the template and of checkOutput.
 func checkSampleOutputs(t *template.Template, r *Receiver, checkOutput func(string) error) error {
 	now := time.Now()
 	var errs []error

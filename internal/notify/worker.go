@@ -18,7 +18,7 @@ const (
 	maxLongPause = 5 * time.Minute
 )
 
-// worker sends the messages of one receiver, one after the other.
+// worker sends the messages of one receiver, one after another.
 type worker struct {
 	receiver *Receiver
 	log      *slog.Logger
@@ -31,7 +31,8 @@ type worker struct {
 	failures int // in a row
 }
 
-// sendOnce sends one request for a message. Its error contains no secret.
+// sendOnce sends one request for a message. It returns nil if the receiver accepted the message. The failure contains
+// no secret.
 func (w *worker) sendOnce(ctx context.Context, m Message) *failure {
 	ctx, cancel := context.WithTimeout(ctx, w.receiver.connection().timeout())
 	defer cancel()
@@ -49,7 +50,8 @@ func (w *worker) sendOnce(ctx context.Context, m Message) *failure {
 	return f
 }
 
-// run sends until ctx ends. Running requests may continue until hard ends.
+// run sends queued messages until ctx ends. After that, it tries the untried messages, and requests in progress may
+// continue, until hard ends.
 func (w *worker) run(ctx, hard context.Context) {
 	for {
 		i := w.queue.awaitNext(ctx)
@@ -66,7 +68,7 @@ func (w *worker) run(ctx, hard context.Context) {
 	w.sendUntriedOnce(hard)
 }
 
-// newTryContext returns the context of one try, which ends with hard. After the end of ctx, a message that failed
+// newTryContext returns the context for one try, which ends when hard ends. If ctx has ended, a message that failed
 // before gets half of the remaining time. The other half is for untried messages.
 func (w *worker) newTryContext(ctx, hard context.Context, i *item) (context.Context, context.CancelFunc) {
 	try, end := context.WithCancel(hard)
@@ -83,7 +85,7 @@ func (w *worker) newTryContext(ctx, hard context.Context, i *item) (context.Cont
 }
 
 // sendUntriedOnce tries each untried message once, until hard ends. The instance may be shutting down, and the last
-// message may be the important one. A failed message does not delay the next.
+// message may be the important one. So a failed message does not delay the next one.
 func (w *worker) sendUntriedOnce(hard context.Context) {
 	for hard.Err() == nil {
 		i := w.queue.markFirstUntriedBusy()
@@ -98,7 +100,7 @@ func (w *worker) sendUntriedOnce(hard context.Context) {
 	}
 }
 
-// trySend tries to send a message, and returns how long to wait before the next try.
+// trySend tries to send a message. It returns how long to wait before the next try.
 func (w *worker) trySend(ctx context.Context, i *item) (retryAfter time.Duration) {
 	m := i.message
 	i.tries++
@@ -130,8 +132,8 @@ func (w *worker) trySend(ctx context.Context, i *item) (retryAfter time.Duration
 	return wait
 }
 
-// retryPause returns the wait after a failure. It doubles, and gets longer after the configured retries, because a
-// receiver is tried as long as the process lives.
+// retryPause returns how long to wait after a failure. The pause doubles with each failure. After the configured
+// retries it can get longer, because a receiver is tried as long as the process lives.
 func (w *worker) retryPause(f *failure) time.Duration {
 	if f.after > 0 {
 		return f.after
@@ -143,14 +145,14 @@ func (w *worker) retryPause(f *failure) time.Duration {
 	return backoff(w.failures-1, most)
 }
 
-// backoff doubles minPause n times, up to most, and changes it by up to a fifth. So many agents do not retry at the
-// same time.
+// backoff doubles minPause n times, up to most. It changes the result randomly by up to a fifth, so that many agents do
+// not retry at the same time.
 func backoff(n int, most time.Duration) time.Duration {
 	wait := min(minPause<<min(n, 20), most)
 	return wait - wait/5 + rand.N(2*wait/5)
 }
 
-// sendWithRetries sends a message without the queue, with the configured retries.
+// sendWithRetries sends a message without the queue. It repeats a failed request as often as configured.
 func (w *worker) sendWithRetries(ctx context.Context, m Message) error {
 	for n := 0; ; n++ {
 		f := w.sendOnce(ctx, m)

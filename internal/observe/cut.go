@@ -5,17 +5,17 @@ import (
 	"unicode/utf8"
 )
 
-// ellipsis marks the end of a clipped text.
+// ellipsis is the last character of a clipped text.
 const ellipsis = "…"
 
-// maxNoteBytes is the API server's limit for an Event's note.
+// maxNoteBytes is the API server's limit for the note of an Event, in bytes.
 const maxNoteBytes = 1024
 
-// ClipEventNote clips a text to the API server's limit for the note of an Event, with any characters.
+// ClipEventNote clips a text to the API server's length limit for the note of an Event.
 func ClipEventNote(text string) string { return ClipChars(text, maxNoteBytes/utf8.UTFMax) }
 
-// ClipChars clips a text to at most this many characters, at least 1, as the API server counts them for maxLength. The
-// result is valid UTF-8.
+// ClipChars clips a text to at most the given number of characters, which must be at least 1. The API server counts
+// characters in the same way for maxLength. The result is valid UTF-8.
 func ClipChars(text string, most int) string {
 	runes := []rune(strings.ToValidUTF8(text, "?"))
 	if len(runes) <= most {
@@ -24,7 +24,7 @@ func ClipChars(text string, most int) string {
 	return string(runes[:max(most-1, 0)]) + ellipsis
 }
 
-// ClipBytes clips a text to at most this many bytes, at least 3. The result is valid UTF-8.
+// ClipBytes clips a text to at most the given number of bytes, which must be at least 3. The result is valid UTF-8.
 func ClipBytes(text string, most int) string {
 	text = strings.ToValidUTF8(text, "?")
 	if len(text) <= most {

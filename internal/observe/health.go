@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// Check is a health check. It returns an error that names the problem. It is quick, safe for concurrent use, and
-// contacts no other machine, because a restart of the process must be able to help.
+// Check is a health check. It returns an error that names the problem, or nil. It must be quick and safe for concurrent
+// use. It must not contact another machine, because only problems that a restart can solve count.
 type Check func() error
 
-// newChecksHandler answers 200 if all checks pass, and else 503 with one line for each problem.
+// newChecksHandler returns a handler that answers 200 if all checks pass. Otherwise the handler answers 503, with one
+// line for each problem.
 func newChecksHandler(checks []Check) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -40,7 +41,7 @@ type Heartbeat struct {
 	last  atomic.Int64 // nanoseconds after began
 }
 
-// NewHeartbeat returns the heartbeat of a loop that calls Beat at least once in each limit. The time starts now.
+// NewHeartbeat returns the heartbeat of a loop. The loop must call Beat at least once within each limit, starting now.
 func NewHeartbeat(name string, limit time.Duration) *Heartbeat {
 	return &Heartbeat{name: name, limit: limit, began: time.Now()}
 }
@@ -48,7 +49,7 @@ func NewHeartbeat(name string, limit time.Duration) *Heartbeat {
 // Beat records one iteration of the loop.
 func (h *Heartbeat) Beat() { h.last.Store(int64(time.Since(h.began))) }
 
-// Check is a [Check] that fails if the last beat is longer ago than the limit.
+// Check is a [Check] that fails if the last call of Beat was longer ago than the limit.
 func (h *Heartbeat) Check() error {
 	silent := time.Since(h.began) - time.Duration(h.last.Load())
 	if silent <= h.limit {

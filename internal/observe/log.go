@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// NewLogger returns a logger that writes records of at least the given level to w. The format is json (one object a
-// line) or text (key=value). See ParseLevel for the levels.
+// NewLogger returns a logger that writes records of at least the given level to w. format is json (one object per line)
+// or text (key=value). ParseLevel describes the levels.
 func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 	l, err := ParseLevel(level)
 	if err != nil {
@@ -24,7 +24,7 @@ func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 	return nil, fmt.Errorf("log format %q: want json or text", format)
 }
 
-// ParseLevel parses debug, info, warn or error, ignoring case.
+// ParseLevel parses debug, info, warn or error, ignoring letter case.
 func ParseLevel(level string) (slog.Level, error) {
 	switch strings.ToLower(level) {
 	case "debug":

@@ -1,12 +1,13 @@
-// Package observe has metrics in the Prometheus text format, health endpoints, profiles and logs for Slipway's
+// Package observe provides metrics in the Prometheus text format, health endpoints, profiles and logs for Slipway's
 // processes.
 //
-// It does not use the Prometheus client library, which costs a process about 4 MiB of resident memory: too much for
-// an agent on every node. It has what the agent needs: counters, gauges and histograms with labels, in the text
-// format 0.0.4 (https://prometheus.io/docs/instrumenting/exposition_formats/). It imports only the standard library.
+// It does not use the Prometheus client library. That library costs a process about 4 MiB of resident memory, too much
+// for an agent on every node. This package has counters, gauges and histograms with labels, which is all that the agent
+// needs. It writes the text format 0.0.4 (https://prometheus.io/docs/instrumenting/exposition_formats/). It imports
+// only the standard library.
 //
-// An invalid definition of a metric (its name, its labels, the number of label values) is a bug. So the functions
-// that define metrics, and With, panic on it. Nothing else panics.
+// An invalid definition of a metric (its name, its labels, the number of label values) is a bug. So the functions that
+// define metrics, and With, panic on such a definition. Nothing else panics.
 package observe
 
 import (
@@ -18,14 +19,14 @@ import (
 	"sync/atomic"
 )
 
-// Registry holds the metrics of a process. As an http.Handler it writes them. It is safe for concurrent use.
+// Registry holds the metrics of a process. As an http.Handler it writes all metrics. It is safe for concurrent use.
 type Registry struct {
 	mu       sync.Mutex
 	families []family        // sorted by name
 	names    map[string]bool // of all families and samples
 }
 
-// family is a metric with all its label values.
+// family is one metric with the values of all its label sets.
 type family interface {
 	about() *definition
 	// appendSamples appends the lines of the family, without HELP and TYPE.
@@ -42,12 +43,12 @@ func (d *definition) about() *definition { return d }
 
 func NewRegistry() *Registry { return &Registry{names: map[string]bool{}} }
 
-// Counter defines a number that only increases. Its name ends in _total.
+// Counter defines a number that only increases. name must end in _total.
 func (r *Registry) Counter(name, help string, labels ...string) *Vec[Counter] {
 	return defineMetric(r, definition{name, help, "counter", labels}, func() *Counter { return &Counter{} })
 }
 
-// Gauge defines a number that increases and decreases.
+// Gauge defines a number that can increase and decrease.
 func (r *Registry) Gauge(name, help string, labels ...string) *Vec[Gauge] {
 	return defineMetric(r, definition{name, help, "gauge", labels}, func() *Gauge { return &Gauge{} })
 }
@@ -57,8 +58,8 @@ func (r *Registry) GaugeFunc(name, help string, f func() float64) {
 	r.addFuncMetric("gauge", name, help, func() (float64, bool) { return f(), true })
 }
 
-// Histogram defines a distribution over buckets. They are given by inclusive upper bounds in increasing order. The
-// last bucket, up to +Inf, is added.
+// Histogram defines a distribution of values over buckets. buckets holds the inclusive upper bounds in increasing
+// order. Histogram adds a last bucket up to +Inf.
 func (r *Registry) Histogram(name, help string, buckets []float64, labels ...string) *Vec[Histogram] {
 	for i, b := range buckets {
 		if math.IsNaN(b) || math.IsInf(b, 0) || i > 0 && b <= buckets[i-1] { //nolint:gosec // i-1 is not negative: it says so
@@ -114,7 +115,7 @@ func (r *Registry) addFamily(f family) {
 	r.families = slices.Insert(r.families, at, f)
 }
 
-// validate panics unless the definition follows https://prometheus.io/docs/concepts/data_model/.
+// validate panics if the definition does not follow https://prometheus.io/docs/concepts/data_model/.
 func (d *definition) validate() {
 	if !isMetricName(d.name, true) {
 		panic(fmt.Sprintf("metric %q: want a name of letters, digits, _ and :, not beginning with a digit", d.name))
@@ -146,7 +147,7 @@ type sampler interface {
 	append(b []byte, name, labels string) []byte
 }
 
-// Vec is a metric with labels: one M for each set of label values.
+// Vec is a metric with labels. It holds one M for each set of label values.
 type Vec[M any] struct {
 	definition
 	create func() *M
@@ -170,9 +171,9 @@ func defineMetric[M any](r *Registry, d definition, create func() *M) *Vec[M] {
 	return v
 }
 
-// With returns the metric with these label values, in the order of the labels' definition. It creates the metric on
-// the first call, so an early call makes a counter start at 0. A metric without labels always exists. Callers keep
-// metrics that they use often. With panics if the number of values is wrong.
+// With returns the metric with the given label values, in the order in which the labels were defined. The first call
+// creates the metric. So an early call makes a counter start at 0. A metric without labels always exists. A caller
+// should store a metric that it uses often. With panics if the number of values is wrong.
 func (v *Vec[M]) With(values ...string) *M {
 	if len(values) != len(v.labels) {
 		panic(fmt.Sprintf("metric %s: %d label values for the labels %v", v.name, len(values), v.labels))
@@ -208,7 +209,7 @@ func (v *Vec[M]) appendSamples(b []byte) []byte {
 	return b
 }
 
-// number is an atomic float64.
+// number is a float64 with atomic access.
 type number struct{ bits atomic.Uint64 }
 
 func (n *number) get() float64  { return math.Float64frombits(n.bits.Load()) }
@@ -260,7 +261,7 @@ type Histogram struct {
 	sum    number
 }
 
-// Observe counts v, in the unit in the histogram's name. It ignores NaN.
+// Observe counts v in its bucket. v has the unit that the histogram's name says. NaN is ignored.
 func (h *Histogram) Observe(v float64) {
 	if math.IsNaN(v) {
 		return
@@ -270,7 +271,8 @@ func (h *Histogram) Observe(v float64) {
 	h.sum.add(v)
 }
 
-// append writes the histogram. The count always equals the last bucket; the sum may differ by a few observations.
+// append writes the lines of the histogram. The count always equals the last bucket. The sum may differ by a few
+// observations, because it is not updated atomically with them.
 func (h *Histogram) append(b []byte, name, labels string) []byte {
 	var total uint64
 	for i := range h.counts {
@@ -285,7 +287,7 @@ func (h *Histogram) append(b []byte, name, labels string) []byte {
 	return appendSample(b, name+"_count", labels, float64(total))
 }
 
-// funcMetric is a metric that is read at each scrape. It is left out if read reports false.
+// funcMetric is a metric that calls a function at each scrape. If the function returns false, the metric is omitted.
 type funcMetric struct {
 	definition
 	read func() (float64, bool)

@@ -11,12 +11,13 @@ import (
 	"strings"
 )
 
-// errNotPrivate is the error for any other request.
+// errNotPrivate is the error for a request that is neither from the loopback interface nor has the token.
 var errNotPrivate = errors.New("want a request from the loopback interface, or a token: Authorization: Bearer TOKEN")
 
-// NewLoopbackOrTokenCheck returns a function that admits a request from the loopback interface, or with the bearer token in a file.
-// Without a file it admits only the loopback interface. It reads the file for every request, so that the token can be
-// replaced. Private fails if the file cannot be read or is empty.
+// NewLoopbackOrTokenCheck returns a function that checks a request. The function admits a request from the loopback
+// interface, or with the bearer token in tokenFile. Without tokenFile it admits only the loopback interface. It reads
+// the file for every request, so that the token can be replaced. NewLoopbackOrTokenCheck returns an error if the file
+// cannot be read or is empty.
 func NewLoopbackOrTokenCheck(tokenFile string) (func(*http.Request) error, error) {
 	if tokenFile != "" {
 		if _, err := readToken(tokenFile); err != nil {
@@ -43,7 +44,7 @@ func NewLoopbackOrTokenCheck(tokenFile string) (func(*http.Request) error, error
 	}, nil
 }
 
-// requireLoopback refuses a request that does not come from the loopback interface.
+// requireLoopback returns an error for a request that does not come from the loopback interface.
 func requireLoopback(r *http.Request) error {
 	if isFromLoopback(r) {
 		return nil
@@ -63,8 +64,9 @@ func readToken(file string) (string, error) {
 	return token, nil
 }
 
-// isFromLoopback checks the address of the connection, because a header can have any content. A request that a local
-// proxy forwarded has a header that shows it, and is not admitted.
+// isFromLoopback reports whether a request comes from the loopback interface. It checks the address of the connection,
+// because a header can have any content. It returns false for a request that a local proxy forwarded, which a header
+// shows.
 func isFromLoopback(r *http.Request) bool {
 	for _, forwarded := range []string{"Forwarded", "X-Forwarded-For", "Via"} {
 		if r.Header.Get(forwarded) != "" {

@@ -5,14 +5,15 @@ import (
 	"runtime/metrics"
 )
 
-// Build identifies the build of Slipway that a process runs.
+// Build holds the version and revision of the Slipway build that a process runs.
 type Build struct {
 	Version  string // such as "v1.2.3"
 	Revision string // of the source
 }
 
-// AddStandardMetrics defines slipway_build_info and the metrics that every process has, with the names of the Prometheus client
-// libraries. It omits what the operating system does not provide. Outside of Linux that is all of process_*.
+// AddStandardMetrics defines slipway_build_info and the metrics that every process has. They have the names of the
+// Prometheus client libraries. Metrics that the operating system does not provide are omitted. Outside of Linux these
+// are all process_* metrics.
 func (r *Registry) AddStandardMetrics(b Build) {
 	r.Gauge("slipway_build_info", "Which build of Slipway this is. The value is always 1.",
 		"version", "revision", "goversion").With(b.Version, b.Revision, runtime.Version()).Set(1)
@@ -23,8 +24,8 @@ func (r *Registry) AddStandardMetrics(b Build) {
 	r.addProcessMetrics()
 }
 
-// addRuntimeGauge defines a gauge from package runtime/metrics, which stops no goroutine, unlike
-// runtime.ReadMemStats.
+// addRuntimeGauge defines a gauge that reads package runtime/metrics. Unlike runtime.ReadMemStats, that package stops
+// no goroutine.
 func (r *Registry) addRuntimeGauge(name, help, source string) {
 	r.addFuncMetric("gauge", name, help, func() (float64, bool) {
 		s := []metrics.Sample{{Name: source}}

@@ -10,10 +10,11 @@ import (
 	"strings"
 )
 
-// userHz is the unit of times in /proc, in 1/s: USER_HZ, which is 100 on every architecture that Go supports.
+// userHz is the number of ticks per second in /proc (USER_HZ). It is 100 on every architecture that Go supports.
 const userHz = 100
 
-// addProcessMetrics defines the metrics from /proc (proc_pid_stat(5), proc_stat(5), proc_pid_fd(5)).
+// addProcessMetrics defines the process_* metrics, which it reads from /proc (proc_pid_stat(5), proc_stat(5),
+// proc_pid_fd(5)).
 func (r *Registry) addProcessMetrics() {
 	fromStat := func(of func(processStat) float64) func() (float64, bool) {
 		return func() (float64, bool) {
@@ -33,7 +34,7 @@ func (r *Registry) addProcessMetrics() {
 		func() (float64, bool) { return boot + stat.startTicks/userHz, bootErr == nil && statErr == nil })
 }
 
-// processStat holds the used fields of /proc/self/stat.
+// processStat holds the fields of /proc/self/stat that this package reads.
 type processStat struct {
 	cpuTicks      float64 // in user and kernel mode together
 	startTicks    float64 // after the machine booted
@@ -48,8 +49,8 @@ func readProcessStat() (processStat, error) {
 	return parseProcessStat(raw)
 }
 
-// parseProcessStat reads the fields by their numbers in proc_pid_stat(5). The second field, a command in parentheses, may
-// contain spaces and parentheses.
+// parseProcessStat parses /proc/self/stat. It finds the fields by their numbers in proc_pid_stat(5). The second field
+// is a command in parentheses, which may contain spaces and parentheses.
 func parseProcessStat(raw []byte) (processStat, error) {
 	end := bytes.LastIndexByte(raw, ')')
 	fields := strings.Fields(string(raw[end+1:]))

@@ -2,5 +2,5 @@
 
 package observe
 
-// addProcessMetrics does nothing, because there is no /proc.
+// addProcessMetrics does nothing, because this operating system has no /proc.
 func (r *Registry) addProcessMetrics() {}

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Limits of the server, for clients on the same node or in the same cluster.
+// The limits of the server. They suit clients on the same node or in the same cluster.
 const (
 	readTimeout    = 5 * time.Second
 	writeTimeout   = 15 * time.Second // package net/http/pprof adds the length of a profile
@@ -44,7 +44,8 @@ type Server struct {
 	listener net.Listener
 }
 
-// Listen opens the address, so that an unavailable address is an error at once. Call Run afterwards.
+// Listen opens the address and returns a server. If the address is not available, it returns an error at once. The
+// caller then calls Run.
 func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.Address)
 	if err != nil {
@@ -68,8 +69,8 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 // Addr returns the address that the server listens on.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
-// Run serves until ctx ends, and then waits up to 5 s for running requests. Then it returns nil, or the error that
-// ended it before.
+// Run serves until ctx ends, and then waits up to 5 s for requests in progress. It returns nil after ctx has ended. It
+// returns an error if the server fails before.
 func (s *Server) Run(ctx context.Context) error {
 	failed := make(chan error, 1)
 	go func() { failed <- s.http.Serve(s.listener) }()
@@ -89,7 +90,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// newHandler answers GET and HEAD of exactly the served paths. It is not an http.ServeMux, which would also redirect
+// newHandler returns a handler for GET and HEAD of exactly the served paths. An http.ServeMux would also redirect
 // similar paths.
 func newHandler(o ServerOptions) http.Handler {
 	if o.Private == nil {

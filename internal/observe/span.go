@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// Tracer records spans that have ended. It may drop a span, and does not block.
+// Tracer records spans that have ended. It does not block, and may drop a span.
 type Tracer interface {
 	// Record records a span and returns its traceparent header (https://www.w3.org/TR/trace-context/), or "" if it
 	// dropped the span.
 	Record(s Span) (traceparent string)
 }
 
-// Span is one step of the handling of a notice. All spans of a notice belong to one trace, also after a restart of
-// the agent: the traceparent of the first span is recorded on the node.
+// Span is one step in the handling of a notice. All spans of a notice belong to one trace, even after a restart of the
+// agent. For this, the node has a record of the first span's traceparent.
 type Span struct {
 	// Parent is the traceparent of the parent span; empty starts a trace.
 	Parent       string
@@ -26,7 +26,7 @@ type Span struct {
 	Events []SpanEvent
 }
 
-// SpanEvent is an event of a span.
+// SpanEvent is an event within a span.
 type SpanEvent struct {
 	Name       string
 	At         time.Time

@@ -11,14 +11,14 @@ import (
 // contentType is the content type of the text format 0.0.4.
 const contentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// ServeHTTP writes all metrics.
+// ServeHTTP writes all metrics in the text format.
 func (r *Registry) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", contentType)
 	_, _ = w.Write(r.formatMetrics()) // the scraper may have disconnected
 }
 
-// formatMetrics returns the exposition: families sorted by name, and their samples by label values. So two scrapes can be
-// compared.
+// formatMetrics returns all metrics in the text format. It sorts the metrics by name and their samples by label values,
+// so that two scrapes can be compared.
 func (r *Registry) formatMetrics() []byte {
 	r.mu.Lock()
 	families := slices.Clone(r.families)
@@ -41,7 +41,7 @@ func appendHeader(b []byte, d *definition) []byte {
 	return append(b, "\n# TYPE "+d.name+" "+d.kind+"\n"...)
 }
 
-// appendLabels appends the text inside the braces.
+// appendLabels appends the label names and values, without the braces around them.
 func appendLabels(b []byte, names, values []string) []byte {
 	for i, n := range names {
 		if i > 0 {
@@ -53,7 +53,7 @@ func appendLabels(b []byte, names, values []string) []byte {
 	return b
 }
 
-// withBucketBound adds a bucket's upper bound to the labels.
+// withBucketBound adds the upper bound of a bucket to the formatted labels.
 func withBucketBound(labels string, bound float64) string {
 	le := `le="` + string(appendNumber(nil, bound)) + `"`
 	if labels == "" {
@@ -77,7 +77,8 @@ func appendNumber(b []byte, v float64) []byte {
 	return strconv.AppendFloat(b, v, 'g', -1, 64) // the format writes NaN and -Inf like this
 }
 
-// appendEscaped appends s in UTF-8. It escapes backslashes and line ends, and in a label value also quotes.
+// appendEscaped appends s as UTF-8. It escapes backslashes and line ends. If quotes is true, as for a label value, it
+// also escapes double quotes.
 func appendEscaped(b []byte, s string, quotes bool) []byte {
 	for _, c := range []byte(strings.ToValidUTF8(s, "\uFFFD")) {
 		switch {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Describe returns the activity with durations at the time now: "idle 3:12 of 5:00", "draining 7 of 12; waiting for PDB
-// shop/web".
+// Describe returns the activity as text, with durations up to now. Examples are "idle 3:12 of 5:00" and "draining 7 of
+// 12; waiting for PDB shop/web".
 func (d Activity) Describe(now time.Time) string {
 	s := d.Text
 	if !d.Since.IsZero() {
@@ -21,8 +21,8 @@ func (d Activity) Describe(now time.Time) string {
 	return s + d.formatDetail()
 }
 
-// DescribeWithTimestamps returns the activity with timestamps instead of durations, so that the text does not change with time
-// alone.
+// DescribeWithTimestamps returns the activity as text, with timestamps instead of durations. So the text does not
+// change with time alone.
 func (d Activity) DescribeWithTimestamps() string {
 	s := d.Text
 	if !d.Since.IsZero() {
@@ -44,7 +44,7 @@ func (d Activity) formatDetail() string {
 	return "; " + d.Detail
 }
 
-// FormatCountdown returns the time until the notice takes effect.
+// FormatCountdown returns the time until the notice takes effect, as text.
 func (n Notice) FormatCountdown(now time.Time) string {
 	switch {
 	case n.Started:
@@ -62,7 +62,7 @@ func formatCountdown(due, now time.Time) string {
 	return "due " + formatDuration(now.Sub(due)) + " ago"
 }
 
-// formatDuration formats a duration as 0:07, 3:12 or 1:02:03, and from two days on as 2d5h.
+// formatDuration formats a duration as 0:07, 3:12 or 1:02:03. From two days on the format is 2d5h.
 func formatDuration(d time.Duration) string {
 	const day = 24 * time.Hour
 	s := int(max(d, 0) / time.Second)

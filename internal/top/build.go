@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// Facts holds what is known about a cluster. It must not be changed.
+// Facts holds the objects of a cluster from which a [State] is built. It must not be changed.
 type Facts struct {
 	Now         time.Time
 	Groups      []v1alpha1.NodeGroup
@@ -34,7 +34,7 @@ type Facts struct {
 	Problems []string
 }
 
-// BuildState computes a State without I/O.
+// BuildState returns the State for the facts. It does no I/O.
 func BuildState(f Facts) State {
 	b := builder{Facts: f, claims: nodegroup.AssignNodes(f.Groups, f.Nodes), retirementByNode: map[string]*v1alpha1.NodeRetirement{}}
 	b.selectRetirementPerNode()
@@ -62,8 +62,8 @@ type builder struct {
 	retirementByNode map[string]*v1alpha1.NodeRetirement
 }
 
-// selectRetirementPerNode selects one retirement per node: an active one, or the newest failed one. Failed retirements are
-// shown because they need a person.
+// selectRetirementPerNode selects one retirement per node: an active one, or else the newest failed one. A failed
+// retirement is shown because a person has to act on it.
 func (b *builder) selectRetirementPerNode() {
 	for i := range b.Retirements {
 		rt := &b.Retirements[i]
@@ -97,7 +97,7 @@ func (b *builder) buildGroup(g *v1alpha1.NodeGroup) Group {
 	return out
 }
 
-// listGroupProblems says why the manager does not act on a group, and which launches fail.
+// listGroupProblems returns the reasons why the manager does not act on a group, and the launches that fail.
 func listGroupProblems(g *v1alpha1.NodeGroup, now time.Time) (all []Activity) {
 	switch is := acceptance.FromGroup(g); is.State {
 	case acceptance.NotObserved:
@@ -122,8 +122,8 @@ func listGroupProblems(g *v1alpha1.NodeGroup, now time.Time) (all []Activity) {
 	return all
 }
 
-// buildGroupNodes returns the lines of a group, or of the nodes without group if g is nil: its Nodes, instances with a
-// deleted Node, and instances without a Node yet.
+// buildGroupNodes returns the lines of a group. If g is nil, it returns the lines of the nodes without a group. The
+// lines show the group's Nodes, instances with a deleted Node, and instances without a Node yet.
 func (b *builder) buildGroupNodes(group string, g *v1alpha1.NodeGroup) (all []Node) {
 	there := map[string]bool{}
 	for i := range b.Nodes {
@@ -142,7 +142,8 @@ func (b *builder) buildGroupNodes(group string, g *v1alpha1.NodeGroup) (all []No
 	return append(all, buildProvisioningNodes(g)...)
 }
 
-// findGroupOfRetirement returns the group of a deleted node. It is empty if the group does not exist any more.
+// findGroupOfRetirement returns the name of the group that the deleted node belonged to. It returns "" if this group no
+// longer exists.
 func (b *builder) findGroupOfRetirement(rt *v1alpha1.NodeRetirement) string {
 	if rt.Status.Captured == nil {
 		return ""
@@ -165,7 +166,7 @@ func (b *builder) buildNode(n *corev1.Node, g *v1alpha1.NodeGroup) Node {
 	return out
 }
 
-// findRetirement returns the retirement of this Node. It ignores one of an earlier Node with the same name.
+// findRetirement returns the retirement of a Node. It ignores a retirement of an earlier Node with the same name.
 func (b *builder) findRetirement(n *corev1.Node) *v1alpha1.NodeRetirement {
 	rt := b.retirementByNode[n.Name]
 	if rt == nil || rt.Status.Captured != nil && rt.Status.Captured.NodeUID != "" && rt.Status.Captured.NodeUID != n.UID {
@@ -181,8 +182,8 @@ func toRetirement(rt *v1alpha1.NodeRetirement) *Retirement {
 	}
 }
 
-// buildProvisioningNodes returns the instances of a group without a Ready node: existing ones, and ones that were
-// only requested.
+// buildProvisioningNodes returns lines for the instances of a group that have no Ready node yet. Instances that were
+// requested and do not exist yet share one line.
 func buildProvisioningNodes(g *v1alpha1.NodeGroup) (all []Node) {
 	if g == nil || g.Status.Provisioning == nil {
 		return nil
@@ -203,7 +204,7 @@ func buildProvisioningNodes(g *v1alpha1.NodeGroup) (all []Node) {
 	return all
 }
 
-// readNodeNotices returns the notices that the agent has written to its node.
+// readNodeNotices returns the notices that the agent has recorded on its Node.
 func readNodeNotices(n *corev1.Node) (all []Notice) {
 	reports, _ := report.ReadReports(n.Annotations)
 	for _, r := range reports {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// ListChanges returns the differences between two States, one line each, sorted by subject. The passing of time is not a
-// change. Compared with an empty State everything is new.
+// ListChanges returns the differences between two States, one line each, sorted by the node or group. The passing of
+// time is not a change. Compared with an empty State everything is new.
 func ListChanges(from, to State) []string {
 	was, is := from.describeBySubject(), to.describeBySubject()
 	var lines []string
@@ -36,7 +36,7 @@ func formatSubjectEnd(about string) string {
 	return "removed"
 }
 
-// describeBySubject returns a text for each subject of a State.
+// describeBySubject returns a text for each group and node of a State, by its name.
 func (s State) describeBySubject() map[string]string {
 	all := map[string]string{}
 	for _, g := range s.Groups {
@@ -81,7 +81,7 @@ func (g Group) describe() string {
 	return toOneLine(text)
 }
 
-// formatSize returns the current number of nodes and the allowed range.
+// formatSize returns the current number of nodes in the group and the allowed range.
 func (g Group) formatSize() string {
 	n := 0
 	for i := range g.Nodes {
@@ -110,10 +110,11 @@ func formatCount(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// FormatChange adds a timestamp to a change.
+// FormatChange returns a change with a timestamp before it.
 func FormatChange(now time.Time, change string) string { return formatTimestamp(now) + " " + change }
 
-// toOneLine removes line breaks and terminal control characters, because names and messages come from the cluster.
+// toOneLine removes line breaks and terminal control characters from a text, because names and messages come from the
+// cluster.
 func toOneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

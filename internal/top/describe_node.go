@@ -23,8 +23,8 @@ import (
 
 const started = notice.Started
 
-// describeNode returns the activity of a node. If several apply, it returns the one that matters most for the next
-// minutes.
+// describeNode returns the activity of a node. If a node has several activities, it returns the one that matters most
+// for the next minutes.
 func (b *builder) describeNode(n *corev1.Node, g *v1alpha1.NodeGroup) Activity {
 	records, unreadable := cordon.ListRecords(&kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: n.Annotations}})
 	notices := readNodeNotices(n)
@@ -106,7 +106,8 @@ func describeRetirement(rt *v1alpha1.NodeRetirement) Activity {
 	return Activity{Severity: Trouble, Text: "retirement " + string(rt.Status.Phase), Detail: rt.Status.Message}
 }
 
-// describeDraining returns "draining 7 of 12", and the PDBs or pods that it waits for.
+// describeDraining returns the progress of a drain, such as "draining 7 of 12". It adds the PDBs or pods that the drain
+// waits for.
 func describeDraining(rt *v1alpha1.NodeRetirement) Activity {
 	d := Activity{Severity: retirementSeverity(rt), Text: "draining"}
 	p := rt.Status.Drain
@@ -125,7 +126,7 @@ func describeDraining(rt *v1alpha1.NodeRetirement) Activity {
 	return d
 }
 
-// parsePDBNames returns the PodDisruptionBudgets in the summary of a drain; see [drain.Progress].
+// parsePDBNames returns the names of the PodDisruptionBudgets in the summary of a drain, see [drain.Progress].
 func parsePDBNames(summary string) (names []string) {
 	_, obstacles, _ := strings.Cut(summary, "(")
 	for _, obstacle := range strings.Split(strings.TrimSuffix(obstacles, ")"), ", ") {
@@ -137,7 +138,7 @@ func parsePDBNames(summary string) (names []string) {
 	return names
 }
 
-// formatFirstReason returns the first reason that blocks a retirement, or an empty string.
+// formatFirstReason returns the first reason that blocks a retirement. It returns "" if nothing blocks the retirement.
 func formatFirstReason(rt *v1alpha1.NodeRetirement) string {
 	if len(rt.Status.Reasons) == 0 {
 		return ""
@@ -160,8 +161,8 @@ func retirementSeverity(rt *v1alpha1.NodeRetirement) Severity {
 	return Changing
 }
 
-// describeNotice returns what the agent does about a notice. If something blocks its drain, it shows the agent's
-// progress. Otherwise it counts the pods on the node.
+// describeNotice returns what the agent does about a notice. If something blocks the drain, the text has the agent's
+// progress. Otherwise it has the number of pods on the node.
 func (b *builder) describeNotice(n *corev1.Node, of Notice) Activity {
 	d := Activity{Severity: Changing, Due: of.Due, Text: cmp.Or(of.Phase, "noticed") + " for " + of.Type}
 	if of.Type == string(notice.Condition) {
@@ -184,7 +185,8 @@ func (b *builder) describeNotice(n *corev1.Node, of Notice) Activity {
 	return d
 }
 
-// FindBlockedDrain returns the summary of a blocked drain from the node's conditions, or an empty string.
+// FindBlockedDrain returns the summary of a blocked drain from the node's conditions. It returns "" if no drain is
+// blocked.
 func FindBlockedDrain(n *corev1.Node) string {
 	for _, c := range n.Status.Conditions {
 		if c.Type == cordon.DrainInProgress && c.Status == corev1.ConditionTrue {
@@ -204,8 +206,8 @@ func formatBlockedDrain(summary string) string {
 	return "draining " + gone + ", blocked by " + strings.TrimSuffix(obstacles, ")")
 }
 
-// describeCordon names who cordoned the node: the owner of a cordon claim, or else the last writer of
-// spec.unschedulable.
+// describeCordon returns the activity of a cordoned node, with the name of the owner of a cordon claim. Without a claim
+// it uses the field manager of spec.unschedulable.
 func describeCordon(n *corev1.Node, records []cordon.Record, unreadable []error) Activity {
 	d := Activity{Severity: Protected, Text: "cordoned"}
 	if len(unreadable) > 0 {
@@ -223,8 +225,8 @@ func describeCordon(n *corev1.Node, records []cordon.Record, unreadable []error)
 	return d
 }
 
-// findUnschedulableManager returns the field manager of spec.unschedulable, such as kubectl-cordon, or an empty
-// string.
+// findUnschedulableManager returns the field manager that set spec.unschedulable, such as kubectl-cordon. It returns ""
+// if it is unknown.
 func findUnschedulableManager(n *corev1.Node) string {
 	for _, f := range n.ManagedFields {
 		if f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), `"f:unschedulable"`) {

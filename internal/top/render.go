@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// Screen describes the terminal, and what to show besides the State.
+// Screen holds the size of the terminal, and what to show besides the State.
 type Screen struct {
 	// Width and Height are in cells. Below about 40 by 8 little is visible, but nothing breaks.
 	Width, Height int
@@ -27,14 +27,14 @@ type Screen struct {
 	Footer []string
 }
 
-// wideScreenWidth is the width from which cpu and memory have separate bars.
+// wideScreenWidth is the width in characters from which cpu and memory have separate bars.
 const wideScreenWidth = 120
 
-// maxNotices is how many notices are listed above the nodes. The rest is counted.
+// maxNotices is how many notices are listed above the nodes. Further notices are only counted.
 const maxNotices = 6
 
-// RenderState draws a State. The result has as many lines as the screen, and none is longer than its width. Colors only
-// repeat what the text says.
+// RenderState returns a State as text. The text has as many lines as the screen, and no line is longer than the
+// screen's width. Colors only repeat what the text says.
 func RenderState(s State, on Screen) string {
 	head := on.renderHead(s)
 	foot := on.fitLines(on.Footer)
@@ -49,7 +49,7 @@ func RenderState(s State, on Screen) string {
 	return strings.Join(lines[:min(len(lines), max(on.Height, 1))], "\n")
 }
 
-// linesAround returns the part of the lines around one line that fits.
+// linesAround returns at most room lines around the line with index selectedLine.
 func linesAround(lines []string, selectedLine, room int) []string {
 	if len(lines) <= room {
 		return lines
@@ -58,7 +58,7 @@ func linesAround(lines []string, selectedLine, room int) []string {
 	return lines[from : from+room]
 }
 
-// renderHead returns everything above the nodes: the title, the problems and the notices.
+// renderHead returns the lines above the nodes: the title, the problems and the notices.
 func (on Screen) renderHead(s State) []string {
 	lines := []string{on.renderTitle(s)}
 	for _, p := range s.Problems {
@@ -160,8 +160,8 @@ const (
 	cpuAmountWidth, memoryAmountWidth = 11, 13
 )
 
-// renderLoad returns the utilization of a node. On a narrow screen it shows only the larger one of cpu (c) and memory
-// (m).
+// renderLoad returns the utilization of a node as text. On a narrow screen it shows only the larger one of cpu (c) and
+// memory (m).
 func (on Screen) renderLoad(l *planner.Utilization) string {
 	wide := on.Width >= wideScreenWidth
 	if l == nil && wide {
@@ -183,7 +183,7 @@ func (on Screen) renderLoad(l *planner.Utilization) string {
 		padRight(memory, memoryAmountWidth) + " " + padRight(fmt.Sprint(l.Pods), 5)
 }
 
-// renderBar draws a percentage. More than 100 is drawn as 100.
+// renderBar returns a percentage as a bar. It draws more than 100 as 100.
 func (on Screen) renderBar(share float64, width int) string {
 	full, empty := "█", "░"
 	if on.ASCII {
@@ -214,8 +214,7 @@ func nodeNameWidth(screen int) int {
 	return max(min(20, screen/3), 8)
 }
 
-// formatName fits the name of a node into a width. It cuts the middle of a long name, because names differ at the
-// end.
+// formatName shortens the name of a node to a width. It cuts the middle, because names differ at the end.
 func formatName(s string, width int) string {
 	s = toOneLine(s)
 	if w := ansi.StringWidth(s); w > width {

@@ -22,8 +22,8 @@ const (
 	pingTimeout = 5 * time.Second
 )
 
-// serverConnection tests whether the API server answers. The watches do not report that: client-go silently retries a
-// watch with a refused connection or throttling (isWatchErrorRetriable in tools/cache/reflector.go).
+// serverConnection tests whether the API server answers. The watches do not report a lost connection. client-go retries
+// a refused or throttled watch without an error (isWatchErrorRetriable in tools/cache/reflector.go).
 type serverConnection struct {
 	// ping sends one request. It fails if there is no answer.
 	ping func(context.Context) error
@@ -35,7 +35,8 @@ type serverConnection struct {
 	pingError  error     // first error since then, so that the text stays the same; nil while connected
 }
 
-// newServerConnection pings /version, which every authenticated user may read (system:public-info-viewer).
+// newServerConnection returns a serverConnection that reads /version, which every authenticated user may read
+// (system:public-info-viewer).
 func newServerConnection(cfg *rest.Config, changed func()) (*serverConnection, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
@@ -55,7 +56,7 @@ func newServerConnection(cfg *rest.Config, changed func()) (*serverConnection, e
 	return &serverConnection{ping: ask, changed: changed}, nil
 }
 
-// pingUntilDone pings until the context ends.
+// pingUntilDone pings the API server at intervals until ctx ends.
 func (c *serverConnection) pingUntilDone(ctx context.Context) {
 	c.mu.Lock()
 	c.lastAnswer = time.Now() // NewWatcher has just connected
@@ -88,7 +89,7 @@ func (c *serverConnection) recordPing(err error) {
 	}
 }
 
-// findKindProblem returns the problem to show, or an empty string while connected.
+// findProblem returns the problem with the connection as text. It returns "" while the API server answers.
 func (c *serverConnection) findProblem() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,7 +100,7 @@ func (c *serverConnection) findProblem() string {
 		c.lastAnswer.UTC().Format("15:04:05Z"), formatPingError(c.pingError))
 }
 
-// formatPingError returns the error without the address, which is in the title.
+// formatPingError returns the text of an error without the server's address, which the title already shows.
 func formatPingError(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Sprintf("no answer within %v", pingTimeout)

@@ -1,9 +1,9 @@
-// Package top implements the live view of slipway top: the nodes by NodeGroup, their utilization, what happens to
-// each, and the notices for them.
+// Package top implements the live view of slipway top. The view shows the nodes by NodeGroup, their utilization, their
+// activities, and their notices.
 //
-// [Build] computes a [State] from the watched objects. [Render] draws a State on a screen, and [Changes] lists the
-// differences between two States. All three do no I/O. [Watch] keeps a State current. [UI] shows it on a terminal and
-// handles keys.
+// [BuildState] computes a [State] from the watched objects. [RenderState] draws a State on a screen, and [ListChanges]
+// lists the differences between two States. All three do no I/O. [Watcher] keeps a State current. [UI] shows a State on
+// a terminal and handles keys.
 package top
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// State is what to show at one moment. Times are absolute, so that countdowns continue without a new State.
+// State is what the view shows at one moment. Its times are absolute, so that countdowns continue without a new State.
 type State struct {
 	// Groups are sorted by name. Nodes without a group are in a last group without a name.
 	Groups []Group
@@ -25,7 +25,7 @@ type State struct {
 	Problems []string
 }
 
-// Group is a NodeGroup, or the nodes without one.
+// Group is a NodeGroup with its nodes. The Group without a name has the nodes that no NodeGroup selects.
 type Group struct {
 	Name string
 	// Cloud is provider/group.
@@ -41,7 +41,7 @@ type Group struct {
 	Nodes   []Node
 }
 
-// Node is one line of a group: a Node, or an instance without one.
+// Node is one line of a group. It shows a Node, or an instance without a Node.
 type Node struct {
 	Name string
 	// HasNode reports whether a Node object exists.
@@ -64,7 +64,8 @@ type Retirement struct {
 	Reasons     []v1alpha1.RetirementReason
 }
 
-// IsCancellable reports whether the retirement can be cancelled. That is possible until the Node is deleted.
+// IsCancellable reports whether the retirement can still be cancelled. A retirement can be cancelled until its Node is
+// deleted.
 func (r *Retirement) IsCancellable() bool {
 	switch r.Phase {
 	case v1alpha1.Pending, v1alpha1.Cordoned, v1alpha1.Draining, v1alpha1.Drained:
@@ -73,7 +74,7 @@ func (r *Retirement) IsCancellable() bool {
 	return false
 }
 
-// Notice is an interruption of a node's instance, reported by its agent.
+// Notice is an interruption of a node's instance that the node's agent has reported.
 type Notice struct {
 	Node, Source, ID, Type string
 	// Due is the earliest start. It is zero if unknown.
@@ -84,7 +85,7 @@ type Notice struct {
 	Description string
 }
 
-// Severity classifies an activity. A screen can color by it, but the text always says the same.
+// Severity classifies an activity. A screen can choose a color by severity, but the text says the same.
 type Severity int
 
 const (
@@ -95,7 +96,7 @@ const (
 	Trouble                   // blocked or broken
 )
 
-// Activity is the activity of a node, as a text with times.
+// Activity describes what happens to a node, as text with times.
 type Activity struct {
 	Severity Severity
 	// Text is the activity without times.

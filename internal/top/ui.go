@@ -15,7 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 )
 
-// Actions are the operations behind the keys. They can be slow, and stop when their context ends.
+// Actions holds the operations that keys start. They can be slow, and stop when their context ends.
 type Actions interface {
 	// ExplainNode explains why a node can or cannot be removed, like slipway why.
 	ExplainNode(ctx context.Context, node string) (string, error)
@@ -35,7 +35,7 @@ type Options struct {
 	Now time.Time
 }
 
-// UI is the view on a terminal, a [tea.Model]. It receives a State as a message.
+// UI is the live view on a terminal, and a [tea.Model]. It receives each State as a message.
 type UI struct {
 	ctx     context.Context //nolint:containedctx // bubbletea's Update has no context; this is the context of the program
 	actions Actions
@@ -52,7 +52,7 @@ type UI struct {
 	cancelCandidate *Retirement // the retirement that the confirmation asks about
 }
 
-// page shows an answer in place of the nodes.
+// page is a text that covers the list of nodes.
 type page struct {
 	title     string
 	text      string // empty until the answer arrives
@@ -60,7 +60,7 @@ type page struct {
 	cancel    context.CancelFunc
 }
 
-// NewUI returns a UI without a State. Its actions stop when the context ends.
+// NewUI returns a UI without a State. Its actions stop when ctx ends.
 func NewUI(ctx context.Context, actions Actions, o Options) *UI {
 	return &UI{ctx: ctx, actions: actions, options: o, now: o.Now, width: 80, height: 24}
 }
@@ -74,14 +74,14 @@ type (
 	messageResult string
 )
 
-// Init starts the ticks.
+// Init implements [tea.Model]. It starts a tick every second.
 func (u *UI) Init() tea.Cmd { return tickEverySecond() }
 
 func tickEverySecond() tea.Cmd {
 	return tea.Every(time.Second, func(t time.Time) tea.Msg { return tick(t) })
 }
 
-// Update handles a State, a key, a window size or an answer.
+// Update implements [tea.Model]. It handles a State, a key, a window size, or the result of an action.
 func (u *UI) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case State:
@@ -103,7 +103,7 @@ func (u *UI) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return u, nil
 }
 
-// setState shows a State. The cursor stays on its node. If that node is gone, the cursor stays at its line.
+// setState shows a State. The cursor stays on its node. If this node no longer exists, the cursor stays on its line.
 func (u *UI) setState(s State) {
 	was := u.listNodeNames()
 	u.state, u.hasState = s, true
@@ -115,7 +115,7 @@ func (u *UI) setState(s State) {
 	u.selected = is[min(at, len(is)-1)]
 }
 
-// listNodeNames returns the names of all lines with a node, in the order of display.
+// listNodeNames returns the names of all nodes in the order of display.
 func (u *UI) listNodeNames() (all []string) {
 	for _, g := range u.state.Groups {
 		for _, n := range g.Nodes {
@@ -163,7 +163,8 @@ func (u *UI) handleKey(key string) tea.Cmd {
 	return nil
 }
 
-// parseCursorStep returns how far a key moves the cursor. The keys for the ends return more than any list has.
+// parseCursorStep returns how many lines a key moves the cursor. For a key that moves to the first or last line, the
+// result is larger than any list.
 func parseCursorStep(key string, page int) (step int) {
 	const end = 1 << 30
 	switch key {
@@ -192,7 +193,7 @@ func (u *UI) moveCursor(key string) {
 	u.selected = all[min(max(slices.Index(all, u.selected)+by, 0), len(all)-1)]
 }
 
-// scrollOrClosePage scrolls or closes a page.
+// scrollOrClosePage scrolls or closes the open page, as the key says.
 func (u *UI) scrollOrClosePage(key string) {
 	switch key {
 	case "q", "esc", "enter", "backspace":
@@ -204,7 +205,7 @@ func (u *UI) scrollOrClosePage(key string) {
 	u.page.firstLine = min(max(u.page.firstLine+parseCursorStep(key, u.pageHeight()), 0), max(lines-u.pageHeight(), 0))
 }
 
-// openPage opens a page, requests its text, and shows it on arrival.
+// openPage opens a page, calls ask in the background, and shows the resulting text.
 func (u *UI) openPage(title string, ask func(context.Context) (string, error)) tea.Cmd {
 	ctx, stop := context.WithCancel(u.ctx)
 	p := &page{title: title, cancel: stop}
@@ -219,7 +220,8 @@ func (u *UI) openPage(title string, ask func(context.Context) (string, error)) t
 	}
 }
 
-// openNodeExplanation shows what the State says about the node, and then the answer of placement.
+// openNodeExplanation opens a page about the selected node. The page shows what the State says about the node, and then
+// whether its pods would fit elsewhere.
 func (u *UI) openNodeExplanation() tea.Cmd {
 	n := u.selectedNode()
 	if n == nil {
@@ -236,7 +238,7 @@ func (u *UI) openNodeExplanation() tea.Cmd {
 	})
 }
 
-// describeNode returns what the State says about a node.
+// describeNode returns a text with everything that the State says about a node.
 func (u *UI) describeNode(n *Node) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s\n", n.Name, n.Activity.Describe(u.now))
@@ -275,7 +277,7 @@ func (u *UI) askToCancelRetirement() {
 	}
 }
 
-// cancelRetirementIfConfirmed cancels the retirement on y. Any other key means no.
+// cancelRetirementIfConfirmed cancels the retirement if the key is y. Any other key closes the question.
 func (u *UI) cancelRetirementIfConfirmed(key string) tea.Cmd {
 	rt := u.cancelCandidate
 	u.cancelCandidate = nil
@@ -333,7 +335,7 @@ func (u *UI) buildConfirmation() []string {
 	return append(u.wrapText(text), "y yes   any other key: no")
 }
 
-// pageHeight returns the number of visible lines of a page, between title and keys.
+// pageHeight returns the number of visible lines of a page, without the title and the line with keys.
 func (u *UI) pageHeight() int { return max(u.height-4, 1) }
 
 func (u *UI) renderPage(on Screen) string {
@@ -356,7 +358,7 @@ func (u *UI) renderPage(on Screen) string {
 	return strings.Join(lines[:min(len(lines), max(u.height, 1))], "\n")
 }
 
-// wrapText breaks a text into lines that fit the screen. Continued lines are indented.
+// wrapText breaks a text into lines that fit the screen. It indents the continuation of a line.
 func (u *UI) wrapText(text string) (lines []string) {
 	const indent = "    "
 	width := max(u.width, len(indent)+1)

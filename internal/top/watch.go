@@ -41,7 +41,7 @@ const (
 	failureRetention = 65 * time.Second
 )
 
-// Watcher keeps a State current. It lists and watches only nodes, pods, NodeGroups and NodeRetirements.
+// Watcher keeps a [State] current. It lists and watches only nodes, pods, NodeGroups and NodeRetirements.
 type Watcher struct {
 	cache      cache.Cache
 	pods       live.PodReader
@@ -54,7 +54,7 @@ type Watcher struct {
 	failures map[string]failure // by the reflector's type description
 }
 
-// watchedKind is one of the watched kinds.
+// watchedKind is one kind of object that a Watcher watches.
 type watchedKind struct {
 	name     string
 	object   client.Object
@@ -70,8 +70,8 @@ type failure struct {
 	err error
 }
 
-// NewWatcher returns a Watch that is not running yet. It fails if the server does not answer or rejects the
-// credentials.
+// NewWatcher returns a Watcher, which the caller starts with Run. It returns an error if the API server does not answer
+// or rejects the credentials.
 func NewWatcher(ctx context.Context, cfg *rest.Config) (*Watcher, error) {
 	w := &Watcher{changed: make(chan struct{}, 1), loads: snapshot.New(), failures: map[string]failure{}}
 	scheme := runtime.NewScheme()
@@ -104,7 +104,7 @@ func NewWatcher(ctx context.Context, cfg *rest.Config) (*Watcher, error) {
 	return w, err
 }
 
-// startInformer starts to watch a kind. It is not an error if the server does not serve Slipway's types.
+// startInformer starts to watch one kind. If the API server does not serve Slipway's types, that is not an error.
 func (w *Watcher) startInformer(ctx context.Context, k *watchedKind) error {
 	informer, err := w.cache.GetInformer(ctx, k.object, cache.BlockUntilSynced(false))
 	if meta.IsNoMatchError(err) {
@@ -121,7 +121,7 @@ func (w *Watcher) startInformer(ctx context.Context, k *watchedKind) error {
 	return err
 }
 
-// setNodeOrPod updates the loads. A rejected object is not counted, but the rest of its node is.
+// setNodeOrPod updates the loads with a node or a pod. It ignores an object that the loads reject.
 func (w *Watcher) setNodeOrPod(o any) {
 	w.mu.Lock()
 	switch o := o.(type) {
@@ -156,7 +156,7 @@ func (w *Watcher) signalChange() {
 	}
 }
 
-// recordWatchFailure records a failed list or watch. It ignores a watch that has ended normally.
+// recordWatchFailure records the error of a failed list or watch. It ignores a watch that ended normally.
 func (w *Watcher) recordWatchFailure(_ context.Context, r *toolscache.Reflector, err error) {
 	if errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return
@@ -167,8 +167,8 @@ func (w *Watcher) recordWatchFailure(_ context.Context, r *toolscache.Reflector,
 	w.signalChange()
 }
 
-// Run watches until the context ends. It calls show with each State that can have changed. The first call comes when
-// everything readable has been read.
+// Run watches until ctx ends. It calls show with each State that may have changed. The first call follows when every
+// readable kind has been read.
 func (w *Watcher) Run(ctx context.Context, show func(State)) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -200,7 +200,8 @@ func (w *Watcher) Run(ctx context.Context, show func(State)) error {
 	}
 }
 
-// isReadyToShow reports whether each kind is either synced or has a known problem.
+// isReadyToShow reports whether every kind has been read or has a known problem. It also returns true if the connection
+// has a problem.
 func (w *Watcher) isReadyToShow() bool {
 	if w.connection.findProblem() != "" {
 		return true
@@ -213,7 +214,7 @@ func (w *Watcher) isReadyToShow() bool {
 	return true
 }
 
-// findKindProblem returns the problem with a kind, or an empty string.
+// findKindProblem returns the problem with watching a kind as text. It returns "" if there is none.
 func (w *Watcher) findKindProblem(k *watchedKind, now time.Time) string {
 	if k.missing != "" {
 		return k.missing
@@ -232,10 +233,10 @@ func (w *Watcher) findKindProblem(k *watchedKind, now time.Time) string {
 	return ""
 }
 
-// typeName returns the type as a reflector describes it, without the package path.
+// typeName returns the name of an object's type in a reflector's description.
 func typeName(o client.Object) string { return strings.TrimPrefix(fmt.Sprintf("%T", o), "*") }
 
-// buildState builds a State from the current caches.
+// buildState returns the State for the current content of the caches.
 func (w *Watcher) buildState(ctx context.Context) (State, error) {
 	f := Facts{Now: time.Now(), Decisions: map[string]nodegroup.Decision{}, Loads: map[string]planner.Utilization{}}
 	if p := w.connection.findProblem(); p != "" {
@@ -288,7 +289,7 @@ func (w *Watcher) readKindFromCache(ctx context.Context, k *watchedKind, f *Fact
 	return nil
 }
 
-// readLoads reads the loads of the nodes. The nodes must be read before.
+// readLoads sets the loads of the nodes in f. The caller must have read the nodes before.
 func (w *Watcher) readLoads(f *Facts) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -299,7 +300,7 @@ func (w *Watcher) readLoads(f *Facts) {
 	}
 }
 
-// readDecisions reads the manager's decision for each node. An error for one group becomes a problem.
+// readDecisions sets the manager's decision for each node in f. An error for one group becomes a problem in the view.
 func (w *Watcher) readDecisions(ctx context.Context, f *Facts) error {
 	cluster, err := nodegroup.ReadCluster(ctx, w.cache, w.pods, f.Groups)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package plugintest tests that a plugin fulfills Slipway's contract. Plugin authors call [Run] from a test, or run
+// Package plugintest tests whether a plugin fulfills Slipway's contract. Plugin authors call [Run] from a test, or run
 // `slipway plugin test` for a plugin in any language.
 package plugintest
 
@@ -23,7 +23,7 @@ import (
 	host "github.com/slipway-dev/slipway/internal/cloud/plugin"
 )
 
-// Options configures the tests.
+// Options configures the tests of a plugin.
 type Options struct {
 	// Path is the plugin's executable.
 	Path string
@@ -45,7 +45,7 @@ type Options struct {
 	UnlimitedMemory bool
 }
 
-// Validate returns the first error.
+// Validate returns the first error in the options.
 func (o Options) Validate() error {
 	switch {
 	case o.Path == "":
@@ -77,7 +77,7 @@ func Run(t *testing.T, o Options) {
 	t.Run("the analyzers respond", func(t *testing.T) { testAnalyzers(t, o) })
 }
 
-// Main runs the tests as a program. It exits with 0 if they pass and with 1 otherwise.
+// Main runs the tests as a program. It exits with code 0 if the tests pass, and with code 1 otherwise.
 func Main(o Options) {
 	testing.Init()
 	if err := flag.CommandLine.Parse([]string{"-test.v"}); err != nil {
@@ -89,7 +89,7 @@ func Main(o Options) {
 	}, nil, nil)
 }
 
-// openPlugin starts the plugin as Slipway does.
+// openPlugin starts the plugin in the same way as Slipway.
 func (o Options) openPlugin(t *testing.T) *host.Provider {
 	t.Helper()
 	path, err := filepath.Abs(o.Path)
@@ -112,10 +112,10 @@ func (o Options) openPlugin(t *testing.T) *host.Provider {
 	return p
 }
 
-// pollInterval is the delay between two reads.
+// pollInterval is the delay between two reads in waitUntil.
 const pollInterval = 50 * time.Millisecond
 
-// waitUntil calls do until it is done.
+// waitUntil calls do until it returns true. It fails the test if do returns an error or the test times out.
 func waitUntil(t *testing.T, do func(context.Context) (done bool, err error)) {
 	t.Helper()
 	for {
@@ -134,7 +134,7 @@ func waitUntil(t *testing.T, do func(context.Context) (done bool, err error)) {
 	}
 }
 
-// liveCloud is the real cloud of a plugin. The suite reads it only through the plugin.
+// liveCloud is the real cloud behind a plugin. The tests access this cloud only through the plugin.
 type liveCloud struct {
 	o       Options
 	account *host.Provider
@@ -187,7 +187,8 @@ func (c *liveCloud) GroupSize() int {
 	return g.Size
 }
 
-// MissingID derives an ID unless the options have one.
+// MissingID returns a provider ID that does not exist. It is the configured ID, or else an ID that is derived from an
+// existing one.
 func (c *liveCloud) MissingID() string {
 	if machines := c.ProviderIDs(); c.o.Missing == "" && len(machines) > 0 {
 		return machines[0] + "-never-was"
@@ -232,7 +233,8 @@ func (c *liveCloud) UnsupportedFaults() map[conformance.FaultKind]string {
 	return cannot
 }
 
-// testRestart kills the plugin and checks that it is restarted with the same instances.
+// testRestart kills the plugin's process. It checks that Slipway restarts the plugin and that the plugin lists the same
+// instances.
 func testRestart(t *testing.T, o Options) {
 	p := o.openPlugin(t)
 	before := listSortedInstanceIDs(t, p, o.Group)
@@ -264,7 +266,7 @@ func listSortedInstanceIDs(t *testing.T, p *host.Provider, group string) (ids []
 	return ids
 }
 
-// testAnalyzers calls the analyzers with a sample pod.
+// testAnalyzers calls the plugin's analyzers with a sample pod.
 func testAnalyzers(t *testing.T, o Options) {
 	p := o.openPlugin(t)
 	events := p.Events()

@@ -1,4 +1,4 @@
-// Package start builds components from configurations. It contains the wiring that the binaries share.
+// Package start builds components from configurations. The binaries slipway and slipway-agent both use it.
 package start
 
 import (
@@ -37,7 +37,7 @@ const (
 	stuckTimeout = 5 * time.Minute
 )
 
-// AgentOptions are optional hooks and settings of an agent. The zero value sets none.
+// AgentOptions holds optional hooks and settings of an agent. The zero value sets none.
 type AgentOptions struct {
 	// EventFormatter changes the texts of Kubernetes Events.
 	EventFormatter agent.EventFormatter
@@ -69,7 +69,7 @@ type AgentOptions struct {
 	ConnectWithClientGo func(kubeconfig, userAgent string, wrap func(http.RoundTripper) http.RoundTripper) (*kubeapi.Client, error)
 }
 
-// AgentAccess gives additional routes access to the agent.
+// AgentAccess holds the functions of the agent that additional HTTP routes can call.
 type AgentAccess struct {
 	// CheckLive returns an error if the process is not healthy.
 	CheckLive func() error
@@ -79,7 +79,7 @@ type AgentAccess struct {
 	Metrics http.Handler
 }
 
-// The destinations of requests for Extras.Wrap.
+// The destinations of requests that AgentOptions.WrapTransport receives.
 const (
 	APIServer = "apiserver"
 	Metadata  = "metadata"
@@ -93,7 +93,7 @@ func (x AgentOptions) newTransportWrapper(destination string) func(http.RoundTri
 	return func(next http.RoundTripper) http.RoundTripper { return x.WrapTransport(destination, next) }
 }
 
-// newAPIClient creates the client of the API server.
+// newAPIClient returns a client of the API server.
 func (x AgentOptions) newAPIClient(kubeconfig string) (*kubeapi.Client, error) {
 	userAgent := "slipway-agent/" + Version()
 	c, err := kubeapi.LoadConfig(kubeconfig)
@@ -107,12 +107,12 @@ func (x AgentOptions) newAPIClient(kubeconfig string) (*kubeapi.Client, error) {
 	return c.NewClient(userAgent)
 }
 
-// RunAgent runs the agent until ctx ends.
+// RunAgent runs the agent until ctx ends. It returns the error of a failed start.
 func RunAgent(ctx context.Context, c config.Agent, stderr io.Writer) error {
 	return RunAgentWithOptions(ctx, c, AgentOptions{}, stderr)
 }
 
-// RunAgentWithOptions runs the agent with extras until ctx ends.
+// RunAgentWithOptions runs the agent with the hooks and settings in x until ctx ends.
 func RunAgentWithOptions(ctx context.Context, c config.Agent, x AgentOptions, stderr io.Writer) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -161,8 +161,8 @@ func RunAgentWithOptions(ctx context.Context, c config.Agent, x AgentOptions, st
 	return err
 }
 
-// runAgent runs the agent for the node, after it has determined the machine's name. It serves metrics and health from the
-// start, so that an agent that waits for its API server does not fail its liveness probe.
+// runAgent runs the agent for its node. First it determines the instance's name. It serves metrics and health from the
+// start. So an agent that waits for its API server does not fail its liveness probe.
 func runAgent(ctx context.Context, c config.Agent, x AgentOptions, log *slog.Logger, tracer observe.Tracer, api *kubeapi.Client,
 	metadata *azure.Client, registry *observe.Registry, notifier *notify.Notifier,
 ) error {
@@ -261,7 +261,8 @@ func newAgent(c config.Agent, x AgentOptions, resource string, found *kubeapi.No
 	return agent.New(o), nil
 }
 
-// awaitStartedAndDrained waits until the agent has started, and then calls its method Await.
+// awaitStartedAndDrained waits until the agent has started. Then it calls the agent's method AwaitDrained for the
+// notice.
 func awaitStartedAndDrained(ctx context.Context, running *atomic.Pointer[agent.Agent], source, id string) error {
 	ticker := time.NewTicker(nodeRetryInterval)
 	defer ticker.Stop()
@@ -275,7 +276,7 @@ func awaitStartedAndDrained(ctx context.Context, running *atomic.Pointer[agent.A
 	return running.Load().AwaitDrained(ctx, source, id)
 }
 
-// combinePollObservers returns an observer that calls the agent's own and the additional observer.
+// combinePollObservers returns an observer that calls both the agent's own observer and the additional observer.
 func (x AgentOptions) combinePollObservers(own azure.Observer) azure.Observer {
 	if x.PollObserver == nil {
 		return own
@@ -295,7 +296,8 @@ func (b observerPair) FetchFailed(err error, class azure.Class) {
 	b.second.FetchFailed(err, class)
 }
 
-// runWithNotifier runs part while notifications are sent. After part has ended, it sends the remaining notifications.
+// runWithNotifier runs part and sends notifications at the same time. After part has ended, it sends the remaining
+// notifications.
 func runWithNotifier(ctx context.Context, notifier *notify.Notifier, part func(context.Context) error) error {
 	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var group sync.WaitGroup

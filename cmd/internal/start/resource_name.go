@@ -12,9 +12,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// awaitResourceName returns the machine's name as notices spell it, from --resource-name or from the node's provider ID. It
-// also returns the Node if it read it. It waits for an unavailable API server, an unregistered Node, and a missing provider
-// ID. A provider ID of another cloud is an error, because no notice could match.
+// awaitResourceName returns the name of the node's instance in the spelling of notices. The name comes from
+// --resource-name or from the node's provider ID. awaitResourceName also returns the Node if it has read it. It waits
+// while the API server is unavailable, the Node is not registered, or the provider ID is missing. A provider ID of
+// another cloud is an error, because no notice could match.
 func awaitResourceName(ctx context.Context, c config.Agent, log *slog.Logger, api *kubeapi.Client,
 	alive *observe.Heartbeat,
 ) (name string, node *kubeapi.Node, err error) {

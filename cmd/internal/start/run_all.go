@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// runAllUntilFailure runs all parts until ctx ends or one part fails. Then it cancels the others and returns the first failure.
-// Cancellation is not a failure.
+// runAllUntilFailure runs all functions concurrently until ctx ends or one function fails. After a failure it cancels
+// the others and returns the first failure. Cancellation is not a failure.
 func runAllUntilFailure(ctx context.Context, parts ...func(context.Context) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// sameSignalWindow is how long repeated signals count as one. timeout(1), for example, signals the process and its process
-// group.
+// sameSignalWindow is how long repeated signals count as one signal. The command timeout, for example, signals the
+// process and its process group.
 const sameSignalWindow = 500 * time.Millisecond
 
-// NewSignalContext returns a context that ends with the first SIGINT or SIGTERM. A second signal exits the process at once with code
-// 1.
+// NewSignalContext returns a context that ends with the first SIGINT or SIGTERM. A second signal exits the process at
+// once with code 1.
 func NewSignalContext() (context.Context, context.CancelFunc) {
 	ctx, stop := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)

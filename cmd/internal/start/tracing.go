@@ -10,24 +10,25 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// TracingOpener creates the exporter of an agent's spans for an endpoint. If the endpoint is empty, the exporter uses the standard
-// environment variables. It is nil in a binary without tracing.
+// TracingOpener creates an exporter that sends the agent's spans to an endpoint. If the endpoint is empty, the exporter
+// uses the standard environment variables. A TracingOpener is nil in a binary without tracing.
 type TracingOpener func(ctx context.Context, endpoint, version string) (SpanExporter, error)
 
-// SpanExporter records spans. Close sends the remaining ones.
+// SpanExporter records spans and sends them. Close sends the remaining spans.
 type SpanExporter interface {
 	observe.Tracer
 	Close(ctx context.Context) error
 }
 
-// spanFlushTimeout limits the sending of the remaining spans when the agent ends.
+// spanFlushTimeout limits how long the remaining spans are sent when the agent ends.
 const spanFlushTimeout = 2 * time.Second
 
-// traceVariables enable traces without a flag (OpenTelemetry's specification of OTLP exporters).
+// traceVariables are the environment variables that enable traces without a flag (OpenTelemetry's specification of OTLP
+// exporters).
 var traceVariables = []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"}
 
-// startTracing returns a tracer and a function that closes it. Without traces the tracer is nil and the function does
-// nothing.
+// startTracing returns a tracer, and a function that closes the tracer. If traces are not enabled, the tracer is nil
+// and the function does nothing.
 func (t TracingOpener) startTracing(ctx context.Context, endpoint string, log *slog.Logger) (tracer observe.Tracer, closeTracer func(), err error) {
 	wanted := endpoint != ""
 	for _, variable := range traceVariables {

@@ -6,10 +6,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// version is set by the release build. If empty, the module's version is used.
+// version is the version that the release build sets. If it is empty, the module's version is used.
 var version = ""
 
-// Version returns the version of this build.
+// Version returns the version of this build of Slipway.
 func Version() string {
 	if version != "" {
 		return version
@@ -20,7 +20,7 @@ func Version() string {
 	return "devel"
 }
 
-// buildInfo returns the version and revision for the metrics.
+// buildInfo returns the version and revision of this build, for the metrics.
 func buildInfo() observe.Build {
 	b := observe.Build{Version: Version()}
 	info, ok := debug.ReadBuildInfo()

@@ -7,7 +7,7 @@
 //	ROOT/GROUP/group.json      the group: its limits and templates
 //	ROOT/GROUP/NAME.json       the machine NAME
 //
-// Several processes can use one directory. Each reads and writes under a lock.
+// Several processes can use one directory. Each process locks the directory while it reads or writes.
 package machines
 
 import (
@@ -47,15 +47,15 @@ type Machine struct {
 	Failed string `json:"failed,omitempty"`
 }
 
-// IsBooted reports whether the machine runs.
+// IsBooted reports whether the machine has booted and runs.
 func (m Machine) IsBooted(now time.Time) bool { return now.Sub(m.Created).Seconds() >= m.Boot }
 
-// isShutDown reports whether a machine in deletion has shut down.
+// isShutDown reports whether a machine that is being deleted has shut down.
 func (m Machine) isShutDown(now time.Time) bool {
 	return !m.Deleting.IsZero() && now.Sub(m.Deleting).Seconds() >= m.Shutdown
 }
 
-// Template is a kind of machine.
+// Template is a kind of machine that a group can create.
 type Template struct {
 	Name     string            `json:"name"`
 	Capacity map[string]string `json:"capacity"`
@@ -63,7 +63,7 @@ type Template struct {
 	Cost     float64           `json:"cost,omitempty"`
 }
 
-// Group is the content of a group's file. The size of the group is not stored; its machines are counted.
+// Group is the content of a group's file. The file does not store the group's size, which is the number of machines.
 type Group struct {
 	Min       int        `json:"min"`
 	Max       int        `json:"max"`
@@ -76,26 +76,26 @@ type Host struct {
 	Quota int `json:"quota"`
 }
 
-// ErrNoGroup and ErrNoMachine mean that the host is readable and the requested object does not exist.
+// ErrNoGroup and ErrNoMachine mean that the host is readable, but the requested group or machine does not exist.
 var (
 	ErrNoGroup   = errors.New("group not found")
 	ErrNoMachine = errors.New("machine not found")
 )
 
-// Hypervisor is a directory of machines.
+// Hypervisor manages the machines in the directory Root.
 type Hypervisor struct{ Root string }
 
-// View is the directory while it is locked.
+// View gives access to the directory while the directory is locked.
 type View struct {
 	root string
 	Host Host
 }
 
-// lockPause is the delay between two attempts to lock.
+// lockPause is the delay between two attempts to lock the directory.
 const lockPause = 2 * time.Millisecond
 
-// WithLock calls do while it holds the lock of the directory. A directory without a host file, such as an unmounted disk,
-// is an error and not an empty host.
+// WithLock calls do while it holds the lock of the directory. A directory without a host file is an error, for example
+// an unmounted disk. It does not count as an empty host.
 func (h Hypervisor) WithLock(ctx context.Context, do func(View) error) (err error) {
 	v := View{root: h.Root}
 	if err := readJSON(filepath.Join(h.Root, hostFile), &v.Host); err != nil {
@@ -147,7 +147,7 @@ func (v View) Group(name string) (g Group, err error) {
 	return g, readJSON(filepath.Join(v.root, name, groupFile), &g)
 }
 
-// Machines reads all machines of a group, by name. It first removes machines that have shut down.
+// Machines returns all machines of a group by name. First it removes machines that have shut down.
 func (v View) Machines(group string) (map[string]Machine, error) {
 	if _, err := v.Group(group); err != nil {
 		return nil, err
@@ -173,7 +173,7 @@ func (v View) Machines(group string) (map[string]Machine, error) {
 	return all, nil
 }
 
-// Size returns the target size of the group: its machines without those in deletion.
+// Size returns the target size of the group, which is the number of machines that are not being deleted.
 func (v View) Size(group string) (n int, err error) {
 	all, err := v.Machines(group)
 	for _, m := range all {
@@ -184,7 +184,8 @@ func (v View) Size(group string) (n int, err error) {
 	return n, err
 }
 
-// Machine reads a machine. If it has shut down, its file is removed, or its deletion fails if it is Stuck.
+// Machine reads one machine. If the machine has shut down, Machine removes its file. If the machine is Stuck, its
+// deletion fails instead.
 func (v View) Machine(group, name string) (m Machine, err error) {
 	none := fmt.Errorf("machine %s/%s: %w", group, name, ErrNoMachine)
 	if !ValidName(group) || !ValidName(name) {
@@ -210,7 +211,7 @@ func (v View) SetMachine(group, name string, m Machine) error {
 	return writeJSON(filepath.Join(v.root, group, name+suffix), m)
 }
 
-// ValidName reports whether a name is valid for a group or a machine. It becomes a file name.
+// ValidName reports whether a name is valid for a group or a machine. The name becomes a file name.
 func ValidName(name string) bool {
 	return name != "" && len(name) <= 63 && name != "host" && name != "group" && !strings.ContainsFunc(name, func(r rune) bool {
 		return !slices.Contains([]rune("abcdefghijklmnopqrstuvwxyz0123456789-"), r)
@@ -228,7 +229,7 @@ func readJSON(path string, into any) error {
 	return nil
 }
 
-// writeJSON replaces a file atomically, so that no reader sees half of it, even after a crash.
+// writeJSON replaces a file atomically. So a reader never sees a partly written file, even after a crash.
 func writeJSON(path string, content any) error {
 	raw, err := json.MarshalIndent(content, "", "  ")
 	if err != nil {

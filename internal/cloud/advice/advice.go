@@ -1,5 +1,5 @@
-// Package advice defines what plugins may recommend after pod events. The caller decides, within the limits that always
-// apply: the group's limits, the disruption budgets, and placement.
+// Package advice defines the recommendations that plugins can make after pod events. The caller decides whether to
+// follow a recommendation. The group's limits, the disruption budgets and placement always apply.
 package advice
 
 import (
@@ -11,14 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// The limits of one response. A response that exceeds one is refused completely.
+// The limits of one response from a plugin. A response that exceeds any of these limits is refused completely.
 const (
 	MaxRecommendations = 100  // recommendations in a response
 	MaxInstances       = 1000 // instances in a recommendation
 	MaxReason          = 1024 // bytes of a reason
 )
 
-// Recommendation is one recommendation: exactly one of Grow and Retire is set.
+// Recommendation holds one recommendation of a plugin. Exactly one of Grow and Retire is set.
 type Recommendation struct {
 	Grow   *Grow
 	Retire *Retire
@@ -36,17 +36,17 @@ type Grow struct {
 	Template string
 }
 
-// Retire recommends to retire a node, as a NodeRetirement does.
+// Retire recommends the retirement of one node.
 type Retire struct {
 	// Node is the name of the Node.
 	Node string
 }
 
-// Events selects kinds of pod events.
+// Events selects the kinds of pod events that an [Analyzer] receives.
 type Events struct{ Modify, Delete bool }
 
-// Analyzer evaluates pod events. It is safe for concurrent use. Each call ends with ctx and with its own timeout. After
-// an error nothing is done, and nothing is retried.
+// Analyzer evaluates pod events. It is safe for concurrent use. A call ends when ctx ends or after the analyzer's own
+// timeout. After an error Slipway does nothing and does not retry.
 type Analyzer interface {
 	// Name returns the name of the cloud of the analyzer's groups.
 	Name() string
@@ -58,7 +58,7 @@ type Analyzer interface {
 	AnalyzeDeleteEvent(ctx context.Context, pod *corev1.Pod) ([]Recommendation, error)
 }
 
-// Validate returns all errors in the recommendations.
+// Validate checks the number of recommendations and each recommendation. It returns all errors joined.
 func Validate(recommendations []Recommendation) error {
 	if len(recommendations) > MaxRecommendations {
 		return fmt.Errorf("%d recommendations: want at most %d", len(recommendations), MaxRecommendations)

@@ -8,16 +8,16 @@
 //
 // - A scale set deletes its own instances and decreases its capacity.
 // - AKS deletes the instances of the configured agent pools (agentPools/…/deleteMachines) and decreases the pool's count.
-// - A single virtual machine is deleted directly. Azure deletes its disks and network interfaces only if their deleteOption is Delete. The remaining ones are logged.
+// - A single virtual machine is deleted directly. Azure deletes its disks and network interfaces only if their deleteOption is Delete. The provider logs the disks and network interfaces that remain.
 //
-// Deletions of one group within [Config].BatchWindow are one request. The result is read for each instance.
+// All deletions of one group within [Config].BatchWindow become one request. The result is read for each instance.
 //
 // # Caching
 //
-// - The agent pool of an instance and its name there are cached. They never change.
+// - The agent pool of an instance and the instance's name in this pool are cached without limit, because they never change.
 // - The existence and the state of an instance are read each time.
 // - Permissions are cached for at most 3 minutes, see permissions.go.
-// - The status of an operation is cached for BatchWindow, but at most 1 second, because all instances of one request share an operation.
+// - The status of an operation is cached for BatchWindow, but at most 1 second. All instances of one request share an operation.
 package azure
 
 import (
@@ -101,10 +101,10 @@ func New(c Config, o Options) (*Provider, error) {
 	return p, nil
 }
 
-// Name returns "azure".
+// Name returns "azure", the name of the provider.
 func (p *Provider) Name() string { return Name }
 
-// Normalize returns the provider ID in lower case.
+// Normalize returns the provider ID in lower case. It returns an error for an ID of another cloud or subscription.
 func (p *Provider) Normalize(providerID string) (string, error) {
 	id, err := p.parseID(providerID)
 	if err != nil {
@@ -113,7 +113,7 @@ func (p *Provider) Normalize(providerID string) (string, error) {
 	return id.String(), nil
 }
 
-// parseID parses the provider ID of an instance in this subscription.
+// parseID parses the provider ID of an instance. It returns an error for an ID of another cloud or subscription.
 func (p *Provider) parseID(providerID string) (providerid.ID, error) {
 	id, err := providerid.Parse(providerID)
 	if err != nil {

@@ -16,15 +16,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// CASSync restarts the AKS cluster autoscaler, so that it reads its node pools again. After instances were deleted
-// without it, the autoscaler can keep stale data. AKS restarts it when the maximum of any pool changes. So CASSync
-// changes the maximum of an empty pool by one and restores it.
+// CASSync restarts the AKS cluster autoscaler, so that the autoscaler reads its node pools again. The autoscaler can
+// keep stale data if instances were deleted without it. AKS restarts the autoscaler when the maximum of any pool
+// changes. So CASSync changes the maximum of an empty pool by one and then restores this maximum.
 //
-// The request that changes the maximum also sets a tag with the old and the new maximum. The request that restores it
-// removes the tag. If a process finds the tag, for example after a crash, it restores the maximum first, unless a user
-// has changed the limits.
+// The request that changes the maximum also sets a tag with the old and the new maximum. The request that restores the
+// maximum removes the tag. If a process finds the tag, for example after a crash, it restores the maximum first. It
+// does not restore the maximum if a user has changed the limits.
 //
-// Deleted is safe for concurrent use. Run, Nudge and Restore are for one goroutine.
+// RequestRestart is safe for concurrent use. Run, RestartAutoscaler and RestoreMaximum are for one goroutine.
 type CASSync struct {
 	provider       *Provider
 	pool           group
@@ -36,7 +36,7 @@ type CASSync struct {
 	maximumChanged bool          // whether the maximum was changed and not restored, as of the last read
 }
 
-// CASSyncObserver receives the results of restarts. Its methods must not block.
+// CASSyncObserver receives the result of each autoscaler restart. Its methods must not block.
 type CASSyncObserver interface {
 	// RestartFinished reports the result of a restart, and each failure to restore a maximum after a crash.
 	RestartFinished(err error)
@@ -96,13 +96,14 @@ func (p *Provider) NewCASSync(c CASSyncConfig) (*CASSync, error) {
 	}, nil
 }
 
-// Pool returns the name of the pool with the changed maximum.
+// Pool returns the name of the agent pool whose maximum CASSync changes.
 func (s *CASSync) Pool() string { return s.pool.pool }
 
 // SetObserver sets the observer. Call it before Run.
 func (s *CASSync) SetObserver(told CASSyncObserver) { s.observer = told }
 
-// RequestRestart requests a restart after an instance was deleted without the cluster autoscaler. It does not block.
+// RequestRestart requests a restart of the cluster autoscaler, because an instance was deleted without the autoscaler.
+// It does not block.
 func (s *CASSync) RequestRestart() {
 	select {
 	case s.deleted <- struct{}{}:
@@ -117,9 +118,9 @@ const (
 	casRetryDelay = time.Minute
 )
 
-// Run first restores what a crash left. Then it restarts the autoscaler after deletions and at intervals until ctx
-// ends. A change that has begun is restored before Run returns, if that takes at most stopTimeout. Otherwise the next Run
-// restores it.
+// Run restarts the cluster autoscaler after deletions and at intervals until ctx ends. First it restores a maximum that
+// an earlier process changed and did not restore. When ctx ends during a change, Run restores the maximum for at most
+// stopTimeout. If that is too short, the next Run restores the maximum.
 func (s *CASSync) Run(ctx context.Context) {
 	s.retryUntilDone(ctx, s.RestoreMaximum)
 	for s.waitUntilRestartDue(ctx) {
@@ -127,7 +128,7 @@ func (s *CASSync) Run(ctx context.Context) {
 	}
 }
 
-// waitUntilRestartDue waits until a restart is due. It returns false when ctx has ended.
+// waitUntilRestartDue waits until the next restart of the autoscaler is due. It returns false if ctx ends first.
 func (s *CASSync) waitUntilRestartDue(ctx context.Context) (due bool) {
 	var scheduled <-chan time.Time
 	if s.interval > 0 {
@@ -145,7 +146,8 @@ func (s *CASSync) waitUntilRestartDue(ctx context.Context) (due bool) {
 	}
 }
 
-// retryUntilDone calls try until it succeeds or ctx ends. It waits as long as Azure asks for.
+// retryUntilDone calls try until try succeeds or ctx ends. Between two calls it waits for the delay that Azure asks
+// for, but at least casRetryDelay.
 func (s *CASSync) retryUntilDone(ctx context.Context, try func(context.Context) error) {
 	for ctx.Err() == nil {
 		err := try(ctx)
@@ -161,7 +163,7 @@ func (s *CASSync) retryUntilDone(ctx context.Context, try func(context.Context) 
 	}
 }
 
-// restartForPendingDeletions does one restart for all pending deletions.
+// restartForPendingDeletions restarts the cluster autoscaler once for all deletions that were requested until now.
 func (s *CASSync) restartForPendingDeletions(ctx context.Context) error {
 	select {
 	case <-s.deleted:
@@ -174,7 +176,8 @@ func (s *CASSync) restartForPendingDeletions(ctx context.Context) error {
 	return err
 }
 
-// sleepWithinDeadline waits for d. It returns an error when ctx ends first, and immediately if the deadline of ctx is sooner.
+// sleepWithinDeadline waits for d and returns nil. It returns an error when ctx ends first. If the deadline of ctx is
+// sooner than d, it returns an error immediately.
 func sleepWithinDeadline(ctx context.Context, d time.Duration) error {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) < d {
 		return context.DeadlineExceeded
@@ -189,12 +192,12 @@ func sleepWithinDeadline(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// maximumChangeTag is the tag that records a change. Its value is "MAXIMUM to MAXIMUM".
+// maximumChangeTag is the key of the tag that records a changed maximum. The tag's value is "OLD to NEW".
 const maximumChangeTag = "slipway-cas-sync"
 
 var maximumChangePattern = regexp.MustCompile(`^([0-9]{1,4}) to ([0-9]{1,4})$`)
 
-// maximumChange is a change of a pool's maximum.
+// maximumChange holds the old and the new maximum of a pool.
 type maximumChange struct{ from, to int32 }
 
 func (n maximumChange) String() string { return fmt.Sprintf("%d to %d", n.from, n.to) }
@@ -212,8 +215,8 @@ func parseMaximumChange(text string) (change maximumChange, ok bool) {
 // maxPoolMaximum is the highest maximum that AKS allows for a pool.
 const maxPoolMaximum = 1000
 
-// RestartAutoscaler changes the maximum and restores it. It returns when both changes are complete. It refuses a pool with nodes or
-// without the cluster autoscaler.
+// RestartAutoscaler changes the pool's maximum and restores it, which restarts the cluster autoscaler. It returns when
+// both changes are complete. It refuses a pool with nodes, without the cluster autoscaler, or of type VirtualMachines.
 func (s *CASSync) RestartAutoscaler(ctx context.Context) error {
 	if err := s.RestoreMaximum(ctx); err != nil {
 		return err
@@ -240,8 +243,8 @@ func (s *CASSync) RestartAutoscaler(ctx context.Context) error {
 	return s.changeAndRestoreMaximum(ctx, pool)
 }
 
-// changeAndRestoreMaximum changes the maximum and restores it. After ctx ends it continues for stopTimeout, so that the next
-// process need not restore the maximum.
+// changeAndRestoreMaximum changes the pool's maximum and restores it. After ctx ends it continues for at most
+// stopTimeout, so that the next process need not restore the maximum.
 func (s *CASSync) changeAndRestoreMaximum(ctx context.Context, pool armcontainerservice.AgentPool) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -268,8 +271,9 @@ const (
 	stopTimeout = 20 * time.Second
 )
 
-// restoreMaximumAfterChange restores the maximum after a change, if necessary. changeErr is the error of the change. The change may have
-// happened anyway: the response can be lost, and AKS keeps the target of a failed operation.
+// restoreMaximumAfterChange restores the maximum and retries until it succeeds, the error is permanent, or ctx ends.
+// changeErr is the error of the change. A failed change may have taken effect too. The response can be lost, and AKS
+// keeps the target of a failed operation.
 func (s *CASSync) restoreMaximumAfterChange(ctx context.Context, changeErr error) error {
 	var err error
 	for before := changeErr; ; before = err {
@@ -285,10 +289,10 @@ func (s *CASSync) restoreMaximumAfterChange(ctx context.Context, changeErr error
 	}
 }
 
-// isPermanent reports whether a retry would fail again.
+// isPermanent reports whether err is a refusal or a [cloud.NotFoundError], so that a retry fails again.
 func isPermanent(err error) bool { return cloud.RefusalOf(err) != "" || cloud.IsNotFound(err) }
 
-// extendContext returns a context that ends d after ctx.
+// extendContext returns a context that ends a duration d later than ctx.
 func extendContext(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -305,8 +309,8 @@ func (s *CASSync) refusedError(why string) error {
 	return &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf("restarting the cluster autoscaler with %s: %s", s.pool, why)}
 }
 
-// RestoreMaximum restores a changed maximum and removes the tag. If the limits are not the ones that CASSync set, it only
-// removes the tag.
+// RestoreMaximum restores a maximum that CASSync changed, and removes the tag that records the change. If a user has
+// changed the pool's limits since, it only removes the tag.
 func (s *CASSync) RestoreMaximum(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
 	defer cancel()
@@ -334,13 +338,13 @@ func (s *CASSync) RestoreMaximum(ctx context.Context) error {
 	return s.writePoolAndWait(ctx, pool, "restoring the maximum of")
 }
 
-// setMaximumChanged records and reports whether a changed maximum waits to be restored.
+// setMaximumChanged stores whether the pool's changed maximum still has to be restored, and tells the observer.
 func (s *CASSync) setMaximumChanged(changed bool) {
 	s.maximumChanged = changed
 	s.observer.MaximumChanged(changed)
 }
 
-// withMaximumChangeTag returns the tags with the given record, or without a record if it is empty.
+// withMaximumChangeTag returns a copy of tags with the record of a changed maximum. An empty record removes the tag.
 func withMaximumChangeTag(tags map[string]*string, record string) map[string]*string {
 	tags = maps.Clone(tags)
 	if tags == nil {
@@ -353,7 +357,7 @@ func withMaximumChangeTag(tags map[string]*string, record string) map[string]*st
 	return tags
 }
 
-// writePoolAndWait writes the pool and waits for the operation to finish.
+// writePoolAndWait writes the agent pool and waits for the AKS operation to finish.
 func (s *CASSync) writePoolAndWait(ctx context.Context, pool armcontainerservice.AgentPool, doing string) error {
 	_, changed := pool.Properties.Tags[maximumChangeTag]
 	started := time.Now().UTC()

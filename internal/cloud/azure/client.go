@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Limits of a request besides the timeout of each attempt.
+// Limits of a request, in addition to the timeout of each attempt.
 const (
 	// maxResponseSize limits the size of a response in bytes. A page of instances with their instance views needs a tenth of
 	// it.
@@ -36,7 +36,7 @@ const (
 	moduleVersion = "v1.0.0"
 )
 
-// clients holds the SDK clients, and the pipeline for requests that they do not support.
+// clients holds the SDK clients of Azure, and an HTTP pipeline for requests that the SDK clients do not support.
 type clients struct {
 	arm             *arm.Client
 	scaleSets       *armcompute.VirtualMachineScaleSetsClient
@@ -138,7 +138,7 @@ func (c *Config) cloudConfiguration() (azcloud.Configuration, error) {
 	return azure, nil
 }
 
-// newCredential returns the credential of the configured method. It requests no token.
+// newCredential returns a credential for the configured method. It does not request a token.
 func (a *Auth) newCredential(azure azcloud.Configuration, transport policy.Transporter, private bool) (azcore.TokenCredential, error) {
 	options := azcore.ClientOptions{Cloud: azure, Transport: transport, Retry: policy.RetryOptions{
 		MaxRetries: maxRetries, RetryDelay: retryDelay, MaxRetryDelay: maxRetryDelay,
@@ -165,8 +165,8 @@ func (a *Auth) newCredential(azure azcloud.Configuration, transport policy.Trans
 	})
 }
 
-// httpClient returns the HTTP client of the SDK. base replaces the network. The client follows no redirect: ARM sends
-// none, and another host must not receive the token.
+// httpClient returns the HTTP client of the SDK. base replaces the network if it is not nil. The client follows no
+// redirect, because ARM sends none and another host must not receive the token.
 func (c *Config) httpClient(base http.RoundTripper) (policy.Transporter, error) {
 	if base == nil {
 		config := &tls.Config{MinVersion: tls.VersionTLS12}
@@ -183,8 +183,8 @@ func (c *Config) httpClient(base http.RoundTripper) (policy.Transporter, error) 
 
 func useLastResponse(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// singleHostPolicy is a policy that refuses requests to every host except ARM's. Responses and stored operations contain URLs,
-// which must not lead the credential to another host.
+// singleHostPolicy is an HTTP pipeline policy that refuses requests to every host except ARM's. Responses and stored
+// operations contain URLs. These URLs must not send the credential to another host.
 type singleHostPolicy struct{ endpoint *url.URL }
 
 func (o singleHostPolicy) Do(r *policy.Request) (*http.Response, error) {
@@ -194,8 +194,9 @@ func (o singleHostPolicy) Do(r *policy.Request) (*http.Response, error) {
 	return r.Next()
 }
 
-// isSameServer reports whether two URLs have the same scheme, host and port. Spelling may differ: ARM's links to the next
-// page have the host management.azure.com:443 (https://github.com/Azure/azure-sdk-for-java/issues/36506).
+// isSameServer reports whether two URLs have the same scheme, host and port. A missing port is the scheme's default
+// port. ARM's links to the next page have the host management.azure.com:443
+// (https://github.com/Azure/azure-sdk-for-java/issues/36506).
 func isSameServer(a, b *url.URL) bool {
 	return a.Scheme == b.Scheme && strings.EqualFold(a.Hostname(), b.Hostname()) && effectivePort(a) == effectivePort(b)
 }
@@ -212,17 +213,18 @@ func effectivePort(u *url.URL) string {
 	return port
 }
 
-// foreignHostError is a request that would have sent the credential to another host.
+// foreignHostError means that a request was refused, because it would have sent the credential to another host.
 type foreignHostError struct{ host, want string }
 
 func (e *foreignHostError) Error() string {
 	return fmt.Sprintf("request to %q refused: the credential is only for %s", e.host, e.want)
 }
 
-// NonRetriable tells the SDK not to retry.
+// NonRetriable marks the error, so that the SDK does not retry the request.
 func (e *foreignHostError) NonRetriable() {}
 
-// shouldRetry is the rule of the SDK without status 429, which is returned to the caller.
+// shouldRetry reports whether the SDK retries a request. It is the SDK's own rule without status 429, which the caller
+// handles.
 func shouldRetry(response *http.Response, err error) bool {
 	if err != nil {
 		return !cloud.IsResponseTooLarge(err)

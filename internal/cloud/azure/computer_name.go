@@ -8,9 +8,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// ParseInstanceNumber returns the instance number from a computer name of a uniform scale set. The last six characters of
-// aks-pool-12345678-vmss00000a are the number in base 36, here 10. It only confirms an instance that was found by
-// provider ID, see [found.checkComputerNameMatchesID].
+// ParseInstanceNumber returns the instance number in a computer name of a uniform scale set. The last six characters of
+// aks-pool-12345678-vmss00000a are the number in base 36, here 10. The number only confirms an instance that was found
+// by provider ID, see [vmInstance.checkComputerNameMatchesID].
 func ParseInstanceNumber(scaleSet, computerName string) (number int, ok bool) {
 	const digits = 6
 	if len(computerName) <= digits {
@@ -24,9 +24,9 @@ func ParseInstanceNumber(scaleSet, computerName string) (number int, ok bool) {
 	return int(n), err == nil
 }
 
-// checkComputerNameMatchesID returns an error if the computer name has another instance number than the ID: one of the two belongs to
-// another instance, and it is unknown which (I4). A computer name without a number, for example with a user's prefix,
-// is accepted.
+// checkComputerNameMatchesID returns an error if the computer name and the provider ID have different instance numbers.
+// One of them belongs to another instance, and it is unknown which one. Only the instance of the drained node may be
+// deleted (I4). A computer name without a number is accepted, for example a name with a user's prefix.
 func (m vmInstance) checkComputerNameMatchesID() error {
 	if m.id.ScaleSet == "" {
 		return nil

@@ -16,7 +16,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 )
 
-// Delete starts the deletion of an instance. The package comment says which Azure API deletes it.
+// Delete starts the deletion of an instance. The package comment describes which Azure API deletes which kind of
+// instance.
 func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operation, error) {
 	id, err := p.parseID(providerID)
 	if err != nil {
@@ -50,7 +51,7 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 	return operation{URL: out.operationURL, Machine: id.String()}.toCloudOperation(started), nil
 }
 
-// requestDeletion sends the deletion to the API of the instance's group. It returns the name of that group for
+// requestDeletion sends the deletion of an instance to the API of its group. groupName is the name of this group for
 // messages.
 func (p *Provider) requestDeletion(ctx context.Context, m vmInstance) (out deletionResult, groupName string, err error) {
 	member, inPool, err := p.findPoolMember(ctx, m.id)
@@ -79,7 +80,9 @@ func (p *Provider) requestDeletion(ctx context.Context, m vmInstance) (out delet
 	return p.deletions.deleteInstance(ctx, where, deletion{m, name}), where.String(), nil
 }
 
-// recheckAfterRefusedDeletion reads an instance after a refused deletion: another deletion may have been first.
+// recheckAfterRefusedDeletion reads an instance after Azure refused its deletion, because another deletion may have
+// been first. It returns a [cloud.NotFoundError] if the instance is gone, and an operation if the instance is being
+// deleted. Otherwise it returns refused.
 func (p *Provider) recheckAfterRefusedDeletion(ctx context.Context, id providerid.ID, started time.Time, refused error) (cloud.Operation, error) {
 	if ctx.Err() != nil || cloud.IsThrottled(refused) {
 		return cloud.Operation{}, refused
@@ -94,8 +97,8 @@ func (p *Provider) recheckAfterRefusedDeletion(ctx context.Context, id provideri
 	return cloud.Operation{}, refused
 }
 
-// deleteBatchOrOneByOne deletes instances of one group with one request. Azure refuses the whole request because of a single
-// instance. Then each instance gets its own request and its own error.
+// deleteBatchOrOneByOne deletes instances of one group with one request. Azure refuses the whole request if it refuses
+// one instance. In this case each instance gets its own request and its own error.
 func (p *Provider) deleteBatchOrOneByOne(ctx context.Context, where deletionTarget, deletions []deletion) []deletionResult {
 	out := p.sendDeletion(ctx, where, deletions)
 	outcomes := make([]deletionResult, len(deletions))
@@ -113,7 +116,7 @@ func (p *Provider) deleteBatchOrOneByOne(ctx context.Context, where deletionTarg
 	return outcomes
 }
 
-// mayConcernOneInstance reports whether one instance of a batch can be the reason of a refusal.
+// mayConcernOneInstance reports whether a single instance of a batch can be the reason why Azure refused the request.
 func mayConcernOneInstance(err error) bool {
 	if err == nil || cloud.IsThrottled(err) {
 		return false

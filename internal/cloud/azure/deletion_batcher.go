@@ -9,7 +9,7 @@ import (
 // maxBatchSize is the maximum number of deletions in one request.
 const maxBatchSize = 100
 
-// deletion is one instance of a batch.
+// deletion is one instance of a batch deletion.
 type deletion struct {
 	instance vmInstance
 	name     string // the instance's name in the request
@@ -21,9 +21,9 @@ type deletionResult struct {
 	err          error
 }
 
-// deletionBatcher combines concurrent deletions of one group into one request. It calls send with each instance once, and send
-// returns one outcome per deletion in the same order. The call ends after limit. It does not use a caller's context,
-// because several callers share it.
+// deletionBatcher combines concurrent deletions of one group into one request. It calls send once per batch, without
+// duplicates. send returns one result per deletion in the same order. A call of send ends after timeout. The call
+// ignores the contexts of its callers, because several callers share it.
 type deletionBatcher struct {
 	window  time.Duration
 	timeout time.Duration
@@ -33,7 +33,7 @@ type deletionBatcher struct {
 	pending map[string]*deletionBatch // by place.key
 }
 
-// deletionTarget is the scale set or agent pool that receives deletions.
+// deletionTarget is the scale set or agent pool that deletes the instances of a batch.
 type deletionTarget struct {
 	group
 	flexible bool
@@ -49,8 +49,8 @@ type waiter struct {
 	result chan deletionResult // buffered, so that no send waits for a caller that has returned
 }
 
-// deleteInstance adds a deletion to a batch and returns its outcome. If ctx ends before the batch is sent, the deletion is
-// removed from it.
+// deleteInstance adds a deletion to a batch and returns the result of the request. If ctx ends before the batch is
+// sent, deleteInstance removes the deletion from the batch.
 func (b *deletionBatcher) deleteInstance(ctx context.Context, where deletionTarget, d deletion) deletionResult {
 	w := &waiter{deletion: d, result: make(chan deletionResult, 1)}
 	b.addToBatch(ctx, where, w)
@@ -95,7 +95,8 @@ func (b *deletionBatcher) removeFromBatch(key string, w *waiter) {
 	}
 }
 
-// sendWhenDue waits until the batch is full or its window ends, and sends it.
+// sendWhenDue waits until the batch is full or the batch window ends. Then it sends the batch and passes each waiter
+// its result.
 func (b *deletionBatcher) sendWhenDue(ctx context.Context, where deletionTarget, current *deletionBatch) {
 	timer := time.NewTimer(b.window)
 	defer timer.Stop()
@@ -122,7 +123,8 @@ func (b *deletionBatcher) sendWhenDue(ctx context.Context, where deletionTarget,
 	}
 }
 
-// deduplicate removes duplicates. It returns each instance once, and for each waiter the index of its instance.
+// deduplicate returns each instance of the waiters once. indexes holds, for each waiter, the index of its instance in
+// machines.
 func deduplicate(waiting []*waiter) (machines []deletion, indexes []int) {
 	places := map[string]int{}
 	for _, w := range waiting {

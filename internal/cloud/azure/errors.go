@@ -53,8 +53,8 @@ const (
 	changedRetryDelay = time.Second
 )
 
-// parseErrorBody parses an error response. A body that is not an ARM error results in an empty code, so that no conclusion
-// is drawn from it.
+// parseErrorBody parses an error response. If the body is not an ARM error, the code of the result is empty. Then no
+// conclusion is drawn from the error.
 func parseErrorBody(status int, body []byte) *apiError {
 	type plain struct {
 		Code    string `json:"code"`
@@ -86,8 +86,8 @@ func parseErrorBody(status int, body []byte) *apiError {
 	return err
 }
 
-// fromSDKError converts an error of the SDK to the errors of [cloud.Provider]. A 404 stays an [apiError], because its meaning
-// depends on the request, see [gone].
+// fromSDKError converts an error of the SDK to the errors of [cloud.Provider]. A 404 stays an [apiError], because its
+// meaning depends on the request, see isGone.
 func fromSDKError(doing string, err error) error {
 	var response *azcore.ResponseError
 	if errors.As(err, &response) {
@@ -109,10 +109,10 @@ func fromSDKError(doing string, err error) error {
 	return fmt.Errorf("%s: %s: %w", doing, cloud.SanitizeText(err.Error(), maxMessageLength), errNoResponse)
 }
 
-// errNoResponse is a failed request without a readable response. The message has the error of the SDK.
+// errNoResponse means that a request failed without a readable response. The wrapping error has the message of the SDK.
 var errNoResponse = errors.New("no readable response from Azure")
 
-// noCredentialPrefix starts the error of DefaultAzureCredential if no method has a credential.
+// noCredentialPrefix is the beginning of the error text of DefaultAzureCredential if no method has a credential.
 const noCredentialPrefix = "failed to acquire a token"
 
 func isPermanentAuthFailure(response *http.Response) bool {
@@ -150,7 +150,8 @@ func toProviderError(api *apiError, header http.Header) error {
 	return api
 }
 
-// isBusy reports whether another operation of the resource is in progress. AKS runs one operation per pool at a time.
+// isBusy reports whether Azure refused a request because another operation on the resource is in progress. AKS runs one
+// operation per pool at a time.
 func (e *apiError) isBusy() bool {
 	if e.Status != http.StatusConflict && e.Status != http.StatusBadRequest {
 		return false
@@ -161,7 +162,7 @@ func (e *apiError) isBusy() bool {
 	return e.Code == "OperationNotAllowed" && strings.Contains(strings.ToLower(e.Message), "in progress")
 }
 
-// refusalReason returns the reason of a permanent error, and "" for an error that may be temporary.
+// refusalReason returns the reason of a permanent error. It returns "" for an error that may be temporary.
 func (e *apiError) refusalReason() cloud.Refusal {
 	message := strings.ToLower(e.Message)
 	switch {
@@ -185,16 +186,17 @@ func (e *apiError) refusalReason() cloud.Refusal {
 	return ""
 }
 
-// nestedCodePattern finds the compute error code in the message of an AKS error such as ReconcileVMSSAgentPoolFailed.
+// nestedCodePattern finds an error code of compute in the message of an AKS error. An example of such an AKS error is
+// ReconcileVMSSAgentPoolFailed.
 var nestedCodePattern = regexp.MustCompile(`\bCode="(\w+)"`)
 
-// noQuotaCodes returns the error codes of compute and AKS for an exceeded quota, and the code of a refused deployment
-// without details.
+// noQuotaCodes returns the error codes of compute and AKS for an exceeded quota. They include the code of a refused
+// deployment without details.
 func noQuotaCodes() []string {
 	return []string{"QuotaExceeded", "ErrCode_InsufficientVCPUQuota", "InvalidTemplateDeployment"}
 }
 
-// noCapacityCodes returns the codes of
+// noCapacityCodes returns the error codes for missing capacity, from
 // https://learn.microsoft.com/troubleshoot/azure/virtual-machines/allocation-failure.
 func noCapacityCodes() []string {
 	return []string{
@@ -203,10 +205,10 @@ func noCapacityCodes() []string {
 	}
 }
 
-// missingPermissionPattern finds the action and the scope in the message of AuthorizationFailed.
+// missingPermissionPattern finds the action and the scope in the message of an AuthorizationFailed error.
 var missingPermissionPattern = regexp.MustCompile(`perform action '([^']+)' over scope '([^']+)'`)
 
-// withExplanation adds the cause, if the code makes it clear.
+// withExplanation returns the error with its cause in words, if the message or the code shows the cause.
 func (e *apiError) withExplanation() error {
 	if found := missingPermissionPattern.FindStringSubmatch(e.Message); found != nil {
 		return fmt.Errorf("the credential lacks %s on %s: %w", found[1], found[2], e)
@@ -220,14 +222,14 @@ func (e *apiError) withExplanation() error {
 	return e
 }
 
-// goneCodes returns the codes of a 404 that mean that the requested object does not exist. Any other 404, for example
-// from a proxy or for an invisible subscription, proves nothing (I7).
+// goneCodes returns the error codes of a 404 that mean that the requested object does not exist. A 404 with another
+// code, for example from a proxy, proves nothing (I7: unknown is not gone).
 func goneCodes() []string {
 	return []string{"ResourceNotFound", "NotFound", "ParentResourceNotFound", "InstanceNotFound", "VMNotFound"}
 }
 
-// isGone reports whether err is a 404 with one of goneCodes. The code NotFound also occurs for operations and API
-// versions, which do not count.
+// isGone reports whether err is a 404 with one of the goneCodes. A NotFound that concerns an operation or an API
+// version does not count.
 func isGone(err error) bool {
 	var api *apiError
 	if !errors.As(err, &api) || api.Status != http.StatusNotFound || !slices.Contains(goneCodes(), api.Code) {
@@ -236,11 +238,11 @@ func isGone(err error) bool {
 	return api.Code != "NotFound" || !otherObjectPattern.MatchString(api.Message)
 }
 
-// otherObjectPattern matches the messages of a 404 that is not about an instance or a group.
+// otherObjectPattern matches the message of a 404 that concerns an operation, an API version or a resource provider.
 var otherObjectPattern = regexp.MustCompile(`(?i)\boperation\b.*\bnot\b.*\bfound\b|\bapi.?version\b|\bresource provider\b`)
 
-// parseRetryDelay returns the retry delay that Azure asks for, 0 for none. The millisecond headers of Azure take precedence
-// over Retry-After, as in its SDK.
+// parseRetryDelay returns the retry delay that Azure asks for, and 0 if Azure asks for none. The millisecond headers of
+// Azure take precedence over Retry-After, as in the SDK.
 func parseRetryDelay(header http.Header, now time.Time) time.Duration {
 	for _, name := range []string{"retry-after-ms", "x-ms-retry-after-ms"} {
 		if pause := cloud.ParseRetryHeader(header, name, time.Millisecond); pause > 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// group identifies a scale set, or an agent pool of a managed cluster.
+// group names a scale set, or an agent pool of a managed cluster.
 type group struct {
 	name          string // in NodeGroups
 	resourceGroup string
@@ -23,7 +23,7 @@ type group struct {
 
 func (g group) isPool() bool { return g.pool != "" }
 
-// key identifies the Azure resource, independent of name.
+// key returns a string that identifies the Azure resource. The configured name of the group is not part of it.
 func (g group) key() string {
 	return strings.ToLower(strings.Join([]string{g.resourceGroup, g.scaleSet, g.cluster, g.pool}, "/"))
 }
@@ -43,7 +43,8 @@ func (p *Provider) groupFromConfig(c GroupConfig) group {
 	return g
 }
 
-// findGroup returns the configured group of that name, or else the scale set of that name in the configured resource group.
+// findGroup returns the configured group with the given name. If there is no such group, it returns the scale set with
+// this name in the configured resource group.
 func (p *Provider) findGroup(name string) (group, error) {
 	for _, g := range p.configuredGroups {
 		if strings.EqualFold(g.name, name) {
@@ -57,8 +58,8 @@ func (p *Provider) findGroup(name string) (group, error) {
 	return group{name: name, resourceGroup: p.config.ResourceGroup, scaleSet: name}, nil
 }
 
-// groupNameOfScaleSet returns the group name of a scale set: the configured name, or else the scale set's name. It returns "" if
-// the scale set is in another resource group and not configured.
+// groupNameOfScaleSet returns the group name of a scale set. That is the configured name, or else the scale set's own
+// name. It returns "" for a scale set that is not configured and in another resource group.
 func (p *Provider) groupNameOfScaleSet(resourceGroup, set string) string {
 	for _, g := range p.configuredGroups {
 		if strings.EqualFold(g.scaleSet, set) && strings.EqualFold(g.resourceGroup, resourceGroup) {
@@ -71,12 +72,14 @@ func (p *Provider) groupNameOfScaleSet(resourceGroup, set string) string {
 	return ""
 }
 
-// groupRequestError converts the error of a request for a group: [cloud.NotFoundError] if Azure says that it does not exist.
+// groupRequestError converts the error of a request for a group. It returns a [cloud.NotFoundError] if Azure reports
+// that the group does not exist.
 func groupRequestError(g group, doing string, err error) error {
 	return toGroupNotFound(g, fromSDKError(fmt.Sprintf("%s %s", doing, g), err))
 }
 
-// toGroupNotFound returns a [cloud.NotFoundError] for the group if err means that it does not exist.
+// toGroupNotFound returns a [cloud.NotFoundError] for the group if err means that the group does not exist. Otherwise
+// it returns err.
 func toGroupNotFound(g group, err error) error {
 	if isGone(err) {
 		return fmt.Errorf("%w (%s)", &cloud.NotFoundError{Kind: "group", Name: g.name}, g)
@@ -103,12 +106,14 @@ func groupOfScaleSet(g group, set armcompute.VirtualMachineScaleSet) (cloud.Grou
 	return size, nil
 }
 
-// isIdle reports whether no change of a group is in progress. For an unknown provisioning state it returns false.
+// isIdle reports whether no change of a group is in progress, from its provisioning state. It returns false for an
+// unknown state.
 func isIdle(provisioning string) bool {
 	return slices.Contains([]string{"succeeded", "failed", "canceled"}, strings.ToLower(provisioning))
 }
 
-// errIncomplete means that a response lacks a required field. It may be truncated or not from Azure (I7).
+// errIncomplete means that a response lacks a required field. The response may be truncated, or
+// not be from Azure, so it proves nothing (I7: unknown is not gone).
 var errIncomplete = errors.New("the response is incomplete")
 
 func (p *Provider) getPool(ctx context.Context, g group) (armcontainerservice.AgentPool, error) {
@@ -122,8 +127,8 @@ func (p *Provider) getPool(ctx context.Context, g group) (armcontainerservice.Ag
 	return answer.AgentPool, nil
 }
 
-// groupOfPool returns the size of an agent pool. For a pool of type VirtualMachines, which has no count, it counts the
-// instances.
+// groupOfPool returns an agent pool with its size. A pool of type VirtualMachines has no count, so groupOfPool counts
+// its instances.
 func (p *Provider) groupOfPool(ctx context.Context, g group, pool armcontainerservice.AgentPool) (cloud.Group, error) {
 	size := cloud.Group{Name: g.name, Size: int(deref(pool.Properties.Count)), CanRetryFailed: isIdle(deref(pool.Properties.ProvisioningState))}
 	if isSingleVMPool(pool) {
@@ -139,7 +144,7 @@ func (p *Provider) groupOfPool(ctx context.Context, g group, pool armcontainerse
 	return size, nil
 }
 
-// deref dereferences a pointer; nil is the zero value.
+// deref returns the value of a pointer. It returns the zero value for a nil pointer.
 func deref[T any](pointer *T) T {
 	if pointer == nil {
 		var zero T

@@ -19,9 +19,9 @@ import (
 )
 
 // Grow increases the capacity of a scale set or the count of an agent pool, see targetSize. The request has an If-Match
-// header, so that it cannot undo a concurrent deletion or Grow. It is sent once. If the response is lost or the size
-// has changed, the caller reads the size and decides again. All instances of a group have one VM size, so a request for
-// another template is refused.
+// header, so that it cannot undo a concurrent deletion or Grow. Grow sends the request once. If the response is lost or
+// the size has changed, the caller reads the size and decides again. All instances of a group have one VM size, so Grow
+// refuses another template.
 func (p *Provider) Grow(ctx context.Context, name string, order cloud.LaunchRequest) (cloud.Operation, error) {
 	if err := order.Validate(name); err != nil {
 		return cloud.Operation{}, err
@@ -54,21 +54,22 @@ func (p *Provider) growLock(g group) *sync.Mutex {
 	return p.growLocks[g.key()]
 }
 
-// withoutRetries disables retries for a context and captures the response. The SDK would repeat a PATCH or PUT after a lost
-// response, and the repetition would fail because of the new ETag.
+// withoutRetries returns a context that disables the SDK's retries and captures the response. The SDK would repeat a
+// PATCH or PUT after a lost response. The repetition would fail because of the new ETag.
 func (p *Provider) withoutRetries(ctx context.Context, response **http.Response) context.Context {
 	ctx = policy.WithRetryOptions(ctx, policy.RetryOptions{MaxRetries: -1, TryTimeout: p.config.requestTimeout()})
 	return policy.WithCaptureResponse(ctx, response)
 }
 
-// isAccepted reports whether Azure accepted a change with a 2xx status that the SDK does not expect.
+// isAccepted reports whether Azure accepted a change, although the SDK returned an error. The SDK does not expect every
+// 2xx status.
 func isAccepted(response *http.Response, err error) bool {
 	var answer *azcore.ResponseError
 	return errors.As(err, &answer) && answer.StatusCode/100 == 2 && statusURL(response) != ""
 }
 
-// toResizeError converts the error of a size change. A 5xx or 408 stays a plain error, also with Retry-After, because the
-// change may have happened.
+// toResizeError converts the error of a size change. A 5xx or 408 stays a plain error, even with a Retry-After header,
+// because the size may have changed.
 func toResizeError(g group, doing string, err error) error {
 	err = groupRequestError(g, doing, err)
 	var api *apiError
@@ -105,10 +106,10 @@ func (p *Provider) growScaleSet(ctx context.Context, g group, order cloud.Launch
 	return statusURL(response), nil
 }
 
-// targetSize returns the size to request. If Azure has no capacity, it keeps the increased size, which then includes
-// missing instances. The failed instances to retry are already part of the size, see ADR 11. If fewer instances are
-// missing, or a change of the group is in progress, the caller has old data, and targetSize returns a
-// [cloud.ThrottledError]. The result is never below the current size, because that would delete instances.
+// targetSize returns the size to request from Azure. Azure keeps an increased size if it has no capacity. So the
+// current size already includes the failed instances to retry, see ADR 11. If fewer instances are missing, or a change
+// of the group is in progress, the caller has old data. Then targetSize returns a [cloud.ThrottledError]. The result is
+// never below the current size, because that would delete instances.
 func targetSize(g group, current cloud.Group, order cloud.LaunchRequest, listInstances func() ([]vmInstance, error)) (size int, err error) {
 	if order.RetryFailed == 0 {
 		return current.Size + order.Count, nil
@@ -130,7 +131,7 @@ func targetSize(g group, current cloud.Group, order cloud.LaunchRequest, listIns
 	return current.Size + order.Count - order.RetryFailed, nil
 }
 
-// checkVMSize refuses a request for another VM size than the group's.
+// checkVMSize returns an error if the request asks for another VM size than the group's.
 func checkVMSize(g group, size string, order cloud.LaunchRequest) error {
 	if order.Template == "" || strings.EqualFold(order.Template, size) {
 		return nil
@@ -166,7 +167,7 @@ func (p *Provider) growPool(ctx context.Context, g group, order cloud.LaunchRequ
 	return p.putPoolIfUnchanged(ctx, g, pool, fmt.Sprintf("growing from %d to %d", now.Size, size))
 }
 
-// putPoolIfUnchanged writes an agent pool if it is unchanged since it was read.
+// putPoolIfUnchanged writes an agent pool, unless the pool has changed since it was read.
 func (p *Provider) putPoolIfUnchanged(ctx context.Context, g group, pool armcontainerservice.AgentPool, doing string) (operationURL string, err error) {
 	var response *http.Response
 	_, err = p.clients.pools.BeginCreateOrUpdate(p.withoutRetries(ctx, &response), g.resourceGroup, g.cluster, g.pool,

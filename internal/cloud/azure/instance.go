@@ -16,7 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 )
 
-// vmInstance is an instance as Azure describes it, with the data for its deletion.
+// vmInstance is an instance as Azure describes it, with the data that its deletion needs.
 type vmInstance struct {
 	cloud.Instance
 	id       providerid.ID
@@ -48,8 +48,8 @@ func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance
 	return instances, nil
 }
 
-// readScaleSetInstances lists the instances of a scale set. It reads the scale set first: Azure returns an empty list for a scale set
-// that does not exist, uniform or flexible.
+// readScaleSetInstances lists the instances of a scale set. It reads the scale set first, to detect a scale set that
+// does not exist. Azure would return an empty list for it.
 func (p *Provider) readScaleSetInstances(ctx context.Context, g group) ([]vmInstance, error) {
 	set, err := p.getScaleSet(ctx, g)
 	if err != nil {
@@ -78,7 +78,7 @@ func (p *Provider) listUniformInstances(ctx context.Context, g group) ([]vmInsta
 	return all, toGroupNotFound(g, err)
 }
 
-// listFlexibleInstances lists the instances of a flexible scale set, which are virtual machines with a reference to it.
+// listFlexibleInstances lists the virtual machines that belong to a flexible scale set.
 func (p *Provider) listFlexibleInstances(ctx context.Context, g group) ([]vmInstance, error) {
 	setID := fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Compute/virtualMachineScaleSets/%s",
 		p.config.Subscription, g.resourceGroup, g.scaleSet)
@@ -91,7 +91,8 @@ func (p *Provider) listFlexibleInstances(ctx context.Context, g group) ([]vmInst
 	return slices.DeleteFunc(machines, func(m vmInstance) bool { return !strings.EqualFold(m.flexible, g.scaleSet) }), toGroupNotFound(g, err)
 }
 
-// listAllPages reads all pages of a list and returns all items or an error (I7). A page without a value is truncated.
+// listAllPages reads all pages of a list. It returns all items, or an error if a page is missing (I7: unknown is not
+// gone). A page without a value is truncated, so it is an error.
 func listAllPages[Page, Item, T any](ctx context.Context, doing string, pager *runtime.Pager[Page],
 	items func(Page) []Item, read func(Item) (T, error),
 ) ([]T, error) {
@@ -148,15 +149,15 @@ func (p *Provider) Instance(ctx context.Context, providerID string) (cloud.Insta
 	return m.Instance, nil
 }
 
-// recentRead is a cached read of an instance.
+// recentRead is the cached result of reading an instance.
 type recentRead struct {
 	vmInstance
 	notFound error // set if the instance does not exist
 	readAt   time.Time
 }
 
-// maxReadAge is how long a read is reused: by Delete and by the permission check after Instance, and by Instance after
-// Status has found that the instance is gone.
+// maxReadAge is how long the result of a read is reused. Delete and the permission check reuse a read by Instance.
+// Instance reuses a read by Status that found the instance gone.
 const maxReadAge = 5 * time.Second
 
 func (p *Provider) cacheRead(id providerid.ID, r recentRead) {
@@ -166,7 +167,8 @@ func (p *Provider) cacheRead(id providerid.ID, r recentRead) {
 	p.recentReads[id.String()] = r
 }
 
-// cachedOrFetchedInstance returns an instance from a recent read, or reads it.
+// cachedOrFetchedInstance returns an instance from the cache of recent reads. If the cache lacks the instance, it reads
+// the instance.
 func (p *Provider) cachedOrFetchedInstance(ctx context.Context, id providerid.ID) (vmInstance, error) {
 	p.mu.Lock()
 	r, found := p.recentReads[id.String()]
@@ -177,7 +179,8 @@ func (p *Provider) cachedOrFetchedInstance(ctx context.Context, id providerid.ID
 	return p.fetchInstance(ctx, id)
 }
 
-// takeRecentNotFound returns the error of a recent Status that found the instance gone, once, and nil otherwise.
+// takeRecentNotFound returns the NotFoundError of a recent Status call that found the instance gone. It returns each
+// such error once, and nil otherwise.
 func (p *Provider) takeRecentNotFound(id providerid.ID) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -196,22 +199,23 @@ func (p *Provider) forgetRead(id providerid.ID) {
 	delete(p.recentReads, id.String())
 }
 
-// NotFoundMeansDeleted returns true for every provider ID of the subscription. Instance reads the resource ID from compute,
-// independent of the group. It asks AKS only afterwards, about an instance that exists. That holds for
-// uniform and flexible scale sets, also for a detached instance, which keeps its ID, for instances that AKS manages one
-// by one, and for single virtual machines.
+// NotFoundMeansDeleted returns true for every provider ID of the subscription. Instance reads the resource ID from
+// compute, independent of the group. Only for an instance that exists does it ask AKS. That applies to uniform and
+// flexible scale sets, to instances that AKS manages one by one, and to single virtual machines. It also applies to a
+// detached instance, which keeps its ID.
 //
 // If the credential may not read the instance, the error is AuthorizationFailed. An unknown subscription or resource
 // group is not a [cloud.NotFoundError] either, see goneCodes.
 //
-// An instance that moved to another resource group has a new ID. Its Node keeps the old ID. The cloud provider of Azure
-// itself deletes such a Node as soon as it is not Ready.
+// An instance that moved to another resource group has a new ID. Its Node keeps the old ID. Azure's own cloud provider
+// deletes such a Node as soon as it is not Ready.
 func (p *Provider) NotFoundMeansDeleted(providerID string) bool {
 	_, err := p.parseID(providerID)
 	return err == nil
 }
 
-// fetchInstance reads an instance. Group is its scale set, even if it belongs to an agent pool.
+// fetchInstance reads an instance without the cache. The Group of the result is the scale set, even if the instance
+// belongs to an agent pool.
 func (p *Provider) fetchInstance(ctx context.Context, id providerid.ID) (vmInstance, error) {
 	doing := "reading instance " + id.String()
 	failed := func(err error) error {
@@ -250,7 +254,8 @@ func (p *Provider) fetchInstance(ctx context.Context, id providerid.ID) (vmInsta
 	return m, m.checkComputerNameMatchesID()
 }
 
-// fromScaleSetVM converts an instance of a uniform scale set. An instance without ID or state is a truncated response.
+// fromScaleSetVM converts an instance of a uniform scale set. It returns an error if the ID or the state is missing,
+// because the response is then truncated.
 func fromScaleSetVM(vm *armcompute.VirtualMachineScaleSetVM) (vmInstance, error) {
 	if vm == nil || vm.ID == nil || vm.Properties == nil {
 		return vmInstance{}, fmt.Errorf("%w: an instance has no ID or no properties", errIncomplete)
@@ -275,12 +280,12 @@ func fromScaleSetVM(vm *armcompute.VirtualMachineScaleSetVM) (vmInstance, error)
 	return m, nil
 }
 
-// ReportsDeletionProtection marks a provider with deletion protection. The scale set and AKS both refuse to delete an instance with
-// protectFromScaleSetActions in its protection policy. protectFromScaleIn does not protect against a deletion by ID.
-// Instances of an agent pool with scaleDownMode Deallocate are protected too.
+// ReportsDeletionProtection shows that this provider reports deletion protection. The scale set and AKS both refuse to
+// delete an instance with protectFromScaleSetActions in its protection policy. protectFromScaleIn does not protect
+// against a deletion by ID. Instances of an agent pool with scaleDownMode Deallocate are protected too.
 func (p *Provider) ReportsDeletionProtection() {}
 
-// fromVM converts a virtual machine, single or of a flexible scale set.
+// fromVM converts a single virtual machine, or an instance of a flexible scale set.
 func fromVM(vm *armcompute.VirtualMachine) (vmInstance, error) {
 	if vm == nil || vm.ID == nil || vm.Properties == nil {
 		return vmInstance{}, fmt.Errorf("%w: an instance has no ID or no properties", errIncomplete)
@@ -306,7 +311,8 @@ func fromVM(vm *armcompute.VirtualMachine) (vmInstance, error) {
 	return m, nil
 }
 
-// listResourcesKeptOnDelete lists the disks and network interfaces with a deleteOption other than Delete.
+// listResourcesKeptOnDelete lists the disks and network interfaces that Azure keeps when it deletes the virtual
+// machine.
 func listResourcesKeptOnDelete(properties *armcompute.VirtualMachineProperties) (names []string) {
 	disk := func(kind string, name *string, option *armcompute.DiskDeleteOptionTypes) {
 		if deref(option) != armcompute.DiskDeleteOptionTypesDelete {
@@ -335,7 +341,7 @@ func listResourcesKeptOnDelete(properties *armcompute.VirtualMachineProperties) 
 	return names
 }
 
-// newVMInstance converts the fields that both kinds of responses share.
+// newVMInstance returns an instance with the fields that both kinds of responses have.
 func newVMInstance(resource string, name *string, zones []*string, tags map[string]*string, created *time.Time,
 	system *armcompute.OSProfile,
 ) (vmInstance, error) {
@@ -352,8 +358,8 @@ func newVMInstance(resource string, name *string, zones []*string, tags map[stri
 	return m, nil
 }
 
-// setState sets the state from the provisioning state and the instance view, which may be missing, and the message of
-// a failure.
+// setState sets the instance's state and the message of a failure. It uses the provisioning state and the statuses of
+// the instance view, which may be missing.
 func (m *vmInstance) setState(provisioning string, statuses []*armcompute.InstanceViewStatus) {
 	const failed = "provisioningstate/failed"
 	power, reason := "", ""
@@ -376,9 +382,9 @@ func (m *vmInstance) setState(provisioning string, statuses []*armcompute.Instan
 	}
 }
 
-// toState combines the provisioning state, the power state and the failure code. Each may be empty. The provisioning
-// state Failed is the result of the last operation. A running instance was created, and a later operation failed. So
-// the result is Failed only if the instance is known not to run, or was never created.
+// toState returns the state for a provisioning state, a power state and a failure code. Each of them may be empty. The
+// provisioning state Failed is the result of the last operation. A running instance was created, and a later operation
+// failed. So the result is Failed only if the instance does not run or was never created.
 func toState(provisioning, power, reason string) cloud.State {
 	switch strings.ToLower(provisioning) {
 	case "creating":
@@ -406,8 +412,8 @@ func toState(provisioning, power, reason string) cloud.State {
 	return cloud.Unknown
 }
 
-// canFailWhileRunning reports whether a failure code occurs on running instances. Azure sometimes omits the power state
-// from the instance view (https://learn.microsoft.com/azure/virtual-machines/states-billing), so the instance may be
+// canFailWhileRunning reports whether a failure code also occurs on running instances. Azure sometimes omits the power
+// state (https://learn.microsoft.com/azure/virtual-machines/states-billing). An instance with such a code may then be
 // running.
 func canFailWhileRunning(code string) bool {
 	return slices.ContainsFunc([]string{"vmextension", "vmagent", "osprovisioning"}, func(prefix string) bool { return strings.HasPrefix(code, prefix) })
@@ -428,5 +434,5 @@ func toTags(tags map[string]*string) map[string]string {
 	return plain
 }
 
-// deletionPollInterval is the polling interval for an instance that is being deleted.
+// deletionPollInterval is the delay between two reads of an instance that is being deleted.
 const deletionPollInterval = 5 * time.Second

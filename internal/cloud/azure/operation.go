@@ -16,8 +16,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
-// operation is the content of [cloud.Operation].ID. It does not use the resume token of the SDK, because it is stored
-// and another version may read it.
+// operation is the content of [cloud.Operation].ID. It does not use the SDK's resume token, because the ID is stored
+// and another version of Slipway may read it.
 type operation struct {
 	// URL is the status URL in ARM; empty if only the instance has to be watched.
 	URL string `json:"url,omitempty"`
@@ -33,7 +33,8 @@ func (o operation) toCloudOperation(started time.Time) cloud.Operation {
 	return cloud.NewOperation(o, started)
 }
 
-// decodeOperation decodes an operation ID. Its URL has to be on host, because users may have changed the stored ID.
+// decodeOperation decodes an operation ID. It returns an error if the URL of the operation is not on host, because a
+// user may have changed the stored ID.
 func decodeOperation(id, host string) (operation, error) {
 	var o operation
 	if err := cloud.DecodeOperation(id, &o); err != nil {
@@ -62,8 +63,8 @@ func (o operation) validate(id, host string) error {
 	return nil
 }
 
-// statusURL returns the status URL from a response; empty if the operation is complete. Azure-AsyncOperation takes
-// precedence over Location, as ARM's documentation requires.
+// statusURL returns the status URL from a response. It returns "" if the operation is complete. Azure-AsyncOperation
+// takes precedence over Location, as ARM's documentation requires.
 func statusURL(response *http.Response) string {
 	if response == nil {
 		return ""
@@ -79,7 +80,8 @@ func statusURL(response *http.Response) string {
 	return ""
 }
 
-// Status returns the progress of an operation. A deletion is done when its instance is gone, or when it has failed.
+// Status returns the progress of an operation. A deletion is done when its instance is gone, or when the deletion has
+// failed.
 func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.OperationStatus, error) {
 	if op.ID == "" {
 		return cloud.OperationStatus{Done: true}, nil
@@ -105,8 +107,8 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Operat
 	return p.deletionStatus(ctx, o.Machine, status.Err)
 }
 
-// The limits for a status URL that returns errors. After maxStatusFailure, the state of the instance decides about a
-// deletion. After maxGrowDuration, an operation without an instance has failed.
+// The limits for a status URL that returns only errors. maxStatusFailure ends a deletion: then the state of the
+// instance decides. maxGrowDuration ends an operation without an instance, which has then failed.
 const (
 	maxStatusFailure = 10 * time.Minute
 	maxGrowDuration  = time.Hour
@@ -118,9 +120,9 @@ func isServerError(err error) bool {
 	return errors.As(err, &api) && api.Status >= http.StatusInternalServerError
 }
 
-// statusAfterURLFailure returns the status of an operation if its URL returns errors. Every operation ends eventually: a URL
-// may refuse forever, or return a page of a proxy. The deletion of an instance that still exists can be requested
-// again.
+// statusAfterURLFailure returns the status of an operation with a status URL that returns an error. The URL may refuse
+// forever, or return a page of a proxy. So every operation ends after a time limit. If the instance of a deletion still
+// exists, the caller can request the deletion again.
 func (p *Provider) statusAfterURLFailure(ctx context.Context, o operation, started time.Time, readErr error) (cloud.OperationStatus, error) {
 	over := func(wait time.Duration) bool { return elapsed.HasElapsed(started, time.Now(), wait) }
 	switch {
@@ -136,7 +138,8 @@ func (p *Provider) statusAfterURLFailure(ctx context.Context, o operation, start
 	return status, err
 }
 
-// deletionStatus reads the instance of a deletion after its operation has ended. The operation may cover several instances.
+// deletionStatus returns the status of a deletion from the state of its instance. It is called after the operation has
+// ended, which may cover several instances.
 func (p *Provider) deletionStatus(ctx context.Context, machine string, failure error) (cloud.OperationStatus, error) {
 	id, err := p.parseID(machine)
 	if err != nil {
@@ -181,9 +184,9 @@ func (p *Provider) fetchStatus(ctx context.Context, address string) (status clou
 	return parseStatusResponse(response.StatusCode, response.Header, body)
 }
 
-// isOperationFailure reports whether an error response of a Location URL means that the operation has failed. That is any
-// 4xx, except those about the request itself. A conflict such as OperationPreempted is the failure of the operation,
-// because a read conflicts with nothing. A 404 without a code of Azure comes from a proxy.
+// isOperationFailure reports whether an error response of a Location URL means that the operation has failed. That is
+// any 4xx, except a 4xx about the status request itself. A conflict such as OperationPreempted means that the operation
+// failed, because a read conflicts with nothing. A 404 without an Azure error code comes from a proxy.
 func isOperationFailure(code int) bool {
 	switch code {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusProxyAuthRequired,

@@ -36,8 +36,8 @@ const (
 
 var _ cloud.PermissionChecker = (*Provider)(nil)
 
-// MissingGroupPermissions checks the permissions on a scale set or an agent pool. The permissions on the scale set of an agent
-// pool are checked per instance.
+// MissingGroupPermissions returns the missing permissions on a scale set or an agent pool. For an agent pool it does
+// not check the pool's scale set. MissingDeletePermissions does this for each instance.
 func (p *Provider) MissingGroupPermissions(ctx context.Context, name string) (cloud.GroupPermissions, error) {
 	g, err := p.findGroup(name)
 	if err != nil {
@@ -59,8 +59,8 @@ func (p *Provider) MissingGroupPermissions(ctx context.Context, name string) (cl
 	return missing, err
 }
 
-// requiredActionsForScaleSet returns the permissions for a scale set. The instances of a flexible scale set are listed in the resource
-// group.
+// requiredActionsForScaleSet returns the permissions that a scale set needs. A flexible scale set also needs a
+// permission on the resource group, because its instances are listed there.
 func (p *Provider) requiredActionsForScaleSet(ctx context.Context, g group) ([]requiredActions, error) {
 	set, err := p.getScaleSet(ctx, g)
 	if err != nil {
@@ -76,7 +76,8 @@ func (p *Provider) requiredActionsForScaleSet(ctx context.Context, g group) ([]r
 	return []requiredActions{{at, []string{actionReadScaleSet, actionReadInstance, actionDeleteInstances}}}, nil
 }
 
-// MissingDeletePermissions checks the permissions on the resource that deletes the instance, see the package comment.
+// MissingDeletePermissions returns the missing permissions on the resource that deletes the instance, see the package
+// comment.
 func (p *Provider) MissingDeletePermissions(ctx context.Context, providerID string) (cloud.Permissions, error) {
 	id, err := p.parseID(providerID)
 	if err != nil {
@@ -165,10 +166,10 @@ func (p *Provider) missingPermissions(ctx context.Context, needs ...requiredActi
 	return missing, nil
 }
 
-// roleGrant is what one role of a credential allows.
+// roleGrant holds the actions that one role of a credential allows and excludes.
 type roleGrant struct{ actions, notActions []string }
 
-// allows reports whether a role grants an action. An action that one role excludes may be granted by another
+// allows reports whether a role grants an action. Another role may grant an action that this role excludes
 // (https://learn.microsoft.com/azure/role-based-access-control/role-definitions#notactions).
 func (g roleGrant) allows(action string) bool {
 	return anyMatchesAction(g.actions, action) && !anyMatchesAction(g.notActions, action)
@@ -183,7 +184,8 @@ func anyMatchesAction(patterns []string, action string) bool {
 	return false
 }
 
-// matchesAction compares case-insensitively. A "*" matches any text, including slashes.
+// matchesAction reports whether an action matches a pattern. Letter case is ignored. A "*" matches any text, including
+// slashes.
 func matchesAction(pattern, action string) bool {
 	parts := strings.Split(strings.ToLower(pattern), "*")
 	rest, found := strings.CutPrefix(strings.ToLower(action), parts[0])
@@ -199,13 +201,13 @@ func matchesAction(pattern, action string) bool {
 	return strings.HasSuffix(rest, parts[last])
 }
 
-// How long a permission check is cached. The short limit makes a newly granted permission effective soon.
+// The cache durations of a permission check. missingTTL is short, so that a newly granted permission takes effect soon.
 const (
 	grantedTTL = 3 * time.Minute // if all actions are allowed
 	missingTTL = 5 * time.Second // if an action is missing or the read failed
 )
 
-// permissionCache reads the permissions on a scope and caches them. Concurrent callers share a read.
+// permissionCache reads the permissions on a scope and caches them. Concurrent callers share one read.
 type permissionCache struct {
 	// list reads the permissions on a scope. It ends after limit.
 	list    func(context.Context, scope) ([]roleGrant, error)
@@ -285,7 +287,7 @@ func (k *cachedGrants) missingActions(n requiredActions) cloud.Permissions {
 	return missing
 }
 
-// listGrants reads the credential's permissions on a scope, including inherited ones
+// listGrants returns the actions that the credential's roles grant on a scope. It includes inherited permissions
 // (https://learn.microsoft.com/rest/api/authorization/permissions). It does not include deny assignments and locks.
 func (p *Provider) listGrants(ctx context.Context, s scope) (grants []roleGrant, err error) {
 	doing := "permissions on " + s.id

@@ -19,8 +19,8 @@ type poolMember struct {
 	id   providerid.ID
 }
 
-// listPoolInstances lists an agent pool. AKS reports its instances, compute reports their states. Both lists are read
-// completely. An instance that only AKS reports has the state Unknown.
+// listPoolInstances lists the instances of an agent pool. It gets the instances from AKS and their states from compute,
+// and reads both lists completely. An instance that only AKS reports has the state Unknown.
 func (p *Provider) listPoolInstances(ctx context.Context, g group) ([]vmInstance, error) {
 	members, err := p.listPoolMembers(ctx, g)
 	if err != nil {
@@ -63,7 +63,7 @@ func (p *Provider) listPoolInstances(ctx context.Context, g group) ([]vmInstance
 	return machines, nil
 }
 
-// protect marks an instance as protected by its pool; an empty reason changes nothing.
+// protect sets the instance's deletion protection to a reason of its agent pool. An empty reason changes nothing.
 func (m *vmInstance) protect(reason string) {
 	if reason != "" && !m.DeletionProtected && m.State != cloud.Deleting {
 		m.DeletionProtected, m.DeletionProtectionReason = true, reason
@@ -73,14 +73,14 @@ func (m *vmInstance) protect(reason string) {
 // poolProtectionTTL is how long the protection setting of an agent pool is cached.
 const poolProtectionTTL = time.Minute
 
-// poolProtection is why AKS would not delete the instances of a pool, and the time of the read.
+// poolProtection is the cached reason why AKS would not delete the instances of a pool.
 type poolProtection struct {
 	reason string
 	readAt time.Time
 }
 
-// poolProtectionReason returns why AKS would not delete the instances of a pool. It returns "" if AKS would, or if the pool does
-// not exist.
+// poolProtectionReason returns why AKS would not delete the instances of a pool. It returns "" if AKS would delete
+// them, or if the pool does not exist.
 func (p *Provider) poolProtectionReason(ctx context.Context, g group) (reason string, err error) {
 	p.mu.Lock()
 	mode, known := p.poolProtections[g.key()]
@@ -109,13 +109,14 @@ func isDeallocatePool(pool armcontainerservice.AgentPool) bool {
 	return strings.EqualFold(string(deref(pool.Properties.ScaleDownMode)), string(armcontainerservice.ScaleDownModeDeallocate))
 }
 
-// isSingleVMPool reports whether AKS builds the agent pool from single virtual machines, which it counts per VM size.
+// isSingleVMPool reports whether an agent pool is of type VirtualMachines. AKS builds such a pool from single virtual
+// machines, and counts them per VM size.
 func isSingleVMPool(pool armcontainerservice.AgentPool) bool {
 	return strings.EqualFold(string(deref(pool.Properties.Type)), "VirtualMachines")
 }
 
-// checkCanGrow refuses pools that Slipway cannot grow. A pool with scaleDownMode Deallocate restarts instances under
-// their old names. A pool of type VirtualMachines has no single count.
+// checkCanGrow returns an error for a pool that Slipway cannot grow. A pool with scaleDownMode Deallocate restarts
+// instances under their old names. A pool of type VirtualMachines has no single count.
 func checkCanGrow(g group, pool armcontainerservice.AgentPool) error {
 	switch {
 	case isDeallocatePool(pool):
@@ -128,8 +129,8 @@ func checkCanGrow(g group, pool armcontainerservice.AgentPool) error {
 	return nil
 }
 
-// uniformScaleSets returns the uniform scale sets of the instances. A pool has one, or none if AKS manages its instances one
-// by one.
+// uniformScaleSets returns the uniform scale sets of a pool's instances. A pool has one, or none if AKS manages its
+// instances one by one.
 func uniformScaleSets(members []poolMember) []group {
 	var sets []group
 	seen := map[string]bool{}
@@ -143,7 +144,7 @@ func uniformScaleSets(members []poolMember) []group {
 	return sets
 }
 
-// listPoolMembers lists the instances of a pool in AKS and caches them.
+// listPoolMembers reads the instances of an agent pool from AKS and stores them in the cache.
 func (p *Provider) listPoolMembers(ctx context.Context, g group) ([]poolMember, error) {
 	pager := p.clients.poolMachines.NewListPager(g.resourceGroup, g.cluster, g.pool, nil)
 	machines := func(r armcontainerservice.MachinesClientListResponse) []*armcontainerservice.Machine { return r.Value }
@@ -179,8 +180,9 @@ func (p *Provider) cachePoolMembers(g group, members []poolMember) {
 	}
 }
 
-// findPoolMember returns the configured agent pool of an instance. If the instance is not cached, it reads all pools. A failed
-// read is an error, because the deletion would otherwise bypass AKS.
+// findPoolMember returns the instance as a member of a configured agent pool. It returns false if no pool has it. If
+// the instance is not cached, it reads all pools. A failed read is an error, because the deletion would otherwise
+// bypass AKS.
 func (p *Provider) findPoolMember(ctx context.Context, id providerid.ID) (member poolMember, found bool, err error) {
 	p.mu.Lock()
 	m, ok := p.memberCache[id.String()]

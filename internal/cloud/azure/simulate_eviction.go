@@ -8,9 +8,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 )
 
-// SimulateEviction asks Azure to simulate the eviction of a Spot instance. Azure announces it in Scheduled Events and
-// then applies the eviction policy of the scale set. It returns a [cloud.RefusedError] if the instance is not running
-// or not Spot.
+// SimulateEviction asks Azure to simulate the eviction of a Spot instance. Azure announces the eviction in Scheduled
+// Events and then applies the eviction policy of the scale set. SimulateEviction returns a [cloud.RefusedError] if the
+// instance is not running or not a Spot instance.
 func (p *Provider) SimulateEviction(ctx context.Context, providerID string) error {
 	id, err := p.parseID(providerID)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/sharedread"
 )
 
-// statusCache reads the status of operations. The instances of one deletion share an operation, so concurrent callers
-// share a response.
+// statusCache caches the status of operations by URL. All instances of one batch deletion have the same operation, so
+// their callers share one response.
 type statusCache struct {
 	// maxAge is how long a response is reused. It delays the detection of the end by at most as long.
 	maxAge time.Duration
@@ -23,7 +23,7 @@ type statusCache struct {
 // fetchStatusFunc reads the status URL of an operation once.
 type fetchStatusFunc func(ctx context.Context, address string) (status cloud.OperationStatus, forgotten bool, err error)
 
-// statusEntry is the last response of one URL.
+// statusEntry holds the last response of one status URL.
 type statusEntry struct {
 	lastUsed time.Time // last use; guarded by statusCache.mu
 	shared   sharedread.Reader[statusResult]
@@ -41,7 +41,8 @@ const (
 	statusEntryTTL = time.Minute
 )
 
-// get returns the status of an operation. Concurrent callers share a response, see [sharedread.Reader].
+// get returns the status of an operation, from the cache or from the URL. Concurrent callers share a response, see
+// [sharedread.Reader].
 func (s *statusCache) get(ctx context.Context, address string, fetch fetchStatusFunc) (status cloud.OperationStatus, forgotten bool, err error) {
 	a, err := s.getOrCreateEntry(address, time.Now()).shared.Read(ctx, func(ctx context.Context) (a statusResult, err error) {
 		a.status, a.forgotten, err = fetch(ctx, address)

@@ -14,8 +14,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Templates returns the group's only template. Its shape is the configured one, plus the labels, taints and maximum of
-// pods of an agent pool. ARM does not report the memory of a size with the group.
+// Templates returns the group's only template. Its shape is the configured shape. For an agent pool it adds the pool's
+// labels, taints and maximum number of pods. ARM does not report the memory of a VM size with the group.
 func (p *Provider) Templates(ctx context.Context, name string) ([]cloud.Template, error) {
 	g, err := p.findGroup(name)
 	if err != nil {
@@ -59,7 +59,7 @@ func (p *Provider) configuredShape(g group) cloud.NodeShape {
 	return cloud.NodeShape{}
 }
 
-// The labels that AKS sets on the Nodes of a pool. priorityLabel is also a taint of Spot pools. See
+// The labels that AKS sets on the Nodes of a pool. priorityLabel is also the key of a taint on Spot pools. See
 // https://learn.microsoft.com/azure/aks/use-labels.
 const (
 	poolLabel     = "agentpool"
@@ -69,8 +69,8 @@ const (
 	spotPriority  = "spot"
 )
 
-// addPoolShape adds the labels, taints and maximum of pods of an agent pool to shape. The configured values of shape take
-// precedence.
+// addPoolShape adds the labels, taints and maximum number of pods of an agent pool to shape. Values that shape already
+// has take precedence.
 func addPoolShape(shape *cloud.NodeShape, g group, pool armcontainerservice.AgentPool) error {
 	properties := pool.Properties
 	labels := map[string]string{poolLabel: g.pool, akspoolLabel: g.pool}
@@ -105,7 +105,7 @@ func addPoolShape(shape *cloud.NodeShape, g group, pool armcontainerservice.Agen
 	return nil
 }
 
-// addTaintIfMissing appends a taint unless the list has one with the same key and effect.
+// addTaintIfMissing appends a taint to a list, unless the list has a taint with the same key and effect.
 func addTaintIfMissing(taints []corev1.Taint, t corev1.Taint) []corev1.Taint {
 	if slices.ContainsFunc(taints, func(has corev1.Taint) bool { return has.MatchTaint(&t) }) {
 		return taints

@@ -3,18 +3,18 @@
 //
 // # Proof of deletion
 //
-// The API can only list all machines, as of the server's last observation of its cloud. The observation has a timestamp
-// and may be minutes old. So a machine counts as gone in two cases: the server reports it as terminated, or two
-// consecutive observations lack it and the second one is newer than the first request for the machine. Until then the
-// provider returns [cloud.ThrottledError] (I7).
+// The API can only list all machines, as the server last observed them in its cloud. The observation has a timestamp
+// and may be minutes old. So a machine counts as gone only if the server reports it as terminated, or if two
+// observations with different timestamps lack it. Until then the provider returns [cloud.ThrottledError], because
+// unknown is not gone (I7).
 //
 // # Deletion
 //
-// A machine is terminated and the desired size decreases by one, unless a replacement is wanted. Servers check a
-// termination against the same old observation. If they receive it twice, they decrease the desired size twice and
-// remove another machine. So the provider does not terminate a machine twice within [Config].SettleTime. It terminates
-// no machine before it has read an observation that is newer than its own start, which shows the terminations of an
-// earlier process.
+// The server terminates a machine and decreases the desired size by one, unless a replacement is wanted. It checks each
+// request against its last observation, which is old. So the same request twice decreases the desired size twice, and
+// the server then removes another machine. To prevent this, the provider does not terminate a machine twice within
+// [Config].SettleTime. After its start it terminates nothing before it has read a newer observation. That observation
+// shows the terminations of an earlier process.
 //
 // # Confirmation of a Node
 //
@@ -68,7 +68,7 @@ type Provider struct {
 	lastSeen map[string]sighting
 }
 
-// sighting is where and when a machine was last observed.
+// sighting holds the pool that last listed a machine, and the time of that read.
 type sighting struct {
 	pool *pool
 	at   time.Time
@@ -96,10 +96,10 @@ type pool struct {
 	firstObservation time.Time
 }
 
-// lackingObservations has, per pool, the observation that lacked a machine at its first request.
+// lackingObservations holds the time of the first observation that lacked a machine, by name of the pool.
 type lackingObservations map[string]time.Time
 
-// termination is a termination that a server has accepted or may have accepted.
+// termination is a termination of a machine that a server has accepted, or may have accepted.
 type termination struct {
 	// failed is the server's error; nil if there is none. The server's cloud may have received the request anyway.
 	failed error
@@ -150,10 +150,12 @@ func (p *Provider) newPool(name string, c PoolConfig, u *url.URL) *pool {
 // Name returns "cloudpool".
 func (p *Provider) Name() string { return Name }
 
-// ReportsDeletionProtection marks a provider with deletion protection. Machines that are not evictable are protected.
+// ReportsDeletionProtection shows that this provider reports deletion protection. A machine is protected if it is not
+// evictable.
 func (p *Provider) ReportsDeletionProtection() {}
 
-// Normalize returns the ID without region and zone, which the Node or the cloudpool may not report.
+// Normalize returns the provider ID without region and zone, because the Node or the cloudpool may not report them. It
+// returns an error for an ID of another cloud.
 func (p *Provider) Normalize(providerID string) (string, error) {
 	id, err := p.parseID(providerID)
 	if err != nil {
@@ -162,7 +164,7 @@ func (p *Provider) Normalize(providerID string) (string, error) {
 	return id.String(), nil
 }
 
-// parseID parses the ID of a machine that may be in one of the pools.
+// parseID parses the provider ID of a machine. It returns an error if no configured pool can have this machine.
 func (p *Provider) parseID(providerID string) (providerid.ID, error) {
 	id, err := providerid.Parse(providerID)
 	if err != nil {
@@ -177,7 +179,7 @@ func (p *Provider) parseID(providerID string) (providerid.ID, error) {
 		"provider ID %s: its scope is %s: want a scope of cloudpool.pools[].scope", providerID, id.Scope)}
 }
 
-// Client returns the client of a pool, or a [*cloud.NotFoundError].
+// Client returns the client of a pool. It returns a [*cloud.NotFoundError] for an unknown pool.
 func (p *Provider) Client(ctx context.Context, group string) (*wire.Client, error) {
 	found, err := p.findPool(ctx, group)
 	if err != nil {
@@ -186,7 +188,7 @@ func (p *Provider) Client(ctx context.Context, group string) (*wire.Client, erro
 	return found.client, nil
 }
 
-// URL returns the URL of a pool, or a [*cloud.NotFoundError].
+// URL returns the URL of a pool. It returns a [*cloud.NotFoundError] for an unknown pool.
 func (p *Provider) URL(ctx context.Context, group string) (*url.URL, error) {
 	found, err := p.findPool(ctx, group)
 	if err != nil {
@@ -195,7 +197,8 @@ func (p *Provider) URL(ctx context.Context, group string) (*url.URL, error) {
 	return found.url, nil
 }
 
-// ComputerNamePath returns [PoolConfig].ComputerName of a pool, or a [*cloud.NotFoundError].
+// ComputerNamePath returns the configured path of the host name in the metadata of a pool's machines, see [PoolConfig].
+// It returns a [*cloud.NotFoundError] for an unknown pool.
 func (p *Provider) ComputerNamePath(ctx context.Context, group string) (path string, err error) {
 	found, err := p.findPool(ctx, group)
 	if err != nil {
@@ -204,10 +207,11 @@ func (p *Provider) ComputerNamePath(ctx context.Context, group string) (path str
 	return found.config.ComputerName, nil
 }
 
-// Transport returns the transport to the servers, which adds the credentials.
+// Transport returns the HTTP transport for requests to the servers. The transport adds the credentials.
 func (p *Provider) Transport() http.RoundTripper { return p.http.Transport }
 
-// findPool returns a pool by name. If it is unknown, servers with several pools are listed first.
+// findPool returns the pool with the given name. If the name is unknown, findPool first reads the lists of the servers
+// with several pools.
 func (p *Provider) findPool(ctx context.Context, name string) (*pool, error) {
 	p.mu.Lock()
 	found := p.pools[name]
@@ -240,8 +244,8 @@ func (p *Provider) listPools(ctx context.Context) ([]*pool, error) {
 	return pools, nil
 }
 
-// discoverPools lists the pools of servers with several pools. A pool that disappears from the list is kept, because its
-// machines may still exist.
+// discoverPools reads the lists of the servers with several pools. It keeps a pool that a server no longer lists,
+// because the pool's machines may still exist.
 func (p *Provider) discoverPools(ctx context.Context) error {
 	for _, c := range p.config.Pools {
 		if !c.Multi {

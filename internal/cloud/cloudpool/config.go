@@ -83,7 +83,7 @@ const (
 	defaultObservationWait = time.Second
 )
 
-// groupNamePattern matches names that are valid as a path segment and as a group.
+// groupNamePattern matches a name that is valid both as a path segment of a URL and as a group name.
 var groupNamePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?$`)
 
 // Validate returns all errors, each with field, value and allowed values.
@@ -146,7 +146,7 @@ func (a Auth) validate() (errs []error) {
 	return errs
 }
 
-// ParseURL parses the URL of a server. Its error does not contain a password.
+// ParseURL parses the URL of a server. A password in the URL does not appear in the error.
 func ParseURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
@@ -189,8 +189,8 @@ func (c *Config) observationWait() time.Duration {
 	return time.Duration(*c.ObservationWait)
 }
 
-// Transport returns a transport that adds the credentials to every request. It follows redirects only with
-// FollowRedirects.
+// Transport returns a transport that adds the credentials to every request. It follows redirects only if
+// FollowRedirects is set.
 func (c *Config) Transport() (http.RoundTripper, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	var err error
@@ -247,7 +247,8 @@ func (c *authTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.next.RoundTrip(r)
 }
 
-// readSecret reads the current token or password.
+// readSecret returns the token or password for a request. It reads the file again for each request, if one is
+// configured.
 func (c *authTransport) readSecret() (string, error) {
 	file, field := c.auth.TokenFile, "auth.tokenFile"
 	switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// operation is the content of [cloud.Operation].ID. Another process may read it.
+// operation is the content of [cloud.Operation].ID. Another process may read this ID later.
 type operation struct {
 	// Machine is the provider ID of the machine that is being terminated.
 	Machine string `json:"machine,omitempty"`
@@ -34,7 +34,7 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 	return p.deleteMachine(ctx, providerID, cloud.DeleteOptions{})
 }
 
-// DeleteKeepingSize terminates a machine without decreasing the desired size. The server launches another one.
+// DeleteKeepingSize terminates a machine without a change of the desired size. So the server launches another machine.
 func (p *Provider) DeleteKeepingSize(ctx context.Context, providerID string) (cloud.Operation, error) {
 	return p.deleteMachine(ctx, providerID, cloud.DeleteOptions{KeepSize: true})
 }
@@ -47,8 +47,7 @@ func (p *Provider) deleteMachine(ctx context.Context, providerID string, options
 	return p.terminate(ctx, f, options)
 }
 
-// DeleteMember deletes a machine by its ID in the pool. It also works for a machine that does not exist in the cloud
-// yet.
+// DeleteMember deletes a machine by its ID in the pool. The machine need not exist in the cloud yet.
 func (p *Provider) DeleteMember(ctx context.Context, group, id string, options cloud.DeleteOptions) (cloud.Operation, error) {
 	pool, err := p.findPool(ctx, group)
 	if err != nil {
@@ -101,7 +100,8 @@ func (p *Provider) terminate(ctx context.Context, f foundMachine, options cloud.
 	}
 }
 
-// findInFreshObservation finds a machine in an observation that is newer than this provider.
+// findInFreshObservation calls findMachine until its observation of the pool is newer than this provider, and returns
+// the machine. A machine that is already being deleted needs no newer observation.
 func (p *Provider) findInFreshObservation(ctx context.Context, name string, findMachine func() (foundMachine, error)) (foundMachine, error) {
 	var answer foundMachine
 	known, err := p.pollUntilTrue(ctx, func() (_ bool, err error) {
@@ -115,8 +115,9 @@ func (p *Provider) findInFreshObservation(ctx context.Context, name string, find
 		"machine %s: waiting for a new observation of its pool, because it must not be terminated twice", name)}
 }
 
-// recordTerminationOnce records the termination of a machine. It returns false if one is in progress. After a failure it returns the
-// server's error until the next observation, because the failed request may have reached the cloud.
+// recordTerminationOnce records the start of a machine's termination and returns true. It returns false if a
+// termination is in progress. After a failed termination it returns the server's error until the next observation. The
+// failed request may have reached the cloud.
 func (p *Provider) recordTerminationOnce(f foundMachine) (recorded bool, err error) {
 	if f.State == cloud.Deleting || p.isTerminating(&f.observation, f.ProviderID) {
 		return false, nil
@@ -135,7 +136,7 @@ func (p *Provider) recordTerminationOnce(f foundMachine) (recorded bool, err err
 	return true, nil
 }
 
-// recordTerminationFailure records that a server failed to terminate a machine.
+// recordTerminationFailure records the server's error for the termination of a machine.
 func (p *Provider) recordTerminationFailure(providerID string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -144,7 +145,8 @@ func (p *Provider) recordTerminationFailure(providerID string, err error) {
 	p.terminated[providerID] = t
 }
 
-// retentionTime is longer than the age of any observation. The reference server's are at most 5 minutes old.
+// retentionTime is how long records of machines are kept. It is longer than the age of any observation. The reference
+// server's observations are at most 5 minutes old.
 const retentionTime = time.Hour
 
 func (p *Provider) forgetTermination(providerID string) {
@@ -153,13 +155,15 @@ func (p *Provider) forgetTermination(providerID string) {
 	delete(p.terminated, providerID)
 }
 
-// isCertainlyRejected reports whether the server certainly did not accept a request.
+// isCertainlyRejected reports whether the error proves that the server did not accept the request.
 func isCertainlyRejected(err error) bool {
 	status := wire.AsStatusError(err)
 	return status != nil && (status.Code >= 400 && status.Code < 500 || status.Code == http.StatusNotImplemented || status.FromServer && status.Code == http.StatusBadGateway)
 }
 
-// recheckAfterRefusedTermination reads a machine after a refused termination: another termination may have been first.
+// recheckAfterRefusedTermination reads a machine after the server refused its termination, because another termination
+// may have been first. It returns a [cloud.NotFoundError] if the machine is gone, and an operation if it is being
+// deleted. Otherwise it returns refused.
 func (p *Provider) recheckAfterRefusedTermination(ctx context.Context, f foundMachine, o operation, started time.Time, refused error) (cloud.Operation, error) {
 	if ctx.Err() != nil || cloud.IsThrottled(refused) || cloud.RefusalOf(refused) != "" {
 		return cloud.Operation{}, refused
@@ -174,7 +178,8 @@ func (p *Provider) recheckAfterRefusedTermination(ctx context.Context, f foundMa
 	return cloud.Operation{}, refused
 }
 
-// Status returns the progress of a termination or a growth. It depends only on the observed machines.
+// Status returns the progress of a termination or of a growth. Only the machines that the server observed decide the
+// result.
 func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.OperationStatus, error) {
 	if op.ID == "" {
 		return cloud.OperationStatus{Done: true}, nil

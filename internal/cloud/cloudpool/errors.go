@@ -10,11 +10,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 )
 
-// defaultRetryDelay is the retry delay if the server names none.
+// defaultRetryDelay is the retry delay if the server does not ask for one.
 const defaultRetryDelay = 30 * time.Second
 
-// toProviderError converts the error of a server to the errors of [cloud.Provider]. A 404 stays a plain error, because its
-// meaning depends on the request and on the sender.
+// toProviderError converts the error of a server to the errors of [cloud.Provider]. A 404 stays a plain error, because
+// its meaning depends on the request and on its sender.
 func toProviderError(what string, err error) error {
 	status := wire.AsStatusError(err)
 	if status == nil {

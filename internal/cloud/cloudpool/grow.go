@@ -35,7 +35,7 @@ func (p *Provider) Templates(ctx context.Context, group string) ([]cloud.Templat
 	return []cloud.Template{{Name: name, NodeShape: pool.config.Nodes}}, nil
 }
 
-// Grow increases the desired size.
+// Grow increases the desired size of a pool.
 func (p *Provider) Grow(ctx context.Context, group string, order cloud.LaunchRequest) (cloud.Operation, error) {
 	pool, err := p.findPool(ctx, group)
 	if err != nil {
@@ -85,8 +85,8 @@ func (p *Provider) checkTemplate(ctx context.Context, group string, order cloud.
 		"growing %s with size %q: its machines have size %q", group, order.Template, templates[0].Name)}
 }
 
-// growthStatus returns the progress of a growth. It is done when enough machines run, or when a user has decreased the
-// desired size again.
+// growthStatus returns the progress of an increased desired size. The growth is done when enough machines run. It is
+// also done when a user has decreased the desired size again.
 func (p *Provider) growthStatus(ctx context.Context, o operation) (cloud.OperationStatus, error) {
 	pool, err := p.findPool(ctx, o.Pool)
 	if err != nil {

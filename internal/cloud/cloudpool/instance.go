@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
-// observation is the response of a pool.
+// observation is the list of a pool's machines that a server read from its cloud at one time.
 type observation struct {
 	pool     *pool
 	at       time.Time // time of the observation, by the server's clock
@@ -35,7 +35,8 @@ func (p *Provider) observePool(ctx context.Context, pool *pool) (observation, er
 	return observation{pool, read.Timestamp, read.Machines}, nil
 }
 
-// recordSeenMachines records the machines of a pool. It removes a machine after it was missing for retentionTime.
+// recordSeenMachines records which pool lists each machine. It forgets a machine that no observation has listed for
+// retentionTime.
 func (p *Provider) recordSeenMachines(pool *pool, machines []wire.Machine) {
 	now := time.Now()
 	p.mu.Lock()
@@ -54,9 +55,9 @@ func (p *Provider) recordSeenMachines(pool *pool, machines []wire.Machine) {
 	}
 }
 
-// canIgnoreRemovedPool reports whether a pool no longer exists and does not matter for a machine. The server's list and the
-// pool's response must both lack the pool, and the machine must have been observed in another pool. A machine that was
-// never observed may have been in it (I7).
+// canIgnoreRemovedPool reports whether a pool was removed and does not matter for a machine. The pool must be missing
+// in the server's list, and its own response must be a 404. The machine must have been observed in another pool. A
+// machine that was never observed may have been in the removed pool (I7: unknown is not gone).
 func (p *Provider) canIgnoreRemovedPool(pool *pool, key string, readErr error) bool {
 	status := wire.AsStatusError(readErr)
 	p.mu.Lock()
@@ -65,14 +66,14 @@ func (p *Provider) canIgnoreRemovedPool(pool *pool, key string, readErr error) b
 	return pool.unlisted && status != nil && status.FromServer && status.Code == http.StatusNotFound && at != nil && at != pool
 }
 
-// isNewerThanProvider reports whether an observation is newer than this provider.
+// isNewerThanProvider reports whether the server made the observation after this provider's first read of the pool.
 func (o *observation) isNewerThanProvider() bool {
 	o.pool.mu.Lock()
 	defer o.pool.mu.Unlock()
 	return o.at.After(o.pool.firstObservation)
 }
 
-// Group reads the desired size of a pool. It does not depend on an observation.
+// Group reads the desired size of a pool. The size does not come from an observation, so it is current.
 func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) {
 	pool, err := p.findPool(ctx, name)
 	if err != nil {
@@ -85,7 +86,7 @@ func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) 
 	return cloud.Group{Name: name, Size: size.Desired}, nil
 }
 
-// Instances lists the machines of a pool's last observation, except terminated ones.
+// Instances lists the machines in a pool's last observation, except terminated machines.
 func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance, error) {
 	pool, err := p.findPool(ctx, name)
 	if err != nil {
@@ -104,8 +105,8 @@ func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance
 	return instances, nil
 }
 
-// ProviderID returns the provider ID of a machine. A machine that does not exist in its cloud yet, or is of an unknown
-// cloud, has the ID cloudpool://POOL/ID, which no Node has.
+// ProviderID returns the provider ID of a machine. A machine that does not exist in its cloud yet has the ID
+// cloudpool://POOL/ID, which no Node has. The same applies to a machine of an unknown cloud.
 func ProviderID(group string, m *wire.Machine) string {
 	if id, ok := ParseMachineID(m); ok {
 		return id.String()
@@ -113,7 +114,7 @@ func ProviderID(group string, m *wire.Machine) string {
 	return poolProviderID(group, m)
 }
 
-// poolProviderID returns the provider ID of a machine that only the pool knows.
+// poolProviderID returns the provider ID of a machine that has no known ID in a cloud.
 func poolProviderID(group string, m *wire.Machine) string { return Name + "://" + group + "/" + m.ID }
 
 // toInstance converts a machine of a pool.
@@ -158,7 +159,8 @@ func toState(s wire.MachineState) cloud.State {
 	return cloud.Unknown
 }
 
-// isTerminating reports whether a machine was terminated although the observation may still report it as alive.
+// isTerminating reports whether a termination of a machine was accepted during the last SettleTime. The observation may
+// still report such a machine as alive.
 func (p *Provider) isTerminating(o *observation, providerID string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,20 +168,22 @@ func (p *Provider) isTerminating(o *observation, providerID string) bool {
 	return ok && t.failed == nil && o.at.Sub(t.observed) <= p.config.settleTime()
 }
 
-// foundMachine is a machine with its observation.
+// foundMachine is a machine and the observation that lists it.
 type foundMachine struct {
 	cloud.Instance
 	id          string // ID in the pool
 	observation observation
 }
 
-// Instance reads a machine. A machine that two observations lack is gone.
+// Instance reads one machine. It returns a [cloud.NotFoundError] if the server reports the machine as terminated. Two
+// observations that lack the machine prove the same.
 func (p *Provider) Instance(ctx context.Context, providerID string) (cloud.Instance, error) {
 	f, err := p.findMachine(ctx, providerID)
 	return f.Instance, err
 }
 
-// findMachine finds a machine or proves that it is gone. It waits briefly for a newer observation if necessary.
+// findMachine returns a machine, or a [cloud.NotFoundError] if the machine is proved to be gone. If necessary, it waits
+// briefly for a newer observation.
 func (p *Provider) findMachine(ctx context.Context, providerID string) (foundMachine, error) {
 	id, err := p.parseID(providerID)
 	if err != nil {
@@ -204,8 +208,8 @@ func (p *Provider) findMachine(ctx context.Context, providerID string) (foundMac
 		"machine %s: missing in the last observation of the pools; waiting for a new observation", key)}
 }
 
-// pollUntilTrue calls ask until it returns true, or until ObservationWait ends. The second call is immediate, because a server
-// may observe its cloud on every request.
+// pollUntilTrue calls ask until ask returns true or an error, or until ObservationWait has passed. The second call
+// follows at once, because a server may observe its cloud on every request.
 func (p *Provider) pollUntilTrue(ctx context.Context, ask func() (bool, error)) (done bool, err error) {
 	deadline := time.Now().Add(p.config.observationWait())
 	for try := 0; ; try++ {
@@ -225,10 +229,10 @@ func (p *Provider) pollUntilTrue(ctx context.Context, ask func() (bool, error)) 
 	}
 }
 
-// readInterval is the delay between two reads within one call.
+// readInterval is the maximum delay between two reads within one call.
 const readInterval = 100 * time.Millisecond
 
-// needsObservationError means that the result needs a newer observation of the server.
+// needsObservationError means that the result is unknown until the server makes a newer observation.
 type needsObservationError struct {
 	after time.Duration
 	err   error
@@ -236,7 +240,7 @@ type needsObservationError struct {
 
 func (e *needsObservationError) Error() string { return e.err.Error() }
 
-// As converts the error to a [cloud.ThrottledError].
+// As presents the error as a [cloud.ThrottledError], so that the caller waits and retries.
 func (e *needsObservationError) As(target any) bool {
 	throttled, ok := target.(**cloud.ThrottledError)
 	if ok {
@@ -250,7 +254,8 @@ func needsObservation(err error) bool {
 	return errors.As(err, &e)
 }
 
-// searchPools reads all pools once. It returns the machine, or that it is gone, or neither if that is unknown.
+// searchPools reads all pools once. It returns the machine if a pool lists it. Otherwise gone reports whether the
+// machine is proved to be gone.
 func (p *Provider) searchPools(ctx context.Context, key string) (f *foundMachine, gone bool, err error) {
 	pools, err := p.listPools(ctx)
 	if err != nil {
@@ -290,18 +295,19 @@ func (p *Provider) searchPools(ctx context.Context, key string) (f *foundMachine
 	return nil, p.confirmMissing(key, lacking), nil
 }
 
-// maxMissing limits the recorded missing machines. Beyond it, a machine needs a third request.
+// maxMissing limits the number of missing machines that are recorded. At the limit all records are dropped, so a
+// machine may need a third request.
 const maxMissing = 4096
 
-// clearMissing removes a machine from the missing ones.
+// clearMissing removes the record that a machine is missing, because a pool lists the machine.
 func (p *Provider) clearMissing(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.missing, key)
 }
 
-// confirmMissing records that the latest observations lack a machine. It reports whether all of them are newer than the first
-// ones that lacked it.
+// confirmMissing records that the latest observations of all pools lack a machine. It returns true if every observation
+// is newer than the first one of its pool that lacked the machine.
 func (p *Provider) confirmMissing(key string, now lackingObservations) (confirmed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

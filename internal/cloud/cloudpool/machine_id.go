@@ -11,15 +11,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/providerid"
 )
 
-// spotMetadata has the used fields of a spot request.
+// spotMetadata holds the fields of a spot request that this package reads.
 type spotMetadata struct{ InstanceID string }
 
-// isSpotRequest reports whether the machine's ID is an Amazon Spot request. The instance gets an ID when the request is
-// fulfilled.
+// isSpotRequest reports whether the machine's ID is the ID of an Amazon Spot request. The instance gets its own ID when
+// Amazon fulfills the request.
 func isSpotRequest(m *wire.Machine) bool { return strings.HasPrefix(m.ID, "sir-") }
 
-// ParseMachineID returns a machine's ID in its cloud. It returns false if the machine has none yet, for example an open Spot
-// request, or if the cloud is unknown. Such a machine cannot be matched with a Node by ID.
+// ParseMachineID returns a machine's ID in its cloud. It returns false if the cloud is unknown, or if the machine has
+// no ID yet. An example is an open Spot request. Such a machine cannot be matched with a Node by ID.
 func ParseMachineID(m *wire.Machine) (id providerid.ID, ok bool) {
 	id, err := providerid.Parse(nodeProviderID(m))
 	if err == nil && (id.Scheme == providerid.AWS || id.Scheme == providerid.OpenStack) {
@@ -31,7 +31,7 @@ func ParseMachineID(m *wire.Machine) (id providerid.ID, ok bool) {
 // gceInstancePath matches the path of a GCE instance.
 var gceInstancePath = regexp.MustCompile(`/projects/([^/]+)/zones/([^/]+)/instances/([^/]+)$`)
 
-// nodeProviderID returns the provider ID that a Node would have; empty if the cloud is unknown.
+// nodeProviderID returns the provider ID that the machine's Node would have. It returns "" if the cloud is unknown.
 func nodeProviderID(m *wire.Machine) string {
 	switch {
 	case isSpotRequest(m):
@@ -54,13 +54,14 @@ func nodeProviderID(m *wire.Machine) string {
 	return providerid.OpenStack + ":///" + m.ID
 }
 
-// MachineName returns the last part of a machine's ID.
+// MachineName returns the name of a machine, which is the last part of its ID.
 func MachineName(m *wire.Machine) string {
 	return m.ID[strings.LastIndexAny(strings.TrimRight(m.ID, "/"), "/")+1:]
 }
 
-// ComputerNamePath returns the host name of a machine, which is its Node's name in most clusters; empty if unknown. It is
-// read from the metadata at path, keys separated by dots. The default path depends on the cloud.
+// ComputerName returns the host name of a machine, or "" if it is unknown. In most clusters the Node has the same name.
+// The name is read from the metadata at path, which is a list of keys separated by dots. For an empty path the
+// machine's cloud decides.
 func ComputerName(m *wire.Machine, path string) string {
 	if path != "" {
 		return lookUpString(m.Metadata, path)
@@ -87,7 +88,8 @@ func ComputerName(m *wire.Machine, path string) string {
 }
 
 // privateDNSName returns the default private DNS name of an EC2 instance, see
-// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-naming.html.
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-naming.html. It returns "" if the address or the
+// region is unknown.
 func privateDNSName(m *wire.Machine) string {
 	if len(m.PrivateIPs) != 1 {
 		return ""
@@ -112,7 +114,7 @@ func firstString(metadata json.RawMessage, paths ...string) string {
 	return ""
 }
 
-// lookUpString returns the string at a path of a JSON object.
+// lookUpString returns the string at a path of keys in a JSON object, or "" if there is none.
 func lookUpString(metadata json.RawMessage, path string) string {
 	for key := range strings.SplitSeq(path, ".") {
 		var object map[string]json.RawMessage

@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// maxRedirects is the limit of redirects per request, as in Go's client.
+// maxRedirects is the maximum number of redirects per request. Go's HTTP client has the same limit.
 const maxRedirects = 10
 
-// redirectTransport is a transport that follows the redirects of read requests. It does not redirect changes.
+// redirectTransport is a transport that follows the redirects of GET and HEAD requests. It does not redirect requests
+// that change something.
 type redirectTransport struct {
 	next http.RoundTripper
 	// withoutCredentials is next without credentials and TLS client certificate. It is used for other hosts.
@@ -40,8 +41,8 @@ func (t *redirectTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, fmt.Errorf("stopped after %d redirects, the last one to %s", maxRedirects, from.URL.Redacted())
 }
 
-// dropCredentials removes credentials that another server must not receive. A proxied request of a client may contain
-// each of them.
+// dropCredentials removes the headers with credentials, which another server must not receive. A client's request that
+// is passed through a proxy may contain each of these headers.
 func dropCredentials(header http.Header) {
 	for _, name := range []string{"Authorization", "Proxy-Authorization", "Cookie", "X-Auth-Token"} {
 		header.Del(name)
@@ -56,7 +57,8 @@ func isRedirect(answer *http.Response) bool {
 	return false
 }
 
-// canForwardCredentials reports whether both requests have the same host and the second one is at least as secure.
+// canForwardCredentials reports whether a redirected request may carry the credentials of the first request. Both
+// requests need the same host, and the second one must be at least as secure.
 func canForwardCredentials(first, other *http.Request) bool {
 	if !strings.EqualFold(first.URL.Hostname(), other.URL.Hostname()) {
 		return false

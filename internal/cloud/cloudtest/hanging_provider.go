@@ -7,7 +7,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// HangingProvider is a cloud that does not respond until the call's context ends. It supports only Group and Instance.
+// HangingProvider is a fake cloud that never responds. Its calls return when their context ends. Only Group and
+// Instance are implemented.
 type HangingProvider struct{ cloud.Provider }
 
 // Name implements cloud.Provider.

@@ -1,7 +1,8 @@
-// Package conformance tests that a provider fulfills the contract of [cloud.Provider]. Most important: a failed read is
-// never "gone" and never a shorter list (I7), a deletion can be repeated, and another process can follow an operation.
+// Package conformance tests whether a provider fulfills the contract of [cloud.Provider]. A failed read must never mean
+// "gone" and never a shorter list (I7: unknown is not gone). A deletion can be repeated, and another process can follow
+// an operation.
 //
-// A provider's test calls [Run] with an emulator of its cloud, which has to speak the real protocol.
+// A provider's test calls [Run] with an emulator of its cloud. The emulator has to use the cloud's real protocol.
 package conformance
 
 import (
@@ -11,8 +12,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Cloud is an emulated cloud with at least [Machines] running instances. All are in one group, unless Group is empty.
-// Each test gets its own Cloud.
+// Cloud is an emulated cloud with at least [MinInstances] running instances. All instances are in one group, unless
+// Group is empty. Each test gets its own Cloud.
 type Cloud interface {
 	// Provider returns a new provider for this cloud, as in another process.
 	Provider(t *testing.T) cloud.Provider
@@ -36,7 +37,7 @@ type Cloud interface {
 	DeletionRequests() int
 }
 
-// BatchingCloud is a Cloud with providers that combine deletions into one request.
+// BatchingCloud is a [Cloud] with a provider that combines several deletions into one request.
 type BatchingCloud interface {
 	Cloud
 	// BatchingProvider returns a provider that waits several seconds for more deletions, so that a busy host can send
@@ -44,7 +45,7 @@ type BatchingCloud interface {
 	BatchingProvider(t *testing.T) cloud.Provider
 }
 
-// LimitedCloud is a Cloud that cannot produce every fault, such as a real cloud.
+// LimitedCloud is a [Cloud] that cannot produce every fault, such as a real cloud.
 type LimitedCloud interface {
 	Cloud
 	// UnsupportedFaults returns the faults that this cloud cannot produce, each with the reason. Tests that need them are skipped.
@@ -67,10 +68,10 @@ func skipUnlessFaultSupported(t *testing.T, c Cloud, m FaultKind) {
 	}
 }
 
-// MinInstances is the minimum number of instances at the start. It is more than one page of a list.
+// MinInstances is the minimum number of instances at the start of a test. They need more than one page of a list.
 const MinInstances = 6
 
-// FaultKind is a kind of fault.
+// FaultKind names a fault that an emulated cloud can produce.
 type FaultKind string
 
 // The kinds of faults. The first seven apply to every request.
@@ -95,7 +96,7 @@ const (
 	ReportsMissing FaultKind = "reports an instance that never existed as missing" // with Missing
 )
 
-// totalFaults returns the faults that make every request fail.
+// totalFaults returns the kinds of faults that affect every request.
 func totalFaults() []FaultKind {
 	return []FaultKind{Unavailable, ConnectionReset, TruncatedResponse, ProxyPage, ProxyNotFound, PermissionDenied, Throttled}
 }
@@ -106,7 +107,7 @@ type Fault struct {
 	RetryAfter time.Duration
 }
 
-// Run runs all tests one after another. newCloud returns the cloud of one test.
+// Run runs all tests of the contract, one after another. newCloud returns a new cloud for each test.
 func Run(t *testing.T, newCloud func(*testing.T) Cloud) {
 	run(t, newCloud, func(*testing.T) {})
 }

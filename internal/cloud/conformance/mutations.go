@@ -24,7 +24,6 @@ func sleepOrFail(t *testing.T, d time.Duration) {
 	}
 }
 
-// startDeletion starts a deletion.
 func startDeletion(t *testing.T, p cloud.Provider, machine string) cloud.Operation {
 	t.Helper()
 	op, err := p.Delete(t.Context(), machine)
@@ -58,7 +57,8 @@ func deleteAndAwait(t *testing.T, p cloud.Provider, c Cloud, machine string) {
 	c.AwaitGone(t, machine)
 }
 
-// assertRemainingInstances asserts that all instances except gone still exist, and that the size decreased accordingly.
+// assertRemainingInstances asserts that all instances except gone still exist, and that the group's size has decreased
+// by as many.
 func assertRemainingInstances(t *testing.T, c Cloud, before []string, size int, gone ...string) {
 	t.Helper()
 	want := slices.DeleteFunc(slices.Clone(before), func(id string) bool { return slices.Contains(gone, id) })
@@ -144,7 +144,7 @@ func testConcurrentDeletes(t *testing.T, c Cloud) {
 	assertRemainingInstances(t, c, before, size, victims...)
 }
 
-// deleteWithRetry retries a deletion while the cloud throttles it.
+// deleteWithRetry requests a deletion, and repeats the request while the cloud throttles it.
 func deleteWithRetry(t *testing.T, p cloud.Provider, machine string) (cloud.Operation, error) {
 	for {
 		op, err := p.Delete(t.Context(), machine)
@@ -345,7 +345,7 @@ func testGrow(t *testing.T, c Cloud) {
 	}
 }
 
-// testGrowByTemplate launches an instance of each template.
+// testGrowByTemplate tests that Grow can launch an instance of each template.
 func testGrowByTemplate(t *testing.T, c Cloud) {
 	p := c.Provider(t)
 	templates, err := p.Templates(t.Context(), c.Group())

@@ -50,7 +50,7 @@ func testNormalize(t *testing.T, c Cloud) {
 	}
 }
 
-// listInstancesByID returns the instances of the group by ID.
+// listInstancesByID returns the instances of the cloud's group by provider ID.
 func listInstancesByID(t *testing.T, p cloud.Provider, c Cloud) map[string]cloud.Instance {
 	t.Helper()
 	instances, err := p.Instances(t.Context(), c.Group())
@@ -105,7 +105,7 @@ func testReadMatchesList(t *testing.T, c Cloud) {
 	}
 }
 
-// maxCallTime limits a call while the cloud fails or throttles.
+// maxCallTime is the longest time that a call may take while the cloud fails or throttles.
 const maxCallTime = 20 * time.Second
 
 func testFailedReadIsNotGone(t *testing.T, c Cloud) {
@@ -187,7 +187,7 @@ func testStaleList(t *testing.T, c Cloud) {
 	}
 }
 
-// awaitNewInstance returns the first new instance.
+// awaitNewInstance waits for an instance that is not in before, and returns its ID.
 func awaitNewInstance(t *testing.T, c Cloud, before []string) string {
 	t.Helper()
 	for t.Context().Err() == nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// login holds the credential, the endpoints to use, and TLS settings.
+// login holds the credential for Keystone, the interface and region of the endpoints, and the TLS settings.
 type login struct {
 	auth         gophercloud.AuthOptions
 	availability gophercloud.Availability
@@ -22,7 +22,8 @@ type login struct {
 	tls          *tls.Config
 }
 
-// resolveLogin reads the credential. All three sources go through the parser of clouds.yaml, so that they behave the same.
+// resolveLogin reads the credential from its configured source. All three sources go through the parser of clouds.yaml,
+// so that they behave the same.
 func (c *Config) resolveLogin() (*login, error) {
 	options, from, err := c.credentialSource()
 	if err != nil {
@@ -46,7 +47,8 @@ func (c *Config) resolveLogin() (*login, error) {
 	return l, l.configureTLS(c.CAFile)
 }
 
-// credentialSource returns the options for the parser of clouds.yaml, and the name of the source for errors.
+// credentialSource returns the parser options that select the credential's source, and the name of this source for
+// errors.
 func (c *Config) credentialSource() (options []clouds.ParseOption, from string, err error) {
 	switch {
 	case c.Auth != nil:
@@ -78,7 +80,8 @@ func (c *Config) credentialSource() (options []clouds.ParseOption, from string, 
 	return options, from, err
 }
 
-// cloudsYAMLOptions builds a clouds.yaml with one entry. JSON is valid YAML.
+// cloudsYAMLOptions returns parser options with a clouds.yaml that has one entry. The file is JSON, which is valid
+// YAML.
 func (c *Config) cloudsYAMLOptions(entry *clouds.AuthInfo) ([]clouds.ParseOption, error) {
 	const name = "slipway"
 	raw, err := json.Marshal(clouds.Clouds{Clouds: map[string]clouds.Cloud{name: {AuthInfo: entry, CACertFile: os.Getenv("OS_CACERT")}}})
@@ -145,7 +148,8 @@ func authInfoFromEnvironment() *clouds.AuthInfo {
 	}
 }
 
-// parseCloudsYAML calls clouds.Parse, which panics on an entry without auth.
+// parseCloudsYAML calls clouds.Parse. It returns an error where clouds.Parse panics, which happens for an entry without
+// auth.
 func parseCloudsYAML(options []clouds.ParseOption) (a gophercloud.AuthOptions, e gophercloud.EndpointOpts, t *tls.Config, err error) {
 	defer func() {
 		if recover() != nil {
@@ -155,7 +159,7 @@ func parseCloudsYAML(options []clouds.ParseOption) (a gophercloud.AuthOptions, e
 	return clouds.Parse(options...)
 }
 
-// validateAndNormalize returns an error for a credential that cannot be renewed or has no project.
+// validateAndNormalize returns an error for a credential that cannot be renewed, or that has no project.
 func (l *login) validateAndNormalize() error {
 	a := l.auth
 	switch {
@@ -180,7 +184,7 @@ func (l *login) validateAndNormalize() error {
 	return nil
 }
 
-// configureTLS adds the certificate authorities of a file.
+// configureTLS adds the certificate authorities in a file to the TLS settings.
 func (l *login) configureTLS(path string) error {
 	if l.tls == nil {
 		l.tls = &tls.Config{}

@@ -39,13 +39,13 @@ const (
 	oldestMicroversion = 69
 )
 
-// clients are the service clients of one token's project.
+// clients holds the clients of the OpenStack services for one project.
 type clients struct {
 	compute, image, network *gophercloud.ServiceClient
 	project                 string // project ID; empty if Keystone does not return it
 }
 
-// session authenticates on first use, and renews the token when a service rejects it.
+// session holds the token for OpenStack. It authenticates on first use, and again when a service rejects the token.
 type session struct {
 	login     *login
 	reload    func() (*login, error) // reads the configuration again
@@ -63,7 +63,7 @@ func newSession(c *Config, l *login) *session {
 	return &session{login: l, reload: c.resolveLogin, endpoints: c.Endpoints, timeout: c.requestTimeout(), authLock: make(chan struct{}, 1)}
 }
 
-// authenticatedClients returns the clients and authenticates first if necessary.
+// authenticatedClients returns the service clients. Before the first use it authenticates.
 func (s *session) authenticatedClients(ctx context.Context) (*clients, error) {
 	select {
 	case s.authLock <- struct{}{}:
@@ -115,8 +115,8 @@ func (s *session) authenticate(ctx context.Context) (*clients, error) {
 	return s.newClients(ctx, provider, catalog)
 }
 
-// reloadedOrPreviousAuth reads the credential again, because a user may have replaced it. If the file cannot be read, for example during
-// a write, it returns the previous credential.
+// reloadedOrPreviousAuth reads the credential again, because a user may have replaced it. If the file cannot be read,
+// it returns the previous credential. A file may be unreadable while a user writes it.
 func (s *session) reloadedOrPreviousAuth() gophercloud.AuthOptions {
 	if l, err := s.reload(); err == nil {
 		return l.auth
@@ -124,8 +124,9 @@ func (s *session) reloadedOrPreviousAuth() gophercloud.AuthOptions {
 	return s.login.auth
 }
 
-// newReauthFunc returns the function that renews a token; calls do not overlap. After a rejected credential it waits for
-// authRetryDelay. It refuses a credential of another project, where this project's servers would appear to be gone (I7).
+// newReauthFunc returns a function that renews a token. Calls of this function do not overlap. After a rejected
+// credential the function fails until authRetryDelay has passed. It refuses a credential of another project. With that
+// credential, this project's servers would appear to be gone (I7: unknown is not gone).
 func (s *session) newReauthFunc(p *gophercloud.ProviderClient) func(context.Context) error {
 	var refused error
 	var until time.Time
@@ -156,7 +157,7 @@ func (s *session) newReauthFunc(p *gophercloud.ProviderClient) func(context.Cont
 	}
 }
 
-// projectIDOf returns the project ID of a client's token; empty if Keystone does not return it.
+// projectIDOf returns the project ID of a client's token. It returns "" if Keystone does not report the project.
 func projectIDOf(p *gophercloud.ProviderClient) string {
 	if result, ok := p.GetAuthResult().(tokens.CreateResult); ok {
 		if project, err := result.ExtractProject(); err == nil && project != nil {
@@ -175,7 +176,8 @@ func (s *session) httpClient() http.Client {
 	}
 }
 
-// retryReads retries a failed GET. It never repeats a change, which may have succeeded.
+// retryReads waits and returns nil if gophercloud should retry a failed GET. Otherwise it returns err. A change is
+// never retried, because it may have succeeded.
 func retryReads(ctx context.Context, method, _ string, _ *gophercloud.RequestOpts, err error, failures uint) error {
 	var answer gophercloud.ErrUnexpectedResponseCode
 	switch {
@@ -189,7 +191,8 @@ func retryReads(ctx context.Context, method, _ string, _ *gophercloud.RequestOpt
 	return nil
 }
 
-// newClients creates the service clients from the catalog and negotiates the microversion of Nova.
+// newClients returns the service clients for the endpoints in the catalog. It uses the newest microversion of Nova that
+// both sides support.
 func (s *session) newClients(ctx context.Context, p *gophercloud.ProviderClient, catalog *tokens.ServiceCatalog) (*clients, error) {
 	c := clients{project: projectIDOf(p)}
 	for _, service := range []struct {
@@ -217,7 +220,7 @@ func (s *session) newClients(ctx context.Context, p *gophercloud.ProviderClient,
 	return &c, nil
 }
 
-// catalogTypes returns the catalog names of a service, the official one first.
+// catalogTypes returns the names that a service can have in the catalog, the official name first.
 func catalogTypes(kind string) []string {
 	if kind == "network" {
 		return []string{"network", "networking"}
@@ -225,8 +228,8 @@ func catalogTypes(kind string) []string {
 	return []string{kind}
 }
 
-// findEndpoint returns the URL of a service in the configured region. Without a configured region, the catalog must have a
-// single one.
+// findEndpoint returns the URL of a service in the configured region. If no region is configured, the catalog must have
+// exactly one.
 func (s *session) findEndpoint(catalog *tokens.ServiceCatalog, kind string) (string, error) {
 	if address := s.endpoints[kind]; address != "" {
 		return address, nil
@@ -287,7 +290,7 @@ func negotiateMicroversion(ctx context.Context, p *gophercloud.ProviderClient, e
 	return "2." + strconv.Itoa(min(minor, newestMicroversion)), nil
 }
 
-// pagedList describes a paged list of a service.
+// pagedList describes how to read a list of a service page by page.
 type pagedList[T any] struct {
 	path, key string
 	query     url.Values
@@ -302,9 +305,10 @@ type pagedList[T any] struct {
 	byOffset bool
 }
 
-// listAllPages reads all pages of a list and returns all items or an error (I7). It requests the next page by the last ID.
-// It does not use the link in the response, which may lead to an internal address, and would send the token there.
-// Duplicates are removed, because a server can move while it is the last of a page.
+// listAllPages reads all pages of a list. It returns all items, or an error if a page is missing (I7: unknown is not
+// gone). It requests the next page by the last ID. The link in a response may lead to an internal address, and
+// following it would send the token there. Duplicates are removed, because a server can move while it is the last item
+// of a page.
 func listAllPages[T any](ctx context.Context, c *gophercloud.ServiceClient, l pagedList[T]) ([]T, error) {
 	var all []T
 	seen := map[string]bool{}
@@ -346,7 +350,7 @@ func listAllPages[T any](ctx context.Context, c *gophercloud.ServiceClient, l pa
 	}
 }
 
-// anyMoving reports whether any of the items may be moving.
+// anyMoving reports whether any item can move to another page while the list is read.
 func (l pagedList[T]) anyMoving(items []T) bool {
 	for i := range items {
 		if l.isMoving != nil && l.isMoving(&items[i]) {
@@ -356,7 +360,8 @@ func (l pagedList[T]) anyMoving(items []T) bool {
 	return false
 }
 
-// hasNextLink reports whether a page has a next link. Nova and Neutron use KEY_links, Glance uses next.
+// hasNextLink reports whether a page has a link to the next page. Nova and Neutron use the key KEY_links, Glance uses
+// next.
 func hasNextLink(page map[string]json.RawMessage, key string) bool {
 	var links []struct {
 		Rel string `json:"rel"`

@@ -251,12 +251,12 @@ var (
 	metadataKeyPattern = regexp.MustCompile(`^[a-zA-Z0-9_:. -]{1,255}$`)
 )
 
-// maxMetadataLength is the longest metadata value in Nova, in bytes.
+// maxMetadataLength is the maximum length of a metadata value in Nova, in bytes.
 const maxMetadataLength = 255
 
 const clusterNameFormat = "a name of up to 63 letters, digits, . _ and -, that no other cluster in the project has"
 
-// CheckClusterName returns an error if name is not a valid Config.ClusterName.
+// CheckClusterName returns an error if the cluster name is not valid for [Config].
 func CheckClusterName(name string) error {
 	if !namePattern.MatchString(name) {
 		return fmt.Errorf("%q: want %s", name, clusterNameFormat)
@@ -405,7 +405,7 @@ func (g *GroupConfig) namePrefix() string {
 	return g.NamePrefix
 }
 
-// readUserDataTemplate returns the text of the user data template; empty if not configured.
+// readUserDataTemplate returns the text of the user data template. It returns "" for a group without a template.
 func (g *GroupConfig) readUserDataTemplate() (string, error) {
 	if g.UserDataFile == "" {
 		return g.UserData, nil

@@ -12,9 +12,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Delete starts the deletion of a server. Nova also deletes its own ports and the boot volume. The ports that Grow
-// created are deleted after the server. A server that Nova keeps after its deletion (SOFT_DELETED) is deleted
-// permanently.
+// Delete starts the deletion of a server. Nova also deletes the boot volume and the ports that Nova created. The
+// provider deletes the ports that Grow created after the server is gone. If Nova keeps a deleted server (SOFT_DELETED),
+// Delete removes it permanently.
 func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operation, error) {
 	id, err := p.parseServerID(providerID)
 	if err != nil {
@@ -49,7 +49,8 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 	return newDeletionOperation(id, started, ports), nil
 }
 
-// recheckAfterRefusedDeletion reads a server after a refused deletion: another deletion may have been first.
+// recheckAfterRefusedDeletion reads a server after Nova refused its deletion, because another deletion may have been
+// first.
 func (p *Provider) recheckAfterRefusedDeletion(ctx context.Context, id string, started time.Time, ports []string, refusal error) (cloud.Operation, error) {
 	if isGone(refusal, id) {
 		return cloud.Operation{}, &cloud.NotFoundError{Kind: "instance", Name: toProviderID(id)}
@@ -67,8 +68,8 @@ func (p *Provider) recheckAfterRefusedDeletion(ctx context.Context, id string, s
 	return cloud.Operation{}, refusal
 }
 
-// operation is the content of [cloud.Operation].ID. Nova has no operations for these changes, so the servers are
-// polled.
+// operation is the content of [cloud.Operation].ID. Nova has no operations for these changes, so Status reads the
+// servers.
 type operation struct {
 	// Delete is the ID of the server that is being deleted.
 	Delete string `json:"delete,omitempty"`
@@ -103,8 +104,8 @@ func decodeOperation(id string) (operation, error) {
 	return o, nil
 }
 
-// Status reads the servers of an operation. A deletion is done when its server is gone or no longer being deleted. A
-// launch is done when none of its servers is being created.
+// Status returns the progress of an operation from the state of its servers. A deletion is done when its server is gone
+// or no longer being deleted. A launch is done when none of its servers is still being created.
 func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.OperationStatus, error) {
 	if op.ID == "" {
 		return cloud.OperationStatus{Done: true}, nil

@@ -17,14 +17,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// errIncomplete means that a response lacks a required field.
+// errIncomplete means that a response lacks a required field, so it must not be trusted.
 var errIncomplete = errors.New("the response is incomplete")
 
-// errNoResponse is a failed request without a readable response.
+// errNoResponse means that a request failed without a readable response.
 var errNoResponse = errors.New("no readable response from OpenStack")
 
-// apiError is an error response of a service. Kind is empty if the body does not have the format of the service, for
-// example a page of a proxy. Such an error proves nothing.
+// apiError is an error response of a service. Kind is empty if the body does not have the service's format, for example
+// for a proxy's page. An error without Kind proves nothing.
 type apiError struct {
 	Status  int
 	Kind    string // the JSON key of the error: itemNotFound, forbidden, NeutronError, error
@@ -47,8 +47,8 @@ const (
 	busyRetryDelay    = 10 * time.Second
 )
 
-// parseErrorBody parses an error response, which has one key with the message below it. Nova ({"itemNotFound": …}), Neutron
-// ({"NeutronError": …}) and Keystone ({"error": …}) use this format. Glance responds in HTML.
+// parseErrorBody parses an error response. The body has a single key with the message below it. Nova ({"itemNotFound":
+// …}), Neutron ({"NeutronError": …}) and Keystone ({"error": …}) use this format. Glance responds in HTML.
 func parseErrorBody(status int, body []byte) *apiError {
 	var outer map[string]json.RawMessage
 	if err := json.Unmarshal(body, &outer); err != nil || len(outer) != 1 {
@@ -66,8 +66,8 @@ func parseErrorBody(status int, body []byte) *apiError {
 	return &apiError{Status: status, Message: cloud.SanitizeText(string(body), maxMessageLength)}
 }
 
-// fromAPIError converts an error of gophercloud to the errors of [cloud.Provider]. A 404 stays an [apiError], because its
-// meaning depends on the request, see [isGone].
+// fromAPIError converts an error of gophercloud to the errors of [cloud.Provider]. A 404 stays an [apiError], because
+// its meaning depends on the request, see isGone.
 func fromAPIError(doing string, err error) error {
 	var renewal *gophercloud.ErrUnableToReauthenticate
 	if errors.As(err, &renewal) {
@@ -100,12 +100,13 @@ func toProviderError(api *apiError, header http.Header) error {
 	return api
 }
 
-// isBusyMessage reports whether a server has a task in progress.
+// isBusyMessage reports whether an error message means that the server has another task in progress.
 func isBusyMessage(message string) bool {
 	return strings.Contains(message, "task_state") || strings.Contains(message, "Conflict with")
 }
 
-// refusalReason returns the reason of a permanent error, and "" for an error that may be temporary.
+// refusalReason returns the reason of a permanent error. It returns "" for an error that may be temporary.
+// quotaExceeded means that the message reports an exceeded quota.
 func (e *apiError) refusalReason(quotaExceeded bool) cloud.Refusal {
 	switch {
 	case quotaExceeded && e.Status >= 400 && e.Status < 500:
@@ -122,14 +123,16 @@ func (e *apiError) refusalReason(quotaExceeded bool) cloud.Refusal {
 	return ""
 }
 
-// isQuotaMessage recognizes the quota errors of Nova, Neutron and Cinder by their messages, because they have no code.
+// isQuotaMessage reports whether a message of Nova, Neutron or Cinder means an exceeded quota. These errors have no
+// code.
 func isQuotaMessage(message string) bool {
 	lower := strings.ToLower(message)
 	return strings.Contains(lower, "quota") || strings.Contains(lower, "maximum number of ports exceeded") ||
 		strings.Contains(lower, "maximum number of volumes")
 }
 
-// classifyFault classifies the fault of a server in state ERROR; "" if unclear.
+// classifyFault returns the reason why a server is in state ERROR, from the fault's message. It returns "" if the
+// message is unclear.
 func classifyFault(message string) cloud.Refusal {
 	lower := strings.ToLower(message)
 	has := func(parts ...string) bool {
@@ -149,15 +152,15 @@ func classifyFault(message string) cloud.Refusal {
 	return ""
 }
 
-// isGone reports whether err is a 404 of the service that names this ID. Any other 404, for example from a proxy or a
-// wrong address, proves nothing (I7).
+// isGone reports whether err is the service's own 404 and names the ID. A 404 of a proxy or a wrong address proves
+// nothing (I7: unknown is not gone).
 func isGone(err error, id string) bool {
 	var api *apiError
 	return errors.As(err, &api) && api.Status == http.StatusNotFound && api.Kind != "" &&
 		strings.Contains(strings.ToLower(api.Message), strings.ToLower(id))
 }
 
-// isPermanentlyRejected reports whether a service rejected a request without carrying it out.
+// isPermanentlyRejected reports whether a service rejected a request and did not carry it out.
 func isPermanentlyRejected(err error) bool {
 	var api *apiError
 	return errors.As(err, &api) && api.Kind != "" && api.Status >= 400 && api.Status < 500
@@ -168,7 +171,7 @@ func newInvalidError(format string, args ...any) error {
 	return &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(format, args...)}
 }
 
-// joinOrSingleError is errors.Join, but returns a single error unchanged.
+// joinOrSingleError joins errors as errors.Join does. It returns a single error unchanged.
 func joinOrSingleError(errs []error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(errs) == 1 {

@@ -17,13 +17,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// listPageSize is the page size for lists of flavors, images and so on.
+// listPageSize is the number of items per page in every list except the list of servers.
 const listPageSize = 200
 
-// defaultMaxPods is the kubelet's default maximum of pods.
+// defaultMaxPods is the kubelet's default for the maximum number of pods on a Node.
 const defaultMaxPods = 110
 
-// Templates returns the flavors of a group with their capacity. The zone is set if the group has a single one.
+// Templates returns the flavors of a group with their capacity. It sets the zone of a template only if the group has
+// exactly one zone.
 func (p *Provider) Templates(ctx context.Context, name string) ([]cloud.Template, error) {
 	g, err := p.findGroup(name)
 	if err != nil {
@@ -48,7 +49,8 @@ func (p *Provider) Templates(ctx context.Context, name string) ([]cloud.Template
 	return templates, nil
 }
 
-// flavorCapacity returns the capacity of a server with a flavor. Configured values take precedence.
+// flavorCapacity returns the capacity of a server with the given flavor. Configured values take precedence over the
+// flavor's values.
 func (g *group) flavorCapacity(f *flavors.Flavor) (corev1.ResourceList, error) {
 	list := corev1.ResourceList{
 		corev1.ResourceCPU:    *resource.NewQuantity(int64(f.VCPUs), resource.DecimalSI),
@@ -81,10 +83,11 @@ func (g *group) flavorCapacity(f *flavors.Flavor) (corev1.ResourceList, error) {
 	return list, nil
 }
 
-// maxDeviceCount is the highest accepted device count of a flavor.
+// maxDeviceCount is the highest number of devices that is accepted in a flavor's extra spec.
 const maxDeviceCount = 1 << 16
 
-// sumDeviceCounts parses a number, or a list of aliases with numbers such as a:1,b:2, and returns the sum.
+// sumDeviceCounts parses the number of devices in an extra spec. The value is a number, or a list of aliases with
+// numbers such as a:1,b:2. The numbers of a list are added.
 func sumDeviceCounts(value string) (int64, error) {
 	var sum int64
 	for part := range strings.SplitSeq(value, ",") {
@@ -101,8 +104,8 @@ func sumDeviceCounts(value string) (int64, error) {
 	return sum, nil
 }
 
-// usableFlavors returns the usable flavors of a group, at least one, the preferred one first. missing lists the flavors
-// that do not exist or cannot be read.
+// usableFlavors returns the usable flavors of a group, the preferred one first. If no flavor is usable, it returns err.
+// unusableErr describes the flavors that do not exist or cannot be read.
 func usableFlavors(ctx context.Context, c *gophercloud.ServiceClient, g *group) (usable []flavors.Flavor, unusableErr, err error) {
 	all, err := listAllPages(ctx, c, pagedList[flavors.Flavor]{
 		path: "flavors/detail", key: "flavors", pageSize: listPageSize, idOf: func(f *flavors.Flavor) string { return f.ID },
@@ -151,7 +154,7 @@ func findFlavor(all []flavors.Flavor, name string) (flavors.Flavor, error) {
 	return flavors.Flavor{}, fmt.Errorf("%q: flavor not found in this project: want one of %s", name, joinLimited(names))
 }
 
-// selectFlavors returns the flavors within the limits, the smallest first.
+// selectFlavors returns all flavors within the limits, the smallest first.
 func (s *FlavorSelection) selectFlavors(all []flavors.Flavor) ([]flavors.Flavor, error) {
 	name, err := regexp.Compile("^(?:" + s.Name + ")$")
 	if err != nil {

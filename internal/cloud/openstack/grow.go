@@ -20,8 +20,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Grow sends concurrent create requests to Nova. Nova may accept some and refuse others. After the first refusal no
-// more requests are sent.
+// Grow sends concurrent create requests to Nova. Nova may accept some of them and refuse others. After the first error
+// Grow sends no more requests.
 func (p *Provider) Grow(ctx context.Context, name string, order cloud.LaunchRequest) (cloud.Operation, error) {
 	if err := order.Validate(name); err != nil {
 		return cloud.Operation{}, err
@@ -66,7 +66,7 @@ func toProviderIDs(servers []string) (ids []string) {
 	return ids
 }
 
-// selectFlavor returns the flavor of the given name, or the first one if template is empty.
+// selectFlavor returns the flavor with the given name. If template is empty, it returns the group's first flavor.
 func (r *resolvedNames) selectFlavor(g *group, template string) (*flavors.Flavor, error) {
 	var names []string
 	for i := range r.flavors {
@@ -78,7 +78,8 @@ func (r *resolvedNames) selectFlavor(g *group, template string) (*flavors.Flavor
 	return nil, newInvalidError("growing %s with flavor %s: want one of %s", g, template, joinLimited(names))
 }
 
-// assignZones assigns a zone to each new server, so that the group is balanced. Without configured zones Nova chooses.
+// assignZones returns a zone for each new server, so that the group's zones are balanced. If the group has no
+// configured zones, Nova chooses.
 func (p *Provider) assignZones(ctx context.Context, g *group, count int) (zones []string, err error) {
 	zones = make([]string, count)
 	switch len(g.AvailabilityZones) {
@@ -107,7 +108,8 @@ func (p *Provider) assignZones(ctx context.Context, g *group, count int) (zones 
 	return zones, nil
 }
 
-// createServers creates one server per zone entry and returns the IDs of the accepted ones.
+// createServers creates one server for each element of zones. It returns the IDs of the servers that Nova accepted, and
+// the most useful error.
 func (p *Provider) createServers(ctx context.Context, g *group, r *resolvedNames, f *flavors.Flavor, zones []string) (serverIDs []string, err error) {
 	var mu sync.Mutex
 	var ids []string
@@ -146,8 +148,8 @@ func errorRank(err error) int {
 	return 2
 }
 
-// createServer creates one server. If Nova certainly did not create it, its join token is withdrawn. Otherwise the token
-// expires.
+// createServer creates one server and returns its ID. If Nova certainly did not create the server, createServer
+// withdraws the server's join token. Otherwise the token expires by itself.
 func (p *Provider) createServer(ctx context.Context, g *group, r *resolvedNames, f *flavors.Flavor, zone string) (serverID string, err error) {
 	c, err := p.session.authenticatedClients(ctx)
 	if err != nil {
@@ -184,7 +186,8 @@ func (p *Provider) createServer(ctx context.Context, g *group, r *resolvedNames,
 	return created.ID, nil
 }
 
-// cleanupTimeout limits the cleanup after a failed create: withdrawing the token and deleting ports.
+// cleanupTimeout limits the cleanup after a server could not be created. The cleanup withdraws the join token and
+// deletes ports.
 const cleanupTimeout = 10 * time.Second
 
 func (p *Provider) withdrawJoinToken(ctx context.Context, g *group, serverName string) {
@@ -254,7 +257,8 @@ func (p *Provider) createOptions(g *group, r *resolvedNames, f *flavors.Flavor, 
 	return options
 }
 
-// createOptions adds the key pair, which gophercloud has only in a wrapper of another package.
+// createOptions adds the key pair to a create request. gophercloud supports key pairs only in a wrapper of another
+// package.
 type createOptions struct {
 	servers.CreateOpts
 	keyPair string
@@ -276,7 +280,7 @@ func schedulerHints(r *resolvedNames) servers.SchedulerHintOptsBuilder {
 	return serverGroupHint(r.serverGroup)
 }
 
-// serverGroupHint requests a server group.
+// serverGroupHint tells Nova's scheduler to place a server in a server group.
 type serverGroupHint string
 
 // ToSchedulerHintsMap implements servers.SchedulerHintOptsBuilder.
@@ -284,10 +288,11 @@ func (h serverGroupHint) ToSchedulerHintsMap() (map[string]any, error) {
 	return map[string]any{"os:scheduler_hints": map[string]any{"group": string(h)}}, nil
 }
 
-// suffixCharacters has no vowels, so that no words appear, and no characters that look alike.
+// suffixCharacters are the characters of a random suffix. Vowels are missing, so that no words appear. Characters that
+// look alike are missing too.
 const suffixCharacters = "bcdfghjkmnpqrstvwxz2456789"
 
-// randomSuffix returns six characters, one of 300 million combinations.
+// randomSuffix returns six random characters. There are 300 million combinations.
 func randomSuffix() string {
 	raw := make([]byte, 6)
 	_, _ = rand.Read(raw) // never fails, see crypto/rand

@@ -1,25 +1,26 @@
 // Package openstack implements [cloud.Provider] for servers of OpenStack. It uses Keystone for authentication, Nova for
-// servers, Glance for images and Neutron for networks, but not Magnum. The behavior of the
-// services is taken from their API references (https://docs.openstack.org/api-ref/) and from observed responses.
+// servers, Glance for images and Neutron for networks, but not Magnum. The behavior of these services is taken from
+// their API references (https://docs.openstack.org/api-ref/) and from observed responses.
 //
 // # Groups
 //
-// OpenStack has no groups of servers with a size. A group is all servers of the project with [ClusterKey] and
-// [GroupKey] in their metadata. Grow writes these keys; users should not change them. A server without them does not
-// belong to this cluster and is never deleted.
+// OpenStack has no groups of servers with a size. Here a group is all servers of the project with the same values of
+// [ClusterKey] and [GroupKey] in their metadata. Grow writes these keys, and users should not change them. A server
+// without these keys belongs to a group only if the group's configuration adopts it by its name. A server that belongs
+// to no group is never deleted.
 //
 // # Proof of deletion
 //
-// A server is gone only if Nova returns a 404 that names its ID. Any other 404, for example of a proxy or a wrong
-// address, proves nothing (I7). A list is complete or an error. Since microversion 2.69 Nova also lists the servers of
-// a cell that is down, but without metadata. Such a list is an error.
+// A server is gone only if Nova returns a 404 that names the server's ID. Any other 404, for example of a proxy or a
+// wrong address, proves nothing (I7: unknown is not gone). A list is complete or an error. Since microversion 2.69 Nova
+// also lists the servers of a cell that is down, but without metadata. Such a list is an error.
 //
 // # Caching
 //
-//   - The token and the endpoints.
-//   - The flavors, image and networks of a group, for [resolvedTTL].
-//   - The list of the project's servers, which all groups share, for [serverListTTL]. A change by this process invalidates
-//     it.
+//   - The token and the endpoints are cached.
+//   - The flavors, image and networks of a group are cached for [resolvedTTL].
+//   - The list of the project's servers is cached for [serverListTTL], and all groups share it. A change by this process
+//     removes the list from the cache.
 //   - A single server is read each time.
 package openstack
 
@@ -39,7 +40,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/sharedread"
 )
 
-// serverListTTL is how long a list of servers is shared. Nova lists all servers of a project for each group.
+// serverListTTL is how long the groups share one list of servers. Without sharing, each group would list all servers of
+// the project.
 const serverListTTL = 5 * time.Second
 
 // Name is the name of the provider.
@@ -94,7 +96,8 @@ type group struct {
 
 func (g *group) String() string { return "group " + g.Name }
 
-// New validates the configuration, reads its files, and returns a provider. It makes no request; see [Provider.Check].
+// New validates the configuration, reads its files, and returns a provider. It makes no request, see
+// [Provider.CheckConfiguredNames].
 func New(c Config, o Options) (*Provider, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -126,7 +129,7 @@ func New(c Config, o Options) (*Provider, error) {
 // Name returns "openstack".
 func (p *Provider) Name() string { return Name }
 
-// UsesJoin reports whether the user data of any group uses .Join.
+// UsesJoin reports whether the user data of any group uses .Join, so that new servers need a join token.
 func (p *Provider) UsesJoin() bool {
 	return slices.ContainsFunc(p.groups, func(g *group) bool { return g.userData.needsJoin() })
 }
@@ -137,7 +140,8 @@ var (
 	uuidPattern       = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 )
 
-// Normalize returns openstack:///ID. A region in the ID has to be the configured one.
+// Normalize returns the provider ID as openstack:///ID. It returns an error if the ID has another region than the
+// configured one.
 func (p *Provider) Normalize(providerID string) (string, error) {
 	id, err := p.parseServerID(providerID)
 	if err != nil {
@@ -148,7 +152,7 @@ func (p *Provider) Normalize(providerID string) (string, error) {
 
 func toProviderID(serverID string) string { return Name + ":///" + strings.ToLower(serverID) }
 
-// ProviderIDFromSystemUUID implements [cloud.SystemIdentifier]. Nova uses the server ID as the system UUID.
+// ProviderIDFromSystemUUID implements [cloud.SystemUUIDResolver]. Nova uses the server ID as the system UUID.
 func (p *Provider) ProviderIDFromSystemUUID(systemUUID string) (providerID string, ok bool) {
 	if !uuidPattern.MatchString(systemUUID) {
 		return "", false
@@ -178,7 +182,7 @@ func (p *Provider) findGroup(name string) (*group, error) {
 	return nil, &cloud.NotFoundError{Kind: "group", Name: name}
 }
 
-// Group counts the servers of a group, except the ones in deletion.
+// Group counts the servers of a group, except the servers that are being deleted.
 func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) {
 	g, err := p.findGroup(name)
 	if err != nil {
@@ -197,8 +201,8 @@ func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) 
 	return counted, nil
 }
 
-// CheckConfiguredNames looks up everything that the configuration names. It returns an error for each name that is missing or
-// ambiguous.
+// CheckConfiguredNames looks up every resource that the configuration names. It returns an error for each name that is
+// missing or ambiguous.
 func (p *Provider) CheckConfiguredNames(ctx context.Context) error {
 	errs := make([]error, len(p.groups))
 	var all sync.WaitGroup

@@ -23,10 +23,11 @@ type port struct {
 // resolvedPort is a [Port] with IDs instead of names.
 type resolvedPort struct{ network, subnet string }
 
-// portDescription returns the description of the cluster's ports. A port without it is never deleted.
+// portDescription returns the description that all ports of this cluster have. The provider never deletes a port
+// without this description.
 func (p *Provider) portDescription() string { return ClusterKey + "=" + p.config.ClusterName }
 
-// portRequest returns the create request for a port. The port gets the security groups, because Nova applies a server's
+// portRequest returns the create request for a port. It includes the security groups, because Nova applies a server's
 // security groups only to ports that Nova creates.
 func (p *Provider) portRequest(g *group, r *resolvedNames, portIndex int, serverName string) map[string]any {
 	c := g.Ports[portIndex]
@@ -60,7 +61,8 @@ func (p *Provider) portRequest(g *group, r *resolvedNames, portIndex int, server
 	return map[string]any{"port": body}
 }
 
-// createPorts creates all ports of a server. If one fails, it deletes the others.
+// createPorts creates all ports of a server and returns their IDs. If one port cannot be created, createPorts deletes
+// the others.
 func (p *Provider) createPorts(ctx context.Context, c *clients, g *group, r *resolvedNames, server string) (ids []string, err error) {
 	for i := range g.Ports {
 		var created struct {
@@ -80,7 +82,8 @@ func (p *Provider) createPorts(ctx context.Context, c *clients, g *group, r *res
 	return ids, nil
 }
 
-// deletePortsIfUnused deletes unused ports of the cluster. deleteUnusedPorts retries failed deletions later.
+// deletePortsIfUnused deletes those ports of the cluster that no server uses. It only logs an error, because
+// deleteUnusedPorts retries later.
 func (p *Provider) deletePortsIfUnused(ctx context.Context, ids []string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
@@ -118,7 +121,7 @@ func (p *Provider) deletePortIfUnused(ctx context.Context, id string) error {
 	return nil
 }
 
-// hasPorts reports whether any group configures ports.
+// hasPorts reports whether any group configures ports of its own.
 func (p *Provider) hasPorts() bool {
 	for _, g := range p.groups {
 		if len(g.Ports) > 0 {
@@ -128,7 +131,8 @@ func (p *Provider) hasPorts() bool {
 	return false
 }
 
-// listClusterPorts lists the cluster's ports of a device, or all if device is empty.
+// listClusterPorts lists the cluster's ports that are attached to a device. If device is empty, it lists all ports of
+// the cluster.
 func (p *Provider) listClusterPorts(ctx context.Context, device string) ([]port, error) {
 	c, err := p.session.authenticatedClients(ctx)
 	if err != nil {
@@ -143,7 +147,8 @@ func (p *Provider) listClusterPorts(ctx context.Context, device string) ([]port,
 	})
 }
 
-// listServerPortIDs returns the IDs of the cluster's ports of a server that will be deleted. Nova does not delete them.
+// listServerPortIDs returns the IDs of the cluster's ports that are attached to a server. The caller has to delete
+// them, because Nova does not.
 func (p *Provider) listServerPortIDs(ctx context.Context, server string) []string {
 	if !p.hasPorts() {
 		return nil
@@ -161,11 +166,11 @@ func (p *Provider) listServerPortIDs(ctx context.Context, server string) []strin
 	return ids
 }
 
-// minUnusedPortAge is the minimum age of an unused port before it is deleted. It is longer than any create request.
+// minUnusedPortAge is how old an unused port must be before it is deleted. It is longer than any create request takes.
 const minUnusedPortAge = 15 * time.Minute
 
-// deleteUnusedPorts deletes ports that remain after a crash or a lost response: the cluster's ports without a device, if no
-// server has their name.
+// deleteUnusedPorts deletes ports that remain after a crash or a lost response. These are the cluster's ports without a
+// device, if no server has the port's name.
 func (p *Provider) deleteUnusedPorts(ctx context.Context) error {
 	if !p.hasPorts() {
 		return nil
@@ -199,7 +204,7 @@ func (p *Provider) deleteUnusedPorts(ctx context.Context) error {
 	return nil
 }
 
-// resolvePort looks up the network and the subnet of a configured port.
+// resolvePort returns the IDs of the network and the subnet of a configured port.
 func resolvePort(ctx context.Context, c *gophercloud.ServiceClient, field string, item Port) (r resolvedPort, err error) {
 	if r.network, err = findNetwork(ctx, c, field+"network", item.Network); err != nil || item.Subnet == "" {
 		return r, err

@@ -21,10 +21,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// resolvedTTL is how long resolved names are cached.
+// resolvedTTL is how long the IDs for a group's configured names are cached.
 const resolvedTTL = time.Minute
 
-// resolvedNames has the IDs for the names of a group.
+// resolvedNames holds the IDs of the resources that a group's configuration names.
 type resolvedNames struct {
 	readAt         time.Time
 	flavors        []flavors.Flavor // at least one
@@ -36,8 +36,8 @@ type resolvedNames struct {
 	serverGroup    string
 }
 
-// resolveNames looks up the names of a group concurrently. It returns an error for each name that is missing or ambiguous. A
-// missing flavor is skipped if another one is usable.
+// resolveNames looks up the names of a group concurrently. It returns an error for each name that is missing or
+// ambiguous. It ignores a missing flavor if the group has another usable one.
 func (p *Provider) resolveNames(ctx context.Context, g *group) (*resolvedNames, error) {
 	g.mu.Lock()
 	known := g.cachedNames
@@ -108,7 +108,7 @@ func (p *Provider) resolveNames(ctx context.Context, g *group) (*resolvedNames, 
 	return r, nil
 }
 
-// clearCachedNames clears the cached names of a group after a request with their IDs was refused.
+// clearCachedNames clears the cached IDs of a group, because Nova refused a request with them.
 func (g *group) clearCachedNames() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -118,7 +118,7 @@ func (g *group) clearCachedNames() {
 // candidate is a resource that matches a name.
 type candidate struct{ id, name, description string }
 
-// requireOneCandidate returns the ID of the only candidate, or an error.
+// requireOneCandidate returns the ID of the only candidate. It returns an error if there is none or more than one.
 func requireOneCandidate(field, kind, wanted string, candidates []candidate) (id string, err error) {
 	switch len(candidates) {
 	case 0:
@@ -134,7 +134,7 @@ func requireOneCandidate(field, kind, wanted string, candidates []candidate) (id
 	return "", newInvalidError("%s: %s %q: the name matches %d: want one of the IDs %s", field, kind, wanted, len(candidates), joinLimited(all))
 }
 
-// maxJoined limits the candidates in an error.
+// maxJoined limits the number of candidates in an error message.
 const maxJoined = 20
 
 func joinLimited(names []string) string {
@@ -144,8 +144,8 @@ func joinLimited(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// findImage finds a bootable image. If several images have the tag, it returns the newest, because a tag moves from one
-// build to the next.
+// findImage returns the ID of a bootable image. If several images have the tag, it returns the newest, because each
+// build of an image gets the tag.
 func findImage(ctx context.Context, c *gophercloud.ServiceClient, image Image) (id string, err error) {
 	query := url.Values{"status": {"active"}}
 	if image.Visibility != "" {
@@ -182,7 +182,7 @@ func findImage(ctx context.Context, c *gophercloud.ServiceClient, image Image) (
 	return requireOneCandidate(field, "image of", image.String(), found)
 }
 
-// nameOrIDQuery returns a filter by ID if the text is a UUID, and by name otherwise.
+// nameOrIDQuery returns a filter by ID if the text is a UUID. Otherwise it returns a filter by name.
 func nameOrIDQuery(nameOrID string) url.Values {
 	if uuidPattern.MatchString(nameOrID) {
 		return url.Values{"id": {nameOrID}}
@@ -204,8 +204,8 @@ func findNetwork(ctx context.Context, c *gophercloud.ServiceClient, field, name 
 	return requireOneCandidate(field, "network", name, found)
 }
 
-// securityGroup is a security group of Neutron. Shared means that another project shares it with this one, if Neutron
-// reports that.
+// securityGroup is a security group of Neutron. Shared is true if Neutron reports that another project shares the group
+// with this project.
 type securityGroup struct {
 	ID        string `json:"id"`
 	Name      string `json:"name"`
@@ -213,8 +213,9 @@ type securityGroup struct {
 	Shared    bool   `json:"shared"`
 }
 
-// findSecurityGroup finds a security group of the project, or else a group that is shared with it. An administrator sees
-// the groups of all projects, which may have the same name, such as default.
+// findSecurityGroup returns the ID of the project's security group with this name. If the project has none, it returns
+// a group that is shared with the project. An administrator sees the groups of all projects. They may have the same
+// name, such as default.
 func findSecurityGroup(ctx context.Context, c *clients, field, name string) (id string, err error) {
 	all, err := listAllPages(ctx, c.network, pagedList[securityGroup]{
 		path: "security-groups", key: "security_groups", query: nameOrIDQuery(name), pageSize: listPageSize, idOf: func(g *securityGroup) string { return g.ID },
@@ -269,7 +270,7 @@ func checkKeyPairExists(ctx context.Context, c *gophercloud.ServiceClient, name 
 	return err
 }
 
-// checkZonesExist checks that the zones exist. Nova does not name the missing zone in its error.
+// checkZonesExist returns an error that names the zones that do not exist. Nova's own error does not name them.
 func checkZonesExist(ctx context.Context, c *gophercloud.ServiceClient, names []string) error {
 	page, err := availabilityzones.List(c).AllPages(ctx)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// serverInstance is a server as Nova describes it, with the data for its deletion.
+// serverInstance is a server as Nova describes it, with the data that its deletion needs.
 type serverInstance struct {
 	cloud.Instance
 	id               string
@@ -24,7 +24,7 @@ type serverInstance struct {
 	protectedReason  string // why it must not be deleted; empty if it may be
 }
 
-// maxConcurrentReads limits concurrent reads of servers.
+// maxConcurrentReads limits how many servers are read at the same time.
 const maxConcurrentReads = 10
 
 // Instances lists the servers of a group.
@@ -57,8 +57,8 @@ func (p *Provider) Instance(ctx context.Context, providerID string) (cloud.Insta
 	return m.Instance, err
 }
 
-// ClusterInstances lists the servers with this cluster's name in their metadata, also in groups that were removed from the configuration. It
-// excludes servers that a group adopts by name, which may belong to another cluster.
+// ClusterInstances lists the servers with this cluster's name in their metadata, even if their group is no longer
+// configured. It excludes servers that a group adopts by name. Those may belong to another cluster.
 func (p *Provider) ClusterInstances(ctx context.Context) ([]cloud.Instance, error) {
 	listed, err := p.listServers(ctx, nil)
 	if err != nil {
@@ -73,8 +73,8 @@ func (p *Provider) ClusterInstances(ctx context.Context) ([]cloud.Instance, erro
 	return instances, nil
 }
 
-// listServers returns the servers of a group, or of the whole cluster if g is nil. Nova cannot filter by metadata, so all
-// servers of the project are read.
+// listServers returns the servers of a group, or of the whole cluster if g is nil. It reads all servers of the project,
+// because Nova cannot filter by metadata.
 func (p *Provider) listServers(ctx context.Context, g *group) ([]serverInstance, error) {
 	c, err := p.session.authenticatedClients(ctx)
 	if err != nil {
@@ -104,9 +104,9 @@ func (p *Provider) listServers(ctx context.Context, g *group) ([]serverInstance,
 	return instances, nil
 }
 
-// readAllServers reads the servers of the project. While servers are being built, a list of several pages can miss a
-// server that moves to its cell between two pages. Then the list is read twice and the results are combined. A server
-// in both appears twice, with the later state first.
+// readAllServers reads all servers of the project. While servers are being created, a list of several pages can miss a
+// server that moves to its cell. In this case the list is read twice and both results are returned. A server in both
+// results appears twice, with the later state first.
 func (p *Provider) readAllServers(ctx context.Context, nova *gophercloud.ServiceClient) ([]servers.Server, error) {
 	all := pagedList[servers.Server]{
 		path: "servers/detail", key: "servers", pageSize: p.pageSize,
@@ -124,10 +124,11 @@ func (p *Provider) readAllServers(ctx context.Context, nova *gophercloud.Service
 	return append(second, first...), nil
 }
 
-// statusBuilding is the status of a server that is being created.
+// statusBuilding is Nova's status of a server that is being created.
 const statusBuilding = "BUILD"
 
-// addFaultsAndDropGone reads why servers are in state ERROR. The list omits the fault if no host was found.
+// addFaultsAndDropGone reads each server in state ERROR without a fault, because Nova's list omits the fault if no host
+// was found. It returns all servers except servers that no longer exist.
 func (p *Provider) addFaultsAndDropGone(ctx context.Context, instances []serverInstance) ([]serverInstance, error) {
 	errs := make([]error, len(instances))
 	gone := make([]bool, len(instances))
@@ -155,7 +156,7 @@ func (p *Provider) addFaultsAndDropGone(ctx context.Context, instances []serverI
 	return remaining, nil
 }
 
-// forEachConcurrently calls f with the indexes 0 to n-1, with at most atOnce concurrent calls.
+// forEachConcurrently calls f with the indexes 0 to n-1. At most atOnce calls run at the same time.
 func forEachConcurrently(n, atOnce int, f func(i int)) {
 	slots := make(chan struct{}, atOnce)
 	var all sync.WaitGroup
@@ -169,7 +170,8 @@ func forEachConcurrently(n, atOnce int, f func(i int)) {
 	all.Wait()
 }
 
-// getServer reads one server without a cache. It returns [*cloud.NotFoundError] if Nova says that the ID does not exist.
+// getServer reads one server without a cache. It returns a [*cloud.NotFoundError] if Nova says that the ID does not
+// exist.
 func (p *Provider) getServer(ctx context.Context, id string) (serverInstance, error) {
 	c, err := p.session.authenticatedClients(ctx)
 	if err != nil {
@@ -215,10 +217,12 @@ func (p *Provider) toServerInstance(s *servers.Server) (serverInstance, error) {
 	return m, nil
 }
 
-// ReportsDeletionProtection marks a provider with deletion protection. Servers of other clusters and locked servers are protected.
+// ReportsDeletionProtection shows that this provider reports deletion protection. Servers of other clusters and locked
+// servers are protected.
 func (p *Provider) ReportsDeletionProtection() {}
 
-// protectionReason returns why this provider must not delete a server; empty if it may.
+// protectionReason returns why this provider must not delete a server. It returns "" if the provider may delete the
+// server.
 func (p *Provider) protectionReason(ours bool, s *servers.Server) string {
 	switch {
 	case !ours:
@@ -230,8 +234,8 @@ func (p *Provider) protectionReason(ours bool, s *servers.Server) string {
 	return ""
 }
 
-// findOwner returns the group of a server and whether it belongs to this cluster. adopted means that only its name or a
-// former cluster name shows that.
+// findOwner returns the group of a server, and whether the server belongs to this cluster. adopted means that only the
+// server's name or a former cluster name shows the cluster.
 func (p *Provider) findOwner(s *servers.Server) (groupName string, ours, adopted bool) {
 	cluster, marked := s.Metadata[ClusterKey]
 	if marked {
@@ -249,8 +253,8 @@ func (p *Provider) findOwner(s *servers.Server) (groupName string, ours, adopted
 // invalidHostChars matches the characters that a host name cannot contain.
 var invalidHostChars = regexp.MustCompile(`[^a-zA-Z0-9_.-]`)
 
-// hostname returns the host name of a server. Before microversion 2.90 Nova does not report it. Then it is derived from
-// the server name as in Nova (sanitize_hostname in nova/utils.py): spaces and underscores become dashes, other
+// hostname returns the host name of a server. Nova reports it since microversion 2.90. For an older Nova, hostname
+// derives it from the server name (sanitize_hostname in nova/utils.py). Spaces and underscores become dashes, other
 // characters are removed.
 func hostname(s *servers.Server) string {
 	if s.Hostname != nil && *s.Hostname != "" {
@@ -267,7 +271,7 @@ func hostname(s *servers.Server) string {
 }
 
 // toState converts a status of Nova, see https://docs.openstack.org/nova/latest/reference/vm-states.html. A server that
-// is being deleted keeps its status for a while; its task shows the deletion.
+// is being deleted keeps its status for a while. During this time only its task shows the deletion.
 func toState(status, task string) cloud.State {
 	if task == "deleting" || task == "soft-deleting" {
 		return cloud.Deleting

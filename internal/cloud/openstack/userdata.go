@@ -24,7 +24,7 @@ type Joiner interface {
 	Withdraw(ctx context.Context, machine string) error
 }
 
-// Join has the values that a server needs to join the cluster, in the terms of kubeadm join.
+// Join holds the values that a server needs to join the cluster. The fields have the names of the kubeadm join options.
 type Join struct {
 	// Token is a bootstrap token, ID.SECRET.
 	Token string
@@ -38,7 +38,7 @@ type Join struct {
 	CACert string
 }
 
-// Machine has the fields for the user data template.
+// Machine holds the fields that a user data template can use.
 type Machine struct {
 	Name    string // the server's name, which is also its host name
 	Cluster string
@@ -54,7 +54,7 @@ type Machine struct {
 // maxUserData is Nova's limit for user data, in bytes after base64 encoding.
 const maxUserData = 65535
 
-// userData is a parsed template. Nil means no user data.
+// userData is the parsed user data template of a group. A nil userData means that the group has none.
 type userData struct {
 	template *template.Template
 	usesJoin bool
@@ -62,8 +62,8 @@ type userData struct {
 
 func (u *userData) needsJoin() bool { return u != nil && u.usesJoin }
 
-// parseAndTestUserData parses the template of a group and renders it with an example, so that errors appear at the start.
-// Unknown fields are found in every branch.
+// parseAndTestUserData parses the template of a group and renders it with an example. So errors appear when Slipway
+// starts. It finds unknown fields in every branch of the template.
 func parseAndTestUserData(g *GroupConfig, canJoin bool) (*userData, error) {
 	text, err := g.readUserDataTemplate()
 	if err != nil || text == "" {
@@ -133,7 +133,7 @@ func machineTypeIf(known bool) reflect.Type {
 	return nil
 }
 
-// fieldChecker checks the fields of a template. The type of the dot is nil if unknown.
+// fieldChecker checks that the fields in a template exist. The type of the dot is nil if it is unknown.
 type fieldChecker struct {
 	inMain   bool // in the main template, $ is the Machine
 	usesJoin bool
@@ -178,7 +178,7 @@ func (w *fieldChecker) checkTemplatePipe(n *parse.PipeNode, dot reflect.Type) {
 	}
 }
 
-// checkOperand checks an argument of a command.
+// checkOperand checks one argument of a template command.
 func (w *fieldChecker) checkOperand(node parse.Node, dot reflect.Type) {
 	switch n := node.(type) {
 	case *parse.FieldNode:
@@ -200,7 +200,7 @@ func (w *fieldChecker) checkTemplateBranch(n *parse.BranchNode, dot, inside refl
 	w.checkTemplateNode(n.ElseList, dot)
 }
 
-// typeOfFieldPipe returns the type of a pipe that is a single field, and nil for any other pipe.
+// typeOfFieldPipe returns the type of a pipe that consists of a single field. It returns nil for any other pipe.
 func (w *fieldChecker) typeOfFieldPipe(pipe *parse.PipeNode, dot reflect.Type) reflect.Type {
 	if pipe == nil || len(pipe.Cmds) != 1 || len(pipe.Cmds[0].Args) != 1 {
 		return nil
@@ -226,7 +226,7 @@ func (w *fieldChecker) typeOfFieldPipe(pipe *parse.PipeNode, dot reflect.Type) r
 	return dot
 }
 
-// checkFieldPath checks a path of fields as far as the types are known.
+// checkFieldPath checks that each field of a path exists. It stops at the first value of an unknown type.
 func (w *fieldChecker) checkFieldPath(path []string, dot reflect.Type, shown string) {
 	w.usesJoin = w.usesJoin || dot == machineType && (len(path) == 0 || path[0] == "Join")
 	for _, name := range path {
@@ -242,7 +242,7 @@ func (w *fieldChecker) checkFieldPath(path []string, dot reflect.Type, shown str
 	}
 }
 
-// fieldOrMethodType returns the type of a field or of a method's result; nil if it does not exist.
+// fieldOrMethodType returns the type of a field, or the type that a method returns. It returns nil if neither exists.
 func fieldOrMethodType(of reflect.Type, name string) reflect.Type {
 	if of == nil {
 		return nil
@@ -271,7 +271,7 @@ func describeFieldNames(t reflect.Type) string {
 	return "one of " + strings.Join(names, ", ")
 }
 
-// formatTaints formats taints for --register-with-taints.
+// formatTaints formats taints for the kubelet flag --register-with-taints.
 func formatTaints(taints []corev1.Taint) string {
 	var all []string
 	for _, t := range taints {

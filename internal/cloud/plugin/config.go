@@ -1,8 +1,9 @@
-// Package plugin runs cloud plugins: executables in a directory, which hashicorp/go-plugin starts. They speak the
-// protocol of api/plugin/v1 over mutual TLS. Plugin authors use the package plugin at the module's root.
+// Package plugin runs cloud plugins. A plugin is an executable in a directory, which hashicorp/go-plugin starts.
+// Slipway and the plugin use the protocol of api/plugin/v1 over mutual TLS. Plugin authors use the package plugin at the
+// module's root.
 //
-// A plugin that crashes or hangs affects only its own calls. Each call has a timeout, and its response is validated.
-// The plugin is restarted with growing delays. It never delays the shutdown of Slipway.
+// A plugin that crashes or hangs affects only its own calls. Each call has a timeout, and each response is validated.
+// After an exit the plugin is restarted, with growing delays. A plugin cannot delay the shutdown of Slipway.
 package plugin
 
 import (
@@ -45,7 +46,7 @@ type Entry struct {
 	MemoryLimit *resource.Quantity `json:"memoryLimit,omitempty"`
 }
 
-// The defaults and limits of an Entry.
+// The defaults and limits of the fields of an [Entry].
 const (
 	defaultTimeout = 30 * time.Second
 	defaultMemory  = 1 << 30
@@ -58,7 +59,7 @@ var (
 	variablePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
-// Validate returns all errors. It does not read the files.
+// Validate returns all errors in the configuration. It does not read the plugin files.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Directory == "" {
@@ -109,7 +110,7 @@ func (e Entry) validate() error {
 	return errors.Join(errs...)
 }
 
-// ProviderName returns the plugin's name in NodeGroups.
+// ProviderName returns the name that NodeGroups use for the plugin.
 func (e Entry) ProviderName() string {
 	if e.Name != "" {
 		return e.Name
@@ -131,7 +132,7 @@ func timeoutOrDefault(d metav1.Duration) time.Duration {
 	return d.Duration
 }
 
-// configJSON returns the plugin's configuration, {} if empty.
+// configJSON returns the plugin's configuration as JSON. It returns {} for a plugin without configuration.
 func (e Entry) configJSON() []byte {
 	if c := strings.TrimSpace(string(e.Config)); c == "" || c == "null" {
 		return []byte("{}")

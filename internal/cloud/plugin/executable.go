@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// findExecutable returns the path of a plugin. The error says what is wrong with the file and how to fix it.
+// findExecutable returns the path of a plugin's executable file. Its error says what is wrong with the file and how to
+// fix it.
 func findExecutable(directory, cloudType string) (string, error) {
 	if err := checkPluginDirectory(directory); err != nil {
 		return "", err
@@ -63,7 +64,7 @@ func checkPluginFile(path string) error {
 	return nil
 }
 
-// hasUnixModes reports whether files have Unix permissions.
+// hasUnixModes reports whether files of this operating system have Unix permissions.
 func hasUnixModes() bool { return runtime.GOOS != "windows" }
 
 func describeNonRegularFile(mode fs.FileMode) string {
@@ -73,7 +74,7 @@ func describeNonRegularFile(mode fs.FileMode) string {
 	return "device, pipe or socket"
 }
 
-// describeDirectoryEntries lists a directory for an error message.
+// describeDirectoryEntries returns the names in a directory as text for an error message.
 func describeDirectoryEntries(directory string) string {
 	const most = 10
 	entries, err := os.ReadDir(directory)

@@ -32,13 +32,13 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// restartDelayReset is the running time that resets the restart delay.
+// restartDelayReset is how long a plugin must run before its restart delay starts again at the minimum.
 const restartDelayReset = time.Minute
 
-// errClosed is the error of calls after Close.
+// errClosed is the error of calls after the plugin was closed.
 var errClosed = errors.New("closed, because Slipway is shutting down")
 
-// host keeps one plugin running. It is safe for concurrent use.
+// host runs one plugin and restarts it after an exit. It is safe for concurrent use.
 type host struct {
 	directory string
 	entry     Entry
@@ -68,7 +68,8 @@ func newHost(directory string, e Entry, o Options) *host {
 	return h
 }
 
-// getOrStartProcess returns the running process. If none runs and a start is due, it starts one.
+// getOrStartProcess returns the plugin's running process. If none runs, it starts one, unless the restart delay has not
+// passed yet.
 func (h *host) getOrStartProcess(ctx context.Context) (*process, error) {
 	for {
 		h.mu.Lock()
@@ -101,7 +102,7 @@ func (h *host) getOrStartProcess(ctx context.Context) (*process, error) {
 	}
 }
 
-// startProcessOnce starts the plugin once.
+// startProcessOnce starts the plugin once and records the result.
 func (h *host) startProcessOnce() {
 	ctx, cancel := context.WithTimeout(h.lifetime, timeoutOrDefault(h.entry.StartTimeout))
 	defer cancel()
@@ -124,7 +125,7 @@ func (h *host) startProcessOnce() {
 	h.goroutines.Go(func() { h.watchProcess(p) })
 }
 
-// watchProcess logs the exit of a process, also without calls.
+// watchProcess waits for the exit of a process. So an exit is logged even if nothing calls the plugin.
 func (h *host) watchProcess(p *process) {
 	select {
 	case <-p.exited:
@@ -137,7 +138,8 @@ func (h *host) watchProcess(p *process) {
 	}
 }
 
-// scheduleRestartAfterExit records once that the current process has exited. The caller holds mu.
+// scheduleRestartAfterExit records that the current process has exited, and schedules the next start. It does nothing
+// if the exit is already recorded. The caller holds mu.
 func (h *host) scheduleRestartAfterExit(p *process) {
 	if h.current != p {
 		return
@@ -152,14 +154,14 @@ func (h *host) scheduleRestartAfterExit(p *process) {
 	}
 }
 
-// scheduleRestart sets the time of the next start. The caller holds mu.
+// scheduleRestart stores why the plugin stopped and the time of the next start. The caller holds mu.
 func (h *host) scheduleRestart(why error) {
 	h.lastError = why
 	h.nextStart = time.Now().Add(backoff(h.exits, h.options.RestartMin, h.options.RestartMax))
 	h.exits++
 }
 
-// backoff returns the delay after n previous exits.
+// backoff returns the restart delay after n earlier exits. It doubles with each exit, from least to at most most.
 func backoff(n int, least, most time.Duration) time.Duration {
 	d := least
 	for range n {
@@ -171,7 +173,8 @@ func backoff(n int, least, most time.Duration) time.Duration {
 	return min(d, most)
 }
 
-// killIfUnresponsive checks the health of a process after a failed call, and kills it if it does not respond.
+// killIfUnresponsive starts a health check after a failed call. If the plugin does not respond to the check, the plugin
+// is killed.
 func (h *host) killIfUnresponsive(p *process) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -198,14 +201,14 @@ func (h *host) close() {
 	h.goroutines.Wait()
 }
 
-// lastFailure returns the last failure, nil if there was none.
+// lastFailure returns why the last start failed or why the last process exited. It returns nil if there was no failure.
 func (h *host) lastFailure() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.lastError
 }
 
-// pid returns the process ID, 0 if none runs.
+// pid returns the ID of the plugin's process. It returns 0 if no process runs.
 func (h *host) pid() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -215,7 +218,7 @@ func (h *host) pid() int {
 	return h.current.proc.Load().Pid
 }
 
-// requestedEvents returns the events that the last started process requested.
+// requestedEvents returns the kinds of pod events that the plugin requested at its last start.
 func (h *host) requestedEvents() advice.Events {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limits for a plugin's output in Slipway's log.
+// The limits for a plugin's output in Slipway's log.
 const (
 	maxLine        = 16 << 10 // bytes; the rest of a line is dropped
 	linesPerSecond = 50
@@ -22,7 +22,7 @@ const (
 	keptLines      = 5 // for the error of a failed start
 )
 
-// lineLog writes a plugin's output to Slipway's log. It is safe for concurrent use.
+// lineLog writes the output of a plugin to Slipway's log, line by line. It is safe for concurrent use.
 type lineLog struct {
 	log   *slog.Logger
 	limit *rate.Limiter
@@ -53,7 +53,7 @@ func (l *lineLog) logLines(from io.Reader) {
 	}
 }
 
-// Write implements io.Writer for whole lines.
+// Write implements io.Writer. It expects whole lines.
 func (l *lineLog) Write(p []byte) (int, error) {
 	l.logLines(bytes.NewReader(p))
 	return len(p), nil
@@ -89,7 +89,8 @@ func (l *lineLog) logLine(text string) {
 	l.log.Log(context.Background(), level, message, attributes...)
 }
 
-// recordAndRateLimit records a line and reports whether to log it, and how many lines before it were dropped.
+// recordAndRateLimit records a line of output. allowed reports whether to log the line. skipped is the number of lines
+// before it that were not logged.
 func (l *lineLog) recordAndRateLimit(text string) (skipped int, allowed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,7 +105,7 @@ func (l *lineLog) recordAndRateLimit(text string) (skipped int, allowed bool) {
 	return skipped, true
 }
 
-// lastOutput returns the last lines of output, to append to an error.
+// lastOutput returns the last lines of a plugin's output as text to append to an error.
 func (l *lineLog) lastOutput() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

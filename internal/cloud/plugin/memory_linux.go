@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limitMemory limits the data of a process in bytes; 0 is unlimited. RLIMIT_DATA counts writable memory, but not the
-// address space that a runtime such as Go's only reserves.
+// limitMemory limits the data of a process in bytes. 0 means unlimited. RLIMIT_DATA counts writable memory. It does not
+// count address space that a runtime such as Go's only reserves.
 func limitMemory(pid int, limit uint64) error {
 	if limit == 0 {
 		return nil

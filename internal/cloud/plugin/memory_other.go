@@ -2,5 +2,6 @@
 
 package plugin
 
-// limitMemory needs Linux. On other systems only GOMEMLIMIT limits a plugin in Go.
+// limitMemory does nothing, because RLIMIT_DATA needs Linux. On other systems only GOMEMLIMIT limits a plugin, if the
+// plugin is written in Go.
 func limitMemory(int, uint64) error { return nil }

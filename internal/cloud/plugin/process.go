@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/wire"
 )
 
-// Timeouts for a plugin that does not respond.
+// The timeouts for a plugin that does not respond.
 const (
 	stopTimeout        = 2 * time.Second // between the request to stop and the kill
 	healthCheckTimeout = 5 * time.Second // for a health check
@@ -38,12 +38,12 @@ type process struct {
 	started  time.Time
 }
 
-// services hands out the connection of go-plugin, which all clients share.
+// services gives all clients the gRPC connection that go-plugin opened.
 type services struct {
 	goplugin.NetRPCUnsupportedPlugin
 }
 
-// GRPCServer implements goplugin.GRPCPlugin. This side serves nothing.
+// GRPCServer implements goplugin.GRPCPlugin. It returns an error, because Slipway serves nothing to a plugin.
 func (services) GRPCServer(*goplugin.GRPCBroker, *grpc.Server) error {
 	return errors.ErrUnsupported
 }
@@ -53,7 +53,8 @@ func (services) GRPCClient(_ context.Context, _ *goplugin.GRPCBroker, conn *grpc
 	return conn, nil
 }
 
-// startAndConfigureProcess runs a plugin until its configuration is accepted or ctx ends. If it fails, it cleans up.
+// startAndConfigureProcess starts a plugin and returns when the plugin has accepted its configuration. It stops the
+// plugin and returns an error if that fails or ctx ends.
 func startAndConfigureProcess(ctx context.Context, path string, e Entry, lines *lineLog) (*process, error) {
 	p := &process{program: newProgram(path, pluginEnvironment(e.Environment, e.memoryLimit()), e.memoryLimit(), lines)}
 	p.started = time.Now()
@@ -126,7 +127,7 @@ type configError struct{ error }
 
 func (e *configError) Unwrap() error { return e.error }
 
-// statusError returns the text of a gRPC status.
+// statusError returns an error with the message of a gRPC status.
 func statusError(err error) error { return errors.New(status.Convert(err).Message()) }
 
 // hasExited reports whether the process has exited.
@@ -139,7 +140,7 @@ func (p *process) hasExited() bool {
 	}
 }
 
-// awaitExitUntil waits until the process has exited or the deadline has passed.
+// awaitExitUntil waits until the process has exited, and returns true. It returns false when the deadline passes first.
 func (p *process) awaitExitUntil(deadline time.Time) bool {
 	select {
 	case <-p.exited:
@@ -149,7 +150,7 @@ func (p *process) awaitExitUntil(deadline time.Time) bool {
 	}
 }
 
-// isHealthy checks the health of the plugin.
+// isHealthy reports whether the plugin answers a health check within healthCheckTimeout.
 func (p *process) isHealthy() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), healthCheckTimeout)
 	defer cancel()
@@ -157,7 +158,7 @@ func (p *process) isHealthy() bool {
 	return err == nil
 }
 
-// stop asks the plugin to exit, and kills it if it does not. It takes at most twice politeness.
+// stop asks the plugin to exit. If the plugin does not exit, stop kills it. That takes at most twice stopTimeout.
 func (p *process) stop() {
 	done := p.closeConnection()
 	select {
@@ -167,7 +168,7 @@ func (p *process) stop() {
 	}
 }
 
-// kill kills the plugin. It takes at most politeness.
+// kill kills the plugin. That takes at most stopTimeout.
 func (p *process) kill() {
 	if err := p.Kill(context.Background()); err != nil {
 		p.lines.log.Error("killing the plugin failed", "err", err)
@@ -175,7 +176,8 @@ func (p *process) kill() {
 	p.killAndWait(p.closeConnection())
 }
 
-// closeConnection makes go-plugin close the connection. This can take as long as the plugin lives.
+// closeConnection makes go-plugin close the connection. The returned channel is closed at the end, which can take as
+// long as the plugin lives.
 func (p *process) closeConnection() <-chan struct{} {
 	done := make(chan struct{})
 	go func() {

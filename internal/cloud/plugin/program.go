@@ -20,11 +20,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/protocol"
 )
 
-// outputGracePeriod is how long a plugin's output is read after its exit, if a child process keeps it open.
+// outputGracePeriod is how long a plugin's output is read after the plugin's exit. A child process can keep the output
+// open.
 const outputGracePeriod = time.Second
 
-// program is the process of a plugin. It implements go-plugin's runner.Runner. The default runner inherits environment
-// and standard input, does not kill the plugin's children, and waits while one keeps the output open.
+// program is the process of a plugin. It implements go-plugin's runner.Runner. The default runner lets the plugin
+// inherit the environment and standard input. It also does not kill the plugin's children, and waits while a child
+// keeps the output open.
 type program struct {
 	cmd    *exec.Cmd
 	memory uint64
@@ -41,7 +43,7 @@ type program struct {
 	finished chan struct{} // closed after ended, when the output was read or outputGracePeriod has passed
 }
 
-// newProgram prepares a program with the environment env.
+// newProgram prepares a program with the environment env. memory is the memory limit in bytes.
 func newProgram(path string, env []string, memory uint64, lines *lineLog) *program {
 	cmd := exec.Command(path) //nolint:noctx // Kill ends it
 	r := &program{cmd: cmd, memory: memory, lines: lines}
@@ -93,7 +95,7 @@ func (r *program) Start(context.Context) error {
 	return nil
 }
 
-// awaitOutput waits until both outputs were read, for at most outputGracePeriod.
+// awaitOutput waits until standard output and standard error were read to their end, for at most outputGracePeriod.
 func (r *program) awaitOutput(logged <-chan struct{}) {
 	timeout := time.After(outputGracePeriod)
 	for _, output := range []<-chan struct{}{logged, r.read} {
@@ -140,12 +142,12 @@ func (r *program) Kill(context.Context) error {
 	return nil
 }
 
-// Stdout implements runner.Runner. The beginning of the output is kept for explain.
+// Stdout implements runner.Runner. The beginning of the output is stored for explainStartFailure.
 func (r *program) Stdout() io.ReadCloser {
 	return &output{program: r}
 }
 
-// output reads the standard output of a program, in a single goroutine.
+// output is the reader of a program's standard output. Only one goroutine uses it.
 type output struct {
 	program *program
 	isRead  bool
@@ -171,7 +173,7 @@ func (*program) Stderr() io.ReadCloser { return io.NopCloser(strings.NewReader("
 // Name implements runner.Runner.
 func (r *program) Name() string { return r.cmd.Path }
 
-// Diagnose implements runner.Runner. It is empty; see explain.
+// Diagnose implements runner.Runner. It returns "", because explainStartFailure describes a failure.
 func (*program) Diagnose(context.Context) string { return "" }
 
 // ID implements runner.Runner.
@@ -193,7 +195,7 @@ func (*program) HostToPlugin(network, address string) (pluginNetwork, pluginAddr
 	return network, address, nil
 }
 
-// explainStartFailure returns an error that says why a program is not a working plugin and how to fix it.
+// explainStartFailure returns an error that says why the program is not a working plugin, and how to fix that.
 func (r *program) explainStartFailure(err error) error {
 	path := r.cmd.Path
 	var refused *configError
@@ -233,8 +235,8 @@ func (r *program) explainStartFailure(err error) error {
 		"docs/writing-a-plugin.md%s", path, what, r.lines.lastOutput())
 }
 
-// awaitFirstLine returns the first line of output. If it is not a handshake, it waits up to outputGracePeriod for the exit, because
-// the output may end slightly earlier.
+// awaitFirstLine returns the first line of output. If this line is not a handshake, it waits for the exit for at most
+// outputGracePeriod. The output can end slightly before the exit.
 func (r *program) awaitFirstLine() string {
 	if line := r.printed.firstLine(); strings.Count(line, "|") >= 3 {
 		return line
@@ -247,7 +249,7 @@ func (r *program) awaitFirstLine() string {
 	return r.printed.firstLine()
 }
 
-// exitStatus describes how a process exited.
+// exitStatus returns a description of how the process exited.
 func (r *program) exitStatus() string {
 	if r.err != nil {
 		return r.err.Error()
@@ -255,7 +257,7 @@ func (r *program) exitStatus() string {
 	return "exit status 0"
 }
 
-// outputPrefix keeps the beginning of a program's output.
+// outputPrefix stores the first bytes of a program's output.
 type outputPrefix struct {
 	mu   sync.Mutex
 	text []byte
@@ -278,7 +280,8 @@ func (o *outputPrefix) firstLine() string {
 	return strings.TrimSpace(line)
 }
 
-// inheritedEnvironment lists the variables that every program needs to find its files and to reach the network.
+// inheritedEnvironment lists the variables that a plugin inherits from Slipway, to find its files and to reach the
+// network.
 var inheritedEnvironment = []string{
 	"PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",

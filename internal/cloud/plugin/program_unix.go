@@ -8,11 +8,12 @@ import (
 	"syscall"
 )
 
-// setProcessGroup makes the program the leader of a process group. Terminal signals then reach only Slipway, and the program's
-// children can be killed with it.
+// setProcessGroup makes the program the leader of its own process group. So signals from the terminal reach only
+// Slipway, and the program's children can be killed with the program.
 func setProcessGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// killGroup kills a process that has not been waited for, and its children.
+// killGroup kills a process and its children. The caller must not have waited for the process yet, so that its ID is
+// still valid.
 func killGroup(p *os.Process) error {
 	if err := syscall.Kill(-p.Pid, syscall.SIGKILL); err != syscall.ESRCH {
 		return err

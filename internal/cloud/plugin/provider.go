@@ -35,7 +35,7 @@ var (
 	_ advice.Analyzer                  = (*Provider)(nil)
 )
 
-// ReportsDeletionProtection marks a provider with deletion protection.
+// ReportsDeletionProtection shows that this provider reports deletion protection.
 func (p *Provider) ReportsDeletionProtection() {}
 
 // normalizeResult is a cached result of Normalize.
@@ -44,21 +44,21 @@ type normalizeResult struct {
 	err error
 }
 
-// The limits of cached results and of an ID, in bytes.
+// maxNormalized limits the number of cached IDs. maxIDLength limits the length of an ID in bytes.
 const (
 	maxNormalized = 20_000
 	maxIDLength   = 4096
 )
 
-// Callers of Normalize block others while they wait, one ID after the other. normalizing is the timeout of a request.
-// silence is the time without requests after a timeout.
+// normalizeTimeout limits one request of Normalize, and normalizePause is the time without requests after a timeout.
+// They limit how long callers of Normalize block others. Callers ask for one ID after the other.
 const (
 	normalizeTimeout = 2 * time.Second
 	normalizePause   = 15 * time.Second
 )
 
-// Open starts a plugin. It fails if the file cannot be run or is not a plugin. It also fails if the plugin speaks
-// another protocol version or refuses its configuration. The plugin then runs until Close.
+// Open starts a plugin, which runs until Close. It returns an error if the file cannot be run or is not a plugin. It
+// also returns an error if the plugin has another protocol version or refuses its configuration.
 func Open(ctx context.Context, directory string, e Entry, o Options) (*Provider, error) {
 	if err := (Config{Directory: directory, Use: []Entry{e}}).Validate(); err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func Open(ctx context.Context, directory string, e Entry, o Options) (*Provider,
 	return p, nil
 }
 
-// OpenAll starts the plugins of a configuration concurrently. If one fails, all are stopped.
+// OpenAll starts the plugins of a configuration concurrently. If one cannot start, OpenAll stops all of them.
 func OpenAll(ctx context.Context, c Config, o Options) ([]*Provider, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func OpenAll(ctx context.Context, c Config, o Options) ([]*Provider, error) {
 	return opened, nil
 }
 
-// CloseAll closes providers concurrently and ignores nil.
+// CloseAll closes providers concurrently. It ignores nil providers.
 func CloseAll(providers []*Provider) {
 	var all sync.WaitGroup
 	for _, p := range providers {
@@ -105,16 +105,17 @@ func CloseAll(providers []*Provider) {
 	all.Wait()
 }
 
-// Close stops the plugin within a few seconds, with a kill if necessary. It always returns nil.
+// Close stops the plugin within a few seconds. It kills a plugin that does not exit. The error is always nil.
 func (p *Provider) Close() error {
 	p.host.close()
 	return nil
 }
 
-// PID returns the process ID of the plugin, 0 while it does not run.
+// PID returns the ID of the plugin's process. It returns 0 while the plugin does not run.
 func (p *Provider) PID() int { return p.host.pid() }
 
-// call makes one call with the timeout and converts its error.
+// call makes one call to the plugin, limited by the plugin's timeout. It converts the error to the errors of
+// [cloud.Provider].
 func (p *Provider) call(ctx context.Context, what string, do func(context.Context, *process) error) error {
 	return p.callWithin(ctx, p.timeout, what, do)
 }
@@ -143,7 +144,8 @@ func (p *Provider) callWithin(ctx context.Context, bound time.Duration, what str
 	return fmt.Errorf("plugin %s: %s: %w", p.Name(), what, err)
 }
 
-// hideNotFoundOfOtherKind drops a NotFoundError of another kind. If a group was requested, a missing instance proves nothing (I7).
+// hideNotFoundOfOtherKind replaces a NotFoundError for another kind of object with a plain error. If a group was
+// requested, a missing instance proves nothing (I7: unknown is not gone).
 func hideNotFoundOfOtherKind(kind string, err error) error {
 	var notFound *cloud.NotFoundError
 	if !errors.As(err, &notFound) || notFound.Kind == kind {
@@ -157,9 +159,9 @@ func hideNotFoundOfOtherKind(kind string, err error) error {
 // Name implements cloud.Provider and advice.Analyzer.
 func (p *Provider) Name() string { return p.host.entry.ProviderName() }
 
-// Normalize implements cloud.Provider. It caches results, which remain available while the plugin does not run. After a
-// timeout it requests no ID for the duration silence. It waits twice as long before it retries the ID that timed out,
-// so that other IDs come first.
+// Normalize implements cloud.Provider. It caches results, which stay available while the plugin does not run. After a
+// timeout it requests no ID for normalizePause. It retries the ID that timed out after twice that time, so that other
+// IDs come first.
 func (p *Provider) Normalize(providerID string) (string, error) {
 	if known, ok := p.cachedNormalization(providerID); ok {
 		return known.id, known.err
@@ -192,7 +194,7 @@ func (p *Provider) cachedNormalization(providerID string) (result normalizeResul
 	return known, ok
 }
 
-// normalizeWithin returns the canonical form of an ID, from the cache or the plugin.
+// normalizeWithin returns the canonical form of an ID from the cache. If the cache lacks the ID, it asks the plugin.
 func (p *Provider) normalizeWithin(ctx context.Context, bound time.Duration, providerID string) (string, error) {
 	if len(providerID) > maxIDLength {
 		return "", fmt.Errorf("provider ID %.40s…: %d bytes: want at most %d", providerID, len(providerID), maxIDLength)
@@ -379,7 +381,7 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (s cloud.Oper
 	return s, nil
 }
 
-// Events implements advice.Analyzer. It returns what the last started process requested.
+// Events implements advice.Analyzer. It returns the kinds of events that the plugin requested at its last start.
 func (p *Provider) Events() advice.Events { return p.host.requestedEvents() }
 
 // AnalyzeModifyEvent implements advice.Analyzer.

@@ -1,5 +1,5 @@
-// Package providerid parses a Node's spec.providerID, in the formats of the Kubernetes cloud providers, into a
-// comparable identity.
+// Package providerid parses a Node's spec.providerID into an ID that can be compared. It supports the formats of the
+// Kubernetes cloud providers.
 package providerid
 
 import (
@@ -11,7 +11,7 @@ import (
 	azure "github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 )
 
-// ID identifies an instance in its cloud. Two IDs with the same String name the same instance.
+// ID names an instance in its cloud. Two IDs with the same String name the same instance.
 type ID struct {
 	// Scheme is the scheme of the provider ID: aws, gce, azure or openstack.
 	Scheme string
@@ -20,7 +20,7 @@ type ID struct {
 	key   string
 }
 
-// String returns the canonical form. It has no region, because only some IDs contain it.
+// String returns the canonical form of the ID. It has no region, because only some provider IDs contain a region.
 func (id ID) String() string {
 	switch id.Scheme {
 	case GCE:
@@ -117,8 +117,8 @@ func fromAzureID(id azure.ID) ID {
 	return ID{Scheme: Azure, Scope: strings.ToLower(id.Subscription), key: path}
 }
 
-// HasOtherScheme reports whether providerID has a supported scheme that differs from identity. They never name the same
-// instance, even if the rest of providerID cannot be parsed.
+// HasOtherScheme reports whether two IDs have different supported schemes. Then they never name the same instance, even
+// if the rest of providerID cannot be parsed.
 func HasOtherScheme(identity, providerID string) bool {
 	mine, _, _ := strings.Cut(identity, "://")
 	theirs, _, found := strings.Cut(providerID, "://")

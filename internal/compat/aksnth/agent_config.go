@@ -11,19 +11,19 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-// Names of the resulting receivers.
+// The names of the notification receivers that the tool's settings are converted to.
 const (
 	telegramReceiver = "telegram"
 	webhookReceiver  = "webhook"
 )
 
-// ManualDrainType is the event type that the tool used for drains by /newDrainNodeHandler.
+// ManualDrainType is the event type that the tool used for a drain by its HTTP path /newDrainNodeHandler.
 const ManualDrainType = notice.Preempt
 
-// noProxy disables the proxy of the environment, which the tool's webhook did not use.
+// noProxy makes a receiver ignore the proxy variables of the environment, as the tool's webhook did.
 const noProxy = "direct"
 
-// ToAgentConfig returns the agent configuration that corresponds to the options.
+// ToAgentConfig returns the agent configuration for the tool's options.
 func (o *Options) ToAgentConfig() config.Agent {
 	c := config.NewDefaultAgent()
 	c.NodeName, c.Kubeconfig = o.Node, o.Kubeconfig
@@ -49,7 +49,8 @@ func (o *Options) ToAgentConfig() config.Agent {
 	return c
 }
 
-// setEventActions sets the tool's actions: it drained for all events except, without the option, a Freeze.
+// setEventActions sets the action for each event type. The tool drained for all events, with one exception: it drained
+// for a Freeze only with an option.
 func (o *Options) setEventActions(c *config.Agent) {
 	for _, on := range []*string{&c.OnPreempt, &c.OnTerminate, &c.OnRedeploy, &c.OnReboot} {
 		*on = string(agent.Drain)
@@ -61,7 +62,8 @@ func (o *Options) setEventActions(c *config.Agent) {
 	c.OnFreeze, c.OnLiveMigration, c.OnUnknownFreeze = string(freeze), string(freeze), string(freeze)
 }
 
-// ToReceivers returns the notification receivers, for the only moment when the tool sent messages.
+// ToReceivers returns the notification receivers for the tool's options. They get messages for one moment only, because
+// the tool sent messages only then.
 func (o *Options) ToReceivers() []notify.Receiver {
 	var all []notify.Receiver
 	at := []notify.Moment{notify.Detected}
@@ -103,5 +105,5 @@ func (o *Options) TelegramHost() string {
 	return "api.telegram.org"
 }
 
-// emptyTemplate produces the body that the tool sent without a template: a line end.
+// emptyTemplate renders a body with only a line end, which the tool sent without a template.
 const emptyTemplate = `{{ "" }}`

@@ -5,8 +5,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/azure"
 )
 
-// FormatEvent returns the Kubernetes Events of the tool: that it started, and that a scheduled event affects this node. The tool
-// used the event type Info, which Kubernetes accepts.
+// FormatEvent returns the Kubernetes Event that the tool wrote for a trigger, and false if it wrote none. The tool
+// reported its start and a scheduled event for its node. It used the event type Info, which Kubernetes accepts.
 func FormatEvent(o agent.EventTrigger) (formatted agent.FormattedEvent, ok bool) {
 	switch {
 	case o.Reason == agent.Guarding:

@@ -14,13 +14,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// metricPrefix is the prefix of the tool's metrics.
+// metricPrefix is the prefix of the tool's metric names.
 const metricPrefix = "aks_node_termination_handler_"
 
-// durationBuckets are the default buckets of Prometheus' client library, as in the tool.
+// durationBuckets are the upper bounds of the buckets in seconds. They are the defaults of Prometheus' client library,
+// which the tool used.
 var durationBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 
-// Metrics are the tool's metrics with their original names and labels. All methods are safe for concurrent use.
+// Metrics holds the tool's metrics with their original names and labels. Its methods are safe for concurrent use.
 type Metrics struct {
 	node     string
 	resource atomic.Pointer[string]
@@ -31,14 +32,14 @@ type Metrics struct {
 	metadata, webhook clientMetrics
 }
 
-// clientMetrics are the tool's metrics of one HTTP client.
+// clientMetrics holds the tool's metrics for one HTTP client.
 type clientMetrics struct {
 	inFlight *observe.Gauge
 	total    *observe.Vec[observe.Counter]
 	seconds  *observe.Vec[observe.Histogram]
 }
 
-// NewMetrics registers the metrics for a node. The label resource is empty until Known is called.
+// NewMetrics registers the tool's metrics for a node. The label resource is empty until SetResource is called.
 func NewMetrics(r *observe.Registry, node string) *Metrics {
 	m := &Metrics{
 		node:       node,
@@ -62,12 +63,12 @@ func newClientMetrics(r *observe.Registry, name, to string) clientMetrics {
 	}
 }
 
-// SetResource sets the label resource.
+// SetResource sets the value of the label resource.
 func (m *Metrics) SetResource(resource string) { m.resource.Store(&resource) }
 
 func (m *Metrics) countError() { m.errors.With(m.node, *m.resource.Load()).Inc() }
 
-// CountNoticesAndFailures counts notices and failed drains.
+// CountNoticesAndFailures increases the tool's counters for a notice or a failed drain.
 func (m *Metrics) CountNoticesAndFailures(o agent.EventTrigger) {
 	switch {
 	case o.Reason == agent.NoticeReceived && o.Notice.Source == azure.SourceName:
@@ -77,10 +78,10 @@ func (m *Metrics) CountNoticesAndFailures(o agent.EventTrigger) {
 	}
 }
 
-// CountFetchFailure counts a failed read of Scheduled Events.
+// CountFetchFailure increases the tool's error counter after a failed read of Scheduled Events.
 func (m *Metrics) CountFetchFailure(error, azure.Class) { m.countError() }
 
-// WrapAPIServerTransport wraps a transport to measure the requests to the API server.
+// WrapAPIServerTransport returns a transport that measures the requests to the API server.
 func (m *Metrics) WrapAPIServerTransport(next http.RoundTripper) http.RoundTripper {
 	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		began := time.Now()
@@ -98,14 +99,14 @@ func (m *Metrics) WrapAPIServerTransport(next http.RoundTripper) http.RoundTripp
 	})
 }
 
-// WrapMetadata wraps a transport to measure the requests to Scheduled Events.
+// WrapMetadata returns a transport that measures the requests to Scheduled Events.
 func (m *Metrics) WrapMetadata(next http.RoundTripper) http.RoundTripper {
 	return m.metadata.wrapTransport(next, func(r *http.Request) string { return r.URL.Path })
 }
 
-// WrapWebhookTransport wraps a transport to measure the requests to the webhook. The tool used the path of the webhook's URL as the label
-// endpoint, which is a secret for many receivers. Here the label is the receiver's name. Like the tool, it does not measure
-// requests to Telegram.
+// WrapWebhookTransport returns a transport that measures the requests to the webhook. The tool used the path of the
+// webhook's URL as the label endpoint, which is a secret for many receivers. Here the label is the receiver's name. As
+// in the tool, requests to Telegram are not measured.
 func (m *Metrics) WrapWebhookTransport(next http.RoundTripper, telegramHost string) http.RoundTripper {
 	measured := m.webhook.wrapTransport(next, func(*http.Request) string { return webhookReceiver })
 	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {

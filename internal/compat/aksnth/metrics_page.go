@@ -11,8 +11,9 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// NewMetricsPage returns the tool's /metrics handler. It serves the given metrics, and the metrics of Go, the process and the handler
-// that Prometheus' client library provided for the tool. Like the tool's page it accepts any method.
+// NewMetricsPage returns the handler for the tool's path /metrics. It serves the given metrics. It also serves the
+// metrics of Go, the process and the handler, which the tool got from Prometheus' client library. As in the tool, any
+// HTTP method is accepted.
 func NewMetricsPage(metrics http.Handler) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -41,7 +42,7 @@ func NewMetricsPage(metrics http.Handler) http.Handler {
 	}))
 }
 
-// bufferedResponse is a response that is not sent yet.
+// bufferedResponse is an http.ResponseWriter that stores the response in memory.
 type bufferedResponse struct {
 	bytes.Buffer
 
@@ -54,7 +55,7 @@ func (c *bufferedResponse) Header() http.Header { return c.header }
 // WriteHeader implements http.ResponseWriter.
 func (*bufferedResponse) WriteHeader(int) {}
 
-// parseFamilyNames returns the names of the metrics in Prometheus' text format.
+// parseFamilyNames returns the names of the metrics in a text of Prometheus' format.
 func parseFamilyNames(text string) map[string]bool {
 	names := map[string]bool{}
 	for line := range strings.Lines(text) {

@@ -10,18 +10,18 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-// Files with the secrets of a migrated configuration. A Secret is mounted there.
+// The files that hold the secrets of a migrated configuration. The pod has to mount a Secret at these paths.
 const (
 	telegramTokenFile = "/etc/slipway/secrets/telegram-token"         //nolint:gosec // a path
 	webhookURLFile    = "/etc/slipway/secrets/webhook-url"            //nolint:gosec // a path
 	proxyPasswordFile = "/etc/slipway/secrets/webhook-proxy-password" //nolint:gosec // a path
 )
 
-// podVariables are the variables that a pod of the agent has too, with placeholder values.
+// podVariables are the environment variables that an agent's pod also has, with placeholder values.
 var podVariables = map[string]string{"MY_NODE_NAME": "any", "POD_NAMESPACE": "any"}
 
-// Migrate converts the tool's flags, including its file, to Slipway's configuration. It ignores the environment, because
-// that belongs to another machine.
+// Migrate converts the tool's flags and its configuration file to Slipway's configuration. It ignores the environment,
+// because this process runs on another machine than the tool.
 func Migrate(args []string, usage io.Writer) (compat.Migration, error) {
 	o, err := ParseOptions(args, func(name string) string {
 		return podVariables[name]
@@ -43,7 +43,8 @@ func Migrate(args []string, usage io.Writer) (compat.Migration, error) {
 	return m, nil
 }
 
-// replaceSecretsByFileNames replaces secrets by files and returns notes about their content.
+// replaceSecretsByFileNames replaces each secret of a receiver by the name of a file. The notes say which content each
+// file needs.
 func replaceSecretsByFileNames(r *notify.Receiver) (notes []string) {
 	if t := r.Telegram; t != nil {
 		t.Token, t.TokenFile = "", telegramTokenFile
@@ -62,7 +63,7 @@ func replaceSecretsByFileNames(r *notify.Receiver) (notes []string) {
 	return notes
 }
 
-// listFlagVariables returns the environment variables that set flags, each with its flag.
+// listFlagVariables returns the environment variables that set flags of the tool, each with its flag.
 func listFlagVariables() []string {
 	var all []string
 	for _, s := range settings {
@@ -73,7 +74,7 @@ func listFlagVariables() []string {
 	return all
 }
 
-// migrationNotes returns the differences to the tool that may matter to users.
+// migrationNotes returns the differences between the tool and Slipway that may matter to users.
 func (o *Options) migrationNotes() []string {
 	polling := "Scheduled Events is polled during a drain too."
 	if o.Period == azure.DefaultInterval {

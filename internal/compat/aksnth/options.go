@@ -1,6 +1,6 @@
-// Package aksnth is the compatibility mode of aks-node-termination-handler. It reads the tool's flags, environment variables
-// and configuration file, and converts them to Slipway's configuration. In addition to Slipway's outputs it provides the
-// tool's taint, Kubernetes Events, metrics and HTTP paths.
+// Package aksnth is the compatibility mode of aks-node-termination-handler. It reads the tool's flags, environment
+// variables and configuration file, and converts them to Slipway's configuration. In addition to Slipway's outputs it
+// provides the tool's taint, Kubernetes Events, metrics and HTTP paths.
 package aksnth
 
 import (
@@ -27,7 +27,7 @@ import (
 // Tool is the name of the replaced tool.
 const Tool = "aks-node-termination-handler"
 
-// Options are the tool's settings as the user set them.
+// Options holds the tool's settings as the user wrote them.
 type Options struct {
 	ShowVersion bool
 
@@ -85,13 +85,13 @@ type Options struct {
 	sources map[string]string // flag name to the source of its value
 }
 
-// setting is one of the tool's settings with its three names.
+// setting describes one of the tool's settings by its three names.
 type setting struct {
 	flag, env, key string
 }
 
-// settings lists all settings. key is the tool's field name in lower case. A setting without a key can only be set as a
-// flag.
+// settings lists all settings of the tool. key is the tool's field name in lower case. A setting without a key can be
+// set only as a flag.
 var settings = []setting{
 	{"version", "", ""},
 	{"config", "CONFIG", "configfile"},
@@ -133,7 +133,7 @@ var settings = []setting{
 	{"namespace", "POD_NAMESPACE", "namespace"},
 }
 
-// newFlagSet returns the tool's flags with its defaults. Go's flag package accepts one or two dashes.
+// newFlagSet returns the tool's flags with the tool's defaults. Go's flag package accepts one or two dashes.
 func (o *Options) newFlagSet(out io.Writer) *flag.FlagSet {
 	fs := flag.NewFlagSet(Tool, flag.ContinueOnError)
 	fs.SetOutput(out)
@@ -178,9 +178,10 @@ func (o *Options) newFlagSet(out io.Writer) *flag.FlagSet {
 	return fs
 }
 
-// ParseOptions reads the tool's command line, environment and configuration file. The file overrides flags, flags override the
-// environment, and the environment overrides the defaults. It returns flag.ErrHelp after -help, and a *compat.UsageError for
-// unknown flags or invalid values. It prints the usage to out. With other errors it returns the options that it could read.
+// ParseOptions reads the tool's command line, environment and configuration file. The file overrides flags, flags
+// override the environment, and the environment overrides the defaults. It returns flag.ErrHelp after -help, and a
+// *compat.UsageError for unknown flags or invalid values. It prints the usage to out. With any other error it also
+// returns the options that it could read.
 func ParseOptions(args []string, env func(string) string, out io.Writer) (*Options, error) {
 	o := &Options{sources: map[string]string{}}
 	fs := o.newFlagSet(out)
@@ -219,8 +220,8 @@ func ParseOptions(args []string, env func(string) string, out io.Writer) (*Optio
 	return o, o.Validate()
 }
 
-// visitCommandLineFlags calls visit with the name of each flag on the command line. flag.Visit does not work, because the
-// environment has set flags in the same set.
+// visitCommandLineFlags calls visit with the name of each flag on the command line. flag.Visit would also visit flags
+// that the environment has set.
 func visitCommandLineFlags(fs *flag.FlagSet, args []string, visit func(string)) {
 	rest := len(args) - fs.NArg()
 	for _, arg := range args[:rest] {
@@ -231,7 +232,7 @@ func visitCommandLineFlags(fs *flag.FlagSet, args []string, visit func(string)) 
 	}
 }
 
-// applyConfigFile sets the settings of a configuration file. Like the tool, it matches keys exactly.
+// applyConfigFile sets the options from the content of a configuration file. As in the tool, keys must match exactly.
 func (o *Options) applyConfigFile(fs *flag.FlagSet, raw []byte) error {
 	entries, err := compat.ReadYAMLEntries(raw)
 	if err != nil {
@@ -278,7 +279,8 @@ func (o *Options) applyConfigFile(fs *flag.FlagSet, raw []byte) error {
 // yamlLine matches the line number in an error of the YAML parser.
 var yamlLine = regexp.MustCompile(`line \d+`)
 
-// hideTextOfYAMLError returns a YAML syntax error with its line but without the text of the file, which may be a token.
+// hideTextOfYAMLError returns a YAML syntax error with its line number. It omits the text of the file, because that may
+// be a token.
 func hideTextOfYAMLError(err error) error {
 	if !strings.HasPrefix(err.Error(), "yaml:") {
 		return err
@@ -292,7 +294,7 @@ func hideTextOfYAMLError(err error) error {
 
 const wholeNumber = "a whole number"
 
-// describeWantedValue returns which values a flag accepts.
+// describeWantedValue returns a description of the values that a flag accepts.
 func describeWantedValue(fs *flag.FlagSet, name string) string {
 	getter, _ := fs.Lookup(name).Value.(flag.Getter)
 	switch getter.Get().(type) {
@@ -312,7 +314,7 @@ func isBoolFlag(fs *flag.FlagSet, name string) bool {
 	return is
 }
 
-// secretSettings are the settings with values that are never shown.
+// secretSettings lists the settings with values that must never be shown.
 var secretSettings = []string{"telegram.token", "webhook.url", "webhook.http-proxy", "sentry.dsn"}
 
 func (o *Options) setValue(fs *flag.FlagSet, name, value, from string) error {
@@ -327,10 +329,10 @@ func (o *Options) addWarning(format string, args ...any) {
 	o.Warnings = append(o.Warnings, fmt.Sprintf(format, args...))
 }
 
-// IsSet reports whether a setting, by flag name, was set.
+// IsSet reports whether the user set a setting. name is the setting's flag name.
 func (o *Options) IsSet(name string) bool { return o.sources[name] != "" }
 
-// describeSource returns the setting's name as the user wrote it, for example as a flag, a variable or a key.
+// describeSource returns how the user set a setting: the name of a flag, a variable or a key.
 func (o *Options) describeSource(name string) string {
 	if from := o.sources[name]; from != "" {
 		return from
@@ -346,14 +348,14 @@ var logLevels = map[string]string{
 
 const logLevelNames = "panic, fatal, error, warn, info, debug or trace"
 
-// Limits of the polling interval. The tool has none, and 0 made it busy-loop.
+// The limits of the polling interval. The tool had no limits, and 0 made it poll without a pause.
 const (
 	minPeriod = 100 * time.Millisecond
 	maxPeriod = time.Minute
 )
 
-// Validate returns all errors of values that repairValues did not replace. Templates and files are checked where they are
-// used.
+// Validate returns an error for each invalid value that repairValues did not replace. Templates and files are validated
+// where they are used.
 func (o *Options) Validate() error {
 	var errs []error
 	var reported []string
@@ -389,7 +391,7 @@ func (o *Options) Validate() error {
 	return errors.Join(append(errs, o.validateReceivers(reported)...)...)
 }
 
-// settingByReceiverField maps fields of a receiver to the settings that they come from.
+// settingByReceiverField maps each field of a receiver to the setting that it comes from.
 var settingByReceiverField = map[string]string{
 	"telegram.token": "telegram.token", "telegram.chatID": "telegram.chatID", "telegram.url": "telegram.url",
 	"telegram.template": "alert.message",
@@ -398,8 +400,8 @@ var settingByReceiverField = map[string]string{
 	"webhook.proxy": "webhook.http-proxy",
 }
 
-// validateReceivers returns the errors of the resulting receivers, with the names of the settings. It leaves out settings
-// that were already reported.
+// validateReceivers returns the errors of the notification receivers for these options. The errors name settings
+// instead of receiver fields. Settings in reported are omitted.
 func (o *Options) validateReceivers(reported []string) []error {
 	var errs []error
 	for _, r := range o.ToReceivers() {
@@ -412,7 +414,7 @@ func (o *Options) validateReceivers(reported []string) []error {
 	return errs
 }
 
-// validateReceiver returns the errors of a receiver, with the names of the settings.
+// validateReceiver returns the errors of one receiver. The errors name settings instead of receiver fields.
 func (o *Options) validateReceiver(r notify.Receiver) []error {
 	err := r.Validate()
 	if err == nil {
@@ -429,7 +431,8 @@ func (o *Options) validateReceiver(r notify.Receiver) []error {
 	return errs
 }
 
-// WarnAboutTemplates warns of unreadable templates at the start of the agent. As with the tool, their messages are lost.
+// WarnAboutTemplates logs a warning for each template that cannot be used, at the start of the agent. As in the tool,
+// messages with such a template are lost.
 func (o *Options) WarnAboutTemplates() {
 	check := func(name, text string) {
 		if err := notify.ValidateTemplate(o.describeSource(name), text); err != nil {
@@ -458,13 +461,14 @@ func isURL(s string, schemes ...string) bool {
 	return notify.ValidateServerURL(s, append(schemes, "http", "https")...) == nil
 }
 
-// isPort reports whether a text is a port number; 0 selects any port.
+// isPort reports whether a text is a port number. 0 is valid and selects any port.
 func isPort(s string) bool {
 	n, err := strconv.Atoi(s)
 	return err == nil && n >= 0 && n < 1<<16
 }
 
-// warnAboutSettings warns of settings that have a different meaning, no effect, or contradict each other.
+// warnAboutSettings adds warnings about settings that have another meaning than in the tool, have no effect, or
+// contradict each other.
 func (o *Options) warnAboutSettings() {
 	if o.WebhookTemplate != "" && o.WebhookTemplateFile != "" {
 		o.addWarning("%s: ignored, because %s overrides it", o.describeSource("webhook.template"), o.describeSource("webhook.template-file"))

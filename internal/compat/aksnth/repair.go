@@ -14,8 +14,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/azure"
 )
 
-// repairValues replaces values that cannot work although the tool started with them, and warns of each. If the pods of a
-// DaemonSet exited instead, no node would be protected.
+// repairValues replaces invalid values that did not prevent the start of the tool, and adds a warning for each. If the
+// pods of a DaemonSet exited for such a value, no node would be protected.
 func (o *Options) repairValues() {
 	o.repairEndpoint()
 	o.repairDurations()
@@ -40,12 +40,12 @@ func (o *Options) repairValues() {
 	}
 }
 
-// warnReplaced warns that a setting's value is not used, and what is used instead.
+// warnReplaced adds a warning that a setting's value is not used, and which value is used instead.
 func (o *Options) warnReplaced(name string, value any, want, instead string) {
 	o.addWarning("%s: %s: want %s; %s", o.describeSource(name), formatValueUnlessSecret(name, value), want, instead)
 }
 
-// formatValueUnlessSecret formats a value for a message, unless it may be secret.
+// formatValueUnlessSecret returns a setting's value for a message. It hides a value that may be secret.
 func formatValueUnlessSecret(name string, value any) string {
 	if slices.Contains(secretSettings, name) {
 		return "(value hidden, it may contain a secret)"
@@ -56,7 +56,8 @@ func formatValueUnlessSecret(name string, value any) string {
 	return fmt.Sprint(value)
 }
 
-// repairEndpoint adds the api-version that the service requires, or corrects the letter case of its name.
+// repairEndpoint adds the query parameter api-version to the endpoint, because the service requires it. It also
+// corrects the letter case of the parameter's name.
 func (o *Options) repairEndpoint() {
 	u, err := url.Parse(o.Endpoint)
 	if err == nil && isURL(o.Endpoint) && u.Query().Get("api-version") == "" {
@@ -73,7 +74,8 @@ func (o *Options) repairEndpoint() {
 	}
 }
 
-// cutAPIVersion removes the api-version, in any letter case, from a query and returns both.
+// cutAPIVersion returns a query without its parameter api-version, and the value of this parameter. The letter case of
+// the name does not matter.
 func cutAPIVersion(query string) (rest, version string) {
 	var others []string
 	for part := range strings.SplitSeq(query, "&") {
@@ -130,10 +132,10 @@ func (o *Options) repairNumbers() {
 	}
 }
 
-// maxSeconds is the maximum number of seconds that fits into a time.Duration.
+// maxSeconds is the largest number of seconds that a time.Duration can hold.
 const maxSeconds = int(1<<63-1) / int(time.Second)
 
-// repairWebhook replaces or removes webhook settings that made the tool's messages fail.
+// repairWebhook replaces or removes webhook settings that made all messages of the tool fail.
 func (o *Options) repairWebhook() {
 	methods := []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}
 	if method := strings.ToUpper(o.WebhookMethod); !slices.Contains(methods, o.WebhookMethod) {

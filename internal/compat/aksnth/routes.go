@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// AgentAccess gives the HTTP handlers access to the agent.
+// AgentAccess holds the functions of the agent that the HTTP handlers call.
 type AgentAccess struct {
 	// CheckLive returns an error if the process is not healthy.
 	CheckLive func() error
@@ -21,13 +21,13 @@ type AgentAccess struct {
 	Metrics http.Handler
 }
 
-// NewRoutes returns the handlers of the tool's paths that differ from Slipway's.
+// NewRoutes returns handlers for the paths that the tool served differently than Slipway.
 func NewRoutes(in AgentAccess) map[string]http.Handler {
 	return map[string]http.Handler{"/healthz": newHealthzHandler(in.CheckLive), "/drainNode": newDrainNodeHandler(in), "/metrics": NewMetricsPage(in.Metrics)}
 }
 
-// newHealthzHandler returns the liveness handler. It contacts no other machine: a restart would not repair that machine, and
-// the node would be unprotected meanwhile.
+// newHealthzHandler returns the handler for the liveness probe. It contacts no other machine. A restart of the agent
+// would not repair another machine, and would leave the node unprotected for a while.
 func newHealthzHandler(live func() error) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		if err := live(); err != nil {
@@ -38,8 +38,8 @@ func newHealthzHandler(live func() error) http.HandlerFunc {
 	}
 }
 
-// newDrainNodeHandler returns the handler that drains the node and answers when the drain has finished. DELETE restores the
-// node. The tool also accepted GET, which crawlers and probes send.
+// newDrainNodeHandler returns a handler that drains the node, and answers when the drain has finished. A DELETE request
+// restores the node. The tool also drained for GET, but crawlers and probes send GET too.
 func newDrainNodeHandler(in AgentAccess) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := in.AuthorizeDrain(r); err != nil {

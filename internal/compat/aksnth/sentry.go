@@ -31,9 +31,9 @@ const (
 	sentryFlushTimeout = 2 * time.Second
 )
 
-// Sentry sends log lines of level warning and above to a Sentry server, one event each, as the tool did. It sends envelopes
-// over plain HTTP (https://develop.sentry.dev/sdk/data-model/envelopes/), so Sentry's library is not linked. If the server
-// is unavailable, slow or refuses, only its log lines are lost.
+// Sentry sends log lines of level warning and above to a Sentry server, one event per line, as the tool did. It sends
+// envelopes over plain HTTP (https://develop.sentry.dev/sdk/data-model/envelopes/), so that Sentry's library is not
+// linked. If the server is slow, unavailable or refuses an event, only these log lines are lost.
 type Sentry struct {
 	url, key     string
 	node, client string
@@ -46,7 +46,8 @@ type Sentry struct {
 	pausedUntil  atomic.Int64 // Unix nanoseconds
 }
 
-// parseSentryDSN parses a DSN: https://KEY@HOST/PATH/PROJECT. Errors do not quote it, because the key is confidential.
+// parseSentryDSN parses a DSN: https://KEY@HOST/PATH/PROJECT. It returns the URL for envelopes and the key. An error
+// does not quote the DSN, because the key is confidential.
 func parseSentryDSN(dsn string) (envelopes, key string, err error) {
 	u, err := url.Parse(dsn)
 	if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Hostname() == "" || u.User.Username() == "" {
@@ -60,7 +61,7 @@ func parseSentryDSN(dsn string) (envelopes, key string, err error) {
 	return to.String(), u.User.Username(), nil
 }
 
-// NewSentry starts a sender for a DSN that Validate has checked. version is the program's version.
+// NewSentry starts a Sentry for a DSN that Validate has accepted. version is the version of this program.
 func NewSentry(dsn, node, version string) (*Sentry, error) {
 	to, key, err := parseSentryDSN(dsn)
 	if err != nil {
@@ -77,10 +78,10 @@ func NewSentry(dsn, node, version string) (*Sentry, error) {
 	return s, nil
 }
 
-// refuseRedirect makes a redirect count as a refusal. net/http would send the key to another server.
+// refuseRedirect makes a client follow no redirect. net/http would send the key to another server.
 func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// Close sends the waiting lines within sentryFlushTimeout and stops.
+// Close sends the queued events, for at most sentryFlushTimeout, and stops.
 func (s *Sentry) Close() {
 	sent := make(chan struct{})
 	go func() {
@@ -110,7 +111,7 @@ func (s *Sentry) sendQueued(ctx context.Context) {
 	}
 }
 
-// sendEnvelope sends one envelope. It cannot report a failure, because the log itself is what it sends.
+// sendEnvelope sends one envelope. It does not log a failure, because it sends the log itself.
 func (s *Sentry) sendEnvelope(ctx context.Context, envelope []byte) {
 	if time.Now().UnixNano() < s.pausedUntil.Load() {
 		return
@@ -137,8 +138,8 @@ func (s *Sentry) sendEnvelope(ctx context.Context, envelope []byte) {
 	}
 }
 
-// WrapHandler returns a handler that passes log lines to next, and lines of level warning and above to Sentry too. It returns
-// next if s is nil.
+// WrapHandler returns a log handler that passes all lines to next. It also sends lines of level warning and above to
+// Sentry. If s is nil, it returns next.
 func (s *Sentry) WrapHandler(next slog.Handler) slog.Handler {
 	if s == nil {
 		return next
@@ -189,7 +190,7 @@ func (h *sentryHandler) collectAttrs(r slog.Record) map[string]string {
 	return extra
 }
 
-// queueRecord queues a log line as an event, or drops it.
+// queueRecord queues a log line as a Sentry event. It drops the line if the queue is full.
 func (s *Sentry) queueRecord(r slog.Record, extra map[string]string) {
 	level := "warning"
 	if r.Level >= slog.LevelError {
@@ -198,15 +199,15 @@ func (s *Sentry) queueRecord(r slog.Record, extra map[string]string) {
 	s.queueEvent(level, r.Time, r.Message, extra)
 }
 
-// SendFailure sends the error that ends the process, as the tool did for a failed start. It does nothing without an error or a
-// Sentry.
+// SendFailure sends the error that ends the process, as the tool did after a failed start. It does nothing if err or s
+// is nil.
 func (s *Sentry) SendFailure(err error) {
 	if s != nil && err != nil {
 		s.queueEvent("fatal", time.Now(), err.Error(), nil)
 	}
 }
 
-// SendStartFailure sends the error of refused options, if the options contain a DSN.
+// SendStartFailure sends the error of invalid options to Sentry, if the options contain a DSN.
 func SendStartFailure(o *Options, err error, version string) {
 	if o == nil || o.SentryDSN == "" {
 		return

@@ -28,7 +28,7 @@ const (
 	defaultBackendTimeout = 5 * time.Minute
 )
 
-// Config is the tool's configuration as the user wrote it.
+// Config holds the tool's configuration as the user wrote it.
 type Config struct {
 	Server    Server
 	APIServer APIServer
@@ -58,7 +58,7 @@ type KubeAuth struct {
 	CACertPath     string `json:"caCertPath"`
 }
 
-// Backend configures the connection to the cloudpool server.
+// Backend configures the connection to the backend, which is the cloudpool server.
 type Backend struct {
 	// URL contains no credentials. Credentials in the file's URL are moved to Auth.
 	URL     string
@@ -81,7 +81,7 @@ type BackendAuth struct {
 	Password *string `json:"-"`
 }
 
-// configFile is the structure of the JSON file. Keys may be in any letter case.
+// configFile is the structure of the tool's JSON file. Keys may have any letter case.
 type configFile struct {
 	Server struct {
 		Timeout json.RawMessage `json:"timeout"`
@@ -102,7 +102,7 @@ type configFile struct {
 	} `json:"backend"`
 }
 
-// parseFile parses the JSON. Its errors contain the key and the wanted type.
+// parseFile parses the tool's JSON file. An error names the key and the wanted type.
 func parseFile(raw []byte) (configFile, error) {
 	var f configFile
 	err := json.Unmarshal(raw, &f)
@@ -120,7 +120,7 @@ func parseFile(raw []byte) (configFile, error) {
 	return f, fmt.Errorf("%s: is a JSON %s: want %s", wrong.Field, wrong.Value, want)
 }
 
-// parseDuration parses a quoted Go duration. It returns 0 for a missing one.
+// parseDuration parses a duration in Go's format within quotes. It returns 0 if raw is missing.
 func parseDuration(raw json.RawMessage) (time.Duration, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return 0, nil
@@ -136,7 +136,7 @@ func parseDuration(raw json.RawMessage) (time.Duration, error) {
 	return d, nil
 }
 
-// knownKeys are the supported keys of each object.
+// knownKeys lists the keys that each object of the file can have.
 var knownKeys = map[string][]string{
 	"": {"server", "apiServer", "backend"}, "server": {"timeout"}, "apiServer": {"url", "auth", "timeout"},
 	"apiServer.auth": {"kubeConfigPath", "clientCertPath", "clientKeyPath", "caCertPath"},
@@ -152,7 +152,7 @@ func Load(path string) (Config, error) {
 	return Parse(raw)
 }
 
-// Parse parses the content of the file. Its errors have the tool's wording.
+// Parse parses the content of the tool's file. Its errors have the tool's wording.
 func Parse(raw []byte) (Config, error) {
 	f, err := parseFile(raw)
 	if err != nil {
@@ -200,11 +200,11 @@ func (c *Config) addWarning(format string, a ...any) {
 	c.Warnings = append(c.Warnings, fmt.Sprintf(format, a...))
 }
 
-// Limits of a timeout.
+// minTimeout and maxTimeout limit a timeout in the tool's file.
 const minTimeout, maxTimeout = time.Second, 30 * time.Minute
 
-// limitTimeout returns the fallback for 0 or a negative value, and otherwise the value within the limits. It warns of a
-// change.
+// limitTimeout returns a timeout within the limits. It returns fallback for 0 or a negative value. It adds a warning if
+// it changes a value other than 0.
 func (c *Config) limitTimeout(key string, timeout, fallback time.Duration) time.Duration {
 	if timeout == 0 {
 		return fallback
@@ -220,7 +220,7 @@ func (c *Config) limitTimeout(key string, timeout, fallback time.Duration) time.
 	return bounded
 }
 
-// warnUnknownKeys warns of unknown keys.
+// warnUnknownKeys adds a warning for each unknown key in the file.
 func (c *Config) warnUnknownKeys(raw []byte) {
 	var tree map[string]any
 	if json.Unmarshal(raw, &tree) == nil {
@@ -283,8 +283,8 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// moveCredentialsToAuth moves the URL's credentials to Auth. They become basic authentication, which the tool used for every
-// request.
+// moveCredentialsToAuth moves the user name and password in the URL to Auth. They become basic authentication, which
+// the tool used for every request.
 func (b *Backend) moveCredentialsToAuth() error {
 	u, err := url.Parse(b.URL)
 	if err != nil || u.User == nil {
@@ -303,12 +303,12 @@ func (b *Backend) moveCredentialsToAuth() error {
 	return nil
 }
 
-// unreadableURL is the error for an invalid URL. It contains neither the URL nor the parser's error, because both may
-// contain a password.
+// unreadableURL is the text of the error for an invalid URL. It contains neither the URL nor the parser's error,
+// because both may contain a password.
 const unreadableURL = "cannot be read as a URL: want for example https://HOST:PORT, with special characters in user name and password percent-encoded"
 
-// redactURL returns a URL without its password and its query, which may contain a token. If the URL has no host but an @, it
-// returns a placeholder, because the text may be credentials.
+// redactURL returns a URL without its password and its query, which may contain a token. If the URL has no host but an
+// @, redactURL returns a placeholder. Such a text may be credentials.
 func redactURL(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" && strings.Contains(text, "@") {

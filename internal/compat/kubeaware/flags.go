@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat"
 )
 
-// Flags are the tool's flags and some additional ones.
+// Flags holds the values of the tool's flags and of the flags that Slipway adds.
 type Flags struct {
 	ConfigFile  string
 	Port        int
@@ -36,7 +36,7 @@ type Flags struct {
 	Warnings []string
 }
 
-// ParseFlags parses the command line. Flags may have one or two dashes. It prints errors and the help to stderr.
+// ParseFlags parses the command line. A flag may have one or two dashes. It prints errors and the help to stderr.
 func ParseFlags(args []string, getenv func(string) string, stderr io.Writer) (*Flags, error) {
 	f := &Flags{}
 	fs := flag.NewFlagSet(Tool, flag.ContinueOnError)
@@ -83,14 +83,14 @@ func ParseFlags(args []string, getenv func(string) string, stderr io.Writer) (*F
 	return f, nil
 }
 
-// ignoredFlag accepts and ignores any value.
+// ignoredFlag is a flag that accepts any value and ignores it.
 type ignoredFlag struct{ isBool bool }
 
 func (ignoredFlag) String() string     { return "" }
 func (ignoredFlag) Set(string) error   { return nil }
 func (i ignoredFlag) IsBoolFlag() bool { return i.isBool }
 
-// ListenAddress returns the listen address of the API.
+// ListenAddress returns the address on which the cloudpool API listens.
 func (f *Flags) ListenAddress() string {
 	return net.JoinHostPort(strings.Trim(f.Address, "[]"), strconv.Itoa(f.Port))
 }

@@ -7,10 +7,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// passwordFile is the file with the password from the URL of a migrated configuration. A Secret is mounted there.
+// passwordFile is the file for the password that the tool's URL contained. The pod has to mount a Secret there.
 const passwordFile = "/etc/slipway/secrets/cloudpool-password" //nolint:gosec // a path
 
-// Migrate converts the tool's file to a --cloud-config file, with notes as comments above.
+// Migrate converts the tool's file to a --cloud-config file. The notes are comments at its beginning.
 func Migrate(raw []byte) ([]byte, error) {
 	c, err := Parse(raw)
 	if err != nil {

@@ -22,21 +22,23 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// BackendHash returns a hash of the backend's URL. It distinguishes proxies of different backends in a cluster and is the same in
-// all replicas.
+// BackendHash returns a hash of the backend's URL. It is the same in all replicas of a proxy, and differs between
+// proxies for different backends.
 func (c *Config) BackendHash() string {
 	sum := fnv.New32a()
 	sum.Write([]byte(strings.ToLower(strings.TrimRight(c.Backend.URL, "/"))))
 	return fmt.Sprintf("%08x", sum.Sum32())
 }
 
-// BackendLabel is the label of the NodeRetirements that a proxy creates and carries out itself. The value is its Mark.
+// BackendLabel is the label of the NodeRetirements that a proxy creates and carries out itself. Its value is the
+// BackendHash.
 const BackendLabel = "slipway.dev/" + Tool
 
-// poolURLPattern matches the URL of one pool of a server with several pools.
+// poolURLPattern matches the URL of one pool on a server with several pools.
 var poolURLPattern = regexp.MustCompile(`/cloudpools/([A-Za-z0-9][A-Za-z0-9._-]*)/?$`)
 
-// ToPoolConfig returns the provider configuration of the backend. multi is true for a server of several pools.
+// ToPoolConfig returns the configuration of the cloudpool provider for the backend. multi means that the server has
+// several pools.
 func (c *Config) ToPoolConfig(multi bool) provider.Config {
 	pool := provider.PoolConfig{URL: c.Backend.URL, Multi: multi, ComputerName: c.Backend.ComputerName}
 	if !multi {
@@ -55,7 +57,7 @@ func (c *Config) ToPoolConfig(multi bool) provider.Config {
 	}
 }
 
-// ToCloudpoolConfig returns the configuration of the API.
+// ToCloudpoolConfig returns the configuration of `slipway cloudpool`.
 func (c *Config) ToCloudpoolConfig(f *Flags) cloudpool.Config {
 	host, err := os.Hostname()
 	if err != nil || host == "" {
@@ -85,7 +87,7 @@ func (c *Config) ToCloudpoolConfig(f *Flags) cloudpool.Config {
 	}
 }
 
-// ToRESTConfig returns the client configuration for the API server.
+// ToRESTConfig returns the client-go configuration for the API server.
 func (a *APIServer) ToRESTConfig(userAgent string) (*rest.Config, error) {
 	config := &rest.Config{Host: a.URL, TLSClientConfig: rest.TLSClientConfig{
 		CertFile: a.Auth.ClientCertPath, KeyFile: a.Auth.ClientKeyPath, CAFile: a.Auth.CACertPath,
@@ -106,9 +108,9 @@ func (a *APIServer) ToRESTConfig(userAgent string) (*rest.Config, error) {
 	return config, nil
 }
 
-// loadKubeconfig returns the configuration of the cluster with the API server's URL in a kubeconfig file. It uses the
-// current context if that belongs to the cluster, otherwise the first context by name. All kinds of credentials are
-// supported.
+// loadKubeconfig returns the client-go configuration from a kubeconfig file, for the cluster with the API server's URL.
+// It uses the current context if this context belongs to the cluster. Otherwise it uses the cluster's first context by
+// name. All kinds of credentials are supported.
 func (a *APIServer) loadKubeconfig() (*rest.Config, error) {
 	path := a.Auth.KubeConfigPath
 	if abs, err := filepath.Abs(path); err == nil {

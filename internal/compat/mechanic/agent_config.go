@@ -9,16 +9,16 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/condition"
 )
 
-// Label is set to "true" on a node while it is cordoned by the agent.
+// Label is the label that the agent sets to "true" on a node while it cordons the node.
 const Label = "mechanic.cordoned"
 
-// productionEnv is the only runtime environment without debug logs.
+// productionEnv is the only runtime environment in which the agent writes no debug logs.
 const productionEnv = "prod"
 
-// metricsAddress is the address of the metrics. The tool had none.
+// metricsAddress is the address on which the agent serves metrics. The tool had no metrics.
 const metricsAddress = ":9818"
 
-// ToAgentConfig returns the agent configuration that corresponds to the tool's configuration.
+// ToAgentConfig returns the agent configuration for the tool's configuration.
 func (c *Config) ToAgentConfig() config.Agent {
 	a := config.NewDefaultAgent()
 	a.NodeName = c.NodeName
@@ -47,8 +47,8 @@ func drainOrIgnore(drain bool) agent.Action {
 	return agent.Ignore
 }
 
-// conditionRules returns the rules of the conditions that cause a drain. The tool checked conditions once per polling
-// interval. Here a condition must be true for that interval.
+// conditionRules returns the rules for the node conditions that cause a drain. The tool checked conditions once per
+// polling interval. Here a condition must be true for one polling interval.
 func (c *Config) conditionRules() []condition.Rule {
 	var rules []condition.Rule
 	hold := condition.Duration(time.Duration(c.PollingInterval) * time.Second)
@@ -69,7 +69,7 @@ func (c *Config) conditionRules() []condition.Rule {
 	return rules
 }
 
-// NewEventFormatter returns the Kubernetes Events of the tool for a node.
+// NewEventFormatter returns a function that formats the Kubernetes Events of the tool for a node.
 func NewEventFormatter(node string) agent.EventFormatter {
 	words := map[agent.EventReason]struct{ kind, reason, message string }{
 		agent.NodeCordoned:   {"Normal", "CordonNode", "Node %s cordoned by mechanic"},

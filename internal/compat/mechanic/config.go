@@ -26,10 +26,11 @@ const (
 	nodeNameVariable = envPrefix + "NODE_NAME"
 )
 
-// maxPollingSeconds is the maximum time in seconds that a node condition must be true before the node is drained.
+// maxPollingSeconds is the maximum polling interval in seconds. A node condition must be true for this interval before
+// the node is drained.
 const maxPollingSeconds = 24 * 60 * 60
 
-// Config is the tool's configuration as the user wrote it.
+// Config holds the tool's configuration as the user wrote it.
 type Config struct {
 	NodeName string
 
@@ -48,7 +49,7 @@ type Config struct {
 	Warnings []string
 }
 
-// Default returns the tool's configuration without a file.
+// Default returns the tool's configuration without a file and without variables.
 func Default() Config {
 	return Config{
 		Redeploy: true, Preempt: true, Terminate: true, LiveMigration: true,
@@ -56,8 +57,9 @@ func Default() Config {
 	}
 }
 
-// setting is one of the tool's settings with all its keys. The first key is the one in the tool's code (scheduledEvents,
-// optionalConditions). The ConfigMap that the tool ships has vmEvents and optional. Releases before 2025.4 had flat keys.
+// setting describes one of the tool's settings by all its keys. The first key is the one in the tool's code
+// (scheduledEvents, optionalConditions). The ConfigMap that the tool ships has vmEvents and optional. Releases before
+// 2025.4 had keys without a section.
 type setting struct {
 	keys  []string
 	value func(*Config) any // a pointer to bool, int or string
@@ -101,19 +103,20 @@ func listKnownKeys() []string {
 	return known
 }
 
-// listSections returns the keys of the file that contain settings.
+// listSections returns the keys of the file that contain other settings.
 func listSections() []string {
 	return []string{"scheduledEvents", "vmEvents", "optionalConditions", "optional"}
 }
 
-// Load reads the file at path, which may be missing, and the environment in the form of os.Environ. The environment
+// Load reads the file at path and the environment. The file may be missing. environ has the form of os.Environ and
 // overrides the file. The error contains all faults.
 func Load(path string, environ []string) (Config, error) {
 	return joinFaults(loadFile(path, environ))
 }
 
-// LoadWithWarnings works like Load but ignores faults with a warning, as the tool did. If the pods of a DaemonSet exited at the
-// start, no node would be protected. Only a missing node name is an error.
+// LoadWithWarnings reads the same inputs as Load. It turns each fault into a warning and keeps the default, as the tool
+// did. If the pods of a DaemonSet exited at their start, no node would be protected. Only a missing node name is an
+// error.
 func LoadWithWarnings(path string, environ []string) (Config, error) {
 	c, faults := loadFile(path, environ)
 	for _, err := range faults {
@@ -150,12 +153,12 @@ func Parse(raw []byte, environ []string) (Config, error) {
 	return joinFaults(parseFileAndEnvironment(raw, environ))
 }
 
-// joinFaults returns the configuration with all faults as one error.
+// joinFaults returns the configuration, and all faults joined to one error.
 func joinFaults(c Config, faults []error) (Config, error) {
 	return c, errors.Join(append(faults, c.requireNodeName())...)
 }
 
-// parseFileAndEnvironment keeps the default of each setting with a fault.
+// parseFileAndEnvironment returns the configuration and its faults. A setting with a fault keeps its default.
 func parseFileAndEnvironment(raw []byte, environ []string) (Config, []error) {
 	c := Default()
 	entries, err := compat.ReadYAMLEntries(raw, listSections()...)
@@ -181,8 +184,8 @@ func (c *Config) addWarning(format string, args ...any) {
 	c.Warnings = append(c.Warnings, fmt.Sprintf(format, args...))
 }
 
-// applyEntries applies the settings of the file. If a setting has several keys, the first one counts. Like the tool, it
-// ignores letter case.
+// applyEntries sets the configuration from the entries of the file. If a setting has several keys, the first of its
+// keys counts. As in the tool, letter case does not matter.
 func (c *Config) applyEntries(entries map[string]compat.Entry) []error {
 	var errs []error
 	byKey := map[string]string{} // as spelled, by its lower case
@@ -217,7 +220,7 @@ func (c *Config) applyEntries(entries map[string]compat.Entry) []error {
 	return errs
 }
 
-// applySetting applies one setting and removes its keys from byKey.
+// applySetting sets one setting from the entries of the file. It removes the setting's keys from byKey.
 func (c *Config) applySetting(s setting, entries map[string]compat.Entry, byKey map[string]string) error {
 	used := ""
 	for i, key := range s.keys {
@@ -250,8 +253,8 @@ func (c *Config) applySetting(s setting, entries map[string]compat.Entry, byKey 
 	return nil
 }
 
-// applyValue applies a value of the file. Like the tool's library, it converts a number to a boolean: any number except 0 is
-// true.
+// applyValue sets one setting to a value of the file. As in the tool's library, a number is a boolean too: any number
+// except 0 is true.
 func (c *Config) applyValue(s setting, spelled string, e compat.Entry) error {
 	to, value := s.value(c), e.Value
 	n, number := e.Int()
@@ -279,7 +282,8 @@ func isBoolPointer(to any) bool {
 	return is
 }
 
-// assignValue assigns a value. If that fails, it returns which values are accepted.
+// assignValue parses a value and stores it in to. If it cannot parse the value, it returns a description of the
+// accepted values.
 func assignValue(to any, value string) (want string) {
 	switch to := to.(type) {
 	case *bool:
@@ -300,8 +304,8 @@ func assignValue(to any, value string) (want string) {
 	return ""
 }
 
-// applyEnvironment applies variables named MECHANIC_ and a key in capitals, with "." or "_" in it. mechanic applied a
-// variable only if the file had the key too.
+// applyEnvironment sets the configuration from environment variables. A variable is named MECHANIC_ and a key in
+// capitals, which may contain "." or "_". mechanic itself applied a variable only if the file had the key too.
 func (c *Config) applyEnvironment(environ []string) []error {
 	var errs []error
 	names := map[string]setting{}
@@ -333,7 +337,7 @@ func (c *Config) applyEnvironment(environ []string) []error {
 	return errs
 }
 
-// isServiceLink reports whether the kubelet created the variable for a Service named mechanic.
+// isServiceLink reports whether the kubelet set an environment variable because of a Service named mechanic.
 func isServiceLink(name string) bool {
 	return strings.HasPrefix(name, envPrefix+"SERVICE_") || strings.HasPrefix(name, envPrefix+"PORT")
 }

@@ -13,7 +13,7 @@ func Migrate(raw []byte) (compat.Migration, error) {
 	return m, nil
 }
 
-// migrationNotes returns the differences to the tool that may matter to users.
+// migrationNotes returns the differences between the tool and Slipway that may matter to users.
 func (c *Config) migrationNotes() []string {
 	notes := []string{
 		"The switch of every event type now works. In its default mode, mechanic drained for live migrations only. Preempt, " +

@@ -1,5 +1,5 @@
 // Package openstackautoscaler is the compatibility mode of the OpenStack cluster autoscaler
-// (github.com/Chathuru/kubernetes-cluster-autoscaler). It converts the tool's conf.yml to a ToNodeGroup and a cloud
+// (github.com/Chathuru/kubernetes-cluster-autoscaler). It converts the tool's conf.yml to a NodeGroup and a cloud
 // configuration.
 package openstackautoscaler
 
@@ -24,13 +24,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat"
 )
 
-// Tool is the name of the replaced tool in the command.
+// Tool is the name of the replaced tool, which is also the name of the slipway command.
 const Tool = "openstack-autoscaler"
 
-// DefaultFile is the tool's configuration file, in the working directory.
+// DefaultFile is the name of the tool's configuration file in the working directory.
 const DefaultFile = "conf.yml"
 
-// The values of CloudType. All except OpenStack are plugins.
+// The values of CloudType. For every value except OpenStack a plugin is necessary.
 const (
 	OpenStack = "OpenStack"
 	GCP       = "GCP"
@@ -42,7 +42,7 @@ const (
 // CloudTypes returns all values of CloudType.
 func CloudTypes() []string { return []string{OpenStack, GCP, AWS, Libvirt, Other} }
 
-// Config is the tool's configuration as the user wrote it.
+// Config holds the tool's configuration as the user wrote it.
 type Config struct {
 	CloudType       string      `yaml:"CloudType"`
 	AuthOptions     AuthOptions `yaml:"AuthOptions"`
@@ -60,7 +60,7 @@ type Config struct {
 	Warnings []string `yaml:"-"`
 }
 
-// AuthOptions contains the credentials. CloudType determines which fields are used.
+// AuthOptions holds the credentials for the cloud. Which fields are used depends on CloudType.
 type AuthOptions struct {
 	IdentityEndpoint string `yaml:"IdentityEndpoint"`
 	Username         string `yaml:"Username"`
@@ -75,13 +75,13 @@ type AuthOptions struct {
 	AuthFile     string `yaml:"AuthFile"`
 }
 
-// Network is the network of the servers.
+// Network configures the network of new servers.
 type Network struct {
 	SecurityGroupName string `yaml:"SecurityGroupName"`
 	NetworkUUID       string `yaml:"NetworkUUID"`
 }
 
-// Flavours are the flavours for new servers, in order of preference.
+// Flavours configures the flavors of new servers, in order of preference.
 type Flavours struct {
 	DefaultFlavour string    `yaml:"DefaultFlavour"`
 	Flavours       []Flavour `yaml:"Flavours"`
@@ -90,7 +90,7 @@ type Flavours struct {
 	Reserved map[string]string `yaml:"Reserved"`
 }
 
-// Flavour describes a flavour. Memory is in MiB.
+// Flavour describes one flavor. Memory is in MiB.
 type Flavour struct {
 	Name   string `yaml:"Name"`
 	VCPU   int    `yaml:"VCPU"`
@@ -107,7 +107,7 @@ const (
 	maxCoolDownSeconds = 365 * 24 * 60 * 60
 )
 
-// Load reads the file at path.
+// Load reads the tool's configuration from the file at path.
 func Load(path string) (Config, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -120,7 +120,7 @@ func Load(path string) (Config, error) {
 	return c, nil
 }
 
-// Parse parses the content of the file. The error contains all faults.
+// Parse parses the content of the tool's file. The error contains all faults.
 func Parse(raw []byte) (Config, error) {
 	var c Config
 	if len(raw) > maxFileBytes {
@@ -156,7 +156,7 @@ func Parse(raw []byte) (Config, error) {
 	return c, errors.Join(append(checker.errs, slices.DeleteFunc(c.validate(), checker.isReported)...)...)
 }
 
-// checkNoSecondDocument returns an error if another non-empty YAML document follows.
+// checkNoSecondDocument returns an error if the file has another YAML document that is not empty.
 func checkNoSecondDocument(rest *yaml.Decoder) error {
 	for {
 		var next yaml.Node
@@ -177,13 +177,13 @@ func (c *Config) addWarning(format string, args ...any) {
 	c.Warnings = append(c.Warnings, fmt.Sprintf(format, args...))
 }
 
-// schemaChecker collects the differences between a YAML document and a type: unknown keys and values of the wrong kind.
+// schemaChecker collects the unknown keys and the values of a wrong type in a YAML document.
 type schemaChecker struct {
 	errs        []error
 	wrongFields []string // fields with values of the wrong kind
 }
 
-// checkNode checks a part of the document. name is its path, with a dot at the end.
+// checkNode checks one YAML node against a Go type. name is the node's path in the document, with a dot at the end.
 func (m *schemaChecker) checkNode(n *yaml.Node, t reflect.Type, name string) {
 	field := strings.TrimSuffix(name, ".")
 	switch {
@@ -224,7 +224,8 @@ func (m *schemaChecker) checkKeys(n *yaml.Node, t reflect.Type, name string) {
 	}
 }
 
-// isReported reports whether an error is about a field, or a part of a field, that was already reported as unreadable.
+// isReported reports whether an error concerns a field that was already reported as unreadable. A field within such a
+// field counts too.
 func (m *schemaChecker) isReported(err error) bool {
 	field, _, _ := strings.Cut(err.Error(), ": ")
 	return slices.ContainsFunc(m.wrongFields, func(wrong string) bool {
@@ -232,8 +233,8 @@ func (m *schemaChecker) isReported(err error) bool {
 	})
 }
 
-// describeWrongValue describes a value of the wrong kind. It shows the text only if a number is wanted, because other values may
-// be secret.
+// describeWrongValue describes a value of the wrong type for a message. It shows the value only if a number is wanted,
+// because other values may be secret.
 func describeWrongValue(n *yaml.Node, t reflect.Type) string {
 	switch {
 	case n.Kind == yaml.SequenceNode:
@@ -248,7 +249,7 @@ func describeWrongValue(n *yaml.Node, t reflect.Type) string {
 
 const wholeNumber = "a whole number"
 
-// describeType returns the name of a type's values in messages.
+// describeType returns a name for the values of a Go type, for messages.
 func describeType(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Pointer:
@@ -263,10 +264,11 @@ func describeType(t reflect.Type) string {
 	return "text"
 }
 
-// placeholder matches the placeholder values in the tool's example.
+// placeholder matches a value that was copied from the tool's example without a change.
 var placeholder = regexp.MustCompile(`^<.*>$`)
 
-// validate checks what the tool checked at the start, and what it noticed only when it needed a machine.
+// validate returns all faults of the configuration. Some of them the tool checked at its start, and others it noticed
+// only when it needed a machine.
 func (c *Config) validate() []error {
 	var errs []error
 	check := func(ok bool, field string, value any, want string) {
@@ -348,7 +350,7 @@ func (f *Flavours) validate() []error {
 	return errs
 }
 
-// parseQuantities parses amounts by resource name. It returns nil for an empty map.
+// parseQuantities parses amounts by resource name. For an empty map it returns nil.
 func parseQuantities(field string, given map[string]string) (list corev1.ResourceList, errs []error) {
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		amount, err := resource.ParseQuantity(given[name])

@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat"
 )
 
-// File is one of the files of a migration.
+// File is one of the files that a migration produces.
 type File struct {
 	Name    string
 	Content []byte
@@ -18,18 +18,19 @@ type File struct {
 	Secret bool
 }
 
-// cloudsYAMLEntry is the name of the entry in clouds.yaml.
+// cloudsYAMLEntry is the name of the entry in the clouds.yaml file of a migration.
 const cloudsYAMLEntry = "openstack"
 
-// missingClusterName is the comment for a missing cluster name. No default is safe, because another cluster of the project
-// could have the same name.
+// missingClusterName is the comment that replaces a missing cluster name. There is no safe default, because another
+// cluster of the project could have the same name.
 const missingClusterName = `# clusterName: enter a name that is unique in the project, such as the UID of the namespace kube-system
 # (kubectl get namespace kube-system -o jsonpath={.metadata.uid}). Servers that are marked with it and have no Node are deleted.
 # slipway manager does not start without it.
 `
 
-// Migrate converts the tool's file to NodeGroups, a --cloud-config file and a clouds.yaml. cluster is the cluster's name; if
-// it is empty, the user must add it to the second file. controlPlaneNodes is the number of control plane nodes.
+// Migrate converts the tool's file to NodeGroups, a --cloud-config file and a clouds.yaml. cluster is the cluster's
+// name. If it is empty, the user must add the name to the --cloud-config file. controlPlaneNodes is the number of
+// control plane nodes.
 func Migrate(raw []byte, cluster string, controlPlaneNodes int) ([]File, error) {
 	c, err := Parse(raw)
 	if err != nil {
@@ -86,7 +87,7 @@ func FormatFiles(files []File) []byte {
 	return []byte(b.String())
 }
 
-// toCloudsYAML returns the credentials in the format of OpenStack's own client.
+// toCloudsYAML returns a clouds.yaml with the tool's credentials.
 func (c *Config) toCloudsYAML() map[string]any {
 	return map[string]any{"clouds": map[string]any{cloudsYAMLEntry: map[string]any{
 		"identity_api_version": 3,
@@ -97,7 +98,7 @@ func (c *Config) toCloudsYAML() map[string]any {
 	}}}
 }
 
-// migrationNotes returns the differences to the tool that may matter to users.
+// migrationNotes returns the differences between the tool and Slipway that may matter to users.
 func (c *Config) migrationNotes(controlPlane int) []string {
 	notes := []string{
 		fmt.Sprintf("minSize and maxSize count only the group's nodes: MinNodeCount %d and MaxNodeCount %d minus %d control plane nodes, which "+

@@ -35,10 +35,10 @@ const (
 	masterLabel       = "node-role.kubernetes.io/master"
 )
 
-// ControlPlaneLabels returns the labels of control plane nodes: kubeadm's current and its former label.
+// ControlPlaneLabels returns the labels of control plane nodes. These are kubeadm's current label and its former label.
 func ControlPlaneLabels() []string { return []string{controlPlaneLabel, masterLabel} }
 
-// CoolDown returns the time that a node must be idle.
+// CoolDown returns how long a node must be idle before it is removed.
 func (c *Config) CoolDown() time.Duration {
 	if c.CoolDownTime == nil {
 		return defaultCoolDown
@@ -46,7 +46,7 @@ func (c *Config) CoolDown() time.Duration {
 	return time.Duration(*c.CoolDownTime) * time.Second
 }
 
-// ToCloudConfig returns the OpenStack configuration. cluster must be unique in the project.
+// ToCloudConfig returns the configuration of the OpenStack provider. cluster must be unique in the project.
 func (c *Config) ToCloudConfig(cluster string) openstack.Config {
 	var former []string
 	if cluster != DefaultCluster {
@@ -69,8 +69,9 @@ func (c *Config) toGroupConfig() openstack.GroupConfig {
 	}
 }
 
-// reservedResources returns the resources that nodes reserve: the file's, or else the defaults of kubeadm's kubelets. Those
-// reserve nothing for the system, but evict pods below evictionHard memory.available.
+// reservedResources returns the resources that a node reserves. If the file has no value, it returns the defaults of
+// kubelets that kubeadm installs. These kubelets reserve nothing for the system. They evict pods below evictionHard
+// memory.available.
 func (f *Flavours) reservedResources() corev1.ResourceList {
 	if f.Reserved == nil {
 		return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(kubeletReservedMemory)}
@@ -82,7 +83,7 @@ func (f *Flavours) reservedResources() corev1.ResourceList {
 	return list
 }
 
-// toTemplates returns the machine templates if the file declares allocatable resources. Otherwise it returns nil, which
+// toTemplates returns the instance templates if the file declares allocatable resources. Otherwise it returns nil. Nil
 // selects all flavors of the cloud.
 func (c *Config) toTemplates() []v1alpha1.InstanceTemplate {
 	declared := map[string]corev1.ResourceList{}
@@ -101,8 +102,8 @@ func (c *Config) toTemplates() []v1alpha1.InstanceTemplate {
 	return all
 }
 
-// flavorNames returns the flavors of the list in order, and then the default one. The tool used the default for pods without
-// requests. Slipway always knows what a pod needs.
+// flavorNames returns the flavors of the tool's list in order, and then its default flavor. The tool used the default
+// for pods without requests. Slipway needs no default, because it computes what each pod needs.
 func (c *Config) flavorNames() []string {
 	var names []string
 	listed := false
@@ -116,8 +117,8 @@ func (c *Config) flavorNames() []string {
 	return names
 }
 
-// FullControlPlaneWarning returns a warning if the control plane alone reaches MaxNodeCount, so that no other node fits. Otherwise it
-// returns "".
+// FullControlPlaneWarning returns a warning if the control plane alone reaches MaxNodeCount, so that no other node
+// fits. Otherwise it returns "".
 func (c *Config) FullControlPlaneWarning(controlPlane int) string {
 	if controlPlane < *c.MaxNodeCount {
 		return ""
@@ -126,8 +127,8 @@ func (c *Config) FullControlPlaneWarning(controlPlane int) string {
 		*c.MaxNodeCount, controlPlane, controlPlane+1)
 }
 
-// ToNodeGroup returns the group of all nodes except the control plane's. The tool's limits include the controlPlane nodes; a
-// ToNodeGroup's limits do not.
+// ToNodeGroup returns the NodeGroup for all nodes except the control plane's. The tool's node limits include the
+// control plane nodes, so their number is subtracted.
 func (c *Config) ToNodeGroup(controlPlaneNodes int) v1alpha1.NodeGroup {
 	maximum := int32(max(0, *c.MaxNodeCount-controlPlaneNodes))
 	return v1alpha1.NodeGroup{

@@ -1,6 +1,6 @@
-// Package vmsspodwatcher is the compatibility mode of the VMSS pod watcher. That tool for AKS removes nodes that no longer
-// run pods with a label. The package converts the tool's environment to a ToNodeGroup with an idle rule and an Azure
-// configuration.
+// Package vmsspodwatcher is the compatibility mode of the VMSS pod watcher. That tool for AKS removes nodes that no
+// longer run pods with a given label. This package converts the tool's environment to an Azure configuration and a
+// NodeGroup that removes idle nodes.
 package vmsspodwatcher
 
 import (
@@ -18,7 +18,7 @@ import (
 // Tool is the name of the replaced tool.
 const Tool = "vmss-pod-watcher"
 
-// The tool's variables. The tool itself misspells the flag of the check.
+// The names of the tool's environment variables. The tool itself misspells the variable of its periodic check.
 const (
 	envCooldown      = "COOLDOWN"
 	envLabelKey      = "LABEL_KEY"
@@ -38,7 +38,7 @@ const (
 	minCheckInterval = time.Second
 )
 
-// VariableNames returns the names of the variables that are read.
+// VariableNames returns the names of the environment variables that this package reads.
 func VariableNames() []string {
 	return []string{
 		envCooldown, envLabelKey, envLabelValue, envNamespace, envGroup, envNodePool, envCheck, envCheckFixed, envSync, envCluster,
@@ -46,7 +46,7 @@ func VariableNames() []string {
 	}
 }
 
-// Config is the tool's configuration as the user set it.
+// Config holds the tool's configuration as the user set it.
 type Config struct {
 	// Cooldown is the time a node must be without pods, and the interval of the check.
 	Cooldown             time.Duration
@@ -72,7 +72,7 @@ var (
 	guidPattern          = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 )
 
-// Parse parses the environment, in the form of os.Environ. The error contains all faults.
+// Parse parses an environment in the form of os.Environ. The error contains all faults.
 func Parse(environ []string) (Config, error) {
 	values := map[string]string{}
 	for _, e := range environ {
@@ -105,7 +105,7 @@ func (c *Config) addWarning(format string, args ...any) {
 	c.Warnings = append(c.Warnings, fmt.Sprintf(format, args...))
 }
 
-// parseCooldown parses a Go duration, or whole seconds.
+// parseCooldown parses a cooldown in Go's duration format, or in whole seconds.
 func (c *Config) parseCooldown(text string) (time.Duration, error) {
 	if text == "" {
 		c.addWarning("$%s is empty, using %s", envCooldown, defaultCooldown)
@@ -121,7 +121,7 @@ func (c *Config) parseCooldown(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// parseScheduledCheck parses the flag of the periodic check in both spellings.
+// parseScheduledCheck returns whether the tool's periodic check is enabled. It accepts both spellings of the variable.
 func (c *Config) parseScheduledCheck(values map[string]string) (bool, error) {
 	on, err := parseBool(envCheck, values[envCheck])
 	other, otherErr := parseBool(envCheckFixed, values[envCheckFixed])

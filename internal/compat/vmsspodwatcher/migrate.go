@@ -10,7 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/manager"
 )
 
-// Migration is the converted configuration of the tool's environment.
+// Migration holds the configuration that the tool's environment was converted to.
 type Migration struct {
 	Config     Config
 	ScaleSetID ScaleSetID
@@ -18,13 +18,13 @@ type Migration struct {
 	Notes []string
 }
 
-// Placeholders for values that the environment does not contain and the user must fill in.
+// The placeholders for values that the environment does not contain. The user must replace them.
 const (
 	fillInScaleSet     = "FILL-IN-THE-SCALE-SET"
 	fillInSubscription = "FILL-IN-THE-SUBSCRIPTION"
 )
 
-// Migrate converts an environment to Slipway's configuration.
+// Migrate converts the tool's environment to Slipway's configuration. at is the scale set of the pool.
 func Migrate(environ []string, at ScaleSetID) (Migration, error) {
 	c, err := Parse(environ)
 	if err != nil {
@@ -47,7 +47,7 @@ func Migrate(environ []string, at ScaleSetID) (Migration, error) {
 	return m, nil
 }
 
-// migrationNotes returns the differences to the tool that may matter to users.
+// migrationNotes returns the differences between the tool and Slipway that may matter to users.
 func (c *Config) migrationNotes() []string {
 	notes := []string{
 		"The cooldown starts when the last pod ends. It is stored on the Node and continues after a restart. The tool " +
@@ -89,7 +89,7 @@ func (c *Config) migrationNotes() []string {
 	return notes
 }
 
-// ToFile returns the ToNodeGroup, with the notes and the Azure configuration as comments above.
+// ToFile returns the NodeGroup as YAML. The notes and the Azure configuration are comments at its beginning.
 func (m Migration) ToFile() ([]byte, error) {
 	group, err := compat.FormatNodeGroup(m.Config.ToNodeGroup(m.ScaleSetID.ScaleSet, 0))
 	if err != nil {
@@ -112,7 +112,7 @@ func (m Migration) ToFile() ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// ToCloudConfig returns the file for --cloud-config.
+// ToCloudConfig returns the content of a file for --cloud-config.
 func (m Migration) ToCloudConfig() ([]byte, error) {
 	return yaml.Marshal(m.Config.MergeIntoClouds(m.ScaleSetID.Subscription, manager.Clouds{}))
 }

@@ -10,18 +10,19 @@ import (
 	"github.com/slipway-dev/slipway/internal/manager"
 )
 
-// PoolLabel is the label of a pool's nodes that the tool used.
+// PoolLabel is the node label that names the agent pool, which the tool used to select nodes.
 const PoolLabel = "agentpool"
 
-// GroupLabel marks the group and retirements of a compatibility mode process. The value is the pool, because each pool has
-// its own process.
+// GroupLabel is the label of the NodeGroup and the NodeRetirements of one compatibility mode process. Its value is the
+// pool, because each pool has its own process.
 const GroupLabel = "slipway.dev/agentpool"
 
-// ScaleSetID is the scale set of the pool's machines. The tool's variables do not contain it; the nodes' provider IDs do.
+// ScaleSetID names the scale set of a pool's machines. The tool's variables do not contain the scale set, so it is read
+// from the nodes' provider IDs.
 type ScaleSetID struct{ Subscription, ScaleSet string }
 
-// FindMostCommonScaleSet returns the scale set of most of the provider IDs. A pool has two scale sets while one replaces the other. It
-// returns the zero value if no ID is readable.
+// FindMostCommonScaleSet returns the scale set that occurs most often in the provider IDs. A pool has two scale sets
+// while one replaces the other. The result is the zero value if no ID is readable.
 func FindMostCommonScaleSet(providerIDs []string) ScaleSetID {
 	count := map[ScaleSetID]int{}
 	var most ScaleSetID
@@ -38,7 +39,7 @@ func FindMostCommonScaleSet(providerIDs []string) ScaleSetID {
 	return most
 }
 
-// ToNodeGroup returns the group that corresponds to the tool's settings, without the tool's faults.
+// ToNodeGroup returns the NodeGroup for the tool's settings. It does not reproduce the tool's faults.
 func (c *Config) ToNodeGroup(scaleSet string, minimum int32) v1alpha1.NodeGroup {
 	rule := &v1alpha1.IdleByLabel{
 		PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{c.LabelKey: c.LabelValue}},
@@ -71,7 +72,8 @@ func (c *Config) ToNodeGroup(scaleSet string, minimum int32) v1alpha1.NodeGroup 
 	}
 }
 
-// MergeIntoClouds returns the cloud configuration. Values in base, such as the Azure cloud and credentials, are kept.
+// MergeIntoClouds returns base with the Azure configuration of the tool added. Values that base already has stay, such
+// as the Azure cloud and credentials.
 func (c *Config) MergeIntoClouds(subscription string, base manager.Clouds) manager.Clouds {
 	a := manager.AzureCloud{}
 	if base.Azure != nil {

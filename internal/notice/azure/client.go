@@ -27,7 +27,7 @@ const (
 	DefaultFirstTimeout = 130 * time.Second
 )
 
-// maxExcerpt limits how much of an error response is read, in bytes.
+// maxExcerpt limits how much of an error response an error message quotes, in bytes.
 const maxExcerpt = 512
 
 // Options configures a [Client]. Zero values are the defaults.
@@ -43,9 +43,9 @@ type Options struct {
 	Wrap func(http.RoundTripper) http.RoundTripper
 }
 
-// Client calls the Scheduled Events service. Several goroutines may use it at once.
+// Client calls the Scheduled Events service. It is safe for concurrent use.
 //
-// It uses no proxy, because the service only answers the instance itself. It follows no redirect.
+// It uses no proxy, because the service answers only the instance itself. It follows no redirect.
 type Client struct {
 	endpoint     string
 	timeout      time.Duration
@@ -55,7 +55,7 @@ type Client struct {
 	clockAhead   atomic.Int64 // nanoseconds
 }
 
-// NewClient checks the options. Its errors name the option, its value and what is allowed.
+// NewClient validates the options and returns a client. An error names the option, its value and what is allowed.
 func NewClient(o Options) (*Client, error) {
 	if o.Endpoint == "" {
 		o.Endpoint = DefaultEndpoint
@@ -91,8 +91,8 @@ func NewClient(o Options) (*Client, error) {
 	}, nil
 }
 
-// newTransport returns a transport that keeps one connection open between polls. It disables compression, because
-// responses are small and local, and decompression would cost memory.
+// newTransport returns a transport that keeps one connection open between polls. It disables compression. Responses are
+// small and local, and decompression would cost memory.
 func newTransport(dialTimeout time.Duration) *http.Transport {
 	return &http.Transport{
 		Proxy:                  nil,
@@ -123,17 +123,17 @@ func checkEndpoint(endpoint string) error {
 	return nil
 }
 
-// Endpoint returns the URL of the service.
+// Endpoint returns the URL of the Scheduled Events service.
 func (c *Client) Endpoint() string { return c.endpoint }
 
-// Fetch reads the document. Every error is an [*Error].
+// Fetch reads the Scheduled Events document. Every error is an [*Error].
 func (c *Client) Fetch(ctx context.Context) (Document, error) {
 	return c.sendRequest(ctx, http.MethodGet, nil)
 }
 
-// Approve tells the service that it may begin the events at once, before their NotBefore. It applies to every
-// instance that an event names, not only this one. Approving an event again does no harm. Without an event it sends
-// nothing. Every error is an [*Error].
+// Approve allows the service to begin the events at once, before their NotBefore. An approval applies to every instance
+// that an event names, not only to this one. A repeated approval does no harm. Without event IDs Approve sends nothing.
+// Every error is an [*Error].
 func (c *Client) Approve(ctx context.Context, eventIDs ...string) error {
 	if len(eventIDs) == 0 {
 		return nil
@@ -153,17 +153,17 @@ func (c *Client) Approve(ctx context.Context, eventIDs ...string) error {
 	return err
 }
 
-// ClockAhead returns how far this instance's clock is ahead of the service's, by the Date of its responses; negative
-// is behind. It is 0 for a difference of about a second, because Date has no fractions, and for more than a day
-// ahead. It may be called from any goroutine.
+// ClockAhead returns how far this instance's clock is ahead of the service's clock. The result is negative if it is
+// behind. It is measured with the Date header of responses. It is 0 for a difference of about 1 s, because Date has no
+// fractions. It is also 0 for more than one day ahead. ClockAhead is safe for concurrent use.
 func (c *Client) ClockAhead() time.Duration { return time.Duration(c.clockAhead.Load()) }
 
-// maxClockAhead limits how far a clock is believed to be ahead, because that delays deadlines. Beyond it NotBefore is
-// in the past, and the minimum notice applies.
+// maxClockAhead is the largest difference between the clocks that is used to correct deadlines. A larger difference is
+// ignored. Then NotBefore lies in the past, and the minimum notice time applies.
 const maxClockAhead = 24 * time.Hour
 
-// updateClockAhead compares this instance's clock with the Date of a response. The response was made between sent and
-// now, so a slow one gives only a rough estimate.
+// updateClockAhead measures how far this instance's clock is ahead, from the Date header of a response. The service
+// created the response between sent and now. So a slow response gives only a rough estimate.
 func (c *Client) updateClockAhead(sent, now time.Time, header http.Header) {
 	date, err := http.ParseTime(header.Get("Date"))
 	if err != nil {
@@ -178,7 +178,7 @@ func (c *Client) updateClockAhead(sent, now time.Time, header http.Header) {
 	}
 }
 
-// sendRequest sends one request and returns the body of a response with status 200.
+// sendRequest sends one request and returns the body of a response with status 200. Every error is an [*Error].
 func (c *Client) sendRequest(ctx context.Context, method string, body []byte) ([]byte, error) {
 	limit := c.timeout
 	if !c.answered.Load() {
@@ -216,7 +216,8 @@ func (c *Client) sendRequest(ctx context.Context, method string, body []byte) ([
 	return answer, nil
 }
 
-// newTransportError distinguishes a timeout from the caller's cancellation and from other failures.
+// newTransportError returns the [*Error] for a failed request. Its class is Canceled if ctx has ended, Timeout for a
+// timeout, and otherwise the given class.
 func (c *Client) newTransportError(ctx context.Context, otherwise Class, limit time.Duration, err error) error {
 	var timeout net.Error
 	switch {
@@ -244,7 +245,8 @@ func newStatusError(response *http.Response) error {
 	}
 }
 
-// parseRetryAfter parses the Retry-After header, in seconds or as a time; 0 if it is absent, unreadable or past.
+// parseRetryAfter returns the delay in the Retry-After header, which is a number of seconds or a time. It returns 0 if
+// the header is missing, unreadable or in the past.
 func parseRetryAfter(response *http.Response, now time.Time) time.Duration {
 	value := strings.TrimSpace(response.Header.Get("Retry-After"))
 	if seconds, err := strconv.Atoi(value); err == nil {

@@ -12,11 +12,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// MaxDocumentSize is the most that is read of a response, in bytes: ten events with 5,000 names of 80 bytes. A larger
-// document is ignored.
+// MaxDocumentSize is the maximum size of a document in bytes. It is enough for ten events with 5,000 names of 80 bytes.
+// A larger document is an error.
 const MaxDocumentSize = 4 << 20
 
-// maxProblems limits each list of problems in a snapshot, so that no document can exhaust the agent's memory.
+// maxProblems limits each list of problems in a snapshot. So no document can exhaust the agent's memory.
 const maxProblems = 64
 
 const eventsField = "Events"
@@ -24,22 +24,23 @@ const eventsField = "Events"
 // Document is a Scheduled Events document as the service sent it.
 type Document []byte
 
-// ToSnapshot reads the notices for one resource from the document.
+// ToSnapshot returns the notices for one resource in the document.
 //
-// An error is an [*Error] of class [NotJSON] or [WrongShape]: the whole document is ignored, and the caller keeps its
-// last good state. A problem of one event does not affect the others:
+// If the whole document cannot be used, it returns an [*Error] of class [NotJSON] or [WrongShape]. The caller then
+// keeps its last snapshot. A problem in one event does not affect the other events:
 //
-//   - An event with readable Resources that do not name the resource is for another instance. It is left out, even if
-//     the rest of it is broken.
+//   - An event with readable Resources that do not name the resource is for another instance. It is omitted, even if
+//     its other fields are unreadable.
 //   - EventType and Resources decide the action and the instance. If one of them is missing or unreadable, the event is
 //     listed in Unreadable.
-//   - Every other field is optional: an event of a known type that names the resource is a notice without it. A missing
-//     or unreadable EventStatus is Scheduled, and EventSource is Platform. NotBefore and DurationInSeconds are unknown.
-//     The ID of an event without EventId is generated from its type. Warnings lists the problems.
-//   - Of several readable events with one EventId the most severe type counts, and of equal types the last event, with
-//     a warning.
+//   - Every other field is optional. Without it, an event of a known type that names the resource still becomes a
+//     notice. A missing or unreadable EventStatus counts as Scheduled, and EventSource as Platform. NotBefore and
+//     DurationInSeconds are then unknown. For an event without EventId an ID is generated from its type. Warnings lists
+//     the problems.
+//   - If several readable events have the same EventId, the most severe type counts. If their types are equal, the last
+//     event counts. Warnings lists the problem.
 //
-// A missing or unreadable DocumentIncarnation is a warning too. A NotBefore in the past is kept.
+// A missing or unreadable DocumentIncarnation is a warning too. A NotBefore in the past is not changed.
 func (d Document) ToSnapshot(resource string, at time.Time) (notice.Snapshot, error) {
 	events, warning, err := d.extractEvents()
 	if err != nil {
@@ -55,8 +56,8 @@ func (d Document) ToSnapshot(resource string, at time.Time) (notice.Snapshot, er
 	return r.build(at), nil
 }
 
-// extractEvents returns the list of events. The warning is about the incarnation, which nothing depends on: the bytes
-// show whether the document has changed.
+// extractEvents returns the JSON list of events in the document. The warning is about the DocumentIncarnation, which
+// nothing else reads. The agent compares the bytes of documents to detect a change.
 func (d Document) extractEvents() (events json.RawMessage, warning, err error) {
 	var top struct {
 		DocumentIncarnation json.RawMessage
@@ -84,7 +85,7 @@ func (d Document) extractEvents() (events json.RawMessage, warning, err error) {
 	return top.Events, nil, nil
 }
 
-// event is one entry of Events. Each field is parsed only if it is needed.
+// event is one entry of the document's Events. A field is parsed only if it is needed.
 type event struct {
 	EventID           json.RawMessage `json:"EventId"`
 	EventType         json.RawMessage
@@ -96,7 +97,7 @@ type event struct {
 	DurationInSeconds json.RawMessage
 }
 
-// snapshotBuilder builds a snapshot, event by event.
+// snapshotBuilder collects the notices and problems of a document, event by event.
 type snapshotBuilder struct {
 	resource   string
 	notices    []notice.Notice
@@ -105,7 +106,7 @@ type snapshotBuilder struct {
 	warnings   problems
 }
 
-// readEvents reads the list with one buffer for all entries.
+// readEvents reads all events of the document. It uses one buffer for all entries to save memory.
 func (r *snapshotBuilder) readEvents(events json.RawMessage) error {
 	dec := json.NewDecoder(bytes.NewReader(events))
 	if _, err := dec.Token(); err != nil {
@@ -122,7 +123,7 @@ func (r *snapshotBuilder) readEvents(events json.RawMessage) error {
 	return nil
 }
 
-// readEvent reads one event; path is its place in the document.
+// readEvent reads one event. path is the event's position in the document, for messages.
 func (r *snapshotBuilder) readEvent(path string, raw json.RawMessage) {
 	var e event
 	if raw[0] != '{' {
@@ -160,8 +161,8 @@ func (r *snapshotBuilder) readEvent(path string, raw json.RawMessage) {
 	r.addNotice(path, n)
 }
 
-// newUnusedID returns an ID for an event without one. It stays the same while the event has the same place among
-// those of its type.
+// newUnusedID returns an ID for an event without EventId. The ID contains the event's type and its position among the
+// events of this type. So the ID stays the same while this position stays the same.
 func (r *snapshotBuilder) newUnusedID(kind notice.Type) string {
 	id := "unnamed-" + strings.ToLower(string(kind))
 	for i := 2; ; i++ {
@@ -183,7 +184,7 @@ func (r *snapshotBuilder) addNotice(path string, n notice.Notice) {
 	r.notices = append(r.notices, n)
 }
 
-// moreSevere returns the notice with the more severe type, and b if the types are equal.
+// moreSevere returns the notice with the more severe type. It returns b if the types are equal.
 func moreSevere(a, b notice.Notice) notice.Notice {
 	types := notice.Interruptions()
 	if slices.Index(types, a.Type) > slices.Index(types, b.Type) {
@@ -192,8 +193,8 @@ func moreSevere(a, b notice.Notice) notice.Notice {
 	return b
 }
 
-// build returns the snapshot. If one EventId has a readable and an unreadable event, the readable one counts and the
-// other is a warning.
+// build returns the snapshot. If a readable and an unreadable event have the same EventId, the snapshot has the
+// readable one. The unreadable one becomes a warning.
 func (r *snapshotBuilder) build(at time.Time) notice.Snapshot {
 	s := notice.Snapshot{At: at, Notices: r.notices}
 	for _, p := range r.unreadable.list {
@@ -210,8 +211,8 @@ func (r *snapshotBuilder) build(at time.Time) notice.Snapshot {
 	return s
 }
 
-// readOptionalFields reads the fields that a notice does not need, and returns their problems. A missing NotBefore is
-// not a problem, because the reason of the agent's decision names it.
+// readOptionalFields sets the fields that a notice can lack, and returns a warning for each field that it cannot read.
+// A missing NotBefore causes no warning, because the reason of the agent's decision reports it.
 func (e *event) readOptionalFields(path string, n *notice.Notice) (warnings []error) {
 	var err error
 	if n.Status, err = parseOneOf(path+".EventStatus", e.EventStatus, notice.Scheduled, notice.Started); err != nil {
@@ -237,7 +238,7 @@ func (e *event) readOptionalFields(path string, n *notice.Notice) (warnings []er
 	return warnings
 }
 
-// problems is a limited list: beyond maxProblems, problems are only counted.
+// problems is a list of at most maxProblems problems. Further problems are only counted.
 type problems struct {
 	list    []notice.Problem
 	omitted int
@@ -251,7 +252,8 @@ func (p *problems) add(id string, namesInstance bool, err error) {
 	p.list = append(p.list, notice.Problem{ID: id, NamesInstance: namesInstance, Err: err})
 }
 
-// summarizeOmitted returns a problem for the omitted ones. It has no ID, so no missing notice counts as ended.
+// summarizeOmitted returns one problem that reports how many problems were omitted. This problem has no ID, so any
+// notice may be one of them. No missing notice then counts as ended.
 func (p *problems) summarizeOmitted() []notice.Problem {
 	if p.omitted == 0 {
 		return nil

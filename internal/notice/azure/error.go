@@ -2,10 +2,10 @@ package azure
 
 import "time"
 
-// Class is the kind of a failure. It is short and from a small set, so it can be a metric label.
+// Class is the kind of a failed read. Only a few short values exist, so a class can be a metric label.
 type Class string
 
-// The classes of failures of the service.
+// The classes of failed reads.
 const (
 	// Unreachable is a failed connection, or a connection that broke before the response.
 	Unreachable Class = "unreachable"
@@ -25,12 +25,12 @@ const (
 	Canceled Class = "canceled"
 )
 
-// Classes returns every class that counts as a failure of the service.
+// Classes returns every class that means a failure of the service itself.
 func Classes() []Class {
 	return []Class{Unreachable, Timeout, CutShort, HTTPStatus, TooLarge, NotJSON, WrongShape}
 }
 
-// Error is a failure to read a document. It proves nothing, so the last good state stays valid (invariant I7).
+// Error means that a document could not be read. Unknown is not gone, so the last successful read stays valid (I7).
 type Error struct {
 	Class Class
 	// Status is the HTTP status if Class is HTTPStatus, else 0.

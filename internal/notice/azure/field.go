@@ -11,8 +11,9 @@ import (
 
 const wantNotBefore = `want an RFC 1123 time such as "Mon, 19 Sep 2016 18:29:47 GMT" or empty`
 
-// notBeforeLayouts name the zones, because time.Parse gives any other zone abbreviation an offset of zero, which
-// would be hours wrong. A day of "2" matches one digit and two.
+// notBeforeLayouts are the accepted formats of NotBefore. Each format names its time zone. For any other zone
+// abbreviation, time.Parse would assume an offset of zero, which can be hours wrong. A day of "2" matches one digit and
+// two.
 var notBeforeLayouts = []string{
 	"Mon, 2 Jan 2006 15:04:05 GMT",
 	"Mon, 2 Jan 2006 15:04:05 UTC",
@@ -44,8 +45,8 @@ func parseOptionalText(path string, raw json.RawMessage) (string, error) {
 	return s, nil
 }
 
-// parseOneOf parses a string that must be one of the allowed ones, ignoring case and surrounding spaces. It returns
-// the allowed spelling.
+// parseOneOf parses a string that must be one of the allowed values. It ignores letter case and surrounding spaces. It
+// returns the allowed spelling.
 func parseOneOf[T ~string](path string, raw json.RawMessage, allowed ...T) (T, error) {
 	s, err := parseRequiredText(path, raw)
 	if err != nil {
@@ -61,7 +62,7 @@ func parseOneOf[T ~string](path string, raw json.RawMessage, allowed ...T) (T, e
 	return "", fmt.Errorf("%s: %s: want one of %s", path, quoteForError(s), strings.Join(names, ", "))
 }
 
-// maxIDBytes is the longest EventId that is accepted. Azure's are UUIDs.
+// maxIDBytes is the maximum length of an EventId in bytes. Azure's IDs are UUIDs.
 const maxIDBytes = 256
 
 func parseEventID(path string, raw json.RawMessage) (string, error) {
@@ -72,8 +73,8 @@ func parseEventID(path string, raw json.RawMessage) (string, error) {
 	return id, err
 }
 
-// parseResources parses the instances of an event. An empty list is an error, because the event may be for this
-// instance. With an error it returns the names that could be read. An entry that is not a name stands for an unknown
+// parseResources parses the names of an event's instances. An empty list is an error, because the event may be for this
+// instance. With an error it returns the names that it could read. An entry that is not a name means an unknown
 // instance.
 func parseResources(path string, raw json.RawMessage) ([]string, error) {
 	if raw == nil {
@@ -97,10 +98,11 @@ func parseResources(path string, raw json.RawMessage) ([]string, error) {
 	return names, wrong
 }
 
-// maxYear is the latest valid year. The next year is the last that .NET supports, and means no time.
+// maxYear is the latest valid year. Year 9999 is the last that .NET supports, and means that there is no time.
 const maxYear = 9998
 
-// parseNotBefore parses the earliest start; zero if it is blank, which it is once the event has started.
+// parseNotBefore parses the earliest start of an event. It returns the zero time for a blank value. The value is blank
+// once the event has started.
 func parseNotBefore(path string, raw json.RawMessage) (time.Time, error) {
 	s, err := parseOptionalText(path, raw)
 	if err != nil {
@@ -120,7 +122,8 @@ func parseNotBefore(path string, raw json.RawMessage) (time.Time, error) {
 // unknownDuration is the service's value for an unknown duration (DurationInSeconds -1).
 const unknownDuration = -time.Second
 
-// parseDuration parses the length of the interruption; unknown if absent (api-versions before 2020-07-01).
+// parseDuration parses the length of the interruption. It returns unknownDuration if the field is missing, as in
+// api-versions before 2020-07-01.
 func parseDuration(path string, raw json.RawMessage) (time.Duration, error) {
 	if raw == nil {
 		return unknownDuration, nil
@@ -134,10 +137,10 @@ func parseDuration(path string, raw json.RawMessage) (time.Duration, error) {
 	return time.Duration(*seconds) * time.Second, nil
 }
 
-// maxQuoteBytes limits how much of a foreign value is repeated in an error.
+// maxQuoteBytes limits how much of a received value an error quotes, in bytes.
 const maxQuoteBytes = 120
 
-// compactForError formats a foreign JSON value for an error, on one line and clipped.
+// compactForError formats a received JSON value for an error message, on one line and clipped.
 func compactForError(raw json.RawMessage) string {
 	var b bytes.Buffer
 	if err := json.Compact(&b, raw); err != nil {
@@ -149,7 +152,7 @@ func compactForError(raw json.RawMessage) string {
 	return b.String()
 }
 
-// quoteForError formats a foreign text for an error: on one line, printable, and clipped.
+// quoteForError quotes a received text for an error message, on one line, printable and clipped.
 func quoteForError[T ~string | ~[]byte](value T) string {
 	if len(value) > maxQuoteBytes {
 		return strconv.Quote(strings.ToValidUTF8(string(value[:maxQuoteBytes]), "")) + "…"

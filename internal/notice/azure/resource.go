@@ -9,7 +9,7 @@ package azure
 
 import "strings"
 
-// SourceName is the name of this source, found in [notice.Notice.Source].
+// SourceName is the value of [notice.Notice.Source] in the notices of this package.
 const SourceName = "azure"
 
 // IsSameResource reports whether two resource names are equal, ignoring case.

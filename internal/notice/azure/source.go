@@ -24,13 +24,13 @@ const (
 	repeatLogInterval = time.Minute
 )
 
-// Fetcher reads the current document. [Client] implements it.
+// Fetcher reads the current Scheduled Events document. [Client] implements it.
 type Fetcher interface {
 	Fetch(ctx context.Context) (Document, error)
 }
 
-// Observer receives the result of every poll, for metrics. Run calls its methods from its goroutine, so they must not
-// block.
+// Observer receives the result of every poll, for metrics. Its methods must not block, because [Source.Run] calls them
+// between polls.
 type Observer interface {
 	// FetchSucceeded reports a poll that was read successfully, changed or not; took is the duration of the request.
 	FetchSucceeded(took time.Duration)
@@ -64,7 +64,7 @@ type SourceOptions struct {
 	Log        *slog.Logger // may be nil
 }
 
-// NewSource checks the options. Its errors name the option, its value and what is allowed.
+// NewSource validates the options and returns a source. An error names the option, its value and what is allowed.
 func NewSource(o SourceOptions) (*Source, error) {
 	switch {
 	case o.Fetcher == nil:
@@ -92,14 +92,14 @@ func NewSource(o SourceOptions) (*Source, error) {
 	}, nil
 }
 
-// Name returns the Source field of the notices.
+// Name returns the value of [notice.Notice.Source] in this source's notices.
 func (s *Source) Name() string { return SourceName }
 
-// Resource returns the name of the watched instance.
+// Resource returns the name of the instance that this source watches.
 func (s *Source) Resource() string { return s.resource }
 
-// LastRead returns when a document was last read successfully, changed or not; zero before the first. It may be
-// called from any goroutine.
+// LastRead returns when a document was last read successfully, even if the document had not changed. It returns the
+// zero time before the first read. It is safe for concurrent use.
 func (s *Source) LastRead() time.Time {
 	if nanos := s.lastRead.Load(); nanos != 0 {
 		return time.Unix(0, nanos)
@@ -107,8 +107,8 @@ func (s *Source) LastRead() time.Time {
 	return time.Time{}
 }
 
-// RequestPoll requests a poll ahead of the schedule, because another source hints at a new event. Requested polls are at
-// least a second apart, and none is made while the service demands a pause. Ask may be called from any goroutine, and
+// RequestPoll requests a poll ahead of the schedule, because another source hints at a new event. Requested polls are
+// at least 1 s apart. While the service demands a pause, no poll is made. RequestPoll is safe for concurrent use, and
 // does not block.
 func (s *Source) RequestPoll() {
 	select {
@@ -119,10 +119,10 @@ func (s *Source) RequestPoll() {
 
 // Run polls until ctx ends.
 //
-// It emits a snapshot for the first document, and then whenever the document or the clock difference changes. An
-// unchanged document is not parsed, emits nothing and allocates nothing; only [Source.LastRead] and the observer show
-// the read. A failure emits nothing, so the last snapshot stays valid. Run calls emit from its goroutine, and polls
-// nothing while emit blocks.
+// Run calls emit with a snapshot for the first document. It calls emit again whenever the document or the difference
+// between the clocks has changed. An unchanged document is not parsed and allocates nothing. Only [Source.LastRead] and
+// the observer show such a read. After a failed read Run does not call emit, so the last snapshot stays valid. Run
+// waits while emit blocks.
 //
 // Polls have a fixed schedule, from start to start. Polls that a slow response delays are skipped.
 func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
@@ -153,7 +153,8 @@ func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
 	}
 }
 
-// nextDue returns the first time on the last poll's schedule that is after now and not before earliest.
+// nextDue returns the time of the next poll. It is the first time on the schedule that is after now and not before
+// earliest. The schedule continues from last in steps of interval.
 func nextDue(last, now, earliest time.Time, interval time.Duration) time.Time {
 	next := last.Add(interval)
 	if behind := earliest.Sub(next); behind > 0 {
@@ -168,7 +169,7 @@ func nextDue(last, now, earliest time.Time, interval time.Duration) time.Time {
 	return next
 }
 
-// poller is the state of one Run.
+// poller holds the state of one call of [Source.Run].
 type poller struct {
 	source       *Source
 	emit         func(notice.Snapshot)
@@ -177,7 +178,7 @@ type poller struct {
 	failure      failureLog
 }
 
-// pollOnce polls once, and returns the pause that the service demands.
+// pollOnce polls once. It returns the pause that the service demands before the next poll.
 func (p *poller) pollOnce(ctx context.Context) (wait time.Duration) {
 	s := p.source
 	began := time.Now()
@@ -222,8 +223,9 @@ func (p *poller) reportFailedPoll(err error) (wait time.Duration) {
 	return 0
 }
 
-// failureLog logs a failure when it begins, when it changes, each minute while it lasts, and when it ends. Two
-// failures are the same if class and status agree. Their texts differ at each poll, for example by port numbers.
+// failureLog logs a failure when the failure begins or changes, each minute while it lasts, and when it ends. Two
+// failures are the same if their class and status are equal. Their texts differ at each poll, for example by port
+// numbers.
 type failureLog struct {
 	class  Class // empty without a failure
 	status int

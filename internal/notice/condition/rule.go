@@ -19,7 +19,7 @@ const (
 	maxRuleDuration = 24 * time.Hour
 )
 
-// Rule defines which status of a node condition makes the node unfit, and the action.
+// Rule defines which status of a node condition makes the node unfit, and what the agent then does.
 type Rule struct {
 	// Type is the type of the condition, such as KernelDeadlock.
 	Type string `json:"type"`
@@ -38,8 +38,8 @@ type Rule struct {
 // RuleActions returns the valid actions of a rule.
 func RuleActions() []string { return []string{"ignore", "cordon", "drain-marked", "drain"} }
 
-// HintTypes returns the condition types of AKS's node-problem-detector that repeat Scheduled Events. They are confirmed
-// with the metadata service, and no rule may name them.
+// HintTypes returns the condition types of AKS's node-problem-detector that repeat Scheduled Events. The agent checks
+// such a condition against the metadata service, so no rule may name it.
 // (https://learn.microsoft.com/azure/aks/node-problem-detector#node-conditions; PreemptionScheduled is a newer name.)
 func HintTypes() []string {
 	return []string{
@@ -48,7 +48,7 @@ func HintTypes() []string {
 	}
 }
 
-// ID returns the ID of the rule's notice: the type, with the status appended if it is not True.
+// ID returns the ID of the rule's notice. It is the condition type, followed by the wanted status unless that is True.
 func (r Rule) ID() string {
 	if r.wantedStatus() == "True" {
 		return r.Type
@@ -66,7 +66,7 @@ func (r Rule) wantedStatus() string {
 func (r Rule) holdDownOrDefault() time.Duration { return r.HoldDown.orDefault(DefaultHoldDownTime) }
 func (r Rule) releaseOrDefault() time.Duration  { return r.Release.orDefault(DefaultReleaseDelay) }
 
-// Validate returns all problems of the rule. Each error names the field, its value and what is allowed.
+// Validate returns all errors in the rule. Each error names the field, its value and what is allowed.
 func (r Rule) Validate() error {
 	var errs []error
 	bad := func(field, value, want string) {
@@ -99,7 +99,7 @@ func (r Rule) Validate() error {
 	return errors.Join(errs...)
 }
 
-// ValidateRules validates each rule, and that no two rules match the same status of a condition.
+// ValidateRules validates each rule. It also returns an error if two rules match the same status of a condition.
 func ValidateRules(rules []Rule) error {
 	var errs []error
 	for i, r := range rules {
@@ -113,7 +113,8 @@ func ValidateRules(rules []Rule) error {
 	return errors.Join(errs...)
 }
 
-// ParseRule parses a rule in the syntax of the flag: TYPE[:STATUS]=ACTION[,hold=DURATION][,release=DURATION].
+// ParseRule parses a rule in the syntax of the flag --condition:
+// TYPE[:STATUS]=ACTION[,hold=DURATION][,release=DURATION].
 func ParseRule(text string) (Rule, error) {
 	const form = "want TYPE[:STATUS]=ACTION[,hold=DURATION][,release=DURATION], such as KernelDeadlock=drain,hold=2m"
 	which, what, found := strings.Cut(text, "=")
@@ -141,7 +142,7 @@ func ParseRule(text string) (Rule, error) {
 	return r, nil
 }
 
-// Duration is a time.Duration that configuration files write like Go, such as "90s" or "5m".
+// Duration is a time.Duration that configuration files write in Go's format, such as "90s" or "5m".
 type Duration time.Duration
 
 func (d *Duration) orDefault(standard time.Duration) time.Duration {

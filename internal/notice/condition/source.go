@@ -1,14 +1,14 @@
 // Package condition reads notices from the conditions of the agent's own Node.
 //
-// There are two kinds of conditions. Hints ([Hints]) are conditions of AKS's node-problem-detector that repeat
-// Scheduled Events. Its scripts raise them on timeouts too (https://github.com/Azure/AKS/issues/4757). So a hint only
-// triggers a read of the metadata service. If that service has not answered for a while, the hint becomes a notice,
-// until the service answers again.
+// There are two kinds of conditions. A hint ([HintTypes]) is a condition of AKS's node-problem-detector that repeats
+// Scheduled Events. The detector's scripts also set it after a timeout (https://github.com/Azure/AKS/issues/4757). So a
+// hint only triggers a read of the metadata service. If the metadata service has not answered for a while, the hint
+// becomes a notice. This notice ends when the service answers again.
 //
-// All other conditions become notices by rules ([Rule]). The notice begins once the condition has been true for a
-// while, and ends once it has been false for a while.
+// Every other condition becomes a notice if a [Rule] matches it. The notice begins when the condition has been true for
+// a while. It ends when the condition has been false for a while.
 //
-// The package sends no requests. Its caller watches the Node and passes its states.
+// The package sends no requests. Its caller watches the Node and passes each state.
 package condition
 
 import (
@@ -24,20 +24,20 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// SourceName is the Source field of its notices.
+// SourceName is the value of [notice.Notice.Source] in the notices of this package.
 const SourceName = "condition"
 
-// DefaultUnconfirmedDelay is how long the metadata service may be unavailable before hints count without it. It
-// allows for a restart of the service and a slow response.
+// DefaultUnconfirmedDelay is how long the metadata service must be unavailable before a hint becomes a notice. The
+// delay allows for a restart of the service and for a slow response.
 const DefaultUnconfirmedDelay = 3 * time.Minute
 
-// metadataFreshness is how long after its last read the metadata service counts as available.
+// metadataFreshness is how long the metadata service counts as available after its last successful read.
 const metadataFreshness = 10 * time.Second
 
-// metadataPollInterval is how often the last read is checked while there are hints.
+// metadataPollInterval is how often the time of the last read is checked while the Node has hints.
 const metadataPollInterval = time.Second
 
-// MetadataSource is the source that confirms hints. *azure.Source implements it.
+// MetadataSource reads the metadata service, which confirms hints. *azure.Source implements it.
 type MetadataSource interface {
 	// RequestPoll triggers an immediate read. It does not block.
 	RequestPoll()
@@ -57,7 +57,7 @@ type Options struct {
 	RequireMetadata bool
 }
 
-// Source converts a node's conditions to notices. See and Resume may be called from any goroutine.
+// Source converts the conditions of a Node to notices. ObserveNode and ResumeNotices are safe for concurrent use.
 type Source struct {
 	options Options
 	changed chan struct{}
@@ -68,7 +68,7 @@ type Source struct {
 	resumed  map[string]bool // IDs of the notices of an earlier process
 }
 
-// NewSource checks the options. Its errors name the option, its value and what is allowed.
+// NewSource validates the options and returns a source. An error names the option, its value and what is allowed.
 func NewSource(o Options) (*Source, error) {
 	if o.Metadata == nil {
 		return nil, errors.New("metadata: is missing, want the source that confirms hints")
@@ -85,18 +85,19 @@ func NewSource(o Options) (*Source, error) {
 	return &Source{options: o, changed: make(chan struct{}, 1), resumed: map[string]bool{}}, nil
 }
 
-// Name returns the Source field of the notices.
+// Name returns the value of [notice.Notice.Source] in this source's notices.
 func (s *Source) Name() string { return SourceName }
 
-// LastRead returns when the node was last seen; zero is never.
+// LastRead returns when the source last received the Node. It returns the zero time before the first call of
+// ObserveNode.
 func (s *Source) LastRead() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lastRead
 }
 
-// ResumeNotices passes the notices of an earlier process that had not ended. Each stays until its condition has been false
-// for long enough. Call it before the first See.
+// ResumeNotices continues the notices of an earlier process that had not ended. Each notice stays active until its
+// condition has been false for long enough. Call ResumeNotices before the first ObserveNode.
 func (s *Source) ResumeNotices(notices []notice.Notice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +106,7 @@ func (s *Source) ResumeNotices(notices []notice.Notice) {
 	}
 }
 
-// ObserveNode passes a newer state of the Node. It does not block.
+// ObserveNode passes the newest state of the Node to the source. It does not block.
 func (s *Source) ObserveNode(node *kubeapi.Node) {
 	s.mu.Lock()
 	s.node, s.lastRead = node, time.Now()
@@ -116,8 +117,8 @@ func (s *Source) ObserveNode(node *kubeapi.Node) {
 	}
 }
 
-// Run emits snapshots until ctx ends: one when the node was first seen, and one after each change of the notices. It
-// calls emit from its own goroutine.
+// Run calls emit with snapshots until ctx ends. The first snapshot follows the first ObserveNode, and each further one
+// follows a change of the notices.
 func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
 	w := evaluator{source: s, started: time.Now(), rules: map[string]*ruleState{}, hints: map[string]string{}}
 	timer := time.NewTimer(0)
@@ -141,7 +142,7 @@ func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
 	}
 }
 
-// evaluator is the state of one Run.
+// evaluator holds the state of one call of [Source.Run].
 type evaluator struct {
 	source      *Source
 	started     time.Time
@@ -151,15 +152,15 @@ type evaluator struct {
 	hasEmitted  bool
 }
 
-// ruleState tracks one rule.
+// ruleState holds whether a rule's notice is active, and since when the condition disagrees.
 type ruleState struct {
 	active bool
 	// changedSince is since when the condition differs from active; zero while it agrees.
 	changedSince time.Time
 }
 
-// evaluate returns the snapshot for the node's conditions. It also returns when the snapshot may change without a
-// change of the node; 0 is never.
+// evaluate returns the snapshot for the node's conditions. It also returns the delay after which the snapshot may
+// change without a change of the node. A delay of 0 means never.
 func (w *evaluator) evaluate(now time.Time) (snapshot notice.Snapshot, recheckAfter time.Duration) {
 	s := w.source
 	s.mu.Lock()
@@ -182,8 +183,8 @@ func (w *evaluator) evaluate(now time.Time) (snapshot notice.Snapshot, recheckAf
 	return snapshot, time.Duration(next)
 }
 
-// storeAndReportChange stores the snapshot, and reports whether its notices differ from the last ones. A different message
-// of a detector does not count.
+// storeAndReportChange stores the snapshot. It reports whether the snapshot has other notices than the last one, or is
+// the first. A different message in a condition does not count as a change.
 func (w *evaluator) storeAndReportChange(s notice.Snapshot) (changed bool) {
 	same := slices.EqualFunc(w.lastNotices, s.Notices, func(a, b notice.Notice) bool { return a.ID == b.ID })
 	news := !w.hasEmitted || !same
@@ -191,7 +192,8 @@ func (w *evaluator) storeAndReportChange(s notice.Snapshot) (changed bool) {
 	return news
 }
 
-// evaluateRule returns whether a rule's notice is active, and when that may change without a change of the node.
+// evaluateRule reports whether a rule's notice is active. wait is the delay after which that may change without a
+// change of the node.
 func (w *evaluator) evaluateRule(r Rule, on *kubeapi.Condition, now time.Time) (active bool, wait time.Duration) {
 	t := w.rules[r.ID()]
 	if t == nil {
@@ -226,8 +228,8 @@ func (w *evaluator) evaluateRule(r Rule, on *kubeapi.Condition, now time.Time) (
 	return t.active, 0
 }
 
-// findChangeTime returns when a condition got its present status, which may be before this process started. A time in
-// the future counts as now, because another clock is ahead.
+// findChangeTime returns when a condition got its present status, which may be before this process started. It returns
+// now for a time in the future, because then another clock is ahead.
 func findChangeTime(on *kubeapi.Condition, now time.Time) time.Time {
 	if on == nil || on.LastTransitionTime.IsZero() || on.LastTransitionTime.After(now) {
 		return now
@@ -235,8 +237,8 @@ func findChangeTime(on *kubeapi.Condition, now time.Time) time.Time {
 	return on.LastTransitionTime
 }
 
-// evaluateHints triggers a read of the metadata service for new hints. It returns notices for hints if that service
-// has been unavailable for long enough.
+// evaluateHints triggers a read of the metadata service for new hints. If the metadata service has been unavailable for
+// long enough, it returns notices for the hints.
 func (w *evaluator) evaluateHints(node *kubeapi.Node, now time.Time) (unconfirmed []notice.Notice, wait time.Duration) {
 	s := w.source
 	ask, any := false, false
@@ -271,7 +273,7 @@ func (w *evaluator) evaluateHints(node *kubeapi.Node, now time.Time) (unconfirme
 	return nil, max(s.options.UnconfirmedDelay-now.Sub(lastRead), metadataPollInterval)
 }
 
-// maxMessageBytes limits a condition's message in the record on the node.
+// maxMessageBytes limits a condition's message in the notice, in bytes.
 const maxMessageBytes = 256
 
 func newNotice(id, kind string, on *kubeapi.Condition) notice.Notice {
@@ -296,7 +298,7 @@ func findCondition(node *kubeapi.Node, kind string) *kubeapi.Condition {
 	return nil
 }
 
-// pause is a duration; 0 is unlimited.
+// pause is a duration, where 0 means unlimited.
 type pause time.Duration
 
 // shorter returns the shorter of two pauses.

@@ -1,5 +1,5 @@
-// Package report reads the agent's records of notices from its Node. The agent and the reader may have different
-// versions. So unknown fields are ignored, and records that are not for a notice are skipped.
+// Package report reads the agent's records of notices from a Node. The agent that wrote a record and the reader may
+// have different versions. So unknown fields are ignored, and records that are not about a notice are skipped.
 package report
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// Report is the agent's record of one notice.
+// Report is the agent's record of one notice on its Node.
 type Report struct {
 	notice.Notice
 	// Deadline is when the interruption is due; zero if it has no deadline.
@@ -25,10 +25,10 @@ type Report struct {
 	Phase string
 }
 
-// ClaimOwner returns the owner of the agent's cordon claim for a notice.
+// ClaimOwner returns the owner name in the agent's cordon claim for a notice.
 func ClaimOwner(source, id string) string { return source + "-" + id }
 
-// recordState is the part of the agent's record that is read here.
+// recordState holds the fields of the agent's record that this package reads.
 type recordState struct {
 	Notice   notice.Notice `json:"notice"`
 	Decision struct {
@@ -40,8 +40,9 @@ type recordState struct {
 	Phase string `json:"phase"`
 }
 
-// ReadReports reads the reports from a Node's annotations, oldest first. The problems are records of ours that cannot be
-// parsed. Each may be for any notice, so with a problem no missing notice is over (I7).
+// ReadReports returns the records of notices in a Node's annotations, oldest first. problems has an error for each
+// record that cannot be parsed. Such a record may be about any notice. So while there is a problem, a missing notice
+// does not count as ended (I7: unknown is not gone).
 func ReadReports(annotations map[string]string) (reports []Report, problems []error) {
 	records, problems := cordon.ListRecords(&kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: annotations}})
 	for _, r := range records {
@@ -61,21 +62,22 @@ func ReadReports(annotations map[string]string) (reports []Report, problems []er
 	return reports, problems
 }
 
-// BlockedProgress returns the progress of a blocked drain from the message of the condition DrainInProgress, such as "7 of 12
-// gone, 1 waiting (disruption-budget shop/web: 1)". It is empty if the drain is not blocked.
+// BlockedProgress returns the progress of a blocked drain from the message of the condition DrainInProgress. An example
+// is "7 of 12 gone, 1 waiting (disruption-budget shop/web: 1)". It returns "" if the drain is not blocked.
 func BlockedProgress(message string) string {
 	_, progress, _ := strings.Cut(message, "): ")
 	return progress
 }
 
-// MayBeActive reports whether a notice is still on the Node, or may be (I7).
+// MayBeActive reports whether the Node has a record of the notice, or an unreadable record that may be about the notice
+// (I7: unknown is not gone).
 func MayBeActive(annotations map[string]string, source, id string) bool {
 	reports, problems := ReadReports(annotations)
 	return len(problems) > 0 || containsNotice(reports, source, id)
 }
 
-// HasRecord reports whether a notice's own record is still on the Node, readable or not. It ignores other unreadable
-// records, which may stay forever. So false does not prove that the notice has ended (I7).
+// HasRecord reports whether the Node has the notice's own record, readable or not. It ignores other unreadable records,
+// which may stay forever. So a false result does not prove that the notice has ended (I7: unknown is not gone).
 func HasRecord(annotations map[string]string, source, id string) bool {
 	reports, _ := ReadReports(annotations)
 	_, there := annotations[cordon.AnnotationKey(ClaimOwner(source, id))]

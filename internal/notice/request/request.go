@@ -1,5 +1,5 @@
-// Package request provides a notice for a request to the agent itself to drain its node, without an interruption. The
-// notice has no deadline, and lasts until it is withdrawn.
+// Package request provides the notice for a user's request to drain the agent's node. No interruption is announced. The
+// notice has no deadline, and lasts until the request is cancelled.
 package request
 
 import (
@@ -10,13 +10,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice"
 )
 
-// SourceName is the Source field of its notice.
+// SourceName is the value of [notice.Notice.Source] in the notice of this package.
 const SourceName = "request"
 
-// NoticeID is the NoticeID of its only notice.
+// NoticeID is the ID of this package's only notice.
 const NoticeID = "manual"
 
-// Source provides the notice of the request. Its methods may be called from any goroutine.
+// Source provides the notice for a requested drain. Its methods are safe for concurrent use.
 type Source struct {
 	noticeType notice.Type
 	created    time.Time
@@ -27,24 +27,25 @@ type Source struct {
 	requested bool
 }
 
-// NewSource returns a source without a request. A request is handled like an interruption of type as.
+// NewSource returns a source without a request. The agent handles a request like an interruption of the given type.
 func NewSource(as notice.Type) *Source {
 	return &Source{noticeType: as, created: time.Now(), changed: make(chan struct{}, 1)}
 }
 
-// Name returns the Source field of the notice.
+// Name returns the value of [notice.Notice.Source] in this source's notice.
 func (s *Source) Name() string { return SourceName }
 
-// LastRead returns when the source was created, because it always knows everything.
+// LastRead returns when the source was created. The source reads nothing, so it is always current.
 func (s *Source) LastRead() time.Time { return s.created }
 
-// RequestDrain requests that the node is drained and kept empty.
+// RequestDrain requests that the agent drains the node and keeps it cordoned.
 func (s *Source) RequestDrain() { s.setRequested(true) }
 
-// CancelDrain withdraws the request, also one of an earlier process.
+// CancelDrain cancels the request to drain, even if an earlier process received the request.
 func (s *Source) CancelDrain() { s.setRequested(false) }
 
-// ResumeNotices continues a request of an earlier process, unless Ask or Withdraw was called.
+// ResumeNotices continues the request of an earlier process. It does nothing if RequestDrain or CancelDrain was called
+// before.
 func (s *Source) ResumeNotices(notices []notice.Notice) {
 	s.mu.Lock()
 	said := s.called
@@ -63,7 +64,7 @@ func (s *Source) setRequested(asked bool) {
 	s.triggerSnapshot()
 }
 
-// triggerSnapshot makes Run emit a snapshot.
+// triggerSnapshot makes Run call emit with a new snapshot.
 func (s *Source) triggerSnapshot() {
 	select {
 	case s.changed <- struct{}{}:
@@ -71,8 +72,8 @@ func (s *Source) triggerSnapshot() {
 	}
 }
 
-// Run emits a snapshot after each change until ctx ends. Before the first change it emits nothing, so the request of
-// an earlier process continues.
+// Run calls emit with a snapshot after each change until ctx ends. Before the first change it does not call emit. So
+// the request of an earlier process continues.
 func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
 	for {
 		select {

@@ -1,5 +1,5 @@
-// Package otlp sends the agent's spans to an OpenTelemetry collector, over OTLP/HTTP. It is a separate package,
-// because its libraries use more memory than the rest of slipway-agent, which does not link them.
+// Package otlp sends the agent's spans to an OpenTelemetry collector over OTLP/HTTP. Its libraries use more memory than
+// the rest of slipway-agent. So it is a separate package, and slipway-agent does not link it.
 package otlp
 
 import (
@@ -29,16 +29,16 @@ const (
 	maxWaitingSpans = 256
 )
 
-// Exporter sends spans in the background, and drops them if the collector is away for long. It implements
+// Exporter sends spans in the background. It drops spans if the collector is unavailable for long. It implements
 // observe.Tracer.
 type Exporter struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
 }
 
-// NewExporter returns an exporter to the collector at a URL such as http://collector:4318/v1/traces. If it is empty, the
-// standard environment variables decide (OTEL_EXPORTER_OTLP_ENDPOINT and others). It makes no connection before the
-// first span.
+// NewExporter returns an exporter that sends spans to a URL such as http://collector:4318/v1/traces. If endpoint is
+// empty, the standard environment variables decide (OTEL_EXPORTER_OTLP_ENDPOINT and others). It does not connect before
+// the first span.
 func NewExporter(ctx context.Context, endpoint, version string) (*Exporter, error) {
 	o := []otlptracehttp.Option{otlptracehttp.WithTimeout(sendTimeout)}
 	if endpoint != "" {
@@ -57,13 +57,13 @@ func NewExporter(ctx context.Context, endpoint, version string) (*Exporter, erro
 	return &Exporter{provider: provider, tracer: provider.Tracer("github.com/slipway-dev/slipway")}, nil
 }
 
-// Close sends the remaining spans until ctx ends.
+// Close sends the remaining spans. It gives up when ctx ends.
 func (e *Exporter) Close(ctx context.Context) error { return e.provider.Shutdown(ctx) }
 
-// traceparent is the key of a span's traceparent in a carrier of propagation.TraceContext.
+// traceparent is the key of the traceparent in the map that propagation.TraceContext reads and writes.
 const traceparent = "traceparent"
 
-// Record implements observe.Tracer. An invalid parent starts a new trace.
+// Record implements observe.Tracer. If the parent of the span is invalid, Record starts a new trace.
 func (e *Exporter) Record(s observe.Span) (parent string) {
 	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceparent: s.Parent})
 	ctx, span := e.tracer.Start(ctx, s.Name, trace.WithTimestamp(s.Began), trace.WithAttributes(toAttributes(s.Attributes)...))

@@ -1,9 +1,9 @@
-// Package eviction asks Azure to simulate the eviction of a Spot instance. A user can then watch all steps: the notice
-// in Scheduled Events, the drain, and the end of the instance.
+// Package eviction asks Azure to simulate the eviction of a Spot instance. A user can then watch the notice in
+// Scheduled Events, the drain, and the end of the instance.
 //
 // It uses the "Simulate Eviction" API of Virtual Machine Scale Set VMs and of Virtual Machines
 // (https://learn.microsoft.com/azure/virtual-machines/spot-vms#simulate-an-eviction). Only the command-line program
-// imports it, because its libraries are too large for the agent.
+// imports this package, because its libraries are too large for the agent.
 package eviction
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/azure/providerid"
 )
 
-// Target identifies an instance in Azure Resource Manager.
+// Target names one virtual machine in Azure Resource Manager.
 type Target struct {
 	Subscription  string
 	ResourceGroup string
@@ -117,7 +117,8 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// Simulate requests the eviction of one instance. Azure responds immediately and posts the notice a few moments later.
+// Simulate requests the eviction of one instance. Azure responds immediately and announces the eviction a few moments
+// later.
 func (s *Simulator) Simulate(ctx context.Context, t Target) error {
 	err := s.simulateEviction(ctx, t)
 	if err == nil {
@@ -147,7 +148,7 @@ func (s *Simulator) simulateEviction(ctx context.Context, t Target) error {
 	return err
 }
 
-// statusHint returns the usual cause of an HTTP status, for an error message.
+// statusHint returns the usual cause of an HTTP error status, for an error message.
 func statusHint(status int) string {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden:

@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// The length limits of Azure: of a virtual machine or scale set, and of a resource group.
+// The length limits that Azure has for the name of a virtual machine or scale set, and for the name of a resource
+// group.
 const (
 	maxNameLength  = 64
 	maxGroupLength = 90
@@ -76,8 +77,8 @@ func parseResourcePath(path string) (ID, error) {
 	return id, id.validate()
 }
 
-// ScheduledEventName returns the instance's name in Azure Scheduled Events: V_I for instance I of the uniform scale set V,
-// otherwise the name of the virtual machine.
+// ScheduledEventName returns the instance's name in Azure Scheduled Events. Instance I of the uniform scale set V has
+// the name V_I. Every other instance has the name of its virtual machine.
 func (id ID) ScheduledEventName() string {
 	if id.ScaleSet == "" {
 		return id.Name
@@ -85,7 +86,7 @@ func (id ID) ScheduledEventName() string {
 	return id.ScaleSet + "_" + id.Name
 }
 
-// ScheduledEventName parses a Node's spec.providerID and returns its [ID.Resource].
+// ScheduledEventName parses a Node's spec.providerID and returns the instance's name in Azure Scheduled Events.
 func ScheduledEventName(providerID string) (string, error) {
 	id, err := Parse(providerID)
 	if err != nil {
@@ -115,8 +116,8 @@ func (id ID) String() string {
 // Equal reports whether two IDs name the same instance.
 func (id ID) Equal(other ID) bool { return id.String() == other.String() }
 
-// validate checks lengths and characters. An instance of a uniform scale set has a number: Scheduled Events and
-// provider IDs never use this form for a flexible scale set.
+// validate checks the lengths and characters of an ID. An instance name in a scale set has to be a number, because
+// provider IDs name a scale set only if it is uniform.
 func (id ID) validate() error {
 	if len(id.ResourceGroup) > maxGroupLength {
 		return fmt.Errorf("has a resource group name of %d characters, more than %d", len(id.ResourceGroup), maxGroupLength)
@@ -138,7 +139,8 @@ func (id ID) validate() error {
 	return nil
 }
 
-// matchesPattern compares segments with a pattern, ignoring case. "*" matches any text that is not empty.
+// matchesPattern reports whether segments match a pattern, ignoring letter case. "*" matches any text that is not
+// empty.
 func matchesPattern(segments []string, pattern ...string) bool {
 	if len(segments) != len(pattern) {
 		return false
@@ -171,10 +173,10 @@ func validateName(what, name string) error {
 	return nil
 }
 
-// isDotSegment reports whether a URL would treat the segment as a path step.
+// isDotSegment reports whether a URL would interpret the segment as the current or the parent folder.
 func isDotSegment(segment string) bool { return segment == "." || segment == ".." }
 
-// maxQuoted limits the part of an ID in an error, in bytes. Every valid ID is shorter.
+// maxQuoted limits the length of an ID in an error message, in bytes. Every valid ID is shorter.
 const maxQuoted = 512
 
 func quoteTruncated(s string) string {

@@ -16,18 +16,20 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// maxResponseSize limits the size of a response in bytes. It is enough for a pool of some thousand machines with metadata.
+// maxResponseSize limits the size of a response in bytes. It is enough for a pool of some thousand machines with
+// metadata.
 const maxResponseSize = 64 << 20
 
 // maxTextLength limits the text of an error response in bytes.
 const maxTextLength = 2000
 
-// Doer sends a request with the credentials of the server, like *http.Client.
+// Doer sends a request with the credentials of the server. *http.Client is a Doer without credentials.
 type Doer interface {
 	Do(*http.Request) (*http.Response, error)
 }
 
-// Client is a client of one pool. It accepts only responses in the format of the API. It is safe for concurrent use.
+// Client is a client of one pool. It rejects a response that does not have the format of the API. It is safe for
+// concurrent use.
 type Client struct {
 	base *url.URL
 	http Doer
@@ -40,7 +42,7 @@ func NewClient(base *url.URL, doer Doer, timeout time.Duration) *Client {
 	return &Client{base: base, http: doer, timeout: timeout}
 }
 
-// StatusError is a response with an error status.
+// StatusError is the error for a response with an error status.
 type StatusError struct {
 	Code int
 	ErrorMessage
@@ -64,13 +66,13 @@ func (e *StatusError) Error() string {
 	return text
 }
 
-// ContainsNotMember reports whether an error text contains the server's own 404 for a termination: the machine is not in the
-// pool.
+// ContainsNotMember reports whether an error text contains the server's own 404 for a termination. This 404 means that
+// the machine is not in the pool.
 func ContainsNotMember(text string) bool {
 	return strings.Contains(text, fmt.Sprintf("/terminate: %d %s: ", http.StatusNotFound, http.StatusText(http.StatusNotFound)))
 }
 
-// AsStatusError returns the [StatusError] in err, or nil.
+// AsStatusError returns the [StatusError] in err, or nil if err contains none.
 func AsStatusError(err error) *StatusError {
 	var e *StatusError
 	if errors.As(err, &e) {
@@ -79,10 +81,12 @@ func AsStatusError(err error) *StatusError {
 	return nil
 }
 
-// multiPoolPath matches the path of a pool on a server with several pools. There, requests for a machine have no /pool prefix.
+// multiPoolPath matches the path of a pool on a server with several pools. On such a server, requests for a machine
+// have no /pool prefix.
 var multiPoolPath = regexp.MustCompile(`/cloudpools/[^/]+/?$`)
 
-// MachineActionPath returns the path of a request for a machine, such as terminate, relative to the pool's URL.
+// MachineActionPath returns the path of a request for one machine, relative to the pool's URL. action is for example
+// terminate.
 func MachineActionPath(base *url.URL, action string) string {
 	if multiPoolPath.MatchString(base.Path) {
 		return action
@@ -126,7 +130,7 @@ func (c *Client) Size(ctx context.Context) (Size, error) {
 	return Size{*read.Timestamp, *read.DesiredSize, *read.Allocated, *read.Active}, nil
 }
 
-// Pools lists the names of the pools of a server with several pools.
+// Pools returns the names of all pools on a server with several pools.
 func (c *Client) Pools(ctx context.Context) ([]string, error) {
 	var urls []string
 	if err := c.get(ctx, "cloudpools", &urls); err != nil {
@@ -143,7 +147,7 @@ func (c *Client) Pools(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// SetDesiredSize sets the desired size of the pool. The pool acts on it later.
+// SetDesiredSize sets the desired size of the pool. The server launches or terminates machines later.
 func (c *Client) SetDesiredSize(ctx context.Context, n int) error {
 	return c.post(ctx, "pool/size", SetDesiredSize{n})
 }
@@ -158,7 +162,7 @@ func (c *Client) Detach(ctx context.Context, r Removal) error {
 	return c.post(ctx, MachineActionPath(c.base, "detach"), r)
 }
 
-// SetMembershipStatus sets what the pool may do with a machine.
+// SetMembershipStatus sets whether a machine is active and whether the pool may terminate it.
 func (c *Client) SetMembershipStatus(ctx context.Context, s SetMembershipStatus) error {
 	return c.post(ctx, MachineActionPath(c.base, "membershipStatus"), s)
 }
@@ -216,8 +220,8 @@ func (c *Client) sendJSON(ctx context.Context, method, path string, body, into a
 	return nil
 }
 
-// rejectWebPage returns an error for a success with a web page, for example from a login proxy. The server's own success has
-// no body.
+// rejectWebPage returns an error for a successful response with a web page, for example from a login proxy. A
+// successful response of the server has no body.
 func rejectWebPage(doing string, response *http.Response) error {
 	if strings.HasPrefix(strings.ToLower(response.Header.Get("Content-Type")), "text/html") {
 		return fmt.Errorf("%s: %d with a web page: is it a cloudpool?", doing, response.StatusCode)
@@ -225,7 +229,7 @@ func rejectWebPage(doing string, response *http.Response) error {
 	return nil
 }
 
-// removeURLFromError removes the URL from an error, because it may contain a password.
+// removeURLFromError returns the error without its URL, because the URL may contain a password.
 func removeURLFromError(err error) error {
 	var e *url.Error
 	if errors.As(err, &e) {
@@ -248,7 +252,7 @@ func parseErrorResponse(response *http.Response, raw []byte) error {
 	return e
 }
 
-// sanitizeLines sanitizes a text of the server: it limits its length and removes control characters from each line.
+// sanitizeLines limits the length of a text from the server, and removes control characters from each line.
 func sanitizeLines(text string) string {
 	var lines []string
 	for line := range strings.Lines(text[:min(len(text), maxTextLength)]) {

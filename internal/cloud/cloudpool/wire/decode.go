@@ -6,7 +6,7 @@ import (
 	"math"
 )
 
-// BadRequestError is the error for a malformed body, which is returned with status 400.
+// BadRequestError means that the body of a request is malformed. The client receives status 400.
 type BadRequestError struct{ ErrorMessage }
 
 func (e *BadRequestError) Error() string {
@@ -20,8 +20,9 @@ func newBadRequest(message, format string, a ...any) error {
 	return &BadRequestError{ErrorMessage{message, fmt.Sprintf(format, a...)}}
 }
 
-// decodeBody parses a body. Keys are case-insensitive, unknown keys are ignored, and data after the object is an error. The
-// caller forwards the decoded value and never the original body, so that the server cannot interpret it differently.
+// decodeBody parses a JSON body. Keys are case-insensitive, unknown keys are ignored, and data after the object is an
+// error. The caller forwards the decoded value instead of the original body. So the server cannot interpret the body
+// differently.
 func decodeBody(what string, raw []byte, into any) error {
 	if err := json.Unmarshal(raw, into); err != nil {
 		return newBadRequest("failed to decode "+what+" message", "%s", err)
@@ -64,7 +65,7 @@ func decodeRemoval(what string, raw []byte) (Removal, error) {
 	return Removal{id, read.DecrementDesiredSize != nil && *read.DecrementDesiredSize}, err
 }
 
-// requireMachineID requires a machine ID.
+// requireMachineID returns the machine ID, or an error if the body has none.
 func requireMachineID(what string, id *string) (string, error) {
 	if id == nil || *id == "" {
 		return "", newBadRequest(what+" message did not specify a machineId", "")
@@ -105,7 +106,7 @@ func DecodeServiceState(raw []byte) (SetServiceState, error) {
 	return SetServiceState{id, *read.ServiceState}, nil
 }
 
-// DecodeMembershipStatus decodes the body of POST /pool/membershipStatus. A missing flag is true.
+// DecodeMembershipStatus decodes the body of POST /pool/membershipStatus. A flag that is missing in the body is true.
 func DecodeMembershipStatus(raw []byte) (SetMembershipStatus, error) {
 	const what = "setMembershipStatus"
 	var read struct {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// MachineState is the phase of a machine's life.
+// MachineState is the lifecycle phase of a machine.
 type MachineState string
 
 // The states of a machine.
@@ -20,11 +20,11 @@ const (
 	Terminated  MachineState = "TERMINATED"
 )
 
-// HasLeftPool reports whether a machine in this state no longer counts as a member of its pool and never will. An unknown
-// state is not over (I7).
+// HasLeftPool reports whether a machine in this state will never count as a member of its pool again. It returns false
+// for an unknown state (I7: unknown is not gone).
 func (s MachineState) HasLeftPool() bool { return s == Rejected || s == Terminating || s == Terminated }
 
-// ServiceState is a user's statement about the service on a machine. It has no effect.
+// ServiceState is what a user reports about the service on a machine. The pool does not act on it.
 type ServiceState string
 
 // The service states.
@@ -36,7 +36,7 @@ const (
 	UnknownState ServiceState = "UNKNOWN"
 )
 
-// IsKnown reports whether the state is one of the above.
+// IsKnown reports whether the state is one of the service states of the API.
 func (s ServiceState) IsKnown() bool {
 	switch s {
 	case Booting, InService, Unhealthy, OutOfService, UnknownState:
@@ -45,17 +45,18 @@ func (s ServiceState) IsKnown() bool {
 	return false
 }
 
-// MembershipStatus is what a pool may do with a machine. An active machine counts in the pool's size. An evictable
-// machine may be terminated. A machine that is evictable and not active is disposable: it is replaced and terminated.
+// MembershipStatus restricts what a pool may do with a machine. An active machine counts in the pool's size. The pool
+// may terminate an evictable machine. A machine that is evictable and not active is disposable: the pool replaces and
+// terminates it.
 type MembershipStatus struct {
 	Active    bool `json:"active"`
 	Evictable bool `json:"evictable"`
 }
 
-// IsDisposable reports whether the pool replaces and terminates the machine.
+// IsDisposable reports whether the pool replaces and terminates the machine, because it is evictable and not active.
 func (m MembershipStatus) IsDisposable() bool { return !m.Active && m.Evictable }
 
-// UnmarshalJSON sets missing flags to true, as the reference server does.
+// UnmarshalJSON implements json.Unmarshaler. A flag that is missing is true, as in the reference server.
 func (m *MembershipStatus) UnmarshalJSON(raw []byte) error {
 	var read struct{ Active, Evictable *bool }
 	if err := json.Unmarshal(raw, &read); err != nil {
@@ -81,7 +82,7 @@ type Machine struct {
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 }
 
-// IsEvictable reports whether the machine may be terminated. If the server does not say, it may not.
+// IsEvictable reports whether the pool may terminate the machine. It returns false if the server does not report this.
 func (m *Machine) IsEvictable() bool { return m.Membership != nil && m.Membership.Evictable }
 
 // IsActive reports whether the machine counts in the pool's size.
@@ -89,13 +90,13 @@ func (m *Machine) IsActive() bool {
 	return !m.State.HasLeftPool() && (m.Membership == nil || m.Membership.Active)
 }
 
-// Pool is an observation of the machines of a pool. It may be minutes old.
+// Pool is the list of a pool's machines at the time of an observation. It may be minutes old.
 type Pool struct {
 	Timestamp time.Time `json:"timestamp"`
 	Machines  []Machine `json:"machines"`
 }
 
-// timestampFormat is the format of all times: UTC with three digits of milliseconds.
+// timestampFormat is the format of all times: UTC with milliseconds.
 const timestampFormat = "2006-01-02T15:04:05.000Z"
 
 func formatTime(t *time.Time) *string {
@@ -148,7 +149,7 @@ type Status struct {
 	Configured bool `json:"configured"`
 }
 
-// ErrorMessage is the body of every error.
+// ErrorMessage is the body of every error response.
 type ErrorMessage struct {
 	Message string `json:"message"`
 	Detail  string `json:"detail"`

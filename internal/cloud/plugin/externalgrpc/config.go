@@ -4,7 +4,7 @@
 // The protocol has less information than package cloud needs:
 //
 //   - Instances have no names, only provider IDs. The last part of the ID is used as the name. If it is not the Node's
-//     name, the instance is not deleted for that Node (I4).
+//     name, the instance is not deleted for that Node, because only its own instance may be deleted (I4).
 //   - The protocol lacks operations. A deletion is done when the instance is no longer listed. A launch is done when the
 //     group has its target size.
 //   - A group has a single template with the group's name.
@@ -59,7 +59,7 @@ const (
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// Validate returns all errors. It does not read the files.
+// Validate returns all errors in the configuration. It does not read the certificate files.
 func (c Config) Validate() error {
 	var errs []error
 	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
@@ -88,7 +88,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// isLocal reports whether the address is on this host.
+// isLocal reports whether the provider's address is on this host.
 func (c Config) isLocal() bool {
 	if strings.HasPrefix(c.Address, unixScheme) {
 		return true

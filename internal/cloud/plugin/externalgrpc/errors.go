@@ -11,8 +11,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// toProviderError converts the error of a call. It never returns a NotFoundError, because a proxy or a starting provider may
-// also return NOT_FOUND (I7).
+// toProviderError converts the error of a call to the errors of [cloud.Provider]. It never returns a NotFoundError. A
+// proxy or a starting provider may also return NOT_FOUND (I7: unknown is not gone).
 func (p *Provider) toProviderError(ctx context.Context, method string, err error) error {
 	if err == nil {
 		return nil

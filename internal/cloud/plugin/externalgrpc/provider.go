@@ -22,11 +22,11 @@ import (
 // maxMessageSize limits the size of a response in bytes.
 const maxMessageSize = 16 << 20
 
-// deletionTimeout is how long an instance may be listed as running after its deletion was requested. The provider may start
-// the deletion late, or drop it silently.
+// deletionTimeout is how long an instance may be listed as running after its deletion was requested. The provider may
+// start the deletion late, or lose it without an error.
 const deletionTimeout = 15 * time.Minute
 
-// Provider is a cloud behind the external gRPC protocol. It is safe for concurrent use.
+// Provider is a [cloud.Provider] for a server of the external gRPC protocol. It is safe for concurrent use.
 type Provider struct {
 	config    Config
 	timeout   time.Duration
@@ -41,7 +41,7 @@ type Provider struct {
 
 var _ cloud.Provider = (*Provider)(nil)
 
-// deletionRequest is a requested deletion. The other fields are set before done is closed.
+// deletionRequest is a deletion that this process has requested. err and uncertainError are set before done is closed.
 type deletionRequest struct {
 	done           chan struct{}
 	began          time.Time
@@ -49,7 +49,7 @@ type deletionRequest struct {
 	uncertainError string // error of the request if the deletion may have started anyway
 }
 
-// New returns a provider. It does not connect; calls report a provider that does not respond.
+// New returns a provider. It does not connect. If the server does not respond, each call returns an error.
 func New(c Config) (*Provider, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -73,12 +73,12 @@ func New(c Config) (*Provider, error) {
 	return p, nil
 }
 
-// Close closes the connection and cancels its calls.
+// Close closes the connection and cancels the calls in progress.
 func (p *Provider) Close() error {
 	return p.conn.Close()
 }
 
-// call makes one call with the timeout.
+// call makes one call, limited by the configured timeout, and converts its error.
 func (p *Provider) call(ctx context.Context, method string, do func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
@@ -87,7 +87,7 @@ func (p *Provider) call(ctx context.Context, method string, do func(context.Cont
 
 func (p *Provider) Name() string { return p.config.Name }
 
-// Normalize returns an ID with the provider's prefix unchanged.
+// Normalize returns an ID with the provider's prefix unchanged. It returns an error for every other ID.
 func (p *Provider) Normalize(id string) (string, error) {
 	rest, ours := strings.CutPrefix(id, p.config.ProviderIDPrefix)
 	if !ours || rest == "" {
@@ -146,9 +146,9 @@ type operation struct {
 	Grow   string `json:"grow,omitempty"` // the group
 }
 
-// Delete implements cloud.Provider. The protocol does not define a repeated deletion, and some providers decrease the
-// size twice. So this process does not repeat a deletion that may still start, because it was accepted or its response
-// was lost.
+// Delete implements cloud.Provider. The protocol does not define what a second deletion of the same instance does. Some
+// providers decrease the size twice. So this process does not repeat a deletion that may still start. That is a
+// deletion that was accepted, or that lost its response.
 func (p *Provider) Delete(ctx context.Context, id string) (cloud.Operation, error) {
 	if _, err := p.Normalize(id); err != nil {
 		return cloud.Operation{}, err
@@ -172,8 +172,8 @@ func (p *Provider) Delete(ctx context.Context, id string) (cloud.Operation, erro
 	return p.checkOrRepeatDeletion(ctx, id, d)
 }
 
-// sendSharedDeletion sends a deletion once for all callers. It has its own timeout and ignores the first caller's context. Otherwise
-// it would remain unknown whether the size decreases.
+// sendSharedDeletion sends one deletion for all callers that wait for it. It has its own timeout and ignores the first
+// caller's context. Otherwise it would remain unknown whether the size decreases.
 func (p *Provider) sendSharedDeletion(ctx context.Context, id string, d *deletionRequest) {
 	d.err = p.sendDeletion(ctx, id, d)
 	if d.err != nil {
@@ -210,14 +210,14 @@ func (p *Provider) sendDeletion(ctx context.Context, id string, d *deletionReque
 	return err
 }
 
-// mayHaveStartedDeletion reports whether a deletion that returned an error may have started. If a started deletion counted as
-// refused, an instance would be lost without a drain. The opposite error only costs patience. So the codes that gRPC
-// itself returns for a lost response do not count as refusals, even if the provider sent them. INTERNAL is a reset
-// stream.
+// mayHaveStartedDeletion reports whether a deletion may have started although the provider returned an error. A started
+// deletion that counts as refused would lose an instance without a drain. A refused deletion that counts as started
+// only costs time. So the codes that gRPC itself returns for a lost response do not count as refusals. INTERNAL is one
+// of them, because it means a reset stream.
 //
-// UNKNOWN is Go's code for a plain error and the refusal of most providers. The cluster autoscaler also retries after
-// it. Some providers decrease the size before they fail, and a proxy's page is UNKNOWN too. So the provider is read
-// again. Every other code is a refusal.
+// UNKNOWN is Go's code for a plain error, and most providers return it for a refusal. The cluster autoscaler also
+// retries after UNKNOWN. Some providers decrease the size before they fail, and the page of a proxy is UNKNOWN too. So
+// the provider is read again after UNKNOWN. Every other code is a refusal.
 func (p *Provider) mayHaveStartedDeletion(ctx context.Context, err error, id string, before cloud.Group) bool {
 	switch status.Code(err) {
 	case codes.DeadlineExceeded, codes.Canceled, codes.Unavailable, codes.Internal, codes.DataLoss:
@@ -245,7 +245,8 @@ func (p *Provider) awaitDeletionRequest(ctx context.Context, id string, d *delet
 	return cloud.NewOperation(operation{Delete: id}, d.began), nil
 }
 
-// checkOrRepeatDeletion checks an earlier deletion and repeats it if it failed.
+// checkOrRepeatDeletion returns the operation of an earlier deletion. If that deletion has failed, it requests the
+// deletion again.
 func (p *Provider) checkOrRepeatDeletion(ctx context.Context, id string, d *deletionRequest) (cloud.Operation, error) {
 	i, err := p.Instance(ctx, id)
 	if cloud.IsNotFound(err) {
@@ -261,7 +262,8 @@ func (p *Provider) checkOrRepeatDeletion(ctx context.Context, id string, d *dele
 	return cloud.NewOperation(operation{Delete: id}, d.began), nil
 }
 
-// uncertainDeletionError returns the error of a deletion that may have started anyway, for messages.
+// uncertainDeletionError returns the error text of a deletion that may have started anyway. It returns "" if there was
+// no such error.
 func (p *Provider) uncertainDeletionError(id string) string {
 	p.mu.Lock()
 	d := p.deletions[id]
@@ -285,7 +287,8 @@ func (p *Provider) forgetDeletion(id string, d *deletionRequest) {
 	}
 }
 
-// deletionFailure returns why a deletion failed, from the state of the instance; nil while it may still proceed.
+// deletionFailure returns why a deletion has failed, from the state of its instance. It returns nil while the deletion
+// may still proceed.
 func deletionFailure(i cloud.Instance, began time.Time) error {
 	switch {
 	case i.State == cloud.Failed:
@@ -330,7 +333,8 @@ func (p *Provider) Templates(ctx context.Context, group string) ([]cloud.Templat
 	return []cloud.Template{t}, nil
 }
 
-// hourlyPrice returns the price of an instance per hour, 0 if unknown. Prices only compare groups.
+// hourlyPrice returns the price of an instance per hour. It returns 0 if the price is unknown. Prices only serve to
+// compare groups.
 func (p *Provider) hourlyPrice(ctx context.Context, node *corev1.Node) float64 {
 	from := time.Now()
 	var answer *pb.PricingNodePriceResponse
@@ -374,7 +378,7 @@ func (p *Provider) Grow(ctx context.Context, group string, order cloud.LaunchReq
 	return cloud.NewOperation(operation{Grow: group}, began), nil
 }
 
-// Status implements cloud.Provider. It depends on the state of the instances.
+// Status implements cloud.Provider. The state of the operation's instances decides the result.
 func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.OperationStatus, error) {
 	if op.ID == "" {
 		return cloud.OperationStatus{Done: true}, nil
@@ -407,7 +411,7 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Operat
 	return cloud.OperationStatus{Done: failure != nil, Err: failure}, nil
 }
 
-// growStatus reports whether a group has its target size.
+// growStatus returns the progress of a launch, which is done when the group has its target size.
 func (r *snapshot) growStatus(group string) (cloud.OperationStatus, error) {
 	g, err := r.findGroup(group)
 	if cloud.IsNotFound(err) {

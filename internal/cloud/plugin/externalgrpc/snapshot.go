@@ -11,14 +11,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// snapshot is one complete read of the provider.
+// snapshot holds all groups and instances from one complete read of the provider.
 type snapshot struct {
 	groups    map[string]cloud.Group
 	instances map[string][]cloud.Instance // by group
 }
 
-// findInstance returns an instance. If it is not listed, it is gone, unless the list looks incomplete. That applies to the last
-// known group of the instance, or to all groups if it is unknown.
+// findInstance returns an instance of the snapshot. An instance that is not listed is gone, so findInstance returns a
+// NotFoundError. It returns a plain error if the list of a group is empty although the group has a size. It checks the
+// instance's last known group, or all groups if that is unknown.
 func (p *Provider) findInstance(r *snapshot, id string) (cloud.Instance, error) {
 	for _, list := range r.instances {
 		for _, i := range list {
@@ -46,10 +47,10 @@ func (p *Provider) findInstance(r *snapshot, id string) (cloud.Instance, error) 
 	return cloud.Instance{}, &cloud.NotFoundError{Kind: "instance", Name: id}
 }
 
-// maxCachedGroups limits the cached groups of instances.
+// maxCachedGroups limits the number of instances with a cached group.
 const maxCachedGroups = 20_000
 
-// cacheInstanceGroups caches the group of each instance.
+// cacheInstanceGroups stores the group of each instance in the snapshot.
 func (p *Provider) cacheInstanceGroups(r *snapshot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,8 +64,8 @@ func (p *Provider) cacheInstanceGroups(r *snapshot) {
 	}
 }
 
-// readSnapshot reads all groups and instances without the provider's cache. Concurrent callers share the next read: a hundred
-// concurrent deletions need two.
+// readSnapshot reads all groups and instances, bypassing the provider's cache. Concurrent callers share the next read.
+// So a hundred concurrent deletions need only two reads.
 func (p *Provider) readSnapshot(ctx context.Context) (*snapshot, error) {
 	r, err := p.snapshots.Read(ctx, func(ctx context.Context) (*snapshot, error) {
 		r, err := p.refreshAndReadGroups(ctx)
@@ -157,10 +158,10 @@ func (p *Provider) readGroup(ctx context.Context, g *pb.NodeGroup) (cloud.Group,
 	return group, list, nil
 }
 
-// outOfResourcesClass is the error class for a cloud without capacity.
+// outOfResourcesClass is the protocol's error class for a cloud without capacity.
 const outOfResourcesClass = 1
 
-// toInstance converts an instance. The protocol has no names, so the last part of the ID is used.
+// toInstance converts an instance. Its name is the last part of its ID, because the protocol has no names.
 func (p *Provider) toInstance(group string, n *pb.Instance) (cloud.Instance, error) {
 	id, err := p.Normalize(n.GetId())
 	if err != nil {

@@ -1,6 +1,6 @@
 //go:build unix
 
-// Package faultyplugintest turns test binaries into plugins, working ones and faulty ones.
+// Package faultyplugintest turns test binaries into working or faulty plugins.
 package faultyplugintest
 
 import (
@@ -22,13 +22,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/protocol"
 )
 
-// modeVariable makes a test binary a plugin. Its value is the Mode.
+// modeVariable is the environment variable that turns a test binary into a plugin. Its value is the Mode.
 const modeVariable = "SLIPWAY_TEST_PLUGIN"
 
-// Mode is the behavior of a plugin.
+// Mode is the behavior of a test plugin.
 type Mode string
 
-// The modes.
+// The modes of a test plugin.
 const (
 	Good                    Mode = "good"        // works as the test defines
 	ExitsOnCall             Mode = "dies"        // exits during every call except Configure
@@ -46,8 +46,8 @@ const (
 	LeavesChild             Mode = "forker"      // leaves a child process that keeps its output open
 )
 
-// RunAsPluginIfRequested turns the process into a plugin if a script of Write started it, and then does not return. Test packages call it
-// from init.
+// RunAsPluginIfRequested runs this process as a plugin if a script of WritePluginScript started it. In this case it
+// does not return. Test packages call it from init.
 func RunAsPluginIfRequested(good func()) {
 	mode := Mode(os.Getenv(modeVariable))
 	if mode == "" {
@@ -73,7 +73,8 @@ func RunAsPluginIfRequested(good func()) {
 	os.Exit(0)
 }
 
-// WritePluginScript writes a plugin into a directory: a script that runs this test binary with a mode. It replaces an existing one.
+// WritePluginScript writes a plugin into a directory. The plugin is a script that runs this test binary with a mode.
+// WritePluginScript replaces an existing file.
 func WritePluginScript(directory, cloudType string, mode Mode) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -87,7 +88,7 @@ func WritePluginScript(directory, cloudType string, mode Mode) error {
 	return os.Rename(next, filepath.Join(directory, cloudType))
 }
 
-// serveFaulty runs a plugin that only accepts its configuration.
+// serveFaulty runs a plugin that accepts its configuration and then fails as mode says.
 func serveFaulty(mode Mode) {
 	handshake := protocol.Handshake()
 	if mode == NewerVersion {

@@ -1,18 +1,18 @@
-// Package protocol has what Slipway and its plugins must agree on before the first call.
+// Package protocol defines the values that Slipway and its plugins must share before the first call.
 package protocol
 
 import (
 	goplugin "github.com/hashicorp/go-plugin"
 )
 
-// Version is the version of the plugin protocol. It changes with each incompatible change.
+// Version is the version of the plugin protocol. Each incompatible change increases it.
 const Version = 1
 
-// Name is the name of the services in go-plugin.
+// Name is the name under which go-plugin registers the services of a plugin.
 const Name = "slipway"
 
-// Handshake identifies Slipway and its plugins to each other. The cookie prevents mistakes; it is not a security
-// measure.
+// Handshake returns the values that Slipway and a plugin check before the first call. The cookie prevents mistakes. It
+// is not a security measure.
 func Handshake() goplugin.HandshakeConfig {
 	return goplugin.HandshakeConfig{
 		ProtocolVersion:  Version,

@@ -16,10 +16,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/advice"
 )
 
-// toValidUTF8 replaces invalid UTF-8, which protobuf refuses.
+// toValidUTF8 replaces invalid UTF-8 in a text, because protobuf refuses it.
 func toValidUTF8(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
-// mapping maps a value of package cloud to a value of the protocol.
+// mapping pairs a value of package cloud with a value of the plugin protocol.
 type mapping[A, B any] struct {
 	cloudValue A
 	protoValue B
@@ -42,7 +42,7 @@ var refusals = []mapping[cloud.Refusal, pluginv1.Refusal]{
 	{cloud.Invalid, pluginv1.Refusal_REFUSAL_INVALID},
 }
 
-// FromRefusal converts a refusal. It returns REFUSAL_UNSPECIFIED for an unknown one.
+// FromRefusal converts a refusal to the plugin protocol. It returns REFUSAL_UNSPECIFIED for an unknown refusal.
 func FromRefusal(r cloud.Refusal) pluginv1.Refusal {
 	for _, p := range refusals {
 		if p.cloudValue == r {
@@ -52,7 +52,7 @@ func FromRefusal(r cloud.Refusal) pluginv1.Refusal {
 	return pluginv1.Refusal_REFUSAL_UNSPECIFIED
 }
 
-// ToRefusal converts a refusal. It returns "" for an unknown one.
+// ToRefusal converts a refusal of the plugin protocol. It returns "" for an unknown refusal.
 func ToRefusal(r pluginv1.Refusal) cloud.Refusal {
 	for _, p := range refusals {
 		if p.protoValue == r {
@@ -103,7 +103,8 @@ func FromInstance(i cloud.Instance) *pluginv1.Instance {
 	return m
 }
 
-// ToInstance converts an instance. An empty ID is an error. An unknown state becomes Unknown.
+// ToInstance converts an instance of the plugin protocol. It returns an error for an empty ID. An unknown state becomes
+// Unknown.
 func ToInstance(m *pluginv1.Instance) (cloud.Instance, error) {
 	if m.GetProviderId() == "" {
 		return cloud.Instance{}, fmt.Errorf("instance %q: its provider ID is empty", m.GetName())

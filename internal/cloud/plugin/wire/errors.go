@@ -1,5 +1,5 @@
-// Package wire converts between package cloud and the messages of the plugin protocol. Slipway and the programs with
-// package plugin use it.
+// Package wire converts between the types of package cloud and the messages of the plugin protocol. Both Slipway and
+// plugins use it.
 package wire
 
 import (
@@ -17,10 +17,10 @@ import (
 // MaxMessage is the maximum size of a message in bytes. It is enough for about 25,000 instances.
 const MaxMessage = 16 << 20
 
-// maxTextLength limits the text of an error in bytes, because HTTP/2 headers are limited.
+// maxTextLength limits the text of an error in bytes, because HTTP/2 limits the size of headers.
 const maxTextLength = 2048
 
-// FromError converts an error and its kind; nil for nil.
+// FromError converts an error and its kind to a message of the protocol. It returns nil for nil.
 func FromError(err error) *pluginv1.Error {
 	if err == nil {
 		return nil
@@ -46,7 +46,7 @@ func FromError(err error) *pluginv1.Error {
 	return message
 }
 
-// ToError converts an error with its original text and kind; nil for nil.
+// ToError converts a message of the protocol to an error with the original text and kind. It returns nil for nil.
 func ToError(message *pluginv1.Error) error {
 	if message == nil {
 		return nil
@@ -73,7 +73,7 @@ func ToError(message *pluginv1.Error) error {
 	return &remoteError{text, cause}
 }
 
-// remoteError is an error of the other side, with its text and its kind.
+// remoteError is an error that a plugin or Slipway received from the other side, with its original text and kind.
 type remoteError struct {
 	text  string
 	cause error
@@ -82,7 +82,8 @@ type remoteError struct {
 func (e *remoteError) Error() string { return e.text }
 func (e *remoteError) Unwrap() error { return e.cause }
 
-// ToStatus returns the gRPC status of a provider's error.
+// ToStatus returns the gRPC status for an error of a provider, with the kind of the error as a detail. If the error
+// already is a gRPC status, ToStatus returns it.
 func ToStatus(err error) error {
 	if err == nil {
 		return nil
@@ -99,7 +100,7 @@ func ToStatus(err error) error {
 	return st.Err()
 }
 
-// toCode returns the closest gRPC code, for clients that do not read details.
+// toCode returns the gRPC code that is closest to an error. It serves clients that do not read the details of a status.
 func toCode(err error) codes.Code {
 	switch {
 	case cloud.IsNotFound(err):
@@ -118,8 +119,9 @@ func toCode(err error) codes.Code {
 	return codes.Unknown
 }
 
-// FromStatus returns the error of a call and whether the plugin itself returned it. A status from gRPC or a proxy has no
-// detail and does not count: NOT_FOUND without its detail means nothing (I7).
+// FromStatus returns the error of a call. answered reports whether the plugin itself returned the error. A status from
+// gRPC or from a proxy has no detail, so it does not count as the plugin's. NOT_FOUND without this detail means nothing
+// (I7: unknown is not gone).
 func FromStatus(err error) (_ error, answered bool) {
 	st, ok := status.FromError(err)
 	if !ok || st == nil {
