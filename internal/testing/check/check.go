@@ -2,6 +2,7 @@
 package check
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,11 +22,27 @@ func Equal(t T, want, got any, opts ...cmp.Option) {
 	}
 }
 
-// Is reports got if it is not want.
-func Is[V comparable](t T, want, got V) {
+// Is reports got if it is not want. The context is printed with it, such as the row of a table.
+func Is[V comparable](t T, want, got V, context ...any) {
 	t.Helper()
 	if got != want {
-		t.Errorf("got %v, want %v", got, want)
+		t.Errorf("%sgot %v, want %v", fmt.Sprintln(context...), got, want)
+	}
+}
+
+// Not reports what is wrong.
+func Not(t T, wrong bool, format string, args ...any) {
+	t.Helper()
+	if wrong {
+		t.Errorf(format, args...)
+	}
+}
+
+// NoError reports err if it is not nil.
+func NoError(t T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("got the error %v, want none", err)
 	}
 }
 
