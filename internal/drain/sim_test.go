@@ -14,6 +14,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
 const (
@@ -914,9 +915,7 @@ func (s *sim) findRequests(verb string, p *simPod) (found []sentRequest) {
 
 func (s *sim) checkRequestCount(t *testing.T, verb string, want int) {
 	t.Helper()
-	if n := len(s.findRequests(verb, nil)); n != want {
-		t.Errorf("%d requests of %s, want %d", n, verb, want)
-	}
+	check.Is(t, want, len(s.findRequests(verb, nil)), verb)
 }
 
 func (s *sim) checkMaxRequestCount(t *testing.T, verb string, most int) {
