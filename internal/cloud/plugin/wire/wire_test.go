@@ -107,16 +107,12 @@ func TestErrorRoundTrips(t *testing.T) {
 		}
 		sent := status.Convert(wire.ToStatus(want)).Proto()
 		got, answered := wire.FromStatus(status.ErrorProto(roundTrip(t, sent, status.New(codes.OK, "").Proto())))
-		if !answered {
-			t.Fatalf("%v is not the plugin's own error", got)
-		}
+		must.Not(t, !answered, "%v is not the plugin's own error", got)
 		if cloud.IsNotFound(got) != cloud.IsNotFound(want) || cloud.RefusalOf(got) != cloud.RefusalOf(want) || cloud.IsThrottled(got) != cloud.IsThrottled(want) {
 			t.Fatalf("%#v arrives as %#v", want, got)
 		}
 		var asked, told *cloud.ThrottledError
-		if errors.As(want, &asked) && (!errors.As(got, &told) || asked.RetryAfter != told.RetryAfter) {
-			t.Fatalf("%v arrives as %v", want, got)
-		}
+		must.Not(t, errors.As(want, &asked) && (!errors.As(got, &told) || asked.RetryAfter != told.RetryAfter), "%v arrives as %v", want, got)
 		if text := want.Error(); text != "" && len(text) <= 2048 && got.Error() != text {
 			t.Fatalf("%q arrives as %q", text, got.Error())
 		}
