@@ -26,7 +26,18 @@ func Equal(t T, want, got any, opts ...cmp.Option) {
 func Is[V comparable](t T, want, got V, context ...any) {
 	t.Helper()
 	if got != want {
-		t.Errorf("%sgot %v, want %v", fmt.Sprintln(context...), got, want)
+		if len(context) > 0 {
+			t.Errorf("%s", fmt.Sprint(context...))
+		}
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// Len reports got if it does not have the wanted number of elements.
+func Len[E any](t T, want int, got []E) {
+	t.Helper()
+	if len(got) != want {
+		t.Errorf("got %d, want %d: %+v", len(got), want, got)
 	}
 }
 
