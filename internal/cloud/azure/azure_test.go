@@ -136,9 +136,8 @@ func TestDeletionsOfAGroupShareOneRequest(t *testing.T) {
 		for i := range 6 {
 			all.Go(func() {
 				name := fmt.Sprint(i % 3) // each machine is requested twice
-				if out := b.deleteInstance(t.Context(), inScaleSet("a"), newTestDeletion(name)); out.err != nil || out.operationURL != "of "+name {
-					t.Errorf("machine %s: %+v", name, out)
-				}
+				out := b.deleteInstance(t.Context(), inScaleSet("a"), newTestDeletion(name))
+				check.Not(t, out.err != nil || out.operationURL != "of "+name, "machine %s: %+v", name, out)
 			})
 		}
 		all.Go(func() { b.deleteInstance(t.Context(), inScaleSet("b"), newTestDeletion("x")) })
@@ -173,9 +172,8 @@ func TestCancelledCallerDeletesNothing(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		all.Go(func() {
-			if out := b.deleteInstance(ctx, inScaleSet("a"), newTestDeletion("left")); !errors.Is(out.err, context.Canceled) {
-				t.Errorf("the cancelled caller got %+v", out)
-			}
+			out := b.deleteInstance(ctx, inScaleSet("a"), newTestDeletion("left"))
+			check.Not(t, !errors.Is(out.err, context.Canceled), "the cancelled caller got %+v", out)
 		})
 		all.Go(func() { b.deleteInstance(t.Context(), inScaleSet("a"), newTestDeletion("stays")) })
 		synctest.Wait()
@@ -264,8 +262,7 @@ func TestI4UniqueIDIsTheVMID(t *testing.T) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = fmt.Fprintf(w, `{"id": %q, "name": "n", "properties": {"provisioningState": "Succeeded", "vmId": "4-2"}}`, resource)
 		})
-		if m, err := p.Instance(t.Context(), "azure://"+resource); err != nil || m.UniqueID != "4-2" {
-			t.Errorf("%s: unique ID %q, %v", resource, m.UniqueID, err)
-		}
+		m, err := p.Instance(t.Context(), "azure://"+resource)
+		check.Not(t, err != nil || m.UniqueID != "4-2", "%s: unique ID %q, %v", resource, m.UniqueID, err)
 	}
 }

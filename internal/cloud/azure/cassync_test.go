@@ -427,9 +427,8 @@ func TestI8NextProcessRestoresAfterEarlyStop(t *testing.T) {
 		time.Sleep(defaultGather + 10*time.Second)
 		stopped := time.Now()
 		r.stopAndWait()
-		if took := time.Since(stopped); took > stopTimeout {
-			t.Errorf("the stop took %s, want %s at most", took, stopTimeout)
-		}
+		took := time.Since(stopped)
+		check.Not(t, took > stopTimeout, "the stop took %s, want %s at most", took, stopTimeout)
 		check.Contains(t, r.log.String(), "maximumChanged=true")
 		next := a.start(t, 0)
 		time.Sleep(time.Hour)

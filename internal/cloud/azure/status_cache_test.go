@@ -108,9 +108,8 @@ func TestCancelledCallerFailsNoOtherRead(t *testing.T) {
 				t.Error("a waiting caller got a result after its deadline")
 			}
 		})
-		if failed := readConcurrently(t.Context(), reads, s); failed > 0 {
-			t.Errorf("%d callers got the error of a cancelled one", failed)
-		}
+		failed := readConcurrently(t.Context(), reads, s)
+		check.Not(t, failed > 0, "%d callers got the error of a cancelled one", failed)
 		group.Wait()
 		check.Is(t, 2, s.questions)
 
@@ -138,9 +137,8 @@ func TestInstancesOfOneDeletionShareItsStatus(t *testing.T) {
 		id := fmt.Sprintf("azure:///subscriptions/%s/resourceGroups/demo/providers/Microsoft.Compute/virtualMachineScaleSets/ci/virtualMachines/%d",
 			subscriptionID, i)
 		op := operation{URL: "https://" + p.clients.armHost + "/operation", Machine: id}.toCloudOperation(time.Now())
-		if status, err := p.Status(t.Context(), op); err != nil || !status.Done || status.Err != nil {
-			t.Fatalf("%+v, %v", status, err)
-		}
+		status, err := p.Status(t.Context(), op)
+		must.Not(t, err != nil || !status.Done || status.Err != nil, "%+v, %v", status, err)
 	}
 	check.Not(t, questions != 1, "the operation was read %d times, want once", questions)
 }

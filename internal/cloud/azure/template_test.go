@@ -75,9 +75,8 @@ func TestResourcesKeptAfterDeletionAreListed(t *testing.T) {
 			}},
 		}},
 	})
-	if want := []string{"data disk data", "data disk unsaid", "network interface nic-a"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
+	want := []string{"data disk data", "data disk unsaid", "network interface nic-a"}
+	check.Not(t, !slices.Equal(got, want), "%q, want %q", got, want)
 }
 
 // TestI7InstanceFailedOnlyIfKnownStopped reads instances with a failed last operation. On a running instance, an

@@ -93,9 +93,8 @@ func TestTerminationDecrementsUnlessSizeIsKept(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		s := &failingServer{id: "i-0123456789abcdef0", observed: time.Now().UTC().Truncate(time.Second)}
 		_, err := cloud.Delete(t.Context(), newTestProvider(t, s), "aws:///eu-west-1a/"+s.id, cloud.DeleteOptions{KeepSize: keep})
-		if want := []wire.Removal{{MachineID: s.id, Decrement: !keep}}; err != nil || !slices.Equal(s.requests, want) {
-			t.Errorf("keep the size %t: %+v, %v; want %+v", keep, s.requests, err, want)
-		}
+		want := []wire.Removal{{MachineID: s.id, Decrement: !keep}}
+		check.Not(t, err != nil || !slices.Equal(s.requests, want), "keep the size %t: %+v, %v; want %+v", keep, s.requests, err, want)
 	}
 }
 

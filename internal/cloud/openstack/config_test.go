@@ -208,9 +208,8 @@ func TestRotatedSecretIsReadWhenTheTokenRenews(t *testing.T) {
 	p, write := newRotatingProvider(t, s)
 	write("second-secret")
 	s.secret, s.revoked = "second-secret", true
-	if _, err := p.Instances(t.Context(), "workers"); err != nil || s.refusals != 0 {
-		t.Errorf("%v after %d refused authentications", err, s.refusals)
-	}
+	_, err := p.Instances(t.Context(), "workers")
+	check.Not(t, err != nil || s.refusals != 0, "%v after %d refused authentications", err, s.refusals)
 }
 
 func TestRefusedSecretIsNotRetriedInALoop(t *testing.T) {
@@ -218,9 +217,8 @@ func TestRefusedSecretIsNotRetriedInALoop(t *testing.T) {
 	p, _ := newRotatingProvider(t, s)
 	s.secret, s.revoked = "second-secret", true
 	for range 5 {
-		if _, err := p.Instances(t.Context(), "workers"); cloud.RefusalOf(err) != cloud.NoRight {
-			t.Errorf("%v, want the refusal %s", err, cloud.NoRight)
-		}
+		_, err := p.Instances(t.Context(), "workers")
+		check.Not(t, cloud.RefusalOf(err) != cloud.NoRight, "%v, want the refusal %s", err, cloud.NoRight)
 	}
 	check.Is(t, 1, s.refusals)
 }

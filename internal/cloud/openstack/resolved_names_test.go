@@ -77,9 +77,8 @@ func TestUnreadableFlavorIsSkipped(t *testing.T) {
 	p := s.newProvider("south")
 	p.groups[0].Flavors = []string{"g.1", "m.2c4g"}
 	p.groups[0].Resources = []ExtraSpecResource{{"resources:VGPU", "nvidia.com/gpu"}}
-	if templates, err := p.Templates(t.Context(), "workers"); err != nil || len(templates) != 1 || templates[0].Name != "m.2c4g" {
-		t.Errorf("%+v, %v, want the readable flavor", templates, err)
-	}
+	templates, err := p.Templates(t.Context(), "workers")
+	check.Not(t, err != nil || len(templates) != 1 || templates[0].Name != "m.2c4g", "%+v, %v, want the readable flavor", templates, err)
 }
 
 func TestSecurityGroupOfOwnProjectIsPreferred(t *testing.T) {

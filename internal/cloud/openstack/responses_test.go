@@ -82,9 +82,8 @@ func TestOversizedResponseIsNotRetried(t *testing.T) {
 	must.NoError(t, err)
 	_, err = io.Copy(io.Discard, response.Body)
 	must.Not(t, !cloud.IsResponseTooLarge(err), "reading ended with %v, want a TooLargeError", err)
-	if again := retryReads(t.Context(), http.MethodGet, "", nil, err, 1); !errors.Is(again, err) {
-		t.Errorf("retrying: %v, want it to end with %v", again, err)
-	}
+	again := retryReads(t.Context(), http.MethodGet, "", nil, err, 1)
+	check.Not(t, !errors.Is(again, err), "retrying: %v, want it to end with %v", again, err)
 	check.NoError(t, response.Body.Close())
 }
 
@@ -206,9 +205,8 @@ func TestFlavorsAreChosenInOrderOrSmallestFirst(t *testing.T) {
 		for _, f := range chosen {
 			names = append(names, f.Name)
 		}
-		if got := strings.Join(names, " "); err != nil || got != want {
-			t.Errorf("%+v: %q, %v; want %q", s, got, err, want)
-		}
+		got := strings.Join(names, " ")
+		check.Not(t, err != nil || got != want, "%+v: %q, %v; want %q", s, got, err, want)
 	}
 	if _, err := (&FlavorSelection{MinVCPUs: 99}).selectFlavors(all); cloud.RefusalOf(err) != cloud.Invalid {
 		t.Errorf("none within the limits: %v", err)

@@ -33,9 +33,8 @@ func TestI10UnknownUserDataFieldIsRefusedAtStart(t *testing.T) {
 		strings.Repeat("x", maxUserData/4*3+3): "want at most",
 		"{{define \"m\"}}{{.Foo}}{{end}}{{template \"m\" .}}": "Foo",
 	} {
-		if u, err := compileUserData(&GroupConfig{UserData: text}, true); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%.60q: %+v, %v; want %q", text, u, err, want)
-		}
+		u, err := compileUserData(&GroupConfig{UserData: text}, true)
+		check.Not(t, err == nil || !strings.Contains(err.Error(), want), "%.60q: %+v, %v; want %q", text, u, err, want)
 	}
 }
 

@@ -351,9 +351,8 @@ func TestHangingPluginIsRestarted(t *testing.T) {
 	p, log := openPlugin(t, writePlugin(t, faultyplugintest.Good), e)
 	pid := p.PID()
 	must.NoError(t, faultyplugintest.Freeze(t.Context(), pid))
-	if _, err := p.Group(t.Context(), "g"); err == nil || cloud.IsNotFound(err) {
-		t.Errorf("I7: call of a hanging plugin: %v", err)
-	}
+	_, err := p.Group(t.Context(), "g")
+	check.Not(t, err == nil || cloud.IsNotFound(err), "I7: call of a hanging plugin: %v", err)
 	awaitReady(t, p)
 	if p.PID() == pid || !strings.Contains(log.String(), "killing a plugin that does not respond") {
 		t.Errorf("process %d, before %d; the log:\n%s", p.PID(), pid, log)
@@ -369,9 +368,8 @@ func TestSlowPluginIsNotKilled(t *testing.T) {
 	check.ErrorContains(t, check.Err(p.Group(t.Context(), "waits")))
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, cancel)
-	if _, err := p.Group(ctx, "waits"); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled call: %v, want %v", err, context.Canceled)
-	}
+	_, err := p.Group(ctx, "waits")
+	check.Not(t, !errors.Is(err, context.Canceled), "cancelled call: %v, want %v", err, context.Canceled)
 	awaitReady(t, p)
 	check.Not(t, p.PID() != pid, "the plugin was killed although it only waits for its cloud")
 }
@@ -387,9 +385,8 @@ func TestCloseStopsEveryPlugin(t *testing.T) {
 				must.NoError(t, faultyplugintest.Freeze(t.Context(), pid))
 			}
 			_ = p.Close()
-			if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-				t.Errorf("process %d exists after Close: %v\n%s", pid, err, log)
-			}
+			err := syscall.Kill(pid, 0)
+			check.Not(t, !errors.Is(err, syscall.ESRCH), "process %d exists after Close: %v\n%s", pid, err, log)
 			check.ErrorContains(t, check.Err(p.Group(t.Context(), "g")))
 			_ = p.Close() // a second Close is harmless
 		})
@@ -525,9 +522,8 @@ func TestPluginGetsListedEnvironmentAndLogs(t *testing.T) {
 func TestAnalyzerReturnsRecommendations(t *testing.T) {
 	t.Parallel()
 	p, _ := openPlugin(t, writePlugin(t, faultyplugintest.Good), testEntry())
-	if e := p.Events(); !e.Modify || e.Delete {
-		t.Errorf("events %+v, want only modify events", e)
-	}
+	e := p.Events()
+	check.Not(t, !e.Modify || e.Delete, "events %+v, want only modify events", e)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "b"}}
 	recommendations, err := p.AnalyzeModifyEvent(t.Context(), pod)
 	if err != nil || len(recommendations) != 1 || recommendations[0].Reason != "a" || recommendations[0].Grow == nil ||

@@ -144,9 +144,8 @@ func TestEqualResourceNamesMeanOneInstance(t *testing.T) {
 		second, err := ScheduledEventName(randomizeCase(t, uniformPrefix) + randomizeCase(t, scaleSet) + "/virtualMachines/" + b)
 		must.NoError(t, err)
 		check.Not(t, first != scaleSet+"_"+a, "got %q, want %s_%s", first, scaleSet, a)
-		if got := strings.EqualFold(first, second); got != (a == b) {
-			t.Errorf("EqualFold(%q, %q) = %v", first, second, got)
-		}
+		got := strings.EqualFold(first, second)
+		check.Not(t, got != (a == b), "EqualFold(%q, %q) = %v", first, second, got)
 	})
 }
 

@@ -84,9 +84,8 @@ func TestPoolAndSizeAreParsed(t *testing.T) {
 	if err != nil || !pool.Timestamp.Equal(at) || len(pool.Machines) != 1 || pool.Machines[0].ID != "i-1" || pool.Machines[0].State != wire.Running {
 		t.Errorf("%+v, %v", pool, err)
 	}
-	if m := pool.Machines[0]; !m.IsActive() || m.IsEvictable() {
-		t.Error("a machine without membershipStatus is active and not evictable")
-	}
+	m := pool.Machines[0]
+	check.Not(t, !m.IsActive() || m.IsEvictable(), "a machine without membershipStatus is active and not evictable")
 	size, err := c.Size(t.Context())
 	check.Not(t, err != nil || size.Desired != 3 || size.Allocated != 2 || size.Active != 1 || !size.Timestamp.Equal(at), "%+v, %v", size, err)
 }
@@ -142,9 +141,8 @@ func TestRequestEndsWithItsContext(t *testing.T) {
 		<-asked
 		leave()
 	}()
-	if _, err := c.Pool(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
+	_, err := c.Pool(ctx)
+	check.Not(t, !errors.Is(err, context.Canceled), "%v", err)
 }
 
 func FuzzPoolResponse(f *testing.F) {
@@ -192,9 +190,8 @@ func TestFaultOwnRequestsAreForwardedForNobody(t *testing.T) {
 	seen := make(chan http.Header, 1)
 	c := newTestClient(t, "", func(_ http.ResponseWriter, r *http.Request) { seen <- r.Header })
 	must.NoError(t, c.SetDesiredSize(t.Context(), 3))
-	if h := <-seen; h.Values("X-Forwarded-For") != nil {
-		t.Errorf("X-Forwarded-For is %q, want no such header", h.Values("X-Forwarded-For"))
-	}
+	h := <-seen
+	check.Not(t, h.Values("X-Forwarded-For") != nil, "X-Forwarded-For is %q, want no such header", h.Values("X-Forwarded-For"))
 }
 
 // TestOnlyServer404MeansNotMember: a 404 of a proxy or of a read request does not count.

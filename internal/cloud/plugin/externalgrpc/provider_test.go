@@ -98,9 +98,8 @@ func TestUndeliveredDeletionIsRetried(t *testing.T) {
 			p := s.newProvider(t)
 			defer p.Close() //nolint:errcheck // it never connected
 			op, err := p.Delete(t.Context(), "rack://a/1")
-			if lost := test.after > 0; lost != (err == nil) {
-				t.Fatalf("Delete: %+v, %v", op, err)
-			}
+			lost := test.after > 0
+			must.Not(t, lost != (err == nil), "Delete: %+v, %v", op, err)
 			for time.Since(op.Started) < test.after-time.Minute {
 				must.NoError(t, check.Err(p.Delete(t.Context(), "rack://a/1")))
 				if st, err := p.Status(t.Context(), op); err != nil || st.Done {
