@@ -515,18 +515,6 @@ func TestUnlistedTemplatesAreReadWithAPause(t *testing.T) {
 	check.Not(t, f.isRequeued(), "want another reconcile soon")
 }
 
-func TestInstanceWithANodeInTheAPIServerIsKept(t *testing.T) { // I4, I7
-	f := newFixtureWithFailedInstance(t)
-	// The API server knows the Node, but the watch has not delivered it yet.
-	groups := f.readCloudOnce()
-	must.Not(t, len(groups[0].state.tracking.FailedWithoutNode) != 1, "the survey is %+v", groups[0].state.tracking)
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "machine-0"}}
-	must.NoError(t, check.Err(f.kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})))
-	f.deleteFailedInstances(t.Context(), f.sources, groups)
-	f.calls.Wait()
-	check.Is(t, 0, len(f.pool.deleted), f.pool.deleted)
-}
-
 func TestInstanceWhoseStateChangedIsKept(t *testing.T) {
 	f := newFixtureWithFailedInstance(t)
 	groups := f.readCloudOnce()
@@ -670,6 +658,7 @@ func TestOnlyTheSchedulersConditionMakesAPodUnschedulable(t *testing.T) {
 
 func TestI4InstanceWithAnySignOfANodeIsKept(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Node){
+		"its name":               func(n *corev1.Node) { n.Name = "machine-0" },
 		"its name with a domain": func(n *corev1.Node) { n.Name = "machine-0.novalocal" },
 		"its system's UUID":      func(n *corev1.Node) { n.Name, n.Status.NodeInfo.SystemUUID = "elsewhere", "ID-0" },
 		"its provider ID":        func(n *corev1.Node) { n.Name, n.Spec.ProviderID = "elsewhere", "id-0" },
