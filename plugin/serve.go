@@ -38,11 +38,11 @@ func Serve(open OpenFunc) {
 		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
 			return grpc.NewServer(append(options,
 				grpc.MaxRecvMsgSize(wire.MaxMessage), grpc.MaxSendMsgSize(wire.MaxMessage),
-				grpc.UnaryInterceptor(s.intercept))...)
+				grpc.UnaryInterceptor(s.checkConfiguredAndRecover))...)
 		},
 		Logger: hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Error}),
 	})
-	s.close()
+	s.closeProvider()
 }
 
 // exitWithSlipway exits when Slipway has exited for any reason, because Slipway holds the other end of standard input.
@@ -51,9 +51,9 @@ func exitWithSlipway() {
 	os.Exit(0)
 }
 
-// intercept refuses calls before Configure, converts errors of the provider to a gRPC status, and recovers from panics,
+// checkConfiguredAndRecover refuses calls before Configure, converts errors of the provider to a gRPC status, and recovers from panics,
 // so that other calls continue.
-func (s *server) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
+func (s *server) checkConfiguredAndRecover(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			slog.Error("the plugin panicked", "method", info.FullMethod, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))

@@ -39,7 +39,7 @@ func (s *server) checkConfigured() error {
 	return nil
 }
 
-func (s *server) close() {
+func (s *server) closeProvider() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c, ok := s.provider.(io.Closer); ok {
@@ -164,7 +164,7 @@ func (s *server) ModifyEventAnalyzer(ctx context.Context, event *pluginv1.PodEve
 	if !ok {
 		return nil, status.Error(codes.Unimplemented, "the plugin has no ModifyEventAnalyzer")
 	}
-	return analyzePod(ctx, event, a.ModifyEventAnalyzer)
+	return decodeAndAnalyzePod(ctx, event, a.ModifyEventAnalyzer)
 }
 
 // DeleteEventAnalyzer implements pluginv1.PodEventAnalyzerServer.
@@ -173,10 +173,10 @@ func (s *server) DeleteEventAnalyzer(ctx context.Context, event *pluginv1.PodEve
 	if !ok {
 		return nil, status.Error(codes.Unimplemented, "the plugin has no DeleteEventAnalyzer")
 	}
-	return analyzePod(ctx, event, a.DeleteEventAnalyzer)
+	return decodeAndAnalyzePod(ctx, event, a.DeleteEventAnalyzer)
 }
 
-func analyzePod(ctx context.Context, event *pluginv1.PodEvent,
+func decodeAndAnalyzePod(ctx context.Context, event *pluginv1.PodEvent,
 	ask func(context.Context, *corev1.Pod) ([]advice.Recommendation, error),
 ) (*pluginv1.Advice, error) {
 	var pod corev1.Pod

@@ -15,8 +15,8 @@ import (
 //go:embed *.yaml
 var Files embed.FS
 
-// All returns the definitions, sorted by name.
-func All() ([]*unstructured.Unstructured, error) {
+// AllDefinitions returns the definitions, sorted by name.
+func AllDefinitions() ([]*unstructured.Unstructured, error) {
 	files, err := Files.ReadDir(".")
 	if err != nil {
 		return nil, err

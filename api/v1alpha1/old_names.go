@@ -67,14 +67,14 @@ func (s *NodeGroupSpec) UnmarshalJSON(data []byte) error {
 		}
 		s.DeprecatedMinSize = nil
 	}
-	resolve(&s.MaxSize, &s.DeprecatedMaxSize, func(a, b *int32) bool { return *a == *b })
+	resolveOldField(&s.MaxSize, &s.DeprecatedMaxSize, func(a, b *int32) bool { return *a == *b })
 	if up := s.ScaleUp; up != nil {
 		// The schema of earlier versions had the default true.
-		resolve(&up.EnforceMinSize, &up.DeprecatedEnforceMinSize, func(value, old *bool) bool { return *old || *value == *old })
-		resolve(&up.Headroom, &up.DeprecatedHeadroom, equal[Headroom])
+		resolveOldField(&up.EnforceMinSize, &up.DeprecatedEnforceMinSize, func(value, old *bool) bool { return *old || *value == *old })
+		resolveOldField(&up.Headroom, &up.DeprecatedHeadroom, equal[Headroom])
 	}
 	if down := s.ScaleDown; down != nil {
-		resolve(&down.Underutilized, &down.DeprecatedUnderutilized, equal[UnderutilizedRule])
+		resolveOldField(&down.Underutilized, &down.DeprecatedUnderutilized, equal[UnderutilizedRule])
 	}
 	for i := range s.DisruptionBudgets {
 		s.DisruptionBudgets[i].Reasons = renameReasons(s.DisruptionBudgets[i].Reasons)
@@ -82,8 +82,8 @@ func (s *NodeGroupSpec) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// resolve moves an old field to the new one if only the old one is set, and clears the old one if both mean the same.
-func resolve[T any](value, old **T, same func(value, old *T) bool) {
+// resolveOldField moves an old field to the new one if only the old one is set, and clears the old one if both mean the same.
+func resolveOldField[T any](value, old **T, same func(value, old *T) bool) {
 	switch {
 	case *old == nil:
 	case *value == nil:
@@ -117,9 +117,9 @@ func currentName[N comparable](old map[N]N, name N) N {
 	return name
 }
 
-// Contradictions returns an error for each old field name that contradicts its new name. Each error begins with the
+// OldNameContradictions returns an error for each old field name that contradicts its new name. Each error begins with the
 // field.
-func (s *NodeGroupSpec) Contradictions() (errs []error) {
+func (s *NodeGroupSpec) OldNameContradictions() (errs []error) {
 	report := func(field, current string, given bool) {
 		if given {
 			errs = append(errs, fmt.Errorf("%s: is the old name of %s and has another value: remove it", field, current))

@@ -98,8 +98,8 @@ func TestDefaultsHoldWithEitherName(t *testing.T) {
 	} {
 		var s v1alpha1.NodeGroupSpec
 		unmarshal(t, text, &s)
-		if s.MinSize != want || len(s.Contradictions()) > 0 {
-			t.Errorf("%s: minSize %d, %v; want %d", text, s.MinSize, s.Contradictions(), want)
+		if s.MinSize != want || len(s.OldNameContradictions()) > 0 {
+			t.Errorf("%s: minSize %d, %v; want %d", text, s.MinSize, s.OldNameContradictions(), want)
 		}
 	}
 	for text, want := range map[string]string{
@@ -109,8 +109,8 @@ func TestDefaultsHoldWithEitherName(t *testing.T) {
 		var s v1alpha1.NodeGroupSpec
 		unmarshal(t, "scaleUp: "+text, &s)
 		got, err := json.Marshal(s.ScaleUp.EnforceMinSize)
-		if err != nil || string(got) != want || len(s.Contradictions()) > 0 {
-			t.Errorf("%s: enforceMinSize %s, %v, %v; want %s", text, got, s.Contradictions(), err, want)
+		if err != nil || string(got) != want || len(s.OldNameContradictions()) > 0 {
+			t.Errorf("%s: enforceMinSize %s, %v, %v; want %s", text, got, s.OldNameContradictions(), err, want)
 		}
 	}
 }
@@ -126,7 +126,7 @@ func TestContradictionIsReportedAndNewNameCounts(t *testing.T) {
 	} {
 		var s v1alpha1.NodeGroupSpec
 		unmarshal(t, text, &s)
-		if errs := s.Contradictions(); len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), field+": ") {
+		if errs := s.OldNameContradictions(); len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), field+": ") {
 			t.Errorf("%s: %v, want an error about %s", text, errs, field)
 		}
 		if s.MinSize == 4 || s.MaxSize != nil && *s.MaxSize == 0 {
@@ -135,7 +135,7 @@ func TestContradictionIsReportedAndNewNameCounts(t *testing.T) {
 	}
 	var s v1alpha1.NodeGroupSpec
 	unmarshal(t, "{scaleUp: {headroom: {slots: 1, requests: {cpu: '1'}}, headRoom: {slots: 1, requests: {cpu: 1000m}}}}", &s)
-	if errs := s.Contradictions(); len(errs) > 0 {
+	if errs := s.OldNameContradictions(); len(errs) > 0 {
 		t.Errorf("equal values contradict: %v", errs)
 	}
 }

@@ -326,8 +326,8 @@ func (u *PoolUpdate) IsDisposal() bool {
 	return u.Spec.Type == SetMachineMembership && m != nil && !m.Active && m.Evictable
 }
 
-// FindMachine returns the machine with the ID, or nil if there is none or it is only planned.
-func (u *PoolUpdate) FindMachine(id string) *PoolMachine {
+// FindMachineExceptPlanned returns the machine with the ID, or nil if there is none or it is only planned.
+func (u *PoolUpdate) FindMachineExceptPlanned(id string) *PoolMachine {
 	for i := range u.Status.Machines {
 		if m := &u.Status.Machines[i]; m.ID == id && m.State != MachinePlanned {
 			return m
@@ -346,8 +346,8 @@ func (u *PoolUpdate) SetMachine(m PoolMachine) {
 	u.Status.Machines = append(all, m)
 }
 
-// CountMachines returns the number of machines in a state.
-func (u *PoolUpdate) CountMachines(s PoolMachineState) int {
+// CountMachinesInState returns the number of machines in a state.
+func (u *PoolUpdate) CountMachinesInState(s PoolMachineState) int {
 	n := 0
 	for i := range u.Status.Machines {
 		if u.Status.Machines[i].State == s {

@@ -66,11 +66,11 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) (err er
 		defer sentry.Close()
 		defer func() { sentry.SendFailure(err) }()
 	}
-	private, err := observe.NewPrivateCheck(o.WebTokenFile)
+	private, err := observe.NewLoopbackOrTokenCheck(o.WebTokenFile)
 	if err != nil {
 		return fmt.Errorf("-web.token-file: %w", err)
 	}
-	o.CheckTemplates()
+	o.WarnAboutTemplates()
 	c := o.ToAgentConfig()
 	if err := logWarnings(aksnth.Tool, o.Warnings, c, stderr); err != nil {
 		return err
@@ -81,18 +81,18 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) (err er
 		WrapLogHandler:  sentry.WrapHandler,
 		RegisterMetrics: func(r *observe.Registry) { metrics = aksnth.NewMetrics(r, o.Node) },
 		EventFormatter: func(occasion agent.EventTrigger) (agent.FormattedEvent, bool) {
-			metrics.CountOccasion(occasion)
+			metrics.CountNoticesAndFailures(occasion)
 			return aksnth.FormatEvent(occasion)
 		},
 		WrapTransport: func(to string, next http.RoundTripper) http.RoundTripper {
 			return newLazyTransport(func() http.RoundTripper {
 				switch to {
 				case start.APIServer:
-					return metrics.WrapAPIServer(next)
+					return metrics.WrapAPIServerTransport(next)
 				case start.Metadata:
 					return metrics.WrapMetadata(next)
 				}
-				return metrics.WrapWebhook(next, o.TelegramHost())
+				return metrics.WrapWebhookTransport(next, o.TelegramHost())
 			})
 		},
 		// The tool drained the node even if a message template failed.
@@ -109,7 +109,7 @@ func runAKSNTH(ctx context.Context, o *aksnth.Options, stderr io.Writer) (err er
 				CheckLive: in.CheckLive, AuthorizeDrain: private, CancelDrain: drainRequests.CancelDrain, Metrics: in.Metrics,
 				Drain: func(ctx context.Context) error {
 					drainRequests.RequestDrain()
-					return in.AwaitNotice(ctx, request.SourceName, request.NoticeID)
+					return in.AwaitDrained(ctx, request.SourceName, request.NoticeID)
 				},
 			})
 		},
@@ -155,7 +155,7 @@ func newMechanicCommand() *cobra.Command {
 	fs.StringVar(&endpoint, "endpoint", "", "URL of Azure's Scheduled Events service")
 	fs.StringVar(&listen, "listen", ":9818", "address of /metrics, /healthz and /readyz; if empty, not served")
 	fs.BoolVar(&dryRun, "dry-run", false, "log the actions without carrying them out")
-	fs.BoolVar(&acknowledge, "acknowledge", true, "acknowledge an event to Azure once all its machines are drained, so that it starts early")
+	fs.BoolVar(&acknowledge, "acknowledge", true, "acknowledge an event to Azure once all its instances are drained, so that it starts early")
 	return cmd
 }
 
@@ -182,7 +182,7 @@ func runWithReload(ctx context.Context, path string, stderr io.Writer, toAgentCo
 	run func(context.Context, mechanic.Config, config.Agent) error,
 ) error {
 	f := mechanicFile{path: path, toAgentConfig: toAgentConfig, lastHash: hashFile(path)}
-	c, err := f.load(mechanic.LoadWithWarnings)
+	c, err := f.loadAndValidate(mechanic.LoadWithWarnings)
 	if err != nil {
 		return err
 	}
@@ -209,10 +209,10 @@ type mechanicFile struct {
 	lastHash      [sha256.Size]byte
 }
 
-// load loads the file and returns an error for a configuration that the agent would refuse. Otherwise the running agent
+// loadAndValidate loads the file and returns an error for a configuration that the agent would refuse. Otherwise the running agent
 // would be stopped for it.
-func (f *mechanicFile) load(load func(path string, environ []string) (mechanic.Config, error)) (*mechanic.Config, error) {
-	c, err := load(f.path, os.Environ())
+func (f *mechanicFile) loadAndValidate(loadAndValidate func(path string, environ []string) (mechanic.Config, error)) (*mechanic.Config, error) {
+	c, err := loadAndValidate(f.path, os.Environ())
 	if err != nil {
 		return nil, err
 	}
@@ -225,7 +225,7 @@ func (f *mechanicFile) reload() (*mechanic.Config, error) {
 	if _, err := os.Stat(f.path); err != nil {
 		return nil, err
 	}
-	return f.load(mechanic.Load)
+	return f.loadAndValidate(mechanic.Load)
 }
 
 // awaitChange returns the configuration after a valid change of the file. It returns nil and run's error if run has ended.

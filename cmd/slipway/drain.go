@@ -56,7 +56,7 @@ func newDrainCommand() *cobra.Command {
 Without --deadline, PodDisruptionBudgets and protected pods are respected. If the drain fails (--timeout, interrupt,
 refusal), a node that it cordoned is uncordoned again, unless an agent, a retirement or another tool needs the cordon.
 
-With --deadline, the machine is assumed to stop at that time. Grace periods are capped to the time left. A pod that is
+With --deadline, the instance is assumed to stop at that time. Grace periods are capped to the time left. A pod that is
 still blocked by a PodDisruptionBudget when its termination must start is deleted without eviction, and reported. The
 node stays cordoned after the deadline.
 
@@ -90,7 +90,7 @@ func (f *drainFlags) addFlags(cmd *cobra.Command) {
 	fs.IntVar(&f.skipTerminated, "skip-wait-for-delete-timeout", 0, "do not wait for pods that have been terminating for longer than this many seconds; 0 waits for all")
 	fs.Int64Var(&f.chunkSize, "chunk-size", 500, "accepted for compatibility with kubectl; pods are always listed in pages")
 
-	fs.DurationVar(&f.deadline, "deadline", 0, "time until the machine stops, whether the node is drained or not")
+	fs.DurationVar(&f.deadline, "deadline", 0, "time until the instance stops, whether the node is drained or not")
 	fs.BoolVar(&f.keepCordoned, "keep-cordoned", false, "keep the node cordoned if the drain fails")
 	fs.BoolVar(&f.waitDetach, "wait-for-detach", false, "also wait until the pods' volumes are detached")
 	fs.StringVarP(&f.output, "output", "o", "", `"json" prints the drain report`)
@@ -153,8 +153,8 @@ func (f *drainFlags) drainOptions() (drain.Options, error) {
 	return o, nil
 }
 
-// drainTerms returns the deadline, counted from now. The timeout starts separately for each node in nodeDrain.run.
-func (f *drainFlags) drainTerms() drain.TimeLimits {
+// drainTimeLimits returns the deadline, counted from now. The timeout starts separately for each node in nodeDrain.run.
+func (f *drainFlags) drainTimeLimits() drain.TimeLimits {
 	var t drain.TimeLimits
 	if f.deadline > 0 {
 		t.Deadline, t.Margin = time.Now().Add(f.deadline), min(f.deadline/10, 2*time.Second)
@@ -194,7 +194,7 @@ func (f *drainFlags) drainNodes(
 	if f.waitDetach {
 		o.Volumes = api
 	}
-	o.TimeLimits = f.drainTerms()
+	o.TimeLimits = f.drainTimeLimits()
 	var drains []*nodeDrain
 	for i, node := range nodes {
 		if slices.Contains(nodes[:i], node) {
@@ -209,13 +209,13 @@ func (f *drainFlags) drainNodes(
 		}
 	}
 	if f.dryRun != "none" {
-		return joinErrors(runSequentially(drains, func(d *nodeDrain) error { return d.previewDrain(ctx) }))
+		return joinWithHighestExitCode(runSequentially(drains, func(d *nodeDrain) error { return d.previewDrain(ctx) }))
 	}
 	cordonNodes(ctx, drains, f.deadline/4)
 	if f.deadline > 0 && len(drains) > 1 {
-		return joinErrors(drainConcurrently(ctx, drains, out, stderr))
+		return joinWithHighestExitCode(drainConcurrently(ctx, drains, out, stderr))
 	}
-	return joinErrors(runSequentially(drains, func(d *nodeDrain) error { return d.run(ctx) }))
+	return joinWithHighestExitCode(runSequentially(drains, func(d *nodeDrain) error { return d.drainCordonedNode(ctx) }))
 }
 
 // withInterruptCode wraps err with the exit code of an interrupt if ctx has ended.
@@ -241,8 +241,8 @@ func listNodeNames(ctx context.Context, api *kubeapi.Client, selector string) ([
 	return names, nil
 }
 
-// joinErrors joins the errors and selects the highest exit code among them.
-func joinErrors(errs []error) error {
+// joinWithHighestExitCode joins the errors and selects the highest exit code among them.
+func joinWithHighestExitCode(errs []error) error {
 	err := errors.Join(errs...)
 	if err == nil {
 		return nil
@@ -274,8 +274,8 @@ type nodeDrain struct {
 	concurrentDrains int
 }
 
-// run drains the node after cordonNodes.
-func (d *nodeDrain) run(ctx context.Context) error {
+// drainCordonedNode drains the node after cordonNodes.
+func (d *nodeDrain) drainCordonedNode(ctx context.Context) error {
 	switch {
 	case d.cordonError == nil:
 	case d.flags.deadline > 0 && ctx.Err() == nil && isUnanswered(d.cordonError) && !cordon.IsReplacedError(d.cordonError):
@@ -295,16 +295,16 @@ func (d *nodeDrain) run(ctx context.Context) error {
 	}
 	progress := newProgressLine(d.errOut)
 	progress.interval *= time.Duration(d.concurrentDrains)
-	d.options.OnProgress = progress.update
+	d.options.OnProgress = progress.printProgress
 	report, err := drain.Run(ctx, d.api, d.options)
 	progress.finish()
 	d.printReport(report)
-	deadlinePassed := report.Outcome == drain.DeadlinePassed // the machine stops, so the node stays cordoned
+	deadlinePassed := report.Outcome == drain.DeadlinePassed // the instance stops, so the node stays cordoned
 	if err != nil && !deadlinePassed {
 		d.restoreNode(ctx)
 	}
 	if err == nil && d.cordonError != nil {
-		return fmt.Errorf("node %s: drained, but not cordoned: %w", d.options.Node, d.cordonError)
+		return fmt.Errorf("node %s: drained, but not cordoned: %v", d.options.Node, d.cordonError)
 	}
 	return toExitError(report, err)
 }

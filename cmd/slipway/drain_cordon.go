@@ -45,11 +45,11 @@ func (d *nodeDrain) cordonNode(ctx context.Context) error {
 		case node.Spec.Unschedulable:
 			return d.resolveUnansweredCordon(ctx)
 		}
-		err = d.patchUnschedulable(ctx, node, true)
+		err = d.patchUnschedulableIfUnchanged(ctx, node, true)
 		if err == nil || isUnanswered(err) {
 			d.cordonedNode, d.cordonUnanswered = node, err != nil
 		}
-		if !shouldRetry(ctx, err, try) {
+		if !sleepIfRetryable(ctx, err, try) {
 			return err
 		}
 	}
@@ -133,33 +133,33 @@ func (d *nodeDrain) uncordonNode(ctx context.Context) error {
 		if err == nil && node.Spec.Unschedulable {
 			err = d.resolveUnansweredCordon(ctx)
 		}
-		if err != nil && !(isUnanswered(err) && shouldRetry(ctx, err, try)) {
+		if err != nil && !(isUnanswered(err) && sleepIfRetryable(ctx, err, try)) {
 			return err
 		} else if err != nil {
 			continue
 		}
-		switch done, err := d.checkRestored(node, unanswered); {
+		switch done, err := d.checkAlreadyUncordoned(node, unanswered); {
 		case d.cordonUnanswered && errors.Is(err, errNotCordoned) && time.Now().Before(late) && elapsed.Sleep(ctx, cordonRetryInterval):
 			try--
 			continue
 		case err != nil || done:
 			return err
 		}
-		err = d.patchUnschedulable(ctx, node, false)
+		err = d.patchUnschedulableIfUnchanged(ctx, node, false)
 		unanswered = unanswered || isUnanswered(err)
-		if !shouldRetry(ctx, err, try) {
+		if !sleepIfRetryable(ctx, err, try) {
 			return err
 		}
 	}
 }
 
-// checkRestored reports whether the node is already uncordoned. It returns an error if the node must not be uncordoned. A
+// checkAlreadyUncordoned reports whether the node is already uncordoned. It returns an error if the node must not be uncordoned. A
 // patch without an answer may have uncordoned it.
-func (d *nodeDrain) checkRestored(node *kubeapi.Node, unanswered bool) (restored bool, err error) {
+func (d *nodeDrain) checkAlreadyUncordoned(node *kubeapi.Node, unanswered bool) (restored bool, err error) {
 	if d.cordonedNode == nil || d.cordonUnanswered && !node.Spec.Unschedulable {
 		return false, errNotCordoned
 	}
-	owners := findCordonOwners(node)
+	owners := findOtherCordonOwners(node)
 	switch {
 	case node.UID != d.cordonedNode.UID:
 		return false, &cordon.ReplacedError{Node: node.Name, WantUID: d.cordonedNode.UID, GotUID: node.UID}
@@ -184,9 +184,9 @@ type cordonNeededError struct{ owners []string }
 
 func (e *cordonNeededError) Error() string { return strings.Join(e.owners, ", ") + " needs the cordon" }
 
-// findCordonOwners returns who else needs the node cordoned: the owners of cordon claims, who may have found it cordoned by
+// findOtherCordonOwners returns who else needs the node cordoned: the owners of cordon claims, who may have found it cordoned by
 // this drain, and other tools that are removing the node (I3, I6).
-func findCordonOwners(node *kubeapi.Node) []string {
+func findOtherCordonOwners(node *kubeapi.Node) []string {
 	by := cordon.RemovingTools(node)
 	records, _ := cordon.ListRecords(node) // unreadable records are ignored
 	for _, r := range records {
@@ -197,9 +197,9 @@ func findCordonOwners(node *kubeapi.Node) []string {
 	return by
 }
 
-// shouldRetry reports whether a request must be repeated after a conflict or without an answer. It sleeps before it returns
+// sleepIfRetryable reports whether a request must be repeated after a conflict or without an answer. It sleeps before it returns
 // true.
-func shouldRetry(ctx context.Context, err error, try int) bool {
+func sleepIfRetryable(ctx context.Context, err error, try int) bool {
 	tries := maxCordonTries
 	if isUnanswered(err) {
 		tries = maxUnansweredTries
@@ -210,8 +210,8 @@ func shouldRetry(ctx context.Context, err error, try int) bool {
 	return elapsed.Sleep(ctx, cordonRetryInterval)
 }
 
-// patchUnschedulable patches the node in the version that was read. It fails for a changed or replaced node.
-func (d *nodeDrain) patchUnschedulable(ctx context.Context, n *kubeapi.Node, unschedulable bool) error {
+// patchUnschedulableIfUnchanged patches the node in the version that was read. It fails for a changed or replaced node.
+func (d *nodeDrain) patchUnschedulableIfUnchanged(ctx context.Context, n *kubeapi.Node, unschedulable bool) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": n.UID, "resourceVersion": n.ResourceVersion},
 		"spec":     map[string]any{"unschedulable": unschedulable},

@@ -74,7 +74,7 @@ func drainConcurrently(ctx context.Context, drains []*nodeDrain, out, stderr io.
 		done[i] = make(chan struct{})
 		go func() {
 			defer close(done[i])
-			errs[i] = d.run(ctx)
+			errs[i] = d.drainCordonedNode(ctx)
 		}()
 	}
 	for i := range drains {

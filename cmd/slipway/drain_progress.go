@@ -33,7 +33,7 @@ func newProgressLine(w io.Writer) *progressLine {
 // clearLine returns to the start of the line and erases it (ECMA-48).
 const clearLine = "\r\x1b[K"
 
-func (l *progressLine) update(p drain.Progress) {
+func (l *progressLine) printProgress(p drain.Progress) {
 	for _, b := range p.BlockedPods() {
 		key := fmt.Sprintf("%s/%s %s %s", b.Namespace, b.Pod, b.Reason, b.PDB)
 		if l.printed[key] {

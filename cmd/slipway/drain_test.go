@@ -58,12 +58,12 @@ func TestDrainFlagsMatchKubectl(t *testing.T) {
 	if o.GraceSeconds != nil || o.Policy.ActionFor(podrules.RuleDaemonSet) != podrules.Skip || o.Policy.ActionFor(podrules.RuleUnmanaged) != podrules.RefuseDrain {
 		t.Errorf("without flags: %+v", o)
 	}
-	f = drainFlags{gracePeriod: 5, force: true, deleteEmptyDir: true, skipTerminated: 3}
+	f = drainFlags{gracePeriod: 5, force: true, deleteEmptyDir: true, skipTerminated: 3, disableEvict: true}
 	if o, err = f.drainOptions(); err != nil {
 		t.Fatal(err)
 	}
-	if *o.GraceSeconds != 5 || o.SkipTerminatingAfter != 3*time.Second {
-		t.Errorf("grace %d, skip %s", *o.GraceSeconds, o.SkipTerminatingAfter)
+	if *o.GraceSeconds != 5 || o.SkipTerminatingAfter != 3*time.Second || !o.DisableEviction {
+		t.Errorf("grace %d, skip %s, eviction disabled: %v", *o.GraceSeconds, o.SkipTerminatingAfter, o.DisableEviction)
 	}
 	for rule, want := range map[podrules.Rule]podrules.Action{
 		podrules.RuleDaemonSet: podrules.RefuseDrain, podrules.RuleUnmanaged: podrules.Evict, podrules.RuleLocalStorage: podrules.Evict, podrules.RuleProtected: podrules.RefuseDrain,
@@ -94,12 +94,12 @@ func TestDrainExitCodes(t *testing.T) {
 }
 
 func TestHighestExitCodeOfNodesWins(t *testing.T) {
-	err := joinErrors([]error{nil, &exitError{exitRefused, errors.New("a")}, &exitError{exitUnfinished, errors.New("b")}})
+	err := joinWithHighestExitCode([]error{nil, &exitError{exitRefused, errors.New("a")}, &exitError{exitUnfinished, errors.New("b")}})
 	var e *exitError
 	if !errors.As(err, &e) || e.code != exitUnfinished || !strings.Contains(err.Error(), "a") {
 		t.Errorf("%v", err)
 	}
-	if joinErrors([]error{nil, nil}) != nil {
+	if joinWithHighestExitCode([]error{nil, nil}) != nil {
 		t.Error("an error without a failed node")
 	}
 }
@@ -110,8 +110,8 @@ func TestProgressPrintsEachObstacleOnce(t *testing.T) {
 	p := drain.Progress{Node: "n", Listed: true, Total: 1, Waiting: 1, RemainingPods: []drain.BlockedPod{
 		{Namespace: "shop", Pod: "web", Reason: drain.ObstaclePDB, PDB: "shop/web", Detail: "allows none"},
 	}}
-	line.update(p)
-	line.update(p)
+	line.printProgress(p)
+	line.printProgress(p)
 	line.finish()
 	if got := strings.Count(out.String(), "n: waiting for shop/web: disruption-budget: allows none\n"); got != 1 {
 		t.Errorf("printed %d times in %q", got, out.String())

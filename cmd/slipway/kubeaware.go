@@ -90,7 +90,7 @@ func runKubeaware(ctx context.Context, c *kubeaware.Config, f *kubeaware.Flags, 
 	if err != nil {
 		return err
 	}
-	pools, err := detectPools(ctx, c, log)
+	pools, err := detectPoolConfig(ctx, c, log)
 	if err != nil {
 		return err
 	}
@@ -156,19 +156,19 @@ func runWithRestarts(ctx context.Context, log *slog.Logger, run func(context.Con
 
 // newManagerConfig returns the manager's configuration: its defaults, with the selector, Lease and log settings of the
 // proxy.
-func newManagerConfig(front *cloudpool.Config, f *kubeaware.Flags, mark string) manager.Config {
+func newManagerConfig(front *cloudpool.Config, f *kubeaware.Flags, backendHash string) manager.Config {
 	var m manager.Config
 	m.AddFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
-	m.Listen, m.Selector = "", kubeaware.BackendLabel+"="+mark
-	m.LeaderElectionNamespace, m.LeaseName = f.Namespace, leaseNamePrefix+mark
+	m.Listen, m.Selector = "", kubeaware.BackendLabel+"="+backendHash
+	m.LeaderElectionNamespace, m.LeaseName = f.Namespace, leaseNamePrefix+backendHash
 	m.LogLevel, m.LogFormat = front.LogLevel, front.LogFormat
 	m.SystemLocalStorage = front.SystemLocalStorage
 	return m
 }
 
-// detectPools asks the server whether it has one pool or several. A server that does not answer at the start counts as one
+// detectPoolConfig asks the server whether it has one pool or several. A server that does not answer at the start counts as one
 // pool.
-func detectPools(ctx context.Context, c *kubeaware.Config, log *slog.Logger) (provider.Config, error) {
+func detectPoolConfig(ctx context.Context, c *kubeaware.Config, log *slog.Logger) (provider.Config, error) {
 	several, err := provider.New(c.ToPoolConfig(true), provider.Options{})
 	if err != nil {
 		return provider.Config{}, err

@@ -7,9 +7,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// kubectlAnnotations returns annotations that make the help print "kubectl slipway". It returns nil unless the program runs
+// kubectlPluginAnnotations returns annotations that make the help print "kubectl slipway". It returns nil unless the program runs
 // as the kubectl plugin, from a file named kubectl-slipway.
-func kubectlAnnotations(program string) map[string]string {
+func kubectlPluginAnnotations(program string) map[string]string {
 	name := strings.TrimSuffix(filepath.Base(program), ".exe")
 	if name != "kubectl-slipway" {
 		return nil

@@ -65,7 +65,7 @@ func TestHelpNamesTypedCommand(t *testing.T) {
 		"/usr/local/bin/slipway":         "slipway",
 	} {
 		cmd := newRootCommand()
-		cmd.Annotations = kubectlAnnotations(program)
+		cmd.Annotations = kubectlPluginAnnotations(program)
 		if got := cmd.CommandPath(); got != want {
 			t.Errorf("started as %s: %q, want %q", program, got, want)
 		}

@@ -68,7 +68,7 @@ func (t *notifyTestFlags) run(ctx context.Context, out, errOut io.Writer) error 
 	if err != nil {
 		return err
 	}
-	if err := n.Send(ctx, notify.NewSampleMessage(moment, time.Now())); err != nil {
+	if err := n.SendToAllNow(ctx, notify.NewSampleMessage(moment, time.Now())); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "%s: sent to %s\n", moment, strings.Join(receiverNames(receivers), ", "))

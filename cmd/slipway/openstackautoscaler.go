@@ -28,14 +28,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// osaFlags are the flags of the OpenStack cluster autoscaler's replacement. The tool itself had only -kubeconfig.
-type osaFlags struct {
+// openStackAutoscalerFlags are the flags of the OpenStack cluster autoscaler's replacement. The tool itself had only -kubeconfig.
+type openStackAutoscalerFlags struct {
 	kubeconfig, config, cluster, listen string
 	controlPlane                        int
 }
 
-func parseOSAFlags(args []string, stderr io.Writer) (osaFlags, error) {
-	var f osaFlags
+func parseOpenStackAutoscalerFlags(args []string, stderr io.Writer) (openStackAutoscalerFlags, error) {
+	var f openStackAutoscalerFlags
 	fs := flag.NewFlagSet(openstackautoscaler.Tool, flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	home, _ := os.UserHomeDir() // without a home directory there is no default
@@ -70,24 +70,24 @@ func newOpenStackAutoscalerCommand() *cobra.Command {
 		// cobra does not parse the flags: they may have one or two dashes.
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f, err := parseOSAFlags(args, cmd.ErrOrStderr())
+			f, err := parseOpenStackAutoscalerFlags(args, cmd.ErrOrStderr())
 			switch {
 			case errors.Is(err, flag.ErrHelp):
 				return nil
 			case err != nil:
 				return &exitError{exitUsage, err}
 			}
-			return runOSA(cmd.Context(), f, cmd.ErrOrStderr())
+			return runOpenStackAutoscaler(cmd.Context(), f, cmd.ErrOrStderr())
 		},
 	}
 }
 
-func runOSA(ctx context.Context, f osaFlags, stderr io.Writer) error {
+func runOpenStackAutoscaler(ctx context.Context, f openStackAutoscalerFlags, stderr io.Writer) error {
 	c, err := openstackautoscaler.Load(f.config)
 	if err != nil {
 		return err
 	}
-	m, err := newOSAManagerConfig(f, &c)
+	m, err := newOpenStackAutoscalerManagerConfig(f, &c)
 	if err != nil {
 		return err
 	}
@@ -112,20 +112,20 @@ func runOSA(ctx context.Context, f osaFlags, stderr io.Writer) error {
 	if f.controlPlane >= 0 {
 		plane.setSize(f.controlPlane)
 	} else {
-		if err := plane.countFirst(ctx); err != nil {
+		if err := plane.initializeSize(ctx); err != nil {
 			return err
 		}
 		following, stop := context.WithCancel(ctx)
 		defer stop()
-		go plane.watchSize(following)
+		go plane.updateSizePeriodically(following)
 	}
 	m.ExtraGroups = plane.nodeGroups
 	return manager.Run(ctx, m, start.Version(), stderr)
 }
 
-// newOSAManagerConfig returns the configuration of a manager that replaces the autoscaler. It installs the CRDs, because the
+// newOpenStackAutoscalerManagerConfig returns the configuration of a manager that replaces the autoscaler. It installs the CRDs, because the
 // tool needed none.
-func newOSAManagerConfig(f osaFlags, c *openstackautoscaler.Config) (manager.Config, error) {
+func newOpenStackAutoscalerManagerConfig(f openStackAutoscalerFlags, c *openstackautoscaler.Config) (manager.Config, error) {
 	var m manager.Config
 	m.AddFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
 	if c.CloudType != openstackautoscaler.OpenStack {
@@ -151,7 +151,7 @@ func isInCluster() bool {
 	return err == nil
 }
 
-func (f *osaFlags) newClient(kubeconfig string) (kubernetes.Interface, error) {
+func (f *openStackAutoscalerFlags) newClient(kubeconfig string) (kubernetes.Interface, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("-kubeconfig: %w", err)
@@ -166,7 +166,7 @@ func (f *osaFlags) newClient(kubeconfig string) (kubernetes.Interface, error) {
 
 // findClusterName returns -cluster-name or, if it is empty, the UID of the namespace kube-system. kubeadm gives all clusters
 // the same name.
-func (f *osaFlags) findClusterName(ctx context.Context, client kubernetes.Interface) (string, error) {
+func (f *openStackAutoscalerFlags) findClusterName(ctx context.Context, client kubernetes.Interface) (string, error) {
 	if f.cluster != "" {
 		return f.cluster, nil
 	}
@@ -200,14 +200,14 @@ func (p *controlPlaneCounter) nodeGroups() []v1alpha1.NodeGroup {
 // setSize stores the number of control plane nodes.
 func (p *controlPlaneCounter) setSize(size int) {
 	p.size.Store(int64(size))
-	if warning := p.tool.FormatFullControlPlane(size); warning != "" {
+	if warning := p.tool.FullControlPlaneWarning(size); warning != "" {
 		p.log.Warn(warning, "inputOf", openstackautoscaler.Tool)
 	}
 }
 
-// countFirst counts the nodes and returns an error if that fails.
-func (p *controlPlaneCounter) countFirst(ctx context.Context) error {
-	size, err := p.countNodes(ctx)
+// initializeSize counts the nodes and returns an error if that fails.
+func (p *controlPlaneCounter) initializeSize(ctx context.Context) error {
+	size, err := p.countControlPlaneNodes(ctx)
 	if err != nil {
 		return fmt.Errorf("counting the control plane nodes: %w (or set -control-plane-nodes)", err)
 	}
@@ -215,8 +215,8 @@ func (p *controlPlaneCounter) countFirst(ctx context.Context) error {
 	return nil
 }
 
-// watchSize updates the count periodically until ctx ends.
-func (p *controlPlaneCounter) watchSize(ctx context.Context) {
+// updateSizePeriodically updates the count periodically until ctx ends.
+func (p *controlPlaneCounter) updateSizePeriodically(ctx context.Context) {
 	for {
 		if !elapsed.Sleep(ctx, countInterval) {
 			return
@@ -227,7 +227,7 @@ func (p *controlPlaneCounter) watchSize(ctx context.Context) {
 
 // updateCount counts the nodes again. On an error the previous count stays.
 func (p *controlPlaneCounter) updateCount(ctx context.Context) {
-	size, err := p.countNodes(ctx)
+	size, err := p.countControlPlaneNodes(ctx)
 	switch before := int(p.size.Load()); {
 	case err != nil && ctx.Err() == nil:
 		p.log.Warn("cannot count the control plane nodes, keeping the previous count", "nodes", before, "err", err)
@@ -237,7 +237,7 @@ func (p *controlPlaneCounter) updateCount(ctx context.Context) {
 	}
 }
 
-func (p *controlPlaneCounter) countNodes(ctx context.Context) (int, error) {
+func (p *controlPlaneCounter) countControlPlaneNodes(ctx context.Context) (int, error) {
 	found := map[string]bool{}
 	for _, label := range openstackautoscaler.ControlPlaneLabels() {
 		nodes, err := p.nodes.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: label})
@@ -273,7 +273,7 @@ func newMigrateOpenStackAutoscalerCommand() *cobra.Command {
 				_, err := cmd.OutOrStdout().Write(openstackautoscaler.FormatFiles(files))
 				return err
 			}
-			return writeFiles(directory, files)
+			return writeNewFiles(directory, files)
 		},
 	}
 	fs := cmd.Flags()
@@ -284,8 +284,8 @@ func newMigrateOpenStackAutoscalerCommand() *cobra.Command {
 	return cmd
 }
 
-// writeFiles writes new files into a directory, which it creates if necessary. It returns an error if a file exists.
-func writeFiles(directory string, files []openstackautoscaler.File) error {
+// writeNewFiles writes new files into a directory, which it creates if necessary. It returns an error if a file exists.
+func writeNewFiles(directory string, files []openstackautoscaler.File) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil { //nolint:gosec // the secret file has its own mode
 		return fmt.Errorf("--directory: %w", err)
 	}

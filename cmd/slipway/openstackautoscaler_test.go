@@ -63,25 +63,25 @@ func TestLateControlPlaneNodeIsCounted(t *testing.T) {
 }
 
 func TestI10ControlPlaneCountIsAtLeastMinusOne(t *testing.T) {
-	check.ErrorContains(t, check.Err(parseOSAFlags([]string{"-control-plane-nodes", "-2"}, io.Discard)), "-control-plane-nodes: -2")
-	if f, err := parseOSAFlags([]string{"-control-plane-nodes", "3"}, io.Discard); err != nil || f.controlPlane != 3 {
+	check.ErrorContains(t, check.Err(parseOpenStackAutoscalerFlags([]string{"-control-plane-nodes", "-2"}, io.Discard)), "-control-plane-nodes: -2")
+	if f, err := parseOpenStackAutoscalerFlags([]string{"-control-plane-nodes", "3"}, io.Discard); err != nil || f.controlPlane != 3 {
 		t.Errorf("%+v, %v", f, err)
 	}
 }
 
 func TestI10ClusterNameMustFitServerMetadata(t *testing.T) {
-	if _, err := parseOSAFlags([]string{"-cluster-name", "shop floor!!"}, io.Discard); err == nil ||
+	if _, err := parseOpenStackAutoscalerFlags([]string{"-cluster-name", "shop floor!!"}, io.Discard); err == nil ||
 		!strings.Contains(err.Error(), `-cluster-name: "shop floor!!": want a name of up to 63`) {
 		t.Errorf("%v", err)
 	}
-	if f, err := parseOSAFlags([]string{"-cluster-name", "shop-floor"}, io.Discard); err != nil || f.cluster != "shop-floor" {
+	if f, err := parseOpenStackAutoscalerFlags([]string{"-cluster-name", "shop-floor"}, io.Discard); err != nil || f.cluster != "shop-floor" {
 		t.Errorf("%+v, %v", f, err)
 	}
 }
 
 func TestI4OpenStackAutoscalerHasItsOwnClusterName(t *testing.T) {
 	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "0b5f6c1e-3f0e-4b7c-9a58-0d8e5a1f2c3d"}}
-	f := osaFlags{}
+	f := openStackAutoscalerFlags{}
 	if name, err := f.findClusterName(t.Context(), fake.NewClientset(system)); err != nil || name != string(system.UID) {
 		t.Errorf("%q, %v", name, err)
 	}
@@ -96,7 +96,7 @@ func TestI4OpenStackAutoscalerHasItsOwnClusterName(t *testing.T) {
 
 func TestOpenStackAutoscalerAndManagerShareNoGroup(t *testing.T) {
 	c := openstackautoscaler.Config{CloudType: openstackautoscaler.OpenStack, MinNodeCount: new(2), MaxNodeCount: new(3)}
-	m, err := newOSAManagerConfig(osaFlags{}, &c)
+	m, err := newOpenStackAutoscalerManagerConfig(openStackAutoscalerFlags{}, &c)
 	must.NoError(t, err)
 	its, own := parseSelector(t, m.Selector), labels.Set(c.ToNodeGroup(1).Labels)
 	theirs := parseSelector(t, newManagerCommand().Flag("selector").DefValue)

@@ -77,7 +77,7 @@ func (f *snapshotFlags) writeSnapshot(cmd *cobra.Command, path string, o *saved.
 	if path == "-" || strings.HasSuffix(path, ".json") {
 		format = saved.JSON
 	}
-	write := func(w io.Writer) error { return o.Write(w, format) }
+	write := func(w io.Writer) error { return o.WriteReduced(w, format) }
 	if path == "-" {
 		return write(cmd.OutOrStdout())
 	}

@@ -174,7 +174,7 @@ func (f *topFlags) newActions() (*topActions, error) {
 // ExplainNode implements [top.Actions].
 func (a *topActions) ExplainNode(ctx context.Context, node string) (string, error) {
 	return a.explainCluster(ctx, func(o *saved.Objects, options planner.PlanOptions, w io.Writer) error {
-		answer, err := planner.PlanEvacuationOnce(o, node, options)
+		answer, err := planner.PlanEvacuationFromObjects(o, node, options)
 		if err != nil {
 			return err
 		}
@@ -185,7 +185,7 @@ func (a *topActions) ExplainNode(ctx context.Context, node string) (string, erro
 // ExplainPlan implements [top.Actions].
 func (a *topActions) ExplainPlan(ctx context.Context) (string, error) {
 	return a.explainCluster(ctx, func(o *saved.Objects, options planner.PlanOptions, w io.Writer) error {
-		answer, err := planner.PlanOnce(o, options)
+		answer, err := planner.PlanFromObjects(o, options)
 		if err != nil {
 			return err
 		}

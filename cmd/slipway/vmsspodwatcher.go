@@ -83,11 +83,11 @@ func limitToPool(c *manager.Config, pool string) {
 
 // vmssPodWatcher runs the manager with the tool's NodeGroup.
 type vmssPodWatcher struct {
-	tool    vmsspodwatcher.Config
-	minimum int32
-	log     *slog.Logger
-	cluster client.Reader
-	place   atomic.Pointer[vmsspodwatcher.ScaleSetID]
+	tool     vmsspodwatcher.Config
+	minimum  int32
+	log      *slog.Logger
+	cluster  client.Reader
+	scaleSet atomic.Pointer[vmsspodwatcher.ScaleSetID]
 }
 
 func (w *vmssPodWatcher) run(ctx context.Context, c manager.Config, cmd *cobra.Command) error {
@@ -102,11 +102,11 @@ func (w *vmssPodWatcher) run(ctx context.Context, c manager.Config, cmd *cobra.C
 	defer stop()
 	c.ExtraGroups = w.nodeGroups
 	c.ResolveClouds = func(ctx context.Context, report func(error)) (manager.Clouds, error) {
-		if err := w.awaitPlace(ctx, report); err != nil {
+		if err := w.awaitPoolScaleSet(ctx, report); err != nil {
 			return manager.Clouds{}, err
 		}
-		go w.watchPlace(ctx)
-		return w.tool.ToClouds(cmp.Or(w.tool.Subscription, w.place.Load().Subscription), base), nil
+		go w.followPoolScaleSet(ctx)
+		return w.tool.MergeIntoClouds(cmp.Or(w.tool.Subscription, w.scaleSet.Load().Subscription), base), nil
 	}
 	return manager.Run(ctx, c, start.Version(), cmd.ErrOrStderr())
 }
@@ -124,21 +124,21 @@ func newObjectReader(kubeconfig string) (client.Reader, error) {
 
 // nodeGroups returns the tool's only NodeGroup.
 func (w *vmssPodWatcher) nodeGroups() []v1alpha1.NodeGroup {
-	return []v1alpha1.NodeGroup{w.tool.ToNodeGroup(w.place.Load().ScaleSet, w.minimum)}
+	return []v1alpha1.NodeGroup{w.tool.ToNodeGroup(w.scaleSet.Load().ScaleSet, w.minimum)}
 }
 
-// awaitPlace waits for the first node of the pool, or for an unfinished retirement of an earlier process. Without either
+// awaitPoolScaleSet waits for the first node of the pool, or for an unfinished retirement of an earlier process. Without either
 // there is nothing to do. It calls report with the error of each read, or nil.
-func (w *vmssPodWatcher) awaitPlace(ctx context.Context, report func(error)) error {
+func (w *vmssPodWatcher) awaitPoolScaleSet(ctx context.Context, report func(error)) error {
 	for logged := false; ; {
-		found, err := w.findPlace(ctx)
+		found, err := w.findPoolScaleSet(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
 			w.log.Warn("cannot determine the scale set of the pool", "pool", w.tool.NodePool, "err", err)
 		case found != (vmsspodwatcher.ScaleSetID{}):
-			w.place.Store(&found)
+			w.scaleSet.Store(&found)
 			w.log.Info("found the scale set of the pool", "pool", w.tool.NodePool, "scaleSet", found.ScaleSet, "subscription", found.Subscription)
 			return nil
 		case !logged:
@@ -152,23 +152,23 @@ func (w *vmssPodWatcher) awaitPlace(ctx context.Context, report func(error)) err
 	}
 }
 
-// watchPlace updates the place if the pool moves to another scale set.
-func (w *vmssPodWatcher) watchPlace(ctx context.Context) {
+// followPoolScaleSet updates the place if the pool moves to another scale set.
+func (w *vmssPodWatcher) followPoolScaleSet(ctx context.Context) {
 	for {
 		if !elapsed.Sleep(ctx, placePollInterval) {
 			return
 		}
-		found, err := w.findPlace(ctx)
-		if err == nil && found != (vmsspodwatcher.ScaleSetID{}) && found != *w.place.Load() {
+		found, err := w.findPoolScaleSet(ctx)
+		if err == nil && found != (vmsspodwatcher.ScaleSetID{}) && found != *w.scaleSet.Load() {
 			w.log.Info("the pool has moved to another scale set", "pool", w.tool.NodePool, "scaleSet", found.ScaleSet)
-			w.place.Store(&found)
+			w.scaleSet.Store(&found)
 		}
 	}
 }
 
-// findPlace returns the scale set of the pool's nodes. If the pool has no nodes, it uses the machines with an unfinished
+// findPoolScaleSet returns the scale set of the pool's nodes. If the pool has no nodes, it uses the machines with an unfinished
 // retirement: a retirement deletes the Node first, so the machine of a pool's last node may still exist.
-func (w *vmssPodWatcher) findPlace(ctx context.Context) (vmsspodwatcher.ScaleSetID, error) {
+func (w *vmssPodWatcher) findPoolScaleSet(ctx context.Context) (vmsspodwatcher.ScaleSetID, error) {
 	var nodes corev1.NodeList
 	// Reads from the API server's cache. The next read sees later changes.
 	cached := &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}
@@ -179,7 +179,7 @@ func (w *vmssPodWatcher) findPlace(ctx context.Context) (vmsspodwatcher.ScaleSet
 	for i := range nodes.Items {
 		ids = append(ids, nodes.Items[i].Spec.ProviderID)
 	}
-	if found := vmsspodwatcher.FindScaleSet(ids); found != (vmsspodwatcher.ScaleSetID{}) {
+	if found := vmsspodwatcher.FindMostCommonScaleSet(ids); found != (vmsspodwatcher.ScaleSetID{}) {
 		return found, nil
 	}
 	var records v1alpha1.NodeRetirementList
@@ -190,11 +190,11 @@ func (w *vmssPodWatcher) findPlace(ctx context.Context) (vmsspodwatcher.ScaleSet
 	if err != nil {
 		return vmsspodwatcher.ScaleSetID{}, fmt.Errorf("NodeRetirements of pool %s: %w", w.tool.NodePool, err)
 	}
-	return vmsspodwatcher.FindScaleSet(unfinishedProviderIDs(records.Items)), nil
+	return vmsspodwatcher.FindMostCommonScaleSet(unfinishedRetirementProviderIDs(records.Items)), nil
 }
 
-// unfinishedProviderIDs returns the provider IDs of the machines with an unfinished retirement.
-func unfinishedProviderIDs(records []v1alpha1.NodeRetirement) (ids []string) {
+// unfinishedRetirementProviderIDs returns the provider IDs of the machines with an unfinished retirement.
+func unfinishedRetirementProviderIDs(records []v1alpha1.NodeRetirement) (ids []string) {
 	for i := range records {
 		if rt := &records[i]; !rt.Status.Phase.IsFinal() && rt.Status.Captured != nil {
 			ids = append(ids, rt.Status.Captured.ProviderID)

@@ -58,7 +58,7 @@ func TestI8EmptyPoolIsFoundByItsRemainingRetirements(t *testing.T) {
 			tool:    vmsspodwatcher.Config{NodePool: "ci"},
 			cluster: fake.NewClientBuilder().WithScheme(scheme).WithObjects(tt.objects...).Build(),
 		}
-		got, err := w.findPlace(context.Background())
+		got, err := w.findPoolScaleSet(context.Background())
 		if err != nil || got.ScaleSet != tt.want {
 			t.Errorf("%s: %+v, %v; want %q", name, got, err, tt.want)
 		}

@@ -27,7 +27,7 @@ func newWhyCommand() *cobra.Command {
 		Use:   "why NODE|POD",
 		Short: "Explain why a node can or cannot be removed, or why a pod is pending",
 		Long: `Why reads the cluster once and changes nothing. For a node it shows where each pod would be scheduled, or all rules that
-prevent its removal and what would help. For a pod it shows why each node does not fit, and which new machine would.
+prevent its removal and what would help. For a pod it shows why each node does not fit, and which new instance would.
 
 A pod is given as NAMESPACE/NAME, or as NAME in the namespace of -n or of the context. If a node and a pod have the same
 name, use node/NAME or pod/NAME.`,
@@ -63,18 +63,18 @@ func (f *whyFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	if s, err = s.resolve(o); err != nil {
+	if s, err = s.resolveInCluster(o); err != nil {
 		return err
 	}
 	w := cmd.OutOrStdout()
 	if s.node != "" {
-		answer, err := planner.PlanEvacuationOnce(o, s.node, planner.PlanOptions{Policy: policy, Rules: f.rules.plannerOptions(o)})
+		answer, err := planner.PlanEvacuationFromObjects(o, s.node, planner.PlanOptions{Policy: policy, Rules: f.rules.plannerOptions(o)})
 		if err != nil {
 			return err
 		}
 		return f.output.printAnswer(w, answer, func(w io.Writer, _ bool) error { return explain.PrintEvacuation(w, answer) })
 	}
-	answer, err := planner.JudgePendingOnce(o, s.pod)
+	answer, err := planner.JudgePendingPodFromObjects(o, s.pod)
 	if err != nil {
 		return err
 	}
@@ -108,8 +108,8 @@ func parseSubject(name, namespace string) (subject, error) {
 	return subject{}, fmt.Errorf("%q: want NAME, NAMESPACE/NAME, node/NAME, pod/NAME or pod/NAMESPACE/NAME", name)
 }
 
-// resolve returns the node or the pod that exists in the cluster.
-func (s subject) resolve(o *saved.Objects) (subject, error) {
+// resolveInCluster returns the node or the pod that exists in the cluster.
+func (s subject) resolveInCluster(o *saved.Objects) (subject, error) {
 	node := slices.ContainsFunc(o.Nodes, func(n *corev1.Node) bool { return n.Name == s.node })
 	at := slices.IndexFunc(o.Pods, func(p *corev1.Pod) bool { return p.Namespace == s.pod.Namespace && p.Name == s.pod.Name })
 	switch {

@@ -321,7 +321,7 @@ func compareNatural(x, y string) int {
 }
 
 // VM returns the machine with this name in any letter case.
-func (a *ARM) VM(resource string) (VM, bool) {
+func (a *ARM) VM(resource string) (vm VM, found bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m := a.machines[strings.ToLower(resource)]
@@ -350,7 +350,7 @@ func (a *ARM) ModifyVM(resource string, change func(*VM)) error {
 		return fmt.Errorf("machine %q: %w", resource, ErrUnknownResource)
 	}
 	change(&m.VM)
-	m.bumpETagLocked()
+	m.incrementETagsLocked()
 	a.notifyWaitersLocked()
 	return nil
 }
@@ -369,7 +369,7 @@ func (a *ARM) RemoveVM(ctx context.Context, resource string) error {
 }
 
 // removeVM deletes a machine, and reports whether it existed.
-func (a *ARM) removeVM(resource string) bool {
+func (a *ARM) removeVM(resource string) (existed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m := a.machines[strings.ToLower(resource)]
@@ -385,7 +385,7 @@ func (a *ARM) removeVM(resource string) bool {
 
 func (a *ARM) removeVMLocked(m *armVM) {
 	m.removed = true
-	m.bumpETagLocked()
+	m.incrementETagsLocked()
 	for _, attached := range m.Attached {
 		if attached.DeleteOption != "Delete" {
 			a.detached = append(a.detached, attached)
@@ -395,8 +395,8 @@ func (a *ARM) removeVMLocked(m *armVM) {
 	a.notifyWaitersLocked()
 }
 
-// bumpETagLocked changes the ETag of a machine's set, as any write does.
-func (m *armVM) bumpETagLocked() {
+// incrementETagsLocked changes the ETag of a machine's set, as any write does.
+func (m *armVM) incrementETagsLocked() {
 	if m.set == nil {
 		return
 	}
@@ -418,7 +418,7 @@ func (a *ARM) reduceCapacityLocked(m *armVM, count int) {
 		return
 	}
 	m.set.capacity = max(0, m.set.capacity-count)
-	m.bumpETagLocked()
+	m.incrementETagsLocked()
 }
 
 // AwaitVMs waits until done returns true for the list of machines. It checks now and after each change.

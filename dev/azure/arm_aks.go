@@ -72,7 +72,7 @@ func (a *ARM) AddAgentPool(spec AgentPoolSpec) error {
 	return nil
 }
 
-func (a *ARM) AgentPool(cluster, name string) (AgentPool, bool) {
+func (a *ARM) AgentPool(cluster, name string) (pool AgentPool, found bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p := a.pools[poolKey(cluster, name)]
@@ -120,8 +120,8 @@ func (p *armPool) count() int {
 	return p.set.capacity
 }
 
-// findPool returns the pool in a request's path.
-func (a *ARM) findPool(r *http.Request) (*armPool, *armError) {
+// findRequestedPoolLocked returns the pool in a request's path.
+func (a *ARM) findRequestedPoolLocked(r *http.Request) (*armPool, *armError) {
 	cluster, name := r.PathValue("cluster"), r.PathValue("pool")
 	pool := a.pools[poolKey(cluster, name)]
 	if pool == nil || !strings.EqualFold(pool.ResourceGroup, r.PathValue("group")) {
@@ -147,7 +147,7 @@ func (a *ARM) listPools(r *http.Request) (armResponse, *armError) {
 func (a *ARM) getPool(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	pool, err := a.findPool(r)
+	pool, err := a.findRequestedPoolLocked(r)
 	if err != nil {
 		return armResponse{}, err
 	}
@@ -217,7 +217,7 @@ func (a *ARM) putPool(r *http.Request) (armResponse, *armError) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	pool, err := a.findPool(r)
+	pool, err := a.findRequestedPoolLocked(r)
 	if err == nil {
 		err = a.checkPoolIdleLocked(pool)
 	}
@@ -283,11 +283,11 @@ func (request poolRequest) validate(pool *armPool) *armError {
 // setPoolStateDuringLocked sets a pool's state until an operation ends.
 func (a *ARM) setPoolStateDuringLocked(pool *armPool, state ProvisioningState, op *armOperation) {
 	pool.state = state
-	go a.resetPoolStateAfter(pool, op)
+	go a.resetPoolStateAfterOperation(pool, op)
 }
 
-// resetPoolStateAfter waits for the end of an operation, and resets the pool's state.
-func (a *ARM) resetPoolStateAfter(pool *armPool, op *armOperation) {
+// resetPoolStateAfterOperation waits for the end of an operation, and resets the pool's state.
+func (a *ARM) resetPoolStateAfterOperation(pool *armPool, op *armOperation) {
 	for {
 		a.mu.Lock()
 		done, changed := !op.ended.IsZero(), a.changed
@@ -320,7 +320,7 @@ func (a *ARM) deletePoolMachines(r *http.Request) (armResponse, *armError) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	pool, err := a.findPool(r)
+	pool, err := a.findRequestedPoolLocked(r)
 	if err == nil {
 		err = a.checkPoolIdleLocked(pool)
 	}
@@ -370,7 +370,7 @@ func (a *ARM) findPoolMachineLocked(pool *armPool, name string) *armVM {
 func (a *ARM) listPoolMachines(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	pool, err := a.findPool(r)
+	pool, err := a.findRequestedPoolLocked(r)
 	if err != nil {
 		return armResponse{}, err
 	}
@@ -389,7 +389,7 @@ func (a *ARM) listPoolMachines(r *http.Request) (armResponse, *armError) {
 func (a *ARM) getPoolMachine(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	pool, err := a.findPool(r)
+	pool, err := a.findRequestedPoolLocked(r)
 	if err != nil {
 		return armResponse{}, err
 	}

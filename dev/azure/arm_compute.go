@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// findScaleSet returns the scale set in a request's path. The caller holds the lock.
-func (a *ARM) findScaleSet(r *http.Request) (*armSet, *armError) {
+// findRequestedScaleSetLocked returns the scale set in a request's path. The caller holds the lock.
+func (a *ARM) findRequestedScaleSetLocked(r *http.Request) (*armSet, *armError) {
 	set := a.sets[strings.ToLower(r.PathValue("set"))]
 	if set == nil || !strings.EqualFold(r.PathValue("group"), a.opts.ResourceGroup) {
 		return nil, newNotFoundError("Microsoft.Compute/virtualMachineScaleSets", r.PathValue("set"))
@@ -20,7 +20,7 @@ func (a *ARM) findScaleSet(r *http.Request) (*armSet, *armError) {
 	return set, nil
 }
 
-func (a *ARM) listSets(r *http.Request) (armResponse, *armError) {
+func (a *ARM) listScaleSets(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var sets []*armSet
@@ -29,20 +29,20 @@ func (a *ARM) listSets(r *http.Request) (armResponse, *armError) {
 	}
 	name := func(s *armSet) string { return s.Name }
 	slices.SortFunc(sets, func(x, y *armSet) int { return compareNatural(x.Name, y.Name) })
-	return newPage(a, r, sets, name, a.setJSON), nil
+	return newPage(a, r, sets, name, a.scaleSetJSON), nil
 }
 
-func (a *ARM) getSet(r *http.Request) (armResponse, *armError) {
+func (a *ARM) getScaleSet(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	set, err := a.findScaleSet(r)
+	set, err := a.findRequestedScaleSetLocked(r)
 	if err != nil {
 		return armResponse{}, err
 	}
-	return armResponse{status: http.StatusOK, body: a.setJSON(set)}, nil
+	return armResponse{status: http.StatusOK, body: a.scaleSetJSON(set)}, nil
 }
 
-func (a *ARM) setJSON(set *armSet) any {
+func (a *ARM) scaleSetJSON(set *armSet) any {
 	mode, priority := "Uniform", "Regular"
 	if set.Flexible {
 		mode = "Flexible"
@@ -98,7 +98,7 @@ func checkETag(r *http.Request, now int) *armError {
 	return nil
 }
 
-func (a *ARM) patchSet(r *http.Request) (armResponse, *armError) {
+func (a *ARM) patchScaleSet(r *http.Request) (armResponse, *armError) {
 	var request struct {
 		SKU struct {
 			Capacity *int `json:"capacity"`
@@ -110,14 +110,14 @@ func (a *ARM) patchSet(r *http.Request) (armResponse, *armError) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	set, err := a.findScaleSet(r)
+	set, err := a.findRequestedScaleSetLocked(r)
 	if err == nil {
 		err = checkETag(r, set.etag)
 	}
 	if err != nil {
 		return armResponse{}, err
 	}
-	if busy := a.checkSetIdleLocked(set); busy != nil {
+	if busy := a.checkScaleSetIdleLocked(set); busy != nil {
 		return armResponse{}, busy
 	}
 	if request.Tags != nil {
@@ -125,7 +125,7 @@ func (a *ARM) patchSet(r *http.Request) (armResponse, *armError) {
 		set.etag++
 	}
 	if request.SKU.Capacity == nil {
-		return armResponse{status: http.StatusOK, body: a.setJSON(set)}, nil
+		return armResponse{status: http.StatusOK, body: a.scaleSetJSON(set)}, nil
 	}
 	if n := *request.SKU.Capacity; n < 0 || n > maxCapacity {
 		return armResponse{}, newParameterError("sku.capacity", "The value %d of parameter 'sku.capacity' is out of range: 0 to %d.", n, maxCapacity)
@@ -135,11 +135,11 @@ func (a *ARM) patchSet(r *http.Request) (armResponse, *armError) {
 		return armResponse{}, err
 	}
 	set.busy = op
-	return a.newAcceptedResponse(r, op, http.StatusOK, a.setJSON(set)), nil
+	return a.newAcceptedResponse(r, op, http.StatusOK, a.scaleSetJSON(set)), nil
 }
 
-// checkSetIdleLocked refuses a change during another change of the scale set, if SerializeChanges is set.
-func (a *ARM) checkSetIdleLocked(set *armSet) *armError {
+// checkScaleSetIdleLocked refuses a change during another change of the scale set, if SerializeChanges is set.
+func (a *ARM) checkScaleSetIdleLocked(set *armSet) *armError {
 	if !a.opts.SerializeChanges || set.busy == nil || !set.busy.ended.IsZero() {
 		return nil
 	}
@@ -159,7 +159,7 @@ func (a *ARM) deleteInstances(r *http.Request) (armResponse, *armError) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	set, err := a.findScaleSet(r)
+	set, err := a.findRequestedScaleSetLocked(r)
 	if err != nil {
 		return armResponse{}, err
 	}
@@ -175,14 +175,14 @@ func (a *ARM) deleteInstances(r *http.Request) (armResponse, *armError) {
 		}
 		machines = append(machines, m)
 	}
-	if busy := a.checkSetIdleLocked(set); busy != nil {
+	if busy := a.checkScaleSetIdleLocked(set); busy != nil {
 		return armResponse{}, busy
 	}
-	return a.startDeletion(r, setDelete, machines)
+	return a.startDeletionUnlessProtected(r, setDelete, machines)
 }
 
-// startDeletion starts a deletion in compute, unless a machine is protected.
-func (a *ARM) startDeletion(r *http.Request, action string, machines []*armVM) (armResponse, *armError) {
+// startDeletionUnlessProtected starts a deletion in compute, unless a machine is protected.
+func (a *ARM) startDeletionUnlessProtected(r *http.Request, action string, machines []*armVM) (armResponse, *armError) {
 	for _, m := range machines {
 		if m.Protected {
 			return armResponse{}, &armError{
@@ -215,7 +215,7 @@ func (a *ARM) findMemberLocked(set *armSet, id string) *armVM {
 func (a *ARM) listInstances(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	set, err := a.findScaleSet(r)
+	set, err := a.findRequestedScaleSetLocked(r)
 	if err != nil {
 		return armResponse{}, err
 	}
@@ -223,10 +223,10 @@ func (a *ARM) listInstances(r *http.Request) (armResponse, *armError) {
 		return armResponse{}, &armError{Status: http.StatusBadRequest, Code: "BadRequest", Message: fmt.Sprintf(
 			"Operation 'VirtualMachineScaleSets.virtualMachines.GET' is not allowed on Virtual Machine Scale Set '%s'.", set.Name)}
 	}
-	return a.listPage(r, func(m VM) bool { return strings.EqualFold(m.ScaleSet, set.Name) }), nil
+	return a.newVMPageLocked(r, func(m VM) bool { return strings.EqualFold(m.ScaleSet, set.Name) }), nil
 }
 
-func (a *ARM) listPage(r *http.Request, wanted func(VM) bool) armResponse {
+func (a *ARM) newVMPageLocked(r *http.Request, wanted func(VM) bool) armResponse {
 	machines := a.listVMsLocked()
 	if stale := staleVMs(r); stale != nil {
 		machines = stale
@@ -238,9 +238,9 @@ func (a *ARM) listPage(r *http.Request, wanted func(VM) bool) armResponse {
 	})
 }
 
-// findInstance returns the instance in a request's path.
-func (a *ARM) findInstance(r *http.Request) (*armVM, *armError) {
-	set, err := a.findScaleSet(r)
+// findRequestedInstanceLocked returns the instance in a request's path.
+func (a *ARM) findRequestedInstanceLocked(r *http.Request) (*armVM, *armError) {
+	set, err := a.findRequestedScaleSetLocked(r)
 	if err != nil {
 		return nil, err
 	}
@@ -252,17 +252,19 @@ func (a *ARM) findInstance(r *http.Request) (*armVM, *armError) {
 }
 
 func (a *ARM) getInstance(r *http.Request) (armResponse, *armError) {
-	return a.serveVM(r, a.findInstance, true)
+	return a.serveVM(r, a.findRequestedInstanceLocked, true)
 }
 
 func (a *ARM) getInstanceView(r *http.Request) (armResponse, *armError) {
-	return a.serveInstanceView(r, a.findInstance)
+	return a.serveInstanceView(r, a.findRequestedInstanceLocked)
 }
 
-func (a *ARM) getVM(r *http.Request) (armResponse, *armError) { return a.serveVM(r, a.findVM, false) }
+func (a *ARM) getVM(r *http.Request) (armResponse, *armError) {
+	return a.serveVM(r, a.findRequestedVMLocked, false)
+}
 
 func (a *ARM) getVMView(r *http.Request) (armResponse, *armError) {
-	return a.serveInstanceView(r, a.findVM)
+	return a.serveInstanceView(r, a.findRequestedVMLocked)
 }
 
 // serveVM returns a machine, if it matches the kind of the path.
@@ -287,21 +289,21 @@ func (a *ARM) serveInstanceView(r *http.Request, find func(*http.Request) (*armV
 	if err != nil {
 		return armResponse{}, err
 	}
-	return armResponse{status: http.StatusOK, body: viewJSON(m.VM)}, nil
+	return armResponse{status: http.StatusOK, body: instanceViewJSON(m.VM)}, nil
 }
 
 func (a *ARM) deleteInstance(r *http.Request) (armResponse, *armError) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	m, err := a.findInstance(r)
+	m, err := a.findRequestedInstanceLocked(r)
 	if err != nil {
 		return armResponse{}, err
 	}
-	return a.startDeletion(r, instanceDel, []*armVM{m})
+	return a.startDeletionUnlessProtected(r, instanceDel, []*armVM{m})
 }
 
-// findVM returns the standalone machine, or machine of a flexible scale set, in a request's path.
-func (a *ARM) findVM(r *http.Request) (*armVM, *armError) {
+// findRequestedVMLocked returns the standalone machine, or machine of a flexible scale set, in a request's path.
+func (a *ARM) findRequestedVMLocked(r *http.Request) (*armVM, *armError) {
 	m := a.machines[strings.ToLower(r.PathValue("vm"))]
 	if m == nil || (m.set != nil && !m.set.Flexible) {
 		return nil, newNotFoundError("Microsoft.Compute/virtualMachines", r.PathValue("vm"))
@@ -326,7 +328,7 @@ func (a *ARM) listVMs(r *http.Request) (armResponse, *armError) {
 			return inGroup(m) && m.ScaleSet != "" && strings.EqualFold(a.scaleSetID(m.ScaleSet)+"'", id)
 		}
 	}
-	return a.listPage(r, wanted), nil
+	return a.newVMPageLocked(r, wanted), nil
 }
 
 func (a *ARM) deleteVM(r *http.Request) (armResponse, *armError) {
@@ -336,10 +338,10 @@ func (a *ARM) deleteVM(r *http.Request) (armResponse, *armError) {
 	if m == nil || (m.set != nil && !m.set.Flexible) {
 		return armResponse{status: http.StatusNoContent}, nil // deleting a missing machine succeeds
 	}
-	return a.startDeletion(r, vmDelete, []*armVM{m})
+	return a.startDeletionUnlessProtected(r, vmDelete, []*armVM{m})
 }
 
-func (a *ARM) machineJSON(m VM, view bool) any {
+func (a *ARM) machineJSON(m VM, includeInstanceView bool) any {
 	id := strings.TrimPrefix(m.ProviderID, "azure://")
 	properties := map[string]any{
 		"provisioningState": m.State, "timeCreated": m.Created.Format(time.RFC3339Nano),
@@ -349,8 +351,8 @@ func (a *ARM) machineJSON(m VM, view bool) any {
 		"name": m.Resource, "id": a.capitalizeGroup(id), "location": a.opts.Location, "tags": m.Tags, "properties": properties,
 		"type": "Microsoft.Compute/virtualMachines",
 	}
-	if view {
-		properties["instanceView"] = viewJSON(m)
+	if includeInstanceView {
+		properties["instanceView"] = instanceViewJSON(m)
 	}
 	if m.Zone != "" {
 		body["zones"] = []string{m.Zone}
@@ -402,7 +404,7 @@ func (a *ARM) addAttachments(properties map[string]any, attached []Attachment) {
 	properties["networkProfile"] = map[string]any{"networkInterfaces": interfaces}
 }
 
-func viewJSON(m VM) any {
+func instanceViewJSON(m VM) any {
 	provisioning := map[string]any{
 		"code": "ProvisioningState/" + strings.ToLower(string(m.State)), "level": "Info", "displayStatus": "Provisioning " + string(m.State),
 	}
@@ -425,8 +427,8 @@ const (
 	failureMessage = "An internal execution error occurred. Please retry later."
 )
 
-// awaitDeletionFault waits and fails as the fault for this machine's deletion demands.
-func (a *ARM) awaitDeletionFault(ctx context.Context, resource string) *armError {
+// applyDeletionFault waits and fails as the fault for this machine's deletion demands.
+func (a *ARM) applyDeletionFault(ctx context.Context, resource string) *armError {
 	for {
 		a.mu.Lock()
 		fault := a.takeDeletionFaultLocked(resource)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// routeControl adds the control API of ARM, in addition to the API of events:
+// registerControlRoutes adds the control API of ARM, in addition to the API of events:
 //
 //	GET    /emulator/arm/state                         machines, scale sets' capacities and agent pools
 //	GET    /emulator/arm/requests                      the requests so far, by action
@@ -15,7 +15,7 @@ import (
 //	POST   /emulator/arm/faults                        inject one, or a list: {"kind":"throttled","retryAfter":"7s","times":3}
 //	DELETE /emulator/arm/faults                        remove all faults; hanging deletions continue
 //	POST   /emulator/arm/operations/forget             make all operations unknown
-func (a *ARM) routeControl(mux *http.ServeMux) {
+func (a *ARM) registerControlRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /emulator/arm/state", func(w http.ResponseWriter, _ *http.Request) { writeReply(w, a.State(), nil) })
 	mux.HandleFunc("GET /emulator/arm/requests", func(w http.ResponseWriter, _ *http.Request) {
 		writeReply(w, a.Requests(), nil)
@@ -26,7 +26,7 @@ func (a *ARM) routeControl(mux *http.ServeMux) {
 	mux.HandleFunc("GET /emulator/arm/faults", func(w http.ResponseWriter, _ *http.Request) {
 		writeReply(w, toFaultsJSON(a.Faults()), nil)
 	})
-	mux.HandleFunc("POST /emulator/arm/faults", a.serveInject)
+	mux.HandleFunc("POST /emulator/arm/faults", a.serveInjectFaults)
 	mux.HandleFunc("DELETE /emulator/arm/faults", func(w http.ResponseWriter, _ *http.Request) {
 		a.ClearFaults()
 		writeReply(w, toFaultsJSON(nil), nil)
@@ -117,7 +117,7 @@ func ParseARMFaults(body []byte) ([]ARMFault, error) {
 	return faults, nil
 }
 
-func (a *ARM) serveInject(w http.ResponseWriter, r *http.Request) {
+func (a *ARM) serveInjectFaults(w http.ResponseWriter, r *http.Request) {
 	body, err := readControlBody(r)
 	if err != nil {
 		writeReply(w, nil, err)

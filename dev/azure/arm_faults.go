@@ -220,8 +220,8 @@ func (f *armedARMFault) isHandled() bool {
 // replacesResponse reports whether the fault replaces the handler's response.
 func (f *armedARMFault) replacesResponse() bool { return f.Kind != ARMPass && f.Kind != ARMStale }
 
-// writeResponse writes the faulty response, and returns its status. Zero means no response.
-func (f *armedARMFault) writeResponse(w http.ResponseWriter, r *http.Request, a *ARM, answer armResponse) int {
+// writeFaultyResponse writes the faulty response, and returns its status. Zero means no response.
+func (f *armedARMFault) writeFaultyResponse(w http.ResponseWriter, r *http.Request, a *ARM, answer armResponse) (statusCode int) {
 	switch f.Kind {
 	case ARMHang:
 		select {

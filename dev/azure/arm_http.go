@@ -105,9 +105,9 @@ func (a *ARM) routes() []route {
 		pools   = "/resourceGroups/{group}/providers/Microsoft.ContainerService/managedClusters/{cluster}/agentPools"
 	)
 	return append([]route{
-		{"GET " + compute + "/virtualMachineScaleSets", setRead, a.listSets},
-		{"GET " + set, setRead, a.getSet},
-		{"PATCH " + set, setWrite, a.patchSet},
+		{"GET " + compute + "/virtualMachineScaleSets", setRead, a.listScaleSets},
+		{"GET " + set, setRead, a.getScaleSet},
+		{"PATCH " + set, setWrite, a.patchScaleSet},
 		{"POST " + set + "/delete", setDelete, a.deleteInstances},
 		{"GET " + set + "/virtualMachines", instanceRead, a.listInstances},
 		{"GET " + set + "/virtualMachines/{instance}", instanceRead, a.getInstance},
@@ -141,7 +141,7 @@ func (a *ARM) Handler() http.Handler {
 		a.writeResponse(w, (&armError{Status: http.StatusNotFound, Code: "InvalidResourceType", Message: fmt.Sprintf(
 			"The resource type could not be found for %s %s.", r.Method, r.URL.Path)}).toResponse())
 	})
-	a.routeTokens(mux)
+	a.registerTokenRoutes(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.URL.Path, r.URL.RawPath = canonicalPath(r.URL.Path), ""
 		mux.ServeHTTP(w, r)
@@ -193,14 +193,14 @@ func (a *ARM) wrapHandler(route route) http.HandlerFunc {
 		}
 		r.Body = io.NopCloser(strings.NewReader(string(body)))
 		record := a.recordRequest(ARMRequest{At: time.Now(), Method: r.Method, Path: r.URL.Path, Action: route.action, Body: string(body)})
-		if refused := a.checkRequest(r); refused != nil {
+		if refused := a.checkRequestPreconditions(r); refused != nil {
 			record(refused.Status)
 			a.writeResponse(w, refused.toResponse())
 			return
 		}
 		fault := a.takeRequestFault(route.action, r.URL.Path)
 		if fault != nil && !fault.isHandled() {
-			record(fault.writeResponse(w, r, a, armResponse{}))
+			record(fault.writeFaultyResponse(w, r, a, armResponse{}))
 			return
 		}
 		answer, failed := route.handle(withStaleVMs(r, fault))
@@ -208,7 +208,7 @@ func (a *ARM) wrapHandler(route route) http.HandlerFunc {
 			answer = failed.toResponse()
 		}
 		if fault != nil && fault.replacesResponse() {
-			record(fault.writeResponse(w, r, a, answer))
+			record(fault.writeFaultyResponse(w, r, a, answer))
 			return
 		}
 		record(answer.status)
@@ -238,8 +238,8 @@ func (a *ARM) Requests() []ARMRequest {
 	return slices.Clone(a.requests)
 }
 
-// checkRequest refuses requests that no resource provider would receive.
-func (a *ARM) checkRequest(r *http.Request) *armError {
+// checkRequestPreconditions refuses requests that no resource provider would receive.
+func (a *ARM) checkRequestPreconditions(r *http.Request) *armError {
 	token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	a.mu.Lock()
 	known := a.tokens[token]
@@ -285,7 +285,7 @@ func (a *ARM) hasResourceGroup(name string) bool {
 	return false
 }
 
-// writeResponse writes a response with ARM's common headers.
+// writeFaultyResponse writes a response with ARM's common headers.
 func (a *ARM) writeResponse(w http.ResponseWriter, answer armResponse) {
 	for name, values := range answer.header {
 		w.Header()[name] = values

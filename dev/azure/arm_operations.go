@@ -15,7 +15,7 @@ import (
 func (a *ARM) startOperationLocked(namespace, action string, work func(context.Context) *armError) *armOperation {
 	op := &armOperation{id: uuid.NewString(), namespace: namespace, action: action, started: time.Now().UTC()}
 	a.ops[op.id] = op
-	a.runLocked(func(ctx context.Context) {
+	a.runUntilClosedLocked(func(ctx context.Context) {
 		err := work(ctx)
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -25,8 +25,8 @@ func (a *ARM) startOperationLocked(namespace, action string, work func(context.C
 	return op
 }
 
-// runLocked runs work until the emulator is closed.
-func (a *ARM) runLocked(work func(context.Context)) {
+// runUntilClosedLocked runs work until the emulator is closed.
+func (a *ARM) runUntilClosedLocked(work func(context.Context)) {
 	e := a.emulator
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -55,7 +55,7 @@ func (a *ARM) startDeletionLocked(namespace, action string, machines []*armVM) *
 				if mine[m] {
 					failed[i] = a.deleteOneVM(ctx, m)
 				} else {
-					a.awaitDeletion(ctx, m)
+					a.awaitOtherDeletion(ctx, m)
 				}
 			})
 		}
@@ -67,7 +67,7 @@ func (a *ARM) startDeletionLocked(namespace, action string, machines []*armVM) *
 // deleteOneVM deletes one machine, or fails as a fault demands.
 func (a *ARM) deleteOneVM(ctx context.Context, m *armVM) *armError {
 	a.powerOffForDeletion(ctx, m)
-	if err := a.awaitDeletionFault(ctx, m.Resource); err != nil {
+	if err := a.applyDeletionFault(ctx, m.Resource); err != nil {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		m.State, m.Failure = Failed, err.Code // it runs on, unless it was switched off
@@ -104,8 +104,8 @@ func (a *ARM) finishDeletion(ctx context.Context, m *armVM) {
 	}
 }
 
-// awaitDeletion waits for the end of another deletion of a machine.
-func (a *ARM) awaitDeletion(ctx context.Context, m *armVM) {
+// awaitOtherDeletion waits for the end of another deletion of a machine.
+func (a *ARM) awaitOtherDeletion(ctx context.Context, m *armVM) {
 	for {
 		a.mu.Lock()
 		done, changed := m.removed || m.State != Deleting, a.changed
@@ -176,7 +176,7 @@ func (a *ARM) createVMsLocked(namespace, action string, set *armSet, count int) 
 		var all sync.WaitGroup
 		failed := make([]*armError, len(vms))
 		for i, m := range vms {
-			all.Go(func() { failed[i] = a.bootVM(ctx, m) })
+			all.Go(func() { failed[i] = a.bootAndJoinVM(ctx, m) })
 		}
 		all.Wait()
 		a.deleteExtraVMs(ctx, vms[count:])
@@ -201,15 +201,15 @@ func (a *ARM) deleteExtraVMs(ctx context.Context, machines []*armVM) {
 	}
 }
 
-// bootVM starts a new machine and lets its node join. A fault may make it fail before it has power.
-func (a *ARM) bootVM(ctx context.Context, m *armVM) *armError {
+// bootAndJoinVM starts a new machine and lets its node join. A fault may make it fail before it has power.
+func (a *ARM) bootAndJoinVM(ctx context.Context, m *armVM) *armError {
 	sleepUntilDone(ctx, a.opts.BootTime)
 	a.mu.Lock()
 	if fault := a.takeCreationFaultLocked(ARMCreationFails, m.Resource); fault != nil && !m.removed && m.State == Creating {
 		defer a.mu.Unlock()
 		failed := fault.toAllocationError()
 		m.State, m.Power, m.Failure = Failed, "", failed.Code
-		m.bumpETagLocked()
+		m.incrementETagsLocked()
 		a.notifyWaitersLocked()
 		return failed
 	}
@@ -230,14 +230,14 @@ func (a *ARM) bootVM(ctx context.Context, m *armVM) *armError {
 	}
 	if m.State == Creating {
 		m.State, m.Power = Succeeded, Running
-		m.bumpETagLocked()
+		m.incrementETagsLocked()
 		a.notifyWaitersLocked()
 	}
 	return nil
 }
 
-// removeAfterEvent removes the machines that an event has ended for good.
-func (a *ARM) removeAfterEvent(t EventType, resources []string) {
+// endMachinesAfterEvent removes the machines that an event has ended for good.
+func (a *ARM) endMachinesAfterEvent(t EventType, resources []string) {
 	for _, resource := range resources {
 		if t == Preempt {
 			a.applyEvictionPolicy(resource)
@@ -276,7 +276,7 @@ func (a *ARM) replaceEvictedVM(set *armSet) {
 	set.etag++
 	m := a.newVMLocked(set, Creating, Stopped)
 	a.notifyWaitersLocked()
-	a.runLocked(func(ctx context.Context) { _ = a.bootVM(ctx, m) })
+	a.runUntilClosedLocked(func(ctx context.Context) { _ = a.bootAndJoinVM(ctx, m) })
 }
 
 func (a *ARM) listMembersLocked(set *armSet) []*armVM {

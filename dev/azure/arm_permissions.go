@@ -26,9 +26,9 @@ func (a *ARM) permissionRoutes(group, set, vm, pool string) []route {
 	}
 	return []route{
 		on(group, func(*http.Request) *armError { return nil }), // admit has checked the group
-		on(set, func(r *http.Request) *armError { _, err := a.findScaleSet(r); return err }),
-		on(vm, func(r *http.Request) *armError { _, err := a.findVM(r); return err }),
-		on(pool, func(r *http.Request) *armError { _, err := a.findPool(r); return err }),
+		on(set, func(r *http.Request) *armError { _, err := a.findRequestedScaleSetLocked(r); return err }),
+		on(vm, func(r *http.Request) *armError { _, err := a.findRequestedVMLocked(r); return err }),
+		on(pool, func(r *http.Request) *armError { _, err := a.findRequestedPoolLocked(r); return err }),
 	}
 }
 

@@ -106,9 +106,9 @@ func (a *ARM) RevokeTokens() {
 	clear(a.tokens)
 }
 
-// routeTokens adds the part of Microsoft Entra ID that azidentity uses: the tenant's endpoints, and tokens for a client
+// registerTokenRoutes adds the part of Microsoft Entra ID that azidentity uses: the tenant's endpoints, and tokens for a client
 // secret or a workload's assertion.
-func (a *ARM) routeTokens(mux *http.ServeMux) {
+func (a *ARM) registerTokenRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /{tenant}/v2.0/.well-known/openid-configuration", func(w http.ResponseWriter, r *http.Request) {
 		base := "https://" + r.Host + "/" + r.PathValue("tenant")
 		a.writeResponse(w, armResponse{status: http.StatusOK, body: map[string]any{

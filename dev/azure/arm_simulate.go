@@ -6,13 +6,13 @@ import (
 	"net/http"
 )
 
-// routeSimulateEviction adds the ARM requests that evict a Spot machine, in both forms:
+// registerSimulateEvictionRoutes adds the ARM requests that evict a Spot machine, in both forms:
 //
 //	POST /subscriptions/{s}/resourceGroups/{g}/providers/Microsoft.Compute/virtualMachineScaleSets/{set}/virtualMachines/{i}/simulateEviction
 //	POST /subscriptions/{s}/resourceGroups/{g}/providers/Microsoft.Compute/virtualMachines/{vm}/simulateEviction
 //
 // The response is 204. A Preempt appears in Scheduled Events with the notice of its type, 30 s by default.
-func (e *Emulator) routeSimulateEviction(mux *http.ServeMux) {
+func (e *Emulator) registerSimulateEvictionRoutes(mux *http.ServeMux) {
 	const group = "POST /subscriptions/{subscription}/resourceGroups/{group}/providers/Microsoft.Compute/"
 	mux.HandleFunc(group+"virtualMachineScaleSets/{set}/virtualMachines/{instance}/simulateEviction",
 		func(w http.ResponseWriter, r *http.Request) {
@@ -52,10 +52,12 @@ func (e *Emulator) simulateEviction(set, resource string) *armError {
 
 // evictInstance and evictVM serve ARM itself: the machine must exist, have priority Spot, and run.
 func (a *ARM) evictInstance(r *http.Request) (armResponse, *armError) {
-	return a.serveEviction(r, a.findInstance)
+	return a.serveEviction(r, a.findRequestedInstanceLocked)
 }
 
-func (a *ARM) evictVM(r *http.Request) (armResponse, *armError) { return a.serveEviction(r, a.findVM) }
+func (a *ARM) evictVM(r *http.Request) (armResponse, *armError) {
+	return a.serveEviction(r, a.findRequestedVMLocked)
+}
 
 func (a *ARM) serveEviction(r *http.Request, find func(*http.Request) (*armVM, *armError)) (armResponse, *armError) {
 	a.mu.Lock()

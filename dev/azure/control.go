@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// routeControl adds the control API, for the demo and for manual use. Bodies and responses are JSON; durations are text
+// registerControlRoutes adds the control API, for the demo and for manual use. Bodies and responses are JSON; durations are text
 // such as "30s".
 //
 //	GET    /emulator/state                    scale sets, and all events with their history
@@ -28,7 +28,7 @@ import (
 //
 // A failed request changes nothing and returns {"error": …}: 400 for invalid input, 404 for missing objects, 409 for
 // what the current state does not allow.
-func (e *Emulator) routeControl(mux *http.ServeMux) {
+func (e *Emulator) registerControlRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /emulator/state", func(w http.ResponseWriter, _ *http.Request) { writeReply(w, e.State(), nil) })
 	mux.HandleFunc("GET /emulator/events", func(w http.ResponseWriter, _ *http.Request) {
 		writeReply(w, e.State().Events, nil)
@@ -48,7 +48,7 @@ func (e *Emulator) routeControl(mux *http.ServeMux) {
 	}))
 	mux.HandleFunc("POST /emulator/events/{id}/reschedule", e.serveCommand(e.serveReschedule))
 	mux.HandleFunc("GET /emulator/faults", e.serveFaults)
-	mux.HandleFunc("POST /emulator/faults", e.serveInject)
+	mux.HandleFunc("POST /emulator/faults", e.serveInjectFaults)
 	mux.HandleFunc("DELETE /emulator/faults", func(w http.ResponseWriter, r *http.Request) {
 		e.ClearFaults()
 		e.serveFaults(w, r)
@@ -292,7 +292,7 @@ func (e *Emulator) serveFaults(w http.ResponseWriter, _ *http.Request) {
 	writeReply(w, e.Faults(), nil)
 }
 
-func (e *Emulator) serveInject(w http.ResponseWriter, r *http.Request) {
+func (e *Emulator) serveInjectFaults(w http.ResponseWriter, r *http.Request) {
 	body, err := readControlBody(r)
 	if err != nil {
 		writeReply(w, nil, err)

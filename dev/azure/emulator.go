@@ -107,7 +107,7 @@ func (e *Emulator) EnsureScaleSet(name string) *ScaleSet {
 // Name returns the name given at creation.
 func (s *ScaleSet) Name() string { return s.name }
 
-// findScaleSet returns the scale set with this name. With an empty name it returns the only scale set.
+// findRequestedScaleSetLocked returns the scale set with this name. With an empty name it returns the only scale set.
 func (e *Emulator) findScaleSet(name string) (*ScaleSet, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -139,11 +139,11 @@ func (e *Emulator) setNamesLocked() []string {
 // requests that need no TLS.
 func (e *Emulator) Handler() http.Handler {
 	mux := http.NewServeMux()
-	e.routeMetadata(mux)
-	e.routeControl(mux)
-	e.routeSimulateEviction(mux)
+	e.registerMetadataRoutes(mux)
+	e.registerControlRoutes(mux)
+	e.registerSimulateEvictionRoutes(mux)
 	if e.arm != nil {
-		e.arm.routeControl(mux)
+		e.arm.registerControlRoutes(mux)
 	}
 	return mux
 }
@@ -165,7 +165,7 @@ type ScaleSetState struct {
 }
 
 // Event returns the event with this ID in any letter case.
-func (s State) Event(id string) (EventRecord, bool) {
+func (s State) Event(id string) (event EventRecord, found bool) {
 	for _, r := range s.Events {
 		if strings.EqualFold(r.EventID, id) {
 			return r, true

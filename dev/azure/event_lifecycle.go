@@ -122,7 +122,7 @@ func (e *Emulator) Announce(a Announcement) (EventRecord, error) {
 	}
 	ev := e.newEvent(a, set, time.Now())
 	e.events = append(e.events, ev)
-	e.listChangedLocked(ev, "event announced")
+	e.incrementIncarnationLocked(ev, "event announced")
 	e.eventRoutines.Go(func() { e.runEvent(ev) })
 	return ev.record.clone(), nil
 }
@@ -198,12 +198,12 @@ func (e *Emulator) outageDuration(a Announcement, r EventRecord) time.Duration {
 
 // StartEvent starts a Scheduled event now, possibly before its NotBefore, as when the platform breaks its promise.
 func (e *Emulator) StartEvent(id string) error {
-	return e.changeEvent("start", id, Scheduled, func(ev *event) { e.startLocked(ev, ByCommand) })
+	return e.changeListedEvent("start", id, Scheduled, func(ev *event) { e.startLocked(ev, ByCommand) })
 }
 
 // CancelEvent removes a Scheduled event without impact.
 func (e *Emulator) CancelEvent(id string) error {
-	return e.changeEvent("cancel", id, Scheduled, func(ev *event) {
+	return e.changeListedEvent("cancel", id, Scheduled, func(ev *event) {
 		e.vanishLocked(ev, Cancelled)
 		ev.wakeUp()
 	})
@@ -211,12 +211,12 @@ func (e *Emulator) CancelEvent(id string) error {
 
 // RescheduleEvent moves the NotBefore of a Scheduled event to notBefore, rounded up to a full second.
 func (e *Emulator) RescheduleEvent(id string, notBefore time.Time) error {
-	return e.changeEvent("reschedule", id, Scheduled, func(ev *event) {
+	return e.changeListedEvent("reschedule", id, Scheduled, func(ev *event) {
 		if ev.record.NotBefore.Equal(roundUpToSecond(notBefore)) {
 			return // the document is unchanged, so its incarnation must be too
 		}
 		ev.record.NotBefore = roundUpToSecond(notBefore)
-		e.listChangedLocked(ev, "event rescheduled")
+		e.incrementIncarnationLocked(ev, "event rescheduled")
 		ev.wakeUp()
 	})
 }
@@ -224,7 +224,7 @@ func (e *Emulator) RescheduleEvent(id string, notBefore time.Time) error {
 // FinishEvent ends a Started event's impact now, and returns when the event has vanished. Machines that survive the event are
 // switched on.
 func (e *Emulator) FinishEvent(ctx context.Context, id string) error {
-	err := e.changeEvent("finish", id, Started, func(ev *event) { ev.finishOnce.Do(func() { close(ev.finish) }) })
+	err := e.changeListedEvent("finish", id, Started, func(ev *event) { ev.finishOnce.Do(func() { close(ev.finish) }) })
 	if err != nil {
 		return err
 	}
@@ -238,22 +238,22 @@ func (e *Emulator) FinishEvent(ctx context.Context, id string) error {
 	return nil
 }
 
-// changeEvent calls do with the event if it is listed with the needed status.
-func (e *Emulator) changeEvent(name, id string, need EventStatus, do func(*event)) error {
+// changeListedEvent calls do with the event if it is listed with the needed status.
+func (e *Emulator) changeListedEvent(operation, id string, wantStatus EventStatus, do func(*event)) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ctx.Err() != nil {
-		return fmt.Errorf("%s event %s: %w", name, id, ErrClosed)
+		return fmt.Errorf("%s event %s: %w", operation, id, ErrClosed)
 	}
 	ev, err := e.findEventLocked(id)
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("%s: %w", operation, err)
 	}
 	if !ev.record.IsListed() {
-		return fmt.Errorf("%s event %s: %w: it has vanished (%s)", name, id, ErrWrongStatus, ev.record.Ending)
+		return fmt.Errorf("%s event %s: %w: it has vanished (%s)", operation, id, ErrWrongStatus, ev.record.Ending)
 	}
-	if ev.record.Status != need {
-		return fmt.Errorf("%s event %s: %w: it is %s, not %s", name, id, ErrWrongStatus, ev.record.Status, need)
+	if ev.record.Status != wantStatus {
+		return fmt.Errorf("%s event %s: %w: it is %s, not %s", operation, id, ErrWrongStatus, ev.record.Status, wantStatus)
 	}
 	do(ev)
 	return nil
@@ -318,7 +318,7 @@ func (e *Emulator) runEvent(ev *event) {
 }
 
 // awaitStart waits until the event has Started, and starts it when it is due. It returns false if the event vanished.
-func (e *Emulator) awaitStart(ev *event) bool {
+func (e *Emulator) awaitStart(ev *event) (started bool) {
 	for {
 		due, finished := e.startIfDue(ev)
 		if finished {
@@ -366,7 +366,7 @@ func (e *Emulator) runImpact(ev *event) {
 	}
 	if !t.machineSurvives() {
 		if e.arm != nil {
-			e.arm.removeAfterEvent(t, ev.record.Resources)
+			e.arm.endMachinesAfterEvent(t, ev.record.Resources)
 		}
 		return
 	}
@@ -422,17 +422,17 @@ func (e *Emulator) sleepUnlessFinished(ev *event, d time.Duration) {
 
 func (e *Emulator) startLocked(ev *event, cause StartCause) {
 	ev.record.Status, ev.record.StartedAt, ev.record.StartedBy = Started, time.Now(), cause
-	e.listChangedLocked(ev, "event started")
+	e.incrementIncarnationLocked(ev, "event started")
 	ev.wakeUp()
 }
 
 func (e *Emulator) vanishLocked(ev *event, ending EventEnding) {
 	ev.record.VanishedAt, ev.record.Ending = time.Now(), ending
-	e.listChangedLocked(ev, "event vanished")
+	e.incrementIncarnationLocked(ev, "event vanished")
 }
 
-// listChangedLocked increments the document's incarnation. No other function does.
-func (e *Emulator) listChangedLocked(ev *event, message string) {
+// incrementIncarnationLocked increments the document's incarnation. No other function does.
+func (e *Emulator) incrementIncarnationLocked(ev *event, message string) {
 	ev.set.incarnation++
 	e.notifyWaiters()
 	r := &ev.record

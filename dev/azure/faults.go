@@ -161,7 +161,7 @@ func (f Fault) matches(t faultTarget) bool {
 }
 
 // takeRequestFault returns the fault that matches a request, if any, and counts it.
-func (e *Emulator) takeRequestFault(t faultTarget) (Fault, bool) {
+func (e *Emulator) takeRequestFault(t faultTarget) (fault Fault, active bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.dropExpiredFaultsLocked(time.Now())
@@ -183,8 +183,8 @@ func (e *Emulator) dropExpiredFaultsLocked(now time.Time) {
 	})
 }
 
-// writeResponse writes the faulty response. The answer a is the healthy response; it is empty for a POST that is not processed.
-func (f Fault) writeResponse(emulator context.Context, w http.ResponseWriter, r *http.Request, a response) {
+// writeFaultyResponse writes the faulty response. The answer a is the healthy response; it is empty for a POST that is not processed.
+func (f Fault) writeFaultyResponse(emulator context.Context, w http.ResponseWriter, r *http.Request, a response) {
 	switch f.Kind {
 	case FaultStatus:
 		if f.RetryAfter > 0 {
@@ -209,7 +209,7 @@ func (f Fault) writeResponse(emulator context.Context, w http.ResponseWriter, r 
 		}
 		panic(http.ErrAbortHandler) // net/http's way to close a connection without a response
 	case FaultHalf:
-		writeHalf(w, a)
+		writeHalfBody(w, a)
 	case FaultReset:
 		resetConnection(w)
 	}
@@ -217,8 +217,8 @@ func (f Fault) writeResponse(emulator context.Context, w http.ResponseWriter, r 
 
 func roundUpSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// writeHalf announces the whole body, sends half of it and closes the connection.
-func writeHalf(w http.ResponseWriter, a response) {
+// writeHalfBody announces the whole body, sends half of it and closes the connection.
+func writeHalfBody(w http.ResponseWriter, a response) {
 	if len(a.body) == 0 {
 		a = response{status: http.StatusOK, body: []byte(`{"DocumentIncarnation":1,"Events":[]}`)}
 	}

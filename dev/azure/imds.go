@@ -69,7 +69,7 @@ func (s *ScaleSet) Handler() http.Handler {
 	return mux
 }
 
-func (e *Emulator) routeMetadata(mux *http.ServeMux) {
+func (e *Emulator) registerMetadataRoutes(mux *http.ServeMux) {
 	serve := func(w http.ResponseWriter, r *http.Request) {
 		set, err := e.findScaleSet(r.PathValue("scaleSet"))
 		if err != nil {
@@ -85,25 +85,25 @@ func (e *Emulator) routeMetadata(mux *http.ServeMux) {
 
 // serveScheduledEvents serves one request. machine is the client in the path, or empty.
 func (e *Emulator) serveScheduledEvents(w http.ResponseWriter, r *http.Request, set *ScaleSet, machine string) {
-	if err := e.awaitEnabled(r.Context(), set); err != nil {
+	if err := e.countRequestAndAwaitEnabled(r.Context(), set); err != nil {
 		panic(http.ErrAbortHandler) // a return would send 200 without a body
 	}
 	fault, faulty := e.takeRequestFault(faultTarget{method: r.Method, scaleSet: set.name, machine: machine})
 	var a response
 	if !faulty || r.Method == http.MethodGet || fault.Processed {
-		a = e.healthyResponse(r, set, machine)
+		a = e.respondWithoutFault(r, set, machine)
 	}
 	if faulty {
 		e.log.Info("respond with a fault", "kind", fault.Kind, "method", r.Method, "scaleSet", set.name,
 			"machine", machine)
-		fault.writeResponse(e.ctx, w, r, a) //nolint:contextcheck // a hanging fault ends with the emulator; the client may have disconnected
+		fault.writeFaultyResponse(e.ctx, w, r, a) //nolint:contextcheck // a hanging fault ends with the emulator; the client may have disconnected
 		return
 	}
 	a.writeTo(w)
 }
 
-// awaitEnabled counts the request and delays it while the service is being switched on for the scale set.
-func (e *Emulator) awaitEnabled(ctx context.Context, set *ScaleSet) error {
+// countRequestAndAwaitEnabled counts the request and delays it while the service is being switched on for the scale set.
+func (e *Emulator) countRequestAndAwaitEnabled(ctx context.Context, set *ScaleSet) error {
 	e.mu.Lock()
 	now := time.Now()
 	if set.lastRequest.IsZero() || now.Sub(set.lastRequest) > disabledAfter {
@@ -133,20 +133,20 @@ func sleepUnlessClosed(client, emulator context.Context, d time.Duration) error 
 	}
 }
 
-// healthyResponse returns the healthy response.
-func (e *Emulator) healthyResponse(r *http.Request, set *ScaleSet, machine string) response {
+// respondWithoutFault returns the healthy response.
+func (e *Emulator) respondWithoutFault(r *http.Request, set *ScaleSet, machine string) response {
 	if refusal, ok := refuseRequest(r); ok {
 		return refusal
 	}
 	if r.Method == http.MethodPost {
-		return e.servePost(r, set, machine)
+		return e.serveApproval(r, set, machine)
 	}
 	return response{status: http.StatusOK, body: encodeJSON(e.newDocument(set, r.URL.Query().Get("api-version")))}
 }
 
 // refuseRequest makes the checks that precede the method's own. The messages are those of the real service as far as they are
 // documented. Those for X-Forwarded-For and for the method are not.
-func refuseRequest(r *http.Request) (response, bool) {
+func refuseRequest(r *http.Request) (refusal response, refused bool) {
 	version := r.URL.Query().Get("api-version")
 	switch {
 	case len(r.Header.Values("X-Forwarded-For")) > 0:
@@ -154,10 +154,10 @@ func refuseRequest(r *http.Request) (response, bool) {
 	case !strings.EqualFold(r.Header.Get("Metadata"), "true"):
 		return newBadRequest("Required metadata header not specified or not correct"), true
 	case version == "":
-		return newBadVersion("api-version was not specified in the request." +
+		return newBadVersionResponse("api-version was not specified in the request." +
 			" For more information refer to aka.ms/azureimds"), true
 	case !slices.Contains(APIVersions(), version):
-		return newBadVersion("api-version is invalid or was not specified in the request."), true
+		return newBadVersionResponse("api-version is invalid or was not specified in the request."), true
 	case r.Method != http.MethodGet && r.Method != http.MethodPost:
 		return newErrorResponse(http.StatusMethodNotAllowed, "Method not allowed. Use GET or POST"), true
 	}
@@ -214,7 +214,7 @@ func toDocumentEvent(r *EventRecord, version string) documentEvent {
 	return de
 }
 
-func (e *Emulator) servePost(r *http.Request, set *ScaleSet, machine string) response {
+func (e *Emulator) serveApproval(r *http.Request, set *ScaleSet, machine string) response {
 	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxStartRequests))
 	if err != nil {
 		return newBadRequest(fmt.Sprintf("The body could not be read: %v", err))
@@ -301,8 +301,8 @@ func newBadRequest(message string) response {
 	return newErrorResponse(http.StatusBadRequest, "Bad request. "+message)
 }
 
-// newBadVersion lists the newest versions, as the documentation shows for a request without version.
-func newBadVersion(message string) response {
+// newBadVersionResponse lists the newest versions, as the documentation shows for a request without version.
+func newBadVersionResponse(message string) response {
 	return response{status: http.StatusBadRequest, body: encodeJSON(struct {
 		Error  string   `json:"error"`
 		Newest []string `json:"newest-versions"`

@@ -208,7 +208,7 @@ func newEntry(r EventRecord, m Machine, p Pod) Entry {
 }
 
 // Event returns the ledger of the event with this ID in any letter case.
-func (l Ledger) Event(id string) (EventLedger, bool) {
+func (l Ledger) Event(id string) (event EventLedger, found bool) {
 	for _, event := range l.Events {
 		if strings.EqualFold(event.EventID, id) {
 			return event, true
@@ -227,9 +227,9 @@ func (l EventLedger) CountOutcome(outcome Outcome) int {
 	return n
 }
 
-// CutWithTimeLeft lists the pods that were cut short or killed at once while their machine had more time left than the
+// PodsKilledWithTimeLeft lists the pods that were cut short or killed at once while their machine had more time left than the
 // tolerance.
-func (l EventLedger) CutWithTimeLeft(tolerance time.Duration) []Entry {
+func (l EventLedger) PodsKilledWithTimeLeft(tolerance time.Duration) []Entry {
 	var cut []Entry
 	for _, entry := range l.Pods {
 		short := entry.Outcome == OutcomeCutShort || entry.Outcome == OutcomeKilledAtOnce
@@ -255,7 +255,7 @@ func (l EventLedger) Summary(tolerance time.Duration) string {
 			fmt.Fprintf(&b, ", %d %s", n, outcome)
 		}
 	}
-	fmt.Fprintf(&b, "; %d cut with more than %v left", len(l.CutWithTimeLeft(tolerance)), tolerance)
+	fmt.Fprintf(&b, "; %d cut with more than %v left", len(l.PodsKilledWithTimeLeft(tolerance)), tolerance)
 	return b.String()
 }
 

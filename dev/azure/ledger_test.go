@@ -212,7 +212,7 @@ func TestCutWithTimeLeftUsesTolerance(t *testing.T) {
 		boundPod().withStayReason("mirror"),
 	)
 	for tolerance, want := range map[time.Duration]int{0: 2, time.Second: 2, 2 * time.Second: 1, 10 * time.Second: 0} {
-		if got := len(ledger.CutWithTimeLeft(tolerance)); got != want {
+		if got := len(ledger.PodsKilledWithTimeLeft(tolerance)); got != want {
 			t.Errorf("tolerance %v: %d pods, want %d", tolerance, got, want)
 		}
 	}

@@ -83,8 +83,8 @@ func (n *NodeMap) recordNode(obj any) {
 	}
 }
 
-// NodeOfResource returns the name of a machine's node. It ignores letter case.
-func (n *NodeMap) NodeOfResource(resource string) (string, bool) {
+// NodeOfEventResource returns the name of a machine's node. It ignores letter case.
+func (n *NodeMap) NodeOfEventResource(resource string) (node string, known bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	node, ok := n.byResource[strings.ToLower(resource)]
@@ -112,15 +112,15 @@ type nodeMachines struct {
 }
 
 func (m nodeMachines) PowerOff(ctx context.Context, resource string) error {
-	return m.switchNode(ctx, resource, m.power.PowerOff)
+	return m.withNodeOfResource(ctx, resource, m.power.PowerOff)
 }
 
 func (m nodeMachines) PowerOn(ctx context.Context, resource string) error {
-	return m.switchNode(ctx, resource, m.power.PowerOn)
+	return m.withNodeOfResource(ctx, resource, m.power.PowerOn)
 }
 
-func (m nodeMachines) switchNode(ctx context.Context, resource string, do func(context.Context, string) error) error {
-	node, ok := m.nodes.NodeOfResource(resource)
+func (m nodeMachines) withNodeOfResource(ctx context.Context, resource string, do func(context.Context, string) error) error {
+	node, ok := m.nodes.NodeOfEventResource(resource)
 	if !ok {
 		return fmt.Errorf("machine %q: no node has its providerID", resource)
 	}

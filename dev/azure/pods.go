@@ -57,9 +57,9 @@ type Pod struct {
 	Unobserved bool `json:"unobserved,omitempty"`
 }
 
-// updateFrom updates the record with the pod's state at a time. Nothing changes once the pod has ended. Its object is then
+// updateUnlessEnded updates the record with the pod's state at a time. Nothing changes once the pod has ended. Its object is then
 // removed with grace 0, which differs from the granted grace.
-func (p *Pod) updateFrom(pod *corev1.Pod, at time.Time) {
+func (p *Pod) updateUnlessEnded(pod *corev1.Pod, at time.Time) {
 	if !p.EndedAt.IsZero() {
 		return
 	}
@@ -73,12 +73,12 @@ func (p *Pod) updateFrom(pod *corev1.Pod, at time.Time) {
 	}
 	if hasEnded(pod) {
 		p.ExitCode, p.FinishedAt = summarizeExit(pod)
-		p.EndedAt = latestEnd(p.FinishedAt, at)
+		p.EndedAt = latestPossibleEnd(p.FinishedAt, at)
 	}
 }
 
-// latestEnd returns the latest possible end of a pod. A watch may lag, and FinishedAt has truncated seconds.
-func latestEnd(finished, seen time.Time) time.Time {
+// latestPossibleEnd returns the latest possible end of a pod. A watch may lag, and FinishedAt has truncated seconds.
+func latestPossibleEnd(finished, seen time.Time) time.Time {
 	if latest := finished.Add(time.Second); !finished.IsZero() && latest.Before(seen) {
 		return latest
 	}
@@ -202,7 +202,7 @@ func (w *PodWatch) recordPodLocked(pod *corev1.Pod, initial bool, now time.Time)
 		}
 		w.pods[pod.UID] = p
 	}
-	p.updateFrom(pod, now)
+	p.updateUnlessEnded(pod, now)
 	return p
 }
 
@@ -250,5 +250,5 @@ func (w *PodWatch) Pods() []Pod {
 
 // Ledger makes the ledger from an emulator's events and the pods seen so far.
 func (w *PodWatch) Ledger(state State) Ledger {
-	return NewLedger(state, w.Pods(), w.nodes.NodeOfResource)
+	return NewLedger(state, w.Pods(), w.nodes.NodeOfEventResource)
 }

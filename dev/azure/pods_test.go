@@ -260,7 +260,7 @@ func TestEndOfPodWithSeveralContainers(t *testing.T) {
 				pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{State: state})
 			}
 			var p Pod
-			p.updateFrom(pod, at(1))
+			p.updateUnlessEnded(pod, at(1))
 			if diff := cmp.Diff(tt.code, p.ExitCode); diff != "" || p.EndedAt.IsZero() == tt.ended {
 				t.Errorf("ended at %v; exit code (-want +got):\n%s", p.EndedAt, diff)
 			}
@@ -301,7 +301,7 @@ func TestNodesIgnoreLetterCase(t *testing.T) {
 		synctest.Wait()
 		// Machine 1 is remembered after its node was deleted, and not confused with 10.
 		for resource, want := range map[string]string{vm1: node1, testSet + "_10": "new", vm0: "", "i-0": ""} {
-			if got, ok := nodes.NodeOfResource(resource); got != want || ok != (want != "") {
+			if got, ok := nodes.NodeOfEventResource(resource); got != want || ok != (want != "") {
 				t.Errorf("%s is node %q, want %q", resource, got, want)
 			}
 		}

@@ -262,7 +262,7 @@ func TestStoppedPoolOnlyServesItsStatus(t *testing.T) {
 func TestPathsAreParsedLikeReferenceServer(t *testing.T) {
 	one := cloudpool.New(cloudpool.Options{})
 	defer one.Close()
-	several := cloudpool.NewMultiHandler(map[string]*cloudpool.Pool{"workers": one})
+	several := cloudpool.NewMultiPoolHandler(map[string]*cloudpool.Pool{"workers": one})
 	for path, want := range map[string]int{
 		"/pool/size": 200, "/pool/size/": 200, "//pool/size": 200, "/pool/%73ize": 200, "/pool;x/size;y=z": 200, "/pool%2Fsize": 200,
 		"/pool/size;%2F..%2F..%2Fx": 200, "/pool/size/a%2F..%2F..%2Fb/..": 200, "/x/%2e%2e/pool/size": 200, "/x/..;a/pool/size": 200,

@@ -55,7 +55,7 @@ func (p *Pool) InjectFaults(faults ...Fault) {
 	for _, f := range faults {
 		fault := &armedFault{Fault: f, healed: make(chan struct{})}
 		if f.Kind == Stale {
-			p.observeLocked()
+			p.cachedObservationLocked()
 			p.stale = fault
 		}
 		p.faults = append(p.faults, fault)
@@ -78,8 +78,8 @@ func (p *Pool) hasFaultLocked(kind FaultKind, machine string) bool {
 	return slices.ContainsFunc(p.faults, func(f *armedFault) bool { return f.Kind == kind && f.Machine == machine })
 }
 
-// matchFaultLocked returns the fault that applies to a request, or nil.
-func (p *Pool) matchFaultLocked(r *http.Request) *armedFault {
+// takeRequestFaultLocked returns the fault that applies to a request, or nil.
+func (p *Pool) takeRequestFaultLocked(r *http.Request) *armedFault {
 	for _, f := range p.faults {
 		if f.Machine != "" || f.Kind == Stale || f.Method != "" && f.Method != r.Method || !strings.HasSuffix(r.URL.Path, f.Path) {
 			continue

@@ -46,8 +46,8 @@ func (p *Pool) CountRequests(method, suffix string) int {
 // Handler serves only this pool, at the root.
 func (p *Pool) Handler() http.Handler { return normalizePaths(p.newHandler("/pool/")) }
 
-// NewMultiHandler serves several pools under /cloudpools/{name}, and the list of pools.
-func NewMultiHandler(pools map[string]*Pool) http.Handler {
+// NewMultiPoolHandler serves several pools under /cloudpools/{name}, and the list of pools.
+func NewMultiPoolHandler(pools map[string]*Pool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /cloudpools", func(w http.ResponseWriter, r *http.Request) {
 		urls := []string{}
@@ -116,7 +116,7 @@ func (p *Pool) serveRequest(w http.ResponseWriter, r *http.Request, next http.Ha
 			Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, Header: r.Header.Clone(), Body: string(body), At: time.Now(),
 		})
 	}
-	fault := p.matchFaultLocked(r)
+	fault := p.takeRequestFaultLocked(r)
 	p.mu.Unlock()
 	if !p.isAuthorized(r) {
 		w.Header().Set("WWW-Authenticate", `Basic realm="cloudpool"`)
@@ -151,7 +151,7 @@ func (p *Pool) setStarted(started bool) {
 	defer p.mu.Unlock()
 	p.started = started
 	if started {
-		p.wakeLoop()
+		p.triggerResize()
 	}
 }
 
@@ -238,7 +238,7 @@ const timeFormat = "2006-01-02T15:04:05.000000Z"
 
 func (p *Pool) getPool(w http.ResponseWriter, _ *http.Request) {
 	p.mu.Lock()
-	o := p.observeLocked()
+	o := p.cachedObservationLocked()
 	machines := append([]Machine{}, o.machines...)
 	p.mu.Unlock()
 	writeJSON(w, map[string]any{"timestamp": o.at.Format(timeFormat), "machines": machines})
@@ -246,7 +246,7 @@ func (p *Pool) getPool(w http.ResponseWriter, _ *http.Request) {
 
 func (p *Pool) getSize(w http.ResponseWriter, _ *http.Request) {
 	p.mu.Lock()
-	o, desired := p.observeLocked(), p.desired
+	o, desired := p.cachedObservationLocked(), p.desired
 	p.mu.Unlock()
 	allocated, active := 0, 0
 	for _, m := range o.machines {
@@ -276,7 +276,7 @@ func parseBody(w http.ResponseWriter, r *http.Request) map[string]any {
 	return body
 }
 
-func parseNumber(v any) (int, bool) {
+func parseNumber(v any) (number int, ok bool) {
 	switch v := v.(type) {
 	case nil:
 		return 0, true
@@ -302,13 +302,13 @@ func (p *Pool) postSize(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	p.desired = n
 	p.mu.Unlock()
-	p.wakeLoop()
+	p.triggerResize()
 	w.WriteHeader(http.StatusOK)
 }
 
 // findMemberLocked finds a machine that is allocated according to the cache. The second result is the cached machine.
-func (p *Pool) findMemberLocked(id string) (*Machine, *Machine) {
-	for _, m := range p.observeLocked().machines {
+func (p *Pool) findMemberLocked(id string) (current, observed *Machine) {
+	for _, m := range p.cachedObservationLocked().machines {
 		if m.ID == id && m.State.IsAllocated() {
 			return p.findMachineLocked(id), &m
 		}
@@ -340,7 +340,7 @@ func (p *Pool) changeMachine(w http.ResponseWriter, body map[string]any, evict b
 }
 
 func (p *Pool) postTerminate(w http.ResponseWriter, r *http.Request) {
-	p.endMembership(w, r, p.terminateLocked)
+	p.endMembership(w, r, p.startTerminationLocked)
 }
 
 func (p *Pool) postDetach(w http.ResponseWriter, r *http.Request) {
@@ -360,7 +360,7 @@ func (p *Pool) endMembership(w http.ResponseWriter, r *http.Request, end func(*M
 			p.desired = max(0, p.desired-1)
 		}
 	})
-	p.wakeLoop()
+	p.triggerResize()
 }
 
 func (p *Pool) postAttach(w http.ResponseWriter, r *http.Request) {
@@ -402,5 +402,5 @@ func (p *Pool) postMembership(w http.ResponseWriter, r *http.Request) {
 		return v || !ok
 	}
 	p.changeMachine(w, body, false, func(m *Machine) { m.Membership = Membership{is("active"), is("evictable")} })
-	p.wakeLoop()
+	p.triggerResize()
 }

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// wakeLoop wakes the loop.
-func (p *Pool) wakeLoop() {
+// triggerResize wakes the loop.
+func (p *Pool) triggerResize() {
 	select {
 	case p.resize <- struct{}{}:
 	default:
 	}
 }
 
-// runLoop resizes the pool to its desired size until it is closed.
-func (p *Pool) runLoop() {
+// runResizeLoop resizes the pool to its desired size until it is closed.
+func (p *Pool) runResizeLoop() {
 	var tick <-chan time.Time
 	if p.opts.ResizeInterval > 0 {
 		ticker := time.NewTicker(p.opts.ResizeInterval)
@@ -46,7 +46,7 @@ func (p *Pool) resizeOnceLocked() {
 	for _, m := range slices.Clone(p.machines) {
 		switch {
 		case m.State.IsAllocated() && !m.Membership.Active && m.Membership.Evictable:
-			p.terminateLocked(m)
+			p.startTerminationLocked(m)
 		case m.isActive() && !m.terminationAccepted:
 			active++
 		}
@@ -56,7 +56,7 @@ func (p *Pool) resizeOnceLocked() {
 	}
 	if active > p.desired {
 		for _, m := range p.selectSurplusLocked(active - p.desired) {
-			p.terminateLocked(m)
+			p.startTerminationLocked(m)
 		}
 	}
 	p.notifyWaitersLocked()
@@ -112,7 +112,7 @@ func (p *Pool) launchMachineLocked() {
 }
 
 // changeIfInState changes a machine if it is still in a state, and reports whether it was.
-func (p *Pool) changeIfInState(m *Machine, from State, change func()) bool {
+func (p *Pool) changeIfInState(m *Machine, from State, change func()) (changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if m.State != from {
@@ -148,8 +148,8 @@ func (p *Pool) copyMachine(m *Machine) (Machine, bool) {
 	return *m, m.State == Running
 }
 
-// terminateLocked starts the termination of a machine, at once or when the call takes effect.
-func (p *Pool) terminateLocked(m *Machine) {
+// startTerminationLocked starts the termination of a machine, at once or when the call takes effect.
+func (p *Pool) startTerminationLocked(m *Machine) {
 	if !m.State.IsAllocated() || p.hasFaultLocked(TerminationFails, m.ID) {
 		return
 	}
@@ -192,7 +192,7 @@ func (p *Pool) finishTermination(ctx context.Context, m *Machine) {
 }
 
 // awaitNoTerminationFault waits until no fault blocks a machine's termination.
-func (p *Pool) awaitNoTerminationFault(ctx context.Context, id string) bool {
+func (p *Pool) awaitNoTerminationFault(ctx context.Context, id string) (cleared bool) {
 	for {
 		p.mu.Lock()
 		hangs, changed := p.hasFaultLocked(TerminationHangs, id), p.changed

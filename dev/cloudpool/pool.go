@@ -161,7 +161,7 @@ func New(o Options) *Pool {
 		opts: o, log: o.Log, resize: make(chan struct{}, 1), ctx: ctx, stop: stop, started: true,
 		config: []byte(`{"name":"` + o.Name + `"}`), changed: make(chan struct{}), number: poolCount.Add(1),
 	}
-	p.running.Go(p.runLoop)
+	p.running.Go(p.runResizeLoop)
 	return p
 }
 
@@ -181,7 +181,7 @@ func (p *Pool) goLocked(work func(context.Context)) {
 }
 
 // sleep waits for d, and reports false if the pool was closed first.
-func sleep(ctx context.Context, d time.Duration) bool {
+func sleep(ctx context.Context, d time.Duration) (elapsed bool) {
 	if d <= 0 {
 		return ctx.Err() == nil
 	}
@@ -318,7 +318,7 @@ func (p *Pool) Unconfigure() {
 }
 
 // EndMachine ends a machine without a request. The pool does not replace it.
-func (p *Pool) EndMachine(id string) bool {
+func (p *Pool) EndMachine(id string) (found bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m := p.findMachineLocked(id)
@@ -346,7 +346,7 @@ func (p *Pool) detachMachineLocked(m *Machine) {
 
 // attachMachineLocked makes a running machine outside the pool a member, and raises the desired size. It reports false if there
 // is no such machine.
-func (p *Pool) attachMachineLocked(id string) bool {
+func (p *Pool) attachMachineLocked(id string) (found bool) {
 	i := slices.IndexFunc(p.detached, func(m *Machine) bool { return m.ID == id })
 	if i < 0 {
 		return false
@@ -360,7 +360,7 @@ func (p *Pool) attachMachineLocked(id string) bool {
 }
 
 // RemoveMembership ends a machine's membership without a request.
-func (p *Pool) RemoveMembership(id string) bool {
+func (p *Pool) RemoveMembership(id string) (found bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m := p.findMachineLocked(id)
@@ -394,8 +394,8 @@ func (p *Pool) AwaitMachines(ctx context.Context, done func([]Machine) bool) err
 	}
 }
 
-// observeLocked reads the pool through its cache.
-func (p *Pool) observeLocked() *observation {
+// cachedObservationLocked reads the pool through its cache.
+func (p *Pool) cachedObservationLocked() *observation {
 	if p.cache != nil && (p.stale != nil && p.stale.After == 0 || time.Since(p.cache.at) < p.maxCacheAgeLocked()) {
 		return p.cache
 	}

@@ -116,7 +116,7 @@ func (p buildPlan) ensureBuilt(ctx context.Context, progress io.Writer) (string,
 	}
 	prefix, link := key.prefix, key.link
 	if dir, ok := p.findCompleteBuild(link); ok {
-		return dir, markUsed(dir)
+		return dir, markBuildUsed(dir)
 	}
 	unlock, err := lockFile(ctx, prefix+"lock")
 	if err != nil {
@@ -124,7 +124,7 @@ func (p buildPlan) ensureBuilt(ctx context.Context, progress io.Writer) (string,
 	}
 	defer unlock()
 	if dir, ok := p.findCompleteBuild(link); ok { // another process built it during the wait
-		return dir, markUsed(dir)
+		return dir, markBuildUsed(dir)
 	}
 	modules, err := p.listModules(ctx)
 	if err != nil {
@@ -137,7 +137,7 @@ func (p buildPlan) ensureBuilt(ctx context.Context, progress io.Writer) (string,
 			return "", err
 		}
 	}
-	return dir, errors.Join(markUsed(dir), replaceLink(dir, link), removeOldBuilds(prefix))
+	return dir, errors.Join(markBuildUsed(dir), replaceLink(dir, link), removeOldBuilds(prefix))
 }
 
 // buildKey locates a plan's binaries, as far as go.mod and go.sum determine it.
@@ -219,8 +219,8 @@ func replaceLink(dir, link string) error {
 	return nil
 }
 
-// markUsed records that a build was used.
-func markUsed(dir string) error {
+// markBuildUsed records that a build was used.
+func markBuildUsed(dir string) error {
 	if err := os.Chtimes(dir, time.Time{}, time.Now()); err != nil {
 		return fmt.Errorf("recording the use of a build: %w", err)
 	}

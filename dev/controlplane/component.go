@@ -85,8 +85,8 @@ func (l layout) apiServerURL() string { return "https://" + loopbackAddress(l.se
 
 func loopbackAddress(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// freePorts finds n free ports, see ReserveFreePort.
-func freePorts(ctx context.Context, n int) (ports []int, err error) {
+// reserveFreePorts finds n free ports, see ReserveFreePort.
+func reserveFreePorts(ctx context.Context, n int) (ports []int, err error) {
 	ports = make([]int, n)
 	for i := range ports {
 		if ports[i], err = ReserveFreePort(ctx); err != nil {
@@ -96,8 +96,8 @@ func freePorts(ctx context.Context, n int) (ports []int, err error) {
 	return ports, nil
 }
 
-// writeFiles writes certificates, keys, kubeconfigs and configuration files for the processes.
-func (c *Cluster) writeFiles(ports []int) (layout, error) {
+// writeConfigFiles writes certificates, keys, kubeconfigs and configuration files for the processes.
+func (c *Cluster) writeConfigFiles(ports []int) (layout, error) {
 	l := layout{c.dir, ports[0], ports[1], ports[2], ports[3], ports[4]}
 	for _, dir := range []string{logDir, pkiDir, configDir, tokenDir} {
 		if err := os.MkdirAll(l.path(dir), 0o700); err != nil {
@@ -228,7 +228,7 @@ func (c *Cluster) startComponents(ctx context.Context, commands []Command) error
 			return err
 		}
 	}
-	return c.awaitReady(ctx)
+	return c.awaitComponentsReady(ctx)
 }
 
 func (c *Cluster) createClients() error {
@@ -246,8 +246,8 @@ func (c *Cluster) createClients() error {
 	return nil
 }
 
-// awaitReady waits until the processes that started last are ready.
-func (c *Cluster) awaitReady(ctx context.Context) error {
+// awaitComponentsReady waits until the processes that started last are ready.
+func (c *Cluster) awaitComponentsReady(ctx context.Context) error {
 	for _, name := range []string{ControllerManager, Scheduler} {
 		if err := c.awaitProcessReady(ctx, c.Process(name)); err != nil {
 			return err

@@ -69,7 +69,7 @@ type Cluster struct {
 // scheduler are ready, the default ServiceAccount exists, and all nodes are Ready. The context limits the start, not the
 // life of the control plane.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
-	if err := o.applyDefaults(); err != nil {
+	if err := o.applyDefaultsAndValidate(); err != nil {
 		return nil, err
 	}
 	binaries, err := BuildBinaries(ctx, o.Version, o.Progress)
@@ -103,8 +103,8 @@ func NewExternalCluster(config *rest.Config, dir string) (*Cluster, error) {
 	}, nil
 }
 
-// applyDefaults sets the defaults and validates the options.
-func (o *Options) applyDefaults() error {
+// applyDefaultsAndValidate sets the defaults and validates the options.
+func (o *Options) applyDefaultsAndValidate() error {
 	version, err := ResolveVersion(o.Version)
 	if err != nil {
 		return err
@@ -141,11 +141,11 @@ func bootCluster(ctx context.Context, o Options, binaries Binaries) (_ *Cluster,
 			}
 		}
 	}()
-	ports, err := freePorts(ctx, portCount)
+	ports, err := reserveFreePorts(ctx, portCount)
 	if err != nil {
 		return nil, err
 	}
-	layout, err := c.writeFiles(ports)
+	layout, err := c.writeConfigFiles(ports)
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(starterVariable); dir != "" {
 		startAndHang(dir)
 	}
-	os.Exit(controlplane.RunTests(m))
+	os.Exit(controlplane.RunTestsAndStopShared(m))
 }
 
 // createNamespaceAndNode creates a namespace and a node for one test on the shared control plane.

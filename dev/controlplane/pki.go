@@ -74,17 +74,17 @@ func (a *authority) signServerCertificate() (certificatePair, error) {
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(10, 96, 0, 1)}
 	template.DNSNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
-	return a.sign(template)
+	return a.signNewKeyPair(template)
 }
 
 // signClientCertificate signs a certificate that the API server accepts as this user and groups.
 func (a *authority) signClientCertificate(user string, groups ...string) (certificatePair, error) {
 	template := certificateTemplate(pkix.Name{CommonName: user, Organization: groups})
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-	return a.sign(template)
+	return a.signNewKeyPair(template)
 }
 
-func (a *authority) sign(template *x509.Certificate) (certificatePair, error) {
+func (a *authority) signNewKeyPair(template *x509.Certificate) (certificatePair, error) {
 	key, err := newKey()
 	if err != nil {
 		return certificatePair{}, err

@@ -21,7 +21,7 @@ func processAttributes(detached bool) *syscall.SysProcAttr {
 // readProcessStart returns the start time of a process in clock ticks since boot, and whether it runs. A zombie does not
 // run.
 func readProcessStart(pid int) (started string, running bool) {
-	state, started, ok := readStat("/proc/" + strconv.Itoa(pid) + "/stat")
+	state, started, ok := readProcessStat("/proc/" + strconv.Itoa(pid) + "/stat")
 	return started, ok && state != "Z" && state != "X"
 }
 
@@ -33,15 +33,15 @@ func isProcessStopped(pid int) bool {
 	}
 	for _, thread := range threads {
 		// A thread that ended after the listing is ignored.
-		if state, _, ok := readStat(thread); ok && state != "T" {
+		if state, _, ok := readProcessStat(thread); ok && state != "T" {
 			return false
 		}
 	}
 	return len(threads) > 0
 }
 
-// readStat reads the state and the start time of a process or thread.
-func readStat(path string) (state, started string, ok bool) {
+// readProcessStat reads the state and the start time of a process or thread.
+func readProcessStat(path string) (state, started string, ok bool) {
 	stat, err := os.ReadFile(path)
 	if err != nil {
 		return "", "", false

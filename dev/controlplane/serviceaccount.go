@@ -31,7 +31,7 @@ type TokenOptions struct {
 func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name string, o TokenOptions) (path string,
 	err error,
 ) {
-	bound, err := c.findBoundObject(ctx, namespace, o)
+	bound, err := c.boundObjectReference(ctx, namespace, o)
 	if err != nil {
 		return "", fmt.Errorf("token of ServiceAccount %s/%s: %w", namespace, name, err)
 	}
@@ -63,8 +63,8 @@ func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name 
 	return f.Name(), writeKubeconfig(f.Name(), c.state.Host, ca, namespace+"/"+name, namespace, user)
 }
 
-// findBoundObject returns a reference, with UID, to the object that the token is bound to.
-func (c *Cluster) findBoundObject(ctx context.Context, namespace string, o TokenOptions) (
+// boundObjectReference returns a reference, with UID, to the object that the token is bound to.
+func (c *Cluster) boundObjectReference(ctx context.Context, namespace string, o TokenOptions) (
 	*authenticationv1.BoundObjectReference, error,
 ) {
 	switch {

@@ -47,7 +47,7 @@ func (c *Cluster) WriteToEtcd(ctx context.Context, objects iter.Seq[client.Objec
 		if each.Err() != nil {
 			break
 		}
-		group.Go(func() error { return writeObjects(each, etcd, some) })
+		group.Go(func() error { return writeAbsentObjects(each, etcd, some) })
 	}
 	if err := group.Wait(); err != nil {
 		return fmt.Errorf("storing objects: %w", err)
@@ -72,7 +72,7 @@ func splitIntoChunks[T any](all iter.Seq[T], size int) iter.Seq[[]T] {
 	}
 }
 
-func writeObjects(ctx context.Context, etcd *clientv3.Client, objects []client.Object) error {
+func writeAbsentObjects(ctx context.Context, etcd *clientv3.Client, objects []client.Object) error {
 	var absent []clientv3.Cmp
 	var puts []clientv3.Op
 	for _, o := range objects {
@@ -80,7 +80,7 @@ func writeObjects(ctx context.Context, etcd *clientv3.Client, objects []client.O
 		if err != nil {
 			return err
 		}
-		value, err := encodeForEtcd(o)
+		value, err := fillAndEncodeForEtcd(o)
 		if err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
@@ -113,7 +113,7 @@ func etcdKey(o client.Object) (string, error) {
 // etcdEncoder encodes objects as the API server does. It may be used concurrently.
 var etcdEncoder = scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), corev1.SchemeGroupVersion)
 
-func encodeForEtcd(o client.Object) ([]byte, error) {
+func fillAndEncodeForEtcd(o client.Object) ([]byte, error) {
 	if o.GetUID() == "" {
 		o.SetUID(uuid.NewUUID())
 	}

@@ -47,8 +47,8 @@ func StartShared(tb testing.TB) *Cluster {
 	return shared.cluster
 }
 
-// RunTests runs a package's tests, stops the shared control plane, and returns the exit code.
-func RunTests(m *testing.M) int {
+// RunTestsAndStopShared runs a package's tests, stops the shared control plane, and returns the exit code.
+func RunTestsAndStopShared(m *testing.M) int {
 	code := m.Run()
 	shared.Lock()
 	defer shared.Unlock()

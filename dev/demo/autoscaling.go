@@ -31,8 +31,8 @@ const (
 type crowdCloud interface {
 	// title returns the cloud's name.
 	title() string
-	// prepare adds a group without machines, and returns the content of the --cloud-config file.
-	prepare(ctx context.Context, s *stage) (config map[string]any, err error)
+	// prepareCloud adds a group without machines, and returns the content of the --cloud-config file.
+	prepareCloud(ctx context.Context, s *stage) (config map[string]any, err error)
 	// group returns the group for new machines; labels returns the labels of their nodes.
 	group() (provider, name string)
 	labels() map[string]string
@@ -48,7 +48,7 @@ type crowdCloud interface {
 // runAutoscaling is the step with unschedulable pods that need new machines, and are then deleted.
 func (s *stage) runAutoscaling(ctx context.Context, a *stepOutput) (_ string, err error) {
 	a.startTime = time.Now()
-	config, err := s.crowd.prepare(ctx, s)
+	config, err := s.crowd.prepareCloud(ctx, s)
 	if err != nil {
 		return "", err
 	}
@@ -67,18 +67,18 @@ func (s *stage) runAutoscaling(ctx context.Context, a *stepOutput) (_ string, er
 		return "", err
 	}
 	defer func() { err = errors.Join(err, process.Kill()) }()
-	maxMachines, err := s.scaleUp(ctx, a)
+	maxMachines, err := s.createPodsAndAwaitScaleUp(ctx, a)
 	if err != nil {
 		return "", err
 	}
-	if err := s.scaleDown(ctx, a); err != nil {
+	if err := s.deletePodsAndAwaitScaleDown(ctx, a); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%d machines launched for %d pods, and none remains", maxMachines, crowdPods), nil
 }
 
-// scaleUp creates the pods, and waits until all of them run.
-func (s *stage) scaleUp(ctx context.Context, a *stepOutput) (machines int, err error) {
+// createPodsAndAwaitScaleUp creates the pods, and waits until all of them run.
+func (s *stage) createPodsAndAwaitScaleUp(ctx context.Context, a *stepOutput) (machines int, err error) {
 	kind, cpu, maxMachines := s.crowd.machineType()
 	app := workload.App{
 		Namespace: crowd, Name: "crowd", Replicas: crowdPods, CPU: resource.MustParse(cpu), Memory: resource.MustParse("600Mi"),
@@ -111,13 +111,13 @@ func (s *stage) scaleUp(ctx context.Context, a *stepOutput) (machines int, err e
 	a.print(time.Now(), "all %d pods run, on %d machines of type %s", crowdPods, len(all), kind)
 	wrong := slices.DeleteFunc(slices.Clone(all), func(is string) bool { return strings.EqualFold(is, kind) })
 	return len(all), errors.Join(
-		check(len(wrong) == 0, "machines of type "+kind, "%v", wrong),
-		check(len(all) <= maxMachines, fmt.Sprintf("at most %d machines", maxMachines), "%d", len(all)),
+		checkExpectation(len(wrong) == 0, "machines of type "+kind, "%v", wrong),
+		checkExpectation(len(all) <= maxMachines, fmt.Sprintf("at most %d machines", maxMachines), "%d", len(all)),
 	)
 }
 
-// scaleDown deletes the pods, and waits until the machines are deleted.
-func (s *stage) scaleDown(ctx context.Context, a *stepOutput) error {
+// deletePodsAndAwaitScaleDown deletes the pods, and waits until the machines are deleted.
+func (s *stage) deletePodsAndAwaitScaleDown(ctx context.Context, a *stepOutput) error {
 	if err := s.Client().AppsV1().Deployments(crowd).Delete(ctx, "crowd", metav1.DeleteOptions{}); err != nil {
 		return err
 	}

@@ -51,9 +51,9 @@ func (s *stage) runCancelledReboot(ctx context.Context, a *stepOutput) (string, 
 		return "", err
 	}
 	return fmt.Sprintf("the other %d pods were not touched", len(pods)-evicted), firstError(
-		check(late == 0, "no eviction after the node was restored", "%d", late),
-		check(evicted < len(pods), "pods that were not evicted", "none"),
-		check(r.Ending == azure.Cancelled && len(r.Power) == 0, "no power change of the machine", "%s, %v", r.Ending, r.Power),
+		checkExpectation(late == 0, "no eviction after the node was restored", "%d", late),
+		checkExpectation(evicted < len(pods), "pods that were not evicted", "none"),
+		checkExpectation(r.Ending == azure.Cancelled && len(r.Power) == 0, "no power change of the machine", "%s, %v", r.Ending, r.Power),
 		s.checkPodsUnharmed(r, len(pods)),
 	)
 }
@@ -78,6 +78,6 @@ func (s *stage) awaitDrainStopped(ctx context.Context) error {
 func (s *stage) checkPodsUnharmed(r azure.EventRecord, pods int) error {
 	l, _ := s.Azure.Ledger().Event(r.EventID)
 	sound := l.CountOutcome(azure.OutcomeFinished) + l.CountOutcome(azure.OutcomeRunning)
-	return check(sound == pods && l.CountOutcome(azure.OutcomeFinished) >= 2,
+	return checkExpectation(sound == pods && l.CountOutcome(azure.OutcomeFinished) >= 2,
 		fmt.Sprintf("in the ledger: %d pods, each finished or running", pods), "%s", l.Summary(testbed.CutTolerance))
 }

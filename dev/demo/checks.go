@@ -217,9 +217,9 @@ func (s *stage) checkOutcomes(ctx context.Context, r azure.EventRecord, expected
 	defer cancel()
 	_ = testbed.PollUntil(ctx, "the ledger is settled", func() bool { return maps.Equal(found(), expected) })
 	return firstError(
-		check(maps.Equal(found(), expected), fmt.Sprintf("in the ledger: %v", expected), "%s%s", l.Summary(testbed.CutTolerance), badOutcomes(l)),
-		check(len(l.CutWithTimeLeft(testbed.CutTolerance)) == 0, "no pod cut short with time left", "%v",
-			l.CutWithTimeLeft(testbed.CutTolerance)),
+		checkExpectation(maps.Equal(found(), expected), fmt.Sprintf("in the ledger: %v", expected), "%s%s", l.Summary(testbed.CutTolerance), badOutcomes(l)),
+		checkExpectation(len(l.PodsKilledWithTimeLeft(testbed.CutTolerance)) == 0, "no pod cut short with time left", "%v",
+			l.PodsKilledWithTimeLeft(testbed.CutTolerance)),
 	)
 }
 

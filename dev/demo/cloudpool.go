@@ -48,21 +48,21 @@ func (s *stage) runCloudpoolScaling(ctx context.Context, a *stepOutput) (_ strin
 	if err := workload.CreateAndAwait(ctx, s.Client(), workload.NewNamespace(workers), frontend.Deployment(), frontend.PodDisruptionBudget()); err != nil {
 		return "", err
 	}
-	front, process, err := s.startProxy(ctx, server.URL)
+	front, process, err := s.startCloudpoolProxy(ctx, server.URL)
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, process.Kill()) }()
 	a.print(time.Now(), "a cloudpool has %d machines with %d pods. The PDB allows 2 unavailable pods. slipway %s runs in front of the pool in one process, with "+
 		"the old tool's config.json", workerMachines, frontends, kubeaware.Tool)
-	if err := s.requestSizes(ctx, a, front, pool); err != nil {
+	if err := s.requestAndCheckSizes(ctx, a, front, pool); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("the pool was scaled from %d to 2 machines, the backend agrees, and none of %d pods was lost", workerMachines, frontends), nil
 }
 
-// startProxy starts the proxy with a configuration file in the old format.
-func (s *stage) startProxy(ctx context.Context, backend string) (front string, _ *controlplane.Process, err error) {
+// startCloudpoolProxy starts the proxy with a configuration file in the old format.
+func (s *stage) startCloudpoolProxy(ctx context.Context, backend string) (front string, _ *controlplane.Process, err error) {
 	path, err := testbed.EnsureBinary("slipway")
 	if err != nil {
 		return "", nil, err
@@ -97,8 +97,8 @@ func (s *stage) startProxy(ctx context.Context, backend string) (front string, _
 	return "http://" + address, process, err
 }
 
-// requestSizes requests sizes, and checks the machines and pods.
-func (s *stage) requestSizes(ctx context.Context, a *stepOutput, front string, pool *emulator.Pool) error {
+// requestAndCheckSizes requests sizes, and checks the machines and pods.
+func (s *stage) requestAndCheckSizes(ctx context.Context, a *stepOutput, front string, pool *emulator.Pool) error {
 	for _, ask := range []struct {
 		body string
 		code int
@@ -112,7 +112,7 @@ func (s *stage) requestSizes(ctx context.Context, a *stepOutput, front string, p
 		if err != nil {
 			return err
 		}
-		if err := check(code == ask.code, fmt.Sprintf("%d for %s", ask.code, ask.body), "%d %s", code, answer); err != nil {
+		if err := checkExpectation(code == ask.code, fmt.Sprintf("%d for %s", ask.code, ask.body), "%d %s", code, answer); err != nil {
 			return err
 		}
 		a.print(time.Now(), "curl -d '%s' …/pool/size: %d %s– %s", ask.body, code, answer, ask.say)
@@ -126,9 +126,9 @@ func (s *stage) requestSizes(ctx context.Context, a *stepOutput, front string, p
 		return err
 	}
 	return firstError(
-		check(len(pool.Machines()) == 2 && pool.DesiredSize() == 2, "2 machines, and a desired size of 2", "%d and %d", len(pool.Machines()), pool.DesiredSize()),
-		check(len(nodes.Items) == 2, "2 nodes", "%d", len(nodes.Items)),
-		check(app.Status.ReadyReplicas >= frontends-2, "no more than 2 pods missing", "%d of %d ready", app.Status.ReadyReplicas, frontends),
+		checkExpectation(len(pool.Machines()) == 2 && pool.DesiredSize() == 2, "2 machines, and a desired size of 2", "%d and %d", len(pool.Machines()), pool.DesiredSize()),
+		checkExpectation(len(nodes.Items) == 2, "2 nodes", "%d", len(nodes.Items)),
+		checkExpectation(app.Status.ReadyReplicas >= frontends-2, "no more than 2 pods missing", "%d of %d ready", app.Status.ReadyReplicas, frontends),
 	)
 }
 

@@ -40,7 +40,7 @@ func (emulatedCloud) machineType() (kind, cpu string, machines int) {
 	return crowdPool.Node(0).Labels[corev1.LabelInstanceTypeStable], "1", 5
 }
 
-func (emulatedCloud) prepare(ctx context.Context, s *stage) (map[string]any, error) {
+func (emulatedCloud) prepareCloud(ctx context.Context, s *stage) (map[string]any, error) {
 	if err := s.AddPool(ctx, crowdPool, 0); err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (*openStackCloud) labels() map[string]string { return map[string]string{"po
 // small flavor, which has too little memory.
 func (*openStackCloud) machineType() (kind, cpu string, machines int) { return "m.4c8g", "500m", 10 }
 
-func (r *openStackCloud) prepare(context.Context, *stage) (map[string]any, error) {
+func (r *openStackCloud) prepareCloud(context.Context, *stage) (map[string]any, error) {
 	return map[string]any{openstack.Name: openstack.Config{
 		Cloud: openstackdev.DemoCloud, CloudsFile: r.CloudsFile(), ClusterName: crowdMetadata[openstack.ClusterKey], Groups: []openstack.GroupConfig{{
 			Name: crowd, Flavors: []string{"t.1c512m", "m.4c8g"}, Image: openstack.Image{Name: "tiny"}, Networks: []string{"demo-net"},

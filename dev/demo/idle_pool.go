@@ -43,7 +43,7 @@ func (s *stage) runIdlePool(ctx context.Context, a *stepOutput) (_ string, err e
 	if err := s.reportDeletedNodes(ctx, a, o); err != nil {
 		return "", err
 	}
-	return "5 nodes and 5 machines deleted, never two nodes out of service at once", s.checkPool(ctx, o)
+	return "5 nodes and 5 machines deleted, never two nodes out of service at once", s.checkFinalPool(ctx, o)
 }
 
 // reportDeletedNodes waits until all nodes except the rescued one are deleted, and reports them in order.
@@ -126,8 +126,8 @@ func (s *stage) killManagerAndAddBuild(ctx context.Context, o *poolObserver) err
 	return nil
 }
 
-// checkPool checks the final state with the API server and Azure.
-func (s *stage) checkPool(ctx context.Context, o *poolObserver) error {
+// checkFinalPool checks the final state with the API server and Azure.
+func (s *stage) checkFinalPool(ctx context.Context, o *poolObserver) error {
 	nodes, err := s.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.azure.com/agentpool=" + ciPool.Name})
 	if err != nil {
 		return err
@@ -142,10 +142,10 @@ func (s *stage) checkPool(ctx context.Context, o *poolObserver) error {
 		}
 	}
 	return firstError(
-		check(slices.Equal(names, []string{ciPool.NodeName(o.rescued)}), "one node remaining, "+ciPool.NodeName(o.rescued), "%v", names),
-		check(slices.Equal(machines, []string{ciPool.ResourceName(o.rescued)}), "one machine remaining, "+ciPool.ResourceName(o.rescued), "%v", machines),
-		check(s.ARM.Capacity(ciPool.ScaleSetName()) == 1, "a scale set capacity of 1", "%d", s.ARM.Capacity(ciPool.ScaleSetName())),
-		check(o.maxConcurrentUnschedulable() == 1, "never more than one node out of service at once", "%d were", o.maxConcurrentUnschedulable()),
+		checkExpectation(slices.Equal(names, []string{ciPool.NodeName(o.rescued)}), "one node remaining, "+ciPool.NodeName(o.rescued), "%v", names),
+		checkExpectation(slices.Equal(machines, []string{ciPool.ResourceName(o.rescued)}), "one machine remaining, "+ciPool.ResourceName(o.rescued), "%v", machines),
+		checkExpectation(s.ARM.Capacity(ciPool.ScaleSetName()) == 1, "a scale set capacity of 1", "%d", s.ARM.Capacity(ciPool.ScaleSetName())),
+		checkExpectation(o.maxConcurrentUnschedulable() == 1, "never more than one node out of service at once", "%d were", o.maxConcurrentUnschedulable()),
 	)
 }
 
@@ -171,7 +171,7 @@ func (s *stage) reportFailedDeletion(_ context.Context, a *stepOutput) (string, 
 			requestTimes = append(requestTimes, r.At)
 		}
 	}
-	if err := check(len(requestTimes) == 2, "two deletion requests for "+ciPool.ResourceName(undeletableInstance), "%d requests", len(requestTimes)); err != nil {
+	if err := checkExpectation(len(requestTimes) == 2, "two deletion requests for "+ciPool.ResourceName(undeletableInstance), "%d requests", len(requestTimes)); err != nil {
 		return "", err
 	}
 	rt := o.retirementOf(undeletableInstance)
@@ -179,8 +179,8 @@ func (s *stage) reportFailedDeletion(_ context.Context, a *stepOutput) (string, 
 	a.print(requestTimes[1], "the deletion is retried, because the machine still costs money")
 	a.print(o.phaseTime(undeletableInstance, v1alpha1.Succeeded), "now the machine is deleted")
 	return fmt.Sprintf("deleted at the second attempt, %.1f s after the first", requestTimes[1].Sub(requestTimes[0]).Seconds()), firstError(
-		check(requestTimes[1].Sub(requestTimes[0]) >= retryInterval, "a pause of at least "+retryInterval.String(), "%s", requestTimes[1].Sub(requestTimes[0])),
-		check(rt != nil && rt.Status.Operation != nil && rt.Status.Operation.Attempts == 2, "2 attempts in the record", "%+v", rt),
+		checkExpectation(requestTimes[1].Sub(requestTimes[0]) >= retryInterval, "a pause of at least "+retryInterval.String(), "%s", requestTimes[1].Sub(requestTimes[0])),
+		checkExpectation(rt != nil && rt.Status.Operation != nil && rt.Status.Operation.Attempts == 2, "2 attempts in the record", "%+v", rt),
 	)
 }
 
@@ -199,9 +199,9 @@ func (s *stage) reportKilledManager(ctx context.Context, a *stepOutput) (string,
 		return p.Node != ciPool.NodeName(interruptedInstance) || !isPodOfApp(cacheApp, p.Name)
 	})
 	return "the second manager finished the retirement of the first", firstError(
-		check(!o.killedManager.IsAlive() && s.leadingManager(ctx) != nil, "the first manager killed and the other leading", "otherwise"),
-		check(done.After(o.takeoverAt), "the retirement to end under the second manager", "at %s", formatTime(done)),
-		check(len(gone) == int(cacheApp.Replicas) && countPods(gone, hasEnded) == len(gone), fmt.Sprintf("%d pods of cache ended on the node", cacheApp.Replicas),
+		checkExpectation(!o.killedManager.IsAlive() && s.leadingManager(ctx) != nil, "the first manager killed and the other leading", "otherwise"),
+		checkExpectation(done.After(o.takeoverAt), "the retirement to end under the second manager", "at %s", formatTime(done)),
+		checkExpectation(len(gone) == int(cacheApp.Replicas) && countPods(gone, hasEnded) == len(gone), fmt.Sprintf("%d pods of cache ended on the node", cacheApp.Replicas),
 			"%d of %d", countPods(gone, hasEnded), len(gone)),
 		s.awaitReplacements(ctx, machine{ciPool, interruptedInstance}, int(cacheApp.Replicas), cacheApp),
 	)
@@ -232,8 +232,8 @@ func (s *stage) reportRescuedNode(ctx context.Context, a *stepOutput) (string, e
 		return "", err
 	}
 	return "the node stays, and the build keeps running", firstError(
-		check(o.phaseTime(o.rescued, v1alpha1.Draining).IsZero(), "a node that was never drained", "it was drained"),
-		check(len(pods.Items) == 1 && isReady(&pods.Items[0]) && pods.Items[0].Spec.NodeName == node.Name, "the build ready on "+node.Name,
+		checkExpectation(o.phaseTime(o.rescued, v1alpha1.Draining).IsZero(), "a node that was never drained", "it was drained"),
+		checkExpectation(len(pods.Items) == 1 && isReady(&pods.Items[0]) && pods.Items[0].Spec.NodeName == node.Name, "the build ready on "+node.Name,
 			"%d builds", len(pods.Items)),
 	)
 }

@@ -23,7 +23,7 @@ func (s *stage) runKilledAgent(ctx context.Context, a *stepOutput) (string, erro
 	if err != nil {
 		return "", err
 	}
-	if err := agent.Crash(); err != nil {
+	if err := agent.KillIfAlive(); err != nil {
 		return "", err
 	}
 	a.print(time.Now(), "%d pods have stopped, then the agent is killed (SIGKILL)", countPods(s.currentPods(pods), hasEnded))
@@ -36,14 +36,14 @@ func (s *stage) runKilledAgent(ctx context.Context, a *stepOutput) (string, erro
 	}
 	left := s.currentPods(pods)
 	a.print(time.Now(), "a new agent has read the state on the Node and resumes; %d pods remain", len(left)-countPods(left, hasEnded))
-	if err := check(countPods(left, hasEnded) < len(left), "remaining pods when the new agent resumes", "none"); err != nil {
+	if err := checkExpectation(countPods(left, hasEnded) < len(left), "remaining pods when the new agent resumes", "none"); err != nil {
 		return "", err
 	}
-	return s.awaitDrainFinished(ctx, a, r, pods)
+	return s.followDrainToMachineEnd(ctx, a, r, pods)
 }
 
-// awaitDrainFinished follows a drain of an earlier agent to the machine's end.
-func (s *stage) awaitDrainFinished(ctx context.Context, a *stepOutput, r azure.EventRecord, pods []azure.Pod) (string, error) {
+// followDrainToMachineEnd follows a drain of an earlier agent to the machine's end.
+func (s *stage) followDrainToMachineEnd(ctx context.Context, a *stepOutput, r azure.EventRecord, pods []azure.Pod) (string, error) {
 	r, err := s.awaitApproval(ctx, r)
 	if err != nil {
 		return "", err
@@ -57,7 +57,7 @@ func (s *stage) awaitDrainFinished(ctx context.Context, a *stepOutput, r azure.E
 		return "", err
 	}
 	return fmt.Sprintf("%d pods moved, 0 cut short, 0 lost, and none was evicted twice", len(pods)), firstError(
-		check(evictions == len(pods), fmt.Sprintf("%d evictions in the API server's audit log", len(pods)), "%d", evictions),
+		checkExpectation(evictions == len(pods), fmt.Sprintf("%d evictions in the API server's audit log", len(pods)), "%d", evictions),
 		s.awaitReplacements(ctx, crashed, len(pods), payments),
 		s.checkOutcomes(ctx, r, map[azure.Outcome]int{azure.OutcomeFinished: len(pods), azure.OutcomeStayed: 1}),
 	)

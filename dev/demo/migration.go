@@ -45,9 +45,9 @@ func (s *stage) runLiveMigration(ctx context.Context, a *stepOutput) (string, er
 	}
 	a.print(r.VanishedAt, "the migration, started at %.1f s, has ended", r.StartedAt.Sub(r.VisibleAt).Seconds())
 	return "never cordoned; the same 6 pods keep running", firstError(
-		check(strings.Contains(noticed.Message, "ignore"), "the agent's decision to ignore it", "%q", noticed.Message),
-		check(!wasEverMarked(history), "a node that was never cordoned or marked", "it was"),
-		check(countPods(s.currentPods(pods), func(p azure.Pod) bool { return wasDeleted(p) || hasEnded(p) }) == 0, "no eviction", "some"),
+		checkExpectation(strings.Contains(noticed.Message, "ignore"), "the agent's decision to ignore it", "%q", noticed.Message),
+		checkExpectation(!wasEverMarked(history), "a node that was never cordoned or marked", "it was"),
+		checkExpectation(countPods(s.currentPods(pods), func(p azure.Pod) bool { return wasDeleted(p) || hasEnded(p) }) == 0, "no eviction", "some"),
 		s.checkOutcomes(ctx, r, map[azure.Outcome]int{azure.OutcomeRunning: len(pods), azure.OutcomeStayed: 1}),
 	)
 }

@@ -59,7 +59,7 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.notifications[m.Moment] = notification{time.Now(), m}
 }
 
-func (h *webhook) received(m notify.Moment) (notification, bool) {
+func (h *webhook) received(m notify.Moment) (received notification, found bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t, ok := h.notifications[m]
@@ -86,10 +86,10 @@ func (s *stage) reportNotifications(ctx context.Context, a *stepOutput, r azure.
 	a.print(drained.at, "a webhook was notified twice: %.1f s after the notice, that %d pods have %d s left, and now that "+
 		"%d have stopped", detected.at.Sub(r.VisibleAt).Seconds(), len(detected.message.Pods), detected.message.SecondsLeft, stopped)
 	return firstError(
-		check(detected.message.Event.EventId == r.EventID && drained.message.Event.EventId == r.EventID, "both about event "+r.EventID,
+		checkExpectation(detected.message.Event.EventId == r.EventID && drained.message.Event.EventId == r.EventID, "both about event "+r.EventID,
 			"%s and %s", detected.message.Event.EventId, drained.message.Event.EventId),
-		check(len(detected.message.Pods) == spotPods, "40 pods in the first", "%d", len(detected.message.Pods)),
-		check(stopped == spotPods, "40 stopped pods in the second", "%d", stopped),
-		check(drained.at.Before(r.NotBefore), "both before NotBefore", "the second at %s", formatTime(drained.at)),
+		checkExpectation(len(detected.message.Pods) == spotPods, "40 pods in the first", "%d", len(detected.message.Pods)),
+		checkExpectation(stopped == spotPods, "40 stopped pods in the second", "%d", stopped),
+		checkExpectation(drained.at.Before(r.NotBefore), "both before NotBefore", "the second at %s", formatTime(drained.at)),
 	)
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // runReboot is the step with a machine that reboots, and a node that is restored.
-func (s *stage) runReboot(ctx context.Context, a *stepOutput) (string, error) {
+func (s *stage) runReboot(ctx context.Context, a *stepOutput) (outcome string, err error) {
 	pods, agent := s.podsOn(rebooted), s.agents[rebooted.node()]
 	before := agent.PID()
 	r, err := s.announceEvent(ctx, a, azure.Announcement{Type: azure.Reboot, Resources: []string{rebooted.resource()}},
@@ -31,7 +31,7 @@ func (s *stage) runReboot(ctx context.Context, a *stepOutput) (string, error) {
 }
 
 // followReboot follows the machine down and up again.
-func (s *stage) followReboot(ctx context.Context, a *stepOutput, r azure.EventRecord, agent *testbed.Agent, before int) (string, error) {
+func (s *stage) followReboot(ctx context.Context, a *stepOutput, r azure.EventRecord, agent *testbed.Agent, oldPID int) (outcome string, err error) {
 	down, err := s.awaitPowerChange(ctx, r, false)
 	if err != nil {
 		return "", err
@@ -51,8 +51,8 @@ func (s *stage) followReboot(ctx context.Context, a *stepOutput, r azure.EventRe
 	}
 	a.print(at, "Azure's event has ended (at %.1f s), and the node is uncordoned", r.VanishedAt.Sub(r.VisibleAt).Seconds())
 	return "8 pods moved, 0 cut short, 0 lost; the node is schedulable and has no marks of Slipway", firstError(
-		check(r.StartedBy == azure.ByApproval, "the reboot to start by the agent's approval", "started by %s", r.StartedBy),
-		check(agent.PID() != before && agent.IsAlive(), "a new agent process", "process %d, alive: %v", agent.PID(), agent.IsAlive()),
+		checkExpectation(r.StartedBy == azure.ByApproval, "the reboot to start by the agent's approval", "started by %s", r.StartedBy),
+		checkExpectation(agent.PID() != oldPID && agent.IsAlive(), "a new agent process", "process %d, alive: %v", agent.PID(), agent.IsAlive()),
 		s.awaitReplacements(ctx, rebooted, int(accounts.Replicas), accounts),
 		s.checkOutcomes(ctx, r, map[azure.Outcome]int{azure.OutcomeFinished: int(accounts.Replicas), azure.OutcomeStayed: 1}),
 	)

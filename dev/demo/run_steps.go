@@ -34,7 +34,7 @@ func runSteps(ctx context.Context, out io.Writer, steps []*step) (passed int) {
 		s.done, s.output = make(chan struct{}), newStepOutput()
 	}
 	for _, s := range steps {
-		playing.Go(func() { s.execute(ctx) })
+		playing.Go(func() { s.runAfterDependency(ctx) })
 	}
 	for i, s := range steps {
 		fmt.Fprintf(out, "\n%s", wrapText(fmt.Sprintf("%d. ", i+1), s.title))
@@ -55,7 +55,7 @@ func runSteps(ctx context.Context, out io.Writer, steps []*step) (passed int) {
 	return passed
 }
 
-func (s *step) execute(ctx context.Context) {
+func (s *step) runAfterDependency(ctx context.Context) {
 	defer close(s.done)
 	defer close(s.output.lines)
 	if s.runAfter != nil {
@@ -108,8 +108,8 @@ type checkError struct{ expected, found string }
 
 func (m *checkError) Error() string { return "expected " + m.expected + "; found " + m.found }
 
-// check returns an error unless ok. The texts name what was expected and found.
-func check(ok bool, expected, found string, args ...any) error {
+// checkExpectation returns an error unless ok. The texts name what was expected and found.
+func checkExpectation(ok bool, expected, found string, args ...any) error {
 	if ok {
 		return nil
 	}

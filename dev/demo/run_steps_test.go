@@ -54,7 +54,7 @@ func TestFailedStepPrintsExpectedAndFound(t *testing.T) {
 	var out bytes.Buffer
 	passed := runSteps(t.Context(), &out, []*step{
 		{title: "good", run: newTestPlay(0, "fine", nil)},
-		{title: "bad", run: newTestPlay(0, "unsaid", check(false, "40 pods", "%d", 39))},
+		{title: "bad", run: newTestPlay(0, "unsaid", checkExpectation(false, "40 pods", "%d", 39))},
 		{title: "broken", run: newTestPlay(0, "unsaid", errors.New("no answer"))},
 	})
 	if passed != 1 {

@@ -44,8 +44,8 @@ func (s *stage) runSharedEvent(ctx context.Context, a *stepOutput) (string, erro
 	}
 	finished := countPods(quick, hasEnded) + countPods(slow, hasEnded)
 	return fmt.Sprintf("%d pods moved, 0 cut short, 0 lost; both nodes are schedulable", finished), firstError(
-		check(len(alone.Approvals) == 0, "no approval before the second node was drained", "%v", alone.Approvals),
-		check(finished == len(quick)+len(slow), fmt.Sprintf("all %d pods stopped before the approval", len(quick)+len(slow)), "%d", finished),
+		checkExpectation(len(alone.Approvals) == 0, "no approval before the second node was drained", "%v", alone.Approvals),
+		checkExpectation(finished == len(quick)+len(slow), fmt.Sprintf("all %d pods stopped before the approval", len(quick)+len(slow)), "%d", finished),
 		s.awaitReplacements(ctx, redeployed[0], int(catalog.Replicas+renderer.Replicas), catalog, renderer),
 		s.checkOutcomes(ctx, r, map[azure.Outcome]int{azure.OutcomeFinished: finished, azure.OutcomeStayed: 2}),
 	)

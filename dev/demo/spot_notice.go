@@ -21,10 +21,10 @@ const spotPods = workload.SpotPods
 // runSpotNotice is the step with a machine that is evicted with 30 s notice.
 func (s *stage) runSpotNotice(ctx context.Context, a *stepOutput) (string, error) {
 	pods := s.podsOn(preempted)
-	if err := check(len(pods) == spotPods, "40 pods on the machine", "%d", len(pods)); err != nil {
+	if err := checkExpectation(len(pods) == spotPods, "40 pods on the machine", "%d", len(pods)); err != nil {
 		return "", err
 	}
-	minReady := s.watchReady(ctx, web)
+	minReady := s.watchMinReadyPods(ctx, web)
 	r, err := s.announceEvent(ctx, a, azure.Announcement{Type: azure.Preempt, Resources: []string{preempted.resource()}},
 		"Azure: %s will be evicted in 30 s. It runs %d pods", preempted.resource(), len(pods))
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *stage) reportOrders(ctx context.Context, a *stepOutput, _ azure.EventRe
 	a.print(time.Now(), "orders-db: the StatefulSet's pod took %.0f s to stop. Only then its replacement started on another node",
 		pods[0].EndedAt.Sub(pods[0].DeletionSeenAt).Seconds())
 	twin := s.replacementOf(pods[0])
-	return check(twin.BoundAt.After(pods[0].EndedAt), "orders-db's new pod bound after the end of the old pod, at "+
+	return checkExpectation(twin.BoundAt.After(pods[0].EndedAt), "orders-db's new pod bound after the end of the old pod, at "+
 		formatTime(pods[0].EndedAt), "bound at %s", formatTime(twin.BoundAt))
 }
 
@@ -92,12 +92,12 @@ func (s *stage) reportWeb(least func() int32) func(context.Context, *stepOutput,
 		ready := least()
 		a.print(latestTime(pods, endTime), "web: its %d pods were evicted 6 at a time, as the PDB allows; at least %d were always Ready",
 			len(pods), ready)
-		return check(ready >= webMinReady, "at least 24 of web's 30 pods always Ready", "%d", ready)
+		return checkExpectation(ready >= webMinReady, "at least 24 of web's 30 pods always Ready", "%d", ready)
 	}
 }
 
-// watchReady watches the number of Ready pods of a Deployment, and returns a function for its minimum.
-func (s *stage) watchReady(ctx context.Context, app workload.App) (least func() int32) {
+// watchMinReadyPods watches the number of Ready pods of a Deployment, and returns a function for its minimum.
+func (s *stage) watchMinReadyPods(ctx context.Context, app workload.App) (least func() int32) {
 	minReady := make(chan int32, 1)
 	minReady <- app.Replicas
 	go func() {
@@ -131,7 +131,7 @@ func (s *stage) reportInvoices(ctx context.Context, a *stepOutput, r azure.Event
 	p := pods[0]
 	a.print(p.DeletionSeenAt, "invoices: the PDB allows no eviction. With %.0f s left it is deleted nevertheless, so that it gets its %d s",
 		r.NotBefore.Sub(p.DeletionSeenAt).Seconds(), p.FirstGrantedSeconds)
-	return check(p.FirstGrantedSeconds >= p.WantedSeconds, "10 s grace period for invoices", "%d s", p.FirstGrantedSeconds)
+	return checkExpectation(p.FirstGrantedSeconds >= p.WantedSeconds, "10 s grace period for invoices", "%d s", p.FirstGrantedSeconds)
 }
 
 func (s *stage) reportEncoder(ctx context.Context, a *stepOutput, _ azure.EventRecord, pods []azure.Pod) error {
@@ -141,7 +141,7 @@ func (s *stage) reportEncoder(ctx context.Context, a *stepOutput, _ azure.EventR
 	}
 	took := pods[0].EndedAt.Sub(pods[0].DeletionSeenAt)
 	a.print(pods[0].EndedAt, "encoder: needed 20 s to stop, and got them")
-	return check(took > 19*time.Second, "encoder to stop 20 s after its eviction", "%s", took)
+	return checkExpectation(took > 19*time.Second, "encoder to stop 20 s after its eviction", "%s", took)
 }
 
 // reportMachineEnd follows the machine to its end.
@@ -166,9 +166,9 @@ func (s *stage) reportMachineEnd(ctx context.Context, a *stepOutput, r azure.Eve
 	a.print(died, "the machine is deleted. %d pods of the same apps are Ready on %d other nodes", elsewhere, nodes)
 	const admitted = "1 deleted despite a disruption budget"
 	return firstError(
-		check(elsewhere == spotPods, "40 pods of the same apps Ready on other nodes when the machine is deleted", "%d", elsewhere),
-		check(strings.Contains(drainedEvent.Message, admitted), fmt.Sprintf("%q in an Event of the agent on the Node", admitted), "%q", drainedEvent.Message),
-		check(countPods(s.Pods.Pods(), func(p azure.Pod) bool { return p.Node == preempted.node() && p.BoundAt.After(r.VisibleAt) }) == 0,
+		checkExpectation(elsewhere == spotPods, "40 pods of the same apps Ready on other nodes when the machine is deleted", "%d", elsewhere),
+		checkExpectation(strings.Contains(drainedEvent.Message, admitted), fmt.Sprintf("%q in an Event of the agent on the Node", admitted), "%q", drainedEvent.Message),
+		checkExpectation(countPods(s.Pods.Pods(), func(p azure.Pod) bool { return p.Node == preempted.node() && p.BoundAt.After(r.VisibleAt) }) == 0,
 			"no new pod on the machine since the notice", "one or more"),
 	)
 }

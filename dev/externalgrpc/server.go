@@ -106,8 +106,8 @@ func (s *Server) addMachine(group string) *Machine {
 	return m
 }
 
-// advanceMachines advances all machines: they boot or end.
-func (s *Server) advanceMachines() {
+// bootOrEndMachines advances all machines: they boot or end.
+func (s *Server) bootOrEndMachines() {
 	for group := range s.machines {
 		s.machines[group] = slices.DeleteFunc(s.machines[group], func(m *Machine) bool {
 			switch {
@@ -137,7 +137,7 @@ func (s *Server) refreshCache() {
 func (s *Server) ProviderIDs() (ids []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.advanceMachines()
+	s.bootOrEndMachines()
 	for _, list := range s.machines {
 		for _, m := range list {
 			ids = append(ids, m.ID)
@@ -219,8 +219,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.advanceMachines()
-	answer, code, message := s.runCall(method, request)
+	s.bootOrEndMachines()
+	answer, code, message := s.runCallLocked(method, request)
 	if s.faults.AfterCall != nil && s.faults.AfterCall(w, method) {
 		return
 	}
@@ -239,8 +239,8 @@ func WriteResponse(w http.ResponseWriter, message []byte, code int, text string)
 	w.Header().Set(http.TrailerPrefix+"Grpc-Message", text)
 }
 
-// runCall runs a call. The caller holds mu.
-func (s *Server) runCall(method string, r fields) (answer []byte, code int, message string) {
+// runCallLocked runs a call. The caller holds mu.
+func (s *Server) runCallLocked(method string, r fields) (answer []byte, code int, message string) {
 	group := s.groups[r.text(1)]
 	if method == "NodeGroupIncreaseSize" || method == "NodeGroupDeleteNodes" {
 		group = s.groups[r.text(2)]
@@ -260,7 +260,7 @@ func (s *Server) runCall(method string, r fields) (answer []byte, code int, mess
 		answer = appendInt(nil, 1, group.Target)
 	case "NodeGroupNodes":
 		for _, m := range s.cache[group.ID] {
-			answer = appendMessage(answer, 1, m.encode())
+			answer = appendMessage(answer, 1, m.encodeInstance())
 		}
 	case "NodeGroupIncreaseSize":
 		return s.increaseSize(group, r.number(1))
@@ -283,7 +283,7 @@ func (s *Server) runCall(method string, r fields) (answer []byte, code int, mess
 	return answer, OK, ""
 }
 
-func (s *Server) increaseSize(group *Group, delta int) ([]byte, int, string) {
+func (s *Server) increaseSize(group *Group, delta int) (response []byte, code int, message string) {
 	n := 0
 	for _, list := range s.machines {
 		n += len(list)
@@ -301,7 +301,7 @@ func (s *Server) increaseSize(group *Group, delta int) ([]byte, int, string) {
 	return nil, OK, ""
 }
 
-func (s *Server) deleteNodes(group *Group, r fields) ([]byte, int, string) {
+func (s *Server) deleteNodes(group *Group, r fields) (response []byte, code int, message string) {
 	for _, raw := range r.allBytes(1) {
 		node, err := parseFields(raw)
 		if err != nil {
@@ -322,7 +322,7 @@ func (s *Server) deleteNodes(group *Group, r fields) ([]byte, int, string) {
 }
 
 // nodePrice identifies the node by its label "group".
-func (s *Server) nodePrice(r fields) ([]byte, int, string) {
+func (s *Server) nodePrice(r fields) (response []byte, code int, message string) {
 	node, err := parseFields(r.bytes(1))
 	if err != nil {
 		return nil, InvalidArgument, err.Error()
@@ -342,8 +342,8 @@ func (s *Server) nodePrice(r fields) ([]byte, int, string) {
 	return nil, Unimplemented, "no prices"
 }
 
-// encode encodes the machine as an Instance of the protocol.
-func (m Machine) encode() []byte {
+// encodeInstance encodes the machine as an Instance of the protocol.
+func (m Machine) encodeInstance() []byte {
 	status := appendInt(nil, 1, int(m.state))
 	if m.deletionError != "" {
 		status = appendMessage(status, 2, appendInt(appendText(appendText(nil, 1, "DeletionFailed"), 2, m.deletionError), 3, 99))

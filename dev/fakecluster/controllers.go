@@ -55,7 +55,7 @@ func (c *Cluster) runControllers() {
 			c.mu.Lock()
 			if before := c.version; before != last || len(c.stopTimes) > 0 || len(orphans) > 0 {
 				last = before
-				c.runKubelets(now, orphans)
+				c.runKubeletsAndScheduler(now, orphans)
 				forEachObject(c, deployments, c.reconcileDeployment)
 				forEachObject(c, statefulSets, c.reconcileStatefulSet)
 				forEachObject(c, pdbs, c.reconcilePDB)
@@ -81,8 +81,8 @@ func forEachObject[T client.Object](c *Cluster, resource schema.GroupVersionReso
 	}
 }
 
-// runKubelets renews Leases, and starts and stops pods.
-func (c *Cluster) runKubelets(now time.Time, orphans map[types.UID]time.Time) {
+// runKubeletsAndScheduler renews Leases, and starts and stops pods.
+func (c *Cluster) runKubeletsAndScheduler(now time.Time, orphans map[types.UID]time.Time) {
 	forEachObject(c, nodes, func(k objectKey, n *corev1.Node) {
 		lease := objectKey{leases, corev1.NamespaceNodeLease, k.name}
 		switch {
@@ -111,18 +111,18 @@ func (c *Cluster) runKubelets(now time.Time, orphans map[types.UID]time.Time) {
 			} else if now.Sub(orphans[p.UID]) > orphanedPodLifetime {
 				delete(orphans, p.UID)
 				noGrace := int64(0)
-				_, _ = c.deleteObject(k, metav1.DeleteOptions{GracePeriodSeconds: &noGrace})
+				_, _ = c.deleteOrStartDeletion(k, metav1.DeleteOptions{GracePeriodSeconds: &noGrace})
 			}
 		case slices.ContainsFunc(node.Spec.Taints, isOutOfServiceTaint) && !isReady(node.Status.Conditions):
 			noGrace := int64(0) // the pod garbage collector deletes without grace
-			_, _ = c.deleteObject(k, metav1.DeleteOptions{GracePeriodSeconds: &noGrace})
+			_, _ = c.deleteOrStartDeletion(k, metav1.DeleteOptions{GracePeriodSeconds: &noGrace})
 		case controlplane.IsPoweredOff(node):
 		case p.DeletionTimestamp != nil && !now.Before(c.stopTimes[p.UID]):
 			endContainers(p, c.stopTimes[p.UID], now)
-			c.storeObject(k, p)
+			c.storeAndNotify(k, p)
 		case p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodPending:
 			markPodReady(p)
-			c.storeObject(k, p)
+			c.storeAndNotify(k, p)
 		}
 	})
 }
@@ -165,8 +165,8 @@ func endContainers(p *corev1.Pod, stopTime, now time.Time) {
 
 const killedExitCode = 137
 
-// startTermination starts a pod's termination, or shortens it.
-func (c *Cluster) startTermination(p *corev1.Pod, grace *int64) {
+// startOrShortenTermination starts a pod's termination, or shortens it.
+func (c *Cluster) startOrShortenTermination(p *corev1.Pod, grace *int64) {
 	if grace == nil {
 		grace = p.Spec.TerminationGracePeriodSeconds
 	}
@@ -215,7 +215,7 @@ func (c *Cluster) schedulePod(k objectKey, p *corev1.Pod) {
 			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
 		}}
 	}
-	c.storeObject(k, p)
+	c.storeAndNotify(k, p)
 }
 
 func blocksScheduling(t corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
@@ -251,19 +251,19 @@ func (c *Cluster) countSelectedPods(namespace string, labelSelector *metav1.Labe
 func (c *Cluster) reconcileDeployment(k objectKey, d *appsv1.Deployment) {
 	all, healthy := c.countSelectedPods(k.namespace, d.Spec.Selector)
 	for ; all < *d.Spec.Replicas; all++ {
-		c.createReplica(k, d, "ReplicaSet", uuid.NewString()[:8], &d.Spec.Template)
+		c.createReplicaPod(k, d, "ReplicaSet", uuid.NewString()[:8], &d.Spec.Template)
 	}
 	status := appsv1.DeploymentStatus{
 		ObservedGeneration: d.Generation, Replicas: all, UpdatedReplicas: all, ReadyReplicas: healthy, AvailableReplicas: healthy,
 	}
 	if d.Status.Replicas != status.Replicas || d.Status.ReadyReplicas != healthy || d.Status.ObservedGeneration != d.Generation {
 		d.Status = status
-		c.storeObject(k, d)
+		c.storeAndNotify(k, d)
 	}
 }
 
-// createReplica creates a pod of an owner.
-func (c *Cluster) createReplica(k objectKey, owner client.Object, kind, suffix string, template *corev1.PodTemplateSpec) {
+// createReplicaPod creates a pod of an owner.
+func (c *Cluster) createReplicaPod(k objectKey, owner client.Object, kind, suffix string, template *corev1.PodTemplateSpec) {
 	p := &corev1.Pod{ObjectMeta: *template.ObjectMeta.DeepCopy(), Spec: *template.Spec.DeepCopy()}
 	p.Namespace, p.Name = k.namespace, k.name+"-"+suffix
 	isController := true
@@ -275,13 +275,13 @@ func (c *Cluster) createReplica(k objectKey, owner client.Object, kind, suffix s
 func (c *Cluster) reconcileStatefulSet(k objectKey, s *appsv1.StatefulSet) {
 	for i := range *s.Spec.Replicas {
 		if suffix := strconv.Itoa(int(i)); c.objects[objectKey{pods, k.namespace, k.name + "-" + suffix}] == nil {
-			c.createReplica(k, s, "StatefulSet", suffix, &s.Spec.Template)
+			c.createReplicaPod(k, s, "StatefulSet", suffix, &s.Spec.Template)
 		}
 	}
 	all, healthy := c.countSelectedPods(k.namespace, s.Spec.Selector)
 	if now := s.Status; now.Replicas != all || now.ReadyReplicas != healthy || now.ObservedGeneration != s.Generation {
 		s.Status = appsv1.StatefulSetStatus{ObservedGeneration: s.Generation, Replicas: all, ReadyReplicas: healthy}
-		c.storeObject(k, s)
+		c.storeAndNotify(k, s)
 	}
 }
 
@@ -291,7 +291,7 @@ func (c *Cluster) reconcilePDB(k objectKey, b *policyv1.PodDisruptionBudget) {
 	if now := b.Status; now.CurrentHealthy != status.CurrentHealthy || now.ExpectedPods != status.ExpectedPods ||
 		now.ObservedGeneration != status.ObservedGeneration || now.DisruptionsAllowed != status.DisruptionsAllowed {
 		b.Status = status
-		c.storeObject(k, b)
+		c.storeAndNotify(k, b)
 	}
 }
 
@@ -311,8 +311,8 @@ func (c *Cluster) computePDBStatus(namespace string, b *policyv1.PodDisruptionBu
 	}
 }
 
-// evictPod deletes a pod if every PodDisruptionBudget allows it.
-func (c *Cluster) evictPod(r request) (any, error) {
+// evictPodIfAllowed deletes a pod if every PodDisruptionBudget allows it.
+func (c *Cluster) evictPodIfAllowed(r request) (any, error) {
 	var eviction policyv1.Eviction
 	raw, err := readBody(r)
 	if err != nil {
@@ -346,7 +346,7 @@ func (c *Cluster) evictPod(r request) (any, error) {
 	if eviction.DeleteOptions != nil {
 		options = *eviction.DeleteOptions
 	}
-	if _, err := c.deleteObject(r.objectKey, options); err != nil {
+	if _, err := c.deleteOrStartDeletion(r.objectKey, options); err != nil {
 		return nil, err
 	}
 	return &metav1.Status{

@@ -216,7 +216,7 @@ func (r request) newBookmark(version int64) any {
 	}}
 }
 
-func (c *Cluster) changesSince(version int64) ([]change, <-chan struct{}) {
+func (c *Cluster) changesSince(version int64) (changes []change, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i, _ := slices.BinarySearchFunc(c.changes, version+1, func(e change, v int64) int { return int(e.version - v) })
@@ -272,5 +272,5 @@ func (c *Cluster) patchObject(r request) (client.Object, error) {
 	if err := json.Unmarshal(raw, into); err != nil {
 		return nil, err
 	}
-	return c.replaceObject(r, into.(client.Object))
+	return c.replaceObjectIfUnchanged(r, into.(client.Object))
 }

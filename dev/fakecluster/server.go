@@ -201,7 +201,7 @@ func (c *Cluster) serveObjectRequest(r request) (o any, code int, err error) {
 	case http.MethodPost:
 		code = http.StatusCreated
 		if r.subresource == "eviction" {
-			o, err = c.evictPod(r)
+			o, err = c.evictPodIfAllowed(r)
 		} else {
 			o, err = c.createObject(r)
 		}
@@ -276,11 +276,11 @@ func (c *Cluster) insertObject(resource schema.GroupVersionResource, o client.Ob
 	case *corev1.Pod:
 		setPodDefaults(o)
 	}
-	return c.storeObject(k, o), nil
+	return c.storeAndNotify(k, o), nil
 }
 
-// storeObject stores a new state of an object. The caller must not change the object afterwards.
-func (c *Cluster) storeObject(k objectKey, o client.Object) client.Object {
+// storeAndNotify stores a new state of an object. The caller must not change the object afterwards.
+func (c *Cluster) storeAndNotify(k objectKey, o client.Object) client.Object {
 	before := c.objects[k]
 	c.version++
 	o.SetResourceVersion(strconv.FormatInt(c.version, 10))
@@ -301,8 +301,8 @@ func (c *Cluster) storeObject(k objectKey, o client.Object) client.Object {
 	return o
 }
 
-// replaceObject stores a new state of an object, if the request's resourceVersion and UID match.
-func (c *Cluster) replaceObject(r request, o client.Object) (client.Object, error) {
+// replaceObjectIfUnchanged stores a new state of an object, if the request's resourceVersion and UID match.
+func (c *Cluster) replaceObjectIfUnchanged(r request, o client.Object) (client.Object, error) {
 	before, err := c.getObject(r.objectKey)
 	if err != nil {
 		return nil, err
@@ -323,7 +323,7 @@ func (c *Cluster) replaceObject(r request, o client.Object) (client.Object, erro
 	if equalIgnoringVersion(before, o) {
 		return before, nil
 	}
-	return c.storeObject(r.objectKey, o), nil
+	return c.storeAndNotify(r.objectKey, o), nil
 }
 
 // mergeSubresource merges a write into the stored object: only the status, or everything except the status.
@@ -372,7 +372,7 @@ func (c *Cluster) updateObject(r request) (client.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.replaceObject(r, o)
+	return c.replaceObjectIfUnchanged(r, o)
 }
 
 // serveDelete serves a DELETE of one object, or of all objects of a list.
@@ -390,20 +390,20 @@ func (c *Cluster) serveDelete(r request) (any, error) {
 		}
 	}
 	if r.name != "" {
-		return c.deleteObject(r.objectKey, o)
+		return c.deleteOrStartDeletion(r.objectKey, o)
 	}
 	for _, found := range c.selectObjects(r) {
 		k := r.objectKey
 		k.namespace, k.name = found.GetNamespace(), found.GetName()
-		if _, err := c.deleteObject(k, o); err != nil {
+		if _, err := c.deleteOrStartDeletion(k, o); err != nil {
 			return nil, err
 		}
 	}
 	return &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess}, nil
 }
 
-// deleteObject deletes an object, or marks it as being deleted.
-func (c *Cluster) deleteObject(k objectKey, o metav1.DeleteOptions) (client.Object, error) {
+// deleteOrStartDeletion deletes an object, or marks it as being deleted.
+func (c *Cluster) deleteOrStartDeletion(k objectKey, o metav1.DeleteOptions) (client.Object, error) {
 	before, err := c.getObject(k)
 	if err != nil {
 		return nil, err
@@ -419,12 +419,12 @@ func (c *Cluster) deleteObject(k objectKey, o metav1.DeleteOptions) (client.Obje
 		deleted.SetDeletionTimestamp(&now)
 	}
 	if pod, ok := deleted.(*corev1.Pod); ok {
-		c.startTermination(pod, o.GracePeriodSeconds)
+		c.startOrShortenTermination(pod, o.GracePeriodSeconds)
 	}
 	if equalIgnoringVersion(before, deleted) {
 		return before, nil
 	}
-	return c.storeObject(k, deleted), nil
+	return c.storeAndNotify(k, deleted), nil
 }
 
 func equalIgnoringVersion(a, b client.Object) bool {

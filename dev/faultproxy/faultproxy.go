@@ -130,7 +130,7 @@ func (p *Proxy) newHandler(name string, direct *httputil.ReverseProxy) http.Hand
 	old := newResponseCache()
 	var forward http.Handler = direct
 	if p.fault != nil { // without faults the cache is never used
-		forward = old.recordResponses(direct)
+		forward = old.cacheResponses(direct)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		request, stepIn := p.registerRequest(name, r)
@@ -140,7 +140,7 @@ func (p *Proxy) newHandler(name string, direct *httputil.ReverseProxy) http.Hand
 			fault = p.fault(request)
 		}
 		if fault.Status == 0 && (stepIn == nil || p.moment == After) {
-			p.callGuard(request, r)
+			p.callOnWrite(request, r)
 		}
 		suppressed := *direct
 		suppressed.ModifyResponse = func(*http.Response) error {
@@ -167,8 +167,8 @@ func (p *Proxy) newHandler(name string, direct *httputil.ReverseProxy) http.Hand
 // ends when the client gives up; then the request is not forwarded. Set it before the first request.
 func (p *Proxy) OnWrite(f func(ctx context.Context, r Request, body []byte)) { p.onWrite = f }
 
-// callGuard calls the function of OnWrite for a write.
-func (p *Proxy) callGuard(request Request, r *http.Request) {
+// callOnWrite calls the function of OnWrite for a write.
+func (p *Proxy) callOnWrite(request Request, r *http.Request) {
 	if p.onWrite == nil || r.Method == http.MethodGet {
 		return
 	}
@@ -235,11 +235,11 @@ func (p *Proxy) addLifeToContext(ctx context.Context, _ net.Conn) context.Contex
 }
 
 // registerRequest numbers a request, and returns the function to call at it, or nil.
-func (p *Proxy) registerRequest(name string, r *http.Request) (Request, func(Request)) {
+func (p *Proxy) registerRequest(name string, r *http.Request) (request Request, interrupt func(Request)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	life, _ := r.Context().Value(lifeKey{}).(int)
-	request := Request{Server: name, Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Life: life}
+	request = Request{Server: name, Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Life: life}
 	kind := p.kind(request)
 	p.nth[kind]++
 	request.RequestID = RequestID{Kind: kind, Nth: p.nth[kind]}

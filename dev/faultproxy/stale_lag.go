@@ -31,7 +31,7 @@ func (*responseCache) cacheKey(r *http.Request) string {
 }
 
 // serveCached returns a remembered response, and reports false if there is none or it is older than within.
-func (m *responseCache) serveCached(w http.ResponseWriter, r *http.Request, within time.Duration) bool {
+func (m *responseCache) serveCached(w http.ResponseWriter, r *http.Request, within time.Duration) (served bool) {
 	if r.Method != http.MethodGet {
 		return false
 	}
@@ -46,8 +46,8 @@ func (m *responseCache) serveCached(w http.ResponseWriter, r *http.Request, with
 	return true
 }
 
-// recordResponses forwards requests, and remembers complete responses to GETs.
-func (m *responseCache) recordResponses(forward http.Handler) http.Handler {
+// cacheResponses forwards requests, and remembers complete responses to GETs.
+func (m *responseCache) cacheResponses(forward http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet || isWatch(r) {
 			forward.ServeHTTP(w, r)
@@ -107,11 +107,11 @@ const maxPendingWrites = 1024
 
 func newDelayedWriter(to http.ResponseWriter, r *http.Request, lag time.Duration) *delayedWriter {
 	l := &delayedWriter{lag: lag, done: r.Context().Done(), pending: make(chan delayedBytes, maxPendingWrites), to: to}
-	l.delivering.Go(l.deliver)
+	l.delivering.Go(l.writeWhenDue)
 	return l
 }
 
-func (l *delayedWriter) deliver() {
+func (l *delayedWriter) writeWhenDue() {
 	for next := range l.pending {
 		select {
 		case <-time.After(time.Until(next.due)):

@@ -33,7 +33,7 @@ func SyncNodes(ctx context.Context, c Cluster, hypervisor machines.Hypervisor, h
 		running := map[string]controlplane.NodeSpec{}
 		err := hypervisor.WithLock(ctx, func(v machines.View) error { return addBootedNodes(v, host, running) })
 		if err == nil {
-			err = syncOnce(ctx, c, running, joined)
+			err = syncNodesOnce(ctx, c, running, joined)
 		}
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // ctx ended
@@ -76,8 +76,8 @@ func addBootedNodes(v machines.View, host string, to map[string]controlplane.Nod
 	return err
 }
 
-// syncOnce adds nodes for new machines, and powers off the nodes of removed machines.
-func syncOnce(ctx context.Context, c Cluster, running map[string]controlplane.NodeSpec, joined map[string]bool) error {
+// syncNodesOnce adds nodes for new machines, and powers off the nodes of removed machines.
+func syncNodesOnce(ctx context.Context, c Cluster, running map[string]controlplane.NodeSpec, joined map[string]bool) error {
 	var newNodes []controlplane.NodeSpec
 	for name, spec := range running {
 		if !joined[name] {

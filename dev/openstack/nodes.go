@@ -69,9 +69,9 @@ func ListServers(ctx context.Context, nova *gophercloud.ServiceClient, metadata 
 	return list, nil
 }
 
-// RemoveServers deletes the servers with this metadata, for example from an earlier run, and returns when they are
+// DeleteServersAndWait deletes the servers with this metadata, for example from an earlier run, and returns when they are
 // gone.
-func RemoveServers(ctx context.Context, nova *gophercloud.ServiceClient, metadata map[string]string) error {
+func DeleteServersAndWait(ctx context.Context, nova *gophercloud.ServiceClient, metadata map[string]string) error {
 	for {
 		left, err := ListServers(ctx, nova, metadata)
 		if err != nil || len(left) == 0 {
@@ -102,7 +102,7 @@ func (c *Cloud) SyncNodes(ctx context.Context, to Cluster, metadata, labels map[
 	for {
 		all, err := ListServers(ctx, nova, metadata)
 		if err == nil {
-			err = syncOnce(ctx, to, all, labels, joined)
+			err = syncNodesOnce(ctx, to, all, labels, joined)
 		}
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // ctx ended
@@ -118,8 +118,8 @@ func (c *Cloud) SyncNodes(ctx context.Context, to Cluster, metadata, labels map[
 	}
 }
 
-// syncOnce adds nodes for new servers, and powers off the nodes of deleted servers.
-func syncOnce(ctx context.Context, to Cluster, all []servers.Server, labels map[string]string, joined map[string]bool) error {
+// syncNodesOnce adds nodes for new servers, and powers off the nodes of deleted servers.
+func syncNodesOnce(ctx context.Context, to Cluster, all []servers.Server, labels map[string]string, joined map[string]bool) error {
 	existing := map[string]bool{}
 	var newNodes []controlplane.NodeSpec
 	for i := range all {

@@ -125,7 +125,7 @@ func InstallAndStart(ctx context.Context, name string, metadata map[string]strin
 	}
 	nova, err := c.NewNovaClient(ctx, DemoCloud)
 	if err == nil {
-		err = RemoveServers(ctx, nova, metadata)
+		err = DeleteServersAndWait(ctx, nova, metadata)
 	}
 	if err != nil {
 		_ = stop()

@@ -37,7 +37,7 @@ func compare(ctx context.Context, judge *Scheduler, c *placementtest.Cluster, s 
 		for _, n := range c.Nodes {
 			verdict, err := s.JudgeNewPod(p, n.Name)
 			if i >= len(c.Candidates) {
-				verdict, err = s.JudgePod(placement.PodKey{Namespace: p.Namespace, Name: p.Name}, n.Name)
+				verdict, err = s.JudgeRecreatedPod(placement.PodKey{Namespace: p.Namespace, Name: p.Name}, n.Name)
 			}
 			if err != nil {
 				return judged, undecided, err
@@ -244,13 +244,13 @@ func makeRandomMoves(t *testing.T, g *rand.Rand, c *placementtest.Cluster, fork 
 		switch i := g.IntN(10); {
 		case i == 0 && len(after.Nodes) > 2:
 			n := g.IntN(len(after.Nodes))
-			err = fork.RemoveNodeNamed(after.Nodes[n].Name)
+			err = fork.RemoveNamedNodeAndPods(after.Nodes[n].Name)
 			gone := after.Nodes[n].Name
 			after.Nodes = slices.Delete(after.Nodes, n, n+1)
 			after.Pods = slices.DeleteFunc(after.Pods, func(p *corev1.Pod) bool { return p.Spec.NodeName == gone })
 		case i == 1:
 			n := placementtest.NewRandomNode(g, 100+len(after.Nodes)+g.IntN(1<<40))
-			err = fork.LaunchNode(n)
+			err = fork.AddNewNode(n)
 			after.Nodes = append(after.Nodes, n)
 		case len(after.Pods) > 0:
 			i := g.IntN(len(after.Pods))

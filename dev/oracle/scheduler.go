@@ -73,8 +73,8 @@ func (n nominator) DeleteNominatedPodIfExists(*corev1.Pod)                      
 func (n nominator) UpdateNominatedPod(klog.Logger, *corev1.Pod, fwk.PodInfo)      {}
 func (n nominator) NominatedPodsForNode(name string) []fwk.PodInfo                { return n[name] }
 
-// setNominatedPods adds the pods that the scheduler's queue would hold as nominated.
-func (n nominator) setNominatedPods(c *placementtest.Cluster) {
+// replaceNominatedPods adds the pods that the scheduler's queue would hold as nominated.
+func (n nominator) replaceNominatedPods(c *placementtest.Cluster) {
 	clear(n)
 	for _, p := range c.PendingPods() {
 		if name := p.Status.NominatedNodeName; name != "" && cmp.Or(p.Spec.SchedulerName, corev1.DefaultSchedulerName) == corev1.DefaultSchedulerName {
@@ -147,7 +147,7 @@ func (s *Scheduler) LoadCluster(c *placementtest.Cluster) error {
 			return fmt.Errorf("fill a lister: %w", err)
 		}
 	}
-	s.nominator.setNominatedPods(c)
+	s.nominator.replaceNominatedPods(c)
 	s.lister.Snapshot = schedulercache.NewSnapshot(c.PlacedPods(), c.Nodes)
 	return nil
 }

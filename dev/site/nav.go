@@ -55,8 +55,8 @@ func (s *site) navSections() []navSection {
 // indexedPage is a page in the index, and its heading.
 type indexedPage struct{ heading, page string }
 
-// readIndex reads the links of the index, before the links are rewritten for the site.
-func (s *site) readIndex() {
+// readIndexLinks reads the links of the index, before the links are rewritten for the site.
+func (s *site) readIndexLinks() {
 	p := s.pages[indexPage]
 	if p == nil {
 		return
@@ -87,8 +87,8 @@ func outputFile(name string) string {
 	return strings.TrimSuffix(name, ".md") + ".html"
 }
 
-// navigation returns the navigation for a page.
-func (s *site) navigation(on *page, up string) []navSection {
+// navigationFor returns the navigation for a page.
+func (s *site) navigationFor(on *page, up string) []navSection {
 	list := s.navSections()
 	for i := range list {
 		for _, name := range list[i].paths {

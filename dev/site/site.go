@@ -67,7 +67,7 @@ func BuildSite(root, to string) error {
 	if err := errors.Join(broken...); err != nil {
 		return err
 	}
-	return s.writeFiles(to)
+	return s.writeSite(to)
 }
 
 func readSite(root string) (*site, error) {
@@ -91,7 +91,7 @@ func readSite(root string) (*site, error) {
 	if err == nil && len(s.pages) == 0 {
 		err = fmt.Errorf("%s has no pages", filepath.Join(root, docsDir))
 	}
-	s.readIndex()
+	s.readIndexLinks()
 	return s, err
 }
 
@@ -161,13 +161,13 @@ func (s *site) resolveLink(from *page, link string) (string, error) {
 	case u.Scheme != "" || u.Host != "":
 		return link, nil
 	case u.Path == "":
-		return link, from.checkHeading(u.Fragment)
+		return link, from.checkHeadingExists(u.Fragment)
 	}
 	at := path.Join(docsDir, path.Dir(from.path), u.Path)
 	name, inside := strings.CutPrefix(at, docsDir+"/")
 	if to := s.pages[name]; inside && to != nil {
 		u.Path = outputFile(u.Path)
-		return u.String(), to.checkHeading(u.Fragment)
+		return u.String(), to.checkHeadingExists(u.Fragment)
 	}
 	if inside && s.files[name] {
 		return link, nil
@@ -181,7 +181,7 @@ func (s *site) resolveLink(from *page, link string) (string, error) {
 	return SourceURL + at, nil
 }
 
-func (p *page) checkHeading(id string) error {
+func (p *page) checkHeadingExists(id string) error {
 	if id == "" || p.anchors[id] {
 		return nil
 	}
@@ -194,7 +194,7 @@ type navEntry struct {
 	Here        bool
 }
 
-func (s *site) writeFiles(to string) error {
+func (s *site) writeSite(to string) error {
 	for _, name := range s.pageNames() {
 		if err := s.writePage(to, s.pages[name]); err != nil {
 			return fmt.Errorf("%s/%s: %w", docsDir, name, err)
@@ -219,7 +219,7 @@ func (s *site) writePage(to string, p *page) error {
 	}
 	up := strings.Repeat("../", strings.Count(p.path, "/"))
 	err := pageTemplate.Execute(&out, map[string]any{
-		"Title": p.title, "Sections": s.navigation(p, up), "Body": template.HTML(body.String()), //nolint:gosec // goldmark omits raw HTML
+		"Title": p.title, "Sections": s.navigationFor(p, up), "Body": template.HTML(body.String()), //nolint:gosec // goldmark omits raw HTML
 	})
 	if err != nil {
 		return err

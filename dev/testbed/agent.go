@@ -50,12 +50,12 @@ var buildBinaries = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	bin := filepath.Join(root, "bin")
-	return bin, Build(context.Background(), bin+"/", "./cmd/slipway", "./cmd/slipway-agent")
+	return bin, BuildPackages(context.Background(), bin+"/", "./cmd/slipway", "./cmd/slipway-agent")
 })
 
-// Build compiles packages, given by their paths in the repository, with the flags of `make build`, so that nothing is
+// BuildPackages compiles packages, given by their paths in the repository, with the flags of `make build`, so that nothing is
 // compiled twice. The output is a file, or a directory that ends in a slash.
-func Build(ctx context.Context, output string, packages ...string) error {
+func BuildPackages(ctx context.Context, output string, packages ...string) error {
 	root, err := RepositoryRoot()
 	if err != nil {
 		return err
@@ -91,12 +91,12 @@ type Agent struct {
 // StartAgent runs the agent for one machine of a pool and waits until it has read the notices once. The token is bound
 // to the node, as a token that a kubelet mounts. The given flags override the testbed's own.
 func (t *Testbed) StartAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
-	return t.startAgentProgram(ctx, agentProgram{"slipway-agent", nil}, pool, instance, "/readyz", flags)
+	return t.startAgentWithFlags(ctx, agentProgram{"slipway-agent", nil}, pool, instance, "/readyz", flags)
 }
 
 // StartSlipwayAgent runs `slipway agent` as StartAgent runs slipway-agent.
 func (t *Testbed) StartSlipwayAgent(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
-	return t.startAgentProgram(ctx, agentProgram{"slipway", []string{"agent"}}, pool, instance, "/readyz", flags)
+	return t.startAgentWithFlags(ctx, agentProgram{"slipway", []string{"agent"}}, pool, instance, "/readyz", flags)
 }
 
 // agentProgram is a binary with the arguments that make it an agent.
@@ -107,10 +107,10 @@ type agentProgram struct {
 
 // StartAgentNoWait starts an agent that may never become ready. It waits for nothing, and neither does a restart.
 func (t *Testbed) StartAgentNoWait(ctx context.Context, pool controlplane.AKSPool, instance int, flags ...string) (*Agent, error) {
-	return t.startAgentProgram(ctx, agentProgram{"slipway-agent", nil}, pool, instance, "", flags)
+	return t.startAgentWithFlags(ctx, agentProgram{"slipway-agent", nil}, pool, instance, "", flags)
 }
 
-func (t *Testbed) startAgentProgram(ctx context.Context, p agentProgram, pool controlplane.AKSPool, instance int, ready string,
+func (t *Testbed) startAgentWithFlags(ctx context.Context, p agentProgram, pool controlplane.AKSPool, instance int, ready string,
 	flags []string,
 ) (*Agent, error) {
 	return t.StartAgentProgram(ctx, pool, instance, p.binary, ready, func(w AgentSettings) (args, env []string) {
@@ -170,8 +170,8 @@ func (t *Testbed) WriteAgentKubeconfig(ctx context.Context, node string) (kubeco
 	return t.ServiceAccountKubeconfig(ctx, AgentNamespace, AgentAccount, token)
 }
 
-// Crash kills the agent, unless it is dead already.
-func (a *Agent) Crash() error {
+// KillIfAlive kills the agent, unless it is dead already.
+func (a *Agent) KillIfAlive() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -211,7 +211,7 @@ func (t *Testbed) nextProcessName(node string) string {
 // anyFreePort is any free port of the loopback interface.
 const anyFreePort = "127.0.0.1:0"
 
-func (a *Agent) httpGet(ctx context.Context, path string) (int, string) {
+func (a *Agent) httpGet(ctx context.Context, path string) (statusCode int, text string) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.metrics+path, nil)
 	if err != nil {
 		return 0, ""
@@ -241,7 +241,7 @@ func (a *Agent) IsHealthy(ctx context.Context) bool {
 }
 
 // ReadMetric returns the value of one series, written as in the exposition format: slipway_drains_total{outcome="drained"}.
-func (a *Agent) ReadMetric(ctx context.Context, series string) (float64, bool) {
+func (a *Agent) ReadMetric(ctx context.Context, series string) (value float64, found bool) {
 	for line := range strings.Lines(a.ReadMetrics(ctx)) {
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), series+" "); ok {
 			f, err := strconv.ParseFloat(value, 64)

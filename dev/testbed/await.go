@@ -131,6 +131,31 @@ func (t *Testbed) AwaitEvent(ctx context.Context, node, reason string) (*corev1.
 	return found, nil
 }
 
+// AwaitEventNote waits for an Event about an object, with a text in its note, and returns the note.
+func (t *Testbed) AwaitEventNote(ctx context.Context, kind, name, reason, text string) (note string, err error) {
+	selector := "regarding.kind=" + kind + ",regarding.name=" + name
+	var seen []string
+	err = PollUntil(ctx, fmt.Sprintf("Event %s about %s %s has %q", reason, kind, name, text), func() bool {
+		list, err := t.Client().EventsV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: selector})
+		if err != nil {
+			return false
+		}
+		seen = nil
+		for _, e := range list.Items {
+			seen = append(seen, e.Reason+": "+e.Note)
+			if e.Reason == reason && strings.Contains(e.Note, text) {
+				note = e.Note
+				return true
+			}
+		}
+		return false
+	})
+	if err != nil {
+		err = fmt.Errorf("%w; the Events are %q", err, seen)
+	}
+	return note, err
+}
+
 // AwaitNotice waits until an emulated event has a state, and returns the event.
 func (t *Testbed) AwaitNotice(ctx context.Context, id, wanted string, matches func(azure.EventRecord) bool) (azure.EventRecord, error) {
 	state, err := t.Azure.AwaitState(ctx, func(s azure.State) bool {

@@ -18,7 +18,7 @@ func (t *Testbed) ApplyCRDs(ctx context.Context, dir string, gv schema.GroupVers
 		return err
 	}
 	for _, file := range files {
-		if err := t.Apply(ctx, file); err != nil {
+		if err := t.ApplyFile(ctx, file); err != nil {
 			return err
 		}
 	}

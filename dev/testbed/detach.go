@@ -92,8 +92,8 @@ type detachedNodePower struct {
 	cluster *controlplane.Cluster
 }
 
-// openCluster returns the control plane, and the agent of a node if it has one.
-func (m *detachedNodePower) openCluster(node string) (*controlplane.Cluster, *controlplane.Process, error) {
+// openClusterAndAgent returns the control plane, and the agent of a node if it has one.
+func (m *detachedNodePower) openClusterAndAgent(node string) (*controlplane.Cluster, *controlplane.Process, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.cluster == nil || m.cluster.Process(AgentProcessName(node)) == nil { // or the agent was started after the last read
@@ -107,7 +107,7 @@ func (m *detachedNodePower) openCluster(node string) (*controlplane.Cluster, *co
 }
 
 func (m *detachedNodePower) PowerOff(ctx context.Context, node string) error {
-	cluster, agent, err := m.openCluster(node)
+	cluster, agent, err := m.openClusterAndAgent(node)
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (m *detachedNodePower) PowerOff(ctx context.Context, node string) error {
 }
 
 func (m *detachedNodePower) PowerOn(ctx context.Context, node string) error {
-	cluster, agent, err := m.openCluster(node)
+	cluster, agent, err := m.openClusterAndAgent(node)
 	if err != nil {
 		return err
 	}

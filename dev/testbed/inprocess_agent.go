@@ -42,8 +42,8 @@ func (t *Testbed) StartInProcessAgent(ctx context.Context, node string, proxy *f
 	return a, a.RestartIfDead(ctx)
 }
 
-// Crash kills the agent, unless it is dead already.
-func (a *InProcessAgent) Crash() error {
+// KillIfAlive kills the agent, unless it is dead already.
+func (a *InProcessAgent) KillIfAlive() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.kill != nil {

@@ -18,15 +18,15 @@ func (t *Testbed) ApplyManifests(ctx context.Context, files ...string) error {
 		return err
 	}
 	for _, file := range files {
-		if err := t.Apply(ctx, filepath.Join(root, "deploy", filepath.FromSlash(file))); err != nil {
+		if err := t.ApplyFile(ctx, filepath.Join(root, "deploy", filepath.FromSlash(file))); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// InstallManager applies ManagerManifests and installs Slipway's CRDs once per testbed.
-func (t *Testbed) InstallManager(ctx context.Context) error {
+// InstallManagerOnce applies ManagerManifests and installs Slipway's CRDs once per testbed.
+func (t *Testbed) InstallManagerOnce(ctx context.Context) error {
 	t.manager.Lock()
 	defer t.manager.Unlock()
 	if t.manager.installed {

@@ -34,7 +34,7 @@ func (t *Testbed) installAgentManifests(ctx context.Context) error {
 		return err
 	}
 	for _, file := range []string{"namespace.yaml", "rbac.yaml", "admission.yaml", "flowcontrol.yaml"} {
-		if err := t.Apply(ctx, filepath.Join(root, "deploy", "agent", file)); err != nil {
+		if err := t.ApplyFile(ctx, filepath.Join(root, "deploy", "agent", file)); err != nil {
 			return err
 		}
 	}
@@ -52,8 +52,8 @@ func (t *Testbed) CreateAgentPod(ctx context.Context, node string) (string, erro
 	return pod.Name, nil
 }
 
-// Apply applies every object of a YAML file, server-side, as kubectl apply would.
-func (t *Testbed) Apply(ctx context.Context, path string) error {
+// ApplyFile applies every object of a YAML file, server-side, as kubectl apply would.
+func (t *Testbed) ApplyFile(ctx context.Context, path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// CopyRole copies a Role and the RoleBinding of its name to another namespace.
-func (t *Testbed) CopyRole(ctx context.Context, namespace, name, to string) error {
+// CopyRoleAndBinding copies a Role and the RoleBinding of its name to another namespace.
+func (t *Testbed) CopyRoleAndBinding(ctx context.Context, namespace, name, to string) error {
 	rbac := t.Client().RbacV1()
 	role, err := rbac.Roles(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {

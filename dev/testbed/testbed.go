@@ -165,7 +165,7 @@ type nodePower struct{ t *Testbed }
 func (p nodePower) PowerOff(ctx context.Context, node string) error {
 	if a := p.t.agentOn(node); a != nil {
 		a.setPower(false)
-		if err := a.Crash(); err != nil {
+		if err := a.KillIfAlive(); err != nil {
 			return err
 		}
 	}
@@ -187,7 +187,7 @@ func (p nodePower) PowerOn(ctx context.Context, node string) error {
 // poweredAgent is an agent that stops and starts with its machine.
 type poweredAgent interface {
 	setPower(on bool)
-	Crash() error
+	KillIfAlive() error
 	RestartIfDead(ctx context.Context) error
 }
 

@@ -159,6 +159,45 @@ func NewCommand(ctx context.Context, tb testing.TB, program string, args ...stri
 	return cmd
 }
 
+// StartProcessForTest starts a process, see KillAfterTest.
+func (t *Testbed) StartProcessForTest(ctx context.Context, tb testing.TB, cmd controlplane.Command) *controlplane.Process {
+	tb.Helper()
+	p, err := t.StartProcess(ctx, cmd)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	KillAfterTest(tb, p)
+	return p
+}
+
+// KillAfterTest kills a process when the test ends. If the test failed, it prints the process's log.
+func KillAfterTest(tb testing.TB, p *controlplane.Process) {
+	tb.Helper()
+	tb.Cleanup(func() {
+		if p.IsAlive() {
+			_ = p.Kill()
+		}
+		if tb.Failed() {
+			raw, _ := os.ReadFile(p.LogFile())
+			tb.Logf("log of %s:\n%s", p.Name(), raw)
+		}
+	})
+}
+
+// RunSlipway runs a command of slipway as the administrator, and returns its standard output. An error contains the
+// standard error.
+func (t *Testbed) RunSlipway(ctx context.Context, tb testing.TB, args ...string) (string, error) {
+	tb.Helper()
+	cmd := NewCommand(ctx, tb, "slipway", append(args, "--kubeconfig", t.Kubeconfig())...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("slipway %v: %w: %s", args, err, stderr.Bytes())
+	}
+	return string(out), err
+}
+
 // WriteTempFile writes a file for the duration of the test and returns its path.
 func WriteTempFile(tb testing.TB, name, text string) string {
 	tb.Helper()
@@ -172,8 +211,8 @@ func WriteTempFile(tb testing.TB, name, text string) string {
 // defaultParallel is the default of -parallel. Most tests wait for notices and for pods to stop, and hardly compute.
 const defaultParallel = "24"
 
-// RunTests runs a package's tests, stops the shared testbed, and returns the exit code.
-func RunTests(m *testing.M) int {
+// RunTestsAndStopShared runs a package's tests, stops the shared testbed, and returns the exit code.
+func RunTestsAndStopShared(m *testing.M) int {
 	// The second handler sleeps relative to the time of the last error. In another bubble of virtual time this may be
 	// years.
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]

@@ -26,7 +26,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/plugin/faultyplugintest"
 )
 
-func init() { faultyplugintest.RunAsPlugin(main) }
+func init() { faultyplugintest.RunAsPluginIfRequested(main) }
 
 const (
 	cloudType = "directory"
@@ -71,7 +71,7 @@ func (c *directoryCloud) writeFile(t *testing.T, name string, content any) {
 // writePlugin replaces the plugin's file with one of a mode. It does not affect a running plugin.
 func (c *directoryCloud) writePlugin(t *testing.T, mode faultyplugintest.Mode) {
 	t.Helper()
-	if err := faultyplugintest.Write(c.plugins, cloudType, mode); err != nil {
+	if err := faultyplugintest.WritePluginScript(c.plugins, cloudType, mode); err != nil {
 		t.Fatal(err)
 	}
 }

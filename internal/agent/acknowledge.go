@@ -11,9 +11,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// awaitDrain finishes when the node is drained and known to be empty now. adjustDrain runs the drain itself, for all
+// checkDrainFinished finishes when the node is drained and known to be empty now. syncDrainWithNotices runs the drain itself, for all
 // notices together.
-func (a *Agent) awaitDrain(_ context.Context, h *noticeState, now time.Time) (time.Duration, error) {
+func (a *Agent) checkDrainFinished(_ context.Context, h *noticeState, now time.Time) (recheckAfter time.Duration, err error) {
 	switch {
 	case h.keepsNodeEmpty() && !a.isKnownEmpty(now):
 		h.approvableSince = time.Time{} // the new drain may queue Events, and they are sent before the approval
@@ -40,10 +40,10 @@ const (
 	shortPollInterval = 20 * time.Millisecond
 )
 
-// awaitFlush returns when to check again while Events, notifications or the release of a drain slot are unsent. The
+// checkFlushFinished returns when to check again while Events, notifications or the release of a drain slot are unsent. The
 // platform may remove the instance right after the approval. An Event about a pod deleted despite its PDB would then
 // be lost (I2). The wait is at most flushTimeout, because an API server outage must not delay the platform.
-func (a *Agent) awaitFlush(h *noticeState, now time.Time) time.Duration {
+func (a *Agent) checkFlushFinished(h *noticeState, now time.Time) (recheckAfter time.Duration) {
 	if h.approvableSince.IsZero() {
 		h.approvableSince = now
 	}
@@ -58,9 +58,9 @@ func isApprovable(n notice.Notice) bool {
 	return n.Status != notice.Started && n.Type != notice.Condition && !n.HasGeneratedID
 }
 
-// approveNotice tells the platform to begin, once every instance of the event is drained. After a drain that gave up,
+// approveWhenAllDrained tells the platform to begin, once every instance of the event is drained. After a drain that gave up,
 // it never does.
-func (a *Agent) approveNotice(ctx context.Context, h *noticeState, now time.Time) (time.Duration, error) {
+func (a *Agent) approveWhenAllDrained(ctx context.Context, h *noticeState, now time.Time) (recheckAfter time.Duration, err error) {
 	if a.options.Approver == nil || h.recordedPhase == Acknowledged || !isApprovable(h.Notice) {
 		return idleInterval, nil
 	}
@@ -72,7 +72,7 @@ func (a *Agent) approveNotice(ctx context.Context, h *noticeState, now time.Time
 		a.logWaitingForPeers(h, left)
 		return peerPollDelay(len(left)), nil
 	}
-	if wait := a.awaitFlush(h, now); wait > 0 {
+	if wait := a.checkFlushFinished(h, now); wait > 0 {
 		return wait, nil
 	}
 	if err := a.options.Approver.Approve(ctx, h.Notice.ID); err != nil {
@@ -83,10 +83,10 @@ func (a *Agent) approveNotice(ctx context.Context, h *noticeState, now time.Time
 	}
 	a.handleInput(h, inputApproved, now)
 	a.recordSpan(h, observe.Span{Name: "acknowledge", Began: h.approvableSince, Ended: time.Now()})
-	a.log.Info("acknowledged", "id", h.Notice.ID, "type", h.Notice.Type, "resources", joinNames(h.Notice.Resources))
-	a.events.emit(newAcknowledgedEvent(h.Notice, h.Decision))
+	a.log.Info("acknowledged", "id", h.Notice.ID, "type", h.Notice.Type, "resources", joinFirstNames(h.Notice.Resources))
+	a.events.queueEvent(newAcknowledgedEvent(h.Notice, h.Decision))
 	a.options.Metrics.Acknowledged.With(string(h.Notice.Type)).Inc()
-	return a.writeClaim(ctx, h, time.Now())
+	return a.writeClaimIfNeeded(ctx, h, time.Now())
 }
 
 // peerPollInterval is the least pause between two checks whether the other instances of an event are drained. An
@@ -103,8 +103,8 @@ func peerPollDelay(others int) time.Duration {
 
 const maxNamed = 10
 
-// joinNames joins the first maxNamed names and says how many more there are.
-func joinNames(names []string) string {
+// joinFirstNames joins the first maxNamed names and says how many more there are.
+func joinFirstNames(names []string) string {
 	if more := len(names) - maxNamed; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), more)
 	}
@@ -116,13 +116,13 @@ type NodeLister interface {
 	ListNodes(ctx context.Context, labelSelector string) ([]kubeapi.Node, error)
 }
 
-// listUndrained returns the event's instances that are not known to be drained, without own. An approval lets the
+// listUndrainedInstances returns the event's instances that are not known to be drained, without ownName. An approval lets the
 // platform begin with all instances of an event at once, so it waits for the last one. An instance without a Node, or
 // without a label from its agent, is not drained (I7).
-func listUndrained(resources []string, own string, drained []kubeapi.Node, machine func(string) (string, error)) []string {
-	ready := map[string]bool{strings.ToLower(own): true}
-	for _, n := range drained {
-		if name, err := machine(n.Spec.ProviderID); err == nil {
+func listUndrainedInstances(resources []string, ownName string, drainedNodes []kubeapi.Node, nameOfProviderID func(string) (string, error)) []string {
+	ready := map[string]bool{strings.ToLower(ownName): true}
+	for _, n := range drainedNodes {
+		if name, err := nameOfProviderID(n.Spec.ProviderID); err == nil {
 			ready[strings.ToLower(name)] = true
 		}
 	}
@@ -149,12 +149,12 @@ func (a *Agent) listUndrainedPeers(ctx context.Context, h *noticeState) ([]strin
 	if err != nil {
 		return nil, fmt.Errorf("notice %s: cannot list the drained instances: %w", h.Notice.ID, err)
 	}
-	return listUndrained(h.Notice.Resources, a.options.ResourceName, nodes, a.options.InstanceName), nil
+	return listUndrainedInstances(h.Notice.Resources, a.options.ResourceName, nodes, a.options.InstanceName), nil
 }
 
 // logWaitingForPeers logs which instances the approval waits for, once for each change.
 func (a *Agent) logWaitingForPeers(h *noticeState, left []string) {
-	if who := joinNames(left); who != h.waitsFor {
+	if who := joinFirstNames(left); who != h.waitsFor {
 		h.waitsFor = who
 		a.log.Info("drained; waiting for other instances of the event to be drained", "id", h.Notice.ID, "waitsFor", who)
 	}

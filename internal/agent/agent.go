@@ -61,8 +61,8 @@ type Source interface {
 // Resumer is a Source that needs the notices that an earlier agent was handling.
 type Resumer interface {
 	Source
-	// Resume passes these notices. It is called before the first See of a [NodeSource].
-	Resume(notices []notice.Notice)
+	// ResumeNotices passes these notices. It is called before the first See of a [NodeSource].
+	ResumeNotices(notices []notice.Notice)
 }
 
 // NodeSource is a Source that reads its notices from the agent's own Node. With a NodeSource the agent watches the
@@ -194,21 +194,21 @@ func (a *Agent) Run(ctx context.Context) error {
 		group.Go(func() {
 			var last *notice.Snapshot
 			source.Run(work, func(s notice.Snapshot) {
-				enqueue := a.enqueue
+				enqueue := a.enqueueUpdate
 				if last == nil || !hasSameNotices(*last, s) {
-					enqueue = a.enqueueUrgent
+					enqueue = a.interruptAndEnqueue
 				}
 				last = &s
-				enqueue(work, func(context.Context) { a.handleSnapshot(source.Name(), s) })
+				enqueue(work, func(context.Context) { a.storeSnapshotAndLogProblems(source.Name(), s) })
 			})
 		})
 	}
 	if a.options.DrainSlots != nil {
-		group.Go(func() { a.followDrainSlots(work) })
+		group.Go(func() { a.reconcileOnDrainSlotChange(work) })
 	}
-	defer context.AfterFunc(ctx, func() { a.enqueueUrgent(work, func(context.Context) {}) })()
+	defer context.AfterFunc(ctx, func() { a.interruptAndEnqueue(work, func(context.Context) {}) })()
 	defer a.waitForEvents() // stopping the drain may queue one more
-	defer a.stopDrain()
+	defer a.stopDrainAndWait()
 	defer a.stopNodeWatch()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -236,22 +236,22 @@ func (a *Agent) Run(ctx context.Context) error {
 		switch {
 		case stopRequested == nil && !a.isDrainRunning():
 			return ctx.Err()
-		case a.options.ExitAfterDrain && a.isDrainHandled() && a.events.isIdle() && a.areNotificationsSent():
+		case a.options.ExitAfterDrain && a.canExitAfterDrain() && a.events.isIdle() && a.areNotificationsSent():
 			return ErrDrained
 		}
 	}
 }
 
-// followDrainSlots triggers a reconcile whenever the drain slot changes. Only the loss of the slot is urgent. In a large
+// reconcileOnDrainSlotChange triggers a reconcile whenever the drain slot changes. Only the loss of the slot is urgent. In a large
 // cluster other nodes take slots all the time, and each urgent update would interrupt a slow request of this agent.
-func (a *Agent) followDrainSlots(ctx context.Context) {
+func (a *Agent) reconcileOnDrainSlotChange(ctx context.Context) {
 	held := false
 	a.options.DrainSlots.Run(ctx, func() {
 		had := held
 		held = a.options.DrainSlots.IsHeld()
-		enqueue := a.enqueue
+		enqueue := a.enqueueUpdate
 		if had && !held {
-			enqueue = a.enqueueUrgent
+			enqueue = a.interruptAndEnqueue
 		}
 		enqueue(ctx, func(context.Context) {})
 	})
@@ -271,10 +271,10 @@ func (a *Agent) CheckReady() error {
 	return nil
 }
 
-// isDrainHandled reports that this process drained the node, recorded it, and has nothing left to do for its notices.
+// canExitAfterDrain reports that this process drained the node, recorded it, and has nothing left to do for its notices.
 // A notice is approved, or cannot be, or waits for other instances, or has ended. No other notice with a deadline
 // still waits for its drain.
-func (a *Agent) isDrainHandled() bool {
+func (a *Agent) canExitAfterDrain() bool {
 	for _, h := range a.notices {
 		approved := a.options.Approver == nil || h.recordedPhase == Acknowledged || !isApprovable(h.Notice) || h.waitsFor != ""
 		switch {
@@ -287,26 +287,26 @@ func (a *Agent) isDrainHandled() bool {
 	return a.drainedByThisProcess
 }
 
-// enqueue runs update in the agent's goroutine.
-func (a *Agent) enqueue(ctx context.Context, update func(context.Context)) {
+// enqueueUpdate runs update in the agent's goroutine.
+func (a *Agent) enqueueUpdate(ctx context.Context, update func(context.Context)) {
 	select {
 	case a.updates <- update:
 	case <-ctx.Done():
 	}
 }
 
-// enqueueUrgent interrupts the agent's requests and runs update in its goroutine. An update is urgent if a notice
+// interruptAndEnqueue interrupts the agent's requests and runs update in its goroutine. An update is urgent if a notice
 // came, changed or ended, a drain slot was lost, or the agent has to stop.
-func (a *Agent) enqueueUrgent(ctx context.Context, update func(context.Context)) {
-	a.requests.interrupt()
-	a.enqueue(ctx, func(ctx context.Context) {
+func (a *Agent) interruptAndEnqueue(ctx context.Context, update func(context.Context)) {
+	a.requests.interruptRequests()
+	a.enqueueUpdate(ctx, func(ctx context.Context) {
 		update(ctx)
 		a.requests.markHandled()
 	})
 }
 
 // reconcile makes the node match its notices. It returns when to reconcile again if nothing triggers it before.
-func (a *Agent) reconcile(ctx context.Context) time.Duration {
+func (a *Agent) reconcile(ctx context.Context) (recheckAfter time.Duration) {
 	pass, end := a.requests.startPass(ctx)
 	defer end()
 	next, err := a.reconcileNotices(ctx, pass)
@@ -326,7 +326,7 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 	if at := a.nextForcedDrainStart(time.Now()); !at.IsZero() {
 		next = min(next, max(0, time.Until(at)))
 	}
-	if a.options.ExitAfterDrain && a.isDrainHandled() {
+	if a.options.ExitAfterDrain && a.canExitAfterDrain() {
 		next = min(next, shortPollInterval) // only Events and notifications may be left to send
 	}
 	return next
@@ -334,8 +334,8 @@ func (a *Agent) reconcile(ctx context.Context) time.Duration {
 
 // reconcileNotices handles all notices once, the most urgent first. What it starts lives as long as ctx. The requests
 // that it waits for end with pass.
-func (a *Agent) reconcileNotices(ctx, pass context.Context) (time.Duration, error) {
-	if err := a.readRecords(pass); err != nil {
+func (a *Agent) reconcileNotices(ctx, pass context.Context) (recheckAfter time.Duration, err error) {
+	if err := a.resumeFromRecordsOnce(pass); err != nil {
 		return idleInterval, err
 	}
 	a.mergeSnapshots()
@@ -343,7 +343,7 @@ func (a *Agent) reconcileNotices(ctx, pass context.Context) (time.Duration, erro
 	next := a.markEndedNotices(time.Now())
 	a.stopUnneededDrain() // before any request, because a request may take long
 	var errs []error
-	for _, h := range a.noticesByUrgency() {
+	for _, h := range a.activeNoticesByUrgency() {
 		wait, err := a.reconcileNotice(ctx, pass, h)
 		next = min(next, wait)
 		errs = append(errs, err)
@@ -351,10 +351,10 @@ func (a *Agent) reconcileNotices(ctx, pass context.Context) (time.Duration, erro
 	wait, err := a.removeEndedClaims(pass)
 	next = min(next, wait)
 	errs = append(errs, err)
-	a.adjustDrain(ctx)
-	a.updateNodeWatch(ctx)
+	a.syncDrainWithNotices(ctx)
+	a.startOrStopNodeWatch(ctx)
 	a.updateNoticeMetrics()
-	if !a.options.DryRun && slices.ContainsFunc(a.noticesByUrgency(), func(h *noticeState) bool { return h.claim.state == claimOutdated }) {
+	if !a.options.DryRun && slices.ContainsFunc(a.activeNoticesByUrgency(), func(h *noticeState) bool { return h.claim.state == claimOutdated }) {
 		next = 0
 	}
 	return next, errors.Join(errs...)
@@ -362,10 +362,10 @@ func (a *Agent) reconcileNotices(ctx, pass context.Context) (time.Duration, erro
 
 // reconcileNotice runs the steps of one notice, up to the first that is not done. An urgent drain does not wait for
 // the steps of other notices. It does not wait for its own steps either, once it may start.
-func (a *Agent) reconcileNotice(ctx, pass context.Context, h *noticeState) (time.Duration, error) {
+func (a *Agent) reconcileNotice(ctx, pass context.Context, h *noticeState) (recheckAfter time.Duration, err error) {
 	adjust := func() {
 		if now := time.Now(); h.Decision.Forced && h.isUrgent(now) && a.canDrain(h, now) {
-			a.adjustDrain(ctx)
+			a.syncDrainWithNotices(ctx)
 		}
 	}
 	adjust()
@@ -373,7 +373,7 @@ func (a *Agent) reconcileNotice(ctx, pass context.Context, h *noticeState) (time
 	if h.Decision.Action == Ignore {
 		return idleInterval, nil
 	}
-	for _, step := range []step{a.awaitNodeAccess, a.writeClaim, a.awaitDrain, a.approveNotice} {
+	for _, step := range []step{a.checkNodeAccess, a.writeClaimIfNeeded, a.checkDrainFinished, a.approveWhenAllDrained} {
 		bounded, cancel := a.withStepTimeout(pass, h)
 		wait, err := step(bounded, h, time.Now())
 		cancel()

@@ -20,7 +20,7 @@ func (a *Agent) AwaitDrained(ctx context.Context, source, id string) error {
 	again := true
 	for {
 		answer := make(chan drainStatus, 1)
-		a.enqueue(ctx, func(context.Context) { answer <- a.checkDrainStatus(source, id, again) })
+		a.enqueueUpdate(ctx, func(context.Context) { answer <- a.checkOrRetryDrain(source, id, again) })
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -44,8 +44,8 @@ type drainStatus struct {
 	err          error
 }
 
-// checkDrainStatus returns the drain status of a notice; if retry is true, it retries a drain that gave up.
-func (a *Agent) checkDrainStatus(source, id string, again bool) drainStatus {
+// checkOrRetryDrain returns the drain status of a notice; if retryFailed is true, it retries a drain that gave up.
+func (a *Agent) checkOrRetryDrain(source, id string, retryFailed bool) drainStatus {
 	h := a.notices[claimOwner(source, id)]
 	if h == nil || h.Notice.Source != source || h.Decision.Reason == "" {
 		return drainStatus{}
@@ -55,7 +55,7 @@ func (a *Agent) checkDrainStatus(source, id string, again bool) drainStatus {
 		return drainStatus{known: true, ended: true}
 	case a.options.DryRun:
 		return drainStatus{known: true, ended: true}
-	case h.Phase == NotDrained && again:
+	case h.Phase == NotDrained && retryFailed:
 		a.handleInput(h, inputAwaited, time.Now())
 	case h.Phase == NotDrained:
 		err := errors.New("the drain timed out")

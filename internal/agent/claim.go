@@ -65,15 +65,15 @@ func drainedNodesSelector(source, id string) string {
 func (a *Agent) buildClaimSpec(h *noticeState) (cordon.ClaimSpec, error) {
 	recorded := *h
 	recorded.Phase = h.recordedPhase
-	recorded.Notice = h.Notice.ToRecord(a.options.ResourceName)
+	recorded.Notice = h.Notice.TrimForRecord(a.options.ResourceName)
 	state, err := json.Marshal(&recorded)
 	if err != nil {
 		return cordon.ClaimSpec{}, fmt.Errorf("encode the record of the cordon claim: %w", err)
 	}
 	r := cordon.ClaimSpec{
 		Reason:        h.Decision.Reason,
-		Unschedulable: h.Decision.Action.includesCordon() && (h.claim.hasCordon || len(a.otherTools) == 0 || a.hasEndedCordon()),
-		Phase:         recorded.labelPhase(),
+		Unschedulable: h.Decision.Action.includesCordon() && (h.claim.hasCordon || len(a.otherTools) == 0 || a.isCordonedByEndedNotice()),
+		Phase:         recorded.phaseLabelValue(),
 		State:         state,
 		Conditions:    lifecycleConditions(&recorded),
 		Labels:        a.options.Labels,
@@ -86,16 +86,16 @@ func (a *Agent) buildClaimSpec(h *noticeState) (cordon.ClaimSpec, error) {
 	return r, nil
 }
 
-// writeClaim cordons the Node and updates the record, before others are told to rely on it. It sends nothing if
+// writeClaimIfNeeded cordons the Node and updates the record, before others are told to rely on it. It sends nothing if
 // nothing has changed.
-func (a *Agent) writeClaim(ctx context.Context, h *noticeState, now time.Time) (time.Duration, error) {
+func (a *Agent) writeClaimIfNeeded(ctx context.Context, h *noticeState, now time.Time) (recheckAfter time.Duration, err error) {
 	if a.options.DryRun {
-		if h.setLastMessage(NodeCordoned, h.Decision.Reason) {
+		if h.setLastMessageIfChanged(NodeCordoned, h.Decision.Reason) {
 			a.log.Info("dry run: the cordon claim would be written", "id", h.Notice.ID, "action", h.Decision.Action)
 		}
 		return idleInterval, nil
 	}
-	g := a.computeGuard(h, now)
+	g := a.computeTransitionGuard(h, now)
 	g.canStartDrain = true // true once the claim is written, so one request records both
 	next := *h
 	next.applyTransition(inputChecked, g, now)
@@ -124,7 +124,7 @@ func (a *Agent) writeClaim(ctx context.Context, h *noticeState, now time.Time) (
 	}
 	switch {
 	case err != nil:
-		a.recordConditionFailure(err)
+		a.backOffAfterConditionFailure(err)
 	case !r.DeferConditions:
 		a.resetConditionBackoff()
 		h.claim.state = claimWritten
@@ -152,7 +152,7 @@ func (a *Agent) needsClaimWrite(h *noticeState, now time.Time, later bool) bool 
 }
 
 func (a *Agent) sendClaim(ctx context.Context, h *noticeState, r cordon.ClaimSpec) error {
-	ended := a.endedClaims()
+	ended := a.endedNoticesWithClaims()
 	if r.Unschedulable {
 		r.ReplacedOwners = slices.Sorted(maps.Keys(ended))
 	}
@@ -170,8 +170,8 @@ func (a *Agent) sendClaim(ctx context.Context, h *noticeState, r cordon.ClaimSpe
 		a.nodeVersion, a.unschedulable = out.Node.ResourceVersion, out.Node.Spec.Unschedulable
 	}
 	if err != nil && !cordon.IsConditionsError(err) {
-		a.reportChangeFailed(ctx, h, CordonFailed)
-		return a.resetIfNodeReplaced(err)
+		a.reportChangeFailedOnce(ctx, h, CordonFailed)
+		return a.forgetClaimsIfNodeReplaced(err)
 	}
 	for _, name := range r.ReplacedOwners {
 		ended[name].claim = claim{}
@@ -187,15 +187,15 @@ func (a *Agent) sendClaim(ctx context.Context, h *noticeState, r cordon.ClaimSpe
 	}
 	if out.WasUncordoned {
 		a.log.Warn("the node was uncordoned during a notice; cordoned it again", "id", h.Notice.ID)
-		a.events.emit(newCordonedAgainEvent(h.Notice))
+		a.events.queueEvent(newCordonedAgainEvent(h.Notice))
 	}
 	h.claim = claim{claimConditionsPending, cordons}
 	a.nodeWatch.markCordoned()
 	return err
 }
 
-// endedClaims returns the notices that have ended and may still have something set on the Node, by claim owner.
-func (a *Agent) endedClaims() map[string]*noticeState {
+// endedNoticesWithClaims returns the notices that have ended and may still have something set on the Node, by claim owner.
+func (a *Agent) endedNoticesWithClaims() map[string]*noticeState {
 	all := map[string]*noticeState{}
 	for name, h := range a.notices {
 		if h.Phase == Releasing && h.claim.state != claimNone {
@@ -205,10 +205,10 @@ func (a *Agent) endedClaims() map[string]*noticeState {
 	return all
 }
 
-// hasEndedCordon reports that a notice that has ended still cordons the node. The next notice takes over that cordon,
+// isCordonedByEndedNotice reports that a notice that has ended still cordons the node. The next notice takes over that cordon,
 // even if another tool came meanwhile. So the node stays unschedulable between the two.
-func (a *Agent) hasEndedCordon() bool {
-	for _, h := range a.endedClaims() {
+func (a *Agent) isCordonedByEndedNotice() bool {
+	for _, h := range a.endedNoticesWithClaims() {
 		if h.claim.hasCordon {
 			return true
 		}
@@ -216,13 +216,13 @@ func (a *Agent) hasEndedCordon() bool {
 	return false
 }
 
-// reportChangeFailed reports once that the node cannot be changed, however often the change is retried.
-func (a *Agent) reportChangeFailed(ctx context.Context, h *noticeState, reason EventReason) {
+// reportChangeFailedOnce reports once that the node cannot be changed, however often the change is retried.
+func (a *Agent) reportChangeFailedOnce(ctx context.Context, h *noticeState, reason EventReason) {
 	if isInterrupted(ctx) {
 		return
 	}
-	if h.setLastMessage(reason, "") {
-		a.events.emit(newSilentEvent(reason, h.Notice))
+	if h.setLastMessageIfChanged(reason, "") {
+		a.events.queueEvent(newSilentEvent(reason, h.Notice))
 	}
 }
 
@@ -230,11 +230,11 @@ func (a *Agent) reportChangeFailed(ctx context.Context, h *noticeState, reason E
 func (a *Agent) reportCordoned(h *noticeState, out cordon.ClaimResult) {
 	if out.Record.Cordon == cordon.FoundCordon {
 		a.log.Info("the node was already cordoned; it stays cordoned after the notice", "id", h.Notice.ID, "type", h.Notice.Type)
-		a.events.emit(newFoundCordonedEvent(h.Notice))
+		a.events.queueEvent(newFoundCordonedEvent(h.Notice))
 		return
 	}
 	a.log.Info("cordoned", "id", h.Notice.ID, "type", h.Notice.Type, "heldBy", out.OtherOwners)
-	a.events.emit(newCordonedEvent(h.Notice))
+	a.events.queueEvent(newCordonedEvent(h.Notice))
 	a.recordSpan(h, observe.Span{Name: "cordon", Began: h.cordonRequestedAt, Ended: time.Now()})
 	a.options.Metrics.Cordoned.With(string(h.Notice.Type)).Inc()
 }
@@ -251,8 +251,8 @@ func (a *Agent) removeClaim(ctx context.Context, h *noticeState) error {
 		err = nil
 	}
 	if err != nil && !cordon.IsConditionsError(err) {
-		a.reportChangeFailed(ctx, h, UncordonFailed)
-		return a.resetIfNodeReplaced(err)
+		a.reportChangeFailedOnce(ctx, h, UncordonFailed)
+		return a.forgetClaimsIfNodeReplaced(err)
 	}
 	delete(h.lastMessages, UncordonFailed)
 	wasCordoned := h.claim.hasCordon
@@ -269,20 +269,20 @@ func (a *Agent) removeClaim(ctx context.Context, h *noticeState) error {
 		a.log.Info("claim removed", "id", h.Notice.ID)
 	case !out.Node.Spec.Unschedulable:
 		a.log.Info("uncordoned", "id", h.Notice.ID)
-		a.events.emit(newUncordonedEvent())
+		a.events.queueEvent(newUncordonedEvent())
 		a.recordSpan(h, observe.Span{Name: "uncordon", Began: began, Ended: time.Now()})
 	case len(out.OtherOwners) > 0:
 		a.log.Info("claim removed; the node stays cordoned for other notices", "id", h.Notice.ID, "heldBy", out.OtherOwners)
 	default:
 		a.log.Info("claim removed; the node stays cordoned, as before the notice", "id", h.Notice.ID)
-		a.events.emit(newLeftCordonedEvent("it was cordoned before the notice"))
+		a.events.queueEvent(newLeftCordonedEvent("it was cordoned before the notice"))
 	}
 	return err
 }
 
-// resetIfNodeReplaced forgets all claims if err means that the Node was deleted and registered again. The new Node
+// forgetClaimsIfNodeReplaced forgets all claims if err means that the Node was deleted and registered again. The new Node
 // has nothing from this agent, so handling starts again.
-func (a *Agent) resetIfNodeReplaced(err error) error {
+func (a *Agent) forgetClaimsIfNodeReplaced(err error) error {
 	if cordon.IsReplacedError(err) || kubeapi.IsNotFound(err) {
 		a.recordsRead, a.unschedulable = false, false
 		for _, h := range a.notices {
@@ -296,8 +296,8 @@ func (a *Agent) resetIfNodeReplaced(err error) error {
 // removeEndedClaims removes the claims of every notice that has ended or is ignored. It returns when to check again.
 // It runs after all other claims are written. So the node stays unschedulable between two notices, and an urgent
 // drain does not wait for it.
-func (a *Agent) removeEndedClaims(pass context.Context) (time.Duration, error) {
-	if a.hasPendingClaim() {
+func (a *Agent) removeEndedClaims(pass context.Context) (recheckAfter time.Duration, err error) {
+	if a.hasUnwrittenCordonClaim() {
 		return idleInterval, nil // their steps return when to retry
 	}
 	next := idleInterval
@@ -317,33 +317,33 @@ func (a *Agent) removeEndedClaims(pass context.Context) (time.Duration, error) {
 		case cordon.IsConditionsError(err):
 			// Only conditions and their record are left on the node. The record stays until the conditions can be
 			// removed (I3).
-			a.recordConditionFailure(err)
+			a.backOffAfterConditionFailure(err)
 			next = min(next, a.conditionBackoff.delay)
 		case err != nil:
 			errs = append(errs, err)
 		case h.missingSince.IsZero():
 			a.handleInput(h, inputClaimRemoved, time.Now())
 		default:
-			a.reportEnded(h)
+			a.reportNoticeEnded(h)
 			delete(a.notices, key)
 		}
 	}
 	return next, errors.Join(errs...)
 }
 
-// hasPendingClaim reports that a notice needs a cordon and has no claim yet.
-func (a *Agent) hasPendingClaim() bool {
-	takesOver := a.hasEndedCordon()
-	return slices.ContainsFunc(a.noticesByUrgency(), func(h *noticeState) bool {
+// hasUnwrittenCordonClaim reports that a notice needs a cordon and has no claim yet.
+func (a *Agent) hasUnwrittenCordonClaim() bool {
+	takesOver := a.isCordonedByEndedNotice()
+	return slices.ContainsFunc(a.activeNoticesByUrgency(), func(h *noticeState) bool {
 		leaves := h.Phase == Waiting || h.Phase == Yielded && !takesOver
 		return h.Decision.Action.includesCordon() && !h.claim.isWritten() && !leaves && !a.options.DryRun
 	})
 }
 
-// reportEnded reports that a notice has ended. Its claim is removed already.
-func (a *Agent) reportEnded(h *noticeState) {
+// reportNoticeEnded reports that a notice has ended. Its claim is removed already.
+func (a *Agent) reportNoticeEnded(h *noticeState) {
 	a.log.Info("notice ended", "id", h.Notice.ID, "type", h.Notice.Type, "phase", h.recordedPhase)
-	a.events.emit(newNoticeOverEvent(h.Notice))
+	a.events.queueEvent(newNoticeOverEvent(h.Notice))
 	a.queueEndNotification(h)
 	a.options.Metrics.Ended.With(string(h.Notice.Type)).Inc()
 }

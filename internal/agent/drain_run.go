@@ -82,13 +82,13 @@ func (a *Agent) blockedProgress(h *noticeState) *drain.Progress {
 // setBlocked stores what blocks a drain, for the node's conditions and notifications.
 func (a *Agent) setBlocked(run *drainRun, p *drain.Progress) {
 	if was := run.blocked.Swap(p); was != nil || p != nil {
-		a.wakeLoop()
+		a.triggerReconcile()
 	}
 }
 
-// wakeLoop triggers a reconcile. The drain engine calls it, so it does not block. If the queue is full, a reconcile
+// triggerReconcile triggers a reconcile. The drain engine calls it, so it does not block. If the queue is full, a reconcile
 // is due anyway.
-func (a *Agent) wakeLoop() {
+func (a *Agent) triggerReconcile() {
 	select {
 	case a.updates <- func(context.Context) {}:
 	default:
@@ -101,18 +101,18 @@ type deadlineExtension struct {
 	until    time.Time
 }
 
-// adjustDrain starts, adjusts or stops the drain, so that it matches the notices.
-func (a *Agent) adjustDrain(ctx context.Context) {
+// syncDrainWithNotices starts, adjusts or stops the drain, so that it matches the notices.
+func (a *Agent) syncDrainWithNotices(ctx context.Context) {
 	now := time.Now()
 	a.checkPhases(now)
 	want, needed := a.buildDrainSpec(now)
 	switch {
 	case a.options.DryRun || !needed:
-		a.stopDrain()
+		a.stopDrainAndWait()
 	case a.drain == nil:
 		a.startDrain(ctx, want)
 	case !slices.Equal(a.drain.spec.demands, want.demands), a.drain.drained && a.needsDrainNow(now):
-		a.stopDrain()
+		a.stopDrainAndWait()
 		a.startDrain(ctx, want)
 	case !a.drain.spec.equal(want):
 		if a.isDrainRunning() {
@@ -126,22 +126,22 @@ func (a *Agent) adjustDrain(ctx context.Context) {
 
 // canDrain reports that the pods may be evicted now for a notice.
 func (a *Agent) canDrain(h *noticeState, now time.Time) bool {
-	next, _ := transition(h.Phase, inputChecked, a.computeGuard(h, now))
+	next, _ := transition(h.Phase, inputChecked, a.computeTransitionGuard(h, now))
 	return next.isDraining() && a.canStartDrain(h, now)
 }
 
 // needsDrainNow reports that a notice needs pods evicted that are still there.
 func (a *Agent) needsDrainNow(now time.Time) bool {
-	return slices.ContainsFunc(a.noticesByUrgency(), func(h *noticeState) bool { return a.canDrain(h, now) })
+	return slices.ContainsFunc(a.activeNoticesByUrgency(), func(h *noticeState) bool { return a.canDrain(h, now) })
 }
 
 // buildDrainSpec combines what the notices need, with the earliest deadline. It reports false if no notice needs a
 // drain. A Freeze or a condition loses nothing of the node, so it only limits how long the drain tries; the longest
 // limit counts. A drained node is kept empty as long as its notices last.
-func (a *Agent) buildDrainSpec(now time.Time) (drainSpec, bool) {
+func (a *Agent) buildDrainSpec(now time.Time) (spec drainSpec, needed bool) {
 	o := drainSpec{terms: drain.TimeLimits{Margin: a.options.DeadlineMargin}}
 	endless := false
-	for _, h := range a.noticesByUrgency() {
+	for _, h := range a.activeNoticesByUrgency() {
 		if !a.canDrain(h, now) && !h.keepsNodeEmpty() {
 			continue
 		}
@@ -189,11 +189,11 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 		GraceSeconds: a.options.GracePeriodSeconds, DisableEviction: a.options.DisableEviction, OnProgress: a.newProgressHandler(run),
 		OnDrained: func(r drain.Report) {
 			run.reportDelivered.Store(true)
-			a.enqueue(work, func(context.Context) { a.handleNodeDrained(run, r) })
+			a.enqueueUpdate(work, func(context.Context) { a.recordNodeDrained(run, r) })
 		},
 		OnPodArrived: func() {
 			run.reportDelivered.Store(false)
-			a.enqueue(work, func(context.Context) { a.handlePodArrived(run) })
+			a.enqueueUpdate(work, func(context.Context) { a.returnNoticesToDraining(run) })
 		},
 		WasDrained: a.isDrainedReported(),
 	})
@@ -207,7 +207,7 @@ func (a *Agent) startDrain(ctx context.Context, o drainSpec) {
 		defer close(run.done)
 		receipt, err := run.drain.Run(work)
 		run.report = receipt
-		a.enqueue(work, func(context.Context) { a.handleDrainFailed(run, receipt, err) })
+		a.enqueueUpdate(work, func(context.Context) { a.recordFailedDrain(run, receipt, err) })
 	}()
 }
 
@@ -238,13 +238,13 @@ func (a *Agent) newProgressHandler(run *drainRun) func(drain.Progress) {
 		}
 		reportedAt, reported = time.Now(), p.String()
 		a.log.Warn("drain is blocked", "progress", reported, "blocked", firstN(obstructed, maxLoggedPods))
-		a.events.emit(newDrainBlockedEvent(p))
+		a.events.queueEvent(newDrainBlockedEvent(p))
 		a.setBlocked(run, &p)
 	}
 }
 
-// handleDrainFailed records a drain that ended without emptying the node.
-func (a *Agent) handleDrainFailed(run *drainRun, r drain.Report, err error) {
+// recordFailedDrain records a drain that ended without emptying the node.
+func (a *Agent) recordFailedDrain(run *drainRun, r drain.Report, err error) {
 	if a.drain != run {
 		return // it was stopped, and another may be running
 	}
@@ -252,7 +252,7 @@ func (a *Agent) handleDrainFailed(run *drainRun, r drain.Report, err error) {
 	a.drain = nil
 	a.events.throttle.setEnd(time.Time{})
 	a.log.Error("not drained", "summary", r.Summary(), "err", observe.ClipBytes(err.Error(), maxEventMessageBytes))
-	a.events.emit(newNotDrainedEvent(r, err))
+	a.events.queueEvent(newNotDrainedEvent(r, err))
 	if r.Outcome == drain.DeadlinePassed {
 		// The instance outlived its deadline. The drain is retried until the pods have left, the instance is gone or
 		// the notice has ended.
@@ -267,7 +267,7 @@ func (a *Agent) recordDrainEnd(r drain.Report, err error) {
 	a.logAbnormalPods(r)
 	a.storeDrainResult(r, err)
 	now := time.Now()
-	for _, h := range a.noticesByUrgency() {
+	for _, h := range a.activeNoticesByUrgency() {
 		if h.Phase.isDraining() {
 			a.recordSpan(h, newDrainSpan(h.Notice.Type, r, err))
 			a.drainedByThisProcess = err == nil
@@ -303,8 +303,8 @@ func (a *Agent) logAbnormalPods(r drain.Report) {
 
 func firstN[T any](all []T, most int) []T { return all[:min(len(all), most)] }
 
-// stopDrain stops a running drain and waits until it sends no more requests.
-func (a *Agent) stopDrain() {
+// stopDrainAndWait stops a running drain and waits until it sends no more requests.
+func (a *Agent) stopDrainAndWait() {
 	if a.drain == nil {
 		return
 	}
@@ -325,13 +325,13 @@ func (a *Agent) recordStoppedDrain(r drain.Report) {
 	a.options.Metrics.recordDrain(r)
 	a.logAbnormalPods(r)
 	if slices.ContainsFunc(r.Pods, func(p drain.PodReport) bool { return p.Removal == drain.ForceDeleted }) {
-		a.events.emit(newDrainStoppedEvent(r))
+		a.events.queueEvent(newDrainStoppedEvent(r))
 	}
 }
 
 // stopUnneededDrain stops the drain if no notice needs it, or none may have it now.
 func (a *Agent) stopUnneededDrain() {
 	if _, needed := a.buildDrainSpec(time.Now()); !needed {
-		a.stopDrain()
+		a.stopDrainAndWait()
 	}
 }

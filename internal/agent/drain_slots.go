@@ -60,9 +60,9 @@ func (a *Agent) isWaitingForSlot(h *noticeState, now time.Time) bool {
 	return a.options.DrainSlots != nil && !a.options.DryRun && h.Phase != Redraining && !h.isUrgent(now) && !a.options.DrainSlots.IsHeld()
 }
 
-// needsSlot reports that a slot is needed, and until when it is waited for. A drain keeps its slot until it ends,
+// needsDrainSlot reports that a slot is needed, and until when it is waited for. A drain keeps its slot until it ends,
 // even when it would no longer wait for one.
-func (a *Agent) needsSlot(now time.Time) (wanted bool, until time.Time) {
+func (a *Agent) needsDrainSlot(now time.Time) (wanted bool, until time.Time) {
 	if a.options.DryRun {
 		return false, time.Time{}
 	}
@@ -70,7 +70,7 @@ func (a *Agent) needsSlot(now time.Time) (wanted bool, until time.Time) {
 		if !h.canWait() || !h.needsDrain() || h.Phase == Yielded || h.Phase == Redraining || h.isUrgent(now) && !a.options.DrainSlots.IsHeld() {
 			continue
 		}
-		if !a.isConfirmed(h, now) && (h.recordedPhase != Draining || h.isUrgent(now)) {
+		if !a.mayActOnNotice(h, now) && (h.recordedPhase != Draining || h.isUrgent(now)) {
 			continue // keep an earlier agent's slot until the notices are read, but take no new one
 		}
 		if p := h.waitDeadline(); !p.IsZero() && (until.IsZero() || p.Before(until)) {
@@ -84,7 +84,7 @@ func (a *Agent) needsSlot(now time.Time) (wanted bool, until time.Time) {
 // updateSlotRequest requests a slot while one is needed, and releases it otherwise.
 func (a *Agent) updateSlotRequest(now time.Time) {
 	if a.options.DrainSlots != nil {
-		a.options.DrainSlots.SetWanted(a.needsSlot(now))
+		a.options.DrainSlots.SetWanted(a.needsDrainSlot(now))
 	}
 }
 
@@ -96,10 +96,10 @@ func (a *Agent) isSlotReleased() bool {
 // reportWaitingForSlot reports once for each notice that it waits, and for which nodes.
 func (a *Agent) reportWaitingForSlot(h *noticeState) {
 	holders := a.options.DrainSlots.Holders()
-	if len(holders) == 0 || !h.setLastMessage(WaitingForTurn, "") {
+	if len(holders) == 0 || !h.setLastMessageIfChanged(WaitingForTurn, "") {
 		return
 	}
 	a.log.Info("waiting for a drain slot", "id", h.Notice.ID, "type", h.Notice.Type, "nodes", holders,
 		"until", h.waitDeadline())
-	a.events.emit(newWaitingForSlotEvent(h.Notice, holders, h.waitDeadline()))
+	a.events.queueEvent(newWaitingForSlotEvent(h.Notice, holders, h.waitDeadline()))
 }

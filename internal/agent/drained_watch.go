@@ -20,20 +20,20 @@ func (h *noticeState) keepsNodeEmpty() bool {
 // since a restart or since a new notice. Meanwhile a pod may have arrived, or may have to leave for the other notice.
 // It must not be killed during its eviction.
 func (a *Agent) isKnownEmpty(now time.Time) bool {
-	return a.drain != nil && a.drain.drained && !slices.ContainsFunc(a.noticesByUrgency(), func(h *noticeState) bool {
+	return a.drain != nil && a.drain.drained && !slices.ContainsFunc(a.activeNoticesByUrgency(), func(h *noticeState) bool {
 		return a.isDrainDue(h, now)
 	})
 }
 
 // isDrainedReported reports that a notice declares the node drained, so others may rely on it.
 func (a *Agent) isDrainedReported() bool {
-	return slices.ContainsFunc(a.noticesByUrgency(), (*noticeState).keepsNodeEmpty)
+	return slices.ContainsFunc(a.activeNoticesByUrgency(), (*noticeState).keepsNodeEmpty)
 }
 
 // isDrainRunning reports that pods are being evicted from the node.
 func (a *Agent) isDrainRunning() bool { return a.drain != nil && !a.drain.drained }
 
-func (a *Agent) handleNodeDrained(run *drainRun, r drain.Report) {
+func (a *Agent) recordNodeDrained(run *drainRun, r drain.Report) {
 	if a.drain != run { // it was stopped, and another may be running
 		if r.CountPodsToRemove() > 0 {
 			a.recordStoppedDrain(r)
@@ -42,23 +42,23 @@ func (a *Agent) handleNodeDrained(run *drainRun, r drain.Report) {
 	}
 	run.drained = true
 	a.events.throttle.setEnd(time.Time{})
-	if r.CountPodsToRemove() == 0 && !slices.ContainsFunc(a.noticesByUrgency(), func(h *noticeState) bool { return h.Phase.isDraining() }) {
+	if r.CountPodsToRemove() == 0 && !slices.ContainsFunc(a.activeNoticesByUrgency(), func(h *noticeState) bool { return h.Phase.isDraining() }) {
 		a.log.Debug("the node is still drained", "summary", r.Summary())
 		return // a restarted agent found the node drained already
 	}
 	a.log.Info("drained", "summary", r.Summary())
-	a.events.emit(newDrainedEvent(r))
+	a.events.queueEvent(newDrainedEvent(r))
 	a.recordDrainEnd(r, nil)
 }
 
-// handlePodArrived moves notices back to draining, unless the platform was already told that the node is drained. The
+// returnNoticesToDraining moves notices back to draining, unless the platform was already told that the node is drained. The
 // pod is evicted in both cases.
-func (a *Agent) handlePodArrived(run *drainRun) {
+func (a *Agent) returnNoticesToDraining(run *drainRun) {
 	if a.drain != run {
 		return
 	}
 	run.drained = false
-	for _, h := range a.noticesByUrgency() {
+	for _, h := range a.activeNoticesByUrgency() {
 		a.handleInput(h, inputPodArrived, time.Now())
 	}
 }

@@ -298,7 +298,7 @@ func TestI7OnlyInstancesKnownToBeDrainedCount(t *testing.T) {
 		"one of two others":                    {[]string{"pool_1", "pool_2", "pool_3"}, []kubeapi.Node{node("pool_3")}, []string{"pool_2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			check.Equal(t, tt.left, listUndrained(tt.resources, "pool_1", tt.drained, machine))
+			check.Equal(t, tt.left, listUndrainedInstances(tt.resources, "pool_1", tt.drained, machine))
 		})
 	}
 }
@@ -358,11 +358,11 @@ func timeToApproval(t *testing.T, eventTakes time.Duration) time.Duration {
 		Notice: notice.Notice{ID: "id", Type: notice.Preempt, Status: notice.Scheduled, Resources: []string{"vmss_0"}},
 		Phase:  Drained,
 	}
-	a.events.emit(newNormalEvent(DrainDone, "message"))
+	a.events.queueEvent(newNormalEvent(DrainDone, "message"))
 	synctest.Wait()
 	began := time.Now()
 	for len(told.at) == 0 {
-		wait, err := a.approveNotice(ctx, h, time.Now())
+		wait, err := a.approveWhenAllDrained(ctx, h, time.Now())
 		must.NoError(t, err)
 		if len(told.at) == 0 {
 			time.Sleep(wait)

@@ -113,7 +113,7 @@ func newAcknowledgedEvent(n notice.Notice, d Decision) event {
 		return newNormalEvent(NoticeApproved, "told %s that %s (%s) may begin: %s", n.Source, n.Type, n.ID, d.Reason).withNotice(n)
 	}
 	return newNormalEvent(NoticeApproved, "told %s that %s (%s) may begin: drained %s", n.Source, n.Type, n.ID,
-		joinNames(n.Resources)).withNotice(n)
+		joinFirstNames(n.Resources)).withNotice(n)
 }
 
 func newNoticeOverEvent(n notice.Notice) event {
@@ -170,8 +170,8 @@ func newEventWriter(api EventAPI, node string, failed func(), voice EventFormatt
 // setNodeUID sets which Node of this name the following Events are about.
 func (w *eventWriter) setNodeUID(uid string) { w.nodeUID.Store(&uid) }
 
-// emit queues e. If the queue is full, it drops and counts e.
-func (w *eventWriter) emit(e event) {
+// queueEvent queues e. If the queue is full, it drops and counts e.
+func (w *eventWriter) queueEvent(e event) {
 	words, spoken := w.formatEvent(e)
 	if !spoken {
 		return
@@ -198,7 +198,7 @@ type queuedEvent struct {
 }
 
 // formatEvent formats e by Options.Voice, or by default. It reports false if e is not to be written.
-func (w *eventWriter) formatEvent(e event) (FormattedEvent, bool) {
+func (w *eventWriter) formatEvent(e event) (formatted FormattedEvent, shouldWrite bool) {
 	if w.formatter != nil {
 		if words, ok := w.formatter(EventTrigger{Reason: e.reason, Notice: e.notice}); ok {
 			return words, true

@@ -130,7 +130,7 @@ func (i NoticePolicy) decideCondition(n notice.Notice) Decision {
 	return Decision{Action: action, Reason: fmt.Sprintf("condition %s asks for %s, without a deadline", n.ID, action)}
 }
 
-func (i NoticePolicy) selectAction(n notice.Notice) (Action, string) {
+func (i NoticePolicy) selectAction(n notice.Notice) (action Action, reason string) {
 	on, ok := i.ActionByType[n.Type]
 	who := ""
 	if byUser, set := i.UserInitiatedByType[n.Type]; set && n.UserInitiated {
@@ -146,13 +146,13 @@ func (i NoticePolicy) selectAction(n notice.Notice) (Action, string) {
 }
 
 // selectFreezeAction selects the action for a Freeze by its duration.
-func (i NoticePolicy) selectFreezeAction(n notice.Notice, on Action, ok bool, who string) (Action, string) {
+func (i NoticePolicy) selectFreezeAction(n notice.Notice, on Action, isConfigured bool, who string) (action Action, reason string) {
 	known := n.Duration >= 0
 	var why string
 	switch {
 	case n.LiveMigration:
 		on, why = i.LiveMigrationAction, fmt.Sprintf("live migration asks for %s", i.LiveMigrationAction)
-	case !ok:
+	case !isConfigured:
 		on, why = Ignore, "no action is configured for Freeze"
 	case on == DrainMarked && n.Duration != 0:
 		why = fmt.Sprintf("%sFreeze asks for %s", who, on)
@@ -179,7 +179,7 @@ func lessDisruptive(a, b Action) Action {
 }
 
 // computeDeadline returns when the interruption is due, and how that is known.
-func computeDeadline(n notice.Notice, s SeenTimes) (time.Time, string) {
+func computeDeadline(n notice.Notice, s SeenTimes) (deadline time.Time, reason string) {
 	if n.Status == notice.Started {
 		return s.Started.Add(startedDrainTime), fmt.Sprintf("%s has started", n.Type)
 	}

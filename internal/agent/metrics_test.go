@@ -112,13 +112,13 @@ func TestEventKeepsUIDOfItsNode(t *testing.T) {
 		m.startAgent(t, 0, nil)
 		time.Sleep(time.Second)
 		m.agent.events.throttle.setEnd(time.Now().Add(time.Minute))
-		m.agent.events.emit(newUncordonedEvent())
+		m.agent.events.queueEvent(newUncordonedEvent())
 		m.mu.Lock()
 		m.node.UID = "uid-new"
 		m.mu.Unlock()
 		m.agent.updates <- func(context.Context) { m.agent.recordsRead = false }
 		time.Sleep(time.Second)
-		m.agent.events.emit(newUncordonedEvent())
+		m.agent.events.queueEvent(newUncordonedEvent())
 		time.Sleep(time.Minute)
 		m.crashAgent()
 		if want := []string{"uid-n", "uid-new"}; !slices.Equal(m.eventNodeUIDs, want) {

@@ -48,8 +48,8 @@ type conditionBackoff struct {
 	timedOut bool          // the last write had no answer in time: none is made before next
 }
 
-// recordConditionFailure counts a failure, logs the first, and delays the next try.
-func (a *Agent) recordConditionFailure(err error) {
+// backOffAfterConditionFailure counts a failure, logs the first, and delays the next try.
+func (a *Agent) backOffAfterConditionFailure(err error) {
 	a.options.Metrics.ConditionsFailed.Inc()
 	if a.conditionBackoff.delay == 0 {
 		a.log.Error("cannot write the node's conditions, will retry; nothing else waits for them", "err", err)

@@ -25,8 +25,8 @@ func (w *nodeWatch) markCordoned() {
 	}
 }
 
-// updateNodeWatch starts the watch if it is needed, and stops it otherwise.
-func (a *Agent) updateNodeWatch(ctx context.Context) {
+// startOrStopNodeWatch starts the watch if it is needed, and stops it otherwise.
+func (a *Agent) startOrStopNodeWatch(ctx context.Context) {
 	needed := len(a.nodeSources()) > 0
 	for _, h := range a.notices {
 		needed = needed || h.claim.isWritten() || h.claim.hasCordon || h.Phase == Yielded
@@ -48,9 +48,9 @@ func (a *Agent) startNodeWatch(ctx context.Context) {
 		since = "" // the sources have not seen it
 	}
 	see := func(n kubeapi.Node) {
-		a.enqueue(ctx, func(context.Context) {
+		a.enqueueUpdate(ctx, func(context.Context) {
 			if a.nodeWatch == w {
-				a.observeNode(&n)
+				a.recordObservedNode(&n)
 			}
 		})
 	}
@@ -68,8 +68,8 @@ func (a *Agent) startNodeWatch(ctx context.Context) {
 	}()
 }
 
-// observeNode handles a newer state of the Node.
-func (a *Agent) observeNode(n *kubeapi.Node) {
+// recordObservedNode handles a newer state of the Node.
+func (a *Agent) recordObservedNode(n *kubeapi.Node) {
 	a.nodeWatch.schedulable, a.unschedulable = !n.Spec.Unschedulable, n.Spec.Unschedulable
 	a.claimWriter.ObserveNode(n)
 	a.otherTools, a.otherToolsKnown = cordon.RemovingTools(n), true

@@ -33,7 +33,7 @@ type noticeState struct {
 	// lastMessages holds the last message for each reason, so each message is sent once.
 	lastMessages map[EventReason]string
 
-	// recordedPhase is the phase in the record; see Phase.toRecorded.
+	// recordedPhase is the phase in the record; see Phase.toRecordedPhase.
 	recordedPhase Phase
 	listed        bool      // this process has read the notice
 	missingSince  time.Time // since when the notice is not listed
@@ -47,8 +47,8 @@ type noticeState struct {
 	shownProgress string
 }
 
-// setLastMessage stores the last message for a reason, and reports whether it has changed.
-func (h *noticeState) setLastMessage(reason EventReason, message string) bool {
+// setLastMessageIfChanged stores the last message for a reason, and reports whether it has changed.
+func (h *noticeState) setLastMessageIfChanged(reason EventReason, message string) (changed bool) {
 	if before, exists := h.lastMessages[reason]; exists && before == message {
 		return false
 	}
@@ -79,8 +79,8 @@ func (h *noticeState) timeUntilEnded(now time.Time) time.Duration {
 	return max(0, left)
 }
 
-// labelPhase returns the label value by which the agents of the event's other instances find this node.
-func (h *noticeState) labelPhase() cordon.Phase {
+// phaseLabelValue returns the label value by which the agents of the event's other instances find this node.
+func (h *noticeState) phaseLabelValue() cordon.Phase {
 	if h.Decision.Action == Acknowledge {
 		return readyLabel
 	}
@@ -115,12 +115,12 @@ func (h *noticeState) uncordonedDrainStart() time.Time {
 	return h.Seen.First.Add(h.Decision.Deadline.Sub(h.Seen.First) / 4)
 }
 
-// noticesByUrgency returns the notices that may be acted on, the most urgent first.
-func (a *Agent) noticesByUrgency() []*noticeState {
+// activeNoticesByUrgency returns the notices that may be acted on, the most urgent first.
+func (a *Agent) activeNoticesByUrgency() []*noticeState {
 	now := time.Now()
 	all := make([]*noticeState, 0, len(a.notices))
 	for _, h := range a.notices {
-		if h.Phase != Releasing && a.isConfirmed(h, now) {
+		if h.Phase != Releasing && a.mayActOnNotice(h, now) {
 			all = append(all, h)
 		}
 	}
@@ -142,13 +142,13 @@ func (h *noticeState) urgencyRank() int {
 	return 1
 }
 
-// readRecords reads once what an earlier agent recorded on the node. Nothing else is done before, because a notice in
+// resumeFromRecordsOnce reads once what an earlier agent recorded on the node. Nothing else is done before, because a notice in
 // progress would look new.
-func (a *Agent) readRecords(ctx context.Context) error {
+func (a *Agent) resumeFromRecordsOnce(ctx context.Context) error {
 	if a.recordsRead {
 		return nil
 	}
-	node, err := a.readNode(ctx)
+	node, err := a.takeInitialOrReadNode(ctx)
 	if err != nil {
 		return fmt.Errorf("read node %s: %w", a.options.Node, err)
 	}
@@ -161,26 +161,26 @@ func (a *Agent) readRecords(ctx context.Context) error {
 		a.log.Error("cannot parse an annotation of the node; it stays", "err", err)
 	}
 	for _, r := range records {
-		a.resumeRecord(r)
+		a.resumeNoticeFromRecord(r)
 	}
 	for source, s := range a.snapshots {
 		a.extendPassedDeadlines(source, s)
 	}
 	for _, source := range a.options.Sources {
 		if s, ok := source.(Resumer); ok {
-			s.Resume(a.noticesFrom(source.Name()))
+			s.ResumeNotices(a.noticesFrom(source.Name()))
 		}
 	}
 	a.otherTools, a.otherToolsKnown = cordon.RemovingTools(node), len(a.nodeSources()) > 0
 	a.recordsRead = true
 	if !a.ready.Swap(true) {
-		a.events.emit(newSilentEvent(Guarding, notice.Notice{}))
+		a.events.queueEvent(newSilentEvent(Guarding, notice.Notice{}))
 	}
 	return nil
 }
 
-// readNode returns Options.Found on the first call, and reads the Node afterwards.
-func (a *Agent) readNode(ctx context.Context) (*kubeapi.Node, error) {
+// takeInitialOrReadNode returns Options.Found on the first call, and reads the Node afterwards.
+func (a *Agent) takeInitialOrReadNode(ctx context.Context) (*kubeapi.Node, error) {
 	if found := a.options.InitialNode; found != nil {
 		a.options.InitialNode = nil
 		return found, nil
@@ -188,8 +188,8 @@ func (a *Agent) readNode(ctx context.Context) (*kubeapi.Node, error) {
 	return a.options.API.GetNode(ctx, a.options.Node)
 }
 
-// resumeRecord continues from a record of an earlier agent. It ignores records of other owners, such as a manager.
-func (a *Agent) resumeRecord(r cordon.Record) {
+// resumeNoticeFromRecord continues from a record of an earlier agent. It ignores records of other owners, such as a manager.
+func (a *Agent) resumeNoticeFromRecord(r cordon.Record) {
 	var h noticeState
 	if err := json.Unmarshal(r.State, &h); err != nil || h.Notice.ID == "" || claimOwner(h.Notice.Source, h.Notice.ID) != r.Owner {
 		a.log.Info("the node has a cordon claim of another owner", "owner", r.Owner, "reason", r.Reason)

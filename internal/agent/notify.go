@@ -28,8 +28,8 @@ const (
 
 // Notifier sends messages to receivers. *notify.Notifier implements it.
 type Notifier interface {
-	// Notify must not block.
-	Notify(m notify.Message)
+	// Enqueue must not block.
+	Enqueue(m notify.Message)
 	// IsIdle reports that every message has been sent or tried once.
 	IsIdle() bool
 }
@@ -46,9 +46,9 @@ type drainResult struct {
 	timedOut bool
 }
 
-// dueMoments returns the moments of a notice that have come and have not been sent. Sent moments are in the notice's
+// unsentNotificationMoments returns the moments of a notice that have come and have not been sent. Sent moments are in the notice's
 // record on the node, so a restarted agent does not send them again.
-func (a *Agent) dueMoments(h *noticeState) []notify.Moment {
+func (a *Agent) unsentNotificationMoments(h *noticeState) []notify.Moment {
 	if h.Decision.Action == Ignore {
 		return nil
 	}
@@ -72,11 +72,11 @@ func (a *Agent) queueNotifications(now time.Time) {
 	if a.options.Notifier == nil {
 		return
 	}
-	for _, h := range a.noticesByUrgency() {
-		for _, m := range a.dueMoments(h) {
+	for _, h := range a.activeNoticesByUrgency() {
+		for _, m := range a.unsentNotificationMoments(h) {
 			h.NotifiedMoments = append(h.NotifiedMoments, m)
 			h.claim.markOutdated()
-			a.notifications.enqueue(pendingNotification{newMessage(a.options.Node, m, h, now), h.drainResult.report}, a.options.Metrics.EventsFailed.Inc)
+			a.notifications.queueOrDrop(pendingNotification{newMessage(a.options.Node, m, h, now), h.drainResult.report}, a.options.Metrics.EventsFailed.Inc)
 		}
 	}
 }
@@ -84,13 +84,13 @@ func (a *Agent) queueNotifications(now time.Time) {
 // queueEndNotification queues the end of a notice if its beginning was sent.
 func (a *Agent) queueEndNotification(h *noticeState) {
 	if a.options.Notifier != nil && slices.Contains(h.NotifiedMoments, notify.Detected) {
-		a.notifications.enqueue(pendingNotification{message: newMessage(a.options.Node, notify.Ended, h, time.Now())}, a.options.Metrics.EventsFailed.Inc)
+		a.notifications.queueOrDrop(pendingNotification{message: newMessage(a.options.Node, notify.Ended, h, time.Now())}, a.options.Metrics.EventsFailed.Inc)
 	}
 }
 
 // storeDrainResult stores the result of a drain for the notices that it was for.
 func (a *Agent) storeDrainResult(r drain.Report, err error) {
-	for _, h := range a.noticesByUrgency() {
+	for _, h := range a.activeNoticesByUrgency() {
 		if !h.Phase.isDraining() {
 			continue
 		}
@@ -111,17 +111,17 @@ func (a *Agent) areNotificationsSent() bool {
 func newMessage(node string, moment notify.Moment, h *noticeState, now time.Time) notify.Message {
 	n, d := h.Notice, h.Decision
 	m := notify.Message{
-		Moment: moment, Source: n.Source, NodeName: node, Event: toEvent(n), Action: string(d.Action), Reason: d.Reason,
+		Moment: moment, Source: n.Source, NodeName: node, Event: toScheduledEvent(n), Action: string(d.Action), Reason: d.Reason,
 		Forced: d.Forced, Blocked: toBlockedPods(moment, h.drainResult.blocked),
 	}
 	m.SetTime(now, d.Deadline)
 	m.SetPods([]notify.Pod{})
-	m.Summary = summarize(m, h)
+	m.Summary = summarizeMoment(m, h)
 	return m
 }
 
-// summarize describes a moment in one line.
-func summarize(m notify.Message, h *noticeState) string {
+// summarizeMoment describes a moment in one line.
+func summarizeMoment(m notify.Message, h *noticeState) string {
 	what := fmt.Sprintf("node %s: %s (%s)", m.NodeName, m.Event.EventType, m.Event.EventId)
 	switch m.Moment {
 	case notify.Detected:
@@ -146,8 +146,8 @@ func summarize(m notify.Message, h *noticeState) string {
 	return what + " has ended or was cancelled"
 }
 
-// toEvent converts a notice to the format of Azure's Scheduled Events.
-func toEvent(n notice.Notice) notify.Event {
+// toScheduledEvent converts a notice to the format of Azure's Scheduled Events.
+func toScheduledEvent(n notice.Notice) notify.Event {
 	e := notify.Event{
 		EventId: n.ID, EventType: string(n.EffectiveType()), ResourceType: "VirtualMachine", Resources: n.Resources,
 		EventStatus: string(n.Status), Description: n.Description, EventSource: "Platform",
@@ -197,7 +197,7 @@ func newNotificationSender(o *Options) *notificationSender {
 	return &notificationSender{options: o, queue: make(chan pendingNotification, maxQueuedNotifications)}
 }
 
-func (w *notificationSender) enqueue(n pendingNotification, dropped func()) {
+func (w *notificationSender) queueOrDrop(n pendingNotification, dropped func()) {
 	w.pending.Add(1)
 	select {
 	case w.queue <- n:
@@ -215,7 +215,7 @@ func (w *notificationSender) run(ctx context.Context) {
 	for {
 		select {
 		case n := <-w.queue:
-			w.send(ctx, n)
+			w.sendWithNodeDetails(ctx, n)
 		case <-ctx.Done():
 			if len(w.queue) == 0 {
 				return
@@ -224,8 +224,8 @@ func (w *notificationSender) run(ctx context.Context) {
 	}
 }
 
-// send adds the node's labels and pods if they can be read now.
-func (w *notificationSender) send(ctx context.Context, n pendingNotification) {
+// sendWithNodeDetails adds the node's labels and pods if they can be read now.
+func (w *notificationSender) sendWithNodeDetails(ctx context.Context, n pendingNotification) {
 	defer w.pending.Add(-1)
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -236,17 +236,17 @@ func (w *notificationSender) send(ctx context.Context, n pendingNotification) {
 	}
 	n.message.SetLabels(w.nodeLabels)
 	if n.report != nil {
-		n.message.SetPods(drainedPods(*n.report))
+		n.message.SetPods(podsFromDrainReport(*n.report))
 	} else if pods, err := w.options.API.ListPodsOnNode(ctx, w.options.Node); err == nil {
-		n.message.SetPods(toPods(pods))
+		n.message.SetPods(toPodsWithoutDaemonSets(pods))
 	} else {
 		w.options.Log.Warn("cannot list the node's pods: sending the notification without them", "err", err)
 	}
-	w.options.Notifier.Notify(n.message)
+	w.options.Notifier.Enqueue(n.message)
 }
 
-// toPods converts the pods of a node, except DaemonSet pods.
-func toPods(pods []kubeapi.Pod) []notify.Pod {
+// toPodsWithoutDaemonSets converts the pods of a node, except DaemonSet pods.
+func toPodsWithoutDaemonSets(pods []kubeapi.Pod) []notify.Pod {
 	out := []notify.Pod{}
 	for _, p := range pods {
 		if len(p.OwnerReferences) > 0 && p.OwnerReferences[0].Kind == "DaemonSet" {
@@ -256,7 +256,7 @@ func toPods(pods []kubeapi.Pod) []notify.Pod {
 		if p.DeletionTimestamp != nil {
 			state = "stopping"
 		}
-		out = append(out, notify.Pod{Namespace: p.Namespace, Name: p.Name, Owner: controllerName(p), State: state})
+		out = append(out, notify.Pod{Namespace: p.Namespace, Name: p.Name, Owner: controllerKindAndName(p), State: state})
 	}
 	slices.SortFunc(out, func(x, y notify.Pod) int {
 		return strings.Compare(x.Namespace+"/"+x.Name, y.Namespace+"/"+y.Name)
@@ -264,7 +264,7 @@ func toPods(pods []kubeapi.Pod) []notify.Pod {
 	return out
 }
 
-func controllerName(p kubeapi.Pod) string {
+func controllerKindAndName(p kubeapi.Pod) string {
 	for _, o := range p.OwnerReferences {
 		if o.Controller != nil && *o.Controller {
 			return o.Kind + "/" + o.Name
@@ -273,8 +273,8 @@ func controllerName(p kubeapi.Pod) string {
 	return ""
 }
 
-// drainedPods converts the pods of a drain report that had to leave.
-func drainedPods(r drain.Report) []notify.Pod {
+// podsFromDrainReport converts the pods of a drain report that had to leave.
+func podsFromDrainReport(r drain.Report) []notify.Pod {
 	out := []notify.Pod{}
 	for _, p := range r.Pods {
 		if p.Action == podrules.Skip {

@@ -29,7 +29,7 @@ type fakeNotifier struct {
 	busy bool
 }
 
-func (t *fakeNotifier) Notify(m notify.Message) {
+func (t *fakeNotifier) Enqueue(m notify.Message) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.all = append(t.all, m)
@@ -237,9 +237,9 @@ func TestApprovalWaitsForUnsentNotification(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &fakeNotifier{busy: true}
 		a, h := newNotifyingAgent(slowLookupAPI{}, to)
-		check.Not(t, a.awaitFlush(h, time.Now()) == 0, "approved before the notification was sent")
-		check.Is(t, 0, a.awaitFlush(h, time.Now().Add(flushTimeout)), flushTimeout)
+		check.Not(t, a.checkFlushFinished(h, time.Now()) == 0, "approved before the notification was sent")
+		check.Is(t, 0, a.checkFlushFinished(h, time.Now().Add(flushTimeout)), flushTimeout)
 		to.busy = false
-		check.Is(t, 0, a.awaitFlush(h, time.Now()))
+		check.Is(t, 0, a.checkFlushFinished(h, time.Now()))
 	})
 }

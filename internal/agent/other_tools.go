@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cordon"
 )
 
-// awaitNodeAccess finishes when the agent may change the node for this notice.
+// checkNodeAccess finishes when the agent may change the node for this notice.
 //
 // It leaves the node to another tool that is taking it out of service (I6): AKS node auto-drain, cluster-autoscaler
 // or Karpenter. A voluntary notice leaves it to the tool entirely. A forced notice drains when it cannot wait longer
@@ -18,9 +18,9 @@ import (
 // For a condition it changes nothing until the node may be drained. A faulty detector reports a condition on all
 // nodes at once, and they must not all be cordoned at once. For an interruption it cordons immediately, so that pods
 // from other instances do not move to an instance that is due too.
-func (a *Agent) awaitNodeAccess(ctx context.Context, h *noticeState, now time.Time) (time.Duration, error) {
+func (a *Agent) checkNodeAccess(ctx context.Context, h *noticeState, now time.Time) (recheckAfter time.Duration, err error) {
 	if h.Decision.Action.includesCordon() {
-		if err := a.detectOtherTools(ctx); err != nil {
+		if err := a.readOtherToolsOnce(ctx); err != nil {
 			if !h.Decision.Forced || !h.isUrgent(now) || isInterrupted(ctx) {
 				return 0, err
 			}
@@ -35,10 +35,10 @@ func (a *Agent) awaitNodeAccess(ctx context.Context, h *noticeState, now time.Ti
 		return h.untilWaitDeadline(now), nil
 	case h.Phase != Yielded:
 		return 0, nil
-	case h.claim.state == claimOutdated, a.hasEndedCordon():
+	case h.claim.state == claimOutdated, a.isCordonedByEndedNotice():
 		// The record is older than the other tool and says too much, or a notice that has ended still cordons the
 		// node.
-		if _, err := a.writeClaim(ctx, h, now); err != nil {
+		if _, err := a.writeClaimIfNeeded(ctx, h, now); err != nil {
 			return 0, err
 		}
 	}
@@ -54,12 +54,12 @@ func (a *Agent) shouldYield(h *noticeState, now time.Time) bool {
 	return h.Decision.Action.includesCordon() && len(a.otherTools) > 0 && !urgent && !h.Phase.isDrained()
 }
 
-// detectOtherTools reads the node once, unless the watch already reads it.
-func (a *Agent) detectOtherTools(ctx context.Context) error {
+// readOtherToolsOnce reads the node once, unless the watch already reads it.
+func (a *Agent) readOtherToolsOnce(ctx context.Context) error {
 	if a.otherToolsKnown {
 		return nil
 	}
-	ctx, cancel := withHalfTimeout(ctx)
+	ctx, cancel := withHalfRemainingTime(ctx)
 	defer cancel()
 	node, err := a.options.API.GetNode(ctx, a.options.Node)
 	if err != nil {
@@ -77,22 +77,22 @@ func (a *Agent) reportOtherTools(h *noticeState, now time.Time) {
 	what := ""
 	switch {
 	case h.Phase.isDrained():
-		what = "its pods have left already"
+		what = "its pods are already evicted"
 	case a.shouldYield(h, now) && h.Decision.Forced:
-		what = "left to it, until " + h.waitDeadline().UTC().Format(time.RFC3339) + " at the latest"
+		what = "waiting for the other tool, until " + h.waitDeadline().UTC().Format(time.RFC3339) + " at the latest"
 	case a.shouldYield(h, now):
-		what = "left to it"
+		what = "waiting for the other tool"
 	default:
-		what = "the pods are evicted anyway, the cordon is left to it"
+		what = "evicting the pods anyway, without changing the cordon"
 	}
 	if who == "" {
 		delete(h.lastMessages, OthersAtWork)
 		return
 	}
-	if !h.setLastMessage(OthersAtWork, who+what) {
+	if !h.setLastMessageIfChanged(OthersAtWork, who+what) {
 		return
 	}
 	a.log.Warn("other tools are taking this node out of service", "others", a.otherTools, "id", h.Notice.ID,
 		"type", h.Notice.Type, "consequence", what)
-	a.events.emit(newOtherToolsEvent(a.otherTools, h.Notice, what))
+	a.events.queueEvent(newOtherToolsEvent(a.otherTools, h.Notice, what))
 }

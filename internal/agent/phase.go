@@ -6,7 +6,7 @@ import "slices"
 type Phase string
 
 // The phases. Six of them are recorded on the Node under these names, and are part of the interface between versions.
-// The others are recorded as one of the six; see toRecorded.
+// The others are recorded as one of the six; see toRecordedPhase.
 const (
 	// Noticed: nothing is done, or nothing yet.
 	Noticed Phase = ""
@@ -32,8 +32,8 @@ const (
 	Releasing Phase = "releasing"
 )
 
-// toRecorded returns the phase that the record shows; before is the phase it showed last.
-func (p Phase) toRecorded(before Phase) Phase {
+// toRecordedPhase returns the phase that the record shows; before is the phase it showed last.
+func (p Phase) toRecordedPhase(before Phase) Phase {
 	switch p {
 	case Waiting, Unguarded, Releasing:
 		return before

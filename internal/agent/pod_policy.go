@@ -51,9 +51,8 @@ func (c demand) matchesPod(p *kubeapi.Pod) bool {
 
 // mostSevereType returns the most severe type among the demands that apply to a pod. It reports false if none
 // applies.
-func mostSevereType(demands []demand, p *kubeapi.Pod) (notice.Type, bool) {
+func mostSevereType(demands []demand, p *kubeapi.Pod) (mostSevere notice.Type, found bool) {
 	var kind notice.Type
-	found := false
 	for _, c := range demands {
 		if c.matchesPod(p) && (!found || severity[c.noticeType] > severity[kind]) {
 			kind, found = c.noticeType, true

@@ -94,7 +94,7 @@ func TestLogLineStaysShortForManyPods(t *testing.T) {
 	}
 	run := &drainRun{cancel: func() {}}
 	a.drain = run
-	a.handleDrainFailed(run, receipt, errors.New(strings.Repeat("z", 100_000)))
+	a.recordFailedDrain(run, receipt, errors.New(strings.Repeat("z", 100_000)))
 	a.newProgressHandler(run)(progress)
 	lines := 0
 	for line := range strings.Lines(log.String()) {

@@ -10,9 +10,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// handleSnapshot stores a snapshot of one source, and logs its unreadable parts unless the previous snapshot had
+// storeSnapshotAndLogProblems stores a snapshot of one source, and logs its unreadable parts unless the previous snapshot had
 // them.
-func (a *Agent) handleSnapshot(source string, s notice.Snapshot) {
+func (a *Agent) storeSnapshotAndLogProblems(source string, s notice.Snapshot) {
 	before, known := a.snapshots[source]
 	if !known {
 		a.extendPassedDeadlines(source, s)
@@ -48,7 +48,7 @@ func (a *Agent) extendPassedDeadlines(source string, s notice.Snapshot) {
 	}
 }
 
-// isConfirmed reports that the agent may act on a notice.
+// mayActOnNotice reports that the agent may act on a notice.
 //
 // It may if this process has read the notice. Otherwise it has only the record of an earlier agent, and that is
 // enough until the recorded deadline. Before its source was read, the record is enough only for a Preempt or
@@ -57,7 +57,7 @@ func (a *Agent) extendPassedDeadlines(source string, s notice.Snapshot) {
 //
 // If the notice was first seen later than now, the clock was set back. Then it is unknown whether its deadline has
 // passed, and the agent does not act.
-func (a *Agent) isConfirmed(h *noticeState, now time.Time) bool {
+func (a *Agent) mayActOnNotice(h *noticeState, now time.Time) bool {
 	if h.listed {
 		return true
 	}
@@ -98,7 +98,7 @@ func (a *Agent) reportUnreadable(source string, parts []notice.Problem) {
 		reported[key] = true
 	}
 	if len(all) > 0 {
-		a.events.emit(newNoticeUnreadableEvent(source, strings.Join(all, "; ")))
+		a.events.queueEvent(newNoticeUnreadableEvent(source, strings.Join(all, "; ")))
 	}
 	a.reportedUnreadable[source] = reported
 }
@@ -151,16 +151,16 @@ func (a *Agent) updateDecision(h *noticeState, n notice.Notice) {
 	h.claim.markOutdated()
 	a.handleInput(h, inputChanged, time.Now())
 	a.log.Info("notice", "id", n.ID, "type", n.Type, "status", n.Status, "action", d.Action, "deadline", d.Deadline,
-		"reason", d.Reason, "new", isNew, "resources", joinNames(n.Resources), "description", observe.ClipBytes(n.Description, maxEventMessageBytes))
+		"reason", d.Reason, "new", isNew, "resources", joinFirstNames(n.Resources), "description", observe.ClipBytes(n.Description, maxEventMessageBytes))
 	if !isNew {
-		a.events.emit(newNoticeChangedEvent(n, d))
+		a.events.queueEvent(newNoticeChangedEvent(n, d))
 		return
 	}
 	a.options.Metrics.Notices.With(string(n.Type), string(d.Action)).Inc()
 	if now := time.Now(); d.Action.includesDrain() && !a.options.DryRun {
 		a.events.throttle.setEnd(now.Add(throttleTime(d.Deadline, now)))
 	}
-	a.events.emit(newNoticeReceivedEvent(n, d))
+	a.events.queueEvent(newNoticeReceivedEvent(n, d))
 	a.startNoticeTrace(h)
 }
 
@@ -174,7 +174,7 @@ func (a *Agent) hasEnded(h *noticeState) bool {
 }
 
 // markEndedNotices finds the notices that have ended or are ignored, and returns when to check again.
-func (a *Agent) markEndedNotices(now time.Time) time.Duration {
+func (a *Agent) markEndedNotices(now time.Time) (recheckAfter time.Duration) {
 	next := idleInterval
 	for _, h := range a.notices {
 		if !a.hasEnded(h) {

@@ -46,7 +46,7 @@ const (
 
 // transition returns the phase that follows p, and the effects. It is pure. The drain, the drain slot and the claim
 // are not effects, because they follow from the phase.
-func transition(p Phase, in input, g guard) (Phase, effect) {
+func transition(p Phase, in input, g guard) (next Phase, effects effect) {
 	switch in {
 	case inputChecked:
 		next := nextCheckedPhase(p, g)
@@ -130,7 +130,7 @@ func nextCheckedPhase(p Phase, g guard) Phase {
 func (h *noticeState) applyTransition(in input, g guard, now time.Time) effect {
 	next, effects := transition(h.Phase, in, g)
 	h.Phase = next
-	if recorded := next.toRecorded(h.recordedPhase); recorded != h.recordedPhase {
+	if recorded := next.toRecordedPhase(h.recordedPhase); recorded != h.recordedPhase {
 		h.recordedPhase = recorded
 		h.claim.markOutdated()
 	}
@@ -144,21 +144,21 @@ func (h *noticeState) applyTransition(in input, g guard, now time.Time) effect {
 }
 
 func (a *Agent) handleInput(h *noticeState, in input, now time.Time) {
-	if h.applyTransition(in, a.computeGuard(h, now), now)&effectEmitDraining != 0 {
-		a.events.emit(newDrainingEvent(h.Notice, h.Decision))
+	if h.applyTransition(in, a.computeTransitionGuard(h, now), now)&effectEmitDraining != 0 {
+		a.events.queueEvent(newDrainingEvent(h.Notice, h.Decision))
 	}
 }
 
 // checkPhases moves every notice that may be acted on to the phase that follows from drain slots, other tools and
 // time.
 func (a *Agent) checkPhases(now time.Time) {
-	for _, h := range a.noticesByUrgency() {
+	for _, h := range a.activeNoticesByUrgency() {
 		a.handleInput(h, inputChecked, now)
 	}
 }
 
-// computeGuard computes what h's next transition depends on.
-func (a *Agent) computeGuard(h *noticeState, now time.Time) guard {
+// computeTransitionGuard computes what h's next transition depends on.
+func (a *Agent) computeTransitionGuard(h *noticeState, now time.Time) guard {
 	known := a.otherToolsKnown || h.claim.isWritten()
 	isLate := h.Decision.Forced && (h.isUrgent(now) || !now.Before(h.uncordonedDrainStart()))
 	return guard{

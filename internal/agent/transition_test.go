@@ -172,7 +172,7 @@ func TestTransitionsKeepInvariants(t *testing.T) {
 				t.Errorf("%q with %+v: drains", p, g)
 			}
 			check.Not(t, p.isDrained() && next != p, "%q with %+v: a check moves a drained node to %q", p, g, next)
-			if r := p.toRecorded(g.recordedPhase); !slices.Contains([]Phase{Noticed, Cordoned, Draining, Drained, NotDrained, Acknowledged}, r) {
+			if r := p.toRecordedPhase(g.recordedPhase); !slices.Contains([]Phase{Noticed, Cordoned, Draining, Drained, NotDrained, Acknowledged}, r) {
 				t.Errorf("%q is recorded as %q, which other versions do not know", p, r)
 			}
 		}

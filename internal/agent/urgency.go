@@ -40,8 +40,8 @@ func (i *interrupter) startPass(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { cancel(nil) }
 }
 
-// interrupt ends the running requests. Each call needs a later call of markHandled.
-func (i *interrupter) interrupt() {
+// interruptRequests ends the running requests. Each call needs a later call of markHandled.
+func (i *interrupter) interruptRequests() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.pending++
@@ -77,7 +77,7 @@ func (a *Agent) latestDrainStart(h *noticeState, now time.Time) time.Time {
 // nextForcedDrainStart returns the latest start of the next forced drain that cannot start yet; zero if none waits.
 func (a *Agent) nextForcedDrainStart(now time.Time) time.Time {
 	var next time.Time
-	for _, h := range a.noticesByUrgency() {
+	for _, h := range a.activeNoticesByUrgency() {
 		if !h.Decision.Forced || !h.needsDrain() || a.canDrain(h, now) || a.options.DryRun {
 			continue
 		}
@@ -91,7 +91,7 @@ func (a *Agent) nextForcedDrainStart(now time.Time) time.Time {
 // isForcedDrainPending reports that a forced drain waits only for its cordon claim. Until it starts, nothing that can
 // wait is written.
 func (a *Agent) isForcedDrainPending(now time.Time) bool {
-	return slices.ContainsFunc(a.noticesByUrgency(), func(h *noticeState) bool {
+	return slices.ContainsFunc(a.activeNoticesByUrgency(), func(h *noticeState) bool {
 		return h.Decision.Forced && a.isDrainDue(h, now) && !a.canStartDrain(h, now)
 	})
 }
@@ -114,8 +114,8 @@ func (a *Agent) withStepTimeout(pass context.Context, h *noticeState) (context.C
 	return context.WithTimeout(pass, max(left, minStepTime))
 }
 
-// withHalfTimeout limits one request to half of the remaining time, so that the next request gets the rest.
-func withHalfTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+// withHalfRemainingTime limits one request to half of the remaining time, so that the next request gets the rest.
+func withHalfRemainingTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	until, limited := ctx.Deadline()
 	if !limited {
 		return ctx, func() {}

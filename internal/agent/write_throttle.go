@@ -55,7 +55,7 @@ func (a *Agent) endThrottle(r *drainRun) {
 		return
 	}
 	a.events.throttle.setEnd(time.Time{})
-	a.wakeLoop()
+	a.triggerReconcile()
 }
 
 // writeThrottle delays writes until a time that can change meanwhile.

@@ -83,7 +83,7 @@ type TokenIssuer struct {
 
 var _ openstack.Joiner = (*TokenIssuer)(nil)
 
-// clusterInfo is the content of kube-public/cluster-info.
+// cachedClusterInfo is the content of kube-public/cluster-info.
 type clusterInfo struct{ server, caCert, caCertHash string }
 
 // New validates the options. It makes no request.
@@ -107,7 +107,7 @@ func New(kube kubernetes.Interface, o Options) (*TokenIssuer, error) {
 
 // Issue creates a token for an instance and returns it with the API server's address and certificate.
 func (m *TokenIssuer) Issue(ctx context.Context, machine string) (openstack.Join, error) {
-	info, err := m.clusterInfo(ctx)
+	info, err := m.cachedClusterInfo(ctx)
 	if err != nil {
 		return openstack.Join{}, err
 	}
@@ -155,7 +155,7 @@ func newTokenSecret(token, machine string, expires time.Time) (*corev1.Secret, e
 
 // Withdraw deletes the tokens of an instance.
 func (m *TokenIssuer) Withdraw(ctx context.Context, machine string) error {
-	return m.deleteTokens(ctx, func(s *corev1.Secret) string {
+	return m.deleteTokensWithReason(ctx, func(s *corev1.Secret) string {
 		if s.Annotations[MachineAnnotation] == machine {
 			return "its instance will not join"
 		}
@@ -163,11 +163,11 @@ func (m *TokenIssuer) Withdraw(ctx context.Context, machine string) error {
 	})
 }
 
-// DeleteUnneeded deletes the tokens of instances that have joined, and expired tokens, because the token cleaner of
+// DeleteUnneededTokens deletes the tokens of instances that have joined, and expired tokens, because the token cleaner of
 // kube-controller-manager may be disabled. It checks all tokens once.
-func (m *TokenIssuer) DeleteUnneeded(ctx context.Context) error {
+func (m *TokenIssuer) DeleteUnneededTokens(ctx context.Context) error {
 	var errs []error
-	err := m.deleteTokens(ctx, func(s *corev1.Secret) string {
+	err := m.deleteTokensWithReason(ctx, func(s *corev1.Secret) string {
 		if isExpired(s, time.Now()) {
 			return "it has expired"
 		}
@@ -199,8 +199,8 @@ func isExpired(s *corev1.Secret, now time.Time) bool {
 	return err == nil && now.After(at)
 }
 
-// deleteTokens deletes each token if why returns a reason for it.
-func (m *TokenIssuer) deleteTokens(ctx context.Context, why func(*corev1.Secret) string) error {
+// deleteTokensWithReason deletes each token if why returns a reason for it.
+func (m *TokenIssuer) deleteTokensWithReason(ctx context.Context, why func(*corev1.Secret) string) error {
 	options := metav1.ListOptions{LabelSelector: TokenLabel + "=" + labelValue, Limit: pageSize}
 	var errs []error
 	for {
@@ -227,12 +227,12 @@ func (m *TokenIssuer) deleteTokens(ctx context.Context, why func(*corev1.Secret)
 	}
 }
 
-// Run deletes unneeded tokens periodically until ctx ends.
-func (m *TokenIssuer) Run(ctx context.Context) {
+// RunTokenCleanup deletes unneeded tokens periodically until ctx ends.
+func (m *TokenIssuer) RunTokenCleanup(ctx context.Context) {
 	ticker := time.NewTicker(cleanupInterval)
 	defer ticker.Stop()
 	for {
-		if err := m.DeleteUnneeded(ctx); err != nil && ctx.Err() == nil {
+		if err := m.DeleteUnneededTokens(ctx); err != nil && ctx.Err() == nil {
 			m.options.Log.Error("deleting unneeded bootstrap tokens failed", "err", err)
 		}
 		select {
@@ -247,8 +247,8 @@ func (m *TokenIssuer) secrets() typedcorev1.SecretInterface {
 	return m.kube.CoreV1().Secrets(metav1.NamespaceSystem)
 }
 
-// clusterInfo returns what kubeadm publishes for joining nodes.
-func (m *TokenIssuer) clusterInfo(ctx context.Context) (*clusterInfo, error) {
+// cachedClusterInfo returns what kubeadm publishes for joining nodes.
+func (m *TokenIssuer) cachedClusterInfo(ctx context.Context) (*clusterInfo, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.info != nil && time.Since(m.infoReadAt) < clusterInfoTTL {

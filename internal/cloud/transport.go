@@ -27,16 +27,16 @@ func LoadCertPool(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// NewTransport returns an HTTP transport for a cloud API. It keeps at most connections idle connections.
-func NewTransport(config *tls.Config, connections int) *http.Transport {
+// NewTransport returns an HTTP transport for a cloud API. It keeps at most maxIdleConnections idle connections.
+func NewTransport(config *tls.Config, maxIdleConnections int) *http.Transport {
 	return &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
 		DialContext:            (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
 		TLSClientConfig:        config,
 		TLSHandshakeTimeout:    10 * time.Second,
 		ForceAttemptHTTP2:      true,
-		MaxIdleConns:           connections,
-		MaxIdleConnsPerHost:    connections,
+		MaxIdleConns:           maxIdleConnections,
+		MaxIdleConnsPerHost:    maxIdleConnections,
 		IdleConnTimeout:        90 * time.Second,
 		MaxResponseHeaderBytes: 64 << 10,
 	}

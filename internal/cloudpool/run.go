@@ -56,7 +56,7 @@ func Run(ctx context.Context, c Config, in Dependencies) error {
 	if err != nil {
 		return err
 	}
-	fronts, err := newFronts(ctx, &c, &in, cluster, metrics, log)
+	fronts, err := newServedPools(ctx, &c, &in, cluster, metrics, log)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func Run(ctx context.Context, c Config, in Dependencies) error {
 	log.Info("serving the cloudpool API", "address", server.Address(), "tls", server.TLS(), "pools", len(fronts))
 	group.Go(func() error { return server.Run(ctx) })
 	group.Go(func() error { return cluster.Run(ctx) })
-	runUpdaters(ctx, group, cluster, fronts, in.Clouds, func() {
+	startUpdaters(ctx, group, cluster, fronts, in.Clouds, func() {
 		ready.Store(true)
 		log.Info("the cluster caches have synced")
 		if in.Ready != nil {
@@ -94,8 +94,8 @@ func Run(ctx context.Context, c Config, in Dependencies) error {
 	return group.Wait()
 }
 
-// runUpdaters runs the updaters until ctx ends. It calls ready once the caches have synced and all NodeGroups were read.
-func runUpdaters(ctx context.Context, group *errgroup.Group, cluster *controller.Cluster, fronts []*httpserver.ServedPool, clouds map[string]cloud.Provider, ready func()) {
+// startUpdaters runs the updaters until ctx ends. It calls ready once the caches have synced and all NodeGroups were read.
+func startUpdaters(ctx context.Context, group *errgroup.Group, cluster *controller.Cluster, fronts []*httpserver.ServedPool, clouds map[string]cloud.Provider, ready func()) {
 	known := make(chan struct{})
 	group.Go(func() error {
 		select {
@@ -107,7 +107,7 @@ func runUpdaters(ctx context.Context, group *errgroup.Group, cluster *controller
 			if f.Native == nil {
 				continue
 			}
-			if err := f.Native.ReadGroup(ctx, clouds); err != nil {
+			if err := f.Native.ReadNodeGroup(ctx, clouds); err != nil {
 				return err
 			}
 		}
@@ -140,7 +140,7 @@ func newServerOptions(c *Config, cluster *controller.Cluster, metrics *controlle
 	return o
 }
 
-func newFronts(ctx context.Context, c *Config, in *Dependencies, cluster *controller.Cluster, metrics *controller.Metrics, log *slog.Logger) ([]*httpserver.ServedPool, error) {
+func newServedPools(ctx context.Context, c *Config, in *Dependencies, cluster *controller.Cluster, metrics *controller.Metrics, log *slog.Logger) ([]*httpserver.ServedPool, error) {
 	var fronts []*httpserver.ServedPool
 	add := func(f *httpserver.ServedPool, b controller.Backend) (err error) {
 		o := c.UpdaterOptions
@@ -163,7 +163,7 @@ func newFronts(ctx context.Context, c *Config, in *Dependencies, cluster *contro
 		}
 		for _, name := range names {
 			u, err := pools.URL(ctx, name)
-			computerName, err2 := pools.ComputerName(ctx, name)
+			computerName, err2 := pools.ComputerNamePath(ctx, name)
 			if err := cmp.Or(err, err2); err != nil {
 				return nil, fmt.Errorf("--pool: %s: %w", name, err)
 			}

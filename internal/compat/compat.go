@@ -34,10 +34,10 @@ func (e Entry) Int() (n int, ok bool) {
 	return n, e.node != nil && e.node.Decode(&n) == nil
 }
 
-// ReadEntries reads the entries of a YAML mapping. A key within one of the sections (in any letter case) becomes "section.key".
+// ReadYAMLEntries reads the entries of a YAML mapping. A key within one of the sections (in any letter case) becomes "section.key".
 // Keys keep their spelling. Merge keys are applied. A value that is not a scalar is an entry too, so that unknown keys can
 // be reported. It returns an error with the line if the file is not a mapping or a merge fails.
-func ReadEntries(raw []byte, sections ...string) (map[string]Entry, error) {
+func ReadYAMLEntries(raw []byte, sections ...string) (map[string]Entry, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(raw, &document); err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func (r entryReader) addKey(prefix string, name, value *yaml.Node) error {
 }
 
 // ParseBool parses a YAML boolean. old is true for words that are booleans only in YAML 1.1, such as yes and on.
-func ParseBool(text string) (value, old, ok bool) {
+func ParseBool(text string) (value, yaml11Only, ok bool) {
 	switch strings.ToLower(text) {
 	case "y", "yes", "on":
 		return true, true, true
@@ -154,8 +154,8 @@ func FindClosestName(name string, known []string) string {
 	return config.FindClosestName(name, slices.Sorted(slices.Values(known)), max(2, len(name)/3))
 }
 
-// FormatUnknownKey returns the warning about an unknown key.
-func FormatUnknownKey(key string, line int, known []string) string {
+// FormatUnknownKeyWarning returns the warning about an unknown key.
+func FormatUnknownKeyWarning(key string, line int, known []string) string {
 	text := fmt.Sprintf("line %d: %s: unknown key, ignored", line, key)
 	if like := FindClosestName(key, known); like != "" {
 		text += "; did you mean " + like + "?"

@@ -15,7 +15,7 @@ import (
 var ignoreNodes = cmpopts.IgnoreUnexported(Entry{})
 
 func TestEntriesAreReadWithTheirLines(t *testing.T) {
-	got, err := ReadEntries([]byte("a: 1\nb:\n  c: 'x y'\n  d:\n# nothing\ne: -1001234567890123\n"), "B")
+	got, err := ReadYAMLEntries([]byte("a: 1\nb:\n  c: 'x y'\n  d:\n# nothing\ne: -1001234567890123\n"), "B")
 	must.NoError(t, err)
 	want := map[string]Entry{
 		"a": {Value: "1", Line: 1}, "b.c": {Value: "x y", Line: 3}, "b.d": {Null: true, Line: 4},
@@ -23,7 +23,7 @@ func TestEntriesAreReadWithTheirLines(t *testing.T) {
 	}
 	check.Equal(t, want, got, ignoreNodes)
 	for _, empty := range []string{"", "# only a comment\n", "null\n", "---\n"} {
-		if got, err := ReadEntries([]byte(empty)); err != nil || len(got) > 0 {
+		if got, err := ReadYAMLEntries([]byte(empty)); err != nil || len(got) > 0 {
 			t.Errorf("%q: %v, %v", empty, got, err)
 		}
 	}
@@ -33,13 +33,13 @@ func TestI10UnreadableFileIsRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"- a\n": "want keys", "a: b: c\n": "mapping values", "just text": "want keys",
 	} {
-		got, err := ReadEntries([]byte(text))
+		got, err := ReadYAMLEntries([]byte(text))
 		check.Not(t, err == nil || !strings.Contains(err.Error(), want), "%q: %v, %v; want %q", text, got, err, want)
 	}
 }
 
 func TestEntriesOfOtherShapesAreKept(t *testing.T) {
-	got, err := ReadEntries([]byte("a: [1]\nb: {c: {d: 1}, e: 2}\n? [x]\n: 1\nf: &f\n  g: 1\nh: *f\ni: {<<: 3}\n"), "b", "f", "h")
+	got, err := ReadYAMLEntries([]byte("a: [1]\nb: {c: {d: 1}, e: 2}\n? [x]\n: 1\nf: &f\n  g: 1\nh: *f\ni: {<<: 3}\n"), "b", "f", "h")
 	must.NoError(t, err)
 	want := map[string]Entry{
 		"a": {NonScalarKind: "a list", Line: 1}, "b.c": {NonScalarKind: "keys with values", Line: 2}, "b.e": {Value: "2", Line: 2},
@@ -65,7 +65,7 @@ func TestMergeKeysFollowYAMLRules(t *testing.T) {
 		"<<: {a: &l [1], b: *l}\n":                     {"a": {NonScalarKind: "a list", Line: 1}, "b": {NonScalarKind: "a list", Line: 1}},
 		"'<<': 1\n":                                    {"<<": {Value: "1", Line: 1}},
 	} {
-		got, err := ReadEntries([]byte(text), "a", "b", "x", "y", "z")
+		got, err := ReadYAMLEntries([]byte(text), "a", "b", "x", "y", "z")
 		diff := cmp.Diff(want, got, ignoreNodes)
 		check.Not(t, err != nil || diff != "", "%q: %v\n%s", text, err, diff)
 	}
@@ -80,7 +80,7 @@ func TestI10UnreadableMergeKeyIsRefused(t *testing.T) {
 		"a: &a\n  <<: *a\n  b: 1\n":                            "line 2: a.<<: want an alias",
 		"x: &x {a: 1}\ny: &y {b: 2}\nz:\n  <<: *x\n  <<: *y\n": "line 5: z.<<: already set",
 	} {
-		got, err := ReadEntries([]byte(text), "a", "b", "x", "y", "z")
+		got, err := ReadYAMLEntries([]byte(text), "a", "b", "x", "y", "z")
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v, %v; want %q", text, got, err, want)
 		}
@@ -89,7 +89,7 @@ func TestI10UnreadableMergeKeyIsRefused(t *testing.T) {
 
 // TestEntriesFollowYAMLSpellings tests the spellings that YAML allows for values and keys.
 func TestEntriesFollowYAMLSpellings(t *testing.T) {
-	got, err := ReadEntries([]byte("a: &k b\n*k : 1e1\nc: 1_000\nd: !!binary dGV4dA==\ne: 1.5h\na: 2\na: 3\n<<: {f: 0o17}\n"))
+	got, err := ReadYAMLEntries([]byte("a: &k b\n*k : 1e1\nc: 1_000\nd: !!binary dGV4dA==\ne: 1.5h\na: 2\na: 3\n<<: {f: 0o17}\n"))
 	want := map[string]Entry{
 		"a": {Value: "b", Line: 1, DuplicateLine: 7}, "b": {Value: "1e1", Line: 2}, "c": {Value: "1_000", Line: 3},
 		"d": {Value: "text", Line: 4}, "e": {Value: "1.5h", Line: 5}, "f": {Value: "0o17", Line: 8},
@@ -132,9 +132,9 @@ func FuzzEntries(f *testing.F) {
 	f.Add("{[: \xff")
 	f.Add("a: &a {<<: *a}\n<<: [*a, {b: 1}]\n")
 	f.Fuzz(func(_ *testing.T, text string) {
-		if entries, err := ReadEntries([]byte(text)); err == nil {
+		if entries, err := ReadYAMLEntries([]byte(text)); err == nil {
 			for key := range entries {
-				_ = FormatUnknownKey(key, 1, []string{"nodename"})
+				_ = FormatUnknownKeyWarning(key, 1, []string{"nodename"})
 			}
 		}
 	})

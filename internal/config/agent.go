@@ -211,7 +211,7 @@ func (a *Agent) validatePolicy() error {
 	for _, kind := range slices.Sorted(maps.Keys(a.OnUserInitiated)) {
 		switch action := a.OnUserInitiated[kind]; {
 		case parseNoticeType(kind) == "":
-			bad("on-user-initiated", kind, "TYPE=ACTION with one of the types "+strings.Join(listTypeNames(), ", "))
+			bad("on-user-initiated", kind, "TYPE=ACTION with one of the types "+strings.Join(listNoticeTypeNames(), ", "))
 		case !slices.Contains(agent.Actions(), agent.Action(action)):
 			bad("on-user-initiated", kind+"="+action, formatActions())
 		}
@@ -230,7 +230,7 @@ func (a *Agent) validateConditions() error {
 	var errs []error
 	bad := a.newErrorCollector(&errs)
 	if err := condition.ValidateRules(a.Conditions); err != nil {
-		errs = append(errs, prefixErrors(a.formatSource(conditionFlag), err))
+		errs = append(errs, prefixErrors(a.describeOptionSource(conditionFlag), err))
 	}
 	if !slices.Contains(condition.RuleActions(), a.OnUnconfirmed) {
 		bad("on-unconfirmed", a.OnUnconfirmed, formatConditionActions())
@@ -262,7 +262,7 @@ func (a *Agent) validateDrain() error {
 	}
 	if taint := a.BuildTaint(); slices.Contains([]string{"NoSchedule", "PreferNoSchedule", "NoExecute"}, taint.Effect) {
 		if err := taint.Validate(); err != nil {
-			errs = append(errs, fmt.Errorf("%s, %s: %s=%s: want %w", a.formatSource("taint-key"), a.formatSource("taint-value"), taint.Key, taint.Value, err))
+			errs = append(errs, fmt.Errorf("%s, %s: %s=%s: want %w", a.describeOptionSource("taint-key"), a.describeOptionSource("taint-value"), taint.Key, taint.Value, err))
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(a.Labels)) {
@@ -281,12 +281,12 @@ func (a *Agent) BuildTaint() agent.Taint {
 // newErrorCollector returns a function that appends one error to a list.
 func (a *Agent) newErrorCollector(errs *[]error) func(flag string, value any, want string) {
 	return func(flag string, value any, want string) {
-		*errs = append(*errs, fmt.Errorf("%s: %v: want %s", a.formatSource(flag), quoteString(value), want))
+		*errs = append(*errs, fmt.Errorf("%s: %v: want %s", a.describeOptionSource(flag), quoteIfString(value), want))
 	}
 }
 
-// BuildImpactPolicy returns the configured impact policy. The options must be valid.
-func (a *Agent) BuildImpactPolicy() agent.NoticePolicy {
+// BuildNoticePolicy returns the configured impact policy. The options must be valid.
+func (a *Agent) BuildNoticePolicy() agent.NoticePolicy {
 	return agent.NoticePolicy{
 		ActionByType: map[notice.Type]agent.Action{
 			notice.Freeze: agent.Action(a.OnFreeze), notice.Reboot: agent.Action(a.OnReboot),
@@ -337,7 +337,7 @@ func parseNoticeType(name string) notice.Type {
 	return ""
 }
 
-func listTypeNames() []string {
+func listNoticeTypeNames() []string {
 	var all []string
 	for _, t := range notice.Interruptions() {
 		all = append(all, strings.ToLower(string(t)))
@@ -381,7 +381,7 @@ func isAddress(s string) bool {
 	return err == nil
 }
 
-func quoteString(v any) any {
+func quoteIfString(v any) any {
 	if s, ok := v.(string); ok {
 		return fmt.Sprintf("%q", s)
 	}

@@ -31,7 +31,7 @@ func TestAgentDefaultsMatchImpactPolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := agent.DefaultNoticePolicy()
-	got := c.BuildImpactPolicy()
+	got := c.BuildNoticePolicy()
 	for _, typ := range notice.Types() {
 		if got.ActionByType[typ] != want.ActionByType[typ] {
 			t.Errorf("%s: %s, want %s", typ, got.ActionByType[typ], want.ActionByType[typ])
@@ -89,7 +89,7 @@ func TestFlagsSetImpactPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := c.BuildImpactPolicy()
+	i := c.BuildNoticePolicy()
 	for id, want := range map[string]agent.Action{
 		"KernelDeadlock": agent.Drain, "Ready-Unknown": agent.Cordon, "RebootScheduled": agent.DrainMarked,
 	} {

@@ -87,7 +87,7 @@ func TestDaemonSetReadsKustomizedConfiguration(t *testing.T) {
 		t.Error("no Secret that may be missing is mounted at " + exampleSecrets)
 	}
 	var keys map[string]any
-	if _, err := DecodeAgent(readManifest(t, "agent.yaml", &keys)); err != nil {
+	if _, err := DecodeAgentFile(readManifest(t, "agent.yaml", &keys)); err != nil {
 		t.Errorf("the agent refuses its own file: %v", err)
 	}
 }

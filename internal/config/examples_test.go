@@ -86,7 +86,7 @@ func sendExample(t *testing.T, file string) (notify.Receiver, map[notify.Moment]
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := n.Send(t.Context(), notify.NewSampleMessage(m, time.Now())); err != nil {
+		if err := n.SendToAllNow(t.Context(), notify.NewSampleMessage(m, time.Now())); err != nil {
 			t.Fatal(err)
 		}
 		got[m] = w.all[0]

@@ -49,7 +49,7 @@ func DecodeKeys(document []byte, keys []FileKey, s Strictness) (warnings []error
 	for _, v := range values {
 		i := slices.IndexFunc(keys, func(k FileKey) bool { return k.Name == v.name })
 		if i < 0 {
-			warnings = append(warnings, newUnknownKeyError(v.name, v.name, listNames(keys)))
+			warnings = append(warnings, newUnknownKeyError(v.name, v.name, listKeyNames(keys)))
 			continue
 		}
 		unknown, err := keys[i].Set(v.raw)
@@ -79,7 +79,7 @@ func prefixErrors(key string, err error) error {
 	return fmt.Errorf("%s: %w", key, err)
 }
 
-func listNames(keys []FileKey) []string {
+func listKeyNames(keys []FileKey) []string {
 	all := make([]string, len(keys))
 	for i, k := range keys {
 		all[i] = k.Name
@@ -135,9 +135,9 @@ func ToFileKey(flag string) string {
 	return b.String()
 }
 
-// ListFlagKeys returns the keys of all flags in fs. A flag from the command line keeps its value. taken is called with
+// ListFlagKeys returns the keys of all flags in fs. A flag from the command line keeps its value. onSetFromFile is called with
 // the name of each flag that gets its value from a key.
-func ListFlagKeys(fs *pflag.FlagSet, taken func(flag string)) []FileKey {
+func ListFlagKeys(fs *pflag.FlagSet, onSetFromFile func(flag string)) []FileKey {
 	var keys []FileKey
 	fs.VisitAll(func(f *pflag.Flag) {
 		keys = append(keys, FileKey{Name: ToFileKey(f.Name), Set: func(raw json.RawMessage) ([]error, error) {
@@ -148,7 +148,7 @@ func ListFlagKeys(fs *pflag.FlagSet, taken func(flag string)) []FileKey {
 			if err := f.Value.Set(text); err != nil {
 				return nil, fmt.Errorf("%s: want a %s: %w", raw, f.Value.Type(), err)
 			}
-			taken(f.Name)
+			onSetFromFile(f.Name)
 			return nil, nil
 		}})
 	})
@@ -259,10 +259,10 @@ func readFile(path string) ([]byte, error) {
 // conditionsKey is the file key for all rules of conditionFlag.
 const conditionsKey = "conditions"
 
-// listKeys returns the keys of a file: the flags, and the sections without a flag.
-func (a *Agent) listKeys(fs *pflag.FlagSet) []FileKey {
+// listFileKeys returns the keys of a file: the flags, and the sections without a flag.
+func (a *Agent) listFileKeys(fs *pflag.FlagSet) []FileKey {
 	a.fileKeysByFlag = map[string]string{}
-	flags := ListFlagKeys(a.filterOwnFlags(fs), func(flag string) { a.fileKeysByFlag[flag] = ToFileKey(flag) })
+	flags := ListFlagKeys(a.filterFileFlags(fs), func(flag string) { a.fileKeysByFlag[flag] = ToFileKey(flag) })
 	conditions := NewListKey(conditionsKey, &a.Conditions)
 	set := conditions.Set
 	conditions.Set = func(raw json.RawMessage) ([]error, error) {
@@ -272,8 +272,8 @@ func (a *Agent) listKeys(fs *pflag.FlagSet) []FileKey {
 	return append(flags, conditions, NewListKey("notifications", &a.Notifications))
 }
 
-// formatSource names the source of an option's value: a key of the file, or the flag. The file can have no name.
-func (a *Agent) formatSource(flag string) string {
+// describeOptionSource names the source of an option's value: a key of the file, or the flag. The file can have no name.
+func (a *Agent) describeOptionSource(flag string) string {
 	key, ok := a.fileKeysByFlag[flag]
 	switch {
 	case !ok:
@@ -300,7 +300,7 @@ func (a *Agent) LoadFile(fs *pflag.FlagSet) error {
 	if err != nil {
 		return fmt.Errorf("--%s: %w", configFlag, err)
 	}
-	if _, err := DecodeKeys(raw, a.listKeys(fs), Strict); err != nil {
+	if _, err := DecodeKeys(raw, a.listFileKeys(fs), Strict); err != nil {
 		return fmt.Errorf("--%s: %s: %w", configFlag, a.ConfigFile, err)
 	}
 	return nil
@@ -318,17 +318,17 @@ func ReadReceivers(path string) ([]notify.Receiver, error) {
 	return a.Notifications, notify.ValidateReceivers(a.Notifications)
 }
 
-// DecodeAgent decodes a file strictly, without any flag.
-func DecodeAgent(raw []byte) (Agent, error) {
+// DecodeAgentFile decodes a file strictly, without any flag.
+func DecodeAgentFile(raw []byte) (Agent, error) {
 	var a Agent
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	a.RegisterFlags(fs)
-	_, err := DecodeKeys(raw, a.listKeys(fs), Strict)
+	_, err := DecodeKeys(raw, a.listFileKeys(fs), Strict)
 	return a, err
 }
 
-// filterOwnFlags returns the flags of the agent that a file can set. A command also has others, such as --help.
-func (a *Agent) filterOwnFlags(fs *pflag.FlagSet) *pflag.FlagSet {
+// filterFileFlags returns the flags of the agent that a file can set. A command also has others, such as --help.
+func (a *Agent) filterFileFlags(fs *pflag.FlagSet) *pflag.FlagSet {
 	added := pflag.NewFlagSet("", pflag.ContinueOnError)
 	new(Agent).RegisterFlags(added)
 	own := pflag.NewFlagSet("", pflag.ContinueOnError)

@@ -208,11 +208,11 @@ func FuzzFile(f *testing.F) {
 		var c Agent
 		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 		c.RegisterFlags(fs)
-		_, strict := DecodeKeys(document, c.listKeys(fs), Strict)
+		_, strict := DecodeKeys(document, c.listFileKeys(fs), Strict)
 		var l Agent
 		fs = pflag.NewFlagSet("", pflag.ContinueOnError)
 		l.RegisterFlags(fs)
-		_, lenient := DecodeKeys(document, l.listKeys(fs), Lenient)
+		_, lenient := DecodeKeys(document, l.listFileKeys(fs), Lenient)
 		if strict == nil && lenient != nil {
 			t.Errorf("a lenient reader refuses what a strict one takes: %v", lenient)
 		}

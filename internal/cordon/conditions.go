@@ -7,13 +7,13 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-func (p *planner) planConditions(wanted []Condition) {
+func (p *claimPlanner) planConditions(wanted []Condition) {
 	for _, kind := range slices.Sorted(maps.Keys(p.ownRecord.Conditions)) {
 		if slices.ContainsFunc(wanted, func(c Condition) bool { return c.Type == kind }) {
 			continue
 		}
 		claim := p.ownRecord.Conditions[kind]
-		if on := p.currentCondition(kind); on != nil && claim.matches(on) && p.oldestOtherClaim(on) == nil {
+		if on := p.currentCondition(kind); on != nil && claim.matches(on) && p.oldestOtherRecordClaiming(on) == nil {
 			p.removedConditions = append(p.removedConditions, kind)
 			p.addConditionClaim(kind, claim) // until the condition is removed
 		}
@@ -23,17 +23,17 @@ func (p *planner) planConditions(wanted []Condition) {
 	}
 }
 
-func (p *planner) planCondition(c Condition) {
+func (p *claimPlanner) planCondition(c Condition) {
 	on := p.currentCondition(c.Type)
 	if on == nil {
 		claim := p.newConditionClaim(c)
 		p.addConditionClaim(c.Type, claim)
-		p.setCondition(c, claim)
+		p.addConditionPatch(c, claim)
 		return
 	}
 	mine, had := p.ownRecord.Conditions[c.Type]
 	had = had && mine.matches(on)
-	first := p.oldestOtherClaim(on)
+	first := p.oldestOtherRecordClaiming(on)
 	if !had && first == nil {
 		p.notOurs = append(p.notOurs, "condition "+c.Type)
 		return
@@ -41,11 +41,11 @@ func (p *planner) planCondition(c Condition) {
 	claim := ConditionClaim{Since: on.LastTransitionTime.UTC(), Reason: on.Reason}
 	p.addConditionClaim(c.Type, claim)
 	if had && on.Message != c.Message && (first == nil || compareAge(p.ownRecord, *first) < 0) {
-		p.setCondition(c, claim)
+		p.addConditionPatch(c, claim)
 	}
 }
 
-func (p *planner) setCondition(c Condition, claim ConditionClaim) {
+func (p *claimPlanner) addConditionPatch(c Condition, claim ConditionClaim) {
 	p.setConditions = append(p.setConditions, conditionPatch{
 		Type: c.Type, Status: "True", Reason: claim.Reason, Message: c.Message,
 		LastTransitionTime: claim.Since, LastHeartbeatTime: p.now,
@@ -54,22 +54,22 @@ func (p *planner) setCondition(c Condition, claim ConditionClaim) {
 
 // newConditionClaim returns the claim to a condition that is not on the node. If a process ended between writing the
 // record and the condition, it is the recorded claim.
-func (p *planner) newConditionClaim(c Condition) ConditionClaim {
+func (p *claimPlanner) newConditionClaim(c Condition) ConditionClaim {
 	if claim, ok := p.ownRecord.Conditions[c.Type]; ok && claim.Reason == c.Reason {
 		return claim
 	}
 	return ConditionClaim{Since: p.now, Reason: c.Reason}
 }
 
-func (p *planner) addConditionClaim(kind string, addConditionClaim ConditionClaim) {
+func (p *claimPlanner) addConditionClaim(kind string, addConditionClaim ConditionClaim) {
 	if p.nextRecord.Conditions == nil {
 		p.nextRecord.Conditions = map[string]ConditionClaim{}
 	}
 	p.nextRecord.Conditions[kind] = addConditionClaim
 }
 
-// oldestOtherClaim returns the oldest record of another owner that claims the condition, or nil.
-func (p *planner) oldestOtherClaim(on *kubeapi.Condition) *Record {
+// oldestOtherRecordClaiming returns the oldest record of another owner that claims the condition, or nil.
+func (p *claimPlanner) oldestOtherRecordClaiming(on *kubeapi.Condition) *Record {
 	for i, r := range p.otherRecords {
 		if claim, ok := r.Conditions[on.Type]; ok && claim.matches(on) {
 			return &p.otherRecords[i]
@@ -78,7 +78,7 @@ func (p *planner) oldestOtherClaim(on *kubeapi.Condition) *Record {
 	return nil
 }
 
-func (p *planner) currentCondition(kind string) *kubeapi.Condition {
+func (p *claimPlanner) currentCondition(kind string) *kubeapi.Condition {
 	for i := range p.node.Status.Conditions {
 		if c := &p.node.Status.Conditions[i]; c.Type == kind {
 			return c

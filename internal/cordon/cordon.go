@@ -108,7 +108,7 @@ func (k *ClaimWriter) WriteClaim(ctx context.Context, owner string, r ClaimSpec)
 	if err := r.validate(); err != nil {
 		return ClaimResult{}, fmt.Errorf("node %s: owner %q: %w", k.nodeName, owner, err)
 	}
-	return k.applyPlans(ctx, func(n *kubeapi.Node, conditions bool) (plan, error) {
+	return k.applyPlansUntilDone(ctx, func(n *kubeapi.Node, conditions bool) (plan, error) {
 		return planClaim(n, owner, r, time.Now(), conditions && !r.DeferConditions)
 	})
 }
@@ -122,16 +122,16 @@ func (k *ClaimWriter) RemoveClaim(ctx context.Context, owner string) (ClaimResul
 	if err := validateOwner(owner); err != nil {
 		return ClaimResult{}, err
 	}
-	return k.applyPlans(ctx, func(n *kubeapi.Node, conditions bool) (plan, error) {
-		return planRemoval(n, owner, conditions)
+	return k.applyPlansUntilDone(ctx, func(n *kubeapi.Node, conditions bool) (plan, error) {
+		return planClaimRemoval(n, owner, conditions)
 	})
 }
 
-// applyPlans sends the next patch, plans again from the resulting node, and ends when nothing is left to do. Every
+// applyPlansUntilDone sends the next patch, plans again from the resulting node, and ends when nothing is left to do. Every
 // plan depends on the node alone, so it does not matter if an earlier process sent some of the patches.
 //
 // Conditions only inform: if they cannot be written, everything else is done without them.
-func (k *ClaimWriter) applyPlans(ctx context.Context, next func(n *kubeapi.Node, conditions bool) (plan, error)) (ClaimResult, error) {
+func (k *ClaimWriter) applyPlansUntilDone(ctx context.Context, next func(n *kubeapi.Node, conditions bool) (plan, error)) (ClaimResult, error) {
 	var done ClaimResult
 	var withheld *ConditionsError
 	node := k.lastSeen.Swap(nil)
@@ -140,7 +140,7 @@ func (k *ClaimWriter) applyPlans(ctx context.Context, next func(n *kubeapi.Node,
 	for steps, conflicts := 0, 0; steps < maxPatches; {
 		var err error
 		if node == nil {
-			if node, err = k.getNodeSince(ctx, latest); err != nil {
+			if node, err = k.getNodeAtLeastVersion(ctx, latest); err != nil {
 				return done, err
 			}
 		}
@@ -153,7 +153,7 @@ func (k *ClaimWriter) applyPlans(ctx context.Context, next func(n *kubeapi.Node,
 		if err != nil {
 			return done, fmt.Errorf("node %s: %w", k.nodeName, err)
 		}
-		done.update(node, p)
+		done.recordPlan(node, p)
 		if !p.hasChanges() {
 			if withheld != nil {
 				return done, withheld
@@ -161,7 +161,7 @@ func (k *ClaimWriter) applyPlans(ctx context.Context, next func(n *kubeapi.Node,
 			return done, nil
 		}
 		before := node
-		node, err = k.sendPatch(ctx, node, p)
+		node, err = k.sendNextPatch(ctx, node, p)
 		switch {
 		case err == nil:
 			done.recordPatch(p)
@@ -186,7 +186,7 @@ func (k *ClaimWriter) applyPlans(ctx context.Context, next func(n *kubeapi.Node,
 		maxPatches)
 }
 
-func (k *ClaimWriter) getNode(ctx context.Context) (*kubeapi.Node, error) {
+func (k *ClaimWriter) getNodeCheckingUID(ctx context.Context) (*kubeapi.Node, error) {
 	node, err := k.api.GetNode(ctx, k.nodeName)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", k.nodeName, err)
@@ -197,11 +197,11 @@ func (k *ClaimWriter) getNode(ctx context.Context) (*kubeapi.Node, error) {
 	return node, nil
 }
 
-// getNodeSince reads the node until its resourceVersion is at least latest. An older response may lack a record that
+// getNodeAtLeastVersion reads the node until its resourceVersion is at least latest. An older response may lack a record that
 // was just written, and what the record lists would stay on the node.
-func (k *ClaimWriter) getNodeSince(ctx context.Context, latest uint64) (*kubeapi.Node, error) {
+func (k *ClaimWriter) getNodeAtLeastVersion(ctx context.Context, latest uint64) (*kubeapi.Node, error) {
 	for attempts := 0; ; attempts++ {
-		node, err := k.getNode(ctx)
+		node, err := k.getNodeCheckingUID(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -218,8 +218,8 @@ func (k *ClaimWriter) getNodeSince(ctx context.Context, latest uint64) (*kubeapi
 	}
 }
 
-// sendPatch sends the next patch and returns the resulting node, or nil on an error.
-func (k *ClaimWriter) sendPatch(ctx context.Context, node *kubeapi.Node, p plan) (*kubeapi.Node, error) {
+// sendNextPatch sends the next patch and returns the resulting node, or nil on an error.
+func (k *ClaimWriter) sendNextPatch(ctx context.Context, node *kubeapi.Node, p plan) (*kubeapi.Node, error) {
 	patch, isStatus, err := p.nextPatch(node.ResourceVersion)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", k.nodeName, err)
@@ -235,8 +235,8 @@ func (k *ClaimWriter) sendPatch(ctx context.Context, node *kubeapi.Node, p plan)
 	return patched, nil
 }
 
-// update takes over what the latest plan saw. The last plan of a removal sees no record, so the previous one stays.
-func (o *ClaimResult) update(node *kubeapi.Node, p plan) {
+// recordPlan takes over what the latest plan saw. The last plan of a removal sees no record, so the previous one stays.
+func (o *ClaimResult) recordPlan(node *kubeapi.Node, p plan) {
 	o.Node, o.NotOurs, o.OtherOwners = node, p.notOurs, p.otherOwners
 	if o.UnreadableRecords == nil {
 		o.UnreadableRecords = p.problems // an unreadable record is seen only once, because the first patch replaces it

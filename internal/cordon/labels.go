@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-func (p *planner) planLabels(wanted map[string]string) {
+func (p *claimPlanner) planLabels(wanted map[string]string) {
 	for key, old := range p.ownRecord.Labels {
 		there, labelled := p.node.Labels[key]
 		if _, still := wanted[key]; !still && labelled && there == old && !p.isOthersLabel(key, old) {
@@ -17,7 +17,7 @@ func (p *planner) planLabels(wanted map[string]string) {
 	}
 }
 
-func (p *planner) planLabel(key, wanted string) {
+func (p *claimPlanner) planLabel(key, wanted string) {
 	there, labelled := p.node.Labels[key]
 	old, had := p.ownRecord.Labels[key]
 	switch {
@@ -35,19 +35,19 @@ func (p *planner) planLabel(key, wanted string) {
 	}
 }
 
-func (p *planner) setLabel(key, value string) {
+func (p *claimPlanner) setLabel(key, value string) {
 	p.labels[key] = &value
 	p.claimLabel(key, value)
 }
 
-func (p *planner) claimLabel(key, value string) {
+func (p *claimPlanner) claimLabel(key, value string) {
 	if p.nextRecord.Labels == nil {
 		p.nextRecord.Labels = map[string]string{}
 	}
 	p.nextRecord.Labels[key] = value
 }
 
-func (p *planner) isOthersLabel(key, value string) bool {
+func (p *claimPlanner) isOthersLabel(key, value string) bool {
 	return slices.ContainsFunc(p.otherRecords, func(r Record) bool {
 		claimed, ok := r.Labels[key]
 		return ok && claimed == value
@@ -55,7 +55,7 @@ func (p *planner) isOthersLabel(key, value string) bool {
 }
 
 // planPhaseLabel sets or removes the owner's phase label. No other owner uses its key.
-func (p *planner) planPhaseLabel(key, value string) {
+func (p *claimPlanner) planPhaseLabel(key, value string) {
 	there, labelled := p.node.Labels[key]
 	switch {
 	case value == "" && labelled:

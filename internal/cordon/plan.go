@@ -44,8 +44,8 @@ func (p plan) changesStatus() bool { return len(p.setConditions)+len(p.removedCo
 // isStatusNext reports that the next request is a patch of the status.
 func (p plan) isStatusNext() bool { return p.changesStatus() && (p.statusFirst || !p.changesNode()) }
 
-// planner plans the next change for one owner.
-type planner struct {
+// claimPlanner plans the next change for one owner.
+type claimPlanner struct {
 	plan
 	node         *kubeapi.Node
 	now          time.Time
@@ -55,8 +55,8 @@ type planner struct {
 	err          error
 }
 
-func newPlanner(node *kubeapi.Node, owner string, replaces ...string) *planner {
-	p := &planner{node: node}
+func newPlanner(node *kubeapi.Node, owner string, replaces ...string) *claimPlanner {
+	p := &claimPlanner{node: node}
 	p.annotations, p.labels = map[string]*string{}, map[string]*string{}
 	records, problems := ListRecords(node)
 	p.problems = problems
@@ -80,7 +80,7 @@ func newPlanner(node *kubeapi.Node, owner string, replaces ...string) *planner {
 
 // takeOverClaims moves the claims of a replaced owner to this owner, and removes its record. What this owner does not
 // need is then removed like any outdated part of its claim.
-func (p *planner) takeOverClaims(r Record) {
+func (p *claimPlanner) takeOverClaims(r Record) {
 	if p.ownRecord.Cordon != OwnCordon && r.Cordon != "" {
 		p.ownRecord.Cordon = r.Cordon
 	}
@@ -130,14 +130,14 @@ func planClaim(node *kubeapi.Node, owner string, r ClaimSpec, now time.Time, con
 		p.setConditions, p.removedConditions = nil, nil
 	}
 	p.planPhaseLabel(LabelKey(owner), string(r.Phase))
-	p.writeRecord(p.nextRecord)
+	p.planRecordWrite(p.nextRecord)
 	p.record = &p.nextRecord
 	return p.plan, p.err
 }
 
-// planRemoval plans the next step of removing the owner's claim. With conditions false, the conditions stay, and so
+// planClaimRemoval plans the next step of removing the owner's claim. With conditions false, the conditions stay, and so
 // does a record that lists them.
-func planRemoval(node *kubeapi.Node, owner string, conditions bool) (plan, error) {
+func planClaimRemoval(node *kubeapi.Node, owner string, conditions bool) (plan, error) {
 	p := newPlanner(node, owner)
 	key := AnnotationKey(owner)
 	raw, noted := node.Annotations[key]
@@ -154,7 +154,7 @@ func planRemoval(node *kubeapi.Node, owner string, conditions bool) (plan, error
 	case noted && !conditions && len(p.removedConditions) > 0:
 		p.removedConditions = nil
 		p.nextRecord.Owner, p.nextRecord.Reason, p.nextRecord.Since, p.nextRecord.State = owner, p.ownRecord.Reason, p.ownRecord.Since, p.ownRecord.State
-		p.writeRecord(p.nextRecord)
+		p.planRecordWrite(p.nextRecord)
 	case noted:
 		p.annotations[key] = nil
 	}
@@ -166,7 +166,7 @@ func planRemoval(node *kubeapi.Node, owner string, conditions bool) (plan, error
 }
 
 // planCordon plans spec.unschedulable.
-func (p *planner) planCordon(wanted bool) {
+func (p *claimPlanner) planCordon(wanted bool) {
 	held := slices.ContainsFunc(p.otherRecords, func(r Record) bool { return r.Cordon == OwnCordon })
 	switch ours := p.ownRecord.Cordon == OwnCordon || held; {
 	case wanted && p.node.Spec.Unschedulable && ours:
@@ -178,25 +178,25 @@ func (p *planner) planCordon(wanted bool) {
 		p.uncordoned = p.ownRecord.Cordon != ""
 		p.nextRecord.Cordon = OwnCordon
 		p.unschedulable = new(true)
-		p.adoptCordon()
+		p.markFoundCordonsOwn()
 	case p.ownRecord.Cordon == OwnCordon && !held && p.node.Spec.Unschedulable:
 		p.unschedulable = new(false)
 	}
 }
 
-// adoptCordon marks the new cordon as ours in every record that had found a cordon. The found cordon is gone, because
+// markFoundCordonsOwn marks the new cordon as ours in every record that had found a cordon. The found cordon is gone, because
 // the node is schedulable. So the last owner has to remove the new one.
-func (p *planner) adoptCordon() {
+func (p *claimPlanner) markFoundCordonsOwn() {
 	for _, r := range p.otherRecords {
 		if r.Cordon == FoundCordon {
 			r.Cordon = OwnCordon
-			p.writeRecord(r)
+			p.planRecordWrite(r)
 		}
 	}
 }
 
-// writeRecord adds a record to the plan unless the node has it already.
-func (p *planner) writeRecord(r Record) {
+// planRecordWrite adds a record to the plan unless the node has it already.
+func (p *claimPlanner) planRecordWrite(r Record) {
 	key := AnnotationKey(r.Owner)
 	value, err := r.encode()
 	if err != nil {

@@ -74,7 +74,7 @@ func TestI3CordonOriginDecidesItsRemoval(t *testing.T) {
 		{"remove without a record", nodeWith(t, cordoned), nil, "", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p, err := planRemoval(tc.node, alice, true)
+			p, err := planClaimRemoval(tc.node, alice, true)
 			if tc.hold {
 				p, err = planClaim(tc.node, alice, ClaimSpec{Unschedulable: true, ReplacedOwners: []string{carol}}, noon, true)
 			}
@@ -141,7 +141,7 @@ func TestPlanIsSentAsMinimalPatch(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p, err := planRemoval(tc.node, alice, true)
+			p, err := planClaimRemoval(tc.node, alice, true)
 			if tc.hold != nil {
 				now := noon
 				if tc.status {

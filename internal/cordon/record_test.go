@@ -72,7 +72,7 @@ func FuzzAnnotationsOfAnyContent(f *testing.F) {
 		other := "another-" + ToKeyName(owner)
 		for _, plan := range []func() (plan, error){
 			func() (plan, error) { return planClaim(node, other, fullRequest(), time.Unix(1, 0), true) },
-			func() (plan, error) { return planRemoval(node, other, true) },
+			func() (plan, error) { return planClaimRemoval(node, other, true) },
 		} {
 			p, err := plan()
 			must.NoError(t, err)
@@ -80,7 +80,7 @@ func FuzzAnnotationsOfAnyContent(f *testing.F) {
 				t.Error("a foreign annotation is deleted")
 			}
 		}
-		if _, err := planRemoval(node, owner, true); (err != nil) != (len(problems) == 1) {
+		if _, err := planClaimRemoval(node, owner, true); (err != nil) != (len(problems) == 1) {
 			t.Errorf("Release: error %v, problems %v", err, problems)
 		}
 	})

@@ -7,7 +7,7 @@ import (
 )
 
 // planTaints plans the taints. It keeps the order of all other taints.
-func (p *planner) planTaints(wanted []Taint) {
+func (p *claimPlanner) planTaints(wanted []Taint) {
 	p.taints = slices.Clone(p.node.Spec.Taints)
 	for _, old := range p.ownRecord.Taints {
 		if slices.ContainsFunc(wanted, old.matches) || p.isOthersTaint(old) {
@@ -22,7 +22,7 @@ func (p *planner) planTaints(wanted []Taint) {
 	}
 }
 
-func (p *planner) planTaint(wanted Taint) {
+func (p *claimPlanner) planTaint(wanted Taint) {
 	i := slices.IndexFunc(p.taints, func(t kubeapi.Taint) bool { return toTaint(t).matches(wanted) })
 	if i < 0 {
 		if slices.ContainsFunc(p.ownRecord.Taints, wanted.matches) {
@@ -43,13 +43,13 @@ func (p *planner) planTaint(wanted Taint) {
 	}
 }
 
-func (p *planner) addTaint(t Taint) {
+func (p *claimPlanner) addTaint(t Taint) {
 	p.taints = append(p.taints, kubeapi.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect})
 	p.taintsChanged = true
 	p.nextRecord.Taints = append(p.nextRecord.Taints, t)
 }
 
-func (p *planner) isOthersTaint(t Taint) bool {
+func (p *claimPlanner) isOthersTaint(t Taint) bool {
 	return slices.ContainsFunc(p.otherRecords, func(r Record) bool { return slices.Contains(r.Taints, t) })
 }
 

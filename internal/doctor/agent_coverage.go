@@ -43,7 +43,7 @@ func checkAgentCoverage(f *Facts) []Finding {
 			if p.daemonSet == nil {
 				continue
 			}
-			reason := findExclusion(p.daemonSet, n)
+			reason := daemonSetExclusionReason(p.daemonSet, n)
 			if reason == "" {
 				reasons = nil
 				break
@@ -62,15 +62,15 @@ func checkAgentCoverage(f *Facts) []Finding {
 	return found
 }
 
-// findExclusion says why a DaemonSet runs no pod on a node. It is empty if it can run one.
-func findExclusion(d *appsv1.DaemonSet, n *corev1.Node) string {
+// daemonSetExclusionReason says why a DaemonSet runs no pod on a node. It is empty if it can run one.
+func daemonSetExclusionReason(d *appsv1.DaemonSet, n *corev1.Node) string {
 	spec := &d.Spec.Template.Spec
 	matches, err := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: *spec}).Match(n)
 	switch {
 	case err != nil:
 		return "its node affinity is invalid: " + err.Error()
 	case !matches:
-		return "its nodeSelector or node affinity does not match" + formatUnmatched(spec.NodeSelector, n)
+		return "its nodeSelector or node affinity does not match" + formatUnmatchedLabels(spec.NodeSelector, n)
 	}
 	tolerations := slices.Concat(spec.Tolerations, daemonSetTolerations)
 	if spec.HostNetwork {
@@ -84,7 +84,7 @@ func findExclusion(d *appsv1.DaemonSet, n *corev1.Node) string {
 	return ""
 }
 
-func formatUnmatched(selector map[string]string, n *corev1.Node) string {
+func formatUnmatchedLabels(selector map[string]string, n *corev1.Node) string {
 	var lacks []string
 	for k, v := range selector {
 		if n.Labels[k] != v {
@@ -131,15 +131,15 @@ func (f *Facts) agentPodsByNode() map[string][]*corev1.Pod {
 	return on
 }
 
-// listCoveredNodes returns the nodes that an agent DaemonSet covers.
-func (f *Facts) listCoveredNodes() []*corev1.Node {
+// listAgentCoveredNodes returns the nodes that an agent DaemonSet covers.
+func (f *Facts) listAgentCoveredNodes() []*corev1.Node {
 	var nodes []*corev1.Node
 	for _, n := range f.Nodes {
 		if isVirtualNode(n) {
 			continue
 		}
 		for _, p := range f.partsOfKind(Agent) {
-			if p.daemonSet != nil && findExclusion(p.daemonSet, n) == "" {
+			if p.daemonSet != nil && daemonSetExclusionReason(p.daemonSet, n) == "" {
 				nodes = append(nodes, n)
 				break
 			}
@@ -152,7 +152,7 @@ func (f *Facts) listCoveredNodes() []*corev1.Node {
 func checkAgentRunning(f *Facts) []Finding {
 	var found []Finding
 	guards := f.agentPodsByNode()
-	for _, n := range f.listCoveredNodes() {
+	for _, n := range f.listAgentCoveredNodes() {
 		reason := findAgentProblem(guards[n.Name])
 		if reason == "" {
 			continue

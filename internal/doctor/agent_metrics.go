@@ -26,12 +26,12 @@ const (
 func (r *reader) newAgentMetricsTasks() []task {
 	var tasks []task
 	for _, pods := range r.facts.agentPodsByNode() {
-		pod := findRunning(pods)
+		pod := findRunningPod(pods)
 		if pod == nil {
 			continue
 		}
 		tasks = append(tasks, task{metricsReading, func(ctx context.Context) error {
-			at, err := r.readLastRead(ctx, pod)
+			at, err := r.fetchLastNoticeRead(ctx, pod)
 			if apierrors.IsForbidden(err) {
 				return err
 			}
@@ -44,13 +44,13 @@ func (r *reader) newAgentMetricsTasks() []task {
 	return tasks
 }
 
-func (r *reader) readLastRead(ctx context.Context, pod *corev1.Pod) (time.Time, error) {
+func (r *reader) fetchLastNoticeRead(ctx context.Context, pod *corev1.Pod) (time.Time, error) {
 	raw, err := r.client.CoreV1().RESTClient().Get().Namespace(pod.Namespace).Resource("pods").
 		Name(fmt.Sprintf("%s:%d", pod.Name, findMetricsPort(pod))).SubResource("proxy").Suffix("metrics").DoRaw(ctx)
 	if err != nil {
 		return time.Time{}, err
 	}
-	return parseLastRead(raw)
+	return parseLastNoticeRead(raw)
 }
 
 // scrapePortAnnotation tells Prometheus the port of a pod's metrics.
@@ -77,8 +77,8 @@ func findMetricsPort(pod *corev1.Pod) int32 {
 	return defaultMetricsPort
 }
 
-// parseLastRead reads lastReadMetric from the metrics of an agent. The zero time means never.
-func parseLastRead(exposition []byte) (time.Time, error) {
+// parseLastNoticeRead reads lastReadMetric from the metrics of an agent. The zero time means never.
+func parseLastNoticeRead(exposition []byte) (time.Time, error) {
 	lines := bufio.NewScanner(bytes.NewReader(exposition))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {

@@ -18,7 +18,7 @@ const (
 	nodeLeaseDuration = 40 * time.Second
 )
 
-const nodeClockEffect = "the agent computes the deadline of a notice with this clock, and stops pods too early or too late by as much"
+const nodeClockEffect = "the agent computes the deadline of a notice with this clock, and stops pods too early or too late by the same amount"
 
 // checkLocalClock compares the local clock with the clock of the API server that answered.
 func checkLocalClock(f *Facts) []Finding {
@@ -29,12 +29,12 @@ func checkLocalClock(f *Facts) []Finding {
 	return []Finding{{
 		Severity: Warning,
 		Message: fmt.Sprintf("the local clock is %s the API server's clock: durations are displayed wrong here",
-			formatSkew(skew)),
+			formatClockSkew(skew)),
 		Remedy: "enable time synchronization (chrony, systemd-timesyncd, w32time) here, or on the API server's machine if its clock is wrong",
 	}}
 }
 
-func formatSkew(skew time.Duration) string {
+func formatClockSkew(skew time.Duration) string {
 	if skew < 0 {
 		return skew.Abs().Truncate(time.Second).String() + " behind"
 	}
@@ -51,7 +51,7 @@ func checkNodeClocks(f *Facts) []Finding {
 			continue
 		}
 		finding := Finding{Object: newNodeObject(n), Remedy: "enable time synchronization on the node (chrony, w32time), and check that it reaches its source"}
-		skew, known := measureSkew(n, lease, f.serverTime())
+		skew, known := measureClockSkew(n, lease, f.serverTime())
 		switch {
 		case !known:
 			continue
@@ -62,19 +62,19 @@ func checkNodeClocks(f *Facts) []Finding {
 		default:
 			continue
 		}
-		finding.Message = fmt.Sprintf("its clock is %s the API server's clock: %s", formatSkew(skew), nodeClockEffect)
+		finding.Message = fmt.Sprintf("its clock is %s the API server's clock: %s", formatClockSkew(skew), nodeClockEffect)
 		found = append(found, finding)
 	}
 	return found
 }
 
-// measureSkew returns how far a node's clock is ahead, and whether that is known. If the API server has recorded when
+// measureClockSkew returns how far a node's clock is ahead, and whether that is known. If the API server has recorded when
 // the Lease was written, both clocks are compared at that moment. Otherwise only impossible times count: a renewal in
 // the future, and an expired Lease of a Ready node. If the node is not Ready, an expired Lease only means that its
 // kubelet is silent.
-func measureSkew(n *corev1.Node, lease *coordinationv1.Lease, now time.Time) (time.Duration, bool) {
+func measureClockSkew(n *corev1.Node, lease *coordinationv1.Lease, now time.Time) (skew time.Duration, known bool) {
 	renewed := lease.Spec.RenewTime.Time
-	if written, ok := findRenewalTime(lease); ok {
+	if written, ok := serverRecordedRenewal(lease); ok {
 		return renewed.Sub(written), true
 	}
 	holds := nodeLeaseDuration
@@ -90,8 +90,8 @@ func measureSkew(n *corev1.Node, lease *coordinationv1.Lease, now time.Time) (ti
 	return 0, false
 }
 
-// findRenewalTime returns when the API server recorded the last renewal, in whole seconds.
-func findRenewalTime(lease *coordinationv1.Lease) (time.Time, bool) {
+// serverRecordedRenewal returns when the API server recorded the last renewal, in whole seconds.
+func serverRecordedRenewal(lease *coordinationv1.Lease) (renewed time.Time, known bool) {
 	var at time.Time
 	for _, m := range lease.ManagedFields {
 		if m.Time != nil && m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), `"f:renewTime"`) && m.Time.After(at) {

@@ -12,14 +12,14 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// ownDefinitions returns the CRDs of this build, sorted by name. They must not be changed.
-var ownDefinitions = sync.OnceValues(crds.All)
+// ownCRDs returns the CRDs of this build, sorted by name. They must not be changed.
+var ownCRDs = sync.OnceValues(crds.AllDefinitions)
 
 const applyDefinitionsRemedy = "kubectl apply --server-side -f api/crds of the manager's release"
 
-// checkDefinitions compares the CRDs in the cluster with the CRDs of this build.
-func checkDefinitions(f *Facts) []Finding {
-	wanted, err := ownDefinitions()
+// checkCRDs compares the CRDs in the cluster with the CRDs of this build.
+func checkCRDs(f *Facts) []Finding {
+	wanted, err := ownCRDs()
 	if err != nil {
 		return []Finding{{
 			Severity: Problem, Message: "the CRDs in this binary cannot be read:  " + err.Error(), Remedy: "use a released slipway",
@@ -33,7 +33,7 @@ func checkDefinitions(f *Facts) []Finding {
 		if have == nil && !needed {
 			continue
 		}
-		for _, d := range compareDefinitions(have, want) {
+		for _, d := range compareCRDs(have, want) {
 			d.Object = object
 			found = append(found, d)
 		}
@@ -41,7 +41,7 @@ func checkDefinitions(f *Facts) []Finding {
 	return found
 }
 
-func compareDefinitions(have, want *unstructured.Unstructured) []Finding {
+func compareCRDs(have, want *unstructured.Unstructured) []Finding {
 	version := v1alpha1.GroupVersion.Version
 	if have == nil {
 		return []Finding{{
@@ -60,7 +60,7 @@ func compareDefinitions(have, want *unstructured.Unstructured) []Finding {
 			Severity: Problem, Message: "it does not serve version " + version + ", which this slipway needs", Remedy: applyDefinitionsRemedy,
 		}}
 	}
-	mine, its := listFields(ours), listFields(theirs)
+	mine, its := listSchemaFields(ours), listSchemaFields(theirs)
 	return compareGenerations(crds.Generation(have.GetAnnotations()), crds.Generation(want.GetAnnotations()), subtractSorted(mine, its), subtractSorted(its, mine))
 }
 
@@ -77,7 +77,7 @@ func compareGenerations(there, own uint64, lacks, more []string) []Finding {
 	var found []Finding
 	if there < own || there == own && len(lacks) > 0 {
 		older := Finding{Severity: Warning, Remedy: applyDefinitionsRemedy, Message: "it is older than this slipway" + numbers}
-		found = append(found, addDroppedFields(older, lacks))
+		found = append(found, escalateForDroppedFields(older, lacks))
 	}
 	if there > own || there == own && len(more) > 0 {
 		newer := Finding{
@@ -87,15 +87,15 @@ func compareGenerations(there, own uint64, lacks, more []string) []Finding {
 			newer.Message += ", which does not know " + abbreviateFields(more)
 		}
 		if there > own {
-			newer = addDroppedFields(newer, lacks)
+			newer = escalateForDroppedFields(newer, lacks)
 		}
 		found = append(found, newer)
 	}
 	return found
 }
 
-// addDroppedFields makes a finding a problem if the API server drops fields that this slipway writes.
-func addDroppedFields(f Finding, lacks []string) Finding {
+// escalateForDroppedFields makes a finding a problem if the API server drops fields that this slipway writes.
+func escalateForDroppedFields(f Finding, lacks []string) Finding {
 	if len(lacks) > 0 {
 		f.Severity = Problem
 		f.Message += ": the API server drops without an error " + abbreviateFields(lacks)
@@ -117,8 +117,8 @@ func findServedSchema(d *unstructured.Unstructured, version string) map[string]a
 	return nil
 }
 
-// listFields returns the sorted paths of all fields of a schema, such as spec.cloud.group.
-func listFields(schema map[string]any) []string {
+// listSchemaFields returns the sorted paths of all fields of a schema, such as spec.cloud.group.
+func listSchemaFields(schema map[string]any) []string {
 	var paths []string
 	var walk func(at string, schema map[string]any)
 	walk = func(at string, schema map[string]any) {

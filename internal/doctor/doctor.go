@@ -68,7 +68,7 @@ type Finding struct {
 // UncheckedRule is a rule that could not be checked.
 type UncheckedRule struct {
 	Rule   string `json:"rule"`
-	Reason string `json:"because"`
+	Reason string `json:"reason"`
 }
 
 // Report holds all findings, the worst first.
@@ -115,11 +115,11 @@ type Rule struct {
 func ListRules() []Rule {
 	return []Rule{
 		{Name: "caller-rights", check: checkCallerRights},
-		{Name: "unreadable", check: checkUnreadable},
+		{Name: "unreadable", check: checkFailedReadings},
 		{Name: "installation", requires: []Reading{daemonSetsReading, deploymentsReading}, check: checkInstallation},
 		{Name: "part-rights", requires: []Reading{daemonSetsReading, deploymentsReading, partAccessReading}, check: checkPartRights},
 		{Name: "part-not-ready", requires: []Reading{deploymentsReading}, check: checkPartReady},
-		{Name: "crds", requires: []Reading{crdsReading, deploymentsReading}, check: checkDefinitions},
+		{Name: "crds", requires: []Reading{crdsReading, deploymentsReading}, check: checkCRDs},
 		{Name: "leader", requires: []Reading{deploymentsReading, leaderLeasesReading}, check: checkLeader},
 		{Name: "agent-coverage", requires: []Reading{nodesReading, daemonSetsReading}, check: checkAgentCoverage},
 		{Name: "agent-down", requires: []Reading{nodesReading, podsReading, daemonSetsReading}, check: checkAgentRunning},
@@ -131,9 +131,9 @@ func ListRules() []Rule {
 		{Name: "pdb-overlap", requires: []Reading{pdbsReading, podsReading}, check: checkPDBOverlap},
 		{Name: "pdb-matches-nothing", requires: []Reading{pdbsReading, podsReading}, check: checkPDBMatchesNothing},
 		{Name: "single-replica", requires: []Reading{deploymentsReading, statefulSetsReading}, check: checkSingleReplica},
-		{Name: "pod-without-controller", requires: []Reading{podsReading}, check: checkPodController},
+		{Name: "pod-without-controller", requires: []Reading{podsReading}, check: checkPodsWithoutController},
 		{Name: "other-tool", requires: []Reading{deploymentsReading, daemonSetsReading, nodesReading}, optionalReadings: []Reading{toolConfigMapsReading, apiGroupsReading}, check: checkOtherTools},
-		{Name: "other-tool-at-work", requires: []Reading{nodesReading}, check: checkOtherToolActive},
+		{Name: "other-tool-at-work", requires: []Reading{nodesReading}, check: checkNodesRemovedByOtherTools},
 		{Name: "clock-here", requires: []Reading{clockReading}, check: checkLocalClock},
 		{Name: "clock-node", requires: []Reading{nodesReading, nodeLeasesReading, clockReading}, check: checkNodeClocks},
 	}
@@ -146,11 +146,11 @@ func Diagnose(f *Facts) *Report {
 		r.Parts = append(r.Parts, InstalledPart{p.Kind, p.Object, p.ServiceAccount})
 	}
 	for _, rule := range ListRules() {
-		if missing := f.listMissing(rule.requires); len(missing) > 0 {
+		if missing := f.listFailedReadings(rule.requires); len(missing) > 0 {
 			r.Unchecked = append(r.Unchecked, UncheckedRule{rule.Name, "not read: " + strings.Join(missing, ", ")})
 			continue
 		}
-		if missing := f.listMissing(rule.optionalReadings); len(missing) > 0 {
+		if missing := f.listFailedReadings(rule.optionalReadings); len(missing) > 0 {
 			r.Unchecked = append(r.Unchecked, UncheckedRule{rule.Name, "partly; not read: " + strings.Join(missing, ", ")})
 		}
 		for _, found := range rule.check(f) {

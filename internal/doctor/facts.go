@@ -101,8 +101,8 @@ type LastRead struct {
 	Err error     // the agent could not be queried
 }
 
-// listMissing returns the failed ones of these readings.
-func (f *Facts) listMissing(needs []Reading) []string {
+// listFailedReadings returns the failed ones of these readings.
+func (f *Facts) listFailedReadings(needs []Reading) []string {
 	var names []string
 	for _, n := range needs {
 		if err := f.ReadErrors[n]; err != nil {
@@ -135,8 +135,8 @@ func (f *Facts) serverTime() time.Time {
 	return f.Clock.Server
 }
 
-// checkUnreadable reports readings that failed for another reason than a missing permission.
-func checkUnreadable(f *Facts) []Finding {
+// checkFailedReadings reports readings that failed for another reason than a missing permission.
+func checkFailedReadings(f *Facts) []Finding {
 	var found []Finding
 	for reading, err := range f.ReadErrors {
 		if err == nil || apierrors.IsForbidden(err) || reading == metricsReading {

@@ -28,7 +28,7 @@ func newInstallation() *Facts {
 	f.Pods = []*corev1.Pod{newAgentPod("node-a", true)}
 	f.LeaderLeases = map[Key]*coordinationv1.Lease{{"slipway", "slipway-manager"}: newLease("slipway-manager", "manager-1", noon)}
 	f.NodeGroups = nil
-	wanted, err := ownDefinitions()
+	wanted, err := ownCRDs()
 	if err != nil {
 		panic(err) // the CRDs are part of this build
 	}

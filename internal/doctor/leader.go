@@ -21,8 +21,8 @@ const (
 
 // findLeaderLease returns the Lease for a manager's leader election, and whether there is one to check. The doctor
 // has no permission for the Leases of compatibility commands.
-func findLeaderLease(p *Part) (Key, bool) {
-	if p.Kind != Manager || p.isCompatibilityCommand() || !p.isFlagSet(leaderElect) {
+func findLeaderLease(p *Part) (lease Key, required bool) {
+	if p.Kind != Manager || p.isCompatibilityCommand() || !p.isFlagEnabled(leaderElect) {
 		return Key{}, false
 	}
 	return Key{p.leaseNamespace(), managerLeaseName}, true

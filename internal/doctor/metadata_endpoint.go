@@ -34,7 +34,7 @@ func checkMetadataEndpoint(f *Facts) []Finding {
 		if !isAzureNode(n) || isVirtualNode(n) {
 			continue
 		}
-		if finding, ok := f.checkAgentAccess(guards[n.Name]); ok {
+		if finding, ok := f.checkAgentMetadataAccess(guards[n.Name]); ok {
 			finding.Object = newNodeObject(n)
 			found = append(found, finding)
 		}
@@ -42,8 +42,8 @@ func checkMetadataEndpoint(f *Facts) []Finding {
 	return found
 }
 
-func (f *Facts) checkAgentAccess(pods []*corev1.Pod) (Finding, bool) {
-	pod := findRunning(pods)
+func (f *Facts) checkAgentMetadataAccess(pods []*corev1.Pod) (finding Finding, found bool) {
+	pod := findRunningPod(pods)
 	if pod == nil {
 		return Finding{
 			Severity: Note,
@@ -88,7 +88,7 @@ func (f *Facts) checkAgentAccess(pods []*corev1.Pod) (Finding, bool) {
 	}, true
 }
 
-func findRunning(pods []*corev1.Pod) *corev1.Pod {
+func findRunningPod(pods []*corev1.Pod) *corev1.Pod {
 	for _, p := range pods {
 		if p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil {
 			return p

@@ -45,7 +45,7 @@ func checkNodeHasGroup(f *Facts) []Finding {
 	}
 	var found []Finding
 	for _, n := range f.Nodes {
-		if isControlPlane(n) || isVirtualNode(n) || f.isInGroup(n.Labels) {
+		if isControlPlane(n) || isVirtualNode(n) || f.isSelectedByNodeGroup(n.Labels) {
 			continue
 		}
 		found = append(found, Finding{
@@ -57,7 +57,7 @@ func checkNodeHasGroup(f *Facts) []Finding {
 	return found
 }
 
-func (f *Facts) isInGroup(labels map[string]string) bool {
+func (f *Facts) isSelectedByNodeGroup(labels map[string]string) bool {
 	for i := range f.NodeGroups {
 		if retirement.SelectsNode(&f.NodeGroups[i], labels) {
 			return true

@@ -202,7 +202,7 @@ func findAKSLabel(n *corev1.Node) (string, bool) {
 	return cluster, isAzureNode(n) && n.Labels[cluster] != ""
 }
 
-func (r *knownTool) matchWorkload(name string, template *corev1.PodTemplateSpec) string {
+func (r *knownTool) matchWorkload(name string, template *corev1.PodTemplateSpec) (evidence string) {
 	for i := range template.Spec.Containers {
 		if image := parseImageName(template.Spec.Containers[i].Image); slices.Contains(r.images, image) {
 			return "image " + template.Spec.Containers[i].Image
@@ -216,8 +216,8 @@ func (r *knownTool) matchWorkload(name string, template *corev1.PodTemplateSpec)
 	return ""
 }
 
-// checkOtherToolActive finds nodes that another tool is removing now.
-func checkOtherToolActive(f *Facts) []Finding {
+// checkNodesRemovedByOtherTools finds nodes that another tool is removing now.
+func checkNodesRemovedByOtherTools(f *Facts) []Finding {
 	var found []Finding
 	for _, n := range f.Nodes {
 		for _, who := range cordon.RemovingTools(toKubeapiNode(n)) {

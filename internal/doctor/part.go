@@ -65,8 +65,8 @@ type Part struct {
 
 func (p *Part) namespace() string { return p.Object.Namespace }
 
-// isFlagSet reports whether a flag is given or on by default, with any value but false.
-func (p *Part) isFlagSet(flag string) bool {
+// isFlagEnabled reports whether a flag is given or on by default, with any value but false.
+func (p *Part) isFlagEnabled(flag string) bool {
 	v, ok := p.flagValue(flag)
 	if !ok {
 		v, ok = flagDefaults[cmp.Or(p.Command, string(p.Kind))][flag]
@@ -82,7 +82,7 @@ func (p *Part) isCompatibilityCommand() bool {
 
 // flagValue returns the value of a flag on the command line. It is empty for a flag without value. Some commands use
 // one dash.
-func (p *Part) flagValue(flag string) (string, bool) {
+func (p *Part) flagValue(flag string) (value string, given bool) {
 	also := legacyFlags[p.Command][flag]
 	for i, arg := range p.Args {
 		name, value, with := strings.Cut(arg, "=")
@@ -109,13 +109,13 @@ func (f *Facts) FindParts() []Part {
 	}
 	f.parts = []Part{}
 	for _, d := range f.DaemonSets {
-		if p, ok := findPart("DaemonSet", d.ObjectMeta, &d.Spec.Template); ok {
+		if p, ok := partOfWorkload("DaemonSet", d.ObjectMeta, &d.Spec.Template); ok {
 			p.daemonSet = d
 			f.parts = append(f.parts, p)
 		}
 	}
 	for _, d := range f.Deployments {
-		if p, ok := findPart("Deployment", d.ObjectMeta, &d.Spec.Template); ok {
+		if p, ok := partOfWorkload("Deployment", d.ObjectMeta, &d.Spec.Template); ok {
 			p.deployment = d
 			f.parts = append(f.parts, p)
 		}
@@ -136,7 +136,7 @@ func (f *Facts) partsOfKind(kind PartKind) []Part {
 	return found
 }
 
-func findPart(kind string, meta metav1.ObjectMeta, template *corev1.PodTemplateSpec) (Part, bool) {
+func partOfWorkload(kind string, meta metav1.ObjectMeta, template *corev1.PodTemplateSpec) (part Part, found bool) {
 	for i := range template.Spec.Containers {
 		c := &template.Spec.Containers[i]
 		which, command, args := parseCommand(c)
@@ -169,7 +169,7 @@ func readEnvironment(c *corev1.Container, namespace string) map[string]string {
 }
 
 // parseCommand returns the part that a container runs, the subcommand and the other arguments.
-func parseCommand(c *corev1.Container) (PartKind, string, []string) {
+func parseCommand(c *corev1.Container) (kind PartKind, subcommand string, args []string) {
 	program, args := parseImageName(c.Image), c.Args
 	if len(c.Command) > 0 {
 		program = strings.TrimSuffix(path.Base(strings.ReplaceAll(c.Command[0], `\`, "/")), ".exe")
@@ -246,7 +246,7 @@ func checkPartReady(f *Facts) []Finding {
 			continue
 		}
 		replicas := 2
-		if p.Kind == Manager && !p.isFlagSet(leaderElect) {
+		if p.Kind == Manager && !p.isFlagEnabled(leaderElect) {
 			replicas = 1
 		}
 		switch s, want := p.deployment.Status, ptr.Deref(p.deployment.Spec.Replicas, 1); {

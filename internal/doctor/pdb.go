@@ -49,10 +49,10 @@ func (f *Facts) podsByPDB() map[*policyv1.PodDisruptionBudget][]*corev1.Pod {
 	return all
 }
 
-func listOwners(pods []*corev1.Pod) []Object {
+func listWorkloads(pods []*corev1.Pod) []Object {
 	var owners []Object
 	for _, p := range pods {
-		if o := findOwner(p); !slices.Contains(owners, o) {
+		if o := workloadOfPod(p); !slices.Contains(owners, o) {
 			owners = append(owners, o)
 		}
 	}
@@ -74,22 +74,22 @@ func checkPDBNeverAllows(f *Facts) []Finding {
 		if len(pods) == 0 {
 			continue
 		}
-		reason, remedy := findNeverAllows(b)
+		reason, remedy := neverAllowsReason(b)
 		if reason == "" {
 			continue
 		}
 		found = append(found, Finding{
-			Severity: Problem, Object: newPDBObject(b), Owners: listOwners(pods), Remedy: remedy,
+			Severity: Problem, Object: newPDBObject(b), Owners: listWorkloads(pods), Remedy: remedy,
 			Message: reason + ": its pods can never be evicted, and a node with one can be removed only by force",
 		})
 	}
 	return found
 }
 
-func findNeverAllows(b *policyv1.PodDisruptionBudget) (reason, remedy string) {
+func neverAllowsReason(b *policyv1.PodDisruptionBudget) (reason, remedy string) {
 	s := &b.Status
 	switch most, least := b.Spec.MaxUnavailable, b.Spec.MinAvailable; {
-	case most != nil && isZero(most):
+	case most != nil && isZeroOrZeroPercent(most):
 		return "maxUnavailable is " + most.String(), "set maxUnavailable to 1, or delete the budget"
 	case least != nil && least.Type == intstr.String && least.StrVal == "100%":
 		return "minAvailable is 100%", "set maxUnavailable: 1 instead"
@@ -105,7 +105,7 @@ func findNeverAllows(b *policyv1.PodDisruptionBudget) (reason, remedy string) {
 	return "", ""
 }
 
-func isZero(n *intstr.IntOrString) bool {
+func isZeroOrZeroPercent(n *intstr.IntOrString) bool {
 	if n.Type == intstr.Int {
 		return n.IntVal == 0
 	}
@@ -126,7 +126,7 @@ func checkPDBBlocksNow(f *Facts) []Finding {
 	var found []Finding
 	for _, b := range f.PDBs {
 		s := &b.Status
-		never, _ := findNeverAllows(b)
+		never, _ := neverAllowsReason(b)
 		if never != "" || !isStatusCurrent(b) || s.ExpectedPods == 0 || s.DisruptionsAllowed > 0 || len(s.DisruptedPods) > 0 {
 			continue
 		}
@@ -163,7 +163,7 @@ func checkPDBOverlap(f *Facts) []Finding {
 			continue
 		}
 		slices.Sort(names)
-		owner, list := findOwner(p), strings.Join(names, ", ")
+		owner, list := workloadOfPod(p), strings.Join(names, ", ")
 		if seen[owner] == nil {
 			seen[owner] = map[string]bool{}
 		}

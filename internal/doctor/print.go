@@ -11,9 +11,9 @@ import (
 const maxObjects = 5
 
 // Print writes the report for people, the worst finding first. It groups findings that differ only in their objects,
-// and findings that differ only in their messages, such as several missing permissions of one account. all lists
+// and findings that differ only in their messages, such as several missing permissions of one account. showAllObjects lists
 // every object.
-func (r *Report) Print(w io.Writer, all bool) error {
+func (r *Report) Print(w io.Writer, showAllObjects bool) error {
 	p := &printer{w: w}
 	for i := range r.Parts {
 		p.printLine("found %s: %s, as ServiceAccount %s", r.Parts[i].Part, r.Parts[i].Object, r.Parts[i].ServiceAccount)
@@ -21,7 +21,7 @@ func (r *Report) Print(w io.Writer, all bool) error {
 	for _, g := range groupFindings(r.Findings) {
 		p.printLine("")
 		p.printLine("%s  %s", strings.ToUpper(string(g.firstFinding().Severity)), g.firstFinding().Rule)
-		p.printObjects(g.objects, all)
+		p.printObjects(g.objects, showAllObjects)
 		p.printMessages(g.messages)
 		p.printLine("  -> %s", toSentence(g.firstFinding().Remedy))
 	}
@@ -91,7 +91,7 @@ type block struct{ objects, messages []Finding }
 func (b *block) firstFinding() *Finding { return &b.objects[0] }
 
 // tryAdd adds a finding to the block if it belongs there, and reports whether it did.
-func (b *block) tryAdd(f Finding) bool {
+func (b *block) tryAdd(f Finding) (added bool) {
 	first := b.firstFinding()
 	switch {
 	case f.Rule != first.Rule || f.Severity != first.Severity || f.Remedy != first.Remedy:

@@ -161,7 +161,7 @@ func FuzzExpositions(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		if at, err := parseLastRead(raw); err == nil && !at.IsZero() && (at.Unix() < 0 || at.Year() > 9999+1) {
+		if at, err := parseLastNoticeRead(raw); err == nil && !at.IsZero() && (at.Unix() < 0 || at.Year() > 9999+1) {
 			t.Errorf("%q: %s", raw, at)
 		}
 	})

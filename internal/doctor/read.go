@@ -59,7 +59,7 @@ func ReadFacts(ctx context.Context, config *rest.Config, o Options) (*Facts, err
 	}
 	r.readPartObjects(ctx, o) // the parts are known now
 	r.facts.Clock.Local = time.Now()
-	r.readServerClock(ctx)
+	r.readServerVersionAndClock(ctx)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -134,7 +134,7 @@ func (r *reader) readClusterObjects(ctx context.Context) {
 		{nodeLeasesReading, r.readNodeLeases},
 		{apiGroupsReading, r.readAPIGroups},
 		{nodeGroupsReading, r.readNodeGroups},
-		{crdsReading, r.readDefinitions},
+		{crdsReading, r.readCRDs},
 	}
 	for _, key := range listToolConfigMaps() {
 		tasks = append(tasks, task{toolConfigMapsReading, func(ctx context.Context) error {
@@ -153,7 +153,7 @@ func (r *reader) readPartObjects(ctx context.Context, o Options) {
 	for _, p := range r.facts.FindParts() {
 		for _, right := range listPartRights(&p) {
 			tasks = append(tasks, task{partAccessReading, func(ctx context.Context) error {
-				return r.readPartAccess(ctx, p, right.withNamespace(p.leaseNamespace()))
+				return r.readPartAccess(ctx, p, right.withPartNamespace(p.leaseNamespace()))
 			}})
 		}
 		if key, ok := findLeaderLease(&p); ok {
@@ -234,8 +234,8 @@ func (r *reader) readNodeGroups(ctx context.Context) error {
 	return err
 }
 
-func (r *reader) readDefinitions(ctx context.Context) error {
-	wanted, err := ownDefinitions()
+func (r *reader) readCRDs(ctx context.Context) error {
+	wanted, err := ownCRDs()
 	if err != nil {
 		return err
 	}
@@ -290,18 +290,18 @@ func (r *reader) readPartAccess(ctx context.Context, p Part, right Permission) e
 	return nil
 }
 
-// readServerClock reads the API server's time from the Date header, which has whole seconds, and also its version.
-func (r *reader) readServerClock(ctx context.Context) {
+// readServerVersionAndClock reads the API server's time from the Date header, which has whole seconds, and also its version.
+func (r *reader) readServerVersionAndClock(ctx context.Context) {
 	version, err := r.client.Discovery().ServerVersion()
 	if err == nil {
 		r.facts.Server = version.GitVersion
 	}
-	if err := r.readServerDate(ctx); err != nil {
+	if err := r.readClockFromDateHeader(ctx); err != nil {
 		r.facts.ReadErrors[clockReading] = err
 	}
 }
 
-func (r *reader) readServerDate(ctx context.Context) error {
+func (r *reader) readClockFromDateHeader(ctx context.Context) error {
 	url := r.client.CoreV1().RESTClient().Get().AbsPath("/version").URL()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url.String(), nil)
 	if err != nil {

@@ -47,8 +47,8 @@ func (r Permission) String() string {
 	return s
 }
 
-// withNamespace replaces the placeholder partNamespace.
-func (r Permission) withNamespace(namespace string) Permission {
+// withPartNamespace replaces the placeholder partNamespace.
+func (r Permission) withPartNamespace(namespace string) Permission {
 	if r.Namespace == partNamespace {
 		r.Namespace = namespace
 	}
@@ -144,7 +144,7 @@ func listManagerRights(p *Part) []Permission {
 		newRights("", "namespaces", "list watch", "to evaluate namespace selectors of pod affinity"),
 		newRights("events.k8s.io", "events", "create patch", "to write events"),
 		listLeaderRights(p),
-		listDefinitionRights(p),
+		listCRDInstallRights(p),
 	)
 }
 
@@ -160,9 +160,9 @@ func listLeaderRights(p *Part) []Permission {
 	return changeRights(all, withFlag(leaderElect))
 }
 
-// listDefinitionRights returns the permissions for installing the CRDs. A compatibility command installs them by
+// listCRDInstallRights returns the permissions for installing the CRDs. A compatibility command installs them by
 // default; without permission it uses the existing ones.
-func listDefinitionRights(p *Part) []Permission {
+func listCRDInstallRights(p *Part) []Permission {
 	const definitions = "customresourcedefinitions"
 	all := newRights(extensionsGroup, definitions, "create", "--install-crds")
 	for _, name := range []string{"nodegroups.slipway.dev", "noderetirements.slipway.dev", "poolupdates.slipway.dev"} {
@@ -204,7 +204,7 @@ func listCloudpoolRights() []Permission {
 func checkPartRights(f *Facts) []Finding {
 	var found []Finding
 	for _, a := range f.PartAccess {
-		if a.Allowed || a.Permission.flag != "" && !a.Part.isFlagSet(a.Permission.flag) {
+		if a.Allowed || a.Permission.flag != "" && !a.Part.isFlagEnabled(a.Permission.flag) {
 			continue
 		}
 		finding := Finding{

@@ -113,7 +113,7 @@ func newInstallationLackingRights(env map[string]string, command []string, but .
 	return changeFacts(newInstallation(), func(f *Facts) {
 		p := installCompatibilityManager(f, 1, env, command...)
 		for _, r := range listPartRights(p) {
-			r = r.withNamespace(p.leaseNamespace())
+			r = r.withPartNamespace(p.leaseNamespace())
 			f.PartAccess = append(f.PartAccess, PermissionCheck{*p, r, !slices.Contains(but, r.String())})
 		}
 	})
@@ -727,7 +727,7 @@ func TestPartsAreFoundByCommandOrLabel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tmpl := newTemplate(c.image, c.args...)
 			tmpl.Labels, tmpl.Spec.Containers[0].Command = c.labels, c.command
-			got, _ := findPart("Deployment", metav1.ObjectMeta{}, &tmpl)
+			got, _ := partOfWorkload("Deployment", metav1.ObjectMeta{}, &tmpl)
 			check.Is(t, c.want, got.Kind)
 			if got.isCompatibilityCommand() {
 				t.Errorf("%q is taken as a compatibility command", got.Command)
@@ -740,7 +740,7 @@ func TestFlagsOfPartAreParsed(t *testing.T) {
 	p := Part{Args: []string{"--native", "a,b", "--authorize", "--wait-for-detach=false"}}
 	got := map[string]bool{}
 	for _, flag := range []string{"native", "authorize", "wait-for-detach", "install-crds"} {
-		got[flag] = p.isFlagSet(flag)
+		got[flag] = p.isFlagEnabled(flag)
 	}
 	want := map[string]bool{"native": true, "authorize": true, "wait-for-detach": false, "install-crds": false}
 	if !maps.Equal(got, want) {

@@ -14,9 +14,9 @@ func isFinished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// findOwner returns the workload of a pod: its controller, or the Deployment of its ReplicaSet, derived from the
+// workloadOfPod returns the workload of a pod: its controller, or the Deployment of its ReplicaSet, derived from the
 // ReplicaSet's name. Without a controller it returns the pod.
-func findOwner(p *corev1.Pod) Object {
+func workloadOfPod(p *corev1.Pod) Object {
 	c := metav1.GetControllerOf(p)
 	if c == nil {
 		return Object{"Pod", p.Namespace, p.Name}
@@ -43,7 +43,7 @@ func checkSingleReplica(f *Facts) []Finding {
 	}
 	alone := map[Object]bool{}
 	for _, p := range f.partsOfKind(Manager) {
-		alone[p.Object] = !p.isFlagSet(leaderElect)
+		alone[p.Object] = !p.isFlagEnabled(leaderElect)
 	}
 	for _, d := range f.Deployments {
 		if alone[Object{"Deployment", d.Namespace, d.Name}] {
@@ -59,8 +59,8 @@ func checkSingleReplica(f *Facts) []Finding {
 	return found
 }
 
-// checkPodController finds pods that nothing recreates.
-func checkPodController(f *Facts) []Finding {
+// checkPodsWithoutController finds pods that nothing recreates.
+func checkPodsWithoutController(f *Facts) []Finding {
 	var found []Finding
 	for _, p := range f.Pods {
 		_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]

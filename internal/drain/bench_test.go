@@ -65,7 +65,7 @@ func BenchmarkWatchEvent(b *testing.B) {
 					pods = append(pods, p.Pod)
 				}
 				d.replacePods(pods, now)
-				d.processPods(ctx, now)
+				d.advanceRemovals(ctx, now)
 				for i, p := range d.remaining {
 					if i%2 == 0 {
 						p.removal, p.removalAt = Evicted, now
@@ -74,12 +74,12 @@ func BenchmarkWatchEvent(b *testing.B) {
 				b.ReportAllocs()
 				i := 0
 				for b.Loop() {
-					d.updatePod(pods[i%n], now)
-					d.applyTimers(now)
+					d.addOrUpdatePod(pods[i%n], now)
+					d.applyDueTimers(now)
 					if _, over := d.checkOutcome(now); over {
 						b.Fatal("over")
 					}
-					d.processPods(ctx, now)
+					d.advanceRemovals(ctx, now)
 					d.reportProgress()
 					i++
 				}

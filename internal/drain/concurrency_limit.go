@@ -60,10 +60,10 @@ func (d *Drain) currentLimit(method RemovalMethod, now time.Time) int {
 	return d.limit.current
 }
 
-// limitForPod returns how many requests may be in flight for one of this pod to follow. It keeps one place free for
+// concurrencyLimitForPod returns how many requests may be in flight for one of this pod to follow. It keeps one place free for
 // each namespace that waits and has no request in flight, up to half of the limit. So a hanging admission webhook of
 // one namespace cannot use all places.
-func (d *Drain) limitForPod(p *podState, method RemovalMethod, now time.Time) int {
+func (d *Drain) concurrencyLimitForPod(p *podState, method RemovalMethod, now time.Time) int {
 	limit, tracker := d.currentLimit(method, now), d.trackerFor(method)
 	if tracker.inFlightByNamespace[p.pod.Namespace] == 0 {
 		return limit
@@ -101,9 +101,9 @@ func newConcurrencyLimit(max int) *concurrencyLimit {
 	return &concurrencyLimit{current: min(initialConcurrency, max), max: max}
 }
 
-// recordResponse updates the limit after an answer or a timeout. Of the requests that were in flight together, only one
+// adjustAfterResponse updates the limit after an answer or a timeout. Of the requests that were in flight together, only one
 // reduces the limit. A webhook that is unavailable, or slow to deny, says nothing about the API server.
-func (l *concurrencyLimit) recordResponse(sent, answered time.Time, err error) {
+func (l *concurrencyLimit) adjustAfterResponse(sent, answered time.Time, err error) {
 	took := answered.Sub(sent)
 	status := kubeapi.ToStatusError(err)
 	if status != nil && (isWebhookUnavailable(status) || isWebhookError(status) && took > slowResponse) {

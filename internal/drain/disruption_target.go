@@ -39,16 +39,16 @@ func (w *conditionWrites) isForbiddenIn(namespace string) bool {
 	return is
 }
 
-// setDisruptionTarget starts to write the condition of a pod, once. It returns until when a deletion has to wait for
+// ensureDisruptionTargetWrite starts to write the condition of a pod, once. It returns until when a deletion has to wait for
 // the write, or zero if the deletion may be sent. A late write continues: the condition still helps while the
 // containers stop.
-func (d *Drain) setDisruptionTarget(ctx context.Context, p *podState, now time.Time) time.Time {
+func (d *Drain) ensureDisruptionTargetWrite(ctx context.Context, p *podState, now time.Time) time.Time {
 	switch {
 	case d.conditions.isForbiddenIn(p.pod.Namespace) || !needsDisruptionTarget(&p.pod):
 		return time.Time{}
 	case p.conditionWaitUntil.IsZero():
 		p.conditionWaitUntil = now.Add(maxConditionWait)
-		d.writeCondition(ctx, p, now)
+		d.startDisruptionTargetWrite(ctx, p, now)
 	}
 	switch {
 	case p.conditionAnswered || d.conditions.slow:
@@ -76,7 +76,7 @@ func hasDisruptionTarget(p *kubeapi.Pod, status string) bool {
 	})
 }
 
-func (d *Drain) writeCondition(ctx context.Context, p *podState, now time.Time) {
+func (d *Drain) startDisruptionTargetWrite(ctx context.Context, p *podState, now time.Time) {
 	c := d.newDisruption(p, now)
 	d.background.Go(func() {
 		select {
@@ -94,7 +94,7 @@ func (d *Drain) writeCondition(ctx context.Context, p *podState, now time.Time) 
 		if status := kubeapi.ToStatusError(err); status != nil && kubeapi.IsForbidden(err) && !isWebhookError(status) {
 			d.conditions.forbidden.Store(c.Namespace, true)
 		}
-		d.inbox.put(func(time.Time) { d.recordConditionWrite(p, err) })
+		d.inbox.putAndWake(func(time.Time) { d.recordDisruptionTargetWrite(p, err) })
 	})
 }
 
@@ -111,7 +111,7 @@ func (d *Drain) newDisruption(p *podState, now time.Time) kubeapi.PodDisruption 
 	return c
 }
 
-func (d *Drain) recordConditionWrite(p *podState, err error) {
+func (d *Drain) recordDisruptionTargetWrite(p *podState, err error) {
 	p.conditionAnswered = true
 	if err == nil || d.ended || d.conditions.warned {
 		return

@@ -929,7 +929,7 @@ func TestUnprotectedPodIsEvicted(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		job := s.addPod("job", withAnnotation(drainability.SafeToEvict, "false"))
 		policy := podrules.VoluntaryPolicy().WithAction(podrules.RuleProtected, podrules.AwaitTermination)
-		time.AfterFunc(time.Minute, func() { s.updatePod(job, func(p *simPod) { p.Annotations = nil }) })
+		time.AfterFunc(time.Minute, func() { s.addOrUpdatePod(job, func(p *simPod) { p.Annotations = nil }) })
 		r := runDrainTo(t, s, Drained, Options{Policy: &policy})
 		checkTookAbout(t, r, time.Minute+2*time.Second)
 	})
@@ -1194,13 +1194,13 @@ func TestGonePodSetsNoTimer(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		pod := s.addPod("batch", withAnnotation(drainability.DoNotDisrupt, "4h")).snapshot()
 		d := New(s, Options{Node: node, Policy: ptr(podrules.VoluntaryPolicy().WithAction(podrules.RuleProtected, podrules.Skip))})
-		d.updatePod(pod, time.Now())
-		if next := d.applyTimers(time.Now()); next != pod.CreationTimestamp.Add(4*time.Hour) {
+		d.addOrUpdatePod(pod, time.Now())
+		if next := d.applyDueTimers(time.Now()); next != pod.CreationTimestamp.Add(4*time.Hour) {
 			t.Errorf("before it is gone its timer is %s", next)
 		}
-		d.removePod(pod, time.Now())
+		d.markPodGone(pod, time.Now())
 		for _, at := range []time.Duration{0, 5 * time.Hour} {
-			if next := d.applyTimers(time.Now().Add(at)); !next.IsZero() {
+			if next := d.applyDueTimers(time.Now().Add(at)); !next.IsZero() {
 				t.Errorf("after %s its timer is %s", at, next)
 			}
 		}

@@ -46,7 +46,7 @@ type Drain struct {
 	ended         bool
 	pods          map[string]*podState // by UID
 	podsByName    []*podState          // all pods, by namespace and name
-	remaining     []*podState          // pods that are not gone; see sortRemaining
+	remaining     []*podState          // pods that are not gone; see dropGoneAndSortRemaining
 	pdbs          *pdbState
 	pdbQueues     map[string]*pdbQueue
 	// queueLengths counts the waiting pods of each PDB queue. It is nil until a step needs it.
@@ -72,10 +72,10 @@ func (d *Drain) SetTimeLimits(t TimeLimits) {
 	d.mu.Lock()
 	d.newTerms = &t
 	d.mu.Unlock()
-	d.inbox.put(nil)
+	d.inbox.putAndWake(nil)
 }
 
-func (d *Drain) applyNewTerms(now time.Time) {
+func (d *Drain) applyNewTimeLimits(now time.Time) {
 	d.mu.Lock()
 	t := d.newTerms
 	d.newTerms = nil
@@ -89,7 +89,7 @@ func (d *Drain) applyNewTerms(now time.Time) {
 	d.terms = *t
 	d.policy = policyFor(d.options, d.terms)
 	for _, p := range d.pods {
-		d.decidePod(p, now)
+		d.decidePodAction(p, now)
 		if p.requesting { // its timeout was computed from the old terms
 			p.shortenRequest(now)
 		}
@@ -104,10 +104,10 @@ func (d *Drain) Run(ctx context.Context) (Report, error) {
 	d.deadlineSince = d.startedAt
 	d.background.Go(func() {
 		if err := d.watchPods(work, d.newPodHandler()); work.Err() == nil {
-			d.inbox.put(func(time.Time) { d.handleWatchError(fmt.Errorf("the watch of its pods ended: %w", err)) })
+			d.inbox.putAndWake(func(time.Time) { d.recordWatchError(fmt.Errorf("the watch of its pods ended: %w", err)) })
 		}
 	})
-	outcome := d.runLoop(work)
+	outcome := d.runUntilOutcome(work)
 	for outcome == Drained && d.options.OnDrained != nil {
 		outcome = d.redrainOnArrival(work)
 	}
@@ -119,14 +119,14 @@ func (d *Drain) Run(ctx context.Context) (Report, error) {
 	return report, d.outcomeError(ctx, outcome, report)
 }
 
-// runLoop decides what to do, then waits for an event or the next due time, until the drain ends.
-func (d *Drain) runLoop(ctx context.Context) Outcome {
+// runUntilOutcome decides what to do, then waits for an event or the next due time, until the drain ends.
+func (d *Drain) runUntilOutcome(ctx context.Context) Outcome {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
 		d.processInbox()
 		now := time.Now()
-		d.applyNewTerms(now)
+		d.applyNewTimeLimits(now)
 		if ctx.Err() != nil {
 			d.reportProgress()
 			if d.options.OnDrained == nil && d.isEmpty() && d.finalList.done { // only volumes are still waited for
@@ -134,14 +134,14 @@ func (d *Drain) runLoop(ctx context.Context) Outcome {
 			}
 			return Cancelled
 		}
-		review := d.applyTimers(now)
-		d.reportArrival()
+		review := d.applyDueTimers(now)
+		d.reportArrivalOnce()
 		outcome, over := d.checkOutcome(now)
 		if over {
 			d.reportProgress()
 			return outcome
 		}
-		next := earlierSet(d.processPods(ctx, now), review)
+		next := earlierNonZero(d.advanceRemovals(ctx, now), review)
 		d.reportProgress()
 		timer.Reset(max(0, next.Sub(now)))
 		select {
@@ -160,14 +160,14 @@ func (d *Drain) processInbox() {
 
 func (d *Drain) newPodHandler() kubeapi.Handler[kubeapi.Pod] {
 	return kubeapi.Handler[kubeapi.Pod]{
-		Replaced: func(all []kubeapi.Pod) { d.inbox.put(func(now time.Time) { d.replacePods(all, now) }) },
-		Changed:  func(p kubeapi.Pod) { d.inbox.put(func(now time.Time) { d.updatePod(p, now) }) },
-		Deleted:  func(p kubeapi.Pod) { d.inbox.put(func(now time.Time) { d.removePod(p, now) }) },
-		Failed:   func(err error) { d.inbox.put(func(time.Time) { d.handleWatchError(err) }) },
+		Replaced: func(all []kubeapi.Pod) { d.inbox.putAndWake(func(now time.Time) { d.replacePods(all, now) }) },
+		Changed:  func(p kubeapi.Pod) { d.inbox.putAndWake(func(now time.Time) { d.addOrUpdatePod(p, now) }) },
+		Deleted:  func(p kubeapi.Pod) { d.inbox.putAndWake(func(now time.Time) { d.markPodGone(p, now) }) },
+		Failed:   func(err error) { d.inbox.putAndWake(func(time.Time) { d.recordWatchError(err) }) },
 	}
 }
 
-func (d *Drain) handleWatchError(err error) {
+func (d *Drain) recordWatchError(err error) {
 	d.options.Logger.Warn("cannot watch the node's pods", "node", d.options.Node, "err", err)
 	if !d.listed {
 		d.listErr = err
@@ -176,15 +176,15 @@ func (d *Drain) handleWatchError(err error) {
 
 func (d *Drain) replacePods(all []kubeapi.Pod, now time.Time) {
 	d.listed, d.listErr = true, nil
-	d.applyPodList(all, slices.Collect(maps.Keys(d.pods)), now)
+	d.mergePodList(all, slices.Collect(maps.Keys(d.pods)), now)
 }
 
-// applyPodList records a list of the node's pods. A known UID that is not in the list belongs to a pod that is gone.
-func (d *Drain) applyPodList(all []kubeapi.Pod, known []string, now time.Time) {
+// mergePodList records a list of the node's pods. A known UID that is not in the list belongs to a pod that is gone.
+func (d *Drain) mergePodList(all []kubeapi.Pod, known []string, now time.Time) {
 	there := make(map[string]bool, len(all))
 	for _, p := range all {
 		there[p.UID] = true
-		d.updatePod(p, now)
+		d.addOrUpdatePod(p, now)
 	}
 	for _, uid := range known {
 		if p := d.pods[uid]; p != nil && !there[uid] {
@@ -193,7 +193,7 @@ func (d *Drain) applyPodList(all []kubeapi.Pod, known []string, now time.Time) {
 	}
 }
 
-func (d *Drain) updatePod(pod kubeapi.Pod, now time.Time) {
+func (d *Drain) addOrUpdatePod(pod kubeapi.Pod, now time.Time) {
 	p := d.pods[pod.UID]
 	if p == nil {
 		p = &podState{canDelete: true, wantedGrace: wantedGrace(&pod, d.options.GraceSeconds), wave: waveIndex(&pod, d.options.WaveBoundaries)}
@@ -204,11 +204,11 @@ func (d *Drain) updatePod(pod kubeapi.Pod, now time.Time) {
 		d.podsByName = slices.Insert(d.podsByName, i, p)
 	}
 	p.setPod(pod)
-	d.decidePod(p, now)
-	d.pdbs.assignBackoff(p)
+	d.decidePodAction(p, now)
+	d.pdbs.assignPDBBackoff(p)
 }
 
-func (d *Drain) removePod(pod kubeapi.Pod, now time.Time) {
+func (d *Drain) markPodGone(pod kubeapi.Pod, now time.Time) {
 	p := d.pods[pod.UID]
 	if p == nil {
 		return
@@ -218,9 +218,9 @@ func (d *Drain) removePod(pod kubeapi.Pod, now time.Time) {
 	d.options.Logger.Debug("pod is gone", "pod", p.name(), "end", p.end)
 }
 
-// decidePod applies the rules, the policy and the caller's options. It decides anew until the pod is evicted, because a
+// decidePodAction applies the rules, the policy and the caller's options. It decides anew until the pod is evicted, because a
 // protection may be set or lifted. A pod that another client deletes keeps its decision.
-func (d *Drain) decidePod(p *podState, now time.Time) {
+func (d *Drain) decidePodAction(p *podState, now time.Time) {
 	if p.gone || p.removal != NotRemoved || p.requesting || (p.isTerminating() && p.decided) {
 		return
 	}
@@ -242,9 +242,9 @@ func (d *Drain) decidePod(p *podState, now time.Time) {
 	}
 }
 
-// applyTimers re-decides pods with an expired protection, and skips pods that have been terminating for too long. It
+// applyDueTimers re-decides pods with an expired protection, and skips pods that have been terminating for too long. It
 // returns when to do so again.
-func (d *Drain) applyTimers(now time.Time) time.Time {
+func (d *Drain) applyDueTimers(now time.Time) time.Time {
 	var next time.Time
 	for _, p := range d.remaining {
 		if p.gone {
@@ -252,15 +252,15 @@ func (d *Drain) applyTimers(now time.Time) time.Time {
 		}
 		if p.removal == NotRemoved && !p.requesting && !p.isTerminating() && !p.reviewAt.IsZero() {
 			if !now.Before(p.reviewAt) {
-				d.decidePod(p, now)
+				d.decidePodAction(p, now)
 			}
-			next = earlierSet(next, p.reviewAt)
+			next = earlierNonZero(next, p.reviewAt)
 		}
 		if d.options.SkipTerminatingAfter <= 0 || !p.isTerminating() || !p.needsRemoval() {
 			continue
 		}
 		if end := p.pod.DeletionTimestamp.Add(d.options.SkipTerminatingAfter); now.Before(end) {
-			next = earlierSet(next, end)
+			next = earlierNonZero(next, end)
 		} else {
 			p.action = podrules.Skip
 		}
@@ -296,8 +296,8 @@ type finalList struct {
 	nextAt   time.Time
 }
 
-// requestFinalList starts the final list if the node seems empty, and returns when to check again.
-func (d *Drain) requestFinalList(ctx context.Context, now time.Time) time.Time {
+// startFinalListIfEmpty starts the final list if the node seems empty, and returns when to check again.
+func (d *Drain) startFinalListIfEmpty(ctx context.Context, now time.Time) time.Time {
 	r := &d.finalList
 	if !d.isEmpty() {
 		r.done, r.nextAt = false, time.Time{}
@@ -313,14 +313,14 @@ func (d *Drain) requestFinalList(ctx context.Context, now time.Time) time.Time {
 	known := slices.Collect(maps.Keys(d.pods)) // the watch may report a pod first that arrived after the list was made
 	d.background.Go(func() {
 		pods, err := d.listPods(ctx)
-		d.inbox.put(func(now time.Time) {
+		d.inbox.putAndWake(func(now time.Time) {
 			r.inFlight = false
 			if err != nil {
 				r.done, r.nextAt = false, now.Add(maxRetryPause)
-				d.handleWatchError(err)
+				d.recordWatchError(err)
 				return
 			}
-			d.applyPodList(pods, known, now)
+			d.mergePodList(pods, known, now)
 			r.done, r.nextAt = true, now.Add(finalListInterval) // an arriving pod resets this
 		})
 	})
@@ -366,34 +366,34 @@ func listOnce[T any](
 	return all, err
 }
 
-// processPods does everything that is due, and returns when to run again if no event comes before.
-func (d *Drain) processPods(ctx context.Context, now time.Time) time.Time {
+// advanceRemovals does everything that is due, and returns when to run again if no event comes before.
+func (d *Drain) advanceRemovals(ctx context.Context, now time.Time) time.Time {
 	next := d.nextTimeLimit(now)
 	if !d.listed {
 		return next
 	}
-	pods := d.sortRemaining()
+	pods := d.dropGoneAndSortRemaining()
 	d.queueLengths, d.evictions.waitingNamespaces, d.deletions.waitingNamespaces = nil, nil, nil
-	next = earlierSet(next, d.requestFinalList(ctx, now))
-	next = earlierSet(next, d.pollVolumeDetachment(ctx, now))
+	next = earlierNonZero(next, d.startFinalListIfEmpty(ctx, now))
+	next = earlierNonZero(next, d.startVolumePollIfDue(ctx, now))
 	open := d.waveStartTimes(now)
 	for _, p := range pods {
 		switch {
 		case p.requesting || !p.needsRemoval():
 		case p.isWaiting() && now.Before(open[p.wave]):
 			p.setBlocked(ObstacleEarlierWave, "", "pods of lower priority are evicted first", now)
-			next = earlierSet(next, open[p.wave])
+			next = earlierNonZero(next, open[p.wave])
 		case p.isWaiting():
-			next = earlierSet(next, d.tryRemove(ctx, p, now))
+			next = earlierNonZero(next, d.tryRemovePod(ctx, p, now))
 		default:
-			next = earlierSet(next, d.shortenGrace(ctx, p, now))
+			next = earlierNonZero(next, d.shortenGraceIfTooLong(ctx, p, now))
 		}
 	}
 	return next
 }
 
-// earlierSet returns the earlier of two times. Zero means never.
-func earlierSet(a, b time.Time) time.Time {
+// earlierNonZero returns the earlier of two times. Zero means never.
+func earlierNonZero(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
 	}
@@ -439,7 +439,7 @@ func (d *Drain) waveStartTimes(now time.Time) []time.Time {
 	return open
 }
 
-// sortRemaining drops gone pods and returns the others in the order of eviction.
+// dropGoneAndSortRemaining drops gone pods and returns the others in the order of eviction.
 //
 // Waves come first. Within a wave, pods with fewer refusals come first, so that blocked pods never delay free ones.
 // Then pods with the longest grace come first, since they need the most time. Answers that the API server is busy count
@@ -449,7 +449,7 @@ func (d *Drain) waveStartTimes(now time.Time) []time.Time {
 // apps. If all of them began with the same app, their evictions would conflict on one PDB.
 //
 // While requests fail, the limit may be one request, and namespaces take turns.
-func (d *Drain) sortRemaining() []*podState {
+func (d *Drain) dropGoneAndSortRemaining() []*podState {
 	lastSent := func(p *podState) time.Time {
 		if !d.limit.failing {
 			return time.Time{}
@@ -493,10 +493,10 @@ func (d *Drain) newProgress() Progress {
 			p.Gone++
 		case s.removal != NotRemoved || s.isTerminating():
 			p.Stopping++
-			p.RemainingPods = append(p.RemainingPods, s.toBlocked(d.startedAt))
+			p.RemainingPods = append(p.RemainingPods, s.toBlockedPod(d.startedAt))
 		default:
 			p.Waiting++
-			p.RemainingPods = append(p.RemainingPods, s.toBlocked(d.startedAt))
+			p.RemainingPods = append(p.RemainingPods, s.toBlockedPod(d.startedAt))
 		}
 		p.Total++
 	}

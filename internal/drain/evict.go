@@ -23,8 +23,8 @@ const (
 
 const notServedDetail = "requests for other pods of the node fail or hang"
 
-// tryRemove evicts or deletes a waiting pod if that is allowed now. Otherwise it returns when to try again.
-func (d *Drain) tryRemove(ctx context.Context, p *podState, now time.Time) time.Time {
+// tryRemovePod evicts or deletes a waiting pod if that is allowed now. Otherwise it returns when to try again.
+func (d *Drain) tryRemovePod(ctx context.Context, p *podState, now time.Time) time.Time {
 	if d.options.DisableEviction {
 		return d.removeIfAllowed(ctx, p, now, DeletedOnRequest)
 	}
@@ -37,43 +37,43 @@ func (d *Drain) tryRemove(ctx context.Context, p *podState, now time.Time) time.
 		switch {
 		case now.Before(early):
 			at = early
-		case d.activeBackoff(p, now) != nil || len(p.delays) > 0:
-			d.setDisruptionTarget(ctx, p, now)
+		case d.activeEvictionBackoff(p, now) != nil || len(p.delays) > 0:
+			d.ensureDisruptionTargetWrite(ctx, p, now)
 			if at.Sub(now) < minRetryPause { // too short for one more eviction
 				return at
 			}
 		}
-		return earlierSet(d.removeIfAllowed(ctx, p, now, Evicted), at)
+		return earlierNonZero(d.removeIfAllowed(ctx, p, now, Evicted), at)
 	}
 	if !p.forceDeletion {
-		if backoff := d.activeBackoff(p, now); backoff != nil && len(p.delays) == 0 {
-			p.addDelay(backoff.reason, d.pdbs.explainObstacle(backoff.reason, &p.pod, backoff.detail), now)
+		if backoff := d.activeEvictionBackoff(p, now); backoff != nil && len(p.delays) == 0 {
+			p.addOrExtendDelay(backoff.reason, d.pdbs.explainObstacle(backoff.reason, &p.pod, backoff.detail), now)
 		}
 		p.forceDeletion, p.backoff, p.retryAt, p.pause = true, nil, time.Time{}, 0 // the reasons to wait do not apply to a deletion
 	}
 	hang, since := d.areEvictionsHanging(p, now)
 	if len(p.delays) == 0 && (d.limit.failing || hang) { // requests of other pods fail, so that this pod got no turn
-		p.addDelay(ObstacleError, notServedDetail, now)
+		p.addOrExtendDelay(ObstacleError, notServedDetail, now)
 	}
 	if len(p.delays) == 0 { // no eviction of this pod was refused yet
-		return earlierSet(d.removeIfAllowed(ctx, p, now, Evicted), since)
+		return earlierNonZero(d.removeIfAllowed(ctx, p, now, Evicted), since)
 	}
 	return d.removeIfAllowed(ctx, p, now, ForceDeleted)
 }
 
 // removeIfAllowed sends the request unless the pod has to pause, or to wait for a shared backoff or its PDB queue.
 func (d *Drain) removeIfAllowed(ctx context.Context, p *podState, now time.Time, method RemovalMethod) time.Time {
-	if may, at := d.canSend(p, method, now); !may {
+	if may, at := d.canSendRequest(p, method, now); !may {
 		return at
 	}
 	if method != Evicted {
-		if at := d.setDisruptionTarget(ctx, p, now); !at.IsZero() {
+		if at := d.ensureDisruptionTargetWrite(ctx, p, now); !at.IsZero() {
 			return at
 		}
 	}
 	if method == Evicted {
 		if d.canWatchPDBs(p.pod.Namespace, now) && d.hasManyWaitingPods(p.pod.Namespace) { // in this order: counting reads every pod
-			d.watchPDBs(ctx, p.pod.Namespace, now)
+			d.startPDBWatch(ctx, p.pod.Namespace, now)
 		}
 		if l, key := d.queueForPod(p); l != nil {
 			if at := l.nextSendAt(d.maxQueueWait(p, key, now)); now.Before(at) {
@@ -86,13 +86,13 @@ func (d *Drain) removeIfAllowed(ctx context.Context, p *podState, now time.Time,
 	return time.Time{} // the answer wakes the engine
 }
 
-// canSend reports whether a request for a pod may be sent now. If not, it returns from when on; zero means when an
+// canSendRequest reports whether a request for a pod may be sent now. If not, it returns from when on; zero means when an
 // answer comes.
-func (d *Drain) canSend(p *podState, method RemovalMethod, now time.Time) (bool, time.Time) {
+func (d *Drain) canSendRequest(p *podState, method RemovalMethod, now time.Time) (bool, time.Time) {
 	if now.Before(p.retryAt) {
 		return false, p.retryAt
 	}
-	for _, backoff := range d.backoffsBefore(p, method) {
+	for _, backoff := range d.backoffsForRequest(p, method) {
 		if open, at := backoff.allowsRequest(now); !open {
 			if method != GraceShortened && (p.blocked.Reason != backoff.reason || p.blocked.PDB != backoff.pdb) {
 				p.setBlocked(backoff.reason, backoff.pdb, d.pdbs.explainObstacle(backoff.reason, &p.pod, backoff.detail), now)
@@ -100,22 +100,22 @@ func (d *Drain) canSend(p *podState, method RemovalMethod, now time.Time) (bool,
 			return false, at
 		}
 	}
-	return d.trackerFor(method).inFlight < d.limitForPod(p, method, now), time.Time{}
+	return d.trackerFor(method).inFlight < d.concurrencyLimitForPod(p, method, now), time.Time{}
 }
 
 // areEvictionsHanging reports whether the evictions in flight use the whole limit and none was answered within a
 // second. A forced deletion does not wait for them. The result since is when that will be the case without an answer;
 // zero means never.
 func (d *Drain) areEvictionsHanging(p *podState, now time.Time) (hang bool, since time.Time) {
-	if d.evictions.inFlight < d.limitForPod(p, Evicted, now) {
+	if d.evictions.inFlight < d.concurrencyLimitForPod(p, Evicted, now) {
 		return false, time.Time{}
 	}
 	since = d.evictions.lastSentAt.Add(slowResponse)
 	return !now.Before(since), since
 }
 
-// backoffsBefore returns the backoffs that a request has to respect. Deletions ignore PDB backoffs.
-func (d *Drain) backoffsBefore(p *podState, method RemovalMethod) []*sharedBackoff {
+// backoffsForRequest returns the backoffs that a request has to respect. Deletions ignore PDB backoffs.
+func (d *Drain) backoffsForRequest(p *podState, method RemovalMethod) []*sharedBackoff {
 	server := d.trackerFor(method).busyBackoff
 	if p.backoff == nil || (p.backoff.evictionsOnly && method != Evicted) {
 		return []*sharedBackoff{server}
@@ -123,10 +123,10 @@ func (d *Drain) backoffsBefore(p *podState, method RemovalMethod) []*sharedBacko
 	return []*sharedBackoff{server, p.backoff}
 }
 
-// activeBackoff returns the backoff that blocks the eviction of a pod now, or nil. A refusal of another pod's eviction
+// activeEvictionBackoff returns the backoff that blocks the eviction of a pod now, or nil. A refusal of another pod's eviction
 // counts too.
-func (d *Drain) activeBackoff(p *podState, now time.Time) *sharedBackoff {
-	for _, backoff := range d.backoffsBefore(p, Evicted) {
+func (d *Drain) activeEvictionBackoff(p *podState, now time.Time) *sharedBackoff {
+	for _, backoff := range d.backoffsForRequest(p, Evicted) {
 		if open, _ := backoff.allowsRequest(now); !open {
 			return backoff
 		}
@@ -140,11 +140,11 @@ func (d *Drain) sendRemoval(ctx context.Context, p *podState, method RemovalMeth
 	if method == Evicted {
 		send = d.api.EvictPod
 	}
-	d.sendRequest(ctx, p, method, send, r, d.requestTimeout(p, method, now), func(answered time.Time) {
+	d.startRequest(ctx, p, method, send, r, d.requestTimeout(p, method, now), func(answered time.Time) {
 		if l, _ := d.queueForPod(p); l != nil && method == Evicted {
-			l.recordAccepted(p, now, answered)
+			l.recordEvictionAccepted(p, now, answered)
 		}
-		d.recordAccepted(p, method, given, now)
+		d.recordRemovalAccepted(p, method, given, now)
 	})
 }
 
@@ -159,12 +159,12 @@ func (d *Drain) newRemoval(p *podState, now time.Time) (kubeapi.PodRemoval, time
 	return r, given
 }
 
-// sendRequest sends one request for a pod in the background. If it succeeds, it calls accepted in the engine's
+// startRequest sends one request for a pod in the background. If it succeeds, it calls accepted in the engine's
 // goroutine.
-func (d *Drain) sendRequest(ctx context.Context, p *podState, method RemovalMethod, sendRequest func(context.Context, kubeapi.PodRemoval) error,
+func (d *Drain) startRequest(ctx context.Context, p *podState, method RemovalMethod, startRequest func(context.Context, kubeapi.PodRemoval) error,
 	r kubeapi.PodRemoval, patience time.Duration, accepted func(answered time.Time),
 ) {
-	backoffs := d.backoffsBefore(p, method)
+	backoffs := d.backoffsForRequest(p, method)
 	sent := time.Now()
 	for _, backoff := range backoffs {
 		backoff.inFlight++
@@ -180,13 +180,13 @@ func (d *Drain) sendRequest(ctx context.Context, p *podState, method RemovalMeth
 	p.shortenRequest = func(now time.Time) { time.AfterFunc(d.requestTimeout(p, method, now), cancel) }
 	d.background.Go(func() {
 		defer cancel()
-		err := sendRequest(bounded, r)
+		err := startRequest(bounded, r)
 		answered := time.Now()
-		d.inbox.put(func(now time.Time) {
-			d.finishRequest(p, tracker, backoffs)
-			d.limit.recordResponse(sent, answered, err)
+		d.inbox.putAndWake(func(now time.Time) {
+			d.recordRequestFinished(p, tracker, backoffs)
+			d.limit.adjustAfterResponse(sent, answered, err)
 			if err != nil {
-				d.handleError(ctx, p, method, now, err)
+				d.delayPodAfterError(ctx, p, method, now, err)
 				return
 			}
 			for _, backoff := range backoffs {
@@ -197,7 +197,7 @@ func (d *Drain) sendRequest(ctx context.Context, p *podState, method RemovalMeth
 	})
 }
 
-func (d *Drain) finishRequest(p *podState, tracker *requestTracker, backoffs []*sharedBackoff) {
+func (d *Drain) recordRequestFinished(p *podState, tracker *requestTracker, backoffs []*sharedBackoff) {
 	for _, backoff := range backoffs {
 		backoff.inFlight--
 	}
@@ -229,8 +229,8 @@ func (d *Drain) requestTimeout(p *podState, method RemovalMethod, now time.Time)
 	return min(max(left, minRequestTimeout), maxRequestTimeout)
 }
 
-// recordAccepted records that the API server accepted a request.
-func (d *Drain) recordAccepted(p *podState, method RemovalMethod, given time.Duration, asked time.Time) {
+// recordRemovalAccepted records that the API server accepted a request.
+func (d *Drain) recordRemovalAccepted(p *podState, method RemovalMethod, given time.Duration, asked time.Time) {
 	p.removal, p.removalAt, p.unansweredRequest = method, asked, NotRemoved
 	p.blocked = BlockedPod{}
 	if !p.isTerminating() { // otherwise the watch has already reported the real grace
@@ -242,11 +242,11 @@ func (d *Drain) recordAccepted(p *podState, method RemovalMethod, given time.Dur
 	}
 }
 
-// handleError decides what a failed request means for the pod, and for other pods with the same obstacle.
-func (d *Drain) handleError(ctx context.Context, p *podState, method RemovalMethod, now time.Time, err error) {
+// delayPodAfterError decides what a failed request means for the pod, and for other pods with the same obstacle.
+func (d *Drain) delayPodAfterError(ctx context.Context, p *podState, method RemovalMethod, now time.Time, err error) {
 	status := kubeapi.ToStatusError(err)
 	if isServerFailure(status) {
-		p.recordUnanswered(method)
+		p.recordUnansweredRequest(method)
 	}
 	if d.ended || p.gone || ctx.Err() != nil {
 		return
@@ -263,12 +263,12 @@ func (d *Drain) handleError(ctx context.Context, p *podState, method RemovalMeth
 	}
 	switch {
 	case status == nil:
-		d.applyBackoff(p, tracker.failureBackoff, detail, now, minRetryPause, maxRetryPause)
+		d.extendBackoffForPod(p, tracker.failureBackoff, detail, now, minRetryPause, maxRetryPause)
 	case method == Evicted && isPDBDenial(status):
-		d.handlePDBDenial(ctx, p, now, status)
+		d.delayPodAfterPDBDenial(ctx, p, now, status)
 	case isMultiplePDBError(status):
-		d.watchPDBs(ctx, p.pod.Namespace, now)
-		d.applyBackoff(p, d.pdbs.multiplePDBBackoff(&p.pod), detail, now, manualFixPause, manualFixPause)
+		d.startPDBWatch(ctx, p.pod.Namespace, now)
+		d.extendBackoffForPod(p, d.pdbs.multiplePDBBackoff(&p.pod), detail, now, manualFixPause, manualFixPause)
 	case isNamespaceTerminating(status):
 		d.delayPod(p, ObstacleError, namespaceDeletedDetail, now, maxRetryPause)
 	case isWebhookError(status):
@@ -277,52 +277,52 @@ func (d *Drain) handleError(ctx context.Context, p *podState, method RemovalMeth
 		p.canDelete = false // only eviction is left to try
 		d.delayPod(p, ObstacleForbidden, detail, now, minRetryPause)
 	case status.Code == http.StatusForbidden:
-		d.applyBackoff(p, d.pdbs.forbiddenBackoff(&p.pod, method), detail, now, manualFixPause, manualFixPause)
+		d.extendBackoffForPod(p, d.pdbs.forbiddenBackoff(&p.pod, method), detail, now, manualFixPause, manualFixPause)
 	case isAPIServerBusy(err):
-		d.applyBackoff(p, tracker.busyBackoff, detail, now, addJitter(max(minRetryPause, min(status.RetryAfter, maxRetryPause))), addJitter(maxRetryPause))
+		d.extendBackoffForPod(p, tracker.busyBackoff, detail, now, addJitter(max(minRetryPause, min(status.RetryAfter, maxRetryPause))), addJitter(maxRetryPause))
 	case status.Code >= http.StatusInternalServerError:
-		d.applyBackoff(p, tracker.failureBackoff, detail, now, minRetryPause, maxRetryPause)
+		d.extendBackoffForPod(p, tracker.failureBackoff, detail, now, minRetryPause, maxRetryPause)
 	default:
 		// A conflict means that another pod has taken the name. "Not found" can also mean that the PDB was deleted
 		// during the request. The pod counts as present until the watch reports otherwise (I7).
 		d.delayPodLonger(p, ObstacleError, detail, now)
 	}
 	if method != Evicted { // most backoffs do not apply to deletions
-		p.retryAt = laterOf(p.retryAt, now.Add(d.shortenPause(minRetryPause, now)))
+		p.retryAt = laterOf(p.retryAt, now.Add(d.capPauseToDeadline(minRetryPause, now)))
 	}
 }
 
-// handlePDBDenial makes a pod wait for the backoff of the PDB that denied its eviction, together with all pods of that
+// delayPodAfterPDBDenial makes a pod wait for the backoff of the PDB that denied its eviction, together with all pods of that
 // PDB.
-func (d *Drain) handlePDBDenial(ctx context.Context, p *podState, now time.Time, status *kubeapi.StatusError) {
-	d.watchPDBs(ctx, p.pod.Namespace, now)
+func (d *Drain) delayPodAfterPDBDenial(ctx context.Context, p *podState, now time.Time, status *kubeapi.StatusError) {
+	d.startPDBWatch(ctx, p.pod.Namespace, now)
 	longest := maxPDBPauseVoluntary
 	if d.terms.HasDeadline() {
 		longest = maxPDBPauseForced
 	}
 	pause := max(minRetryPause, min(status.RetryAfter, longest))
-	d.applyBackoff(p, d.pdbs.pdbBackoff(&p.pod, status), denialMessage(status), now, pause, longest)
-	d.pdbs.assignBackoffs(d.remaining, p.pod.Namespace)
+	d.extendBackoffForPod(p, d.pdbs.backoffOfDenyingPDB(&p.pod, status), denialMessage(status), now, pause, longest)
+	d.pdbs.assignMissingBackoffs(d.remaining, p.pod.Namespace)
 }
 
-// applyBackoff makes a pod wait for a shared backoff and extends it: by at least pause, and longer each time up to
+// extendBackoffForPod makes a pod wait for a shared backoff and extends it: by at least pause, and longer each time up to
 // longest.
-func (d *Drain) applyBackoff(p *podState, backoff *sharedBackoff, detail string, now time.Time, pause, longest time.Duration) {
+func (d *Drain) extendBackoffForPod(p *podState, backoff *sharedBackoff, detail string, now time.Time, pause, longest time.Duration) {
 	backoff.detail = detail
-	backoff.extend(now, d.shortenPause(pause, now), d.shortenPause(longest, now))
+	backoff.extend(now, d.capPauseToDeadline(pause, now), d.capPauseToDeadline(longest, now))
 	if backoff.reason != ObstacleAPIServerBusy { // that one applies to every pod anyway
 		p.backoff = backoff
 	}
 	explained := d.pdbs.explainObstacle(backoff.reason, &p.pod, detail)
 	p.setBlocked(backoff.reason, backoff.pdb, explained, now)
-	p.addDelay(backoff.reason, explained, now)
+	p.addOrExtendDelay(backoff.reason, explained, now)
 }
 
 // delayPod makes one pod wait for an obstacle of its own.
 func (d *Drain) delayPod(p *podState, reason ObstacleKind, detail string, now time.Time, pause time.Duration) {
 	p.setBlocked(reason, "", detail, now)
-	p.addDelay(reason, detail, now)
-	p.retryAt = now.Add(d.shortenPause(pause, now))
+	p.addOrExtendDelay(reason, detail, now)
+	p.retryAt = now.Add(d.capPauseToDeadline(pause, now))
 }
 
 // delayPodLonger makes one pod wait for an obstacle of its own, longer each time.
@@ -331,20 +331,20 @@ func (d *Drain) delayPodLonger(p *podState, reason ObstacleKind, detail string, 
 	d.delayPod(p, reason, detail, now, p.pause)
 }
 
-// shortenPause limits a pause to one eighth of the time before the deadline.
-func (d *Drain) shortenPause(pause time.Duration, now time.Time) time.Duration {
+// capPauseToDeadline limits a pause to one eighth of the time before the deadline.
+func (d *Drain) capPauseToDeadline(pause time.Duration, now time.Time) time.Duration {
 	if !d.terms.HasDeadline() {
 		return pause
 	}
 	return min(pause, max(minRetryPause, d.terms.lastRemovalTime().Sub(now)/8))
 }
 
-// shortenGrace ends the grace of a terminating pod that would outlive the instance.
+// shortenGraceIfTooLong ends the grace of a terminating pod that would outlive the instance.
 //
 // It waits until the last moment, because the API server counts a shorter grace from the pod's deletion, not from now
 // (k8s.io/apiserver/pkg/registry/rest, BeforeDelete). A pod that was deleted 2 minutes ago would be killed at once if
 // it got the 30 seconds that are left.
-func (d *Drain) shortenGrace(ctx context.Context, p *podState, now time.Time) time.Time {
+func (d *Drain) shortenGraceIfTooLong(ctx context.Context, p *podState, now time.Time) time.Time {
 	if !d.terms.HasDeadline() || !p.isTerminating() || !p.canDelete || p.graceShortened {
 		return time.Time{}
 	}
@@ -355,12 +355,12 @@ func (d *Drain) shortenGrace(ctx context.Context, p *podState, now time.Time) ti
 	if at := end.Add(-time.Second); now.Before(at) {
 		return at
 	}
-	if may, at := d.canSend(p, GraceShortened, now); !may {
+	if may, at := d.canSendRequest(p, GraceShortened, now); !may {
 		return at
 	}
 	seconds := int64(1)
 	r := kubeapi.PodRemoval{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, GracePeriodSeconds: &seconds}
-	d.sendRequest(ctx, p, GraceShortened, d.api.DeletePod, r, minRequestTimeout, func(time.Time) {
+	d.startRequest(ctx, p, GraceShortened, d.api.DeletePod, r, minRequestTimeout, func(time.Time) {
 		p.graceShortened = true
 		if p.removal == NotRemoved {
 			p.removal, p.removalAt = GraceShortened, now

@@ -268,7 +268,7 @@ func TestDisabledEvictionSetsDisruptionTargetBefore(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		p := s.addPod("web")
 		marked := s.addPod("marked")
-		s.updatePod(marked, func(p *simPod) {
+		s.addOrUpdatePod(marked, func(p *simPod) {
 			p.Status.Conditions = append(p.Status.Conditions, kubeapi.Condition{Type: disruptionTarget, Status: "True", Reason: "Other"})
 		})
 		finished := s.addPod("finished", withPhase("Succeeded"))
@@ -359,7 +359,7 @@ func TestDisruptionTargetIsSetAgainAfterItsRemoval(t *testing.T) {
 		time.Sleep(time.Until(forcedDeletionTime(p.wantedGrace(), terms, time.Now()).Add(-conditionLead / 2)))
 		d.SetTimeLimits(deadlineIn(10 * time.Minute))
 		time.Sleep(2 * time.Minute)
-		s.updatePod(p, func(p *simPod) { // as the disruption controller does
+		s.addOrUpdatePod(p, func(p *simPod) { // as the disruption controller does
 			p.Status.Conditions = []kubeapi.Condition{{Type: "Ready", Status: "True"}, {Type: disruptionTarget, Status: "False"}}
 		})
 		r, err := wait()

@@ -19,8 +19,8 @@ type inbox struct {
 
 func newInbox() *inbox { return &inbox{filled: make(chan struct{}, 1)} }
 
-// put adds n and wakes the engine. A nil n only wakes it.
-func (b *inbox) put(n inboxEvent) {
+// putAndWake adds n and wakes the engine. A nil n only wakes it.
+func (b *inbox) putAndWake(n inboxEvent) {
 	b.mu.Lock()
 	if n != nil {
 		b.queue = append(b.queue, n)

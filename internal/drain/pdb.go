@@ -110,7 +110,7 @@ func (b *pdbState) pdbsCovering(p *kubeapi.Pod) ([]*kubeapi.PodDisruptionBudget,
 // isUnread reports whether the PDBs of a namespace were not requested yet.
 func (b *pdbState) isUnread(namespace string) bool { return b.namespaces[namespace] == nil }
 
-func (b *pdbState) namespaceState(namespace string) *namespacePDBs {
+func (b *pdbState) getOrAddNamespace(namespace string) *namespacePDBs {
 	ns := b.namespaces[namespace]
 	if ns == nil {
 		ns = &namespacePDBs{byName: map[string]selectorPDB{}}
@@ -119,8 +119,8 @@ func (b *pdbState) namespaceState(namespace string) *namespacePDBs {
 	return ns
 }
 
-// replaceAll records a list of PDBs. After an error, the previous PDBs remain.
-func (ns *namespacePDBs) replaceAll(list []kubeapi.PodDisruptionBudget, err error) {
+// replaceAllUnlessError records a list of PDBs. After an error, the previous PDBs remain.
+func (ns *namespacePDBs) replaceAllUnlessError(list []kubeapi.PodDisruptionBudget, err error) {
 	if err != nil {
 		return
 	}
@@ -159,33 +159,33 @@ func (d *Drain) hasManyWaitingPods(namespace string) bool {
 
 // canWatchPDBs reports whether a namespace's PDBs are not watched yet and may be.
 func (d *Drain) canWatchPDBs(namespace string, now time.Time) bool {
-	ns := d.pdbs.namespaceState(namespace)
+	ns := d.pdbs.getOrAddNamespace(namespace)
 	return !d.ended && !ns.watching && !now.Before(ns.rewatchAt)
 }
 
-// watchPDBs watches the PDBs of a namespace in the background, unless that is done already.
-func (d *Drain) watchPDBs(ctx context.Context, namespace string, now time.Time) {
+// startPDBWatch watches the PDBs of a namespace in the background, unless that is done already.
+func (d *Drain) startPDBWatch(ctx context.Context, namespace string, now time.Time) {
 	if !d.canWatchPDBs(namespace, now) {
 		return
 	}
-	ns := d.pdbs.namespaceState(namespace)
+	ns := d.pdbs.getOrAddNamespace(namespace)
 	ns.watching = true
 	follow, stop := context.WithCancel(ctx)
 	put := func(n inboxEvent) {
-		d.inbox.put(func(now time.Time) { n(now); d.pdbs.reassignBackoffs(d.remaining, namespace, now) })
+		d.inbox.putAndWake(func(now time.Time) { n(now); d.pdbs.reassignBackoffs(d.remaining, namespace, now) })
 	}
 	handler := kubeapi.Handler[kubeapi.PodDisruptionBudget]{
 		Replaced: func(all []kubeapi.PodDisruptionBudget) {
 			put(func(now time.Time) {
-				ns.replaceAll(all, nil)
+				ns.replaceAllUnlessError(all, nil)
 				d.rekeyQueues(namespace)
 				for i := range all {
-					d.handlePDBStatus(&all[i], now)
+					d.applyPDBStatus(&all[i], now)
 				}
 			})
 		},
 		Changed: func(b kubeapi.PodDisruptionBudget) {
-			put(func(now time.Time) { ns.addPDB(&b); d.handlePDBStatus(&b, now) })
+			put(func(now time.Time) { ns.addPDB(&b); d.applyPDBStatus(&b, now) })
 		},
 		Deleted: func(b kubeapi.PodDisruptionBudget) { put(func(time.Time) { delete(ns.byName, b.Name) }) },
 		Failed: func(err error) {
@@ -198,12 +198,12 @@ func (d *Drain) watchPDBs(ctx context.Context, namespace string, now time.Time) 
 	d.background.Go(func() {
 		defer stop()
 		_ = d.api.WatchPodDisruptionBudgets(follow, namespace, handler) // it returns only when its context ends
-		d.inbox.put(func(now time.Time) { ns.watching, ns.rewatchAt = false, now.Add(pdbWatchRetryPause) })
+		d.inbox.putAndWake(func(now time.Time) { ns.watching, ns.rewatchAt = false, now.Add(pdbWatchRetryPause) })
 	})
 }
 
-// handlePDBStatus uses a PDB's new status: waiting pods may be evicted, or the last eviction is counted.
-func (d *Drain) handlePDBStatus(b *kubeapi.PodDisruptionBudget, now time.Time) {
+// applyPDBStatus uses a PDB's new status: waiting pods may be evicted, or the last eviction is counted.
+func (d *Drain) applyPDBStatus(b *kubeapi.PodDisruptionBudget, now time.Time) {
 	key := b.Namespace + "/" + b.Name
 	if l := d.pdbQueues[key]; l != nil {
 		l.recordPDBStatus(b)
@@ -234,7 +234,7 @@ func isExemptFromPDBs(p *kubeapi.Pod) bool {
 // its unhealthyPodEvictionPolicy, a PDB may allow their eviction while it denies the ready pods.
 func backoffKey(p *kubeapi.Pod, budgets string) string {
 	key := p.Namespace + "/" + budgets
-	if !isReady(p) {
+	if !isReadyOrUnknown(p) {
 		key += notReadySuffix
 	}
 	return key
@@ -242,8 +242,8 @@ func backoffKey(p *kubeapi.Pod, budgets string) string {
 
 const notReadySuffix = " (not ready)"
 
-// isReady reports whether a pod is ready. A pod without a Ready condition counts as ready.
-func isReady(p *kubeapi.Pod) bool {
+// isReadyOrUnknown reports whether a pod is ready. A pod without a Ready condition counts as ready.
+func isReadyOrUnknown(p *kubeapi.Pod) bool {
 	for _, c := range p.Status.Conditions {
 		if c.Type == "Ready" {
 			return c.Status == "True"
@@ -252,9 +252,9 @@ func isReady(p *kubeapi.Pod) bool {
 	return true
 }
 
-// pdbBackoff returns the backoff of the PDB that denied a pod's eviction. If the covering PDB is unknown, it is read
+// backoffOfDenyingPDB returns the backoff of the PDB that denied a pod's eviction. If the covering PDB is unknown, it is read
 // from the denial.
-func (b *pdbState) pdbBackoff(p *kubeapi.Pod, denial *kubeapi.StatusError) *sharedBackoff {
+func (b *pdbState) backoffOfDenyingPDB(p *kubeapi.Pod, denial *kubeapi.StatusError) *sharedBackoff {
 	name := parsePDBName(denialMessage(denial))
 	if covering, ok := b.pdbsCovering(p); ok && len(covering) == 1 {
 		name = covering[0].Name
@@ -291,8 +291,8 @@ func joinPDBNames(covering []*kubeapi.PodDisruptionBudget) string {
 	return strings.Join(all, ", ")
 }
 
-// assignBackoff makes a pod wait for the backoff of its PDBs, if they have already denied other pods.
-func (b *pdbState) assignBackoff(p *podState) {
+// assignPDBBackoff makes a pod wait for the backoff of its PDBs, if they have already denied other pods.
+func (b *pdbState) assignPDBBackoff(p *podState) {
 	if !p.isWaiting() || p.forceDeletion || (p.backoff != nil && !p.backoff.evictionsOnly) {
 		return
 	}
@@ -309,11 +309,11 @@ func (b *pdbState) assignBackoff(p *podState) {
 	}
 }
 
-// assignBackoffs assigns a backoff to the namespace's pods that have none.
-func (b *pdbState) assignBackoffs(pods []*podState, namespace string) {
+// assignMissingBackoffs assigns a backoff to the namespace's pods that have none.
+func (b *pdbState) assignMissingBackoffs(pods []*podState, namespace string) {
 	for _, p := range pods {
 		if p.backoff == nil && p.pod.Namespace == namespace {
-			b.assignBackoff(p)
+			b.assignPDBBackoff(p)
 		}
 	}
 }
@@ -326,9 +326,9 @@ func (b *pdbState) reassignBackoffs(pods []*podState, namespace string, now time
 			continue
 		}
 		if p.backoff != nil && p.backoff.evictionsOnly && p.backoff.reason != ObstacleForbidden {
-			b.moveToCoveringPDBs(p)
+			b.moveBackoffToCoveringPDBs(p)
 		} else {
-			b.assignBackoff(p)
+			b.assignPDBBackoff(p)
 		}
 		if backoff := p.backoff; backoff != nil && (p.blocked.Reason == ObstaclePDB || p.blocked.Reason == ObstacleMultiplePDBs) {
 			p.setBlocked(backoff.reason, backoff.pdb, b.explainObstacle(backoff.reason, &p.pod, backoff.detail), now)
@@ -336,8 +336,8 @@ func (b *pdbState) reassignBackoffs(pods []*podState, namespace string, now time
 	}
 }
 
-// moveToCoveringPDBs moves a pod and its pause to the backoff of the PDBs that cover it now.
-func (b *pdbState) moveToCoveringPDBs(p *podState) {
+// moveBackoffToCoveringPDBs moves a pod and its pause to the backoff of the PDBs that cover it now.
+func (b *pdbState) moveBackoffToCoveringPDBs(p *podState) {
 	covering, _ := b.pdbsCovering(&p.pod)
 	old := p.backoff
 	switch {

@@ -45,9 +45,9 @@ func (q *pdbQueue) nextSendAt(longest time.Duration) time.Time {
 	case q.lastPod == nil || q.counted:
 		return time.Time{}
 	case q.lastPod.requesting:
-		return earlierSet(at, q.sentAt.Add(min(max(minHeadStart, 3*q.usualDuration), conflictDuration)))
+		return earlierNonZero(at, q.sentAt.Add(min(max(minHeadStart, 3*q.usualDuration), conflictDuration)))
 	case q.pdbKnown && q.lastWasReady && !q.acceptedAt.IsZero():
-		return earlierSet(at, q.acceptedAt.Add(maxCountWait))
+		return earlierNonZero(at, q.acceptedAt.Add(maxCountWait))
 	}
 	return time.Time{}
 }
@@ -72,13 +72,13 @@ func (d *Drain) maxQueueWait(p *podState, key string, now time.Time) time.Durati
 }
 
 func (q *pdbQueue) recordSent(p *podState, now time.Time) {
-	q.lastPod, q.sentAt, q.lastWasReady = p, now, isReady(&p.pod)
+	q.lastPod, q.sentAt, q.lastWasReady = p, now, isReadyOrUnknown(&p.pod)
 	q.acceptedAt, q.seenInStatus, q.counted = time.Time{}, false, false
 }
 
-// recordAccepted records the duration of an accepted eviction. On a busy API server all of them are slow, and a head
+// recordEvictionAccepted records the duration of an accepted eviction. On a busy API server all of them are slow, and a head
 // start that is too short would cause conflicts.
-func (q *pdbQueue) recordAccepted(p *podState, sent, answered time.Time) {
+func (q *pdbQueue) recordEvictionAccepted(p *podState, sent, answered time.Time) {
 	const weight = 4
 	if q.lastPod == p {
 		q.acceptedAt = answered

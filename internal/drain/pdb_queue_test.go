@@ -222,7 +222,7 @@ func TestConcurrencyLimitFollowsAnswers(t *testing.T) {
 	start := time.Now()
 	w := newConcurrencyLimit(8)
 	answer := func(sent, took time.Duration, err error) int {
-		w.recordResponse(start.Add(sent), start.Add(sent+took), err)
+		w.adjustAfterResponse(start.Add(sent), start.Add(sent+took), err)
 		return w.current
 	}
 	busy := &kubeapi.StatusError{Code: 429}

@@ -78,28 +78,28 @@ func (p *podState) setPod(pod kubeapi.Pod) {
 	}
 	if p.stoppingSince.IsZero() {
 		p.stoppingSince = pod.DeletionTimestamp.Add(-time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second)
-	} else if *pod.DeletionGracePeriodSeconds == 0 && determineEnd(&pod, p.stoppingSince) != Vanished {
+	} else if *pod.DeletionGracePeriodSeconds == 0 && determinePodEnd(&pod, p.stoppingSince) != Vanished {
 		return // the kubelet removes a pod that has ended; the given grace does not change
 	}
 	// deletionGracePeriodSeconds is not used: it becomes 1 if a grace is shortened after more than that has passed.
 	p.givenGrace = pod.DeletionTimestamp.Sub(p.stoppingSince)
-	p.creditUnansweredRequest()
+	p.attributeToUnansweredRequest()
 }
 
-// recordUnanswered remembers a request without a clear answer.
-func (p *podState) recordUnanswered(method RemovalMethod) {
+// recordUnansweredRequest remembers a request without a clear answer.
+func (p *podState) recordUnansweredRequest(method RemovalMethod) {
 	if p.removal != NotRemoved {
 		return
 	}
 	p.unansweredRequest = method
 	if p.gone || p.isTerminating() {
-		p.creditUnansweredRequest()
+		p.attributeToUnansweredRequest()
 	}
 }
 
-// creditUnansweredRequest attributes a pod's termination to our unanswered request, unless the pod's state contradicts
+// attributeToUnansweredRequest attributes a pod's termination to our unanswered request, unless the pod's state contradicts
 // that. An eviction leaves a condition, and a shortened grace is visible.
-func (p *podState) creditUnansweredRequest() {
+func (p *podState) attributeToUnansweredRequest() {
 	if p.requesting || p.removal != NotRemoved || p.unansweredRequest == NotRemoved {
 		return
 	}
@@ -131,14 +131,14 @@ func (p *podState) markGone(now time.Time) {
 	if p.gone {
 		return
 	}
-	p.gone, p.goneAt, p.end = true, now, determineEnd(&p.pod, p.stoppingSince)
+	p.gone, p.goneAt, p.end = true, now, determinePodEnd(&p.pod, p.stoppingSince)
 	p.blocked = BlockedPod{}
-	p.creditUnansweredRequest()
+	p.attributeToUnansweredRequest()
 }
 
-// determineEnd returns how a pod's containers ended. Only a SIGKILL after the pod's deletion counts as Killed. A
+// determinePodEnd returns how a pod's containers ended. Only a SIGKILL after the pod's deletion counts as Killed. A
 // finished pod or a sidecar may have been killed long before, and an out-of-memory kill has the same exit code.
-func determineEnd(p *kubeapi.Pod, stopSince time.Time) PodEnd {
+func determinePodEnd(p *kubeapi.Pod, stopSince time.Time) PodEnd {
 	if len(p.Status.ContainerStatuses) == 0 {
 		return Vanished
 	}
@@ -168,18 +168,18 @@ func (p *podState) setBlocked(reason ObstacleKind, budget, detail string, now ti
 	}
 }
 
-// addDelay counts a refusal in the report.
-func (p *podState) addDelay(reason ObstacleKind, detail string, now time.Time) {
+// addOrExtendDelay counts a refusal in the report.
+func (p *podState) addOrExtendDelay(reason ObstacleKind, detail string, now time.Time) {
 	for i := range p.delays {
 		d := &p.delays[i]
 		if d.Reason == reason {
-			d.Times++
+			d.Count++
 			d.Detail = detail
 			d.Seconds = now.Sub(d.first).Seconds()
 			return
 		}
 	}
-	p.delays = append(p.delays, Delay{Reason: reason, Detail: detail, Times: 1, first: now})
+	p.delays = append(p.delays, Delay{Reason: reason, Detail: detail, Count: 1, first: now})
 }
 
 func (p *podState) toReport() PodReport {
@@ -195,8 +195,8 @@ func (p *podState) toReport() PodReport {
 	return r
 }
 
-// toBlocked returns what the pod waits for, as readable text.
-func (p *podState) toBlocked(began time.Time) BlockedPod {
+// toBlockedPod returns what the pod waits for, as readable text.
+func (p *podState) toBlockedPod(began time.Time) BlockedPod {
 	b := BlockedPod{Namespace: p.pod.Namespace, Pod: p.pod.Name, Reason: ObstacleQueued, Detail: "not requested yet", Since: began}
 	switch {
 	case p.removal != NotRemoved || p.isTerminating():

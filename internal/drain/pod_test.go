@@ -41,7 +41,7 @@ func TestDetermineEnd(t *testing.T) {
 			for _, add := range c.containers {
 				add(&p)
 			}
-			check.Is(t, c.want, determineEnd(&p, told))
+			check.Is(t, c.want, determinePodEnd(&p, told))
 		})
 	}
 }

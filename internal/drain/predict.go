@@ -27,11 +27,11 @@ type PodPrediction struct {
 	Name      string          `json:"name"`
 	UID       string          `json:"uid"`
 	Owner     string          `json:"owner,omitempty"` // Kind/name of the controller
-	Decision  Decision        `json:"verdict"`
+	Decision  Decision        `json:"decision"`
 	Action    podrules.Action `json:"action"`
 	Wave      int             `json:"wave"`
 	// Removal is the kind of request: Evicted, DeletedOnRequest, or empty if none would be sent.
-	Removal RemovalMethod `json:"how,omitempty"`
+	Removal RemovalMethod `json:"removal,omitempty"`
 	// WantedGraceSeconds is the grace of the pod or of the caller. GivenGraceSeconds is what the pod would get. Both in seconds.
 	WantedGraceSeconds int64 `json:"graceWantedSeconds"`
 	GivenGraceSeconds  int64 `json:"graceGivenSeconds"`
@@ -70,14 +70,14 @@ func Predict(ctx context.Context, api API, o Options, server bool) (Prediction, 
 	now := time.Now()
 	d.deadlineSince = now
 	d.replacePods(pods, now)
-	d.applyTimers(now)
+	d.applyDueTimers(now)
 	f := Prediction{Node: o.Node, At: now}
-	f.Problems = d.readPDBs(ctx)
-	d.predictFromPDBs(now)
+	f.Problems = d.readPDBsOfWaitingPods(ctx)
+	d.markBlockedByPDBs(now)
 	if server {
-		d.dryRunRequests(ctx, now)
+		d.dryRunAndRecordObstacles(ctx, now)
 	}
-	for _, p := range d.sortRemaining() {
+	for _, p := range d.dropGoneAndSortRemaining() {
 		f.Pods = append(f.Pods, d.predictPod(p, now))
 	}
 	slices.SortStableFunc(f.Pods, func(a, b PodPrediction) int {
@@ -101,9 +101,9 @@ func (d *Drain) predictPod(p *podState, now time.Time) PodPrediction {
 	return f
 }
 
-// readPDBs reads the PDBs of every namespace with pods to evict, and returns the failures.
-func (d *Drain) readPDBs(ctx context.Context) (problems []string) {
-	for _, p := range d.sortRemaining() {
+// readPDBsOfWaitingPods reads the PDBs of every namespace with pods to evict, and returns the failures.
+func (d *Drain) readPDBsOfWaitingPods(ctx context.Context) (problems []string) {
+	for _, p := range d.dropGoneAndSortRemaining() {
 		ns := p.pod.Namespace
 		if d.options.DisableEviction || !p.isWaiting() || !d.pdbs.isUnread(ns) {
 			continue
@@ -114,15 +114,15 @@ func (d *Drain) readPDBs(ctx context.Context) (problems []string) {
 		if err != nil {
 			problems = append(problems, fmt.Sprintf("namespace %s: reading its disruption budgets: %v", ns, err))
 		}
-		d.pdbs.namespaceState(ns).replaceAll(list, err)
+		d.pdbs.getOrAddNamespace(ns).replaceAllUnlessError(list, err)
 	}
 	return problems
 }
 
-// predictFromPDBs marks the pods that the status of their PDBs would block.
-func (d *Drain) predictFromPDBs(now time.Time) {
+// markBlockedByPDBs marks the pods that the status of their PDBs would block.
+func (d *Drain) markBlockedByPDBs(now time.Time) {
 	spent := map[*kubeapi.PodDisruptionBudget]int32{}
-	for _, p := range d.sortRemaining() {
+	for _, p := range d.dropGoneAndSortRemaining() {
 		if !p.isWaiting() || isExemptFromPDBs(&p.pod) || d.options.DisableEviction {
 			continue
 		}
@@ -131,7 +131,7 @@ func (d *Drain) predictFromPDBs(now time.Time) {
 		case 0:
 		case 1:
 			b := covering[0]
-			if !isReady(&p.pod) && b.Status.DesiredHealthy > 0 && b.Status.CurrentHealthy >= b.Status.DesiredHealthy {
+			if !isReadyOrUnknown(&p.pod) && b.Status.DesiredHealthy > 0 && b.Status.CurrentHealthy >= b.Status.DesiredHealthy {
 				continue // an unready pod does not count against the PDB
 			}
 			if spent[b] >= b.Status.DisruptionsAllowed {
@@ -151,14 +151,14 @@ func describePodsBefore(before int32) string {
 	return fmt.Sprintf("; %d of this node's pods are evicted first", before)
 }
 
-// dryRunRequests sends each eviction as a dry run. A denial is an obstacle even if the PDB's numbers allow the
+// dryRunAndRecordObstacles sends each eviction as a dry run. A denial is an obstacle even if the PDB's numbers allow the
 // eviction. A success removes the obstacle, unless other pods of the node would use up the PDB: a dry run uses up
 // nothing.
-func (d *Drain) dryRunRequests(ctx context.Context, now time.Time) {
+func (d *Drain) dryRunAndRecordObstacles(ctx context.Context, now time.Time) {
 	var group sync.WaitGroup
 	slots := make(chan struct{}, d.options.MaxInFlight)
 	answers := make(map[*podState]*error)
-	for _, p := range d.sortRemaining() {
+	for _, p := range d.dropGoneAndSortRemaining() {
 		if !p.isWaiting() {
 			continue
 		}
@@ -197,7 +197,7 @@ func (d *Drain) recordDryRunError(p *podState, err error, now time.Time) {
 	case status == nil:
 		p.setBlocked(ObstacleError, "", err.Error(), now)
 	case isPDBDenial(status):
-		p.setBlocked(ObstaclePDB, d.pdbs.pdbBackoff(&p.pod, status).pdb, d.pdbs.explainObstacle(ObstaclePDB, &p.pod, denialMessage(status)), now)
+		p.setBlocked(ObstaclePDB, d.pdbs.backoffOfDenyingPDB(&p.pod, status).pdb, d.pdbs.explainObstacle(ObstaclePDB, &p.pod, denialMessage(status)), now)
 	case isMultiplePDBError(status):
 		p.setBlocked(ObstacleMultiplePDBs, "", d.pdbs.explainObstacle(ObstacleMultiplePDBs, &p.pod, status.Message), now)
 	case isNamespaceTerminating(status):

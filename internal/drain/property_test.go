@@ -310,7 +310,7 @@ func (w scenario) runAndCheck(parent context.Context) (broken []error) {
 	if err := s.compareReport(r, w.watchLifetime == 0 && w.failingLists == 0); err != nil {
 		breaks("%w", err)
 	}
-	limit := earlierSet(last.Deadline, last.TimeoutAt)
+	limit := earlierNonZero(last.Deadline, last.TimeoutAt)
 	if ended.After(limit.Add(10 * time.Millisecond)) {
 		breaks("Run returned %s after its limit", ended.Sub(limit))
 	}

@@ -16,12 +16,12 @@ func (d *Drain) redrainOnArrival(ctx context.Context) Outcome {
 	}
 	d.startedAt = time.Now()
 	d.finalList, d.detachWait = finalList{}, &detachWait{}
-	d.reportArrival()
-	return d.runLoop(ctx)
+	d.reportArrivalOnce()
+	return d.runUntilOutcome(ctx)
 }
 
-// reportArrival calls OnPodArrived, once, if a pod that has to be removed is on the drained node.
-func (d *Drain) reportArrival() {
+// reportArrivalOnce calls OnPodArrived, once, if a pod that has to be removed is on the drained node.
+func (d *Drain) reportArrivalOnce() {
 	first := slices.IndexFunc(d.remaining, (*podState).needsRemoval)
 	if !d.reportedDrained || first < 0 {
 		return
@@ -40,8 +40,8 @@ func (d *Drain) awaitPodArrival(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		d.processInbox()
 		now := time.Now()
-		d.applyNewTerms(now)
-		next := earlierSet(d.applyTimers(now), now.Add(idleWait))
+		d.applyNewTimeLimits(now)
+		next := earlierNonZero(d.applyDueTimers(now), now.Add(idleWait))
 		if !d.isEmpty() {
 			return true
 		}

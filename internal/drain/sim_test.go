@@ -310,8 +310,8 @@ func (p *simPod) snapshot() kubeapi.Pod {
 	return c
 }
 
-// updatePod changes a pod as another client would.
-func (s *sim) updatePod(p *simPod, c podOption) {
+// addOrUpdatePod changes a pod as another client would.
+func (s *sim) addOrUpdatePod(p *simPod, c podOption) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c(p)

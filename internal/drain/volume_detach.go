@@ -36,10 +36,10 @@ type detachWait struct {
 	report       VolumeReport
 }
 
-// pollVolumeDetachment reads which volumes of the drained pods are attached to the node, and returns when to poll
+// startVolumePollIfDue reads which volumes of the drained pods are attached to the node, and returns when to poll
 // again. A volume that stays attached delays its next pod by up to 6 minutes, until the attach/detach controller forces
 // it off. The wait starts again if another pod has to be removed.
-func (d *Drain) pollVolumeDetachment(ctx context.Context, now time.Time) time.Time {
+func (d *Drain) startVolumePollIfDue(ctx context.Context, now time.Time) time.Time {
 	v := d.detachWait
 	switch {
 	case d.options.Volumes == nil:
@@ -55,8 +55,8 @@ func (d *Drain) pollVolumeDetachment(ctx context.Context, now time.Time) time.Ti
 	v.pollInFlight = true
 	was, claims := *v, d.listClaimsOfDrainedPods()
 	d.background.Go(func() {
-		is, err := was.poll(ctx, d.options, claims)
-		d.inbox.put(func(now time.Time) {
+		is, err := was.pollAttachments(ctx, d.options, claims)
+		d.inbox.putAndWake(func(now time.Time) {
 			is.done = err == nil && len(is.report.Attached) == 0 || kubeapi.IsForbidden(err)
 			is.pollInFlight, is.nextPollAt = false, now.Add(detachPollInterval)
 			if is.done && len(claims) > 0 { // that took a while, in which the watch may have missed a pod
@@ -68,8 +68,8 @@ func (d *Drain) pollVolumeDetachment(ctx context.Context, now time.Time) time.Ti
 	return time.Time{}
 }
 
-// poll returns the wait, updated from the API server.
-func (v detachWait) poll(ctx context.Context, o Options, claims []claim) (detachWait, error) {
+// pollAttachments returns the wait, updated from the API server.
+func (v detachWait) pollAttachments(ctx context.Context, o Options, claims []claim) (detachWait, error) {
 	var err error
 	if !v.volumesKnown {
 		v.volumes, err = fetchVolumeNames(ctx, o.Volumes, claims)
@@ -86,7 +86,7 @@ func (v detachWait) poll(ctx context.Context, o Options, claims []claim) (detach
 
 // isDetachWaitOver reports whether the drain no longer waits for volumes.
 func (d *Drain) isDetachWaitOver(now time.Time) bool {
-	end := earlierSet(d.terms.Deadline, d.terms.TimeoutAt)
+	end := earlierNonZero(d.terms.Deadline, d.terms.TimeoutAt)
 	return d.options.Volumes == nil || d.detachWait.done || !end.IsZero() && !now.Before(end)
 }
 

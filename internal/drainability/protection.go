@@ -100,14 +100,14 @@ func durationProtections(annotations map[string]string, created time.Time) []Pro
 		if isTrue(value) {
 			all = append(all, Protection{Key: key, Value: value})
 		} else if d, err := time.ParseDuration(value); err == nil && d > 0 {
-			all = append(all, Protection{Key: key, Value: value, Until: toUnixNano(created.Add(d))})
+			all = append(all, Protection{Key: key, Value: value, Until: toUnixNanoClamped(created.Add(d))})
 		}
 	}
 	return all
 }
 
-// toUnixNano handles times outside the range of int64: an earlier one has ended, and a later one never ends.
-func toUnixNano(t time.Time) int64 {
+// toUnixNanoClamped handles times outside the range of int64: an earlier one has ended, and a later one never ends.
+func toUnixNanoClamped(t time.Time) int64 {
 	switch {
 	case t.Year() <= 1970:
 		return 1
@@ -117,9 +117,9 @@ func toUnixNano(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// FindLongest returns the protection that ends last, or the first one without an end. It does not depend on the current
+// FindLongestProtection returns the protection that ends last, or the first one without an end. It does not depend on the current
 // time. ok is false if there is none.
-func FindLongest(all []Protection) (longest Protection, ok bool) {
+func FindLongestProtection(all []Protection) (longest Protection, ok bool) {
 	for _, p := range all {
 		if p.Until == 0 {
 			return p, true

@@ -96,7 +96,7 @@ func TestLongestProtectionIsActiveAsLongAsAny(t *testing.T) {
 		).Draw(t, "annotations")
 		at := created.Add(time.Duration(rapid.IntRange(0, 300).Draw(t, "minutes")) * time.Minute)
 		for what, all := range map[string][]Protection{"pod": PodProtections(a, created), "node": NodeProtections(a, created)} {
-			longest, ok := FindLongest(all)
+			longest, ok := FindLongestProtection(all)
 			inForce := false
 			for _, p := range all {
 				inForce = inForce || p.IsActive(at)

@@ -13,10 +13,10 @@ type Deleter interface {
 	Delete(ctx context.Context, providerID string) (cloud.Operation, error)
 }
 
-// DeleteWithoutNode deletes an instance that has no Node. Right before the deletion it reads the instance and then the
+// DeleteIfStillWithoutNode deletes an instance that has no Node. Right before the deletion it reads the instance and then the
 // Nodes (I4, I7), because the instance may have joined in the meantime. isSame reports whether the instance is
 // unchanged since the caller's decision. The result is true if the deletion was requested.
-func DeleteWithoutNode(ctx context.Context, c Deleter, nodes func(context.Context) ([]cloud.NodeIdentity, error), providerID string,
+func DeleteIfStillWithoutNode(ctx context.Context, c Deleter, nodes func(context.Context) ([]cloud.NodeIdentity, error), providerID string,
 	isSame func(cloud.Instance) bool,
 ) (bool, error) {
 	i, err := c.Instance(ctx, providerID)

@@ -39,10 +39,10 @@ const nodePageSize = 500
 
 // Read returns the identities as of the call or later. The result is shared: callers must not change it.
 func (r *NodeReader) Read(ctx context.Context) ([]cloud.NodeIdentity, error) {
-	return r.shared.Read(ctx, r.listAllPages)
+	return r.shared.Read(ctx, r.listNodeIdentities)
 }
 
-func (r *NodeReader) listAllPages(ctx context.Context) ([]cloud.NodeIdentity, error) {
+func (r *NodeReader) listNodeIdentities(ctx context.Context) ([]cloud.NodeIdentity, error) {
 	var hosts []cloud.NodeIdentity
 	for next := (metav1.ListOptions{Limit: nodePageSize}); ; {
 		page, err := r.List(ctx, next)

@@ -168,9 +168,9 @@ func loadKubeconfig(path string) (Config, error) {
 func parseKubeconfig(raw []byte, dir string) (Config, error) {
 	var k kubeconfig
 	if err := yaml.Unmarshal(raw, &k); err != nil {
-		return Config{}, withoutContent(err)
+		return Config{}, hideContentInError(err)
 	}
-	cluster, user, err := k.findCurrent()
+	cluster, user, err := k.currentClusterAndUser()
 	if err != nil {
 		return Config{}, err
 	}
@@ -203,7 +203,7 @@ func parseKubeconfig(raw []byte, dir string) (Config, error) {
 		{"client-certificate", user.CertData, user.CertFile, &c.ClientCert},
 		{"client-key", user.KeyData, user.KeyFile, &c.ClientKey},
 	} {
-		if *f.into, err = loadField(dir, f.field, f.data, f.file); err != nil {
+		if *f.into, err = loadDataOrFile(dir, f.field, f.data, f.file); err != nil {
 			return Config{}, err
 		}
 	}
@@ -213,8 +213,8 @@ func parseKubeconfig(raw []byte, dir string) (Config, error) {
 // yamlLine matches the line number in a YAML parser's error.
 var yamlLine = regexp.MustCompile(`line \d+`)
 
-// withoutContent returns the place of a kubeconfig error without the content there, which may be a credential.
-func withoutContent(err error) error {
+// hideContentInError returns the place of a kubeconfig error without the content there, which may be a credential.
+func hideContentInError(err error) error {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return fmt.Errorf("%s: want %s", wrong.Field, wrong.Type.Kind())
 	}
@@ -224,8 +224,8 @@ func withoutContent(err error) error {
 	return errors.New("not YAML (not quoted, it may hold a credential)")
 }
 
-// findCurrent returns the cluster and user of the current context. A context without a user has no credentials.
-func (k kubeconfig) findCurrent() (kubeconfigCluster, kubeconfigUser, error) {
+// currentClusterAndUser returns the cluster and user of the current context. A context without a user has no credentials.
+func (k kubeconfig) currentClusterAndUser() (cluster kubeconfigCluster, user kubeconfigUser, err error) {
 	var none kubeconfigCluster
 	for _, ctx := range k.Contexts {
 		if ctx.Name != k.CurrentContext {
@@ -279,8 +279,8 @@ func resolvePath(dir, file string) string {
 	return filepath.Join(dir, file)
 }
 
-// loadField returns the base64 data of a field, or else the content of its file.
-func loadField(dir, field, data, file string) ([]byte, error) {
+// loadDataOrFile returns the base64 data of a field, or else the content of its file.
+func loadDataOrFile(dir, field, data, file string) ([]byte, error) {
 	if data != "" {
 		raw, err := base64.StdEncoding.DecodeString(data)
 		if err != nil {
@@ -335,7 +335,7 @@ func (c Config) NewHTTPClient() (*http.Client, error) {
 	if c.Wrap != nil {
 		wrapped = c.Wrap(transport)
 	}
-	return &http.Client{Transport: c.authenticate(wrapped), CheckRedirect: refuseRedirect}, nil
+	return &http.Client{Transport: c.wrapWithCredentials(wrapped), CheckRedirect: refuseRedirect}, nil
 }
 
 // proxyFromEnvironment is http.ProxyFromEnvironment with another error, because the original quotes the proxy's URL
@@ -353,7 +353,7 @@ func proxyFromEnvironment(r *http.Request) (*url.URL, error) {
 // elsewhere.
 func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-func (c Config) authenticate(next http.RoundTripper) http.RoundTripper {
+func (c Config) wrapWithCredentials(next http.RoundTripper) http.RoundTripper {
 	switch {
 	case c.TokenFile != "":
 		return &bearer{next: next, file: c.TokenFile}

@@ -9,5 +9,5 @@ import (
 func (c *Client) CreateEvent(ctx context.Context, e Event) error {
 	e.APIVersion, e.Kind = "v1", "Event"
 	path := []string{"api", "v1", "namespaces", e.Metadata.Namespace, "events"}
-	return c.do(ctx, request{method: http.MethodPost, path: path, body: e}, nil)
+	return c.sendAndDecode(ctx, request{method: http.MethodPost, path: path, body: e}, nil)
 }

@@ -83,7 +83,7 @@ func ListAndWatch[T any, P objectOf[T]](ctx context.Context, c *Client, s WatchS
 	version := s.ResourceVersion
 	for ctx.Err() == nil {
 		began := time.Now()
-		next, err := followOnce[T, P](ctx, c, s, version, h)
+		next, err := listAndWatchOnce[T, P](ctx, c, s, version, h)
 		version = next
 		s.AllowCachedList = false
 		if time.Since(began) > maxBackoff {
@@ -100,13 +100,13 @@ func ListAndWatch[T any, P objectOf[T]](ctx context.Context, c *Client, s WatchS
 	return ctx.Err()
 }
 
-// followOnce lists, unless a resourceVersion is known, and then watches until the watch ends. It returns the
+// listAndWatchOnce lists, unless a resourceVersion is known, and then watches until the watch ends. It returns the
 // resourceVersion to continue from; empty requires a new list.
-func followOnce[T any, P objectOf[T]](
+func listAndWatchOnce[T any, P objectOf[T]](
 	ctx context.Context, c *Client, s WatchScope, version string, h Handler[T],
-) (string, error) {
+) (nextVersion string, err error) {
 	if version == "" {
-		items, v, err := listAll[T](ctx, c, s)
+		items, v, err := listAllPages[T](ctx, c, s)
 		if err != nil {
 			return "", err
 		}
@@ -122,9 +122,8 @@ func followOnce[T any, P objectOf[T]](
 	return next, err
 }
 
-// listAll reads all pages. A list is complete or an error.
-func listAll[T any](ctx context.Context, c *Client, s WatchScope) ([]T, string, error) {
-	var items []T
+// listAllPages reads all pages. A list is complete or an error.
+func listAllPages[T any](ctx context.Context, c *Client, s WatchScope) (items []T, resourceVersion string, err error) {
 	q := s.query()
 	if s.AllowCachedList {
 		q.Set("resourceVersion", "0")
@@ -132,7 +131,7 @@ func listAll[T any](ctx context.Context, c *Client, s WatchScope) ([]T, string, 
 	q.Set("limit", strconv.Itoa(pageSize))
 	for {
 		var page listMeta
-		err := c.call(ctx, request{method: http.MethodGet, path: s.Path, query: q}, func(body io.Reader) (err error) {
+		err := c.sendAndRead(ctx, request{method: http.MethodGet, path: s.Path, query: q}, func(body io.Reader) (err error) {
 			page, err = decodeList(body, func(item T) { items = append(items, item) })
 			return err
 		})
@@ -156,7 +155,7 @@ type watchEvent struct {
 // closes normally is not an error.
 func watchFrom[T any, P objectOf[T]](
 	ctx context.Context, c *Client, s WatchScope, version string, h Handler[T],
-) (string, error) {
+) (nextVersion string, err error) {
 	q := s.query()
 	q.Set("watch", "true")
 	q.Set("allowWatchBookmarks", "true")
@@ -178,7 +177,7 @@ func watchFrom[T any, P objectOf[T]](
 	lines.Buffer(make([]byte, 0, 16<<10), maxEventBytes)
 	lines.Split(scanWholeLines)
 	for lines.Scan() {
-		v, err := handleEvent[T, P](lines.Bytes(), h)
+		v, err := dispatchWatchEvent[T, P](lines.Bytes(), h)
 		if err != nil {
 			// It is unknown which events were missed, so list again.
 			return "", err
@@ -215,8 +214,8 @@ func scanWholeLines(data []byte, _ bool) (int, []byte, error) {
 	return 0, nil, nil
 }
 
-// handleEvent passes one event of a watch to h and returns the object's resourceVersion.
-func handleEvent[T any, P objectOf[T]](line []byte, h Handler[T]) (string, error) {
+// dispatchWatchEvent passes one event of a watch to h and returns the object's resourceVersion.
+func dispatchWatchEvent[T any, P objectOf[T]](line []byte, h Handler[T]) (resourceVersion string, err error) {
 	var e watchEvent
 	if err := json.Unmarshal(line, &e); err != nil {
 		return "", fmt.Errorf("event: %w", err)

@@ -55,7 +55,7 @@ func FuzzWatchEvent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line []byte) {
 		var told []Pod
 		tell := func(p Pod) { told = append(told, p) }
-		version, err := handleEvent(line, Handler[Pod]{Changed: tell, Deleted: tell})
+		version, err := dispatchWatchEvent(line, Handler[Pod]{Changed: tell, Deleted: tell})
 		switch {
 		case err != nil && (version != "" || len(told) > 0):
 			t.Errorf("version %q, calls %v, error %v", version, told, err)

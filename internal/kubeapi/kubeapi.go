@@ -61,11 +61,11 @@ type request struct {
 	body        any // nil, []byte as it is, or a value to encode as JSON
 }
 
-// do sends r and decodes the object of a 2xx response into out, which may be nil. Any other response is a
+// sendAndDecode sends r and decodes the object of a 2xx response into out, which may be nil. Any other response is a
 // *StatusError. A request without a readable response is another error. For it IsNotFound, IsConflict and similar
 // functions return false: unknown is not gone (invariant I7).
-func (c *Client) do(ctx context.Context, r request, out object) error {
-	return c.call(ctx, r, func(body io.Reader) error {
+func (c *Client) sendAndDecode(ctx context.Context, r request, out object) error {
+	return c.sendAndRead(ctx, r, func(body io.Reader) error {
 		if out == nil {
 			return nil
 		}
@@ -73,17 +73,17 @@ func (c *Client) do(ctx context.Context, r request, out object) error {
 	})
 }
 
-// fetch sends r and returns the object of its response.
-func fetch[T any, P objectOf[T]](ctx context.Context, c *Client, r request) (*T, error) {
+// fetchObject sends r and returns the object of its response.
+func fetchObject[T any, P objectOf[T]](ctx context.Context, c *Client, r request) (*T, error) {
 	var object T
-	if err := c.do(ctx, r, P(&object)); err != nil {
+	if err := c.sendAndDecode(ctx, r, P(&object)); err != nil {
 		return nil, err
 	}
 	return &object, nil
 }
 
-// call sends r and calls read with the body of a 2xx response.
-func (c *Client) call(ctx context.Context, r request, read func(io.Reader) error) error {
+// sendAndRead sends r and calls read with the body of a 2xx response.
+func (c *Client) sendAndRead(ctx context.Context, r request, read func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	resp, err := c.send(ctx, r) //nolint:bodyclose // drainBody closes it
@@ -105,7 +105,7 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", r.method, err)
 	}
-	body, err := r.encode()
+	body, err := r.encodeBody()
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +127,7 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	return resp, nil
 }
 
-func (r *request) encode() (io.Reader, error) {
+func (r *request) encodeBody() (io.Reader, error) {
 	if r.body == nil {
 		return nil, nil
 	}

@@ -11,20 +11,20 @@ import (
 
 // GetNode reads one Node from the API server, never from a cache.
 func (c *Client) GetNode(ctx context.Context, name string) (*Node, error) {
-	return fetch[Node](ctx, c, request{method: http.MethodGet, path: []string{"api", "v1", "nodes", name}})
+	return fetchObject[Node](ctx, c, request{method: http.MethodGet, path: []string{"api", "v1", "nodes", name}})
 }
 
 // PatchNode sends a JSON merge patch (RFC 7386). If the patch has metadata.resourceVersion and the node has changed
 // since, the error is a conflict.
 func (c *Client) PatchNode(ctx context.Context, name string, patch []byte) (*Node, error) {
-	return fetch[Node](ctx, c, request{
+	return fetchObject[Node](ctx, c, request{
 		method: http.MethodPatch, path: []string{"api", "v1", "nodes", name}, contentType: mergePatch, body: patch,
 	})
 }
 
 // PatchNodeWithManager is PatchNode with a field manager, for a later IsUnschedulableSetBy.
 func (c *Client) PatchNodeWithManager(ctx context.Context, manager, name string, patch []byte) (*Node, error) {
-	return fetch[Node](ctx, c, request{
+	return fetchObject[Node](ctx, c, request{
 		method: http.MethodPatch, path: []string{"api", "v1", "nodes", name}, query: url.Values{"fieldManager": {manager}},
 		contentType: mergePatch, body: patch,
 	})
@@ -32,13 +32,13 @@ func (c *Client) PatchNodeWithManager(ctx context.Context, manager, name string,
 
 // IsUnschedulableSetBy reports whether this field manager was the last to change spec.unschedulable of a Node
 // (https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management).
-func (c *Client) IsUnschedulableSetBy(ctx context.Context, manager, name string) (bool, error) {
-	n, err := fetch[managedNode](ctx, c, request{method: http.MethodGet, path: []string{"api", "v1", "nodes", name}})
+func (c *Client) IsUnschedulableSetBy(ctx context.Context, fieldManager, nodeName string) (bool, error) {
+	n, err := fetchObject[managedNode](ctx, c, request{method: http.MethodGet, path: []string{"api", "v1", "nodes", nodeName}})
 	if err != nil {
 		return false, err
 	}
 	for _, m := range n.Metadata.ManagedFields {
-		if m.Manager == manager && m.FieldsV1.Spec.Unschedulable != nil {
+		if m.Manager == fieldManager && m.FieldsV1.Spec.Unschedulable != nil {
 			return true, nil
 		}
 	}
@@ -66,7 +66,7 @@ func (n *managedNode) GetMeta() *ObjectMeta { return &n.Metadata.ObjectMeta }
 // PatchNodeStatus sends a strategic merge patch for the status. Conditions are merged by type, and a condition with
 // "$patch": "delete" is removed.
 func (c *Client) PatchNodeStatus(ctx context.Context, name string, patch []byte) (*Node, error) {
-	return fetch[Node](ctx, c, request{
+	return fetchObject[Node](ctx, c, request{
 		method: http.MethodPatch, path: []string{"api", "v1", "nodes", name, "status"}, contentType: strategicMergePatch, body: patch,
 	})
 }
@@ -82,7 +82,7 @@ func (c *Client) DeleteNode(ctx context.Context, name, uid, resourceVersion stri
 	var answer struct {
 		Kind string `json:"kind"`
 	}
-	err = c.call(ctx, request{method: http.MethodDelete, path: []string{"api", "v1", "nodes", name}, body: body}, func(r io.Reader) error {
+	err = c.sendAndRead(ctx, request{method: http.MethodDelete, path: []string{"api", "v1", "nodes", name}, body: body}, func(r io.Reader) error {
 		_ = json.NewDecoder(r).Decode(&answer) // an unreadable response does not prove that the Node is gone
 		return nil
 	})
@@ -91,7 +91,7 @@ func (c *Client) DeleteNode(ctx context.Context, name, uid, resourceVersion stri
 
 // ListNodes lists the Nodes that match a label selector, such as "key=value".
 func (c *Client) ListNodes(ctx context.Context, labelSelector string) ([]Node, error) {
-	items, _, err := listAll[Node](ctx, c, WatchScope{Path: []string{"api", "v1", "nodes"}, LabelSelector: labelSelector})
+	items, _, err := listAllPages[Node](ctx, c, WatchScope{Path: []string{"api", "v1", "nodes"}, LabelSelector: labelSelector})
 	return items, err
 }
 

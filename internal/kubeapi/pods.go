@@ -21,7 +21,7 @@ func (c *Client) WatchPodsOnNode(ctx context.Context, node string, h Handler[Pod
 
 // ListPodsOnNode returns the current pods bound to one node, even if the Node does not exist.
 func (c *Client) ListPodsOnNode(ctx context.Context, node string) ([]Pod, error) {
-	items, _, err := listAll[Pod](ctx, c, podScope(node))
+	items, _, err := listAllPages[Pod](ctx, c, podScope(node))
 	return items, err
 }
 
@@ -47,8 +47,8 @@ type preconditions struct {
 	ResourceVersion string `json:"resourceVersion,omitempty"`
 }
 
-// validate refuses an empty UID. The API server would answer it with a conflict, as if the pod had been replaced.
-func (r PodRemoval) validate() error {
+// requireUID refuses an empty UID. The API server would answer it with a conflict, as if the pod had been replaced.
+func (r PodRemoval) requireUID() error {
 	if r.UID == "" {
 		return fmt.Errorf("pod %s/%s: UID is empty: want the pod's metadata.uid", r.Namespace, r.Name)
 	}
@@ -73,21 +73,21 @@ func (c *Client) EvictPod(ctx context.Context, r PodRemoval) error {
 		Metadata      ObjectMeta    `json:"metadata"`
 		DeleteOptions deleteOptions `json:"deleteOptions"`
 	}{"policy/v1", "Eviction", ObjectMeta{Name: r.Name, Namespace: r.Namespace}, r.toDeleteOptions()}
-	if err := r.validate(); err != nil {
+	if err := r.requireUID(); err != nil {
 		return fmt.Errorf("evict: %w", err)
 	}
 	path := []string{"api", "v1", "namespaces", r.Namespace, "pods", r.Name, "eviction"}
-	return c.do(ctx, request{method: http.MethodPost, path: path, body: body}, nil)
+	return c.sendAndDecode(ctx, request{method: http.MethodPost, path: path, body: body}, nil)
 }
 
 // DeletePod deletes a pod, regardless of PodDisruptionBudgets. For a terminating pod it can only shorten the grace
 // period.
 func (c *Client) DeletePod(ctx context.Context, r PodRemoval) error {
-	if err := r.validate(); err != nil {
+	if err := r.requireUID(); err != nil {
 		return fmt.Errorf("delete: %w", err)
 	}
 	path := []string{"api", "v1", "namespaces", r.Namespace, "pods", r.Name}
-	return c.do(ctx, request{method: http.MethodDelete, path: path, body: r.toDeleteOptions()}, nil)
+	return c.sendAndDecode(ctx, request{method: http.MethodDelete, path: path, body: r.toDeleteOptions()}, nil)
 }
 
 // PodDisruption is the reason for the deletion of a pod.
@@ -115,7 +115,7 @@ func (c *Client) SetDisruptionTarget(ctx context.Context, d PodDisruption) error
 		}}},
 	}
 	path := []string{"api", "v1", "namespaces", d.Namespace, "pods", d.Name, "status"}
-	return c.do(ctx, request{method: http.MethodPatch, path: path, contentType: strategicMergePatch, body: patch}, nil)
+	return c.sendAndDecode(ctx, request{method: http.MethodPatch, path: path, contentType: strategicMergePatch, body: patch}, nil)
 }
 
 // WatchPodDisruptionBudgets lists and watches the PodDisruptionBudgets of a namespace; see Follow.

@@ -18,7 +18,7 @@ import (
 func newCacheOptions(c Config) cache.Options {
 	trim := live.NewPodTrimmer()
 	return cache.Options{
-		NewInformer:      live.NewPagedInformers(trim),
+		NewInformer:      live.NewPagedPodInformers(trim),
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&v1alpha1.NodeRetirement{}: {Label: c.parsedSelector},

@@ -80,7 +80,7 @@ func (s casSyncRunner) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("NodeRetirements: %w", err)
 	}
-	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: s.handleExisting, UpdateFunc: s.handleUpdate}); err != nil {
+	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: s.restartForRecentDeletion, UpdateFunc: s.restartOnInstanceDeletion}); err != nil {
 		return fmt.Errorf("NodeRetirements: %w", err)
 	}
 	s.sync.SetObserver(s.metrics.newObserver(s.sync.Pool()))
@@ -92,15 +92,15 @@ func (s casSyncRunner) Start(ctx context.Context) error {
 // while it collected deletions.
 const recentDeletion = 10 * time.Minute
 
-// handleExisting handles the records that exist at the start.
-func (s casSyncRunner) handleExisting(o any) {
+// restartForRecentDeletion handles the records that exist at the start.
+func (s casSyncRunner) restartForRecentDeletion(o any) {
 	if rt, ok := o.(*v1alpha1.NodeRetirement); ok && isAzureInstanceDeleted(rt) && rt.Status.Times.InstanceDeleted != nil &&
 		time.Since(rt.Status.Times.InstanceDeleted.Time) < recentDeletion {
 		s.sync.RequestRestart()
 	}
 }
 
-func (s casSyncRunner) handleUpdate(before, after any) {
+func (s casSyncRunner) restartOnInstanceDeletion(before, after any) {
 	was, ok := before.(*v1alpha1.NodeRetirement)
 	is, also := after.(*v1alpha1.NodeRetirement)
 	if ok && also && isAzureInstanceDeleted(is) && !isAzureInstanceDeleted(was) {

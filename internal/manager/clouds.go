@@ -11,8 +11,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 )
 
-// addCloudpool adds the cloudpool provider, if configured.
-func (c *Clouds) addCloudpool(providers map[string]cloud.Provider, log *slog.Logger) error {
+// addCloudpoolProvider adds the cloudpool provider, if configured.
+func (c *Clouds) addCloudpoolProvider(providers map[string]cloud.Provider, log *slog.Logger) error {
 	if c.Cloudpool == nil {
 		return nil
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/orphans"
 	"github.com/slipway-dev/slipway/internal/provisioning"
-	"github.com/slipway-dev/slipway/internal/provisioning/advised"
+	"github.com/slipway-dev/slipway/internal/provisioning/analyzers"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 	"github.com/slipway-dev/slipway/internal/provisioning/replacement"
@@ -35,12 +35,12 @@ type components struct {
 	manager.Manager
 	Process
 	sharedWatches
-	config   Config
-	groups   *GroupSource
-	clouds   map[string]cloud.Provider
-	launches *launch.Record
-	wishes   *provisioning.LaunchRequests
-	counters partMetrics
+	config         Config
+	groups         *GroupSource
+	clouds         map[string]cloud.Provider
+	launches       *launch.Record
+	launchRequests *provisioning.LaunchRequests
+	counters       partMetrics
 }
 
 // assembleManager creates a manager with all components. It may be called again after an error.
@@ -58,10 +58,10 @@ func assembleManager(ctx context.Context, c Config, in Process, clouds map[strin
 		groups: &GroupSource{
 			Reader: m.GetClient(), File: c.NodeGroups, ExtraGroups: c.ExtraGroups, Log: in.Log, Selector: c.parsedSelector, metrics: counters.groups,
 		},
-		launches: launch.NewRecord(m.GetAPIReader(), m.GetClient()).UseConfigMaps(m.GetClient(), c.ownNamespace()), wishes: provisioning.NewLaunchRequests(),
+		launches: launch.NewRecord(m.GetAPIReader(), m.GetClient()).UseConfigMaps(m.GetClient(), c.ownNamespace()), launchRequests: provisioning.NewLaunchRequests(),
 	}
 	for _, add := range []func(context.Context) error{
-		a.addRetirement, a.addReplacement, a.addNodeGroups, a.addCASSync, a.addAutoscaler, a.addAdvised, a.addOrphans,
+		a.addRetirementController, a.addReplacementController, a.addNodeGroupController, a.addCASSyncIfConfigured, a.addProvisioningController, a.addPodEventAnalyzers, a.addOrphanControllers,
 	} {
 		if err := add(ctx); err != nil {
 			return nil, err
@@ -70,7 +70,7 @@ func assembleManager(ctx context.Context, c Config, in Process, clouds map[strin
 	return m, nil
 }
 
-func (a *components) addRetirement(ctx context.Context) error {
+func (a *components) addRetirementController(ctx context.Context) error {
 	c := &a.config
 	r := retirement.New(retirement.Options{
 		Client: a.GetClient(), LiveReader: a.GetAPIReader(), API: a.API, Groups: a.groups, Selector: c.parsedSelector, Clouds: a.clouds,
@@ -86,9 +86,9 @@ func (a *components) addRetirement(ctx context.Context) error {
 // maxNoticePoll is the maximum polling period for a node with a notice, which may leave it 30 s.
 const maxNoticePoll = 2 * time.Second
 
-// addReplacement adds the controller that launches a replacement for each instance that its cloud takes away. It
+// addReplacementController adds the controller that launches a replacement for each instance that its cloud takes away. It
 // watches the cluster from the start: a notice may leave only 30 s.
-func (a *components) addReplacement(ctx context.Context) error {
+func (a *components) addReplacementController(ctx context.Context) error {
 	if _, err := a.GetCache().GetInformer(ctx, &corev1.Namespace{}); err != nil {
 		return fmt.Errorf("watching Namespaces: %w", err)
 	}
@@ -101,7 +101,7 @@ func (a *components) addReplacement(ctx context.Context) error {
 	}).Register(a)
 }
 
-func (a *components) addNodeGroups(context.Context) error {
+func (a *components) addNodeGroupController(context.Context) error {
 	owner := nodegroup.New(nodegroup.Options{
 		Client: a.GetClient(), Pods: a.pods, API: a.API, Groups: a.groups, Clouds: a.clouds, Events: a.GetEventRecorder("slipway"),
 		Metrics: a.counters.nodegroup, Log: a.Log, Selector: a.config.parsedSelector, Interval: a.config.GroupPollInterval,
@@ -110,8 +110,8 @@ func (a *components) addNodeGroups(context.Context) error {
 	return owner.Register(a)
 }
 
-// addCASSync adds the synchronization with the cluster autoscaler of AKS, if configured.
-func (a *components) addCASSync(context.Context) error {
+// addCASSyncIfConfigured adds the synchronization with the cluster autoscaler of AKS, if configured.
+func (a *components) addCASSyncIfConfigured(context.Context) error {
 	sync := findCASSync(a.clouds)
 	if sync == nil {
 		return nil
@@ -119,8 +119,8 @@ func (a *components) addCASSync(context.Context) error {
 	return a.Add(casSyncRunner{sync, a.GetCache(), a.counters.casSync})
 }
 
-// addAutoscaler adds the controller that launches instances for unschedulable pods, and retires underutilized nodes.
-func (a *components) addAutoscaler(context.Context) error {
+// addProvisioningController adds the controller that launches instances for unschedulable pods, and retires underutilized nodes.
+func (a *components) addProvisioningController(context.Context) error {
 	kube, err := kubernetes.NewForConfig(a.Kube)
 	if err != nil {
 		return fmt.Errorf("client of the autoscaler: %w", err)
@@ -132,28 +132,28 @@ func (a *components) addAutoscaler(context.Context) error {
 	}
 	return a.Add(provisioning.New(provisioning.Options{
 		Client: a.GetClient(), Launches: a.launches, Informers: a.informers, Pods: a.pods, Kube: kube, Groups: a.groups, Clouds: a.clouds,
-		Events: a.GetEventRecorder("slipway"), LaunchRequests: a.wishes, Metrics: a.counters.autoscaler, Log: a.Log, Selector: c.parsedSelector, MaxNodes: maxNodes,
+		Events: a.GetEventRecorder("slipway"), LaunchRequests: a.launchRequests, Metrics: a.counters.autoscaler, Log: a.Log, Selector: c.parsedSelector, MaxNodes: maxNodes,
 		UnreadyLimit: plan.UnreadyLimit{Percent: c.MaxUnreadyPercentage, AtLeast: c.OKUnreadyCount}, Debounce: c.ScaleUpDebounce, Interval: c.ScalePollInterval, SettleTime: c.LaunchSettleTime,
 	}))
 }
 
-// addAdvised adds the controller that passes pod events to the clouds that analyze them.
-func (a *components) addAdvised(context.Context) error {
-	var analyzers []advice.Analyzer
+// addPodEventAnalyzers adds the controller that passes pod events to the clouds that analyze them.
+func (a *components) addPodEventAnalyzers(context.Context) error {
+	var found []advice.Analyzer
 	for _, name := range slices.Sorted(maps.Keys(a.clouds)) {
 		if analyzer, ok := a.clouds[name].(advice.Analyzer); ok {
-			analyzers = append(analyzers, analyzer)
+			found = append(found, analyzer)
 		}
 	}
-	if len(analyzers) == 0 {
+	if len(found) == 0 {
 		return nil
 	}
 	kube, err := kubernetes.NewForConfig(a.Kube)
 	if err != nil {
 		return fmt.Errorf("client of the pod event analyzers: %w", err)
 	}
-	return a.Add(advised.New(advised.Options{
-		Kube: kube, Client: a.GetClient(), Groups: a.groups, Analyzers: analyzers, LaunchRequests: a.wishes, Metrics: a.counters.advised, Log: a.Log,
+	return a.Add(analyzers.New(analyzers.Options{
+		Kube: kube, Client: a.GetClient(), Groups: a.groups, Analyzers: found, LaunchRequests: a.launchRequests, Metrics: a.counters.analyzers, Log: a.Log,
 		Selector: a.config.parsedSelector,
 	}))
 }
@@ -161,10 +161,10 @@ func (a *components) addAdvised(context.Context) error {
 // groupPollsPerOrphanScan is the number of group polls between two scans for orphans, which read every Node.
 const groupPollsPerOrphanScan = 5
 
-// addOrphans adds a controller for each cloud that can identify orphaned instances or Nodes.
-func (a *components) addOrphans(context.Context) error {
+// addOrphanControllers adds a controller for each cloud that can identify orphaned instances or Nodes.
+func (a *components) addOrphanControllers(context.Context) error {
 	for _, p := range a.clouds {
-		controller := orphans.New(p, orphans.Options{
+		controller := orphans.NewIfSupported(p, orphans.Options{
 			Client: a.GetClient(), LiveReader: a.GetAPIReader(), Groups: a.groups, Selector: a.config.parsedSelector, DeleteOrphans: a.config.Orphans == DeleteOrphans,
 			GracePeriod: orphans.DefaultGracePeriod(), ScanInterval: groupPollsPerOrphanScan * a.config.GroupPollInterval, Events: a.GetEventRecorder("slipway"),
 			Metrics: a.counters.orphans, Log: a.Log.With("cloud", p.Name()),

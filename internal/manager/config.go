@@ -230,10 +230,10 @@ func newProviders(
 		}
 		providers[p.Name()] = p
 	}
-	if err := file.addCloudpool(providers, log); err != nil {
+	if err := file.addCloudpoolProvider(providers, log); err != nil {
 		return nil, fmt.Errorf("%scloudpool: %w", prefix, err)
 	}
-	if err := file.addProviders(providers, log); err != nil {
+	if err := file.startAndAddProviders(providers, log); err != nil {
 		return nil, fmt.Errorf("%s%w", prefix, err)
 	}
 	if len(providers) == 0 {

@@ -27,15 +27,15 @@ const (
 func installCRDs(ctx context.Context, c client.Client, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, crdInstallTimeout)
 	defer cancel()
-	definitions, err := crds.All()
+	definitions, err := crds.AllDefinitions()
 	if err != nil {
 		return err
 	}
 	for _, definition := range definitions {
-		if err := installOrUpgrade(ctx, c, log, definition); err != nil {
+		if err := installOrUpgradeCRD(ctx, c, log, definition); err != nil {
 			return wrapInstallError(definition, err)
 		}
-		if err := awaitEstablished(ctx, c, definition); err != nil {
+		if err := awaitCRDEstablished(ctx, c, definition); err != nil {
 			return err
 		}
 	}
@@ -64,9 +64,9 @@ func installCRDsIfAllowed(ctx context.Context, c client.Client, log *slog.Logger
 	return nil
 }
 
-// installOrUpgrade writes a definition unless the cluster's is newer. Another program may do the same concurrently. So
+// installOrUpgradeCRD writes a definition unless the cluster's is newer. Another program may do the same concurrently. So
 // each write is valid only for the version read, and a conflict is retried.
-func installOrUpgrade(ctx context.Context, c client.Client, log *slog.Logger, definition *unstructured.Unstructured) error {
+func installOrUpgradeCRD(ctx context.Context, c client.Client, log *slog.Logger, definition *unstructured.Unstructured) error {
 	for {
 		current := &unstructured.Unstructured{}
 		current.SetGroupVersionKind(definition.GroupVersionKind())
@@ -110,7 +110,7 @@ func generationOf(definition *unstructured.Unstructured) uint64 {
 	return crds.Generation(definition.GetAnnotations())
 }
 
-func awaitEstablished(ctx context.Context, c client.Client, definition *unstructured.Unstructured) error {
+func awaitCRDEstablished(ctx context.Context, c client.Client, definition *unstructured.Unstructured) error {
 	for {
 		if err := c.Get(ctx, client.ObjectKeyFromObject(definition), definition); err != nil {
 			return wrapInstallError(definition, err)

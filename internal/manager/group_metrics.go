@@ -60,9 +60,9 @@ func (g *GroupSource) reportFileState(err error) {
 	g.lastFileError = message
 }
 
-// reportShadowed records the groups that another one of the same name replaces, and logs each change once. g.mu must be
+// reportShadowedGroups records the groups that another one of the same name replaces, and logs each change once. g.mu must be
 // locked.
-func (g *GroupSource) reportShadowed(by map[string]*v1alpha1.NodeGroup) {
+func (g *GroupSource) reportShadowedGroups(by map[string]*v1alpha1.NodeGroup) {
 	for name, other := range by {
 		if !g.shadowed[name] {
 			g.Log.Warn("a NodeGroup of this process is ignored, because another one has the same name", "group", name, "inForce", g.describeOrigin(other))

@@ -59,7 +59,7 @@ func (g *GroupSource) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 		return list.Items, nil
 	}
 	if g.File != "" {
-		g.reportFileState(g.ReloadFile())
+		g.reportFileState(g.ReloadFileIfChanged())
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -85,12 +85,12 @@ func (g *GroupSource) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 		known[group.Name] = group
 		all = append(all, *group)
 	}
-	g.reportShadowed(shadowed)
+	g.reportShadowedGroups(shadowed)
 	return all, nil
 }
 
-// ReloadFile reads the file if it has changed. It rejects a file that no longer has any NodeGroup.
-func (g *GroupSource) ReloadFile() error {
+// ReloadFileIfChanged reads the file if it has changed. It rejects a file that no longer has any NodeGroup.
+func (g *GroupSource) ReloadFileIfChanged() error {
 	if g.File == "" {
 		return nil
 	}

@@ -35,7 +35,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/orphans"
 	"github.com/slipway-dev/slipway/internal/provisioning"
-	"github.com/slipway-dev/slipway/internal/provisioning/advised"
+	"github.com/slipway-dev/slipway/internal/provisioning/analyzers"
 	"github.com/slipway-dev/slipway/internal/provisioning/replacement"
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
@@ -92,14 +92,14 @@ func RunInProcess(ctx context.Context, c Config, in Process) error {
 		return err
 	}
 	log, ready := in.Log, newReadiness()
-	if err := (&GroupSource{File: c.NodeGroups, Log: log}).ReloadFile(); err != nil {
+	if err := (&GroupSource{File: c.NodeGroups, Log: log}).ReloadFileIfChanged(); err != nil {
 		return err
 	}
-	all, err := newPartMetrics(in.Metrics)
+	all, err := newComponentMetrics(in.Metrics)
 	if err != nil {
 		return err
 	}
-	if err := serveMetricsAndHealth(ctx, c, ready, log); err != nil {
+	if err := startMetricsAndHealthServer(ctx, c, ready, log); err != nil {
 		return err
 	}
 	if err := c.resolveClouds(ctx, ready); err != nil {
@@ -136,13 +136,13 @@ func RunInProcess(ctx context.Context, c Config, in Process) error {
 		return err
 	}
 	log.Info("managing the cluster", "as", in.Kube.UserAgent, "clouds", len(clouds), "selector", c.Selector)
-	return startManager(ctx, m, ready.ready)
+	return runManager(ctx, m, ready.ready)
 }
 
-// startManager runs m.Start and returns when ctx ends. If ctx ends before the caches are synced, m.Start itself does
+// runManager runs m.Start and returns when ctx ends. If ctx ends before the caches are synced, m.Start itself does
 // not return (sigs.k8s.io/controller-runtime v0.24.1, pkg/manager/runnable_group.go). Then it is left waiting, and ends
 // if the API server ever answers.
-func startManager(ctx context.Context, m manager.Manager, ready <-chan struct{}) error {
+func runManager(ctx context.Context, m manager.Manager, ready <-chan struct{}) error {
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
 	go func() {
@@ -178,14 +178,14 @@ type partMetrics struct {
 	nodegroup   *nodegroup.Metrics
 	autoscaler  *provisioning.Metrics
 	orphans     *orphans.Metrics
-	advised     *advised.Metrics
+	analyzers   *analyzers.Metrics
 	casSync     *casSyncMetrics // nil if no cloud is configured for it
 }
 
 // RegisterMetrics registers all metrics of a manager. Metrics of the current state are read from reader. The manager
 // does that itself; this function is for listing the metrics.
 func RegisterMetrics(r prometheus.Registerer, reader client.Reader) error {
-	if _, err := newPartMetrics(r); err != nil {
+	if _, err := newComponentMetrics(r); err != nil {
 		return err
 	}
 	if _, err := newCASSyncMetrics(r); err != nil {
@@ -194,7 +194,7 @@ func RegisterMetrics(r prometheus.Registerer, reader client.Reader) error {
 	return registerStateMetrics(r, reader)
 }
 
-func newPartMetrics(r prometheus.Registerer) (c partMetrics, err error) {
+func newComponentMetrics(r prometheus.Registerer) (c partMetrics, err error) {
 	if c.retirement, err = retirement.NewMetrics(r); err != nil {
 		return c, err
 	}
@@ -213,7 +213,7 @@ func newPartMetrics(r prometheus.Registerer) (c partMetrics, err error) {
 	if c.orphans, err = orphans.NewMetrics(r); err != nil {
 		return c, err
 	}
-	c.advised, err = advised.NewMetrics(r)
+	c.analyzers, err = analyzers.NewMetrics(r)
 	return c, err
 }
 
@@ -261,7 +261,7 @@ func newManager(ctx context.Context, c Config, in Process, ready *readiness) (ma
 			return nil, err
 		}
 	}
-	if err := checkAPIServer(in.Kube); err != nil {
+	if err := checkTypesServed(in.Kube); err != nil {
 		return nil, err
 	}
 	renew := c.LeaseDuration * 2 / 3
@@ -274,7 +274,7 @@ func newManager(ctx context.Context, c Config, in Process, ready *readiness) (ma
 		Scheme:                        scheme,
 		Logger:                        logr.FromSlogHandler(in.Log.Handler()),
 		Cache:                         newCacheOptions(c),
-		Metrics:                       metricsserver.Options{BindAddress: "0"}, // serveMetricsAndHealth does that
+		Metrics:                       metricsserver.Options{BindAddress: "0"}, // startMetricsAndHealthServer does that
 		LeaderElection:                c.LeaderElect,
 		LeaderElectionID:              cmp.Or(c.LeaseName, leaseName),
 		LeaderElectionReleaseOnCancel: true,

@@ -46,11 +46,11 @@ func (o *openStackSetup) Start(ctx context.Context) error {
 	if o.provider == nil {
 		return nil
 	}
-	if err := o.provider.Check(ctx); err != nil && ctx.Err() == nil {
+	if err := o.provider.CheckConfiguredNames(ctx); err != nil && ctx.Err() == nil {
 		o.log.Error("OpenStack lacks something that the configuration names", "err", err)
 	}
 	if o.provider.UsesJoin() {
-		o.minter.Run(ctx)
+		o.minter.RunTokenCleanup(ctx)
 	}
 	return nil
 }

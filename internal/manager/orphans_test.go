@@ -28,7 +28,7 @@ func TestI7OrphanedNodesNeedCloudWithProofOfAbsence(t *testing.T) {
 		if _, synced := p.(casSyncProvider); synced != (c.CASSync != nil) {
 			t.Fatalf("%s: it is %T", name, p)
 		}
-		if _, marks := p.(cloud.InstanceTagger); marks || orphans.New(p, orphans.Options{}) == nil {
+		if _, marks := p.(cloud.InstanceTagger); marks || orphans.NewIfSupported(p, orphans.Options{}) == nil {
 			t.Errorf("%s: its orphaned Nodes are not found, or it has marks: %t", name, marks)
 		}
 	}

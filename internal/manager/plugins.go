@@ -19,9 +19,9 @@ type PluginClouds struct {
 	ExternalGRPC []externalgrpc.Config `json:"externalGRPC,omitempty"`
 }
 
-// addProviders starts the plugins and adds them and the external gRPC providers. After an error it stops what it has
+// startAndAddProviders starts the plugins and adds them and the external gRPC providers. After an error it stops what it has
 // started.
-func (c PluginClouds) addProviders(providers map[string]cloud.Provider, log *slog.Logger) (err error) {
+func (c PluginClouds) startAndAddProviders(providers map[string]cloud.Provider, log *slog.Logger) (err error) {
 	added := map[string]cloud.Provider{}
 	defer func() {
 		if err != nil {

@@ -20,7 +20,7 @@ import (
 type idlePlugin struct{ plugin.Provider }
 
 func init() {
-	faultyplugintest.RunAsPlugin(func() {
+	faultyplugintest.RunAsPluginIfRequested(func() {
 		plugin.Serve(func(c plugin.Config) (plugin.Provider, error) {
 			return idlePlugin{}, c.Decode(&struct{ Path string }{})
 		})
@@ -29,7 +29,7 @@ func init() {
 
 func TestCloudConfigFileStartsPlugins(t *testing.T) {
 	dir := t.TempDir()
-	if err := faultyplugintest.Write(dir, "Libvirt", faultyplugintest.Good); err != nil {
+	if err := faultyplugintest.WritePluginScript(dir, "Libvirt", faultyplugintest.Good); err != nil {
 		t.Fatal(err)
 	}
 	rack := "externalGRPC: [{name: rack, address: '127.0.0.1:1', providerIDPrefix: 'rack://', insecure: true}]\n"

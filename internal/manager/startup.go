@@ -103,8 +103,8 @@ func withRequestTimeout(kube *rest.Config) *rest.Config {
 	return kube
 }
 
-// checkAPIServer checks that the API server answers and serves our types.
-func checkAPIServer(kube *rest.Config) error {
+// checkTypesServed checks that the API server answers and serves our types.
+func checkTypesServed(kube *rest.Config) error {
 	discoveryClient, err := discovery.NewDiscoveryClientForConfig(withRequestTimeout(kube))
 	if err != nil {
 		return permanentError{fmt.Errorf("--kubeconfig: %w", err)}
@@ -120,9 +120,9 @@ func checkAPIServer(kube *rest.Config) error {
 	return nil
 }
 
-// serveMetricsAndHealth serves until ctx ends. It starts before the API server is reached, so that /readyz can report
+// startMetricsAndHealthServer serves until ctx ends. It starts before the API server is reached, so that /readyz can report
 // what is missing.
-func serveMetricsAndHealth(ctx context.Context, c Config, ready *readiness, log *slog.Logger) error {
+func startMetricsAndHealthServer(ctx context.Context, c Config, ready *readiness, log *slog.Logger) error {
 	if c.Listen == "" {
 		return nil
 	}

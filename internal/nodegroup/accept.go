@@ -130,9 +130,9 @@ type cloudReading struct {
 	isPostponed bool
 }
 
-// acceptedByCloud returns the condition Accepted of a group without a Fault. If the cloud does not answer, the last
+// newCloudAcceptedCondition returns the condition Accepted of a group without a Fault. If the cloud does not answer, the last
 // condition was stays (I7: unknown is not gone).
-func acceptedByCloud(g *v1alpha1.NodeGroup, configured []string, reading cloudReading, was *metav1.Condition) metav1.Condition {
+func newCloudAcceptedCondition(g *v1alpha1.NodeGroup, configured []string, reading cloudReading, was *metav1.Condition) metav1.Condition {
 	refuse := func(reason, message string) metav1.Condition {
 		return metav1.Condition{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: reason, Message: message}
 	}
@@ -140,7 +140,7 @@ func acceptedByCloud(g *v1alpha1.NodeGroup, configured []string, reading cloudRe
 	var refused *cloud.RefusedError
 	switch {
 	case !slices.Contains(configured, where.Provider):
-		return refuse(v1alpha1.UnknownCloud, fmt.Sprintf("spec.cloud.provider: %q is not configured: %s", where.Provider, describeConfigured(configured)))
+		return refuse(v1alpha1.UnknownCloud, fmt.Sprintf("spec.cloud.provider: %q is not configured: %s", where.Provider, describeConfiguredClouds(configured)))
 	case reading.known && reading.err == nil && len(reading.missing.ToDelete) > 0:
 		return refuse(v1alpha1.CloudRightsMissing, fmt.Sprintf("spec.cloud.group: %q: the credential lacks %s", where.Group, reading.missing.ToDelete))
 	case reading.known && reading.err == nil:
@@ -164,7 +164,7 @@ func acceptedByCloud(g *v1alpha1.NodeGroup, configured []string, reading cloudRe
 	}
 }
 
-func describeConfigured(configured []string) string {
+func describeConfiguredClouds(configured []string) string {
 	if len(configured) == 0 {
 		return "no cloud is configured"
 	}
@@ -187,7 +187,7 @@ func newReachableCondition(g *v1alpha1.NodeGroup, configured []string, reading c
 	}
 	switch {
 	case !slices.Contains(configured, g.Spec.Cloud.Provider):
-		set(metav1.ConditionFalse, reasonCloudNotConfigured, fmt.Sprintf("%q is not configured: %s", g.Spec.Cloud.Provider, describeConfigured(configured)))
+		set(metav1.ConditionFalse, reasonCloudNotConfigured, fmt.Sprintf("%q is not configured: %s", g.Spec.Cloud.Provider, describeConfiguredClouds(configured)))
 	case !reading.known:
 		set(metav1.ConditionUnknown, CloudUnreadable, "")
 	case reading.err == nil, cloud.IsNotFound(reading.err), cloud.RefusalOf(reading.err) != "":
@@ -204,5 +204,5 @@ func newAcceptedCondition(g *v1alpha1.NodeGroup, claims Assignment, configured [
 	if f, wrong := claims.FaultByGroup[g.Name]; wrong {
 		return metav1.Condition{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: f.Reason, Message: f.Message}
 	}
-	return acceptedByCloud(g, configured, reading, meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted))
+	return newCloudAcceptedCondition(g, configured, reading, meta.FindStatusCondition(g.Status.Conditions, v1alpha1.GroupAccepted))
 }

@@ -100,11 +100,11 @@ func TestI7UnansweringCloudChangesNothing(t *testing.T) {
 		{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.AcceptedReason, ObservedGeneration: 2},
 		{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.CloudGroupNotFound, ObservedGeneration: 2},
 	} {
-		if is := acceptedByCloud(g, []string{"sim"}, silent, &was); is.Status != was.Status || is.Reason != was.Reason {
+		if is := newCloudAcceptedCondition(g, []string{"sim"}, silent, &was); is.Status != was.Status || is.Reason != was.Reason {
 			t.Errorf("%+v, want %+v", is, was)
 		}
 		was.ObservedGeneration = 1 // it was about an earlier generation
-		if is := acceptedByCloud(g, []string{"sim"}, silent, &was); is.Status != metav1.ConditionUnknown {
+		if is := newCloudAcceptedCondition(g, []string{"sim"}, silent, &was); is.Status != metav1.ConditionUnknown {
 			t.Errorf("%+v after a change", is)
 		}
 	}

@@ -34,11 +34,11 @@ func ReadCluster(ctx context.Context, reader client.Reader, pods live.PodReader,
 	c := &Cluster{Groups: groups, Now: time.Now(), pods: pods}
 	var nodes corev1.NodeList
 	if err := reader.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("nodes: %w", err)
+		return nil, err
 	}
 	var retirements v1alpha1.NodeRetirementList
 	if err := reader.List(ctx, &retirements); err != nil {
-		return nil, fmt.Errorf("NodeRetirements: %w", err)
+		return nil, err
 	}
 	c.Nodes, c.Retirements = nodes.Items, retirements.Items
 	c.Assignment = AssignNodes(groups, c.Nodes)
@@ -48,8 +48,8 @@ func ReadCluster(ctx context.Context, reader client.Reader, pods live.PodReader,
 // QuietFunc returns for how long this process has seen no pod that keeps the node; see [Node].
 type QuietFunc func(node string) time.Duration
 
-// ReadGroup returns the input of the decisions on one group, including its pods.
-func (c *Cluster) ReadGroup(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted string, quiet QuietFunc) (GroupSnapshot, error) {
+// ReadGroupSnapshot returns the input of the decisions on one group, including its pods.
+func (c *Cluster) ReadGroupSnapshot(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted string, quiet QuietFunc) (GroupSnapshot, error) {
 	w := GroupSnapshot{Group: g, NotAccepted: notAccepted, Now: c.Now}
 	about := map[string][]v1alpha1.NodeRetirement{}
 	for i := range c.Retirements {
@@ -68,7 +68,7 @@ func (c *Cluster) ReadGroup(ctx context.Context, g *v1alpha1.NodeGroup, notAccep
 	if err != nil || rule == nil {
 		return w, err
 	}
-	keepers, pending, err := c.findRulePods(ctx, rule)
+	keepers, pending, err := c.findNodeKeepingPods(ctx, rule)
 	if err != nil {
 		return w, err
 	}
@@ -82,14 +82,14 @@ func (c *Cluster) ReadGroup(ctx context.Context, g *v1alpha1.NodeGroup, notAccep
 	if !rule.keepForPending || len(pending) == 0 {
 		return w, nil
 	}
-	own, others := c.splitNodes(g)
+	own, others := c.splitNodesByGroup(g)
 	s := pendingPodSearch{own: own, others: others, podsOn: func(node string) ([]*corev1.Pod, error) { return c.podsOn(ctx, node) }}
-	w.PendingPods, err = s.findFirst(pending)
+	w.PendingPods, err = s.findFirstGroupOnlyPod(pending)
 	return w, err
 }
 
-// splitNodes returns the nodes of a group, and all other nodes.
-func (c *Cluster) splitNodes(g *v1alpha1.NodeGroup) (own, others []corev1.Node) {
+// splitNodesByGroup returns the nodes of a group, and all other nodes.
+func (c *Cluster) splitNodesByGroup(g *v1alpha1.NodeGroup) (own, others []corev1.Node) {
 	for i := range c.Nodes {
 		if c.Assignment.OwnerByNode[c.Nodes[i].Name] == g.Name {
 			own = append(own, c.Nodes[i])
@@ -100,8 +100,8 @@ func (c *Cluster) splitNodes(g *v1alpha1.NodeGroup) (own, others []corev1.Node) 
 	return own, others
 }
 
-// findRulePods finds the pods that a rule selects: those on nodes, by node, and pending ones.
-func (c *Cluster) findRulePods(ctx context.Context, rule *idleRule) (keepers map[string]KeepingPods, pending []*corev1.Pod, err error) {
+// findNodeKeepingPods finds the pods that a rule selects: those on nodes, by node, and pending ones.
+func (c *Cluster) findNodeKeepingPods(ctx context.Context, rule *idleRule) (keepers map[string]KeepingPods, pending []*corev1.Pod, err error) {
 	keepers = make(map[string]KeepingPods, len(c.Nodes))
 	namespaces := rule.Namespaces
 	if len(namespaces) == 0 {
@@ -116,7 +116,7 @@ func (c *Cluster) findRulePods(ctx context.Context, rule *idleRule) (keepers map
 			switch {
 			case !isUnfinished(p.Status.Phase) || !rule.KeepsNode(p.Namespace, labels.Set(p.Labels)):
 			case p.Spec.NodeName != "":
-				keepers[p.Spec.NodeName] = keepers[p.Spec.NodeName].add(p)
+				keepers[p.Spec.NodeName] = keepers[p.Spec.NodeName].withPod(p)
 			case p.DeletionTimestamp == nil:
 				pending = append(pending, p)
 			}
@@ -137,9 +137,9 @@ func (c *Cluster) podsOn(ctx context.Context, node string) ([]*corev1.Pod, error
 	return pods, nil
 }
 
-// PredictDecisions returns the decisions that a manager would make on a group, from its status and the cluster.
-func (c *Cluster) PredictDecisions(ctx context.Context, g *v1alpha1.NodeGroup) ([]Decision, error) {
-	w, err := c.ReadGroup(ctx, g, c.WhyNotAccepted(g), nil)
+// PredictIdleDecisions returns the decisions that a manager would make on a group, from its status and the cluster.
+func (c *Cluster) PredictIdleDecisions(ctx context.Context, g *v1alpha1.NodeGroup) ([]Decision, error) {
+	w, err := c.ReadGroupSnapshot(ctx, g, c.WhyNotAccepted(g), nil)
 	if err != nil {
 		return nil, err
 	}

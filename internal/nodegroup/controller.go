@@ -119,10 +119,10 @@ func (c *Controller) FileGroupStatus(group string) v1alpha1.NodeGroupStatus {
 // Reconcile reconciles one group.
 func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	result, err := c.reconcile(ctx, r.Name)
-	if err != nil && isOnly(err, apierrors.IsConflict) { // a concurrent write is no failure
+	if err != nil && allErrorsMatch(err, apierrors.IsConflict) { // a concurrent write is no failure
 		return reconcile.Result{RequeueAfter: shortRetry}, nil
 	}
-	if err != nil && isOnly(err, isConcurrentChange) {
+	if err != nil && allErrorsMatch(err, isConcurrentChange) {
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
 	return result, err
@@ -133,10 +133,10 @@ func isConcurrentChange(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
 }
 
-// isOnly reports whether an error, or each error that is joined in it, matches.
-func isOnly(err error, matches func(error) bool) bool {
+// allErrorsMatch reports whether an error, or each error that is joined in it, matches.
+func allErrorsMatch(err error, matches func(error) bool) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !isOnly(e, matches) })
+		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !allErrorsMatch(e, matches) })
 	}
 	return matches(err)
 }
@@ -159,7 +159,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) (reconcile.Resu
 	}
 	if at < 0 {
 		c.forgetGroup(name)
-		return reconcile.Result{}, c.cleanUpUnowned(ctx, cluster, name)
+		return reconcile.Result{}, c.cleanUpUnownedNodes(ctx, cluster, name)
 	}
 	return c.reconcileGroup(ctx, cluster, &groups[at])
 }
@@ -193,19 +193,19 @@ func (c *Controller) reconcileGroup(ctx context.Context, cluster *Cluster, g *v1
 	configured := slices.Sorted(maps.Keys(c.options.Clouds))
 	reading := cloudReading{}
 	if _, wrong := cluster.Assignment.FaultByGroup[g.Name]; !wrong {
-		reading = c.readCloud(ctx, g.Spec.Cloud)
+		reading = c.readCloudOrRecent(ctx, g.Spec.Cloud)
 	}
 	is := newAcceptedCondition(g, cluster.Assignment, configured, reading)
 	why := ""
 	if is.Status != metav1.ConditionTrue {
 		why = is.Message
 	}
-	world, err := cluster.ReadGroup(ctx, g, why, c.quietFor)
+	world, err := cluster.ReadGroupSnapshot(ctx, g, why, c.timeSinceKeepingPod)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	world.CloudMinSize = reading.minSize(g)
-	c.recordKeepingPods(&world)
+	world.CloudMinSize = reading.cloudMinSizeOrStatus(g)
+	c.recordNodesWithKeepingPods(&world)
 	decisions, err := DecideIdle(world)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("NodeGroup %s: %w", g.Name, err)
@@ -220,20 +220,20 @@ func (c *Controller) reconcileGroup(ctx context.Context, cluster *Cluster, g *v1
 	if g.Spec.ScaleUp == nil { // the provisioning controller writes it, and skips this group
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.GroupScaleUpAllowed)
 	}
-	meta.SetStatusCondition(&status.Conditions, readyCondition(status.Conditions, g.Generation))
+	meta.SetStatusCondition(&status.Conditions, newReadyCondition(status.Conditions, g.Generation))
 	// Write the status before acting, so that an action never depends on an unrecorded acceptance.
-	later, err := c.writeStatus(ctx, g, status)
+	later, err := c.writeStatusIfDue(ctx, g, status)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	c.emitAcceptance(g, was, is)
-	c.options.Metrics.setGroup(g.Name, status, decisions)
-	errs := []error{c.cleanUpUnowned(ctx, cluster, g.Name), c.cancelUnderutilized(ctx, cluster, g)}
+	c.emitAcceptanceIfChanged(g, was, is)
+	c.options.Metrics.setGroupGauges(g.Name, status, decisions)
+	errs := []error{c.cleanUpUnownedNodes(ctx, cluster, g.Name), c.cancelUnderutilizedWithoutRule(ctx, cluster, g)}
 	for _, d := range sortForExecution(decisions) {
 		errs = append(errs, c.applyDecision(ctx, &world, d))
 	}
-	c.emitDecisions(&world, decisions)
-	next := c.nextReconcile(&world, decisions)
+	c.emitChangedDecisions(&world, decisions)
+	next := c.timeUntilNextReconcile(&world, decisions)
 	if reading.isPostponed {
 		next = min(next, time.Second)
 	}
@@ -243,28 +243,28 @@ func (c *Controller) reconcileGroup(ctx context.Context, cluster *Cluster, g *v1
 	return reconcile.Result{RequeueAfter: next}, errors.Join(errs...)
 }
 
-// nextReconcile returns when the group is reconciled again without an event.
-func (c *Controller) nextReconcile(w *GroupSnapshot, decisions []Decision) time.Duration {
+// timeUntilNextReconcile returns when the group is reconciled again without an event.
+func (c *Controller) timeUntilNextReconcile(w *GroupSnapshot, decisions []Decision) time.Duration {
 	after := c.options.Interval
 	for _, d := range decisions {
 		if d.Verdict == Waits {
-			after = min(after, d.MayLeaveAt.Sub(w.Now))
+			after = min(after, d.RemovableAt.Sub(w.Now))
 		}
 	}
 	return max(after, shortRetry)
 }
 
-// minSize returns the cloud's own minimum. If the cloud was not read, it returns the minimum in the status (I7).
-func (l cloudReading) minSize(g *v1alpha1.NodeGroup) int {
+// cloudMinSizeOrStatus returns the cloud's own minimum. If the cloud was not read, it returns the minimum in the status (I7).
+func (l cloudReading) cloudMinSizeOrStatus(g *v1alpha1.NodeGroup) int {
 	if l.known && l.err == nil {
 		return l.group.Min
 	}
 	return int(g.Status.CloudMinSize)
 }
 
-// readCloud reads a group from its cloud. It returns the last answer if that is recent, or if calls for other groups
+// readCloudOrRecent reads a group from its cloud. It returns the last answer if that is recent, or if calls for other groups
 // hang.
-func (c *Controller) readCloud(ctx context.Context, where v1alpha1.CloudGroup) cloudReading {
+func (c *Controller) readCloudOrRecent(ctx context.Context, where v1alpha1.CloudGroup) cloudReading {
 	provider := c.options.Clouds[where.Provider]
 	if provider == nil {
 		return cloudReading{}
@@ -323,7 +323,7 @@ func (c *Controller) missingRights(ctx context.Context, provider cloud.Provider,
 	return missing
 }
 
-func (c *Controller) quietFor(node string) time.Duration {
+func (c *Controller) timeSinceKeepingPod(node string) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if last, ok := c.keptAt[node]; ok {
@@ -339,7 +339,7 @@ func (c *Controller) recordKeepingPod(node string) {
 	c.keptAt[node] = time.Now()
 }
 
-func (c *Controller) recordKeepingPods(w *GroupSnapshot) {
+func (c *Controller) recordNodesWithKeepingPods(w *GroupSnapshot) {
 	for i := range w.Nodes {
 		if n := &w.Nodes[i]; n.KeepingPods.Count > 0 {
 			c.recordKeepingPod(n.Object.Name)
@@ -354,7 +354,7 @@ func (c *Controller) forgetNode(node string) {
 }
 
 func (c *Controller) forgetGroup(group string) {
-	c.options.Metrics.deleteGroup(group)
+	c.options.Metrics.deleteGroupMetrics(group)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.fileStatuses, group)
@@ -384,9 +384,9 @@ func setLastScaleTimes(s *v1alpha1.NodeGroupStatus, w *GroupSnapshot, retirement
 // once, each of their phases changes a count.
 const countWriteInterval = time.Second
 
-// writeStatus writes the status if it differs. If the write must wait, it returns for how long. It keeps the status of
+// writeStatusIfDue writes the status if it differs. If the write must wait, it returns for how long. It keeps the status of
 // a group of a file in memory.
-func (c *Controller) writeStatus(ctx context.Context, g *v1alpha1.NodeGroup, status v1alpha1.NodeGroupStatus) (later time.Duration, err error) {
+func (c *Controller) writeStatusIfDue(ctx context.Context, g *v1alpha1.NodeGroup, status v1alpha1.NodeGroupStatus) (later time.Duration, err error) {
 	if equality.Semantic.DeepEqual(g.Status, status) {
 		return 0, nil
 	}
@@ -419,14 +419,14 @@ func differOnlyInCounts(a, b v1alpha1.NodeGroupStatus) bool {
 	return equality.Semantic.DeepEqual(a, b)
 }
 
-// cleanUpUnowned removes the group's marks from nodes without an owner. It also cancels the group's retirements that
+// cleanUpUnownedNodes removes the group's marks from nodes without an owner. It also cancels the group's retirements that
 // have not begun, of nodes that it does not own. Another group's nodes are left to that group.
-func (c *Controller) cleanUpUnowned(ctx context.Context, cluster *Cluster, group string) error {
+func (c *Controller) cleanUpUnownedNodes(ctx context.Context, cluster *Cluster, group string) error {
 	var errs []error
 	for i := range cluster.Nodes {
 		n := &cluster.Nodes[i]
 		if owner := cluster.Assignment.OwnerByNode[n.Name]; owner == "" && readMarkOwner(n) == c.markOwner(group) {
-			errs = append(errs, c.writeMarks(ctx, n, group, Marks{}))
+			errs = append(errs, c.writeMarksIfChanged(ctx, n, group, Marks{}))
 		}
 	}
 	for i := range cluster.Retirements {
@@ -441,8 +441,8 @@ func (c *Controller) cleanUpUnowned(ctx context.Context, cluster *Cluster, group
 	return errors.Join(errs...)
 }
 
-// cancelUnderutilized cancels the pending NodeRetirements of underutilized nodes if the group no longer has the rule.
-func (c *Controller) cancelUnderutilized(ctx context.Context, cluster *Cluster, g *v1alpha1.NodeGroup) error {
+// cancelUnderutilizedWithoutRule cancels the pending NodeRetirements of underutilized nodes if the group no longer has the rule.
+func (c *Controller) cancelUnderutilizedWithoutRule(ctx context.Context, cluster *Cluster, g *v1alpha1.NodeGroup) error {
 	if g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underutilized != nil {
 		return nil
 	}
@@ -461,7 +461,7 @@ func (c *Controller) markOwner(group string) markOwner {
 	return markOwner{group, c.options.Selector.String()}
 }
 
-func (c *Controller) writeMarks(ctx context.Context, n *corev1.Node, group string, m Marks) error {
+func (c *Controller) writeMarksIfChanged(ctx context.Context, n *corev1.Node, group string, m Marks) error {
 	patch, err := m.makePatch(n, c.markOwner(group))
 	if err != nil || patch == nil {
 		return err
@@ -479,7 +479,7 @@ func (c *Controller) applyDecision(ctx context.Context, w *GroupSnapshot, d *Dec
 	n := d.node.Object
 	if w.NotAccepted == "" {
 		m := d.marks.withScaleDownDisabled(n, w.Group.Spec.ClusterAutoscalerScaleDownDisabled)
-		if err := c.writeMarks(ctx, n, w.Group.Name, m); err != nil {
+		if err := c.writeMarksIfChanged(ctx, n, w.Group.Name, m); err != nil {
 			return err
 		}
 	}
@@ -487,7 +487,7 @@ func (c *Controller) applyDecision(ctx context.Context, w *GroupSnapshot, d *Dec
 	case d.CancelledRetirement != "":
 		return c.cancelRetirement(ctx, d.node.openRetirement(), JoinReasons(d.Reasons))
 	case d.Verdict == Leaves:
-		return c.requestRetirement(ctx, w, d)
+		return c.requestRetirementIfStillIdle(ctx, w, d)
 	}
 	return nil
 }
@@ -500,12 +500,12 @@ func (c *Controller) cancelRetirement(ctx context.Context, rt *v1alpha1.NodeReti
 	if err != nil {
 		return fmt.Errorf("cancel NodeRetirement %s: %w", rt.Name, err)
 	}
-	c.emitCancelled(rt, why)
+	c.emitRetirementCancelled(rt, why)
 	return nil
 }
 
-// requestRetirement creates the NodeRetirement of a node, after it has read its pods without a cache.
-func (c *Controller) requestRetirement(ctx context.Context, w *GroupSnapshot, d *Decision) error {
+// requestRetirementIfStillIdle creates the NodeRetirement of a node, after it has read its pods without a cache.
+func (c *Controller) requestRetirementIfStillIdle(ctx context.Context, w *GroupSnapshot, d *Decision) error {
 	rule, err := newIdleRule(w.Group)
 	if err != nil {
 		return err
@@ -514,7 +514,7 @@ func (c *Controller) requestRetirement(ctx context.Context, w *GroupSnapshot, d 
 	if err != nil {
 		return fmt.Errorf("pods on node %s: %w", d.Node, err)
 	}
-	now := rule.checkCurrentPods(pods)
+	now := rule.summarizeLivePods(pods)
 	switch {
 	case now.keepingPod != "":
 		d.Verdict, d.Reasons = Stays, []Reason{{LiveKeeper, "pod " + now.keepingPod + " keeps it"}}
@@ -525,16 +525,16 @@ func (c *Controller) requestRetirement(ctx context.Context, w *GroupSnapshot, d 
 		m := d.marks
 		m.Since, m.Used = roundUpToSecond(now.lastEnded), true
 		until := m.Since.Add(rule.cooldown)
-		d.Verdict, d.IdleSince, d.MayLeaveAt = Waits, &m.Since, &until
+		d.Verdict, d.IdleSince, d.RemovableAt = Waits, &m.Since, &until
 		d.Reasons = []Reason{{CoolingDown, fmt.Sprintf("idle since %s; it may be retired at %s", formatTime(m.Since), formatTime(until))}}
-		return c.writeMarks(ctx, d.node.Object, w.Group.Name, m.withScaleDownDisabled(d.node.Object, w.Group.Spec.ClusterAutoscalerScaleDownDisabled))
+		return c.writeMarksIfChanged(ctx, d.node.Object, w.Group.Name, m.withScaleDownDisabled(d.node.Object, w.Group.Spec.ClusterAutoscalerScaleDownDisabled))
 	}
-	rt := c.newRetirement(w, d)
+	rt := c.newIdleRetirement(w, d)
 	if err := c.options.Client.Create(ctx, rt); err != nil {
 		return fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
 	}
 	c.options.Metrics.countRetirement(w.Group.Name)
-	return c.deleteOldFailures(ctx, d)
+	return c.deleteOlderFailedRetirements(ctx, d)
 }
 
 // currentPods is what the API server reports about a node's pods.
@@ -543,7 +543,7 @@ type currentPods struct {
 	lastEnded  time.Time // when the last finished pod of the rule ended; zero if none
 }
 
-func (r *idleRule) checkCurrentPods(pods []kubeapi.Pod) (found currentPods) {
+func (r *idleRule) summarizeLivePods(pods []kubeapi.Pod) (found currentPods) {
 	for i := range pods {
 		p := &pods[i]
 		if !r.KeepsNode(p.Namespace, labels.Set(p.Labels)) {
@@ -562,8 +562,8 @@ func (r *idleRule) checkCurrentPods(pods []kubeapi.Pod) (found currentPods) {
 	return found
 }
 
-// newRetirement returns the NodeRetirement of an idle node.
-func (c *Controller) newRetirement(w *GroupSnapshot, d *Decision) *v1alpha1.NodeRetirement {
+// newIdleRetirement returns the NodeRetirement of an idle node.
+func (c *Controller) newIdleRetirement(w *GroupSnapshot, d *Decision) *v1alpha1.NodeRetirement {
 	n := d.node.Object
 	before := ""
 	if last := d.node.lastFailedRetirement(); last != nil {
@@ -577,9 +577,9 @@ func (c *Controller) newRetirement(w *GroupSnapshot, d *Decision) *v1alpha1.Node
 	})
 }
 
-// deleteOldFailures keeps only the last failed idle retirement of a node, so that a node that cannot be drained does
+// deleteOlderFailedRetirements keeps only the last failed idle retirement of a node, so that a node that cannot be drained does
 // not fill the cluster with records.
-func (c *Controller) deleteOldFailures(ctx context.Context, d *Decision) error {
+func (c *Controller) deleteOlderFailedRetirements(ctx context.Context, d *Decision) error {
 	last := d.node.lastFailedRetirement()
 	var errs []error
 	for i := range d.node.Retirements {

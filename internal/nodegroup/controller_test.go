@@ -271,7 +271,7 @@ func TestTwoManagersUseOneRetirementName(t *testing.T) {
 	w := GroupSnapshot{Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", time.Hour)}, Now: noon}
 	d := mustDecide(t, w)["a"]
 	c := newFixture(t)
-	if a, b := c.newController().newRetirement(&w, &d), c.newController().newRetirement(&w, &d); a.Name != b.Name {
+	if a, b := c.newController().newIdleRetirement(&w, &d), c.newController().newIdleRetirement(&w, &d); a.Name != b.Name {
 		t.Errorf("%s and %s", a.Name, b.Name)
 	}
 }

@@ -45,15 +45,15 @@ type Node struct {
 // openRetirement returns the node's unfinished retirement, or nil.
 func (n *Node) openRetirement() *v1alpha1.NodeRetirement {
 	for i := range n.Retirements {
-		if rt := &n.Retirements[i]; !rt.Status.Phase.IsFinal() && n.isAbout(rt) {
+		if rt := &n.Retirements[i]; !rt.Status.Phase.IsFinal() && n.isTargetOf(rt) {
 			return rt
 		}
 	}
 	return nil
 }
 
-// isAbout reports whether a retirement is about this Node and not about an earlier Node of the same name.
-func (n *Node) isAbout(rt *v1alpha1.NodeRetirement) bool {
+// isTargetOf reports whether a retirement is about this Node and not about an earlier Node of the same name.
+func (n *Node) isTargetOf(rt *v1alpha1.NodeRetirement) bool {
 	if c := rt.Status.Captured; c != nil {
 		return c.NodeUID == n.Object.UID
 	}
@@ -78,13 +78,13 @@ func (n *Node) lastFailedRetirement() *v1alpha1.NodeRetirement {
 // isFailedRetirement reports whether a retirement of the node ended early. Cancelled ones do not count.
 func (n *Node) isFailedRetirement(rt *v1alpha1.NodeRetirement) bool {
 	failed := rt.Status.Phase == v1alpha1.Aborted || rt.Status.Phase == v1alpha1.Refused || rt.Status.Phase == v1alpha1.Failed
-	return failed && n.isAbout(rt) && rt.Status.Times.Finished != nil && retirement.EarlyEndCode(rt) != retirement.Cancelled
+	return failed && n.isTargetOf(rt) && rt.Status.Times.Finished != nil && retirement.EarlyEndCode(rt) != retirement.Cancelled
 }
 
 // toBudgetNode returns the node as budgets count it.
 func (n *Node) toBudgetNode() disruptionbudget.Node {
 	return disruptionbudget.NewNode(n.Object, slices.ContainsFunc(n.Retirements, func(rt v1alpha1.NodeRetirement) bool {
-		return n.isAbout(&rt) && retirement.WillRemoveNode(&rt)
+		return n.isTargetOf(&rt) && retirement.WillRemoveNode(&rt)
 	}))
 }
 
@@ -109,18 +109,18 @@ func DecideIdle(w GroupSnapshot) ([]Decision, error) {
 	}
 	decisions, selectorHash := make([]Decision, len(w.Nodes)), rule.podSelectorHash()
 	for i := range w.Nodes {
-		decisions[i] = w.checkNode(rule, selectorHash, &w.Nodes[i])
+		decisions[i] = w.newIdleDecision(rule, selectorHash, &w.Nodes[i])
 	}
-	w.enforceMinSize(decisions)
+	w.addMinSizeReasons(decisions)
 	for i := range decisions {
-		decisions[i].setVerdict(w.needsNodes(rule), w.Now)
+		decisions[i].setVerdictAndCancellation(w.needsNodes(rule), w.Now)
 	}
 	slices.SortFunc(decisions, func(a, b Decision) int { return cmp.Compare(a.Node, b.Node) })
 	return decisions, nil
 }
 
-// checkNode applies the rules that depend on one node only. kind is the pod selector hash of the idle rule.
-func (w *GroupSnapshot) checkNode(rule *idleRule, selectorHash string, n *Node) Decision {
+// newIdleDecision applies the rules that depend on one node only. kind is the pod selector hash of the idle rule.
+func (w *GroupSnapshot) newIdleDecision(rule *idleRule, selectorHash string, n *Node) Decision {
 	d := Decision{Node: n.Object.Name, node: n, marks: readMarks(n.Object, w.Group.Name, selectorHash)}
 	d.marks.AlwaysNamed = isFromFile(w.Group)
 	add := func(code, format string, a ...any) {
@@ -145,7 +145,7 @@ func (w *GroupSnapshot) checkNode(rule *idleRule, selectorHash string, n *Node) 
 		add(CoolingDown, "idle since %s; it may be retired at %s", formatTime(found.Since), formatTime(found.Until))
 	}
 	if found.Stage == Cooling || found.Stage == Idle {
-		d.IdleSince, d.MayLeaveAt = &found.Since, &found.Until
+		d.IdleSince, d.RemovableAt = &found.Since, &found.Until
 	}
 	d.Reasons = append(d.Reasons, w.blockingReasons(rule, n)...)
 	return d
@@ -158,8 +158,8 @@ type KeepingPods struct {
 	Count int
 }
 
-// add counts one more pod.
-func (k KeepingPods) add(p *corev1.Pod) KeepingPods {
+// withPod counts one more pod.
+func (k KeepingPods) withPod(p *corev1.Pod) KeepingPods {
 	if k.Count == 0 || cmp.Or(strings.Compare(p.Namespace, k.First.Namespace), strings.Compare(p.Name, k.First.Name)) < 0 {
 		k.First = types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 	}
@@ -188,7 +188,7 @@ func (w *GroupSnapshot) blockingReasons(rule *idleRule, n *Node) (reasons []Reas
 		add(HeldNode, "the annotation %s keeps it", by)
 	}
 	if rule != nil && rule.keepForPending && len(w.PendingPods) > 0 {
-		add(PendingPod, "pod %s is Pending and only this group could run it: %s", w.PendingPods[0].Pod, w.PendingPods[0].Why)
+		add(PendingPod, "pod %s is Pending and only this group could run it: %s", w.PendingPods[0].Pod, w.PendingPods[0].Reason)
 	}
 	if until := w.scaleUpCooldownEnd(); w.Now.Before(until) {
 		add(AfterScaleUp, "the group got a node; no node is retired before %s", formatTime(until))
@@ -231,9 +231,9 @@ func (w *GroupSnapshot) scaleUpCooldownEnd() time.Time {
 	return w.lastScaleUp().Add(d.Duration)
 }
 
-// enforceMinSize adds a reason to the nodes that the group needs for its minimum. Nodes with an open retirement are
+// addMinSizeReasons adds a reason to the nodes that the group needs for its minimum. Nodes with an open retirement are
 // retired first, then the longest idle nodes.
-func (w *GroupSnapshot) enforceMinSize(decisions []Decision) {
+func (w *GroupSnapshot) addMinSizeReasons(decisions []Decision) {
 	stay := 0
 	var candidates []*Decision
 	for i := range decisions {
@@ -249,8 +249,8 @@ func (w *GroupSnapshot) enforceMinSize(decisions []Decision) {
 	slices.SortFunc(candidates, compareByIdleTime)
 	for _, d := range candidates {
 		if stay <= int(w.MinSize()) {
-			d.Reasons = append(d.Reasons, Reason{Minimum, fmt.Sprintf("%s minimum is %d, and no more nodes stay",
-				w.describeMinSizeSource(), w.MinSize())})
+			d.Reasons = append(d.Reasons, Reason{Minimum, fmt.Sprintf("without it %d nodes would remain, and %s minimum is %d",
+				stay-1, w.describeMinSizeSource(), w.MinSize())})
 			continue
 		}
 		stay--
@@ -303,10 +303,10 @@ func (w *GroupSnapshot) needsNodes(rule *idleRule) bool {
 	return rule != nil && rule.keepForPending && slices.ContainsFunc(w.PendingPods, func(p GroupOnlyPod) bool { return p.Unschedulable })
 }
 
-// setVerdict sets the verdict from the reasons, and whether an open retirement is cancelled. A retirement that is not
+// setVerdictAndCancellation sets the verdict from the reasons, and whether an open retirement is cancelled. A retirement that is not
 // admitted is cancelled if it would not be requested now. An admitted one is cancelled if a pod keeps the node or the
 // group needs nodes. Then the cooldown starts again, so that a moving pod does not make nodes retire and stay in turns.
-func (d *Decision) setVerdict(lacksNode bool, now time.Time) {
+func (d *Decision) setVerdictAndCancellation(lacksNode bool, now time.Time) {
 	rt := d.node.openRetirement()
 	free := len(d.Reasons) == 0
 	kept := d.node.KeepingPods.Count > 0

@@ -34,8 +34,8 @@ const (
 
 const eventAction = "Manage"
 
-// emitAcceptance writes an Event when the acceptance of a group changes.
-func (c *Controller) emitAcceptance(g *v1alpha1.NodeGroup, was *metav1.Condition, is metav1.Condition) {
+// emitAcceptanceIfChanged writes an Event when the acceptance of a group changes.
+func (c *Controller) emitAcceptanceIfChanged(g *v1alpha1.NodeGroup, was *metav1.Condition, is metav1.Condition) {
 	if was != nil && was.Status == is.Status && was.Reason == is.Reason && was.Message == is.Message {
 		return
 	}
@@ -63,8 +63,8 @@ func eventTarget(g *v1alpha1.NodeGroup) *v1alpha1.NodeGroup {
 	}
 }
 
-// emitDecisions writes an Event for each decision that changed.
-func (c *Controller) emitDecisions(w *GroupSnapshot, decisions []Decision) {
+// emitChangedDecisions writes an Event for each decision that changed.
+func (c *Controller) emitChangedDecisions(w *GroupSnapshot, decisions []Decision) {
 	c.mu.Lock()
 	before := c.emittedKeys[w.Group.Name]
 	now := make(map[string]string, len(decisions))
@@ -106,11 +106,11 @@ func (c *Controller) emitDecision(w *GroupSnapshot, d *Decision) {
 		return
 	}
 	log.Info("decided")
-	c.emitNodeEvent(w.Group, d.node.Object, reason, sentence)
+	c.emitNodeAndGroupEvent(w.Group, d.node.Object, reason, sentence)
 }
 
-// emitNodeEvent writes an Event on the Node, and on the NodeGroup unless it is from a file.
-func (c *Controller) emitNodeEvent(g *v1alpha1.NodeGroup, n *corev1.Node, reason eventReason, note string) {
+// emitNodeAndGroupEvent writes an Event on the Node, and on the NodeGroup unless it is from a file.
+func (c *Controller) emitNodeAndGroupEvent(g *v1alpha1.NodeGroup, n *corev1.Node, reason eventReason, note string) {
 	node := &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID},
@@ -121,7 +121,7 @@ func (c *Controller) emitNodeEvent(g *v1alpha1.NodeGroup, n *corev1.Node, reason
 	}
 }
 
-func (c *Controller) emitCancelled(rt *v1alpha1.NodeRetirement, why string) {
+func (c *Controller) emitRetirementCancelled(rt *v1alpha1.NodeRetirement, why string) {
 	c.options.Log.Info("the retirement is cancelled", "retirement", rt.Name, "node", rt.Spec.NodeName, "why", why)
 	c.options.Metrics.countCancelled(rt.Spec.Group)
 	node := &corev1.Node{

@@ -100,7 +100,7 @@ type Idleness struct {
 // podObservation is what is known of the pods on a node at one moment.
 type podObservation struct {
 	hasKeepingPod bool
-	// quietFor is for how long this process has seen no keeping pod, by the monotonic clock. It is negative if it has
+	// timeSinceKeepingPod is for how long this process has seen no keeping pod, by the monotonic clock. It is negative if it has
 	// never seen one. A step of the wall clock cannot shorten it.
 	quietFor time.Duration
 	now      time.Time

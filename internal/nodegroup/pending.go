@@ -13,8 +13,8 @@ import (
 
 // GroupOnlyPod is a Pending pod that only one group could run.
 type GroupOnlyPod struct {
-	Pod string `json:"pod"` // namespace/name
-	Why string `json:"why"`
+	Pod    string `json:"pod"` // namespace/name
+	Reason string `json:"reason"`
 	// Unschedulable means that the scheduler has found no node for it.
 	Unschedulable bool `json:"unschedulable,omitempty"`
 }
@@ -37,8 +37,8 @@ type pendingPodSearch struct {
 	results     map[string]string
 }
 
-// findFirst returns the first such pod, or none.
-func (s *pendingPodSearch) findFirst(pods []*corev1.Pod) ([]GroupOnlyPod, error) {
+// findFirstGroupOnlyPod returns the first such pod, or none.
+func (s *pendingPodSearch) findFirstGroupOnlyPod(pods []*corev1.Pod) ([]GroupOnlyPod, error) {
 	s.results, s.loadedNodes = map[string]string{}, map[string]bool{}
 	for _, p := range pods {
 		why, err := s.whyOnlyGroup(p)
@@ -46,7 +46,7 @@ func (s *pendingPodSearch) findFirst(pods []*corev1.Pod) ([]GroupOnlyPod, error)
 			return nil, err
 		}
 		if why != "" {
-			return []GroupOnlyPod{{Pod: p.Namespace + "/" + p.Name, Why: why, Unschedulable: isUnschedulable(p)}}, nil
+			return []GroupOnlyPod{{Pod: p.Namespace + "/" + p.Name, Reason: why, Unschedulable: isUnschedulable(p)}}, nil
 		}
 	}
 	return nil, nil
@@ -76,13 +76,13 @@ func (s *pendingPodSearch) whyOnlyGroup(p *corev1.Pod) (string, error) {
 	if why, known := s.results[string(raw)]; known {
 		return why, nil
 	}
-	why, err := s.explainFit(bare, open)
+	why, err := s.explainOnlyGroupFits(bare, open)
 	s.results[string(raw)] = why
 	return why, err
 }
 
-func (s *pendingPodSearch) explainFit(p *corev1.Pod, open string) (string, error) {
-	if err := s.buildSnapshots(); err != nil {
+func (s *pendingPodSearch) explainOnlyGroupFits(p *corev1.Pod, open string) (string, error) {
+	if err := s.buildSnapshotsOnce(); err != nil {
 		return "", err
 	}
 	fits := func(among *snapshot.Snapshot, nodes []corev1.Node) (int, error) {
@@ -109,7 +109,7 @@ func (s *pendingPodSearch) explainFit(p *corev1.Pod, open string) (string, error
 			return "no other node takes it now", nil
 		}
 		node := &rest[at]
-		v, err := s.checkFullNode(p, node)
+		v, err := s.judgeOnOccupiedNode(p, node)
 		if err != nil || v.Outcome == placement.Fits {
 			return "", err
 		}
@@ -117,8 +117,8 @@ func (s *pendingPodSearch) explainFit(p *corev1.Pod, open string) (string, error
 	}
 }
 
-// checkFullNode checks whether a pod fits on a node with its current pods.
-func (s *pendingPodSearch) checkFullNode(p *corev1.Pod, n *corev1.Node) (placement.Verdict, error) {
+// judgeOnOccupiedNode checks whether a pod fits on a node with its current pods.
+func (s *pendingPodSearch) judgeOnOccupiedNode(p *corev1.Pod, n *corev1.Node) (placement.Verdict, error) {
 	if !s.loadedNodes[n.Name] {
 		pods, err := s.podsOn(n.Name)
 		if err != nil {
@@ -137,15 +137,15 @@ func (s *pendingPodSearch) checkFullNode(p *corev1.Pod, n *corev1.Node) (placeme
 	return s.full.JudgeNewPod(p, n.Name)
 }
 
-// buildSnapshots builds the snapshot of all nodes without pods. The group's nodes are as if new, and the others as they
+// buildSnapshotsOnce builds the snapshot of all nodes without pods. The group's nodes are as if new, and the others as they
 // are.
-func (s *pendingPodSearch) buildSnapshots() error {
+func (s *pendingPodSearch) buildSnapshotsOnce() error {
 	if s.empty != nil {
 		return nil
 	}
 	s.empty, s.full = snapshot.New(), snapshot.New()
 	for i := range s.own {
-		if err := s.empty.SetNode(toNewNode(&s.own[i])); err != nil {
+		if err := s.empty.SetNode(withoutTemporaryState(&s.own[i])); err != nil {
 			return fmt.Errorf("node %s: %w", s.own[i].Name, err)
 		}
 	}
@@ -157,8 +157,8 @@ func (s *pendingPodSearch) buildSnapshots() error {
 	return nil
 }
 
-// toNewNode returns the node without temporary state: its cordon, and the taints for its current condition.
-func toNewNode(n *corev1.Node) *corev1.Node {
+// withoutTemporaryState returns the node without temporary state: its cordon, and the taints for its current condition.
+func withoutTemporaryState(n *corev1.Node) *corev1.Node {
 	fresh := n.DeepCopy()
 	fresh.Spec.Unschedulable = false
 	fresh.Spec.Taints = slices.DeleteFunc(fresh.Spec.Taints, func(t corev1.Taint) bool {

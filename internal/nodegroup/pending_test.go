@@ -71,9 +71,9 @@ func TestPendingPodKeepsTheOnlyGroupThatFits(t *testing.T) {
 				big.Spec.NodeName = "b"
 				return []*corev1.Pod{&big}, nil
 			}}
-			found, err := s.findFirst([]*corev1.Pod{&p})
+			found, err := s.findFirstGroupOnlyPod([]*corev1.Pod{&p})
 			must.NoError(t, err)
-			if (len(found) > 0) != (tt.want != "") || len(found) > 0 && !strings.Contains(found[0].Why, tt.want) {
+			if (len(found) > 0) != (tt.want != "") || len(found) > 0 && !strings.Contains(found[0].Reason, tt.want) {
 				t.Errorf("%+v, want %q", found, tt.want)
 			}
 		})
@@ -87,7 +87,7 @@ func TestEqualPodsAreEvaluatedOnce(t *testing.T) {
 		return nil, nil
 	}}
 	x, y, z := newPod("x", "2"), newPod("y", "2"), newPod("z", "2")
-	if found, err := s.findFirst([]*corev1.Pod{&x, &y, &z}); err != nil || len(found) > 0 || asked != 1 || len(s.results) != 1 {
+	if found, err := s.findFirstGroupOnlyPod([]*corev1.Pod{&x, &y, &z}); err != nil || len(found) > 0 || asked != 1 || len(s.results) != 1 {
 		t.Errorf("%v, %v, asked %d times, judged %d", found, err, asked, len(s.results))
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// readyCondition summarizes the other conditions of a group. A condition that is False counts before one that is Unknown.
+// newReadyCondition summarizes the other conditions of a group. A condition that is False counts before one that is Unknown.
 // Tools that follow kstatus, such as Flux, wait until it is True for the current generation:
 // https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/README.md
-func readyCondition(conditions []metav1.Condition, generation int64) metav1.Condition {
+func newReadyCondition(conditions []metav1.Condition, generation int64) metav1.Condition {
 	ready := metav1.Condition{
 		Type: v1alpha1.GroupReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReadyReason, Message: "the group is managed",
 		ObservedGeneration: generation,

@@ -47,7 +47,7 @@ func TestReadySummarizesOtherConditions(t *testing.T) {
 			metav1.ConditionFalse, "NodeNotSelected",
 		},
 	} {
-		got := readyCondition(tc.conditions, 7)
+		got := newReadyCondition(tc.conditions, 7)
 		if got.Status != tc.status || got.Reason != tc.reason || got.Message == "" || got.ObservedGeneration != 7 {
 			t.Errorf("%s: %+v", name, got)
 		}

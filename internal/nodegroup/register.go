@@ -40,10 +40,10 @@ func (c *Controller) Register(m manager.Manager) error {
 	err := builder.ControllerManagedBy(m).
 		Named("nodegroup").
 		For(&v1alpha1.NodeGroup{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
-		Watches(&v1alpha1.NodeGroup{}, handler.EnqueueRequestsFromMapFunc(c.otherGroups), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.groupsOfNode), builder.WithPredicates(c.newNodePredicate())).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.groupsOfPod), builder.WithPredicates(newPodPredicate())).
-		Watches(&v1alpha1.NodeRetirement{}, handler.EnqueueRequestsFromMapFunc(c.groupsOfRetirement), builder.WithPredicates(newRetirementPredicate())).
+		Watches(&v1alpha1.NodeGroup{}, handler.EnqueueRequestsFromMapFunc(c.requestsForOtherGroups), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.requestsForGroupsOfNode), builder.WithPredicates(c.newNodePredicate())).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.requestsForGroupsOfPod), builder.WithPredicates(newPodPredicate())).
+		Watches(&v1alpha1.NodeRetirement{}, handler.EnqueueRequestsFromMapFunc(c.requestsForGroupsOfRetirement), builder.WithPredicates(newRetirementPredicate())).
 		WatchesRawSource(source.Channel(file, &handler.TypedEnqueueRequestForObject[*v1alpha1.NodeGroup]{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: maxConcurrentGroups}).
 		Complete(c)
@@ -70,8 +70,8 @@ func (c *Controller) listGroups(ctx context.Context) []v1alpha1.NodeGroup {
 	return groups
 }
 
-// otherGroups returns all other groups: a changed group may have taken or released nodes.
-func (c *Controller) otherGroups(ctx context.Context, o client.Object) []reconcile.Request {
+// requestsForOtherGroups returns all other groups: a changed group may have taken or released nodes.
+func (c *Controller) requestsForOtherGroups(ctx context.Context, o client.Object) []reconcile.Request {
 	names := map[string]bool{}
 	for _, g := range c.listGroups(ctx) {
 		if g.Name != o.GetName() {
@@ -81,8 +81,8 @@ func (c *Controller) otherGroups(ctx context.Context, o client.Object) []reconci
 	return toRequests(names)
 }
 
-// groupsOfNode returns the groups that select a Node, and the group with marks on it, which may be deleted.
-func (c *Controller) groupsOfNode(ctx context.Context, o client.Object) []reconcile.Request {
+// requestsForGroupsOfNode returns the groups that select a Node, and the group with marks on it, which may be deleted.
+func (c *Controller) requestsForGroupsOfNode(ctx context.Context, o client.Object) []reconcile.Request {
 	names := map[string]bool{}
 	if marked := o.GetAnnotations()[annotationGroup]; marked != "" {
 		names[marked] = true
@@ -95,10 +95,10 @@ func (c *Controller) groupsOfNode(ctx context.Context, o client.Object) []reconc
 	return toRequests(names)
 }
 
-// groupsOfPod returns the groups with a rule that selects the Pod. It also sees pods that come and go between two
+// requestsForGroupsOfPod returns the groups with a rule that selects the Pod. It also sees pods that come and go between two
 // reconciles: their cooldown starts now. While no group has such a rule, it returns none. Rules are known before the
 // pods of a group are read.
-func (c *Controller) groupsOfPod(ctx context.Context, o client.Object) []reconcile.Request {
+func (c *Controller) requestsForGroupsOfPod(ctx context.Context, o client.Object) []reconcile.Request {
 	if !c.hasPodRule.Load() {
 		return nil
 	}
@@ -114,8 +114,8 @@ func (c *Controller) groupsOfPod(ctx context.Context, o client.Object) []reconci
 	return toRequests(names)
 }
 
-// groupsOfRetirement returns the group of a retirement.
-func (c *Controller) groupsOfRetirement(_ context.Context, o client.Object) []reconcile.Request {
+// requestsForGroupsOfRetirement returns the group of a retirement.
+func (c *Controller) requestsForGroupsOfRetirement(_ context.Context, o client.Object) []reconcile.Request {
 	names := map[string]bool{}
 	if rt, ok := o.(*v1alpha1.NodeRetirement); ok {
 		if rt.Spec.Group != "" {

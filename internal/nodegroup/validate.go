@@ -16,7 +16,7 @@ import (
 // schema cannot express: selectors, schedules and time zones. Each error begins with the field.
 func Validate(g *v1alpha1.NodeGroup) (errs []error) {
 	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
-	checkSelector(fail, "spec.nodeSelector", &g.Spec.NodeSelector, "would select every node")
+	checkNonEmptySelector(fail, "spec.nodeSelector", &g.Spec.NodeSelector, "would select every node")
 	for _, key := range controlPlaneLabels() {
 		if _, asks := g.Spec.NodeSelector.MatchLabels[key]; asks {
 			fail("spec.nodeSelector.matchLabels: %s: control-plane nodes belong to no group", key)
@@ -25,7 +25,7 @@ func Validate(g *v1alpha1.NodeGroup) (errs []error) {
 	if g.Spec.Cloud.Provider == "" || g.Spec.Cloud.Group == "" {
 		fail("spec.cloud: provider %q, group %q: want both", g.Spec.Cloud.Provider, g.Spec.Cloud.Group)
 	}
-	errs = append(errs, g.Spec.Contradictions()...)
+	errs = append(errs, g.Spec.OldNameContradictions()...)
 	switch most := g.Spec.MaxSize; {
 	case g.Spec.MinSize < 0:
 		fail("spec.minSize: %d: want 0 or more", g.Spec.MinSize)
@@ -34,7 +34,7 @@ func Validate(g *v1alpha1.NodeGroup) (errs []error) {
 	}
 	checkBudgets(fail, g.Spec.DisruptionBudgets)
 	if p := g.Spec.Drain.PlaceholderPods; p != nil {
-		checkSelector(fail, "spec.drain.placeholderPods", p, "would make every pod a placeholder")
+		checkNonEmptySelector(fail, "spec.drain.placeholderPods", p, "would make every pod a placeholder")
 	}
 	if p := g.Spec.Drain.Protection; p != "" && p != v1alpha1.RespectProtection && p != v1alpha1.EvictProtected {
 		fail("spec.drain.protection: %q: want %s or %s", p, v1alpha1.RespectProtection, v1alpha1.EvictProtected)
@@ -43,7 +43,7 @@ func Validate(g *v1alpha1.NodeGroup) (errs []error) {
 	checkAtLeast(fail, "spec.cooldowns.afterScaleUp", g.Spec.Cooldowns.AfterScaleUp, 0)
 	checkAtLeast(fail, "spec.cooldowns.afterFailure", g.Spec.Cooldowns.AfterFailure, 0)
 	if g.Spec.ScaleDown != nil && g.Spec.ScaleDown.IdleByLabel != nil {
-		checkIdle(fail, g.Spec.ScaleDown.IdleByLabel)
+		checkIdleRule(fail, g.Spec.ScaleDown.IdleByLabel)
 	}
 	if g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underutilized != nil {
 		checkUnderutilized(fail, g.Spec.ScaleDown.Underutilized)
@@ -85,9 +85,9 @@ func findDuplicate[T cmp.Ordered](list []T) (twice T, is bool) {
 	return twice, false
 }
 
-func checkIdle(fail func(string, ...any), r *v1alpha1.IdleByLabel) {
+func checkIdleRule(fail func(string, ...any), r *v1alpha1.IdleByLabel) {
 	const field = "spec.scaleDown.idleByLabel"
-	checkSelector(fail, field+".podSelector", &r.PodSelector, "would let every DaemonSet pod keep its node")
+	checkNonEmptySelector(fail, field+".podSelector", &r.PodSelector, "would let every DaemonSet pod keep its node")
 	checkAtLeast(fail, field+".cooldown", &r.Cooldown, 0)
 	checkAtLeast(fail, field+".checkEvery", r.CheckEvery, time.Second)
 	switch {
@@ -104,7 +104,7 @@ func checkIdle(fail func(string, ...any), r *v1alpha1.IdleByLabel) {
 	}
 }
 
-func checkSelector(fail func(string, ...any), field string, s *metav1.LabelSelector, whenEmpty string) {
+func checkNonEmptySelector(fail func(string, ...any), field string, s *metav1.LabelSelector, whenEmpty string) {
 	switch selector, err := metav1.LabelSelectorAsSelector(s); {
 	case err != nil:
 		fail("%s: %w", field, err)

@@ -63,7 +63,7 @@ type Notice struct {
 	Status  Status
 	// Resources names the affected instances in the source's terms, exactly as read.
 	Resources []string
-	// InstanceCount and ResourcesHash are set by [Notice.ToRecord], which removes the other names. Machines is the number
+	// InstanceCount and ResourcesHash are set by [Notice.TrimForRecord], which removes the other names. Machines is the number
 	// of instances in Resources, and ResourcesHash the hash of their sorted names.
 	InstanceCount int    `json:",omitempty"`
 	ResourcesHash string `json:",omitempty"`
@@ -87,10 +87,10 @@ func (n Notice) EffectiveType() Type { return cmp.Or(n.PodType, n.Type) }
 // maxDescriptionBytes limits a description in a record.
 const maxDescriptionBytes = 256
 
-// ToRecord returns the notice as stored in its record on the Node. Of the instance names it keeps only own, with
+// TrimForRecord returns the notice as stored in its record on the Node. Of the instance names it keeps only ownResource, with
 // their number and a hash, and it clips the description. An event may name thousands of instances, and an annotation
 // has to stay small.
-func (n Notice) ToRecord(own string) Notice {
+func (n Notice) TrimForRecord(ownResource string) Notice {
 	if n.InstanceCount == 0 && len(n.Resources) > 0 {
 		names := slices.Compact(slices.Sorted(slices.Values(n.Resources)))
 		sum := sha256.Sum256([]byte(strings.Join(names, "\n")))
@@ -98,7 +98,7 @@ func (n Notice) ToRecord(own string) Notice {
 		n.Resources = nil
 		for _, name := range names {
 			switch {
-			case !strings.EqualFold(name, own):
+			case !strings.EqualFold(name, ownResource):
 				n.InstanceCount++
 			case len(n.Resources) == 0:
 				n.InstanceCount++

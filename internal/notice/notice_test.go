@@ -47,12 +47,12 @@ func TestRecordOfANoticeIsSmall(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := Notice{ID: "E", Resources: tc.resources}
-			kept := n.ToRecord(own)
+			kept := n.TrimForRecord(own)
 			raw, err := json.Marshal(kept)
 			if err != nil || len(raw) > 1024 || len(kept.Resources) != 1 {
 				t.Errorf("%d bytes, %d names, %v", len(raw), len(kept.Resources), err)
 			}
-			if again := kept.ToRecord(own); again.InstanceCount != kept.InstanceCount || again.CountOtherInstances(own) != kept.CountOtherInstances(own) {
+			if again := kept.TrimForRecord(own); again.InstanceCount != kept.InstanceCount || again.CountOtherInstances(own) != kept.CountOtherInstances(own) {
 				t.Errorf("second record: %+v, first: %+v", again, kept)
 			}
 			if n.CountOtherInstances(own) > 0 != tc.others || kept.CountOtherInstances(own) > 0 != tc.others {

@@ -55,8 +55,8 @@ type client struct {
 	idle      interface{ CloseIdleConnections() }
 }
 
-// renewTransport creates the transport, and replaces it when the CA file has changed.
-func (c *client) renewTransport() error {
+// renewTransportIfChanged creates the transport, and replaces it when the CA file has changed.
+func (c *client) renewTransportIfChanged() error {
 	var ca string
 	if c.connection.CAFile != "" {
 		var err error
@@ -139,30 +139,30 @@ func (c *client) addSecrets(s *secrets) {
 
 // send sends one request and evaluates the response.
 func (c *client) send(req *http.Request) *failure {
-	if err := c.renewTransport(); err != nil {
+	if err := c.renewTransportIfChanged(); err != nil {
 		return &failure{err: err, absent: true}
 	}
 	req.Header.Set("User-Agent", c.agent)
-	hc := &http.Client{Transport: c.transport, CheckRedirect: followRedirect}
+	hc := &http.Client{Transport: c.transport, CheckRedirect: allowSafeRedirect}
 	resp, err := hc.Do(req)
 	if err != nil {
-		return &failure{err: withoutURL(req.Context(), err, c.connection.timeout()), absent: true}
+		return &failure{err: transportErrorWithoutURL(req.Context(), err, c.connection.timeout()), absent: true}
 	}
 	defer func() { _ = resp.Body.Close() }() // the needed part has been read
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxResponseBytes))
 	if err != nil && resp.StatusCode/100 == 2 {
 		return nil // it was delivered, even if the response is truncated
 	}
-	return evaluateResponse(resp, raw, time.Now())
+	return failureFromResponse(resp, raw, time.Now())
 }
 
 // maxRedirects is how many redirects of one request are followed.
 const maxRedirects = 10
 
-// followRedirect follows only redirects that keep method and body: 307 and 308. Others would deliver an empty
+// allowSafeRedirect follows only redirects that keep method and body: 307 and 308. Others would deliver an empty
 // message. It does not follow a redirect from https to http, which would expose the message. Another host gets no
 // credentials.
-func followRedirect(next *http.Request, made []*http.Request) error {
+func allowSafeRedirect(next *http.Request, made []*http.Request) error {
 	code := next.Response.StatusCode
 	if code != http.StatusTemporaryRedirect && code != http.StatusPermanentRedirect || len(made) > maxRedirects ||
 		made[0].URL.Scheme == "https" && next.URL.Scheme != "https" {
@@ -179,8 +179,8 @@ func followRedirect(next *http.Request, made []*http.Request) error {
 	return nil
 }
 
-// withoutURL removes the URL from an error of net/http, because it may contain a secret.
-func withoutURL(ctx context.Context, err error, timeout time.Duration) error {
+// transportErrorWithoutURL removes the URL from an error of net/http, because it may contain a secret.
+func transportErrorWithoutURL(ctx context.Context, err error, timeout time.Duration) error {
 	var u *url.Error
 	for errors.As(err, &u) {
 		err = u.Err
@@ -191,8 +191,8 @@ func withoutURL(ctx context.Context, err error, timeout time.Duration) error {
 	return err
 }
 
-// evaluateResponse returns nil for a delivered message, and the failure otherwise.
-func evaluateResponse(resp *http.Response, raw []byte, now time.Time) *failure {
+// failureFromResponse returns nil for a delivered message, and the failure otherwise.
+func failureFromResponse(resp *http.Response, raw []byte, now time.Time) *failure {
 	code := resp.StatusCode
 	if code/100 == 2 {
 		return nil

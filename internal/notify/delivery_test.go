@@ -114,7 +114,7 @@ func TestDeadReceiverIsRetriedWithBackOff(t *testing.T) {
 		}}
 		n := newNotifier(t, withTransport(l, Options{}), idReceiver())
 		stop := startNotifier(t, n)
-		n.Notify(newMessage("1"))
+		n.Enqueue(newMessage("1"))
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
 		gaps := l.gaps()
@@ -155,7 +155,7 @@ func TestNotifyNeverBlocksAndLimitsItsQueue(t *testing.T) {
 		stop := startNotifier(t, n)
 		began := time.Now()
 		for i := range 10 {
-			n.Notify(newMessage(fmt.Sprint(i)))
+			n.Enqueue(newMessage(fmt.Sprint(i)))
 			if i == 0 {
 				synctest.Wait() // it is being sent, and is not dropped
 			}
@@ -205,7 +205,7 @@ func TestDeadReceiverDoesNotDelayTheOthers(t *testing.T) {
 		defer close(done)
 		_ = n.Run(ctx)
 	}()
-	n.Notify(NewSampleMessage(Detected, time.Now()))
+	n.Enqueue(NewSampleMessage(Detected, time.Now()))
 	deadline := time.Now().Add(2 * time.Minute)
 	for len(b.all()) == 0 && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
@@ -227,7 +227,7 @@ func TestOnlyTemporaryFailuresAreRetried(t *testing.T) {
 			r := idReceiver()
 			two := 2
 			r.Webhook.Retries = &two
-			err := newNotifier(t, withTransport(l, Options{}), r).Send(t.Context(), newMessage("1"))
+			err := newNotifier(t, withTransport(l, Options{}), r).SendToAllNow(t.Context(), newMessage("1"))
 			if got := len(l.all()); got != want {
 				t.Errorf("%d requests, want %d", got, want)
 			}
@@ -265,8 +265,8 @@ func TestRetryAfterIsRespected(t *testing.T) {
 			}}
 			n := newNotifier(t, withTransport(l, Options{}), idReceiver())
 			stop := startNotifier(t, n)
-			n.Notify(newMessage("1"))
-			n.Notify(newMessage("2"))
+			n.Enqueue(newMessage("1"))
+			n.Enqueue(newMessage("2"))
 			time.Sleep(time.Hour)
 			synctest.Wait()
 			gaps := l.gaps()
@@ -298,8 +298,8 @@ func TestRefusedMessageDoesNotDelayTheNext(t *testing.T) {
 		}}
 		n := newNotifier(t, withTransport(l, Options{}), idReceiver())
 		stop := startNotifier(t, n)
-		n.Notify(newMessage("bad"))
-		n.Notify(newMessage("good"))
+		n.Enqueue(newMessage("bad"))
+		n.Enqueue(newMessage("good"))
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := l.all(); !slices.Equal(got[:5], []string{"bad", "bad", "bad", "bad", "good"}) {
@@ -315,8 +315,8 @@ func TestW17QueuedMessagesAreRetriedOnceAtExit(t *testing.T) {
 		n := newNotifier(t, withTransport(l, Options{}), idReceiver())
 		ctx, stop := context.WithCancel(t.Context())
 		stop()
-		n.Notify(newMessage("1"))
-		n.Notify(newMessage("2"))
+		n.Enqueue(newMessage("1"))
+		n.Enqueue(newMessage("2"))
 		if n.IsIdle() {
 			t.Error("idle before a message was sent")
 		}
@@ -350,10 +350,10 @@ func checkTriedAtTheEnd(t *testing.T, messages ...string) {
 		}}
 		n := newNotifier(t, withTransport(l, Options{}), idReceiver())
 		stop := startNotifier(t, n)
-		n.Notify(newMessage("old"))
+		n.Enqueue(newMessage("old"))
 		time.Sleep(time.Millisecond) // it has failed, and waits for its next try
 		for _, m := range messages {
-			n.Notify(newMessage(m))
+			n.Enqueue(newMessage(m))
 		}
 		stop()
 		if got := l.all(); !slices.Equal(got, append([]string{"old"}, messages...)) {
@@ -374,9 +374,9 @@ func TestLastMessageIsTriedBehindAHangingOne(t *testing.T) {
 		}
 		n := newNotifier(t, withTransport(l, Options{}), idReceiver())
 		stop := startNotifier(t, n)
-		n.Notify(newMessage("old"))
+		n.Enqueue(newMessage("old"))
 		time.Sleep(minPause * 6 / 5) // it has failed, and its second try hangs
-		n.Notify(newMessage("last"))
+		n.Enqueue(newMessage("last"))
 		stop()
 		if got := l.all(); !slices.Equal(got, []string{"old", "old", "last"}) {
 			t.Errorf("sent %v, want the last message tried when the process ends", got)
@@ -392,7 +392,7 @@ func TestHangingReceiverDoesNotPreventTheExit(t *testing.T) {
 	n := newNotifier(t, Options{Linger: 50 * time.Millisecond, Log: log.logger()}, r)
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	n.Notify(NewSampleMessage(Detected, time.Now()))
+	n.Enqueue(NewSampleMessage(Detected, time.Now()))
 	began := time.Now()
 	_ = n.Run(ctx)
 	if took := time.Since(began); took > 5*time.Minute {
@@ -507,7 +507,7 @@ func TestReceiverGetsOnlyItsMoments(t *testing.T) {
 			n := newNotifier(t, withTransport(l, Options{}), r)
 			stop := startNotifier(t, n)
 			for _, m := range Moments() {
-				n.Notify(NewSampleMessage(m, time.Now()))
+				n.Enqueue(NewSampleMessage(m, time.Now()))
 			}
 			synctest.Wait()
 			var got []Moment
@@ -526,7 +526,7 @@ func TestEachReceiverUsesItsTemplate(t *testing.T) {
 	x, y := newInbox(t, nil), newInbox(t, nil)
 	first, second := webhook(x.URL), webhook(y.URL)
 	second.Name, second.Webhook.Template = "second", "{{ .Event.EventType | lower }}"
-	must.NoError(t, newNotifier(t, Options{}, first, second).Send(t.Context(), NewSampleMessage(Ended, time.Now())))
+	must.NoError(t, newNotifier(t, Options{}, first, second).SendToAllNow(t.Context(), NewSampleMessage(Ended, time.Now())))
 	if x.all()[0].body != "over aks-spot-12345678-vmss000000\n" || y.all()[0].body != "preempt\n" {
 		t.Errorf("%q, %q", x.all()[0].body, y.all()[0].body)
 	}

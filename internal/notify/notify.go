@@ -77,7 +77,7 @@ func NewNotifier(receivers []Receiver, o Options) (*Notifier, error) {
 	for i := range receivers {
 		w, err := newWorker(receivers[i], o, all)
 		if err != nil {
-			errs = append(errs, withReceiver(i, &receivers[i], err))
+			errs = append(errs, prefixErrorsWithReceiver(i, &receivers[i], err))
 			continue
 		}
 		n.workers = append(n.workers, w)
@@ -91,7 +91,7 @@ func ValidateReceivers(receivers []Receiver) error {
 	for i := range receivers {
 		r := &receivers[i]
 		if err := r.Validate(); err != nil {
-			errs = append(errs, withReceiver(i, r, err))
+			errs = append(errs, prefixErrorsWithReceiver(i, r, err))
 		}
 		same := func(other Receiver) bool { return other.Name == r.Name && r.Name != "" }
 		if first := slices.IndexFunc(receivers, same); first >= 0 && first < i {
@@ -101,12 +101,12 @@ func ValidateReceivers(receivers []Receiver) error {
 	return errors.Join(errs...)
 }
 
-// withReceiver adds the receiver to each of several errors.
-func withReceiver(i int, r *Receiver, err error) error {
+// prefixErrorsWithReceiver adds the receiver to each of several errors.
+func prefixErrorsWithReceiver(i int, r *Receiver, err error) error {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		var errs []error
 		for _, e := range all.Unwrap() {
-			errs = append(errs, withReceiver(i, r, e))
+			errs = append(errs, prefixErrorsWithReceiver(i, r, e))
 		}
 		return errors.Join(errs...)
 	}
@@ -124,7 +124,7 @@ func newWorker(r Receiver, o Options, all families) (*worker, error) {
 	if w.client.agent == "" {
 		w.client.agent = "slipway"
 	}
-	if err := w.client.renewTransport(); err != nil {
+	if err := w.client.renewTransportIfChanged(); err != nil {
 		return nil, err
 	}
 	if _, err := w.client.proxyPassword(); err != nil {
@@ -137,13 +137,13 @@ func newWorker(r Receiver, o Options, all families) (*worker, error) {
 	return w, nil
 }
 
-// Notify queues a message for every receiver of its moment. It never blocks.
-func (n *Notifier) Notify(m Message) {
+// Enqueue queues a message for every receiver of its moment. It never blocks.
+func (n *Notifier) Enqueue(m Message) {
 	for _, w := range n.workers {
 		if !w.receiver.wantsMoment(m.Moment) {
 			continue
 		}
-		if d := w.queue.add(m); d != nil {
+		if d := w.queue.addDroppingOldest(m); d != nil {
 			w.metrics.dropped.Inc()
 			w.log.Warn("notification dropped: the queue of this receiver is full", "moment", d.message.Moment,
 				"notice", d.message.Event.EventId)
@@ -154,7 +154,7 @@ func (n *Notifier) Notify(m Message) {
 
 // IsIdle reports that every message has been tried at least once.
 func (n *Notifier) IsIdle() bool {
-	return !slices.ContainsFunc(n.workers, func(w *worker) bool { return !w.queue.isIdle() })
+	return !slices.ContainsFunc(n.workers, func(w *worker) bool { return !w.queue.areAllTried() })
 }
 
 // Run sends until ctx ends, and then for Linger the messages that were not tried yet. It returns the error of ctx.
@@ -175,14 +175,14 @@ func (n *Notifier) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Send sends a message to every receiver at once, for any moment, with the configured retries. It returns the
+// SendToAllNow sends a message to every receiver at once, for any moment, with the configured retries. It returns the
 // failures by receiver.
-func (n *Notifier) Send(ctx context.Context, m Message) error {
+func (n *Notifier) SendToAllNow(ctx context.Context, m Message) error {
 	errs := make([]error, len(n.workers))
 	var group sync.WaitGroup
 	for i, w := range n.workers {
 		group.Go(func() {
-			if err := w.sendNow(ctx, m); err != nil {
+			if err := w.sendWithRetries(ctx, m); err != nil {
 				errs[i] = fmt.Errorf("receiver %s: %w", w.receiver.Name, err)
 			}
 		})

@@ -26,9 +26,9 @@ type queue struct {
 
 func newQueue(size int) *queue { return &queue{size: size, changed: make(chan struct{}, 1)} }
 
-// add queues a message. If the queue is full, it drops and returns the oldest message, because the latest one matters
+// addDroppingOldest queues a message. If the queue is full, it drops and returns the oldest message, because the latest one matters
 // more.
-func (q *queue) add(m Message) (dropped *item) {
+func (q *queue) addDroppingOldest(m Message) (dropped *item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.items) >= q.size {
@@ -47,10 +47,10 @@ func (q *queue) add(m Message) (dropped *item) {
 	return dropped
 }
 
-// next waits for the next message, and leaves it in the queue. It returns nil once ctx has ended.
-func (q *queue) next(ctx context.Context) *item {
+// awaitNext waits for the next message, and leaves it in the queue. It returns nil once ctx has ended.
+func (q *queue) awaitNext(ctx context.Context) *item {
 	for ctx.Err() == nil {
-		if i := q.takeFirst(); i != nil {
+		if i := q.markFirstBusy(); i != nil {
 			return i
 		}
 		select {
@@ -61,8 +61,8 @@ func (q *queue) next(ctx context.Context) *item {
 	return nil
 }
 
-// takeFirst marks the first message as being sent.
-func (q *queue) takeFirst() *item {
+// markFirstBusy marks the first message as being sent.
+func (q *queue) markFirstBusy() *item {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.items) == 0 {
@@ -72,8 +72,8 @@ func (q *queue) takeFirst() *item {
 	return q.busy
 }
 
-// takeUntried marks the first untried message as being sent.
-func (q *queue) takeUntried() *item {
+// markFirstUntriedBusy marks the first untried message as being sent.
+func (q *queue) markFirstUntriedBusy() *item {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, i := range q.items {
@@ -85,13 +85,13 @@ func (q *queue) takeUntried() *item {
 	return nil
 }
 
-// finish ends the sending of a message. It removes a done message, and moves a failed one to the end if toEnd is
+// finishSending ends the sending of a message. It removes a done message, and moves a failed one to the end if moveToEnd is
 // true.
-func (q *queue) finish(i *item, done, toEnd bool) {
+func (q *queue) finishSending(i *item, done, moveToEnd bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.busy, i.tried = nil, true
-	if !done && !toEnd {
+	if !done && !moveToEnd {
 		return
 	}
 	for at, other := range q.items {
@@ -99,15 +99,15 @@ func (q *queue) finish(i *item, done, toEnd bool) {
 			continue
 		}
 		q.items = append(q.items[:at:at], q.items[at+1:]...)
-		if toEnd && !done {
+		if moveToEnd && !done {
 			q.items = append(q.items, i)
 		}
 		return
 	}
 }
 
-// isIdle reports that every message has been tried.
-func (q *queue) isIdle() bool {
+// areAllTried reports that every message has been tried.
+func (q *queue) areAllTried() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, i := range q.items {

@@ -100,7 +100,7 @@ func sendOnce(t testing.TB, r Receiver) error {
 	} else {
 		r.Telegram.Retries = &none
 	}
-	return newNotifier(t, Options{UserAgent: "slipway/test"}, r).Send(t.Context(), NewSampleMessage(Detected, time.Now()))
+	return newNotifier(t, Options{UserAgent: "slipway/test"}, r).SendToAllNow(t.Context(), NewSampleMessage(Detected, time.Now()))
 }
 
 // writeTempFile writes a temporary file.

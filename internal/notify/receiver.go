@@ -304,7 +304,7 @@ func (n *Connection) validate(c *fieldErrors, prefix string) {
 		c.add(prefix+"retries", strconv.Itoa(*n.Retries), fmt.Sprintf("0 to %d", mostRetries))
 	}
 	if n.Proxy != "" && n.Proxy != noProxy {
-		if err := ValidateAddress(n.Proxy, "http", "https", "socks5", "socks5h"); err != nil {
+		if err := ValidateServerURL(n.Proxy, "http", "https", "socks5", "socks5h"); err != nil {
 			c.add(prefix+"proxy", err.Error(), "an http, https, socks5 or socks5h URL with a host, or direct")
 		}
 	}
@@ -319,10 +319,10 @@ func (n *Connection) validate(c *fieldErrors, prefix string) {
 }
 
 // checkURL checks the address of an HTTP server. Its error does not quote parts that may be secret.
-func checkURL(s string) error { return ValidateAddress(s, "http", "https") }
+func checkURL(s string) error { return ValidateServerURL(s, "http", "https") }
 
-// ValidateAddress checks the address of a server with one of the schemes.
-func ValidateAddress(s string, schemes ...string) error {
+// ValidateServerURL checks the address of a server with one of the schemes.
+func ValidateServerURL(s string, schemes ...string) error {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil:

@@ -36,14 +36,14 @@ type requestWriter struct {
 }
 
 // newRequestWriter reads the receiver's files and checks its templates with samples; see Options.WarnOnInvalidTemplates for
-// lenient.
-func newRequestWriter(r *Receiver, warn func(string, ...any), lenient bool) (*requestWriter, error) {
+// warnOnly.
+func newRequestWriter(r *Receiver, warn func(string, ...any), warnOnly bool) (*requestWriter, error) {
 	w := &requestWriter{r: r, warn: warn}
 	text, err := w.readTemplate()
 	if err == nil {
-		w.body, err = w.compileChecked(text, lenient)
+		w.body, err = w.compileAndTestTemplate(text, warnOnly)
 	}
-	if err != nil && lenient {
+	if err != nil && warnOnly {
 		w.warn("template cannot be used: messages are lost", "err", w.secrets.redactError(err))
 		w.broken = err
 		return w, nil
@@ -53,13 +53,13 @@ func newRequestWriter(r *Receiver, warn func(string, ...any), lenient bool) (*re
 	}
 	w.source = text
 	_, err = w.newMessageRequest(NewSampleMessage(Detected, time.Now()))
-	if _, fails := errors.AsType[template.ExecError](err); fails && lenient {
-		err = nil // compileChecked has logged a warning
+	if _, fails := errors.AsType[template.ExecError](err); fails && warnOnly {
+		err = nil // compileAndTestTemplate has logged a warning
 	}
 	if err == nil && w.url != nil {
-		err = checkSamples(w.url, r, checkURL)
+		err = checkSampleOutputs(w.url, r, checkURL)
 	}
-	if err != nil && lenient {
+	if err != nil && warnOnly {
 		w.warn("message cannot be made for a sample: such messages are lost", "err", w.secrets.redactError(err))
 		err = nil
 	}
@@ -92,25 +92,25 @@ func (w *requestWriter) readTemplate() (string, error) {
 	return standardWebhook, nil
 }
 
-func (w *requestWriter) compileChecked(text string, lenient bool) (*template.Template, error) {
+func (w *requestWriter) compileAndTestTemplate(text string, lenient bool) (*template.Template, error) {
 	name := w.fieldName("template")
 	if w.r.body().TemplateFile != "" {
 		name = w.fieldName("templateFile")
 	}
-	t, err := compile(name, text, w.readSecretFile)
+	t, err := compileTemplate(name, text, w.readSecretFile)
 	if err != nil {
 		return nil, err
 	}
-	if err = checkSamples(t, w.r, nil); err != nil && lenient {
+	if err = checkSampleOutputs(t, w.r, nil); err != nil && lenient {
 		w.warn("template cannot be filled in for a sample: such messages are lost", "err", w.secrets.redactError(err))
 		return t, nil
 	}
 	return t, err
 }
 
-// refreshTemplate compiles a template file that has changed. If it is invalid, the last valid template stays in use:
+// reloadChangedTemplate compiles a template file that has changed. If it is invalid, the last valid template stays in use:
 // an outdated text is better than no message.
-func (w *requestWriter) refreshTemplate() {
+func (w *requestWriter) reloadChangedTemplate() {
 	if w.r.body().TemplateFile == "" {
 		return
 	}
@@ -120,7 +120,7 @@ func (w *requestWriter) refreshTemplate() {
 	}
 	t := w.body
 	if err == nil {
-		t, err = w.compileChecked(text, w.body == nil)
+		t, err = w.compileAndTestTemplate(text, w.body == nil)
 	}
 	if err != nil && w.body == nil {
 		w.broken = err
@@ -152,11 +152,11 @@ func (w *requestWriter) rememberSecret(secret string, err error) (string, error)
 // redactError.
 func (w *requestWriter) newMessageRequest(m Message) (*http.Request, error) {
 	w.secrets = nil
-	w.refreshTemplate()
+	w.reloadChangedTemplate()
 	if w.body == nil {
 		return nil, w.broken
 	}
-	text, err := render(w.body, m)
+	text, err := renderTemplate(w.body, m)
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +195,7 @@ func (w *requestWriter) newWebhookRequest(m Message, text string) (*http.Request
 			w.secrets.add(value)
 		}
 	}
-	return req, w.authorize(req)
+	return req, w.addAuthorization(req)
 }
 
 // isSensitiveHeader reports whether a header with this name probably contains a secret.
@@ -224,13 +224,13 @@ func (w *requestWriter) webhookURL(m Message) (string, error) {
 		return text, nil
 	}
 	if w.url == nil || text != w.urlSource {
-		t, err := compile(field, text, w.readSecretFile)
+		t, err := compileTemplate(field, text, w.readSecretFile)
 		if err != nil {
 			return "", err
 		}
 		w.url, w.urlSource = t, text
 	}
-	return render(w.url, m)
+	return renderTemplate(w.url, m)
 }
 
 func (w *requestWriter) newRequest(method, address, body string) (*http.Request, error) {
@@ -245,8 +245,8 @@ func (w *requestWriter) newRequest(method, address, body string) (*http.Request,
 	return http.NewRequest(method, address, strings.NewReader(body)) //nolint:noctx // its sender gives it one
 }
 
-// authorize authenticates the request. net/http handles a user in the URL.
-func (w *requestWriter) authorize(req *http.Request) error {
+// addAuthorization authenticates the request. net/http handles a user in the URL.
+func (w *requestWriter) addAuthorization(req *http.Request) error {
 	h := w.r.Webhook
 	switch {
 	case h.BearerTokenFile != "":
@@ -308,14 +308,14 @@ func clipForTelegram(text string) string {
 	units := 0
 	for i, r := range text {
 		if units += utf16.RuneLen(r); units > maxTelegramUnits {
-			return clipToUnits(text[:i], maxTelegramUnits-1) + "…"
+			return clipToUTF16Units(text[:i], maxTelegramUnits-1) + "…"
 		}
 	}
 	return text
 }
 
-// clipToUnits removes runes at the end of a text until it has at most the given UTF-16 code units.
-func clipToUnits(text string, most int) string {
+// clipToUTF16Units removes runes at the end of a text until it has at most the given UTF-16 code units.
+func clipToUTF16Units(text string, most int) string {
 	runes := []rune(text)
 	for len(utf16.Encode(runes)) > most {
 		runes = runes[:len(runes)-1]

@@ -60,13 +60,13 @@ func TestW20NoSecretIsInLogsErrorsOrMetrics(t *testing.T) {
 			n := newNotifier(t, Options{Log: log.logger(), Metrics: registry}, r)
 			m := NewSampleMessage(Detected, time.Now())
 			m.Test = false
-			err := n.Send(t.Context(), m)
+			err := n.SendToAllNow(t.Context(), m)
 			if err == nil {
 				t.Fatal("no failure")
 			}
-			n.Notify(m)
+			n.Enqueue(m)
 			w := n.workers[0]
-			w.trySend(t.Context(), w.queue.takeFirst())
+			w.trySend(t.Context(), w.queue.markFirstBusy())
 			for what, text := range map[string]string{"error": err.Error(), "log": log.String(), "metrics": exposition(registry)} {
 				if strings.Contains(text, secret) || strings.Contains(text, "aHVudGVyMi1odW50ZXIy") {
 					t.Errorf("%s: %s", what, text)
@@ -106,7 +106,7 @@ func TestRotatedFilesAreReadForEveryRequest(t *testing.T) {
 	n := newNotifier(t, Options{}, r)
 	for _, token := range []string{"first-token", "second-token"} {
 		overwrite(t, r.Webhook.BearerTokenFile, token)
-		must.NoError(t, n.Send(t.Context(), NewSampleMessage(Detected, time.Now())))
+		must.NoError(t, n.SendToAllNow(t.Context(), NewSampleMessage(Detected, time.Now())))
 		if got := b.all(); got[len(got)-1].header.Get("Authorization") != "Bearer "+token {
 			t.Errorf("%s, want %s", got[len(got)-1].header.Get("Authorization"), token)
 		}

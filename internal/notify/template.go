@@ -23,8 +23,8 @@ const (
 // errTooLong ends a template with too much output.
 var errTooLong = fmt.Errorf("the output has more than %d bytes", maxOutputBytes)
 
-// builtins lists the functions of text/template itself (https://pkg.go.dev/text/template#hdr-Functions).
-func builtins() []string {
+// textTemplateFunctionNames lists the functions of text/template itself (https://pkg.go.dev/text/template#hdr-Functions).
+func textTemplateFunctionNames() []string {
 	return []string{
 		"and", "call", "html", "index", "slice", "js", "len", "not", "or", "print", "printf", "println", "urlquery",
 		"eq", "ge", "gt", "le", "lt", "ne",
@@ -36,7 +36,7 @@ func builtins() []string {
 // use up the memory by mistake.
 func newFunctions(secret func(string) (string, error)) template.FuncMap {
 	f := sprig.TxtFuncMap()
-	for _, name := range append(builtins(), "env", "expandenv", "getHostByName") {
+	for _, name := range append(textTemplateFunctionNames(), "env", "expandenv", "getHostByName") {
 		delete(f, name)
 	}
 	f["toJson"], f["mustToJson"], f["toRawJson"], f["mustToRawJson"] = toJSON, toJSON, toJSON, toJSON
@@ -64,8 +64,8 @@ func newFunctions(secret func(string) (string, error)) template.FuncMap {
 			return inner(n), nil
 		}
 	}
-	f["until"] = func(n int) ([]int, error) { return count(0, n, 1) }
-	f["untilStep"] = count
+	f["until"] = func(n int) ([]int, error) { return limitedUntilStep(0, n, 1) }
+	f["untilStep"] = limitedUntilStep
 	for _, name := range []string{"seq", "randBytes"} {
 		delete(f, name) // unlimited, and not needed by a notification
 	}
@@ -84,8 +84,8 @@ func toJSON(v any) (string, error) {
 	return strings.TrimSuffix(b.String(), "\n"), nil
 }
 
-// count is sprig's untilStep with a limit.
-func count(start, stop, step int) ([]int, error) {
+// limitedUntilStep is sprig's untilStep with a limit.
+func limitedUntilStep(start, stop, step int) ([]int, error) {
 	var out []int
 	for i := start; step != 0 && (step > 0) == (i < stop) && i != stop; i += step {
 		if len(out) == maxRepeats {
@@ -106,8 +106,8 @@ func (l *limitedBuffer) Write(p []byte) (int, error) {
 	return l.Buffer.Write(p)
 }
 
-// compile parses a template. Its errors name the field, the line and the column.
-func compile(field, text string, secret func(string) (string, error)) (*template.Template, error) {
+// compileTemplate parses a template. Its errors name the field, the line and the column.
+func compileTemplate(field, text string, secret func(string) (string, error)) (*template.Template, error) {
 	if len(text) > maxTemplateBytes {
 		return nil, fmt.Errorf("%s: %d bytes: want %d at most", field, len(text), maxTemplateBytes)
 	}
@@ -116,12 +116,12 @@ func compile(field, text string, secret func(string) (string, error)) (*template
 
 // ValidateTemplate returns an error if a template cannot be parsed; field is its name in the error.
 func ValidateTemplate(field, text string) error {
-	_, err := compile(field, text, func(string) (string, error) { return "", nil })
+	_, err := compileTemplate(field, text, func(string) (string, error) { return "", nil })
 	return err
 }
 
-// render executes a template.
-func render(t *template.Template, m Message) (string, error) {
+// renderTemplate executes a template.
+func renderTemplate(t *template.Template, m Message) (string, error) {
 	var out limitedBuffer
 	if err := t.Execute(&out, m); err == errTooLong { //nolint:errorlint // the writer's own error comes as it is, without a place
 		return "", fmt.Errorf("template: %s: %w", t.Name(), err)
@@ -131,17 +131,17 @@ func render(t *template.Template, m Message) (string, error) {
 	return out.String(), nil
 }
 
-// checkSamples renders a template for a sample of every moment of its receiver.
-func checkSamples(t *template.Template, r *Receiver, judge func(string) error) error {
+// checkSampleOutputs renders a template for a sample of every moment of its receiver.
+func checkSampleOutputs(t *template.Template, r *Receiver, checkOutput func(string) error) error {
 	now := time.Now()
 	var errs []error
 	for _, m := range Moments() {
 		if !r.wantsMoment(m) {
 			continue
 		}
-		out, err := render(t, NewSampleMessage(m, now))
-		if err == nil && judge != nil {
-			if err = judge(out); err != nil {
+		out, err := renderTemplate(t, NewSampleMessage(m, now))
+		if err == nil && checkOutput != nil {
+			if err = checkOutput(out); err != nil {
 				err = fmt.Errorf("template: %s: %w", t.Name(), err)
 			}
 		}

@@ -20,9 +20,9 @@ func overwrite(t testing.TB, path, content string) {
 // renderSample renders a template for a sample.
 func renderSample(t testing.TB, text string) string {
 	t.Helper()
-	tpl, err := compile("template", text, func(string) (string, error) { return "", nil })
+	tpl, err := compileTemplate("template", text, func(string) (string, error) { return "", nil })
 	must.NoError(t, err)
-	out, err := render(tpl, NewSampleMessage(Detected, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)))
+	out, err := renderTemplate(tpl, NewSampleMessage(Detected, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)))
 	must.NoError(t, err)
 	return out
 }
@@ -82,7 +82,7 @@ func TestW21TextIsNotEscapedAsHTML(t *testing.T) {
 
 func TestTemplatesCannotReadTheMachineOrNetwork(t *testing.T) {
 	for _, call := range []string{`env "HOME"`, `expandenv "$HOME"`, `getHostByName "localhost"`} {
-		_, err := compile("template", "{{ "+call+" }}", nil)
+		_, err := compileTemplate("template", "{{ "+call+" }}", nil)
 		if err == nil || !strings.Contains(err.Error(), "not defined") {
 			t.Errorf("%s: error %v", call, err)
 		}
@@ -164,7 +164,7 @@ func TestInvalidTemplateFileKeepsTheLastValidOne(t *testing.T) {
 		{"fourth", "fourth\n"},
 	} {
 		overwrite(t, path, c.content)
-		must.NoError(t, n.Send(t.Context(), NewSampleMessage(Detected, time.Now())))
+		must.NoError(t, n.SendToAllNow(t.Context(), NewSampleMessage(Detected, time.Now())))
 		if got := b.all(); got[len(got)-1].body != c.want {
 			t.Errorf("%s: sent %q, want %q", c.content, got[len(got)-1].body, c.want)
 		}
@@ -231,7 +231,7 @@ func FuzzATemplateIsTakenOrRefused(f *testing.F) {
 
 func TestNoFunctionReplacesABuiltin(t *testing.T) {
 	ours := newFunctions(func(string) (string, error) { return "", nil })
-	for _, name := range builtins() {
+	for _, name := range textTemplateFunctionNames() {
 		if ours[name] != nil {
 			t.Errorf("%s is replaced", name)
 		}
@@ -246,9 +246,9 @@ func TestNoFunctionReplacesABuiltin(t *testing.T) {
 		`{{ slice .Event.NotBefore 5 16 }}`: "01 Sep 2026",
 	} {
 		m := Message{NodeName: "aks-spot", NodePods: []string{"web-0", "web-1"}, Event: Event{NotBefore: "Tue, 01 Sep 2026 12:00:00 GMT"}}
-		compiled, err := compile("template", text, nil)
+		compiled, err := compileTemplate("template", text, nil)
 		must.NoError(t, err)
-		if got, err := render(compiled, m); err != nil || got != want {
+		if got, err := renderTemplate(compiled, m); err != nil || got != want {
 			t.Errorf("%s: %q, %v; want %q", text, got, err, want)
 		}
 	}

@@ -47,7 +47,7 @@ func TestW20CertificatesAreVerifiedByDefault(t *testing.T) {
 	r.Webhook.CAFile, r.Webhook.InsecureSkipVerify = "", true
 	var log logged
 	n := newNotifier(t, Options{Log: log.logger()}, r)
-	if err := n.Send(t.Context(), NewSampleMessage(Detected, time.Now())); err != nil {
+	if err := n.SendToAllNow(t.Context(), NewSampleMessage(Detected, time.Now())); err != nil {
 		t.Errorf("without verification: %v", err)
 	}
 	if !strings.Contains(log.String(), "is not verified") {
@@ -65,11 +65,11 @@ func TestReplacedCAFileIsReadAgain(t *testing.T) {
 	r.Webhook.Retries = &none
 	r.Webhook.CAFile = writeTempFile(t, foreignCertificate)
 	n := newNotifier(t, Options{}, r)
-	if err := n.Send(t.Context(), NewSampleMessage(Detected, time.Now())); err == nil || !strings.Contains(err.Error(), "certificate") {
+	if err := n.SendToAllNow(t.Context(), NewSampleMessage(Detected, time.Now())); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("with another's CA: error %v", err)
 	}
 	must.NoError(t, os.WriteFile(r.Webhook.CAFile, []byte(certificateOf(b.Server)), 0o600))
-	if err := n.Send(t.Context(), NewSampleMessage(Detected, time.Now())); err != nil {
+	if err := n.SendToAllNow(t.Context(), NewSampleMessage(Detected, time.Now())); err != nil {
 		t.Errorf("after the file was replaced: %v", err)
 	}
 }

@@ -31,8 +31,8 @@ type worker struct {
 	failures int // in a row
 }
 
-// attempt sends one request for a message. Its error contains no secret.
-func (w *worker) attempt(ctx context.Context, m Message) *failure {
+// sendOnce sends one request for a message. Its error contains no secret.
+func (w *worker) sendOnce(ctx context.Context, m Message) *failure {
 	ctx, cancel := context.WithTimeout(ctx, w.receiver.connection().timeout())
 	defer cancel()
 	req, err := w.writer.newMessageRequest(m)
@@ -52,7 +52,7 @@ func (w *worker) attempt(ctx context.Context, m Message) *failure {
 // run sends until ctx ends. Running requests may continue until hard ends.
 func (w *worker) run(ctx, hard context.Context) {
 	for {
-		i := w.queue.next(ctx)
+		i := w.queue.awaitNext(ctx)
 		if i == nil {
 			break
 		}
@@ -63,7 +63,7 @@ func (w *worker) run(ctx, hard context.Context) {
 			elapsed.Sleep(ctx, wait)
 		}
 	}
-	w.sendUntried(hard)
+	w.sendUntriedOnce(hard)
 }
 
 // newTryContext returns the context of one try, which ends with hard. After the end of ctx, a message that failed
@@ -75,18 +75,18 @@ func (w *worker) newTryContext(ctx, hard context.Context, i *item) (context.Cont
 	}
 	stop := context.AfterFunc(ctx, func() {
 		elapsed.Sleep(try, w.linger/2)
-		if !w.queue.isIdle() {
+		if !w.queue.areAllTried() {
 			end()
 		}
 	})
 	return try, func() { stop(); end() }
 }
 
-// sendUntried tries each untried message once, until hard ends. The instance may be shutting down, and the last
+// sendUntriedOnce tries each untried message once, until hard ends. The instance may be shutting down, and the last
 // message may be the important one. A failed message does not delay the next.
-func (w *worker) sendUntried(hard context.Context) {
+func (w *worker) sendUntriedOnce(hard context.Context) {
 	for hard.Err() == nil {
-		i := w.queue.takeUntried()
+		i := w.queue.markFirstUntriedBusy()
 		if i == nil {
 			break
 		}
@@ -99,21 +99,21 @@ func (w *worker) sendUntried(hard context.Context) {
 }
 
 // trySend tries to send a message, and returns how long to wait before the next try.
-func (w *worker) trySend(ctx context.Context, i *item) time.Duration {
+func (w *worker) trySend(ctx context.Context, i *item) (retryAfter time.Duration) {
 	m := i.message
 	i.tries++
-	f := w.attempt(ctx, m)
+	f := w.sendOnce(ctx, m)
 	defer func() { w.metrics.waiting.Set(float64(w.queue.len())) }()
 	log := w.log.With("moment", m.Moment, "notice", m.Event.EventId)
 	switch {
 	case f == nil:
-		w.queue.finish(i, true, false)
+		w.queue.finishSending(i, true, false)
 		w.metrics.sent.Inc()
 		log.Info("notification sent", "tries", i.tries)
 		w.failures = 0
 		return 0
 	case f.final:
-		w.queue.finish(i, true, false)
+		w.queue.finishSending(i, true, false)
 		w.metrics.refused.Inc()
 		log.Error("notification refused; it is not retried", "err", f)
 		return 0
@@ -124,7 +124,7 @@ func (w *worker) trySend(ctx context.Context, i *item) time.Duration {
 	if rounds && !f.absent {
 		i.tries = 0
 	}
-	w.queue.finish(i, false, rounds && !f.absent)
+	w.queue.finishSending(i, false, rounds && !f.absent)
 	wait := w.retryPause(f)
 	log.Warn("notification not sent, will retry", "err", f, "failures", w.failures, "wait", wait.String())
 	return wait
@@ -150,10 +150,10 @@ func backoff(n int, most time.Duration) time.Duration {
 	return wait - wait/5 + rand.N(2*wait/5)
 }
 
-// sendNow sends a message without the queue, with the configured retries.
-func (w *worker) sendNow(ctx context.Context, m Message) error {
+// sendWithRetries sends a message without the queue, with the configured retries.
+func (w *worker) sendWithRetries(ctx context.Context, m Message) error {
 	for n := 0; ; n++ {
-		f := w.attempt(ctx, m)
+		f := w.sendOnce(ctx, m)
 		switch {
 		case f == nil:
 			return nil

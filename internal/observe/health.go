@@ -11,8 +11,8 @@ import (
 // contacts no other machine, because a restart of the process must be able to help.
 type Check func() error
 
-// serveChecks answers 200 if all checks pass, and else 503 with one line for each problem.
-func serveChecks(checks []Check) http.HandlerFunc {
+// newChecksHandler answers 200 if all checks pass, and else 503 with one line for each problem.
+func newChecksHandler(checks []Check) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		var wrong []error

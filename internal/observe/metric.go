@@ -28,8 +28,8 @@ type Registry struct {
 // family is a metric with all its label values.
 type family interface {
 	about() *definition
-	// samples appends the lines of the family, without HELP and TYPE.
-	samples(b []byte) []byte
+	// appendSamples appends the lines of the family, without HELP and TYPE.
+	appendSamples(b []byte) []byte
 }
 
 // definition is the name, help text and labels of a metric.
@@ -44,12 +44,12 @@ func NewRegistry() *Registry { return &Registry{names: map[string]bool{}} }
 
 // Counter defines a number that only increases. Its name ends in _total.
 func (r *Registry) Counter(name, help string, labels ...string) *Vec[Counter] {
-	return define(r, definition{name, help, "counter", labels}, func() *Counter { return &Counter{} })
+	return defineMetric(r, definition{name, help, "counter", labels}, func() *Counter { return &Counter{} })
 }
 
 // Gauge defines a number that increases and decreases.
 func (r *Registry) Gauge(name, help string, labels ...string) *Vec[Gauge] {
-	return define(r, definition{name, help, "gauge", labels}, func() *Gauge { return &Gauge{} })
+	return defineMetric(r, definition{name, help, "gauge", labels}, func() *Gauge { return &Gauge{} })
 }
 
 // GaugeFunc defines a gauge that calls f at each scrape. f must be quick and safe for concurrent use.
@@ -69,7 +69,7 @@ func (r *Registry) Histogram(name, help string, buckets []float64, labels ...str
 		panic(fmt.Sprintf("metric %s: label le: a histogram has its own", name))
 	}
 	bounds := slices.Clone(buckets)
-	return define(r, definition{name, help, "histogram", labels}, func() *Histogram {
+	return defineMetric(r, definition{name, help, "histogram", labels}, func() *Histogram {
 		return &Histogram{bounds: bounds, counts: make([]atomic.Uint64, len(bounds)+1)}
 	})
 }
@@ -93,7 +93,7 @@ func (r *Registry) Definitions() []Definition {
 	return all
 }
 
-func (r *Registry) add(f family) {
+func (r *Registry) addFamily(f family) {
 	d := f.about()
 	d.validate()
 	names := []string{d.name}
@@ -116,23 +116,23 @@ func (r *Registry) add(f family) {
 
 // validate panics unless the definition follows https://prometheus.io/docs/concepts/data_model/.
 func (d *definition) validate() {
-	if !isName(d.name, true) {
+	if !isMetricName(d.name, true) {
 		panic(fmt.Sprintf("metric %q: want a name of letters, digits, _ and :, not beginning with a digit", d.name))
 	}
 	if d.help == "" {
 		panic(fmt.Sprintf("metric %s: want a help text", d.name))
 	}
 	for i, l := range d.labels {
-		if !isName(l, false) || strings.HasPrefix(l, "__") || slices.Contains(d.labels[:i], l) {
+		if !isMetricName(l, false) || strings.HasPrefix(l, "__") || slices.Contains(d.labels[:i], l) {
 			panic(fmt.Sprintf("metric %s: label %q: want a name of letters, digits and _, not beginning with a digit or __, once",
 				d.name, l))
 		}
 	}
 }
 
-func isName(s string, colon bool) bool {
+func isMetricName(s string, allowColon bool) bool {
 	for i, c := range []byte(s) {
-		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || colon && c == ':'
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || allowColon && c == ':'
 		if !letter && (i == 0 || c < '0' || c > '9') {
 			return false
 		}
@@ -160,10 +160,10 @@ type child[M any] struct {
 	metric *M
 }
 
-func define[M any](r *Registry, d definition, create func() *M) *Vec[M] {
+func defineMetric[M any](r *Registry, d definition, create func() *M) *Vec[M] {
 	d.labels = slices.Clone(d.labels)
 	v := &Vec[M]{definition: d, create: create}
-	r.add(v)
+	r.addFamily(v)
 	if len(d.labels) == 0 {
 		v.With()
 	}
@@ -199,7 +199,7 @@ func (v *Vec[M]) find(labels string) (int, bool) {
 	})
 }
 
-func (v *Vec[M]) samples(b []byte) []byte {
+func (v *Vec[M]) appendSamples(b []byte) []byte {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	for _, c := range v.children {
@@ -279,7 +279,7 @@ func (h *Histogram) append(b []byte, name, labels string) []byte {
 			bound = h.bounds[i]
 		}
 		total += h.counts[i].Load()
-		b = appendSample(b, name+"_bucket", withBound(labels, bound), float64(total))
+		b = appendSample(b, name+"_bucket", withBucketBound(labels, bound), float64(total))
 	}
 	b = appendSample(b, name+"_sum", labels, h.sum.get())
 	return appendSample(b, name+"_count", labels, float64(total))
@@ -292,10 +292,10 @@ type funcMetric struct {
 }
 
 func (r *Registry) addFuncMetric(kind, name, help string, read func() (float64, bool)) {
-	r.add(&funcMetric{definition{name, help, kind, nil}, read})
+	r.addFamily(&funcMetric{definition{name, help, kind, nil}, read})
 }
 
-func (o *funcMetric) samples(b []byte) []byte {
+func (o *funcMetric) appendSamples(b []byte) []byte {
 	v, known := o.read()
 	if !known {
 		return b

@@ -86,7 +86,7 @@ plain_total 0
 	if got := w.Header().Get("Content-Type"); got != "text/plain; version=0.0.4; charset=utf-8" {
 		t.Errorf("content type %q", got)
 	}
-	if !bytes.Equal(r.text(), r.text()) {
+	if !bytes.Equal(r.formatMetrics(), r.formatMetrics()) {
 		t.Error("two scrapes of the same values differ")
 	}
 }
@@ -119,7 +119,7 @@ func TestWhatIsWrittenIsWhatPrometheusReads(t *testing.T) {
 			histogram.With(k.one).Observe(v)
 			observed[k.one] = append(observed[k.one], v)
 		}
-		text := r.text()
+		text := r.formatMetrics()
 		families := parse(rt, text)
 		if got := families["a_total"]; got.GetHelp() != help || got.GetType() != dto.MetricType_COUNTER {
 			rt.Fatalf("help %q type %v, want %q", got.GetHelp(), got.GetType(), help)
@@ -166,7 +166,7 @@ func TestWhatIsWrittenIsWhatPrometheusReads(t *testing.T) {
 func TestTheStandardMetricsAreThereAndTrue(t *testing.T) {
 	r := NewRegistry()
 	r.AddStandardMetrics(Build{"v1.2.3", "abc"})
-	families := parse(t, r.text())
+	families := parse(t, r.formatMetrics())
 	value := func(name string) float64 {
 		f := families[name]
 		if f == nil {
@@ -202,7 +202,7 @@ func TestPromtoolFindsNothingToSay(t *testing.T) {
 	r.Counter("slipway_evictions_total", "Evictions asked for.", "result").With("denied")
 	r.Histogram("slipway_drain_duration_seconds", "How long drains took.", []float64{1, 60}).With().Observe(5)
 	cmd := exec.Command(promtool, "check", "metrics")
-	cmd.Stdin = bytes.NewReader(r.text())
+	cmd.Stdin = bytes.NewReader(r.formatMetrics())
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -225,7 +225,7 @@ func TestMetricsAreUsedAndScrapedConcurrently(t *testing.T) {
 					r.Gauge(fmt.Sprintf("later_%d", i), "Defined while scraped.")
 				}
 				if w == 1 && i%50 == 0 {
-					f := parse(t, r.text())["b_seconds"].Metric[0].Histogram
+					f := parse(t, r.formatMetrics())["b_seconds"].Metric[0].Histogram
 					if f.GetSampleCount() != f.Bucket[len(f.Bucket)-1].GetCumulativeCount() {
 						t.Errorf("%d observations, %v", f.GetSampleCount(), f.Bucket)
 					}
@@ -234,7 +234,7 @@ func TestMetricsAreUsedAndScrapedConcurrently(t *testing.T) {
 		})
 	}
 	all.Wait()
-	families := parse(t, r.text())
+	families := parse(t, r.formatMetrics())
 	total := 0.0
 	for _, m := range families["a_total"].Metric {
 		total += m.Counter.GetValue()
@@ -282,7 +282,7 @@ func TestLaterChangesOfArgumentsChangeNoMetric(t *testing.T) {
 	h := r.Histogram("a_seconds", "Time.", buckets, labels...)
 	buckets[0], labels[0] = 99, "changed"
 	h.With("v").Observe(0.5)
-	if got := string(r.text()); !strings.Contains(got, `a_seconds_bucket{x="v",le="1"} 1`) {
+	if got := string(r.formatMetrics()); !strings.Contains(got, `a_seconds_bucket{x="v",le="1"} 1`) {
 		t.Error(got)
 	}
 	if !slices.Equal(buckets, []float64{99, 2}) {
@@ -299,7 +299,7 @@ func BenchmarkScrape(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if len(r.text()) == 0 {
+		if len(r.formatMetrics()) == 0 {
 			b.Fatal("no text")
 		}
 	}

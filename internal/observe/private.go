@@ -14,10 +14,10 @@ import (
 // errNotPrivate is the error for any other request.
 var errNotPrivate = errors.New("want a request from the loopback interface, or a token: Authorization: Bearer TOKEN")
 
-// NewPrivateCheck returns a function that admits a request from the loopback interface, or with the bearer token in a file.
+// NewLoopbackOrTokenCheck returns a function that admits a request from the loopback interface, or with the bearer token in a file.
 // Without a file it admits only the loopback interface. It reads the file for every request, so that the token can be
 // replaced. Private fails if the file cannot be read or is empty.
-func NewPrivateCheck(tokenFile string) (func(*http.Request) error, error) {
+func NewLoopbackOrTokenCheck(tokenFile string) (func(*http.Request) error, error) {
 	if tokenFile != "" {
 		if _, err := readToken(tokenFile); err != nil {
 			return nil, err
@@ -43,8 +43,8 @@ func NewPrivateCheck(tokenFile string) (func(*http.Request) error, error) {
 	}, nil
 }
 
-// loopbackOnly refuses a request that does not come from the loopback interface.
-func loopbackOnly(r *http.Request) error {
+// requireLoopback refuses a request that does not come from the loopback interface.
+func requireLoopback(r *http.Request) error {
 	if isFromLoopback(r) {
 		return nil
 	}

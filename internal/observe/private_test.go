@@ -27,7 +27,7 @@ func TestOnlyLoopbackAndTokenBearersArePrivate(t *testing.T) {
 		{"through a proxy on this machine", "127.0.0.1:5", "X-Forwarded-For", "10.1.2.3", file, false},
 		{"from nowhere", "", "", "", file, false},
 	} {
-		private, err := NewPrivateCheck(c.file)
+		private, err := NewLoopbackOrTokenCheck(c.file)
 		must.NoError(t, err)
 		r := httptest.NewRequest(http.MethodPost, "/", nil)
 		r.RemoteAddr = c.remote
@@ -44,16 +44,16 @@ func TestI10TokenFileMustHoldAToken(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty")
 	must.NoError(t, os.WriteFile(empty, []byte("\n"), 0o600))
 	for _, file := range []string{empty, empty + "-missing"} {
-		if _, err := NewPrivateCheck(file); err == nil {
+		if _, err := NewLoopbackOrTokenCheck(file); err == nil {
 			t.Errorf("%s was taken", file)
 		}
 	}
 }
 
 func TestRoutesComeFirstAndProfilesNeedAccess(t *testing.T) {
-	private, err := NewPrivateCheck("")
+	private, err := NewLoopbackOrTokenCheck("")
 	must.NoError(t, err)
-	h := handler(ServerOptions{Pprof: true, Private: private, Routes: map[string]http.Handler{
+	h := newHandler(ServerOptions{Pprof: true, Private: private, Routes: map[string]http.Handler{
 		"/healthz": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("LIVE")) }),
 	}})
 	for _, c := range []struct {
@@ -77,7 +77,7 @@ func TestRoutesComeFirstAndProfilesNeedAccess(t *testing.T) {
 }
 
 func TestProfilesAreForTheLoopbackInterfaceByDefault(t *testing.T) {
-	h := handler(ServerOptions{Pprof: true, Metrics: NewRegistry()})
+	h := newHandler(ServerOptions{Pprof: true, Metrics: NewRegistry()})
 	for _, c := range []struct {
 		remote, path string
 		want         int

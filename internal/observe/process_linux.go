@@ -17,7 +17,7 @@ const userHz = 100
 func (r *Registry) addProcessMetrics() {
 	fromStat := func(of func(processStat) float64) func() (float64, bool) {
 		return func() (float64, bool) {
-			s, err := readStat()
+			s, err := readProcessStat()
 			return of(s), err == nil
 		}
 	}
@@ -25,10 +25,10 @@ func (r *Registry) addProcessMetrics() {
 		fromStat(func(s processStat) float64 { return s.residentPages * float64(os.Getpagesize()) }))
 	r.addFuncMetric("counter", "process_cpu_seconds_total", "Seconds of CPU time spent, by the process and the kernel for it.",
 		fromStat(func(s processStat) float64 { return s.cpuTicks / userHz }))
-	r.addFuncMetric("gauge", "process_open_fds", "Number of open file descriptors.", openFiles)
+	r.addFuncMetric("gauge", "process_open_fds", "Number of open file descriptors.", countOpenFiles)
 
 	boot, bootErr := bootTime()
-	stat, statErr := readStat()
+	stat, statErr := readProcessStat()
 	r.addFuncMetric("gauge", "process_start_time_seconds", "When the process started, in seconds since 1970.",
 		func() (float64, bool) { return boot + stat.startTicks/userHz, bootErr == nil && statErr == nil })
 }
@@ -40,17 +40,17 @@ type processStat struct {
 	residentPages float64
 }
 
-func readStat() (processStat, error) {
+func readProcessStat() (processStat, error) {
 	raw, err := os.ReadFile("/proc/self/stat")
 	if err != nil {
 		return processStat{}, err
 	}
-	return parseStat(raw)
+	return parseProcessStat(raw)
 }
 
-// parseStat reads the fields by their numbers in proc_pid_stat(5). The second field, a command in parentheses, may
+// parseProcessStat reads the fields by their numbers in proc_pid_stat(5). The second field, a command in parentheses, may
 // contain spaces and parentheses.
-func parseStat(raw []byte) (processStat, error) {
+func parseProcessStat(raw []byte) (processStat, error) {
 	end := bytes.LastIndexByte(raw, ')')
 	fields := strings.Fields(string(raw[end+1:]))
 	if end < 0 || len(fields) < 22 {
@@ -86,7 +86,7 @@ func parseBootTime(stat string) (float64, error) {
 	return 0, errors.New("/proc/stat: want a line btime")
 }
 
-func openFiles() (float64, bool) {
+func countOpenFiles() (count float64, known bool) {
 	d, err := os.Open("/proc/self/fd")
 	if err != nil {
 		return 0, false

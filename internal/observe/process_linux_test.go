@@ -25,14 +25,14 @@ func standardRanges() map[string][2]float64 {
 }
 
 func TestEachOpenFileCounts(t *testing.T) {
-	before, ok := openFiles()
+	before, ok := countOpenFiles()
 	if !ok {
 		t.Fatal("not known")
 	}
 	f, err := os.Open("/proc/self/stat")
 	must.NoError(t, err)
 	defer func() { _ = f.Close() }()
-	if after, _ := openFiles(); after != before+1 {
+	if after, _ := countOpenFiles(); after != before+1 {
 		t.Errorf("%v files open before another was opened, %v after", before, after)
 	}
 }
@@ -41,12 +41,12 @@ func TestStatOfACommandWithAnyName(t *testing.T) {
 	const rest = " S 1 1 1 0 -1 4194560 1 2 3 4 250 50 7 8 20 0 9 0 123456 1073741824 2048 18446744073709551615 1"
 	want := processStat{cpuTicks: 300, startTicks: 123456, residentPages: 2048}
 	for _, command := range []string{"(slipway)", "(a b)", "(a) S 9 (b)", "())", "(\n)"} {
-		if got, err := parseStat([]byte("42 " + command + rest)); err != nil || got != want {
+		if got, err := parseProcessStat([]byte("42 " + command + rest)); err != nil || got != want {
 			t.Errorf("%s: %+v and %v", command, got, err)
 		}
 	}
 	for _, bad := range []string{"", "42", "42 (x", "42 (x) S 1 2 3", "42 (x) S 1 1 1 0 -1 0 1 2 3 4 x 50 7 8 20 0 9 0 1 2 3 4 5"} {
-		if got, err := parseStat([]byte(bad)); err == nil {
+		if got, err := parseProcessStat([]byte(bad)); err == nil {
 			t.Errorf("%q is read as %+v", bad, got)
 		}
 	}
@@ -56,7 +56,7 @@ func FuzzStat(f *testing.F) {
 	f.Add([]byte("42 (x) S 1 1 1 0 -1 4194560 1 2 3 4 250 50 7 8 20 0 9 0 123456 1073741824 2048 1"))
 	f.Add([]byte(")"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		s, err := parseStat(raw)
+		s, err := parseProcessStat(raw)
 		if err != nil {
 			return
 		}

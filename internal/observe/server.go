@@ -55,7 +55,7 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 		log = slog.Default()
 	}
 	return &Server{listener: l, http: &http.Server{
-		Handler:           handler(o),
+		Handler:           newHandler(o),
 		ReadHeaderTimeout: readTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
@@ -89,13 +89,13 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// handler answers GET and HEAD of exactly the served paths. It is not an http.ServeMux, which would also redirect
+// newHandler answers GET and HEAD of exactly the served paths. It is not an http.ServeMux, which would also redirect
 // similar paths.
-func handler(o ServerOptions) http.Handler {
+func newHandler(o ServerOptions) http.Handler {
 	if o.Private == nil {
-		o.Private = loopbackOnly
+		o.Private = requireLoopback
 	}
-	paths := map[string]http.Handler{"/healthz": serveChecks(o.Live), "/readyz": serveChecks(o.Ready)}
+	paths := map[string]http.Handler{"/healthz": newChecksHandler(o.Live), "/readyz": newChecksHandler(o.Ready)}
 	if o.Metrics != nil {
 		paths["/metrics"] = o.Metrics
 	}

@@ -123,7 +123,7 @@ func TestHeadersBeyondTheLimitAreRefused(t *testing.T) {
 }
 
 func TestProfileMayOutlastTheWriteTimeout(t *testing.T) {
-	srv := httptest.NewUnstartedServer(handler(ServerOptions{Pprof: true}))
+	srv := httptest.NewUnstartedServer(newHandler(ServerOptions{Pprof: true}))
 	srv.Config.WriteTimeout = 500 * time.Millisecond
 	srv.Start()
 	defer srv.Close()

@@ -14,12 +14,12 @@ const contentType = "text/plain; version=0.0.4; charset=utf-8"
 // ServeHTTP writes all metrics.
 func (r *Registry) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", contentType)
-	_, _ = w.Write(r.text()) // the scraper may have disconnected
+	_, _ = w.Write(r.formatMetrics()) // the scraper may have disconnected
 }
 
-// text returns the exposition: families sorted by name, and their samples by label values. So two scrapes can be
+// formatMetrics returns the exposition: families sorted by name, and their samples by label values. So two scrapes can be
 // compared.
-func (r *Registry) text() []byte {
+func (r *Registry) formatMetrics() []byte {
 	r.mu.Lock()
 	families := slices.Clone(r.families)
 	r.mu.Unlock()
@@ -28,7 +28,7 @@ func (r *Registry) text() []byte {
 		before := len(b)
 		b = appendHeader(b, f.about())
 		header := len(b)
-		if b = f.samples(b); len(b) == header {
+		if b = f.appendSamples(b); len(b) == header {
 			b = b[:before]
 		}
 	}
@@ -53,8 +53,8 @@ func appendLabels(b []byte, names, values []string) []byte {
 	return b
 }
 
-// withBound adds a bucket's upper bound to the labels.
-func withBound(labels string, bound float64) string {
+// withBucketBound adds a bucket's upper bound to the labels.
+func withBucketBound(labels string, bound float64) string {
 	le := `le="` + string(appendNumber(nil, bound)) + `"`
 	if labels == "" {
 		return le

@@ -84,9 +84,9 @@ type Controller struct {
 	reportedKept map[string]bool   // cloud groups with a report that their orphans are kept
 }
 
-// New returns a Controller for a cloud. It is nil for a cloud without marks that cannot prove the
+// NewIfSupported returns a Controller for a cloud. It is nil for a cloud without marks that cannot prove the
 // absence of an instance.
-func New(p interface{ Name() string }, o Options) *Controller {
+func NewIfSupported(p interface{ Name() string }, o Options) *Controller {
 	s := &Controller{options: o, cloudName: p.Name(), nodes: instances.NewNodeReader(o.LiveReader)}
 	var ok bool
 	if s.marking, ok = p.(markingCloud); !ok {
@@ -105,7 +105,7 @@ func (s *Controller) Start(ctx context.Context) error {
 	s.reported = map[string]string{}
 	finder := s.newFinder()
 	for {
-		if err := s.scan(ctx, finder); err != nil && ctx.Err() == nil {
+		if err := s.scanAndCleanUp(ctx, finder); err != nil && ctx.Err() == nil {
 			s.options.Metrics.failures.WithLabelValues(s.cloudName).Inc()
 			s.options.Log.Warn("the scan for orphaned instances and Nodes is incomplete", "err", err)
 		}
@@ -115,7 +115,7 @@ func (s *Controller) Start(ctx context.Context) error {
 	}
 }
 
-func (s *Controller) scan(ctx context.Context, finder *Finder) error {
+func (s *Controller) scanAndCleanUp(ctx context.Context, finder *Finder) error {
 	ctx, cancel := context.WithTimeout(ctx, scanTimeout)
 	defer cancel()
 	seen, err := s.readSnapshot(ctx)
@@ -123,11 +123,11 @@ func (s *Controller) scan(ctx context.Context, finder *Finder) error {
 		return err
 	}
 	findings, unknown := s.findOrphans(ctx, finder, seen)
-	s.reportFindings(seen, findings)
+	s.reportChangedFindings(seen, findings)
 	if !s.options.DeleteOrphans {
 		return unknown
 	}
-	return errors.Join(unknown, s.deleteInstances(ctx, seen, findings), s.retireNodes(ctx, seen, findings))
+	return errors.Join(unknown, s.deleteDueInstances(ctx, seen, findings), s.retireDueNodes(ctx, seen, findings))
 }
 
 func (s *Controller) newFinder() *Finder {

@@ -102,7 +102,7 @@ func startFixture(t *testing.T, r interface{ Name() string }, change func(*Optio
 	if change != nil {
 		change(&o)
 	}
-	f := &fixture{t: t, recorder: recorder, Controller: New(r, o)}
+	f := &fixture{t: t, recorder: recorder, Controller: NewIfSupported(r, o)}
 	if f.Controller == nil {
 		t.Fatalf("%T cannot have orphans", r)
 	}

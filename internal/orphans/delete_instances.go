@@ -10,9 +10,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/instances"
 )
 
-// DeleteOrphanedInstances deletes the orphaned instances that are due and not kept. Before each deletion it reads the instance
+// DeleteDueOrphanedInstances deletes the orphaned instances that are due and not kept. Before each deletion it reads the instance
 // and the Nodes again. Orphaned Nodes are left to a NodeRetirement. It returns the findings with a started deletion.
-func DeleteOrphanedInstances(ctx context.Context, c instances.Deleter, nodes func(context.Context) ([]cloud.NodeIdentity, error), findings []Finding,
+func DeleteDueOrphanedInstances(ctx context.Context, c instances.Deleter, nodes func(context.Context) ([]cloud.NodeIdentity, error), findings []Finding,
 	log *slog.Logger,
 ) ([]Finding, error) {
 	var begun []Finding
@@ -21,7 +21,7 @@ func DeleteOrphanedInstances(ctx context.Context, c instances.Deleter, nodes fun
 		if f.Kind != OrphanedInstance || !f.IsDue || f.KeptReason != "" {
 			continue
 		}
-		asked, err := instances.DeleteWithoutNode(ctx, c, nodes, f.ProviderID, func(i cloud.Instance) bool {
+		asked, err := instances.DeleteIfStillWithoutNode(ctx, c, nodes, f.ProviderID, func(i cloud.Instance) bool {
 			return i.Name == f.Name && i.Group == f.Group && i.State != cloud.Deleting
 		})
 		if err != nil {
@@ -35,12 +35,12 @@ func DeleteOrphanedInstances(ctx context.Context, c instances.Deleter, nodes fun
 	return begun, errors.Join(errs...)
 }
 
-// deleteInstances deletes the orphaned instances that are due (I4, I7). A cloud without marks has none.
-func (s *Controller) deleteInstances(ctx context.Context, seen *snapshot, findings []Finding) error {
+// deleteDueInstances deletes the orphaned instances that are due (I4, I7). A cloud without marks has none.
+func (s *Controller) deleteDueInstances(ctx context.Context, seen *snapshot, findings []Finding) error {
 	if s.marking == nil {
 		return nil
 	}
-	begun, err := DeleteOrphanedInstances(ctx, s.marking, s.nodes.Read, findings, s.options.Log)
+	begun, err := DeleteDueOrphanedInstances(ctx, s.marking, s.nodes.Read, findings, s.options.Log)
 	for _, f := range begun {
 		s.options.Metrics.removed.WithLabelValues(s.cloudName, string(OrphanedInstance)).Inc()
 		s.recordGroupEvent(seen, f.Group, eventOrphanDeleted, f.Name, f.String())

@@ -27,8 +27,8 @@ const (
 	eventOrphanedNode eventReason = "InstanceMissing"
 )
 
-// reportFindings counts the findings, and reports each one when it is first found and when it is due.
-func (s *Controller) reportFindings(seen *snapshot, findings []Finding) {
+// reportChangedFindings counts the findings, and reports each one when it is first found and when it is due.
+func (s *Controller) reportChangedFindings(seen *snapshot, findings []Finding) {
 	reported := map[string]string{}
 	counts := map[[2]string]float64{}
 	for _, kind := range s.findableKinds() {
@@ -53,15 +53,15 @@ func (s *Controller) reportFindings(seen *snapshot, findings []Finding) {
 	}
 	s.reported = reported
 	if s.options.DeleteOrphans {
-		s.reportKept(seen, findings)
+		s.reportKeptGroupsOnce(seen, findings)
 	}
 	for key, n := range counts {
 		s.options.Metrics.orphans.WithLabelValues(s.cloudName, key[0], key[1]).Set(n)
 	}
 }
 
-// reportKept reports once for each cloud group that its orphans are kept, and what to do.
-func (s *Controller) reportKept(seen *snapshot, findings []Finding) {
+// reportKeptGroupsOnce reports once for each cloud group that its orphans are kept, and what to do.
+func (s *Controller) reportKeptGroupsOnce(seen *snapshot, findings []Finding) {
 	kept := map[string]bool{}
 	for _, f := range findings {
 		if f.KeptReason == "" || kept[f.Group] {

@@ -105,7 +105,7 @@ func NewFinder(c Cloud, g GracePeriod) *Finder {
 // cloud does not answer for a Node, that Node is not a finding.
 func (f *Finder) FindOrphans(ctx context.Context, instances []cloud.Instance, nodes []Node, now time.Time) ([]Finding, error) {
 	seen := map[string]Finding{}
-	hosts := f.toHosts(nodes...)
+	hosts := f.newNodeIndex(nodes...)
 	for _, i := range instances {
 		if f.IsExempt != nil && f.IsExempt(i) {
 			continue
@@ -114,9 +114,9 @@ func (f *Finder) FindOrphans(ctx context.Context, instances []cloud.Instance, no
 			f.addFinding(seen, Finding{Kind: OrphanedInstance, ProviderID: i.ProviderID, Name: i.Name, Group: i.Group, Proofs: proofs}, now)
 		}
 	}
-	f.applyLimit(seen, instances, hosts, nodes, now)
-	err := f.addOrphanedNodes(ctx, seen, instances, f.findSilentNodes(nodes, now), now)
-	return f.storeFindings(seen), err
+	f.keepOrphansOverLimit(seen, instances, hosts, nodes, now)
+	err := f.addOrphanedNodes(ctx, seen, instances, f.findUnreadyNodesOfCloud(nodes, now), now)
+	return f.storeAndSortFindings(seen), err
 }
 
 // FindOrphanedNodes is [Finder.Look] for a cloud without marks, which has no orphaned instances. Nodes are the Nodes that
@@ -124,20 +124,20 @@ func (f *Finder) FindOrphans(ctx context.Context, instances []cloud.Instance, no
 // calls list only if a Node is silent. If list fails, nothing is found (I7).
 func (f *Finder) FindOrphanedNodes(ctx context.Context, list func(context.Context) ([]cloud.Instance, error), nodes []Node, now time.Time) ([]Finding, error) {
 	seen := map[string]Finding{}
-	silent := f.findSilentNodes(nodes, now)
+	silent := f.findUnreadyNodesOfCloud(nodes, now)
 	if len(silent) == 0 {
-		return f.storeFindings(seen), nil
+		return f.storeAndSortFindings(seen), nil
 	}
 	instances, err := list(ctx)
 	if err != nil {
-		return f.storeFindings(seen), err
+		return f.storeAndSortFindings(seen), err
 	}
 	err = f.addOrphanedNodes(ctx, seen, instances, silent, now)
-	return f.storeFindings(seen), err
+	return f.storeAndSortFindings(seen), err
 }
 
-// storeFindings stores the findings for the next scan and returns them sorted.
-func (f *Finder) storeFindings(seen map[string]Finding) []Finding {
+// storeAndSortFindings stores the findings for the next scan and returns them sorted.
+func (f *Finder) storeAndSortFindings(seen map[string]Finding) []Finding {
 	f.previous = seen
 	return slices.SortedFunc(maps.Values(seen), func(a, b Finding) int {
 		return strings.Compare(string(a.Kind)+a.Name+a.ProviderID, string(b.Kind)+b.Name+b.ProviderID)
@@ -170,8 +170,8 @@ func (f *Finder) proveNoNode(i cloud.Instance, hosts *cloud.NodeIndex, nodes int
 	}
 }
 
-// toHosts converts Nodes for the comparison with instances.
-func (f *Finder) toHosts(nodes ...Node) *cloud.NodeIndex {
+// newNodeIndex converts Nodes for the comparison with instances.
+func (f *Finder) newNodeIndex(nodes ...Node) *cloud.NodeIndex {
 	all := make([]cloud.NodeIdentity, len(nodes))
 	for i, n := range nodes {
 		all[i] = cloud.NodeIdentity{Name: n.Name, ProviderID: n.ProviderID, SystemUUID: n.SystemUUID}
@@ -179,8 +179,8 @@ func (f *Finder) toHosts(nodes ...Node) *cloud.NodeIndex {
 	return cloud.NewNodeIndex(f.cloud.Normalize, all)
 }
 
-// findSilentNodes returns the Nodes that may be orphaned: not Ready, past their time to join, and of this cloud.
-func (f *Finder) findSilentNodes(nodes []Node, now time.Time) []Node {
+// findUnreadyNodesOfCloud returns the Nodes that may be orphaned: not Ready, past their time to join, and of this cloud.
+func (f *Finder) findUnreadyNodesOfCloud(nodes []Node, now time.Time) []Node {
 	return slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool {
 		if n.Ready || n.ProviderID == "" || now.Sub(n.Created) < f.grace.JoinTimeout {
 			return true
@@ -214,7 +214,7 @@ func (f *Finder) proveNoInstance(ctx context.Context, n Node, instances []cloud.
 	if err != nil {
 		return nil, err
 	}
-	host := f.toHosts(n)
+	host := f.newNodeIndex(n)
 	for _, i := range instances {
 		if node, _ := host.FindNode(i); node != "" {
 			return nil, nil

@@ -185,7 +185,7 @@ func TestI4OrphanJoiningDuringDeletionStays(t *testing.T) {
 		}
 		return nil, nil
 	}
-	begun, err := DeleteOrphanedInstances(t.Context(), w, nodes, []Finding{finding("a"), finding("b")}, slog.New(slog.DiscardHandler))
+	begun, err := DeleteDueOrphanedInstances(t.Context(), w, nodes, []Finding{finding("a"), finding("b")}, slog.New(slog.DiscardHandler))
 	if err != nil || len(begun) != 1 || begun[0].ProviderID != "cloud:///a" || len(w.deleted) != 1 {
 		t.Errorf("deleted %q, returned %v, %v; want the first only", w.deleted, begun, err)
 	}
@@ -212,7 +212,7 @@ func TestI4OrphanIsReadAgainBeforeItsDeletion(t *testing.T) {
 		if tc.change != nil {
 			tc.change(w, &f)
 		}
-		begun, err := DeleteOrphanedInstances(t.Context(), w, newHostReader(tc.nodes), []Finding{f}, slog.New(slog.DiscardHandler))
+		begun, err := DeleteDueOrphanedInstances(t.Context(), w, newHostReader(tc.nodes), []Finding{f}, slog.New(slog.DiscardHandler))
 		if len(w.deleted) != tc.deleted || len(begun) != tc.deleted || (err != nil) != w.failing {
 			t.Errorf("%s: deleted %q, returned %v, %v", name, w.deleted, begun, err)
 		}
@@ -248,7 +248,7 @@ func lookAndDelete(t *testing.T, w *fakeCloud, f *Finder, nodes []Node, minutes 
 	before := len(w.deleted)
 	found, err := f.FindOrphans(t.Context(), w.instances, nodes, now.Add(time.Duration(minutes)*time.Minute))
 	must.NoError(t, err)
-	if _, err := DeleteOrphanedInstances(t.Context(), w, newHostReader(nodes), found, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := DeleteDueOrphanedInstances(t.Context(), w, newHostReader(nodes), found, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	return len(w.deleted) - before

@@ -14,7 +14,7 @@ const (
 	nodesPerOrphan = 5
 )
 
-// applyLimit keeps all orphans of a scan if there are too many, or if no instance has a Node.
+// keepOrphansOverLimit keeps all orphans of a scan if there are too many, or if no instance has a Node.
 //
 // Then the cluster has probably lost its Nodes: its control plane was rebuilt or restored, or another cluster has its
 // name. The proofs of each orphan do not help against that. Suspected orphans count too, because Nodes may be lost one
@@ -22,7 +22,7 @@ const (
 //
 // When they are few again, the others may be rejoining one by one. So the remaining orphans get their time to join once
 // more.
-func (f *Finder) applyLimit(seen map[string]Finding, instances []cloud.Instance, hosts *cloud.NodeIndex, nodes []Node, now time.Time) {
+func (f *Finder) keepOrphansOverLimit(seen map[string]Finding, instances []cloud.Instance, hosts *cloud.NodeIndex, nodes []Node, now time.Time) {
 	if len(seen) == 0 {
 		return
 	}

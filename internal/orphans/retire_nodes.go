@@ -11,9 +11,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
-// retireNodes creates NodeRetirements for the due Nodes of this manager's groups. A Node without a group is only
+// retireDueNodes creates NodeRetirements for the due Nodes of this manager's groups. A Node without a group is only
 // reported, because Slipway does not manage it.
-func (s *Controller) retireNodes(ctx context.Context, seen *snapshot, findings []Finding) error {
+func (s *Controller) retireDueNodes(ctx context.Context, seen *snapshot, findings []Finding) error {
 	var errs []error
 	for _, f := range findings {
 		n, g := seen.nodeByName[f.Name], seen.groupByName[seen.groupOfNode[f.Name]]

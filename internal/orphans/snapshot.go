@@ -34,7 +34,7 @@ func (s *Controller) readSnapshot(ctx context.Context) (*snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	leaving, inHand, err := s.readRetirements(ctx)
+	leaving, inHand, err := s.readUnfinishedRetirements(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -72,9 +72,9 @@ func (s *Controller) readSnapshot(ctx context.Context) (*snapshot, error) {
 	return seen, nil
 }
 
-// readRetirements reads the unfinished retirements of any manager, page by page. It returns the names of their Nodes,
+// readUnfinishedRetirements reads the unfinished retirements of any manager, page by page. It returns the names of their Nodes,
 // and the normalized provider IDs of their instances.
-func (s *Controller) readRetirements(ctx context.Context) (leaving, inHand map[string]bool, err error) {
+func (s *Controller) readUnfinishedRetirements(ctx context.Context) (leaving, inHand map[string]bool, err error) {
 	leaving, inHand = map[string]bool{}, map[string]bool{}
 	var page v1alpha1.NodeRetirementList
 	for more := true; more; more = page.Continue != "" {

@@ -23,9 +23,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
-// launchAll requests all launches at once, and waits for the answers until the answer timeout. A launch without an
-// answer counts as provisioning, so that it delays no reconcile and no later pod.
-func (a *Controller) launchAll(ctx context.Context, groups []*managedGroup, d *plan.Decision, waiting map[placement.PodKey]unschedulablePod) error {
+// launchAndAwaitReplies requests all launches at once, and waits for the answers until the answer timeout. A launch without an
+// answer by then counts as provisioning. So a slow cloud delays no later pod.
+func (a *Controller) launchAndAwaitReplies(ctx context.Context, groups []*managedGroup, d *plan.Decision, waiting map[placement.PodKey]unschedulablePod) error {
 	var errs []error
 	for _, g := range groups {
 		var launches []plan.Launch
@@ -35,7 +35,7 @@ func (a *Controller) launchAll(ctx context.Context, groups []*managedGroup, d *p
 			}
 		}
 		if len(launches) > 0 {
-			errs = append(errs, a.launchForGroup(ctx, g, launches, waiting))
+			errs = append(errs, a.reserveAndRequestLaunches(ctx, g, launches, waiting))
 		}
 	}
 	if len(d.Launches) > 0 {
@@ -44,8 +44,8 @@ func (a *Controller) launchAll(ctx context.Context, groups []*managedGroup, d *p
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// launchForGroup records a group's launches and then requests them.
-func (a *Controller) launchForGroup(ctx context.Context, g *managedGroup, launches []plan.Launch, waiting map[placement.PodKey]unschedulablePod) error {
+// reserveAndRequestLaunches records a group's launches and then requests them.
+func (a *Controller) reserveAndRequestLaunches(ctx context.Context, g *managedGroup, launches []plan.Launch, waiting map[placement.PodKey]unschedulablePod) error {
 	began := time.Now()
 	ids := make([]string, len(launches))
 	for i, o := range launches {
@@ -59,12 +59,12 @@ func (a *Controller) launchForGroup(ctx context.Context, g *managedGroup, launch
 		return fmt.Errorf("instances were not requested: %w", err)
 	}
 	for i, o := range launches {
-		a.requestLaunch(ctx, g, o, reserved[i], began, waiting)
+		a.startLaunchRequest(ctx, g, o, reserved[i], began, waiting)
 	}
 	return nil
 }
 
-func (a *Controller) requestLaunch(ctx context.Context, g *managedGroup, o plan.Launch, l launch.Reservation, began time.Time, waiting map[placement.PodKey]unschedulablePod) {
+func (a *Controller) startLaunchRequest(ctx context.Context, g *managedGroup, o plan.Launch, l launch.Reservation, began time.Time, waiting map[placement.PodKey]unschedulablePod) {
 	for _, key := range o.Pods {
 		a.options.Metrics.observePodWait(time.Since(waiting[key].since))
 	}
@@ -76,20 +76,20 @@ func (a *Controller) requestLaunch(ctx context.Context, g *managedGroup, o plan.
 		defer cancel()
 		op, err := l.Request(within, provider, group, order)
 		a.options.Metrics.observeLaunch(o, err, time.Since(began))
-		a.queueReply(g, err != nil, func(g *managedGroup) { a.recordAnswer(g, o, l.ID, op, err) })
+		a.queueReply(g, err != nil, func(g *managedGroup) { a.recordLaunchAnswer(g, o, l.ID, op, err) })
 		if err == nil {
-			a.followOperation(ctx, g, o, l.ID, provider, op)
+			a.pollOperationUntilDone(ctx, g, o, l.ID, provider, op)
 		}
 	})
 }
 
-// recordAnswer records the cloud's answer to a launch. A refusal does not fail the reconcile: the template backs off,
-// and the next reconcile uses another one.
-func (a *Controller) recordAnswer(g *managedGroup, o plan.Launch, id string, op cloud.Operation, err error) {
+// recordLaunchAnswer records the cloud's answer to a launch. A refusal is not an error of the reconcile: the template backs
+// off, and the next reconcile uses another one.
+func (a *Controller) recordLaunchAnswer(g *managedGroup, o plan.Launch, id string, op cloud.Operation, err error) {
 	log := a.options.Log.With("group", o.Group, "template", o.Template, "instances", o.Count, "pods", len(o.Pods), "reasons", o.Reasons)
 	if err == nil {
 		log.Info("instances are requested")
-		g.state.recordReply(id, launch.Accepted, op.ProviderIDs, time.Now())
+		g.state.recordLaunchReply(id, launch.Accepted, op.ProviderIDs, time.Now())
 		g.state.recordOperation(id, op.ID)
 		a.emitLaunched(g, o)
 		return
@@ -99,8 +99,8 @@ func (a *Controller) recordAnswer(g *managedGroup, o plan.Launch, id string, op 
 	if launch.BackOffReason(err) == launch.Unclear {
 		answer = launch.Lost
 	}
-	a.reportBackOff(g, g.state.recordRefusal(o.Template, err, time.Now()))
-	g.state.recordReply(id, answer, op.ProviderIDs, time.Now())
+	a.reportBackOff(g, g.state.recordRefusalAndPauseReads(o.Template, err, time.Now()))
+	g.state.recordLaunchReply(id, answer, op.ProviderIDs, time.Now())
 }
 
 // requeue starts the next reconcile soon.
@@ -114,26 +114,26 @@ func (a *Controller) requeue() {
 // maxConcurrentDeletions is the maximum of running deletions per group. Later reconciles delete the rest.
 const maxConcurrentDeletions = 10
 
-// deleteFailedInstances starts to delete our instances that will never become nodes. It does not wait for the cloud,
-// and starts only one deletion per instance.
-func (a *Controller) deleteFailedInstances(ctx context.Context, s *clusterCaches, groups []*managedGroup) {
+// startFailedInstanceDeletions starts to delete the instances of our launches that will never become nodes. It does not wait
+// for the cloud. If a deletion of an instance is running, it does not start another one.
+func (a *Controller) startFailedInstanceDeletions(ctx context.Context, s *clusterCaches, groups []*managedGroup) {
 	for _, g := range groups {
 		m := g.state
 		for _, failed := range m.tracking.FailedWithoutNode {
 			if id := failed.Instance.ProviderID; !m.deleting[id] && len(m.deleting) < maxConcurrentDeletions {
 				m.deleting[id] = true
-				a.startDeletion(ctx, s, g, failed)
+				a.startInstanceDeletion(ctx, s, g, failed)
 			}
 		}
 		m.tracking.FailedWithoutNode = nil // the next cloud read finds the rest
 	}
 }
 
-func (a *Controller) startDeletion(ctx context.Context, s *clusterCaches, g *managedGroup, failed launch.FailedInstance) {
+func (a *Controller) startInstanceDeletion(ctx context.Context, s *clusterCaches, g *managedGroup, failed launch.FailedInstance) {
 	a.calls.Go(func() {
 		within, cancel := context.WithTimeout(ctx, cloudTimeout)
 		defer cancel()
-		gone, err := a.deleteInstance(within, s, g, failed)
+		gone, err := a.deleteInstanceWithoutNode(within, s, g, failed)
 		a.queueReply(g, gone, func(g *managedGroup) {
 			delete(g.state.deleting, failed.Instance.ProviderID)
 			switch {
@@ -147,13 +147,13 @@ func (a *Controller) startDeletion(ctx context.Context, s *clusterCaches, g *man
 	})
 }
 
-// deleteInstance deletes an instance after the API server and the cloud have confirmed again that it has no Node (I4,
+// deleteInstanceWithoutNode deletes an instance after the API server and the cloud have confirmed again that it has no Node (I4,
 // I7). It reports whether the cloud was asked.
-func (a *Controller) deleteInstance(ctx context.Context, s *clusterCaches, g *managedGroup, failed launch.FailedInstance) (asked bool, err error) {
+func (a *Controller) deleteInstanceWithoutNode(ctx context.Context, s *clusterCaches, g *managedGroup, failed launch.FailedInstance) (asked bool, err error) {
 	provider := a.options.Clouds[g.Group.Spec.Cloud.Provider]
 	id := failed.Instance.ProviderID
 	// An instance in another state is evaluated again in the next reconcile.
-	asked, err = instances.DeleteWithoutNode(ctx, provider, s.hosts.Read, id, func(i cloud.Instance) bool {
+	asked, err = instances.DeleteIfStillWithoutNode(ctx, provider, s.hosts.Read, id, func(i cloud.Instance) bool {
 		return i.State == failed.Instance.State && i.State != cloud.Unknown
 	})
 	switch {
@@ -167,10 +167,10 @@ func (a *Controller) deleteInstance(ctx context.Context, s *clusterCaches, g *ma
 	return true, nil
 }
 
-// retireUnderutilized writes the annotation of nodes that may be retired, requests due retirements, and cancels pending
-// retirements that are not wanted any more. A node that is not decided on loses its annotation (I3), unless another
-// manager owns it.
-func (a *Controller) retireUnderutilized(ctx context.Context, cluster *nodegroup.Cluster, groups []*managedGroup, down []plan.NodeDecision) error {
+// applyScaleDownDecisions requests the retirements of underutilized nodes that are due, and cancels its pending retirements
+// that are not wanted any more. It also writes on each such node since when it may be retired. A node without a decision
+// loses this annotation (I3), unless another manager owns the node.
+func (a *Controller) applyScaleDownDecisions(ctx context.Context, cluster *nodegroup.Cluster, groups []*managedGroup, down []plan.NodeDecision) error {
 	if down == nil {
 		return nil // there was no decision
 	}
@@ -179,7 +179,7 @@ func (a *Controller) retireUnderutilized(ctx context.Context, cluster *nodegroup
 	for i := range down {
 		d := &down[i]
 		marked[d.Node] = true
-		errs = append(errs, a.writeSinceAnnotation(ctx, d.Subject.Object, d.Since))
+		errs = append(errs, a.writeUnderutilizedSinceAnnotation(ctx, d.Subject.Object, d.Since))
 		g := findGroup(groups, d.Group)
 		switch {
 		case d.CancelledRetirement != "":
@@ -187,11 +187,11 @@ func (a *Controller) retireUnderutilized(ctx context.Context, cluster *nodegroup
 		case d.Verdict == nodegroup.Leaves:
 			errs = append(errs, a.requestRetirement(ctx, g, d))
 		}
-		a.emitNodeEvent(g, d)
+		a.emitNodeEventIfChanged(g, d)
 	}
 	for i := range cluster.Nodes {
 		if n := &cluster.Nodes[i]; !marked[n.Name] && cluster.ManagesNode(n, a.options.Selector) {
-			errs = append(errs, a.writeSinceAnnotation(ctx, n, time.Time{}))
+			errs = append(errs, a.writeUnderutilizedSinceAnnotation(ctx, n, time.Time{}))
 		}
 	}
 	return errors.Join(errs...)
@@ -206,9 +206,9 @@ func findGroup(groups []*managedGroup, name string) *managedGroup {
 	return nil
 }
 
-// writeSinceAnnotation writes since when a Node may be retired, if the annotation differs. It succeeds only if the Node
-// did not change since it was read.
-func (a *Controller) writeSinceAnnotation(ctx context.Context, n *corev1.Node, since time.Time) error {
+// writeUnderutilizedSinceAnnotation writes on a Node since when it may be retired, if the annotation differs. If the Node has changed
+// since it was read, the write fails with a conflict.
+func (a *Controller) writeUnderutilizedSinceAnnotation(ctx context.Context, n *corev1.Node, since time.Time) error {
 	var value any
 	if !since.IsZero() {
 		value = since.UTC().Format(time.RFC3339)

@@ -33,12 +33,13 @@ type cloudObservation struct {
 	joinStates
 }
 
-// shouldReadCloud reports whether the group's cloud is read: it needs spec.scaleUp, and must be accepted.
+// shouldReadCloud reports whether the cloud of the group is read. The group must have spec.scaleUp and must be accepted.
 func shouldReadCloud(g *managedGroup) bool { return g.Group.Spec.ScaleUp != nil && g.NotAccepted == "" }
 
-// readClouds starts to read the clouds of all groups that scale up, and waits for the answers until the answer timeout.
-// The next reconcile applies later answers. Until then the group keeps its last state, with the launches made since.
-func (a *Controller) readClouds(ctx context.Context, s *clusterCaches, groups []*managedGroup) {
+// readCloudsUntilTimeout starts to read the clouds of all groups that scale up, and waits for the answers until the answer timeout.
+// If a cloud answers later, the next reconcile applies its answer. Until then the group keeps its last state and the
+// launches made since.
+func (a *Controller) readCloudsUntilTimeout(ctx context.Context, s *clusterCaches, groups []*managedGroup) {
 	for _, g := range groups {
 		if shouldReadCloud(g) && (!g.state.isReadEarly || g.state.needsReread()) {
 			a.startCloudRead(ctx, s, g)
@@ -48,8 +49,8 @@ func (a *Controller) readClouds(ctx context.Context, s *clusterCaches, groups []
 	a.awaitReplies(ctx, groups, func(m *groupState) bool { return !m.isReading })
 }
 
-// readCloudsEarly starts to read the clouds before a reconcile, for the groups of the last reconcile.
-func (a *Controller) readCloudsEarly(ctx context.Context, s *clusterCaches) {
+// startCloudReadsEarly starts to read the clouds before a reconcile begins, for the groups that the last reconcile has found.
+func (a *Controller) startCloudReadsEarly(ctx context.Context, s *clusterCaches) {
 	for _, g := range a.lastGroups {
 		if shouldReadCloud(g) && !g.state.isReading {
 			g.state.isReadEarly = true
@@ -149,14 +150,14 @@ func (a *Controller) applyObservation(g *managedGroup, v cloudObservation) {
 	m.cloud.Size -= m.tracking.Unmade // the next launch reuses these, and leaves the size as it is
 	m.cloud.Size = max(m.cloud.Size, countExpectedInstances(v.instances, m.pending))
 	for _, r := range m.tracking.Joined {
-		m.recordJoined(&r)
+		m.recordUsableInstance(&r)
 	}
 	for _, droppedLaunch := range m.tracking.Dropped {
 		b := m.recordFailure(droppedLaunch.Template, launch.Failed, m.describeDroppedLaunch(droppedLaunch.Count), now)
 		a.options.Metrics.countDropped(g.name(), droppedLaunch.Template)
 		a.reportBackOff(g, b)
 	}
-	for _, failed := range g.listNewFailures(a.options.Clouds[g.Group.Spec.Cloud.Provider], &m.tracking) { // before the decision whether to launch others instead
+	for _, failed := range g.listUncountedFailures(a.options.Clouds[g.Group.Spec.Cloud.Provider], &m.tracking) { // before the decision whether to launch others instead
 		template := m.cloudTemplateName(failed.Template)
 		if failed.Reason == launch.NeverUsable {
 			if m.unusable[failed.Instance.ProviderID] {
@@ -170,14 +171,14 @@ func (a *Controller) applyObservation(g *managedGroup, v cloudObservation) {
 			a.reportBackOff(g, m.recordFailure(template, failed.Reason, failed.Message, now))
 		}
 	}
-	m.updateLaunches(now)
+	m.updateReplacementLaunches(now)
 	for _, id := range m.tracking.UnknownInstances {
 		a.options.Log.Warn("an instance has no Node and belongs to no known launch; it is kept", "group", g.name(), "providerID", id)
 	}
 }
 
-// describeDroppedLaunch returns the message for a dropped launch, and what to do if the cloud still counts its
-// instances.
+// describeDroppedLaunch returns the message for a launch that is given up because its instances did not appear. If the
+// cloud still counts these instances, the message says what to do.
 func (m *groupState) describeDroppedLaunch(count int) string {
 	message := fmt.Sprintf("the cloud has dropped a launch of %d instances without an error", count)
 	if n := m.tracking.Unmade; n > 0 {
@@ -187,8 +188,8 @@ func (m *groupState) describeDroppedLaunch(count int) string {
 	return message
 }
 
-// removeAdoptedWithoutNode removes adopted instances without a Node. They may belong to another cluster. So they do not
-// belong to a launch, and do not count towards a maximum.
+// removeAdoptedWithoutNode removes adopted instances without a Node, because they may belong to another cluster. They
+// then belong to no launch and count against no maximum.
 func (v *cloudObservation) removeAdoptedWithoutNode() {
 	var kept []cloud.Instance
 	for _, i := range v.instances {
@@ -202,7 +203,8 @@ func (v *cloudObservation) removeAdoptedWithoutNode() {
 	v.instances = kept
 }
 
-// countExpectedInstances counts a group's instances, and the pending ones that the cloud may not count yet.
+// countExpectedInstances counts a group's instances and the instances of pending launches that the cloud may not count
+// yet.
 func countExpectedInstances(instances []cloud.Instance, asked []launch.PendingLaunch) (n int) {
 	for _, i := range instances {
 		if i.State != cloud.Deleting {
@@ -219,7 +221,7 @@ func countExpectedInstances(instances []cloud.Instance, asked []launch.PendingLa
 func (a *Controller) makePlanInput(s *clusterCaches, snapshot *snapshot.Snapshot, cluster *nodegroup.Cluster, groups []*managedGroup,
 	waiting map[placement.PodKey]unschedulablePod,
 ) *plan.Input {
-	w := &plan.Input{Snapshot: snapshot, MaxNodes: a.options.MaxNodes, LaunchRequests: a.openRequests(groups), Now: cluster.Now, UnreadyLimit: a.options.UnreadyLimit}
+	w := &plan.Input{Snapshot: snapshot, MaxNodes: a.options.MaxNodes, LaunchRequests: a.settleAndListOpenRequests(groups), Now: cluster.Now, UnreadyLimit: a.options.UnreadyLimit}
 	for i := range cluster.Nodes {
 		if fromcorev1.NodeFacts(&cluster.Nodes[i]).ControlPlane == "" {
 			w.NodeCount++
@@ -234,21 +236,21 @@ func (a *Controller) makePlanInput(s *clusterCaches, snapshot *snapshot.Snapshot
 		}
 	}
 	for _, g := range groups {
-		g.removeJoined(a.options.Clouds[g.Group.Spec.Cloud.Provider], cluster.Nodes)
-		g.state.pruneBackOffs(cluster.Now)
-		g.learnTemplates(cluster.Now)
-		g.observeNodes(cluster.Now)
+		g.removeJoinedFromProvisioning(a.options.Clouds[g.Group.Spec.Cloud.Provider], cluster.Nodes)
+		g.state.clampAndPruneBackOffs(cluster.Now)
+		g.learnTemplatesFromNodes(cluster.Now)
+		g.recordFirstSeenNodes(cluster.Now)
 		w.Groups = append(w.Groups, g.toPlanGroup())
 		g.state.notSelected = w.Groups[len(w.Groups)-1].WhyNotSelected()
 	}
-	w.UnreadyNodes = countUnready(w, cluster)
-	a.options.Metrics.setUnready(w)
+	w.UnreadyNodes = countUnexpectedUnready(w, cluster)
+	a.options.Metrics.setUnreadyAndPausedGauges(w)
 	return w
 }
 
-// countUnready counts the nodes that are not Ready, not starting and not being retired. A node without a group may be
-// new and still lack its labels. It counts as starting if it would be starting in any group.
-func countUnready(w *plan.Input, cluster *nodegroup.Cluster) (n int) {
+// countUnexpectedUnready counts the nodes that are not Ready, except starting nodes and nodes that are being retired. A node
+// without a group may be new and lack its labels, so it counts as starting if it would be starting in any group.
+func countUnexpectedUnready(w *plan.Input, cluster *nodegroup.Cluster) (n int) {
 	byName := map[string]*plan.Group{}
 	for i := range w.Groups {
 		byName[w.Groups[i].Group.Name] = &w.Groups[i]
@@ -269,8 +271,8 @@ func countUnready(w *plan.Input, cluster *nodegroup.Cluster) (n int) {
 	return n
 }
 
-// recordJoined clears the failures of the instance's template, because its Node was usable.
-func (m *groupState) recordJoined(r *launch.Instance) {
+// recordUsableInstance ends the back-off of the instance's template, because the Node of the instance was usable.
+func (m *groupState) recordUsableInstance(r *launch.Instance) {
 	if l, ok := m.launches[r.Launch]; ok && l.IsForRetirement() {
 		launch.SetLaunchReady(&l, *r)
 		m.launches[l.ID] = l
@@ -278,10 +280,10 @@ func (m *groupState) recordJoined(r *launch.Instance) {
 	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return launch.IsBackOffRefuted(&b, r) })
 }
 
-// removeJoined removes instances that have a Node now from the provisioning ones. The cloud was read before the Node
-// joined, and the instance would count twice. An instance with a usable Node has joined for good: its Node may be
-// unusable again when the cloud is read next.
-func (g *managedGroup) removeJoined(provider cloud.Provider, nodes []corev1.Node) {
+// removeJoinedFromProvisioning removes instances that have a Node now from the provisioning instances. The cloud was read before the
+// Node joined, so the instance would count twice. It also records instances whose Node is usable as joined for good,
+// because the Node may not be usable at the next cloud read.
+func (g *managedGroup) removeJoinedFromProvisioning(provider cloud.Provider, nodes []corev1.Node) {
 	m := g.state
 	m.launched = nil
 	if len(m.tracking.Provisioning)+len(m.unjoined) == 0 || provider == nil {
@@ -291,7 +293,7 @@ func (g *managedGroup) removeJoined(provider cloud.Provider, nodes []corev1.Node
 	for i := range nodes {
 		all[i] = &nodes[i]
 	}
-	now := findJoinStates(provider, g.Group, m.addUnjoined(m.instances), all)
+	now := findJoinStates(provider, g.Group, m.appendUnshownInstances(m.instances), all)
 	m.tracking.Provisioning = slices.DeleteFunc(m.tracking.Provisioning, func(w launch.ProvisioningInstance) bool { return now.nodeByID[w.ID] != nil })
 	m.unjoined = slices.DeleteFunc(slices.Clone(m.unjoined), func(r launch.Instance) bool {
 		switch now.stateByID[r.ProviderID] {
@@ -305,7 +307,7 @@ func (g *managedGroup) removeJoined(provider cloud.Provider, nodes []corev1.Node
 		default:
 			return false
 		}
-		m.recordJoined(&r)
+		m.recordUsableInstance(&r)
 		if m.joined == nil {
 			m.joined = map[string]bool{}
 		}
@@ -314,8 +316,8 @@ func (g *managedGroup) removeJoined(provider cloud.Provider, nodes []corev1.Node
 	})
 }
 
-// addUnjoined adds the recorded instances that the cloud has not shown to this process.
-func (m *groupState) addUnjoined(shown []cloud.Instance) []cloud.Instance {
+// appendUnshownInstances adds the recorded instances that this process has not seen in the cloud yet.
+func (m *groupState) appendUnshownInstances(shown []cloud.Instance) []cloud.Instance {
 	all, there := slices.Clone(shown), map[string]bool{}
 	for _, i := range shown {
 		there[i.ProviderID] = true
@@ -335,19 +337,20 @@ func (g *managedGroup) toPlanGroup() plan.Group {
 	for name, is := range m.observedNodes {
 		out.ObservedSince[name] = is.at
 	}
-	out.CloudMinSize, out.Unreplaced = m.cloud.Min, g.countUnreplaced()
+	out.CloudMinSize, out.Unreplaced = m.cloud.Min, g.countUnreplacedInstances()
 	if g.Group.Spec.ScaleUp != nil && (m.readError != "" || m.cloudTemplates == nil || m.needsReread()) {
-		why := m.readError
+		var why string
 		switch {
-		case why != "":
+		case m.readError != "":
+			why = "cannot read the group from its cloud: " + m.readError
 		case m.cloudTemplates == nil:
-			why = "it was not read yet"
+			why = "the group has not been read from its cloud yet"
 		case m.quietUntil.After(m.failedAt):
-			why = "it asked for a pause until " + m.quietUntil.UTC().Format(time.RFC3339)
+			why = "the cloud allows no requests until " + m.quietUntil.UTC().Format(time.RFC3339)
 		default:
-			why = "it was not read since a launch failed"
+			why = "the group has not been read from its cloud since a launch failed"
 		}
-		out.ClosedReason = &plan.Reason{Rule: plan.CloudUnreadable, Group: g.name(), Message: "cannot read the group from its cloud: " + why}
+		out.ClosedReason = &plan.Reason{Rule: plan.CloudUnreadable, Group: g.name(), Message: why}
 	}
 	return out
 }

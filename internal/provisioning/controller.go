@@ -35,8 +35,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// Options configure a Controller. All fields but Selector, Maximum, Unreadiness, Wishes, Debounce, Every and Settle are
-// required.
+// Options configure a Controller. All fields but Selector, MaxNodes, UnreadyLimit, LaunchRequests, Debounce, Interval
+// and SettleTime are required.
 type Options struct {
 	// Client writes objects, and reads NodeGroups and NodeRetirements from caches.
 	Client   client.Client
@@ -139,7 +139,7 @@ func (a *Controller) Start(ctx context.Context) error {
 	}
 	a.options.Log.Info("provisioning started", "debounce", a.options.Debounce)
 	defer a.calls.Wait()
-	a.run(ctx, sources)
+	a.runReconcileLoop(ctx, sources)
 	return nil
 }
 
@@ -157,14 +157,15 @@ func (a *Controller) isAnyGroupManaged(ctx context.Context) bool {
 	return false
 }
 
-// isManaged reports whether this controller scales the group. Other groups belong to another manager or are not scaled.
+// isManaged reports whether this controller scales the group. It does not scale a group of another manager, or a group
+// without a rule for scaling.
 func (a *Controller) isManaged(g *v1alpha1.NodeGroup) bool {
 	asks := g.Spec.ScaleUp != nil || g.Spec.ScaleDown != nil && g.Spec.ScaleDown.Underutilized != nil
 	return asks && a.options.Selector.Matches(labels.Set(g.Labels))
 }
 
-// run reconciles when pods become unschedulable, after the debounce, and at every interval.
-func (a *Controller) run(ctx context.Context, s *clusterCaches) {
+// runReconcileLoop reconciles when pods become unschedulable, after the debounce, and at every interval.
+func (a *Controller) runReconcileLoop(ctx context.Context, s *clusterCaches) {
 	for quiet := 0; ; quiet++ {
 		busy, err := a.reconcile(ctx, s, quiet%cloudReadInterval == 0)
 		if err != nil && ctx.Err() == nil {
@@ -179,10 +180,10 @@ func (a *Controller) run(ctx context.Context, s *clusterCaches) {
 			return
 		case <-time.After(a.options.Interval):
 		case <-a.wake:
-			if a.pods.waitedFor() > 0 {
-				a.readCloudsEarly(ctx, s)
+			if a.pods.timeSinceFirstPod() > 0 {
+				a.startCloudReadsEarly(ctx, s)
 			}
-			if !elapsed.Sleep(ctx, a.options.Debounce-a.pods.waitedFor()) {
+			if !elapsed.Sleep(ctx, a.options.Debounce-a.pods.timeSinceFirstPod()) {
 				return
 			}
 			quiet = -1
@@ -190,10 +191,10 @@ func (a *Controller) run(ctx context.Context, s *clusterCaches) {
 	}
 }
 
-// reconcile reads the cluster, decides, and acts. It reads the clouds if askClouds is true or pods are unschedulable.
-// busy reports whether work is in progress.
+// reconcile reads the cluster, decides, and acts. It reads the clouds if askClouds is true or if pods are unschedulable.
+// busy reports whether work is in progress, so that the next reconcile must come soon.
 func (a *Controller) reconcile(ctx context.Context, s *clusterCaches, askClouds bool) (busy bool, err error) {
-	waiting := a.pods.takeAll()
+	waiting := a.pods.listAndResetWait()
 	var cluster *nodegroup.Cluster
 	var groups []*managedGroup
 	asks := askClouds || len(waiting) > 0
@@ -203,8 +204,8 @@ func (a *Controller) reconcile(ctx context.Context, s *clusterCaches, askClouds 
 		}
 		a.loadStates(groups)
 		a.applyReplies(groups)
-		a.followRecordedOperations(ctx, groups)
-		a.readClouds(ctx, s, groups)
+		a.startPollingRecordedOperations(ctx, groups)
+		a.readCloudsUntilTimeout(ctx, s, groups)
 	}
 	var up *plan.Decision
 	var down []plan.NodeDecision
@@ -238,20 +239,19 @@ func (a *Controller) reconcile(ctx context.Context, s *clusterCaches, askClouds 
 	if err != nil {
 		return true, err
 	}
-	up.Pods = a.filterVerdicts(up.Pods)
-	failed := a.launchAll(ctx, groups, up, waiting)
+	up.Pods = a.dropNoGroupVerdicts(up.Pods)
+	failed := a.launchAndAwaitReplies(ctx, groups, up, waiting)
 	a.recordRequestVerdicts(groups, up.LaunchRequests)
-	a.emitPodEvents(up, areAllGroupsKnown(groups, time.Now()), waiting)
+	a.emitChangedPodEvents(up, areGroupsKnownOrPastGrace(groups, time.Now()), waiting)
 	a.options.Metrics.setGauges(groups, up, down)
-	a.deleteFailedInstances(ctx, s, groups)
-	errs := []error{failed, a.retireNeverReady(ctx, groups), a.writeStatuses(ctx, groups), a.retireUnderutilized(ctx, cluster, groups, down)}
+	a.startFailedInstanceDeletions(ctx, s, groups)
+	errs := []error{failed, a.retireNeverReady(ctx, groups), a.writeChangedStatuses(ctx, groups), a.applyScaleDownDecisions(ctx, cluster, groups, down)}
 	return len(up.Launches) > 0 || len(waiting) > 0 || isWorkPending(groups), errors.Join(errs...)
 }
 
-// filterVerdicts removes the verdicts that this manager cannot know. A manager with a selector does not know the groups
-// that it skips, or the groups in the file of another manager. So only a manager of all groups reports that no group
-// exists.
-func (a *Controller) filterVerdicts(pods []plan.PodVerdict) []plan.PodVerdict {
+// dropNoGroupVerdicts removes the verdict that no group exists, unless this manager knows all groups. A manager with a
+// selector does not know the groups that it skips. No manager knows the groups in the file of another manager.
+func (a *Controller) dropNoGroupVerdicts(pods []plan.PodVerdict) []plan.PodVerdict {
 	if a.options.Selector.Empty() {
 		return pods
 	}
@@ -263,9 +263,9 @@ func (a *Controller) filterVerdicts(pods []plan.PodVerdict) []plan.PodVerdict {
 // unknownGroupGrace is how long a group with unknown state delays the Events of unplaceable pods.
 const unknownGroupGrace = time.Minute
 
-// areAllGroupsKnown reports whether the state of every group is known, or has been unknown for the whole grace period.
-// After that an unknown state is a reason like any other.
-func areAllGroupsKnown(groups []*managedGroup, now time.Time) bool {
+// areGroupsKnownOrPastGrace reports whether the state of every group is known. A group whose state has been unknown for the
+// whole grace period counts as known: that its cloud cannot be read is then a reason for the pods.
+func areGroupsKnownOrPastGrace(groups []*managedGroup, now time.Time) bool {
 	for _, g := range groups {
 		if since := g.unknownSince(); !since.IsZero() && now.Before(since.Add(unknownGroupGrace)) {
 			return false
@@ -347,14 +347,14 @@ func (a *Controller) readCluster(ctx context.Context, s *clusterCaches) (*nodegr
 			a.options.Log.Warn("cannot read the launch record; nothing is launched for the group", "group", g.Name, "err", unread)
 			refused = cmp.Or(refused, unread.Error())
 		}
-		w, err := cluster.ReadGroup(ctx, g, refused, nil)
+		w, err := cluster.ReadGroupSnapshot(ctx, g, refused, nil)
 		if err != nil {
 			return nil, nil, fmt.Errorf("NodeGroup %s: %w", g.Name, err)
 		}
 		groups = append(groups, &managedGroup{
 			GroupSnapshot: w, retirements: findRetirementProgress(g, a.options.Clouds[g.Spec.Cloud.Provider], retirements.Items),
 			replacements: retirement.ReplacementInstanceIDs(retirements.Items, g.Name),
-			unreplaced:   findUnreplaced(g, a.options.Clouds[g.Spec.Cloud.Provider], retirements.Items),
+			unreplaced:   findUnreplacedRetirements(g, a.options.Clouds[g.Spec.Cloud.Provider], retirements.Items),
 		})
 	}
 	return cluster, groups, nil

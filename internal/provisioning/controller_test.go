@@ -519,7 +519,7 @@ func TestInstanceWhoseStateChangedIsKept(t *testing.T) {
 	f := newFixtureWithFailedInstance(t)
 	groups := f.readCloudOnce()
 	f.pool.change(func() { f.pool.machines[0].State = cloud.Running })
-	f.deleteFailedInstances(t.Context(), f.sources, groups)
+	f.startFailedInstanceDeletions(t.Context(), f.sources, groups)
 	f.calls.Wait()
 	check.Is(t, 0, len(f.pool.deleted), f.pool.deleted)
 }
@@ -530,7 +530,7 @@ func (f *fixture) readCloudOnce() []*managedGroup {
 	_, groups, err := f.readCluster(f.t.Context(), f.sources)
 	must.NoError(f.t, err)
 	f.loadStates(groups)
-	f.readClouds(f.t.Context(), f.sources, groups)
+	f.readCloudsUntilTimeout(f.t.Context(), f.sources, groups)
 	return groups
 }
 
@@ -671,7 +671,7 @@ func TestI4InstanceWithAnySignOfANodeIsKept(t *testing.T) {
 			change(node)
 			// First only the API server knows the Node, and later the watch too.
 			must.NoError(t, check.Err(f.kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})))
-			f.deleteFailedInstances(t.Context(), f.sources, groups)
+			f.startFailedInstanceDeletions(t.Context(), f.sources, groups)
 			f.calls.Wait()
 			f.waitUntil("the watch has told of the Node", func() bool {
 				_, err := f.sources.nodes.Get(node.Name)

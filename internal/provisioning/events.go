@@ -59,9 +59,9 @@ type emittedPodEvent struct {
 	at  time.Time
 }
 
-// emitPodEvents writes an Event for each pod whose verdict changed. It writes that no instance helps only if the state
+// emitChangedPodEvents writes an Event for each pod whose verdict changed. It writes that no instance helps only if the state
 // of all groups is known, and repeats that Event at an interval.
-func (a *Controller) emitPodEvents(d *plan.Decision, allKnown bool, waiting map[placement.PodKey]unschedulablePod) {
+func (a *Controller) emitChangedPodEvents(d *plan.Decision, allKnown bool, waiting map[placement.PodKey]unschedulablePod) {
 	now, emitted := time.Now(), make(map[string]emittedPodEvent, len(d.Pods))
 	for i := range d.Pods {
 		v := &d.Pods[i]
@@ -87,7 +87,7 @@ func (a *Controller) emitPodEvents(d *plan.Decision, allKnown bool, waiting map[
 		case plan.Launching:
 			a.emitEvent(pod, corev1.EventTypeNormal, eventLaunched, eventAction, joinReasons(v.Reasons))
 		case plan.Unschedulable:
-			a.emitEvent(pod, corev1.EventTypeWarning, eventUnplaceable, joinRules(v.Reasons), joinReasons(v.Reasons))
+			a.emitEvent(pod, corev1.EventTypeWarning, eventUnplaceable, joinDistinctRules(v.Reasons), joinReasons(v.Reasons))
 		}
 	}
 	a.podEvents = emitted
@@ -101,9 +101,9 @@ func joinReasons(reasons []plan.Reason) string {
 	return strings.Join(all, "; ")
 }
 
-// joinRules returns the distinct rules of the reasons. It is the action of an Event, because the API server merges
-// Events that differ only in their note.
-func joinRules(reasons []plan.Reason) string {
+// joinDistinctRules returns the distinct rules of the reasons as one text. This text is the action of an Event. If only the
+// notes of Events differed, the API server would merge the Events.
+func joinDistinctRules(reasons []plan.Reason) string {
 	var all []string
 	for _, r := range reasons {
 		if !slices.Contains(all, r.Rule) {
@@ -117,9 +117,9 @@ func (a *Controller) emitEvent(object runtime.Object, eventType string, reason e
 	a.options.Events.Eventf(object, nil, eventType, string(reason), action, "%s", observe.ClipBytes(note, maxNote))
 }
 
-// emitGroupEvent writes an Event on a NodeGroup. A group of a file has no object, and gets no Event. subject is the
-// template, instance or node. It is the Event's action, so that the API server does not merge Events about different
-// subjects.
+// emitGroupEvent writes an Event on a NodeGroup. It writes none for a group of a file, which has no object. subject is
+// the template, instance or node that the Event is about. It becomes the action of the Event, so that the API server
+// does not merge Events about different subjects.
 func (a *Controller) emitGroupEvent(g *managedGroup, eventType string, reason eventReason, subject, format string, args ...any) {
 	if g.Group.UID == "" {
 		return
@@ -131,7 +131,7 @@ func (a *Controller) emitGroupEvent(g *managedGroup, eventType string, reason ev
 }
 
 func (a *Controller) emitLaunched(g *managedGroup, o plan.Launch) {
-	a.emitGroupEvent(g, corev1.EventTypeNormal, eventLaunched, o.Template, "%d of %s: %s", o.Count, o.Template, joinReasons(o.Reasons))
+	a.emitGroupEvent(g, corev1.EventTypeNormal, eventLaunched, o.Template, "launching %d of template %s: %s", o.Count, o.Template, joinReasons(o.Reasons))
 }
 
 func (a *Controller) reportBackOff(g *managedGroup, b v1alpha1.BackOff) {
@@ -146,8 +146,8 @@ func (a *Controller) emitInstanceDeleted(g *managedGroup, failed launch.FailedIn
 		"instance %s (%s) has no Node and is deleted: %s: %s", failed.Instance.Name, failed.Instance.ProviderID, failed.Reason, failed.Message)
 }
 
-// emitNodeEvent writes an Event for a node that is retired or kept, if the decision changed.
-func (a *Controller) emitNodeEvent(g *managedGroup, d *plan.NodeDecision) {
+// emitNodeEventIfChanged writes an Event for a node that is retired or kept, if the decision changed.
+func (a *Controller) emitNodeEventIfChanged(g *managedGroup, d *plan.NodeDecision) {
 	uid := string(d.Subject.Object.UID)
 	key := string(d.Verdict)
 	for _, r := range d.Reasons {

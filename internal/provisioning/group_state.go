@@ -26,8 +26,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// groupState is what the controller remembers of a group between reconciles. What must survive a restart is in the
-// group's status too.
+// groupState is what the controller remembers of a group between reconciles. The part that must survive a restart is
+// also in the group's status.
 type groupState struct {
 	watchedSince      time.Time // when this process first saw the group
 	cloud             cloud.Group
@@ -84,12 +84,12 @@ func (a *Controller) loadStates(groups []*managedGroup) {
 		if p := g.Group.Status.Provisioning; p != nil {
 			g.state.mergeRecord(p)
 		}
-		g.forgetRemovedNodes()
+		g.forgetEventsOfRemovedNodes()
 	}
 	maps.DeleteFunc(a.states, func(name string, _ *groupState) bool { return !there[name] })
 }
 
-func (g *managedGroup) forgetRemovedNodes() {
+func (g *managedGroup) forgetEventsOfRemovedNodes() {
 	there := map[string]bool{}
 	for i := range g.Nodes {
 		there[string(g.Nodes[i].Object.UID)] = true
@@ -103,8 +103,8 @@ type nodeObservation struct {
 	at  time.Time
 }
 
-// observeNodes records when each node of the group was first seen, and removes nodes that are gone.
-func (g *managedGroup) observeNodes(now time.Time) {
+// recordFirstSeenNodes records when each node of the group was first seen, and removes nodes that are gone.
+func (g *managedGroup) recordFirstSeenNodes(now time.Time) {
 	before := g.state.observedNodes
 	g.state.observedNodes = make(map[string]nodeObservation, len(g.Nodes))
 	for i := range g.Nodes {
@@ -137,8 +137,8 @@ func newGroupState(s *v1alpha1.NodeGroupStatus, settle time.Duration) *groupStat
 	return m
 }
 
-// mergeRecord adds what another process or a replacement has written to the record. It reports whether it found a
-// launch that was not counted yet.
+// mergeRecord adds launches and answers that another process or a replacement has written to the launch record. It
+// reports whether it has found a launch that was not counted yet.
 func (m *groupState) mergeRecord(p *v1alpha1.ProvisioningStatus) (changed bool) {
 	now := time.Now()
 	for _, b := range p.BackOffs {
@@ -163,17 +163,18 @@ func (m *groupState) mergeRecord(p *v1alpha1.ProvisioningStatus) (changed bool) 
 			m.unjoined = append(m.unjoined, launch.Instance{ProviderID: i.ProviderID, Template: l.Template, Launch: l.ID, Since: i.Since})
 		}
 		if l.Count > 0 || len(l.Named) > 0 {
-			asked := m.toPending(l)
+			asked := m.toPendingLaunch(l)
 			m.pending = append(m.pending, asked)
 			if !m.readAt.IsZero() {
-				m.addProvisioning(asked)
+				m.addProvisioningInstances(asked)
 			}
 		}
 	}
 	return changed
 }
 
-// mergeAnswer applies the cloud's answer that the owner of a launch has recorded. There is one answer per launch.
+// mergeAnswer applies the cloud's answer to a launch, as the owner of the launch has recorded it. Each launch has only
+// one answer.
 func (m *groupState) mergeAnswer(l v1alpha1.Launch, now time.Time) {
 	is, open := m.launches[l.ID]
 	if !open || is.For == nil || is.AnsweredAt != nil || l.AnsweredAt == nil {
@@ -181,7 +182,7 @@ func (m *groupState) mergeAnswer(l v1alpha1.Launch, now time.Time) {
 	}
 	is.State, is.AnsweredAt, is.OperationID, is.Reason, is.Message = l.State, l.AnsweredAt, l.OperationID, l.Reason, l.Message
 	m.launches[l.ID] = is
-	m.updatePending(l.ID, func(a *launch.PendingLaunch) {
+	m.updatePendingLaunch(l.ID, func(a *launch.PendingLaunch) {
 		if is.State == v1alpha1.LaunchFailed {
 			a.Count, a.Named = 0, nil
 			return
@@ -191,8 +192,9 @@ func (m *groupState) mergeAnswer(l v1alpha1.Launch, now time.Time) {
 	})
 }
 
-// toPending converts a launch that another process has recorded. An answer that is not recorded counts as lost (I8).
-func (m *groupState) toPending(l v1alpha1.Launch) launch.PendingLaunch {
+// toPendingLaunch converts a launch that another process has recorded. If no answer is recorded, the answer counts as lost
+// (I8).
+func (m *groupState) toPendingLaunch(l v1alpha1.Launch) launch.PendingLaunch {
 	if l.IsForRetirement() {
 		return launch.NewPendingLaunch(&l, m.settleTime, time.Now())
 	}
@@ -217,9 +219,9 @@ func (m *groupState) recordFailure(template, reason, message string, now time.Ti
 	return b
 }
 
-// recordRefusal starts the back-off of a template after a failed launch. It lasts at least as long as the cloud asked
-// for.
-func (m *groupState) recordRefusal(template string, err error, now time.Time) v1alpha1.BackOff {
+// recordRefusalAndPauseReads starts the back-off of a template after a failed launch. If the cloud has asked for a pause, the
+// back-off is at least as long.
+func (m *groupState) recordRefusalAndPauseReads(template string, err error, now time.Time) v1alpha1.BackOff {
 	b := m.recordFailure(template, launch.BackOffReason(err), err.Error(), now)
 	m.pauseReads(err, now)
 	if least := metav1.NewTime(now.Add(cloud.RetryDelay(err))); b.Until.Before(&least) {
@@ -229,23 +231,23 @@ func (m *groupState) recordRefusal(template string, err error, now time.Time) v1
 	return b
 }
 
-// pauseReads stops reads of the group for as long as the cloud's error asks for.
+// pauseReads stops reads of the group's cloud for the pause that the cloud's error asks for.
 func (m *groupState) pauseReads(err error, now time.Time) {
 	if until := now.Add(cloud.RetryDelay(err)); until.After(m.quietUntil) {
 		m.quietUntil = until
 	}
 }
 
-// pruneBackOffs removes back-offs that ended long ago.
-func (m *groupState) pruneBackOffs(now time.Time) {
+// clampAndPruneBackOffs removes back-offs that ended long ago.
+func (m *groupState) clampAndPruneBackOffs(now time.Time) {
 	for template, b := range m.backOffs {
 		m.backOffs[template] = launch.ClampBackOff(b, now)
 	}
 	maps.DeleteFunc(m.backOffs, func(_ string, b v1alpha1.BackOff) bool { return launch.IsBackOffExpired(&b, now) })
 }
 
-// learnTemplates updates what the nodes of each template have shown.
-func (g *managedGroup) learnTemplates(now time.Time) {
+// learnTemplatesFromNodes stores the resources, labels and taints that the current nodes of each template have.
+func (g *managedGroup) learnTemplatesFromNodes(now time.Time) {
 	m := g.state
 	var startup []string
 	if up := g.Group.Spec.ScaleUp; up != nil {
@@ -289,8 +291,9 @@ func (m *groupState) cloudTemplateName(template string) string {
 	return template
 }
 
-// templateOfNode returns the name of a node's template. It uses the node's label, then the cloud's type. If the cloud
-// reports no type and has one template, it is that one. It returns "" if the group can launch no such node.
+// templateOfNode returns the name of a node's template: the template that the node's label for the instance type names,
+// or else the one that its cloud names. If the cloud names no type and has only one template, it is this one. It returns
+// "" if the group cannot launch such a node.
 func (m *groupState) templateOfNode(n *corev1.Node) string {
 	for _, name := range []string{n.Labels[corev1.LabelInstanceTypeStable], n.Labels[corev1.LabelInstanceType], m.typeByNode[n.Name]} {
 		for _, t := range m.cloudTemplates {
@@ -331,7 +334,7 @@ func (g *managedGroup) makePlanTemplates(siblings *v1alpha1.LearnedTemplate, now
 	for _, t := range templates {
 		source := plan.TemplateSource{Template: t, Declared: declared[t.Name], Siblings: siblings}
 		if l, ok := m.learned[t.Name]; ok {
-			source.Learned, source.NodesLongGone = &l, m.isLongGone(t.Name, now)
+			source.Learned, source.NodesLongGone = &l, m.areNodesLongGone(t.Name, now)
 		}
 		k := plan.Template{Name: t.Name, Cost: t.Cost, Node: plan.NewTemplateNode(g.Group, source)}
 		if b, ok := m.backOffs[t.Name]; ok {
@@ -342,13 +345,13 @@ func (g *managedGroup) makePlanTemplates(siblings *v1alpha1.LearnedTemplate, now
 	return planTemplates
 }
 
-// learnedTTL is how long nodes that are gone still prove that their template lacks a resource. If the declared
-// resources are wrong, at most one useless instance is launched per hour.
+// learnedTTL is the time after which the last nodes of a template, which lacked a declared resource, do not matter any
+// more. If the declaration is wrong, at most one useless instance is launched in each such period.
 const learnedTTL = time.Hour
 
-// isLongGone reports whether this process has seen no node of a template for that long. A node that is still starting
-// counts as present, though it may have no devices yet.
-func (m *groupState) isLongGone(template string, now time.Time) bool {
+// areNodesLongGone reports whether this process has seen no node of a template for learnedTTL. A starting node counts as seen,
+// even if it has no devices yet.
+func (m *groupState) areNodesLongGone(template string, now time.Time) bool {
 	last := m.watchedSince
 	if present := m.lastPresent[template]; present.After(last) {
 		last = present
@@ -374,19 +377,20 @@ func (m *groupState) addLaunch(o plan.Launch, at time.Time) (id string) {
 	m.latestLaunches[o.Template], m.countedLaunches[id] = id, true
 	m.launches[id] = v1alpha1.Launch{ID: id, Template: o.Template, RequestedAt: metav1.NewTime(at).Rfc3339Copy()}
 	m.pending = append(m.pending, launch.PendingLaunch{ID: id, Template: o.Template, Count: o.Count, RequestedAt: at})
-	m.addProvisioning(launch.PendingLaunch{ID: id, Template: o.Template, Count: o.Count})
+	m.addProvisioningInstances(launch.PendingLaunch{ID: id, Template: o.Template, Count: o.Count})
 	return id
 }
 
-// addProvisioning counts the instances of a launch as provisioning until the next cloud read.
-func (m *groupState) addProvisioning(a launch.PendingLaunch) {
+// addProvisioningInstances counts the instances of a launch as provisioning until the next cloud read.
+func (m *groupState) addProvisioningInstances(a launch.PendingLaunch) {
 	m.cloud.Size += a.ExpectedCount()
 	for i := range a.ExpectedCount() {
 		m.tracking.Provisioning = append(m.tracking.Provisioning, launch.ProvisioningInstance{ID: fmt.Sprintf("asked-%s-%d", a.ID, i), Template: a.Template, LaunchID: a.ID})
 	}
 }
 
-// forgetRemovedLaunches removes launches of other owners that are not in the record any more: their cloud refused them.
+// forgetRemovedLaunches forgets launches of other owners that are not in the launch record any more, because the cloud
+// has refused them.
 func (m *groupState) forgetRemovedLaunches(launches []v1alpha1.Launch) {
 	for id, l := range m.launches {
 		there := slices.ContainsFunc(launches, func(l v1alpha1.Launch) bool { return l.ID == id })
@@ -398,7 +402,7 @@ func (m *groupState) forgetRemovedLaunches(launches []v1alpha1.Launch) {
 			m.launches[id] = l
 			continue
 		}
-		m.updatePending(id, func(a *launch.PendingLaunch) { a.Count, a.Named = 0, nil })
+		m.updatePendingLaunch(id, func(a *launch.PendingLaunch) { a.Count, a.Named = 0, nil })
 		m.pending = slices.DeleteFunc(m.pending, func(a launch.PendingLaunch) bool { return a.ID == id })
 		m.unjoined = slices.DeleteFunc(slices.Clone(m.unjoined), func(r launch.Instance) bool { return r.Launch == id })
 		delete(m.launches, id)
@@ -408,27 +412,28 @@ func (m *groupState) forgetRemovedLaunches(launches []v1alpha1.Launch) {
 // dropUnrequested removes a launch that was not requested from the cloud.
 func (m *groupState) dropUnrequested(id string) {
 	m.unanswered--
-	m.updatePending(id, func(a *launch.PendingLaunch) { m.missing[id], a.Count = a.Count, 0 })
+	m.updatePendingLaunch(id, func(a *launch.PendingLaunch) { m.missing[id], a.Count = a.Count, 0 })
 	m.pending = slices.DeleteFunc(m.pending, func(a launch.PendingLaunch) bool { return a.ID == id })
 }
 
-// recordReply records the cloud's answer to a launch, and the instances that it names. The launch stays pending until
-// the next cloud read, because some of its instances may exist even after a refusal.
-func (m *groupState) recordReply(id string, answer launch.Answer, named []string, at time.Time) {
+// recordLaunchReply records the cloud's answer to a launch, and the instances that the answer names. The launch stays pending
+// until the next cloud read: even after a refusal, some of its instances may exist.
+func (m *groupState) recordLaunchReply(id string, answer launch.Answer, named []string, at time.Time) {
 	m.unanswered--
 	if answer != launch.Accepted {
 		m.failedAt = at
 		m.mustReread.Store(true)
 	}
-	m.updatePending(id, func(a *launch.PendingLaunch) {
+	m.updatePendingLaunch(id, func(a *launch.PendingLaunch) {
 		before := a.Count
 		a.ApplyAnswer(answer, named, at, m.settleTime)
 		m.missing[id] = max(0, before-a.Count)
 	})
 }
 
-// updatePending changes a pending launch, and removes provisioning instances that are not expected any more.
-func (m *groupState) updatePending(id string, change func(*launch.PendingLaunch)) {
+// updatePendingLaunch changes a pending launch. It also removes the provisioning instances of the launch that are not expected
+// any more.
+func (m *groupState) updatePendingLaunch(id string, change func(*launch.PendingLaunch)) {
 	i := slices.IndexFunc(m.pending, func(a launch.PendingLaunch) bool { return a.ID == id })
 	if i < 0 {
 		return
@@ -446,25 +451,26 @@ func (m *groupState) updatePending(id string, change func(*launch.PendingLaunch)
 	})
 }
 
-// maxStatusEntries is the maximum of back-offs, and of learned templates, in the schema of a NodeGroup's status.
+// maxStatusEntries is how many back-offs, and how many learned templates, the status of a NodeGroup may have by its
+// schema.
 const maxStatusEntries = 64
 
 // toStatus returns the status of the group. If there are too many entries, it keeps the back-offs that end last, and
 // the learned templates that the cloud still lists.
 func (m *groupState) toStatus() *v1alpha1.ProvisioningStatus {
-	s := &v1alpha1.ProvisioningStatus{Provisioning: int32(len(m.tracking.Provisioning)), Launches: m.listOpenLaunches()}
+	s := &v1alpha1.ProvisioningStatus{Provisioning: int32(len(m.tracking.Provisioning)), Launches: m.pruneAndListOpenLaunches()}
 	current := map[string]int{}
 	for _, t := range m.cloudTemplates {
 		current[t.Name] = 1
 	}
-	s.Learned = selectFirst(m.learned, func(a, b v1alpha1.LearnedTemplate) int { return cmp.Compare(current[b.Name], current[a.Name]) })
-	s.BackOffs = selectFirst(m.backOffs, func(a, b v1alpha1.BackOff) int { return b.Until.Compare(a.Until.Time) })
+	s.Learned = limitStatusEntries(m.learned, func(a, b v1alpha1.LearnedTemplate) int { return cmp.Compare(current[b.Name], current[a.Name]) })
+	s.BackOffs = limitStatusEntries(m.backOffs, func(a, b v1alpha1.BackOff) int { return b.Until.Compare(a.Until.Time) })
 	return s
 }
 
-// listOpenLaunches returns the launches with instances that are not usable yet, and those with a result that a
-// NodeRetirement has not recorded. The oldest are first.
-func (m *groupState) listOpenLaunches() []v1alpha1.Launch {
+// pruneAndListOpenLaunches returns the launches that must stay in the launch record, the oldest first: launches with instances
+// that are not usable yet, and launches whose result a NodeRetirement has not recorded yet.
+func (m *groupState) pruneAndListOpenLaunches() []v1alpha1.Launch {
 	open := map[string]*v1alpha1.Launch{}
 	for id, l := range m.launches {
 		if l.IsForRetirement() && !l.IsOpen() && !launch.IsLaunchForgotten(&l, time.Now()) {
@@ -515,8 +521,8 @@ func (m *groupState) listOpenLaunches() []v1alpha1.Launch {
 	return list
 }
 
-// updateLaunches updates the launches of replacements from the last tracking.
-func (m *groupState) updateLaunches(now time.Time) {
+// updateReplacementLaunches updates the launches of replacements from the last result of TrackInstances.
+func (m *groupState) updateReplacementLaunches(now time.Time) {
 	for id, l := range m.launches {
 		if !l.IsForRetirement() || !l.IsOpen() {
 			continue
@@ -541,8 +547,8 @@ func toLaunchState(a *launch.PendingLaunch) v1alpha1.LaunchState {
 	return v1alpha1.LaunchFailed
 }
 
-// selectFirst returns the first entries by the given order, at most maxStatusEntries, sorted by name.
-func selectFirst[T any](all map[string]T, compare func(a, b T) int) (list []T) {
+// limitStatusEntries returns the first entries by the given order, at most maxStatusEntries, sorted by name.
+func limitStatusEntries[T any](all map[string]T, compare func(a, b T) int) (list []T) {
 	names := slices.Sorted(maps.Keys(all))
 	slices.SortStableFunc(names, func(a, b string) int { return compare(all[a], all[b]) })
 	for _, name := range slices.Sorted(slices.Values(names[:min(len(names), maxStatusEntries)])) {
@@ -551,31 +557,31 @@ func selectFirst[T any](all map[string]T, compare func(a, b T) int) (list []T) {
 	return list
 }
 
-// writeStatuses writes the statuses that have changed.
-func (a *Controller) writeStatuses(ctx context.Context, groups []*managedGroup) error {
+// writeChangedStatuses writes the statuses that have changed.
+func (a *Controller) writeChangedStatuses(ctx context.Context, groups []*managedGroup) error {
 	var errs []error
 	for _, g := range groups {
 		if g.Group.Spec.ScaleUp == nil {
 			continue
 		}
 		if g.Group.UID != "" {
-			if err := a.writeCondition(ctx, g); err != nil {
+			if err := a.writeScaleUpAllowedCondition(ctx, g); err != nil {
 				errs = append(errs, err)
 			}
 		}
 		if equality.Semantic.DeepEqual(g.Group.Status.Provisioning, g.state.toStatus()) {
 			continue
 		}
-		if err := a.options.Launches.Update(ctx, g.Group, g.saveStatus); client.IgnoreNotFound(err) != nil {
+		if err := a.options.Launches.Update(ctx, g.Group, g.mergeIntoStatus); client.IgnoreNotFound(err) != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// writeCondition writes the condition ScaleUpAllowed. Another controller owns the other conditions. A concurrent write
-// wins, and the next reconcile tries again.
-func (a *Controller) writeCondition(ctx context.Context, g *managedGroup) error {
+// writeScaleUpAllowedCondition writes the condition ScaleUpAllowed. Another controller writes the other conditions. After a conflict
+// with such a write, the next reconcile tries again.
+func (a *Controller) writeScaleUpAllowedCondition(ctx context.Context, g *managedGroup) error {
 	is := metav1.Condition{
 		Type: v1alpha1.GroupScaleUpAllowed, Status: metav1.ConditionTrue, Reason: v1alpha1.ScaleUpAllowedReason,
 		Message: "the Nodes of its instances match spec.nodeSelector", ObservedGeneration: g.Group.Generation,
@@ -606,8 +612,8 @@ func (a *Controller) writeCondition(ctx context.Context, g *managedGroup) error 
 	return nil
 }
 
-// saveStatus writes the group's state to its status, after it has merged what another process has written.
-func (g *managedGroup) saveStatus(s *v1alpha1.ProvisioningStatus) error {
+// mergeIntoStatus writes the group's state to its status, after it has merged what another process has written.
+func (g *managedGroup) mergeIntoStatus(s *v1alpha1.ProvisioningStatus) error {
 	g.state.mergeRecord(s)
 	g.state.forgetRemovedLaunches(s.Launches)
 	*s = *g.state.toStatus()
@@ -617,17 +623,17 @@ func (g *managedGroup) saveStatus(s *v1alpha1.ProvisioningStatus) error {
 	return nil
 }
 
-// errConcurrentLaunch means that another process has requested instances since the decision.
+// errConcurrentLaunch means that another process has recorded a launch since this process has decided.
 var errConcurrentLaunch = errors.New("another process has requested instances meanwhile: retrying with the new count")
 
-// reserveLaunches records launches before they are requested (I8). It fails if another process has recorded launches
-// since the decision (I5).
+// reserveLaunches records launches before they are requested (I8). If another process has recorded launches since the
+// decision, it returns errConcurrentLaunch (I5).
 func (a *Controller) reserveLaunches(ctx context.Context, g *managedGroup, ids []string) ([]launch.Reservation, error) {
-	return a.options.Launches.Reserve(ctx, g.Group, ids, func(s *v1alpha1.ProvisioningStatus) error {
+	return a.options.Launches.ReserveLaunches(ctx, g.Group, ids, func(s *v1alpha1.ProvisioningStatus) error {
 		if g.state.mergeRecord(s) {
 			a.requeue()
 			return errConcurrentLaunch
 		}
-		return g.saveStatus(s)
+		return g.mergeIntoStatus(s)
 	})
 }

@@ -14,8 +14,8 @@ import (
 const (
 	// maxRequests limits how many launch requests are remembered.
 	maxRequests = 10_000
-	// requestTTL is how long a launch request is kept without a repetition. An unfulfilled request is dropped then, and
-	// a fulfilled one can be made again.
+	// requestTTL is how long a launch request is kept after it was last made. An open request is dropped after that
+	// time. A fulfilled one is forgotten, so that it can be made again.
 	requestTTL = time.Hour
 )
 
@@ -39,8 +39,8 @@ func NewLaunchRequests() *LaunchRequests {
 	return &LaunchRequests{requests: map[string]*launchRequest{}}
 }
 
-// Add adds a request for the next reconcile. A fulfilled request is not fulfilled again before Withdraw. It returns
-// false if there are too many requests.
+// Add adds a request for the next reconcile. If the same request was fulfilled, it is not fulfilled again before
+// it expires or RemoveByPrefix removes it. Add returns false if there are too many requests.
 func (w *LaunchRequests) Add(asked plan.LaunchRequest) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -72,8 +72,8 @@ func (w *LaunchRequests) RemoveByPrefix(prefix string) {
 	}
 }
 
-// listOpen returns the requests that are not fulfilled, and removes expired ones.
-func (w *LaunchRequests) listOpen() (list []plan.LaunchRequest) {
+// dropExpiredAndListOpen returns the requests that are not fulfilled, and removes expired ones.
+func (w *LaunchRequests) dropExpiredAndListOpen() (list []plan.LaunchRequest) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for id, known := range w.requests {
@@ -88,8 +88,9 @@ func (w *LaunchRequests) listOpen() (list []plan.LaunchRequest) {
 	return list
 }
 
-// applyVerdicts records what was decided. It returns the requests that are refused for other reasons than before.
-func (w *LaunchRequests) applyVerdicts(verdicts []plan.LaunchRequestVerdict) (refused []plan.LaunchRequestVerdict) {
+// recordVerdicts records the verdict on each request. It returns the requests that are refused for other reasons than
+// before.
+func (w *LaunchRequests) recordVerdicts(verdicts []plan.LaunchRequestVerdict) (refused []plan.LaunchRequestVerdict) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, v := range verdicts {
@@ -107,16 +108,16 @@ func (w *LaunchRequests) applyVerdicts(verdicts []plan.LaunchRequestVerdict) (re
 	return refused
 }
 
-// openRequests returns the open requests. It leaves out requests that wait for the result of a launch.
-func (a *Controller) openRequests(groups []*managedGroup) []plan.LaunchRequest {
-	a.applyRequestVerdicts(a.settleRequests(groups))
-	return slices.DeleteFunc(a.options.LaunchRequests.listOpen(), func(w plan.LaunchRequest) bool {
+// settleAndListOpenRequests returns the open requests, except those that wait for the result of a launch.
+func (a *Controller) settleAndListOpenRequests(groups []*managedGroup) []plan.LaunchRequest {
+	a.recordAndLogVerdicts(a.takeSettledRequests(groups))
+	return slices.DeleteFunc(a.options.LaunchRequests.dropExpiredAndListOpen(), func(w plan.LaunchRequest) bool {
 		g := findGroup(groups, w.Group)
 		return g != nil && slices.ContainsFunc(g.state.unsettledRequests, func(v unsettledRequest) bool { return v.ID == w.ID })
 	})
 }
 
-// unsettledRequest is the verdict on a request with the launches made for it.
+// unsettledRequest is the verdict on a request, together with the launches that were made for the request.
 type unsettledRequest struct {
 	plan.LaunchRequestVerdict
 	countByLaunch map[string]int // the number of instances, by launch ID
@@ -138,8 +139,9 @@ func (m *groupState) isUnsettled(g unsettledRequest) bool {
 	})
 }
 
-// settleRequest returns the verdict once the results of its launches are known. Missing instances are missing again. If
-// several requests share a launch, each missing instance counts once, and made instances go to pods first.
+// settleRequest returns the verdict on a request when the results of its launches are known. Instances that were not
+// made count as missing again. If several requests share a launch, each missing instance counts for one request only,
+// and the made instances count for pods first.
 func (m *groupState) settleRequest(g unsettledRequest) plan.LaunchRequestVerdict {
 	v := g.LaunchRequestVerdict
 	for id, n := range g.countByLaunch {
@@ -151,8 +153,8 @@ func (m *groupState) settleRequest(g unsettledRequest) plan.LaunchRequestVerdict
 	return v
 }
 
-// settleRequests returns the requests with a result for each of their launches.
-func (a *Controller) settleRequests(groups []*managedGroup) (due []plan.LaunchRequestVerdict) {
+// takeSettledRequests returns the requests with a result for each of their launches.
+func (a *Controller) takeSettledRequests(groups []*managedGroup) (due []plan.LaunchRequestVerdict) {
 	for _, g := range groups {
 		m := g.state
 		var held []unsettledRequest
@@ -170,7 +172,8 @@ func (a *Controller) settleRequests(groups []*managedGroup) (due []plan.LaunchRe
 	return due
 }
 
-// recordRequestVerdicts records the verdicts. A launched request counts when the results of its launches are known.
+// recordRequestVerdicts records the verdicts. The verdict on a request with launches is recorded only when their results
+// are known.
 func (a *Controller) recordRequestVerdicts(groups []*managedGroup, verdicts []plan.LaunchRequestVerdict) {
 	var due []plan.LaunchRequestVerdict
 	for _, v := range verdicts {
@@ -180,11 +183,11 @@ func (a *Controller) recordRequestVerdicts(groups []*managedGroup, verdicts []pl
 		}
 		due = append(due, v)
 	}
-	a.applyRequestVerdicts(append(due, a.settleRequests(groups)...))
+	a.recordAndLogVerdicts(append(due, a.takeSettledRequests(groups)...))
 }
 
-func (a *Controller) applyRequestVerdicts(verdicts []plan.LaunchRequestVerdict) {
-	for _, v := range a.options.LaunchRequests.applyVerdicts(verdicts) {
+func (a *Controller) recordAndLogVerdicts(verdicts []plan.LaunchRequestVerdict) {
+	for _, v := range a.options.LaunchRequests.recordVerdicts(verdicts) {
 		if v.Missing > 0 {
 			a.options.Log.Warn("a launch request cannot be fulfilled now", "request", v.ID, "missing", v.Missing, "reasons", v.Reasons)
 		}

@@ -393,7 +393,7 @@ func TestLaunchRequestAboveMaxSizeIsLaunchedInPart(t *testing.T) {
 	if got := f.pool.launches(); len(got) != 1 || got[0].Count != 3 { // I5
 		t.Errorf("launches are %v, want one of 3", got)
 	}
-	if open := f.options.LaunchRequests.listOpen(); len(open) != 1 || open[0].Count != 2 {
+	if open := f.options.LaunchRequests.dropExpiredAndListOpen(); len(open) != 1 || open[0].Count != 2 {
 		t.Errorf("open is %v", open)
 	}
 }
@@ -403,7 +403,7 @@ func TestTooManyLaunchRequestsAreRejected(t *testing.T) {
 	for i := range maxRequests {
 		must.Not(t, !w.Add(plan.LaunchRequest{ID: fmt.Sprint(i)}), "wish %d is not taken", i)
 	}
-	check.Not(t, w.Add(plan.LaunchRequest{ID: "one more"}) || len(w.listOpen()) != maxRequests, "one more is taken")
+	check.Not(t, w.Add(plan.LaunchRequest{ID: "one more"}) || len(w.dropExpiredAndListOpen()) != maxRequests, "one more is taken")
 }
 
 func TestAnotherLaunchsFailureDoesNotRepeatALaunchRequest(t *testing.T) {
@@ -415,7 +415,7 @@ func TestAnotherLaunchsFailureDoesNotRepeatALaunchRequest(t *testing.T) {
 	f.addUnschedulable("a") // spot is launched for it
 	f.options.LaunchRequests.Add(plan.LaunchRequest{ID: "w", Group: "web", Template: "m4", Count: 1})
 	f.reconcile()
-	if open := f.options.LaunchRequests.listOpen(); len(open) != 0 || f.launchCount() != 2 {
+	if open := f.options.LaunchRequests.dropExpiredAndListOpen(); len(open) != 0 || f.launchCount() != 2 {
 		t.Fatalf("open is %v after %d launches, want the launch request met by the one that was taken", open, f.launchCount())
 	}
 }
@@ -450,7 +450,7 @@ func TestPartlyFailedLaunchRequestLaunchesOnlyTheRest(t *testing.T) {
 			if f.launchCount() != c.calls || len(f.pool.machines) != 2 {
 				t.Errorf("%d instances by %d launches, want 2 by %d", len(f.pool.machines), f.launchCount(), c.calls)
 			}
-			if open := f.options.LaunchRequests.listOpen(); len(open) != 0 {
+			if open := f.options.LaunchRequests.dropExpiredAndListOpen(); len(open) != 0 {
 				t.Errorf("open is %v", open)
 			}
 		})

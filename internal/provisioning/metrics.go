@@ -72,8 +72,8 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	return m, errors.Join(errs...)
 }
 
-// setUnready sets the number of nodes that are not Ready, and whether that pauses launches.
-func (m *Metrics) setUnready(w *plan.Input) {
+// setUnreadyAndPausedGauges sets the number of nodes that are not Ready, and whether that pauses launches.
+func (m *Metrics) setUnreadyAndPausedGauges(w *plan.Input) {
 	m.unready.Set(float64(w.UnreadyNodes))
 	m.paused.Set(0)
 	if w.CheckUnreadyLimit() != nil {

@@ -22,14 +22,14 @@ import (
 // neverReadyRequester is the requester of retirements of nodes that were never Ready.
 const neverReadyRequester = "slipway manager, never ready"
 
-// retireNeverReady requests the retirement of nodes that were not Ready in time. Pods may run on them, so they are
-// drained like every other node. An instance stays in the record until its retirement cannot be cancelled any more. So
-// a failed retirement is followed by another one.
+// retireNeverReady requests the retirement of nodes that were not Ready in time. The nodes are drained, because pods may
+// run on them. The instance of such a node stays in the record until its retirement cannot be cancelled any more, so
+// that another retirement follows if one fails.
 func (a *Controller) retireNeverReady(ctx context.Context, groups []*managedGroup) error {
 	var errs []error
 	for _, g := range groups {
 		for _, failed := range g.state.tracking.NeverReady {
-			settled, err := a.retireNode(ctx, g, failed)
+			settled, err := a.retireNeverReadyNode(ctx, g, failed)
 			if err != nil {
 				errs = append(errs, err)
 			}
@@ -44,9 +44,9 @@ func (a *Controller) retireNeverReady(ctx context.Context, groups []*managedGrou
 	return errors.Join(errs...)
 }
 
-// retireNode requests the retirement of an instance's node, unless it is retiring or a retirement has just failed. It
-// reports whether the instance is settled: its node became Ready, or another tool removes it.
-func (a *Controller) retireNode(ctx context.Context, g *managedGroup, failed launch.FailedInstance) (settled bool, err error) {
+// retireNeverReadyNode requests the retirement of an instance's node, unless the node is being retired or a retirement has just
+// failed. It returns true if nothing is left to do, because the node has become Ready or another tool removes it.
+func (a *Controller) retireNeverReadyNode(ctx context.Context, g *managedGroup, failed launch.FailedInstance) (settled bool, err error) {
 	log := a.options.Log.With("group", g.name(), "providerID", failed.Instance.ProviderID, "reason", failed.Reason, "message", failed.Message)
 	n := findNodeOfInstance(a.options.Clouds[g.Group.Spec.Cloud.Provider], g.Nodes, failed.Instance)
 	switch {
@@ -88,15 +88,15 @@ func (a *Controller) retireNode(ctx context.Context, g *managedGroup, failed lau
 	return false, nil
 }
 
-// hasNeverReadyRetirement reports whether the node already has such a retirement. That counts as one failure of its
-// template, however long the retirement takes.
+// hasNeverReadyRetirement reports whether the node already has a retirement because it was never Ready. So the node
+// counts as one failure of its template, however long the retirement takes.
 func hasNeverReadyRetirement(n *nodegroup.Node) bool {
 	return slices.ContainsFunc(n.Retirements, func(rt v1alpha1.NodeRetirement) bool {
 		return rt.Spec.RequestedBy == neverReadyRequester && rt.Spec.NodeUID == n.Object.UID
 	})
 }
 
-// retirementProgress is how far the retirement of an instance's node is.
+// retirementProgress says how far the retirement of an instance's node has come.
 type retirementProgress int
 
 const (
@@ -127,9 +127,9 @@ func findRetirementProgress(g *v1alpha1.NodeGroup, provider cloud.Provider, reti
 	return found
 }
 
-// findUnreplaced returns a group's retirements that may still launch a replacement. The key is the provider ID of the lost
+// findUnreplacedRetirements returns a group's retirements that may still launch a replacement. The key is the provider ID of the lost
 // instance.
-func findUnreplaced(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements []v1alpha1.NodeRetirement) map[string]types.UID {
+func findUnreplacedRetirements(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements []v1alpha1.NodeRetirement) map[string]types.UID {
 	found := map[string]types.UID{}
 	for i := range retirements {
 		rt := &retirements[i]
@@ -143,8 +143,8 @@ func findUnreplaced(g *v1alpha1.NodeGroup, provider cloud.Provider, retirements 
 	return found
 }
 
-// countUnreplaced counts the instances that are gone after a notice and have no launch of a replacement yet.
-func (g *managedGroup) countUnreplaced() (n int) {
+// countUnreplacedInstances counts the instances that are gone after a notice and have no launch of a replacement yet.
+func (g *managedGroup) countUnreplacedInstances() (n int) {
 	launched := map[types.UID]bool{}
 	for _, l := range g.state.launches {
 		if l.IsForRetirement() {
@@ -159,23 +159,23 @@ func (g *managedGroup) countUnreplaced() (n int) {
 	return n
 }
 
-// excludeRetired removes instances that a retirement handles. A deleted Node does not mean that the instance never had
-// one.
+// excludeRetired removes instances whose retirement is in progress. Such an instance may have no Node any more, and
+// would look like an instance that never joined.
 func (g *managedGroup) excludeRetired(s *launch.Tracking) {
 	s.FailedWithoutNode = slices.DeleteFunc(s.FailedWithoutNode, func(d launch.FailedInstance) bool { return g.retirements[d.Instance.ProviderID] > 0 })
 	s.Unjoined = slices.DeleteFunc(s.Unjoined, func(r launch.Instance) bool { return g.retirements[r.ProviderID] == retirementFinal })
 }
 
-// listNewFailures returns the failed instances that do not count as a failure of their template yet.
-func (g *managedGroup) listNewFailures(provider cloud.Provider, s *launch.Tracking) []launch.FailedInstance {
+// listUncountedFailures returns the failed instances that do not count as a failure of their template yet.
+func (g *managedGroup) listUncountedFailures(provider cloud.Provider, s *launch.Tracking) []launch.FailedInstance {
 	return append(slices.Concat(s.FailedWithoutNode, s.NeverUsable), slices.DeleteFunc(slices.Clone(s.NeverReady), func(d launch.FailedInstance) bool {
 		n := findNodeOfInstance(provider, g.Nodes, d.Instance)
 		return n != nil && hasNeverReadyRetirement(n)
 	})...)
 }
 
-// findNodeOfInstance finds the node with the instance's provider ID, or without one with its system UUID. A name alone
-// is not enough (I4).
+// findNodeOfInstance finds the node that has the instance's provider ID. A node without a provider ID matches by its
+// system UUID. An equal name is not enough (I4).
 func findNodeOfInstance(provider cloud.Provider, nodes []nodegroup.Node, i cloud.Instance) *nodegroup.Node {
 	for k := range nodes {
 		id := cloud.ProviderIDOfNode(provider, instances.NodeIdentityOf(nodes[k].Object))

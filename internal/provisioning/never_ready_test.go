@@ -160,7 +160,7 @@ func TestI3AnnotationIsWrittenOnTheNodeAsRead(t *testing.T) {
 	changed := read.DeepCopy()
 	changed.Spec.Unschedulable = true
 	must.NoError(t, f.client.Update(t.Context(), changed))
-	check.NoError(t, f.Controller.writeSinceAnnotation(t.Context(), &read, time.Now()))
+	check.NoError(t, f.Controller.writeUnderutilizedSinceAnnotation(t.Context(), &read, time.Now()))
 	check.Is(t, "", f.sinceAnnotation("a"))
 }
 
@@ -411,7 +411,7 @@ func TestStartingNodesDoNotPauseLaunches(t *testing.T) {
 			cluster := &nodegroup.Cluster{Nodes: []corev1.Node{*n}, Now: now}
 			cluster.Assignment.OwnerByNode = map[string]string{"a": c.owner}
 			w := &plan.Input{Groups: []plan.Group{{GroupSnapshot: nodegroup.GroupSnapshot{Group: web}}}, Now: now}
-			if got := countUnready(w, cluster); got != c.unready {
+			if got := countUnexpectedUnready(w, cluster); got != c.unready {
 				t.Errorf("%d nodes are unready, want %d", got, c.unready)
 			}
 		})

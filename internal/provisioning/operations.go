@@ -13,9 +13,9 @@ import (
 // minPollInterval is the shortest time between two polls of an operation.
 const minPollInterval = 10 * time.Second
 
-// followOperation polls the operation of an accepted launch until it is done or the join timeout ends. A cloud may find
-// only then that it has no capacity or quota, and may show no instance for the launch.
-func (a *Controller) followOperation(ctx context.Context, g *managedGroup, o plan.Launch, id string, provider cloud.Provider, op cloud.Operation) {
+// pollOperationUntilDone polls the operation of an accepted launch until the operation is done or the join timeout is over.
+// Some clouds find out only during the operation that they have no capacity or quota, and then show no instance.
+func (a *Controller) pollOperationUntilDone(ctx context.Context, g *managedGroup, o plan.Launch, id string, provider cloud.Provider, op cloud.Operation) {
 	if op.ID == "" {
 		return
 	}
@@ -24,7 +24,7 @@ func (a *Controller) followOperation(ctx context.Context, g *managedGroup, o pla
 	shown := time.Duration(0) // how long the cloud may take to show the result
 	defer func() {
 		at := time.Now().Add(shown)
-		a.queueReply(g, true, func(g *managedGroup) { g.state.endOperation(id, at) })
+		a.queueReply(g, true, func(g *managedGroup) { g.state.markOperationEnded(id, at) })
 	}()
 	for {
 		within, done := context.WithTimeout(ctx, cloudTimeout)
@@ -48,8 +48,8 @@ func (a *Controller) followOperation(ctx context.Context, g *managedGroup, o pla
 	}
 }
 
-// followRecordedOperations polls the operations of launches that another process or a replacement has recorded.
-func (a *Controller) followRecordedOperations(ctx context.Context, groups []*managedGroup) {
+// startPollingRecordedOperations polls the operations of launches that another process or a replacement has recorded.
+func (a *Controller) startPollingRecordedOperations(ctx context.Context, groups []*managedGroup) {
 	for _, g := range groups {
 		provider := a.options.Clouds[g.Group.Spec.Cloud.Provider]
 		for id, l := range g.state.launches {
@@ -59,7 +59,7 @@ func (a *Controller) followRecordedOperations(ctx context.Context, groups []*man
 			g.state.followedLaunches[id] = true
 			o := plan.Launch{Group: g.name(), Template: l.Template, Count: int(l.Count)}
 			a.calls.Go(func() {
-				a.followOperation(ctx, g, o, id, provider, cloud.Operation{ID: l.OperationID, Started: l.RequestedAt.Time})
+				a.pollOperationUntilDone(ctx, g, o, id, provider, cloud.Operation{ID: l.OperationID, Started: l.RequestedAt.Time})
 			})
 		}
 	}
@@ -70,17 +70,18 @@ func (m *groupState) recordOperation(id, operation string) {
 	if l, open := m.launches[id]; open && operation != "" {
 		l.OperationID, m.followedLaunches[id] = operation, true
 		m.launches[id] = l
-		m.updatePending(id, func(a *launch.PendingLaunch) { a.Running = true })
+		m.updatePendingLaunch(id, func(a *launch.PendingLaunch) { a.Running = true })
 	}
 }
 
-// endOperation records that the operation of a launch is over. Earlier cloud reads may not show its instances.
-func (m *groupState) endOperation(id string, at time.Time) {
+// markOperationEnded records that the operation of a launch is over. A cloud read that began earlier may not show its
+// instances.
+func (m *groupState) markOperationEnded(id string, at time.Time) {
 	if l, open := m.launches[id]; open {
 		l.OperationID = ""
 		m.launches[id] = l
 	}
-	m.updatePending(id, func(a *launch.PendingLaunch) {
+	m.updatePendingLaunch(id, func(a *launch.PendingLaunch) {
 		a.Running, a.AnsweredAt = false, at
 		a.SettledAt = at.Add(m.settleTime)
 	})
@@ -89,19 +90,20 @@ func (m *groupState) endOperation(id string, at time.Time) {
 // recordLaunchFailure records that a cloud could not make the instances of an accepted launch.
 func (a *Controller) recordLaunchFailure(g *managedGroup, o plan.Launch, id string, err error) {
 	a.options.Log.Error("the cloud could not make the instances of a launch", "group", o.Group, "template", o.Template, "instances", o.Count, "err", err)
-	a.reportBackOff(g, g.state.recordRefusal(o.Template, err, time.Now()))
+	a.reportBackOff(g, g.state.recordRefusalAndPauseReads(o.Template, err, time.Now()))
 	if l, open := g.state.launches[id]; open {
 		launch.SetLaunchReason(&l, err)
 		g.state.launches[id] = l
 	}
-	g.state.expectNone(id, time.Now())
+	g.state.stopExpectingInstances(id, time.Now())
 }
 
-// expectNone expects no more instances of a failed launch. Nothing is launched before the next cloud read.
-func (m *groupState) expectNone(id string, at time.Time) {
+// stopExpectingInstances records that no more instances of a failed launch are expected. Nothing is launched for the group before
+// its next cloud read.
+func (m *groupState) stopExpectingInstances(id string, at time.Time) {
 	m.failedAt = at
 	m.mustReread.Store(true)
-	m.updatePending(id, func(a *launch.PendingLaunch) {
+	m.updatePendingLaunch(id, func(a *launch.PendingLaunch) {
 		m.missing[id] += a.ExpectedCount()
 		a.Answer = launch.NotMade
 	})

@@ -166,7 +166,7 @@ func TestOperationIsPolledAtTheMinimumInterval(t *testing.T) {
 			u := &failingLater{outcomes: append(slices.Repeat([]cloud.OperationStatus{{RetryAfter: c.after}}, 200), cloud.OperationStatus{Done: true}), always: c.err}
 			g := &managedGroup{GroupSnapshot: nodegroup.GroupSnapshot{Group: &v1alpha1.NodeGroup{}}}
 			began := time.Now()
-			New(Options{}).followOperation(t.Context(), g, plan.Launch{}, "1", u, cloud.Operation{ID: "operation"})
+			New(Options{}).pollOperationUntilDone(t.Context(), g, plan.Launch{}, "1", u, cloud.Operation{ID: "operation"})
 			if n := int(u.asked.Load()); n < c.least || n > c.most {
 				t.Errorf("asked %d times in %s, want %d to %d", n, time.Since(began), c.least, c.most)
 			}

@@ -9,15 +9,15 @@ import (
 const defaultAnswerTimeout = 250 * time.Millisecond
 
 // reply is a cloud's answer about a group. It is applied between two steps of a reconcile, because only a reconcile may
-// access the group's state.
+// access the state of the group.
 type reply struct {
 	group string
 	state *groupState
 	apply func(*managedGroup)
 }
 
-// queueReply queues a cloud's answer. With soon the next reconcile starts soon, because the answer changes the
-// decision.
+// queueReply queues a cloud's answer. If soon is true, the answer changes the decision, and the next reconcile starts
+// soon.
 func (a *Controller) queueReply(g *managedGroup, soon bool, take func(*managedGroup)) {
 	a.mu.Lock()
 	a.replies = append(a.replies, reply{g.name(), g.state, take})

@@ -238,7 +238,7 @@ func TestLaunchRequestIsRepeatedOnlyAfterItsLaunchFailed(t *testing.T) {
 		t.Errorf("launches are %v, want one of m4", got)
 	}
 	f.reconcile()
-	if open := f.options.LaunchRequests.listOpen(); len(open) != 0 || f.launchCount() != 2 {
+	if open := f.options.LaunchRequests.dropExpiredAndListOpen(); len(open) != 0 || f.launchCount() != 2 {
 		t.Errorf("open is %v after %d launches", open, f.launchCount())
 	}
 }

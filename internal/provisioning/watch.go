@@ -75,7 +75,7 @@ type unschedulablePods struct {
 
 	mu         sync.Mutex
 	pods       map[placement.PodKey]unschedulablePod
-	firstSince time.Time // when the first pod was added since takeAll; zero if none
+	firstSince time.Time // when the first pod was added since listAndResetWait; zero if none
 }
 
 func newUnschedulablePods(wake chan<- struct{}) *unschedulablePods {
@@ -84,8 +84,8 @@ func newUnschedulablePods(wake chan<- struct{}) *unschedulablePods {
 
 func (w *unschedulablePods) eventHandler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { w.update(o) },
-		UpdateFunc: func(_, o any) { w.update(o) },
+		AddFunc:    func(o any) { w.trackIfUnschedulable(o) },
+		UpdateFunc: func(_, o any) { w.trackIfUnschedulable(o) },
 		DeleteFunc: func(o any) {
 			if name, err := cache.DeletionHandlingObjectToName(o); err == nil {
 				w.mu.Lock()
@@ -110,7 +110,7 @@ func isUnschedulable(p *corev1.Pod) bool {
 	return false
 }
 
-func (w *unschedulablePods) update(o any) {
+func (w *unschedulablePods) trackIfUnschedulable(o any) {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
 		return
@@ -140,8 +140,8 @@ func (w *unschedulablePods) update(o any) {
 	}
 }
 
-// waitedFor returns for how long the first pod that was not taken has waited.
-func (w *unschedulablePods) waitedFor() time.Duration {
+// timeSinceFirstPod returns how long the first pod has waited that listAndResetWait has not returned yet.
+func (w *unschedulablePods) timeSinceFirstPod() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.firstSince.IsZero() {
@@ -150,8 +150,8 @@ func (w *unschedulablePods) waitedFor() time.Duration {
 	return time.Since(w.firstSince)
 }
 
-// takeAll returns all unschedulable pods, also those that it has returned before.
-func (w *unschedulablePods) takeAll() map[placement.PodKey]unschedulablePod {
+// listAndResetWait returns all unschedulable pods, also those that it has returned before.
+func (w *unschedulablePods) listAndResetWait() map[placement.PodKey]unschedulablePod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.firstSince = time.Time{}

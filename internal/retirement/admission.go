@@ -16,10 +16,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// admit waits until the group's minimum size and disruption budgets allow the retirement (I5) and the cloud allows the
-// deletion. It ends the retirement of a protected node before anything is changed. Cleaning up after an instance that
-// is gone needs no admission, because it disrupts nothing.
-func (p *scope) admit(ctx context.Context) error {
+// awaitAdmission waits until the group's minimum size and disruption budgets allow the retirement (I5), and until the cloud
+// allows the deletion. It ends the retirement of a protected node before anything is changed. A retirement whose
+// instance is gone needs no admission, because its cleanup disrupts no pod.
+func (p *retirementScope) awaitAdmission(ctx context.Context) error {
 	if p.isAdmitted() {
 		return nil
 	}
@@ -32,7 +32,7 @@ func (p *scope) admit(ctx context.Context) error {
 	if err := p.checkReasonStillHolds(); err != nil {
 		return err
 	}
-	if err := p.checkNodeProtected(); err != nil {
+	if err := p.checkNodeNotProtected(); err != nil {
 		return err
 	}
 	if err := p.awaitGroupAccepted(); err != nil {
@@ -42,7 +42,7 @@ func (p *scope) admit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.checkAdmission(ctx); err != nil {
+	if err := p.checkAdmissionLive(ctx); err != nil {
 		if isNew { // otherwise an earlier write may have succeeded without an answer
 			p.controller.expectations.removeAdmission(p.rt)
 		}
@@ -51,27 +51,27 @@ func (p *scope) admit(ctx context.Context) error {
 	return p.recordAdmission(ctx, "within the group's limits")
 }
 
-// reserveAdmission counts the retirement as admitted, if the limits allow it. It reads caches, which is enough to deny.
-// The reservation keeps other retirements of this process from using the same budget during the remaining checks. It
-// reports whether the reservation is new.
-func (p *scope) reserveAdmission(ctx context.Context) (bool, error) {
+// reserveAdmission counts the retirement as admitted, if the limits allow it, and reports whether it was not counted
+// before. While admission makes its further checks, this reservation keeps other retirements of this process from using
+// the same budget. The limits are checked with cached objects, which are recent enough to deny an admission.
+func (p *retirementScope) reserveAdmission(ctx context.Context) (bool, error) {
 	var cached v1alpha1.NodeRetirementList
 	if err := p.controller.options.Client.List(ctx, &cached, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("listing NodeRetirements: %w", err)
 	}
 	p.controller.admissionLock.Lock()
 	defer p.controller.admissionLock.Unlock()
-	if err := p.checkLimits(ctx, cached.Items); err != nil {
+	if err := p.checkGroupLimits(ctx, cached.Items); err != nil {
 		return false, err
 	}
 	return p.controller.expectations.addAdmission(p.rt), nil
 }
 
-// checkAdmission makes the checks that need requests: pods, cloud permissions, and the limits again with live
-// NodeRetirements.
-func (p *scope) checkAdmission(ctx context.Context) error {
+// checkAdmissionLive makes the checks that need API or cloud requests: the pods, the cloud permissions, and again the
+// limits, now with live NodeRetirements.
+func (p *retirementScope) checkAdmissionLive(ctx context.Context) error {
 	if p.node != nil {
-		pods, err := p.listPods(ctx)
+		pods, err := p.listAndClassifyPods(ctx)
 		if err != nil {
 			return err
 		}
@@ -79,25 +79,26 @@ func (p *scope) checkAdmission(ctx context.Context) error {
 			return &endError{pods.protected}
 		}
 	}
-	if err := p.checkPermissions(ctx); err != nil {
+	if err := p.checkDeletePermissions(ctx); err != nil {
 		return err
 	}
-	all, err := p.listRetirements(ctx)
+	all, err := p.listRetirementsLive(ctx)
 	if err != nil {
 		return err
 	}
-	if err := p.checkLimits(ctx, all); err != nil {
+	if err := p.checkGroupLimits(ctx, all); err != nil {
 		return err
 	}
-	return p.recheckReason(ctx)
+	return p.recheckReasonLive(ctx)
 }
 
-// checkInstanceWhileWaiting checks the instance of a waiting retirement with an unready Node.
+// checkInstanceWhileWaiting checks the instance of a retirement that waits for admission and whose Node is not Ready or
+// is gone.
 //
-// If the instance is gone, the cleanup may start at once, without admission. If another client has deleted the Node and
-// the instance runs, the retirement ends: the kubelet may register the Node again, and no limit has allowed the
-// deletion (I5). If many retirements wait, as in a zone outage, the cloud is not asked in each reconcile.
-func (p *scope) checkInstanceWhileWaiting(ctx context.Context) error {
+// If the instance is gone, the cleanup may start without admission. If another client has deleted the Node and the
+// instance runs, the retirement ends: the kubelet may register the Node again, and no limit has allowed the deletion
+// (I5). The cloud is asked only now and then, because many retirements may wait, as in a zone outage.
+func (p *retirementScope) checkInstanceWhileWaiting(ctx context.Context) error {
 	if isReady(p.node) || p.rt.Status.Captured.NodeUID == "" || p.rt.Status.InstanceGone {
 		return nil
 	}
@@ -117,21 +118,21 @@ func (p *scope) checkInstanceWhileWaiting(ctx context.Context) error {
 		"Node, set spec.providerID and no spec.nodeUID")
 }
 
-func (p *scope) isAdmitted() bool {
+func (p *retirementScope) isAdmitted() bool {
 	return meta.IsStatusConditionTrue(p.rt.Status.Conditions, v1alpha1.RetirementAdmitted)
 }
 
-func (p *scope) recordAdmission(ctx context.Context, message string) error {
+func (p *retirementScope) recordAdmission(ctx context.Context, message string) error {
 	p.setCondition(v1alpha1.RetirementAdmitted, metav1.ConditionTrue, admittedReason, message)
-	p.recordState("", "admitted: "+message, nil)
+	p.recordWaitState("", "admitted: "+message, nil)
 	p.controller.expectations.addAdmission(p.rt) // before the write, because its answer may get lost
-	return p.saveStatus(ctx)
+	return p.saveStatusIfChanged(ctx)
 }
 
-// checkLimits returns an error if the group's limits do not allow the retirement. The limits count the given
+// checkGroupLimits returns an error if the group's limits do not allow the retirement. The limits count the given
 // retirements.
-func (p *scope) checkLimits(ctx context.Context, retirements []v1alpha1.NodeRetirement) error {
-	decision, err := p.evaluateBudget(ctx, retirements)
+func (p *retirementScope) checkGroupLimits(ctx context.Context, retirements []v1alpha1.NodeRetirement) error {
+	decision, err := p.evaluateDisruptionBudget(ctx, retirements)
 	if err != nil || decision.IsAllowed() {
 		return err
 	}
@@ -139,7 +140,7 @@ func (p *scope) checkLimits(ctx context.Context, retirements []v1alpha1.NodeReti
 	return newBlocked(p.controller.options.Intervals.Poll, newReason(string(decision.Code), "", "%s", decision.Message))
 }
 
-func (p *scope) evaluateBudget(ctx context.Context, retirements []v1alpha1.NodeRetirement) (disruptionbudget.Decision, error) {
+func (p *retirementScope) evaluateDisruptionBudget(ctx context.Context, retirements []v1alpha1.NodeRetirement) (disruptionbudget.Decision, error) {
 	retiring, past := map[string]bool{}, map[types.UID]bool{}
 	leaving := p.controller.expectations.otherAdmissions(p.rt)
 	for i := range retirements {
@@ -184,22 +185,22 @@ func IsInFlight(rt *v1alpha1.NodeRetirement) bool {
 	return !rt.Status.Phase.IsFinal() && meta.IsStatusConditionTrue(rt.Status.Conditions, v1alpha1.RetirementAdmitted)
 }
 
-// WillRemoveNode reports whether the retirement will remove its node: it is in flight, or the cloud has announced that it
-// takes the instance away.
+// WillRemoveNode reports whether the retirement will remove its node: it is in flight, or it belongs to a notice that
+// the cloud takes the instance away.
 func WillRemoveNode(rt *v1alpha1.NodeRetirement) bool {
 	ref := rt.Spec.Notice
 	taken := ref != nil && (ref.Type == string(notice.Preempt) || ref.Type == string(notice.Terminate))
 	return IsInFlight(rt) || taken && !rt.Status.Phase.IsFinal()
 }
 
-// ListBudgetNodes returns a group's nodes as its disruption budgets count them. Retiring has the names of nodes with a
-// retirement that counts; see [Leaving].
+// ListBudgetNodes returns a group's nodes as its disruption budgets count them. retiring has the names of the nodes that
+// count as being retired.
 func ListBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool) ([]disruptionbudget.Node, error) {
 	return listBudgetNodes(ctx, reader, g, retiring, nil)
 }
 
-// listBudgetNodes skips Nodes that are known to be deleted. A cache may still have them, and the group would seem
-// larger than it is.
+// listBudgetNodes returns the same as ListBudgetNodes, without the Nodes that this process knows to be deleted. The
+// cache may still have these Nodes, and the group would then seem larger than it is.
 func listBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool, gone map[types.UID]bool) (
 	[]disruptionbudget.Node, error,
 ) {

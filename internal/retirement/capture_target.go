@@ -22,13 +22,14 @@ import (
 // NodeNameField is the field of a NodeRetirement that the API server and the caches select by.
 const NodeNameField = "spec.nodeName"
 
-// captureTarget determines the node, instance and group of the retirement, once (I4).
-func (p *scope) captureTarget(ctx context.Context) error {
+// captureTarget determines the node, instance and group of the retirement and stores them in its status. It does so only
+// once, so that the retirement never changes its target (I4).
+func (p *retirementScope) captureTarget(ctx context.Context) error {
 	if err := p.checkReasonStillHolds(); err != nil {
 		return err
 	}
 	if p.rt.Status.Captured != nil {
-		if err := p.loadCaptured(ctx); err != nil {
+		if err := p.resolveCapturedGroupAndCloud(ctx); err != nil {
 			return err
 		}
 		return p.checkProviderIDUnchanged()
@@ -37,16 +38,16 @@ func (p *scope) captureTarget(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.rejectDuplicate(ctx); err != nil {
+	if err := p.rejectDuplicateRetirement(ctx); err != nil {
 		return err
 	}
-	instance, err := p.confirmInstance(ctx, captured.ProviderID)
+	instance, err := p.readAndConfirmInstance(ctx, captured.ProviderID)
 	if cloud.IsNotFound(err) {
-		if err := p.confirmNotReady(ctx); err != nil {
+		if err := p.refetchUnreadyNode(ctx); err != nil {
 			return err
 		}
 		if p.node != nil && p.node.UID != string(captured.NodeUID) || p.node == nil && captured.NodeUID != p.rt.Spec.NodeUID {
-			return newWait(requeueSoon, "the Node has changed meanwhile")
+			return newWait(requeueSoon, "the Node changed after it was read: retrying")
 		}
 	}
 	switch {
@@ -70,7 +71,7 @@ func (p *scope) captureTarget(ctx context.Context) error {
 			return err
 		}
 		if !p.isNamedByNode(instance) {
-			if err := p.checkOwnership(ctx, instance); err != nil {
+			if err := p.checkClusterOwnsInstance(ctx, instance); err != nil {
 				return err
 			}
 		}
@@ -81,10 +82,10 @@ func (p *scope) captureTarget(ctx context.Context) error {
 	return nil
 }
 
-// loadCaptured finds the group and the cloud that were captured before. Without the group, its protections and drain
-// settings are unknown (I1). So the retirement waits until the group exists again. It may be deleted, or unknown to
-// this manager only.
-func (p *scope) loadCaptured(ctx context.Context) error {
+// resolveCapturedGroupAndCloud finds the captured group and cloud. If the group is not found, its protections and drain settings are
+// unknown (I1), so the retirement waits until the group exists again. The group may be deleted, or only unknown to this
+// manager.
+func (p *retirementScope) resolveCapturedGroupAndCloud(ctx context.Context) error {
 	captured := p.rt.Status.Captured
 	if p.provider = p.controller.options.Clouds[captured.Provider]; p.provider == nil {
 		return newBlocked(p.controller.options.Intervals.Poll, newReason(UnknownCloud, "", "the cloud %q is not configured: %s", captured.Provider, p.controller.describeProviders()))
@@ -102,13 +103,13 @@ func (p *scope) loadCaptured(ctx context.Context) error {
 			return nil
 		}
 	}
-	p.controller.drains.stop(p.rt.Name)
+	p.controller.drains.stopAndWait(p.rt.Name)
 	return newBlocked(p.controller.options.Intervals.Poll, newReason(GroupNotFound, "", "the node's NodeGroup %s is unknown to this manager: waiting for it, "+
 		"because its protections and drain settings are needed", captured.Group))
 }
 
 // identifyTarget checks the spec against the Node, and finds the group and the cloud.
-func (p *scope) identifyTarget(ctx context.Context) (v1alpha1.Captured, error) {
+func (p *retirementScope) identifyTarget(ctx context.Context) (v1alpha1.Captured, error) {
 	spec := p.rt.Spec
 	captured := v1alpha1.Captured{NodeUID: spec.NodeUID, ProviderID: spec.ProviderID} // if there is no Node
 	if p.node != nil {
@@ -127,7 +128,7 @@ func (p *scope) identifyTarget(ctx context.Context) (v1alpha1.Captured, error) {
 	case captured.ProviderID == "" && p.node.Status.NodeInfo.SystemUUID == "":
 		return captured, errNoProviderID
 	}
-	if err := p.findGroup(ctx); err != nil {
+	if err := p.resolveGroup(ctx); err != nil {
 		return captured, err
 	}
 	if captured.ProviderID == "" {
@@ -138,7 +139,7 @@ func (p *scope) identifyTarget(ctx context.Context) (v1alpha1.Captured, error) {
 	if p.group != nil {
 		captured.Group = p.group.Name
 	}
-	if err := p.findProvider(ctx, captured.ProviderID); err != nil {
+	if err := p.selectProvider(ctx, captured.ProviderID); err != nil {
 		return captured, err
 	}
 	captured.Provider = p.provider.Name()
@@ -152,9 +153,9 @@ func (p *scope) identifyTarget(ctx context.Context) (v1alpha1.Captured, error) {
 var errNoProviderID = newEnd(NoProviderID,
 	"spec.providerID is empty in the Node and in the NodeRetirement: the instance is unknown")
 
-// providerIDFromSystemUUID returns the provider ID of the instance with the Node's system UUID. It is empty without a
-// group, or if the cloud uses other IDs.
-func (p *scope) providerIDFromSystemUUID() string {
+// providerIDFromSystemUUID returns the provider ID of the instance whose ID is the Node's system UUID. It returns "" if
+// the node has no group, or if the cloud's instance IDs are not system UUIDs.
+func (p *retirementScope) providerIDFromSystemUUID() string {
 	if p.group == nil {
 		return ""
 	}
@@ -162,11 +163,13 @@ func (p *scope) providerIDFromSystemUUID() string {
 }
 
 // isNodeWithoutProviderID reports whether the Node has no provider ID, as in a cluster without a cloud controller.
-func (p *scope) isNodeWithoutProviderID() bool { return p.node != nil && p.node.Spec.ProviderID == "" }
+func (p *retirementScope) isNodeWithoutProviderID() bool {
+	return p.node != nil && p.node.Spec.ProviderID == ""
+}
 
-// checkSameInstance checks that the spec and the Node name the same instance. If the Node has no provider ID, no other
-// Node may have the instance's.
-func (p *scope) checkSameInstance(ctx context.Context, providerID string) error {
+// checkSameInstance checks that the spec and the Node name the same instance. If the Node has no provider ID, it also
+// checks that no other Node has the provider ID of the spec.
+func (p *retirementScope) checkSameInstance(ctx context.Context, providerID string) error {
 	is, err := p.provider.Normalize(providerID)
 	if cloud.IsProviderUnavailable(err) {
 		return err
@@ -177,7 +180,7 @@ func (p *scope) checkSameInstance(ctx context.Context, providerID string) error 
 	case err != nil:
 		return newEnd(ForeignMachine, "spec.providerID of the Node: %s", err)
 	case p.isNodeWithoutProviderID():
-		return p.checkNoNodeHasInstance(ctx, is)
+		return p.checkNoNodeHasProviderID(ctx, is)
 	case p.rt.Spec.ProviderID == "":
 		return nil
 	}
@@ -194,8 +197,8 @@ func (p *scope) checkSameInstance(ctx context.Context, providerID string) error 
 	return nil
 }
 
-// checkNoNodeHasInstance checks that no Node has the provider ID of the instance.
-func (p *scope) checkNoNodeHasInstance(ctx context.Context, instance string) error {
+// checkNoNodeHasProviderID checks that no Node has the provider ID of the instance.
+func (p *retirementScope) checkNoNodeHasProviderID(ctx context.Context, instance string) error {
 	var nodes corev1.NodeList
 	if err := p.controller.options.Client.List(ctx, &nodes); err != nil {
 		return fmt.Errorf("other nodes: %w", err)
@@ -216,9 +219,9 @@ func (p *scope) checkNoNodeHasInstance(ctx context.Context, instance string) err
 	return nil
 }
 
-// checkProviderIDUnchanged checks a Node that got its provider ID after the capture, for example because a cloud
-// controller started. It must be the captured one (I4).
-func (p *scope) checkProviderIDUnchanged() error {
+// checkProviderIDUnchanged checks that the Node still names the captured instance (I4). A Node may get its provider ID
+// after the capture, for example because a cloud controller has started.
+func (p *retirementScope) checkProviderIDUnchanged() error {
 	captured := p.rt.Status.Captured.ProviderID
 	if p.node == nil || p.isNodeWithoutProviderID() || p.node.Spec.ProviderID == captured || p.hasReached(v1alpha1.NodeDeleted) {
 		return nil
@@ -234,7 +237,7 @@ func (p *scope) checkProviderIDUnchanged() error {
 	return newEnd(ProviderMismatch, "the Node's provider ID is now %s, but %s was captured", p.node.Spec.ProviderID, captured)
 }
 
-func (p *scope) findGroup(ctx context.Context) error {
+func (p *retirementScope) resolveGroup(ctx context.Context) error {
 	groups, err := p.controller.options.Groups.List(ctx)
 	if err != nil {
 		return err
@@ -250,7 +253,7 @@ func (p *scope) findGroup(ctx context.Context) error {
 		}
 		found = append(found, *g)
 	}
-	found = FilterOwners(found, p.rt.Spec.Group)
+	found = FilterOwningGroups(found, p.rt.Spec.Group)
 	if len(found) > 0 {
 		p.group = &found[0]
 	}
@@ -274,10 +277,10 @@ func SelectsNode(g *v1alpha1.NodeGroup, nodeLabels map[string]string) bool {
 	return err == nil && !selector.Empty() && selector.Matches(labels.Set(nodeLabels))
 }
 
-// FilterOwners drops the refused groups from a list of groups that select a node, because they own no nodes. The group that
-// the retirement asks for stays. If none would be left, all stay: the status may be older than the deletion of another
-// group, and the node still belongs to one (I5).
-func FilterOwners(groups []v1alpha1.NodeGroup, asked string) []v1alpha1.NodeGroup {
+// FilterOwningGroups removes the refused groups from the groups that select a node, because a refused group owns no nodes. It
+// keeps the group that the retirement names. If all groups are refused, it keeps all: their status may be older than the
+// deletion of another group, and the node still belongs to one of them (I5).
+func FilterOwningGroups(groups []v1alpha1.NodeGroup, asked string) []v1alpha1.NodeGroup {
 	owners := slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool { return g.Name != asked && !acceptance.FromGroup(&g).OwnsNodes() })
 	if len(owners) == 0 {
 		return groups
@@ -300,8 +303,9 @@ func IsControlPlaneNode(nodeLabels map[string]string) bool {
 	return is || was
 }
 
-// findProvider uses the group's cloud, or else the cloud that has the instance.
-func (p *scope) findProvider(ctx context.Context, providerID string) error {
+// selectProvider finds the cloud of the retirement: the cloud of the group or, without a group, the cloud that has the
+// instance.
+func (p *retirementScope) selectProvider(ctx context.Context, providerID string) error {
 	if p.group != nil {
 		name := p.group.Spec.Cloud.Provider
 		if p.provider = p.controller.options.Clouds[name]; p.provider == nil {
@@ -319,11 +323,11 @@ func (c *Controller) describeProviders() string {
 	return "configured are " + strings.Join(slices.Sorted(maps.Keys(c.options.Clouds)), ", ")
 }
 
-// rejectDuplicate ends a second retirement of the same node. A retirement that has captured the node continues, or else
-// the older one. A notice's retirement and a user's that has not started may wait at the same time; see
-// [scope.yieldToActiveRetirement] and [scope.admitOrYield].
-func (p *scope) rejectDuplicate(ctx context.Context) error {
-	all, err := p.listRetirements(ctx)
+// rejectDuplicateRetirement ends this retirement if another one retires the same node. If both have captured the node or neither
+// has, the older one continues. A retirement for a notice and one of a user may both wait; see
+// [scope.endIfOtherRetirementStarted] and [scope.awaitAdmissionOrEnd].
+func (p *retirementScope) rejectDuplicateRetirement(ctx context.Context) error {
+	all, err := p.listRetirementsLive(ctx)
 	if err != nil {
 		return err
 	}
@@ -346,18 +350,19 @@ func isOlder(a, b *v1alpha1.NodeRetirement) bool {
 	return a.UID < b.UID
 }
 
-// confirmInstance reads the instance from its cloud, and checks that it belongs to the Node and is the captured one
+// readAndConfirmInstance reads the instance from its cloud, and checks that it belongs to the Node and is the captured one
 // (I4).
 //
-// A recreated instance under the captured name means that the captured one is gone. If the Node is deleted, that is the
-// answer. Before that, the retirement ends and the Node is restored, because it may soon belong to the new instance.
-func (p *scope) confirmInstance(ctx context.Context, providerID string) (cloud.Instance, error) {
+// If the cloud has a new instance with the captured name, the captured instance is gone. After the deletion of the Node,
+// readAndConfirmInstance then returns a NotFoundError. Before it, the retirement ends and the Node is restored, because the
+// Node may soon belong to the new instance.
+func (p *retirementScope) readAndConfirmInstance(ctx context.Context, providerID string) (cloud.Instance, error) {
 	instance, err := p.readInstance(ctx, p.provider, providerID)
 	if cloud.IsNotFound(err) {
 		if err := p.awaitTrustedNotFound(providerID); err != nil {
 			return cloud.Instance{}, err
 		}
-		if err := p.checkGoneEverywhere(ctx, providerID); err != nil {
+		if err := p.checkNoOtherCloudHasInstance(ctx, providerID); err != nil {
 			return cloud.Instance{}, err
 		}
 	}
@@ -373,30 +378,30 @@ func (p *scope) confirmInstance(ctx context.Context, providerID string) (cloud.I
 			providerID, instance.UniqueID, p.rt.Status.Captured.UniqueID)
 	}
 	name := p.rt.Spec.NodeName
-	if missing := p.missingIdentity(instance); missing != "" {
+	if missing := p.missingCapturedIdentity(instance); missing != "" {
 		return instance, newBlocked(p.controller.options.Intervals.Poll, newReason(NotConfirmed, "instance "+providerID,
 			"the cloud's answer lacks the instance's %s, which it had at capture: retrying", missing))
 	}
-	if !strings.EqualFold(instance.Name, name) && !strings.EqualFold(instance.ComputerName, name) && !p.isConfirmedByID(instance) &&
-		!p.matchesNameWithDomain(instance) {
+	if !strings.EqualFold(instance.Name, name) && !strings.EqualFold(instance.ComputerName, name) && !p.isConfirmedByProviderID(instance) &&
+		!p.matchesNameExceptDomain(instance) {
 		return instance, newEnd(NotConfirmed, "the cloud calls the instance %s %q, with the computer name %q: neither is the node's name",
 			providerID, instance.Name, instance.ComputerName)
 	}
 	return instance, nil
 }
 
-// isConfirmedByID reports whether the provider ID alone confirms the instance, because its cloud need not know the
-// Node's name.
-func (p *scope) isConfirmedByID(instance cloud.Instance) bool {
+// isConfirmedByProviderID reports whether the provider ID alone confirms the instance. This is so if its cloud may name
+// instances differently from their Nodes.
+func (p *retirementScope) isConfirmedByProviderID(instance cloud.Instance) bool {
 	if p.rt.Status.Captured != nil && !p.wasGoneAtCapture() {
 		return instance.NameMayDiffer && p.hasCapturedNames(instance)
 	}
 	return instance.NameMayDiffer && p.node != nil && !p.isNodeWithoutProviderID()
 }
 
-// matchesNameWithDomain reports whether the instance's name and the Node's differ only by a domain. The Node must also
+// matchesNameExceptDomain reports whether the instance's name and the Node's differ only by a domain. The Node must also
 // name the instance by provider ID or system UUID, or have done so at capture.
-func (p *scope) matchesNameWithDomain(instance cloud.Instance) bool {
+func (p *retirementScope) matchesNameExceptDomain(instance cloud.Instance) bool {
 	name := p.rt.Spec.NodeName
 	if !mayBeSameHost(name, instance.Name) && !mayBeSameHost(name, instance.ComputerName) {
 		return false
@@ -407,39 +412,39 @@ func (p *scope) matchesNameWithDomain(instance cloud.Instance) bool {
 	return p.node != nil && (!p.isNodeWithoutProviderID() || hasSystemUUID(cloud.NodeIdentity{SystemUUID: p.node.Status.NodeInfo.SystemUUID}, instance))
 }
 
-// hasCapturedNames reports whether the instance still has the captured names. Other names mean that it was recreated
-// under the same provider ID.
-func (p *scope) hasCapturedNames(instance cloud.Instance) bool {
+// hasCapturedNames reports whether the instance has the names that were captured. If it has other names, it was
+// recreated under the same provider ID.
+func (p *retirementScope) hasCapturedNames(instance cloud.Instance) bool {
 	captured := p.rt.Status.Captured
 	return (captured.InstanceName == "" || strings.EqualFold(captured.InstanceName, instance.Name)) &&
 		(captured.ComputerName == "" || strings.EqualFold(captured.ComputerName, instance.ComputerName))
 }
 
-// wasGoneAtCapture reports whether the instance was already gone when it was captured. Then nothing distinguishes it
-// from a new instance of its name.
-func (p *scope) wasGoneAtCapture() bool {
+// wasGoneAtCapture reports whether the instance did not exist when the retirement captured its target. If an instance
+// with its name exists later, it may be a new one.
+func (p *retirementScope) wasGoneAtCapture() bool {
 	captured := p.rt.Status.Captured
 	return captured.InstanceName == "" && captured.ComputerName == "" && captured.UniqueID == ""
 }
 
-// isRecreated reports whether another instance has the captured one's name. This needs a cloud with unique instance
-// IDs. If one ID is unknown, the names decide.
-func (p *scope) isRecreated(instance cloud.Instance) bool {
+// isRecreated reports whether the instance is a new one under the name of the captured instance. It compares the unique
+// IDs. If one of the two IDs is unknown, it compares the names.
+func (p *retirementScope) isRecreated(instance cloud.Instance) bool {
 	captured := p.rt.Status.Captured
 	return captured != nil && captured.UniqueID != "" && instance.UniqueID != "" &&
 		!strings.EqualFold(captured.UniqueID, instance.UniqueID)
 }
 
-// missingIdentity returns which identifying field of the captured instance the answer lacks, or "". Such an answer
-// proves nothing, and no decision uses it (I7).
-func (p *scope) missingIdentity(instance cloud.Instance) string {
+// missingCapturedIdentity returns which identifying field of the captured instance is missing in the cloud's answer, or "" if
+// none is. No decision may use an answer with a missing field (I7).
+func (p *retirementScope) missingCapturedIdentity(instance cloud.Instance) string {
 	captured, name := p.rt.Status.Captured, p.rt.Spec.NodeName
 	switch {
 	case captured == nil:
 		return ""
 	case captured.UniqueID != "" && instance.UniqueID == "":
 		return "unique ID"
-	case strings.EqualFold(instance.Name, name), strings.EqualFold(instance.ComputerName, name), p.matchesNameWithDomain(instance):
+	case strings.EqualFold(instance.Name, name), strings.EqualFold(instance.ComputerName, name), p.matchesNameExceptDomain(instance):
 		return ""
 	case captured.ComputerName != "" && instance.ComputerName == "":
 		return "computer name"

@@ -18,18 +18,19 @@ var outOfServiceTaint = cordon.Taint{Key: "node.kubernetes.io/out-of-service", V
 // conditionReason is the reason of our lifecycle conditions.
 const conditionReason = "Slipway"
 
-// cordonNode cordons the node, and repairs a cordon that was removed. Another process may have found long ago that the
-// instance is gone. So that is checked again before the taint that deletes every pod despite PDBs (I2, I7).
-func (p *scope) cordonNode(ctx context.Context) error {
+// cordonNode cordons the node, and repairs the cordon if another client has removed it. If the instance is gone, it also
+// sets the taint that deletes every pod regardless of PDBs (I2). Before it sets this taint, it checks again that the
+// instance is gone, because an earlier process may have found that long ago (I7).
+func (p *retirementScope) cordonNode(ctx context.Context) error {
 	if p.hasReached(v1alpha1.NodeDeleted) {
 		return nil
 	}
-	if p.node != nil && !p.hasCordonClaim() {
+	if p.node != nil && !p.hasCompleteCordonClaim() {
 		if p.rt.Status.InstanceGone {
 			if err := p.recheckInstanceGone(ctx); err != nil {
 				return err
 			}
-			if err := p.confirmRecord(ctx); err != nil {
+			if err := p.confirmRetirementUnchanged(ctx); err != nil {
 				return err
 			}
 		}
@@ -38,7 +39,7 @@ func (p *scope) cordonNode(ctx context.Context) error {
 			return err
 		}
 		keeper.ObserveNode(p.node)
-		out, err := keeper.WriteClaim(ctx, CordonOwner(p.rt), p.newCordonRequest())
+		out, err := keeper.WriteClaim(ctx, CordonOwner(p.rt), p.newCordonClaimSpec())
 		if kubeapi.IsNotFound(err) || cordon.IsReplacedError(err) {
 			return newWait(requeueSoon, "the Node was just deleted")
 		}
@@ -57,21 +58,21 @@ func (p *scope) cordonNode(ctx context.Context) error {
 	return nil
 }
 
-// hasCordonClaim reports whether our cordon claim is complete on the node.
-func (p *scope) hasCordonClaim() bool {
+// hasCompleteCordonClaim reports whether our cordon claim is complete on the node.
+func (p *retirementScope) hasCompleteCordonClaim() bool {
 	if !p.node.Spec.Unschedulable {
 		return false
 	}
 	records, _ := cordon.ListRecords(p.node)
 	for _, r := range records {
 		if r.Owner == CordonOwner(p.rt) {
-			return !p.rt.Status.InstanceGone || isOutOfService(p.node)
+			return !p.rt.Status.InstanceGone || hasOutOfServiceTaint(p.node)
 		}
 	}
 	return false
 }
 
-func isOutOfService(n *kubeapi.Node) bool {
+func hasOutOfServiceTaint(n *kubeapi.Node) bool {
 	for _, t := range n.Spec.Taints {
 		if t.Key == outOfServiceTaint.Key {
 			return true
@@ -80,7 +81,7 @@ func isOutOfService(n *kubeapi.Node) bool {
 	return false
 }
 
-func (p *scope) newCordonRequest() cordon.ClaimSpec {
+func (p *retirementScope) newCordonClaimSpec() cordon.ClaimSpec {
 	r := cordon.ClaimSpec{
 		Reason:        observe.ClipChars(fmt.Sprintf("NodeRetirement %s (%s)", p.rt.Name, p.rt.Spec.Reason), 512),
 		Unschedulable: true,

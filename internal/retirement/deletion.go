@@ -14,8 +14,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// deleteNode deletes the Node object. Until then the node can be restored.
-func (p *scope) deleteNode(ctx context.Context) error {
+// deleteNode deletes the Node object. After this deletion the node cannot be restored.
+func (p *retirementScope) deleteNode(ctx context.Context) error {
 	if p.hasReached(v1alpha1.NodeDeleted) {
 		return nil
 	}
@@ -25,7 +25,7 @@ func (p *scope) deleteNode(ctx context.Context) error {
 		}
 	}
 	if p.node != nil {
-		if err := p.confirmRecord(ctx); err != nil {
+		if err := p.confirmRetirementUnchanged(ctx); err != nil {
 			return err
 		}
 		// The precondition is the version of the Node that fetchNode checked for other tools (I6).
@@ -33,7 +33,7 @@ func (p *scope) deleteNode(ctx context.Context) error {
 		switch {
 		case kubeapi.IsNotFound(err):
 		case kubeapi.IsConflict(err):
-			return newWait(requeueSoon, "the Node has changed meanwhile")
+			return newWait(requeueSoon, "the Node changed after it was read: retrying")
 		case err != nil:
 			return fmt.Errorf("deleting the Node: %w", err)
 		}
@@ -50,8 +50,8 @@ func (p *scope) deleteNode(ctx context.Context) error {
 
 // checkNodeDeletable makes the last checks before the Node's deletion: other tools (I6), the instance (I4, I7),
 // protection of the node, and its pods (I1).
-func (p *scope) checkNodeDeletable(ctx context.Context) error {
-	if err := checkOtherTools(p.node); err != nil {
+func (p *retirementScope) checkNodeDeletable(ctx context.Context) error {
+	if err := checkNoOtherRemovingTool(p.node); err != nil {
 		return err
 	}
 	if p.node.DeletionTimestamp != nil { // possibly by us before a crash; it cannot be undone
@@ -60,14 +60,14 @@ func (p *scope) checkNodeDeletable(ctx context.Context) error {
 	if p.rt.Status.InstanceGone {
 		return p.recheckInstanceGone(ctx)
 	}
-	instance, err := p.confirmInstance(ctx, p.rt.Status.Captured.ProviderID)
+	instance, err := p.readAndConfirmInstance(ctx, p.rt.Status.Captured.ProviderID)
 	switch {
 	case cloud.IsNotFound(err) && isReady(p.node):
 		return newBlocked(p.controller.options.Intervals.Poll, newReason(Disagreement, "", "the cloud does not find the instance, but the Node is Ready"))
 	case err != nil && !cloud.IsNotFound(err):
 		return err
 	case err == nil:
-		if err := p.checkNodeProtected(); err != nil {
+		if err := p.checkNodeNotProtected(); err != nil {
 			return err
 		}
 		if !p.isNodeDeleting() { // another Node on the instance is found again before its deletion
@@ -79,7 +79,7 @@ func (p *scope) checkNodeDeletable(ctx context.Context) error {
 	if time.Since(p.podsListedAt) < podListMaxAge {
 		return nil
 	}
-	on, err := p.listPods(ctx)
+	on, err := p.listAndClassifyPods(ctx)
 	switch {
 	case err != nil:
 		return err
@@ -87,27 +87,27 @@ func (p *scope) checkNodeDeletable(ctx context.Context) error {
 		return &endError{on.protected}
 	case len(on.toEvict) > 0: // bound without the scheduler
 		p.rt.Status.Phase = v1alpha1.Draining
-		return newWait(requeueSoon, "%d pods have arrived: draining again", len(on.toEvict))
+		return newWait(requeueSoon, "%d new pods are on the node: draining again", len(on.toEvict))
 	}
 	return nil
 }
 
-// podListMaxAge is how long the final pod list of a drain is valid for the deletion of the Node.
+// podListMaxAge is the age up to which the last pod list of a drain is used for the deletion of the Node.
 const podListMaxAge = 2 * time.Second
 
 // recordNodeDeleting records that the Node is being deleted. Finalizers may delay that for long.
-func (p *scope) recordNodeDeleting() {
+func (p *retirementScope) recordNodeDeleting() {
 	p.setCondition(v1alpha1.RetirementNodeDeleted, metav1.ConditionFalse, deletingReason, "the Node is being deleted")
 }
 
 // isNodeDeleting reports whether the Node is being deleted or gone. It cannot be restored any more.
-func (p *scope) isNodeDeleting() bool {
+func (p *retirementScope) isNodeDeleting() bool {
 	return meta.FindStatusCondition(p.rt.Status.Conditions, v1alpha1.RetirementNodeDeleted) != nil
 }
 
-// isOnlyDelayed reports whether an error that would otherwise end the retirement only delays it, because the Node is
-// being deleted. Its instance would be forgotten otherwise.
-func (p *scope) isOnlyDelayed(over *endError) bool {
+// isEndDelayedByNodeDeletion reports whether an error that usually ends the retirement only delays it. This is so while the Node is
+// being deleted: if the retirement ended then, nobody would delete the instance.
+func (p *retirementScope) isEndDelayedByNodeDeletion(over *endError) bool {
 	if !p.isNodeDeleting() || p.hasReached(v1alpha1.NodeDeleted) || len(over.reasons) == 0 {
 		return false
 	}
@@ -118,7 +118,7 @@ func (p *scope) isOnlyDelayed(over *endError) bool {
 	return false
 }
 
-func (p *scope) awaitNodeGone(ctx context.Context) error {
+func (p *retirementScope) awaitNodeGone(ctx context.Context) error {
 	node, err := p.controller.options.API.GetNode(ctx, p.rt.Spec.NodeName)
 	switch {
 	case kubeapi.IsNotFound(err):
@@ -133,7 +133,7 @@ func (p *scope) awaitNodeGone(ctx context.Context) error {
 }
 
 // deleteInstance requests the deletion of the instance and polls it until it is done.
-func (p *scope) deleteInstance(ctx context.Context) error {
+func (p *retirementScope) deleteInstance(ctx context.Context) error {
 	if p.hasReached(v1alpha1.InstanceDeleted) {
 		return nil
 	}
@@ -141,11 +141,11 @@ func (p *scope) deleteInstance(ctx context.Context) error {
 	var status cloud.OperationStatus
 	var pollErr error
 	if p.isDeletionRequested() {
-		if status, pollErr = p.pollDeletion(ctx); asWaitError(pollErr) != nil {
+		if status, pollErr = p.pollInstanceDeletion(ctx); asWaitError(pollErr) != nil {
 			return pollErr
 		}
 	}
-	instance, err := p.confirmInstance(ctx, id)
+	instance, err := p.readAndConfirmInstance(ctx, id)
 	switch {
 	case cloud.IsNotFound(err):
 		p.isInstanceGone = true
@@ -171,18 +171,18 @@ func (p *scope) deleteInstance(ctx context.Context) error {
 	return p.requestInstanceDeletion(ctx, instance)
 }
 
-// otherDeletionWait is how long the deletion of an instance by another client is awaited.
+// otherDeletionWait is how long deleteInstance waits while another client deletes the instance.
 const otherDeletionWait = 10 * time.Minute
 
 // isDeletionRequested reports whether a deletion was requested and has not failed.
-func (p *scope) isDeletionRequested() bool {
+func (p *retirementScope) isDeletionRequested() bool {
 	op := p.rt.Status.Operation
 	return op != nil && op.RetryAfter == nil
 }
 
-// requestInstanceDeletion requests the deletion of the instance. Right before, it checks for a Node of another name on
-// it (I4) and for protected pods (I1).
-func (p *scope) requestInstanceDeletion(ctx context.Context, instance cloud.Instance) error {
+// requestInstanceDeletion requests the deletion of the instance. Right before, it checks that no other Node runs on the
+// instance (I4) and that no protected pod is on it (I1).
+func (p *retirementScope) requestInstanceDeletion(ctx context.Context, instance cloud.Instance) error {
 	var attempts int32
 	if op := p.rt.Status.Operation; op != nil {
 		attempts = op.Attempts
@@ -190,18 +190,18 @@ func (p *scope) requestInstanceDeletion(ctx context.Context, instance cloud.Inst
 			return &waitError{after: left, message: p.rt.Status.Message, reasons: p.rt.Status.Reasons}
 		}
 	}
-	if err := p.confirmRecord(ctx); err != nil {
+	if err := p.confirmRetirementUnchanged(ctx); err != nil {
 		return err
 	}
 	if err := p.checkNoNodeOnInstance(ctx, instance); err != nil {
 		return err
 	}
 	if p.rt.Status.Captured.NodeUID == "" || p.wasGoneAtCapture() { // no Node has proven that the cluster owns the instance
-		if err := p.checkOwnership(ctx, instance); err != nil {
+		if err := p.checkClusterOwnsInstance(ctx, instance); err != nil {
 			return err
 		}
 	}
-	on, err := p.listPods(ctx)
+	on, err := p.listAndClassifyPods(ctx)
 	if err != nil {
 		return err
 	}
@@ -231,9 +231,9 @@ func (p *scope) requestInstanceDeletion(ctx context.Context, instance cloud.Inst
 	return newWait(p.controller.options.Intervals.CloudPoll, "the instance is being deleted")
 }
 
-// pollDeletion reads the state of the deletion, if that is due, and waits until the cloud reports it as done. Earlier
-// reconciles send no request.
-func (p *scope) pollDeletion(ctx context.Context) (cloud.OperationStatus, error) {
+// pollInstanceDeletion reads the state of the deletion from the cloud, and waits until the cloud reports that the deletion is
+// done. It sends no request before the next poll is due.
+func (p *retirementScope) pollInstanceDeletion(ctx context.Context) (cloud.OperationStatus, error) {
 	const message = "the instance is being deleted"
 	op, pause := p.rt.Status.Operation, p.controller.options.Intervals.CloudPoll
 	if left := p.controller.expectations.timeUntilPoll(p.rt); left > 0 {
@@ -258,8 +258,9 @@ func (p *scope) pollDeletion(ctx context.Context) (cloud.OperationStatus, error)
 	return status, nil
 }
 
-// checkDeletionResult evaluates a deletion that the cloud reports as done, together with the current instance.
-func (p *scope) checkDeletionResult(instance cloud.Instance, status cloud.OperationStatus, pollErr error) error {
+// checkDeletionResult decides, from the result that the cloud reports and from the current instance, whether the
+// deletion has succeeded, has failed or must be awaited.
+func (p *retirementScope) checkDeletionResult(instance cloud.Instance, status cloud.OperationStatus, pollErr error) error {
 	op := p.rt.Status.Operation
 	if op.ID == "" {
 		status.Done = instance.State != cloud.Deleting
@@ -280,7 +281,7 @@ func (p *scope) checkDeletionResult(instance cloud.Instance, status cloud.Operat
 
 // recordDeletionFailure records a failed deletion and the time of the next one. The deletion is retried forever,
 // because the instance costs money.
-func (p *scope) recordDeletionFailure(attempts int32, err error) error {
+func (p *retirementScope) recordDeletionFailure(attempts int32, err error) error {
 	code := CloudFailed
 	if refusal := cloud.RefusalOf(err); refusal != "" {
 		code = CloudRefused
@@ -298,15 +299,15 @@ func (p *scope) recordDeletionFailure(attempts int32, err error) error {
 		attempts, pause, err))
 }
 
-// verifyGone checks once more that both Node and instance are gone.
-func (p *scope) verifyGone(ctx context.Context) error {
+// verifyNodeAndInstanceGone checks once more that both Node and instance are gone.
+func (p *retirementScope) verifyNodeAndInstanceGone(ctx context.Context) error {
 	if err := p.awaitNodeGone(ctx); err != nil {
 		return err
 	}
 	if p.isInstanceGone {
 		return nil
 	}
-	instance, err := p.confirmInstance(ctx, p.rt.Status.Captured.ProviderID)
+	instance, err := p.readAndConfirmInstance(ctx, p.rt.Status.Captured.ProviderID)
 	switch {
 	case cloud.IsNotFound(err):
 		return nil
@@ -318,7 +319,7 @@ func (p *scope) verifyGone(ctx context.Context) error {
 	return newWait(requeueSoon, "the instance was gone, but its cloud finds it again (%s)", instance.State)
 }
 
-func (p *scope) successMessage() string {
+func (p *retirementScope) successMessage() string {
 	s := "the Node and its instance are deleted"
 	if p.sameNamedNode != nil {
 		s += fmt.Sprintf("; another Node of the same name exists, with the UID %s", p.sameNamedNode.UID)

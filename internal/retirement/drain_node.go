@@ -17,8 +17,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// drainNode drains the node with package drain. It also notices if the instance disappears meanwhile.
-func (p *scope) drainNode(ctx context.Context) error {
+// drainNode drains the node with package drain. It also detects that the instance disappears during the drain.
+func (p *retirementScope) drainNode(ctx context.Context) error {
 	if p.hasReached(v1alpha1.Drained) {
 		return nil
 	}
@@ -26,7 +26,7 @@ func (p *scope) drainNode(ctx context.Context) error {
 		return nil // it was deleted with the pods that had arrived
 	}
 	if p.rt.Status.InstanceGone {
-		return p.awaitPodRelease(ctx)
+		return p.awaitPodsDeleted(ctx)
 	}
 	if !p.hasReached(v1alpha1.Draining) {
 		if err := p.savePhase(ctx, v1alpha1.Draining, &p.rt.Status.Times.Draining, "", "draining"); err != nil {
@@ -40,10 +40,10 @@ func (p *scope) drainNode(ctx context.Context) error {
 		}
 		return newWait(requeueSoon, "the instance is gone")
 	}
-	if err := p.checkNodeProtected(); err != nil {
+	if err := p.checkNodeNotProtected(); err != nil {
 		return err
 	}
-	run := p.controller.drains.find(p.rt, p.newDrainTerms(time.Now()))
+	run := p.controller.drains.findMatchingOrStop(p.rt, p.newDrainTerms(time.Now()))
 	if run == nil {
 		var err error
 		if run, err = p.startDrain(ctx); err != nil {
@@ -51,39 +51,40 @@ func (p *scope) drainNode(ctx context.Context) error {
 		}
 	}
 	if run.isDone() {
-		return p.handleDrainResult(ctx, run)
+		return p.evaluateDrainResult(ctx, run)
 	}
-	going := p.reportDrainProgress(run)
+	going := p.recordDrainProgress(run)
 	if unknown != nil { // the drain continues, and ends at its timeout
 		return unknown
 	}
 	return going
 }
 
-// confirmInstanceGone asks the cloud if the Node is not Ready, and records if both proofs agree that the instance is
-// gone (I7). With an error, true means gone but not saved, and false means unknown.
-func (p *scope) confirmInstanceGone(ctx context.Context) (bool, error) {
+// confirmInstanceGone checks the two proofs that the instance is gone: the Node is not Ready, and the cloud does not
+// know the instance (I7). If both hold, it records that the instance is gone. If it returns true with an error, the
+// instance is gone but the record could not be saved. If it returns false with an error, the answer is unknown.
+func (p *retirementScope) confirmInstanceGone(ctx context.Context) (bool, error) {
 	if isReady(p.node) {
 		return false, nil
 	}
-	_, err := p.confirmInstance(ctx, p.rt.Status.Captured.ProviderID)
+	_, err := p.readAndConfirmInstance(ctx, p.rt.Status.Captured.ProviderID)
 	if !cloud.IsNotFound(err) {
 		return false, err
 	}
-	if err := p.confirmNotReady(ctx); err != nil || isReady(p.node) {
+	if err := p.refetchUnreadyNode(ctx); err != nil || isReady(p.node) {
 		return false, err
 	}
-	p.controller.drains.stop(p.rt.Name)
+	p.controller.drains.stopAndWait(p.rt.Name)
 	p.rt.Status.InstanceGone = true
-	p.recordState("", "the cloud does not find the instance, and the Node is not Ready", nil)
-	return true, p.saveStatus(ctx)
+	p.recordWaitState("", "the cloud does not find the instance, and the Node is not Ready", nil)
+	return true, p.saveStatusIfChanged(ctx)
 }
 
-func (p *scope) startDrain(ctx context.Context) (*drainRun, error) {
-	if err := p.confirmRecord(ctx); err != nil {
+func (p *retirementScope) startDrain(ctx context.Context) (*drainRun, error) {
+	if err := p.confirmRetirementUnchanged(ctx); err != nil {
 		return nil, err
 	}
-	marks, err := p.podSelection()
+	marks, err := p.newPodSelection()
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +95,7 @@ func (p *scope) startDrain(ctx context.Context) (*drainRun, error) {
 		p.announceOverride()
 	}
 	d := p.groupDrainPolicy()
-	return p.controller.drains.start(ctx, p.rt, p.controller.options.API, drain.Options{
+	return p.controller.drains.startDrain(ctx, p.rt, p.controller.options.API, drain.Options{
 		Node: p.rt.Spec.NodeName, Policy: &policy, GraceSeconds: d.GraceSeconds,
 		AddFacts:   func(f *podrules.Facts, pod *kubeapi.Pod) { marks.AddFacts(f, pod.Namespace, pod.Labels) },
 		TimeLimits: drain.TimeLimits{TimeoutAt: p.drainTimeoutAt()},
@@ -103,7 +104,7 @@ func (p *scope) startDrain(ctx context.Context) (*drainRun, error) {
 }
 
 // newDrainTerms returns the settings for a drain that starts now.
-func (p *scope) newDrainTerms(now time.Time) drainTerms {
+func (p *retirementScope) newDrainTerms(now time.Time) drainTerms {
 	terms := drainTerms{policy: p.groupDrainPolicy()}
 	if p.group != nil && p.group.Spec.ScaleDown != nil {
 		terms.idleRule = p.group.Spec.ScaleDown.IdleByLabel
@@ -114,16 +115,16 @@ func (p *scope) newDrainTerms(now time.Time) drainTerms {
 	return terms
 }
 
-// drainTimeoutAt returns when the drain times out, counted across restarts.
-func (p *scope) drainTimeoutAt() time.Time {
+// drainTimeoutAt returns when the drain times out. The time before a restart of the manager counts too.
+func (p *retirementScope) drainTimeoutAt() time.Time {
 	return p.rt.Status.Times.Draining.Add(p.drainTimeout())
 }
 
-// reportDrainProgress records the progress once in each poll interval, and when the drain becomes blocked or unblocked.
-func (p *scope) reportDrainProgress(run *drainRun) error {
+// recordDrainProgress records the progress once in each poll interval, and when the drain becomes blocked or unblocked.
+func (p *retirementScope) recordDrainProgress(run *drainRun) error {
 	progress := run.currentProgress()
 	stuck := toBlockedReasons(progress.BlockedPods())
-	if !run.shouldReport(p.controller.options.Intervals.Poll, len(stuck) > 0) {
+	if !run.markReportedIfDue(p.controller.options.Intervals.Poll, len(stuck) > 0) {
 		return &waitError{after: p.controller.options.Intervals.Poll, message: p.rt.Status.Message, reasons: p.rt.Status.Reasons}
 	}
 	p.rt.Status.Drain = toDrainProgress(progress)
@@ -134,8 +135,8 @@ func (p *scope) reportDrainProgress(run *drainRun) error {
 	return newWait(p.controller.options.Intervals.Poll, "%s", message)
 }
 
-// handleDrainResult evaluates a finished drain.
-func (p *scope) handleDrainResult(ctx context.Context, run *drainRun) error {
+// evaluateDrainResult evaluates a finished drain.
+func (p *retirementScope) evaluateDrainResult(ctx context.Context, run *drainRun) error {
 	p.rt.Status.Drain = toDrainProgress(run.currentProgress())
 	var refused *drain.RefusedError
 	var unfinished *drain.UnfinishedError
@@ -145,7 +146,7 @@ func (p *scope) handleDrainResult(ctx context.Context, run *drainRun) error {
 		return nil
 	case errors.As(err, &refused):
 		var kept []v1alpha1.RetirementReason
-		switch on, err := p.listPods(ctx); {
+		switch on, err := p.listAndClassifyPods(ctx); {
 		case err != nil:
 			return err
 		case len(on.protected) > 0:
@@ -162,7 +163,7 @@ func (p *scope) handleDrainResult(ctx context.Context, run *drainRun) error {
 		}
 		return &endError{append([]v1alpha1.RetirementReason{newReason(DrainTimeout, "", "%s", why)}, toBlockedReasons(unfinished.Blocked)...)}
 	default: // cancelled: an override has ended, or the process ends
-		p.controller.drains.stop(p.rt.Name)
+		p.controller.drains.stopAndWait(p.rt.Name)
 		return newWait(requeueSoon, "restarting the drain: %s", err)
 	}
 }
@@ -182,14 +183,15 @@ func toBlockedReasons(blocked []drain.BlockedPod) []v1alpha1.RetirementReason {
 	return all
 }
 
-// awaitVolumeDetach waits, if configured, until only volumes of skipped pods are attached to the instance. It reads the
-// attachments and not this process's drain, so that a restart forgets none.
-func (p *scope) awaitVolumeDetach(ctx context.Context) error {
+// awaitVolumeDetach waits, if the group's settings ask for it, until no volumes are attached to the instance except
+// those of skipped pods. It reads the attachments from the API server, so that a restart of the manager does not forget
+// any.
+func (p *retirementScope) awaitVolumeDetach(ctx context.Context) error {
 	if p.hasReached(v1alpha1.Drained) {
 		return nil
 	}
 	if p.groupDrainPolicy().WaitForDetach && !p.rt.Status.InstanceGone {
-		attached, err := p.listAttachedVolumes(ctx)
+		attached, err := p.listVolumesToDetach(ctx)
 		inTime := time.Now().Before(p.drainTimeoutAt())
 		switch {
 		case err != nil && !inTime:
@@ -203,7 +205,7 @@ func (p *scope) awaitVolumeDetach(ctx context.Context) error {
 			return &endError{attached}
 		}
 	}
-	p.controller.drains.stop(p.rt.Name) // its result is saved now
+	p.controller.drains.stopAndWait(p.rt.Name) // its result is saved now
 	message := "drained"
 	if p.rt.Status.InstanceGone {
 		message = "the instance is gone, and its pods are deleted"
@@ -211,13 +213,13 @@ func (p *scope) awaitVolumeDetach(ctx context.Context) error {
 	return p.savePhase(ctx, v1alpha1.Drained, &p.rt.Status.Times.Drained, v1alpha1.RetirementDrained, message)
 }
 
-// listAttachedVolumes returns the volumes that are attached to the instance and not used by a skipped pod.
-func (p *scope) listAttachedVolumes(ctx context.Context) ([]v1alpha1.RetirementReason, error) {
+// listVolumesToDetach returns the volumes that are attached to the instance and not used by a skipped pod.
+func (p *retirementScope) listVolumesToDetach(ctx context.Context) ([]v1alpha1.RetirementReason, error) {
 	attachments, err := p.controller.options.API.ListVolumeAttachments(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("volume attachments: %w", err)
 	}
-	on, err := p.listPods(ctx)
+	on, err := p.listAndClassifyPods(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -252,10 +254,11 @@ func (p *scope) listAttachedVolumes(ctx context.Context) ([]v1alpha1.RetirementR
 	return attached, nil
 }
 
-// awaitPodRelease waits until the control plane has deleted the pods of an instance that is gone. Its kubelet cannot do
-// that. The taint set by cordonNode triggers the deletion. Pods that tolerate the taint are deleted with the Node.
-func (p *scope) awaitPodRelease(ctx context.Context) error {
-	if err := p.recordReleaseStart(ctx); err != nil {
+// awaitPodsDeleted waits until the control plane has deleted the pods of an instance that is gone. Their kubelet cannot
+// delete them, so cordonNode has set a taint that makes the control plane do so. Pods that tolerate this taint are
+// deleted with the Node.
+func (p *retirementScope) awaitPodsDeleted(ctx context.Context) error {
+	if err := p.recordPodReleaseStart(ctx); err != nil {
 		return err
 	}
 	if p.node == nil {
@@ -264,7 +267,7 @@ func (p *scope) awaitPodRelease(ctx context.Context) error {
 	if err := p.recheckInstanceGone(ctx); err != nil {
 		return err
 	}
-	on, err := p.listPods(ctx)
+	on, err := p.listAndClassifyPods(ctx)
 	if err != nil {
 		return err
 	}
@@ -276,9 +279,9 @@ func (p *scope) awaitPodRelease(ctx context.Context) error {
 	return newWait(min(p.controller.options.Intervals.CloudPoll, p.controller.options.Intervals.PodRelease), "the instance is gone: %d pods are being deleted", left)
 }
 
-// recordReleaseStart records when the release of the pods starts, possibly long after the drain. From the taint on, the
-// control plane has time to detach the volumes properly.
-func (p *scope) recordReleaseStart(ctx context.Context) error {
+// recordPodReleaseStart records when the release of the pods starts, which may be long after the drain. The control plane
+// needs time after that to detach the volumes.
+func (p *retirementScope) recordPodReleaseStart(ctx context.Context) error {
 	if p.rt.Status.Times.Releasing != nil {
 		return nil
 	}
@@ -287,19 +290,20 @@ func (p *scope) recordReleaseStart(ctx context.Context) error {
 	if !p.hasReached(v1alpha1.Draining) {
 		return p.savePhase(ctx, v1alpha1.Draining, &p.rt.Status.Times.Draining, "", message)
 	}
-	p.recordState("", message, nil)
-	return p.saveStatus(ctx)
+	p.recordWaitState("", message, nil)
+	return p.saveStatusIfChanged(ctx)
 }
 
-// recheckInstanceGone checks both proofs again: the instance may have been unreachable only (I7).
-func (p *scope) recheckInstanceGone(ctx context.Context) error {
-	if err := p.confirmNotReady(ctx); err != nil {
+// recheckInstanceGone checks again that the cloud does not know the instance and that the Node is not Ready: the
+// instance may have been unreachable only (I7).
+func (p *retirementScope) recheckInstanceGone(ctx context.Context) error {
+	if err := p.refetchUnreadyNode(ctx); err != nil {
 		return err
 	}
 	if isReady(p.node) {
 		return newEnd(InstanceRecovered, "the instance counted as gone, but its Node is Ready again")
 	}
-	_, err := p.confirmInstance(ctx, p.rt.Status.Captured.ProviderID)
+	_, err := p.readAndConfirmInstance(ctx, p.rt.Status.Captured.ProviderID)
 	switch {
 	case err == nil:
 		return newEnd(InstanceRecovered, "the instance counted as gone, but its cloud finds it again")

@@ -48,7 +48,7 @@ func TestI3StoppedDrainSendsNoRequests(t *testing.T) {
 		c := s.newController(t)
 		go s.reconcileUntilDone(ctx, c, "r", time.Second)
 		<-began
-		if c.drains.stop("r"); !ended {
+		if c.drains.stopAndWait("r"); !ended {
 			t.Error("stop returned before the eviction did")
 		}
 		time.Sleep(20 * time.Second)
@@ -146,7 +146,7 @@ func TestNodeDeletionHeldByFinalizersIsNotUndone(t *testing.T) {
 				s.reconcileOnce(ctx, c, "r")
 			}
 			if tt.crashes {
-				c.drains.stop("r")
+				c.drains.stopAndWait("r")
 				c = s.newController(t)
 			}
 			if tt.cancelled {
@@ -233,12 +233,12 @@ func TestDrainPlanAndRetirementAgree(t *testing.T) {
 			group.Spec.Drain.PlaceholderPods = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "placeholder"}}
 		}
 		api := onePodAPI{pod: *drainabilitytest.ConvertViaJSON[kubeapi.Pod](t, pod)}
-		p := &scope{group: group, rt: &v1alpha1.NodeRetirement{}, controller: &Controller{options: Options{
+		p := &retirementScope{group: group, rt: &v1alpha1.NodeRetirement{}, controller: &Controller{options: Options{
 			API: api, SystemLocalStorage: rapid.Bool().Draw(t, "delete local storage of kube-system"),
 		}}}
-		on, err := p.listPods(t.Context())
+		on, err := p.listAndClassifyPods(t.Context())
 		must.NoError(t, err)
-		marks, err := p.podSelection()
+		marks, err := p.newPodSelection()
 		must.NoError(t, err)
 		retired := "leaves"
 		if len(on.protected) > 0 {
@@ -261,7 +261,7 @@ func runPlanner(t *rapid.T, pod *corev1.Pod, o planner.Options) string {
 	if e.IsFeasible() {
 		return "leaves"
 	}
-	return fmt.Sprintf("%s (%s)", e.Refusals[0].Text, e.Refusals[0].Rule)
+	return fmt.Sprintf("%s (%s)", e.Refusals[0].Message, e.Refusals[0].Rule)
 }
 
 func runDryRun(t *rapid.T, api drain.API, policy podrules.Policy, marks grouppolicy.PodSelection) string {
@@ -359,8 +359,8 @@ func TestDrainAndPlannerDecisionsForEachPodKind(t *testing.T) {
 			t.Fatal(err)
 		case len(e.Refusals) > 0:
 			got = "refuses " + e.Refusals[0].Rule
-		case len(e.Stays) > 0:
-			got = "stays " + e.Stays[0].Rule
+		case len(e.DeletedPods) > 0:
+			got = "stays " + e.DeletedPods[0].Rule
 		case len(e.Moves) > 0:
 			got = "moves"
 		}

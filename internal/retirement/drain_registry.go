@@ -13,8 +13,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 )
 
-// drainRegistry holds the running drains of this process. They need no persistence: after a restart, a new drain finds
-// the remaining pods.
+// drainRegistry holds the running drains of this process. It is not stored: after a restart, a new drain finds the pods
+// that are left.
 type drainRegistry struct {
 	mu   sync.Mutex
 	runs map[string]*drainRun // by name of the retirement
@@ -22,8 +22,8 @@ type drainRegistry struct {
 	endedRuns chan event.TypedGenericEvent[*v1alpha1.NodeRetirement]
 }
 
-// drainTerms holds the settings that users may change during a drain. A change starts a new drain: a withdrawn override
-// protects the remaining pods.
+// drainTerms holds the settings that users may change during a drain. After a change a new drain starts, so that for
+// example a withdrawn override protects the remaining pods at once.
 type drainTerms struct {
 	policy v1alpha1.DrainPolicy
 	// idleRule says which pods keep the node; nil is none.
@@ -50,8 +50,9 @@ type drainRun struct {
 	endedAt time.Time
 }
 
-// shouldReport reports whether the progress is due to be recorded, and assumes that the caller does so.
-func (r *drainRun) shouldReport(every time.Duration, isStuck bool) bool {
+// markReportedIfDue reports whether the progress of the drain must be recorded now. If it returns true, the caller must
+// record it, because the next report is due only after another interval.
+func (r *drainRun) markReportedIfDue(every time.Duration, isStuck bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if isStuck == r.wasBlocked && time.Since(r.reportedAt) < every {
@@ -68,14 +69,14 @@ func newDrainRegistry() *drainRegistry {
 	}
 }
 
-// find returns the retirement's drain with these terms, or nil. It stops a drain with other terms, or of an earlier
-// retirement with the same name.
-func (d *drainRegistry) find(rt *v1alpha1.NodeRetirement, terms drainTerms) *drainRun {
+// findMatchingOrStop returns the running drain of the retirement with these terms, or nil. If the running drain has other terms, or
+// belongs to an earlier retirement of the same name, find stops it.
+func (d *drainRegistry) findMatchingOrStop(rt *v1alpha1.NodeRetirement, terms drainTerms) *drainRun {
 	d.mu.Lock()
 	run := d.runs[rt.Name]
 	d.mu.Unlock()
 	if run != nil && (run.retirementUID != rt.UID || !run.terms.equals(terms)) {
-		d.stop(rt.Name)
+		d.stopAndWait(rt.Name)
 		return nil
 	}
 	return run
@@ -85,8 +86,8 @@ func (t drainTerms) equals(o drainTerms) bool {
 	return t.overrideUntil.Equal(o.overrideUntil) && equality.Semantic.DeepEqual(t.policy, o.policy) && equality.Semantic.DeepEqual(t.idleRule, o.idleRule)
 }
 
-// start starts a drain that ends with ctx, or when an override ends.
-func (d *drainRegistry) start(ctx context.Context, rt *v1alpha1.NodeRetirement, api drain.API, o drain.Options, terms drainTerms) *drainRun {
+// startDrain starts a drain. The drain ends when ctx ends or when an override of protections ends.
+func (d *drainRegistry) startDrain(ctx context.Context, rt *v1alpha1.NodeRetirement, api drain.API, o drain.Options, terms drainTerms) *drainRun {
 	terms.policy, terms.idleRule = *terms.policy.DeepCopy(), terms.idleRule.DeepCopy()
 	run := &drainRun{retirementUID: rt.UID, terms: terms, done: make(chan struct{}), reportedAt: time.Now()}
 	o.OnProgress = func(p drain.Progress) {
@@ -117,8 +118,8 @@ func (d *drainRegistry) start(ctx context.Context, rt *v1alpha1.NodeRetirement, 
 	return run
 }
 
-// stop ends the drain of a retirement and waits until it sends no more requests.
-func (d *drainRegistry) stop(name string) {
+// stopAndWait ends the drain of a retirement and waits until it sends no more requests.
+func (d *drainRegistry) stopAndWait(name string) {
 	d.mu.Lock()
 	run := d.runs[name]
 	delete(d.runs, name)

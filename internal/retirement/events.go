@@ -45,7 +45,7 @@ const (
 // conditions and not Events, because each Event would cost two writes per node.
 type eventRecorder struct{ recorder events.EventRecorder }
 
-func (a eventRecorder) emit(rt *v1alpha1.NodeRetirement, kind string, reason eventReason, note string) {
+func (a eventRecorder) emitOnRetirementAndNode(rt *v1alpha1.NodeRetirement, kind string, reason eventReason, note string) {
 	note = observe.ClipEventNote(note)
 	node := toEventNode(rt)
 	a.recorder.Eventf(rt, node, kind, string(reason), "Retire", "%s", note)
@@ -66,41 +66,41 @@ func toEventNode(rt *v1alpha1.NodeRetirement) *corev1.Node {
 }
 
 func (a eventRecorder) recordCordoned(rt *v1alpha1.NodeRetirement) {
-	a.emit(rt, corev1.EventTypeNormal, eventBegun, "cordoned to be retired ("+string(rt.Spec.Reason)+")")
+	a.emitOnRetirementAndNode(rt, corev1.EventTypeNormal, eventBegun, "cordoned the node to retire it ("+string(rt.Spec.Reason)+")")
 }
 
 func (a eventRecorder) recordBlocked(rt *v1alpha1.NodeRetirement, code, message string) {
-	a.emit(rt, corev1.EventTypeWarning, eventBlocked, code+": "+message)
+	a.emitOnRetirementAndNode(rt, corev1.EventTypeWarning, eventBlocked, code+": "+message)
 }
 
 func (a eventRecorder) recordOverride(rt *v1alpha1.NodeRetirement) {
 	o := rt.Spec.OverrideProtection
-	a.emit(rt, corev1.EventTypeWarning, eventOverridden, "protected pods may be evicted until "+
+	a.emitOnRetirementAndNode(rt, corev1.EventTypeWarning, eventOverridden, "protected pods may be evicted until "+
 		o.Until.UTC().Format(time.RFC3339)+", set by "+o.By+": "+o.Why)
 }
 
 func (a eventRecorder) recordDeletionFailed(rt *v1alpha1.NodeRetirement, err error, pause time.Duration) {
-	a.emit(rt, corev1.EventTypeWarning, eventDeletionFailed, "cannot delete the instance, retry in "+pause.String()+
+	a.emitOnRetirementAndNode(rt, corev1.EventTypeWarning, eventDeletionFailed, "cannot delete the instance, retry in "+pause.String()+
 		": "+err.Error())
 }
 
 func (a eventRecorder) recordFinished(rt *v1alpha1.NodeRetirement, phase v1alpha1.Phase, code, message string) {
 	switch phase {
 	case v1alpha1.Succeeded:
-		a.emit(rt, corev1.EventTypeNormal, eventRetired, message)
+		a.emitOnRetirementAndNode(rt, corev1.EventTypeNormal, eventRetired, message)
 	case v1alpha1.Refused:
-		a.emit(rt, corev1.EventTypeWarning, eventRetirementRefused, code+": "+message)
+		a.emitOnRetirementAndNode(rt, corev1.EventTypeWarning, eventRetirementRefused, code+": "+message)
 	case v1alpha1.Aborted:
-		a.emit(rt, corev1.EventTypeWarning, eventRetirementAborted, code+": "+message)
+		a.emitOnRetirementAndNode(rt, corev1.EventTypeWarning, eventRetirementAborted, code+": "+message)
 	default:
-		a.emit(rt, corev1.EventTypeWarning, eventRetirementFailed, code+": "+message)
+		a.emitOnRetirementAndNode(rt, corev1.EventTypeWarning, eventRetirementFailed, code+": "+message)
 	}
 }
 
 func (a eventRecorder) recordReplacementAbandoned(rt *v1alpha1.NodeRetirement) {
-	note := "the replacement of this instance has not joined, and is no longer awaited"
+	note := "the replacement of this instance has not joined: Slipway stops waiting for it"
 	if r := rt.Status.Replacement; r != nil {
 		note += " (" + string(r.State) + "): " + joinReasons(r.Reasons)
 	}
-	a.emit(rt, corev1.EventTypeWarning, eventReplacementGivenUp, note)
+	a.emitOnRetirementAndNode(rt, corev1.EventTypeWarning, eventReplacementGivenUp, note)
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// expectations holds what this process knows from its own requests. An API server that lags behind its etcd can answer
-// with an older state. So answers that are older than our own writes are rejected, and our own writes count before they
-// can be read (I5, I7).
+// expectations holds what this process knows from its own requests to the API server.
 //
-// Resource versions of one kind can be compared as numbers (https://kep.k8s.io/5504). Other versions are not compared.
+// An API server that lags behind etcd can answer with an older state. So expectations rejects answers that are older
+// than a write of this process, and counts such writes before they can be read (I5, I7). Resource versions of one kind
+// are compared as numbers (https://kep.k8s.io/5504). Resource versions that are no numbers are not compared.
 type expectations struct {
 	mu sync.Mutex
 	// latestVersions has the newest version seen of each NodeRetirement, by name. lastWritten is the newest version
@@ -39,7 +39,7 @@ type expectations struct {
 // instanceCheckInterval is the pause between two reads of a waiting retirement's instance.
 const instanceCheckInterval = time.Minute
 
-// deletedNodeTTL is how long a deleted Node is remembered. A usable cache is not further behind.
+// deletedNodeTTL is how long a deleted Node is remembered. A usable cache does not lag behind for longer.
 const deletedNodeTTL = 10 * time.Minute
 
 // staleRead counts successive stale reads of a record, and whether a warning was logged.
@@ -61,8 +61,8 @@ func newExpectations() *expectations {
 	}
 }
 
-// recordRead records a NodeRetirement that was read. It returns false if the record is older than one read before.
-func (k *expectations) recordRead(rt *v1alpha1.NodeRetirement) bool {
+// recordReadUnlessStale records that a NodeRetirement was read. It returns false if an earlier read had a newer version.
+func (k *expectations) recordReadUnlessStale(rt *v1alpha1.NodeRetirement) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	v := kubeapi.ParseResourceVersion(rt.ResourceVersion)
@@ -75,7 +75,7 @@ func (k *expectations) recordRead(rt *v1alpha1.NodeRetirement) bool {
 	return true
 }
 
-// countStaleRead counts a stale read of a record and returns how many preceded it.
+// countStaleRead counts a stale read of a NodeRetirement, and returns how many stale reads in a row came before it.
 func (k *expectations) countStaleRead(name string) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -84,8 +84,9 @@ func (k *expectations) countStaleRead(name string) int {
 	return l.count
 }
 
-// shouldWarnStale reports whether a warning about stale reads is due, and assumes that the caller logs it.
-func (k *expectations) shouldWarnStale(name string) bool {
+// markStaleWarned reports whether a warning about stale reads must be logged now. It returns true only once, so the
+// caller must log the warning.
+func (k *expectations) markStaleWarned(name string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.staleReads[name]
@@ -93,7 +94,8 @@ func (k *expectations) shouldWarnStale(name string) bool {
 	return !l.warned
 }
 
-// dropFinishedAdmission drops an admission that is finished, or belongs to another record of the same name.
+// dropFinishedAdmission forgets an admission if its retirement is finished, or if another NodeRetirement of the same
+// name exists.
 func (k *expectations) dropFinishedAdmission(rt *v1alpha1.NodeRetirement) {
 	if a, ok := k.admitted[rt.Name]; ok && (a.retirementUID != rt.UID || rt.Status.Phase.IsFinal()) {
 		delete(k.admitted, rt.Name)
@@ -110,8 +112,8 @@ func (k *expectations) recordWrite(rt *v1alpha1.NodeRetirement) {
 	k.dropFinishedAdmission(rt)
 }
 
-// forgetRecord drops everything about a deleted record.
-func (k *expectations) forgetRecord(name string) {
+// forgetRetirement forgets everything about a deleted NodeRetirement.
+func (k *expectations) forgetRetirement(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.latestVersions, name)
@@ -142,14 +144,16 @@ func (k *expectations) schedulePoll(rt *v1alpha1.NodeRetirement, pause time.Dura
 	k.nextPolls[rt.Name] = time.Now().Add(pause)
 }
 
-// timeUntilPoll returns the time until the next poll of the deletion. After a restart it is due.
+// timeUntilPoll returns the time until the next poll of the deletion. It is not positive if the poll is due, as after a
+// restart.
 func (k *expectations) timeUntilPoll(rt *v1alpha1.NodeRetirement) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return time.Until(k.nextPolls[rt.Name])
 }
 
-// recordOverride records that an override is announced, and reports whether it is new.
+// recordOverride records that the Event about an override of protections was written. It reports whether this is the
+// first time.
 func (k *expectations) recordOverride(rt *v1alpha1.NodeRetirement) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -159,8 +163,8 @@ func (k *expectations) recordOverride(rt *v1alpha1.NodeRetirement) bool {
 	return !announced || before.By != now.By || before.Why != now.Why || !before.Until.Equal(&now.Until)
 }
 
-// addAdmission records that a retirement is about to be admitted. If the answer gets lost, it may have been. It reports
-// whether that is new.
+// addAdmission records, before the request, that a retirement will be admitted. So the retirement counts as admitted
+// even if the answer to the request is lost. It reports whether the admission is new.
 func (k *expectations) addAdmission(rt *v1alpha1.NodeRetirement) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -183,7 +187,7 @@ func (k *expectations) recordNodeDeleted(node string) {
 	k.deletedNodes[types.UID(node)] = time.Now()
 }
 
-// otherAdmissions returns the admissions of this process except the one of caller.
+// otherAdmissions returns the admissions of this process, except the admission of caller.
 func (k *expectations) otherAdmissions(caller *v1alpha1.NodeRetirement) []admission {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -196,7 +200,8 @@ func (k *expectations) otherAdmissions(caller *v1alpha1.NodeRetirement) []admiss
 	return others
 }
 
-// deletedNodeUIDs returns the Nodes that are known to be deleted: from the records, and by us.
+// deletedNodeUIDs returns the UIDs of the Nodes that are known to be deleted, by the status of a NodeRetirement or by a
+// request of this process.
 func (k *expectations) deletedNodeUIDs(records []v1alpha1.NodeRetirement) map[types.UID]bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -213,7 +218,7 @@ func (k *expectations) deletedNodeUIDs(records []v1alpha1.NodeRetirement) map[ty
 	return gone
 }
 
-// minVersion returns the minimum version of a valid list of NodeRetirements.
+// minVersion returns the lowest resource version that a list of NodeRetirements must have to be used.
 func (k *expectations) minVersion(rt *v1alpha1.NodeRetirement) uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()

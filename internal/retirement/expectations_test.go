@@ -41,12 +41,12 @@ func TestI5AdmissionCountsDespiteStaleAPIServer(t *testing.T) {
 		t.Errorf("admissions %v, want node-a of group ci", got)
 	}
 	check.Len(t, 0, k.otherAdmissions(a))
-	k.recordRead(newRecord("a", "12", v1alpha1.Draining))
+	k.recordReadUnlessStale(newRecord("a", "12", v1alpha1.Draining))
 	check.Is(t, 1, len(k.otherAdmissions(b)))
 	k.recordWrite(newRecord("a", "13", v1alpha1.Succeeded))
 	check.Len(t, 0, k.otherAdmissions(b))
 	k.addAdmission(b)
-	k.forgetRecord("b")
+	k.forgetRetirement("b")
 	check.Len(t, 0, k.otherAdmissions(a))
 }
 
@@ -71,11 +71,11 @@ func TestI8OlderRecordVersionIsIgnored(t *testing.T) {
 		version string
 		fresh   bool
 	}{{"9", true}, {"10", true}, {"9", false}, {"10", true}, {"not a number", true}} {
-		got := k.recordRead(newRecord("a", step.version, v1alpha1.Draining))
+		got := k.recordReadUnlessStale(newRecord("a", step.version, v1alpha1.Draining))
 		check.Not(t, got != step.fresh, "version %s after 10 is fresh: %t, want %t", step.version, got, step.fresh)
 	}
 	k.recordWrite(newRecord("a", "20", v1alpha1.Aborted))
-	check.Not(t, k.recordRead(newRecord("a", "19", v1alpha1.Draining)), "a record older than our own write is used")
+	check.Not(t, k.recordReadUnlessStale(newRecord("a", "19", v1alpha1.Draining)), "a record older than our own write is used")
 }
 
 // emptyListReader answers every list with an empty one of the same version.
@@ -93,7 +93,7 @@ func TestI7ListOlderThanOwnWriteIsRejected(t *testing.T) {
 	for version, fresh := range map[string]bool{"41": false, "42": true, "43": true, "": true} {
 		c := New(Options{LiveReader: emptyListReader{version: version}})
 		c.expectations.recordWrite(newRecord("other", "42", v1alpha1.Draining))
-		_, err := (&scope{controller: c, rt: newRecord("a", "40", v1alpha1.Pending)}).listRetirements(t.Context())
+		_, err := (&retirementScope{controller: c, rt: newRecord("a", "40", v1alpha1.Pending)}).listRetirementsLive(t.Context())
 		check.Not(t, (err == nil) != fresh, "a list of version %q: %v, want it accepted: %t", version, err, fresh)
 		check.Not(t, err != nil && asWaitError(err) == nil, "%v is a failure, want a requeue soon", err)
 	}
@@ -106,7 +106,7 @@ func TestPersistentlyStaleRecordIsPolledRarelyAndWarnedOnce(t *testing.T) {
 	c := s.newController(t)
 	var said bytes.Buffer
 	c.options.Log = slog.New(slog.NewTextHandler(&said, nil))
-	c.expectations.recordRead(newRecord("r", "1000000", v1alpha1.Pending))
+	c.expectations.recordReadUnlessStale(newRecord("r", "1000000", v1alpha1.Pending))
 	var pauses []time.Duration
 	for range 30 {
 		result := must.Get(c.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "r"}}))(t)
@@ -180,7 +180,7 @@ func TestI7UnreadyCachedNodeIsNoProof(t *testing.T) {
 			s.allowEvictions()
 			s.mu.Unlock()
 			s.unfreezeCache()
-			if rt := s.reconcileUntilDone(ctx, c, "r", 3*time.Hour); isOutOfService(mustToKubeapi(s.getNodeOrEmpty("a"))) || len(s.violations) > 0 {
+			if rt := s.reconcileUntilDone(ctx, c, "r", 3*time.Hour); hasOutOfServiceTaint(mustToKubeapi(s.getNodeOrEmpty("a"))) || len(s.violations) > 0 {
 				t.Errorf("%s: %s, %v", rt.Status.Phase, rt.Status.Message, s.violations)
 			}
 		}))
@@ -224,17 +224,17 @@ func TestChangedRecordStopsIrreversibleSteps(t *testing.T) {
 	s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 	c := s.newController(t)
 	read := s.getRetirement("r")
-	if err := c.newScope(read).confirmRecord(t.Context()); err != nil {
+	if err := c.newScope(read).confirmRetirementUnchanged(t.Context()); err != nil {
 		t.Errorf("it has not changed: %v", err)
 	}
 	changed := read.DeepCopy()
 	changed.Annotations = map[string]string{"by": "user"}
 	must.NoError(t, s.retirements.Update(t.Context(), changed))
-	if err := c.newScope(read).confirmRecord(t.Context()); !apierrors.IsConflict(err) {
+	if err := c.newScope(read).confirmRetirementUnchanged(t.Context()); !apierrors.IsConflict(err) {
 		t.Errorf("it has changed: %v", err)
 	}
 	must.NoError(t, s.retirements.Delete(t.Context(), changed))
-	if err := c.newScope(changed).confirmRecord(t.Context()); !apierrors.IsConflict(err) {
+	if err := c.newScope(changed).confirmRetirementUnchanged(t.Context()); !apierrors.IsConflict(err) {
 		t.Errorf("it is gone: %v", err)
 	}
 }

@@ -15,10 +15,11 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// fetchNode reads the Node. It ends the retirement if that is another Node of the same name, or if another tool removes
-// it (I6). The cache is enough, since every later write has a precondition. A missing or different Node is confirmed by
-// a live read (I7), unless the Node is already deleted.
-func (p *scope) fetchNode(ctx context.Context) error {
+// fetchNode reads the Node from the cache. It ends the retirement if the Node is another one of the same name, or if
+// another tool is removing it (I6). The cache is recent enough, because every later write has a precondition. If the
+// cache has no Node or a different one, fetchNode also reads the Node live (I7), unless the retirement has already
+// deleted it.
+func (p *retirementScope) fetchNode(ctx context.Context) error {
 	n := &corev1.Node{}
 	err := p.controller.options.Client.Get(ctx, client.ObjectKey{Name: p.rt.Spec.NodeName}, n)
 	if client.IgnoreNotFound(err) != nil {
@@ -29,17 +30,18 @@ func (p *scope) fetchNode(ctx context.Context) error {
 		return p.fetchNodeLive(ctx)
 	}
 	if !there {
-		return p.setNode(nil)
+		return p.validateAndSetNode(nil)
 	}
-	node, err := toKubeapi(n)
+	node, err := toKubeapiNode(n)
 	if err != nil {
 		return err
 	}
-	return p.setNode(node)
+	return p.validateAndSetNode(node)
 }
 
-// isExpectedUID reports whether the UID belongs to the retirement's Node, as far as that is known.
-func (p *scope) isExpectedUID(uid types.UID) bool {
+// isExpectedUID reports whether the UID is that of the retirement's Node. If that UID is not known yet, every UID is
+// expected.
+func (p *retirementScope) isExpectedUID(uid types.UID) bool {
 	if captured := p.rt.Status.Captured; captured != nil {
 		return uid == captured.NodeUID
 	}
@@ -47,7 +49,7 @@ func (p *scope) isExpectedUID(uid types.UID) bool {
 }
 
 // fetchNodeLive reads the Node from the API server and not from the cache.
-func (p *scope) fetchNodeLive(ctx context.Context) error {
+func (p *retirementScope) fetchNodeLive(ctx context.Context) error {
 	node, err := p.controller.options.API.GetNode(ctx, p.rt.Spec.NodeName)
 	if err != nil && !kubeapi.IsNotFound(err) {
 		return err
@@ -56,20 +58,20 @@ func (p *scope) fetchNodeLive(ctx context.Context) error {
 		node = nil
 	}
 	p.node, p.isNodeLive = nil, true
-	return p.setNode(node)
+	return p.validateAndSetNode(node)
 }
 
-// confirmNotReady reads an unready Node from the API server, unless this reconcile already has. A proof that the
-// instance is gone needs the current Node (I7).
-func (p *scope) confirmNotReady(ctx context.Context) error {
+// refetchUnreadyNode reads a Node that is not Ready from the API server, unless this reconcile has already done so. Only
+// the current Node proves that the instance is gone (I7).
+func (p *retirementScope) refetchUnreadyNode(ctx context.Context) error {
 	if isReady(p.node) || p.isNodeLive {
 		return nil
 	}
 	return p.fetchNodeLive(ctx)
 }
 
-// toKubeapi converts a Node to the type that package cordon uses.
-func toKubeapi(n *corev1.Node) (*kubeapi.Node, error) {
+// toKubeapiNode converts a Node to the type that package cordon uses.
+func toKubeapiNode(n *corev1.Node) (*kubeapi.Node, error) {
 	raw, err := json.Marshal(n)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", n.Name, err)
@@ -81,8 +83,8 @@ func toKubeapi(n *corev1.Node) (*kubeapi.Node, error) {
 	return out, nil
 }
 
-// setNode checks a Node that was read, and stores it.
-func (p *scope) setNode(node *kubeapi.Node) error {
+// validateAndSetNode checks a Node that was read, and stores it.
+func (p *retirementScope) validateAndSetNode(node *kubeapi.Node) error {
 	captured := p.rt.Status.Captured
 	if node != nil && captured != nil && node.UID != string(captured.NodeUID) {
 		p.sameNamedNode = node
@@ -95,7 +97,7 @@ func (p *scope) setNode(node *kubeapi.Node) error {
 	if node == nil || p.hasReached(v1alpha1.NodeDeleted) {
 		return nil
 	}
-	if err := checkOtherTools(node); err != nil {
+	if err := checkNoOtherRemovingTool(node); err != nil {
 		return err
 	}
 	if node.DeletionTimestamp != nil && !p.hasReached(v1alpha1.Drained) && !p.isNodeDeleting() {
@@ -104,8 +106,8 @@ func (p *scope) setNode(node *kubeapi.Node) error {
 	return nil
 }
 
-// checkOtherTools ends the retirement if another tool is removing the node.
-func checkOtherTools(n *kubeapi.Node) error {
+// checkNoOtherRemovingTool ends the retirement if another tool is removing the node.
+func checkNoOtherRemovingTool(n *kubeapi.Node) error {
 	if others := cordon.RemovingTools(n); len(others) > 0 {
 		return newEnd(BeingRemoved, "the node is being removed by %s", strings.Join(others, ", "))
 	}

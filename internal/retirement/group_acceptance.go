@@ -10,14 +10,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 )
 
-// groupObservedPoll is the pause while a group's status does not reflect its generation. After a restart that takes a
-// moment.
+// groupObservedPoll is the pause between two checks whether a group's status reflects its current generation. After a
+// restart this takes only a moment.
 const groupObservedPoll = time.Second
 
-// awaitGroupObserved waits until the group's status reflects its current generation. Before that, the group's faults
-// and the minimum size of its cloud are unknown (I5). Groups from a file lose their status with the process. The wait
-// writes no Event. A group outside this process's selector is accepted as it is.
-func (p *scope) awaitGroupObserved(g *v1alpha1.NodeGroup) error {
+// awaitGroupObserved waits until the group's status reflects its current generation. Before that, the faults of the
+// group and the minimum size of its cloud are unknown (I5). A group from a file loses its status when the process
+// restarts. awaitGroupObserved does not wait for a group that this process's selector excludes. The wait causes no
+// Event.
+func (p *retirementScope) awaitGroupObserved(g *v1alpha1.NodeGroup) error {
 	if acceptance.FromGroup(g).IsObserved() || p.controller.options.Selector != nil && !p.controller.options.Selector.Matches(labels.Set(g.Labels)) {
 		return nil
 	}
@@ -25,11 +26,12 @@ func (p *scope) awaitGroupObserved(g *v1alpha1.NodeGroup) error {
 	return &waitError{after: groupObservedPoll, message: blockedReason.Message, reasons: []v1alpha1.RetirementReason{blockedReason}, noEvent: true}
 }
 
-// checkGroupNotRefused ends the retirement if the group is refused. If the group's cloud refuses to answer, it waits
-// instead, before it trusts what that cloud reports: a credential may have expired and be renewed. A group that lacks
-// permissions is not refused here. They may be granted, and admission waits for the permissions that this instance
-// needs.
-func (p *scope) checkGroupNotRefused() error {
+// checkGroupNotRefused ends the retirement if its group is refused.
+//
+// If the cloud refuses to answer for the group, the retirement waits instead: a credential may have expired and be
+// renewed. If only permissions are missing, checkGroupNotRefused does nothing: admission waits for the permissions that
+// this instance needs.
+func (p *retirementScope) checkGroupNotRefused() error {
 	switch a := acceptance.FromGroup(p.group); a.State {
 	case acceptance.Refused:
 		return newEnd(GroupNotAccepted, "the NodeGroup %s is not accepted: %s", p.group.Name, a.Message)
@@ -39,9 +41,9 @@ func (p *scope) checkGroupNotRefused() error {
 	return nil
 }
 
-// awaitGroupAccepted waits until the group may retire nodes. A group that lacks permissions passes, because admission
-// checks which of them this instance needs.
-func (p *scope) awaitGroupAccepted() error {
+// awaitGroupAccepted waits until the group may retire nodes. It does not wait for missing permissions, because admission
+// checks the permissions that this instance needs.
+func (p *retirementScope) awaitGroupAccepted() error {
 	if p.group == nil {
 		return nil
 	}
@@ -57,9 +59,9 @@ func (p *scope) awaitGroupAccepted() error {
 	return newBlocked(p.controller.options.Intervals.Poll, blockedReason)
 }
 
-// awaitTrustedNotFound waits until a "not found" of the group's cloud can be trusted; see
-// [acceptance.Acceptance.TrustsNotFound].
-func (p *scope) awaitTrustedNotFound(providerID string) error {
+// awaitTrustedNotFound waits until the answer "not found" of the group's cloud can be trusted; see
+// [acceptance.Acceptance.CanTrustNotFound].
+func (p *retirementScope) awaitTrustedNotFound(providerID string) error {
 	if p.group == nil {
 		return nil
 	}
@@ -71,6 +73,6 @@ func (p *scope) awaitTrustedNotFound(providerID string) error {
 	if a.CanTrustNotFound(deleted) {
 		return nil
 	}
-	return newBlocked(p.controller.options.Intervals.Poll, newReason(GroupNotAccepted, "instance "+providerID, "the cloud does not find it, which is not "+
-		"trusted while the NodeGroup %s is not accepted: %s", p.group.Name, a.Message))
+	return newBlocked(p.controller.options.Intervals.Poll, newReason(GroupNotAccepted, "instance "+providerID, "the cloud does not find it, but that is not "+
+		"trusted until the NodeGroup %s is accepted: %s", p.group.Name, a.Message))
 }

@@ -174,7 +174,7 @@ func TestI7NotFoundIsNotTrustedWhileGroupIsNotAccepted(t *testing.T) {
 				if rt.Status.InstanceGone || rt.Status.Phase.IsFinal() || rt.Status.Reasons[0].Code != GroupNotAccepted {
 					t.Fatalf("%s, instance gone: %t: %s, want it to wait for its group", rt.Status.Phase, rt.Status.InstanceGone, rt.Status.Message)
 				}
-				if n := s.getNode("a"); n == nil || isOutOfService(mustToKubeapi(n)) || len(s.listPodsOn("a")) != 1 {
+				if n := s.getNode("a"); n == nil || hasOutOfServiceTaint(mustToKubeapi(n)) || len(s.listPodsOn("a")) != 1 {
 					t.Fatalf("the Node is %v, with %d pods", n, len(s.listPodsOn("a")))
 				}
 				s.mu.Lock()

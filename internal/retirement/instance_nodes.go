@@ -13,14 +13,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/instances"
 )
 
-// checkNoNodeOnInstance checks that no Node runs on the instance (I4). The kubelet may have registered under another
-// name: its host's, or a changed one.
-func (p *scope) checkNoNodeOnInstance(ctx context.Context, m cloud.Instance) error {
+// checkNoNodeOnInstance checks that no Node runs on the instance (I4), under any name. The kubelet may have registered
+// under the name of its host or under a new name.
+func (p *retirementScope) checkNoNodeOnInstance(ctx context.Context, m cloud.Instance) error {
 	all, err := p.controller.nodes.Read(ctx)
 	if err != nil {
 		return fmt.Errorf("finding the Node of the instance %s: %w", m.ProviderID, err)
 	}
-	all = slices.DeleteFunc(slices.Clone(all), func(h cloud.NodeIdentity) bool { return p.isSameNamedNode(h, m) })
+	all = slices.DeleteFunc(slices.Clone(all), func(h cloud.NodeIdentity) bool { return p.isNewNodeOfSameName(h, m) })
 	switch node, err := p.findNodeOnInstance(m, all); {
 	case err != nil:
 		return err
@@ -33,9 +33,9 @@ func (p *scope) checkNoNodeOnInstance(ctx context.Context, m cloud.Instance) err
 	return nil
 }
 
-// checkNoOtherNodeOnInstance checks that only the retirement's Node runs on the instance. Otherwise the instance would
-// be kept in the end, and the node drained for nothing. Caches are enough for that.
-func (p *scope) checkNoOtherNodeOnInstance(ctx context.Context, m cloud.Instance) error {
+// checkNoOtherNodeOnInstance checks that no other Node than the retirement's runs on the instance. Otherwise the node
+// would be drained, and the instance could not be deleted in the end. Cached Nodes are recent enough for this check.
+func (p *retirementScope) checkNoOtherNodeOnInstance(ctx context.Context, m cloud.Instance) error {
 	var nodes corev1.NodeList
 	if err := p.controller.options.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("nodes: %w", err)
@@ -55,7 +55,7 @@ func (p *scope) checkNoOtherNodeOnInstance(ctx context.Context, m cloud.Instance
 }
 
 // findNodeOnInstance returns the name of the Node that runs on the instance, or "".
-func (p *scope) findNodeOnInstance(m cloud.Instance, all []cloud.NodeIdentity) (string, error) {
+func (p *retirementScope) findNodeOnInstance(m cloud.Instance, all []cloud.NodeIdentity) (string, error) {
 	hosts := slices.DeleteFunc(slices.Clone(all), func(h cloud.NodeIdentity) bool { return isOnOtherInstance(h, m, p.provider.Normalize) })
 	node, err := cloud.NewNodeIndex(p.provider.Normalize, hosts).FindNode(m)
 	if err != nil {
@@ -64,9 +64,10 @@ func (p *scope) findNodeOnInstance(m cloud.Instance, all []cloud.NodeIdentity) (
 	return node, nil
 }
 
-// isOnOtherInstance reports whether the Node runs on another instance, although its name may begin like this one's.
-// Either its provider ID names another instance of the cloud, or the cloud does not know its ID and its domain differs.
-// Some distributions derive the provider ID from the host's name, as k3s:// does; such an ID says nothing.
+// isOnOtherInstance reports whether the Node runs on another instance than m, although the names of the Node and of m
+// may begin alike. This is so if the Node's provider ID names another instance of the cloud, or if the cloud does not
+// know the provider ID and the domains in the names differ. Some distributions derive the provider ID from the name of
+// the host, such as k3s://. Such a provider ID proves nothing.
 func isOnOtherInstance(h cloud.NodeIdentity, m cloud.Instance, normalize func(providerID string) (string, error)) bool {
 	if hasSystemUUID(h, m) || strings.EqualFold(h.Name, m.Name) || strings.EqualFold(h.Name, m.ComputerName) {
 		return false
@@ -82,9 +83,9 @@ func isOnOtherInstance(h cloud.NodeIdentity, m cloud.Instance, normalize func(pr
 	return !mayBeSameHost(h.Name, m.Name) && !mayBeSameHost(h.Name, m.ComputerName)
 }
 
-// isSameNamedNode reports whether the Node belongs to a new instance with the name of the deleted one. Some clouds keep
-// an instance for a while after its deletion.
-func (p *scope) isSameNamedNode(h cloud.NodeIdentity, m cloud.Instance) bool {
+// isNewNodeOfSameName reports whether the Node has the name of the deleted Node and belongs to a new instance. Some clouds
+// listShared an instance for a while after its deletion.
+func (p *retirementScope) isNewNodeOfSameName(h cloud.NodeIdentity, m cloud.Instance) bool {
 	if p.sameNamedNode == nil || h.Name != p.rt.Spec.NodeName || hasSystemUUID(h, m) {
 		return false
 	}

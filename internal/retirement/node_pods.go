@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// nodePods holds the pods bound to the node, by the policy's decision.
+// nodePods holds the pods that are bound to the node, grouped by what the drain policy decides about each.
 type nodePods struct {
 	// protected are the pods that forbid the retirement, each with its rule.
 	protected []v1alpha1.RetirementReason
@@ -22,13 +22,13 @@ type nodePods struct {
 	overridden bool
 }
 
-// listPods reads the node's pods from the API server.
-func (p *scope) listPods(ctx context.Context) (nodePods, error) {
+// listAndClassifyPods reads the node's pods from the API server.
+func (p *retirementScope) listAndClassifyPods(ctx context.Context) (nodePods, error) {
 	all, err := p.controller.options.API.ListPodsOnNode(ctx, p.rt.Spec.NodeName)
 	if err != nil {
 		return nodePods{}, fmt.Errorf("listing the node's pods: %w", err)
 	}
-	marks, err := p.podSelection()
+	marks, err := p.newPodSelection()
 	if err != nil {
 		return nodePods{}, err
 	}
@@ -61,13 +61,13 @@ func toProtectedReason(namespace, name string, rule podrules.Rule, text string) 
 	return newReason(code, "pod "+namespace+"/"+name, "%s (%s)", text, rule)
 }
 
-func (p *scope) podPolicy(now time.Time) podrules.Policy {
+func (p *retirementScope) podPolicy(now time.Time) podrules.Policy {
 	return grouppolicy.NewPodPolicy(p.group, p.isProtectionOverridden(now))
 }
 
-// podSelection returns which pods the group selects. Only a retirement for idleness stops for pods that keep a node:
-// one may have arrived after the node was found idle.
-func (p *scope) podSelection() (grouppolicy.PodSelection, error) {
+// newPodSelection returns which pods the group selects as work and as placeholders. Pods that count as work stop only a
+// retirement with the reason Idle: such a pod may have arrived after the node was found idle.
+func (p *retirementScope) newPodSelection() (grouppolicy.PodSelection, error) {
 	read := grouppolicy.NewPlaceholderSelection
 	if p.rt.Spec.Reason == v1alpha1.Idle {
 		read = grouppolicy.NewIdleSelection
@@ -77,7 +77,7 @@ func (p *scope) podSelection() (grouppolicy.PodSelection, error) {
 	return s, err
 }
 
-func (p *scope) groupDrainPolicy() v1alpha1.DrainPolicy {
+func (p *retirementScope) groupDrainPolicy() v1alpha1.DrainPolicy {
 	if p.group == nil {
 		return v1alpha1.DrainPolicy{}
 	}
@@ -85,12 +85,12 @@ func (p *scope) groupDrainPolicy() v1alpha1.DrainPolicy {
 }
 
 // isProtectionOverridden reports whether a user's override of protections is active.
-func (p *scope) isProtectionOverridden(now time.Time) bool {
+func (p *retirementScope) isProtectionOverridden(now time.Time) bool {
 	o := p.rt.Spec.OverrideProtection
 	return o != nil && now.Before(o.Until.Time)
 }
 
-func (p *scope) drainTimeout() time.Duration { return GroupDrainTimeout(p.group) }
+func (p *retirementScope) drainTimeout() time.Duration { return GroupDrainTimeout(p.group) }
 
 // GroupDrainTimeout returns the drain timeout of a group's nodes. A nil group means the default.
 func GroupDrainTimeout(g *v1alpha1.NodeGroup) time.Duration {

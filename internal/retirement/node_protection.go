@@ -9,13 +9,13 @@ import (
 
 // FindProtectingAnnotation returns the key of the annotation that protects the Node, or "".
 func FindProtectingAnnotation(annotations map[string]string, created, now time.Time) string {
-	by, _ := noderules.Policy{}.FindProtection(&noderules.Facts{Protections: drainability.NodeProtections(annotations, created)}, now)
+	by, _ := noderules.Policy{}.FindActiveProtection(&noderules.Facts{Protections: drainability.NodeProtections(annotations, created)}, now)
 	return by.Key
 }
 
-// checkNodeProtected ends the retirement of a protected node, also during the drain. It does not if the protection is
-// overridden, the instance is gone, or the Node is being deleted.
-func (p *scope) checkNodeProtected() error {
+// checkNodeNotProtected ends the retirement of a protected node, also during the drain. It does nothing if the protection
+// is overridden, if the instance is gone, or if the Node is being deleted.
+func (p *retirementScope) checkNodeNotProtected() error {
 	now := time.Now()
 	if p.node == nil || p.rt.Status.InstanceGone || p.isNodeDeleting() || p.isProtectionOverridden(now) {
 		return nil
@@ -26,9 +26,9 @@ func (p *scope) checkNodeProtected() error {
 	return nil
 }
 
-// announceOverride writes an Event when an active override is used: once per process, however often drain and deletion
-// are repeated.
-func (p *scope) announceOverride() {
+// announceOverride writes an Event when an override of protections is used. It does so once per process, even if the
+// drain or the deletion is repeated.
+func (p *retirementScope) announceOverride() {
 	if p.rt.Spec.OverrideProtection != nil && p.controller.expectations.recordOverride(p.rt) {
 		p.controller.events.recordOverride(p.rt)
 	}

@@ -13,21 +13,21 @@ import (
 	"github.com/slipway-dev/slipway/internal/notice/report"
 )
 
-// awaitInstanceGone leaves a noticed node to its agent until the instance is really gone: its cloud reports so, and its
-// Node is not Ready (I7). If the notice ends and the instance still runs, the retirement ends.
-func (p *scope) awaitInstanceGone(ctx context.Context) error {
+// awaitInstanceGoneAfterNotice waits until the instance of a noticed node is gone: its cloud does not know it, and its Node is not
+// Ready (I7). Until then the agent drains the node. If the notice ends and the instance still runs, the retirement ends.
+func (p *retirementScope) awaitInstanceGoneAfterNotice(ctx context.Context) error {
 	ref := p.rt.Spec.Notice
 	if ref == nil || p.rt.Status.InstanceGone || p.isAdmitted() {
 		return nil
 	}
-	if err := p.yieldToActiveRetirement(ctx); err != nil {
+	if err := p.endIfOtherRetirementStarted(ctx); err != nil {
 		return err
 	}
 	if gone, err := p.confirmInstanceGone(ctx); err != nil || gone {
 		return err
 	}
 	if p.node == nil && p.rt.Status.Captured.NodeUID != "" {
-		return p.checkInstanceWithoutNode(ctx, ref)
+		return p.endIfInstanceRuns(ctx, ref)
 	}
 	if p.node != nil && isReady(p.node) && !report.MayBeActive(p.node.Annotations, ref.Source, ref.ID) {
 		return newEnd(NoticeOver, "the notice has ended, and the instance still runs")
@@ -35,14 +35,14 @@ func (p *scope) awaitInstanceGone(ctx context.Context) error {
 	return p.newInstanceGoneWait(ref)
 }
 
-func (p *scope) newInstanceGoneWait(ref *v1alpha1.NoticeReference) error {
+func (p *retirementScope) newInstanceGoneWait(ref *v1alpha1.NoticeReference) error {
 	return newWait(p.controller.options.Intervals.Poll, "%s %s (%s): waiting until the instance is gone; its agent drains the node", ref.Source, ref.Type, ref.ID)
 }
 
-// checkInstanceWithoutNode ends the wait if another client has deleted the Node and the instance still runs. The notice
-// was recorded on the Node, so that its end would never be known.
-func (p *scope) checkInstanceWithoutNode(ctx context.Context, ref *v1alpha1.NoticeReference) error {
-	instance, err := p.confirmInstance(ctx, p.rt.Status.Captured.ProviderID)
+// endIfInstanceRuns ends the retirement if another client has deleted the Node and the instance still runs. The
+// notice was recorded on the Node, so nobody could see when it ends.
+func (p *retirementScope) endIfInstanceRuns(ctx context.Context, ref *v1alpha1.NoticeReference) error {
+	instance, err := p.readAndConfirmInstance(ctx, p.rt.Status.Captured.ProviderID)
 	switch {
 	case cloud.IsNotFound(err), err == nil && instance.State == cloud.Deleting:
 		return p.newInstanceGoneWait(ref)
@@ -52,8 +52,8 @@ func (p *scope) checkInstanceWithoutNode(ctx context.Context, ref *v1alpha1.Noti
 	return newEnd(BeingRemoved, "another client has deleted the Node, and its instance still runs")
 }
 
-// yieldToActiveRetirement ends a retirement that waits for a notice if another retirement of the node has started.
-func (p *scope) yieldToActiveRetirement(ctx context.Context) error {
+// endIfOtherRetirementStarted ends this retirement for a notice if another retirement of the node has started.
+func (p *retirementScope) endIfOtherRetirementStarted(ctx context.Context) error {
 	o, err := p.findOtherRetirement(ctx, IsRemovingNode)
 	if err != nil || o == nil {
 		return err
@@ -61,11 +61,12 @@ func (p *scope) yieldToActiveRetirement(ctx context.Context) error {
 	return newEnd(AlreadyRetiring, "the NodeRetirement %s has already started", o.Name)
 }
 
-// admitOrYield admits a retirement without a notice at once or ends it, if a notice's retirement of the node exists.
-// Otherwise it could wait until the instance is gone, and the notice's retirement handles that.
-func (p *scope) admitOrYield(ctx context.Context) error {
+// awaitAdmissionOrEnd admits a retirement of a user or a rule. If a retirement for a notice exists for the node, and this one
+// cannot be admitted at once, it ends this one: it could otherwise wait until the instance is gone, and the retirement
+// for the notice cleans up then.
+func (p *retirementScope) awaitAdmissionOrEnd(ctx context.Context) error {
 	if p.rt.Spec.Notice != nil || p.isAdmitted() {
-		return p.admit(ctx)
+		return p.awaitAdmission(ctx)
 	}
 	var cached v1alpha1.NodeRetirementList // enough to find none
 	if err := p.controller.options.Client.List(ctx, &cached, client.MatchingFields{NodeNameField: p.rt.Spec.NodeName}); err != nil {
@@ -74,7 +75,7 @@ func (p *scope) admitOrYield(ctx context.Context) error {
 	if i := slices.IndexFunc(cached.Items, p.isActiveNoticeRetirement); i >= 0 {
 		return newEnd(AlreadyRetiring, "the NodeRetirement %s of the cloud's notice cleans up after the node", cached.Items[i].Name)
 	}
-	err := p.admit(ctx)
+	err := p.awaitAdmission(ctx)
 	if w := asWaitError(err); w == nil || len(w.reasons) == 0 {
 		return err
 	}
@@ -91,18 +92,19 @@ func (p *scope) admitOrYield(ctx context.Context) error {
 	return err
 }
 
-// isActiveNoticeRetirement reports whether o is a notice's retirement of the node that has started.
-func (p *scope) isActiveNoticeRetirement(o v1alpha1.NodeRetirement) bool {
+// isActiveNoticeRetirement reports whether o is a retirement of the same node, is for a notice, and has started.
+func (p *retirementScope) isActiveNoticeRetirement(o v1alpha1.NodeRetirement) bool {
 	return p.isSameNode(&o) && o.Spec.Notice != nil && IsRemovingNode(&o)
 }
 
 // isSameNode reports whether o is another retirement of this Node, and not of a Node that had its name before.
-func (p *scope) isSameNode(o *v1alpha1.NodeRetirement) bool {
+func (p *retirementScope) isSameNode(o *v1alpha1.NodeRetirement) bool {
 	return o.UID != p.rt.UID && (o.Spec.NodeUID == "" || o.Spec.NodeUID == p.rt.Status.Captured.NodeUID)
 }
 
-// isNoticeOnNode reports whether the retirement's notice is still recorded on its Node. If its record were deleted, a
-// new one would be created. That one would not know of the launched replacement and of the cancellation.
+// isNoticeOnNode reports whether the notice of the retirement is still recorded on its Node. While it is, the
+// NodeRetirement must not be deleted: a new one would be created for the notice, which would not know of the
+// cancellation or of the replacement.
 func (c *Controller) isNoticeOnNode(ctx context.Context, rt *v1alpha1.NodeRetirement) (bool, error) {
 	ref := rt.Spec.Notice
 	if ref == nil {
@@ -122,8 +124,8 @@ func (c *Controller) isNoticeOnNode(ctx context.Context, rt *v1alpha1.NodeRetire
 	return node.UID == string(uid) && report.HasRecord(node.Annotations, ref.Source, ref.ID), nil
 }
 
-// isAwaitingInstanceGone reports whether the retirement only waits until its instance is gone. It blocks no other
-// retirement.
+// isAwaitingInstanceGone reports whether the retirement is for a notice and only waits until its instance is gone. Such
+// a retirement blocks no other retirement of the node.
 func isAwaitingInstanceGone(rt *v1alpha1.NodeRetirement) bool {
 	return rt.Spec.Notice != nil && !rt.Status.InstanceGone && !IsInFlight(rt)
 }

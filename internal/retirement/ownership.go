@@ -13,17 +13,19 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 )
 
-// isNamedByNode reports whether the Node names the instance, by provider ID or system UUID. The spec of a
-// NodeRetirement proves nothing: it may contain any ID.
-func (p *scope) isNamedByNode(i cloud.Instance) bool {
+// isNamedByNode reports whether the Node names the instance, by provider ID or system UUID. The provider ID in the spec
+// of a NodeRetirement does not count, because a user may write any ID there.
+func (p *retirementScope) isNamedByNode(i cloud.Instance) bool {
 	return p.node != nil && (!p.isNodeWithoutProviderID() || hasSystemUUID(cloud.NodeIdentity{SystemUUID: p.node.Status.NodeInfo.SystemUUID}, i))
 }
 
-// checkOwnership ends the retirement of an instance that no Node names, unless the cluster owns it (I4). The cluster
-// owns an instance of a NodeGroup's cloud group, or one with the cluster's mark. The credential alone proves nothing:
-// it may be able to delete any VM. If the group is known, only that group counts. After other errors the owner is
-// unknown, and the step is retried (I7).
-func (p *scope) checkOwnership(ctx context.Context, i cloud.Instance) error {
+// checkClusterOwnsInstance ends the retirement of an instance that no Node names, unless the cluster owns the instance (I4).
+//
+// The cluster owns an instance if the cloud group of a NodeGroup contains it, or if it has the cluster's mark. If the
+// NodeGroup of the retirement is known, only its cloud group counts. That the credential can delete the instance proves
+// nothing: it may be able to delete any VM. If a cloud does not answer, the owner is unknown, and the step is retried
+// (I7).
+func (p *retirementScope) checkClusterOwnsInstance(ctx context.Context, i cloud.Instance) error {
 	groups, err := p.controller.options.Groups.List(ctx)
 	if err != nil {
 		return err
@@ -34,10 +36,10 @@ func (p *scope) checkOwnership(ctx context.Context, i cloud.Instance) error {
 	}
 	var unknown error
 	asked := map[v1alpha1.CloudGroup]bool{}
-	for _, g := range possibleOwners(groups, only, i) {
+	for _, g := range listPossibleOwnerGroups(groups, only, i) {
 		if where := g.Spec.Cloud; !asked[where] {
 			asked[where] = true
-			owned, err := p.groupHasInstance(ctx, where, i)
+			owned, err := p.cloudGroupOwnsInstance(ctx, where, i)
 			if owned {
 				return nil
 			}
@@ -66,8 +68,9 @@ func (p *scope) checkOwnership(ctx context.Context, i cloud.Instance) error {
 		"not needed, or create a NodeGroup for its cloud group", i.ProviderID, owner)
 }
 
-// possibleOwners returns the groups that may own an instance, the most likely first. A refused group owns nothing.
-func possibleOwners(groups []v1alpha1.NodeGroup, asked string, i cloud.Instance) []v1alpha1.NodeGroup {
+// listPossibleOwnerGroups returns the groups that may own an instance, the most likely first. If asked is not empty, it returns
+// only the group with this name. A refused group owns nothing.
+func listPossibleOwnerGroups(groups []v1alpha1.NodeGroup, asked string, i cloud.Instance) []v1alpha1.NodeGroup {
 	found := slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool {
 		return !acceptance.FromGroup(&g).OwnsNodes() || asked != "" && g.Name != asked
 	})
@@ -81,9 +84,9 @@ func possibleOwners(groups []v1alpha1.NodeGroup, asked string, i cloud.Instance)
 	return found
 }
 
-// groupHasInstance reports whether a cloud group owns an instance. An adopted instance does not count, because it may
+// cloudGroupOwnsInstance reports whether a cloud group owns an instance. An adopted instance does not count, because it may
 // belong to another cluster.
-func (p *scope) groupHasInstance(ctx context.Context, where v1alpha1.CloudGroup, i cloud.Instance) (bool, error) {
+func (p *retirementScope) cloudGroupOwnsInstance(ctx context.Context, where v1alpha1.CloudGroup, i cloud.Instance) (bool, error) {
 	provider := p.controller.options.Clouds[where.Provider]
 	if provider == nil {
 		return false, nil

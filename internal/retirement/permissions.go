@@ -9,10 +9,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// checkDeletionProtection waits while the cloud protects the instance from deletion. Otherwise its node would be
-// drained and deleted, and the instance would stay. It waits instead of ending: the protection may have just been
-// removed, and the cloud may report that later.
-func (p *scope) checkDeletionProtection(ctx context.Context) error {
+// checkDeletionProtection waits while the cloud protects the instance from deletion. Without this check, the node would
+// be drained and deleted, and the instance would stay. The retirement waits and does not end, because a user may have
+// just removed the protection, and the cloud may report that later.
+func (p *retirementScope) checkDeletionProtection(ctx context.Context) error {
 	if _, canProtect := p.provider.(cloud.DeletionProtectionReporter); !canProtect {
 		return nil
 	}
@@ -28,30 +28,31 @@ func (p *scope) checkDeletionProtection(ctx context.Context) error {
 		return nil
 	}
 	protectedReason := newReason(CloudRefused, "instance "+id, "its cloud protects it from deletion%s: remove the protection there, or delete the NodeRetirement",
-		formatCause(instance.DeletionProtectionReason))
+		formatSinceClause(instance.DeletionProtectionReason))
 	p.setCondition(v1alpha1.RetirementAdmitted, metav1.ConditionFalse, protectedReason.Code, protectedReason.Message)
 	return newBlocked(p.controller.options.Intervals.Poll, protectedReason)
 }
 
-// readCapturedInstance returns the instance that this reconcile has captured, or reads it.
-func (p *scope) readCapturedInstance(ctx context.Context, id string) (cloud.Instance, error) {
+// readCapturedInstance returns the captured instance. It reads the instance from the cloud unless this reconcile has
+// captured it.
+func (p *retirementScope) readCapturedInstance(ctx context.Context, id string) (cloud.Instance, error) {
 	if p.capturedInstance != nil {
 		return *p.capturedInstance, nil
 	}
-	return p.confirmInstance(ctx, id)
+	return p.readAndConfirmInstance(ctx, id)
 }
 
-func formatCause(clause string) string {
+func formatSinceClause(clause string) string {
 	if clause == "" {
 		return ""
 	}
 	return ", since " + clause
 }
 
-// checkPermissions waits until the credential may delete the instance, as far as the cloud can tell. Otherwise the node
-// would be drained for nothing. Unknown permissions delay nothing (I7): the cloud may still refuse the deletion, which
-// is then retried.
-func (p *scope) checkPermissions(ctx context.Context) error {
+// checkDeletePermissions waits while the cloud says that the credential may not delete the instance. Without this check, the
+// node would be drained for nothing. If the cloud does not know the permissions, checkDeletePermissions does not wait (I7).
+// The cloud may then refuse the deletion, which is retried.
+func (p *retirementScope) checkDeletePermissions(ctx context.Context) error {
 	if err := p.checkDeletionProtection(ctx); err != nil {
 		return err
 	}

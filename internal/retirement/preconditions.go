@@ -6,23 +6,24 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// checkReasonStillHolds ends a retirement that is not admitted yet if its reason does not hold any more: the node is
-// Ready, or the cloud has the instance. The requester decided earlier, and the retirement may have waited for long.
-func (p *scope) checkReasonStillHolds() error {
+// checkReasonStillHolds ends a retirement that is not admitted yet if its reason does not hold any more: a node that was
+// never Ready is Ready, or the cloud has an instance that was gone. The retirement may have waited for long since it was
+// requested.
+func (p *retirementScope) checkReasonStillHolds() error {
 	switch {
 	case p.isAdmitted():
 		return nil
 	case p.rt.Spec.Reason == v1alpha1.NeverReady && isReady(p.node):
-		return newEnd(NodeReady, "the Node is Ready, and was to be retired because it never was")
+		return newEnd(NodeReady, "the Node is Ready now: the retirement was requested because it was never Ready")
 	case p.rt.Spec.Reason == v1alpha1.InstanceGone && p.rt.Status.Captured != nil && !p.rt.Status.InstanceGone:
-		return newEnd(InstanceRecovered, "the cloud finds the instance, and the Node was to be retired because it was gone")
+		return newEnd(InstanceRecovered, "the cloud finds the instance now: the retirement was requested because the instance was gone")
 	}
 	return nil
 }
 
-// recheckReason checks the reason against a live read of the Node, which may have become Ready since this reconcile
+// recheckReasonLive checks the reason against a live read of the Node, which may have become Ready since this reconcile
 // started.
-func (p *scope) recheckReason(ctx context.Context) error {
+func (p *retirementScope) recheckReasonLive(ctx context.Context) error {
 	if p.rt.Spec.Reason != v1alpha1.NeverReady {
 		return nil
 	}

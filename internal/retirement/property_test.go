@@ -166,7 +166,7 @@ func (f randomScenario) runWithDisturbances(ctx context.Context, t *testing.T, s
 		time.Sleep(time.Millisecond)
 	}
 	killProcess()
-	c.drains.stop("r")
+	c.drains.stopAndWait("r")
 	s.interceptRequests(faults)
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-func (p *scope) readInstance(ctx context.Context, from cloud.Provider, providerID string) (cloud.Instance, error) {
+func (p *retirementScope) readInstance(ctx context.Context, from cloud.Provider, providerID string) (cloud.Instance, error) {
 	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
 	instance, err := from.Instance(ctx, providerID)
@@ -23,10 +23,10 @@ func (p *scope) readInstance(ctx context.Context, from cloud.Provider, providerI
 	return instance, nil
 }
 
-// findMatchingProviders returns the clouds that recognize a provider ID, by name, and the errors of the others. More
-// than one may: the instances of a pool have the IDs of their cloud. The result unanswered joins the errors of clouds
-// that may still recognize it.
-func (p *scope) findMatchingProviders(providerID string) (clouds []cloud.Provider, refusals []string, unanswered error) {
+// findMatchingProviders returns the clouds that recognize the provider ID, sorted by name, and the errors of the other
+// clouds. More than one cloud may recognize it, because the machines of a cloudpool have the IDs of the cloud behind the
+// pool. unanswered joins the errors of the clouds that did not answer and may recognize it.
+func (p *retirementScope) findMatchingProviders(providerID string) (clouds []cloud.Provider, refusals []string, unanswered error) {
 	for _, name := range slices.Sorted(maps.Keys(p.controller.options.Clouds)) {
 		_, err := p.controller.options.Clouds[name].Normalize(providerID)
 		if err == nil {
@@ -41,9 +41,10 @@ func (p *scope) findMatchingProviders(providerID string) (clouds []cloud.Provide
 	return clouds, refusals, unanswered
 }
 
-// resolveProvider determines the cloud of a node without a group. If a single cloud recognizes the ID, it is that one.
-// Otherwise all are asked, and a cloud that does not answer may be the one (I7).
-func (p *scope) resolveProvider(ctx context.Context, providerID string) error {
+// resolveProvider determines the cloud of a node without a group. If only one cloud recognizes the provider ID, it is
+// this one. If several do, it asks each whether it has the instance. If one of them does not answer, the cloud is
+// unknown (I7).
+func (p *retirementScope) resolveProvider(ctx context.Context, providerID string) error {
 	clouds, refusals, unanswered := p.findMatchingProviders(providerID)
 	switch {
 	case len(clouds) == 1 && unanswered == nil:
@@ -57,9 +58,9 @@ func (p *scope) resolveProvider(ctx context.Context, providerID string) error {
 	return p.pickProviderWithInstance(ctx, clouds, providerID, unanswered)
 }
 
-// pickProviderWithInstance picks the first cloud that has the instance. A cloud that keeps the instance comes last,
-// because it may only do so for another one. A non-nil unknown means that another cloud may have it.
-func (p *scope) pickProviderWithInstance(ctx context.Context, clouds []cloud.Provider, providerID string, unknown error) error {
+// pickProviderWithInstance picks the first cloud that has the instance. A cloud that protects the instance from deletion
+// is picked only if no other has it. A non-nil unknown means that a further cloud may have the instance.
+func (p *retirementScope) pickProviderWithInstance(ctx context.Context, clouds []cloud.Provider, providerID string, unknown error) error {
 	var keepingProvider cloud.Provider
 	for _, c := range clouds {
 		instance, err := p.readInstance(ctx, c, providerID)
@@ -84,10 +85,10 @@ func (p *scope) pickProviderWithInstance(ctx context.Context, clouds []cloud.Pro
 	return nil
 }
 
-// checkGoneEverywhere checks a cloud's report that an instance is gone. A pool reports that for a detached instance
-// that still runs, and the conclusion would delete pods and the Node (I7). After the Node's deletion no check is
-// needed.
-func (p *scope) checkGoneEverywhere(ctx context.Context, providerID string) error {
+// checkNoOtherCloudHasInstance checks with the other clouds that an instance is gone, after one cloud has reported it. A
+// cloudpool reports a detached machine as gone while it still runs, and its pods and Node would be deleted (I7). After
+// the deletion of the Node it checks nothing.
+func (p *retirementScope) checkNoOtherCloudHasInstance(ctx context.Context, providerID string) error {
 	if p.hasReached(v1alpha1.NodeDeleted) {
 		return nil
 	}

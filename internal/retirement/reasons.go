@@ -10,7 +10,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// Codes for status.reasons[].code: why a retirement ended early or is blocked. Package budget has further codes.
+// Codes for status.reasons[].code, which say why a retirement ended early or is blocked. Package disruptionbudget has
+// further codes.
 const (
 	NodeNotFound      = "NodeNotFound"
 	NodeReplaced      = "NodeReplaced"
@@ -55,7 +56,7 @@ const (
 	deletingReason = "Deleting" // the Node's deletion was accepted, and its finalizers delay it
 )
 
-// endError ends a retirement early. Its phase decides the result: refused, aborted or failed.
+// endError ends a retirement early. The phase of the retirement decides whether it is then refused, aborted or failed.
 type endError struct{ reasons []v1alpha1.RetirementReason }
 
 func (e *endError) Error() string { return joinReasons(e.reasons) }

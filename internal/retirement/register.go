@@ -40,16 +40,16 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	ended := handler.TypedEnqueueRequestForObject[*v1alpha1.NodeRetirement]{}
 	return builder.ControllerManagedBy(m).
 		Named("retirement").
-		For(&v1alpha1.NodeRetirement{}, builder.WithPredicates(recordChangedPredicate())).
-		Watches(&v1alpha1.NodeRetirement{}, handler.EnqueueRequestsFromMapFunc(c.requestsForGroup),
+		For(&v1alpha1.NodeRetirement{}, builder.WithPredicates(foreignRetirementChangePredicate())).
+		Watches(&v1alpha1.NodeRetirement{}, handler.EnqueueRequestsFromMapFunc(c.requestsForPendingInGroup),
 			builder.WithPredicates(budgetFreedPredicate())).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.requestsForNode), builder.WithPredicates(nodeChangedPredicate())).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.requestsForUnfinishedOnNode), builder.WithPredicates(relevantNodeChangePredicate())).
 		WatchesRawSource(source.Channel(c.drains.endedRuns, &ended)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: maxConcurrentReconciles, RateLimiter: newRateLimiter()}).
 		Complete(c)
 }
 
-func (c *Controller) requestsForNode(ctx context.Context, o client.Object) []reconcile.Request {
+func (c *Controller) requestsForUnfinishedOnNode(ctx context.Context, o client.Object) []reconcile.Request {
 	var all v1alpha1.NodeRetirementList
 	if err := c.options.Client.List(ctx, &all, client.MatchingFields{NodeNameField: o.GetName()}); err != nil {
 		return nil // a later reconcile handles them
@@ -57,8 +57,8 @@ func (c *Controller) requestsForNode(ctx context.Context, o client.Object) []rec
 	return toRequests(all.Items, func(rt *v1alpha1.NodeRetirement) bool { return !rt.Status.Phase.IsFinal() })
 }
 
-// requestsForGroup returns the retirements that may use the disruption budget freed by a finished one.
-func (c *Controller) requestsForGroup(ctx context.Context, o client.Object) []reconcile.Request {
+// requestsForPendingInGroup returns the retirements that may use the disruption budget freed by a finished one.
+func (c *Controller) requestsForPendingInGroup(ctx context.Context, o client.Object) []reconcile.Request {
 	finished, ok := o.(*v1alpha1.NodeRetirement)
 	if !ok || finished.Status.Captured == nil {
 		return nil
@@ -83,8 +83,8 @@ func toRequests(all []v1alpha1.NodeRetirement, wanted func(*v1alpha1.NodeRetirem
 	return found
 }
 
-// minFailurePause and maxFailurePause bound the pause after failed reconciles, which doubles each time. The maximum is
-// short, so that an instance does not cost money long after an outage.
+// minFailurePause and maxFailurePause are the limits of the pause after a failed reconcile. The pause doubles with each
+// failure. The maximum is short, so that an instance is deleted soon after an outage ends.
 const (
 	minFailurePause = 50 * time.Millisecond
 	maxFailurePause = time.Minute
@@ -94,10 +94,10 @@ func newRateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minFailurePause, maxFailurePause)
 }
 
-// recordChangedPredicate passes changes by others, and not our own status writes. Those would start the next reconcile
-// at once, despite the requested pause and the cloud's Retry-After. It also passes a finished record that stops to wait
-// for its replacement.
-func recordChangedPredicate() predicate.Predicate {
+// foreignRetirementChangePredicate passes changes of a NodeRetirement by other clients, but not status writes of this process.
+// These would start the next reconcile at once, despite the requested pause and the cloud's Retry-After. It also passes
+// a finished NodeRetirement when its replacement is settled.
+func foreignRetirementChangePredicate() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, after := e.ObjectOld, e.ObjectNew
@@ -111,7 +111,8 @@ func recordChangedPredicate() predicate.Predicate {
 	}
 }
 
-// budgetFreedPredicate passes a retirement when its node no longer counts against the group's disruption budgets.
+// budgetFreedPredicate passes a retirement at the moment when its node stops to count against the group's disruption
+// budgets.
 func budgetFreedPredicate() predicate.Predicate {
 	counted := func(o client.Object) bool {
 		rt, ok := o.(*v1alpha1.NodeRetirement)
@@ -125,8 +126,8 @@ func budgetFreedPredicate() predicate.Predicate {
 	}
 }
 
-// nodeChangedPredicate passes changes of a Node that matter to a retirement, and not its heartbeats.
-func nodeChangedPredicate() predicate.Predicate {
+// relevantNodeChangePredicate passes the changes of a Node that matter to a retirement. It does not pass heartbeats.
+func relevantNodeChangePredicate() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return true },
 		DeleteFunc: func(event.DeleteEvent) bool { return true },

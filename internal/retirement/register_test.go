@@ -152,9 +152,9 @@ func TestNodeProtectionTriggersReconcile(t *testing.T) {
 	before := &corev1.Node{}
 	after := before.DeepCopy()
 	after.Annotations = map[string]string{"example.com/heartbeat": "2"}
-	check.Not(t, nodeChangedPredicate().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}), "another client's annotation triggers a reconcile")
+	check.Not(t, relevantNodeChangePredicate().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}), "another client's annotation triggers a reconcile")
 	after.Annotations[drainability.Detached] = "true"
-	check.Not(t, !nodeChangedPredicate().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}), "a protection does not trigger it")
+	check.Not(t, !relevantNodeChangePredicate().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}), "a protection does not trigger it")
 }
 
 // listOnlyAPI is an API server that answers a list with a list.

@@ -9,13 +9,13 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// maxReplacementRetention limits how long the record of a finished retirement is kept because its replacement has not
-// joined. A shortage may last for days; after a week, people have to act.
+// maxReplacementRetention is how long a finished NodeRetirement is kept at most while its replacement has not joined. A
+// shortage of capacity may last for days. After a week, a person has to act.
 const maxReplacementRetention = 7 * 24 * time.Hour
 
-// replacementRetention returns how much longer a record is kept for its replacement, and whether it waits for one. Only
-// the record knows that a replacement has to be launched, or is provisioning (see package replacement). A deleted group
-// gets no replacements.
+// replacementRetention returns how much longer a finished NodeRetirement is kept for its replacement, and whether it
+// waits for one. It must be kept, because only the NodeRetirement knows that a replacement has to be launched or is
+// provisioning (see package replacement). If the group is deleted, there is no replacement.
 func (c *Controller) replacementRetention(ctx context.Context, rt *v1alpha1.NodeRetirement) (left time.Duration, waits bool, err error) {
 	if !isAwaitingReplacement(rt) || rt.Status.Times.Finished == nil {
 		return 0, false, nil
@@ -27,7 +27,7 @@ func (c *Controller) replacementRetention(ctx context.Context, rt *v1alpha1.Node
 	return maxReplacementRetention - time.Since(rt.Status.Times.Finished.Time), true, nil
 }
 
-// findGroupByName returns nil if the group does not exist.
+// findGroupByName returns the NodeGroup with the name, or nil if it does not exist.
 func (c *Controller) findGroupByName(ctx context.Context, name string) (*v1alpha1.NodeGroup, error) {
 	groups, err := c.options.Groups.List(ctx)
 	if err != nil {
@@ -40,8 +40,8 @@ func (c *Controller) findGroupByName(ctx context.Context, name string) (*v1alpha
 	return &groups[i], nil
 }
 
-// cooldownRetention returns how much longer the record of a retirement that ended early is kept. It prevents that its
-// node is retired again too soon.
+// cooldownRetention returns how much longer a NodeRetirement that ended early is kept. While it exists, no rule retires
+// its node again.
 func (c *Controller) cooldownRetention(ctx context.Context, rt *v1alpha1.NodeRetirement) (time.Duration, error) {
 	group := rt.Spec.Group
 	if rt.Status.Captured != nil {
@@ -81,7 +81,7 @@ func ReplacementInstanceIDs(all []v1alpha1.NodeRetirement, group string) map[str
 }
 
 // isAwaitingReplacement reports whether the retirement is finished and its replacement is not. If the instance still
-// existed at the end, it awaits a replacement only if one was launched.
+// existed when the retirement ended, there is a replacement only if one was launched before.
 func isAwaitingReplacement(rt *v1alpha1.NodeRetirement) bool {
 	if rt.Spec.Notice == nil || rt.Spec.Group == "" || !rt.Status.Phase.IsFinal() {
 		return false
@@ -92,14 +92,14 @@ func isAwaitingReplacement(rt *v1alpha1.NodeRetirement) bool {
 	return rt.Status.InstanceGone || rt.Status.Phase == v1alpha1.Succeeded
 }
 
-// IsReplacementPending reports whether it is still open if a replacement is launched.
+// IsReplacementPending reports whether the decision to launch a replacement is still open.
 func IsReplacementPending(rt *v1alpha1.NodeRetirement) bool {
 	r := rt.Status.Replacement
 	return r == nil || r.State == "" || r.State == v1alpha1.ReplacementWaiting
 }
 
-// CanLaunchReplacement reports whether a replacement may still be launched after a notice. No other retirement of the same Node
-// may have one.
+// CanLaunchReplacement reports whether a replacement may still be launched for the notice of rt. all has all
+// retirements: if another notice of the same Node has a replacement, no further one may be launched.
 func CanLaunchReplacement(rt *v1alpha1.NodeRetirement, all []v1alpha1.NodeRetirement) bool {
 	if rt.Spec.Notice == nil || !rt.DeletionTimestamp.IsZero() || !IsReplacementPending(rt) {
 		return false

@@ -62,7 +62,7 @@ func TestRetirementsAwaitingReplacement(t *testing.T) {
 			check.Not(t, is != tt.waits, "it waits: %t, want %t", is, tt.waits)
 			finished := rt.DeepCopy()
 			finished.Status.Replacement = in(v1alpha1.ReplacementNotNeeded)
-			woken := recordChangedPredicate().Update(event.UpdateEvent{ObjectOld: rt, ObjectNew: finished})
+			woken := foreignRetirementChangePredicate().Update(event.UpdateEvent{ObjectOld: rt, ObjectNew: finished})
 			check.Not(t, woken != tt.waits, "it is reconciled at once: %t, want %t", woken, tt.waits)
 		})
 	}
@@ -96,7 +96,7 @@ func TestFailedRecordIsKeptDuringCooldown(t *testing.T) {
 }
 
 func TestRecordStateReportsChangedObstacles(t *testing.T) {
-	p := &scope{rt: &v1alpha1.NodeRetirement{}}
+	p := &retirementScope{rt: &v1alpha1.NodeRetirement{}}
 	for i, step := range []struct {
 		code string
 		news bool
@@ -109,7 +109,7 @@ func TestRecordStateReportsChangedObstacles(t *testing.T) {
 		{"", true},
 		{CloudBusy, true},
 	} {
-		if news := p.recordState(step.code, "message", nil); news != step.news {
+		if news := p.recordWaitState(step.code, "message", nil); news != step.news {
 			t.Errorf("step %d, %q: changed is %t, want %t", i, step.code, news, step.news)
 		}
 	}

@@ -49,7 +49,7 @@ type GroupLister interface {
 	List(ctx context.Context) ([]v1alpha1.NodeGroup, error)
 }
 
-// Options configures a Controller. All fields but Pace and Selector are required.
+// Options configures a Controller. All fields but Intervals and Selector are required.
 type Options struct {
 	// Client writes. It reads NodeRetirements and Nodes from caches.
 	Client client.Client
@@ -132,8 +132,8 @@ func New(o Options) *Controller {
 	}
 }
 
-// newProviderSlots shares the workers between the providers. Retirements without a known provider have a share too: a
-// hanging cloud may be behind all of them. A single provider has all workers.
+// newProviderSlots shares the workers between the providers. With a single provider, it has all workers. Retirements
+// whose provider is not known yet have a share of their own, because any of them may wait for a cloud that hangs.
 func newProviderSlots(clouds map[string]cloud.Provider) *cloud.WorkerLimiter {
 	shares := maps.Clone(clouds)
 	if len(shares) > 1 {
@@ -142,14 +142,14 @@ func newProviderSlots(clouds map[string]cloud.Provider) *cloud.WorkerLimiter {
 	return cloud.NewWorkerLimiter(maxConcurrentReconciles, shares)
 }
 
-// Reconcile runs the steps of one retirement until one is not done, once its provider has a free slot. It reads the
-// record from the cache. It ignores a record that is older than our own write, and a write of an outdated record is a
-// conflict.
+// Reconcile runs the steps of one retirement until one is not done. It first waits for a free slot of the retirement's
+// provider. It reads the NodeRetirement from the cache, and does nothing if the cached one is older than the last write
+// of this process. If another client has changed the NodeRetirement, a write fails with a conflict.
 func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	rt := &v1alpha1.NodeRetirement{}
 	switch err := c.options.Client.Get(ctx, r.NamespacedName, rt); {
 	case apierrors.IsNotFound(err):
-		return c.forgetDeleted(ctx, r)
+		return c.forgetIfDeleted(ctx, r)
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("NodeRetirement %s: %w", r.Name, err)
 	}
@@ -164,27 +164,28 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 		}
 		defer release()
 	}
-	if !c.expectations.recordRead(rt) {
-		return reconcile.Result{RequeueAfter: c.stalePause(rt)}, nil
+	if !c.expectations.recordReadUnlessStale(rt) {
+		return reconcile.Result{RequeueAfter: c.countStaleReadAndPause(rt)}, nil
 	}
 	p := c.newScope(rt)
 	switch {
 	case rt.Status.Phase.IsFinal():
-		return c.deleteFinished(ctx, rt)
+		return c.deleteAfterRetention(ctx, rt)
 	case !rt.DeletionTimestamp.IsZero():
-		return p.cancel(ctx)
+		return p.cancelOrContinue(ctx)
 	case len(pendingRestoreReasons(rt)) > 0: // an earlier decision to restore is final
 		return p.endEarly(ctx, pendingRestoreReasons(rt))
 	}
 	return p.runSteps(ctx)
 }
 
-// forgetDeleted drops the state of a record that the cache does not have, once the API server confirms that (I5).
-func (c *Controller) forgetDeleted(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+// forgetIfDeleted forgets what this process knows about a NodeRetirement that is missing in the cache, after the API
+// server has confirmed that it is deleted (I5).
+func (c *Controller) forgetIfDeleted(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	switch err := c.options.LiveReader.Get(ctx, r.NamespacedName, &v1alpha1.NodeRetirement{}); {
 	case apierrors.IsNotFound(err):
-		c.drains.stop(r.Name)
-		c.expectations.forgetRecord(r.Name)
+		c.drains.stopAndWait(r.Name)
+		c.expectations.forgetRetirement(r.Name)
 		return reconcile.Result{}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("NodeRetirement %s: %w", r.Name, err)
@@ -192,8 +193,8 @@ func (c *Controller) forgetDeleted(ctx context.Context, r reconcile.Request) (re
 	return reconcile.Result{RequeueAfter: requeueSoon}, nil // the cache will get it
 }
 
-// findProviderName returns the cloud of the retirement's instance. Before the capture it uses the named group; empty is
-// unknown.
+// findProviderName returns the name of the retirement's cloud. Before the capture it is the cloud of the group that the
+// spec names. It returns "" if the cloud is not known.
 func (c *Controller) findProviderName(ctx context.Context, rt *v1alpha1.NodeRetirement) (string, error) {
 	if rt.Status.Captured != nil {
 		return rt.Status.Captured.Provider, nil
@@ -210,24 +211,26 @@ func (c *Controller) findProviderName(ctx context.Context, rt *v1alpha1.NodeReti
 	return "", nil
 }
 
-// stalePause returns when to read a record again that is older than before. An API server that lags catches up soon. If
-// it does not, it was set back, and a warning is logged once.
-func (c *Controller) stalePause(rt *v1alpha1.NodeRetirement) time.Duration {
+// countStaleReadAndPause returns the pause before the next read of a NodeRetirement whose last read was older than an earlier one.
+// An API server that lags behind catches up soon. If it does not, etcd was probably restored from a backup, and a
+// warning is logged once.
+func (c *Controller) countStaleReadAndPause(rt *v1alpha1.NodeRetirement) time.Duration {
 	pause := requeueSoon << min(c.expectations.countStaleRead(rt.Name), 20)
 	if pause < c.options.Intervals.Poll {
 		return pause
 	}
-	if c.expectations.shouldWarnStale(rt.Name) {
+	if c.expectations.markStaleWarned(rt.Name) {
 		c.options.Log.Warn("the API server returns an older version of the NodeRetirement than before, which is ignored: "+
 			"restart the manager if etcd was restored from a backup", "retirement", rt.Name, "version", rt.ResourceVersion)
 	}
 	return c.options.Intervals.Poll
 }
 
-// deleteFinished removes the finalizer of a finished retirement, and deletes its record after its retention. It keeps
-// the record while a replacement is awaited, during the cooldown after a failure, and while its notice remains.
-func (c *Controller) deleteFinished(ctx context.Context, rt *v1alpha1.NodeRetirement) (reconcile.Result, error) {
-	c.drains.stop(rt.Name)
+// deleteAfterRetention removes the finalizer of a finished NodeRetirement, and deletes the NodeRetirement when its time to
+// live is over. It keeps the NodeRetirement while it waits for a replacement, during the cooldown after a failure, and
+// while its notice is on the Node.
+func (c *Controller) deleteAfterRetention(ctx context.Context, rt *v1alpha1.NodeRetirement) (reconcile.Result, error) {
+	c.drains.stopAndWait(rt.Name)
 	if !rt.DeletionTimestamp.IsZero() && EarlyEndCode(rt) == Cancelled {
 		if stands, err := c.isNoticeOnNode(ctx, rt); err != nil || stands {
 			return reconcile.Result{RequeueAfter: c.options.Intervals.Poll}, err
@@ -266,14 +269,14 @@ func (c *Controller) deleteFinished(ctx context.Context, rt *v1alpha1.NodeRetire
 	}
 	err = c.options.Client.Delete(ctx, rt, client.Preconditions{UID: &rt.UID, ResourceVersion: &rt.ResourceVersion})
 	if err == nil && waits {
-		c.options.Log.Warn("the replacement has not joined, and is no longer awaited", "retirement", rt.Name,
+		c.options.Log.Warn("the replacement has not joined: no longer waiting for it", "retirement", rt.Name,
 			"node", rt.Spec.NodeName, "group", rt.Spec.Group)
 		c.events.recordReplacementAbandoned(rt)
 	}
 	return requeueOnConflict(client.IgnoreNotFound(err))
 }
 
-// requeueOnConflict turns a conflict into a requeue, because it only needs a new read.
+// requeueOnConflict turns a conflict into a requeue, because the reconcile only has to read the object again.
 func requeueOnConflict(err error) (reconcile.Result, error) {
 	if apierrors.IsConflict(err) {
 		return reconcile.Result{RequeueAfter: requeueSoon}, nil

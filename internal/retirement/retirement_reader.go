@@ -21,8 +21,8 @@ type retirementReader struct {
 	shared sharedread.Reader[*v1alpha1.NodeRetirementList]
 }
 
-// list returns the NodeRetirements as they were at the call, or later.
-func (r *retirementReader) list(ctx context.Context) (*v1alpha1.NodeRetirementList, error) {
+// listShared returns the NodeRetirements as they were at the call, or later.
+func (r *retirementReader) listShared(ctx context.Context) (*v1alpha1.NodeRetirementList, error) {
 	return r.shared.Read(ctx, func(ctx context.Context) (*v1alpha1.NodeRetirementList, error) {
 		list := &v1alpha1.NodeRetirementList{}
 		if err := r.reader.List(ctx, list); err != nil {
@@ -32,17 +32,18 @@ func (r *retirementReader) list(ctx context.Context) (*v1alpha1.NodeRetirementLi
 	})
 }
 
-// listMaxAge is how long a reconcile reuses its list. Later admissions of this process count by their reservation.
+// listMaxAge is how long a reconcile uses the same list of NodeRetirements. Admissions by this process after the list
+// count too, because they are reserved.
 const listMaxAge = 2 * time.Second
 
-// listRetirements returns live NodeRetirements, at least as new as our own last write.
-func (p *scope) listRetirements(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
+// listRetirementsLive returns live NodeRetirements, at least as new as the last write of this process.
+func (p *retirementScope) listRetirementsLive(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
 	if p.retirements != nil && time.Since(p.retirementsAt) < listMaxAge {
 		return p.retirements.Items, nil
 	}
 	floor := p.controller.expectations.minVersion(p.rt) // before the request: later writes may be missing in the answer
 	at := time.Now()
-	list, err := p.controller.retirementReader.list(ctx)
+	list, err := p.controller.retirementReader.listShared(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -54,9 +55,9 @@ func (p *scope) listRetirements(ctx context.Context) ([]v1alpha1.NodeRetirement,
 	return list.Items, nil
 }
 
-// findOtherRetirement returns another matching retirement of the node, or nil. The cache is enough to find none,
-// because callers retry. A match is confirmed by a live read.
-func (p *scope) findOtherRetirement(ctx context.Context, matches func(*v1alpha1.NodeRetirement) bool) (*v1alpha1.NodeRetirement, error) {
+// findOtherRetirement returns another retirement of the node that matches, or nil. It confirms a match by a live read.
+// If the cache has no match, it returns nil without a live read, because callers retry.
+func (p *retirementScope) findOtherRetirement(ctx context.Context, matches func(*v1alpha1.NodeRetirement) bool) (*v1alpha1.NodeRetirement, error) {
 	is := func(o v1alpha1.NodeRetirement) bool {
 		return o.Spec.NodeName == p.rt.Spec.NodeName && o.UID != p.rt.UID && matches(&o)
 	}
@@ -67,7 +68,7 @@ func (p *scope) findOtherRetirement(ctx context.Context, matches func(*v1alpha1.
 	if !slices.ContainsFunc(cached.Items, is) {
 		return nil, nil //nolint:nilnil // that there is none is an answer
 	}
-	all, err := p.listRetirements(ctx)
+	all, err := p.listRetirementsLive(ctx)
 	if err != nil {
 		return nil, err
 	}

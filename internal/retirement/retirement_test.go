@@ -400,7 +400,7 @@ func TestInstanceGoneDuringDrainIsCleanedUp(t *testing.T) {
 		c := s.newController(t)
 		for range 100 {
 			s.reconcileOnce(ctx, c, "r")
-			if n := s.getNode("a"); n != nil && isOutOfService(mustToKubeapi(n)) && !released {
+			if n := s.getNode("a"); n != nil && hasOutOfServiceTaint(mustToKubeapi(n)) && !released {
 				released = true
 				time.AfterFunc(5*time.Second, func() { s.removePod("uid-web") })
 			}
@@ -428,7 +428,7 @@ func TestInstanceGoneLateInDrainWaitsForPodRelease(t *testing.T) {
 			n := s.getNode("a")
 			mu.Lock()
 			defer mu.Unlock()
-			if tainted.IsZero() && n != nil && isOutOfService(mustToKubeapi(n)) {
+			if tainted.IsZero() && n != nil && hasOutOfServiceTaint(mustToKubeapi(n)) {
 				tainted = time.Now()
 			}
 			return nil

@@ -319,7 +319,7 @@ func (s *sim) getNode(name string) *corev1.Node {
 }
 
 func mustToKubeapi(n *corev1.Node) *kubeapi.Node {
-	out, err := toKubeapi(n)
+	out, err := toKubeapiNode(n)
 	if err != nil {
 		panic(err)
 	}
@@ -391,7 +391,7 @@ func (s *sim) applyPatch(request, name string, applyPatch []byte, how func(doc, 
 // checkTaintAllowed checks the invariants for the taint that deletes all pods of a Node.
 func (s *sim) checkTaintAllowed(before, after *corev1.Node) {
 	simCloud{s}.finishOperations()
-	if isOutOfService(mustToKubeapi(after)) && !isOutOfService(mustToKubeapi(before)) && s.instances[after.Spec.ProviderID] != nil {
+	if hasOutOfServiceTaint(mustToKubeapi(after)) && !hasOutOfServiceTaint(mustToKubeapi(before)) && s.instances[after.Spec.ProviderID] != nil {
 		s.addViolation("I7: Node %s is tainted with %s, and its instance lives", after.Name, outOfServiceTaint.Key)
 	}
 }

@@ -23,29 +23,29 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 )
 
-// step is one step of a retirement. It returns nil if it is done, now or earlier. It returns a *waitError if it is not
-// done yet, and an *endError if the retirement ends. Any other error is retried.
+// step is one step of a retirement. It returns nil if it is done, now or in an earlier reconcile. It returns a
+// *waitError if it is not done yet, and an *endError if the retirement ends. After any other error the step is retried.
 type step struct {
 	name string
-	run  func(*scope, context.Context) error
+	run  func(*retirementScope, context.Context) error
 }
 
 // steps are in the order of execution.
 var steps = []step{
-	{"fetch", (*scope).fetchNode},
-	{"capture", (*scope).captureTarget},
-	{"await", (*scope).awaitInstanceGone},
-	{"admit", (*scope).admitOrYield},
-	{"cordon", (*scope).cordonNode},
-	{"drain", (*scope).drainNode},
-	{"detach", (*scope).awaitVolumeDetach},
-	{"delete-node", (*scope).deleteNode},
-	{"delete-instance", (*scope).deleteInstance},
-	{"verify", (*scope).verifyGone},
+	{"fetch", (*retirementScope).fetchNode},
+	{"capture", (*retirementScope).captureTarget},
+	{"await", (*retirementScope).awaitInstanceGoneAfterNotice},
+	{"admit", (*retirementScope).awaitAdmissionOrEnd},
+	{"cordon", (*retirementScope).cordonNode},
+	{"drain", (*retirementScope).drainNode},
+	{"detach", (*retirementScope).awaitVolumeDetach},
+	{"delete-node", (*retirementScope).deleteNode},
+	{"delete-instance", (*retirementScope).deleteInstance},
+	{"verify", (*retirementScope).verifyNodeAndInstanceGone},
 }
 
-// scope holds the state of one reconcile of one retirement.
-type scope struct {
+// retirementScope holds the state of one reconcile of one retirement.
+type retirementScope struct {
 	controller  *Controller
 	rt          *v1alpha1.NodeRetirement
 	savedStatus v1alpha1.NodeRetirementStatus // as last read or written
@@ -75,15 +75,15 @@ type scope struct {
 	retirementsAt time.Time
 }
 
-func (c *Controller) newScope(rt *v1alpha1.NodeRetirement) *scope {
-	return &scope{
+func (c *Controller) newScope(rt *v1alpha1.NodeRetirement) *retirementScope {
+	return &retirementScope{
 		controller: c, rt: rt, savedStatus: *rt.Status.DeepCopy(),
 		log: c.options.Log.With("retirement", rt.Name, "node", rt.Spec.NodeName),
 	}
 }
 
 // runSteps runs the steps in order until one is not done.
-func (p *scope) runSteps(ctx context.Context) (reconcile.Result, error) {
+func (p *retirementScope) runSteps(ctx context.Context) (reconcile.Result, error) {
 	if controllerutil.AddFinalizer(p.rt, Finalizer) {
 		if err := p.controller.options.Client.Update(ctx, p.rt); err != nil {
 			return requeueOnConflict(err)
@@ -93,20 +93,20 @@ func (p *scope) runSteps(ctx context.Context) (reconcile.Result, error) {
 	}
 	for _, s := range steps {
 		err := s.run(p, ctx)
-		p.controller.options.Metrics.recordStep(s.name, err)
+		p.controller.options.Metrics.recordStepResult(s.name, err)
 		if err != nil {
-			return p.handleStepError(ctx, s, err)
+			return p.endOrRequeueOnStepError(ctx, s, err)
 		}
 	}
-	return p.finish(ctx, v1alpha1.Succeeded, nil)
+	return p.finishRetirement(ctx, v1alpha1.Succeeded, nil)
 }
 
-// handleStepError handles the first step that is not done.
-func (p *scope) handleStepError(ctx context.Context, s step, err error) (reconcile.Result, error) {
+// endOrRequeueOnStepError handles the first step that is not done.
+func (p *retirementScope) endOrRequeueOnStepError(ctx context.Context, s step, err error) (reconcile.Result, error) {
 	var endErr *endError
 	var throttled *cloud.ThrottledError
 	switch {
-	case errors.As(err, &endErr) && p.isOnlyDelayed(endErr):
+	case errors.As(err, &endErr) && p.isEndDelayedByNodeDeletion(endErr):
 		err = newBlocked(p.controller.options.Intervals.Poll, endErr.reasons...)
 	case errors.As(err, &endErr):
 		return p.endEarly(ctx, endErr.reasons)
@@ -120,24 +120,24 @@ func (p *scope) handleStepError(ctx context.Context, s step, err error) (reconci
 	w := asWaitError(err)
 	if w == nil {
 		p.log.Warn("step failed, will retry", "step", s.name, "err", err)
-		p.recordState(ReadFailed, fmt.Sprintf("%s: %s", s.name, err), []v1alpha1.RetirementReason{newReason(ReadFailed, "", "%s: %s", s.name, err)})
-		return reconcile.Result{}, errors.Join(err, p.saveStatus(ctx))
+		p.recordWaitState(ReadFailed, fmt.Sprintf("%s: %s", s.name, err), []v1alpha1.RetirementReason{newReason(ReadFailed, "", "%s: %s", s.name, err)})
+		return reconcile.Result{}, errors.Join(err, p.saveStatusIfChanged(ctx))
 	}
 	code := ""
 	if len(w.reasons) > 0 {
 		code = w.reasons[0].Code
 	}
-	if p.recordState(code, w.message, w.reasons) && code != "" && !w.noEvent {
+	if p.recordWaitState(code, w.message, w.reasons) && code != "" && !w.noEvent {
 		p.controller.events.recordBlocked(p.rt, code, w.message)
 	}
-	if err := p.saveStatus(ctx); err != nil {
+	if err := p.saveStatusIfChanged(ctx); err != nil {
 		return requeueOnConflict(err)
 	}
 	return reconcile.Result{RequeueAfter: max(w.after, time.Millisecond)}, nil
 }
 
-// recordState records what the retirement waits for, and reports whether the obstacle has changed.
-func (p *scope) recordState(code, message string, reasons []v1alpha1.RetirementReason) bool {
+// recordWaitState records in the status what the retirement waits for. It reports whether that has changed.
+func (p *retirementScope) recordWaitState(code, message string, reasons []v1alpha1.RetirementReason) bool {
 	status := &p.rt.Status
 	if status.Phase == "" {
 		status.Phase = v1alpha1.Pending
@@ -157,14 +157,14 @@ func (p *scope) recordState(code, message string, reasons []v1alpha1.RetirementR
 	return before != code
 }
 
-func (p *scope) setCondition(kind string, status metav1.ConditionStatus, reason, message string) {
+func (p *retirementScope) setCondition(kind string, status metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&p.rt.Status.Conditions, metav1.Condition{
 		Type: kind, Status: status, Reason: reason, Message: observe.ClipChars(message, maxMessage), ObservedGeneration: p.rt.Generation,
 	})
 }
 
-// saveStatus writes the status if it has changed. If another client has changed the record, it returns a conflict.
-func (p *scope) saveStatus(ctx context.Context) error {
+// saveStatusIfChanged writes the status if it has changed. If another client has changed the record, it returns a conflict.
+func (p *retirementScope) saveStatusIfChanged(ctx context.Context) error {
 	p.rt.Status.ObservedGeneration = p.rt.Generation
 	if equality.Semantic.DeepEqual(p.rt.Status, p.savedStatus) {
 		return nil
@@ -185,9 +185,10 @@ func (p *scope) saveStatus(ctx context.Context) error {
 	return nil
 }
 
-// confirmRecord checks before an irreversible request that the record is as it was read, and not cancelled. A write by
-// this reconcile proves that; otherwise it reads the record from the API server.
-func (p *scope) confirmRecord(ctx context.Context) error {
+// confirmRetirementUnchanged checks, before a request that cannot be undone, that the NodeRetirement is unchanged and not cancelled.
+// If this reconcile has written the NodeRetirement, the write has proven that. Otherwise confirmRetirementUnchanged reads it from the
+// API server.
+func (p *retirementScope) confirmRetirementUnchanged(ctx context.Context) error {
 	if p.isRecordConfirmed {
 		return nil
 	}
@@ -211,7 +212,7 @@ var phaseOrder = []v1alpha1.Phase{
 }
 
 // hasReached reports whether the retirement has reached a phase.
-func (p *scope) hasReached(phase v1alpha1.Phase) bool {
+func (p *retirementScope) hasReached(phase v1alpha1.Phase) bool {
 	return slices.Index(phaseOrder, p.rt.Status.Phase) >= slices.Index(phaseOrder, phase)
 }
 
@@ -221,14 +222,14 @@ func isNodeGonePhase(phase v1alpha1.Phase) bool {
 }
 
 // savePhase sets the phase and saves the status.
-func (p *scope) savePhase(ctx context.Context, phase v1alpha1.Phase, at **metav1.Time, condition, message string) error {
+func (p *retirementScope) savePhase(ctx context.Context, phase v1alpha1.Phase, at **metav1.Time, condition, message string) error {
 	p.setPhase(phase, at, condition, message, nil)
-	return p.saveStatus(ctx)
+	return p.saveStatusIfChanged(ctx)
 }
 
-// setPhase sets the phase for the next save. Use it for phases that can be observed: after a crash, the next process
-// reaches them again.
-func (p *scope) setPhase(phase v1alpha1.Phase, at **metav1.Time, condition, message string, reasons []v1alpha1.RetirementReason) {
+// setPhase sets the phase, which the next save writes. Use it only if the next process finds out after a crash that the
+// phase is reached. Otherwise use savePhase.
+func (p *retirementScope) setPhase(phase v1alpha1.Phase, at **metav1.Time, condition, message string, reasons []v1alpha1.RetirementReason) {
 	now := metav1.Now().Rfc3339Copy()
 	p.rt.Status.Phase = phase
 	if *at == nil {
@@ -244,10 +245,10 @@ func (p *scope) setPhase(phase v1alpha1.Phase, at **metav1.Time, condition, mess
 	p.unsavedPhases = append(p.unsavedPhases, phase)
 }
 
-// endEarly ends a retirement early. It is refused if the node is unchanged, aborted if the node could be restored, and
-// failed otherwise.
-func (p *scope) endEarly(ctx context.Context, reasons []v1alpha1.RetirementReason) (reconcile.Result, error) {
-	p.controller.drains.stop(p.rt.Name)
+// endEarly ends a retirement early. The result is Refused if the node is unchanged, Aborted if the node could be
+// restored, and Failed otherwise.
+func (p *retirementScope) endEarly(ctx context.Context, reasons []v1alpha1.RetirementReason) (reconcile.Result, error) {
+	p.controller.drains.stopAndWait(p.rt.Name)
 	phase := v1alpha1.Refused
 	switch {
 	case p.hasReached(v1alpha1.NodeDeleted), p.isNodeDeleting():
@@ -258,23 +259,24 @@ func (p *scope) endEarly(ctx context.Context, reasons []v1alpha1.RetirementReaso
 			return p.recordRestoreFailed(ctx, reasons, err)
 		}
 	}
-	return p.finish(ctx, phase, reasons)
+	return p.finishRetirement(ctx, phase, reasons)
 }
 
-// recordRestoreFailed records that the node has to be restored, why, and why that failed.
-func (p *scope) recordRestoreFailed(ctx context.Context, why []v1alpha1.RetirementReason, err error) (reconcile.Result, error) {
+// recordRestoreFailed records in the status why the node has to be restored, and why the restore has failed.
+func (p *retirementScope) recordRestoreFailed(ctx context.Context, why []v1alpha1.RetirementReason, err error) (reconcile.Result, error) {
 	if kubeapi.IsConflict(err) {
 		return reconcile.Result{}, err
 	}
-	message := fmt.Sprintf("the node is not restored yet: %s; it has to be, because %s", err, joinReasons(why))
-	all := append([]v1alpha1.RetirementReason{newReason(RestoreFailed, "", "the node is not restored yet: %s", err)}, why...)
-	if p.recordState(RestoreFailed, message, all) {
+	message := fmt.Sprintf("cannot restore the node, retrying: %s. It must be restored: %s", err, joinReasons(why))
+	all := append([]v1alpha1.RetirementReason{newReason(RestoreFailed, "", "cannot restore the node, retrying: %s", err)}, why...)
+	if p.recordWaitState(RestoreFailed, message, all) {
 		p.controller.events.recordBlocked(p.rt, RestoreFailed, message)
 	}
-	return reconcile.Result{}, errors.Join(err, p.saveStatus(ctx))
+	return reconcile.Result{}, errors.Join(err, p.saveStatusIfChanged(ctx))
 }
 
-// pendingRestoreReasons returns why the node has to be restored after an earlier attempt failed; empty if none did.
+// pendingRestoreReasons returns why the node has to be restored, if an earlier attempt to restore it has failed.
+// Otherwise it returns an empty list.
 func pendingRestoreReasons(rt *v1alpha1.NodeRetirement) []v1alpha1.RetirementReason {
 	if r := rt.Status.Reasons; len(r) > 0 && r[0].Code == RestoreFailed {
 		return r[1:]
@@ -282,7 +284,7 @@ func pendingRestoreReasons(rt *v1alpha1.NodeRetirement) []v1alpha1.RetirementRea
 	return nil
 }
 
-func (p *scope) finish(ctx context.Context, phase v1alpha1.Phase, reasons []v1alpha1.RetirementReason) (
+func (p *retirementScope) finishRetirement(ctx context.Context, phase v1alpha1.Phase, reasons []v1alpha1.RetirementReason) (
 	reconcile.Result, error,
 ) {
 	status, message := metav1.ConditionFalse, joinReasons(reasons)
@@ -295,17 +297,18 @@ func (p *scope) finish(ctx context.Context, phase v1alpha1.Phase, reasons []v1al
 	}
 	p.setCondition(v1alpha1.RetirementSucceeded, status, code, message)
 	p.setPhase(phase, &p.rt.Status.Times.Finished, "", message, reasons)
-	if err := p.saveStatus(ctx); err != nil {
+	if err := p.saveStatusIfChanged(ctx); err != nil {
 		return requeueOnConflict(err)
 	}
 	p.controller.options.Metrics.recordFinished(p.rt, phase, code)
 	p.controller.events.recordFinished(p.rt, phase, code, message)
-	return p.controller.deleteFinished(ctx, p.rt)
+	return p.controller.deleteAfterRetention(ctx, p.rt)
 }
 
-// cancel handles the deletion of a retirement's record. It ends the retirement if the node can be restored. Otherwise
-// the retirement continues, because the instance would be forgotten, and the record is deleted when that is done.
-func (p *scope) cancel(ctx context.Context) (reconcile.Result, error) {
+// cancelOrContinue handles the deletion of a NodeRetirement by a user. If the node can be restored, it restores the node and ends
+// the retirement. Otherwise the retirement continues, because nobody would delete the instance, and the NodeRetirement
+// disappears at its end.
+func (p *retirementScope) cancelOrContinue(ctx context.Context) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(p.rt, Finalizer) {
 		return reconcile.Result{}, nil // nothing has started
 	}
@@ -325,7 +328,7 @@ func (p *scope) cancel(ctx context.Context) (reconcile.Result, error) {
 	return p.endEarly(ctx, []v1alpha1.RetirementReason{newReason(Cancelled, "", "%s", message)})
 }
 
-func (p *scope) restoreNode(ctx context.Context) error {
+func (p *retirementScope) restoreNode(ctx context.Context) error {
 	if p.rt.Status.Captured == nil || p.rt.Status.Captured.NodeUID == "" {
 		return nil
 	}
@@ -348,11 +351,11 @@ func (p *scope) restoreNode(ctx context.Context) error {
 	return err
 }
 
-func (p *scope) newKeeper() (*cordon.ClaimWriter, error) {
+func (p *retirementScope) newKeeper() (*cordon.ClaimWriter, error) {
 	return cordon.NewClaimWriter(p.controller.options.API, p.rt.Spec.NodeName, string(p.rt.Status.Captured.NodeUID))
 }
 
-// removeFinalizer allows the deletion of the record.
+// removeFinalizer removes the finalizer, so that the API server may delete the NodeRetirement.
 func (c *Controller) removeFinalizer(ctx context.Context, rt *v1alpha1.NodeRetirement) error {
 	if !controllerutil.RemoveFinalizer(rt, Finalizer) {
 		return nil

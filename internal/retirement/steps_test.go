@@ -176,7 +176,7 @@ func TestI3NodeIsRestoredAndItsConditionsRemovedLater(t *testing.T) {
 			check.Not(t, s.getNode("a").Spec.Unschedulable, "the node is still cordoned")
 			s.denyRequests("")
 			sweeper := &StaleClaimCleaner{Nodes: s.newClient(true), Retirements: s.newClient(false), API: s, Log: slog.New(slog.DiscardHandler)}
-			check.NoError(t, sweeper.RestoreNodes(ctx))
+			check.NoError(t, sweeper.RemoveStaleClaims(ctx))
 			s.checkNodeRestored(t, "a")
 		}))
 	}
@@ -248,7 +248,7 @@ func TestI3UnreadableRetirementsRestoreNoNode(t *testing.T) {
 			}
 			return nil
 		})
-		check.ErrorContains(t, sweeper.RestoreNodes(ctx))
+		check.ErrorContains(t, sweeper.RemoveStaleClaims(ctx))
 		check.Not(t, checkRestored(s.getNode("a")) == nil || !s.getNode("a").Spec.Unschedulable, "the node of a running retirement is restored")
 	})
 }

@@ -17,8 +17,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// StaleClaimCleaner restores nodes with the cordon claim of a deleted retirement: its finalizer was removed by hand. It also
-// removes conditions that a restore could not remove (I3). It is a Runnable of the manager and runs while that leads.
+// StaleClaimCleaner restores nodes that have the cordon claim of a NodeRetirement that does not exist any more, because
+// a user has removed its finalizer. It also removes conditions that an earlier restore could not remove (I3). It is a
+// Runnable of the manager, and runs while the manager leads.
 type StaleClaimCleaner struct {
 	// Nodes reads Nodes, possibly from caches. Records reads every NodeRetirement from the API server.
 	Nodes, Retirements client.Reader
@@ -29,10 +30,10 @@ type StaleClaimCleaner struct {
 
 func (*StaleClaimCleaner) NeedLeaderElection() bool { return true }
 
-// Start runs Sweep periodically until ctx ends.
+// Start restores nodes periodically until ctx ends.
 func (s *StaleClaimCleaner) Start(ctx context.Context) error {
 	for {
-		if err := s.RestoreNodes(ctx); err != nil && ctx.Err() == nil {
+		if err := s.RemoveStaleClaims(ctx); err != nil && ctx.Err() == nil {
 			s.Log.Warn("cannot restore all nodes of deleted NodeRetirements, will retry", "err", err)
 		}
 		if !elapsed.Sleep(ctx, s.Interval) {
@@ -41,8 +42,9 @@ func (s *StaleClaimCleaner) Start(ctx context.Context) error {
 	}
 }
 
-// RestoreNodes restores the nodes once. It reads the Nodes first, because a record exists before its cordon claim.
-func (s *StaleClaimCleaner) RestoreNodes(ctx context.Context) error {
+// RemoveStaleClaims restores the nodes once. It reads the Nodes before the NodeRetirements: a NodeRetirement exists before
+// its cordon claim, so a claim without one is stale.
+func (s *StaleClaimCleaner) RemoveStaleClaims(ctx context.Context) error {
 	var nodes corev1.NodeList
 	if err := s.Nodes.List(ctx, &nodes); err != nil {
 		return fmt.Errorf("nodes: %w", err)
@@ -72,13 +74,13 @@ func (s *StaleClaimCleaner) RestoreNodes(ctx context.Context) error {
 	var errs []error
 	for owner, nodes := range claimed {
 		for _, n := range nodes {
-			errs = append(errs, s.restoreNode(ctx, owner, n))
+			errs = append(errs, s.removeClaim(ctx, owner, n))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (s *StaleClaimCleaner) restoreNode(ctx context.Context, owner string, n *corev1.Node) error {
+func (s *StaleClaimCleaner) removeClaim(ctx context.Context, owner string, n *corev1.Node) error {
 	keeper, err := cordon.NewClaimWriter(s.API, n.Name, string(n.UID))
 	if err != nil {
 		return err

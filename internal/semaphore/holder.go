@@ -180,7 +180,7 @@ func (k *Holder) Run(ctx context.Context, changed func()) {
 		case <-timer.C:
 		}
 		k.notifyIfChanged(changed) // before a request that may hang, because the slot may have expired
-		next := k.runOnce(ctx)
+		next := k.reconcileLease(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -200,8 +200,8 @@ func (k *Holder) notifyIfChanged(changed func()) {
 	}
 }
 
-// runOnce takes the next action, and returns when to run again; 0 is when a slot is wanted.
-func (k *Holder) runOnce(ctx context.Context) time.Duration {
+// reconcileLease takes the next action, and returns when to run again; 0 is when a slot is wanted.
+func (k *Holder) reconcileLease(ctx context.Context) time.Duration {
 	k.mu.Lock()
 	wanted, until := k.wanted, k.heldUntil
 	k.mu.Unlock()
@@ -213,17 +213,17 @@ func (k *Holder) runOnce(ctx context.Context) time.Duration {
 		k.foundNoneFree = false
 		return 0
 	case !wanted:
-		err = k.release(ctx)
+		err = k.releaseLease(ctx)
 		next = 0
 	case k.lease != nil:
-		err = k.renew(ctx)
+		err = k.renewOrReacquire(ctx)
 	default:
 		var got bool
-		if got, err = k.acquire(ctx); !got {
+		if got, err = k.tryAcquireSlot(ctx); !got {
 			next = k.retryDelay()
 		}
 	}
-	k.logFailure(err)
+	k.logFailureIfChanged(err)
 	if err != nil {
 		next = retryInterval/2 + rand.N(retryInterval/2)
 	}
@@ -233,8 +233,8 @@ func (k *Holder) runOnce(ctx context.Context) time.Duration {
 	return next
 }
 
-// logFailure logs a failure when it begins and when it changes.
-func (k *Holder) logFailure(err error) {
+// logFailureIfChanged logs a failure when it begins and when it changes.
+func (k *Holder) logFailureIfChanged(err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
@@ -248,17 +248,17 @@ func (k *Holder) logFailure(err error) {
 	}
 }
 
-// acquire takes this holder's own slot, a free slot, or the slot of a dead holder.
-func (k *Holder) acquire(ctx context.Context) (bool, error) {
+// tryAcquireSlot takes this holder's own slot, a free slot, or the slot of a dead holder.
+func (k *Holder) tryAcquireSlot(ctx context.Context) (bool, error) {
 	leases, err := k.listLeases(ctx)
 	if err != nil {
 		return false, err
 	}
-	if own := k.findOwn(leases); own != nil {
-		return k.writeHolder(ctx, *own)
+	if own := k.findOwnLease(leases); own != nil {
+		return k.writeSelfAsHolder(ctx, *own)
 	}
 	k.clearHeld()
-	if k.shouldYield(leases) {
+	if k.shouldYieldFreeSlot(leases) {
 		return false, nil
 	}
 	var holders []string
@@ -273,7 +273,7 @@ func (k *Holder) acquire(ctx context.Context) (bool, error) {
 		if !there {
 			lease = kubeapi.Lease{ObjectMeta: kubeapi.ObjectMeta{Name: name, Namespace: k.options.Namespace}}
 		}
-		if got, err := k.writeHolder(ctx, lease); got || err != nil {
+		if got, err := k.writeSelfAsHolder(ctx, lease); got || err != nil {
 			k.foundNoneFree = k.foundNoneFree && !got
 			return got, err
 		}
@@ -286,9 +286,9 @@ func (k *Holder) acquire(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// shouldYield reports that a slot is free but left to processes with less time. A process that found a free slot at
+// shouldYieldFreeSlot reports that a slot is free but left to processes with less time. A process that found a free slot at
 // its first try does not yield.
-func (k *Holder) shouldYield(leases map[string]kubeapi.Lease) bool {
+func (k *Holder) shouldYieldFreeSlot(leases map[string]kubeapi.Lease) bool {
 	k.freeSince = time.Time{}
 	if !k.foundNoneFree {
 		return false
@@ -324,8 +324,8 @@ func (k *Holder) retryDelay() time.Duration {
 	return next
 }
 
-// findOwn returns the Lease that names this holder, from before a restart or from a request without an answer.
-func (k *Holder) findOwn(leases map[string]kubeapi.Lease) *kubeapi.Lease {
+// findOwnLease returns the Lease that names this holder, from before a restart or from a request without an answer.
+func (k *Holder) findOwnLease(leases map[string]kubeapi.Lease) *kubeapi.Lease {
 	for i := range k.options.Limit {
 		if l, ok := leases[k.leaseName(i)]; ok && l.Spec.HolderIdentity == k.options.Identity {
 			return &l
@@ -359,8 +359,8 @@ func (k *Holder) checkFree(l kubeapi.Lease) (since time.Time, free bool) {
 	return since, !now.Before(since)
 }
 
-// writeHolder writes this holder into the Lease, or renews it. It returns false if another process was faster.
-func (k *Holder) writeHolder(ctx context.Context, l kubeapi.Lease) (bool, error) {
+// writeSelfAsHolder writes this holder into the Lease, or renews it. It returns false if another process was faster.
+func (k *Holder) writeSelfAsHolder(ctx context.Context, l kubeapi.Lease) (bool, error) {
 	began := time.Now()
 	was := l.Spec.HolderIdentity
 	if was != k.options.Identity {
@@ -370,7 +370,7 @@ func (k *Holder) writeHolder(ctx context.Context, l kubeapi.Lease) (bool, error)
 	l.Spec.HolderIdentity = k.options.Identity
 	l.Spec.LeaseDurationSeconds = int32(leaseDuration / time.Second)
 	l.Spec.RenewTime = kubeapi.MicroTime{Time: began}
-	made, err := k.writeLease(ctx, l)
+	made, err := k.createOrUpdateLease(ctx, l)
 	switch {
 	case kubeapi.IsConflict(err), kubeapi.IsAlreadyExists(err), kubeapi.IsNotFound(err):
 		return false, nil
@@ -390,14 +390,14 @@ func (k *Holder) writeHolder(ctx context.Context, l kubeapi.Lease) (bool, error)
 	return true, nil
 }
 
-// renew renews the Lease. If another process has changed it, renew tries to acquire a slot again.
-func (k *Holder) renew(ctx context.Context) error {
-	got, err := k.writeHolder(ctx, *k.lease)
+// renewOrReacquire renews the Lease. If another process has changed it, renew tries to acquire a slot again.
+func (k *Holder) renewOrReacquire(ctx context.Context) error {
+	got, err := k.writeSelfAsHolder(ctx, *k.lease)
 	if err != nil || got {
 		return err
 	}
 	k.lease = nil
-	_, err = k.acquire(ctx)
+	_, err = k.tryAcquireSlot(ctx)
 	return err
 }
 
@@ -408,17 +408,17 @@ func (k *Holder) clearHeld() {
 	k.heldUntil, k.mayBeHolder = time.Time{}, false
 }
 
-// release removes this holder from its Lease. If that fails for too long, the Lease expires and others take it over.
-func (k *Holder) release(ctx context.Context) error {
+// releaseLease removes this holder from its Lease. If that fails for too long, the Lease expires and others take it over.
+func (k *Holder) releaseLease(ctx context.Context) error {
 	if k.releaseDeadline.IsZero() {
 		k.releaseDeadline = time.Now().Add(leaseDuration)
 	}
-	err := k.removeHolder(ctx, *k.lease)
+	err := k.clearLeaseHolder(ctx, *k.lease)
 	if kubeapi.IsConflict(err) {
 		var leases map[string]kubeapi.Lease
 		if leases, err = k.listLeases(ctx); err == nil {
-			if own := k.findOwn(leases); own != nil {
-				err = k.removeHolder(ctx, *own)
+			if own := k.findOwnLease(leases); own != nil {
+				err = k.clearLeaseHolder(ctx, *own)
 			}
 		}
 	}
@@ -432,15 +432,15 @@ func (k *Holder) release(ctx context.Context) error {
 	return nil
 }
 
-func (k *Holder) removeHolder(ctx context.Context, l kubeapi.Lease) error {
+func (k *Holder) clearLeaseHolder(ctx context.Context, l kubeapi.Lease) error {
 	l.Spec.HolderIdentity = ""
 	l.Spec.RenewTime = kubeapi.MicroTime{Time: time.Now()}
-	_, err := k.writeLease(ctx, l)
+	_, err := k.createOrUpdateLease(ctx, l)
 	return err
 }
 
-// writeLease creates a Lease without a resourceVersion, and updates any other.
-func (k *Holder) writeLease(ctx context.Context, l kubeapi.Lease) (*kubeapi.Lease, error) {
+// createOrUpdateLease creates a Lease without a resourceVersion, and updates any other.
+func (k *Holder) createOrUpdateLease(ctx context.Context, l kubeapi.Lease) (*kubeapi.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	l.ObjectMeta = kubeapi.ObjectMeta{

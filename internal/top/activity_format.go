@@ -10,9 +10,9 @@ import (
 func (d Activity) Describe(now time.Time) string {
 	s := d.Text
 	if !d.Since.IsZero() {
-		s += " " + formatClock(now.Sub(d.Since))
+		s += " " + formatDuration(now.Sub(d.Since))
 		if !d.Until.IsZero() {
-			s += " of " + formatClock(d.Until.Sub(d.Since))
+			s += " of " + formatDuration(d.Until.Sub(d.Since))
 		}
 	}
 	if !d.Due.IsZero() {
@@ -57,13 +57,13 @@ func (n Notice) FormatCountdown(now time.Time) string {
 
 func formatCountdown(due, now time.Time) string {
 	if left := due.Sub(now); left > 0 {
-		return "due in " + formatClock(left)
+		return "due in " + formatDuration(left)
 	}
-	return "due " + formatClock(now.Sub(due)) + " ago"
+	return "due " + formatDuration(now.Sub(due)) + " ago"
 }
 
-// formatClock formats a duration as 0:07, 3:12 or 1:02:03, and from two days on as 2d5h.
-func formatClock(d time.Duration) string {
+// formatDuration formats a duration as 0:07, 3:12 or 1:02:03, and from two days on as 2d5h.
+func formatDuration(d time.Duration) string {
 	const day = 24 * time.Hour
 	s := int(max(d, 0) / time.Second)
 	switch {

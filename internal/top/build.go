@@ -37,17 +37,17 @@ type Facts struct {
 // BuildState computes a State without I/O.
 func BuildState(f Facts) State {
 	b := builder{Facts: f, claims: nodegroup.AssignNodes(f.Groups, f.Nodes), retirementByNode: map[string]*v1alpha1.NodeRetirement{}}
-	b.findRetirements()
+	b.selectRetirementPerNode()
 	s := State{Problems: f.Problems}
 	for i := range f.Groups {
 		s.Groups = append(s.Groups, b.buildGroup(&f.Groups[i]))
 	}
 	slices.SortFunc(s.Groups, func(a, b Group) int { return strings.Compare(a.Name, b.Name) })
-	if rest := b.buildNodes("", nil); len(rest) > 0 {
+	if rest := b.buildGroupNodes("", nil); len(rest) > 0 {
 		s.Groups = append(s.Groups, Group{Nodes: rest})
 	}
 	for i := range f.Nodes {
-		s.Notices = append(s.Notices, readNotices(&f.Nodes[i])...)
+		s.Notices = append(s.Notices, readNodeNotices(&f.Nodes[i])...)
 	}
 	slices.SortStableFunc(s.Notices, func(a, b Notice) int {
 		return cmp.Or(compareDue(a, b), strings.Compare(a.Node, b.Node), strings.Compare(a.ID, b.ID))
@@ -62,9 +62,9 @@ type builder struct {
 	retirementByNode map[string]*v1alpha1.NodeRetirement
 }
 
-// findRetirements selects one retirement per node: an active one, or the newest failed one. Failed retirements are
+// selectRetirementPerNode selects one retirement per node: an active one, or the newest failed one. Failed retirements are
 // shown because they need a person.
-func (b *builder) findRetirements() {
+func (b *builder) selectRetirementPerNode() {
 	for i := range b.Retirements {
 		rt := &b.Retirements[i]
 		phase := rt.Status.Phase
@@ -81,7 +81,7 @@ func (b *builder) findRetirements() {
 func (b *builder) buildGroup(g *v1alpha1.NodeGroup) Group {
 	out := Group{
 		Name: g.Name, Cloud: g.Spec.Cloud.Provider + "/" + g.Spec.Cloud.Group, MinSize: g.Spec.MinSize, MaxSize: g.Spec.MaxSize,
-		Remarks: listRemarks(g, b.Now), Nodes: b.buildNodes(g.Name, g),
+		Remarks: listGroupProblems(g, b.Now), Nodes: b.buildGroupNodes(g.Name, g),
 	}
 	var counted []disruptionbudget.Node
 	for i := range b.Nodes {
@@ -97,8 +97,8 @@ func (b *builder) buildGroup(g *v1alpha1.NodeGroup) Group {
 	return out
 }
 
-// listRemarks says why the manager does not act on a group, and which launches fail.
-func listRemarks(g *v1alpha1.NodeGroup, now time.Time) (all []Activity) {
+// listGroupProblems says why the manager does not act on a group, and which launches fail.
+func listGroupProblems(g *v1alpha1.NodeGroup, now time.Time) (all []Activity) {
 	switch is := acceptance.FromGroup(g); is.State {
 	case acceptance.NotObserved:
 		all = append(all, Activity{Severity: Trouble, Text: is.Message})
@@ -122,9 +122,9 @@ func listRemarks(g *v1alpha1.NodeGroup, now time.Time) (all []Activity) {
 	return all
 }
 
-// buildNodes returns the lines of a group, or of the nodes without group if g is nil: its Nodes, instances with a
+// buildGroupNodes returns the lines of a group, or of the nodes without group if g is nil: its Nodes, instances with a
 // deleted Node, and instances without a Node yet.
-func (b *builder) buildNodes(group string, g *v1alpha1.NodeGroup) (all []Node) {
+func (b *builder) buildGroupNodes(group string, g *v1alpha1.NodeGroup) (all []Node) {
 	there := map[string]bool{}
 	for i := range b.Nodes {
 		n := &b.Nodes[i]
@@ -203,8 +203,8 @@ func buildProvisioningNodes(g *v1alpha1.NodeGroup) (all []Node) {
 	return all
 }
 
-// readNotices returns the notices that the agent has written to its node.
-func readNotices(n *corev1.Node) (all []Notice) {
+// readNodeNotices returns the notices that the agent has written to its node.
+func readNodeNotices(n *corev1.Node) (all []Notice) {
 	reports, _ := report.ReadReports(n.Annotations)
 	for _, r := range reports {
 		all = append(all, Notice{

@@ -11,7 +11,7 @@ import (
 // ListChanges returns the differences between two States, one line each, sorted by subject. The passing of time is not a
 // change. Compared with an empty State everything is new.
 func ListChanges(from, to State) []string {
-	was, is := from.describe(), to.describe()
+	was, is := from.describeBySubject(), to.describeBySubject()
 	var lines []string
 	for _, about := range slices.Sorted(maps.Keys(is)) {
 		if was[about] != is[about] {
@@ -20,13 +20,13 @@ func ListChanges(from, to State) []string {
 	}
 	for _, about := range slices.Sorted(maps.Keys(was)) {
 		if _, still := is[about]; !still {
-			lines = append(lines, about+": "+formatEnd(about))
+			lines = append(lines, about+": "+formatSubjectEnd(about))
 		}
 	}
 	return lines
 }
 
-func formatEnd(about string) string {
+func formatSubjectEnd(about string) string {
 	switch {
 	case strings.HasPrefix(about, "notice "):
 		return "ended"
@@ -36,8 +36,8 @@ func formatEnd(about string) string {
 	return "removed"
 }
 
-// describe returns a text for each subject of a State.
-func (s State) describe() map[string]string {
+// describeBySubject returns a text for each subject of a State.
+func (s State) describeBySubject() map[string]string {
 	all := map[string]string{}
 	for _, g := range s.Groups {
 		if g.Name != "" {
@@ -74,7 +74,7 @@ func (s State) describe() map[string]string {
 }
 
 func (g Group) describe() string {
-	text := fmt.Sprintf("%s, %s", g.formatSize(), g.formatRoom())
+	text := fmt.Sprintf("%s, %s", g.formatSize(), g.formatAllowedChanges())
 	for _, r := range g.Remarks {
 		text += "; " + r.DescribeWithTimestamps()
 	}
@@ -95,7 +95,7 @@ func (g Group) formatSize() string {
 	return fmt.Sprintf("%s (%d or more)", formatCount(n, "node"), g.MinSize)
 }
 
-func (g Group) formatRoom() string {
+func (g Group) formatAllowedChanges() string {
 	text := fmt.Sprintf("%d can be removed", g.AllowedDisruptions)
 	if g.Provisioning > 0 {
 		text += fmt.Sprintf(", scaling up by %d", g.Provisioning)

@@ -27,7 +27,7 @@ const started = notice.Started
 // minutes.
 func (b *builder) describeNode(n *corev1.Node, g *v1alpha1.NodeGroup) Activity {
 	records, unreadable := cordon.ListRecords(&kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: n.Annotations}})
-	notices := readNotices(n)
+	notices := readNodeNotices(n)
 	slices.SortStableFunc(notices, compareDue)
 	rt := b.findRetirement(n)
 	others := disruptionbudget.FindRemovingTools(n)
@@ -43,7 +43,7 @@ func (b *builder) describeNode(n *corev1.Node, g *v1alpha1.NodeGroup) Activity {
 	case n.DeletionTimestamp != nil:
 		return Activity{Severity: Changing, Text: "its Node is being deleted", Since: n.DeletionTimestamp.Time}
 	case !disruptionbudget.IsReady(n):
-		return Activity{Severity: Trouble, Text: "not Ready", Since: findNotReadyTime(n)}
+		return Activity{Severity: Trouble, Text: "not Ready", Since: notReadySince(n)}
 	case n.Spec.Unschedulable:
 		return describeCordon(n, records, unreadable)
 	}
@@ -56,8 +56,8 @@ func (b *builder) describeNode(n *corev1.Node, g *v1alpha1.NodeGroup) Activity {
 // describeNodeInService returns the activity of a node that is not being removed.
 func (b *builder) describeNodeInService(n *corev1.Node, g *v1alpha1.NodeGroup) Activity {
 	d, known := b.Decisions[n.Name]
-	if known && d.IdleSince != nil && d.MayLeaveAt != nil {
-		idle := Activity{Severity: Waiting, Text: "idle", Since: *d.IdleSince, Until: *d.MayLeaveAt}
+	if known && d.IdleSince != nil && d.RemovableAt != nil {
+		idle := Activity{Severity: Waiting, Text: "idle", Since: *d.IdleSince, Until: *d.RemovableAt}
 		if d.Verdict == nodegroup.Refused && len(d.Reasons) > 0 {
 			idle.Detail = "stays: " + d.Reasons[0].Message
 		}
@@ -87,15 +87,15 @@ func describeRetirement(rt *v1alpha1.NodeRetirement) Activity {
 	case "":
 		return Activity{Severity: Changing, Text: "retirement requested", Detail: "no manager has processed it yet"}
 	case v1alpha1.Pending:
-		return Activity{Severity: moodOfRetirement(rt), Text: "retirement pending", Detail: rt.Status.Message}
+		return Activity{Severity: retirementSeverity(rt), Text: "retirement pending", Detail: rt.Status.Message}
 	case v1alpha1.Cordoned:
-		return Activity{Severity: moodOfRetirement(rt), Text: "cordoned, drain pending", Detail: formatFirstReason(rt)}
+		return Activity{Severity: retirementSeverity(rt), Text: "cordoned, drain pending", Detail: formatFirstReason(rt)}
 	case v1alpha1.Draining:
 		return describeDraining(rt)
 	case v1alpha1.Drained:
-		return Activity{Severity: moodOfRetirement(rt), Text: "drained", Since: retirement.PhaseReachedAt(rt), Detail: formatFirstReason(rt)}
+		return Activity{Severity: retirementSeverity(rt), Text: "drained", Since: retirement.PhaseReachedAt(rt), Detail: formatFirstReason(rt)}
 	case v1alpha1.NodeDeleted:
-		d := Activity{Severity: moodOfRetirement(rt), Text: "VM deleting", Since: retirement.PhaseReachedAt(rt), Detail: formatFirstReason(rt)}
+		d := Activity{Severity: retirementSeverity(rt), Text: "VM deleting", Since: retirement.PhaseReachedAt(rt), Detail: formatFirstReason(rt)}
 		if op := rt.Status.Operation; op != nil && op.RetryAfter != nil {
 			d.Severity, d.Detail = Trouble, cmp.Or(d.Detail, fmt.Sprintf("%d attempts have failed", op.Attempts))
 		}
@@ -108,13 +108,13 @@ func describeRetirement(rt *v1alpha1.NodeRetirement) Activity {
 
 // describeDraining returns "draining 7 of 12", and the PDBs or pods that it waits for.
 func describeDraining(rt *v1alpha1.NodeRetirement) Activity {
-	d := Activity{Severity: moodOfRetirement(rt), Text: "draining"}
+	d := Activity{Severity: retirementSeverity(rt), Text: "draining"}
 	p := rt.Status.Drain
 	if p == nil {
 		return d
 	}
 	d.Text = fmt.Sprintf("draining %d of %d", p.Gone, p.Total)
-	switch budgets := parsePDBs(p.Summary); {
+	switch budgets := parsePDBNames(p.Summary); {
 	case len(budgets) > 0:
 		d.Severity, d.Detail = Trouble, "waiting for PDB "+strings.Join(budgets, ", ")
 	case len(rt.Status.Reasons) > 0:
@@ -125,8 +125,8 @@ func describeDraining(rt *v1alpha1.NodeRetirement) Activity {
 	return d
 }
 
-// parsePDBs returns the PodDisruptionBudgets in the summary of a drain; see [drain.Progress].
-func parsePDBs(summary string) (names []string) {
+// parsePDBNames returns the PodDisruptionBudgets in the summary of a drain; see [drain.Progress].
+func parsePDBNames(summary string) (names []string) {
 	_, obstacles, _ := strings.Cut(summary, "(")
 	for _, obstacle := range strings.Split(strings.TrimSuffix(obstacles, ")"), ", ") {
 		what, _, _ := strings.Cut(obstacle, ": ")
@@ -153,7 +153,7 @@ func formatFirstReason(rt *v1alpha1.NodeRetirement) string {
 	return s
 }
 
-func moodOfRetirement(rt *v1alpha1.NodeRetirement) Severity {
+func retirementSeverity(rt *v1alpha1.NodeRetirement) Severity {
 	if len(rt.Status.Reasons) > 0 {
 		return Trouble
 	}
@@ -197,7 +197,7 @@ func FindBlockedDrain(n *corev1.Node) string {
 // formatBlockedDrain converts the summary of a drain to a text such as "draining 7 of 12, waiting for PDB shop/web".
 func formatBlockedDrain(summary string) string {
 	gone, _, _ := strings.Cut(summary, " gone")
-	if budgets := parsePDBs(summary); len(budgets) > 0 {
+	if budgets := parsePDBNames(summary); len(budgets) > 0 {
 		return "draining " + gone + ", waiting for PDB " + strings.Join(budgets, ", ")
 	}
 	_, obstacles, _ := strings.Cut(summary, " (")
@@ -234,7 +234,7 @@ func findUnschedulableManager(n *corev1.Node) string {
 	return ""
 }
 
-func findNotReadyTime(n *corev1.Node) time.Time {
+func notReadySince(n *corev1.Node) time.Time {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			return c.LastTransitionTime.Time

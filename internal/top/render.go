@@ -40,7 +40,7 @@ func RenderState(s State, on Screen) string {
 	foot := on.fitLines(on.Footer)
 	room := max(on.Height-len(head)-len(foot), 1)
 	body, at := on.renderBody(s)
-	body = cutAround(body, at, room)
+	body = linesAround(body, at, room)
 	lines := slices.Concat(head, body)
 	for len(lines)+len(foot) < on.Height {
 		lines = append(lines, "")
@@ -49,12 +49,12 @@ func RenderState(s State, on Screen) string {
 	return strings.Join(lines[:min(len(lines), max(on.Height, 1))], "\n")
 }
 
-// cutAround returns the part of the lines around one line that fits.
-func cutAround(lines []string, at, room int) []string {
+// linesAround returns the part of the lines around one line that fits.
+func linesAround(lines []string, selectedLine, room int) []string {
 	if len(lines) <= room {
 		return lines
 	}
-	from := min(max(at-room/2, 0), len(lines)-room)
+	from := min(max(selectedLine-room/2, 0), len(lines)-room)
 	return lines[from : from+room]
 }
 
@@ -62,7 +62,7 @@ func cutAround(lines []string, at, room int) []string {
 func (on Screen) renderHead(s State) []string {
 	lines := []string{on.renderTitle(s)}
 	for _, p := range s.Problems {
-		lines = append(lines, on.renderMood(Trouble, "! "+p))
+		lines = append(lines, on.renderWithSeverity(Trouble, "! "+p))
 	}
 	for i, n := range s.Notices {
 		if i == maxNotices {
@@ -104,7 +104,7 @@ func (on Screen) renderNotice(n Notice) string {
 	if n.Description != "" {
 		text += "; " + n.Description
 	}
-	return on.renderMood(Trouble, text)
+	return on.renderWithSeverity(Trouble, text)
 }
 
 func (on Screen) renderColumns() string {
@@ -120,7 +120,7 @@ func (on Screen) renderBody(s State) (lines []string, selected int) {
 	for _, g := range s.Groups {
 		lines = append(lines, on.renderGroup(g))
 		for _, r := range g.Remarks {
-			lines = append(lines, on.renderMood(r.Severity, "  ! "+r.Describe(on.Now)))
+			lines = append(lines, on.renderWithSeverity(r.Severity, "  ! "+r.Describe(on.Now)))
 		}
 		for _, n := range g.Nodes {
 			if n.Name == on.Selected {
@@ -139,7 +139,7 @@ func (on Screen) renderGroup(g Group) string {
 	if g.Name == "" {
 		return bold.Render(on.fitLine("without NodeGroup: " + formatCount(len(g.Nodes), "node")))
 	}
-	return bold.Render(on.fitLine(fmt.Sprintf("%s: %s, %s  %s", g.Name, g.formatSize(), g.formatRoom(), g.Cloud)))
+	return bold.Render(on.fitLine(fmt.Sprintf("%s: %s, %s  %s", g.Name, g.formatSize(), g.formatAllowedChanges(), g.Cloud)))
 }
 
 func (on Screen) renderNode(n Node) string {
@@ -148,7 +148,7 @@ func (on Screen) renderNode(n Node) string {
 		marker = "> "
 	}
 	text := marker + formatName(n.Name, nodeNameWidth(on.Width)) + " " + on.renderLoad(n.Load) + " " + n.Activity.Describe(on.Now)
-	line := on.renderMood(n.Activity.Severity, text)
+	line := on.renderWithSeverity(n.Activity.Severity, text)
 	if n.Name == on.Selected {
 		return reverse.Render(ansi.Strip(line))
 	}
@@ -258,4 +258,6 @@ var (
 	}
 )
 
-func (on Screen) renderMood(m Severity, s string) string { return moodStyles[m].Render(on.fitLine(s)) }
+func (on Screen) renderWithSeverity(m Severity, s string) string {
+	return moodStyles[m].Render(on.fitLine(s))
+}

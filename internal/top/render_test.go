@@ -127,7 +127,7 @@ func TestDurationsAreFormatted(t *testing.T) {
 		-time.Second: "0:00", 0: "0:00", 7 * time.Second: "0:07", 192 * time.Second: "3:12", 59*time.Minute + 59*time.Second: "59:59",
 		time.Hour + 2*time.Minute + 3*time.Second: "1:02:03", 47 * time.Hour: "47:00:00", 53 * time.Hour: "2d5h",
 	} {
-		if got := formatClock(d); got != want {
+		if got := formatDuration(d); got != want {
 			t.Errorf("%s: %q, want %q", d, got, want)
 		}
 	}

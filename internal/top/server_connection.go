@@ -88,7 +88,7 @@ func (c *serverConnection) recordPing(err error) {
 	}
 }
 
-// findProblem returns the problem to show, or an empty string while connected.
+// findKindProblem returns the problem to show, or an empty string while connected.
 func (c *serverConnection) findProblem() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -137,34 +137,34 @@ func (u *UI) selectedNode() *Node {
 	return nil
 }
 
-func (u *UI) handleKey(handleKey string) tea.Cmd {
+func (u *UI) handleKey(key string) tea.Cmd {
 	switch {
-	case handleKey == "ctrl+c":
+	case key == "ctrl+c":
 		return tea.Quit
 	case u.cancelCandidate != nil:
-		return u.handleConfirmation(handleKey)
+		return u.cancelRetirementIfConfirmed(key)
 	case u.page != nil:
-		u.handlePageKey(handleKey)
+		u.scrollOrClosePage(key)
 		return nil
 	}
 	u.message = ""
-	switch handleKey {
+	switch key {
 	case "q":
 		return tea.Quit
 	case "w", "enter":
-		return u.openWhy()
+		return u.openNodeExplanation()
 	case "p":
 		return u.openPage("plan: which nodes could be removed together", u.actions.ExplainPlan)
 	case "c":
-		u.confirmCancel()
+		u.askToCancelRetirement()
 	default:
-		u.moveCursor(handleKey)
+		u.moveCursor(key)
 	}
 	return nil
 }
 
 // parseCursorStep returns how far a key moves the cursor. The keys for the ends return more than any list has.
-func parseCursorStep(key string, page int) int {
+func parseCursorStep(key string, page int) (step int) {
 	const end = 1 << 30
 	switch key {
 	case "up", "k":
@@ -192,8 +192,8 @@ func (u *UI) moveCursor(key string) {
 	u.selected = all[min(max(slices.Index(all, u.selected)+by, 0), len(all)-1)]
 }
 
-// handlePageKey scrolls or closes a page.
-func (u *UI) handlePageKey(key string) {
+// scrollOrClosePage scrolls or closes a page.
+func (u *UI) scrollOrClosePage(key string) {
 	switch key {
 	case "q", "esc", "enter", "backspace":
 		u.page.cancel()
@@ -219,8 +219,8 @@ func (u *UI) openPage(title string, ask func(context.Context) (string, error)) t
 	}
 }
 
-// openWhy shows what the State says about the node, and then the answer of placement.
-func (u *UI) openWhy() tea.Cmd {
+// openNodeExplanation shows what the State says about the node, and then the answer of placement.
+func (u *UI) openNodeExplanation() tea.Cmd {
 	n := u.selectedNode()
 	if n == nil {
 		u.message = "no node is selected"
@@ -261,7 +261,7 @@ func orUnknownUser(by string) string {
 	return by
 }
 
-func (u *UI) confirmCancel() {
+func (u *UI) askToCancelRetirement() {
 	n := u.selectedNode()
 	switch {
 	case n == nil:
@@ -275,8 +275,8 @@ func (u *UI) confirmCancel() {
 	}
 }
 
-// handleConfirmation cancels the retirement on y. Any other key means no.
-func (u *UI) handleConfirmation(key string) tea.Cmd {
+// cancelRetirementIfConfirmed cancels the retirement on y. Any other key means no.
+func (u *UI) cancelRetirementIfConfirmed(key string) tea.Cmd {
 	rt := u.cancelCandidate
 	u.cancelCandidate = nil
 	if key != "y" && key != "Y" {

@@ -83,7 +83,7 @@ func NewWatcher(ctx context.Context, cfg *rest.Config) (*Watcher, error) {
 		return nil, err
 	}
 	w.cache, err = cache.New(cfg, cache.Options{
-		Scheme: scheme, DefaultWatchErrorHandler: w.recordFailure,
+		Scheme: scheme, DefaultWatchErrorHandler: w.recordWatchFailure,
 		ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: live.NewPodTrimmer()}},
 	})
 	if err != nil {
@@ -116,13 +116,13 @@ func (w *Watcher) startInformer(ctx context.Context, k *watchedKind) error {
 	}
 	k.informer = informer
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: w.setObject, UpdateFunc: func(_, o any) { w.setObject(o) }, DeleteFunc: w.deleteObject,
+		AddFunc: w.setNodeOrPod, UpdateFunc: func(_, o any) { w.setNodeOrPod(o) }, DeleteFunc: w.deleteNodeOrPod,
 	})
 	return err
 }
 
-// setObject updates the loads. A rejected object is not counted, but the rest of its node is.
-func (w *Watcher) setObject(o any) {
+// setNodeOrPod updates the loads. A rejected object is not counted, but the rest of its node is.
+func (w *Watcher) setNodeOrPod(o any) {
 	w.mu.Lock()
 	switch o := o.(type) {
 	case *corev1.Node:
@@ -134,7 +134,7 @@ func (w *Watcher) setObject(o any) {
 	w.signalChange()
 }
 
-func (w *Watcher) deleteObject(o any) {
+func (w *Watcher) deleteNodeOrPod(o any) {
 	if gone, is := o.(toolscache.DeletedFinalStateUnknown); is {
 		o = gone.Obj
 	}
@@ -156,8 +156,8 @@ func (w *Watcher) signalChange() {
 	}
 }
 
-// recordFailure records a failed list or watch. It ignores a watch that has ended normally.
-func (w *Watcher) recordFailure(_ context.Context, r *toolscache.Reflector, err error) {
+// recordWatchFailure records a failed list or watch. It ignores a watch that has ended normally.
+func (w *Watcher) recordWatchFailure(_ context.Context, r *toolscache.Reflector, err error) {
 	if errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return
 	}
@@ -206,15 +206,15 @@ func (w *Watcher) isReadyToShow() bool {
 		return true
 	}
 	for _, k := range w.kinds {
-		if !k.isSynced() && w.findProblem(k, time.Now()) == "" {
+		if !k.isSynced() && w.findKindProblem(k, time.Now()) == "" {
 			return false
 		}
 	}
 	return true
 }
 
-// findProblem returns the problem with a kind, or an empty string.
-func (w *Watcher) findProblem(k *watchedKind, now time.Time) string {
+// findKindProblem returns the problem with a kind, or an empty string.
+func (w *Watcher) findKindProblem(k *watchedKind, now time.Time) string {
 	if k.missing != "" {
 		return k.missing
 	}
@@ -243,14 +243,14 @@ func (w *Watcher) buildState(ctx context.Context) (State, error) {
 	}
 	whole := true
 	for _, k := range w.kinds {
-		if p := w.findProblem(k, f.Now); p != "" {
+		if p := w.findKindProblem(k, f.Now); p != "" {
 			f.Problems = append(f.Problems, p)
 		}
 		if !k.isSynced() {
 			whole = false
 			continue
 		}
-		if err := w.readKind(ctx, k, &f); err != nil {
+		if err := w.readKindFromCache(ctx, k, &f); err != nil {
 			return State{}, fmt.Errorf("%s: %w", k.name, err)
 		}
 	}
@@ -262,7 +262,7 @@ func (w *Watcher) buildState(ctx context.Context) (State, error) {
 	return BuildState(f), nil
 }
 
-func (w *Watcher) readKind(ctx context.Context, k *watchedKind, f *Facts) error {
+func (w *Watcher) readKindFromCache(ctx context.Context, k *watchedKind, f *Facts) error {
 	switch k.object.(type) {
 	case *corev1.Node:
 		var list corev1.NodeList
@@ -306,7 +306,7 @@ func (w *Watcher) readDecisions(ctx context.Context, f *Facts) error {
 		return err
 	}
 	for i := range f.Groups {
-		decisions, err := cluster.PredictDecisions(ctx, &f.Groups[i])
+		decisions, err := cluster.PredictIdleDecisions(ctx, &f.Groups[i])
 		if err != nil {
 			f.Problems = append(f.Problems, fmt.Sprintf("idle nodes of %s are unknown: %v", f.Groups[i].Name, err))
 			continue

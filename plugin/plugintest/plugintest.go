@@ -61,17 +61,17 @@ func Run(t *testing.T, o Options) {
 	if err := o.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	account := o.open(t) // for the suite's own reads
+	account := o.openPlugin(t) // for the suite's own reads
 	size := max(conformance.MinInstances, len((&liveCloud{o: o, account: account, t: t}).ProviderIDs()))
 	conformance.Run(t, func(t *testing.T) conformance.Cloud {
 		c := &liveCloud{o: o, account: account, t: t}
 		if o.Change {
-			c.resize(size)
+			c.resizeGroup(size)
 		}
 		return c
 	})
 	if o.Change {
-		(&liveCloud{o: o, account: account, t: t}).resize(size)
+		(&liveCloud{o: o, account: account, t: t}).resizeGroup(size)
 	}
 	t.Run("I8 a killed plugin keeps its instances", func(t *testing.T) { testRestart(t, o) })
 	t.Run("the analyzers respond", func(t *testing.T) { testAnalyzers(t, o) })
@@ -89,8 +89,8 @@ func Main(o Options) {
 	}, nil, nil)
 }
 
-// open starts the plugin as Slipway does.
-func (o Options) open(t *testing.T) *host.Provider {
+// openPlugin starts the plugin as Slipway does.
+func (o Options) openPlugin(t *testing.T) *host.Provider {
 	t.Helper()
 	path, err := filepath.Abs(o.Path)
 	if err != nil {
@@ -141,8 +141,8 @@ type liveCloud struct {
 	t       *testing.T
 }
 
-// resize changes the size of the group and waits until all its instances run.
-func (c *liveCloud) resize(size int) {
+// resizeGroup changes the size of the group and waits until all its instances run.
+func (c *liveCloud) resizeGroup(size int) {
 	c.t.Helper()
 	ids := c.ProviderIDs()
 	if n := size - len(ids); n > 0 {
@@ -161,7 +161,7 @@ func (c *liveCloud) resize(size int) {
 	})
 }
 
-func (c *liveCloud) Provider(t *testing.T) cloud.Provider { return c.o.open(t) }
+func (c *liveCloud) Provider(t *testing.T) cloud.Provider { return c.o.openPlugin(t) }
 func (c *liveCloud) Group() string                        { return c.o.Group }
 func (c *liveCloud) ForeignID() string                    { return c.o.Foreign }
 func (*liveCloud) ClearFaults(*testing.T)                 {}
@@ -234,8 +234,8 @@ func (c *liveCloud) UnsupportedFaults() map[conformance.FaultKind]string {
 
 // testRestart kills the plugin and checks that it is restarted with the same instances.
 func testRestart(t *testing.T, o Options) {
-	p := o.open(t)
-	before := instanceIDs(t, p, o.Group)
+	p := o.openPlugin(t)
+	before := listSortedInstanceIDs(t, p, o.Group)
 	if err := killProcess(p.PID()); err != nil {
 		t.Fatal(err)
 	}
@@ -246,12 +246,12 @@ func testRestart(t *testing.T, o Options) {
 		}
 		return err == nil, nil
 	})
-	if after := instanceIDs(t, p, o.Group); !slices.Equal(before, after) {
+	if after := listSortedInstanceIDs(t, p, o.Group); !slices.Equal(before, after) {
 		t.Errorf("instances\n%q\nwant\n%q", after, before)
 	}
 }
 
-func instanceIDs(t *testing.T, p *host.Provider, group string) (ids []string) {
+func listSortedInstanceIDs(t *testing.T, p *host.Provider, group string) (ids []string) {
 	t.Helper()
 	list, err := p.Instances(t.Context(), group)
 	if err != nil {
@@ -266,7 +266,7 @@ func instanceIDs(t *testing.T, p *host.Provider, group string) (ids []string) {
 
 // testAnalyzers calls the analyzers with a sample pod.
 func testAnalyzers(t *testing.T, o Options) {
-	p := o.open(t)
+	p := o.openPlugin(t)
 	events := p.Events()
 	if !events.Modify && !events.Delete {
 		t.Skip("the plugin has no analyzers")

@@ -117,7 +117,7 @@ func describedElsewhere(name string, of reflect.Type, docs, keys map[string]stri
 }
 
 // findStruct returns the struct in a type with keys in a file, and the path suffix to it.
-func findStruct(of reflect.Type) (reflect.Type, string) {
+func findStruct(of reflect.Type) (structType reflect.Type, keySuffix string) {
 	within := ""
 	for {
 		switch {
@@ -209,7 +209,7 @@ func newAgentTable() string {
 	flags.SortFlags = false
 	flags.VisitAll(func(f *pflag.Flag) {
 		name := config.ToFileKey(f.Name)
-		if _, err := config.DecodeAgent([]byte(name + ":\n")); strings.Contains(err.Error(), "unknown key") {
+		if _, err := config.DecodeAgentFile([]byte(name + ":\n")); strings.Contains(err.Error(), "unknown key") {
 			return
 		}
 		kind, usage := pflag.UnquoteUsage(f)

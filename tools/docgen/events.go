@@ -21,8 +21,8 @@ var reasonComment = regexp.MustCompile(`(?s)^(\w+) is (Normal|Warning), on ((?:N
 // eventTypes are the names of the types of Event reasons.
 var eventTypes = []string{"EventReason", "eventReason"}
 
-// packageEvents returns the Event reasons of a package. Reasons without a comment of the form have no Event.
-func packageEvents(path string) (all []event) {
+// findPackageEvents returns the Event reasons of a package. Reasons without a comment of the form have no Event.
+func findPackageEvents(path string) (all []event) {
 	for _, c := range findSource(path).constants() {
 		if !slices.Contains(eventTypes, c.typeName) || c.group == "" || !strings.HasPrefix(c.group, "The reasons.") {
 			continue
@@ -52,7 +52,7 @@ func eventsPage() string {
 	reasons := map[string]string{}
 	for _, w := range eventPackages {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| reason | type | on | when |\n|---|---|---|---|\n", w.title, w.text)
-		for _, e := range packageEvents(w.path) {
+		for _, e := range findPackageEvents(w.path) {
 			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", e.reason, e.kind, e.on, cellEscaper.Replace(e.when))
 			if other := reasons[e.reason]; other != "" {
 				failf("%s is a reason of %s and of %s", e.reason, other, w.path)

@@ -91,7 +91,7 @@ func eventKinds(t *testing.T, path string) map[string]string {
 	t.Helper()
 	kinds := map[string]string{}
 	if slices.ContainsFunc(eventPackages, func(w struct{ path, title, text string }) bool { return w.path == path }) {
-		for _, e := range packageEvents(path) {
+		for _, e := range findPackageEvents(path) {
 			kinds[e.name] = e.kind
 		}
 	}

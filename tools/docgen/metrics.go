@@ -113,7 +113,7 @@ func managerMetrics() (all []observe.Definition) {
 		case *prometheus.HistogramVec:
 			kind = "histogram"
 		default:
-			kinds = collectTypes(c)
+			kinds = metricTypesByName(c)
 		}
 		for _, d := range listDescriptions(c) {
 			of := toDefinition(d, kind)
@@ -146,8 +146,8 @@ func listDescriptions(c prometheus.Collector) (all []*prometheus.Desc) {
 	return all
 }
 
-// collectTypes returns the current metric types of a collector, by name.
-func collectTypes(c prometheus.Collector) map[string]string {
+// metricTypesByName returns the current metric types of a collector, by name.
+func metricTypesByName(c prometheus.Collector) map[string]string {
 	r := prometheus.NewPedanticRegistry()
 	must(r.Register(c))
 	families, err := r.Gather()
@@ -205,13 +205,13 @@ func agentLabels() map[string]labelDoc {
 		"slipway_agent_polls_total.result":               {values: append(namedConstants("internal/agent", "pollOK"), toStrings(azure.Classes())...)},
 		"slipway_drain_pods.state":                       {values: argumentStrings("internal/agent", "drainPods.With", 0)},
 		"slipway_drain_blocked_pods.reason":              {values: listedConstants("internal/agent", "obstacleLabels", "internal/drain")},
-		"slipway_drains_total.outcome":                   {values: constantsOf("internal/drain", "Outcome")},
-		"slipway_drain_pod_ends_total.end":               {values: constantsOf("internal/drain", "PodEnd")},
+		"slipway_drains_total.outcome":                   {values: constantsOfType("internal/drain", "Outcome")},
+		"slipway_drain_pod_ends_total.end":               {values: constantsOfType("internal/drain", "PodEnd")},
 		"slipway_notifications_total.result":             {values: argumentStrings("internal/notify", "results.With", 1)},
-		"slipway_cloudpool_requests_total.handling":      {values: returnedStrings("internal/cloudpool/httpserver", "serveRequest", "serveSlipwayAPI", "handlePoolRequest", "forwardRequest")},
-		"slipway_cloudpool_updates_total.kind":           {values: constantsOf("internal/cloudpool/controller", "Kind")},
-		"slipway_cloudpool_updates_total.result":         {values: constantsOf("api/v1alpha1", "PoolUpdateResult")},
-		"slipway_cloudpool_update_duration_seconds.kind": {values: constantsOf("internal/cloudpool/controller", "Kind")},
+		"slipway_cloudpool_requests_total.handling":      {values: returnedStrings("internal/cloudpool/httpserver", "serveRequest", "serveSlipwayAPI", "servePoolRequest", "forwardOrServeNative")},
+		"slipway_cloudpool_updates_total.kind":           {values: constantsOfType("internal/cloudpool/controller", "Kind")},
+		"slipway_cloudpool_updates_total.result":         {values: constantsOfType("api/v1alpha1", "PoolUpdateResult")},
+		"slipway_cloudpool_update_duration_seconds.kind": {values: constantsOfType("internal/cloudpool/controller", "Kind")},
 	}
 }
 
@@ -219,14 +219,14 @@ func agentLabels() map[string]labelDoc {
 func retirementLabels() map[string]labelDoc {
 	codes := labelDoc{values: append([]string{""}, retirementCodes()...)}
 	var phases, last []string
-	for _, p := range constantsOf("api/v1alpha1", "Phase") {
+	for _, p := range constantsOfType("api/v1alpha1", "Phase") {
 		if v1alpha1.Phase(p).IsFinal() {
 			last = append(last, p)
 		} else {
 			phases = append(phases, p)
 		}
 	}
-	states := constantsOf("api/v1alpha1", "ReplacementState")
+	states := constantsOfType("api/v1alpha1", "ReplacementState")
 	waiting := slices.DeleteFunc(slices.Clone(states), func(s string) bool { return v1alpha1.ReplacementState(s).IsFinal() })
 	return map[string]labelDoc{
 		"slipway_replacements.state":                     {values: waiting},
@@ -239,9 +239,9 @@ func retirementLabels() map[string]labelDoc {
 		"slipway_retirements_blocked.code":               codes,
 		"slipway_retirements_finished_total.phase":       {values: last},
 		"slipway_retirements_finished_total.code":        codes,
-		"slipway_retirements_finished_total.reason":      {values: constantsOf("api/v1alpha1", "Reason"), more: "the reason of the requester"},
-		"slipway_retirement_steps_total.step":            {values: stepNames()},
-		"slipway_retirement_steps_total.result":          {values: assignedStrings("internal/retirement", "recordStep", "result")},
+		"slipway_retirements_finished_total.reason":      {values: constantsOfType("api/v1alpha1", "Reason"), more: "the reason of the requester"},
+		"slipway_retirement_steps_total.step":            {values: retirementStepNames()},
+		"slipway_retirement_steps_total.result":          {values: assignedStrings("internal/retirement", "recordStepResult", "result")},
 		"slipway_cloud_requests_total.call":              {values: sortUnique(append(argumentStrings("internal/retirement", "Metrics.RecordCloudRequest", 1), argumentStrings("internal/provisioning/replacement", "ReportCall", 1)...))},
 	}
 }
@@ -249,32 +249,32 @@ func retirementLabels() map[string]labelDoc {
 // groupLabels returns the label values of a manager's metrics of NodeGroups and launches.
 func groupLabels() map[string]labelDoc {
 	const groupPath, planPath, launchPath = "internal/nodegroup", "internal/provisioning/plan", "internal/provisioning/launch"
-	verdict := labelDoc{values: constantsOf(groupPath, "Verdict")}
-	refusals := constantsOf("internal/cloud", "Refusal")
+	verdict := labelDoc{values: constantsOfType(groupPath, "Verdict")}
+	refusals := constantsOfType("internal/cloud", "Refusal")
 	failures := namedConstants(launchPath, "Throttled", "Unclear")
 	rule := labelDoc{values: constantValues(constantBlock(groupPath, "Rules")), more: "the code of a disruption budget"}
 	return map[string]labelDoc{
-		"slipway_nodegroup_nodes.state":                              {values: stringMapKeys(groupPath, "setGroup")},
+		"slipway_nodegroup_nodes.state":                              {values: stringMapKeys(groupPath, "setGroupGauges")},
 		"slipway_nodegroup_accepted.reason":                          {values: append(constantValues(constantBlock("api/v1alpha1", "Reasons of the condition Accepted")), namedConstants(groupPath, "CloudUnreadable")...)},
 		"slipway_nodegroup_idle_nodes.verdict":                       verdict,
 		"slipway_nodegroup_refused_nodes.rule":                       rule,
 		"slipway_nodegroup_refusals_total.rule":                      rule,
-		"slipway_autoscaler_unschedulable_pods.outcome":              {values: constantsOf(planPath, "Outcome")},
+		"slipway_autoscaler_unschedulable_pods.outcome":              {values: constantsOfType(planPath, "Outcome")},
 		"slipway_autoscaler_underutilized_nodes.verdict":             verdict,
 		"slipway_autoscaler_failed_launches_total.reason":            {values: slices.Concat(refusals, failures, namedConstants(launchPath, "Failed"))},
 		"slipway_autoscaler_unjoined_instances_deleted_total.reason": {values: append(slices.Clone(refusals), namedConstants(launchPath, "NeverJoined", "NeverReady", "Failed")...)},
 		"slipway_autoscaler_decision_seconds.direction":              {values: argumentStrings("internal/provisioning", "Metrics.observeDecision", 0)},
-		"slipway_plugin_events_total.event":                          {values: constantsOf("internal/provisioning/advised", "eventKind")},
-		"slipway_plugin_events_total.result":                         {values: namedConstants("internal/provisioning/advised", "resultAnswered", "resultFailed", "resultDropped")},
-		"slipway_plugin_requests_total.request":                      {values: assignedStrings("internal/provisioning/advised", "applyRequest", "kind")},
-		"slipway_plugin_requests_total.result":                       {values: assignedStrings("internal/provisioning/advised", "countRequest", "result")},
+		"slipway_plugin_events_total.event":                          {values: constantsOfType("internal/provisioning/analyzers", "eventKind")},
+		"slipway_plugin_events_total.result":                         {values: namedConstants("internal/provisioning/analyzers", "resultAnswered", "resultFailed", "resultDropped")},
+		"slipway_plugin_requests_total.request":                      {values: assignedStrings("internal/provisioning/analyzers", "applyRecommendation", "kind")},
+		"slipway_plugin_requests_total.result":                       {values: assignedStrings("internal/provisioning/analyzers", "countRequest", "result")},
 		"slipway_cas_sync_nudges_total.pool":                         {open: "name of the agent pool"},
 		"slipway_cas_sync_nudges_total.outcome":                      {values: namedConstants("internal/manager", "nudgeDone", "nudgeFailed")},
 		"slipway_cas_sync_nudges_total.reason":                       {values: slices.Concat([]string{""}, refusals, failures, namedConstants("internal/manager", "poolNotFound"))},
 		"slipway_cas_sync_max_size_changed.pool":                     {open: "name of the agent pool"},
-		"slipway_orphans.kind":                                       {values: constantsOf("internal/orphans", "OrphanKind")},
+		"slipway_orphans.kind":                                       {values: constantsOfType("internal/orphans", "OrphanKind")},
 		"slipway_orphans.state":                                      {values: namedConstants("internal/orphans", "suspected", "proven")},
-		"slipway_orphans_removed_total.kind":                         {values: constantsOf("internal/orphans", "OrphanKind")},
+		"slipway_orphans_removed_total.kind":                         {values: constantsOfType("internal/orphans", "OrphanKind")},
 	}
 }
 
@@ -291,7 +291,7 @@ func retirementCodes() []string {
 	for _, c := range constantBlock("internal/retirement", "Codes for status.reasons") {
 		codes = append(codes, resolveValue(c))
 	}
-	return sortUnique(append(codes, constantsOf("internal/retirement/disruptionbudget", "Code")...))
+	return sortUnique(append(codes, constantsOfType("internal/retirement/disruptionbudget", "Code")...))
 }
 
 // resolveValue returns the value of a constant, which may be defined by a constant of the API.
@@ -304,11 +304,11 @@ func resolveValue(c constant) string {
 
 // replacementCodes returns the codes of failed launches.
 func replacementCodes() []string {
-	return sortUnique(append(constantsOf("internal/cloud", "Refusal"), namedConstants("internal/provisioning/launch", "NeverJoined", "NeverReady", "NeverUsable", "Failed", "Throttled", "Unclear", "InstanceVanished")...))
+	return sortUnique(append(constantsOfType("internal/cloud", "Refusal"), namedConstants("internal/provisioning/launch", "NeverJoined", "NeverReady", "NeverUsable", "Failed", "Throttled", "Unclear", "InstanceVanished")...))
 }
 
-// stepNames returns the names of the steps of a retirement.
-func stepNames() (names []string) {
+// retirementStepNames returns the names of the steps of a retirement.
+func retirementStepNames() (names []string) {
 	for _, e := range listElements("internal/retirement", "steps") {
 		if step, ok := e.(*ast.CompositeLit); ok {
 			name, _ := stringValue(step.Elts[0])
@@ -328,7 +328,7 @@ func listedConstants(path, variable, of string) (values []string) {
 	return sortUnique(values)
 }
 
-func findLabelDoc(all map[string]labelDoc, metric, name string) (labelDoc, bool) {
+func findLabelDoc(all map[string]labelDoc, metric, name string) (doc labelDoc, found bool) {
 	if l, ok := all[metric+"."+name]; ok {
 		return l, true
 	}

@@ -135,15 +135,15 @@ func namedConstants(path string, names ...string) []string {
 }
 
 // constantBlock returns the constants of a block, found by the beginning of its comment.
-func constantBlock(path, begins string) []constant {
+func constantBlock(path, commentPrefix string) []constant {
 	var all []constant
 	for _, c := range findSource(path).constants() {
-		if strings.HasPrefix(c.group, begins) {
+		if strings.HasPrefix(c.group, commentPrefix) {
 			all = append(all, c)
 		}
 	}
 	if len(all) == 0 {
-		failf("package %s has no constants under the comment %q", path, begins)
+		failf("package %s has no constants under the comment %q", path, commentPrefix)
 	}
 	return all
 }
@@ -262,8 +262,8 @@ func formatCallee(e ast.Expr) string {
 	return ""
 }
 
-// constantsOf returns the values of the constants of a type.
-func constantsOf(path, name string) []string {
+// constantsOfType returns the values of the constants of a type.
+func constantsOfType(path, name string) []string {
 	var values []string
 	for _, c := range findSource(path).constants() {
 		if c.typeName == name && c.value != "" {
@@ -277,7 +277,7 @@ func constantsOf(path, name string) []string {
 }
 
 // stringValue returns the string value of an expression.
-func stringValue(e ast.Expr) (string, bool) {
+func stringValue(e ast.Expr) (value string, ok bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
 		if e.Kind == token.STRING {

@@ -17,9 +17,9 @@ type subject struct {
 	SHA256 string // hex
 }
 
-// listFiles returns the files at the top of the release's folder, sorted by name. The subfolders have only what is packed
+// listReleaseFiles returns the files at the top of the release's folder, sorted by name. The subfolders have only what is packed
 // into them.
-func (r *release) listFiles() ([]subject, error) {
+func (r *release) listReleaseFiles() ([]subject, error) {
 	dir, err := os.ReadDir(r.out)
 	if err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func (r *release) listFiles() ([]subject, error) {
 
 // writeChecksums writes the input of `sha256sum --check`.
 func (r *release) writeChecksums() error {
-	files, err := r.listFiles()
+	files, err := r.listReleaseFiles()
 	if err != nil {
 		return err
 	}

@@ -89,15 +89,15 @@ func detectLicences(text string) []string {
 	text = strings.Join(strings.Fields(withoutMarks.Replace(strings.ToLower(text))), " ")
 	var ids []string
 	for _, g := range licenceTexts {
-		if hasInOrder(text, g.words) && (g.without == "" || !hasInOrder(text, strings.TrimPrefix(g.without, "\x00"))) && !slices.Contains(ids, g.id) {
+		if containsPhrasesInOrder(text, g.words) && (g.without == "" || !containsPhrasesInOrder(text, strings.TrimPrefix(g.without, "\x00"))) && !slices.Contains(ids, g.id) {
 			ids = append(ids, g.id)
 		}
 	}
 	return ids
 }
 
-// hasInOrder reports whether a text contains all parts of words, separated by zero bytes, in order.
-func hasInOrder(text, words string) bool {
+// containsPhrasesInOrder reports whether a text contains all parts of words, separated by zero bytes, in order.
+func containsPhrasesInOrder(text, words string) bool {
 	for part := range strings.SplitSeq(words, "\x00") {
 		at := strings.Index(text, part)
 		if at < 0 {

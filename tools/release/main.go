@@ -83,7 +83,7 @@ func (r *release) makeRelease(ctx context.Context) error {
 		return fmt.Errorf("%s differs from its commit %.12s, or has untracked files: commit or remove them, "+
 			"or use -allow-modified for experiments", r.source.Root, r.source.Commit)
 	}
-	if err := r.removeEarlier(); err != nil {
+	if err := r.removeEarlierRelease(); err != nil {
 		return err
 	}
 	work := filepath.Join(r.out, "bin")
@@ -105,7 +105,7 @@ func (r *release) makeRelease(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	files, err := r.listFiles()
+	files, err := r.listReleaseFiles()
 	if err != nil {
 		return err
 	}
@@ -115,11 +115,11 @@ func (r *release) makeRelease(ctx context.Context) error {
 	if err := r.writeChecksums(); err != nil {
 		return err
 	}
-	return r.checkUnchanged(ctx)
+	return r.checkSourceUnchanged(ctx)
 }
 
-// checkUnchanged returns an error if the work tree has changed during the release.
-func (r *release) checkUnchanged(ctx context.Context) error {
+// checkSourceUnchanged returns an error if the work tree has changed during the release.
+func (r *release) checkSourceUnchanged(ctx context.Context) error {
 	if r.source.Modified {
 		return nil
 	}
@@ -146,8 +146,8 @@ func (r *release) checkUnchanged(ctx context.Context) error {
 	return nil
 }
 
-// removeEarlier removes an earlier release from the output folder. It refuses a folder that contains the source.
-func (r *release) removeEarlier() error {
+// removeEarlierRelease removes an earlier release from the output folder. It refuses a folder that contains the source.
+func (r *release) removeEarlierRelease() error {
 	out, err := filepath.Abs(r.out)
 	if err != nil {
 		return err

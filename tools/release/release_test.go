@@ -461,15 +461,15 @@ func TestWorkTreeChangeDuringReleaseFails(t *testing.T) {
 	}
 	r := &release{source: was, out: filepath.Join(dir, "out")}
 	writeTestFile(t, filepath.Join(dir, "out", "checksums.txt"), "of the release itself\n")
-	if err := r.checkUnchanged(t.Context()); err != nil {
+	if err := r.checkSourceUnchanged(t.Context()); err != nil {
 		t.Errorf("unchanged work tree: %v", err)
 	}
 	writeTestFile(t, filepath.Join(dir, "LICENSE"), "Mine.\n")
-	if err := r.checkUnchanged(t.Context()); err == nil || !strings.Contains(err.Error(), "was changed during the release") {
+	if err := r.checkSourceUnchanged(t.Context()); err == nil || !strings.Contains(err.Error(), "was changed during the release") {
 		t.Errorf("changed file: %v", err)
 	}
 	runGit(t, dir, "commit", "--quiet", "--all", "--message", "second")
-	if err := r.checkUnchanged(t.Context()); err == nil || !strings.Contains(err.Error(), "was changed during the release") {
+	if err := r.checkSourceUnchanged(t.Context()); err == nil || !strings.Contains(err.Error(), "was changed during the release") {
 		t.Errorf("new commit: %v", err)
 	}
 }

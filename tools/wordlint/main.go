@@ -31,12 +31,11 @@ func main() {
 
 // lint checks the named files of the repository at root, or, without names, all tracked files and the commit subjects.
 // It writes a line per problem to w and returns their number.
-func lint(root string, names []string, list bool, w io.Writer) (int, error) {
+func lint(root string, names []string, list bool, w io.Writer) (problems int, err error) {
 	glossary, err := readGlossary(root)
 	if err != nil {
 		return 0, err
 	}
-	problems := 0
 	report := func(format string, args ...any) {
 		problems++
 		fmt.Fprintf(w, format+"\n", args...)
@@ -50,19 +49,19 @@ func lint(root string, names []string, list bool, w io.Writer) (int, error) {
 			return 0, err
 		}
 		for _, s := range subjects {
-			if fault := subjectFault(s); fault != "" {
+			if fault := commitSubjectFault(s); fault != "" {
 				report("commit %q: %s", s, fault)
 			}
 		}
 	}
 	shares := map[kind]*share{}
 	for _, name := range names {
-		texts, err := textsOf(root, name)
+		texts, err := readTexts(root, name)
 		if err != nil {
 			return 0, err
 		}
 		for _, t := range texts {
-			if r := glossary.find(t); r != "" {
+			if r := glossary.findRetiredExpression(t); r != "" {
 				report("%s:%d: write the term of docs/glossary.md in place of %q", name, t.line, r)
 			}
 			if _, limited := allowedPercent[t.kind]; !limited || len(strings.Fields(t.text)) < minWords {
@@ -74,7 +73,7 @@ func lint(root string, names []string, list bool, w io.Writer) (int, error) {
 				shares[t.kind] = s
 			}
 			s.blocks++
-			if faults := hardToRead(t.text); len(faults) > 0 {
+			if faults := readabilityFaults(t.text); len(faults) > 0 {
 				s.hard = append(s.hard, fmt.Sprintf("%s:%d: %s", name, t.line, strings.Join(faults, ", ")))
 			}
 		}

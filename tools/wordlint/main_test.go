@@ -33,7 +33,7 @@ func TestSubjectsAreShortAndImperative(t *testing.T) {
 		"drain: " + strings.Repeat("x", 58): "",
 		"drain: " + strings.Repeat("x", 59): "66 characters",
 	} {
-		if got := subjectFault(subject); (want == "") != (got == "") || !strings.Contains(got, want) {
+		if got := commitSubjectFault(subject); (want == "") != (got == "") || !strings.Contains(got, want) {
 			t.Errorf("%q: %q, want %q", subject, got, want)
 		}
 	}
@@ -108,7 +108,7 @@ func TestTooManyHardSentencesAreRefused(t *testing.T) {
 			t.Errorf("%d problems, want %d: %v: %s", problems, c.want, err, out.String())
 		}
 	}
-	if faults := hardToRead(strings.Repeat("word ", maxSentence+1)); len(faults) != 1 {
+	if faults := readabilityFaults(strings.Repeat("word ", maxSentence+1)); len(faults) != 1 {
 		t.Errorf("a sentence of %d words: %q", maxSentence+1, faults)
 	}
 }

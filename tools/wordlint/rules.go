@@ -22,7 +22,7 @@ const maxSentence = 32
 var allowedPercent = map[kind]int{comment: 4, testComment: 4, paragraph: 10}
 
 // contortions are constructions that a reader has to read twice.
-var contortions = compile(
+var contortions = anyOf(
 	`whoever`, `whichever`, `whatever`, `nobody`, `somebody`, `be it`, `whose`, `thereof`, `nor`,
 	`of (which|whom)`, `(to|by|for|from|in|on|with|at|before|after) (which|whom)`, `what (becomes|became) of`,
 	`that of`, `those of`, `one that`, `those that`, `is no`, `are no`, `none is`,
@@ -39,23 +39,15 @@ var (
 	word        = regexp.MustCompile(`[A-Za-z0-9'’-]+`)
 )
 
-func compile(expressions ...string) []*regexp.Regexp {
-	var all []*regexp.Regexp
-	for _, e := range expressions {
-		all = append(all, regexp.MustCompile(`(?i)\b`+e+`\b`))
-	}
-	return all
+// anyOf returns one expression that finds whole words of any of the alternatives, in any case.
+func anyOf(alternatives ...string) *regexp.Regexp {
+	return regexp.MustCompile(`(?i)\b(` + strings.Join(alternatives, "|") + `)\b`)
 }
 
-// hardToRead returns the contortions and the lengths of too long sentences in a text. Code spans and link targets do not count.
-func hardToRead(text string) []string {
+// readabilityFaults returns the contortions and the lengths of too long sentences in a text. Code spans and link targets do not count.
+func readabilityFaults(text string) []string {
 	text = link.ReplaceAllString(codeSpan.ReplaceAllString(text, "X"), "$1")
-	var faults []string
-	for _, c := range contortions {
-		if found := c.FindString(text); found != "" {
-			faults = append(faults, found)
-		}
-	}
+	faults := contortions.FindAllString(text, -1)
 	for _, s := range sentenceEnd.Split(text, -1) {
 		if n := len(word.FindAllString(s, -1)); n > maxSentence {
 			faults = append(faults, fmt.Sprintf("a sentence of %d words", n))
@@ -66,8 +58,8 @@ func hardToRead(text string) []string {
 
 // glossary has the expressions that docs/glossary.md retires.
 type glossary struct {
-	phrases     []*regexp.Regexp // of text
-	identifiers []*regexp.Regexp // of identifiers, as written or with a capital
+	phrases     *regexp.Regexp // of text
+	identifiers *regexp.Regexp // of identifiers, as written or with a capital
 }
 
 // readGlossary reads the code spans of the last column of the table in docs/glossary.md.
@@ -76,7 +68,7 @@ func readGlossary(root string) (*glossary, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &glossary{}
+	var phrases, identifiers []string
 	for _, line := range strings.Split(string(b), "\n") {
 		cells := strings.Split(line, "|")
 		if len(cells) != 5 {
@@ -84,39 +76,36 @@ func readGlossary(root string) (*glossary, error) {
 		}
 		for _, span := range codeSpan.FindAllString(cells[3], -1) {
 			expression := strings.Trim(span, "`")
-			ignoreCase := "(?i)"
-			if expression != strings.ToLower(expression) { // in camelCase, as an identifier
-				ignoreCase = ""
+			quoted := regexp.QuoteMeta(expression)
+			if expression == strings.ToLower(expression) { // not in camelCase, as an identifier
+				phrases = append(phrases, `(?i:`+quoted+`)`)
+			} else {
+				phrases = append(phrases, quoted)
 			}
-			g.phrases = append(g.phrases, regexp.MustCompile(ignoreCase+`\b`+regexp.QuoteMeta(expression)+`\b`))
 			if !strings.ContainsAny(expression, " -") {
-				capital := strings.ToUpper(expression[:1]) + expression[1:]
-				g.identifiers = append(g.identifiers, regexp.MustCompile(`^`+regexp.QuoteMeta(expression)+`([A-Z0-9]|$)|`+
-					regexp.QuoteMeta(capital)+`([A-Z0-9]|$)`))
+				capital := regexp.QuoteMeta(strings.ToUpper(expression[:1]) + expression[1:])
+				identifiers = append(identifiers, `(^`+quoted+`|`+capital+`)([A-Z0-9]|$)`)
 			}
 		}
 	}
-	if len(g.phrases) == 0 {
+	if len(phrases) == 0 {
 		return nil, fmt.Errorf("docs/glossary.md: no expression in the last column of its table")
 	}
-	return g, nil
+	return &glossary{
+		phrases:     regexp.MustCompile(`\b(` + strings.Join(phrases, "|") + `)\b`),
+		identifiers: regexp.MustCompile(strings.Join(identifiers, "|")),
+	}, nil
 }
 
-// find returns the first retired expression in a text, or "". What is named deprecated may have its old name.
-func (g *glossary) find(t text) string {
+// findRetiredExpression returns the first retired expression in a text, or "". What is named deprecated may have its old name.
+func (g *glossary) findRetiredExpression(t text) string {
 	if strings.Contains(strings.ToLower(t.text), "deprecated") {
 		return ""
 	}
-	rules, text := g.phrases, codeSpan.ReplaceAllString(t.text, "X")
 	if t.kind == identifier {
-		rules = g.identifiers
+		return g.identifiers.FindString(t.text)
 	}
-	for _, r := range rules {
-		if found := r.FindString(text); found != "" {
-			return found
-		}
-	}
-	return ""
+	return g.phrases.FindString(codeSpan.ReplaceAllString(t.text, "X"))
 }
 
 // notVerbs begin no imperative sentence, though they do not end as a participle.
@@ -125,9 +114,9 @@ var notVerbs = map[string]bool{"a": true, "an": true, "the": true, "no": true, "
 // imperatives end as a participle does, and are none.
 var imperatives = map[string]bool{"bring": true, "embed": true, "feed": true, "need": true, "ping": true, "seed": true, "speed": true, "string": true}
 
-// subjectFault returns what is wrong with the subject of a commit, or "". A subject is `area: change`, and the change begins
+// commitSubjectFault returns what is wrong with the subject of a commit, or "". A subject is `area: change`, and the change begins
 // with a verb in the imperative.
-func subjectFault(subject string) string {
+func commitSubjectFault(subject string) string {
 	if n := len([]rune(subject)); n > maxSubject {
 		return fmt.Sprintf("has %d characters, %d allowed: move the reason to the body", n, maxSubject)
 	}

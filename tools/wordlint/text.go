@@ -32,14 +32,14 @@ type text struct {
 	text string
 }
 
-// textsOf returns the blocks of language of a Go or Markdown file. Generated files have none.
-func textsOf(root, name string) ([]text, error) {
+// readTexts returns the blocks of language of a Go or Markdown file. Generated files have none.
+func readTexts(root, name string) ([]text, error) {
 	b, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
 	if err != nil {
 		return nil, err
 	}
 	if strings.HasSuffix(name, ".md") {
-		return paragraphs(string(b)), nil
+		return markdownParagraphs(string(b)), nil
 	}
 	return goTexts(name, b)
 }
@@ -88,8 +88,8 @@ func goTexts(name string, source []byte) ([]text, error) {
 	return texts, nil
 }
 
-// paragraphs returns the paragraphs and list items of a Markdown page. Code, tables and headings are left out.
-func paragraphs(page string) []text {
+// markdownParagraphs returns the paragraphs and list items of a Markdown page. Code, tables and headings are left out.
+func markdownParagraphs(page string) []text {
 	var texts []text
 	var block []string
 	start, inCode := 0, false

@@ -73,8 +73,8 @@ type AgentOptions struct {
 type AgentAccess struct {
 	// CheckLive returns an error if the process is not healthy.
 	CheckLive func() error
-	// AwaitNotice waits for the agent to start, and then calls its method Await.
-	AwaitNotice func(ctx context.Context, source, id string) error
+	// AwaitDrained waits for the agent to start, and then calls its method Await.
+	AwaitDrained func(ctx context.Context, source, id string) error
 	// Metrics serves the metrics page.
 	Metrics http.Handler
 }
@@ -86,24 +86,24 @@ const (
 	Receivers = "receivers"
 )
 
-func (x AgentOptions) wrapTransport(to string) func(http.RoundTripper) http.RoundTripper {
+func (x AgentOptions) newTransportWrapper(destination string) func(http.RoundTripper) http.RoundTripper {
 	if x.WrapTransport == nil {
 		return nil
 	}
-	return func(next http.RoundTripper) http.RoundTripper { return x.WrapTransport(to, next) }
+	return func(next http.RoundTripper) http.RoundTripper { return x.WrapTransport(destination, next) }
 }
 
-// connectAPI creates the client of the API server.
-func (x AgentOptions) connectAPI(kubeconfig string) (*kubeapi.Client, error) {
+// newAPIClient creates the client of the API server.
+func (x AgentOptions) newAPIClient(kubeconfig string) (*kubeapi.Client, error) {
 	userAgent := "slipway-agent/" + Version()
 	c, err := kubeapi.LoadConfig(kubeconfig)
 	if errors.Is(err, kubeapi.ErrUnsupportedCredentials) && x.ConnectWithClientGo != nil {
-		return x.ConnectWithClientGo(kubeconfig, userAgent, x.wrapTransport(APIServer))
+		return x.ConnectWithClientGo(kubeconfig, userAgent, x.newTransportWrapper(APIServer))
 	}
 	if err != nil {
 		return nil, err
 	}
-	c.Wrap = x.wrapTransport(APIServer)
+	c.Wrap = x.newTransportWrapper(APIServer)
 	return c.NewClient(userAgent)
 }
 
@@ -128,19 +128,19 @@ func RunAgentWithOptions(ctx context.Context, c config.Agent, x AgentOptions, st
 		log = slog.New(x.WrapLogHandler(log.Handler()))
 	}
 	log = log.With("node", c.NodeName)
-	api, err := x.connectAPI(c.Kubeconfig)
+	api, err := x.newAPIClient(c.Kubeconfig)
 	if err != nil {
 		return err
 	}
 	metadata, err := azure.NewClient(azure.Options{
-		Endpoint: c.Endpoint, Timeout: c.RequestTimeout, FirstTimeout: c.FirstRequestTimeout, Wrap: x.wrapTransport(Metadata),
+		Endpoint: c.Endpoint, Timeout: c.RequestTimeout, FirstTimeout: c.FirstRequestTimeout, Wrap: x.newTransportWrapper(Metadata),
 	})
 	if err != nil {
 		return fmt.Errorf("--endpoint: %w", err)
 	}
 	registry := observe.NewRegistry()
 	notifier, err := notify.NewNotifier(c.Notifications, notify.Options{
-		Log: log, Metrics: registry, UserAgent: "slipway-agent/" + Version(), Wrap: x.wrapTransport(Receivers), WarnOnInvalidTemplates: x.WarnOfTemplates,
+		Log: log, Metrics: registry, UserAgent: "slipway-agent/" + Version(), Wrap: x.newTransportWrapper(Receivers), WarnOnInvalidTemplates: x.WarnOfTemplates,
 	})
 	if err != nil {
 		return err
@@ -194,12 +194,12 @@ func runAgent(ctx context.Context, c config.Agent, x AgentOptions, log *slog.Log
 		return runWithNotifier(ctx, notifier, a.Run)
 	}
 	if c.Listen == "" {
-		return runAll(ctx, guard)
+		return runAllUntilFailure(ctx, guard)
 	}
 	var routes map[string]http.Handler
 	if x.NewRoutes != nil {
-		routes = x.NewRoutes(AgentAccess{CheckLive: alive.Check, Metrics: registry, AwaitNotice: func(ctx context.Context, source, id string) error {
-			return awaitNotice(ctx, &running, source, id)
+		routes = x.NewRoutes(AgentAccess{CheckLive: alive.Check, Metrics: registry, AwaitDrained: func(ctx context.Context, source, id string) error {
+			return awaitStartedAndDrained(ctx, &running, source, id)
 		}})
 	}
 	server, err := observe.Listen(ctx, observe.ServerOptions{
@@ -209,7 +209,7 @@ func runAgent(ctx context.Context, c config.Agent, x AgentOptions, log *slog.Log
 	if err != nil {
 		return err
 	}
-	return runAll(ctx, guard, server.Run)
+	return runAllUntilFailure(ctx, guard, server.Run)
 }
 
 func newAgent(c config.Agent, x AgentOptions, resource string, found *kubeapi.Node, log *slog.Logger, tracer observe.Tracer,
@@ -218,7 +218,7 @@ func newAgent(c config.Agent, x AgentOptions, resource string, found *kubeapi.No
 ) (*agent.Agent, error) {
 	source, err := azure.NewSource(azure.SourceOptions{
 		Fetcher: metadata, Resource: resource, Interval: c.PollInterval, ClockAhead: metadata.ClockAhead,
-		Observer: x.pollObserver(metrics), Log: log,
+		Observer: x.combinePollObservers(metrics), Log: log,
 	})
 	if err != nil {
 		return nil, err
@@ -226,7 +226,7 @@ func newAgent(c config.Agent, x AgentOptions, resource string, found *kubeapi.No
 	o := agent.Options{
 		Node: c.NodeName, ResourceName: resource, InstanceName: providerid.ScheduledEventName, API: api, InitialNode: found,
 		Sources: append([]agent.Source{source}, x.Sources...), ConditionDrainTimeout: c.ConditionDrainTimeout,
-		Policy: c.BuildImpactPolicy(), DeadlineMargin: c.DeadlineMargin, Taint: c.BuildTaint(), Labels: c.Labels, DryRun: c.DryRun,
+		Policy: c.BuildNoticePolicy(), DeadlineMargin: c.DeadlineMargin, Taint: c.BuildTaint(), Labels: c.Labels, DryRun: c.DryRun,
 		LabelOwnCordon:     x.LabelOwnCordon,
 		GracePeriodSeconds: &c.GracePeriod, DisableEviction: c.DisableEviction,
 		StopTimeout: c.StopGrace, ExitAfterDrain: c.ExitAfterDrain, EventFormatter: x.EventFormatter,
@@ -261,8 +261,8 @@ func newAgent(c config.Agent, x AgentOptions, resource string, found *kubeapi.No
 	return agent.New(o), nil
 }
 
-// awaitNotice waits until the agent has started, and then calls its method Await.
-func awaitNotice(ctx context.Context, running *atomic.Pointer[agent.Agent], source, id string) error {
+// awaitStartedAndDrained waits until the agent has started, and then calls its method Await.
+func awaitStartedAndDrained(ctx context.Context, running *atomic.Pointer[agent.Agent], source, id string) error {
 	ticker := time.NewTicker(nodeRetryInterval)
 	defer ticker.Stop()
 	for running.Load() == nil {
@@ -275,8 +275,8 @@ func awaitNotice(ctx context.Context, running *atomic.Pointer[agent.Agent], sour
 	return running.Load().AwaitDrained(ctx, source, id)
 }
 
-// pollObserver returns an observer that calls the agent's own and the additional observer.
-func (x AgentOptions) pollObserver(own azure.Observer) azure.Observer {
+// combinePollObservers returns an observer that calls the agent's own and the additional observer.
+func (x AgentOptions) combinePollObservers(own azure.Observer) azure.Observer {
 	if x.PollObserver == nil {
 		return own
 	}

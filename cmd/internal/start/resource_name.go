@@ -17,7 +17,7 @@ import (
 // ID. A provider ID of another cloud is an error, because no notice could match.
 func awaitResourceName(ctx context.Context, c config.Agent, log *slog.Logger, api *kubeapi.Client,
 	alive *observe.Heartbeat,
-) (string, *kubeapi.Node, error) {
+) (name string, node *kubeapi.Node, err error) {
 	if c.ResourceName != "" {
 		return c.ResourceName, nil, nil
 	}

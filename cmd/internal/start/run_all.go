@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// runAll runs all parts until ctx ends or one part fails. Then it cancels the others and returns the first failure.
+// runAllUntilFailure runs all parts until ctx ends or one part fails. Then it cancels the others and returns the first failure.
 // Cancellation is not a failure.
-func runAll(ctx context.Context, parts ...func(context.Context) error) error {
+func runAllUntilFailure(ctx context.Context, parts ...func(context.Context) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var group sync.WaitGroup

@@ -20,7 +20,7 @@ import (
 func TestFailedPartStopsOthers(t *testing.T) {
 	broken := errors.New("address in use")
 	ended := false
-	err := runAll(t.Context(),
+	err := runAllUntilFailure(t.Context(),
 		func(ctx context.Context) error { <-ctx.Done(); ended = true; return ctx.Err() },
 		func(context.Context) error { return broken },
 	)
@@ -32,7 +32,7 @@ func TestFailedPartStopsOthers(t *testing.T) {
 func TestCancellationIsNoFailure(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if err := runAll(ctx, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }); err != nil {
+	if err := runAllUntilFailure(ctx, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }); err != nil {
 		t.Error(err)
 	}
 }

@@ -28,7 +28,7 @@ var traceVariables = []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORT
 
 // startTracing returns a tracer and a function that closes it. Without traces the tracer is nil and the function does
 // nothing.
-func (t TracingOpener) startTracing(ctx context.Context, endpoint string, log *slog.Logger) (observe.Tracer, func(), error) {
+func (t TracingOpener) startTracing(ctx context.Context, endpoint string, log *slog.Logger) (tracer observe.Tracer, closeTracer func(), err error) {
 	wanted := endpoint != ""
 	for _, variable := range traceVariables {
 		wanted = wanted || os.Getenv(variable) != ""

@@ -42,7 +42,7 @@ func (b *agentBench) measureCordons(ctx context.Context) ([]result.Result, error
 	began := time.Now()
 	records := make([]azure.EventRecord, 0, noticeCount)
 	for i := range noticeCount {
-		record, err := b.cordonOnce(ctx, firstNoticed+i%noticedMachines)
+		record, err := b.announceUntilCordoned(ctx, firstNoticed+i%noticedMachines)
 		if err != nil {
 			return nil, fmt.Errorf("notice %d of %d: %w", i+1, noticeCount, err)
 		}
@@ -60,8 +60,8 @@ func (b *agentBench) measureCordons(ctx context.Context) ([]result.Result, error
 	}}, nil
 }
 
-// cordonOnce announces an event for a machine at a random time, waits until the node is cordoned for it, and cancels it.
-func (b *agentBench) cordonOnce(ctx context.Context, instance int) (azure.EventRecord, error) {
+// announceUntilCordoned announces an event for a machine at a random time, waits until the node is cordoned for it, and cancels it.
+func (b *agentBench) announceUntilCordoned(ctx context.Context, instance int) (azure.EventRecord, error) {
 	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	node := b.pool.NodeName(instance)

@@ -124,8 +124,8 @@ func (h *hangingProxy) close() {
 	}
 }
 
-// fault lets PATCHes and GETs of Nodes hang until the client gives up.
-func (h *hangingProxy) fault(r faultproxy.Request) faultproxy.Fault {
+// hangNodeRequests lets PATCHes and GETs of Nodes hang until the client gives up.
+func (h *hangingProxy) hangNodeRequests(r faultproxy.Request) faultproxy.Fault {
 	if !h.on.Load() || !strings.HasPrefix(r.Path, "/api/v1/nodes") {
 		return faultproxy.Fault{}
 	}
@@ -139,7 +139,7 @@ func (h *hangingProxy) fault(r faultproxy.Request) faultproxy.Fault {
 
 // startAgentBehindProxy is startAgent with a proxy between the agent and the API server.
 func (b *agentBench) startAgentBehindProxy(ctx context.Context, h *hangingProxy, instance int) (err error) {
-	h.proxy.SetFaults(h.fault)
+	h.proxy.SetFaults(h.hangNodeRequests)
 	if h.dir, err = os.MkdirTemp("", "slipway-bench-"); err != nil {
 		return err
 	}

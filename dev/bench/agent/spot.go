@@ -40,7 +40,7 @@ func (b *agentBench) measureSpotNotice(ctx context.Context) ([]result.Result, er
 	return []result.Result{
 		{
 			Name:  fmt.Sprintf("pods cut short with time left, Spot notice on %d pods", pods),
-			Value: float64(len(ledger.CutWithTimeLeft(testbed.CutTolerance))), Unit: "pods", Target: result.AtMost(0),
+			Value: float64(len(ledger.PodsKilledWithTimeLeft(testbed.CutTolerance))), Unit: "pods", Target: result.AtMost(0),
 			Setup: setup + fmt.Sprintf("; the last %s do not count as time left", testbed.CutTolerance),
 		},
 		{

@@ -66,7 +66,7 @@ func RunNovaBenchmark(ctx context.Context, o Options) (_ []result.Result, err er
 	if err != nil {
 		return nil, err
 	}
-	return []result.Result{r, f.parallelResult()}, openstackdev.RemoveServers(ctx, nova, novaMetadata)
+	return []result.Result{r, f.maxConcurrencyResult()}, openstackdev.DeleteServersAndWait(ctx, nova, novaMetadata)
 }
 
 // novaProxy is a proxy in front of Nova that records the create calls.
@@ -79,8 +79,8 @@ type novaProxy struct {
 	waiting, most int
 }
 
-// parallelResult returns the maximum number of concurrent create calls.
-func (f *novaProxy) parallelResult() result.Result {
+// maxConcurrencyResult returns the maximum number of concurrent create calls.
+func (f *novaProxy) maxConcurrencyResult() result.Result {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return result.Result{

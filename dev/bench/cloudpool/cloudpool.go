@@ -140,7 +140,7 @@ func measurePool(ctx context.Context, o Options, name string, nodes, remove int)
 	defer func() { err = errors.Join(err, bed.Stop()) }()
 	s := &testPool{Testbed: bed, name: name}
 	defer s.close()
-	if err := s.prepare(ctx, nodes); err != nil {
+	if err := s.prepareCluster(ctx, nodes); err != nil {
 		return nil, err
 	}
 	f := &measurements{version: bed.Version()}
@@ -155,14 +155,14 @@ func measurePool(ctx context.Context, o Options, name string, nodes, remove int)
 	// Counts requests before the reads start. The number of polls depends on the duration, which depends on the load of
 	// the few cores.
 	fmt.Fprintf(o.Progress, "cloudpool: from %d to %d\n", nodes, nodes-remove)
-	if err := s.shrinkAndCount(ctx, f, nodes-remove, remove); err != nil {
+	if err := s.shrinkAndCountRequests(ctx, f, nodes-remove, remove); err != nil {
 		return nil, err
 	}
 	if nodes == small {
 		return f, nil
 	}
 	nodes -= remove
-	if f.cores, err = s.splitCores(); err != nil {
+	if f.cores, err = s.splitAndDescribeCores(); err != nil {
 		return nil, err
 	}
 	fmt.Fprintf(o.Progress, "cloudpool: %s of reads without removals, %d per second\n", quietTime, readsPerSecond)
@@ -179,9 +179,9 @@ func measurePool(ctx context.Context, o Options, name string, nodes, remove int)
 	return f, group.Wait()
 }
 
-// splitCores gives the processes of a read their own cores: slipway cloudpool, the bare proxy, and this process with the
+// splitAndDescribeCores gives the processes of a read their own cores: slipway cloudpool, the bare proxy, and this process with the
 // clients and the pool's server.
-func (s *testPool) splitCores() (string, error) {
+func (s *testPool) splitAndDescribeCores() (string, error) {
 	others, measured, err := s.SplitCores(frontProcess, bareProcess)
 	if others == 0 {
 		return "everything runs on the same cores", err
@@ -217,7 +217,7 @@ func (s *testPool) close() {
 	}
 }
 
-func (s *testPool) prepare(ctx context.Context, nodes int) error {
+func (s *testPool) prepareCluster(ctx context.Context, nodes int) error {
 	if err := errors.Join(s.InstallCRDs(ctx), s.ApplyManifests(ctx, "manager/rbac.yaml", "cloudpool/rbac.yaml")); err != nil {
 		return err
 	}
@@ -326,8 +326,8 @@ func (s *testPool) requestPlan(ctx context.Context, size, victims int) (time.Dur
 	return took, err
 }
 
-// shrinkAndCount reduces the pool, and counts the API requests.
-func (s *testPool) shrinkAndCount(ctx context.Context, f *measurements, size, removed int) error {
+// shrinkAndCountRequests reduces the pool, and counts the API requests.
+func (s *testPool) shrinkAndCountRequests(ctx context.Context, f *measurements, size, removed int) error {
 	began := time.Now()
 	if err := s.setSize(ctx, size); err != nil {
 		return err

@@ -87,7 +87,7 @@ const (
 	connections  = 100
 )
 
-func httpGet(ctx context.Context, url string) ([]byte, int, error) {
+func httpGet(ctx context.Context, url string) (body []byte, statusCode int, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, 0, err

@@ -24,7 +24,7 @@ func measureCommands() ([]result.Result, error) {
 		o.Pods = append(o.Pods, placementtest.NewPod("waiting", i, "", 3000, 4096))
 	}
 	var file bytes.Buffer
-	if err := o.Write(&file, saved.Compact); err != nil {
+	if err := o.WriteReduced(&file, saved.Compact); err != nil {
 		return nil, err
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(commandGCPercent))
@@ -92,7 +92,7 @@ func (a *loadedCluster) measureWhyNode() (result.Result, error) {
 			continue
 		}
 		feasible++
-		if err := placementtest.ExecuteRemovals(s, []planner.Evacuation{*e}); err != nil {
+		if err := placementtest.CheckRemovalsExecutable(s, []planner.Evacuation{*e}); err != nil {
 			return result.Result{}, fmt.Errorf("apply why %s: %w", e.Node, err)
 		}
 	}
@@ -108,7 +108,7 @@ func (a *loadedCluster) measureWhyPod() (result.Result, error) {
 	key := placement.PodKey{Namespace: p.Namespace, Name: p.Name}
 	var answer *planner.PendingPod
 	f, err := measureRuns(9, func() (err error) {
-		answer, err = a.cluster.JudgePending(key)
+		answer, err = a.cluster.JudgePendingPod(key)
 		return err
 	})
 	if err != nil {
@@ -119,7 +119,7 @@ func (a *loadedCluster) measureWhyPod() (result.Result, error) {
 		return result.Result{}, err
 	}
 	for _, n := range a.objects.Nodes {
-		verdict, err := s.JudgePod(key, n.Name)
+		verdict, err := s.JudgeRecreatedPod(key, n.Name)
 		if err != nil {
 			return result.Result{}, err
 		}
@@ -134,7 +134,7 @@ func (a *loadedCluster) measureWhyPod() (result.Result, error) {
 func (a *loadedCluster) measurePlan() (result.Result, error) {
 	var answer *planner.Plan
 	f, err := measureRuns(5, func() (err error) {
-		answer, err = a.cluster.MakePlan(planOptions)
+		answer, err = a.cluster.PlanLaunchesAndRemovals(planOptions)
 		return err
 	})
 	if err != nil {
@@ -147,7 +147,7 @@ func (a *loadedCluster) measurePlan() (result.Result, error) {
 	if err != nil {
 		return result.Result{}, err
 	}
-	if err := placementtest.ExecuteRemovals(s, answer.Remove.Victims); err != nil {
+	if err := placementtest.CheckRemovalsExecutable(s, answer.Remove.Victims); err != nil {
 		return result.Result{}, fmt.Errorf("apply the plan: %w", err)
 	}
 	setup := f.describeSetup(fmt.Sprintf("%s; all removable nodes, %d found and verified together with the pending pods", a.text,
@@ -161,7 +161,7 @@ func (a *loadedCluster) snapshotWithPendingPods() (*snapshot.Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	packing, err := planner.PackPods(s, nil, planner.DeriveFlavours(a.objects), planner.LeastWaste)
+	packing, err := planner.PackPods(s, nil, planner.DeriveTemplates(a.objects), planner.LeastWaste)
 	if err != nil {
 		return nil, err
 	}

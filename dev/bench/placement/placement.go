@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/dev/bench/result"
-	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
@@ -81,7 +80,7 @@ func measureUniformVictims() ([]result.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	var selection *planner.Selection
+	var selection *planner.VictimSelection
 	f, err := measureRuns(9, func() (err error) {
 		selection, err = planner.SelectVictims(s, 2000, planner.LeastDisruption, planner.Options{})
 		return err
@@ -92,7 +91,7 @@ func measureUniformVictims() ([]result.Result, error) {
 	if len(selection.Victims) != 1200 {
 		return nil, fmt.Errorf("%d victims of 2,000 nodes, want 1,200", len(selection.Victims))
 	}
-	if err := placementtest.ExecuteRemovals(s, selection.Victims); err != nil {
+	if err := placementtest.CheckRemovalsExecutable(s, selection.Victims); err != nil {
 		return nil, fmt.Errorf("apply the victims: %w", err)
 	}
 	setup := f.describeSetup("2,000 nodes with 40 equal pods of 1 % each; all removable nodes, 1,200 found and verified")
@@ -107,10 +106,10 @@ func measurePacking(c *placementtest.Cluster) (*planner.Packing, measurements, e
 	if err != nil {
 		return nil, measurements{}, err
 	}
-	flavours := []planner.Flavour{placementtest.NewFlavour()}
+	templates := []planner.Template{placementtest.NewTemplate()}
 	var packing *planner.Packing
 	f, err := measureRuns(9, func() (err error) {
-		packing, err = planner.PackPods(s, nil, flavours, planner.LeastWaste)
+		packing, err = planner.PackPods(s, nil, templates, planner.LeastWaste)
 		return err
 	})
 	if err != nil {
@@ -119,14 +118,14 @@ func measurePacking(c *placementtest.Cluster) (*planner.Packing, measurements, e
 	if len(packing.Unschedulable) > 0 {
 		return nil, measurements{}, fmt.Errorf("%d pods have no machine, the first %v", len(packing.Unschedulable), packing.Unschedulable[0])
 	}
-	if err := placementtest.ExecutePacking(s, flavours, packing); err != nil {
+	if err := placementtest.CheckPackingExecutable(s, templates, packing); err != nil {
 		return nil, measurements{}, fmt.Errorf("apply the packing: %w", err)
 	}
 	return packing, f, nil
 }
 
 func measureUniformPacking() ([]result.Result, error) {
-	packing, f, err := measurePacking(placementtest.NewPendingCluster(50_000))
+	packing, f, err := measurePacking(placementtest.NewPendingPodCluster(50_000))
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +137,7 @@ func measureUniformPacking() ([]result.Result, error) {
 }
 
 func measureDiversePacking() ([]result.Result, error) {
-	packing, f, err := measurePacking(placementtest.NewDiversePendingCluster(seed, 5000))
+	packing, f, err := measurePacking(placementtest.NewDiversePendingPodCluster(seed, 5000))
 	if err != nil {
 		return nil, err
 	}
@@ -154,51 +153,23 @@ func measureDiverseRanking() ([]result.Result, error) {
 		return nil, err
 	}
 	heapMB := liveHeap() - before
-	var ranking *planner.Ranking
+	var ranks []planner.Rank
 	f, err := measureRuns(5, func() error {
-		ranking = planner.NewRanking(s, planner.LeastDisruption, planner.Options{})
-		ranking.List()
+		ranks = planner.RankNodes(s, planner.LeastDisruption, planner.Options{})
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := placementtest.CheckRanks(s, ranking.List(), 25); err != nil {
+	if err := placementtest.CheckRanks(s, ranks, 25); err != nil {
 		return nil, fmt.Errorf("check the ranking: %w", err)
-	}
-	event, err := measurePodEvents(c, ranking)
-	if err != nil {
-		return nil, err
-	}
-	if err := placementtest.CheckRanks(s, ranking.List(), 25); err != nil {
-		return nil, fmt.Errorf("check the ranking after events: %w", err)
 	}
 	text := "5,000 nodes, 150,000 placed pods, 200 disruption budgets; " + mix
 	return []result.Result{
 		newMaxResult("rank 5,000 nodes with 150,000 diverse pods", toMillis(f.cpu), "ms", 1000, f.describeSetup(text)),
 		newMaxResult("snapshot of 5,000 nodes and 150,000 pods", heapMB, "MB", 300,
 			text+"; heap without the objects, which an informer's cache holds anyway"),
-		newMaxResult("rank again after one pod event", toMillis(event.cpu), "ms", 5,
-			event.describeSetup(text+"; mean of 200 events, pods removed and added")),
 	}, nil
-}
-
-// measurePodEvents removes and adds pods, and returns the mean of one event.
-func measurePodEvents(c *placementtest.Cluster, ranking *planner.Ranking) (measurements, error) {
-	const events = 200
-	f, err := measureRuns(1, func() error {
-		for i := range events / 2 {
-			p := c.Pods[i*7919%len(c.Pods)]
-			if err := ranking.DeletePod(placement.PodKey{Namespace: p.Namespace, Name: p.Name}); err != nil {
-				return err
-			}
-			if err := ranking.SetPod(p); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return measurements{f.wall / events, f.cpu / events, f.allocated / events}, err
 }
 
 // liveHeap returns the live heap in MB.

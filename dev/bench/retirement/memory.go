@@ -63,7 +63,7 @@ func MeasureIdleManager(ctx context.Context, o Options) (_ []result.Result, err 
 	if err := b.startManager(ctx); err != nil {
 		return nil, err
 	}
-	if err := b.awaitCalm(ctx); err != nil {
+	if err := b.awaitManagerIdle(ctx); err != nil {
 		return nil, err
 	}
 	fmt.Fprintf(o.Progress, "retirement: measuring the manager\n")
@@ -88,7 +88,7 @@ func (b *retirementBench) createObjects(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := b.killControllers(); err != nil {
+	if err := b.killCachingComponents(); err != nil {
 		return err
 	}
 	if err := b.storeNodes(ctx, node); err != nil {
@@ -97,9 +97,9 @@ func (b *retirementBench) createObjects(ctx context.Context) error {
 	return b.storePods(ctx, pod)
 }
 
-// killControllers kills the components that would also cache all pods. They need several times the memory, and the
+// killCachingComponents kills the components that would also cache all pods. They need several times the memory, and the
 // machine could run out of it.
-func (b *retirementBench) killControllers() error {
+func (b *retirementBench) killCachingComponents() error {
 	var errs []error
 	for _, name := range []string{controlplane.Kwok, controlplane.Scheduler, controlplane.ControllerManager} {
 		errs = append(errs, b.Process(name).Kill())
@@ -128,7 +128,7 @@ func (b *retirementBench) storePods(ctx context.Context, made *corev1.Pod) error
 			node := pod.Spec.NodeName
 			pod.Spec, pod.Status, pod.ManagedFields = *made.Spec.DeepCopy(), made.Status, made.ManagedFields
 			pod.Spec.NodeName = node
-			nameTokenVolume(&pod.Spec, fmt.Sprintf("kube-api-access-%05x", n))
+			renameTokenVolume(&pod.Spec, fmt.Sprintf("kube-api-access-%05x", n))
 			if !yield(pod) {
 				return
 			}
@@ -150,8 +150,8 @@ func mergeLabels(labels ...map[string]string) map[string]string {
 	return all
 }
 
-// nameTokenVolume gives the volume of the ServiceAccount token a unique name, as every pod has.
-func nameTokenVolume(spec *corev1.PodSpec, name string) {
+// renameTokenVolume gives the volume of the ServiceAccount token a unique name, as every pod has.
+func renameTokenVolume(spec *corev1.PodSpec, name string) {
 	const prefix = "kube-api-access-"
 	for i := range spec.Volumes {
 		if strings.HasPrefix(spec.Volumes[i].Name, prefix) {
@@ -226,9 +226,9 @@ func (b *retirementBench) newCachedPod(n int) *corev1.Pod {
 	return pod
 }
 
-// awaitCalm waits until the manager has observed the group with all its nodes, which requires full caches. Then it waits
+// awaitManagerIdle waits until the manager has observed the group with all its nodes, which requires full caches. Then it waits
 // until each node has the note of a protecting pod, and the manager has written nothing for some time.
-func (b *retirementBench) awaitCalm(ctx context.Context) error {
+func (b *retirementBench) awaitManagerIdle(ctx context.Context) error {
 	err := testbed.PollUntil(ctx, "the manager observes the group", func() bool {
 		g := &v1alpha1.NodeGroup{}
 		return b.client.Get(ctx, client.ObjectKey{Name: b.idle.Name}, g) == nil && g.Status.Nodes == cachedNodes

@@ -37,8 +37,8 @@ type cpuLoad struct {
 // startCPULoad starts the measurement.
 func (s *stormBench) startCPULoad(ctx context.Context) *cpuLoad {
 	l := &cpuLoad{s: s, agent: map[string]time.Duration{}, done: make(chan struct{})}
-	l.sampleAgents()
-	l.initial = l.totals()
+	l.sampleAgentCPU()
+	l.initial = l.totalCPUTimes()
 	ctx, l.stop = context.WithCancel(ctx)
 	go func() {
 		defer close(l.done)
@@ -49,15 +49,15 @@ func (s *stormBench) startCPULoad(ctx context.Context) *cpuLoad {
 			case <-ctx.Done():
 				return
 			case <-ticker.C:
-				l.sampleAgents()
+				l.sampleAgentCPU()
 			}
 		}
 	}()
 	return l
 }
 
-// sampleAgents samples the running agents.
-func (l *cpuLoad) sampleAgents() {
+// sampleAgentCPU samples the running agents.
+func (l *cpuLoad) sampleAgentCPU() {
 	for _, node := range l.s.allNodes() {
 		p := l.s.Process(testbed.AgentProcessName(node))
 		if p == nil {
@@ -69,8 +69,8 @@ func (l *cpuLoad) sampleAgents() {
 	}
 }
 
-// totals returns the total processor time by consumer.
-func (l *cpuLoad) totals() map[string]time.Duration {
+// totalCPUTimes returns the total processor time by consumer.
+func (l *cpuLoad) totalCPUTimes() map[string]time.Duration {
 	sum := map[string]time.Duration{}
 	for _, name := range consumers {
 		if p := l.s.Process(name); p != nil {
@@ -88,8 +88,8 @@ func (l *cpuLoad) totals() map[string]time.Duration {
 func (l *cpuLoad) stopAndReport() map[string]time.Duration {
 	l.stop()
 	<-l.done
-	l.sampleAgents()
-	taken := l.totals()
+	l.sampleAgentCPU()
+	taken := l.totalCPUTimes()
 	for name, before := range l.initial {
 		taken[name] -= before
 	}

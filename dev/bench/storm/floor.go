@@ -36,9 +36,9 @@ type bareClient struct {
 	pods []kubeapi.Pod
 }
 
-// measureFloor measures the time that the control plane itself needs: the same cordons and evictions over as many connections,
+// measureBareClients measures the time that the control plane itself needs: the same cordons and evictions over as many connections,
 // with the same credentials, and nothing else.
-func (s *stormBench) measureFloor(ctx context.Context) ([]result.Result, error) {
+func (s *stormBench) measureBareClients(ctx context.Context) ([]result.Result, error) {
 	s.clientKind = "connections instead of agents"
 	var clients []bareClient
 	err := s.runSteps(ctx, benchStep{fmt.Sprintf("connecting %d bare clients", machines), func(ctx context.Context) (err error) {
@@ -57,7 +57,7 @@ func (s *stormBench) measureFloor(ctx context.Context) ([]result.Result, error) 
 	if err := errors.Join(err, profile(), s.copyAuditLog("floor")); err != nil {
 		return nil, err
 	}
-	return s.newFloorResults(began, taken)
+	return s.newBareClientResults(began, taken)
 }
 
 // connectClients connects as many clients as there are agents. Clients of unaffected nodes only connect.
@@ -146,9 +146,9 @@ func retryRefused(ctx context.Context, send func() error) error {
 	}
 }
 
-// newFloorResults reads the audit log. A pod that was evicted although the response was lost is not among the accepted ones
+// newBareClientResults reads the audit log. A pod that was evicted although the response was lost is not among the accepted ones
 // and was retried. Such pods are few, and counted.
-func (s *stormBench) newFloorResults(began time.Time, taken map[string]time.Duration) ([]result.Result, error) {
+func (s *stormBench) newBareClientResults(began time.Time, taken map[string]time.Duration) ([]result.Result, error) {
 	requests, err := audit.AgentRequestsByNode(s.Cluster, began)
 	if err != nil {
 		return nil, err

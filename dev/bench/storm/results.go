@@ -35,11 +35,11 @@ func (s *stormBench) newResults(records []azure.EventRecord) ([]result.Result, e
 	}
 	m := stormMeasurements{kinds: map[string]int{}}
 	for _, r := range records {
-		node, err := s.nodeOf(r)
+		node, err := s.nodeOfEvent(r)
 		if err != nil {
 			return nil, err
 		}
-		if err := m.addAgent(r, node, requests[node]); err != nil {
+		if err := m.addAgentRequests(r, node, requests[node]); err != nil {
 			return nil, err
 		}
 	}
@@ -50,8 +50,8 @@ func (s *stormBench) newResults(records []azure.EventRecord) ([]result.Result, e
 	return slices.Concat(m.timeResults(s), ledger, m.requestResults(s, requests)), nil
 }
 
-// addAgent adds the actions of one agent for its notice.
-func (m *stormMeasurements) addAgent(r azure.EventRecord, node string, requests []auditv1.Event) error {
+// addAgentRequests adds the actions of one agent for its notice.
+func (m *stormMeasurements) addAgentRequests(r azure.EventRecord, node string, requests []auditv1.Event) error {
 	key := cordon.AnnotationKey(source.SourceName + "-" + r.EventID)
 	at, ok := audit.CordonTimes(requests)[key]
 	if !ok {
@@ -145,7 +145,7 @@ func (s *stormBench) outcomeResults(records []azure.EventRecord) ([]result.Resul
 		}
 		seen += len(l.Pods)
 		finished += l.CountOutcome(azure.OutcomeFinished)
-		cut += len(l.CutWithTimeLeft(testbed.CutTolerance))
+		cut += len(l.PodsKilledWithTimeLeft(testbed.CutTolerance))
 	}
 	if seen != s.podCount() {
 		return nil, fmt.Errorf("the ledger has %d pods, want %d:\n%s", seen, s.podCount(), ledger.Summary(testbed.CutTolerance))

@@ -88,7 +88,7 @@ func RunBenchmarks(ctx context.Context, o Options) ([]result.Result, error) {
 	for _, part := range []struct {
 		name    string
 		measure func(*stormBench, context.Context) ([]result.Result, error)
-	}{{"agents", (*stormBench).measureAgents}, {"floor", (*stormBench).measureFloor}} {
+	}{{"agents", (*stormBench).measureAgents}, {"floor", (*stormBench).measureBareClients}} {
 		if o.Only != "" && o.Only != part.name {
 			continue
 		}
@@ -217,7 +217,7 @@ func (s *stormBench) runWorkload(ctx context.Context) error {
 	if err := workload.CreateAndAwait(ctx, s.Client(), objects...); err != nil {
 		return err
 	}
-	if err := s.checkPods(ctx); err != nil {
+	if err := s.checkPodsPerNode(ctx); err != nil {
 		return err
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, nodeLabel)
@@ -229,8 +229,8 @@ func (s *stormBench) runWorkload(ctx context.Context) error {
 	return nil
 }
 
-// checkPods checks the number of pods on each node.
-func (s *stormBench) checkPods(ctx context.Context) error {
+// checkPodsPerNode checks the number of pods on each node.
+func (s *stormBench) checkPodsPerNode(ctx context.Context) error {
 	all, err := s.Client().CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -302,9 +302,9 @@ func (s *stormBench) announceNotices(ctx context.Context) ([]azure.EventRecord, 
 	return announced, nil
 }
 
-// nodeOf returns the node of an event's machine.
-func (s *stormBench) nodeOf(r azure.EventRecord) (string, error) {
-	name, ok := s.Nodes.NodeOfResource(r.Resources[0])
+// nodeOfEvent returns the node of an event's machine.
+func (s *stormBench) nodeOfEvent(r azure.EventRecord) (string, error) {
+	name, ok := s.Nodes.NodeOfEventResource(r.Resources[0])
 	if !ok {
 		return "", fmt.Errorf("event %s: machine %s has no known node", r.EventID, r.Resources[0])
 	}

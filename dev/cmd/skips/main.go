@@ -91,7 +91,7 @@ func skippedTests(files []string) ([]string, error) {
 	}
 	ended := map[string]string{}
 	for _, file := range files {
-		if err := readEvents(file, ended); err != nil {
+		if err := recordTestOutcomes(file, ended); err != nil {
 			return nil, err
 		}
 	}
@@ -105,8 +105,8 @@ func skippedTests(files []string) ([]string, error) {
 	return skipped, nil
 }
 
-// readEvents records how each test ended. A test that was executed once is never skipped.
-func readEvents(file string, ended map[string]string) error {
+// recordTestOutcomes records how each test ended. A test that was executed once is never skipped.
+func recordTestOutcomes(file string, ended map[string]string) error {
 	f, err := os.Open(file)
 	if err != nil {
 		return err

@@ -98,7 +98,7 @@ func startAll(ctx context.Context, dir, version string, out io.Writer) (kubeconf
 			Version: version, Dir: dir, Detached: true, Progress: out,
 			Nodes: append(spotPool.Nodes(spotNodes), generalPool.Nodes(generalNodes)...),
 		},
-		Azure: azure.Options{StartedAfterImpact: startedAfterImpact}, Listen: chooseEmulatorAddress(ctx),
+		Azure: azure.Options{StartedAfterImpact: startedAfterImpact}, Listen: defaultAddressIfFree(ctx),
 	})
 	if err != nil {
 		return "", err
@@ -149,8 +149,8 @@ func relativePath(path string) string {
 	return path
 }
 
-// chooseEmulatorAddress returns the emulator's default address, or empty if it is in use.
-func chooseEmulatorAddress(ctx context.Context) string {
+// defaultAddressIfFree returns the emulator's default address, or empty if it is in use.
+func defaultAddressIfFree(ctx context.Context) string {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", azure.DefaultListen)
 	if err != nil {
 		return "" // any free address

@@ -21,10 +21,15 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
-// brisk shortens the polling interval. It saves time in tests that need many polls.
-const brisk = "--poll-interval=200ms"
+const (
+	// shortPolls saves time in tests that need many polls.
+	shortPolls = "--poll-interval=200ms"
+	// noApproval delays the start of an event while a test checks the effects of its notice. Otherwise, the agent of an
+	// empty node approves the event at once.
+	noApproval = "--acknowledge=false"
+)
 
 // fixture holds a test's own pool of instances and its own namespace.
 type fixture struct {
@@ -51,7 +56,7 @@ func newFixtureOn(t testing.TB, bed *testbed.Testbed, name string, n int) *fixtu
 	specs := f.pool.Nodes(n)
 	for i := range specs {
 		specs[i].Labels["example.com/team"] = "blue"
-		specs[i].Annotations = map[string]string{"example.com/note": "not Slipway's"}
+		specs[i].Annotations = map[string]string{"example.com/note": "foreign"}
 		specs[i].Taints = []corev1.Taint{{Key: "example.com/team", Effect: corev1.TaintEffectPreferNoSchedule}}
 	}
 	f.check(f.AddNodes(ctx, specs...))
@@ -79,8 +84,8 @@ func (f *fixture) run(objects ...runtime.Object) {
 	f.check(workload.CreateAndAwait(f.ctx, f.Client(), objects...))
 }
 
-// bare creates a pod without a controller. It first waits for the namespace's ServiceAccount, because pods need one.
-func (f *fixture) bare(app workload.App) {
+// createPod creates a pod without a controller. It first waits for the namespace's ServiceAccount, because pods need one.
+func (f *fixture) createPod(app workload.App) {
 	f.t.Helper()
 	f.check(testbed.PollUntil(f.ctx, "the namespace has its ServiceAccount", func() bool {
 		_, err := f.Client().CoreV1().ServiceAccounts(f.ns).Get(f.ctx, "default", metav1.GetOptions{})
@@ -100,7 +105,7 @@ func (f *fixture) agent(i int, flags ...string) *testbed.Agent {
 
 // end kills an agent. If the test failed, it prints the agent's log.
 func (f *fixture) end(a *testbed.Agent) {
-	if err := a.Crash(); err != nil {
+	if err := a.KillIfAlive(); err != nil {
 		f.t.Error(err)
 	}
 	if f.t.Failed() {
@@ -136,9 +141,17 @@ func (f *fixture) awaitNotice(id, what string, is func(azure.EventRecord) bool) 
 	return r
 }
 
-func (f *fixture) awaitOver(id string) azure.EventRecord {
+func (f *fixture) awaitEnd(id string) azure.EventRecord {
 	f.t.Helper()
-	return f.awaitNotice(id, "over", func(r azure.EventRecord) bool { return !r.IsListed() })
+	return f.awaitNotice(id, "ended", func(r azure.EventRecord) bool { return !r.IsListed() })
+}
+
+// checkApproved wants the event to have started because of an approval.
+func (f *fixture) checkApproved(r azure.EventRecord) {
+	f.t.Helper()
+	if r.StartedBy != azure.ByApproval {
+		f.t.Errorf("event %s was started %s, want it approved", r.EventID, r.StartedBy)
+	}
 }
 
 func (f *fixture) awaitEvent(i int, reason string) *corev1.Event {
@@ -177,7 +190,7 @@ func (f *fixture) awaitPolls(a *testbed.Agent, more float64) {
 	const read = `slipway_agent_polls_total{result="ok"}`
 	before, ok := a.ReadMetric(f.ctx, read)
 	if !ok {
-		f.t.Fatalf("the agent shows no %s", read)
+		f.t.Fatalf("the agent has no metric %s", read)
 	}
 	f.awaitMetric(a, read, func(v float64) bool { return v >= before+more })
 }
@@ -203,11 +216,15 @@ func condition(n *corev1.Node, kind string) *corev1.NodeCondition {
 	return nil
 }
 
+func hasCondition(kind string) func(*corev1.Node) bool {
+	return func(n *corev1.Node) bool { return condition(n, kind) != nil }
+}
+
 // lifecycle lists the conditions that Slipway sets.
 var lifecycle = []string{"DrainInProgress", "Drained", "MaintenancePlanned", "MaintenanceInProgress"}
 
-// ours lists what Slipway put on a node, and what follows from it.
-func ours(n *corev1.Node) []string {
+// slipwayKeys lists what Slipway put on a node, and what follows from it.
+func slipwayKeys(n *corev1.Node) []string {
 	var found []string
 	for _, keys := range [][]string{slices.Collect(maps.Keys(n.Annotations)), slices.Collect(maps.Keys(n.Labels))} {
 		for _, key := range keys {
@@ -249,11 +266,11 @@ func (f *fixture) marksOf(i int) string {
 	return marks(f.awaitNode(i, "there", func(*corev1.Node) bool { return true }))
 }
 
-// awaitAsItWas waits until a node takes pods and carries nothing of Slipway's (I3). Then it compares the node with its
+// awaitRestored waits until a node takes pods and carries nothing of Slipway's (I3). Then it compares the node with its
 // earlier marks.
-func (f *fixture) awaitAsItWas(i int, was string) {
+func (f *fixture) awaitRestored(i int, was string) {
 	f.t.Helper()
-	n := f.awaitNode(i, "free of Slipway", func(n *corev1.Node) bool { return len(ours(n)) == 0 })
+	n := f.awaitNode(i, "restored", func(n *corev1.Node) bool { return len(slipwayKeys(n)) == 0 })
 	if is := marks(n); is != was {
 		f.t.Errorf("node %s is  %s\nit was %s", n.Name, is, was)
 	}

@@ -14,15 +14,15 @@ import (
 	"github.com/slipway-dev/slipway/dev/azure"
 )
 
-// TestADrainIsSeenInMetricsEventsAndConditions uses a Freeze, because the agent and its metrics survive it.
-func TestADrainIsSeenInMetricsEventsAndConditions(t *testing.T) {
+// TestDrainAppearsInMetricsEventsAndConditions uses a Freeze, because the agent and its metrics survive it.
+func TestDrainAppearsInMetricsEventsAndConditions(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "seen", 1)
+	f := newFixture(t, "observed", 1)
 	f.run(f.app("web", 3).Deployment(), f.app("collector", 1).StatefulSet())
-	f.bare(f.app("bare", 1))
+	f.createPod(f.app("unmanaged", 1))
 	was := f.marksOf(0)
 	history := f.record(0)
-	a := f.agent(0, brisk)
+	a := f.agent(0, shortPolls)
 	began := float64(time.Now().Unix())
 	// The event lasts until the test has seen the condition. A loaded host does not write a condition within a few
 	// seconds.
@@ -32,8 +32,8 @@ func TestADrainIsSeenInMetricsEventsAndConditions(t *testing.T) {
 		return c != nil && c.Status == corev1.ConditionTrue
 	})
 	f.check(f.Azure.FinishEvent(f.ctx, e.EventID))
-	f.awaitOver(e.EventID)
-	f.awaitAsItWas(0, was)
+	f.awaitEnd(e.EventID)
+	f.awaitRestored(0, was)
 	f.awaitMetric(a, `slipway_agent_notices_ended_total{type="Freeze"}`, atLeast(1))
 
 	for series, want := range map[string]float64{
@@ -71,16 +71,23 @@ func TestADrainIsSeenInMetricsEventsAndConditions(t *testing.T) {
 			t.Errorf("%s is %v (there: %v), want at least %v", series, is, ok, least)
 		}
 	}
+	if promtool, err := exec.LookPath("promtool"); err == nil {
+		cmd := exec.CommandContext(f.ctx, promtool, "check", "metrics")
+		cmd.Stdin = strings.NewReader(a.ReadMetrics(f.ctx))
+		if out, err := cmd.CombinedOutput(); err != nil || len(out) != 0 {
+			t.Errorf("promtool check metrics: %v\n%s", err, out)
+		}
+	}
 	f.awaitEvent(0, "Uncordoned")
-	f.eventsSay(map[string]string{
+	f.checkEvents(map[string]string{
 		"NoticeReceived": "Freeze", "Cordoned": e.EventID, "Draining": e.EventID, "Drained": "4 gone",
 		"Acknowledged": f.pool.ResourceName(0), "NoticeEnded": e.EventID, "Uncordoned": "schedulable again",
 	})
-	inOrder(t, history.States())
+	checkConditionOrder(t, history.States())
 }
 
-// eventsSay wants exactly one Kubernetes Event per reason on the node, with these words in its message.
-func (f *fixture) eventsSay(want map[string]string) {
+// checkEvents wants exactly one Kubernetes Event per reason on the node, with these words in its message.
+func (f *fixture) checkEvents(want map[string]string) {
 	f.t.Helper()
 	list, err := f.Client().CoreV1().Events("").List(f.ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("involvedObject.name", f.node(0)).String(),
@@ -97,7 +104,7 @@ func (f *fixture) eventsSay(want map[string]string) {
 			f.t.Errorf("%s is about %+v", e.Reason, e.InvolvedObject)
 		}
 		if words, ok := want[e.Reason]; ok && !strings.Contains(e.Message, words) {
-			f.t.Errorf("%s says %q, not %q", e.Reason, e.Message, words)
+			f.t.Errorf("%s has the message %q, want %q in it", e.Reason, e.Message, words)
 		}
 	}
 	for reason := range want {
@@ -107,8 +114,8 @@ func (f *fixture) eventsSay(want map[string]string) {
 	}
 }
 
-// inOrder wants the lifecycle conditions to appear and disappear in the order of the drain.
-func inOrder(t *testing.T, states []*corev1.Node) {
+// checkConditionOrder wants the lifecycle conditions to appear and disappear in the order of the drain.
+func checkConditionOrder(t *testing.T, states []*corev1.Node) {
 	t.Helper()
 	var seen []string
 	for _, n := range states {
@@ -131,20 +138,5 @@ func inOrder(t *testing.T, states []*corev1.Node) {
 			t.Fatalf("conditions were %q: no %q after the %d. of them", seen, want, position+1)
 		}
 		position += next + 1
-	}
-}
-
-func TestTheMetricsAreWhatPromtoolWantsThemToBe(t *testing.T) {
-	t.Parallel()
-	promtool, err := exec.LookPath("promtool")
-	if err != nil {
-		t.Skip("promtool is not installed: its check of the metrics was not made")
-	}
-	f := newFixture(t, "promtool", 1)
-	a := f.agent(0, brisk)
-	cmd := exec.CommandContext(f.ctx, promtool, "check", "metrics")
-	cmd.Stdin = strings.NewReader(a.ReadMetrics(f.ctx))
-	if out, err := cmd.CombinedOutput(); err != nil || len(out) != 0 {
-		t.Errorf("promtool check metrics: %v\n%s", err, out)
 	}
 }

@@ -3,9 +3,11 @@ package agent_test
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -28,68 +30,71 @@ func (f *fixture) resources(instances ...int) []string {
 	return names
 }
 
-func TestAnEventOfTwoMachinesIsAcknowledgedOnceBothAreDrained(t *testing.T) {
+func TestEventIsApprovedOnceBothInstancesAreDrained(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "pair", 2)
 	slow := f.on(1, "slow")
 	slow.StopSeconds = "4"
 	f.run(f.on(0, "web").Deployment(), slow.Deployment())
 	was := []string{f.marksOf(0), f.marksOf(1)}
-	f.agent(0, brisk)
-	f.agent(1, brisk)
+	f.agent(0, shortPolls)
+	f.agent(1, shortPolls)
 	e := f.announce(azure.Announcement{Type: azure.Reboot, Resources: f.resources(0, 1), Notice: 5 * time.Minute})
-	over := f.awaitOver(e.EventID)
-	f.drainedInTime(e.EventID, 2)
+	over := f.awaitEnd(e.EventID)
+	f.checkDrainedInTime(e.EventID, 2)
 	if over.StartedBy != azure.ByApproval {
 		t.Fatalf("started %s, want it acknowledged", over.StartedBy)
 	}
 	ledger, _ := f.Pods.Ledger(f.Azure.State()).Event(e.EventID)
 	for _, p := range ledger.Pods {
 		if p.EndedAt.After(over.Approvals[0].At) {
-			t.Errorf("acknowledged %s before %s had ended", p.EndedAt.Sub(over.Approvals[0].At), p.Name)
+			t.Errorf("approved %s before %s had ended", p.EndedAt.Sub(over.Approvals[0].At), p.Name)
 		}
 	}
-	f.awaitAsItWas(0, was[0])
-	f.awaitAsItWas(1, was[1])
+	f.awaitRestored(0, was[0])
+	f.awaitRestored(1, was[1])
 }
 
-func TestI7AnEventIsNeverAcknowledgedForAMachineThatSaysNothing(t *testing.T) {
+func TestI7BlockedDrainPreventsApproval(t *testing.T) {
 	t.Parallel()
-	t.Run("its agent is missing", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t, "silent", 2)
-		f.agent(0, brisk)
-		e := f.announce(azure.Announcement{Type: azure.Reboot, Resources: f.resources(0, 1), Notice: 20 * time.Second})
-		f.awaitEvent(0, "Drained")
-		f.neverApproved(e)
-	})
-	t.Run("its node is missing", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t, "absent", 1)
-		f.agent(0, brisk)
-		e := f.announce(azure.Announcement{Type: azure.Reboot, Resources: f.resources(0, 1), Notice: 20 * time.Second})
-		f.awaitEvent(0, "Drained")
-		f.neverApproved(e)
-	})
-	t.Run("its drain is blocked", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t, "stuck", 2)
-		// An eviction or a deletion does not remove a pod with a foreign finalizer.
-		f.run(f.on(0, "web").Deployment())
-		stuck := f.on(1, "stuck")
-		f.run(stuck.Deployment())
-		f.keepPods("stuck")
-		f.agent(0, brisk)
-		f.agent(1, brisk)
-		e := f.announce(azure.Announcement{Type: azure.Reboot, Resources: f.resources(0, 1), Notice: 20 * time.Second})
-		f.awaitEvent(0, "Drained")
-		f.awaitEvent(1, "Draining")
-		f.neverApproved(e)
-	})
+	f := newFixture(t, "stuck", 2)
+	// An eviction or a deletion does not remove a pod with a foreign finalizer.
+	f.run(f.on(0, "web").Deployment(), f.on(1, "stuck").Deployment())
+	f.addFinalizer("stuck")
+	f.agent(0, shortPolls)
+	f.agent(1, shortPolls)
+	e := f.announce(azure.Announcement{Type: azure.Reboot, Resources: f.resources(0, 1), Notice: 20 * time.Second})
+	f.awaitEvent(0, "Drained")
+	f.awaitEvent(1, "Draining")
+	f.checkNotApproved(e)
 }
 
-// neverApproved waits until the event begins at its NotBefore time, without an approval.
-func (f *fixture) neverApproved(e azure.EventRecord) {
+func TestShortFreezeIsApprovedWithoutADrain(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "short-freeze", 2)
+	f.run(f.on(0, "web").Deployment(), f.on(1, "db").Deployment())
+	was := []string{f.marksOf(0), f.marksOf(1)}
+	histories := []func() []*corev1.Node{f.record(0).States, f.record(1).States}
+	f.agent(0, shortPolls, "--acknowledge-freeze-under=9s")
+	e := f.announce(azure.Announcement{
+		Type: azure.Freeze, Resources: f.resources(0, 1), DurationSeconds: new(5), Outage: time.Second,
+	})
+	f.awaitNode(0, "ready for the event", claimedBy(e.EventID))
+	if r := f.awaitNotice(e.EventID, "there", func(azure.EventRecord) bool { return true }); len(r.Approvals) != 0 {
+		t.Errorf("approved for an instance without an agent: %v", r.Approvals)
+	}
+	f.agent(1, shortPolls, "--acknowledge-freeze-under=9s")
+	f.checkApproved(f.awaitEnd(e.EventID))
+	for i, states := range histories {
+		f.awaitRestored(i, was[i])
+		if slices.ContainsFunc(states(), cordoned) {
+			t.Errorf("instance %d was cordoned", i)
+		}
+	}
+}
+
+// checkNotApproved waits until the event begins at its NotBefore time, without an approval.
+func (f *fixture) checkNotApproved(e azure.EventRecord) {
 	f.t.Helper()
 	r := f.awaitNotice(e.EventID, "started", func(r azure.EventRecord) bool { return r.Status == azure.Started })
 	if r.StartedBy != azure.ByNotBefore || len(r.Approvals) != 0 {
@@ -97,8 +102,8 @@ func (f *fixture) neverApproved(e azure.EventRecord) {
 	}
 }
 
-// keepPods puts a finalizer on an App's pods until the test ends.
-func (f *fixture) keepPods(app string) {
+// addFinalizer puts a finalizer on an App's pods until the test ends.
+func (f *fixture) addFinalizer(app string) {
 	f.t.Helper()
 	pods := f.Client().CoreV1().Pods(f.ns)
 	list, err := pods.List(f.ctx, metav1.ListOptions{LabelSelector: workload.AppLabel + "=" + app})

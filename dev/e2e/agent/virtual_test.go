@@ -30,8 +30,8 @@ func inMemory(t *testing.T, name string) *fixture {
 	return f
 }
 
-// play runs the agent of the first instance in this process.
-func (f *fixture) play(proxy *faultproxy.Proxy, flags ...string) mortal {
+// startInProcess runs the agent of the first instance in this process.
+func (f *fixture) startInProcess(proxy *faultproxy.Proxy, flags ...string) killable {
 	f.t.Helper()
 	var c config.Agent
 	set := pflag.NewFlagSet("agent", pflag.ContinueOnError)
@@ -39,13 +39,13 @@ func (f *fixture) play(proxy *faultproxy.Proxy, flags ...string) mortal {
 	f.check(set.Parse(append(flags, "--node-name", f.node(0), "--endpoint", f.ScheduledEventsURL(f.pool, 0))))
 	log := &testbed.LogBuffer{}
 	a, err := f.StartInProcessAgent(f.ctx, f.node(0), proxy, func(ctx context.Context, metadata, api http.RoundTripper, server *url.URL) {
-		if err := guard(ctx, c, metadata, api, server, slog.New(slog.NewTextHandler(log, nil))); err != nil && ctx.Err() == nil {
+		if err := runAgent(ctx, c, metadata, api, server, slog.New(slog.NewTextHandler(log, nil))); err != nil && ctx.Err() == nil {
 			f.t.Error(err)
 		}
 	})
 	f.check(err)
 	f.t.Cleanup(func() {
-		f.check(a.Crash())
+		f.check(a.KillIfAlive())
 		a.Wait()
 		if f.t.Failed() {
 			f.t.Logf("log of the agent:\n%s", log)
@@ -54,8 +54,8 @@ func (f *fixture) play(proxy *faultproxy.Proxy, flags ...string) mortal {
 	return a
 }
 
-// guard runs the agent as its program does, from the configuration.
-func guard(ctx context.Context, c config.Agent, metadata, api http.RoundTripper, server *url.URL, log *slog.Logger) error {
+// runAgent runs the agent as its program does, from the configuration.
+func runAgent(ctx context.Context, c config.Agent, metadata, api http.RoundTripper, server *url.URL, log *slog.Logger) error {
 	kube, err := (kubeapi.Config{Server: server, Wrap: func(http.RoundTripper) http.RoundTripper { return api }}).NewClient("slipway-agent/test")
 	if err != nil {
 		return err
@@ -84,7 +84,7 @@ func guard(ctx context.Context, c config.Agent, metadata, api http.RoundTripper,
 	}
 	return agent.New(agent.Options{
 		Node: c.NodeName, ResourceName: resource, InstanceName: providerid.ScheduledEventName, API: kube, InitialNode: node, Sources: []agent.Source{source},
-		Approver: client, Policy: c.BuildImpactPolicy(), DeadlineMargin: c.DeadlineMargin, Taint: c.BuildTaint(), GracePeriodSeconds: &c.GracePeriod,
+		Approver: client, Policy: c.BuildNoticePolicy(), DeadlineMargin: c.DeadlineMargin, Taint: c.BuildTaint(), GracePeriodSeconds: &c.GracePeriod,
 		StopTimeout: c.StopGrace, Metrics: metrics, Heartbeat: observe.NewHeartbeat("agent", time.Hour), Log: log,
 	}).Run(ctx)
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 // shard is the label that selects the groups of each test's manager.
 const shard = "e2e.slipway.dev/shard"
@@ -44,7 +44,7 @@ func newFixture(t *testing.T, name string) *fixture {
 	}
 	ctx := testbed.TestContext(t)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, name: name}
-	f.check(bed.InstallManager(ctx))
+	f.check(bed.InstallManagerOnce(ctx))
 	f.check(f.AddPool(ctx, f.pool, 0))
 	f.check(workload.Create(ctx, f.Client(), workload.NewNamespace(name)))
 	return f
@@ -60,17 +60,17 @@ func (f *fixture) check(err error) {
 // group creates a NodeGroup of a scale set.
 func (f *fixture) group(name, scaleSet, spec string) {
 	f.t.Helper()
-	f.groupOf(name, testbed.ScaleSetNodeGroupSpec(f.name, scaleSet)+spec)
+	f.createGroup(name, testbed.ScaleSetNodeGroupSpec(f.name, scaleSet)+spec)
 }
 
-func (f *fixture) groupOf(name, spec string) {
+func (f *fixture) createGroup(name, spec string) {
 	f.t.Helper()
 	f.check(f.CreateNodeGroup(f.ctx, name, map[string]string{shard: f.name}, spec))
 }
 
-// manage starts a manager with the rights of the shipped manifests. Its configuration describes the nodes of the scale
-// sets, because the groups grow from zero.
-func (f *fixture) manage(scaleSets ...string) *controlplane.Process {
+// startAzureManager starts a manager with the rights of the shipped manifests. Its configuration describes the nodes of
+// the scale sets, because the groups grow from zero.
+func (f *fixture) startAzureManager(scaleSets ...string) *controlplane.Process {
 	f.t.Helper()
 	config := f.AzureProviderConfig()
 	for _, set := range scaleSets {
@@ -78,30 +78,22 @@ func (f *fixture) manage(scaleSets ...string) *controlplane.Process {
 	}
 	raw, err := yaml.Marshal(map[string]any{"azure": config})
 	f.check(err)
-	return f.manageWith(testbed.WriteTempFile(f.t, "clouds.yaml", string(raw)))
+	return f.startManager(testbed.WriteTempFile(f.t, "clouds.yaml", string(raw)))
 }
 
-// manageWith starts a manager with a file of clouds.
-func (f *fixture) manageWith(clouds string) *controlplane.Process {
+// startManager starts a manager with a file of clouds.
+func (f *fixture) startManager(clouds string) *controlplane.Process {
 	f.t.Helper()
 	p, err := f.StartManagerWithFile(f.ctx, "manager-"+f.name, clouds, "--selector", shard+"="+f.name,
 		"--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s",
 		"--group-poll-interval", "1s", "--scale-poll-interval", "1s", "--log-level", "debug")
 	f.check(err)
-	f.t.Cleanup(func() {
-		if p.IsAlive() {
-			_ = p.Kill()
-		}
-		if f.t.Failed() {
-			raw, _ := os.ReadFile(p.LogFile())
-			f.t.Logf("log of the manager:\n%s", raw)
-		}
-	})
+	testbed.KillAfterTest(f.t, p.Process)
 	return p.Process
 }
 
-// machines counts the instances of a scale set. It does not count instances in state Deleting.
-func (f *fixture) machines(scaleSet string) (n int) {
+// countInstances counts the instances of a scale set. It does not count instances in state Deleting.
+func (f *fixture) countInstances(scaleSet string) (n int) {
 	for _, vm := range f.ARM.VMs() {
 		if strings.EqualFold(vm.ScaleSet, scaleSet) && vm.State != "Deleting" {
 			n++
@@ -119,8 +111,8 @@ func (f *fixture) nodes() ([]corev1.Node, error) {
 	return list.Items, nil
 }
 
-// leaving describes the retirements of the test's nodes.
-func (f *fixture) leaving() string {
+// describeRetirements describes the retirements of the test's nodes.
+func (f *fixture) describeRetirements() string {
 	list, err := dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(v1alpha1.GroupVersion.WithResource("noderetirements")).
 		List(f.ctx, metav1.ListOptions{})
 	if err != nil {
@@ -151,7 +143,7 @@ func (f *fixture) await(what string, is func() (string, bool)) {
 // event waits for an Event about an object of this kind, with these texts in it.
 func (f *fixture) event(kind, reason string, texts ...string) {
 	f.t.Helper()
-	f.await(fmt.Sprintf("there is an Event %s about a %s with %q", reason, kind, texts), func() (string, bool) {
+	f.await(fmt.Sprintf("Event %s about a %s has %q", reason, kind, texts), func() (string, bool) {
 		list, err := f.Client().EventsV1().Events(metav1.NamespaceAll).List(f.ctx, metav1.ListOptions{FieldSelector: "regarding.kind=" + kind})
 		if err != nil {
 			return err.Error(), false

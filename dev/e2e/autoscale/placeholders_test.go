@@ -15,8 +15,8 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-// documented returns the placeholder manifest of docs/autoscaling-howto.md for the test's pool and namespace.
-func (f *fixture) documented() string {
+// readDocumentedManifest returns the placeholder manifest of docs/autoscaling-howto.md for the test's pool and namespace.
+func (f *fixture) readDocumentedManifest() string {
 	f.t.Helper()
 	root, err := testbed.RepositoryRoot()
 	f.check(err)
@@ -34,20 +34,20 @@ func (f *fixture) documented() string {
 // ready waits until this many pods of a Deployment are ready on this many instances.
 func (f *fixture) ready(name string, pods int32, machines int) {
 	f.t.Helper()
-	f.await(fmt.Sprintf("%d pods of %s are ready on %d machines", pods, name, machines), func() (string, bool) {
+	f.await(fmt.Sprintf("%d pods of %s are ready on %d instances", pods, name, machines), func() (string, bool) {
 		d, err := f.Client().AppsV1().Deployments(f.name).Get(f.ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err.Error(), false
 		}
 		nodes, err := f.nodes()
-		n := f.machines(f.pool.ScaleSetName())
-		return fmt.Sprintf("%d are, on %d machines and %d nodes, %v; %s", d.Status.ReadyReplicas, n, len(nodes), err, f.leaving()),
+		n := f.countInstances(f.pool.ScaleSetName())
+		return fmt.Sprintf("%d are, on %d instances and %d nodes, %v; %s", d.Status.ReadyReplicas, n, len(nodes), err, f.describeRetirements()),
 			err == nil && d.Status.ReadyReplicas == pods && n == machines && len(nodes) == machines
 	})
 }
 
-// orders returns the sizes that the manager requested for the scale set.
-func (f *fixture) orders() (grown []int) {
+// requestedSizes returns the sizes that the manager requested for the scale set.
+func (f *fixture) requestedSizes() (grown []int) {
 	before := 0
 	for _, r := range f.ARM.Requests() {
 		if r.Action != "Microsoft.Compute/virtualMachineScaleSets/write" || !strings.HasSuffix(r.Path, f.pool.ScaleSetName()) {
@@ -56,7 +56,7 @@ func (f *fixture) orders() (grown []int) {
 		_, rest, _ := strings.Cut(r.Body, `"capacity":`)
 		capacity := 0
 		if _, err := fmt.Sscan(strings.TrimRight(strings.Split(rest, ",")[0], "}"), &capacity); err != nil {
-			f.t.Fatalf("the capacity asked for cannot be read: %s", r.Body)
+			f.t.Fatalf("cannot parse the requested capacity: %s", r.Body)
 		}
 		if capacity > before {
 			grown = append(grown, capacity)
@@ -66,17 +66,17 @@ func (f *fixture) orders() (grown []int) {
 	return grown
 }
 
-func TestPodsThatHoldRoomGiveItToWorkAndOrderTheNextMachine(t *testing.T) {
+func TestPlaceholderPodsYieldAndLaunchTheNextInstance(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "holdroom")
+	f := newFixture(t, "placeholders")
 	f.group(f.name, f.pool.ScaleSetName(), `maxSize: 5
 scaleUp: {joinTimeout: 5m}
 scaleDown: {underutilized: {cooldown: 2s}}
 cooldowns: {afterFailure: 1s}
 drain: {placeholderPods: {matchLabels: {app: placeholder}}}
 disruptionBudgets: [{nodes: "100%"}]`)
-	f.manage(f.pool.ScaleSetName())
-	f.check(f.Apply(f.ctx, testbed.WriteTempFile(t, "placeholder.yaml", f.documented())))
+	f.startAzureManager(f.pool.ScaleSetName())
+	f.check(f.ApplyFile(f.ctx, testbed.WriteTempFile(t, "placeholder.yaml", f.readDocumentedManifest())))
 	f.ready("placeholder", 4, 1)
 	// The instance has 16 cores, and the placeholders reserve 12.
 	app := workload.App{
@@ -91,7 +91,7 @@ disruptionBudgets: [{nodes: "100%"}]`)
 		[]byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{})
 	f.check(err)
 	f.ready("placeholder", 4, 1)
-	if grown := f.orders(); !slices.Equal(grown, []int{1, 2}) {
-		t.Errorf("the scale set grew to %v, want 1 for the placeholders, and 2 for those that made room: %s", grown, f.leaving())
+	if grown := f.requestedSizes(); !slices.Equal(grown, []int{1, 2}) {
+		t.Errorf("the scale set grew to %v, want 1 for the placeholders, and then 2: %s", grown, f.describeRetirements())
 	}
 }

@@ -27,7 +27,7 @@ func TestTheProgramsReadTheFilesThatTheChartWrites(t *testing.T) {
 				var err error
 				switch file {
 				case "agent.yaml":
-					_, err = config.DecodeAgent([]byte(text))
+					_, err = config.DecodeAgentFile([]byte(text))
 				case "clouds.yaml":
 					_, err = manager.ReadClouds(testbed.WriteTempFile(t, file, text))
 				case "nodegroups.yaml":

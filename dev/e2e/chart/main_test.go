@@ -26,7 +26,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 const (
 	slipwayChart = "slipway"

@@ -370,7 +370,7 @@ func TestTheChartTakesTheDurationsThatTheAgentTakes(t *testing.T) {
 		taken := 0
 		for _, d := range []string{"0", "99ms", "100ms", "9.999s", "10s", "1m", "1m1ms", "10m", "600.001s", "60m", "1h0m1ms"} {
 			file := key + ": '" + d + "'"
-			a, err := config.DecodeAgent([]byte(file))
+			a, err := config.DecodeAgentFile([]byte(file))
 			if err != nil {
 				t.Fatal(err)
 			}

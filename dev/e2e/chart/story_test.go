@@ -222,7 +222,7 @@ func (s *story) plugged(c container) container {
 	for _, dir := range []string{bin, machines} {
 		s.check(os.Mkdir(dir, 0o700))
 	}
-	s.check(testbed.Build(s.ctx, filepath.Join(bin, "directory"), "./examples/directory"))
+	s.check(testbed.BuildPackages(s.ctx, filepath.Join(bin, "directory"), "./examples/directory"))
 	s.check(os.WriteFile(filepath.Join(machines, "host.json"), []byte(`{"quota": 10}`), 0o600))
 	return c
 }
@@ -264,7 +264,7 @@ func (s *story) preempted() {
 		return l.CountOutcome(azure.OutcomeFinished) == int(web.Replicas)
 	}))
 	l, _ := s.Azure.Ledger().Event(e.EventID)
-	if cut := l.CutWithTimeLeft(testbed.CutTolerance); len(cut) > 0 {
+	if cut := l.PodsKilledWithTimeLeft(testbed.CutTolerance); len(cut) > 0 {
 		s.t.Errorf("cut short while time remained: %v", cut)
 	}
 }

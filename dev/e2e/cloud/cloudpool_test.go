@@ -34,7 +34,7 @@ func newCloudpool(t *testing.T, kind emulator.Kind, multi bool) *poolCloud {
 	t.Cleanup(p.Close)
 	handler := p.Handler()
 	if multi {
-		handler = emulator.NewMultiHandler(map[string]*emulator.Pool{workers: p})
+		handler = emulator.NewMultiPoolHandler(map[string]*emulator.Pool{workers: p})
 	}
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)

@@ -22,7 +22,7 @@ type relayConfig struct {
 }
 
 func init() {
-	faultyplugintest.RunAsPlugin(func() {
+	faultyplugintest.RunAsPluginIfRequested(func() {
 		author.Serve(func(c author.Config) (author.Provider, error) {
 			var relay relayConfig
 			if err := c.Decode(&relay); err != nil {
@@ -45,7 +45,7 @@ func (r relayed) Provider(t *testing.T) cloud.Provider {
 		t.Fatal(err)
 	}
 	directory := t.TempDir()
-	if err := faultyplugintest.Write(directory, "relay", faultyplugintest.Good); err != nil {
+	if err := faultyplugintest.WritePluginScript(directory, "relay", faultyplugintest.Good); err != nil {
 		t.Fatal(err)
 	}
 	p, err := plugin.Open(t.Context(), directory, plugin.Entry{Type: "relay", Config: config, MemoryLimit: &unlimited},

@@ -22,7 +22,7 @@ func TestCompatModeRunsInOneProcess(t *testing.T) {
 	f := newFixture(t, "drop-in", 3, options{pool: kind})
 	kind.Name = "drop-in-other"
 	other := f.another(kind)
-	multi := httptest.NewServer(emulator.NewMultiHandler(map[string]*emulator.Pool{f.name: f.pool, kind.Name: other}))
+	multi := httptest.NewServer(emulator.NewMultiPoolHandler(map[string]*emulator.Pool{f.name: f.pool, kind.Name: other}))
 	t.Cleanup(multi.Close)
 	f.create(f.app("web", 3).Deployment())
 	f.startCompatMode(map[string]any{"kubeConfigPath": f.Kubeconfig()}, multi.URL)

@@ -58,7 +58,7 @@ func TestI2ASharedBudgetWithOneAllowedIsNotSpentTwice(t *testing.T) {
 	f.await("the budget is known", func() bool {
 		var plan matching.Decision
 		f.check(json.Unmarshal([]byte(f.get("/slipway/v1/pools/budget/plan?desiredSize=1").body), &plan))
-		return len(plan.Victims) == 1 && slices.ContainsFunc(plan.Passed, func(p matching.PassedMachine) bool { return p.Rule == "disruption-budget" })
+		return len(plan.Victims) == 1 && slices.ContainsFunc(plan.Skipped, func(p matching.SkippedMachine) bool { return p.Rule == "disruption-budget" })
 	})
 	least := f.fewest(app.Name)
 	a := f.post("/pool/size", size(1))

@@ -38,7 +38,7 @@ import (
 	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 // patience limits a test, starting when the control plane runs and the product is built. Tests need far less time, but
 // the host may be busy.

@@ -24,7 +24,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 // fixture holds a pool of instances and a namespace for one test.
 type fixture struct {
@@ -104,7 +104,7 @@ func (f *fixture) startOn(instance int, ready string, command func(testbed.Agent
 	a, err := f.StartAgentProgram(f.ctx, f.pool, instance, "slipway", ready, command)
 	f.check(err)
 	f.t.Cleanup(func() {
-		if err := a.Crash(); err != nil {
+		if err := a.KillIfAlive(); err != nil {
 			f.t.Error(err)
 		}
 		if f.t.Failed() {

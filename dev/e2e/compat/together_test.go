@@ -107,7 +107,7 @@ func TestW25NoMoreNodesAreDrainedAtOnceThanAllowed(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "w25b")
 	f.check(f.AddNodes(f.ctx, f.pool.Node(1)))
-	f.check(f.CopyRole(f.ctx, testbed.AgentNamespace, testbed.AgentAccount, f.ns)) // other tests use drain slots too
+	f.check(f.CopyRoleAndBinding(f.ctx, testbed.AgentNamespace, testbed.AgentAccount, f.ns)) // other tests use drain slots too
 	var histories []*testbed.NodeHistory
 	for i := range 2 {
 		app := workload.App{Namespace: f.ns, Name: "web-" + strconv.Itoa(i), Replicas: 1, Node: f.pool.NodeName(i), StopSeconds: "2"}

@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 func TestEveryStepOfTheDemoPasses(t *testing.T) {
 	var told bytes.Buffer

@@ -32,7 +32,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/doctor"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 // namespace contains the prepared problems.
 const namespace = "shop"
@@ -111,7 +111,7 @@ func (f *fixture) install(files ...string) {
 	root, err := testbed.RepositoryRoot()
 	f.check(err)
 	for _, file := range files {
-		f.check(f.Apply(f.ctx, filepath.Join(root, "deploy", file)))
+		f.check(f.ApplyFile(f.ctx, filepath.Join(root, "deploy", file)))
 	}
 }
 

@@ -33,14 +33,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 // These are the exit codes, as `slipway drain --help` lists them.
 const (
 	exitDrained     = 0
 	exitError       = 1
 	exitRefused     = 2
-	exitTimeOver    = 3
+	exitTimeout     = 3
 	exitInterrupted = 130
 )
 
@@ -83,16 +83,16 @@ func (f *fixture) run(objects ...runtime.Object) {
 	f.check(workload.CreateAndAwait(f.ctx, f.Client(), objects...))
 }
 
-// blocked runs pods with a PDB that allows no eviction.
-func (f *fixture) blocked(name string, replicas int32, grace time.Duration) {
+// runBlocked runs pods with a PDB that allows no eviction.
+func (f *fixture) runBlocked(replicas int32, grace time.Duration) {
 	f.t.Helper()
-	app := f.app(name, replicas)
+	app := f.app("blocked", replicas)
 	app.MinAvailable, app.GracePeriod = "100%", grace
 	f.run(app.Deployment(), app.PodDisruptionBudget())
 }
 
-// bare runs a pod without a controller.
-func (f *fixture) bare(app workload.App) {
+// createPod runs a pod without a controller.
+func (f *fixture) createPod(app workload.App) {
 	f.t.Helper()
 	f.check(testbed.PollUntil(f.ctx, "the namespace has its ServiceAccount", func() bool {
 		_, err := f.Client().CoreV1().ServiceAccounts(f.ns).Get(f.ctx, "default", metav1.GetOptions{})
@@ -134,24 +134,24 @@ func (f *fixture) drain(want int, args ...string) result {
 	return r
 }
 
-// says checks that the program's output contains all of the words.
-func (f *fixture) says(r result, words ...string) {
+// checkOutput checks that the program's output contains all of the words.
+func (f *fixture) checkOutput(r result, words ...string) {
 	f.t.Helper()
 	for _, w := range words {
 		if !strings.Contains(r.stdout+r.stderr, w) {
-			f.t.Errorf("it does not say %q:\n%s%s", w, r.stdout, r.stderr)
+			f.t.Errorf("the output lacks %q:\n%s%s", w, r.stdout, r.stderr)
 		}
 	}
 }
 
-// receipt parses the output of `-o json`.
-func (f *fixture) receipt(r result) drain.Report {
+// parseReport parses the output of `-o json`.
+func (f *fixture) parseReport(r result) drain.Report {
 	f.t.Helper()
-	var receipt drain.Report
-	if err := json.Unmarshal([]byte(r.stdout), &receipt); err != nil {
-		f.t.Fatalf("receipt: %v\n%s", err, r.stdout)
+	var report drain.Report
+	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
+		f.t.Fatalf("drain report: %v\n%s", err, r.stdout)
 	}
-	return receipt
+	return report
 }
 
 // agentOf is the prefix of the program's user agent. It separates the program's requests from the administrator's other
@@ -209,13 +209,13 @@ func (f *fixture) marks() string {
 
 func (f *fixture) cordoned() bool { return strings.HasPrefix(f.marks(), "true") }
 
-// untouched checks that the pods are unchanged. The drain evicted no pod, and no pod has a replacement.
-func (f *fixture) untouched(before map[string]corev1.Pod) {
+// checkPodsUnchanged checks that the pods are unchanged. The drain evicted no pod, and no pod has a replacement.
+func (f *fixture) checkPodsUnchanged(before map[string]corev1.Pod) {
 	f.t.Helper()
 	now := f.pods()
 	for name, p := range before {
 		if now[name].UID != p.UID {
-			f.t.Errorf("pod %s is not there as it was", name)
+			f.t.Errorf("pod %s was replaced or deleted", name)
 		}
 	}
 	if len(now) != len(before) {
@@ -223,25 +223,25 @@ func (f *fixture) untouched(before map[string]corev1.Pod) {
 	}
 }
 
-func TestI2AVoluntaryDrainGivesUpBeforeABudgetAndRestoresTheNode(t *testing.T) {
+func TestI2BlockedDrainTimesOutAndRestoresNode(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "gives-up")
-	f.blocked("stubborn", 2, time.Minute)
+	f := newFixture(t, "times-out")
+	f.runBlocked(2, time.Minute)
 	f.run(f.app("web", 2).Deployment())
 	before, was := f.pods(), f.marks()
-	const patient = 30 * time.Second // for a busy host, to request an eviction of each pod
-	r := f.drain(exitTimeOver, f.node, "--timeout", patient.String())
-	f.says(r, "gave-up", f.ns+"/stubborn", "disruption-budget", "budget stubborn allows 0 disruptions", "uncordoned again")
+	const timeout = 15 * time.Second // for a busy host, to request an eviction of each pod
+	r := f.drain(exitTimeout, f.node, "--timeout", timeout.String())
+	f.checkOutput(r, "gave-up", f.ns+"/blocked", "disruption-budget", "budget blocked allows 0 disruptions", "uncordoned again")
 	for name := range before {
-		if strings.HasPrefix(name, "stubborn-") {
-			f.says(r, f.ns+"/"+name)
+		if strings.HasPrefix(name, "blocked-") {
+			f.checkOutput(r, f.ns+"/"+name)
 			if f.pods()[name].UID != before[name].UID {
-				t.Errorf("%s went in spite of its PodDisruptionBudget", name)
+				t.Errorf("%s was evicted despite its PodDisruptionBudget", name)
 			}
 		}
 	}
-	if r.took < patient {
-		t.Errorf("it gave up after %s, want %s", r.took, patient)
+	if r.took < timeout {
+		t.Errorf("the drain ended after %s, want at least %s", r.took, timeout)
 	}
 	if is := f.marks(); is != was {
 		t.Errorf("node is  %s\nit was %s", is, was)
@@ -250,89 +250,52 @@ func TestI2AVoluntaryDrainGivesUpBeforeABudgetAndRestoresTheNode(t *testing.T) {
 		t.Errorf("%d deletions", n)
 	}
 	for _, e := range f.requests("create", "pods/eviction") {
-		if strings.HasPrefix(e.ObjectRef.Name, "stubborn-") && accepted(e) {
+		if strings.HasPrefix(e.ObjectRef.Name, "blocked-") && accepted(e) {
 			t.Errorf("the eviction of %s was accepted", e.ObjectRef.Name)
 		}
 	}
 }
 
-func TestADrainIsRefusedForThePodsThatItWouldCost(t *testing.T) {
+func TestDrainIsRefusedForProtectedPods(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
-		name    string
-		run     func(*fixture)
-		refused []string // flags
-		says    []string
-		allowed []string // flags that allow the drain; nil if none do
-	}{
-		{"protected", func(f *fixture) {
-			app := f.app("kept", 1)
-			app.Annotations = map[string]string{"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
-			f.run(app.Deployment())
-		}, nil, []string{"kept-", "protected", "safe-to-evict"}, nil},
-		{"disrupt", func(f *fixture) {
-			app := f.app("kept", 1)
-			app.Annotations = map[string]string{"karpenter.sh/do-not-disrupt": "true"}
-			f.run(app.Deployment())
-		}, nil, []string{"kept-", "protected", "do-not-disrupt"}, nil},
-		{
-			"unmanaged", func(f *fixture) { f.bare(f.app("bare", 1)) },
-			nil,
-			[]string{"bare", "unmanaged", "has no controller"},
-			[]string{"--force"},
-		},
-		{"emptydir", func(f *fixture) {
-			app := f.app("scratch", 1)
-			app.EmptyDir = true
-			f.run(app.Deployment())
-		}, nil, []string{"scratch-", "local-storage", "emptyDir scratch"}, []string{"--delete-emptydir-data"}},
-		{"daemonset", func(f *fixture) {
-			app := f.app("collector", 1)
-			f.run(app.DaemonSet())
-		}, []string{"--ignore-daemonsets=false"}, []string{"collector-", "daemonset"}, []string{"--ignore-daemonsets"}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t, "refused-"+tc.name)
-			f.run(f.app("web", 2).Deployment())
-			tc.run(f)
-			before, was := f.pods(), f.marks()
-			r := f.drain(exitRefused, append([]string{f.node}, tc.refused...)...)
-			f.says(r, append(tc.says, "refused", "uncordoned again")...)
-			f.untouched(before)
-			if is := f.marks(); is != was {
-				t.Errorf("node is  %s\nit was %s", is, was)
-			}
-			if n := len(f.requests("create", "pods/eviction")); n != 0 {
-				t.Errorf("%d evictions for a drain that is refused", n)
-			}
-			if tc.allowed == nil {
-				return
-			}
-			f.says(f.drain(exitDrained, append([]string{f.node}, tc.allowed...)...), "drained")
-			if !f.cordoned() {
-				t.Error("a drained node is to stay cordoned")
-			}
-		})
+	f := newFixture(t, "refused")
+	protected := f.app("protected", 1)
+	protected.Annotations = map[string]string{"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+	f.run(f.app("web", 2).Deployment(), protected.Deployment())
+	f.createPod(f.app("unmanaged", 1))
+	before, was := f.pods(), f.marks()
+	for _, flags := range [][]string{nil, {"--force"}} {
+		r := f.drain(exitRefused, append(flags, f.node)...)
+		f.checkOutput(r, "protected-", "safe-to-evict", "refused", "uncordoned again")
+		if refusesUnmanaged := strings.Contains(r.stdout+r.stderr, "has no controller"); refusesUnmanaged != (flags == nil) {
+			t.Errorf("with the flags %q, the unmanaged pod is refused: %v", flags, refusesUnmanaged)
+		}
+		f.checkPodsUnchanged(before)
+		if is := f.marks(); is != was {
+			t.Errorf("node is  %s\nit was %s", is, was)
+		}
+	}
+	if n := len(f.requests("create", "pods/eviction")); n != 0 {
+		t.Errorf("%d evictions in a refused drain", n)
 	}
 }
 
-func TestI2WithADeadlineWhatABudgetHoldsIsDeletedInTimeAndNamed(t *testing.T) {
+func TestI2BlockedPodIsDeletedBeforeTheDeadline(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "deadline")
 	const grace = 15 * time.Second
-	f.blocked("stubborn", 1, grace)
+	f.runBlocked(1, grace)
 	f.run(f.app("web", 2).Deployment())
 	before := f.pods()
-	r := f.drain(exitDrained, f.node, "--deadline", "45s", "-o", "json")
-	receipt := f.receipt(r)
-	if receipt.Outcome != drain.Drained || !receipt.EndedAt.Before(receipt.Deadline) {
-		t.Errorf("outcome %s at %s, deadline %s", receipt.Outcome, receipt.EndedAt, receipt.Deadline)
+	r := f.drain(exitDrained, f.node, "--deadline", "30s", "-o", "json")
+	report := f.parseReport(r)
+	if report.Outcome != drain.Drained || !report.EndedAt.Before(report.Deadline) {
+		t.Errorf("outcome %s at %s, deadline %s", report.Outcome, report.EndedAt, report.Deadline)
 	}
-	for _, p := range receipt.Pods {
-		forced := strings.HasPrefix(p.Name, "stubborn-")
+	for _, p := range report.Pods {
+		forced := strings.HasPrefix(p.Name, "blocked-")
 		if (p.Removal == drain.ForceDeleted) != forced || p.End != drain.Stopped || forced && len(p.Delays) == 0 {
-			t.Errorf("%s: asked %s, ended %s, delays %v", p.Name, p.Removal, p.End, p.Delays)
+			t.Errorf("%s: removal %s, end %s, delays %v", p.Name, p.Removal, p.End, p.Delays)
 		}
 	}
 	deletions := f.requests("delete", "pods")
@@ -340,30 +303,30 @@ func TestI2WithADeadlineWhatABudgetHoldsIsDeletedInTimeAndNamed(t *testing.T) {
 		t.Fatal("no deletion in the audit log")
 	}
 	for _, e := range deletions {
-		if p := before[e.ObjectRef.Name]; !strings.HasPrefix(p.Name, "stubborn-") || f.uidOf(e) != string(p.UID) {
+		if p := before[e.ObjectRef.Name]; !strings.HasPrefix(p.Name, "blocked-") || f.uidOf(e) != string(p.UID) {
 			t.Errorf("deletion of %s with UID %q", e.ObjectRef.Name, f.uidOf(e))
 		}
-		if left := receipt.Deadline.Sub(e.RequestReceivedTimestamp.Time); left > grace+5*time.Second || left < 5*time.Second {
+		if left := report.Deadline.Sub(e.RequestReceivedTimestamp.Time); left > grace+5*time.Second || left < 5*time.Second {
 			t.Errorf("deleted %s before the deadline, want the grace of %s and little more", left, grace)
 		}
 	}
 }
 
-func TestADryRunChangesNothing(t *testing.T) {
+func TestDryRunChangesNothing(t *testing.T) {
 	t.Parallel()
-	for _, how := range []string{"--dry-run", "--dry-run=client", "--dry-run=server"} {
+	for _, how := range []string{"--dry-run", "--dry-run=server"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, "dry"+strings.ReplaceAll(strings.TrimPrefix(how, "--dry-run"), "=", "-"))
-			f.blocked("stubborn", 1, time.Minute)
+			f.runBlocked(1, time.Minute)
 			f.run(f.app("web", 2).Deployment())
-			f.bare(f.app("bare", 1))
+			f.createPod(f.app("unmanaged", 1))
 			before, was := f.pods(), f.marks()
 			r := f.drain(exitDrained, f.node, how, "--force")
 			for name := range before {
-				f.says(r, name)
+				f.checkOutput(r, name)
 			}
-			f.untouched(before)
+			f.checkPodsUnchanged(before)
 			if is := f.marks(); is != was {
 				t.Errorf("node is  %s\nit was %s", is, was)
 			}
@@ -381,174 +344,83 @@ func TestADryRunChangesNothing(t *testing.T) {
 	}
 }
 
-func TestKubectlsFlagsDoWhatKubectlsDo(t *testing.T) {
+func TestSelectorsSelectNodesAndPods(t *testing.T) {
 	t.Parallel()
-	t.Run("selector", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t, "by-label")
-		f.run(f.app("web", 2).Deployment())
-		f.drain(exitDrained, "--selector", "example.com/test="+f.node)
-		if len(f.pods()) != 0 || !f.cordoned() {
-			t.Errorf("%d pods left, cordoned: %v", len(f.pods()), f.cordoned())
-		}
-	})
-	t.Run("pod-selector", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t, "some-pods")
-		f.run(f.app("web", 2).Deployment(), f.app("db", 2).StatefulSet())
-		before := f.pods()
-		f.drain(exitDrained, f.node, "--pod-selector", workload.AppLabel+"=web")
-		now := f.pods()
-		if len(now) != 2 || now["db-0"].UID != before["db-0"].UID || now["db-1"].UID != before["db-1"].UID {
-			t.Errorf("left are %d pods", len(now))
-		}
-	})
-	t.Run("grace-period", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t, "hurried")
-		slow := f.app("slow", 1)
-		slow.StopSeconds, slow.GracePeriod = controlplane.Never, 5*time.Minute
-		f.run(slow.Deployment())
-		r := f.drain(exitDrained, f.node, "--grace-period", "2", "-o", "json")
-		p := f.receipt(r).Pods[0]
-		if p.End != drain.Killed || p.GivenGraceSeconds != 2 || r.took >= slow.GracePeriod {
-			t.Errorf("ended %s with %d s of grace after %s", p.End, p.GivenGraceSeconds, r.took)
-		}
-	})
-	t.Run("disable-eviction", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t, "deleted")
-		f.blocked("stubborn", 2, 10*time.Second)
-		r := f.drain(exitDrained, f.node, "--disable-eviction")
-		f.says(r, "2 deleted despite a disruption budget")
-		if n := len(f.requests("create", "pods/eviction")); n != 0 {
-			t.Errorf("%d evictions", n)
-		}
-		if n := len(f.requests("delete", "pods")); n != 2 {
-			t.Errorf("%d deletions, want 2", n)
-		}
-	})
-	t.Run("keep-cordoned", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t, "kept-cordoned")
-		f.blocked("stubborn", 1, 10*time.Second)
-		f.drain(exitTimeOver, f.node, "--timeout", "2s", "--keep-cordoned")
+	f := newFixture(t, "by-label")
+	f.run(f.app("web", 2).Deployment(), f.app("db", 2).StatefulSet())
+	before := f.pods()
+	f.drain(exitDrained, "--selector", "example.com/test="+f.node, "--pod-selector", workload.AppLabel+"=web")
+	now := f.pods()
+	if len(now) != 2 || now["db-0"].UID != before["db-0"].UID || now["db-1"].UID != before["db-1"].UID || !f.cordoned() {
+		t.Errorf("%d pods left, want the 2 of db; cordoned: %v", len(now), f.cordoned())
+	}
+}
+
+// TestI3ExistingCordonStays drains a node that another drain has kept cordoned.
+func TestI3ExistingCordonStays(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "kept-cordoned")
+	f.runBlocked(1, time.Minute)
+	for _, flags := range [][]string{{"--keep-cordoned"}, nil} {
+		f.drain(exitTimeout, append(flags, f.node, "--timeout", "2s")...)
 		if !f.cordoned() {
-			t.Error("the node was uncordoned")
+			t.Errorf("with the flags %q, the node was uncordoned", flags)
 		}
-	})
-	t.Run("skip-wait-for-delete-timeout", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t, "skips")
-		stuck := f.app("stuck", 1)
-		stuck.StopSeconds = controlplane.Never
-		stuck.GracePeriod = time.Second
-		pod := stuck.Pod()
-		pod.Finalizers = []string{"example.com/keep"}
-		f.check(testbed.PollUntil(f.ctx, "the pod can be made", func() bool {
-			return workload.Create(f.ctx, f.Client(), pod) == nil
-		}))
-		f.check(workload.AwaitSettled(f.ctx, f.Client(), pod))
-		t.Cleanup(func() {
-			patch := []byte(`{"metadata":{"finalizers":null}}`)
-			_, err := f.Client().CoreV1().Pods(f.ns).Patch(context.WithoutCancel(f.ctx), pod.Name,
-				"application/merge-patch+json", patch, metav1.PatchOptions{})
-			if err != nil {
-				t.Error(err)
-			}
-		})
-		f.check(f.Client().CoreV1().Pods(f.ns).Delete(f.ctx, pod.Name, metav1.DeleteOptions{}))
-		f.drain(exitDrained, f.node, "--force", "--skip-wait-for-delete-timeout", "1", "--timeout", "1m")
-	})
-}
-
-func TestI3ANodeThatWasCordonedBeforeStaysSo(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "was-cordoned")
-	f.blocked("stubborn", 1, time.Minute)
-	f.cordon()
-	f.drain(exitTimeOver, f.node, "--timeout", "2s")
-	if !f.cordoned() {
-		t.Error("somebody else's cordon was taken off")
 	}
 }
 
-func (f *fixture) cordon() {
-	f.t.Helper()
-	_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, f.node, "application/merge-patch+json",
-		[]byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{})
+func TestI3InterruptedDrainRestoresTheNode(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "interrupted")
+	f.runBlocked(2, time.Minute)
+	before, was := f.pods(), f.marks()
+	cmd, stdout, stderr := f.command(f.node)
+	f.check(cmd.Start())
+	_, err := f.AwaitNode(f.ctx, f.node, "cordoned", func(n *corev1.Node) bool { return n.Spec.Unschedulable })
 	f.check(err)
-}
-
-func TestAnInterruptRestoresTheNode(t *testing.T) {
-	t.Parallel()
-	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		t.Run(signal.String(), func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t, "signal-"+signal.String()[:4])
-			f.blocked("stubborn", 2, time.Minute)
-			before, was := f.pods(), f.marks()
-			cmd, stdout, stderr := f.command(f.node)
-			f.check(cmd.Start())
-			_, err := f.AwaitNode(f.ctx, f.node, "cordoned", func(n *corev1.Node) bool { return n.Spec.Unschedulable })
-			f.check(err)
-			f.check(testbed.PollUntil(f.ctx, "an eviction was denied", func() bool {
-				return len(f.requests("create", "pods/eviction")) > 0
-			}))
-			f.check(cmd.Process.Signal(signal))
-			_ = cmd.Wait() // the test checks its exit code
-			r := result{code: cmd.ProcessState.ExitCode(), stdout: stdout.String(), stderr: stderr.String()}
-			if r.code != exitInterrupted {
-				t.Errorf("exit code %d, want %d", r.code, exitInterrupted)
-			}
-			f.says(r, "cancelled", "uncordoned again")
-			f.untouched(before)
-			if is := f.marks(); is != was {
-				t.Errorf("node is  %s\nit was %s", is, was)
-			}
-		})
+	f.check(testbed.PollUntil(f.ctx, "an eviction was denied", func() bool {
+		return len(f.requests("create", "pods/eviction")) > 0
+	}))
+	f.check(cmd.Process.Signal(syscall.SIGTERM))
+	_ = cmd.Wait() // the test checks its exit code
+	r := result{code: cmd.ProcessState.ExitCode(), stdout: stdout.String(), stderr: stderr.String()}
+	if r.code != exitInterrupted {
+		t.Errorf("exit code %d, want %d", r.code, exitInterrupted)
 	}
-}
-
-func TestI10BadInputIsRefusedByName(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, "bad-input")
-	was := f.marks()
-	for _, tc := range []struct {
-		args []string
-		says []string
-	}{
-		{[]string{"no-such-node"}, []string{"no-such-node", "not found"}},
-		{[]string{f.node, "--no-such-flag"}, []string{"--no-such-flag"}},
-		{[]string{f.node, "--timeout", "soon"}, []string{"--timeout", "soon"}},
-		{[]string{f.node, "--deadline", "-1s"}, []string{"--deadline", "-1s", "0 or more"}},
-		{[]string{f.node, "--deadline", "1m", "--timeout", "1m"}, []string{"--deadline", "--timeout", "only one"}},
-		{[]string{f.node, "--dry-run=perhaps"}, []string{"--dry-run", "perhaps", "none, client or server"}},
-		{[]string{f.node, "-o", "yaml"}, []string{"--output", "yaml", "json"}},
-		{[]string{f.node, "--pod-selector", "a in"}, []string{"--pod-selector"}},
-		{[]string{f.node, "--selector", "a=b"}, []string{f.node, "--selector", "want one"}},
-		{[]string{"--selector", "example.com/test=nobody"}, []string{"--selector", "no node"}},
-		{nil, []string{"no node"}},
-		{[]string{f.node, "--context", "elsewhere"}, []string{"elsewhere"}},
-		{[]string{f.node, "--server", "https://127.0.0.1:1"}, []string{"127.0.0.1:1", "connection refused"}},
-	} {
-		r := f.drain(exitError, tc.args...)
-		f.says(r, append(tc.says, "error:")...)
-	}
+	f.checkOutput(r, "cancelled", "uncordoned again")
+	f.checkPodsUnchanged(before)
 	if is := f.marks(); is != was {
 		t.Errorf("node is  %s\nit was %s", is, was)
 	}
 }
 
-// TestTheReceiptReconcilesWithTheAuditLog compares every pod of a drain report with the API server's audit log.
-func TestTheReceiptReconcilesWithTheAuditLog(t *testing.T) {
+func TestI10ErrorsNameTheBadInput(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "receipt")
-	deaf := f.app("deaf", 1)
-	deaf.StopSeconds, deaf.GracePeriod = controlplane.Never, 2*time.Second
-	f.run(f.app("web", 6).Deployment(), f.app("db", 2).StatefulSet(), deaf.Deployment(), f.app("collector", 1).DaemonSet())
+	f := newFixture(t, "bad-input")
+	was := f.marks()
+	for _, tc := range []struct{ args, words []string }{
+		{[]string{"--selector", "example.com/test=none"}, []string{"--selector", "no node"}},
+		{[]string{f.node, "--context", "elsewhere"}, []string{"elsewhere"}},
+	} {
+		r := f.drain(exitError, tc.args...)
+		f.checkOutput(r, append(tc.words, "error:")...)
+	}
+	f.checkOutput(f.drain(exitError, "no-such-node"), `Error from server (NotFound): nodes "no-such-node" not found`)
+	f.checkOutput(f.drain(exitError, f.node, "--server", "https://127.0.0.1:1"), "The connection to the server 127.0.0.1:1 was refused")
+	if is := f.marks(); is != was {
+		t.Errorf("node is  %s\nit was %s", is, was)
+	}
+}
+
+// TestDrainReportMatchesTheAuditLog compares every pod of a drain report with the API server's audit log.
+func TestDrainReportMatchesTheAuditLog(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "report")
+	noSIGTERM := f.app("no-sigterm", 1)
+	noSIGTERM.StopSeconds, noSIGTERM.GracePeriod = controlplane.Never, 2*time.Second
+	f.run(f.app("web", 6).Deployment(), f.app("db", 2).StatefulSet(), noSIGTERM.Deployment(), f.app("collector", 1).DaemonSet())
 	before := f.pods()
-	receipt := f.receipt(f.drain(exitDrained, f.node, "-o", "json"))
+	report := f.parseReport(f.drain(exitDrained, f.node, "-o", "json"))
 
 	answered := map[string]auditv1.Event{} // accepted evictions by their precondition UID
 	for _, e := range f.requests("create", "pods/eviction") {
@@ -561,10 +433,10 @@ func TestTheReceiptReconcilesWithTheAuditLog(t *testing.T) {
 		}
 	}
 	if n := len(f.requests("delete", "pods")); n != 0 {
-		t.Errorf("%d deletions that the receipt does not know", n)
+		t.Errorf("%d deletions that the report lacks", n)
 	}
 	mine := 0
-	for _, p := range receipt.Pods {
+	for _, p := range report.Pods {
 		if p.Namespace != f.ns {
 			continue
 		}
@@ -581,14 +453,14 @@ func TestTheReceiptReconcilesWithTheAuditLog(t *testing.T) {
 			continue
 		}
 		if p.Removal != drain.Evicted || e.ObjectRef == nil || e.ObjectRef.Name != p.Name {
-			t.Errorf("%s: asked %q, the audit log has %+v", p.Name, p.Removal, e.ObjectRef)
+			t.Errorf("%s: removal %q, the audit log has %+v", p.Name, p.Removal, e.ObjectRef)
 			continue
 		}
 		if p.RemovalRequestedAt.After(e.StageTimestamp.Time) || p.RemovalRequestedAt.Before(e.RequestReceivedTimestamp.Add(-10*time.Second)) {
-			t.Errorf("%s: asked at %s, received at %s", p.Name, p.RemovalRequestedAt, e.RequestReceivedTimestamp)
+			t.Errorf("%s: requested at %s, received at %s", p.Name, p.RemovalRequestedAt, e.RequestReceivedTimestamp)
 		}
 		want := drain.Stopped
-		if strings.HasPrefix(p.Name, "deaf-") {
+		if strings.HasPrefix(p.Name, "no-sigterm-") {
 			want = drain.Killed
 		}
 		if p.End != want || p.EndedAt.Before(p.RemovalRequestedAt) || p.WasCutShort() {
@@ -596,13 +468,13 @@ func TestTheReceiptReconcilesWithTheAuditLog(t *testing.T) {
 		}
 	}
 	if mine != len(before) || len(answered) != 0 {
-		t.Errorf("%d pods in the receipt, want %d; evictions that it does not know: %v", mine, len(before), answered)
+		t.Errorf("%d pods in the report, want %d; evictions that it lacks: %v", mine, len(before), answered)
 	}
 }
 
-// TestTheReplacementOfAPodIsNeverEvicted covers the other bug of k8s.io/kubectl/pkg/drain. Between two tries, a
+// TestSameNamedReplacementIsNotEvicted covers the other bug of k8s.io/kubectl/pkg/drain. Between two tries, a
 // StatefulSet's pod returns on another node under the same name. The second try finds and evicts it there.
-func TestTheReplacementOfAPodIsNeverEvicted(t *testing.T) {
+func TestSameNamedReplacementIsNotEvicted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "same-name")
 	other := "same-name-other"
@@ -631,7 +503,7 @@ func TestTheReplacementOfAPodIsNeverEvicted(t *testing.T) {
 	f.check(err)
 	for _, e := range slices.Concat(f.requests("create", "pods/eviction"), f.requests("delete", "pods")) {
 		if f.uidOf(e) != string(old.UID) {
-			t.Errorf("%s %s insists on UID %q, want %s", e.Verb, e.RequestURI, f.uidOf(e), old.UID)
+			t.Errorf("%s %s has the precondition UID %q, want %s", e.Verb, e.RequestURI, f.uidOf(e), old.UID)
 		}
 	}
 	if p := f.pods()["db-0"]; p.Spec.NodeName != other || p.DeletionTimestamp != nil {
@@ -646,9 +518,9 @@ func (f *fixture) label(node string) {
 	f.check(err)
 }
 
-// TestAJobDoesNotCountAForcedDeletion has a Job that fails at its first failure, except for disruptions. Its pod does
+// TestJobDoesNotCountAForcedDeletion has a Job that fails at its first failure, except for disruptions. Its pod does
 // not stop when asked, and a PDB blocks its eviction.
-func TestAJobDoesNotCountAForcedDeletion(t *testing.T) {
+func TestJobDoesNotCountAForcedDeletion(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "job")
 	app := f.app("batch", 1)
@@ -662,9 +534,9 @@ func TestAJobDoesNotCountAForcedDeletion(t *testing.T) {
 	f.run(job, app.PodDisruptionBudget())
 	before := f.pods()
 	r := f.drain(exitDrained, f.node, "--deadline", "25s", "-o", "json")
-	for _, p := range f.receipt(r).Pods {
+	for _, p := range f.parseReport(r).Pods {
 		if p.Removal != drain.ForceDeleted || p.End != drain.Killed {
-			t.Errorf("%s: asked %s, ended %s; want it forced and killed", p.Name, p.Removal, p.End)
+			t.Errorf("%s: removal %s, end %s; want it forced and killed", p.Name, p.Removal, p.End)
 		}
 	}
 	writes := f.requests("patch", "pods/status")
@@ -695,8 +567,8 @@ func TestAJobDoesNotCountAForcedDeletion(t *testing.T) {
 	}
 }
 
-// TestI2ADenialWith403SaysThatABudgetDenies has a PDB with more uncounted evictions than the API server allows.
-func TestI2ADenialWith403SaysThatABudgetDenies(t *testing.T) {
+// TestI2DenialWith403HasDisruptionBudgetCause has a PDB with more uncounted evictions than the API server allows.
+func TestI2DenialWith403HasDisruptionBudgetCause(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "uncounted")
 	app := f.app("web", 1)

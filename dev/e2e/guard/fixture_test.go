@@ -3,9 +3,11 @@ package guard_test
 
 import (
 	"context"
+	"maps"
 	"math"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -22,7 +24,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 // namespace contains the pods of the tests.
 const namespace = "guard"
@@ -41,22 +43,32 @@ type fixture struct {
 	pool controlplane.AKSPool
 }
 
-func newFixture(t *testing.T, pool string) *fixture {
+var shared struct {
+	sync.Once
+	agentPod string // on the own node; empty if the setup failed
+}
+
+// newFixture returns a fixture with the pool of the package. Tests send dry runs, and therefore share its nodes.
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	ctx := testbed.TestContext(t)
-	f := &fixture{Testbed: testbed.StartShared(t), t: t, ctx: ctx, pool: controlplane.AKSPool{Name: pool}}
-	specs := f.pool.Nodes(2)
-	for i := range specs {
-		specs[i].Labels["example.com/team"] = "blue"
-		specs[i].Annotations = map[string]string{"example.com/note": "not Slipway's"}
-		specs[i].Taints = []corev1.Taint{{Key: "example.com/team", Value: "blue", Effect: corev1.TaintEffectPreferNoSchedule}}
-	}
-	f.check(f.AddNodes(ctx, specs...))
-	_, err := f.Client().CoreV1().Namespaces().Create(ctx, workload.NewNamespace(namespace), metav1.CreateOptions{})
-	if !apierrors.IsAlreadyExists(err) {
+	f := &fixture{Testbed: testbed.StartShared(t), t: t, ctx: testbed.TestContext(t), pool: controlplane.AKSPool{Name: "guard"}}
+	shared.Do(func() {
+		specs := f.pool.Nodes(2)
+		for i := range specs {
+			specs[i].Labels["example.com/team"] = "blue"
+			specs[i].Annotations = map[string]string{"example.com/note": "foreign"}
+			specs[i].Taints = []corev1.Taint{{Key: "example.com/team", Value: "blue", Effect: corev1.TaintEffectPreferNoSchedule}}
+		}
+		f.check(f.AddNodes(f.ctx, specs...))
+		f.check(workload.Create(f.ctx, f.Client(), workload.NewNamespace(namespace)))
+		f.awaitPolicies()
+		pod, err := f.CreateAgentPod(f.ctx, f.node(own))
 		f.check(err)
+		shared.agentPod = pod
+	})
+	if shared.agentPod == "" {
+		t.Fatal("the shared nodes and policies could not be set up")
 	}
-	f.awaitPolicies()
 	return f
 }
 
@@ -88,19 +100,20 @@ func (f *fixture) clientOf(namespace, account string, o controlplane.TokenOption
 	return client
 }
 
-// agent returns a client with the token in the agent's pod on an instance, as the kubelet mounts it.
-func (f *fixture) agent(i int) kubernetes.Interface {
+// agent returns a client with the token in the agent's pod on the own node, as the kubelet mounts it.
+func (f *fixture) agent() kubernetes.Interface {
 	f.t.Helper()
-	pod, err := f.CreateAgentPod(f.ctx, f.node(i))
-	f.check(err)
-	return f.as(controlplane.TokenOptions{Pod: pod})
+	return f.as(controlplane.TokenOptions{Pod: shared.agentPod})
 }
 
-func (f *fixture) pod(i int, name string, labels map[string]string) *corev1.Pod {
+// pod runs a pod on an instance. change may change it before.
+func (f *fixture) pod(i int, name string, change func(*corev1.Pod)) *corev1.Pod {
 	f.t.Helper()
-	app := workload.App{Namespace: namespace, Name: name, Labels: labels}
-	pod := app.Pod()
+	pod := workload.App{Namespace: namespace, Name: name}.Pod()
 	pod.Spec.NodeName = f.node(i)
+	if change != nil {
+		change(pod)
+	}
 	f.check(testbed.PollUntil(f.ctx, "the namespace has its ServiceAccount", func() bool {
 		_, err := f.Client().CoreV1().ServiceAccounts(namespace).Get(f.ctx, "default", metav1.GetOptions{})
 		return err == nil
@@ -111,16 +124,11 @@ func (f *fixture) pod(i int, name string, labels map[string]string) *corev1.Pod 
 	return pod
 }
 
-// withoutGrace runs a pod with a grace period of 0 on the own node.
-func (f *fixture) withoutGrace(name string) *corev1.Pod {
-	f.t.Helper()
-	pod := workload.App{Namespace: namespace, Name: name}.Pod()
-	pod.Spec.NodeName, pod.Spec.TerminationGracePeriodSeconds = f.node(own), new(int64(0))
-	f.check(workload.CreateAndAwait(f.ctx, f.Client(), pod))
-	pod, err := f.Client().CoreV1().Pods(namespace).Get(f.ctx, name, metav1.GetOptions{})
-	f.check(err)
-	return pod
+func withLabels(labels map[string]string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { maps.Copy(p.Labels, labels) }
 }
+
+func withoutGrace(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(0)) }
 
 // finished returns a pod on the own node that has already succeeded.
 func (f *fixture) finished(name string) *corev1.Pod {
@@ -184,7 +192,7 @@ func evictWithin(name string, uid *types.UID, grace *int64) attempt {
 }
 
 // createLease creates a Lease in the agents' namespace that another process holds for 68 years.
-func createLease(name string) attempt { return createLeaseOf(name, "thief", math.MaxInt32) }
+func createLease(name string) attempt { return createLeaseOf(name, "stolen-token", math.MaxInt32) }
 
 // createLeaseOf creates a Lease in the agents' namespace. A holder has it for this many seconds.
 func createLeaseOf(name, holder string, seconds int32) attempt {
@@ -202,7 +210,7 @@ func report(kind, name string) attempt {
 		_, err := c.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
 			ObjectMeta:     metav1.ObjectMeta{GenerateName: "guard-", Namespace: metav1.NamespaceDefault},
 			InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: kind, Name: name},
-			Reason:         "Cordoned", Message: "said by the test", Type: corev1.EventTypeNormal,
+			Reason:         "Cordoned", Message: "sent by the test", Type: corev1.EventTypeNormal,
 		}, metav1.CreateOptions{DryRun: try})
 		return err
 	}
@@ -222,7 +230,7 @@ func (a attempter) expect(t *testing.T, try attempt, words string) {
 	case words == "" && err != nil:
 		t.Errorf("refused: %v", err)
 	case words != "" && !refused(err, words):
-		t.Errorf("the answer is %v, want it refused with %q", err, words)
+		t.Errorf("%v, want a refusal with %q", err, words)
 	}
 }
 
@@ -235,16 +243,21 @@ func refused(err error, words string) bool {
 // unbound is the refusal of a token that is bound to no node.
 const unbound = "does not say which node it is of"
 
+// drainCondition is a patch that every agent may apply to the status of its own node.
+const drainCondition = `{"status":{"conditions":[{"type":"DrainInProgress","status":"True","reason":"Slipway","message":"m",` +
+	`"lastTransitionTime":"2026-01-01T00:00:00Z","lastHeartbeatTime":"2026-01-01T00:00:00Z"}]}}`
+
 // cordoning is a patch that every agent may apply to its own node.
 const cordoning = `{"metadata":{"annotations":{"cordon.slipway.dev/azure-1":"{}"}},"spec":{"unschedulable":true}}`
 
-// awaitPolicies waits until the API server enforces the policies. This takes a moment after the write.
+// awaitPolicies waits until the API server enforces the policies, which takes a moment after the write. It is also the test
+// that a token without a node changes nothing. Such a token may belong to anyone, on any host.
 func (f *fixture) awaitPolicies() {
 	f.t.Helper()
 	client := f.as(controlplane.TokenOptions{})
-	pod := f.pod(own, "awaits-"+f.pool.Name, nil)
+	pod := f.pod(own, "policies", nil)
 	for _, a := range []attempt{
-		patchNode(f.node(own), cordoning), deletePod(pod.Name, &pod.UID), patchPodStatus(pod.Name, disrupted),
+		patchNode(f.node(own), cordoning), patchNode(f.node(own), drainCondition, "status"), deletePod(pod.Name, &pod.UID), patchPodStatus(pod.Name, disrupted),
 		evict(pod.Name, &pod.UID), report("Node", f.node(own)),
 		createLease("slipway-drain-0"),
 	} {

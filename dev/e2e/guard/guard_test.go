@@ -42,19 +42,15 @@ func (f *fixture) withTaint(taint corev1.Taint) string {
 // changes returns the changes that agents make to their nodes, and changes that they never make.
 func (f *fixture) changes() map[string]change {
 	all := map[string]change{
-		"cordon, with a record": {patch: cordoning},
-		"uncordon":              {patch: `{"spec":{"unschedulable":null}}`},
-		"phase label":           {patch: `{"metadata":{"labels":{"notice.slipway.dev/azure-1":"drained"}}}`},
-		"label of mechanic's":   {patch: `{"metadata":{"labels":{"mechanic.cordoned":"true"}}}`},
-		"taint":                 {patch: f.withTaint(corev1.Taint{Key: "slipway.dev/notice", Value: "preempt", Effect: "NoExecute"})},
-		"taint of aks-node-termination-handler's": {
+		"cordon with a claim": {patch: cordoning},
+		"uncordon":            {patch: `{"spec":{"unschedulable":null}}`},
+		"phase label":         {patch: `{"metadata":{"labels":{"notice.slipway.dev/azure-1":"drained"}}}`},
+		"label of mechanic":   {patch: `{"metadata":{"labels":{"mechanic.cordoned":"true"}}}`},
+		"taint":               {patch: f.withTaint(corev1.Taint{Key: "slipway.dev/notice", Value: "preempt", Effect: "NoExecute"})},
+		"taint of aks-node-termination-handler": {
 			patch: f.withTaint(corev1.Taint{Key: "aks-node-termination-handler/preempt", Value: "1", Effect: "NoSchedule"}),
 		},
-		"lifecycle condition": {
-			subresources: status,
-			patch: `{"status":{"conditions":[{"type":"DrainInProgress","status":"True","reason":"Slipway","message":"m",` +
-				`"lastTransitionTime":"2026-01-01T00:00:00Z","lastHeartbeatTime":"2026-01-01T00:00:00Z"}]}}`,
-		},
+		"lifecycle condition": {subresources: status, patch: drainCondition},
 	}
 	maps.Copy(all, f.foreignChanges())
 	return all
@@ -63,28 +59,28 @@ func (f *fixture) changes() map[string]change {
 // foreignChanges returns changes of a node that no part of Slipway makes.
 func (f *fixture) foreignChanges() map[string]change {
 	return map[string]change{
-		"another's label": {
+		"foreign label": {
 			patch: `{"metadata":{"labels":{"example.com/team":"red"}}}`, refused: "changes no labels",
 		},
-		"another's label, taken off": {
+		"foreign label removed": {
 			patch: `{"metadata":{"labels":{"example.com/team":null}}}`, refused: "changes no labels",
 		},
-		"a role": {
+		"role label": {
 			patch: `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`, refused: "changes no labels",
 		},
-		"a label that only looks like ours": {
+		"label with a similar prefix": {
 			patch: `{"metadata":{"labels":{"notslipway.dev/x":"y"}}}`, refused: "changes no labels",
 		},
-		"a label that ends like ours": {
+		"label with a similar suffix": {
 			patch: `{"metadata":{"labels":{"x.mechanic.cordoned":"y"}}}`, refused: "changes no labels",
 		},
-		"another's label, by way of the status": {
+		"foreign label by the status": {
 			subresources: status, patch: `{"metadata":{"labels":{"example.com/team":"red"}}}`, refused: "changes no labels",
 		},
-		"another's annotation": {
+		"foreign annotation": {
 			patch: `{"metadata":{"annotations":{"example.com/note":"Slipway's"}}}`, refused: "changes no annotations",
 		},
-		"another's annotation, taken off": {
+		"foreign annotation removed": {
 			patch: `{"metadata":{"annotations":{"example.com/note":null}}}`, refused: "changes no annotations",
 		},
 		"a new annotation": {
@@ -98,20 +94,20 @@ func (f *fixture) foreignChanges() map[string]change {
 				`"uid":"27a5a6a4-4b35-4a76-8b0f-31e6e3a0d4a5"}]}}`,
 			refused: "metadata but labels and annotations",
 		},
-		"another's taint": {
+		"foreign taint": {
 			patch: f.withTaint(corev1.Taint{Key: "example.com/mine", Effect: "NoExecute"}), refused: "changes no taints",
 		},
-		"all taints, taken off": {
+		"all taints removed": {
 			patch: `{"spec":{"taints":null}}`, refused: "changes no taints",
 		},
-		"another's taint, of another value": {
+		"foreign taint with another value": {
 			patch:   `{"spec":{"taints":[{"key":"example.com/team","value":"red","effect":"PreferNoSchedule"}]}}`,
 			refused: "changes no taints",
 		},
 		"readiness": {
 			subresources: status, patch: `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, refused: "changes no conditions",
 		},
-		"readiness, taken off": {
+		"readiness removed": {
 			subresources: status, patch: `{"status":{"conditions":[{"type":"Ready","$patch":"delete"}]}}`, refused: "changes no conditions",
 		},
 		"capacity": {
@@ -121,21 +117,21 @@ func (f *fixture) foreignChanges() map[string]change {
 			subresources: status, patch: `{"status":{"addresses":[{"type":"InternalIP","address":"10.66.6.6"}]}}`,
 			refused: "status but conditions",
 		},
-		"the runtime's description": {
+		"node information": {
 			subresources: status, patch: `{"status":{"nodeInfo":{"kernelVersion":"0"}}}`, refused: "status but conditions",
 		},
-		"a field that was not there": {
+		"new status field": {
 			subresources: status, patch: `{"status":{"volumesInUse":["x"]}}`, refused: "status but conditions",
 		},
 	}
 }
 
-// TestAnAgentsTokenIsGoodForItsOwnNodeAlone tries both kinds of node-bound tokens.
-func TestAnAgentsTokenIsGoodForItsOwnNodeAlone(t *testing.T) {
-	f := newFixture(t, "token")
+// TestAgentTokenChangesOnlyItsOwnNode tries both kinds of node-bound tokens.
+func TestAgentTokenChangesOnlyItsOwnNode(t *testing.T) {
+	f := newFixture(t)
 	was := f.marks()
 	for kind, client := range map[string]attempter{
-		"of the agent's pod": {f, f.agent(own)}, "of the node": {f, f.as(controlplane.TokenOptions{Node: f.node(own)})},
+		"bound to the pod": {f, f.agent()}, "bound to the node": {f, f.as(controlplane.TokenOptions{Node: f.node(own)})},
 	} {
 		for name, c := range f.changes() {
 			t.Run(kind+": "+name, func(t *testing.T) {
@@ -149,27 +145,11 @@ func TestAnAgentsTokenIsGoodForItsOwnNodeAlone(t *testing.T) {
 	}
 }
 
-// TestAnAgentsTokenThatSaysNoNodeChangesNothing checks an unbound token. It may belong to anyone, on any host.
-func TestAnAgentsTokenThatSaysNoNodeChangesNothing(t *testing.T) {
-	f := newFixture(t, "nowhere")
-	nobody := attempter{f, f.as(controlplane.TokenOptions{})}
-	for name, c := range f.changes() {
-		t.Run(name, func(t *testing.T) {
-			nobody.expect(t, patchNode(f.node(own), c.patch, c.subresources...), unbound)
-		})
-	}
-	pod := f.pod(own, "nowhere", nil)
-	nobody.expect(t, deletePod(pod.Name, &pod.UID), unbound)
-	nobody.expect(t, evict(pod.Name, &pod.UID), unbound)
-	nobody.expect(t, report("Node", f.node(own)), unbound)
-	nobody.expect(t, createLease("slipway-drain-0"), unbound)
-}
-
-// TestAnAgentsTokenCreatesLeasesOfDrainSlotsAlone protects the manager's Lease in the same namespace. With it, a thief
+// TestAgentTokenCreatesOnlyDrainSlotLeases protects the manager's Lease in the same namespace. With it, a stolen token
 // could keep every manager from leading.
-func TestAnAgentsTokenCreatesLeasesOfDrainSlotsAlone(t *testing.T) {
-	f := newFixture(t, "leases")
-	agent := attempter{f, f.agent(own)}
+func TestAgentTokenCreatesOnlyDrainSlotLeases(t *testing.T) {
+	f := newFixture(t)
+	agent := attempter{f, f.agent()}
 	for _, name := range []string{"slipway-drain-0", "slipway-drain-9", "slipway-drain-15"} {
 		agent.expect(t, createLeaseOf(name, f.node(own), 30), "")
 		agent.expect(t, createLeaseOf(name, "", 30), "")
@@ -184,9 +164,9 @@ func TestAnAgentsTokenCreatesLeasesOfDrainSlotsAlone(t *testing.T) {
 	}
 }
 
-func TestAnAgentsTokenDeletesPodsOfItsOwnNodeAlone(t *testing.T) {
-	f := newFixture(t, "pods")
-	agent := attempter{f, f.agent(own)}
+func TestAgentTokenDeletesOnlyPodsOfItsNode(t *testing.T) {
+	f := newFixture(t)
+	agent := attempter{f, f.agent()}
 	here, there := f.pod(own, "here", nil), f.pod(other, "there", nil)
 	waiting := workload.App{Namespace: namespace, Name: "waiting", NodeSelector: map[string]string{"example.com/nowhere": ""}}
 	f.check(workload.Create(f.ctx, f.Client(), waiting.Pod()))
@@ -194,19 +174,19 @@ func TestAnAgentsTokenDeletesPodsOfItsOwnNodeAlone(t *testing.T) {
 	agent.expect(t, deletePodWithin("here", &here.UID, new(int64(1))), "")
 	agent.expect(t, deletePodWithin("here", &here.UID, new(int64(0))), "leaves it no time to stop")
 	agent.expect(t, deletePod("here", nil), "without its UID")
-	for name, pod := range map[string]*corev1.Pod{"wants no time": f.withoutGrace("abrupt"), "has finished": f.finished("finished")} {
+	for name, pod := range map[string]*corev1.Pod{"grace period of 0": f.pod(own, "no-grace", withoutGrace), "finished pod": f.finished("finished")} {
 		t.Run(name, func(t *testing.T) { agent.expect(t, deletePod(pod.Name, &pod.UID), "") })
 	}
 	agent.expect(t, deletePod("there", &there.UID), "deletes no pods elsewhere")
 	agent.expect(t, deletePod("waiting", nil), "deletes no pods elsewhere")
 }
 
-// TestAnAgentsTokenSetsDisruptionTargetOnItsOwnNodeAlone checks the DisruptionTarget condition. It tells Jobs that a
+// TestAgentTokenSetsOnlyItsPodsDisruptionTarget checks the DisruptionTarget condition. It tells Jobs that a
 // forced deletion is not a failure of the pod.
-func TestAnAgentsTokenSetsDisruptionTargetOnItsOwnNodeAlone(t *testing.T) {
-	f := newFixture(t, "conditions")
-	agent := attempter{f, f.agent(own)}
-	here := f.pod(own, "disrupted-here", map[string]string{"example.com/team": "blue"})
+func TestAgentTokenSetsOnlyItsPodsDisruptionTarget(t *testing.T) {
+	f := newFixture(t)
+	agent := attempter{f, f.agent()}
+	here := f.pod(own, "disrupted-here", withLabels(map[string]string{"example.com/team": "blue"}))
 	f.pod(other, "disrupted-there", nil)
 	agent.expect(t, patchPodStatus(here.Name, disrupted), "")
 	agent.expect(t, patchPodStatus("disrupted-there", disrupted), "changes no pods elsewhere")
@@ -222,15 +202,14 @@ func TestAnAgentsTokenSetsDisruptionTargetOnItsOwnNodeAlone(t *testing.T) {
 	} {
 		agent.expect(t, patchPodStatus(here.Name, patch), words)
 	}
-	unbound := attempter{f, f.as(controlplane.TokenOptions{})}
-	unbound.expect(t, patchPodStatus(here.Name, disrupted), "does not say which node it is of")
+	attempter{f, f.as(controlplane.TokenOptions{})}.expect(t, patchPodStatus(here.Name, disrupted), unbound)
 }
 
-// TestAnAgentsTokenEvictsNoMoreThanTheBudgetsAllow checks evictions with a stolen token. An Eviction does not name the
+// TestAgentTokenEvictsOnlyAsPDBsAllow checks evictions with a stolen token. An Eviction does not name the
 // pod's node, so no policy can bind it to the node. Only the PDBs limit the token.
-func TestAnAgentsTokenEvictsNoMoreThanTheBudgetsAllow(t *testing.T) {
-	f := newFixture(t, "evictions")
-	agent := attempter{f, f.agent(own)}
+func TestAgentTokenEvictsOnlyAsPDBsAllow(t *testing.T) {
+	f := newFixture(t)
+	agent := attempter{f, f.agent()}
 	here := f.pod(own, "evicted", nil)
 	agent.expect(t, evict(here.Name, &here.UID), "")
 	agent.expect(t, evict(here.Name, nil), "without its UID")
@@ -238,31 +217,31 @@ func TestAnAgentsTokenEvictsNoMoreThanTheBudgetsAllow(t *testing.T) {
 	agent.expect(t, evictWithin(here.Name, &here.UID, new(int64(0))), "leaves it no time to stop")
 
 	labels := map[string]string{"example.com/guarded": "yes"}
-	there := f.pod(other, "guarded", labels)
+	there := f.pod(other, "guarded", withLabels(labels))
 	none := intstr.FromInt32(0)
-	budget := &policyv1.PodDisruptionBudget{
+	pdb := &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "guarded"},
 		Spec: policyv1.PodDisruptionBudgetSpec{
 			MaxUnavailable: &none, Selector: &metav1.LabelSelector{MatchLabels: labels},
 		},
 	}
-	f.check(workload.Create(f.ctx, f.Client(), budget))
-	f.check(testbed.PollUntil(f.ctx, "the budget holds the pod", func() bool {
+	f.check(workload.Create(f.ctx, f.Client(), pdb))
+	f.check(testbed.PollUntil(f.ctx, "the PDB blocks the eviction", func() bool {
 		return apierrors.IsTooManyRequests(evict(there.Name, &there.UID)(f.ctx, agent.client))
 	}))
 }
 
-func TestAnAgentsTokenReportsOfItsOwnNodeAlone(t *testing.T) {
-	f := newFixture(t, "events")
-	agent := attempter{f, f.agent(own)}
+func TestAgentTokenWritesOnlyEventsOfItsNode(t *testing.T) {
+	f := newFixture(t)
+	agent := attempter{f, f.agent()}
 	agent.expect(t, report("Node", f.node(own)), "")
 	agent.expect(t, report("Node", f.node(other)), "reports of nothing else")
 	agent.expect(t, report("Pod", f.node(own)), "reports of nothing else")
 }
 
-// TestOthersAreNotConcerned checks that the policies apply only to agents.
-func TestOthersAreNotConcerned(t *testing.T) {
-	f := newFixture(t, "others")
+// TestAgentPoliciesDoNotConcernOthers checks that the policies apply only to agents.
+func TestAgentPoliciesDoNotConcernOthers(t *testing.T) {
+	f := newFixture(t)
 	admin := attempter{f, f.Client()}
 	for name, c := range f.changes() {
 		t.Run(name, func(t *testing.T) {
@@ -271,10 +250,10 @@ func TestOthersAreNotConcerned(t *testing.T) {
 	}
 }
 
-// TestThePoliciesFitTheirTypes checks the type-check status of the policies. A policy that fails the type check still
+// TestPoliciesPassTheTypeCheck checks the type-check status of the policies. A policy that fails the type check still
 // refuses, but only its status shows the reason.
-func TestThePoliciesFitTheirTypes(t *testing.T) {
-	f := newFixture(t, "types")
+func TestPoliciesPassTheTypeCheck(t *testing.T) {
+	f := newFixture(t)
 	f.part("manager")
 	f.part("cloudpool")
 	for _, name := range []string{
@@ -294,7 +273,7 @@ func TestThePoliciesFitTheirTypes(t *testing.T) {
 	}
 }
 
-// marks returns the marks that a thief could change on the nodes.
+// marks returns the marks that a stolen token could change on the nodes.
 func (f *fixture) marks() map[string]string {
 	f.t.Helper()
 	marks := map[string]string{}

@@ -27,18 +27,24 @@ var parts = map[string][]string{
 	"cloudpool": {"cloudpool/rbac.yaml", "cloudpool/admission.yaml", "cloudpool/native.yaml", "cloudpool/authorize.yaml"},
 }
 
+// installed lists the installed parts. The tests of the package are not parallel.
+var installed []string
+
 // part returns a client with the token of a part's account. It first waits for the account's rights and their limits.
 func (f *fixture) part(name string) kubernetes.Interface {
 	f.t.Helper()
-	f.check(f.InstallCRDs(f.ctx))
-	f.check(f.ApplyManifests(f.ctx, parts[name]...))
+	if !slices.Contains(installed, name) {
+		f.check(f.InstallCRDs(f.ctx))
+		f.check(f.ApplyManifests(f.ctx, parts[name]...))
+		installed = append(installed, name)
+	}
 	account := "slipway-" + name
 	client := f.clientOf(testbed.ManagerNamespace, account, controlplane.TokenOptions{})
 	f.check(f.AwaitPermissions(f.ctx, testbed.ManagerNamespace, account, account))
 	return client
 }
 
-// request is one request of a thief.
+// request is one request with a stolen token.
 type request struct {
 	method, path string
 	body         string
@@ -51,7 +57,7 @@ func send(r request) attempt {
 		q := c.Discovery().RESTClient().Verb(r.method).AbsPath(r.path).Param("dryRun", metav1.DryRunAll)
 		switch {
 		case r.method == http.MethodPatch && strings.Contains(r.body, "apiVersion"):
-			q = q.SetHeader("Content-Type", "application/apply-patch+yaml").Param("fieldManager", "thief").Param("force", "true")
+			q = q.SetHeader("Content-Type", "application/apply-patch+yaml").Param("fieldManager", "stolen-token").Param("force", "true")
 		case r.method == http.MethodPatch:
 			q = q.SetHeader("Content-Type", "application/merge-patch+json")
 		case r.body != "":
@@ -78,13 +84,13 @@ func (a attempter) await(t *testing.T, attempts map[string]attempt) {
 	for words, try := range attempts {
 		var err error
 		if testbed.PollUntil(ctx, "a policy is in force", func() bool { err = try(a.f.ctx, a.client); return refused(err, words) }) != nil {
-			t.Fatalf("the answer is %v, want it refused with %q", err, words)
+			t.Fatalf("%v, want a refusal with %q", err, words)
 		}
 	}
 }
 
-func TestTheManagersTokenChangesWhatSlipwayWritesOnNodesAlone(t *testing.T) {
-	f := newFixture(t, "managed")
+func TestManagerTokenChangesOnlySlipwayKeysOnNodes(t *testing.T) {
+	f := newFixture(t)
 	manager := attempter{f, f.part("manager")}
 	node := f.node(own)
 	manager.await(t, map[string]attempt{
@@ -92,21 +98,17 @@ func TestTheManagersTokenChangesWhatSlipwayWritesOnNodesAlone(t *testing.T) {
 	})
 	was := f.marks()
 	changes := map[string]change{
-		"cordon, with a record": {patch: cordoning},
+		"cordon with a claim":   {patch: cordoning},
 		"uncordon":              {patch: `{"spec":{"unschedulable":null}}`},
-		"a group's mark":        {patch: `{"metadata":{"annotations":{"nodegroup.slipway.dev/idle-since":"2026-01-01T00:00:00Z"}}}`},
-		"the cluster autoscaler's annotation": {
+		"annotation of a group": {patch: `{"metadata":{"annotations":{"nodegroup.slipway.dev/idle-since":"2026-01-01T00:00:00Z"}}}`},
+		"annotation of cluster-autoscaler": {
 			patch: `{"metadata":{"annotations":{"cluster-autoscaler.kubernetes.io/scale-down-disabled":"true"}}}`,
 		},
-		"the taint of a machine that is gone": {
+		"out-of-service taint": {
 			patch: f.withTaint(corev1.Taint{Key: "node.kubernetes.io/out-of-service", Value: "nodeshutdown", Effect: "NoExecute"}),
 		},
-		"lifecycle condition": {
-			subresources: status,
-			patch: `{"status":{"conditions":[{"type":"DrainInProgress","status":"True","reason":"Slipway","message":"m",` +
-				`"lastTransitionTime":"2026-01-01T00:00:00Z","lastHeartbeatTime":"2026-01-01T00:00:00Z"}]}}`,
-		},
-		"the kubelet's port": {
+		"lifecycle condition": {subresources: status, patch: drainCondition},
+		"port of the kubelet": {
 			subresources: status, patch: `{"status":{"daemonEndpoints":{"kubeletEndpoint":{"Port":6666}}}}`, refused: "status but conditions",
 		},
 	}
@@ -116,7 +118,7 @@ func TestTheManagersTokenChangesWhatSlipwayWritesOnNodesAlone(t *testing.T) {
 	}
 	for n, mark := range f.marks() {
 		if was[n] != mark {
-			t.Errorf("node %s has changed: it was %s and is %s", n, was[n], mark)
+			t.Errorf("node %s changed from %s to %s", n, was[n], mark)
 		}
 	}
 }
@@ -130,10 +132,10 @@ func crd(plural, group, conversion string) request {
 		plural, group, group, plural, strings.TrimSuffix(plural, "s"), conversion)}
 }
 
-// TestTheManagersTokenInstallsSlipwaysTypesAlone protects against conversion webhooks. A type may name a webhook. The
+// TestManagerTokenInstallsOnlySlipwayTypes protects against conversion webhooks. A type may name a webhook. The
 // API server then sends all objects of the type there, and uses the answers.
-func TestTheManagersTokenInstallsSlipwaysTypesAlone(t *testing.T) {
-	f := newFixture(t, "types-of-others")
+func TestManagerTokenInstallsOnlySlipwayTypes(t *testing.T) {
+	f := newFixture(t)
 	manager := attempter{f, f.part("manager")}
 	foreign := crd("secrets", "example.com", "")
 	const types, webhook = "installs no types but", "installs no type with a conversion webhook"
@@ -141,7 +143,7 @@ func TestTheManagersTokenInstallsSlipwaysTypesAlone(t *testing.T) {
 	manager.expect(t, send(crd("nodes", "slipway.dev", "")), types)
 	change := request{
 		method: http.MethodPatch, path: "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nodegroups.slipway.dev",
-		body: `{"spec":{"conversion":{"strategy":"Webhook","webhook":{"conversionReviewVersions":["v1"],"clientConfig":{"url":"https://thief.example.com/"}}}}}`,
+		body: `{"spec":{"conversion":{"strategy":"Webhook","webhook":{"conversionReviewVersions":["v1"],"clientConfig":{"url":"https://webhook.example.com/"}}}}}`,
 	}
 	manager.expect(t, send(change), webhook)
 	change.body = `{"metadata":{"annotations":{"slipway.dev/schema-generation":"1"}}}`
@@ -171,10 +173,10 @@ func (f *fixture) writeConfigMaps(account string) {
 	})
 }
 
-// TestTheManagersTokenWritesNoConfigMapsButLaunchRecords protects other ConfigMaps of the namespace. Another component
+// TestManagerTokenWritesOnlyLaunchRecords protects other ConfigMaps of the namespace. Another component
 // may read its configuration from one.
-func TestTheManagersTokenWritesNoConfigMapsButLaunchRecords(t *testing.T) {
-	f := newFixture(t, "records")
+func TestManagerTokenWritesOnlyLaunchRecords(t *testing.T) {
+	f := newFixture(t)
 	manager := attempter{f, f.part("manager")}
 	f.writeConfigMaps("slipway-manager")
 	const record, words = "slipway-launches-spot", "writes no ConfigMaps but launch records"
@@ -214,23 +216,33 @@ func TestTheManagersTokenWritesNoConfigMapsButLaunchRecords(t *testing.T) {
 	manager.expect(t, update(configMap(record, "dashboard.json")), words)
 }
 
-// retirementOf returns a request for a NodeRetirement as a cloudpool creates it, with additional metadata.
-func retirementOf(metadata string) request {
+// retirementOf returns a request that creates a NodeRetirement, with additional metadata.
+func retirementOf(metadata, spec string) request {
 	return request{method: http.MethodPost, path: "/apis/slipway.dev/v1alpha1/noderetirements", body: fmt.Sprintf(
-		`{"apiVersion":"slipway.dev/v1alpha1","kind":"NodeRetirement","metadata":{"name":"r"%s},`+
-			`"spec":{"nodeName":"n","nodeUID":"u","reason":"Surplus"}}`, metadata)}
+		`{"apiVersion":"slipway.dev/v1alpha1","kind":"NodeRetirement","metadata":{"name":"r"%s},"spec":{%s}}`, metadata, spec)}
 }
 
-// TestTheCloudpoolsTokenCreatesNodeRetirementsThatCanBeDeleted checks finalizers and owners. A permanent NodeRetirement
-// would count in its group's disruption budget forever.
-func TestTheCloudpoolsTokenCreatesNodeRetirementsThatCanBeDeleted(t *testing.T) {
-	f := newFixture(t, "requests")
+// TestCloudpoolTokenCreatesOnlyItsOwnRetirements checks finalizers, owners and fields. A permanent NodeRetirement would
+// count in its group's disruption budget forever.
+func TestCloudpoolTokenCreatesOnlyItsOwnRetirements(t *testing.T) {
+	f := newFixture(t)
 	cloudpool := attempter{f, f.part("cloudpool")}
 	const words = "neither metadata.finalizers nor metadata.ownerReferences"
-	withFinalizer := send(retirementOf(`,"finalizers":["example.com/forever"]`))
+	const good = `"nodeName":"n","nodeUID":"u","reason":"Surplus","providerID":"azure:///x","group":"g"`
+	withFinalizer := send(retirementOf(`,"finalizers":["example.com/forever"]`, good))
 	cloudpool.await(t, map[string]attempt{words: withFinalizer})
-	cloudpool.expect(t, send(retirementOf("")), "")
-	cloudpool.expect(t, send(retirementOf(`,"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"n","uid":"u"}]`)), words)
+	cloudpool.expect(t, send(retirementOf("", good)), "")
+	cloudpool.expect(t, send(retirementOf(`,"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"n","uid":"u"}]`, good)), words)
+	for spec, words := range map[string]string{
+		`"nodeName":"n","reason":"Surplus"`:                                                  "spec.nodeUID",
+		`"nodeName":"n","nodeUID":"u","reason":"InstanceGone"`:                               "spec.reason",
+		`"nodeName":"n","nodeUID":"u","reason":"Idle"`:                                       "spec.reason",
+		good + `,"overrideProtection":{"by":"me","why":"so","until":"2030-01-01T00:00:00Z"}`: "overrideProtection",
+		good + `,"notice":{"source":"azure","id":"1","type":"Preempt"}`:                      "notice",
+		good + `,"ttlAfterFinished":"0s"`:                                                    "ttlAfterFinished",
+	} {
+		cloudpool.expect(t, send(retirementOf("", spec)), words)
+	}
 }
 
 // nodeGroup creates a NodeGroup with the status of an earlier manager version.
@@ -248,10 +260,10 @@ func (f *fixture) nodeGroup(name string) request {
 	return status
 }
 
-// TestTheCloudpoolsTokenChangesTheLaunchRecordAlone protects a NodeGroup's status. A wrong size or condition would
+// TestCloudpoolTokenChangesOnlyTheLaunchRecord protects a NodeGroup's status. A wrong size or condition would
 // mislead every reader.
-func TestTheCloudpoolsTokenChangesTheLaunchRecordAlone(t *testing.T) {
-	f := newFixture(t, "launches")
+func TestCloudpoolTokenChangesOnlyTheLaunchRecord(t *testing.T) {
+	f := newFixture(t)
 	cloudpool := attempter{f, f.part("cloudpool")}
 	group := f.nodeGroup("launches")
 	patch := func(body string) attempt {
@@ -273,8 +285,8 @@ func TestTheCloudpoolsTokenChangesTheLaunchRecordAlone(t *testing.T) {
 	}
 }
 
-func TestTheCloudpoolsTokenHoldsNoLeaseForLong(t *testing.T) {
-	f := newFixture(t, "holds")
+func TestCloudpoolTokenWritesOnlyShortPoolLeases(t *testing.T) {
+	f := newFixture(t)
 	cloudpool := attempter{f, f.part("cloudpool")}
 	const pool, words = "slipway-cloudpool-builders-0", "for 120 s at most"
 	cloudpool.await(t, map[string]attempt{words: createLease(pool)})
@@ -282,10 +294,10 @@ func TestTheCloudpoolsTokenHoldsNoLeaseForLong(t *testing.T) {
 	cloudpool.expect(t, createLease("slipway-manager"), "writes no Leases and ConfigMaps but those of pools")
 }
 
-// thefts lists requests that RBAC refuses to every part, except to the parts in may.
-var thefts = map[string]struct {
+// forbiddenRequests lists requests that RBAC refuses to every part, except to the parts in allowed.
+var forbiddenRequests = map[string]struct {
 	request
-	may []string
+	allowed []string
 }{
 	"be an administrator":             {request{method: "GET", path: "/api/v1/nodes/n", impersonates: "system:admin"}, nil},
 	"a certificate":                   {request{method: "POST", path: "/apis/certificates.k8s.io/v1/certificatesigningrequests", body: "{}"}, nil},
@@ -345,20 +357,20 @@ var thefts = map[string]struct {
 	"priority over others":            {request{method: "PATCH", path: "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas/slipway-agent", body: "{}"}, nil},
 }
 
-// TestNoTokenIsGoodForMoreThanItsPartNeeds makes each request with each token. RBAC refuses it before the API server
+// TestRBACRefusesRequestsNoPartNeeds makes each request with each token. RBAC refuses it before the API server
 // reads anything.
-func TestNoTokenIsGoodForMoreThanItsPartNeeds(t *testing.T) {
-	f := newFixture(t, "thefts")
+func TestRBACRefusesRequestsNoPartNeeds(t *testing.T) {
+	f := newFixture(t)
 	for part, client := range map[string]kubernetes.Interface{
-		"agent": f.agent(own), "manager": f.part("manager"), "cloudpool": f.part("cloudpool"),
+		"agent": f.agent(), "manager": f.part("manager"), "cloudpool": f.part("cloudpool"),
 	} {
-		for name, theft := range thefts {
-			if slices.Contains(theft.may, part) {
+		for name, forbidden := range forbiddenRequests {
+			if slices.Contains(forbidden.allowed, part) {
 				continue
 			}
-			err := send(theft.request)(f.ctx, client)
+			err := send(forbidden.request)(f.ctx, client)
 			if !apierrors.IsForbidden(err) || strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
-				t.Errorf("%s: %s: the answer is %v, want RBAC to refuse it", part, name, err)
+				t.Errorf("%s: %s: %v, want RBAC to refuse it", part, name, err)
 			}
 		}
 	}

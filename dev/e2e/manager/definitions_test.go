@@ -22,14 +22,14 @@ import (
 )
 
 const (
-	nodeGroups = "nodegroups.slipway.dev"
-	added      = "replacement" // a field that an older definition lacks
-	toCome     = "toCome"      // a field that only a newer definition has
+	nodeGroups  = "nodegroups.slipway.dev"
+	newerField  = "replacement" // a field that an older definition lacks
+	futureField = "futureField" // a field that only a newer definition has
 )
 
-// installs starts a manager on a cluster without the types. It then starts managers on clusters with an older definition.
-// The older definition has the same number, as builds of one release do, or an unreadable number.
-func (b bed) installs(t *testing.T) {
+// installsAndUpgrades starts a manager on a cluster without the types. It then starts managers on clusters with an older
+// definition. The older definition has the same number, as builds of one release do, or an unreadable number.
+func (b bed) installsAndUpgrades(t *testing.T) {
 	b.t = t
 	first := b.installer("installs", b.credentials())
 	if got := b.definitions(); len(got) != 3 {
@@ -38,18 +38,18 @@ func (b bed) installs(t *testing.T) {
 	b.check(first.Kill())
 	own := generation(b.definition())
 	if own == 0 {
-		t.Fatal("it has no number")
+		t.Fatal("the definition has no generation")
 	}
 	for i, number := range []string{strconv.FormatUint(own, 10), "the first", ""} {
 		b.check(b.age(number))
 		if got := b.definition().GetAnnotations()[crds.GenerationAnnotation]; got != number {
 			t.Fatalf("the older version has the number %q, want %q", got, number)
 		}
-		if b.knows(added) {
+		if b.knows(newerField) {
 			t.Fatal("the older version knows the newer field")
 		}
 		next := b.installer(fmt.Sprint("upgrades-", i), b.credentials())
-		if !b.knows(added) {
+		if !b.knows(newerField) {
 			t.Errorf("number %q: the definition was not upgraded", number)
 		}
 		if got := generation(b.definition()); got != own {
@@ -59,17 +59,17 @@ func (b bed) installs(t *testing.T) {
 	}
 }
 
-// leavesNewer starts a manager on a cluster with a newer definition, and with an object that uses it.
-func (b bed) leavesNewer(t *testing.T) {
+// keepsNewer starts a manager on a cluster with a newer definition, and with an object that uses it.
+func (b bed) keepsNewer(t *testing.T) {
 	b.t = t
 	b.check(b.renew())
 	groups := dynamic.NewForConfigOrDie(b.RESTConfig()).Resource(groups)
 	group := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "slipway.dev/v1alpha1", "kind": "NodeGroup", "metadata": map[string]any{"name": "of-tomorrow"},
+		"apiVersion": "slipway.dev/v1alpha1", "kind": "NodeGroup", "metadata": map[string]any{"name": "newer"},
 		"spec": map[string]any{
 			"nodeSelector": map[string]any{"matchLabels": map[string]any{"pool": "none"}},
 			"cloud":        map[string]any{"provider": "azure", "group": "none"},
-			toCome:         "kept",
+			futureField:    "kept",
 		},
 	}}
 	b.check(testbed.PollUntil(b.ctx, "the newer definition is served", func() bool {
@@ -77,26 +77,26 @@ func (b bed) leavesNewer(t *testing.T) {
 		return err == nil
 	}))
 	p := b.installer("older", b.credentials())
-	b.left(p)
+	b.checkKept(p)
 	written, err := groups.Patch(b.ctx, group.GetName(), types.MergePatchType, []byte(`{"metadata":{"labels":{"written":"again"}}}`),
 		metav1.PatchOptions{})
 	b.check(err)
-	if got, _, _ := unstructured.NestedString(written.Object, "spec", toCome); got != "kept" {
-		t.Errorf("spec.%s is %q after the object was written", toCome, got)
+	if got, _, _ := unstructured.NestedString(written.Object, "spec", futureField); got != "kept" {
+		t.Errorf("spec.%s is %q after a write", futureField, got)
 	}
 	b.check(groups.Delete(b.ctx, group.GetName(), metav1.DeleteOptions{}))
 	b.check(p.Kill())
 }
 
-// leavesUpgraded installs a newer definition after the manager has read the older one, and before it upgrades it.
-func (b bed) leavesUpgraded(t *testing.T) {
+// keepsUpgraded installs a newer definition after the manager has read the older one, and before it upgrades it.
+func (b bed) keepsUpgraded(t *testing.T) {
 	b.t = t
 	b.check(b.age(""))
-	b.overtaken("overtaken-applying")
+	b.startAndRenew("renewed-before-apply")
 }
 
-// leavesInstalled installs a newer definition after the manager has found none, and before it installs its own.
-func (b bed) leavesInstalled(t *testing.T) {
+// keepsInstalled installs a newer definition after the manager has found none, and before it installs its own.
+func (b bed) keepsInstalled(t *testing.T) {
 	b.t = t
 	there := dynamic.NewForConfigOrDie(b.RESTConfig()).Resource(definitionResource)
 	b.check(there.Delete(b.ctx, nodeGroups, metav1.DeleteOptions{}))
@@ -104,11 +104,11 @@ func (b bed) leavesInstalled(t *testing.T) {
 		_, err := there.Get(b.ctx, nodeGroups, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	}))
-	b.overtaken("overtaken-creating")
+	b.startAndRenew("renewed-before-create")
 }
 
-// overtaken starts a manager. Another client renews the definition immediately before the manager first writes one.
-func (b bed) overtaken(name string) {
+// startAndRenew starts a manager. Another client renews the definition immediately before the manager first writes one.
+func (b bed) startAndRenew(name string) {
 	b.t.Helper()
 	var once sync.Once
 	met := false
@@ -127,9 +127,9 @@ func (b bed) overtaken(name string) {
 	p := b.installer(name, b.through(proxy))
 	once.Do(func() {}) // lets the test read the recorded value
 	if !met {
-		b.t.Fatal("it wrote none")
+		b.t.Fatal("the manager wrote no definition")
 	}
-	b.left(p)
+	b.checkKept(p)
 	b.check(p.Kill())
 }
 
@@ -141,14 +141,14 @@ func (b bed) installer(name, kubeconfig string) *process {
 	return p
 }
 
-// left checks that the newer definition is unchanged, and that the manager has logged this.
-func (b bed) left(p *process) {
+// checkKept checks that the newer definition is unchanged, and that the manager has logged this.
+func (b bed) checkKept(p *process) {
 	b.t.Helper()
-	if !b.knows(toCome) {
-		b.t.Error("the older definition was put back")
+	if !b.knows(futureField) {
+		b.t.Error("the older definition was restored")
 	}
 	if said := p.log(); strings.Count(said, "is newer than this program's and is kept") != 1 {
-		b.t.Errorf("it does not say so once:\n%s", said)
+		b.t.Errorf("the log does not report it once:\n%s", said)
 	}
 }
 
@@ -188,7 +188,7 @@ func generation(d *unstructured.Unstructured) uint64 { return crds.Generation(d.
 // age removes a field from the definition of NodeGroups and changes its number. The result looks like the definition of
 // an older manager.
 func (b bed) age(number string) error {
-	return b.put(number, func(fields map[string]any) { delete(fields, added) })
+	return b.put(number, func(fields map[string]any) { delete(fields, newerField) })
 }
 
 // renew adds a field to the definition, as a newer manager would.
@@ -198,7 +198,7 @@ func (b bed) renew() error {
 		return err
 	}
 	return b.put(strconv.FormatUint(generation(raw)+1, 10), func(fields map[string]any) {
-		fields[toCome] = map[string]any{"type": "string"}
+		fields[futureField] = map[string]any{"type": "string"}
 	})
 }
 

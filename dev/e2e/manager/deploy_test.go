@@ -31,7 +31,7 @@ func (b bed) deployment() *appsv1.Deployment {
 	return d
 }
 
-func TestTheDeploymentIsTakenAndItsPodsAreRestricted(t *testing.T) {
+func TestDeploymentPodsMeetRestrictedPodSecurity(t *testing.T) {
 	t.Parallel()
 	b := ready(t)
 	b.deploy("deployment.yaml", "service.yaml")
@@ -54,24 +54,24 @@ func TestTheDeploymentIsTakenAndItsPodsAreRestricted(t *testing.T) {
 	// System priority classes are only allowed in the system's own namespaces.
 	pod.Spec.PriorityClassName = ""
 	if _, err := b.Client().CoreV1().Pods(strict).Create(b.ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
-		t.Errorf("as restricted as can be: %v", err)
+		t.Errorf("the restricted namespace refuses the pod: %v", err)
 	}
 	pod.Spec.SecurityContext.RunAsNonRoot = nil
 	if _, err := b.Client().CoreV1().Pods(strict).Create(b.ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err == nil {
-		t.Error("the namespace takes a pod that may run as root: it proves nothing")
+		t.Error("the namespace accepts a pod that may run as root, so it enforces nothing")
 	}
 	c := d.Spec.Template.Spec.Containers[0]
 	if root := c.SecurityContext.ReadOnlyRootFilesystem; root == nil || !*root {
-		t.Error("the root file system can be written")
+		t.Error("the root file system is writable")
 	}
 	if *d.Spec.Replicas < 2 || c.LivenessProbe == nil || c.ReadinessProbe == nil || c.Resources.Limits.Memory().IsZero() {
 		t.Errorf("%d replicas, probes %v and %v, limits %v", *d.Spec.Replicas, c.LivenessProbe, c.ReadinessProbe, c.Resources.Limits)
 	}
 }
 
-// TestTheDeploymentsArgumentsAreTheBinarys runs the binary with the arguments of the manifest. It checks the paths and
+// TestManagerAcceptsTheArgumentsOfTheDeployment runs the binary with the arguments of the manifest. It checks the paths and
 // the port of the probes.
-func TestTheDeploymentsArgumentsAreTheBinarys(t *testing.T) {
+func TestManagerAcceptsTheArgumentsOfTheDeployment(t *testing.T) {
 	t.Parallel()
 	b := ready(t)
 	c := b.deployment().Spec.Template.Spec.Containers[0]
@@ -109,8 +109,8 @@ func TestTheDeploymentsArgumentsAreTheBinarys(t *testing.T) {
 	}
 }
 
-// TestEveryFileOfTheManifestsIsInTheKustomization excludes the files that are optional for the user.
-func TestEveryFileOfTheManifestsIsInTheKustomization(t *testing.T) {
+// TestKustomizationListsEveryManifest excludes the files that are optional for the user.
+func TestKustomizationListsEveryManifest(t *testing.T) {
 	t.Parallel()
 	root, err := testbed.RepositoryRoot()
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 // This is the account of the shipped manifests.
 const (
@@ -60,7 +60,7 @@ func (b bed) deploy(files ...string) {
 	root, err := testbed.RepositoryRoot()
 	b.check(err)
 	for _, file := range files {
-		b.check(b.Apply(b.ctx, filepath.Join(root, "deploy", "manager", file)))
+		b.check(b.ApplyFile(b.ctx, filepath.Join(root, "deploy", "manager", file)))
 	}
 }
 
@@ -109,20 +109,10 @@ func (b bed) start(name string, args ...string) *process {
 	b.check(err)
 	address, err := controlplane.ReserveFreeAddress(b.ctx)
 	b.check(err)
-	started, err := b.StartProcess(b.ctx, controlplane.Command{
+	started := b.StartProcessForTest(b.ctx, b.t, controlplane.Command{
 		Name: name, Path: path, Args: append([]string{"manager", "--listen", address}, args...), Env: []string{"POD_NAMESPACE=" + namespace},
 	})
-	b.check(err)
-	p := &process{started, b, address}
-	b.t.Cleanup(func() {
-		if p.IsAlive() {
-			_ = p.Kill()
-		}
-		if b.t.Failed() {
-			b.t.Logf("log of %s:\n%s", name, p.log())
-		}
-	})
-	return p
+	return &process{started, b, address}
 }
 
 func (p *process) log() string {

@@ -8,25 +8,25 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// TestProfilesAreServedToTheLoopbackInterfaceAlone checks each shipped command. A request that a proxy forwarded does not
+// TestProfilesAreServedOnlyToLoopbackRequests checks each shipped command. A request that a proxy forwarded does not
 // count as a loopback request.
-func TestProfilesAreServedToTheLoopbackInterfaceAlone(t *testing.T) {
+func TestProfilesAreServedOnlyToLoopbackRequests(t *testing.T) {
 	t.Parallel()
 	b := ready(t)
 	pool := controlplane.AKSPool{Name: "profiled"}
 	b.check(b.AddPool(b.ctx, pool, 1))
 	agent, err := b.StartAgent(b.ctx, pool, 0, "--profiling")
 	b.check(err)
-	t.Cleanup(func() { _ = agent.Crash() })
+	t.Cleanup(func() { _ = agent.KillIfAlive() })
 	manager := b.start("profiled", "--kubeconfig", b.credentials(), "--selector", shard+"=profiled", "--leader-elect=false", "--profiling")
 	for name, address := range map[string]string{
 		"slipway-agent": agent.MetricsAddress(), "slipway manager": manager.address, "slipway cloudpool": b.startCloudpool("--profiling"),
 	} {
 		url := "http://" + address + "/debug/pprof/cmdline"
-		b.check(testbed.PollUntil(b.ctx, name+" serves profiles", func() bool { return b.ask(url, nil) == http.StatusOK }))
+		b.check(testbed.PollUntil(b.ctx, name+" serves profiles", func() bool { return b.requestStatus(url, nil) == http.StatusOK }))
 		for _, header := range []string{"X-Forwarded-For", "Forwarded", "Via"} {
-			if got := b.ask(url, http.Header{header: {"10.0.0.9"}}); got != http.StatusForbidden {
-				t.Errorf("%s answers %d to %s, want 403", name, got, header)
+			if got := b.requestStatus(url, http.Header{header: {"10.0.0.9"}}); got != http.StatusForbidden {
+				t.Errorf("%s answers %d with the header %s, want 403", name, got, header)
 			}
 		}
 	}
@@ -42,18 +42,16 @@ func (b bed) startCloudpool(args ...string) string {
 	metrics, err := controlplane.ReserveFreeAddress(b.ctx)
 	b.check(err)
 	clouds := testbed.WriteTempFile(b.t, "cloudpool.yaml", "cloudpool: {pools: [{name: builders, url: 'http://127.0.0.1:1'}]}")
-	started, err := b.StartProcess(b.ctx, controlplane.Command{
+	b.StartProcessForTest(b.ctx, b.t, controlplane.Command{
 		Name: "profiled-cloudpool", Path: path, Args: append([]string{
 			"cloudpool", "--kubeconfig", b.Kubeconfig(), "--cloud-config", clouds, "--listen", front, "--metrics-listen", metrics, "--namespace", namespace,
 		}, args...),
 	})
-	b.check(err)
-	b.t.Cleanup(func() { _ = started.Kill() })
 	return metrics
 }
 
-// ask returns the status of an answer. Status 0 means no answer.
-func (b bed) ask(url string, header http.Header) int {
+// requestStatus returns the status of an answer. Status 0 means no answer.
+func (b bed) requestStatus(url string, header http.Header) int {
 	b.t.Helper()
 	r, err := http.NewRequestWithContext(b.ctx, http.MethodGet, url, nil)
 	b.check(err)

@@ -1,13 +1,11 @@
 package manager_test
 
 import (
-	"bytes"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -72,16 +70,6 @@ func (b *poolBed) fill(machines int) workload.App {
 	return app
 }
 
-// slipway runs a command of the product, and waits until it ends.
-func (b *poolBed) slipway(args ...string) (string, error) {
-	b.t.Helper()
-	var out bytes.Buffer
-	cmd := testbed.NewCommand(b.ctx, b.t, "slipway", append(args, "--kubeconfig", b.Kubeconfig())...)
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := cmd.Run()
-	return out.String(), err
-}
-
 // record returns the NodeRetirement of an instance's node, or nil if there is none.
 func (b *poolBed) record(i int) *v1alpha1.NodeRetirement {
 	b.t.Helper()
@@ -119,10 +107,10 @@ func inState(state v1alpha1.ReplacementState) func(*v1alpha1.NodeRetirement) boo
 	}
 }
 
-// silence changes the node as the node lifecycle controller does when the node has been silent long enough.
-func (b *poolBed) silence(i int) {
+// markUnknown changes the node as the node lifecycle controller does when the node has been silent long enough.
+func (b *poolBed) markUnknown(i int) {
 	b.t.Helper()
-	b.check(testbed.PollUntil(b.ctx, "the node is called Unknown", func() bool {
+	b.check(testbed.PollUntil(b.ctx, "the node is Unknown", func() bool {
 		_, err := b.Client().CoreV1().Nodes().Patch(b.ctx, b.pool.NodeName(i), types.StrategicMergePatchType,
 			[]byte(`{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown"}]}}`), metav1.PatchOptions{}, "status")
 		return err == nil || apierrors.IsNotFound(err)
@@ -142,55 +130,37 @@ func (b *poolBed) capacities() []string {
 	return asked
 }
 
-// saw waits for an Event with the reason about one of the pool's nodes, and returns its note.
-func (b *poolBed) saw(i int, reason string) string {
-	b.t.Helper()
-	var note string
-	b.check(testbed.PollUntil(b.ctx, "there is an Event "+reason, func() bool {
-		list, err := b.Client().EventsV1().Events(metav1.NamespaceDefault).List(b.ctx, metav1.ListOptions{
-			FieldSelector: "reason=" + reason,
-		})
-		b.check(err)
-		at := slices.IndexFunc(list.Items, func(e eventsv1.Event) bool { return e.Regarding.Name == b.pool.NodeName(i) })
-		if at >= 0 {
-			note = list.Items[at].Note
-		}
-		return at >= 0
-	}))
-	return note
-}
-
-// TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter simulates an Azure eviction with slipway. All
+// TestEvictedSpotInstanceIsReplacedAndCleanedUp simulates an Azure eviction with slipway. All
 // instances of the pool are full. The test kills the manager after it has written the launch record.
-func TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter(t *testing.T) {
+func TestEvictedSpotInstanceIsReplacedAndCleanedUp(t *testing.T) {
 	t.Parallel()
 	b := newPool(t, "evicted", 2, "maxSize: 3")
 	app := b.fill(2)
 	p := b.manage()
-	said, err := b.slipway("simulate-eviction", b.pool.NodeName(0), "--cloud-config", b.clouds)
+	said, err := b.RunSlipway(b.ctx, t, "simulate-eviction", b.pool.NodeName(0), "--cloud-config", b.clouds)
 	if err != nil || !strings.Contains(said, "Azure will evict") {
 		t.Fatalf("%v: %s", err, said)
 	}
-	ordered := b.awaitRecord(0, "a machine is ordered", func(rt *v1alpha1.NodeRetirement) bool {
+	launched := b.awaitRecord(0, "an instance is requested", func(rt *v1alpha1.NodeRetirement) bool {
 		return rt.Status.Replacement != nil && rt.Status.Replacement.State != v1alpha1.ReplacementWaiting
 	})
 	b.check(p.Kill())
-	if why := ordered.Status.Replacement.Reasons; len(why) == 0 || why[0].Code != "PodsDoNotFit" || !strings.Contains(why[0].Object, app.Name) {
-		t.Errorf("ordered because of %+v, want a pod of %s that has no room", why, app.Name)
+	if why := launched.Status.Replacement.Reasons; len(why) == 0 || why[0].Code != "PodsDoNotFit" || !strings.Contains(why[0].Object, app.Name) {
+		t.Errorf("launched because of %+v, want an unschedulable pod of %s", why, app.Name)
 	}
 	b.check(p.Restart(b.ctx))
 	ready := b.awaitRecord(0, "the replacement is usable", inState(v1alpha1.ReplacementReady))
 	if is := ready.Status.Replacement.Instance; !strings.EqualFold(is, b.pool.ProviderID(2)) {
 		t.Errorf("replaced by %s, want %s", is, b.pool.ProviderID(2))
 	}
-	b.check(testbed.PollUntil(b.ctx, "Azure has taken the machine", func() bool { _, there := b.ARM.VM(b.pool.ResourceName(0)); return !there }))
+	b.check(testbed.PollUntil(b.ctx, "Azure has deleted the instance", func() bool { _, there := b.ARM.VM(b.pool.ResourceName(0)); return !there }))
 	if rt := b.record(0); rt.Status.Phase.IsFinal() {
-		t.Errorf("I7: the retirement is over before the Node is silent: %s", rt.Status.Message)
+		t.Errorf("I7: the retirement ended before the Node was Unknown: %s", rt.Status.Message)
 	}
-	b.silence(0)
-	b.awaitRecord(0, "the retirement is over", func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1alpha1.Succeeded })
+	b.markUnknown(0)
+	b.awaitRecord(0, "the retirement has ended", func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Phase == v1alpha1.Succeeded })
 	if _, err := b.Client().CoreV1().Nodes().Get(b.ctx, b.pool.NodeName(0), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the Node is there: %v", err)
+		t.Errorf("the Node exists: %v", err)
 	}
 	if _, err := b.AwaitPods(b.ctx, b.pool.NodeName(2), "one of the app's", func(pods []corev1.Pod) bool {
 		return slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Labels[workload.AppLabel] == app.Name })
@@ -198,15 +168,16 @@ func TestASpotMachineThatAzureEvictsIsReplacedBeforeItGoesAndCleanedUpAfter(t *t
 		t.Error(err)
 	}
 	if got := b.capacities(); len(got) != 1 || b.ARM.Capacity(b.pool.ScaleSetName()) != 2 {
-		t.Errorf("I5: the scale set was asked for %v machines and is meant to have %d; want one order, and 2 as before",
+		t.Errorf("I5: the requested capacities are %v and the capacity is %d; want one request, and the capacity 2",
 			got, b.ARM.Capacity(b.pool.ScaleSetName()))
 	}
-	b.saw(0, "ReplacementReady")
+	_, err = b.AwaitEventNote(b.ctx, "Node", b.pool.NodeName(0), "ReplacementReady", "")
+	b.check(err)
 }
 
-// TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion retires a node beside an empty pool that is kept for
+// TestDeletionNudgesClusterAutoscaler retires a node beside an empty pool that is kept for
 // cluster-autoscaler.
-func TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion(t *testing.T) {
+func TestDeletionNudgesClusterAutoscaler(t *testing.T) {
 	t.Parallel()
 	b := newPool(t, "autoscaled", 2, "maxSize: 3")
 	const nudged = "nudged"
@@ -218,11 +189,11 @@ func TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion(t *testing.T) {
 	}})
 	p := b.manage()
 	b.retire(1)
-	b.awaitRecord(1, "the machine is deleted", func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Times.InstanceDeleted != nil })
+	b.awaitRecord(1, "the instance is deleted", func(rt *v1alpha1.NodeRetirement) bool { return rt.Status.Times.InstanceDeleted != nil })
 	b.check(p.Kill()) // it may have reported nothing yet
 	b.check(p.Restart(b.ctx))
 	var maxima []string
-	b.check(testbed.PollUntil(b.ctx, "the maximum is changed and put back", func() bool {
+	b.check(testbed.PollUntil(b.ctx, "the maximum is changed and restored", func() bool {
 		maxima = nil
 		for _, r := range b.ARM.Requests() {
 			if r.Action == "Microsoft.ContainerService/managedClusters/agentPools/write" && strings.HasSuffix(r.Path, nudged) {
@@ -234,19 +205,19 @@ func TestTheClusterAutoscalerIsMadeToLookAgainAfterADeletion(t *testing.T) {
 		return len(maxima) >= 2 && len(maxima)%2 == 0
 	}))
 	if maxima[0] != "6" || maxima[1] != "5" {
-		t.Errorf("the maxima asked for are %v, want 6 and then 5", maxima)
+		t.Errorf("the requested maxima are %v, want 6 and then 5", maxima)
 	}
 	if pool, _ := b.ARM.AgentPool(testbed.ManagedClusterName, nudged); pool.Max != 5 || len(pool.Tags) > 0 {
-		t.Errorf("the pool is left as %+v", pool)
+		t.Errorf("the pool is %+v", pool)
 	}
-	b.check(testbed.PollUntil(b.ctx, "the metrics tell of it", func() bool {
+	b.check(testbed.PollUntil(b.ctx, "the metrics count the nudge", func() bool {
 		_, metrics := p.get("/metrics")
 		return strings.Contains(metrics, `slipway_cas_sync_nudges_total{outcome="done",pool="nudged",reason=""} `) &&
 			!strings.Contains(metrics, `slipway_cas_sync_nudges_total{outcome="done",pool="nudged",reason=""} 0`) &&
 			strings.Contains(metrics, `slipway_cas_sync_max_size_changed{pool="nudged"} 0`)
 	}))
 	// Azure does not mark instances as the cluster's. The manager therefore searches only for orphaned Nodes.
-	p.await("/metrics", "tells of orphaned Nodes", func(_ int, metrics string) bool {
+	p.await("/metrics", "counts orphaned Nodes", func(_ int, metrics string) bool {
 		return strings.Contains(metrics, `slipway_orphans{cloud="azure",kind="Node",state="proven"} 0`) &&
 			!strings.Contains(metrics, `slipway_orphans{cloud="azure",kind="Instance"`)
 	})

@@ -11,29 +11,29 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// TestAManagerBeginsOnAControlPlaneThatHasNeverSeenOne starts the first manager of a cluster. The API server does not
+// TestFirstManagerOfAClusterStarts starts the first manager of a cluster. The API server does not
 // answer at first, and the types are missing. The manager may not install them.
-func TestAManagerBeginsOnAControlPlaneThatHasNeverSeenOne(t *testing.T) {
+func TestFirstManagerOfAClusterStarts(t *testing.T) {
 	t.Parallel()
 	b := on(t, testbed.StartForTest(t, testbed.Options{}))
 	b.deploy("namespace.yaml", "rbac.yaml", "admission.yaml")
-	if !t.Run("it waits for its API server and for its types", b.waits) {
+	if !t.Run("waits for the API server and the types", b.waitsForAPIServer) {
 		return
 	}
-	if !t.Run("it names the right that it lacks to install them", b.lacksRight) {
+	if !t.Run("names the missing permission", b.namesMissingPermission) {
 		return
 	}
 	b.deploy("install-crds.yaml")
-	if !t.Run("it installs them, and older ones are upgraded", b.installs) {
+	if !t.Run("installs and upgrades the types", b.installsAndUpgrades) {
 		return
 	}
-	t.Run("it leaves newer ones as they are", b.leavesNewer)
-	t.Run("it leaves one that becomes newer while it starts", b.leavesUpgraded)
-	t.Run("it leaves a newer one that is installed while it starts", b.leavesInstalled)
+	t.Run("keeps newer types", b.keepsNewer)
+	t.Run("keeps types upgraded during the start", b.keepsUpgraded)
+	t.Run("keeps types installed during the start", b.keepsInstalled)
 }
 
-// waits starts a manager before an API server that first answers 503, then does not answer, and then works.
-func (b bed) waits(t *testing.T) {
+// waitsForAPIServer starts a manager before an API server that first answers 503, then does not answer, and then works.
+func (b bed) waitsForAPIServer(t *testing.T) {
 	b.t = t
 	var mode atomic.Pointer[faultproxy.Fault]
 	mode.Store(&faultproxy.Fault{Status: http.StatusServiceUnavailable})
@@ -45,39 +45,39 @@ func (b bed) waits(t *testing.T) {
 			return status == http.StatusServiceUnavailable && strings.Contains(body, words)
 		}
 	}
-	p.await("/readyz", "speaks of the 503", unready("checking the API server"))
-	p.await("/healthz", "is good all the same", func(status int, _ string) bool { return status == http.StatusOK })
+	p.await("/readyz", "reports the 503", unready("checking the API server"))
+	p.await("/healthz", "is good", func(status int, _ string) bool { return status == http.StatusOK })
 	asked := len(proxy.Requests())
 	mode.Store(&faultproxy.Fault{Delay: testbed.TestTimeout})
-	b.check(testbed.PollUntil(b.ctx, "the manager asks again", func() bool { return len(proxy.Requests()) > asked }))
+	b.check(testbed.PollUntil(b.ctx, "the manager retries", func() bool { return len(proxy.Requests()) > asked }))
 	mode.Store(&faultproxy.Fault{})
-	p.await("/readyz", "speaks of the types", unready("--install-crds"))
+	p.await("/readyz", "reports the types", unready("--install-crds"))
 	if !strings.Contains(p.log(), "cannot start yet, will retry") {
-		t.Errorf("the log does not say so:\n%s", p.log())
+		t.Errorf("the log does not report the retry:\n%s", p.log())
 	}
 	if err := p.Kill(); err != nil {
 		t.Error(err)
 	}
 }
 
-// lacksRight starts a manager with --install-crds that lacks the permission to install the types.
-func (b bed) lacksRight(t *testing.T) {
+// namesMissingPermission starts a manager with --install-crds that lacks the permission to install the types.
+func (b bed) namesMissingPermission(t *testing.T) {
 	b.t = t
 	said := b.start("lacks", "--kubeconfig", b.credentials(), "--leader-elect=false", "--install-crds").ended()
 	for _, part := range []string{
 		`cannot get resource \"customresourcedefinitions\" in API group \"apiextensions.k8s.io\"`, "deploy/manager/install-crds.yaml",
 	} {
 		if !strings.Contains(said, part) && !strings.Contains(said, strings.ReplaceAll(part, `\"`, `"`)) {
-			t.Errorf("it does not say %s:\n%s", part, said)
+			t.Errorf("the output lacks %s:\n%s", part, said)
 		}
 	}
 	if names := b.definitions(); len(names) > 0 {
-		t.Errorf("I10: half applied: %v are there", names)
+		t.Errorf("I10: the definitions %v are installed", names)
 	}
 }
 
-// TestAManagerThatIsToldToEndBeforeItCouldBeginEnds also covers a manager that waits for an API server.
-func TestAManagerThatIsToldToEndBeforeItCouldBeginEnds(t *testing.T) {
+// TestManagerStopsWhileWaitingForAPIServer covers a manager that waits for an API server.
+func TestManagerStopsWhileWaitingForAPIServer(t *testing.T) {
 	t.Parallel()
 	b := ready(t)
 	proxy := faultproxy.New(func(r faultproxy.Request) string { return r.Path })

@@ -28,7 +28,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/manager"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 // ns is the namespace of all workloads.
 const ns = "monitoring"
@@ -148,7 +148,7 @@ func (f *fixture) agent(p controlplane.AKSPool, instance int) {
 		"pollInterval: 200ms\nnotifications:\n- name: nobody\n  webhook: {url: 'http://127.0.0.1:1'}\n")
 	a, err := f.StartAgent(f.ctx, p, instance, "--config="+config)
 	f.check(err)
-	f.t.Cleanup(func() { _ = a.Crash() })
+	f.t.Cleanup(func() { _ = a.KillIfAlive() })
 	f.targets["slipway-agent"] = append(f.targets["slipway-agent"], a.MetricsAddress())
 }
 

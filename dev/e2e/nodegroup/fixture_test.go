@@ -3,7 +3,6 @@
 package nodegroup_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,13 +12,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
@@ -29,7 +26,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 var (
 	groups      = v1alpha1.GroupVersion.WithResource("nodegroups")
@@ -64,7 +61,7 @@ func newFixture(t *testing.T, name string, n int) *fixture {
 	}
 	ctx := testbed.TestContext(t)
 	f := &fixture{Testbed: bed, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, name: name}
-	f.check(bed.InstallManager(ctx))
+	f.check(bed.InstallManagerOnce(ctx))
 	f.check(f.AddPool(ctx, f.pool, n))
 	f.check(workload.Create(ctx, f.Client(), workload.NewNamespace(name)))
 	return f
@@ -96,21 +93,6 @@ func (f *fixture) idle(cooldown, more string) string {
 func (f *fixture) create(name, spec string) {
 	f.t.Helper()
 	f.check(f.CreateNodeGroup(f.ctx, name, map[string]string{shard: f.name}, spec))
-}
-
-// change patches the spec of a NodeGroup.
-func (f *fixture) change(name, spec string) {
-	f.t.Helper()
-	raw, err := yaml.YAMLToJSON([]byte("spec: {" + spec + "}"))
-	f.check(err)
-	_, err = f.objects(groups).Patch(f.ctx, name, types.MergePatchType, raw, metav1.PatchOptions{})
-	f.check(err)
-}
-
-// cooldown sets the cooldown of a group's rule.
-func (f *fixture) cooldown(name, d string) {
-	f.t.Helper()
-	f.change(name, "scaleDown: {idleByLabel: {cooldown: "+d+"}}")
 }
 
 // awaitGroup waits for a state of a NodeGroup.
@@ -160,7 +142,7 @@ func marked(n *corev1.Node) bool { return n.Annotations[since] != "" }
 // awaitGone waits until nodes of the pool and their instances are gone.
 func (f *fixture) awaitGone(instances ...int) {
 	f.t.Helper()
-	f.check(testbed.PollUntil(f.ctx, fmt.Sprintf("machines %v and their nodes are gone", instances), func() bool {
+	f.check(testbed.PollUntil(f.ctx, fmt.Sprintf("instances %v and their nodes are gone", instances), func() bool {
 		for _, i := range instances {
 			if _, there := f.ARM.VM(f.pool.ResourceName(i)); there {
 				return false
@@ -180,7 +162,7 @@ func (f *fixture) here(instances ...int) {
 		n, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.node(i), metav1.GetOptions{})
 		f.check(err)
 		if vm, there := f.ARM.VM(f.pool.ResourceName(i)); !there || vm.State == "Deleting" || n.Spec.Unschedulable {
-			f.t.Errorf("machine %d is there: %t (%s), its node is cordoned: %t", i, there, vm.State, n.Spec.Unschedulable)
+			f.t.Errorf("instance %d exists: %t (%s), its node is cordoned: %t", i, there, vm.State, n.Spec.Unschedulable)
 		}
 	}
 }
@@ -195,48 +177,16 @@ func (f *fixture) run(objects ...runtime.Object) {
 	f.check(workload.CreateAndAwait(f.ctx, f.Client(), objects...))
 }
 
-// bind runs a pod that keeps a node in service. It bypasses the scheduler, like a pod that was bound immediately before
-// the cordon.
-func (f *fixture) bind(name string, i int) {
-	f.t.Helper()
-	p := f.app(name, i).Pod()
-	p.Spec.NodeSelector, p.Spec.NodeName = nil, f.node(i)
-	f.run(p)
-}
-
 func (f *fixture) deletePod(name string) {
 	f.t.Helper()
 	now := int64(0)
 	f.check(f.Client().CoreV1().Pods(f.name).Delete(f.ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
 }
 
-// awaitEvent waits for an Event about an object with a text in it.
 func (f *fixture) awaitEvent(kind, name, reason, text string) {
 	f.t.Helper()
-	var seen []string
-	err := testbed.PollUntil(f.ctx, fmt.Sprintf("there is an Event %s about %s %s with %q", reason, kind, name, text), func() bool {
-		list, err := f.Client().EventsV1().Events(metav1.NamespaceAll).List(f.ctx, metav1.ListOptions{
-			FieldSelector: "regarding.kind=" + kind + ",regarding.name=" + name,
-		})
-		if err != nil {
-			return false
-		}
-		seen = nil
-		return contains(list.Items, func(e eventsv1.Event) bool {
-			seen = append(seen, e.Reason+": "+e.Note)
-			return e.Reason == reason && strings.Contains(e.Note, text)
-		})
-	})
-	if err != nil {
-		f.t.Fatalf("%v; there are %q", err, seen)
-	}
-}
-
-func contains[T any](all []T, is func(T) bool) (found bool) {
-	for _, one := range all {
-		found = is(one) || found
-	}
-	return found
+	_, err := f.AwaitEventNote(f.ctx, kind, name, reason, text)
+	f.check(err)
 }
 
 // record returns the NodeRetirement of one of the pool's nodes, or nil.
@@ -288,31 +238,15 @@ func (f *fixture) start(name string, env []string, args ...string) *controlplane
 	f.t.Helper()
 	path, err := testbed.EnsureBinary("slipway")
 	f.check(err)
-	p, err := f.StartProcess(f.ctx, controlplane.Command{Name: name, Path: path, Args: args, Env: env})
-	f.check(err)
-	f.t.Cleanup(func() {
-		if p.IsAlive() {
-			_ = p.Kill()
-		}
-		if f.t.Failed() {
-			raw, _ := os.ReadFile(p.LogFile())
-			f.t.Logf("log of %s:\n%s", name, raw)
-		}
-	})
-	return p
+	return f.StartProcessForTest(f.ctx, f.t, controlplane.Command{Name: name, Path: path, Args: args, Env: env})
 }
 
 // slipway runs a command, and returns its output.
 func (f *fixture) slipway(args ...string) string {
 	f.t.Helper()
-	var out, problems bytes.Buffer
-	cmd := testbed.NewCommand(f.ctx, f.t, "slipway", args...)
-	cmd.Env = append(cmd.Env, "KUBECONFIG="+f.Kubeconfig())
-	cmd.Stdout, cmd.Stderr = &out, &problems
-	if err := cmd.Run(); err != nil {
-		f.t.Fatalf("slipway %v: %v: %s", args, err, problems.String())
-	}
-	return out.String()
+	out, err := f.RunSlipway(f.ctx, f.t, args...)
+	f.check(err)
+	return out
 }
 
 // shown is the entry of one group in slipway status.
@@ -354,10 +288,10 @@ func (f *fixture) awaitLog(p *controlplane.Process, text string) error {
 	})
 }
 
-// awaitOne waits until the pool has one instance and one node.
-func (f *fixture) awaitOne() {
+// awaitOneInstance waits until the pool has one instance and one node.
+func (f *fixture) awaitOneInstance() {
 	f.t.Helper()
-	f.check(testbed.PollUntil(f.ctx, "one machine is left", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "one instance remains", func() bool {
 		nodes, err := f.Client().CoreV1().Nodes().List(f.ctx, metav1.ListOptions{LabelSelector: "kubernetes.azure.com/agentpool=" + f.pool.Name})
 		left := 0
 		for _, vm := range f.ARM.VMs() {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -48,10 +49,10 @@ func (f *fixture) watcher(env []string, flags ...string) *controlplane.Process {
 	return f.start("watcher-"+f.name, env, append(args, flags...)...)
 }
 
-// TestTheStandInForTheVMSSPodWatcherDoesWhatItsEnvironmentSays ends a pod on one node and keeps a pod on the second node.
+// TestVMSSPodWatcherModeRetiresNodesWithoutPods ends a pod on one node and keeps a pod on the second node.
 // The third node never has a pod. Every node has a placeholder pod. Azure throttles at first. Slipway restores what a
 // crash left of the synchronisation.
-func TestTheStandInForTheVMSSPodWatcherDoesWhatItsEnvironmentSays(t *testing.T) {
+func TestVMSSPodWatcherModeRetiresNodesWithoutPods(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "watch", 3)
 	f.agentPool(3)
@@ -68,7 +69,7 @@ func TestTheStandInForTheVMSSPodWatcherDoesWhatItsEnvironmentSays(t *testing.T) 
 		Namespace: f.name, Name: "placeholder", Replicas: 3, NodeSelector: map[string]string{"agentpool": f.name}, StopSeconds: "0.1",
 		Annotations: map[string]string{"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
 	}
-	f.run(placeholder.Deployment(), f.app("ends", 0).Pod(), f.app("goes-on", 1).Pod())
+	f.run(placeholder.Deployment(), f.app("ends", 0).Pod(), f.app("keeps-running", 1).Pod())
 	p := f.watcher([]string{
 		"COOLDOWN=1", "SCHEDULED_CHECK_FALG=true", "FAKENP_FLAG=true", "AKS_RG=" + testbed.ManagedClusterGroup,
 		"AKS_NAME=" + testbed.ManagedClusterName, "FAKE_NODEPOOL=fake",
@@ -78,11 +79,11 @@ func TestTheStandInForTheVMSSPodWatcherDoesWhatItsEnvironmentSays(t *testing.T) 
 	f.finish("ends", "")
 	f.awaitGone(0)
 	f.here(1)
-	f.check(testbed.PollUntil(f.ctx, "the maximum of the empty pool is put back", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "the maximum of the empty pool is restored", func() bool {
 		pool, _ := f.ARM.AgentPool(testbed.ManagedClusterName, "fake")
 		return pool.Max == 5 && len(pool.Tags) == 0
 	}))
-	throttled := contains(f.ARM.Requests(), func(r azure.ARMRequest) bool {
+	throttled := slices.ContainsFunc(f.ARM.Requests(), func(r azure.ARMRequest) bool {
 		return r.Action == vmssDelete && strings.Contains(r.Path, f.pool.ScaleSetName()) && r.Status == http.StatusTooManyRequests
 	})
 	if !throttled {
@@ -105,9 +106,9 @@ func (f *fixture) finish(name, more string) {
 	f.check(err)
 }
 
-// TestFaultANodeWhosePodEndedWhileTheToolWasAwayStayedForEver checks that this node is retired. A node that never had a
+// TestFaultPodEndDuringAnOutageWasMissed checks that this node is retired. A node that never had a
 // pod stays, as without the tool's periodic check.
-func TestFaultANodeWhosePodEndedWhileTheToolWasAwayStayedForEver(t *testing.T) {
+func TestFaultPodEndDuringAnOutageWasMissed(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "missed", 2)
 	f.agentPool(2)
@@ -121,9 +122,9 @@ func TestFaultANodeWhosePodEndedWhileTheToolWasAwayStayedForEver(t *testing.T) {
 	f.here(1)
 }
 
-// TestFaultTheCooldownOfAPodThatEndedWhileTheToolWasAwayWasNotKept checks that the cooldown starts at the pod's end. The
+// TestFaultCooldownIgnoredPodEndDuringAnOutage checks that the cooldown starts at the pod's end. The
 // node's annotation does not matter.
-func TestFaultTheCooldownOfAPodThatEndedWhileTheToolWasAwayWasNotKept(t *testing.T) {
+func TestFaultCooldownIgnoredPodEndDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "ended", 2)
 	f.run(f.app("job", 0).Pod())
@@ -148,9 +149,9 @@ func TestFaultTheCooldownOfAPodThatEndedWhileTheToolWasAwayWasNotKept(t *testing
 	f.here(0)
 }
 
-// TestI8TheLastMachineOfAPoolIsDeletedThoughTheProcessEndedAfterItsNode makes Azure refuse the deletion while the first
+// TestI8LastInstanceIsDeletedAfterARestart makes Azure refuse the deletion while the first
 // process runs. The next process finds a pool without a node. A process without work is alive and ready.
-func TestI8TheLastMachineOfAPoolIsDeletedThoughTheProcessEndedAfterItsNode(t *testing.T) {
+func TestI8LastInstanceIsDeletedAfterARestart(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "last", 1)
 	f.agentPool(1)
@@ -162,7 +163,7 @@ func TestI8TheLastMachineOfAPoolIsDeletedThoughTheProcessEndedAfterItsNode(t *te
 	f.check(p.Kill())
 	f.ARM.ClearResourceFaults(f.pool.ScaleSetName())
 	if _, there := f.ARM.VM(f.pool.ResourceName(0)); !there {
-		t.Fatal("the machine went before the process ended")
+		t.Fatal("the instance was deleted before the process ended")
 	}
 	f.check(p.Restart(f.ctx))
 	f.awaitGone(0)
@@ -187,8 +188,8 @@ func (f *fixture) answers(url string) bool {
 	return answer.StatusCode == http.StatusOK
 }
 
-// TestANodeIsRetiredByHandUnderTheStandIn retires a node without a pod. The node has only the annotations of its group.
-func TestANodeIsRetiredByHandUnderTheStandIn(t *testing.T) {
+// TestVMSSPodWatcherModeRetiresRequestedNode retires a node without a pod. The node has only the annotations of its group.
+func TestVMSSPodWatcherModeRetiresRequestedNode(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "asked", 1)
 	f.agentPool(1)

@@ -25,7 +25,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/notify"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 // fixture holds an instance, a namespace for one test, and a receiver.
 type fixture struct {
@@ -80,7 +80,7 @@ func (f *fixture) agent(config string, flags ...string) *testbed.Agent {
 	a, err := f.StartAgent(f.ctx, f.pool, 0, append(flags, "--config="+path)...)
 	f.check(err)
 	f.t.Cleanup(func() {
-		f.check(a.Crash())
+		f.check(a.KillIfAlive())
 		if f.t.Failed() {
 			raw, _ := os.ReadFile(a.LogFile())
 			f.t.Logf("log of the agent on %s:\n%s", a.Node, raw)
@@ -139,7 +139,7 @@ func TestEachMomentOfANoticeIsToldOnceAlsoByAnAgentThatWasKilled(t *testing.T) {
 	a := f.agent(strings.Replace(everything, "URL", f.url, 1))
 	revive := func() {
 		t.Helper()
-		f.check(a.Crash())
+		f.check(a.KillIfAlive())
 		f.check(a.RestartIfDead(f.ctx))
 		f.check(testbed.PollUntil(f.ctx, "the agent guards its node again", func() bool {
 			ready, _ := a.IsReady(f.ctx)

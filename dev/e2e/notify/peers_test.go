@@ -123,7 +123,7 @@ func send(t *testing.T, m notify.Moment, w notify.Webhook) error {
 		t.Fatal(err)
 	}
 	ctx := testbed.TestContext(t)
-	return n.Send(ctx, notify.NewSampleMessage(m, time.Now()))
+	return n.SendToAllNow(ctx, notify.NewSampleMessage(m, time.Now()))
 }
 
 func get(t *testing.T, address string) string {

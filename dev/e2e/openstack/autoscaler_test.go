@@ -28,7 +28,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat/openstackautoscaler"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 // conf is a configuration of the OpenStack autoscaler.
 const conf = `CloudType: OpenStack

@@ -134,7 +134,7 @@ func removeGroup(t *testing.T, c *openstackdev.Cloud, group string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
 	defer cancel()
-	if err := openstackdev.RemoveServers(ctx, nova(t, c, openstackdev.DemoCloud), markOf(group)); err != nil {
+	if err := openstackdev.DeleteServersAndWait(ctx, nova(t, c, openstackdev.DemoCloud), markOf(group)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -60,7 +60,7 @@ func TestEveryCredentialSignsIn(t *testing.T) {
 		URL: c.IDs.Endpoints["identity"], ApplicationCredentialID: application.ID, ApplicationCredentialSecret: application.Secret,
 	}
 	for name, config := range map[string]openstack.Config{"five fields": five, "application credential": credential, "clouds.yaml": configOf(c, g)} {
-		if err := providerOf(t, config, openstack.Options{}).Check(t.Context()); err != nil {
+		if err := providerOf(t, config, openstack.Options{}).CheckConfiguredNames(t.Context()); err != nil {
 			// A key pair belongs to its user, and an application credential belongs to the same user.
 			t.Errorf("%s: %v", name, err)
 		}
@@ -100,7 +100,7 @@ func TestACredentialThatDoesNotSignInIsARefusal(t *testing.T) {
 	}
 	config := inline(t, c, g)
 	config.Region = "LK" // the OpenStack autoscaler's built-in region
-	if err := providerOf(t, config, openstack.Options{}).Check(t.Context()); cloud.RefusalOf(err) != cloud.Invalid || !strings.Contains(err.Error(), "RegionOne") {
+	if err := providerOf(t, config, openstack.Options{}).CheckConfiguredNames(t.Context()); cloud.RefusalOf(err) != cloud.Invalid || !strings.Contains(err.Error(), "RegionOne") {
 		t.Errorf("a region that is not there: %v", err)
 	}
 }

@@ -231,7 +231,7 @@ func TestAnImageThatIsGoneIsInvalid(t *testing.T) {
 	g := groupOf(newGroupName(t))
 	g.Image = openstack.Image{ID: newImage(t, c, "passing")}
 	p := providerOf(t, configOf(c, g), openstack.Options{})
-	if err := p.Check(t.Context()); err != nil {
+	if err := p.CheckConfiguredNames(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := images.Delete(t.Context(), glance(t, c, openstackdev.DemoCloud), g.Image.ID).ExtractErr(); err != nil {
@@ -268,7 +268,7 @@ func TestI10NamesThatSeveralThingsHaveAreErrorsThatListThem(t *testing.T) {
 	}
 	g := groupOf(name)
 	g.Image, g.Networks, g.SecurityGroups = openstack.Image{Name: name}, []string{name}, []string{name}
-	err := providerOf(t, configOf(c, g), openstack.Options{}).Check(t.Context())
+	err := providerOf(t, configOf(c, g), openstack.Options{}).CheckConfiguredNames(t.Context())
 	if err == nil {
 		t.Fatal("names that are there twice pass")
 	}
@@ -280,7 +280,7 @@ func TestI10NamesThatSeveralThingsHaveAreErrorsThatListThem(t *testing.T) {
 
 	g.Flavors, g.KeyPair, g.ServerGroup = []string{"no-such-flavor"}, "no-such-key", "no-such-group"
 	g.Image, g.Networks, g.SecurityGroups = openstack.Image{Name: "no-such-image"}, []string{"no-such-network"}, []string{"no-such-sg"}
-	err = providerOf(t, configOf(c, g), openstack.Options{}).Check(t.Context())
+	err = providerOf(t, configOf(c, g), openstack.Options{}).CheckConfiguredNames(t.Context())
 	for _, missing := range []string{
 		`flavors[0]: "no-such-flavor"`, "m.2c4g", "no-such-key", "no-such-group", "no-such-image", `networks[0]: network "no-such-network"`, "no-such-sg",
 	} {
@@ -291,7 +291,7 @@ func TestI10NamesThatSeveralThingsHaveAreErrorsThatListThem(t *testing.T) {
 
 	g = groupOf(name)
 	g.Image, g.Networks, g.SecurityGroups = openstack.Image{Tag: "rolling"}, []string{c.IDs.Network}, []string{c.IDs.SecurityGroup}
-	if err := providerOf(t, configOf(c, g), openstack.Options{}).Check(t.Context()); err != nil {
+	if err := providerOf(t, configOf(c, g), openstack.Options{}).CheckConfiguredNames(t.Context()); err != nil {
 		t.Errorf("a tag that two images have: %v, want the newest to be taken", err)
 	}
 }
@@ -484,13 +484,13 @@ func TestAnOrphanIsFoundByItsProofsAndCollectedAfterTheGrace(t *testing.T) {
 		t.Fatalf("found %+v", found)
 	}
 	hosts := func(context.Context) ([]cloud.NodeIdentity, error) { return nil, errors.New("unreachable") }
-	if begun, err := orphans.DeleteOrphanedInstances(t.Context(), p, hosts, found, silent()); err == nil || len(begun) != 0 {
+	if begun, err := orphans.DeleteDueOrphanedInstances(t.Context(), p, hosts, found, silent()); err == nil || len(begun) != 0 {
 		t.Errorf("I7: without the Nodes %v are deleted, %v", begun, err)
 	}
 	hosts = func(context.Context) ([]cloud.NodeIdentity, error) {
 		return []cloud.NodeIdentity{{Name: nodes[0].Name, SystemUUID: nodes[0].SystemUUID}, {Name: nodes[1].Name, ProviderID: nodes[1].ProviderID}}, nil
 	}
-	begun, err := orphans.DeleteOrphanedInstances(t.Context(), p, hosts, found, silent())
+	begun, err := orphans.DeleteDueOrphanedInstances(t.Context(), p, hosts, found, silent())
 	if err != nil || len(begun) != 1 || begun[0].ProviderID != idOf(both[1].ID) {
 		t.Errorf("deleted %v, %v", begun, err)
 	}

@@ -36,15 +36,15 @@ import (
 )
 
 const (
-	namespace = "town"
+	namespace = "plan"
 	nodes     = 12
 	victims   = 4
 	viewer    = "viewer"
 	stranger  = "stranger"
 )
 
-// town returns about sixty pods. Each kind has its own placement constraints, and half of the pods have PDBs.
-func town() (objects []runtime.Object, pods int) {
+// workloads returns about sixty pods. Each kind has its own placement constraints, and half of the pods have PDBs.
+func workloads() (objects []runtime.Object, pods int) {
 	app := func(name string, replicas int32, cpu string) workload.App {
 		pods += int(replicas)
 		return workload.App{
@@ -80,14 +80,14 @@ func town() (objects []runtime.Object, pods int) {
 	}, pods
 }
 
-func TestAPlanThatIsCarriedOutLeavesNoPodPending(t *testing.T) {
+func TestExecutedPlanLeavesNoPodPending(t *testing.T) {
 	bed := testbed.StartForTest(t, testbed.Options{}) // the plan covers all nodes of a cluster
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	specs := make([]controlplane.NodeSpec, nodes)
 	for i := range specs {
 		specs[i] = controlplane.NodeSpec{
-			Name: fmt.Sprintf("town-%02d", i), CPU: "4", Memory: "16Gi",
+			Name: fmt.Sprintf("plan-%02d", i), CPU: "4", Memory: "16Gi",
 			Labels: map[string]string{corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", i%3)},
 		}
 	}
@@ -97,31 +97,31 @@ func TestAPlanThatIsCarriedOutLeavesNoPodPending(t *testing.T) {
 		t.Fatal(err)
 	}
 	step("nodes added")
-	objects, pods := town()
+	objects, pods := workloads()
 	if err := workload.CreateAndAwait(ctx, bed.Client(), objects...); err != nil {
 		t.Fatal(err)
 	}
-	counted(ctx, t, bed)
+	awaitPDBCounts(ctx, t, bed)
 	step(fmt.Sprintf("%d pods ready", pods))
-	selection := choose(ctx, t, bed)
-	if got := asked(ctx, t, bed); !slices.EqualFunc(got, selection.Victims, func(a, b planner.Evacuation) bool {
+	selection := makePlan(ctx, t, bed)
+	if got := planAsViewer(ctx, t, bed); !slices.EqualFunc(got, selection.Victims, func(a, b planner.Evacuation) bool {
 		return a.Node == b.Node && slices.Equal(a.Moves, b.Moves)
 	}) {
-		t.Errorf("slipway plan -o json names %v, placement chose %v", names(got), names(selection.Victims))
+		t.Errorf("slipway plan -o json removes %v, the planner %v", names(got), names(selection.Victims))
 	}
-	onlyLists(t, bed)
+	checkViewerRights(t, bed)
 	step(fmt.Sprintf("planned to remove %v", names(selection.Victims)))
-	carryOut(ctx, t, bed, selection)
-	step("carried out")
-	settle(ctx, t, bed, names(selection.Victims), pods)
+	executePlan(ctx, t, bed, selection)
+	step("plan executed")
+	awaitPodsReady(ctx, t, bed, names(selection.Victims), pods)
 	step("all pods run")
 }
 
-// counted waits until the PDBs have counted all of their pods. Before that, the allowed cost of a plan could grow between
-// two reads.
-func counted(ctx context.Context, t *testing.T, bed *testbed.Testbed) {
+// awaitPDBCounts waits until the PDBs have counted all of their pods. Before that, the allowed cost of a plan could grow
+// between two reads.
+func awaitPDBCounts(ctx context.Context, t *testing.T, bed *testbed.Testbed) {
 	t.Helper()
-	eventually(ctx, t, "the budgets to have counted their pods", func() bool {
+	eventually(ctx, t, "the PDBs to have counted their pods", func() bool {
 		list, err := bed.Client().PolicyV1().PodDisruptionBudgets(namespace).List(ctx, metav1.ListOptions{})
 		return err == nil && !slices.ContainsFunc(list.Items, func(b policyv1.PodDisruptionBudget) bool {
 			return b.Status.ExpectedPods == 0 || b.Status.CurrentHealthy != b.Status.ExpectedPods
@@ -129,14 +129,14 @@ func counted(ctx context.Context, t *testing.T, bed *testbed.Testbed) {
 	})
 }
 
-// choose makes a plan with the administrator's permissions.
-func choose(ctx context.Context, t *testing.T, bed *testbed.Testbed) *planner.Selection {
+// makePlan makes a plan with the administrator's permissions.
+func makePlan(ctx context.Context, t *testing.T, bed *testbed.Testbed) *planner.VictimSelection {
 	t.Helper()
-	o, err := live.ReadObjects(ctx, bed.Client())
+	o, err := live.ReadClusterObjects(ctx, bed.Client())
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := planner.PlanOnce(o, planner.PlanOptions{MaxRemovals: victims, Policy: planner.LeastDisruption, Rules: planner.Options{Now: o.Time}})
+	p, err := planner.PlanFromObjects(o, planner.PlanOptions{MaxRemovals: victims, Policy: planner.LeastDisruption, Rules: planner.Options{Now: o.Time}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,20 +146,20 @@ func choose(ctx context.Context, t *testing.T, bed *testbed.Testbed) *planner.Se
 	}
 	if len(p.Remove.Victims) != victims || moves == 0 || p.Launch != nil {
 		t.Fatalf("%d victims with %d moves, want %d with some; kept %+v; to launch %+v", len(p.Remove.Victims), moves, victims,
-			p.Remove.Rejected, p.Launch)
+			p.Remove.Skipped, p.Launch)
 	}
 	return p.Remove
 }
 
-// asked returns the output of slipway plan for an account with only the viewer's permissions. It also checks that other
-// accounts get no plan.
-func asked(ctx context.Context, t *testing.T, bed *testbed.Testbed) []planner.Evacuation {
+// planAsViewer returns the output of slipway plan for an account with only the viewer's permissions. It also checks that
+// other accounts get no plan.
+func planAsViewer(ctx context.Context, t *testing.T, bed *testbed.Testbed) []planner.Evacuation {
 	t.Helper()
 	root, err := testbed.RepositoryRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := bed.Apply(ctx, filepath.Join(root, "deploy", "viewer", "rbac.yaml")); err != nil {
+	if err := bed.ApplyFile(ctx, filepath.Join(root, "deploy", "viewer", "rbac.yaml")); err != nil {
 		t.Fatal(err)
 	}
 	_, err = bed.Client().RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
@@ -174,14 +174,14 @@ func asked(ctx context.Context, t *testing.T, bed *testbed.Testbed) []planner.Ev
 		t.Fatal(err)
 	}
 	if out, err := slipway(ctx, t, bed, stranger, "plan"); err == nil ||
-		!strings.Contains(err.Error(), "list nodes: nodes is forbidden") || !strings.Contains(err.Error(), "ClusterRole slipway-viewer") {
+		!strings.Contains(err.Error(), "Error from server (Forbidden): nodes is forbidden") || !strings.Contains(err.Error(), "ClusterRole slipway-viewer") {
 		t.Errorf("without rights: printed %q, error %v", out, err)
 	}
 	out, err := slipway(ctx, t, bed, viewer, "plan", "--max", fmt.Sprint(victims), "-o", "json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(t.TempDir(), "town.json")
+	file := filepath.Join(t.TempDir(), "plan.json")
 	if _, err := slipway(ctx, t, bed, viewer, "snapshot", "save", file); err != nil {
 		t.Fatal(err)
 	}
@@ -233,8 +233,8 @@ func slipway(ctx context.Context, t *testing.T, bed *testbed.Testbed, account st
 	return out, err
 }
 
-// onlyLists checks that the viewer's API requests use exactly the permissions that it has.
-func onlyLists(t *testing.T, bed *testbed.Testbed) {
+// checkViewerRights checks that the viewer's API requests use exactly the permissions that it has.
+func checkViewerRights(t *testing.T, bed *testbed.Testbed) {
 	t.Helper()
 	events, err := bed.ReadAuditLog(controlplane.AuditFilter{User: "system:serviceaccount:" + namespace + ":" + viewer})
 	if err != nil {
@@ -275,8 +275,8 @@ func onlyLists(t *testing.T, bed *testbed.Testbed) {
 	}
 }
 
-// carryOut carries out the plan. It cordons all victims, then drains each and removes its node, in order.
-func carryOut(ctx context.Context, t *testing.T, bed *testbed.Testbed, selection *planner.Selection) {
+// executePlan carries out the plan. It cordons all victims, then drains each and removes its node, in order.
+func executePlan(ctx context.Context, t *testing.T, bed *testbed.Testbed, selection *planner.VictimSelection) {
 	t.Helper()
 	config, err := kubeapi.LoadConfig(bed.Kubeconfig())
 	if err != nil {
@@ -292,12 +292,12 @@ func carryOut(ctx context.Context, t *testing.T, bed *testbed.Testbed, selection
 		}
 	}
 	for _, v := range selection.Victims {
-		receipt, err := drain.Run(ctx, api, drain.Options{Node: v.Node, TimeLimits: drain.TimeLimits{TimeoutAt: time.Now().Add(5 * time.Minute)}})
+		report, err := drain.Run(ctx, api, drain.Options{Node: v.Node, TimeLimits: drain.TimeLimits{TimeoutAt: time.Now().Add(5 * time.Minute)}})
 		if err != nil {
 			t.Fatalf("%s: %v", v.Node, err)
 		}
-		if len(receipt.Pods) != len(v.Moves) {
-			t.Errorf("%s: %d pods drained, the plan moves %d", v.Node, len(receipt.Pods), len(v.Moves))
+		if len(report.Pods) != len(v.Moves) {
+			t.Errorf("%s: %d pods drained, the plan moves %d", v.Node, len(report.Pods), len(v.Moves))
 		}
 		if err := bed.Client().CoreV1().Nodes().Delete(ctx, v.Node, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
@@ -305,8 +305,8 @@ func carryOut(ctx context.Context, t *testing.T, bed *testbed.Testbed, selection
 	}
 }
 
-// settle watches until all pods run on the remaining nodes.
-func settle(ctx context.Context, t *testing.T, bed *testbed.Testbed, gone []string, want int) {
+// awaitPodsReady watches until all pods run on the remaining nodes.
+func awaitPodsReady(ctx context.Context, t *testing.T, bed *testbed.Testbed, gone []string, want int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()

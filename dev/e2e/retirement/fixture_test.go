@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/controlplane"
 	"github.com/slipway-dev/slipway/dev/faultproxy"
 	"github.com/slipway-dev/slipway/dev/testbed"
@@ -30,8 +31,8 @@ import (
 	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
-// patience limits every wait of a test. Waits are far shorter, but the host may be busy.
-const patience = 12 * time.Minute
+// testTimeout limits every wait of a test. Waits are far shorter, but the host may be busy.
+const testTimeout = 12 * time.Minute
 
 // This is the account of the shipped manifests.
 const (
@@ -49,13 +50,13 @@ type fixture struct {
 	ctx  context.Context
 	pool controlplane.AKSPool
 	name string
-	// secluded hides the other tests from the manager processes.
-	secluded bool
+	// isolated hides the other tests from the manager processes.
+	isolated bool
 	// cloudGroups are the groups of the manager's configuration. A scale set needs none.
 	cloudGroups []provider.GroupConfig
 }
 
-var rights struct {
+var policies struct {
 	sync.Once
 	err error
 }
@@ -63,47 +64,63 @@ var rights struct {
 // newFixture creates a pool of n instances. group is the NodeGroup's spec, except for its nodes and its cloud.
 func newFixture(t *testing.T, name string, n int, group string) *fixture {
 	t.Helper()
-	return newMachines(t, name, n).grouped(group)
+	return newPool(t, name, n).withGroup(group)
 }
 
-// grouped creates the NodeGroup and the namespace.
-func (f *fixture) grouped(group string) *fixture {
+// withGroup creates the NodeGroup and the namespace.
+func (f *fixture) withGroup(group string) *fixture {
 	f.t.Helper()
-	f.nodeGroup(f.pool.ScaleSetName(), group)
+	f.nodeGroup(group)
 	f.check(workload.Create(f.ctx, f.Client(), workload.NewNamespace(f.name)))
 	return f
 }
 
-// newMachines creates a fixture without a namespace and without a NodeGroup.
-func newMachines(t *testing.T, name string, n int) *fixture {
+// newPool creates a fixture without a namespace and without a NodeGroup.
+func newPool(t *testing.T, name string, n int) *fixture {
 	t.Helper()
 	bed := withTypes(t)
-	rights.Do(func() {
-		rights.err = bed.ApplyManifests(bed.Background(), "manager/rbac.yaml", "manager/admission.yaml")
+	policies.Do(func() {
+		policies.err = bed.ApplyManifests(bed.Background(), "manager/rbac.yaml", "manager/admission.yaml")
 	})
-	if rights.err != nil {
-		t.Fatal(rights.err)
+	if policies.err != nil {
+		t.Fatal(policies.err)
 	}
-	return bed.machines(t, name, n)
+	return bed.addPool(t, name, n)
 }
 
-// machines creates a pool of n instances.
-func (b bed) machines(t *testing.T, name string, n int) *fixture {
+// addPool creates a pool of n instances.
+func (b bed) addPool(t *testing.T, name string, n int) *fixture {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	t.Cleanup(cancel)
 	f := &fixture{bed: b, t: t, ctx: ctx, pool: controlplane.AKSPool{Name: name}, name: name}
 	f.check(f.AddPool(ctx, f.pool, n))
 	return f
 }
 
-// nodeGroup creates the pool's NodeGroup for a group of the cloud. spec holds the remaining fields.
-func (f *fixture) nodeGroup(cloudGroup, spec string) {
+// nodeGroup creates the pool's NodeGroup. spec holds the fields except for its nodes and its cloud.
+func (f *fixture) nodeGroup(spec string) {
 	f.t.Helper()
+	cloudGroup := f.pool.ScaleSetName()
+	if len(f.cloudGroups) > 0 {
+		cloudGroup = f.cloudGroups[0].Name
+	}
 	f.create("NodeGroup", f.name, fmt.Sprintf(`
 nodeSelector: {matchLabels: {kubernetes.azure.com/agentpool: %s}}
 cloud: {provider: azure, group: %s}
 %s`, f.pool.Name, cloudGroup, spec))
+}
+
+// ownedByAKS makes the instances part of an agent pool with the fixture's name, which the fixture's managers are
+// configured for.
+func (f *fixture) ownedByAKS() {
+	f.t.Helper()
+	f.check(f.ARM.AddAgentPool(azure.AgentPoolSpec{
+		Cluster: testbed.ManagedClusterName, ResourceGroup: testbed.ManagedClusterGroup, Name: f.name, ScaleSet: f.pool.ScaleSetName(),
+	}))
+	f.cloudGroups = []provider.GroupConfig{{
+		Name: f.name, ResourceGroup: testbed.ManagedClusterGroup, Cluster: testbed.ManagedClusterName, AgentPool: f.name,
+	}}
 }
 
 func (f *fixture) check(err error) {
@@ -147,10 +164,10 @@ func (f *fixture) app(name string, i int, replicas int32) workload.App {
 // awaitPhase waits until a retirement has ended, and checks its phase.
 func (f *fixture) awaitPhase(name string, want v1alpha1.Phase) *v1alpha1.NodeRetirement {
 	f.t.Helper()
-	rt := f.over(name)
+	rt := f.awaitFinalPhase(name)
 	switch {
 	case rt == nil:
-		f.t.Fatalf("there is no NodeRetirement %s", name)
+		f.t.Fatalf("NodeRetirement %s does not exist", name)
 	case rt.Status.Phase != want:
 		f.t.Fatalf("%s: %s, want %s", rt.Status.Phase, rt.Status.Message, want)
 	}
@@ -161,7 +178,7 @@ func (f *fixture) awaitPhase(name string, want v1alpha1.Phase) *v1alpha1.NodeRet
 func (f *fixture) await(name string, is func(*v1alpha1.NodeRetirement) bool) {
 	f.t.Helper()
 	for {
-		seen, rt, changed := f.followed().history(name)
+		seen, rt, changed := f.records().history(name)
 		if slices.ContainsFunc(seen, is) {
 			return
 		}
@@ -173,11 +190,11 @@ func (f *fixture) await(name string, is func(*v1alpha1.NodeRetirement) bool) {
 	}
 }
 
-// gone waits until no NodeRetirement of that name exists.
-func (f *fixture) gone(name string) {
+// awaitDeleted waits until no NodeRetirement of that name exists.
+func (f *fixture) awaitDeleted(name string) {
 	f.t.Helper()
 	for {
-		_, changed := f.followed().get(name)
+		_, changed := f.records().get(name)
 		err := f.objects().Get(f.ctx, client.ObjectKey{Name: name}, &v1alpha1.NodeRetirement{})
 		if apierrors.IsNotFound(err) {
 			return
@@ -186,16 +203,16 @@ func (f *fixture) gone(name string) {
 		select {
 		case <-changed:
 		case <-f.ctx.Done():
-			f.t.Fatalf("NodeRetirement %s is still there", name)
+			f.t.Fatalf("NodeRetirement %s still exists", name)
 		}
 	}
 }
 
-// over waits until a retirement has ended, and returns it. It returns nil if there is none.
-func (f *fixture) over(name string) *v1alpha1.NodeRetirement {
+// awaitFinalPhase waits until a retirement has ended, and returns it. It returns nil if there is none.
+func (f *fixture) awaitFinalPhase(name string) *v1alpha1.NodeRetirement {
 	f.t.Helper()
 	for {
-		rt, changed := f.followed().get(name)
+		rt, changed := f.records().get(name)
 		if rt == nil || rt.Status.Phase.IsFinal() {
 			// The watch may lag, and the API server therefore decides.
 			fresh := &v1alpha1.NodeRetirement{}
@@ -211,13 +228,13 @@ func (f *fixture) over(name string) *v1alpha1.NodeRetirement {
 		select {
 		case <-changed:
 		case <-f.ctx.Done():
-			f.t.Fatalf("the retirement of %s is not over: %+v", name, rt)
+			f.t.Fatalf("the retirement of %s has not ended: %+v", name, rt)
 		}
 	}
 }
 
-// left checks that exactly the given ones of the pool's first n instances are gone, with their nodes.
-func (f *fixture) left(n int, gone ...int) {
+// checkRemaining checks that exactly the given ones of the pool's first n instances are gone, with their nodes.
+func (f *fixture) checkRemaining(n int, gone ...int) {
 	f.t.Helper()
 	for i := range n {
 		_, there := f.ARM.VM(f.pool.ResourceName(i))
@@ -226,19 +243,19 @@ func (f *fixture) left(n int, gone ...int) {
 			f.t.Fatal(err)
 		}
 		if want := !slices.Contains(gone, i); there != want || (err == nil) != want {
-			f.t.Errorf("machine %d is there: %t, its node: %t, want both %t", i, there, err == nil, want)
+			f.t.Errorf("instance %d exists: %t, its node exists: %t, want both %t", i, there, err == nil, want)
 		}
 		if err == nil {
-			f.untouched(node)
+			f.checkRestored(node)
 		}
 	}
 	if got := f.ARM.Capacity(f.pool.ScaleSetName()); got != n-len(gone) {
-		f.t.Errorf("I5: the scale set is meant to have %d machines, want %d", got, n-len(gone))
+		f.t.Errorf("I5: the capacity of the scale set is %d, want %d", got, n-len(gone))
 	}
 }
 
-// untouched checks that a node has no marks of Slipway (I3).
-func (f *fixture) untouched(n *corev1.Node) {
+// checkRestored checks that a node has no marks of Slipway (I3).
+func (f *fixture) checkRestored(n *corev1.Node) {
 	f.t.Helper()
 	for key := range n.Annotations {
 		if strings.Contains(key, "cordon.slipway.dev/") {
@@ -261,8 +278,8 @@ type process struct {
 	mu    sync.Mutex
 }
 
-// revive kills a manager if it still runs, and starts it again.
-func (p *process) revive(ctx context.Context) error {
+// killAndRestart kills a manager if it still runs, and starts it again.
+func (p *process) killAndRestart(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.IsAlive() {
@@ -274,9 +291,10 @@ func (p *process) revive(ctx context.Context) error {
 	return p.Restart(ctx)
 }
 
-// keep restarts a manager when it ends on its own, as a kubelet does. A manager that loses its Lease exits. On a busy
-// host, the manager that must take over may be the one to lose its Lease. keep is not for a manager that the test kills.
-func (f *fixture) keep(p *process) {
+// restartOnExit restarts a manager when it ends on its own, as a kubelet does. A manager that loses its Lease exits. On
+// a busy host, the manager that must take over may be the one to lose its Lease. keep is not for a manager that the test
+// kills.
+func (f *fixture) restartOnExit(p *process) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -286,7 +304,7 @@ func (f *fixture) keep(p *process) {
 				return
 			case <-p.Exited():
 			}
-			if err := p.revive(f.ctx); err != nil && f.ctx.Err() == nil {
+			if err := p.killAndRestart(f.ctx); err != nil && f.ctx.Err() == nil {
 				f.t.Error(err)
 				return
 			}
@@ -305,7 +323,7 @@ func (f *fixture) manage(suffix string, proxy *faultproxy.Proxy, flags ...string
 		"manager", "--kubeconfig", f.kubeconfig(proxy), "--cloud-config", f.cloudConfig(proxy, "500ms"), "--listen", "",
 		"--leader-elect=false",
 	}
-	args = append(args, f.atLeisure()...)
+	args = append(args, f.slowPollFlags()...)
 	started, err := f.StartProcess(f.ctx, controlplane.Command{Name: "manager-" + f.name + suffix, Path: path, Args: append(args, flags...)})
 	f.check(err)
 	p := &process{Process: started, proxy: proxy}
@@ -322,8 +340,8 @@ func (f *fixture) manage(suffix string, proxy *faultproxy.Proxy, flags ...string
 	return p
 }
 
-// atLeisure returns the flags of a manager that polls rarely, because the test kills the manager at each request.
-func (f *fixture) atLeisure() []string {
+// slowPollFlags returns the flags of a manager that polls rarely, because the test kills the manager at each request.
+func (f *fixture) slowPollFlags() []string {
 	return []string{
 		"--selector", shard + "=" + f.name, "--poll-interval", "1s", "--cloud-poll-interval", "500ms", "--retry-interval", "1s",
 	}
@@ -334,8 +352,8 @@ func (f *fixture) kubeconfig(proxy *faultproxy.Proxy) string {
 	credentials, err := f.ServiceAccountKubeconfig(f.ctx, managerNamespace, managerAccount, controlplane.TokenOptions{})
 	f.check(err)
 	return f.WriteProxyKubeconfig(f.t, proxy, credentials, func(whole http.RoundTripper) http.RoundTripper {
-		if f.secluded {
-			return f.alone(whole).withItsPods(f)
+		if f.isolated {
+			return f.isolate(whole).withOwnPods(f)
 		}
 		return whole
 	})

@@ -62,7 +62,7 @@ func TestAPIServerRefusesContradictingNames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := client.Create(t.Context(), parse(t, "NodeGroup", tt.spec), metav1.CreateOptions{DryRun: []string{"All"}})
-			refused(t, err, tt.want)
+			checkRefused(t, err, tt.want)
 		})
 	}
 }
@@ -116,7 +116,7 @@ func TestNodeGroupHasScaleSubresource(t *testing.T) {
 	}
 	g := createGroup(t, bed, client, goodGroup+"minimum: 2")
 	_, err := client.Patch(t.Context(), g.GetName(), types.MergePatchType, []byte(`{"spec":{"replicas":5}}`), metav1.PatchOptions{}, "scale")
-	refused(t, err, "remove minimum")
+	checkRefused(t, err, "remove minimum")
 }
 
 func TestNodeGroupColumns(t *testing.T) {

@@ -40,7 +40,7 @@ func (r *records) history(name string) ([]*v1alpha1.NodeRetirement, *v1alpha1.No
 	return slices.Clone(r.seen[name]), r.known[name], r.changed[name]
 }
 
-func (r *records) learn(e watch.Event) {
+func (r *records) apply(e watch.Event) {
 	rt, ok := e.Object.(*v1alpha1.NodeRetirement)
 	if !ok {
 		return
@@ -70,7 +70,7 @@ func (r *records) follow(ctx context.Context, from client.WithWatch) {
 			continue
 		}
 		for e := range w.ResultChan() {
-			r.learn(e)
+			r.apply(e)
 		}
 	}
 }
@@ -101,4 +101,4 @@ func newAccess(ctx context.Context, config *rest.Config) (*access, error) {
 // objects returns a client for Slipway's objects.
 func (f *fixture) objects() client.Client { return f.access.client }
 
-func (f *fixture) followed() *records { return f.access.records }
+func (f *fixture) records() *records { return f.access.records }

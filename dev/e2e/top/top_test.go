@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,17 +20,14 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/controlplane"
-	"github.com/slipway-dev/slipway/dev/faultproxy"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
@@ -95,9 +91,9 @@ func (f *fixture) account(name string, roles ...string) string {
 	return kubeconfig
 }
 
-// play prepares the cluster for the screens. The first node is being drained and waits for a PDB. The second node's agent
-// handles a notice.
-func (f *fixture) play() {
+// prepareCluster prepares the cluster for the screens. The first node is being drained and waits for a PDB. The second
+// node's agent handles a notice.
+func (f *fixture) prepareCluster() {
 	f.t.Helper()
 	f.check(f.CreateNodeGroup(f.ctx, "workers", nil, testbed.ScaleSetNodeGroupSpec(workers.Name, workers.ScaleSetName())+
 		"minSize: 1\nmaxSize: 5\nreplacement: Never\ndisruptionBudgets: [{nodes: 2}]\n"))
@@ -106,10 +102,11 @@ func (f *fixture) play() {
 		f.check(workload.CreateAndAwait(f.ctx, f.Client(), app.Deployment(), app.PodDisruptionBudget()))
 	}
 	f.manager()
-	f.run("retire", workers.NodeName(0), "--requested-by", "ann")
+	_, err := f.RunSlipway(f.ctx, f.t, "retire", workers.NodeName(0), "--requested-by", "ann")
+	f.check(err)
 	agent, err := f.StartAgent(f.ctx, workers, 1, "--poll-interval=200ms")
 	f.check(err)
-	f.t.Cleanup(func() { _ = agent.Crash() })
+	f.t.Cleanup(func() { _ = agent.KillIfAlive() })
 	_, err = f.Azure.Announce(azure.Announcement{
 		ScaleSet: workers.ScaleSetName(), Resources: []string{workers.ResourceName(1)}, Type: azure.Redeploy, Notice: 90 * time.Minute,
 	})
@@ -121,22 +118,7 @@ func (f *fixture) manager() {
 	p, err := f.StartManager(f.ctx, "manager-top", map[string]any{"azure": f.AzureProviderConfig()},
 		"--poll-interval", "500ms", "--cloud-poll-interval", "500ms", "--retry-interval", "500ms", "--group-poll-interval", "500ms")
 	f.check(err)
-	f.t.Cleanup(func() {
-		_ = p.Kill()
-		if f.t.Failed() {
-			raw, _ := os.ReadFile(p.LogFile())
-			f.t.Logf("log of the manager:\n%s", raw)
-		}
-	})
-}
-
-// run runs slipway with all permissions.
-func (f *fixture) run(args ...string) {
-	f.t.Helper()
-	cmd := testbed.NewCommand(f.ctx, f.t, "slipway", append(args, "--kubeconfig", f.Kubeconfig())...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		f.t.Fatalf("slipway %v: %v: %s", args, err, out)
-	}
+	testbed.KillAfterTest(f.t, p.Process)
 }
 
 // terminal is tmux with one window, on its own socket.
@@ -157,7 +139,7 @@ func multiplexer(t *testing.T) string {
 	}
 	path := filepath.Join(root, "bin", "peers", "tmux")
 	if _, err := os.Stat(path); err != nil {
-		t.Skip("tmux could not be had (dev/peers/install): slipway top is not looked at in a terminal")
+		t.Skip("tmux is not installed, and dev/peers/install could not fetch it")
 	}
 	return path
 }
@@ -198,8 +180,8 @@ func (term *terminal) press(keys ...string) {
 	term.tmux(append([]string{"send-keys"}, keys...)...)
 }
 
-// sees waits until a text is on the screen.
-func (term *terminal) sees(text string) {
+// awaitText waits until a text is on the screen.
+func (term *terminal) awaitText(text string) {
 	term.t.Helper()
 	var screen string
 	err := testbed.PollUntil(term.ctx, fmt.Sprintf("%q is on the screen", text), func() bool {
@@ -222,8 +204,8 @@ var masks = []struct {
 	{regexp.MustCompile(` +(HH:MM:SSZ)`), " $1"},
 }
 
-// masked returns a screen without what differs between runs.
-func masked(screen string) string {
+// maskScreen returns a screen without what differs between runs.
+func maskScreen(screen string) string {
 	for _, m := range masks {
 		screen = m.what.ReplaceAllString(screen, m.with)
 	}
@@ -234,21 +216,21 @@ func masked(screen string) string {
 	return strings.TrimRight(strings.Join(lines, "\n"), "\n") + "\n"
 }
 
-// shows waits until the screen equals a golden file. With -update it waits for the given texts instead.
-func (term *terminal) shows(name string, texts ...string) {
+// awaitScreen waits until the screen equals a golden file. With -update it waits for the given texts instead.
+func (term *terminal) awaitScreen(name string, texts ...string) {
 	term.t.Helper()
 	file := filepath.Join("testdata", name)
 	if *update {
 		for _, text := range texts {
-			term.sees(text)
+			term.awaitText(text)
 		}
-		term.check(os.WriteFile(file, []byte(masked(term.tmux("capture-pane", "-p"))), 0o600))
+		term.check(os.WriteFile(file, []byte(maskScreen(term.tmux("capture-pane", "-p"))), 0o600))
 	}
 	want, err := os.ReadFile(file)
 	term.check(err)
 	var got string
-	err = testbed.PollUntil(term.ctx, "the screen is that of "+file, func() bool {
-		got = masked(term.tmux("capture-pane", "-p"))
+	err = testbed.PollUntil(term.ctx, "the screen equals "+file, func() bool {
+		got = maskScreen(term.tmux("capture-pane", "-p"))
 		return got == string(want)
 	})
 	if err != nil {
@@ -256,78 +238,52 @@ func (term *terminal) shows(name string, texts ...string) {
 	}
 }
 
-func TestAPersonWatchesADrainAndANoticeAndCallsTheDrainOff(t *testing.T) {
+func TestTopShowsDrainAndNoticeAndCancels(t *testing.T) {
 	program := multiplexer(t)
 	f := newFixture(t)
-	f.play()
+	f.prepareCluster()
 	term := f.terminal(program, f.account("ann", "slipway-viewer", "slipway-top"))
-	term.shows("80x24.txt", "waiting for PDB top/web", "waiting for PDB top/db")
+	term.awaitScreen("80x24.txt", "waiting for PDB top/web", "waiting for PDB top/db")
 	term.resize(200, 24)
-	term.shows("200x24.txt", "MEMORY")
+	term.awaitScreen("200x24.txt", "MEMORY")
 	term.press("w")
-	term.sees("PodBlocked pod top/web-")
-	term.sees("disruption-budget")
+	term.awaitText("PodBlocked pod top/web-")
+	term.awaitText("disruption-budget")
 	term.press("Escape")
-	term.sees("up/down select")
+	term.awaitText("up/down select")
 	term.press("p")
-	term.sees("REMOVE")
+	term.awaitText("REMOVE")
 	term.press("q")
-	term.sees("up/down select")
+	term.awaitText("up/down select")
 	term.press("c")
-	term.sees("Its node will be restored.")
+	term.awaitText("Its node will be restored.")
 	term.press("y")
-	term.sees("is cancelled: the node will be restored")
+	term.awaitText("is cancelled: the node will be restored")
 	_, err := f.AwaitNode(f.ctx, workers.NodeName(0), "restored", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
 	f.check(err)
 	term.press("q")
-	f.plain()
-	f.cutOff()
+	f.checkPlainOutput()
 }
 
-// plain checks the output without a terminal, for a user without any permission.
-func (f *fixture) plain() {
+// checkPlainOutput checks the output without a terminal, for a user without any permission.
+func (f *fixture) checkPlainOutput() {
 	f.t.Helper()
-	out := f.lines(f.account("stranger"))
-	text := out.until("problem you may not list and watch pods: ") // the last problem in the list
+	out := f.startPlain(f.account("no-permissions"))
+	text := out.awaitText("problem you may not list and watch pods: ") // the last problem in the list
 	if strings.Contains(text, "\x1b") || !strings.Contains(text, "you may not list and watch nodes: bind ClusterRole slipway-top") {
 		f.t.Errorf("printed %q", text)
 	}
 }
 
-// cutOff checks the output when nothing listens at the API server's address. Here that is a closed proxy.
-func (f *fixture) cutOff() {
-	f.t.Helper()
-	account := f.account("bob", "slipway-top")
-	config, err := clientcmd.BuildConfigFromFlags("", account)
-	f.check(err)
-	transport, err := rest.TransportFor(config) // with the account's token, which clients send only over TLS
-	f.check(err)
-	server, err := url.Parse(config.Host)
-	f.check(err)
-	proxy := faultproxy.New(func(r faultproxy.Request) string { return r.Method })
-	f.t.Cleanup(func() { _ = proxy.Close() })
-	address, err := proxy.Serve("API server", server, transport)
-	f.check(err)
-	kubeconfig := filepath.Join(f.t.TempDir(), "kubeconfig")
-	f.check(faultproxy.WriteKubeconfig(account, kubeconfig, address))
-	out := f.lines(kubeconfig)
-	if text := out.until("group workers: "); strings.Contains(text, "problem ") {
-		f.t.Errorf("printed %q while all is well", text)
-	}
-	f.check(proxy.Close())
-	out.until("problem no connection to the API server since ")
-	out.until("connection refused")
-}
-
-// printed is the output of slipway top without a terminal.
-type printed struct {
+// output is the output of slipway top without a terminal.
+type output struct {
 	t    *testing.T
 	from io.Reader
 	seen strings.Builder
 }
 
-// lines runs slipway top without a terminal until the test ends.
-func (f *fixture) lines(kubeconfig string) *printed {
+// startPlain runs slipway top without a terminal until the test ends.
+func (f *fixture) startPlain(kubeconfig string) *output {
 	f.t.Helper()
 	ctx, stop := context.WithCancel(f.ctx)
 	cmd := testbed.NewCommand(ctx, f.t, "slipway", "top", "--kubeconfig", kubeconfig)
@@ -339,11 +295,11 @@ func (f *fixture) lines(kubeconfig string) *printed {
 		stop()
 		_ = cmd.Wait() // it is killed
 	})
-	return &printed{t: f.t, from: out}
+	return &output{t: f.t, from: out}
 }
 
-// until reads until a text has been printed, and returns the whole output.
-func (p *printed) until(text string) string {
+// awaitText reads until a text has been printed, and returns the whole output.
+func (p *output) awaitText(text string) string {
 	p.t.Helper()
 	buf := make([]byte, 4096)
 	for !strings.Contains(p.seen.String(), text) {

@@ -94,7 +94,7 @@ func New(c Config, o Options) (*Provider, error) {
 		p.configuredGroups = append(p.configuredGroups, p.groupFromConfig(g))
 	}
 	p.deletions = &deletionBatcher{
-		window: c.batchWindow(), timeout: clients.maxCallDuration, send: p.deleteBatch, pending: map[string]*deletionBatch{},
+		window: c.batchWindow(), timeout: clients.maxCallDuration, send: p.deleteBatchOrOneByOne, pending: map[string]*deletionBatch{},
 	}
 	p.statuses.maxAge = min(c.batchWindow(), maxStatusAge)
 	p.permissions = &permissionCache{list: p.listGrants, timeout: c.requestTimeout(), scopes: map[string]*cachedGrants{}}

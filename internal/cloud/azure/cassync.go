@@ -122,13 +122,13 @@ const (
 // restores it.
 func (s *CASSync) Run(ctx context.Context) {
 	s.retryUntilDone(ctx, s.RestoreMaximum)
-	for s.waitUntilDue(ctx) {
-		s.retryUntilDone(ctx, s.restartForPending)
+	for s.waitUntilRestartDue(ctx) {
+		s.retryUntilDone(ctx, s.restartForPendingDeletions)
 	}
 }
 
-// waitUntilDue waits until a restart is due. It returns false when ctx has ended.
-func (s *CASSync) waitUntilDue(ctx context.Context) bool {
+// waitUntilRestartDue waits until a restart is due. It returns false when ctx has ended.
+func (s *CASSync) waitUntilRestartDue(ctx context.Context) (due bool) {
 	var scheduled <-chan time.Time
 	if s.interval > 0 {
 		timer := time.NewTimer(s.interval)
@@ -141,7 +141,7 @@ func (s *CASSync) waitUntilDue(ctx context.Context) bool {
 	case <-scheduled:
 		return true
 	case <-s.deleted:
-		return sleep(ctx, s.gather) == nil
+		return sleepWithinDeadline(ctx, s.gather) == nil
 	}
 }
 
@@ -157,12 +157,12 @@ func (s *CASSync) retryUntilDone(ctx context.Context, try func(context.Context) 
 			s.log.Error("restarting the cluster autoscaler failed; retrying", "err", err, "maximumChanged", s.maximumChanged)
 			s.observer.RestartFinished(err)
 		}
-		_ = sleep(ctx, max(cloud.RetryDelay(err), casRetryDelay)) // the loop checks ctx
+		_ = sleepWithinDeadline(ctx, max(cloud.RetryDelay(err), casRetryDelay)) // the loop checks ctx
 	}
 }
 
-// restartForPending does one restart for all pending deletions.
-func (s *CASSync) restartForPending(ctx context.Context) error {
+// restartForPendingDeletions does one restart for all pending deletions.
+func (s *CASSync) restartForPendingDeletions(ctx context.Context) error {
 	select {
 	case <-s.deleted:
 	default:
@@ -174,8 +174,8 @@ func (s *CASSync) restartForPending(ctx context.Context) error {
 	return err
 }
 
-// sleep waits for d. It returns an error when ctx ends first, and immediately if the deadline of ctx is sooner.
-func sleep(ctx context.Context, d time.Duration) error {
+// sleepWithinDeadline waits for d. It returns an error when ctx ends first, and immediately if the deadline of ctx is sooner.
+func sleepWithinDeadline(ctx context.Context, d time.Duration) error {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) < d {
 		return context.DeadlineExceeded
 	}
@@ -199,7 +199,7 @@ type maximumChange struct{ from, to int32 }
 
 func (n maximumChange) String() string { return fmt.Sprintf("%d to %d", n.from, n.to) }
 
-func parseMaximumChange(text string) (maximumChange, bool) {
+func parseMaximumChange(text string) (change maximumChange, ok bool) {
 	found := maximumChangePattern.FindStringSubmatch(text)
 	if found == nil {
 		return maximumChange{}, false
@@ -236,13 +236,13 @@ func (s *CASSync) RestartAutoscaler(ctx context.Context) error {
 		change.to = change.from - 1
 	}
 	properties.MaxCount = to.Ptr(change.to)
-	properties.Tags = withChangeTag(properties.Tags, change.String())
-	return s.changeAndRestore(ctx, pool)
+	properties.Tags = withMaximumChangeTag(properties.Tags, change.String())
+	return s.changeAndRestoreMaximum(ctx, pool)
 }
 
-// changeAndRestore changes the maximum and restores it. After ctx ends it continues for stopTimeout, so that the next
+// changeAndRestoreMaximum changes the maximum and restores it. After ctx ends it continues for stopTimeout, so that the next
 // process need not restore the maximum.
-func (s *CASSync) changeAndRestore(ctx context.Context, pool armcontainerservice.AgentPool) error {
+func (s *CASSync) changeAndRestoreMaximum(ctx context.Context, pool armcontainerservice.AgentPool) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -250,10 +250,10 @@ func (s *CASSync) changeAndRestore(ctx context.Context, pool armcontainerservice
 	defer end()
 	changing, cancel := context.WithTimeout(work, operationTimeout)
 	defer cancel()
-	failed := s.writePool(changing, pool, "changing the maximum of")
+	failed := s.writePoolAndWait(changing, pool, "changing the maximum of")
 	restoring, cancel := context.WithTimeout(work, restoreTimeout)
 	defer cancel()
-	return s.restoreAfterChange(restoring, failed)
+	return s.restoreMaximumAfterChange(restoring, failed)
 }
 
 const (
@@ -268,19 +268,19 @@ const (
 	stopTimeout = 20 * time.Second
 )
 
-// restoreAfterChange restores the maximum after a change, if necessary. failed is the error of the change. The change may have
+// restoreMaximumAfterChange restores the maximum after a change, if necessary. changeErr is the error of the change. The change may have
 // happened anyway: the response can be lost, and AKS keeps the target of a failed operation.
-func (s *CASSync) restoreAfterChange(ctx context.Context, failed error) error {
+func (s *CASSync) restoreMaximumAfterChange(ctx context.Context, changeErr error) error {
 	var err error
-	for before := failed; ; before = err {
-		if before != nil && !isPermanent(before) && sleep(ctx, max(cloud.RetryDelay(before), restoreRetryDelay)) != nil {
-			return errors.Join(failed, err)
+	for before := changeErr; ; before = err {
+		if before != nil && !isPermanent(before) && sleepWithinDeadline(ctx, max(cloud.RetryDelay(before), restoreRetryDelay)) != nil {
+			return errors.Join(changeErr, err)
 		}
 		if err = s.RestoreMaximum(ctx); err == nil {
-			return failed
+			return changeErr
 		}
 		if isPermanent(err) {
-			return errors.Join(failed, err)
+			return errors.Join(changeErr, err)
 		}
 	}
 }
@@ -292,7 +292,7 @@ func isPermanent(err error) bool { return cloud.RefusalOf(err) != "" || cloud.Is
 func extendContext(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		_ = sleep(work, d)
+		_ = sleepWithinDeadline(work, d)
 		end()
 	})
 	return work, func() {
@@ -330,8 +330,8 @@ func (s *CASSync) RestoreMaximum(ctx context.Context) error {
 		s.log.Warn("the maximum of the pool is not restored, because its limits have changed", "record", cloud.SanitizeText(deref(record), maxCodeLength),
 			"minimum", deref(properties.MinCount), "maximum", deref(properties.MaxCount))
 	}
-	properties.Tags = withChangeTag(properties.Tags, "")
-	return s.writePool(ctx, pool, "restoring the maximum of")
+	properties.Tags = withMaximumChangeTag(properties.Tags, "")
+	return s.writePoolAndWait(ctx, pool, "restoring the maximum of")
 }
 
 // setMaximumChanged records and reports whether a changed maximum waits to be restored.
@@ -340,8 +340,8 @@ func (s *CASSync) setMaximumChanged(changed bool) {
 	s.observer.MaximumChanged(changed)
 }
 
-// withChangeTag returns the tags with the given record, or without a record if it is empty.
-func withChangeTag(tags map[string]*string, record string) map[string]*string {
+// withMaximumChangeTag returns the tags with the given record, or without a record if it is empty.
+func withMaximumChangeTag(tags map[string]*string, record string) map[string]*string {
 	tags = maps.Clone(tags)
 	if tags == nil {
 		tags = map[string]*string{}
@@ -353,11 +353,11 @@ func withChangeTag(tags map[string]*string, record string) map[string]*string {
 	return tags
 }
 
-// writePool writes the pool and waits for the operation to finish.
-func (s *CASSync) writePool(ctx context.Context, pool armcontainerservice.AgentPool, doing string) error {
+// writePoolAndWait writes the pool and waits for the operation to finish.
+func (s *CASSync) writePoolAndWait(ctx context.Context, pool armcontainerservice.AgentPool, doing string) error {
 	_, changed := pool.Properties.Tags[maximumChangeTag]
 	started := time.Now().UTC()
-	url, err := s.provider.putPool(ctx, s.pool, pool, doing)
+	url, err := s.provider.putPoolIfUnchanged(ctx, s.pool, pool, doing)
 	if err != nil {
 		return err
 	}
@@ -383,7 +383,7 @@ func (s *CASSync) waitForOperation(ctx context.Context, op cloud.Operation) erro
 		case status.Done:
 			return status.Err
 		}
-		if err := sleep(ctx, status.RetryDelay(statusPollInterval)); err != nil {
+		if err := sleepWithinDeadline(ctx, status.RetryDelay(statusPollInterval)); err != nil {
 			return err
 		}
 	}

@@ -165,10 +165,10 @@ func (a *Auth) newCredential(azure azcloud.Configuration, transport policy.Trans
 	})
 }
 
-// httpClient returns the HTTP client of the SDK. given replaces the network. The client follows no redirect: ARM sends
+// httpClient returns the HTTP client of the SDK. base replaces the network. The client follows no redirect: ARM sends
 // none, and another host must not receive the token.
-func (c *Config) httpClient(given http.RoundTripper) (policy.Transporter, error) {
-	if given == nil {
+func (c *Config) httpClient(base http.RoundTripper) (policy.Transporter, error) {
+	if base == nil {
 		config := &tls.Config{MinVersion: tls.VersionTLS12}
 		if c.Endpoints != nil {
 			var err error
@@ -176,9 +176,9 @@ func (c *Config) httpClient(given http.RoundTripper) (policy.Transporter, error)
 				return nil, fmt.Errorf("azure endpoints.%w", err)
 			}
 		}
-		given = cloud.NewTransport(config, 20)
+		base = cloud.NewTransport(config, 20)
 	}
-	return &http.Client{Transport: cloud.LimitResponses(given, maxResponseSize), CheckRedirect: useLastResponse}, nil
+	return &http.Client{Transport: cloud.LimitResponses(base, maxResponseSize), CheckRedirect: useLastResponse}, nil
 }
 
 func useLastResponse(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }

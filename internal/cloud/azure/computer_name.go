@@ -10,8 +10,8 @@ import (
 
 // ParseInstanceNumber returns the instance number from a computer name of a uniform scale set. The last six characters of
 // aks-pool-12345678-vmss00000a are the number in base 36, here 10. It only confirms an instance that was found by
-// provider ID, see [found.checkComputerName].
-func ParseInstanceNumber(scaleSet, computerName string) (int, bool) {
+// provider ID, see [found.checkComputerNameMatchesID].
+func ParseInstanceNumber(scaleSet, computerName string) (number int, ok bool) {
 	const digits = 6
 	if len(computerName) <= digits {
 		return 0, false
@@ -24,10 +24,10 @@ func ParseInstanceNumber(scaleSet, computerName string) (int, bool) {
 	return int(n), err == nil
 }
 
-// checkComputerName returns an error if the computer name has another instance number than the ID: one of the two belongs to
+// checkComputerNameMatchesID returns an error if the computer name has another instance number than the ID: one of the two belongs to
 // another instance, and it is unknown which (I4). A computer name without a number, for example with a user's prefix,
 // is accepted.
-func (m vmInstance) checkComputerName() error {
+func (m vmInstance) checkComputerNameMatchesID() error {
 	if m.id.ScaleSet == "" {
 		return nil
 	}

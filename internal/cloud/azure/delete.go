@@ -23,7 +23,7 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 		return cloud.Operation{}, err
 	}
 	// A cached read is used at most once. If the instance has changed, Azure refuses, and the instance is read again.
-	m, err := p.recentInstance(ctx, id)
+	m, err := p.cachedOrFetchedInstance(ctx, id)
 	p.forgetRead(id)
 	if err != nil {
 		return cloud.Operation{}, err
@@ -40,12 +40,12 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 		return cloud.Operation{}, err
 	}
 	if out.err != nil {
-		return p.handleRefusedDeletion(ctx, id, started, out.err)
+		return p.recheckAfterRefusedDeletion(ctx, id, started, out.err)
 	}
 	p.log.Info("instance deletion started", "instance", id.String(), "group", groupName)
-	if len(m.detachedResources) > 0 {
+	if len(m.resourcesKeptOnDelete) > 0 {
 		p.log.Warn("Azure keeps resources that were attached to the instance, at a cost: delete them, or set deleteOption to Delete "+
-			"for new instances", "instance", id.String(), "kept", m.detachedResources)
+			"for new instances", "instance", id.String(), "kept", m.resourcesKeptOnDelete)
 	}
 	return operation{URL: out.operationURL, Machine: id.String()}.toCloudOperation(started), nil
 }
@@ -79,8 +79,8 @@ func (p *Provider) requestDeletion(ctx context.Context, m vmInstance) (out delet
 	return p.deletions.deleteInstance(ctx, where, deletion{m, name}), where.String(), nil
 }
 
-// handleRefusedDeletion reads an instance after a refused deletion: another deletion may have been first.
-func (p *Provider) handleRefusedDeletion(ctx context.Context, id providerid.ID, started time.Time, refused error) (cloud.Operation, error) {
+// recheckAfterRefusedDeletion reads an instance after a refused deletion: another deletion may have been first.
+func (p *Provider) recheckAfterRefusedDeletion(ctx context.Context, id providerid.ID, started time.Time, refused error) (cloud.Operation, error) {
 	if ctx.Err() != nil || cloud.IsThrottled(refused) {
 		return cloud.Operation{}, refused
 	}
@@ -94,9 +94,9 @@ func (p *Provider) handleRefusedDeletion(ctx context.Context, id providerid.ID, 
 	return cloud.Operation{}, refused
 }
 
-// deleteBatch deletes instances of one group with one request. Azure refuses the whole request because of a single
+// deleteBatchOrOneByOne deletes instances of one group with one request. Azure refuses the whole request because of a single
 // instance. Then each instance gets its own request and its own error.
-func (p *Provider) deleteBatch(ctx context.Context, where deletionTarget, deletions []deletion) []deletionResult {
+func (p *Provider) deleteBatchOrOneByOne(ctx context.Context, where deletionTarget, deletions []deletion) []deletionResult {
 	out := p.sendDeletion(ctx, where, deletions)
 	outcomes := make([]deletionResult, len(deletions))
 	if len(deletions) == 1 || !mayConcernOneInstance(out.err) {

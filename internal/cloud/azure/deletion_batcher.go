@@ -53,17 +53,17 @@ type waiter struct {
 // removed from it.
 func (b *deletionBatcher) deleteInstance(ctx context.Context, where deletionTarget, d deletion) deletionResult {
 	w := &waiter{deletion: d, result: make(chan deletionResult, 1)}
-	b.enqueue(ctx, where, w)
+	b.addToBatch(ctx, where, w)
 	select {
 	case out := <-w.result:
 		return out
 	case <-ctx.Done():
 	}
-	b.dequeue(where.key(), w)
+	b.removeFromBatch(where.key(), w)
 	return deletionResult{err: context.Cause(ctx)}
 }
 
-func (b *deletionBatcher) enqueue(ctx context.Context, where deletionTarget, w *waiter) {
+func (b *deletionBatcher) addToBatch(ctx context.Context, where deletionTarget, w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := where.key()
@@ -80,7 +80,7 @@ func (b *deletionBatcher) enqueue(ctx context.Context, where deletionTarget, w *
 	}
 }
 
-func (b *deletionBatcher) dequeue(key string, w *waiter) {
+func (b *deletionBatcher) removeFromBatch(key string, w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	current := b.pending[key]
@@ -123,7 +123,7 @@ func (b *deletionBatcher) sendWhenDue(ctx context.Context, where deletionTarget,
 }
 
 // deduplicate removes duplicates. It returns each instance once, and for each waiter the index of its instance.
-func deduplicate(waiting []*waiter) (machines []deletion, at []int) {
+func deduplicate(waiting []*waiter) (machines []deletion, indexes []int) {
 	places := map[string]int{}
 	for _, w := range waiting {
 		i, twice := places[w.instance.ProviderID]
@@ -132,7 +132,7 @@ func deduplicate(waiting []*waiter) (machines []deletion, at []int) {
 			places[w.instance.ProviderID] = i
 			machines = append(machines, w.deletion)
 		}
-		at = append(at, i)
+		indexes = append(indexes, i)
 	}
-	return machines, at
+	return machines, indexes
 }

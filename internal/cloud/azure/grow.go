@@ -67,9 +67,9 @@ func isAccepted(response *http.Response, err error) bool {
 	return errors.As(err, &answer) && answer.StatusCode/100 == 2 && statusURL(response) != ""
 }
 
-// resizeError converts the error of a size change. A 5xx or 408 stays a plain error, also with Retry-After, because the
+// toResizeError converts the error of a size change. A 5xx or 408 stays a plain error, also with Retry-After, because the
 // change may have happened.
-func resizeError(g group, doing string, err error) error {
+func toResizeError(g group, doing string, err error) error {
 	err = groupRequestError(g, doing, err)
 	var api *apiError
 	if errors.As(err, &api) && (api.Status >= http.StatusInternalServerError || api.Status == http.StatusRequestTimeout) {
@@ -78,7 +78,7 @@ func resizeError(g group, doing string, err error) error {
 	return err
 }
 
-func (p *Provider) growScaleSet(ctx context.Context, g group, order cloud.LaunchRequest) (string, error) {
+func (p *Provider) growScaleSet(ctx context.Context, g group, order cloud.LaunchRequest) (operationURL string, err error) {
 	set, err := p.getScaleSet(ctx, g)
 	if err != nil {
 		return "", err
@@ -100,7 +100,7 @@ func (p *Provider) growScaleSet(ctx context.Context, g group, order cloud.Launch
 			Name: set.SKU.Name, Tier: set.SKU.Tier, Capacity: to.Ptr(int64(size)),
 		}}, &armcompute.VirtualMachineScaleSetsClientBeginUpdateOptions{IfMatch: set.Etag})
 	if err != nil && !isAccepted(response, err) {
-		return "", resizeError(g, fmt.Sprintf("growing from %d to %d", now.Size, size), err)
+		return "", toResizeError(g, fmt.Sprintf("growing from %d to %d", now.Size, size), err)
 	}
 	return statusURL(response), nil
 }
@@ -109,25 +109,25 @@ func (p *Provider) growScaleSet(ctx context.Context, g group, order cloud.Launch
 // missing instances. The failed instances to retry are already part of the size, see ADR 11. If fewer instances are
 // missing, or a change of the group is in progress, the caller has old data, and targetSize returns a
 // [cloud.ThrottledError]. The result is never below the current size, because that would delete instances.
-func targetSize(g group, now cloud.Group, order cloud.LaunchRequest, list func() ([]vmInstance, error)) (int, error) {
+func targetSize(g group, current cloud.Group, order cloud.LaunchRequest, listInstances func() ([]vmInstance, error)) (size int, err error) {
 	if order.RetryFailed == 0 {
-		return now.Size + order.Count, nil
+		return current.Size + order.Count, nil
 	}
-	machines, err := list()
+	machines, err := listInstances()
 	if err != nil {
 		return 0, err
 	}
-	missing := now.Size
+	missing := current.Size
 	for _, m := range machines {
 		if m.State != cloud.Deleting {
 			missing--
 		}
 	}
-	if !now.CanRetryFailed || missing < order.RetryFailed {
+	if !current.CanRetryFailed || missing < order.RetryFailed {
 		return 0, &cloud.ThrottledError{RetryAfter: deletionPollInterval, Err: fmt.Errorf(
-			"growing %s: its size %d no longer includes %d failed instances; read the group again", g, now.Size, order.RetryFailed)}
+			"growing %s: its size %d no longer includes %d failed instances; read the group again", g, current.Size, order.RetryFailed)}
 	}
-	return now.Size + order.Count - order.RetryFailed, nil
+	return current.Size + order.Count - order.RetryFailed, nil
 }
 
 // checkVMSize refuses a request for another VM size than the group's.
@@ -139,7 +139,7 @@ func checkVMSize(g group, size string, order cloud.LaunchRequest) error {
 		"growing %s with VM size %s: its instances have size %s", g, order.Template, size)}
 }
 
-func (p *Provider) growPool(ctx context.Context, g group, order cloud.LaunchRequest) (string, error) {
+func (p *Provider) growPool(ctx context.Context, g group, order cloud.LaunchRequest) (operationURL string, err error) {
 	pool, err := p.getPool(ctx, g)
 	if err != nil {
 		return "", err
@@ -163,16 +163,16 @@ func (p *Provider) growPool(ctx context.Context, g group, order cloud.LaunchRequ
 			"growing %s from %d to %d: its maximum is %d", g, now.Size, size, now.Max)}
 	}
 	pool.Properties.Count = to.Ptr(int32(size))
-	return p.putPool(ctx, g, pool, fmt.Sprintf("growing from %d to %d", now.Size, size))
+	return p.putPoolIfUnchanged(ctx, g, pool, fmt.Sprintf("growing from %d to %d", now.Size, size))
 }
 
-// putPool writes an agent pool if it is unchanged since it was read.
-func (p *Provider) putPool(ctx context.Context, g group, pool armcontainerservice.AgentPool, doing string) (string, error) {
+// putPoolIfUnchanged writes an agent pool if it is unchanged since it was read.
+func (p *Provider) putPoolIfUnchanged(ctx context.Context, g group, pool armcontainerservice.AgentPool, doing string) (operationURL string, err error) {
 	var response *http.Response
-	_, err := p.clients.pools.BeginCreateOrUpdate(p.withoutRetries(ctx, &response), g.resourceGroup, g.cluster, g.pool,
+	_, err = p.clients.pools.BeginCreateOrUpdate(p.withoutRetries(ctx, &response), g.resourceGroup, g.cluster, g.pool,
 		pool, &armcontainerservice.AgentPoolsClientBeginCreateOrUpdateOptions{IfMatch: pool.Properties.ETag})
 	if err != nil && !isAccepted(response, err) {
-		return "", resizeError(g, doing, err)
+		return "", toResizeError(g, doing, err)
 	}
 	return statusURL(response), nil
 }

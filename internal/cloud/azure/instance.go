@@ -21,8 +21,8 @@ type vmInstance struct {
 	cloud.Instance
 	id       providerid.ID
 	flexible string // the flexible scale set of the instance, if any
-	// detachedResources lists the disks and network interfaces that Azure keeps when it deletes a single virtual machine.
-	detachedResources []string
+	// resourcesKeptOnDelete lists the disks and network interfaces that Azure keeps when it deletes a single virtual machine.
+	resourcesKeptOnDelete []string
 }
 
 // Instances lists the instances of a group.
@@ -35,7 +35,7 @@ func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance
 	if g.isPool() {
 		machines, err = p.listPoolInstances(ctx, g)
 	} else {
-		machines, err = p.listScaleSet(ctx, g)
+		machines, err = p.readScaleSetInstances(ctx, g)
 	}
 	if err != nil {
 		return nil, err
@@ -48,9 +48,9 @@ func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance
 	return instances, nil
 }
 
-// listScaleSet lists the instances of a scale set. It reads the scale set first: Azure returns an empty list for a scale set
+// readScaleSetInstances lists the instances of a scale set. It reads the scale set first: Azure returns an empty list for a scale set
 // that does not exist, uniform or flexible.
-func (p *Provider) listScaleSet(ctx context.Context, g group) ([]vmInstance, error) {
+func (p *Provider) readScaleSetInstances(ctx context.Context, g group) ([]vmInstance, error) {
 	set, err := p.getScaleSet(ctx, g)
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (p *Provider) Instance(ctx context.Context, providerID string) (cloud.Insta
 	if err != nil {
 		return cloud.Instance{}, err
 	}
-	if err := p.recentNotFound(id); err != nil {
+	if err := p.takeRecentNotFound(id); err != nil {
 		return cloud.Instance{}, err
 	}
 	at := time.Now()
@@ -166,8 +166,8 @@ func (p *Provider) cacheRead(id providerid.ID, r recentRead) {
 	p.recentReads[id.String()] = r
 }
 
-// recentInstance returns an instance from a recent read, or reads it.
-func (p *Provider) recentInstance(ctx context.Context, id providerid.ID) (vmInstance, error) {
+// cachedOrFetchedInstance returns an instance from a recent read, or reads it.
+func (p *Provider) cachedOrFetchedInstance(ctx context.Context, id providerid.ID) (vmInstance, error) {
 	p.mu.Lock()
 	r, found := p.recentReads[id.String()]
 	p.mu.Unlock()
@@ -177,8 +177,8 @@ func (p *Provider) recentInstance(ctx context.Context, id providerid.ID) (vmInst
 	return p.fetchInstance(ctx, id)
 }
 
-// recentNotFound returns the error of a recent Status that found the instance gone, once, and nil otherwise.
-func (p *Provider) recentNotFound(id providerid.ID) error {
+// takeRecentNotFound returns the error of a recent Status that found the instance gone, once, and nil otherwise.
+func (p *Provider) takeRecentNotFound(id providerid.ID) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.recentReads[id.String()]
@@ -247,7 +247,7 @@ func (p *Provider) fetchInstance(ctx context.Context, id providerid.ID) (vmInsta
 	if !m.id.Equal(id) {
 		return m, fmt.Errorf("%s: the response is about %s", doing, m.id)
 	}
-	return m, m.checkComputerName()
+	return m, m.checkComputerNameMatchesID()
 }
 
 // fromScaleSetVM converts an instance of a uniform scale set. An instance without ID or state is a truncated response.
@@ -302,12 +302,12 @@ func fromVM(vm *armcompute.VirtualMachine) (vmInstance, error) {
 		statuses = properties.InstanceView.Statuses
 	}
 	m.setState(deref(properties.ProvisioningState), statuses)
-	m.detachedResources = listDetachedResources(properties)
+	m.resourcesKeptOnDelete = listResourcesKeptOnDelete(properties)
 	return m, nil
 }
 
-// listDetachedResources lists the disks and network interfaces with a deleteOption other than Delete.
-func listDetachedResources(properties *armcompute.VirtualMachineProperties) (names []string) {
+// listResourcesKeptOnDelete lists the disks and network interfaces with a deleteOption other than Delete.
+func listResourcesKeptOnDelete(properties *armcompute.VirtualMachineProperties) (names []string) {
 	disk := func(kind string, name *string, option *armcompute.DiskDeleteOptionTypes) {
 		if deref(option) != armcompute.DiskDeleteOptionTypesDelete {
 			names = append(names, kind+" "+deref(name))

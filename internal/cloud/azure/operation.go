@@ -93,7 +93,7 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Operat
 		var forgotten bool
 		status, forgotten, err = p.statuses.get(ctx, o.URL, p.fetchStatus)
 		if err != nil && ctx.Err() == nil {
-			return p.statusWithoutURL(ctx, o, op.Started, err)
+			return p.statusAfterURLFailure(ctx, o, op.Started, err)
 		}
 		if err != nil || forgotten || !status.Done {
 			return status, err
@@ -118,20 +118,20 @@ func isServerError(err error) bool {
 	return errors.As(err, &api) && api.Status >= http.StatusInternalServerError
 }
 
-// statusWithoutURL returns the status of an operation if its URL returns errors. Every operation ends eventually: a URL
+// statusAfterURLFailure returns the status of an operation if its URL returns errors. Every operation ends eventually: a URL
 // may refuse forever, or return a page of a proxy. The deletion of an instance that still exists can be requested
 // again.
-func (p *Provider) statusWithoutURL(ctx context.Context, o operation, started time.Time, unread error) (cloud.OperationStatus, error) {
+func (p *Provider) statusAfterURLFailure(ctx context.Context, o operation, started time.Time, readErr error) (cloud.OperationStatus, error) {
 	over := func(wait time.Duration) bool { return elapsed.HasElapsed(started, time.Now(), wait) }
 	switch {
 	case o.Machine == "" && over(maxGrowDuration):
-		return cloud.OperationStatus{Done: true, Err: unread}, nil
-	case o.Machine == "", !over(maxStatusFailure) && !isServerError(unread):
-		return cloud.OperationStatus{}, unread
+		return cloud.OperationStatus{Done: true, Err: readErr}, nil
+	case o.Machine == "", !over(maxStatusFailure) && !isServerError(readErr):
+		return cloud.OperationStatus{}, readErr
 	}
-	status, err := p.deletionStatus(ctx, o.Machine, unread)
+	status, err := p.deletionStatus(ctx, o.Machine, readErr)
 	if err == nil && status.Err != nil && !over(maxStatusFailure) {
-		return cloud.OperationStatus{}, unread
+		return cloud.OperationStatus{}, readErr
 	}
 	return status, err
 }

@@ -48,7 +48,7 @@ func (p *Provider) MissingGroupPermissions(ctx context.Context, name string) (cl
 	if g.isPool() {
 		growing = requiredActions{p.poolScope(g), []string{actionWritePool}}
 		needs = []requiredActions{{p.poolScope(g), []string{actionReadPool, actionReadPoolMachines, actionDeletePoolMachines}}}
-	} else if needs, err = p.actionsForScaleSet(ctx, g); err != nil {
+	} else if needs, err = p.requiredActionsForScaleSet(ctx, g); err != nil {
 		return cloud.GroupPermissions{}, err
 	}
 	var missing cloud.GroupPermissions
@@ -59,9 +59,9 @@ func (p *Provider) MissingGroupPermissions(ctx context.Context, name string) (cl
 	return missing, err
 }
 
-// actionsForScaleSet returns the permissions for a scale set. The instances of a flexible scale set are listed in the resource
+// requiredActionsForScaleSet returns the permissions for a scale set. The instances of a flexible scale set are listed in the resource
 // group.
-func (p *Provider) actionsForScaleSet(ctx context.Context, g group) ([]requiredActions, error) {
+func (p *Provider) requiredActionsForScaleSet(ctx context.Context, g group) ([]requiredActions, error) {
 	set, err := p.getScaleSet(ctx, g)
 	if err != nil {
 		return nil, err
@@ -82,14 +82,14 @@ func (p *Provider) MissingDeletePermissions(ctx context.Context, providerID stri
 	if err != nil {
 		return nil, err
 	}
-	needs, err := p.actionsForDeletion(ctx, id)
+	needs, err := p.requiredActionsForDeletion(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	return p.missingPermissions(ctx, needs...)
 }
 
-func (p *Provider) actionsForDeletion(ctx context.Context, id providerid.ID) ([]requiredActions, error) {
+func (p *Provider) requiredActionsForDeletion(ctx context.Context, id providerid.ID) ([]requiredActions, error) {
 	self := requiredActions{p.vmScope(id), []string{actionReadVM}}
 	if id.ScaleSet != "" {
 		self = requiredActions{p.scaleSetScope(id.ResourceGroup, id.ScaleSet), []string{actionReadInstance}}
@@ -103,7 +103,7 @@ func (p *Provider) actionsForDeletion(ctx context.Context, id providerid.ID) ([]
 	case id.ScaleSet != "":
 		return []requiredActions{{self.scope, []string{actionReadInstance, actionDeleteInstances}}}, nil
 	}
-	m, err := p.recentInstance(ctx, id)
+	m, err := p.cachedOrFetchedInstance(ctx, id)
 	switch {
 	case err != nil:
 		return nil, err
@@ -156,7 +156,7 @@ func (p *Provider) poolScope(g group) scope {
 func (p *Provider) missingPermissions(ctx context.Context, needs ...requiredActions) (cloud.Permissions, error) {
 	var missing cloud.Permissions
 	for _, n := range needs {
-		lacks, err := p.permissions.missing(ctx, n)
+		lacks, err := p.permissions.missingActions(ctx, n)
 		if err != nil {
 			return nil, err
 		}
@@ -222,9 +222,9 @@ type cachedGrants struct {
 	err    error
 }
 
-// missing lists the actions that no role allows on the scope.
-func (c *permissionCache) missing(ctx context.Context, n requiredActions) (cloud.Permissions, error) {
-	known := c.entry(n.scope)
+// missingActions lists the actions that no role allows on the scope.
+func (c *permissionCache) missingActions(ctx context.Context, n requiredActions) (cloud.Permissions, error) {
+	known := c.getOrCreateGrants(n.scope)
 	select {
 	case known.lock <- struct{}{}:
 	case <-ctx.Done():
@@ -232,7 +232,7 @@ func (c *permissionCache) missing(ctx context.Context, n requiredActions) (cloud
 	}
 	defer func() { <-known.lock }()
 	age := time.Since(known.readAt)
-	missing := known.missing(n)
+	missing := known.missingActions(n)
 	if age >= grantedTTL || age >= missingTTL && (known.err != nil || len(missing) > 0) {
 		limited, cancel := context.WithTimeout(ctx, c.timeout)
 		defer cancel()
@@ -241,7 +241,7 @@ func (c *permissionCache) missing(ctx context.Context, n requiredActions) (cloud
 			return nil, fmt.Errorf("permissions on %s: %w", n.scope.id, context.Cause(ctx))
 		}
 		known.readAt, known.grants, known.err = time.Now(), grants, err
-		missing = known.missing(n)
+		missing = known.missingActions(n)
 	}
 	if known.err != nil {
 		return nil, known.err
@@ -249,7 +249,7 @@ func (c *permissionCache) missing(ctx context.Context, n requiredActions) (cloud
 	return missing, nil
 }
 
-func (c *permissionCache) entry(s scope) *cachedGrants {
+func (c *permissionCache) getOrCreateGrants(s scope) *cachedGrants {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -271,7 +271,7 @@ func (c *permissionCache) entry(s scope) *cachedGrants {
 	return known
 }
 
-func (k *cachedGrants) missing(n requiredActions) cloud.Permissions {
+func (k *cachedGrants) missingActions(n requiredActions) cloud.Permissions {
 	var missing cloud.Permissions
 	for _, action := range n.actions {
 		allowed := false
@@ -311,10 +311,10 @@ func toRoleGrant(permission *armauthorization.Permission) (roleGrant, error) {
 	if permission == nil {
 		return roleGrant{}, fmt.Errorf("%w: an entry is empty", errIncomplete)
 	}
-	return roleGrant{toStrings(permission.Actions), toStrings(permission.NotActions)}, nil
+	return roleGrant{derefStrings(permission.Actions), derefStrings(permission.NotActions)}, nil
 }
 
-func toStrings(list []*string) []string {
+func derefStrings(list []*string) []string {
 	texts := make([]string, 0, len(list))
 	for _, text := range list {
 		texts = append(texts, deref(text))

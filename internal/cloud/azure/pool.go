@@ -81,7 +81,7 @@ type poolProtection struct {
 
 // poolProtectionReason returns why AKS would not delete the instances of a pool. It returns "" if AKS would, or if the pool does
 // not exist.
-func (p *Provider) poolProtectionReason(ctx context.Context, g group) (string, error) {
+func (p *Provider) poolProtectionReason(ctx context.Context, g group) (reason string, err error) {
 	p.mu.Lock()
 	mode, known := p.poolProtections[g.key()]
 	p.mu.Unlock()
@@ -181,7 +181,7 @@ func (p *Provider) cachePoolMembers(g group, members []poolMember) {
 
 // findPoolMember returns the configured agent pool of an instance. If the instance is not cached, it reads all pools. A failed
 // read is an error, because the deletion would otherwise bypass AKS.
-func (p *Provider) findPoolMember(ctx context.Context, id providerid.ID) (poolMember, bool, error) {
+func (p *Provider) findPoolMember(ctx context.Context, id providerid.ID) (member poolMember, found bool, err error) {
 	p.mu.Lock()
 	m, ok := p.memberCache[id.String()]
 	p.mu.Unlock()

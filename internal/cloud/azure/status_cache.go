@@ -42,15 +42,15 @@ const (
 )
 
 // get returns the status of an operation. Concurrent callers share a response, see [sharedread.Reader].
-func (s *statusCache) get(ctx context.Context, address string, ask fetchStatusFunc) (status cloud.OperationStatus, forgotten bool, err error) {
-	a, err := s.entry(address, time.Now()).shared.Read(ctx, func(ctx context.Context) (a statusResult, err error) {
-		a.status, a.forgotten, err = ask(ctx, address)
+func (s *statusCache) get(ctx context.Context, address string, fetch fetchStatusFunc) (status cloud.OperationStatus, forgotten bool, err error) {
+	a, err := s.getOrCreateEntry(address, time.Now()).shared.Read(ctx, func(ctx context.Context) (a statusResult, err error) {
+		a.status, a.forgotten, err = fetch(ctx, address)
 		return a, err
 	})
 	return a.status, a.forgotten, err
 }
 
-func (s *statusCache) entry(address string, now time.Time) *statusEntry {
+func (s *statusCache) getOrCreateEntry(address string, now time.Time) *statusEntry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.byURL, func(_ string, r *statusEntry) bool { return now.Sub(r.lastUsed) >= statusEntryTTL })

@@ -114,7 +114,7 @@ func TestCancelledCallerFailsNoOtherRead(t *testing.T) {
 		check.Is(t, 2, s.questions)
 
 		time.Sleep(statusEntryTTL)
-		if reads.entry("another operation", time.Now()); len(reads.byURL) != 1 {
+		if reads.getOrCreateEntry("another operation", time.Now()); len(reads.byURL) != 1 {
 			t.Errorf("%d cached URLs, want 1", len(reads.byURL))
 		}
 	})
@@ -229,7 +229,7 @@ func TestPermissionNeedsOneRoleThatGrantsIt(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			k := cachedGrants{grants: tc.grants}
-			missing := k.missing(requiredActions{scope{id: "/s"}, []string{actionDeleteInstances}})
+			missing := k.missingActions(requiredActions{scope{id: "/s"}, []string{actionDeleteInstances}})
 			check.Is(t, tc.held, len(missing) == 0)
 			check.Not(t, !tc.held && missing.String() != actionDeleteInstances+" on /s", "missing %q", missing)
 		})
@@ -266,7 +266,7 @@ func TestCachedPermissionsExpire(t *testing.T) {
 			n := requiredActions{scope{id: "/S"}, []string{actionDeleteInstances}}
 			look := func(calls int) {
 				t.Helper()
-				missing, err := c.missing(t.Context(), n)
+				missing, err := c.missingActions(t.Context(), n)
 				if (len(missing) > 0) != tc.missing || (err == nil) != (tc.before.err == nil) || azure.asked != calls {
 					t.Errorf("missing %v, %v, after %d requests; want %d", missing, err, azure.asked, calls)
 				}
@@ -280,12 +280,12 @@ func TestCachedPermissionsExpire(t *testing.T) {
 			n.scope.id = "/s" // differs only in case
 			look(1)
 			time.Sleep(time.Nanosecond)
-			missing, err := c.missing(t.Context(), n)
+			missing, err := c.missingActions(t.Context(), n)
 			if changed := tc.name == "granted"; err != nil || (len(missing) > 0) != changed || azure.asked != 2 {
 				t.Errorf("missing %v, %v after %v and %d requests", missing, err, tc.held, azure.asked)
 			}
 			time.Sleep(grantedTTL)
-			c.entry(scope{id: "/other"})
+			c.getOrCreateGrants(scope{id: "/other"})
 			check.Is(t, 1, len(c.scopes))
 		}))
 	}
@@ -297,11 +297,11 @@ func TestCancelledReadIsNotCached(t *testing.T) {
 	azure := fakePermissions{err: context.Canceled}
 	c := &permissionCache{list: azure.ask, timeout: time.Minute, scopes: map[string]*cachedGrants{}}
 	n := requiredActions{scope{id: "/s"}, []string{actionReadVM}}
-	if _, err := c.missing(ctx, n); !errors.Is(err, context.Canceled) {
+	if _, err := c.missingActions(ctx, n); !errors.Is(err, context.Canceled) {
 		t.Errorf("the cancelled caller got %v", err)
 	}
 	azure = fakePermissions{grants: []roleGrant{{actions: []string{"*/read"}}}}
-	if missing, err := c.missing(t.Context(), n); err != nil || len(missing) > 0 {
+	if missing, err := c.missingActions(t.Context(), n); err != nil || len(missing) > 0 {
 		t.Errorf("missing %v, %v", missing, err)
 	}
 }

@@ -83,7 +83,7 @@ func addPoolShape(shape *cloud.NodeShape, g group, pool armcontainerservice.Agen
 	taints := slices.Clone(shape.Taints)
 	if deref(properties.ScaleSetPriority) == armcontainerservice.ScaleSetPrioritySpot {
 		labels[priorityLabel] = spotPriority
-		taints = addTaint(taints, corev1.Taint{Key: priorityLabel, Value: spotPriority, Effect: corev1.TaintEffectNoSchedule})
+		taints = addTaintIfMissing(taints, corev1.Taint{Key: priorityLabel, Value: spotPriority, Effect: corev1.TaintEffectNoSchedule})
 	}
 	for key, v := range properties.NodeLabels {
 		labels[key] = deref(v)
@@ -93,7 +93,7 @@ func addPoolShape(shape *cloud.NodeShape, g group, pool armcontainerservice.Agen
 		if err != nil {
 			return fmt.Errorf("%s: %w", g, err)
 		}
-		taints = addTaint(taints, taint)
+		taints = addTaintIfMissing(taints, taint)
 	}
 	maps.Copy(labels, shape.Labels)
 	shape.Labels, shape.Taints = labels, taints
@@ -105,8 +105,8 @@ func addPoolShape(shape *cloud.NodeShape, g group, pool armcontainerservice.Agen
 	return nil
 }
 
-// addTaint appends a taint unless the list has one with the same key and effect.
-func addTaint(taints []corev1.Taint, t corev1.Taint) []corev1.Taint {
+// addTaintIfMissing appends a taint unless the list has one with the same key and effect.
+func addTaintIfMissing(taints []corev1.Taint, t corev1.Taint) []corev1.Taint {
 	if slices.ContainsFunc(taints, func(has corev1.Taint) bool { return has.MatchTaint(&t) }) {
 		return taints
 	}

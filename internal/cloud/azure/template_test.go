@@ -62,7 +62,7 @@ func TestTemplateHasPoolLabelsTaintsAndMaxPods(t *testing.T) {
 }
 
 func TestResourcesKeptAfterDeletionAreListed(t *testing.T) {
-	got := listDetachedResources(&armcompute.VirtualMachineProperties{
+	got := listResourcesKeptOnDelete(&armcompute.VirtualMachineProperties{
 		StorageProfile: &armcompute.StorageProfile{
 			OSDisk: &armcompute.OSDisk{Name: to.Ptr("os"), DeleteOption: to.Ptr(armcompute.DiskDeleteOptionTypesDelete)},
 			DataDisks: []*armcompute.DataDisk{

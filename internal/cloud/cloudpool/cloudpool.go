@@ -19,7 +19,7 @@
 // # Confirmation of a Node
 //
 // The name of a machine is the last part of its ID. The computer name comes from the cloud's metadata, see
-// [PoolConfig].ComputerName.
+// [PoolConfig].ComputerNamePath.
 package cloudpool
 
 import (
@@ -195,8 +195,8 @@ func (p *Provider) URL(ctx context.Context, group string) (*url.URL, error) {
 	return found.url, nil
 }
 
-// ComputerName returns [PoolConfig].ComputerName of a pool, or a [*cloud.NotFoundError].
-func (p *Provider) ComputerName(ctx context.Context, group string) (string, error) {
+// ComputerNamePath returns [PoolConfig].ComputerNamePath of a pool, or a [*cloud.NotFoundError].
+func (p *Provider) ComputerNamePath(ctx context.Context, group string) (path string, err error) {
 	found, err := p.findPool(ctx, group)
 	if err != nil {
 		return "", err
@@ -215,7 +215,7 @@ func (p *Provider) findPool(ctx context.Context, name string) (*pool, error) {
 	if found != nil {
 		return found, nil
 	}
-	if err := p.discover(ctx); err != nil {
+	if err := p.discoverPools(ctx); err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
@@ -228,7 +228,7 @@ func (p *Provider) findPool(ctx context.Context, name string) (*pool, error) {
 
 // listPools returns all pools.
 func (p *Provider) listPools(ctx context.Context) ([]*pool, error) {
-	if err := p.discover(ctx); err != nil {
+	if err := p.discoverPools(ctx); err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
@@ -240,9 +240,9 @@ func (p *Provider) listPools(ctx context.Context) ([]*pool, error) {
 	return pools, nil
 }
 
-// discover lists the pools of servers with several pools. A pool that disappears from the list is kept, because its
+// discoverPools lists the pools of servers with several pools. A pool that disappears from the list is kept, because its
 // machines may still exist.
-func (p *Provider) discover(ctx context.Context) error {
+func (p *Provider) discoverPools(ctx context.Context) error {
 	for _, c := range p.config.Pools {
 		if !c.Multi {
 			continue

@@ -40,7 +40,7 @@ func (p *Provider) DeleteKeepingSize(ctx context.Context, providerID string) (cl
 }
 
 func (p *Provider) deleteMachine(ctx context.Context, providerID string, options cloud.DeleteOptions) (cloud.Operation, error) {
-	f, err := p.findDeletable(ctx, providerID, func() (foundMachine, error) { return p.findMachine(ctx, providerID) })
+	f, err := p.findInFreshObservation(ctx, providerID, func() (foundMachine, error) { return p.findMachine(ctx, providerID) })
 	if err != nil {
 		return cloud.Operation{}, err
 	}
@@ -54,7 +54,7 @@ func (p *Provider) DeleteMember(ctx context.Context, group, id string, options c
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	f, err := p.findDeletable(ctx, id, func() (foundMachine, error) {
+	f, err := p.findInFreshObservation(ctx, id, func() (foundMachine, error) {
 		o, err := p.observePool(ctx, pool)
 		if err != nil {
 			return foundMachine{}, err
@@ -78,7 +78,7 @@ func (p *Provider) terminate(ctx context.Context, f foundMachine, options cloud.
 	defer pool.sizeLock.Unlock()
 	started := time.Now().UTC()
 	o := operation{Machine: f.ProviderID, Observed: f.observation.at}
-	switch begun, err := p.recordTermination(f); {
+	switch begun, err := p.recordTerminationOnce(f); {
 	case err != nil:
 		return cloud.Operation{}, err
 	case !begun:
@@ -90,10 +90,10 @@ func (p *Provider) terminate(ctx context.Context, f foundMachine, options cloud.
 		return cloud.NewOperation(o, started), nil
 	case isCertainlyRejected(err):
 		p.forgetTermination(f.ProviderID)
-		return p.handleRefusedTermination(ctx, f, o, started, toProviderError(pool.name, err))
+		return p.recheckAfterRefusedTermination(ctx, f, o, started, toProviderError(pool.name, err))
 	case wire.AsStatusError(err) != nil && wire.AsStatusError(err).FromServer: // 5xx
 		err = toProviderError(pool.name, err)
-		p.recordFailure(f.ProviderID, err)
+		p.recordTerminationFailure(f.ProviderID, err)
 		return cloud.Operation{}, err
 	default:
 		// The termination may have been accepted. It counts as accepted until the next observation.
@@ -101,11 +101,11 @@ func (p *Provider) terminate(ctx context.Context, f foundMachine, options cloud.
 	}
 }
 
-// findDeletable finds a machine in an observation that is newer than this provider.
-func (p *Provider) findDeletable(ctx context.Context, name string, find func() (foundMachine, error)) (foundMachine, error) {
+// findInFreshObservation finds a machine in an observation that is newer than this provider.
+func (p *Provider) findInFreshObservation(ctx context.Context, name string, findMachine func() (foundMachine, error)) (foundMachine, error) {
 	var answer foundMachine
-	known, err := p.pollObservation(ctx, func() (_ bool, err error) {
-		answer, err = find()
+	known, err := p.pollUntilTrue(ctx, func() (_ bool, err error) {
+		answer, err = findMachine()
 		return err == nil && (answer.State == cloud.Deleting || answer.observation.isNewerThanProvider()), err
 	})
 	if err != nil || known {
@@ -115,9 +115,9 @@ func (p *Provider) findDeletable(ctx context.Context, name string, find func() (
 		"machine %s: waiting for a new observation of its pool, because it must not be terminated twice", name)}
 }
 
-// recordTermination records the termination of a machine. It returns false if one is in progress. After a failure it returns the
+// recordTerminationOnce records the termination of a machine. It returns false if one is in progress. After a failure it returns the
 // server's error until the next observation, because the failed request may have reached the cloud.
-func (p *Provider) recordTermination(f foundMachine) (bool, error) {
+func (p *Provider) recordTerminationOnce(f foundMachine) (recorded bool, err error) {
 	if f.State == cloud.Deleting || p.isTerminating(&f.observation, f.ProviderID) {
 		return false, nil
 	}
@@ -135,8 +135,8 @@ func (p *Provider) recordTermination(f foundMachine) (bool, error) {
 	return true, nil
 }
 
-// recordFailure records that a server failed to terminate a machine.
-func (p *Provider) recordFailure(providerID string, err error) {
+// recordTerminationFailure records that a server failed to terminate a machine.
+func (p *Provider) recordTerminationFailure(providerID string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.terminated[providerID]
@@ -159,8 +159,8 @@ func isCertainlyRejected(err error) bool {
 	return status != nil && (status.Code >= 400 && status.Code < 500 || status.Code == http.StatusNotImplemented || status.FromServer && status.Code == http.StatusBadGateway)
 }
 
-// handleRefusedTermination reads a machine after a refused termination: another termination may have been first.
-func (p *Provider) handleRefusedTermination(ctx context.Context, f foundMachine, o operation, started time.Time, refused error) (cloud.Operation, error) {
+// recheckAfterRefusedTermination reads a machine after a refused termination: another termination may have been first.
+func (p *Provider) recheckAfterRefusedTermination(ctx context.Context, f foundMachine, o operation, started time.Time, refused error) (cloud.Operation, error) {
 	if ctx.Err() != nil || cloud.IsThrottled(refused) || cloud.RefusalOf(refused) != "" {
 		return cloud.Operation{}, refused
 	}

@@ -26,7 +26,7 @@ func (p *Provider) observePool(ctx context.Context, pool *pool) (observation, er
 	if err != nil {
 		return observation{}, toProviderError(pool.name, err)
 	}
-	p.recordSeen(pool, read.Machines)
+	p.recordSeenMachines(pool, read.Machines)
 	pool.mu.Lock()
 	defer pool.mu.Unlock()
 	if pool.firstObservation.IsZero() {
@@ -35,8 +35,8 @@ func (p *Provider) observePool(ctx context.Context, pool *pool) (observation, er
 	return observation{pool, read.Timestamp, read.Machines}, nil
 }
 
-// recordSeen records the machines of a pool. It removes a machine after it was missing for retentionTime.
-func (p *Provider) recordSeen(pool *pool, machines []wire.Machine) {
+// recordSeenMachines records the machines of a pool. It removes a machine after it was missing for retentionTime.
+func (p *Provider) recordSeenMachines(pool *pool, machines []wire.Machine) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -54,11 +54,11 @@ func (p *Provider) recordSeen(pool *pool, machines []wire.Machine) {
 	}
 }
 
-// isRemovedPool reports whether a pool no longer exists and does not matter for a machine. The server's list and the
+// canIgnoreRemovedPool reports whether a pool no longer exists and does not matter for a machine. The server's list and the
 // pool's response must both lack the pool, and the machine must have been observed in another pool. A machine that was
 // never observed may have been in it (I7).
-func (p *Provider) isRemovedPool(pool *pool, key string, err error) bool {
-	status := wire.AsStatusError(err)
+func (p *Provider) canIgnoreRemovedPool(pool *pool, key string, readErr error) bool {
+	status := wire.AsStatusError(readErr)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := p.lastSeen[key].pool
@@ -187,7 +187,7 @@ func (p *Provider) findMachine(ctx context.Context, providerID string) (foundMac
 	}
 	key := id.String()
 	var answer foundMachine
-	known, err := p.pollObservation(ctx, func() (bool, error) {
+	known, err := p.pollUntilTrue(ctx, func() (bool, error) {
 		f, gone, err := p.searchPools(ctx, key)
 		if f != nil {
 			answer = *f
@@ -204,9 +204,9 @@ func (p *Provider) findMachine(ctx context.Context, providerID string) (foundMac
 		"machine %s: missing in the last observation of the pools; waiting for a new observation", key)}
 }
 
-// pollObservation calls ask until it returns true, or until ObservationWait ends. The second call is immediate, because a server
+// pollUntilTrue calls ask until it returns true, or until ObservationWait ends. The second call is immediate, because a server
 // may observe its cloud on every request.
-func (p *Provider) pollObservation(ctx context.Context, ask func() (bool, error)) (bool, error) {
+func (p *Provider) pollUntilTrue(ctx context.Context, ask func() (bool, error)) (done bool, err error) {
 	deadline := time.Now().Add(p.config.observationWait())
 	for try := 0; ; try++ {
 		done, err := ask()
@@ -261,7 +261,7 @@ func (p *Provider) searchPools(ctx context.Context, key string) (f *foundMachine
 	for _, pool := range pools {
 		o, err := p.observePool(ctx, pool)
 		switch {
-		case p.isRemovedPool(pool, key, err):
+		case p.canIgnoreRemovedPool(pool, key, err):
 			dropped = err
 			continue
 		case err != nil:
@@ -302,7 +302,7 @@ func (p *Provider) clearMissing(key string) {
 
 // confirmMissing records that the latest observations lack a machine. It reports whether all of them are newer than the first
 // ones that lacked it.
-func (p *Provider) confirmMissing(key string, now lackingObservations) bool {
+func (p *Provider) confirmMissing(key string, now lackingObservations) (confirmed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	first, asked := p.missing[key]

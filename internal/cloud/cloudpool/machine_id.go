@@ -20,7 +20,7 @@ func isSpotRequest(m *wire.Machine) bool { return strings.HasPrefix(m.ID, "sir-"
 
 // ParseMachineID returns a machine's ID in its cloud. It returns false if the machine has none yet, for example an open Spot
 // request, or if the cloud is unknown. Such a machine cannot be matched with a Node by ID.
-func ParseMachineID(m *wire.Machine) (providerid.ID, bool) {
+func ParseMachineID(m *wire.Machine) (id providerid.ID, ok bool) {
 	id, err := providerid.Parse(nodeProviderID(m))
 	if err == nil && (id.Scheme == providerid.AWS || id.Scheme == providerid.OpenStack) {
 		id.Scope = m.Region // the ID does not contain it
@@ -59,7 +59,7 @@ func MachineName(m *wire.Machine) string {
 	return m.ID[strings.LastIndexAny(strings.TrimRight(m.ID, "/"), "/")+1:]
 }
 
-// ComputerName returns the host name of a machine, which is its Node's name in most clusters; empty if unknown. It is
+// ComputerNamePath returns the host name of a machine, which is its Node's name in most clusters; empty if unknown. It is
 // read from the metadata at path, keys separated by dots. The default path depends on the cloud.
 func ComputerName(m *wire.Machine, path string) string {
 	if path != "" {

@@ -31,7 +31,7 @@ func (t *redirectTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		_ = answer.Body.Close()
 		follow := from.Clone(r.Context())
 		follow.URL, follow.Host = to, ""
-		if next = t.next; !isSameServer(r, follow) {
+		if next = t.next; !canForwardCredentials(r, follow) {
 			next = t.withoutCredentials
 			dropCredentials(follow.Header)
 		}
@@ -56,8 +56,8 @@ func isRedirect(answer *http.Response) bool {
 	return false
 }
 
-// isSameServer reports whether both requests have the same host and the second one is at least as secure.
-func isSameServer(first, other *http.Request) bool {
+// canForwardCredentials reports whether both requests have the same host and the second one is at least as secure.
+func canForwardCredentials(first, other *http.Request) bool {
 	if !strings.EqualFold(first.URL.Hostname(), other.URL.Hostname()) {
 		return false
 	}

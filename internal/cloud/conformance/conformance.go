@@ -57,8 +57,8 @@ func canInject(c Cloud, m FaultKind) bool {
 	return !ok || limited.UnsupportedFaults()[m] == ""
 }
 
-// requireFault skips a test if the cloud cannot produce a fault.
-func requireFault(t *testing.T, c Cloud, m FaultKind) {
+// skipUnlessFaultSupported skips a test if the cloud cannot produce a fault.
+func skipUnlessFaultSupported(t *testing.T, c Cloud, m FaultKind) {
 	t.Helper()
 	if limited, ok := c.(LimitedCloud); ok {
 		if why, cannot := limited.UnsupportedFaults()[m]; cannot {
@@ -115,24 +115,24 @@ func Run(t *testing.T, newCloud func(*testing.T) Cloud) {
 		alter bool // creates or deletes instances, or injects faults into such requests
 	}{
 		{"IDs are normalized and foreign IDs are refused", testNormalize, false, false},
-		{"a list has every instance once", testList, true, false},
-		{"an instance reads as it is listed", testRead, true, false},
+		{"a list has every instance once", testListedInstances, true, false},
+		{"an instance reads as it is listed", testReadMatchesList, true, false},
 		{"I7 a failed read is not gone", testFailedReadIsNotGone, false, true},
 		{"I7 a truncated list is an error", testTruncatedList, true, false},
 		{"I7 a stale list makes no instance gone", testStaleList, true, true},
-		{"an instance that never existed is not found", testMissing, false, false},
-		{"a lost instance is not found", testLost, false, false},
+		{"an instance that never existed is not found", testMissingInstance, false, false},
+		{"a lost instance is not found", testLostInstance, false, false},
 		{"a deletion removes one instance", testDelete, false, true},
 		{"a deletion can be repeated", testRepeatedDelete, false, true},
 		{"concurrent deletions remove each instance once", testConcurrentDeletes, false, true},
-		{"concurrent deletions are one request", testBatching, false, true},
+		{"concurrent deletions are one request", testDeletionBatching, false, true},
 		{"a failed deletion is reported and can be repeated", testFailedDelete, false, true},
 		{"one of several deletions fails", testOneOfSeveralFails, false, true},
 		{"a hanging deletion is not done", testHangingDelete, false, true},
-		{"another process can follow a deletion", testHandover, false, true},
+		{"another process can follow a deletion", testFollowDeletionFromOtherProvider, false, true},
 		{"a forgotten operation is done", testForgottenOperation, false, true},
 		{"an unknown operation is an error", testUnknownOperation, false, false},
-		{"a throttled call does not wait", testThrottled, false, false},
+		{"a throttled call does not wait", testThrottledRead, false, false},
 		{"a missing permission is a refusal", testMissingPermission, false, false},
 		{"a cancelled caller deletes nothing", testCancelledCaller, false, true},
 		{"a group grows by the requested count", testGrow, true, true},
@@ -147,7 +147,7 @@ func Run(t *testing.T, newCloud func(*testing.T) Cloud) {
 				t.Skip("the instances have no group")
 			}
 			if test.alter {
-				requireFault(t, c, AllowsChanges)
+				skipUnlessFaultSupported(t, c, AllowsChanges)
 			}
 			if n := len(c.ProviderIDs()); n < MinInstances && canInject(c, AllowsChanges) {
 				t.Fatalf("the cloud has %d instances, the suite needs %d", n, MinInstances)

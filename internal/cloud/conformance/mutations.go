@@ -15,7 +15,7 @@ import (
 // pollInterval is the delay between two reads in a test.
 const pollInterval = 10 * time.Millisecond
 
-func sleep(t *testing.T, d time.Duration) {
+func sleepOrFail(t *testing.T, d time.Duration) {
 	t.Helper()
 	select {
 	case <-time.After(d):
@@ -34,8 +34,8 @@ func startDeletion(t *testing.T, p cloud.Provider, machine string) cloud.Operati
 	return op
 }
 
-// awaitDone waits until an operation is done.
-func awaitDone(t *testing.T, p cloud.Provider, op cloud.Operation) cloud.OperationStatus {
+// awaitOperationDone waits until an operation is done.
+func awaitOperationDone(t *testing.T, p cloud.Provider, op cloud.Operation) cloud.OperationStatus {
 	t.Helper()
 	for {
 		status, err := p.Status(t.Context(), op)
@@ -45,21 +45,21 @@ func awaitDone(t *testing.T, p cloud.Provider, op cloud.Operation) cloud.Operati
 		if status.Done {
 			return status
 		}
-		sleep(t, pollInterval)
+		sleepOrFail(t, pollInterval)
 	}
 }
 
 // deleteAndAwait deletes an instance and waits until it is gone.
 func deleteAndAwait(t *testing.T, p cloud.Provider, c Cloud, machine string) {
 	t.Helper()
-	if status := awaitDone(t, p, startDeletion(t, p, machine)); status.Err != nil {
+	if status := awaitOperationDone(t, p, startDeletion(t, p, machine)); status.Err != nil {
 		t.Fatalf("deleting %s ended with %v", machine, status.Err)
 	}
 	c.AwaitGone(t, machine)
 }
 
-// checkRemaining asserts that all instances except gone still exist, and that the size decreased accordingly.
-func checkRemaining(t *testing.T, c Cloud, before []string, size int, gone ...string) {
+// assertRemainingInstances asserts that all instances except gone still exist, and that the size decreased accordingly.
+func assertRemainingInstances(t *testing.T, c Cloud, before []string, size int, gone ...string) {
 	t.Helper()
 	want := slices.DeleteFunc(slices.Clone(before), func(id string) bool { return slices.Contains(gone, id) })
 	if now := c.ProviderIDs(); !slices.Equal(now, want) {
@@ -79,17 +79,17 @@ func testDelete(t *testing.T, c Cloud) {
 	if op.Started.Before(began.Add(-time.Minute)) || op.Started.After(time.Now().Add(time.Minute)) {
 		t.Errorf("the operation started at %v, now is %v", op.Started, time.Now())
 	}
-	if status := awaitDone(t, p, op); status.Err != nil {
+	if status := awaitOperationDone(t, p, op); status.Err != nil {
 		t.Errorf("the deletion failed with %v", status.Err)
 	}
 	if _, err := p.Instance(t.Context(), victim); !cloud.IsNotFound(err) {
 		t.Errorf("instance after its deletion: %v, want NotFound", err)
 	}
-	checkRemaining(t, c, before, size, victim)
+	assertRemainingInstances(t, c, before, size, victim)
 }
 
 func testRepeatedDelete(t *testing.T, c Cloud) {
-	requireFault(t, c, DeletionHangs)
+	skipUnlessFaultSupported(t, c, DeletionHangs)
 	p := c.Provider(t)
 	before, size := c.ProviderIDs(), c.GroupSize()
 	victim := before[0]
@@ -109,14 +109,14 @@ func testRepeatedDelete(t *testing.T, c Cloud) {
 	}
 	c.ClearFaults(t)
 	for _, op := range []cloud.Operation{first, again} {
-		if status := awaitDone(t, p, op); status.Err != nil {
+		if status := awaitOperationDone(t, p, op); status.Err != nil {
 			t.Errorf("an operation failed with %v", status.Err)
 		}
 	}
 	if _, err := p.Delete(t.Context(), victim); !cloud.IsNotFound(err) {
 		t.Errorf("deletion of a gone instance: %v, want NotFound", err)
 	}
-	checkRemaining(t, c, before, size, victim)
+	assertRemainingInstances(t, c, before, size, victim)
 }
 
 func testConcurrentDeletes(t *testing.T, c Cloud) {
@@ -137,11 +137,11 @@ func testConcurrentDeletes(t *testing.T, c Cloud) {
 		if errs[i] != nil {
 			t.Fatal(errs[i])
 		}
-		if status := awaitDone(t, p, op); status.Err != nil {
+		if status := awaitOperationDone(t, p, op); status.Err != nil {
 			t.Errorf("a deletion failed with %v", status.Err)
 		}
 	}
-	checkRemaining(t, c, before, size, victims...)
+	assertRemainingInstances(t, c, before, size, victims...)
 }
 
 // deleteWithRetry retries a deletion while the cloud throttles it.
@@ -158,7 +158,7 @@ func deleteWithRetry(t *testing.T, p cloud.Provider, machine string) (cloud.Oper
 	}
 }
 
-func testBatching(t *testing.T, c Cloud) {
+func testDeletionBatching(t *testing.T, c Cloud) {
 	var p cloud.Provider
 	if batching, ok := c.(BatchingCloud); ok {
 		p = batching.BatchingProvider(t)
@@ -182,12 +182,12 @@ func testBatching(t *testing.T, c Cloud) {
 }
 
 func testFailedDelete(t *testing.T, c Cloud) {
-	requireFault(t, c, DeletionFails)
+	skipUnlessFaultSupported(t, c, DeletionFails)
 	p := c.Provider(t)
 	before, size := c.ProviderIDs(), c.GroupSize()
 	victim := before[2]
 	c.InjectFault(t, Fault{FaultKind: DeletionFails, ProviderID: victim})
-	status := awaitDone(t, p, startDeletion(t, p, victim))
+	status := awaitOperationDone(t, p, startDeletion(t, p, victim))
 	if status.Err == nil {
 		t.Fatal("the deletion failed, but its operation succeeded")
 	}
@@ -199,11 +199,11 @@ func testFailedDelete(t *testing.T, c Cloud) {
 	}
 	c.ClearFaults(t)
 	deleteAndAwait(t, p, c, victim)
-	checkRemaining(t, c, before, size, victim)
+	assertRemainingInstances(t, c, before, size, victim)
 }
 
 func testOneOfSeveralFails(t *testing.T, c Cloud) {
-	requireFault(t, c, DeletionFails)
+	skipUnlessFaultSupported(t, c, DeletionFails)
 	p := c.Provider(t)
 	victims := c.ProviderIDs()[:3]
 	c.InjectFault(t, Fault{FaultKind: DeletionFails, ProviderID: victims[1]})
@@ -219,7 +219,7 @@ func testOneOfSeveralFails(t *testing.T, c Cloud) {
 		t.Fatal(err)
 	}
 	for i, op := range ops {
-		statuses[i] = awaitDone(t, p, op)
+		statuses[i] = awaitOperationDone(t, p, op)
 	}
 	if statuses[0].Err != nil || statuses[1].Err == nil || statuses[2].Err != nil {
 		t.Errorf("the deletions ended with %v, %v and %v; want only the second one to fail",
@@ -234,7 +234,7 @@ func testOneOfSeveralFails(t *testing.T, c Cloud) {
 }
 
 func testHangingDelete(t *testing.T, c Cloud) {
-	requireFault(t, c, DeletionHangs)
+	skipUnlessFaultSupported(t, c, DeletionHangs)
 	p := c.Provider(t)
 	victim := c.ProviderIDs()[0]
 	c.InjectFault(t, Fault{FaultKind: DeletionHangs, ProviderID: victim})
@@ -244,17 +244,17 @@ func testHangingDelete(t *testing.T, c Cloud) {
 		if err != nil || status.Done {
 			t.Fatalf("deletion hangs, but status %+v, %v", status, err)
 		}
-		sleep(t, pollInterval)
+		sleepOrFail(t, pollInterval)
 	}
 	c.ClearFaults(t)
-	if status := awaitDone(t, p, op); status.Err != nil {
+	if status := awaitOperationDone(t, p, op); status.Err != nil {
 		t.Errorf("the deletion failed with %v", status.Err)
 	}
 	c.AwaitGone(t, victim)
 }
 
-func testHandover(t *testing.T, c Cloud) {
-	requireFault(t, c, DeletionHangs)
+func testFollowDeletionFromOtherProvider(t *testing.T, c Cloud) {
+	skipUnlessFaultSupported(t, c, DeletionHangs)
 	victim := c.ProviderIDs()[0]
 	c.InjectFault(t, Fault{FaultKind: DeletionHangs, ProviderID: victim})
 	written, err := json.Marshal(startDeletion(t, c.Provider(t), victim))
@@ -270,14 +270,14 @@ func testHandover(t *testing.T, c Cloud) {
 		t.Errorf("status from another provider %+v, %v; want it in progress", status, err)
 	}
 	c.ClearFaults(t)
-	if status := awaitDone(t, successor, op); status.Err != nil {
+	if status := awaitOperationDone(t, successor, op); status.Err != nil {
 		t.Errorf("the deletion failed with %v", status.Err)
 	}
 	c.AwaitGone(t, victim)
 }
 
 func testForgottenOperation(t *testing.T, c Cloud) {
-	requireFault(t, c, ForgetsOperations)
+	skipUnlessFaultSupported(t, c, ForgetsOperations)
 	p := c.Provider(t)
 	victim := c.ProviderIDs()[0]
 	c.InjectFault(t, Fault{FaultKind: DeletionHangs, ProviderID: victim})
@@ -313,7 +313,7 @@ func testCancelledCaller(t *testing.T, c Cloud) {
 	if _, err := p.Instance(ctx, before[0]); err == nil || cloud.IsNotFound(err) {
 		t.Errorf("I7: Instance: %v", err)
 	}
-	checkRemaining(t, c, before, size)
+	assertRemainingInstances(t, c, before, size)
 }
 
 func testGrow(t *testing.T, c Cloud) {
@@ -326,11 +326,11 @@ func testGrow(t *testing.T, c Cloud) {
 	if g, err := p.Group(t.Context(), c.Group()); err != nil || g.Size != size+2 {
 		t.Errorf("group %+v, %v; want size %d", g, err, size+2)
 	}
-	if status := awaitDone(t, p, op); status.Err != nil {
+	if status := awaitOperationDone(t, p, op); status.Err != nil {
 		t.Errorf("the launch failed with %v", status.Err)
 	}
 	running := 0
-	for id, i := range listByID(t, p, c) {
+	for id, i := range listInstancesByID(t, p, c) {
 		if !slices.ContainsFunc(before, func(b string) bool { return normalizeID(t, p, b) == id }) && i.State == cloud.Running {
 			running++
 		}
@@ -353,15 +353,15 @@ func testGrowByTemplate(t *testing.T, c Cloud) {
 		t.Fatalf("templates: %+v, %v", templates, err)
 	}
 	for _, template := range templates {
-		before := listByID(t, p, c)
+		before := listInstancesByID(t, p, c)
 		op, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 1, Template: template.Name})
 		if err != nil {
 			t.Fatalf("%s: %v", template.Name, err)
 		}
-		if status := awaitDone(t, p, op); status.Err != nil {
+		if status := awaitOperationDone(t, p, op); status.Err != nil {
 			t.Errorf("%s: the launch failed with %v", template.Name, status.Err)
 		}
-		for id, i := range listByID(t, p, c) {
+		for id, i := range listInstancesByID(t, p, c) {
 			if _, known := before[id]; !known && i.Type != template.Name {
 				t.Errorf("new instance of type %q, want %q", i.Type, template.Name)
 			}
@@ -397,7 +397,7 @@ func testConcurrentGrow(t *testing.T, c Cloud) {
 }
 
 func testQuotaExhausted(t *testing.T, c Cloud) {
-	requireFault(t, c, QuotaExhausted)
+	skipUnlessFaultSupported(t, c, QuotaExhausted)
 	p := c.Provider(t)
 	size := c.GroupSize()
 	c.InjectFault(t, Fault{FaultKind: QuotaExhausted})

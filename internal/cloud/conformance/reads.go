@@ -50,8 +50,8 @@ func testNormalize(t *testing.T, c Cloud) {
 	}
 }
 
-// listByID returns the instances of the group by ID.
-func listByID(t *testing.T, p cloud.Provider, c Cloud) map[string]cloud.Instance {
+// listInstancesByID returns the instances of the group by ID.
+func listInstancesByID(t *testing.T, p cloud.Provider, c Cloud) map[string]cloud.Instance {
 	t.Helper()
 	instances, err := p.Instances(t.Context(), c.Group())
 	if err != nil {
@@ -67,9 +67,9 @@ func listByID(t *testing.T, p cloud.Provider, c Cloud) map[string]cloud.Instance
 	return byID
 }
 
-func testList(t *testing.T, c Cloud) {
+func testListedInstances(t *testing.T, c Cloud) {
 	p := c.Provider(t)
-	listed := listByID(t, p, c)
+	listed := listInstancesByID(t, p, c)
 	for _, id := range c.ProviderIDs() {
 		i, ok := listed[normalizeID(t, p, id)]
 		if !ok {
@@ -89,9 +89,9 @@ func testList(t *testing.T, c Cloud) {
 	}
 }
 
-func testRead(t *testing.T, c Cloud) {
+func testReadMatchesList(t *testing.T, c Cloud) {
 	p := c.Provider(t)
-	for id, listed := range listByID(t, p, c) {
+	for id, listed := range listInstancesByID(t, p, c) {
 		read, err := p.Instance(t.Context(), id)
 		if err != nil {
 			t.Errorf("%s: %v", id, err)
@@ -113,7 +113,7 @@ func testFailedReadIsNotGone(t *testing.T, c Cloud) {
 	machines := c.ProviderIDs()
 	for _, m := range totalFaults() {
 		t.Run("when the cloud "+string(m), func(t *testing.T) {
-			requireFault(t, c, m)
+			skipUnlessFaultSupported(t, c, m)
 			c.InjectFault(t, Fault{FaultKind: m, RetryAfter: 7 * time.Second})
 			defer c.ClearFaults(t)
 			ctx, cancel := context.WithTimeout(t.Context(), 4*maxCallTime)
@@ -157,7 +157,7 @@ func testFailedReadIsNotGone(t *testing.T, c Cloud) {
 }
 
 func testTruncatedList(t *testing.T, c Cloud) {
-	requireFault(t, c, ListFailsMidway)
+	skipUnlessFaultSupported(t, c, ListFailsMidway)
 	p := c.Provider(t)
 	c.InjectFault(t, Fault{FaultKind: ListFailsMidway})
 	if l, err := p.Instances(t.Context(), c.Group()); err == nil || l != nil {
@@ -170,7 +170,7 @@ func testTruncatedList(t *testing.T, c Cloud) {
 }
 
 func testStaleList(t *testing.T, c Cloud) {
-	requireFault(t, c, StaleLists)
+	skipUnlessFaultSupported(t, c, StaleLists)
 	p := c.Provider(t)
 	machines := c.ProviderIDs()
 	c.InjectFault(t, Fault{FaultKind: StaleLists})
@@ -196,14 +196,14 @@ func awaitNewInstance(t *testing.T, c Cloud, before []string) string {
 				return id
 			}
 		}
-		sleep(t, pollInterval)
+		sleepOrFail(t, pollInterval)
 	}
 	t.Fatal("no new instance")
 	return ""
 }
 
-func testMissing(t *testing.T, c Cloud) {
-	requireFault(t, c, ReportsMissing)
+func testMissingInstance(t *testing.T, c Cloud) {
+	skipUnlessFaultSupported(t, c, ReportsMissing)
 	p := c.Provider(t)
 	if i, err := p.Instance(t.Context(), c.MissingID()); !cloud.IsNotFound(err) {
 		t.Errorf("Instance = %+v, %v; want NotFound", i, err)
@@ -213,15 +213,15 @@ func testMissing(t *testing.T, c Cloud) {
 	}
 }
 
-func testLost(t *testing.T, c Cloud) {
-	requireFault(t, c, LosesInstances)
+func testLostInstance(t *testing.T, c Cloud) {
+	skipUnlessFaultSupported(t, c, LosesInstances)
 	p := c.Provider(t)
 	machine := c.ProviderIDs()[0]
 	if _, err := p.Instance(t.Context(), machine); err != nil {
 		t.Fatal(err)
 	}
 	if c.Group() != "" {
-		listByID(t, p, c)
+		listInstancesByID(t, p, c)
 	}
 	c.LoseInstance(t, machine)
 	if i, err := p.Instance(t.Context(), machine); !cloud.IsNotFound(err) {
@@ -250,8 +250,8 @@ func testMissingGroup(t *testing.T, c Cloud) {
 	}
 }
 
-func testThrottled(t *testing.T, c Cloud) {
-	requireFault(t, c, Throttled)
+func testThrottledRead(t *testing.T, c Cloud) {
+	skipUnlessFaultSupported(t, c, Throttled)
 	p := c.Provider(t)
 	const wants = 37 * time.Second
 	c.InjectFault(t, Fault{FaultKind: Throttled, RetryAfter: wants})
@@ -267,7 +267,7 @@ func testThrottled(t *testing.T, c Cloud) {
 }
 
 func testMissingPermission(t *testing.T, c Cloud) {
-	requireFault(t, c, PermissionDenied)
+	skipUnlessFaultSupported(t, c, PermissionDenied)
 	p := c.Provider(t)
 	c.InjectFault(t, Fault{FaultKind: PermissionDenied})
 	if _, err := p.Instance(t.Context(), c.ProviderIDs()[0]); cloud.RefusalOf(err) != cloud.NoRight {

@@ -39,11 +39,11 @@ func (c *Config) resolveLogin() (*login, error) {
 		return nil, fmt.Errorf("openstack %s: %w", from, err)
 	}
 	l := &login{auth: auth, availability: endpoints.Availability, region: endpoints.Region, tls: secure}
-	if err := l.validate(); err != nil {
+	if err := l.validateAndNormalize(); err != nil {
 		return nil, fmt.Errorf("openstack %s: %w", from, err)
 	}
 	l.auth.AllowReauth = true
-	return l, l.addCertificates(c.CAFile)
+	return l, l.configureTLS(c.CAFile)
 }
 
 // credentialSource returns the options for the parser of clouds.yaml, and the name of the source for errors.
@@ -55,7 +55,7 @@ func (c *Config) credentialSource() (options []clouds.ParseOption, from string, 
 		if err != nil {
 			return nil, from, err
 		}
-		options, err = c.cloudsYAML(entry)
+		options, err = c.cloudsYAMLOptions(entry)
 		return options, from, err
 	case c.Cloud != "" || c.CloudsFile != "" || os.Getenv("OS_CLOUD") != "":
 		from = "cloud"
@@ -74,12 +74,12 @@ func (c *Config) credentialSource() (options []clouds.ParseOption, from string, 
 	if os.Getenv("OS_AUTH_URL") == "" {
 		return nil, from, errors.New("OS_CLOUD and OS_AUTH_URL are not set: want one of them, or cloud, or auth in the configuration")
 	}
-	options, err = c.cloudsYAML(authInfoFromEnvironment())
+	options, err = c.cloudsYAMLOptions(authInfoFromEnvironment())
 	return options, from, err
 }
 
-// cloudsYAML builds a clouds.yaml with one entry. JSON is valid YAML.
-func (c *Config) cloudsYAML(entry *clouds.AuthInfo) ([]clouds.ParseOption, error) {
+// cloudsYAMLOptions builds a clouds.yaml with one entry. JSON is valid YAML.
+func (c *Config) cloudsYAMLOptions(entry *clouds.AuthInfo) ([]clouds.ParseOption, error) {
 	const name = "slipway"
 	raw, err := json.Marshal(clouds.Clouds{Clouds: map[string]clouds.Cloud{name: {AuthInfo: entry, CACertFile: os.Getenv("OS_CACERT")}}})
 	if err != nil {
@@ -155,8 +155,8 @@ func parseCloudsYAML(options []clouds.ParseOption) (a gophercloud.AuthOptions, e
 	return clouds.Parse(options...)
 }
 
-// validate returns an error for a credential that cannot be renewed or has no project.
-func (l *login) validate() error {
+// validateAndNormalize returns an error for a credential that cannot be renewed or has no project.
+func (l *login) validateAndNormalize() error {
 	a := l.auth
 	switch {
 	case a.IdentityEndpoint == "":
@@ -180,8 +180,8 @@ func (l *login) validate() error {
 	return nil
 }
 
-// addCertificates adds the certificate authorities of a file.
-func (l *login) addCertificates(path string) error {
+// configureTLS adds the certificate authorities of a file.
+func (l *login) configureTLS(path string) error {
 	if l.tls == nil {
 		l.tls = &tls.Config{}
 	}

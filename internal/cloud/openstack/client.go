@@ -63,8 +63,8 @@ func newSession(c *Config, l *login) *session {
 	return &session{login: l, reload: c.resolveLogin, endpoints: c.Endpoints, timeout: c.requestTimeout(), authLock: make(chan struct{}, 1)}
 }
 
-// clients returns the clients and authenticates first if necessary.
-func (s *session) clients(ctx context.Context) (*clients, error) {
+// authenticatedClients returns the clients and authenticates first if necessary.
+func (s *session) authenticatedClients(ctx context.Context) (*clients, error) {
 	select {
 	case s.authLock <- struct{}{}:
 		defer func() { <-s.authLock }()
@@ -100,7 +100,7 @@ func (s *session) authenticate(ctx context.Context) (*clients, error) {
 	provider.UseTokenLock()
 	provider.HTTPClient = s.httpClient()
 	provider.RetryFunc = retryReads
-	if err := openstack.Authenticate(ctx, provider, s.currentAuth()); err != nil {
+	if err := openstack.Authenticate(ctx, provider, s.reloadedOrPreviousAuth()); err != nil {
 		return nil, fromAPIError("authenticating at Keystone", err)
 	}
 	provider.ReauthFunc = s.newReauthFunc(provider)
@@ -115,9 +115,9 @@ func (s *session) authenticate(ctx context.Context) (*clients, error) {
 	return s.newClients(ctx, provider, catalog)
 }
 
-// currentAuth reads the credential again, because a user may have replaced it. If the file cannot be read, for example during
+// reloadedOrPreviousAuth reads the credential again, because a user may have replaced it. If the file cannot be read, for example during
 // a write, it returns the previous credential.
-func (s *session) currentAuth() gophercloud.AuthOptions {
+func (s *session) reloadedOrPreviousAuth() gophercloud.AuthOptions {
 	if l, err := s.reload(); err == nil {
 		return l.auth
 	}
@@ -138,7 +138,7 @@ func (s *session) newReauthFunc(p *gophercloud.ProviderClient) func(context.Cont
 			return err
 		}
 		renewed.UserAgent, renewed.HTTPClient, renewed.RetryFunc = p.UserAgent, p.HTTPClient, p.RetryFunc
-		auth := s.currentAuth()
+		auth := s.reloadedOrPreviousAuth()
 		auth.AllowReauth = false
 		if err := openstack.Authenticate(ctx, renewed, auth); err != nil {
 			if gophercloud.ResponseCodeIs(err, http.StatusUnauthorized) {
@@ -323,7 +323,7 @@ func listAllPages[T any](ctx context.Context, c *gophercloud.ServiceClient, l pa
 		if err := json.Unmarshal(page[l.key], &items); err != nil || items == nil {
 			return nil, fmt.Errorf("listing %s: %w: a page has no such list", l.key, errIncomplete)
 		}
-		next := len(items) > 0 && hasNext(page, l.key)
+		next := len(items) > 0 && hasNextLink(page, l.key)
 		newItems := slices.DeleteFunc(items, func(item T) bool { return seen[l.idOf(&item)] })
 		switch {
 		case len(newItems) == 0 && next:
@@ -356,8 +356,8 @@ func (l pagedList[T]) anyMoving(items []T) bool {
 	return false
 }
 
-// hasNext reports whether a page has a next link. Nova and Neutron use KEY_links, Glance uses next.
-func hasNext(page map[string]json.RawMessage, key string) bool {
+// hasNextLink reports whether a page has a next link. Nova and Neutron use KEY_links, Glance uses next.
+func hasNextLink(page map[string]json.RawMessage, key string) bool {
 	var links []struct {
 		Rel string `json:"rel"`
 	}

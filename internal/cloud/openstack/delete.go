@@ -27,15 +27,15 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 	started := time.Now().UTC()
 	switch {
 	case m.State == cloud.Deleting && !m.softDeleted:
-		return newDeletionOperation(id, started, p.listPortIDs(ctx, id)), nil
+		return newDeletionOperation(id, started, p.listServerPortIDs(ctx, id)), nil
 	case m.protectedReason != "":
 		return cloud.Operation{}, &cloud.RefusedError{Reason: cloud.Protected, Err: fmt.Errorf("server %s (%s): %s", id, m.Name, m.protectedReason)}
 	}
-	c, err := p.session.clients(ctx)
+	c, err := p.session.authenticatedClients(ctx)
 	if err != nil {
 		return cloud.Operation{}, err
 	}
-	ports := p.listPortIDs(ctx, id)
+	ports := p.listServerPortIDs(ctx, id)
 	defer p.servers.Outdate()
 	if m.softDeleted {
 		err = servers.ForceDelete(ctx, c.compute, id).ExtractErr()
@@ -43,14 +43,14 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (cloud.Operati
 		err = servers.Delete(ctx, c.compute, id).ExtractErr()
 	}
 	if err != nil {
-		return p.handleRefusedDeletion(ctx, id, started, ports, fromAPIError("deleting server "+id, err))
+		return p.recheckAfterRefusedDeletion(ctx, id, started, ports, fromAPIError("deleting server "+id, err))
 	}
 	p.log.Info("server deletion started", "server", id, "name", m.Name, "group", m.Group)
 	return newDeletionOperation(id, started, ports), nil
 }
 
-// handleRefusedDeletion reads a server after a refused deletion: another deletion may have been first.
-func (p *Provider) handleRefusedDeletion(ctx context.Context, id string, started time.Time, ports []string, refusal error) (cloud.Operation, error) {
+// recheckAfterRefusedDeletion reads a server after a refused deletion: another deletion may have been first.
+func (p *Provider) recheckAfterRefusedDeletion(ctx context.Context, id string, started time.Time, ports []string, refusal error) (cloud.Operation, error) {
 	if isGone(refusal, id) {
 		return cloud.Operation{}, &cloud.NotFoundError{Kind: "instance", Name: toProviderID(id)}
 	}
@@ -125,7 +125,7 @@ func (p *Provider) deletionStatus(ctx context.Context, o operation) (cloud.Opera
 	switch {
 	case cloud.IsNotFound(err):
 		p.servers.Outdate()
-		p.deletePorts(ctx, o.Ports)
+		p.deletePortsIfUnused(ctx, o.Ports)
 		return cloud.OperationStatus{Done: true}, nil
 	case err != nil:
 		return cloud.OperationStatus{}, err
@@ -142,7 +142,7 @@ func (p *Provider) launchStatus(ctx context.Context, ids []string) (cloud.Operat
 	errs := make([]error, len(ids))
 	faults := make([]error, len(ids))
 	pending := make([]bool, len(ids))
-	forEach(len(ids), maxConcurrentReads, func(i int) {
+	forEachConcurrently(len(ids), maxConcurrentReads, func(i int) {
 		m, err := p.getServer(ctx, ids[i])
 		switch {
 		case cloud.IsNotFound(err): // deleted meanwhile
@@ -154,7 +154,7 @@ func (p *Provider) launchStatus(ctx context.Context, ids []string) (cloud.Operat
 			faults[i] = m.launchError()
 		}
 	})
-	if err := joinErrors(errs); err != nil {
+	if err := joinOrSingleError(errs); err != nil {
 		return cloud.OperationStatus{}, err
 	}
 	for _, p := range pending {
@@ -163,7 +163,7 @@ func (p *Provider) launchStatus(ctx context.Context, ids []string) (cloud.Operat
 		}
 	}
 	p.servers.Outdate() // a cached list may show the servers as building
-	return cloud.OperationStatus{Done: true, Err: joinErrors(faults)}, nil
+	return cloud.OperationStatus{Done: true, Err: joinOrSingleError(faults)}, nil
 }
 
 // launchError returns the error of a server in state ERROR.

@@ -106,9 +106,9 @@ func isBusyMessage(message string) bool {
 }
 
 // refusalReason returns the reason of a permanent error, and "" for an error that may be temporary.
-func (e *apiError) refusalReason(quota bool) cloud.Refusal {
+func (e *apiError) refusalReason(quotaExceeded bool) cloud.Refusal {
 	switch {
-	case quota && e.Status >= 400 && e.Status < 500:
+	case quotaExceeded && e.Status >= 400 && e.Status < 500:
 		return cloud.NoQuota
 	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden:
 		return cloud.NoRight
@@ -168,8 +168,8 @@ func newInvalidError(format string, args ...any) error {
 	return &cloud.RefusedError{Reason: cloud.Invalid, Err: fmt.Errorf(format, args...)}
 }
 
-// joinErrors is errors.Join, but returns a single error unchanged.
-func joinErrors(errs []error) error {
+// joinOrSingleError is errors.Join, but returns a single error unchanged.
+func joinOrSingleError(errs []error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(errs) == 1 {
 		return errs[0]

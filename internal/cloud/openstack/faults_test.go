@@ -161,7 +161,7 @@ func TestFaultRegionIsHardcoded(t *testing.T) {
 		check.NoError(t, check.Err(ask(s).Instances(t.Context(), "workers")))
 		check.Not(t, !slices.Equal(s.requestRegions, []string{want}), "requests went to %v, want %s", s.requestRegions, want)
 	}
-	check.ErrorContains(t, newFakeOpenStack(t).newProvider("LK").Check(t.Context()), "want one of north, south")
+	check.ErrorContains(t, newFakeOpenStack(t).newProvider("LK").CheckConfiguredNames(t.Context()), "want one of north, south")
 }
 
 func TestFaultServersAreLaunchedOneByOne(t *testing.T) {

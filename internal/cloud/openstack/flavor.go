@@ -67,7 +67,7 @@ func (g *group) flavorCapacity(f *flavors.Flavor) (corev1.ResourceList, error) {
 		if !declared {
 			continue
 		}
-		n, err := parseDeviceCount(value)
+		n, err := sumDeviceCounts(value)
 		if err != nil {
 			return nil, newInvalidError("flavor %s: extra spec %s: %w", f.Name, r.ExtraSpec, err)
 		}
@@ -84,8 +84,8 @@ func (g *group) flavorCapacity(f *flavors.Flavor) (corev1.ResourceList, error) {
 // maxDeviceCount is the highest accepted device count of a flavor.
 const maxDeviceCount = 1 << 16
 
-// parseDeviceCount parses a number, or a list of aliases with numbers such as a:1,b:2, and returns the sum.
-func parseDeviceCount(value string) (int64, error) {
+// sumDeviceCounts parses a number, or a list of aliases with numbers such as a:1,b:2, and returns the sum.
+func sumDeviceCounts(value string) (int64, error) {
 	var sum int64
 	for part := range strings.SplitSeq(value, ",") {
 		count := strings.TrimSpace(part)
@@ -103,7 +103,7 @@ func parseDeviceCount(value string) (int64, error) {
 
 // usableFlavors returns the usable flavors of a group, at least one, the preferred one first. missing lists the flavors
 // that do not exist or cannot be read.
-func usableFlavors(ctx context.Context, c *gophercloud.ServiceClient, g *group) (usable []flavors.Flavor, missing, err error) {
+func usableFlavors(ctx context.Context, c *gophercloud.ServiceClient, g *group) (usable []flavors.Flavor, unusableErr, err error) {
 	all, err := listAllPages(ctx, c, pagedList[flavors.Flavor]{
 		path: "flavors/detail", key: "flavors", pageSize: listPageSize, idOf: func(f *flavors.Flavor) string { return f.ID },
 	})
@@ -133,9 +133,9 @@ func usableFlavors(ctx context.Context, c *gophercloud.ServiceClient, g *group) 
 		usable = append(usable, chosen[i])
 	}
 	if len(usable) == 0 {
-		return nil, nil, joinErrors(errs)
+		return nil, nil, joinOrSingleError(errs)
 	}
-	return usable, joinErrors(errs), nil
+	return usable, joinOrSingleError(errs), nil
 }
 
 // findFlavor finds a flavor by ID or name. Flavor names are unique in Nova.

@@ -79,8 +79,8 @@ func (r *resolvedNames) selectFlavor(g *group, template string) (*flavors.Flavor
 }
 
 // assignZones assigns a zone to each new server, so that the group is balanced. Without configured zones Nova chooses.
-func (p *Provider) assignZones(ctx context.Context, g *group, count int) ([]string, error) {
-	zones := make([]string, count)
+func (p *Provider) assignZones(ctx context.Context, g *group, count int) (zones []string, err error) {
+	zones = make([]string, count)
 	switch len(g.AvailabilityZones) {
 	case 0:
 		return zones, nil
@@ -108,12 +108,12 @@ func (p *Provider) assignZones(ctx context.Context, g *group, count int) ([]stri
 }
 
 // createServers creates one server per zone entry and returns the IDs of the accepted ones.
-func (p *Provider) createServers(ctx context.Context, g *group, r *resolvedNames, f *flavors.Flavor, zones []string) ([]string, error) {
+func (p *Provider) createServers(ctx context.Context, g *group, r *resolvedNames, f *flavors.Flavor, zones []string) (serverIDs []string, err error) {
 	var mu sync.Mutex
 	var ids []string
 	var errs []error
 	var stop atomic.Bool
-	forEach(len(zones), p.config.parallelCreates(), func(i int) {
+	forEachConcurrently(len(zones), p.config.parallelCreates(), func(i int) {
 		if stop.Load() {
 			return
 		}
@@ -148,19 +148,19 @@ func errorRank(err error) int {
 
 // createServer creates one server. If Nova certainly did not create it, its join token is withdrawn. Otherwise the token
 // expires.
-func (p *Provider) createServer(ctx context.Context, g *group, r *resolvedNames, f *flavors.Flavor, zone string) (string, error) {
-	c, err := p.session.clients(ctx)
+func (p *Provider) createServer(ctx context.Context, g *group, r *resolvedNames, f *flavors.Flavor, zone string) (serverID string, err error) {
+	c, err := p.session.authenticatedClients(ctx)
 	if err != nil {
 		return "", err
 	}
 	name := g.namePrefix() + "-" + randomSuffix()
-	data, err := p.renderUserData(ctx, g, f, name, zone)
+	data, err := p.renderUserDataWithJoinToken(ctx, g, f, name, zone)
 	if err != nil {
 		return "", err
 	}
 	ports, err := p.createPorts(ctx, c, g, r, name)
 	if err != nil {
-		p.withdrawToken(ctx, g, name)
+		p.withdrawJoinToken(ctx, g, name)
 		return "", err
 	}
 	options := p.createOptions(g, r, f, name, zone, data, ports)
@@ -176,8 +176,8 @@ func (p *Provider) createServer(ctx context.Context, g *group, r *resolvedNames,
 			err = fmt.Errorf("creating server %s: %w", name, api)
 		}
 		if isPermanentlyRejected(err) {
-			p.withdrawToken(ctx, g, name)
-			p.deletePorts(ctx, ports)
+			p.withdrawJoinToken(ctx, g, name)
+			p.deletePortsIfUnused(ctx, ports)
 		}
 		return "", err
 	}
@@ -187,34 +187,34 @@ func (p *Provider) createServer(ctx context.Context, g *group, r *resolvedNames,
 // cleanupTimeout limits the cleanup after a failed create: withdrawing the token and deleting ports.
 const cleanupTimeout = 10 * time.Second
 
-func (p *Provider) withdrawToken(ctx context.Context, g *group, name string) {
+func (p *Provider) withdrawJoinToken(ctx context.Context, g *group, serverName string) {
 	if !g.userData.needsJoin() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	if err := p.joiner.Withdraw(ctx, name); err != nil {
-		p.log.Warn("withdrawing the join token of a server failed; it will expire", "server", name, "err", err)
+	if err := p.joiner.Withdraw(ctx, serverName); err != nil {
+		p.log.Warn("withdrawing the join token of a server failed; it will expire", "server", serverName, "err", err)
 	}
 }
 
-func (p *Provider) renderUserData(ctx context.Context, g *group, f *flavors.Flavor, name, zone string) ([]byte, error) {
+func (p *Provider) renderUserDataWithJoinToken(ctx context.Context, g *group, f *flavors.Flavor, serverName, zone string) ([]byte, error) {
 	if g.userData == nil {
 		return nil, nil
 	}
 	m := Machine{
-		Name: name, Cluster: p.config.ClusterName, Group: g.Name, Flavor: f.Name, Zone: zone, Region: p.session.login.region,
+		Name: serverName, Cluster: p.config.ClusterName, Group: g.Name, Flavor: f.Name, Zone: zone, Region: p.session.login.region,
 		Labels: labels.Set(g.Nodes.Labels).String(), Taints: formatTaints(g.Nodes.Taints),
 	}
 	if g.userData.needsJoin() {
 		var err error
-		if m.Join, err = p.joiner.Issue(ctx, name); err != nil {
-			return nil, fmt.Errorf("join token for server %s: %w", name, err)
+		if m.Join, err = p.joiner.Issue(ctx, serverName); err != nil {
+			return nil, fmt.Errorf("join token for server %s: %w", serverName, err)
 		}
 	}
 	data, err := g.userData.render(m)
 	if err != nil {
-		p.withdrawToken(ctx, g, name)
+		p.withdrawJoinToken(ctx, g, serverName)
 	}
 	return data, err
 }

@@ -115,7 +115,7 @@ func New(c Config, o Options) (*Provider, error) {
 	}
 	for i := range c.Groups {
 		g := &group{GroupConfig: c.Groups[i]}
-		if g.userData, err = compileUserData(&g.GroupConfig, o.Joiner != nil); err != nil {
+		if g.userData, err = parseAndTestUserData(&g.GroupConfig, o.Joiner != nil); err != nil {
 			return nil, fmt.Errorf("openstack groups[%d].%w", i, err)
 		}
 		p.groups = append(p.groups, g)
@@ -149,7 +149,7 @@ func (p *Provider) Normalize(providerID string) (string, error) {
 func toProviderID(serverID string) string { return Name + ":///" + strings.ToLower(serverID) }
 
 // ProviderIDFromSystemUUID implements [cloud.SystemIdentifier]. Nova uses the server ID as the system UUID.
-func (p *Provider) ProviderIDFromSystemUUID(systemUUID string) (string, bool) {
+func (p *Provider) ProviderIDFromSystemUUID(systemUUID string) (providerID string, ok bool) {
 	if !uuidPattern.MatchString(systemUUID) {
 		return "", false
 	}
@@ -197,9 +197,9 @@ func (p *Provider) Group(ctx context.Context, name string) (cloud.Group, error) 
 	return counted, nil
 }
 
-// Check looks up everything that the configuration names. It returns an error for each name that is missing or
+// CheckConfiguredNames looks up everything that the configuration names. It returns an error for each name that is missing or
 // ambiguous.
-func (p *Provider) Check(ctx context.Context) error {
+func (p *Provider) CheckConfiguredNames(ctx context.Context) error {
 	errs := make([]error, len(p.groups))
 	var all sync.WaitGroup
 	for i, g := range p.groups {
@@ -215,8 +215,8 @@ func (p *Provider) Check(ctx context.Context) error {
 	}
 	all.Wait()
 	if len(p.groups) == 0 {
-		_, err := p.session.clients(ctx)
+		_, err := p.session.authenticatedClients(ctx)
 		return err
 	}
-	return joinErrors(errs)
+	return joinOrSingleError(errs)
 }

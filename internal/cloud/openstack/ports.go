@@ -28,11 +28,11 @@ func (p *Provider) portDescription() string { return ClusterKey + "=" + p.config
 
 // portRequest returns the create request for a port. The port gets the security groups, because Nova applies a server's
 // security groups only to ports that Nova creates.
-func (p *Provider) portRequest(g *group, r *resolvedNames, i int, server string) map[string]any {
-	c := g.Ports[i]
-	body := map[string]any{"name": server, "description": p.portDescription(), "network_id": r.ports[i].network}
-	if r.ports[i].subnet != "" {
-		body["fixed_ips"] = []map[string]string{{"subnet_id": r.ports[i].subnet}}
+func (p *Provider) portRequest(g *group, r *resolvedNames, portIndex int, serverName string) map[string]any {
+	c := g.Ports[portIndex]
+	body := map[string]any{"name": serverName, "description": p.portDescription(), "network_id": r.ports[portIndex].network}
+	if r.ports[portIndex].subnet != "" {
+		body["fixed_ips"] = []map[string]string{{"subnet_id": r.ports[portIndex].subnet}}
 	}
 	var pairs []map[string]string
 	for _, pair := range c.AllowedAddressPairs {
@@ -72,7 +72,7 @@ func (p *Provider) createPorts(ctx context.Context, c *clients, g *group, r *res
 			err = errIncomplete
 		}
 		if err != nil {
-			p.deletePorts(ctx, ids)
+			p.deletePortsIfUnused(ctx, ids)
 			return nil, fromAPIError(fmt.Sprintf("creating ports[%d] of server %s", i, server), err)
 		}
 		ids = append(ids, created.Port.ID)
@@ -80,19 +80,19 @@ func (p *Provider) createPorts(ctx context.Context, c *clients, g *group, r *res
 	return ids, nil
 }
 
-// deletePorts deletes unused ports of the cluster. deleteUnusedPorts retries failed deletions later.
-func (p *Provider) deletePorts(ctx context.Context, ids []string) {
+// deletePortsIfUnused deletes unused ports of the cluster. deleteUnusedPorts retries failed deletions later.
+func (p *Provider) deletePortsIfUnused(ctx context.Context, ids []string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	for _, id := range ids {
-		if err := p.deletePort(ctx, id); err != nil {
+		if err := p.deletePortIfUnused(ctx, id); err != nil {
 			p.log.Warn("deleting an unused port failed; the next launch retries it", "port", id, "err", err)
 		}
 	}
 }
 
-func (p *Provider) deletePort(ctx context.Context, id string) error {
-	c, err := p.session.clients(ctx)
+func (p *Provider) deletePortIfUnused(ctx context.Context, id string) error {
+	c, err := p.session.authenticatedClients(ctx)
 	if err != nil {
 		return err
 	}
@@ -128,9 +128,9 @@ func (p *Provider) hasPorts() bool {
 	return false
 }
 
-// listPorts lists the cluster's ports of a device, or all if device is empty.
-func (p *Provider) listPorts(ctx context.Context, device string) ([]port, error) {
-	c, err := p.session.clients(ctx)
+// listClusterPorts lists the cluster's ports of a device, or all if device is empty.
+func (p *Provider) listClusterPorts(ctx context.Context, device string) ([]port, error) {
+	c, err := p.session.authenticatedClients(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -143,12 +143,12 @@ func (p *Provider) listPorts(ctx context.Context, device string) ([]port, error)
 	})
 }
 
-// listPortIDs returns the IDs of the cluster's ports of a server that will be deleted. Nova does not delete them.
-func (p *Provider) listPortIDs(ctx context.Context, server string) []string {
+// listServerPortIDs returns the IDs of the cluster's ports of a server that will be deleted. Nova does not delete them.
+func (p *Provider) listServerPortIDs(ctx context.Context, server string) []string {
 	if !p.hasPorts() {
 		return nil
 	}
-	all, err := p.listPorts(ctx, server)
+	all, err := p.listClusterPorts(ctx, server)
 	if err != nil {
 		p.log.Warn("listing the ports of a server failed; a later launch deletes them", "server", server, "err", err)
 	}
@@ -170,7 +170,7 @@ func (p *Provider) deleteUnusedPorts(ctx context.Context) error {
 	if !p.hasPorts() {
 		return nil
 	}
-	all, err := p.listPorts(ctx, "")
+	all, err := p.listClusterPorts(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (p *Provider) deleteUnusedPorts(ctx context.Context) error {
 	}
 	for _, item := range unused {
 		if !serverNames[item.Name] {
-			p.deletePorts(ctx, []string{item.ID})
+			p.deletePortsIfUnused(ctx, []string{item.ID})
 		}
 	}
 	return nil
@@ -208,7 +208,7 @@ func resolvePort(ctx context.Context, c *gophercloud.ServiceClient, field string
 	return r, err
 }
 
-func findSubnet(ctx context.Context, c *gophercloud.ServiceClient, field, network, name string) (string, error) {
+func findSubnet(ctx context.Context, c *gophercloud.ServiceClient, field, network, name string) (id string, err error) {
 	query := nameOrIDQuery(name)
 	query.Set("network_id", network)
 	all, err := listAllPages(ctx, c, pagedList[subnets.Subnet]{
@@ -221,5 +221,5 @@ func findSubnet(ctx context.Context, c *gophercloud.ServiceClient, field, networ
 	for _, s := range all {
 		found = append(found, candidate{s.ID, s.Name, s.CIDR})
 	}
-	return requireOne(field, "subnet of network "+network, name, found)
+	return requireOneCandidate(field, "subnet of network "+network, name, found)
 }

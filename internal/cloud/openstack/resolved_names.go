@@ -45,7 +45,7 @@ func (p *Provider) resolveNames(ctx context.Context, g *group) (*resolvedNames, 
 	if known != nil && time.Since(known.readAt) < resolvedTTL {
 		return known, nil
 	}
-	c, err := p.session.clients(ctx)
+	c, err := p.session.authenticatedClients(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -89,13 +89,13 @@ func (p *Provider) resolveNames(ctx context.Context, g *group) (*resolvedNames, 
 		lookUp(func() (err error) { r.serverGroup, err = findServerGroup(ctx, c.compute, g.ServerGroup); return err })
 	}
 	if g.KeyPair != "" {
-		lookUp(func() error { return checkKeyPair(ctx, c.compute, g.KeyPair) })
+		lookUp(func() error { return checkKeyPairExists(ctx, c.compute, g.KeyPair) })
 	}
 	if len(g.AvailabilityZones) > 0 {
-		lookUp(func() error { return checkZones(ctx, c.compute, g.AvailabilityZones) })
+		lookUp(func() error { return checkZonesExist(ctx, c.compute, g.AvailabilityZones) })
 	}
 	all.Wait()
-	if err := joinErrors(errs); err != nil {
+	if err := joinOrSingleError(errs); err != nil {
 		return nil, err
 	}
 	g.mu.Lock()
@@ -118,8 +118,8 @@ func (g *group) clearCachedNames() {
 // candidate is a resource that matches a name.
 type candidate struct{ id, name, description string }
 
-// requireOne returns the ID of the only candidate, or an error.
-func requireOne(field, kind, wanted string, candidates []candidate) (string, error) {
+// requireOneCandidate returns the ID of the only candidate, or an error.
+func requireOneCandidate(field, kind, wanted string, candidates []candidate) (id string, err error) {
 	switch len(candidates) {
 	case 0:
 		return "", newInvalidError("%s: %s %q: not found in this project", field, kind, wanted)
@@ -146,7 +146,7 @@ func joinLimited(names []string) string {
 
 // findImage finds a bootable image. If several images have the tag, it returns the newest, because a tag moves from one
 // build to the next.
-func findImage(ctx context.Context, c *gophercloud.ServiceClient, image Image) (string, error) {
+func findImage(ctx context.Context, c *gophercloud.ServiceClient, image Image) (id string, err error) {
 	query := url.Values{"status": {"active"}}
 	if image.Visibility != "" {
 		query.Set("visibility", image.Visibility)
@@ -179,7 +179,7 @@ func findImage(ctx context.Context, c *gophercloud.ServiceClient, image Image) (
 	if image.Visibility == "" {
 		field = "image (set image.visibility to distinguish)"
 	}
-	return requireOne(field, "image of", image.String(), found)
+	return requireOneCandidate(field, "image of", image.String(), found)
 }
 
 // nameOrIDQuery returns a filter by ID if the text is a UUID, and by name otherwise.
@@ -190,7 +190,7 @@ func nameOrIDQuery(nameOrID string) url.Values {
 	return url.Values{"name": {nameOrID}}
 }
 
-func findNetwork(ctx context.Context, c *gophercloud.ServiceClient, field, name string) (string, error) {
+func findNetwork(ctx context.Context, c *gophercloud.ServiceClient, field, name string) (id string, err error) {
 	all, err := listAllPages(ctx, c, pagedList[networks.Network]{
 		path: "networks", key: "networks", query: nameOrIDQuery(name), pageSize: listPageSize, idOf: func(n *networks.Network) string { return n.ID },
 	})
@@ -201,7 +201,7 @@ func findNetwork(ctx context.Context, c *gophercloud.ServiceClient, field, name 
 	for _, n := range all {
 		found = append(found, candidate{n.ID, n.Name, "of project " + n.ProjectID})
 	}
-	return requireOne(field, "network", name, found)
+	return requireOneCandidate(field, "network", name, found)
 }
 
 // securityGroup is a security group of Neutron. Shared means that another project shares it with this one, if Neutron
@@ -215,7 +215,7 @@ type securityGroup struct {
 
 // findSecurityGroup finds a security group of the project, or else a group that is shared with it. An administrator sees
 // the groups of all projects, which may have the same name, such as default.
-func findSecurityGroup(ctx context.Context, c *clients, field, name string) (string, error) {
+func findSecurityGroup(ctx context.Context, c *clients, field, name string) (id string, err error) {
 	all, err := listAllPages(ctx, c.network, pagedList[securityGroup]{
 		path: "security-groups", key: "security_groups", query: nameOrIDQuery(name), pageSize: listPageSize, idOf: func(g *securityGroup) string { return g.ID },
 	})
@@ -235,10 +235,10 @@ func findSecurityGroup(ctx context.Context, c *clients, field, name string) (str
 	if len(ownGroups) == 0 {
 		ownGroups = shared
 	}
-	return requireOne(field, "security group", name, ownGroups)
+	return requireOneCandidate(field, "security group", name, ownGroups)
 }
 
-func findServerGroup(ctx context.Context, c *gophercloud.ServiceClient, name string) (string, error) {
+func findServerGroup(ctx context.Context, c *gophercloud.ServiceClient, name string) (id string, err error) {
 	all, err := listAllPages(ctx, c, pagedList[servergroups.ServerGroup]{
 		path: "os-server-groups", key: "server_groups", pageSize: listPageSize, byOffset: true, idOf: func(g *servergroups.ServerGroup) string { return g.ID },
 	})
@@ -255,10 +255,10 @@ func findServerGroup(ctx context.Context, c *gophercloud.ServiceClient, name str
 			found = append(found, candidate{g.ID, g.Name, policy})
 		}
 	}
-	return requireOne("serverGroup", "server group", name, found)
+	return requireOneCandidate("serverGroup", "server group", name, found)
 }
 
-func checkKeyPair(ctx context.Context, c *gophercloud.ServiceClient, name string) error {
+func checkKeyPairExists(ctx context.Context, c *gophercloud.ServiceClient, name string) error {
 	_, err := keypairs.Get(ctx, c, url.PathEscape(name), keypairs.GetOpts{}).Extract()
 	if err == nil {
 		return nil
@@ -269,8 +269,8 @@ func checkKeyPair(ctx context.Context, c *gophercloud.ServiceClient, name string
 	return err
 }
 
-// checkZones checks that the zones exist. Nova does not name the missing zone in its error.
-func checkZones(ctx context.Context, c *gophercloud.ServiceClient, names []string) error {
+// checkZonesExist checks that the zones exist. Nova does not name the missing zone in its error.
+func checkZonesExist(ctx context.Context, c *gophercloud.ServiceClient, names []string) error {
 	page, err := availabilityzones.List(c).AllPages(ctx)
 	if err != nil {
 		err = fromAPIError("listing the availability zones", err)

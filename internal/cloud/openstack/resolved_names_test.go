@@ -59,7 +59,7 @@ func TestMissingFlavorDoesNotStopTheOthers(t *testing.T) {
 		}
 		g.clearCachedNames()
 	}
-	check.ErrorContains(t, p.Check(t.Context()), `flavors[0]: "m.gone"`)
+	check.ErrorContains(t, p.CheckConfiguredNames(t.Context()), `flavors[0]: "m.gone"`)
 	g.clearCachedNames()
 	g.Flavors = []string{"m.gone"}
 	if _, err := p.Templates(t.Context(), g.Name); cloud.RefusalOf(err) != cloud.Invalid {

@@ -256,7 +256,7 @@ func FuzzServiceErrors(f *testing.F) {
 		err := fromAPIError("asking", gophercloud.ErrUnexpectedResponseCode{Actual: status, Body: []byte(body)})
 		check.Not(t, isGone(err, someID) && (status != http.StatusNotFound || !json.Valid([]byte(body))), "I7: %d %q means gone", status, body)
 		_ = classifyFault(body)
-		_, _ = parseDeviceCount(body)
+		_, _ = sumDeviceCounts(body)
 		_, _ = decodeOperation(body)
 	})
 }

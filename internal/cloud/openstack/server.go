@@ -37,7 +37,7 @@ func (p *Provider) Instances(ctx context.Context, name string) ([]cloud.Instance
 	if err != nil {
 		return nil, err
 	}
-	if listed, err = p.addFaults(ctx, listed); err != nil {
+	if listed, err = p.addFaultsAndDropGone(ctx, listed); err != nil {
 		return nil, err
 	}
 	instances := make([]cloud.Instance, len(listed))
@@ -76,7 +76,7 @@ func (p *Provider) ClusterInstances(ctx context.Context) ([]cloud.Instance, erro
 // listServers returns the servers of a group, or of the whole cluster if g is nil. Nova cannot filter by metadata, so all
 // servers of the project are read.
 func (p *Provider) listServers(ctx context.Context, g *group) ([]serverInstance, error) {
-	c, err := p.session.clients(ctx)
+	c, err := p.session.authenticatedClients(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -127,11 +127,11 @@ func (p *Provider) readAllServers(ctx context.Context, nova *gophercloud.Service
 // statusBuilding is the status of a server that is being created.
 const statusBuilding = "BUILD"
 
-// addFaults reads why servers are in state ERROR. The list omits the fault if no host was found.
-func (p *Provider) addFaults(ctx context.Context, instances []serverInstance) ([]serverInstance, error) {
+// addFaultsAndDropGone reads why servers are in state ERROR. The list omits the fault if no host was found.
+func (p *Provider) addFaultsAndDropGone(ctx context.Context, instances []serverInstance) ([]serverInstance, error) {
 	errs := make([]error, len(instances))
 	gone := make([]bool, len(instances))
-	forEach(len(instances), maxConcurrentReads, func(i int) {
+	forEachConcurrently(len(instances), maxConcurrentReads, func(i int) {
 		if instances[i].State != cloud.Failed || instances[i].Message != "" {
 			return
 		}
@@ -143,7 +143,7 @@ func (p *Provider) addFaults(ctx context.Context, instances []serverInstance) ([
 			errs[i] = err
 		}
 	})
-	if err := joinErrors(errs); err != nil {
+	if err := joinOrSingleError(errs); err != nil {
 		return nil, err
 	}
 	var remaining []serverInstance
@@ -155,8 +155,8 @@ func (p *Provider) addFaults(ctx context.Context, instances []serverInstance) ([
 	return remaining, nil
 }
 
-// forEach calls f with the indexes 0 to n-1, with at most atOnce concurrent calls.
-func forEach(n, atOnce int, f func(i int)) {
+// forEachConcurrently calls f with the indexes 0 to n-1, with at most atOnce concurrent calls.
+func forEachConcurrently(n, atOnce int, f func(i int)) {
 	slots := make(chan struct{}, atOnce)
 	var all sync.WaitGroup
 	for i := range n {
@@ -171,7 +171,7 @@ func forEach(n, atOnce int, f func(i int)) {
 
 // getServer reads one server without a cache. It returns [*cloud.NotFoundError] if Nova says that the ID does not exist.
 func (p *Provider) getServer(ctx context.Context, id string) (serverInstance, error) {
-	c, err := p.session.clients(ctx)
+	c, err := p.session.authenticatedClients(ctx)
 	if err != nil {
 		return serverInstance{}, err
 	}

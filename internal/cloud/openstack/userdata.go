@@ -62,9 +62,9 @@ type userData struct {
 
 func (u *userData) needsJoin() bool { return u != nil && u.usesJoin }
 
-// compileUserData parses the template of a group and renders it with an example, so that errors appear at the start.
+// parseAndTestUserData parses the template of a group and renders it with an example, so that errors appear at the start.
 // Unknown fields are found in every branch.
-func compileUserData(g *GroupConfig, canJoin bool) (*userData, error) {
+func parseAndTestUserData(g *GroupConfig, canJoin bool) (*userData, error) {
 	text, err := g.readUserDataTemplate()
 	if err != nil || text == "" {
 		return nil, err
@@ -97,7 +97,7 @@ func parseUserData(text string) (*userData, error) {
 		if defined.Tree != nil {
 			// The argument of a named template is unknown. The main template gets a Machine.
 			w.inMain = defined.Name() == t.Name()
-			w.walk(defined.Root, machineTypeIf(w.inMain))
+			w.checkTemplateNode(defined.Root, machineTypeIf(w.inMain))
 		}
 	}
 	return &userData{template: t, usesJoin: w.usesJoin}, errors.Join(w.errs...)
@@ -140,40 +140,40 @@ type fieldChecker struct {
 	errs     []error
 }
 
-func (w *fieldChecker) walk(node parse.Node, dot reflect.Type) {
+func (w *fieldChecker) checkTemplateNode(node parse.Node, dot reflect.Type) {
 	switch n := node.(type) {
 	case *parse.ListNode:
 		if n == nil {
 			return
 		}
 		for _, child := range n.Nodes {
-			w.walk(child, dot)
+			w.checkTemplateNode(child, dot)
 		}
 	case *parse.ActionNode:
-		w.walk(n.Pipe, dot)
+		w.checkTemplateNode(n.Pipe, dot)
 	case *parse.TemplateNode:
-		w.walk(n.Pipe, dot)
+		w.checkTemplateNode(n.Pipe, dot)
 		w.usesJoin = w.usesJoin || n.Pipe != nil // the template may receive the Machine
 	case *parse.IfNode:
-		w.walkBranch(&n.BranchNode, dot, dot)
+		w.checkTemplateBranch(&n.BranchNode, dot, dot)
 	case *parse.WithNode:
-		w.walkBranch(&n.BranchNode, dot, w.typeOf(n.Pipe, dot))
+		w.checkTemplateBranch(&n.BranchNode, dot, w.typeOfFieldPipe(n.Pipe, dot))
 	case *parse.RangeNode:
-		w.walkBranch(&n.BranchNode, dot, nil)
+		w.checkTemplateBranch(&n.BranchNode, dot, nil)
 	case *parse.PipeNode:
-		w.walkPipe(n, dot)
+		w.checkTemplatePipe(n, dot)
 	default:
 		w.checkOperand(node, dot)
 	}
 }
 
-func (w *fieldChecker) walkPipe(n *parse.PipeNode, dot reflect.Type) {
+func (w *fieldChecker) checkTemplatePipe(n *parse.PipeNode, dot reflect.Type) {
 	if n == nil {
 		return
 	}
 	for _, command := range n.Cmds {
 		for _, argument := range command.Args {
-			w.walk(argument, dot)
+			w.checkTemplateNode(argument, dot)
 		}
 	}
 }
@@ -182,26 +182,26 @@ func (w *fieldChecker) walkPipe(n *parse.PipeNode, dot reflect.Type) {
 func (w *fieldChecker) checkOperand(node parse.Node, dot reflect.Type) {
 	switch n := node.(type) {
 	case *parse.FieldNode:
-		w.checkField(n.Ident, dot, n.String())
+		w.checkFieldPath(n.Ident, dot, n.String())
 	case *parse.VariableNode:
 		if n.Ident[0] == "$" && w.inMain {
-			w.checkField(n.Ident[1:], machineType, n.String())
+			w.checkFieldPath(n.Ident[1:], machineType, n.String())
 		}
 	case *parse.ChainNode:
-		w.walk(n.Node, dot)
+		w.checkTemplateNode(n.Node, dot)
 	case *parse.DotNode:
 		w.usesJoin = w.usesJoin || dot == machineType
 	}
 }
 
-func (w *fieldChecker) walkBranch(n *parse.BranchNode, dot, inside reflect.Type) {
-	w.walk(n.Pipe, dot)
-	w.walk(n.List, inside)
-	w.walk(n.ElseList, dot)
+func (w *fieldChecker) checkTemplateBranch(n *parse.BranchNode, dot, inside reflect.Type) {
+	w.checkTemplateNode(n.Pipe, dot)
+	w.checkTemplateNode(n.List, inside)
+	w.checkTemplateNode(n.ElseList, dot)
 }
 
-// typeOf returns the type of a pipe that is a single field, and nil for any other pipe.
-func (w *fieldChecker) typeOf(pipe *parse.PipeNode, dot reflect.Type) reflect.Type {
+// typeOfFieldPipe returns the type of a pipe that is a single field, and nil for any other pipe.
+func (w *fieldChecker) typeOfFieldPipe(pipe *parse.PipeNode, dot reflect.Type) reflect.Type {
 	if pipe == nil || len(pipe.Cmds) != 1 || len(pipe.Cmds[0].Args) != 1 {
 		return nil
 	}
@@ -219,31 +219,31 @@ func (w *fieldChecker) typeOf(pipe *parse.PipeNode, dot reflect.Type) reflect.Ty
 		return nil
 	}
 	for _, name := range path {
-		if dot = fieldType(dot, name); dot == nil {
+		if dot = fieldOrMethodType(dot, name); dot == nil {
 			return nil
 		}
 	}
 	return dot
 }
 
-// checkField checks a path of fields as far as the types are known.
-func (w *fieldChecker) checkField(path []string, dot reflect.Type, shown string) {
+// checkFieldPath checks a path of fields as far as the types are known.
+func (w *fieldChecker) checkFieldPath(path []string, dot reflect.Type, shown string) {
 	w.usesJoin = w.usesJoin || dot == machineType && (len(path) == 0 || path[0] == "Join")
 	for _, name := range path {
 		if dot == nil {
 			return
 		}
-		next := fieldType(dot, name)
+		next := fieldOrMethodType(dot, name)
 		if next == nil {
-			w.errs = append(w.errs, fmt.Errorf("%s: %s has no field %q: want %s", shown, dot.Name(), name, fieldNames(dot)))
+			w.errs = append(w.errs, fmt.Errorf("%s: %s has no field %q: want %s", shown, dot.Name(), name, describeFieldNames(dot)))
 			return
 		}
 		dot = next
 	}
 }
 
-// fieldType returns the type of a field or of a method's result; nil if it does not exist.
-func fieldType(of reflect.Type, name string) reflect.Type {
+// fieldOrMethodType returns the type of a field or of a method's result; nil if it does not exist.
+func fieldOrMethodType(of reflect.Type, name string) reflect.Type {
 	if of == nil {
 		return nil
 	}
@@ -258,7 +258,7 @@ func fieldType(of reflect.Type, name string) reflect.Type {
 	return nil
 }
 
-func fieldNames(t reflect.Type) string {
+func describeFieldNames(t reflect.Type) string {
 	if t.Kind() != reflect.Struct || t.NumField() == 0 {
 		return "none"
 	}

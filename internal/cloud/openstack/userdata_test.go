@@ -33,14 +33,14 @@ func TestI10UnknownUserDataFieldIsRefusedAtStart(t *testing.T) {
 		strings.Repeat("x", maxUserData/4*3+3): "want at most",
 		"{{define \"m\"}}{{.Foo}}{{end}}{{template \"m\" .}}": "Foo",
 	} {
-		u, err := compileUserData(&GroupConfig{UserData: text}, true)
+		u, err := parseAndTestUserData(&GroupConfig{UserData: text}, true)
 		check.Not(t, err == nil || !strings.Contains(err.Error(), want), "%.60q: %+v, %v; want %q", text, u, err, want)
 	}
 }
 
 func TestUserDataIsRenderedForEachServer(t *testing.T) {
 	text := "{{.Name}} {{.Labels | quote}} {{with .Join}}{{.Token}} {{.Server}}{{end}} {{.Join.Expires.Unix}}"
-	u, err := compileUserData(&GroupConfig{UserData: text}, true)
+	u, err := parseAndTestUserData(&GroupConfig{UserData: text}, true)
 	must.Not(t, err != nil || !u.needsJoin(), "%+v, %v", u, err)
 	m := exampleMachine()
 	m.Name, m.Labels = "a-1", labels.Set{"b": "2", "a": "1"}.String()
@@ -52,7 +52,7 @@ func TestUserDataIsRenderedForEachServer(t *testing.T) {
 		"plain": false, "{{.Name}}": false, "{{.Join.Token}}": true, "{{if .Join.Token}}x{{end}}": true, "{{$.Join.Server}}": true,
 		"{{. | toJson}}": true, "{{$j := .Join}}{{$j.Token}}": true,
 	} {
-		if u, err := compileUserData(&GroupConfig{UserData: text}, true); err != nil || u.needsJoin() != want {
+		if u, err := parseAndTestUserData(&GroupConfig{UserData: text}, true); err != nil || u.needsJoin() != want {
 			t.Errorf("%q joins: %t, %v", text, u.needsJoin(), err)
 		}
 	}

@@ -12,26 +12,26 @@ import (
 
 // findExecutable returns the path of a plugin. The error says what is wrong with the file and how to fix it.
 func findExecutable(directory, cloudType string) (string, error) {
-	if err := checkDirectory(directory); err != nil {
+	if err := checkPluginDirectory(directory); err != nil {
 		return "", err
 	}
 	path := filepath.Join(directory, cloudType)
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("plugin %s does not exist: the directory has %s", path, listDirectory(directory))
+		return "", fmt.Errorf("plugin %s does not exist: the directory has %s", path, describeDirectoryEntries(directory))
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return "", fmt.Errorf("plugin %s: %w", path, err)
 	}
 	if filepath.Dir(real) != filepath.Clean(directory) {
-		if err := checkDirectory(filepath.Dir(real)); err != nil {
+		if err := checkPluginDirectory(filepath.Dir(real)); err != nil {
 			return "", fmt.Errorf("plugin %s: links to %s: %w", path, real, err)
 		}
 	}
-	return real, checkFile(real)
+	return real, checkPluginFile(real)
 }
 
-func checkDirectory(path string) error {
+func checkPluginDirectory(path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -47,13 +47,13 @@ func checkDirectory(path string) error {
 	return nil
 }
 
-func checkFile(path string) error {
+func checkPluginFile(path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
 		return fmt.Errorf("plugin %s: %w", path, err)
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("plugin %s: is a %s: want an executable file", path, fileKind(info.Mode()))
+		return fmt.Errorf("plugin %s: is a %s: want an executable file", path, describeNonRegularFile(info.Mode()))
 	case hasUnixModes() && info.Mode()&0o002 != 0:
 		return fmt.Errorf("plugin %s: writable for others (mode %04o), who could change what Slipway runs: chmod o-w %s",
 			path, info.Mode().Perm(), path)
@@ -66,15 +66,15 @@ func checkFile(path string) error {
 // hasUnixModes reports whether files have Unix permissions.
 func hasUnixModes() bool { return runtime.GOOS != "windows" }
 
-func fileKind(mode fs.FileMode) string {
+func describeNonRegularFile(mode fs.FileMode) string {
 	if mode.IsDir() {
 		return "directory"
 	}
 	return "device, pipe or socket"
 }
 
-// listDirectory lists a directory for an error message.
-func listDirectory(directory string) string {
+// describeDirectoryEntries lists a directory for an error message.
+func describeDirectoryEntries(directory string) string {
 	const most = 10
 	entries, err := os.ReadDir(directory)
 	if err != nil || len(entries) == 0 {

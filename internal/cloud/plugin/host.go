@@ -68,8 +68,8 @@ func newHost(directory string, e Entry, o Options) *host {
 	return h
 }
 
-// getProcess returns the running process. If none runs and a start is due, it starts one.
-func (h *host) getProcess(ctx context.Context) (*process, error) {
+// getOrStartProcess returns the running process. If none runs and a start is due, it starts one.
+func (h *host) getOrStartProcess(ctx context.Context) (*process, error) {
 	for {
 		h.mu.Lock()
 		if h.lifetime.Err() != nil {
@@ -81,7 +81,7 @@ func (h *host) getProcess(ctx context.Context) (*process, error) {
 			return p, nil
 		}
 		if h.current != nil {
-			h.recordExit(h.current)
+			h.scheduleRestartAfterExit(h.current)
 		}
 		if h.starting == nil {
 			if wait := time.Until(h.nextStart); wait > 0 {
@@ -89,7 +89,7 @@ func (h *host) getProcess(ctx context.Context) (*process, error) {
 				return nil, fmt.Errorf("not running, next start in %s: %w", wait.Round(time.Millisecond), h.lastError)
 			}
 			h.starting = make(chan struct{})
-			h.goroutines.Go(h.start)
+			h.goroutines.Go(h.startProcessOnce)
 		}
 		starting := h.starting
 		h.mu.Unlock()
@@ -101,14 +101,14 @@ func (h *host) getProcess(ctx context.Context) (*process, error) {
 	}
 }
 
-// start starts the plugin once.
-func (h *host) start() {
+// startProcessOnce starts the plugin once.
+func (h *host) startProcessOnce() {
 	ctx, cancel := context.WithTimeout(h.lifetime, timeoutOrDefault(h.entry.StartTimeout))
 	defer cancel()
 	path, err := findExecutable(h.directory, h.entry.Type)
 	var p *process
 	if err == nil {
-		p, err = startProcess(ctx, path, h.entry, h.lines)
+		p, err = startAndConfigureProcess(ctx, path, h.entry, h.lines)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -121,15 +121,15 @@ func (h *host) start() {
 	}
 	h.current, h.events = p, p.events
 	h.options.Log.Info("plugin started", "path", path, "pid", p.ID())
-	h.goroutines.Go(func() { h.watch(p) })
+	h.goroutines.Go(func() { h.watchProcess(p) })
 }
 
-// watch logs the exit of a process, also without calls.
-func (h *host) watch(p *process) {
+// watchProcess logs the exit of a process, also without calls.
+func (h *host) watchProcess(p *process) {
 	select {
 	case <-p.exited:
 		h.mu.Lock()
-		h.recordExit(p)
+		h.scheduleRestartAfterExit(p)
 		h.mu.Unlock()
 		p.kill() // close the connection and remove its directory
 	case <-h.lifetime.Done():
@@ -137,8 +137,8 @@ func (h *host) watch(p *process) {
 	}
 }
 
-// recordExit records once that the current process has exited. The caller holds mu.
-func (h *host) recordExit(p *process) {
+// scheduleRestartAfterExit records once that the current process has exited. The caller holds mu.
+func (h *host) scheduleRestartAfterExit(p *process) {
 	if h.current != p {
 		return
 	}
@@ -171,8 +171,8 @@ func backoff(n int, least, most time.Duration) time.Duration {
 	return min(d, most)
 }
 
-// checkHealth checks the health of a process after a failed call, and kills it if it does not respond.
-func (h *host) checkHealth(p *process) {
+// killIfUnresponsive checks the health of a process after a failed call, and kills it if it does not respond.
+func (h *host) killIfUnresponsive(p *process) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.probed == p || p.hasExited() || h.lifetime.Err() != nil {
@@ -180,7 +180,7 @@ func (h *host) checkHealth(p *process) {
 	}
 	h.probed = p
 	h.goroutines.Go(func() {
-		if !p.isHealthy() && !p.exitsBy(time.Now().Add(outputGracePeriod)) {
+		if !p.isHealthy() && !p.awaitExitUntil(time.Now().Add(outputGracePeriod)) {
 			h.options.Log.Error("killing a plugin that does not respond", "pid", p.ID())
 			p.kill()
 		}

@@ -36,8 +36,8 @@ func newLineLog(log *slog.Logger) *lineLog {
 	return &lineLog{log: log, limit: rate.NewLimiter(linesPerSecond, linesAtOnce)}
 }
 
-// copyLines logs all lines of a reader.
-func (l *lineLog) copyLines(from io.Reader) {
+// logLines logs all lines of a reader.
+func (l *lineLog) logLines(from io.Reader) {
 	lines := bufio.NewReaderSize(from, maxLine)
 	for {
 		line, err := lines.ReadSlice('\n')
@@ -55,12 +55,12 @@ func (l *lineLog) copyLines(from io.Reader) {
 
 // Write implements io.Writer for whole lines.
 func (l *lineLog) Write(p []byte) (int, error) {
-	l.copyLines(bytes.NewReader(p))
+	l.logLines(bytes.NewReader(p))
 	return len(p), nil
 }
 
 func (l *lineLog) logLine(text string) {
-	skipped, ok := l.record(text)
+	skipped, ok := l.recordAndRateLimit(text)
 	if !ok {
 		return
 	}
@@ -89,8 +89,8 @@ func (l *lineLog) logLine(text string) {
 	l.log.Log(context.Background(), level, message, attributes...)
 }
 
-// record records a line and reports whether to log it, and how many lines before it were dropped.
-func (l *lineLog) record(text string) (skipped int, ok bool) {
+// recordAndRateLimit records a line and reports whether to log it, and how many lines before it were dropped.
+func (l *lineLog) recordAndRateLimit(text string) (skipped int, allowed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.last = append(l.last, text); len(l.last) > keptLines {

@@ -16,7 +16,7 @@ import (
 func TestPluginLogKeepsLevelAndFields(t *testing.T) {
 	var out bytes.Buffer
 	l := newLineLog(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
-	l.copyLines(strings.NewReader("plain words\n\n" +
+	l.logLines(strings.NewReader("plain words\n\n" +
 		`{"time":"2026-01-01T00:00:00Z","level":"WARN","msg":"careful","disk":"full"}` + "\n" +
 		`{"level":"SHOUT","msg":"odd"}` + "\n{not json\n" +
 		strings.Repeat("x", 3*maxLine) + "\nafter the long one\nno end of line"))
@@ -65,6 +65,6 @@ func FuzzLines(f *testing.F) {
 	f.Add([]byte(`{"level":"INFO","msg":"a","b":{"c":[1]}}` + "\n"))
 	f.Add([]byte("\x00\xff\n{\n"))
 	f.Fuzz(func(_ *testing.T, raw []byte) {
-		newLineLog(slog.New(slog.DiscardHandler)).copyLines(bytes.NewReader(raw))
+		newLineLog(slog.New(slog.DiscardHandler)).logLines(bytes.NewReader(raw))
 	})
 }

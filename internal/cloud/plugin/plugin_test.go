@@ -29,7 +29,7 @@ import (
 	author "github.com/slipway-dev/slipway/plugin"
 )
 
-func init() { faultyplugintest.RunAsPlugin(func() { author.Serve(openTestProvider) }) }
+func init() { faultyplugintest.RunAsPluginIfRequested(func() { author.Serve(openTestProvider) }) }
 
 // testProvider is the provider of the working test plugin. The requested names select its responses.
 type testProvider struct {
@@ -162,7 +162,7 @@ func testEntry() plugin.Entry {
 func writePlugin(t *testing.T, mode faultyplugintest.Mode) (directory string) {
 	t.Helper()
 	directory = t.TempDir()
-	must.NoError(t, faultyplugintest.Write(directory, "Simple", mode))
+	must.NoError(t, faultyplugintest.WritePluginScript(directory, "Simple", mode))
 	return directory
 }
 
@@ -405,7 +405,7 @@ func TestTransportErrorIsNeverNotFound(t *testing.T) {
 			e.CallTimeout = metav1.Duration{Duration: time.Second}
 			p, _ := openPlugin(t, directory, e)
 			must.NoError(t, check.Err(p.Normalize("simple://a")))
-			must.NoError(t, faultyplugintest.Write(directory, "Simple", mode))
+			must.NoError(t, faultyplugintest.WritePluginScript(directory, "Simple", mode))
 			must.NoError(t, syscall.Kill(p.PID(), syscall.SIGKILL))
 			for range 2 {
 				if _, err := p.Group(t.Context(), "g"); err == nil || cloud.IsNotFound(err) {
@@ -421,7 +421,7 @@ func TestTransportErrorIsNeverNotFound(t *testing.T) {
 					t.Errorf("I7: Delete: %v", err)
 				}
 			}
-			must.NoError(t, faultyplugintest.Write(directory, "Simple", faultyplugintest.Good))
+			must.NoError(t, faultyplugintest.WritePluginScript(directory, "Simple", faultyplugintest.Good))
 			if pid := p.PID(); pid != 0 {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
@@ -440,7 +440,7 @@ func TestInvalidExecutableIsRefused(t *testing.T) {
 	}
 	mode := func(m faultyplugintest.Mode) setup {
 		return func(t *testing.T, directory, _ string) {
-			must.NoError(t, faultyplugintest.Write(directory, "Simple", m))
+			must.NoError(t, faultyplugintest.WritePluginScript(directory, "Simple", m))
 		}
 	}
 	content := func(text string) setup {

@@ -53,8 +53,8 @@ func (services) GRPCClient(_ context.Context, _ *goplugin.GRPCBroker, conn *grpc
 	return conn, nil
 }
 
-// startProcess runs a plugin until its configuration is accepted or ctx ends. If it fails, it cleans up.
-func startProcess(ctx context.Context, path string, e Entry, lines *lineLog) (*process, error) {
+// startAndConfigureProcess runs a plugin until its configuration is accepted or ctx ends. If it fails, it cleans up.
+func startAndConfigureProcess(ctx context.Context, path string, e Entry, lines *lineLog) (*process, error) {
 	p := &process{program: newProgram(path, pluginEnvironment(e.Environment, e.memoryLimit()), e.memoryLimit(), lines)}
 	p.started = time.Now()
 	p.client = goplugin.NewClient(&goplugin.ClientConfig{
@@ -78,7 +78,7 @@ func startProcess(ctx context.Context, path string, e Entry, lines *lineLog) (*p
 		},
 	})
 	ready := make(chan error, 1)
-	go func() { ready <- p.configure(ctx, e) }() // go-plugin takes no context
+	go func() { ready <- p.connectAndConfigure(ctx, e) }() // go-plugin takes no context
 	var err error
 	select {
 	case err = <-ready:
@@ -93,8 +93,8 @@ func startProcess(ctx context.Context, path string, e Entry, lines *lineLog) (*p
 	return p, nil
 }
 
-// configure connects to the plugin and sends its configuration.
-func (p *process) configure(ctx context.Context, e Entry) error {
+// connectAndConfigure connects to the plugin and sends its configuration.
+func (p *process) connectAndConfigure(ctx context.Context, e Entry) error {
 	connection, err := p.client.Client()
 	if err != nil {
 		return err
@@ -139,8 +139,8 @@ func (p *process) hasExited() bool {
 	}
 }
 
-// exitsBy waits until the process has exited or the deadline has passed.
-func (p *process) exitsBy(deadline time.Time) bool {
+// awaitExitUntil waits until the process has exited or the deadline has passed.
+func (p *process) awaitExitUntil(deadline time.Time) bool {
 	select {
 	case <-p.exited:
 		return true

@@ -81,7 +81,7 @@ func (r *program) Start(context.Context) error {
 	logged := make(chan struct{})
 	go func() { //nolint:contextcheck // logs while the plugin runs
 		defer close(logged)
-		r.lines.copyLines(r.stderr)
+		r.lines.logLines(r.stderr)
 	}()
 	go func() {
 		r.err = r.cmd.Wait()
@@ -207,7 +207,7 @@ func (r *program) explainStartFailure(err error) error {
 	case r.proc.Load() == nil:
 		return fmt.Errorf("plugin %s: %w", path, err)
 	}
-	line := r.readHandshake()
+	line := r.awaitFirstLine()
 	parts := strings.Split(line, "|")
 	if version, failed := strconv.Atoi(parts[min(1, len(parts)-1)]); len(parts) >= 4 && failed == nil && version != protocol.Version {
 		return fmt.Errorf("plugin %s: speaks version %d of the plugin protocol: want version %d: build the plugin "+
@@ -233,9 +233,9 @@ func (r *program) explainStartFailure(err error) error {
 		"docs/writing-a-plugin.md%s", path, what, r.lines.lastOutput())
 }
 
-// readHandshake returns the first line of output. If it is not a handshake, it waits up to outputGracePeriod for the exit, because
+// awaitFirstLine returns the first line of output. If it is not a handshake, it waits up to outputGracePeriod for the exit, because
 // the output may end slightly earlier.
-func (r *program) readHandshake() string {
+func (r *program) awaitFirstLine() string {
 	if line := r.printed.firstLine(); strings.Count(line, "|") >= 3 {
 		return line
 	}

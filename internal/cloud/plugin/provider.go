@@ -64,7 +64,7 @@ func Open(ctx context.Context, directory string, e Entry, o Options) (*Provider,
 		return nil, err
 	}
 	p := &Provider{host: newHost(directory, e, o), timeout: timeoutOrDefault(e.CallTimeout), normalized: map[string]normalizeResult{}}
-	if _, err := p.host.getProcess(ctx); err != nil {
+	if _, err := p.host.getOrStartProcess(ctx); err != nil {
 		last := p.host.lastFailure()
 		p.host.close()
 		if last != nil {
@@ -122,7 +122,7 @@ func (p *Provider) call(ctx context.Context, what string, do func(context.Contex
 func (p *Provider) callWithin(ctx context.Context, bound time.Duration, what string, do func(context.Context, *process) error) error {
 	bounded, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	proc, err := p.host.getProcess(bounded)
+	proc, err := p.host.getOrStartProcess(bounded)
 	if err != nil {
 		return fmt.Errorf("plugin %s: %s: %w", p.Name(), what, err)
 	}
@@ -139,12 +139,12 @@ func (p *Provider) callWithin(ctx context.Context, bound time.Duration, what str
 	if proc.hasExited() {
 		err = fmt.Errorf("the plugin exited during the call: %w", err)
 	}
-	p.host.checkHealth(proc) //nolint:contextcheck // the health check continues after the caller cancelled
+	p.host.killIfUnresponsive(proc) //nolint:contextcheck // the health check continues after the caller cancelled
 	return fmt.Errorf("plugin %s: %s: %w", p.Name(), what, err)
 }
 
-// requireKind drops a NotFoundError of another kind. If a group was requested, a missing instance proves nothing (I7).
-func requireKind(kind string, err error) error {
+// hideNotFoundOfOtherKind drops a NotFoundError of another kind. If a group was requested, a missing instance proves nothing (I7).
+func hideNotFoundOfOtherKind(kind string, err error) error {
 	var notFound *cloud.NotFoundError
 	if !errors.As(err, &notFound) || notFound.Kind == kind {
 		return err
@@ -161,7 +161,7 @@ func (p *Provider) Name() string { return p.host.entry.ProviderName() }
 // timeout it requests no ID for the duration silence. It waits twice as long before it retries the ID that timed out,
 // so that other IDs come first.
 func (p *Provider) Normalize(providerID string) (string, error) {
-	if known, ok := p.cachedResult(providerID); ok {
+	if known, ok := p.cachedNormalization(providerID); ok {
 		return known.id, known.err
 	}
 	p.mu.Lock()
@@ -185,7 +185,7 @@ func (p *Provider) Normalize(providerID string) (string, error) {
 	return id, err
 }
 
-func (p *Provider) cachedResult(providerID string) (normalizeResult, bool) {
+func (p *Provider) cachedNormalization(providerID string) (result normalizeResult, found bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known, ok := p.normalized[providerID]
@@ -197,7 +197,7 @@ func (p *Provider) normalizeWithin(ctx context.Context, bound time.Duration, pro
 	if len(providerID) > maxIDLength {
 		return "", fmt.Errorf("provider ID %.40s…: %d bytes: want at most %d", providerID, len(providerID), maxIDLength)
 	}
-	known, ok := p.cachedResult(providerID)
+	known, ok := p.cachedNormalization(providerID)
 	if ok {
 		return known.id, known.err
 	}
@@ -241,7 +241,7 @@ func (p *Provider) Group(ctx context.Context, name string) (g cloud.Group, err e
 		return err
 	})
 	if err != nil {
-		return cloud.Group{}, requireKind("group", err)
+		return cloud.Group{}, hideNotFoundOfOtherKind("group", err)
 	}
 	return g, nil
 }
@@ -269,7 +269,7 @@ func (p *Provider) Instances(ctx context.Context, group string) (list []cloud.In
 		return nil
 	})
 	if err != nil {
-		return nil, requireKind("group", err)
+		return nil, hideNotFoundOfOtherKind("group", err)
 	}
 	return list, nil
 }
@@ -291,7 +291,7 @@ func (p *Provider) Instance(ctx context.Context, providerID string) (i cloud.Ins
 		return err
 	})
 	if err != nil {
-		return cloud.Instance{}, requireKind("instance", err)
+		return cloud.Instance{}, hideNotFoundOfOtherKind("instance", err)
 	}
 	return i, nil
 }
@@ -308,7 +308,7 @@ func (p *Provider) Delete(ctx context.Context, providerID string) (op cloud.Oper
 		return err
 	})
 	if err != nil {
-		return cloud.Operation{}, requireKind("instance", err)
+		return cloud.Operation{}, hideNotFoundOfOtherKind("instance", err)
 	}
 	return op, nil
 }
@@ -334,7 +334,7 @@ func (p *Provider) Templates(ctx context.Context, group string) (list []cloud.Te
 		return nil
 	})
 	if err != nil {
-		return nil, requireKind("group", err)
+		return nil, hideNotFoundOfOtherKind("group", err)
 	}
 	return list, nil
 }
@@ -352,7 +352,7 @@ func (p *Provider) Grow(ctx context.Context, group string, order cloud.LaunchReq
 		return err
 	})
 	if err != nil {
-		return cloud.Operation{}, requireKind("group", err)
+		return cloud.Operation{}, hideNotFoundOfOtherKind("group", err)
 	}
 	return op, nil
 }
@@ -368,13 +368,13 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (s cloud.Oper
 			return err
 		}
 		s = cloud.OperationStatus{Done: answer.GetDone(), RetryAfter: max(0, answer.GetAfter().AsDuration())}
-		if s.Err = requireKind("", wire.ToError(answer.GetError())); s.Err != nil && !s.Done {
+		if s.Err = hideNotFoundOfOtherKind("", wire.ToError(answer.GetError())); s.Err != nil && !s.Done {
 			return fmt.Errorf("the plugin returned an error for an unfinished operation: %w", s.Err)
 		}
 		return nil
 	})
 	if err != nil {
-		return cloud.OperationStatus{}, requireKind("", err)
+		return cloud.OperationStatus{}, hideNotFoundOfOtherKind("", err)
 	}
 	return s, nil
 }
@@ -384,19 +384,19 @@ func (p *Provider) Events() advice.Events { return p.host.requestedEvents() }
 
 // AnalyzeModifyEvent implements advice.Analyzer.
 func (p *Provider) AnalyzeModifyEvent(ctx context.Context, pod *corev1.Pod) ([]advice.Recommendation, error) {
-	return p.analyze(ctx, "ModifyEventAnalyzer", pod, func(ctx context.Context, proc *process, event *pluginv1.PodEvent) (*pluginv1.Advice, error) {
+	return p.analyzePodEvent(ctx, "ModifyEventAnalyzer", pod, func(ctx context.Context, proc *process, event *pluginv1.PodEvent) (*pluginv1.Advice, error) {
 		return proc.analyzer.ModifyEventAnalyzer(ctx, event)
 	})
 }
 
 // AnalyzeDeleteEvent implements advice.Analyzer.
 func (p *Provider) AnalyzeDeleteEvent(ctx context.Context, pod *corev1.Pod) ([]advice.Recommendation, error) {
-	return p.analyze(ctx, "DeleteEventAnalyzer", pod, func(ctx context.Context, proc *process, event *pluginv1.PodEvent) (*pluginv1.Advice, error) {
+	return p.analyzePodEvent(ctx, "DeleteEventAnalyzer", pod, func(ctx context.Context, proc *process, event *pluginv1.PodEvent) (*pluginv1.Advice, error) {
 		return proc.analyzer.DeleteEventAnalyzer(ctx, event)
 	})
 }
 
-func (p *Provider) analyze(ctx context.Context, what string, pod *corev1.Pod,
+func (p *Provider) analyzePodEvent(ctx context.Context, what string, pod *corev1.Pod,
 	ask func(context.Context, *process, *pluginv1.PodEvent) (*pluginv1.Advice, error),
 ) (recommendations []advice.Recommendation, err error) {
 	raw, err := json.Marshal(pod)
@@ -412,7 +412,7 @@ func (p *Provider) analyze(ctx context.Context, what string, pod *corev1.Pod,
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, requireKind("", err))
+		return nil, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, hideNotFoundOfOtherKind("", err))
 	}
 	return recommendations, nil
 }

@@ -130,7 +130,7 @@ var watchBackoff = wait.Backoff{Duration: time.Second, Factor: 2, Cap: 15 * time
 // Run starts the watches and keeps the caches current until ctx ends. It retries while the API server is unavailable.
 func (c *Cluster) Run(ctx context.Context) error {
 	_ = watchBackoff.DelayFunc().Until(ctx, true, true, func(context.Context) (bool, error) {
-		err := c.prepareWatches(ctx)
+		err := c.createInformers(ctx)
 		if err != nil && ctx.Err() == nil {
 			c.log.Warn("cannot watch the cluster, retrying; requests that need it get 503", "err", err)
 		}
@@ -147,8 +147,8 @@ func (c *Cluster) Run(ctx context.Context) error {
 	return nil
 }
 
-// prepareWatches creates the informers. Only resources that exist just on newer API servers require discovery.
-func (c *Cluster) prepareWatches(ctx context.Context) (err error) {
+// createInformers creates the informers. Only resources that exist just on newer API servers require discovery.
+func (c *Cluster) createInformers(ctx context.Context) (err error) {
 	informers := live.InformersOfCache(ctx, c.cache)
 	if c.live, err = live.WatchCluster(c.Client.Discovery(), informers, c.log); err != nil {
 		return err
@@ -232,10 +232,10 @@ func (c *Cluster) withPlanner(question func(*planner.Cluster) error) error {
 	})
 }
 
-// chooseNodes chooses up to k nodes that can be removed together.
-func (c *Cluster) chooseNodes(k int, policy planner.Policy, rules planner.Options) (out *planner.Selection, err error) {
+// chooseNodesToRemove chooses up to k nodes that can be removed together.
+func (c *Cluster) chooseNodesToRemove(k int, policy planner.Policy, rules planner.Options) (out *planner.VictimSelection, err error) {
 	err = c.withPlanner(func(p *planner.Cluster) error {
-		answer, err := p.MakePlan(planner.PlanOptions{MaxRemovals: k, Policy: policy, Rules: rules})
+		answer, err := p.PlanLaunchesAndRemovals(planner.PlanOptions{MaxRemovals: k, Policy: policy, Rules: rules})
 		if err == nil {
 			out = answer.Remove
 		}

@@ -23,8 +23,8 @@ import (
 // TerminationFailedPrefix starts the detail of a machine that its server does not terminate.
 const TerminationFailedPrefix = "failed to terminate machine "
 
-// followRemovals updates the machines that are leaving.
-func (s *updateScope) followRemovals(ctx context.Context) error {
+// updateRemovingMachines updates the machines that are leaving.
+func (s *updateScope) updateRemovingMachines(ctx context.Context) error {
 	for i := 0; i < len(s.update.Status.Machines); i++ { // follow may drop one
 		m := &s.update.Status.Machines[i]
 		if m.State != v1alpha1.MachineRemoving {
@@ -32,7 +32,7 @@ func (s *updateScope) followRemovals(ctx context.Context) error {
 		}
 		follow := s.followRetirement
 		if m.Retirement == "" {
-			follow = s.followDeletion
+			follow = s.followMachineDeletion
 		}
 		if err := follow(ctx, m); err != nil {
 			return err
@@ -46,25 +46,25 @@ func markRefused(m *v1alpha1.PoolMachine, format string, a ...any) {
 	m.State, m.Reason = v1alpha1.MachineRefused, fmt.Sprintf(format, a...)
 }
 
-// findInPool reads the pool and reports whether the machine is present. If it is not, it marks the machine as left. The
+// findInPoolOrMarkRemoved reads the pool and reports whether the machine is present. If it is not, it marks the machine as left. The
 // observation must be newer than the removal. After Pace.Trouble an older one is accepted, because the server's clock may be
 // wrong.
-func (s *updateScope) findInPool(ctx context.Context, m *v1alpha1.PoolMachine) (pool api.Pool, there bool, err error) {
+func (s *updateScope) findInPoolOrMarkRemoved(ctx context.Context, m *v1alpha1.PoolMachine) (pool api.Pool, there bool, err error) {
 	pool, err = s.opts.Backend.Pool(ctx)
 	if err != nil {
 		return pool, false, NewBackendFailure("reading the pool", err)
 	}
-	there = s.findMachine(&pool, m.ID) != nil
+	there = s.findLiveMachine(&pool, m.ID) != nil
 	if !there && (pool.Timestamp.After(m.Since.Time) || time.Since(m.Since.Time) > s.opts.Timeouts.FailureTolerance) {
 		m.State, m.Reason = v1alpha1.MachineRemoved, ""
 	}
 	return pool, there, nil
 }
 
-// followDeletion follows the deletion of a machine without a node. It requests a deletion that was recorded but not
+// followMachineDeletion follows the deletion of a machine without a node. It requests a deletion that was recorded but not
 // accepted. It reports a deletion that failed or does not start in time.
-func (s *updateScope) followDeletion(ctx context.Context, m *v1alpha1.PoolMachine) error {
-	pool, there, err := s.findInPool(ctx, m)
+func (s *updateScope) followMachineDeletion(ctx context.Context, m *v1alpha1.PoolMachine) error {
+	pool, there, err := s.findInPoolOrMarkRemoved(ctx, m)
 	switch {
 	case err != nil || !there:
 		return err
@@ -101,7 +101,7 @@ func (s *updateScope) followRetirement(ctx context.Context, m *v1alpha1.PoolMach
 	case rt == nil && !m.Created && !m.Adopted: // it was never created, and the machine is dropped later
 		return nil
 	case rt == nil: // users may delete a retirement that has succeeded
-		_, there, err := s.findInPool(ctx, m)
+		_, there, err := s.findInPoolOrMarkRemoved(ctx, m)
 		if there {
 			markRefused(m, "its NodeRetirement was deleted, which cancels it")
 		}
@@ -120,11 +120,11 @@ func (s *updateScope) followRetirement(ctx context.Context, m *v1alpha1.PoolMach
 	case rt.Status.Phase.IsFinal():
 		markRefused(m, "NodeRetirement %s was %s: %s", rt.Name, strings.ToLower(string(rt.Status.Phase)), rt.Status.Message)
 	case rt.Status.Phase == "":
-		return s.awaitManager(ctx, m, rt)
+		return s.cancelIfNoManager(ctx, m, rt)
 	case hasNotStarted(rt):
-		return s.awaitRetirementStart(ctx, m, rt, code, message)
+		return s.cancelIfNotStartedInTime(ctx, m, rt, code, message)
 	default:
-		return s.awaitRetirementEnd(ctx, m, rt, code, message)
+		return s.checkRetirementProgress(ctx, m, rt, code, message)
 	}
 	return nil
 }
@@ -136,18 +136,18 @@ func (s *updateScope) recordDeletionRequest(m *v1alpha1.PoolMachine, rt *v1alpha
 	}
 }
 
-// awaitManager cancels a retirement that no manager has observed within Pace.Trouble. No manager runs, or its selector does
+// cancelIfNoManager cancels a retirement that no manager has observed within Pace.Trouble. No manager runs, or its selector does
 // not match the retirement.
-func (s *updateScope) awaitManager(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement) error {
+func (s *updateScope) cancelIfNoManager(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement) error {
 	s.update.Status.Message = fmt.Sprintf("%s: NodeRetirement %s waits for a manager", m.Node, rt.Name)
 	switch {
-	case s.timers.trackState("trouble of "+m.ID, "no manager") <= s.opts.Timeouts.FailureTolerance:
+	case s.timers.trackStateDuration("trouble of "+m.ID, "no manager") <= s.opts.Timeouts.FailureTolerance:
 		return nil
 	case m.Adopted:
 		markRefused(m, "NodeRetirement %s, which this update did not create, waits for a manager", rt.Name)
 		return nil
 	}
-	if err := s.cancelRetirement(ctx, rt.Name); err != nil {
+	if err := s.saveAndCancelRetirement(ctx, rt.Name); err != nil {
 		return err
 	}
 	markRefused(m, "NodeRetirement %s with the labels %q was cancelled: no manager has observed it within %s: want a running manager "+
@@ -155,19 +155,19 @@ func (s *updateScope) awaitManager(ctx context.Context, m *v1alpha1.PoolMachine,
 	return newOutcome(ClusterUnavailable, "%s", m.Reason)
 }
 
-// cancelRetirement deletes a retirement after a write of the status. A process that has fallen behind gets a conflict and
+// saveAndCancelRetirement deletes a retirement after a write of the status. A process that has fallen behind gets a conflict and
 // cancels nothing.
-func (s *updateScope) cancelRetirement(ctx context.Context, name string) error {
+func (s *updateScope) saveAndCancelRetirement(ctx context.Context, name string) error {
 	if err := s.saveStatus(ctx); err != nil {
 		return err
 	}
 	return s.opts.Cluster.deleteRetirement(ctx, name)
 }
 
-// awaitRetirementStart cancels a retirement that does not start in time, so that another machine can be removed. An adopted
+// cancelIfNotStartedInTime cancels a retirement that does not start in time, so that another machine can be removed. An adopted
 // retirement continues, but the update stops following it.
-func (s *updateScope) awaitRetirementStart(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement, code, message string) error {
-	waited := s.timers.trackState("stage of "+m.ID, progressKey(rt)) // independent of the reason
+func (s *updateScope) cancelIfNotStartedInTime(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement, code, message string) error {
+	waited := s.timers.trackStateDuration("stage of "+m.ID, retirementProgressKey(rt)) // independent of the reason
 	reason := "its NodeGroup does not allow the removal"
 	switch {
 	case m.Adopted && time.Since(m.Since.Time) > s.opts.Timeouts.RetirementStart:
@@ -180,7 +180,7 @@ func (s *updateScope) awaitRetirementStart(ctx context.Context, m *v1alpha1.Pool
 	case isCloudReason(code):
 		reason = "its cloud does not allow the removal"
 	}
-	if err := s.cancelRetirement(ctx, rt.Name); err != nil {
+	if err := s.saveAndCancelRetirement(ctx, rt.Name); err != nil {
 		return err
 	}
 	markRefused(m, "%s: %s", reason, message)
@@ -191,10 +191,10 @@ func isCloudReason(code string) bool {
 	return code == retirement.CloudFailed || code == retirement.CloudRefused || code == retirement.CloudBusy || code == retirement.ReadFailed
 }
 
-// awaitRetirementEnd follows a retirement that has started. A machine counts as left once its node is gone and its pool no
+// checkRetirementProgress follows a retirement that has started. A machine counts as left once its node is gone and its pool no
 // longer lists it, even if the cloud is still deleting it. If the cloud fails, the client gets an error and the retirement
 // continues. The update stops waiting if nothing changes in time. A drain gets the drain time of its group first.
-func (s *updateScope) awaitRetirementEnd(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement, code, message string) error {
+func (s *updateScope) checkRetirementProgress(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement, code, message string) error {
 	cloudFailure := "" // different reasons of the cloud count as one
 	if isCloudReason(code) {
 		cloudFailure = retirement.CloudFailed
@@ -210,9 +210,9 @@ func (s *updateScope) awaitRetirementEnd(ctx context.Context, m *v1alpha1.PoolMa
 	if s.update.Spec.Type != v1alpha1.SetPoolSize && isNodeGone(rt) && cloudFailure != "" && api.ContainsNotMember(message) {
 		return report(NotFound)
 	}
-	failing, stalled := s.timers.trackState("trouble of "+m.ID, cloudFailure), s.timers.trackState("stage of "+m.ID, progressKey(rt))
+	failing, stalled := s.timers.trackStateDuration("trouble of "+m.ID, cloudFailure), s.timers.trackStateDuration("stage of "+m.ID, retirementProgressKey(rt))
 	if isNodeGone(rt) && stalled > s.opts.Timeouts.FailureTolerance {
-		if _, _, err := s.findInPool(ctx, m); err != nil || m.State == v1alpha1.MachineRemoved {
+		if _, _, err := s.findInPoolOrMarkRemoved(ctx, m); err != nil || m.State == v1alpha1.MachineRemoved {
 			return err
 		}
 	}
@@ -225,14 +225,14 @@ func (s *updateScope) awaitRetirementEnd(ctx context.Context, m *v1alpha1.PoolMa
 	case err != nil || !exceeded: // a drain may wait for its cloud as long as for its pods
 		return err
 	case timedOut:
-		return s.abandonRetirement(ctx, m, rt, code, message)
+		return s.endUpdateOfStalledRetirement(ctx, m, rt, code, message)
 	}
 	return report(BackendUnavailable)
 }
 
-// progressKey returns a string that changes when a retirement makes progress. Messages and repeated attempts are not
+// retirementProgressKey returns a string that changes when a retirement makes progress. Messages and repeated attempts are not
 // progress.
-func progressKey(rt *v1alpha1.NodeRetirement) string {
+func retirementProgressKey(rt *v1alpha1.NodeRetirement) string {
 	s := &rt.Status
 	phase, gone, stopping := s.Phase, int32(0), int32(0)
 	if isNodeGone(rt) { // a machine that was gone may reappear
@@ -275,9 +275,9 @@ func (s *updateScope) hasExceededDrainTime(ctx context.Context, rt *v1alpha1.Nod
 	return time.Since(began.Time) > retirement.GroupDrainTimeout(group)+s.opts.Timeouts.Termination, nil
 }
 
-// abandonRetirement ends an update when its retirement makes no progress. It cancels the retirement if its node can be
+// endUpdateOfStalledRetirement ends an update when its retirement makes no progress. It cancels the retirement if its node can be
 // restored, unless the update adopted it.
-func (s *updateScope) abandonRetirement(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement, code, message string) error {
+func (s *updateScope) endUpdateOfStalledRetirement(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement, code, message string) error {
 	origin, result := "", ClusterUnavailable
 	if m.Adopted {
 		origin = ", which this update did not create,"
@@ -289,7 +289,7 @@ func (s *updateScope) abandonRetirement(ctx context.Context, m *v1alpha1.PoolMac
 	}
 	restorable, err := s.opts.Cluster.canRestoreNode(ctx, rt)
 	if restorable && !m.Adopted && err == nil {
-		restorable, err = s.tryRestoreNode(ctx, m, rt)
+		restorable, err = s.tryCancelRetirement(ctx, m, rt)
 	}
 	switch {
 	case err != nil:
@@ -308,9 +308,9 @@ func (s *updateScope) abandonRetirement(ctx context.Context, m *v1alpha1.PoolMac
 	return newOutcome(result, "%s", m.Reason)
 }
 
-// tryRestoreNode cancels a retirement and reports whether its machine stays. The manager may have deleted the node in the
+// tryCancelRetirement cancels a retirement and reports whether its machine stays. The manager may have deleted the node in the
 // meantime.
-func (s *updateScope) tryRestoreNode(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement) (bool, error) {
+func (s *updateScope) tryCancelRetirement(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement) (bool, error) {
 	if err := s.saveStatus(ctx); err != nil {
 		return false, err
 	}

@@ -126,7 +126,7 @@ func TestHangingTerminationBlocksNoUpdate(t *testing.T) {
 // latestUpdateID returns the ID of the latest update.
 func (u *Updater) latestUpdateID(t *testing.T) string {
 	t.Helper()
-	all, err := u.listUpdates(t.Context())
+	all, err := u.listUpdatesLive(t.Context())
 	if err != nil || len(all) == 0 {
 		t.Fatal(all, err)
 	}
@@ -451,7 +451,7 @@ func TestClientLearnsOfUnreachableReplica(t *testing.T) {
 		s.updatesUnreadable.Store(true)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		defer cancel()
-		result, err := submitted.Wait(ctx)
+		result, err := submitted.WaitForOutcome(ctx)
 		if err != nil || result.Outcome.Result != ClusterUnavailable || !strings.Contains(result.Outcome.Detail, "the update continues") {
 			t.Fatalf("%+v, %v; want an error for the client", result, err)
 		}
@@ -459,7 +459,7 @@ func TestClientLearnsOfUnreachableReplica(t *testing.T) {
 		s.leases.setUnreachable("a", false)
 		s.advance(time.Minute)
 		s.completeRetirements()
-		if result, err := mustSubmit(t, a, Update{Kind: SetSize, DesiredSize: 2}).Wait(t.Context()); err != nil || result.Outcome.Result != Done {
+		if result, err := mustSubmit(t, a, Update{Kind: SetSize, DesiredSize: 2}).WaitForOutcome(t.Context()); err != nil || result.Outcome.Result != Done {
 			t.Errorf("%+v, %v; want a repeated request to return the outcome", result, err)
 		}
 	})

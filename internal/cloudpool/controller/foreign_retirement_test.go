@@ -34,16 +34,16 @@ func TestI5ForeignRetirementCountsTowardsSmallerSize(t *testing.T) {
 	simulate(t, 4, func(t *testing.T, s *sim) {
 		a := s.startReplica("a")
 		s.createForeignRetirement(2, "n2")
-		d, err := a.PlanSize(t.Context(), 3)
+		d, err := a.PlanShrinkTo(t.Context(), 3)
 		check.Not(t, err != nil || d.Active != 3 || len(d.Victims) > 0, "the plan is %+v, %v; want no more victims", d, err)
-		submitted, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.CheckSize)
+		submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.CheckCanShrink)
 		must.NoError(t, err)
 		s.advance(10 * time.Second)
 		check.Is(t, 1, len(s.listRetirements()))
 		s.completeRetirements()
 		s.advance(10 * time.Second)
 		s.completeRetirements()
-		result, err := submitted.Wait(t.Context())
+		result, err := submitted.WaitForOutcome(t.Context())
 		if err != nil || result.Outcome.Result != Done || result.Outcome.Removed != 2 || s.pool.size != 2 || len(s.listRetirements()) != 2 {
 			t.Errorf("%+v, %v; %d retirements and a desired size of %d, want 2 and 2", result.Outcome, err, len(s.listRetirements()), s.pool.size)
 		}
@@ -63,13 +63,13 @@ func TestTerminationFollowsExistingRetirement(t *testing.T) {
 					must.NoError(t, s.kube.CoreV1().Nodes().Delete(t.Context(), "n2", metav1.DeleteOptions{}))
 					s.advance(time.Second)
 				}
-				submitted := must.Get(a.Submit(t.Context(), Update{Kind: Terminate, MachineID: newUUID(2), Decrement: true}, a.CheckMachine))(t)
+				submitted := must.Get(a.SubmitOrFindEqual(t.Context(), Update{Kind: Terminate, MachineID: newUUID(2), Decrement: true}, a.CheckCanRemoveMachine))(t)
 				s.advance(10 * time.Second)
 				if nodeGone {
 					s.createNode("n2", 0) // completeRetirements deletes it
 				}
 				s.completeRetirements()
-				if result, err := submitted.Wait(t.Context()); err != nil || result.Outcome.Result != Done || result.Outcome.Removed != 1 || len(s.listRetirements()) != 1 {
+				if result, err := submitted.WaitForOutcome(t.Context()); err != nil || result.Outcome.Result != Done || result.Outcome.Removed != 1 || len(s.listRetirements()) != 1 {
 					t.Errorf("%+v, %v, %d retirements", result, err, len(s.listRetirements()))
 				}
 			})
@@ -128,7 +128,7 @@ func TestForeignPoolUpdateBlocksNoUpdate(t *testing.T) {
 				})
 				a := s.startReplica("a")
 				s.advance(5 * time.Second)
-				submitted, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, nil)
+				submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, nil)
 				if err != nil {
 					t.Fatalf("%v after %d requests to create it, want the update created", err, creations)
 				}
@@ -189,7 +189,7 @@ func TestOneReplicaChangesPoolAtATime(t *testing.T) {
 		accepted, refused := make(chan *Update, 2), make(chan error, 2)
 		for size, u := range map[int]*Updater{3: a, 2: b} {
 			go func() {
-				submitted, err := u.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: size}, u.CheckSize)
+				submitted, err := u.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: size}, u.CheckCanShrink)
 				if err != nil {
 					refused <- err
 					return
@@ -205,9 +205,9 @@ func TestOneReplicaChangesPoolAtATime(t *testing.T) {
 			t.Errorf("%v; want it to be busy with %s", err, submitted)
 		}
 		for name, u := range map[string]*Updater{"a": a, "b": b} {
-			_, err := u.Submit(t.Context(), Update{Kind: DetachMachine, MachineID: newUUID(1)}, nil)
+			_, err := u.SubmitOrFindEqual(t.Context(), Update{Kind: DetachMachine, MachineID: newUUID(1)}, nil)
 			check.Not(t, !errors.As(err, &busy) || busy.Current.ID != submitted.ID, "%s: %v; want it to be busy with %s", name, err, submitted)
-			if same, err := u.Submit(t.Context(), *submitted, u.CheckSize); err != nil || same.ID != submitted.ID {
+			if same, err := u.SubmitOrFindEqual(t.Context(), *submitted, u.CheckCanShrink); err != nil || same.ID != submitted.ID {
 				t.Errorf("%s: %v, %v; want an equal request to return the same update", name, same, err)
 			}
 		}

@@ -76,13 +76,13 @@ func (u *Updater) sendToBackend(ctx context.Context, want *Update) error {
 			return err
 		}
 	}
-	return u.forwardMembership(ctx, membership, want.RequestedBy)
+	return u.forwardMembershipIfSafe(ctx, membership, want.RequestedBy)
 }
 
-// forwardMembership sends a membership to the pool and does not change the desired size. It refuses to make a machine
+// forwardMembershipIfSafe sends a membership to the pool and does not change the desired size. It refuses to make a machine
 // evictable while the pool has more active machines than desired: the server would then delete machines of its choice. It
 // logs a warning if an activated machine exceeds the desired size.
-func (u *Updater) forwardMembership(ctx context.Context, want api.SetMembershipStatus, user string) error {
+func (u *Updater) forwardMembershipIfSafe(ctx context.Context, want api.SetMembershipStatus, user string) error {
 	b := u.opts.Backend
 	if !want.MembershipStatus.Active {
 		return b.SetMembershipStatus(ctx, want)
@@ -152,7 +152,7 @@ func (u *Updater) cancelMachineRetirement(ctx context.Context, machine string, c
 	if err != nil {
 		return NewClusterFailure("reading the nodes", err)
 	}
-	rt := matching.FindRetirements(matching.PairMachines(pool.Machines, nodes, u.opts.Backend).Members, retirements, u.opts.Backend)[machine]
+	rt := matching.MapRetirementsByMachine(matching.PairMachines(pool.Machines, nodes, u.opts.Backend).Members, retirements, u.opts.Backend)[machine]
 	if rt == nil || hasNotStarted(rt) && (!cancelPending || rt.Spec.Notice != nil) {
 		return nil
 	}

@@ -20,9 +20,9 @@ type lostLaunch struct {
 	instancesBefore map[string]bool // provider IDs of the instances that counted before the launch
 }
 
-// countInstances returns the group's size and the provider IDs of the instances that count towards it. Instances that are
+// readSizeAndInstanceIDs returns the group's size and the provider IDs of the instances that count towards it. Instances that are
 // being deleted do not count.
-func (n *NativePool) countInstances(ctx context.Context) (size int, ids map[string]bool, err error) {
+func (n *NativePool) readSizeAndInstanceIDs(ctx context.Context) (size int, ids map[string]bool, err error) {
 	has, err := n.provider.Group(ctx, n.group)
 	if err != nil {
 		return 0, nil, err
@@ -44,7 +44,7 @@ func (n *NativePool) launchInstances(ctx context.Context, count int, replaces st
 	if err != nil {
 		return err
 	}
-	size, before, err := n.countInstances(ctx)
+	size, before, err := n.readSizeAndInstanceIDs(ctx)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (n *NativePool) resolveLostLaunch(ctx context.Context) error {
 	if lost == nil {
 		return nil
 	}
-	size, now, err := n.countInstances(ctx)
+	size, now, err := n.readSizeAndInstanceIDs(ctx)
 	if err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ func TestMembershipChangeNeverRaisesSize(t *testing.T) {
 			pool := newMemoryPool(tt.desired, tt.memberships...)
 			var log strings.Builder
 			u := &Updater{opts: UpdaterOptions{Backend: pool}, log: slog.New(slog.NewTextHandler(&log, nil))}
-			err := u.forwardMembership(t.Context(), api.SetMembershipStatus{MachineID: tt.machine, MembershipStatus: tt.want}, "")
+			err := u.forwardMembershipIfSafe(t.Context(), api.SetMembershipStatus{MachineID: tt.machine, MembershipStatus: tt.want}, "")
 			asked := "membership"
 			if tt.refused {
 				asked = ""
@@ -110,7 +110,7 @@ func TestMembershipIsNotSetIfPoolIsUnreadable(t *testing.T) {
 		pool := newMemoryPool(2, evictableMember, inactiveMember)
 		pool.fails[what] = errors.New("away")
 		u := &Updater{opts: UpdaterOptions{Backend: pool}, log: slog.New(slog.DiscardHandler)}
-		err := u.forwardMembership(t.Context(), api.SetMembershipStatus{MachineID: "b", MembershipStatus: evictableMember}, "")
+		err := u.forwardMembershipIfSafe(t.Context(), api.SetMembershipStatus{MachineID: "b", MembershipStatus: evictableMember}, "")
 		check.Not(t, !errors.Is(err, pool.fails[what]) || len(pool.changes) > 0, "%s: %v, asked %q", what, err, pool.changes)
 	}
 }
@@ -134,7 +134,7 @@ func TestDeletedFinishedRetirementIsNotCancelled(t *testing.T) {
 				s.pool.removeMachine(newUUID(1), cloud.DeleteOptions{KeepSize: rt.Spec.KeepSize})
 				s.advance(30 * time.Second)
 				s.pool.setFailure("pool", nil)
-				result, err := submitted.Wait(t.Context())
+				result, err := submitted.WaitForOutcome(t.Context())
 				if err != nil || result.Outcome.Result != Done || result.Outcome.Removed != 1 || s.pool.size != 3 {
 					t.Errorf("%+v, %v, a desired size of %d; want Done, and the machine replaced", result, err, s.pool.size)
 				}
@@ -161,7 +161,7 @@ func TestRetirementThatNeverStartsTimesOut(t *testing.T) {
 			t.Fatalf("%v are retired, want one more than n2", nodes)
 		}
 		is, err := a.FindUpdate(t.Context(), submitted.ID)
-		if err != nil || !strings.Contains(is.object.FindMachine(newUUID(2)).Reason, "others-n2, which this update did not create, waits: awaits its notice") {
+		if err != nil || !strings.Contains(is.object.FindMachineExceptPlanned(newUUID(2)).Reason, "others-n2, which this update did not create, waits: awaits its notice") {
 			t.Errorf("%+v, %v", is, err)
 		}
 	})
@@ -189,7 +189,7 @@ func TestProtectionOfKeptMachineIsRestored(t *testing.T) {
 				s.pool.setFailure("membership", errors.New("away"))
 				s.updateRetirementStatus(s.listRetirements()[0].Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Aborted })
 				s.advance(5 * time.Minute)
-				result, err := submitted.Wait(t.Context())
+				result, err := submitted.WaitForOutcome(t.Context())
 				if err != nil || result.Outcome.Result != BackendUnavailable || !strings.Contains(result.Outcome.Detail, "not evictable again") {
 					t.Errorf("%+v, %v; want an error for the client meanwhile", result, err)
 				}
@@ -327,7 +327,7 @@ func TestSystemLocalStorageOptionAllowsRemoval(t *testing.T) {
 					s.createPodWithEmptyDir(tt.namespace, node)
 				}
 				a := s.startReplica("a", func(o *UpdaterOptions) { o.SystemLocalStorage = tt.option })
-				d, err := a.PlanSize(t.Context(), 1)
+				d, err := a.PlanShrinkTo(t.Context(), 1)
 				check.Not(t, err != nil || (len(d.Victims) == 1) != tt.removable, "%+v, %v; want a victim: %t", d, err, tt.removable)
 			})
 		})

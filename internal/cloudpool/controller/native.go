@@ -61,7 +61,7 @@ const cachedPoolKey, cachedSizeKey = "pool", "size"
 
 var _ Backend = (*NativePool)(nil)
 
-// NewNativePool returns the Backend of a NodeGroup. ReadGroup must be called before its use.
+// NewNativePool returns the Backend of a NodeGroup. ReadNodeGroup must be called before its use.
 func NewNativePool(c *Cluster, name, namespace string, refresh time.Duration) *NativePool {
 	n := &NativePool{name: name, cluster: c, maxCacheAge: refresh, namespace: namespace}
 	n.cached, n.replaced = cache.NewLRUExpireCache(2), cache.NewLRUExpireCache(maxReplaced)
@@ -72,9 +72,9 @@ func NewNativePool(c *Cluster, name, namespace string, refresh time.Duration) *N
 // IsUnread reports whether the NodeGroup has not been read yet.
 func (n *NativePool) IsUnread() bool { return n.groupUnread.Load() }
 
-// ReadGroup reads the NodeGroup and selects its cloud. The caches must have synced. It returns an error if the cloud is not
+// ReadNodeGroup reads the NodeGroup and selects its cloud. The caches must have synced. It returns an error if the cloud is not
 // configured.
-func (n *NativePool) ReadGroup(ctx context.Context, clouds map[string]cloud.Provider) error {
+func (n *NativePool) ReadNodeGroup(ctx context.Context, clouds map[string]cloud.Provider) error {
 	g, err := n.getNodeGroup(ctx)
 	if err != nil {
 		return fmt.Errorf("--native: %w", err)
@@ -327,8 +327,8 @@ func (n *NativePool) SetDesiredSize(ctx context.Context, want int) error {
 	return n.launchInstances(ctx, want-size.Desired, "")
 }
 
-// findMember returns the machine with the ID that is detached, or is not, as requested.
-func (n *NativePool) findMember(ctx context.Context, id string, detached bool) (*nativeMachine, error) {
+// findMemberWithNode returns the machine with the ID that is detached, or is not, as requested.
+func (n *NativePool) findMemberWithNode(ctx context.Context, id string, detached bool) (*nativeMachine, error) {
 	all, err := n.listMachines(ctx)
 	if err != nil {
 		return nil, err
@@ -346,9 +346,9 @@ func (n *NativePool) findMember(ctx context.Context, id string, detached bool) (
 
 // SetMembershipStatus implements Backend. It launches a replacement for a machine that becomes inactive.
 func (n *NativePool) SetMembershipStatus(ctx context.Context, s api.SetMembershipStatus) error {
-	m, err := n.findMember(ctx, s.MachineID, false)
+	m, err := n.findMemberWithNode(ctx, s.MachineID, false)
 	if err == nil && !s.MembershipStatus.Evictable {
-		err = n.checkCanKeep(ctx, m)
+		err = n.checkRetirementCancellable(ctx, m)
 	}
 	if err != nil {
 		return err
@@ -357,61 +357,61 @@ func (n *NativePool) SetMembershipStatus(ctx context.Context, s api.SetMembershi
 	if err != nil {
 		return err
 	}
-	return n.annotateMachine(ctx, m, m.IsActive() && !s.MembershipStatus.Active, membershipAnnotation, string(raw))
+	return n.annotateMachineNode(ctx, m, m.IsActive() && !s.MembershipStatus.Active, membershipAnnotation, string(raw))
 }
 
 // Detach implements Backend. It launches a replacement unless the request decrements the desired size.
 func (n *NativePool) Detach(ctx context.Context, r api.Removal) error {
-	m, err := n.findMember(ctx, r.MachineID, false)
+	m, err := n.findMemberWithNode(ctx, r.MachineID, false)
 	switch {
 	case err != nil:
 		return err
 	case !m.IsEvictable():
 		return NewFailuref(NotPossible, "machine %s cannot be detached: its membershipStatus is not evictable", r.MachineID)
 	}
-	if err := n.checkCanKeep(ctx, m); err != nil {
+	if err := n.checkRetirementCancellable(ctx, m); err != nil {
 		return err
 	}
-	return n.annotateMachine(ctx, m, !r.Decrement && m.IsActive(), detachedAnnotation, "true")
+	return n.annotateMachineNode(ctx, m, !r.Decrement && m.IsActive(), detachedAnnotation, "true")
 }
 
 // Attach makes a detached machine a member again. The desired size then includes it.
 func (n *NativePool) Attach(ctx context.Context, a api.Attachment) error {
-	m, err := n.findMember(ctx, a.MachineID, true)
+	m, err := n.findMemberWithNode(ctx, a.MachineID, true)
 	if err != nil {
 		return err
 	}
-	return n.annotateMachine(ctx, m, false, detachedAnnotation, "")
+	return n.annotateMachineNode(ctx, m, false, detachedAnnotation, "")
 }
 
 // SetServiceState stores the service state that a client reports for a machine.
 func (n *NativePool) SetServiceState(ctx context.Context, s api.SetServiceState) error {
-	m, err := n.findMember(ctx, s.MachineID, false)
+	m, err := n.findMemberWithNode(ctx, s.MachineID, false)
 	if err != nil {
 		return err
 	}
-	return n.annotateMachine(ctx, m, false, serviceAnnotation, string(s.ServiceState))
+	return n.annotateMachineNode(ctx, m, false, serviceAnnotation, string(s.ServiceState))
 }
 
-// checkCanKeep returns an error if the machine's retirement can no longer be cancelled.
-func (n *NativePool) checkCanKeep(ctx context.Context, m *nativeMachine) error {
+// checkRetirementCancellable returns an error if the machine's retirement can no longer be cancelled.
+func (n *NativePool) checkRetirementCancellable(ctx context.Context, m *nativeMachine) error {
 	retirements, err := n.cluster.listUnfinishedRetirements(ctx)
 	if err != nil {
 		return err
 	}
-	return checkNotDrained(m.ID, matching.FindRetirements([]matching.Member{{Machine: &m.Machine, Node: m.node}}, retirements, n)[m.ID])
+	return checkNotDrained(m.ID, matching.MapRetirementsByMachine([]matching.Member{{Machine: &m.Machine, Node: m.node}}, retirements, n)[m.ID])
 }
 
-// annotateMachine annotates a machine's Node and waits until the watch shows the change. An empty value removes the
+// annotateMachineNode annotates a machine's Node and waits until the watch shows the change. An empty value removes the
 // annotation. With replace it first launches another machine. If the launch or a dry run of the patch fails, nothing
 // changes. If the patch itself fails, a repeated call does not launch again.
-func (n *NativePool) annotateMachine(ctx context.Context, m *nativeMachine, replace bool, key, value string) error {
+func (n *NativePool) annotateMachineNode(ctx context.Context, m *nativeMachine, replace bool, key, value string) error {
 	if replace {
 		if err := n.resolveLostLaunch(ctx); err != nil {
 			return err
 		}
 		if _, was := n.replaced.Get(m.ID); !was {
-			if err := n.patchAnnotation(ctx, m.node.Name, key, value, metav1.DryRunAll); err != nil {
+			if err := n.patchNodeAnnotation(ctx, m.node.Name, key, value, metav1.DryRunAll); err != nil {
 				return err
 			}
 			if err := n.launchInstances(ctx, 1, m.ID); err != nil {
@@ -420,7 +420,7 @@ func (n *NativePool) annotateMachine(ctx context.Context, m *nativeMachine, repl
 			n.replaced.Add(m.ID, true, replacedTTL)
 		}
 	}
-	if err := n.patchAnnotation(ctx, m.node.Name, key, value); err != nil {
+	if err := n.patchNodeAnnotation(ctx, m.node.Name, key, value); err != nil {
 		return err
 	}
 	n.cached.Remove(cachedPoolKey)
@@ -436,8 +436,8 @@ func (n *NativePool) annotateMachine(ctx context.Context, m *nativeMachine, repl
 	return nil // the write succeeded even if the watch is late
 }
 
-// patchAnnotation sets an annotation of a Node, or removes it if value is empty.
-func (n *NativePool) patchAnnotation(ctx context.Context, node, key, value string, dryRun ...string) error {
+// patchNodeAnnotation sets an annotation of a Node, or removes it if value is empty.
+func (n *NativePool) patchNodeAnnotation(ctx context.Context, node, key, value string, dryRun ...string) error {
 	var to any = value
 	if value == "" {
 		to = nil
@@ -536,8 +536,8 @@ func (n *NativePool) Config(ctx context.Context) (*nativeConfig, error) {
 	return &nativeConfig{g.Name, g.Spec.Cloud.Provider, g.Spec.Cloud.Group, &g.Spec.MinSize, g.Spec.MaxSize}, nil
 }
 
-// CheckConfig returns an error unless raw equals the current configuration. Changes must be made in the NodeGroup.
-func (n *NativePool) CheckConfig(ctx context.Context, raw []byte) error {
+// CheckConfigUnchanged returns an error unless raw equals the current configuration. Changes must be made in the NodeGroup.
+func (n *NativePool) CheckConfigUnchanged(ctx context.Context, raw []byte) error {
 	is, err := n.Config(ctx)
 	if err != nil {
 		return err

@@ -117,7 +117,7 @@ func TestFailedMachineExistsAndCanBeRemoved(t *testing.T) {
 		// It does not count, so it is not replaced.
 		checkUpdateEnds(t, a, Update{Kind: Terminate, MachineID: "openstack:///" + newUUID(4)}, time.Minute, Done)
 		check.Not(t, len(g.deleted) != 1 || len(g.machines) != 3, "deleted %v", g.deleted)
-		submitted, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: "openstack:///" + newUUID(2), Decrement: true}, a.CheckMachine)
+		submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: Terminate, MachineID: "openstack:///" + newUUID(2), Decrement: true}, a.CheckCanRemoveMachine)
 		must.Not(t, err != nil, "machine with a node: %v", err)
 		s.advance(5 * time.Second)
 		if rts := s.listRetirements(); len(rts) != 1 || rts[0].Spec.NodeName != "n2" {
@@ -125,7 +125,7 @@ func TestFailedMachineExistsAndCanBeRemoved(t *testing.T) {
 		}
 		g.machines = slices.Delete(g.machines, 1, 2)
 		s.updateRetirementStatus(s.listRetirements()[0].Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Succeeded })
-		if result, err := submitted.Wait(t.Context()); err != nil || result.Outcome.Result != Done {
+		if result, err := submitted.WaitForOutcome(t.Context()); err != nil || result.Outcome.Result != Done {
 			t.Errorf("%+v, %v", result, err)
 		}
 	})
@@ -217,7 +217,7 @@ func TestClientMayRemoveMachineItProtected(t *testing.T) {
 		a := s.startReplica("a", func(o *UpdaterOptions) { o.Backend = pool })
 		checkUpdateEnds(t, a, Update{Kind: Terminate, MachineID: blessed}, time.Minute, NotPossible, "not evictable")
 		checkUpdateEnds(t, a, Update{Kind: Terminate, MachineID: detached}, time.Minute, NotFound)
-		submitted, err := a.Submit(t.Context(), Update{Kind: Dispose, MachineID: blessed}, a.CheckMachine)
+		submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: Dispose, MachineID: blessed}, a.CheckCanRemoveMachine)
 		must.Not(t, err != nil, "making it disposable: %v", err)
 		s.advance(5 * time.Second)
 		rts := s.listRetirements()
@@ -225,7 +225,7 @@ func TestClientMayRemoveMachineItProtected(t *testing.T) {
 			t.Fatalf("%+v, n1 is protected by %q; want n1 retired and unprotected", rts, holder("n1"))
 		}
 		s.updateRetirementStatus(rts[0].Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Refused })
-		if result, err := submitted.Wait(t.Context()); err != nil || result.Outcome.Result != NotPossible || holder("n1") != drainability.Membership {
+		if result, err := submitted.WaitForOutcome(t.Context()); err != nil || result.Outcome.Result != NotPossible || holder("n1") != drainability.Membership {
 			t.Errorf("%+v, %v, n1 is protected by %q; want it protected as before", result, err, holder("n1"))
 		}
 	})

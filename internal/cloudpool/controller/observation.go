@@ -51,28 +51,28 @@ func (u *Updater) observePool(ctx context.Context) (*observation, error) {
 		return nil, err
 	}
 	w.pairing = matching.PairMachines(w.pool.Machines, w.nodes, u.opts.Backend)
-	w.retiring = matching.FindRetirements(w.pairing.Members, retirements, u.opts.Backend)
+	w.retiring = matching.MapRetirementsByMachine(w.pairing.Members, retirements, u.opts.Backend)
 	for i := range retirements {
 		w.leavingNodes[retirements[i].Spec.NodeName] = true
 	}
 	return w, nil
 }
 
-// PlanSize returns which machines an update to the desired size would remove. It changes nothing.
-func (u *Updater) PlanSize(ctx context.Context, desired int) (*matching.Decision, error) {
+// PlanShrinkTo returns which machines an update to the desired size would remove. It changes nothing.
+func (u *Updater) PlanShrinkTo(ctx context.Context, desired int) (*matching.Decision, error) {
 	w, err := u.observePool(ctx)
 	if err != nil {
 		return nil, err
 	}
 	want := Update{Kind: SetSize, DesiredSize: desired}
-	return u.chooseMachines(w, &v1alpha1.PoolUpdate{Spec: want.toSpec(u.opts.Pool)}, nil)
+	return u.chooseMachinesToRemove(w, &v1alpha1.PoolUpdate{Spec: want.toSpec(u.opts.Pool)}, nil)
 }
 
-func (u *Updater) chooseMachines(w *observation, up *v1alpha1.PoolUpdate, only map[string]bool) (*matching.Decision, error) {
+func (u *Updater) chooseMachinesToRemove(w *observation, up *v1alpha1.PoolUpdate, only map[string]bool) (*matching.Decision, error) {
 	q := matching.DecisionInput{
 		Desired: int(*up.Spec.DesiredSize), Pairing: &w.pairing, Leaving: map[string]bool{}, Refused: map[string]string{}, Only: only,
 		NodeRegistrationTimeout: u.opts.Timeouts.NodeRegistration, Now: time.Now(), Policy: u.opts.Policy, Rules: w.rules, Nodes: w.nodes,
-		KeepLastWorker: !u.opts.RemoveLastWorker, RetiringNodes: w.leavingNodes, ChooseNodes: u.opts.Cluster.chooseNodes,
+		KeepLastWorker: !u.opts.RemoveLastWorker, RetiringNodes: w.leavingNodes, ChooseNodes: u.opts.Cluster.chooseNodesToRemove,
 	}
 	for _, m := range up.Status.Machines {
 		switch m.State {
@@ -83,24 +83,24 @@ func (u *Updater) chooseMachines(w *observation, up *v1alpha1.PoolUpdate, only m
 		}
 	}
 	for machine := range w.retiring {
-		if up.FindMachine(machine) == nil {
+		if up.FindMachineExceptPlanned(machine) == nil {
 			q.Leaving[machine] = true
 		}
 	}
 	began := time.Now()
-	d, err := matching.ChooseMachines(q)
+	d, err := matching.ChooseMachinesToRemove(q)
 	u.opts.Metrics.recordDecision(time.Since(began))
 	return d, err
 }
 
-// CheckSize returns an error if an update to a smaller size cannot start.
-func (u *Updater) CheckSize(ctx context.Context, want *Update) error {
-	d, err := u.PlanSize(ctx, want.DesiredSize)
+// CheckCanShrink returns an error if an update to a smaller size cannot start.
+func (u *Updater) CheckCanShrink(ctx context.Context, want *Update) error {
+	d, err := u.PlanShrinkTo(ctx, want.DesiredSize)
 	switch {
 	case err != nil:
 		return err
 	case len(d.Unclear) > 0 || d.Excess() > 0 && len(d.Victims) == 0:
-		return NewFailuref(NotPossible, "%s", d.Reasons())
+		return NewFailuref(NotPossible, "%s", d.ExplainShortfall())
 	case d.Excess() > v1alpha1.MaxPoolMachines:
 		return NewFailuref(NotPossible, "removing %d machines is more than one PoolUpdate supports: want a desiredSize of at least %d first, then a "+
 			"smaller one", d.Excess(), d.Active-v1alpha1.MaxPoolMachines)
@@ -108,8 +108,8 @@ func (u *Updater) CheckSize(ctx context.Context, want *Update) error {
 	return nil
 }
 
-// CheckMachine returns an error if the machine cannot be removed.
-func (u *Updater) CheckMachine(ctx context.Context, want *Update) error {
+// CheckCanRemoveMachine returns an error if the machine cannot be removed.
+func (u *Updater) CheckCanRemoveMachine(ctx context.Context, want *Update) error {
 	w, err := u.observePool(ctx)
 	if err != nil {
 		return err
@@ -121,21 +121,21 @@ func (u *Updater) CheckMachine(ctx context.Context, want *Update) error {
 	case m.Machine.State == api.Terminating:
 		return ErrAlreadyTerminating
 	case len(w.pairing.Unclear) > 0:
-		return NewFailuref(NotPossible, "%s", (&matching.Decision{Unclear: w.pairing.Unclear}).Reasons())
+		return NewFailuref(NotPossible, "%s", (&matching.Decision{Unclear: w.pairing.Unclear}).ExplainShortfall())
 	case w.retiring[want.MachineID] != nil:
 		return nil // the update follows the existing retirement
 	}
-	refused, err := u.checkRemoval(w, m, want.Kind == Dispose)
+	refused, err := u.findRemovalRefusal(w, m, want.Kind == Dispose)
 	if err == nil && refused != nil {
 		err = NewFailuref(NotPossible, "%s", refused)
 	}
 	return err
 }
 
-// checkRemoval returns why a machine cannot be removed, or nil if it can.
-func (u *Updater) checkRemoval(w *observation, m *matching.Member, makesEvictable bool) (*matching.PassedMachine, error) {
-	rule, text := matching.CheckMachine(m, &matching.DecisionInput{NodeRegistrationTimeout: u.opts.Timeouts.NodeRegistration, Now: time.Now(), MakesEvictable: makesEvictable})
-	p := &matching.PassedMachine{Machine: m.Machine.ID, Rule: rule, Text: text}
+// findRemovalRefusal returns why a machine cannot be removed, or nil if it can.
+func (u *Updater) findRemovalRefusal(w *observation, m *matching.Member, makesEvictable bool) (*matching.SkippedMachine, error) {
+	rule, text := matching.FindProtectingRule(m, &matching.DecisionInput{NodeRegistrationTimeout: u.opts.Timeouts.NodeRegistration, Now: time.Now(), MakesEvictable: makesEvictable})
+	p := &matching.SkippedMachine{Machine: m.Machine.ID, Rule: rule, Message: text}
 	if m.Node != nil {
 		p.Node = m.Node.Name
 	}
@@ -143,7 +143,7 @@ func (u *Updater) checkRemoval(w *observation, m *matching.Member, makesEvictabl
 	case rule != "":
 		return p, nil
 	case m.Node == nil && m.Machine.State != api.Rejected: // a machine that the cloud failed to create registers no node
-		p.Rule, p.Text = matching.RuleRegistering, "machine "+m.Machine.ID+" has no node: no Kubernetes node belongs to it, and it may be about to "+
+		p.Rule, p.Message = matching.RuleRegistering, "machine "+m.Machine.ID+" has no node: no Kubernetes node belongs to it, and it may be about to "+
 			"register: want a smaller desired size, which removes machines without a node first"
 		return p, nil
 	case m.Node == nil:
@@ -151,8 +151,8 @@ func (u *Updater) checkRemoval(w *observation, m *matching.Member, makesEvictabl
 	}
 	leaving := maps.Clone(w.leavingNodes)
 	leaving[p.Node] = true
-	if !u.opts.RemoveLastWorker && matching.IsLastWorker(w.nodes, leaving) {
-		p.Rule, p.Text = matching.RuleLastWorker, matching.LastWorkerText
+	if !u.opts.RemoveLastWorker && matching.WouldRemoveLastWorker(w.nodes, leaving) {
+		p.Rule, p.Message = matching.RuleLastWorker, matching.LastWorkerText
 		return p, nil
 	}
 	rules := w.rules
@@ -163,10 +163,10 @@ func (u *Updater) checkRemoval(w *observation, m *matching.Member, makesEvictabl
 	if err != nil || answer.IsFeasible() {
 		return nil, err
 	}
-	all := matching.ToPassedMachine(answer.Refusals[0])
+	all := matching.ToSkippedMachine(answer.Refusals[0])
 	all.Machine, all.Node = p.Machine, p.Node
 	for _, more := range answer.Refusals[1:] {
-		all.Text += "; " + more.String()
+		all.Message += "; " + more.String()
 	}
 	return &all, nil
 }
@@ -182,8 +182,8 @@ func (u *Updater) mayHaveNode(ctx context.Context, pool *api.Pool, machine strin
 	return is == nil || is.Node != nil || is.Doubt != "" || len(now.Unclear) > 0, nil
 }
 
-// findMachine returns a machine of the pool that has not ended, or nil.
-func (u *Updater) findMachine(pool *api.Pool, machine string) *api.Machine {
+// findLiveMachine returns a machine of the pool that has not ended, or nil.
+func (u *Updater) findLiveMachine(pool *api.Pool, machine string) *api.Machine {
 	i := slices.IndexFunc(pool.Machines, func(m api.Machine) bool { return m.ID == machine && !matching.HasEnded(&m, u.opts.Backend) })
 	if i < 0 {
 		return nil
@@ -191,8 +191,8 @@ func (u *Updater) findMachine(pool *api.Pool, machine string) *api.Machine {
 	return &pool.Machines[i]
 }
 
-// HasNodeWithoutMachine reports whether a Node has the identity of a machine that the pool does not list.
-func (u *Updater) HasNodeWithoutMachine(machine string) bool {
+// HasNodeOfMachine reports whether a Node has the identity of a machine that the pool does not list.
+func (u *Updater) HasNodeOfMachine(machine string) bool {
 	identity, ok := u.opts.Backend.Identity(&api.Machine{ID: machine})
 	nodes, err := u.opts.Cluster.CachedNodes()
 	return err == nil && ok && slices.ContainsFunc(nodes, func(n *corev1.Node) bool {

@@ -29,8 +29,8 @@ type stateSince struct {
 	at    time.Time
 }
 
-// trackState records the current state of key and returns for how long it has been the same.
-func (p stateTimers) trackState(key, state string) time.Duration {
+// trackStateDuration records the current state of key and returns for how long it has been the same.
+func (p stateTimers) trackStateDuration(key, state string) time.Duration {
 	if was, ok := p[key]; !ok || was.state != state {
 		p[key] = stateSince{state, time.Now()}
 	}
@@ -46,11 +46,11 @@ func (u *Updater) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile
 		u.timersUID = ""
 		return retry, nil
 	}
-	if known, err := u.listUpdatesWith(ctx, u.opts.Cluster.listCached); err == nil && findUnfinished(known) == nil {
+	if known, err := u.listUpdatesWith(ctx, u.opts.Cluster.listCached); err == nil && findEarliestUnfinished(known) == nil {
 		return retry, nil
 	}
-	all, err := u.listUpdates(ctx)
-	if up := findUnfinished(all); up != nil {
+	all, err := u.listUpdatesLive(ctx)
+	if up := findEarliestUnfinished(all); up != nil {
 		err = u.reconcileUpdate(ctx, up)
 	}
 	if err != nil && ctx.Err() == nil {
@@ -85,14 +85,14 @@ func (u *Updater) reconcileUpdate(ctx context.Context, up *v1alpha1.PoolUpdate) 
 	case apierrors.IsConflict(err) || ctx.Err() != nil:
 		return err
 	case err != nil && !errors.As(err, &outcome):
-		outcome = s.recordFailure(err)
+		outcome = s.recordStepFailure(err)
 	default:
 		delete(u.timers, "troubled")
 	}
 	switch {
 	case outcome == nil:
 	case outcome.Result != Done && !isPermanentError(err) && s.describeUnfinishedWork() != "":
-		s.setBlocked(outcome)
+		s.markBlockedOnce(outcome)
 	default:
 		return s.completeUpdate(ctx, outcome)
 	}
@@ -117,13 +117,13 @@ func (s *updateScope) runSteps(ctx context.Context) error {
 			return err
 		}
 	}
-	err := s.followRemovals(ctx)
+	err := s.updateRemovingMachines(ctx)
 	switch {
 	case err != nil:
 	case s.update.Spec.Type == v1alpha1.SetPoolSize:
-		err = s.shrinkPool(ctx)
+		err = s.advancePoolShrink(ctx)
 	default:
-		err = s.removeMachine(ctx)
+		err = s.advanceMachineRemoval(ctx)
 	}
 	var outcome *Outcome
 	if errors.As(err, &outcome) && outcome.Result != Done && s.update.Status.MadeEvictable && s.isMachineKept() {
@@ -168,16 +168,16 @@ func (s *updateScope) planRemovals(ctx context.Context) error {
 	st.SizeBefore, st.ObservedAt = int32(w.size.Desired), toMicroTime(w.pool.Timestamp)
 	st.Launch = s.update.Spec.Type != v1alpha1.SetPoolSize && !s.update.Spec.Decrement && !s.opts.Backend.KeepsSize()
 	if s.update.Spec.Type == v1alpha1.SetPoolSize {
-		d, err := s.chooseMachines(w, s.update, nil)
+		d, err := s.chooseMachinesToRemove(w, s.update, nil)
 		if err != nil {
 			return err
 		}
 		for _, v := range d.Victims[:min(len(d.Victims), v1alpha1.MaxPoolMachines)] {
 			s.update.SetMachine(v1alpha1.PoolMachine{ID: v.Machine, Node: v.Node, State: v1alpha1.MachinePlanned})
 		}
-		for _, p := range d.Passed[:min(len(d.Passed), v1alpha1.MaxSkippedMachines)] {
+		for _, p := range d.Skipped[:min(len(d.Skipped), v1alpha1.MaxSkippedMachines)] {
 			st.Skipped = append(st.Skipped, v1alpha1.SkippedMachine{
-				Machine: p.Machine, Node: p.Node, Rule: p.Rule, Pod: p.Pod, Message: observe.ClipBytes(p.Text, maxReasonBytes), Remedy: observe.ClipBytes(p.Remedy, maxReasonBytes),
+				Machine: p.Machine, Node: p.Node, Rule: p.Rule, Pod: p.Pod, Message: observe.ClipBytes(p.Message, maxReasonBytes), Remedy: observe.ClipBytes(p.Remedy, maxReasonBytes),
 			})
 		}
 	}
@@ -188,7 +188,7 @@ func (s *updateScope) planRemovals(ctx context.Context) error {
 func summarizeStatus(up *v1alpha1.PoolUpdate) {
 	st := &up.Status
 	st.Removed = int32(countRemoved(up))
-	if all := len(st.Machines) - up.CountMachines(v1alpha1.MachineRefused); all > 0 {
+	if all := len(st.Machines) - up.CountMachinesInState(v1alpha1.MachineRefused); all > 0 {
 		st.Progress = fmt.Sprintf("%d/%d", st.Removed, all)
 	}
 	for i := range st.Machines { // a finished machine keeps its result only
@@ -223,20 +223,20 @@ func setCondition(up *v1alpha1.PoolUpdate, kind string, status metav1.ConditionS
 	})
 }
 
-// recordFailure records that a step failed. It returns an outcome for the clients once steps have failed for Pace.Trouble.
+// recordStepFailure records that a step failed. It returns an outcome for the clients once steps have failed for Pace.Trouble.
 // The retirements continue.
-func (s *updateScope) recordFailure(err error) *Outcome {
+func (s *updateScope) recordStepFailure(err error) *Outcome {
 	s.log.Warn("a step of the update failed, retrying", "update", s.update.Name, "err", err)
 	s.update.Status.Message = err.Error()
-	if s.timers.trackState("troubled", "") < s.opts.Timeouts.FailureTolerance {
+	if s.timers.trackStateDuration("troubled", "") < s.opts.Timeouts.FailureTolerance {
 		return nil
 	}
 	return &Outcome{Result: ToResult(err), Detail: err.Error()}
 }
 
-// setBlocked reports the outcome to the clients of an update that must continue. If it ended now, the pool would stay one
+// markBlockedOnce reports the outcome to the clients of an update that must continue. If it ended now, the pool would stay one
 // machine short, or a machine would stay without its protection.
-func (s *updateScope) setBlocked(outcome *Outcome) {
+func (s *updateScope) markBlockedOnce(outcome *Outcome) {
 	if meta.IsStatusConditionTrue(s.update.Status.Conditions, v1alpha1.PoolUpdateBlocked) {
 		return
 	}
@@ -246,14 +246,14 @@ func (s *updateScope) setBlocked(outcome *Outcome) {
 
 // isMachineKept reports whether the update's machine stays in the pool, as far as is known.
 func (s *updateScope) isMachineKept() bool {
-	m := s.update.FindMachine(s.update.Spec.MachineID)
+	m := s.update.FindMachineExceptPlanned(s.update.Spec.MachineID)
 	return m == nil || m.State == v1alpha1.MachineRefused
 }
 
 // describeUnfinishedWork returns the condition that only this update can reach, or "" if there is none. A kept machine must
 // be protected again, or a removed machine needs a replacement.
 func (s *updateScope) describeUnfinishedWork() string {
-	m, st := s.update.FindMachine(s.update.Spec.MachineID), &s.update.Status
+	m, st := s.update.FindMachineExceptPlanned(s.update.Spec.MachineID), &s.update.Status
 	switch {
 	case s.isMachineKept() && st.MadeEvictable:
 		return "machine " + s.update.Spec.MachineID + " is not evictable again"
@@ -290,7 +290,7 @@ func toMicroTime(t time.Time) *metav1.MicroTime {
 
 // undoMadeEvictable makes the machine non-evictable again, unless it is gone or was never made evictable.
 func (s *updateScope) undoMadeEvictable(ctx context.Context) error {
-	if err := s.setEvictable(ctx, false); err != nil {
+	if err := s.setMachineEvictable(ctx, false); err != nil {
 		pool, unread := s.opts.Backend.Pool(ctx)
 		mayGo := slices.ContainsFunc(pool.Machines, func(m api.Machine) bool {
 			return m.ID == s.update.Spec.MachineID && !matching.HasEnded(&m, s.opts.Backend) && m.IsEvictable()
@@ -303,8 +303,8 @@ func (s *updateScope) undoMadeEvictable(ctx context.Context) error {
 	return nil
 }
 
-// setEvictable sets whether the update's active machine may be removed.
-func (s *updateScope) setEvictable(ctx context.Context, evictable bool) error {
+// setMachineEvictable sets whether the update's active machine may be removed.
+func (s *updateScope) setMachineEvictable(ctx context.Context, evictable bool) error {
 	if err := s.saveStatus(ctx); err != nil {
 		return err
 	}

@@ -19,17 +19,21 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
-func countLeaving(up *v1alpha1.PoolUpdate) int { return up.CountMachines(v1alpha1.MachineRemoving) }
+func countLeaving(up *v1alpha1.PoolUpdate) int {
+	return up.CountMachinesInState(v1alpha1.MachineRemoving)
+}
 
-func countRemoved(up *v1alpha1.PoolUpdate) int { return up.CountMachines(v1alpha1.MachineRemoved) }
+func countRemoved(up *v1alpha1.PoolUpdate) int {
+	return up.CountMachinesInState(v1alpha1.MachineRemoved)
+}
 
 // hasRoomFor reports whether the PoolUpdate can record the machine, or records it already.
 func (s *updateScope) hasRoomFor(machine string) bool {
-	return len(s.update.Status.Machines) < v1alpha1.MaxPoolMachines || s.update.FindMachine(machine) != nil
+	return len(s.update.Status.Machines) < v1alpha1.MaxPoolMachines || s.update.FindMachineExceptPlanned(machine) != nil
 }
 
-// shrinkPool does the next step of an update to a smaller size.
-func (s *updateScope) shrinkPool(ctx context.Context) error {
+// advancePoolShrink does the next step of an update to a smaller size.
+func (s *updateScope) advancePoolShrink(ctx context.Context) error {
 	if err := s.dropUncreatedRetirements(ctx); err != nil {
 		return err
 	}
@@ -56,20 +60,20 @@ func (s *updateScope) shrinkPool(ctx context.Context) error {
 	switch {
 	case d.Excess() > 0 && len(d.Victims) > 0 && len(d.Unclear) == 0:
 		if !s.hasRoomFor(d.Victims[0].Machine) {
-			return s.endWithShortfall(d)
+			return s.newShortfallOutcome(d)
 		}
 		delete(s.timers, "stuck")
 		return s.beginRemoval(ctx, w, d.Victims[0].Machine)
 	case countLeaving(s.update) > 0:
 		return nil
 	case d.Excess() == 0:
-		return s.lowerDesiredSize(ctx, w)
+		return s.lowerDesiredSizeWhenSafe(ctx, w)
 	}
-	s.update.Status.Message = d.Reasons()
-	if stuck := s.timers.trackState("stuck", ""); countRemoved(s.update) > 0 && stuck < s.opts.Timeouts.PodSettle { // evicted pods may still be starting
+	s.update.Status.Message = d.ExplainShortfall()
+	if stuck := s.timers.trackStateDuration("stuck", ""); countRemoved(s.update) > 0 && stuck < s.opts.Timeouts.PodSettle { // evicted pods may still be starting
 		return nil
 	}
-	return s.endWithShortfall(d)
+	return s.newShortfallOutcome(d)
 }
 
 // chooseNextMachine chooses the next machine to remove: first among the planned machines, then among all.
@@ -80,11 +84,11 @@ func (s *updateScope) chooseNextMachine(w *observation) (*matching.Decision, err
 			planned[m.ID] = true
 		}
 	}
-	d, err := s.chooseMachines(w, s.update, planned)
+	d, err := s.chooseMachinesToRemove(w, s.update, planned)
 	if err != nil || d.Excess() == 0 || len(d.Victims) > 0 {
 		return d, err
 	}
-	return s.chooseMachines(w, s.update, nil)
+	return s.chooseMachinesToRemove(w, s.update, nil)
 }
 
 // areLeavingNodesCordoned reports whether all leaving nodes are cordoned. Until then no other node is chosen, because the
@@ -95,24 +99,24 @@ func (s *updateScope) areLeavingNodesCordoned() bool {
 	})
 }
 
-// endWithShortfall ends an update that cannot remove enough machines.
-func (s *updateScope) endWithShortfall(d *matching.Decision) error {
+// newShortfallOutcome ends an update that cannot remove enough machines.
+func (s *updateScope) newShortfallOutcome(d *matching.Decision) error {
 	if n := countRemoved(s.update); n > 0 {
-		return newOutcome(Partial, "removed %d machines, %d more must be removed: %s", n, d.Excess(), d.Reasons())
+		return newOutcome(Partial, "removed %d machines, %d more must be removed: %s", n, d.Excess(), d.ExplainShortfall())
 	}
-	return newOutcome(NotPossible, "%s", d.Reasons())
+	return newOutcome(NotPossible, "%s", d.ExplainShortfall())
 }
 
-// lowerDesiredSize sets the server's desired size to the requested one and ends the update. First the pool must have no
+// lowerDesiredSizeWhenSafe sets the server's desired size to the requested one and ends the update. First the pool must have no
 // machine that the server could delete for it. An observation newer than the start of the update must show that.
-func (s *updateScope) lowerDesiredSize(ctx context.Context, w *observation) error {
+func (s *updateScope) lowerDesiredSizeWhenSafe(ctx context.Context, w *observation) error {
 	want, active, newer := int(*s.update.Spec.DesiredSize), countActiveMachines(&w.pool), w.pool.Timestamp.After(s.update.Status.ObservedAt.Time)
 	switch {
 	case w.size.Desired == want && (countRemoved(s.update) > 0 || newer):
 		return newOutcome(Done, "")
 	case w.size.Desired > want && (active > want || !newer):
 		s.update.Status.Message = "waiting for a new observation of the pool before its desired size is lowered"
-		if s.timers.trackState("unsettled", "") <= s.opts.Timeouts.Termination {
+		if s.timers.trackStateDuration("unsettled", "") <= s.opts.Timeouts.Termination {
 			return nil
 		}
 		return newOutcome(BackendUnavailable, "the pool was not observed again within %s: its desired size is still %d, with %d active machines",
@@ -134,14 +138,14 @@ func (s *updateScope) lowerDesiredSize(ctx context.Context, w *observation) erro
 	return newOutcome(Done, "")
 }
 
-// removeMachine does the next step of the removal of one machine.
-func (s *updateScope) removeMachine(ctx context.Context) error {
+// advanceMachineRemoval does the next step of the removal of one machine.
+func (s *updateScope) advanceMachineRemoval(ctx context.Context) error {
 	if err := s.dropUncreatedRetirements(ctx); err != nil {
 		return err
 	}
 	id := s.update.Spec.MachineID
-	if m := s.update.FindMachine(id); m != nil {
-		return s.finishRemoval(ctx, m)
+	if m := s.update.FindMachineExceptPlanned(id); m != nil {
+		return s.endIfRemovalFinished(ctx, m)
 	}
 	if reported := s.toUpdate(s.update).ReportedOutcome; s.update.Status.MadeEvictable && reported != nil { // its client already got an error, and no removal has started
 		return reported
@@ -157,7 +161,7 @@ func (s *updateScope) removeMachine(ctx context.Context) error {
 	if adopted, err := s.adoptRetirements(ctx, w); adopted || err != nil {
 		return err
 	}
-	refused, err := s.checkRemoval(w, m, s.update.IsDisposal())
+	refused, err := s.findRemovalRefusal(w, m, s.update.IsDisposal())
 	switch {
 	case err != nil:
 		return err
@@ -168,15 +172,15 @@ func (s *updateScope) removeMachine(ctx context.Context) error {
 			return newOutcome(NotPossible, "machine %s is neither active nor evictable: make it active first", id)
 		}
 		s.update.Status.MadeEvictable = true
-		if err := s.setEvictable(ctx, true); err != nil {
+		if err := s.setMachineEvictable(ctx, true); err != nil {
 			return err
 		}
 	}
 	return s.beginRemoval(ctx, w, id)
 }
 
-// finishRemoval ends the update if its machine is gone or stays.
-func (s *updateScope) finishRemoval(ctx context.Context, m *v1alpha1.PoolMachine) error {
+// endIfRemovalFinished ends the update if its machine is gone or stays.
+func (s *updateScope) endIfRemovalFinished(ctx context.Context, m *v1alpha1.PoolMachine) error {
 	switch {
 	case m.State == v1alpha1.MachineRefused && m.DeletionRequested:
 		return newOutcome(BackendUnavailable, "%s", m.Reason)
@@ -185,15 +189,15 @@ func (s *updateScope) finishRemoval(ctx context.Context, m *v1alpha1.PoolMachine
 	case m.State != v1alpha1.MachineRemoved:
 		return nil
 	}
-	if err := s.launchReplacement(ctx); err != nil {
+	if err := s.launchReplacementOnce(ctx); err != nil {
 		return err
 	}
 	return newOutcome(Done, "")
 }
 
-// launchReplacement launches a replacement for the removed machine, once. It does so only if the NodeGroup's cloud lowers
+// launchReplacementOnce launches a replacement for the removed machine, once. It does so only if the NodeGroup's cloud lowers
 // its size with each deletion. A cloudpool server keeps its size itself.
-func (s *updateScope) launchReplacement(ctx context.Context) error {
+func (s *updateScope) launchReplacementOnce(ctx context.Context) error {
 	st := &s.update.Status
 	if !st.Launch {
 		return nil
@@ -220,12 +224,12 @@ func (s *updateScope) launchReplacement(ctx context.Context) error {
 // dropUncreatedRetirements drops recorded machines that have no NodeRetirement, for example because the process ended in
 // between. The cluster may have changed since, so machines are chosen again.
 func (s *updateScope) dropUncreatedRetirements(ctx context.Context) error {
-	return s.dropMachines(ctx, func(m v1alpha1.PoolMachine) bool {
+	return s.dropMachinesAndSave(ctx, func(m v1alpha1.PoolMachine) bool {
 		return m.State == v1alpha1.MachineRemoving && m.Retirement != "" && !m.Created && !m.Adopted
 	})
 }
 
-func (s *updateScope) dropMachines(ctx context.Context, which func(v1alpha1.PoolMachine) bool) error {
+func (s *updateScope) dropMachinesAndSave(ctx context.Context, which func(v1alpha1.PoolMachine) bool) error {
 	before := len(s.update.Status.Machines)
 	if s.update.Status.Machines = slices.DeleteFunc(s.update.Status.Machines, which); len(s.update.Status.Machines) == before {
 		return nil
@@ -240,7 +244,7 @@ func (s *updateScope) adoptRetirements(ctx context.Context, w *observation) (boo
 	for i := range w.pairing.Members {
 		m := w.pairing.Members[i].Machine
 		rt := w.retiring[m.ID]
-		if rt == nil || s.update.FindMachine(m.ID) != nil || !s.hasRoomFor(m.ID) || s.update.Spec.MachineID != "" && s.update.Spec.MachineID != m.ID {
+		if rt == nil || s.update.FindMachineExceptPlanned(m.ID) != nil || !s.hasRoomFor(m.ID) || s.update.Spec.MachineID != "" && s.update.Spec.MachineID != m.ID {
 			continue
 		}
 		if isNodeGone(rt) && matching.HasEnded(m, s.opts.Backend) {
@@ -268,7 +272,7 @@ func (s *updateScope) beginRemoval(ctx context.Context, w *observation, machine 
 	is := v1alpha1.PoolMachine{ID: machine, State: v1alpha1.MachineRemoving, Since: toMicroTime(time.Now())}
 	if m.Node == nil {
 		s.update.SetMachine(is)
-		return s.deleteMachineWithoutNode(ctx, s.update.FindMachine(machine), &w.pool)
+		return s.deleteMachineWithoutNode(ctx, s.update.FindMachineExceptPlanned(machine), &w.pool)
 	}
 	is.Node, is.NodeUID, is.ProviderID = m.Node.Name, m.Node.UID, m.ProviderID
 	is.Retirement = retirementName(updateKey(s.update), is.Node)
@@ -280,7 +284,7 @@ func (s *updateScope) beginRemoval(ctx context.Context, w *observation, machine 
 	if err := s.saveStatus(ctx); err != nil {
 		return err
 	}
-	if err := s.createRetirement(ctx, s.update.FindMachine(machine), w.groupName); err != nil {
+	if err := s.createRetirement(ctx, s.update.FindMachineExceptPlanned(machine), w.groupName); err != nil {
 		return err
 	}
 	return s.saveStatus(ctx) // records the creation: if the object disappears later, a user has cancelled it
@@ -336,12 +340,12 @@ func (s *updateScope) deleteOptions() cloud.DeleteOptions {
 // node by now, it is dropped and checked again.
 func (s *updateScope) deleteMachineWithoutNode(ctx context.Context, is *v1alpha1.PoolMachine, pool *api.Pool) error {
 	has, err := s.mayHaveNode(ctx, pool, is.ID)
-	m := s.findMachine(pool, is.ID)
+	m := s.findLiveMachine(pool, is.ID)
 	switch {
 	case err != nil:
 		return err
 	case has || m == nil:
-		return s.dropMachines(ctx, func(other v1alpha1.PoolMachine) bool { return other.ID == is.ID })
+		return s.dropMachinesAndSave(ctx, func(other v1alpha1.PoolMachine) bool { return other.ID == is.ID })
 	}
 	if err := s.saveStatus(ctx); err != nil {
 		return err

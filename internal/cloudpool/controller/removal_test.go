@@ -28,7 +28,7 @@ import (
 func TestI8ReplicaLearnsOutcomeAfterLosingLease(t *testing.T) {
 	simulate(t, 4, func(t *testing.T, s *sim) {
 		a := s.startReplica("a")
-		submitted, err := a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 3}, a.CheckSize)
+		submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: 3}, a.CheckCanShrink)
 		must.NoError(t, err)
 		s.advance(5 * time.Second)
 		if n := len(s.listRetirements()); n != 1 {
@@ -42,17 +42,17 @@ func TestI8ReplicaLearnsOutcomeAfterLosingLease(t *testing.T) {
 		if busy, err := getUnfinishedUpdate(t.Context(), b); busy != nil || err != nil {
 			t.Fatalf("b has not ended the update: %v, %v", busy, err)
 		}
-		next, err := b.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, b.CheckSize)
+		next, err := b.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, b.CheckCanShrink)
 		must.NoError(t, err)
 		s.advance(5 * time.Second)
 		s.completeRetirements()
-		if result, err := next.Wait(t.Context()); err != nil || result.Outcome.Result != Done {
+		if result, err := next.WaitForOutcome(t.Context()); err != nil || result.Outcome.Result != Done {
 			t.Fatalf("%+v, %v", result, err)
 		}
 		s.leases.setUnreachable("a", false)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
-		result, err := submitted.Wait(ctx)
+		result, err := submitted.WaitForOutcome(ctx)
 		must.Not(t, err != nil || result.Outcome.Result != Done || result.Outcome.Removed != 1, "the client of a: %+v, %v", result, err)
 		if found, err := a.FindUpdate(ctx, submitted.ID); err != nil || found == nil || found.Outcome == nil {
 			t.Errorf("a's status of the update: %+v, %v", found, err)
@@ -60,11 +60,11 @@ func TestI8ReplicaLearnsOutcomeAfterLosingLease(t *testing.T) {
 		if slices.Contains(s.pool.changeRequests(), "size 3") || s.pool.size != 2 {
 			t.Errorf("the desired size is %d after %q; want 2, and never 3 again", s.pool.size, s.pool.changeRequests())
 		}
-		third, err := b.Submit(ctx, Update{Kind: SetSize, DesiredSize: 1}, b.CheckSize)
+		third, err := b.SubmitOrFindEqual(ctx, Update{Kind: SetSize, DesiredSize: 1}, b.CheckCanShrink)
 		must.Not(t, err != nil, "the pool is not free: %v", err)
 		s.advance(5 * time.Second)
 		s.completeRetirements()
-		if result, err := third.Wait(ctx); err != nil || result.Outcome.Result != Done {
+		if result, err := third.WaitForOutcome(ctx); err != nil || result.Outcome.Result != Done {
 			t.Errorf("%+v, %v", result, err)
 		}
 	})
@@ -79,7 +79,7 @@ func TestI4StaleReplicaTerminatesNothing(t *testing.T) {
 		a := s.startReplica("a")
 		s.advance(0) // lets running requests finish before the reactor is added
 		s.kube.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
-			if up := s.listUpdates()[0]; !up.IsFinished() {
+			if up := s.listUpdatesLive()[0]; !up.IsFinished() {
 				s.rewriteStatus(up, func(st *v1alpha1.PoolUpdateStatus) {
 					st.CompletedAt = toMicroTime(time.Now())
 					st.Conditions = []metav1.Condition{{
@@ -89,10 +89,10 @@ func TestI4StaleReplicaTerminatesNothing(t *testing.T) {
 			}
 			return false, nil, nil
 		})
-		submitted := must.Get(a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.CheckSize))(t)
+		submitted := must.Get(a.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.CheckCanShrink))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if result, err := submitted.Wait(ctx); err != nil || result.Outcome.Result != Done {
+		if result, err := submitted.WaitForOutcome(ctx); err != nil || result.Outcome.Result != Done {
 			t.Errorf("%+v, %v", result, err)
 		}
 		if asked := s.pool.changeRequests(); len(asked) > 0 {
@@ -104,11 +104,11 @@ func TestI4StaleReplicaTerminatesNothing(t *testing.T) {
 // submitUpdate submits an update with its check.
 func submitUpdate(t *testing.T, u *Updater, up Update) (*Update, error) {
 	t.Helper()
-	judge := u.CheckMachine
+	judge := u.CheckCanRemoveMachine
 	if up.Kind == SetSize {
-		judge = u.CheckSize
+		judge = u.CheckCanShrink
 	}
-	return u.Submit(t.Context(), up, judge)
+	return u.SubmitOrFindEqual(t.Context(), up, judge)
 }
 
 // mustSubmit submits an update and fails the test on an error.
@@ -127,7 +127,7 @@ func submitAndWait(t *testing.T, u *Updater, up Update, timeout time.Duration) (
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
-	return submitted.Wait(ctx)
+	return submitted.WaitForOutcome(ctx)
 }
 
 // checkUpdateEnds checks the result of an update and words of its detail.
@@ -184,13 +184,13 @@ func TestUpdateWaitsForPoolObservation(t *testing.T) {
 		s.pool.size = 3
 		s.pool.failures["delete"] = &cloud.ThrottledError{RetryAfter: time.Second, Err: errors.New("has not been observed again")}
 		a := s.startReplica("a")
-		submitted := must.Get(a.Submit(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.CheckSize))(t)
+		submitted := must.Get(a.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.CheckCanShrink))(t)
 		s.advance(5 * time.Minute)
 		if is, err := a.FindUpdate(t.Context(), submitted.ID); err != nil || is.Outcome != nil || !strings.Contains(is.Message, "has not been observed again") {
 			t.Fatalf("%+v, %v; want it to wait, and the reason", is, err)
 		}
 		s.pool.setFailure("delete", nil)
-		if result, err := submitted.Wait(t.Context()); err != nil || result.Outcome.Result != Done {
+		if result, err := submitted.WaitForOutcome(t.Context()); err != nil || result.Outcome.Result != Done {
 			t.Errorf("%+v, %v", result, err)
 		}
 	})
@@ -210,7 +210,7 @@ func TestReasonOfBlockedRetirementIsReported(t *testing.T) {
 	for code, says := range map[string]string{"GroupBudget": "its NodeGroup does not allow the removal", retirement.CloudRefused: "its cloud does not allow the removal"} {
 		simulate(t, 1, func(t *testing.T, s *sim) {
 			a := s.startReplica("a", func(o *UpdaterOptions) { o.RemoveLastWorker = true })
-			submitted := must.Get(a.Submit(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.CheckMachine))(t)
+			submitted := must.Get(a.SubmitOrFindEqual(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.CheckCanRemoveMachine))(t)
 			s.advance(5 * time.Second)
 			s.updateRetirementStatus(s.listRetirements()[0].Name, func(rt *v1alpha1.NodeRetirement) {
 				rt.Status.Phase = v1alpha1.Pending
@@ -218,7 +218,7 @@ func TestReasonOfBlockedRetirementIsReported(t *testing.T) {
 					Type: v1alpha1.RetirementBlocked, Status: metav1.ConditionTrue, Reason: code, Message: "not now", LastTransitionTime: metav1.Now(),
 				}}
 			})
-			if result, err := submitted.Wait(t.Context()); err != nil || result.Outcome.Result != NotPossible || !strings.Contains(result.Outcome.Detail, says) {
+			if result, err := submitted.WaitForOutcome(t.Context()); err != nil || result.Outcome.Result != NotPossible || !strings.Contains(result.Outcome.Detail, says) {
 				t.Errorf("%s: %+v, %v", code, result, err)
 			}
 		})
@@ -238,13 +238,13 @@ func TestKeptMachineKeepsItsMembership(t *testing.T) {
 			simulate(t, 2, func(t *testing.T, s *sim) {
 				s.pool.machines[0].Membership = &api.MembershipStatus{Active: true}
 				a := s.startReplica("a")
-				submitted, err := a.Submit(t.Context(), Update{Kind: Dispose, MachineID: newUUID(1)}, a.CheckMachine)
+				submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: Dispose, MachineID: newUUID(1)}, a.CheckCanRemoveMachine)
 				must.NoError(t, err)
 				s.advance(5 * time.Second)
 				if tt.phase != "" {
 					s.updateRetirementStatus(s.listRetirements()[0].Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase, rt.Status.Message = tt.phase, "no room" })
 				}
-				result, err := submitted.Wait(t.Context())
+				result, err := submitted.WaitForOutcome(t.Context())
 				check.Not(t, err != nil || result.Outcome.Result != tt.want, "%+v, %v", result, err)
 				if is := s.pool.machines[0].Membership; !is.Active || is.Evictable {
 					t.Errorf("the machine is %+v after %q; want it protected as before", is, s.pool.changeRequests())
@@ -337,7 +337,7 @@ func TestI4NodeWithoutProviderIDRetiresWithPairedMachine(t *testing.T) {
 			t.Fatalf("%+v; want n1 only, with its machine", rts)
 		}
 		s.completeRetirements()
-		result, err := submitted.Wait(t.Context())
+		result, err := submitted.WaitForOutcome(t.Context())
 		if err != nil || result.Outcome.Result != Partial || result.Outcome.Removed != 1 || !strings.Contains(result.Outcome.Detail, "machine-not-confirmed") {
 			t.Errorf("%+v, %v", result.Outcome, err)
 		}
@@ -383,15 +383,15 @@ func TestLeavingNodeOfOtherPoolIsNoWorker(t *testing.T) {
 	simulate(t, 1, func(t *testing.T, s *sim) {
 		s.createNode("other", 9)
 		a := s.startReplica("a")
-		d, err := a.PlanSize(t.Context(), 0)
+		d, err := a.PlanShrinkTo(t.Context(), 0)
 		must.Not(t, err != nil || len(d.Victims) != 1, "%+v, %v; want a victim while another worker stays", d, err)
 		s.createPendingRetirement("other")
 		s.advance(time.Second)
-		d, err = a.PlanSize(t.Context(), 0)
-		if err != nil || len(d.Victims) != 0 || len(d.Passed) != 1 || d.Passed[0].Rule != matching.RuleLastWorker {
+		d, err = a.PlanShrinkTo(t.Context(), 0)
+		if err != nil || len(d.Victims) != 0 || len(d.Skipped) != 1 || d.Skipped[0].Rule != matching.RuleLastWorker {
 			t.Errorf("size 0: %+v, %v; want the last worker to stay", d, err)
 		}
-		check.ErrorContains(t, check.Err(a.Submit(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.CheckMachine)))
+		check.ErrorContains(t, check.Err(a.SubmitOrFindEqual(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.CheckCanRemoveMachine)))
 	})
 }
 
@@ -434,7 +434,7 @@ func TestTerminationDoesNotSetSize(t *testing.T) {
 				}
 				s.failDeletion()
 				s.advance(2 * time.Minute)
-				result, err := submitted.Wait(t.Context())
+				result, err := submitted.WaitForOutcome(t.Context())
 				busy, busyErr := getUnfinishedUpdate(t.Context(), a)
 				if err != nil || result.Outcome.Result != BackendUnavailable || busy != nil || busyErr != nil {
 					t.Errorf("%+v, %v, busy with %+v; want an error for the client, and the pool free", result.Outcome, err, busy)
@@ -462,7 +462,7 @@ func TestFailedTerminationDoesNotRaiseSize(t *testing.T) {
 		a := s.startReplica("a")
 		submitted := mustSubmit(t, a, Update{Kind: SetSize, DesiredSize: 3})
 		s.advance(12 * time.Minute)
-		result, err := submitted.Wait(t.Context())
+		result, err := submitted.WaitForOutcome(t.Context())
 		if err != nil || result.Outcome.Result != BackendUnavailable {
 			t.Errorf("%+v, %v; want an error for the client", result.Outcome, err)
 		}

@@ -99,7 +99,7 @@ func TestUncreatedRetirementIsChosenAgain(t *testing.T) {
 func TestCancelledRetirementIsNotCreatedAgain(t *testing.T) {
 	simulate(t, 2, func(t *testing.T, s *sim) {
 		a := s.startReplica("a")
-		submitted, err := a.Submit(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.CheckMachine)
+		submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.CheckCanRemoveMachine)
 		must.NoError(t, err)
 		s.advance(5 * time.Second)
 		rts := s.listRetirements()
@@ -134,13 +134,13 @@ func TestWaiterLearnsThatUpdateIsUnreadable(t *testing.T) {
 				s.advance(5 * time.Second)
 				s.updatesUnreadable.Store(tt.err != nil)
 				if tt.err == nil {
-					for _, up := range s.listUpdates() {
+					for _, up := range s.listUpdatesLive() {
 						check.NoError(t, s.objects.Delete(t.Context(), &up))
 					}
 				}
 				ctx, leave := context.WithTimeout(t.Context(), 5*time.Minute)
 				defer leave()
-				is, err := submitted.Wait(ctx)
+				is, err := submitted.WaitForOutcome(ctx)
 				if err != nil || is.Outcome.Result != tt.want || !strings.Contains(is.Outcome.Detail, tt.text) {
 					t.Errorf("%+v, %v; want %s, and %q", is, err, tt.want, tt.text)
 				}
@@ -239,7 +239,7 @@ func TestI8StaleReplicaCancelsNoRetirement(t *testing.T) {
 		s.objects = interceptor.NewClient(s.objects.(client.WithWatch), interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, o ...client.GetOption) error {
 				if _, retirement := into.(*v1alpha1.NodeRetirement); retirement && behind.Load() {
-					s.rewriteStatus(s.listUpdates()[0], func(st *v1alpha1.PoolUpdateStatus) { st.Message = time.Now().String() })
+					s.rewriteStatus(s.listUpdatesLive()[0], func(st *v1alpha1.PoolUpdateStatus) { st.Message = time.Now().String() })
 				}
 				return c.Get(ctx, key, into, o...)
 			},
@@ -279,9 +279,9 @@ func TestHarmlessChangesPassWhileUpdatesAreUnreadable(t *testing.T) {
 		if w := post(t, front, "/pool/terminate", `{"machineId": "x"}`); w.Code != http.StatusNotFound {
 			t.Errorf("%d %s once the API server answers again, want 404", w.Code, w.Body)
 		}
-		before := len(s.listUpdates())
-		if w := post(t, front, "/pool/size", `{"desiredSize": 5}`); w.Code != http.StatusOK || len(s.listUpdates()) != before+1 {
-			t.Errorf("%d %s and %d PoolUpdates once the API server answers again, want 200 and %d", w.Code, w.Body, len(s.listUpdates()), before+1)
+		before := len(s.listUpdatesLive())
+		if w := post(t, front, "/pool/size", `{"desiredSize": 5}`); w.Code != http.StatusOK || len(s.listUpdatesLive()) != before+1 {
+			t.Errorf("%d %s and %d PoolUpdates once the API server answers again, want 200 and %d", w.Code, w.Body, len(s.listUpdatesLive()), before+1)
 		}
 	})
 }
@@ -347,7 +347,7 @@ func TestOldFinishedUpdatesAreDeleted(t *testing.T) {
 		}
 		s.advance(5 * time.Second)
 		names := map[string]bool{}
-		for _, up := range s.listUpdates() {
+		for _, up := range s.listUpdatesLive() {
 			names[up.Name] = true
 		}
 		if len(names) != MaxFinishedUpdates || !names["workers-25"] || names["workers-5"] {

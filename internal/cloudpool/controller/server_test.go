@@ -66,7 +66,7 @@ func startShrinkingPool(t *testing.T, strict bool) (s FrontServer, pool *memoryP
 	runs.Go(func() { _ = u.Run(ctx) })
 	t.Cleanup(func() { stop(); runs.Wait() })
 	return newServer("workers", backend, nil, u, strict), pool, func() {
-		all := must.Get(u.listUpdates(t.Context()))(t)
+		all := must.Get(u.listUpdatesLive(t.Context()))(t)
 		all[0].Status.CompletedAt = toMicroTime(time.Now())
 		must.NoError(t, (&updateScope{Updater: u, update: &all[0]}).saveStatus(t.Context()))
 		close(released)

@@ -102,8 +102,8 @@ func (s *sim) listObjects(ctx context.Context, c client.WithWatch, into client.O
 	return c.List(ctx, into, o...)
 }
 
-// listUpdates returns the pool's PoolUpdates.
-func (s *sim) listUpdates() []v1alpha1.PoolUpdate {
+// listUpdatesLive returns the pool's PoolUpdates.
+func (s *sim) listUpdatesLive() []v1alpha1.PoolUpdate {
 	s.t.Helper()
 	var list v1alpha1.PoolUpdateList
 	must.NoError(s.t, s.objects.List(s.t.Context(), &list))
@@ -140,8 +140,8 @@ func newSizeSpec(n int) v1alpha1.PoolUpdateSpec {
 
 // getUnfinishedUpdate returns the unfinished update of any process, or nil.
 func getUnfinishedUpdate(ctx context.Context, u *Updater) (*v1alpha1.PoolUpdate, error) {
-	all, err := u.listUpdates(ctx)
-	return findUnfinished(all), err
+	all, err := u.listUpdatesLive(ctx)
+	return findEarliestUnfinished(all), err
 }
 
 // cacheReader is a cache that reads from a client.

@@ -28,8 +28,8 @@ var ErrUpdatesUnreadable = errors.New("no answer")
 // misses a change.
 const updateReadInterval = 5 * time.Second
 
-// listUpdates reads the pool's updates from the API server, the latest first.
-func (u *Updater) listUpdates(ctx context.Context) ([]v1alpha1.PoolUpdate, error) {
+// listUpdatesLive reads the pool's updates from the API server, the latest first.
+func (u *Updater) listUpdatesLive(ctx context.Context) ([]v1alpha1.PoolUpdate, error) {
 	ctx, cancel := context.WithTimeout(ctx, u.opts.Timeouts.NodeRestore/2) // an API server may accept a connection and never answer
 	defer cancel()
 	all, err := u.listUpdatesWith(ctx, u.opts.Cluster.objects.List)
@@ -49,8 +49,8 @@ func (u *Updater) listUpdatesWith(ctx context.Context, read func(context.Context
 	return all, err
 }
 
-// findUnfinished returns the earliest unfinished update, or nil.
-func findUnfinished(all []v1alpha1.PoolUpdate) *v1alpha1.PoolUpdate {
+// findEarliestUnfinished returns the earliest unfinished update, or nil.
+func findEarliestUnfinished(all []v1alpha1.PoolUpdate) *v1alpha1.PoolUpdate {
 	for i := range slices.Backward(all) {
 		if !all[i].IsFinished() {
 			return &all[i]
@@ -82,17 +82,17 @@ func (u *Updater) newUpdateObject(n int) *v1alpha1.PoolUpdate {
 	}}
 }
 
-// Submit creates an update and returns it. If an equal update is unfinished, it returns that one. If a different one is
+// SubmitOrFindEqual creates an update and returns it. If an equal update is unfinished, it returns that one. If a different one is
 // unfinished, it returns a *BusyError. judge, if not nil, may refuse the update before it is created.
-func (u *Updater) Submit(ctx context.Context, want Update, judge func(context.Context, *Update) error) (*Update, error) {
+func (u *Updater) SubmitOrFindEqual(ctx context.Context, want Update, judge func(context.Context, *Update) error) (*Update, error) {
 	spec := want.toSpec(u.opts.Pool)
 	taken := 0 // the number of the last name that already existed
 	for judged := judge == nil; ; {
-		all, err := u.listUpdates(ctx)
+		all, err := u.listUpdatesLive(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if up := findUnfinished(all); up != nil {
+		if up := findEarliestUnfinished(all); up != nil {
 			if isSameRequest(up.Spec, spec) {
 				return u.toUpdate(up), nil
 			}
@@ -127,9 +127,9 @@ func (u *Updater) Submit(ctx context.Context, want Update, judge func(context.Co
 	}
 }
 
-// Wait waits for an accepted update and returns it with its outcome, or returns ctx's error. If the update cannot be read or
+// WaitForOutcome waits for an accepted update and returns it with its outcome, or returns ctx's error. If the update cannot be read or
 // no replica starts it within Pace.Trouble, the outcome reports that. The update continues in any case.
-func (u *Update) Wait(ctx context.Context) (*Update, error) {
+func (u *Update) WaitForOutcome(ctx context.Context) (*Update, error) {
 	up, patience, waits := u, u.updater.opts.Timeouts.FailureTolerance, stateTimers{}
 	for live := false; ; {
 		if is, ok := up.withClientOutcome(); ok {
@@ -140,7 +140,7 @@ func (u *Update) Wait(ctx context.Context) (*Update, error) {
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case err != nil && waits.trackState("unread", "") >= patience:
+		case err != nil && waits.trackStateDuration("unread", "") >= patience:
 			return up.withUnknownOutcome(ClusterUnavailable, "%s; the update continues as soon as it can be read", err), nil
 		case err != nil:
 		case found == nil:
@@ -151,7 +151,7 @@ func (u *Update) Wait(ctx context.Context) (*Update, error) {
 			if is, ok := up.withClientOutcome(); ok {
 				return is, nil
 			}
-			if up.object.Status.StartedAt == nil && waits.trackState("idle", "") >= patience {
+			if up.object.Status.StartedAt == nil && waits.trackStateDuration("idle", "") >= patience {
 				return up.withUnknownOutcome(ClusterUnavailable, "no replica has started PoolUpdate %s within %s; it continues as soon as one does", up.ID, patience), nil
 			}
 		}
@@ -195,7 +195,7 @@ func (u *Update) withUnknownOutcome(r Result, format string, a ...any) *Update {
 
 // FindUpdate returns the update with the ID, or nil if it is not stored.
 func (u *Updater) FindUpdate(ctx context.Context, id string) (*Update, error) {
-	all, err := u.listUpdates(ctx)
+	all, err := u.listUpdatesLive(ctx)
 	if i := slices.IndexFunc(all, func(up v1alpha1.PoolUpdate) bool { return up.Name == id }); i >= 0 {
 		return u.toUpdate(&all[i]), nil
 	}
@@ -205,9 +205,9 @@ func (u *Updater) FindUpdate(ctx context.Context, id string) (*Update, error) {
 // FindCompletedRemoval returns the latest update that removed the requested machine with the same effect on the size, or nil. An update that
 // ended while its cloud still deleted the machine counts as done.
 func (u *Updater) FindCompletedRemoval(ctx context.Context, want *Update) (*Update, error) {
-	all, err := u.listUpdates(ctx)
+	all, err := u.listUpdatesLive(ctx)
 	for i := range all {
-		up, m := u.toUpdate(&all[i]), all[i].FindMachine(want.MachineID)
+		up, m := u.toUpdate(&all[i]), all[i].FindMachineExceptPlanned(want.MachineID)
 		switch {
 		case up.MachineID != want.MachineID || up.Decrement != want.Decrement || up.Outcome == nil || up.Kind != Terminate && up.Kind != Dispose:
 		case up.Outcome.Result == Done:
@@ -221,7 +221,7 @@ func (u *Updater) FindCompletedRemoval(ctx context.Context, want *Update) (*Upda
 
 // deleteOldUpdates deletes finished updates beyond MaxFinishedUpdates, the oldest first.
 func (u *Updater) deleteOldUpdates(ctx context.Context) {
-	all, err := u.listUpdates(ctx)
+	all, err := u.listUpdatesLive(ctx)
 	finished := slices.DeleteFunc(all, func(up v1alpha1.PoolUpdate) bool { return !up.IsFinished() })
 	for i := MaxFinishedUpdates; err == nil && i < len(finished); i++ {
 		err = client.IgnoreNotFound(u.opts.Cluster.objects.Delete(ctx, &finished[i]))

@@ -65,7 +65,7 @@ func (s *Server) writeFailure(w http.ResponseWriter, kind controller.Kind, machi
 			f = &controller.Failure{Result: controller.ToResult(err), Detail: err.Error(), Err: err}
 		}
 		if s.opts.StrictCompat {
-			writeError(w, http.StatusInternalServerError, failureMessage(kind), strictDetail(kind, machine, f))
+			writeError(w, http.StatusInternalServerError, failureMessage(kind), strictCompatDetail(kind, machine, f))
 			return
 		}
 		code := toStatusCode(f.Result)
@@ -95,8 +95,8 @@ func toStatusCode(r controller.Result) int {
 // errNodeWithoutMachine reports a machine that is not a member of its pool although a node has its identity.
 var errNodeWithoutMachine = errors.New("a node belongs to this machine")
 
-// strictDetail returns the detail of a failure in the wording of kubeaware-cloudpool-proxy.
-func strictDetail(kind controller.Kind, machine string, f *controller.Failure) string {
+// strictCompatDetail returns the detail of a failure in the wording of kubeaware-cloudpool-proxy.
+func strictCompatDetail(kind controller.Kind, machine string, f *controller.Failure) string {
 	const unsafe = "TerminateMachine: machine is not deemed safe to scale down: "
 	switch {
 	case kind == controller.SetSize && f.Result == controller.BackendUnavailable:

@@ -27,8 +27,8 @@ func rejectIfStopped(n *controller.NativePool, w http.ResponseWriter, r *http.Re
 	return err != nil || !started
 }
 
-// serveNative answers a request to a native pool that is not an update.
-func (s *Server) serveNative(w http.ResponseWriter, r *http.Request, n *controller.NativePool, t target) {
+// serveNativeRequest answers a request to a native pool that is not an update.
+func (s *Server) serveNativeRequest(w http.ResponseWriter, r *http.Request, n *controller.NativePool, t target) {
 	allow := allowedMethods[t.action]
 	switch {
 	case allow == "":
@@ -42,7 +42,7 @@ func (s *Server) serveNative(w http.ResponseWriter, r *http.Request, n *controll
 		writeMethodNotAllowed(w, allow)
 		return
 	}
-	object, err := executeNative(w, r, n, t.action, s.opts.MaxBody)
+	object, err := executeNativeRequest(w, r, n, t.action, s.opts.MaxBody)
 	switch {
 	case err != nil:
 		writeNativeError(w, "failure to process "+r.Method+" "+r.URL.Path, err)
@@ -61,8 +61,8 @@ var allowedMethods = map[action]string{
 	actAttach: "POST, OPTIONS", actServiceState: "POST, OPTIONS", actMembership: "POST, OPTIONS",
 }
 
-// executeNative carries out a request and returns the object to answer with, or nil.
-func executeNative(w http.ResponseWriter, r *http.Request, n *controller.NativePool, a action, maxBody int64) (any, error) {
+// executeNativeRequest carries out a request and returns the object to answer with, or nil.
+func executeNativeRequest(w http.ResponseWriter, r *http.Request, n *controller.NativePool, a action, maxBody int64) (any, error) {
 	ctx := r.Context()
 	if r.Method != http.MethodPost {
 		switch a {
@@ -82,7 +82,7 @@ func executeNative(w http.ResponseWriter, r *http.Request, n *controller.NativeP
 	}
 	switch a {
 	case actConfig:
-		return nil, n.CheckConfig(ctx, raw)
+		return nil, n.CheckConfigUnchanged(ctx, raw)
 	case actServiceState:
 		return nil, decodeAndApply(ctx, raw, api.DecodeServiceState, n.SetServiceState)
 	case actAttach:

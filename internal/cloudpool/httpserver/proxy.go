@@ -10,11 +10,11 @@ import (
 	"sync"
 )
 
-// forwardRequest forwards a request to the pool's server, or answers it for a native pool. It returns the handling for the
+// forwardOrServeNative forwards a request to the pool's server, or answers it for a native pool. It returns the handling for the
 // metrics.
-func (s *Server) forwardRequest(w http.ResponseWriter, r *http.Request, f *ServedPool, t target) string {
+func (s *Server) forwardOrServeNative(w http.ResponseWriter, r *http.Request, f *ServedPool, t target) string {
 	if f.proxy == nil {
-		s.serveNative(w, r, f.Native, t)
+		s.serveNativeRequest(w, r, f.Native, t)
 		return "native"
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), s.opts.BackendTimeout)
@@ -46,7 +46,7 @@ func (s *Server) newProxy(f *ServedPool) *httputil.ReverseProxy {
 				p.Out.Header.Del("Cookie")
 			}
 		},
-		ModifyResponse: s.checkResponse, ErrorHandler: s.handleProxyError,
+		ModifyResponse: s.rejectUnsafeResponse, ErrorHandler: s.writeProxyError,
 		BufferPool: &s.buffers,
 		ErrorLog:   slog.NewLogLogger(s.opts.Log.Handler(), slog.LevelDebug),
 	}
@@ -71,9 +71,9 @@ func (b *bufferPool) Put(is []byte) {
 	}
 }
 
-// checkResponse refuses a response that turns the connection into a tunnel. It also refuses one about this process's own
+// rejectUnsafeResponse refuses a response that turns the connection into a tunnel. It also refuses one about this process's own
 // credentials, which the client would relate to its credentials.
-func (s *Server) checkResponse(r *http.Response) error {
+func (s *Server) rejectUnsafeResponse(r *http.Response) error {
 	switch {
 	case r.StatusCode == http.StatusSwitchingProtocols:
 		return fmt.Errorf("the server switches to the protocol %.40q without a request", r.Header.Get("Upgrade"))
@@ -88,9 +88,9 @@ func isAuthFailure(code int) bool {
 	return code == http.StatusUnauthorized || code == http.StatusForbidden
 }
 
-// handleProxyError answers a forwarded request that the server did not answer. If the client has disconnected, it panics to
+// writeProxyError answers a forwarded request that the server did not answer. If the client has disconnected, it panics to
 // close the connection.
-func (s *Server) handleProxyError(w http.ResponseWriter, r *http.Request, err error) {
+func (s *Server) writeProxyError(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case isBodyTooLarge(err):
 		writeError(w, http.StatusRequestEntityTooLarge, "the body is too long", err.Error())

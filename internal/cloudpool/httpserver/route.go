@@ -185,11 +185,11 @@ func (f *ServedPool) backendURL(in *url.URL) *url.URL {
 func (a action) apiPath(base *url.URL) string {
 	switch a {
 	case actTerminate, actDetach, actAttach:
-		return api.MachinePath(base, string(a))
+		return api.MachineActionPath(base, string(a))
 	case actMembership:
-		return api.MachinePath(base, "membershipStatus")
+		return api.MachineActionPath(base, "membershipStatus")
 	case actServiceState:
-		return api.MachinePath(base, "serviceState")
+		return api.MachineActionPath(base, "serviceState")
 	case actPoolRoot, actUnknown:
 		return ""
 	}

@@ -162,7 +162,7 @@ func (s *Server) serveRequest(w http.ResponseWriter, r *http.Request) (pool, han
 		return s.serveSlipwayAPI(w, r)
 	}
 	if t.pool == "" && t.action == actUnknown && slices.Equal(normalizeSegments(r.URL.EscapedPath()), []string{multiSegment}) {
-		s.listPools(w, r)
+		s.writePoolURLs(w, r)
 		return "", "list"
 	}
 	verb := "update"
@@ -177,7 +177,7 @@ func (s *Server) serveRequest(w http.ResponseWriter, r *http.Request) (pool, han
 	if !ok {
 		return f.Name, "denied"
 	}
-	return f.Name, s.handlePoolRequest(w, r, f, t, verb, user)
+	return f.Name, s.servePoolRequest(w, r, f, t, verb, user)
 }
 
 func (s *Server) authorize(w http.ResponseWriter, r *http.Request, pool, verb string) (string, bool) {
@@ -207,11 +207,11 @@ func (s *Server) writePoolNotFound(w http.ResponseWriter, r *http.Request, name,
 			return "", "denied"
 		}
 	}
-	writeError(w, http.StatusNotFound, "pool not found", s.describePaths())
+	writeError(w, http.StatusNotFound, "pool not found", s.describePoolPaths())
 	return "", "unknown"
 }
 
-func (s *Server) describePaths() string {
+func (s *Server) describePoolPaths() string {
 	if s.opts.AuthorizeRequest != nil {
 		return "want /" + multiSegment + "/NAME"
 	}
@@ -222,7 +222,7 @@ func (s *Server) describePaths() string {
 	return "want one of " + strings.Join(names, ", ")
 }
 
-func (s *Server) listPools(w http.ResponseWriter, r *http.Request) {
+func (s *Server) writePoolURLs(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		writeMethodNotAllowed(w, "GET")
 		return
@@ -246,8 +246,8 @@ func writeMethodNotAllowed(w http.ResponseWriter, allow string) {
 	writeError(w, http.StatusMethodNotAllowed, "method not allowed", "want "+allow)
 }
 
-// rejectIfUnread answers 503 if the pool's NodeGroup was not read yet, and reports whether it did.
-func rejectIfUnread(w http.ResponseWriter, f *ServedPool) bool {
+// rejectIfGroupUnread answers 503 if the pool's NodeGroup was not read yet, and reports whether it did.
+func rejectIfGroupUnread(w http.ResponseWriter, f *ServedPool) bool {
 	if f.Native == nil || !f.Native.IsUnread() {
 		return false
 	}
@@ -256,13 +256,13 @@ func rejectIfUnread(w http.ResponseWriter, f *ServedPool) bool {
 	return true
 }
 
-// handlePoolRequest answers a request to a pool and returns the handling for the metrics.
-func (s *Server) handlePoolRequest(w http.ResponseWriter, r *http.Request, f *ServedPool, t target, verb, user string) string {
+// servePoolRequest answers a request to a pool and returns the handling for the metrics.
+func (s *Server) servePoolRequest(w http.ResponseWriter, r *http.Request, f *ServedPool, t target, verb, user string) string {
 	if s.rejectForbidden(w, r, f, t) {
 		return "refused"
 	}
 	if verb == "get" {
-		return s.forwardRequest(w, r, f, t)
+		return s.forwardOrServeNative(w, r, f, t)
 	}
 	if !slices.Contains([]action{actSize, actTerminate, actDetach, actMembership}, t.action) {
 		if hazard := shrinkRisks[t.action]; hazard != "" {
@@ -272,7 +272,7 @@ func (s *Server) handlePoolRequest(w http.ResponseWriter, r *http.Request, f *Se
 			s.opts.Log.Warn("forwarding a request with an unknown effect", "pool", f.Name, "method", r.Method,
 				"path", r.URL.Path, "user", user)
 		}
-		return s.forwardRequest(w, r, f, t)
+		return s.forwardOrServeNative(w, r, f, t)
 	}
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxUpdateBody))
 	switch {
@@ -283,7 +283,7 @@ func (s *Server) handlePoolRequest(w http.ResponseWriter, r *http.Request, f *Se
 		writeError(w, http.StatusBadRequest, "cannot read the body", err.Error())
 		return "refused"
 	}
-	s.executeUpdate(w, r, f, t.action, raw, user)
+	s.decodeAndRouteUpdate(w, r, f, t.action, raw, user)
 	return "update"
 }
 
@@ -294,7 +294,7 @@ func (s *Server) rejectForbidden(w http.ResponseWriter, r *http.Request, f *Serv
 		ambiguous = checkUnambiguousPath(r.Method, r.URL.EscapedPath())
 	}
 	switch {
-	case rejectIfUnread(w, f), f.Native != nil && rejectIfStopped(f.Native, w, r, t):
+	case rejectIfGroupUnread(w, f), f.Native != nil && rejectIfStopped(f.Native, w, r, t):
 	case ambiguous != nil:
 		writeError(w, http.StatusBadRequest, "the path is ambiguous", ambiguous.Error())
 	case isReadOnly(r.Method):
@@ -318,22 +318,22 @@ var shrinkRisks = map[action]string{
 	actStart:  "the pool starts to apply a desired size that may be smaller than its actual size",
 }
 
-// executeUpdate carries out the change in a request body, and answers.
-func (s *Server) executeUpdate(w http.ResponseWriter, r *http.Request, f *ServedPool, a action, raw []byte, user string) {
+// decodeAndRouteUpdate carries out the change in a request body, and answers.
+func (s *Server) decodeAndRouteUpdate(w http.ResponseWriter, r *http.Request, f *ServedPool, a action, raw []byte, user string) {
 	up, err := decodeUpdate(a, raw)
 	up.RequestedBy = user
-	judge, removes := f.Updater.CheckMachine, up.Kind == controller.Terminate || up.Kind == controller.Dispose
+	judge, removes := f.Updater.CheckCanRemoveMachine, up.Kind == controller.Terminate || up.Kind == controller.Dispose
 	if err == nil && up.Kind == controller.SetSize {
-		judge = f.Updater.CheckSize
+		judge = f.Updater.CheckCanShrink
 		removes, err = f.Updater.WouldShrink(r.Context(), up.DesiredSize)
 	}
 	switch {
 	case err != nil:
 		s.writeFailure(w, up.Kind, "", err)
 	case removes:
-		s.runUpdate(w, r, f, up, judge)
+		s.submitAndAnswer(w, r, f, up, judge)
 	default:
-		s.forwardChange(w, r, f, up)
+		s.forwardNonRemovingUpdate(w, r, f, up)
 	}
 }
 
@@ -358,9 +358,9 @@ func decodeUpdate(a action, raw []byte) (controller.Update, error) {
 	return controller.Update{Kind: controller.ChangeMembership, MachineID: want.MachineID, Membership: &membership}, err
 }
 
-// forwardChange forwards a change that removes no machine once no other update is unfinished. While the API server is
+// forwardNonRemovingUpdate forwards a change that removes no machine once no other update is unfinished. While the API server is
 // unavailable, no replica works on updates, so the change is forwarded at once.
-func (s *Server) forwardChange(w http.ResponseWriter, r *http.Request, f *ServedPool, up controller.Update) {
+func (s *Server) forwardNonRemovingUpdate(w http.ResponseWriter, r *http.Request, f *ServedPool, up controller.Update) {
 	ctx, cancel := s.newWaitContext(r.Context())
 	defer cancel()
 	result, err := s.submitUpdate(ctx, f, up, nil)
@@ -372,15 +372,15 @@ func (s *Server) forwardChange(w http.ResponseWriter, r *http.Request, f *Served
 		s.writeFailure(w, up.Kind, up.MachineID, err)
 		return
 	default:
-		result = s.waitForUpdate(ctx, w, f, result)
+		result = s.waitForUpdateOrAnswer(ctx, w, f, result)
 	}
 	if result != nil {
 		s.writeServerAnswer(w, result)
 	}
 }
 
-// runUpdate submits an update and answers once it has finished, or at once if the client prefers that.
-func (s *Server) runUpdate(w http.ResponseWriter, r *http.Request, f *ServedPool, up controller.Update, judge func(context.Context, *controller.Update) error) {
+// submitAndAnswer submits an update and answers once it has finished, or at once if the client prefers that.
+func (s *Server) submitAndAnswer(w http.ResponseWriter, r *http.Request, f *ServedPool, up controller.Update, judge func(context.Context, *controller.Update) error) {
 	ctx, cancel := s.newWaitContext(r.Context())
 	defer cancel()
 	// An accepted update continues if the client disconnects. Until then the request can be cancelled.
@@ -394,7 +394,7 @@ func (s *Server) runUpdate(w http.ResponseWriter, r *http.Request, f *ServedPool
 			s.writeOutcome(w, past) // a repeated request for a completed removal
 			return
 		}
-		if s.opts.StrictCompat && f.Updater.HasNodeWithoutMachine(up.MachineID) {
+		if s.opts.StrictCompat && f.Updater.HasNodeOfMachine(up.MachineID) {
 			err = &controller.Failure{Result: controller.NotFound, Detail: err.Error(), Err: errNodeWithoutMachine}
 		}
 		s.writeFailure(w, up.Kind, up.MachineID, err)
@@ -410,15 +410,15 @@ func (s *Server) runUpdate(w http.ResponseWriter, r *http.Request, f *ServedPool
 		writeJSON(w, http.StatusAccepted, accepted)
 		return
 	}
-	if result := s.waitForUpdate(ctx, w, f, accepted); result != nil {
+	if result := s.waitForUpdateOrAnswer(ctx, w, f, accepted); result != nil {
 		s.writeOutcome(w, result)
 	}
 }
 
-// waitForUpdate waits for an update and returns it with its outcome. If the wait ends before, it answers the client and
+// waitForUpdateOrAnswer waits for an update and returns it with its outcome. If the wait ends before, it answers the client and
 // returns nil.
-func (s *Server) waitForUpdate(ctx context.Context, w http.ResponseWriter, f *ServedPool, up *controller.Update) *controller.Update {
-	result, err := up.Wait(ctx)
+func (s *Server) waitForUpdateOrAnswer(ctx context.Context, w http.ResponseWriter, f *ServedPool, up *controller.Update) *controller.Update {
+	result, err := up.WaitForOutcome(ctx)
 	if err != nil {
 		s.opts.Log.Info("a client stopped waiting; its update continues", "pool", f.Name, "update", up.ID)
 		writeError(w, http.StatusServiceUnavailable, failureMessage(up.Kind), "update "+up.ID+" continues: GET "+updatePath(f.Name, up.ID)+" for its result")
@@ -434,7 +434,7 @@ const queuePollInterval = 500 * time.Millisecond
 // never answered 429.
 func (s *Server) submitUpdate(ctx context.Context, f *ServedPool, up controller.Update, judge func(context.Context, *controller.Update) error) (*controller.Update, error) {
 	for {
-		accepted, err := f.Updater.Submit(ctx, up, judge)
+		accepted, err := f.Updater.SubmitOrFindEqual(ctx, up, judge)
 		var busy *controller.BusyError
 		if !s.opts.StrictCompat || !errors.As(err, &busy) {
 			return accepted, err
@@ -502,7 +502,7 @@ func (s *Server) writeUpdateStatus(w http.ResponseWriter, r *http.Request, f *Se
 }
 
 func (s *Server) writePlan(w http.ResponseWriter, r *http.Request, f *ServedPool) {
-	if rejectIfUnread(w, f) {
+	if rejectIfGroupUnread(w, f) {
 		return
 	}
 	n, err := strconv.Atoi(r.URL.Query().Get("desiredSize"))
@@ -510,7 +510,7 @@ func (s *Server) writePlan(w http.ResponseWriter, r *http.Request, f *ServedPool
 		writeError(w, http.StatusBadRequest, "desiredSize is missing or not a number", "want ?desiredSize=N with N >= 0")
 		return
 	}
-	d, err := f.Updater.PlanSize(r.Context(), n)
+	d, err := f.Updater.PlanShrinkTo(r.Context(), n)
 	if err != nil {
 		writeError(w, toStatusCode(controller.ToResult(err)), "cannot plan the size", err.Error())
 		return

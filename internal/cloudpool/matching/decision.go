@@ -23,8 +23,8 @@ type Decision struct {
 	Active  int `json:"active"`
 	// Victims are the machines to remove, in this order.
 	Victims []Victim `json:"victims,omitempty"`
-	// Passed are the machines that cannot be removed, each with the decisive reason.
-	Passed []PassedMachine `json:"passed,omitempty"`
+	// Skipped are the machines that cannot be removed, each with the decisive reason.
+	Skipped []SkippedMachine `json:"skipped,omitempty"`
 	// Unclear are contradictions between machines and nodes. If it is not empty, Victims is empty.
 	Unclear []string `json:"unclear,omitempty"`
 }
@@ -42,24 +42,24 @@ type Victim struct {
 	Cost float64 `json:"cost,omitempty"`
 }
 
-// PassedMachine is a machine that cannot be removed.
-type PassedMachine struct {
+// SkippedMachine is a machine that cannot be removed.
+type SkippedMachine struct {
 	Machine string `json:"machine"`
 	Node    string `json:"node,omitempty"`
 	// Rule is the name of the rule, for example "disruption-budget". Pod is the pod that it concerns, as namespace/name.
-	Rule   string `json:"rule"`
-	Pod    string `json:"pod,omitempty"`
-	Text   string `json:"text"`
-	Remedy string `json:"remedy,omitempty"`
+	Rule    string `json:"rule"`
+	Pod     string `json:"pod,omitempty"`
+	Message string `json:"message"`
+	Remedy  string `json:"remedy,omitempty"`
 }
 
 // String returns why the machine cannot be removed, on one line.
-func (p PassedMachine) String() string {
+func (p SkippedMachine) String() string {
 	name := p.Node
 	if name == "" {
 		name = p.Machine
 	}
-	text := p.Text
+	text := p.Message
 	if p.Pod != "" {
 		text = "pod " + p.Pod + " " + text
 	}
@@ -100,12 +100,12 @@ type DecisionInput struct {
 	RetiringNodes  map[string]bool
 	KeepLastWorker bool
 	// ChooseNodes chooses up to k nodes that no rule protects.
-	ChooseNodes func(k int, policy planner.Policy, rules planner.Options) (*planner.Selection, error)
+	ChooseNodes func(k int, policy planner.Policy, rules planner.Options) (*planner.VictimSelection, error)
 }
 
-// ChooseMachines chooses the machines to remove. Machines without a node come first, and among those the machines that were only
+// ChooseMachinesToRemove chooses the machines to remove. Machines without a node come first, and among those the machines that were only
 // requested.
-func ChooseMachines(q DecisionInput) (*Decision, error) {
+func ChooseMachinesToRemove(q DecisionInput) (*Decision, error) {
 	d := &Decision{Desired: q.Desired, Unclear: q.Pairing.Unclear}
 	for _, m := range q.Pairing.Members {
 		if m.Machine.IsActive() && !q.Leaving[m.Machine.ID] {
@@ -115,24 +115,24 @@ func ChooseMachines(q DecisionInput) (*Decision, error) {
 	if d.Excess() == 0 || len(d.Unclear) > 0 {
 		return d, nil
 	}
-	candidates := d.findCandidates(&q)
-	d.chooseWithoutNode(candidates, q.Rules.Groups)
+	candidates := d.findRemovableMembers(&q)
+	d.chooseMachinesWithoutNode(candidates, q.Rules.Groups)
 	if len(d.Victims) == d.Excess() {
 		return d, nil
 	}
-	return d, d.chooseNodes(&q, candidates)
+	return d, d.chooseMachinesWithNode(&q, candidates)
 }
 
-// findCandidates returns the active members that no rule of this package protects. It records the others in Passed.
-func (d *Decision) findCandidates(q *DecisionInput) []*Member {
+// findRemovableMembers returns the active members that no rule of this package protects. It records the others in Skipped.
+func (d *Decision) findRemovableMembers(q *DecisionInput) []*Member {
 	var list []*Member
 	for i := range q.Pairing.Members {
 		m := &q.Pairing.Members[i]
 		if !m.Machine.IsActive() || q.Leaving[m.Machine.ID] || q.Only != nil && !q.Only[m.Machine.ID] {
 			continue
 		}
-		if rule, text := CheckMachine(m, q); rule != "" {
-			d.addPassed(m, PassedMachine{Rule: rule, Text: text})
+		if rule, text := FindProtectingRule(m, q); rule != "" {
+			d.addSkipped(m, SkippedMachine{Rule: rule, Message: text})
 			continue
 		}
 		list = append(list, m)
@@ -140,9 +140,9 @@ func (d *Decision) findCandidates(q *DecisionInput) []*Member {
 	return list
 }
 
-// CheckMachine returns the rule that forbids to remove a machine, judged by the machine alone. Both results are empty if it
+// FindProtectingRule returns the rule that forbids to remove a machine, judged by the machine alone. Both results are empty if it
 // can be removed.
-func CheckMachine(m *Member, q *DecisionInput) (rule, text string) {
+func FindProtectingRule(m *Member, q *DecisionInput) (rule, text string) {
 	switch {
 	case q.Refused[m.Machine.ID] != "":
 		return ruleRefused, q.Refused[m.Machine.ID]
@@ -164,12 +164,12 @@ func CheckMachine(m *Member, q *DecisionInput) (rule, text string) {
 	return "", ""
 }
 
-func (d *Decision) addPassed(m *Member, p PassedMachine) {
+func (d *Decision) addSkipped(m *Member, p SkippedMachine) {
 	p.Machine = m.Machine.ID
 	if m.Node != nil {
 		p.Node = m.Node.Name
 	}
-	d.Passed = append(d.Passed, p)
+	d.Skipped = append(d.Skipped, p)
 }
 
 // startupOrder returns the removal order of machines without a node: the earlier in its startup, the lower.
@@ -177,8 +177,8 @@ func startupOrder(s api.MachineState) int {
 	return slices.Index([]api.MachineState{api.Requested, api.Pending, api.Running}, s)
 }
 
-// chooseWithoutNode chooses machines without a node, as far as their group's minimum allows.
-func (d *Decision) chooseWithoutNode(candidates []*Member, groups []planner.Group) {
+// chooseMachinesWithoutNode chooses machines without a node, as far as their group's minimum allows.
+func (d *Decision) chooseMachinesWithoutNode(candidates []*Member, groups []planner.Group) {
 	var list []*Member
 	for _, m := range candidates {
 		if m.Node == nil {
@@ -190,7 +190,7 @@ func (d *Decision) chooseWithoutNode(candidates []*Member, groups []planner.Grou
 	})
 	for _, m := range list[:min(len(list), d.Excess())] {
 		if reason, tooFew := checkGroupMinimums(groups, d.Active-len(d.Victims)-1); tooFew {
-			d.addPassed(m, PassedMachine{Rule: ruleMinimum, Text: reason})
+			d.addSkipped(m, SkippedMachine{Rule: ruleMinimum, Message: reason})
 			continue
 		}
 		d.Victims = append(d.Victims, Victim{Machine: m.Machine.ID})
@@ -207,8 +207,8 @@ func checkGroupMinimums(groups []planner.Group, machines int) (reason string, to
 	return "", false
 }
 
-// chooseNodes chooses machines with nodes that can be removed together.
-func (d *Decision) chooseNodes(q *DecisionInput, candidates []*Member) error {
+// chooseMachinesWithNode chooses machines with nodes that can be removed together.
+func (d *Decision) chooseMachinesWithNode(q *DecisionInput, candidates []*Member) error {
 	byNode := map[string]*Member{}
 	for _, m := range candidates {
 		if m.Node != nil {
@@ -228,15 +228,15 @@ func (d *Decision) chooseNodes(q *DecisionInput, candidates []*Member) error {
 	}
 	for _, v := range selection.Victims {
 		m := byNode[v.Node]
-		if q.KeepLastWorker && IsLastWorker(q.Nodes, d.leavingNodes(q, v.Node)) {
-			d.addPassed(m, PassedMachine{Rule: RuleLastWorker, Text: LastWorkerText})
+		if q.KeepLastWorker && WouldRemoveLastWorker(q.Nodes, d.leavingNodes(q, v.Node)) {
+			d.addSkipped(m, SkippedMachine{Rule: RuleLastWorker, Message: LastWorkerText})
 			continue
 		}
 		d.Victims = append(d.Victims, Victim{Machine: m.Machine.ID, Node: v.Node, Pods: len(v.Moves), Cost: v.Cost})
 	}
-	for _, p := range selection.Rejected {
+	for _, p := range selection.Skipped {
 		if m := byNode[p.Node]; m != nil && len(p.Refusals) > 0 {
-			d.addPassed(m, ToPassedMachine(p.Refusals[0]))
+			d.addSkipped(m, ToSkippedMachine(p.Refusals[0]))
 		}
 	}
 	return nil
@@ -244,7 +244,7 @@ func (d *Decision) chooseNodes(q *DecisionInput, candidates []*Member) error {
 
 // chooseAmongCandidates chooses nodes among the candidates only. A node that joined after the nodes were read is not
 // excluded yet. If it is chosen, it is excluded and the choice is repeated.
-func chooseAmongCandidates(candidates map[string]*Member, q *DecisionInput, k int, rules planner.Options) (*planner.Selection, error) {
+func chooseAmongCandidates(candidates map[string]*Member, q *DecisionInput, k int, rules planner.Options) (*planner.VictimSelection, error) {
 	for {
 		selection, err := q.ChooseNodes(k, q.Policy, rules)
 		if err != nil {
@@ -284,9 +284,9 @@ func (d *Decision) leavingNodes(q *DecisionInput, more string) map[string]bool {
 	return leaving
 }
 
-// IsLastWorker reports whether the cluster has no Ready and schedulable node besides the leaving ones. Control plane nodes
+// WouldRemoveLastWorker reports whether the cluster has no Ready and schedulable node besides the leaving ones. Control plane nodes
 // do not count.
-func IsLastWorker(nodes []*corev1.Node, leaving map[string]bool) bool {
+func WouldRemoveLastWorker(nodes []*corev1.Node, leaving map[string]bool) bool {
 	return !slices.ContainsFunc(nodes, func(n *corev1.Node) bool {
 		ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
@@ -295,20 +295,20 @@ func IsLastWorker(nodes []*corev1.Node, leaving map[string]bool) bool {
 	})
 }
 
-// ToPassedMachine converts a refusal of package placement.
-func ToPassedMachine(r planner.Refusal) PassedMachine {
+// ToSkippedMachine converts a refusal of package placement.
+func ToSkippedMachine(r planner.Refusal) SkippedMachine {
 	text := r
 	text.Pod = ""
-	return PassedMachine{Rule: r.Rule, Pod: r.Pod, Text: text.String(), Remedy: r.Remedy}
+	return SkippedMachine{Rule: r.Rule, Pod: r.Pod, Message: text.String(), Remedy: r.Remedy}
 }
 
-// Reasons returns why no machine, or not enough machines, can be removed.
-func (d *Decision) Reasons() string {
+// ExplainShortfall returns why no machine, or not enough machines, can be removed.
+func (d *Decision) ExplainShortfall() string {
 	if len(d.Unclear) > 0 {
 		return "it is not clear which machine is which node, so nothing is removed: " + strings.Join(d.Unclear, "; ")
 	}
-	all := make([]string, 0, len(d.Passed))
-	for _, p := range d.Passed {
+	all := make([]string, 0, len(d.Skipped))
+	for _, p := range d.Skipped {
 		all = append(all, p.String())
 	}
 	if len(all) == 0 {

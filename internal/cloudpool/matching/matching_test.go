@@ -177,8 +177,8 @@ func newQuestion(desired int, machines []api.Machine, nodes []*corev1.Node) Deci
 	p := PairMachines(machines, nodes, ServerIdentities{})
 	return DecisionInput{
 		Desired: desired, Pairing: &p, Leaving: map[string]bool{}, Refused: map[string]string{}, NodeRegistrationTimeout: 15 * time.Minute, Now: time.Now(), Nodes: nodes,
-		ChooseNodes: func(k int, _ planner.Policy, rules planner.Options) (*planner.Selection, error) {
-			s := &planner.Selection{}
+		ChooseNodes: func(k int, _ planner.Policy, rules planner.Options) (*planner.VictimSelection, error) {
+			s := &planner.VictimSelection{}
 			for _, n := range nodes {
 				if rules.ExcludedNodes[n.Name] == "" && len(s.Victims) < k {
 					s.Victims = append(s.Victims, planner.Evacuation{Node: n.Name})
@@ -206,12 +206,12 @@ func TestEarliestMachinesAreRemovedFirst(t *testing.T) {
 	machines := []api.Machine{newMachine(1, api.Running, "10.0.0.1"), newMachine(2, api.Running, "10.0.0.2"), newMachine(3, api.Pending, "10.0.0.3"), young, old, asked}
 	nodes := []*corev1.Node{newNode("n1", "openstack:///"+newUUID(1), "10.0.0.1"), newNode("n2", "openstack:///"+newUUID(2), "10.0.0.2")}
 	for desired, want := range map[int]string{6: "", 7: "", 5: "9", 4: "9 3", 3: "9 3 5", 2: "9 3 5 1", 1: "9 3 5 1 2", 0: "9 3 5 1 2"} {
-		d, err := ChooseMachines(newQuestion(desired, machines, nodes))
+		d, err := ChooseMachinesToRemove(newQuestion(desired, machines, nodes))
 		if err != nil || victimNumbers(d) != want || d.Active != 6 {
 			t.Errorf("size %d: %q, %v; want %q", desired, victimNumbers(d), err, want)
 		}
-		if desired == 0 && !strings.Contains(d.Reasons(), "may be about to register") {
-			t.Errorf("%s", d.Reasons())
+		if desired == 0 && !strings.Contains(d.ExplainShortfall(), "may be about to register") {
+			t.Errorf("%s", d.ExplainShortfall())
 		}
 	}
 }
@@ -240,9 +240,9 @@ func TestI7UnidentifiedNodesProtectMachinesWithoutNode(t *testing.T) {
 				machines = append(machines, newMachine(i, api.Running, number(tt.machineIP, i)))
 				nodes = append(nodes, newNode(fmt.Sprint("worker-", i), number(tt.providerID, i), number(tt.nodeIP, i)))
 			}
-			d, err := ChooseMachines(newQuestion(1, machines, nodes))
-			if err != nil || len(d.Victims) > 0 || len(d.Passed) != 3 || d.Passed[0].Rule != ruleMayBeNode {
-				t.Errorf("victims %q, passed %+v, %v; want no victims", victimNumbers(d), d.Passed, err)
+			d, err := ChooseMachinesToRemove(newQuestion(1, machines, nodes))
+			if err != nil || len(d.Victims) > 0 || len(d.Skipped) != 3 || d.Skipped[0].Rule != ruleMayBeNode {
+				t.Errorf("victims %q, skipped %+v, %v; want no victims", victimNumbers(d), d.Skipped, err)
 			}
 		})
 	}
@@ -253,12 +253,12 @@ func TestI5MachinesWithoutNodeKeepGroupMinimum(t *testing.T) {
 	nodes := []*corev1.Node{newNode("n1", "openstack:///"+newUUID(1), ""), newNode("n2", "openstack:///"+newUUID(2), "")}
 	q := newQuestion(2, machines, nodes)
 	q.Rules.Groups = []planner.Group{{Name: "g", Nodes: []string{"n1", "n2"}, MinSize: 3}}
-	q.ChooseNodes = func(int, planner.Policy, planner.Options) (*planner.Selection, error) {
-		return &planner.Selection{}, nil
+	q.ChooseNodes = func(int, planner.Policy, planner.Options) (*planner.VictimSelection, error) {
+		return &planner.VictimSelection{}, nil
 	}
-	d, err := ChooseMachines(q)
-	if err != nil || victimNumbers(d) != "3" || !strings.Contains(d.Reasons(), "group g would have 2 machines left and has a minimum of 3") {
-		t.Errorf("victims %q, %v, %s", victimNumbers(d), err, d.Reasons())
+	d, err := ChooseMachinesToRemove(q)
+	if err != nil || victimNumbers(d) != "3" || !strings.Contains(d.ExplainShortfall(), "group g would have 2 machines left and has a minimum of 3") {
+		t.Errorf("victims %q, %v, %s", victimNumbers(d), err, d.ExplainShortfall())
 	}
 }
 
@@ -275,12 +275,12 @@ func TestProtectedMachinesStayAndCount(t *testing.T) {
 	}
 	q := newQuestion(0, machines, nodes)
 	q.Refused[newUUID(6)] = "its retirement was refused"
-	d, err := ChooseMachines(q)
+	d, err := ChooseMachinesToRemove(q)
 	if err != nil || d.Active != 4 || victimNumbers(d) != "5" {
 		t.Errorf("%d active, victims %q, %v", d.Active, victimNumbers(d), err)
 	}
 	for _, want := range []string{"n1", "n2", "n6", "its retirement was refused", "not evictable"} {
-		check.Contains(t, d.Reasons(), want)
+		check.Contains(t, d.ExplainShortfall(), want)
 	}
 }
 
@@ -324,16 +324,16 @@ func TestI4UnconfirmedMachineIsNotRemoved(t *testing.T) {
 			q := newQuestion(0, []api.Machine{tt.machine}, nodes)
 			paired := PairMachines([]api.Machine{tt.machine}, nodes, ServerIdentities{ComputerName: tt.computerName})
 			q.Pairing = &paired
-			d, err := ChooseMachines(q)
+			d, err := ChooseMachinesToRemove(q)
 			must.Not(t, err != nil || paired.Members[0].Node == nil, "%+v, %v; want it paired", paired, err)
 			if is := &paired.Members[0]; tt.node.Name == "worker" && tt.providerID != "" && !strings.Contains(is.OtherName, "neither is the node's name") {
 				t.Errorf("want a warning: %q", is.OtherName)
 			}
 			if tt.reason == "" && (len(d.Victims) != 1 || paired.Members[0].ProviderID != tt.providerID) {
-				t.Errorf("%s; retired as %q, want %q", d.Reasons(), paired.Members[0].ProviderID, tt.providerID)
+				t.Errorf("%s; retired as %q, want %q", d.ExplainShortfall(), paired.Members[0].ProviderID, tt.providerID)
 			}
-			if tt.reason != "" && (len(d.Victims) > 0 || !strings.Contains(d.Reasons(), tt.reason) || !strings.Contains(d.Reasons(), ruleUnconfirmed)) {
-				t.Errorf("victims %+v, %s; want %q in it", d.Victims, d.Reasons(), tt.reason)
+			if tt.reason != "" && (len(d.Victims) > 0 || !strings.Contains(d.ExplainShortfall(), tt.reason) || !strings.Contains(d.ExplainShortfall(), ruleUnconfirmed)) {
+				t.Errorf("victims %+v, %s; want %q in it", d.Victims, d.ExplainShortfall(), tt.reason)
 			}
 		})
 	}
@@ -342,7 +342,7 @@ func TestI4UnconfirmedMachineIsNotRemoved(t *testing.T) {
 func TestUnclearPairingHasNoVictims(t *testing.T) {
 	machines := []api.Machine{newMachine(1, api.Running, ""), newMachine(2, api.Running, ""), {ID: "sir-1", State: api.Requested, Membership: &api.MembershipStatus{Active: true, Evictable: true}}}
 	nodes := []*corev1.Node{newNode("a", "openstack:///"+newUUID(1), ""), newNode("b", "openstack:///"+newUUID(1), "")}
-	d, err := ChooseMachines(newQuestion(0, machines, nodes))
+	d, err := ChooseMachinesToRemove(newQuestion(0, machines, nodes))
 	check.Not(t, err != nil || len(d.Victims) > 0 || len(d.Unclear) == 0, "%+v, %v", d, err)
 }
 
@@ -351,17 +351,17 @@ func TestNewlyJoinedNodeIsNotChosen(t *testing.T) {
 	nodes := []*corev1.Node{newNode("n1", "openstack:///"+newUUID(1), "10.0.0.1"), newNode("n2", "openstack:///"+newUUID(2), "10.0.0.2")}
 	q := newQuestion(1, machines, nodes)
 	known := q.ChooseNodes
-	q.ChooseNodes = func(k int, policy planner.Policy, rules planner.Options) (*planner.Selection, error) {
+	q.ChooseNodes = func(k int, policy planner.Policy, rules planner.Options) (*planner.VictimSelection, error) {
 		if rules.ExcludedNodes["joined"] != "" {
 			return known(k, policy, rules)
 		}
-		return &planner.Selection{Victims: []planner.Evacuation{{Node: "joined"}}}, nil
+		return &planner.VictimSelection{Victims: []planner.Evacuation{{Node: "joined"}}}, nil
 	}
-	if d, err := ChooseMachines(q); err != nil || victimNumbers(d) != "1" {
+	if d, err := ChooseMachinesToRemove(q); err != nil || victimNumbers(d) != "1" {
 		t.Errorf("%q, %v; want the machine 1 of the pool", victimNumbers(d), err)
 	}
-	q.ChooseNodes = func(int, planner.Policy, planner.Options) (*planner.Selection, error) {
-		return &planner.Selection{Victims: []planner.Evacuation{{Node: "joined"}}}, nil
+	q.ChooseNodes = func(int, planner.Policy, planner.Options) (*planner.VictimSelection, error) {
+		return &planner.VictimSelection{Victims: []planner.Evacuation{{Node: "joined"}}}, nil
 	}
-	check.ErrorContains(t, check.Err(ChooseMachines(q)), "node joined was chosen")
+	check.ErrorContains(t, check.Err(ChooseMachinesToRemove(q)), "node joined was chosen")
 }

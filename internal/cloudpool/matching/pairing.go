@@ -61,8 +61,8 @@ func (p *Pairing) FindMember(id string) *Member {
 	return nil
 }
 
-// FindRetirements maps machine IDs to retirements. It matches by node or, if the node is gone, by provider ID.
-func FindRetirements(members []Member, retirements []v1alpha1.NodeRetirement, ids Identities) map[string]*v1alpha1.NodeRetirement {
+// MapRetirementsByMachine maps machine IDs to retirements. It matches by node or, if the node is gone, by provider ID.
+func MapRetirementsByMachine(members []Member, retirements []v1alpha1.NodeRetirement, ids Identities) map[string]*v1alpha1.NodeRetirement {
 	byNode, byIdentity := map[types.UID]*v1alpha1.NodeRetirement{}, map[string]*v1alpha1.NodeRetirement{}
 	byName := map[string]*v1alpha1.NodeRetirement{}
 	for i := range retirements {
@@ -138,11 +138,11 @@ type nodeFacts struct {
 func PairMachines(machines []api.Machine, nodes []*corev1.Node, ids Identities) Pairing {
 	m := newMatcher(machines, nodes, ids)
 	m.pairByIdentity()
-	m.findContradictions()
-	m.pairByFallback(byAddress, func(machine *machineFacts, node *nodeFacts) bool {
+	m.recordContradictions()
+	m.pairUniqueMatches(byAddress, func(machine *machineFacts, node *nodeFacts) bool {
 		return shareAddress(machine.addresses, node.addresses)
 	})
-	m.pairByFallback(byName, func(machine *machineFacts, node *nodeFacts) bool { return machine.hasName(node.Name) })
+	m.pairUniqueMatches(byName, func(machine *machineFacts, node *nodeFacts) bool { return machine.hasName(node.Name) })
 	return m.toPairing()
 }
 
@@ -153,7 +153,7 @@ func newMatcher(machines []api.Machine, nodes []*corev1.Node, ids Identities) *m
 		if machine.State == api.Terminated || machine.State == api.Rejected && !ids.HasRejectedMachines() {
 			continue
 		}
-		f := &machineFacts{Machine: machine, addresses: parseAddresses(slices.Concat(machine.PrivateIPs, machine.PublicIPs))}
+		f := &machineFacts{Machine: machine, addresses: parseIdentifyingAddresses(slices.Concat(machine.PrivateIPs, machine.PublicIPs))}
 		f.identity, _ = ids.Identity(machine)
 		f.name, f.computerName = ids.Names(machine)
 		for _, a := range f.addresses {
@@ -172,15 +172,15 @@ func newMatcher(machines []api.Machine, nodes []*corev1.Node, ids Identities) *m
 				texts = append(texts, a.Address)
 			}
 		}
-		f.addresses = parseAddresses(texts)
+		f.addresses = parseIdentifyingAddresses(texts)
 		m.nodes = append(m.nodes, f)
 	}
 	slices.SortFunc(m.nodes, func(a, b *nodeFacts) int { return cmp.Compare(a.Name, b.Name) })
 	return m
 }
 
-// parseAddresses returns the addresses that can identify a machine.
-func parseAddresses(texts []string) []netip.Addr {
+// parseIdentifyingAddresses returns the addresses that can identify a machine.
+func parseIdentifyingAddresses(texts []string) []netip.Addr {
 	var all []netip.Addr
 	for _, text := range texts {
 		a, err := netip.ParseAddr(text)
@@ -241,8 +241,8 @@ func trimScheme(providerID string) string {
 	return strings.TrimLeft(rest, "/")
 }
 
-// findContradictions finds nodes that claim to be one machine but have the address of another.
-func (m *matcher) findContradictions() {
+// recordContradictions finds nodes that claim to be one machine but have the address of another.
+func (m *matcher) recordContradictions() {
 	for _, node := range m.nodes {
 		for _, a := range node.addresses {
 			for _, machine := range m.byAddress[a] {
@@ -258,8 +258,8 @@ func (m *matcher) findContradictions() {
 	}
 }
 
-// pairByFallback pairs the remaining machines and nodes that fit, if one of the two has no identity.
-func (m *matcher) pairByFallback(by pairingMethod, fits func(*machineFacts, *nodeFacts) bool) {
+// pairUniqueMatches pairs the remaining machines and nodes that fit, if one of the two has no identity.
+func (m *matcher) pairUniqueMatches(by pairingMethod, fits func(*machineFacts, *nodeFacts) bool) {
 	matches := map[*machineFacts][]*nodeFacts{}
 	of := map[*nodeFacts][]*machineFacts{}
 	for _, machine := range m.machines {
@@ -296,7 +296,7 @@ func (m *matcher) toPairing() Pairing {
 				member.OtherName = machine.describeOtherName()
 			}
 		} else {
-			member.Doubt = m.explainDoubt(machine)
+			member.Doubt = m.explainPossibleNode(machine)
 		}
 		out.Members = append(out.Members, member)
 	}
@@ -325,9 +325,9 @@ func (m *machineFacts) describeOtherName() string {
 	return fmt.Sprintf("its machine %s has the name %q and the computer name %q: neither is the node's name", m.ID, m.name, m.computerName)
 }
 
-// explainDoubt returns why a machine without a node may belong to an unpaired node, or "". Only a provider ID proves that a
+// explainPossibleNode returns why a machine without a node may belong to an unpaired node, or "". Only a provider ID proves that a
 // node is another machine. An address does not, because the node may use a network that the pool does not list (I7).
-func (m *matcher) explainDoubt(machine *machineFacts) string {
+func (m *matcher) explainPossibleNode(machine *machineFacts) string {
 	onlyRequested := machine.State == api.Requested && machine.identity == ""
 	for _, node := range m.nodes {
 		switch {

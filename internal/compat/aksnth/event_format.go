@@ -7,7 +7,7 @@ import (
 
 // FormatEvent returns the Kubernetes Events of the tool: that it started, and that a scheduled event affects this node. The tool
 // used the event type Info, which Kubernetes accepts.
-func FormatEvent(o agent.EventTrigger) (agent.FormattedEvent, bool) {
+func FormatEvent(o agent.EventTrigger) (formatted agent.FormattedEvent, ok bool) {
 	switch {
 	case o.Reason == agent.Guarding:
 		return agent.FormattedEvent{Type: "Info", Reason: "ReadEvents", Message: "Start to listen events from Azure API", Component: Tool}, true

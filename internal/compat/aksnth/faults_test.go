@@ -46,7 +46,7 @@ func TestW05DeadlineOverridesTwoMinuteFlag(t *testing.T) {
 	due := time.Now().Add(15 * time.Minute)
 	for _, kind := range []notice.Type{notice.Preempt, notice.Terminate, notice.Reboot, notice.Redeploy} {
 		c := mustParse(t).ToAgentConfig()
-		d := c.BuildImpactPolicy().Decide(notice.Notice{Type: kind, NotBefore: due}, agent.SeenTimes{First: time.Now()})
+		d := c.BuildNoticePolicy().Decide(notice.Notice{Type: kind, NotBefore: due}, agent.SeenTimes{First: time.Now()})
 		if d.Action != agent.Drain || !d.Forced || !d.Deadline.Equal(due) || c.DeadlineMargin <= 0 {
 			t.Errorf("%s: %+v, margin %s", kind, d, c.DeadlineMargin)
 		}
@@ -58,7 +58,7 @@ func sendToReceivers(t *testing.T, o *Options, sample notify.Message) error {
 	t.Helper()
 	n, err := notify.NewNotifier(o.ToReceivers(), notify.Options{})
 	must.NoError(t, err)
-	return n.Send(t.Context(), sample)
+	return n.SendToAllNow(t.Context(), sample)
 }
 
 func TestW12TimeoutLimitsWholeRequest(t *testing.T) {
@@ -73,7 +73,7 @@ func TestW12TimeoutLimitsWholeRequest(t *testing.T) {
 }
 
 func TestW13DrainNodeRefusesRemoteClientsAndGET(t *testing.T) {
-	private, err := observe.NewPrivateCheck("")
+	private, err := observe.NewLoopbackOrTokenCheck("")
 	must.NoError(t, err)
 	drained, released := 0, 0
 	var fail error
@@ -180,7 +180,7 @@ func TestW21PayloadsAreNotHTML(t *testing.T) {
 func TestTemplateFailingOnTheSampleStartsTheAgent(t *testing.T) {
 	for _, bad := range []string{"{{ .Nope }}", "{{ index .NodePods 9 }}", "{{ index .Event.Resources 1 }}"} {
 		o := mustParse(t, "-webhook.url=http://127.0.0.1:1", "-webhook.template="+bad)
-		if o.CheckTemplates(); len(o.Warnings) > 0 {
+		if o.WarnAboutTemplates(); len(o.Warnings) > 0 {
 			t.Errorf("%s: %v", bad, o.Warnings)
 		}
 		var log bytes.Buffer
@@ -188,7 +188,7 @@ func TestTemplateFailingOnTheSampleStartsTheAgent(t *testing.T) {
 		if err != nil || !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "webhook.template:1") {
 			t.Fatalf("%s: %v, log %s", bad, err, &log)
 		}
-		if err := n.Send(t.Context(), notify.NewSampleMessage(notify.Detected, time.Now())); err == nil {
+		if err := n.SendToAllNow(t.Context(), notify.NewSampleMessage(notify.Detected, time.Now())); err == nil {
 			t.Errorf("%s: was sent", bad)
 		}
 		if _, err := notify.NewNotifier(o.ToReceivers(), notify.Options{}); err == nil {
@@ -209,15 +209,15 @@ func TestUnreadableTemplateStartsTheAgent(t *testing.T) {
 	o := mustParse(t, "-webhook.url="+hook.URL, "-webhook.template-file="+path, "-webhook.retries=0")
 	n, err := notify.NewNotifier(o.ToReceivers(), notify.Options{WarnOnInvalidTemplates: true})
 	must.NoError(t, err)
-	check.ErrorContains(t, n.Send(t.Context(), notify.NewSampleMessage(notify.Detected, time.Now())))
+	check.ErrorContains(t, n.SendToAllNow(t.Context(), notify.NewSampleMessage(notify.Detected, time.Now())))
 	must.NoError(t, os.WriteFile(path, []byte("now {{ .Moment }}"), 0o600))
-	must.NoError(t, n.Send(t.Context(), notify.NewSampleMessage(notify.Detected, time.Now())))
+	must.NoError(t, n.SendToAllNow(t.Context(), notify.NewSampleMessage(notify.Detected, time.Now())))
 	check.Is(t, "now detected\n", <-got)
 	o = mustParse(t, "-webhook.url="+hook.URL, "-webhook.template={{ .NodeName")
 	if n, err = notify.NewNotifier(o.ToReceivers(), notify.Options{WarnOnInvalidTemplates: true}); err != nil {
 		t.Fatal(err)
 	}
-	check.ErrorContains(t, n.Send(t.Context(), notify.NewSampleMessage(notify.Detected, time.Now())), "webhook.template:1")
+	check.ErrorContains(t, n.SendToAllNow(t.Context(), notify.NewSampleMessage(notify.Detected, time.Now())), "webhook.template:1")
 	check.ErrorContains(t, check.Err(notify.NewNotifier(o.ToReceivers(), notify.Options{})))
 }
 
@@ -254,7 +254,7 @@ func TestFreezeDrainsOnlyWithOption(t *testing.T) {
 	none := notice.Notice{Type: notice.Freeze} // Azure does not interrupt the machine
 	withOption := mustParse(t, "-drainOnFreezeEvent")
 	c := withOption.ToAgentConfig()
-	if got := c.BuildImpactPolicy().Decide(none, agent.SeenTimes{First: time.Now()}).Action; got != agent.Ignore ||
+	if got := c.BuildNoticePolicy().Decide(none, agent.SeenTimes{First: time.Now()}).Action; got != agent.Ignore ||
 		!strings.Contains(strings.Join(withOption.migrationNotes(), "\n"), "DurationInSeconds 0") {
 		t.Errorf("without impact: %s; notes %q", got, withOption.migrationNotes())
 	}
@@ -264,8 +264,8 @@ func TestFreezeDrainsOnlyWithOption(t *testing.T) {
 		{Type: notice.Freeze, Duration: 5 * time.Second, LiveMigration: true},
 	} {
 		off, on := mustParse(t).ToAgentConfig(), mustParse(t, "-drainOnFreezeEvent").ToAgentConfig()
-		check.Is(t, agent.Ignore, off.BuildImpactPolicy().Decide(n, agent.SeenTimes{First: time.Now()}).Action, n)
-		check.Is(t, agent.Drain, on.BuildImpactPolicy().Decide(n, agent.SeenTimes{First: time.Now()}).Action, n)
+		check.Is(t, agent.Ignore, off.BuildNoticePolicy().Decide(n, agent.SeenTimes{First: time.Now()}).Action, n)
+		check.Is(t, agent.Drain, on.BuildNoticePolicy().Decide(n, agent.SeenTimes{First: time.Now()}).Action, n)
 	}
 }
 
@@ -288,18 +288,18 @@ func TestMetricsMatchTool(t *testing.T) {
 		must.NoError(t, err)
 		_ = resp.Body.Close()
 	}
-	send(m.WrapAPIServer, http.MethodGet, "/api/v1/nodes/n")
-	send(m.WrapAPIServer, http.MethodPost, "/api/v1/namespaces/default/events")
+	send(m.WrapAPIServerTransport, http.MethodGet, "/api/v1/nodes/n")
+	send(m.WrapAPIServerTransport, http.MethodPost, "/api/v1/namespaces/default/events")
 	send(m.WrapMetadata, http.MethodGet, "/metadata/scheduledevents")
 	webhook := func(telegram string) func(http.RoundTripper) http.RoundTripper {
-		return func(next http.RoundTripper) http.RoundTripper { return m.WrapWebhook(next, telegram) }
+		return func(next http.RoundTripper) http.RoundTripper { return m.WrapWebhookTransport(next, telegram) }
 	}
 	send(webhook("api.telegram.org"), http.MethodPost, "/services/s3cret")
 	send(webhook(host), http.MethodPost, "/bot/sendMessage") // requests to Telegram are not counted
 	m.CountFetchFailure(errors.New("x"), azure.HTTPStatus)
-	m.CountOccasion(agent.EventTrigger{Reason: agent.NoticeReceived, Notice: notice.Notice{Source: azure.SourceName, Type: notice.Preempt}})
-	m.CountOccasion(agent.EventTrigger{Reason: agent.NoticeReceived, Notice: notice.Notice{Source: "request", Type: notice.Condition}})
-	m.CountOccasion(agent.EventTrigger{Reason: agent.DrainFailed})
+	m.CountNoticesAndFailures(agent.EventTrigger{Reason: agent.NoticeReceived, Notice: notice.Notice{Source: azure.SourceName, Type: notice.Preempt}})
+	m.CountNoticesAndFailures(agent.EventTrigger{Reason: agent.NoticeReceived, Notice: notice.Notice{Source: "request", Type: notice.Condition}})
+	m.CountNoticesAndFailures(agent.EventTrigger{Reason: agent.DrainFailed})
 	answer := httptest.NewRecorder()
 	r.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	text := answer.Body.String()
@@ -333,7 +333,7 @@ func TestMigratedFileIsValidForAgent(t *testing.T) {
 		must.NoError(t, err)
 		raw, err := m.ToFile()
 		must.NoError(t, err)
-		a, err := config.DecodeAgent(raw)
+		a, err := config.DecodeAgentFile(raw)
 		must.Not(t, err != nil, "%v in\n%s", err, raw)
 		a.NodeName = "n"
 		if err := a.Validate(); err != nil {

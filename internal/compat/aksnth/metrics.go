@@ -67,8 +67,8 @@ func (m *Metrics) SetResource(resource string) { m.resource.Store(&resource) }
 
 func (m *Metrics) countError() { m.errors.With(m.node, *m.resource.Load()).Inc() }
 
-// CountOccasion counts notices and failed drains.
-func (m *Metrics) CountOccasion(o agent.EventTrigger) {
+// CountNoticesAndFailures counts notices and failed drains.
+func (m *Metrics) CountNoticesAndFailures(o agent.EventTrigger) {
 	switch {
 	case o.Reason == agent.NoticeReceived && o.Notice.Source == azure.SourceName:
 		m.events.With(m.node, *m.resource.Load(), string(o.Notice.Type)).Inc()
@@ -80,8 +80,8 @@ func (m *Metrics) CountOccasion(o agent.EventTrigger) {
 // CountFetchFailure counts a failed read of Scheduled Events.
 func (m *Metrics) CountFetchFailure(error, azure.Class) { m.countError() }
 
-// WrapAPIServer wraps a transport to measure the requests to the API server.
-func (m *Metrics) WrapAPIServer(next http.RoundTripper) http.RoundTripper {
+// WrapAPIServerTransport wraps a transport to measure the requests to the API server.
+func (m *Metrics) WrapAPIServerTransport(next http.RoundTripper) http.RoundTripper {
 	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		began := time.Now()
 		resp, err := next.RoundTrip(r)
@@ -103,13 +103,13 @@ func (m *Metrics) WrapMetadata(next http.RoundTripper) http.RoundTripper {
 	return m.metadata.wrapTransport(next, func(r *http.Request) string { return r.URL.Path })
 }
 
-// WrapWebhook wraps a transport to measure the requests to the webhook. The tool used the path of the webhook's URL as the label
+// WrapWebhookTransport wraps a transport to measure the requests to the webhook. The tool used the path of the webhook's URL as the label
 // endpoint, which is a secret for many receivers. Here the label is the receiver's name. Like the tool, it does not measure
 // requests to Telegram.
-func (m *Metrics) WrapWebhook(next http.RoundTripper, telegram string) http.RoundTripper {
+func (m *Metrics) WrapWebhookTransport(next http.RoundTripper, telegramHost string) http.RoundTripper {
 	measured := m.webhook.wrapTransport(next, func(*http.Request) string { return webhookReceiver })
 	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
-		if r.URL.Host == telegram {
+		if r.URL.Host == telegramHost {
 			return next.RoundTrip(r)
 		}
 		return measured.RoundTrip(r)

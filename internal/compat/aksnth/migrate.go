@@ -38,13 +38,13 @@ func Migrate(args []string, usage io.Writer) (compat.Migration, error) {
 	}
 	m.Config.Profiling = false
 	for i := range m.Config.Notifications {
-		m.Notes = append(m.Notes, moveSecretsToFiles(&m.Config.Notifications[i])...)
+		m.Notes = append(m.Notes, replaceSecretsByFileNames(&m.Config.Notifications[i])...)
 	}
 	return m, nil
 }
 
-// moveSecretsToFiles replaces secrets by files and returns notes about their content.
-func moveSecretsToFiles(r *notify.Receiver) (notes []string) {
+// replaceSecretsByFileNames replaces secrets by files and returns notes about their content.
+func replaceSecretsByFileNames(r *notify.Receiver) (notes []string) {
 	if t := r.Telegram; t != nil {
 		t.Token, t.TokenFile = "", telegramTokenFile
 		return []string{telegramTokenFile + ": must contain the value of -telegram.token; mount a Secret."}
@@ -62,8 +62,8 @@ func moveSecretsToFiles(r *notify.Receiver) (notes []string) {
 	return notes
 }
 
-// listVariables returns the environment variables that set flags, each with its flag.
-func listVariables() []string {
+// listFlagVariables returns the environment variables that set flags, each with its flag.
+func listFlagVariables() []string {
 	var all []string
 	for _, s := range settings {
 		if s.env != "" && podVariables[s.env] == "" {
@@ -80,7 +80,7 @@ func (o *Options) migrationNotes() []string {
 		polling = "Scheduled Events is polled every second, not every five, also during a drain."
 	}
 	notes := []string{
-		"The environment is not read here. Set the variables of the tool's pod as flags: " + strings.Join(listVariables(), ", ") + ".",
+		"The environment is not read here. Set the variables of the tool's pod as flags: " + strings.Join(listFlagVariables(), ", ") + ".",
 		polling,
 		"An event is acknowledged once all its machines are drained, so Azure starts it before its NotBefore. " +
 			"acknowledge: false disables that.",

@@ -210,7 +210,7 @@ func ParseOptions(args []string, env func(string) string, out io.Writer) (*Optio
 		if err != nil {
 			return o, fmt.Errorf("%s: %w", o.sources["config"], err)
 		}
-		if err := o.applyFile(fs, raw); err != nil {
+		if err := o.applyConfigFile(fs, raw); err != nil {
 			return o, fmt.Errorf("%s %s: %w", o.sources["config"], o.ConfigFile, err)
 		}
 	}
@@ -231,11 +231,11 @@ func visitCommandLineFlags(fs *flag.FlagSet, args []string, visit func(string)) 
 	}
 }
 
-// applyFile sets the settings of a configuration file. Like the tool, it matches keys exactly.
-func (o *Options) applyFile(fs *flag.FlagSet, raw []byte) error {
-	entries, err := compat.ReadEntries(raw)
+// applyConfigFile sets the settings of a configuration file. Like the tool, it matches keys exactly.
+func (o *Options) applyConfigFile(fs *flag.FlagSet, raw []byte) error {
+	entries, err := compat.ReadYAMLEntries(raw)
 	if err != nil {
-		return hideFileText(err)
+		return hideTextOfYAMLError(err)
 	}
 	byKey := map[string]string{}
 	for _, s := range settings {
@@ -249,7 +249,7 @@ func (o *Options) applyFile(fs *flag.FlagSet, raw []byte) error {
 		name, known := byKey[key]
 		switch {
 		case !known:
-			o.Warnings = append(o.Warnings, compat.FormatUnknownKey(key, e.Line, slices.Collect(maps.Keys(byKey))))
+			o.Warnings = append(o.Warnings, compat.FormatUnknownKeyWarning(key, e.Line, slices.Collect(maps.Keys(byKey))))
 		case e.DuplicateLine > 0:
 			errs = append(errs, fmt.Errorf("line %d: %s: already set in line %d", e.DuplicateLine, key, e.Line))
 		case key == "configfile":
@@ -278,8 +278,8 @@ func (o *Options) applyFile(fs *flag.FlagSet, raw []byte) error {
 // yamlLine matches the line number in an error of the YAML parser.
 var yamlLine = regexp.MustCompile(`line \d+`)
 
-// hideFileText returns a YAML syntax error with its line but without the text of the file, which may be a token.
-func hideFileText(err error) error {
+// hideTextOfYAMLError returns a YAML syntax error with its line but without the text of the file, which may be a token.
+func hideTextOfYAMLError(err error) error {
 	if !strings.HasPrefix(err.Error(), "yaml:") {
 		return err
 	}
@@ -359,7 +359,7 @@ func (o *Options) Validate() error {
 	var reported []string
 	bad := func(name string, value any, want string) {
 		reported = append(reported, name)
-		errs = append(errs, fmt.Errorf("%s: %s: want %s", o.describeSource(name), formatValue(name, value), want))
+		errs = append(errs, fmt.Errorf("%s: %s: want %s", o.describeSource(name), formatValueUnlessSecret(name, value), want))
 	}
 	if o.Node == "" {
 		bad("node", o.Node, "the name of this node (in a pod: MY_NODE_NAME from spec.nodeName)")
@@ -429,8 +429,8 @@ func (o *Options) validateReceiver(r notify.Receiver) []error {
 	return errs
 }
 
-// CheckTemplates warns of unreadable templates at the start of the agent. As with the tool, their messages are lost.
-func (o *Options) CheckTemplates() {
+// WarnAboutTemplates warns of unreadable templates at the start of the agent. As with the tool, their messages are lost.
+func (o *Options) WarnAboutTemplates() {
 	check := func(name, text string) {
 		if err := notify.ValidateTemplate(o.describeSource(name), text); err != nil {
 			o.addWarning("%v: messages with this template are lost", err)
@@ -455,7 +455,7 @@ func (o *Options) CheckTemplates() {
 
 // isURL reports whether a text is a URL with the scheme http, https or one of schemes.
 func isURL(s string, schemes ...string) bool {
-	return notify.ValidateAddress(s, append(schemes, "http", "https")...) == nil
+	return notify.ValidateServerURL(s, append(schemes, "http", "https")...) == nil
 }
 
 // isPort reports whether a text is a port number; 0 selects any port.

@@ -344,7 +344,7 @@ func FuzzFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		o := &Options{sources: map[string]string{}}
 		fs := o.newFlagSet(io.Discard)
-		if err := o.applyFile(fs, []byte(text)); err == nil && o.Validate() == nil {
+		if err := o.applyConfigFile(fs, []byte(text)); err == nil && o.Validate() == nil {
 			c := o.ToAgentConfig()
 			if err := c.Validate(); err != nil && len(o.ToReceivers()) == 0 {
 				t.Errorf("%q is accepted and results in an invalid configuration: %v", text, err)
@@ -388,7 +388,7 @@ func TestI10BadReceiverSettingsNameTheOriginalSetting(t *testing.T) {
 		o, err := ParseOptions(append([]string{"-node=n"}, c.args...), c.env, io.Discard)
 		output := ""
 		if err == nil {
-			o.CheckTemplates()
+			o.WarnAboutTemplates()
 			output = strings.Join(o.Warnings, "\n")
 		} else {
 			output = err.Error()

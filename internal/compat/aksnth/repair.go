@@ -18,7 +18,7 @@ import (
 // DaemonSet exited instead, no node would be protected.
 func (o *Options) repairValues() {
 	o.repairEndpoint()
-	o.repairTimes()
+	o.repairDurations()
 	o.repairNumbers()
 	o.repairWebhook()
 	if _, known := logLevels[strings.ToLower(o.LogLevel)]; !known && strings.HasPrefix(o.sources["log.level"], "key ") {
@@ -42,11 +42,11 @@ func (o *Options) repairValues() {
 
 // warnReplaced warns that a setting's value is not used, and what is used instead.
 func (o *Options) warnReplaced(name string, value any, want, instead string) {
-	o.addWarning("%s: %s: want %s; %s", o.describeSource(name), formatValue(name, value), want, instead)
+	o.addWarning("%s: %s: want %s; %s", o.describeSource(name), formatValueUnlessSecret(name, value), want, instead)
 }
 
-// formatValue formats a value for a message, unless it may be secret.
-func formatValue(name string, value any) string {
+// formatValueUnlessSecret formats a value for a message, unless it may be secret.
+func formatValueUnlessSecret(name string, value any) string {
 	if slices.Contains(secretSettings, name) {
 		return "(value hidden, it may contain a secret)"
 	}
@@ -86,7 +86,7 @@ func cutAPIVersion(query string) (rest, version string) {
 	return strings.Join(others, "&"), version
 }
 
-func (o *Options) repairTimes() {
+func (o *Options) repairDurations() {
 	for _, d := range []struct {
 		name                  string
 		value                 *time.Duration

@@ -205,17 +205,17 @@ const minTimeout, maxTimeout = time.Second, 30 * time.Minute
 
 // limitTimeout returns the fallback for 0 or a negative value, and otherwise the value within the limits. It warns of a
 // change.
-func (c *Config) limitTimeout(key string, is, fallback time.Duration) time.Duration {
-	if is == 0 {
+func (c *Config) limitTimeout(key string, timeout, fallback time.Duration) time.Duration {
+	if timeout == 0 {
 		return fallback
 	}
-	if is < 0 {
-		c.addWarning("%s: %s: is negative; using %s", key, is, fallback)
+	if timeout < 0 {
+		c.addWarning("%s: %s: is negative; using %s", key, timeout, fallback)
 		return fallback
 	}
-	bounded := min(max(is, minTimeout), maxTimeout)
-	if bounded != is {
-		c.addWarning("%s: %s: want %s to %s; using %s", key, is, minTimeout, maxTimeout, bounded)
+	bounded := min(max(timeout, minTimeout), maxTimeout)
+	if bounded != timeout {
+		c.addWarning("%s: %s: want %s to %s; using %s", key, timeout, minTimeout, maxTimeout, bounded)
 	}
 	return bounded
 }

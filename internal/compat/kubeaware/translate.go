@@ -121,14 +121,14 @@ func (a *APIServer) loadKubeconfig() (*rest.Config, error) {
 	if err := clientcmd.ResolveLocalPaths(file); err != nil {
 		return nil, fmt.Errorf("failed to load kubeconfig %s: %w", a.Auth.KubeConfigPath, err)
 	}
-	context, err := a.findContext(file)
+	context, err := a.findContextName(file)
 	if err != nil {
 		return nil, fmt.Errorf("failed to load auth credentials from kubeconfig %s: %w", a.Auth.KubeConfigPath, err)
 	}
 	return clientcmd.NewNonInteractiveClientConfig(*file, context, &clientcmd.ConfigOverrides{}, nil).ClientConfig()
 }
 
-func (a *APIServer) findContext(file *clientcmdapi.Config) (string, error) {
+func (a *APIServer) findContextName(file *clientcmdapi.Config) (string, error) {
 	clusters := map[string]bool{}
 	for name, cluster := range file.Clusters {
 		if strings.TrimRight(cluster.Server, "/") == strings.TrimRight(a.URL, "/") {

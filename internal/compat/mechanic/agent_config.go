@@ -27,7 +27,7 @@ func (c *Config) ToAgentConfig() config.Agent {
 		&a.OnFreeze: c.Freeze, &a.OnUnknownFreeze: c.Freeze,
 		&a.OnLiveMigration: c.LiveMigration,
 	} {
-		*on = string(toAction(drain))
+		*on = string(drainOrIgnore(drain))
 	}
 	a.FreezeTolerance = 0
 	a.Conditions = c.conditionRules()
@@ -40,7 +40,7 @@ func (c *Config) ToAgentConfig() config.Agent {
 	return a
 }
 
-func toAction(drain bool) agent.Action {
+func drainOrIgnore(drain bool) agent.Action {
 	if drain {
 		return agent.Drain
 	}

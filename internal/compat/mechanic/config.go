@@ -119,13 +119,13 @@ func LoadWithWarnings(path string, environ []string) (Config, error) {
 	for _, err := range faults {
 		c.addWarning("%v; ignored", err)
 	}
-	return c, c.checkNodeName()
+	return c, c.requireNodeName()
 }
 
 func loadFile(path string, environ []string) (Config, []error) {
 	raw, err := os.ReadFile(path)
 	missing := errors.Is(err, os.ErrNotExist)
-	c, faults := parseInputs(raw, environ)
+	c, faults := parseFileAndEnvironment(raw, environ)
 	if missing {
 		c.addWarning("%s: not found, using the defaults", path)
 	} else if err != nil {
@@ -137,8 +137,8 @@ func loadFile(path string, environ []string) (Config, []error) {
 	return c, faults
 }
 
-// checkNodeName returns an error if the node name is missing.
-func (c *Config) checkNodeName() error {
+// requireNodeName returns an error if the node name is missing.
+func (c *Config) requireNodeName() error {
 	if c.NodeName == "" {
 		return fmt.Errorf("$%s: %q: want the name of this node (in a pod: from spec.nodeName)", nodeNameVariable, "")
 	}
@@ -147,18 +147,18 @@ func (c *Config) checkNodeName() error {
 
 // Parse parses the content of the file and the environment. The error contains all faults.
 func Parse(raw []byte, environ []string) (Config, error) {
-	return joinFaults(parseInputs(raw, environ))
+	return joinFaults(parseFileAndEnvironment(raw, environ))
 }
 
 // joinFaults returns the configuration with all faults as one error.
 func joinFaults(c Config, faults []error) (Config, error) {
-	return c, errors.Join(append(faults, c.checkNodeName())...)
+	return c, errors.Join(append(faults, c.requireNodeName())...)
 }
 
-// parseInputs keeps the default of each setting with a fault.
-func parseInputs(raw []byte, environ []string) (Config, []error) {
+// parseFileAndEnvironment keeps the default of each setting with a fault.
+func parseFileAndEnvironment(raw []byte, environ []string) (Config, []error) {
 	c := Default()
-	entries, err := compat.ReadEntries(raw, listSections()...)
+	entries, err := compat.ReadYAMLEntries(raw, listSections()...)
 	var faults []error
 	if err != nil {
 		faults = append(faults, err)
@@ -211,7 +211,7 @@ func (c *Config) applyEntries(entries map[string]compat.Entry) []error {
 		case section && e.NonScalarKind != "":
 			errs = append(errs, fmt.Errorf("line %d: %s: is %s: want keys with values", e.Line, spelled, e.NonScalarKind))
 		case !section || !e.Null:
-			c.Warnings = append(c.Warnings, compat.FormatUnknownKey(spelled, e.Line, append(listKnownKeys(), listSections()...)))
+			c.Warnings = append(c.Warnings, compat.FormatUnknownKeyWarning(spelled, e.Line, append(listKnownKeys(), listSections()...)))
 		}
 	}
 	return errs

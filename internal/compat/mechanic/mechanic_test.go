@@ -34,7 +34,7 @@ func decideAction(t *testing.T, text string, n notice.Notice) agent.Action {
 	must.NoError(t, c.Validate())
 	n.Source, n.Status = azure.SourceName, notice.Scheduled
 	n.NotBefore = time.Now().Add(time.Minute)
-	return c.BuildImpactPolicy().Decide(n, agent.SeenTimes{First: time.Now()}).Action
+	return c.BuildNoticePolicy().Decide(n, agent.SeenTimes{First: time.Now()}).Action
 }
 
 var (
@@ -125,7 +125,7 @@ func TestM09SwitchesAreIndependent(t *testing.T) {
 	file := mustParse(t, "scheduledEvents: {freeze: false}\noptionalConditions: {fsCorrupt: true}")
 	c := file.ToAgentConfig()
 	n := notice.Notice{Type: notice.Condition, ID: "FileSystemCorruptionProblem"}
-	check.Is(t, agent.Drain, c.BuildImpactPolicy().Decide(n, agent.SeenTimes{First: time.Now()}).Action)
+	check.Is(t, agent.Drain, c.BuildNoticePolicy().Decide(n, agent.SeenTimes{First: time.Now()}).Action)
 }
 
 // unreadMetadata is a metadata service that was never read.
@@ -159,7 +159,7 @@ func TestM09UnconfirmedHintOverridesNoCondition(t *testing.T) {
 			got := map[string]agent.Action{}
 			for _, n := range latest.Notices {
 				kind, _, _ := strings.Cut(n.Description, " ")
-				got[kind] = c.BuildImpactPolicy().Decide(n, agent.SeenTimes{First: time.Now()}).Action
+				got[kind] = c.BuildNoticePolicy().Decide(n, agent.SeenTimes{First: time.Now()}).Action
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("bypass %t: %s", bypass, diff)
@@ -188,7 +188,7 @@ func TestM10LiveMigrationIsDetectedInAnyCase(t *testing.T) {
 func TestM11DeadlineLimitsDrainAndEventIsAcknowledged(t *testing.T) {
 	file := mustParse(t, "")
 	c := file.ToAgentConfig()
-	d := c.BuildImpactPolicy().Decide(notice.Notice{Type: notice.Preempt, NotBefore: time.Now().Add(time.Hour)}, agent.SeenTimes{First: time.Now()})
+	d := c.BuildNoticePolicy().Decide(notice.Notice{Type: notice.Preempt, NotBefore: time.Now().Add(time.Hour)}, agent.SeenTimes{First: time.Now()})
 	check.Not(t, !d.Forced || time.Until(d.Deadline) < 59*time.Minute || !c.Acknowledge || c.DeadlineMargin <= 0, "%+v, acknowledge %t", d, c.Acknowledge)
 }
 
@@ -326,7 +326,7 @@ func TestMigratedFileIsValidForAgent(t *testing.T) {
 		must.NoError(t, err)
 		raw, err := m.ToFile()
 		must.NoError(t, err)
-		got, err := config.DecodeAgent(raw)
+		got, err := config.DecodeAgentFile(raw)
 		must.Not(t, err != nil, "%v in\n%s", err, raw)
 		file := mustParse(t, text)
 		want := file.ToAgentConfig()

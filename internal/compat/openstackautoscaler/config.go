@@ -197,7 +197,7 @@ func (m *schemaChecker) checkNode(n *yaml.Node, t reflect.Type, name string) {
 		m.checkKeys(n, t, name)
 	case n.Decode(reflect.New(t).Interface()) != nil:
 		m.wrongFields = append(m.wrongFields, field)
-		m.errs = append(m.errs, fmt.Errorf("line %d: %s: %s: want %s", n.Line, field, describeValue(n, t), describeType(t)))
+		m.errs = append(m.errs, fmt.Errorf("line %d: %s: %s: want %s", n.Line, field, describeWrongValue(n, t), describeType(t)))
 	}
 }
 
@@ -232,9 +232,9 @@ func (m *schemaChecker) isReported(err error) bool {
 	})
 }
 
-// describeValue describes a value of the wrong kind. It shows the text only if a number is wanted, because other values may
+// describeWrongValue describes a value of the wrong kind. It shows the text only if a number is wanted, because other values may
 // be secret.
-func describeValue(n *yaml.Node, t reflect.Type) string {
+func describeWrongValue(n *yaml.Node, t reflect.Type) string {
 	switch {
 	case n.Kind == yaml.SequenceNode:
 		return "a list"

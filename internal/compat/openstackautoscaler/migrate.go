@@ -29,8 +29,8 @@ const missingClusterName = `# clusterName: enter a name that is unique in the pr
 `
 
 // Migrate converts the tool's file to NodeGroups, a --cloud-config file and a clouds.yaml. cluster is the cluster's name; if
-// it is empty, the user must add it to the second file. controlPlane is the number of control plane nodes.
-func Migrate(raw []byte, cluster string, controlPlane int) ([]File, error) {
+// it is empty, the user must add it to the second file. controlPlaneNodes is the number of control plane nodes.
+func Migrate(raw []byte, cluster string, controlPlaneNodes int) ([]File, error) {
 	c, err := Parse(raw)
 	if err != nil {
 		return nil, err
@@ -38,11 +38,11 @@ func Migrate(raw []byte, cluster string, controlPlane int) ([]File, error) {
 	if c.CloudType != OpenStack {
 		return nil, fmt.Errorf("CloudType: %q: the configuration of its plugin cannot be converted: want %s", c.CloudType, OpenStack)
 	}
-	if controlPlane < 0 {
-		return nil, fmt.Errorf("--control-plane-nodes: %d: want 0 or more", controlPlane)
+	if controlPlaneNodes < 0 {
+		return nil, fmt.Errorf("--control-plane-nodes: %d: want 0 or more", controlPlaneNodes)
 	}
-	notes := append(append([]string{}, c.Warnings...), c.migrationNotes(controlPlane)...)
-	group, err := compat.FormatNodeGroup(c.ToNodeGroup(controlPlane))
+	notes := append(append([]string{}, c.Warnings...), c.migrationNotes(controlPlaneNodes)...)
+	group, err := compat.FormatNodeGroup(c.ToNodeGroup(controlPlaneNodes))
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (c *Config) migrationNotes(controlPlane int) []string {
 		notes = append(notes, "DefaultFlavour: "+name+" is the last choice unless it is in the list. The autoscaler used it for pods "+
 			"without requests. Slipway treats these like other pods.")
 	}
-	if warning := c.FormatFullControlPlane(controlPlane); warning != "" {
+	if warning := c.FullControlPlaneWarning(controlPlane); warning != "" {
 		notes = append(notes, warning)
 	}
 	if c.CoolDownTime == nil {

@@ -530,7 +530,7 @@ func TestControlPlaneIsNotCountedInGroupBounds(t *testing.T) {
 func TestFullControlPlaneIsReported(t *testing.T) {
 	c := mustParse(t, sampleConfig)
 	for controlPlane, full := range map[int]bool{0: false, 9: false, 10: true, 11: true} {
-		text := c.FormatFullControlPlane(controlPlane)
+		text := c.FullControlPlaneWarning(controlPlane)
 		want := ""
 		if full {
 			want = fmt.Sprintf("MaxNodeCount: 10: the control plane alone has %d nodes, so no machine is launched: want %d or more",

@@ -116,9 +116,9 @@ func (c *Config) flavorNames() []string {
 	return names
 }
 
-// FormatFullControlPlane returns a warning if the control plane alone reaches MaxNodeCount, so that no other node fits. Otherwise it
+// FullControlPlaneWarning returns a warning if the control plane alone reaches MaxNodeCount, so that no other node fits. Otherwise it
 // returns "".
-func (c *Config) FormatFullControlPlane(controlPlane int) string {
+func (c *Config) FullControlPlaneWarning(controlPlane int) string {
 	if controlPlane < *c.MaxNodeCount {
 		return ""
 	}
@@ -128,8 +128,8 @@ func (c *Config) FormatFullControlPlane(controlPlane int) string {
 
 // ToNodeGroup returns the group of all nodes except the control plane's. The tool's limits include the controlPlane nodes; a
 // ToNodeGroup's limits do not.
-func (c *Config) ToNodeGroup(controlPlane int) v1alpha1.NodeGroup {
-	maximum := int32(max(0, *c.MaxNodeCount-controlPlane))
+func (c *Config) ToNodeGroup(controlPlaneNodes int) v1alpha1.NodeGroup {
+	maximum := int32(max(0, *c.MaxNodeCount-controlPlaneNodes))
 	return v1alpha1.NodeGroup{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeGroup"},
 		ObjectMeta: metav1.ObjectMeta{Name: Group, Labels: map[string]string{GroupLabel: Group}},
@@ -139,7 +139,7 @@ func (c *Config) ToNodeGroup(controlPlane int) v1alpha1.NodeGroup {
 				{Key: masterLabel, Operator: metav1.LabelSelectorOpDoesNotExist},
 			}},
 			Cloud:   v1alpha1.CloudGroup{Provider: openstack.Name, Group: Group},
-			MinSize: int32(max(0, *c.MinNodeCount-controlPlane)),
+			MinSize: int32(max(0, *c.MinNodeCount-controlPlaneNodes)),
 			MaxSize: &maximum,
 			// The tool used the first sufficient flavour, and launched servers only for unschedulable pods, not for the minimum.
 			ScaleUp:     &v1alpha1.ScaleUp{Policy: v1alpha1.FirstTemplate, EnforceMinSize: new(false), Templates: c.toTemplates()},

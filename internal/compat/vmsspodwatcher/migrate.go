@@ -114,5 +114,5 @@ func (m Migration) ToFile() ([]byte, error) {
 
 // ToCloudConfig returns the file for --cloud-config.
 func (m Migration) ToCloudConfig() ([]byte, error) {
-	return yaml.Marshal(m.Config.ToClouds(m.ScaleSetID.Subscription, manager.Clouds{}))
+	return yaml.Marshal(m.Config.MergeIntoClouds(m.ScaleSetID.Subscription, manager.Clouds{}))
 }

@@ -20,9 +20,9 @@ const GroupLabel = "slipway.dev/agentpool"
 // ScaleSetID is the scale set of the pool's machines. The tool's variables do not contain it; the nodes' provider IDs do.
 type ScaleSetID struct{ Subscription, ScaleSet string }
 
-// FindScaleSet returns the scale set of most of the provider IDs. A pool has two scale sets while one replaces the other. It
+// FindMostCommonScaleSet returns the scale set of most of the provider IDs. A pool has two scale sets while one replaces the other. It
 // returns the zero value if no ID is readable.
-func FindScaleSet(providerIDs []string) ScaleSetID {
+func FindMostCommonScaleSet(providerIDs []string) ScaleSetID {
 	count := map[ScaleSetID]int{}
 	var most ScaleSetID
 	for _, raw := range providerIDs {
@@ -71,8 +71,8 @@ func (c *Config) ToNodeGroup(scaleSet string, minimum int32) v1alpha1.NodeGroup 
 	}
 }
 
-// ToClouds returns the cloud configuration. Values in base, such as the Azure cloud and credentials, are kept.
-func (c *Config) ToClouds(subscription string, base manager.Clouds) manager.Clouds {
+// MergeIntoClouds returns the cloud configuration. Values in base, such as the Azure cloud and credentials, are kept.
+func (c *Config) MergeIntoClouds(subscription string, base manager.Clouds) manager.Clouds {
 	a := manager.AzureCloud{}
 	if base.Azure != nil {
 		a = *base.Azure

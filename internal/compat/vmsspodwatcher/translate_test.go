@@ -42,7 +42,7 @@ func TestScaleSetOfMostNodesIsUsed(t *testing.T) {
 		{}:                               {"", "aws:///eu-north-1a/i-1", "azure:///subscriptions/" + testSubscription + "/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/a"},
 		{testSubscription, testScaleSet}: {newProviderID("old", "0"), newProviderID(testScaleSet, "1"), newProviderID(testScaleSet, "2"), ""},
 	} {
-		check.Is(t, want, FindScaleSet(ids))
+		check.Is(t, want, FindMostCommonScaleSet(ids))
 	}
 }
 
@@ -51,14 +51,14 @@ func TestScaleSetOfMostNodesIsUsed(t *testing.T) {
 func TestAutoscalerSyncFollowsDeletionsOnly(t *testing.T) {
 	for _, cooldown := range []string{"COOLDOWN=20", "COOLDOWN=30m", "COOLDOWN="} {
 		c := mustParse(t, "FAKENP_FLAG=true", "AKS_RG=rg", "AKS_NAME=aks", "FAKE_NODEPOOL=fake", cooldown)
-		sync := c.ToClouds(testSubscription, manager.Clouds{}).Azure.CASSync
+		sync := c.MergeIntoClouds(testSubscription, manager.Clouds{}).Azure.CASSync
 		check.Not(t, sync == nil || sync.Every != 0, "%s: %+v, want it only after deletions", cooldown, sync)
 	}
 }
 
 func TestEnvironmentExtendsAzureConfig(t *testing.T) {
 	c := mustParse(t, "FAKENP_FLAG=true", "AKS_RG=rg", "AKS_NAME=aks", "FAKE_NODEPOOL=fake", "COOLDOWN=20")
-	got := c.ToClouds(testSubscription, manager.Clouds{Azure: &manager.AzureCloud{Config: azure.Config{Cloud: "AzureChina"}}})
+	got := c.MergeIntoClouds(testSubscription, manager.Clouds{Azure: &manager.AzureCloud{Config: azure.Config{Cloud: "AzureChina"}}})
 	want := manager.Clouds{Azure: &manager.AzureCloud{
 		Config:  azure.Config{Subscription: testSubscription, ResourceGroup: "MC_rg_aks_westeurope", Cloud: "AzureChina"},
 		CASSync: &azure.CASSyncConfig{ResourceGroup: "rg", Cluster: "aks", AgentPool: "fake"},

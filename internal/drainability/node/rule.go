@@ -41,7 +41,7 @@ func (p Policy) FindRefusals(f *Facts, now time.Time) []Refusal {
 	case f.Deleting:
 		all = append(all, Refusal{Rule: BeingRemoved, Text: "is being deleted"})
 	}
-	if by, ok := p.FindProtection(f, now); ok {
+	if by, ok := p.FindActiveProtection(f, now); ok {
 		all = append(all, Refusal{Protected, "is protected by annotation " + by.Key, "remove the annotation"})
 	}
 	if f.ControlPlane != "" {
@@ -53,8 +53,8 @@ func (p Policy) FindRefusals(f *Facts, now time.Time) []Refusal {
 	return all
 }
 
-// FindProtection returns the first active protection that the policy does not ignore.
-func (p Policy) FindProtection(f *Facts, now time.Time) (drainability.Protection, bool) {
+// FindActiveProtection returns the first active protection that the policy does not ignore.
+func (p Policy) FindActiveProtection(f *Facts, now time.Time) (drainability.Protection, bool) {
 	for _, protection := range f.Protections {
 		if !p.IgnoreProtections && protection.Key != p.IgnoredAnnotation && protection.IsActive(now) {
 			return protection, true

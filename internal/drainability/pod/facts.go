@@ -81,7 +81,7 @@ const mirrorAnnotation = "kubernetes.io/config.mirror"
 // NewFacts derives the facts from the input.
 func NewFacts(in Input) Facts {
 	var f Facts
-	f.Protection, _ = drainability.FindLongest(drainability.PodProtections(in.Annotations, in.Created))
+	f.Protection, _ = drainability.FindLongestProtection(drainability.PodProtections(in.Annotations, in.Created))
 	switch in.Controller {
 	case "", "Node": // a Node owns the mirrors of its static pods and recreates none elsewhere
 	case "DaemonSet":
@@ -90,8 +90,8 @@ func NewFacts(in Input) Facts {
 		f.Owner = OwnedByController
 	}
 	safe := drainability.IsSafeToEvict(in.Annotations)
-	f.EmptyDir, f.EmptyDirs = classifyVolumes(in.EmptyDirs, in.Annotations, safe)
-	f.HostPath, f.HostPaths = classifyVolumes(in.HostPaths, in.Annotations, safe)
+	f.EmptyDir, f.EmptyDirs = classifyLocalVolumes(in.EmptyDirs, in.Annotations, safe)
+	f.HostPath, f.HostPaths = classifyLocalVolumes(in.HostPaths, in.Annotations, safe)
 	_, mirror := in.Annotations[mirrorAnnotation]
 	f.setFlag(Mirror, mirror)
 	f.setFlag(Terminating, in.Terminating)
@@ -106,8 +106,8 @@ func (f *Facts) setFlag(flag Flags, on bool) {
 	}
 }
 
-// classifyVolumes returns whether volumes hold data that must be kept, and the names of those, or else of all.
-func classifyVolumes(volumes []string, annotations map[string]string, safe bool) (LocalStorage, string) {
+// classifyLocalVolumes returns whether volumes hold data that must be kept, and the names of those, or else of all.
+func classifyLocalVolumes(volumes []string, annotations map[string]string, safe bool) (LocalStorage, string) {
 	if len(volumes) == 0 {
 		return NoLocalStorage, ""
 	}

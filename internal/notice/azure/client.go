@@ -162,9 +162,9 @@ func (c *Client) ClockAhead() time.Duration { return time.Duration(c.clockAhead.
 // in the past, and the minimum notice applies.
 const maxClockAhead = 24 * time.Hour
 
-// compareClocks compares this instance's clock with the Date of a response. The response was made between sent and
+// updateClockAhead compares this instance's clock with the Date of a response. The response was made between sent and
 // now, so a slow one gives only a rough estimate.
-func (c *Client) compareClocks(sent, now time.Time, header http.Header) {
+func (c *Client) updateClockAhead(sent, now time.Time, header http.Header) {
 	date, err := http.ParseTime(header.Get("Date"))
 	if err != nil {
 		return
@@ -200,7 +200,7 @@ func (c *Client) sendRequest(ctx context.Context, method string, body []byte) ([
 		return nil, c.newTransportError(ctx, Unreachable, limit, err)
 	}
 	defer func() { _ = response.Body.Close() }() // the body may not have been read to its end
-	c.compareClocks(sent, time.Now(), response.Header)
+	c.updateClockAhead(sent, time.Now(), response.Header)
 	if response.StatusCode != http.StatusOK {
 		return nil, newStatusError(response)
 	}
@@ -232,9 +232,9 @@ func (c *Client) newTransportError(ctx context.Context, otherwise Class, limit t
 func newStatusError(response *http.Response) error {
 	excerpt, _ := io.ReadAll(io.LimitReader(response.Body, maxExcerpt)) // a partial excerpt is good enough
 	err := fmt.Errorf("%s %s: status %s: %s", response.Request.Method, response.Request.URL, response.Status,
-		quote(excerpt))
+		quoteForError(excerpt))
 	if to := response.Header.Get("Location"); to != "" {
-		err = fmt.Errorf("%w; its redirect to %s is not followed", err, quote(to))
+		err = fmt.Errorf("%w; its redirect to %s is not followed", err, quoteForError(to))
 	}
 	return &Error{
 		Class:      HTTPStatus,

@@ -41,7 +41,7 @@ type Document []byte
 //
 // A missing or unreadable DocumentIncarnation is a warning too. A NotBefore in the past is kept.
 func (d Document) ToSnapshot(resource string, at time.Time) (notice.Snapshot, error) {
-	events, warning, err := d.findEvents()
+	events, warning, err := d.extractEvents()
 	if err != nil {
 		return notice.Snapshot{}, err
 	}
@@ -49,37 +49,37 @@ func (d Document) ToSnapshot(resource string, at time.Time) (notice.Snapshot, er
 	if warning != nil {
 		r.warnings.add("", false, warning)
 	}
-	if err := r.readAll(events); err != nil {
+	if err := r.readEvents(events); err != nil {
 		return notice.Snapshot{}, &Error{Class: WrongShape, Err: err}
 	}
 	return r.build(at), nil
 }
 
-// findEvents returns the list of events. The warning is about the incarnation, which nothing depends on: the bytes
+// extractEvents returns the list of events. The warning is about the incarnation, which nothing depends on: the bytes
 // show whether the document has changed.
-func (d Document) findEvents() (findEvents json.RawMessage, warning, err error) {
+func (d Document) extractEvents() (events json.RawMessage, warning, err error) {
 	var top struct {
 		DocumentIncarnation json.RawMessage
 		Events              json.RawMessage
 	}
 	if err := json.Unmarshal(d, &top); err != nil {
 		if kind := (*json.UnmarshalTypeError)(nil); errors.As(err, &kind) {
-			return nil, nil, &Error{Class: WrongShape, Err: fmt.Errorf("document %s: want an object", quote(d))}
+			return nil, nil, &Error{Class: WrongShape, Err: fmt.Errorf("document %s: want an object", quoteForError(d))}
 		}
-		return nil, nil, &Error{Class: NotJSON, Err: fmt.Errorf("document %s: %w", quote(d), err)}
+		return nil, nil, &Error{Class: NotJSON, Err: fmt.Errorf("document %s: %w", quoteForError(d), err)}
 	}
 	switch {
 	case top.Events == nil:
-		return nil, nil, &Error{Class: WrongShape, Err: fmt.Errorf("document %s: Events is missing", quote(d))}
+		return nil, nil, &Error{Class: WrongShape, Err: fmt.Errorf("document %s: Events is missing", quoteForError(d))}
 	case top.Events[0] != '[':
-		return nil, nil, &Error{Class: WrongShape, Err: fmt.Errorf("%s: %s: want a list", eventsField, compact(top.Events))}
+		return nil, nil, &Error{Class: WrongShape, Err: fmt.Errorf("%s: %s: want a list", eventsField, compactForError(top.Events))}
 	}
 	if top.DocumentIncarnation == nil {
 		return top.Events, errors.New("DocumentIncarnation is missing"), nil
 	}
 	var incarnation *int64
 	if err := json.Unmarshal(top.DocumentIncarnation, &incarnation); err != nil || incarnation == nil {
-		return top.Events, fmt.Errorf("DocumentIncarnation: %s: want an integer", compact(top.DocumentIncarnation)), nil
+		return top.Events, fmt.Errorf("DocumentIncarnation: %s: want an integer", compactForError(top.DocumentIncarnation)), nil
 	}
 	return top.Events, nil, nil
 }
@@ -105,8 +105,8 @@ type snapshotBuilder struct {
 	warnings   problems
 }
 
-// readAll reads the list with one buffer for all entries.
-func (r *snapshotBuilder) readAll(events json.RawMessage) error {
+// readEvents reads the list with one buffer for all entries.
+func (r *snapshotBuilder) readEvents(events json.RawMessage) error {
 	dec := json.NewDecoder(bytes.NewReader(events))
 	if _, err := dec.Token(); err != nil {
 		return fmt.Errorf("%s: %w", eventsField, err)
@@ -126,7 +126,7 @@ func (r *snapshotBuilder) readAll(events json.RawMessage) error {
 func (r *snapshotBuilder) readEvent(path string, raw json.RawMessage) {
 	var e event
 	if raw[0] != '{' {
-		r.unreadable.add("", false, fmt.Errorf("%s: %s: want an object", path, compact(raw)))
+		r.unreadable.add("", false, fmt.Errorf("%s: %s: want an object", path, compactForError(raw)))
 		return
 	}
 	if err := json.Unmarshal(raw, &e); err != nil {
@@ -203,9 +203,9 @@ func (r *snapshotBuilder) build(at time.Time) notice.Snapshot {
 			s.Unreadable = append(s.Unreadable, p)
 		}
 	}
-	s.Unreadable = append(s.Unreadable, r.unreadable.rest()...)
+	s.Unreadable = append(s.Unreadable, r.unreadable.summarizeOmitted()...)
 	s.Warnings = append(s.Warnings, r.warnings.list...)
-	s.Warnings = append(s.Warnings, r.warnings.rest()...)
+	s.Warnings = append(s.Warnings, r.warnings.summarizeOmitted()...)
 	slices.SortFunc(s.Notices, func(a, b notice.Notice) int { return strings.Compare(a.ID, b.ID) })
 	return s
 }
@@ -243,16 +243,16 @@ type problems struct {
 	omitted int
 }
 
-func (p *problems) add(id string, named bool, err error) {
+func (p *problems) add(id string, namesInstance bool, err error) {
 	if len(p.list) == maxProblems {
 		p.omitted++
 		return
 	}
-	p.list = append(p.list, notice.Problem{ID: id, NamesInstance: named, Err: err})
+	p.list = append(p.list, notice.Problem{ID: id, NamesInstance: namesInstance, Err: err})
 }
 
-// rest returns a problem for the omitted ones. It has no ID, so no missing notice counts as ended.
-func (p *problems) rest() []notice.Problem {
+// summarizeOmitted returns a problem for the omitted ones. It has no ID, so no missing notice counts as ended.
+func (p *problems) summarizeOmitted() []notice.Problem {
 	if p.omitted == 0 {
 		return nil
 	}

@@ -20,8 +20,8 @@ var notBeforeLayouts = []string{
 	time.RFC3339,
 }
 
-// parseText parses a required string.
-func parseText(path string, raw json.RawMessage) (string, error) {
+// parseRequiredText parses a required string.
+func parseRequiredText(path string, raw json.RawMessage) (string, error) {
 	if raw == nil {
 		return "", fmt.Errorf("%s is missing", path)
 	}
@@ -39,7 +39,7 @@ func parseOptionalText(path string, raw json.RawMessage) (string, error) {
 	}
 	var s string
 	if err := json.Unmarshal(raw, &s); err != nil {
-		return "", fmt.Errorf("%s: %s: want a string", path, compact(raw))
+		return "", fmt.Errorf("%s: %s: want a string", path, compactForError(raw))
 	}
 	return s, nil
 }
@@ -47,7 +47,7 @@ func parseOptionalText(path string, raw json.RawMessage) (string, error) {
 // parseOneOf parses a string that must be one of the allowed ones, ignoring case and surrounding spaces. It returns
 // the allowed spelling.
 func parseOneOf[T ~string](path string, raw json.RawMessage, allowed ...T) (T, error) {
-	s, err := parseText(path, raw)
+	s, err := parseRequiredText(path, raw)
 	if err != nil {
 		return "", err
 	}
@@ -58,14 +58,14 @@ func parseOneOf[T ~string](path string, raw json.RawMessage, allowed ...T) (T, e
 		}
 		names[i] = string(a)
 	}
-	return "", fmt.Errorf("%s: %s: want one of %s", path, quote(s), strings.Join(names, ", "))
+	return "", fmt.Errorf("%s: %s: want one of %s", path, quoteForError(s), strings.Join(names, ", "))
 }
 
 // maxIDBytes is the longest EventId that is accepted. Azure's are UUIDs.
 const maxIDBytes = 256
 
 func parseEventID(path string, raw json.RawMessage) (string, error) {
-	id, err := parseText(path, raw)
+	id, err := parseRequiredText(path, raw)
 	if len(id) > maxIDBytes {
 		return "", fmt.Errorf("%s: has %d bytes: want at most %d", path, len(id), maxIDBytes)
 	}
@@ -80,17 +80,17 @@ func parseResources(path string, raw json.RawMessage) ([]string, error) {
 		return nil, fmt.Errorf("%s is missing", path)
 	}
 	if one := ""; json.Unmarshal(raw, &one) == nil && one != "" {
-		return []string{one}, fmt.Errorf("%s: %s: want a list of machine names", path, compact(raw))
+		return []string{one}, fmt.Errorf("%s: %s: want a list of machine names", path, compactForError(raw))
 	}
 	var entries []json.RawMessage
 	if err := json.Unmarshal(raw, &entries); err != nil || len(entries) == 0 {
-		return nil, fmt.Errorf("%s: %s: want a list of machine names", path, compact(raw))
+		return nil, fmt.Errorf("%s: %s: want a list of machine names", path, compactForError(raw))
 	}
 	var wrong error
 	names := make([]string, len(entries))
 	for i, entry := range entries {
 		if entry[0] != '"' || json.Unmarshal(entry, &names[i]) != nil {
-			names[i] = compact(entry)
+			names[i] = compactForError(entry)
 			wrong = fmt.Errorf("%s[%d]: %s: want a machine name", path, i, names[i])
 		}
 	}
@@ -104,7 +104,7 @@ const maxYear = 9998
 func parseNotBefore(path string, raw json.RawMessage) (time.Time, error) {
 	s, err := parseOptionalText(path, raw)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("%s: %s: %s", path, compact(raw), wantNotBefore)
+		return time.Time{}, fmt.Errorf("%s: %s: %s", path, compactForError(raw), wantNotBefore)
 	}
 	if s = strings.TrimSpace(s); s == "" {
 		return time.Time{}, nil
@@ -114,7 +114,7 @@ func parseNotBefore(path string, raw json.RawMessage) (time.Time, error) {
 			return t.UTC(), nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("%s: %s: %s", path, quote(s), wantNotBefore)
+	return time.Time{}, fmt.Errorf("%s: %s: %s", path, quoteForError(s), wantNotBefore)
 }
 
 // unknownDuration is the service's value for an unknown duration (DurationInSeconds -1).
@@ -129,7 +129,7 @@ func parseDuration(path string, raw json.RawMessage) (time.Duration, error) {
 	var seconds *int64
 	if err := json.Unmarshal(raw, &seconds); err != nil || seconds == nil || *seconds < -1 || *seconds > most {
 		return unknownDuration, fmt.Errorf("%s: %s: want whole seconds, 0 for no impact, or -1 for unknown",
-			path, compact(raw))
+			path, compactForError(raw))
 	}
 	return time.Duration(*seconds) * time.Second, nil
 }
@@ -137,11 +137,11 @@ func parseDuration(path string, raw json.RawMessage) (time.Duration, error) {
 // maxQuoteBytes limits how much of a foreign value is repeated in an error.
 const maxQuoteBytes = 120
 
-// compact formats a foreign JSON value for an error, on one line and clipped.
-func compact(raw json.RawMessage) string {
+// compactForError formats a foreign JSON value for an error, on one line and clipped.
+func compactForError(raw json.RawMessage) string {
 	var b bytes.Buffer
 	if err := json.Compact(&b, raw); err != nil {
-		return quote(raw)
+		return quoteForError(raw)
 	}
 	if b.Len() > maxQuoteBytes {
 		return strings.ToValidUTF8(string(b.Bytes()[:maxQuoteBytes]), "") + "…"
@@ -149,8 +149,8 @@ func compact(raw json.RawMessage) string {
 	return b.String()
 }
 
-// quote formats a foreign text for an error: on one line, printable, and clipped.
-func quote[T ~string | ~[]byte](value T) string {
+// quoteForError formats a foreign text for an error: on one line, printable, and clipped.
+func quoteForError[T ~string | ~[]byte](value T) string {
 	if len(value) > maxQuoteBytes {
 		return strconv.Quote(strings.ToValidUTF8(string(value[:maxQuoteBytes]), "")) + "…"
 	}

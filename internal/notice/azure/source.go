@@ -141,7 +141,7 @@ func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
 		case <-timer.C:
 		}
 		earliest = time.Now().Add(minRequestedInterval)
-		wait := poll.poll(ctx)
+		wait := poll.pollOnce(ctx)
 		now := time.Now()
 		if until := now.Add(wait); wait > 0 && until.After(earliest) {
 			earliest = until
@@ -177,8 +177,8 @@ type poller struct {
 	failure      failureLog
 }
 
-// poll polls once, and returns the pause that the service demands.
-func (p *poller) poll(ctx context.Context) (wait time.Duration) {
+// pollOnce polls once, and returns the pause that the service demands.
+func (p *poller) pollOnce(ctx context.Context) (wait time.Duration) {
 	s := p.source
 	began := time.Now()
 	document, err := s.fetcher.Fetch(ctx)
@@ -193,7 +193,7 @@ func (p *poller) poll(ctx context.Context) (wait time.Duration) {
 		return 0
 	}
 	if err != nil {
-		return p.handleFailure(err)
+		return p.reportFailedPoll(err)
 	}
 	s.lastRead.Store(time.Now().UnixNano())
 	p.failure.logRecovery(s.log)
@@ -211,7 +211,7 @@ func (p *poller) poll(ctx context.Context) (wait time.Duration) {
 	return 0
 }
 
-func (p *poller) handleFailure(err error) (wait time.Duration) {
+func (p *poller) reportFailedPoll(err error) (wait time.Duration) {
 	failed := &Error{Class: Unreachable, Err: err}
 	errors.As(err, &failed)
 	p.failure.logFailure(p.source.log, failed, err)

@@ -261,8 +261,8 @@ func TestUnchangedDocumentAllocatesNothing(t *testing.T) {
 	source, err := NewSource(SourceOptions{Fetcher: fixedFetcher{sample(t, "scale-set.json")}, Resource: "vm_1"})
 	must.NoError(t, err)
 	p := poller{source: source, emit: func(notice.Snapshot) {}}
-	p.poll(t.Context())
-	check.Is(t, 0, testing.AllocsPerRun(100, func() { p.poll(t.Context()) }))
+	p.pollOnce(t.Context())
+	check.Is(t, 0, testing.AllocsPerRun(100, func() { p.pollOnce(t.Context()) }))
 }
 
 func TestRequestedPollsRunAtMostOncePerSecond(t *testing.T) {

@@ -95,9 +95,9 @@ func (s *Source) LastRead() time.Time {
 	return s.lastRead
 }
 
-// Resume passes the notices of an earlier process that had not ended. Each stays until its condition has been false
+// ResumeNotices passes the notices of an earlier process that had not ended. Each stays until its condition has been false
 // for long enough. Call it before the first See.
-func (s *Source) Resume(notices []notice.Notice) {
+func (s *Source) ResumeNotices(notices []notice.Notice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range notices {
@@ -131,7 +131,7 @@ func (s *Source) Run(ctx context.Context, emit func(notice.Snapshot)) {
 		case <-timer.C:
 		}
 		snapshot, next := w.evaluate(time.Now())
-		if w.storeIfChanged(snapshot) {
+		if w.storeAndReportChange(snapshot) {
 			emit(snapshot)
 		}
 		timer.Stop()
@@ -160,12 +160,12 @@ type ruleState struct {
 
 // evaluate returns the snapshot for the node's conditions. It also returns when the snapshot may change without a
 // change of the node; 0 is never.
-func (w *evaluator) evaluate(now time.Time) (notice.Snapshot, time.Duration) {
+func (w *evaluator) evaluate(now time.Time) (snapshot notice.Snapshot, recheckAfter time.Duration) {
 	s := w.source
 	s.mu.Lock()
 	node := s.node
 	s.mu.Unlock()
-	snapshot := notice.Snapshot{At: now}
+	snapshot = notice.Snapshot{At: now}
 	next := pause(0)
 	for _, r := range s.options.Rules {
 		on := findCondition(node, r.Type)
@@ -182,9 +182,9 @@ func (w *evaluator) evaluate(now time.Time) (notice.Snapshot, time.Duration) {
 	return snapshot, time.Duration(next)
 }
 
-// storeIfChanged stores the snapshot, and reports whether its notices differ from the last ones. A different message
+// storeAndReportChange stores the snapshot, and reports whether its notices differ from the last ones. A different message
 // of a detector does not count.
-func (w *evaluator) storeIfChanged(s notice.Snapshot) bool {
+func (w *evaluator) storeAndReportChange(s notice.Snapshot) (changed bool) {
 	same := slices.EqualFunc(w.lastNotices, s.Notices, func(a, b notice.Notice) bool { return a.ID == b.ID })
 	news := !w.hasEmitted || !same
 	w.lastNotices, w.hasEmitted = s.Notices, true

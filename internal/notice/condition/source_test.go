@@ -206,7 +206,7 @@ func TestConditionTrueBeforeStartCountsAtOnce(t *testing.T) {
 func TestI8NoticeOfEarlierProcessEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFixture(t, newRule("KernelDeadlock", time.Minute, 5*time.Minute))
-		s.Resume([]notice.Notice{{ID: "KernelDeadlock"}})
+		s.ResumeNotices([]notice.Notice{{ID: "KernelDeadlock"}})
 		s.status["KernelDeadlock"], s.since["KernelDeadlock"] = "False", time.Now().Add(-2*time.Minute)
 		s.run()
 		s.sendNode()

@@ -44,15 +44,15 @@ func (s *Source) RequestDrain() { s.setRequested(true) }
 // CancelDrain withdraws the request, also one of an earlier process.
 func (s *Source) CancelDrain() { s.setRequested(false) }
 
-// Resume continues a request of an earlier process, unless Ask or Withdraw was called.
-func (s *Source) Resume(notices []notice.Notice) {
+// ResumeNotices continues a request of an earlier process, unless Ask or Withdraw was called.
+func (s *Source) ResumeNotices(notices []notice.Notice) {
 	s.mu.Lock()
 	said := s.called
 	s.requested = s.requested || !said && len(notices) > 0
 	asked := s.requested
 	s.mu.Unlock()
 	if !said && asked {
-		s.notifyRun()
+		s.triggerSnapshot()
 	}
 }
 
@@ -60,11 +60,11 @@ func (s *Source) setRequested(asked bool) {
 	s.mu.Lock()
 	s.called, s.requested = true, asked
 	s.mu.Unlock()
-	s.notifyRun()
+	s.triggerSnapshot()
 }
 
-// notifyRun makes Run emit a snapshot.
-func (s *Source) notifyRun() {
+// triggerSnapshot makes Run emit a snapshot.
+func (s *Source) triggerSnapshot() {
 	select {
 	case s.changed <- struct{}{}:
 	default:

@@ -64,7 +64,7 @@ func (e *Exporter) Close(ctx context.Context) error { return e.provider.Shutdown
 const traceparent = "traceparent"
 
 // Record implements observe.Tracer. An invalid parent starts a new trace.
-func (e *Exporter) Record(s observe.Span) string {
+func (e *Exporter) Record(s observe.Span) (parent string) {
 	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceparent: s.Parent})
 	ctx, span := e.tracer.Start(ctx, s.Name, trace.WithTimestamp(s.Began), trace.WithAttributes(toAttributes(s.Attributes)...))
 	for _, event := range s.Events {

@@ -13,14 +13,14 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// PrintSelection prints the nodes to remove, in order, and why the other evaluated nodes stay. wide adds the target of
+// PrintVictimSelection prints the nodes to remove, in order, and why the other evaluated nodes stay. wide adds the target of
 // each pod.
-func PrintSelection(w io.Writer, s *planner.Selection, wide bool) error {
+func PrintVictimSelection(w io.Writer, s *planner.VictimSelection, wide bool) error {
 	p := newPrinter(w)
 	p.printLine("REMOVE\tCOST\tPODS TO MOVE\tPODS DELETED WITH IT")
 	for i := range s.Victims {
 		v := &s.Victims[i]
-		p.printLine("%s\t%s\t%d\t%d", v.Node, formatCost(v.Cost), len(v.Moves), len(v.Stays))
+		p.printLine("%s\t%s\t%d\t%d", v.Node, formatCost(v.Cost), len(v.Moves), len(v.DeletedPods))
 		if wide {
 			for _, m := range v.Moves {
 				p.printLine("  %s -> %s", m.Pod, m.To)
@@ -30,12 +30,12 @@ func PrintSelection(w io.Writer, s *planner.Selection, wide bool) error {
 	if len(s.Victims) == 0 {
 		p.printLine("(none)")
 	}
-	if len(s.Rejected) > 0 {
+	if len(s.Skipped) > 0 {
 		p.printLine("")
 		p.printLine("KEEP\tRULE\tREASON")
-		for _, passed := range s.Rejected {
-			for _, r := range passed.Refusals {
-				p.printLine("%s\t%s\t%s", passed.Node, r.Rule, r)
+		for _, node := range s.Skipped {
+			for _, r := range node.Refusals {
+				p.printLine("%s\t%s\t%s", node.Node, r.Rule, r)
 			}
 		}
 	}
@@ -50,16 +50,16 @@ func PrintEvacuation(w io.Writer, e *planner.Evacuation) error {
 	} else {
 		p.printLine("%s cannot be removed.", e.Node)
 	}
-	p.startSection("BLOCKED BY\tREASON\tREMEDY", len(e.Refusals))
+	p.startSectionUnlessEmpty("BLOCKED BY\tREASON\tREMEDY", len(e.Refusals))
 	for _, r := range e.Refusals {
 		p.printLine("%s\t%s\t%s", r.Rule, r, r.Remedy)
 	}
-	p.startSection("POD\tWOULD MOVE TO", len(e.Moves))
+	p.startSectionUnlessEmpty("POD\tWOULD MOVE TO", len(e.Moves))
 	for _, m := range e.Moves {
 		p.printLine("%s\t%s", m.Pod, m.To)
 	}
-	p.startSection("POD\tDELETED WITH THE NODE, BY RULE", len(e.Stays))
-	for _, s := range e.Stays {
+	p.startSectionUnlessEmpty("POD\tDELETED WITH THE NODE, BY RULE", len(e.DeletedPods))
+	for _, s := range e.DeletedPods {
 		p.printLine("%s\t%s", s.Pod, s.Rule)
 	}
 	return p.flush()
@@ -78,11 +78,11 @@ func PrintPendingPod(w io.Writer, s *planner.PendingPod) error {
 	default:
 		p.printLine("%s fits on no node.", s.Pod)
 	}
-	p.startSection("NODES\tREASON\tPREDICATE", len(s.Nodes))
+	p.startSectionUnlessEmpty("NODES\tREASON\tPREDICATE", len(s.Nodes))
 	for _, t := range s.Nodes {
 		p.printLine("%d\t%s\t%s", t.Nodes, t.Reason, t.Reason.Predicate)
 	}
-	p.startSection("NEW INSTANCE\tWOULD HELP", len(s.NewInstances))
+	p.startSectionUnlessEmpty("NEW INSTANCE\tWOULD HELP", len(s.NewInstances))
 	for _, name := range sortedKeys(s.NewInstances) {
 		answer := s.NewInstances[name]
 		if answer == placement.Fits.String() {
@@ -103,7 +103,7 @@ func PrintPlan(w io.Writer, s *planner.Plan, wide bool) error {
 			return err
 		}
 	}
-	return PrintSelection(w, s.Remove, wide)
+	return PrintVictimSelection(w, s.Remove, wide)
 }
 
 // PrintPacking prints the launches with their numbers of pods, and the pods that no launch would help.
@@ -112,7 +112,7 @@ func PrintPacking(w io.Writer, s *planner.Packing) error {
 	launched := 0
 	p.printLine("LAUNCH\tZONE\tPODS")
 	for _, m := range s.Instances {
-		p.printLine("%s\t%s\t%d", m.Flavour, m.Zone, len(m.Pods))
+		p.printLine("%s\t%s\t%d", m.Template, m.Zone, len(m.Pods))
 		launched += len(m.Pods)
 	}
 	if len(s.Instances) == 0 {
@@ -121,7 +121,7 @@ func PrintPacking(w io.Writer, s *planner.Packing) error {
 	p.printLine("")
 	p.printLine("%s on existing nodes, %s on new instances, at a cost of %s.", formatPodCount(len(s.Moves)-launched), formatPodCount(launched),
 		formatCost(s.Cost))
-	p.startSection("UNSCHEDULABLE POD\tFLAVOUR\tREASON", len(s.Unschedulable))
+	p.startSectionUnlessEmpty("UNSCHEDULABLE POD\tTEMPLATE\tREASON", len(s.Unschedulable))
 	for _, h := range s.Unschedulable {
 		for _, name := range sortedKeys(h.Reasons) {
 			p.printLine("%s\t%s\t%s", h.Pod, name, h.Reasons[name])
@@ -172,8 +172,8 @@ func (p *printer) printLine(format string, args ...any) {
 	}
 }
 
-// startSection starts a table with a header, unless it has no rows.
-func (p *printer) startSection(header string, rows int) {
+// startSectionUnlessEmpty starts a table with a header, unless it has no rows.
+func (p *printer) startSectionUnlessEmpty(header string, rows int) {
 	if rows > 0 {
 		p.printLine("")
 		p.printLine("%s", header)

@@ -56,7 +56,7 @@ func TestPrintedAnswersMatchGoldenFiles(t *testing.T) {
 		selection, err := planner.SelectVictims(s, 4, planner.LeastDisruption, planner.Options{})
 		must.NoError(t, err)
 		checkGolden(t, map[bool]string{false: "plan", true: "plan-wide"}[wide], func(w io.Writer) error {
-			return explain.PrintSelection(w, selection, wide)
+			return explain.PrintVictimSelection(w, selection, wide)
 		})
 		checkGolden(t, "plan-json", func(w io.Writer) error {
 			encoder := json.NewEncoder(w)
@@ -69,13 +69,13 @@ func TestPrintedAnswersMatchGoldenFiles(t *testing.T) {
 		must.NoError(t, err)
 		checkGolden(t, "why-"+name, func(w io.Writer) error { return explain.PrintEvacuation(w, e) })
 	}
-	flavours := []planner.Flavour{placementtest.NewFlavour()}
+	templates := []planner.Template{placementtest.NewTemplate()}
 	for _, name := range []string{"batch-0", "monster-0"} {
-		p, err := planner.JudgePending(s, placement.PodKey{Namespace: "default", Name: name}, flavours)
+		p, err := planner.JudgePendingPod(s, placement.PodKey{Namespace: "default", Name: name}, templates)
 		must.NoError(t, err)
 		checkGolden(t, "why-"+name, func(w io.Writer) error { return explain.PrintPendingPod(w, p) })
 	}
-	packing, err := planner.PackPods(s, nil, flavours, planner.LeastCost)
+	packing, err := planner.PackPods(s, nil, templates, planner.LeastCost)
 	must.NoError(t, err)
 	checkGolden(t, "pack", func(w io.Writer) error { return explain.PrintPacking(w, packing) })
 }

@@ -16,19 +16,19 @@ type Chain struct {
 
 // RunFilters runs the filters on a node in the order of the scheduler's default profile. Like the scheduler, it stops at
 // the first filter that refuses. A filter that cannot decide counts only if no later filter refuses.
-func (h *Chain) RunFilters(c *Class, n *Node) placement.Verdict {
-	if v := c.Filter.verdictOn(n); v != admitted {
+func (h *Chain) RunFilters(c *PodClass, n *Node) placement.Verdict {
+	if v := c.Filter.cachedVerdictOn(n); v != admitted {
 		return newBlockedVerdict(c.Filter.toReason(v, n))
 	}
 	if !c.areHostPortsFree(n) {
 		return newBlockedVerdict(reasonPorts)
 	}
-	if !c.fitsResources(n) {
-		if reasons := h.listResourceReasons(c, n); len(reasons) > 0 {
+	if !c.fitsResourcesAndPodLimit(n) {
+		if reasons := h.listInsufficientResourceReasons(c, n); len(reasons) > 0 {
 			return newBlockedVerdict(reasons...)
 		}
 	}
-	undecided := append(h.listDeviceReasons(c, n), c.undecidable...)
+	undecided := append(h.listDeviceClassReasons(c, n), c.undecidable...)
 	if c.volumes != nil {
 		refused, open := h.runVolumeFilters(c, n)
 		if len(refused) > 0 {
@@ -39,10 +39,10 @@ func (h *Chain) RunFilters(c *Class, n *Node) placement.Verdict {
 	if r := c.checkTopologySpread(n.ID); r != nil {
 		return newBlockedVerdict(*r)
 	}
-	if r := c.checkPodAffinity(n.ID); r != nil {
+	if r := c.checkInterPodAffinity(n.ID); r != nil {
 		return newBlockedVerdict(*r)
 	}
-	if !c.hasNeededFeatures(n) {
+	if !c.nodeHasNeededFeatures(n) {
 		return newBlockedVerdict(reasonFeatures)
 	}
 	if len(undecided) > 0 {
@@ -57,7 +57,7 @@ func newBlockedVerdict(reasons ...placement.Reason) placement.Verdict {
 
 // PreFilterRefusal returns the reason why the scheduler's PreFilter rejects the pod for every node, or nil. The cause is the
 // pod itself, or the claims that it names.
-func (h *Chain) PreFilterRefusal(c *Class) *placement.Reason {
+func (h *Chain) PreFilterRefusal(c *PodClass) *placement.Reason {
 	if c.preFilterRefusal != nil && c.preFilterRefusal.Predicate == gatesPredicate {
 		return c.preFilterRefusal
 	}
@@ -65,14 +65,14 @@ func (h *Chain) PreFilterRefusal(c *Class) *placement.Reason {
 		return c.Filter.nameConflict
 	}
 	if c.volumes != nil {
-		if r := c.volumes.resolveView(h.Storage).refusal; r != nil {
+		if r := c.volumes.currentView(h.Storage).refusal; r != nil {
 			return r
 		}
 	}
 	return c.preFilterRefusal
 }
 
-func (h *Chain) runVolumeFilters(c *Class, n *Node) (refused, undecided []placement.Reason) {
+func (h *Chain) runVolumeFilters(c *PodClass, n *Node) (refused, undecided []placement.Reason) {
 	if r := h.checkVolumeRestrictions(c, n); r != nil {
 		return []placement.Reason{*r}, nil
 	}
@@ -97,11 +97,11 @@ func (h *Chain) runVolumeFilters(c *Class, n *Node) (refused, undecided []placem
 }
 
 // IsPlaceable reports whether pods of a class can fit on any node at all.
-func (h *Chain) IsPlaceable(c *Class) bool {
+func (h *Chain) IsPlaceable(c *PodClass) bool {
 	return len(c.undecidable) == 0 && h.PreFilterRefusal(c) == nil
 }
 
 // HasRoomOn runs the filters that can only get worse when a node gains pods: those on the node object, resources and ports.
-func (c *Class) HasRoomOn(n *Node) bool {
-	return !n.RemovedByPlan && n.Present && c.Filter.verdictOn(n) == admitted && c.fitsResources(n) && c.areHostPortsFree(n)
+func (c *PodClass) HasRoomOn(n *Node) bool {
+	return !n.RemovedByPlan && n.Present && c.Filter.cachedVerdictOn(n) == admitted && c.fitsResourcesAndPodLimit(n) && c.areHostPortsFree(n)
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-// Class holds everything that scheduling reads from a pod. It is compiled once and shared by all pods with the same
+// PodClass holds everything that scheduling reads from a pod. It is compiled once and shared by all pods with the same
 // needs.
-type Class struct {
+type PodClass struct {
 	Key      string
 	ID       int32 // reused after the class is dropped
 	PodCount int   // number of pods in the snapshot
@@ -26,7 +26,7 @@ type Class struct {
 	ports    []hostPort
 
 	AffinityCounters             []*AffinityCounter // one per term; each counts the pods that match every term
-	ownLabelsMatch               bool               // the pod's labels match its own affinity; namespace selectors are checked in selectsOwnPods
+	ownLabelsMatch               bool               // the pod's labels match its own affinity; namespace selectors are checked in affinitySelectsOwnPods
 	AntiAffinityCounters         []*AffinityCounter
 	ExistingAntiAffinityCounters []*ExistingAntiAffinityCounter // counters of the pods with the same anti-affinity terms as this class
 	SpreadConstraints            []SpreadConstraint
@@ -97,7 +97,7 @@ func (d *SchedulingNeeds) WriteKey(e *KeyEncoder) {
 	}
 	e.writePodAffinityTerms(requiredAffinityTerms(spec.Affinity))
 	e.writePodAffinityTerms(requiredAntiAffinityTerms(spec.Affinity))
-	e.writeSpreadConstraints(spec.TopologySpreadConstraints)
+	e.writeHardSpreadConstraints(spec.TopologySpreadConstraints)
 	d.volumes.writeTo(e)
 	e.WriteTexts(d.undecidable)
 	e.WriteCount(len(spec.SchedulingGates))
@@ -111,35 +111,35 @@ func (d *SchedulingNeeds) WriteKey(e *KeyEncoder) {
 	e.WriteText(d.preferredSelectorError)
 }
 
-// CompileClass returns a new class for pods with these needs.
-func (d *SchedulingNeeds) CompileClass(key string, in Interner) *Class {
+// CompilePodClass returns a new class for pods with these needs.
+func (d *SchedulingNeeds) CompilePodClass(key string, in Interner) *PodClass {
 	pod, spec := d.pod, &d.pod.Spec
-	c := &Class{
+	c := &PodClass{
 		Key: key, Priority: ptr.Deref(spec.Priority, 0), Usage: d.requests, Requests: keepPositive(d.requests), ports: d.ports,
 		volumes: d.volumes, features: d.features, needsFeatures: d.needsFeatures,
 		Labels: in.InternLabels(pod.Namespace, pod.Labels), Filter: in.InternNodeFilter(d.nodeName, spec),
 	}
 	for _, text := range d.undecidable {
-		c.undecidable = append(c.undecidable, placement.Reason{Predicate: devicesPredicate, Text: text})
+		c.undecidable = append(c.undecidable, placement.Reason{Predicate: devicesPredicate, Message: text})
 	}
 	c.compileSchedulingGates(spec.SchedulingGates)
 	c.compileTopologySpread(pod, in)
-	c.compilePodAffinity(pod, d.preferredSelectorError, in)
+	c.compileInterPodAffinity(pod, d.preferredSelectorError, in)
 	return c
 }
 
 // setRefusal records why every node is refused. The first call wins.
-func (c *Class) setRefusal(predicate, text, scheduler string) {
+func (c *PodClass) setRefusal(predicate, text, scheduler string) {
 	if c.preFilterRefusal == nil {
-		c.preFilterRefusal = &placement.Reason{Predicate: predicate, Text: text, Scheduler: scheduler}
+		c.preFilterRefusal = &placement.Reason{Predicate: predicate, Message: text, Scheduler: scheduler}
 	}
 }
 
 // HasVolumes reports whether scheduling reads anything from the volumes of the class.
-func (c *Class) HasVolumes() bool { return c.volumes != nil }
+func (c *PodClass) HasVolumes() bool { return c.volumes != nil }
 
 // ClaimCount returns the number of claims that a pod of the class uses.
-func (c *Class) ClaimCount() int {
+func (c *PodClass) ClaimCount() int {
 	if c.volumes == nil {
 		return 0
 	}
@@ -147,31 +147,23 @@ func (c *Class) ClaimCount() int {
 }
 
 // HasEphemeralClaim reports whether a pod of the class uses a generic ephemeral volume. Its claim is created for each pod.
-func (c *Class) HasEphemeralClaim() bool {
+func (c *PodClass) HasEphemeralClaim() bool {
 	return c.volumes != nil && slices.ContainsFunc(c.volumes.claims, func(r claimRef) bool { return r.ephemeral })
 }
 
-// UsesReadWriteOncePodClaim reports whether the class uses a ReadWriteOncePod claim, which only one pod in the cluster can use.
-func (c *Class) UsesReadWriteOncePodClaim(st *Storage) bool {
-	return c.volumes != nil && len(c.volumes.resolveView(st).readWriteOncePod) > 0
-}
-
-// MatchesNodeObject reports whether all filters that depend only on the node object pass.
-func (c *Class) MatchesNodeObject(n *Node) bool { return c.Filter.verdictOn(n) == admitted }
-
 // PassesTopologyFilters runs the filters that depend on the placement of other pods, and checks the features of the node.
-func (c *Class) PassesTopologyFilters(n *Node) bool {
-	return c.checkTopologySpread(n.ID) == nil && c.checkPodAffinity(n.ID) == nil && c.hasNeededFeatures(n)
+func (c *PodClass) PassesTopologyFilters(n *Node) bool {
+	return c.checkTopologySpread(n.ID) == nil && c.checkInterPodAffinity(n.ID) == nil && c.nodeHasNeededFeatures(n)
 }
 
 // ConstraintCount returns the number of constraints of the class besides its size.
-func (c *Class) ConstraintCount() int {
+func (c *PodClass) ConstraintCount() int {
 	return len(c.AffinityCounters) + len(c.AntiAffinityCounters) + len(c.SpreadConstraints) + len(c.ports)
 }
 
-// MustShareNode reports whether all pods of the class must run on one node, and no pod binds them to a node yet.
-func (c *Class) MustShareNode() bool {
-	if !c.selectsOwnPods() {
+// MustChooseCommonNode reports whether all pods of the class must run on one node, and no pod binds them to a node yet.
+func (c *PodClass) MustChooseCommonNode() bool {
+	if !c.affinitySelectsOwnPods() {
 		return false
 	}
 	host := false
@@ -186,6 +178,6 @@ func (c *Class) MustShareNode() bool {
 
 // InteractsWithOtherPods reports whether the placement of other pods affects this class, or this class affects the placement of
 // others.
-func (c *Class) InteractsWithOtherPods() bool {
+func (c *PodClass) InteractsWithOtherPods() bool {
 	return len(c.SpreadConstraints)+len(c.AffinityCounters)+len(c.AntiAffinityCounters)+len(c.Labels.ExistingAntiAffinityCounters) > 0
 }

@@ -8,37 +8,37 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-// CountPodsOfNamespace adds (sign 1) or removes (sign -1) all placed pods of a namespace in every counter.
-func CountPodsOfNamespace(ns *Namespace, sign int32) {
+// AdjustCountersForNamespace adds (sign 1) or removes (sign -1) all placed pods of a namespace in every counter.
+func AdjustCountersForNamespace(ns *Namespace, sign int32) {
 	for _, l := range ns.LabelSets {
 		for _, p := range l.Pods {
 			if p.Node != None {
-				CountPod(p, p.Node, sign)
+				AdjustCountersForPod(p, p.Node, sign)
 			}
 		}
 	}
 }
 
-// CountPod adds (sign 1) or removes (sign -1) a pod on a node in every counter.
-func CountPod(p *Pod, n, sign int32) {
+// AdjustCountersForPod adds (sign 1) or removes (sign -1) a pod on a node in every counter.
+func AdjustCountersForPod(p *Pod, n, sign int32) {
 	l := p.Class.Labels
 	for _, a := range l.AffinityCounters {
-		a.CountPod(n, sign)
+		a.AdjustPodCount(n, sign)
 	}
 	if !p.Terminating {
 		for _, sp := range l.SpreadCounters {
-			sp.CountPod(n, sign)
+			sp.AdjustPodCountIfEligible(n, sign)
 		}
 	}
 	for _, r := range p.Class.ExistingAntiAffinityCounters {
-		r.CountPod(n, sign)
+		r.AdjustPodCount(n, sign)
 	}
 }
 
-// CountPodsOfNode adds (sign 1) or removes (sign -1) all pods of a node in every counter.
-func CountPodsOfNode(n *Node, sign int32) {
+// AdjustCountersForNode adds (sign 1) or removes (sign -1) all pods of a node in every counter.
+func AdjustCountersForNode(n *Node, sign int32) {
 	for _, p := range n.Pods {
-		CountPod(p, n.ID, sign)
+		AdjustCountersForPod(p, n.ID, sign)
 	}
 }
 
@@ -47,38 +47,38 @@ const NominatedSuffix = " beside nominated pods"
 
 // NeedsPodAffinityCheck reports whether the pod affinity filter runs: the class has terms, or a term of another pod concerns
 // it. The scheduler decides this before it counts nominated pods.
-func (c *Class) NeedsPodAffinityCheck() bool {
+func (c *PodClass) NeedsPodAffinityCheck() bool {
 	return len(c.AffinityCounters)+len(c.AntiAffinityCounters) > 0 ||
 		slices.ContainsFunc(c.Labels.ExistingAntiAffinityCounters, func(r *ExistingAntiAffinityCounter) bool { return r.total > 0 })
 }
 
-// AdjustForNominatedPod applies (sign 1) or undoes (sign -1) how the scheduler counts a nominated pod differently from a
+// AdjustCountersForNominatedPod applies (sign 1) or undoes (sign -1) how the scheduler counts a nominated pod differently from a
 // placed pod:
 //   - Topology spreading counts it even if it is terminating or the selector is empty.
 //   - A ReadWriteOncePod claim counts only if an inline disk is checked too. It then counts by its name in any
 //     namespace.
-func AdjustForNominatedPod(st *Storage, c *Class, q *Pod, n *Node, affinityChecked bool, sign int32) {
+func AdjustCountersForNominatedPod(st *Storage, c *PodClass, q *Pod, n *Node, affinityChecked bool, sign int32) {
 	l := q.Class.Labels
 	for i := range c.SpreadConstraints {
 		sp := c.SpreadConstraints[i].Counter
 		seen := slices.ContainsFunc(c.SpreadConstraints[:i], func(t SpreadConstraint) bool { return t.Counter == sp })
 		if !seen && l.Namespace == sp.namespace && (q.Terminating || sp.selector.Empty()) && sp.selector.Matches(labels.Set(l.Labels)) {
-			sp.CountPod(n.ID, sign)
+			sp.AdjustPodCountIfEligible(n.ID, sign)
 		}
 	}
 	if !affinityChecked {
 		for _, r := range q.Class.ExistingAntiAffinityCounters {
-			r.CountPod(n.ID, -sign)
+			r.AdjustPodCount(n.ID, -sign)
 		}
 	}
 	switch {
 	case c.volumes == nil || q.Class.volumes == nil:
 	case len(c.volumes.disks) == 0:
-		st.CountClaims(q, -sign)
+		st.AdjustClaimUserCounts(q, -sign)
 	case l.Namespace != c.Labels.Namespace:
 		for _, r := range q.Class.volumes.claims {
 			if !r.ephemeral {
-				st.countClaim(placement.PodKey{Namespace: c.Labels.Namespace.Name, Name: r.key.Name}, sign)
+				st.adjustClaimUserCount(placement.PodKey{Namespace: c.Labels.Namespace.Name, Name: r.key.Name}, sign)
 			}
 		}
 	}

@@ -26,23 +26,23 @@ func listUndecidableFeatures(spec *corev1.PodSpec) []string {
 	return list
 }
 
-// isAllocatedByDevice reports whether a device class offers the resource and the node itself does not. Only dynamic
+// isOfferedOnlyByDeviceClass reports whether a device class offers the resource and the node itself does not. Only dynamic
 // resource allocation can then satisfy the request.
-func (h *Chain) isAllocatedByDevice(n *Node, r int32) bool {
+func (h *Chain) isOfferedOnlyByDeviceClass(n *Node, r int32) bool {
 	if r < firstScalar || len(h.Storage.deviceClasses) == 0 || AmountAt(n.Allocatable, r) > 0 {
 		return false
 	}
 	return h.Storage.findDeviceClass(string(h.Resources.names[r])) != ""
 }
 
-// listDeviceReasons returns a reason for each request that a device class would have to satisfy.
-func (h *Chain) listDeviceReasons(c *Class, n *Node) []placement.Reason {
+// listDeviceClassReasons returns a reason for each request that a device class would have to satisfy.
+func (h *Chain) listDeviceClassReasons(c *PodClass, n *Node) []placement.Reason {
 	var reasons []placement.Reason
 	for _, r := range c.Requests {
-		if h.isAllocatedByDevice(n, r.Resource) {
+		if h.isOfferedOnlyByDeviceClass(n, r.Resource) {
 			name := string(h.Resources.names[r.Resource])
 			text := fmt.Sprintf("%s is offered by device class %s", name, h.Storage.findDeviceClass(name))
-			reasons = append(reasons, placement.Reason{Predicate: devicesPredicate, Text: text})
+			reasons = append(reasons, placement.Reason{Predicate: devicesPredicate, Message: text})
 		}
 	}
 	return reasons

@@ -127,7 +127,7 @@ func (e *KeyEncoder) writePodAffinityTerms(list []corev1.PodAffinityTerm) {
 	}
 }
 
-func (e *KeyEncoder) writeSpreadConstraints(list []corev1.TopologySpreadConstraint) {
+func (e *KeyEncoder) writeHardSpreadConstraints(list []corev1.TopologySpreadConstraint) {
 	hard := 0
 	for i := range list {
 		if list[i].WhenUnsatisfiable == corev1.DoNotSchedule {

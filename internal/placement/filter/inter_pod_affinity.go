@@ -14,27 +14,27 @@ const podAffinityPredicate = "InterPodAffinity"
 
 var (
 	reasonPodAffinity = placement.Reason{
-		Predicate: podAffinityPredicate, Text: "pod affinity does not match",
+		Predicate: podAffinityPredicate, Message: "pod affinity does not match",
 		Scheduler: "node(s) didn't match pod affinity rules",
 	}
 	reasonPodAntiAffinity = placement.Reason{
-		Predicate: podAffinityPredicate, Text: "pod anti-affinity does not match",
+		Predicate: podAffinityPredicate, Message: "pod anti-affinity does not match",
 		Scheduler: "node(s) didn't match pod anti-affinity rules",
 	}
 	reasonExistingAntiAffinity = placement.Reason{
-		Predicate: podAffinityPredicate, Text: "anti-affinity of an existing pod does not match",
+		Predicate: podAffinityPredicate, Message: "anti-affinity of an existing pod does not match",
 		Scheduler: "node(s) didn't satisfy existing pods anti-affinity rules",
 	}
 )
 
-// compilePodAffinity compiles the required terms. If any selector cannot be parsed, even in a preferred term, the
+// compileInterPodAffinity compiles the required terms. If any selector cannot be parsed, even in a preferred term, the
 // scheduler refuses the pod. The terms of a placed pod count if all terms of their own list can be parsed.
-func (c *Class) compilePodAffinity(pod *corev1.Pod, preferred string, in Interner) {
-	affinity, keys, err := internTerms(in, pod.Namespace, requiredAffinityTerms(pod.Spec.Affinity))
+func (c *PodClass) compileInterPodAffinity(pod *corev1.Pod, preferred string, in Interner) {
+	affinity, keys, err := internTermsAndKeys(in, pod.Namespace, requiredAffinityTerms(pod.Spec.Affinity))
 	if err != nil {
 		c.setRefusal(podAffinityPredicate, "pod affinity: "+err.Error(), "")
 	}
-	anti, antiKeys, err := internTerms(in, pod.Namespace, requiredAntiAffinityTerms(pod.Spec.Affinity))
+	anti, antiKeys, err := internTermsAndKeys(in, pod.Namespace, requiredAntiAffinityTerms(pod.Spec.Affinity))
 	if err != nil {
 		c.setRefusal(podAffinityPredicate, "pod anti-affinity: "+err.Error(), "")
 	}
@@ -44,17 +44,15 @@ func (c *Class) compilePodAffinity(pod *corev1.Pod, preferred string, in Interne
 	c.ownLabelsMatch = len(affinity) > 0
 	for i, t := range affinity {
 		c.AffinityCounters = append(c.AffinityCounters, in.InternAffinityCounter(affinity, keys[i]))
-		c.AffinityCounters[i].DependentClasses = append(c.AffinityCounters[i].DependentClasses, c)
 		c.ownLabelsMatch = c.ownLabelsMatch && t.selector.Matches(c.Labels.Labels) && (t.FixedNamespaces == nil || t.includesNamespace(c.Labels.Namespace))
 	}
 	for i, t := range anti {
 		c.AntiAffinityCounters = append(c.AntiAffinityCounters, in.InternAffinityCounter([]*PodTerm{t}, antiKeys[i]))
-		c.AntiAffinityCounters[i].DependentClasses = append(c.AntiAffinityCounters[i].DependentClasses, c)
 		c.ExistingAntiAffinityCounters = append(c.ExistingAntiAffinityCounters, in.InternExistingAntiAffinityCounter(t, antiKeys[i]))
 	}
 }
 
-func internTerms(in Interner, ns string, list []corev1.PodAffinityTerm) ([]*PodTerm, []*TopologyKey, error) {
+func internTermsAndKeys(in Interner, ns string, list []corev1.PodAffinityTerm) ([]*PodTerm, []*TopologyKey, error) {
 	terms := make([]*PodTerm, 0, len(list))
 	keys := make([]*TopologyKey, 0, len(list))
 	for i := range list {
@@ -108,8 +106,8 @@ func validateSelectors(t *corev1.PodAffinityTerm) error {
 	return err
 }
 
-// checkPodAffinity implements the plugin InterPodAffinity. It returns the reason for a refusal, or nil.
-func (c *Class) checkPodAffinity(n int32) *placement.Reason {
+// checkInterPodAffinity implements the plugin InterPodAffinity. It returns the reason for a refusal, or nil.
+func (c *PodClass) checkInterPodAffinity(n int32) *placement.Reason {
 	if !c.satisfiesPodAffinity(n) {
 		return &reasonPodAffinity
 	}
@@ -130,7 +128,7 @@ func (c *Class) checkPodAffinity(n int32) *placement.Reason {
 
 // satisfiesPodAffinity reports whether the node's domain has a matching pod for every term. The first pod of a group
 // with affinity to itself may go to any node with all topology keys, if no pod matches anywhere.
-func (c *Class) satisfiesPodAffinity(n int32) bool {
+func (c *PodClass) satisfiesPodAffinity(n int32) bool {
 	with, anywhere := true, false
 	for _, a := range c.AffinityCounters {
 		d := a.Key.DomainOf[n]
@@ -140,12 +138,12 @@ func (c *Class) satisfiesPodAffinity(n int32) bool {
 		with = with && a.countInDomain(d) > 0
 		anywhere = anywhere || a.total > 0
 	}
-	return with || !anywhere && c.selectsOwnPods()
+	return with || !anywhere && c.affinitySelectsOwnPods()
 }
 
-// selectsOwnPods reports whether all affinity terms of the class select its own pods. A namespace selector is
+// affinitySelectsOwnPods reports whether all affinity terms of the class select its own pods. A namespace selector is
 // evaluated with the current labels of the namespace.
-func (c *Class) selectsOwnPods() bool {
+func (c *PodClass) affinitySelectsOwnPods() bool {
 	if !c.ownLabelsMatch {
 		return false
 	}

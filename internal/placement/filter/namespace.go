@@ -30,8 +30,8 @@ type PodLabels struct {
 	ExistingAntiAffinityCounters []*ExistingAntiAffinityCounter // anti-affinity terms of placed pods that concern a new pod with these labels
 }
 
-// AppendCandidates appends the label sets that a selector with this anchor can match.
-func (ns *Namespace) AppendCandidates(list []*PodLabels, a RequiredLabel) []*PodLabels {
+// AppendCandidateLabelSets appends the label sets that can match a selector with this required label.
+func (ns *Namespace) AppendCandidateLabelSets(list []*PodLabels, a RequiredLabel) []*PodLabels {
 	if a != (RequiredLabel{}) {
 		return append(list, ns.LabelSetsByAnchor[a]...)
 	}
@@ -71,11 +71,11 @@ func (ns *Namespace) DropUnusedLabelSets() {
 	}
 }
 
-// RequiredLabel is a label that every match of a selector must have. It serves as an index between selectors and label sets.
-// The zero Anchor means that the selector requires no single value of any label.
+// RequiredLabel is a label that every match of a selector must have. It serves as an index between selectors and label
+// sets. The zero RequiredLabel means that the selector requires no single value of any label.
 type RequiredLabel struct{ Key, Value string }
 
-// FindRequiredLabel returns a label that the selector requires, or the zero Anchor.
+// FindRequiredLabel returns a label that the selector requires, or the zero RequiredLabel.
 func FindRequiredLabel(s labels.Selector) RequiredLabel {
 	requirements, selectable := s.Requirements()
 	if !selectable {
@@ -93,8 +93,8 @@ func FindRequiredLabel(s labels.Selector) RequiredLabel {
 	return RequiredLabel{}
 }
 
-// FindCommonRequiredLabel returns a label that at least one of the terms requires, or the zero Anchor.
-func FindCommonRequiredLabel(terms []*PodTerm) RequiredLabel {
+// FindFirstRequiredLabel returns a label that at least one of the terms requires, or the zero RequiredLabel.
+func FindFirstRequiredLabel(terms []*PodTerm) RequiredLabel {
 	for _, t := range terms {
 		if t.RequiredLabel != (RequiredLabel{}) {
 			return t.RequiredLabel

@@ -27,7 +27,7 @@ type Node struct {
 	Facts         noderules.Facts
 	APIServerPods int32 // number of API server pods
 	ports         map[hostPort]int32
-	volumePods    map[*Class]int32 // pods per class, of classes with volumes that scheduling reads
+	volumePods    map[*PodClass]int32 // pods per class, of classes with volumes that scheduling reads
 	features      nodedeclaredfeatures.FeatureSet
 
 	csiNode  bool             // a CSINode exists; the fields below come from it
@@ -59,8 +59,8 @@ func keepReadyCondition(conditions []corev1.NodeCondition) []corev1.NodeConditio
 
 func (n *Node) Name() string { return n.Object.Name }
 
-// UsedShares returns the sum of the used shares of cpu and memory, from 0 to 2. It is 0 if nothing is allocatable.
-func (n *Node) UsedShares() float64 {
+// SumUsedShares returns the sum of the used shares of cpu and memory, from 0 to 2. It is 0 if nothing is allocatable.
+func (n *Node) SumUsedShares() float64 {
 	var load float64
 	for _, r := range []int32{ResourceCPU, ResourceMemory} {
 		if allocatable := AmountAt(n.Allocatable, r); allocatable > 0 {
@@ -92,7 +92,7 @@ func (n *Node) AdjustUsage(p *Pod, sign int64) {
 	}
 	if p.Class.volumes != nil {
 		if n.volumePods == nil {
-			n.volumePods = map[*Class]int32{}
+			n.volumePods = map[*PodClass]int32{}
 		}
 		if n.volumePods[p.Class] += int32(sign); n.volumePods[p.Class] == 0 {
 			delete(n.volumePods, p.Class)
@@ -147,8 +147,8 @@ func (n *Node) IsUpToDate(o *corev1.Node, t *ResourceTable) bool {
 		n.features.Equal(nodedeclaredfeatures.DefaultFramework.TryMap(o.Status.DeclaredFeatures))
 }
 
-// HasSameTopology reports whether labels and taints are equal. Topology domains and eligibility depend on them.
-func (n *Node) HasSameTopology(o *corev1.Node) bool {
+// HasSameLabelsAndTaints reports whether labels and taints are equal. Topology domains and eligibility depend on them.
+func (n *Node) HasSameLabelsAndTaints(o *corev1.Node) bool {
 	a, b := n.Object, o
 	if len(a.Spec.Taints) != len(b.Spec.Taints) || !labels.Equals(a.Labels, b.Labels) {
 		return false

@@ -11,15 +11,15 @@ import (
 
 var (
 	reasonNodeAffinity = placement.Reason{
-		Predicate: "NodeAffinity", Text: "node affinity or selector does not match",
+		Predicate: "NodeAffinity", Message: "node affinity or selector does not match",
 		Scheduler: "node(s) didn't match Pod's node affinity/selector",
 	}
 	reasonNameConflict = placement.Reason{
-		Predicate: "NodeAffinity", Text: "node affinity requests nodes that exclude each other",
+		Predicate: "NodeAffinity", Message: "node affinity requests nodes that exclude each other",
 		Scheduler: "pod affinity terms conflict",
 	}
 	reasonNameExcluded = placement.Reason{
-		Predicate: "NodeAffinity", Text: "node affinity excludes the node that the pod requests",
+		Predicate: "NodeAffinity", Message: "node affinity excludes the node that the pod requests",
 		Scheduler: "node(s) didn't satisfy plugin(s) [NodeAffinity NodeName] simultaneously",
 	}
 )
@@ -34,9 +34,9 @@ func (f *NodeFilter) matchesAffinity(n *Node) bool {
 	return ok
 }
 
-// findNameConflict returns the reason why no node has a requested name, or nil. There is a conflict if every term
+// findNodeNameConflict returns the reason why no node has a requested name, or nil. There is a conflict if every term
 // names nodes, and these names exclude each other or the node name of the pod.
-func findNameConflict(nodeName string, selector *corev1.NodeSelector) *placement.Reason {
+func findNodeNameConflict(nodeName string, selector *corev1.NodeSelector) *placement.Reason {
 	if selector == nil || len(selector.NodeSelectorTerms) == 0 {
 		return nil
 	}

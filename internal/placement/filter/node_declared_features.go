@@ -12,7 +12,7 @@ import (
 var schedulerVersion = version.MustParse("1.37.0")
 
 var reasonFeatures = placement.Reason{
-	Predicate: "NodeDeclaredFeatures", Text: "node lacks a feature that the pod needs",
+	Predicate: "NodeDeclaredFeatures", Message: "node lacks a feature that the pod needs",
 	Scheduler: "node(s) didn't match Pod's required features",
 }
 
@@ -23,9 +23,9 @@ func inferRequiredFeatures(spec *corev1.PodSpec) (nodedeclaredfeatures.FeatureSe
 	return features, err == nil && !features.IsEmpty()
 }
 
-// hasNeededFeatures implements the plugin NodeDeclaredFeatures: the node must declare every feature that the pod
+// nodeHasNeededFeatures implements the plugin NodeDeclaredFeatures: the node must declare every feature that the pod
 // needs.
-func (c *Class) hasNeededFeatures(n *Node) bool {
+func (c *PodClass) nodeHasNeededFeatures(n *Node) bool {
 	if !c.needsFeatures {
 		return true
 	}

@@ -56,7 +56,7 @@ func NewNodeFilter(nodeName string, spec *corev1.PodSpec) *NodeFilter {
 	f := &NodeFilter{
 		Key: all.Key(), AffinityKey: affinity, TolerationKey: tolerations, nodeName: nodeName,
 		hasNodeSelector: len(spec.NodeSelector) > 0 || required != nil, tolerations: spec.Tolerations,
-		nameConflict: findNameConflict(nodeName, required),
+		nameConflict: findNodeNameConflict(nodeName, required),
 	}
 	f.affinity = nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: corev1.PodSpec{
 		NodeSelector: spec.NodeSelector, Affinity: spec.Affinity,
@@ -67,8 +67,8 @@ func NewNodeFilter(nodeName string, spec *corev1.PodSpec) *NodeFilter {
 	return f
 }
 
-// verdictOn returns the verdict on a node. It computes the verdict at most once per change of the node.
-func (f *NodeFilter) verdictOn(n *Node) filterVerdict {
+// cachedVerdictOn returns the verdict on a node. It computes the verdict at most once per change of the node.
+func (f *NodeFilter) cachedVerdictOn(n *Node) filterVerdict {
 	for int(n.ID) >= len(f.verdicts) {
 		f.verdicts = append(f.verdicts, notJudged)
 	}

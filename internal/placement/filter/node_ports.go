@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-var reasonPorts = placement.Reason{Predicate: "NodePorts", Text: "host port is in use", Scheduler: "node(s) didn't have free ports for the requested pod ports"}
+var reasonPorts = placement.Reason{Predicate: "NodePorts", Message: "host port is in use", Scheduler: "node(s) didn't have free ports for the requested pod ports"}
 
 type hostPort struct {
 	ip       string
@@ -44,7 +44,7 @@ func appendHostPorts(ports []hostPort, list []corev1.ContainerPort) []hostPort {
 
 // areHostPortsFree implements the plugin NodePorts. A port is taken if protocol and number are in use on the same
 // address. If one side binds all addresses, any address counts.
-func (c *Class) areHostPortsFree(n *Node) bool {
+func (c *PodClass) areHostPortsFree(n *Node) bool {
 	for _, want := range c.ports {
 		if want.ip != anyIP {
 			if n.ports[want] > 0 || n.ports[hostPort{anyIP, want.protocol, want.port}] > 0 {

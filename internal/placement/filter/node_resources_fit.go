@@ -4,11 +4,11 @@ import "github.com/slipway-dev/slipway/internal/placement"
 
 const fitPredicate = "NodeResourcesFit"
 
-var reasonTooManyPods = placement.Reason{Predicate: fitPredicate, Text: "too many pods", Scheduler: "Too many pods"}
+var reasonTooManyPods = placement.Reason{Predicate: fitPredicate, Message: "too many pods", Scheduler: "Too many pods"}
 
-// fitsResources implements the plugin NodeResourcesFit: the node has room for one more pod and for each of its
+// fitsResourcesAndPodLimit implements the plugin NodeResourcesFit: the node has room for one more pod and for each of its
 // requests.
-func (c *Class) fitsResources(n *Node) bool {
+func (c *PodClass) fitsResourcesAndPodLimit(n *Node) bool {
 	if int64(len(n.Pods)) >= n.maxPods {
 		return false
 	}
@@ -20,16 +20,16 @@ func (c *Class) fitsResources(n *Node) bool {
 	return true
 }
 
-// listResourceReasons returns a reason for each resource that the node has too little of.
-func (h *Chain) listResourceReasons(c *Class, n *Node) []placement.Reason {
+// listInsufficientResourceReasons returns a reason for each resource that the node has too little of.
+func (h *Chain) listInsufficientResourceReasons(c *PodClass, n *Node) []placement.Reason {
 	var reasons []placement.Reason
 	if int64(len(n.Pods)) >= n.maxPods {
 		reasons = append(reasons, reasonTooManyPods)
 	}
 	for _, r := range c.Requests {
-		if r.Value > AmountAt(n.Allocatable, r.Resource)-AmountAt(n.Used, r.Resource) && !h.isAllocatedByDevice(n, r.Resource) {
+		if r.Value > AmountAt(n.Allocatable, r.Resource)-AmountAt(n.Used, r.Resource) && !h.isOfferedOnlyByDeviceClass(n, r.Resource) {
 			name := string(h.Resources.names[r.Resource])
-			reasons = append(reasons, placement.Reason{Predicate: fitPredicate, Text: "insufficient " + name, Scheduler: "Insufficient " + name})
+			reasons = append(reasons, placement.Reason{Predicate: fitPredicate, Message: "insufficient " + name, Scheduler: "Insufficient " + name})
 		}
 	}
 	return reasons

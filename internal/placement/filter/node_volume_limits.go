@@ -9,14 +9,14 @@ import (
 
 const limitsPredicate = "NodeVolumeLimits"
 
-var reasonVolumeLimit = placement.Reason{Predicate: limitsPredicate, Text: "too many volumes attached", Scheduler: "node(s) exceed max volume count"}
+var reasonVolumeLimit = placement.Reason{Predicate: limitsPredicate, Message: "too many volumes attached", Scheduler: "node(s) exceed max volume count"}
 
 // checkVolumeLimits implements the plugin NodeVolumeLimits. The node must have the required drivers and must be able
 // to attach the pod's new volumes. The volumes of its other pods and its VolumeAttachments count too. Volumes of
 // in-tree plugins count for a CSI driver under translated names, which are unknown; if that matters, the result is
 // undecided.
-func (h *Chain) checkVolumeLimits(c *Class, n *Node) (refused, undecided *placement.Reason) {
-	view := c.volumes.resolveView(h.Storage)
+func (h *Chain) checkVolumeLimits(c *PodClass, n *Node) (refused, undecided *placement.Reason) {
+	view := c.volumes.currentView(h.Storage)
 	if view.wrongOwner != nil {
 		return view.wrongOwner, nil
 	}
@@ -26,7 +26,7 @@ func (h *Chain) checkVolumeLimits(c *Class, n *Node) (refused, undecided *placem
 	}
 	for _, a := range view.attachables {
 		if h.Storage.isDriverMissing(n, a.driver) {
-			return dropSchedulerText(newDriverMissingReason(a.driver), undecided), nil
+			return dropSchedulerTextIfUndecided(newDriverMissingReason(a.driver), undecided), nil
 		}
 	}
 	if len(n.limits) == 0 {
@@ -35,7 +35,7 @@ func (h *Chain) checkVolumeLimits(c *Class, n *Node) (refused, undecided *placem
 	attached := map[attachable]bool{}
 	var broken *placement.Reason
 	for other := range n.volumePods {
-		theirs := other.volumes.resolveView(h.Storage)
+		theirs := other.volumes.currentView(h.Storage)
 		broken = pickFirstByText(broken, theirs.wrongOwner)
 		for _, a := range theirs.attachables {
 			attached[a] = true
@@ -60,7 +60,7 @@ func (h *Chain) checkVolumeLimits(c *Class, n *Node) (refused, undecided *placem
 	}
 	for driver, count := range added {
 		if limit, ok := n.limits[driver]; ok && count > limit {
-			return dropSchedulerText(&reasonVolumeLimit, undecided), nil
+			return dropSchedulerTextIfUndecided(&reasonVolumeLimit, undecided), nil
 		}
 	}
 	return nil, undecided
@@ -69,19 +69,19 @@ func (h *Chain) checkVolumeLimits(c *Class, n *Node) (refused, undecided *placem
 // pickFirstByText returns the reason with the first text in alphabetical order. The result therefore does not depend
 // on the order of the node's pods. Nil means no reason.
 func pickFirstByText(a, b *placement.Reason) *placement.Reason {
-	if a == nil || b != nil && b.Text < a.Text {
+	if a == nil || b != nil && b.Message < a.Message {
 		return b
 	}
 	return a
 }
 
-// dropSchedulerText returns the refusal without the scheduler's text if something is undecided, because the scheduler
-// could have refused for that first.
-func dropSchedulerText(refused, undecided *placement.Reason) *placement.Reason {
+// dropSchedulerTextIfUndecided removes the scheduler's text from a refusal if another check is undecided, because the scheduler may
+// have refused for that check first.
+func dropSchedulerTextIfUndecided(refused, undecided *placement.Reason) *placement.Reason {
 	if undecided == nil {
 		return refused
 	}
-	return &placement.Reason{Predicate: refused.Predicate, Text: refused.Text}
+	return &placement.Reason{Predicate: refused.Predicate, Message: refused.Message}
 }
 
 // addNodeAttachments adds the volumes that are attached to the node, whether or not a pod on it uses them.
@@ -102,7 +102,7 @@ func (h *Chain) findMigratedVolume(needs *volumeNeeds, n *Node) *placement.Reaso
 		return nil
 	}
 	named := "" // the first name in alphabetical order, so that the reason does not depend on the order of the claims
-	for i, plugin := range slices.Concat(needs.inTree, needs.resolveView(h.Storage).inTree) {
+	for i, plugin := range slices.Concat(needs.inTree, needs.currentView(h.Storage).inTree) {
 		driver := inTreeDrivers[plugin]
 		_, limited := n.limits[driver]
 		fallible := i < len(needs.inTree) && (plugin == "kubernetes.io/aws-ebs" || plugin == "kubernetes.io/azure-disk")
@@ -113,10 +113,10 @@ func (h *Chain) findMigratedVolume(needs *volumeNeeds, n *Node) *placement.Reaso
 	if named == "" {
 		return nil
 	}
-	return &placement.Reason{Predicate: limitsPredicate, Text: fmt.Sprintf("volume of plugin %s counts for CSI driver %s", named, inTreeDrivers[named])}
+	return &placement.Reason{Predicate: limitsPredicate, Message: fmt.Sprintf("volume of plugin %s counts for CSI driver %s", named, inTreeDrivers[named])}
 }
 
 func newDriverMissingReason(driver string) *placement.Reason {
 	text := fmt.Sprintf("%s CSI driver is not installed on the node", driver)
-	return &placement.Reason{Predicate: limitsPredicate, Text: "CSI driver " + driver + " is not on the node", Scheduler: text}
+	return &placement.Reason{Predicate: limitsPredicate, Message: "CSI driver " + driver + " is not on the node", Scheduler: text}
 }

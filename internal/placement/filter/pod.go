@@ -15,7 +15,7 @@ import (
 type Pod struct {
 	Key   placement.PodKey
 	UID   types.UID
-	Class *Class
+	Class *PodClass
 	Usage []Amount // what it uses on its node: the usage of its class, unless it is being resized
 
 	Node     int32  // None while it is pending or its node is not known
@@ -46,16 +46,4 @@ type SharedFacts struct {
 	podrules.Facts
 	ID   int32
 	Pods int // number of pods with these facts
-}
-
-// DependentClasses lists the classes that have verdicts which depend on this pod.
-func (p *Pod) DependentClasses() []*Class {
-	var list []*Class
-	for _, a := range p.Class.Labels.AffinityCounters {
-		list = append(list, a.DependentClasses...)
-	}
-	for _, sp := range p.Class.Labels.SpreadCounters {
-		list = append(list, sp.DependentClasses...)
-	}
-	return list
 }

@@ -15,11 +15,11 @@ const spreadPredicate = "PodTopologySpread"
 
 var (
 	reasonSkew = placement.Reason{
-		Predicate: spreadPredicate, Text: "topology spread would exceed maxSkew",
+		Predicate: spreadPredicate, Message: "topology spread would exceed maxSkew",
 		Scheduler: "node(s) didn't match pod topology spread constraints",
 	}
 	reasonSpreadLabel = placement.Reason{
-		Predicate: spreadPredicate, Text: "node lacks the label of a topology spread constraint",
+		Predicate: spreadPredicate, Message: "node lacks the label of a topology spread constraint",
 		Scheduler: "node(s) didn't match pod topology spread constraints (missing required label)",
 	}
 )
@@ -33,7 +33,7 @@ type SpreadConstraint struct {
 }
 
 // compileTopologySpread compiles the DoNotSchedule constraints. The other constraints only rank nodes.
-func (c *Class) compileTopologySpread(pod *corev1.Pod, in Interner) {
+func (c *PodClass) compileTopologySpread(pod *corev1.Pod, in Interner) {
 	var hard []*corev1.TopologySpreadConstraint
 	for i := range pod.Spec.TopologySpreadConstraints {
 		if t := &pod.Spec.TopologySpreadConstraints[i]; t.WhenUnsatisfiable == corev1.DoNotSchedule {
@@ -61,7 +61,6 @@ func (c *Class) compileTopologySpread(pod *corev1.Pod, in Interner) {
 			constraint.selfMatch = 1
 		}
 		c.SpreadConstraints = append(c.SpreadConstraints, constraint)
-		constraint.Counter.DependentClasses = append(constraint.Counter.DependentClasses, c)
 	}
 }
 
@@ -91,7 +90,7 @@ func buildSpreadSelector(t *corev1.TopologySpreadConstraint, own map[string]stri
 // checkTopologySpread implements the plugin PodTopologySpread. In each constraint, the node's domain with the new pod
 // may exceed the smallest domain by at most maxSkew pods. If there are fewer domains than minDomains, the smallest
 // count is 0.
-func (c *Class) checkTopologySpread(n int32) *placement.Reason {
+func (c *PodClass) checkTopologySpread(n int32) *placement.Reason {
 	for i := range c.SpreadConstraints {
 		t := &c.SpreadConstraints[i]
 		sp := t.Counter

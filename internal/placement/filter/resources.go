@@ -53,7 +53,7 @@ func (t *ResourceTable) intern(name corev1.ResourceName) int32 {
 func (t *ResourceTable) internNewNames(list corev1.ResourceList) {
 	var unknown []corev1.ResourceName
 	for name := range list {
-		if _, ok := t.index[name]; !ok && IsCountedResource(name) {
+		if _, ok := t.index[name]; !ok && IsCheckedByScheduler(name) {
 			unknown = append(unknown, name)
 		}
 	}
@@ -69,7 +69,7 @@ func (t *ResourceTable) ToAmounts(list corev1.ResourceList) []Amount {
 	t.internNewNames(list)
 	var amounts []Amount
 	for name, quantity := range list {
-		if !IsCountedResource(name) {
+		if !IsCheckedByScheduler(name) {
 			continue
 		}
 		value := quantity.Value()
@@ -104,9 +104,9 @@ func AmountAt(values []int64, resource int32) int64 {
 	return 0
 }
 
-// IsCountedResource reports whether the scheduler counts a resource. It counts cpu, memory, ephemeral storage, extended
+// IsCheckedByScheduler reports whether the scheduler counts a resource. It counts cpu, memory, ephemeral storage, extended
 // resources, huge pages, attachable volumes and names under kubernetes.io/. It ignores other names without a prefix.
-func IsCountedResource(name corev1.ResourceName) bool {
+func IsCheckedByScheduler(name corev1.ResourceName) bool {
 	switch name {
 	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
 		return true

@@ -9,7 +9,7 @@ import (
 const gatesPredicate = "SchedulingGates"
 
 // compileSchedulingGates implements the plugin SchedulingGates: no node is considered while the pod has gates.
-func (c *Class) compileSchedulingGates(gates []corev1.PodSchedulingGate) {
+func (c *PodClass) compileSchedulingGates(gates []corev1.PodSchedulingGate) {
 	if len(gates) == 0 {
 		return
 	}

@@ -41,8 +41,8 @@ type Storage struct {
 	podsPerClaim    map[placement.PodKey]int32    // number of placed pods by claim
 }
 
-// NewStorage returns an empty Storage. It calls begin before each event, and updates the given nodes from their
-// CSINodes.
+// NewStorage returns an empty Storage. The Storage calls begin before each event, and updates the given nodes when their
+// CSINodes change.
 func NewStorage(begin func() error, nodes map[string]*Node) Storage {
 	return Storage{
 		beginEvent: begin, nodes: nodes,
@@ -85,7 +85,7 @@ type attachment struct{ node, driver, volume string }
 
 // SetPersistentVolumeClaim adds or updates a claim.
 func (st *Storage) SetPersistentVolumeClaim(o *corev1.PersistentVolumeClaim) error {
-	return setObject(st, o, func() { st.claims[placement.PodKey{Namespace: o.Namespace, Name: o.Name}] = newClaim(o) })
+	return applyChangeRejectingNil(st, o, func() { st.claims[placement.PodKey{Namespace: o.Namespace, Name: o.Name}] = newClaim(o) })
 }
 
 func newClaim(o *corev1.PersistentVolumeClaim) *claim {
@@ -108,12 +108,12 @@ func newClaim(o *corev1.PersistentVolumeClaim) *claim {
 
 // DeletePersistentVolumeClaim removes a claim.
 func (st *Storage) DeletePersistentVolumeClaim(key placement.PodKey) error {
-	return st.applyChange(func() { delete(st.claims, key) })
+	return st.applyAsNewGeneration(func() { delete(st.claims, key) })
 }
 
 // SetPersistentVolume adds or updates a volume.
 func (st *Storage) SetPersistentVolume(o *corev1.PersistentVolume) error {
-	return setObject(st, o, func() {
+	return applyChangeRejectingNil(st, o, func() {
 		v := newVolume(o)
 		st.dropVolume(v.name)
 		st.volumes[v.name] = v
@@ -137,7 +137,7 @@ func newVolume(o *corev1.PersistentVolume) *volume {
 
 // DeletePersistentVolume removes a volume.
 func (st *Storage) DeletePersistentVolume(name string) error {
-	return st.applyChange(func() { st.dropVolume(name) })
+	return st.applyAsNewGeneration(func() { st.dropVolume(name) })
 }
 
 func (st *Storage) dropVolume(name string) {
@@ -149,51 +149,51 @@ func (st *Storage) dropVolume(name string) {
 
 // SetStorageClass adds or updates a storage class.
 func (st *Storage) SetStorageClass(o *storagev1.StorageClass) error {
-	return setObject(st, o, func() {
+	return applyChangeRejectingNil(st, o, func() {
 		st.storageClasses[o.Name] = &storageClass{o.Provisioner, o.VolumeBindingMode, len(o.AllowedTopologies) > 0}
 	})
 }
 
 // DeleteStorageClass removes a storage class.
 func (st *Storage) DeleteStorageClass(name string) error {
-	return st.applyChange(func() { delete(st.storageClasses, name) })
+	return st.applyAsNewGeneration(func() { delete(st.storageClasses, name) })
 }
 
 // SetCSIDriver adds or updates the scheduling options of a CSI driver.
 func (st *Storage) SetCSIDriver(o *storagev1.CSIDriver) error {
-	return setObject(st, o, func() {
+	return applyChangeRejectingNil(st, o, func() {
 		st.drivers[o.Name] = csiDriver{ptr.Deref(o.Spec.StorageCapacity, false), ptr.Deref(o.Spec.PreventPodSchedulingIfMissing, false)}
 	})
 }
 
 // DeleteCSIDriver removes a CSI driver.
 func (st *Storage) DeleteCSIDriver(name string) error {
-	return st.applyChange(func() { delete(st.drivers, name) })
+	return st.applyAsNewGeneration(func() { delete(st.drivers, name) })
 }
 
 // SetCSINode adds or updates the drivers of a node and their attach limits.
 func (st *Storage) SetCSINode(o *storagev1.CSINode) error {
-	return setObject(st, o, func() {
+	return applyChangeRejectingNil(st, o, func() {
 		st.csiNodes[o.Name] = o
 		if n := st.nodes[o.Name]; n != nil {
-			st.ApplyCSINode(n)
+			st.UpdateNodeFromCSINode(n)
 		}
 	})
 }
 
 // DeleteCSINode removes the drivers and attach limits of a node.
 func (st *Storage) DeleteCSINode(name string) error {
-	return st.applyChange(func() {
+	return st.applyAsNewGeneration(func() {
 		delete(st.csiNodes, name)
 		if n := st.nodes[name]; n != nil {
-			st.ApplyCSINode(n)
+			st.UpdateNodeFromCSINode(n)
 		}
 	})
 }
 
 // SetVolumeAttachment adds or updates an attachment. It counts against the limit of its node until it is deleted.
 func (st *Storage) SetVolumeAttachment(o *storagev1.VolumeAttachment) error {
-	return setObject(st, o, func() {
+	return applyChangeRejectingNil(st, o, func() {
 		st.dropAttachment(o.Name)
 		a := attachment{node: o.Spec.NodeName, driver: o.Spec.Attacher, volume: ptr.Deref(o.Spec.Source.PersistentVolumeName, "")}
 		if a.driver == "" || o.Spec.Source.PersistentVolumeName == nil {
@@ -209,12 +209,12 @@ func (st *Storage) SetVolumeAttachment(o *storagev1.VolumeAttachment) error {
 
 // DeleteVolumeAttachment removes an attachment.
 func (st *Storage) DeleteVolumeAttachment(name string) error {
-	return st.applyChange(func() { st.dropAttachment(name) })
+	return st.applyAsNewGeneration(func() { st.dropAttachment(name) })
 }
 
 // SetDeviceClass adds or updates the extended resources that a device class offers.
 func (st *Storage) SetDeviceClass(o *resourcev1.DeviceClass) error {
-	return setObject(st, o, func() {
+	return applyChangeRejectingNil(st, o, func() {
 		st.dropDeviceClass(o.Name)
 		st.addDeviceClass(resourcev1.ResourceDeviceClassPrefix+o.Name, o.Name)
 		if name := ptr.Deref(o.Spec.ExtendedResourceName, ""); name != "" {
@@ -225,22 +225,22 @@ func (st *Storage) SetDeviceClass(o *resourcev1.DeviceClass) error {
 
 // DeleteDeviceClass removes a device class.
 func (st *Storage) DeleteDeviceClass(name string) error {
-	return st.applyChange(func() { st.dropDeviceClass(name) })
+	return st.applyAsNewGeneration(func() { st.dropDeviceClass(name) })
 }
 
-// setObject applies a change with an object. It fails if the object is nil.
-func setObject[T any](st *Storage, o *T, change func()) error {
+// applyChangeRejectingNil applies a change with an object. It fails if the object is nil.
+func applyChangeRejectingNil[T any](st *Storage, o *T, change func()) error {
 	if o == nil {
 		return fmt.Errorf("%T is nil", o)
 	}
-	return st.applyChange(change)
+	return st.applyAsNewGeneration(change)
 }
 
-func (st *Storage) applyChange(applyChange func()) error {
+func (st *Storage) applyAsNewGeneration(applyAsNewGeneration func()) error {
 	if err := st.beginEvent(); err != nil {
 		return err
 	}
-	applyChange()
+	applyAsNewGeneration()
 	st.generation++
 	return nil
 }
@@ -279,8 +279,8 @@ func (st *Storage) findDeviceClass(resource string) string {
 	return ""
 }
 
-// ApplyCSINode copies the drivers and limits of the node's CSINode to the node.
-func (st *Storage) ApplyCSINode(n *Node) {
+// UpdateNodeFromCSINode copies the drivers and limits of the node's CSINode to the node.
+func (st *Storage) UpdateNodeFromCSINode(n *Node) {
 	n.csiNode, n.drivers, n.limits, n.migrated = false, nil, nil, nil
 	o := st.csiNodes[n.Name()]
 	if o == nil {
@@ -305,19 +305,19 @@ func (st *Storage) isDriverMissing(n *Node, driver string) bool {
 	return st.drivers[driver].requiredOnNode && !slices.Contains(n.drivers, driver)
 }
 
-// CountClaims adds (sign 1) or removes (sign -1) a placed pod as a user of its claims.
-func (st *Storage) CountClaims(p *Pod, sign int32) {
+// AdjustClaimUserCounts adds (sign 1) or removes (sign -1) a placed pod as a user of its claims.
+func (st *Storage) AdjustClaimUserCounts(p *Pod, sign int32) {
 	if p.Class.volumes == nil {
 		return
 	}
 	for i := range p.Class.volumes.claims {
 		if r := &p.Class.volumes.claims[i]; !r.ephemeral {
-			st.countClaim(r.key, sign)
+			st.adjustClaimUserCount(r.key, sign)
 		}
 	}
 }
 
-func (st *Storage) countClaim(key placement.PodKey, sign int32) {
+func (st *Storage) adjustClaimUserCount(key placement.PodKey, sign int32) {
 	if st.podsPerClaim[key] += sign; st.podsPerClaim[key] == 0 {
 		delete(st.podsPerClaim, key)
 	}

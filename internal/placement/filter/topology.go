@@ -55,8 +55,8 @@ func (t *DomainCounts) countInDomain(domain int32) int32 {
 	return 0
 }
 
-// CountPod adds (sign 1) or removes (sign -1) a pod on a node. Nodes without the key are not counted.
-func (t *DomainCounts) CountPod(n, sign int32) {
+// AdjustPodCount adds (sign 1) or removes (sign -1) a pod on a node. Nodes without the key are not counted.
+func (t *DomainCounts) AdjustPodCount(n, sign int32) {
 	d := t.Key.DomainOf[n]
 	if d == None {
 		return
@@ -128,9 +128,8 @@ func (t *PodTerm) ExcludesNewPod(l *PodLabels) bool {
 // at once) and for its anti-affinity (one term at a time).
 type AffinityCounter struct {
 	DomainCounts
-	ID               string
-	Terms            []*PodTerm
-	DependentClasses []*Class
+	ID    string
+	Terms []*PodTerm
 }
 
 // SelectsPods reports whether pods with these labels are counted.
@@ -209,12 +208,11 @@ func (e *EligibleNodes) removeNodeFromDomain(d int32) {
 // smallest count.
 type SpreadCounter struct {
 	DomainCounts
-	ID               string
-	EligibleNodes    *EligibleNodes
-	namespace        *Namespace
-	selector         labels.Selector
-	histogram        histogram
-	DependentClasses []*Class
+	ID            string
+	EligibleNodes *EligibleNodes
+	namespace     *Namespace
+	selector      labels.Selector
+	histogram     histogram
 }
 
 // NewSpreadCounter returns a counter without pods.
@@ -234,14 +232,14 @@ func (s *SpreadCounter) SelectsPods(l *PodLabels) bool {
 	return l.Namespace == s.namespace && !s.selector.Empty() && s.selector.Matches(l.Labels)
 }
 
-// CountPod adds (sign 1) or removes (sign -1) a pod on a node, if the node is eligible.
-func (s *SpreadCounter) CountPod(n, sign int32) {
+// AdjustPodCountIfEligible adds (sign 1) or removes (sign -1) a pod on a node, if the node is eligible.
+func (s *SpreadCounter) AdjustPodCountIfEligible(n, sign int32) {
 	if !s.EligibleNodes.eligible[n] {
 		return
 	}
 	d := s.Key.DomainOf[n]
 	before := s.countInDomain(d)
-	s.DomainCounts.CountPod(n, sign)
+	s.DomainCounts.AdjustPodCount(n, sign)
 	if s.EligibleNodes.nodesPerDomain[d] > 0 {
 		s.histogram.removeDomain(before)
 		s.histogram.addDomain(before + sign)
@@ -276,8 +274,8 @@ func (h *histogram) removeDomain(count int32) {
 	}
 }
 
-// AddNode evaluates whether a node is eligible, and counts it if so.
-func (e *EligibleNodes) AddNode(n *Node) {
+// AddNodeIfEligible evaluates whether a node is eligible, and counts it if so.
+func (e *EligibleNodes) AddNodeIfEligible(n *Node) {
 	for int(n.ID) >= len(e.eligible) {
 		e.eligible = append(e.eligible, false)
 	}

@@ -14,15 +14,15 @@ const bindingPredicate = "VolumeBinding"
 
 var (
 	reasonVolumeAffinity = placement.Reason{
-		Predicate: bindingPredicate, Text: "volume is not reachable from the node",
+		Predicate: bindingPredicate, Message: "volume is not reachable from the node",
 		Scheduler: "node(s) didn't match PersistentVolume's node affinity",
 	}
 	reasonNoVolume = placement.Reason{
-		Predicate: bindingPredicate, Text: "no volume for an unbound claim",
+		Predicate: bindingPredicate, Message: "no volume for an unbound claim",
 		Scheduler: "node(s) didn't find available persistent volumes to bind",
 	}
 	reasonVolumeNotFound = placement.Reason{
-		Predicate: bindingPredicate, Text: "claim is bound to a volume that does not exist",
+		Predicate: bindingPredicate, Message: "claim is bound to a volume that does not exist",
 		Scheduler: "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
 	}
 )
@@ -30,13 +30,13 @@ var (
 // checkVolumeBinding implements the plugin VolumeBinding. Bound volumes must be reachable from the node. Unbound
 // claims that wait for their first consumer must be satisfiable. Only the labels of the node are compared, not its
 // name.
-func (h *Chain) checkVolumeBinding(c *Class, n *Node) (refused []placement.Reason, undecided *placement.Reason) {
-	view := c.volumes.resolveView(h.Storage)
+func (h *Chain) checkVolumeBinding(c *PodClass, n *Node) (refused []placement.Reason, undecided *placement.Reason) {
+	view := c.volumes.currentView(h.Storage)
 	r, undecided := checkBoundVolumes(view.bound, n)
 	if r != nil {
 		refused = append(refused, *r)
 	}
-	noVolume := *dropSchedulerText(&reasonNoVolume, undecided)
+	noVolume := *dropSchedulerTextIfUndecided(&reasonNoVolume, undecided)
 	for _, selected := range view.selectedNodes {
 		if selected != n.Name() {
 			return append(refused, noVolume), undecided
@@ -61,14 +61,14 @@ func checkBoundVolumes(bound []*volume, n *Node) (refused, undecided *placement.
 			refused = &reasonVolumeNotFound
 		case v.inTree != "" && slices.Contains(n.migrated, v.inTree):
 			text := fmt.Sprintf("volume of plugin %s is migrated on the node", v.inTree)
-			undecided = &placement.Reason{Predicate: bindingPredicate, Text: text}
+			undecided = &placement.Reason{Predicate: bindingPredicate, Message: text}
 		case v.affinity != nil:
 			if ok, _ := v.affinity.Match(labelled); !ok {
 				refused = &reasonVolumeAffinity
 			}
 		}
 		if refused != nil {
-			return dropSchedulerText(refused, undecided), nil
+			return dropSchedulerTextIfUndecided(refused, undecided), nil
 		}
 	}
 	return nil, undecided

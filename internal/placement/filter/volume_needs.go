@@ -88,11 +88,11 @@ func (v *volumeNeeds) writeTo(e *KeyEncoder) {
 	e.WriteTexts(v.inTree)
 	e.WriteCount(len(v.disks))
 	for i := range v.disks {
-		writeDisk(e, &v.disks[i])
+		writeInlineDiskKey(e, &v.disks[i])
 	}
 }
 
-func writeDisk(e *KeyEncoder, v *corev1.Volume) {
+func writeInlineDiskKey(e *KeyEncoder, v *corev1.Volume) {
 	switch {
 	case v.GCEPersistentDisk != nil:
 		e.WriteText("gce")
@@ -114,8 +114,8 @@ func writeDisk(e *KeyEncoder, v *corev1.Volume) {
 	}
 }
 
-// resolveView returns the view for the current generation of the storage objects.
-func (v *volumeNeeds) resolveView(st *Storage) *volumeView {
+// currentView returns the view for the current generation of the storage objects.
+func (v *volumeNeeds) currentView(st *Storage) *volumeView {
 	if v.generation != st.generation {
 		v.view, v.generation = st.buildVolumeView(v), st.generation
 	}
@@ -125,21 +125,21 @@ func (v *volumeNeeds) resolveView(st *Storage) *volumeView {
 // buildVolumeView resolves the claims plugin by plugin, like the scheduler's PreFilter.
 func (st *Storage) buildVolumeView(needs *volumeNeeds) volumeView {
 	var view volumeView
-	st.resolveReadWriteOncePod(needs, &view)
+	st.resolveReadWriteOncePodClaims(needs, &view)
 	st.resolveBinding(needs, &view)
 	st.resolveZones(needs, &view)
-	st.resolveAttachables(needs, &view)
+	st.resolveAttachableVolumes(needs, &view)
 	return view
 }
 
 func (v *volumeView) setRefusal(predicate, text string) {
 	if v.refusal == nil {
-		v.refusal = &placement.Reason{Predicate: predicate, Text: text, Scheduler: text}
+		v.refusal = &placement.Reason{Predicate: predicate, Message: text, Scheduler: text}
 	}
 }
 
-// resolveReadWriteOncePod implements the PreFilter of VolumeRestrictions.
-func (st *Storage) resolveReadWriteOncePod(needs *volumeNeeds, view *volumeView) {
+// resolveReadWriteOncePodClaims implements the PreFilter of VolumeRestrictions.
+func (st *Storage) resolveReadWriteOncePodClaims(needs *volumeNeeds, view *volumeView) {
 	for _, r := range needs.claims {
 		if r.ephemeral {
 			continue
@@ -183,7 +183,7 @@ func (st *Storage) resolveBinding(needs *volumeNeeds, view *volumeView) {
 			immediate = true
 			continue
 		}
-		st.resolveUnbound(c, view)
+		st.resolveUnboundClaim(c, view)
 	}
 	if immediate {
 		view.setRefusal(bindingPredicate, "pod has unbound immediate PersistentVolumeClaims")
@@ -222,16 +222,16 @@ func (st *Storage) waitsForFirstConsumer(c *claim) (bool, string) {
 	return *class.mode == storagev1.VolumeBindingWaitForFirstConsumer, ""
 }
 
-// resolveUnbound decides a claim that waits for its first consumer, as far as no topology is involved. Then either
+// resolveUnboundClaim decides a claim that waits for its first consumer, as far as no topology is involved. Then either
 // every node can satisfy it, or none. In other cases the volume's place depends on the driver, and the result is
 // undecidable.
-func (st *Storage) resolveUnbound(c *claim, view *volumeView) {
+func (st *Storage) resolveUnboundClaim(c *claim, view *volumeView) {
 	class := st.storageClasses[c.storageClass]
 	undecidable := func(why string) {
 		if view.undecidable == nil {
 			view.undecidable = &placement.Reason{
 				Predicate: bindingPredicate,
-				Text:      fmt.Sprintf("unbound claim %s of storage class %s: %s", c.name, c.storageClass, why),
+				Message:   fmt.Sprintf("unbound claim %s of storage class %s: %s", c.name, c.storageClass, why),
 			}
 		}
 	}
@@ -292,9 +292,9 @@ func (st *Storage) findZoneProblem(c *claim) string {
 	}
 }
 
-// resolveAttachables finds the volumes that count against attach limits: the CSI volume of a claim, or the volume
+// resolveAttachableVolumes finds the volumes that count against attach limits: the CSI volume of a claim, or the volume
 // that its storage class would provision.
-func (st *Storage) resolveAttachables(needs *volumeNeeds, view *volumeView) {
+func (st *Storage) resolveAttachableVolumes(needs *volumeNeeds, view *volumeView) {
 	for _, r := range needs.claims {
 		c := st.claims[r.key]
 		if c == nil {
@@ -303,13 +303,13 @@ func (st *Storage) resolveAttachables(needs *volumeNeeds, view *volumeView) {
 		if r.ephemeral && c.owner != needs.uid {
 			view.wrongOwner = &placement.Reason{
 				Predicate: limitsPredicate,
-				Text:      fmt.Sprintf("claim %s was not created for pod %s", c.name, needs.pod),
+				Message:   fmt.Sprintf("claim %s was not created for pod %s", c.name, needs.pod),
 			}
 			return
 		}
 		v := st.volumes[c.volumeName]
 		if c.volumeName == "" || v == nil {
-			st.addAttachableOfClass(r, c, view)
+			st.addAttachableOfStorageClass(r, c, view)
 			continue
 		}
 		switch {
@@ -321,7 +321,7 @@ func (st *Storage) resolveAttachables(needs *volumeNeeds, view *volumeView) {
 	}
 }
 
-func (st *Storage) addAttachableOfClass(r claimRef, c *claim, view *volumeView) {
+func (st *Storage) addAttachableOfStorageClass(r claimRef, c *claim, view *volumeView) {
 	class := st.storageClasses[c.storageClass]
 	if c.storageClass == "" || class == nil {
 		return

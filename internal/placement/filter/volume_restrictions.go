@@ -11,16 +11,16 @@ import (
 const restrictionsPredicate = "VolumeRestrictions"
 
 var (
-	reasonDiskConflict     = placement.Reason{Predicate: restrictionsPredicate, Text: "disk is in use on the node", Scheduler: "node(s) had no available disk"}
+	reasonDiskConflict     = placement.Reason{Predicate: restrictionsPredicate, Message: "disk is in use on the node", Scheduler: "node(s) had no available disk"}
 	reasonReadWriteOncePod = placement.Reason{
-		Predicate: restrictionsPredicate, Text: "ReadWriteOncePod claim is in use by another pod",
+		Predicate: restrictionsPredicate, Message: "ReadWriteOncePod claim is in use by another pod",
 		Scheduler: "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod",
 	}
 )
 
 // checkVolumeRestrictions implements the plugin VolumeRestrictions: inline disks that pods on one node cannot share,
 // and claims that only one pod in the cluster can use.
-func (h *Chain) checkVolumeRestrictions(c *Class, n *Node) *placement.Reason {
+func (h *Chain) checkVolumeRestrictions(c *PodClass, n *Node) *placement.Reason {
 	for i := range c.volumes.disks {
 		for other := range n.volumePods {
 			conflicts := func(v corev1.Volume) bool { return doDisksConflict(&c.volumes.disks[i], &v) }
@@ -29,7 +29,7 @@ func (h *Chain) checkVolumeRestrictions(c *Class, n *Node) *placement.Reason {
 			}
 		}
 	}
-	for _, key := range c.volumes.resolveView(h.Storage).readWriteOncePod {
+	for _, key := range c.volumes.currentView(h.Storage).readWriteOncePod {
 		if h.Storage.podsPerClaim[key] > 0 {
 			return &reasonReadWriteOncePod
 		}

@@ -8,11 +8,11 @@ import (
 
 const zonePredicate = "VolumeZone"
 
-var reasonZone = placement.Reason{Predicate: zonePredicate, Text: "volume is in another zone", Scheduler: "node(s) had no available volume zone"}
+var reasonZone = placement.Reason{Predicate: zonePredicate, Message: "volume is in another zone", Scheduler: "node(s) had no available volume zone"}
 
 // checkVolumeZone implements the plugin VolumeZone: a node with zone or region labels must match the labels of the
 // bound volumes. A beta label of a volume also matches the stable label of the node.
-func (h *Chain) checkVolumeZone(c *Class, n *Node) *placement.Reason {
+func (h *Chain) checkVolumeZone(c *PodClass, n *Node) *placement.Reason {
 	zoned := false
 	for _, key := range zoneKeys {
 		if _, ok := n.Object.Labels[key]; ok {
@@ -22,7 +22,7 @@ func (h *Chain) checkVolumeZone(c *Class, n *Node) *placement.Reason {
 	if !zoned {
 		return nil
 	}
-	for _, z := range c.volumes.resolveView(h.Storage).zones {
+	for _, z := range c.volumes.currentView(h.Storage).zones {
 		value, ok := n.Object.Labels[z.key]
 		if !ok {
 			value, ok = n.Object.Labels[toStableZoneKey(z.key)]

@@ -30,31 +30,33 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// ReadObjects reads a cluster once, page by page. A partial result would give wrong answers, so any error fails the whole
+// ReadClusterObjects reads a cluster once, page by page. A partial result would give wrong answers, so any error fails the whole
 // call. It reports all missing permissions together. Device classes may be missing, because clusters older than 1.34
 // do not serve this version.
-func ReadObjects(ctx context.Context, client kubernetes.Interface) (*saved.Objects, error) {
+func ReadClusterObjects(ctx context.Context, client kubernetes.Interface) (*saved.Objects, error) {
 	core, storage := client.CoreV1(), client.StorageV1()
 	o := saved.Objects{Time: time.Now()}
 	var errs []error
 	for _, read := range []func() error{
-		func() error { return listPages(ctx, "namespaces", core.Namespaces().List, &o.Namespaces) },
-		func() error { return listPages(ctx, "nodes", core.Nodes().List, &o.Nodes) },
-		func() error { return listPages(ctx, "pods", core.Pods("").List, &o.Pods) },
+		func() error { return appendAllPages(ctx, core.Namespaces().List, &o.Namespaces) },
+		func() error { return appendAllPages(ctx, core.Nodes().List, &o.Nodes) },
+		func() error { return appendAllPages(ctx, core.Pods("").List, &o.Pods) },
 		func() error {
-			return listPages(ctx, "pod disruption budgets", client.PolicyV1().PodDisruptionBudgets("").List, &o.PDBs)
+			return appendAllPages(ctx, client.PolicyV1().PodDisruptionBudgets("").List, &o.PDBs)
 		},
 		func() error {
-			return listPages(ctx, "persistent volume claims", core.PersistentVolumeClaims("").List, &o.Claims)
+			return appendAllPages(ctx, core.PersistentVolumeClaims("").List, &o.Claims)
 		},
-		func() error { return listPages(ctx, "persistent volumes", core.PersistentVolumes().List, &o.Volumes) },
 		func() error {
-			return listPages(ctx, "storage classes", storage.StorageClasses().List, &o.StorageClasses)
+			return appendAllPages(ctx, core.PersistentVolumes().List, &o.Volumes)
 		},
-		func() error { return listPages(ctx, "CSI nodes", storage.CSINodes().List, &o.CSINodes) },
-		func() error { return listPages(ctx, "CSI drivers", storage.CSIDrivers().List, &o.CSIDrivers) },
 		func() error {
-			return listPages(ctx, "volume attachments", storage.VolumeAttachments().List, &o.Attachments)
+			return appendAllPages(ctx, storage.StorageClasses().List, &o.StorageClasses)
+		},
+		func() error { return appendAllPages(ctx, storage.CSINodes().List, &o.CSINodes) },
+		func() error { return appendAllPages(ctx, storage.CSIDrivers().List, &o.CSIDrivers) },
+		func() error {
+			return appendAllPages(ctx, storage.VolumeAttachments().List, &o.Attachments)
 		},
 	} {
 		err := read()
@@ -66,19 +68,19 @@ func ReadObjects(ctx context.Context, client kubernetes.Interface) (*saved.Objec
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	err := listPages(ctx, "device classes", client.ResourceV1().DeviceClasses().List, &o.DeviceClasses)
+	err := appendAllPages(ctx, client.ResourceV1().DeviceClasses().List, &o.DeviceClasses)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
 	return &o, nil
 }
 
-// listPages appends all objects of one kind.
-func listPages[L runtime.Object, T any](ctx context.Context, kind string, call func(context.Context, metav1.ListOptions) (L, error),
+// appendAllPages appends all objects of one kind.
+func appendAllPages[L runtime.Object, T any](ctx context.Context, call func(context.Context, metav1.ListOptions) (L, error),
 	into *[]T,
 ) error {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return call(ctx, o) })
-	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
+	return pages.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
 		item, ok := o.(T)
 		if !ok {
 			return fmt.Errorf("unexpected object of type %T", o)
@@ -86,10 +88,6 @@ func listPages[L runtime.Object, T any](ctx context.Context, kind string, call f
 		*into = append(*into, item)
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("list %s: %w", kind, err)
-	}
-	return nil
 }
 
 // Cluster is a snapshot that informers keep current.
@@ -104,7 +102,7 @@ type Cluster struct {
 // classes. A server older than 1.34 does not, and its scheduler does not read them.
 func WatchCluster(api discovery.ServerResourcesInterface, informers Informers, log *slog.Logger) (*Cluster, error) {
 	c := &Cluster{snapshot: snapshot.New(), log: log}
-	devices, err := isServed(api, resourcev1.SchemeGroupVersion.WithResource("deviceclasses"))
+	devices, err := isResourceServed(api, resourcev1.SchemeGroupVersion.WithResource("deviceclasses"))
 	if err != nil {
 		return nil, err
 	}
@@ -126,8 +124,8 @@ func WatchCluster(api discovery.ServerResourcesInterface, informers Informers, l
 		watchResource(c, informers, storage, "volumeattachments", s.Storage.SetVolumeAttachment, deleteByName(s.Storage.DeleteVolumeAttachment)))
 }
 
-// isServed reports whether the API server has a resource in a version.
-func isServed(api discovery.ServerResourcesInterface, resource schema.GroupVersionResource) (bool, error) {
+// isResourceServed reports whether the API server has a resource in a version.
+func isResourceServed(api discovery.ServerResourcesInterface, resource schema.GroupVersionResource) (bool, error) {
 	list, err := api.ServerResourcesForGroupVersion(resource.GroupVersion().String())
 	switch {
 	case apierrors.IsNotFound(err):
@@ -155,7 +153,7 @@ func watchResource[T any, O interface {
 	}
 	take := func(o any) {
 		if item, ok := o.(O); ok {
-			c.applyEvent(func() error { return set(item) })
+			c.applyEventOrLog(func() error { return set(item) })
 		}
 	}
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -164,7 +162,7 @@ func watchResource[T any, O interface {
 		DeleteFunc: func(o any) {
 			key, err := cache.DeletionHandlingObjectToName(o)
 			if err == nil {
-				c.applyEvent(func() error { return remove(placement.PodKey{Namespace: key.Namespace, Name: key.Name}) })
+				c.applyEventOrLog(func() error { return remove(placement.PodKey{Namespace: key.Namespace, Name: key.Name}) })
 			}
 		},
 	})
@@ -175,7 +173,7 @@ func watchResource[T any, O interface {
 	return nil
 }
 
-func (c *Cluster) applyEvent(event func() error) {
+func (c *Cluster) applyEventOrLog(event func() error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := event(); err != nil {

@@ -62,10 +62,10 @@ func TestListedAndSavedClustersGiveTheSameAnswers(t *testing.T) {
 	c := placementtest.NewDiverseCluster(3, 12, 200, 5)
 	direct, err := c.BuildSnapshot()
 	must.NoError(t, err)
-	listed, err := live.ReadObjects(t.Context(), fake.NewClientset(listObjects(c)...))
+	listed, err := live.ReadClusterObjects(t.Context(), fake.NewClientset(listObjects(c)...))
 	must.NoError(t, err)
 	var file bytes.Buffer
-	must.NoError(t, listed.Write(&file, saved.Compact))
+	must.NoError(t, listed.WriteReduced(&file, saved.Compact))
 	reread, err := saved.Decode(file.Bytes())
 	must.NoError(t, err)
 	want := formatPlan(t, direct)
@@ -146,7 +146,7 @@ func TestPodsCanArriveBeforeTheirNamespaces(t *testing.T) {
 	others.Start(ctx.Done())
 	must.NoError(t, cluster.WaitForSync(ctx))
 	err = cluster.WithSnapshot(func(s *snapshot.Snapshot) error {
-		v, err := s.JudgePod(placement.PodKey{Namespace: "default", Name: "web-0"}, "a")
+		v, err := s.JudgeRecreatedPod(placement.PodKey{Namespace: "default", Name: "web-0"}, "a")
 		check.Is(t, placement.Fits, v.Outcome, v)
 		return err
 	})

@@ -15,22 +15,22 @@ import (
 // InformerConstructor creates an informer for a cache.
 type InformerConstructor = func(cache.ListerWatcher, runtime.Object, time.Duration, cache.Indexers) cache.SharedIndexInformer
 
-// NewPagedInformers returns a constructor for informers that list Pods in pages if the API server does not stream lists, as in
+// NewPagedPodInformers returns a constructor for informers that list Pods in pages if the API server does not stream lists, as in
 // Kubernetes 1.33 by default. An informer lists at any version, and the API server answers that in one piece whatever
 // the limit is (https://kubernetes.io/docs/reference/using-api/api-concepts/#semantics-for-get-and-list). For 150,000
 // Pods that is gigabytes.
-func NewPagedInformers(trim cache.TransformFunc) InformerConstructor {
+func NewPagedPodInformers(trim cache.TransformFunc) InformerConstructor {
 	return func(from cache.ListerWatcher, example runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 		if _, ok := example.(*corev1.Pod); ok {
-			from = newPagedListWatch(cache.ToListerWatcherWithContext(from), trim)
+			from = newPagedPodListWatch(cache.ToListerWatcherWithContext(from), trim)
 		}
 		return cache.NewSharedIndexInformer(from, example, resync, indexers)
 	}
 }
 
-// newPagedListWatch lists the newest version, which the API server returns in pages, and trims each page. The
+// newPagedPodListWatch lists the newest version, which the API server returns in pages, and trims each page. The
 // reflector requests the pages.
-func newPagedListWatch(from cache.ListerWatcherWithContext, trim cache.TransformFunc) *cache.ListWatch {
+func newPagedPodListWatch(from cache.ListerWatcherWithContext, trim cache.TransformFunc) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			if o.ResourceVersion == "0" {

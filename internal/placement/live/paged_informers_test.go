@@ -57,7 +57,7 @@ func TestUnstreamedPodsAreReadInPagesAndTrimmed(t *testing.T) {
 		from.pods = append(from.pods, pod)
 	}
 	trim := live.NewPodTrimmer()
-	informer := live.NewPagedInformers(trim)(&cache.ListWatch{ListWithContextFunc: from.listPage, WatchFuncWithContext: from.refuseWatch}, &corev1.Pod{}, 0, cache.Indexers{})
+	informer := live.NewPagedPodInformers(trim)(&cache.ListWatch{ListWithContextFunc: from.listPage, WatchFuncWithContext: from.refuseWatch}, &corev1.Pod{}, 0, cache.Indexers{})
 	must.NoError(t, informer.SetTransform(trim))
 	ctx, stop := context.WithTimeout(t.Context(), patience)
 	done := make(chan struct{})

@@ -41,7 +41,7 @@ func listVerdicts(t *rapid.T, o *saved.Objects) map[string]string {
 				continue // excluded from the requests
 			}
 			key := placement.PodKey{Namespace: p.Namespace, Name: p.Name}
-			verdict, err := s.JudgePod(key, n.Name)
+			verdict, err := s.JudgeRecreatedPod(key, n.Name)
 			must.NoError(t, err)
 			out[fmt.Sprintf("%s on %s", key, n.Name)] = verdict.String()
 		}

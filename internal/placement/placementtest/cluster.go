@@ -46,8 +46,8 @@ func (c *Cluster) PlacedPods() []*corev1.Pod {
 	return list
 }
 
-// NewSmallCluster returns a cluster of two nodes in one zone, with one pod on the first.
-func NewSmallCluster() *Cluster {
+// NewTwoNodeCluster returns a cluster of two nodes in one zone, with one pod on the first.
+func NewTwoNodeCluster() *Cluster {
 	c := &Cluster{}
 	c.Nodes = []*corev1.Node{NewNode("first", "zone-a", 4, 16, 10), NewNode("second", "zone-a", 4, 16, 10)}
 	c.Pods = []*corev1.Pod{NewPod("web", 0, "first", 500, 512)}

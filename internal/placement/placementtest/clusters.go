@@ -76,8 +76,8 @@ func NewUniformCluster(nodes, podsPerNode int) *Cluster {
 	return c
 }
 
-// NewPendingCluster returns pending pods without nodes. Each requests 2 % of an instance of Flavour.
-func NewPendingCluster(pods int) *Cluster {
+// NewPendingPodCluster returns pending pods without nodes. Each requests 2 % of an instance of Template.
+func NewPendingPodCluster(pods int) *Cluster {
 	c := &Cluster{}
 	for i := range pods {
 		c.Pods = append(c.Pods, NewPod("web", i, "", 200, 2048))
@@ -85,9 +85,9 @@ func NewPendingCluster(pods int) *Cluster {
 	return c
 }
 
-// NewFlavour returns a flavour with 10 cores and 100 GiB in each zone.
-func NewFlavour() planner.Flavour {
-	return planner.Flavour{Name: "standard", Template: NewNode("standard", "", 10, 100, 110), Cost: 1, Zones: Zones}
+// NewTemplate returns a template with 10 cores and 100 GiB in each zone.
+func NewTemplate() planner.Template {
+	return planner.Template{Name: "standard", Node: NewNode("standard", "", 10, 100, 110), Cost: 1, Zones: Zones}
 }
 
 // constraintKind says how the pods of an application restrict their placement.
@@ -140,10 +140,10 @@ func pickConstraintKind(g *rand.Rand) constraintKind {
 	}
 }
 
-// NewDiversePendingCluster returns pending pods of applications with up to 40 replicas. A third each are plain, spread over
+// NewDiversePendingPodCluster returns pending pods of applications with up to 40 replicas. A third each are plain, spread over
 // zones or hosts, and have affinity or anti-affinity to their own kind. They request 0.1 to 1 core and 128 MiB to 2
 // GiB.
-func NewDiversePendingCluster(seed uint64, pods int) *Cluster {
+func NewDiversePendingPodCluster(seed uint64, pods int) *Cluster {
 	g := rand.New(rand.NewPCG(seed, 1))
 	c := &Cluster{}
 	for app := 0; len(c.Pods) < pods; app++ {
@@ -161,7 +161,7 @@ func NewDiversePendingCluster(seed uint64, pods int) *Cluster {
 	return c
 }
 
-// NewDiverseCluster returns nodes in three zones with pods as in NewDiversePendingCluster. The pods are placed where their
+// NewDiverseCluster returns nodes in three zones with pods as in NewDiversePendingPodCluster. The pods are placed where their
 // constraints allow. The first applications have a PodDisruptionBudget, with 1 to 3 disruptions allowed.
 func NewDiverseCluster(seed uint64, nodes, pods, budgets int) *Cluster {
 	g := rand.New(rand.NewPCG(seed, 2))

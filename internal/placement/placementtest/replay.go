@@ -10,9 +10,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// ExecuteRemovals executes the removals in a fork, in order. It fails if a pod does not fit on its target, or if a target is
+// CheckRemovalsExecutable executes the removals in a fork, in order. It fails if a pod does not fit on its target, or if a target is
 // removed too.
-func ExecuteRemovals(s *snapshot.Snapshot, victims []planner.Evacuation) error {
+func CheckRemovalsExecutable(s *snapshot.Snapshot, victims []planner.Evacuation) error {
 	fork := s.Fork()
 	defer fork.Rollback()
 	removed := map[string]bool{}
@@ -20,24 +20,24 @@ func ExecuteRemovals(s *snapshot.Snapshot, victims []planner.Evacuation) error {
 		removed[v.Node] = true
 	}
 	for _, v := range victims {
-		if err := fork.RemoveNodeNamed(v.Node); err != nil {
+		if err := fork.RemoveNamedNodeAndPods(v.Node); err != nil {
 			return err
 		}
-		if err := movePods(s, fork, v.Moves, removed); err != nil {
+		if err := checkAndMovePods(s, fork, v.Moves, removed); err != nil {
 			return fmt.Errorf("while %s goes: %w", v.Node, err)
 		}
 	}
 	return nil
 }
 
-// ExecutePacking executes a packing in a fork: it launches all instances, and fails if a pod does not fit on its target.
-func ExecutePacking(s *snapshot.Snapshot, flavours []planner.Flavour, packing *planner.Packing) error {
+// CheckPackingExecutable executes a packing in a fork: it launches all instances, and fails if a pod does not fit on its target.
+func CheckPackingExecutable(s *snapshot.Snapshot, templates []planner.Template, packing *planner.Packing) error {
 	fork := s.Fork()
 	defer fork.Rollback()
-	templates := map[string]func(name, zone string) *corev1.Node{}
-	for i := range flavours {
-		f := &flavours[i]
-		templates[f.Name] = func(name, zone string) *corev1.Node {
+	newNodes := map[string]func(name, zone string) *corev1.Node{}
+	for i := range templates {
+		f := &templates[i]
+		newNodes[f.Name] = func(name, zone string) *corev1.Node {
 			if len(f.Zones) == 0 {
 				zone = ""
 			}
@@ -45,16 +45,16 @@ func ExecutePacking(s *snapshot.Snapshot, flavours []planner.Flavour, packing *p
 		}
 	}
 	for _, m := range packing.Instances {
-		if err := fork.LaunchNode(templates[m.Flavour](m.Name, m.Zone)); err != nil {
+		if err := fork.AddNewNode(newNodes[m.Template](m.Name, m.Zone)); err != nil {
 			return err
 		}
 	}
-	return movePods(s, fork, packing.Moves, nil)
+	return checkAndMovePods(s, fork, packing.Moves, nil)
 }
 
-func movePods(s *snapshot.Snapshot, fork snapshot.Fork, moves []planner.Move, removed map[string]bool) error {
+func checkAndMovePods(s *snapshot.Snapshot, fork snapshot.Fork, moves []planner.Move, removed map[string]bool) error {
 	for _, m := range moves {
-		verdict, err := s.JudgePod(m.Pod, m.To)
+		verdict, err := s.JudgeRecreatedPod(m.Pod, m.To)
 		if err != nil {
 			return err
 		}
@@ -68,8 +68,8 @@ func movePods(s *snapshot.Snapshot, fork snapshot.Fork, moves []planner.Move, re
 	return nil
 }
 
-// CheckRanks compares a ranking with Evacuate. It checks all nodes that are not removable, and executes the plan of
-// every n-th removable node.
+// CheckRanks compares a ranking with PlanEvacuation. It checks all nodes that are not removable, and executes the plan
+// of every n-th removable node.
 func CheckRanks(s *snapshot.Snapshot, ranks []planner.Rank, n int) error {
 	if len(ranks) != s.Nodes.Len() {
 		return fmt.Errorf("%d nodes ranked of %d", len(ranks), s.Nodes.Len())
@@ -86,7 +86,7 @@ func CheckRanks(s *snapshot.Snapshot, ranks []planner.Rank, n int) error {
 			return fmt.Errorf("%s is ranked %+v, its evacuation says %v at %v", r.Node, r, e.Refusals, e.Cost)
 		}
 		if r.Removable {
-			if err := ExecuteRemovals(s, []planner.Evacuation{*e}); err != nil {
+			if err := CheckRemovalsExecutable(s, []planner.Evacuation{*e}); err != nil {
 				return err
 			}
 		}

@@ -3,7 +3,6 @@ package planner_test
 import (
 	"testing"
 
-	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
@@ -31,14 +30,14 @@ func buildSnapshot(b *testing.B, c *placementtest.Cluster) *snapshot.Snapshot {
 // Select nodes to remove among 2,000 nodes with 40 pods of 1 % each. 800 nodes can hold all pods.
 func BenchmarkSelectVictimsUniform(b *testing.B) {
 	s := buildSnapshot(b, placementtest.NewUniformCluster(2000, 40))
-	var selection *planner.Selection
+	var selection *planner.VictimSelection
 	var err error
 	measure(b, func() {
 		selection, err = planner.SelectVictims(s, 2000, planner.LeastDisruption, planner.Options{})
 		must.NoError(b, err)
 		must.Not(b, len(selection.Victims) != 1200, "%d victims, 1200 can go", len(selection.Victims))
 	})
-	must.NoError(b, placementtest.ExecuteRemovals(s, selection.Victims))
+	must.NoError(b, placementtest.CheckRemovalsExecutable(s, selection.Victims))
 }
 
 // Rank all of 5,000 nodes with 150,000 diverse pods and 200 PodDisruptionBudgets.
@@ -46,59 +45,40 @@ func BenchmarkRankDiverse(b *testing.B) {
 	s := buildSnapshot(b, placementtest.NewDiverseCluster(1, 5000, 150_000, 200))
 	var ranks []planner.Rank
 	measure(b, func() {
-		ranks = planner.NewRanking(s, planner.LeastDisruption, planner.Options{}).List()
+		ranks = planner.RankNodes(s, planner.LeastDisruption, planner.Options{})
 	})
 	must.NoError(b, placementtest.CheckRanks(s, ranks, 25))
 }
 
 // Pack 50,000 pending pods of 2 % each onto new instances.
 func BenchmarkPackUniform(b *testing.B) {
-	s := buildSnapshot(b, placementtest.NewPendingCluster(50_000))
-	flavours := []planner.Flavour{placementtest.NewFlavour()}
+	s := buildSnapshot(b, placementtest.NewPendingPodCluster(50_000))
+	templates := []planner.Template{placementtest.NewTemplate()}
 	var packing *planner.Packing
 	var err error
 	measure(b, func() {
-		packing, err = planner.PackPods(s, nil, flavours, planner.LeastWaste)
+		packing, err = planner.PackPods(s, nil, templates, planner.LeastWaste)
 		must.NoError(b, err)
 		if len(packing.Instances) != 1000 || len(packing.Unschedulable) != 0 {
 			b.Fatalf("%d instances, %d unschedulable pods: want 1000 instances for all pods", len(packing.Instances), len(packing.Unschedulable))
 		}
 	})
-	must.NoError(b, placementtest.ExecutePacking(s, flavours, packing))
+	must.NoError(b, placementtest.CheckPackingExecutable(s, templates, packing))
 }
 
 // Pack 5,000 diverse pending pods.
 func BenchmarkPackDiverse(b *testing.B) {
-	s := buildSnapshot(b, placementtest.NewDiversePendingCluster(1, 5000))
-	flavours := []planner.Flavour{placementtest.NewFlavour()}
+	s := buildSnapshot(b, placementtest.NewDiversePendingPodCluster(1, 5000))
+	templates := []planner.Template{placementtest.NewTemplate()}
 	var packing *planner.Packing
 	var err error
 	measure(b, func() {
-		packing, err = planner.PackPods(s, nil, flavours, planner.LeastWaste)
+		packing, err = planner.PackPods(s, nil, templates, planner.LeastWaste)
 		must.NoError(b, err)
 		if len(packing.Unschedulable) != 0 {
 			b.Fatalf("%d unschedulable pods, first %v", len(packing.Unschedulable), packing.Unschedulable[0])
 		}
 	})
 	b.ReportMetric(float64(len(packing.Instances)), "machines")
-	must.NoError(b, placementtest.ExecutePacking(s, flavours, packing))
-}
-
-// Update the ranking of 5,000 nodes after one pod event: a diverse pod leaves its node, or returns.
-func BenchmarkRankAfterPodEvent(b *testing.B) {
-	c := placementtest.NewDiverseCluster(1, 5000, 150_000, 200)
-	s := buildSnapshot(b, c)
-	ranking := planner.NewRanking(s, planner.LeastDisruption, planner.Options{})
-	i := 0
-	measure(b, func() {
-		var err error
-		p := c.Pods[i/2*7919%len(c.Pods)]
-		if i%2 == 0 {
-			err = ranking.DeletePod(placement.PodKey{Namespace: p.Namespace, Name: p.Name})
-		} else {
-			err = ranking.SetPod(p)
-		}
-		must.NoError(b, err)
-		i++
-	})
+	must.NoError(b, placementtest.CheckPackingExecutable(s, templates, packing))
 }

@@ -16,8 +16,8 @@ type Move struct {
 	To  string           `json:"to"`
 }
 
-// Stay is a pod that is deleted with its node.
-type Stay struct {
+// DeletedPod is a pod that is deleted with its node.
+type DeletedPod struct {
 	Pod placement.PodKey `json:"pod"`
 	// Rule is the rule that decided this, such as "daemonset".
 	Rule string `json:"rule"`
@@ -30,8 +30,8 @@ type Evacuation struct {
 	Cost float64 `json:"cost"`
 	// Moves lists the pods that would be recreated on other nodes, in the order of placement.
 	Moves []Move `json:"moves,omitempty"`
-	// Stays lists the pods that are deleted with the node.
-	Stays []Stay `json:"stays,omitempty"`
+	// DeletedPods lists the pods that are deleted with the node.
+	DeletedPods []DeletedPod `json:"deletedPods,omitempty"`
 	// Refusals lists every reason against the removal, by rule. It is empty if the node can be removed.
 	Refusals []Refusal `json:"refusals,omitempty"`
 }
@@ -43,19 +43,19 @@ func (e *Evacuation) IsFeasible() bool { return len(e.Refusals) == 0 }
 // It applies all rules and tries all pods, so that the answer is complete. Pods are placed one after the other, with
 // the node and all its pods removed. The snapshot is unchanged afterwards.
 func PlanEvacuation(s *snapshot.Snapshot, nodeName string, policy Policy, o Options) (*Evacuation, error) {
-	n, err := s.Nodes.Find(nodeName)
+	n, err := s.Nodes.FindUnlessRemoved(nodeName)
 	if err != nil {
 		return nil, err
 	}
 	s.Search.UseDefaultOrder()
-	p := newPlanRun(s, policy, &o)
+	p := beginPlanRun(s, policy, &o)
 	defer p.close()
-	e := &Evacuation{Node: nodeName, Cost: p.computeCost(n), Refusals: p.rules.listNodeRefusals(n)}
-	movers, evicted := p.listMovers(n, e)
+	e := &Evacuation{Node: nodeName, Cost: p.computeRemovalCost(n), Refusals: p.rules.listNodeRefusals(n)}
+	movers, evicted := p.listMovingAndEvictedPods(n, e)
 	e.Refusals = append(e.Refusals, p.groupLimits.listRefusals(n)...)
 	e.Refusals = append(e.Refusals, p.listPDBRefusals(evicted)...)
 	mark := p.fork.Mark()
-	p.fork.RemoveNode(n)
+	p.fork.RemoveNodeAndPods(n)
 	e.Refusals = append(e.Refusals, p.placeOrRefuse(movers)...)
 	for _, pod := range p.fork.PodsPlacedSince(mark) {
 		e.Moves = append(e.Moves, Move{pod.Key, s.Nodes.ByID(pod.Node).Name()})
@@ -71,8 +71,8 @@ type planRun struct {
 	fork            snapshot.Fork
 	pdbUsage        pdbUsage
 	groupLimits     *groupLimits
-	reasonsByClass  map[*filter.Class]placement.ReasonCounts // why a class fitted nowhere, at the first attempt
-	meanAllocatable []float64                                // by resource
+	reasonsByClass  map[*filter.PodClass]placement.ReasonCounts // why a class fitted nowhere, at the first attempt
+	meanAllocatable []float64                                   // by resource
 	unplaced        []*filter.Pod
 	sorted          []*filter.Pod // buffer of sortLargestFirst
 	classes         []classGroup  // buffer of sortLargestFirst
@@ -80,22 +80,22 @@ type planRun struct {
 	removalMark     int           // mark of the undo log before the current removal
 }
 
-func newPlanRun(s *snapshot.Snapshot, policy Policy, o *Options) *planRun {
-	p := &planRun{s: s, rules: newRuleEvaluation(s, o), policy: policy, fork: s.Fork(), pdbUsage: pdbUsage{}, reasonsByClass: map[*filter.Class]placement.ReasonCounts{}, meanAllocatable: s.Nodes.MeanAllocatable()}
+func beginPlanRun(s *snapshot.Snapshot, policy Policy, o *Options) *planRun {
+	p := &planRun{s: s, rules: newRuleEvaluation(s, o), policy: policy, fork: s.Fork(), pdbUsage: pdbUsage{}, reasonsByClass: map[*filter.PodClass]placement.ReasonCounts{}, meanAllocatable: s.Nodes.MeanAllocatable()}
 	p.groupLimits = newGroupLimits(s, o)
-	s.Search.StartPlan()
+	s.Search.EnterPlanMode()
 	return p
 }
 
 // close rolls the plan back.
 func (p *planRun) close() {
 	p.fork.Rollback()
-	p.s.Search.EndPlan()
+	p.s.Search.LeavePlanMode()
 }
 
-// arrangeTargets sets the order in which nodes are tried as targets, so that pods land where they can stay. Nodes
+// orderCandidatesLast sets the order in which nodes are tried as targets, so that pods land where they can stay. Nodes
 // that cannot be removed come first. Then come the candidates in reverse order of removal.
-func (p *planRun) arrangeTargets(candidates []candidate) {
+func (p *planRun) orderCandidatesLast(candidates []candidate) {
 	removable := make(map[int32]bool, len(candidates))
 	for i := range candidates {
 		removable[candidates[i].node.ID] = true
@@ -114,9 +114,9 @@ func (p *planRun) arrangeTargets(candidates []candidate) {
 	p.s.Search.SetOrder(order)
 }
 
-// listMovers lists the pods that must run elsewhere, and all pods that are evicted: the movers and the pods that
+// listMovingAndEvictedPods lists the pods that must run elsewhere, and all pods that are evicted: the movers and the pods that
 // nothing recreates. If e is not nil, it gets the refusals and the pods that stay.
-func (p *planRun) listMovers(n *filter.Node, e *Evacuation) (movers, evicted []*filter.Pod) {
+func (p *planRun) listMovingAndEvictedPods(n *filter.Node, e *Evacuation) (movers, evicted []*filter.Pod) {
 	movers = make([]*filter.Pod, 0, len(n.Pods))
 	var ending []*filter.Pod
 	for _, pod := range n.Pods {
@@ -132,7 +132,7 @@ func (p *planRun) listMovers(n *filter.Node, e *Evacuation) (movers, evicted []*
 		case fate == podBlocks:
 			e.Refusals = append(e.Refusals, p.rules.newPodRefusal(pod, verdict))
 		default:
-			e.Stays = append(e.Stays, Stay{pod.Key, verdict.Rule.String()})
+			e.DeletedPods = append(e.DeletedPods, DeletedPod{pod.Key, verdict.Rule.String()})
 		}
 	}
 	p.sortLargestFirst(movers)
@@ -169,7 +169,7 @@ func (p *planRun) sortLargestFirst(pods []*filter.Pod) {
 		for to < len(pods) && pods[to].Class == c {
 			to++
 		}
-		p.classes = append(p.classes, classGroup{p.sorted[from:to], p.computeSize(c)})
+		p.classes = append(p.classes, classGroup{p.sorted[from:to], p.computeLargestShare(c)})
 	}
 	slices.SortFunc(p.classes, func(a, b classGroup) int {
 		x, y := a.pods[0], b.pods[0]
@@ -181,9 +181,9 @@ func (p *planRun) sortLargestFirst(pods []*filter.Pod) {
 	}
 }
 
-// computeSize returns the largest share of a mean node that one request of the class needs, in millionths. A resource
+// computeLargestShare returns the largest share of a mean node that one request of the class needs, in millionths. A resource
 // that no node has counts as a whole node.
-func (p *planRun) computeSize(c *filter.Class) int64 {
+func (p *planRun) computeLargestShare(c *filter.PodClass) int64 {
 	var largest int64
 	for _, a := range c.Requests {
 		share := 1e6
@@ -208,7 +208,7 @@ func (p *planRun) placePods(pods []*filter.Pod) []*filter.Pod {
 	for len(pods) > 0 {
 		left := p.unplaced[:0]
 		for i := 0; i < len(pods); i++ {
-			if run := countCompanions(pods[i:]); run > 1 && p.placeTogether(pods[i:i+run]) {
+			if run := countLeadingCoLocatedPods(pods[i:]); run > 1 && p.placeAllOnOneNode(pods[i:i+run]) {
 				i += run - 1
 			} else if n := p.findTarget(pods[i]); n != nil {
 				p.fork.PlacePod(pods[i], n)
@@ -225,11 +225,11 @@ func (p *planRun) placePods(pods []*filter.Pod) []*filter.Pod {
 	return nil
 }
 
-// countCompanions counts the pods at the head of the list that must share one node, and that no placed pod binds to a
+// countLeadingCoLocatedPods counts the pods at the head of the list that must share one node, and that no placed pod binds to a
 // node yet.
-func countCompanions(pods []*filter.Pod) int {
+func countLeadingCoLocatedPods(pods []*filter.Pod) int {
 	c := pods[0].Class
-	if !c.MustShareNode() {
+	if !c.MustChooseCommonNode() {
 		return 1
 	}
 	n := 1
@@ -242,11 +242,11 @@ func countCompanions(pods []*filter.Pod) int {
 // maxNodesTried is the largest number of nodes to try for pods that must share one.
 const maxNodesTried = 16
 
-// placeTogether places all pods of one class on one node. It reports whether that succeeded.
-func (p *planRun) placeTogether(pods []*filter.Pod) bool {
+// placeAllOnOneNode places all pods of one class on one node. It reports whether that succeeded.
+func (p *planRun) placeAllOnOneNode(pods []*filter.Pod) bool {
 	c, from := pods[0].Class, p.searchStart
 	for range maxNodesTried {
-		n := p.s.FindNodeFor(c, pods[0].UID, from)
+		n := p.s.FindFirstFittingNode(c, pods[0].UID, from)
 		if n == nil {
 			return false
 		}
@@ -265,7 +265,7 @@ func (p *planRun) placeAllOn(n *filter.Node, pods []*filter.Pod) bool {
 	mark := p.fork.Mark()
 	for _, pod := range pods {
 		if !p.s.FitsOn(pod.Class, pod.UID, n) {
-			p.fork.UndoTo(mark)
+			p.fork.UndoToMark(mark)
 			return false
 		}
 		p.fork.PlacePod(pod, n)
@@ -282,46 +282,46 @@ func (p *planRun) findTarget(pod *filter.Pod) *filter.Node {
 	if n := p.s.Nodes.Lookup(pod.NominatedTo); n != nil && n.CanReceivePods() && p.s.FitsOn(pod.Class, pod.UID, n) && p.s.Filters.IsPlaceable(pod.Class) {
 		return n
 	}
-	return p.s.FindNodeFor(pod.Class, pod.UID, p.searchStart)
+	return p.s.FindFirstFittingNode(pod.Class, pod.UID, p.searchStart)
 }
 
 // placeOrRefuse places the pods and returns a refusal for each pod without a node.
 func (p *planRun) placeOrRefuse(pods []*filter.Pod) []Refusal {
 	var refusals []Refusal
 	for _, pod := range slices.Clone(p.placePods(pods)) {
-		refusals = append(refusals, p.newNoRoomRefusal(pod))
+		refusals = append(refusals, p.newUnplacedPodRefusal(pod))
 	}
 	return refusals
 }
 
-// newNoRoomRefusal says why a pod fits nowhere, and what would help.
-func (p *planRun) newNoRoomRefusal(pod *filter.Pod) Refusal {
-	r := Refusal{Rule: "no-room", Pod: pod.Key.String(), Text: "fits on no other node"}
+// newUnplacedPodRefusal says why a pod fits nowhere, and what would help.
+func (p *planRun) newUnplacedPodRefusal(pod *filter.Pod) Refusal {
+	r := Refusal{Rule: "no-room", Pod: pod.Key.String(), Message: "fits on no other node"}
 	switch refusal := p.s.Filters.PreFilterRefusal(pod.Class); {
 	case pod.Class.HasEphemeralClaim():
-		r.Rule, r.Text = "undecidable", "uses a generic ephemeral volume, and where its new volume would be is not known"
+		r.Rule, r.Message = "undecidable", "uses a generic ephemeral volume, and where its new volume would be is not known"
 		return r
 	case refusal != nil:
-		r.Text, r.Remedy = "fits nowhere: "+refusal.Text, filter.FindRefusalRemedy(refusal)
+		r.Message, r.Remedy = "fits nowhere: "+refusal.Message, filter.FindPreFilterRemedy(refusal)
 		return r
 	case len(p.s.Search.Order) == 0:
-		r.Text, r.Remedy = "has no other node to run on", "add a node"
+		r.Message, r.Remedy = "has no other node to run on", "add a node"
 		return r
 	}
-	r.Nodes = p.countReasons(pod.Class)
+	r.Nodes = p.countNodesByReason(pod.Class)
 	r.Remedy = filter.FindRemedy(r.Nodes)
 	return r
 }
 
-// countReasons counts the targets by their reasons against a class. It does so once per class and plan.
-func (p *planRun) countReasons(c *filter.Class) placement.ReasonCounts {
+// countNodesByReason counts the targets by their reasons against a class. It does so once per class and plan.
+func (p *planRun) countNodesByReason(c *filter.PodClass) placement.ReasonCounts {
 	if t, ok := p.reasonsByClass[c]; ok {
 		return t
 	}
 	counts := reasonCounts{}
 	for _, id := range p.s.Search.Order {
 		if n := p.s.Nodes.ByID(id); !n.RemovedByPlan {
-			counts.addVerdict(p.s.JudgeClass(c, "", n))
+			counts.addVerdict(p.s.JudgePodClass(c, "", n))
 		}
 	}
 	p.reasonsByClass[c] = counts.sortByCount()
@@ -336,7 +336,7 @@ func (p *planRun) listPDBRefusals(movers []*filter.Pod) []Refusal {
 		b, refused := p.s.PDBs.FindPDBToCharge(pod)
 		if refused != "" {
 			refusals = append(refusals, Refusal{
-				Rule: "disruption-budget", Pod: pod.Key.String(), Text: refused,
+				Rule: "disruption-budget", Pod: pod.Key.String(), Message: refused,
 				Remedy: "correct the disruption budgets",
 			})
 		} else if b != nil {
@@ -354,9 +354,9 @@ func (p *planRun) listPDBRefusals(movers []*filter.Pod) []Refusal {
 
 func newPDBRefusal(b *snapshot.PDB, needs, left int32) Refusal {
 	return Refusal{
-		Rule:   "disruption-budget",
-		Text:   fmt.Sprintf("disruption budget %s allows %s, %d needed", b.Key, formatCount(int(max(left, 0)), "disruption"), needs),
-		Remedy: "wait until more of its pods are healthy, or raise the budget",
+		Rule:    "disruption-budget",
+		Message: fmt.Sprintf("disruption budget %s allows %s, %d needed", b.Key, formatCount(int(max(left, 0)), "disruption"), needs),
+		Remedy:  "wait until more of its pods are healthy, or raise the budget",
 	}
 }
 

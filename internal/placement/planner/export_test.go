@@ -5,34 +5,23 @@ import "github.com/slipway-dev/slipway/internal/placement/snapshot"
 // SelectGreedily is the plain greedy choice. It removes the cheapest removable node, places its pods first-fit by node
 // name, and repeats. A pod can move again when its new node is removed.
 func SelectGreedily(s *snapshot.Snapshot, k int, policy Policy, o Options) (count int, cost float64) {
-	p := newPlanRun(s, policy, &o)
+	p := beginPlanRun(s, policy, &o)
 	defer p.close()
-	candidates := p.listCandidates(&Selection{})
-	p.s.Search.OrderByName()
+	candidates := p.listCandidates(&VictimSelection{})
+	p.s.Search.OrderTargetsByName()
 	for _, c := range candidates {
 		if count == k {
 			break
 		}
 		mark := p.fork.Mark()
-		_, all, _, _ := p.splitPods(c.node)
-		p.fork.RemoveNode(c.node)
+		_, all, _, _ := p.splitPodsByFate(c.node)
+		p.fork.RemoveNodeAndPods(c.node)
 		if len(p.placePods(all)) > 0 {
-			p.fork.UndoTo(mark)
+			p.fork.UndoToMark(mark)
 			continue
 		}
 		count++
 		cost += c.cost
 	}
 	return count, cost
-}
-
-// IsStoredPlanValid reports whether the stored plan for a node is still valid.
-func (r *Ranking) IsStoredPlanValid(name string) bool {
-	e := r.entries[name]
-	r.s.Search.UseDefaultOrder()
-	p := newPlanRun(r.s, r.policy, &r.o)
-	defer p.close()
-	n := r.s.Nodes.Lookup(name)
-	movers, _ := p.listMovers(n, nil)
-	return len(movers) == len(e.targets) && r.isPlanValid(p, n, e)
 }

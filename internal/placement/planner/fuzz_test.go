@@ -45,7 +45,7 @@ func FuzzObjects(f *testing.F) {
 		must.NoError(t, check.Err(s.JudgeNewPod(&p, n.Name)))
 		must.NoError(t, check.Err(planner.PlanEvacuation(s, n.Name, planner.LeastDisruption, planner.Options{})))
 		must.NoError(t, check.Err(planner.SelectVictims(s, 3, planner.LeastLoaded, planner.Options{PodRules: podrules.VoluntaryPolicy().WithAction(podrules.RuleUnmanaged, podrules.Evict)})))
-		must.NoError(t, check.Err(planner.PackPods(s, nil, []planner.Flavour{{Name: "f", Template: &n, Cost: 1}}, planner.LeastCost)))
+		must.NoError(t, check.Err(planner.PackPods(s, nil, []planner.Template{{Name: "f", Node: &n, Cost: 1}}, planner.LeastCost)))
 		must.NoError(t, s.DeleteNode(n.Name))
 		must.NoError(t, s.DeletePod(placement.PodKey{Namespace: p.Namespace, Name: p.Name}))
 	})

@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// LaunchLimit limits the launches of all flavours that share it.
+// LaunchLimit limits the launches of all templates that share it.
 type LaunchLimit struct {
 	// Name says which limit this is, in error texts.
 	Name string
@@ -43,8 +43,8 @@ func newResourceLimit(a *LaunchLimit) *resourceLimit {
 	return p
 }
 
-// allowsOneMore reports whether one more instance with this capacity is within the rest.
-func (p *resourceLimit) allowsOneMore(capacity corev1.ResourceList) bool {
+// allowsOneMoreInstance reports whether one more instance with this capacity is within the rest.
+func (p *resourceLimit) allowsOneMoreInstance(capacity corev1.ResourceList) bool {
 	if p.instances < 1 {
 		return false
 	}
@@ -56,8 +56,8 @@ func (p *resourceLimit) allowsOneMore(capacity corev1.ResourceList) bool {
 	return true
 }
 
-// countInstance subtracts a launched instance (sign 1) or adds it back (sign -1).
-func (p *resourceLimit) countInstance(capacity corev1.ResourceList, sign int) {
+// adjustForInstance subtracts a launched instance (sign 1) or adds it back (sign -1).
+func (p *resourceLimit) adjustForInstance(capacity corev1.ResourceList, sign int) {
 	if p.limit.Instances != nil {
 		p.instances -= sign
 	}
@@ -66,10 +66,10 @@ func (p *resourceLimit) countInstance(capacity corev1.ResourceList, sign int) {
 	}
 }
 
-// countedCapacity returns the capacity of one instance that counts against an allowance.
-func (f *Flavour) countedCapacity() corev1.ResourceList {
-	if len(f.Template.Status.Capacity) > 0 {
-		return f.Template.Status.Capacity
+// capacityOrAllocatable returns the capacity of one instance that counts against an allowance.
+func (f *Template) capacityOrAllocatable() corev1.ResourceList {
+	if len(f.Node.Status.Capacity) > 0 {
+		return f.Node.Status.Capacity
 	}
-	return f.Template.Status.Allocatable
+	return f.Node.Status.Allocatable
 }

@@ -14,30 +14,30 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// Flavour is a type of instance that can be launched.
-type Flavour struct {
+// Template is a type of instance that can be launched.
+type Template struct {
 	Name string
-	// Template is the node that an instance would register. The requests of DaemonSet pods are already subtracted
+	// Node is the node that an instance would register. The requests of DaemonSet pods are already subtracted
 	// from its allocatable amounts.
-	Template *corev1.Node
-	// Cost is the cost of one instance. All flavours use the same unit.
+	Node *corev1.Node
+	// Cost is the cost of one instance. All templates use the same unit.
 	Cost float64
 	// Zones lists the zones for launches, as values of topology.kubernetes.io/zone. If it is empty, the template's
 	// labels are final.
 	Zones []string
 	// MaxLaunches is how many more instances may be launched. Nil means no limit.
 	MaxLaunches *int
-	// SharedLimits lists the limits that the flavour shares with others.
+	// SharedLimits lists the limits that the template shares with others.
 	SharedLimits []*LaunchLimit
 }
 
 // NewNode returns the node that an instance would register under a name in a zone. An empty zone keeps the template's
 // zone.
-func (f *Flavour) NewNode(name, zone string) *corev1.Node {
-	n := *f.Template
+func (f *Template) NewNode(name, zone string) *corev1.Node {
+	n := *f.Node
 	n.Name, n.UID = name, ""
 	n.Labels = map[string]string{}
-	maps.Copy(n.Labels, f.Template.Labels)
+	maps.Copy(n.Labels, f.Node.Labels)
 	n.Labels[corev1.LabelHostname] = name
 	if zone != "" {
 		n.Labels[corev1.LabelTopologyZone] = zone
@@ -55,12 +55,12 @@ const (
 	LeastCost Objective = "LeastCost"
 )
 
-// Packing is the result of Pack.
+// Packing is the result of PackPods.
 type Packing struct {
 	// Moves lists the pods that can be placed, on existing nodes or on new instances, in the order of placement.
 	Moves []Move `json:"moves,omitempty"`
 	// Instances lists the instances to launch.
-	Instances []PlannedInstance `json:"machines,omitempty"`
+	Instances []PlannedInstance `json:"instances,omitempty"`
 	// Unschedulable lists the unschedulable pods: no new instance would help them.
 	Unschedulable []UnschedulablePod `json:"unschedulable,omitempty"`
 	Cost          float64            `json:"cost"`
@@ -68,37 +68,37 @@ type Packing struct {
 
 // PlannedInstance is one instance to launch, with the pods that it would run.
 type PlannedInstance struct {
-	Name    string             `json:"name"`
-	Flavour string             `json:"flavour"`
-	Zone    string             `json:"zone,omitempty"`
-	Pods    []placement.PodKey `json:"pods"`
+	Name     string             `json:"name"`
+	Template string             `json:"template"`
+	Zone     string             `json:"zone,omitempty"`
+	Pods     []placement.PodKey `json:"pods"`
 }
 
-// UnschedulablePod is a pod that no flavour helps. Reasons says why, by flavour.
+// UnschedulablePod is a pod that no template helps. Reasons says why, by template.
 type UnschedulablePod struct {
 	Pod     placement.PodKey  `json:"pod"`
 	Reasons map[string]string `json:"reasons"`
-	// ExhaustedLimits names, by flavour, the limit that forbids a launch which would help the pod.
-	ExhaustedLimits map[string]string `json:"spent,omitempty"`
+	// ExhaustedLimits names, by template, the limit that forbids a launch which would help the pod.
+	ExhaustedLimits map[string]string `json:"exhaustedLimits,omitempty"`
 }
 
 type packRun struct {
 	*planRun
-	flavours       []Flavour
+	templates      []Template
 	objective      Objective
 	offers         []offer
-	scoreClass     func(*packRun, *filter.Class, *filter.Node) float64
-	sizeByClass    []int64 // by ID of the class; see computeSize
+	scoreClass     func(*packRun, *filter.PodClass, *filter.Node) float64
+	sizeByClass    []int64 // by ID of the class; see computeLargestShare
 	resourceLimits map[*LaunchLimit]*resourceLimit
 	launches       []plannedLaunch
 	serial         int
 }
 
-// offer is a flavour in one zone.
+// offer is a template in one zone.
 type offer struct {
-	flavour        *Flavour
+	template       *Template
 	zone           string
-	launchCount    *int // launches of the flavour in all zones
+	launchCount    *int // launches of the template in all zones
 	resourceLimits []*resourceLimit
 }
 
@@ -109,7 +109,7 @@ type plannedLaunch struct {
 
 // demand holds the pending pods of one class.
 type demand struct {
-	class *filter.Class
+	class *filter.PodClass
 	pods  []*filter.Pod
 }
 
@@ -119,50 +119,50 @@ type demand struct {
 //
 // The algorithm is greedy, instance by instance. It uses the better result of two scoring rules, which is not always
 // the cheapest packing. In a fork it plans for the cluster with the changes of the fork. It fails if a given pod is
-// not pending or a flavour is invalid.
-func PackPods(s *snapshot.Snapshot, pods []placement.PodKey, flavours []Flavour, objective Objective) (*Packing, error) {
-	if err := validateFlavours(flavours); err != nil {
+// not pending or a template is invalid.
+func PackPods(s *snapshot.Snapshot, pods []placement.PodKey, templates []Template, objective Objective) (*Packing, error) {
+	if err := validateTemplates(templates); err != nil {
 		return nil, err
 	}
-	demands, err := groupByClass(s, pods)
+	demands, err := groupPendingByClass(s, pods)
 	if err != nil {
 		return nil, err
 	}
-	balanced := packWith(s, (*packRun).scoreByDotProduct, demands, flavours, objective)
-	if len(balanced.Instances) <= countMinInstances(s, balanced, flavours) {
+	balanced := packWithScoring(s, (*packRun).scoreByDotProduct, demands, templates, objective)
+	if len(balanced.Instances) <= computeInstanceLowerBound(s, balanced, templates) {
 		return balanced, nil
 	}
-	if largest := packWith(s, (*packRun).scoreBySize, demands, flavours, objective); largest.isBetterThan(balanced) {
+	if largest := packWithScoring(s, (*packRun).scoreBySize, demands, templates, objective); largest.isBetterThan(balanced) {
 		return largest, nil
 	}
 	return balanced, nil
 }
 
-func validateFlavours(flavours []Flavour) error {
-	for i := range flavours {
-		if flavours[i].Template == nil || flavours[i].Name == "" {
-			return fmt.Errorf("flavour %d %q: name and template are required", i, flavours[i].Name)
+func validateTemplates(templates []Template) error {
+	for i := range templates {
+		if templates[i].Node == nil || templates[i].Name == "" {
+			return fmt.Errorf("template %d %q: name and node are required", i, templates[i].Name)
 		}
 	}
 	return nil
 }
 
-// packWith packs with one scoring rule. The class with the highest score is placed next on an instance.
-func packWith(s *snapshot.Snapshot, next func(*packRun, *filter.Class, *filter.Node) float64, demands []demand, flavours []Flavour, objective Objective) *Packing {
+// packWithScoring packs with one scoring rule. The class with the highest score is placed next on an instance.
+func packWithScoring(s *snapshot.Snapshot, next func(*packRun, *filter.PodClass, *filter.Node) float64, demands []demand, templates []Template, objective Objective) *Packing {
 	p := &packRun{
-		planRun: newPlanRun(s, LeastPods, &Options{}), flavours: flavours, objective: objective, scoreClass: next,
+		planRun: beginPlanRun(s, LeastPods, &Options{}), templates: templates, objective: objective, scoreClass: next,
 		resourceLimits: map[*LaunchLimit]*resourceLimit{},
 	}
 	defer p.close()
-	p.meanAllocatable = computeMeanAllocatable(s, flavours)
-	p.sortDemands(demands)
-	p.addOffers()
+	p.meanAllocatable = computeMeanAllocatable(s, templates)
+	p.sortDemandsHardestFirst(demands)
+	p.addTemplateOffers()
 	return p.packInRounds(demands)
 }
 
-// countMinInstances returns a lower bound for the instances of a packing: the sum of the requests divided by the
+// computeInstanceLowerBound returns a lower bound for the instances of a packing: the sum of the requests divided by the
 // largest allocatable amount.
-func countMinInstances(s *snapshot.Snapshot, p *Packing, flavours []Flavour) int {
+func computeInstanceLowerBound(s *snapshot.Snapshot, p *Packing, templates []Template) int {
 	var sums, most []float64
 	add := func(list *[]float64, r int32) *float64 {
 		for int(r) >= len(*list) {
@@ -170,8 +170,8 @@ func countMinInstances(s *snapshot.Snapshot, p *Packing, flavours []Flavour) int
 		}
 		return &(*list)[r]
 	}
-	for i := range flavours {
-		for r, value := range s.Filters.Resources.ToSlice(flavours[i].Template.Status.Allocatable) {
+	for i := range templates {
+		for r, value := range s.Filters.Resources.ToSlice(templates[i].Node.Status.Allocatable) {
 			has := add(&most, int32(r))
 			*has = max(*has, float64(value))
 		}
@@ -198,35 +198,35 @@ func (p *Packing) isBetterThan(other *Packing) bool {
 		cmp.Compare(len(p.Instances), len(other.Instances))) < 0
 }
 
-// computeMeanAllocatable returns the mean allocatable amounts of the flavours, by resource. Sizes of pods are
+// computeMeanAllocatable returns the mean allocatable amounts of the templates, by resource. Sizes of pods are
 // relative to it.
-func computeMeanAllocatable(s *snapshot.Snapshot, flavours []Flavour) []float64 {
+func computeMeanAllocatable(s *snapshot.Snapshot, templates []Template) []float64 {
 	var means []float64
-	for i := range flavours {
-		for r, value := range s.Filters.Resources.ToSlice(flavours[i].Template.Status.Allocatable) {
+	for i := range templates {
+		for r, value := range s.Filters.Resources.ToSlice(templates[i].Node.Status.Allocatable) {
 			for r >= len(means) {
 				means = append(means, 0)
 			}
-			means[r] += float64(value) / float64(len(flavours))
+			means[r] += float64(value) / float64(len(templates))
 		}
 	}
 	return means
 }
 
-// sortDemands puts demands with many constraints first, then large ones.
-func (p *packRun) sortDemands(demands []demand) {
+// sortDemandsHardestFirst puts demands with many constraints first, then large ones.
+func (p *packRun) sortDemandsHardestFirst(demands []demand) {
 	p.sizeByClass = make([]int64, p.s.ClassIDLimit())
 	for _, d := range demands {
-		p.sizeByClass[d.class.ID] = p.computeSize(d.class)
+		p.sizeByClass[d.class.ID] = p.computeLargestShare(d.class)
 	}
 	slices.SortStableFunc(demands, func(a, b demand) int {
 		return cmp.Or(cmp.Compare(b.class.ConstraintCount(), a.class.ConstraintCount()), cmp.Compare(p.sizeByClass[b.class.ID], p.sizeByClass[a.class.ID]))
 	})
 }
 
-// groupByClass returns the pending pods by class. If keys is not nil, it returns only these pods, and fails if one is
+// groupPendingByClass returns the pending pods by class. If keys is not nil, it returns only these pods, and fails if one is
 // not pending.
-func groupByClass(s *snapshot.Snapshot, keys []placement.PodKey) ([]demand, error) {
+func groupPendingByClass(s *snapshot.Snapshot, keys []placement.PodKey) ([]demand, error) {
 	pods := s.PendingPods()
 	if keys != nil {
 		pods = pods[:0]
@@ -239,7 +239,7 @@ func groupByClass(s *snapshot.Snapshot, keys []placement.PodKey) ([]demand, erro
 		}
 		slices.SortFunc(pods, func(a, b *filter.Pod) int { return a.Key.Compare(b.Key) })
 	}
-	places := map[*filter.Class]int{}
+	places := map[*filter.PodClass]int{}
 	var list []demand
 	for _, p := range pods {
 		i, ok := places[p.Class]
@@ -253,10 +253,10 @@ func groupByClass(s *snapshot.Snapshot, keys []placement.PodKey) ([]demand, erro
 	return list, nil
 }
 
-// addOffers adds an offer for each flavour and zone.
-func (p *packRun) addOffers() {
-	for i := range p.flavours {
-		f := &p.flavours[i]
+// addTemplateOffers adds an offer for each template and zone.
+func (p *packRun) addTemplateOffers() {
+	for i := range p.templates {
+		f := &p.templates[i]
 		count := new(int)
 		var resourceLimits []*resourceLimit
 		for _, a := range f.SharedLimits {
@@ -269,7 +269,7 @@ func (p *packRun) addOffers() {
 			p.offers = append(p.offers, offer{f, zone, count, resourceLimits})
 		}
 		if len(f.Zones) == 0 {
-			p.offers = append(p.offers, offer{f, f.Template.Labels[corev1.LabelTopologyZone], count, resourceLimits})
+			p.offers = append(p.offers, offer{f, f.Node.Labels[corev1.LabelTopologyZone], count, resourceLimits})
 		}
 	}
 }
@@ -285,7 +285,7 @@ func (p *packRun) packInRounds(demands []demand) *Packing {
 	places := map[*filter.Pod]*filter.Node{}
 	left := demands
 	for round := range maxRounds {
-		p.relaunchAll()
+		p.resetAndRelaunchInstances()
 		left = p.placeDemands(demands, places)
 		if round == maxRounds-1 {
 			break
@@ -300,8 +300,8 @@ func (p *packRun) packInRounds(demands []demand) *Packing {
 	return p.buildPacking(demands, left)
 }
 
-// relaunchAll rolls back and launches the instances found so far.
-func (p *packRun) relaunchAll() {
+// resetAndRelaunchInstances rolls back and launches the instances found so far.
+func (p *packRun) resetAndRelaunchInstances() {
 	p.fork.Reset()
 	p.s.Search.UseDefaultOrder()
 	order := slices.Clone(p.s.Search.Order)
@@ -317,11 +317,11 @@ func (p *packRun) placeDemands(demands []demand, places map[*filter.Pod]*filter.
 	var left []demand
 	for _, d := range demands {
 		var over []*filter.Pod
-		if places[d.pods[0]] == nil && d.class.MustShareNode() && p.placeTogether(d.pods) {
+		if places[d.pods[0]] == nil && d.class.MustChooseCommonNode() && p.placeAllOnOneNode(d.pods) {
 			continue
 		}
 		for _, pod := range d.pods {
-			if n := p.findEarlierNode(places[pod]); n != nil && p.s.FitsOn(d.class, pod.UID, n) {
+			if n := p.findRelaunchedNode(places[pod]); n != nil && p.s.FitsOn(d.class, pod.UID, n) {
 				p.fork.PlacePod(pod, n)
 			} else if n := p.findTarget(pod); n != nil {
 				p.fork.PlacePod(pod, n)
@@ -336,8 +336,8 @@ func (p *packRun) placeDemands(demands []demand, places map[*filter.Pod]*filter.
 	return left
 }
 
-// findEarlierNode returns the node of an earlier round under its new ID.
-func (p *packRun) findEarlierNode(n *filter.Node) *filter.Node {
+// findRelaunchedNode returns the node of an earlier round under its new ID.
+func (p *packRun) findRelaunchedNode(n *filter.Node) *filter.Node {
 	if n == nil {
 		return nil
 	}
@@ -365,9 +365,9 @@ func (p *packRun) addInstances(left []demand) []demand {
 		filled := 0
 		for len(left) > 0 && best.canLaunch() {
 			mark := p.fork.Mark()
-			placed := p.launchInstance(*best, left)
+			placed := p.launchAndFillInstance(*best, left)
 			if placed == 0 || placed < filled {
-				p.undoLaunch(mark)
+				p.undoLastLaunch(mark)
 				break
 			}
 			filled = placed
@@ -390,30 +390,30 @@ func (o *offer) canLaunch() bool { return o.findExhaustedLimit() == "" }
 
 // findExhaustedLimit returns the text of the limit that forbids one more instance, or an empty string.
 func (o *offer) findExhaustedLimit() string {
-	if o.flavour.MaxLaunches != nil && *o.launchCount >= *o.flavour.MaxLaunches {
-		return fmt.Sprintf("at most %d may be launched", *o.flavour.MaxLaunches)
+	if o.template.MaxLaunches != nil && *o.launchCount >= *o.template.MaxLaunches {
+		return fmt.Sprintf("at most %d may be launched", *o.template.MaxLaunches)
 	}
 	for _, resourceLimit := range o.resourceLimits {
-		if !resourceLimit.allowsOneMore(o.flavour.countedCapacity()) {
+		if !resourceLimit.allowsOneMoreInstance(o.template.capacityOrAllocatable()) {
 			return resourceLimit.limit.Name
 		}
 	}
 	return ""
 }
 
-// countLaunch counts an instance as launched (sign 1) or not launched (sign -1).
-func (o *offer) countLaunch(sign int) {
+// adjustForLaunch counts an instance as launched (sign 1) or not launched (sign -1).
+func (o *offer) adjustForLaunch(sign int) {
 	*o.launchCount += sign
 	for _, resourceLimit := range o.resourceLimits {
-		resourceLimit.countInstance(o.flavour.countedCapacity(), sign)
+		resourceLimit.adjustForInstance(o.template.capacityOrAllocatable(), sign)
 	}
 }
 
-// undoLaunch undoes the last launch, and all changes after the given mark in the undo log.
-func (p *packRun) undoLaunch(mark int) {
-	p.fork.UndoTo(mark)
+// undoLastLaunch undoes the last launch, and all changes after the given mark in the undo log.
+func (p *packRun) undoLastLaunch(mark int) {
+	p.fork.UndoToMark(mark)
 	last := len(p.launches) - 1
-	p.launches[last].countLaunch(-1)
+	p.launches[last].adjustForLaunch(-1)
 	p.launches = p.launches[:last]
 }
 
@@ -432,11 +432,11 @@ func (p *packRun) listUnplaced(left []demand) []demand {
 	return out
 }
 
-// launchInstance adds an instance and fills it. It returns the number of pods placed on it.
-func (p *packRun) launchInstance(o offer, left []demand) int {
+// launchAndFillInstance adds an instance and fills it. It returns the number of pods placed on it.
+func (p *packRun) launchAndFillInstance(o offer, left []demand) int {
 	p.serial++
-	object := o.flavour.NewNode(fmt.Sprintf("%s-new-%d", o.flavour.Name, p.serial), o.zone)
-	o.countLaunch(1)
+	object := o.template.NewNode(fmt.Sprintf("%s-new-%d", o.template.Name, p.serial), o.zone)
+	o.adjustForLaunch(1)
 	p.launches = append(p.launches, plannedLaunch{o, object})
 	n := p.fork.AddNode(object)
 	placed := 0
@@ -456,7 +456,7 @@ func (p *packRun) launchInstance(o offer, left []demand) int {
 // placeInteracting places as many pods of one class on an instance as fit. Pods that must share a node are placed all
 // or none if the instance has pods already.
 func (p *packRun) placeInteracting(n *filter.Node, d demand, placedBefore int) int {
-	if placedBefore > 0 && d.class.MustShareNode() {
+	if placedBefore > 0 && d.class.MustChooseCommonNode() {
 		if p.placeAllOn(n, d.pods) {
 			return len(d.pods)
 		}
@@ -499,14 +499,14 @@ func (p *packRun) placeByScore(n *filter.Node, left []demand) int {
 }
 
 // scoreBySize prefers the largest pods.
-func (p *packRun) scoreBySize(c *filter.Class, _ *filter.Node) float64 {
+func (p *packRun) scoreBySize(c *filter.PodClass, _ *filter.Node) float64 {
 	return float64(p.sizeByClass[c.ID])
 }
 
 // scoreByDotProduct returns the dot product of the pod's requests and the free amounts, as shares of the node. Large
 // pods come first, and no resource runs out long before the others (Panigrahy et al., Heuristics for Vector Bin
 // Packing, 2011).
-func (*packRun) scoreByDotProduct(c *filter.Class, n *filter.Node) float64 {
+func (*packRun) scoreByDotProduct(c *filter.PodClass, n *filter.Node) float64 {
 	var sum float64
 	for _, a := range c.Requests {
 		if has := float64(filter.AmountAt(n.Allocatable, a.Resource)); has > 0 {
@@ -528,10 +528,10 @@ func (p *packRun) findBestOffer(left []demand) *offer {
 			continue
 		}
 		mark := p.fork.Mark()
-		placed := p.launchInstance(*o, left)
+		placed := p.launchAndFillInstance(*o, left)
 		score := p.scoreLastInstance(*o)
-		p.undoLaunch(mark)
-		there := p.countInZone(o)
+		p.undoLastLaunch(mark)
+		there := p.countLaunchesInZone(o)
 		if placed > 0 && (best == nil || score > bestScore || score == bestScore && there < fewest) {
 			best, bestScore, fewest = o, score, there
 		}
@@ -539,7 +539,7 @@ func (p *packRun) findBestOffer(left []demand) *offer {
 	return best
 }
 
-func (p *packRun) countInZone(o *offer) int {
+func (p *packRun) countLaunchesInZone(o *offer) int {
 	count := 0
 	for i := range p.launches {
 		if p.launches[i].zone == o.zone {
@@ -553,8 +553,8 @@ func (p *packRun) countInZone(o *offer) int {
 // per cost.
 func (p *packRun) scoreLastInstance(o offer) float64 {
 	n := p.s.Nodes.Lookup(p.launches[len(p.launches)-1].object.Name)
-	used := n.UsedShares() / 2
-	if p.objective != LeastCost || o.flavour.Cost <= 0 {
+	used := n.SumUsedShares() / 2
+	if p.objective != LeastCost || o.template.Cost <= 0 {
 		return used
 	}
 	var size float64
@@ -563,7 +563,7 @@ func (p *packRun) scoreLastInstance(o offer) float64 {
 			size += float64(filter.AmountAt(n.Used, r)) / mean
 		}
 	}
-	return size / o.flavour.Cost
+	return size / o.template.Cost
 }
 
 // buildPacking reads the result from the snapshot. It omits instances that are empty at the end.
@@ -576,8 +576,8 @@ func (p *packRun) buildPacking(demands, left []demand) *Packing {
 			continue
 		}
 		index[m.object.Name] = len(out.Instances)
-		out.Instances = append(out.Instances, PlannedInstance{Name: m.object.Name, Flavour: m.flavour.Name, Zone: m.zone})
-		out.Cost += m.flavour.Cost
+		out.Instances = append(out.Instances, PlannedInstance{Name: m.object.Name, Template: m.template.Name, Zone: m.zone})
+		out.Cost += m.template.Cost
 	}
 	for _, d := range demands {
 		for _, pod := range d.pods {
@@ -602,27 +602,27 @@ func (p *packRun) buildPacking(demands, left []demand) *Packing {
 	return out
 }
 
-// explainOffers says, by flavour, why a new instance does not help a class. spent names the limit of each flavour
+// explainOffers says, by template, why a new instance does not help a class. spent names the limit of each template
 // that would help but must not be launched.
-func (p *packRun) explainOffers(c *filter.Class) (reasons, spent map[string]string) {
+func (p *packRun) explainOffers(c *filter.PodClass) (reasons, spent map[string]string) {
 	reasons = map[string]string{}
 	for i := range p.offers {
 		o := &p.offers[i]
 		limit := o.findExhaustedLimit()
 		mark := p.fork.Mark()
-		p.launchInstance(*o, nil)
+		p.launchAndFillInstance(*o, nil)
 		m := p.launches[len(p.launches)-1]
-		v := p.s.JudgeClass(c, "", p.s.Nodes.Lookup(m.object.Name))
-		p.undoLaunch(mark)
+		v := p.s.JudgePodClass(c, "", p.s.Nodes.Lookup(m.object.Name))
+		p.undoLastLaunch(mark)
 		text := v.String()
 		if v.Outcome == placement.Fits && limit != "" {
 			text = limit
 			if spent == nil {
 				spent = map[string]string{}
 			}
-			spent[o.flavour.Name] = limit
+			spent[o.template.Name] = limit
 		}
-		reasons[o.flavour.Name] = text
+		reasons[o.template.Name] = text
 	}
 	return reasons, spent
 }

@@ -8,9 +8,9 @@ import (
 // pdbUsage counts the evictions that a plan has charged to each PodDisruptionBudget.
 type pdbUsage map[*snapshot.PDB]int32
 
-// chargePods charges the eviction of these pods. If a budget does not allow it, it charges nothing and returns that
+// chargeEvictionsIfAllowed charges the eviction of these pods. If a budget does not allow it, it charges nothing and returns that
 // budget with the number of disruptions that it would need.
-func (l pdbUsage) chargePods(m *snapshot.PDBs, pods []*filter.Pod) (short *snapshot.PDB, needs int32) {
+func (l pdbUsage) chargeEvictionsIfAllowed(m *snapshot.PDBs, pods []*filter.Pod) (short *snapshot.PDB, needs int32) {
 	if m.IsEmpty() {
 		return nil, 0
 	}
@@ -22,14 +22,14 @@ func (l pdbUsage) chargePods(m *snapshot.PDBs, pods []*filter.Pod) (short *snaps
 		l[b]++
 		if l[b] > b.Allowed {
 			needs = l[b]
-			l.refundPods(m, pods[:i+1])
+			l.refundEvictions(m, pods[:i+1])
 			return b, needs
 		}
 	}
 	return nil, 0
 }
 
-func (l pdbUsage) refundPods(m *snapshot.PDBs, pods []*filter.Pod) {
+func (l pdbUsage) refundEvictions(m *snapshot.PDBs, pods []*filter.Pod) {
 	if m.IsEmpty() {
 		return
 	}

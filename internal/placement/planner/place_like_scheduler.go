@@ -8,10 +8,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// PlaceLikeScheduler places pods as kube-scheduler usually does: each pod, in the given order, on the least used node that
-// accepts it (https://kubernetes.io/docs/reference/scheduling/config/#scheduling-plugins, NodeResourcesFit with its
-// default strategy). Evacuate and Pack find the best case; this is the likely case. Pods that are on a node are all
-// removed from it first. It returns the pods that no node accepts.
+// PlaceLikeScheduler places pods as kube-scheduler usually does: each pod, in the given order, on the least used node
+// that accepts it (https://kubernetes.io/docs/reference/scheduling/config/#scheduling-plugins, NodeResourcesFit with its
+// default strategy). PlanEvacuation and PackPods find the best case, and PlaceLikeScheduler the likely case. It first
+// removes all the pods from their nodes. It returns the pods that no node accepts.
 func PlaceLikeScheduler(s *snapshot.Snapshot, f snapshot.Fork, pods []placement.PodKey) (left []placement.PodKey, err error) {
 	for _, key := range pods { // remove all first, so that none blocks another
 		switch p := s.Pod(key); {
@@ -29,7 +29,7 @@ func PlaceLikeScheduler(s *snapshot.Snapshot, f snapshot.Fork, pods []placement.
 			if !n.CanReceivePods() || !s.Filters.IsPlaceable(p.Class) || p.Class.HasEphemeralClaim() || !s.FitsOn(p.Class, p.UID, n) {
 				continue
 			}
-			if load := n.UsedShares(); best == nil || load < least {
+			if load := n.SumUsedShares(); best == nil || load < least {
 				best, least = n, load
 			}
 		}

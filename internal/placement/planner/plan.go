@@ -1,9 +1,9 @@
 // Package planner plans on a snapshot.
 //
-// - Evacuate: where would the pods of a node go?
-// - Victims: which nodes can be removed together?
-// - Pack: which new instances would run the pending pods?
-// - Cluster.Plan: Pack, and then Victims.
+// - PlanEvacuation: where would the pods of a node go?
+// - SelectVictims: which nodes can be removed together?
+// - PackPods: which new instances would run the pending pods?
+// - Cluster.MakePlan: PackPods, and then SelectVictims.
 //
 // Every answer contains all of its reasons.
 package planner
@@ -29,20 +29,20 @@ type PlanOptions struct {
 	Rules Options
 }
 
-// Plan is the result of Cluster.Plan.
+// Plan is the result of Cluster.MakePlan.
 type Plan struct {
 	// Launch is the packing of the pending pods. It is nil if no pod is pending.
 	Launch *Packing `json:"launch,omitempty"`
 	// Remove is the nodes that can be removed with the pending pods placed.
-	Remove *Selection `json:"remove"`
+	Remove *VictimSelection `json:"remove"`
 }
 
 // Cluster answers several requests about one cluster. It converts the objects only once. It is not safe for
 // concurrent use.
 type Cluster struct {
-	snapshot *snapshot.Snapshot
-	flavours []Flavour
-	pending  map[placement.PodKey]*corev1.Pod
+	snapshot  *snapshot.Snapshot
+	templates []Template
+	pending   map[placement.PodKey]*corev1.Pod
 }
 
 // NewCluster creates a Cluster from objects.
@@ -51,24 +51,24 @@ func NewCluster(o *saved.Objects) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Cluster{snapshot: s, flavours: DeriveFlavours(o), pending: findPending(o.Pods)}, nil
+	return &Cluster{snapshot: s, templates: DeriveTemplates(o), pending: findPendingPods(o.Pods)}, nil
 }
 
 // NewClusterFromSnapshot creates a Cluster from a snapshot that the caller maintains, and its nodes and pods. It is valid until
 // the snapshot or the objects change.
 func NewClusterFromSnapshot(s *snapshot.Snapshot, o *saved.Objects) *Cluster {
-	return &Cluster{snapshot: s, flavours: DeriveFlavours(o), pending: findPending(o.Pods)}
+	return &Cluster{snapshot: s, templates: DeriveTemplates(o), pending: findPendingPods(o.Pods)}
 }
 
-// MakePlan plans launches and removals. Pending pods come first: they are placed on existing nodes where they fit, and
-// these nodes stay. New instances have the flavours of existing nodes; see Flavours.
-func (c *Cluster) MakePlan(options PlanOptions) (*Plan, error) {
+// PlanLaunchesAndRemovals plans launches and removals. Pending pods come first: they are placed on existing nodes where they fit, and
+// these nodes stay. New instances have the templates of existing nodes; see DeriveTemplates.
+func (c *Cluster) PlanLaunchesAndRemovals(options PlanOptions) (*Plan, error) {
 	most := options.MaxRemovals
 	if most < 0 {
 		most = c.snapshot.Nodes.Len()
 	}
 	out := &Plan{}
-	err := c.withPendingPlaced(options.Rules, func(launch *Packing, rules Options) (err error) {
+	err := c.callWithPendingPlaced(options.Rules, func(launch *Packing, rules Options) (err error) {
 		out.Launch = launch
 		out.Remove, err = SelectVictims(c.snapshot, most, options.Policy, rules)
 		return err
@@ -79,32 +79,32 @@ func (c *Cluster) MakePlan(options PlanOptions) (*Plan, error) {
 	return out, nil
 }
 
-// PlanEvacuation plans the removal of one node under the same conditions as Plan. The result has every reason against it.
-// It ignores Max.
+// PlanEvacuation plans the removal of one node under the same conditions as MakePlan. The result has every reason
+// against the removal. It ignores MaxRemovals.
 func (c *Cluster) PlanEvacuation(name string, options PlanOptions) (out *Evacuation, err error) {
-	err = c.withPendingPlaced(options.Rules, func(_ *Packing, rules Options) (err error) {
+	err = c.callWithPendingPlaced(options.Rules, func(_ *Packing, rules Options) (err error) {
 		out, err = PlanEvacuation(c.snapshot, name, options.Policy, rules)
 		return err
 	})
 	return out, err
 }
 
-// JudgePending explains why a pod is pending, and which flavour of existing nodes would help.
-func (c *Cluster) JudgePending(key placement.PodKey) (*PendingPod, error) {
-	return JudgePending(c.snapshot, key, c.flavours)
+// JudgePendingPod explains why a pod is pending, and which template of existing nodes would help.
+func (c *Cluster) JudgePendingPod(key placement.PodKey) (*PendingPod, error) {
+	return JudgePendingPod(c.snapshot, key, c.templates)
 }
 
-// PlanOnce creates a Cluster and calls Plan.
-func PlanOnce(o *saved.Objects, options PlanOptions) (*Plan, error) {
+// PlanFromObjects creates a Cluster and calls PlanLaunchesAndRemovals.
+func PlanFromObjects(o *saved.Objects, options PlanOptions) (*Plan, error) {
 	c, err := NewCluster(o)
 	if err != nil {
 		return nil, err
 	}
-	return c.MakePlan(options)
+	return c.PlanLaunchesAndRemovals(options)
 }
 
-// PlanEvacuationOnce creates a Cluster and calls Evacuate.
-func PlanEvacuationOnce(o *saved.Objects, name string, options PlanOptions) (*Evacuation, error) {
+// PlanEvacuationFromObjects creates a Cluster and calls PlanEvacuation.
+func PlanEvacuationFromObjects(o *saved.Objects, name string, options PlanOptions) (*Evacuation, error) {
 	c, err := NewCluster(o)
 	if err != nil {
 		return nil, err
@@ -112,35 +112,35 @@ func PlanEvacuationOnce(o *saved.Objects, name string, options PlanOptions) (*Ev
 	return c.PlanEvacuation(name, options)
 }
 
-// JudgePendingOnce creates a Cluster and calls JudgePending.
-func JudgePendingOnce(o *saved.Objects, key placement.PodKey) (*PendingPod, error) {
+// JudgePendingPodFromObjects creates a Cluster and calls JudgePendingPod.
+func JudgePendingPodFromObjects(o *saved.Objects, key placement.PodKey) (*PendingPod, error) {
 	c, err := NewCluster(o)
 	if err != nil {
 		return nil, err
 	}
-	return c.JudgePending(key)
+	return c.JudgePendingPod(key)
 }
 
-// withPendingPlaced calls ask with the pending pods placed where they fit, and with rules that keep their nodes. The
+// callWithPendingPlaced calls ask with the pending pods placed where they fit, and with rules that keep their nodes. The
 // packing is nil if no pod is pending.
-func (c *Cluster) withPendingPlaced(rules Options, ask func(*Packing, Options) error) (err error) {
+func (c *Cluster) callWithPendingPlaced(rules Options, ask func(*Packing, Options) error) (err error) {
 	if len(c.pending) == 0 {
 		return ask(nil, rules)
 	}
-	launch, err := PackPods(c.snapshot, nil, c.flavours, LeastWaste)
+	launch, err := PackPods(c.snapshot, nil, c.templates, LeastWaste)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, c.restorePending(launch)) }()
-	rules.ReservedNodes, err = c.placePending(launch)
+	defer func() { err = errors.Join(err, c.restorePendingPods(launch)) }()
+	rules.ReservedNodes, err = c.placePendingOnExistingNodes(launch)
 	if err != nil {
 		return err
 	}
 	return ask(launch, rules)
 }
 
-// findPending returns the unfinished pods without a node.
-func findPending(pods []*corev1.Pod) map[placement.PodKey]*corev1.Pod {
+// findPendingPods returns the unfinished pods without a node.
+func findPendingPods(pods []*corev1.Pod) map[placement.PodKey]*corev1.Pod {
 	found := map[placement.PodKey]*corev1.Pod{}
 	for _, p := range pods {
 		if p.Spec.NodeName == "" && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
@@ -150,8 +150,8 @@ func findPending(pods []*corev1.Pod) map[placement.PodKey]*corev1.Pod {
 	return found
 }
 
-// placePending places the pending pods on existing nodes with room, and returns these nodes.
-func (c *Cluster) placePending(packing *Packing) (map[string]placement.PodKey, error) {
+// placePendingOnExistingNodes places the pending pods on existing nodes with room, and returns these nodes.
+func (c *Cluster) placePendingOnExistingNodes(packing *Packing) (map[string]placement.PodKey, error) {
 	launched := map[string]bool{}
 	for _, m := range packing.Instances {
 		launched[m.Name] = true
@@ -173,8 +173,8 @@ func (c *Cluster) placePending(packing *Packing) (map[string]placement.PodKey, e
 	return reserved, nil
 }
 
-// restorePending undoes placePending.
-func (c *Cluster) restorePending(packing *Packing) error {
+// restorePendingPods undoes placePendingOnExistingNodes.
+func (c *Cluster) restorePendingPods(packing *Packing) error {
 	for _, m := range packing.Moves {
 		if err := c.snapshot.SetPod(c.pending[m.Pod]); err != nil {
 			return fmt.Errorf("release the room of pending pod %s: %w", m.Pod, err)

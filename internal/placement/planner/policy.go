@@ -38,11 +38,11 @@ func ParsePolicy(name string) (Policy, error) {
 	return "", fmt.Errorf("policy %q is not known: use one of %v", name, Policies())
 }
 
-// computeCost returns the cost of removing a node by the plan's policy.
-func (p *planRun) computeCost(n *filter.Node) float64 {
+// computeRemovalCost returns the cost of removing a node by the plan's policy.
+func (p *planRun) computeRemovalCost(n *filter.Node) float64 {
 	switch p.policy {
 	case LeastLoaded:
-		return n.UsedShares()
+		return n.SumUsedShares()
 	case Oldest:
 		return float64(n.Object.CreationTimestamp.Unix())
 	}
@@ -54,14 +54,14 @@ func (p *planRun) computeCost(n *filter.Node) float64 {
 		if p.policy == LeastPods {
 			cost++
 		} else {
-			cost += weighDisruption(pod)
+			cost += weighPodDisruption(pod)
 		}
 	}
 	return cost
 }
 
-// weighDisruption returns the weight of restarting one pod.
-func weighDisruption(p *filter.Pod) float64 {
+// weighPodDisruption returns the weight of restarting one pod.
+func weighPodDisruption(p *filter.Pod) float64 {
 	weight := 1.0
 	switch {
 	case p.Priority > 0:
@@ -78,10 +78,10 @@ type candidate struct {
 	cost float64
 }
 
-func sortCandidates(candidates []candidate) {
+func sortCandidatesByCost(candidates []candidate) {
 	loads := make(map[*filter.Node]float64, len(candidates))
 	for _, c := range candidates {
-		loads[c.node] = c.node.UsedShares()
+		loads[c.node] = c.node.SumUsedShares()
 	}
 	slices.SortFunc(candidates, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(loads[a.node], loads[b.node]),

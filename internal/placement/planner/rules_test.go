@@ -178,14 +178,14 @@ func TestRulesBlockNodeRemoval(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			cluster, o := placementtest.NewSmallCluster(), planner.Options{Now: now}
+			cluster, o := placementtest.NewTwoNodeCluster(), planner.Options{Now: now}
 			cluster.Pods[0].CreationTimestamp = metav1.NewTime(now.Add(-time.Hour))
 			c.change(cluster, &o)
 			e := planEvacuation(t, cluster, o)
 			var rules []string
 			for _, r := range e.Refusals {
 				rules = append(rules, r.Rule)
-				check.Not(t, r.Text == "" || strings.Contains(r.String(), "%!"), "refusal without text: %+v", r)
+				check.Not(t, r.Message == "" || strings.Contains(r.String(), "%!"), "refusal without text: %+v", r)
 			}
 			if got := strings.Join(rules, " "); got != c.rule {
 				t.Errorf("refused by %q (%v), want %q", got, e.Refusals, c.rule)
@@ -230,7 +230,7 @@ func TestPDBsAreAppliedLikeEvictionAPI(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			cluster := placementtest.NewSmallCluster()
+			cluster := placementtest.NewTwoNodeCluster()
 			cluster.PDBs = c.budgets
 			if c.change != nil {
 				c.change(cluster.Pods[0])
@@ -239,7 +239,7 @@ func TestPDBsAreAppliedLikeEvictionAPI(t *testing.T) {
 			switch {
 			case c.refused == "" && !e.IsFeasible():
 				t.Errorf("refused: %v", e.Refusals)
-			case c.refused != "" && (len(e.Refusals) != 1 || !strings.Contains(e.Refusals[0].Text, c.refused)):
+			case c.refused != "" && (len(e.Refusals) != 1 || !strings.Contains(e.Refusals[0].Message, c.refused)):
 				t.Errorf("refused by %v, want %q", e.Refusals, c.refused)
 			}
 		})
@@ -247,7 +247,7 @@ func TestPDBsAreAppliedLikeEvictionAPI(t *testing.T) {
 }
 
 func TestI9TwoNodesAreNotRemovedForEachOther(t *testing.T) {
-	c := placementtest.NewSmallCluster()
+	c := placementtest.NewTwoNodeCluster()
 	c.Pods = append(c.Pods, placementtest.NewPod("web", 1, "second", 500, 512))
 	s, err := c.BuildSnapshot()
 	must.NoError(t, err)
@@ -270,7 +270,7 @@ func TestPDBIsSharedByAllVictims(t *testing.T) {
 	if err != nil || len(selection.Victims) != 2 {
 		t.Fatalf("%d victims, want 2 with a budget of 2; %v", len(selection.Victims), err)
 	}
-	for _, p := range selection.Rejected {
+	for _, p := range selection.Skipped {
 		check.Not(t, p.Refusals[0].Rule != "disruption-budget", "%s rejected by %s, want disruption-budget", p.Node, p.Refusals[0])
 	}
 }
@@ -309,12 +309,12 @@ func TestPoliciesOrderTheVictims(t *testing.T) {
 }
 
 func TestInvalidRequestsAreRejected(t *testing.T) {
-	s, err := placementtest.NewSmallCluster().BuildSnapshot()
+	s, err := placementtest.NewTwoNodeCluster().BuildSnapshot()
 	must.NoError(t, err)
 	check.ErrorContains(t, check.Err(planner.SelectVictims(s, -1, planner.Oldest, planner.Options{})))
 	check.ErrorContains(t, check.Err(planner.PlanEvacuation(s, "nowhere", planner.Oldest, planner.Options{})))
 	check.ErrorContains(t, check.Err(planner.PackPods(s, []placement.PodKey{{Namespace: "default", Name: "web-0"}}, nil, planner.LeastCost)))
-	check.ErrorContains(t, check.Err(planner.PackPods(s, nil, []planner.Flavour{{Name: "empty"}}, planner.LeastCost)))
+	check.ErrorContains(t, check.Err(planner.PackPods(s, nil, []planner.Template{{Name: "empty"}}, planner.LeastCost)))
 	for _, err := range []error{
 		s.SetNode(nil), s.SetPod(nil), s.SetNode(&corev1.Node{}), s.SetPod(&corev1.Pod{}), s.SetNamespace(nil),
 		s.Storage.SetPersistentVolumeClaim(nil), s.Storage.SetPersistentVolume(nil), s.Storage.SetStorageClass(nil), s.Storage.SetCSINode(nil), s.Storage.SetCSIDriver(nil),
@@ -328,7 +328,7 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 	}
 	for _, err := range []error{
 		fork.MovePod(placement.PodKey{Namespace: "default", Name: "web-0"}, "nowhere"), fork.MovePod(placement.PodKey{Name: "nobody"}, "second"),
-		fork.RemoveNodeNamed("nowhere"), fork.LaunchNode(nil), fork.LaunchNode(placementtest.NewNode("first", "zone-a", 4, 16, 10)),
+		fork.RemoveNamedNodeAndPods("nowhere"), fork.AddNewNode(nil), fork.AddNewNode(placementtest.NewNode("first", "zone-a", 4, 16, 10)),
 	} {
 		check.Not(t, err == nil, "a change with an unknown or duplicate object is accepted")
 	}
@@ -336,12 +336,12 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 }
 
 func TestPackUsesFreeRoomAndListsUnschedulablePods(t *testing.T) {
-	c := placementtest.NewSmallCluster()
+	c := placementtest.NewTwoNodeCluster()
 	c.Pods = append(c.Pods, placementtest.NewPod("fits", 0, "", 1000, 1024), placementtest.NewPod("large", 0, "", 9000, 1024),
 		placementtest.NewPod("huge", 0, "", 99000, 1024))
 	s, err := c.BuildSnapshot()
 	must.NoError(t, err)
-	packing, err := planner.PackPods(s, nil, []planner.Flavour{placementtest.NewFlavour()}, planner.LeastCost)
+	packing, err := planner.PackPods(s, nil, []planner.Template{placementtest.NewTemplate()}, planner.LeastCost)
 	must.NoError(t, err)
 	if len(packing.Instances) != 1 || len(packing.Instances[0].Pods) != 1 || packing.Instances[0].Pods[0].Name != "large-0" || packing.Cost != 1 {
 		t.Errorf("instances %+v", packing.Instances)
@@ -351,18 +351,18 @@ func TestPackUsesFreeRoomAndListsUnschedulablePods(t *testing.T) {
 	}
 }
 
-func TestPackRespectsMaxAndPrefersCheapFlavours(t *testing.T) {
-	c := placementtest.NewPendingCluster(200)
+func TestPackRespectsMaxAndPrefersCheapTemplates(t *testing.T) {
+	c := placementtest.NewPendingPodCluster(200)
 	s, err := c.BuildSnapshot()
 	must.NoError(t, err)
 	two := 2
-	cheap, dear := placementtest.NewFlavour(), placementtest.NewFlavour()
+	cheap, dear := placementtest.NewTemplate(), placementtest.NewTemplate()
 	cheap.Name, cheap.MaxLaunches, dear.Name, dear.Cost = "cheap", &two, "dear", 3
-	packing, err := planner.PackPods(s, nil, []planner.Flavour{dear, cheap}, planner.LeastCost)
+	packing, err := planner.PackPods(s, nil, []planner.Template{dear, cheap}, planner.LeastCost)
 	must.NoError(t, err)
 	count := map[string]int{}
 	for _, m := range packing.Instances {
-		count[m.Flavour]++
+		count[m.Template]++
 	}
 	if count["cheap"] != 2 || count["dear"] != 2 || len(packing.Unschedulable) != 0 {
 		t.Errorf("%v instances, %d unschedulable pods", count, len(packing.Unschedulable))
@@ -395,7 +395,7 @@ func TestFaultAllNodeAffinityTermsMustMatch(t *testing.T) {
 		"one half of a term":        {[]corev1.NodeSelectorTerm{{MatchExpressions: append(newInRequirement(corev1.LabelTopologyZone, "zone-a"), newInRequirement("disk", "ssd")...)}}, false},
 		"an empty term and another": {[]corev1.NodeSelectorTerm{{}, here}, true},
 	} {
-		c := placementtest.NewSmallCluster()
+		c := placementtest.NewTwoNodeCluster()
 		requireNodeAffinity(c.Pods[0], tt.terms...)
 		e := planEvacuation(t, c, planner.Options{})
 		check.Not(t, e.IsFeasible() != tt.goes, "%s matches: feasible is %t (%v), want %t", name, e.IsFeasible(), e.Refusals, tt.goes)
@@ -408,16 +408,16 @@ func TestFaultMatchFieldsOfNodeAffinityAreUnknown(t *testing.T) {
 	to := func(node string) corev1.NodeSelectorTerm {
 		return corev1.NodeSelectorTerm{MatchFields: newInRequirement("metadata.name", node)}
 	}
-	c := placementtest.NewSmallCluster()
+	c := placementtest.NewTwoNodeCluster()
 	daemon := placementtest.NewPod("daemon", 0, "first", 100, 128)
 	daemon.OwnerReferences[0].Kind = "DaemonSet"
 	requireNodeAffinity(daemon, to("first"))
 	c.Pods = append(c.Pods, daemon)
-	if e := planEvacuation(t, c, planner.Options{}); !e.IsFeasible() || len(e.Stays) != 1 || len(e.Moves) != 1 {
-		t.Errorf("the DaemonSet pod blocks its node: %v; %d pods move, %d stay", e.Refusals, len(e.Moves), len(e.Stays))
+	if e := planEvacuation(t, c, planner.Options{}); !e.IsFeasible() || len(e.DeletedPods) != 1 || len(e.Moves) != 1 {
+		t.Errorf("the DaemonSet pod blocks its node: %v; %d pods move, %d stay", e.Refusals, len(e.Moves), len(e.DeletedPods))
 	}
 	for node, goes := range map[string]bool{"second": true, "third": false} { // the fields are evaluated
-		c := placementtest.NewSmallCluster()
+		c := placementtest.NewTwoNodeCluster()
 		requireNodeAffinity(c.Pods[0], to(node))
 		if e := planEvacuation(t, c, planner.Options{}); e.IsFeasible() != goes {
 			t.Errorf("a pod that requires node %s: feasible is %t (%v), want %t", node, e.IsFeasible(), e.Refusals, goes)
@@ -427,7 +427,7 @@ func TestFaultMatchFieldsOfNodeAffinityAreUnknown(t *testing.T) {
 
 func TestFaultFinishedPodsCountAsLoad(t *testing.T) {
 	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
-		c := placementtest.NewSmallCluster()
+		c := placementtest.NewTwoNodeCluster()
 		c.Nodes = append(c.Nodes, placementtest.NewNode("third", "zone-a", 4, 16, 10))
 		// Finished pods fill the only free node, and also the node with the least work.
 		c.Pods = append(c.Pods, placementtest.NewPod("busy", 0, "third", 3900, 15<<10))

@@ -35,7 +35,7 @@ func (l Utilization) MemoryPercent() float64 { return toPercent(l.Memory, l.Allo
 // terminating pods. If ignore is not nil, it also ignores pods with labels that ignore accepts. It fails if the
 // node is unknown.
 func MeasureWorkloadUtilization(s *snapshot.Snapshot, nodeName string, ignore func(labels.Set) bool) (Utilization, error) {
-	n, err := s.Nodes.Find(nodeName)
+	n, err := s.Nodes.FindUnlessRemoved(nodeName)
 	if err != nil {
 		return Utilization{}, err
 	}
@@ -61,7 +61,7 @@ func MeasureWorkloadUtilization(s *snapshot.Snapshot, nodeName string, ignore fu
 // MeasureTotalUtilization returns the requests of all pods on a node, as kube-scheduler counts them. DaemonSet, static and
 // terminating pods count, because they use resources until they are deleted. It fails if the node is unknown.
 func MeasureTotalUtilization(s *snapshot.Snapshot, nodeName string) (Utilization, error) {
-	n, err := s.Nodes.Find(nodeName)
+	n, err := s.Nodes.FindUnlessRemoved(nodeName)
 	if err != nil {
 		return Utilization{}, err
 	}

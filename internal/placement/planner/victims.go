@@ -8,22 +8,22 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// Selection is the result of Victims.
-type Selection struct {
+// VictimSelection is the result of SelectVictims.
+type VictimSelection struct {
 	Policy Policy `json:"policy"`
 	// Victims lists the nodes in the order of removal. Cordon all of them first. Then empty them in this order: every
 	// pod finds room on the node that its move names.
 	Victims []Evacuation `json:"victims"`
-	// Rejected lists the evaluated nodes that cannot be removed, with the reason that decided.
-	Rejected []RejectedNode `json:"passed,omitempty"`
+	// Skipped lists the evaluated nodes that cannot be removed, with the reason that decided.
+	Skipped []SkippedNode `json:"skipped,omitempty"`
 	// Cost is the sum of the victims' costs.
 	Cost float64 `json:"cost"`
 
 	isOptimal bool // no other choice removes more nodes, or the same number at less cost
 }
 
-// RejectedNode is a node that was evaluated and not chosen.
-type RejectedNode struct {
+// SkippedNode is a node that was evaluated and not chosen.
+type SkippedNode struct {
 	Node     string    `json:"node"`
 	Refusals []Refusal `json:"refusals"`
 }
@@ -35,12 +35,12 @@ type RejectedNode struct {
 // The choice is greedy, with a second attempt for nodes that were used as targets. It is never worse than evaluating
 // the candidates one by one, but it is not always the largest possible set. In a fork it plans for the cluster with
 // the changes of the fork. It fails if maxVictims is negative.
-func SelectVictims(s *snapshot.Snapshot, maxVictims int, policy Policy, o Options) (*Selection, error) {
+func SelectVictims(s *snapshot.Snapshot, maxVictims int, policy Policy, o Options) (*VictimSelection, error) {
 	if maxVictims < 0 {
 		return nil, fmt.Errorf("number of victims is %d: it must not be negative", maxVictims)
 	}
 	best := runSelection(s, maxVictims, policy, &o, true)
-	if best.lacksRoom() && !best.isOptimal {
+	if best.hasNoRoomRejection() && !best.isOptimal {
 		if plain := runSelection(s, maxVictims, policy, &o, false); plain.isBetterThan(best) {
 			best = plain
 		}
@@ -48,9 +48,9 @@ func SelectVictims(s *snapshot.Snapshot, maxVictims int, policy Policy, o Option
 	return best, nil
 }
 
-// lacksRoom reports whether a node was rejected because its pods fit nowhere. Then other targets might help.
-func (s *Selection) lacksRoom() bool {
-	for _, p := range s.Rejected {
+// hasNoRoomRejection reports whether a node was rejected because its pods fit nowhere. Then other targets might help.
+func (s *VictimSelection) hasNoRoomRejection() bool {
+	for _, p := range s.Skipped {
 		for _, r := range p.Refusals {
 			if r.Rule == "no-room" {
 				return true
@@ -61,7 +61,7 @@ func (s *Selection) lacksRoom() bool {
 }
 
 // isBetterThan reports whether s removes more nodes than other, or the same number at less cost.
-func (s *Selection) isBetterThan(other *Selection) bool {
+func (s *VictimSelection) isBetterThan(other *VictimSelection) bool {
 	if len(s.Victims) != len(other.Victims) {
 		return len(s.Victims) > len(other.Victims)
 	}
@@ -71,22 +71,22 @@ func (s *Selection) isBetterThan(other *Selection) bool {
 // chosenVictim is a chosen node. The targets of its pods are read from the snapshot at the end.
 type chosenVictim struct {
 	candidate
-	stays  []Stay
-	movers []*filter.Pod
+	deletedPods []DeletedPod
+	movers      []*filter.Pod
 }
 
 // runSelection runs one plan. If avoidCandidates is true, it avoids candidates as targets, and tries nodes that received
 // pods last. Otherwise it tries targets by name, and candidates in any state.
-func runSelection(s *snapshot.Snapshot, maxVictims int, policy Policy, o *Options, avoidCandidates bool) *Selection {
-	p := newPlanRun(s, policy, o)
+func runSelection(s *snapshot.Snapshot, maxVictims int, policy Policy, o *Options, avoidCandidates bool) *VictimSelection {
+	p := beginPlanRun(s, policy, o)
 	defer p.close()
-	out := &Selection{Policy: policy}
+	out := &VictimSelection{Policy: policy}
 	candidates := p.listCandidates(out)
-	most := p.countRemovable(candidates)
+	most := p.computeRemovableUpperBound(candidates)
 	if avoidCandidates {
-		p.arrangeTargets(candidates)
+		p.orderCandidatesLast(candidates)
 	} else {
-		p.s.Search.OrderByName()
+		p.s.Search.OrderTargetsByName()
 	}
 	var victims []chosenVictim
 	var receivers []candidate
@@ -98,21 +98,21 @@ func runSelection(s *snapshot.Snapshot, maxVictims int, policy Policy, o *Option
 			receivers = append(receivers, c)
 			continue
 		}
-		victims = p.tryVictim(victims, c, out)
+		victims = p.removeOrRejectVictim(victims, c, out)
 	}
 	for _, c := range receivers {
 		if len(victims) < maxVictims {
-			victims = p.tryVictim(victims, c, out)
+			victims = p.removeOrRejectVictim(victims, c, out)
 		}
 	}
-	victims = p.ensureExecutable(victims, out)
+	victims = p.makeVictimsExecutable(victims, out)
 	p.writeEvacuations(victims, out)
-	out.isOptimal = avoidCandidates && len(victims) >= min(maxVictims, most) && out.Cost <= minCost(candidates, len(victims))
+	out.isOptimal = avoidCandidates && len(victims) >= min(maxVictims, most) && out.Cost <= sumLowestCosts(candidates, len(victims))
 	return out
 }
 
-// minCost returns the lowest possible cost of n candidates.
-func minCost(candidates []candidate, n int) float64 {
+// sumLowestCosts returns the lowest possible cost of n candidates.
+func sumLowestCosts(candidates []candidate, n int) float64 {
 	var cost float64
 	for _, c := range candidates[:n] {
 		cost += c.cost
@@ -120,13 +120,13 @@ func minCost(candidates []candidate, n int) float64 {
 	return cost
 }
 
-// countRemovable returns an upper bound for the number of removable candidates, from cpu, memory and pod counts.
+// computeRemovableUpperBound returns an upper bound for the number of removable candidates, from cpu, memory and pod counts.
 // Removing a node loses its free capacity and needs room for its pods elsewhere. Both together cannot exceed the
 // total free capacity.
-func (p *planRun) countRemovable(candidates []candidate) int {
+func (p *planRun) computeRemovableUpperBound(candidates []candidate) int {
 	moving := make([][len(boundedResources)]int64, len(candidates))
 	for i, c := range candidates {
-		moving[i] = p.sumMoving(c.node)
+		moving[i] = p.sumMovingRequests(c.node)
 	}
 	bound := len(candidates)
 	needs := make([]int64, len(candidates))
@@ -154,11 +154,11 @@ func (p *planRun) countRemovable(candidates []candidate) int {
 	return bound
 }
 
-// boundedResources are the resources that countRemovable uses.
+// boundedResources are the resources that computeRemovableUpperBound uses.
 var boundedResources = [...]int32{filter.ResourceCPU, filter.ResourceMemory, filter.ResourcePodCount}
 
-// sumMoving returns the amount of each bounded resource that the moving pods of a node request.
-func (p *planRun) sumMoving(n *filter.Node) (sums [len(boundedResources)]int64) {
+// sumMovingRequests returns the amount of each bounded resource that the moving pods of a node request.
+func (p *planRun) sumMovingRequests(n *filter.Node) (sums [len(boundedResources)]int64) {
 	for _, pod := range n.Pods {
 		if fate, _ := p.rules.judgePod(pod); fate != podMoves {
 			continue
@@ -178,19 +178,19 @@ func (p *planRun) sumMoving(n *filter.Node) (sums [len(boundedResources)]int64) 
 }
 
 // listCandidates applies the rules that do not depend on other removals.
-func (p *planRun) listCandidates(out *Selection) []candidate {
+func (p *planRun) listCandidates(out *VictimSelection) []candidate {
 	list := make([]candidate, 0, p.s.Nodes.Len())
 	for _, n := range p.s.Nodes.SortedByName() {
 		if n.RemovedByPlan {
 			continue
 		}
 		if refusal := p.findFirstRefusal(n); refusal != nil {
-			out.Rejected = append(out.Rejected, RejectedNode{n.Name(), []Refusal{*refusal}})
+			out.Skipped = append(out.Skipped, SkippedNode{n.Name(), []Refusal{*refusal}})
 			continue
 		}
-		list = append(list, candidate{n, p.computeCost(n)})
+		list = append(list, candidate{n, p.computeRemovalCost(n)})
 	}
-	sortCandidates(list)
+	sortCandidatesByCost(list)
 	return list
 }
 
@@ -209,7 +209,7 @@ func (p *planRun) findFirstRefusal(n *filter.Node) *Refusal {
 			continue
 		}
 		if _, refused := p.s.PDBs.FindPDBToCharge(pod); refused != "" {
-			return &Refusal{Rule: "disruption-budget", Pod: pod.Key.String(), Text: refused}
+			return &Refusal{Rule: "disruption-budget", Pod: pod.Key.String(), Message: refused}
 		}
 	}
 	return nil
@@ -220,33 +220,33 @@ func (p *planRun) hasReceivedPods(n *filter.Node) bool {
 	return len(n.Pods) > 0 && n.Pods[len(n.Pods)-1].MovedByPlan
 }
 
-// tryVictim removes a node in addition to the plan so far, or changes nothing.
-func (p *planRun) tryVictim(victims []chosenVictim, c candidate, out *Selection) []chosenVictim {
-	refusal := p.removeVictim(c, &victims)
+// removeOrRejectVictim removes a node in addition to the plan so far, or changes nothing.
+func (p *planRun) removeOrRejectVictim(victims []chosenVictim, c candidate, out *VictimSelection) []chosenVictim {
+	refusal := p.removeVictimIfAllowed(c, &victims)
 	if refusal != nil {
-		out.Rejected = append(out.Rejected, RejectedNode{c.node.Name(), []Refusal{*refusal}})
+		out.Skipped = append(out.Skipped, SkippedNode{c.node.Name(), []Refusal{*refusal}})
 	}
 	return victims
 }
 
-func (p *planRun) removeVictim(c candidate, victims *[]chosenVictim) *Refusal {
+func (p *planRun) removeVictimIfAllowed(c candidate, victims *[]chosenVictim) *Refusal {
 	if refusals := p.groupLimits.listRefusals(c.node); len(refusals) > 0 {
 		return &refusals[0]
 	}
-	own, all, evicted, stays := p.splitPods(c.node)
-	if b, needs := p.pdbUsage.chargePods(&p.s.PDBs, evicted); b != nil {
+	own, all, evicted, stays := p.splitPodsByFate(c.node)
+	if b, needs := p.pdbUsage.chargeEvictionsIfAllowed(&p.s.PDBs, evicted); b != nil {
 		r := newPDBRefusal(b, needs-p.pdbUsage[b], b.Allowed-p.pdbUsage[b])
 		return &r
 	}
 	mark := p.fork.Mark()
-	p.fork.RemoveNode(c.node)
+	p.fork.RemoveNodeAndPods(c.node)
 	if left := p.placePods(all); len(left) > 0 {
-		r := p.newNoRoomRefusal(left[0])
-		p.fork.UndoTo(mark)
-		p.pdbUsage.refundPods(&p.s.PDBs, evicted)
+		r := p.newUnplacedPodRefusal(left[0])
+		p.fork.UndoToMark(mark)
+		p.pdbUsage.refundEvictions(&p.s.PDBs, evicted)
 		return &r
 	}
-	p.groupLimits.countRemoval(c.node, 1)
+	p.groupLimits.adjustForRemoval(c.node, 1)
 	if len(own) == len(all) {
 		own = p.fork.PodsPlacedSince(mark)
 	}
@@ -254,9 +254,9 @@ func (p *planRun) removeVictim(c candidate, victims *[]chosenVictim) *Refusal {
 	return nil
 }
 
-// splitPods returns the node's own pods that move, and the pods that stay. all also includes the pods that the plan
+// splitPodsByFate returns the node's own pods that move, and the pods that stay. all also includes the pods that the plan
 // has moved there. evicted also includes the own pods that nothing recreates.
-func (p *planRun) splitPods(n *filter.Node) (own, all, evicted []*filter.Pod, stays []Stay) {
+func (p *planRun) splitPodsByFate(n *filter.Node) (own, all, evicted []*filter.Pod, stays []DeletedPod) {
 	own = make([]*filter.Pod, 0, len(n.Pods))
 	var ending []*filter.Pod
 	for _, pod := range n.Pods {
@@ -272,7 +272,7 @@ func (p *planRun) splitPods(n *filter.Node) (own, all, evicted []*filter.Pod, st
 		case podEnds:
 			ending = append(ending, pod)
 		}
-		stays = append(stays, Stay{pod.Key, verdict.Rule.String()})
+		stays = append(stays, DeletedPod{pod.Key, verdict.Rule.String()})
 	}
 	p.sortLargestFirst(own)
 	evicted = concatPods(own, ending)
@@ -284,10 +284,10 @@ func (p *planRun) splitPods(n *filter.Node) (own, all, evicted []*filter.Pod, st
 	return own, all, evicted, stays
 }
 
-// ensureExecutable makes sure that the plan can be executed as written. If no victim had received pods, it can.
+// makeVictimsExecutable makes sure that the plan can be executed as written. If no victim had received pods, it can.
 // Otherwise the plan is repeated with the final targets, in an order that lets each victim be emptied. A victim
 // that cannot be emptied is dropped.
-func (p *planRun) ensureExecutable(victims []chosenVictim, out *Selection) []chosenVictim {
+func (p *planRun) makeVictimsExecutable(victims []chosenVictim, out *VictimSelection) []chosenVictim {
 	for p.hasMovedPodTwice(victims) {
 		places := make(map[*filter.Pod]int32)
 		for _, v := range victims {
@@ -300,10 +300,10 @@ func (p *planRun) ensureExecutable(victims []chosenVictim, out *Selection) []cho
 		if len(failed) == 0 {
 			return ordered
 		}
-		out.Rejected = append(out.Rejected, RejectedNode{failed[0].node.Name(), []Refusal{{
-			Rule:   "no-room",
-			Text:   "its pods fit on no node while the other nodes are being drained",
-			Remedy: "plan again after the other nodes are deleted",
+		out.Skipped = append(out.Skipped, SkippedNode{failed[0].node.Name(), []Refusal{{
+			Rule:    "no-room",
+			Message: "its pods fit on no node while the other nodes are being drained",
+			Remedy:  "plan again after the other nodes are deleted",
 		}}})
 		p.fork.Reset()
 		victims = p.retryVictims(append(ordered, failed[1:]...), out)
@@ -328,10 +328,10 @@ func (p *planRun) replayVictims(victims []chosenVictim, places map[*filter.Pod]i
 	for _, v := range victims {
 		removed[v.node.ID] = true
 	}
-	p.excludeTargets(removed)
+	p.excludeFromSearchOrder(removed)
 	left := slices.Clone(victims)
 	for len(left) > 0 {
-		i := slices.IndexFunc(left, func(v chosenVictim) bool { return p.emptyVictim(v, places, removed) })
+		i := slices.IndexFunc(left, func(v chosenVictim) bool { return p.tryEmptyVictim(v, places, removed) })
 		if i < 0 {
 			return ordered, left
 		}
@@ -343,10 +343,10 @@ func (p *planRun) replayVictims(victims []chosenVictim, places map[*filter.Pod]i
 	return ordered, nil
 }
 
-// emptyVictim removes one victim, or changes nothing. removalMark is the mark before it.
-func (p *planRun) emptyVictim(v chosenVictim, places map[*filter.Pod]int32, removed map[int32]bool) bool {
+// tryEmptyVictim removes one victim, or changes nothing. removalMark is the mark before it.
+func (p *planRun) tryEmptyVictim(v chosenVictim, places map[*filter.Pod]int32, removed map[int32]bool) bool {
 	p.removalMark = p.fork.Mark()
-	p.fork.RemoveNode(v.node)
+	p.fork.RemoveNodeAndPods(v.node)
 	var displaced []*filter.Pod
 	for _, pod := range v.movers {
 		if n := p.s.Nodes.ByID(places[pod]); !removed[n.ID] && p.s.FitsOn(pod.Class, pod.UID, n) {
@@ -356,14 +356,14 @@ func (p *planRun) emptyVictim(v chosenVictim, places map[*filter.Pod]int32, remo
 		}
 	}
 	if len(p.placePods(displaced)) > 0 {
-		p.fork.UndoTo(p.removalMark)
+		p.fork.UndoToMark(p.removalMark)
 		return false
 	}
 	return true
 }
 
-// excludeTargets removes nodes from the search order.
-func (p *planRun) excludeTargets(removed map[int32]bool) {
+// excludeFromSearchOrder removes nodes from the search order.
+func (p *planRun) excludeFromSearchOrder(removed map[int32]bool) {
 	order := make([]int32, 0, len(p.s.Search.Order))
 	for _, id := range p.s.Search.Order {
 		if !removed[id] {
@@ -374,20 +374,20 @@ func (p *planRun) excludeTargets(removed map[int32]bool) {
 }
 
 // retryVictims tries the victims without the earlier targets, and drops those that cannot be removed.
-func (p *planRun) retryVictims(victims []chosenVictim, out *Selection) []chosenVictim {
+func (p *planRun) retryVictims(victims []chosenVictim, out *VictimSelection) []chosenVictim {
 	p.pdbUsage, p.groupLimits = pdbUsage{}, newGroupLimits(p.s, p.rules.Options)
 	var kept []chosenVictim
 	for _, v := range victims {
-		kept = p.tryVictim(kept, v.candidate, out)
+		kept = p.removeOrRejectVictim(kept, v.candidate, out)
 	}
 	return kept
 }
 
 // writeEvacuations writes the plan into the result.
-func (p *planRun) writeEvacuations(victims []chosenVictim, out *Selection) {
+func (p *planRun) writeEvacuations(victims []chosenVictim, out *VictimSelection) {
 	out.Victims = make([]Evacuation, len(victims))
 	for i, v := range victims {
-		e := Evacuation{Node: v.node.Name(), Cost: v.cost, Stays: v.stays, Moves: make([]Move, len(v.movers))}
+		e := Evacuation{Node: v.node.Name(), Cost: v.cost, DeletedPods: v.deletedPods, Moves: make([]Move, len(v.movers))}
 		for j, pod := range v.movers {
 			e.Moves[j] = Move{pod.Key, p.s.Nodes.ByID(pod.Node).Name()}
 		}

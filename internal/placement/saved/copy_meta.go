@@ -15,7 +15,7 @@ import (
 )
 
 // copyMeta copies the metadata that placement reads, with the given labels and annotations.
-func (r *renamer) copyMeta(o *metav1.ObjectMeta, namespace, name string, labels, annotations map[string]string) metav1.ObjectMeta {
+func (r *redactor) copyMeta(o *metav1.ObjectMeta, namespace, name string, labels, annotations map[string]string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: namespace, Name: name, UID: types.UID(r.replaceName(uids, string(o.UID))), Generation: o.Generation,
 		Labels: labels, Annotations: annotations, CreationTimestamp: o.CreationTimestamp, DeletionTimestamp: o.DeletionTimestamp,
@@ -23,7 +23,7 @@ func (r *renamer) copyMeta(o *metav1.ObjectMeta, namespace, name string, labels,
 	}
 }
 
-func (r *renamer) copyOwner(o metav1.OwnerReference) metav1.OwnerReference {
+func (r *redactor) copyOwner(o metav1.OwnerReference) metav1.OwnerReference {
 	kind := o.Kind
 	if !knownOwners[kind] {
 		kind = r.replaceName(ownerKinds, kind)
@@ -33,14 +33,14 @@ func (r *renamer) copyOwner(o metav1.OwnerReference) metav1.OwnerReference {
 	}
 }
 
-func (r *renamer) copyLabels(set map[string]string) map[string]string {
+func (r *redactor) copyLabels(set map[string]string) map[string]string {
 	if set == nil {
 		return nil
 	}
 	out := make(map[string]string, len(set))
 	for key, value := range set {
-		r.recordInteger(key, value)
-		out[r.replaceKey(key)] = r.replaceValue(value)
+		r.recordIfInteger(key, value)
+		out[r.replaceUnknownKey(key)] = r.replaceUnknownValue(value)
 	}
 	return out
 }
@@ -58,7 +58,7 @@ var (
 
 const annotationSelectedNode = "volume.kubernetes.io/selected-node"
 
-func (r *renamer) copyAnnotations(set map[string]string) map[string]string {
+func (r *redactor) copyRelevantAnnotations(set map[string]string) map[string]string {
 	var out map[string]string
 	put := func(key, value string) {
 		if out == nil {
@@ -100,19 +100,19 @@ func keepBoolOrDuration(s string) string {
 	return ""
 }
 
-func (r *renamer) copyLabelSelector(s *metav1.LabelSelector) *metav1.LabelSelector {
+func (r *redactor) copyLabelSelector(s *metav1.LabelSelector) *metav1.LabelSelector {
 	if s == nil {
 		return nil
 	}
 	return &metav1.LabelSelector{
 		MatchLabels: r.copyLabels(s.MatchLabels),
 		MatchExpressions: mapList(s.MatchExpressions, func(e metav1.LabelSelectorRequirement) metav1.LabelSelectorRequirement {
-			return metav1.LabelSelectorRequirement{Key: r.replaceKey(e.Key), Operator: e.Operator, Values: mapList(e.Values, r.replaceValue)}
+			return metav1.LabelSelectorRequirement{Key: r.replaceUnknownKey(e.Key), Operator: e.Operator, Values: mapList(e.Values, r.replaceUnknownValue)}
 		}),
 	}
 }
 
-func (r *renamer) copyNodeSelector(s *corev1.NodeSelector) *corev1.NodeSelector {
+func (r *redactor) copyNodeSelector(s *corev1.NodeSelector) *corev1.NodeSelector {
 	if s == nil {
 		return nil
 	}
@@ -123,21 +123,21 @@ func (r *renamer) copyNodeSelector(s *corev1.NodeSelector) *corev1.NodeSelector 
 	})}
 }
 
-func (r *renamer) copyNodeExpression(e corev1.NodeSelectorRequirement) corev1.NodeSelectorRequirement {
+func (r *redactor) copyNodeExpression(e corev1.NodeSelectorRequirement) corev1.NodeSelectorRequirement {
 	if r.tables != nil && (e.Operator == corev1.NodeSelectorOpGt || e.Operator == corev1.NodeSelectorOpLt) {
 		r.comparedKeys[e.Key] = true
 		for _, value := range e.Values {
-			r.recordInteger(e.Key, value)
+			r.recordIfInteger(e.Key, value)
 		}
 	}
-	return corev1.NodeSelectorRequirement{Key: r.replaceKey(e.Key), Operator: e.Operator, Values: mapList(e.Values, r.replaceValue)}
+	return corev1.NodeSelectorRequirement{Key: r.replaceUnknownKey(e.Key), Operator: e.Operator, Values: mapList(e.Values, r.replaceUnknownValue)}
 }
 
 // copyNodeField copies a field selector. The only field is the name of the node.
-func (r *renamer) copyNodeField(e corev1.NodeSelectorRequirement) corev1.NodeSelectorRequirement {
+func (r *redactor) copyNodeField(e corev1.NodeSelectorRequirement) corev1.NodeSelectorRequirement {
 	key := e.Key
 	if key != metav1.ObjectNameField {
-		key = r.replaceKey(key)
+		key = r.replaceUnknownKey(key)
 	}
 	names := mapList(e.Values, func(s string) string { return r.replaceName(nodes, s) })
 	return corev1.NodeSelectorRequirement{Key: key, Operator: e.Operator, Values: names}
@@ -145,13 +145,13 @@ func (r *renamer) copyNodeField(e corev1.NodeSelectorRequirement) corev1.NodeSel
 
 // copyResourceList replaces the names of extended resources. A name that the scheduler does not count is replaced by
 // another such name.
-func (r *renamer) copyResourceList(list corev1.ResourceList) corev1.ResourceList {
+func (r *redactor) copyResourceList(list corev1.ResourceList) corev1.ResourceList {
 	if list == nil {
 		return nil
 	}
 	out := make(corev1.ResourceList, len(list))
 	for name, quantity := range list {
-		out[corev1.ResourceName(r.replaceResource(string(name)))] = quantity
+		out[corev1.ResourceName(r.replaceExtendedResource(string(name)))] = quantity
 	}
 	return out
 }

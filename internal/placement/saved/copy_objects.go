@@ -10,12 +10,12 @@ import (
 )
 
 // copyObjects copies all objects. Pods come before claims, because the names of generated claims depend on them.
-func (r *renamer) copyObjects(o *Objects) *Objects {
+func (r *redactor) copyObjects(o *Objects) *Objects {
 	out := &Objects{Time: o.Time}
 	out.Namespaces = mapList(o.Namespaces, r.copyNamespace)
 	out.Nodes = mapList(o.Nodes, r.copyNode)
 	out.Pods = mapList(o.Pods, r.copyPod)
-	out.PDBs = mapList(o.PDBs, r.copyPDB)
+	out.PDBs = mapList(o.PDBs, r.copyPDBSelectorAndStatus)
 	out.Claims = mapList(o.Claims, r.copyClaim)
 	out.Volumes = mapList(o.Volumes, r.copyVolume)
 	out.StorageClasses = mapList(o.StorageClasses, r.copyStorageClass)
@@ -26,13 +26,13 @@ func (r *renamer) copyObjects(o *Objects) *Objects {
 	return out
 }
 
-func (r *renamer) copyNode(o *corev1.Node) *corev1.Node {
+func (r *redactor) copyNode(o *corev1.Node) *corev1.Node {
 	n := &corev1.Node{
-		ObjectMeta: r.copyMeta(&o.ObjectMeta, "", r.replaceName(nodes, o.Name), r.copyLabels(o.Labels), r.copyAnnotations(o.Annotations)),
+		ObjectMeta: r.copyMeta(&o.ObjectMeta, "", r.replaceName(nodes, o.Name), r.copyLabels(o.Labels), r.copyRelevantAnnotations(o.Annotations)),
 		Spec: corev1.NodeSpec{
 			Unschedulable: o.Spec.Unschedulable,
 			Taints: mapList(o.Spec.Taints, func(t corev1.Taint) corev1.Taint {
-				return corev1.Taint{Key: r.replaceKey(t.Key), Value: r.replaceValue(t.Value), Effect: t.Effect, TimeAdded: t.TimeAdded}
+				return corev1.Taint{Key: r.replaceUnknownKey(t.Key), Value: r.replaceUnknownValue(t.Value), Effect: t.Effect, TimeAdded: t.TimeAdded}
 			}),
 		},
 		Status: corev1.NodeStatus{
@@ -47,10 +47,10 @@ func (r *renamer) copyNode(o *corev1.Node) *corev1.Node {
 	return n
 }
 
-func (r *renamer) copyPDB(o *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
+func (r *redactor) copyPDBSelectorAndStatus(o *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
 	s, t := &o.Spec, &o.Status
 	return &policyv1.PodDisruptionBudget{
-		ObjectMeta: r.copyMeta(&o.ObjectMeta, r.replaceNamespace(o.Namespace), r.replaceNamespacedName(budgets, o.Namespace, o.Name), nil, nil),
+		ObjectMeta: r.copyMeta(&o.ObjectMeta, r.replaceNamespaceUnlessKubeSystem(o.Namespace), r.recordOrReplaceName(budgets, o.Namespace, o.Name), nil, nil),
 		Spec: policyv1.PodDisruptionBudgetSpec{
 			Selector: r.copyLabelSelector(s.Selector), UnhealthyPodEvictionPolicy: s.UnhealthyPodEvictionPolicy,
 		},
@@ -68,16 +68,16 @@ type (
 
 // replaceClaimName replaces the name of a claim. The name of a claim generated for a pod's volume is composed of the
 // replaced names of both.
-func (r *renamer) replaceClaimName(namespace, name string) string {
+func (r *redactor) replaceClaimName(namespace, name string) string {
 	if of, ok := r.generatedClaims[claimKey{namespace, name}]; ok && r.isSealed {
 		return r.replacePodName(namespace, of.pod) + "-" + r.replaceName(podVolumes, of.volume)
 	}
-	return r.replaceNamespacedName(claims, namespace, name)
+	return r.recordOrReplaceName(claims, namespace, name)
 }
 
-func (r *renamer) copyClaim(o *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+func (r *redactor) copyClaim(o *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	c := &corev1.PersistentVolumeClaim{
-		ObjectMeta: r.copyMeta(&o.ObjectMeta, r.replaceNamespace(o.Namespace), r.replaceClaimName(o.Namespace, o.Name), nil, r.copyAnnotations(o.Annotations)),
+		ObjectMeta: r.copyMeta(&o.ObjectMeta, r.replaceNamespaceUnlessKubeSystem(o.Namespace), r.replaceClaimName(o.Namespace, o.Name), nil, r.copyRelevantAnnotations(o.Annotations)),
 		Spec: corev1.PersistentVolumeClaimSpec{
 			VolumeName: r.replaceName(volumes, o.Spec.VolumeName), AccessModes: o.Spec.AccessModes,
 		},
@@ -98,16 +98,16 @@ var zoneKeys = [...]string{
 // zoneSeparator separates the zones of a volume.
 const zoneSeparator = "__"
 
-func (r *renamer) copyVolume(o *corev1.PersistentVolume) *corev1.PersistentVolume {
+func (r *redactor) copyVolume(o *corev1.PersistentVolume) *corev1.PersistentVolume {
 	labels := map[string]string{}
 	for _, key := range zoneKeys {
 		if value, ok := o.Labels[key]; ok {
-			parts := mapList(strings.Split(value, zoneSeparator), func(s string) string { return r.replaceValue(strings.TrimSpace(s)) })
+			parts := mapList(strings.Split(value, zoneSeparator), func(s string) string { return r.replaceUnknownValue(strings.TrimSpace(s)) })
 			labels[key] = strings.Join(parts, zoneSeparator)
 		}
 	}
 	v := &corev1.PersistentVolume{
-		ObjectMeta: r.copyMeta(&o.ObjectMeta, "", r.replaceName(volumes, o.Name), labels, r.copyAnnotations(o.Annotations)),
+		ObjectMeta: r.copyMeta(&o.ObjectMeta, "", r.replaceName(volumes, o.Name), labels, r.copyRelevantAnnotations(o.Annotations)),
 		Spec:       corev1.PersistentVolumeSpec{StorageClassName: r.replaceName(storageClasses, o.Spec.StorageClassName)},
 	}
 	if o.Spec.NodeAffinity != nil {
@@ -116,7 +116,7 @@ func (r *renamer) copyVolume(o *corev1.PersistentVolume) *corev1.PersistentVolum
 	switch {
 	case o.Spec.CSI != nil:
 		v.Spec.CSI = &corev1.CSIPersistentVolumeSource{
-			Driver: r.replaceDriver(o.Spec.CSI.Driver), VolumeHandle: r.replaceName(handles, o.Spec.CSI.VolumeHandle),
+			Driver: r.replaceUnknownDriver(o.Spec.CSI.Driver), VolumeHandle: r.replaceName(handles, o.Spec.CSI.VolumeHandle),
 		}
 	case o.Spec.AWSElasticBlockStore != nil:
 		v.Spec.AWSElasticBlockStore = &corev1.AWSElasticBlockStoreVolumeSource{}
@@ -132,10 +132,10 @@ func (r *renamer) copyVolume(o *corev1.PersistentVolume) *corev1.PersistentVolum
 	return v
 }
 
-func (r *renamer) copyStorageClass(o *storagev1.StorageClass) *storagev1.StorageClass {
+func (r *redactor) copyStorageClass(o *storagev1.StorageClass) *storagev1.StorageClass {
 	c := &storagev1.StorageClass{
 		ObjectMeta:  r.copyMeta(&o.ObjectMeta, "", r.replaceName(storageClasses, o.Name), nil, nil),
-		Provisioner: r.replaceDriver(o.Provisioner), VolumeBindingMode: o.VolumeBindingMode,
+		Provisioner: r.replaceUnknownDriver(o.Provisioner), VolumeBindingMode: o.VolumeBindingMode,
 	}
 	if len(o.AllowedTopologies) > 0 {
 		c.AllowedTopologies = []corev1.TopologySelectorTerm{{}}
@@ -143,28 +143,28 @@ func (r *renamer) copyStorageClass(o *storagev1.StorageClass) *storagev1.Storage
 	return c
 }
 
-func (r *renamer) copyCSINode(o *storagev1.CSINode) *storagev1.CSINode {
+func (r *redactor) copyCSINode(o *storagev1.CSINode) *storagev1.CSINode {
 	return &storagev1.CSINode{
-		ObjectMeta: r.copyMeta(&o.ObjectMeta, "", r.replaceName(nodes, o.Name), nil, r.copyAnnotations(o.Annotations)),
+		ObjectMeta: r.copyMeta(&o.ObjectMeta, "", r.replaceName(nodes, o.Name), nil, r.copyRelevantAnnotations(o.Annotations)),
 		Spec: storagev1.CSINodeSpec{Drivers: mapList(o.Spec.Drivers, func(d storagev1.CSINodeDriver) storagev1.CSINodeDriver {
-			return storagev1.CSINodeDriver{Name: r.replaceDriver(d.Name), Allocatable: d.Allocatable}
+			return storagev1.CSINodeDriver{Name: r.replaceUnknownDriver(d.Name), Allocatable: d.Allocatable}
 		})},
 	}
 }
 
-func (r *renamer) copyCSIDriver(o *storagev1.CSIDriver) *storagev1.CSIDriver {
+func (r *redactor) copyCSIDriver(o *storagev1.CSIDriver) *storagev1.CSIDriver {
 	return &storagev1.CSIDriver{
-		ObjectMeta: r.copyMeta(&o.ObjectMeta, "", r.replaceDriver(o.Name), nil, nil),
+		ObjectMeta: r.copyMeta(&o.ObjectMeta, "", r.replaceUnknownDriver(o.Name), nil, nil),
 		Spec: storagev1.CSIDriverSpec{
 			StorageCapacity: o.Spec.StorageCapacity, PreventPodSchedulingIfMissing: o.Spec.PreventPodSchedulingIfMissing,
 		},
 	}
 }
 
-func (r *renamer) copyAttachment(o *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
+func (r *redactor) copyAttachment(o *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 	a := &storagev1.VolumeAttachment{
 		ObjectMeta: r.copyMeta(&o.ObjectMeta, "", r.replaceName(attachments, o.Name), nil, nil),
-		Spec:       storagev1.VolumeAttachmentSpec{NodeName: r.replaceName(nodes, o.Spec.NodeName), Attacher: r.replaceDriver(o.Spec.Attacher)},
+		Spec:       storagev1.VolumeAttachmentSpec{NodeName: r.replaceName(nodes, o.Spec.NodeName), Attacher: r.replaceUnknownDriver(o.Spec.Attacher)},
 	}
 	if o.Spec.Source.PersistentVolumeName != nil {
 		name := r.replaceName(volumes, *o.Spec.Source.PersistentVolumeName)
@@ -173,10 +173,10 @@ func (r *renamer) copyAttachment(o *storagev1.VolumeAttachment) *storagev1.Volum
 	return a
 }
 
-func (r *renamer) copyDeviceClass(o *resourcev1.DeviceClass) *resourcev1.DeviceClass {
+func (r *redactor) copyDeviceClass(o *resourcev1.DeviceClass) *resourcev1.DeviceClass {
 	c := &resourcev1.DeviceClass{ObjectMeta: r.copyMeta(&o.ObjectMeta, "", r.replaceName(deviceClasses, o.Name), nil, nil)}
 	if o.Spec.ExtendedResourceName != nil {
-		name := r.replaceResource(*o.Spec.ExtendedResourceName)
+		name := r.replaceExtendedResource(*o.Spec.ExtendedResourceName)
 		c.Spec.ExtendedResourceName = &name
 	}
 	return c

@@ -7,34 +7,34 @@ import (
 )
 
 // CopyPod returns a copy of what placement reads from a pod. The copy shares no data that would be changed.
-func CopyPod(o *corev1.Pod) *corev1.Pod { return new(renamer).copyPod(o) }
+func CopyPod(o *corev1.Pod) *corev1.Pod { return new(redactor).copyPod(o) }
 
-func (r *renamer) copyPod(o *corev1.Pod) *corev1.Pod {
+func (r *redactor) copyPod(o *corev1.Pod) *corev1.Pod {
 	s, t := &o.Spec, &o.Status
 	return &corev1.Pod{
-		ObjectMeta: r.copyMeta(&o.ObjectMeta, r.replaceNamespace(o.Namespace), r.replacePodName(o.Namespace, o.Name), r.copyLabels(o.Labels), r.copyAnnotations(o.Annotations)),
+		ObjectMeta: r.copyMeta(&o.ObjectMeta, r.replaceNamespaceUnlessKubeSystem(o.Namespace), r.replacePodName(o.Namespace, o.Name), r.copyLabels(o.Labels), r.copyRelevantAnnotations(o.Annotations)),
 		Spec: corev1.PodSpec{
 			NodeName: r.replaceName(nodes, s.NodeName), NodeSelector: r.copyLabels(s.NodeSelector), Affinity: r.copyAffinity(s.Affinity),
 			Tolerations:               mapList(s.Tolerations, r.copyToleration),
 			TopologySpreadConstraints: mapList(s.TopologySpreadConstraints, r.copySpreadConstraint),
 			InitContainers:            mapList(s.InitContainers, r.copyContainer), Containers: mapList(s.Containers, r.copyContainer),
-			EphemeralContainers: copyEphemeralContainers(s.EphemeralContainers),
+			EphemeralContainers: copyEphemeralMountOptions(s.EphemeralContainers),
 			Overhead:            r.copyResourceList(s.Overhead), Resources: r.copyRequests(s.Resources), Priority: s.Priority,
-			Volumes:         r.copyPodVolumes(o),
+			Volumes:         r.copyPlacementVolumes(o),
 			ResourceClaims:  mapList(s.ResourceClaims, r.copyResourceClaim),
-			SchedulingGates: mapList(s.SchedulingGates, r.copySchedulingGate), SchedulingGroup: copySchedulingGroup(s.SchedulingGroup),
-			SchedulerName: r.replaceScheduler(s.SchedulerName), HostNetwork: s.HostNetwork, HostUsers: s.HostUsers,
+			SchedulingGates: mapList(s.SchedulingGates, r.copySchedulingGate), SchedulingGroup: copySchedulingGroupPresence(s.SchedulingGroup),
+			SchedulerName: r.replaceNonDefaultScheduler(s.SchedulerName), HostNetwork: s.HostNetwork, HostUsers: s.HostUsers,
 		},
 		Status: corev1.PodStatus{
-			Phase: t.Phase, NominatedNodeName: r.replaceName(nodes, t.NominatedNodeName), Conditions: copyPodConditions(t.Conditions),
-			ContainerStatuses:     mapList(t.ContainerStatuses, r.copyContainerStatus),
-			InitContainerStatuses: mapList(t.InitContainerStatuses, r.copyContainerStatus),
+			Phase: t.Phase, NominatedNodeName: r.replaceName(nodes, t.NominatedNodeName), Conditions: copyReadyAndResizeConditions(t.Conditions),
+			ContainerStatuses:     mapList(t.ContainerStatuses, r.copyContainerStatusResources),
+			InitContainerStatuses: mapList(t.InitContainerStatuses, r.copyContainerStatusResources),
 			Resources:             r.copyRequests(t.Resources), AllocatedResources: r.copyResourceList(t.AllocatedResources),
 		},
 	}
 }
 
-func (r *renamer) copyAffinity(a *corev1.Affinity) *corev1.Affinity {
+func (r *redactor) copyAffinity(a *corev1.Affinity) *corev1.Affinity {
 	if a == nil {
 		return nil
 	}
@@ -58,41 +58,41 @@ func (r *renamer) copyAffinity(a *corev1.Affinity) *corev1.Affinity {
 	return out
 }
 
-func (r *renamer) copyPodAffinityTerm(t corev1.PodAffinityTerm) corev1.PodAffinityTerm {
+func (r *redactor) copyPodAffinityTerm(t corev1.PodAffinityTerm) corev1.PodAffinityTerm {
 	return corev1.PodAffinityTerm{
-		TopologyKey: r.replaceKey(t.TopologyKey), Namespaces: mapList(t.Namespaces, r.replaceNamespace),
+		TopologyKey: r.replaceUnknownKey(t.TopologyKey), Namespaces: mapList(t.Namespaces, r.replaceNamespaceUnlessKubeSystem),
 		LabelSelector: r.copyLabelSelector(t.LabelSelector), NamespaceSelector: r.copyLabelSelector(t.NamespaceSelector),
-		MatchLabelKeys: mapList(t.MatchLabelKeys, r.replaceKey), MismatchLabelKeys: mapList(t.MismatchLabelKeys, r.replaceKey),
+		MatchLabelKeys: mapList(t.MatchLabelKeys, r.replaceUnknownKey), MismatchLabelKeys: mapList(t.MismatchLabelKeys, r.replaceUnknownKey),
 	}
 }
 
-func (r *renamer) copyWeightedTerm(t corev1.WeightedPodAffinityTerm) corev1.WeightedPodAffinityTerm {
+func (r *redactor) copyWeightedTerm(t corev1.WeightedPodAffinityTerm) corev1.WeightedPodAffinityTerm {
 	return corev1.WeightedPodAffinityTerm{Weight: t.Weight, PodAffinityTerm: r.copyPodAffinityTerm(t.PodAffinityTerm)}
 }
 
-func (r *renamer) copyToleration(t corev1.Toleration) corev1.Toleration {
+func (r *redactor) copyToleration(t corev1.Toleration) corev1.Toleration {
 	return corev1.Toleration{
-		Key: r.replaceKey(t.Key), Operator: t.Operator, Value: r.replaceValue(t.Value), Effect: t.Effect,
+		Key: r.replaceUnknownKey(t.Key), Operator: t.Operator, Value: r.replaceUnknownValue(t.Value), Effect: t.Effect,
 		TolerationSeconds: t.TolerationSeconds,
 	}
 }
 
-func (r *renamer) copySpreadConstraint(t corev1.TopologySpreadConstraint) corev1.TopologySpreadConstraint {
+func (r *redactor) copySpreadConstraint(t corev1.TopologySpreadConstraint) corev1.TopologySpreadConstraint {
 	return corev1.TopologySpreadConstraint{
-		MaxSkew: t.MaxSkew, TopologyKey: r.replaceKey(t.TopologyKey), WhenUnsatisfiable: t.WhenUnsatisfiable,
+		MaxSkew: t.MaxSkew, TopologyKey: r.replaceUnknownKey(t.TopologyKey), WhenUnsatisfiable: t.WhenUnsatisfiable,
 		LabelSelector: r.copyLabelSelector(t.LabelSelector), MinDomains: t.MinDomains, NodeAffinityPolicy: t.NodeAffinityPolicy,
-		NodeTaintsPolicy: t.NodeTaintsPolicy, MatchLabelKeys: mapList(t.MatchLabelKeys, r.replaceKey),
+		NodeTaintsPolicy: t.NodeTaintsPolicy, MatchLabelKeys: mapList(t.MatchLabelKeys, r.replaceUnknownKey),
 	}
 }
 
-func (r *renamer) copyContainer(c corev1.Container) corev1.Container {
+func (r *redactor) copyContainer(c corev1.Container) corev1.Container {
 	out := corev1.Container{
 		Name: r.replaceName(containers, c.Name), Resources: *r.copyRequests(&c.Resources), RestartPolicy: c.RestartPolicy,
 		RestartPolicyRules: mapList(c.RestartPolicyRules, func(rule corev1.ContainerRestartRule) corev1.ContainerRestartRule {
 			return corev1.ContainerRestartRule{Action: rule.Action, ExitCodes: rule.ExitCodes}
 		}),
 	}
-	out.VolumeMounts = copyMountsWithOptions(c.VolumeMounts)
+	out.VolumeMounts = copyMountOptionPresence(c.VolumeMounts)
 	for _, p := range c.Ports {
 		if p.HostPort <= 0 {
 			continue
@@ -105,19 +105,19 @@ func (r *renamer) copyContainer(c corev1.Container) corev1.Container {
 	return out
 }
 
-// copyEphemeralContainers copies only mounts with options. Ephemeral containers request nothing.
-func copyEphemeralContainers(list []corev1.EphemeralContainer) []corev1.EphemeralContainer {
+// copyEphemeralMountOptions copies only mounts with options. Ephemeral containers request nothing.
+func copyEphemeralMountOptions(list []corev1.EphemeralContainer) []corev1.EphemeralContainer {
 	var out []corev1.EphemeralContainer
 	for i := range list {
-		if mounts := copyMountsWithOptions(list[i].VolumeMounts); len(mounts) > 0 {
+		if mounts := copyMountOptionPresence(list[i].VolumeMounts); len(mounts) > 0 {
 			out = append(out, corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{VolumeMounts: mounts}})
 		}
 	}
 	return out
 }
 
-// copyMountsWithOptions keeps one option per mount with options, because not every node supports these.
-func copyMountsWithOptions(list []corev1.VolumeMount) []corev1.VolumeMount {
+// copyMountOptionPresence keeps one option per mount with options, because not every node supports these.
+func copyMountOptionPresence(list []corev1.VolumeMount) []corev1.VolumeMount {
 	var out []corev1.VolumeMount
 	for _, m := range list {
 		if len(m.BindMountOptions) > 0 {
@@ -128,22 +128,22 @@ func copyMountsWithOptions(list []corev1.VolumeMount) []corev1.VolumeMount {
 }
 
 // copyRequests copies the requests. Limits do not matter to scheduling.
-func (r *renamer) copyRequests(q *corev1.ResourceRequirements) *corev1.ResourceRequirements {
+func (r *redactor) copyRequests(q *corev1.ResourceRequirements) *corev1.ResourceRequirements {
 	if q == nil {
 		return nil
 	}
 	return &corev1.ResourceRequirements{Requests: r.copyResourceList(q.Requests)}
 }
 
-func (r *renamer) copyContainerStatus(c corev1.ContainerStatus) corev1.ContainerStatus {
+func (r *redactor) copyContainerStatusResources(c corev1.ContainerStatus) corev1.ContainerStatus {
 	return corev1.ContainerStatus{
 		Name: r.replaceName(containers, c.Name), Resources: r.copyRequests(c.Resources),
 		AllocatedResources: r.copyResourceList(c.AllocatedResources),
 	}
 }
 
-// copyPodConditions copies the Ready condition, and why a resize is pending.
-func copyPodConditions(list []corev1.PodCondition) []corev1.PodCondition {
+// copyReadyAndResizeConditions copies the Ready condition, and why a resize is pending.
+func copyReadyAndResizeConditions(list []corev1.PodCondition) []corev1.PodCondition {
 	var out []corev1.PodCondition
 	for _, c := range list {
 		switch c.Type {
@@ -160,9 +160,9 @@ func copyPodConditions(list []corev1.PodCondition) []corev1.PodCondition {
 	return out
 }
 
-// copyPodVolumes copies the volumes that restrict where a pod can run. The claim of an ephemeral volume is named
+// copyPlacementVolumes copies the volumes that restrict where a pod can run. The claim of an ephemeral volume is named
 // after the pod and the volume; see replaceClaimName.
-func (r *renamer) copyPodVolumes(o *corev1.Pod) []corev1.Volume {
+func (r *redactor) copyPlacementVolumes(o *corev1.Pod) []corev1.Volume {
 	var out []corev1.Volume
 	for i := range o.Spec.Volumes {
 		v := &o.Spec.Volumes[i]
@@ -182,7 +182,7 @@ func (r *renamer) copyPodVolumes(o *corev1.Pod) []corev1.Volume {
 		case v.EmptyDir != nil:
 			kept.EmptyDir = &corev1.EmptyDirVolumeSource{Medium: v.EmptyDir.Medium}
 		default:
-			kept.VolumeSource = r.disk(&v.VolumeSource)
+			kept.VolumeSource = r.copyDiskIdentity(&v.VolumeSource)
 		}
 		if kept.VolumeSource != (corev1.VolumeSource{}) {
 			out = append(out, kept)
@@ -191,8 +191,8 @@ func (r *renamer) copyPodVolumes(o *corev1.Pod) []corev1.Volume {
 	return out
 }
 
-// disk copies what identifies an inline volume.
-func (r *renamer) disk(v *corev1.VolumeSource) (out corev1.VolumeSource) {
+// copyDiskIdentity copies what identifies an inline volume.
+func (r *redactor) copyDiskIdentity(v *corev1.VolumeSource) (out corev1.VolumeSource) {
 	name := func(s string) string { return r.replaceName(disks, s) }
 	switch {
 	case v.GCEPersistentDisk != nil:
@@ -218,21 +218,21 @@ func (r *renamer) disk(v *corev1.VolumeSource) (out corev1.VolumeSource) {
 	return out
 }
 
-func (r *renamer) copyResourceClaim(c corev1.PodResourceClaim) corev1.PodResourceClaim {
+func (r *redactor) copyResourceClaim(c corev1.PodResourceClaim) corev1.PodResourceClaim {
 	return corev1.PodResourceClaim{Name: r.replaceName(requests, c.Name)}
 }
 
-func (r *renamer) copySchedulingGate(g corev1.PodSchedulingGate) corev1.PodSchedulingGate {
+func (r *redactor) copySchedulingGate(g corev1.PodSchedulingGate) corev1.PodSchedulingGate {
 	return corev1.PodSchedulingGate{Name: r.replaceName(gates, g.Name)}
 }
 
-func copySchedulingGroup(g *corev1.PodSchedulingGroup) *corev1.PodSchedulingGroup {
+func copySchedulingGroupPresence(g *corev1.PodSchedulingGroup) *corev1.PodSchedulingGroup {
 	if g == nil {
 		return nil
 	}
 	return &corev1.PodSchedulingGroup{}
 }
 
-func (r *renamer) copyNamespace(o *corev1.Namespace) *corev1.Namespace {
-	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.replaceNamespace(o.Name), Labels: r.copyLabels(o.Labels)}}
+func (r *redactor) copyNamespace(o *corev1.Namespace) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.replaceNamespaceUnlessKubeSystem(o.Name), Labels: r.copyLabels(o.Labels)}}
 }

@@ -33,10 +33,10 @@ const (
 
 const compactHeader = "slipway.dev/snapshot v1\n"
 
-// Write writes what placement reads from the objects. It omits everything else, so that the file reveals nothing that
+// WriteReduced writes what placement reads from the objects. It omits everything else, so that the file reveals nothing that
 // is not needed.
-func (o *Objects) Write(w io.Writer, format Format) error {
-	reduced := new(renamer).copyObjects(o)
+func (o *Objects) WriteReduced(w io.Writer, format Format) error {
+	reduced := new(redactor).copyObjects(o)
 	write := reduced.writeCompact
 	if format == JSON {
 		write = func(w io.Writer) error { return json.NewEncoder(w).Encode(reduced) }
@@ -134,11 +134,11 @@ func newSection[T any, M protobufMessage[T]](kind kindNumber, name string, list 
 				if err != nil {
 					return err
 				}
-				if err := w.addObject(kind, raw); err != nil {
+				if err := w.bufferObject(kind, raw); err != nil {
 					return err
 				}
 			}
-			return w.flush()
+			return w.flushFrame()
 		},
 		decode: func(frame []byte, count int) (func(), error) {
 			if uint64(count)*uint64(reflect.TypeFor[T]().Size()) > maxExpansion*uint64(len(frame)) {
@@ -178,17 +178,17 @@ type frameWriter struct {
 // maxFrameBytes is the size at which a frame is written.
 const maxFrameBytes = 512 << 10
 
-func (f *frameWriter) addObject(kind kindNumber, raw []byte) error {
+func (f *frameWriter) bufferObject(kind kindNumber, raw []byte) error {
 	f.kind = kind
 	f.count++
 	f.body = append(binary.AppendUvarint(f.body, uint64(len(raw))), raw...)
 	if len(f.body) < maxFrameBytes {
 		return nil
 	}
-	return f.flush()
+	return f.flushFrame()
 }
 
-func (f *frameWriter) flush() error {
+func (f *frameWriter) flushFrame() error {
 	if f.count == 0 {
 		return nil
 	}
@@ -209,7 +209,7 @@ func (o *Objects) writeCompact(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(f.addObject(timeFrame, when), f.flush()); err != nil {
+	if err := errors.Join(f.bufferObject(timeFrame, when), f.flushFrame()); err != nil {
 		return err
 	}
 	for _, s := range o.listSections() {

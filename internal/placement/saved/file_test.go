@@ -24,7 +24,7 @@ import (
 
 func writeObjects(t must.T, o *saved.Objects, format saved.Format) []byte {
 	var file bytes.Buffer
-	must.NoError(t, o.Write(&file, format))
+	must.NoError(t, o.WriteReduced(&file, format))
 	return file.Bytes()
 }
 
@@ -116,7 +116,7 @@ func TestWriteErrorIsReturned(t *testing.T) {
 	r, w := io.Pipe()
 	_ = r.Close()
 	for _, format := range []saved.Format{saved.Compact, saved.JSON} {
-		if err := placementtest.NewDiverseCluster(2, 3, 20, 1).Write(w, format); err == nil {
+		if err := placementtest.NewDiverseCluster(2, 3, 20, 1).WriteReduced(w, format); err == nil {
 			t.Errorf("format %d: no error", format)
 		}
 	}

@@ -44,7 +44,7 @@ type OriginalNames map[string]string
 func (o *Objects) HashNames() (*Objects, OriginalNames) {
 	key := make([]byte, sha256.Size)
 	_, _ = rand.Read(key) // It never fails; see crypto/rand.
-	r := renamer{generatedClaims: map[claimKey]podVolume{}, nameTables: nameTables{
+	r := redactor{generatedClaims: map[claimKey]podVolume{}, nameTables: nameTables{
 		tables: map[nameKind]nameTable{}, comparedKeys: map[string]bool{}, integers: map[string]map[string]bool{}, keptValues: map[string]bool{},
 	}}
 	r.copyObjects(o) // Collect all names first, because each needs its position among them.
@@ -86,9 +86,9 @@ const (
 // nameTable maps the names of one kind to their hashed names, once these are assigned.
 type nameTable map[string]string
 
-// renamer copies what placement reads from a cluster. The zero renamer keeps all names. Any other renamer first
+// redactor copies what placement reads from a cluster. The zero renamer keeps all names. Any other renamer first
 // collects all names and, after assignHashedNames, replaces them.
-type renamer struct {
+type redactor struct {
 	nameTables
 	generatedClaims map[claimKey]podVolume // claims with names composed of a pod name and a volume name
 }
@@ -107,10 +107,10 @@ const namespaceSeparator = "\x00"
 
 // replaceName replaces a name of a kind. An empty name stays empty.
 func (n *nameTables) replaceName(k nameKind, s string) string {
-	return n.replaceNamespacedName(k, "", s)
+	return n.recordOrReplaceName(k, "", s)
 }
 
-func (n *nameTables) replaceNamespacedName(k nameKind, namespace, s string) string {
+func (n *nameTables) recordOrReplaceName(k nameKind, namespace, s string) string {
 	if s == "" || n.tables == nil {
 		return s
 	}
@@ -157,7 +157,7 @@ func (n *nameTables) assignHashedNames(key []byte) OriginalNames {
 	return names
 }
 
-func (n *nameTables) replaceNamespace(s string) string {
+func (n *nameTables) replaceNamespaceUnlessKubeSystem(s string) string {
 	if s == kubeSystem {
 		return s
 	}
@@ -168,47 +168,47 @@ func (n *nameTables) replacePodName(namespace, s string) string {
 	if node, ok := strings.CutPrefix(s, apiServerPodPrefix); ok && namespace == kubeSystem && n.tables[nodes][node] != "" {
 		return apiServerPodPrefix + n.tables[nodes][node]
 	}
-	return n.replaceNamespacedName(pods, namespace, s)
+	return n.recordOrReplaceName(pods, namespace, s)
 }
 
-// replaceKey replaces a key of labels or taints. An invalid key stays invalid.
-func (n *nameTables) replaceKey(s string) string {
+// replaceUnknownKey replaces a key of labels or taints. An invalid key stays invalid.
+func (n *nameTables) replaceUnknownKey(s string) string {
 	if knownKeys[s] || cordon.RemovingToolOfTaint(s) != "" || n.tables == nil {
 		return s
 	}
-	return n.keepInvalid(n.replaceName(keys, s), len(validation.IsQualifiedName(s)) > 0)
+	return n.keepHashedNameInvalid(n.replaceName(keys, s), len(validation.IsQualifiedName(s)) > 0)
 }
 
-// replaceValue replaces a value of labels or taints. Equal values of different keys stay equal, because volumes
+// replaceUnknownValue replaces a value of labels or taints. Equal values of different keys stay equal, because volumes
 // compare them. A value that is a node name, such as the hostname label, becomes the hashed node name. An invalid
 // value stays invalid.
-func (n *nameTables) replaceValue(s string) string {
+func (n *nameTables) replaceUnknownValue(s string) string {
 	if knownValues[s] || n.keptValues[s] || n.tables == nil {
 		return s
 	}
 	if node := n.tables[nodes][s]; node != "" {
 		return node
 	}
-	return n.keepInvalid(n.replaceName(values, s), len(validation.IsValidLabelValue(s)) > 0)
+	return n.keepHashedNameInvalid(n.replaceName(values, s), len(validation.IsValidLabelValue(s)) > 0)
 }
 
-// keepInvalid makes a hashed name invalid if the original was invalid.
-func (n *nameTables) keepInvalid(s string, invalid bool) string {
+// keepHashedNameInvalid makes a hashed name invalid if the original was invalid.
+func (n *nameTables) keepHashedNameInvalid(s string, invalid bool) string {
 	if n.isSealed && invalid {
 		return s + "!"
 	}
 	return s
 }
 
-func (n *nameTables) replaceDriver(s string) string {
+func (n *nameTables) replaceUnknownDriver(s string) string {
 	if knownDrivers[s] || strings.HasPrefix(s, "kubernetes.io/") {
 		return s
 	}
 	return n.replaceName(drivers, s)
 }
 
-// recordInteger records an integer value, in case a node affinity compares its key.
-func (n *nameTables) recordInteger(key, value string) {
+// recordIfInteger records an integer value, in case a node affinity compares its key.
+func (n *nameTables) recordIfInteger(key, value string) {
 	if _, err := strconv.ParseInt(value, 10, 64); n.tables == nil || n.isSealed || err != nil {
 		return
 	}
@@ -218,7 +218,7 @@ func (n *nameTables) recordInteger(key, value string) {
 	n.integers[key][value] = true
 }
 
-func (n *nameTables) replaceResource(s string) string {
+func (n *nameTables) replaceExtendedResource(s string) string {
 	switch {
 	case n.tables == nil, s == "", s == "cpu", s == "memory", s == "pods", s == "ephemeral-storage", strings.HasPrefix(s, corev1.ResourceHugePagesPrefix),
 		strings.HasPrefix(s, corev1.ResourceAttachableVolumesPrefix):
@@ -229,7 +229,7 @@ func (n *nameTables) replaceResource(s string) string {
 	}
 	hidden := n.replaceName(resources, s)
 	switch {
-	case !filter.IsCountedResource(corev1.ResourceName(s)):
+	case !filter.IsCheckedByScheduler(corev1.ResourceName(s)):
 		return hidden // a name without a prefix is not counted
 	case strings.Contains(s, corev1.ResourceDefaultNamespacePrefix):
 		return corev1.ResourceDefaultNamespacePrefix + hidden
@@ -238,7 +238,7 @@ func (n *nameTables) replaceResource(s string) string {
 	}
 }
 
-func (n *nameTables) replaceScheduler(s string) string {
+func (n *nameTables) replaceNonDefaultScheduler(s string) string {
 	if s == corev1.DefaultSchedulerName {
 		return s
 	}

@@ -45,7 +45,7 @@ func collectAnswers(t *rapid.T, o *saved.Objects) map[string]any {
 	must.NoError(t, err)
 	for i, rules := range []planner.Options{{Now: now}, {Now: now, PodRules: podrules.VoluntaryPolicy().WithAction(podrules.RuleUnmanaged, podrules.Evict).WithAction(podrules.RuleLocalStorage, podrules.Evict).WithAction(podrules.RuleHostPath, podrules.Evict)}} {
 		for _, policy := range planner.Policies()[2*i : 2*i+2] {
-			p, err := c.MakePlan(planner.PlanOptions{MaxRemovals: -1, Policy: policy, Rules: rules})
+			p, err := c.PlanLaunchesAndRemovals(planner.PlanOptions{MaxRemovals: -1, Policy: policy, Rules: rules})
 			put(fmt.Sprintf("plan by %s, forced %t", policy, i > 0), p, err)
 		}
 		for _, n := range o.Nodes {
@@ -60,15 +60,15 @@ func collectAnswers(t *rapid.T, o *saved.Objects) map[string]any {
 			continue // excluded from the requests
 		}
 		key := placement.PodKey{Namespace: p.Namespace, Name: p.Name}
-		pending, err := c.JudgePending(key)
+		pending, err := c.JudgePendingPod(key)
 		put("why "+key.String(), pending, err)
 		for _, n := range o.Nodes {
-			verdict, err := s.JudgePod(key, n.Name)
+			verdict, err := s.JudgeRecreatedPod(key, n.Name)
 			must.NoError(t, err)
 			out[fmt.Sprintf("%s on %s", key, n.Name)] = verdict.String()
 		}
 	}
-	packing, err := planner.PackPods(s, nil, planner.DeriveFlavours(o), planner.LeastCost)
+	packing, err := planner.PackPods(s, nil, planner.DeriveTemplates(o), planner.LeastCost)
 	put("pack", packing, err)
 	return out
 }

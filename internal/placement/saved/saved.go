@@ -35,14 +35,14 @@ type Objects struct {
 func (o *Objects) BuildSnapshot() (*snapshot.Snapshot, error) {
 	s := snapshot.New()
 	return s, errors.Join(
-		feedAll(o.Namespaces, s.SetNamespace), feedAll(o.Nodes, s.SetNode), feedAll(o.Pods, s.SetPod),
-		feedAll(o.PDBs, s.PDBs.Set), feedAll(o.Claims, s.Storage.SetPersistentVolumeClaim),
-		feedAll(o.Volumes, s.Storage.SetPersistentVolume), feedAll(o.StorageClasses, s.Storage.SetStorageClass), feedAll(o.CSINodes, s.Storage.SetCSINode),
-		feedAll(o.CSIDrivers, s.Storage.SetCSIDriver), feedAll(o.Attachments, s.Storage.SetVolumeAttachment),
-		feedAll(o.DeviceClasses, s.Storage.SetDeviceClass))
+		setAll(o.Namespaces, s.SetNamespace), setAll(o.Nodes, s.SetNode), setAll(o.Pods, s.SetPod),
+		setAll(o.PDBs, s.PDBs.Set), setAll(o.Claims, s.Storage.SetPersistentVolumeClaim),
+		setAll(o.Volumes, s.Storage.SetPersistentVolume), setAll(o.StorageClasses, s.Storage.SetStorageClass), setAll(o.CSINodes, s.Storage.SetCSINode),
+		setAll(o.CSIDrivers, s.Storage.SetCSIDriver), setAll(o.Attachments, s.Storage.SetVolumeAttachment),
+		setAll(o.DeviceClasses, s.Storage.SetDeviceClass))
 }
 
-func feedAll[T any](list []T, set func(T) error) error {
+func setAll[T any](list []T, set func(T) error) error {
 	for _, o := range list {
 		if err := set(o); err != nil {
 			return err

@@ -79,7 +79,7 @@ func domains(counter any, counts string) map[string]int64 {
 }
 
 // SweepUnused drops unused classes, labels, filters and counters.
-func (s *Snapshot) SweepUnused() { s.index.sweepUnused() }
+func (s *Snapshot) SweepUnused() { s.index.dropUnusedClasses() }
 
 // UndoLogSize returns the number of entries in the undo log and the number of open forks.
 func (s *Snapshot) UndoLogSize() (changes, open int) { return len(s.journal.changes), s.journal.forks }

@@ -34,13 +34,13 @@ func (f Fork) Rollback() {
 }
 
 // Reset undoes everything since the fork was opened. The fork stays open.
-func (f Fork) Reset() { f.UndoTo(f.mark) }
+func (f Fork) Reset() { f.UndoToMark(f.mark) }
 
 // Mark returns the current position in the undo log, for Undo and PodsPlacedSince.
 func (f Fork) Mark() int { return len(f.s.journal.changes) }
 
-// UndoTo undoes everything since a mark.
-func (f Fork) UndoTo(mark int) {
+// UndoToMark undoes everything since a mark.
+func (f Fork) UndoToMark(mark int) {
 	j := &f.s.journal
 	for len(j.changes) > mark {
 		last := len(j.changes) - 1
@@ -105,7 +105,7 @@ func (f Fork) setRemovedByPlan(n *filter.Node, out bool) {
 		e.SetRemovedByPlan(n, out)
 	}
 	n.RemovedByPlan = out
-	f.s.Search.markChanged(n.ID)
+	f.s.Search.markChangedUnlessPlanning(n.ID)
 }
 
 // PlacePod places a pod that is on no node. The pod counts as recreated: it uses the requests of its specification.
@@ -127,8 +127,8 @@ func (f Fork) RemovePod(p *filter.Pod) {
 	p.MovedByPlan = true
 }
 
-// RemoveNode removes all pods from a node, and then the node.
-func (f Fork) RemoveNode(n *filter.Node) {
+// RemoveNodeAndPods removes all pods from a node, and then the node.
+func (f Fork) RemoveNodeAndPods(n *filter.Node) {
 	for len(n.Pods) > 0 {
 		f.RemovePod(n.Pods[len(n.Pods)-1])
 	}
@@ -153,7 +153,7 @@ func (f Fork) MovePod(key placement.PodKey, nodeName string) error {
 	if !ok {
 		return fmt.Errorf("pod %s is not in the snapshot", key)
 	}
-	n, err := f.s.Nodes.Find(nodeName)
+	n, err := f.s.Nodes.FindUnlessRemoved(nodeName)
 	if err != nil {
 		return err
 	}
@@ -164,18 +164,18 @@ func (f Fork) MovePod(key placement.PodKey, nodeName string) error {
 	return nil
 }
 
-// RemoveNodeNamed removes a node and all its pods. It fails if the node is unknown.
-func (f Fork) RemoveNodeNamed(nodeName string) error {
-	n, err := f.s.Nodes.Find(nodeName)
+// RemoveNamedNodeAndPods removes a node and all its pods. It fails if the node is unknown.
+func (f Fork) RemoveNamedNodeAndPods(nodeName string) error {
+	n, err := f.s.Nodes.FindUnlessRemoved(nodeName)
 	if err != nil {
 		return err
 	}
-	f.RemoveNode(n)
+	f.RemoveNodeAndPods(n)
 	return nil
 }
 
-// LaunchNode adds a new node. It fails if the node has no name or exists already.
-func (f Fork) LaunchNode(o *corev1.Node) error {
+// AddNewNode adds a new node. It fails if the node has no name or exists already.
+func (f Fork) AddNewNode(o *corev1.Node) error {
 	switch {
 	case o == nil || o.Name == "":
 		return fmt.Errorf("node has no name")

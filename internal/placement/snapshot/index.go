@@ -13,7 +13,7 @@ type index struct {
 	resources *filter.ResourceTable
 	encoder   filter.KeyEncoder
 
-	classes       map[string]*filter.Class
+	classes       map[string]*filter.PodClass
 	ids           idPool // of classes
 	unusedClasses int    // classes that lost their last pod since the last sweep
 
@@ -29,28 +29,28 @@ type index struct {
 
 func newIndex(nodes *NodeSet) index {
 	return index{
-		nodes: nodes, resources: filter.NewResourceTable(), classes: map[string]*filter.Class{}, filters: map[string]*filter.NodeFilter{},
+		nodes: nodes, resources: filter.NewResourceTable(), classes: map[string]*filter.PodClass{}, filters: map[string]*filter.NodeFilter{},
 		namespaces: map[string]*filter.Namespace{}, keys: map[string]*filter.TopologyKey{}, terms: map[string]*filter.PodTerm{},
 		attractions: newRegistry[*filter.AffinityCounter](), repulsions: newRegistry[*filter.ExistingAntiAffinityCounter](), spreads: newRegistry[*filter.SpreadCounter](),
 		eligibilities: map[string]*filter.EligibleNodes{},
 	}
 }
 
-// internClass returns the class of a pod, and compiles it if it is new. See ReadNeeds for assigned.
-func (x *index) internClass(pod *corev1.Pod, assigned bool) *filter.Class {
+// internPodClass returns the class of a pod, and compiles it if it is new. See ReadSchedulingNeeds for assigned.
+func (x *index) internPodClass(pod *corev1.Pod, assigned bool) *filter.PodClass {
 	d := filter.ReadSchedulingNeeds(pod, assigned, x.resources)
 	x.encoder.Reset()
 	d.WriteKey(&x.encoder)
 	if c, ok := x.classes[string(x.encoder.Bytes())]; ok {
 		return c
 	}
-	c := d.CompileClass(x.encoder.Key(), x)
+	c := d.CompilePodClass(x.encoder.Key(), x)
 	c.ID = x.ids.allocateID()
 	x.classes[c.Key] = c
 	return c
 }
 
-func (x *index) countIfUnused(c *filter.Class) {
+func (x *index) countIfUnused(c *filter.PodClass) {
 	if c.PodCount == 0 {
 		x.unusedClasses++
 	}
@@ -78,12 +78,12 @@ func (x *index) InternLabels(ns string, set map[string]string) *filter.PodLabels
 	}
 	l := &filter.PodLabels{Namespace: space, Labels: set, ID: e.Key()}
 	space.AddLabelSet(l)
-	x.connectCounters(l)
+	x.reconnectCounters(l)
 	return l
 }
 
-// connectCounters finds the counters that count these labels.
-func (x *index) connectCounters(l *filter.PodLabels) {
+// reconnectCounters finds the counters that count these labels.
+func (x *index) reconnectCounters(l *filter.PodLabels) {
 	l.AffinityCounters, l.SpreadCounters, l.ExistingAntiAffinityCounters = nil, nil, nil
 	for _, a := range x.attractions.listMatching(l) {
 		if a.SelectsPods(l) {
@@ -134,14 +134,14 @@ func (x *index) InternAffinityCounter(terms []*filter.PodTerm, key *filter.Topol
 		return a
 	}
 	a := &filter.AffinityCounter{DomainCounts: filter.DomainCounts{Key: key}, ID: e.Key(), Terms: terms}
-	namespaces, common := terms[0].FixedNamespaces, filter.FindCommonRequiredLabel(terms)
+	namespaces, common := terms[0].FixedNamespaces, filter.FindFirstRequiredLabel(terms)
 	x.attractions.add(a.ID, a, namespaces, common)
-	for _, l := range x.listCandidateLabels(namespaces, common) {
+	for _, l := range x.listCandidateLabelSets(namespaces, common) {
 		if a.SelectsPods(l) {
 			l.AffinityCounters = append(l.AffinityCounters, a)
 			for _, p := range l.Pods {
 				if p.Node != filter.None {
-					a.CountPod(p.Node, 1)
+					a.AdjustPodCount(p.Node, 1)
 				}
 			}
 		}
@@ -161,7 +161,7 @@ func (x *index) InternExistingAntiAffinityCounter(term *filter.PodTerm, key *fil
 	}
 	r := &filter.ExistingAntiAffinityCounter{DomainCounts: filter.DomainCounts{Key: key}, ID: e.Key(), Term: term}
 	x.repulsions.add(r.ID, r, term.FixedNamespaces, term.RequiredLabel)
-	for _, l := range x.listCandidateLabels(term.FixedNamespaces, term.RequiredLabel) {
+	for _, l := range x.listCandidateLabelSets(term.FixedNamespaces, term.RequiredLabel) {
 		if term.ExcludesNewPod(l) {
 			l.ExistingAntiAffinityCounters = append(l.ExistingAntiAffinityCounters, r)
 		}
@@ -211,7 +211,7 @@ func (x *index) InternEligibleNodes(key *filter.TopologyKey, required []*filter.
 	x.eligibilities[e.ID] = e
 	for _, n := range x.nodes.slots {
 		if n.Present {
-			e.AddNode(n)
+			e.AddNodeIfEligible(n)
 		}
 	}
 	return e
@@ -229,12 +229,12 @@ func (x *index) InternSpreadCounter(e *filter.EligibleNodes, ns *filter.Namespac
 	sp := filter.NewSpreadCounter(enc.Key(), e, ns, selector)
 	at := filter.FindRequiredLabel(selector)
 	x.spreads.add(sp.ID, sp, []string{ns.Name}, at)
-	for _, l := range ns.AppendCandidates(nil, at) {
+	for _, l := range ns.AppendCandidateLabelSets(nil, at) {
 		if sp.SelectsPods(l) {
 			l.SpreadCounters = append(l.SpreadCounters, sp)
 			for _, p := range l.Pods {
 				if p.Node != filter.None && !p.Terminating {
-					sp.CountPod(p.Node, 1)
+					sp.AdjustPodCountIfEligible(p.Node, 1)
 				}
 			}
 		}
@@ -252,17 +252,17 @@ func (x *index) internNamespace(name string) *filter.Namespace {
 	return ns
 }
 
-// listCandidateLabels lists the label sets that a counter with these namespaces and this anchor can match.
-func (x *index) listCandidateLabels(namespaces []string, a filter.RequiredLabel) []*filter.PodLabels {
+// listCandidateLabelSets lists the label sets that a counter with these namespaces and this required label can match.
+func (x *index) listCandidateLabelSets(namespaces []string, a filter.RequiredLabel) []*filter.PodLabels {
 	var list []*filter.PodLabels
 	if len(namespaces) == 0 {
 		for _, ns := range x.namespaces {
-			list = ns.AppendCandidates(list, a)
+			list = ns.AppendCandidateLabelSets(list, a)
 		}
 		return list
 	}
 	for _, name := range namespaces {
-		list = x.internNamespace(name).AppendCandidates(list, a)
+		list = x.internNamespace(name).AppendCandidateLabelSets(list, a)
 	}
 	return list
 }
@@ -273,7 +273,7 @@ func (x *index) addToTopologies(n *filter.Node) {
 		k.SetDomainOfNode(n.ID, n.Object.Labels)
 	}
 	for _, e := range x.eligibilities {
-		e.AddNode(n)
+		e.AddNodeIfEligible(n)
 	}
 }
 
@@ -293,16 +293,16 @@ func (x *index) forgetNodeVerdicts(n *filter.Node) {
 	}
 }
 
-// setNamespaceLabels stores the labels of a namespace. If they have changed, its pods are counted again.
-func (x *index) setNamespaceLabels(name string, known bool, set map[string]string) {
+// setNamespaceLabelsAndRecount stores the labels of a namespace. If they have changed, its pods are counted again.
+func (x *index) setNamespaceLabelsAndRecount(name string, known bool, set map[string]string) {
 	ns := x.internNamespace(name)
 	if ns.Exists == known && labels.Equals(ns.Labels, set) {
 		return
 	}
-	filter.CountPodsOfNamespace(ns, -1)
+	filter.AdjustCountersForNamespace(ns, -1)
 	ns.Exists, ns.Labels = known, set
 	for _, l := range ns.LabelSets {
-		x.connectCounters(l)
+		x.reconnectCounters(l)
 	}
-	filter.CountPodsOfNamespace(ns, 1)
+	filter.AdjustCountersForNamespace(ns, 1)
 }

@@ -17,19 +17,19 @@ func (s *Snapshot) JudgeNewPod(o *corev1.Pod, nodeName string) (placement.Verdic
 	if o == nil {
 		return placement.Verdict{}, errors.New("pod is nil")
 	}
-	n, err := s.Nodes.Find(nodeName)
+	n, err := s.Nodes.FindUnlessRemoved(nodeName)
 	if err != nil {
 		return placement.Verdict{}, err
 	}
-	c := s.index.internClass(o, false)
-	v := s.JudgeClass(c, o.UID, n)
+	c := s.index.internPodClass(o, false)
+	v := s.JudgePodClass(c, o.UID, n)
 	s.index.countIfUnused(c)
 	return v, nil
 }
 
-// JudgeClass returns the scheduler's verdict on placing a pod of a class on a node. Like the scheduler, it runs the
+// JudgePodClass returns the scheduler's verdict on placing a pod of a class on a node. Like the scheduler, it runs the
 // filters with and without the pods that are nominated to the node. The UID excludes the pod itself from these.
-func (s *Snapshot) JudgeClass(c *filter.Class, uid types.UID, n *filter.Node) placement.Verdict {
+func (s *Snapshot) JudgePodClass(c *filter.PodClass, uid types.UID, n *filter.Node) placement.Verdict {
 	if refusal := s.Filters.PreFilterRefusal(c); refusal != nil {
 		return placement.Verdict{Outcome: placement.Blocked, Reasons: []placement.Reason{*refusal}}
 	}
@@ -42,7 +42,7 @@ func (s *Snapshot) JudgeClass(c *filter.Class, uid types.UID, n *filter.Node) pl
 	switch {
 	case beside.Outcome == placement.Blocked && alone.Outcome != placement.Blocked:
 		for i := range beside.Reasons {
-			beside.Reasons[i].Text += filter.NominatedSuffix
+			beside.Reasons[i].Message += filter.NominatedSuffix
 		}
 		return beside
 	case beside.Outcome == placement.Blocked || alone.Outcome == placement.Fits:
@@ -52,16 +52,16 @@ func (s *Snapshot) JudgeClass(c *filter.Class, uid types.UID, n *filter.Node) pl
 	}
 }
 
-// FindNodeFor returns the first node that the class fits on, or nil. The search starts at a position and wraps around. uid
+// FindFirstFittingNode returns the first node that the class fits on, or nil. The search starts at a position and wraps around. uid
 // is the UID of the pod.
-func (s *Snapshot) FindNodeFor(c *filter.Class, uid types.UID, from int32) *filter.Node {
+func (s *Snapshot) FindFirstFittingNode(c *filter.PodClass, uid types.UID, from int32) *filter.Node {
 	if !s.Filters.IsPlaceable(c) {
 		return nil
 	}
-	bitmap := s.Search.CandidatesFor(c)
+	bitmap := s.Search.UpdateCandidateBitmap(c)
 	for _, span := range [...][2]int32{{from, int32(len(s.Search.Order))}, {0, from}} {
 		for position := s.Search.nextCandidate(c, bitmap, span[0], span[1]); position != filter.None; position = s.Search.nextCandidate(c, bitmap, position+1, span[1]) {
-			if n := s.Nodes.slots[s.Search.Order[position]]; s.fitsWithRoom(c, uid, n) {
+			if n := s.Nodes.slots[s.Search.Order[position]]; s.fitsAssumingRoom(c, uid, n) {
 				return n
 			}
 		}
@@ -69,31 +69,31 @@ func (s *Snapshot) FindNodeFor(c *filter.Class, uid types.UID, from int32) *filt
 	return nil
 }
 
-// FitsOn reports whether the verdict of JudgeClass is Fits. It does not allocate for pods without volumes, unless a pod
+// FitsOn reports whether the verdict of JudgePodClass is Fits. It does not allocate for pods without volumes, unless a pod
 // is nominated to the node.
-func (s *Snapshot) FitsOn(c *filter.Class, uid types.UID, n *filter.Node) bool {
-	return c.HasRoomOn(n) && s.fitsWithRoom(c, uid, n)
+func (s *Snapshot) FitsOn(c *filter.PodClass, uid types.UID, n *filter.Node) bool {
+	return c.HasRoomOn(n) && s.fitsAssumingRoom(c, uid, n)
 }
 
-// fitsWithRoom is Fits for a node that has room for the class.
-func (s *Snapshot) fitsWithRoom(c *filter.Class, uid types.UID, n *filter.Node) bool {
+// fitsAssumingRoom is Fits for a node that has room for the class.
+func (s *Snapshot) fitsAssumingRoom(c *filter.PodClass, uid types.UID, n *filter.Node) bool {
 	if !c.PassesTopologyFilters(n) {
 		return false
 	}
 	plain := !c.HasVolumes() && (len(s.nominated) == 0 || len(s.nominated[n.Name()]) == 0)
-	return plain || s.JudgeClass(c, uid, n).Outcome == placement.Fits
+	return plain || s.JudgePodClass(c, uid, n).Outcome == placement.Fits
 }
 
-// JudgePod returns the verdict on placing a recreated pod with the same needs as a pod of the snapshot. If a fork has
+// JudgeRecreatedPod returns the verdict on placing a recreated pod with the same needs as a pod of the snapshot. If a fork has
 // removed that pod from its node, the pod does not count against itself.
-func (s *Snapshot) JudgePod(key placement.PodKey, nodeName string) (placement.Verdict, error) {
+func (s *Snapshot) JudgeRecreatedPod(key placement.PodKey, nodeName string) (placement.Verdict, error) {
 	p, ok := s.pods[key]
 	if !ok {
 		return placement.Verdict{}, fmt.Errorf("pod %s is not in the snapshot", key)
 	}
-	n, err := s.Nodes.Find(nodeName)
+	n, err := s.Nodes.FindUnlessRemoved(nodeName)
 	if err != nil {
 		return placement.Verdict{}, err
 	}
-	return s.JudgeClass(p.Class, p.UID, n), nil
+	return s.JudgePodClass(p.Class, p.UID, n), nil
 }

@@ -40,8 +40,8 @@ type NodeSearch struct {
 	planning       bool    // a plan runs: its nodes only gain pods, and all changes are undone or kept together
 }
 
-// invalidateOrder discards the order, so that every bitmap is computed again.
-func (r *NodeSearch) invalidateOrder() {
+// discardOrder discards the order, so that every bitmap is computed again.
+func (r *NodeSearch) discardOrder() {
 	r.orderVersion++
 	r.isDefaultOrder = false
 	r.Order = r.Order[:0]
@@ -49,8 +49,8 @@ func (r *NodeSearch) invalidateOrder() {
 	r.changedNodes = r.changedNodes[:0]
 }
 
-// markChanged records a changed node. It does nothing during a plan, because clear bits stay certain then.
-func (r *NodeSearch) markChanged(n int32) {
+// markChangedUnlessPlanning records a changed node. It does nothing during a plan, because clear bits stay certain then.
+func (r *NodeSearch) markChangedUnlessPlanning(n int32) {
 	if r.planning {
 		return
 	}
@@ -63,7 +63,7 @@ func (r *NodeSearch) markChanged(n int32) {
 
 // SetOrder sets the search order. A position is an index in this list.
 func (r *NodeSearch) SetOrder(order []int32) {
-	r.invalidateOrder()
+	r.discardOrder()
 	r.Order = append(r.Order, order...)
 	for len(r.position) < len(r.nodes.slots) {
 		r.position = append(r.position, filter.None)
@@ -82,12 +82,12 @@ func (r *NodeSearch) UseDefaultOrder() {
 	if r.isDefaultOrder {
 		return
 	}
-	r.OrderByName()
+	r.OrderTargetsByName()
 	r.isDefaultOrder = true
 }
 
-// OrderByName sets the order of all nodes that can receive pods, by name.
-func (r *NodeSearch) OrderByName() {
+// OrderTargetsByName sets the order of all nodes that can receive pods, by name.
+func (r *NodeSearch) OrderTargetsByName() {
 	order := make([]int32, 0, len(r.nodes.slots))
 	for _, n := range r.nodes.SortedByName() {
 		if n.CanReceivePods() {
@@ -98,15 +98,15 @@ func (r *NodeSearch) OrderByName() {
 }
 
 // bitmapOf returns the bitmap of a class without an update.
-func (r *NodeSearch) bitmapOf(c *filter.Class) *candidateBitmap {
+func (r *NodeSearch) bitmapOf(c *filter.PodClass) *candidateBitmap {
 	for int(c.ID) >= len(r.byClass) {
 		r.byClass = append(r.byClass, candidateBitmap{})
 	}
 	return &r.byClass[c.ID]
 }
 
-// forgetClasses drops the bitmaps of dropped classes.
-func (r *NodeSearch) forgetClasses(classes []int32) {
+// dropClassBitmaps drops the bitmaps of dropped classes.
+func (r *NodeSearch) dropClassBitmaps(classes []int32) {
 	for _, id := range classes {
 		if int(id) < len(r.byClass) {
 			r.byClass[id] = candidateBitmap{}
@@ -114,22 +114,22 @@ func (r *NodeSearch) forgetClasses(classes []int32) {
 	}
 }
 
-// StartPlan must be called before a plan changes the snapshot.
-func (r *NodeSearch) StartPlan() { r.planning = true }
+// EnterPlanMode must be called before a plan changes the snapshot.
+func (r *NodeSearch) EnterPlanMode() { r.planning = true }
 
-// EndPlan must be called after the plan was rolled back.
-func (r *NodeSearch) EndPlan() {
+// LeavePlanMode must be called after the plan was rolled back.
+func (r *NodeSearch) LeavePlanMode() {
 	r.planning = false
 	if !r.isDefaultOrder {
-		r.invalidateOrder()
+		r.discardOrder()
 	}
 }
 
 // PositionOf returns the position of a node, or None if it is not searched.
 func (r *NodeSearch) PositionOf(n *filter.Node) int32 { return r.position[n.ID] }
 
-// CandidatesFor returns the updated bitmap of a class.
-func (r *NodeSearch) CandidatesFor(c *filter.Class) *candidateBitmap {
+// UpdateCandidateBitmap returns the updated bitmap of a class.
+func (r *NodeSearch) UpdateCandidateBitmap(c *filter.PodClass) *candidateBitmap {
 	bitmap := r.bitmapOf(c)
 	now := r.droppedChanges + uint64(len(r.changedNodes))
 	if bitmap.valid && bitmap.orderVersion == r.orderVersion && bitmap.changesSeen == now {
@@ -139,7 +139,7 @@ func (r *NodeSearch) CandidatesFor(c *filter.Class) *candidateBitmap {
 		r.journal.addChange(change{kind: bitmapReset, class: c})
 	}
 	if !bitmap.valid || bitmap.orderVersion != r.orderVersion || bitmap.changesSeen < r.droppedChanges {
-		bitmap.reset((len(r.Order) + 63) / 64)
+		bitmap.resizeUncomputed((len(r.Order) + 63) / 64)
 		for word := range bitmap.bits {
 			if !r.planning {
 				r.computeWord(c, bitmap, int32(word))
@@ -161,7 +161,7 @@ func (r *candidateBitmap) markUncomputed(word int32) {
 	}
 }
 
-func (r *candidateBitmap) reset(words int) {
+func (r *candidateBitmap) resizeUncomputed(words int) {
 	if cap(r.bits) < words {
 		r.bits, r.computed = make([]uint64, words), make([]bool, words)
 	}
@@ -170,7 +170,7 @@ func (r *candidateBitmap) reset(words int) {
 }
 
 // computeWord evaluates the 64 nodes of one word.
-func (r *NodeSearch) computeWord(c *filter.Class, bitmap *candidateBitmap, word int32) {
+func (r *NodeSearch) computeWord(c *filter.PodClass, bitmap *candidateBitmap, word int32) {
 	var bits uint64
 	first := int(word) << 6
 	for i, n := range r.Order[first:min(first+64, len(r.Order))] {
@@ -185,7 +185,7 @@ func (r *NodeSearch) computeWord(c *filter.Class, bitmap *candidateBitmap, word 
 }
 
 // updateBit evaluates a changed node again.
-func (r *NodeSearch) updateBit(c *filter.Class, bitmap *candidateBitmap, n int32) {
+func (r *NodeSearch) updateBit(c *filter.PodClass, bitmap *candidateBitmap, n int32) {
 	position := r.position[n]
 	if position == filter.None || !bitmap.computed[position>>6] {
 		return
@@ -198,7 +198,7 @@ func (r *NodeSearch) updateBit(c *filter.Class, bitmap *candidateBitmap, n int32
 }
 
 // nextCandidate returns the first position in [from, to) of a node with room for the class, or None.
-func (r *NodeSearch) nextCandidate(c *filter.Class, bitmap *candidateBitmap, from, to int32) int32 {
+func (r *NodeSearch) nextCandidate(c *filter.PodClass, bitmap *candidateBitmap, from, to int32) int32 {
 	for position := from; position < to; position++ {
 		if !bitmap.computed[position>>6] {
 			r.computeWord(c, bitmap, position>>6)

@@ -80,8 +80,8 @@ func (t *NodeSet) MeanAllocatable() []float64 {
 	return t.means
 }
 
-// Find returns a node. It fails if the node is unknown or a plan has removed it.
-func (t *NodeSet) Find(name string) (*filter.Node, error) {
+// FindUnlessRemoved returns a node. It fails if the node is unknown or a plan has removed it.
+func (t *NodeSet) FindUnlessRemoved(name string) (*filter.Node, error) {
 	n, ok := t.byName[name]
 	if !ok || n.RemovedByPlan {
 		return nil, fmt.Errorf("node %s is not in the snapshot", name)

@@ -41,7 +41,7 @@ func (m nominations) remove(p *filter.Pod) {
 
 // listPreceding lists the pods nominated to a node that precede a pod of a class: they have the same or a higher
 // priority and another UID. A pod that a plan has placed counts only where it was placed.
-func (m nominations) listPreceding(c *filter.Class, uid types.UID, n *filter.Node, pending map[*filter.Pod]struct{}) []*filter.Pod {
+func (m nominations) listPreceding(c *filter.PodClass, uid types.UID, n *filter.Node, pending map[*filter.Pod]struct{}) []*filter.Pod {
 	if len(m) == 0 {
 		return nil
 	}
@@ -55,16 +55,16 @@ func (m nominations) listPreceding(c *filter.Class, uid types.UID, n *filter.Nod
 }
 
 // filterWithNominated runs the filters as if the nominated pods were on the node.
-func (s *Snapshot) filterWithNominated(c *filter.Class, n *filter.Node, nominated []*filter.Pod) placement.Verdict {
+func (s *Snapshot) filterWithNominated(c *filter.PodClass, n *filter.Node, nominated []*filter.Pod) placement.Verdict {
 	met := c.NeedsPodAffinityCheck()
 	fork := s.Fork()
 	for _, q := range nominated {
 		fork.PlacePod(q, n)
-		filter.AdjustForNominatedPod(&s.Storage, c, q, n, met, 1)
+		filter.AdjustCountersForNominatedPod(&s.Storage, c, q, n, met, 1)
 	}
 	v := s.Filters.RunFilters(c, n)
 	for _, q := range nominated {
-		filter.AdjustForNominatedPod(&s.Storage, c, q, n, met, -1)
+		filter.AdjustCountersForNominatedPod(&s.Storage, c, q, n, met, -1)
 	}
 	fork.Rollback()
 	return v

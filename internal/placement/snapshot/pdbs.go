@@ -69,7 +69,7 @@ func (m *PDBs) Set(o *policyv1.PodDisruptionBudget) error {
 	if o == nil || o.Name == "" {
 		return errors.New("PodDisruptionBudget has no name")
 	}
-	if err := m.journal.beginEvent(); err != nil {
+	if err := m.journal.countEventUnlessForked(); err != nil {
 		return err
 	}
 	b := newPDB(o)
@@ -84,7 +84,7 @@ func (m *PDBs) Set(o *policyv1.PodDisruptionBudget) error {
 
 // Delete removes a budget. It is not an error if the budget is unknown.
 func (m *PDBs) Delete(key placement.PodKey) error {
-	if err := m.journal.beginEvent(); err != nil {
+	if err := m.journal.countEventUnlessForked(); err != nil {
 		return err
 	}
 	m.dropPDB(key)
@@ -104,8 +104,8 @@ func (m *PDBs) dropPDB(key placement.PodKey) {
 	}
 }
 
-// listSelecting lists the budgets that select the pods of a class, sorted by name.
-func (m *PDBs) listSelecting(c *filter.Class) []*PDB {
+// listPDBsSelectingClass lists the budgets that select the pods of a class, sorted by name.
+func (m *PDBs) listPDBsSelectingClass(c *filter.PodClass) []*PDB {
 	for int(c.ID) >= len(m.byClass) {
 		m.byClass = append(m.byClass, classPDBs{})
 	}
@@ -121,8 +121,8 @@ func (m *PDBs) listSelecting(c *filter.Class) []*PDB {
 	return l.pdbs
 }
 
-// forgetClasses drops the cache entries of dropped classes.
-func (m *PDBs) forgetClasses(classes []int32) {
+// dropClassCaches drops the cache entries of dropped classes.
+func (m *PDBs) dropClassCaches(classes []int32) {
 	for _, id := range classes {
 		if int(id) < len(m.byClass) {
 			m.byClass[id] = classPDBs{}
@@ -139,7 +139,7 @@ func (m *PDBs) FindPDBToCharge(p *filter.Pod) (charged *PDB, refused string) {
 	if p.Unstarted || p.Terminating {
 		return nil, ""
 	}
-	over := m.listSelecting(p.Class)
+	over := m.listPDBsSelectingClass(p.Class)
 	switch len(over) {
 	case 0:
 		return nil, ""

@@ -24,7 +24,7 @@ func (s *Snapshot) compilePod(o *corev1.Pod) *filter.Pod {
 	if o.Spec.Priority != nil {
 		p.Priority = *o.Spec.Priority
 	}
-	p.Class = s.index.internClass(o, o.Spec.NodeName != "")
+	p.Class = s.index.internPodClass(o, o.Spec.NodeName != "")
 	p.Usage = p.Class.Usage
 	if o.Spec.NodeName != "" && filter.HasResizeStatus(o) {
 		if takes := s.Filters.Resources.ToAmounts(filter.RequestsWhenPlaced(o)); !slices.Equal(takes, p.Usage) {

@@ -45,10 +45,10 @@ func TestRollbackRestoresSnapshot(t *testing.T) {
 					forks, states = forks[:last], states[:last]
 				}
 			case 2:
-				_ = forks[0].RemoveNodeNamed(nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "node")].Name)
+				_ = forks[0].RemoveNamedNodeAndPods(nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "node")].Name)
 			case 3:
 				launched++
-				_ = forks[0].LaunchNode(placementtest.NewRandomNode(rand.New(rand.NewPCG(uint64(launched), 1)), 1000+launched))
+				_ = forks[0].AddNewNode(placementtest.NewRandomNode(rand.New(rand.NewPCG(uint64(launched), 1)), 1000+launched))
 			case 4:
 				if len(pods) > 0 {
 					if p := s.Pod(keyOf(pods[rapid.IntRange(0, len(pods)-1).Draw(t, "pod")])); p != nil && p.Node != filter.None {
@@ -155,7 +155,7 @@ func TestVictimsCanBeRemovedInTheProposedOrder(t *testing.T) {
 		after := s.Dump(true)
 		must.Not(t, after != before, "the snapshot has changed:\n%s\n%s", before, after)
 		must.Not(t, len(selection.Victims) > k, "%d victims, want at most %d", len(selection.Victims), k)
-		must.NoError(t, placementtest.ExecuteRemovals(s, selection.Victims))
+		must.NoError(t, placementtest.CheckRemovalsExecutable(s, selection.Victims))
 		removed += len(selection.Victims)
 	})
 	if removed == 0 {
@@ -172,15 +172,15 @@ func TestPackingHoldsWithAllInstancesLaunched(t *testing.T) {
 		}
 		before := s.Dump(true)
 		g := rand.New(rand.NewPCG(seed, 9))
-		flavours := []planner.Flavour{
-			{Name: "a", Template: placementtest.NewRandomNode(g, 2001), Cost: 1, Zones: []string{"z1", "z2"}},
-			{Name: "b", Template: placementtest.NewRandomNode(g, 2002), Cost: 2},
+		templates := []planner.Template{
+			{Name: "a", Node: placementtest.NewRandomNode(g, 2001), Cost: 1, Zones: []string{"z1", "z2"}},
+			{Name: "b", Node: placementtest.NewRandomNode(g, 2002), Cost: 2},
 		}
-		packing, err := planner.PackPods(s, nil, flavours, planner.LeastWaste)
+		packing, err := planner.PackPods(s, nil, templates, planner.LeastWaste)
 		must.NoError(t, err)
 		after := s.Dump(true)
 		must.Not(t, after != before, "the snapshot has changed:\n%s\n%s", before, after)
-		must.NoError(t, placementtest.ExecutePacking(s, flavours, packing))
+		must.NoError(t, placementtest.CheckPackingExecutable(s, templates, packing))
 		if len(packing.Moves)+len(packing.Unschedulable) != len(s.PendingPods()) {
 			t.Fatalf("%d moves and %d unschedulable of %d pending pods", len(packing.Moves), len(packing.Unschedulable), len(s.PendingPods()))
 		}
@@ -205,9 +205,9 @@ func TestPlansInForkMatchForkedCluster(t *testing.T) {
 		leaves := nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "go")].Name
 		fork := s.Fork()
 		for _, n := range come {
-			must.NoError(t, fork.LaunchNode(n))
+			must.NoError(t, fork.AddNewNode(n))
 		}
-		must.NoError(t, fork.RemoveNodeNamed(leaves))
+		must.NoError(t, fork.RemoveNamedNodeAndPods(leaves))
 		tried := formatPlans(t, s)
 		fork.Rollback()
 		after := s.Dump(true)
@@ -231,24 +231,24 @@ func formatPlans(t *rapid.T, s *snapshot.Snapshot) string {
 	node := &corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
 		"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("10"),
 	}}}
-	packing, err := planner.PackPods(s, nil, []planner.Flavour{{Name: "new", Template: node, Cost: 1}}, planner.LeastWaste)
+	packing, err := planner.PackPods(s, nil, []planner.Template{{Name: "new", Node: node, Cost: 1}}, planner.LeastWaste)
 	must.NoError(t, err)
 
 	victims, err := planner.SelectVictims(s, 3, planner.LeastPods, easyGoing)
 	must.NoError(t, err)
-	raw, err := json.Marshal([]any{packing, victims, planner.NewRanking(s, planner.LeastPods, easyGoing).List()})
+	raw, err := json.Marshal([]any{packing, victims, planner.RankNodes(s, planner.LeastPods, easyGoing)})
 	must.NoError(t, err)
 	return string(raw)
 }
 
-func TestFlavoursShareLaunchLimit(t *testing.T) {
+func TestTemplatesShareLaunchLimit(t *testing.T) {
 	list := func(cpu string) corev1.ResourceList {
 		return corev1.ResourceList{
 			"cpu": resource.MustParse(cpu), "memory": resource.MustParse("64Gi"), "pods": resource.MustParse("110"),
 		}
 	}
-	flavour := func(name, cpu string, within ...*planner.LaunchLimit) planner.Flavour {
-		return planner.Flavour{Name: name, SharedLimits: within, Template: &corev1.Node{Status: corev1.NodeStatus{Allocatable: list(cpu)}}}
+	template := func(name, cpu string, within ...*planner.LaunchLimit) planner.Template {
+		return planner.Template{Name: name, SharedLimits: within, Node: &corev1.Node{Status: corev1.NodeStatus{Allocatable: list(cpu)}}}
 	}
 	two, cores := 2, corev1.ResourceList{"cpu": resource.MustParse("10")}
 	for name, c := range map[string]struct {
@@ -269,7 +269,7 @@ func TestFlavoursShareLaunchLimit(t *testing.T) {
 				}}}
 				must.NoError(t, s.SetPod(p))
 			}
-			packing, err := planner.PackPods(s, nil, []planner.Flavour{flavour("big", "5", c.within), flavour("small", "4", c.within)}, planner.LeastWaste)
+			packing, err := planner.PackPods(s, nil, []planner.Template{template("big", "5", c.within), template("small", "4", c.within)}, planner.LeastWaste)
 			must.NoError(t, err)
 			if len(packing.Instances) != c.machines || len(packing.Unschedulable) != c.left {
 				t.Fatalf("%d instances and %d unschedulable pods, want %d and %d: %+v", len(packing.Instances), len(packing.Unschedulable), c.machines,
@@ -285,7 +285,7 @@ func TestFlavoursShareLaunchLimit(t *testing.T) {
 // TestSelfAffinityFollowsNamespaceLabels places the first pod of a group with affinity to itself in all namespaces of
 // its team.
 func TestSelfAffinityFollowsNamespaceLabels(t *testing.T) {
-	s, err := placementtest.NewSmallCluster().BuildSnapshot()
+	s, err := placementtest.NewTwoNodeCluster().BuildSnapshot()
 	must.NoError(t, err)
 	p := placementtest.NewPod("new", 0, "", 100, 128)
 	p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
@@ -307,7 +307,7 @@ func TestSelfAffinityFollowsNamespaceLabels(t *testing.T) {
 	}
 	for i, step := range steps {
 		must.NoError(t, step.event())
-		v, err := s.JudgePod(placement.PodKey{Namespace: "default", Name: "new-0"}, "second")
+		v, err := s.JudgeRecreatedPod(placement.PodKey{Namespace: "default", Name: "new-0"}, "second")
 		check.Not(t, err != nil || v.Outcome != step.want, "step %d: %s, %v; want %s", i, v, err, step.want)
 	}
 }

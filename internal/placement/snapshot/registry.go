@@ -15,7 +15,7 @@ type registry[T comparable] struct {
 	anyNamespace labelIndex[T] // counters that can apply to any namespace
 }
 
-// labelIndex holds counters by anchor.
+// labelIndex holds counters by required label.
 type labelIndex[T comparable] map[filter.RequiredLabel][]T
 
 func newRegistry[T comparable]() registry[T] {
@@ -53,21 +53,21 @@ func (s labelIndex[T]) appendMatching(list []T, set labels.Set) []T {
 	return list
 }
 
-func (r *registry[T]) keepUsed(used map[T]bool) {
+func (r *registry[T]) dropUnusedCounters(used map[T]bool) {
 	for id, counter := range r.byID {
 		if !used[counter] {
 			delete(r.byID, id)
 		}
 	}
-	r.anyNamespace.keepUsed(used)
+	r.anyNamespace.dropUnusedCounters(used)
 	for ns, s := range r.byNamespace {
-		if s.keepUsed(used); len(s) == 0 {
+		if s.dropUnusedCounters(used); len(s) == 0 {
 			delete(r.byNamespace, ns)
 		}
 	}
 }
 
-func (s labelIndex[T]) keepUsed(used map[T]bool) {
+func (s labelIndex[T]) dropUnusedCounters(used map[T]bool) {
 	for a, list := range s {
 		if list = slices.DeleteFunc(list, func(counter T) bool { return !used[counter] }); len(list) == 0 {
 			delete(s, a)

@@ -11,7 +11,6 @@ package snapshot
 
 import (
 	"errors"
-	"iter"
 	"maps"
 	"slices"
 
@@ -55,7 +54,7 @@ func New() *Snapshot {
 		facts:         factsTable{byValue: map[podrules.Facts]*filter.SharedFacts{}},
 	}
 	s.index, s.Search = newIndex(&s.Nodes), NodeSearch{nodes: &s.Nodes, journal: &s.journal}
-	s.Storage, s.PDBs = filter.NewStorage(s.journal.beginEvent, s.Nodes.byName), newPDBs(&s.journal)
+	s.Storage, s.PDBs = filter.NewStorage(s.journal.countEventUnlessForked, s.Nodes.byName), newPDBs(&s.journal)
 	s.Filters = filter.Chain{Storage: &s.Storage, Resources: s.index.resources}
 	return s
 }
@@ -79,9 +78,6 @@ func (s *Snapshot) IsPending(key placement.PodKey) bool {
 	return ok && p.Node == filter.None && p.NodeName == ""
 }
 
-// EventCount returns the number of events so far.
-func (s *Snapshot) EventCount() uint64 { return s.journal.events }
-
 // SetNode adds or updates a node. It fails if the node is nil or has no name, and while the snapshot is forked.
 func (s *Snapshot) SetNode(o *corev1.Node) error {
 	if o == nil || o.Name == "" {
@@ -91,7 +87,7 @@ func (s *Snapshot) SetNode(o *corev1.Node) error {
 	if known && s.journal.forks == 0 && n.IsUpToDate(o, s.Filters.Resources) {
 		return nil // a heartbeat
 	}
-	if err := s.journal.beginEvent(); err != nil {
+	if err := s.journal.countEventUnlessForked(); err != nil {
 		return err
 	}
 	s.Nodes.means = nil
@@ -112,36 +108,36 @@ func (s *Snapshot) addNode(o *corev1.Node) *filter.Node {
 	n := s.Nodes.addNode(o.Name)
 	n.SetObject(o, s.Filters.Resources)
 	s.index.forgetNodeVerdicts(n)
-	s.Storage.ApplyCSINode(n)
+	s.Storage.UpdateNodeFromCSINode(n)
 	s.index.addToTopologies(n)
-	s.Search.invalidateOrder()
+	s.Search.discardOrder()
 	return n
 }
 
 // updateNode stores a changed object. Pods are counted again only if the node's domains or eligibility can change.
 func (s *Snapshot) updateNode(n *filter.Node, o *corev1.Node) {
 	wasTarget := n.CanReceivePods()
-	if n.HasSameTopology(o) {
+	if n.HasSameLabelsAndTaints(o) {
 		n.SetObject(o, s.Filters.Resources)
 		s.index.forgetNodeVerdicts(n)
 	} else {
-		filter.CountPodsOfNode(n, -1)
+		filter.AdjustCountersForNode(n, -1)
 		s.index.removeFromTopologies(n)
 		n.SetObject(o, s.Filters.Resources)
 		s.index.forgetNodeVerdicts(n)
 		s.index.addToTopologies(n)
-		filter.CountPodsOfNode(n, 1)
+		filter.AdjustCountersForNode(n, 1)
 	}
-	s.Search.markChanged(n.ID)
+	s.Search.markChangedUnlessPlanning(n.ID)
 	if n.CanReceivePods() != wasTarget {
-		s.Search.invalidateOrder()
+		s.Search.discardOrder()
 	}
 }
 
 // DeleteNode removes a node. Its pods are kept until the node returns or they are deleted. It is not an error if the
 // node is unknown.
 func (s *Snapshot) DeleteNode(name string) error {
-	if err := s.journal.beginEvent(); err != nil {
+	if err := s.journal.countEventUnlessForked(); err != nil {
 		return err
 	}
 	n, ok := s.Nodes.byName[name]
@@ -151,7 +147,7 @@ func (s *Snapshot) DeleteNode(name string) error {
 	for len(n.Pods) > 0 {
 		p := n.Pods[len(n.Pods)-1]
 		s.detachPod(p)
-		s.addToUnknownNode(p)
+		s.recordPodOnUnknownNode(p)
 	}
 	s.removeNode(n)
 	return nil
@@ -162,11 +158,11 @@ func (s *Snapshot) removeNode(n *filter.Node) {
 	s.index.removeFromTopologies(n)
 	s.index.forgetNodeVerdicts(n)
 	s.Nodes.removeNode(n)
-	s.Search.invalidateOrder()
+	s.Search.discardOrder()
 }
 
-// addToUnknownNode keeps a bound pod that has an unknown node.
-func (s *Snapshot) addToUnknownNode(p *filter.Pod) {
+// recordPodOnUnknownNode keeps a bound pod that has an unknown node.
+func (s *Snapshot) recordPodOnUnknownNode(p *filter.Pod) {
 	if s.onUnknownNode[p.NodeName] == nil {
 		s.onUnknownNode[p.NodeName] = map[*filter.Pod]struct{}{}
 	}
@@ -179,7 +175,7 @@ func (s *Snapshot) SetPod(o *corev1.Pod) error {
 	if o == nil || o.Name == "" {
 		return errors.New("pod has no name")
 	}
-	if err := s.journal.beginEvent(); err != nil {
+	if err := s.journal.countEventUnlessForked(); err != nil {
 		return err
 	}
 	key := placement.PodKey{Namespace: o.Namespace, Name: o.Name}
@@ -205,15 +201,15 @@ func (s *Snapshot) SetPod(o *corev1.Pod) error {
 
 // DeletePod removes a pod. It is not an error if the pod is unknown.
 func (s *Snapshot) DeletePod(key placement.PodKey) error {
-	if err := s.journal.beginEvent(); err != nil {
+	if err := s.journal.countEventUnlessForked(); err != nil {
 		return err
 	}
 	if p, ok := s.pods[key]; ok {
 		s.removePod(p)
 		if s.index.isSweepDue() {
-			freed := s.index.sweepUnused()
-			s.Search.forgetClasses(freed)
-			s.PDBs.forgetClasses(freed)
+			freed := s.index.dropUnusedClasses()
+			s.Search.dropClassBitmaps(freed)
+			s.PDBs.dropClassCaches(freed)
 		}
 	}
 	return nil
@@ -230,7 +226,7 @@ func (s *Snapshot) addPod(p *filter.Pod) {
 		s.pending[p] = struct{}{}
 		s.nominated.add(p)
 	case n == nil:
-		s.addToUnknownNode(p)
+		s.recordPodOnUnknownNode(p)
 	default:
 		s.attachPod(p, n)
 	}
@@ -264,13 +260,13 @@ func (s *Snapshot) attachPod(p *filter.Pod, n *filter.Node) {
 	p.Node, p.IndexInNode = n.ID, int32(len(n.Pods))
 	n.Pods = append(n.Pods, p)
 	n.AdjustUsage(p, 1)
-	filter.CountPod(p, n.ID, 1)
-	s.Storage.CountClaims(p, 1)
-	s.Search.markChanged(n.ID)
+	filter.AdjustCountersForPod(p, n.ID, 1)
+	s.Storage.AdjustClaimUserCounts(p, 1)
+	s.Search.markChangedUnlessPlanning(n.ID)
 	if p.APIServer {
 		n.APIServerPods++
 		if !s.Search.planning {
-			s.Search.invalidateOrder() // its node cannot receive pods any more
+			s.Search.discardOrder() // its node cannot receive pods any more
 		}
 	}
 }
@@ -282,13 +278,13 @@ func (s *Snapshot) detachPod(p *filter.Pod) {
 	n.Pods[p.IndexInNode], last.IndexInNode = last, p.IndexInNode
 	n.Pods = n.Pods[:len(n.Pods)-1]
 	n.AdjustUsage(p, -1)
-	filter.CountPod(p, n.ID, -1)
-	s.Storage.CountClaims(p, -1)
+	filter.AdjustCountersForPod(p, n.ID, -1)
+	s.Storage.AdjustClaimUserCounts(p, -1)
 	if p.APIServer {
 		n.APIServerPods--
 	}
 	p.Node = filter.None
-	s.Search.markChanged(n.ID)
+	s.Search.markChangedUnlessPlanning(n.ID)
 }
 
 // SetNamespace stores the labels of a namespace, for the namespace selectors of pod affinity.
@@ -303,38 +299,11 @@ func (s *Snapshot) SetNamespace(o *corev1.Namespace) error {
 func (s *Snapshot) DeleteNamespace(name string) error { return s.setNamespaceLabels(name, false, nil) }
 
 func (s *Snapshot) setNamespaceLabels(name string, known bool, set map[string]string) error {
-	if err := s.journal.beginEvent(); err != nil {
+	if err := s.journal.countEventUnlessForked(); err != nil {
 		return err
 	}
-	s.index.setNamespaceLabels(name, known, set)
+	s.index.setNamespaceLabelsAndRecount(name, known, set)
 	return nil
-}
-
-// PodsSelectedBy yields the pods that a disruption budget selects, and none for nil.
-func (s *Snapshot) PodsSelectedBy(b *PDB) iter.Seq[[]*filter.Pod] {
-	return func(yield func([]*filter.Pod) bool) {
-		if b == nil || s.index.namespaces[b.Key.Namespace] == nil {
-			return
-		}
-		for _, l := range s.index.namespaces[b.Key.Namespace].LabelSets {
-			if b.selector.Matches(l.Labels) && !yield(l.Pods) {
-				return
-			}
-		}
-	}
-}
-
-// PodsExcludedBy yields the pods that an anti-affinity term of a class concerns.
-func (s *Snapshot) PodsExcludedBy(c *filter.Class) iter.Seq[[]*filter.Pod] {
-	return func(yield func([]*filter.Pod) bool) {
-		for _, r := range c.ExistingAntiAffinityCounters {
-			for _, l := range s.index.listCandidateLabels(r.Term.FixedNamespaces, r.Term.RequiredLabel) {
-				if r.Term.ExcludesNewPod(l) && !yield(l.Pods) {
-					return
-				}
-			}
-		}
-	}
 }
 
 // ClassIDLimit returns a number greater than the IDs of all classes.

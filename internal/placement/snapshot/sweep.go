@@ -10,9 +10,9 @@ import (
 // keeps. Spread over the deletions before it, that is proportional to the events.
 func (x *index) isSweepDue() bool { return x.unusedClasses > 1024+len(x.classes)/2 }
 
-// sweepUnused drops classes without pods, and the labels, filters and counters that only they used. It returns the
+// dropUnusedClasses drops classes without pods, and the labels, filters and counters that only they used. It returns the
 // IDs of the dropped classes.
-func (x *index) sweepUnused() (freed []int32) {
+func (x *index) dropUnusedClasses() (freed []int32) {
 	x.unusedClasses = 0
 	filters := map[*filter.NodeFilter]bool{}
 	attractions := map[*filter.AffinityCounter]bool{}
@@ -42,23 +42,15 @@ func (x *index) sweepUnused() (freed []int32) {
 			delete(x.filters, key)
 		}
 	}
-	x.attractions.keepUsed(attractions)
-	x.repulsions.keepUsed(repulsions)
-	x.spreads.keepUsed(spreads)
-	for a := range attractions {
-		a.DependentClasses = slices.DeleteFunc(a.DependentClasses, isUnused)
-	}
-	for sp := range spreads {
-		sp.DependentClasses = slices.DeleteFunc(sp.DependentClasses, isUnused)
-	}
-	x.sweepEligibilities(spreads)
-	x.sweepLabels(attractions, repulsions, spreads)
+	x.attractions.dropUnusedCounters(attractions)
+	x.repulsions.dropUnusedCounters(repulsions)
+	x.spreads.dropUnusedCounters(spreads)
+	x.dropUnusedEligibilities(spreads)
+	x.dropUnusedLabelsAndCounters(attractions, repulsions, spreads)
 	return freed
 }
 
-func isUnused(c *filter.Class) bool { return c.PodCount == 0 }
-
-func (x *index) sweepEligibilities(used map[*filter.SpreadCounter]bool) {
+func (x *index) dropUnusedEligibilities(used map[*filter.SpreadCounter]bool) {
 	for id, e := range x.eligibilities {
 		e.SpreadCounters = slices.DeleteFunc(e.SpreadCounters, func(sp *filter.SpreadCounter) bool { return !used[sp] })
 		if len(e.SpreadCounters) == 0 {
@@ -67,7 +59,7 @@ func (x *index) sweepEligibilities(used map[*filter.SpreadCounter]bool) {
 	}
 }
 
-func (x *index) sweepLabels(attractions map[*filter.AffinityCounter]bool, repulsions map[*filter.ExistingAntiAffinityCounter]bool, spreads map[*filter.SpreadCounter]bool) {
+func (x *index) dropUnusedLabelsAndCounters(attractions map[*filter.AffinityCounter]bool, repulsions map[*filter.ExistingAntiAffinityCounter]bool, spreads map[*filter.SpreadCounter]bool) {
 	for name, ns := range x.namespaces {
 		ns.DropUnusedLabelSets()
 		for _, l := range ns.LabelSets {

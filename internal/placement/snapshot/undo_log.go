@@ -9,11 +9,10 @@ import (
 // ErrForked is returned for every event while a fork is open.
 var ErrForked = errors.New("snapshot is forked: roll the fork back before feeding events")
 
-// undoLog records the changes of forks. It also counts events and open forks.
+// undoLog records the changes of forks. It also counts open forks.
 type undoLog struct {
 	changes []change
 	forks   int
-	events  uint64 // for caches outside the snapshot
 }
 
 type change struct {
@@ -23,7 +22,7 @@ type change struct {
 	wasMoved   bool // the pod had been moved before
 	wasPending bool // the pod was pending before
 	pod        *filter.Pod
-	class      *filter.Class
+	class      *filter.PodClass
 }
 
 type changeKind uint8
@@ -38,12 +37,11 @@ const (
 	wordComputed                   // one word in the bitmap of class was computed
 )
 
-// beginEvent counts an event. It fails with ErrForked while a fork is open.
-func (j *undoLog) beginEvent() error {
+// countEventUnlessForked counts an event. It fails with ErrForked while a fork is open.
+func (j *undoLog) countEventUnlessForked() error {
 	if j.forks > 0 {
 		return ErrForked
 	}
-	j.events++
 	return nil
 }
 

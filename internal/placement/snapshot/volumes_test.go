@@ -20,7 +20,7 @@ import (
 
 // newClusterWithClaim returns a cluster with a claim of class "disk", and a pod that uses it.
 func newClusterWithClaim(volume string) (*placementtest.Cluster, *corev1.Pod) {
-	c, wait, name := placementtest.NewSmallCluster(), storagev1.VolumeBindingWaitForFirstConsumer, "disk"
+	c, wait, name := placementtest.NewTwoNodeCluster(), storagev1.VolumeBindingWaitForFirstConsumer, "disk"
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data"}}
 	claim.Spec.StorageClassName, claim.Spec.VolumeName = &name, volume
 	if volume != "" {
@@ -121,7 +121,7 @@ func TestVolumesNeedTheirDriverOnNode(t *testing.T) {
 
 // TestDeletedDeviceClassKeepsTheOther has two device classes that offer the same resource.
 func TestDeletedDeviceClassKeepsTheOther(t *testing.T) {
-	c := placementtest.NewSmallCluster()
+	c := placementtest.NewTwoNodeCluster()
 	gpu := "example.com/gpu"
 	for _, name := range []string{"large", "small"} {
 		c.DeviceClasses = append(c.DeviceClasses, &resourcev1.DeviceClass{
@@ -199,7 +199,7 @@ func TestUndecidableVerdictsGiveTheReason(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			s, err := placementtest.NewSmallCluster().BuildSnapshot()
+			s, err := placementtest.NewTwoNodeCluster().BuildSnapshot()
 			must.NoError(t, err)
 			p := placementtest.NewPod("new", 0, "", 100, 128)
 			must.NoError(t, c.change(s, p))
@@ -231,7 +231,7 @@ func TestNominatedPodsReserveRoom(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			cluster := placementtest.NewSmallCluster()
+			cluster := placementtest.NewTwoNodeCluster()
 			cluster.Pods = append(cluster.Pods, c.nominated)
 			s, err := cluster.BuildSnapshot()
 			must.NoError(t, err)
@@ -240,7 +240,7 @@ func TestNominatedPodsReserveRoom(t *testing.T) {
 			if v, err := s.JudgeNewPod(p, "second"); err != nil || v.String() != c.want {
 				t.Errorf("%s, %v; want %s", v, err, c.want)
 			}
-			if v, err := s.JudgePod(placement.PodKey{Namespace: "default", Name: "urgent-0"}, "second"); err != nil || v.Outcome != placement.Fits {
+			if v, err := s.JudgeRecreatedPod(placement.PodKey{Namespace: "default", Name: "urgent-0"}, "second"); err != nil || v.Outcome != placement.Fits {
 				t.Errorf("the nominated pod is counted against itself: %s, %v", v, err)
 			}
 			bound := c.nominated.DeepCopy()
@@ -254,7 +254,7 @@ func TestNominatedPodsReserveRoom(t *testing.T) {
 }
 
 func TestPlansReserveRoomForNominatedPods(t *testing.T) {
-	s, err := placementtest.NewSmallCluster().BuildSnapshot() // its only pod can move from first to second
+	s, err := placementtest.NewTwoNodeCluster().BuildSnapshot() // its only pod can move from first to second
 	must.NoError(t, err)
 	for _, want := range []bool{true, false} {
 		e, err := planner.PlanEvacuation(s, "first", planner.LeastDisruption, planner.Options{})
@@ -269,7 +269,7 @@ func TestPlansReserveRoomForNominatedPods(t *testing.T) {
 }
 
 func TestNominatedPodsArePlacedOnNominatedNode(t *testing.T) {
-	cluster := placementtest.NewSmallCluster()
+	cluster := placementtest.NewTwoNodeCluster()
 	cluster.Pods = append(cluster.Pods, newNominatedPod("second", 1, 1000))
 	s, err := cluster.BuildSnapshot()
 	must.NoError(t, err)
@@ -278,7 +278,7 @@ func TestNominatedPodsArePlacedOnNominatedNode(t *testing.T) {
 }
 
 func TestRemovedPodsHaveNoNomination(t *testing.T) {
-	cluster := placementtest.NewSmallCluster()
+	cluster := placementtest.NewTwoNodeCluster()
 	cluster.Pods = append(cluster.Pods, newNominatedPod("second", 1, 3500))
 	s, err := cluster.BuildSnapshot()
 	must.NoError(t, err)
@@ -294,7 +294,7 @@ func TestRemovedPodsHaveNoNomination(t *testing.T) {
 
 // TestResizedPodOfUnknownNodeIsRecreated has a pod that uses 3 CPUs in place and requests half a CPU.
 func TestResizedPodOfUnknownNodeIsRecreated(t *testing.T) {
-	c := placementtest.NewSmallCluster()
+	c := placementtest.NewTwoNodeCluster()
 	p := placementtest.NewPod("resized", 0, "third", 500, 128)
 	more := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3"), corev1.ResourceMemory: resource.MustParse("128Mi")}
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{

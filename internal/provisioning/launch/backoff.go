@@ -23,7 +23,8 @@ const (
 	InstanceVanished = "InstanceVanished"
 )
 
-// backOffRange is the duration of a back-off: min after the first failure, twice as long each time, up to max.
+// backOffRange is how long a back-off lasts: min after the first failure, twice as long after each further one, and at
+// most max.
 type backOffRange struct{ min, max time.Duration }
 
 // backOffRanges are the ranges by reason. They are longer for failures that a person must fix.
@@ -56,8 +57,8 @@ func BackOffDuration(reason string, failures int32) time.Duration {
 	return min(d, p.max)
 }
 
-// NextBackOff returns the back-off after a failure of a template. before is the previous one, or nil. A failure during the
-// back-off does not count again, such as one of the next instance of the same launch.
+// NextBackOff returns the back-off after a failure of a template. before is the previous back-off, or nil. A failure
+// during the previous back-off does not double the duration: it is probably one of the next instance of the same launch.
 func NextBackOff(before *v1alpha1.BackOff, template, reason, message string, now time.Time) v1alpha1.BackOff {
 	b := v1alpha1.BackOff{Template: template, Reason: reason, Message: clipMessage(message), Failures: 1}
 	if before != nil && IsBackOffExpired(before, now) {
@@ -76,8 +77,9 @@ func NextBackOff(before *v1alpha1.BackOff, template, reason, message string, now
 	return b
 }
 
-// recordFailure writes the back-off after a failure of a template. It lasts at least until least.
-func recordFailure(s *v1alpha1.ProvisioningStatus, template, reason, message string, least, now time.Time) {
+// recordBackOff writes the back-off after a failure of a template into the status. The back-off lasts at least until
+// least.
+func recordBackOff(s *v1alpha1.ProvisioningStatus, template, reason, message string, least, now time.Time) {
 	before := findBackOff(s, template)
 	b := NextBackOff(before, template, reason, message, now)
 	if b.Until.Time.Before(least) {
@@ -115,7 +117,7 @@ func clipMessage(message string) string {
 // maxCloudPause is the longest pause that a cloud may ask for.
 const maxCloudPause = time.Hour
 
-// ClampBackOff shortens a back-off that ends too late because the clock was set back after the failure.
+// ClampBackOff shortens a back-off whose end is too far in the future, because the clock was set back after the failure.
 func ClampBackOff(b v1alpha1.BackOff, now time.Time) v1alpha1.BackOff {
 	longest := now.Add(max(maxCloudPause, BackOffDuration(b.Reason, b.Failures)))
 	if elapsed.IsFuture(b.Until.Time, longest) {
@@ -129,8 +131,8 @@ func IsBackOffExpired(b *v1alpha1.BackOff, now time.Time) bool {
 	return now.After(b.Until.Add(2 * BackOffDuration(b.Reason, b.Failures)))
 }
 
-// IsBackOffRefuted reports whether an instance that joined proves that its template works again. Only an instance that was seen
-// after the end of the back-off proves it.
+// IsBackOffRefuted reports whether an instance that has joined proves that its template works again. It proves this only
+// if it was first seen after the end of the back-off.
 func IsBackOffRefuted(b *v1alpha1.BackOff, joined *Instance) bool {
 	return IsSameTemplate(b.Template, joined.Template) && !joined.Since.Before(&b.Until)
 }

@@ -38,8 +38,8 @@ func (r *Record) UseConfigMaps(w client.Writer, namespace string) *Record {
 	return r
 }
 
-// readConfigMap reads a group's ConfigMap. If there is none, it returns one without resourceVersion. A ConfigMap that
-// cannot be parsed is an error, because it may have launches (I7).
+// readConfigMap reads a group's ConfigMap. If the ConfigMap does not exist, it returns a new one without
+// resourceVersion. If the ConfigMap cannot be parsed, it returns an error, because the ConfigMap may have launches (I7).
 func (f *configMapStore) readConfigMap(ctx context.Context, group string) (*corev1.ConfigMap, *v1alpha1.ProvisioningStatus, error) {
 	if f.writer == nil {
 		return nil, nil, fmt.Errorf("NodeGroup %s is defined in a file, and this process has no namespace for its launch record: create the NodeGroup as an object", group)
@@ -87,7 +87,7 @@ func (f *configMapStore) update(ctx context.Context, group string, update func(*
 			return err
 		}
 		if m.ResourceVersion == "" || !equality.Semantic.DeepEqual(before, status) {
-			if err := f.writeConfigMap(ctx, m, status); err != nil {
+			if err := f.createOrUpdateConfigMap(ctx, m, status); err != nil {
 				return fmt.Errorf("ConfigMap %s/%s with the launches of NodeGroup %s: %w", m.Namespace, m.Name, group, err)
 			}
 		}
@@ -96,7 +96,7 @@ func (f *configMapStore) update(ctx context.Context, group string, update func(*
 	})
 }
 
-func (f *configMapStore) writeConfigMap(ctx context.Context, m *corev1.ConfigMap, status *v1alpha1.ProvisioningStatus) error {
+func (f *configMapStore) createOrUpdateConfigMap(ctx context.Context, m *corev1.ConfigMap, status *v1alpha1.ProvisioningStatus) error {
 	raw, err := json.Marshal(status)
 	if err != nil {
 		return err

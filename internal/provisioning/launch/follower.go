@@ -32,15 +32,15 @@ type followedGroup struct {
 	watchedSince, unseenSince time.Time
 }
 
-// NewFollower returns a Follower. settle is how long instances may take to show after a lost answer. Each call of a
-// cloud is reported to asked.
+// NewFollower returns a Follower. settle is how long the instances of a launch may take to appear after its answer was
+// lost. The function asked is called after each call of a cloud.
 func NewFollower(r *Record, settle time.Duration, asked func(provider, call string, err error)) *Follower {
 	return &Follower{record: r, settleTime: settle, reportCall: asked, groups: map[string]followedGroup{}}
 }
 
-// NoteInstances records the instances of a group before a launch, so that later instances belong to the launch. While a launch is
-// open, Follow records them.
-func (f *Follower) NoteInstances(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, instances []cloud.Instance) {
+// RecordInstancesBeforeLaunch records the instances that a group has before a launch, so that instances which appear later belong to
+// the launch. If a launch is open, it does nothing, because TrackLaunch records the instances then.
+func (f *Follower) RecordInstancesBeforeLaunch(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, instances []cloud.Instance) {
 	if slices.ContainsFunc(s.Launches, func(l v1alpha1.Launch) bool { return l.IsOpen() && l.Count > 0 }) {
 		return
 	}
@@ -65,7 +65,7 @@ func (f *Follower) groupState(g *v1alpha1.NodeGroup) followedGroup {
 // TrackLaunch updates the launches of a group from a cloud read, polls the operation of launch l, and returns l as updated.
 // It returns nil if l is no longer in the record.
 func (f *Follower) TrackLaunch(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, l *v1alpha1.Launch, o Observation) (is *v1alpha1.Launch, err error) {
-	status := f.readOperation(ctx, p, l)
+	status := f.pollOperation(ctx, p, l)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	o.Now = time.Now()
@@ -79,12 +79,12 @@ func (f *Follower) TrackLaunch(ctx context.Context, g *v1alpha1.NodeGroup, p clo
 			return nil
 		}
 		if status.Done {
-			endOperation(s, &s.Launches[at], status.Err, o.Now)
+			recordOperationEnd(s, &s.Launches[at], status.Err, o.Now)
 		}
 		if restarted {
-			o.FirstSeen = findKnownInstances(s, &o)
+			o.FirstSeen = findPreexistingInstances(s, &o)
 		}
-		v = f.trackLaunches(s, o)
+		v = f.updateOpenLaunches(s, o)
 		is = s.Launches[at].DeepCopy()
 		removeFinished(s)
 		return nil
@@ -97,10 +97,10 @@ func (f *Follower) TrackLaunch(ctx context.Context, g *v1alpha1.NodeGroup, p clo
 	return is, nil
 }
 
-// findKnownInstances returns the instances that are older than the launches of an earlier process. An instance with a
-// Node is as old as its Node. If the creation time of another instance is unknown, it counts as launched, so that
-// nothing is launched twice (I5).
-func findKnownInstances(s *v1alpha1.ProvisioningStatus, o *Observation) map[string]time.Time {
+// findPreexistingInstances returns the instances that are older than the launches of an earlier process. An instance with a
+// Node is at least as old as its Node. An instance without a Node and without a creation time counts as launched, so
+// that nothing is launched twice (I5).
+func findPreexistingInstances(s *v1alpha1.ProvisioningStatus, o *Observation) map[string]time.Time {
 	known := map[string]time.Time{}
 	for _, i := range o.Instances {
 		margin := answerMargin
@@ -116,9 +116,9 @@ func findKnownInstances(s *v1alpha1.ProvisioningStatus, o *Observation) map[stri
 	return known
 }
 
-// readOperation polls the operation of a launch. An operation that the cloud does not know is over, and the group shows
-// the result. If the cloud does not answer, the operation still runs.
-func (f *Follower) readOperation(ctx context.Context, p cloud.Provider, l *v1alpha1.Launch) cloud.OperationStatus {
+// pollOperation polls the operation of a launch. If the cloud does not know the operation, the operation is over, and
+// the group shows the result. If the cloud does not answer, the operation counts as running.
+func (f *Follower) pollOperation(ctx context.Context, p cloud.Provider, l *v1alpha1.Launch) cloud.OperationStatus {
 	if l.OperationID == "" {
 		return cloud.OperationStatus{}
 	}
@@ -135,23 +135,24 @@ func (f *Follower) readOperation(ctx context.Context, p cloud.Provider, l *v1alp
 	return status
 }
 
-// IsOperationForgotten reports whether the cloud does not know the operation. The group shows its result.
+// IsOperationForgotten reports whether an error says that the cloud does not know the operation. The operation is over
+// then, and the group shows its result.
 func IsOperationForgotten(err error) bool {
 	return cloud.IsNotFound(err) || cloud.RefusalOf(err) == cloud.Invalid
 }
 
-// endOperation records that the operation of a launch is over. The last cloud read was earlier, so that the cloud still
-// has its time to show the result.
-func endOperation(s *v1alpha1.ProvisioningStatus, l *v1alpha1.Launch, err error, now time.Time) {
+// recordOperationEnd records that the operation of a launch is over. The cloud then still has the settle time to show the
+// instances, because the last cloud read was earlier.
+func recordOperationEnd(s *v1alpha1.ProvisioningStatus, l *v1alpha1.Launch, err error, now time.Time) {
 	l.OperationID, l.AnsweredAt = "", new(metav1.NewTime(now).Rfc3339Copy())
 	if err != nil {
 		SetLaunchReason(l, err)
-		recordFailure(s, l.Template, l.Reason, l.Message, now.Add(cloud.RetryDelay(err)), now)
+		recordBackOff(s, l.Template, l.Reason, l.Message, now.Add(cloud.RetryDelay(err)), now)
 	}
 }
 
-// trackLaunches updates the open launches of a group.
-func (f *Follower) trackLaunches(s *v1alpha1.ProvisioningStatus, o Observation) Tracking {
+// updateOpenLaunches updates the open launches of a group.
+func (f *Follower) updateOpenLaunches(s *v1alpha1.ProvisioningStatus, o Observation) Tracking {
 	o.Pending, o.Unjoined = nil, nil
 	for i := range s.Launches {
 		l := &s.Launches[i]
@@ -177,7 +178,7 @@ func (f *Follower) trackLaunches(s *v1alpha1.ProvisioningStatus, o Observation) 
 		}
 		reported := l.Reason != ""
 		if v.UpdateLaunch(l, o.Now); l.State == v1alpha1.LaunchFailed && !reported {
-			recordFailure(s, l.Template, l.Reason, l.Message, o.Now, o.Now)
+			recordBackOff(s, l.Template, l.Reason, l.Message, o.Now, o.Now)
 		}
 	}
 	return v

@@ -14,10 +14,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// SettleTime is how long the instances of a launch without an answer may take to show in the cloud.
+// SettleTime is how long the instances of a launch may take to appear in the cloud after the answer was lost.
 const SettleTime = time.Minute
 
-// answerMargin allows for different clocks of two processes, and for times that are rounded down.
+// answerMargin is added to timeouts, because the clocks of two processes may differ and recorded times are rounded down.
 const answerMargin = 5 * time.Second
 
 // RequestTimeout returns how long a cloud may take to answer a launch of count instances.
@@ -26,7 +26,7 @@ func RequestTimeout(count int) time.Duration {
 	return least + time.Duration(count)*each
 }
 
-// NotRequestedError says why the cloud was not asked for instances. The launch is not in the record.
+// NotRequestedError says why the cloud was not asked for instances. In this case the launch record has no launch.
 type NotRequestedError struct {
 	Err error
 	// AtMaximum means that the group is at a maximum. Pending means that this may change when the result of a launch is
@@ -62,7 +62,7 @@ func (r *Record) RequestInstances(ctx context.Context, g *v1alpha1.NodeGroup, p 
 	l := v1alpha1.Launch{State: v1alpha1.LaunchRequested}
 	reserved, err := r.reserveForOwner(ctx, g, w, began, func(s *v1alpha1.ProvisioningStatus, template string) (v1alpha1.Launch, error) {
 		l.Template = template
-		return l, CheckLimits(g, s, has, w.Count, began)
+		return l, CheckSizeLimits(g, s, has, w.Count, began)
 	})
 	if err != nil {
 		return "", err
@@ -72,9 +72,9 @@ func (r *Record) RequestInstances(ctx context.Context, g *v1alpha1.NodeGroup, p 
 	return reserved.ID, err
 }
 
-// RecordUnrequested records a launch that the cloud makes without a request: the group's size counts an instance that does not
-// exist.
-func (r *Record) RecordUnrequested(ctx context.Context, g *v1alpha1.NodeGroup, w LaunchRequest) error {
+// RecordUnrequestedLaunch records a launch that the cloud makes itself: the size of the group counts an instance that does not
+// exist yet.
+func (r *Record) RecordUnrequestedLaunch(ctx context.Context, g *v1alpha1.NodeGroup, w LaunchRequest) error {
 	now := time.Now()
 	_, err := r.reserveForOwner(ctx, g, w, now, func(*v1alpha1.ProvisioningStatus, string) (v1alpha1.Launch, error) {
 		return v1alpha1.Launch{State: v1alpha1.LaunchProvisioning, Unrequested: true, AnsweredAt: new(metav1.NewTime(now).Rfc3339Copy())}, nil
@@ -82,14 +82,15 @@ func (r *Record) RecordUnrequested(ctx context.Context, g *v1alpha1.NodeGroup, w
 	return err
 }
 
-// reserveForOwner records the launch that make returns, unless a back-off, a limit or another launch prevents it.
+// reserveForOwner records the launch that the function make returns. It records nothing if a back-off, a limit or
+// another launch prevents it.
 func (r *Record) reserveForOwner(ctx context.Context, g *v1alpha1.NodeGroup, w LaunchRequest, now time.Time,
 	make func(s *v1alpha1.ProvisioningStatus, template string) (v1alpha1.Launch, error),
 ) (Reservation, error) {
 	id := NewLaunchID()
-	reserved, err := r.Reserve(ctx, g, []string{id}, func(s *v1alpha1.ProvisioningStatus) error {
+	reserved, err := r.ReserveLaunches(ctx, g, []string{id}, func(s *v1alpha1.ProvisioningStatus) error {
 		pruneLaunches(g, s, now)
-		template, err := ChooseTemplate(s, w, now)
+		template, err := ChooseLaunchableTemplate(s, w, now)
 		if err != nil {
 			return err
 		}
@@ -110,10 +111,10 @@ func (r *Record) reserveForOwner(ctx context.Context, g *v1alpha1.NodeGroup, w L
 	return reserved[0], nil
 }
 
-// ChooseTemplate returns the template to launch. It returns a NotRequestedError if there is a launch for the same Node already,
+// ChooseLaunchableTemplate returns the template to launch. It returns a NotRequestedError if there is a launch for the same Node already,
 // or each template is in a back-off. Only replacements respect back-offs: a cloudpool returns the cloud's own error to
 // its client.
-func ChooseTemplate(s *v1alpha1.ProvisioningStatus, w LaunchRequest, now time.Time) (template string, err error) {
+func ChooseLaunchableTemplate(s *v1alpha1.ProvisioningStatus, w LaunchRequest, now time.Time) (template string, err error) {
 	if len(w.Templates) == 0 {
 		w.Templates = []string{""}
 	}
@@ -138,9 +139,9 @@ func ChooseTemplate(s *v1alpha1.ProvisioningStatus, w LaunchRequest, now time.Ti
 	return "", &NotRequestedError{Err: fmt.Errorf("backed off until %s: %s", first.Until.UTC().Format(time.RFC3339), first.Message), BackOff: first}
 }
 
-// ListTemplates returns the templates that may replace an instance of type like, in order of preference. For a group
+// ListReplacementTemplates returns the templates that may replace an instance of type like, in order of preference. For a group
 // without spec.scaleUp it returns none, because its templates are unknown.
-func ListTemplates(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, like string) (names []string, err error) {
+func ListReplacementTemplates(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, like string) (names []string, err error) {
 	if g.Spec.ScaleUp == nil {
 		return nil, nil
 	}
@@ -165,9 +166,9 @@ func rankTemplate(template, like string) int {
 	return 1
 }
 
-// CheckLimits checks a group's limits against its size in the cloud and the launches that this size may not show yet. It
+// CheckSizeLimits checks a group's limits against its size in the cloud and the launches that this size may not show yet. It
 // returns a NotRequestedError if a limit is exceeded.
-func CheckLimits(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has cloud.Group, count int, began time.Time) error {
+func CheckSizeLimits(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has cloud.Group, count int, began time.Time) error {
 	pending := 0
 	for i := range s.Launches {
 		if l := &s.Launches[i]; !isCountedInSize(l, began) {
@@ -185,7 +186,8 @@ func CheckLimits(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has clou
 // maxOperationAge is how long an operation counts as running if no manager polls it.
 const maxOperationAge = time.Hour
 
-// isCountedInSize reports whether a size that was read at readAt counts a launch, or never will.
+// isCountedInSize reports whether a size of the group that was read at readAt includes the instances of a launch, or
+// will never include them.
 func isCountedInSize(l *v1alpha1.Launch, readAt time.Time) bool {
 	switch {
 	case l.State == v1alpha1.LaunchFailed, l.State == v1alpha1.LaunchReady:
@@ -198,11 +200,12 @@ func isCountedInSize(l *v1alpha1.Launch, readAt time.Time) bool {
 	return l.RequestedAt.Add(RequestTimeout(int(l.Count)) + SettleTime).Before(readAt)
 }
 
-// recordRetention is how long a launch is kept for its NodeRetirement, which may be gone.
+// recordRetention is how long a launch with a result is kept for its NodeRetirement. The NodeRetirement may be deleted
+// and never record the result.
 const recordRetention = 8 * 24 * time.Hour
 
-// pruneLaunches removes launches that nothing tracks. These are launches without spec.scaleUp that the size counts, and
-// those with a result that their NodeRetirement did not record in time.
+// pruneLaunches removes launches that nobody tracks: launches in groups without spec.scaleUp that the size counts, and
+// launches whose NodeRetirement has not recorded the result within recordRetention.
 func pruneLaunches(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, now time.Time) {
 	s.Launches = slices.DeleteFunc(s.Launches, func(l v1alpha1.Launch) bool {
 		if l.IsForRetirement() {
@@ -217,14 +220,14 @@ func IsLaunchForgotten(l *v1alpha1.Launch, now time.Time) bool {
 	return now.After(l.RequestedAt.Add(recordRetention))
 }
 
-// IsUnclearAnswer reports whether a cloud may have accepted a launch despite its error.
+// IsUnclearAnswer reports whether the cloud may have accepted a launch although it has returned this error.
 func IsUnclearAnswer(err error) bool {
 	return err != nil && cloud.RefusalOf(err) == "" && !cloud.IsThrottled(err) && !cloud.IsNotFound(err)
 }
 
-// writeAnswer records the cloud's answer. If the answer is lost or cannot be written, the launch counts as provisioning
-// until its instances would have been seen. A NodeRetirement must record a refusal; for other owners the launch is
-// removed.
+// writeAnswer records the cloud's answer to a launch. If the answer is lost or cannot be written, the instances of the
+// launch count as provisioning until they would have appeared. After a refusal, the launch of a replacement stays until
+// its NodeRetirement has recorded that. A launch of another owner is removed.
 func (r *Record) writeAnswer(ctx context.Context, g *v1alpha1.NodeGroup, id string, op cloud.Operation, err error) {
 	now := time.Now()
 	_ = r.Update(context.WithoutCancel(ctx), g, func(s *v1alpha1.ProvisioningStatus) error {
@@ -243,7 +246,7 @@ func (r *Record) writeAnswer(ctx context.Context, g *v1alpha1.NodeGroup, id stri
 		case refused:
 			l.State, l.Count = v1alpha1.LaunchFailed, 0
 			SetLaunchReason(l, err)
-			recordFailure(s, l.Template, l.Reason, l.Message, now.Add(cloud.RetryDelay(err)), now)
+			recordBackOff(s, l.Template, l.Reason, l.Message, now.Add(cloud.RetryDelay(err)), now)
 		case !IsUnclearAnswer(err):
 			l.State, l.Named = v1alpha1.LaunchProvisioning, op.ProviderIDs
 			if l.IsForRetirement() { // operations of other owners are not polled
@@ -254,5 +257,6 @@ func (r *Record) writeAnswer(ctx context.Context, g *v1alpha1.NodeGroup, id stri
 	})
 }
 
-// IsSameTemplate reports whether two names mean the same template. Clouds are inconsistent about upper and lower case.
+// IsSameTemplate reports whether two names mean the same template. It ignores upper and lower case, because clouds are
+// not consistent in this.
 func IsSameTemplate(a, b string) bool { return strings.EqualFold(a, b) }

@@ -104,7 +104,7 @@ func TestI5LaunchCountsUntilTheSizeShowsIt(t *testing.T) {
 			}
 			var is v1alpha1.NodeGroup
 			must.NoError(t, api.Get(t.Context(), client.ObjectKey{Name: "web"}, &is))
-			err := CheckLimits(g, is.Status.Provisioning, cloud.Group{}, 1, time.Now().Add(c.after))
+			err := CheckSizeLimits(g, is.Status.Provisioning, cloud.Group{}, 1, time.Now().Add(c.after))
 			if counts := err != nil; counts != c.counts {
 				t.Errorf("it counts: %t (%v), want %t", counts, err, c.counts)
 			}
@@ -139,7 +139,7 @@ func TestI5LateInstanceIsNotLaunchedAgain(t *testing.T) {
 			For: &v1alpha1.LaunchOwner{Kind: v1alpha1.LaunchForRetirement, UID: "first", NodeUID: "node"},
 		}}}
 		w := LaunchRequest{Count: 1, Owner: v1alpha1.LaunchOwner{Kind: v1alpha1.LaunchForRetirement, UID: "second", NodeUID: "node"}}
-		if _, err := ChooseTemplate(s, w, time.Now()); (err == nil) != c.allowed {
+		if _, err := ChooseLaunchableTemplate(s, w, time.Now()); (err == nil) != c.allowed {
 			t.Errorf("%s: %v, want allowed %t", name, err, c.allowed)
 		}
 	}

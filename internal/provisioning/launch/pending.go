@@ -34,8 +34,8 @@ type PendingLaunch struct {
 	SeenBeforeAnswer []string
 }
 
-// NewPendingLaunch converts a recorded launch. A missing answer is lost after the request timeout (I8). An accepted launch
-// need not show before it has settled.
+// NewPendingLaunch converts a recorded launch. If the answer is missing after the request timeout, it counts as lost
+// (I8). If the launch was accepted, its instances may still take the settle time to appear.
 func NewPendingLaunch(l *v1alpha1.Launch, settle time.Duration, now time.Time) PendingLaunch {
 	p := PendingLaunch{ID: l.ID, Template: l.Template, Count: int(l.Count), RequestedAt: l.RequestedAt.Time, Named: slices.Clone(l.Named), Unrequested: l.Unrequested}
 	p.AnsweredAt, p.Answer = p.RequestedAt.Add(RequestTimeout(p.Count)), Lost
@@ -74,7 +74,7 @@ const (
 	NotMade         // it was accepted, and the cloud could not create the instances
 )
 
-// wasUnanswered reports whether the launch had no answer when a cloud read began.
+// wasUnanswered reports whether the cloud had not answered the launch when a cloud read began.
 func (a *PendingLaunch) wasUnanswered(readAt time.Time) bool {
 	return a.AnsweredAt.IsZero() || a.AnsweredAt.After(readAt)
 }
@@ -87,8 +87,8 @@ func (a *PendingLaunch) clampTimes(now time.Time) {
 	}
 }
 
-// mayStillShow reports whether a launch that is unanswered, refused or lost may still show instances.
-func (a *PendingLaunch) mayStillShow(readAt, now time.Time) bool {
+// mayStillShowInstances reports whether instances may still appear for a launch whose answer is missing, lost or a refusal.
+func (a *PendingLaunch) mayStillShowInstances(readAt, now time.Time) bool {
 	switch {
 	case a.AnsweredAt.IsZero():
 		return true
@@ -111,8 +111,8 @@ func (a *PendingLaunch) ExpectedCount() int {
 	return max(0, a.Count-len(a.SeenBeforeAnswer))
 }
 
-// ApplyAnswer applies the cloud's answer. If the answer names instances, the launch has only these, unless the answer was
-// lost. After a lost answer they are expected until the launch settles.
+// ApplyAnswer applies the cloud's answer to the launch. If the answer names instances, the launch has only these. If the
+// answer is lost, further instances are expected until the launch has settled.
 func (a *PendingLaunch) ApplyAnswer(answer Answer, named []string, at time.Time, settle time.Duration) {
 	a.AnsweredAt, a.Answer, a.Named, a.SettledAt = at, answer, slices.Clone(named), at.Add(settle)
 	switch {
@@ -123,9 +123,9 @@ func (a *PendingLaunch) ApplyAnswer(answer Answer, named []string, at time.Time,
 	}
 }
 
-// applyAnswers returns the launches after their answers. It adds instances that appeared before an answer to the
+// recordSeenBeforeAnswer returns the launches after their answers. It adds instances that appeared before an answer to the
 // record, unless the answer excludes them.
-func (s *Observation) applyAnswers(record map[string]Instance) []PendingLaunch {
+func (s *Observation) recordSeenBeforeAnswer(record map[string]Instance) []PendingLaunch {
 	pending := slices.Clone(s.Pending)
 	for i := range pending {
 		a := &pending[i]
@@ -143,8 +143,8 @@ func (s *Observation) applyAnswers(record map[string]Instance) []PendingLaunch {
 	return pending
 }
 
-// claimInstance counts an instance of an answered launch as seen. It returns false if the instance is not part of the
-// launch.
+// claimInstance counts an instance as seen for a launch that was answered. It returns false if the instance does not
+// belong to the launch.
 func (a *PendingLaunch) claimInstance(id string) bool {
 	switch at := slices.Index(a.Named, id); {
 	case at >= 0:
@@ -156,10 +156,10 @@ func (a *PendingLaunch) claimInstance(id string) bool {
 	return true
 }
 
-// matchInstance finds the launch of a new instance, and reports whether the instance is ours. It returns the launched
-// template, because not all clouds report the type, and some use other names. The type only excludes launches of other
-// templates.
-func (s *Observation) matchInstance(pending []PendingLaunch, i cloud.Instance) (r Instance, ours bool) {
+// matchInstanceToLaunch finds the launch of a new instance, and reports whether the instance is one of our launches. It also
+// returns the template of the launch, because not all clouds report the type of an instance, and some use other names.
+// An instance with a known other type does not belong to the launch.
+func (s *Observation) matchInstanceToLaunch(pending []PendingLaunch, i cloud.Instance) (r Instance, ours bool) {
 	for k := range pending {
 		a := &pending[k]
 		switch {
@@ -183,11 +183,11 @@ func (s *Observation) matchInstance(pending []PendingLaunch, i cloud.Instance) (
 	return r, false
 }
 
-// maxClockSkew is how far a cloud's clock may be behind.
+// maxClockSkew is how far the clock of a cloud may be behind ours.
 const maxClockSkew = 5 * time.Minute
 
-// appearedSince reports whether an instance appeared after a launch. It was not known before, and its creation time is
-// not earlier. In the first read of a process only the creation time counts, in whole seconds.
+// appearedSince reports whether an instance appeared after a launch: an earlier read did not have it, and its creation
+// time is not before the launch. In the first read of a process only the creation time decides, in whole seconds.
 func (s *Observation) appearedSince(i cloud.Instance, launchedAt time.Time) bool {
 	if s.FirstSeen == nil {
 		return !i.Created.IsZero() && !i.Created.Before(launchedAt.Truncate(time.Second))

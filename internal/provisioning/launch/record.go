@@ -20,7 +20,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// Record reads and writes the launches of NodeGroups. A group of a file has no object: its launches are in a ConfigMap.
+// Record reads and writes the launch records of NodeGroups. The launch record of a group of a file is in a ConfigMap,
+// because the group has no object.
 type Record struct {
 	reader       client.Reader
 	statusWriter client.StatusClient
@@ -32,8 +33,9 @@ func NewRecord(live client.Reader, status client.StatusClient) *Record {
 	return &Record{reader: live, statusWriter: status, configMaps: configMapStore{reader: live, lastStatus: map[string]*v1alpha1.ProvisioningStatus{}}}
 }
 
-// Update reads the provisioning status of a group, changes it and writes it. It retries if another process has written
-// meanwhile. It writes nothing if change fails, or if the group was created anew.
+// Update reads the provisioning status of a group, lets change modify it, and writes it. It repeats all that if another
+// process has written meanwhile. It writes nothing if change returns an error, or if the group was deleted and created
+// anew.
 func (r *Record) Update(ctx context.Context, g *v1alpha1.NodeGroup, change func(*v1alpha1.ProvisioningStatus) error) error {
 	if g.UID == "" {
 		return r.configMaps.update(ctx, g.Name, change)
@@ -46,7 +48,7 @@ func (r *Record) Update(ctx context.Context, g *v1alpha1.NodeGroup, change func(
 		if err := change(status); err != nil {
 			return err
 		}
-		return r.patchStatus(ctx, now, status)
+		return r.patchStatusIfUnchanged(ctx, now, status)
 	})
 }
 
@@ -76,8 +78,8 @@ func (r *Record) ReadUncached(ctx context.Context, g *v1alpha1.NodeGroup) (is *v
 	return is, err
 }
 
-// ReadCached returns the last known provisioning status of a group, or nil. It calls the API server only for a group of a
-// file that this process has not read yet.
+// ReadCached returns the last known provisioning status of a group, or nil if there is none. It calls the API server
+// only for a group of a file that this process has not read yet.
 func (r *Record) ReadCached(ctx context.Context, g *v1alpha1.NodeGroup) (*v1alpha1.ProvisioningStatus, error) {
 	if g.UID == "" {
 		return r.configMaps.readCached(ctx, g.Name)
@@ -93,9 +95,9 @@ func (r *Record) RemoveLaunch(ctx context.Context, g *v1alpha1.NodeGroup, id str
 	})
 }
 
-// patchStatus writes the provisioning status of a group. It fails with a conflict if the group was written since it was
+// patchStatusIfUnchanged writes the provisioning status of a group. It fails with a conflict if the group was written since it was
 // read.
-func (r *Record) patchStatus(ctx context.Context, g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus) error {
+func (r *Record) patchStatusIfUnchanged(ctx context.Context, g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus) error {
 	if equality.Semantic.DeepEqual(g.Status.Provisioning, s) {
 		return nil
 	}
@@ -121,9 +123,10 @@ func NewLaunchID() string { return fmt.Sprintf("%08x", rand.Uint32()) }
 // Reservation is the right to request one recorded launch.
 type Reservation struct{ ID string }
 
-// Reserve records launches before the cloud is asked (I8). If two processes have read the same record, only one
-// succeeds (I5): write must check that no other launch was recorded since the decision.
-func (r *Record) Reserve(ctx context.Context, g *v1alpha1.NodeGroup, ids []string, write func(*v1alpha1.ProvisioningStatus) error) ([]Reservation, error) {
+// ReserveLaunches records launches before the cloud is asked (I8), and returns a Reservation for each. The function write adds
+// them to the status, and must return an error if the status has a launch that the decision did not know. So if two
+// processes decide at once, only one succeeds (I5).
+func (r *Record) ReserveLaunches(ctx context.Context, g *v1alpha1.NodeGroup, ids []string, write func(*v1alpha1.ProvisioningStatus) error) ([]Reservation, error) {
 	err := r.Update(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
 		if err := write(s); err != nil {
 			return err

@@ -13,7 +13,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/elapsed"
 )
 
-// Observation is the input of Track: a group's instances and launches at one moment.
+// Observation is the input of TrackInstances: a group's instances and launches at one moment.
 type Observation struct {
 	Group     cloud.Group
 	Instances []cloud.Instance
@@ -51,7 +51,7 @@ const (
 	NodeUsable
 )
 
-// Tracking is the result of Track.
+// Tracking is the result of TrackInstances.
 type Tracking struct {
 	// Provisioning are the provisioning instances, including those that the cloud does not list yet.
 	Provisioning []ProvisioningInstance
@@ -101,17 +101,18 @@ type ProvisioningInstance struct {
 	LaunchID string
 }
 
-// TrackInstances finds which instances are provisioning, which have joined, and which have failed. An instance is ours if the
-// cloud names it for a launch, or if it appeared after a launch. Our instances are recorded at once, and only these are
-// ever deleted.
+// TrackInstances finds which instances are provisioning, which have joined, and which have failed.
+//
+// An instance is ours if the cloud names it in the answer to a launch, or if it appeared after a launch. Our instances
+// are recorded at once. Only instances that are recorded as ours are ever deleted.
 func TrackInstances(s Observation) Tracking {
-	s = s.withCurrentIDs()
+	s = s.withCurrentIDsAndTimes()
 	out := Tracking{FirstSeen: map[string]time.Time{}, Overdue: map[string]bool{}, Late: map[string]bool{}}
 	record := map[string]Instance{}
 	for _, r := range s.Unjoined {
 		record[r.ProviderID] = r
 	}
-	pending := s.applyAnswers(record)
+	pending := s.recordSeenBeforeAnswer(record)
 	for k := range pending {
 		a := &pending[k]
 		out.Late[a.ID] = !a.Unrequested && !s.Now.Before(a.RequestedAt.Add(s.JoinTimeout))
@@ -125,7 +126,7 @@ func TrackInstances(s Observation) Tracking {
 		if _, listed := out.FirstSeen[i.ProviderID]; listed { // a list that changes between its pages may repeat an instance
 			continue
 		}
-		out.FirstSeen[i.ProviderID] = s.firstSeen(i.ProviderID)
+		out.FirstSeen[i.ProviderID] = s.firstSeenOrNow(i.ProviderID)
 		r, ours := record[i.ProviderID]
 		if i.State == cloud.Deleting {
 			if ours { // its deletion may fail
@@ -137,22 +138,22 @@ func TrackInstances(s Observation) Tracking {
 		if i.OwnerUncertain || s.PreviouslyJoined[i.ProviderID] {
 			ours = false
 		} else if !ours {
-			r, ours = s.matchInstance(pending, i)
+			r, ours = s.matchInstanceToLaunch(pending, i)
 		}
 		switch join := s.JoinState(i); {
 		case (join == NodeUsable || join == NodeLeaving) && ours: // a retiring Node was Ready: its own retirement replaces it
 			out.Joined = append(out.Joined, r)
 		case (join == NodeNotReady || join == NodeUnusable) && ours:
-			out.trackStarting(s, i, join, r)
+			out.trackStartingInstance(s, i, join, r)
 		case join == NoNode || join == NodeUncertain:
-			out.trackWithoutNode(s, i, join, r, ours)
+			out.classifyWithoutNode(s, i, join, r, ours)
 		}
 	}
-	out.trackUnseen(s, pending, s.Group.Size-present)
+	out.trackUnlistedInstances(s, pending, s.Group.Size-present)
 	return out
 }
 
-// UpdateLaunch sets the state of a launch from the tracking.
+// UpdateLaunch sets the state of a launch from the result of TrackInstances.
 func (v *Tracking) UpdateLaunch(l *v1alpha1.Launch, now time.Time) {
 	var pending PendingLaunch
 	if i := slices.IndexFunc(v.Pending, func(a PendingLaunch) bool { return a.ID == l.ID }); i >= 0 {
@@ -198,9 +199,10 @@ func SetLaunchReady(l *v1alpha1.Launch, r Instance) {
 	l.Instances = []v1alpha1.LaunchedInstance{{ProviderID: r.ProviderID, Since: r.Since}}
 }
 
-// withCurrentIDs replaces former IDs of renamed instances, and sets times in the future to now. A renamed instance gets
-// the full join timeout again. An ID that another instance has, or that two instances claim, is not replaced (I4).
-func (s Observation) withCurrentIDs() Observation {
+// withCurrentIDsAndTimes replaces the old provider IDs of instances that have got a new ID. If another instance has the old ID,
+// or two instances claim it, the old ID is not replaced (I4). An instance with a new ID gets the full join timeout
+// again. Times in the future are set to now.
+func (s Observation) withCurrentIDsAndTimes() Observation {
 	now, taken := map[string]string{}, map[string]bool{}
 	for _, i := range s.Instances {
 		taken[i.ProviderID] = true
@@ -239,7 +241,7 @@ func (s Observation) withCurrentIDs() Observation {
 	return s
 }
 
-func (s *Observation) firstSeen(id string) time.Time {
+func (s *Observation) firstSeenOrNow(id string) time.Time {
 	if at, known := s.FirstSeen[id]; known {
 		return at
 	}
@@ -247,11 +249,12 @@ func (s *Observation) firstSeen(id string) time.Time {
 }
 
 func (s *Observation) newInstance(id, template, launch string) Instance {
-	return Instance{ProviderID: id, Template: template, Launch: launch, Since: metav1.NewTime(s.firstSeen(id)).Rfc3339Copy()}
+	return Instance{ProviderID: id, Template: template, Launch: launch, Since: metav1.NewTime(s.firstSeenOrNow(id)).Rfc3339Copy()}
 }
 
-// trackStarting keeps the record of our instance until its Node was usable once. A later unusable Node does not count.
-func (v *Tracking) trackStarting(s Observation, i cloud.Instance, join JoinState, r Instance) {
+// trackStartingInstance keeps the record of our instance until its Node was usable once. If the Node becomes unusable later,
+// that does not count.
+func (v *Tracking) trackStartingInstance(s Observation, i cloud.Instance, join JoinState, r Instance) {
 	v.Unjoined = append(v.Unjoined, r)
 	if !s.isOverdue(i, r.Since.Time) {
 		return
@@ -267,18 +270,19 @@ func (v *Tracking) trackStarting(s Observation, i cloud.Instance, join JoinState
 	v.NeverUsable = append(v.NeverUsable, FailedInstance{i, template, r.Launch, NeverUsable, message})
 }
 
-// isOverdue reports whether an instance was not usable in time. This process must have watched it for as long.
+// isOverdue reports whether an instance was not usable within the join timeout. It returns false if this process has
+// watched the instance for a shorter time.
 func (s *Observation) isOverdue(i cloud.Instance, since time.Time) bool {
 	return i.State != cloud.Unknown && !s.Now.Before(since.Add(s.JoinTimeout)) && !s.Now.Before(s.WatchedSince.Add(s.JoinTimeout))
 }
 
-// trackWithoutNode classifies an instance that has no known Node.
-func (v *Tracking) trackWithoutNode(s Observation, i cloud.Instance, join JoinState, r Instance, ours bool) {
+// classifyWithoutNode classifies an instance that has no known Node.
+func (v *Tracking) classifyWithoutNode(s Observation, i cloud.Instance, join JoinState, r Instance, ours bool) {
 	since, template := r.Since.Time, cmp.Or(r.Template, i.Type)
 	switch {
 	case ours:
 	case i.Created.IsZero(): // the cloud does not report the creation time
-		since = s.firstSeen(i.ProviderID)
+		since = s.firstSeenOrNow(i.ProviderID)
 	default:
 		since = i.Created
 	}
@@ -299,9 +303,9 @@ func (v *Tracking) trackWithoutNode(s Observation, i cloud.Instance, join JoinSt
 	}
 }
 
-// trackUnseen counts the instances that the cloud's size includes but its list does not, by launch where known. After
-// the join timeout they are not expected any more.
-func (v *Tracking) trackUnseen(s Observation, pending []PendingLaunch, unlisted int) {
+// trackUnlistedInstances counts the instances that the cloud's size includes and its list does not, for each launch if that is
+// known. They are not expected any more when the join timeout is over.
+func (v *Tracking) trackUnlistedInstances(s Observation, pending []PendingLaunch, unlisted int) {
 	expect := func(count int, template, launchID string) {
 		for range count {
 			v.Provisioning = append(v.Provisioning, ProvisioningInstance{ID: fmt.Sprintf("unseen-%d", len(v.Provisioning)), Template: template, LaunchID: launchID})
@@ -344,7 +348,7 @@ func (v *Tracking) trackUnseen(s Observation, pending []PendingLaunch, unlisted 
 	for _, a := range pending { // the cloud's size may or may not count their instances
 		switch {
 		case a.Answer == NotMade && !a.wasUnanswered(s.ReadAt):
-		case a.mayStillShow(s.ReadAt, s.Now):
+		case a.mayStillShowInstances(s.ReadAt, s.Now):
 			unlisted -= a.ExpectedCount()
 			v.Pending = append(v.Pending, a)
 			expect(a.ExpectedCount(), a.Template, a.ID)

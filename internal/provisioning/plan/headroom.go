@@ -70,8 +70,8 @@ func (r *forkedCluster) makeTolerations(g *Group) (list []corev1.Toleration) {
 	return list
 }
 
-// launchHeadroom launches instances for headroom that does not fit.
-func (p *scaleUp) launchHeadroom() error {
+// planHeadroomLaunches launches instances for the headroom pods that do not fit.
+func (p *scaleUp) planHeadroomLaunches() error {
 	for i := range p.Groups {
 		g := &p.Groups[i]
 		slots := p.headroomPods[g.name()]
@@ -79,7 +79,7 @@ func (p *scaleUp) launchHeadroom() error {
 			continue
 		}
 		asked := false
-		for _, t := range append(p.sortIntoTiers(), launchTier{objective: planner.LeastWaste}) {
+		for _, t := range append(p.sortTemplatesIntoTiers(), launchTier{objective: planner.LeastWaste}) {
 			templates := t.templates[:0:0]
 			for _, k := range t.templates {
 				if k.group == g {
@@ -90,7 +90,7 @@ func (p *scaleUp) launchHeadroom() error {
 				continue
 			}
 			asked = true
-			packing, err := planner.PackPods(p.Snapshot, slots, p.toFlavours(templates), t.objective)
+			packing, err := planner.PackPods(p.Snapshot, slots, p.toPlannerTemplates(templates), t.objective)
 			if err != nil {
 				return err
 			}

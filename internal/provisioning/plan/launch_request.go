@@ -4,11 +4,11 @@ import "github.com/slipway-dev/slipway/internal/provisioning/launch"
 
 import "github.com/slipway-dev/slipway/internal/placement"
 
-// Wished is the rule of instances that are launched on a request from outside.
+// Wished is the rule for instances that are launched because of a LaunchRequest.
 const Wished = "Wished"
 
-// LaunchRequest is a request for instances from outside, such as from a plugin that has seen a pod. The limits of every launch
-// apply.
+// LaunchRequest is a request for instances that does not come from scale-up, such as from a plugin that has seen a pod.
+// It is fulfilled within the limits that apply to every launch.
 type LaunchRequest struct {
 	// ID identifies the request.
 	ID string
@@ -30,18 +30,18 @@ type LaunchRequestVerdict struct {
 	Group string `json:"group"`
 	// Launched is how many instances are launched for it now. Helped means that an instance is launched for its pod
 	// anyway. Missing is how many may not be launched now, for the reasons.
-	Launched  int      `json:"granted"`
-	PodServed bool     `json:"helped,omitempty"`
+	Launched  int      `json:"launched"`
+	PodServed bool     `json:"podServed,omitempty"`
 	Missing   int      `json:"missing,omitempty"`
 	Reasons   []Reason `json:"reasons,omitempty"`
 	// LaunchedByTemplate is the number of launched instances, by template.
-	LaunchedByTemplate map[string]int `json:"by,omitempty"`
+	LaunchedByTemplate map[string]int `json:"launchedByTemplate,omitempty"`
 }
 
-// launchRequested launches the instances of the launch requests, after the launches for pods.
-func (p *scaleUp) launchRequested() error {
+// planRequestedLaunches launches the instances of the launch requests, after the launches for pods.
+func (p *scaleUp) planRequestedLaunches() error {
 	for _, w := range p.LaunchRequests {
-		v, err := p.answerRequest(w)
+		v, err := p.planLaunchRequest(w)
 		if err != nil {
 			return err
 		}
@@ -50,7 +50,7 @@ func (p *scaleUp) launchRequested() error {
 	return nil
 }
 
-func (p *scaleUp) answerRequest(w LaunchRequest) (LaunchRequestVerdict, error) {
+func (p *scaleUp) planLaunchRequest(w LaunchRequest) (LaunchRequestVerdict, error) {
 	v := LaunchRequestVerdict{ID: w.ID, Group: w.Group, Missing: w.Count, PodServed: p.hasInstanceForPod(w)}
 	if v.PodServed {
 		v.Missing--
@@ -64,11 +64,11 @@ func (p *scaleUp) answerRequest(w LaunchRequest) (LaunchRequestVerdict, error) {
 		if v.Missing <= 0 {
 			break
 		}
-		if closed := p.whyClosed(k); closed != nil {
+		if closed := p.whyTemplateNotLaunchable(k); closed != nil {
 			v.Reasons = append(v.Reasons, *closed)
 			continue
 		}
-		if err := p.launchForRequest(k, w, &v); err != nil {
+		if err := p.planLaunchesWithinLimits(k, w, &v); err != nil {
 			return v, err
 		}
 	}
@@ -83,8 +83,8 @@ func (p *scaleUp) answerRequest(w LaunchRequest) (LaunchRequestVerdict, error) {
 	return v, nil
 }
 
-// launchForRequest launches as many instances of one template as the limits allow.
-func (p *scaleUp) launchForRequest(k *groupTemplate, w LaunchRequest, v *LaunchRequestVerdict) error {
+// planLaunchesWithinLimits launches as many instances of one template as the limits allow.
+func (p *scaleUp) planLaunchesWithinLimits(k *groupTemplate, w LaunchRequest, v *LaunchRequestVerdict) error {
 	n, spent := v.Missing, (*launchLimit)(nil)
 	for _, a := range p.allLimits(k.group) {
 		if can := a.maxInstances(k); can < n {
@@ -112,7 +112,7 @@ func (p *scaleUp) launchForRequest(k *groupTemplate, w LaunchRequest, v *LaunchR
 // hasInstanceForPod reports whether an instance of the group is launched for the request's pod anyway.
 func (p *scaleUp) hasInstanceForPod(w LaunchRequest) bool {
 	for _, v := range p.podVerdicts {
-		if v.Pod == w.Pod && (v.Outcome == Launching || v.Outcome == Provisioning) && p.templateByFlavour[p.flavourByInstance[v.Node]].group.name() == w.Group {
+		if v.Pod == w.Pod && (v.Outcome == Launching || v.Outcome == Provisioning) && p.templateByID[p.templateByInstance[v.Node]].group.name() == w.Group {
 			return true
 		}
 	}

@@ -21,13 +21,14 @@ type LaunchedInstance struct {
 	Overdue bool
 }
 
-// isProvisioning reports whether the instance still counts as provisioning: in time, and its Node is not retiring.
+// isProvisioning reports whether the instance still counts as provisioning. It does until the join timeout, unless its
+// Node is being retired.
 func (l *LaunchedInstance) isProvisioning() bool {
 	return !l.Overdue && !disruptionbudget.IsBeingRemoved(l.Node)
 }
 
-// FindJoinState returns how far the Node of a group's instance has joined. A Node that does not match the group's selector is
-// unusable even while it is retiring: the next instance would not match either.
+// FindJoinState returns how far the Node of a group's instance has joined. A Node that does not match the group's
+// selector counts as unusable even while it is being retired, because the next instance would not match either.
 func FindJoinState(g *v1alpha1.NodeGroup, n *corev1.Node) launch.JoinState {
 	switch {
 	case !disruptionbudget.IsReady(n):
@@ -69,7 +70,8 @@ func (g *Group) isNodeOfLaunch(n *corev1.Node) bool {
 	return slices.ContainsFunc(g.LaunchedInstances, func(l LaunchedInstance) bool { return l.isProvisioning() && l.Node.Name == n.Name })
 }
 
-// provisioningInstances returns the provisioning instances. An instance with a Node in the group counts as a node.
+// provisioningInstances returns the provisioning instances that have no Node in the group. Instances with a Node in the
+// group are counted as nodes.
 func (g *Group) provisioningInstances() []launch.ProvisioningInstance {
 	all := g.Provisioning
 	for _, l := range g.LaunchedInstances {
@@ -80,8 +82,8 @@ func (g *Group) provisioningInstances() []launch.ProvisioningInstance {
 	return all
 }
 
-// WhyNotSelected returns why the Node of an instance does not match the group's selector. Further instances would be
-// useless too. It returns nil if all Nodes match.
+// WhyNotSelected returns why the Node of one of the instances does not match the group's selector, or nil if all Nodes
+// match. While one does not, further instances would be useless too.
 func (g *Group) WhyNotSelected() *Reason {
 	for _, l := range g.LaunchedInstances {
 		if disruptionbudget.IsReady(l.Node) && !retirement.SelectsNode(g.Group, l.Node.Labels) {
@@ -91,8 +93,8 @@ func (g *Group) WhyNotSelected() *Reason {
 	return nil
 }
 
-// whyNeverUsable returns the reason if an instance of the template was not usable in time and still exists. Otherwise
-// it returns nil. An instance with a Node that is not Ready is retired, and does not count.
+// whyNeverUsable returns a reason if an instance of the template was not usable in time and still exists. Otherwise it
+// returns nil. An instance whose Node is not Ready does not count, because it is retired.
 func (g *Group) whyNeverUsable(template string) *Reason {
 	for _, l := range g.LaunchedInstances {
 		selected := retirement.SelectsNode(g.Group, l.Node.Labels)

@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 )
 
-// launchLimit is what a limit leaves for launches. Its name is the rule.
+// launchLimit is how much a limit still allows to launch. The name of the limit is a rule.
 type launchLimit struct {
 	planner.LaunchLimit
 	message string
@@ -22,8 +22,9 @@ func newInstanceLimit(rule string, left int, format string, a ...any) *launchLim
 	return &launchLimit{planner.LaunchLimit{Name: rule, Instances: &left}, fmt.Sprintf(format, a...)}
 }
 
-// UnreadyLimit limits how many nodes may be not Ready while instances are launched. Beyond it, the cluster has probably
-// lost its network or its control plane, and pods are unschedulable for that reason. The zero value sets no limit.
+// UnreadyLimit limits how many nodes may be not Ready while instances are launched. If more nodes are not Ready, the
+// cluster has probably lost its network or control plane, and the pods are unschedulable for that reason. The zero value
+// sets no limit.
 type UnreadyLimit struct {
 	// Percent of the nodes may be not Ready, but at least AtLeast nodes. 0 percent sets no limit.
 	Percent, AtLeast int
@@ -69,11 +70,11 @@ func toBaseUnits(name corev1.ResourceName, list corev1.ResourceList) int64 {
 
 // groupSize returns how many instances the group has, including provisioning and planned ones.
 func (p *scaleUp) groupSize(g *Group) int {
-	return max(g.Size, len(g.Nodes)+len(g.provisioningInstances())) - p.countRemoved(g) + p.launchedByGroup[g.name()]
+	return max(g.Size, len(g.Nodes)+len(g.provisioningInstances())) - p.countRemovedNodes(g) + p.launchedByGroup[g.name()]
 }
 
-// groupLimits returns what the group's own limits leave.
-func (p *scaleUp) groupLimits(g *Group) []*launchLimit {
+// remainingGroupLimits returns how much the limits of the group still allow to launch.
+func (p *scaleUp) remainingGroupLimits(g *Group) []*launchLimit {
 	var list []*launchLimit
 	size := p.groupSize(g)
 	for _, room := range launch.SizeLimits(g.Group, size, g.CloudMaxSize) {
@@ -89,7 +90,7 @@ func (p *scaleUp) groupLimits(g *Group) []*launchLimit {
 		if limit == nil {
 			continue
 		}
-		most, has := toBaseUnits(name, corev1.ResourceList{name: *limit}), p.groupCapacity(g, name)
+		most, has := toBaseUnits(name, corev1.ResourceList{name: *limit}), p.sumGroupCapacity(g, name)
 		left := corev1.ResourceList{name: fromBaseUnits(name, max(0, most-has))}
 		list = append(list, &launchLimit{
 			planner.LaunchLimit{Name: AtLimit, Resources: left},
@@ -100,8 +101,8 @@ func (p *scaleUp) groupLimits(g *Group) []*launchLimit {
 	return list
 }
 
-// groupCapacity returns the capacity of the group's instances, including provisioning and planned ones.
-func (p *scaleUp) groupCapacity(g *Group, name corev1.ResourceName) (sum int64) {
+// sumGroupCapacity returns the capacity of the group's instances, including provisioning and planned ones.
+func (p *scaleUp) sumGroupCapacity(g *Group, name corev1.ResourceName) (sum int64) {
 	for i := range g.Nodes {
 		sum += toBaseUnits(name, g.Nodes[i].Object.Status.Capacity)
 	}
@@ -111,15 +112,15 @@ func (p *scaleUp) groupCapacity(g *Group, name corev1.ResourceName) (sum int64) 
 		}
 	}
 	for _, k := range p.templates {
-		if o := p.launchByFlavour[k.flavour]; o != nil && k.group == g {
+		if o := p.launchByTemplate[k.id]; o != nil && k.group == g {
 			sum += int64(o.Count) * toBaseUnits(name, k.Node.Status.Capacity)
 		}
 	}
 	return sum
 }
 
-// clusterLimits returns what the maximum of the cluster leaves.
-func (p *scaleUp) clusterLimits() []*launchLimit {
+// remainingClusterLimits returns how much the limit of the cluster still allows to launch.
+func (p *scaleUp) remainingClusterLimits() []*launchLimit {
 	if p.MaxNodes == nil {
 		return nil
 	}
@@ -135,7 +136,7 @@ func (p *scaleUp) clusterLimits() []*launchLimit {
 }
 
 func (p *scaleUp) allLimits(g *Group) []*launchLimit {
-	return append(p.groupLimits(g), p.clusterLimits()...)
+	return append(p.remainingGroupLimits(g), p.remainingClusterLimits()...)
 }
 
 // limitMessage returns the message of the group's limit with this rule.

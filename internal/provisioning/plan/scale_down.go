@@ -22,11 +22,12 @@ import (
 // UnderutilizedRequester is the requester of the retirements of underutilized nodes.
 const UnderutilizedRequester = nodegroup.UnderutilizedRequester
 
-// UnderutilizedSinceAnnotation says since when a Node may be retired. It counts only if this process has seen the node since then:
-// what happened while no manager ran is unknown. It is removed when the node is needed (I3).
+// UnderutilizedSinceAnnotation says since when a Node may be retired. The time counts only for a process that has
+// observed the node since then, because nobody knows what happened while no manager ran. The annotation is removed when
+// the node is needed (I3).
 const UnderutilizedSinceAnnotation = "nodegroup.slipway.dev/underutilized-since"
 
-// OldSinceAnnotation is the old name of UnderutilizedSinceAnnotation. It is only removed: its time counts for the process that wrote it.
+// OldSinceAnnotation is the old name of UnderutilizedSinceAnnotation. Slipway only removes it.
 const OldSinceAnnotation = "nodegroup.slipway.dev/underused-since"
 
 // NodeDecision is the decision on a node of a group with the underutilized rule.
@@ -39,7 +40,7 @@ type NodeDecision struct {
 	Subject *nodegroup.Node `json:"-"`
 }
 
-// underutilizedRule is v1alpha1.UnderusedNodes with its defaults.
+// underutilizedRule is the field scaleDown.underutilized of a NodeGroup with its defaults.
 type underutilizedRule struct {
 	cpuBelow, memoryBelow float64
 	podsAtMost            int                           // below 0: no limit
@@ -80,8 +81,8 @@ func newUnderutilizedRule(g *v1alpha1.NodeGroup) *underutilizedRule {
 	return r
 }
 
-// placeholderSelector selects the placeholder pods of a group. A selector that cannot be parsed selects nothing. Then
-// the pods' own annotations count, and other groups are not blocked.
+// placeholderSelector selects the placeholder pods of a group. If the selector cannot be parsed, it selects nothing, so
+// that an error in one group does not block other groups.
 func placeholderSelector(g *v1alpha1.NodeGroup) labels.Selector {
 	s, _ := grouppolicy.NewPlaceholderSelection(g)
 	return s.Placeholders
@@ -138,17 +139,18 @@ func ReadUnderutilizedSince(n *corev1.Node, now time.Time) time.Time {
 	return t
 }
 
-// DecideScaleDown decides on each node of the groups with the underutilized rule, sorted by name. It decides group by group, and
-// treats the nodes that earlier groups retire as gone (I9).
+// DecideScaleDown decides which nodes of the groups with the underutilized rule are retired. It returns a decision for
+// each of their nodes, sorted by name. It decides group by group. In the decision on a group, the nodes that earlier
+// groups retire are gone (I9).
 func DecideScaleDown(w *Input) ([]NodeDecision, error) {
 	var all []NodeDecision
-	err := w.simulate(func(r *forkedCluster) error {
+	err := w.simulateInFork(func(r *forkedCluster) error {
 		f := &scaleDown{forkedCluster: r}
-		if err := f.prepareBaseline(); err != nil {
+		if err := f.planBaselineWithoutRetiring(); err != nil {
 			return err
 		}
 		for i := range w.Groups {
-			decisions, err := f.decideGroup(&w.Groups[i])
+			decisions, err := f.decideGroupNodes(&w.Groups[i])
 			if err != nil {
 				return err
 			}
@@ -163,7 +165,8 @@ func DecideScaleDown(w *Input) ([]NodeDecision, error) {
 	return all, nil
 }
 
-// scaleDown is a decision on all groups in progress. Nodes that are removed from its fork stay removed.
+// scaleDown holds the state while DecideScaleDown decides on all groups. A node that it has removed from the fork stays
+// removed.
 type scaleDown struct {
 	*forkedCluster
 	pendingPods   []placement.PodKey // pods that need a node, including those of retiring nodes
@@ -173,9 +176,9 @@ type scaleDown struct {
 	baseline      *Decision
 }
 
-// prepareBaseline removes the nodes that are retiring, and decides what would be launched without any further
+// planBaselineWithoutRetiring removes the nodes that are retiring, and decides what would be launched without any further
 // retirement.
-func (f *scaleDown) prepareBaseline() (err error) {
+func (f *scaleDown) planBaselineWithoutRetiring() (err error) {
 	f.pendingPods, f.pendingSet = f.podsWithoutNomination(), map[placement.PodKey]bool{}
 	for _, key := range f.pendingPods {
 		f.pendingSet[key] = true
@@ -184,7 +187,7 @@ func (f *scaleDown) prepareBaseline() (err error) {
 		g := &f.Groups[i]
 		for j := range g.Nodes {
 			if n := &g.Nodes[j]; n.ToBudgetNode().BeingRemoved {
-				if err := f.removeLeavingNode(g, n); err != nil {
+				if err := f.removeRetiringNode(g, n); err != nil {
 					return err
 				}
 			}
@@ -194,8 +197,8 @@ func (f *scaleDown) prepareBaseline() (err error) {
 	return err
 }
 
-// removeLeavingNode removes a retiring node, and moves its pods to the nodes that placement finds.
-func (f *scaleDown) removeLeavingNode(g *Group, n *nodegroup.Node) error {
+// removeRetiringNode removes a retiring node, and moves its pods to the nodes that placement finds.
+func (f *scaleDown) removeRetiringNode(g *Group, n *nodegroup.Node) error {
 	e, err := planner.PlanEvacuation(f.Snapshot, n.Object.Name, planner.LeastPods, plannerOptions(g, f.Now))
 	if err != nil {
 		return nil //nolint:nilerr // the snapshot does not know the node any more
@@ -214,7 +217,7 @@ func (f *scaleDown) removeLeavingNode(g *Group, n *nodegroup.Node) error {
 
 // applyEvacuation applies an evacuation in the fork.
 func (f *scaleDown) applyEvacuation(g *Group, e *planner.Evacuation) error {
-	if err := f.fork.RemoveNodeNamed(e.Node); err != nil {
+	if err := f.fork.RemoveNamedNodeAndPods(e.Node); err != nil {
 		return err
 	}
 	f.removedNodes++
@@ -235,27 +238,27 @@ func plannerOptions(g *Group, now time.Time) planner.Options {
 	return planner.Options{Now: now, PodRules: grouppolicy.NewPodPolicy(g.Group, false), AddPodFacts: marks.AddFacts}
 }
 
-// decideGroup decides on the nodes of one group.
-func (f *scaleDown) decideGroup(g *Group) ([]NodeDecision, error) {
+// decideGroupNodes decides on the nodes of one group.
+func (f *scaleDown) decideGroupNodes(g *Group) ([]NodeDecision, error) {
 	rule := newUnderutilizedRule(g.Group)
 	if rule == nil {
 		return nil, nil
 	}
 	all := make([]NodeDecision, 0, len(g.Nodes))
 	for i := range g.Nodes {
-		all = append(all, f.checkNode(g, rule, &g.Nodes[i]))
+		all = append(all, f.newNodeDecision(g, rule, &g.Nodes[i]))
 	}
-	if err := f.selectNodes(g, rule, all); err != nil {
+	if err := f.selectNodesToRetire(g, rule, all); err != nil {
 		return nil, err
 	}
 	for i := range all {
-		all[i].setVerdict()
+		all[i].setVerdictFromReasons()
 	}
 	return all, nil
 }
 
-// checkNode applies the rules that depend on one node only.
-func (f *scaleDown) checkNode(g *Group, rule *underutilizedRule, n *nodegroup.Node) NodeDecision {
+// newNodeDecision applies the rules that depend only on the node itself.
+func (f *scaleDown) newNodeDecision(g *Group, rule *underutilizedRule, n *nodegroup.Node) NodeDecision {
 	d := NodeDecision{Decision: nodegroup.Decision{Node: n.Object.Name}, Group: g.name(), Subject: n}
 	if n.ToBudgetNode().BeingRemoved {
 		return d
@@ -264,12 +267,12 @@ func (f *scaleDown) checkNode(g *Group, rule *underutilizedRule, n *nodegroup.No
 		d.addReason(nodegroup.NotAccepted, "the NodeGroup %s is not accepted: %s", g.name(), g.NotAccepted)
 	}
 	if !disruptionbudget.IsReady(n.Object) || g.IsProvisioning(n.Object, f.Now) {
-		d.addReason(Arriving, "it is not ready")
+		d.addReason(Arriving, "the node is not Ready, or is still starting")
 	}
 	d.Reasons = append(d.Reasons, g.BlockingReasons(n)...)
 	load, err := planner.MeasureWorkloadUtilization(f.Snapshot, n.Object.Name, rule.isPlaceholder)
 	if err != nil {
-		d.addReason(Arriving, "placement does not know it yet")
+		d.addReason(Arriving, "the node is not in the scheduling snapshot yet")
 		return d
 	}
 	if why := rule.whyUtilized(load); why != "" {
@@ -282,9 +285,9 @@ func (d *NodeDecision) addReason(rule, format string, a ...any) {
 	d.Reasons = append(d.Reasons, nodegroup.Reason{Rule: rule, Message: fmt.Sprintf(format, a...)})
 }
 
-// selectNodes selects the nodes to retire. No rule keeps them, their pods fit elsewhere, their cooldown has passed, and
-// they can be retired together.
-func (f *scaleDown) selectNodes(g *Group, rule *underutilizedRule, decisions []NodeDecision) error {
+// selectNodesToRetire selects the nodes to retire. No rule may keep such a node, its pods must fit elsewhere, its cooldown must
+// have passed, and all selected nodes must be removable together.
+func (f *scaleDown) selectNodesToRetire(g *Group, rule *underutilizedRule, decisions []NodeDecision) error {
 	free := make([]*NodeDecision, 0, len(decisions))
 	for i := range decisions {
 		if len(decisions[i].Reasons) == 0 && !decisions[i].Subject.ToBudgetNode().BeingRemoved {
@@ -298,16 +301,16 @@ func (f *scaleDown) selectNodes(g *Group, rule *underutilizedRule, decisions []N
 	if err != nil {
 		return err
 	}
-	candidates, err := f.findCandidates(g, rule, free, now.placedOnNodes)
+	candidates, err := f.findRetirementCandidates(g, rule, free, now.placedOnNodes)
 	if err != nil {
 		return err
 	}
-	return f.confirmCandidates(g, candidates)
+	return f.applyConfirmedCandidates(g, candidates)
 }
 
-// findCandidates finds the nodes that can be retired together after their cooldown. The pending pods that fit on
-// existing nodes are placed first.
-func (f *scaleDown) findCandidates(g *Group, rule *underutilizedRule, free []*NodeDecision, settled []planner.Move) ([]candidate, error) {
+// findRetirementCandidates finds the nodes whose cooldown has passed and that can be retired together. It first places the pending
+// pods that fit on existing nodes.
+func (f *scaleDown) findRetirementCandidates(g *Group, rule *underutilizedRule, free []*NodeDecision, settled []planner.Move) ([]candidate, error) {
 	fork := f.Snapshot.Fork()
 	defer fork.Rollback()
 	for _, m := range settled { // pending pods take the room first
@@ -318,20 +321,20 @@ func (f *scaleDown) findCandidates(g *Group, rule *underutilizedRule, free []*No
 	f.checkPodsFitElsewhere(g, free)
 	var due []*NodeDecision
 	for _, d := range free {
-		if len(d.Reasons) == 0 && d.checkCooldown(rule.cooldown, g.ObservedSince[d.Node], f.Now) {
+		if len(d.Reasons) == 0 && d.startOrCheckCooldown(rule.cooldown, g.ObservedSince[d.Node], f.Now) {
 			due = append(due, d)
 		}
 	}
 	if len(due) == 0 {
 		return nil, nil
 	}
-	return f.selectTogether(g, due)
+	return f.selectRetirableTogether(g, due)
 }
 
 // checkPodsFitElsewhere adds a reason to each node with pods that fit nowhere else.
 func (f *scaleDown) checkPodsFitElsewhere(g *Group, free []*NodeDecision) {
 	ranks := map[string]planner.Rank{}
-	for _, r := range planner.NewRanking(f.Snapshot, planner.LeastDisruption, f.plannerOptionsFor(g, free)).List() {
+	for _, r := range planner.RankNodes(f.Snapshot, planner.LeastDisruption, f.plannerOptionsExcludingOthers(g, free)) {
 		ranks[r.Node] = r
 	}
 	for _, d := range free {
@@ -340,13 +343,13 @@ func (f *scaleDown) checkPodsFitElsewhere(g *Group, free []*NodeDecision) {
 		case r.Pod != "":
 			d.addReason(NoPlace, "pod %s cannot move: %s", r.Pod, r.Rule)
 		default:
-			d.addReason(NoPlace, "%s", cmp.Or(r.Rule, "placement does not know it yet"))
+			d.addReason(NoPlace, "%s", cmp.Or(r.Rule, "the node is not in the scheduling snapshot yet"))
 		}
 	}
 }
 
-// plannerOptionsFor returns the planner options that exclude all other nodes.
-func (f *scaleDown) plannerOptionsFor(g *Group, only []*NodeDecision) planner.Options {
+// plannerOptionsExcludingOthers returns planner options that exclude all nodes except the given ones.
+func (f *scaleDown) plannerOptionsExcludingOthers(g *Group, only []*NodeDecision) planner.Options {
 	o := plannerOptions(g, f.Now)
 	o.ExcludedNodes = map[string]string{}
 	for name := range f.Snapshot.Nodes.Names() { // also nodes without a group
@@ -358,15 +361,15 @@ func (f *scaleDown) plannerOptionsFor(g *Group, only []*NodeDecision) planner.Op
 	return o
 }
 
-// checkCooldown reports whether the cooldown of a node has passed, and sets since when it counts. A written time does
-// not count if this process has observed the node for a shorter time.
-func (d *NodeDecision) checkCooldown(cooldown time.Duration, observed, now time.Time) bool {
+// startOrCheckCooldown reports whether the cooldown of a node has passed, and sets since when the node may be retired. If this
+// process has observed the node only after the time that the Node has, the cooldown starts at its first observation.
+func (d *NodeDecision) startOrCheckCooldown(cooldown time.Duration, observed, now time.Time) bool {
 	d.Since = ReadUnderutilizedSince(d.Subject.Object, now)
 	if d.Since.IsZero() || d.Since.Before(observed) {
 		d.Since = roundUpToSecond(now)
 	}
 	until := d.Since.Add(cooldown)
-	d.IdleSince, d.MayLeaveAt = &d.Since, &until
+	d.IdleSince, d.RemovableAt = &d.Since, &until
 	if now.Before(until) {
 		d.addReason(nodegroup.CoolingDown, "underutilized since %s; it may be retired at %s", formatTime(d.Since), formatTime(until))
 		return false
@@ -391,10 +394,10 @@ type candidate struct {
 	evacuation planner.Evacuation
 }
 
-// selectTogether selects nodes that can be retired together within the group's minimum and disruption budgets. Nodes
-// with an open retirement come first, so that none of them is cancelled for an equally good node.
-func (f *scaleDown) selectTogether(g *Group, due []*NodeDecision) ([]candidate, error) {
-	selection, err := planner.SelectVictims(f.Snapshot, len(due), planner.LeastDisruption, f.plannerOptionsFor(g, due))
+// selectRetirableTogether selects nodes that can be retired together within the group's minimum size and disruption budgets.
+// Nodes with an open retirement come first. So no open retirement is cancelled in favour of a node that is equally good.
+func (f *scaleDown) selectRetirableTogether(g *Group, due []*NodeDecision) ([]candidate, error) {
+	selection, err := planner.SelectVictims(f.Snapshot, len(due), planner.LeastDisruption, f.plannerOptionsExcludingOthers(g, due))
 	if err != nil {
 		return nil, err
 	}
@@ -406,7 +409,7 @@ func (f *scaleDown) selectTogether(g *Group, due []*NodeDecision) ([]candidate, 
 	for _, e := range selection.Victims {
 		candidates = append(candidates, candidate{byName[e.Node], e})
 	}
-	for _, p := range selection.Rejected {
+	for _, p := range selection.Skipped {
 		if d := byName[p.Node]; d != nil && len(p.Refusals) > 0 {
 			d.addReason(NotTogether, "%s", p.Refusals[0].String())
 		}
@@ -415,10 +418,10 @@ func (f *scaleDown) selectTogether(g *Group, due []*NodeDecision) ([]candidate, 
 	return f.keepWithinBudget(g, candidates), nil
 }
 
-// keepWithinBudget returns the candidates that would be admitted one after the other.
+// keepWithinBudget returns the candidates that the disruption budgets would admit one after the other.
 func (f *scaleDown) keepWithinBudget(g *Group, candidates []candidate) []candidate {
 	q := disruptionbudget.Query{
-		Group: &g.Group.Spec, CloudMinSize: int32(g.CloudMinSize), Nodes: budgetNodes(g), Reason: v1alpha1.Underutilized, Now: f.Now,
+		Group: &g.Group.Spec, CloudMinSize: int32(g.CloudMinSize), Nodes: toBudgetNodes(g), Reason: v1alpha1.Underutilized, Now: f.Now,
 	}
 	var kept []candidate
 	for _, v := range candidates {
@@ -437,10 +440,10 @@ func (f *scaleDown) keepWithinBudget(g *Group, candidates []candidate) []candida
 	return kept
 }
 
-// budgetNodes returns the nodes of a group as budgets count them. A node with another requester's pending retirement
-// counts as leaving, so that the retirement keeps its place. It counts once, even if it is unavailable or underutilized
-// too.
-func budgetNodes(g *Group) []disruptionbudget.Node {
+// toBudgetNodes returns the nodes of a group as disruption budgets count them. A node with a pending retirement of another
+// requester counts as being retired, so that this retirement keeps its place. It counts once, even if it is also
+// unavailable or underutilized.
+func toBudgetNodes(g *Group) []disruptionbudget.Node {
 	counted := make([]disruptionbudget.Node, len(g.Nodes))
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
@@ -460,16 +463,16 @@ func (v candidate) retirementRank() int {
 	return 1
 }
 
-// confirmCandidates retires the candidates if all of their pods fit on existing nodes, and if this requires no further
+// applyConfirmedCandidates retires the candidates if all of their pods fit on existing nodes, and if this requires no further
 // instances. Room on an instance without a Node does not count: it was launched for other pods, which may then find
 // none.
-func (f *scaleDown) confirmCandidates(g *Group, candidates []candidate) error {
+func (f *scaleDown) applyConfirmedCandidates(g *Group, candidates []candidate) error {
 	for len(candidates) > 0 {
 		after, err := f.findWorstDecision(g, candidates)
 		if err != nil {
 			return err
 		}
-		if len(after.unplacedPods) == 0 && after.countDemand() <= f.baseline.countDemand() {
+		if len(after.unplacedPods) == 0 && after.countLaunchedAndUnplaced() <= f.baseline.countLaunchedAndUnplaced() {
 			for i := range candidates {
 				if err := f.applyEvacuation(g, &candidates[i].evacuation); err != nil {
 					return err
@@ -487,9 +490,9 @@ func (f *scaleDown) confirmCandidates(g *Group, candidates []candidate) error {
 // shuffleCount is how many more random orders of pods are tried.
 const shuffleCount = 2
 
-// findWorstDecision decides without the candidates for several orders of their pods, and returns the worst decision.
-// The worst has a pod without room on the other nodes, or else the highest demand. The scheduler's real order is
-// unknown. So it is likely, but not certain, that each pod finds room.
+// findWorstDecision decides what would be launched without the candidates, for several orders of their pods, and returns
+// the worst decision. A decision with a pod that has no room on the other nodes is the worst, else the one with the
+// highest demand. The order of the real scheduler is unknown, so a pod may still find no room, but that is unlikely.
 func (f *scaleDown) findWorstDecision(g *Group, candidates []candidate) (*Decision, error) {
 	inPlace := func([]placement.PodKey) ([]placement.PodKey, error) { return nil, nil }
 	in := func(order func([]placement.PodKey)) func([]placement.PodKey) ([]placement.PodKey, error) {
@@ -512,11 +515,11 @@ func (f *scaleDown) findWorstDecision(g *Group, candidates []candidate) (*Decisi
 	}
 	var worst *Decision
 	for _, arrange := range arrangements {
-		d, err := f.decideWithout(g, candidates, arrange)
+		d, err := f.decideWithoutCandidates(g, candidates, arrange)
 		if err != nil {
 			return nil, err
 		}
-		if worst == nil || d.countDemand() > worst.countDemand() {
+		if worst == nil || d.countLaunchedAndUnplaced() > worst.countLaunchedAndUnplaced() {
 			worst = d
 		}
 		if len(d.unplacedPods) > 0 {
@@ -526,8 +529,8 @@ func (f *scaleDown) findWorstDecision(g *Group, candidates []candidate) (*Decisi
 	return worst, nil
 }
 
-// decideWithout decides what would be launched without the candidates, with their pods arranged anew.
-func (f *scaleDown) decideWithout(g *Group, candidates []candidate, arrange func([]placement.PodKey) ([]placement.PodKey, error)) (*Decision, error) {
+// decideWithoutCandidates decides what would be launched without the candidates. arrange moves their pods.
+func (f *scaleDown) decideWithoutCandidates(g *Group, candidates []candidate, arrange func([]placement.PodKey) ([]placement.PodKey, error)) (*Decision, error) {
 	tried := f.Snapshot.Fork()
 	defer tried.Rollback()
 	gone, lost := f.removedNodes, f.removedGroups
@@ -560,9 +563,9 @@ func (f *scaleDown) isOnlySimulated(key placement.PodKey) bool {
 	return f.pendingSet[key] || key.Namespace == headroomNamespace
 }
 
-// describeConsequence says what would happen without the candidate.
+// describeConsequence says what would happen if the candidate were retired.
 func (f *scaleDown) describeConsequence(after *Decision) string {
-	if more := after.countInstances() - f.baseline.countInstances(); more > 0 {
+	if more := after.countLaunchedInstances() - f.baseline.countLaunchedInstances(); more > 0 {
 		for _, o := range after.Launches {
 			return fmt.Sprintf("without it %d more instances would be launched: %s", more, o.Reasons[0])
 		}
@@ -573,8 +576,8 @@ func (f *scaleDown) describeConsequence(after *Decision) string {
 	return "without it pods or headroom would have no room, and no instance can be launched for them now"
 }
 
-// setVerdict sets the verdict from the reasons, and whether an open retirement is cancelled.
-func (d *NodeDecision) setVerdict() {
+// setVerdictFromReasons sets from the reasons whether the node is retired, and whether its open retirement is cancelled.
+func (d *NodeDecision) setVerdictFromReasons() {
 	rt := d.Subject.OpenRetirement()
 	switch {
 	case d.Subject.ToBudgetNode().BeingRemoved:

@@ -46,12 +46,12 @@ type PodVerdict struct {
 	Reasons []Reason `json:"reasons,omitempty"`
 }
 
-// Decision is the result of Up: the launches, and the verdict on each pod. Both are sorted.
+// Decision is the result of DecideScaleUp: the launches, and the verdict on each pod. Both are sorted.
 type Decision struct {
-	Launches []Launch     `json:"orders,omitempty"`
+	Launches []Launch     `json:"launches,omitempty"`
 	Pods     []PodVerdict `json:"pods,omitempty"`
 	// LaunchRequests are the verdicts on the launch requests, in their order.
-	LaunchRequests []LaunchRequestVerdict `json:"wishes,omitempty"`
+	LaunchRequests []LaunchRequestVerdict `json:"launchRequests,omitempty"`
 
 	placedOnNodes   []planner.Move // pods and headroom that fit on existing nodes
 	missingHeadroom int            // headroom pods without room or a possible launch
@@ -62,7 +62,7 @@ type Decision struct {
 // DecideScaleUp decides which instances to launch.
 func DecideScaleUp(w *Input) (*Decision, error) {
 	var d *Decision
-	err := w.simulate(func(r *forkedCluster) (err error) {
+	err := w.simulateInFork(func(r *forkedCluster) (err error) {
 		d, err = r.planLaunches(w.podsWithoutNomination(), 0)
 		return err
 	})
@@ -95,13 +95,14 @@ func (w *Input) podsWithoutNomination() []placement.PodKey {
 	return keys
 }
 
-// forkedCluster is a fork of the snapshot for one decision. Its starting nodes are as they will be once started.
+// forkedCluster is a fork of the snapshot for one decision. In the fork, starting nodes look as they will when they have
+// started.
 type forkedCluster struct {
 	*Input
-	fork              snapshot.Fork
-	headroomPods      map[string][]placement.PodKey // the headroom pods, by group
-	templateByFlavour map[string]*groupTemplate     // by the name of the flavour
-	templates         []*groupTemplate
+	fork         snapshot.Fork
+	headroomPods map[string][]placement.PodKey // the headroom pods, by group
+	templateByID map[string]*groupTemplate     // by ID
+	templates    []*groupTemplate
 }
 
 // groupTemplate is a template of a group with derived values.
@@ -109,13 +110,13 @@ type groupTemplate struct {
 	*Template
 	group    *Group
 	position int // the position in the group's order
-	flavour  string
+	id       string
 	node     *corev1.Node // after the requests of DaemonSets
 }
 
-// simulate calls decide in a fork with started nodes and pending headroom pods.
-func (w *Input) simulate(decide func(*forkedCluster) error) (err error) {
-	r := &forkedCluster{Input: w, headroomPods: map[string][]placement.PodKey{}, templateByFlavour: map[string]*groupTemplate{}}
+// simulateInFork calls decide in a fork with started nodes and pending headroom pods.
+func (w *Input) simulateInFork(decide func(*forkedCluster) error) (err error) {
+	r := &forkedCluster{Input: w, headroomPods: map[string][]placement.PodKey{}, templateByID: map[string]*groupTemplate{}}
 	if err := r.makeTemplates(); err != nil {
 		return err
 	}
@@ -169,7 +170,7 @@ func (r *forkedCluster) makeTemplates() error {
 	for i := range r.Groups {
 		g := &r.Groups[i]
 		for j := range g.Templates {
-			k := &groupTemplate{Template: &g.Templates[j], group: g, position: j, flavour: g.name() + "/" + g.Templates[j].Name}
+			k := &groupTemplate{Template: &g.Templates[j], group: g, position: j, id: g.name() + "/" + g.Templates[j].Name}
 			if k.Node != nil {
 				template, err := deductDaemonSets(k.Node, r.DaemonSets)
 				if err != nil {
@@ -177,36 +178,36 @@ func (r *forkedCluster) makeTemplates() error {
 				}
 				k.node = template
 			}
-			r.templateByFlavour[k.flavour] = k
+			r.templateByID[k.id] = k
 			r.templates = append(r.templates, k)
 		}
 	}
 	return nil
 }
 
-// planLaunches decides what to launch, in its own fork. removedNodes is how many of the counted nodes were removed from
-// the fork.
+// planLaunches decides what to launch, in a fork of its own. removedNodes is how many nodes were removed from the outer
+// fork and still count in the input.
 func (r *forkedCluster) planLaunches(pods []placement.PodKey, removedNodes int, removedGroups ...string) (*Decision, error) {
 	fork := r.Snapshot.Fork()
 	defer fork.Rollback()
-	p := &scaleUp{forkedCluster: r, launchByFlavour: map[string]*Launch{}, flavourByInstance: map[string]string{}, launchedByGroup: map[string]int{}, removedNodes: removedNodes, removedGroups: removedGroups}
+	p := &scaleUp{forkedCluster: r, launchByTemplate: map[string]*Launch{}, templateByInstance: map[string]string{}, launchedByGroup: map[string]int{}, removedNodes: removedNodes, removedGroups: removedGroups}
 	if err := p.addProvisioningInstances(); err != nil {
 		return nil, err
 	}
-	if err := p.launchToMinSize(); err != nil {
+	if err := p.planLaunchesToMinSize(); err != nil {
 		return nil, err
 	}
-	left, err := p.placePods(pods)
+	left, err := p.placePodsTierByTier(pods)
 	if err != nil {
 		return nil, err
 	}
 	for _, h := range left {
 		p.podVerdicts = append(p.podVerdicts, p.newUnplacedVerdict(h))
 	}
-	if err := p.launchRequested(); err != nil {
+	if err := p.planRequestedLaunches(); err != nil {
 		return nil, err
 	}
-	if err := p.launchHeadroom(); err != nil {
+	if err := p.planHeadroomLaunches(); err != nil {
 		return nil, err
 	}
 	return p.toDecision(), nil
@@ -215,17 +216,17 @@ func (r *forkedCluster) planLaunches(pods []placement.PodKey, removedNodes int, 
 // scaleUp is a scale-up decision in progress.
 type scaleUp struct {
 	*forkedCluster
-	removedNodes      int
-	removedGroups     []string           // the groups of the removed nodes, one entry per node
-	launchByFlavour   map[string]*Launch // by flavour
-	flavourByInstance map[string]string  // by node: the flavour of a planned or provisioning instance
-	provisioningNames []string           // the provisioning instances in flavourByInstance
-	launchedByGroup   map[string]int     // planned instances, by group
-	serial            int
-	podVerdicts       []PodVerdict
-	requestVerdicts   []LaunchRequestVerdict
-	placedOnNodes     []planner.Move // pods and headroom that fit on existing nodes
-	missingHeadroom   int
+	removedNodes       int
+	removedGroups      []string           // the groups of the removed nodes, one entry per node
+	launchByTemplate   map[string]*Launch // by ID of the template
+	templateByInstance map[string]string  // by node: the ID of the template of a planned or provisioning instance
+	provisioningNames  []string           // the provisioning instances in templateByInstance
+	launchedByGroup    map[string]int     // planned instances, by group
+	serial             int
+	podVerdicts        []PodVerdict
+	requestVerdicts    []LaunchRequestVerdict
+	placedOnNodes      []planner.Move // pods and headroom that fit on existing nodes
+	missingHeadroom    int
 }
 
 // addProvisioningInstances adds the provisioning instances to the fork.
@@ -238,10 +239,10 @@ func (p *scaleUp) addProvisioningInstances() error {
 				continue // its resources are unknown, so that no pod can be placed on it
 			}
 			name := "awaited/" + g.name() + "/" + m.ID
-			if err := p.fork.LaunchNode(toFlavour(k).NewNode(name, "")); err != nil {
+			if err := p.fork.AddNewNode(toPlannerTemplate(k).NewNode(name, "")); err != nil {
 				return err
 			}
-			p.flavourByInstance[name] = k.flavour
+			p.templateByInstance[name] = k.id
 			p.provisioningNames = append(p.provisioningNames, name)
 		}
 	}
@@ -258,12 +259,12 @@ func (p *scaleUp) findTemplate(g *Group, name string) *groupTemplate {
 	return nil
 }
 
-func toFlavour(k *groupTemplate) *planner.Flavour {
-	return &planner.Flavour{Name: k.flavour, Template: k.node, Cost: k.Cost}
+func toPlannerTemplate(k *groupTemplate) *planner.Template {
+	return &planner.Template{Name: k.id, Node: k.node, Cost: k.Cost}
 }
 
-// launchToMinSize launches what a group lacks to its minimum, by order of preference.
-func (p *scaleUp) launchToMinSize() error {
+// planLaunchesToMinSize launches the instances that groups lack to their minimum size, from the preferred templates.
+func (p *scaleUp) planLaunchesToMinSize() error {
 	for i := range p.Groups {
 		g := &p.Groups[i]
 		if up := g.scaleUpSpec(); up == nil || up.EnforceMinSize != nil && !*up.EnforceMinSize {
@@ -275,7 +276,7 @@ func (p *scaleUp) launchToMinSize() error {
 			if missing <= 0 {
 				break
 			}
-			if k.group != g || p.whyClosed(k) != nil {
+			if k.group != g || p.whyTemplateNotLaunchable(k) != nil {
 				continue
 			}
 			n := missing
@@ -297,8 +298,8 @@ func (p *scaleUp) launchToMinSize() error {
 	return nil
 }
 
-// countRemoved counts the nodes of a group that were removed from the fork.
-func (p *scaleUp) countRemoved(g *Group) (n int) {
+// countRemovedNodes counts the nodes of a group that were removed from the fork.
+func (p *scaleUp) countRemovedNodes(g *Group) (n int) {
 	for _, name := range p.removedGroups {
 		if name == g.name() {
 			n++
@@ -310,9 +311,9 @@ func (p *scaleUp) countRemoved(g *Group) (n int) {
 // simulateLaunch adds an instance of a template to the fork, and returns its name.
 func (p *scaleUp) simulateLaunch(template *groupTemplate) (string, error) {
 	p.serial++
-	name := fmt.Sprintf("new/%s/%d", template.flavour, p.serial)
-	p.flavourByInstance[name] = template.flavour
-	return name, p.fork.LaunchNode(toFlavour(template).NewNode(name, ""))
+	name := fmt.Sprintf("new/%s/%d", template.id, p.serial)
+	p.templateByInstance[name] = template.id
+	return name, p.fork.AddNewNode(toPlannerTemplate(template).NewNode(name, ""))
 }
 
 // simulateLaunches adds n instances of a template to the fork.
@@ -325,9 +326,9 @@ func (p *scaleUp) simulateLaunches(k *groupTemplate, n int) error {
 	return nil
 }
 
-// whyClosed returns why a template may not be launched. It returns nil if it may.
-func (p *scaleUp) whyClosed(k *groupTemplate) *Reason {
-	switch closed := cmp.Or(p.CheckUnreadyLimit(), k.group.whyClosed()); {
+// whyTemplateNotLaunchable returns why a template may not be launched. It returns nil if it may.
+func (p *scaleUp) whyTemplateNotLaunchable(k *groupTemplate) *Reason {
+	switch closed := cmp.Or(p.CheckUnreadyLimit(), k.group.whyGroupNotLaunchable()); {
 	case closed != nil:
 		return closed
 	case k.ClosedReason != nil:
@@ -343,8 +344,8 @@ func (p *scaleUp) whyClosed(k *groupTemplate) *Reason {
 	return nil
 }
 
-// whyClosed returns why nothing may be launched in the group. It returns nil if launches are allowed.
-func (g *Group) whyClosed() *Reason {
+// whyGroupNotLaunchable returns why nothing may be launched in the group. It returns nil if launches are allowed.
+func (g *Group) whyGroupNotLaunchable() *Reason {
 	if g.NotAccepted != "" {
 		return &Reason{Rule: nodegroup.NotAccepted, Group: g.name(), Message: "the NodeGroup is not accepted: " + g.NotAccepted}
 	}
@@ -360,9 +361,9 @@ type launchTier struct {
 	templates []*groupTemplate
 }
 
-// sortIntoTiers sorts the templates that may be launched by the priority of their groups, then by policy. With the
+// sortTemplatesIntoTiers sorts the templates that may be launched by the priority of their groups, then by policy. With the
 // policy Priority, each template is a tier of its own.
-func (p *scaleUp) sortIntoTiers() []launchTier {
+func (p *scaleUp) sortTemplatesIntoTiers() []launchTier {
 	type place struct {
 		priority int32
 		policy   int
@@ -371,7 +372,7 @@ func (p *scaleUp) sortIntoTiers() []launchTier {
 	places := map[place]*launchTier{}
 	for _, k := range p.templates {
 		up := k.group.scaleUpSpec()
-		if up == nil || p.whyClosed(k) != nil {
+		if up == nil || p.whyTemplateNotLaunchable(k) != nil {
 			continue
 		}
 		at := place{priority: up.Priority}
@@ -403,20 +404,20 @@ func (p *scaleUp) sortIntoTiers() []launchTier {
 	return out
 }
 
-// placePods places pods on existing nodes, provisioning instances or new instances, tier by tier. It returns the pods
+// placePodsTierByTier places pods on existing nodes, provisioning instances and new instances, tier by tier. It returns the pods
 // without a place, with the reasons of every tier.
-func (p *scaleUp) placePods(pods []placement.PodKey) ([]planner.UnschedulablePod, error) {
+func (p *scaleUp) placePodsTierByTier(pods []placement.PodKey) ([]planner.UnschedulablePod, error) {
 	if len(pods) == 0 {
 		return nil, nil
 	}
-	tiers := p.sortIntoTiers()
+	tiers := p.sortTemplatesIntoTiers()
 	if len(tiers) == 0 {
 		tiers = []launchTier{{objective: planner.LeastWaste}}
 	}
 	var left []planner.UnschedulablePod
 	why := map[placement.PodKey]planner.UnschedulablePod{}
 	for _, t := range tiers {
-		packing, err := planner.PackPods(p.Snapshot, pods, p.toFlavours(t.templates), t.objective)
+		packing, err := planner.PackPods(p.Snapshot, pods, p.toPlannerTemplates(t.templates), t.objective)
 		if err != nil {
 			return nil, err
 		}
@@ -443,26 +444,26 @@ func mergeReasons(before, now planner.UnschedulablePod) planner.UnschedulablePod
 	}
 	out := planner.UnschedulablePod{Pod: now.Pod, Reasons: map[string]string{}, ExhaustedLimits: map[string]string{}}
 	for _, h := range []planner.UnschedulablePod{before, now} {
-		for flavour, reason := range h.Reasons {
-			out.Reasons[flavour] = reason
+		for id, reason := range h.Reasons {
+			out.Reasons[id] = reason
 		}
-		for flavour, limit := range h.ExhaustedLimits {
-			out.ExhaustedLimits[flavour] = limit
+		for id, limit := range h.ExhaustedLimits {
+			out.ExhaustedLimits[id] = limit
 		}
 	}
 	return out
 }
 
-// toFlavours converts templates to flavours of the planner, with what the limits leave now.
-func (p *scaleUp) toFlavours(templates []*groupTemplate) []planner.Flavour {
-	cluster := p.clusterLimits()
+// toPlannerTemplates converts templates to templates of the planner. Each one gets the limits that are left now.
+func (p *scaleUp) toPlannerTemplates(templates []*groupTemplate) []planner.Template {
+	cluster := p.remainingClusterLimits()
 	shared := map[*Group][]*launchLimit{}
-	out := make([]planner.Flavour, 0, len(templates))
+	out := make([]planner.Template, 0, len(templates))
 	for _, k := range templates {
 		if shared[k.group] == nil {
-			shared[k.group] = append(p.groupLimits(k.group), cluster...)
+			shared[k.group] = append(p.remainingGroupLimits(k.group), cluster...)
 		}
-		f := *toFlavour(k)
+		f := *toPlannerTemplate(k)
 		for _, a := range shared[k.group] {
 			f.SharedLimits = append(f.SharedLimits, &a.LaunchLimit)
 		}
@@ -475,7 +476,7 @@ func (p *scaleUp) toFlavours(templates []*groupTemplate) []planner.Flavour {
 func (p *scaleUp) applyPacking(packing *planner.Packing, rule, why string) error {
 	names := map[string]string{}
 	for _, m := range packing.Instances {
-		k := p.templateByFlavour[m.Flavour]
+		k := p.templateByID[m.Template]
 		name, err := p.simulateLaunch(k)
 		if err != nil {
 			return err
@@ -492,7 +493,7 @@ func (p *scaleUp) applyPacking(packing *planner.Packing, rule, why string) error
 		if err := p.fork.MovePod(m.Pod, to); err != nil {
 			return err
 		}
-		if _, isInstance := p.flavourByInstance[to]; !isInstance {
+		if _, isInstance := p.templateByInstance[to]; !isInstance {
 			p.placedOnNodes = append(p.placedOnNodes, m)
 		}
 		if rule == PodsWait {
@@ -504,10 +505,10 @@ func (p *scaleUp) applyPacking(packing *planner.Packing, rule, why string) error
 
 // addLaunch adds n instances of a template to the launches.
 func (p *scaleUp) addLaunch(k *groupTemplate, n int, pods []placement.PodKey, why Reason) {
-	o := p.launchByFlavour[k.flavour]
+	o := p.launchByTemplate[k.id]
 	if o == nil {
 		o = &Launch{Group: k.group.name(), Template: k.Name}
-		p.launchByFlavour[k.flavour] = o
+		p.launchByTemplate[k.id] = o
 	}
 	o.Count += n
 	o.Pods = append(o.Pods, pods...)
@@ -520,17 +521,17 @@ func (p *scaleUp) addLaunch(k *groupTemplate, n int, pods []placement.PodKey, wh
 // newPlacedVerdict returns the verdict on a pod that has a place.
 func (p *scaleUp) newPlacedVerdict(key placement.PodKey, node string) PodVerdict {
 	v := PodVerdict{Pod: key, Node: node, Outcome: Fits}
-	flavour, isInstance := p.flavourByInstance[node]
+	id, isInstance := p.templateByInstance[node]
 	switch {
 	case !isInstance:
-		v.Reasons = []Reason{{Rule: HasRoom, Message: "node " + node + " would take it"}}
+		v.Reasons = []Reason{{Rule: HasRoom, Message: "the pod fits on node " + node}}
 		return v
 	case slices.Contains(p.provisioningNames, node):
 		v.Outcome = Provisioning
 	default:
 		v.Outcome = Launching
 	}
-	k := p.templateByFlavour[flavour]
+	k := p.templateByID[id]
 	rule, message := OnItsWay, "an instance for it is provisioning"
 	if v.Outcome == Launching {
 		rule, message = MachineOrdered, "an instance is launched for it"
@@ -555,10 +556,10 @@ func (p *scaleUp) newUnplacedVerdict(h planner.UnschedulablePod) PodVerdict {
 		if k.group.scaleUpSpec() == nil {
 			continue
 		}
-		r := Reason{Rule: DoesNotFit, Group: k.group.name(), Template: k.Name, Message: h.Reasons[k.flavour]}
-		if closed := p.whyClosed(k); closed != nil {
+		r := Reason{Rule: DoesNotFit, Group: k.group.name(), Template: k.Name, Message: h.Reasons[k.id]}
+		if closed := p.whyTemplateNotLaunchable(k); closed != nil {
 			r.Rule, r.Message = closed.Rule, closed.Message
-		} else if limit := h.ExhaustedLimits[k.flavour]; limit != "" {
+		} else if limit := h.ExhaustedLimits[k.id]; limit != "" {
 			r.Rule, r.Message = limit, p.limitMessage(k.group, limit)
 		}
 		v.Reasons = append(v.Reasons, r)
@@ -570,7 +571,7 @@ func (p *scaleUp) newUnplacedVerdict(h planner.UnschedulablePod) PodVerdict {
 }
 
 func whyNoTemplate(g *Group) Reason {
-	if closed := g.whyClosed(); closed != nil {
+	if closed := g.whyGroupNotLaunchable(); closed != nil {
 		return *closed
 	}
 	return Reason{Rule: NoTemplate, Group: g.name(), Message: "its cloud has no template for it"}
@@ -580,7 +581,7 @@ func whyNoTemplate(g *Group) Reason {
 func (p *scaleUp) toDecision() *Decision {
 	d := &Decision{Pods: p.podVerdicts, LaunchRequests: p.requestVerdicts, placedOnNodes: p.placedOnNodes, missingHeadroom: p.missingHeadroom}
 	for _, k := range p.templates {
-		if o := p.launchByFlavour[k.flavour]; o != nil {
+		if o := p.launchByTemplate[k.id]; o != nil {
 			slices.SortFunc(o.Pods, comparePodKeys)
 			d.Launches = append(d.Launches, *o)
 		}
@@ -588,17 +589,17 @@ func (p *scaleUp) toDecision() *Decision {
 	return d
 }
 
-// countInstances counts the instances that the decision launches.
-func (d *Decision) countInstances() (n int) {
+// countLaunchedInstances counts the instances that the decision launches.
+func (d *Decision) countLaunchedInstances() (n int) {
 	for _, o := range d.Launches {
 		n += o.Count
 	}
 	return n
 }
 
-// countDemand counts the launched instances, and the pods and headroom pods without a place.
-func (d *Decision) countDemand() int {
-	n := d.countInstances() + d.missingHeadroom
+// countLaunchedAndUnplaced counts the launched instances, and the pods and headroom pods without a place.
+func (d *Decision) countLaunchedAndUnplaced() int {
+	n := d.countLaunchedInstances() + d.missingHeadroom
 	for i := range d.Pods {
 		if d.Pods[i].Outcome == Unschedulable {
 			n++

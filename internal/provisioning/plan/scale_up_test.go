@@ -59,7 +59,7 @@ func TestNothingIsLaunchedTwice(t *testing.T) {
 			gr.Provisioning, gr.Size = c.awaited, len(c.awaited)
 			w := newWorld(t, []Group{gr}, c.nodes, newPendingPods(16, "500m", "1Gi"))
 			d := decideUp(t, w)
-			check.Is(t, c.want, d.countInstances())
+			check.Is(t, c.want, d.countLaunchedInstances())
 			got := outcomeCounts(d)
 			check.Not(t, got[Provisioning] != c.awaits || got[Fits] != c.fits || got[Launching] != 16-c.awaits-c.fits, "outcomes are %v", got)
 			if again := decideUp(t, w); cmp.Diff(launchCounts(d), launchCounts(again)) != "" {
@@ -178,7 +178,7 @@ func TestUnplaceablePodNamesEveryReason(t *testing.T) {
 				c.change(w)
 			}
 			d := decideUp(t, w)
-			if d.countInstances() != c.orders {
+			if d.countLaunchedInstances() != c.orders {
 				t.Errorf("launches are %v, want %d instances", launchCounts(d), c.orders)
 			}
 			last := d.Pods[len(d.Pods)-1]
@@ -384,7 +384,7 @@ func TestFiveHundredPodsPackNearTheLowerBound(t *testing.T) {
 		d := decideUp(t, newWorld(t, []Group{newGroup(g, newKind(g, "m8", "8", "32Gi"))}, nil, pods))
 		least := minInstances(pods, "8", "32Gi")
 		most := int(math.Ceil(1.05 * float64(least)))
-		if n := d.countInstances(); n < least || n > most || outcomeCounts(d)[Launching] != 500 {
+		if n := d.countLaunchedInstances(); n < least || n > most || outcomeCounts(d)[Launching] != 500 {
 			t.Errorf("seed %d: %d instances, want %d to %d: %v", seed, n, least, most, outcomeCounts(d))
 		}
 	}
@@ -403,7 +403,7 @@ func BenchmarkUpTenThousandPods(b *testing.B) {
 	if n := outcomeCounts(d)[Launching]; n != 10_000 {
 		b.Fatalf("%d pods are ordered for: %v", n, outcomeCounts(d))
 	}
-	b.ReportMetric(float64(d.countInstances()), "machines")
+	b.ReportMetric(float64(d.countLaunchedInstances()), "machines")
 }
 
 func TestLaunchRequestIsLimitedLikeEveryLaunch(t *testing.T) {

@@ -323,7 +323,7 @@ func (m *simulation) schedulePods() {
 		}
 		best, least := "", math.Inf(1)
 		for _, name := range names {
-			v, err := m.snap.JudgePod(key, name)
+			v, err := m.snap.JudgeRecreatedPod(key, name)
 			m.must(err)
 			l, err := planner.MeasureWorkloadUtilization(m.snap, name, nil)
 			m.must(err)

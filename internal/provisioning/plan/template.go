@@ -29,8 +29,8 @@ func LearnTemplate(name string, nodes []*corev1.Node, startup []string) *v1alpha
 	delete(out.Labels, corev1.LabelHostname)
 	for _, n := range nodes {
 		maps.DeleteFunc(out.Labels, func(key, value string) bool { return value == n.Name || n.Labels[key] != value })
-		out.Allocatable = minResources(out.Allocatable, n.Status.Allocatable)
-		out.Capacity = minResources(out.Capacity, n.Status.Capacity)
+		out.Allocatable = intersectMinResources(out.Allocatable, n.Status.Allocatable)
+		out.Capacity = intersectMinResources(out.Capacity, n.Status.Capacity)
 	}
 	for _, t := range first.Spec.Taints {
 		if isTemporaryTaint(t.Key, startup) || slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return !hasTaint(n, t) }) {
@@ -45,9 +45,9 @@ func hasTaint(n *corev1.Node, t corev1.Taint) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(o corev1.Taint) bool { return o.MatchTaint(&t) && o.Value == t.Value })
 }
 
-// minResources returns the smaller amount of each resource. It leaves out resources that are in one list only. If a is
+// intersectMinResources returns the smaller amount of each resource. It leaves out resources that are in one list only. If a is
 // nil, it returns b.
-func minResources(a, b corev1.ResourceList) corev1.ResourceList {
+func intersectMinResources(a, b corev1.ResourceList) corev1.ResourceList {
 	if a == nil {
 		return b.DeepCopy()
 	}
@@ -61,7 +61,7 @@ func minResources(a, b corev1.ResourceList) corev1.ResourceList {
 	return a
 }
 
-// TemplateSource is where the resources of a template's nodes are known from.
+// TemplateSource has everything that is known about the nodes of a template.
 type TemplateSource struct {
 	// Template is what the cloud reports, or what a configuration declares there.
 	Template cloud.Template
@@ -77,9 +77,9 @@ type TemplateSource struct {
 // defaultMaxPods is the default of the kubelet.
 const defaultMaxPods = 110
 
-// NewTemplateNode returns an example Node of a template. It returns nil if the resources are unknown. It prefers what nodes have
-// shown, then what is declared, then an estimate from the capacity. Resources that the nodes did not show at all are
-// taken from the declaration once the nodes are long gone.
+// NewTemplateNode returns an example Node of a template, or nil if its resources are unknown. It takes the resources
+// from earlier nodes, else from the declaration in the NodeGroup, else from the capacity minus an estimate. When no node
+// of the template has existed for a long time, it adds declared resources that the earlier nodes lacked.
 func NewTemplateNode(g *v1alpha1.NodeGroup, s TemplateSource) *corev1.Node {
 	t := &s.Template
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{}}}
@@ -131,8 +131,8 @@ func (s *TemplateSource) addMissingResources(n *corev1.Node) {
 	}
 }
 
-// setLabelsAndTaints sets the labels and taints of a Node that was never seen. They come from the group's other nodes,
-// the group's selector and the declared template.
+// setLabelsAndTaints sets the labels and taints of a Node of a template that has had no nodes. They come from the
+// group's other nodes, the group's selector and the declared template.
 func setLabelsAndTaints(n *corev1.Node, g *v1alpha1.NodeGroup, s *TemplateSource) {
 	n.Labels[corev1.LabelOSStable], n.Labels[corev1.LabelArchStable] = "linux", "amd64"
 	if s.Siblings != nil {
@@ -157,7 +157,8 @@ func isCapacityKnown(capacity corev1.ResourceList) bool {
 	return len(capacity) > 1 || len(capacity) == 1 && !pods
 }
 
-// withPodCapacity adds the number of pods if it is missing: the number in the capacity, or the default of the kubelet.
+// withPodCapacity adds the number of pods to a list of resources that lacks it. The number comes from the capacity or is
+// the default of the kubelet.
 func withPodCapacity(list, capacity corev1.ResourceList) corev1.ResourceList {
 	out := list.DeepCopy()
 	if _, ok := out[corev1.ResourcePods]; ok {
@@ -170,7 +171,7 @@ func withPodCapacity(list, capacity corev1.ResourceList) corev1.ResourceList {
 	return out
 }
 
-// reservationTier is the share in thousandths that is reserved of each unit up to a bound.
+// reservationTier says which share, in thousandths, is reserved of each unit between the previous tier and upTo.
 type reservationTier struct {
 	upTo, thousandths int64
 }

@@ -27,12 +27,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
 )
 
-// PodPlacement finds the pods that would be unschedulable without a node. [Room] implements it.
+// PodPlacement finds the pods that would be unschedulable without a node. [ClusterPlacement] implements it.
 type PodPlacement interface {
 	ListUnschedulablePods(ctx context.Context, node string) ([]UnschedulablePod, error)
 }
 
-// Options configure a Controller. All fields but Pace are required.
+// Options configure a Controller. All fields but Intervals are required.
 type Options struct {
 	// Client writes objects, and reads NodeRetirements and Nodes from caches.
 	Client client.Client
@@ -73,8 +73,8 @@ func (p Intervals) withDefaults() Intervals {
 	return p
 }
 
-// Controller replaces instances. It works on one replacement per cloud at a time, so that each launch sees the launches
-// before it.
+// Controller launches replacements. It works on one replacement per cloud at a time, so that each launch takes the
+// launches before it into account.
 type Controller struct {
 	options  Options
 	events   eventEmitter
@@ -98,17 +98,17 @@ type replacementScope struct {
 	log         *slog.Logger
 }
 
-// Reconcile decides whether a replacement is wanted, and records the state of its launch. It also does so after the end
-// of the retirement, because the launch may have to wait for longer.
+// Reconcile decides whether a replacement is wanted, launches it, and records the state of the launch. It continues
+// after the end of the retirement, because the launch may have to wait for longer.
 func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	cached := &v1alpha1.NodeRetirement{}
 	if err := c.options.Client.Get(ctx, r.NamespacedName, cached); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if replacementState(cached).IsFinal() {
-		return reconcile.Result{}, c.removeLaunch(ctx, cached)
+		return reconcile.Result{}, c.removeFinishedLaunch(ctx, cached)
 	}
-	provider, err := c.providerName(ctx, cached)
+	provider, err := c.findProviderName(ctx, cached)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -122,11 +122,11 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	state := replacementState(rt)
-	if rt.Spec.Notice == nil || rt.Spec.Group == "" || state.IsFinal() || isBeingDeleted(rt) {
+	if rt.Spec.Notice == nil || rt.Spec.Group == "" || state.IsFinal() || isDeletedBeforeLaunch(rt) {
 		return reconcile.Result{}, nil
 	}
 	l := &replacementScope{controller: c, rt: rt, lastWritten: rt.Status.Replacement.DeepCopy(), log: c.options.Log.With("retirement", rt.Name, "node", rt.Spec.NodeName)}
-	if wait, err := l.resolveGroup(ctx); wait > 0 || err != nil {
+	if wait, err := l.resolveGroupAndCloud(ctx); wait > 0 || err != nil {
 		return reconcile.Result{RequeueAfter: wait}, err
 	}
 	if l.group.Spec.Cloud.Provider != provider { // it has changed meanwhile, and the slot belongs to another cloud
@@ -146,25 +146,25 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 // reconcileLaunch records the state of the launch, or decides whether to launch.
 func (l *replacementScope) reconcileLaunch(ctx context.Context) (time.Duration, error) {
 	if never := DecideWanted(Need{Policy: l.group.Spec.Replacement}); never.Outcome == None && retirement.IsReplacementPending(l.rt) { // the record may be missing or unreadable
-		return 0, l.writeState(ctx, v1alpha1.ReplacementNotNeeded, never.Reasons...)
+		return 0, l.writeStateIfChanged(ctx, v1alpha1.ReplacementNotNeeded, never.Reasons...)
 	}
 	record, err := l.controller.options.Launches.ReadUncached(ctx, l.group)
 	if err != nil {
 		return 0, err
 	}
-	own := findLaunch(record, l.rt.UID)
+	own := findLaunchOfRetirement(record, l.rt.UID)
 	switch {
 	case own != nil:
-		return l.followLaunch(ctx, own)
+		return l.recordLaunchState(ctx, own)
 	case replacementState(l.rt) == v1alpha1.ReplacementLaunched:
-		return 0, l.writeState(ctx, v1alpha1.ReplacementFailed, newReason(LaunchUnknown, "", "the record of NodeGroup %s no longer has the launch %s",
+		return 0, l.writeStateIfChanged(ctx, v1alpha1.ReplacementFailed, newReason(LaunchUnknown, "", "the record of NodeGroup %s no longer has the launch %s",
 			l.group.Name, l.ensureStatus().Launch))
 	}
-	return l.decideLaunch(ctx, record)
+	return l.decideAndLaunch(ctx, record)
 }
 
-// findLaunch finds the launch for a retirement.
-func findLaunch(s *v1alpha1.ProvisioningStatus, retirement types.UID) *v1alpha1.Launch {
+// findLaunchOfRetirement finds the launch for a retirement.
+func findLaunchOfRetirement(s *v1alpha1.ProvisioningStatus, retirement types.UID) *v1alpha1.Launch {
 	for i := range s.Launches {
 		if l := &s.Launches[i]; l.IsForRetirement() && l.For.UID == retirement {
 			return l
@@ -173,20 +173,20 @@ func findLaunch(s *v1alpha1.ProvisioningStatus, retirement types.UID) *v1alpha1.
 	return nil
 }
 
-// removeLaunch removes a launch from the record after its result was recorded.
-func (c *Controller) removeLaunch(ctx context.Context, rt *v1alpha1.NodeRetirement) error {
+// removeFinishedLaunch removes a launch from the record after its result was recorded.
+func (c *Controller) removeFinishedLaunch(ctx context.Context, rt *v1alpha1.NodeRetirement) error {
 	g, err := c.findGroup(ctx, rt)
 	if g == nil || err != nil {
 		return err
 	}
 	record, err := c.options.Launches.ReadCached(ctx, g)
-	if err != nil || record == nil || findLaunch(record, rt.UID) == nil {
+	if err != nil || record == nil || findLaunchOfRetirement(record, rt.UID) == nil {
 		return err
 	}
-	return c.options.Launches.RemoveLaunch(ctx, g, findLaunch(record, rt.UID).ID)
+	return c.options.Launches.RemoveLaunch(ctx, g, findLaunchOfRetirement(record, rt.UID).ID)
 }
 
-// findGroup returns the group of a retirement. It returns nil if the group does not exist.
+// findOnlyGroup returns the group of a retirement. It returns nil if the group does not exist.
 func (c *Controller) findGroup(ctx context.Context, rt *v1alpha1.NodeRetirement) (*v1alpha1.NodeGroup, error) {
 	groups, err := c.options.Groups.List(ctx)
 	i := slices.IndexFunc(groups, func(g v1alpha1.NodeGroup) bool { return g.Name == rt.Spec.Group })
@@ -196,8 +196,8 @@ func (c *Controller) findGroup(ctx context.Context, rt *v1alpha1.NodeRetirement)
 	return &groups[i], nil
 }
 
-// providerName returns the cloud of a retirement's group. It returns "" if the group does not exist.
-func (c *Controller) providerName(ctx context.Context, rt *v1alpha1.NodeRetirement) (string, error) {
+// findProviderName returns the cloud of a retirement's group. It returns "" if the group does not exist.
+func (c *Controller) findProviderName(ctx context.Context, rt *v1alpha1.NodeRetirement) (string, error) {
 	g, err := c.findGroup(ctx, rt)
 	if g == nil || err != nil {
 		return "", err
@@ -207,9 +207,10 @@ func (c *Controller) providerName(ctx context.Context, rt *v1alpha1.NodeRetireme
 
 const shortRetry = 50 * time.Millisecond
 
-// isBeingDeleted reports whether a retirement may be gone at any moment, so that nothing is launched for it. A running
-// launch is followed while the object exists. A cancelled retirement still records that it launches nothing.
-func isBeingDeleted(rt *v1alpha1.NodeRetirement) bool {
+// isDeletedBeforeLaunch reports whether the NodeRetirement may disappear at any moment, so that nothing may be launched for it.
+// A launch that was made before is followed as long as the NodeRetirement exists. A cancelled NodeRetirement still
+// records that it launches nothing.
+func isDeletedBeforeLaunch(rt *v1alpha1.NodeRetirement) bool {
 	if rt.DeletionTimestamp.IsZero() || retirement.EarlyEndCode(rt) == retirement.Cancelled {
 		return false
 	}
@@ -223,90 +224,90 @@ func replacementState(rt *v1alpha1.NodeRetirement) v1alpha1.ReplacementState {
 	return rt.Status.Replacement.State
 }
 
-// resolveGroup finds the group and its cloud. wait is positive if one of them is missing.
-func (l *replacementScope) resolveGroup(ctx context.Context) (wait time.Duration, err error) {
+// resolveGroupAndCloud finds the group and its cloud. If one of them is missing, wait is the pause until the next attempt.
+func (l *replacementScope) resolveGroupAndCloud(ctx context.Context) (wait time.Duration, err error) {
 	if l.group, err = l.controller.findGroup(ctx, l.rt); err != nil {
 		return 0, err
 	}
 	if l.group == nil {
-		return l.controller.options.Intervals.CloudRead, l.recordUnresolved(ctx, newReason(UnknownGroup, "", "there is no NodeGroup %s", l.rt.Spec.Group))
+		return l.controller.options.Intervals.CloudRead, l.recordUnresolvedIfPending(ctx, newReason(UnknownGroup, "", "there is no NodeGroup %s", l.rt.Spec.Group))
 	}
 	name := l.group.Spec.Cloud.Provider
 	if l.cloud = l.controller.options.Clouds[name]; l.cloud == nil {
-		return l.controller.options.Intervals.CloudRead, l.recordUnresolved(ctx, newReason(UnknownGroup, "", "the cloud %q of NodeGroup %s is not configured", name, l.group.Name))
+		return l.controller.options.Intervals.CloudRead, l.recordUnresolvedIfPending(ctx, newReason(UnknownGroup, "", "the cloud %q of NodeGroup %s is not configured", name, l.group.Name))
 	}
 	return 0, nil
 }
 
-// recordUnresolved records why nothing can be launched. It keeps the state of a running launch, which would be repeated
-// otherwise.
-func (l *replacementScope) recordUnresolved(ctx context.Context, why v1alpha1.RetirementReason) error {
+// recordUnresolvedIfPending records why nothing can be launched. If a launch was made before, it keeps the state of this launch:
+// otherwise the launch would be repeated.
+func (l *replacementScope) recordUnresolvedIfPending(ctx context.Context, why v1alpha1.RetirementReason) error {
 	if !retirement.IsReplacementPending(l.rt) {
 		l.log.Warn("cannot follow a launch", "state", replacementState(l.rt), "why", why.Message)
 		return nil
 	}
-	return l.writeState(ctx, v1alpha1.ReplacementWaiting, why)
+	return l.writeStateIfChanged(ctx, v1alpha1.ReplacementWaiting, why)
 }
 
-// decideLaunch decides whether to launch, and launches.
-func (l *replacementScope) decideLaunch(ctx context.Context, record *v1alpha1.ProvisioningStatus) (time.Duration, error) {
-	need, node, err := l.assessNeed(ctx)
+// decideAndLaunch decides whether to launch, and launches.
+func (l *replacementScope) decideAndLaunch(ctx context.Context, record *v1alpha1.ProvisioningStatus) (time.Duration, error) {
+	need, node, err := l.assessReplacementNeed(ctx)
 	if err != nil {
 		return 0, err
 	}
 	wanted := DecideWanted(need)
 	switch wanted.Outcome {
 	case None:
-		return 0, l.writeState(ctx, v1alpha1.ReplacementNotNeeded, wanted.Reasons...)
+		return 0, l.writeStateIfChanged(ctx, v1alpha1.ReplacementNotNeeded, wanted.Reasons...)
 	case Wait:
-		return l.controller.options.Intervals.Retry, l.writeState(ctx, v1alpha1.ReplacementWaiting, wanted.Reasons...)
+		return l.controller.options.Intervals.Retry, l.writeStateIfChanged(ctx, v1alpha1.ReplacementWaiting, wanted.Reasons...)
 	}
 	want := l.newLaunchRequest(ctx, node)
 	if record, err = l.trackAbandonedLaunches(ctx, record); err != nil {
 		return 0, err
 	}
-	if _, err := launch.ChooseTemplate(record, want, time.Now()); err != nil {
+	if _, err := launch.ChooseLaunchableTemplate(record, want, time.Now()); err != nil {
 		return l.recordNotRequested(ctx, err, wanted.Reasons)
 	}
 	began := time.Now()
-	s, err := l.controller.readGroup(ctx, l.cloud, l.group.Spec.Cloud.Group)
+	s, err := l.controller.readConsistentGroup(ctx, l.cloud, l.group.Spec.Cloud.Group)
 	if err != nil {
 		return 0, err
 	}
-	others, err := l.listOthers(ctx)
+	others, err := l.listOtherReplacements(ctx)
 	if err != nil {
 		return 0, err
 	}
-	remaining, err := l.excludeLeaving(s, need.LeavingInstances)
+	remaining, err := l.excludeLeavingInstances(s, need.LeavingInstances)
 	if err != nil {
 		return 0, err
 	}
-	b := newBounds(need.Instance, s, record)
-	unreplaced, err := l.countUnreplaced(others, s, record)
+	b := newLaunchBounds(need.Instance, s, record)
+	unreplaced, err := l.countUnreplacedNodes(others, s, record)
 	if err != nil {
 		return 0, err
 	}
-	if has := DecideReplaced(l.rt.Spec.NodeUID, others, remaining, b.Provisioning, need.MinSize-unreplaced); has.Outcome == None {
-		return 0, l.writeState(ctx, v1alpha1.ReplacementNotNeeded, has.Reasons...)
+	if has := DecideIfAlreadyReplaced(l.rt.Spec.NodeUID, others, remaining, b.Provisioning, need.MinSize-unreplaced); has.Outcome == None {
+		return 0, l.writeStateIfChanged(ctx, v1alpha1.ReplacementNotNeeded, has.Reasons...)
 	}
-	l.controller.follower.NoteInstances(l.group, record, s.Instances)
-	switch may := DecideAllowed(b); may.Outcome {
+	l.controller.follower.RecordInstancesBeforeLaunch(l.group, record, s.Instances)
+	switch may := DecideLaunchNow(b); may.Outcome {
 	case Wait:
-		return l.controller.options.Intervals.CloudRead, l.writeState(ctx, v1alpha1.ReplacementWaiting, append(may.Reasons, wanted.Reasons...)...)
+		return l.controller.options.Intervals.CloudRead, l.writeStateIfChanged(ctx, v1alpha1.ReplacementWaiting, append(may.Reasons, wanted.Reasons...)...)
 	case LeaveToCloud:
-		if err := l.controller.options.Launches.RecordUnrequested(ctx, l.group, want); err != nil {
+		if err := l.controller.options.Launches.RecordUnrequestedLaunch(ctx, l.group, want); err != nil {
 			return l.recordNotRequested(ctx, err, may.Reasons)
 		}
-		return l.controller.options.Intervals.CloudRead, l.writeState(ctx, v1alpha1.ReplacementWaiting, may.Reasons...)
+		return l.controller.options.Intervals.CloudRead, l.writeStateIfChanged(ctx, v1alpha1.ReplacementWaiting, may.Reasons...)
 	}
-	if err := launch.CheckLimits(l.group, record, s.Group, want.Count, began); err != nil {
+	if err := launch.CheckSizeLimits(l.group, record, s.Group, want.Count, began); err != nil {
 		return l.recordNotRequested(ctx, err, wanted.Reasons)
 	}
 	// This write fails if the retirement was cancelled meanwhile, and then nothing is launched.
-	if err := l.writeState(ctx, v1alpha1.ReplacementWaiting, wanted.Reasons...); err != nil {
+	if err := l.writeStateIfChanged(ctx, v1alpha1.ReplacementWaiting, wanted.Reasons...); err != nil {
 		return 0, err
 	}
-	return l.requestLaunch(ctx, want)
+	return l.requestAndRecordLaunch(ctx, want)
 }
 
 // newLaunchRequest returns a request for one instance of the group. The lost instance's template comes first.
@@ -321,24 +322,25 @@ func (l *replacementScope) newLaunchRequest(ctx context.Context, node *corev1.No
 	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
 	var err error
-	if w.Templates, err = launch.ListTemplates(ctx, l.group, l.cloud, like); err != nil {
+	if w.Templates, err = launch.ListReplacementTemplates(ctx, l.group, l.cloud, like); err != nil {
 		l.log.Warn("cannot list the templates; launching the group's first", "err", err)
 	}
 	return w
 }
 
-// refusalMessage returns why the group is refused. It returns "" if it is not, or only its cloud does not answer.
-func refusalMessage(g *v1alpha1.NodeGroup) string {
+// groupRefusalMessage returns why the group is refused, or "". It also returns "" if only the group's cloud does not answer.
+func groupRefusalMessage(g *v1alpha1.NodeGroup) string {
 	if a := acceptance.FromGroup(g); a.State == acceptance.Refused {
 		return a.Message
 	}
 	return ""
 }
 
-// assessNeed finds out whether the instance is missed. It reads the cloud only if that can change the decision.
-func (l *replacementScope) assessNeed(ctx context.Context) (n Need, node *corev1.Node, err error) {
+// assessReplacementNeed finds out whether a replacement for the instance is needed. It reads the cloud only if the answer can
+// change the decision.
+func (l *replacementScope) assessReplacementNeed(ctx context.Context) (n Need, node *corev1.Node, err error) {
 	n = Need{
-		Policy: l.group.Spec.Replacement, NothingToReplace: whyNothingToReplace(l.rt), Ended: whyEndedEarly(l.rt), Refused: refusalMessage(l.group),
+		Policy: l.group.Spec.Replacement, NothingToReplace: whyNothingToReplace(l.rt), Ended: whyEndedEarly(l.rt), Refused: groupRefusalMessage(l.group),
 		Instance: InstanceExists, MinSize: int(l.group.Spec.MinSize),
 	}
 	if n.Policy == v1alpha1.ReplaceNever || n.NothingToReplace != "" || n.Refused != "" {
@@ -347,13 +349,13 @@ func (l *replacementScope) assessNeed(ctx context.Context) (n Need, node *corev1
 	if node, err = l.fetchNode(ctx); err != nil {
 		return n, node, err
 	}
-	if n.Instance, err = l.checkInstance(ctx, node); err != nil {
+	if n.Instance, err = l.readInstanceState(ctx, node); err != nil {
 		return n, node, err
 	}
 	if n.Ended != "" && n.Instance != InstanceGone {
 		return n, node, nil
 	}
-	if n.StayingNodes, n.LeavingInstances, err = l.countStaying(ctx); err != nil {
+	if n.StayingNodes, n.LeavingInstances, err = l.countStayingAndLeaving(ctx); err != nil {
 		return n, node, err
 	}
 	if node == nil { // the pods on a new Node of the same name belong to that Node
@@ -368,7 +370,7 @@ func (l *replacementScope) assessNeed(ctx context.Context) (n Need, node *corev1
 	return n, node, nil
 }
 
-// whyNothingToReplace returns why nothing must be replaced any more. It returns "" if it may be needed.
+// whyNothingToReplace returns why no replacement is needed any more. It returns "" if one may be needed.
 func whyNothingToReplace(rt *v1alpha1.NodeRetirement) string {
 	switch retirement.EarlyEndCode(rt) {
 	case retirement.NoticeOver, retirement.InstanceRecovered, retirement.AlreadyRetiring, retirement.Cancelled, retirement.NodeReplaced:
@@ -398,8 +400,8 @@ func (l *replacementScope) fetchNode(ctx context.Context) (*corev1.Node, error) 
 	return node, nil
 }
 
-// checkInstance returns what happened to the instance (I7). It does not read the cloud while the Node is Ready.
-func (l *replacementScope) checkInstance(ctx context.Context, node *corev1.Node) (InstanceState, error) {
+// readInstanceState returns what happened to the instance (I7). It does not read the cloud while the Node is Ready.
+func (l *replacementScope) readInstanceState(ctx context.Context, node *corev1.Node) (InstanceState, error) {
 	if l.rt.Status.InstanceGone || l.rt.Status.Phase == v1alpha1.Succeeded {
 		return InstanceGone, nil
 	}
@@ -421,9 +423,9 @@ func (l *replacementScope) checkInstance(ctx context.Context, node *corev1.Node)
 	return InstanceExists, nil
 }
 
-// countStaying counts the group's nodes that are not retiring. It also returns the provider IDs of the group's retiring
+// countStayingAndLeaving counts the group's nodes that are not retiring. It also returns the provider IDs of the group's retiring
 // instances that need no further launch.
-func (l *replacementScope) countStaying(ctx context.Context) (stay int, providerIDs []string, err error) {
+func (l *replacementScope) countStayingAndLeaving(ctx context.Context) (stay int, providerIDs []string, err error) {
 	var all v1alpha1.NodeRetirementList
 	if err := l.controller.options.Client.List(ctx, &all); err != nil {
 		return 0, nil, fmt.Errorf("other retirements: %w", err)
@@ -458,12 +460,12 @@ func groupAndInstance(rt *v1alpha1.NodeRetirement) (group, providerID string) {
 	return rt.Spec.Group, rt.Spec.ProviderID
 }
 
-// countUnreplaced counts the group's other nodes without an instance that still need a launch.
-func (l *replacementScope) countUnreplaced(others []v1alpha1.NodeRetirement, s GroupSnapshot, record *v1alpha1.ProvisioningStatus) (n int, err error) {
+// countUnreplacedNodes counts the other nodes of the group whose instance is gone and that still need a launch.
+func (l *replacementScope) countUnreplacedNodes(others []v1alpha1.NodeRetirement, s GroupSnapshot, record *v1alpha1.ProvisioningStatus) (n int, err error) {
 	counted := map[types.UID]bool{l.rt.Spec.NodeUID: true}
 	for i := range others {
 		o := &others[i]
-		if counted[o.Spec.NodeUID] || !retirement.CanLaunchReplacement(o, others) || findLaunch(record, o.UID) != nil {
+		if counted[o.Spec.NodeUID] || !retirement.CanLaunchReplacement(o, others) || findLaunchOfRetirement(record, o.UID) != nil {
 			continue
 		}
 		id, err := l.cloud.Normalize(o.Spec.ProviderID)
@@ -478,8 +480,8 @@ func (l *replacementScope) countUnreplaced(others []v1alpha1.NodeRetirement, s G
 	return n, nil
 }
 
-// excludeLeaving removes the node's own instance and other retiring instances from a group read.
-func (l *replacementScope) excludeLeaving(s GroupSnapshot, leaving []string) (GroupSnapshot, error) {
+// excludeLeavingInstances removes the instance of this node and other instances that are being retired from a read of the group.
+func (l *replacementScope) excludeLeavingInstances(s GroupSnapshot, leaving []string) (GroupSnapshot, error) {
 	own, err := l.cloud.Normalize(l.rt.Spec.ProviderID)
 	if err != nil {
 		return s, fmt.Errorf("instance %s: %w", l.rt.Spec.ProviderID, err)
@@ -496,8 +498,8 @@ func (l *replacementScope) excludeLeaving(s GroupSnapshot, leaving []string) (Gr
 	return s, nil
 }
 
-// newBounds collects what may prevent a launch.
-func newBounds(state InstanceState, s GroupSnapshot, record *v1alpha1.ProvisioningStatus) LaunchBounds {
+// newLaunchBounds collects the facts that may prevent a launch.
+func newLaunchBounds(state InstanceState, s GroupSnapshot, record *v1alpha1.ProvisioningStatus) LaunchBounds {
 	b := LaunchBounds{Instance: state, Size: s.Size, Present: len(s.Instances)}
 	for i := range record.Launches {
 		l := &record.Launches[i]
@@ -512,8 +514,8 @@ func newBounds(state InstanceState, s GroupSnapshot, record *v1alpha1.Provisioni
 	return b
 }
 
-// listOthers lists the group's other replacements without a cache.
-func (l *replacementScope) listOthers(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
+// listOtherReplacements lists the other replacements of the group, without a cache.
+func (l *replacementScope) listOtherReplacements(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
 	var all v1alpha1.NodeRetirementList
 	if err := l.controller.options.APIReader.List(ctx, &all); err != nil {
 		return nil, fmt.Errorf("other replacements: %w", err)
@@ -531,8 +533,9 @@ func (l *replacementScope) ensureStatus() *v1alpha1.Replacement {
 	return l.rt.Status.Replacement
 }
 
-// writeState writes the state if it differs. After a conflict the reconcile is retried: the launch is in its record.
-func (l *replacementScope) writeState(ctx context.Context, state v1alpha1.ReplacementState, reasons ...v1alpha1.RetirementReason) error {
+// writeStateIfChanged writes the state of the replacement if it differs. After a conflict the reconcile is retried. That launches
+// nothing twice, because the launch is in its record.
+func (l *replacementScope) writeStateIfChanged(ctx context.Context, state v1alpha1.ReplacementState, reasons ...v1alpha1.RetirementReason) error {
 	r := l.ensureStatus()
 	if r.State != state || elapsed.IsFuture(r.Since.Time, time.Now()) {
 		r.State, r.Since = state, metav1.Now().Rfc3339Copy()

@@ -35,7 +35,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// Codes of the reasons for and against a launch. A failed launch has its own codes.
+// Codes of the reasons for and against a launch. The reasons of a failed launch are those of its back-off.
 const (
 	PolicyNever   = "PolicyNever"
 	NoticeOver    = "NoticeEnded"
@@ -83,7 +83,7 @@ const (
 	InstanceGone    InstanceState = "Gone"  // its cloud does not know it, and its Node is not Ready
 )
 
-// Need is the input of the decision whether an instance is missed.
+// Need is the input of the decision whether a replacement for an instance is wanted.
 type Need struct {
 	Policy v1alpha1.ReplacementPolicy
 	// NothingToReplace is why nothing must be replaced any more. It is "" if it may be needed.
@@ -95,8 +95,8 @@ type Need struct {
 	UnschedulablePods []UnschedulablePod
 	// PlacementErr is why placement could not find these pods.
 	PlacementErr error
-	// StayingNodes is how many nodes of the group stay. Minimum is the group's minimum. Leaving are the provider IDs of
-	// retiring instances.
+	// StayingNodes is how many nodes of the group stay. MinSize is the group's minimum. LeavingInstances are the provider
+	// IDs of retiring instances.
 	StayingNodes, MinSize int
 	LeavingInstances      []string
 }
@@ -117,7 +117,7 @@ func DecideWanted(n Need) Verdict {
 	case n.Refused != "":
 		return newVerdict(Wait, newReason(GroupNotAccepted, "", "the NodeGroup is not accepted: %s", n.Refused))
 	case n.Ended != "" && n.Instance != InstanceGone:
-		return newVerdict(Wait, newReason(RetirementEnded, "", "until the instance is gone: %s", n.Ended))
+		return newVerdict(Wait, newReason(RetirementEnded, "", "waiting until the instance is gone: %s", n.Ended))
 	}
 	var wants []v1alpha1.RetirementReason
 	for _, h := range n.UnschedulablePods {
@@ -130,9 +130,9 @@ func DecideWanted(n Need) Verdict {
 	case len(wants) > 0:
 		return Verdict{Launch, wants}
 	case n.Instance == InstanceExists && n.PlacementErr != nil:
-		return newVerdict(Wait, newReason(RoomUnknown, "", "until the instance is gone: %s", n.PlacementErr))
+		return newVerdict(Wait, newReason(RoomUnknown, "", "waiting until the instance is gone: %s", n.PlacementErr))
 	case n.Instance == InstanceExists:
-		return newVerdict(Wait, newReason(RoomElsewhere, "", "until the instance is gone: its pods fit on other nodes"))
+		return newVerdict(Wait, newReason(RoomElsewhere, "", "waiting until the instance is gone: its pods fit on other nodes"))
 	case n.Policy == v1alpha1.ReplaceWhenNeeded && n.PlacementErr != nil:
 		return newVerdict(Wait, newReason(RoomUnknown, "", "%s", n.PlacementErr))
 	case n.Policy == v1alpha1.ReplaceWhenNeeded:
@@ -144,7 +144,7 @@ func DecideWanted(n Need) Verdict {
 	return newVerdict(Launch, newReason(MachineGone, "", "the instance is gone"))
 }
 
-// LaunchBounds is what may prevent a launch.
+// LaunchBounds has the facts that may prevent a launch.
 type LaunchBounds struct {
 	Instance InstanceState
 	// Size is the group's size in the cloud. Present is how many instances exist and are not being deleted.
@@ -155,9 +155,9 @@ type LaunchBounds struct {
 	UnansweredLaunch string
 }
 
-// DecideAllowed decides whether to launch a wanted instance now, or whether the cloud launches it (I5). The launch itself
-// checks the limits.
-func DecideAllowed(b LaunchBounds) Verdict {
+// DecideLaunchNow decides whether a wanted replacement is launched now, or whether the cloud launches it without a request
+// (I5). The function that launches checks the limits of the group.
+func DecideLaunchNow(b LaunchBounds) Verdict {
 	switch missing := b.Size - b.Present - b.Provisioning; {
 	case b.UnansweredLaunch != "":
 		return newVerdict(Wait, newReason(LaunchPending, "", "the answer to the launch %s is not known yet", b.UnansweredLaunch))
@@ -168,11 +168,13 @@ func DecideAllowed(b LaunchBounds) Verdict {
 	return newVerdict(Launch)
 }
 
-// DecideReplaced decides whether the replacement exists already. A returning notice and two notices at once have a retirement
-// each, but the instance is lost once. The replacement counts while it is in the group and the group has its minimum
-// (I5), including instances of open launches: others may have been lost since. s is without the node's own instance and
-// without retiring instances that are replaced already.
-func DecideReplaced(node types.UID, others []v1alpha1.NodeRetirement, s GroupSnapshot, coming, least int) Verdict {
+// DecideIfAlreadyReplaced decides whether the instance is replaced already.
+//
+// A notice that returns, and two notices at once, have a NodeRetirement each, but the node loses only one instance. The
+// replacement of another NodeRetirement counts while it is in the group and the group has its minimum size (I5),
+// including the instances of open launches. s is the group without the node's own instance, and without retiring
+// instances that are replaced already.
+func DecideIfAlreadyReplaced(node types.UID, others []v1alpha1.NodeRetirement, s GroupSnapshot, coming, least int) Verdict {
 	useless := len(s.Instances) - s.CountRunning()
 	// An instance that exists but was not seen yet counts once. The size of some clouds excludes failed instances.
 	stay := max(s.CountRunning(), min(s.CountRunning()+coming, s.Size-useless))
@@ -202,8 +204,8 @@ type GroupSnapshot struct {
 	Instances []cloud.Instance
 }
 
-// InstanceNames returns the sorted names of the instances in the cloud.
-func (s GroupSnapshot) InstanceNames() []string {
+// SortedInstanceNames returns the sorted names of the instances in the cloud.
+func (s GroupSnapshot) SortedInstanceNames() []string {
 	names := make([]string, 0, len(s.Instances))
 	for _, m := range s.Instances {
 		names = append(names, m.Name)
@@ -229,7 +231,7 @@ func (s GroupSnapshot) CountRunning() (n int) {
 
 func isRunning(m cloud.Instance) bool { return m.State != cloud.Stopped && m.State != cloud.Failed }
 
-// WithoutInstance removes an instance from the survey, as if it had been deleted.
+// WithoutInstance removes an instance from the snapshot, as if it had been deleted.
 func (s GroupSnapshot) WithoutInstance(providerID string) GroupSnapshot {
 	rest := slices.DeleteFunc(slices.Clone(s.Instances), func(m cloud.Instance) bool { return m.ProviderID == providerID })
 	s.Size -= len(s.Instances) - len(rest)

@@ -11,24 +11,25 @@ import (
 // maxGroupReads is how often a group is read again if it changes during the read.
 const maxGroupReads = 3
 
-// readGroup reads a group's size and instances at one moment. The cloud returns them in two answers, and an instance
-// deleted in between would count only once. So it reads the list before and after the size, until both lists are equal.
-func (c *Controller) readGroup(ctx context.Context, p cloud.Provider, group string) (GroupSnapshot, error) {
-	before, err := c.listInstances(ctx, p, group)
+// readConsistentGroup reads a group's size and instances as they were at one moment. The cloud returns them in two answers. An
+// instance that is deleted between these answers would count only once. So readConsistentGroup reads the list before and after the
+// size, and repeats that until both lists are equal.
+func (c *Controller) readConsistentGroup(ctx context.Context, p cloud.Provider, group string) (GroupSnapshot, error) {
+	before, err := c.listUndeletedInstances(ctx, p, group)
 	if err != nil {
 		return GroupSnapshot{}, err
 	}
 	for range maxGroupReads {
-		size, err := c.readSize(ctx, p, group)
+		size, err := c.readCloudGroup(ctx, p, group)
 		if err != nil {
 			return GroupSnapshot{}, fmt.Errorf("group %s: %w", group, err)
 		}
-		after, err := c.listInstances(ctx, p, group)
+		after, err := c.listUndeletedInstances(ctx, p, group)
 		if err != nil {
 			return GroupSnapshot{}, err
 		}
 		s := GroupSnapshot{Group: size, Instances: after}
-		if slices.Equal(GroupSnapshot{Instances: before}.InstanceNames(), s.InstanceNames()) {
+		if slices.Equal(GroupSnapshot{Instances: before}.SortedInstanceNames(), s.SortedInstanceNames()) {
 			return s, nil
 		}
 		before = after
@@ -36,7 +37,7 @@ func (c *Controller) readGroup(ctx context.Context, p cloud.Provider, group stri
 	return GroupSnapshot{}, fmt.Errorf("group %s: its instances changed during the read", group)
 }
 
-func (c *Controller) readSize(ctx context.Context, p cloud.Provider, group string) (cloud.Group, error) {
+func (c *Controller) readCloudGroup(ctx context.Context, p cloud.Provider, group string) (cloud.Group, error) {
 	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
 	size, err := p.Group(ctx, group)
@@ -44,8 +45,8 @@ func (c *Controller) readSize(ctx context.Context, p cloud.Provider, group strin
 	return size, err
 }
 
-// listInstances lists the instances that are not being deleted. The others are not in the group's size any more.
-func (c *Controller) listInstances(ctx context.Context, p cloud.Provider, group string) ([]cloud.Instance, error) {
+// listUndeletedInstances lists the instances that are not being deleted. The others are not in the group's size any more.
+func (c *Controller) listUndeletedInstances(ctx context.Context, p cloud.Provider, group string) ([]cloud.Instance, error) {
 	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
 	all, err := p.Instances(ctx, group)

@@ -18,9 +18,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// requestLaunch requests an instance. The launch is recorded before the request, so that the next process finds it
+// requestAndRecordLaunch requests an instance. The launch is recorded before the request, so that the next process finds it
 // after a crash.
-func (l *replacementScope) requestLaunch(ctx context.Context, want launch.LaunchRequest) (time.Duration, error) {
+func (l *replacementScope) requestAndRecordLaunch(ctx context.Context, want launch.LaunchRequest) (time.Duration, error) {
 	within, cancel := context.WithTimeout(ctx, cloud.ChangeTimeout)
 	defer cancel()
 	id, err := l.controller.options.Launches.RequestInstances(within, l.group, l.cloud, want)
@@ -57,16 +57,16 @@ func (l *replacementScope) recordNotRequested(ctx context.Context, err error, wa
 		reason.Code, reason.Object = why.BackOff.Reason, "group "+l.group.Spec.Cloud.Group
 		pause = max(elapsed.RemainingWait(why.BackOff.Until.Time, time.Now(), maxBackOffPause), shortRetry)
 	default:
-		return pause, errors.Join(l.writeState(ctx, v1alpha1.ReplacementWaiting, append([]v1alpha1.RetirementReason{reason}, wanted...)...), why)
+		return pause, errors.Join(l.writeStateIfChanged(ctx, v1alpha1.ReplacementWaiting, append([]v1alpha1.RetirementReason{reason}, wanted...)...), why)
 	}
-	return pause, l.writeState(ctx, v1alpha1.ReplacementWaiting, append([]v1alpha1.RetirementReason{reason}, wanted...)...)
+	return pause, l.writeStateIfChanged(ctx, v1alpha1.ReplacementWaiting, append([]v1alpha1.RetirementReason{reason}, wanted...)...)
 }
 
 // recordLaunched records the launch, and its instance once that is known.
 func (l *replacementScope) recordLaunched(ctx context.Context, id, instance string, reasons []v1alpha1.RetirementReason) error {
 	r, isNew := l.ensureStatus(), replacementState(l.rt) != v1alpha1.ReplacementLaunched
 	r.Launch, r.Instance = id, instance
-	if err := l.writeState(ctx, v1alpha1.ReplacementLaunched, reasons...); err != nil {
+	if err := l.writeStateIfChanged(ctx, v1alpha1.ReplacementLaunched, reasons...); err != nil {
 		return err
 	}
 	if isNew {
@@ -75,12 +75,12 @@ func (l *replacementScope) recordLaunched(ctx context.Context, id, instance stri
 	return nil
 }
 
-// followLaunch records the state of the launch. A launch that failed without an instance is repeated after the back-off
+// recordLaunchState records the state of the launch. A launch that failed without an instance is repeated after the back-off
 // of its template.
-func (l *replacementScope) followLaunch(ctx context.Context, own *v1alpha1.Launch) (time.Duration, error) {
+func (l *replacementScope) recordLaunchState(ctx context.Context, own *v1alpha1.Launch) (time.Duration, error) {
 	if own.IsOpen() && l.group.Spec.ScaleUp == nil {
 		var err error
-		if own, err = l.trackLaunch(ctx, own); own == nil || err != nil {
+		if own, err = l.readAndTrackLaunch(ctx, own); own == nil || err != nil {
 			return shortRetry, err
 		}
 	}
@@ -92,7 +92,7 @@ func (l *replacementScope) followLaunch(ctx context.Context, own *v1alpha1.Launc
 	switch own.State {
 	case v1alpha1.LaunchReady:
 		r.Launch, r.Instance = own.ID, instance
-		if err := l.writeState(ctx, v1alpha1.ReplacementReady, r.Reasons...); err != nil {
+		if err := l.writeStateIfChanged(ctx, v1alpha1.ReplacementReady, r.Reasons...); err != nil {
 			return 0, err
 		}
 		l.controller.options.Metrics.observeReady(time.Since(own.RequestedAt.Time))
@@ -102,7 +102,7 @@ func (l *replacementScope) followLaunch(ctx context.Context, own *v1alpha1.Launc
 		if instance != "" || own.Reason == launch.NeverJoined {
 			state, r.Launch, r.Instance = v1alpha1.ReplacementFailed, own.ID, instance
 		}
-		if err := l.writeState(ctx, state, why); err != nil {
+		if err := l.writeStateIfChanged(ctx, state, why); err != nil {
 			return 0, err
 		}
 		l.controller.options.Metrics.countFailure(l.rt.Spec.Group, why.Code)
@@ -110,7 +110,7 @@ func (l *replacementScope) followLaunch(ctx context.Context, own *v1alpha1.Launc
 	default:
 		reasons := r.Reasons
 		if own.Unrequested && instance == "" {
-			return l.controller.options.Intervals.CloudRead, l.writeState(ctx, v1alpha1.ReplacementWaiting, newReason(CloudReplaces, "", "the size of the group counts an instance that does "+
+			return l.controller.options.Intervals.CloudRead, l.writeStateIfChanged(ctx, v1alpha1.ReplacementWaiting, newReason(CloudReplaces, "", "the size of the group counts an instance that does "+
 				"not exist: its cloud launches it"))
 		}
 		if own.Reason != "" { // the cloud could not create it, but its size counts it
@@ -121,13 +121,13 @@ func (l *replacementScope) followLaunch(ctx context.Context, own *v1alpha1.Launc
 	return shortRetry, l.controller.options.Launches.RemoveLaunch(ctx, l.group, own.ID)
 }
 
-// trackAbandonedLaunches tracks the open launches that no replacement follows, such as after the deletion of a
-// NodeRetirement. They would count forever. It returns the new record.
+// trackAbandonedLaunches tracks open launches that no replacement follows, for example because their NodeRetirement was
+// deleted. Without that, they would count as open forever. It returns the new record.
 func (l *replacementScope) trackAbandonedLaunches(ctx context.Context, record *v1alpha1.ProvisioningStatus) (*v1alpha1.ProvisioningStatus, error) {
 	if l.group.Spec.ScaleUp != nil || !slices.ContainsFunc(record.Launches, func(o v1alpha1.Launch) bool { return o.IsOpen() }) {
 		return record, nil
 	}
-	others, err := l.listOthers(ctx)
+	others, err := l.listOtherReplacements(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -138,17 +138,17 @@ func (l *replacementScope) trackAbandonedLaunches(ctx context.Context, record *v
 		}) {
 			continue
 		}
-		if _, err := l.trackLaunch(ctx, o); err != nil {
+		if _, err := l.readAndTrackLaunch(ctx, o); err != nil {
 			return nil, err
 		}
 	}
 	return l.controller.options.Launches.ReadUncached(ctx, l.group)
 }
 
-// trackLaunch updates a launch in a group that package provisioning does not track.
-func (l *replacementScope) trackLaunch(ctx context.Context, own *v1alpha1.Launch) (*v1alpha1.Launch, error) {
+// readAndTrackLaunch updates a launch in a group that package provisioning does not track.
+func (l *replacementScope) readAndTrackLaunch(ctx context.Context, own *v1alpha1.Launch) (*v1alpha1.Launch, error) {
 	began := time.Now()
-	s, err := l.controller.readGroup(ctx, l.cloud, l.group.Spec.Cloud.Group)
+	s, err := l.controller.readConsistentGroup(ctx, l.cloud, l.group.Spec.Cloud.Group)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +161,7 @@ func (l *replacementScope) trackLaunch(ctx context.Context, own *v1alpha1.Launch
 		n := &nodes.Items[i]
 		hosts[i], byName[n.Name] = instances.NodeIdentityOf(n), n
 	}
-	others, err := l.listOthers(ctx)
+	others, err := l.listOtherReplacements(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// Metrics count the results of replacements. [Present] has the current states.
+// Metrics count the results of replacements. [StateCollector] has the current states.
 type Metrics struct {
 	states       *prometheus.CounterVec
 	failures     *prometheus.CounterVec
@@ -49,8 +49,8 @@ func (m *Metrics) countFailure(group, code string) { m.failures.WithLabelValues(
 
 func (m *Metrics) observeReady(after time.Duration) { m.readySeconds.Observe(after.Seconds()) }
 
-// StateCollector is a collector of the number of replacements by state, and the age of the oldest. A replacement that stays
-// Waiting is refused by its cloud or at a maximum. A replacement that stays Launched does not become usable.
+// StateCollector collects how many replacements are in which state, and the age of the oldest. A replacement that stays
+// in Waiting is refused by its cloud or waits at a maximum. A replacement that stays in Launched does not become usable.
 type StateCollector struct{ Reader client.Reader }
 
 var (

@@ -23,7 +23,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
-// NoticeReconciler creates a NodeRetirement for each notice that takes an instance away. It shares the options of a Controller.
+// NoticeReconciler creates a NodeRetirement for each notice that the cloud takes an instance away. It uses the options
+// of a Controller.
 type NoticeReconciler struct{ c *Controller }
 
 // requesterName is the requester of the retirements.
@@ -43,11 +44,11 @@ func (n NoticeReconciler) Reconcile(ctx context.Context, r reconcile.Request) (r
 	if len(reports) == 0 {
 		return reconcile.Result{}, nil
 	}
-	group, err := n.findGroup(ctx, node)
+	group, err := n.findOnlyGroup(ctx, node)
 	switch {
 	case err != nil:
 		return reconcile.Result{}, err
-	case node.Spec.ProviderID == "", group == nil, refusalMessage(group) != "": // its retirements would end at once
+	case node.Spec.ProviderID == "", group == nil, groupRefusalMessage(group) != "": // its retirements would end at once
 		return reconcile.Result{RequeueAfter: n.c.options.Intervals.CloudRead}, nil // no event of the Node reports a change of the group
 	}
 	release, ok := n.c.noticeSlots.TryAcquire(group.Spec.Cloud.Provider)
@@ -58,7 +59,7 @@ func (n NoticeReconciler) Reconcile(ctx context.Context, r reconcile.Request) (r
 	pause := time.Duration(0)
 	var errs []error
 	for _, one := range reports {
-		wait, err := n.handleNotice(ctx, node, group, one)
+		wait, err := n.ensureRetirement(ctx, node, group, one)
 		pause, errs = max(pause, wait), append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -67,30 +68,30 @@ func (n NoticeReconciler) Reconcile(ctx context.Context, r reconcile.Request) (r
 	return reconcile.Result{RequeueAfter: pause}, nil
 }
 
-// mayRemoveInstance reports whether an instance may be gone after such a notice.
+// mayRemoveInstance reports whether the instance may be gone after a notice of this type.
 func mayRemoveInstance(t notice.Type) bool {
 	return slices.Contains([]notice.Type{notice.Preempt, notice.Terminate, notice.Reboot, notice.Redeploy}, t)
 }
 
-// announcesRemoval reports whether an instance is always gone after such a notice.
+// announcesRemoval reports whether the instance is always gone after a notice of this type.
 func announcesRemoval(t notice.Type) bool { return t == notice.Preempt || t == notice.Terminate }
 
-// findGroup returns the only group that the node belongs to, if the controller acts on it.
-func (n NoticeReconciler) findGroup(ctx context.Context, node *corev1.Node) (*v1alpha1.NodeGroup, error) {
+// findOnlyGroup returns the only group that the node belongs to, if the controller acts on it.
+func (n NoticeReconciler) findOnlyGroup(ctx context.Context, node *corev1.Node) (*v1alpha1.NodeGroup, error) {
 	groups, err := n.c.options.Groups.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	groups = retirement.FilterOwners(slices.DeleteFunc(groups, func(g v1alpha1.NodeGroup) bool { return !retirement.SelectsNode(&g, node.Labels) }), "")
+	groups = retirement.FilterOwningGroups(slices.DeleteFunc(groups, func(g v1alpha1.NodeGroup) bool { return !retirement.SelectsNode(&g, node.Labels) }), "")
 	if len(groups) != 1 || !n.c.options.Selector.Matches(labels.Set(groups[0].Labels)) {
 		return nil, nil //nolint:nilnil // no group is a result
 	}
 	return &groups[0], nil
 }
 
-// handleNotice creates the NodeRetirement of a notice if it is missing. For a reboot or redeploy it does so only if the
+// ensureRetirement creates the NodeRetirement of a notice if it is missing. For a reboot or redeploy it does so only if the
 // instance is gone.
-func (n NoticeReconciler) handleNotice(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report) (time.Duration, error) {
+func (n NoticeReconciler) ensureRetirement(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report) (time.Duration, error) {
 	if !announcesRemoval(r.Type) {
 		if disruptionbudget.IsReady(node) {
 			return 0, nil // an update of the Node's condition starts another reconcile
@@ -103,22 +104,22 @@ func (n NoticeReconciler) handleNotice(ctx context.Context, node *corev1.Node, g
 	if err := n.c.options.Client.List(ctx, &all, client.MatchingFields{retirement.NodeNameField: node.Name}); err != nil {
 		return 0, fmt.Errorf("retirements of node %s: %w", node.Name, err)
 	}
-	last := findLastRetirement(all.Items, node, r)
+	last := findLastRetirementOfNotice(all.Items, node, r)
 	if last != nil {
 		switch {
 		case !last.Status.Phase.IsFinal(): // its end starts no reconcile of the Node, and the notice may be back on the Node by then
 			return n.c.options.Intervals.CloudRead, nil
-		case !isRepeatable(last):
+		case !mayNeedAnotherRetirement(last):
 			return 0, nil
 		}
-		if back, err := n.isNoticeCurrent(ctx, node, r); err != nil || !back {
+		if back, err := n.isNoticeStillOnNode(ctx, node, r); err != nil || !back {
 			return 0, err
 		}
 	}
 	if slices.ContainsFunc(all.Items, isBeingRetired) {
 		return n.c.options.Intervals.CloudRead, nil
 	}
-	rt := newRetirement(node, g, r, last)
+	rt := newNoticeRetirement(node, g, r, last)
 	err := n.c.options.Client.Create(ctx, rt)
 	switch {
 	case apierrors.IsAlreadyExists(err): // the cache does not have it yet
@@ -130,7 +131,8 @@ func (n NoticeReconciler) handleNotice(ctx context.Context, node *corev1.Node, g
 	return n.c.options.Intervals.CloudRead, nil
 }
 
-// isInstanceGone asks the cloud. That is the second of the two proofs (I7), after a Node that is not Ready.
+// isInstanceGone asks the cloud whether the instance is gone. That is the second proof (I7). The first is a Node that is
+// not Ready.
 func (n NoticeReconciler) isInstanceGone(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup) (bool, error) {
 	provider := n.c.options.Clouds[g.Spec.Cloud.Provider]
 	if provider == nil {
@@ -149,9 +151,10 @@ func (n NoticeReconciler) isInstanceGone(ctx context.Context, node *corev1.Node,
 // isBeingRetired reports whether the node's instance is being retired already and must not be replaced.
 func isBeingRetired(rt v1alpha1.NodeRetirement) bool { return retirement.IsRemovingNode(&rt) }
 
-// isRepeatable reports whether the notice may need another retirement afterwards. It ended because the notice ended,
-// a person retired the node, or the group was not accepted. The notice may come back, or may outlast that.
-func isRepeatable(rt *v1alpha1.NodeRetirement) bool {
+// mayNeedAnotherRetirement reports whether the notice may need another NodeRetirement after this one. This is so if this one ended
+// because the notice ended, a person retired the node, or the group was not accepted: the notice may return or may still
+// be there.
+func mayNeedAnotherRetirement(rt *v1alpha1.NodeRetirement) bool {
 	switch retirement.EarlyEndCode(rt) {
 	case retirement.NoticeOver, retirement.AlreadyRetiring, retirement.GroupNotAccepted:
 		return true
@@ -159,19 +162,18 @@ func isRepeatable(rt *v1alpha1.NodeRetirement) bool {
 	return false
 }
 
-// findLastRetirement returns the last retirement of a notice, or nil. Repeatable retirements may have successors. The
-// last is the one that is not repeatable, or the latest without a successor. Times alone cannot tell, because they are
-// whole seconds.
-func findLastRetirement(all []v1alpha1.NodeRetirement, node *corev1.Node, r report.Report) (last *v1alpha1.NodeRetirement) {
+// findLastRetirementOfNotice returns the last NodeRetirement of a notice, or nil. It is the one that is not repeatable, or else
+// the latest without a successor. The creation times alone do not decide, because they are whole seconds.
+func findLastRetirementOfNotice(all []v1alpha1.NodeRetirement, node *corev1.Node, r report.Report) (last *v1alpha1.NodeRetirement) {
 	for i := range all {
 		rt := &all[i]
 		if of := rt.Spec.Notice; of == nil || rt.Spec.NodeUID != node.UID || of.Source != r.Source || of.ID != r.ID {
 			continue
 		}
-		if !isRepeatable(rt) {
+		if !mayNeedAnotherRetirement(rt) {
 			return rt
 		}
-		next := retirementName(node, r, rt)
+		next := noticeRetirementName(node, r, rt)
 		if slices.ContainsFunc(all, func(o v1alpha1.NodeRetirement) bool { return o.Name == next }) {
 			continue
 		}
@@ -182,9 +184,9 @@ func findLastRetirement(all []v1alpha1.NodeRetirement, node *corev1.Node, r repo
 	return last
 }
 
-// isNoticeCurrent reports whether the notice is on the Node, without a cache: a cache may still have a notice that
-// ended.
-func (n NoticeReconciler) isNoticeCurrent(ctx context.Context, node *corev1.Node, r report.Report) (bool, error) {
+// isNoticeStillOnNode reports whether the notice is on the Node now. It reads without a cache, because a cached Node may
+// still have a notice that has ended.
+func (n NoticeReconciler) isNoticeStillOnNode(ctx context.Context, node *corev1.Node, r report.Report) (bool, error) {
 	is := &corev1.Node{}
 	if err := n.c.options.APIReader.Get(ctx, client.ObjectKeyFromObject(node), is); err != nil {
 		return false, client.IgnoreNotFound(err)
@@ -192,10 +194,10 @@ func (n NoticeReconciler) isNoticeCurrent(ctx context.Context, node *corev1.Node
 	return is.UID == node.UID && report.MayBeActive(is.Annotations, r.Source, r.ID), nil
 }
 
-// newRetirement returns the NodeRetirement for a notice.
-func newRetirement(node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report, before *v1alpha1.NodeRetirement) *v1alpha1.NodeRetirement {
+// newNoticeRetirement returns the NodeRetirement for a notice.
+func newNoticeRetirement(node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report, before *v1alpha1.NodeRetirement) *v1alpha1.NodeRetirement {
 	return request.New(request.Request{
-		Name: retirementName(node, r, before), Labels: g.Labels,
+		Name: noticeRetirementName(node, r, before), Labels: g.Labels,
 		Spec: v1alpha1.NodeRetirementSpec{
 			NodeName: node.Name, NodeUID: node.UID, ProviderID: node.Spec.ProviderID, Group: g.Name,
 			Reason: v1alpha1.Notice, RequestedBy: requesterName,
@@ -204,9 +206,9 @@ func newRetirement(node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report, be
 	})
 }
 
-// retirementName returns the name of a notice's retirement. It is derived from the Node's UID, the notice's ID and the
+// noticeRetirementName returns the name of a notice's retirement. It is derived from the Node's UID, the notice's ID and the
 // previous retirement, so that the retirement is created once.
-func retirementName(node *corev1.Node, r report.Report, before *v1alpha1.NodeRetirement) string {
+func noticeRetirementName(node *corev1.Node, r report.Report, before *v1alpha1.NodeRetirement) string {
 	previous := types.UID("")
 	if before != nil {
 		previous = before.UID

@@ -27,10 +27,11 @@ type ClusterPlacement struct {
 	Pods         live.PodReader
 }
 
-// ListUnschedulablePods lists the pods on a node that fit on no other node. It adds pending pods that only an instance like the
-// node's would take: a running drain has evicted them from the node. A pod that cannot be decided is in the list.
+// ListUnschedulablePods lists the pods on a node that fit on no other node. It also lists pending pods that only an
+// instance like the node's would take, because a drain has probably evicted them from the node. It also lists pods for
+// which this cannot be decided.
 func (r ClusterPlacement) ListUnschedulablePods(ctx context.Context, node string) ([]UnschedulablePod, error) {
-	o, err := r.readCluster(ctx, node)
+	o, err := r.readPlacementObjects(ctx, node)
 	if err != nil {
 		return nil, err
 	}
@@ -46,14 +47,14 @@ func (r ClusterPlacement) ListUnschedulablePods(ctx context.Context, node string
 		if err != nil {
 			return nil, fmt.Errorf("placement of the pods of node %s: %w", node, err)
 		}
-		unschedulable = findUnschedulable(answer)
+		unschedulable = listUnplaceablePods(answer)
 	}
-	waiting, err := r.findPending(cluster, this)
+	waiting, err := r.listPodsNeedingSameInstance(cluster, this)
 	return append(unschedulable, waiting...), err
 }
 
-// findUnschedulable lists the pods that fit nowhere else or cannot be decided.
-func findUnschedulable(e *planner.Evacuation) []UnschedulablePod {
+// listUnplaceablePods lists the pods that fit nowhere else or cannot be decided.
+func listUnplaceablePods(e *planner.Evacuation) []UnschedulablePod {
 	var unschedulable []UnschedulablePod
 	for _, r := range e.Refusals {
 		if r.Pod != "" && (r.Rule == "no-room" || r.Rule == "undecidable") {
@@ -63,22 +64,22 @@ func findUnschedulable(e *planner.Evacuation) []UnschedulablePod {
 	return unschedulable
 }
 
-// findPending lists the pending pods that fit only on a new instance like the node's.
-func (ClusterPlacement) findPending(cluster *planner.Cluster, like *corev1.Node) ([]UnschedulablePod, error) {
+// listPodsNeedingSameInstance lists the pending pods that fit only on a new instance like the node's.
+func (ClusterPlacement) listPodsNeedingSameInstance(cluster *planner.Cluster, like *corev1.Node) ([]UnschedulablePod, error) {
 	if like == nil {
 		return nil, nil
 	}
-	flavours := planner.DeriveFlavours(&saved.Objects{Nodes: []*corev1.Node{like}})
-	if len(flavours) == 0 {
+	templates := planner.DeriveTemplates(&saved.Objects{Nodes: []*corev1.Node{like}})
+	if len(templates) == 0 {
 		return nil, nil
 	}
-	answer, err := cluster.MakePlan(planner.PlanOptions{Policy: planner.LeastPods})
+	answer, err := cluster.PlanLaunchesAndRemovals(planner.PlanOptions{Policy: planner.LeastPods})
 	if err != nil || answer.Launch == nil {
 		return nil, err
 	}
 	var unschedulable []UnschedulablePod
 	for _, m := range answer.Launch.Instances {
-		if m.Flavour != flavours[0].Name {
+		if m.Template != templates[0].Name {
 			continue
 		}
 		for _, pod := range m.Pods {
@@ -97,8 +98,8 @@ func findNode(o *saved.Objects, name string) *corev1.Node {
 	return nil
 }
 
-// readCluster reads the input of placement. It leaves out finished pods.
-func (r ClusterPlacement) readCluster(ctx context.Context, node string) (*saved.Objects, error) {
+// readPlacementObjects reads the input of placement. It leaves out finished pods.
+func (r ClusterPlacement) readPlacementObjects(ctx context.Context, node string) (*saved.Objects, error) {
 	o := &saved.Objects{Time: time.Now()}
 	var nodes corev1.NodeList
 	var namespaces corev1.NamespaceList
@@ -122,17 +123,17 @@ func (r ClusterPlacement) readCluster(ctx context.Context, node string) (*saved.
 		}
 		known[p.UID] = true // the uncached version counts
 		o.Pods = append(o.Pods, p)
-		volumes = volumes || (p.Spec.NodeName == node || p.Spec.NodeName == "") && usesVolumes(p)
+		volumes = volumes || (p.Spec.NodeName == node || p.Spec.NodeName == "") && usesRestrictingVolumes(p)
 	}
 	o.Nodes, o.Namespaces = toPointers(nodes.Items), toPointers(namespaces.Items)
 	if !volumes {
 		return o, nil
 	}
-	return o, r.readStorage(ctx, o)
+	return o, r.readStorageObjects(ctx, o)
 }
 
-// usesVolumes reports whether a pod has volumes that restrict where it can run.
-func usesVolumes(p *corev1.Pod) bool {
+// usesRestrictingVolumes reports whether a pod has volumes that restrict where it can run.
+func usesRestrictingVolumes(p *corev1.Pod) bool {
 	for _, v := range p.Spec.Volumes {
 		if v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil {
 			return true
@@ -141,7 +142,7 @@ func usesVolumes(p *corev1.Pod) bool {
 	return false
 }
 
-func (r ClusterPlacement) readStorage(ctx context.Context, o *saved.Objects) error {
+func (r ClusterPlacement) readStorageObjects(ctx context.Context, o *saved.Objects) error {
 	var (
 		claims      corev1.PersistentVolumeClaimList
 		volumes     corev1.PersistentVolumeList

@@ -153,7 +153,7 @@ func TestI5InstanceIsLaunchedOnlyIfTheCloudDoesNot(t *testing.T) {
 		"another launch is unanswered":   {LaunchBounds{Instance: InstanceGone, Size: 2, Present: 2, UnansweredLaunch: "a"}, Wait, LaunchPending},
 		"more instances than the size":   {LaunchBounds{Instance: InstanceGone, Size: 2, Present: 3}, Launch, ""},
 	} {
-		if got := DecideAllowed(tt.bounds); got.Outcome != tt.want || joinCodes(got) != tt.why {
+		if got := DecideLaunchNow(tt.bounds); got.Outcome != tt.want || joinCodes(got) != tt.why {
 			t.Errorf("%s: %s because of %s, want %s because of %s", what, got.Outcome, joinCodes(got), tt.want, tt.why)
 		}
 	}
@@ -182,7 +182,7 @@ func TestI5OpenLaunchInstanceCountsOnce(t *testing.T) {
 		"the cloud may launch one itself": {3, []cloud.Instance{a, own}, 0, 2, Launch},
 	} {
 		s := GroupSnapshot{Group: cloud.Group{Size: tt.size}, Instances: tt.machines}
-		got := DecideReplaced("n", others, s.WithoutInstance("own"), tt.coming, tt.least)
+		got := DecideIfAlreadyReplaced("n", others, s.WithoutInstance("own"), tt.coming, tt.least)
 		check.Not(t, got.Outcome != tt.want, "%s: %s, want %s", what, got.Outcome, tt.want)
 	}
 }
@@ -193,7 +193,7 @@ func TestI5RecordOfAnEarlierVersionIsFinal(t *testing.T) {
 		before := v1alpha1.NodeRetirement{Spec: v1alpha1.NodeRetirementSpec{NodeUID: "n"}}
 		before.Status.Replacement = &v1alpha1.Replacement{State: state}
 		check.Not(t, !state.IsFinal(), "%s is not final: its launch would be repeated", state)
-		got := DecideReplaced("n", []v1alpha1.NodeRetirement{before}, GroupSnapshot{}, 0, 0)
+		got := DecideIfAlreadyReplaced("n", []v1alpha1.NodeRetirement{before}, GroupSnapshot{}, 0, 0)
 		check.Not(t, got.Outcome != None, "%s: another notice of the node comes to %s, want none", state, got.Outcome)
 	}
 }

@@ -22,7 +22,7 @@ import (
 func (c *Controller) Register(m manager.Manager) error {
 	err := builder.ControllerManagedBy(m).
 		Named("replacement").
-		For(&v1alpha1.NodeRetirement{}, builder.WithPredicates(newNoticePredicate())).
+		For(&v1alpha1.NodeRetirement{}, builder.WithPredicates(newOpenReplacementPredicate())).
 		WithOptions(c.controllerOptions()).
 		Complete(c)
 	if err != nil {
@@ -44,14 +44,15 @@ func (c *Controller) controllerOptions() controller.Options {
 	return controller.Options{MaxConcurrentReconciles: max(1, len(c.options.Clouds))}
 }
 
-func newNoticePredicate() predicate.Predicate {
+func newOpenReplacementPredicate() predicate.Predicate {
 	return predicate.NewPredicateFuncs(func(o client.Object) bool {
 		rt, ok := o.(*v1alpha1.NodeRetirement)
 		return ok && rt.Spec.Notice != nil && (!replacementState(rt).IsFinal() || rt.Status.Replacement.Launch != "")
 	})
 }
 
-// newReportPredicate passes Nodes with changed agent records, and Nodes with records that became Ready or not Ready.
+// newReportPredicate passes Nodes whose records of notices have changed, and Nodes with such records that have become
+// Ready or not Ready.
 func newReportPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(e event.CreateEvent) bool { return len(agentAnnotations(e.Object)) > 0 },

@@ -1,5 +1,5 @@
-// Package budget decides whether one more node of a group may be made unavailable now (I5). Its functions are pure and
-// send no requests.
+// Package disruptionbudget decides whether one more node of a group may be made unavailable now (I5). Its functions are
+// pure and send no requests.
 package disruptionbudget
 
 import (
@@ -116,12 +116,12 @@ func CountRemainingDisruptions(group *v1alpha1.NodeGroupSpec, nodes []Node, reas
 	return max(0, min(limit-unavailable, stay-int(group.MinSize)))
 }
 
-// MaxUnavailable returns how many of a group's total nodes may be unavailable at once, and which disruption budget decides. The
-// error names an invalid budget.
+// MaxUnavailable returns how many of total nodes of a group may be unavailable at once, and which disruption budget
+// decides that. It returns an error for an invalid budget, with the field.
 func MaxUnavailable(budgets []v1alpha1.DisruptionBudget, total int, reason v1alpha1.Reason, now time.Time) (
 	limit int, by string, err error,
 ) {
-	limit, by = total, "no disruption budget now"
+	limit, by = total, "a group without an active disruption budget"
 	if len(budgets) == 0 {
 		return 1, "a group without disruption budgets", nil
 	}
@@ -148,21 +148,22 @@ func MaxUnavailable(budgets []v1alpha1.DisruptionBudget, total int, reason v1alp
 	return limit, by, nil
 }
 
-// IsBudgetActive reports whether a disruption budget applies at the time. Without a schedule it always does. With one, it applies
-// for its duration after each scheduled time. The error begins with the field, as in ".schedule: …".
+// IsBudgetActive reports whether a disruption budget applies at a time. A budget without a schedule always applies. A
+// budget with a schedule applies for its duration after each scheduled time. The text of an error begins with the field,
+// as in ".schedule: …".
 func IsBudgetActive(b v1alpha1.DisruptionBudget, now time.Time) (bool, error) {
 	if b.Schedule == "" {
 		return true, nil
 	}
 	if b.Duration == nil || b.Duration.Duration <= 0 {
-		return false, fmt.Errorf(".duration: want for how long the window stays open, such as 8h")
+		return false, fmt.Errorf(".duration: is missing or not positive: want the length of the window, such as 8h")
 	}
 	zone, err := time.LoadLocation(b.TimeZone)
 	if err != nil {
 		return false, fmt.Errorf(".timeZone: %q: %w: want a name of the IANA database, such as Europe/Stockholm", b.TimeZone, err)
 	}
 	if strings.Contains(b.Schedule, "TZ=") {
-		return false, fmt.Errorf(".schedule: %q: want the time zone in timeZone", b.Schedule)
+		return false, fmt.Errorf(".schedule: %q: contains a time zone: want it in timeZone", b.Schedule)
 	}
 	schedule, err := cron.ParseStandard(b.Schedule)
 	if err != nil {

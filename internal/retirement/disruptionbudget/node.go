@@ -18,8 +18,8 @@ type Node struct {
 	BeingRemoved bool
 }
 
-// NewNode converts a Node. With retiring, an admitted retirement removes it, even if that is not visible on the Node
-// yet.
+// NewNode converts a Node. If retiring is true, an admitted retirement removes the node, and the result counts as being
+// removed even if the Node does not show it yet.
 func NewNode(n *corev1.Node, retiring bool) Node {
 	facts := fromcorev1.NodeFacts(n)
 	reason, leaving := facts.UnavailableReason(retiring)
@@ -36,5 +36,5 @@ func IsBeingRemoved(n *corev1.Node) bool {
 	return n.DeletionTimestamp != nil || len(FindRemovingTools(n)) > 0 || len(claims) > 0
 }
 
-// FindRemovingTools returns the tools that are removing the node; see [cordon.Others].
+// FindRemovingTools returns the tools that are removing the node; see [cordon.RemovingTools].
 func FindRemovingTools(n *corev1.Node) []string { return fromcorev1.NodeFacts(n).RemovedBy }

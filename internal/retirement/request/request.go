@@ -23,8 +23,8 @@ type Request struct {
 	Spec v1alpha1.NodeRetirementSpec
 }
 
-// New returns the NodeRetirement of a request. It has no finalizer. The controller sets it, so that a NodeRetirement
-// that no manager selects can be deleted.
+// New returns the NodeRetirement of a request. The NodeRetirement has no finalizer, because the controller sets it. So
+// users can delete a NodeRetirement that no manager selects.
 func New(r Request) *v1alpha1.NodeRetirement {
 	rt := &v1alpha1.NodeRetirement{
 		ObjectMeta: metav1.ObjectMeta{Name: r.Name, Labels: maps.Clone(r.Labels)},
@@ -39,9 +39,9 @@ func New(r Request) *v1alpha1.NodeRetirement {
 // maxNameLength is the limit of the API server, in bytes.
 const maxNameLength = 253
 
-// NewName returns the name of a NodeRetirement that a rule requests. It consists of the node's name, the rule, and a hash
-// of the identity, such as the Node's UID and the previous try. Two managers with the same decision use the same name,
-// so that one NodeRetirement is created. A long node name is cut.
+// NewName returns the name of a NodeRetirement that a rule requests. The name consists of the node's name, the rule, and
+// a hash of the identity, such as the Node's UID and the number of the attempt. Two managers that decide the same use
+// the same name, so that only one NodeRetirement is created. A long node name is cut.
 func NewName(node, rule string, identity ...any) string {
 	sum := sha256.Sum256(fmt.Appendln(nil, identity...))
 	tail := "-" + rule + "-" + hex.EncodeToString(sum[:4])

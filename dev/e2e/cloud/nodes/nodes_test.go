@@ -17,7 +17,7 @@ import (
 	provider "github.com/slipway-dev/slipway/internal/cloud/azure"
 )
 
-func TestMain(m *testing.M) { os.Exit(testbed.RunTests(m)) }
+func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 // newProvider returns the provider as the manager creates it. It has a workload's identity, with tokens from the token
 // service.

@@ -82,8 +82,8 @@ func AsStatusError(err error) *StatusError {
 // multiPoolPath matches the path of a pool on a server with several pools. There, requests for a machine have no /pool prefix.
 var multiPoolPath = regexp.MustCompile(`/cloudpools/[^/]+/?$`)
 
-// MachinePath returns the path of a request for a machine, such as terminate, relative to the pool's URL.
-func MachinePath(base *url.URL, action string) string {
+// MachineActionPath returns the path of a request for a machine, such as terminate, relative to the pool's URL.
+func MachineActionPath(base *url.URL, action string) string {
 	if multiPoolPath.MatchString(base.Path) {
 		return action
 	}
@@ -150,30 +150,30 @@ func (c *Client) SetDesiredSize(ctx context.Context, n int) error {
 
 // Terminate terminates a machine.
 func (c *Client) Terminate(ctx context.Context, r Removal) error {
-	return c.post(ctx, MachinePath(c.base, "terminate"), r)
+	return c.post(ctx, MachineActionPath(c.base, "terminate"), r)
 }
 
 // Detach removes a machine from the pool without terminating it.
 func (c *Client) Detach(ctx context.Context, r Removal) error {
-	return c.post(ctx, MachinePath(c.base, "detach"), r)
+	return c.post(ctx, MachineActionPath(c.base, "detach"), r)
 }
 
 // SetMembershipStatus sets what the pool may do with a machine.
 func (c *Client) SetMembershipStatus(ctx context.Context, s SetMembershipStatus) error {
-	return c.post(ctx, MachinePath(c.base, "membershipStatus"), s)
+	return c.post(ctx, MachineActionPath(c.base, "membershipStatus"), s)
 }
 
 func (c *Client) resolveURL(path string) *url.URL { return c.base.JoinPath(path) }
 
 func (c *Client) get(ctx context.Context, path string, into any) error {
-	return c.send(ctx, http.MethodGet, path, nil, into)
+	return c.sendJSON(ctx, http.MethodGet, path, nil, into)
 }
 
 func (c *Client) post(ctx context.Context, path string, body any) error {
-	return c.send(ctx, http.MethodPost, path, body, nil)
+	return c.sendJSON(ctx, http.MethodPost, path, body, nil)
 }
 
-func (c *Client) send(ctx context.Context, method, path string, body, into any) error {
+func (c *Client) sendJSON(ctx context.Context, method, path string, body, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	address := c.resolveURL(path)
@@ -196,7 +196,7 @@ func (c *Client) send(ctx context.Context, method, path string, body, into any) 
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return fmt.Errorf("%s: %w", doing, stripURL(err))
+		return fmt.Errorf("%s: %w", doing, removeURLFromError(err))
 	}
 	defer func() { _ = response.Body.Close() }() // the body was read or is not needed
 	raw, err := io.ReadAll(io.LimitReader(response.Body, maxResponseSize+1))
@@ -225,8 +225,8 @@ func rejectWebPage(doing string, response *http.Response) error {
 	return nil
 }
 
-// stripURL removes the URL from an error, because it may contain a password.
-func stripURL(err error) error {
+// removeURLFromError removes the URL from an error, because it may contain a password.
+func removeURLFromError(err error) error {
 	var e *url.Error
 	if errors.As(err, &e) {
 		return e.Err

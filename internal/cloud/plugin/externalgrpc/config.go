@@ -98,8 +98,8 @@ func (c Config) isLocal() bool {
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
-// credentials reads the certificate files.
-func (c Config) credentials() (credentials.TransportCredentials, error) {
+// transportCredentials reads the certificate files.
+func (c Config) transportCredentials() (credentials.TransportCredentials, error) {
 	if c.Insecure {
 		return insecure.NewCredentials(), nil
 	}

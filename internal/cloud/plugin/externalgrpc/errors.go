@@ -11,9 +11,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 )
 
-// convertError converts the error of a call. It never returns a NotFoundError, because a proxy or a starting provider may
+// toProviderError converts the error of a call. It never returns a NotFoundError, because a proxy or a starting provider may
 // also return NOT_FOUND (I7).
-func (p *Provider) convertError(ctx context.Context, method string, err error) error {
+func (p *Provider) toProviderError(ctx context.Context, method string, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -54,7 +54,7 @@ func New(c Config) (*Provider, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	transport, err := c.credentials()
+	transport, err := c.transportCredentials()
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (p *Provider) Close() error {
 func (p *Provider) call(ctx context.Context, method string, do func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	return p.convertError(ctx, method, do(bounded))
+	return p.toProviderError(ctx, method, do(bounded))
 }
 
 func (p *Provider) Name() string { return p.config.Name }
@@ -161,20 +161,20 @@ func (p *Provider) Delete(ctx context.Context, id string) (cloud.Operation, erro
 	if d == nil {
 		d = &deletionRequest{done: make(chan struct{}), began: time.Now()}
 		p.deletions[id] = d
-		go p.requestDeletion(context.WithoutCancel(ctx), id, d)
+		go p.sendSharedDeletion(context.WithoutCancel(ctx), id, d)
 		p.mu.Unlock()
-		return p.awaitRequest(ctx, id, d)
+		return p.awaitDeletionRequest(ctx, id, d)
 	}
 	p.mu.Unlock()
-	if op, err := p.awaitRequest(ctx, id, d); err != nil {
+	if op, err := p.awaitDeletionRequest(ctx, id, d); err != nil {
 		return op, err
 	}
-	return p.followDeletion(ctx, id, d)
+	return p.checkOrRepeatDeletion(ctx, id, d)
 }
 
-// requestDeletion sends a deletion once for all callers. It has its own timeout and ignores the first caller's context. Otherwise
+// sendSharedDeletion sends a deletion once for all callers. It has its own timeout and ignores the first caller's context. Otherwise
 // it would remain unknown whether the size decreases.
-func (p *Provider) requestDeletion(ctx context.Context, id string, d *deletionRequest) {
+func (p *Provider) sendSharedDeletion(ctx context.Context, id string, d *deletionRequest) {
 	d.err = p.sendDeletion(ctx, id, d)
 	if d.err != nil {
 		p.forgetDeletion(id, d)
@@ -203,14 +203,14 @@ func (p *Provider) sendDeletion(ctx context.Context, id string, d *deletionReque
 		}, grpc.Peer(&sent))
 		return err
 	})
-	if err != nil && sent.Addr != nil && p.mayHaveStarted(ctx, err, id, r.groups[i.Group]) {
+	if err != nil && sent.Addr != nil && p.mayHaveStartedDeletion(ctx, err, id, r.groups[i.Group]) {
 		d.uncertainError = err.Error() // the state of the instance decides
 		return nil
 	}
 	return err
 }
 
-// mayHaveStarted reports whether a deletion that returned an error may have started. If a started deletion counted as
+// mayHaveStartedDeletion reports whether a deletion that returned an error may have started. If a started deletion counted as
 // refused, an instance would be lost without a drain. The opposite error only costs patience. So the codes that gRPC
 // itself returns for a lost response do not count as refusals, even if the provider sent them. INTERNAL is a reset
 // stream.
@@ -218,7 +218,7 @@ func (p *Provider) sendDeletion(ctx context.Context, id string, d *deletionReque
 // UNKNOWN is Go's code for a plain error and the refusal of most providers. The cluster autoscaler also retries after
 // it. Some providers decrease the size before they fail, and a proxy's page is UNKNOWN too. So the provider is read
 // again. Every other code is a refusal.
-func (p *Provider) mayHaveStarted(ctx context.Context, err error, id string, before cloud.Group) bool {
+func (p *Provider) mayHaveStartedDeletion(ctx context.Context, err error, id string, before cloud.Group) bool {
 	switch status.Code(err) {
 	case codes.DeadlineExceeded, codes.Canceled, codes.Unavailable, codes.Internal, codes.DataLoss:
 		return !cloud.IsThrottled(err)
@@ -233,7 +233,7 @@ func (p *Provider) mayHaveStarted(ctx context.Context, err error, id string, bef
 	return false
 }
 
-func (p *Provider) awaitRequest(ctx context.Context, id string, d *deletionRequest) (cloud.Operation, error) {
+func (p *Provider) awaitDeletionRequest(ctx context.Context, id string, d *deletionRequest) (cloud.Operation, error) {
 	select {
 	case <-d.done:
 	case <-ctx.Done():
@@ -245,8 +245,8 @@ func (p *Provider) awaitRequest(ctx context.Context, id string, d *deletionReque
 	return cloud.NewOperation(operation{Delete: id}, d.began), nil
 }
 
-// followDeletion checks an earlier deletion and repeats it if it failed.
-func (p *Provider) followDeletion(ctx context.Context, id string, d *deletionRequest) (cloud.Operation, error) {
+// checkOrRepeatDeletion checks an earlier deletion and repeats it if it failed.
+func (p *Provider) checkOrRepeatDeletion(ctx context.Context, id string, d *deletionRequest) (cloud.Operation, error) {
 	i, err := p.Instance(ctx, id)
 	if cloud.IsNotFound(err) {
 		p.forgetDeletion(id, d)
@@ -261,8 +261,8 @@ func (p *Provider) followDeletion(ctx context.Context, id string, d *deletionReq
 	return cloud.NewOperation(operation{Delete: id}, d.began), nil
 }
 
-// uncertainErrorOf returns the error of a deletion that may have started anyway, for messages.
-func (p *Provider) uncertainErrorOf(id string) string {
+// uncertainDeletionError returns the error of a deletion that may have started anyway, for messages.
+func (p *Provider) uncertainDeletionError(id string) string {
 	p.mu.Lock()
 	d := p.deletions[id]
 	p.mu.Unlock()
@@ -401,7 +401,7 @@ func (p *Provider) Status(ctx context.Context, op cloud.Operation) (cloud.Operat
 		return cloud.OperationStatus{}, err
 	}
 	failure := deletionFailure(i, op.Started)
-	if lost := p.uncertainErrorOf(o.Delete); failure != nil && lost != "" {
+	if lost := p.uncertainDeletionError(o.Delete); failure != nil && lost != "" {
 		failure = fmt.Errorf("%w; the request failed with %s", failure, lost)
 	}
 	return cloud.OperationStatus{Done: failure != nil, Err: failure}, nil

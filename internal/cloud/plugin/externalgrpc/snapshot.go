@@ -49,8 +49,8 @@ func (p *Provider) findInstance(r *snapshot, id string) (cloud.Instance, error) 
 // maxCachedGroups limits the cached groups of instances.
 const maxCachedGroups = 20_000
 
-// cacheGroups caches the group of each instance.
-func (p *Provider) cacheGroups(r *snapshot) {
+// cacheInstanceGroups caches the group of each instance.
+func (p *Provider) cacheInstanceGroups(r *snapshot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for group, list := range r.instances {
@@ -67,9 +67,9 @@ func (p *Provider) cacheGroups(r *snapshot) {
 // concurrent deletions need two.
 func (p *Provider) readSnapshot(ctx context.Context) (*snapshot, error) {
 	r, err := p.snapshots.Read(ctx, func(ctx context.Context) (*snapshot, error) {
-		r, err := p.readAll(ctx)
+		r, err := p.refreshAndReadGroups(ctx)
 		if err == nil {
-			p.cacheGroups(r)
+			p.cacheInstanceGroups(r)
 		}
 		return r, err
 	})
@@ -79,7 +79,7 @@ func (p *Provider) readSnapshot(ctx context.Context) (*snapshot, error) {
 	return r, err
 }
 
-func (p *Provider) readAll(ctx context.Context) (*snapshot, error) {
+func (p *Provider) refreshAndReadGroups(ctx context.Context) (*snapshot, error) {
 	if err := p.call(ctx, "Refresh", func(ctx context.Context) error {
 		_, err := p.client.Refresh(ctx, &pb.RefreshRequest{})
 		return err

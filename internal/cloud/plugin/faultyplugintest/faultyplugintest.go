@@ -46,9 +46,9 @@ const (
 	LeavesChild             Mode = "forker"      // leaves a child process that keeps its output open
 )
 
-// RunAsPlugin turns the process into a plugin if a script of Write started it, and then does not return. Test packages call it
+// RunAsPluginIfRequested turns the process into a plugin if a script of Write started it, and then does not return. Test packages call it
 // from init.
-func RunAsPlugin(good func()) {
+func RunAsPluginIfRequested(good func()) {
 	mode := Mode(os.Getenv(modeVariable))
 	if mode == "" {
 		return
@@ -73,8 +73,8 @@ func RunAsPlugin(good func()) {
 	os.Exit(0)
 }
 
-// Write writes a plugin into a directory: a script that runs this test binary with a mode. It replaces an existing one.
-func Write(directory, cloudType string, mode Mode) error {
+// WritePluginScript writes a plugin into a directory: a script that runs this test binary with a mode. It replaces an existing one.
+func WritePluginScript(directory, cloudType string, mode Mode) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func (b faultyServer) intercept(ctx context.Context, request any, info *grpc.Una
 	}
 	if strings.HasSuffix(info.FullMethod, "/Configure") && b.mode != HangsInConfigure {
 		if b.mode == LeavesChild {
-			startChild()
+			startOrphanedChild()
 		}
 		return &pluginv1.ConfigureResponse{}, nil
 	}

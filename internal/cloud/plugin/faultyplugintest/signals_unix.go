@@ -43,8 +43,8 @@ func Freeze(ctx context.Context, pid int) error {
 	return nil
 }
 
-// startChild starts a child that outlives this process and inherits its output.
-func startChild() {
+// startOrphanedChild starts a child that outlives this process and inherits its output.
+func startOrphanedChild() {
 	child := exec.Command("sleep", "30") //nolint:noctx // it is to outlive this process
 	child.Stdout, child.Stderr = os.NewFile(1, "stdout"), os.NewFile(2, "stderr")
 	if err := child.Start(); err != nil {

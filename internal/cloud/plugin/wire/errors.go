@@ -36,11 +36,11 @@ func FromError(err error) *pluginv1.Error {
 		}}
 	case errors.As(err, &throttled):
 		message.Kind = &pluginv1.Error_Throttled{Throttled: &pluginv1.Throttled{
-			After: durationpb.New(throttled.RetryAfter), Message: textOf(throttled.Err),
+			After: durationpb.New(throttled.RetryAfter), Message: errorText(throttled.Err),
 		}}
 	case errors.As(err, &refused):
 		message.Kind = &pluginv1.Error_Refused{Refused: &pluginv1.Refused{
-			Reason: FromRefusal(refused.Reason), Message: textOf(refused.Err),
+			Reason: FromRefusal(refused.Reason), Message: errorText(refused.Err),
 		}}
 	}
 	return message
@@ -134,7 +134,7 @@ func FromStatus(err error) (_ error, answered bool) {
 	return err, false
 }
 
-func textOf(err error) string {
+func errorText(err error) string {
 	if err == nil {
 		return ""
 	}

@@ -15,16 +15,16 @@ import (
 )
 
 var (
-	seeds     = flag.Int("faults.seeds", number("SLIPWAY_FAULT_SEEDS", 500), "how many schedules of faults to run in virtual time")
+	seeds     = flag.Int("faults.seeds", intFromEnv("SLIPWAY_FAULT_SEEDS", 500), "how many schedules of faults to run in virtual time")
 	realSeeds = flag.Int("faults.real", 48, "how many of them to run on a control plane too")
 	firstSeed = flag.Int("faults.first", 1, "the first of them")
 )
 
-// stagesAtOnce is how many schedules run concurrently on a control plane. Each schedule mostly waits.
-const stagesAtOnce = 16
+// concurrentRuns is how many schedules run concurrently on a control plane. Each schedule mostly waits.
+const concurrentRuns = 16
 
-// number reads a flag's default from the environment, which `make test` can set.
-func number(variable string, fallback int) int {
+// intFromEnv reads a flag's default from the environment, which `make test` can set.
+func intFromEnv(variable string, fallback int) int {
 	text := os.Getenv(variable)
 	if text == "" {
 		return fallback
@@ -46,8 +46,8 @@ var failedOnce = []int{
 	122, // an old answer lacked the cordon claim, and the cordon stayed on a node that was left to another tool
 }
 
-// inOrder returns n seeds from first on, with the previously failed seeds first.
-func inOrder(first, n int) []int {
+// knownFailuresFirst returns n seeds from first on, with the previously failed seeds first.
+func knownFailuresFirst(first, n int) []int {
 	var known, others []int
 	for seed := first; seed < first+n; seed++ {
 		if slices.Contains(failedOnce, seed) {
@@ -61,19 +61,19 @@ func inOrder(first, n int) []int {
 
 // These are the delay of late answers and the age of stale reads. In addition, the seed sets the share of failing requests.
 const (
-	late  = 400 * time.Millisecond
-	stale = 2 * time.Second
+	lateAnswer = 400 * time.Millisecond
+	staleRead  = 2 * time.Second
 )
 
-// TestWhateverFailsEveryRetirementEndsAndNoInvariantIsBroken retires nodes while the API server and the cloud fail. They
+// TestFaultSchedulesOnControlPlane retires nodes while the API server and the cloud fail. They
 // answer late, with 429, 500 and 503, partially, or not at all although they have carried out the request. Watches break
 // or lag, and reads are old. Other clients change the same nodes. A seed decides all faults.
 //
-// Each seed has its own manager in this process, with the permissions of the shipped manifests, behind proxies. A judge
+// Each seed has its own manager in this process, with the permissions of the shipped manifests, behind proxies. A checker
 // checks each request, and finds the request that would break an invariant.
-func TestWhateverFailsEveryRetirementEndsAndNoInvariantIsBroken(t *testing.T) {
+func TestFaultSchedulesOnControlPlane(t *testing.T) {
 	t.Parallel()
-	left := inOrder(*firstSeed, *seeds)
+	left := knownFailuresFirst(*firstSeed, *seeds)
 	left = left[:min(len(left), *realSeeds)]
 	testbed.AddSummaryNote(t, fmt.Sprintf("retirement: %d schedules of faults on a control plane", len(left)))
 	next := make(chan int, len(left))
@@ -82,12 +82,12 @@ func TestWhateverFailsEveryRetirementEndsAndNoInvariantIsBroken(t *testing.T) {
 	}
 	close(next)
 	var stages sync.WaitGroup
-	for range stagesAtOnce {
+	for range concurrentRuns {
 		stages.Go(func() {
 			for seed := range next {
 				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-					sc := sceneOf(uint64(seed))
-					newMachines(t, fmt.Sprint("f", seed), sc.nodes).play(sc)
+					sc := newSchedule(uint64(seed))
+					newPool(t, fmt.Sprint("f", seed), sc.nodes).runSchedule(sc)
 				})
 			}
 		})
@@ -95,17 +95,17 @@ func TestWhateverFailsEveryRetirementEndsAndNoInvariantIsBroken(t *testing.T) {
 	stages.Wait()
 }
 
-// TestFaultSchedulesInVirtualTime plays all schedules on a cluster in memory. The manager, the faults and the judge are
+// TestFaultSchedulesInVirtualTime runs all schedules on a cluster in memory. The manager, the faults and the checker are
 // the same as on the control plane. Authorization, admission, validation and the tokens of ARM are not covered.
 func TestFaultSchedulesInVirtualTime(t *testing.T) {
 	testbed.UseOneThread(t)
-	all := inOrder(*firstSeed, *seeds)
+	all := knownFailuresFirst(*firstSeed, *seeds)
 	testbed.AddSummaryNote(t, fmt.Sprintf("retirement: %d schedules of faults in virtual time", len(all)))
 	for _, seed := range all {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				sc := sceneOf(uint64(seed))
-				inMemory(t).machines(t, fmt.Sprint("f", seed), sc.nodes).play(sc)
+				sc := newSchedule(uint64(seed))
+				inMemory(t).addPool(t, fmt.Sprint("f", seed), sc.nodes).runSchedule(sc)
 			})
 		})
 	}

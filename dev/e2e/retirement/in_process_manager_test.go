@@ -20,24 +20,24 @@ import (
 	"github.com/slipway-dev/slipway/internal/manager"
 )
 
-// embedded is a manager in this process that restarts whenever it ends.
-type embedded struct {
+// inProcessManager is a manager in this process that restarts whenever it ends.
+type inProcessManager struct {
 	config manager.Config
 	kube   rest.Config
 	api    kubeapi.Config
 	log    *slog.Logger
 	// connect, if set, connects the next manager, and returns a function that cuts its connections.
-	connect func(*embedded) (cut func())
+	connect func(*inProcessManager) (cut func())
 
 	mu   sync.Mutex
 	kill context.CancelFunc // ends the current manager
 }
 
-// embed prepares a manager with the given flags that reaches the API server through a proxy.
-func embed(t *testing.T, kube rest.Config, api kubeapi.Config, log io.Writer, flags ...string) *embedded {
+// newInProcessManager prepares a manager with the given flags that reaches the API server through a proxy.
+func newInProcessManager(t *testing.T, kube rest.Config, api kubeapi.Config, log io.Writer, flags ...string) *inProcessManager {
 	t.Helper()
 	kube.QPS, kube.UserAgent = -1, "slipway-manager/test"
-	e := &embedded{kube: kube, api: api, log: slog.New(slog.NewTextHandler(log, nil))}
+	e := &inProcessManager{kube: kube, api: api, log: slog.New(slog.NewTextHandler(log, nil))}
 	set := pflag.NewFlagSet("manager", pflag.ContinueOnError)
 	e.config.AddFlags(set)
 	if err := set.Parse(append(flags, "--leader-elect=false", "--listen=")); err != nil {
@@ -48,7 +48,7 @@ func embed(t *testing.T, kube rest.Config, api kubeapi.Config, log io.Writer, fl
 
 // run keeps a manager running until ctx ends. If a manager cannot start because its first requests fail, run starts it
 // again, as the kubelet would.
-func (e *embedded) run(ctx context.Context) {
+func (e *inProcessManager) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		life, cancel := context.WithCancel(ctx)
 		kill := cancel
@@ -59,7 +59,7 @@ func (e *embedded) run(ctx context.Context) {
 		e.mu.Lock()
 		e.kill = kill
 		e.mu.Unlock()
-		err := e.live(life)
+		err := e.runOnce(life)
 		kill()
 		e.log.Info("the manager has ended", "err", err)
 		select {
@@ -71,13 +71,13 @@ func (e *embedded) run(ctx context.Context) {
 
 // crash ends the current manager, as SIGKILL does. It cuts the connections, and therefore no later request of that
 // manager succeeds.
-func (e *embedded) crash() {
+func (e *inProcessManager) crash() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.kill()
 }
 
-func (e *embedded) live(ctx context.Context) error {
+func (e *inProcessManager) runOnce(ctx context.Context) error {
 	api, err := e.api.NewClient(e.kube.UserAgent)
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func (a account) RoundTrip(r *http.Request) (*http.Response, error) {
 	return a.next.RoundTrip(r)
 }
 
-var theAccount struct {
+var managerToken struct {
 	sync.Once
 	token     string
 	transport http.RoundTripper
@@ -111,8 +111,8 @@ var theAccount struct {
 // account returns the transport of a manager in this process.
 func (f *fixture) account() account {
 	f.t.Helper()
-	theAccount.Do(func() {
-		theAccount.err = func() error {
+	managerToken.Do(func() {
+		managerToken.err = func() error {
 			path, err := f.ServiceAccountKubeconfig(f.ctx, managerNamespace, managerAccount, controlplane.TokenOptions{})
 			if err != nil {
 				return err
@@ -124,11 +124,11 @@ func (f *fixture) account() account {
 			if config.BearerToken == "" {
 				return fmt.Errorf("%s holds no token", path)
 			}
-			theAccount.token = config.BearerToken
-			theAccount.transport, err = rest.TransportFor(rest.AnonymousClientConfig(f.RESTConfig()))
+			managerToken.token = config.BearerToken
+			managerToken.transport, err = rest.TransportFor(rest.AnonymousClientConfig(f.RESTConfig()))
 			return err
 		}()
 	})
-	f.check(theAccount.err)
-	return account{theAccount.token, f.alone(theAccount.transport)}
+	f.check(managerToken.err)
+	return account{managerToken.token, f.isolate(managerToken.transport)}
 }

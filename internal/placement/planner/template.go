@@ -20,31 +20,31 @@ var poolLabels = [...]string{
 	"kubernetes.azure.com/agentpool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool", "karpenter.sh/nodepool",
 }
 
-// DeriveFlavours derives the instance types of a cluster from its nodes. Nodes of one pool and instance type form one
-// flavour. The template is conservative, so that a pod that fits it also fits a real instance: it has only the common
-// labels and taints and the smallest allocatable amounts, minus the largest DaemonSet requests. All flavours have the
+// DeriveTemplates derives the instance types of a cluster from its nodes. Nodes of one pool and instance type form one
+// template. It is conservative, so that a pod that fits it also fits a real instance: its node has only the common
+// labels and taints and the smallest allocatable amounts, minus the largest DaemonSet requests. All templates have the
 // same cost. A pool without nodes is unknown.
-func DeriveFlavours(o *saved.Objects) []Flavour {
-	daemons := sumDaemonSetRequests(o.Pods)
-	kinds := map[flavourKey][]*corev1.Node{}
+func DeriveTemplates(o *saved.Objects) []Template {
+	daemons := sumDaemonSetRequestsByNode(o.Pods)
+	kinds := map[templateKey][]*corev1.Node{}
 	for _, n := range o.Nodes {
 		if fromcorev1.NodeFacts(n).ControlPlane == "" {
-			kinds[newFlavourKey(n)] = append(kinds[newFlavourKey(n)], n)
+			kinds[newTemplateKey(n)] = append(kinds[newTemplateKey(n)], n)
 		}
 	}
-	flavours := make([]Flavour, 0, len(kinds))
-	for _, k := range slices.SortedFunc(maps.Keys(kinds), flavourKey.compare) {
+	templates := make([]Template, 0, len(kinds))
+	for _, k := range slices.SortedFunc(maps.Keys(kinds), templateKey.compare) {
 		nodes := kinds[k]
-		flavours = append(flavours, Flavour{Name: k.String(), Template: buildTemplate(nodes, daemons), Cost: 1, Zones: listZones(nodes)})
+		templates = append(templates, Template{Name: k.String(), Node: buildConservativeTemplate(nodes, daemons), Cost: 1, Zones: listZonesIfAllZoned(nodes)})
 	}
-	return flavours
+	return templates
 }
 
-// flavourKey identifies a flavour: pool and instance type, or the capacity if neither is known.
-type flavourKey struct{ pool, instanceType, capacity string }
+// templateKey identifies a template: pool and instance type, or the capacity if neither is known.
+type templateKey struct{ pool, instanceType, capacity string }
 
-func newFlavourKey(n *corev1.Node) flavourKey {
-	k := flavourKey{instanceType: n.Labels[corev1.LabelInstanceTypeStable]}
+func newTemplateKey(n *corev1.Node) templateKey {
+	k := templateKey{instanceType: n.Labels[corev1.LabelInstanceTypeStable]}
 	for _, label := range poolLabels {
 		if k.pool = n.Labels[label]; k.pool != "" {
 			break
@@ -58,18 +58,18 @@ func newFlavourKey(n *corev1.Node) flavourKey {
 }
 
 // compare orders keys field by field, so that the separator in the name does not matter.
-func (k flavourKey) compare(other flavourKey) int {
+func (k templateKey) compare(other templateKey) int {
 	return cmp.Or(cmp.Compare(k.pool, other.pool), cmp.Compare(k.instanceType, other.instanceType),
 		cmp.Compare(k.capacity, other.capacity))
 }
 
-func (k flavourKey) String() string {
+func (k templateKey) String() string {
 	parts := []string{k.pool, k.instanceType, k.capacity}
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "/")
 }
 
-// buildTemplate returns the smallest node that one more instance of the flavour would register.
-func buildTemplate(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) *corev1.Node {
+// buildConservativeTemplate returns the smallest node that one more instance of the template would register.
+func buildConservativeTemplate(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) *corev1.Node {
 	first := nodes[0]
 	out := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Labels: maps.Clone(first.Labels)},
@@ -83,7 +83,7 @@ func buildTemplate(nodes []*corev1.Node, daemons map[string]corev1.ResourceList)
 			out.Spec.Taints = append(out.Spec.Taints, t)
 		}
 	}
-	out.Status.Allocatable = minAllocatable(nodes, daemons)
+	out.Status.Allocatable = minAllocatableAfterDaemons(nodes, daemons)
 	out.Status.Capacity = out.Status.Allocatable
 	return out
 }
@@ -99,9 +99,9 @@ func hasTaint(n *corev1.Node, t corev1.Taint) bool {
 	})
 }
 
-// minAllocatable returns, per resource, the smallest allocatable amount of the nodes minus the DaemonSet requests on
+// minAllocatableAfterDaemons returns, per resource, the smallest allocatable amount of the nodes minus the DaemonSet requests on
 // that node. It omits resources that one of the nodes does not have.
-func minAllocatable(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) corev1.ResourceList {
+func minAllocatableAfterDaemons(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) corev1.ResourceList {
 	var out corev1.ResourceList
 	for _, n := range nodes {
 		free := n.Status.Allocatable.DeepCopy()
@@ -125,8 +125,8 @@ func minAllocatable(nodes []*corev1.Node, daemons map[string]corev1.ResourceList
 	return out
 }
 
-// sumDaemonSetRequests returns the requests of the DaemonSet pods per node, with their number as "pods".
-func sumDaemonSetRequests(pods []*corev1.Pod) map[string]corev1.ResourceList {
+// sumDaemonSetRequestsByNode returns the requests of the DaemonSet pods per node, with their number as "pods".
+func sumDaemonSetRequestsByNode(pods []*corev1.Pod) map[string]corev1.ResourceList {
 	sums := map[string]corev1.ResourceList{}
 	for _, p := range pods {
 		owner := metav1.GetControllerOfNoCopy(p)
@@ -149,8 +149,8 @@ func sumDaemonSetRequests(pods []*corev1.Pod) map[string]corev1.ResourceList {
 	return sums
 }
 
-// listZones lists the zones of the nodes. It is empty if a node has no zone.
-func listZones(nodes []*corev1.Node) []string {
+// listZonesIfAllZoned lists the zones of the nodes. It is empty if a node has no zone.
+func listZonesIfAllZoned(nodes []*corev1.Node) []string {
 	found := map[string]bool{}
 	for _, n := range nodes {
 		zone := n.Labels[corev1.LabelTopologyZone]

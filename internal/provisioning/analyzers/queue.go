@@ -1,4 +1,4 @@
-package advised
+package analyzers
 
 import (
 	"sync"
@@ -48,8 +48,8 @@ func newEventQueue() *eventQueue {
 	return q
 }
 
-// put adds an event. It reports whether it dropped another one.
-func (q *eventQueue) put(e podEvent) (dropped bool) {
+// putDroppingOldest adds an event. It reports whether it dropped another one.
+func (q *eventQueue) putDroppingOldest(e podEvent) (dropped bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if _, waits := q.events[e.key()]; !waits {
@@ -65,13 +65,13 @@ func (q *eventQueue) put(e podEvent) (dropped bool) {
 	return dropped
 }
 
-// putBack returns a failed event to the queue, unless a later event of its kind has arrived.
-func (q *eventQueue) putBack(e podEvent) {
+// putBackUnlessReplaced returns a failed event to the queue, unless a later event of its kind has arrived.
+func (q *eventQueue) putBackUnlessReplaced(e podEvent) {
 	q.mu.Lock()
 	_, later := q.events[e.key()]
 	q.mu.Unlock()
 	if !later {
-		q.put(e)
+		q.putDroppingOldest(e)
 	}
 }
 

@@ -1,10 +1,10 @@
-// Package advised shows pod events to plugins, and applies their requests. A request for instances becomes a launch
+// Package analyzers shows pod events to plugins, and applies their requests. A request for instances becomes a launch
 // request, within the limits of every launch. A request to retire a node becomes a NodeRetirement, which respects the
 // minimum, the budgets and the pods.
 //
 // A plugin cannot block Slipway. Each plugin has its own limited queue, and each call has a timeout. An event with a
 // failed call is shown twice more, after pauses, and is then dropped. Nothing waits for a plugin.
-package advised
+package analyzers
 
 import (
 	"context"
@@ -52,7 +52,7 @@ type LaunchRequests interface {
 	RemoveByPrefix(prefix string)
 }
 
-// Options configure an Advised. All fields but Selector are required.
+// Options configure a Runner. All fields but Selector are required.
 type Options struct {
 	// Kube watches whole Pods, as plugins get them. It is used only if a plugin wants events.
 	Kube kubernetes.Interface
@@ -67,17 +67,17 @@ type Options struct {
 	Selector labels.Selector
 }
 
-// Runner runs the plugins. It implements manager.Runnable.
-type Runner struct {
+// PluginRunner runs the plugins. It implements manager.Runnable.
+type PluginRunner struct {
 	options Options
 	queues  []*eventQueue // in the order of the analyzers
 }
 
-func New(o Options) *Runner {
+func New(o Options) *PluginRunner {
 	if o.Selector == nil {
 		o.Selector = labels.Everything()
 	}
-	a := &Runner{options: o}
+	a := &PluginRunner{options: o}
 	for range o.Analyzers {
 		a.queues = append(a.queues, newEventQueue())
 	}
@@ -85,10 +85,10 @@ func New(o Options) *Runner {
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
-func (*Runner) NeedLeaderElection() bool { return true }
+func (*PluginRunner) NeedLeaderElection() bool { return true }
 
-// Start runs until ctx ends. If no plugin wants events, it watches nothing.
-func (a *Runner) Start(ctx context.Context) error {
+// Start runs the plugins until ctx ends. If no plugin wants events of pods, it watches no pods.
+func (a *PluginRunner) Start(ctx context.Context) error {
 	wanted := false
 	for _, analyzer := range a.options.Analyzers {
 		wants := analyzer.Events()
@@ -105,7 +105,7 @@ func (a *Runner) Start(ctx context.Context) error {
 	var work sync.WaitGroup
 	for i, analyzer := range a.options.Analyzers {
 		for range maxConcurrentCalls {
-			work.Go(func() { a.showEvents(ctx, analyzer, a.queues[i]) })
+			work.Go(func() { a.sendEventsToPlugin(ctx, analyzer, a.queues[i]) })
 		}
 	}
 	factory.Start(ctx.Done())
@@ -118,21 +118,21 @@ func (a *Runner) Start(ctx context.Context) error {
 	return nil
 }
 
-func (a *Runner) eventHandler() cache.ResourceEventHandler {
+func (a *PluginRunner) eventHandler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { a.queueEvent(podModified, o) },
-		UpdateFunc: func(_, o any) { a.queueEvent(podModified, o) },
+		AddFunc:    func(o any) { a.queuePodEvent(podModified, o) },
+		UpdateFunc: func(_, o any) { a.queuePodEvent(podModified, o) },
 		DeleteFunc: func(o any) {
 			if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = last.Obj
 			}
-			a.queueEvent(podDeleted, o)
+			a.queuePodEvent(podDeleted, o)
 		},
 	}
 }
 
-// queueEvent queues an event for each plugin that wants it.
-func (a *Runner) queueEvent(kind eventKind, o any) {
+// queuePodEvent queues an event for each plugin that wants it.
+func (a *PluginRunner) queuePodEvent(kind eventKind, o any) {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {
 		return
@@ -144,14 +144,14 @@ func (a *Runner) queueEvent(kind eventKind, o any) {
 		if wants := analyzer.Events(); kind == podModified && !wants.Modify || kind == podDeleted && !wants.Delete {
 			continue
 		}
-		if a.queues[i].put(podEvent{kind: kind, pod: pod}) {
+		if a.queues[i].putDroppingOldest(podEvent{kind: kind, pod: pod}) {
 			a.options.Metrics.countEvent(analyzer.Name(), kind, resultDropped)
 		}
 	}
 }
 
-// showEvents shows the events of a queue to a plugin.
-func (a *Runner) showEvents(ctx context.Context, analyzer advice.Analyzer, q *eventQueue) {
+// sendEventsToPlugin takes the events from a queue and shows each to a plugin, until the queue is closed.
+func (a *PluginRunner) sendEventsToPlugin(ctx context.Context, analyzer advice.Analyzer, q *eventQueue) {
 	for {
 		e, ok := q.waitForNext()
 		if !ok {
@@ -162,18 +162,18 @@ func (a *Runner) showEvents(ctx context.Context, analyzer advice.Analyzer, q *ev
 		case err == nil:
 			a.options.Metrics.countEvent(analyzer.Name(), e.kind, resultAnswered)
 			for i, w := range requests {
-				a.applyRequest(ctx, analyzer, e.pod, i, w)
+				a.applyRecommendation(ctx, analyzer, e.pod, i, w)
 			}
 		case ctx.Err() != nil:
 			return
 		default:
-			a.retryEvent(ctx, analyzer, q, e, err)
+			a.retryOrDropEvent(ctx, analyzer, q, e, err)
 		}
 	}
 }
 
 // callPlugin calls the plugin once, and validates its answer.
-func (a *Runner) callPlugin(ctx context.Context, analyzer advice.Analyzer, e podEvent) ([]advice.Recommendation, error) {
+func (a *PluginRunner) callPlugin(ctx context.Context, analyzer advice.Analyzer, e podEvent) ([]advice.Recommendation, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	began := time.Now()
@@ -189,8 +189,8 @@ func (a *Runner) callPlugin(ctx context.Context, analyzer advice.Analyzer, e pod
 	return requests, advice.Validate(requests)
 }
 
-// retryEvent queues a failed event again after a pause, or drops it after the last try.
-func (a *Runner) retryEvent(ctx context.Context, analyzer advice.Analyzer, q *eventQueue, e podEvent, err error) {
+// retryOrDropEvent queues a failed event again after a pause, or drops it after the last try.
+func (a *PluginRunner) retryOrDropEvent(ctx context.Context, analyzer advice.Analyzer, q *eventQueue, e podEvent, err error) {
 	a.options.Metrics.countEvent(analyzer.Name(), e.kind, resultFailed)
 	e.tries++
 	log := a.options.Log.With("plugin", analyzer.Name(), "event", e.kind, "pod", e.pod.Namespace+"/"+e.pod.Name, "err", err)
@@ -201,16 +201,16 @@ func (a *Runner) retryEvent(ctx context.Context, analyzer advice.Analyzer, q *ev
 	}
 	log.Debug("the plugin failed; its event is retried", "tries", e.tries)
 	if elapsed.Sleep(ctx, firstRetryPause<<(e.tries-1)) {
-		q.putBack(e)
+		q.putBackUnlessReplaced(e)
 	}
 }
 
-// applyRequest applies a request of a plugin.
-func (a *Runner) applyRequest(ctx context.Context, analyzer advice.Analyzer, pod *corev1.Pod, i int, w advice.Recommendation) {
+// applyRecommendation applies a request of a plugin.
+func (a *PluginRunner) applyRecommendation(ctx context.Context, analyzer advice.Analyzer, pod *corev1.Pod, i int, w advice.Recommendation) {
 	var err error
 	kind := "retire"
 	if w.Grow != nil {
-		kind, err = "grow", a.requestInstances(ctx, analyzer, pod, i, w)
+		kind, err = "grow", a.addLaunchRequest(ctx, analyzer, pod, i, w)
 	} else {
 		err = a.requestRetirement(ctx, analyzer, w)
 	}
@@ -224,8 +224,8 @@ func requestIDPrefix(analyzer advice.Analyzer, pod *corev1.Pod) string {
 	return analyzer.Name() + "/" + string(pod.UID) + "/"
 }
 
-// requestInstances adds a launch request for a group of the plugin's own cloud.
-func (a *Runner) requestInstances(ctx context.Context, analyzer advice.Analyzer, pod *corev1.Pod, i int, w advice.Recommendation) error {
+// addLaunchRequest adds a launch request for a group of the plugin's own cloud.
+func (a *PluginRunner) addLaunchRequest(ctx context.Context, analyzer advice.Analyzer, pod *corev1.Pod, i int, w advice.Recommendation) error {
 	groups, err := a.options.Groups.List(ctx)
 	if err != nil {
 		return err
@@ -252,12 +252,12 @@ func describeReason(analyzer advice.Analyzer, w advice.Recommendation) string {
 }
 
 // requestRetirement creates the NodeRetirement of a node in the plugin's own cloud.
-func (a *Runner) requestRetirement(ctx context.Context, analyzer advice.Analyzer, w advice.Recommendation) error {
+func (a *PluginRunner) requestRetirement(ctx context.Context, analyzer advice.Analyzer, w advice.Recommendation) error {
 	var n corev1.Node
 	if err := a.options.Client.Get(ctx, client.ObjectKey{Name: w.Retire.Node}, &n); err != nil {
 		return fmt.Errorf("retire.node: %w", err)
 	}
-	g, err := a.findGroup(ctx, analyzer, &n)
+	g, err := a.findGroupInPluginCloud(ctx, analyzer, &n)
 	if err != nil {
 		return err
 	}
@@ -292,8 +292,8 @@ func (a *Runner) requestRetirement(ctx context.Context, analyzer advice.Analyzer
 	return nil
 }
 
-// findGroup returns the group of a node, if it belongs to the plugin's own cloud.
-func (a *Runner) findGroup(ctx context.Context, analyzer advice.Analyzer, n *corev1.Node) (*v1alpha1.NodeGroup, error) {
+// findGroupInPluginCloud returns the group of a node, if it belongs to the plugin's own cloud.
+func (a *PluginRunner) findGroupInPluginCloud(ctx context.Context, analyzer advice.Analyzer, n *corev1.Node) (*v1alpha1.NodeGroup, error) {
 	groups, err := a.options.Groups.List(ctx)
 	if err != nil {
 		return nil, err

@@ -2,15 +2,15 @@ package retirement_test
 
 import "net/http"
 
-// alone is a transport to the API server that shows only the objects of one test. Otherwise each manager would mostly
+// isolation is a transport to the API server that shows only the objects of one test. Otherwise each manager would mostly
 // read the objects of other tests, from concurrent and earlier runs.
-type alone struct {
+type isolation struct {
 	next http.RoundTripper
 	// labels and fields are added to the selectors of lists and watches, by path.
 	labels, fields map[string]string
 }
 
-func (a alone) RoundTrip(r *http.Request) (*http.Response, error) {
+func (a isolation) RoundTrip(r *http.Request) (*http.Response, error) {
 	label, field := a.labels[r.URL.Path], a.fields[r.URL.Path]
 	if r.Method != http.MethodGet || label == "" && field == "" {
 		return a.next.RoundTrip(r)
@@ -29,18 +29,18 @@ func (a alone) RoundTrip(r *http.Request) (*http.Response, error) {
 	return a.next.RoundTrip(r)
 }
 
-// alone returns a transport that shows only the fixture's own pool.
-func (f *fixture) alone(next http.RoundTripper) alone {
+// isolate returns a transport that shows only the fixture's own pool.
+func (f *fixture) isolate(next http.RoundTripper) isolation {
 	mine := shard + "=" + f.name
-	return alone{next: next, labels: map[string]string{
+	return isolation{next: next, labels: map[string]string{
 		"/api/v1/nodes":                              "kubernetes.azure.com/agentpool=" + f.pool.Name,
 		"/apis/slipway.dev/v1alpha1/nodegroups":      mine,
 		"/apis/slipway.dev/v1alpha1/noderetirements": mine,
 	}}
 }
 
-// withItsPods shows only the pods of the fixture's own namespace.
-func (a alone) withItsPods(f *fixture) alone {
+// withOwnPods shows only the pods of the fixture's own namespace.
+func (a isolation) withOwnPods(f *fixture) isolation {
 	a.fields = map[string]string{"/api/v1/pods": "metadata.namespace=" + f.name}
 	return a
 }

@@ -1,4 +1,4 @@
-package advised
+package analyzers
 
 import (
 	"errors"

@@ -31,21 +31,21 @@ import (
 	"github.com/slipway-dev/slipway/internal/manager"
 )
 
-// stage runs a scene. It is a fixture in a namespace that it shares with other stages.
-type stage struct {
+// scheduleRun runs a schedule. It is a fixture in a namespace that it shares with other runs.
+type scheduleRun struct {
 	*fixture
-	scene
+	schedule
 	proxy   *faultproxy.Proxy
-	manager *embedded
-	judge   *judge
+	manager *inProcessManager
+	checker *requestChecker
 
-	mu       sync.Mutex
-	asked    int // number of requests so far
-	troubles []trouble
-	stirred  sync.WaitGroup // running troubles
+	mu           sync.Mutex
+	requestCount int // number of requests so far
+	pending      []disturbance
+	running      sync.WaitGroup // running disturbances
 }
 
-// faultsNamespace is the namespace of all scenes' pods. Separate namespaces would be most of the work.
+// faultsNamespace is the namespace of all schedules' pods. Separate namespaces would be most of the work.
 const faultsNamespace = "faults"
 
 var faultsSpace struct {
@@ -53,19 +53,17 @@ var faultsSpace struct {
 	err error
 }
 
-// play runs a scene on a pool of instances, and checks how it ends.
-func (f *fixture) play(sc scene) {
+// runSchedule runs a schedule on a pool of instances, and checks how it ends.
+func (f *fixture) runSchedule(sc schedule) {
 	t := f.t
 	t.Helper()
 	t.Logf("%s\nreplay: cd dev && go test -race ./e2e/retirement -run '^%s$' -faults.first=%d -faults.seeds=1", sc,
 		strings.Split(t.Name(), "/")[0], sc.seed)
-	s := &stage{fixture: f, scene: sc, troubles: slices.Clone(sc.troubles)}
+	s := &scheduleRun{fixture: f, schedule: sc, pending: slices.Clone(sc.disturbances)}
 	if sc.agentPool {
 		s.ownedByAKS()
-		s.nodeGroup(s.name, sc.group())
-	} else {
-		s.nodeGroup(s.pool.ScaleSetName(), sc.group())
 	}
+	s.nodeGroup(sc.group())
 	if s.virtual {
 		s.check(workload.Create(s.ctx, s.Client(), workload.NewNamespace(faultsNamespace)))
 	} else {
@@ -73,39 +71,39 @@ func (f *fixture) play(sc scene) {
 			faultsSpace.err = workload.Create(s.ctx, s.Client(), workload.NewNamespace(faultsNamespace))
 		})
 		s.check(faultsSpace.err)
-		t.Cleanup(s.strike)
+		t.Cleanup(s.cleanUp)
 	}
-	s.populate()
+	s.createPods()
 	for i := range sc.retired {
 		s.retire(i)
 	}
-	s.raise()
-	s.ends()
-	s.calm()
-	s.reached(s.ends())
+	s.startManager()
+	s.awaitEnds()
+	s.awaitDisturbances()
+	s.checkEndState(s.awaitEnds())
 }
 
-// ends waits until all retirements have ended.
-func (s *stage) ends() map[int]*v1alpha1.NodeRetirement {
+// awaitEnds waits until all retirements have ended.
+func (s *scheduleRun) awaitEnds() map[int]*v1alpha1.NodeRetirement {
 	s.t.Helper()
 	ends := map[int]*v1alpha1.NodeRetirement{}
 	for i := range s.retired {
-		ends[i] = s.end(i)
+		ends[i] = s.awaitEnd(i)
 	}
 	return ends
 }
 
-// calm starts no more troubles, and waits for the running ones. A retirement that ends early leaves troubles to the
-// manager's later requests. The final check must not run while they still change the cluster.
-func (s *stage) calm() {
+// awaitDisturbances starts no more disturbances, and waits for the running ones. A retirement that ends early leaves
+// disturbances to the manager's later requests. The final check must not run while they still change the cluster.
+func (s *scheduleRun) awaitDisturbances() {
 	s.mu.Lock()
-	s.troubles = nil
+	s.pending = nil
 	s.mu.Unlock()
-	s.stirred.Wait()
+	s.running.Wait()
 }
 
-// group returns the NodeGroup's spec of a scene.
-func (s scene) group() string {
+// group returns the NodeGroup's spec of a schedule.
+func (s schedule) group() string {
 	spec := fmt.Sprintf("minSize: %d\ndrain: {timeout: 3m, evictUnmanaged: true}", s.minimum)
 	if s.budget > 0 {
 		spec += fmt.Sprintf("\ndisruptionBudgets: [{nodes: %d}]", s.budget)
@@ -113,7 +111,7 @@ func (s scene) group() string {
 	return spec
 }
 
-func (s *stage) populate() {
+func (s *scheduleRun) createPods() {
 	s.t.Helper()
 	var objects []runtime.Object
 	for i := range s.retired {
@@ -133,22 +131,22 @@ func (s *stage) populate() {
 }
 
 // pod returns a pod without a controller, bound to one of the instances.
-func (s *stage) pod(name string, instance int) *corev1.Pod {
+func (s *scheduleRun) pod(name string, instance int) *corev1.Pod {
 	pod := workload.App{Namespace: faultsNamespace, Name: name, StartSeconds: "0", StopSeconds: "0.1", GracePeriod: time.Second}.Pod()
 	pod.Spec.NodeName = s.pool.NodeName(instance)
 	return pod
 }
 
-// raise starts the manager behind its proxies.
-func (s *stage) raise() {
+// startManager starts the manager behind its proxies.
+func (s *scheduleRun) startManager() {
 	s.t.Helper()
 	s.proxy = faultproxy.New(kindOf)
-	s.judge = newJudge(s.fixture, s.law())
-	s.judge.watches(s.proxy)
-	schedule := faultproxy.NewFaultSchedule(s.seed, faultproxy.FaultRates{Percent: s.failing, Delay: late, Stale: stale})
+	s.checker = newRequestChecker(s.fixture, s.limits())
+	s.checker.attach(s.proxy)
+	schedule := faultproxy.NewFaultSchedule(s.seed, faultproxy.FaultRates{Percent: s.failing, Delay: lateAnswer, Stale: staleRead})
 	log := &testbed.LogBuffer{}
 	s.proxy.SetFaults(func(r faultproxy.Request) faultproxy.Fault {
-		s.count(r)
+		s.startDueDisturbances(r)
 		if s.virtual && s.ctx.Err() != nil {
 			return faultproxy.Fault{}
 		}
@@ -158,12 +156,12 @@ func (s *stage) raise() {
 		}
 		return fault
 	})
-	s.manager = s.embed(s.proxy, log, s.pace()...)
-	s.begin(s.manager, s.proxy, log)
+	s.manager = s.newManager(s.proxy, log, s.shortPollFlags()...)
+	s.runManager(s.manager, s.proxy, log)
 }
 
-// begin runs a manager until the test ends.
-func (f *fixture) begin(m *embedded, proxy *faultproxy.Proxy, log *testbed.LogBuffer) {
+// runManager runs a manager until the test ends.
+func (f *fixture) runManager(m *inProcessManager, proxy *faultproxy.Proxy, log *testbed.LogBuffer) {
 	ctx, stop := context.WithCancel(f.ctx)
 	var over sync.WaitGroup
 	over.Go(func() { m.run(ctx) })
@@ -179,22 +177,22 @@ func (f *fixture) begin(m *embedded, proxy *faultproxy.Proxy, log *testbed.LogBu
 	})
 }
 
-// embed prepares a manager behind a proxy.
-func (f *fixture) embed(proxy *faultproxy.Proxy, log io.Writer, flags ...string) *embedded {
+// newManager prepares a manager behind a proxy.
+func (f *fixture) newManager(proxy *faultproxy.Proxy, log io.Writer, flags ...string) *inProcessManager {
 	f.t.Helper()
 	server, err := url.Parse(f.RESTConfig().Host)
 	f.check(err)
 	if !f.virtual {
 		api, err := proxy.Serve("api", server, f.account())
 		f.check(err)
-		return embed(f.t, rest.Config{Host: api.String()}, kubeapi.Config{Server: api}, log,
+		return newInProcessManager(f.t, rest.Config{Host: api.String()}, kubeapi.Config{Server: api}, log,
 			append(flags, "--cloud-config", f.cloudConfig(proxy, batchWindow))...)
 	}
 	api := proxy.ServeDirect("api", server, f.RESTConfig().Transport)
 	arm := proxy.ServeDirect("arm", f.ARMServer().URL, faultproxy.NewDirectTransport(f.ARM.Handler()))
 	config := f.azure(batchWindow)
-	e := embed(f.t, rest.Config{Host: server.String()}, kubeapi.Config{Server: server}, log, flags...)
-	e.connect = func(e *embedded) func() {
+	e := newInProcessManager(f.t, rest.Config{Host: server.String()}, kubeapi.Config{Server: server}, log, flags...)
+	e.connect = func(e *inProcessManager) func() {
 		life := proxy.StartLife()
 		way := api.Transport(life, f.RESTConfig().Transport) // a manager ends only after its caches have been filled
 		e.kube.Transport = way
@@ -219,38 +217,38 @@ func (i issuer) GetToken(context.Context, policy.TokenRequestOptions) (azcore.Ac
 // batchWindow is how long a deletion of an instance waits for others.
 const batchWindow = "50ms"
 
-// pace returns the flags of a manager with short intervals.
-func (s *stage) pace() []string {
+// shortPollFlags returns the flags of a manager with short intervals.
+func (s *scheduleRun) shortPollFlags() []string {
 	return []string{
 		"--selector", shard + "=" + s.name, "--poll-interval", "500ms", "--cloud-poll-interval", "200ms", "--retry-interval", "200ms",
 	}
 }
 
-// count starts the troubles that are due.
-func (s *stage) count(r faultproxy.Request) {
+// startDueDisturbances starts the disturbances that are due.
+func (s *scheduleRun) startDueDisturbances(r faultproxy.Request) {
 	s.mu.Lock()
-	s.asked++
-	var due []trouble
-	s.troubles = slices.DeleteFunc(s.troubles, func(t trouble) bool {
-		if t.at > s.asked {
+	s.requestCount++
+	var due []disturbance
+	s.pending = slices.DeleteFunc(s.pending, func(t disturbance) bool {
+		if t.at > s.requestCount {
 			return false
 		}
 		due = append(due, t)
-		s.stirred.Add(1) // before any wait can begin: see calm
+		s.running.Add(1) // before any wait can begin: see awaitDisturbances
 		return true
 	})
 	s.mu.Unlock()
 	for _, t := range due {
 		s.t.Logf("%s of node %d, before %s", t.kind, t.node, r)
-		if err := s.stir(t); err != nil && s.ctx.Err() == nil {
+		if err := s.disturb(t); err != nil && s.ctx.Err() == nil {
 			s.t.Errorf("%s of node %d: %v", t.kind, t.node, err)
 		}
-		s.stirred.Done()
+		s.running.Done()
 	}
 }
 
-// stir runs one trouble.
-func (s *stage) stir(t trouble) error {
+// disturb runs one disturbance.
+func (s *scheduleRun) disturb(t disturbance) error {
 	node := s.pool.NodeName(t.node)
 	nodes := s.Client().CoreV1().Nodes()
 	merge := func(patch string, subresources ...string) error {
@@ -262,9 +260,9 @@ func (s *stage) stir(t trouble) error {
 		s.manager.crash()
 		return nil
 	case protect:
-		return s.protect(node, t.node)
+		return s.addProtectedPod(node, t.node)
 	case claim:
-		s.later(claimedFor, func() error { return merge(`{"spec":{"taints":null}}`) })
+		s.runLater(claimedFor, func() error { return merge(`{"spec":{"taints":null}}`) })
 		return merge(`{"spec":{"taints":[{"key":"ToBeDeletedByClusterAutoscaler","value":"1","effect":"NoSchedule"}]}}`)
 	case uncordon:
 		return merge(`{"spec":{"unschedulable":false}}`)
@@ -272,8 +270,8 @@ func (s *stage) stir(t trouble) error {
 		return client.IgnoreNotFound(s.objects().Delete(s.ctx, &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: node}}))
 	case deleteNode:
 		return client.IgnoreNotFound(nodes.Delete(s.ctx, node, metav1.DeleteOptions{}))
-	case twin:
-		err := s.tryCreate("NodeRetirement", node+again, "reason: Idle\nnodeName: "+node)
+	case duplicate:
+		err := s.tryCreate("NodeRetirement", node+secondSuffix, "reason: Idle\nnodeName: "+node)
 		if apierrors.IsAlreadyExists(err) {
 			return nil
 		}
@@ -281,15 +279,15 @@ func (s *stage) stir(t trouble) error {
 	case deletionFails:
 		return s.ARM.InjectFaults(azure.ARMFault{Kind: azure.ARMDeletionFails, Resource: s.pool.ResourceName(t.node), Times: 1})
 	case recreate:
-		return s.recreate(node)
-	case lose:
-		return s.lose(node, t.node)
+		return s.recreateNode(node)
+	case instanceLost:
+		return s.deleteInstance(node, t.node)
 	}
-	return fmt.Errorf("no such trouble")
+	return fmt.Errorf("unknown disturbance")
 }
 
-// protect binds a protected pod to the node for a while, if the node exists.
-func (s *stage) protect(node string, instance int) error {
+// addProtectedPod binds a protected pod to the node for a while, if the node exists.
+func (s *scheduleRun) addProtectedPod(node string, instance int) error {
 	if _, err := s.Client().CoreV1().Nodes().Get(s.ctx, node, metav1.GetOptions{}); err != nil {
 		return client.IgnoreNotFound(err)
 	}
@@ -302,9 +300,9 @@ func (s *stage) protect(node string, instance int) error {
 		}
 		return err
 	}
-	s.judge.protected(pod.Name, node)
-	s.later(protectedFor, func() error {
-		s.judge.unprotected(pod.Name)
+	s.checker.addProtectedPod(pod.Name, node)
+	s.runLater(protectedFor, func() error {
+		s.checker.removeProtectedPod(pod.Name)
 		none := int64(0)
 		return client.IgnoreNotFound(pods.Delete(s.ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &none}))
 	})
@@ -321,21 +319,21 @@ const (
 	lostFor = 5 * time.Second
 )
 
-// later runs an action that must end before the scene ends.
-func (s *stage) later(after time.Duration, do func() error) {
-	s.stirred.Go(func() {
+// runLater runs an action that must end before the schedule ends.
+func (s *scheduleRun) runLater(after time.Duration, do func() error) {
+	s.running.Go(func() {
 		select {
 		case <-s.ctx.Done():
 			return
 		case <-time.After(after):
 		}
 		if err := do(); err != nil && s.ctx.Err() == nil {
-			s.t.Errorf("after a trouble: %v", err)
+			s.t.Errorf("after a disturbance: %v", err)
 		}
 	})
 }
 
-func (s *stage) recreate(node string) error {
+func (s *scheduleRun) recreateNode(node string) error {
 	nodes := s.Client().CoreV1().Nodes()
 	n, err := nodes.Get(s.ctx, node, metav1.GetOptions{})
 	if err != nil {
@@ -352,8 +350,8 @@ func (s *stage) recreate(node string) error {
 	return err
 }
 
-// lose deletes the instance. It immediately updates its Node as the node lifecycle controller would after a while.
-func (s *stage) lose(node string, instance int) error {
+// deleteInstance deletes the instance. It immediately updates its Node as the node lifecycle controller would after a while.
+func (s *scheduleRun) deleteInstance(node string, instance int) error {
 	if _, there := s.ARM.VM(s.pool.ResourceName(instance)); !there {
 		return nil
 	}
@@ -365,22 +363,22 @@ func (s *stage) lose(node string, instance int) error {
 	}
 	patch := `{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown"}]}}`
 	nodes := s.Client().CoreV1().Nodes()
-	s.later(lostFor, func() error { return client.IgnoreNotFound(nodes.Delete(s.ctx, node, metav1.DeleteOptions{})) })
+	s.runLater(lostFor, func() error { return client.IgnoreNotFound(nodes.Delete(s.ctx, node, metav1.DeleteOptions{})) })
 	_, err := nodes.Patch(s.ctx, node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
 	return client.IgnoreNotFound(err)
 }
 
-// again is the name suffix of a node's second NodeRetirement.
-const again = "-again"
+// secondSuffix is the name suffix of a node's second NodeRetirement.
+const secondSuffix = "-again"
 
-// end waits until the retirements of a node have ended. It returns the retirement that deleted the node, or else the
+// awaitEnd waits until the retirements of a node have ended. It returns the retirement that deleted the node, or else the
 // first one. It returns nil if the first one was cancelled and is gone.
-func (s *stage) end(i int) *v1alpha1.NodeRetirement {
+func (s *scheduleRun) awaitEnd(i int) *v1alpha1.NodeRetirement {
 	s.t.Helper()
 	node := s.pool.NodeName(i)
 	var ends [2]*v1alpha1.NodeRetirement
-	for n, name := range []string{node, node + again} {
-		ends[n] = s.over(name)
+	for n, name := range []string{node, node + secondSuffix} {
+		ends[n] = s.awaitFinalPhase(name)
 	}
 	if second := ends[1]; second != nil && second.Status.Phase == v1alpha1.Succeeded {
 		return second
@@ -388,13 +386,13 @@ func (s *stage) end(i int) *v1alpha1.NodeRetirement {
 	return ends[0]
 }
 
-// strike deletes everything that the scene has created. The managers of other stages then need not read it.
-func (s *stage) strike() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), patience)
+// cleanUp deletes everything that the schedule has created. The managers of other runs then need not read it.
+func (s *scheduleRun) cleanUp() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), testTimeout)
 	defer cancel()
 	note := func(err error) {
 		if client.IgnoreNotFound(err) != nil {
-			s.t.Errorf("striking the stage: %v", err)
+			s.t.Errorf("clean up: %v", err)
 		}
 	}
 	mine := client.MatchingLabels{shard: s.name}
@@ -424,10 +422,10 @@ func (s *stage) strike() {
 	}
 }
 
-// law returns the limits of a scene.
-func (s scene) law() law {
-	return law{
-		nodes: s.nodes, minimum: s.minimum, budget: max(1, s.budget), bereft: s.has(anyNode, claim, lose, deleteNode, recreate),
-		pods: faultsNamespace, stale: stale,
+// limits returns the limits of a schedule.
+func (s schedule) limits() limits {
+	return limits{
+		nodes: s.nodes, minimum: s.minimum, budget: max(1, s.budget), othersRemoveNodes: s.has(anyNode, claim, instanceLost, deleteNode, recreate),
+		pods: faultsNamespace, maxAge: staleRead,
 	}
 }

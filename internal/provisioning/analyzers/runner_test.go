@@ -1,4 +1,4 @@
-package advised
+package analyzers
 
 import (
 	"context"
@@ -72,9 +72,9 @@ func (d *fakeWishes) list() []plan.LaunchRequest {
 	return slices.Clone(d.asked)
 }
 
-// fixture is an Advised with events from a test instead of a watch.
+// fixture is a Runner with events from a test instead of a watch.
 type fixture struct {
-	*Runner
+	*PluginRunner
 	desk   *fakeWishes
 	client client.Client
 }
@@ -98,14 +98,14 @@ func newFixture(t *testing.T, objects []client.Object, analyzers ...advice.Analy
 	c := clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(append(objects, g)...).WithStatusSubresource(&v1alpha1.NodeRetirement{}).Build()
 	metrics := must.Get(NewMetrics(prometheus.NewRegistry()))(t)
 	f := &fixture{desk: &fakeWishes{}, client: c}
-	f.Runner = New(Options{
+	f.PluginRunner = New(Options{
 		Client: c, Groups: clientGroups{c}, Analyzers: analyzers, LaunchRequests: f.desk, Metrics: metrics, Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	var work sync.WaitGroup
 	for i, analyzer := range analyzers {
 		for range maxConcurrentCalls {
-			work.Go(func() { f.showEvents(ctx, analyzer, f.queues[i]) })
+			work.Go(func() { f.sendEventsToPlugin(ctx, analyzer, f.queues[i]) })
 		}
 	}
 	t.Cleanup(func() {
@@ -154,7 +154,7 @@ func newQuietAnalyzer(name string) *fakeAnalyzer {
 func TestPluginRequestsAreApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, []client.Object{newWebNode("a")}, newQuietAnalyzer("rack"))
-		f.queueEvent(podModified, newPod("x"))
+		f.queuePodEvent(podModified, newPod("x"))
 		synctest.Wait()
 		got := f.desk.list()
 		if len(got) != 1 || got[0].Group != "web" || got[0].Count != 2 || got[0].Template != "m4" || got[0].Pod.Name != "x" ||
@@ -162,7 +162,7 @@ func TestPluginRequestsAreApplied(t *testing.T) {
 			t.Errorf("asked for %+v", got)
 		}
 		for range 2 { // the second is about a node that is retiring already
-			f.queueEvent(podDeleted, newPod("x"))
+			f.queuePodEvent(podDeleted, newPod("x"))
 			synctest.Wait()
 		}
 		all := f.listRetirements(t)
@@ -180,8 +180,8 @@ func TestPluginRequestsAreApplied(t *testing.T) {
 func TestPluginActsOnlyOnItsOwnCloud(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, []client.Object{newWebNode("a")}, newQuietAnalyzer("elsewhere"))
-		f.queueEvent(podModified, newPod("x"))
-		f.queueEvent(podDeleted, newPod("x"))
+		f.queuePodEvent(podModified, newPod("x"))
+		f.queuePodEvent(podDeleted, newPod("x"))
 		synctest.Wait()
 		if asked, all := f.desk.list(), f.listRetirements(t); len(asked) != 0 || len(all) != 0 {
 			t.Errorf("asked for %+v and %+v", asked, all)
@@ -202,7 +202,7 @@ func TestHangingPluginDelaysNoOther(t *testing.T) {
 		f := newFixture(t, nil, hangs, newQuietAnalyzer("rack"))
 		const pods = 3 * maxConcurrentCalls
 		for i := range pods {
-			f.queueEvent(podModified, newPod(string(rune('a'+i))))
+			f.queuePodEvent(podModified, newPod(string(rune('a'+i))))
 		}
 		synctest.Wait()
 		check.Is(t, pods, len(f.desk.list()))
@@ -227,8 +227,8 @@ func TestEventOfACrashingPluginIsRetriedThenDropped(t *testing.T) {
 			return works(ctx, p)
 		}
 		f := newFixture(t, nil, crashes)
-		f.queueEvent(podModified, newPod("poison"))
-		f.queueEvent(podModified, newPod("x"))
+		f.queuePodEvent(podModified, newPod("poison"))
+		f.queuePodEvent(podModified, newPod("x"))
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		mu.Lock()
@@ -248,7 +248,7 @@ func TestI10InvalidAnswerIsRejectedAsAWhole(t *testing.T) {
 			return []advice.Recommendation{{Grow: &advice.Grow{Group: "racked", Count: 1}}, {Grow: &advice.Grow{Group: "racked", Count: 1_000_000}}}, nil
 		}
 		f := newFixture(t, nil, wild)
-		f.queueEvent(podModified, newPod("x"))
+		f.queuePodEvent(podModified, newPod("x"))
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := f.desk.list(); len(got) != 0 {
@@ -262,9 +262,9 @@ func TestQueueKeepsOnlyTheLastChangeOfAPod(t *testing.T) {
 	for i, name := range []string{"x", "y", "x"} {
 		p := newPod(name)
 		p.ResourceVersion = string(rune('1' + i))
-		q.put(podEvent{kind: podModified, pod: p})
+		q.putDroppingOldest(podEvent{kind: podModified, pod: p})
 	}
-	q.putBack(podEvent{kind: podModified, pod: newPod("y"), tries: 1}) // a later event has arrived
+	q.putBackUnlessReplaced(podEvent{kind: podModified, pod: newPod("y"), tries: 1}) // a later event has arrived
 	var got []string
 	for range 2 {
 		e, ok := q.waitForNext()
@@ -279,11 +279,11 @@ func TestQueueKeepsOnlyTheLastChangeOfAPod(t *testing.T) {
 func TestFullQueueDropsTheOldestEvent(t *testing.T) {
 	q := newEventQueue()
 	for i := range maxEvents {
-		if q.put(podEvent{kind: podModified, pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(rune(i + 1))}}}) {
+		if q.putDroppingOldest(podEvent{kind: podModified, pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(rune(i + 1))}}}) {
 			t.Fatalf("event %d is one too many", i)
 		}
 	}
-	if !q.put(podEvent{kind: podModified, pod: newPod("last")}) || len(q.events) != maxEvents || len(q.order) != maxEvents {
+	if !q.putDroppingOldest(podEvent{kind: podModified, pod: newPod("last")}) || len(q.events) != maxEvents || len(q.order) != maxEvents {
 		t.Errorf("%d events and %d in order, want %d", len(q.events), len(q.order), maxEvents)
 	}
 }
@@ -300,7 +300,7 @@ func TestFailedRetirementIsNotRepeatedSoon(t *testing.T) {
 			want  int
 		}{{0, 1}, {retirementRetryPause - time.Second, 1}, {2 * time.Second, 2}} {
 			time.Sleep(step.after)
-			f.queueEvent(podDeleted, newPod("x"))
+			f.queuePodEvent(podDeleted, newPod("x"))
 			synctest.Wait()
 			if got := f.listRetirements(t); len(got) != step.want {
 				t.Errorf("%s after the one that failed there are %d retirements, want %d", time.Since(now.Time), len(got), step.want)

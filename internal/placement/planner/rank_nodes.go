@@ -1,0 +1,92 @@
+package planner
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/slipway-dev/slipway/internal/placement/filter"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+)
+
+// Rank is the entry of one node in a ranking.
+type Rank struct {
+	Node string  `json:"node"`
+	Cost float64 `json:"cost"`
+	// Removable reports whether the node alone can be removed now.
+	Removable bool `json:"removable"`
+	// Rule is the rule that forbids the removal. Pod is the pod that it concerns, if any.
+	Rule string `json:"rule,omitempty"`
+	Pod  string `json:"pod,omitempty"`
+}
+
+// RankNodes evaluates the removal of every node alone, with the group limits of the options. It returns the removable
+// nodes by cost, then the other nodes by name.
+func RankNodes(s *snapshot.Snapshot, policy Policy, o Options) []Rank {
+	gone := func(n *filter.Node) bool { return n.RemovedByPlan } // removed by a fork
+	nodes := slices.DeleteFunc(slices.Clone(s.Nodes.SortedByName()), gone)
+	if len(nodes) == 0 {
+		return nil
+	}
+	s.Search.UseDefaultOrder()
+	// Update the bitmaps before the plan, so that they stay valid after each reset.
+	q := newRuleEvaluation(s, &o)
+	for _, n := range nodes {
+		for _, pod := range n.Pods {
+			if fate, _ := q.judgePod(pod); fate == podMoves {
+				s.Search.UpdateCandidateBitmap(pod.Class)
+			}
+		}
+	}
+	p := beginPlanRun(s, policy, &o)
+	defer p.close()
+	list := make([]Rank, 0, len(nodes))
+	for _, n := range nodes {
+		list = append(list, p.rankNode(n))
+		p.fork.Reset()
+	}
+	slices.SortFunc(list, compareRanks)
+	return list
+}
+
+func (p *planRun) rankNode(n *filter.Node) Rank {
+	r := Rank{Node: n.Name(), Cost: p.computeRemovalCost(n)}
+	if refusal := p.findFirstRefusal(n); refusal != nil {
+		r.Rule, r.Pod = refusal.Rule, refusal.Pod
+		return r
+	}
+	if refusals := p.groupLimits.listRefusals(n); len(refusals) > 0 {
+		r.Rule = refusals[0].Rule
+		return r
+	}
+	movers, evicted := p.listMovingAndEvictedPods(n, nil)
+	short, _ := p.pdbUsage.chargeEvictionsIfAllowed(&p.s.PDBs, evicted)
+	if short != nil {
+		r.Rule = "disruption-budget"
+		return r
+	}
+	p.pdbUsage.refundEvictions(&p.s.PDBs, evicted)
+	p.fork.RemoveNodeAndPods(n)
+	p.searchStart = 0
+	if position := p.s.Search.PositionOf(n); position != filter.None {
+		p.searchStart = position
+	}
+	if left := p.placePods(movers); len(left) > 0 {
+		r.Rule, r.Pod = "no-room", left[0].Key.String()
+		return r
+	}
+	r.Removable = true
+	return r
+}
+
+func compareRanks(a, b Rank) int {
+	switch {
+	case a.Removable && !b.Removable:
+		return -1
+	case b.Removable && !a.Removable:
+		return 1
+	case !a.Removable:
+		return cmp.Compare(a.Node, b.Node)
+	default:
+		return cmp.Or(cmp.Compare(a.Cost, b.Cost), cmp.Compare(a.Node, b.Node))
+	}
+}
