@@ -131,9 +131,7 @@ func TestEachMomentIsNotifiedOnceAcrossRestarts(t *testing.T) {
 		if got := to.all[3].Pods; len(got) != 1 || got[0] != (notify.Pod{Namespace: "shop", Name: "db", Owner: "StatefulSet/db", State: "gone"}) {
 			t.Errorf("pods of a node that was drained: %+v", got)
 		}
-		if h.claim.state != claimOutdated {
-			t.Error("the sent moments are not recorded")
-		}
+		check.Is(t, claimOutdated, h.claim.state)
 
 		record, err := json.Marshal(h)
 		must.NoError(t, err)
@@ -188,9 +186,7 @@ func TestMessageHasAllTemplateFields(t *testing.T) {
 		if m.NodeName != "node" || m.ClusterName != "MC_a" || m.NodeZone != "eu-1" || m.SecondsLeft != 30 || m.Action != "drain" || !m.Forced {
 			t.Errorf("%+v", m)
 		}
-		if !slices.Equal(m.NodePods, []string{"db", "web"}) || m.Pods[1].Owner != "ReplicaSet/owner" {
-			t.Errorf("pods %v, %+v", m.NodePods, m.Pods)
-		}
+		check.Not(t, !slices.Equal(m.NodePods, []string{"db", "web"}) || m.Pods[1].Owner != "ReplicaSet/owner", "pods %v, %+v", m.NodePods, m.Pods)
 	})
 }
 
@@ -241,15 +237,9 @@ func TestApprovalWaitsForUnsentNotification(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &fakeNotifier{busy: true}
 		a, h := newNotifyingAgent(slowLookupAPI{}, to)
-		if a.checkFlushFinished(h, time.Now()) == 0 {
-			t.Error("approved before the notification was sent")
-		}
-		if a.checkFlushFinished(h, time.Now().Add(flushTimeout)) != 0 {
-			t.Errorf("waited longer than %s", flushTimeout)
-		}
+		check.Not(t, a.checkFlushFinished(h, time.Now()) == 0, "approved before the notification was sent")
+		check.Is(t, 0, a.checkFlushFinished(h, time.Now().Add(flushTimeout)), flushTimeout)
 		to.busy = false
-		if a.checkFlushFinished(h, time.Now()) != 0 {
-			t.Error("waited although everything is sent")
-		}
+		check.Is(t, 0, a.checkFlushFinished(h, time.Now()))
 	})
 }

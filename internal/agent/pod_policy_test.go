@@ -7,12 +7,18 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/slipway-dev/slipway/internal/drain"
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/notice/request"
 	"github.com/slipway-dev/slipway/internal/observe"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func TestPodLabelSetsItsNoticePolicy(t *testing.T) {
@@ -36,9 +42,7 @@ func TestPodLabelSetsItsNoticePolicy(t *testing.T) {
 		{aksFreezeLabel, "true", notice.Reboot, false, false},
 	} {
 		p := &kubeapi.Pod{ObjectMeta: kubeapi.ObjectMeta{Labels: map[string]string{tt.label: tt.value}}}
-		if got := isMarkedForEviction(p, tt.kind, tt.live); got != tt.want {
-			t.Errorf("%s=%s, %s (live migration %v): %v", tt.label, tt.value, tt.kind, tt.live, got)
-		}
+		check.Is(t, tt.want, isMarkedForEviction(p, tt.kind, tt.live), tt.label, tt.value, tt.kind, tt.live)
 	}
 }
 
@@ -100,5 +104,219 @@ func TestLogLineStaysShortForManyPods(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), `"more pods were killed, force-deleted or left behind","pods":105`) || lines > maxLoggedPods+5 {
 		t.Errorf("%d lines", lines)
+	}
+}
+
+// A condition would keep the pod on the node, because it is unmanaged and protected by an annotation.
+func TestRequestedPreemptDrainEmptiesTheNode(t *testing.T) {
+	withTestNode(t, 10*time.Second, func(t *testing.T, m *testNode) {
+		m.pod.OwnerReferences = nil
+		m.pod.Annotations = map[string]string{"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+		asked, to := request.NewSource(notice.Preempt), &fakeNotifier{}
+		m.startAgent(t, 0, func(o *Options) {
+			o.Sources = append(o.Sources, asked)
+			o.Policy.ActionByCondition = map[string]Action{request.NoticeID: Drain}
+			o.ConditionDrainTimeout = 2 * time.Minute
+			o.Notifier = to
+		})
+		asked.RequestDrain()
+		if err := m.agent.AwaitDrained(t.Context(), request.SourceName, request.NoticeID); err != nil || !m.isEmpty() {
+			t.Errorf("error %v, node empty: %t", err, m.isEmpty())
+		}
+		asked.CancelDrain()
+		time.Sleep(time.Minute)
+		if n := m.currentNode(); n.Spec.Unschedulable {
+			t.Errorf("after the cancellation the node is %+v", n.Spec)
+		}
+		m.crashAgent()
+		for _, message := range to.all {
+			check.Is(t, "Preempt", message.Event.EventType, message.Summary)
+		}
+	})
+}
+
+func TestRequestsOfAnEarlierAgentContinue(t *testing.T) {
+	for name, tt := range map[string]struct {
+		say  func(*request.Source) // to the restarted agent
+		want bool
+	}{
+		"no new request":  {func(*request.Source) {}, true},
+		"requested again": {(*request.Source).RequestDrain, true},
+		"cancelled":       {(*request.Source).CancelDrain, false},
+	} {
+		t.Run(name, testNodeTest(10*time.Second, func(t *testing.T, m *testNode) {
+			begin := func() *request.Source {
+				asked := request.NewSource(notice.Preempt)
+				m.startAgent(t, 0, func(o *Options) {
+					o.Sources = append(o.Sources, asked)
+					o.Policy.ActionByCondition = map[string]Action{request.NoticeID: Drain}
+				})
+				return asked
+			}
+			m.denyEvictions("web")
+			begin().RequestDrain()
+			time.Sleep(10 * time.Second)
+			m.crashAgent()
+			m.denyEvictions("")
+			asked := begin()
+			tt.say(asked)
+			time.Sleep(time.Minute)
+			if m.isEmpty() != tt.want || m.isRestored() == tt.want {
+				t.Errorf("empty: %t, want %t; the node is %+v", m.isEmpty(), tt.want, m.currentNode().Spec)
+			}
+			asked.CancelDrain()
+			time.Sleep(time.Minute)
+			if !m.isRestored() {
+				t.Errorf("after the cancellation the node is %+v", m.currentNode())
+			}
+		}))
+	}
+}
+
+var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func TestImpactDecidesByTypeDurationAndLiveMigration(t *testing.T) {
+	custom := DefaultNoticePolicy()
+	custom.ActionByType[notice.Reboot] = Cordon
+	custom.LiveMigrationAction = Drain
+	byUser := DefaultNoticePolicy()
+	byUser.UserInitiatedByType = map[notice.Type]Action{notice.Reboot: Acknowledge, notice.Freeze: Cordon}
+	hasty := DefaultNoticePolicy()
+	hasty.AcknowledgeFreezeUnder = 9 * time.Second
+	marked := DefaultNoticePolicy()
+	marked.ActionByType[notice.Freeze], marked.LiveMigrationAction = DrainMarked, DrainMarked
+	sick := DefaultNoticePolicy()
+	sick.ActionByCondition = map[string]Action{"KernelDeadlock": Drain, "RebootScheduled": Cordon}
+	for name, tt := range map[string]struct {
+		impact NoticePolicy
+		notice notice.Notice
+		action Action
+		forced bool
+		reason string
+	}{
+		"a Spot eviction drains":          {DefaultNoticePolicy(), notice.Notice{Type: notice.Preempt}, Drain, true, "Preempt asks for drain"},
+		"a reboot drains":                 {DefaultNoticePolicy(), notice.Notice{Type: notice.Reboot}, Drain, true, "Reboot asks for drain"},
+		"a reboot with the action cordon": {custom, notice.Notice{Type: notice.Reboot}, Cordon, true, "Reboot asks for cordon"},
+		"a live migration is ignored": {
+			DefaultNoticePolicy(), notice.Notice{Type: notice.Freeze, LiveMigration: true, Duration: time.Minute}, Ignore, false, "live migration",
+		},
+		"a live migration with the action drain": {
+			custom, notice.Notice{Type: notice.Freeze, LiveMigration: true}, Drain, false, "live migration asks for drain",
+		},
+		"a short pause is ignored": {
+			DefaultNoticePolicy(), notice.Notice{Type: notice.Freeze, Duration: 9 * time.Second}, Ignore, false, "within the tolerance of 10s",
+		},
+		"a pause without impact is ignored": {DefaultNoticePolicy(), notice.Notice{Type: notice.Freeze}, Ignore, false, "within"},
+		"a long pause drains, without force": {
+			DefaultNoticePolicy(), notice.Notice{Type: notice.Freeze, Duration: time.Minute}, Drain, false, "Freeze of 1m0s asks for drain",
+		},
+		"a pause of unknown length only cordons": {
+			DefaultNoticePolicy(), notice.Notice{Type: notice.Freeze, Duration: -time.Second}, Cordon, false, "unknown duration",
+		},
+		"a reboot by a user has its own action": {
+			byUser, notice.Notice{Type: notice.Reboot, UserInitiated: true}, Acknowledge, true, "user-initiated Reboot asks for acknowledge",
+		},
+		"a reboot by the platform has the usual action": {byUser, notice.Notice{Type: notice.Reboot}, Drain, true, "Reboot asks for drain"},
+		"a long pause by a user has its own action": {
+			byUser, notice.Notice{Type: notice.Freeze, UserInitiated: true, Duration: time.Minute}, Cordon, false, "user-initiated Freeze of 1m0s asks for cordon",
+		},
+		"a short pause is approved at once": {
+			hasty, notice.Notice{Type: notice.Freeze, Duration: 8 * time.Second}, Acknowledge, false, "tolerance of 10s, and is approved at once because it is under 9s",
+		},
+		"a pause as long as the limit is not approved": {
+			hasty, notice.Notice{Type: notice.Freeze, Duration: 9 * time.Second}, Ignore, false, "within the tolerance",
+		},
+		"a short live migration is approved at once": {
+			hasty, notice.Notice{Type: notice.Freeze, LiveMigration: true, Duration: 5 * time.Second}, Acknowledge, false, "live migration asks for ignore, and is approved",
+		},
+		"a pause of unknown length is not approved": {
+			hasty, notice.Notice{Type: notice.Freeze, LiveMigration: true, Duration: -time.Second}, Ignore, false, "live migration",
+		},
+		"marked pods are evicted for a short pause": {
+			marked, notice.Notice{Type: notice.Freeze, Duration: 5 * time.Second}, DrainMarked, false, "Freeze asks for drain-marked",
+		},
+		"marked pods are evicted for a pause of unknown length": {
+			marked, notice.Notice{Type: notice.Freeze, Duration: -time.Second}, DrainMarked, false, "drain-marked",
+		},
+		"marked pods stay for a pause without impact": {marked, notice.Notice{Type: notice.Freeze}, Ignore, false, "within the tolerance"},
+		"marked pods are evicted for a live migration": {
+			marked, notice.Notice{Type: notice.Freeze, LiveMigration: true}, DrainMarked, false, "live migration asks for drain-marked",
+		},
+		"a condition has the action of its rule": {
+			sick, notice.Notice{Type: notice.Condition, ID: "KernelDeadlock"}, Drain, false, "condition KernelDeadlock asks for drain, without a deadline",
+		},
+		"a condition without a rule is ignored": {
+			sick, notice.Notice{Type: notice.Condition, ID: "Ready"}, Ignore, false, "no action is configured for condition Ready",
+		},
+		"an unconfirmed hint is not a reboot": {
+			sick, notice.Notice{Type: notice.Condition, ID: "RebootScheduled"}, Cordon, false, "condition RebootScheduled asks for cordon",
+		},
+		"a type without an action is ignored": {NoticePolicy{}, notice.Notice{Type: notice.Reboot}, Ignore, true, "no action is configured"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := tt.impact.Decide(tt.notice, SeenTimes{First: epoch})
+			if d.Action != tt.action || d.Forced != tt.forced || !strings.Contains(d.Reason, tt.reason) {
+				t.Errorf("decided %+v, want %s, forced %t, because of %q", d, tt.action, tt.forced, tt.reason)
+			}
+		})
+	}
+}
+
+func TestDeadlineComesFromNotBeforeOrMinimumNotice(t *testing.T) {
+	s := SeenTimes{First: epoch, Started: epoch.Add(time.Minute)}
+	for name, tt := range map[string]struct {
+		notice notice.Notice
+		want   time.Time
+	}{
+		"NotBefore gives the deadline":          {notice.Notice{Type: notice.Preempt, NotBefore: epoch.Add(25 * time.Second)}, epoch.Add(25 * time.Second)},
+		"no NotBefore, so the type's minimum":   {notice.Notice{Type: notice.Preempt}, epoch.Add(30 * time.Second)},
+		"no NotBefore on a redeploy":            {notice.Notice{Type: notice.Redeploy}, epoch.Add(10 * time.Minute)},
+		"NotBefore in the past, so the minimum": {notice.Notice{Type: notice.Reboot, NotBefore: epoch.Add(-time.Hour)}, epoch.Add(15 * time.Minute)},
+		"a clock that is ahead": {
+			notice.Notice{Type: notice.Preempt, NotBefore: epoch.Add(-575 * time.Second), ClockAhead: 10 * time.Minute}, epoch.Add(25 * time.Second),
+		},
+		"a clock that is behind": {
+			notice.Notice{Type: notice.Preempt, NotBefore: epoch.Add(625 * time.Second), ClockAhead: -10 * time.Minute}, epoch.Add(25 * time.Second),
+		},
+		"started, counted from when first seen as started": {notice.Notice{Type: notice.Reboot, Status: notice.Started}, epoch.Add(time.Minute + startedDrainTime)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if d := DefaultNoticePolicy().Decide(tt.notice, s); !d.Deadline.Equal(tt.want) {
+				t.Errorf("deadline %s (%s), want %s", d.Deadline, d.Reason, tt.want)
+			}
+		})
+	}
+}
+
+// A restarted agent decides again from the recorded notice, and must reach the same decision (I8).
+func TestI8DecidingTwiceGivesTheSameAnswer(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := notice.Notice{
+			Type:          rapid.SampledFrom(notice.Interruptions()).Draw(t, "type"),
+			Status:        rapid.SampledFrom([]notice.Status{notice.Scheduled, notice.Started}).Draw(t, "status"),
+			Duration:      time.Duration(rapid.IntRange(-1, 100).Draw(t, "seconds")) * time.Second,
+			LiveMigration: rapid.Bool().Draw(t, "live"),
+		}
+		if rapid.Bool().Draw(t, "has NotBefore") {
+			n.NotBefore = epoch.Add(time.Duration(rapid.IntRange(-600, 600).Draw(t, "notBefore")) * time.Second)
+		}
+		s := SeenTimes{First: epoch, Started: epoch.Add(time.Second)}
+		a, b := DefaultNoticePolicy().Decide(n, s), DefaultNoticePolicy().Decide(n, s)
+		must.Not(t, a != b, "%+v, then %+v", a, b)
+		must.Not(t, a.Deadline.IsZero() || a.Reason == "", "no deadline or no reason: %+v", a)
+		must.Not(t, a.Deadline.Before(s.First), "deadline %s before the notice was seen", a.Deadline)
+	})
+}
+
+// After a reboot or a pause the kubelet restarts the pods it finds. So a pod without a controller must not be
+// deleted, because nothing would replace it. An instance that is deleted takes the pod with it, so there the pod must
+// be evicted.
+func TestUnmanagedPodsStayWhereTheInstanceReturns(t *testing.T) {
+	for kind, want := range map[notice.Type]podrules.Action{
+		notice.Freeze: podrules.Skip, notice.Reboot: podrules.Skip, notice.Condition: podrules.Skip,
+		notice.Redeploy: podrules.Evict, notice.Preempt: podrules.Evict, notice.Terminate: podrules.Evict,
+	} {
+		check.Is(t, want, policyForType(kind).ActionFor(podrules.RuleUnmanaged), kind)
+		check.Is(t, podrules.Skip, policyForType(kind).ActionFor(podrules.RuleDaemonSet), kind)
 	}
 }

@@ -184,9 +184,7 @@ func TestRestartedAgentKeepsItsSlotUntilFirstRead(t *testing.T) {
 		first.source.startDelay = 10 * time.Minute
 		first.startAgent(t, 1, nil)
 		time.Sleep(20 * time.Minute)
-		if !second.evictionTime().IsZero() {
-			t.Errorf("the other node was drained from %s on, during the first drain", second.evictionTime())
-		}
+		check.Not(t, !second.evictionTime().IsZero(), "the other node was drained from %s on, during the first drain", second.evictionTime())
 		first.crashAgent()
 		second.crashAgent()
 	})
@@ -212,9 +210,7 @@ func TestRecordHiddenByUnreadableEntryGetsNoExtraTime(t *testing.T) {
 			time.Sleep(3 * time.Hour)
 			m.startAgent(t, 0, nil)
 			time.Sleep(time.Minute)
-			if !m.evictionTime().IsZero() {
-				t.Errorf("a pod was force-deleted without reading the source")
-			}
+			check.Not(t, !m.evictionTime().IsZero(), "a pod was force-deleted without reading the source")
 		}))
 	}
 }
@@ -239,9 +235,7 @@ func TestClockSetBackMovesNoDeadline(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			setBack(t, m)
 			time.Sleep(24 * time.Second)
-			if !m.isEmpty() {
-				t.Error("the pod was not evicted before the deadline")
-			}
+			check.Not(t, !m.isEmpty(), "the pod was not evicted before the deadline")
 		}))
 	}
 }
@@ -263,9 +257,7 @@ func TestRecordFromFutureStartsNoDrain(t *testing.T) {
 		m.uncordon()
 		m.startAgent(t, 0, nil)
 		time.Sleep(time.Minute)
-		if !m.evictionTime().IsZero() {
-			t.Errorf("a pod was evicted for a record from the future")
-		}
+		check.Not(t, !m.evictionTime().IsZero(), "a pod was evicted for a record from the future")
 		m.crashAgent()
 		m.source.startDelay = 0
 		m.startAgent(t, 0, nil)

@@ -3,10 +3,15 @@ package agent
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
 var (
@@ -134,13 +139,9 @@ func TestConditionsRetryEquallyAfterHangsAndErrors(t *testing.T) {
 		m.source.setNotices(newNotice(notice.Freeze, "f", time.Hour))
 		time.Sleep(20*time.Second + minConditionRetry/2) // after the first try
 		m.faults.set(fault{}, "patch nodes/status")
-		if n := m.conditionWrites(); n != 0 {
-			t.Errorf("the conditions were written %d times right after a hang", n)
-		}
+		check.Is(t, 0, m.conditionWrites())
 		time.Sleep(minConditionRetry)
-		if n := m.conditionWrites(); n != 1 {
-			t.Errorf("the conditions were written %d times after the back-off", n)
-		}
+		check.Is(t, 1, m.conditionWrites())
 	})
 }
 
@@ -171,9 +172,7 @@ func TestDrainStopsInTimeWhileARequestHangs(t *testing.T) {
 			for end := time.Now().Add(tt.within); time.Now().Before(end) && m.cluster.runningDrains("n") > 0; {
 				time.Sleep(100 * time.Millisecond)
 			}
-			if m.cluster.runningDrains("n") > 0 {
-				t.Errorf("the drain still runs after %s", tt.within)
-			}
+			check.Not(t, m.cluster.runningDrains("n") > 0, "the drain still runs after %s", tt.within)
 		}))
 	}
 }
@@ -207,9 +206,7 @@ func TestHangingRequestDoesNotDelayACancelledDrain(t *testing.T) {
 			}
 			tt.tell(t, m)
 			time.Sleep(time.Second)
-			if m.cluster.runningDrains("n") > 0 {
-				t.Error("the drain still runs")
-			}
+			check.Not(t, m.cluster.runningDrains("n") > 0, "the drain still runs")
 		}))
 	}
 }
@@ -235,8 +232,88 @@ func TestOtherNodesSlotsInterruptNoRequest(t *testing.T) {
 		m.startAgent(t, 0, func(o *Options) { o.DrainSlots = busySlots{} })
 		m.source.setNotices(newNotice(notice.Freeze, "f", 15*time.Minute))
 		time.Sleep(time.Minute)
-		if !m.currentNode().Spec.Unschedulable {
-			t.Error("not cordoned after a minute")
-		}
+		check.Not(t, !m.currentNode().Spec.Unschedulable, "not cordoned after a minute")
 	})
+}
+
+// fault is an error of the requests with one verb and resource. The zero fault is none.
+type fault struct {
+	delay        time.Duration // until the request is answered
+	hangs        bool          // the request is never answered
+	code         int           // status code of the response instead of the server's
+	responseLost bool          // the request is served, but the response is lost
+	once         bool          // only the next request has the fault
+}
+
+// faults holds the faults of one node's requests, by verb and resource.
+type faults struct {
+	mu     sync.Mutex
+	byVerb map[string]fault
+}
+
+// set sets the fault of requests; the zero fault removes it.
+func (f *faults) set(with fault, of ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, what := range of {
+		if f.byVerb == nil {
+			f.byVerb = map[string]fault{}
+		}
+		f.byVerb[what] = with
+	}
+}
+
+// next returns the fault of the next request.
+func (f *faults) next(what string) fault {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	with := f.byVerb[what]
+	if with.once {
+		delete(f.byVerb, what)
+	}
+	return with
+}
+
+// serve serves a request until its context ends or the client's timeout passes.
+func (f *faults) serve(ctx context.Context, what string, do func() error) error {
+	with := f.next(what)
+	ctx, cancel := context.WithTimeout(ctx, kubeapi.DefaultTimeout)
+	defer cancel()
+	if with.hangs && !with.responseLost {
+		<-ctx.Done()
+	}
+	if with.delay > 0 {
+		select {
+		case <-ctx.Done():
+		case <-time.After(with.delay):
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if with.code != 0 {
+		return &kubeapi.StatusError{Code: with.code, Reason: "Injected"}
+	}
+	err := do()
+	switch {
+	case with.responseLost && with.hangs:
+		<-ctx.Done()
+		return ctx.Err()
+	case with.responseLost:
+		return &kubeapi.StatusError{Code: 504, Reason: "Timeout"}
+	}
+	return err
+}
+
+// nodeRequests are the agent's requests for its Node. allRequests are all requests that may fail.
+var (
+	nodeRequests = []string{"get nodes", "list nodes", "patch nodes", "patch nodes/status"}
+	allRequests  = append([]string{"create events", "list pods", "list leases", "create leases", "update leases"}, nodeRequests...)
+)
+
+func drawFault(t *rapid.T) fault {
+	return rapid.SampledFrom([]fault{
+		{}, {hangs: true}, {hangs: true, responseLost: true}, {responseLost: true}, {code: 503}, {code: 429}, {code: 500}, {code: 403},
+		{delay: 100 * time.Millisecond}, {delay: 3 * time.Second}, {delay: 10 * time.Second},
+	}).Draw(t, "fault")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/notice"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
@@ -52,9 +53,7 @@ func readTableRows(t *testing.T, page string, columns ...string) (found [][]stri
 	_, table, ok := strings.Cut(string(text), "| "+strings.Join(columns, " | ")+" |\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	lines := strings.Split(table, "\n")
-	if !ok || len(lines) < 2 {
-		t.Fatalf("%s has no table with the columns %v", page, columns)
-	}
+	must.Not(t, !ok || len(lines) < 2, "%s has no table with the columns %v", page, columns)
 	for _, line := range lines[1:] {
 		cells := strings.Split(strings.Trim(line, "|"), "|")
 		for i, cell := range cells {
@@ -81,9 +80,7 @@ func parsePhases(t *testing.T, cell string) (all []Phase) {
 	}
 	for name := range strings.SplitSeq(cell, ", ") {
 		p, ok := phaseNames[name]
-		if !ok {
-			t.Fatalf("unknown phase %q", name)
-		}
+		must.Not(t, !ok, "unknown phase %q", name)
 		all = append(all, p)
 	}
 	return all
@@ -108,9 +105,7 @@ func readTransitions(t *testing.T) (map[transitionKey]transitionResult, map[inpu
 	all, guards := map[transitionKey]transitionResult{}, map[input][]string{}
 	for _, row := range readTableRows(t, "../../docs/agent-reference.md", "input", "if", "from", "to", "once") {
 		in, words := row[0], row[1]
-		if guardChanges[words] == nil {
-			t.Fatalf("unknown guard %q", words)
-		}
+		must.Not(t, guardChanges[words] == nil, "unknown guard %q", words)
 		to, ok := phaseNames[row[3]]
 		if row[3] == "recorded" {
 			to, ok = drainGuard.with(words).recordedPhase, true
@@ -139,9 +134,7 @@ func TestTransitionsMatchTheTableInTheDocs(t *testing.T) {
 		inputChecked, inputChanged, inputAwaited, inputEmptied, inputFailed, inputPodArrived, inputApproved, inputEnded,
 		inputClaimRemoved, inputNodeReplaced, inputResumed,
 	} {
-		if len(guards[in]) == 0 {
-			t.Errorf("the table lacks the input %q", in)
-		}
+		check.Not(t, len(guards[in]) == 0, "the table lacks the input %q", in)
 		for _, words := range guards[in] {
 			for _, p := range allPhases() {
 				to, ok := want[transitionKey{string(in), words, p}]
@@ -178,9 +171,7 @@ func TestTransitionsKeepInvariants(t *testing.T) {
 			if next.isDraining() && !p.isDraining() && (!g.action.includesDrain() || g.shouldYield || g.waitsForSlot || !g.mayChangeNode || !g.canStartDrain) {
 				t.Errorf("%q with %+v: drains", p, g)
 			}
-			if p.isDrained() && next != p {
-				t.Errorf("%q with %+v: a check moves a drained node to %q", p, g, next)
-			}
+			check.Not(t, p.isDrained() && next != p, "%q with %+v: a check moves a drained node to %q", p, g, next)
 			if r := p.toRecordedPhase(g.recordedPhase); !slices.Contains([]Phase{Noticed, Cordoned, Draining, Drained, NotDrained, Acknowledged}, r) {
 				t.Errorf("%q is recorded as %q, which other versions do not know", p, r)
 			}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
 func TestNodeMatchesByIDUUIDOrName(t *testing.T) {
@@ -36,9 +38,7 @@ func TestNodeMatchesByIDUUIDOrName(t *testing.T) {
 		"its name, and an unreadable ID":  {NodeIdentity{Name: "worker-1", ProviderID: "silent:///" + id}, true, false},
 	} {
 		node, err := NewNodeIndex(normalize, []NodeIdentity{c.host}).FindNode(machine)
-		if (node == c.host.Name) != c.has || IsProviderUnavailable(err) != c.unanswered {
-			t.Errorf("%s: %q, %v", name, node, err)
-		}
+		check.Not(t, (node == c.host.Name) != c.has || IsProviderUnavailable(err) != c.unanswered, "%s: %q, %v", name, node, err)
 	}
 	if node, err := NewNodeIndex(normalize, []NodeIdentity{{Name: "a"}}).FindNode(Instance{ProviderID: "x"}); node != "" || err != nil {
 		t.Errorf("instance without names: %q, %v", node, err)

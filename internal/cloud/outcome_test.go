@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
 func TestOutcomeReadsTheWrappedError(t *testing.T) {
@@ -22,9 +23,7 @@ func TestOutcomeReadsTheWrappedError(t *testing.T) {
 		if err != nil {
 			err = fmt.Errorf("reading the group: %w", err)
 		}
-		if got := cloud.OutcomeLabel(err); got != want {
-			t.Errorf("%v: %q, want %q", err, got, want)
-		}
+		check.Is(t, want, cloud.OutcomeLabel(err), err)
 	}
 }
 
@@ -32,13 +31,9 @@ func TestRetryDelayIsCappedAtAnHour(t *testing.T) {
 	for after, want := range map[time.Duration]time.Duration{
 		-time.Second: 0, 0: 0, time.Minute: time.Minute, time.Hour: time.Hour, time.Hour + 1: time.Hour, math.MaxInt64: time.Hour,
 	} {
-		if got := cloud.RetryDelay(fmt.Errorf("reading the group: %w", &cloud.ThrottledError{RetryAfter: after})); got != want {
-			t.Errorf("%s for a delay of %s, want %s", got, after, want)
-		}
+		check.Is(t, want, cloud.RetryDelay(fmt.Errorf("reading the group: %w", &cloud.ThrottledError{RetryAfter: after})), after)
 	}
 	for _, err := range []error{nil, errors.New("broken"), &cloud.RefusedError{Reason: cloud.NoQuota}} {
-		if got := cloud.RetryDelay(err); got != 0 {
-			t.Errorf("%s for %v", got, err)
-		}
+		check.Is(t, 0, cloud.RetryDelay(err), err)
 	}
 }

@@ -33,9 +33,7 @@ func TestRetryAfterIsCappedAtAnHour(t *testing.T) {
 		"Mon, 01 Mar 2027 12:00:00 GMT": time.Hour,
 	} {
 		header := http.Header{"Retry-After": {text}}
-		if got := cloud.ParseRetryAfter(header, now); got != want {
-			t.Errorf("Retry-After: %s is %s, want %s", text, got, want)
-		}
+		check.Is(t, want, cloud.ParseRetryAfter(header, now), text)
 	}
 	check.Is(t, 0, cloud.ParseRetryAfter(nil, now))
 	check.Is(t, 1500*time.Millisecond, cloud.ParseRetryHeader(http.Header{"X-Pause-Ms": {"1500"}}, "x-pause-ms", time.Millisecond))
@@ -46,9 +44,7 @@ func FuzzRetryAfter(f *testing.F) {
 	f.Add("Sun, 01 Mar 2026 12:00:30 GMT")
 	f.Fuzz(func(t *testing.T, text string) {
 		got := cloud.ParseRetryAfter(http.Header{"Retry-After": {text}}, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
-		if got < 0 || got > time.Hour {
-			t.Errorf("%q is %s", text, got)
-		}
+		check.Not(t, got < 0 || got > time.Hour, "%q is %s", text, got)
 	})
 }
 
@@ -65,9 +61,7 @@ func TestForeignTextIsTruncatedAndSanitized(t *testing.T) {
 		{"a\xffb", 100, "ab"},
 		{"", 0, ""},
 	} {
-		if got := cloud.SanitizeText(tc.text, tc.most); got != tc.want {
-			t.Errorf("%q to %d bytes: %q, want %q", tc.text, tc.most, got, tc.want)
-		}
+		check.Is(t, tc.want, cloud.SanitizeText(tc.text, tc.most), tc.text, tc.most)
 	}
 }
 
@@ -86,12 +80,8 @@ func TestBodyOverTheLimitIsAnError(t *testing.T) {
 	for text, whole := range map[string]bool{"": true, "1234567": true, "12345678": true, "123456789": false} {
 		body := cloud.LimitBody(io.NopCloser(strings.NewReader(text)), 8)
 		got, err := io.ReadAll(body)
-		if whole && (err != nil || string(got) != text) {
-			t.Errorf("%q of 8 bytes at most: %q, %v", text, got, err)
-		}
-		if !whole && !cloud.IsResponseTooLarge(err) {
-			t.Errorf("%q of 8 bytes at most: %q, %v; want a TooLargeError", text, got, err)
-		}
+		check.Not(t, whole && (err != nil || string(got) != text), "%q of 8 bytes at most: %q, %v", text, got, err)
+		check.Not(t, !whole && !cloud.IsResponseTooLarge(err), "%q of 8 bytes at most: %q, %v; want a TooLargeError", text, got, err)
 		if n, err := body.Read(make([]byte, 1)); !whole && (n != 0 || !cloud.IsResponseTooLarge(err)) {
 			t.Errorf("%q, read on: %d bytes, %v; want a TooLargeError", text, n, err)
 		}

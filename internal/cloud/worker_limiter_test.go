@@ -2,15 +2,17 @@ package cloud
 
 import "testing"
 
+import (
+	"github.com/slipway-dev/slipway/internal/testing/check"
+)
+
 func TestBusyProviderLeavesWorkersForOthers(t *testing.T) {
 	s := NewWorkerLimiter(4, map[string]Provider{"a": nil, "b": nil})
 	first, ok := s.TryAcquire("a")
 	_, second := s.TryAcquire("a")
 	_, third := s.TryAcquire("a")
 	_, other := s.TryAcquire("b")
-	if !ok || !second || third || !other {
-		t.Errorf("slots of a: %t, %t, %t; of b: %t; want two of a, and one of b", ok, second, third, other)
-	}
+	check.Not(t, !ok || !second || third || !other, "slots of a: %t, %t, %t; of b: %t; want two of a, and one of b", ok, second, third, other)
 	first()
 	if _, ok := s.TryAcquire("a"); !ok {
 		t.Error("a released slot cannot be acquired")

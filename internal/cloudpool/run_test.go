@@ -15,12 +15,17 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
 	provider "github.com/slipway-dev/slipway/internal/cloud/cloudpool"
+	"github.com/slipway-dev/slipway/internal/cloudpool/controller"
+	"github.com/slipway-dev/slipway/internal/cloudpool/httpserver"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/semaphore"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func uuid(i int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d", i) }
@@ -85,10 +90,7 @@ func runWithoutKubernetes(t *testing.T, apiServer string, backend http.Handler) 
 	t.Helper()
 	server := httptest.NewServer(backend)
 	t.Cleanup(server.Close)
-	pools, err := provider.New(provider.Config{Pools: []provider.PoolConfig{{Name: "workers", URL: server.URL}}}, provider.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pools := must.Get(provider.New(provider.Config{Pools: []provider.PoolConfig{{Name: "workers", URL: server.URL}}}, provider.Options{}))(t)
 	var c Config
 	c.AddFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
 	c.Address, c.MetricsListen, c.Namespace, c.Holder, c.LogFormat = "127.0.0.1:0", "", "slipway", "a", "json"
@@ -104,9 +106,7 @@ func runWithoutKubernetes(t *testing.T, apiServer string, backend http.Handler) 
 		stop()
 		select {
 		case err := <-ended:
-			if err != nil {
-				t.Errorf("the front ended: %v", err)
-			}
+			check.Not(t, err != nil, "the front ended: %v", err)
 		case <-time.After(2 * time.Minute): // requests have 10 s to finish
 			t.Error("the front does not end")
 		}
@@ -125,13 +125,9 @@ func runWithoutKubernetes(t *testing.T, apiServer string, backend http.Handler) 
 func sendRequest(t *testing.T, method, url, body string) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatalf("%s %s: %v", method, url, err)
-	}
+	must.Not(t, err != nil, "%s %s: %v", method, url, err)
 	defer func() { _ = answer.Body.Close() }()
 	var said struct{ Detail string }
 	_ = json.NewDecoder(answer.Body).Decode(&said)
@@ -139,10 +135,7 @@ func sendRequest(t *testing.T, method, url, body string) (int, string) {
 }
 
 func TestRequestsPassWhileKubernetesIsUnavailable(t *testing.T) {
-	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0") // accepts connections and never answers
-	if err != nil {
-		t.Fatal(err)
-	}
+	silent := must.Get(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = silent.Close() })
 	for name, apiServer := range map[string]string{"refuses": "http://127.0.0.1:1", "is silent": "http://" + silent.Addr().String()} {
 		t.Run(name, func(t *testing.T) { // not parallel: Run sets the loggers of the whole process
@@ -172,5 +165,58 @@ func TestRequestsPassWhileKubernetesIsUnavailable(t *testing.T) {
 				t.Errorf("the backend was asked %s", asked)
 			}
 		})
+	}
+}
+
+func TestI10UnsafeConfigIsRefused(t *testing.T) {
+	good := func() Config {
+		return Config{
+			ListenOptions: httpserver.ListenOptions{Address: "127.0.0.1:1", ReadTimeout: time.Minute},
+			ServerOptions: httpserver.ServerOptions{BackendTimeout: time.Minute, MaxBody: 1024},
+			UpdaterOptions: controller.UpdaterOptions{MaxConcurrentRemovals: 1, Namespace: "n", Holder: "h", Timeouts: controller.Timeouts{
+				NodeRegistration: time.Minute, PollInterval: time.Second, FailureTolerance: time.Second, RetirementStart: time.Second, PodSettle: time.Second,
+			}},
+		}
+	}
+	for want, change := range map[string]func(*Config){
+		"":                                 func(*Config) {},
+		"want --tls-cert-file":             func(c *Config) { c.Address = ":8080" },
+		"clients are not authenticated":    func(c *Config) { c.Address, c.TLSCertFile, c.TLSKeyFile = "10.0.0.1:1", "a", "b" },
+		"--tls-private-key-file: only one": func(c *Config) { c.TLSCertFile = "a" },
+		"client certificates require TLS":  func(c *Config) { c.ClientCAFile = "a" },
+		"--refuse: \"size\"":               func(c *Config) { c.RefusedActions = []string{"size"} },
+		"--max-concurrent-removals: 0":     func(c *Config) { c.MaxConcurrentRemovals = 0 },
+		"--policy":                         func(c *Config) { c.Policy = "Random" },
+		"--namespace":                      func(c *Config) { c.Namespace = "" },
+		"--identity":                       func(c *Config) { c.Holder = "" },
+		"--max-body: 1:":                   func(c *Config) { c.MaxBody = 1 },
+		"--poll-interval: 0s":              func(c *Config) { c.Timeouts.PollInterval = 0 },
+		"--listen: \"nowhere\"":            func(c *Config) { c.Address = "nowhere" },
+		"--native-refresh: 1h0m0s: want 0": func(c *Config) { c.NativeRefresh = time.Hour },
+	} {
+		c := good()
+		change(&c)
+		if err := c.Validate(); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	open := good()
+	open.Address, open.Insecure = ":8080", true
+	if err := open.Validate(); err != nil {
+		t.Errorf("with --insecure: %v", err)
+	}
+}
+
+func TestI10TooLongPoolNameIsRefused(t *testing.T) {
+	for name, want := range map[string]string{
+		strings.Repeat("p", maxPoolName):   "",
+		strings.Repeat("p", maxPoolName+1): "the name has 54 characters: want at most 53",
+	} {
+		if err := checkPoolNames([]*httpserver.ServedPool{{Name: name}}); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+		if problems := validation.IsValidLabelValue(controller.PoolObjectName(name)[len("slipway-"):]); (len(problems) > 0) != (want != "") {
+			t.Errorf("%s: %q", name, problems)
+		}
 	}
 }

@@ -33,9 +33,8 @@ func TestI10UnreadableFileIsRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"- a\n": "want keys", "a: b: c\n": "mapping values", "just text": "want keys",
 	} {
-		if got, err := ReadYAMLEntries([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, %v; want %q", text, got, err, want)
-		}
+		got, err := ReadYAMLEntries([]byte(text))
+		check.Not(t, err == nil || !strings.Contains(err.Error(), want), "%q: %v, %v; want %q", text, got, err, want)
 	}
 }
 
@@ -67,9 +66,8 @@ func TestMergeKeysFollowYAMLRules(t *testing.T) {
 		"'<<': 1\n":                                    {"<<": {Value: "1", Line: 1}},
 	} {
 		got, err := ReadYAMLEntries([]byte(text), "a", "b", "x", "y", "z")
-		if diff := cmp.Diff(want, got, ignoreNodes); err != nil || diff != "" {
-			t.Errorf("%q: %v\n%s", text, err, diff)
-		}
+		diff := cmp.Diff(want, got, ignoreNodes)
+		check.Not(t, err != nil || diff != "", "%q: %v\n%s", text, err, diff)
 	}
 }
 
@@ -114,9 +112,8 @@ func TestBooleansOfYAML11AreRead(t *testing.T) {
 		"yes": {true, true, true}, "On": {true, true, true}, "y": {true, true, true}, "NO": {false, true, true},
 		"off": {false, true, true}, "true": {true, false, true}, "False": {false, false, true}, "perhaps": {},
 	} {
-		if value, old, ok := ParseBool(text); [3]bool{value, old, ok} != want {
-			t.Errorf("%s: %t, old %t, ok %t", text, value, old, ok)
-		}
+		value, old, ok := ParseBool(text)
+		check.Not(t, [3]bool{value, old, ok} != want, "%s: %t, old %t, ok %t", text, value, old, ok)
 	}
 }
 
@@ -125,9 +122,7 @@ func TestUnknownKeySuggestsTheClosestKey(t *testing.T) {
 	for key, want := range map[string]string{
 		"nodeName": "nodename", "taintsnode": "taintnode", "webhook_url": "webhookurl", "colour": "",
 	} {
-		if got := FindClosestName(key, known); got != want {
-			t.Errorf("%s: %q, want %q", key, got, want)
-		}
+		check.Is(t, want, FindClosestName(key, known), key)
 	}
 }
 

@@ -18,6 +18,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/drainability"
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // deadlineIn returns terms with a deadline after d.
@@ -35,9 +37,9 @@ func startDrain(ctx context.Context, t *testing.T, s *sim, o Options) (*Drain, f
 	t.Helper()
 	o.Node = node
 	seen := o.OnProgress
-	check := newProgressChecker(t.Error)
+	checkProgress := newProgressChecker(t.Error)
 	o.OnProgress = func(p Progress) {
-		check(p)
+		checkProgress(p)
 		if seen != nil {
 			seen(p)
 		}
@@ -55,9 +57,7 @@ func startDrain(ctx context.Context, t *testing.T, s *sim, o Options) (*Drain, f
 	return d, func() (Report, error) {
 		t.Helper()
 		res := <-done
-		if err := s.compareReport(res.r, true); err != nil {
-			t.Error(err)
-		}
+		check.NoError(t, s.compareReport(res.r, true))
 		return res.r, res.err
 	}
 }
@@ -162,9 +162,7 @@ func podReportOf(t *testing.T, r Report, p *simPod) PodReport {
 func podReportNamed(t *testing.T, r Report, name string) PodReport {
 	t.Helper()
 	i := slices.IndexFunc(r.Pods, func(q PodReport) bool { return q.Name == name })
-	if i < 0 {
-		t.Fatalf("no report for pod %s", name)
-	}
+	must.Not(t, i < 0, "no report for pod %s", name)
 	return r.Pods[i]
 }
 
@@ -258,12 +256,8 @@ func TestI2ForcedDeletionComesAtThePlannedTime(t *testing.T) {
 		if p.Removal != ForceDeleted || p.GivenGraceSeconds != 30 || p.End != Stopped || len(p.Delays) != 1 || p.Delays[0].Reason != ObstaclePDB {
 			t.Errorf("%+v", p)
 		}
-		if !strings.Contains(r.Summary(), "1 deleted despite a disruption budget") {
-			t.Errorf("summary: %s", r.Summary())
-		}
-		if !strings.Contains(log.String(), "pod=shop/web") || !strings.Contains(log.String(), "deleted although its eviction is blocked") {
-			t.Errorf("log: %s", log.String())
-		}
+		check.Contains(t, r.Summary(), "1 deleted despite a disruption budget")
+		check.Contains(t, log.String(), "pod=shop/web", "deleted although its eviction is blocked")
 	})
 }
 
@@ -273,9 +267,7 @@ func TestLateForcedDeletionGrantsTheFullGrace(t *testing.T) {
 	for _, wanted := range []time.Duration{time.Second, 10 * time.Second, 30 * time.Second, 58 * time.Second} {
 		for _, late := range []time.Duration{0, time.Millisecond, 700 * time.Millisecond} {
 			now := forcedDeletionTime(wanted, terms, since).Add(late)
-			if got := capGrace(wanted, terms, now); got != wanted {
-				t.Errorf("a pod that wants %s and is deleted %s late gets %s", wanted, late, got)
-			}
+			check.Is(t, wanted, capGrace(wanted, terms, now), late)
 		}
 	}
 }
@@ -285,9 +277,7 @@ func TestI2ShortNoticeIsSharedByPDBAndGrace(t *testing.T) {
 		web := s.addBlockedPod("web", withGrace(30*time.Second), withStopTime(never))
 		began := time.Now()
 		r := runDrainTo(t, s, Drained, Options{TimeLimits: TimeLimits{Deadline: began.Add(30 * time.Second), Margin: 2 * time.Second}})
-		if at := s.findRequests("delete", web)[0].at.Sub(began); at != 14*time.Second {
-			t.Errorf("deleted after %s, want 14s", at)
-		}
+		check.Is(t, 14*time.Second, s.findRequests("delete", web)[0].at.Sub(began))
 		if p := podReportOf(t, r, web); p.GivenGraceSeconds != 14 || !p.WasCutShort() {
 			t.Errorf("%+v", p)
 		}
@@ -320,12 +310,8 @@ func TestW07M07BlockedPDBIsRetriedWithBackoff(t *testing.T) {
 			r, err := wait()
 			checkOutcome(t, r, err, Cancelled)
 			n := len(s.findRequests("evict", nil))
-			if n > c.most || n < 15 {
-				t.Errorf("%d evictions in a minute, want 15 to %d", n, c.most)
-			}
-			if s.calls["budgets"] > 7 {
-				t.Errorf("%d lists of budgets in a minute", s.calls["budgets"])
-			}
+			check.Not(t, n > c.most || n < 15, "%d evictions in a minute, want 15 to %d", n, c.most)
+			check.Not(t, s.calls["budgets"] > 7, "%d lists of budgets in a minute", s.calls["budgets"])
 		}))
 	}
 }
@@ -339,9 +325,7 @@ func TestUnblockedPodIsEvictedBesideAThousandBlocked(t *testing.T) {
 		if p := podReportOf(t, r, free); p.RemovalRequestedAt.Sub(r.StartedAt) > 500*time.Millisecond {
 			t.Errorf("evicted after %s", p.RemovalRequestedAt.Sub(r.StartedAt))
 		}
-		if s.maxInFlight > 32 {
-			t.Errorf("%d requests at once", s.maxInFlight)
-		}
+		check.Not(t, s.maxInFlight > 32, "%d requests at once", s.maxInFlight)
 	})
 }
 
@@ -413,9 +397,7 @@ func TestI2DueForcedDeletionWaitsForNoOtherPod(t *testing.T) {
 		s.addPDB("web", 200, 200, map[string]string{"app": "web"})
 		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(time.Minute), MaxInFlight: 2})
 		for _, p := range r.Pods {
-			if p.Removal != ForceDeleted || len(p.Delays) == 0 {
-				t.Fatalf("%+v", p)
-			}
+			must.Not(t, p.Removal != ForceDeleted || len(p.Delays) == 0, "%+v", p)
 		}
 	})
 }
@@ -446,13 +428,9 @@ func TestSameNamedReplacementIsNeverEvicted(t *testing.T) {
 		})
 		runDrainTo(t, s, Drained, Options{})
 		twin := s.findPod("shop", "db-0")
-		if twin == nil || twin.UID == db.UID || twin.DeletionTimestamp != nil {
-			t.Fatalf("the replacement was evicted: %+v", twin)
-		}
+		must.Not(t, twin == nil || twin.UID == db.UID || twin.DeletionTimestamp != nil, "the replacement was evicted: %+v", twin)
 		for _, q := range s.findRequests("evict", nil) {
-			if q.removal.UID != db.UID {
-				t.Errorf("eviction of UID %s", q.removal.UID)
-			}
+			check.Not(t, q.removal.UID != db.UID, "eviction of UID %s", q.removal.UID)
 		}
 	})
 }
@@ -472,9 +450,7 @@ func TestI7FailedOrShortListNeverDrainsANode(t *testing.T) {
 			s.failAll("list", fault{err: cut})
 			r, err := runDrain(t, s, Options{TimeLimits: c.terms()})
 			checkOutcome(t, r, err, c.want)
-			if !errors.Is(err, cut) || !strings.Contains(err.Error(), "before its pods could be listed") {
-				t.Errorf("error: %v", err)
-			}
+			check.Not(t, !errors.Is(err, cut) || !strings.Contains(err.Error(), "before its pods could be listed"), "error: %v", err)
 		}))
 	}
 }
@@ -536,9 +512,7 @@ func TestWavesOverlapWhenTimeIsShort(t *testing.T) {
 		dns := s.addPod("dns", withPriority(2_000_000_000), withStopTime(time.Second), withGrace(10*time.Second))
 		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(30 * time.Second)})
 		// 10 s for dns to stop, and a quarter of 30 s for PDBs.
-		if at := podReportOf(t, r, dns).RemovalRequestedAt.Sub(r.StartedAt); at != 12500*time.Millisecond {
-			t.Errorf("dns evicted after %s", at)
-		}
+		check.Is(t, 12500*time.Millisecond, podReportOf(t, r, dns).RemovalRequestedAt.Sub(r.StartedAt))
 		if p := podReportOf(t, r, web); p.End != Killed || p.EndedAt.After(r.Deadline) {
 			t.Errorf("web: %+v", p)
 		}
@@ -555,9 +529,7 @@ func TestCallerCanSetWaveBoundaries(t *testing.T) {
 			}
 		}
 		one, _ := runDrain(t, newSim(), Options{WaveBoundaries: []int32{}})
-		if one.Outcome != Drained {
-			t.Error("no boundaries is one wave")
-		}
+		check.Is(t, Drained, one.Outcome)
 	})
 }
 
@@ -604,9 +576,7 @@ func TestGraceIsCappedToTheTimeLeft(t *testing.T) {
 			p := s.addPod("web", withGrace(c.wanted), withStopTime(0))
 			_, _ = runDrain(t, s, Options{TimeLimits: TimeLimits{Deadline: time.Now().Add(c.deadline), Margin: c.margin}})
 			asked := s.findRequests("evict", p)
-			if len(asked) != 1 {
-				t.Fatalf("%d evictions", len(asked))
-			}
+			must.Not(t, len(asked) != 1, "%d evictions", len(asked))
 			switch g := asked[0].removal.GracePeriodSeconds; {
 			case c.want < 0 && g != nil:
 				t.Errorf("grace %d sent", *g)
@@ -678,12 +648,8 @@ func TestLaterDeadlineLetsPodsWaitAgain(t *testing.T) {
 		d.SetTimeLimits(TimeLimits{Deadline: began.Add(10 * time.Minute)})
 		r, err := wait()
 		checkOutcome(t, r, err, Drained)
-		if at := s.findRequests("delete", web)[0].at.Sub(began); at != 9*time.Minute+29*time.Second {
-			t.Errorf("forced after %s", at)
-		}
-		if !r.Deadline.Equal(began.Add(10 * time.Minute)) {
-			t.Errorf("report's deadline: %s", r.Deadline)
-		}
+		check.Is(t, 9*time.Minute+29*time.Second, s.findRequests("delete", web)[0].at.Sub(began))
+		check.Not(t, !r.Deadline.Equal(began.Add(10*time.Minute)), "report's deadline: %s", r.Deadline)
 	})
 }
 
@@ -700,9 +666,7 @@ func TestSettingSameTermsChangesNothing(t *testing.T) {
 			}
 		}()
 		_, _ = wait()
-		if at := s.findRequests("delete", web)[0].at.Sub(began); at != 15*time.Second {
-			t.Errorf("forced after %s", at)
-		}
+		check.Is(t, 15*time.Second, s.findRequests("delete", web)[0].at.Sub(began))
 		time.Sleep(time.Minute)
 	})
 }
@@ -738,14 +702,10 @@ func TestCancellationStopsAtOnce(t *testing.T) {
 		r, err := wait()
 		checkOutcome(t, r, err, Cancelled)
 		checkTookAbout(t, r, 5*time.Second)
-		if !errors.Is(err, reason) {
-			t.Errorf("error %v", err)
-		}
+		check.Not(t, !errors.Is(err, reason), "error %v", err)
 		n := len(s.findRequests("", nil))
 		time.Sleep(time.Hour)
-		if len(s.findRequests("", nil)) != n {
-			t.Error("requests after the cancellation")
-		}
+		check.Not(t, len(s.findRequests("", nil)) != n, "requests after the cancellation")
 	})
 }
 
@@ -813,10 +773,7 @@ func TestMultiplePDBsOnPodAreExplained(t *testing.T) {
 		s.addPDB("web", 0, 1, map[string]string{"app": "web"})
 		r, err := runDrain(t, s, Options{TimeLimits: TimeLimits{TimeoutAt: time.Now().Add(time.Minute)}})
 		checkOutcome(t, r, err, TimedOut)
-		if !strings.Contains(err.Error(), "selected by 2 disruption budgets (all, web)") ||
-			!strings.Contains(err.Error(), "make their selectors disjoint") {
-			t.Errorf("%.300v", err)
-		}
+		check.ErrorContains(t, err, "selected by 2 disruption budgets (all, web)", "make their selectors disjoint")
 		s.checkMaxRequestCount(t, "evict", 3*32+10)
 	})
 }
@@ -843,9 +800,7 @@ func TestUnreadPDBIsNamedFromDenial(t *testing.T) {
 		s.addPDB("web", 50, 50, map[string]string{"app": "web"})
 		s.failAll("budgets", fault{err: newForbidden("cannot list poddisruptionbudgets")})
 		_, err := runDrain(t, s, Options{TimeLimits: TimeLimits{TimeoutAt: time.Now().Add(time.Minute)}})
-		if !strings.Contains(err.Error(), "The disruption budget web needs 50 healthy pods and has 50 currently") {
-			t.Errorf("%.300v", err)
-		}
+		check.ErrorContains(t, err, "The disruption budget web needs 50 healthy pods and has 50 currently")
 		s.checkMaxRequestCount(t, "evict", 50+16)
 	})
 }
@@ -913,16 +868,12 @@ func TestDrainedNodeEvictsLateArrivals(t *testing.T) {
 		time.AfterFunc(time.Hour, cancel)
 		_, wait := startDrain(ctx, t, s, o)
 		r, err := wait()
-		if !errors.Is(err, context.Canceled) || r.Outcome != Cancelled {
-			t.Errorf("outcome %q, error %v", r.Outcome, err)
-		}
+		check.Not(t, !errors.Is(err, context.Canceled) || r.Outcome != Cancelled, "outcome %q, error %v", r.Outcome, err)
 		want := []string{
 			"20s node-1: drained after 20.0s: 1 gone, 0 remaining, 1 skipped", "60s late",
 			"80s node-1: drained after 20.0s: 1 gone, 0 remaining, 1 skipped",
 		}
-		if !slices.Equal(told, want) {
-			t.Errorf("reported %q, want %q", told, want)
-		}
+		check.Not(t, !slices.Equal(told, want), "reported %q, want %q", told, want)
 	})
 }
 
@@ -934,9 +885,7 @@ func TestArrivingProtectedPodStopsAVoluntaryDrain(t *testing.T) {
 		checkOutcome(t, r, err, RefusedByPolicy)
 		checkTookAbout(t, r, 10*time.Second)
 		var refused *RefusedError
-		if !errors.As(err, &refused) || len(refused.Pods) != 1 || refused.Pods[0].Name != "late" {
-			t.Errorf("%v", err)
-		}
+		check.Not(t, !errors.As(err, &refused) || len(refused.Pods) != 1 || refused.Pods[0].Name != "late", "%v", err)
 	})
 }
 
@@ -949,9 +898,7 @@ func TestRefusedVoluntaryDrainEvictsNothing(t *testing.T) {
 		checkOutcome(t, r, err, RefusedByPolicy)
 		s.checkRequestCount(t, "evict", 0)
 		for _, want := range []string{"2 pods", "shop/bare (unmanaged: has no controller that would recreate it)", "shop/cache (local-storage: keeps data in emptyDir scratch)"} {
-			if !strings.Contains(err.Error(), want) {
-				t.Errorf("error %q, want %q in it", err, want)
-			}
+			check.ErrorContains(t, err, want)
 		}
 	})
 }
@@ -982,7 +929,7 @@ func TestUnprotectedPodIsEvicted(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		job := s.addPod("job", withAnnotation(drainability.SafeToEvict, "false"))
 		policy := podrules.VoluntaryPolicy().WithAction(podrules.RuleProtected, podrules.AwaitTermination)
-		time.AfterFunc(time.Minute, func() { s.updatePod(job, func(p *simPod) { p.Annotations = nil }) })
+		time.AfterFunc(time.Minute, func() { s.addOrUpdatePod(job, func(p *simPod) { p.Annotations = nil }) })
 		r := runDrainTo(t, s, Drained, Options{Policy: &policy})
 		checkTookAbout(t, r, time.Minute+2*time.Second)
 	})
@@ -993,18 +940,14 @@ func TestTerminatingPodGraceEndsAtDeadline(t *testing.T) {
 		p := s.addPod("slow", withStopTime(never), withGrace(time.Hour), asDeleted(10*time.Minute, time.Hour))
 		r := runDrainTo(t, s, Drained, Options{TimeLimits: TimeLimits{Deadline: time.Now().Add(time.Minute), Margin: 2 * time.Second}})
 		q := podReportOf(t, r, p)
-		if q.Removal != GraceShortened || q.Decision.Rule != podrules.RuleTerminating || q.End != Killed {
-			t.Errorf("%+v", q)
-		}
+		check.Not(t, q.Removal != GraceShortened || q.Decision.Rule != podrules.RuleTerminating || q.End != Killed, "%+v", q)
 		checkTookAbout(t, r, 58*time.Second)
 	})
 	simulate(t, func(t *testing.T, s *sim) { // a voluntary drain does not shorten the grace
 		s.addPod("slow", withStopTime(never), withGrace(time.Hour), asDeleted(10*time.Minute, time.Hour))
 		r := runDrainTo(t, s, Drained, Options{})
 		checkTookAbout(t, r, 50*time.Minute)
-		if n := len(s.findRequests("", nil)); n != 0 {
-			t.Errorf("%d requests", n)
-		}
+		check.Is(t, 0, len(s.findRequests("", nil)))
 	})
 }
 
@@ -1016,9 +959,7 @@ func TestForbiddenDeletionFallsBackToEviction(t *testing.T) {
 		s.changeAfter(40*time.Second, func() { b.minHealthy = 0 })
 		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(time.Minute)})
 		p := podReportOf(t, r, web)
-		if p.Removal != Evicted || !slices.ContainsFunc(p.Delays, func(d Delay) bool { return d.Reason == ObstacleForbidden }) {
-			t.Errorf("%+v", p)
-		}
+		check.Not(t, p.Removal != Evicted || !slices.ContainsFunc(p.Delays, func(d Delay) bool { return d.Reason == ObstacleForbidden }), "%+v", p)
 		s.checkRequestCount(t, "delete", 1)
 	})
 }
@@ -1032,9 +973,7 @@ func TestForbiddenEvictionsAreRetriedRarely(t *testing.T) {
 			})
 			r, err := runDrain(t, s, Options{DisableEviction: disable, TimeLimits: TimeLimits{TimeoutAt: time.Now().Add(time.Minute)}})
 			checkOutcome(t, r, err, TimedOut)
-			if !strings.Contains(err.Error(), "forbidden: User") {
-				t.Errorf("%.200v", err)
-			}
+			check.ErrorContains(t, err, "forbidden: User")
 			if n := len(s.findRequests("evict", nil)) + len(s.findRequests("delete", nil)); n > 100+6 {
 				t.Errorf("%d evictions and deletions in a minute", n)
 			}
@@ -1145,9 +1084,7 @@ func TestOnlyPodsKilledEarlyCountAsCutShort(t *testing.T) {
 		s.addPod("quick", withStopTime(time.Second), withGrace(time.Minute))
 		s.addPod("slow", withStopTime(never), withGrace(time.Minute))
 		r := runDrainTo(t, s, Drained, Options{TimeLimits: deadlineIn(20 * time.Second)})
-		if !strings.Contains(r.Summary(), "1 cut short") {
-			t.Error(r.Summary())
-		}
+		check.Contains(t, r.Summary(), "1 cut short")
 	})
 }
 
@@ -1170,9 +1107,7 @@ func TestProgressStringNamesObstacles(t *testing.T) {
 		if want := "1 of 3 gone, 1 stopping, 1 waiting (disruption-budget shop/web: 1)"; last.String() != want {
 			t.Errorf("%q, want %q", last, want)
 		}
-		if last.Skipped != 1 || last.Node != node || len(last.BlockedPods()) != 1 {
-			t.Errorf("%+v", last)
-		}
+		check.Not(t, last.Skipped != 1 || last.Node != node || len(last.BlockedPods()) != 1, "%+v", last)
 	})
 }
 
@@ -1185,18 +1120,14 @@ func TestReportWithAnyDeadlineMarshalsToJSON(t *testing.T) {
 		{time.Date(12345, 1, 1, 0, 0, 0, 0, time.UTC), `"error"`},
 	} {
 		raw := Report{Node: node, Outcome: Drained, Deadline: c.deadline}.JSON()
-		if !json.Valid(raw) || !strings.Contains(string(raw), c.want) {
-			t.Errorf("%s, want %s in it", raw, c.want)
-		}
+		check.Not(t, !json.Valid(raw) || !strings.Contains(string(raw), c.want), "%s, want %s in it", raw, c.want)
 	}
 }
 
 func TestEndedPodWatchIsReported(t *testing.T) {
 	simulate(t, func(t *testing.T, _ *sim) {
 		_, err := Run(t.Context(), returningWatchAPI{}, Options{Node: node, TimeLimits: TimeLimits{TimeoutAt: time.Now().Add(time.Second)}})
-		if err == nil || !strings.Contains(err.Error(), "the watch of its pods ended: connection lost") {
-			t.Error(err)
-		}
+		check.ErrorContains(t, err, "the watch of its pods ended: connection lost")
 	})
 }
 
@@ -1216,9 +1147,7 @@ func TestPodsOutlivingTheInstanceAreReported(t *testing.T) {
 		if p := podReportOf(t, r, web); !p.IsNotRemoved() || p.Removal != Evicted {
 			t.Errorf("%+v", p)
 		}
-		if !strings.Contains(err.Error(), "deadline-passed with 1 pods left: shop/web: stopping") {
-			t.Error(err)
-		}
+		check.ErrorContains(t, err, "deadline-passed with 1 pods left: shop/web: stopping")
 	})
 }
 

@@ -18,13 +18,9 @@ func runPreview(t *testing.T, s *sim, o Options, server bool) Prediction {
 	f, err := Predict(t.Context(), s, o, server)
 	must.NoError(t, err)
 	for _, q := range s.requests {
-		if !q.removal.DryRun || q.changedPod {
-			t.Errorf("not a dry run: %+v", q)
-		}
+		check.Not(t, !q.removal.DryRun || q.changedPod, "not a dry run: %+v", q)
 	}
-	if !server && len(s.requests) > 0 {
-		t.Errorf("%d requests", len(s.requests))
-	}
+	check.Not(t, !server && len(s.requests) > 0, "%d requests", len(s.requests))
 	check.Is(t, 1, s.calls["list"])
 	return f
 }
@@ -146,9 +142,7 @@ func TestPreviewWithDisabledEvictionReadsNoPDBs(t *testing.T) {
 		if p := findPrediction(t, f, web); p.Removal != DeletedOnRequest || p.Obstacle.Reason != "" {
 			t.Errorf("%+v", p)
 		}
-		if s.calls["budgets"] != 0 || s.calls["evict"] != 0 || s.calls["delete"] != 1 {
-			t.Errorf("%v", s.calls)
-		}
+		check.Not(t, s.calls["budgets"] != 0 || s.calls["evict"] != 0 || s.calls["delete"] != 1, "%v", s.calls)
 	})
 }
 
@@ -156,9 +150,7 @@ func TestI7PreviewFailsIfPodListFails(t *testing.T) {
 	simulate(t, func(t *testing.T, s *sim) {
 		s.fault = func(call) *fault { return &fault{err: errors.New("connection refused")} }
 		f, err := Predict(t.Context(), s, Options{Node: node}, true)
-		if err == nil || !strings.Contains(err.Error(), "node-1: listing its pods: connection refused") || f.Pods != nil {
-			t.Errorf("%+v, %v", f, err)
-		}
+		check.Not(t, err == nil || !strings.Contains(err.Error(), "node-1: listing its pods: connection refused") || f.Pods != nil, "%+v, %v", f, err)
 	})
 }
 
@@ -167,8 +159,6 @@ func TestPreviewReportsUnreadablePDBs(t *testing.T) {
 		s.addPod("web")
 		s.failAll("budgets", fault{err: newForbidden("cannot list poddisruptionbudgets")})
 		f := runPreview(t, s, Options{}, false)
-		if len(f.Problems) != 1 || !strings.Contains(f.Problems[0], "namespace shop: reading its disruption budgets") {
-			t.Errorf("%q", f.Problems)
-		}
+		check.Not(t, len(f.Problems) != 1 || !strings.Contains(f.Problems[0], "namespace shop: reading its disruption budgets"), "%q", f.Problems)
 	})
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/slipway-dev/slipway/internal/elapsed"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
 const (
@@ -310,7 +311,7 @@ func (p *simPod) snapshot() kubeapi.Pod {
 }
 
 // addOrUpdatePod changes a pod as another client would.
-func (s *sim) updatePod(p *simPod, c podOption) {
+func (s *sim) addOrUpdatePod(p *simPod, c podOption) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c(p)
@@ -914,9 +915,7 @@ func (s *sim) findRequests(verb string, p *simPod) (found []sentRequest) {
 
 func (s *sim) checkRequestCount(t *testing.T, verb string, want int) {
 	t.Helper()
-	if n := len(s.findRequests(verb, nil)); n != want {
-		t.Errorf("%d requests of %s, want %d", n, verb, want)
-	}
+	check.Is(t, want, len(s.findRequests(verb, nil)), verb)
 }
 
 func (s *sim) checkMaxRequestCount(t *testing.T, verb string, most int) {

@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // maxMethods is the largest number of methods that a type in this package tree may have.
@@ -30,13 +33,9 @@ func TestNoTypeHasTooManyMethods(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil || methods["snapshot.Snapshot"] == 0 {
-		t.Fatalf("methods of the snapshot: %d, %v", methods["snapshot.Snapshot"], err)
-	}
+	must.Not(t, err != nil || methods["snapshot.Snapshot"] == 0, "methods of the snapshot: %d, %v", methods["snapshot.Snapshot"], err)
 	for name, n := range methods {
-		if n > maxMethods {
-			t.Errorf("%s has %d methods, at most %d are allowed: make functions of them, or give a part its own type", name, n, maxMethods)
-		}
+		check.Not(t, n > maxMethods, "%s has %d methods, at most %d are allowed: make functions of them, or give a part its own type", name, n, maxMethods)
 	}
 }
 

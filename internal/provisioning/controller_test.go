@@ -32,6 +32,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // pool is a fake cloud with one group.
@@ -190,13 +192,9 @@ func newFixture(t *testing.T, change func(*v1alpha1.NodeGroup), objects ...clien
 		change(g)
 	}
 	scheme := runtime.NewScheme()
-	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)))
 	metrics, err := NewMetrics(prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	var watched []runtime.Object
 	for _, o := range objects {
 		watched = append(watched, o)
@@ -245,18 +243,14 @@ func startInformers(ctx context.Context, kube *fake.Clientset) live.Informers {
 
 func (f *fixture) reconcile() {
 	f.t.Helper()
-	if _, err := f.Controller.reconcile(f.t.Context(), f.sources, true); err != nil {
-		f.t.Fatal(err)
-	}
+	must.NoError(f.t, check.Err(f.Controller.reconcile(f.t.Context(), f.sources, true)))
 }
 
 // waitUntil waits until a watch has delivered what the condition needs.
 func (f *fixture) waitUntil(what string, is func() bool) {
 	f.t.Helper()
 	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			f.t.Fatalf("%s: not within a minute", what)
-		}
+		must.Not(f.t, time.Now().After(deadline), "%s: not within a minute", what)
 	}
 }
 
@@ -288,16 +282,12 @@ func (f *fixture) addUnschedulablePod(p *corev1.Pod) {
 
 func (f *fixture) createPod(p *corev1.Pod) {
 	f.t.Helper()
-	if _, err := f.kube.CoreV1().Pods(p.Namespace).Create(f.t.Context(), p, metav1.CreateOptions{}); err != nil {
-		f.t.Fatal(err)
-	}
+	must.NoError(f.t, check.Err(f.kube.CoreV1().Pods(p.Namespace).Create(f.t.Context(), p, metav1.CreateOptions{})))
 }
 
 func (f *fixture) removePod(p *corev1.Pod) {
 	f.t.Helper()
-	if err := f.kube.CoreV1().Pods(p.Namespace).Delete(f.t.Context(), p.Name, metav1.DeleteOptions{}); err != nil {
-		f.t.Fatal(err)
-	}
+	must.NoError(f.t, f.kube.CoreV1().Pods(p.Namespace).Delete(f.t.Context(), p.Name, metav1.DeleteOptions{}))
 }
 
 func keyOf(p *corev1.Pod) placement.PodKey {
@@ -330,9 +320,7 @@ type written struct {
 func (f *fixture) status() written {
 	f.t.Helper()
 	var g v1alpha1.NodeGroup
-	if err := f.client.Get(f.t.Context(), types.NamespacedName{Name: "web"}, &g); err != nil {
-		f.t.Fatal(err)
-	}
+	must.NoError(f.t, f.client.Get(f.t.Context(), types.NamespacedName{Name: "web"}, &g))
 	p := g.Status.Provisioning
 	if p == nil {
 		f.t.Fatal("there is no record of launches")
@@ -415,9 +403,7 @@ func TestUnknownGroupDelaysPodEventsForOneMinute(t *testing.T) {
 	mute.Status.Conditions = []metav1.Condition{{
 		Type: v1alpha1.GroupAccepted, Status: metav1.ConditionUnknown, Reason: "CloudUnreadable", Message: "waiting for the cloud's first answer",
 	}}
-	if err := f.client.Create(t.Context(), mute); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, f.client.Create(t.Context(), mute))
 	f.addUnschedulablePod(newHugePod("huge"))
 	f.reconcile()
 	if notes := f.eventNotes(eventUnplaceable); len(notes) > 0 {
@@ -461,9 +447,7 @@ func TestFailedInstanceIsDeletedAndItsTemplateBacksOff(t *testing.T) {
 	f := newFixtureWithFailedInstance(t)
 	f.reconcile()
 	f.calls.Wait()
-	if !slices.Equal(f.pool.deleted, []string{"id-0"}) {
-		t.Fatalf("deleted is %v", f.pool.deleted)
-	}
+	must.Not(t, !slices.Equal(f.pool.deleted, []string{"id-0"}), "deleted is %v", f.pool.deleted)
 	f.reconcile()
 	if s := f.status(); len(s.BackOffs) != 1 || s.BackOffs[0].Reason != "NoQuota" || s.Provisioning != 0 || len(s.Awaited) != 0 {
 		t.Errorf("status is %+v", s)
@@ -508,9 +492,7 @@ func TestUnlistedTemplatesStillTrackInstancesAndEmitEvents(t *testing.T) {
 	f.pool.change(func() { f.pool.unlisted = errors.New("no image has the name kube") })
 	f.reconcile()
 	f.calls.Wait()
-	if !slices.Equal(f.pool.deleted, []string{"id-0"}) {
-		t.Errorf("deleted is %v", f.pool.deleted)
-	}
+	check.Not(t, !slices.Equal(f.pool.deleted, []string{"id-0"}), "deleted is %v", f.pool.deleted)
 	if notes := f.eventNotes(eventUnplaceable); len(notes) != 1 || !strings.Contains(notes[0], "no image has the name kube") {
 		t.Errorf("Events are %q", notes)
 	}
@@ -530,27 +512,7 @@ func TestUnlistedTemplatesAreReadWithAPause(t *testing.T) {
 	f := newFixture(t, nil)
 	f.pool.change(func() { f.pool.unlisted = errors.New("no image has the name kube") })
 	f.reconcile()
-	if f.isRequeued() {
-		t.Error("want another reconcile soon")
-	}
-}
-
-func TestInstanceWithANodeInTheAPIServerIsKept(t *testing.T) { // I4, I7
-	f := newFixtureWithFailedInstance(t)
-	// The API server knows the Node, but the watch has not delivered it yet.
-	groups := f.readCloudOnce()
-	if len(groups[0].state.tracking.FailedWithoutNode) != 1 {
-		t.Fatalf("the survey is %+v", groups[0].state.tracking)
-	}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "machine-0"}}
-	if _, err := f.kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	f.startFailedInstanceDeletions(t.Context(), f.sources, groups)
-	f.calls.Wait()
-	if len(f.pool.deleted) != 0 {
-		t.Errorf("deleted is %v", f.pool.deleted)
-	}
+	check.Not(t, f.isRequeued(), "want another reconcile soon")
 }
 
 func TestInstanceWhoseStateChangedIsKept(t *testing.T) {
@@ -559,18 +521,14 @@ func TestInstanceWhoseStateChangedIsKept(t *testing.T) {
 	f.pool.change(func() { f.pool.machines[0].State = cloud.Running })
 	f.startFailedInstanceDeletions(t.Context(), f.sources, groups)
 	f.calls.Wait()
-	if len(f.pool.deleted) != 0 {
-		t.Errorf("deleted is %v", f.pool.deleted)
-	}
+	check.Is(t, 0, len(f.pool.deleted), f.pool.deleted)
 }
 
 // readCloudOnce reads the groups and their clouds, without any action.
 func (f *fixture) readCloudOnce() []*managedGroup {
 	f.t.Helper()
 	_, groups, err := f.readCluster(f.t.Context(), f.sources)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must.NoError(f.t, err)
 	f.loadStates(groups)
 	f.readCloudsUntilTimeout(f.t.Context(), f.sources, groups)
 	return groups
@@ -580,9 +538,7 @@ func TestInstanceLaunchedBeforeTheFailureKeepsTheBackOff(t *testing.T) {
 	f := newFixture(t, nil)
 	join := func(name string) {
 		t.Helper()
-		if _, err := f.kube.CoreV1().Nodes().Create(t.Context(), newIdleNode(name, ""), metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, check.Err(f.kube.CoreV1().Nodes().Create(t.Context(), newIdleNode(name, ""), metav1.CreateOptions{})))
 		f.waitUntil(name+" is known", func() bool { _, err := f.sources.nodes.Get(name); return err == nil })
 		f.reconcile()
 	}
@@ -606,9 +562,7 @@ func TestInstanceLaunchedBeforeTheFailureKeepsTheBackOff(t *testing.T) {
 	f.reconcile()
 	f.reconcile()
 	join("machine-1")
-	if leftAlone() {
-		t.Error("the failure is remembered after the join of an instance that was launched later")
-	}
+	check.Not(t, leftAlone(), "the failure is remembered after the join of an instance that was launched later")
 }
 
 func TestUnknownInstanceIsKept(t *testing.T) { // I4
@@ -616,9 +570,7 @@ func TestUnknownInstanceIsKept(t *testing.T) { // I4
 	f.pool.add(cloud.Instance{ProviderID: "theirs", State: cloud.Failed, Created: time.Now().Add(-time.Hour)})
 	f.reconcile()
 	f.reconcile()
-	if len(f.pool.deleted) != 0 {
-		t.Errorf("deleted is %v", f.pool.deleted)
-	}
+	check.Is(t, 0, len(f.pool.deleted), f.pool.deleted)
 }
 
 // newIdleNode returns a node of the group without pods, with the given annotation.
@@ -641,9 +593,7 @@ func newIdleNode(name, since string) *corev1.Node {
 func (f *fixture) sinceAnnotation(name string) string {
 	f.t.Helper()
 	var n corev1.Node
-	if err := f.client.Get(f.t.Context(), types.NamespacedName{Name: name}, &n); err != nil {
-		f.t.Fatal(err)
-	}
+	must.NoError(f.t, f.client.Get(f.t.Context(), types.NamespacedName{Name: name}, &n))
 	return n.Annotations[plan.UnderutilizedSinceAnnotation]
 }
 
@@ -674,9 +624,7 @@ func TestRestartStartsANewUnderutilizedCooldown(t *testing.T) {
 	}, newIdleNode("new", ""), newIdleNode("old", long))
 	f.observeSince("old", "new")
 	f.reconcile()
-	if err := f.client.List(t.Context(), &all); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, f.client.List(t.Context(), &all))
 	if len(all.Items) != 1 || all.Items[0].Spec.NodeName != "old" || all.Items[0].Spec.Reason != v1alpha1.Underutilized {
 		t.Fatalf("retirements are %+v, want one of old", all.Items)
 	}
@@ -704,14 +652,13 @@ func TestOnlyTheSchedulersConditionMakesAPodUnschedulable(t *testing.T) {
 			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "Insufficient cpu",
 		}}}}
 		c.change(p)
-		if got := isUnschedulable(p); got != c.want {
-			t.Errorf("%s: %t", name, got)
-		}
+		check.Is(t, c.want, isUnschedulable(p), name)
 	}
 }
 
 func TestI4InstanceWithAnySignOfANodeIsKept(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Node){
+		"its name":               func(n *corev1.Node) { n.Name = "machine-0" },
 		"its name with a domain": func(n *corev1.Node) { n.Name = "machine-0.novalocal" },
 		"its system's UUID":      func(n *corev1.Node) { n.Name, n.Status.NodeInfo.SystemUUID = "elsewhere", "ID-0" },
 		"its provider ID":        func(n *corev1.Node) { n.Name, n.Spec.ProviderID = "elsewhere", "id-0" },
@@ -719,15 +666,11 @@ func TestI4InstanceWithAnySignOfANodeIsKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixtureWithFailedInstance(t)
 			groups := f.readCloudOnce()
-			if len(groups[0].state.tracking.FailedWithoutNode) != 1 {
-				t.Fatalf("the survey is %+v", groups[0].state.tracking)
-			}
+			must.Not(t, len(groups[0].state.tracking.FailedWithoutNode) != 1, "the survey is %+v", groups[0].state.tracking)
 			node := &corev1.Node{}
 			change(node)
 			// First only the API server knows the Node, and later the watch too.
-			if _, err := f.kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, check.Err(f.kube.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})))
 			f.startFailedInstanceDeletions(t.Context(), f.sources, groups)
 			f.calls.Wait()
 			f.waitUntil("the watch has told of the Node", func() bool {

@@ -20,6 +20,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // addGroup adds another group that scales up.
@@ -34,9 +36,7 @@ func (f *fixture) addGroup(name string, change func(*v1alpha1.NodeGroup)) {
 	g.Spec.NodeSelector.MatchLabels = map[string]string{"pool": name}
 	g.Status.Conditions = []metav1.Condition{{Type: v1alpha1.GroupAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.AcceptedReason}}
 	change(g)
-	if err := f.client.Create(f.t.Context(), g); err != nil {
-		f.t.Fatal(err)
-	}
+	must.NoError(f.t, f.client.Create(f.t.Context(), g))
 }
 
 func TestI10UnreadableSelectorStopsNoOtherGroup(t *testing.T) {
@@ -150,9 +150,7 @@ func TestMissingDeclaredResourceIsTriedAgainAfterOneHour(t *testing.T) {
 func TestRecentlyRemovedNodeStillCountsAsLearned(t *testing.T) {
 	bad := newIdleNode("bad", "")
 	f := newGPUFixture(t, true, nil, bad)
-	if err := errors.Join(f.client.Delete(t.Context(), bad), f.kube.CoreV1().Nodes().Delete(t.Context(), "bad", metav1.DeleteOptions{})); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, errors.Join(f.client.Delete(t.Context(), bad), f.kube.CoreV1().Nodes().Delete(t.Context(), "bad", metav1.DeleteOptions{})))
 	f.pool.change(func() { f.pool.machines = nil })
 	m := f.states["web"]
 	m.watchedSince = time.Now().Add(-2 * time.Hour)
@@ -235,9 +233,7 @@ func TestUnwritableStatusBlocksNoOtherGroup(t *testing.T) {
 		}
 		return nil
 	}})
-	if _, err := f.Controller.reconcile(t.Context(), f.sources, true); err == nil {
-		t.Error("the reconcile has not failed")
-	}
+	check.ErrorContains(t, check.Err(f.Controller.reconcile(t.Context(), f.sources, true)))
 	for _, name := range []string{"a", "z"} {
 		var g v1alpha1.NodeGroup
 		if err := f.client.Get(t.Context(), types.NamespacedName{Name: name}, &g); err != nil || g.Status.Provisioning == nil {
@@ -268,12 +264,8 @@ func TestReconcileWithoutCloudReadReadsTheClusterOnce(t *testing.T) {
 			f.addUnschedulable("a")
 		}
 		reads = 0
-		if _, err := f.Controller.reconcile(t.Context(), f.sources, c.ask); err != nil {
-			t.Fatal(err)
-		}
-		if reads != c.want {
-			t.Errorf("%+v: the groups are read %d times", c, reads)
-		}
+		must.NoError(t, check.Err(f.Controller.reconcile(t.Context(), f.sources, c.ask)))
+		check.Not(t, reads != c.want, "%+v: the groups are read %d times", c, reads)
 	}
 }
 
@@ -282,10 +274,6 @@ func TestReconcileWithoutCloudReadAppliesPendingReplies(t *testing.T) {
 	answer := f.blockReads()
 	f.reconcile()
 	answer()
-	if _, err := f.Controller.reconcile(t.Context(), f.sources, false); err != nil {
-		t.Fatal(err)
-	}
-	if f.states["web"].cloudTemplates == nil {
-		t.Error("what the cloud has said is not known")
-	}
+	must.NoError(t, check.Err(f.Controller.reconcile(t.Context(), f.sources, false)))
+	check.Not(t, f.states["web"].cloudTemplates == nil, "what the cloud has said is not known")
 }

@@ -20,6 +20,9 @@ import (
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
 // courseLength is the simulated time, and courseJoin is the group's join timeout.
@@ -60,9 +63,7 @@ func (c *instanceHistory) makeUnusable(i cloud.Instance, way string) {
 	there := err == nil
 	if way == "no node" {
 		if there {
-			if err := nodes.Delete(c.t.Context(), i.Name, metav1.DeleteOptions{}); err != nil {
-				c.t.Fatal(err)
-			}
+			must.NoError(c.t, nodes.Delete(c.t.Context(), i.Name, metav1.DeleteOptions{}))
 		}
 		return
 	}
@@ -104,9 +105,7 @@ func (c *instanceHistory) makeUnusable(i cloud.Instance, way string) {
 	} else {
 		_, err = nodes.Create(c.t.Context(), n, metav1.CreateOptions{})
 	}
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must.NoError(c.t, err)
 }
 
 func splitFaults(way string) (all []string) {
@@ -197,9 +196,7 @@ func (c *instanceHistory) step() {
 	}
 	c.logf("launch %v, excuses %v", now[before:], excuses)
 	for name, why := range excuses {
-		if why == "" {
-			c.t.Errorf("an instance was launched while %s is there", name)
-		}
+		check.Not(c.t, why == "", "an instance was launched while %s is there", name)
 	}
 	if len(now) > before+1 || now[before].Count != 1 {
 		c.t.Errorf("launches are %v for one pod", now[before:])
@@ -225,9 +222,7 @@ func (c *instanceHistory) runRetirements() {
 		c.logf("retirement of %s: %s", rt.Spec.NodeName, phase)
 		rt.Status.Phase = phase
 		rt.Status.Times.Finished = new(metav1.Now())
-		if err := c.client.Update(c.t.Context(), &rt); err != nil {
-			c.t.Fatal(err)
-		}
+		must.NoError(c.t, c.client.Update(c.t.Context(), &rt))
 		if phase == v1alpha1.Succeeded {
 			_ = c.kube.CoreV1().Nodes().Delete(c.t.Context(), rt.Spec.NodeName, metav1.DeleteOptions{})
 			c.pool.change(func() {
@@ -240,35 +235,33 @@ func (c *instanceHistory) runRetirements() {
 
 func TestI5OnePodGetsOneInstanceHoweverUnusable(t *testing.T) {
 	for seed := range 12 {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFixture(t, func(g *v1alpha1.NodeGroup) {
-					withStartupTaint(g)
-					g.Spec.ScaleUp.Templates = []v1alpha1.InstanceTemplate{{Name: "m4", Allocatable: corev1.ResourceList{
-						corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("16Gi"), gpu: resource.MustParse("1"),
-					}}}
-				})
-				c := &instanceHistory{fixture: f, dice: rand.New(rand.NewPCG(uint64(seed), 7)), launched: map[string]time.Time{}, usable: map[string]bool{}}
-				defer func() {
-					if t.Failed() {
-						for _, line := range c.log {
-							t.Log(line)
-						}
-					}
-				}()
-				p := newUnschedulablePod("apps", "a")
-				p.Spec.NodeSelector = map[string]string{"pool": "web"}
-				p.Spec.Containers[0].Resources.Requests[gpu] = resource.MustParse("1")
-				p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{gpu: resource.MustParse("1")}
-				f.addUnschedulablePod(p)
-				for range courseLength / time.Minute {
-					c.step()
-					if t.Failed() {
-						return
-					}
-					time.Sleep(time.Minute)
-				}
+		t.Run(fmt.Sprint(seed), virtual.InVirtualTime(func(t *testing.T) {
+			f := newFixture(t, func(g *v1alpha1.NodeGroup) {
+				withStartupTaint(g)
+				g.Spec.ScaleUp.Templates = []v1alpha1.InstanceTemplate{{Name: "m4", Allocatable: corev1.ResourceList{
+					corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("16Gi"), gpu: resource.MustParse("1"),
+				}}}
 			})
-		})
+			c := &instanceHistory{fixture: f, dice: rand.New(rand.NewPCG(uint64(seed), 7)), launched: map[string]time.Time{}, usable: map[string]bool{}}
+			defer func() {
+				if t.Failed() {
+					for _, line := range c.log {
+						t.Log(line)
+					}
+				}
+			}()
+			p := newUnschedulablePod("apps", "a")
+			p.Spec.NodeSelector = map[string]string{"pool": "web"}
+			p.Spec.Containers[0].Resources.Requests[gpu] = resource.MustParse("1")
+			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{gpu: resource.MustParse("1")}
+			f.addUnschedulablePod(p)
+			for range courseLength / time.Minute {
+				c.step()
+				if t.Failed() {
+					return
+				}
+				time.Sleep(time.Minute)
+			}
+		}))
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // blockLaunches blocks launches in the cloud until the returned function is called.
@@ -169,9 +171,7 @@ func TestThrottledCloudIsNotReadUntilItAllows(t *testing.T) {
 			for range 3 {
 				f.reconcile()
 			}
-			if f.readCount() != 1 {
-				t.Errorf("the cloud was read %d times", f.readCount())
-			}
+			check.Is(t, 1, f.readCount())
 			m := f.states["web"]
 			if b, there := m.backOffs["m4"]; there != (f.launchCount() > 0) || there && b.Until.Before(&metav1.Time{Time: from.Add(wish)}) {
 				t.Errorf("after %d launches the template is backed off until %s, want %s at the least from %s", f.launchCount(), b.Until, wish, from)
@@ -259,26 +259,20 @@ func TestLateReplyTriggersReconcile(t *testing.T) {
 	f.reconcile() // the group was never read
 	f.isRequeued()
 	answer()
-	if !f.isRequeued() {
-		t.Error("a group that has been read at last waits for the next reconcile")
-	}
+	check.Not(t, !f.isRequeued(), "a group that has been read at last waits for the next reconcile")
 	f.reconcile()
 	answer = f.blockReads()
 	f.reconcile()
 	f.isRequeued()
 	answer()
-	if f.isRequeued() {
-		t.Error("a group that was read again has a reconcile begin")
-	}
+	check.Not(t, f.isRequeued(), "a group that was read again has a reconcile begin")
 	f.reconcile()
 	answer = f.blockLaunches()
 	f.addUnschedulable("a")
 	f.reconcile()
 	f.isRequeued()
 	answer()
-	if !f.isRequeued() {
-		t.Error("a launch that was refused at last waits for the next reconcile")
-	}
+	check.Not(t, !f.isRequeued(), "a launch that was refused at last waits for the next reconcile")
 }
 
 func TestUnansweredDeletionDelaysNoLaunchAndIsNotRepeated(t *testing.T) {
@@ -295,9 +289,7 @@ func TestUnansweredDeletionDelaysNoLaunchAndIsNotRepeated(t *testing.T) {
 		t.Errorf("instances that are deleted: %q", got)
 	}
 	answer()
-	if !f.isRequeued() {
-		t.Error("what may come in the place of an instance that is deleted waits for the next reconcile")
-	}
+	check.Not(t, !f.isRequeued(), "what may come in the place of an instance that is deleted waits for the next reconcile")
 	f.reconcile()
 	if notes := f.eventNotes(eventInstanceDeleted); !slices.Equal(f.pool.deleted, []string{"id-0"}) || len(notes) != 1 {
 		t.Errorf("deleted is %v, Events are %q", f.pool.deleted, notes)
@@ -325,9 +317,7 @@ func TestManyFailedInstancesAreDeletedInBatches(t *testing.T) {
 		f.reconcile()
 		f.calls.Wait()
 	}
-	if got := len(f.pool.deleted); got != 2*maxConcurrentDeletions+1 {
-		t.Errorf("%d instances are deleted, want %d", got, 2*maxConcurrentDeletions+1)
-	}
+	check.Is(t, 2*maxConcurrentDeletions+1, len(f.pool.deleted))
 }
 
 func TestRefusalDuringReadRereadsGroupSoon(t *testing.T) {
@@ -341,13 +331,9 @@ func TestRefusalDuringReadRereadsGroupSoon(t *testing.T) {
 	f.reconcile()
 	f.isRequeued()
 	read()
-	if !f.isRequeued() {
-		t.Error("a group that nothing is launched for until it has been read waits for the next reconcile")
-	}
+	check.Not(t, !f.isRequeued(), "a group that nothing is launched for until it has been read waits for the next reconcile")
 	f.applyReplies(f.lastGroups)
-	if !f.isRequeued() {
-		t.Error("what was read is older than the refusal, and the next reconcile does not begin soon")
-	}
+	check.Not(t, !f.isRequeued(), "what was read is older than the refusal, and the next reconcile does not begin soon")
 }
 
 func TestInstanceThatJoinedSinceTheReadCountsOnce(t *testing.T) {
@@ -385,9 +371,7 @@ func TestInstanceThatJoinsDuringTheReadCountsAsProvisioning(t *testing.T) {
 		n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}
 	}))
 	answer()
-	if err := <-looked; err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, <-looked)
 	if s := f.status(); s.Provisioning != 0 || f.launchCount() != 1 {
 		t.Errorf("%d launches, and status is %+v: want the instance as its Node alone", f.launchCount(), s)
 	}
@@ -409,9 +393,7 @@ func TestLaunchesAfterAJoinHaveTheirOwnNames(t *testing.T) {
 	f.reconcileTimes(2)
 	seen := map[string]bool{}
 	for _, w := range f.states["web"].tracking.Provisioning {
-		if seen[w.ID] {
-			t.Errorf("two instances that are awaited are called %s", w.ID)
-		}
+		check.Not(t, seen[w.ID], "two instances that are awaited are called %s", w.ID)
 		seen[w.ID] = true
 	}
 	if f.launchCount() != 3 || len(seen) != 2 {
@@ -425,17 +407,11 @@ func TestReplyForARecreatedGroupIsDropped(t *testing.T) {
 	earlier := f.lastGroups[0]
 	anew := earlier.Group.DeepCopy()
 	anew.UID, anew.ResourceVersion = "anew", ""
-	if err := f.client.Delete(t.Context(), earlier.Group.DeepCopy()); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, f.client.Delete(t.Context(), earlier.Group.DeepCopy()))
 	f.reconcile()
-	if err := f.client.Create(t.Context(), anew); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, f.client.Create(t.Context(), anew))
 	f.reconcile()
 	f.queueReply(earlier, false, func(*managedGroup) { t.Error("the new group of this name got it") })
 	f.reconcile()
-	if f.states["web"] == earlier.state {
-		t.Error("the new group has the memory of the earlier one")
-	}
+	check.Not(t, f.states["web"] == earlier.state, "the new group has the memory of the earlier one")
 }

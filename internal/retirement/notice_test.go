@@ -10,6 +10,8 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cordon"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // retireOnNotice retires a node because its agent reports a Preempt.
@@ -27,23 +29,18 @@ func retireOnNotice(t *testing.T, s *sim, node string) {
 
 // TestI5NoticedNodeCountsAsUnavailable retires another node after a notice for the first.
 func TestI5NoticedNodeCountsAsUnavailable(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		s.addNode("d", map[string]string{pool: "ci"})
 		s.groups[0].Spec.MinSize = 2
 		s.groups[0].Spec.DisruptionBudgets[0].Nodes.IntVal = 3
 		retireOnNotice(t, s, "a")
 		c := s.newController(t)
 		s.createRetirement(t, "mine", v1alpha1.NodeRetirementSpec{NodeName: "b", Reason: v1alpha1.Requested})
-		if rt := s.reconcileUntilDone(ctx, c, "mine", time.Minute); rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "MinSize" {
-			t.Fatalf("%s: %s, want it to wait for the minimum", rt.Status.Phase, rt.Status.Message)
-		}
+		requirePhase(t, s.reconcileUntilDone(ctx, c, "mine", time.Minute), v1alpha1.Pending, "MinSize")
 		s.checkNodeRestored(t, "b")
 		s.changeNode("a", func(n *corev1.Node) { n.Annotations, n.Spec.Unschedulable = nil, false }) // the notice ends
 		s.reconcileUntilDone(ctx, c, "r", time.Minute)
-		if rt := s.reconcileUntilDone(ctx, c, "mine", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
-			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
-		}
+		requirePhase(t, s.reconcileUntilDone(ctx, c, "mine", time.Hour), v1alpha1.Succeeded)
 	})
 }
 
@@ -60,20 +57,16 @@ func (s *sim) removeInstance(node string) {
 func (s *sim) checkUntouched(t *testing.T, node string) {
 	t.Helper()
 	n := s.getNode(node)
-	if n == nil {
-		t.Fatalf("I7: Node %s is gone", node)
-	}
+	must.Not(t, n == nil, "I7: Node %s is gone", node)
 	if len(n.Annotations) > 1 || len(n.Spec.Taints) > 0 || s.deletionRequested["sim://"+node] {
 		t.Errorf("I7: Node %s was deleted: %v, %v, its instance: %t", node, n.Annotations, n.Spec.Taints, s.deletionRequested["sim://"+node])
 	}
-	if rt := s.getRetirement("r"); rt.Status.Phase != v1alpha1.Pending || IsInFlight(rt) {
-		t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
-	}
+	rt := s.getRetirement("r")
+	check.Not(t, rt.Status.Phase != v1alpha1.Pending || IsInFlight(rt), "%s: %s", rt.Status.Phase, rt.Status.Message)
 }
 
 func TestI7NoticedNodeIsRetiredOnceInstanceIsGone(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		s.addPod("a", "web-1", func(p *simPod) { p.stopsAfter = -1 })
 		retireOnNotice(t, s, "a")
 		c := s.newController(t)
@@ -84,9 +77,7 @@ func TestI7NoticedNodeIsRetiredOnceInstanceIsGone(t *testing.T) {
 		s.checkUntouched(t, "a")
 		s.removeInstance("a")
 		rt := s.reconcileUntilDone(ctx, c, "r", time.Hour)
-		if rt.Status.Phase != v1alpha1.Succeeded || !rt.Status.InstanceGone {
-			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
-		}
+		must.Not(t, rt.Status.Phase != v1alpha1.Succeeded || !rt.Status.InstanceGone, "%s: %s", rt.Status.Phase, rt.Status.Message)
 		if s.nodes["a"] != nil || len(s.deletionRequested) > 0 || len(s.violations) > 0 {
 			t.Errorf("%v, %v, %v", s.nodes["a"], s.deletionRequested, s.violations)
 		}
@@ -94,8 +85,7 @@ func TestI7NoticedNodeIsRetiredOnceInstanceIsGone(t *testing.T) {
 }
 
 func TestI7NotFoundInstanceOfReadyNodeIsNotTrusted(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		retireOnNotice(t, s, "a")
 		c := s.newController(t)
 		s.reconcileUntilDone(ctx, c, "r", 10*time.Second)
@@ -106,23 +96,19 @@ func TestI7NotFoundInstanceOfReadyNodeIsNotTrusted(t *testing.T) {
 }
 
 func TestEndedNoticeWithRunningInstanceIsNotRetired(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		retireOnNotice(t, s, "a")
 		c := s.newController(t)
 		s.reconcileUntilDone(ctx, c, "r", 10*time.Second)
 		s.changeNode("a", func(n *corev1.Node) { n.Annotations, n.Spec.Unschedulable = nil, false })
 		rt := s.reconcileUntilDone(ctx, c, "r", time.Minute)
-		if rt.Status.Phase != v1alpha1.Refused || EarlyEndCode(rt) != NoticeOver {
-			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
-		}
+		requirePhase(t, rt, v1alpha1.Refused, NoticeOver)
 		s.checkNodeRestored(t, "a")
 	})
 }
 
 func TestInstanceOfDeletedNodeIsFollowedUntilGone(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		retireOnNotice(t, s, "a")
 		c := s.newController(t)
 		s.reconcileUntilDone(ctx, c, "r", 10*time.Second)
@@ -130,15 +116,12 @@ func TestInstanceOfDeletedNodeIsFollowedUntilGone(t *testing.T) {
 		s.mu.Lock()
 		delete(s.nodes, "a") // as the cloud's own controller does
 		s.mu.Unlock()
-		if rt := s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
-			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
-		}
+		requirePhase(t, s.reconcileUntilDone(ctx, c, "r", time.Hour), v1alpha1.Succeeded)
 	})
 }
 
 func TestUserRetirementDoesNotWaitForNotice(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		retireOnNotice(t, s, "a")
 		c := s.newController(t)
 		s.reconcileUntilDone(ctx, c, "r", 10*time.Second)
@@ -150,9 +133,7 @@ func TestUserRetirementDoesNotWaitForNotice(t *testing.T) {
 			s.reconcileOnce(ctx, c, "mine")
 			s.reconcileOnce(ctx, c, "r")
 		}
-		if rt := s.reconcileUntilDone(ctx, c, "mine", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
-			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
-		}
+		requirePhase(t, s.reconcileUntilDone(ctx, c, "mine", time.Hour), v1alpha1.Succeeded)
 		if rt := s.reconcileUntilDone(ctx, c, "r", time.Hour); EarlyEndCode(rt) != AlreadyRetiring {
 			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
 		}
@@ -163,53 +144,43 @@ func TestUserRetirementDoesNotWaitForNotice(t *testing.T) {
 // TestI5NoticedNodeCountsWhileItsRetirementWaits announces a notice for a node with a waiting retirement, and retires
 // another node meanwhile.
 func TestI5NoticedNodeCountsWhileItsRetirementWaits(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		s.addNode("c", map[string]string{pool: "ci"})
 		s.groups[0].Spec.MinSize = 2
 		s.groups[0].Spec.DisruptionBudgets[0].Reasons = []v1alpha1.Reason{v1alpha1.Surplus}
 		s.groups[0].Spec.DisruptionBudgets[0].Nodes.IntVal = 0
 		s.createRetirement(t, "mine", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Surplus})
 		c := s.newController(t)
-		if rt := s.reconcileUntilDone(ctx, c, "mine", time.Minute); rt.Status.Phase != v1alpha1.Pending {
-			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
-		}
+		requirePhase(t, s.reconcileUntilDone(ctx, c, "mine", time.Minute), v1alpha1.Pending)
 		retireOnNotice(t, s, "a")
 		s.reconcileUntilDone(ctx, c, "r", time.Minute)
 		s.checkUntouched(t, "a")
 		s.createRetirement(t, "other", v1alpha1.NodeRetirementSpec{NodeName: "b", Reason: v1alpha1.Requested})
-		if rt := s.reconcileUntilDone(ctx, c, "other", time.Minute); rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "MinSize" {
-			t.Errorf("%s: %s, want it to wait for the minimum", rt.Status.Phase, rt.Status.Message)
-		}
+		requirePhase(t, s.reconcileUntilDone(ctx, c, "other", time.Minute), v1alpha1.Pending, "MinSize")
 		if rt := s.reconcileUntilDone(ctx, c, "mine", time.Minute); EarlyEndCode(rt) != AlreadyRetiring {
 			t.Errorf("%s: %s, want it to end", rt.Status.Phase, rt.Status.Message)
 		}
 		s.makeNodeUnready("a")
 		s.removeInstance("a")
-		if rt := s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
-			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
-		}
+		requirePhase(t, s.reconcileUntilDone(ctx, c, "r", time.Hour), v1alpha1.Succeeded)
 	})
 }
 
 // TestNoticeForDeletedNodeEndsIfInstanceRuns covers a running instance and an instance in deletion.
 func TestNoticeForDeletedNodeEndsIfInstanceRuns(t *testing.T) {
 	for state, want := range map[cloud.State]string{cloud.Running: BeingRemoved, cloud.Deleting: ""} {
-		t.Run(string(state), func(t *testing.T) {
-			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-				s := newGroupOfTwo(t)
-				retireOnNotice(t, s, "a")
-				c := s.newController(t)
-				s.reconcileUntilDone(ctx, c, "r", 10*time.Second)
-				s.mu.Lock()
-				s.instances["sim://a"].State = state
-				delete(s.nodes, "a")
-				s.mu.Unlock()
-				if rt := s.reconcileUntilDone(ctx, c, "r", time.Minute); EarlyEndCode(rt) != want || s.deletionRequested["sim://a"] {
-					t.Errorf("%s: %s, want %q; the instance was deleted: %t", rt.Status.Phase, rt.Status.Message, want, s.deletionRequested["sim://a"])
-				}
-			})
-		})
+		t.Run(string(state), groupOfTwo(func(t *testing.T, ctx context.Context, s *sim) {
+			retireOnNotice(t, s, "a")
+			c := s.newController(t)
+			s.reconcileUntilDone(ctx, c, "r", 10*time.Second)
+			s.mu.Lock()
+			s.instances["sim://a"].State = state
+			delete(s.nodes, "a")
+			s.mu.Unlock()
+			if rt := s.reconcileUntilDone(ctx, c, "r", time.Minute); EarlyEndCode(rt) != want || s.deletionRequested["sim://a"] {
+				t.Errorf("%s: %s, want %q; the instance was deleted: %t", rt.Status.Phase, rt.Status.Message, want, s.deletionRequested["sim://a"])
+			}
+		}))
 	}
 }
 
@@ -248,29 +219,24 @@ func TestCancelledNoticeRetirementStaysWhileNoticeRemains(t *testing.T) {
 			},
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-				s := newGroupOfTwo(t)
-				retireOnNotice(t, s, "a")
-				c := s.newController(t)
-				tt.before(s)
-				s.reconcileUntilDone(ctx, c, "r", 20*time.Second)
-				if err := s.retirements.Delete(ctx, s.getRetirement("r")); err != nil {
-					t.Fatal(err)
-				}
-				s.reconcileUntilDone(ctx, c, "r", time.Minute)
-				s.reconcileUntilDone(ctx, s.newController(t), "r", time.Minute) // another process
-				if rt := s.getRetirement("r"); rt == nil || EarlyEndCode(rt) != Cancelled || rt.Status.Phase != tt.phase {
-					t.Fatalf("%+v, want it to be kept as %s", rt, tt.phase)
-				}
-				if n := s.getNode("a"); n == nil || len(n.Annotations) != 1 || len(n.Spec.Taints) > 0 || s.deletionRequested["sim://a"] {
-					t.Errorf("the node was changed: %+v", n)
-				}
-				tt.ends(s)
-				if rt := s.reconcileUntilDone(ctx, c, "r", time.Minute); rt != nil {
-					t.Errorf("%s: %s, want the record deleted", rt.Status.Phase, rt.Status.Message)
-				}
-			})
-		})
+		t.Run(name, groupOfTwo(func(t *testing.T, ctx context.Context, s *sim) {
+			retireOnNotice(t, s, "a")
+			c := s.newController(t)
+			tt.before(s)
+			s.reconcileUntilDone(ctx, c, "r", 20*time.Second)
+			must.NoError(t, s.retirements.Delete(ctx, s.getRetirement("r")))
+			s.reconcileUntilDone(ctx, c, "r", time.Minute)
+			s.reconcileUntilDone(ctx, s.newController(t), "r", time.Minute) // another process
+			if rt := s.getRetirement("r"); rt == nil || EarlyEndCode(rt) != Cancelled || rt.Status.Phase != tt.phase {
+				t.Fatalf("%+v, want it to be kept as %s", rt, tt.phase)
+			}
+			if n := s.getNode("a"); n == nil || len(n.Annotations) != 1 || len(n.Spec.Taints) > 0 || s.deletionRequested["sim://a"] {
+				t.Errorf("the node was changed: %+v", n)
+			}
+			tt.ends(s)
+			if rt := s.reconcileUntilDone(ctx, c, "r", time.Minute); rt != nil {
+				t.Errorf("%s: %s, want the record deleted", rt.Status.Phase, rt.Status.Message)
+			}
+		}))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
 // TestRetirementsAwaitingReplacement also checks that a record is reconciled as soon as it stops waiting.
@@ -57,14 +58,12 @@ func TestRetirementsAwaitingReplacement(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rt := &v1alpha1.NodeRetirement{Spec: tt.spec, Status: tt.status}
-			if is := isAwaitingReplacement(rt); is != tt.waits {
-				t.Errorf("it waits: %t, want %t", is, tt.waits)
-			}
+			is := isAwaitingReplacement(rt)
+			check.Not(t, is != tt.waits, "it waits: %t, want %t", is, tt.waits)
 			finished := rt.DeepCopy()
 			finished.Status.Replacement = in(v1alpha1.ReplacementNotNeeded)
-			if woken := foreignRetirementChangePredicate().Update(event.UpdateEvent{ObjectOld: rt, ObjectNew: finished}); woken != tt.waits {
-				t.Errorf("it is reconciled at once: %t, want %t", woken, tt.waits)
-			}
+			woken := foreignRetirementChangePredicate().Update(event.UpdateEvent{ObjectOld: rt, ObjectNew: finished})
+			check.Not(t, woken != tt.waits, "it is reconciled at once: %t, want %t", woken, tt.waits)
 		})
 	}
 }
@@ -80,21 +79,38 @@ func TestFailedRecordIsKeptDuringCooldown(t *testing.T) {
 		"default cooldown":      {nil, 5 * time.Minute},
 		"no cooldown":           {&metav1.Duration{}, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-				s := newGroupOfTwo(t)
-				s.groups[0].Spec.Cooldowns.AfterFailure = tt.after
-				s.addPod("a", "own", protectedPod)
-				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", TTLAfterFinished: &metav1.Duration{}})
-				c, began := s.newController(t), time.Now()
-				c.options.TTL = 0
-				for s.getRetirement("r") != nil && time.Since(began) < time.Hour {
-					s.reconcileOnce(ctx, c, "r")
-				}
-				if kept := time.Since(began); kept < tt.kept || kept > tt.kept+time.Minute {
-					t.Errorf("kept for %s, want %s", kept, tt.kept)
-				}
-			})
-		})
+		t.Run(name, groupOfTwo(func(t *testing.T, ctx context.Context, s *sim) {
+			s.groups[0].Spec.Cooldowns.AfterFailure = tt.after
+			s.addPod("a", "own", protectedPod)
+			s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", TTLAfterFinished: &metav1.Duration{}})
+			c, began := s.newController(t), time.Now()
+			c.options.TTL = 0
+			for s.getRetirement("r") != nil && time.Since(began) < time.Hour {
+				s.reconcileOnce(ctx, c, "r")
+			}
+			if kept := time.Since(began); kept < tt.kept || kept > tt.kept+time.Minute {
+				t.Errorf("kept for %s, want %s", kept, tt.kept)
+			}
+		}))
+	}
+}
+
+func TestRecordStateReportsChangedObstacles(t *testing.T) {
+	p := &retirementScope{rt: &v1alpha1.NodeRetirement{}}
+	for i, step := range []struct {
+		code string
+		news bool
+	}{
+		{"", false},
+		{GroupNotReady, true},
+		{GroupNotReady, false},
+		{CloudBusy, true}, // something else blocked it before
+		{CloudBusy, false},
+		{"", true},
+		{CloudBusy, true},
+	} {
+		if news := p.recordWaitState(step.code, "message", nil); news != step.news {
+			t.Errorf("step %d, %q: changed is %t, want %t", i, step.code, news, step.news)
+		}
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/drainability"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 const pool = "pool"
@@ -55,32 +57,89 @@ func runInVirtualTime(t *testing.T, f func(t *testing.T, ctx context.Context)) {
 	})
 }
 
+// withGroupOfTwo runs a test in virtual time with a group of the nodes a and b.
+func withGroupOfTwo(t *testing.T, f func(t *testing.T, ctx context.Context, s *sim)) {
+	t.Helper()
+	runInVirtualTime(t, func(t *testing.T, ctx context.Context) { f(t, ctx, newGroupOfTwo(t)) })
+}
+
+// groupOfTwo is withGroupOfTwo for [testing.T.Run].
+func groupOfTwo(f func(t *testing.T, ctx context.Context, s *sim)) func(t *testing.T) {
+	return func(t *testing.T) { t.Helper(); withGroupOfTwo(t, f) }
+}
+
+// requirePhase ends the test if the retirement has another phase, or another code as its first reason.
+func requirePhase(t *testing.T, rt *v1alpha1.NodeRetirement, phase v1alpha1.Phase, code ...string) {
+	t.Helper()
+	must.Not(t, rt == nil, "the record is gone, want %s", phase)
+	got := EarlyEndCode(rt)
+	if !rt.Status.Phase.IsFinal() && len(rt.Status.Reasons) > 0 {
+		got = rt.Status.Reasons[0].Code
+	}
+	must.Not(t, rt.Status.Phase != phase || len(code) > 0 && got != code[0], "%s %q: %s, want %s %q", rt.Status.Phase, got, rt.Status.Message, phase, code)
+}
+
+// outcome is how the retirement of a node ends. A node that is not retired must be as before.
+type outcome struct {
+	setup func(*sim)
+	spec  v1alpha1.NodeRetirementSpec // of node a if it names none; an override without an end lasts an hour
+	phase v1alpha1.Phase
+	code  string
+}
+
+func (o outcome) check(t *testing.T) {
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
+		if o.setup != nil {
+			o.setup(s)
+		}
+		if o.spec.NodeName == "" {
+			o.spec.NodeName = "a"
+		}
+		if p := o.spec.OverrideProtection; p != nil && p.Until.IsZero() {
+			p.Until = metav1.NewTime(time.Now().Add(time.Hour))
+		}
+		s.createRetirement(t, "r", o.spec)
+		before := s.getNode("a")
+		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", 3*time.Hour)
+		requirePhase(t, rt, o.phase)
+		if o.phase == v1alpha1.Succeeded {
+			s.checkRetired(t, o.spec.NodeName)
+			c := rt.Status.Captured
+			check.Not(t, c == nil || c.ProviderID != "sim://"+o.spec.NodeName, "captured %+v", c)
+			return
+		}
+		check.Is(t, o.code, EarlyEndCode(rt), rt.Status.Message)
+		check.Not(t, s.deletionRequested["sim://a"], "the instance was deleted")
+		if before == nil {
+			return
+		}
+		s.checkNodeRestored(t, "a")
+		if o.phase == v1alpha1.Refused {
+			check.Is(t, before.ResourceVersion, s.getNode("a").ResourceVersion, "the Node was changed")
+			check.Not(t, rt.Status.Message == "", "refused without a word")
+		}
+	})
+}
+
 func TestRetirementDeletesNodeAndInstance(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		s.addPod("a", "web-1", nil)
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Idle})
 		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
-		if rt.Status.Phase != v1alpha1.Succeeded {
-			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
-		}
+		requirePhase(t, rt, v1alpha1.Succeeded)
 		s.checkRetired(t, "a")
 		evicted, deleted := slices.Index(s.requests, "evict"), slices.Index(s.requests, "cloud delete")
-		if left := s.listPodsOn("a"); len(left) > 0 || evicted < 0 || deleted < evicted {
-			t.Errorf("%d pods were deleted with the instance: %v", len(left), s.requests)
-		}
+		left := s.listPodsOn("a")
+		check.Not(t, len(left) > 0 || evicted < 0 || deleted < evicted, "%d pods were deleted with the instance: %v", len(left), s.requests)
 		times := rt.Status.Times
 		for name, at := range map[string]*metav1.Time{
 			"cordoned": times.Cordoned, "draining": times.Draining, "drained": times.Drained, "node deleted": times.NodeDeleted,
 			"instance deleted": times.InstanceDeleted, "finished": times.Finished,
 		} {
-			if at == nil {
-				t.Errorf("no time of %s", name)
-			}
+			check.Not(t, at == nil, "no time of %s", name)
 		}
-		if c := rt.Status.Captured; c == nil || c.InstanceName != "vm-a" || c.Group != "ci" {
-			t.Errorf("captured %+v", c)
-		}
+		c := rt.Status.Captured
+		check.Not(t, c == nil || c.InstanceName != "vm-a" || c.Group != "ci", "captured %+v", c)
 		t.Logf("%d requests: %s", len(s.requests), strings.Join(s.requests, ", "))
 	})
 }
@@ -91,17 +150,11 @@ func (s *sim) checkRetired(t *testing.T, node string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name := range s.nodes {
-		if name == node {
-			t.Errorf("Node %s is there", node)
-		}
+		check.Not(t, name == node, "Node %s is there", node)
 	}
-	if s.instances["sim://"+node] != nil {
-		t.Errorf("the instance of %s exists", node)
-	}
+	check.Not(t, s.instances["sim://"+node] != nil, "the instance of %s exists", node)
 	for id := range s.deletionRequested {
-		if id != "sim://"+node {
-			t.Errorf("I4: the instance %s was deleted", id)
-		}
+		check.Not(t, id != "sim://"+node, "I4: the instance %s was deleted", id)
 	}
 	for _, v := range s.violations {
 		t.Error(v)
@@ -112,26 +165,17 @@ func (s *sim) checkRetired(t *testing.T, node string) {
 func (s *sim) checkNodeRestored(t *testing.T, node string) {
 	t.Helper()
 	n := s.getNode(node)
-	if n == nil {
-		t.Fatalf("Node %s is gone", node)
-	}
-	if err := checkRestored(n); err != nil {
-		t.Error(err)
-	}
-	if n.Spec.Unschedulable {
-		t.Errorf("I3: %s is still cordoned", node)
-	}
+	must.Not(t, n == nil, "Node %s is gone", node)
+	check.NoError(t, checkRestored(n))
+	check.Not(t, n.Spec.Unschedulable, "I3: %s is still cordoned", node)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.deletionRequested["sim://"+node] {
-		t.Errorf("the instance of %s was deleted", node)
-	}
+	check.Not(t, s.deletionRequested["sim://"+node], "the instance of %s was deleted", node)
 	for _, v := range s.violations {
 		t.Error(v)
 	}
 }
 
-// TestI10UnretirableNodeIsRefused also checks that the node is unchanged.
 func TestI10UnretirableNodeIsRefused(t *testing.T) {
 	spec := v1alpha1.NodeRetirementSpec{NodeName: "a", Reason: v1alpha1.Requested}
 	with := func(change func(*v1alpha1.NodeRetirementSpec)) v1alpha1.NodeRetirementSpec {
@@ -165,27 +209,7 @@ func TestI10UnretirableNodeIsRefused(t *testing.T) {
 		"keepSize without support by the cloud": {v1alpha1.NodeRetirementSpec{NodeName: "a", KeepSize: true}, nil, CloudRefused},
 		"an instance with another name":         {spec, func(s *sim) { s.instances["sim://a"].ComputerName = "z" }, NotConfirmed},
 	} {
-		t.Run(name, func(t *testing.T) {
-			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-				s := newGroupOfTwo(t)
-				if tt.setup != nil {
-					tt.setup(s)
-				}
-				s.createRetirement(t, "r", tt.spec)
-				before := s.getNode("a")
-				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
-				if rt.Status.Phase != v1alpha1.Refused || len(rt.Status.Reasons) == 0 || rt.Status.Reasons[0].Code != tt.code {
-					t.Errorf("%s %+v, want it refused with %s", rt.Status.Phase, rt.Status.Reasons, tt.code)
-				}
-				if rt.Status.Message == "" {
-					t.Error("refused without a word")
-				}
-				if after := s.getNode("a"); after.ResourceVersion != before.ResourceVersion {
-					t.Errorf("the Node was changed")
-				}
-				s.checkNodeRestored(t, "a")
-			})
-		})
+		t.Run(name, outcome{tt.setup, tt.spec, v1alpha1.Refused, tt.code}.check)
 	}
 }
 
@@ -213,28 +237,22 @@ func TestI5NodeWaitsAtMinSize(t *testing.T) {
 		"the group's minSize is 2":      {2, 1},
 		"the cloud's minimum size is 2": {1, 2},
 	} {
-		t.Run(message, func(t *testing.T) {
-			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-				s := newGroupOfTwo(t)
-				s.groups[0].Spec.MinSize, s.groups[0].Status.CloudMinSize = least.group, least.cloud
-				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", 10*time.Minute)
-				if rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "MinSize" || !strings.Contains(rt.Status.Message, message) {
-					t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
-				}
-				s.checkNodeRestored(t, "a")
-				s.addNode("c", map[string]string{pool: "ci"})
-				if rt = s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
-					t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
-				}
-			})
-		})
+		t.Run(message, groupOfTwo(func(t *testing.T, ctx context.Context, s *sim) {
+			s.groups[0].Spec.MinSize, s.groups[0].Status.CloudMinSize = least.group, least.cloud
+			s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+			rt := s.reconcileUntilDone(ctx, s.newController(t), "r", 10*time.Minute)
+			if rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != "MinSize" || !strings.Contains(rt.Status.Message, message) {
+				t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
+			}
+			s.checkNodeRestored(t, "a")
+			s.addNode("c", map[string]string{pool: "ci"})
+			requirePhase(t, s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour), v1alpha1.Succeeded)
+		}))
 	}
 }
 
 func TestI5BudgetOfOneRetiresOneNodeAtATime(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		c := s.newController(t)
 		for _, node := range []string{"a", "b"} {
 			s.addPod(node, "web-"+node, nil)
@@ -254,52 +272,39 @@ func TestI5BudgetOfOneRetiresOneNodeAtATime(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		for _, node := range []string{"a", "b"} {
-			if rt := s.getRetirement(node); rt.Status.Phase != v1alpha1.Succeeded {
-				t.Errorf("%s: %s %s", node, rt.Status.Phase, rt.Status.Message)
-			}
+			rt := s.getRetirement(node)
+			check.Not(t, rt.Status.Phase != v1alpha1.Succeeded, "%s: %s %s", node, rt.Status.Phase, rt.Status.Message)
 		}
 	})
 }
 
 func TestDrainTimeoutRestoresNode(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		s.groups[0].Spec.Drain.Timeout = &metav1.Duration{Duration: 10 * time.Minute}
 		s.addPod("a", "web", func(p *simPod) { p.evictionDenied = true })
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		began := time.Now()
 		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
-		if rt.Status.Phase != v1alpha1.Aborted || rt.Status.Reasons[0].Code != DrainTimeout {
-			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
-		}
+		requirePhase(t, rt, v1alpha1.Aborted, DrainTimeout)
 		if !slices.ContainsFunc(rt.Status.Reasons, func(r v1alpha1.RetirementReason) bool { return r.Object == "pod ns/web" }) {
 			t.Errorf("the pod is not named: %+v", rt.Status.Reasons)
 		}
-		if took := time.Since(began); took > 12*time.Minute {
-			t.Errorf("it took %s", took)
-		}
+		took := time.Since(began)
+		check.Not(t, took > 12*time.Minute, "it took %s", took)
 		s.checkNodeRestored(t, "a")
 	})
 }
 
 func TestI1ProtectedPodArrivingDuringDrainKeepsNode(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	outcome{setup: func(s *sim) {
 		s.addPod("a", "web", func(p *simPod) { p.stopsAfter = time.Minute })
-		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		time.AfterFunc(20*time.Second, func() { s.addPod("a", "late", protectedPod) })
-		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
-		if rt.Status.Phase != v1alpha1.Aborted || rt.Status.Reasons[0].Code != ProtectedPod {
-			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
-		}
-		s.checkNodeRestored(t, "a")
-	})
+	}, phase: v1alpha1.Aborted, code: ProtectedPod}.check(t)
 }
 
 // TestI1ProtectedPodAfterNodeDeletionKeepsInstance binds the pod where only the last check can find it.
 func TestI1ProtectedPodAfterNodeDeletionKeepsInstance(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		s.afterNodeDeletion(func() {
 			s.addPod("a", "late", protectedPod)
 		})
@@ -310,9 +315,7 @@ func TestI1ProtectedPodAfterNodeDeletionKeepsInstance(t *testing.T) {
 			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
 		}
 		s.removePod("uid-late")
-		if rt = s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
-			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
-		}
+		requirePhase(t, s.reconcileUntilDone(ctx, c, "r", time.Hour), v1alpha1.Succeeded)
 		s.checkRetired(t, "a")
 	})
 }
@@ -322,77 +325,44 @@ func TestAnOverrideEvictsProtectedPodsUntilItEnds(t *testing.T) {
 		until time.Duration
 		want  v1alpha1.Phase
 	}{"in time": {time.Hour, v1alpha1.Succeeded}, "too late": {20 * time.Second, v1alpha1.Aborted}} {
-		t.Run(name, func(t *testing.T) {
-			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-				s := newGroupOfTwo(t)
-				s.addPod("a", "p", func(p *simPod) { protectedPod(p); p.evictionDenied = true })
-				time.AfterFunc(2*time.Minute, func() { s.mu.Lock(); defer s.mu.Unlock(); s.pods["uid-p"].evictionDenied = false })
-				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", OverrideProtection: &v1alpha1.OverrideProtection{
-					By: "ops", Until: metav1.NewTime(time.Now().Add(tt.until)), Why: "bad disk",
-				}})
-				rt := s.reconcileUntilDone(ctx, s.newController(t), "r", 3*time.Hour)
-				if rt.Status.Phase != tt.want {
-					t.Errorf("%s: %s, want %s", rt.Status.Phase, rt.Status.Message, tt.want)
-				}
-			})
-		})
+		t.Run(name, groupOfTwo(func(t *testing.T, ctx context.Context, s *sim) {
+			s.addPod("a", "p", func(p *simPod) { protectedPod(p); p.evictionDenied = true })
+			time.AfterFunc(2*time.Minute, func() { s.mu.Lock(); defer s.mu.Unlock(); s.pods["uid-p"].evictionDenied = false })
+			s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", OverrideProtection: &v1alpha1.OverrideProtection{
+				By: "ops", Until: metav1.NewTime(time.Now().Add(tt.until)), Why: "bad disk",
+			}})
+			rt := s.reconcileUntilDone(ctx, s.newController(t), "r", 3*time.Hour)
+			requirePhase(t, rt, tt.want)
+		}))
 	}
 }
 
 func TestI6NodeRemovedByAnotherToolIsLeftAlone(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		s.addPod("a", "web", func(p *simPod) { p.stopsAfter = time.Minute })
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		time.AfterFunc(15*time.Second, func() { s.changeNode("a", withTaint("ToBeDeletedByClusterAutoscaler")) })
 		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
-		if rt.Status.Phase != v1alpha1.Aborted || rt.Status.Reasons[0].Code != BeingRemoved {
-			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
-		}
+		requirePhase(t, rt, v1alpha1.Aborted, BeingRemoved)
 		s.checkNodeRestored(t, "a")
-		if taints := s.getNode("a").Spec.Taints; len(taints) != 1 {
-			t.Errorf("taints %v, want the other tool's", taints)
-		}
+		check.Len(t, 1, s.getNode("a").Spec.Taints)
 	})
 }
 
 func TestI4ReregisteredNodeIsNotRetired(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	outcome{setup: func(s *sim) {
 		s.addPod("a", "web", func(p *simPod) { p.stopsAfter = time.Minute })
-		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		time.AfterFunc(15*time.Second, func() { s.addNode("a", map[string]string{pool: "ci"}) })
-		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
-		if rt.Status.Phase != v1alpha1.Aborted || rt.Status.Reasons[0].Code != NodeReplaced {
-			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
-		}
-		s.checkNodeRestored(t, "a")
-	})
-}
-
-func TestFailedDeletionIsRetried(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
-		s.instances["sim://a"].failingDeletions = 3
-		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour)
-		if rt.Status.Phase != v1alpha1.Succeeded || rt.Status.Operation.Attempts != 4 {
-			t.Fatalf("%s: %s, %+v", rt.Status.Phase, rt.Status.Message, rt.Status.Operation)
-		}
-		s.checkRetired(t, "a")
-	})
+	}, phase: v1alpha1.Aborted, code: NodeReplaced}.check(t)
 }
 
 func TestI7InstanceGoneNeedsTwoProofs(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		delete(s.instances, "sim://a")
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		c := s.newController(t)
 		rt := s.reconcileUntilDone(ctx, c, "r", time.Hour)
-		if rt.Status.Phase != v1alpha1.Pending || rt.Status.Reasons[0].Code != Disagreement {
-			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
-		}
+		requirePhase(t, rt, v1alpha1.Pending, Disagreement)
 		s.checkNodeRestored(t, "a")
 		s.changeNode("a", setUnready)
 		if rt = s.reconcileUntilDone(ctx, c, "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded || !rt.Status.InstanceGone {
@@ -417,8 +387,7 @@ func setReadyStatus(status corev1.ConditionStatus) func(*corev1.Node) {
 }
 
 func TestInstanceGoneDuringDrainIsCleanedUp(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		s.addPod("a", "web", func(p *simPod) { p.stopsAfter = -1 })
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		released := false
@@ -438,9 +407,7 @@ func TestInstanceGoneDuringDrainIsCleanedUp(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		rt := s.getRetirement("r")
-		if rt.Status.Phase != v1alpha1.Succeeded || !released {
-			t.Errorf("%s: %s; out of service: %t", rt.Status.Phase, rt.Status.Message, released)
-		}
+		check.Not(t, rt.Status.Phase != v1alpha1.Succeeded || !released, "%s: %s; out of service: %t", rt.Status.Phase, rt.Status.Message, released)
 		s.checkRetired(t, "a")
 	})
 }
@@ -448,8 +415,7 @@ func TestInstanceGoneDuringDrainIsCleanedUp(t *testing.T) {
 // TestInstanceGoneLateInDrainWaitsForPodRelease has a pod that the control plane does not delete. The Node is deleted
 // after the release period, counted from the taint and not from the start of the drain.
 func TestInstanceGoneLateInDrainWaitsForPodRelease(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		s.addPod("a", "web", func(p *simPod) { p.stopsAfter = -1 })
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		c := s.newController(t)
@@ -468,9 +434,7 @@ func TestInstanceGoneLateInDrainWaitsForPodRelease(t *testing.T) {
 			return nil
 		})
 		rt := s.reconcileUntilDone(ctx, c, "r", time.Hour)
-		if rt.Status.Phase != v1alpha1.Succeeded {
-			t.Fatalf("%s: %s", rt.Status.Phase, rt.Status.Message)
-		}
+		requirePhase(t, rt, v1alpha1.Succeeded)
 		// The record has whole seconds.
 		if had := rt.Status.Times.NodeDeleted.Sub(tainted); had < c.options.Intervals.PodRelease-time.Second || had > c.options.Intervals.PodRelease+time.Minute {
 			t.Errorf("the pods had %s between the taint and the Node's deletion, want %s", had, c.options.Intervals.PodRelease)
@@ -478,63 +442,45 @@ func TestInstanceGoneLateInDrainWaitsForPodRelease(t *testing.T) {
 	})
 }
 
-func TestDeletedRetirementIsCancelledBeforeNodeDeletion(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
-		s.addPod("a", "web", func(p *simPod) { p.evictionDenied = true })
-		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		time.AfterFunc(time.Minute, func() {
-			if err := s.retirements.Delete(context.Background(), s.getRetirement("r")); err != nil {
-				t.Error(err)
+func TestDeletedRetirementIsCancelledOnlyBeforeNodeDeletion(t *testing.T) {
+	for name, late := range map[string]bool{"during the drain": false, "after the Node's deletion": true} {
+		t.Run(name, groupOfTwo(func(t *testing.T, ctx context.Context, s *sim) {
+			s.addPod("a", "web", func(p *simPod) { p.evictionDenied = !late })
+			s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
+			cancelRetirement := func() { check.NoError(t, s.retirements.Delete(context.Background(), s.getRetirement("r"))) }
+			if late {
+				s.afterNodeDeletion(cancelRetirement)
+			} else {
+				time.AfterFunc(time.Minute, cancelRetirement)
 			}
-		})
-		if rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour); rt != nil {
-			t.Errorf("still there: %s", rt.Status.Message)
-		}
-		s.checkNodeRestored(t, "a")
-	})
-}
-
-func TestDeletedRetirementContinuesAfterNodeDeletion(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
-		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		s.afterNodeDeletion(func() {
-			if err := s.retirements.Delete(context.Background(), s.getRetirement("r")); err != nil {
-				t.Error(err)
+			must.Not(t, s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour) != nil, "the record is still there")
+			if late {
+				s.checkRetired(t, "a")
+			} else {
+				s.checkNodeRestored(t, "a")
 			}
-		})
-		if rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour); rt != nil {
-			t.Errorf("still there: %s", rt.Status.Message)
-		}
-		s.checkRetired(t, "a")
-	})
+		}))
+	}
 }
 
 func TestVolumeDetachWaitSurvivesRestart(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		s.groups[0].Spec.Drain.WaitForDetach = true
 		s.volumes = newAttachments("a")
 		s.addPod("a", "db", nil)
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		s.reconcileUntilDone(ctx, s.newController(t), "r", 5*time.Minute)
 		rt := s.reconcileUntilDone(ctx, s.newController(t), "r", 5*time.Minute)
-		if rt.Status.Phase != v1alpha1.Draining || rt.Status.Reasons[0].Code != VolumesAttached {
-			t.Fatalf("%s: %+v", rt.Status.Phase, rt.Status.Reasons)
-		}
+		requirePhase(t, rt, v1alpha1.Draining, VolumesAttached)
 		s.mu.Lock() // the drain reads them
 		s.volumes = nil
 		s.mu.Unlock()
-		if rt = s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
-			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
-		}
+		requirePhase(t, s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour), v1alpha1.Succeeded)
 	})
 }
 
 func TestFinishedRecordIsDeletedAfterTTL(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", TTLAfterFinished: &metav1.Duration{Duration: 10 * time.Minute}})
 		c := s.newController(t)
 		s.reconcileUntilDone(ctx, c, "r", time.Hour)
@@ -560,42 +506,31 @@ func TestFinishedRecordIsDeletedAtOnceWithoutTTL(t *testing.T) {
 		"by the record":                      {time.Hour, &metav1.Duration{}, false},
 		"by the manager, but for the record": {0, &metav1.Duration{Duration: time.Hour}, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-				s := newGroupOfTwo(t)
-				s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", TTLAfterFinished: tt.own})
-				o := s.newController(t).options
-				o.TTL = tt.managers
-				s.reconcileUntilDone(ctx, New(o), "r", 10*time.Minute)
-				if s.checkRetired(t, "a"); (s.getRetirement("r") != nil) != tt.kept {
-					t.Errorf("the record is there: %t, want %t", !tt.kept, tt.kept)
-				}
-			})
-		})
+		t.Run(name, groupOfTwo(func(t *testing.T, ctx context.Context, s *sim) {
+			s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", TTLAfterFinished: tt.own})
+			o := s.newController(t).options
+			o.TTL = tt.managers
+			s.reconcileUntilDone(ctx, New(o), "r", 10*time.Minute)
+			if s.checkRetired(t, "a"); (s.getRetirement("r") != nil) != tt.kept {
+				t.Errorf("the record is there: %t, want %t", !tt.kept, tt.kept)
+			}
+		}))
 	}
 }
 
 func TestPlaceholderPodsDoNotKeepNode(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	outcome{setup: func(s *sim) {
 		s.groups[0].Spec.Drain.PlaceholderPods = &metav1.LabelSelector{MatchLabels: map[string]string{"is": "placeholder"}}
 		s.addPod("a", "p", func(p *simPod) {
 			p.Labels = map[string]string{"is": "placeholder"}
 			p.Annotations = map[string]string{"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 		})
-		s.afterNodeDeletion(func() {
-			s.removePod("uid-p") // as the pod garbage collector does
-		})
-		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
-		if rt := s.reconcileUntilDone(ctx, s.newController(t), "r", time.Hour); rt.Status.Phase != v1alpha1.Succeeded {
-			t.Errorf("%s: %s", rt.Status.Phase, rt.Status.Message)
-		}
-	})
+		s.afterNodeDeletion(func() { s.removePod("uid-p") }) // as the pod garbage collector does
+	}, phase: v1alpha1.Succeeded}.check(t)
 }
 
 func TestThrottlingCloudIsNotCalledBeforeRetryAfter(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		var asked []time.Time
 		s.interceptRequests(func(moment, request string) error {
 			if moment == "before" && request == "cloud delete" {
@@ -615,8 +550,7 @@ func TestThrottlingCloudIsNotCalledBeforeRetryAfter(t *testing.T) {
 }
 
 func TestFailedDeletionsAreRetriedWithGrowingPauses(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		s.instances["sim://a"].failingDeletions = 4
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		var at []time.Time
@@ -627,20 +561,19 @@ func TestFailedDeletionsAreRetriedWithGrowingPauses(t *testing.T) {
 			return nil
 		})
 		c := s.newController(t)
-		if rt := s.reconcileUntilDone(ctx, c, "r", 3*time.Hour); rt.Status.Phase != v1alpha1.Succeeded || len(at) != 5 {
+		if rt := s.reconcileUntilDone(ctx, c, "r", 3*time.Hour); rt.Status.Phase != v1alpha1.Succeeded || len(at) != 5 || rt.Status.Operation.Attempts != 5 {
 			t.Fatalf("%s: %s, after %d deletions", rt.Status.Phase, rt.Status.Message, len(at))
 		}
 		for i, least := 1, c.options.Intervals.DeletionRetry; i < len(at); i, least = i+1, 2*least {
-			if pause := at[i].Sub(at[i-1]); pause < least {
-				t.Errorf("deletion %d was requested %s after the previous one, want at least %s", i+1, pause, least)
-			}
+			pause := at[i].Sub(at[i-1])
+			check.Not(t, pause < least, "deletion %d was requested %s after the previous one, want at least %s", i+1, pause, least)
 		}
+		s.checkRetired(t, "a")
 	})
 }
 
 func TestEarlyReconcileDoesNotPollDeletion(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		c := s.newController(t)
 		polls := 0
@@ -651,20 +584,16 @@ func TestEarlyReconcileDoesNotPollDeletion(t *testing.T) {
 			return nil
 		})
 		for range 600 { // in a minute
-			if _, err := c.Reconcile(ctx, newRequest("r")); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, check.Err(c.Reconcile(ctx, newRequest("r"))))
 			time.Sleep(100 * time.Millisecond)
 		}
-		if most := int(s.instances["sim://b"].deletionTakes / c.options.Intervals.CloudPoll); polls == 0 || polls > most {
-			t.Errorf("the operation was polled %d times, want at most %d", polls, most)
-		}
+		most := int(s.instances["sim://b"].deletionTakes / c.options.Intervals.CloudPoll)
+		check.Not(t, polls == 0 || polls > most, "the operation was polled %d times, want at most %d", polls, most)
 	})
 }
 
 func TestRecordChangedConcurrentlyIsNotDeleted(t *testing.T) {
-	runInVirtualTime(t, func(t *testing.T, ctx context.Context) {
-		s := newGroupOfTwo(t)
+	withGroupOfTwo(t, func(t *testing.T, ctx context.Context, s *sim) {
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a", TTLAfterFinished: &metav1.Duration{Duration: 10 * time.Minute}})
 		c := s.newController(t)
 		s.reconcileUntilDone(ctx, c, "r", time.Hour)
@@ -681,4 +610,9 @@ func TestRecordChangedConcurrentlyIsNotDeleted(t *testing.T) {
 			t.Error("a record that has changed since it was read is deleted")
 		}
 	})
+}
+
+// inVirtualTime is runInVirtualTime for [testing.T.Run].
+func inVirtualTime(f func(t *testing.T, ctx context.Context)) func(t *testing.T) {
+	return func(t *testing.T) { t.Helper(); runInVirtualTime(t, f) }
 }

@@ -36,6 +36,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cordon"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // sim is a cluster and a cloud in memory. A test can intercept every request. A request that an invariant forbids is
@@ -88,9 +89,7 @@ type follower struct {
 func newSim(t *testing.T) *sim {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)))
 	s := &sim{
 		nodes: map[string]*corev1.Node{}, pods: map[string]*simPod{}, instances: map[string]*simInstance{},
 		followers: map[int]follower{}, deletionRequested: map[string]bool{}, vanished: map[string]bool{},
@@ -750,10 +749,7 @@ func (c simCloud) Status(_ context.Context, op cloud.Operation) (out cloud.Opera
 // newController returns the controller of a new process.
 func (s *sim) newController(t *testing.T) *Controller {
 	t.Helper()
-	metrics, err := NewMetrics(prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := must.Get(NewMetrics(prometheus.NewRegistry()))(t)
 	return New(Options{
 		Client: s.newClient(true), LiveReader: s.newClient(false), API: s, Groups: s, Clouds: map[string]cloud.Provider{"sim": simCloud{s}},
 		Events: &events.FakeRecorder{}, Metrics: metrics, Log: slog.New(slog.DiscardHandler), TTL: 1000 * time.Hour,
@@ -766,9 +762,7 @@ func (s *sim) createRetirement(t *testing.T, name string, spec v1alpha1.NodeReti
 	rt := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{
 		Name: name, UID: types.UID("rt-" + name), CreationTimestamp: metav1.Now(),
 	}, Spec: spec}
-	if err := s.retirements.Create(context.Background(), rt); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.retirements.Create(context.Background(), rt))
 }
 
 // getRetirement returns a NodeRetirement, or nil if it does not exist.

@@ -2,13 +2,22 @@ package azure
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/yaml"
 
@@ -41,9 +50,7 @@ func TestI10ConfigErrorNamesFieldAndValue(t *testing.T) {
 			var c Config
 			must.NoError(t, yaml.UnmarshalStrict([]byte(tc.text), &c))
 			check.ErrorContains(t, c.Validate(), tc.says)
-			if _, err := New(c, Options{}); err == nil {
-				t.Error("New accepted the configuration")
-			}
+			check.ErrorContains(t, check.Err(New(c, Options{})))
 		})
 	}
 }
@@ -62,9 +69,7 @@ groups:
 - {name: gpu, scaleSet: aks-gpu-1-vmss}
 `), &c)
 	must.NoError(t, err)
-	if err := c.Validate(); err != nil {
-		t.Error(err)
-	}
+	check.NoError(t, c.Validate())
 	if c.batchWindow() != 0 || c.requestTimeout() != 10*time.Second {
 		t.Errorf("batchWindow %v, requestTimeout %v", c.batchWindow(), c.requestTimeout())
 	}
@@ -77,9 +82,7 @@ func TestComputerNameContainsInstanceNumber(t *testing.T) {
 		"aks-pool-12345678-vmss00000": -1, "aks-other-12345678-vmss00000a": -1, "aks-pool-12345678-vmss0000-a": -1, "": -1, "00000a": -1,
 	} {
 		n, ok := ParseInstanceNumber("aks-pool-12345678-vmss", name)
-		if ok != (want >= 0) || ok && n != want {
-			t.Errorf("%q is instance %d, %v; want %d", name, n, ok, want)
-		}
+		check.Not(t, ok != (want >= 0) || ok && n != want, "%q is instance %d, %v; want %d", name, n, ok, want)
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 36*36*36*36*36*36-1).Draw(t, "n")
@@ -133,9 +136,8 @@ func TestDeletionsOfAGroupShareOneRequest(t *testing.T) {
 		for i := range 6 {
 			all.Go(func() {
 				name := fmt.Sprint(i % 3) // each machine is requested twice
-				if out := b.deleteInstance(t.Context(), inScaleSet("a"), newTestDeletion(name)); out.err != nil || out.operationURL != "of "+name {
-					t.Errorf("machine %s: %+v", name, out)
-				}
+				out := b.deleteInstance(t.Context(), inScaleSet("a"), newTestDeletion(name))
+				check.Not(t, out.err != nil || out.operationURL != "of "+name, "machine %s: %+v", name, out)
 			})
 		}
 		all.Go(func() { b.deleteInstance(t.Context(), inScaleSet("b"), newTestDeletion("x")) })
@@ -145,9 +147,7 @@ func TestDeletionsOfAGroupShareOneRequest(t *testing.T) {
 		for _, names := range s.batches {
 			sizes[len(names)]++
 		}
-		if len(s.batches) != 3 || sizes[3] != 1 || sizes[1] != 2 {
-			t.Errorf("sent %q, want one batch of three for a and two single ones", s.batches)
-		}
+		check.Not(t, len(s.batches) != 3 || sizes[3] != 1 || sizes[1] != 2, "sent %q, want one batch of three for a and two single ones", s.batches)
 	})
 }
 
@@ -161,9 +161,7 @@ func TestFullBatchIsSentAtOnce(t *testing.T) {
 			all.Go(func() { b.deleteInstance(t.Context(), inScaleSet("a"), newTestDeletion(fmt.Sprint(i))) })
 		}
 		all.Wait()
-		if len(s.batches) != 1 || time.Since(began) != 0 {
-			t.Errorf("%d batches after %v", len(s.batches), time.Since(began))
-		}
+		check.Not(t, len(s.batches) != 1 || time.Since(began) != 0, "%d batches after %v", len(s.batches), time.Since(began))
 	})
 }
 
@@ -174,17 +172,14 @@ func TestCancelledCallerDeletesNothing(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		all.Go(func() {
-			if out := b.deleteInstance(ctx, inScaleSet("a"), newTestDeletion("left")); !errors.Is(out.err, context.Canceled) {
-				t.Errorf("the cancelled caller got %+v", out)
-			}
+			out := b.deleteInstance(ctx, inScaleSet("a"), newTestDeletion("left"))
+			check.Not(t, !errors.Is(out.err, context.Canceled), "the cancelled caller got %+v", out)
 		})
 		all.Go(func() { b.deleteInstance(t.Context(), inScaleSet("a"), newTestDeletion("stays")) })
 		synctest.Wait()
 		leave()
 		all.Wait()
-		if len(s.batches) != 1 || len(s.batches[0]) != 1 || s.batches[0][0] != "a/stays" {
-			t.Errorf("sent %q", s.batches)
-		}
+		check.Not(t, len(s.batches) != 1 || len(s.batches[0]) != 1 || s.batches[0][0] != "a/stays", "sent %q", s.batches)
 	})
 }
 
@@ -198,5 +193,76 @@ func TestMaximumChangeTagRoundTrips(t *testing.T) {
 		if got, ok := parseMaximumChange(text); ok {
 			t.Errorf("%q is read as %v", text, got)
 		}
+	}
+}
+
+const subscriptionID = "00000000-0000-0000-0000-000000000001"
+
+// fakeCredential is a credential with a fixed token.
+type fakeCredential struct{}
+
+func (fakeCredential) GetToken(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {
+	return azcore.AccessToken{Token: "t", ExpiresOn: time.Now().Add(time.Hour)}, nil
+}
+
+// newTestProvider returns a provider that sends its ARM requests to a handler.
+func newTestProvider(t *testing.T, arm http.HandlerFunc) *Provider {
+	t.Helper()
+	server := httptest.NewTLSServer(arm)
+	t.Cleanup(server.Close)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	raw := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	must.NoError(t, os.WriteFile(ca, raw, 0o600))
+	now := cloud.Duration(0)
+	p, err := New(Config{
+		Subscription: subscriptionID, ResourceGroup: "demo", BatchWindow: &now,
+		Endpoints: &Endpoints{ResourceManager: server.URL, Authority: server.URL, CAFile: ca},
+	}, Options{Credential: fakeCredential{}})
+	must.NoError(t, err)
+	return p
+}
+
+func TestI4InstanceWithOtherComputerNameIsNotDeleted(t *testing.T) {
+	const id = "azure:///subscriptions/" + subscriptionID + "/resourceGroups/demo/providers/Microsoft.Compute/" +
+		"virtualMachineScaleSets/aks-pool-12345678-vmss/virtualMachines/10"
+	for name, taken := range map[string]bool{
+		"aks-pool-12345678-vmss00000a": true, "AKS-POOL-12345678-VMSS00000A": true, "own-prefix00000b": true, "": true,
+		"aks-pool-12345678-vmss00000b": false, "aks-pool-12345678-vmss000010": false,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var deleted atomic.Int32
+			p := newTestProvider(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.Method != http.MethodGet {
+					deleted.Add(1)
+					w.Header().Set("Location", "https://"+r.Host+"/operations/1")
+					w.WriteHeader(http.StatusAccepted)
+					return
+				}
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = fmt.Fprintf(w, `{"id": %q, "name": "aks-pool-12345678-vmss_10", "properties": {"provisioningState": "Succeeded",
+					"osProfile": {"computerName": %q}}}`, strings.TrimPrefix(id, "azure://"), name)
+			})
+			_, read := p.Instance(t.Context(), id)
+			_, deletion := p.Delete(t.Context(), id)
+			for _, err := range []error{read, deletion} {
+				must.Not(t, taken && err != nil || !taken && cloud.RefusalOf(err) != cloud.Invalid, "accepted: %t: %v", taken, err)
+				if !taken && (!strings.Contains(err.Error(), "instance 10") || !strings.Contains(err.Error(), name)) {
+					t.Errorf("the error does not name both: %v", err)
+				}
+			}
+			check.Not(t, (deleted.Load() == 1) != taken, "%d deletions were sent", deleted.Load())
+		})
+	}
+}
+
+func TestI4UniqueIDIsTheVMID(t *testing.T) {
+	const prefix = "/subscriptions/" + subscriptionID + "/resourceGroups/demo/providers/Microsoft.Compute/"
+	for _, resource := range []string{prefix + "virtualMachineScaleSets/pool/virtualMachines/1", prefix + "virtualMachines/alone"} {
+		p := newTestProvider(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = fmt.Fprintf(w, `{"id": %q, "name": "n", "properties": {"provisioningState": "Succeeded", "vmId": "4-2"}}`, resource)
+		})
+		m, err := p.Instance(t.Context(), "azure://"+resource)
+		check.Not(t, err != nil || m.UniqueID != "4-2", "%s: unique ID %q, %v", resource, m.UniqueID, err)
 	}
 }

@@ -192,9 +192,7 @@ func (a *fakeAKS) checkWrites(t *testing.T, want ...string) {
 	t.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !slices.Equal(a.writes, want) {
-		t.Errorf("requested maxima %q, want %q", a.writes, want)
-	}
+	check.Not(t, !slices.Equal(a.writes, want), "requested maxima %q, want %q", a.writes, want)
 }
 
 // recordingObserver records the calls of an observer.
@@ -266,9 +264,7 @@ func (r *runningSync) checkRestarts(t *testing.T, want ...string) {
 
 func (r *runningSync) checkMaximumChanges(t *testing.T, want ...bool) {
 	t.Helper()
-	if !slices.Equal(r.observer.changed, want) {
-		t.Errorf("reported changed maximum %v, want %v", r.observer.changed, want)
-	}
+	check.Not(t, !slices.Equal(r.observer.changed, want), "reported changed maximum %v, want %v", r.observer.changed, want)
 }
 
 func TestRunReportsRestartAndChangedMaximum(t *testing.T) {
@@ -392,9 +388,7 @@ func TestEndlessOperationTimesOutAndIsReported(t *testing.T) {
 		r.RequestRestart()
 		time.Sleep(12 * time.Minute)
 		r.observer.mu.Lock()
-		if len(r.observer.restarts) == 0 {
-			t.Error("after 12m no error about the maximum is reported")
-		}
+		check.Not(t, len(r.observer.restarts) == 0, "after 12m no error about the maximum is reported")
 		r.observer.mu.Unlock()
 		a.changePool(func() { a.operationDuration = time.Minute })
 		time.Sleep(3 * time.Hour)
@@ -433,9 +427,8 @@ func TestI8NextProcessRestoresAfterEarlyStop(t *testing.T) {
 		time.Sleep(defaultGather + 10*time.Second)
 		stopped := time.Now()
 		r.stopAndWait()
-		if took := time.Since(stopped); took > stopTimeout {
-			t.Errorf("the stop took %s, want %s at most", took, stopTimeout)
-		}
+		took := time.Since(stopped)
+		check.Not(t, took > stopTimeout, "the stop took %s, want %s at most", took, stopTimeout)
 		check.Contains(t, r.log.String(), "maximumChanged=true")
 		next := a.start(t, 0)
 		time.Sleep(time.Hour)

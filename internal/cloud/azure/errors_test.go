@@ -16,6 +16,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -117,9 +118,7 @@ func TestI7OnlyAzureErrorCodeMeansGone(t *testing.T) {
 			t.Errorf("a 404 with %s is gone: %v, want %v", body, !want, want)
 		}
 		for _, status := range []int{200, 400, 403, 409, 410, 500} {
-			if isGone(toProviderError(parseErrorBody(status, []byte(body)), nil)) {
-				t.Errorf("a %d with %s is gone", status, body)
-			}
+			check.Not(t, isGone(toProviderError(parseErrorBody(status, []byte(body)), nil)), "a %d with %s is gone", status, body)
 		}
 	}
 }
@@ -135,9 +134,7 @@ func FuzzParseError(f *testing.F) {
 		if len(text) > 4*(maxMessageLength+maxCodeLength) || !utf8.ValidString(text) || strings.ContainsAny(text, "\x00\x1b\n\r") {
 			t.Errorf("the error of %d %q is %q", status, body, text)
 		}
-		if isGone(err) && (status != http.StatusNotFound || !json.Valid([]byte(body))) {
-			t.Errorf("I7: %d %q is gone", status, body)
-		}
+		check.Not(t, isGone(err) && (status != http.StatusNotFound || !json.Valid([]byte(body))), "I7: %d %q is gone", status, body)
 	})
 }
 
@@ -151,9 +148,7 @@ func FuzzDecodeOperation(f *testing.F) {
 	f.Fuzz(func(t *testing.T, id string) {
 		o, err := decodeOperation(id, host)
 		if err != nil {
-			if o != (operation{}) {
-				t.Errorf("both %+v and %v", o, err)
-			}
+			check.Not(t, o != (operation{}), "both %+v and %v", o, err)
 			return
 		}
 		if o.URL != "" {
@@ -192,24 +187,16 @@ func TestOperationFailsOn4xxResponse(t *testing.T) {
 		status, forgotten, err := parseStatusResponse(code, http.Header{}, []byte(`{"error":{"code":"VMExtensionProvisioningError","message":"x"}}`))
 		switch code {
 		case 401, 403, 407, 408, 429:
-			if err == nil || status.Done {
-				t.Errorf("%d: %+v, %v; want an error, because it is not about the operation", code, status, err)
-			}
+			check.Not(t, err == nil || status.Done, "%d: %+v, %v; want an error, because it is not about the operation", code, status, err)
 		case 404:
-			if err != nil || !forgotten {
-				t.Errorf("%d: %+v, %v; want it forgotten", code, status, err)
-			}
+			check.Not(t, err != nil || !forgotten, "%d: %+v, %v; want it forgotten", code, status, err)
 		default:
-			if err != nil || !status.Done || status.Err == nil || forgotten {
-				t.Errorf("%d: %+v, %v; want it done, and failed", code, status, err)
-			}
+			check.Not(t, err != nil || !status.Done || status.Err == nil || forgotten, "%d: %+v, %v; want it done, and failed", code, status, err)
 		}
 	}
 	for _, code := range []string{"OperationPreempted", "AnotherOperationInProgress", "Conflict"} {
 		status, _, err := parseStatusResponse(409, http.Header{}, []byte(`{"error":{"code":"`+code+`","message":"x"}}`))
-		if err != nil || !status.Done || status.Err == nil {
-			t.Errorf("%s: %+v, %v; want it done, and failed", code, status, err)
-		}
+		check.Not(t, err != nil || !status.Done || status.Err == nil, "%s: %+v, %v; want it done, and failed", code, status, err)
 	}
 }
 

@@ -1,7 +1,9 @@
 package azure
 
 import (
+	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"testing"
 
@@ -11,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -36,9 +39,7 @@ func FuzzParseTaint(f *testing.F) {
 	f.Add("a:b:NoSchedule")
 	f.Fuzz(func(t *testing.T, text string) {
 		taint, err := parseTaint(text)
-		if err == nil && taint.Key == "" {
-			t.Errorf("%q is read as %+v", text, taint)
-		}
+		check.Not(t, err == nil && taint.Key == "", "%q is read as %+v", text, taint)
 	})
 }
 
@@ -55,9 +56,7 @@ func TestTemplateHasPoolLabelsTaintsAndMaxPods(t *testing.T) {
 		"agentpool": "ci", "kubernetes.azure.com/agentpool": "ci", "kubernetes.azure.com/mode": "user", "kubernetes.io/os": "windows",
 		"kubernetes.azure.com/scalesetpriority": "spot", "disk": "fast", "tier": "declared",
 	}
-	if !maps.Equal(shape.Labels, want) {
-		t.Errorf("labels %v, want %v", shape.Labels, want)
-	}
+	check.Not(t, !maps.Equal(shape.Labels, want), "labels %v, want %v", shape.Labels, want)
 	if len(shape.Taints) != 2 || shape.Taints[0] != declared || shape.Taints[1].Key != priorityLabel || shape.Capacity.Pods().Value() != 30 {
 		t.Errorf("taints %v and %s pods, want the declared taint, and the others of the pool", shape.Taints, shape.Capacity.Pods())
 	}
@@ -77,7 +76,55 @@ func TestResourcesKeptAfterDeletionAreListed(t *testing.T) {
 			}},
 		}},
 	})
-	if want := []string{"data disk data", "data disk unsaid", "network interface nic-a"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
+	want := []string{"data disk data", "data disk unsaid", "network interface nic-a"}
+	check.Not(t, !slices.Equal(got, want), "%q, want %q", got, want)
+}
+
+// TestI7InstanceFailedOnlyIfKnownStopped reads instances with a failed last operation. On a running instance, an
+// extension may have failed.
+func TestI7InstanceFailedOnlyIfKnownStopped(t *testing.T) {
+	const prefix = "/subscriptions/" + subscriptionID + "/resourceGroups/demo/providers/Microsoft.Compute/"
+	view := func(codes ...string) string {
+		statuses := ""
+		for i, code := range codes {
+			if i > 0 {
+				statuses += ","
+			}
+			statuses += fmt.Sprintf(`{"code": %q, "message": "Why."}`, code)
+		}
+		return `, "instanceView": {"statuses": [` + statuses + `]}`
+	}
+	const failed = "ProvisioningState/failed/"
+	for name, c := range map[string]struct {
+		view    string
+		want    cloud.State
+		refusal cloud.Refusal
+	}{
+		"no instance view":                     {"", cloud.Unknown, ""},
+		"an empty instance view":               {view(), cloud.Unknown, ""},
+		"a view without code or power state":   {view("ProvisioningState/failed"), cloud.Unknown, ""},
+		"an extension, no power state":         {view(failed + "VMExtensionProvisioningError"), cloud.Unknown, ""},
+		"the operating system, no power state": {view(failed + "OSProvisioningTimedOut"), cloud.Unknown, ""},
+		"the agent, no power state":            {view(failed + "VMAgentStatusCommunicationError"), cloud.Unknown, ""},
+		"an extension, running":                {view(failed+"VMExtensionProvisioningError", "PowerState/running"), cloud.Running, ""},
+		"an unknown power state":               {view(failed+"InternalExecutionError", "PowerState/unknown"), cloud.Unknown, ""},
+		"an extension, stopped":                {view(failed+"VMExtensionProvisioningError", "PowerState/stopped"), cloud.Failed, ""},
+		"deallocated":                          {view(failed+"InternalExecutionError", "PowerState/deallocated"), cloud.Failed, ""},
+		"no capacity, never created":           {view(failed + "AllocationFailed"), cloud.Failed, cloud.NoCapacity},
+		"an internal error, never created":     {view(failed + "InternalExecutionError"), cloud.Failed, ""},
+		"no power state, other letter case":    {view("provisioningState/Failed/vmextensionprovisioningerror"), cloud.Unknown, ""},
+	} {
+		for _, resource := range []string{prefix + "virtualMachineScaleSets/pool/virtualMachines/1", prefix + "virtualMachines/alone"} {
+			t.Run(name, func(t *testing.T) {
+				p := newTestProvider(t, func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("Content-Type", "application/json")
+					_, _ = fmt.Fprintf(w, `{"id": %q, "name": "n", "properties": {"provisioningState": "Failed"%s}}`, resource, c.view)
+				})
+				m, err := p.Instance(t.Context(), "azure://"+resource)
+				if err != nil || m.State != c.want || m.Refusal != c.refusal || (m.Message != "") != (c.want == cloud.Failed) {
+					t.Errorf("%s: %s, %q, %q, %v; want %s", resource, m.State, m.Refusal, m.Message, err, c.want)
+				}
+			})
+		}
 	}
 }

@@ -1,17 +1,26 @@
 package cloudpool
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
+	"github.com/slipway-dev/slipway/internal/cloud/providerid"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -84,9 +93,8 @@ func TestTerminationDecrementsUnlessSizeIsKept(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		s := &failingServer{id: "i-0123456789abcdef0", observed: time.Now().UTC().Truncate(time.Second)}
 		_, err := cloud.Delete(t.Context(), newTestProvider(t, s), "aws:///eu-west-1a/"+s.id, cloud.DeleteOptions{KeepSize: keep})
-		if want := []wire.Removal{{MachineID: s.id, Decrement: !keep}}; err != nil || !slices.Equal(s.requests, want) {
-			t.Errorf("keep the size %t: %+v, %v; want %+v", keep, s.requests, err, want)
-		}
+		want := []wire.Removal{{MachineID: s.id, Decrement: !keep}}
+		check.Not(t, err != nil || !slices.Equal(s.requests, want), "keep the size %t: %+v, %v; want %+v", keep, s.requests, err, want)
 	}
 }
 
@@ -107,4 +115,342 @@ func TestUnansweredLaunchMayHaveBeenAccepted(t *testing.T) {
 		}
 		server.Close()
 	}
+}
+
+func TestI10BadConfigurationIsRefusedByFieldAndRange(t *testing.T) {
+	long := cloud.Duration(time.Hour)
+	good := func() Config {
+		return Config{Pools: []PoolConfig{{Name: "workers", URL: "https://h:1/cloudpools/workers/"}}}
+	}
+	for want, change := range map[string]func(*Config){
+		"":                             func(*Config) {},
+		"pools: is empty":              func(c *Config) { c.Pools = nil },
+		"pools[0].url":                 func(c *Config) { c.Pools[0].URL = "ftp://h" },
+		"want them in auth":            func(c *Config) { c.Pools[0].URL = "https://u:secret@h" },
+		"without query":                func(c *Config) { c.Pools[0].URL = "https://h?x" },
+		"pools[0].name: \"a/b\"":       func(c *Config) { c.Pools[0].Name = "a/b" },
+		"pools[1].name: \"workers\"":   func(c *Config) { c.Pools = append(c.Pools, c.Pools[0]) },
+		"want none":                    func(c *Config) { c.Pools[0].Multi = true },
+		"nodes.cost":                   func(c *Config) { c.Pools[0].Nodes.Cost = -1 },
+		"requestTimeout: 1h0m0s":       func(c *Config) { c.RequestTimeout = long },
+		"settleTime: 1h0m0s":           func(c *Config) { c.SettleTime = &long },
+		"observationWait: 1h0m0s":      func(c *Config) { c.ObservationWait = &long },
+		"pollInterval: 1h0m0s":         func(c *Config) { c.PollInterval = long },
+		"username and passwordFile":    func(c *Config) { c.Auth.Username = "u" },
+		"username or tokenFile":        func(c *Config) { c.Auth = Auth{Username: "u", PasswordFile: "p", TokenFile: "t"} },
+		"certFile and keyFile require": func(c *Config) { c.Auth.CertFile = "c" },
+	} {
+		c := good()
+		change(&c)
+		err := c.Validate()
+		check.Not(t, (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want), "%v, want %q", err, want)
+		check.Not(t, err != nil && strings.Contains(err.Error(), "secret"), "the error contains the password: %v", err)
+	}
+}
+
+func TestTrailingSlashOfURLIsIgnored(t *testing.T) {
+	for text, want := range map[string]string{
+		"http://h": "http://h/pool", "http://h/": "http://h/pool", "https://h:1/a/cloudpools/x/": "https://h:1/a/cloudpools/x/pool",
+	} {
+		u, err := ParseURL(text)
+		check.Not(t, err != nil || u.JoinPath("pool").String() != want, "%s: %v, %v; want %s", text, u, err, want)
+	}
+}
+
+func TestNonEvictableMachineIsProtected(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		const head = `{"machineState": "RUNNING", "cloudProvider": "OpenStack", "id": "`
+		_, _ = io.WriteString(w, `{"timestamp": "2026-01-02T03:04:05.000Z", "machines": [`+
+			head+`blessed", "membershipStatus": {"active": true, "evictable": false}}, `+
+			head+`awaited", "membershipStatus": {"active": false, "evictable": false}}, `+
+			head+`plain", "membershipStatus": {"active": true, "evictable": true}}, `+
+			head+`silent"}]}`)
+	}))
+	defer server.Close()
+	p, err := New(Config{Pools: []PoolConfig{{Name: "workers", URL: server.URL}}}, Options{})
+	must.NoError(t, err)
+	instances, err := p.Instances(t.Context(), "workers")
+	must.Not(t, err != nil || len(instances) != 4, "%+v, %v", instances, err)
+	for i, want := range []bool{true, true, false, false} {
+		check.Not(t, instances[i].DeletionProtected != want, "%+v: want protected: %t", instances[i], want)
+	}
+}
+
+func TestFulfilledSpotRequestNamesItsEarlierID(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		const head = `{"machineState": "RUNNING", "cloudProvider": "AWS-SPOT", "region": "eu-west-1", "id": "`
+		_, _ = io.WriteString(w, `{"timestamp": "2026-01-02T03:04:05.000Z", "machines": [`+
+			head+`sir-1"}, `+
+			head+`sir-2", "metadata": {"InstanceId": "i-0123456789abcdef0"}}, `+
+			head+`i-0123456789abcdef1"}]}`)
+	}))
+	defer server.Close()
+	p, err := New(Config{Pools: []PoolConfig{{Name: "workers", URL: server.URL}}}, Options{})
+	must.NoError(t, err)
+	instances, err := p.Instances(t.Context(), "workers")
+	must.NoError(t, err)
+	var got []string
+	for _, i := range instances {
+		got = append(got, i.ProviderID+" "+i.PreviousProviderID)
+	}
+	want := []string{
+		"cloudpool://workers/sir-1 ", "aws:///i-0123456789abcdef0 cloudpool://workers/sir-2", "aws:///i-0123456789abcdef1 ",
+	}
+	check.Equal(t, want, got)
+}
+
+// TestRemovedPoolHidesNoInstanceOfAnother has a server with two pools and deletes one.
+func TestRemovedPoolHidesNoInstanceOfAnother(t *testing.T) {
+	var mu sync.Mutex
+	pools := map[string][]string{"kept": {"a", "b"}, "dropped": {"c"}}
+	answer, at := http.StatusNotFound, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	change := func(do func()) { mu.Lock(); defer mu.Unlock(); do() }
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		at = at.Add(time.Second)
+		if r.URL.Path == "/cloudpools" {
+			urls := []string{}
+			for name := range pools {
+				urls = append(urls, `"/cloudpools/`+name+`"`)
+			}
+			_, _ = io.WriteString(w, "["+strings.Join(urls, ",")+"]")
+			return
+		}
+		ids, there := pools[strings.Split(r.URL.Path, "/")[2]]
+		if !there {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(answer)
+			_, _ = io.WriteString(w, `{"message": "no such pool"}`)
+			return
+		}
+		machines := make([]string, len(ids))
+		for i, id := range ids {
+			machines[i] = `{"machineState": "RUNNING", "cloudProvider": "OpenStack", "id": "00000000-0000-0000-0000-00000000000` + id + `"}`
+		}
+		_, _ = io.WriteString(w, `{"timestamp": "`+at.Format(time.RFC3339)+`", "machines": [`+strings.Join(machines, ",")+`]}`)
+	}))
+	defer server.Close()
+	wait := cloud.Duration(0)
+	p, err := New(Config{Pools: []PoolConfig{{Multi: true, URL: server.URL}}, ObservationWait: &wait}, Options{})
+	must.NoError(t, err)
+	id := func(last string) string { return "openstack:///00000000-0000-0000-0000-00000000000" + last }
+	for _, one := range []string{"a", "b", "c"} {
+		if _, err := p.Instance(t.Context(), id(one)); err != nil {
+			t.Fatalf("%s: %v", one, err)
+		}
+	}
+	change(func() {
+		delete(pools, "dropped")
+		pools["kept"], answer = []string{"a"}, http.StatusInternalServerError
+	})
+	if _, err := p.Instance(t.Context(), id("b")); err == nil || cloud.IsNotFound(err) {
+		t.Errorf("unlisted pool that cannot be read: %v", err)
+	}
+	change(func() { answer = http.StatusNotFound })
+	if _, err := p.Instance(t.Context(), id("b")); !cloud.IsNotFound(err) {
+		t.Errorf("machine of the remaining pool: %v; want it gone", err)
+	}
+	for range 3 {
+		for what, one := range map[string]string{"was observed in the deleted pool": "c", "was never observed": "d"} {
+			if _, err := p.Instance(t.Context(), id(one)); err == nil || cloud.IsNotFound(err) {
+				t.Errorf("I7: machine that %s: %v; want an unknown result", what, err)
+			}
+		}
+	}
+	change(func() { pools["kept"] = []string{"a", "c"} })
+	if i, err := p.Instance(t.Context(), id("c")); err != nil || i.Group != "kept" {
+		t.Errorf("moved to another pool: %+v, %v", i, err)
+	}
+	change(func() { pools["kept"] = []string{"a"} })
+	if _, err := p.Instance(t.Context(), id("c")); !cloud.IsNotFound(err) {
+		t.Errorf("removed from that pool: %v; want it gone", err)
+	}
+}
+
+const serverID = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"
+
+func TestMachineAndNodeHaveTheSameID(t *testing.T) {
+	for name, tt := range map[string]struct {
+		machine    wire.Machine
+		providerID string
+		want       string
+		computer   string
+	}{
+		"EC2": {
+			wire.Machine{ID: "i-0123456789abcdef0", Region: "eu-west-1", PrivateIPs: []string{"10.0.1.2"}},
+			"aws:///eu-west-1a/i-0123456789abcdef0", "aws:///i-0123456789abcdef0", "ip-10-0-1-2.eu-west-1.compute.internal",
+		},
+		"EC2 without a zone": {
+			wire.Machine{ID: "i-0123456789abcdef0", Metadata: json.RawMessage(`{"privateDnsName":"a.b"}`)},
+			"aws:///i-0123456789abcdef0", "aws:///i-0123456789abcdef0", "a.b",
+		},
+		"EC2 in a local zone, of the first region": {
+			wire.Machine{ID: "i-01234567", Region: "us-east-1", PrivateIPs: []string{"10.0.1.2"}},
+			"aws:///us-east-1-bos-1a/i-01234567", "aws:///i-01234567", "ip-10-0-1-2.ec2.internal",
+		},
+		"a fulfilled Spot request": {
+			wire.Machine{ID: "sir-abcd", Metadata: json.RawMessage(`{"instanceId":"i-01234567"}`)},
+			"aws:///eu-west-1a/i-01234567", "aws:///i-01234567", "",
+		},
+		"GCE": {
+			wire.Machine{ID: "https://www.googleapis.com/compute/v1/projects/p/zones/z-b/instances/node-1"},
+			"gce://p/z-b/node-1", "gce://p/z-b/node-1", "node-1",
+		},
+		"Azure, in two letter cases": {
+			wire.Machine{ID: "/subscriptions/S/resourceGroups/RG/providers/Microsoft.Compute/virtualMachines/Node-1"},
+			"azure:///subscriptions/s/resourceGroups/rg/providers/Microsoft.Compute/virtualMachines/node-1",
+			"azure:///subscriptions/s/resourceGroups/rg/providers/Microsoft.Compute/virtualMachines/node-1", "Node-1",
+		},
+		"OpenStack": {
+			wire.Machine{ID: serverID, Metadata: json.RawMessage(`{"name":"node-1"}`)}, "openstack:///" + serverID, "openstack:///" + serverID, "node-1",
+		},
+		"OpenStack with a region": {
+			wire.Machine{ID: serverID, Region: "R"}, "openstack://R/" + serverID, "openstack:///" + serverID, "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			of, ok := ParseMachineID(&tt.machine)
+			check.Not(t, !ok || of.String() != tt.want, "machine ID %s, %t; want %s", of, ok, tt.want)
+			is, err := providerid.Parse(tt.providerID)
+			check.Not(t, err != nil || is.String() != tt.want, "node ID %s, %v; want %s", is, err, tt.want)
+			if again, err := providerid.Parse(is.String()); err != nil || again.String() != tt.want {
+				t.Errorf("%s parses as %s, %v", is, again, err)
+			}
+			check.Is(t, tt.computer, ComputerName(&tt.machine, ""))
+		})
+	}
+}
+
+func TestI10InvalidInstanceIDIsRefused(t *testing.T) {
+	for _, id := range []string{
+		"", "x", "kwok://node-1", "aws://i-01234567", "aws:///somewhere/i-01234567", "aws:///eu-west-1a/01234567", "gce://p/z",
+		"gce://p/z/N_1", "openstack:///", "openstack:///node-1", "openstack://" + serverID, "azure:///subscriptions/s", serverID,
+	} {
+		if got, err := providerid.Parse(id); err == nil {
+			t.Errorf("%q parses as %s", id, got)
+		}
+	}
+	for _, m := range []wire.Machine{
+		{ID: "i-requested1"},
+		{ID: "sir-abcd"},
+		{ID: "sir-abcd", Metadata: json.RawMessage(`{"instanceId":""}`)},
+		{ID: "pod-1"},
+		{ID: "https://example.com/x"},
+		{ID: "/subscriptions/s/x"},
+	} {
+		if got, ok := ParseMachineID(&m); ok {
+			t.Errorf("%s has the ID %s", m.ID, got)
+		}
+	}
+}
+
+func TestComputerNameIsReadFromConfiguredPath(t *testing.T) {
+	m := wire.Machine{ID: serverID, Metadata: json.RawMessage(`{"name":"a","os":{"host":"b","n":1}}`)}
+	for path, want := range map[string]string{"": "a", "os.host": "b", "os.n": "", "os": "", "x.y": ""} {
+		check.Is(t, want, ComputerName(&m, path), path)
+	}
+}
+
+func TestRedirectsOfReadsAreFollowed(t *testing.T) {
+	shown := map[string]bool{} // whether credentials were sent, by path
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		shown["other"] = r.Header.Get("Authorization") != ""
+		_, _ = io.WriteString(w, `{"timestamp": "2026-01-02T03:04:05.000Z", "desiredSize": 7, "allocated": 7, "active": 7}`)
+	}))
+	defer other.Close()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		shown[r.URL.Path] = r.Header.Get("Authorization") != ""
+		switch {
+		case r.URL.Path == "/pool/size" && r.Method == http.MethodGet:
+			http.Redirect(w, r, "/moved", http.StatusFound)
+		case r.URL.Path == "/moved":
+			http.Redirect(w, r, other.URL, http.StatusPermanentRedirect)
+		default:
+			http.Redirect(w, r, "/pool", http.StatusFound)
+		}
+	}))
+	defer server.Close()
+	password := "secret"
+	for _, follows := range []bool{true, false} {
+		p, err := New(Config{
+			Pools: []PoolConfig{{Name: "workers", URL: server.URL}}, FollowRedirects: follows,
+			Auth: Auth{Username: "u", Password: &password}, RequestTimeout: cloud.Duration(10 * time.Second),
+		}, Options{})
+		must.NoError(t, err)
+		group, err := p.Group(t.Context(), "workers")
+		check.Not(t, follows != (err == nil && group.Size == 7), "follows %t: %+v, %v", follows, group, err)
+		client, err := p.Client(t.Context(), "workers")
+		must.NoError(t, err)
+		if err := client.SetDesiredSize(t.Context(), 3); err == nil || !strings.Contains(err.Error(), "302") {
+			t.Errorf("follows %t: a change was redirected: %v", follows, err)
+		}
+		_, err = p.Instances(t.Context(), "workers")
+		check.Not(t, follows && (err == nil || !strings.Contains(err.Error(), "stopped after 10 redirects")), "endless redirects: %v", err)
+	}
+	check.Not(t, !shown["/moved"] || shown["other"], "credentials sent to %v; want only the same server", shown)
+}
+
+func TestRedirectToAnotherServerGetsNoCredentials(t *testing.T) {
+	names := []string{"Authorization", "Proxy-Authorization", "Cookie", "X-Auth-Token"}
+	var shown []string
+	note := func(r *http.Request) {
+		shown = nil
+		for _, name := range names {
+			if r.Header.Get(name) != "" {
+				shown = append(shown, name)
+			}
+		}
+		if len(r.TLS.PeerCertificates) > 0 {
+			shown = append(shown, "certificate")
+		}
+	}
+	serve := func(h http.HandlerFunc) *httptest.Server {
+		server := httptest.NewUnstartedServer(h)
+		server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+		server.StartTLS()
+		t.Cleanup(server.Close)
+		return server
+	}
+	other := serve(func(_ http.ResponseWriter, r *http.Request) { note(r) })
+	server := serve(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/away":
+			http.Redirect(w, r, other.URL, http.StatusFound)
+		case "/here":
+			http.Redirect(w, r, "/moved", http.StatusFound)
+		default:
+			note(r)
+		}
+	})
+	certFile, keyFile := writeKeyPair(t, server.TLS.Certificates[0])
+	c := Config{FollowRedirects: true, CAFile: certFile, Auth: Auth{CertFile: certFile, KeyFile: keyFile}}
+	transport, err := c.Transport()
+	must.NoError(t, err)
+	for path, want := range map[string]string{"/here": strings.Join(names, " ") + " certificate", "/away": ""} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, nil)
+		must.NoError(t, err)
+		for _, name := range names {
+			r.Header.Set(name, "secret")
+		}
+		answer, err := transport.RoundTrip(r)
+		must.NoError(t, err)
+		_ = answer.Body.Close()
+		check.Is(t, want, strings.Join(shown, " "), path)
+	}
+}
+
+// writeKeyPair writes a certificate and its key to files.
+func writeKeyPair(t *testing.T, pair tls.Certificate) (certFile, keyFile string) {
+	t.Helper()
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	must.NoError(t, err)
+	dir := t.TempDir()
+	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	for file, block := range map[string]*pem.Block{
+		certFile: {Type: "CERTIFICATE", Bytes: pair.Certificate[0]}, keyFile: {Type: "PRIVATE KEY", Bytes: key},
+	} {
+		must.NoError(t, os.WriteFile(file, pem.EncodeToMemory(block), 0o600))
+	}
+	return certFile, keyFile
 }

@@ -1,6 +1,8 @@
 package openstack
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -94,9 +97,7 @@ func TestI10EachConfigurationFaultNamesItsField(t *testing.T) {
 	} {
 		c := validConfig()
 		change(&c)
-		if _, err := New(c, Options{}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want one with %q", err, want)
-		}
+		check.ErrorContains(t, check.Err(New(c, Options{})), want)
 	}
 }
 
@@ -122,7 +123,7 @@ func TestAllCredentialSourcesAreEquivalent(t *testing.T) {
 	write("secure.yaml", "clouds: {mine: {auth: {password: p}}}\n")
 	password := write("password", "p\n")
 
-	check := func(name string, c Config) {
+	checkLogin := func(name string, c Config) {
 		t.Helper()
 		l, err := c.resolveLogin()
 		if err != nil {
@@ -135,8 +136,8 @@ func TestAllCredentialSourcesAreEquivalent(t *testing.T) {
 			t.Errorf("%s: %+v in region %q", name, a, l.region)
 		}
 	}
-	check("clouds.yaml with secure.yaml", Config{Cloud: "mine", CloudsFile: file})
-	check("inline", Config{Region: "here", Auth: &Auth{
+	checkLogin("clouds.yaml with secure.yaml", Config{Cloud: "mine", CloudsFile: file})
+	checkLogin("inline", Config{Region: "here", Auth: &Auth{
 		URL: keystone, Username: "u", UserDomainName: "Default", PasswordFile: password, ProjectID: "0123",
 	}})
 	application := Config{Cloud: "application", CloudsFile: file}
@@ -152,15 +153,11 @@ func TestAllCredentialSourcesAreEquivalent(t *testing.T) {
 			t.Errorf("%s: %v, want %q", cloud, err, want)
 		}
 	}
-	if _, err := (&Config{Cloud: "mine", CloudsFile: file + "x"}).resolveLogin(); err == nil {
-		t.Error("a missing file is no error")
-	}
-	if _, err := (&Config{}).resolveLogin(); err == nil || !strings.Contains(err.Error(), "OS_AUTH_URL") {
-		t.Errorf("empty configuration: %v", err)
-	}
+	check.ErrorContains(t, check.Err((&Config{Cloud: "mine", CloudsFile: file + "x"}).resolveLogin()))
+	check.ErrorContains(t, check.Err((&Config{}).resolveLogin()), "OS_AUTH_URL")
 	t.Setenv("OS_CLIENT_CONFIG_FILE", file)
 	t.Setenv("OS_CLOUD", "mine")
-	check("OS_CLOUD", Config{})
+	checkLogin("OS_CLOUD", Config{})
 	t.Setenv("OS_CLOUD", "")
 	for name, value := range map[string]string{
 		"OS_AUTH_URL": keystone, "OS_USERNAME": "u", "OS_PASSWORD": "p", "OS_USER_DOMAIN_NAME": "Default", "OS_TENANT_ID": "0123",
@@ -168,7 +165,7 @@ func TestAllCredentialSourcesAreEquivalent(t *testing.T) {
 	} {
 		t.Setenv(name, value)
 	}
-	check("openrc", Config{})
+	checkLogin("openrc", Config{})
 }
 
 func FuzzConfig(f *testing.F) {
@@ -184,8 +181,70 @@ func FuzzConfig(f *testing.F) {
 		for i := range c.Groups { // do not read files of this host
 			c.Groups[i].UserDataFile = ""
 		}
-		if c.Validate() == nil && (c.ClusterName == "" || c.parallelCreates() < 1 || c.requestTimeout() <= 0) {
-			t.Errorf("%+v passes", c)
-		}
+		check.Not(t, c.Validate() == nil && (c.ClusterName == "" || c.parallelCreates() < 1 || c.requestTimeout() <= 0), "%+v passes", c)
 	})
+}
+
+// newRotatingProvider returns a provider that authenticated with a secret from a file, and a function that replaces it.
+func newRotatingProvider(t *testing.T, s *fakeOpenStack) (p *Provider, write func(secret string)) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "password")
+	write = func(secret string) {
+		must.NoError(t, os.WriteFile(path, []byte(secret+"\n"), 0o600))
+	}
+	write("first-secret")
+	s.secret, s.project = "first-secret", "shop"
+	c := validConfig()
+	c.Auth.URL, c.Region, c.Auth.Password, c.Auth.PasswordFile = s.address+"/v3", "south", "", path
+	p, err := New(c, Options{})
+	must.NoError(t, err)
+	must.NoError(t, check.Err(p.Instances(t.Context(), "workers")))
+	p.servers.Outdate() // force a request
+	return p, write
+}
+
+func TestRotatedSecretIsReadWhenTheTokenRenews(t *testing.T) {
+	s := newFakeOpenStack(t)
+	p, write := newRotatingProvider(t, s)
+	write("second-secret")
+	s.secret, s.revoked = "second-secret", true
+	_, err := p.Instances(t.Context(), "workers")
+	check.Not(t, err != nil || s.refusals != 0, "%v after %d refused authentications", err, s.refusals)
+}
+
+func TestRefusedSecretIsNotRetriedInALoop(t *testing.T) {
+	s := newFakeOpenStack(t)
+	p, _ := newRotatingProvider(t, s)
+	s.secret, s.revoked = "second-secret", true
+	for range 5 {
+		_, err := p.Instances(t.Context(), "workers")
+		check.Not(t, cloud.RefusalOf(err) != cloud.NoRight, "%v, want the refusal %s", err, cloud.NoRight)
+	}
+	check.Is(t, 1, s.refusals)
+}
+
+// TestI7CredentialOfAnotherProjectIsRefused prevents all servers from appearing to be gone.
+func TestI7CredentialOfAnotherProjectIsRefused(t *testing.T) {
+	s := newFakeOpenStack(t)
+	p, write := newRotatingProvider(t, s)
+	write("second-secret")
+	s.secret, s.revoked, s.project = "second-secret", true, "blog"
+	check.ErrorContains(t, check.Err(p.Instances(t.Context(), "workers")))
+}
+
+func TestTokenIsNotSentToRedirects(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("request to another server, with token %q", r.Header.Get("X-Auth-Token"))
+	}))
+	defer other.Close()
+	moved := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusFound))
+	defer moved.Close()
+	client := (&session{login: &login{}, timeout: 10 * time.Second}).httpClient()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, moved.URL, nil)
+	must.NoError(t, err)
+	r.Header.Set("X-Auth-Token", "secret")
+	answer, err := client.Do(r)
+	must.NoError(t, err)
+	defer func() { _ = answer.Body.Close() }()
+	check.Is(t, http.StatusFound, answer.StatusCode, answer.Status)
 }

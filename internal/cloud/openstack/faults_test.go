@@ -70,9 +70,7 @@ func newFakeOpenStack(t *testing.T) *fakeOpenStack {
 func (s *fakeOpenStack) respond(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	if err := json.NewEncoder(w).Encode(body); err != nil {
-		s.t.Error(err)
-	}
+	check.NoError(s.t, json.NewEncoder(w).Encode(body))
 }
 
 func (s *fakeOpenStack) token() string { return fmt.Sprint("token-", s.tokens) }
@@ -137,24 +135,18 @@ func TestFaultEachCallHasItsOwnToken(t *testing.T) {
 		for range times {
 			all.Go(func() {
 				p.servers.Outdate() // force a request
-				if _, err := p.Instances(t.Context(), "workers"); err != nil {
-					t.Error(err)
-				}
+				check.NoError(t, check.Err(p.Instances(t.Context(), "workers")))
 			})
 		}
 		all.Wait()
 	}
 	ask(1)
 	ask(5)
-	if s.tokens != 1 {
-		t.Errorf("6 calls used %d tokens, want 1", s.tokens)
-	}
+	check.Is(t, 1, s.tokens)
 	s.revoked = true
 	ask(5)
 	ask(1)
-	if s.tokens != 2 {
-		t.Errorf("%d tokens after one was revoked, want 2", s.tokens)
-	}
+	check.Is(t, 2, s.tokens)
 }
 
 func TestFaultRegionIsHardcoded(t *testing.T) {
@@ -166,12 +158,8 @@ func TestFaultRegionIsHardcoded(t *testing.T) {
 		},
 	} {
 		s := newFakeOpenStack(t)
-		if _, err := ask(s).Instances(t.Context(), "workers"); err != nil {
-			t.Error(err)
-		}
-		if !slices.Equal(s.requestRegions, []string{want}) {
-			t.Errorf("requests went to %v, want %s", s.requestRegions, want)
-		}
+		check.NoError(t, check.Err(ask(s).Instances(t.Context(), "workers")))
+		check.Not(t, !slices.Equal(s.requestRegions, []string{want}), "requests went to %v, want %s", s.requestRegions, want)
 	}
 	check.ErrorContains(t, newFakeOpenStack(t).newProvider("LK").CheckConfiguredNames(t.Context()), "want one of north, south")
 }
@@ -196,9 +184,7 @@ func TestFaultServersAreLaunchedOneByOne(t *testing.T) {
 	p := s.newProvider("south")
 	r := &resolvedNames{image: someID, networks: []string{someID}}
 	ids, err := p.createServers(t.Context(), p.groups[0], r, &flavors.Flavor{ID: "1", Name: "m.2c4g"}, make([]string, servers))
-	if err != nil || len(ids) != servers {
-		t.Errorf("%v, %v, want %d servers", ids, err, servers)
-	}
+	check.Not(t, err != nil || len(ids) != servers, "%v, %v, want %d servers", ids, err, servers)
 }
 
 // TestUnansweredNovaLaunchMayHaveBeenAccepted lets a proxy respond instead of Nova.
@@ -210,8 +196,7 @@ func TestUnansweredNovaLaunchMayHaveBeenAccepted(t *testing.T) {
 			w.Header().Set("Retry-After", "5")
 			s.respond(w, status, map[string]any{"overLimit": map[string]any{"message": "later"}})
 		}
-		if _, err := p.createServer(t.Context(), p.groups[0], &resolvedNames{}, &flavors.Flavor{ID: "1", Name: "small"}, ""); err == nil || cloud.IsThrottled(err) != wants {
-			t.Errorf("%d: %v; want throttled: %t", status, err, wants)
-		}
+		_, err := p.createServer(t.Context(), p.groups[0], &resolvedNames{}, &flavors.Flavor{ID: "1", Name: "small"}, "")
+		check.Not(t, err == nil || cloud.IsThrottled(err) != wants, "%d: %v; want throttled: %t", status, err, wants)
 	}
 }

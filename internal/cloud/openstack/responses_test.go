@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -80,15 +81,10 @@ func TestOversizedResponseIsNotRetried(t *testing.T) {
 	response, err := cloud.LimitResponses(endlessResponse{}, maxResponseSize).RoundTrip(nil)
 	must.NoError(t, err)
 	_, err = io.Copy(io.Discard, response.Body)
-	if !cloud.IsResponseTooLarge(err) {
-		t.Fatalf("reading ended with %v, want a TooLargeError", err)
-	}
-	if again := retryReads(t.Context(), http.MethodGet, "", nil, err, 1); !errors.Is(again, err) {
-		t.Errorf("retrying: %v, want it to end with %v", again, err)
-	}
-	if err := response.Body.Close(); err != nil {
-		t.Error(err)
-	}
+	must.Not(t, !cloud.IsResponseTooLarge(err), "reading ended with %v, want a TooLargeError", err)
+	again := retryReads(t.Context(), http.MethodGet, "", nil, err, 1)
+	check.Not(t, !errors.Is(again, err), "retrying: %v, want it to end with %v", again, err)
+	check.NoError(t, response.Body.Close())
 }
 
 func TestServerFaultsAreClassified(t *testing.T) {
@@ -103,9 +99,7 @@ func TestServerFaultsAreClassified(t *testing.T) {
 		"Failed to deallocate the network(s).":                                  "",
 		"":                                                                      "",
 	} {
-		if got := classifyFault(message); got != want {
-			t.Errorf("%q: %q, want %q", message, got, want)
-		}
+		check.Is(t, want, classifyFault(message), message)
 	}
 }
 
@@ -127,9 +121,7 @@ func TestI7UnknownStatusIsUnknown(t *testing.T) {
 		{"NEWER_THAN_THIS", "", cloud.Unknown},
 		{"", "", cloud.Unknown},
 	} {
-		if got := toState(tc.status, tc.task); got != tc.want {
-			t.Errorf("%s %s: %s, want %s", tc.status, tc.task, got, tc.want)
-		}
+		check.Is(t, tc.want, toState(tc.status, tc.task), tc.status, tc.task)
 	}
 }
 
@@ -139,9 +131,7 @@ func TestHostNameIsDerivedAsInNova(t *testing.T) {
 		"given":     {Name: "other", Hostname: &given},
 		"my-node-1": {Name: "My_Node 1"}, "a-b": {Name: "a.b"}, "x": {Name: "-x.ü"},
 	} {
-		if got := hostname(&s); got != want {
-			t.Errorf("%q: %q, want %q", s.Name, got, want)
-		}
+		check.Is(t, want, hostname(&s), s.Name)
 	}
 }
 
@@ -181,9 +171,7 @@ func TestConfiguredCapacityOverridesTheFlavor(t *testing.T) {
 	check := func(want map[corev1.ResourceName]string) {
 		t.Helper()
 		got, err := g.flavorCapacity(f)
-		if err != nil || len(got) != len(want) {
-			t.Fatalf("%v, %v", got, err)
-		}
+		must.Not(t, err != nil || len(got) != len(want), "%v, %v", got, err)
 		for name, text := range want {
 			if q := got[name]; q.Cmp(resource.MustParse(text)) != 0 {
 				t.Errorf("%s: %s, want %s", name, q.String(), text)
@@ -217,16 +205,13 @@ func TestFlavorsAreChosenInOrderOrSmallestFirst(t *testing.T) {
 		for _, f := range chosen {
 			names = append(names, f.Name)
 		}
-		if got := strings.Join(names, " "); err != nil || got != want {
-			t.Errorf("%+v: %q, %v; want %q", s, got, err, want)
-		}
+		got := strings.Join(names, " ")
+		check.Not(t, err != nil || got != want, "%+v: %q, %v; want %q", s, got, err, want)
 	}
 	if _, err := (&FlavorSelection{MinVCPUs: 99}).selectFlavors(all); cloud.RefusalOf(err) != cloud.Invalid {
 		t.Errorf("none within the limits: %v", err)
 	}
-	if _, err := findFlavor(all, "m9"); err == nil || !strings.Contains(err.Error(), "big, small, small-ssd, tiny") {
-		t.Errorf("missing flavor: %v", err)
-	}
+	check.ErrorContains(t, check.Err(findFlavor(all, "m9")), "big, small, small-ssd, tiny")
 }
 
 func TestConfiguredRegionIsUsed(t *testing.T) {
@@ -254,9 +239,7 @@ func TestConfiguredRegionIsUsed(t *testing.T) {
 func TestOperationRoundTrips(t *testing.T) {
 	for _, o := range []operation{{Delete: someID}, {Create: []string{someID}}} {
 		got, err := decodeOperation(o.toCloudOperation(time.Now()).ID)
-		if err != nil || got.Delete != o.Delete || len(got.Create) != len(o.Create) {
-			t.Errorf("%+v: %+v, %v", o, got, err)
-		}
+		check.Not(t, err != nil || got.Delete != o.Delete || len(got.Create) != len(o.Create), "%+v: %+v, %v", o, got, err)
 	}
 	for _, id := range []string{"", "x", "{}", `{"delete":"x"}`, `{"delete":"` + someID + `","create":["` + someID + `"]}`, `{"create":[]}`} {
 		if o, err := decodeOperation(id); err == nil {
@@ -271,9 +254,7 @@ func FuzzServiceErrors(f *testing.F) {
 	f.Add(404, `{"a": null}`)
 	f.Fuzz(func(t *testing.T, status int, body string) {
 		err := fromAPIError("asking", gophercloud.ErrUnexpectedResponseCode{Actual: status, Body: []byte(body)})
-		if isGone(err, someID) && (status != http.StatusNotFound || !json.Valid([]byte(body))) {
-			t.Errorf("I7: %d %q means gone", status, body)
-		}
+		check.Not(t, isGone(err, someID) && (status != http.StatusNotFound || !json.Valid([]byte(body))), "I7: %d %q means gone", status, body)
 		_ = classifyFault(body)
 		_, _ = sumDeviceCounts(body)
 		_, _ = decodeOperation(body)
@@ -298,9 +279,7 @@ func TestI4MetadataDecidesTheOwnerOfAServer(t *testing.T) {
 	} {
 		c.server.ID, c.server.Status = someID, "ACTIVE"
 		m, err := p.toServerInstance(&c.server)
-		if err != nil || m.belongsToCluster != c.ours || m.OwnerUncertain != c.adopted || m.Group != c.group {
-			t.Errorf("%s: %+v, %v", name, m, err)
-		}
+		check.Not(t, err != nil || m.belongsToCluster != c.ours || m.OwnerUncertain != c.adopted || m.Group != c.group, "%s: %+v, %v", name, m, err)
 	}
 }
 

@@ -27,9 +27,7 @@ func TestPluginLogKeepsLevelAndFields(t *testing.T) {
 	} {
 		check.Contains(t, got, want)
 	}
-	if len(got) > 2*maxLine {
-		t.Errorf("the log has %d bytes", len(got))
-	}
+	check.Not(t, len(got) > 2*maxLine, "the log has %d bytes", len(got))
 }
 
 func TestOversizedPluginLogIsCut(t *testing.T) {
@@ -40,9 +38,7 @@ func TestOversizedPluginLogIsCut(t *testing.T) {
 		fmt.Fprintf(l, "line %d\n", i)
 	}
 	logged := strings.Count(out.String(), "msg=\"line ")
-	if logged < linesAtOnce || logged > written/2 {
-		t.Errorf("%d lines of %d were logged, want not many more than %d", logged, written, linesAtOnce)
-	}
+	check.Not(t, logged < linesAtOnce || logged > written/2, "%d lines of %d were logged, want not many more than %d", logged, written, linesAtOnce)
 	l.limit.SetLimit(rate.Inf)
 	fmt.Fprintln(l, "later")
 	if got := out.String(); !strings.Contains(got, "lines were dropped") || !strings.Contains(got, "msg=later") {

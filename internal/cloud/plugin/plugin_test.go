@@ -187,9 +187,7 @@ func awaitReady(t *testing.T, p *plugin.Provider) {
 		if err == nil && g.Size == 3 {
 			return
 		}
-		if cloud.IsNotFound(err) {
-			t.Fatalf("I7: the group is not gone: %v", err)
-		}
+		must.Not(t, cloud.IsNotFound(err), "I7: the group is not gone: %v", err)
 		select {
 		case <-time.After(time.Millisecond):
 		case <-t.Context().Done():
@@ -213,18 +211,12 @@ func TestPluginErrorsKeepTheirKind(t *testing.T) {
 		}
 		switch name {
 		case "missing":
-			if !cloud.IsNotFound(err) {
-				t.Errorf("%s: %v is not NotFound", name, err)
-			}
+			check.Not(t, !cloud.IsNotFound(err), "%s: %v is not NotFound", name, err)
 		case "machine":
-			if cloud.IsNotFound(err) {
-				t.Errorf("I7: %s: a missing instance for a requested group: %v must not be NotFound", name, err)
-			}
+			check.Not(t, cloud.IsNotFound(err), "I7: %s: a missing instance for a requested group: %v must not be NotFound", name, err)
 			continue
 		case "odd":
-			if cloud.RefusalOf(err) != "" {
-				t.Errorf("%s: unknown refusal %q is accepted", name, cloud.RefusalOf(err))
-			}
+			check.Is(t, "", cloud.RefusalOf(err), name)
 		default:
 			if cloud.IsNotFound(err) || cloud.RefusalOf(err) != cloud.RefusalOf(want) {
 				t.Errorf("%s: %v (refusal %q), want the refusal %q", name, err, cloud.RefusalOf(err), cloud.RefusalOf(want))
@@ -232,13 +224,9 @@ func TestPluginErrorsKeepTheirKind(t *testing.T) {
 		}
 		switch name {
 		case "long", "bytes":
-			if len(err.Error()) > 4096 {
-				t.Errorf("%s: the text has %d bytes", name, len(err.Error()))
-			}
+			check.Not(t, len(err.Error()) > 4096, "%s: the text has %d bytes", name, len(err.Error()))
 		default:
-			if err.Error() != want.Error() {
-				t.Errorf("%s:\n%q, want\n%q", name, err, want)
-			}
+			check.Is(t, want.Error(), err.Error(), name, err, want)
 		}
 	}
 	status, err := p.Status(t.Context(), cloud.Operation{ID: "x"})
@@ -267,9 +255,7 @@ func TestInvalidResponsesAreErrors(t *testing.T) {
 	}
 	before := p.PID()
 	awaitReady(t, p)
-	if p.PID() != before || before == 0 {
-		t.Errorf("process %d was replaced by %d: an invalid response must not end the plugin", before, p.PID())
-	}
+	check.Not(t, p.PID() != before || before == 0, "process %d was replaced by %d: an invalid response must not end the plugin", before, p.PID())
 	if list, err := p.Instances(t.Context(), "big"); err != nil || len(list) != 20_000 {
 		t.Errorf("list of 20,000 instances: %d, %v", len(list), err)
 	}
@@ -283,9 +269,7 @@ func TestNormalizedIDIsCachedWhilePluginIsDown(t *testing.T) {
 		t.Fatalf("%q, %v", id, err)
 	}
 	_, foreign := p.Normalize("azure://x")
-	if foreign == nil || cloud.IsProviderUnavailable(foreign) {
-		t.Fatalf("ID of another cloud: %v", foreign)
-	}
+	must.Not(t, foreign == nil || cloud.IsProviderUnavailable(foreign), "ID of another cloud: %v", foreign)
 	must.NoError(t, os.Remove(filepath.Join(directory, "Simple")))
 	must.NoError(t, syscall.Kill(p.PID(), syscall.SIGKILL))
 	for p.PID() != 0 {
@@ -305,9 +289,7 @@ func TestNormalizedIDIsCachedWhilePluginIsDown(t *testing.T) {
 func TestNormalizeOfHangingPluginTimesOut(t *testing.T) {
 	t.Parallel()
 	p, _ := openPlugin(t, writePlugin(t, faultyplugintest.Good), testEntry())
-	if _, err := p.Normalize("simple://KNOWN"); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, check.Err(p.Normalize("simple://KNOWN")))
 	pid := p.PID()
 	took := func(id string, asked, answered bool) {
 		t.Helper()
@@ -316,9 +298,7 @@ func TestNormalizeOfHangingPluginTimesOut(t *testing.T) {
 		if d := time.Since(began); asked && !answered != (d >= plugin.NormalizeTimeout) || d > plugin.NormalizeTimeout+5*time.Second {
 			t.Errorf("%s: took %s", id, d)
 		}
-		if answered != (err == nil) || !answered && !cloud.IsProviderUnavailable(err) {
-			t.Errorf("%s: %v", id, err)
-		}
+		check.Not(t, answered != (err == nil) || !answered && !cloud.IsProviderUnavailable(err), "%s: %v", id, err)
 	}
 	took("simple://hangs-1", true, false)
 	began := time.Now()
@@ -339,9 +319,7 @@ func TestNormalizeOfHangingPluginTimesOut(t *testing.T) {
 	took("simple://NEW", true, true)
 	p.AdvanceTime(plugin.NormalizePause)
 	took("simple://hangs-1", true, false)
-	if p.PID() != pid {
-		t.Error("the plugin was killed although it is healthy")
-	}
+	check.Not(t, p.PID() != pid, "the plugin was killed although it is healthy")
 }
 
 func TestKilledPluginIsRestarted(t *testing.T) {
@@ -373,9 +351,8 @@ func TestHangingPluginIsRestarted(t *testing.T) {
 	p, log := openPlugin(t, writePlugin(t, faultyplugintest.Good), e)
 	pid := p.PID()
 	must.NoError(t, faultyplugintest.Freeze(t.Context(), pid))
-	if _, err := p.Group(t.Context(), "g"); err == nil || cloud.IsNotFound(err) {
-		t.Errorf("I7: call of a hanging plugin: %v", err)
-	}
+	_, err := p.Group(t.Context(), "g")
+	check.Not(t, err == nil || cloud.IsNotFound(err), "I7: call of a hanging plugin: %v", err)
 	awaitReady(t, p)
 	if p.PID() == pid || !strings.Contains(log.String(), "killing a plugin that does not respond") {
 		t.Errorf("process %d, before %d; the log:\n%s", p.PID(), pid, log)
@@ -388,18 +365,13 @@ func TestSlowPluginIsNotKilled(t *testing.T) {
 	e.CallTimeout = metav1.Duration{Duration: time.Second}
 	p, _ := openPlugin(t, writePlugin(t, faultyplugintest.Good), e)
 	pid := p.PID()
-	if _, err := p.Group(t.Context(), "waits"); err == nil {
-		t.Error("a call after its timeout has no error")
-	}
+	check.ErrorContains(t, check.Err(p.Group(t.Context(), "waits")))
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, cancel)
-	if _, err := p.Group(ctx, "waits"); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled call: %v, want %v", err, context.Canceled)
-	}
+	_, err := p.Group(ctx, "waits")
+	check.Not(t, !errors.Is(err, context.Canceled), "cancelled call: %v, want %v", err, context.Canceled)
 	awaitReady(t, p)
-	if p.PID() != pid {
-		t.Error("the plugin was killed although it only waits for its cloud")
-	}
+	check.Not(t, p.PID() != pid, "the plugin was killed although it only waits for its cloud")
 }
 
 func TestCloseStopsEveryPlugin(t *testing.T) {
@@ -413,12 +385,9 @@ func TestCloseStopsEveryPlugin(t *testing.T) {
 				must.NoError(t, faultyplugintest.Freeze(t.Context(), pid))
 			}
 			_ = p.Close()
-			if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-				t.Errorf("process %d exists after Close: %v\n%s", pid, err, log)
-			}
-			if _, err := p.Group(t.Context(), "g"); err == nil {
-				t.Error("a closed plugin responds")
-			}
+			err := syscall.Kill(pid, 0)
+			check.Not(t, !errors.Is(err, syscall.ESRCH), "process %d exists after Close: %v\n%s", pid, err, log)
+			check.ErrorContains(t, check.Err(p.Group(t.Context(), "g")))
 			_ = p.Close() // a second Close is harmless
 		})
 	}
@@ -435,9 +404,7 @@ func TestTransportErrorIsNeverNotFound(t *testing.T) {
 			e := testEntry()
 			e.CallTimeout = metav1.Duration{Duration: time.Second}
 			p, _ := openPlugin(t, directory, e)
-			if _, err := p.Normalize("simple://a"); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, check.Err(p.Normalize("simple://a")))
 			must.NoError(t, faultyplugintest.WritePluginScript(directory, "Simple", mode))
 			must.NoError(t, syscall.Kill(p.PID(), syscall.SIGKILL))
 			for range 2 {
@@ -527,9 +494,7 @@ func TestInvalidExecutableIsRefused(t *testing.T) {
 				t.Fatal("Open succeeded")
 			}
 			for _, want := range append(test.want, directory) {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("the error does not contain %q:\n%v", want, err)
-				}
+				check.ErrorContains(t, err, want)
 			}
 		})
 	}
@@ -557,9 +522,8 @@ func TestPluginGetsListedEnvironmentAndLogs(t *testing.T) {
 func TestAnalyzerReturnsRecommendations(t *testing.T) {
 	t.Parallel()
 	p, _ := openPlugin(t, writePlugin(t, faultyplugintest.Good), testEntry())
-	if e := p.Events(); !e.Modify || e.Delete {
-		t.Errorf("events %+v, want only modify events", e)
-	}
+	e := p.Events()
+	check.Not(t, !e.Modify || e.Delete, "events %+v, want only modify events", e)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "b"}}
 	recommendations, err := p.AnalyzeModifyEvent(t.Context(), pod)
 	if err != nil || len(recommendations) != 1 || recommendations[0].Reason != "a" || recommendations[0].Grow == nil ||
@@ -572,9 +536,7 @@ func TestAnalyzerReturnsRecommendations(t *testing.T) {
 			t.Errorf("%s: got %+v, want an error", name, recommendations)
 		}
 	}
-	if _, err := p.AnalyzeDeleteEvent(t.Context(), pod); err == nil {
-		t.Error("a missing analyzer responds")
-	}
+	check.ErrorContains(t, check.Err(p.AnalyzeDeleteEvent(t.Context(), pod)))
 }
 
 func TestOneBadPluginStopsAll(t *testing.T) {

@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // The tests of this file are named after faults of kubeaware-cloudpool-proxy. Package kubeaware lists all faults.
@@ -32,22 +34,15 @@ func (s *sim) createPod(name, node string, controller *bool) {
 	p.Spec.Containers = []corev1.Container{{
 		Name: "main", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}},
 	}}
-	if _, err := s.kube.CoreV1().Pods("default").Create(s.t.Context(), p, metav1.CreateOptions{}); err != nil {
-		s.t.Fatal(err)
-	}
+	must.NoError(s.t, check.Err(s.kube.CoreV1().Pods("default").Create(s.t.Context(), p, metav1.CreateOptions{})))
 }
 
 // setAllocatable sets the node's allocatable resources.
 func (s *sim) setAllocatable(name string) {
 	s.t.Helper()
-	n, err := s.kube.CoreV1().Nodes().Get(s.t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	n := must.Get(s.kube.CoreV1().Nodes().Get(s.t.Context(), name, metav1.GetOptions{}))(s.t)
 	n.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourcePods: resource.MustParse("10")}
-	if _, err := s.kube.CoreV1().Nodes().UpdateStatus(s.t.Context(), n, metav1.UpdateOptions{}); err != nil {
-		s.t.Fatal(err)
-	}
+	must.NoError(s.t, check.Err(s.kube.CoreV1().Nodes().UpdateStatus(s.t.Context(), n, metav1.UpdateOptions{})))
 }
 
 // newFrontServer returns the HTTP server of a replica.
@@ -67,9 +62,7 @@ func post(t *testing.T, s FrontServer, path, body string, headers ...string) *ht
 	}
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, r)
-	if ctx.Err() != nil {
-		t.Errorf("POST %s %s: no answer within a minute", path, body)
-	}
+	check.Not(t, ctx.Err() != nil, "POST %s %s: no answer within a minute", path, body)
 	return w
 }
 
@@ -105,9 +98,7 @@ func TestFaultPanicLeavesPoolLocked(t *testing.T) {
 			pool.panics.Store(true)
 			func() {
 				defer func() {
-					if recover() == nil {
-						t.Errorf("POST %s: there was no panic", path)
-					}
+					check.Not(t, recover() == nil, "POST %s: there was no panic", path)
 				}()
 				post(t, front, path, `{"desiredSize": 2, "machineId": "`+newUUID(3)+`", "membershipStatus": {"active": true, "evictable": true}}`)
 			}()
@@ -161,9 +152,7 @@ func TestFaultPDBsAreReadInRemovedVersion(t *testing.T) {
 		budget.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 		budget.Status.CurrentHealthy, budget.Status.DesiredHealthy = 1, 1
 		budgets := s.kube.PolicyV1().PodDisruptionBudgets("default")
-		if _, err := budgets.Create(t.Context(), budget, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, check.Err(budgets.Create(t.Context(), budget, metav1.CreateOptions{})))
 		front := s.newFrontServer(s.startReplica("a"))
 		s.advance(time.Second)
 		terminate := func() *httptest.ResponseRecorder {
@@ -173,9 +162,7 @@ func TestFaultPDBsAreReadInRemovedVersion(t *testing.T) {
 			t.Errorf("%d %s, want 409 for a policy/v1 PDB", w.Code, w.Body)
 		}
 		budget.Status.DisruptionsAllowed = 1
-		if _, err := budgets.UpdateStatus(t.Context(), budget, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, check.Err(budgets.UpdateStatus(t.Context(), budget, metav1.UpdateOptions{})))
 		s.advance(time.Second)
 		if w := terminate(); w.Code != http.StatusAccepted {
 			t.Errorf("%d %s, want 202 once the PDB allows it", w.Code, w.Body)

@@ -13,6 +13,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 	"github.com/slipway-dev/slipway/internal/retirement"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // setRetirementPhase sets the phase of a started retirement. If code is not empty, it blocks the retirement with that
@@ -35,9 +37,7 @@ func (s *sim) setRetirementPhase(name string, phase v1alpha1.Phase, code string)
 
 func (s *sim) deleteNode(node string) {
 	s.t.Helper()
-	if err := s.kube.CoreV1().Nodes().Delete(s.t.Context(), node, metav1.DeleteOptions{}); err != nil {
-		s.t.Fatal(err)
-	}
+	must.NoError(s.t, s.kube.CoreV1().Nodes().Delete(s.t.Context(), node, metav1.DeleteOptions{}))
 }
 
 // startTermination puts a machine into the state Terminating and lowers the desired size.
@@ -102,15 +102,11 @@ func TestHangingTerminationBlocksNoUpdate(t *testing.T) {
 				if err != nil || is.Outcome == nil || is.Outcome.Result != Done || is.Outcome.Removed != 1 || s.pool.size != tt.size {
 					t.Fatalf("%+v, %v, a desired size of %d after %q; want it done, and %d", is, err, s.pool.size, s.pool.changeRequests(), tt.size)
 				}
-				if len(s.listRetirements()) != 1 {
-					t.Error("the retirement was cancelled; want it to continue")
-				}
+				check.Is(t, 1, len(s.listRetirements()))
 				checkPoolFree(t, a)
 				// The next update does not wait for it and does not count it again.
 				result, err := submitAndWait(t, a, Update{Kind: SetSize, DesiredSize: 1}, 10*time.Second)
-				if err == nil {
-					t.Fatalf("%+v; want another machine to be leaving", result)
-				}
+				must.Not(t, err == nil, "%+v; want another machine to be leaving", result)
 				for _, rt := range s.listRetirements() {
 					if rt.Status.Phase == "" {
 						s.deleteNode(rt.Spec.NodeName)
@@ -227,9 +223,7 @@ func TestRetirementContinuesIfCancelledTooLate(t *testing.T) {
 				s.advance(5 * time.Second)
 				rt := s.listRetirements()[0]
 				rt.Finalizers = []string{retirement.Finalizer}
-				if err := s.objects.Update(t.Context(), &rt); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, s.objects.Update(t.Context(), &rt))
 				s.setRetirementPhase(rt.Name, v1alpha1.Drained, "")
 				for range 12 * 60 {
 					s.advance(time.Second)
@@ -277,9 +271,7 @@ func TestCloudFailureAfterDrainIsReported(t *testing.T) {
 					if err != nil || !ok || answer.Outcome.Result != BackendUnavailable || !strings.Contains(answer.Outcome.Detail, "keeps retrying") {
 						t.Fatalf("%+v, %v; want an error for the client", is, err)
 					}
-					if len(s.listRetirements()) != 1 {
-						t.Error("the retirement was cancelled; want it to continue")
-					}
+					check.Is(t, 1, len(s.listRetirements()))
 					s.advance(10 * time.Minute)
 					checkPoolFree(t, a)
 					if asked := s.pool.sizeRequests(); len(asked) > 0 {

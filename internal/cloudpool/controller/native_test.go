@@ -22,6 +22,8 @@ import (
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 	"github.com/slipway-dev/slipway/internal/drainability"
 	"github.com/slipway-dev/slipway/internal/retirement"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // fakeGroup is a cloud with one group. Launched instances are Pending.
@@ -83,9 +85,7 @@ func simulateNative(t *testing.T, n int, maximum int32, do func(t *testing.T, s 
 	t.Helper()
 	simulate(t, n, func(t *testing.T, s *sim) {
 		object := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: v1alpha1.NodeGroupSpec{MaxSize: &maximum}}
-		if err := s.objects.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, s.objects.Create(t.Context(), object))
 		g := &fakeGroup{}
 		for i := 1; i <= n; i++ {
 			g.add(i, cloud.Running)
@@ -109,22 +109,16 @@ func TestFailedMachineExistsAndCanBeRemoved(t *testing.T) {
 			t.Fatalf("%+v, %v; want the machine with a node RUNNING, the other REJECTED", seen.Machines, err)
 		}
 		size, err := pool.Size(t.Context())
-		if err != nil || size.Desired != 3 || size.Active != 3 {
-			t.Errorf("%+v, %v; want the rejected machine not to count", size, err)
-		}
+		check.Not(t, err != nil || size.Desired != 3 || size.Active != 3, "%+v, %v; want the rejected machine not to count", size, err)
 		if err := pool.SetDesiredSize(t.Context(), 3); err != nil || len(g.machines) != 4 {
 			t.Errorf("setting the size that it has: %v, %d machines", err, len(g.machines))
 		}
 		a := s.startReplica("a", func(o *UpdaterOptions) { o.Backend = pool })
 		// It does not count, so it is not replaced.
 		checkUpdateEnds(t, a, Update{Kind: Terminate, MachineID: "openstack:///" + newUUID(4)}, time.Minute, Done)
-		if len(g.deleted) != 1 || len(g.machines) != 3 {
-			t.Errorf("deleted %v", g.deleted)
-		}
+		check.Not(t, len(g.deleted) != 1 || len(g.machines) != 3, "deleted %v", g.deleted)
 		submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: Terminate, MachineID: "openstack:///" + newUUID(2), Decrement: true}, a.CheckCanRemoveMachine)
-		if err != nil {
-			t.Fatalf("machine with a node: %v", err)
-		}
+		must.Not(t, err != nil, "machine with a node: %v", err)
 		s.advance(5 * time.Second)
 		if rts := s.listRetirements(); len(rts) != 1 || rts[0].Spec.NodeName != "n2" {
 			t.Errorf("%+v; want n2 to be retired", rts)
@@ -144,9 +138,7 @@ func TestI7UnidentifiedNodeProtectsNodeGroupMachines(t *testing.T) {
 		g.add(1, cloud.Running)
 		g.add(2, cloud.Failed)
 		for name, id := range map[string]string{"w1": "k3s://w1", "w2": "k3s://w2", "e": "aws:///eu-west-1a/i-01234567"} {
-			if _, err := s.kube.CoreV1().Nodes().Create(t.Context(), newNode(name, id, "10.0.0.1"), metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, check.Err(s.kube.CoreV1().Nodes().Create(t.Context(), newNode(name, id, "10.0.0.1"), metav1.CreateOptions{})))
 		}
 		a := s.startReplica("a", func(o *UpdaterOptions) { o.Backend = pool })
 		s.advance(time.Hour)
@@ -154,16 +146,12 @@ func TestI7UnidentifiedNodeProtectsNodeGroupMachines(t *testing.T) {
 		for i := 1; i <= 2; i++ {
 			checkUpdateEnds(t, a, Update{Kind: Terminate, MachineID: "openstack:///" + newUUID(i)}, time.Hour, NotPossible, "machine-may-be-a-node", "k3s://w1")
 		}
-		if len(g.deleted) > 0 {
-			t.Errorf("deleted %v", g.deleted)
-		}
+		check.Not(t, len(g.deleted) > 0, "deleted %v", g.deleted)
 		if pool.IsOfOtherCloud("openstack:///"+newUUID(1), "weird://x") || pool.IsOfOtherCloud("openstack:///"+newUUID(1), "openstack:///"+newUUID(9)) {
 			t.Error("want IDs of an unknown cloud and of the same cloud not to count as another cloud's")
 		}
 		pool.otherProviders = []cloud.Provider{&fakeGroup{}}
-		if !pool.IsOfOtherCloud("openstack:///"+newUUID(1), "weird://x") {
-			t.Error("want an ID of another configured cloud to count as another cloud's")
-		}
+		check.Not(t, !pool.IsOfOtherCloud("openstack:///"+newUUID(1), "weird://x"), "want an ID of another configured cloud to count as another cloud's")
 	})
 }
 
@@ -194,9 +182,7 @@ func TestI5ReplacementKeepsGroupMaximum(t *testing.T) {
 				"detached": pool.Detach(t.Context(), api.Removal{MachineID: id}),
 				"inactive": pool.SetMembershipStatus(t.Context(), api.SetMembershipStatus{MachineID: id, MembershipStatus: inactiveMember}),
 			} {
-				if cloud.RefusalOf(err) != tt.reason {
-					t.Errorf("%s, %s: %v; want %s", name, what, err, tt.reason)
-				}
+				check.Not(t, cloud.RefusalOf(err) != tt.reason, "%s, %s: %v; want %s", name, what, err, tt.reason)
 			}
 			node, err := s.kube.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
 			if err != nil || len(node.Annotations) > 0 || len(g.machines) != 2 {
@@ -220,28 +206,19 @@ func TestClientMayRemoveMachineItProtected(t *testing.T) {
 	simulateNative(t, 3, 10, func(t *testing.T, s *sim, _ *fakeGroup, pool *NativePool) {
 		blessed, detached := "openstack:///"+newUUID(1), "openstack:///"+newUUID(2)
 		keep := api.SetMembershipStatus{MachineID: blessed, MembershipStatus: api.MembershipStatus{Active: true}}
-		if err := errors.Join(pool.SetMembershipStatus(t.Context(), keep), pool.Detach(t.Context(), api.Removal{MachineID: detached, Decrement: true})); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, errors.Join(pool.SetMembershipStatus(t.Context(), keep), pool.Detach(t.Context(), api.Removal{MachineID: detached, Decrement: true})))
 		holder := func(name string) string {
-			n, err := s.kube.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			n := must.Get(s.kube.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{}))(t)
 			return retirement.FindProtectingAnnotation(n.Annotations, n.CreationTimestamp.Time, time.Now())
 		}
 		for name, want := range map[string]string{"n1": drainability.Membership, "n2": drainability.Detached, "n3": ""} {
-			if got := holder(name); got != want {
-				t.Errorf("%s is protected by %q, want %q", name, got, want)
-			}
+			check.Is(t, want, holder(name), name)
 		}
 		a := s.startReplica("a", func(o *UpdaterOptions) { o.Backend = pool })
 		checkUpdateEnds(t, a, Update{Kind: Terminate, MachineID: blessed}, time.Minute, NotPossible, "not evictable")
 		checkUpdateEnds(t, a, Update{Kind: Terminate, MachineID: detached}, time.Minute, NotFound)
 		submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: Dispose, MachineID: blessed}, a.CheckCanRemoveMachine)
-		if err != nil {
-			t.Fatalf("making it disposable: %v", err)
-		}
+		must.Not(t, err != nil, "making it disposable: %v", err)
 		s.advance(5 * time.Second)
 		rts := s.listRetirements()
 		if len(rts) != 1 || rts[0].Spec.NodeName != "n1" || holder("n1") != "" {
@@ -285,9 +262,7 @@ func TestWrongMethodIsNotAllowedOnAPIPaths(t *testing.T) {
 			method, path, _ := strings.Cut(request, " ")
 			w := httptest.NewRecorder()
 			s.ServeHTTP(w, httptest.NewRequest(method, path, nil))
-			if got := fmt.Sprint(w.Code, " ", w.Header().Get("Allow")); got != want {
-				t.Errorf("%s: %s, want %s", request, got, want)
-			}
+			check.Is(t, want, fmt.Sprint(w.Code, " ", w.Header().Get("Allow")), request)
 		}
 	})
 }

@@ -17,7 +17,10 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
+	"github.com/slipway-dev/slipway/internal/cloudpool/matching"
 	"github.com/slipway-dev/slipway/internal/retirement"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // TestI8ReplicaLearnsOutcomeAfterLosingLease lets another replica finish the update and carry out the next one while the
@@ -26,9 +29,7 @@ func TestI8ReplicaLearnsOutcomeAfterLosingLease(t *testing.T) {
 	simulate(t, 4, func(t *testing.T, s *sim) {
 		a := s.startReplica("a")
 		submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: 3}, a.CheckCanShrink)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		s.advance(5 * time.Second)
 		if n := len(s.listRetirements()); n != 1 {
 			t.Fatalf("%d retirements, want 1", n)
@@ -42,9 +43,7 @@ func TestI8ReplicaLearnsOutcomeAfterLosingLease(t *testing.T) {
 			t.Fatalf("b has not ended the update: %v, %v", busy, err)
 		}
 		next, err := b.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, b.CheckCanShrink)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		s.advance(5 * time.Second)
 		s.completeRetirements()
 		if result, err := next.WaitForOutcome(t.Context()); err != nil || result.Outcome.Result != Done {
@@ -54,9 +53,7 @@ func TestI8ReplicaLearnsOutcomeAfterLosingLease(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		result, err := submitted.WaitForOutcome(ctx)
-		if err != nil || result.Outcome.Result != Done || result.Outcome.Removed != 1 {
-			t.Fatalf("the client of a: %+v, %v", result, err)
-		}
+		must.Not(t, err != nil || result.Outcome.Result != Done || result.Outcome.Removed != 1, "the client of a: %+v, %v", result, err)
 		if found, err := a.FindUpdate(ctx, submitted.ID); err != nil || found == nil || found.Outcome == nil {
 			t.Errorf("a's status of the update: %+v, %v", found, err)
 		}
@@ -64,9 +61,7 @@ func TestI8ReplicaLearnsOutcomeAfterLosingLease(t *testing.T) {
 			t.Errorf("the desired size is %d after %q; want 2, and never 3 again", s.pool.size, s.pool.changeRequests())
 		}
 		third, err := b.SubmitOrFindEqual(ctx, Update{Kind: SetSize, DesiredSize: 1}, b.CheckCanShrink)
-		if err != nil {
-			t.Fatalf("the pool is not free: %v", err)
-		}
+		must.Not(t, err != nil, "the pool is not free: %v", err)
 		s.advance(5 * time.Second)
 		s.completeRetirements()
 		if result, err := third.WaitForOutcome(ctx); err != nil || result.Outcome.Result != Done {
@@ -84,7 +79,7 @@ func TestI4StaleReplicaTerminatesNothing(t *testing.T) {
 		a := s.startReplica("a")
 		s.advance(0) // lets running requests finish before the reactor is added
 		s.kube.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
-			if up := s.listUpdates()[0]; !up.IsFinished() {
+			if up := s.listUpdatesLive()[0]; !up.IsFinished() {
 				s.rewriteStatus(up, func(st *v1alpha1.PoolUpdateStatus) {
 					st.CompletedAt = toMicroTime(time.Now())
 					st.Conditions = []metav1.Condition{{
@@ -94,10 +89,7 @@ func TestI4StaleReplicaTerminatesNothing(t *testing.T) {
 			}
 			return false, nil, nil
 		})
-		submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.CheckCanShrink)
-		if err != nil {
-			t.Fatal(err)
-		}
+		submitted := must.Get(a.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.CheckCanShrink))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if result, err := submitted.WaitForOutcome(ctx); err != nil || result.Outcome.Result != Done {
@@ -122,10 +114,7 @@ func submitUpdate(t *testing.T, u *Updater, up Update) (*Update, error) {
 // mustSubmit submits an update and fails the test on an error.
 func mustSubmit(t *testing.T, u *Updater, up Update) *Update {
 	t.Helper()
-	submitted, err := submitUpdate(t, u, up)
-	if err != nil {
-		t.Fatal(err)
-	}
+	submitted := must.Get(submitUpdate(t, u, up))(t)
 	return submitted
 }
 
@@ -195,10 +184,7 @@ func TestUpdateWaitsForPoolObservation(t *testing.T) {
 		s.pool.size = 3
 		s.pool.failures["delete"] = &cloud.ThrottledError{RetryAfter: time.Second, Err: errors.New("has not been observed again")}
 		a := s.startReplica("a")
-		submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.CheckCanShrink)
-		if err != nil {
-			t.Fatal(err)
-		}
+		submitted := must.Get(a.SubmitOrFindEqual(t.Context(), Update{Kind: SetSize, DesiredSize: 2}, a.CheckCanShrink))(t)
 		s.advance(5 * time.Minute)
 		if is, err := a.FindUpdate(t.Context(), submitted.ID); err != nil || is.Outcome != nil || !strings.Contains(is.Message, "has not been observed again") {
 			t.Fatalf("%+v, %v; want it to wait, and the reason", is, err)
@@ -224,10 +210,7 @@ func TestReasonOfBlockedRetirementIsReported(t *testing.T) {
 	for code, says := range map[string]string{"GroupBudget": "its NodeGroup does not allow the removal", retirement.CloudRefused: "its cloud does not allow the removal"} {
 		simulate(t, 1, func(t *testing.T, s *sim) {
 			a := s.startReplica("a", func(o *UpdaterOptions) { o.RemoveLastWorker = true })
-			submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.CheckCanRemoveMachine)
-			if err != nil {
-				t.Fatal(err)
-			}
+			submitted := must.Get(a.SubmitOrFindEqual(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.CheckCanRemoveMachine))(t)
 			s.advance(5 * time.Second)
 			s.updateRetirementStatus(s.listRetirements()[0].Name, func(rt *v1alpha1.NodeRetirement) {
 				rt.Status.Phase = v1alpha1.Pending
@@ -256,17 +239,13 @@ func TestKeptMachineKeepsItsMembership(t *testing.T) {
 				s.pool.machines[0].Membership = &api.MembershipStatus{Active: true}
 				a := s.startReplica("a")
 				submitted, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: Dispose, MachineID: newUUID(1)}, a.CheckCanRemoveMachine)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, err)
 				s.advance(5 * time.Second)
 				if tt.phase != "" {
 					s.updateRetirementStatus(s.listRetirements()[0].Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase, rt.Status.Message = tt.phase, "no room" })
 				}
 				result, err := submitted.WaitForOutcome(t.Context())
-				if err != nil || result.Outcome.Result != tt.want {
-					t.Errorf("%+v, %v", result, err)
-				}
+				check.Not(t, err != nil || result.Outcome.Result != tt.want, "%+v, %v", result, err)
 				if is := s.pool.machines[0].Membership; !is.Active || is.Evictable {
 					t.Errorf("the machine is %+v after %q; want it protected as before", is, s.pool.changeRequests())
 				}
@@ -320,9 +299,7 @@ func TestI7MachineOfUnidentifiedNodeIsNotTerminated(t *testing.T) {
 		s.pool.addMachine(newMachine(3, api.Running, "192.168.7.3"))
 		s.pool.size = 1
 		unidentified := newNode("worker-3", "k3s://worker-3", "10.0.0.3")
-		if _, err := s.kube.CoreV1().Nodes().Create(t.Context(), unidentified, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, check.Err(s.kube.CoreV1().Nodes().Create(t.Context(), unidentified, metav1.CreateOptions{})))
 		a := s.startReplica("a")
 		s.advance(time.Second)
 		why := `machine-may-be-a-node`
@@ -343,9 +320,7 @@ func TestI4NodeWithoutProviderIDRetiresWithPairedMachine(t *testing.T) {
 			s.pool.addMachine(newMachine(i+1, api.Running, fmt.Sprint("10.0.0.", i+1)))
 			anonymous := newNode(name, "", fmt.Sprint("10.0.0.", i+1))
 			anonymous.UID = types.UID(name)
-			if _, err := s.kube.CoreV1().Nodes().Create(t.Context(), anonymous, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, check.Err(s.kube.CoreV1().Nodes().Create(t.Context(), anonymous, metav1.CreateOptions{})))
 		}
 		s.pool.size = 2
 		a := s.startReplica("a", func(o *UpdaterOptions) { o.RemoveLastWorker = true })
@@ -387,6 +362,179 @@ func TestI1DisposableMachineIsRemovedOnlyIfSafe(t *testing.T) {
 				checkUpdateEnds(t, a, Update{Kind: Dispose, MachineID: newUUID(1)}, time.Minute, NotPossible, rule)
 				if asked := s.pool.changeRequests(); len(asked) > 0 {
 					t.Errorf("the pool was asked %q", asked)
+				}
+			})
+		})
+	}
+}
+
+// createPendingRetirement creates a NodeRetirement that has not started, of a node outside the pool.
+func (s *sim) createPendingRetirement(node string) {
+	s.t.Helper()
+	rt := &v1alpha1.NodeRetirement{
+		ObjectMeta: metav1.ObjectMeta{Name: node},
+		Spec:       v1alpha1.NodeRetirementSpec{NodeName: node, NodeUID: types.UID("uid-" + node), ProviderID: "openstack:///" + newUUID(9)},
+	}
+	must.NoError(s.t, s.objects.Create(s.t.Context(), rt))
+}
+
+// TestLeavingNodeOfOtherPoolIsNoWorker: two pools that each count the other's leaving node would leave no worker.
+func TestLeavingNodeOfOtherPoolIsNoWorker(t *testing.T) {
+	simulate(t, 1, func(t *testing.T, s *sim) {
+		s.createNode("other", 9)
+		a := s.startReplica("a")
+		d, err := a.PlanShrinkTo(t.Context(), 0)
+		must.Not(t, err != nil || len(d.Victims) != 1, "%+v, %v; want a victim while another worker stays", d, err)
+		s.createPendingRetirement("other")
+		s.advance(time.Second)
+		d, err = a.PlanShrinkTo(t.Context(), 0)
+		if err != nil || len(d.Victims) != 0 || len(d.Skipped) != 1 || d.Skipped[0].Rule != matching.RuleLastWorker {
+			t.Errorf("size 0: %+v, %v; want the last worker to stay", d, err)
+		}
+		check.ErrorContains(t, check.Err(a.SubmitOrFindEqual(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.CheckCanRemoveMachine)))
+	})
+}
+
+// failDeletion puts the first retirement into a state where the node is gone and the cloud does not delete the machine.
+func (s *sim) failDeletion() {
+	s.t.Helper()
+	s.updateRetirementStatus(s.listRetirements()[0].Name, func(rt *v1alpha1.NodeRetirement) {
+		rt.Status.Phase = v1alpha1.NodeDeleted
+		rt.Status.Conditions = []metav1.Condition{
+			{Type: v1alpha1.RetirementAdmitted, Status: metav1.ConditionTrue, Reason: "Admitted", LastTransitionTime: metav1.Now()},
+			{Type: v1alpha1.RetirementBlocked, Status: metav1.ConditionTrue, Reason: retirement.CloudFailed, Message: "no", LastTransitionTime: metav1.Now()},
+		}
+	})
+}
+
+// sizeRequests returns the requests that set a desired size.
+func (s *fakeServer) sizeRequests() []string {
+	return slices.DeleteFunc(s.changeRequests(), func(r string) bool { return !strings.HasPrefix(r, "size ") })
+}
+
+// TestTerminationDoesNotSetSize lets the server keep or lower its size, as the client requests.
+func TestTerminationDoesNotSetSize(t *testing.T) {
+	for name, tt := range map[string]struct {
+		update Update
+		keep   bool
+		size   int
+	}{
+		"with decrement":    {Update{Kind: Terminate, Decrement: true}, false, 2},
+		"without decrement": {Update{Kind: Terminate}, true, 3},
+		"disposable":        {Update{Kind: Dispose}, true, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, 3, func(t *testing.T, s *sim) {
+				a := s.startReplica("a")
+				tt.update.MachineID = newUUID(1)
+				submitted := mustSubmit(t, a, tt.update)
+				s.advance(5 * time.Second)
+				if rts := s.listRetirements(); len(rts) != 1 || rts[0].Spec.KeepSize != tt.keep {
+					t.Fatalf("%+v; want one with keepSize %t", rts, tt.keep)
+				}
+				s.failDeletion()
+				s.advance(2 * time.Minute)
+				result, err := submitted.WaitForOutcome(t.Context())
+				busy, busyErr := getUnfinishedUpdate(t.Context(), a)
+				if err != nil || result.Outcome.Result != BackendUnavailable || busy != nil || busyErr != nil {
+					t.Errorf("%+v, %v, busy with %+v; want an error for the client, and the pool free", result.Outcome, err, busy)
+				}
+				repeated := mustSubmit(t, a, tt.update) // the same request follows the retirement
+				s.advance(5 * time.Second)
+				s.completeRetirements()
+				s.advance(10 * time.Second)
+				is, err := a.FindUpdate(t.Context(), repeated.ID)
+				if err != nil || is.Outcome == nil || is.Outcome.Result != Done || len(s.listRetirements()) != 1 {
+					t.Errorf("%+v, %v; want the machine gone", is, err)
+				}
+				if asked := s.pool.sizeRequests(); len(asked) > 0 || s.pool.size != tt.size {
+					t.Errorf("the desired size is %d after %q; want %d, changed by terminations only", s.pool.size, asked, tt.size)
+				}
+			})
+		})
+	}
+}
+
+func TestFailedTerminationDoesNotRaiseSize(t *testing.T) {
+	simulate(t, 3, func(t *testing.T, s *sim) {
+		s.pool.addMachine(newMachine(4, api.Requested, ""))
+		s.pool.size, s.pool.ignoresDeletions = 4, true
+		a := s.startReplica("a")
+		submitted := mustSubmit(t, a, Update{Kind: SetSize, DesiredSize: 3})
+		s.advance(12 * time.Minute)
+		result, err := submitted.WaitForOutcome(t.Context())
+		if err != nil || result.Outcome.Result != BackendUnavailable {
+			t.Errorf("%+v, %v; want an error for the client", result.Outcome, err)
+		}
+		if asked := s.pool.sizeRequests(); len(asked) > 0 {
+			t.Errorf("the server was asked %q", asked)
+		}
+	})
+}
+
+func TestNodeGroupReplacesTerminatedMachineOnce(t *testing.T) {
+	for name, fails := range map[string]bool{"at once": false, "after cloud failures": true} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, 3, func(t *testing.T, s *sim) {
+				a := s.startReplica("a", func(o *UpdaterOptions) { o.Backend = sizeLoweringPool{s.pool} })
+				submitted := mustSubmit(t, a, Update{Kind: Terminate, MachineID: newUUID(1)})
+				s.advance(5 * time.Second)
+				if fails {
+					s.pool.setFailure("desired", errors.New("away"))
+				}
+				s.completeRetirements()
+				s.advance(5 * time.Minute)
+				s.pool.setFailure("desired", nil)
+				s.advance(time.Minute)
+				is, err := a.FindUpdate(t.Context(), submitted.ID)
+				if err != nil || is.Outcome == nil || is.Outcome.Result != Done || s.pool.size != 3 {
+					t.Errorf("%+v, %v, a desired size of %d; want 3", is, err, s.pool.size)
+				}
+			})
+		})
+	}
+}
+
+// sizeLoweringPool is a pool that lowers its size with each deletion, as the clouds of NodeGroups do.
+type sizeLoweringPool struct{ *fakeServer }
+
+func (sizeLoweringPool) KeepsSize() bool { return false }
+
+func TestLastReadyWorkerIsKept(t *testing.T) {
+	for name, tt := range map[string]struct {
+		removeLast bool
+		up         Update
+		want       Result
+		left       int
+	}{
+		"size":              {false, Update{Kind: SetSize, DesiredSize: 0}, Partial, 1},
+		"size, with option": {true, Update{Kind: SetSize, DesiredSize: 0}, Done, 0},
+		"termination":       {false, Update{Kind: Terminate, MachineID: newUUID(1)}, NotPossible, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, 2, func(t *testing.T, s *sim) {
+				if tt.up.Kind == Terminate { // the other node is unschedulable
+					n, err := s.kube.CoreV1().Nodes().Get(t.Context(), "n2", metav1.GetOptions{})
+					if err == nil {
+						n.Spec.Unschedulable = true
+						_, err = s.kube.CoreV1().Nodes().Update(t.Context(), n, metav1.UpdateOptions{})
+					}
+					must.NoError(t, err)
+				}
+				a := s.startReplica("a", func(o *UpdaterOptions) { o.RemoveLastWorker = tt.removeLast })
+				s.advance(time.Second)
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					checkUpdateEnds(t, a, tt.up, 10*time.Minute, tt.want)
+				}()
+				for range 90 {
+					s.advance(2 * time.Second)
+					s.completeRetirements()
+				}
+				<-done
+				if n := len(s.pool.machines); n != tt.left {
+					t.Errorf("%d machines are left, want %d", n, tt.left)
 				}
 			})
 		})

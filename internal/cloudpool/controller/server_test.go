@@ -19,6 +19,8 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // detachablePool is a memoryPool that supports Detach.
@@ -38,9 +40,7 @@ func startShrinkingPool(t *testing.T, strict bool) (s FrontServer, pool *memoryP
 	pool = newMemoryPool(3, counts, counts, counts)
 	backend := detachablePool{pool}
 	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, v1alpha1.AddToScheme(scheme))
 	up := &v1alpha1.PoolUpdate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "slipway", Name: "workers-1", UID: "u", Labels: map[string]string{PoolLabel: "workers"}},
 		Spec:       newSizeSpec(2),
@@ -51,7 +51,7 @@ func startShrinkingPool(t *testing.T, strict bool) (s FrontServer, pool *memoryP
 	known.cache = cacheReader{from: objects}
 	close(known.synced)
 	released := make(chan struct{})
-	u, err := NewUpdater(UpdaterOptions{
+	u := must.Get(NewUpdater(UpdaterOptions{
 		Pool: "workers", Backend: backend, Cluster: known, Leases: (&fakeLeases{}).forHolder("a"), Namespace: "slipway", Holder: "a", Log: log,
 		runForTest: func(ctx context.Context, u *Updater) {
 			select {
@@ -60,23 +60,15 @@ func startShrinkingPool(t *testing.T, strict bool) (s FrontServer, pool *memoryP
 				reconcileUntilDone(ctx, u)
 			}
 		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	ctx, stop := context.WithCancel(t.Context())
 	var runs sync.WaitGroup
 	runs.Go(func() { _ = u.Run(ctx) })
 	t.Cleanup(func() { stop(); runs.Wait() })
 	return newServer("workers", backend, nil, u, strict), pool, func() {
-		all, err := u.listUpdatesLive(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must.Get(u.listUpdatesLive(t.Context()))(t)
 		all[0].Status.CompletedAt = toMicroTime(time.Now())
-		if err := (&updateScope{Updater: u, update: &all[0]}).saveStatus(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, (&updateScope{Updater: u, update: &all[0]}).saveStatus(t.Context()))
 		close(released)
 	}
 }
@@ -135,9 +127,7 @@ func TestWaitersAreAnsweredAtShutdown(t *testing.T) {
 			s, pool, _ := startShrinkingPool(t, want.strict)
 			answered := send(t, s, "/pool/size", body)
 			synctest.Wait()
-			if len(answered) > 0 {
-				t.Errorf("%s: was answered at once", body)
-			}
+			check.Not(t, len(answered) > 0, "%s: was answered at once", body)
 			s.CancelWaits()
 			if w := <-answered; w.Code != want.code || !strings.Contains(w.Body.String(), want.text) || len(pool.changes) > 0 {
 				t.Errorf("%s: %d %s, and was asked %q", body, w.Code, w.Body, pool.changes)

@@ -33,6 +33,8 @@ import (
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/placement/live"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // sim simulates a pool, its cluster, and the replicas that update it, in virtual time.
@@ -51,9 +53,7 @@ func simulate(t *testing.T, n int, do func(t *testing.T, s *sim)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		scheme := runtime.NewScheme()
-		if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)))
 		s := &sim{t: t, kube: fake.NewClientset(), pool: &fakeServer{size: n, failures: map[string]error{}}, leases: &fakeLeases{}}
 		s.objects = clientfake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.NodeGroup{}, &v1alpha1.NodeRetirement{}, &v1alpha1.PoolUpdate{}).
 			WithInterceptorFuncs(interceptor.Funcs{Create: createWithUID, Get: s.getObject, List: s.listObjects}).Build()
@@ -77,9 +77,7 @@ func (s *sim) createNode(name string, machine int) {
 	}
 	n.UID, n.CreationTimestamp = types.UID("uid-"+name), metav1.Now()
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	if _, err := s.kube.CoreV1().Nodes().Create(s.t.Context(), n, metav1.CreateOptions{}); err != nil {
-		s.t.Fatal(err)
-	}
+	must.NoError(s.t, check.Err(s.kube.CoreV1().Nodes().Create(s.t.Context(), n, metav1.CreateOptions{})))
 }
 
 // createWithUID sets a UID on created objects, as the API server does.
@@ -105,21 +103,17 @@ func (s *sim) listObjects(ctx context.Context, c client.WithWatch, into client.O
 }
 
 // listUpdatesLive returns the pool's PoolUpdates.
-func (s *sim) listUpdates() []v1alpha1.PoolUpdate {
+func (s *sim) listUpdatesLive() []v1alpha1.PoolUpdate {
 	s.t.Helper()
 	var list v1alpha1.PoolUpdateList
-	if err := s.objects.List(s.t.Context(), &list); err != nil {
-		s.t.Fatal(err)
-	}
+	must.NoError(s.t, s.objects.List(s.t.Context(), &list))
 	return list.Items
 }
 
 // rewriteStatus changes the status of an update, as another process does.
 func (s *sim) rewriteStatus(up v1alpha1.PoolUpdate, change func(*v1alpha1.PoolUpdateStatus)) {
 	change(&up.Status)
-	if err := s.objects.Status().Update(s.t.Context(), &up); err != nil {
-		s.t.Error(err)
-	}
+	check.NoError(s.t, s.objects.Status().Update(s.t.Context(), &up))
 }
 
 // reconcileUntilDone calls Reconcile on every change and interval, as a controller does.
@@ -168,17 +162,12 @@ func (r cacheReader) List(ctx context.Context, into client.ObjectList, o ...clie
 func (s *sim) newCluster(ctx context.Context, log *slog.Logger) (*Cluster, informers.SharedInformerFactory) {
 	s.t.Helper()
 	factory := informers.NewSharedInformerFactory(s.kube, 0)
-	known, err := live.WatchCluster(s.kube.Discovery(), live.InformersOfFactory(factory), log)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	known := must.Get(live.WatchCluster(s.kube.Discovery(), live.InformersOfFactory(factory), log))(s.t)
 	c := newCluster(s.kube, s.objects, log)
 	c.cache, c.live, c.nodes, c.pods = cacheReader{from: s.objects}, known, factory.Core().V1().Nodes().Lister(), factory.Core().V1().Pods().Lister()
 	close(c.synced)
 	factory.StartWithContext(ctx)
-	if err := known.WaitForSync(ctx); err != nil {
-		s.t.Fatal(err)
-	}
+	must.NoError(s.t, known.WaitForSync(ctx))
 	return c, factory
 }
 
@@ -192,10 +181,7 @@ func (s *sim) startReplica(name string, change ...func(*UpdaterOptions)) *Update
 	for _, more := range change {
 		more(&o)
 	}
-	u, err := NewUpdater(o)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	u := must.Get(NewUpdater(o))(s.t)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = u.Run(ctx) }()
 	s.t.Cleanup(func() { stop(); <-done; watches.Shutdown() })
@@ -206,9 +192,7 @@ func (s *sim) startReplica(name string, change ...func(*UpdaterOptions)) *Update
 func (s *sim) listRetirements() []v1alpha1.NodeRetirement {
 	s.t.Helper()
 	var list v1alpha1.NodeRetirementList
-	if err := s.objects.List(s.t.Context(), &list); err != nil {
-		s.t.Fatal(err)
-	}
+	must.NoError(s.t, s.objects.List(s.t.Context(), &list))
 	return list.Items
 }
 
@@ -221,9 +205,7 @@ func (s *sim) updateRetirementStatus(name string, change func(*v1alpha1.NodeReti
 		change(rt)
 		err = s.objects.Status().Update(s.t.Context(), rt)
 	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.NoError(s.t, err)
 }
 
 // completeRetirements carries out all unfinished retirements, as the manager does.
@@ -233,9 +215,7 @@ func (s *sim) completeRetirements() {
 		if rt.Status.Phase.IsFinal() {
 			continue
 		}
-		if err := s.kube.CoreV1().Nodes().Delete(s.t.Context(), rt.Spec.NodeName, metav1.DeleteOptions{}); err != nil {
-			s.t.Fatal(err)
-		}
+		must.NoError(s.t, s.kube.CoreV1().Nodes().Delete(s.t.Context(), rt.Spec.NodeName, metav1.DeleteOptions{}))
 		s.pool.removeMachine(rt.Spec.ProviderID[len("openstack:///"):], cloud.DeleteOptions{KeepSize: rt.Spec.KeepSize})
 		s.updateRetirementStatus(rt.Name, func(rt *v1alpha1.NodeRetirement) { rt.Status.Phase = v1alpha1.Succeeded })
 	}
@@ -264,7 +244,7 @@ func (s *fakeServer) lock() func() { s.mu.Lock(); return s.mu.Unlock }
 
 func (s *fakeServer) addMachine(m api.Machine) { defer s.lock()(); s.machines = append(s.machines, m) }
 
-// advanceMachineRemoval removes a machine and lowers the desired size, unless it is kept.
+// removeMachine removes a machine and lowers the desired size, unless it is kept.
 func (s *fakeServer) removeMachine(id string, o cloud.DeleteOptions) {
 	defer s.lock()()
 	s.machines = slices.DeleteFunc(s.machines, func(m api.Machine) bool { return m.ID == id })

@@ -35,6 +35,9 @@ import (
 	authclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	"k8s.io/client-go/rest"
 	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // newTestAuthorizer returns an Authorizer whose API server knows the tokens "good" (alice) and "other" (bob). alice may get
@@ -55,9 +58,7 @@ func newTestAuthorizer(t *testing.T) (*Authorizer, *int) {
 		*asked++
 		review := a.(k8stesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
 		ra := review.Spec.ResourceAttributes
-		if ra.Group != "slipway.dev" || ra.Resource != "nodegroups" || ra.Subresource != "scale" {
-			t.Errorf("asked for %+v", ra)
-		}
+		check.Not(t, ra.Group != "slipway.dev" || ra.Resource != "nodegroups" || ra.Subresource != "scale", "asked for %+v", ra)
 		review.Status.Allowed = review.Spec.User == "alice" && (ra.Verb == "get" || ra.Name == "workers")
 		return true, review, nil
 	})
@@ -72,12 +73,8 @@ func TestTokenIsAuthorizedByAPIServer(t *testing.T) {
 			r.Header.Set("Authorization", map[string]string{"get": "Bearer ", "update": "bearer "}[verb]+token)
 		}
 		user, ok := a.Authorize(w, r, pool, verb)
-		if ok != (w.Body.Len() == 0) || ok != (user != "") {
-			t.Errorf("allowed: %t, as %q, answered %q", ok, user, w.Body)
-		}
-		if strings.Contains(w.Body.String(), token) && token != "" {
-			t.Errorf("the answer has the token in it: %s", w.Body)
-		}
+		check.Not(t, ok != (w.Body.Len() == 0) || ok != (user != ""), "allowed: %t, as %q, answered %q", ok, user, w.Body)
+		check.Not(t, strings.Contains(w.Body.String(), token) && token != "", "the answer has the token in it: %s", w.Body)
 		return w.Code, user
 	}
 	for _, tt := range []struct {
@@ -124,9 +121,7 @@ func TestI10EmptyTokenIsUnauthorized(t *testing.T) {
 			if w.Code != tt.code || user != tt.user || ok != (user != "") {
 				t.Errorf("%q with %+v: %d as %q, want %d as %q", header, tt.shown, w.Code, user, tt.code, tt.user)
 			}
-			if tt.code == http.StatusUnauthorized && *asked != before {
-				t.Errorf("%q: the API server was asked without an identity", header)
-			}
+			check.Not(t, tt.code == http.StatusUnauthorized && *asked != before, "%q: the API server was asked without an identity", header)
 		}
 	}
 }
@@ -189,9 +184,7 @@ func TestUnknownTokensAreRateLimited(t *testing.T) {
 			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/pool", nil)
 			r.Header.Set("Authorization", "Bearer "+token)
 			a.Authorize(w, r, "workers", "get")
-			if w.Code == http.StatusServiceUnavailable && w.Header().Get("Retry-After") == "" {
-				t.Errorf("%s: want Retry-After", token)
-			}
+			check.Not(t, w.Code == http.StatusServiceUnavailable && w.Header().Get("Retry-After") == "", "%s: want Retry-After", token)
 			return w.Code
 		}
 		if code := try("good"); code != http.StatusOK {
@@ -204,9 +197,7 @@ func TestUnknownTokensAreRateLimited(t *testing.T) {
 			flood.Go(func() { codes[try(fmt.Sprint("made-up-", i))].Add(1) })
 		}
 		flood.Wait()
-		if code := try("good"); code != http.StatusOK {
-			t.Errorf("a known client got %d", code)
-		}
+		check.Is(t, http.StatusOK, try("good"))
 		if n, most := slow.total.Load(), slow.peak.Load(); n > reviewBurst || most > maxConcurrentReviews {
 			t.Errorf("the API server was asked %d times, and %d at once", n, most)
 		}
@@ -214,9 +205,7 @@ func TestUnknownTokensAreRateLimited(t *testing.T) {
 			t.Errorf("%d got 401, %d got 503; want some of both", codes[http.StatusUnauthorized].Load(), codes[http.StatusServiceUnavailable].Load())
 		}
 		time.Sleep(allowedTTL + time.Second)
-		if code := try("good"); code != http.StatusOK {
-			t.Errorf("a known client got %d after its cache time", code)
-		}
+		check.Is(t, http.StatusOK, try("good"))
 	})
 }
 
@@ -241,15 +230,11 @@ func TestTokenFloodBlocksNoNewToken(t *testing.T) {
 		for i := range 2 * reviewBurst {
 			try(fmt.Sprintf("[2001:db8::%x]:1", i), "made-up", fmt.Sprint("pool-", i), "get") // all in one network
 		}
-		if code := try("192.0.2.2:1", "good", "workers", "get"); code != http.StatusOK {
-			t.Errorf("a new token got %d", code)
-		}
+		check.Is(t, http.StatusOK, try("192.0.2.2:1", "good", "workers", "get"))
 		for i := range 2 * reviewBurst / addressBurst {
 			flood(fmt.Sprintf("192.0.2.%d:1", 2+i))
 		}
-		if code := try("192.0.2.2:1", "other", "workers", "get"); code != http.StatusServiceUnavailable {
-			t.Errorf("an unknown token during the flood got %d", code)
-		}
+		check.Is(t, http.StatusServiceUnavailable, try("192.0.2.2:1", "other", "workers", "get"))
 		if pools, verbs := try("192.0.2.2:1", "good", "others", "get"), try("192.0.2.2:1", "good", "workers", "update"); pools != 200 || verbs != 200 {
 			t.Errorf("a known client got %d for another pool and %d for another verb", pools, verbs)
 		}
@@ -293,9 +278,7 @@ type authority struct {
 func newCertificate(t *testing.T, dir, name string, signer *authority, change func(*x509.Certificate)) *authority {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
 		NotAfter: time.Now().Add(time.Hour), BasicConstraintsValid: true,
@@ -306,22 +289,14 @@ func newCertificate(t *testing.T, dir, name string, signer *authority, change fu
 		parent, by = signer.cert, signer.key
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, by)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	raw, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	a := &authority{cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
 	for file, block := range map[string][]byte{name + ".pem": a.pem, name + ".key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})} {
-		if err := os.WriteFile(filepath.Join(dir, file), block, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, os.WriteFile(filepath.Join(dir, file), block, 0o600))
 	}
 	return a
 }
@@ -342,9 +317,7 @@ func TestClientCertificateOfOtherCAIsRefused(t *testing.T) {
 	l, err := Listen(t.Context(), c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte(r.TLS.VerifiedChains[0][0].Subject.CommonName))
 	}), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- l.Run(t.Context()) }()
 	ask := func(scheme, name string) (*http.Response, error) {
@@ -352,10 +325,7 @@ func TestClientCertificateOfOtherCAIsRefused(t *testing.T) {
 		roots.AddCert(root.cert)
 		config := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 		if name != "" {
-			pair, err := tls.LoadX509KeyPair(in(name+".pem"), in(name+".key"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			pair := must.Get(tls.LoadX509KeyPair(in(name+".pem"), in(name+".key")))(t)
 			config.Certificates = []tls.Certificate{pair}
 		}
 		transport := &http.Transport{TLSClientConfig: config}
@@ -363,9 +333,7 @@ func TestClientCertificateOfOtherCAIsRefused(t *testing.T) {
 		return (&http.Client{Transport: transport}).Get(scheme + "://" + l.net.Addr().String() + "/")
 	}
 	response, err := ask("https", "client")
-	if err != nil || response.StatusCode != http.StatusOK {
-		t.Fatalf("the right certificate: %v, %v", response, err)
-	}
+	must.Not(t, err != nil || response.StatusCode != http.StatusOK, "the right certificate: %v, %v", response, err)
 	_ = response.Body.Close()
 	for _, name := range []string{"", "stranger"} {
 		if response, err := ask("https", name); err == nil {
@@ -375,9 +343,7 @@ func TestClientCertificateOfOtherCAIsRefused(t *testing.T) {
 	}
 	if response, err := ask("http", ""); err == nil {
 		_ = response.Body.Close()
-		if response.StatusCode != http.StatusBadRequest {
-			t.Errorf("plain HTTP: %d", response.StatusCode)
-		}
+		check.Is(t, http.StatusBadRequest, response.StatusCode)
 	}
 }
 
@@ -395,9 +361,7 @@ func TestTokenForOtherAudienceIsUnauthorized(t *testing.T) {
 		client := fake.NewClientset()
 		client.PrependReactor("create", "tokenreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
 			review := a.(k8stesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
-			if !slices.Equal(review.Spec.Audiences, tt.accepted) {
-				t.Errorf("%s: the review is for %q, want %q", name, review.Spec.Audiences, tt.accepted)
-			}
+			check.Not(t, !slices.Equal(review.Spec.Audiences, tt.accepted), "%s: the review is for %q, want %q", name, review.Spec.Audiences, tt.accepted)
 			review.Status = authenticationv1.TokenReviewStatus{
 				Authenticated: true, User: authenticationv1.UserInfo{Username: "alice"}, Audiences: tt.returned,
 			}

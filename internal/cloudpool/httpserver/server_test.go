@@ -1,14 +1,26 @@
 package httpserver
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cloud"
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
+	"github.com/slipway-dev/slipway/internal/cloudpool/controller"
+	"github.com/slipway-dev/slipway/internal/cloudpool/matching"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func TestPoolsAreListed(t *testing.T) {
@@ -19,14 +31,10 @@ func TestPoolsAreListed(t *testing.T) {
 		s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler)}, fronts...)
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/cloudpools", nil))
-		if w.Code != http.StatusOK || w.Body.String() != want {
-			t.Errorf("%d %s, want %s", w.Code, w.Body, want)
-		}
+		check.Not(t, w.Code != http.StatusOK || w.Body.String() != want, "%d %s, want %s", w.Code, w.Body, want)
 		w = httptest.NewRecorder()
 		s.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/cloudpools", strings.NewReader("{}")))
-		if w.Code != http.StatusMethodNotAllowed {
-			t.Errorf("POST: %d, want 405: pools cannot be created here", w.Code)
-		}
+		check.Is(t, http.StatusMethodNotAllowed, w.Code)
 	}
 }
 
@@ -71,5 +79,253 @@ func TestCrossSiteRequestIsRefused(t *testing.T) {
 		} else if tt.code == http.StatusForbidden && (json.Unmarshal(w.Body.Bytes(), &said) != nil || said.Message == "" || said.Detail == "") {
 			t.Errorf("%s: answered %s", name, w.Body)
 		}
+	}
+}
+
+// decodeError returns the status code and the error text of an answer.
+func decodeError(t *testing.T, w *httptest.ResponseRecorder) (code int, text string) {
+	t.Helper()
+	var said api.ErrorMessage
+	if w.Body.Len() > 0 {
+		if err := json.Unmarshal(w.Body.Bytes(), &said); err != nil {
+			t.Errorf("%q: %v", w.Body, err)
+		}
+	}
+	return w.Code, said.Message + ": " + said.Detail
+}
+
+func TestFailuresHaveDistinctCodesUnlessStrict(t *testing.T) {
+	away := controller.NewBackendFailure("reading the pool", errors.New("connection refused"))
+	cluster := controller.NewClusterFailure("reading the nodes", errors.New("timeout"))
+	unsafe := controller.NewFailuref(controller.NotPossible, "n is not a viable scale-down candidate: why (protected)")
+	for name, tt := range map[string]struct {
+		kind controller.Kind
+		err  error
+		code int
+		// strict is the text of kubeaware-cloudpool-proxy, with status 500.
+		strict string
+	}{
+		"no such machine":                     {controller.Terminate, controller.NewFailuref(controller.NotFound, "machine m"), 404, "failed to terminate machine: no kubernetes node with external ID m exists"},
+		"node without machine":                {controller.Terminate, &controller.Failure{Result: controller.NotFound, Err: errNodeWithoutMachine}, 404, "failed to terminate machine: failed to get cloudpool machine with ID m: getMachine m: machine not found: "},
+		"no machine to detach":                {controller.DetachMachine, controller.NewFailuref(controller.NotFound, "machine m"), 404, "failed to detach machine: "},
+		"no machine to dispose":               {controller.Dispose, controller.NewFailuref(controller.NotFound, "machine m"), 404, "failed to set membership status: "},
+		"not safe":                            {controller.Terminate, unsafe, 409, "failed to terminate machine: TerminateMachine: machine is not deemed safe to scale down: n is not a viable"},
+		"no candidate":                        {controller.SetSize, controller.NewFailuref(controller.NotPossible, "found no viable candidates for scaling down: x"), 409, "failed to set desired size: found no viable candidates"},
+		"server unavailable":                  {controller.SetSize, away, 502, "failed to set desired size: failed to retrieve cloudpool: getMachinePool: reading the pool: connection refused"},
+		"API server unavailable":              {controller.SetSize, cluster, 503, "failed to set desired size: failed to retrieve kubernetes worker nodes: "},
+		"API server unavailable, one machine": {controller.Terminate, cluster, 503, "failed to terminate machine: failed to get nodes: "},
+		"no node yet":                         {controller.Terminate, controller.NewFailuref(controller.NotPossible, "m is not …: (%s)", matching.RuleRegistering), 409, "failed to terminate machine: no kubernetes node with external ID m exists"},
+		"cloud refuses":                       {controller.Terminate, &cloud.RefusedError{Reason: cloud.Protected, Err: errors.New("locked")}, 502, "failed to terminate machine: "},
+		"other error":                         {controller.SetSize, errors.New("100% strange"), 500, "failed to set desired size: 100% strange"},
+	} {
+		for _, strict := range []bool{false, true} {
+			w := httptest.NewRecorder()
+			(&Server{opts: ServerOptions{StrictCompat: strict}}).writeFailure(w, tt.kind, "m", tt.err)
+			code, text := decodeError(t, w)
+			want := tt.code
+			if strict {
+				want = http.StatusInternalServerError
+			}
+			if code != want || strict && !strings.HasPrefix(text, tt.strict) {
+				t.Errorf("%s, strict %t: %d %q, want %d %q", name, strict, code, text, want, tt.strict)
+			}
+		}
+	}
+	for _, strict := range []bool{false, true} { // bad requests keep their status in strict mode
+		w := httptest.NewRecorder()
+		_, err := api.DecodeTerminate([]byte("{}"))
+		(&Server{opts: ServerOptions{StrictCompat: strict}}).writeFailure(w, controller.Terminate, "", err)
+		if code, text := decodeError(t, w); code != http.StatusBadRequest || text != "terminateMachine message did not specify a machineId: " {
+			t.Errorf("%d %q", code, text)
+		}
+	}
+}
+
+func TestOutcomeDeterminesStatusCode(t *testing.T) {
+	refused := []v1alpha1.PoolMachine{{State: v1alpha1.MachineRemoved}, {State: v1alpha1.MachineRefused}}
+	for name, tt := range map[string]struct {
+		update       controller.Update
+		code, strict int
+	}{
+		"done":                     {controller.Update{Kind: controller.SetSize, Outcome: &controller.Outcome{Result: controller.Done, Removed: 2}}, 200, 200},
+		"too few candidates":       {controller.Update{Kind: controller.SetSize, Machines: []v1alpha1.PoolMachine{{State: v1alpha1.MachineRemoved}}, Outcome: &controller.Outcome{Result: controller.Partial, Removed: 1}}, 409, 200},
+		"one machine failed":       {controller.Update{Kind: controller.SetSize, Machines: refused, Outcome: &controller.Outcome{Result: controller.Partial, Removed: 1}}, 409, 500},
+		"server fails after drain": {controller.Update{Kind: controller.SetSize, Outcome: &controller.Outcome{Result: controller.BackendUnavailable}}, 502, 500},
+		"machine stays":            {controller.Update{Kind: controller.Terminate, Outcome: &controller.Outcome{Result: controller.NotPossible}}, 409, 500},
+	} {
+		for strict, want := range map[bool]int{false: tt.code, true: tt.strict} {
+			w := httptest.NewRecorder()
+			tt.update.ID = "workers-7"
+			(&Server{opts: ServerOptions{StrictCompat: strict}}).writeOutcome(w, &tt.update)
+			if id, removed := w.Header().Get("Slipway-Update"), w.Header().Get("Slipway-Removed"); id != "workers-7" || removed != strconv.Itoa(tt.update.Outcome.Removed) {
+				t.Errorf("%s: the headers say update %q, removed %q", name, id, removed)
+			}
+			check.Not(t, w.Code != want || want == 200 && w.Body.Len() > 0, "%s, strict %t: %d %s, want %d", name, strict, w.Code, w.Body, want)
+		}
+	}
+}
+
+func TestServerAnswerToRaiseIsForwarded(t *testing.T) {
+	own := &api.StatusError{Code: 400, FromServer: true, ErrorMessage: api.ErrorMessage{Message: "illegal input: no", Detail: "why"}}
+	for name, tt := range map[string]struct {
+		err          error
+		code, strict int
+		text         string
+	}{
+		"accepted":             {nil, 200, 200, ": "},
+		"refused":              {own, 400, 500, "illegal input: no: why"},
+		"unauthorized":         {&api.StatusError{Code: 401, FromServer: true}, 502, 500, ""},
+		"answer of a proxy":    {&api.StatusError{Code: 404, ErrorMessage: api.ErrorMessage{Message: "<html>"}}, 502, 500, ""},
+		"limit of a NodeGroup": {&cloud.RefusedError{Reason: cloud.AtLimit, Err: errors.New("maximum")}, 400, 500, ""},
+	} {
+		for strict, want := range map[bool]int{false: tt.code, true: tt.strict} {
+			w := httptest.NewRecorder()
+			(&Server{opts: ServerOptions{StrictCompat: strict}}).writeServerAnswer(w, (&controller.Update{Kind: controller.SetSize, DesiredSize: 3}).WithServerAnswer(tt.err))
+			code, text := decodeError(t, w)
+			if code != want || !strict && tt.text != "" && text != tt.text {
+				t.Errorf("%s, strict %t: %d %q, want %d %q", name, strict, code, text, want, tt.text)
+			}
+			if strict && want == 500 && !strings.HasPrefix(text, "failed to set desired size: failed to request desiredSize against backend cloudpool: setDesiredSize 3: ") {
+				t.Errorf("%s: %q", name, text)
+			}
+		}
+	}
+}
+
+// runningRequest is a process that serves a pool, with a running request to the pool's server.
+type runningRequest struct {
+	// releaseServer lets the server answer. stopProcess ends the process.
+	releaseServer, stopProcess func()
+	// answered receives the client's answer. exited receives the error of the process.
+	answered <-chan clientAnswer
+	exited   <-chan error
+}
+
+type clientAnswer struct {
+	code int
+	body string
+	err  error
+}
+
+// startRequestWithGrace starts such a process with a shutdown grace.
+func startRequestWithGrace(t *testing.T, grace time.Duration) *runningRequest {
+	t.Helper()
+	asked, released := make(chan struct{}), make(chan struct{})
+	_, f := startOrigin(t, "", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // otherwise a disconnect is not detected
+		close(asked)
+		select {
+		case <-released:
+			w.WriteHeader(http.StatusCreated)
+		case <-r.Context().Done():
+		}
+	})
+	log := slog.New(slog.DiscardHandler)
+	l := must.Get(Listen(t.Context(), ListenOptions{Address: "127.0.0.1:0", ReadTimeout: time.Minute}, NewServer(ServerOptions{Log: log}, f), log))(t)
+	l.grace = grace
+	ctx, end := context.WithCancel(t.Context())
+	over, answered := make(chan error, 1), make(chan clientAnswer, 1)
+	go func() { over <- l.Run(ctx) }()
+	go func() {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.net.Addr().String()+"/pool/attach", strings.NewReader("{}"))
+		if err != nil {
+			answered <- clientAnswer{err: err}
+			return
+		}
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			answered <- clientAnswer{err: err}
+			return
+		}
+		raw, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		answered <- clientAnswer{response.StatusCode, string(raw), err}
+	}()
+	<-asked
+	return &runningRequest{releaseServer: func() { close(released) }, stopProcess: end, answered: answered, exited: over}
+}
+
+func TestForwardedRequestFinishesDuringShutdown(t *testing.T) {
+	e := startRequestWithGrace(t, time.Minute)
+	e.stopProcess()
+	e.releaseServer()
+	if got := <-e.answered; got.err != nil || got.code != http.StatusCreated {
+		t.Errorf("%+v; want the server's answer", got)
+	}
+	check.NoError(t, <-e.exited)
+}
+
+func TestForwardedRequestFailsAfterShutdownGrace(t *testing.T) {
+	e := startRequestWithGrace(t, time.Millisecond)
+	e.stopProcess()
+	if got := <-e.answered; got.err != nil || got.code != http.StatusServiceUnavailable || !strings.Contains(got.body, "this process is shutting down") {
+		t.Errorf("%+v; want 503 with the reason", got)
+	}
+	check.NoError(t, <-e.exited)
+}
+
+func TestDisconnectedClientGetsNoSuccess(t *testing.T) {
+	_, f := startOrigin(t, "", func(http.ResponseWriter, *http.Request) {})
+	s := NewServer(ServerOptions{Log: slog.New(slog.DiscardHandler)}, f)
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	w := httptest.NewRecorder()
+	defer func() {
+		if err, ok := recover().(error); !ok || !errors.Is(err, http.ErrAbortHandler) || w.Body.Len() > 0 {
+			t.Errorf("panicked with %v, and answered %d %s; want the connection ended", err, w.Code, w.Body)
+		}
+	}()
+	s.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/pool/attach", strings.NewReader("{}")))
+}
+
+// TestSlowReadingClientTimesOut sends answers that exceed the socket buffers. The time starts with the answer, not with the
+// request.
+func TestSlowReadingClientTimesOut(t *testing.T) {
+	// The backend uses a quarter of the timeout. The rest is slack for a busy machine.
+	const took = 2 * time.Second
+	answer := make([]byte, 32<<20)
+	_, f := startOrigin(t, "", func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			time.Sleep(took / 4)
+			return
+		}
+		_, _ = w.Write(answer)
+	})
+	log := slog.New(slog.DiscardHandler)
+	server := NewServer(ServerOptions{Log: log, BackendTimeout: took}, f)
+	left := make(chan struct{}, 1)
+	l, err := Listen(t.Context(), ListenOptions{Address: "127.0.0.1:0", ReadTimeout: time.Minute}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() { left <- struct{}{} }()
+		server.ServeHTTP(w, r)
+	}), log)
+	must.NoError(t, err)
+	ctx, end := context.WithCancel(t.Context())
+	over := make(chan error, 1)
+	go func() { over <- l.Run(ctx) }()
+	defer func() {
+		end()
+		check.NoError(t, <-over)
+	}()
+	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", l.net.Addr().String())
+	must.NoError(t, err)
+	defer func() { _ = c.Close() }()
+	must.NoError(t, check.Err(io.WriteString(c, "GET /pool HTTP/1.1\r\nHost: x\r\n\r\n")))
+	select {
+	case <-left:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the request is still being served")
+	}
+	for n := range 3 { // on one connection, after the deadline of an earlier answer
+		if n > 0 {
+			time.Sleep(took + took/4)
+		}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.net.Addr().String()+"/pool/attach", strings.NewReader("{}"))
+		must.NoError(t, err)
+		r.Header.Set("Expect", "100-continue")
+		response, err := http.DefaultClient.Do(r)
+		must.Not(t, err != nil || response.StatusCode != http.StatusOK, "%+v, %v", response, err)
+		_, _ = io.Copy(io.Discard, response.Body)
+		_ = response.Body.Close()
+		<-left
 	}
 }

@@ -14,6 +14,8 @@ import (
 	api "github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
 	"github.com/slipway-dev/slipway/internal/cloudpool/pooltest"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 var newUUID, newMachine, newNode = pooltest.NewUUID, pooltest.NewMachine, pooltest.NewNode
@@ -119,16 +121,10 @@ func TestPairingIsUnambiguousOrMissing(t *testing.T) {
 			if m.Node != nil {
 				got = m.Node.Name + "/" + string(m.PairedBy)
 			}
-			if got != tt.pairs {
-				t.Errorf("paired with %q, want %q", got, tt.pairs)
-			}
+			check.Not(t, got != tt.pairs, "paired with %q, want %q", got, tt.pairs)
 			unclear := strings.Join(p.Unclear, "; ")
-			if (unclear == "") != (tt.unclear == "") || !strings.Contains(unclear, tt.unclear) {
-				t.Errorf("unclear: %q, want %q", unclear, tt.unclear)
-			}
-			if m.Doubt != tt.doubt && (tt.doubt == "" || !strings.Contains(m.Doubt, tt.doubt)) {
-				t.Errorf("doubt: %q, want %q", m.Doubt, tt.doubt)
-			}
+			check.Not(t, (unclear == "") != (tt.unclear == "") || !strings.Contains(unclear, tt.unclear), "unclear: %q, want %q", unclear, tt.unclear)
+			check.Not(t, m.Doubt != tt.doubt && (tt.doubt == "" || !strings.Contains(m.Doubt, tt.doubt)), "doubt: %q, want %q", m.Doubt, tt.doubt)
 		})
 	}
 }
@@ -154,9 +150,7 @@ func TestNodeIsNeverPairedTwice(t *testing.T) {
 			if m.Node == nil {
 				continue
 			}
-			if taken[m.Node.Name] {
-				t.Fatalf("node %s is paired twice", m.Node.Name)
-			}
+			must.Not(t, taken[m.Node.Name], "node %s is paired twice", m.Node.Name)
 			taken[m.Node.Name] = true
 			if nodeID, err := (ServerIdentities{}).NodeIdentity(m.Node.Spec.ProviderID); err == nil {
 				if is, ok := (ServerIdentities{}).Identity(m.Machine); ok && is != nodeID {
@@ -286,9 +280,7 @@ func TestProtectedMachinesStayAndCount(t *testing.T) {
 		t.Errorf("%d active, victims %q, %v", d.Active, victimNumbers(d), err)
 	}
 	for _, want := range []string{"n1", "n2", "n6", "its retirement was refused", "not evictable"} {
-		if !strings.Contains(d.ExplainShortfall(), want) {
-			t.Errorf("%s does not contain %q", d.ExplainShortfall(), want)
-		}
+		check.Contains(t, d.ExplainShortfall(), want)
 	}
 }
 
@@ -333,9 +325,7 @@ func TestI4UnconfirmedMachineIsNotRemoved(t *testing.T) {
 			paired := PairMachines([]api.Machine{tt.machine}, nodes, ServerIdentities{ComputerName: tt.computerName})
 			q.Pairing = &paired
 			d, err := ChooseMachinesToRemove(q)
-			if err != nil || paired.Members[0].Node == nil {
-				t.Fatalf("%+v, %v; want it paired", paired, err)
-			}
+			must.Not(t, err != nil || paired.Members[0].Node == nil, "%+v, %v; want it paired", paired, err)
 			if is := &paired.Members[0]; tt.node.Name == "worker" && tt.providerID != "" && !strings.Contains(is.OtherName, "neither is the node's name") {
 				t.Errorf("want a warning: %q", is.OtherName)
 			}
@@ -353,9 +343,7 @@ func TestUnclearPairingHasNoVictims(t *testing.T) {
 	machines := []api.Machine{newMachine(1, api.Running, ""), newMachine(2, api.Running, ""), {ID: "sir-1", State: api.Requested, Membership: &api.MembershipStatus{Active: true, Evictable: true}}}
 	nodes := []*corev1.Node{newNode("a", "openstack:///"+newUUID(1), ""), newNode("b", "openstack:///"+newUUID(1), "")}
 	d, err := ChooseMachinesToRemove(newQuestion(0, machines, nodes))
-	if err != nil || len(d.Victims) > 0 || len(d.Unclear) == 0 {
-		t.Errorf("%+v, %v", d, err)
-	}
+	check.Not(t, err != nil || len(d.Victims) > 0 || len(d.Unclear) == 0, "%+v, %v", d, err)
 }
 
 func TestNewlyJoinedNodeIsNotChosen(t *testing.T) {
@@ -375,7 +363,5 @@ func TestNewlyJoinedNodeIsNotChosen(t *testing.T) {
 	q.ChooseNodes = func(int, planner.Policy, planner.Options) (*planner.VictimSelection, error) {
 		return &planner.VictimSelection{Victims: []planner.Evacuation{{Node: "joined"}}}, nil
 	}
-	if _, err := ChooseMachinesToRemove(q); err == nil || !strings.Contains(err.Error(), "node joined was chosen") {
-		t.Errorf("%v, want an error that names the node", err)
-	}
+	check.ErrorContains(t, check.Err(ChooseMachinesToRemove(q)), "node joined was chosen")
 }

@@ -85,9 +85,7 @@ func TestSettingsComeFromFlagsEnvironmentAndFile(t *testing.T) {
 			base = append(base, companion)
 		}
 		want := withoutSources(mustParse(t, append(base, "-"+s.flag+"="+value)...))
-		if cmp.Equal(want, withoutSources(mustParse(t, base...)), compareOptions) {
-			t.Errorf("-%s=%s changes nothing", s.flag, value)
-		}
+		check.Not(t, cmp.Equal(want, withoutSources(mustParse(t, base...)), compareOptions), "-%s=%s changes nothing", s.flag, value)
 		spellings := [][]string{append(base, "--"+s.flag+"="+value)}
 		if value != "true" && value != "false" { // a boolean flag takes no separate argument
 			spellings = append(spellings, append(base, "-"+s.flag, value))
@@ -140,9 +138,7 @@ func TestFileOverridesFlagsOverrideEnvironment(t *testing.T) {
 
 func TestMergeKeysOfFileAreApplied(t *testing.T) {
 	o := mustParse(t, "-period=9s", "-config="+writeConfigFile(t, "common: &common {period: 1s, dryrun: true}\n<<: *common\ndryrun: false\n"))
-	if o.Period != time.Second || o.DryRun {
-		t.Errorf("period %s, dry run %t: want 1s and false", o.Period, o.DryRun)
-	}
+	check.Not(t, o.Period != time.Second || o.DryRun, "period %s, dry run %t: want 1s and false", o.Period, o.DryRun)
 	_, err := ParseOptions([]string{"-node=n", "-config=" + writeConfigFile(t, "<<: 123:secret\n")}, newEnvironment(), io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "line 1: <<: want an alias") || strings.Contains(err.Error(), "secret") {
 		t.Errorf("an invalid merge key: %v", err)
@@ -151,9 +147,8 @@ func TestMergeKeysOfFileAreApplied(t *testing.T) {
 
 func TestLogSettingsOfFileAreApplied(t *testing.T) {
 	o := mustParse(t, "-config="+writeConfigFile(t, "loglevel: warn\nlogpretty: true\n"))
-	if c := o.ToAgentConfig(); c.LogLevel != "warn" || c.LogFormat != "text" {
-		t.Errorf("level %s, format %s", c.LogLevel, c.LogFormat)
-	}
+	c := o.ToAgentConfig()
+	check.Not(t, c.LogLevel != "warn" || c.LogFormat != "text", "level %s, format %s", c.LogLevel, c.LogFormat)
 }
 
 func TestUnknownFlagIsUsageErrorUnlikeHelp(t *testing.T) {
@@ -286,9 +281,7 @@ func TestUnknownAndIneffectiveSettingsAreReported(t *testing.T) {
 	check.Contains(t, all,
 		"line 1: nodeName", "did you mean nodename?", "line 2: period: has no value", "line 3: configfile", "line 5: colour",
 	)
-	if o.Node != "n" || o.Period != time.Second {
-		t.Errorf("node %q, period %s", o.Node, o.Period)
-	}
+	check.Not(t, o.Node != "n" || o.Period != time.Second, "node %q, period %s", o.Node, o.Period)
 }
 
 func TestOldBooleansAndUnknownKeysAreReported(t *testing.T) {
@@ -303,9 +296,8 @@ func TestOldBooleansAndUnknownKeysAreReported(t *testing.T) {
 		"webhooktemplate: {{ .NodeName }}\n":      "line 1: webhooktemplate: is keys with values: want text",
 		"dryrun: true\nperiod: 1s\ndryrun: off\n": "line 3: dryrun: already set in line 1",
 	} {
-		if _, err := ParseOptions([]string{"-config=" + writeConfigFile(t, text)}, newEnvironment(), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %q", text, err, want)
-		}
+		_, err := ParseOptions([]string{"-config=" + writeConfigFile(t, text)}, newEnvironment(), io.Discard)
+		check.Not(t, err == nil || !strings.Contains(err.Error(), want), "%q: %v, want %q", text, err, want)
 	}
 }
 
@@ -326,9 +318,7 @@ func TestBrokenFileIsRefusedAndNotQuoted(t *testing.T) {
 		"telegramtoken: 1:s3cret: x\n": "not YAML", "- a": "want keys", "period: 5": `key period (line 1): "5": want a duration`,
 	} {
 		_, err := ParseOptions([]string{"-config=" + writeConfigFile(t, text)}, newEnvironment(), io.Discard)
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%q: %v", text, err)
-		}
+		check.Not(t, err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret"), "%q: %v", text, err)
 	}
 	check.ErrorContains(t, check.Err(ParseOptions([]string{"-config=/nowhere"}, newEnvironment(), io.Discard)), "-config")
 }
@@ -342,12 +332,8 @@ func TestResultingConfigIsValid(t *testing.T) {
 	}
 	for _, args := range [][]string{nil, args} {
 		c := mustParse(t, args...).ToAgentConfig()
-		if err := c.Validate(); err != nil {
-			t.Error(err)
-		}
-		if !reflect.DeepEqual(c.ConfigFile, config.NewDefaultAgent().ConfigFile) {
-			t.Error("want no configuration file")
-		}
+		check.NoError(t, c.Validate())
+		check.Not(t, !reflect.DeepEqual(c.ConfigFile, config.NewDefaultAgent().ConfigFile), "want no configuration file")
 	}
 }
 

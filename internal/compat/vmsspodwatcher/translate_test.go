@@ -2,15 +2,16 @@ package vmsspodwatcher
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
+	"time"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 	"github.com/slipway-dev/slipway/internal/manager"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/golden"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
@@ -31,9 +32,8 @@ func TestNodeGroupIsValid(t *testing.T) {
 	} {
 		c := mustParse(t, changes...)
 		g := c.ToNodeGroup(testScaleSet, 2)
-		if errs := nodegroup.Validate(&g); len(errs) > 0 {
-			t.Errorf("%v: %v", changes, errs)
-		}
+		errs := nodegroup.Validate(&g)
+		check.Not(t, len(errs) > 0, "%v: %v", changes, errs)
 	}
 }
 
@@ -42,9 +42,7 @@ func TestScaleSetOfMostNodesIsUsed(t *testing.T) {
 		{}:                               {"", "aws:///eu-north-1a/i-1", "azure:///subscriptions/" + testSubscription + "/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/a"},
 		{testSubscription, testScaleSet}: {newProviderID("old", "0"), newProviderID(testScaleSet, "1"), newProviderID(testScaleSet, "2"), ""},
 	} {
-		if got := FindMostCommonScaleSet(ids); got != want {
-			t.Errorf("%+v, want %+v", got, want)
-		}
+		check.Is(t, want, FindMostCommonScaleSet(ids))
 	}
 }
 
@@ -53,9 +51,8 @@ func TestScaleSetOfMostNodesIsUsed(t *testing.T) {
 func TestAutoscalerSyncFollowsDeletionsOnly(t *testing.T) {
 	for _, cooldown := range []string{"COOLDOWN=20", "COOLDOWN=30m", "COOLDOWN="} {
 		c := mustParse(t, "FAKENP_FLAG=true", "AKS_RG=rg", "AKS_NAME=aks", "FAKE_NODEPOOL=fake", cooldown)
-		if sync := c.MergeIntoClouds(testSubscription, manager.Clouds{}).Azure.CASSync; sync == nil || sync.Every != 0 {
-			t.Errorf("%s: %+v, want it only after deletions", cooldown, sync)
-		}
+		sync := c.MergeIntoClouds(testSubscription, manager.Clouds{}).Azure.CASSync
+		check.Not(t, sync == nil || sync.Every != 0, "%s: %+v, want it only after deletions", cooldown, sync)
 	}
 }
 
@@ -66,15 +63,9 @@ func TestEnvironmentExtendsAzureConfig(t *testing.T) {
 		Config:  azure.Config{Subscription: testSubscription, ResourceGroup: "MC_rg_aks_westeurope", Cloud: "AzureChina"},
 		CASSync: &azure.CASSyncConfig{ResourceGroup: "rg", Cluster: "aks", AgentPool: "fake"},
 	}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-	if err := got.Azure.CASSync.Validate(); err != nil {
-		t.Error(err)
-	}
-	if _, err := azure.New(got.Azure.Config, azure.Options{}); err != nil {
-		t.Error(err)
-	}
+	check.Equal(t, want, got)
+	check.NoError(t, got.Azure.CASSync.Validate())
+	check.NoError(t, check.Err(azure.New(got.Azure.Config, azure.Options{})))
 }
 
 // The tests below are named after faults of the tool. Tests that need a cluster are in dev/e2e/nodegroup.
@@ -83,46 +74,36 @@ func TestFaultCheckIgnoresCooldown(t *testing.T) {
 	c := mustParse(t, "SCHEDULED_CHECK_FALG=true")
 	g := c.ToNodeGroup(testScaleSet, 0)
 	rule := g.Spec.ScaleDown.IdleByLabel
-	if rule.Cooldown.Duration != c.Cooldown || rule.Checks != 2 || rule.CheckEvery.Duration != c.Cooldown || rule.KeepUnused {
-		t.Errorf("%+v", rule)
-	}
+	check.Not(t, rule.Cooldown.Duration != c.Cooldown || rule.Checks != 2 || rule.CheckEvery.Duration != c.Cooldown || rule.KeepUnused, "%+v", rule)
 }
 
 func TestFaultUnusedNodesStayWithoutCheck(t *testing.T) {
 	for text, keep := range map[string]bool{"true": false, "false": true} {
 		c := mustParse(t, "SCHEDULED_CHECK_FALG="+text)
-		if got := c.ToNodeGroup(testScaleSet, 0).Spec.ScaleDown.IdleByLabel.KeepUnused; got != keep {
-			t.Errorf("check %s: keepUnused is %t", text, got)
-		}
+		got := c.ToNodeGroup(testScaleSet, 0).Spec.ScaleDown.IdleByLabel.KeepUnused
+		check.Not(t, got != keep, "check %s: keepUnused is %t", text, got)
 	}
 }
 
 func TestFaultPendingPodsProtectNoNode(t *testing.T) {
 	c := mustParse(t)
-	if keep := c.ToNodeGroup(testScaleSet, 0).Spec.ScaleDown.IdleByLabel.KeepForPending; keep != nil && !*keep {
-		t.Error("want Pending pods to protect nodes")
-	}
+	keep := c.ToNodeGroup(testScaleSet, 0).Spec.ScaleDown.IdleByLabel.KeepForPending
+	check.Not(t, keep != nil && !*keep, "want Pending pods to protect nodes")
 }
 
 func TestFaultPoolMinimumIsUnknown(t *testing.T) {
 	c := mustParse(t)
-	if got := c.ToNodeGroup(testScaleSet, 3).Spec.MinSize; got != 3 {
-		t.Errorf("%d", got)
-	}
+	check.Is(t, 3, c.ToNodeGroup(testScaleSet, 3).Spec.MinSize)
 }
 
 func TestNoReplacementsAreLaunched(t *testing.T) {
 	c := mustParse(t)
-	if got := c.ToNodeGroup(testScaleSet, 0).Spec.Replacement; got != v1alpha1.ReplaceNever {
-		t.Errorf("replacement is %q", got)
-	}
+	check.Is(t, v1alpha1.ReplaceNever, c.ToNodeGroup(testScaleSet, 0).Spec.Replacement)
 }
 
 func TestPlaceholderPodsAreEvicted(t *testing.T) {
 	c := mustParse(t)
-	if got := c.ToNodeGroup(testScaleSet, 0).Spec.Drain.Protection; got != v1alpha1.EvictProtected {
-		t.Errorf("protection is %s", got)
-	}
+	check.Is(t, v1alpha1.EvictProtected, c.ToNodeGroup(testScaleSet, 0).Spec.Drain.Protection)
 }
 
 func TestMigrationMatchesGolden(t *testing.T) {
@@ -141,11 +122,96 @@ func TestMigrationMatchesGolden(t *testing.T) {
 		must.NoError(t, err)
 		golden.Check(t, filepath.Join("testdata", name+".golden"), got)
 		groups, err := manager.ParseGroups(got)
-		if err != nil || len(groups) != 1 {
-			t.Errorf("%s: the manager reads %d groups: %v", name, len(groups), err)
-		}
-		if filled := !strings.Contains(string(got), "FILL-IN"); filled != (name == "complete") {
-			t.Errorf("%s: filled in: %t", name, filled)
+		check.Not(t, err != nil || len(groups) != 1, "%s: the manager reads %d groups: %v", name, len(groups), err)
+		filled := !strings.Contains(string(got), "FILL-IN")
+		check.Not(t, filled != (name == "complete"), "%s: filled in: %t", name, filled)
+	}
+}
+
+// newEnvironment returns a complete environment with changes: NAME=VALUE sets a variable, NAME removes it.
+func newEnvironment(changes ...string) []string {
+	all := []string{
+		"COOLDOWN=10m", "LABEL_KEY=app", "LABEL_VALUE=runner", "NAMESPACE=ci", "VMSS_RG=MC_rg_aks_westeurope", "FOCUS_NODEPOOL=ci",
+		"HOME=/root",
+	}
+	for _, c := range changes {
+		name, _, sets := strings.Cut(c, "=")
+		all = slices.DeleteFunc(all, func(e string) bool { return strings.HasPrefix(e, name+"=") })
+		if sets {
+			all = append(all, c)
 		}
 	}
+	return all
+}
+
+func mustParse(t *testing.T, changes ...string) Config {
+	t.Helper()
+	c, err := Parse(newEnvironment(changes...))
+	must.NoError(t, err)
+	return c
+}
+
+func TestCooldownIsDurationOrSeconds(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"10m": 10 * time.Minute, "300": 5 * time.Minute, "0": 0, "1h30m": 90 * time.Minute, "": 10 * time.Minute,
+	} {
+		check.Is(t, want, mustParse(t, "COOLDOWN="+text).Cooldown, text)
+	}
+}
+
+func TestCheckFlagIsReadInBothSpellings(t *testing.T) {
+	for _, tt := range []struct {
+		set   []string
+		on    bool
+		warns bool
+	}{
+		{nil, false, false},
+		{[]string{"SCHEDULED_CHECK_FALG=true"}, true, false},
+		{[]string{"SCHEDULED_CHECK_FLAG=TRUE"}, true, false},
+		{[]string{"SCHEDULED_CHECK_FALG=1", "SCHEDULED_CHECK_FLAG=true"}, true, false},
+		{[]string{"SCHEDULED_CHECK_FALG=false", "SCHEDULED_CHECK_FLAG=true"}, false, true},
+		{[]string{"SCHEDULED_CHECK_FALG=off"}, false, false},
+	} {
+		c := mustParse(t, tt.set...)
+		check.Not(t, c.ScheduledCheck != tt.on || (len(c.Warnings) > 0) != tt.warns, "%v: %t, %q", tt.set, c.ScheduledCheck, c.Warnings)
+	}
+}
+
+func TestI10BadInputNamesVariableAndValue(t *testing.T) {
+	for change, want := range map[string]string{
+		"COOLDOWN=soon":                `$COOLDOWN: "soon": want a duration such as 10m, or seconds`,
+		"COOLDOWN=-5":                  `$COOLDOWN: "-5"`,
+		"LABEL_KEY":                    `$LABEL_KEY: "": want the label key`,
+		"LABEL_KEY=a b":                `$LABEL_KEY: "a b"`,
+		"LABEL_VALUE=":                 `$LABEL_VALUE: "": want the label value`,
+		"NAMESPACE=CI":                 `$NAMESPACE: "CI"`,
+		"VMSS_RG":                      `$VMSS_RG: ""`,
+		"FOCUS_NODEPOOL=My Pool":       `$FOCUS_NODEPOOL: "My Pool"`,
+		"SCHEDULED_CHECK_FALG=perhaps": `$SCHEDULED_CHECK_FALG: "perhaps": want true or false`,
+		"FAKENP_FLAG=true":             `$AKS_RG: "": want the resource group of the AKS cluster, because $FAKENP_FLAG is on`,
+		"AZURE_SUBSCRIPTION_ID=prod":   `$AZURE_SUBSCRIPTION_ID: "prod": want a subscription ID, a GUID`,
+	} {
+		if _, err := Parse(newEnvironment(change)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", change, err, want)
+		}
+	}
+	_, err := Parse(nil)
+	for _, name := range []string{"LABEL_KEY", "LABEL_VALUE", "VMSS_RG", "FOCUS_NODEPOOL"} {
+		check.Not(t, err == nil || !strings.Contains(err.Error(), "$"+name), "nothing set: %v, want %s named", err, name)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("COOLDOWN=300\nLABEL_KEY=a\nLABEL_VALUE=b\nVMSS_RG=g\nFOCUS_NODEPOOL=p")
+	f.Add("SCHEDULED_CHECK_FALG=true\nFAKENP_FLAG=true\nFAKE_NODEPOOL=p\nAKS_RG=\x00\nAKS_NAME=é")
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := Parse(strings.Split(text, "\n"))
+		if err != nil {
+			return
+		}
+		check.Not(t, c.Cooldown < 0 || c.LabelKey == "" || c.LabelValue == "" || c.NodePool == "", "accepted: %+v", c)
+		if _, err := Migrate(strings.Split(text, "\n"), ScaleSetID{}); err != nil {
+			t.Errorf("accepted but not migrated: %v", err)
+		}
+	})
 }

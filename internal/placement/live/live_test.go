@@ -72,9 +72,7 @@ func TestListedAndSavedClustersGiveTheSameAnswers(t *testing.T) {
 	for name, o := range map[string]*saved.Objects{"listed": listed, "saved": reread} {
 		s, err := o.BuildSnapshot()
 		must.NoError(t, err)
-		if got := formatPlan(t, s); got != want {
-			t.Errorf("%s:\n%s\nwant\n%s", name, got, want)
-		}
+		check.Is(t, want, formatPlan(t, s), name)
 	}
 }
 
@@ -108,9 +106,7 @@ func TestDeviceClassesAreWatchedOnlyIfServed(t *testing.T) {
 		must.NoError(t, cluster.WaitForSync(ctx))
 		err = cluster.WithSnapshot(func(s *snapshot.Snapshot) error {
 			verdict, err := s.JudgeNewPod(pod, "a")
-			if err == nil && verdict.String() != want {
-				t.Errorf("%v served: %s, want %s", versions, verdict, want)
-			}
+			check.Not(t, err == nil && verdict.String() != want, "%v served: %s, want %s", versions, verdict, want)
 			return err
 		})
 		must.NoError(t, err)
@@ -151,9 +147,7 @@ func TestPodsCanArriveBeforeTheirNamespaces(t *testing.T) {
 	must.NoError(t, cluster.WaitForSync(ctx))
 	err = cluster.WithSnapshot(func(s *snapshot.Snapshot) error {
 		v, err := s.JudgeRecreatedPod(placement.PodKey{Namespace: "default", Name: "web-0"}, "a")
-		if v.Outcome != placement.Fits {
-			t.Errorf("%s", v)
-		}
+		check.Is(t, placement.Fits, v.Outcome, v)
 		return err
 	})
 	must.NoError(t, err)

@@ -72,8 +72,7 @@ func TestUnstreamedPodsAreReadInPagesAndTrimmed(t *testing.T) {
 		t.Errorf("read %d of %d pods, at most %d per page; want all, 500 per page", len(held), len(from.pods), from.largest)
 	}
 	for _, o := range held {
-		if p := o.(*corev1.Pod); p.Spec.Containers[0].Env != nil || p.Spec.Containers[0].Name != "app" {
-			t.Fatalf("the pod is not trimmed: %+v", p)
-		}
+		p := o.(*corev1.Pod)
+		must.Not(t, p.Spec.Containers[0].Env != nil || p.Spec.Containers[0].Name != "app", "the pod is not trimmed: %+v", p)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -69,9 +70,7 @@ func TestTrimmedPodsGetSameVerdicts(t *testing.T) {
 		}
 		if want, got := listVerdicts(t, &whole), listVerdicts(t, &small); !reflect.DeepEqual(want, got) {
 			for question, answer := range want {
-				if got[question] != answer {
-					t.Errorf("%s: trimmed %q, whole %q", question, got[question], answer)
-				}
+				check.Not(t, got[question] != answer, "%s: trimmed %q, whole %q", question, got[question], answer)
 			}
 		}
 	})
@@ -93,14 +92,11 @@ func TestSiblingsShareCommonParts(t *testing.T) {
 	if a.Name != "web-a" || a.UID != "uid-web-a" || a.ResourceVersion != "rv-web-a" || a.Spec.NodeName != "n1" || b.Name != "web-b" || b.Spec.NodeName != "n2" {
 		t.Errorf("%+v and %+v", a.ObjectMeta, b.ObjectMeta)
 	}
-	if len(a.Annotations) != 1 || a.Annotations["karpenter.sh/do-not-disrupt"] != "true" {
-		t.Errorf("annotations %v", a.Annotations)
-	}
+	check.Not(t, len(a.Annotations) != 1 || a.Annotations["karpenter.sh/do-not-disrupt"] != "true", "annotations %v", a.Annotations)
 	larger := sibling("web-c", "n1")
 	larger.Spec.Containers[0].Resources.Requests = placementtest.NewPod("web", 0, "n1", 200, 64).Spec.Containers[0].Resources.Requests
-	if c := trimPod(t, trim, larger); &c.Spec.Containers[0] == &a.Spec.Containers[0] {
-		t.Error("pods with different requests share containers")
-	}
+	c := trimPod(t, trim, larger)
+	check.Not(t, &c.Spec.Containers[0] == &a.Spec.Containers[0], "pods with different requests share containers")
 }
 
 func TestTrimmedUnschedulablePodStaysUnschedulable(t *testing.T) {
@@ -109,16 +105,13 @@ func TestTrimmedUnschedulablePodStaysUnschedulable(t *testing.T) {
 	p.Status = corev1.PodStatus{Phase: corev1.PodPending, NominatedNodeName: "n1", Conditions: []corev1.PodCondition{said}}
 	p.Status.Conditions[0].Message = "0/3 nodes are available"
 	got := trimPod(t, live.NewPodTrimmer(), p).Status
-	if got.Phase != corev1.PodPending || got.NominatedNodeName != "n1" || !slices.Contains(got.Conditions, said) {
-		t.Errorf("%+v", got)
-	}
+	check.Not(t, got.Phase != corev1.PodPending || got.NominatedNodeName != "n1" || !slices.Contains(got.Conditions, said), "%+v", got)
 }
 
 func TestTrimLeavesOtherObjectsUnchanged(t *testing.T) {
 	tomb := cache.DeletedFinalStateUnknown{Key: "shop/web", Obj: 1}
-	if got, err := live.NewPodTrimmer()(tomb); err != nil || got != any(tomb) {
-		t.Errorf("%v, %v", got, err)
-	}
+	got, err := live.NewPodTrimmer()(tomb)
+	check.Not(t, err != nil || got != any(tomb), "%v, %v", got, err)
 }
 
 func TestCachedPodsAreReadInPlace(t *testing.T) {
@@ -127,9 +120,7 @@ func TestCachedPodsAreReadInPlace(t *testing.T) {
 		return informer, nil
 	}
 	for range 2 { // the second call finds an existing index
-		if _, err := live.NewCachedPodReader(informers); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, check.Err(live.NewCachedPodReader(informers)))
 	}
 	pods, err := live.NewCachedPodReader(informers)
 	must.NoError(t, err)
@@ -142,13 +133,9 @@ func TestCachedPodsAreReadInPlace(t *testing.T) {
 	only := func(names ...string) func(found []*corev1.Pod, err error) {
 		return func(found []*corev1.Pod, err error) {
 			t.Helper()
-			if err != nil || len(found) != len(names) {
-				t.Errorf("%d pods, %v, want %v", len(found), err, names)
-			}
+			check.Not(t, err != nil || len(found) != len(names), "%d pods, %v, want %v", len(found), err, names)
 			for _, p := range found {
-				if !slices.Contains(names, p.Name) || held[p.Name] != p {
-					t.Errorf("%s at %p", p.Name, p)
-				}
+				check.Not(t, !slices.Contains(names, p.Name) || held[p.Name] != p, "%s at %p", p.Name, p)
 			}
 		}
 	}

@@ -35,9 +35,7 @@ func BenchmarkSelectVictimsUniform(b *testing.B) {
 	measure(b, func() {
 		selection, err = planner.SelectVictims(s, 2000, planner.LeastDisruption, planner.Options{})
 		must.NoError(b, err)
-		if len(selection.Victims) != 1200 {
-			b.Fatalf("%d victims, 1200 can go", len(selection.Victims))
-		}
+		must.Not(b, len(selection.Victims) != 1200, "%d victims, 1200 can go", len(selection.Victims))
 	})
 	must.NoError(b, placementtest.CheckRemovalsExecutable(s, selection.Victims))
 }

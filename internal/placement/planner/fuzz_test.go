@@ -10,6 +10,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -41,18 +42,10 @@ func FuzzObjects(f *testing.F) {
 		for _, err := range []error{s.SetPod(&p), s.SetNode(&n), s.SetPod(&p)} {
 			must.NoError(t, err)
 		}
-		if _, err := s.JudgeNewPod(&p, n.Name); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := planner.PlanEvacuation(s, n.Name, planner.LeastDisruption, planner.Options{}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := planner.SelectVictims(s, 3, planner.LeastLoaded, planner.Options{PodRules: podrules.VoluntaryPolicy().WithAction(podrules.RuleUnmanaged, podrules.Evict)}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := planner.PackPods(s, nil, []planner.Template{{Name: "f", Node: &n, Cost: 1}}, planner.LeastCost); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, check.Err(s.JudgeNewPod(&p, n.Name)))
+		must.NoError(t, check.Err(planner.PlanEvacuation(s, n.Name, planner.LeastDisruption, planner.Options{})))
+		must.NoError(t, check.Err(planner.SelectVictims(s, 3, planner.LeastLoaded, planner.Options{PodRules: podrules.VoluntaryPolicy().WithAction(podrules.RuleUnmanaged, podrules.Evict)})))
+		must.NoError(t, check.Err(planner.PackPods(s, nil, []planner.Template{{Name: "f", Node: &n, Cost: 1}}, planner.LeastCost)))
 		must.NoError(t, s.DeleteNode(n.Name))
 		must.NoError(t, s.DeletePod(placement.PodKey{Namespace: p.Namespace, Name: p.Name}))
 	})

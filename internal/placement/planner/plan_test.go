@@ -8,11 +8,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"pgregory.net/rapid"
 
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -30,16 +33,11 @@ func TestTemplateHasSmallestRoomOfItsNodes(t *testing.T) {
 	agent := placementtest.NewPod("agent", 0, "small", 500, 1024)
 	agent.OwnerReferences[0].Kind = "DaemonSet"
 	templates := planner.DeriveTemplates(&saved.Objects{Nodes: []*corev1.Node{small, large, master}, Pods: []*corev1.Pod{agent}})
-	if len(templates) != 1 {
-		t.Fatalf("%d templates: %+v", len(templates), templates)
-	}
+	must.Not(t, len(templates) != 1, "%d templates: %+v", len(templates), templates)
 	f := templates[0]
-	if f.Name != "spot" || !slices.Equal(f.Zones, []string{"zone-a", "zone-b"}) {
-		t.Errorf("name %q, zones %v", f.Name, f.Zones)
-	}
-	if taints := f.Node.Spec.Taints; len(taints) != 1 || taints[0].Key != "spot" {
-		t.Errorf("taints %v", taints)
-	}
+	check.Not(t, f.Name != "spot" || !slices.Equal(f.Zones, []string{"zone-a", "zone-b"}), "name %q, zones %v", f.Name, f.Zones)
+	taints := f.Node.Spec.Taints
+	check.Not(t, len(taints) != 1 || taints[0].Key != "spot", "taints %v", taints)
 	if _, ok := f.Node.Labels["only"]; ok || f.Node.Labels["kubernetes.azure.com/agentpool"] != "spot" {
 		t.Errorf("labels %v", f.Node.Labels)
 	}
@@ -47,9 +45,7 @@ func TestTemplateHasSmallestRoomOfItsNodes(t *testing.T) {
 	if _, ok := a["example.com/gpu"]; ok || a.Cpu().MilliValue() != 3500 || a.Memory().Value() != 8<<30 || a.Pods().Value() != 9 {
 		t.Errorf("allocatable %v", a)
 	}
-	if got := small.Status.Allocatable.Cpu().MilliValue(); got != 4000 {
-		t.Errorf("the node object was changed: %d m", got)
-	}
+	check.Is(t, 4000, small.Status.Allocatable.Cpu().MilliValue())
 }
 
 func TestPlanReservesRoomForPendingPods(t *testing.T) {
@@ -60,9 +56,7 @@ func TestPlanReservesRoomForPendingPods(t *testing.T) {
 	options := planner.PlanOptions{MaxRemovals: -1, Policy: planner.LeastDisruption}
 	p, err := planner.PlanFromObjects(o, options)
 	must.NoError(t, err)
-	if len(p.Remove.Victims) != 1 || p.Remove.Victims[0].Node != "b" || p.Launch != nil {
-		t.Fatalf("without pending pods: %+v, %+v", p.Remove, p.Launch)
-	}
+	must.Not(t, len(p.Remove.Victims) != 1 || p.Remove.Victims[0].Node != "b" || p.Launch != nil, "without pending pods: %+v, %+v", p.Remove, p.Launch)
 	o.Pods = append(o.Pods, placementtest.NewPod("wide", 0, "", 3000, 512))
 	if p, err = planner.PlanFromObjects(o, options); err != nil {
 		t.Fatal(err)
@@ -73,9 +67,7 @@ func TestPlanReservesRoomForPendingPods(t *testing.T) {
 	for _, node := range []string{"a", "b"} {
 		e, err := planner.PlanEvacuationFromObjects(o, node, options)
 		must.NoError(t, err)
-		if e.IsFeasible() {
-			t.Errorf("node %s alone is feasible: %+v", node, e)
-		}
+		check.Not(t, e.IsFeasible(), "node %s alone is feasible: %+v", node, e)
 	}
 }
 
@@ -130,7 +122,64 @@ func checkEqual(t *testing.T, seed uint64, got, want any) {
 	must.NoError(t, err)
 	b, err := json.Marshal(want)
 	must.NoError(t, err)
-	if !bytes.Equal(a, b) {
-		t.Fatalf("seed %d: repeated\n%s\nfirst\n%s", seed, a, b)
-	}
+	must.Not(t, !bytes.Equal(a, b), "seed %d: repeated\n%s\nfirst\n%s", seed, a, b)
 }
+
+func TestBlockedNodeHasRemedy(t *testing.T) {
+	remedies := map[string]int{}
+	for seed := range uint64(300) {
+		c := placementtest.NewRandomCluster(seed)
+		s, err := c.BuildSnapshot()
+		must.NoError(t, err)
+		o := planner.Options{
+			PodRules: podrules.VoluntaryPolicy().WithAction(podrules.RuleUnmanaged, podrules.Evict).WithAction(podrules.RuleLocalStorage, podrules.Evict).WithAction(podrules.RuleHostPath, podrules.Evict), ExcludedNodes: map[string]string{c.Nodes[0].Name: "is not evictable"},
+			ReservedNodes: map[string]placement.PodKey{c.Nodes[1].Name: {Namespace: "red", Name: "waiting"}},
+		}
+		for _, n := range c.Nodes {
+			e, err := planner.PlanEvacuation(s, n.Name, planner.LeastPods, o)
+			must.NoError(t, err)
+			for _, r := range e.Refusals {
+				if r.Rule != "no-room" && r.Rule != "excluded" && r.Rule != "reserved" {
+					continue
+				}
+				decided := len(r.Nodes) == 0
+				for _, tally := range r.Nodes {
+					decided = decided || tally.Reason.Scheduler != ""
+				}
+				if decided != (r.Remedy != "") {
+					t.Errorf("seed %d, %s: %s: remedy %q", seed, n.Name, r, r.Remedy)
+				}
+				remedies[r.Remedy]++
+			}
+		}
+	}
+	check.Not(t, len(remedies) < 12, "want at least 12 different remedies, got %v", remedies)
+}
+
+func TestVictimsAreNeverWorseThanGreedyChoice(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := placementtest.NewRandomCluster(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster"))
+		s, err := c.BuildSnapshot()
+		must.NoError(t, err)
+		k := rapid.IntRange(1, 9).Draw(t, "k")
+		policy := rapid.SampledFrom([]planner.Policy{planner.LeastDisruption, planner.LeastPods, planner.LeastLoaded}).Draw(t, "policy")
+		count, cost := planner.SelectGreedily(s, k, policy, easyGoing)
+		selection, err := planner.SelectVictims(s, k, policy, easyGoing)
+		must.NoError(t, err)
+		if got := len(selection.Victims); got < count || got == count && selection.Cost > cost+1e-9 {
+			text, _ := json.Marshal(selection.Skipped)
+			t.Fatalf("%d victims at %v, one by one %d at %v; rejected %s", got, selection.Cost, count, cost, text)
+		}
+	})
+}
+
+// TestRanksAgreeWithEvacuation compares the ranks of a random cluster with the evacuation of each node, and executes it.
+func TestRanksAgreeWithEvacuation(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s, err := placementtest.NewRandomCluster(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")).BuildSnapshot()
+		must.NoError(t, err)
+		must.NoError(t, placementtest.CheckRanks(s, planner.RankNodes(s, planner.LeastDisruption, planner.Options{}), 1))
+	})
+}
+
+var easyGoing = planner.Options{PodRules: podrules.VoluntaryPolicy().WithAction(podrules.RuleUnmanaged, podrules.Evict).WithAction(podrules.RuleLocalStorage, podrules.Evict).WithAction(podrules.RuleHostPath, podrules.Evict)}

@@ -185,9 +185,7 @@ func TestRulesBlockNodeRemoval(t *testing.T) {
 			var rules []string
 			for _, r := range e.Refusals {
 				rules = append(rules, r.Rule)
-				if r.Message == "" || strings.Contains(r.String(), "%!") {
-					t.Errorf("refusal without text: %+v", r)
-				}
+				check.Not(t, r.Message == "" || strings.Contains(r.String(), "%!"), "refusal without text: %+v", r)
 			}
 			if got := strings.Join(rules, " "); got != c.rule {
 				t.Errorf("refused by %q (%v), want %q", got, e.Refusals, c.rule)
@@ -273,9 +271,7 @@ func TestPDBIsSharedByAllVictims(t *testing.T) {
 		t.Fatalf("%d victims, want 2 with a budget of 2; %v", len(selection.Victims), err)
 	}
 	for _, p := range selection.Skipped {
-		if p.Refusals[0].Rule != "disruption-budget" {
-			t.Errorf("%s rejected by %s, want disruption-budget", p.Node, p.Refusals[0])
-		}
+		check.Not(t, p.Refusals[0].Rule != "disruption-budget", "%s rejected by %s, want disruption-budget", p.Node, p.Refusals[0])
 	}
 }
 
@@ -307,9 +303,7 @@ func TestPoliciesOrderTheVictims(t *testing.T) {
 		for _, v := range selection.Victims {
 			names = append(names, v.Node)
 		}
-		if got := strings.Join(names, " "); got != want {
-			t.Errorf("%s chooses %s, want %s", policy, got, want)
-		}
+		check.Is(t, want, strings.Join(names, " "), policy)
 	}
 	check.ErrorContains(t, check.Err(planner.ParsePolicy("Newest")), "LeastDisruption")
 }
@@ -317,26 +311,16 @@ func TestPoliciesOrderTheVictims(t *testing.T) {
 func TestInvalidRequestsAreRejected(t *testing.T) {
 	s, err := placementtest.NewTwoNodeCluster().BuildSnapshot()
 	must.NoError(t, err)
-	if _, err := planner.SelectVictims(s, -1, planner.Oldest, planner.Options{}); err == nil {
-		t.Error("a negative number of victims is accepted")
-	}
-	if _, err := planner.PlanEvacuation(s, "nowhere", planner.Oldest, planner.Options{}); err == nil {
-		t.Error("an unknown node is accepted")
-	}
-	if _, err := planner.PackPods(s, []placement.PodKey{{Namespace: "default", Name: "web-0"}}, nil, planner.LeastCost); err == nil {
-		t.Error("a pod that is not pending is accepted")
-	}
-	if _, err := planner.PackPods(s, nil, []planner.Template{{Name: "empty"}}, planner.LeastCost); err == nil {
-		t.Error("a template without a node is accepted")
-	}
+	check.ErrorContains(t, check.Err(planner.SelectVictims(s, -1, planner.Oldest, planner.Options{})))
+	check.ErrorContains(t, check.Err(planner.PlanEvacuation(s, "nowhere", planner.Oldest, planner.Options{})))
+	check.ErrorContains(t, check.Err(planner.PackPods(s, []placement.PodKey{{Namespace: "default", Name: "web-0"}}, nil, planner.LeastCost)))
+	check.ErrorContains(t, check.Err(planner.PackPods(s, nil, []planner.Template{{Name: "empty"}}, planner.LeastCost)))
 	for _, err := range []error{
 		s.SetNode(nil), s.SetPod(nil), s.SetNode(&corev1.Node{}), s.SetPod(&corev1.Pod{}), s.SetNamespace(nil),
 		s.Storage.SetPersistentVolumeClaim(nil), s.Storage.SetPersistentVolume(nil), s.Storage.SetStorageClass(nil), s.Storage.SetCSINode(nil), s.Storage.SetCSIDriver(nil),
 		s.Storage.SetVolumeAttachment(nil), s.Storage.SetDeviceClass(nil), s.PDBs.Set(nil),
 	} {
-		if err == nil {
-			t.Error("a nil or nameless object is accepted")
-		}
+		check.Not(t, err == nil, "a nil or nameless object is accepted")
 	}
 	fork := s.Fork()
 	if err := s.SetPod(placementtest.NewPod("late", 0, "first", 1, 1)); !errors.Is(err, snapshot.ErrForked) {
@@ -346,9 +330,7 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 		fork.MovePod(placement.PodKey{Namespace: "default", Name: "web-0"}, "nowhere"), fork.MovePod(placement.PodKey{Name: "nobody"}, "second"),
 		fork.RemoveNamedNodeAndPods("nowhere"), fork.AddNewNode(nil), fork.AddNewNode(placementtest.NewNode("first", "zone-a", 4, 16, 10)),
 	} {
-		if err == nil {
-			t.Error("a change with an unknown or duplicate object is accepted")
-		}
+		check.Not(t, err == nil, "a change with an unknown or duplicate object is accepted")
 	}
 	fork.Rollback()
 }
@@ -384,5 +366,87 @@ func TestPackRespectsMaxAndPrefersCheapTemplates(t *testing.T) {
 	}
 	if count["cheap"] != 2 || count["dear"] != 2 || len(packing.Unschedulable) != 0 {
 		t.Errorf("%v instances, %d unschedulable pods", count, len(packing.Unschedulable))
+	}
+}
+
+// The tests of this file are named after faults of kubeaware-cloudpool-proxy. Package kubeaware has the full list.
+
+// requireNodeAffinity sets the required node affinity of a pod to these terms.
+func requireNodeAffinity(p *corev1.Pod, terms ...corev1.NodeSelectorTerm) {
+	p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms},
+	}}
+}
+
+func newInRequirement(key string, values ...string) []corev1.NodeSelectorRequirement {
+	return []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values}}
+}
+
+func TestFaultAllNodeAffinityTermsMustMatch(t *testing.T) {
+	elsewhere := corev1.NodeSelectorTerm{MatchExpressions: newInRequirement(corev1.LabelTopologyZone, "zone-z")}
+	here := corev1.NodeSelectorTerm{MatchExpressions: newInRequirement(corev1.LabelTopologyZone, "zone-a")}
+	for name, tt := range map[string]struct {
+		terms []corev1.NodeSelectorTerm
+		goes  bool
+	}{
+		"the first of two terms":    {[]corev1.NodeSelectorTerm{here, elsewhere}, true},
+		"the second of two terms":   {[]corev1.NodeSelectorTerm{elsewhere, here}, true},
+		"no term of two":            {[]corev1.NodeSelectorTerm{elsewhere, elsewhere}, false},
+		"one half of a term":        {[]corev1.NodeSelectorTerm{{MatchExpressions: append(newInRequirement(corev1.LabelTopologyZone, "zone-a"), newInRequirement("disk", "ssd")...)}}, false},
+		"an empty term and another": {[]corev1.NodeSelectorTerm{{}, here}, true},
+	} {
+		c := placementtest.NewTwoNodeCluster()
+		requireNodeAffinity(c.Pods[0], tt.terms...)
+		e := planEvacuation(t, c, planner.Options{})
+		check.Not(t, e.IsFeasible() != tt.goes, "%s matches: feasible is %t (%v), want %t", name, e.IsFeasible(), e.Refusals, tt.goes)
+	}
+}
+
+// TestFaultMatchFieldsOfNodeAffinityAreUnknown has pods as a DaemonSet creates them since Kubernetes 1.12. With the
+// fault, a node with such a pod could never be removed.
+func TestFaultMatchFieldsOfNodeAffinityAreUnknown(t *testing.T) {
+	to := func(node string) corev1.NodeSelectorTerm {
+		return corev1.NodeSelectorTerm{MatchFields: newInRequirement("metadata.name", node)}
+	}
+	c := placementtest.NewTwoNodeCluster()
+	daemon := placementtest.NewPod("daemon", 0, "first", 100, 128)
+	daemon.OwnerReferences[0].Kind = "DaemonSet"
+	requireNodeAffinity(daemon, to("first"))
+	c.Pods = append(c.Pods, daemon)
+	if e := planEvacuation(t, c, planner.Options{}); !e.IsFeasible() || len(e.DeletedPods) != 1 || len(e.Moves) != 1 {
+		t.Errorf("the DaemonSet pod blocks its node: %v; %d pods move, %d stay", e.Refusals, len(e.Moves), len(e.DeletedPods))
+	}
+	for node, goes := range map[string]bool{"second": true, "third": false} { // the fields are evaluated
+		c := placementtest.NewTwoNodeCluster()
+		requireNodeAffinity(c.Pods[0], to(node))
+		if e := planEvacuation(t, c, planner.Options{}); e.IsFeasible() != goes {
+			t.Errorf("a pod that requires node %s: feasible is %t (%v), want %t", node, e.IsFeasible(), e.Refusals, goes)
+		}
+	}
+}
+
+func TestFaultFinishedPodsCountAsLoad(t *testing.T) {
+	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
+		c := placementtest.NewTwoNodeCluster()
+		c.Nodes = append(c.Nodes, placementtest.NewNode("third", "zone-a", 4, 16, 10))
+		// Finished pods fill the only free node, and also the node with the least work.
+		c.Pods = append(c.Pods, placementtest.NewPod("busy", 0, "third", 3900, 15<<10))
+		over := placementtest.NewPod("job", 0, "second", 4000, 16<<10)
+		over.Status.Phase = phase
+		c.Pods = append(c.Pods, over)
+		if e := planEvacuation(t, c, planner.Options{}); !e.IsFeasible() {
+			t.Errorf("%s: finished pods use capacity: %v", phase, e.Refusals)
+		}
+		s, err := c.BuildSnapshot()
+		must.NoError(t, err)
+		chosen, err := planner.SelectVictims(s, 1, planner.LeastLoaded, planner.Options{})
+		if err != nil || len(chosen.Victims) != 1 || chosen.Victims[0].Node != "second" || chosen.Victims[0].Cost != 0 {
+			t.Errorf("%s: %+v, %v; want the node without running pods, at cost 0", phase, chosen.Victims, err)
+		}
+		// A finished pod is not recreated, and needs no controller.
+		over.Spec.NodeName, over.OwnerReferences = "first", nil
+		if e := planEvacuation(t, c, planner.Options{}); !e.IsFeasible() || len(e.Moves) != 1 {
+			t.Errorf("%s: a finished pod blocks its node: %v, %d moves", phase, e.Refusals, len(e.Moves))
+		}
 	}
 }

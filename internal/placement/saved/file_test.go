@@ -51,12 +51,9 @@ func TestBothFormatsHoldSameObjects(t *testing.T) {
 	compact, err := saved.Decode(writeObjects(t, o, saved.Compact))
 	must.NoError(t, err)
 	asJSON := writeObjects(t, o, saved.JSON)
-	if again := writeObjects(t, compact, saved.JSON); !bytes.Equal(again, asJSON) {
-		t.Errorf("%d bytes of JSON, %d after the compact form", len(asJSON), len(again))
-	}
-	if !compact.Time.Equal(o.Time) || len(compact.Pods) != 4000 {
-		t.Errorf("time %s, %d pods", compact.Time, len(compact.Pods))
-	}
+	again := writeObjects(t, compact, saved.JSON)
+	check.Not(t, !bytes.Equal(again, asJSON), "%d bytes of JSON, %d after the compact form", len(asJSON), len(again))
+	check.Not(t, !compact.Time.Equal(o.Time) || len(compact.Pods) != 4000, "time %s, %d pods", compact.Time, len(compact.Pods))
 }
 
 func TestTruncatedCompactFileIsRejected(t *testing.T) {
@@ -96,9 +93,8 @@ func TestI10FileUsesMemoryInProportionToItsSize(t *testing.T) {
 	_, err := saved.Decode(file)
 	runtime.ReadMemStats(&after)
 	check.ErrorContains(t, err, "a frame of 1048576 bytes claims 524288 objects (pod)")
-	if took := after.TotalAlloc - before.TotalAlloc; took > 32*size {
-		t.Errorf("a file of %d bytes allocates %d bytes", size, took)
-	}
+	took := after.TotalAlloc - before.TotalAlloc
+	check.Not(t, took > 32*size, "a file of %d bytes allocates %d bytes", size, took)
 }
 
 func TestObjectsWithoutContentCanBeSaved(t *testing.T) {
@@ -113,9 +109,7 @@ func TestObjectsWithoutContentCanBeSaved(t *testing.T) {
 		o.DeviceClasses = append(o.DeviceClasses, &resourcev1.DeviceClass{})
 	}
 	reread, err := saved.Decode(writeObjects(t, o, saved.Compact))
-	if err != nil || len(reread.Pods) != 1000 || len(reread.DeviceClasses) != 1000 {
-		t.Errorf("%v", err)
-	}
+	check.Not(t, err != nil || len(reread.Pods) != 1000 || len(reread.DeviceClasses) != 1000, "%v", err)
 }
 
 func TestWriteErrorIsReturned(t *testing.T) {
@@ -143,13 +137,9 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		hidden, _ := o.HashNames()
-		if len(hidden.Pods) != len(o.Pods) {
-			t.Errorf("%d pods hashed of %d", len(hidden.Pods), len(o.Pods))
-		}
+		check.Not(t, len(hidden.Pods) != len(o.Pods), "%d pods hashed of %d", len(hidden.Pods), len(o.Pods))
 		again, err := saved.Decode(writeObjects(t, o, saved.Compact))
 		must.NoError(t, err)
-		if len(again.Nodes) != len(o.Nodes) {
-			t.Errorf("%d nodes read again of %d", len(again.Nodes), len(o.Nodes))
-		}
+		check.Not(t, len(again.Nodes) != len(o.Nodes), "%d nodes read again of %d", len(again.Nodes), len(o.Nodes))
 	})
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -30,13 +31,9 @@ import (
 func collectAnswers(t *rapid.T, o *saved.Objects) map[string]any {
 	out := map[string]any{}
 	put := func(question string, answer any, err error) {
-		if err != nil {
-			t.Fatalf("%s: %v", question, err)
-		}
+		must.Not(t, err != nil, "%s: %v", question, err)
 		text, err := json.Marshal(answer)
-		if err != nil {
-			t.Fatalf("%s: %v", question, err)
-		}
+		must.Not(t, err != nil, "%s: %v", question, err)
 		var data any
 		if err := json.Unmarshal(text, &data); err != nil {
 			t.Fatalf("%s: %v", question, err)
@@ -229,9 +226,7 @@ func TestHashedClusterGivesTheSameAnswers(t *testing.T) {
 				t.Fatalf("%s: hashed cluster\n%s\noriginal\n%s", question, a, b)
 			}
 		}
-		if len(got) != len(want) {
-			t.Fatalf("%d answers of the hashed cluster, %d of the original", len(got), len(want))
-		}
+		must.Not(t, len(got) != len(want), "%d answers of the hashed cluster, %d of the original", len(got), len(want))
 	})
 }
 
@@ -279,9 +274,8 @@ func TestHashedFileShowsNoName(t *testing.T) {
 	fillValue(reflect.ValueOf(&o).Elem(), 0)
 	plain, err := json.Marshal(&o)
 	must.NoError(t, err)
-	if n := strings.Count(string(plain), "secret"); n < 1000 {
-		t.Fatalf("only %d secrets", n)
-	}
+	n := strings.Count(string(plain), "secret")
+	must.Not(t, n < 1000, "only %d secrets", n)
 	hidden, names := o.HashNames()
 	text, err := json.Marshal(hidden)
 	must.NoError(t, err)
@@ -289,9 +283,7 @@ func TestHashedFileShowsNoName(t *testing.T) {
 		t.Errorf("the file shows a secret: …%s…", text[max(0, i-200):min(len(text), i+50)])
 	}
 	for token, plain := range names {
-		if plain != "secret" {
-			t.Errorf("hashed name %s maps to %q", token, plain)
-		}
+		check.Not(t, plain != "secret", "hashed name %s maps to %q", token, plain)
 	}
 }
 
@@ -299,17 +291,13 @@ func TestHashedFilesOfOneClusterCannotBeMatched(t *testing.T) {
 	o := &saved.Objects{Nodes: []*corev1.Node{placementtest.NewNode("node-a", "zone-a", 4, 16, 10)}}
 	first, _ := o.HashNames()
 	second, names := o.HashNames()
-	if first.Nodes[0].Name == second.Nodes[0].Name {
-		t.Errorf("both files have the name %s", first.Nodes[0].Name)
-	}
+	check.Not(t, first.Nodes[0].Name == second.Nodes[0].Name, "both files have the name %s", first.Nodes[0].Name)
 	n := second.Nodes[0]
 	if names[n.Name] != "node-a" || n.Labels[corev1.LabelHostname] != n.Name || n.Labels[corev1.LabelOSStable] != "linux" ||
 		names[n.Labels[corev1.LabelTopologyZone]] != "zone-a" {
 		t.Errorf("node %s with labels %v, names %v", n.Name, n.Labels, names)
 	}
-	if o.Nodes[0].Name != "node-a" || o.Nodes[0].Labels[corev1.LabelTopologyZone] != "zone-a" {
-		t.Errorf("the original was changed: %+v", o.Nodes[0])
-	}
+	check.Not(t, o.Nodes[0].Name != "node-a" || o.Nodes[0].Labels[corev1.LabelTopologyZone] != "zone-a", "the original was changed: %+v", o.Nodes[0])
 }
 
 func TestI6HashedNodeIsRemovedByTheSameTools(t *testing.T) {
@@ -320,8 +308,7 @@ func TestI6HashedNodeIsRemovedByTheSameTools(t *testing.T) {
 		n := placementtest.NewNode("node-a", "zone-a", 4, 16, 10)
 		n.Spec.Taints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}
 		hidden, _ := (&saved.Objects{Nodes: []*corev1.Node{n}}).HashNames()
-		if by := fromcorev1.NodeFacts(hidden.Nodes[0]).RemovedBy; len(by) != 1 || by[0] != fromcorev1.NodeFacts(n).RemovedBy[0] {
-			t.Errorf("%s: removing tool of the hashed node is %q", key, by)
-		}
+		by := fromcorev1.NodeFacts(hidden.Nodes[0]).RemovedBy
+		check.Not(t, len(by) != 1 || by[0] != fromcorev1.NodeFacts(n).RemovedBy[0], "%s: removing tool of the hashed node is %q", key, by)
 	}
 }

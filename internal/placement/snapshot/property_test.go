@@ -1,11 +1,13 @@
 package snapshot_test
 
 import (
+	"encoding/json"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -149,12 +152,9 @@ func TestVictimsCanBeRemovedInTheProposedOrder(t *testing.T) {
 		policy := rapid.SampledFrom(planner.Policies()).Draw(t, "policy")
 		selection, err := planner.SelectVictims(s, k, policy, easyGoing)
 		must.NoError(t, err)
-		if after := s.Dump(true); after != before {
-			t.Fatalf("the snapshot has changed:\n%s\n%s", before, after)
-		}
-		if len(selection.Victims) > k {
-			t.Fatalf("%d victims, want at most %d", len(selection.Victims), k)
-		}
+		after := s.Dump(true)
+		must.Not(t, after != before, "the snapshot has changed:\n%s\n%s", before, after)
+		must.Not(t, len(selection.Victims) > k, "%d victims, want at most %d", len(selection.Victims), k)
 		must.NoError(t, placementtest.CheckRemovalsExecutable(s, selection.Victims))
 		removed += len(selection.Victims)
 	})
@@ -178,12 +178,140 @@ func TestPackingHoldsWithAllInstancesLaunched(t *testing.T) {
 		}
 		packing, err := planner.PackPods(s, nil, templates, planner.LeastWaste)
 		must.NoError(t, err)
-		if after := s.Dump(true); after != before {
-			t.Fatalf("the snapshot has changed:\n%s\n%s", before, after)
-		}
+		after := s.Dump(true)
+		must.Not(t, after != before, "the snapshot has changed:\n%s\n%s", before, after)
 		must.NoError(t, placementtest.CheckPackingExecutable(s, templates, packing))
 		if len(packing.Moves)+len(packing.Unschedulable) != len(s.PendingPods()) {
 			t.Fatalf("%d moves and %d unschedulable of %d pending pods", len(packing.Moves), len(packing.Unschedulable), len(s.PendingPods()))
 		}
 	})
+}
+
+// TestPlansInForkMatchForkedCluster adds and removes nodes in a fork and makes every plan. The plans must equal those
+// of a snapshot with the same changes.
+func TestPlansInForkMatchForkedCluster(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		seed := rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")
+		s, nodes, pods := newRandomSnapshot(seed)
+		for i, p := range placementtest.NewRandomCluster(seed).Candidates {
+			p.Name, p.Spec.NodeName = "pending-"+string(rune('a'+i)), ""
+			must.NoError(t, s.SetPod(p))
+		}
+		before := s.Dump(true)
+		var come []*corev1.Node
+		for i := range rapid.IntRange(0, 3).Draw(t, "come") {
+			come = append(come, placementtest.NewRandomNode(rand.New(rand.NewPCG(seed, uint64(i))), 1000+i))
+		}
+		leaves := nodes[rapid.IntRange(0, len(nodes)-1).Draw(t, "go")].Name
+		fork := s.Fork()
+		for _, n := range come {
+			must.NoError(t, fork.AddNewNode(n))
+		}
+		must.NoError(t, fork.RemoveNamedNodeAndPods(leaves))
+		tried := formatPlans(t, s)
+		fork.Rollback()
+		after := s.Dump(true)
+		must.Not(t, after != before, "before\n%s\nafter\n%s", before, after)
+		for _, n := range come {
+			must.NoError(t, s.SetNode(n))
+		}
+		for _, p := range pods {
+			if p.Spec.NodeName == leaves {
+				must.NoError(t, s.DeletePod(keyOf(p)))
+			}
+		}
+		must.NoError(t, s.DeleteNode(leaves))
+		real := formatPlans(t, s)
+		must.Not(t, real != tried, "in the fork\n%s\nin the cluster\n%s", tried, real)
+	})
+}
+
+// formatPlans makes every plan for the cluster as a whole.
+func formatPlans(t *rapid.T, s *snapshot.Snapshot) string {
+	node := &corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+		"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("10"),
+	}}}
+	packing, err := planner.PackPods(s, nil, []planner.Template{{Name: "new", Node: node, Cost: 1}}, planner.LeastWaste)
+	must.NoError(t, err)
+
+	victims, err := planner.SelectVictims(s, 3, planner.LeastPods, easyGoing)
+	must.NoError(t, err)
+	raw, err := json.Marshal([]any{packing, victims, planner.RankNodes(s, planner.LeastPods, easyGoing)})
+	must.NoError(t, err)
+	return string(raw)
+}
+
+func TestTemplatesShareLaunchLimit(t *testing.T) {
+	list := func(cpu string) corev1.ResourceList {
+		return corev1.ResourceList{
+			"cpu": resource.MustParse(cpu), "memory": resource.MustParse("64Gi"), "pods": resource.MustParse("110"),
+		}
+	}
+	template := func(name, cpu string, within ...*planner.LaunchLimit) planner.Template {
+		return planner.Template{Name: name, SharedLimits: within, Node: &corev1.Node{Status: corev1.NodeStatus{Allocatable: list(cpu)}}}
+	}
+	two, cores := 2, corev1.ResourceList{"cpu": resource.MustParse("10")}
+	for name, c := range map[string]struct {
+		within         *planner.LaunchLimit
+		machines, left int
+	}{
+		"machines":  {&planner.LaunchLimit{Name: "maximum", Instances: &two}, 2, 1},
+		"resources": {&planner.LaunchLimit{Name: "cores", Resources: cores}, 2, 1},
+		"none":      {&planner.LaunchLimit{Name: "open"}, 3, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := snapshot.New()
+			for i, cpu := range []string{"4", "4", "3"} {
+				p := &corev1.Pod{}
+				p.Namespace, p.Name = "apps", string(rune('a'+i))
+				p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
+					Requests: corev1.ResourceList{"cpu": resource.MustParse(cpu)},
+				}}}
+				must.NoError(t, s.SetPod(p))
+			}
+			packing, err := planner.PackPods(s, nil, []planner.Template{template("big", "5", c.within), template("small", "4", c.within)}, planner.LeastWaste)
+			must.NoError(t, err)
+			if len(packing.Instances) != c.machines || len(packing.Unschedulable) != c.left {
+				t.Fatalf("%d instances and %d unschedulable pods, want %d and %d: %+v", len(packing.Instances), len(packing.Unschedulable), c.machines,
+					c.left, packing)
+			}
+			for _, h := range packing.Unschedulable {
+				check.Not(t, h.ExhaustedLimits["small"] != c.within.Name, "%s: spent is %v, want %s of small", h.Pod, h.ExhaustedLimits, c.within.Name)
+			}
+		})
+	}
+}
+
+// TestSelfAffinityFollowsNamespaceLabels places the first pod of a group with affinity to itself in all namespaces of
+// its team.
+func TestSelfAffinityFollowsNamespaceLabels(t *testing.T) {
+	s, err := placementtest.NewTwoNodeCluster().BuildSnapshot()
+	must.NoError(t, err)
+	p := placementtest.NewPod("new", 0, "", 100, 128)
+	p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: p.Labels},
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "x"}},
+		}},
+	}}
+	must.NoError(t, s.SetPod(p))
+	steps := []struct {
+		event func() error
+		want  placement.Outcome
+	}{
+		{func() error { return nil }, placement.Blocked}, // the namespace is not known yet
+		{func() error { return s.SetNamespace(newTeamNamespace("x")) }, placement.Fits},
+		{func() error { return s.SetNamespace(newTeamNamespace("y")) }, placement.Blocked},
+		{func() error { return s.SetNamespace(newTeamNamespace("x")) }, placement.Fits},
+		{func() error { return s.DeleteNamespace("default") }, placement.Blocked},
+	}
+	for i, step := range steps {
+		must.NoError(t, step.event())
+		v, err := s.JudgeRecreatedPod(placement.PodKey{Namespace: "default", Name: "new-0"}, "second")
+		check.Not(t, err != nil || v.Outcome != step.want, "step %d: %s, %v; want %s", i, v, err, step.want)
+	}
+}
+
+func newTeamNamespace(team string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": team}}}
 }

@@ -7,9 +7,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -137,4 +142,176 @@ func TestDeletedDeviceClassKeepsTheOther(t *testing.T) {
 			t.Errorf("%s, %v; want %s", v, err, step.want)
 		}
 	}
+}
+
+// TestUndecidableVerdictsGiveTheReason covers what the snapshot cannot know, and the decidable case next to each.
+func TestUndecidableVerdictsGiveTheReason(t *testing.T) {
+	wait := storagev1.VolumeBindingWaitForFirstConsumer
+	class := func(c storagev1.StorageClass) func(*snapshot.Snapshot, *corev1.Pod) error {
+		return func(s *snapshot.Snapshot, p *corev1.Pod) error {
+			c.Name, c.VolumeBindingMode = "disk", &wait
+			p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+			}}}
+			name := "disk"
+			claim := &corev1.PersistentVolumeClaim{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data"},
+				Spec:       corev1.PersistentVolumeClaimSpec{StorageClassName: &name},
+			}
+			if err := s.Storage.SetStorageClass(&c); err != nil {
+				return err
+			}
+			return s.Storage.SetPersistentVolumeClaim(claim)
+		}
+	}
+	device := func(offered string) func(*snapshot.Snapshot, *corev1.Pod) error {
+		return func(s *snapshot.Snapshot, p *corev1.Pod) error {
+			p.Spec.Containers[0].Resources.Requests["example.com/gpu"] = resource.MustParse("1")
+			return s.Storage.SetDeviceClass(&resourcev1.DeviceClass{
+				ObjectMeta: metav1.ObjectMeta{Name: "gpus"},
+				Spec:       resourcev1.DeviceClassSpec{ExtendedResourceName: &offered},
+			})
+		}
+	}
+	cases := map[string]struct {
+		change func(*snapshot.Snapshot, *corev1.Pod) error
+		want   string
+	}{
+		"a volume can be made anywhere": {class(storagev1.StorageClass{Provisioner: "csi.example.com"}), "fits"},
+		"a volume can be made in some places": {class(storagev1.StorageClass{
+			Provisioner:       "csi.example.com",
+			AllowedTopologies: []corev1.TopologySelectorTerm{{}},
+		}), "undecidable: unbound claim data"},
+		"no volume is ever made": {
+			class(storagev1.StorageClass{Provisioner: "kubernetes.io/no-provisioner"}),
+			"blocked: no volume for an unbound claim",
+		},
+		"a device class offers the resource":     {device("example.com/gpu"), "undecidable: example.com/gpu is offered by device class gpus"},
+		"a device class offers another resource": {device("example.com/fpga"), "blocked: insufficient example.com/gpu"},
+		"another scheduler places the pod": {func(_ *snapshot.Snapshot, p *corev1.Pod) error {
+			p.Spec.SchedulerName = "volcano"
+			return nil
+		}, "undecidable: pod is scheduled by volcano"},
+		"the pod waits for a gate": {func(_ *snapshot.Snapshot, p *corev1.Pod) error {
+			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "quota"}}
+			return nil
+		}, "blocked: waiting for scheduling gates: [quota]"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			s, err := placementtest.NewTwoNodeCluster().BuildSnapshot()
+			must.NoError(t, err)
+			p := placementtest.NewPod("new", 0, "", 100, 128)
+			must.NoError(t, c.change(s, p))
+			v, err := s.JudgeNewPod(p, "second")
+			check.Not(t, err != nil || !strings.HasPrefix(v.String(), c.want), "%s, %v; want %s", v, err, c.want)
+		})
+	}
+}
+
+// newNominatedPod returns a pending pod that the scheduler has nominated to a node.
+func newNominatedPod(node string, priority int32, cpu int64) *corev1.Pod {
+	p := placementtest.NewPod("urgent", 0, "", cpu, 128)
+	p.Spec.Priority, p.Status.NominatedNodeName = &priority, node
+	return p
+}
+
+func TestNominatedPodsReserveRoom(t *testing.T) {
+	priority := int32(5)
+	cases := map[string]struct {
+		nominated *corev1.Pod
+		want      string
+	}{
+		"higher priority":             {newNominatedPod("second", 6, 3500), "blocked: insufficient cpu beside nominated pods"},
+		"same priority":               {newNominatedPod("second", 5, 3500), "blocked: insufficient cpu beside nominated pods"},
+		"lower priority":              {newNominatedPod("second", 4, 3500), "fits"},
+		"leaves enough room":          {newNominatedPod("second", 6, 3000), "fits"},
+		"nominated to another node":   {newNominatedPod("first", 6, 3500), "fits"},
+		"nominated to a deleted node": {newNominatedPod("third", 6, 3500), "fits"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			cluster := placementtest.NewTwoNodeCluster()
+			cluster.Pods = append(cluster.Pods, c.nominated)
+			s, err := cluster.BuildSnapshot()
+			must.NoError(t, err)
+			p := placementtest.NewPod("new", 0, "", 1000, 128)
+			p.Spec.Priority = &priority
+			if v, err := s.JudgeNewPod(p, "second"); err != nil || v.String() != c.want {
+				t.Errorf("%s, %v; want %s", v, err, c.want)
+			}
+			if v, err := s.JudgeRecreatedPod(placement.PodKey{Namespace: "default", Name: "urgent-0"}, "second"); err != nil || v.Outcome != placement.Fits {
+				t.Errorf("the nominated pod is counted against itself: %s, %v", v, err)
+			}
+			bound := c.nominated.DeepCopy()
+			bound.Spec.NodeName = "first"
+			must.NoError(t, s.SetPod(bound))
+			if v, err := s.JudgeNewPod(p, "second"); err != nil || v.Outcome != placement.Fits {
+				t.Errorf("a pod bound to another node still counts: %s, %v", v, err)
+			}
+		})
+	}
+}
+
+func TestPlansReserveRoomForNominatedPods(t *testing.T) {
+	s, err := placementtest.NewTwoNodeCluster().BuildSnapshot() // its only pod can move from first to second
+	must.NoError(t, err)
+	for _, want := range []bool{true, false} {
+		e, err := planner.PlanEvacuation(s, "first", planner.LeastDisruption, planner.Options{})
+		if err != nil || e.IsFeasible() != want {
+			t.Fatalf("moves %v, refusals %v, %v; want feasible %t", e.Moves, e.Refusals, err, want)
+		}
+		if !want && !strings.Contains(e.Refusals[0].Nodes.String(), "beside nominated pods") {
+			t.Errorf("refusals %v", e.Refusals)
+		}
+		must.NoError(t, s.SetPod(newNominatedPod("second", 1, 3800)))
+	}
+}
+
+func TestNominatedPodsArePlacedOnNominatedNode(t *testing.T) {
+	cluster := placementtest.NewTwoNodeCluster()
+	cluster.Pods = append(cluster.Pods, newNominatedPod("second", 1, 1000))
+	s, err := cluster.BuildSnapshot()
+	must.NoError(t, err)
+	packing, err := planner.PackPods(s, nil, nil, planner.LeastWaste)
+	check.Not(t, err != nil || len(packing.Moves) != 1 || packing.Moves[0].To != "second", "%+v, %v", packing, err)
+}
+
+func TestRemovedPodsHaveNoNomination(t *testing.T) {
+	cluster := placementtest.NewTwoNodeCluster()
+	cluster.Pods = append(cluster.Pods, newNominatedPod("second", 1, 3500))
+	s, err := cluster.BuildSnapshot()
+	must.NoError(t, err)
+	fork := s.Fork()
+	defer fork.Rollback()
+	urgent := placement.PodKey{Namespace: "default", Name: "urgent-0"}
+	must.NoError(t, fork.MovePod(urgent, "first"))
+	fork.RemovePod(s.Pod(urgent))
+	if v, err := s.JudgeNewPod(placementtest.NewPod("new", 0, "", 1000, 128), "second"); err != nil || v.Outcome != placement.Fits {
+		t.Errorf("%s, %v; want fits", v, err)
+	}
+}
+
+// TestResizedPodOfUnknownNodeIsRecreated has a pod that uses 3 CPUs in place and requests half a CPU.
+func TestResizedPodOfUnknownNodeIsRecreated(t *testing.T) {
+	c := placementtest.NewTwoNodeCluster()
+	p := placementtest.NewPod("resized", 0, "third", 500, 128)
+	more := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3"), corev1.ResourceMemory: resource.MustParse("128Mi")}
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name: "main", Resources: &corev1.ResourceRequirements{Requests: more}, AllocatedResources: more,
+	}}
+	c.Pods = append(c.Pods, p)
+	s, err := c.BuildSnapshot()
+	must.NoError(t, err)
+	judge := func(when, node string, want placement.Outcome) {
+		t.Helper()
+		v, err := s.JudgeNewPod(placementtest.NewPod("new", 0, "", 3000, 128), node)
+		check.Not(t, err != nil || v.Outcome != want, "%s: %s, %v; want %s", when, v, err, want)
+	}
+	fork := s.Fork()
+	must.NoError(t, fork.MovePod(placement.PodKey{Namespace: "default", Name: "resized-0"}, "second"))
+	judge("where a plan has moved it", "second", placement.Fits)
+	fork.Rollback()
+	must.NoError(t, s.SetNode(placementtest.NewNode("third", "zone-a", 4, 16, 10)))
+	judge("where it is", "third", placement.Blocked)
 }

@@ -23,6 +23,8 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud/advice"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // fakeAnalyzer is a plugin with functions of the test.
@@ -89,17 +91,12 @@ func (l clientGroups) List(ctx context.Context) ([]v1alpha1.NodeGroup, error) {
 func newFixture(t *testing.T, objects []client.Object, analyzers ...advice.Analyzer) *fixture {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)))
 	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "group", Labels: map[string]string{"shard": "a"}}}
 	g.Spec.NodeSelector.MatchLabels = map[string]string{"pool": "web"}
 	g.Spec.Cloud = v1alpha1.CloudGroup{Provider: "rack", Group: "racked"}
 	c := clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(append(objects, g)...).WithStatusSubresource(&v1alpha1.NodeRetirement{}).Build()
-	metrics, err := NewMetrics(prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := must.Get(NewMetrics(prometheus.NewRegistry()))(t)
 	f := &fixture{desk: &fakeWishes{}, client: c}
 	f.PluginRunner = New(Options{
 		Client: c, Groups: clientGroups{c}, Analyzers: analyzers, LaunchRequests: f.desk, Metrics: metrics, Log: slog.New(slog.DiscardHandler),
@@ -132,9 +129,7 @@ func newWebNode(name string) *corev1.Node {
 func (f *fixture) listRetirements(t *testing.T) []v1alpha1.NodeRetirement {
 	t.Helper()
 	var list v1alpha1.NodeRetirementList
-	if err := f.client.List(t.Context(), &list); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, f.client.List(t.Context(), &list))
 	return list.Items
 }
 
@@ -171,9 +166,7 @@ func TestPluginRequestsAreApplied(t *testing.T) {
 			synctest.Wait()
 		}
 		all := f.listRetirements(t)
-		if len(all) != 1 {
-			t.Fatalf("%d retirements", len(all))
-		}
+		must.Not(t, len(all) != 1, "%d retirements", len(all))
 		if s := all[0].Spec; s.NodeName != "a" || s.NodeUID != "uid-of-node" || s.Reason != v1alpha1.Requested || s.Group != "web" ||
 			s.RequestedBy != "plugin rack: nobody needs it" || all[0].Labels["shard"] != "a" {
 			t.Errorf("asked for %+v, labels %v", s, all[0].Labels)
@@ -194,9 +187,7 @@ func TestPluginActsOnlyOnItsOwnCloud(t *testing.T) {
 			t.Errorf("asked for %+v and %+v", asked, all)
 		}
 		for _, wish := range []string{"grow", "retire"} {
-			if n := testutil.ToFloat64(f.options.Metrics.requests.WithLabelValues("elsewhere", wish, "refused")); n != 1 {
-				t.Errorf("%v launch requests of kind %s are refused", n, wish)
-			}
+			check.Is(t, 1, testutil.ToFloat64(f.options.Metrics.requests.WithLabelValues("elsewhere", wish, "refused")), wish)
 		}
 	})
 }
@@ -214,14 +205,10 @@ func TestHangingPluginDelaysNoOther(t *testing.T) {
 			f.queuePodEvent(podModified, newPod(string(rune('a'+i))))
 		}
 		synctest.Wait()
-		if n := len(f.desk.list()); n != pods {
-			t.Errorf("%d of %d launch requests of the other plugin are passed on", n, pods)
-		}
+		check.Is(t, pods, len(f.desk.list()))
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if n := f.eventCount("hangs", podModified, resultDropped); n != pods {
-			t.Errorf("%v of %d events are dropped in the end", n, pods)
-		}
+		check.Is(t, pods, f.eventCount("hangs", podModified, resultDropped))
 	})
 }
 
@@ -246,15 +233,11 @@ func TestEventOfACrashingPluginIsRetriedThenDropped(t *testing.T) {
 		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()
-		if shown["poison"] != maxTries || shown["x"] != 2 {
-			t.Errorf("shown %v times", shown)
-		}
+		check.Not(t, shown["poison"] != maxTries || shown["x"] != 2, "shown %v times", shown)
 		if got := f.desk.list(); len(got) != 1 || got[0].Pod.Name != "x" {
 			t.Errorf("asked for %+v", got)
 		}
-		if n := f.eventCount("rack", podModified, resultDropped); n != 1 {
-			t.Errorf("%v events are dropped", n)
-		}
+		check.Is(t, 1, f.eventCount("rack", podModified, resultDropped))
 	})
 }
 
@@ -290,9 +273,7 @@ func TestQueueKeepsOnlyTheLastChangeOfAPod(t *testing.T) {
 		}
 		got = append(got, e.pod.Name+e.pod.ResourceVersion)
 	}
-	if !slices.Equal(got, []string{"x3", "y2"}) {
-		t.Errorf("taken are %q", got)
-	}
+	check.Not(t, !slices.Equal(got, []string{"x3", "y2"}), "taken are %q", got)
 }
 
 func TestFullQueueDropsTheOldestEvent(t *testing.T) {

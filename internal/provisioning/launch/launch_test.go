@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // laggingCloud is a cloud with a size that does not count launches yet.
@@ -44,9 +47,7 @@ func (l *laggingCloud) Grow(_ context.Context, _ string, o cloud.LaunchRequest) 
 func newGroup(t *testing.T, uid types.UID, maximum int32) (*v1alpha1.NodeGroup, client.Client) {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)))
 	g := &v1alpha1.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: uid}, Spec: v1alpha1.NodeGroupSpec{MaxSize: &maximum}}
 	return g, fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(g).WithObjects(g.DeepCopy()).Build()
 }
@@ -77,9 +78,7 @@ func TestI5ThreeRequestsAtMaxSizeLaunchOne(t *testing.T) {
 					refused++
 				}
 			}
-			if p.launched != 1 || refused != 2 {
-				t.Errorf("%d launched, %v; want one, and two refused until its result is known", p.launched, errs)
-			}
+			check.Not(t, p.launched != 1 || refused != 2, "%d launched, %v; want one, and two refused until its result is known", p.launched, errs)
 		})
 	}
 }
@@ -104,9 +103,7 @@ func TestI5LaunchCountsUntilTheSizeShowsIt(t *testing.T) {
 				t.Fatal(err)
 			}
 			var is v1alpha1.NodeGroup
-			if err := api.Get(t.Context(), client.ObjectKey{Name: "web"}, &is); err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, api.Get(t.Context(), client.ObjectKey{Name: "web"}, &is))
 			err := CheckSizeLimits(g, is.Status.Provisioning, cloud.Group{}, 1, time.Now().Add(c.after))
 			if counts := err != nil; counts != c.counts {
 				t.Errorf("it counts: %t (%v), want %t", counts, err, c.counts)
@@ -146,4 +143,48 @@ func TestI5LateInstanceIsNotLaunchedAgain(t *testing.T) {
 			t.Errorf("%s: %v, want allowed %t", name, err, c.allowed)
 		}
 	}
+}
+
+func TestI8FileGroupLaunchesSurviveARestart(t *testing.T) {
+	g, c := newGroup(t, "", 3)
+	p := &laggingCloud{size: 2, err: errors.New("connection reset")}
+	owner := v1alpha1.LaunchOwner{Kind: "PoolUpdate"}
+	if _, err := newTestRecord(c).RequestInstances(t.Context(), g, p, LaunchRequest{Count: 1, Owner: owner}); !errors.Is(err, p.err) {
+		t.Fatal(err)
+	}
+	next := newTestRecord(c)
+	is, err := next.ReadCached(t.Context(), g)
+	if err != nil || len(is.Launches) != 1 || is.Launches[0].State != v1alpha1.LaunchRequested {
+		t.Fatalf("%v: %+v, want the launch of the process before", err, is)
+	}
+	var why *NotRequestedError
+	if _, err := next.RequestInstances(t.Context(), g, p, LaunchRequest{Count: 1, Owner: owner}); !errors.As(err, &why) || !why.ResultPending || p.launched != 1 {
+		t.Errorf("%v, and %d launched; want none until the result of the first is known", err, p.launched)
+	}
+}
+
+func TestStaleProcessKeepsFileGroupLaunches(t *testing.T) {
+	g, c := newGroup(t, "", 9)
+	one, two := newTestRecord(c), newTestRecord(c)
+	for _, r := range []*Record{one, two} {
+		must.NoError(t, check.Err(r.ReadCached(t.Context(), g)))
+	}
+	for _, r := range []*Record{one, two, one} {
+		must.NoError(t, check.Err(r.RequestInstances(t.Context(), g, &laggingCloud{}, LaunchRequest{Count: 1, Owner: v1alpha1.LaunchOwner{Kind: "PoolUpdate"}})))
+	}
+	if is, err := newTestRecord(c).ReadCached(t.Context(), g); err != nil || len(is.Launches) != 3 {
+		t.Errorf("%v: %+v, want three launches", err, is)
+	}
+}
+
+func TestI7UnreadableFileGroupRecordLaunchesNothing(t *testing.T) {
+	g, c := newGroup(t, "", 9)
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "slipway", Name: "slipway-launches-web"}, Data: map[string]string{"provisioning": "{"}}
+	must.NoError(t, c.Create(t.Context(), m))
+	p := &laggingCloud{}
+	_, err := newTestRecord(c).RequestInstances(t.Context(), g, p, LaunchRequest{Count: 1, Owner: v1alpha1.LaunchOwner{Kind: "PoolUpdate"}})
+	if err == nil || p.launched != 0 || !strings.Contains(err.Error(), "slipway/slipway-launches-web") || !strings.Contains(err.Error(), "delete the ConfigMap") {
+		t.Errorf("%v, and %d launched", err, p.launched)
+	}
+	check.ErrorContains(t, check.Err(NewRecord(c, c).ReadCached(t.Context(), g)))
 }

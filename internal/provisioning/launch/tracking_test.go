@@ -4,11 +4,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
 var start = time.Date(2026, 11, 2, 8, 0, 0, 0, time.UTC)
@@ -341,18 +341,10 @@ func TestTrackClassifiesInstances(t *testing.T) {
 			for _, m := range v.NeverReady {
 				stuck = append(stuck, m.Instance.ProviderID)
 			}
-			if diff := cmp.Diff(c.stuck, stuck); diff != "" {
-				t.Errorf("never ready: %s", diff)
-			}
-			if diff := cmp.Diff(c.awaited, awaited); diff != "" {
-				t.Errorf("awaited: %s", diff)
-			}
-			if diff := cmp.Diff(c.dead, dead); diff != "" {
-				t.Errorf("dead: %s", diff)
-			}
-			if diff := cmp.Diff(c.unknown, v.UnknownInstances); diff != "" {
-				t.Errorf("unknown instances: %s", diff)
-			}
+			check.Equal(t, c.stuck, stuck)
+			check.Equal(t, c.awaited, awaited)
+			check.Equal(t, c.dead, dead)
+			check.Equal(t, c.unknown, v.UnknownInstances)
 			if len(v.Unjoined) != c.record || len(v.Joined) != c.joined || len(v.Dropped) != c.lapsed {
 				t.Errorf("%d written down, %d joined, %d lapsed; want %d, %d and %d", len(v.Unjoined), len(v.Joined), len(v.Dropped), c.record,
 					c.joined, c.lapsed)

@@ -15,6 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 var start = time.Date(2026, 11, 2, 8, 0, 0, 0, time.UTC)
@@ -96,9 +97,7 @@ func newWorld(t testing.TB, groups []Group, nodes []*corev1.Node, pods []*corev1
 	t.Helper()
 	w := &Input{Snapshot: snapshot.New(), Groups: groups, NodeCount: len(nodes), Now: start}
 	for _, n := range nodes {
-		if err := w.Snapshot.SetNode(n); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, w.Snapshot.SetNode(n))
 		for i := range w.Groups {
 			g := &w.Groups[i]
 			if n.Labels[groupLabel] == g.name() {
@@ -108,9 +107,7 @@ func newWorld(t testing.TB, groups []Group, nodes []*corev1.Node, pods []*corev1
 		}
 	}
 	for _, p := range pods {
-		if err := w.Snapshot.SetPod(p); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, w.Snapshot.SetPod(p))
 		if p.Spec.NodeName == "" {
 			w.Pods = append(w.Pods, Pod{Key: placement.PodKey{Namespace: p.Namespace, Name: p.Name}})
 		}

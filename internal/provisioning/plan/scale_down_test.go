@@ -14,6 +14,8 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func newUnderutilizedGroup(change ...func(*v1alpha1.NodeGroup)) *v1alpha1.NodeGroup {
@@ -40,10 +42,7 @@ func ownedByDaemonSet(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" }
 
 func decideDown(t testing.TB, w *Input) map[string]NodeDecision {
 	t.Helper()
-	all, err := DecideScaleDown(w)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(DecideScaleDown(w))(t)
 	out := map[string]NodeDecision{}
 	for _, d := range all {
 		out[d.Node] = d
@@ -57,13 +56,9 @@ func TestNodeWithoutGroupIsNeverRetired(t *testing.T) {
 	nodes := []*corev1.Node{foreign("a"), foreign("b"), newWebNode("c", withPassedCooldown), newWebNode("d", withPassedCooldown), foreign("e")}
 	all := decideDown(t, newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, nodes, nil))
 	for _, name := range []string{"c", "d"} {
-		if all[name].Verdict != nodegroup.Leaves {
-			t.Errorf("%s %s: %v", name, all[name].Verdict, all[name].Reasons)
-		}
+		check.Is(t, nodegroup.Leaves, all[name].Verdict, name, all[name].Reasons)
 	}
-	if len(all) != 2 {
-		t.Errorf("it is decided on %v, want the nodes of the group alone", all)
-	}
+	check.Is(t, 2, len(all), all)
 }
 
 func TestUnderutilizedNodeIsRetiredAfterTheCooldown(t *testing.T) {
@@ -232,9 +227,7 @@ func TestHeadroomNodeStaysUntilHeadroomFitsElsewhere(t *testing.T) {
 		t.Errorf("the node with the headroom leaves: %v", d.Reasons)
 	}
 	more := newWebNode("c")
-	if err := w.Snapshot.SetNode(more); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, w.Snapshot.SetNode(more))
 	w.Groups[0].Nodes = append(w.Groups[0].Nodes, nodegroup.Node{Object: more, QuietFor: -1})
 	w.Groups[0].Size++
 	if d := decideDown(t, w)["a"]; d.Verdict != nodegroup.Leaves {
@@ -316,9 +309,7 @@ func TestPendingRetirementIsCancelledWhenItsNodeIsNeeded(t *testing.T) {
 		Spec:       v1alpha1.NodeRetirementSpec{NodeName: "a", RequestedBy: UnderutilizedRequester},
 	}}
 	d := decideDown(t, w)["a"]
-	if d.CancelledRetirement != "a-underused" || d.Verdict != nodegroup.Stays || !d.Since.IsZero() {
-		t.Errorf("it is %+v", d)
-	}
+	check.Not(t, d.CancelledRetirement != "a-underused" || d.Verdict != nodegroup.Stays || !d.Since.IsZero(), "it is %+v", d)
 	w.Groups[0].Nodes[0].Retirements[0].Spec.RequestedBy = "somebody else"
 	if d := decideDown(t, w)["a"]; d.CancelledRetirement != "" || d.Verdict != nodegroup.Retires {
 		t.Errorf("another requester's is %+v", d)
@@ -342,9 +333,7 @@ func TestI5AnothersPendingRetirementCountsInTheBudget(t *testing.T) {
 	w.Groups[0].Nodes[2].Retirements = []v1alpha1.NodeRetirement{{
 		ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: v1alpha1.NodeRetirementSpec{NodeName: "c", RequestedBy: "somebody"},
 	}}
-	if n := leave(); n != 0 {
-		t.Errorf("%d nodes leave beside c, and the budget is one", n)
-	}
+	check.Is(t, 0, leave())
 }
 
 // TestI5NodeCountsOnceInTheBudget has a third node, which stays. A pending node has the retirement of another
@@ -387,9 +376,7 @@ func TestI5NodeCountsOnceInTheBudget(t *testing.T) {
 					got = append(got, name)
 				}
 			}
-			if !slices.Equal(got, c.want) {
-				t.Errorf("%v leave, want %v: a: %v, b: %v", got, c.want, all["a"].Reasons, all["b"].Reasons)
-			}
+			check.Not(t, !slices.Equal(got, c.want), "%v leave, want %v: a: %v, b: %v", got, c.want, all["a"].Reasons, all["b"].Reasons)
 		})
 	}
 }

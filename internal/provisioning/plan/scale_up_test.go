@@ -16,21 +16,20 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/drainability"
+	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func TestSixtyPodsLaunchEnoughInstancesInAnEmptyGroup(t *testing.T) {
 	g := newNodeGroup("web", 20)
 	d := decideUp(t, newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, nil, newPendingPods(60, "500m", "1Gi")))
-	if diff := cmp.Diff(map[string]int{"web/m4": 8}, launchCounts(d)); diff != "" {
-		t.Error(diff)
-	}
-	if n := outcomeCounts(d)[Launching]; n != 60 {
-		t.Errorf("%d pods are launched for, want 60", n)
-	}
-	if n := len(d.Launches[0].Pods); n != 60 {
-		t.Errorf("the launch names %d pods", n)
-	}
+	check.Equal(t, map[string]int{"web/m4": 8}, launchCounts(d))
+	check.Is(t, 60, outcomeCounts(d)[Launching])
+	check.Is(t, 60, len(d.Launches[0].Pods))
 }
 
 func TestNothingIsLaunchedTwice(t *testing.T) {
@@ -60,13 +59,9 @@ func TestNothingIsLaunchedTwice(t *testing.T) {
 			gr.Provisioning, gr.Size = c.awaited, len(c.awaited)
 			w := newWorld(t, []Group{gr}, c.nodes, newPendingPods(16, "500m", "1Gi"))
 			d := decideUp(t, w)
-			if got := d.countLaunchedInstances(); got != c.want {
-				t.Errorf("%d instances are launched, want %d", got, c.want)
-			}
+			check.Is(t, c.want, d.countLaunchedInstances())
 			got := outcomeCounts(d)
-			if got[Provisioning] != c.awaits || got[Fits] != c.fits || got[Launching] != 16-c.awaits-c.fits {
-				t.Errorf("outcomes are %v", got)
-			}
+			check.Not(t, got[Provisioning] != c.awaits || got[Fits] != c.fits || got[Launching] != 16-c.awaits-c.fits, "outcomes are %v", got)
 			if again := decideUp(t, w); cmp.Diff(launchCounts(d), launchCounts(again)) != "" {
 				t.Errorf("asked again: %v, then %v", launchCounts(d), launchCounts(again))
 			}
@@ -91,9 +86,7 @@ func TestNodeMissingInTheSnapshotIsCounted(t *testing.T) {
 			if heard != nil {
 				err = w.Snapshot.SetNode(heard)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.NoError(t, err)
 			if got := launchCounts(decideUp(t, w)); len(got) != 0 {
 				t.Errorf("launched %v, want none: both pods fit on the node", got)
 			}
@@ -107,23 +100,17 @@ func TestBackOffUsesTheNextTemplate(t *testing.T) {
 	g := newNodeGroup("web", 20, func(g *v1alpha1.NodeGroup) { g.Spec.ScaleUp.Policy = v1alpha1.FirstTemplate })
 	kinds := []Template{newKind(g, "spot", "4", "16Gi"), newKind(g, "m4", "4", "16Gi")}
 	d := decideUp(t, newWorld(t, []Group{newGroup(g, kinds...)}, nil, newPendingPods(1, "2", "2Gi")))
-	if diff := cmp.Diff(map[string]int{"web/spot": 1}, launchCounts(d)); diff != "" {
-		t.Error(diff)
-	}
+	check.Equal(t, map[string]int{"web/spot": 1}, launchCounts(d))
 	failed := launch.NextBackOff(nil, "spot", string(cloud.NoCapacity), "no valid host", start)
 	kinds[0].ClosedReason = WhyBackedOff(&failed, "web", start)
 	d = decideUp(t, newWorld(t, []Group{newGroup(g, kinds...)}, nil, newPendingPods(1, "2", "2Gi")))
-	if diff := cmp.Diff(map[string]int{"web/m4": 1}, launchCounts(d)); diff != "" {
-		t.Error(diff)
-	}
+	check.Equal(t, map[string]int{"web/m4": 1}, launchCounts(d))
 	kinds = kinds[:1]
 	d = decideUp(t, newWorld(t, []Group{newGroup(g, kinds...)}, nil, newPendingPods(1, "2", "2Gi")))
 	if diff := cmp.Diff(map[string]string{"web/spot": BackedOff}, ruleByTemplate(d.Pods[0])); diff != "" || len(d.Launches) > 0 {
 		t.Errorf("%v %s", d.Launches, diff)
 	}
-	if message := d.Pods[0].Reasons[0].Message; !strings.Contains(message, "NoCapacity") || !strings.Contains(message, "no valid host") {
-		t.Errorf("message is %q", message)
-	}
+	check.Contains(t, d.Pods[0].Reasons[0].Message, "NoCapacity", "no valid host")
 }
 
 func TestGroupsCompeteByPriorityAndPolicy(t *testing.T) {
@@ -155,9 +142,7 @@ func TestGroupsCompeteByPriorityAndPolicy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := decideUp(t, newWorld(t, c.groups, nil, newPendingPods(3, "500m", "2Gi")))
-			if diff := cmp.Diff(c.want, launchCounts(d)); diff != "" {
-				t.Error(diff)
-			}
+			check.Equal(t, c.want, launchCounts(d))
 		})
 	}
 }
@@ -223,23 +208,17 @@ func TestHeadroomAndMinSizeAreKept(t *testing.T) {
 	})
 	gr := newGroup(g, newKind(g, "m4", "4", "16Gi"))
 	d := decideUp(t, newWorld(t, []Group{gr}, nil, nil))
-	if diff := cmp.Diff(map[string]int{"web/m4": 3}, launchCounts(d)); diff != "" {
-		t.Error(diff)
-	}
+	check.Equal(t, map[string]int{"web/m4": 3}, launchCounts(d))
 	var why []string
 	for _, r := range d.Launches[0].Reasons {
 		why = append(why, r.Rule)
 	}
-	if diff := cmp.Diff([]string{BelowMinimum, SpareRoom}, why); diff != "" {
-		t.Error(diff)
-	}
+	check.Equal(t, []string{BelowMinimum, SpareRoom}, why)
 	// Two nodes have four cores in use each. No headroom is left, and the unschedulable pods come first.
 	nodes := []*corev1.Node{newNode("web", "a", machineResources("8", "16Gi")), newNode("web", "b", machineResources("8", "16Gi"))}
 	pods := append(newPendingPods(4, "1", "1Gi"), newPod("x", "a", "4", "1Gi"), newPod("y", "b", "4", "1Gi"))
 	d = decideUp(t, newWorld(t, []Group{gr}, nodes, pods))
-	if diff := cmp.Diff(map[string]int{"web/m4": 2}, launchCounts(d)); diff != "" {
-		t.Error(diff)
-	}
+	check.Equal(t, map[string]int{"web/m4": 2}, launchCounts(d))
 	if got := outcomeCounts(d); got[Fits] != 4 || len(d.Pods) != 4 {
 		t.Errorf("verdicts are %v", d.Pods)
 	}
@@ -256,13 +235,9 @@ func TestDaemonSetRequestsAreDeductedFromTemplates(t *testing.T) {
 	}
 	w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, nil, newPendingPods(4, "2", "1Gi"))
 	w.DaemonSets = []*appsv1.DaemonSet{daemon("logs", "500m", nil), daemon("gpu", "3", map[string]string{"gpu": "yes"})}
-	if diff := cmp.Diff(map[string]int{"web/m4": 4}, launchCounts(decideUp(t, w))); diff != "" {
-		t.Error(diff)
-	}
+	check.Equal(t, map[string]int{"web/m4": 4}, launchCounts(decideUp(t, w)))
 	w.DaemonSets = w.DaemonSets[1:]
-	if diff := cmp.Diff(map[string]int{"web/m4": 2}, launchCounts(decideUp(t, w))); diff != "" {
-		t.Error(diff)
-	}
+	check.Equal(t, map[string]int{"web/m4": 2}, launchCounts(decideUp(t, w)))
 }
 
 func TestTemplateIsLearnedFromItsNodes(t *testing.T) {
@@ -276,15 +251,9 @@ func TestTemplateIsLearnedFromItsNodes(t *testing.T) {
 	}
 	learned := LearnTemplate("m4", []*corev1.Node{mark("1", "14Gi", taint), mark("2", "13Gi", taint, corev1.Taint{Key: "odd"})}, []string{"starting"})
 	n := NewTemplateNode(g, TemplateSource{Template: cloud.Template{Name: "m4", NodeShape: cloud.NodeShape{Capacity: machineResources("4", "16Gi")}}, Learned: learned})
-	if got := n.Status.Allocatable.Memory().String(); got != "13Gi" {
-		t.Errorf("memory is %s, want the least, 13Gi", got)
-	}
-	if diff := cmp.Diff(map[string]string{groupLabel: "web", corev1.LabelOSStable: "linux"}, n.Labels); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff([]corev1.Taint{taint}, n.Spec.Taints); diff != "" {
-		t.Error(diff)
-	}
+	check.Is(t, "13Gi", n.Status.Allocatable.Memory().String())
+	check.Equal(t, map[string]string{groupLabel: "web", corev1.LabelOSStable: "linux"}, n.Labels)
+	check.Equal(t, []corev1.Taint{taint}, n.Spec.Taints)
 }
 
 func TestReservedResourcesAreDeducted(t *testing.T) {
@@ -331,9 +300,7 @@ func TestLongGoneNodesDoNotOverrideDeclaredResources(t *testing.T) {
 				t.Errorf("%s says that it has 2, and it is taken for one of %s", name, &got)
 			}
 		}
-		if got := n.Status.Allocatable.Memory().String(); got != "13Gi" {
-			t.Errorf("%s: memory is %s, want what was shown, 13Gi", name, got)
-		}
+		check.Is(t, "13Gi", n.Status.Allocatable.Memory().String(), name)
 		if _, ok := s.Learned.Allocatable[device]; ok {
 			t.Errorf("%s: what was learned is changed", name)
 		}
@@ -345,23 +312,15 @@ func TestUnseenTemplateIsEstimatedConservatively(t *testing.T) {
 	n := NewTemplateNode(g, TemplateSource{Template: cloud.Template{Name: "m4", Zone: "z1", NodeShape: cloud.NodeShape{
 		Capacity: resources("4", "16Gi"), Labels: map[string]string{"team": "a"}, Taints: []corev1.Taint{{Key: "spot", Effect: "NoSchedule"}},
 	}}})
-	if cpu := n.Status.Allocatable.Cpu().MilliValue(); cpu != 3920 {
-		t.Errorf("cpu is %dm, want 3920m", cpu)
-	}
+	check.Is(t, 3920, n.Status.Allocatable.Cpu().MilliValue())
 	want := int64(16*gibi) - gibi - 2*(4*gibi*200/1000) - 100<<20
-	if memory := n.Status.Allocatable.Memory().Value(); memory != want {
-		t.Errorf("memory is %d, want %d", memory, want)
-	}
-	if pods := n.Status.Allocatable.Pods().Value(); pods != 110 {
-		t.Errorf("pods are %d, want 110", pods)
-	}
+	check.Is(t, want, n.Status.Allocatable.Memory().Value())
+	check.Is(t, 110, n.Status.Allocatable.Pods().Value())
 	labels := map[string]string{
 		groupLabel: "web", "team": "a", corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64", corev1.LabelTopologyZone: "z1",
 		corev1.LabelInstanceType: "m4", corev1.LabelInstanceTypeStable: "m4",
 	}
-	if diff := cmp.Diff(labels, n.Labels); diff != "" {
-		t.Error(diff)
-	}
+	check.Equal(t, labels, n.Labels)
 	few := corev1.ResourceList{corev1.ResourcePods: resource.MustParse("30")}
 	if n := NewTemplateNode(g, TemplateSource{Template: cloud.Template{Name: "m4", NodeShape: cloud.NodeShape{Capacity: few}}}); n != nil {
 		t.Errorf("of an instance of which only the pods are known: %+v, want none", n.Status)
@@ -385,15 +344,11 @@ func TestBackOffsGrowAndExpire(t *testing.T) {
 		b = launch.NextBackOff(&b, "m4", string(cloud.NoQuota), "cores", now)
 	}
 	want := []time.Duration{5 * time.Minute, 10 * time.Minute, 20 * time.Minute, 40 * time.Minute, time.Hour, time.Hour}
-	if diff := cmp.Diff(want, waits); diff != "" {
-		t.Error(diff)
-	}
+	check.Equal(t, want, waits)
 	if again := launch.NextBackOff(&b, "m4", string(cloud.NoCapacity), "host", now.Add(time.Second)); again.Failures != b.Failures || again.Until.Before(&b.Until) {
 		t.Errorf("a failure within the back-off makes %+v of %+v", again, b)
 	}
-	if launch.IsBackOffExpired(&b, b.Until.Time) || !launch.IsBackOffExpired(&b, b.Until.Add(3*time.Hour)) {
-		t.Error("forgiven too early, or never")
-	}
+	check.Not(t, launch.IsBackOffExpired(&b, b.Until.Time) || !launch.IsBackOffExpired(&b, b.Until.Add(3*time.Hour)), "forgiven too early, or never")
 	if launch.BackOffDuration(string(cloud.NoCapacity), 1) >= launch.BackOffDuration(string(cloud.NoQuota), 1) || launch.BackOffDuration(string(cloud.NoQuota), 1) >= launch.BackOffDuration(string(cloud.Invalid), 1) {
 		t.Error("refusals are not recorded apart")
 	}
@@ -449,4 +404,240 @@ func BenchmarkUpTenThousandPods(b *testing.B) {
 		b.Fatalf("%d pods are ordered for: %v", n, outcomeCounts(d))
 	}
 	b.ReportMetric(float64(d.countLaunchedInstances()), "machines")
+}
+
+func TestLaunchRequestIsLimitedLikeEveryLaunch(t *testing.T) {
+	for name, c := range map[string]struct {
+		wish    LaunchRequest
+		maximum int32
+		most    int // of the cluster
+		closed  bool
+		want    map[string]int
+		granted int
+		missing int
+		rule    string
+	}{
+		"in full":                   {wish: LaunchRequest{Count: 3}, maximum: 5, want: map[string]int{"web/m4": 3}, granted: 3},
+		"of the requested template": {wish: LaunchRequest{Count: 1, Template: "M8"}, maximum: 5, want: map[string]int{"web/m8": 1}, granted: 1},
+		"up to the maximum":         {wish: LaunchRequest{Count: 3}, maximum: 2, want: map[string]int{"web/m4": 2}, granted: 2, missing: 1, rule: AtMaximum},
+		"up to the cluster's maximum": {
+			wish: LaunchRequest{Count: 3}, maximum: 5, most: 1, want: map[string]int{"web/m4": 1}, granted: 1, missing: 2, rule: AtClusterMaximum,
+		},
+		"of the next template": {wish: LaunchRequest{Count: 1}, maximum: 5, closed: true, want: map[string]int{"web/m8": 1}, granted: 1},
+		"not of a backed-off template": {
+			wish: LaunchRequest{Count: 1, Template: "m4"}, maximum: 5, closed: true, want: map[string]int{}, missing: 1, rule: BackedOff,
+		},
+		"not of an unknown template": {wish: LaunchRequest{Count: 1, Template: "huge"}, maximum: 5, want: map[string]int{}, missing: 1, rule: NoTemplate},
+		"not of an unknown group":    {wish: LaunchRequest{Count: 1, Group: "other"}, maximum: 5, want: map[string]int{}, missing: 1, rule: NoTemplate},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newNodeGroup("web", c.maximum)
+			gr := newGroup(g, newKind(g, "m4", "4", "16Gi"), newKind(g, "m8", "8", "32Gi"))
+			if c.closed {
+				gr.Templates[0].ClosedReason = &Reason{Rule: BackedOff}
+			}
+			w := newWorld(t, []Group{gr}, nil, nil)
+			if c.most > 0 {
+				w.MaxNodes = &c.most
+			}
+			if c.wish.Group == "" {
+				c.wish.Group = "web"
+			}
+			w.LaunchRequests = []LaunchRequest{c.wish}
+			d := decideUp(t, w)
+			check.Equal(t, c.want, launchCounts(d))
+			v := d.LaunchRequests[0]
+			check.Not(t, v.Launched != c.granted || v.Missing != c.missing || (len(v.Reasons) > 0) != (c.rule != ""), "the verdict is %+v", v)
+			if c.rule != "" && v.Reasons[0].Rule != c.rule {
+				t.Errorf("the reason is %s, want %s", v.Reasons[0], c.rule)
+			}
+		})
+	}
+}
+
+func TestLaunchRequestForAServedPodLaunchesNothing(t *testing.T) {
+	g := newNodeGroup("web", 5)
+	wish := LaunchRequest{Group: "web", Count: 1, Pod: placement.PodKey{Namespace: "apps", Name: "web-0"}}
+	for name, awaited := range map[string][]launch.ProvisioningInstance{"it is ordered now": nil, "it is on its way": {{ID: "1", Template: "m4"}}} {
+		t.Run(name, func(t *testing.T) {
+			gr := newGroup(g, newKind(g, "m4", "4", "16Gi"))
+			gr.Provisioning, gr.Size = awaited, len(awaited)
+			w := newWorld(t, []Group{gr}, nil, newPendingPods(1, "1", "1Gi"))
+			w.LaunchRequests = []LaunchRequest{wish}
+			d := decideUp(t, w)
+			if v := d.LaunchRequests[0]; !v.PodServed || v.Launched != 0 || v.Missing != 0 {
+				t.Errorf("the verdict is %+v", v)
+			}
+			check.Is(t, 1, launchCounts(d)["web/m4"]+len(awaited))
+		})
+	}
+}
+
+// newPlaceholderGroup returns a group with a selector of placeholder pods.
+func newPlaceholderGroup() *v1alpha1.NodeGroup {
+	return newUnderutilizedGroup(func(g *v1alpha1.NodeGroup) {
+		g.Spec.Drain.PlaceholderPods = &metav1.LabelSelector{MatchLabels: map[string]string{"holds": "room"}}
+	})
+}
+
+// asPlaceholder makes a pod a placeholder that the cluster autoscaler must keep.
+func asPlaceholder(p *corev1.Pod) {
+	priority := int32(-10)
+	p.Labels, p.Spec.Priority = map[string]string{"holds": "room"}, &priority
+	p.Annotations = map[string]string{drainability.SafeToEvict: "false"}
+}
+
+func TestPendingPlaceholderLaunchesAnInstance(t *testing.T) {
+	g := newPlaceholderGroup()
+	w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{newWebNode("a")},
+		[]*corev1.Pod{newPod("x", "a", "3", "1Gi"), newPod("room", "", "3", "1Gi", asPlaceholder)})
+	if got := launchCounts(decideUp(t, w)); got["web/m4"] != 1 {
+		t.Errorf("launches are %v, want an instance for the placeholder", got)
+	}
+}
+
+func TestOnlyThePreemptedPlaceholderLaunchesAnInstance(t *testing.T) {
+	g := newPlaceholderGroup()
+	waits := []*corev1.Pod{newPod("x", "", "3", "1Gi")}
+	w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{newWebNode("a")},
+		append(waits, newPod("room", "a", "3", "1Gi", asPlaceholder)))
+	w.Pods[0].Nominated = "a"
+	if got := launchCounts(decideUp(t, w)); len(got) != 0 {
+		t.Errorf("launches are %v while the scheduler makes room", got)
+	}
+	w = newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{newWebNode("a")},
+		[]*corev1.Pod{newPod("x", "a", "3", "1Gi"), newPod("room", "", "3", "1Gi", asPlaceholder)})
+	d := decideUp(t, w)
+	if got := launchCounts(d); got["web/m4"] != 1 || len(d.Launches[0].Pods) != 1 || d.Launches[0].Pods[0].Name != "room" {
+		t.Errorf("launches are %v, want an instance for the placeholder that has gone", d.Launches)
+	}
+}
+
+// TestPlaceholderNodeStaysUntilPlaceholdersFitElsewhere annotates the placeholders like the chart.
+func TestPlaceholderNodeStaysUntilPlaceholdersFitElsewhere(t *testing.T) {
+	g := newPlaceholderGroup()
+	nodes := []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")}
+	pods := []*corev1.Pod{newPod("room", "a", "3", "1Gi", asPlaceholder), newPod("x", "b", "3", "1Gi")}
+	kinds := newGroup(g, newKind(g, "m4", "4", "16Gi"))
+	w := newWorld(t, []Group{kinds}, nodes, pods)
+	d := decideDown(t, w)["a"]
+	check.Not(t, d.Verdict != nodegroup.Stays || d.Reasons[0].Rule != NoPlace, "the node with the headroom: %s, %v", d.Verdict, d.Reasons)
+	if got := launchCounts(decideUp(t, w)); len(got) != 0 {
+		t.Errorf("launches are %v while all placeholders run", got)
+	}
+	if d := decideDown(t, newWorld(t, []Group{kinds}, append(nodes, newWebNode("c")), pods))["a"]; d.Verdict != nodegroup.Leaves {
+		t.Errorf("with room elsewhere: %s, %v", d.Verdict, d.Reasons)
+	}
+	g.Spec.Drain.PlaceholderPods = nil
+	if d := decideDown(t, newWorld(t, []Group{kinds}, append(nodes, newWebNode("c")), pods))["a"]; d.Verdict != nodegroup.Stays || d.Reasons[0].Rule != Used {
+		t.Errorf("as work that is protected: %s, %v", d.Verdict, d.Reasons)
+	}
+	g.Spec.Drain.PlaceholderPods = &metav1.LabelSelector{}
+	if d := decideDown(t, newWorld(t, []Group{kinds}, append(nodes, newWebNode("c")), pods))["a"]; d.Verdict != nodegroup.Stays || d.Reasons[0].Rule != Used {
+		t.Errorf("with a selector that says nothing: %s, %v", d.Verdict, d.Reasons)
+	}
+}
+
+// TestPodsDoNotWaitForARetiringInstance has an instance within its join timeout with a Node that is not Ready.
+func TestPodsDoNotWaitForARetiringInstance(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*corev1.Node)
+		launch int
+	}{
+		"it stays":                 {func(*corev1.Node) {}, 0},
+		"a person has cordoned it": {func(n *corev1.Node) { n.Spec.Unschedulable = true }, 0},
+		"its notice has cordoned it": {func(n *corev1.Node) {
+			n.Spec.Unschedulable = true
+			n.Annotations = map[string]string{"cordon.slipway.dev/azure-e": `{"owner":"azure-e","since":"2026-01-01T00:00:00Z"}`}
+		}, 1},
+		"it is being deleted": {func(n *corev1.Node) {
+			n.DeletionTimestamp, n.Finalizers = &metav1.Time{Time: start}, []string{"example.com/wait"}
+		}, 1},
+		"another tool removes it": {func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule}}
+		}, 1},
+	} {
+		for _, selected := range []bool{true, false} {
+			of := newNodeGroup("web", 10)
+			g := newGroup(of, newKind(of, "m4", "4", "16Gi"))
+			n := newNode("web", "new", machineResources("4", "16Gi"), c.change)
+			n.CreationTimestamp = metav1.NewTime(start.Add(-time.Minute))
+			n.Status.Conditions[0].Status = corev1.ConditionFalse
+			if !selected {
+				n.Labels[groupLabel] = "none"
+			}
+			g.LaunchedInstances = []LaunchedInstance{{ProvisioningInstance: launch.ProvisioningInstance{ID: "new", Template: "m4"}, Node: n}}
+			d := decideUp(t, newWorld(t, []Group{g}, []*corev1.Node{n}, newPendingPods(1, "3", "1Gi")))
+			if got := launchCounts(d)["web/m4"]; got != c.launch {
+				t.Errorf("%s, selected: %t: %d launched, want %d: %+v", name, selected, got, c.launch, d.Pods)
+			}
+		}
+	}
+}
+
+func TestManyUnreadyNodesPauseLaunches(t *testing.T) {
+	for name, c := range map[string]struct {
+		unready, nodes int
+		limit          UnreadyLimit
+		braked         bool
+	}{
+		"none":                       {0, 10, UnreadyLimit{45, 3}, false},
+		"at the absolute limit":      {3, 4, UnreadyLimit{45, 3}, false},
+		"above the absolute limit":   {4, 4, UnreadyLimit{45, 3}, true},
+		"at the percentage":          {45, 100, UnreadyLimit{45, 3}, false},
+		"above the percentage":       {46, 100, UnreadyLimit{45, 3}, true},
+		"without a limit":            {100, 100, UnreadyLimit{}, false},
+		"all, with a limit of 100 %": {100, 100, UnreadyLimit{100, 0}, false},
+	} {
+		g := newGroup(newNodeGroup("web", 10), newKind(newNodeGroup("web", 10), "m4", "4", "16Gi"))
+		w := newWorld(t, []Group{g}, nil, newPendingPods(1, "1", "1Gi"))
+		w.UnreadyNodes, w.NodeCount, w.UnreadyLimit = c.unready, c.nodes, c.limit
+		d := decideUp(t, w)
+		if braked := len(d.Launches) == 0; braked != c.braked {
+			t.Errorf("%s: paused %t, want %t", name, braked, c.braked)
+		}
+		if r := d.Pods[0].Reasons; c.braked && (r[0].Rule != TooManyUnready || !strings.Contains(r[0].Message, "not Ready")) {
+			t.Errorf("%s: the pod gets %v, want %s", name, r, TooManyUnready)
+		}
+	}
+}
+
+func TestAnotherProcessesSinceAnnotationDoesNotCount(t *testing.T) {
+	for name, c := range map[string]struct {
+		observed time.Duration // ago
+		want     string
+	}{
+		"the node was observed before": {2 * time.Hour, "Due"},
+		"it was observed since":        {time.Minute, "CoolingDown"},
+	} {
+		g := newNodeGroup("web", 10, func(g *v1alpha1.NodeGroup) {
+			g.Spec.ScaleDown = &v1alpha1.ScaleDown{Underutilized: &v1alpha1.UnderutilizedRule{}}
+		})
+		n := newNode("web", "a", machineResources("4", "16Gi"), func(n *corev1.Node) {
+			n.Annotations = map[string]string{UnderutilizedSinceAnnotation: formatTime(start.Add(-time.Hour))}
+		})
+		other := newNode("web", "b", machineResources("4", "16Gi"), func(n *corev1.Node) { n.Labels[groupLabel] = "other" })
+		group := newGroup(g)
+		group.ObservedSince = map[string]time.Time{"a": start.Add(-c.observed)}
+		all := must.Get(DecideScaleDown(newWorld(t, []Group{group}, []*corev1.Node{n, other}, nil)))(t)
+		check.Not(t, len(all) != 1 || string(all[0].Verdict) != c.want, "%s: %+v, want %s", name, all, c.want)
+		if c.want == "CoolingDown" && !all[0].Since.Equal(start) {
+			t.Errorf("%s: it could go since %s, want now", name, all[0].Since)
+		}
+	}
+}
+
+// TestNodeFromTheFutureStopsStartingAfterJoinTimeout sets the clock back by a day after the Node was created.
+func TestNodeFromTheFutureStopsStartingAfterJoinTimeout(t *testing.T) {
+	for observed, arrives := range map[time.Duration]bool{time.Minute: true, time.Hour: false} {
+		g := newGroup(newNodeGroup("web", 10))
+		n := newNode("web", "a", machineResources("4", "16Gi"), func(n *corev1.Node) {
+			n.CreationTimestamp = metav1.NewTime(start.Add(24 * time.Hour))
+			n.Status.Conditions = nil
+		})
+		g.ObservedSince = map[string]time.Time{"a": start.Add(-observed)}
+		if got := g.IsProvisioning(n, start); got != arrives {
+			t.Errorf("observed %s ago: provisioning %t, want %t", observed, got, arrives)
+		}
+	}
 }

@@ -21,11 +21,31 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/retirement"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func inBubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { f(t, t.Context()) })
+}
+
+// withSim runs a test in virtual time with a group of n instances.
+func withSim(t *testing.T, n int, f func(t *testing.T, ctx context.Context, s *sim)) {
+	t.Helper()
+	inBubble(t, func(t *testing.T, ctx context.Context) { f(t, ctx, newSim(t, n)) })
+}
+
+// simOf is withSim for [testing.T.Run].
+func simOf(n int, f func(t *testing.T, ctx context.Context, s *sim)) func(t *testing.T) {
+	return func(t *testing.T) { t.Helper(); withSim(t, n, f) }
+}
+
+// preemptInstance adds a notice to a node and takes its instance away.
+func (s *sim) preemptInstance(t *testing.T, node string) {
+	t.Helper()
+	s.addNotice(t, node, "Preempt")
+	s.evictInstance(t, node)
 }
 
 // expect checks the state of a replacement and the total number of launched instances.
@@ -38,8 +58,7 @@ func (s *sim) expect(t *testing.T, node string, state v1alpha1.ReplacementState,
 }
 
 func TestInstanceIsReplacedWhenGoneIfPodsFitElsewhere(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 3)
+	withSim(t, 3, func(t *testing.T, ctx context.Context, s *sim) {
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, time.Minute)
@@ -47,15 +66,13 @@ func TestInstanceIsReplacedWhenGoneIfPodsFitElsewhere(t *testing.T) {
 		s.evictInstance(t, "vm-0")
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementReady, MachineGone, 1)
-		if r := s.replacementOfNode(t, "vm-0"); r.Instance != "sim://vm-3" || r.Launch == "" {
-			t.Errorf("%+v", r)
-		}
+		r := s.replacementOfNode(t, "vm-0")
+		check.Not(t, r.Instance != "sim://vm-3" || r.Launch == "", "%+v", r)
 	})
 }
 
 func TestUnschedulablePodsReplaceTheInstanceBeforeItGoes(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 3)
+	withSim(t, 3, func(t *testing.T, ctx context.Context, s *sim) {
 		c := s.newController(t)
 		s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		s.addNotice(t, "vm-0", "Preempt")
@@ -64,15 +81,12 @@ func TestUnschedulablePodsReplaceTheInstanceBeforeItGoes(t *testing.T) {
 		s.evictInstance(t, "vm-0")
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementReady, NoRoom, 1)
-		if s.size != 3 {
-			t.Errorf("the group is of %d instances, want 3 as before", s.size)
-		}
+		check.Is(t, 3, s.size)
 	})
 }
 
 func TestI5AtMaxSizeReplacementWaitsUntilInstanceIsGone(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 3)
+	withSim(t, 3, func(t *testing.T, ctx context.Context, s *sim) {
 		three := int32(3)
 		s.group.Spec.MaxSize = &three
 		s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
@@ -87,8 +101,7 @@ func TestI5AtMaxSizeReplacementWaitsUntilInstanceIsGone(t *testing.T) {
 }
 
 func TestInstanceRestoredByTheCloudIsNotReplaced(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 3)
+	withSim(t, 3, func(t *testing.T, ctx context.Context, s *sim) {
 		s.restores = true
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Preempt")
@@ -107,8 +120,7 @@ func TestInstanceRestoredByTheCloudIsNotReplaced(t *testing.T) {
 }
 
 func TestStoppedInstanceIsReplacedAndNotTreatedAsGone(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 2)
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Preempt")
 		stopped := s.machines["vm-0"]
@@ -117,19 +129,15 @@ func TestStoppedInstanceIsReplacedAndNotTreatedAsGone(t *testing.T) {
 		s.setNodeNotReady(t, "vm-0")
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementReady, MachineKept, 1)
-		if s.size != 3 {
-			t.Errorf("the group is of %d instances, want the stopped one and two more", s.size)
-		}
+		check.Is(t, 3, s.size)
 	})
 }
 
 func TestRefusedLaunchIsRepeatedAfterItsBackOff(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 2)
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 		s.refuse = &cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("quota of 20 cores is used up")}
 		c := s.newController(t)
-		s.addNotice(t, "vm-0", "Preempt")
-		s.evictInstance(t, "vm-0")
+		s.preemptInstance(t, "vm-0")
 		for range 4 { // four processes, one after the other
 			s.run(ctx, c, 4*time.Minute+30*time.Second)
 			s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, string(cloud.NoQuota), 0)
@@ -144,9 +152,7 @@ func TestRefusedLaunchIsRepeatedAfterItsBackOff(t *testing.T) {
 		if asked != 3 { // at 0, 5 and 15 minutes
 			t.Errorf("asked %d times in 18 minutes, want 3", asked)
 		}
-		if note := <-s.events.Events; !strings.Contains(note, "ReplacementFailed") || !strings.Contains(note, "NoQuota") {
-			t.Errorf("event %q", note)
-		}
+		check.Contains(t, <-s.events.Events, "ReplacementFailed", "NoQuota")
 		s.mu.Lock()
 		s.refuse = nil
 		s.mu.Unlock()
@@ -166,37 +172,31 @@ func TestLaunchIsRecordedDespiteAConcurrentStatusWrite(t *testing.T) {
 		"accepted": {nil, v1alpha1.ReplacementLaunched, MachineGone, 1},
 		"refused":  {&cloud.RefusedError{Reason: cloud.NoQuota, Err: errors.New("used up")}, v1alpha1.ReplacementWaiting, string(cloud.NoQuota), 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := newSim(t, 2)
-				s.refuse, s.slow = c.refuse, time.Hour
-				p := s.newController(t)
-				s.addNotice(t, "vm-0", "Preempt")
-				s.reconcileAll(ctx, p)
-				s.at = func(moment, request string) error {
-					if moment != "after" || request != "cloud grow" {
-						return nil
-					}
-					rt := s.retirementByNode(t)["vm-0"]
-					rt.Status.Phase = v1alpha1.Cordoned
-					return s.records.Status().Update(ctx, &rt)
+		t.Run(name, simOf(2, func(t *testing.T, ctx context.Context, s *sim) {
+			s.refuse, s.slow = c.refuse, time.Hour
+			p := s.newController(t)
+			s.addNotice(t, "vm-0", "Preempt")
+			s.reconcileAll(ctx, p)
+			s.at = func(moment, request string) error {
+				if moment != "after" || request != "cloud grow" {
+					return nil
 				}
-				s.evictInstance(t, "vm-0")
-				s.reconcileAll(ctx, p)
-				s.reconcileAll(ctx, p)
-				s.expect(t, "vm-0", c.state, c.code, c.grown)
-				if got := s.retirementByNode(t)["vm-0"].Status.Phase; got != v1alpha1.Cordoned {
-					t.Errorf("what the retirement wrote is overwritten: phase %q", got)
-				}
-			})
-		})
+				rt := s.retirementByNode(t)["vm-0"]
+				rt.Status.Phase = v1alpha1.Cordoned
+				return s.records.Status().Update(ctx, &rt)
+			}
+			s.evictInstance(t, "vm-0")
+			s.reconcileAll(ctx, p)
+			s.reconcileAll(ctx, p)
+			s.expect(t, "vm-0", c.state, c.code, c.grown)
+			check.Is(t, v1alpha1.Cordoned, s.retirementByNode(t)["vm-0"].Status.Phase)
+		}))
 	}
 }
 
 // TestLaunchIsKeptWhileItsGroupIsMissing deletes the group while the answer is unknown, and creates it again.
 func TestLaunchIsKeptWhileItsGroupIsMissing(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 2)
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 		s.slow = time.Hour
 		s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		s.addNotice(t, "vm-0", "Preempt")
@@ -220,8 +220,7 @@ func TestLaunchIsKeptWhileItsGroupIsMissing(t *testing.T) {
 
 func TestRebootingInstanceIsReplacedOnlyWhenGone(t *testing.T) {
 	for _, kind := range []string{"Reboot", "Redeploy"} {
-		inBubble(t, func(t *testing.T, ctx context.Context) {
-			s := newSim(t, 3)
+		withSim(t, 3, func(t *testing.T, ctx context.Context, s *sim) {
 			s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
 			c := s.newController(t)
 			s.addNotice(t, "vm-0", kind)
@@ -254,14 +253,11 @@ func TestNoRetirementIsCreatedWithoutAnInstanceToRetire(t *testing.T) {
 			s.changeNode(t, "vm-0", func(n *corev1.Node) { n.Spec.ProviderID = "" })
 		},
 	} {
-		inBubble(t, func(t *testing.T, ctx context.Context) {
-			s := newSim(t, 2)
+		withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 			how(t, s)
 			s.run(ctx, s.newController(t), 10*time.Second)
 			for _, rt := range s.retirementByNode(t) {
-				if rt.Spec.Notice != nil {
-					t.Errorf("%s: there is %s", what, rt.Name)
-				}
+				check.Not(t, rt.Spec.Notice != nil, "%s: there is %s", what, rt.Name)
 			}
 		})
 	}
@@ -287,35 +283,27 @@ func TestNodeWithNoticesIsRequeuedUntilItCanRetire(t *testing.T) {
 			},
 		},
 	} {
-		t.Run(missing, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := newSim(t, 2)
-				s.addNotice(t, "vm-0", "Preempt")
-				c.without(t, s)
-				p := s.newController(t)
-				look := func() time.Duration {
-					result, err := NoticeReconciler{p}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
-					if err != nil {
-						t.Fatal(err)
-					}
-					return result.RequeueAfter
-				}
-				if again := look(); again == 0 || again > time.Minute || s.countNoticeRetirements(t) != 0 {
-					t.Fatalf("reconciled again after %s, with %d records", again, s.countNoticeRetirements(t))
-				}
-				c.with(t, s)
-				if look(); s.countNoticeRetirements(t) != 1 {
-					t.Errorf("%d records, want one", s.countNoticeRetirements(t))
-				}
-			})
-		})
+		t.Run(missing, simOf(2, func(t *testing.T, ctx context.Context, s *sim) {
+			s.addNotice(t, "vm-0", "Preempt")
+			c.without(t, s)
+			p := s.newController(t)
+			look := func() time.Duration {
+				return must.Get(NoticeReconciler{p}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}}))(t).RequeueAfter
+			}
+			if again := look(); again == 0 || again > time.Minute || s.countNoticeRetirements(t) != 0 {
+				t.Fatalf("reconciled again after %s, with %d records", again, s.countNoticeRetirements(t))
+			}
+			c.with(t, s)
+			if look(); s.countNoticeRetirements(t) != 1 {
+				t.Errorf("%d records, want one", s.countNoticeRetirements(t))
+			}
+		}))
 	}
 }
 
 // TestUnansweredNoticeDelaysNoOther has an instance with a Terminate in addition to a Reboot.
 func TestUnansweredNoticeDelaysNoOther(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 2)
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 		s.addNotice(t, "vm-0", "Reboot")
 		s.changeNode(t, "vm-0", func(n *corev1.Node) {
 			n.Annotations["cordon.slipway.dev/azure-e2"] = `{"owner":"azure-e2","since":"2026-01-01T00:00:01Z",` +
@@ -337,8 +325,7 @@ func TestUnansweredNoticeDelaysNoOther(t *testing.T) {
 
 // TestRefusedOverlappingGroupBlocksNoNotice has a younger group that selects the nodes of an older one.
 func TestRefusedOverlappingGroupBlocksNoNotice(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 2)
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 		younger := *s.group.DeepCopy()
 		younger.Name = "younger"
 		younger.Status.Conditions = []metav1.Condition{{
@@ -346,8 +333,7 @@ func TestRefusedOverlappingGroupBlocksNoNotice(t *testing.T) {
 		}}
 		s.beside = []v1alpha1.NodeGroup{younger}
 		c := s.newController(t)
-		s.addNotice(t, "vm-0", "Preempt")
-		s.evictInstance(t, "vm-0")
+		s.preemptInstance(t, "vm-0")
 		s.run(ctx, c, time.Minute)
 		if rt, ok := s.retirementByNode(t)["vm-0"]; !ok || rt.Spec.Group != groupName || s.grown != 1 {
 			t.Errorf("%d records, %d instances launched, want one of each; of group %q", s.countNoticeRetirements(t), s.grown, rt.Spec.Group)
@@ -357,8 +343,7 @@ func TestRefusedOverlappingGroupBlocksNoNotice(t *testing.T) {
 
 // TestNoticeIsRetriedOnceItsGroupIsAccepted has a group that is observed only after the retirement was created.
 func TestNoticeIsRetriedOnceItsGroupIsAccepted(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 2)
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Preempt")
 		s.reconcileAll(ctx, c)
@@ -377,9 +362,7 @@ func TestNoticeIsRetriedOnceItsGroupIsAccepted(t *testing.T) {
 		}
 		s.evictInstance(t, "vm-0")
 		s.run(ctx, c, 5*time.Minute)
-		if s.grown != 1 {
-			t.Errorf("%d instances launched, want 1", s.grown)
-		}
+		check.Is(t, 1, s.grown)
 	})
 }
 
@@ -387,36 +370,26 @@ func TestNoticeIsRetriedOnceItsGroupIsAccepted(t *testing.T) {
 func (s *sim) addRetirement(t *testing.T, node string) {
 	t.Helper()
 	rt := &v1alpha1.NodeRetirement{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Spec: v1alpha1.NodeRetirementSpec{NodeName: node}}
-	if err := s.records.Create(t.Context(), rt); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.records.Create(t.Context(), rt))
 	rt.Status.Phase = v1alpha1.Pending
 	rt.Status.Conditions = []metav1.Condition{{Type: v1alpha1.RetirementAdmitted, Status: metav1.ConditionTrue}}
-	if err := s.records.Status().Update(t.Context(), rt); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.records.Status().Update(t.Context(), rt))
 }
 
 // updateAddedRetirement changes the retirement that [sim.addRetirement] has added.
 func (s *sim) updateAddedRetirement(t *testing.T, how func(*v1alpha1.NodeRetirementStatus)) {
 	t.Helper()
 	rt := &v1alpha1.NodeRetirement{}
-	if err := s.records.Get(t.Context(), client.ObjectKey{Name: "mine"}, rt); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.records.Get(t.Context(), client.ObjectKey{Name: "mine"}, rt))
 	how(&rt.Status)
-	if err := s.records.Status().Update(t.Context(), rt); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.records.Status().Update(t.Context(), rt))
 }
 
 // countNoticeRetirements counts the retirements for notices.
 func (s *sim) countNoticeRetirements(t *testing.T) (n int) {
 	t.Helper()
 	var all v1alpha1.NodeRetirementList
-	if err := s.records.List(t.Context(), &all); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.records.List(t.Context(), &all))
 	for i := range all.Items {
 		if all.Items[i].Spec.Notice != nil {
 			n++
@@ -426,31 +399,23 @@ func (s *sim) countNoticeRetirements(t *testing.T) (n int) {
 }
 
 func TestNoticeIsHandledBesideAPendingRetirement(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 2)
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 		s.addRetirement(t, "vm-0")
 		s.updateAddedRetirement(t, func(m *v1alpha1.NodeRetirementStatus) { m.Conditions = nil })
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, s.newController(t), 10*time.Second)
-		if n := s.countNoticeRetirements(t); n != 1 {
-			t.Errorf("%d records, want one of the notice", n)
-		}
+		check.Is(t, 1, s.countNoticeRetirements(t))
 	})
 }
 
 // TestNodeIsRequeuedWhileItsRetirementIsOpen has a notice that returns before the end of its retirement is written,
 // without an event of the Node. Two retirements end in the same second.
 func TestNodeIsRequeuedWhileItsRetirementIsOpen(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 2)
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Preempt")
 		look := func() time.Duration {
-			result, err := NoticeReconciler{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return result.RequeueAfter
+			return must.Get(NoticeReconciler{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}}))(t).RequeueAfter
 		}
 		for n := range 6 {
 			if made, open := look(), look(); made == 0 || open == 0 || s.countNoticeRetirements(t) != n+1 {
@@ -462,28 +427,22 @@ func TestNodeIsRequeuedWhileItsRetirementIsOpen(t *testing.T) {
 }
 
 func TestNoticeThatOutlastsARetirementIsHandledAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 2)
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 10*time.Second)
 		s.refuseRetirement(t, "vm-0", retirement.AlreadyRetiring)
 		s.addRetirement(t, "vm-0")
 		s.run(ctx, c, time.Minute)
-		if n := s.countNoticeRetirements(t); n != 1 {
-			t.Errorf("while another client retires the node: %d records, want the one", n)
-		}
+		check.Is(t, 1, s.countNoticeRetirements(t))
 		s.updateAddedRetirement(t, func(m *v1alpha1.NodeRetirementStatus) { m.Phase = v1alpha1.Aborted })
 		s.run(ctx, c, time.Minute)
-		if n := s.countNoticeRetirements(t); n != 2 {
-			t.Errorf("once the node was restored: %d records, want another", n)
-		}
+		check.Is(t, 2, s.countNoticeRetirements(t))
 	})
 }
 
 func TestEndedNoticeReplacesNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 2)
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 10*time.Second)
@@ -501,8 +460,7 @@ func (s *sim) endNotice(t *testing.T, node string) {
 }
 
 func TestReturningNoticeIsHandledAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 2)
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 		c := s.newController(t)
 		names := map[string]bool{}
 		for range 3 {
@@ -512,56 +470,47 @@ func TestReturningNoticeIsHandledAgain(t *testing.T) {
 			s.endNotice(t, "vm-0")
 			s.run(ctx, c, 10*time.Second)
 		}
-		if len(names) != 3 {
-			t.Errorf("records %v, want one for each time", names)
-		}
+		check.Is(t, 3, len(names), names)
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 10*time.Second)
 		s.evictInstance(t, "vm-0")
 		s.run(ctx, c, time.Minute)
-		if r := s.waitForOpenRetirement(t, "vm-0").Status.Replacement; r == nil || r.State != v1alpha1.ReplacementReady || s.grown != 1 {
-			t.Errorf("%+v, %d launched; want it replaced", r, s.grown)
-		}
+		r := s.waitForOpenRetirement(t, "vm-0").Status.Replacement
+		check.Not(t, r == nil || r.State != v1alpha1.ReplacementReady || s.grown != 1, "%+v, %d launched; want it replaced", r, s.grown)
 	})
 }
 
 // TestI5FlappingNoticeLaunchesOnce has a node with pods that fit nowhere else.
 func TestI5FlappingNoticeLaunchesOnce(t *testing.T) {
 	for name, slow := range map[string]time.Duration{"and it is there at once": 0, "and it is provisioning for long": 10 * time.Minute} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := newSim(t, 2)
-				s.slow = slow
-				c := s.newController(t)
-				s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
-				for range 5 {
-					s.addNotice(t, "vm-0", "Preempt")
-					s.run(ctx, c, 10*time.Second)
-					s.endNotice(t, "vm-0")
-					s.run(ctx, c, 10*time.Second)
-				}
+		t.Run(name, simOf(2, func(t *testing.T, ctx context.Context, s *sim) {
+			s.slow = slow
+			c := s.newController(t)
+			s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
+			for range 5 {
 				s.addNotice(t, "vm-0", "Preempt")
 				s.run(ctx, c, 10*time.Second)
-				r := s.waitForOpenRetirement(t, "vm-0").Status.Replacement
-				if s.grown != 1 || r == nil || !hasReason(*r, AlreadyReplaced) {
-					t.Fatalf("%d instances launched, want 1; %+v", s.grown, r)
-				}
-				s.evictInstance(t, "vm-0")
-				s.run(ctx, c, 2*time.Hour)
-				if s.grown != 1 || s.size != 2 || len(s.machines) != 2 {
-					t.Errorf("%d launched, the group is of %d instances and has %d, want 2 as before", s.grown, s.size, len(s.machines))
-				}
-				if r := s.waitForOpenRetirement(t, "vm-0").Status.Replacement; r.State != v1alpha1.ReplacementNotNeeded {
-					t.Errorf("%s: %s", r.State, joinMessages(r.Reasons))
-				}
-			})
-		})
+				s.endNotice(t, "vm-0")
+				s.run(ctx, c, 10*time.Second)
+			}
+			s.addNotice(t, "vm-0", "Preempt")
+			s.run(ctx, c, 10*time.Second)
+			r := s.waitForOpenRetirement(t, "vm-0").Status.Replacement
+			must.Not(t, s.grown != 1 || r == nil || !hasReason(*r, AlreadyReplaced), "%d instances launched, want 1; %+v", s.grown, r)
+			s.evictInstance(t, "vm-0")
+			s.run(ctx, c, 2*time.Hour)
+			if s.grown != 1 || s.size != 2 || len(s.machines) != 2 {
+				t.Errorf("%d launched, the group is of %d instances and has %d, want 2 as before", s.grown, s.size, len(s.machines))
+			}
+			if r := s.waitForOpenRetirement(t, "vm-0").Status.Replacement; r.State != v1alpha1.ReplacementNotNeeded {
+				t.Errorf("%s: %s", r.State, joinMessages(r.Reasons))
+			}
+		}))
 	}
 }
 
 func TestInstanceIsReplacedAgainWhenItsReplacementIsGone(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 2)
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 		c := s.newController(t)
 		s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		s.addNotice(t, "vm-0", "Preempt")
@@ -570,29 +519,24 @@ func TestInstanceIsReplacedAgainWhenItsReplacementIsGone(t *testing.T) {
 		s.evictInstance(t, "vm-2") // one more than needed
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 30*time.Second)
-		if r := s.waitForOpenRetirement(t, "vm-0").Status.Replacement; r == nil || r.State != v1alpha1.ReplacementReady || s.grown != 2 {
-			t.Errorf("%+v, %d launched; want one more", r, s.grown)
-		}
+		r := s.waitForOpenRetirement(t, "vm-0").Status.Replacement
+		check.Not(t, r == nil || r.State != v1alpha1.ReplacementReady || s.grown != 2, "%+v, %d launched; want one more", r, s.grown)
 	})
 }
 
 // TestI5ShrunkGroupStaysAtMinSize loses another instance after a replacement of an instance that stayed, so that no
 // instance is surplus.
 func TestI5ShrunkGroupStaysAtMinSize(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 2)
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 		s.group.Spec.MinSize = 2
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 30*time.Second)
 		s.endNotice(t, "vm-0")
 		s.evictInstance(t, "vm-1")
-		if err := s.records.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "vm-1"}}); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, s.records.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "vm-1"}}))
 		s.run(ctx, c, 30*time.Second)
-		s.addNotice(t, "vm-0", "Preempt")
-		s.evictInstance(t, "vm-0")
+		s.preemptInstance(t, "vm-0")
 		s.run(ctx, c, time.Minute)
 		if s.grown != 2 || len(s.machines) != 2 {
 			t.Errorf("%d launched, and the group has %d instances: %+v; want its minimum of 2", s.grown, len(s.machines),
@@ -604,8 +548,7 @@ func TestI5ShrunkGroupStaysAtMinSize(t *testing.T) {
 // TestI5InstancesLostTogetherAreReplacedSeparately has a group that has shrunk since two nodes were replaced. Both
 // nodes leave at once: the first is replaced again, and its instance also serves the second.
 func TestI5InstancesLostTogetherAreReplacedSeparately(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 3)
+	withSim(t, 3, func(t *testing.T, ctx context.Context, s *sim) {
 		s.group.Spec.MinSize = 3
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Preempt")
@@ -613,13 +556,9 @@ func TestI5InstancesLostTogetherAreReplacedSeparately(t *testing.T) {
 		s.run(ctx, c, 30*time.Second)
 		s.endNotice(t, "vm-0")
 		s.endNotice(t, "vm-1")
-		if s.grown != 2 {
-			t.Fatalf("%d launched, want 2", s.grown)
-		}
+		must.Not(t, s.grown != 2, "%d launched, want 2", s.grown)
 		s.evictInstance(t, "vm-2")
-		if err := s.records.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "vm-2"}}); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, s.records.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "vm-2"}}))
 		s.slow = time.Minute
 		s.addNotice(t, "vm-0", "Preempt")
 		s.addNotice(t, "vm-1", "Preempt")
@@ -636,17 +575,14 @@ func TestI5InstancesLostTogetherAreReplacedSeparately(t *testing.T) {
 
 // TestUnreplacedInstanceIsNotCountedAsAReplacement has two nodes that leave together. One of them was replaced before.
 func TestUnreplacedInstanceIsNotCountedAsAReplacement(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 3)
+	withSim(t, 3, func(t *testing.T, ctx context.Context, s *sim) {
 		s.group.Spec.MinSize = 3
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 30*time.Second)
 		s.endNotice(t, "vm-0")
 		s.run(ctx, c, 30*time.Second)
-		if s.grown != 1 {
-			t.Fatalf("%d launched, want 1", s.grown)
-		}
+		must.Not(t, s.grown != 1, "%d launched, want 1", s.grown)
 		s.addNotice(t, "vm-0", "Preempt")
 		s.addNotice(t, "vm-1", "Preempt")
 		s.run(ctx, c, time.Minute)
@@ -661,8 +597,7 @@ func TestUnreplacedInstanceIsNotCountedAsAReplacement(t *testing.T) {
 }
 
 func TestI5TwoNoticesOfOneNodeLaunchOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 2)
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 		c := s.newController(t)
 		s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		s.addNotice(t, "vm-0", "Preempt")
@@ -680,15 +615,12 @@ func TestI5TwoNoticesOfOneNodeLaunchOnce(t *testing.T) {
 
 // TestStaleCacheDoesNotReviveAnEndedNotice has a cache that returns the old Node.
 func TestStaleCacheDoesNotReviveAnEndedNotice(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 2)
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 10*time.Second)
 		was := &corev1.Node{}
-		if err := s.records.Get(ctx, client.ObjectKey{Name: "vm-0"}, was); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, s.records.Get(ctx, client.ObjectKey{Name: "vm-0"}, was))
 		s.endNotice(t, "vm-0")
 		c.options.Client = interceptor.NewClient(s.records, interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
@@ -701,9 +633,8 @@ func TestStaleCacheDoesNotReviveAnEndedNotice(t *testing.T) {
 		})
 		s.run(ctx, c, 10*time.Second)
 		var all v1alpha1.NodeRetirementList
-		if err := s.records.List(ctx, &all); err != nil || len(all.Items) != 1 {
-			t.Errorf("%d records, %v; want the one", len(all.Items), err)
-		}
+		err := s.records.List(ctx, &all)
+		check.Not(t, err != nil || len(all.Items) != 1, "%d records, %v; want the one", len(all.Items), err)
 	})
 }
 
@@ -711,9 +642,7 @@ func TestStaleCacheDoesNotReviveAnEndedNotice(t *testing.T) {
 func (s *sim) waitForOpenRetirement(t *testing.T, node string) v1alpha1.NodeRetirement {
 	t.Helper()
 	var all v1alpha1.NodeRetirementList
-	if err := s.records.List(t.Context(), &all); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.records.List(t.Context(), &all))
 	for _, rt := range all.Items {
 		if rt.Spec.NodeName == node && !rt.Status.Phase.IsFinal() {
 			return rt
@@ -764,8 +693,7 @@ func isWrite(request string) bool {
 // replaceTwo crashes at a write, counted from 1, and returns how many writes there were.
 func replaceTwo(t *testing.T, early bool, at int, moment string) (made int) {
 	t.Helper()
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 3)
+	withSim(t, 3, func(t *testing.T, ctx context.Context, s *sim) {
 		four := int32(4)
 		s.group.Spec.MaxSize, s.slow = &four, 20*time.Second
 		if early {
@@ -793,9 +721,7 @@ func replaceTwo(t *testing.T, early bool, at int, moment string) (made int) {
 					s.at, crashed = func(string, string) error { return nil }, false
 					c = s.newController(t)
 				}
-				if s.size > int(four) {
-					t.Fatalf("I5: the group is of %d instances", s.size)
-				}
+				must.Not(t, s.size > int(four), "I5: the group is of %d instances", s.size)
 			}
 		}
 		s.addNotice(t, "vm-0", "Preempt")
@@ -812,21 +738,17 @@ func replaceTwo(t *testing.T, early bool, at int, moment string) (made int) {
 		if one, two := s.replacementOfNode(t, "vm-0").Instance, s.replacementOfNode(t, "vm-1").Instance; one == two {
 			t.Errorf("both are replaced by %s", one)
 		}
-		if s.size != 3 || len(s.machines) != 3 {
-			t.Errorf("the group is of %d instances and has %d, want 3", s.size, len(s.machines))
-		}
+		check.Not(t, s.size != 3 || len(s.machines) != 3, "the group is of %d instances and has %d, want 3", s.size, len(s.machines))
 	})
 	return made
 }
 
 func TestLostAnswerIsNotLaunchedTwice(t *testing.T) {
 	for what, reached := range map[string]bool{"it reached the cloud": true, "it did not": false} {
-		inBubble(t, func(t *testing.T, ctx context.Context) {
-			s := newSim(t, 2)
+		withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 			s.slow = 30 * time.Second
 			c := s.newController(t)
-			s.addNotice(t, "vm-0", "Preempt")
-			s.evictInstance(t, "vm-0")
+			s.preemptInstance(t, "vm-0")
 			lost := false
 			s.at = func(moment, request string) error {
 				if request == "cloud grow" && !lost && (moment == "after") == reached {
@@ -838,9 +760,8 @@ func TestLostAnswerIsNotLaunchedTwice(t *testing.T) {
 			s.run(ctx, c, 10*time.Minute)
 			s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
 			asked := slices.DeleteFunc(slices.Clone(s.requests), func(r string) bool { return r != "cloud grow" })
-			if want := map[bool]int{true: 1, false: 2}[reached]; len(asked) != want {
-				t.Errorf("%s: the cloud was asked %d times, want %d", what, len(asked), want)
-			}
+			want := map[bool]int{true: 1, false: 2}[reached]
+			check.Not(t, len(asked) != want, "%s: the cloud was asked %d times, want %d", what, len(asked), want)
 		})
 	}
 }
@@ -849,34 +770,29 @@ func TestLostAnswerIsNotLaunchedTwice(t *testing.T) {
 // launch, and an instance that appears meanwhile belongs to another client.
 func TestI5SizeConflictLaunchesOnce(t *testing.T) {
 	for what, others := range map[string]int{"nothing has come": 0, "another has launched a machine": 1} {
-		t.Run(what, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := newSim(t, 2)
-				s.slow = 30 * time.Second
-				c := s.newController(t)
-				s.addNotice(t, "vm-0", "Preempt")
-				s.evictInstance(t, "vm-0")
-				told := false
-				s.at = func(moment, request string) error {
-					if request != "cloud grow" || moment != "before" || told {
-						return nil
-					}
-					told = true
-					s.mu.Lock()
-					defer s.mu.Unlock()
-					for range others {
-						s.size++
-						s.joinInstance()
-					}
-					return &cloud.ThrottledError{RetryAfter: time.Second, Err: errors.New("412 PreconditionFailed")}
+		t.Run(what, simOf(2, func(t *testing.T, ctx context.Context, s *sim) {
+			s.slow = 30 * time.Second
+			c := s.newController(t)
+			s.preemptInstance(t, "vm-0")
+			told := false
+			s.at = func(moment, request string) error {
+				if request != "cloud grow" || moment != "before" || told {
+					return nil
 				}
-				s.run(ctx, c, 10*time.Minute)
-				s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
-				if want := 2 + others; s.size != want || len(s.machines) != want {
-					t.Errorf("the group is of %d instances and has %d, want %d", s.size, len(s.machines), want)
+				told = true
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				for range others {
+					s.size++
+					s.joinInstance()
 				}
-			})
-		})
+				return &cloud.ThrottledError{RetryAfter: time.Second, Err: errors.New("412 PreconditionFailed")}
+			}
+			s.run(ctx, c, 10*time.Minute)
+			s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
+			want := 2 + others
+			check.Not(t, s.size != want || len(s.machines) != want, "the group is of %d instances and has %d, want %d", s.size, len(s.machines), want)
+		}))
 	}
 }
 
@@ -885,49 +801,37 @@ func (s *sim) refuseRetirement(t *testing.T, node, code string) {
 	rt, now := s.waitForOpenRetirement(t, node), metav1.Now()
 	rt.Status.Phase, rt.Status.Times.Finished = v1alpha1.Refused, &now
 	rt.Status.Reasons = []v1alpha1.RetirementReason{{Code: code}}
-	if err := s.records.Status().Update(t.Context(), &rt); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.records.Status().Update(t.Context(), &rt))
 }
 
 func TestEndedRetirementReplacesOnlyAGoneInstance(t *testing.T) {
 	for _, code := range []string{retirement.NotConfirmed, retirement.BeingRemoved, retirement.SeveralGroups} {
-		t.Run(code, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := newSim(t, 2)
-				c := s.newController(t)
-				s.addNotice(t, "vm-0", "Preempt")
-				s.run(ctx, c, 10*time.Second)
-				s.refuseRetirement(t, "vm-0", code)
-				s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
-				s.run(ctx, c, 10*time.Minute)
-				s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, RetirementEnded, 0)
-				s.evictInstance(t, "vm-0")
-				s.run(ctx, c, time.Minute)
-				s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
-			})
-		})
+		t.Run(code, simOf(2, func(t *testing.T, ctx context.Context, s *sim) {
+			c := s.newController(t)
+			s.addNotice(t, "vm-0", "Preempt")
+			s.run(ctx, c, 10*time.Second)
+			s.refuseRetirement(t, "vm-0", code)
+			s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
+			s.run(ctx, c, 10*time.Minute)
+			s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, RetirementEnded, 0)
+			s.evictInstance(t, "vm-0")
+			s.run(ctx, c, time.Minute)
+			s.expect(t, "vm-0", v1alpha1.ReplacementReady, "", 1)
+		}))
 	}
 }
 
 // TestReRegisteredNodeDoesNotStandForTheOldOne has a cluster without room for the node's pods.
 func TestReRegisteredNodeDoesNotStandForTheOldOne(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 2)
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Preempt")
 		s.run(ctx, c, 10*time.Second)
 		node := &corev1.Node{}
-		if err := s.records.Get(ctx, client.ObjectKey{Name: "vm-0"}, node); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.records.Delete(ctx, node); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, s.records.Get(ctx, client.ObjectKey{Name: "vm-0"}, node))
+		must.NoError(t, s.records.Delete(ctx, node))
 		node.UID, node.ResourceVersion, node.Annotations = "uid-anew", "", nil
-		if err := s.records.Create(ctx, node); err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, s.records.Create(ctx, node))
 		s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, "", 0)
@@ -942,38 +846,34 @@ func TestUnacceptedGroupGetsNoReplacement(t *testing.T) {
 		Type: v1alpha1.GroupAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.OverlapsGroup, Message: "overlaps with another",
 	}}
 	for name, before := range map[string]bool{"refused before the notice": true, "refused after it": false} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, ctx context.Context) {
-				s := newSim(t, 2)
-				c := s.newController(t)
-				if before {
-					s.group.Status.Conditions = refused
-				}
-				s.addNotice(t, "vm-0", "Preempt")
-				s.run(ctx, c, 10*time.Second)
+		t.Run(name, simOf(2, func(t *testing.T, ctx context.Context, s *sim) {
+			c := s.newController(t)
+			if before {
 				s.group.Status.Conditions = refused
-				s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
-				s.run(ctx, c, time.Minute)
-				if before {
-					result, err := NoticeReconciler{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
-					if len(s.retirementByNode(t)) > 0 || err != nil || result.RequeueAfter == 0 || s.grown > 0 {
-						t.Errorf("%+v, %v, retirements %+v, %d launched; want none, and another reconcile", result, err, s.retirementByNode(t), s.grown)
-					}
-				} else {
-					s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, GroupNotAccepted, 0)
+			}
+			s.addNotice(t, "vm-0", "Preempt")
+			s.run(ctx, c, 10*time.Second)
+			s.group.Status.Conditions = refused
+			s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
+			s.run(ctx, c, time.Minute)
+			if before {
+				result, err := NoticeReconciler{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
+				if len(s.retirementByNode(t)) > 0 || err != nil || result.RequeueAfter == 0 || s.grown > 0 {
+					t.Errorf("%+v, %v, retirements %+v, %d launched; want none, and another reconcile", result, err, s.retirementByNode(t), s.grown)
 				}
-				s.group.Status.Conditions = nil
-				s.run(ctx, c, time.Minute)
-				s.expect(t, "vm-0", v1alpha1.ReplacementReady, NoRoom, 1)
-			})
-		})
+			} else {
+				s.expect(t, "vm-0", v1alpha1.ReplacementWaiting, GroupNotAccepted, 0)
+			}
+			s.group.Status.Conditions = nil
+			s.run(ctx, c, time.Minute)
+			s.expect(t, "vm-0", v1alpha1.ReplacementReady, NoRoom, 1)
+		}))
 	}
 }
 
 // TestReplaceNeverNeedsNoLaunchRecord has a process that cannot write the launches of a group of a file.
 func TestReplaceNeverNeedsNoLaunchRecord(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 2)
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 		s.group.Spec.Replacement = v1alpha1.ReplaceNever
 		c := s.newController(t)
 		c.options.Launches = launch.NewRecord(s.newClient(), s.newClient())
@@ -985,13 +885,16 @@ func TestReplaceNeverNeedsNoLaunchRecord(t *testing.T) {
 
 // TestInstanceIsReplacedWithUnknownTemplates has a group with spec.scaleUp in a cloud that does not list its templates.
 func TestInstanceIsReplacedWithUnknownTemplates(t *testing.T) {
-	inBubble(t, func(t *testing.T, ctx context.Context) {
-		s := newSim(t, 2)
+	withSim(t, 2, func(t *testing.T, ctx context.Context, s *sim) {
 		s.group.Spec.ScaleUp = &v1alpha1.ScaleUp{}
 		c := s.newController(t)
-		s.addNotice(t, "vm-0", "Preempt")
-		s.evictInstance(t, "vm-0")
+		s.preemptInstance(t, "vm-0")
 		s.run(ctx, c, time.Minute)
 		s.expect(t, "vm-0", v1alpha1.ReplacementLaunched, MachineGone, 1)
 	})
+}
+
+// inBubbleRun is inBubble for [testing.T.Run].
+func inBubbleRun(f func(t *testing.T, ctx context.Context)) func(t *testing.T) {
+	return func(t *testing.T) { t.Helper(); inBubble(t, f) }
 }

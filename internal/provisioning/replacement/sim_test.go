@@ -26,6 +26,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/retirement"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 // sim is an API server and a cloud in memory. A test can intercept every request.
@@ -60,10 +61,7 @@ var kinds = sync.OnceValues(func() (*runtime.Scheme, error) {
 
 func newSim(t *testing.T, machines int) *sim {
 	t.Helper()
-	scheme, err := kinds()
-	if err != nil {
-		t.Fatal(err)
-	}
+	scheme := must.Get(kinds())(t)
 	s := &sim{machines: map[string]cloud.Instance{}, at: func(string, string) error { return nil }, events: events.NewFakeRecorder(1000)}
 	s.records = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.NodeRetirement{}, &v1alpha1.NodeGroup{}).
 		WithIndex(&v1alpha1.NodeRetirement{}, retirement.NodeNameField, func(o client.Object) []string {
@@ -124,9 +122,7 @@ func (s *sim) changeNode(t *testing.T, node string, how func(*corev1.Node)) {
 			err = s.records.Status().Update(t.Context(), n)
 		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, err)
 }
 
 // evictInstance removes an instance, as its cloud does.
@@ -281,10 +277,7 @@ func (s *sim) Status(context.Context, cloud.Operation) (out cloud.OperationStatu
 // newController returns the controller of a new manager process.
 func (s *sim) newController(t *testing.T) *Controller {
 	t.Helper()
-	metrics, err := NewMetrics(prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := must.Get(NewMetrics(prometheus.NewRegistry()))(t)
 	return New(Options{
 		Client: s.newClient(), APIReader: s.newClient(), Groups: s, Selector: labels.Everything(), Clouds: map[string]cloud.Provider{"sim": s}, Launches: launch.NewRecord(s.newClient(), s.newClient()).UseConfigMaps(s.newClient(), "slipway"),
 		Placement: s, Events: s.events, Metrics: metrics, ReportCall: func(string, string, error) {}, Log: slog.New(slog.DiscardHandler),
@@ -319,9 +312,7 @@ func (s *sim) run(ctx context.Context, c *Controller, during time.Duration) {
 func (s *sim) listRetirements(t *testing.T) []v1alpha1.NodeRetirement {
 	t.Helper()
 	var all v1alpha1.NodeRetirementList
-	if err := s.records.List(t.Context(), &all); err != nil {
-		t.Fatal(err)
-	}
+	must.NoError(t, s.records.List(t.Context(), &all))
 	return all.Items
 }
 

@@ -2,7 +2,6 @@ package disruptionbudget_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 	_ "time/tzdata" // the time zones, on any machine
@@ -14,6 +13,8 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/retirement/disruptionbudget"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
 func nodes(total, unavailable, leaving int) []disruptionbudget.Node {
@@ -32,11 +33,7 @@ func nodes(total, unavailable, leaving int) []disruptionbudget.Node {
 
 func at(t *testing.T, s string) time.Time {
 	t.Helper()
-	moment, err := time.Parse(time.RFC3339, s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return moment
+	return must.Get(time.Parse(time.RFC3339, s))(t)
 }
 
 func of(nodes string) v1alpha1.DisruptionBudget {
@@ -82,12 +79,8 @@ func TestI5BudgetCountsWhatOthersMakeUnavailable(t *testing.T) {
 				Group: &v1alpha1.NodeGroupSpec{MinSize: tt.minimum, DisruptionBudgets: tt.budgets},
 				Nodes: tt.nodes, Target: "n0", Reason: v1alpha1.Requested, Now: at(t, tt.now),
 			})
-			if v.Code != tt.code {
-				t.Errorf("%q: %s; want %q", v.Code, v.Message, tt.code)
-			}
-			if !v.IsAllowed() && v.Message == "" {
-				t.Error("forbidden without a word")
-			}
+			check.Not(t, v.Code != tt.code, "%q: %s; want %q", v.Code, v.Message, tt.code)
+			check.Not(t, !v.IsAllowed() && v.Message == "", "forbidden without a word")
 		})
 	}
 }
@@ -114,9 +107,7 @@ func TestI10InvalidBudgetFieldIsNamed(t *testing.T) {
 		`disruptionBudgets[1].nodes: "-1"`:              {Nodes: intstr.FromInt32(-1)},
 	} {
 		err := disruptionbudget.ValidateBudgets([]v1alpha1.DisruptionBudget{of("1"), b}, time.Now())
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %s", err, want)
-		}
+		check.ErrorContains(t, err, want)
 	}
 }
 
@@ -158,9 +149,7 @@ func TestI5AnyAdmissionOrderRespectsLimits(t *testing.T) {
 		}
 		now := time.Now()
 		limit, _, err := disruptionbudget.MaxUnavailable(group.DisruptionBudgets, total, v1alpha1.Idle, now)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.NoError(t, err)
 		for _, i := range rapid.Permutation(indices(total)).Draw(t, "order") {
 			v := disruptionbudget.CheckDisruption(disruptionbudget.Query{Group: group, Nodes: all, Target: all[i].Name, Reason: v1alpha1.Idle, Now: now})
 			if v.IsAllowed() {
@@ -176,12 +165,8 @@ func TestI5AnyAdmissionOrderRespectsLimits(t *testing.T) {
 				stay++
 			}
 		}
-		if unavailable > max(limit, before) {
-			t.Fatalf("%d of %d unavailable, %d before, limit %d", unavailable, total, before, limit)
-		}
-		if stay < int(group.MinSize) {
-			t.Fatalf("%d remain, minSize %d", stay, group.MinSize)
-		}
+		must.Not(t, unavailable > max(limit, before), "%d of %d unavailable, %d before, limit %d", unavailable, total, before, limit)
+		must.Not(t, stay < int(group.MinSize), "%d remain, minSize %d", stay, group.MinSize)
 	})
 }
 
@@ -199,8 +184,7 @@ func FuzzOpen(f *testing.F) {
 	f.Add("* * 31 2 *", int64(time.Hour), "UTC", int64(1<<33))
 	f.Fuzz(func(t *testing.T, schedule string, duration int64, zone string, now int64) {
 		b := v1alpha1.DisruptionBudget{Schedule: schedule, Duration: &metav1.Duration{Duration: time.Duration(duration)}, TimeZone: zone}
-		if open, err := disruptionbudget.IsBudgetActive(b, time.Unix(now%(1<<34), 0)); open && err != nil {
-			t.Errorf("open, with the error %v", err)
-		}
+		open, err := disruptionbudget.IsBudgetActive(b, time.Unix(now%(1<<34), 0))
+		check.Not(t, open && err != nil, "open, with the error %v", err)
 	})
 }

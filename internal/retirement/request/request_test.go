@@ -7,21 +7,19 @@ import (
 	"k8s.io/apimachinery/pkg/api/validation"
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
 func TestNameDependsOnRetiredNode(t *testing.T) {
 	for _, node := range []string{"aks-ci-1", strings.Repeat("n", 253), strings.Repeat("n", 238) + "." + strings.Repeat("n", 14)} {
 		name := NewName(node, "idle", "uid", 17, "")
-		if faults := validation.NameIsDNSSubdomain(name, false); len(faults) > 0 || name != NewName(node, "idle", "uid", 17, "") {
-			t.Errorf("%s: %v", name, faults)
-		}
+		faults := validation.NameIsDNSSubdomain(name, false)
+		check.Not(t, len(faults) > 0 || name != NewName(node, "idle", "uid", 17, ""), "%s: %v", name, faults)
 		for what, other := range map[string]string{
 			"a later time": NewName(node, "idle", "uid", 18, ""), "a second try": NewName(node, "idle", "uid", 17, "first"),
 			"another node of the name": NewName(node, "idle", "diu", 17, ""), "another rule": NewName(node, "ghost", "uid", 17, ""),
 		} {
-			if other == name {
-				t.Errorf("%s has the same name: %s", what, name)
-			}
+			check.Not(t, other == name, "%s has the same name: %s", what, name)
 		}
 	}
 }
@@ -29,9 +27,7 @@ func TestNameDependsOnRetiredNode(t *testing.T) {
 func TestRequestWithoutNameUsesNodeName(t *testing.T) {
 	set := map[string]string{"group": "ci"}
 	rt := New(Request{Labels: set, Spec: v1alpha1.NodeRetirementSpec{NodeName: "a", NodeUID: "uid"}})
-	if rt.GenerateName != "a-" || len(rt.Finalizers) != 0 || rt.Spec.NodeUID != "uid" {
-		t.Errorf("%+v", rt)
-	}
+	check.Not(t, rt.GenerateName != "a-" || len(rt.Finalizers) != 0 || rt.Spec.NodeUID != "uid", "%+v", rt)
 	if rt.Labels["group"] = "other"; set["group"] != "ci" {
 		t.Error("the labels are shared with the group's")
 	}

@@ -2,6 +2,7 @@
 package check
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,11 +22,38 @@ func Equal(t T, want, got any, opts ...cmp.Option) {
 	}
 }
 
-// Is reports an error with got if want and got are not equal by ==.
-func Is[V comparable](t T, want, got V) {
+// Is reports an error with got if want and got are not equal by ==. It prints the context too, such as the row of a table.
+func Is[V comparable](t T, want, got V, context ...any) {
 	t.Helper()
 	if got != want {
+		if len(context) > 0 {
+			t.Errorf("%s", fmt.Sprint(context...))
+		}
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// Len reports an error with got if it has another number of elements.
+func Len[E any](t T, want int, got []E) {
+	t.Helper()
+	if len(got) != want {
+		t.Errorf("got %d, want %d: %+v", len(got), want, got)
+	}
+}
+
+// Not reports an error in the given format if wrong is true. It evaluates its arguments in every case.
+func Not(t T, wrong bool, format string, args ...any) {
+	t.Helper()
+	if wrong {
+		t.Errorf(format, args...)
+	}
+}
+
+// NoError reports an error if err is not nil.
+func NoError(t T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("got the error %v, want none", err)
 	}
 }
 

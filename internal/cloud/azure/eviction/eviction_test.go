@@ -21,9 +21,7 @@ func TestTargetIsParsedFromProviderID(t *testing.T) {
 		singleVM:   {"S", "G", "", "web-1"},
 	} {
 		got, err := ParseProviderID(id)
-		if err != nil || got != want {
-			t.Errorf("%s: %+v, %v; want %+v", id, got, err, want)
-		}
+		check.Not(t, err != nil || got != want, "%s: %+v, %v; want %+v", id, got, err, want)
 	}
 	for _, id := range []string{"", "aws:///eu-1/i-0", strings.TrimSuffix(singleVM, "/web-1"), inScaleSet + "/disks"} {
 		if got, err := ParseProviderID(id); err == nil {
@@ -37,9 +35,7 @@ func FuzzProviderID(f *testing.F) {
 	f.Add(singleVM)
 	f.Fuzz(func(t *testing.T, id string) {
 		target, err := ParseProviderID(id)
-		if err == nil && (target.Subscription == "" || target.ResourceGroup == "" || target.Name == "") {
-			t.Errorf("%q: %+v has an empty part", id, target)
-		}
+		check.Not(t, err == nil && (target.Subscription == "" || target.ResourceGroup == "" || target.Name == ""), "%q: %+v has an empty part", id, target)
 	})
 }
 
@@ -47,9 +43,7 @@ func TestRequestNamesTheInstance(t *testing.T) {
 	var got []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got = append(got, r.Method+" "+r.URL.Path)
-		if r.URL.Query().Get("api-version") == "" {
-			t.Errorf("%s: no api-version", r.URL)
-		}
+		check.Not(t, r.URL.Query().Get("api-version") == "", "%s: no api-version", r.URL)
 		w.WriteHeader(http.StatusNoContent)
 	}))
 	defer server.Close()
@@ -58,9 +52,7 @@ func TestRequestNamesTheInstance(t *testing.T) {
 	for _, id := range []string{inScaleSet, singleVM} {
 		target, err := ParseProviderID(id)
 		must.NoError(t, err)
-		if err := s.Simulate(t.Context(), target); err != nil {
-			t.Error(err)
-		}
+		check.NoError(t, s.Simulate(t.Context(), target))
 	}
 	const group = "POST /subscriptions/S/resourceGroups/G/providers/Microsoft.Compute/"
 	want := []string{

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/cloud/cloudpool/wire"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -83,13 +84,10 @@ func TestPoolAndSizeAreParsed(t *testing.T) {
 	if err != nil || !pool.Timestamp.Equal(at) || len(pool.Machines) != 1 || pool.Machines[0].ID != "i-1" || pool.Machines[0].State != wire.Running {
 		t.Errorf("%+v, %v", pool, err)
 	}
-	if m := pool.Machines[0]; !m.IsActive() || m.IsEvictable() {
-		t.Error("a machine without membershipStatus is active and not evictable")
-	}
+	m := pool.Machines[0]
+	check.Not(t, !m.IsActive() || m.IsEvictable(), "a machine without membershipStatus is active and not evictable")
 	size, err := c.Size(t.Context())
-	if err != nil || size.Desired != 3 || size.Allocated != 2 || size.Active != 1 || !size.Timestamp.Equal(at) {
-		t.Errorf("%+v, %v", size, err)
-	}
+	check.Not(t, err != nil || size.Desired != 3 || size.Allocated != 2 || size.Active != 1 || !size.Timestamp.Equal(at), "%+v, %v", size, err)
 }
 
 // Regression test: kubeaware-cloudpool-proxy drained a node and then received a 404.
@@ -100,12 +98,8 @@ func TestPoolPathSelectsThePool(t *testing.T) {
 			raw, _ := io.ReadAll(r.Body)
 			got, body = r.Method+" "+r.URL.Path, string(raw)
 		})
-		if err := c.Terminate(t.Context(), wire.Removal{MachineID: "i-1", Decrement: true}); err != nil {
-			t.Error(err)
-		}
-		if got != "POST "+want || body != `{"machineId":"i-1","decrementDesiredSize":true}` {
-			t.Errorf("%s %s, want %s", got, body, want)
-		}
+		check.NoError(t, c.Terminate(t.Context(), wire.Removal{MachineID: "i-1", Decrement: true}))
+		check.Not(t, got != "POST "+want || body != `{"machineId":"i-1","decrementDesiredSize":true}`, "%s %s, want %s", got, body, want)
 	}
 }
 
@@ -133,9 +127,7 @@ func TestServerErrorMessageIsKept(t *testing.T) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		fmt.Fprint(w, "<html>Log in</html>")
 	})
-	if err := page.SetDesiredSize(t.Context(), 3); err == nil {
-		t.Error("a web page was accepted as success")
-	}
+	check.ErrorContains(t, page.SetDesiredSize(t.Context(), 3))
 }
 
 func TestRequestEndsWithItsContext(t *testing.T) {
@@ -149,9 +141,8 @@ func TestRequestEndsWithItsContext(t *testing.T) {
 		<-asked
 		leave()
 	}()
-	if _, err := c.Pool(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
+	_, err := c.Pool(ctx)
+	check.Not(t, !errors.Is(err, context.Canceled), "%v", err)
 }
 
 func FuzzPoolResponse(f *testing.F) {
@@ -177,4 +168,52 @@ type fixedResponse []byte
 // Do implements wire.Doer.
 func (a fixedResponse) Do(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Request: r, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(string(a)))}, nil
+}
+
+// These tests are named after faults of kubeaware-cloudpool-proxy. Package kubeaware has the whole list.
+
+func TestFaultSuccessOtherThan200IsAFailure(t *testing.T) {
+	for _, code := range []int{http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusNoContent} {
+		c := newTestClient(t, "", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
+		for what, err := range map[string]error{
+			"size":       c.SetDesiredSize(t.Context(), 3),
+			"terminate":  c.Terminate(t.Context(), wire.Removal{MachineID: "m"}),
+			"detach":     c.Detach(t.Context(), wire.Removal{MachineID: "m"}),
+			"membership": c.SetMembershipStatus(t.Context(), wire.SetMembershipStatus{MachineID: "m"}),
+		} {
+			check.Not(t, err != nil, "%s, answered %d: %v", what, code, err)
+		}
+	}
+}
+
+func TestFaultOwnRequestsAreForwardedForNobody(t *testing.T) {
+	seen := make(chan http.Header, 1)
+	c := newTestClient(t, "", func(_ http.ResponseWriter, r *http.Request) { seen <- r.Header })
+	must.NoError(t, c.SetDesiredSize(t.Context(), 3))
+	h := <-seen
+	check.Not(t, h.Values("X-Forwarded-For") != nil, "X-Forwarded-For is %q, want no such header", h.Values("X-Forwarded-For"))
+}
+
+// TestOnlyServer404MeansNotMember: a 404 of a proxy or of a read request does not count.
+func TestOnlyServer404MeansNotMember(t *testing.T) {
+	for name, c := range map[string]struct {
+		code   int
+		answer string
+		want   bool
+	}{
+		"the server":         {404, `{"message":"unrecognized machine","detail":""}`, true},
+		"an ingress":         {404, "default backend - 404", false},
+		"a 404 of its cloud": {500, `{"message":"cloud: 404 Not Found: no such region","detail":""}`, false},
+	} {
+		client := newTestClient(t, "", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(c.code)
+			fmt.Fprint(w, c.answer)
+		})
+		if err := client.Terminate(t.Context(), wire.Removal{MachineID: "m"}); err == nil || wire.ContainsNotMember(err.Error()) != c.want {
+			t.Errorf("%s: %v: no member: %t, want %t", name, err, !c.want, c.want)
+		}
+		if _, err := client.Pool(t.Context()); err == nil || wire.ContainsNotMember(err.Error()) {
+			t.Errorf("%s, reading the pool: %v; want no statement about a machine", name, err)
+		}
+	}
 }

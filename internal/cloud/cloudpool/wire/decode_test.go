@@ -3,6 +3,8 @@ package wire
 import (
 	"errors"
 	"testing"
+
+	"github.com/slipway-dev/slipway/internal/testing/check"
 )
 
 func FuzzDecode(f *testing.F) {
@@ -11,9 +13,8 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		s, err := DecodeSetDesiredSize(raw)
-		if _, bad := errors.AsType[*BadRequestError](err); err == nil && s.DesiredSize < 0 || err != nil && !bad {
-			t.Errorf("%q: %+v, %v", raw, s, err)
-		}
+		_, bad := errors.AsType[*BadRequestError](err)
+		check.Not(t, err == nil && s.DesiredSize < 0 || err != nil && !bad, "%q: %+v, %v", raw, s, err)
 		for _, decode := range []func([]byte) (Removal, error){DecodeTerminate, DecodeDetach} {
 			if r, err := decode(raw); err == nil && r.MachineID == "" {
 				t.Errorf("%q: %+v", raw, r)

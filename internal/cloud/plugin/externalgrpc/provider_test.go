@@ -13,6 +13,7 @@ import (
 
 	pb "github.com/slipway-dev/slipway/api/externalgrpc/v1"
 	"github.com/slipway-dev/slipway/internal/cloud"
+	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
@@ -97,21 +98,16 @@ func TestUndeliveredDeletionIsRetried(t *testing.T) {
 			p := s.newProvider(t)
 			defer p.Close() //nolint:errcheck // it never connected
 			op, err := p.Delete(t.Context(), "rack://a/1")
-			if lost := test.after > 0; lost != (err == nil) {
-				t.Fatalf("Delete: %+v, %v", op, err)
-			}
+			lost := test.after > 0
+			must.Not(t, lost != (err == nil), "Delete: %+v, %v", op, err)
 			for time.Since(op.Started) < test.after-time.Minute {
-				if _, err := p.Delete(t.Context(), "rack://a/1"); err != nil {
-					t.Fatal(err)
-				}
+				must.NoError(t, check.Err(p.Delete(t.Context(), "rack://a/1")))
 				if st, err := p.Status(t.Context(), op); err != nil || st.Done {
 					t.Fatalf("after %s: %+v, %v", time.Since(op.Started), st, err)
 				}
 				time.Sleep(time.Minute)
 			}
-			if s.deletionRequests != 1 {
-				t.Errorf("within %s there were %d requests", test.after, s.deletionRequests)
-			}
+			check.Is(t, 1, s.deletionRequests, test.after)
 			time.Sleep(2 * time.Minute)
 			if test.after > 0 {
 				if st, err := p.Status(t.Context(), op); err != nil || !st.Done || st.Err == nil || !strings.Contains(st.Err.Error(), "NodeGroupDeleteNodes: ") {

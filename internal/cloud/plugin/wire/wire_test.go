@@ -64,9 +64,8 @@ func TestInstanceRoundTrips(t *testing.T) {
 			PreviousProviderID: anyText.Draw(t, "former"),
 		}
 		got, err := wire.ToInstance(roundTrip(t, wire.FromInstance(want), &pluginv1.Instance{}))
-		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" || err != nil {
-			t.Fatalf("%v\n%s", err, diff)
-		}
+		diff := cmp.Diff(want, got, cmpopts.EquateEmpty())
+		must.Not(t, diff != "" || err != nil, "%v\n%s", err, diff)
 	})
 }
 
@@ -88,9 +87,8 @@ func TestI4EveryInstanceFieldRoundTrips(t *testing.T) {
 		}
 	}
 	got, err := wire.ToInstance(roundTrip(t, wire.FromInstance(want), &pluginv1.Instance{}))
-	if diff := cmp.Diff(want, got); diff != "" || err != nil {
-		t.Fatalf("%v\n%s", err, diff)
-	}
+	diff := cmp.Diff(want, got)
+	must.Not(t, diff != "" || err != nil, "%v\n%s", err, diff)
 }
 
 func TestErrorRoundTrips(t *testing.T) {
@@ -107,16 +105,12 @@ func TestErrorRoundTrips(t *testing.T) {
 		}
 		sent := status.Convert(wire.ToStatus(want)).Proto()
 		got, answered := wire.FromStatus(status.ErrorProto(roundTrip(t, sent, status.New(codes.OK, "").Proto())))
-		if !answered {
-			t.Fatalf("%v is not the plugin's own error", got)
-		}
+		must.Not(t, !answered, "%v is not the plugin's own error", got)
 		if cloud.IsNotFound(got) != cloud.IsNotFound(want) || cloud.RefusalOf(got) != cloud.RefusalOf(want) || cloud.IsThrottled(got) != cloud.IsThrottled(want) {
 			t.Fatalf("%#v arrives as %#v", want, got)
 		}
 		var asked, told *cloud.ThrottledError
-		if errors.As(want, &asked) && (!errors.As(got, &told) || asked.RetryAfter != told.RetryAfter) {
-			t.Fatalf("%v arrives as %v", want, got)
-		}
+		must.Not(t, errors.As(want, &asked) && (!errors.As(got, &told) || asked.RetryAfter != told.RetryAfter), "%v arrives as %v", want, got)
 		if text := want.Error(); text != "" && len(text) <= 2048 && got.Error() != text {
 			t.Fatalf("%q arrives as %q", text, got.Error())
 		}
@@ -147,9 +141,8 @@ func TestTemplateRoundTripsOrIsRefused(t *testing.T) {
 		Labels:   map[string]string{"a": "b"}, Taints: []corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectNoExecute}}, Cost: 1.5,
 	}}
 	got, err := wire.ToTemplate(roundTrip(t, wire.FromTemplate(want), &pluginv1.Template{}))
-	if diff := cmp.Diff(want, got); diff != "" || err != nil {
-		t.Errorf("%v\n%s", err, diff)
-	}
+	diff := cmp.Diff(want, got)
+	check.Not(t, diff != "" || err != nil, "%v\n%s", err, diff)
 	for says, m := range map[string]*pluginv1.Template{
 		"name is empty":     {},
 		"cost: -1":          {Name: "a", Cost: -1},

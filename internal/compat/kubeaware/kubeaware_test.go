@@ -20,6 +20,74 @@ import (
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
+// The known faults of kubeaware-cloudpool-proxy and their regression tests. Tests of its configuration are here, the others in
+// the packages below. e2e is dev/e2e/cloudpool.
+//
+//	fault                                              package              test
+//	a panic leaves the mutex locked                    internal/cloudpool   TestFaultPanicLeavesPoolLocked
+//	an owner without "controller" causes a panic       internal/placement   TestRulesBlockNodeRemoval
+//	nodes without allocatable cause a panic            internal/placement   TestRulesBlockNodeRemoval
+//	machines and nodes are paired by external ID only  internal/cloudpool   TestPairingIsUnambiguousOrMissing
+//	without external IDs nothing is checked            internal/cloudpool   TestFaultNodesWithoutExternalIDsAreUnguarded
+//	PDBs are read in policy/v1beta1                    internal/cloudpool   TestFaultPDBsAreReadInRemovedVersion
+//	a trailing slash bypasses the checks               internal/cloudpool   TestAmbiguousPathsMapToActions
+//	                                                   internal/cloudpool   TestEvasivePathIsChecked
+//	                                                   internal/cloudpool   TestRandomPathIsChecked
+//	the query is dropped                               internal/cloudpool   TestForwardedRequestArrivesUnchanged
+//	an encoded path is decoded                         internal/cloudpool   TestForwardedRequestArrivesUnchanged
+//	hop-by-hop headers are forwarded                   internal/cloudpool   TestForwardedRequestArrivesUnchanged
+//	an error is appended to half an answer             internal/cloudpool   TestServerFaultsAreForwardedOrReported
+//	redirects are followed                             internal/cloudpool   TestServerFaultsAreForwardedOrReported
+//	                                                   internal/cloud/cloudpool/wire
+//	                                                                        TestI7MalformedResponseIsNotAnEmptyPool
+//	the reason for "not evictable" is inverted         internal/cloudpool   TestProtectedMachinesStayAndCount
+//	a failed termination is blamed on Kubernetes       internal/cloudpool   TestFailedTerminationIsReported
+//	                                                   e2e                  TestI7InvalidResponseToChangeIsRetried
+//	errors of the backend say "backend: backend:"      here                 TestFaultBackendErrorIsReportedTwice
+//	a numeric timeout causes a panic                   here                 TestFaultNumericTimeoutPanics
+//	a % in the backend's message is mangled            internal/cloudpool   TestFailuresHaveDistinctCodesUnlessStrict
+//	                                                   e2e                  TestRefusedRequestsReportReasonAndChangeNothing
+//	a PDB counts in every namespace                    internal/placement   TestPDBsAreAppliedLikeEvictionAPI
+//	all terms of a node affinity have to match         internal/placement   TestFaultAllNodeAffinityTermsMustMatch
+//	matchFields are unknown                            internal/placement   TestFaultMatchFieldsOfNodeAffinityAreUnknown
+//	finished pods count as load                        internal/placement   TestFaultFinishedPodsCountAsLoad
+//	400, 404 and 502 of the backend become 500         internal/cloudpool   TestFailuresHaveDistinctCodesUnlessStrict
+//	                                                   internal/cloudpool   TestServerAnswerToRaiseIsForwarded
+//	a success other than 200 is a failure              internal/cloud/cloudpool/wire
+//	                                                                        TestFaultSuccessOtherThan200IsAFailure
+//	X-Forwarded-For is wrong for IPv6                  internal/cloudpool   TestIPv6ClientIsForwarded
+//	X-Forwarded-For is empty on its own requests       internal/cloud/cloudpool/wire
+//	                                                                        TestFaultOwnRequestsAreForwardedForNobody
+//	one check for all victims of an update             e2e                  TestI9LastTwoWorkersAreNotBothRemoved
+//	                                                   e2e                  TestI2SharedPDBIsNotExceeded
+
+const kube = `"apiServer": {"url": "https://k", "auth": {"kubeConfigPath": "/k"}}`
+
+func TestFaultBackendErrorIsReportedTwice(t *testing.T) {
+	for backend, want := range map[string]string{
+		`{}`:                    "proxy config: backend: missing field: url",
+		`{"url": "http://%zz"}`: "proxy config: backend: url: cannot be read as a URL",
+	} {
+		_, err := Parse([]byte(`{` + kube + `, "backend": ` + backend + `}`))
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Count(err.Error(), "backend:") != 1 {
+			t.Errorf("%s: %v, want %q", backend, err, want)
+		}
+	}
+}
+
+func TestFaultNumericTimeoutPanics(t *testing.T) {
+	for _, text := range []string{"5", "0", "-1", "60", "1.5", "1e3", `""`, `"5"`, "true", "[]", "{}"} {
+		for _, key := range []string{"server", "apiServer", "backend"} {
+			_, err := Parse([]byte(`{"` + key + `": {"timeout": ` + text + `}}`))
+			if err == nil || !strings.Contains(err.Error(), "failed to parse proxy config: "+key+".timeout: ") || !strings.Contains(err.Error(), `"60s"`) {
+				t.Errorf("%s.timeout: %s: %v, want the key and the wanted format", key, text, err)
+			}
+		}
+	}
+	c, err := Parse([]byte(`{` + kube + `, "backend": {"url": "http://b", "timeout": null}}`))
+	check.Not(t, err != nil || c.Backend.Timeout != 5*time.Minute, "null: %s, %v; want the default", c.Backend.Timeout, err)
+}
+
 const readmeExample = `{
   "server": {"timeout": "60s"},
   "apiServer": {"url": "https://kube:6443", "auth": {"clientCertPath": "/a.pem", "clientKeyPath": "/k.pem", "caCertPath": "/ca.pem"},
@@ -40,17 +108,12 @@ func TestBothKeySpellingsAreRead(t *testing.T) {
 	if err != nil || c.APIServer.Auth.KubeConfigPath != "/kc" || c.Server.Timeout != time.Minute || c.Backend.Timeout != 5*time.Minute {
 		t.Errorf("%+v, %v", c, err)
 	}
-	if p := c.ToPoolConfig(false).Pools[0]; p.Name != "web" || p.Multi {
-		t.Errorf("%+v", p)
-	}
+	p := c.ToPoolConfig(false).Pools[0]
+	check.Not(t, p.Name != "web" || p.Multi, "%+v", p)
 	front := c.ToCloudpoolConfig(&Flags{Port: 1, Namespace: "n", MetricsListen: ""})
-	if err := front.Validate(); err != nil {
-		t.Error(err)
-	}
+	check.NoError(t, front.Validate())
 	pool := c.ToPoolConfig(true)
-	if err := pool.Validate(); err != nil {
-		t.Error(err)
-	}
+	check.NoError(t, pool.Validate())
 }
 
 func TestI10StartErrorsMatchTool(t *testing.T) {
@@ -72,9 +135,7 @@ func TestI10StartErrorsMatchTool(t *testing.T) {
 		`{"server": {"timeout": null}, "apiServer": {"url": "https://k", "auth": {}}, "x": {}}`: "missing value: clientCertPath",
 	} {
 		_, err := Parse([]byte(text))
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", text, err, want)
-		}
+		check.Not(t, err == nil || !strings.Contains(err.Error(), want), "%s: %v, want %q", text, err, want)
 	}
 	if _, err := Load(filepath.Join(t.TempDir(), "none")); err == nil || !strings.HasPrefix(err.Error(), "failed to open configuration file: ") {
 		t.Error(err)
@@ -103,9 +164,7 @@ func TestI10PasswordInURLIsHidden(t *testing.T) {
 	} {
 		c, err := Parse([]byte(text))
 		output := fmt.Sprintf("%v\n%s", err, strings.Join(c.Warnings, "\n"))
-		if !strings.Contains(output, want) || strings.Contains(output, "s3cret") {
-			t.Errorf("%s: %s; want %q, and no password", text, output, want)
-		}
+		check.Not(t, !strings.Contains(output, want) || strings.Contains(output, "s3cret"), "%s: %s; want %q, and no password", text, output, want)
 	}
 }
 
@@ -116,9 +175,7 @@ func TestFlagsAcceptOneOrTwoDashes(t *testing.T) {
 		t.Errorf("%+v, %v", f, err)
 	}
 	f, err = ParseFlags(nil, env, &bytes.Buffer{})
-	if err != nil || f.ConfigFile != DefaultFile || f.Port != 8080 || f.StrictCompat || f.Namespace != "kube-system" {
-		t.Errorf("%+v, %v", f, err)
-	}
+	check.Not(t, err != nil || f.ConfigFile != DefaultFile || f.Port != 8080 || f.StrictCompat || f.Namespace != "kube-system", "%+v, %v", f, err)
 	usage := new(compat.UsageError)
 	if _, err := ParseFlags([]string{"--prot=1"}, env, &bytes.Buffer{}); !errors.As(err, &usage) {
 		t.Error(err)
@@ -149,9 +206,7 @@ func TestKubeconfigClusterIsFoundByURL(t *testing.T) {
 	at := func(url string) *APIServer { return &APIServer{URL: url, Auth: KubeAuth{KubeConfigPath: path}} }
 	for range 5 { // map order varies
 		c, err := at("https://b:6443").ToRESTConfig("me")
-		if err != nil || c.BearerToken != "t2" || c.UserAgent != "me" {
-			t.Fatalf("%+v, %v", c, err)
-		}
+		must.Not(t, err != nil || c.BearerToken != "t2" || c.UserAgent != "me", "%+v, %v", c, err)
 	}
 	for url, want := range map[string]string{
 		"https://c": "does not contain a cluster with api server URL https://c", "https://u:secret@c": "api server URL https://u:xxxxx@c", "https://a:6443": "does not contain a user named nobody",
@@ -174,9 +229,8 @@ func FuzzParse(f *testing.F) {
 	f.Add(`{"server": {"timeout": 5}}`)
 	f.Add(`{"apiServer": {"auth": []}}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		if c, err := Parse([]byte(text)); err == nil && (c.Backend.URL == "" || c.Backend.Timeout < time.Second) {
-			t.Errorf("%+v", c)
-		}
+		c, err := Parse([]byte(text))
+		check.Not(t, err == nil && (c.Backend.URL == "" || c.Backend.Timeout < time.Second), "%+v", c)
 	})
 }
 
@@ -190,28 +244,18 @@ func TestBackendURLCredentialsAreUsedAndHidden(t *testing.T) {
 			at := strings.Replace(server.URL, "://", "://"+userinfo+"@", 1) + "/x"
 			raw := []byte(`{` + kube + `, "backend": {"` + key + `": "` + at + `"}}`)
 			c, err := Parse(raw)
-			if err != nil || len(c.Warnings) > 0 {
-				t.Fatalf("%s: %v, %q", userinfo, err, c.Warnings)
-			}
-			if c.ToCloudpoolConfig(&Flags{Port: 1, Namespace: "n"}).ForwardCredentials {
-				t.Errorf("%s: clients' credentials are forwarded too", userinfo)
-			}
+			must.Not(t, err != nil || len(c.Warnings) > 0, "%s: %v, %q", userinfo, err, c.Warnings)
+			check.Not(t, c.ToCloudpoolConfig(&Flags{Port: 1, Namespace: "n"}).ForwardCredentials, "%s: clients' credentials are forwarded too", userinfo)
 			pools := c.ToPoolConfig(false)
 			p, err := provider.New(pools, provider.Options{})
-			if err != nil {
-				t.Fatalf("%s: %v", userinfo, err)
-			}
+			must.Not(t, err != nil, "%s: %v", userinfo, err)
 			u, err := p.URL(t.Context(), pools.Pools[0].Name)
-			if err != nil || u.User != nil || u.Path != "/x" {
-				t.Errorf("%s: %v, %v", userinfo, u, err)
-			}
+			check.Not(t, err != nil || u.User != nil || u.Path != "/x", "%s: %v, %v", userinfo, u, err)
 			user, password, shown = "", "", false
 			response, err := p.Transport().RoundTrip(httptest.NewRequestWithContext(t.Context(), http.MethodGet, u.String(), nil))
 			must.NoError(t, err)
 			_ = response.Body.Close()
-			if !shown || [2]string{user, password} != want {
-				t.Errorf("%s: the server got %q and %q", userinfo, user, password)
-			}
+			check.Not(t, !shown || [2]string{user, password} != want, "%s: the server got %q and %q", userinfo, user, password)
 			file, err := Migrate(raw)
 			said := fmt.Sprintf("%s %+v %+v", file, c, pools)
 			if err != nil || strings.Contains(said, "s3cret") || !strings.Contains(string(file), "url: "+server.URL+"/x\n") ||
@@ -236,15 +280,9 @@ func TestBackendURLCredentialsAreUsedAndHidden(t *testing.T) {
 func TestOldInputsKeepTheirMeaning(t *testing.T) {
 	for address, want := range map[string]string{"": ":8080", "127.0.0.1": "127.0.0.1:8080", "::1": "[::1]:8080", "[::1]": "[::1]:8080"} {
 		f, err := ParseFlags([]string{"-address", address}, func(string) string { return "" }, io.Discard)
-		if err != nil || f.ListenAddress() != want {
-			t.Errorf("-address %q: %v, %v; want %s", address, f, err, want)
-		}
-		if f.MetricsListen != "" {
-			t.Errorf("metrics are served at %s by default", f.MetricsListen)
-		}
+		check.Not(t, err != nil || f.ListenAddress() != want, "-address %q: %v, %v; want %s", address, f, err, want)
+		check.Is(t, "", f.MetricsListen)
 	}
 	c, err := Parse([]byte(`{"apiServer": {"url": "https://k", "auth": {"kubeConfigPath": "/k"}}, "backend": {"url": "http://b", "computerName": "os.host"}}`))
-	if err != nil || len(c.Warnings) > 0 || c.ToPoolConfig(false).Pools[0].ComputerName != "os.host" {
-		t.Errorf("%+v, %v", c, err)
-	}
+	check.Not(t, err != nil || len(c.Warnings) > 0 || c.ToPoolConfig(false).Pools[0].ComputerName != "os.host", "%+v, %v", c, err)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"sigs.k8s.io/yaml"
 
 	"github.com/slipway-dev/slipway/internal/agent"
@@ -62,9 +63,7 @@ func TestM01EverySwitchWorksInBothModes(t *testing.T) {
 			{"scheduledEvents: {freeze: true}", freezeNotice, agent.Drain},
 			{"scheduledEvents: {freeze: true}", endlessFreezeNotice, agent.Drain},
 		} {
-			if got := decideAction(t, mode+c.text, c.n); got != c.want {
-				t.Errorf("%s%s: %s of %s (live migration %t), want %s", mode, c.text, got, c.n.Type, c.n.LiveMigration, c.want)
-			}
+			check.Is(t, c.want, decideAction(t, mode+c.text, c.n), mode, c.text, c.n.Type, c.n.LiveMigration)
 		}
 	}
 }
@@ -118,25 +117,15 @@ func TestM08ConditionsHaveHysteresis(t *testing.T) {
 
 func TestM09SwitchesAreIndependent(t *testing.T) {
 	for _, mode := range []string{"", "bypassNodeProblemDetector: true\n"} {
-		if got := decideAction(t, mode+"scheduledEvents: {liveMigration: false}", liveMigrationNotice); got != agent.Ignore {
-			t.Errorf("%slive migration, switched off: %s", mode, got)
-		}
-		if got := decideAction(t, mode+"scheduledEvents: {freeze: true, liveMigration: false}", liveMigrationNotice); got != agent.Ignore {
-			t.Errorf("%slive migration, switched off with freeze: true: %s", mode, got)
-		}
-		if got := decideAction(t, mode+"scheduledEvents: {freeze: true, liveMigration: false}", freezeNotice); got != agent.Drain {
-			t.Errorf("%sFreeze without live migration: %s", mode, got)
-		}
-		if got := decideAction(t, mode+"scheduledEvents: {freeze: true}", newNotice(notice.Reboot)); got != agent.Ignore {
-			t.Errorf("%sfreeze: true makes a Reboot %s", mode, got)
-		}
+		check.Is(t, agent.Ignore, decideAction(t, mode+"scheduledEvents: {liveMigration: false}", liveMigrationNotice), mode)
+		check.Is(t, agent.Ignore, decideAction(t, mode+"scheduledEvents: {freeze: true, liveMigration: false}", liveMigrationNotice), mode)
+		check.Is(t, agent.Drain, decideAction(t, mode+"scheduledEvents: {freeze: true, liveMigration: false}", freezeNotice), mode)
+		check.Is(t, agent.Ignore, decideAction(t, mode+"scheduledEvents: {freeze: true}", newNotice(notice.Reboot)), mode)
 	}
 	file := mustParse(t, "scheduledEvents: {freeze: false}\noptionalConditions: {fsCorrupt: true}")
 	c := file.ToAgentConfig()
 	n := notice.Notice{Type: notice.Condition, ID: "FileSystemCorruptionProblem"}
-	if got := c.BuildNoticePolicy().Decide(n, agent.SeenTimes{First: time.Now()}).Action; got != agent.Drain {
-		t.Errorf("enabled condition with freeze: false: %s", got)
-	}
+	check.Is(t, agent.Drain, c.BuildNoticePolicy().Decide(n, agent.SeenTimes{First: time.Now()}).Action)
 }
 
 // unreadMetadata is a metadata service that was never read.
@@ -182,9 +171,7 @@ func TestM09UnconfirmedHintOverridesNoCondition(t *testing.T) {
 func TestDetectorHintNeedsMetadataService(t *testing.T) {
 	for _, mode := range []string{"", "bypassNodeProblemDetector: true\n"} {
 		n := notice.Notice{Type: notice.Condition, ID: "VMEventScheduled"}
-		if got := decideAction(t, mode, n); got != agent.Ignore {
-			t.Errorf("%s%s", mode, got)
-		}
+		check.Is(t, agent.Ignore, decideAction(t, mode, n), mode)
 	}
 }
 
@@ -193,9 +180,7 @@ func TestM10LiveMigrationIsDetectedInAnyCase(t *testing.T) {
 		`"Resources":["vm"],"ResourceType":"VirtualMachine","NotBefore":"","DurationInSeconds":5,"EventSource":"Platform",` +
 		`"Description":"MEMORY-PRESERVING LIVE MIGRATION"}]}`)
 	s, err := document.ToSnapshot("vm", time.Now())
-	if err != nil || len(s.Notices) != 1 || !s.Notices[0].LiveMigration || s.Notices[0].Duration != 5*time.Second {
-		t.Errorf("%+v, %v", s, err)
-	}
+	check.Not(t, err != nil || len(s.Notices) != 1 || !s.Notices[0].LiveMigration || s.Notices[0].Duration != 5*time.Second, "%+v, %v", s, err)
 	none := notice.Notice{Type: notice.Freeze, Duration: 0}
 	check.Is(t, agent.Ignore, decideAction(t, "scheduledEvents: {freeze: true}", none))
 }
@@ -204,9 +189,7 @@ func TestM11DeadlineLimitsDrainAndEventIsAcknowledged(t *testing.T) {
 	file := mustParse(t, "")
 	c := file.ToAgentConfig()
 	d := c.BuildNoticePolicy().Decide(notice.Notice{Type: notice.Preempt, NotBefore: time.Now().Add(time.Hour)}, agent.SeenTimes{First: time.Now()})
-	if !d.Forced || time.Until(d.Deadline) < 59*time.Minute || !c.Acknowledge || c.DeadlineMargin <= 0 {
-		t.Errorf("%+v, acknowledge %t", d, c.Acknowledge)
-	}
+	check.Not(t, !d.Forced || time.Until(d.Deadline) < 59*time.Minute || !c.Acknowledge || c.DeadlineMargin <= 0, "%+v, acknowledge %t", d, c.Acknowledge)
 }
 
 func TestM12MachineIsIdentifiedByProviderID(t *testing.T) {
@@ -218,14 +201,12 @@ func TestM12MachineIsIdentifiedByProviderID(t *testing.T) {
 		group + "virtualMachines/aks-pool-12345678-vms1":             "aks-pool-12345678-vms1",
 		group + "virtualMachineScaleSets/aks-x/virtualMachines/0001": "aks-x_0001",
 	} {
-		if got, err := providerid.ScheduledEventName(id); err != nil || got != want {
-			t.Errorf("%s: %s, %v", id, got, err)
-		}
+		got, err := providerid.ScheduledEventName(id)
+		check.Not(t, err != nil || got != want, "%s: %s, %v", id, got, err)
 	}
 	file := mustParse(t, "")
-	if c := file.ToAgentConfig(); c.ResourceName != "" {
-		t.Errorf("resource name %q, want it from the provider ID", c.ResourceName)
-	}
+	c := file.ToAgentConfig()
+	check.Not(t, c.ResourceName != "", "resource name %q, want it from the provider ID", c.ResourceName)
 }
 
 // readAgentManifest returns the manifest of the agent's DaemonSet.
@@ -239,9 +220,7 @@ func readAgentManifest(t *testing.T) string {
 func TestM16AgentNeedsNoPrivileges(t *testing.T) {
 	text := readAgentManifest(t)
 	for _, privilege := range []string{"privileged: true", "hostPID: true", "hostNetwork: true"} {
-		if strings.Contains(text, privilege) {
-			t.Errorf("the manifest has %s", privilege)
-		}
+		check.Not(t, strings.Contains(text, privilege), "the manifest has %s", privilege)
 	}
 	check.Contains(t, text, "runAsNonRoot: true", "allowPrivilegeEscalation: false", "drop: [ALL]")
 }
@@ -283,30 +262,21 @@ func TestM18DaemonSetsSelectTheirOwnPods(t *testing.T) {
 			}
 			pod := d.Spec.Template.Spec
 			os := pod.NodeSelector["kubernetes.io/os"]
-			if os != "linux" && os != "windows" {
-				t.Errorf("%s: kubernetes.io/os is %q, want linux or windows", file, os)
-			}
+			check.Not(t, os != "linux" && os != "windows", "%s: kubernetes.io/os is %q, want linux or windows", file, os)
 			if strings.Contains(strings.ReplaceAll(document, "kubernetes.azure.com/os-sku", ""), "os-sku") {
 				t.Errorf("%s: selects the label os-sku, which AKS does not set: want kubernetes.azure.com/os-sku", file)
 			}
-			if os == "windows" && (pod.HostPID || strings.Contains(document, "privileged: true")) {
-				t.Errorf("%s: requires Linux features on Windows", file)
-			}
+			check.Not(t, os == "windows" && (pod.HostPID || strings.Contains(document, "privileged: true")), "%s: requires Linux features on Windows", file)
 			selector := fmt.Sprint(d.Spec.Selector.MatchLabels)
-			if other, there := selectors[selector]; there || len(d.Spec.Selector.MatchLabels) == 0 {
-				t.Errorf("%s: the selector %s is also used in %s", file, selector, other)
-			}
+			other, there := selectors[selector]
+			check.Not(t, there || len(d.Spec.Selector.MatchLabels) == 0, "%s: the selector %s is also used in %s", file, selector, other)
 			selectors[selector] = file
 			for key, value := range d.Spec.Selector.MatchLabels {
-				if d.Spec.Template.Metadata.Labels[key] != value {
-					t.Errorf("%s: its own pods lack %s=%s", file, key, value)
-				}
+				check.Not(t, d.Spec.Template.Metadata.Labels[key] != value, "%s: its own pods lack %s=%s", file, key, value)
 			}
 		}
 	}
-	if len(selectors) == 0 {
-		t.Error("no DaemonSet is shipped")
-	}
+	check.Not(t, len(selectors) == 0, "no DaemonSet is shipped")
 }
 
 // daemonSetManifest contains the checked fields of a DaemonSet.
@@ -326,9 +296,7 @@ type daemonSetManifest struct {
 
 func TestM21ForeignCordonHasOwnEvent(t *testing.T) {
 	words, ok := NewEventFormatter("n")(agent.EventTrigger{Reason: agent.FoundCordoned})
-	if !ok || words.Message != "Node n is already cordoned, no need to attempt a cordon." {
-		t.Errorf("%+v", words)
-	}
+	check.Not(t, !ok || words.Message != "Node n is already cordoned, no need to attempt a cordon.", "%+v", words)
 }
 
 func TestEventsMatchTool(t *testing.T) {
@@ -359,15 +327,11 @@ func TestMigratedFileIsValidForAgent(t *testing.T) {
 		raw, err := m.ToFile()
 		must.NoError(t, err)
 		got, err := config.DecodeAgentFile(raw)
-		if err != nil {
-			t.Fatalf("%v in\n%s", err, raw)
-		}
+		must.Not(t, err != nil, "%v in\n%s", err, raw)
 		file := mustParse(t, text)
 		want := file.ToAgentConfig()
 		want.NodeName = got.NodeName
-		if string(mustWrite(t, got)) != string(mustWrite(t, want)) {
-			t.Errorf("%s\ndiffers from the agent for %q", raw, text)
-		}
+		check.Not(t, string(mustWrite(t, got)) != string(mustWrite(t, want)), "%s\ndiffers from the agent for %q", raw, text)
 	}
 }
 
@@ -385,12 +349,200 @@ func TestNotesListStayingPodsAndIgnoredEvents(t *testing.T) {
 		"optionalConditions: {kernelDeadlock: true}": "conditionDrainTimeout",
 	} {
 		m, err := Migrate([]byte(text))
-		if with := strings.Join(m.Notes, "\n"); err != nil || !strings.Contains(with, want) {
-			t.Errorf("%s: %v: no %q in\n%s", text, err, want, with)
-		}
+		with := strings.Join(m.Notes, "\n")
+		check.Not(t, err != nil || !strings.Contains(with, want), "%s: %v: no %q in\n%s", text, err, want, with)
 		m, err = Migrate(nil)
-		if without := strings.Join(m.Notes, "\n"); err != nil || strings.Contains(without, want) {
-			t.Errorf("nothing: %v: %q in\n%s", err, want, without)
+		without := strings.Join(m.Notes, "\n")
+		check.Not(t, err != nil || strings.Contains(without, want), "nothing: %v: %q in\n%s", err, want, without)
+	}
+}
+
+// podEnvironment is the environment of every pod of the tool.
+var podEnvironment = []string{"MECHANIC_NODE_NAME=n", "PATH=/bin"}
+
+func mustParse(t *testing.T, text string, environ ...string) Config {
+	t.Helper()
+	c, err := Parse([]byte(text), append(environ, podEnvironment...))
+	must.NoError(t, err)
+	return c
+}
+
+// shippedConfig is the ConfigMap in the tool's manifests.
+const shippedConfig = `vmEvents:
+  freeze: false
+  reboot: true
+  redeploy: false
+  preempt: true
+  terminate: true
+  liveMigration: true
+optional:
+  kernelDeadlock: true
+  kubeletProblem: true
+  frequentKubeletRestarts: true
+  frequentContainerdRestarts: true
+  fsCorrupt: true
+  pollingInterval: 30
+runtimeEnv: prod
+enableTracing: true
+bypassNodeProblemDetector: false
+`
+
+func TestEveryKeyIsReadInEachSpelling(t *testing.T) {
+	for _, s := range settings {
+		for _, key := range s.keys {
+			value := map[bool]string{true: "false", false: "true"}[defaultBool(s)]
+			switch s.value(&Config{}).(type) {
+			case *int:
+				value = "7"
+			case *string:
+				value = "dev"
+			}
+			group, name, nested := strings.Cut(key, ".")
+			text := key + ": " + value
+			if nested {
+				text = strings.ToUpper(group) + ":\n  " + name + ": " + value
+			}
+			c := mustParse(t, text)
+			check.Not(t, cmp.Equal(c, mustParse(t, ""), cmpopts.IgnoreFields(Config{}, "Warnings")), "%s: changes nothing", text)
+			got := mustParse(t, "", "MECHANIC_"+strings.ToUpper(key)+"="+value)
+			if diff := cmp.Diff(c, got, cmpopts.IgnoreFields(Config{}, "Warnings")); diff != "" {
+				t.Errorf("%s in the environment: %s", key, diff)
+			}
 		}
 	}
+}
+
+// defaultBool returns the default of a boolean setting.
+func defaultBool(s setting) bool {
+	c := Default()
+	b, ok := s.value(&c).(*bool)
+	return ok && *b
+}
+
+func TestMergeKeysOfFileAreApplied(t *testing.T) {
+	c := mustParse(t, "x: &x {freeze: true, redeploy: false}\nscheduledEvents: {<<: *x, redeploy: true}\n")
+	check.Not(t, !c.Freeze || !c.Redeploy, "freeze %t, redeploy %t: want both", c.Freeze, c.Redeploy)
+}
+
+func TestEnvironmentOverridesFile(t *testing.T) {
+	c := mustParse(t, "scheduledEvents: {freeze: false}\nruntimeEnv: prod", "MECHANIC_SCHEDULEDEVENTS.FREEZE=true",
+		"MECHANIC_RUNTIMEENV=dev", "MECHANIC_VMEVENTS_REBOOT=true", "MECHANIC_ENABLETRACING=")
+	check.Not(t, !c.Freeze || c.RuntimeEnv != "dev" || !c.Reboot || !c.EnableTracing || c.NodeName != "n", "%+v", c)
+}
+
+func TestSpellingThatMechanicReadsWins(t *testing.T) {
+	c := mustParse(t, "vmEvents: {reboot: true}\nscheduledEvents: {reboot: false}")
+	check.Not(t, c.Reboot || len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "vmEvents.reboot"), "reboot %t, warnings %q", c.Reboot, c.Warnings)
+}
+
+func TestMissingFileSelectsDefaults(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mechanic.yaml")
+	c, err := Load(path, podEnvironment)
+	want := Default()
+	want.NodeName, want.Warnings = "n", []string{path + ": not found, using the defaults"}
+	if diff := cmp.Diff(want, c); err != nil || diff != "" {
+		t.Error(err, diff)
+	}
+	check.ErrorContains(t, check.Err(Load(t.TempDir(), podEnvironment)))
+}
+
+func TestI10BadInputNamesFieldAndRange(t *testing.T) {
+	for text, want := range map[string][]string{
+		"scheduledEvents: {freeze: maybe}":                     {"line 1", "scheduledEvents.freeze", `"maybe"`, "true or false"},
+		"optional:\n  pollingInterval: 30s":                    {"line 2", "optional.pollingInterval", `"30s"`, "whole number"},
+		"optional: {fsCorrupt: true, pollingInterval: 300000}": {"optionalConditions.pollingInterval", "300000", "1 to 86400"},
+		"scheduledEvents: [freeze]":                            {"line 1", "scheduledEvents", "list"},
+		"runtimeEnv: prod\nRuntimeEnv: dev":                    {"runtimeEnv", "already"},
+		"bypassNodeProblemDetector: 3a":                        {"bypassNodeProblemDetector", `"3a"`, "true or false"},
+		"scheduledEvents: {freeze: true, freeze: 1}":           {"freeze", "already"},
+	} {
+		_, err := Parse([]byte(text), podEnvironment)
+		if err == nil {
+			t.Errorf("%q: no error", text)
+			continue
+		}
+		for _, part := range want {
+			check.Not(t, !strings.Contains(err.Error(), part), "%q: error %q does not contain %q", text, err, part)
+		}
+	}
+	check.ErrorContains(t, check.Err(Parse(nil, nil)), "MECHANIC_NODE_NAME")
+	if _, err := Parse(nil, append([]string{"MECHANIC_SCHEDULEDEVENTS.FREEZE=2"}, podEnvironment...)); err == nil ||
+		!strings.Contains(err.Error(), `$MECHANIC_SCHEDULEDEVENTS.FREEZE: "2": want true or false`) {
+		t.Errorf("bad variable: %v", err)
+	}
+}
+
+// TestBadFileIsOnlyReportedAtStart tests files that mechanic started with: it warned, and used its defaults for what it
+// could not read.
+func TestBadFileIsOnlyReportedAtStart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mechanic.yaml")
+	for text, want := range map[string]struct {
+		warning string
+		change  func(*Config)
+	}{
+		"scheduledEvents: [": {"line 1", func(*Config) {}},
+		"- freeze":           {"want keys", func(*Config) {}},
+		"scheduledEvents: {freeze: maybe, reboot: true}":                         {`scheduledEvents.freeze: "maybe"`, func(c *Config) { c.Reboot = true }},
+		"scheduledEvents: [freeze]\nruntimeEnv: dev":                             {"scheduledEvents: is a list", func(c *Config) { c.RuntimeEnv = "dev" }},
+		"optionalConditions: {fsCorrupt: true, pollingInterval: 30s}":            {`pollingInterval: "30s"`, func(c *Config) { c.FSCorrupt = true }},
+		"optional: {fsCorrupt: true, pollingInterval: 300000}":                   {"300000: want 1 to 86400", func(c *Config) { c.FSCorrupt = true }},
+		"scheduledEvents: {freeze: true, freeze: true}":                          {"already set", func(c *Config) { c.Freeze = true }},
+		"runtimeEnv: dev\nRuntimeEnv: prod":                                      {"already set", func(c *Config) { c.RuntimeEnv = "prod" }},
+		"scheduledEvents: {<<: 3}\nruntimeEnv: dev":                              {"scheduledEvents.<<", func(*Config) {}},
+		"bypassNodeProblemDetector: {a: 1}":                                      {"keys with values", func(*Config) {}},
+		"scheduledEvents: {reboot: 3, redeploy: 0.0}":                            {"3 is converted to true", func(c *Config) { c.Reboot, c.Redeploy = true, false }},
+		"optionalConditions: {kernelDeadlock: true, pollingInterval: 0x10}":      {"", func(c *Config) { c.KernelDeadlock, c.PollingInterval = true, 16 }},
+		"optionalConditions: {kernelDeadlock: true, pollingInterval: 4.5}":       {"", func(c *Config) { c.KernelDeadlock, c.PollingInterval = true, 4 }},
+		"optionalConditions: {kernelDeadlock: true}\noptionalConditions: {a: b}": {"optionalConditions.a", func(c *Config) { c.KernelDeadlock = true }},
+	} {
+		must.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		c, err := LoadWithWarnings(path, podEnvironment)
+		expected := Default()
+		expected.NodeName = "n"
+		want.change(&expected)
+		diff := cmp.Diff(expected, c, cmpopts.IgnoreFields(Config{}, "Warnings"))
+		check.Not(t, err != nil || diff != "", "%q: %v\n%s", text, err, diff)
+		all := strings.Join(c.Warnings, "\n")
+		check.Not(t, !strings.Contains(all, want.warning), "%q: warnings %q, want %q", text, all, want.warning)
+		agent := c.ToAgentConfig()
+		if err := agent.Validate(); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if c, err := LoadWithWarnings(t.TempDir(), podEnvironment); err != nil || len(c.Warnings) == 0 {
+		t.Errorf("a directory instead of the file: %v, warnings %q", err, c.Warnings)
+	}
+	must.NoError(t, os.WriteFile(path, []byte("scheduledEvents: {reboot: true}"), 0o600))
+	if c, err := LoadWithWarnings(path, append([]string{"MECHANIC_SCHEDULEDEVENTS_FREEZE=2"}, podEnvironment...)); err != nil || c.Freeze {
+		t.Errorf("a bad variable: %v, freeze %t", err, c.Freeze)
+	}
+	check.ErrorContains(t, check.Err(LoadWithWarnings(path, nil)), "MECHANIC_NODE_NAME")
+}
+
+func TestUnknownKeysAreReportedWithSuggestion(t *testing.T) {
+	c := mustParse(t, "scheduledEvent:\n  freeze: true\ncolour: red\noptionalConditions:\n", "MECHANIC_VMEVENTS.REBOOTS=true",
+		"MECHANIC_SERVICE_HOST=10.0.0.1", "MECHANIC_PORT_80_TCP=x")
+	all := strings.Join(c.Warnings, "\n")
+	check.Contains(t, all, "did you mean scheduledEvents?", "line 3: colour", "did you mean $MECHANIC_VMEVENTS.REBOOT?")
+	check.Is(t, 3, len(c.Warnings), all)
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(shippedConfig, "MECHANIC_RUNTIMEENV=dev")
+	f.Add("scheduledEvents: {freeze: &a true, reboot: *a}", "MECHANIC_X=1")
+	f.Add("DRAIN_ON_FREEZE: true", "")
+	f.Fuzz(func(t *testing.T, text, variable string) {
+		c, err := Parse([]byte(text), []string{"MECHANIC_NODE_NAME=n", variable})
+		check.Not(t, err == nil && c.PollingInterval < 1, "polling interval %d", c.PollingInterval)
+		if a := c.ToAgentConfig(); err == nil && a.Validate() != nil {
+			t.Errorf("accepted, but the agent refuses it: %v", a.Validate())
+		}
+	})
+}
+
+func TestOldBooleansAndUnknownKeysAreReported(t *testing.T) {
+	c := mustParse(t, "scheduledEvents: {freeze: yes, redeploy: Off}\nplugins: [a]\nextra: {deep: {er: 1}}\n")
+	check.Not(t, !c.Freeze || c.Redeploy, "%+v", c)
+	all := strings.Join(c.Warnings, "\n")
+	check.Contains(t, all, "scheduledEvents.freeze: yes", "scheduledEvents.redeploy: Off", "line 2: plugins", "line 3: extra: unknown key")
 }
