@@ -24,10 +24,10 @@ func Delete(ctx context.Context, p Provider, providerID string, o DeleteOptions)
 	if !o.KeepSize {
 		return p.Delete(ctx, providerID)
 	}
-	keeper, can := p.(SizePreservingDeleter)
+	deleter, can := p.(SizePreservingDeleter)
 	if !can {
 		return Operation{}, &RefusedError{Reason: Invalid, Err: fmt.Errorf(
 			"deleting %s: the provider %s cannot keep its group's size: want a deletion that lowers it", providerID, p.Name())}
 	}
-	return keeper.DeleteKeepingSize(ctx, providerID)
+	return deleter.DeleteKeepingSize(ctx, providerID)
 }

@@ -48,9 +48,9 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	server := newAPIServer(t)
-	keeper, err := NewClaimWriter(server.client(), nodeName, nodeUID)
+	writer, err := NewClaimWriter(server.client(), nodeName, nodeUID)
 	must.NoError(t, err)
-	return &fixture{t: t, server: server, claimWriter: keeper}
+	return &fixture{t: t, server: server, claimWriter: writer}
 }
 
 func (f *fixture) writeClaim(owner string, r ClaimSpec) ClaimResult {
@@ -421,9 +421,9 @@ func TestReplacedNodeIsRefused(t *testing.T) {
 
 func TestMissingNodeIsReported(t *testing.T) {
 	server := newAPIServer(t)
-	keeper, err := NewClaimWriter(server.client(), "node-2", nodeUID)
+	writer, err := NewClaimWriter(server.client(), "node-2", nodeUID)
 	must.NoError(t, err)
-	if _, err := keeper.RemoveClaim(t.Context(), alice); !kubeapi.IsNotFound(err) {
+	if _, err := writer.RemoveClaim(t.Context(), alice); !kubeapi.IsNotFound(err) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -522,9 +522,9 @@ func TestClaimAndRemovalOverARealConnection(t *testing.T) {
 	t.Cleanup(listening.Close)
 	base, err := url.Parse(listening.URL)
 	must.NoError(t, err)
-	keeper, err := NewClaimWriter(kubeapi.NewClient(base, listening.Client(), "test"), nodeName, nodeUID)
+	writer, err := NewClaimWriter(kubeapi.NewClient(base, listening.Client(), "test"), nodeName, nodeUID)
 	must.NoError(t, err)
-	f := &fixture{t: t, server: server, claimWriter: keeper}
+	f := &fixture{t: t, server: server, claimWriter: writer}
 	was := server.currentNode()
 	f.writeClaim(alice, fullRequest())
 	f.writeClaim(bob, fullRequest())

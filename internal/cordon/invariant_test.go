@@ -17,7 +17,7 @@ import (
 // each owner was told that it has.
 type model struct {
 	server *apiServer
-	keeper *ClaimWriter
+	writer *ClaimWriter
 
 	cordoned   bool              // by others, as far as it can be known
 	taints     map[string]string // of others
@@ -39,10 +39,10 @@ var (
 
 func newModel(t *rapid.T) *model {
 	server := newAPIServer(t)
-	keeper, err := NewClaimWriter(server.client(), nodeName, nodeUID)
+	writer, err := NewClaimWriter(server.client(), nodeName, nodeUID)
 	must.NoError(t, err)
 	return &model{
-		server: server, keeper: keeper, taints: map[string]string{}, labels: map[string]string{},
+		server: server, writer: writer, taints: map[string]string{}, labels: map[string]string{},
 		conditions: map[string]string{}, claims: map[string]ClaimSpec{}, removed: map[string]map[string]bool{},
 	}
 }
@@ -145,7 +145,7 @@ func (w *model) hold(t *rapid.T) {
 	w.drawDisturbance(t)
 	delete(w.claims, owner) // until Hold returns without error
 	w.removed[owner] = map[string]bool{}
-	if w.call(t, func() error { _, err := w.keeper.WriteClaim(t.Context(), owner, r); return err }) {
+	if w.call(t, func() error { _, err := w.writer.WriteClaim(t.Context(), owner, r); return err }) {
 		w.claims[owner] = r
 		w.removed[owner] = map[string]bool{}
 		if r.Unschedulable { // then every owner knows it
@@ -153,7 +153,7 @@ func (w *model) hold(t *rapid.T) {
 				delete(spoilt, "cordon")
 			}
 		}
-		w.wantNoChange(t, func() (ClaimResult, error) { return w.keeper.WriteClaim(t.Context(), owner, r) })
+		w.wantNoChange(t, func() (ClaimResult, error) { return w.writer.WriteClaim(t.Context(), owner, r) })
 	}
 }
 
@@ -161,8 +161,8 @@ func (w *model) release(t *rapid.T) {
 	owner := rapid.SampledFrom(owners).Draw(t, "owner")
 	w.drawDisturbance(t)
 	delete(w.claims, owner)
-	if w.call(t, func() error { _, err := w.keeper.RemoveClaim(t.Context(), owner); return err }) {
-		w.wantNoChange(t, func() (ClaimResult, error) { return w.keeper.RemoveClaim(t.Context(), owner) })
+	if w.call(t, func() error { _, err := w.writer.RemoveClaim(t.Context(), owner); return err }) {
+		w.wantNoChange(t, func() (ClaimResult, error) { return w.writer.RemoveClaim(t.Context(), owner) })
 	}
 }
 
@@ -295,7 +295,7 @@ func runInterleaving(t *rapid.T) {
 		"":               w.check,
 	})
 	for _, owner := range owners {
-		if _, err := w.keeper.RemoveClaim(t.Context(), owner); err != nil {
+		if _, err := w.writer.RemoveClaim(t.Context(), owner); err != nil {
 			t.Fatal(err)
 		}
 		delete(w.claims, owner)

@@ -158,7 +158,7 @@ func TestVolumeWaitEndsWithTheTerms(t *testing.T) {
 }
 
 func TestI7PodArrivingDuringVolumeWaitIsEvicted(t *testing.T) {
-	for _, standsBy := range []bool{false, true} {
+	for _, hasOnDrained := range []bool{false, true} {
 		simulate(t, func(t *testing.T, s *sim) {
 			s.addPod("db-0", withClaims("data"))
 			v := &fakeVolumes{began: time.Now(), detachAfter: map[string]time.Duration{"data": 30 * time.Second}}
@@ -167,7 +167,7 @@ func TestI7PodArrivingDuringVolumeWaitIsEvicted(t *testing.T) {
 			defer cancel()
 			o := Options{Volumes: v}
 			var report Report
-			if standsBy {
+			if hasOnDrained {
 				o.OnDrained = func(r Report) {
 					report = r
 					if n := s.countRemainingPods(); n > 0 {
@@ -178,7 +178,7 @@ func TestI7PodArrivingDuringVolumeWaitIsEvicted(t *testing.T) {
 			}
 			_, wait := startDrain(ctx, t, s, o)
 			r, err := wait()
-			if !standsBy {
+			if !hasOnDrained {
 				checkOutcome(t, r, err, Drained)
 				report = r
 			}
@@ -186,10 +186,10 @@ func TestI7PodArrivingDuringVolumeWaitIsEvicted(t *testing.T) {
 				t.Errorf("%d pods are left", n)
 			}
 			if len(report.Pods) != 2 || len(s.findRequests("evict", nil)) != 2 || !slices.Equal(report.Volumes.Detached, []string{"pv-data"}) {
-				t.Errorf("OnDrained set %t: %d pods, volumes %+v; want both pods evicted and the volume detached", standsBy, len(report.Pods), report.Volumes)
+				t.Errorf("OnDrained set %t: %d pods, volumes %+v; want both pods evicted and the volume detached", hasOnDrained, len(report.Pods), report.Volumes)
 			}
 			if took := report.EndedAt.Sub(report.StartedAt); took < 35*time.Second || took > 40*time.Second {
-				t.Errorf("OnDrained set %t: took %s, want the 35 s until the second pod has stopped", standsBy, took)
+				t.Errorf("OnDrained set %t: took %s, want the 35 s until the second pod has stopped", hasOnDrained, took)
 			}
 		})
 	}

@@ -68,13 +68,13 @@ func (c *Cluster) ReadGroupSnapshot(ctx context.Context, g *v1alpha1.NodeGroup, 
 	if err != nil || rule == nil {
 		return w, err
 	}
-	keepers, pending, err := c.findNodeKeepingPods(ctx, rule)
+	keepingPods, pending, err := c.findNodeKeepingPods(ctx, rule)
 	if err != nil {
 		return w, err
 	}
 	for i := range w.Nodes {
 		n := &w.Nodes[i]
-		n.KeepingPods = keepers[n.Object.Name]
+		n.KeepingPods = keepingPods[n.Object.Name]
 		if quiet != nil {
 			n.QuietFor = quiet(n.Object.Name)
 		}
@@ -102,8 +102,8 @@ func (c *Cluster) splitNodesByGroup(g *v1alpha1.NodeGroup) (own, others []corev1
 
 // findNodeKeepingPods returns the pods that keep nodes from being idle, by the rule: pods on a node by the node's name,
 // and pods that are not scheduled.
-func (c *Cluster) findNodeKeepingPods(ctx context.Context, rule *idleRule) (keepers map[string]KeepingPods, pending []*corev1.Pod, err error) {
-	keepers = make(map[string]KeepingPods, len(c.Nodes))
+func (c *Cluster) findNodeKeepingPods(ctx context.Context, rule *idleRule) (keepingPods map[string]KeepingPods, pending []*corev1.Pod, err error) {
+	keepingPods = make(map[string]KeepingPods, len(c.Nodes))
 	namespaces := rule.Namespaces
 	if len(namespaces) == 0 {
 		namespaces = []string{metav1.NamespaceAll}
@@ -117,7 +117,7 @@ func (c *Cluster) findNodeKeepingPods(ctx context.Context, rule *idleRule) (keep
 			switch {
 			case !isUnfinished(p.Status.Phase) || !rule.KeepsNode(p.Namespace, labels.Set(p.Labels)):
 			case p.Spec.NodeName != "":
-				keepers[p.Spec.NodeName] = keepers[p.Spec.NodeName].withPod(p)
+				keepingPods[p.Spec.NodeName] = keepingPods[p.Spec.NodeName].withPod(p)
 			case p.DeletionTimestamp == nil:
 				pending = append(pending, p)
 			}
@@ -126,7 +126,7 @@ func (c *Cluster) findNodeKeepingPods(ctx context.Context, rule *idleRule) (keep
 	slices.SortFunc(pending, func(a, b *corev1.Pod) int { // unschedulable pods first
 		return cmp.Or(-compareBools(isUnschedulable(a), isUnschedulable(b)), strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name))
 	})
-	return keepers, pending, nil
+	return keepingPods, pending, nil
 }
 
 // podsOn returns the pods that take up resources of the node.
