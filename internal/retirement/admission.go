@@ -54,7 +54,7 @@ func (p *retirementScope) awaitAdmission(ctx context.Context) error {
 // reserveAdmission counts the retirement as admitted, if the limits allow it, and reports whether it was not counted
 // before. While admission makes its further checks, this reservation keeps other retirements of this process from using
 // the same budget. The limits are checked with cached objects, which are recent enough to deny an admission.
-func (p *retirementScope) reserveAdmission(ctx context.Context) (bool, error) {
+func (p *retirementScope) reserveAdmission(ctx context.Context) (isNew bool, err error) {
 	var cached v1alpha1.NodeRetirementList
 	if err := p.controller.options.Client.List(ctx, &cached, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("listing NodeRetirements: %w", err)
@@ -201,7 +201,7 @@ func ListBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.Node
 
 // listBudgetNodes returns the same as ListBudgetNodes, without the Nodes that this process knows to be deleted. The
 // cache may still have these Nodes, and the group would then seem larger than it is.
-func listBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool, gone map[types.UID]bool) (
+func listBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool, deletedUIDs map[types.UID]bool) (
 	[]disruptionbudget.Node, error,
 ) {
 	selector, err := metav1.LabelSelectorAsSelector(&g.Spec.NodeSelector)
@@ -214,7 +214,7 @@ func listBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.Node
 	}
 	nodes := make([]disruptionbudget.Node, 0, len(list.Items))
 	for i := range list.Items {
-		if n := &list.Items[i]; !gone[n.UID] {
+		if n := &list.Items[i]; !deletedUIDs[n.UID] {
 			nodes = append(nodes, disruptionbudget.NewNode(n, retiring[n.Name]))
 		}
 	}

@@ -280,8 +280,8 @@ func SelectsNode(g *v1alpha1.NodeGroup, nodeLabels map[string]string) bool {
 // FilterOwningGroups removes the refused groups from the groups that select a node, because a refused group owns no nodes. It
 // keeps the group that the retirement names. If all groups are refused, it keeps all: their status may be older than the
 // deletion of another group, and the node still belongs to one of them (I5).
-func FilterOwningGroups(groups []v1alpha1.NodeGroup, asked string) []v1alpha1.NodeGroup {
-	owners := slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool { return g.Name != asked && !acceptance.FromGroup(&g).OwnsNodes() })
+func FilterOwningGroups(groups []v1alpha1.NodeGroup, requested string) []v1alpha1.NodeGroup {
+	owners := slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool { return g.Name != requested && !acceptance.FromGroup(&g).OwnsNodes() })
 	if len(owners) == 0 {
 		return groups
 	}

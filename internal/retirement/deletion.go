@@ -107,11 +107,11 @@ func (p *retirementScope) isNodeDeleting() bool {
 
 // isEndDelayedByNodeDeletion reports whether an error that usually ends the retirement only delays it. This is so while the Node is
 // being deleted: if the retirement ended then, nobody would delete the instance.
-func (p *retirementScope) isEndDelayedByNodeDeletion(over *endError) bool {
-	if !p.isNodeDeleting() || p.hasReached(v1alpha1.NodeDeleted) || len(over.reasons) == 0 {
+func (p *retirementScope) isEndDelayedByNodeDeletion(end *endError) bool {
+	if !p.isNodeDeleting() || p.hasReached(v1alpha1.NodeDeleted) || len(end.reasons) == 0 {
 		return false
 	}
-	switch over.reasons[0].Code {
+	switch end.reasons[0].Code {
 	case ProtectedPod, KeepingPod, DrainTimeout, VolumesAttached:
 		return true
 	}

@@ -63,11 +63,11 @@ func (p *retirementScope) drainNode(ctx context.Context) error {
 // confirmInstanceGone checks the two proofs that the instance is gone: the Node is not Ready, and the cloud does not
 // know the instance (I7). If both hold, it records that the instance is gone. If it returns true with an error, the
 // instance is gone but the record could not be saved. If it returns false with an error, the answer is unknown.
-func (p *retirementScope) confirmInstanceGone(ctx context.Context) (bool, error) {
+func (p *retirementScope) confirmInstanceGone(ctx context.Context) (gone bool, err error) {
 	if isReady(p.node) {
 		return false, nil
 	}
-	_, err := p.readAndConfirmInstance(ctx, p.rt.Status.Captured.ProviderID)
+	_, err = p.readAndConfirmInstance(ctx, p.rt.Status.Captured.ProviderID)
 	if !cloud.IsNotFound(err) {
 		return false, err
 	}

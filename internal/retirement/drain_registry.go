@@ -52,13 +52,13 @@ type drainRun struct {
 
 // markReportedIfDue reports whether the progress of the drain must be recorded now. If it returns true, the caller must
 // record it, because the next report is due only after another interval.
-func (r *drainRun) markReportedIfDue(every time.Duration, isStuck bool) bool {
+func (r *drainRun) markReportedIfDue(interval time.Duration, isBlocked bool) (due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if isStuck == r.wasBlocked && time.Since(r.reportedAt) < every {
+	if isBlocked == r.wasBlocked && time.Since(r.reportedAt) < interval {
 		return false
 	}
-	r.reportedAt, r.wasBlocked = time.Now(), isStuck
+	r.reportedAt, r.wasBlocked = time.Now(), isBlocked
 	return true
 }
 

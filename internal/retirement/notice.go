@@ -105,7 +105,7 @@ func (p *retirementScope) isSameNode(o *v1alpha1.NodeRetirement) bool {
 // isNoticeOnNode reports whether the notice of the retirement is still recorded on its Node. While it is, the
 // NodeRetirement must not be deleted: a new one would be created for the notice, which would not know of the
 // cancellation or of the replacement.
-func (c *Controller) isNoticeOnNode(ctx context.Context, rt *v1alpha1.NodeRetirement) (bool, error) {
+func (c *Controller) isNoticeOnNode(ctx context.Context, rt *v1alpha1.NodeRetirement) (onNode bool, err error) {
 	ref := rt.Spec.Notice
 	if ref == nil {
 		return false, nil
