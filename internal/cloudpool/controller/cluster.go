@@ -217,8 +217,8 @@ func (c *Cluster) ListNodesLive(ctx context.Context) ([]*corev1.Node, error) {
 	return nodes, nil
 }
 
-// withPlanner calls question with the current cluster. The planner places pending pods before pods from removed nodes.
-func (c *Cluster) withPlanner(question func(*planner.Cluster) error) error {
+// withPlanner calls call with the current cluster. The planner places pending pods before pods from removed nodes.
+func (c *Cluster) withPlanner(call func(*planner.Cluster) error) error {
 	nodes, err := c.CachedNodes()
 	if err != nil {
 		return err
@@ -228,14 +228,14 @@ func (c *Cluster) withPlanner(question func(*planner.Cluster) error) error {
 		return err
 	}
 	return c.live.WithSnapshot(func(s *snapshot.Snapshot) error {
-		return question(planner.NewClusterFromSnapshot(s, &saved.Objects{Nodes: nodes, Pods: pods}))
+		return call(planner.NewClusterFromSnapshot(s, &saved.Objects{Nodes: nodes, Pods: pods}))
 	})
 }
 
-// chooseNodesToRemove chooses up to k nodes that can be removed together.
-func (c *Cluster) chooseNodesToRemove(k int, policy planner.Policy, rules planner.Options) (out *planner.VictimSelection, err error) {
+// chooseNodesToRemove chooses up to maxNodes nodes that can be removed together.
+func (c *Cluster) chooseNodesToRemove(maxNodes int, policy planner.Policy, rules planner.Options) (out *planner.VictimSelection, err error) {
 	err = c.withPlanner(func(p *planner.Cluster) error {
-		answer, err := p.PlanLaunchesAndRemovals(planner.PlanOptions{MaxRemovals: k, Policy: policy, Rules: rules})
+		answer, err := p.PlanLaunchesAndRemovals(planner.PlanOptions{MaxRemovals: maxNodes, Policy: policy, Rules: rules})
 		if err == nil {
 			out = answer.Remove
 		}
@@ -255,10 +255,10 @@ func (c *Cluster) planEvacuation(node string, policy planner.Policy, rules plann
 // loadGroupRules returns the rules and the name of the NodeGroup that the pool's machines belong to. Without such a
 // NodeGroup it returns default rules and an empty name. It uses only NodeGroups with the given labels, because a manager
 // with that selector ignores all others.
-func (c *Cluster) loadGroupRules(ctx context.Context, provider, group string, labels map[string]string, systemLocalStorage bool,
-) (planner.Options, string, error) {
+func (c *Cluster) loadGroupRules(ctx context.Context, provider, cloudGroup string, labels map[string]string, systemLocalStorage bool,
+) (rules planner.Options, groupName string, err error) {
 	marks := grouppolicy.PodSelection{SystemLocalStorage: systemLocalStorage}
-	rules := planner.Options{Now: time.Now(), AddPodFacts: marks.AddFacts}
+	rules = planner.Options{Now: time.Now(), AddPodFacts: marks.AddFacts}
 	var list v1alpha1.NodeGroupList
 	if err := c.listCached(ctx, &list, client.MatchingLabels(labels)); err != nil {
 		return rules, "", fmt.Errorf("NodeGroups: %w", err)
@@ -266,11 +266,11 @@ func (c *Cluster) loadGroupRules(ctx context.Context, provider, group string, la
 	name := ""
 	for i := range list.Items {
 		g := &list.Items[i]
-		if g.Spec.Cloud.Provider != provider || g.Spec.Cloud.Group != group {
+		if g.Spec.Cloud.Provider != provider || g.Spec.Cloud.Group != cloudGroup {
 			continue
 		}
 		if name != "" {
-			return rules, "", fmt.Errorf("NodeGroups %s and %s: both have the cloud group %s of provider %s: want one NodeGroup for it", name, g.Name, group, provider)
+			return rules, "", fmt.Errorf("NodeGroups %s and %s: both have the cloud group %s of provider %s: want one NodeGroup for it", name, g.Name, cloudGroup, provider)
 		}
 		name = g.Name
 		of, err := grouppolicy.NewPlaceholderSelection(g)

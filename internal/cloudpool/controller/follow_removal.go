@@ -256,7 +256,7 @@ func isNodeGone(rt *v1alpha1.NodeRetirement) bool {
 
 // hasExceededDrainTime reports whether a retirement has no drain time left. It is true outside of a drain. The manager ends
 // a drain after the drain time of its group.
-func (s *updateScope) hasExceededDrainTime(ctx context.Context, rt *v1alpha1.NodeRetirement) (bool, error) {
+func (s *updateScope) hasExceededDrainTime(ctx context.Context, rt *v1alpha1.NodeRetirement) (exceeded bool, err error) {
 	began := rt.Status.Times.Draining
 	if rt.Status.Phase != v1alpha1.Draining || began == nil {
 		return true, nil
@@ -310,7 +310,7 @@ func (s *updateScope) endUpdateOfStalledRetirement(ctx context.Context, m *v1alp
 
 // tryCancelRetirement cancels a retirement and reports whether its machine stays. The manager may have deleted the node in the
 // meantime.
-func (s *updateScope) tryCancelRetirement(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement) (bool, error) {
+func (s *updateScope) tryCancelRetirement(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement) (machineStays bool, err error) {
 	if err := s.saveStatus(ctx); err != nil {
 		return false, err
 	}
@@ -329,7 +329,7 @@ func (s *updateScope) tryCancelRetirement(ctx context.Context, m *v1alpha1.PoolM
 }
 
 // canRestoreNode reports whether cancelling a retirement would restore its node: the node exists and is not being deleted.
-func (c *Cluster) canRestoreNode(ctx context.Context, rt *v1alpha1.NodeRetirement) (bool, error) {
+func (c *Cluster) canRestoreNode(ctx context.Context, rt *v1alpha1.NodeRetirement) (restorable bool, err error) {
 	if isNodeGone(rt) || hasDeletedNode(rt) {
 		return false, nil
 	}

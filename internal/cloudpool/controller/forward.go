@@ -13,20 +13,20 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
-// WouldShrink reports whether size n could make the pool remove a machine: its desired or its actual size is larger.
-func (u *Updater) WouldShrink(ctx context.Context, n int) (bool, error) {
+// WouldShrink reports whether size desired could make the pool remove a machine: its desired or its actual size is larger.
+func (u *Updater) WouldShrink(ctx context.Context, desired int) (shrinks bool, err error) {
 	size, err := u.opts.Backend.Size(ctx)
 	if err != nil {
 		return false, NewBackendFailure("reading the pool's size", err)
 	}
-	if n < size.Desired || n < size.Active {
+	if desired < size.Desired || desired < size.Active {
 		return true, nil
 	}
 	pool, err := u.opts.Backend.Pool(ctx)
 	if err != nil {
 		return false, NewBackendFailure("reading the pool", err)
 	}
-	return n < countActiveMachines(&pool), nil
+	return desired < countActiveMachines(&pool), nil
 }
 
 // Forward sends a change that removes no machine to the pool and returns the update with its outcome.

@@ -98,7 +98,7 @@ func (n *NativePool) Provider() (cloud.Provider, string) { return n.provider, n.
 
 // Identity implements Backend. The machine ID is the provider ID. A cloudpool's own ID is no identity, because no Node has
 // it.
-func (n *NativePool) Identity(m *api.Machine) (string, bool) {
+func (n *NativePool) Identity(m *api.Machine) (id string, known bool) {
 	return m.ID, !strings.HasPrefix(m.ID, provider.Name+"://")
 }
 
@@ -403,10 +403,10 @@ func (n *NativePool) checkRetirementCancellable(ctx context.Context, m *nativeMa
 }
 
 // annotateMachineNode annotates a machine's Node and waits until the watch shows the change. An empty value removes the
-// annotation. With replace it first launches another machine. If the launch or a dry run of the patch fails, nothing
+// annotation. With launchReplacement it first launches another machine. If the launch or a dry run of the patch fails, nothing
 // changes. If the patch itself fails, a repeated call does not launch again.
-func (n *NativePool) annotateMachineNode(ctx context.Context, m *nativeMachine, replace bool, key, value string) error {
-	if replace {
+func (n *NativePool) annotateMachineNode(ctx context.Context, m *nativeMachine, launchReplacement bool, key, value string) error {
+	if launchReplacement {
 		if err := n.resolveLostLaunch(ctx); err != nil {
 			return err
 		}
@@ -472,7 +472,7 @@ func (n *NativePool) stateConfigMapName() string { return PoolObjectName(n.name)
 
 // IsStarted reports whether the pool is started: its ConfigMap does not say otherwise. While the API server is unavailable,
 // it returns the last known state, so that reads continue.
-func (n *NativePool) IsStarted(ctx context.Context) (bool, error) {
+func (n *NativePool) IsStarted(ctx context.Context) (started bool, err error) {
 	was := n.started.Load()
 	if was != nil && time.Since(was.readAt) < startedTTL {
 		return was.started, nil

@@ -30,7 +30,7 @@ type stateSince struct {
 }
 
 // trackStateDuration records the current state of key and returns for how long it has been the same.
-func (p stateTimers) trackStateDuration(key, state string) time.Duration {
+func (p stateTimers) trackStateDuration(key, state string) (unchangedFor time.Duration) {
 	if was, ok := p[key]; !ok || was.state != state {
 		p[key] = stateSince{state, time.Now()}
 	}
@@ -135,7 +135,7 @@ func (s *updateScope) runSteps(ctx context.Context) error {
 }
 
 // mayRemoveMachines reports whether the update may remove a machine. All other updates are forwarded.
-func (s *updateScope) mayRemoveMachines(ctx context.Context) (bool, error) {
+func (s *updateScope) mayRemoveMachines(ctx context.Context) (mayRemove bool, err error) {
 	switch s.update.Spec.Type {
 	case v1alpha1.SetPoolSize:
 		return s.WouldShrink(ctx, int(*s.update.Spec.DesiredSize))

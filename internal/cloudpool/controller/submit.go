@@ -83,11 +83,11 @@ func (u *Updater) newUpdateObject(n int) *v1alpha1.PoolUpdate {
 }
 
 // SubmitOrFindEqual creates an update and returns it. If an equal update is unfinished, it returns that one. If a different one is
-// unfinished, it returns a *BusyError. judge, if not nil, may refuse the update before it is created.
-func (u *Updater) SubmitOrFindEqual(ctx context.Context, want Update, judge func(context.Context, *Update) error) (*Update, error) {
+// unfinished, it returns a *BusyError. precheck, if not nil, may refuse the update before it is created.
+func (u *Updater) SubmitOrFindEqual(ctx context.Context, want Update, precheck func(context.Context, *Update) error) (*Update, error) {
 	spec := want.toSpec(u.opts.Pool)
 	taken := 0 // the number of the last name that already existed
-	for judged := judge == nil; ; {
+	for judged := precheck == nil; ; {
 		all, err := u.listUpdatesLive(ctx)
 		if err != nil {
 			return nil, err
@@ -99,7 +99,7 @@ func (u *Updater) SubmitOrFindEqual(ctx context.Context, want Update, judge func
 			return nil, &BusyError{Current: u.toUpdate(up)}
 		}
 		if !judged {
-			if err := judge(ctx, &want); err != nil {
+			if err := precheck(ctx, &want); err != nil {
 				return nil, err
 			}
 			judged = true

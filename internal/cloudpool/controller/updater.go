@@ -166,7 +166,7 @@ const leaseReleaseTimeout = 2 * time.Second
 
 // contendForLease starts to contend for the pool's Lease. The returned function releases it, so that another replica can
 // take over at once.
-func (u *Updater) contendForLease(ctx context.Context) (end func()) {
+func (u *Updater) contendForLease(ctx context.Context) (release func()) {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var runs sync.WaitGroup
 	u.lease.SetWanted(true, time.Time{})

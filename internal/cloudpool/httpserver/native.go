@@ -13,7 +13,7 @@ import (
 )
 
 // rejectIfStopped answers a request to a pool that is not started, as the reference server does, and reports whether it did.
-func rejectIfStopped(n *controller.NativePool, w http.ResponseWriter, r *http.Request, t target) bool {
+func rejectIfStopped(n *controller.NativePool, w http.ResponseWriter, r *http.Request, t target) (rejected bool) {
 	if slices.Contains([]action{actConfig, actStart, actStop, actStatus, actUnknown}, t.action) {
 		return false
 	}
@@ -62,7 +62,7 @@ var allowedMethods = map[action]string{
 }
 
 // executeNativeRequest carries out a request and returns the object to answer with, or nil.
-func executeNativeRequest(w http.ResponseWriter, r *http.Request, n *controller.NativePool, a action, maxBody int64) (any, error) {
+func executeNativeRequest(w http.ResponseWriter, r *http.Request, n *controller.NativePool, a action, maxBody int64) (answer any, err error) {
 	ctx := r.Context()
 	if r.Method != http.MethodPost {
 		switch a {

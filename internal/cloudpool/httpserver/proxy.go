@@ -12,7 +12,7 @@ import (
 
 // forwardOrServeNative forwards a request to the pool's server, or answers it for a native pool. It returns the handling for the
 // metrics.
-func (s *Server) forwardOrServeNative(w http.ResponseWriter, r *http.Request, f *ServedPool, t target) string {
+func (s *Server) forwardOrServeNative(w http.ResponseWriter, r *http.Request, f *ServedPool, t target) (handling string) {
 	if f.proxy == nil {
 		s.serveNativeRequest(w, r, f.Native, t)
 		return "native"

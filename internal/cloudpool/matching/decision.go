@@ -244,9 +244,9 @@ func (d *Decision) chooseMachinesWithNode(q *DecisionInput, candidates []*Member
 
 // chooseAmongCandidates chooses nodes among the candidates only. A node that joined after the nodes were read is not
 // excluded yet. If it is chosen, it is excluded and the choice is repeated.
-func chooseAmongCandidates(candidates map[string]*Member, q *DecisionInput, k int, rules planner.Options) (*planner.VictimSelection, error) {
+func chooseAmongCandidates(candidates map[string]*Member, q *DecisionInput, maxNodes int, rules planner.Options) (*planner.VictimSelection, error) {
 	for {
-		selection, err := q.ChooseNodes(k, q.Policy, rules)
+		selection, err := q.ChooseNodes(maxNodes, q.Policy, rules)
 		if err != nil {
 			return nil, fmt.Errorf("choosing nodes: %w", err)
 		}
@@ -270,8 +270,8 @@ func chooseAmongCandidates(candidates map[string]*Member, q *DecisionInput, k in
 const LastWorkerText = "no other schedulable nodes to evacuate to: want --remove-last-worker to allow its removal"
 
 // leavingNodes returns the names of all nodes that leave, including the victims so far and one more.
-func (d *Decision) leavingNodes(q *DecisionInput, more string) map[string]bool {
-	leaving := map[string]bool{more: true}
+func (d *Decision) leavingNodes(q *DecisionInput, additional string) map[string]bool {
+	leaving := map[string]bool{additional: true}
 	maps.Copy(leaving, q.RetiringNodes)
 	for _, v := range d.Victims {
 		leaving[v.Node] = true
