@@ -14,7 +14,7 @@ import (
 // and the Nodes again. Orphaned Nodes are left to a NodeRetirement. It returns the findings with a started deletion.
 func DeleteDueOrphanedInstances(ctx context.Context, c instances.Deleter, nodes func(context.Context) ([]cloud.NodeIdentity, error), findings []Finding,
 	log *slog.Logger,
-) ([]Finding, error) {
+) (started []Finding, err error) {
 	var begun []Finding
 	var errs []error
 	for _, f := range findings {

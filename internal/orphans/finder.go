@@ -120,15 +120,15 @@ func (f *Finder) FindOrphans(ctx context.Context, instances []cloud.Instance, no
 }
 
 // FindOrphanedNodes is [Finder.Look] for a cloud without marks, which has no orphaned instances. Nodes are the Nodes that
-// the caller may check. Instead of marked instances, it uses list to confirm the cloud's answer for one instance. It
-// calls list only if a Node is silent. If list fails, nothing is found (I7).
-func (f *Finder) FindOrphanedNodes(ctx context.Context, list func(context.Context) ([]cloud.Instance, error), nodes []Node, now time.Time) ([]Finding, error) {
+// the caller may check. Instead of marked instances, it uses listInstances to confirm the cloud's answer for one instance. It
+// calls listInstances only if a Node is silent. If listInstances fails, nothing is found (I7).
+func (f *Finder) FindOrphanedNodes(ctx context.Context, listInstances func(context.Context) ([]cloud.Instance, error), nodes []Node, now time.Time) ([]Finding, error) {
 	seen := map[string]Finding{}
 	silent := f.findUnreadyNodesOfCloud(nodes, now)
 	if len(silent) == 0 {
 		return f.storeAndSortFindings(seen), nil
 	}
-	instances, err := list(ctx)
+	instances, err := listInstances(ctx)
 	if err != nil {
 		return f.storeAndSortFindings(seen), err
 	}
