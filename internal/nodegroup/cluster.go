@@ -49,7 +49,7 @@ func ReadCluster(ctx context.Context, reader client.Reader, pods live.PodReader,
 type QuietFunc func(node string) time.Duration
 
 // ReadGroupSnapshot returns the input of the decisions on one group, including its pods.
-func (c *Cluster) ReadGroupSnapshot(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted string, quiet QuietFunc) (GroupSnapshot, error) {
+func (c *Cluster) ReadGroupSnapshot(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted string, timeSinceKeepingPod QuietFunc) (GroupSnapshot, error) {
 	w := GroupSnapshot{Group: g, NotAccepted: notAccepted, Now: c.Now}
 	about := map[string][]v1alpha1.NodeRetirement{}
 	for i := range c.Retirements {
@@ -75,8 +75,8 @@ func (c *Cluster) ReadGroupSnapshot(ctx context.Context, g *v1alpha1.NodeGroup, 
 	for i := range w.Nodes {
 		n := &w.Nodes[i]
 		n.KeepingPods = keepers[n.Object.Name]
-		if quiet != nil {
-			n.QuietFor = quiet(n.Object.Name)
+		if timeSinceKeepingPod != nil {
+			n.QuietFor = timeSinceKeepingPod(n.Object.Name)
 		}
 	}
 	if !rule.keepForPending || len(pending) == 0 {
@@ -101,8 +101,8 @@ func (c *Cluster) splitNodesByGroup(g *v1alpha1.NodeGroup) (own, others []corev1
 }
 
 // findNodeKeepingPods finds the pods that a rule selects: those on nodes, by node, and pending ones.
-func (c *Cluster) findNodeKeepingPods(ctx context.Context, rule *idleRule) (keepers map[string]KeepingPods, pending []*corev1.Pod, err error) {
-	keepers = make(map[string]KeepingPods, len(c.Nodes))
+func (c *Cluster) findNodeKeepingPods(ctx context.Context, rule *idleRule) (keepingByNode map[string]KeepingPods, pending []*corev1.Pod, err error) {
+	keepingByNode = make(map[string]KeepingPods, len(c.Nodes))
 	namespaces := rule.Namespaces
 	if len(namespaces) == 0 {
 		namespaces = []string{metav1.NamespaceAll}
@@ -116,7 +116,7 @@ func (c *Cluster) findNodeKeepingPods(ctx context.Context, rule *idleRule) (keep
 			switch {
 			case !isUnfinished(p.Status.Phase) || !rule.KeepsNode(p.Namespace, labels.Set(p.Labels)):
 			case p.Spec.NodeName != "":
-				keepers[p.Spec.NodeName] = keepers[p.Spec.NodeName].withPod(p)
+				keepingByNode[p.Spec.NodeName] = keepingByNode[p.Spec.NodeName].withPod(p)
 			case p.DeletionTimestamp == nil:
 				pending = append(pending, p)
 			}
@@ -125,7 +125,7 @@ func (c *Cluster) findNodeKeepingPods(ctx context.Context, rule *idleRule) (keep
 	slices.SortFunc(pending, func(a, b *corev1.Pod) int { // unschedulable pods first
 		return cmp.Or(-compareBools(isUnschedulable(a), isUnschedulable(b)), strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name))
 	})
-	return keepers, pending, nil
+	return keepingByNode, pending, nil
 }
 
 // podsOn returns the pods that use resources on a node.

@@ -386,7 +386,7 @@ const countWriteInterval = time.Second
 
 // writeStatusIfDue writes the status if it differs. If the write must wait, it returns for how long. It keeps the status of
 // a group of a file in memory.
-func (c *Controller) writeStatusIfDue(ctx context.Context, g *v1alpha1.NodeGroup, status v1alpha1.NodeGroupStatus) (later time.Duration, err error) {
+func (c *Controller) writeStatusIfDue(ctx context.Context, g *v1alpha1.NodeGroup, status v1alpha1.NodeGroupStatus) (retryAfter time.Duration, err error) {
 	if equality.Semantic.DeepEqual(g.Status, status) {
 		return 0, nil
 	}
@@ -396,10 +396,10 @@ func (c *Controller) writeStatusIfDue(ctx context.Context, g *v1alpha1.NodeGroup
 		c.mu.Unlock()
 		return 0, nil
 	}
-	later = time.Until(c.writtenAt[g.Name].Add(countWriteInterval))
+	retryAfter = time.Until(c.writtenAt[g.Name].Add(countWriteInterval))
 	c.mu.Unlock()
-	if later > 0 && differOnlyInCounts(g.Status, status) {
-		return later, nil
+	if retryAfter > 0 && differOnlyInCounts(g.Status, status) {
+		return retryAfter, nil
 	}
 	written := g.DeepCopy()
 	written.Status = status

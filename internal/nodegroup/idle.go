@@ -112,7 +112,7 @@ type podObservation struct {
 // A node that had such a pod is idle after the cooldown since the last one, without regard to the checks. If its last pod is
 // unknown, it is also idle after enough consecutive checks without a pod. The manager may have been away when its last
 // pod ended, or it never had one.
-func (r *idleRule) assessIdleness(m Marks, s podObservation) (Marks, Idleness) {
+func (r *idleRule) assessIdleness(m Marks, s podObservation) (updated Marks, idleness Idleness) {
 	if s.hasKeepingPod {
 		m.Since, m.Used = time.Time{}, true
 		return m, Idleness{Stage: Busy}

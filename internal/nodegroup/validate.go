@@ -74,7 +74,7 @@ func checkBudgets(fail func(string, ...any), budgets []v1alpha1.DisruptionBudget
 }
 
 // findDuplicate returns an element that is in the list twice.
-func findDuplicate[T cmp.Ordered](list []T) (twice T, is bool) {
+func findDuplicate[T cmp.Ordered](list []T) (duplicate T, found bool) {
 	seen := map[T]bool{}
 	for _, one := range list {
 		if seen[one] {
@@ -82,7 +82,7 @@ func findDuplicate[T cmp.Ordered](list []T) (twice T, is bool) {
 		}
 		seen[one] = true
 	}
-	return twice, false
+	return duplicate, false
 }
 
 func checkIdleRule(fail func(string, ...any), r *v1alpha1.IdleByLabel) {
