@@ -176,7 +176,7 @@ type (
 
 // parseGroup reads one NodeGroup and returns every fault. The NodeGroup is nil if it is unreadable, or if the document
 // has only comments.
-func parseGroup(doc []byte) (*v1alpha1.NodeGroup, []error) {
+func parseGroup(doc []byte) (group *v1alpha1.NodeGroup, faults []error) {
 	var object map[string]any
 	err := yaml.Unmarshal(doc, &object)
 	if err == nil && object == nil {
