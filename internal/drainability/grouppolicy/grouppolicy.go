@@ -12,9 +12,9 @@ import (
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 )
 
-// NewPodPolicy returns the policy for drains of a group. A nil group means a node without a group. With override, protected pods
+// NewPodPolicy returns the policy for drains of a group. A nil group means a node without a group. With evictProtected, protected pods
 // are evicted.
-func NewPodPolicy(g *v1alpha1.NodeGroup, override bool) podrules.Policy {
+func NewPodPolicy(g *v1alpha1.NodeGroup, evictProtected bool) podrules.Policy {
 	policy := podrules.VoluntaryPolicy()
 	var d v1alpha1.DrainPolicy
 	if g != nil {
@@ -26,7 +26,7 @@ func NewPodPolicy(g *v1alpha1.NodeGroup, override bool) podrules.Policy {
 	if d.EvictUnmanaged {
 		policy = policy.WithAction(podrules.RuleUnmanaged, podrules.Evict)
 	}
-	if override || d.Protection == v1alpha1.EvictProtected {
+	if evictProtected || d.Protection == v1alpha1.EvictProtected {
 		policy = policy.WithAction(podrules.RuleProtected, podrules.Evict)
 	}
 	return policy

@@ -107,7 +107,7 @@ func (f *Facts) setFlag(flag Flags, on bool) {
 }
 
 // classifyLocalVolumes returns whether volumes hold data that must be kept, and the names of those, or else of all.
-func classifyLocalVolumes(volumes []string, annotations map[string]string, safe bool) (LocalStorage, string) {
+func classifyLocalVolumes(volumes []string, annotations map[string]string, safe bool) (storage LocalStorage, names string) {
 	if len(volumes) == 0 {
 		return NoLocalStorage, ""
 	}
