@@ -110,9 +110,9 @@ func mergeClaims[V any](own, other map[string]V, isOnNode func(string, V) bool) 
 }
 
 // planClaim plans the next step towards the request. It replaces a record of the owner that cannot be parsed, because
-// such a record must not prevent a drain. What that record claimed counts as not ours. With conditions false,
+// such a record must not prevent a drain. What that record claimed counts as not ours. With writeConditions false,
 // conditions are recorded and not written.
-func planClaim(node *kubeapi.Node, owner string, r ClaimSpec, now time.Time, conditions bool) (plan, error) {
+func planClaim(node *kubeapi.Node, owner string, r ClaimSpec, now time.Time, writeConditions bool) (plan, error) {
 	p := newPlanner(node, owner, r.ReplacedOwners...)
 	p.now = now.UTC().Truncate(time.Second)
 	p.nextRecord = Record{Owner: owner, Reason: r.Reason, Since: p.ownRecord.Since, Phase: r.Phase, State: r.normalizedState()}
@@ -126,7 +126,7 @@ func planClaim(node *kubeapi.Node, owner string, r ClaimSpec, now time.Time, con
 	}
 	p.planLabels(r.Labels)
 	p.planConditions(r.Conditions)
-	if !conditions {
+	if !writeConditions {
 		p.setConditions, p.removedConditions = nil, nil
 	}
 	p.planPhaseLabel(LabelKey(owner), string(r.Phase))
@@ -135,9 +135,9 @@ func planClaim(node *kubeapi.Node, owner string, r ClaimSpec, now time.Time, con
 	return p.plan, p.err
 }
 
-// planClaimRemoval plans the next step of removing the owner's claim. With conditions false, the conditions stay, and so
+// planClaimRemoval plans the next step of removing the owner's claim. With removeConditions false, the conditions stay, and so
 // does a record that lists them.
-func planClaimRemoval(node *kubeapi.Node, owner string, conditions bool) (plan, error) {
+func planClaimRemoval(node *kubeapi.Node, owner string, removeConditions bool) (plan, error) {
 	p := newPlanner(node, owner)
 	key := AnnotationKey(owner)
 	raw, noted := node.Annotations[key]
@@ -151,7 +151,7 @@ func planClaimRemoval(node *kubeapi.Node, owner string, conditions bool) (plan, 
 	p.planConditions(nil)
 	p.planPhaseLabel(LabelKey(owner), "")
 	switch {
-	case noted && !conditions && len(p.removedConditions) > 0:
+	case noted && !removeConditions && len(p.removedConditions) > 0:
 		p.removedConditions = nil
 		p.nextRecord.Owner, p.nextRecord.Reason, p.nextRecord.Since, p.nextRecord.State = owner, p.ownRecord.Reason, p.ownRecord.Since, p.ownRecord.State
 		p.planRecordWrite(p.nextRecord)
