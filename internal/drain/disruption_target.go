@@ -42,7 +42,7 @@ func (w *conditionWrites) isForbiddenIn(namespace string) bool {
 // ensureDisruptionTargetWrite starts to write the condition of a pod, once. It returns until when a deletion has to wait for
 // the write, or zero if the deletion may be sent. A late write continues: the condition still helps while the
 // containers stop.
-func (d *Drain) ensureDisruptionTargetWrite(ctx context.Context, p *podState, now time.Time) time.Time {
+func (d *Drain) ensureDisruptionTargetWrite(ctx context.Context, p *podState, now time.Time) (waitUntil time.Time) {
 	switch {
 	case d.conditions.isForbiddenIn(p.pod.Namespace) || !needsDisruptionTarget(&p.pod):
 		return time.Time{}

@@ -244,8 +244,7 @@ func (d *Drain) decidePodAction(p *podState, now time.Time) {
 
 // applyDueTimers re-decides pods with an expired protection, and skips pods that have been terminating for too long. It
 // returns when to do so again.
-func (d *Drain) applyDueTimers(now time.Time) time.Time {
-	var next time.Time
+func (d *Drain) applyDueTimers(now time.Time) (next time.Time) {
 	for _, p := range d.remaining {
 		if p.gone {
 			continue
@@ -269,7 +268,7 @@ func (d *Drain) applyDueTimers(now time.Time) time.Time {
 }
 
 // checkOutcome reports whether the drain is over, and how it ended.
-func (d *Drain) checkOutcome(now time.Time) (Outcome, bool) {
+func (d *Drain) checkOutcome(now time.Time) (outcome Outcome, over bool) {
 	switch {
 	case d.listed && d.hasPod(func(p *podState) bool { return p.needsRemoval() && p.action == podrules.RefuseDrain }):
 		return RefusedByPolicy, true
@@ -297,7 +296,7 @@ type finalList struct {
 }
 
 // startFinalListIfEmpty starts the final list if the node seems empty, and returns when to check again.
-func (d *Drain) startFinalListIfEmpty(ctx context.Context, now time.Time) time.Time {
+func (d *Drain) startFinalListIfEmpty(ctx context.Context, now time.Time) (checkAt time.Time) {
 	r := &d.finalList
 	if !d.isEmpty() {
 		r.done, r.nextAt = false, time.Time{}
@@ -341,12 +340,12 @@ func (d *Drain) listPods(ctx context.Context) ([]kubeapi.Pod, error) {
 
 // listOnce follows until the first list or the first failure, and returns it.
 func listOnce[T any](
-	ctx context.Context, follow func(context.Context, kubeapi.Handler[T]) error,
+	ctx context.Context, watch func(context.Context, kubeapi.Handler[T]) error,
 ) (all []T, err error) {
 	once, enough := context.WithCancel(ctx)
 	defer enough()
 	err = errors.New("no answer")
-	ended := follow(once, kubeapi.Handler[T]{
+	ended := watch(once, kubeapi.Handler[T]{
 		Replaced: func(list []T) {
 			if once.Err() == nil {
 				all, err = list, nil
@@ -367,8 +366,8 @@ func listOnce[T any](
 }
 
 // advanceRemovals does everything that is due, and returns when to run again if no event comes before.
-func (d *Drain) advanceRemovals(ctx context.Context, now time.Time) time.Time {
-	next := d.nextTimeLimit(now)
+func (d *Drain) advanceRemovals(ctx context.Context, now time.Time) (next time.Time) {
+	next = d.nextTimeLimit(now)
 	if !d.listed {
 		return next
 	}

@@ -24,7 +24,7 @@ const (
 const notServedDetail = "requests for other pods of the node fail or hang"
 
 // tryRemovePod evicts or deletes a waiting pod if that is allowed now. Otherwise it returns when to try again.
-func (d *Drain) tryRemovePod(ctx context.Context, p *podState, now time.Time) time.Time {
+func (d *Drain) tryRemovePod(ctx context.Context, p *podState, now time.Time) (retryAt time.Time) {
 	if d.options.DisableEviction {
 		return d.removeIfAllowed(ctx, p, now, DeletedOnRequest)
 	}
@@ -62,7 +62,7 @@ func (d *Drain) tryRemovePod(ctx context.Context, p *podState, now time.Time) ti
 }
 
 // removeIfAllowed sends the request unless the pod has to pause, or to wait for a shared backoff or its PDB queue.
-func (d *Drain) removeIfAllowed(ctx context.Context, p *podState, now time.Time, method RemovalMethod) time.Time {
+func (d *Drain) removeIfAllowed(ctx context.Context, p *podState, now time.Time, method RemovalMethod) (retryAt time.Time) {
 	if may, at := d.canSendRequest(p, method, now); !may {
 		return at
 	}
@@ -88,7 +88,7 @@ func (d *Drain) removeIfAllowed(ctx context.Context, p *podState, now time.Time,
 
 // canSendRequest reports whether a request for a pod may be sent now. If not, it returns from when on; zero means when an
 // answer comes.
-func (d *Drain) canSendRequest(p *podState, method RemovalMethod, now time.Time) (bool, time.Time) {
+func (d *Drain) canSendRequest(p *podState, method RemovalMethod, now time.Time) (allowed bool, from time.Time) {
 	if now.Before(p.retryAt) {
 		return false, p.retryAt
 	}
@@ -149,7 +149,7 @@ func (d *Drain) sendRemoval(ctx context.Context, p *podState, method RemovalMeth
 }
 
 // newRemoval returns the request for a pod and the grace that it gives.
-func (d *Drain) newRemoval(p *podState, now time.Time) (kubeapi.PodRemoval, time.Duration) {
+func (d *Drain) newRemoval(p *podState, now time.Time) (request kubeapi.PodRemoval, grace time.Duration) {
 	given := capGrace(p.wantedGrace, d.terms, now)
 	r := kubeapi.PodRemoval{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID}
 	if given != p.wantedGrace || d.options.GraceSeconds != nil && *d.options.GraceSeconds >= 0 {
@@ -161,8 +161,8 @@ func (d *Drain) newRemoval(p *podState, now time.Time) (kubeapi.PodRemoval, time
 
 // startRequest sends one request for a pod in the background. If it succeeds, it calls accepted in the engine's
 // goroutine.
-func (d *Drain) startRequest(ctx context.Context, p *podState, method RemovalMethod, startRequest func(context.Context, kubeapi.PodRemoval) error,
-	r kubeapi.PodRemoval, patience time.Duration, accepted func(answered time.Time),
+func (d *Drain) startRequest(ctx context.Context, p *podState, method RemovalMethod, send func(context.Context, kubeapi.PodRemoval) error,
+	r kubeapi.PodRemoval, timeout time.Duration, accepted func(answered time.Time),
 ) {
 	backoffs := d.backoffsForRequest(p, method)
 	sent := time.Now()
@@ -176,11 +176,11 @@ func (d *Drain) startRequest(ctx context.Context, p *podState, method RemovalMet
 	tracker.lastSentAt = sent
 	tracker.inFlightByNamespace[p.pod.Namespace]++
 	p.lastSentAt, d.lastSentByNamespace[p.pod.Namespace] = sent, sent
-	bounded, cancel := context.WithTimeout(ctx, patience)
+	bounded, cancel := context.WithTimeout(ctx, timeout)
 	p.shortenRequest = func(now time.Time) { time.AfterFunc(d.requestTimeout(p, method, now), cancel) }
 	d.background.Go(func() {
 		defer cancel()
-		err := startRequest(bounded, r)
+		err := send(bounded, r)
 		answered := time.Now()
 		d.inbox.putAndWake(func(now time.Time) {
 			d.recordRequestFinished(p, tracker, backoffs)
@@ -305,11 +305,11 @@ func (d *Drain) delayPodAfterPDBDenial(ctx context.Context, p *podState, now tim
 	d.pdbs.assignMissingBackoffs(d.remaining, p.pod.Namespace)
 }
 
-// extendBackoffForPod makes a pod wait for a shared backoff and extends it: by at least pause, and longer each time up to
-// longest.
-func (d *Drain) extendBackoffForPod(p *podState, backoff *sharedBackoff, detail string, now time.Time, pause, longest time.Duration) {
+// extendBackoffForPod makes a pod wait for a shared backoff and extends it: by at least minPause, and longer each time up to
+// maxPause.
+func (d *Drain) extendBackoffForPod(p *podState, backoff *sharedBackoff, detail string, now time.Time, minPause, maxPause time.Duration) {
 	backoff.detail = detail
-	backoff.extend(now, d.capPauseToDeadline(pause, now), d.capPauseToDeadline(longest, now))
+	backoff.extend(now, d.capPauseToDeadline(minPause, now), d.capPauseToDeadline(maxPause, now))
 	if backoff.reason != ObstacleAPIServerBusy { // that one applies to every pod anyway
 		p.backoff = backoff
 	}
@@ -344,7 +344,7 @@ func (d *Drain) capPauseToDeadline(pause time.Duration, now time.Time) time.Dura
 // It waits until the last moment, because the API server counts a shorter grace from the pod's deletion, not from now
 // (k8s.io/apiserver/pkg/registry/rest, BeforeDelete). A pod that was deleted 2 minutes ago would be killed at once if
 // it got the 30 seconds that are left.
-func (d *Drain) shortenGraceIfTooLong(ctx context.Context, p *podState, now time.Time) time.Time {
+func (d *Drain) shortenGraceIfTooLong(ctx context.Context, p *podState, now time.Time) (retryAt time.Time) {
 	if !d.terms.HasDeadline() || !p.isTerminating() || !p.canDelete || p.graceShortened {
 		return time.Time{}
 	}

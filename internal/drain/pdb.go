@@ -66,7 +66,7 @@ type sharedBackoff struct {
 
 // allowsRequest reports whether a request may be sent. If not, it returns when the next one may be sent. An answer can
 // make that earlier.
-func (b *sharedBackoff) allowsRequest(now time.Time) (bool, time.Time) {
+func (b *sharedBackoff) allowsRequest(now time.Time) (allowed bool, from time.Time) {
 	switch {
 	case now.Before(b.until):
 		return false, b.until
@@ -78,11 +78,11 @@ func (b *sharedBackoff) allowsRequest(now time.Time) (bool, time.Time) {
 
 // extend makes the backoff active for at least the given pause, longer each time. Refusals of requests that were in
 // flight together count once.
-func (b *sharedBackoff) extend(now time.Time, least, longest time.Duration) {
+func (b *sharedBackoff) extend(now time.Time, minPause, maxPause time.Duration) {
 	if now.Before(b.until) {
 		return
 	}
-	b.pause = min(max(2*b.pause, least), longest)
+	b.pause = min(max(2*b.pause, minPause), maxPause)
 	b.until = now.Add(b.pause)
 }
 
@@ -93,7 +93,7 @@ func newPDBState() *pdbState {
 }
 
 // pdbsCovering returns the PDBs that select the pod, and whether the PDBs of its namespace are known.
-func (b *pdbState) pdbsCovering(p *kubeapi.Pod) ([]*kubeapi.PodDisruptionBudget, bool) {
+func (b *pdbState) pdbsCovering(p *kubeapi.Pod) (covering []*kubeapi.PodDisruptionBudget, known bool) {
 	ns := b.namespaces[p.Namespace]
 	if ns == nil || !ns.known {
 		return nil, false

@@ -37,10 +37,10 @@ type pdbQueue struct {
 	lastWasReady  bool          // lastPod was ready at its eviction; unready pods are not counted
 }
 
-// nextSendAt returns when the next eviction may be sent, at most longest after the last one. Zero means now. After a
+// nextSendAt returns when the next eviction may be sent, at most maxWait after the last one. Zero means now. After a
 // refusal it is now.
-func (q *pdbQueue) nextSendAt(longest time.Duration) time.Time {
-	at := q.sentAt.Add(longest)
+func (q *pdbQueue) nextSendAt(maxWait time.Duration) time.Time {
+	at := q.sentAt.Add(maxWait)
 	switch {
 	case q.lastPod == nil || q.counted:
 		return time.Time{}
@@ -103,8 +103,8 @@ func (q *pdbQueue) recordPDBStatus(b *kubeapi.PodDisruptionBudget) {
 }
 
 // queueForPod returns the PDB queue of a pod and its key, or nil if no PDB counts its eviction.
-func (d *Drain) queueForPod(p *podState) (*pdbQueue, string) {
-	key := d.queueKey(p)
+func (d *Drain) queueForPod(p *podState) (queue *pdbQueue, key string) {
+	key = d.queueKey(p)
 	if key == "" {
 		return nil, ""
 	}

@@ -59,9 +59,9 @@ func (f Prediction) filterPods(is func(PodPrediction) bool) (found []PodPredicti
 }
 
 // Predict predicts what a drain would do now, and changes nothing. It lists the node's pods once and reads the PDBs of
-// their namespaces. With server it also sends each eviction as a dry run, so that the API server reports which it would
+// their namespaces. With dryRun it also sends each eviction as a dry run, so that the API server reports which it would
 // deny. That needs the permission to evict. The error is about the list of pods; other failures are in Problems.
-func Predict(ctx context.Context, api API, o Options, server bool) (Prediction, error) {
+func Predict(ctx context.Context, api API, o Options, dryRun bool) (Prediction, error) {
 	d := New(api, o)
 	pods, err := d.listPods(ctx)
 	if err != nil {
@@ -74,7 +74,7 @@ func Predict(ctx context.Context, api API, o Options, server bool) (Prediction, 
 	f := Prediction{Node: o.Node, At: now}
 	f.Problems = d.readPDBsOfWaitingPods(ctx)
 	d.markBlockedByPDBs(now)
-	if server {
+	if dryRun {
 		d.dryRunAndRecordObstacles(ctx, now)
 	}
 	for _, p := range d.dropGoneAndSortRemaining() {

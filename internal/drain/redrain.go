@@ -34,7 +34,7 @@ func (d *Drain) reportArrivalOnce() {
 }
 
 // awaitPodArrival returns true once a pod that has to be removed is on the node, and false when ctx ends.
-func (d *Drain) awaitPodArrival(ctx context.Context) bool {
+func (d *Drain) awaitPodArrival(ctx context.Context) (arrived bool) {
 	timer := time.NewTimer(idleWait)
 	defer timer.Stop()
 	for ctx.Err() == nil {

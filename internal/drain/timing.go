@@ -62,8 +62,8 @@ func forcedDeletionTime(wanted time.Duration, t TimeLimits, since time.Time) tim
 // extraEvictionWait returns how long after the forced deletion time an eviction in flight may still continue. It is
 // positive only if the time is too short for the pod's grace in any case. If many instances stop at once, the deletion
 // would wait in the same queue of the API server. Waiting for the eviction costs the pod no more than that.
-func extraEvictionWait(wanted time.Duration, t TimeLimits, since time.Time) time.Duration {
-	half := max(0, t.lastRemovalTime().Sub(since)) / 2
+func extraEvictionWait(wanted time.Duration, t TimeLimits, deadlineSince time.Time) time.Duration {
+	half := max(0, t.lastRemovalTime().Sub(deadlineSince)) / 2
 	if wanted+graceRounding <= half {
 		return 0
 	}
@@ -81,11 +81,11 @@ func waveIndex(p *kubeapi.Pod, boundaries []int32) int {
 
 // latestWaveStart returns when a wave starts at the latest, even if an earlier one is not gone. Its longest grace, and
 // a quarter of the time for PDBs, must fit before the deadline. A voluntary drain has no latest start.
-func latestWaveStart(longest time.Duration, t TimeLimits, since time.Time) (time.Time, bool) {
+func latestWaveStart(longest time.Duration, t TimeLimits, deadlineSince time.Time) (start time.Time, limited bool) {
 	if !t.HasDeadline() {
 		return time.Time{}, false
 	}
 	end := t.lastRemovalTime()
-	total := max(0, end.Sub(since))
+	total := max(0, end.Sub(deadlineSince))
 	return end.Add(-longest - total/4), true
 }

@@ -39,7 +39,7 @@ type detachWait struct {
 // startVolumePollIfDue reads which volumes of the drained pods are attached to the node, and returns when to poll
 // again. A volume that stays attached delays its next pod by up to 6 minutes, until the attach/detach controller forces
 // it off. The wait starts again if another pod has to be removed.
-func (d *Drain) startVolumePollIfDue(ctx context.Context, now time.Time) time.Time {
+func (d *Drain) startVolumePollIfDue(ctx context.Context, now time.Time) (nextPollAt time.Time) {
 	v := d.detachWait
 	switch {
 	case d.options.Volumes == nil:
