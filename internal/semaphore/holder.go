@@ -126,12 +126,12 @@ func NewHolder(o Options) (*Holder, error) {
 	return &Holder{options: o, wake: make(chan struct{}, 1), observations: map[string]observation{}}, nil
 }
 
-// SetWanted sets whether a slot is wanted, and until when it is useful; a zero due is no limit. With wanted false, Held is
+// SetWanted sets whether a slot is wanted, and until when it is useful; a zero usefulUntil is no limit. With wanted false, Held is
 // false at once, even if the Lease is released later.
-func (k *Holder) SetWanted(wanted bool, due time.Time) {
+func (k *Holder) SetWanted(wanted bool, usefulUntil time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.usefulUntil = due
+	k.usefulUntil = usefulUntil
 	if k.wanted == wanted {
 		return
 	}
@@ -201,12 +201,12 @@ func (k *Holder) notifyIfChanged(changed func()) {
 }
 
 // reconcileLease takes the next action, and returns when to run again; 0 is when a slot is wanted.
-func (k *Holder) reconcileLease(ctx context.Context) time.Duration {
+func (k *Holder) reconcileLease(ctx context.Context) (next time.Duration) {
 	k.mu.Lock()
 	wanted, until := k.wanted, k.heldUntil
 	k.mu.Unlock()
 	var err error
-	next := renewInterval
+	next = renewInterval
 	switch {
 	case !wanted && k.lease == nil:
 		clear(k.observations)
@@ -249,7 +249,7 @@ func (k *Holder) logFailureIfChanged(err error) {
 }
 
 // tryAcquireSlot takes this holder's own slot, a free slot, or the slot of a dead holder.
-func (k *Holder) tryAcquireSlot(ctx context.Context) (bool, error) {
+func (k *Holder) tryAcquireSlot(ctx context.Context) (acquired bool, err error) {
 	leases, err := k.listLeases(ctx)
 	if err != nil {
 		return false, err
@@ -360,7 +360,7 @@ func (k *Holder) checkFree(l kubeapi.Lease) (since time.Time, free bool) {
 }
 
 // writeSelfAsHolder writes this holder into the Lease, or renews it. It returns false if another process was faster.
-func (k *Holder) writeSelfAsHolder(ctx context.Context, l kubeapi.Lease) (bool, error) {
+func (k *Holder) writeSelfAsHolder(ctx context.Context, l kubeapi.Lease) (written bool, err error) {
 	began := time.Now()
 	was := l.Spec.HolderIdentity
 	if was != k.options.Identity {
