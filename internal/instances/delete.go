@@ -14,18 +14,18 @@ type Deleter interface {
 }
 
 // DeleteIfStillWithoutNode deletes an instance that has no Node. Right before the deletion it reads the instance and then the
-// Nodes (I4, I7), because the instance may have joined in the meantime. isSame reports whether the instance is
+// Nodes (I4, I7), because the instance may have joined in the meantime. isUnchanged reports whether the instance is
 // unchanged since the caller's decision. The result is true if the deletion was requested.
 func DeleteIfStillWithoutNode(ctx context.Context, c Deleter, nodes func(context.Context) ([]cloud.NodeIdentity, error), providerID string,
-	isSame func(cloud.Instance) bool,
-) (bool, error) {
+	isUnchanged func(cloud.Instance) bool,
+) (requested bool, err error) {
 	i, err := c.Instance(ctx, providerID)
 	switch {
 	case cloud.IsNotFound(err):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("instance %s: %w", providerID, err)
-	case !isSame(i):
+	case !isUnchanged(i):
 		return false, nil
 	}
 	hosts, err := nodes(ctx)
