@@ -183,7 +183,7 @@ func (m *TokenIssuer) DeleteUnneededTokens(ctx context.Context) error {
 
 // hasJoined reports whether the instance of a token has a Node. Such an instance has its own certificate and no longer
 // needs the token. A Node that is older than the token belongs to another instance.
-func (m *TokenIssuer) hasJoined(ctx context.Context, s *corev1.Secret) (bool, error) {
+func (m *TokenIssuer) hasJoined(ctx context.Context, s *corev1.Secret) (joined bool, err error) {
 	node, err := m.kube.CoreV1().Nodes().Get(ctx, s.Annotations[MachineAnnotation], metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -199,8 +199,8 @@ func isExpired(s *corev1.Secret, now time.Time) bool {
 	return err == nil && now.After(at)
 }
 
-// deleteTokensWithReason deletes each token if why returns a reason for it.
-func (m *TokenIssuer) deleteTokensWithReason(ctx context.Context, why func(*corev1.Secret) string) error {
+// deleteTokensWithReason deletes each token if reasonToDelete returns a reason for it.
+func (m *TokenIssuer) deleteTokensWithReason(ctx context.Context, reasonToDelete func(*corev1.Secret) string) error {
 	options := metav1.ListOptions{LabelSelector: TokenLabel + "=" + labelValue, Limit: pageSize}
 	var errs []error
 	for {
@@ -210,7 +210,7 @@ func (m *TokenIssuer) deleteTokensWithReason(ctx context.Context, why func(*core
 		}
 		for i := range list.Items {
 			s := &list.Items[i]
-			reason := why(s)
+			reason := reasonToDelete(s)
 			if reason == "" || s.Type != corev1.SecretTypeBootstrapToken || s.Annotations[MachineAnnotation] == "" {
 				continue
 			}
