@@ -19,10 +19,10 @@ func newAgentCommand() *cobra.Command {
 	var c config.Agent
 	cmd := &cobra.Command{
 		Use:   "agent",
-		Short: "Run the agent of a node: drain the node before its machine is interrupted",
-		Long: "The agent runs on every node. It reads Azure's Scheduled Events and drains the node before its machine is\n" +
-			"interrupted. Once every machine of an event is drained, it acknowledges the event, so that Azure starts early. It\n" +
-			"uncordons the node when the event has ended and the machine still exists. The binary slipway-agent contains only\n" +
+		Short: "Run the agent of a node: drain the node before its instance is interrupted",
+		Long: "The agent runs on every node. It reads Azure's Scheduled Events and drains the node before its instance is\n" +
+			"interrupted. Once every instance of an event is drained, it acknowledges the event, so that Azure starts early. It\n" +
+			"uncordons the node when the event has ended and the instance still exists. The binary slipway-agent contains only\n" +
 			"this command and needs less memory.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -58,8 +58,8 @@ func readLiveCluster(ctx context.Context, kube kubeFlags) (*saved.Objects, error
 	}
 	o, err := live.ReadClusterObjects(ctx, client)
 	if apierrors.IsForbidden(err) {
-		return nil, fmt.Errorf("%w\nthe ClusterRole slipway-viewer in deploy/viewer contains the missing permissions: "+
-			"bind it to your user, or use a file that another user saved with slipway snapshot save", err)
+		return nil, &hintError{err, "the ClusterRole slipway-viewer in deploy/viewer contains the missing permissions: " +
+			"bind it to your user, or use a file that another user saved with slipway snapshot save"}
 	}
 	return o, err
 }

@@ -155,7 +155,7 @@ func newMechanicCommand() *cobra.Command {
 	fs.StringVar(&endpoint, "endpoint", "", "URL of Azure's Scheduled Events service")
 	fs.StringVar(&listen, "listen", ":9818", "address of /metrics, /healthz and /readyz; if empty, not served")
 	fs.BoolVar(&dryRun, "dry-run", false, "log the actions without carrying them out")
-	fs.BoolVar(&acknowledge, "acknowledge", true, "acknowledge an event to Azure once all its machines are drained, so that it starts early")
+	fs.BoolVar(&acknowledge, "acknowledge", true, "acknowledge an event to Azure once all its instances are drained, so that it starts early")
 	return cmd
 }
 

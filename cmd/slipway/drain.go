@@ -56,7 +56,7 @@ func newDrainCommand() *cobra.Command {
 Without --deadline, PodDisruptionBudgets and protected pods are respected. If the drain fails (--timeout, interrupt,
 refusal), a node that it cordoned is uncordoned again, unless an agent, a retirement or another tool needs the cordon.
 
-With --deadline, the machine is assumed to stop at that time. Grace periods are capped to the time left. A pod that is
+With --deadline, the instance is assumed to stop at that time. Grace periods are capped to the time left. A pod that is
 still blocked by a PodDisruptionBudget when its termination must start is deleted without eviction, and reported. The
 node stays cordoned after the deadline.
 
@@ -90,7 +90,7 @@ func (f *drainFlags) addFlags(cmd *cobra.Command) {
 	fs.IntVar(&f.skipTerminated, "skip-wait-for-delete-timeout", 0, "do not wait for pods that have been terminating for longer than this many seconds; 0 waits for all")
 	fs.Int64Var(&f.chunkSize, "chunk-size", 500, "accepted for compatibility with kubectl; pods are always listed in pages")
 
-	fs.DurationVar(&f.deadline, "deadline", 0, "time until the machine stops, whether the node is drained or not")
+	fs.DurationVar(&f.deadline, "deadline", 0, "time until the instance stops, whether the node is drained or not")
 	fs.BoolVar(&f.keepCordoned, "keep-cordoned", false, "keep the node cordoned if the drain fails")
 	fs.BoolVar(&f.waitDetach, "wait-for-detach", false, "also wait until the pods' volumes are detached")
 	fs.StringVarP(&f.output, "output", "o", "", `"json" prints the drain report`)
@@ -299,12 +299,12 @@ func (d *nodeDrain) drainCordonedNode(ctx context.Context) error {
 	report, err := drain.Run(ctx, d.api, d.options)
 	progress.finish()
 	d.printReport(report)
-	deadlinePassed := report.Outcome == drain.DeadlinePassed // the machine stops, so the node stays cordoned
+	deadlinePassed := report.Outcome == drain.DeadlinePassed // the instance stops, so the node stays cordoned
 	if err != nil && !deadlinePassed {
 		d.restoreNode(ctx)
 	}
 	if err == nil && d.cordonError != nil {
-		return fmt.Errorf("node %s: drained, but not cordoned: %w", d.options.Node, d.cordonError)
+		return fmt.Errorf("node %s: drained, but not cordoned: %v", d.options.Node, d.cordonError)
 	}
 	return toExitError(report, err)
 }

@@ -17,7 +17,7 @@ func (d *nodeDrain) previewDrain(ctx context.Context) error {
 	}
 	f, err := drain.Predict(ctx, d.api, d.options, d.flags.dryRun == "server")
 	if err != nil {
-		return fmt.Errorf("node %s: cannot preview the drain: %w", d.options.Node, err)
+		return err
 	}
 	if err := d.printPreview(f); err != nil {
 		return err

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 
@@ -48,6 +49,7 @@ func (k kubeFlags) restConfig() (*rest.Config, error) {
 		}
 		return nil, errors.New("no kubeconfig with a cluster: want --kubeconfig or KUBECONFIG")
 	}
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return connectErrorTransport{next} })
 	cfg.UserAgent = "slipway-" + k.command + "/" + start.Version()
 	return cfg, nil
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -13,27 +12,6 @@ import (
 	"github.com/slipway-dev/slipway/cmd/internal/start"
 )
 
-// exitError is an error with an exit code. All other errors exit with 1.
-type exitError struct {
-	code int
-	err  error
-}
-
-func (e *exitError) Error() string { return e.err.Error() }
-func (e *exitError) Unwrap() error { return e.err }
-
-// toExitCode returns the exit code for an error; 0 for nil.
-func toExitCode(err error) int {
-	var e *exitError
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &e):
-		return e.code
-	}
-	return 1
-}
-
 func main() {
 	ctx, stop := start.NewSignalContext()
 	err := newRootCommand().ExecuteContext(ctx)
@@ -41,7 +19,7 @@ func main() {
 	if err == nil {
 		return
 	}
-	fmt.Fprintln(os.Stderr, "error:", err)
+	fmt.Fprintln(os.Stderr, formatError(err))
 	os.Exit(toExitCode(err))
 }
 
@@ -67,8 +45,8 @@ func newRootCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "slipway",
 		Short: "Takes Kubernetes nodes into and out of service without dropping work",
-		Long: "Slipway detects that a node is going away, evicts its pods safely and in time, and restores the node if its machine\n" +
-			"survives. It retires nodes with their machines, and launches machines for unschedulable pods.",
+		Long: "Slipway detects that a node is going away, evicts its pods safely and in time, and restores the node if its instance\n" +
+			"survives. It retires nodes with their instances, and launches instances for unschedulable pods.",
 		Version:       start.Version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,

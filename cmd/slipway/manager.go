@@ -17,7 +17,7 @@ func newManagerCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "manager",
 		Short: "Run the manager: retire nodes, launch instances, and delete orphaned ones",
-		Long: "The manager carries out NodeRetirements: it cordons and drains the node, deletes the Node, and deletes its machine in\n" +
+		Long: "The manager carries out NodeRetirements: it cordons and drains the node, deletes the Node, and deletes its instance in\n" +
 			"the cloud. It verifies each step. It can be stopped at any time; the next manager continues.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -24,7 +24,7 @@ func newPlanCommand() *cobra.Command {
 		Short: "Show which nodes could be removed together and what would be launched",
 		Long: `Plan reads the cluster once and changes nothing. It prints the nodes that can be removed together, in the order of
 removal, and for each other node the rule that prevents its removal. For pending pods it prints which additional
-machines of the existing kinds would fit them. All answers use kube-scheduler's filters.`,
+instances of the existing kinds would fit them. All answers use kube-scheduler's filters.`,
 		Example: `  slipway plan
   slipway plan --max 3 -o wide
   slipway plan --snapshot cluster.json -o json`,

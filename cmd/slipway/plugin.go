@@ -25,7 +25,7 @@ func newPluginTestCommand() *cobra.Command {
 		Use:   "test PATH",
 		Short: "Check that a plugin behaves as Slipway expects of a cloud",
 		Long: `Test starts a plugin as the manager does and runs the test suite of Slipway's own providers, as far as a real cloud
-allows it. Without --change it only reads. With --change it deletes and launches machines of the group: USE A GROUP THAT
+allows it. Without --change it only reads. With --change it deletes and launches instances of the group: USE A GROUP THAT
 IS RESERVED FOR TESTS.`,
 		Example: "  slipway plugin test ./bin/libvirt --config libvirt.yaml --group workers",
 		Args:    cobra.ExactArgs(1),
@@ -53,10 +53,10 @@ IS RESERVED FOR TESTS.`,
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&config, "config", "", "configuration file of the plugin, YAML or JSON")
-	fs.StringVar(&o.Group, "group", "", "group with at least one running machine, or six for --change")
-	fs.StringVar(&o.Missing, "missing", "", "provider ID of a machine that never existed (default: derived from an existing one)")
-	fs.StringVar(&o.Foreign, "foreign", "", "provider ID of a machine of another account or host, which the plugin must refuse")
-	fs.BoolVar(&o.Change, "change", false, "delete and launch machines of the group")
+	fs.StringVar(&o.Group, "group", "", "group with at least one running instance, or six for --change")
+	fs.StringVar(&o.Missing, "missing", "", "provider ID of an instance that never existed (default: derived from an existing one)")
+	fs.StringVar(&o.Foreign, "foreign", "", "provider ID of an instance of another account or host, which the plugin must refuse")
+	fs.BoolVar(&o.Change, "change", false, "delete and launch instances of the group")
 	fs.DurationVar(&o.Timeout, "call-timeout", 30*time.Second, "timeout of each plugin call, 1s to 10m")
 	return cmd
 }

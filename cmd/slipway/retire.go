@@ -43,8 +43,8 @@ func newRetireCommand() *cobra.Command {
 	f := retireFlags{kube: newKubeFlags("retire")}
 	cmd := &cobra.Command{
 		Use:   "retire NODE",
-		Short: "Retire a node: drain it and delete the Node and its machine",
-		Long: `Retire creates a NodeRetirement. The manager cordons and drains the node, deletes the Node, and deletes its machine.
+		Short: "Retire a node: drain it and delete the Node and its instance",
+		Long: `Retire creates a NodeRetirement. The manager cordons and drains the node, deletes the Node, and deletes its instance.
 To cancel it, delete the NodeRetirement before the Node is deleted; the node is then restored. The NodeRetirement gets
 the labels of the node's NodeGroup, or the labels on the Node, so that it matches the manager's --selector.`,
 		Example: `  slipway retire node-7 --wait
@@ -99,7 +99,7 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
 	var node corev1.Node
 	if err := c.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
-		return fmt.Errorf("node %s: %w", name, err)
+		return err
 	}
 	set, err := findGroupLabels(cmd, c, &node)
 	if err != nil {
@@ -109,7 +109,7 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 		NodeName: node.Name, NodeUID: node.UID, Reason: v1alpha1.Reason(f.reason), RequestedBy: f.requestedBy,
 	}})
 	if err := c.Create(ctx, rt); err != nil {
-		return fmt.Errorf("node %s: %w", node.Name, err)
+		return err
 	}
 	fmt.Fprintf(out, "noderetirement.slipway.dev/%s created\n", rt.Name)
 	if !f.wait {
@@ -128,9 +128,9 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 func findGroupLabels(cmd *cobra.Command, c client.Reader, node *corev1.Node) (map[string]string, error) {
 	var groups v1alpha1.NodeGroupList
 	if err := c.List(cmd.Context(), &groups); apierrors.IsForbidden(err) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "cannot read the labels of the node's NodeGroup: %v\n", err)
+		fmt.Fprintf(cmd.ErrOrStderr(), "cannot read the node's NodeGroup, using the labels on the Node: %v\n", err)
 	} else if err != nil {
-		return nil, explainMissingTypes(fmt.Errorf("NodeGroups: %w", err))
+		return nil, explainMissingTypes(err)
 	}
 	return nodegroup.RetirementLabels(groups.Items, node), nil
 }
@@ -146,7 +146,7 @@ func waitForRetirement(ctx context.Context, c client.Client, rt *v1alpha1.NodeRe
 		} else if ctx.Err() != nil {
 			return context.Cause(ctx)
 		} else if err != nil {
-			return fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
+			return err
 		}
 		if line := fmt.Sprintf("%s: %s", rt.Status.Phase, rt.Status.Message); line != printed && rt.Status.Phase != "" {
 			printed = line

@@ -16,8 +16,8 @@ func newSimulateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate-eviction NODE",
 		Short: "Simulate the eviction of an Azure Spot node",
-		Long: `Simulate-eviction asks Azure to simulate the eviction of a node's machine. Azure announces it in Scheduled Events about
-30 seconds before the eviction. The agent then drains the node and sends notifications. THE MACHINE IS REALLY EVICTED,
+		Long: `Simulate-eviction asks Azure to simulate the eviction of a node's instance. Azure announces it in Scheduled Events about
+30 seconds before the eviction. The agent then drains the node and sends notifications. THE INSTANCE IS REALLY EVICTED,
 according to the eviction policy of its scale set.
 
 The credentials are those of azidentity's DefaultAzureCredential (environment, workload identity, managed identity,

@@ -22,21 +22,21 @@ import (
 
 // clusterStatus is the output of slipway status.
 type clusterStatus struct {
-	Groups  []groupStatus   `json:"groups"`
-	Leaving []leavingStatus `json:"retiring"`
-	Notices []noticeStatus  `json:"notices"`
+	Groups   []groupStatus    `json:"groups"`
+	Retiring []retiringStatus `json:"retiring"`
+	Notices  []noticeStatus   `json:"notices"`
 }
 
 type groupStatus struct {
 	Name        string `json:"name"`
 	Cloud       string `json:"cloud"`
-	Minimum     int32  `json:"minSize"`
-	Maximum     *int32 `json:"maxSize,omitempty"`
+	MinSize     int32  `json:"minSize"`
+	MaxSize     *int32 `json:"maxSize,omitempty"`
 	Nodes       int    `json:"nodes"`
 	Unavailable int    `json:"unavailable"`
-	Leaving     int    `json:"retiring"`
-	// MayLeave is the number of further nodes that may be retired now.
-	MayLeave int `json:"allowedDisruptions"`
+	Retiring    int    `json:"retiring"`
+	// AllowedDisruptions is the number of further nodes that may be retired now.
+	AllowedDisruptions int `json:"allowedDisruptions"`
 	// Unlisted is true for a group without a NodeGroup object. Its limits, cloud and rules are unknown here.
 	Unlisted         bool              `json:"unlisted,omitempty"`
 	UnavailableNodes map[string]string `json:"unavailableNodes,omitempty"` // node name to reason
@@ -44,7 +44,7 @@ type groupStatus struct {
 	scalingStatus
 }
 
-type leavingStatus struct {
+type retiringStatus struct {
 	Retirement string                      `json:"retirement"`
 	Node       string                      `json:"node"`
 	Group      string                      `json:"group,omitempty"`
@@ -52,7 +52,7 @@ type leavingStatus struct {
 	Reason     v1alpha1.Reason             `json:"reason"`
 	Since      time.Time                   `json:"since"` // in the phase
 	Message    string                      `json:"message"`
-	Blocked    []v1alpha1.RetirementReason `json:"blockedBy,omitempty"`
+	BlockedBy  []v1alpha1.RetirementReason `json:"blockedBy,omitempty"`
 }
 
 func newStatusCommand() *cobra.Command {
@@ -85,8 +85,8 @@ func newStatusCommand() *cobra.Command {
 // explainStatusError adds what to do about missing permissions or CRDs.
 func explainStatusError(err error) error {
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%w\nstatus needs the permissions of the ClusterRole slipway-viewer in deploy/viewer: bind it to your user; "+
-			"slipway doctor lists the missing permissions", err)
+		return &hintError{err, "status needs the permissions of the ClusterRole slipway-viewer in deploy/viewer: bind it to your user; " +
+			"slipway doctor lists the missing permissions"}
 	}
 	return explainMissingTypes(err)
 }
@@ -103,17 +103,17 @@ func explainMissingTypes(err error) error {
 func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
 	var groups v1alpha1.NodeGroupList
 	if err := c.List(ctx, &groups); err != nil {
-		return clusterStatus{}, fmt.Errorf("NodeGroups: %w", err)
+		return clusterStatus{}, err
 	}
 	var all v1alpha1.NodeRetirementList
 	if err := c.List(ctx, &all); err != nil {
-		return clusterStatus{}, fmt.Errorf("NodeRetirements: %w", err)
+		return clusterStatus{}, err
 	}
 	cluster, err := nodegroup.ReadCluster(ctx, c, live.NewListingPodReader(c), groups.Items)
 	if err != nil {
 		return clusterStatus{}, err
 	}
-	status := clusterStatus{Groups: []groupStatus{}, Leaving: []leavingStatus{}, Notices: listNotices(cluster.Nodes)}
+	status := clusterStatus{Groups: []groupStatus{}, Retiring: []retiringStatus{}, Notices: listNotices(cluster.Nodes)}
 	retiring := map[string]bool{}
 	for i := range all.Items {
 		rt := &all.Items[i]
@@ -121,7 +121,7 @@ func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
 			retiring[rt.Spec.NodeName] = true
 		}
 		if !rt.Status.Phase.IsFinal() {
-			status.Leaving = append(status.Leaving, toLeavingStatus(rt))
+			status.Retiring = append(status.Retiring, toRetiringStatus(rt))
 		}
 	}
 	for i := range groups.Items {
@@ -138,10 +138,10 @@ func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
 	return status, nil
 }
 
-func toLeavingStatus(rt *v1alpha1.NodeRetirement) leavingStatus {
-	l := leavingStatus{
+func toRetiringStatus(rt *v1alpha1.NodeRetirement) retiringStatus {
+	l := retiringStatus{
 		Retirement: rt.Name, Node: rt.Spec.NodeName, Phase: rt.Status.Phase, Reason: rt.Spec.Reason,
-		Since: retirement.PhaseReachedAt(rt), Message: rt.Status.Message, Blocked: rt.Status.Reasons,
+		Since: retirement.PhaseReachedAt(rt), Message: rt.Status.Message, BlockedBy: rt.Status.Reasons,
 	}
 	if rt.Status.Captured != nil {
 		l.Group = rt.Status.Captured.Group
@@ -154,8 +154,8 @@ func toLeavingStatus(rt *v1alpha1.NodeRetirement) leavingStatus {
 
 func toGroupStatus(g *v1alpha1.NodeGroup, nodes []disruptionbudget.Node) groupStatus {
 	s := groupStatus{
-		Name: g.Name, Cloud: g.Spec.Cloud.Provider + "/" + g.Spec.Cloud.Group, Minimum: g.Spec.MinSize, Maximum: g.Spec.MaxSize,
-		MayLeave: disruptionbudget.CountRemainingDisruptions(&g.Spec, nodes, v1alpha1.Requested, time.Now()), UnavailableNodes: map[string]string{},
+		Name: g.Name, Cloud: g.Spec.Cloud.Provider + "/" + g.Spec.Cloud.Group, MinSize: g.Spec.MinSize, MaxSize: g.Spec.MaxSize,
+		AllowedDisruptions: disruptionbudget.CountRemainingDisruptions(&g.Spec, nodes, v1alpha1.Requested, time.Now()), UnavailableNodes: map[string]string{},
 	}
 	for _, n := range nodes {
 		s.addNode(n)
@@ -165,24 +165,24 @@ func toGroupStatus(g *v1alpha1.NodeGroup, nodes []disruptionbudget.Node) groupSt
 
 func (s clusterStatus) printTable(w io.Writer, _ bool) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "GROUP\tACCEPTED\tCLOUD\tMIN\tMAX\tNODES\tUNAVAILABLE\tLEAVING\tMAY LEAVE")
+	fmt.Fprintln(t, "GROUP\tACCEPTED\tCLOUD\tMIN\tMAX\tNODES\tUNAVAILABLE\tRETIRING\tALLOWED DISRUPTIONS")
 	for _, g := range s.Groups {
-		minSize, maxSize, mayLeave := fmt.Sprint(g.Minimum), unknownValue, fmt.Sprint(g.MayLeave)
-		if g.Maximum != nil {
-			maxSize = fmt.Sprint(*g.Maximum)
+		minSize, maxSize, allowed := fmt.Sprint(g.MinSize), unknownValue, fmt.Sprint(g.AllowedDisruptions)
+		if g.MaxSize != nil {
+			maxSize = fmt.Sprint(*g.MaxSize)
 		}
 		if g.Unlisted {
-			minSize, mayLeave = unknownValue, unknownValue
+			minSize, allowed = unknownValue, unknownValue
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", g.Name, g.Accepted, g.Cloud, minSize, maxSize, g.Nodes, g.Unavailable,
-			g.Leaving, mayLeave)
+			g.Retiring, allowed)
 	}
 	s.printIdleNodes(t)
 	s.printScaling(t)
-	if len(s.Leaving) > 0 {
+	if len(s.Retiring) > 0 {
 		fmt.Fprintln(t, "\nNODE\tGROUP\tPHASE\tFOR\tREASON\tMESSAGE")
 	}
-	for _, l := range s.Leaving {
+	for _, l := range s.Retiring {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", l.Node, l.Group, l.Phase, duration.HumanDuration(time.Since(l.Since)), l.Reason, l.Message)
 	}
 	s.printNotices(t)

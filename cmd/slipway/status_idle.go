@@ -62,11 +62,11 @@ func (s clusterStatus) printIdleNodes(w io.Writer) {
 	for _, g := range s.Groups {
 		for _, d := range g.Idle {
 			if !hasHeader {
-				fmt.Fprintln(w, "\nIDLE NODE\tGROUP\tFOR\tLEAVES IN\tVERDICT\tREASONS")
+				fmt.Fprintln(w, "\nIDLE NODE\tGROUP\tFOR\tREMOVABLE IN\tVERDICT\tREASONS")
 				hasHeader = true
 			}
 			left := "now"
-			if until := time.Until(*d.MayLeaveAt); until > 0 {
+			if until := time.Until(*d.RemovableAt); until > 0 {
 				left = duration.HumanDuration(until)
 			}
 			if d.Verdict == nodegroup.Refused {

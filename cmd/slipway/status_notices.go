@@ -15,15 +15,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/top"
 )
 
-// noticeStatus is a notice for a node's machine, as its agent recorded it on the Node.
+// noticeStatus is a notice for a node's instance, as its agent recorded it on the Node.
 type noticeStatus struct {
-	Node    string        `json:"node"`
-	ID      string        `json:"id"`
-	Type    notice.Type   `json:"type"`
-	Status  notice.Status `json:"status"`
-	Due     *time.Time    `json:"due,omitempty"` // deadline of the notice
-	Phase   string        `json:"phase"`         // phase of the agent's handling
-	Blocked string        `json:"blocked,omitempty"`
+	Node     string        `json:"node"`
+	ID       string        `json:"id"`
+	Type     notice.Type   `json:"type"`
+	Status   notice.Status `json:"status"`
+	Deadline *time.Time    `json:"deadline,omitempty"` // deadline of the notice
+	Phase    string        `json:"phase"`              // phase of the agent's handling
+	Blocked  string        `json:"blocked,omitempty"`
 }
 
 // listNotices returns the notices that agents recorded on nodes, sorted by node name. Unreadable records are left out.
@@ -35,7 +35,7 @@ func listNotices(nodes []corev1.Node) []noticeStatus {
 		for _, r := range reports {
 			s := noticeStatus{Node: n.Name, ID: r.ID, Type: r.Type, Status: r.Status, Phase: cmp.Or(r.Phase, "noticed")}
 			if !r.Deadline.IsZero() {
-				s.Due = &r.Deadline
+				s.Deadline = &r.Deadline
 			}
 			if s.Phase == string(agent.Draining) {
 				s.Blocked = top.FindBlockedDrain(n)
@@ -56,12 +56,12 @@ func (n noticeStatus) isHandled() bool {
 func (s clusterStatus) printNotices(w io.Writer) {
 	open := slices.DeleteFunc(slices.Clone(s.Notices), noticeStatus.isHandled)
 	if len(open) > 0 {
-		fmt.Fprintln(w, "\nNODE\tNOTICE\tPHASE\tDUE\tBLOCKED")
+		fmt.Fprintln(w, "\nNODE\tNOTICE\tPHASE\tDEADLINE\tBLOCKED")
 	}
 	for _, n := range open {
 		due := "-"
-		if n.Due != nil {
-			due = n.Due.UTC().Format(time.RFC3339)
+		if n.Deadline != nil {
+			due = n.Deadline.UTC().Format(time.RFC3339)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", n.Node, n.Type, n.Phase, due, n.Blocked)
 	}

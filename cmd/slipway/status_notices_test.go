@@ -32,7 +32,7 @@ func TestStatusShowsPhaseAndBlockerOfEachNotice(t *testing.T) {
 	}
 	got := listNotices([]corev1.Node{newNoticedNode("b", "Reboot", ""), newNoticedNode("a", "Redeploy", "draining", blocked), {}})
 	if len(got) != 2 || got[0].Node != "a" || got[0].Type != notice.Redeploy || got[0].Phase != "draining" || got[0].ID != "E1" ||
-		!got[0].Due.Equal(time.Date(2026, 3, 1, 12, 9, 0, 0, time.UTC)) ||
+		!got[0].Deadline.Equal(time.Date(2026, 3, 1, 12, 9, 0, 0, time.UTC)) ||
 		got[0].Blocked != "7 of 12 gone, 1 waiting (disruption-budget shop/web: 1)" ||
 		got[1].Node != "b" || got[1].Phase != "noticed" || got[1].Blocked != "" {
 		t.Errorf("%+v", got)

@@ -14,7 +14,7 @@ import (
 
 // scalingStatus describes a group's provisioning instances and underutilized nodes.
 type scalingStatus struct {
-	// Provisioning is the number of requested machines without a Ready node.
+	// Provisioning is the number of requested instances without a Ready node.
 	Provisioning int32 `json:"provisioning"`
 	// BackOffs are the templates that are not launched at the moment.
 	BackOffs []v1alpha1.BackOff `json:"backOffs,omitempty"`
@@ -23,9 +23,9 @@ type scalingStatus struct {
 }
 
 type underutilizedNode struct {
-	Node       string    `json:"node"`
-	Since      time.Time `json:"since"`
-	MayLeaveAt time.Time `json:"removableAt"`
+	Node        string    `json:"node"`
+	Since       time.Time `json:"since"`
+	RemovableAt time.Time `json:"removableAt"`
 }
 
 func toScalingStatus(cluster *nodegroup.Cluster, g *v1alpha1.NodeGroup) (s scalingStatus) {
@@ -50,7 +50,7 @@ func toScalingStatus(cluster *nodegroup.Cluster, g *v1alpha1.NodeGroup) (s scali
 func (s clusterStatus) printScaling(w io.Writer) {
 	for _, g := range s.Groups {
 		if g.Provisioning > 0 {
-			fmt.Fprintf(w, "\n%s: %d machines are provisioning\n", g.Name, g.Provisioning)
+			fmt.Fprintf(w, "\n%s: %d instances are provisioning\n", g.Name, g.Provisioning)
 		}
 		for _, b := range g.BackOffs {
 			fmt.Fprintf(w, "\n%s: no launches of %s for %s: %s: %s\n", g.Name, b.Template, duration.HumanDuration(time.Until(b.Until.Time)),
@@ -61,11 +61,11 @@ func (s clusterStatus) printScaling(w io.Writer) {
 	for _, g := range s.Groups {
 		for _, n := range g.Underutilized {
 			if !hasHeader {
-				fmt.Fprintln(w, "\nUNDERUTILIZED NODE\tGROUP\tFOR\tMAY LEAVE IN")
+				fmt.Fprintln(w, "\nUNDERUTILIZED NODE\tGROUP\tFOR\tREMOVABLE IN")
 				hasHeader = true
 			}
 			left := "now"
-			if until := time.Until(n.MayLeaveAt); until > 0 {
+			if until := time.Until(n.RemovableAt); until > 0 {
 				left = duration.HumanDuration(until)
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", n.Node, g.Name, duration.HumanDuration(time.Since(n.Since)), left)

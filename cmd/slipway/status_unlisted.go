@@ -50,7 +50,7 @@ func findUnlistedGroups(cluster *nodegroup.Cluster, retiring map[string]bool) []
 func (s *groupStatus) addNode(n disruptionbudget.Node) {
 	s.Nodes++
 	if n.BeingRemoved {
-		s.Leaving++
+		s.Retiring++
 	}
 	if n.UnavailableReason != "" {
 		s.Unavailable++

@@ -27,7 +27,7 @@ func newWhyCommand() *cobra.Command {
 		Use:   "why NODE|POD",
 		Short: "Explain why a node can or cannot be removed, or why a pod is pending",
 		Long: `Why reads the cluster once and changes nothing. For a node it shows where each pod would be scheduled, or all rules that
-prevent its removal and what would help. For a pod it shows why each node does not fit, and which new machine would.
+prevent its removal and what would help. For a pod it shows why each node does not fit, and which new instance would.
 
 A pod is given as NAMESPACE/NAME, or as NAME in the namespace of -n or of the context. If a node and a pod have the same
 name, use node/NAME or pod/NAME.`,

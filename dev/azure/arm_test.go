@@ -12,9 +12,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/slipway-dev/slipway/internal/testing/check"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 )
 
@@ -126,53 +124,6 @@ func TestARMIgnoresLetterCase(t *testing.T) {
 		if response, answer := c.sendRequest(t, "GET", path+"/VirtualMachines/0"+armVersion, ""); response.StatusCode != http.StatusOK {
 			t.Errorf("%s: %d %v", path, response.StatusCode, answer)
 		}
-	}
-}
-
-func TestListHasPages(t *testing.T) {
-	c := newARM(t, ARMOptions{PageSize: 2}, Options{})
-	c.AddScaleSet(ScaleSetSpec{Name: testSet}, 11)
-	var ids []string
-	pages := 0
-	for next := setPath + "/virtualMachines" + armVersion; next != ""; pages++ {
-		_, answer := c.sendRequest(t, "GET", next, "")
-		for _, vm := range answer["value"].([]any) {
-			ids = append(ids, vm.(map[string]any)["instanceId"].(string))
-		}
-		next, _ = answer["nextLink"].(string)
-	}
-	if got := strings.Join(ids, " "); pages != 6 || got != "0 1 2 3 4 5 6 7 8 9 10" {
-		t.Errorf("%d pages with %s", pages, got)
-	}
-}
-
-func TestDeletionReportsBothOperationHeaders(t *testing.T) {
-	c := newARM(t, ARMOptions{RetryAfter: 3 * time.Second}, Options{})
-	vm := c.AddScaleSet(ScaleSetSpec{Name: testSet}, 2)[0]
-	must.NoError(t, c.InjectFaults(ARMFault{Kind: ARMDeletionHangs, Resource: vm.Resource}))
-	begun, _ := c.sendRequest(t, "POST", setPath+"/delete"+armVersion, `{"instanceIds":["0"]}`)
-	async, location := begun.Header.Get("Azure-AsyncOperation"), begun.Header.Get("Location")
-	if begun.StatusCode != http.StatusAccepted || async == "" || location == "" || begun.Header.Get("Retry-After") != "3" {
-		t.Fatalf("answered %d %v", begun.StatusCode, begun.Header)
-	}
-	if response, answer := c.sendRequest(t, "GET", async, ""); response.StatusCode != http.StatusOK || answer["status"] != "InProgress" || response.Header.Get("Retry-After") != "3" {
-		t.Errorf("running: %d %v", response.StatusCode, answer)
-	}
-	if response, _ := c.sendRequest(t, "GET", location, ""); response.StatusCode != http.StatusAccepted || response.Header.Get("Location") != location {
-		t.Errorf("running: %d, Location %s; want 202, %s", response.StatusCode, response.Header.Get("Location"), location)
-	}
-	_, instance := c.sendRequest(t, "GET", setPath+"/virtualMachines/0"+armVersion, "")
-	check.Is(t, "Deleting", instance["properties"].(map[string]any)["provisioningState"])
-	check.Is(t, 1, c.Capacity(testSet))
-	c.ClearFaults()
-	must.NoError(t, c.AwaitVMs(t.Context(), func(vms []VM) bool { return len(vms) == 1 }))
-	status := "InProgress"
-	for status == "InProgress" {
-		_, answer := c.sendRequest(t, "GET", async, "")
-		status, _ = answer["status"].(string)
-	}
-	if response, _ := c.sendRequest(t, "GET", location, ""); status != "Succeeded" || response.StatusCode != http.StatusOK {
-		t.Errorf("at the end: %s, %d", status, response.StatusCode)
 	}
 }
 

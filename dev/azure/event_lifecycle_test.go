@@ -169,27 +169,6 @@ func TestNotBeforeIsRoundedUp(t *testing.T) {
 	})
 }
 
-func TestCancelledEventVanishesWithoutImpact(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		machines := newPowerRecorder()
-		e := newEmulator(t, Options{Machines: machines})
-		record := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
-		passTime(8 * time.Minute)
-		must.NoError(t, e.CancelEvent(record.EventID))
-		if doc := currentDocument(t, e); len(doc.Events) != 0 || doc.DocumentIncarnation != 3 {
-			t.Errorf("after the cancellation: %+v", doc)
-		}
-		passTime(time.Hour)
-		if got := machines.recorded(); len(got) != 0 {
-			t.Errorf("a cancelled event switched machines: %v", got)
-		}
-		record, _ = e.State().Event(record.EventID)
-		if record.Ending != Cancelled || !record.StartedAt.IsZero() {
-			t.Errorf("the history says %+v", record)
-		}
-	})
-}
-
 func TestHardwareFailureIsStartedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		machines := newPowerRecorder()
@@ -409,7 +388,7 @@ func TestInvalidAnnouncementIsRefused(t *testing.T) {
 	e.EnsureScaleSet("other")
 	known := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}}).EventID
 	for name, tt := range map[string]struct {
-		spoil   func(*Announcement) // changes a valid announcement
+		change  func(*Announcement) // makes a valid announcement invalid
 		want    error
 		message string
 	}{
@@ -433,7 +412,7 @@ func TestInvalidAnnouncementIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := Announcement{Type: Reboot, Resources: []string{vm0, vm1}}
-			tt.spoil(&a)
+			tt.change(&a)
 			_, err := e.Announce(a)
 			if !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.message) {
 				t.Errorf("got %v, want %v with %q", err, tt.want, tt.message)

@@ -75,27 +75,6 @@ func eventually(ctx context.Context, t *testing.T, what string, check func(conte
 	}
 }
 
-func TestDeploymentBecomesReady(t *testing.T) {
-	t.Parallel()
-	c, node := createNamespaceAndNode(t, "deployment")
-	web := workload.App{Namespace: "deployment", Name: "web", Replicas: 5, Node: node, EmptyDir: true}
-	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
-	defer cancel()
-	must.NoError(t, workload.CreateAndAwait(ctx, c.Client(), web.Deployment(), web.PodDisruptionBudget()))
-	pods, err := c.Client().CoreV1().Pods("deployment").List(ctx, metav1.ListOptions{})
-	must.NoError(t, err)
-	addresses := map[string]bool{}
-	for _, pod := range pods.Items {
-		if pod.Spec.NodeName != node || pod.Status.Phase != corev1.PodRunning {
-			t.Errorf("pod %s is %s on %q, want Running on %q", pod.Name, pod.Status.Phase, pod.Spec.NodeName, node)
-		}
-		addresses[pod.Status.PodIP] = true
-	}
-	if len(addresses) != 5 {
-		t.Errorf("5 pods have the addresses %v, want one each", addresses)
-	}
-}
-
 func TestEveryWorkloadKindBecomesReady(t *testing.T) {
 	t.Parallel()
 	c, node := createNamespaceAndNode(t, "kinds")
@@ -122,33 +101,6 @@ func TestEveryWorkloadKindBecomesReady(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-func TestTwoControlPlanesAreIsolated(t *testing.T) {
-	t.Parallel()
-	first := controlplane.StartShared(t)
-	second := controlplane.StartForTest(t, controlplane.Options{
-		Nodes: controlplane.AKSPool{Name: "only-here"}.Nodes(2),
-	})
-	nodes, err := second.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
-	must.NoError(t, err)
-	if len(nodes.Items) != 2 {
-		t.Errorf("the second control plane has %d nodes, want 2", len(nodes.Items))
-	}
-	for _, node := range nodes.Items {
-		_, err := first.Client().CoreV1().Nodes().Get(t.Context(), node.Name, metav1.GetOptions{})
-		if !apierrors.IsNotFound(err) {
-			t.Errorf("node %s of the second control plane in the first: %v, want NotFound", node.Name, err)
-		}
-	}
-	foreign := first.RESTConfig()
-	foreign.Host = second.RESTConfig().Host
-	foreign.CAData = second.RESTConfig().CAData
-	client, err := kubernetes.NewForConfig(foreign)
-	must.NoError(t, err)
-	if _, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
-		t.Errorf("the administrator of the first control plane at the second: %v, want Unauthorized", err)
-	}
 }
 
 func TestServiceAccountKubeconfigHasExactlyItsPermissions(t *testing.T) {
@@ -273,6 +225,7 @@ func TestAuditLogHasUIDOfEviction(t *testing.T) {
 func TestRestartedAPIServerKeepsData(t *testing.T) {
 	t.Parallel()
 	c := controlplane.StartForTest(t, controlplane.Options{Nodes: []controlplane.NodeSpec{{Name: "kept"}}})
+	checkIsolation(t, controlplane.StartShared(t), c)
 	server := c.Process(controlplane.APIServer)
 
 	must.NoError(t, server.Pause(t.Context()))
@@ -309,6 +262,26 @@ func TestRestartedAPIServerKeepsData(t *testing.T) {
 	defer cancel()
 	web := workload.App{Name: "web", Replicas: 3}
 	must.NoError(t, workload.CreateAndAwait(ctx, c.Client(), web.Deployment()))
+}
+
+// checkIsolation checks that a control plane has only the node kept, which another control plane lacks, and that the
+// other's administrator has no access.
+func checkIsolation(t *testing.T, other, c *controlplane.Cluster) {
+	t.Helper()
+	nodes, err := c.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(nodes.Items) != 1 || nodes.Items[0].Name != "kept" {
+		t.Errorf("the nodes are %+v, %v; want only kept", nodes, err)
+	}
+	if _, err := other.Client().CoreV1().Nodes().Get(t.Context(), "kept", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the node in the other control plane: %v, want NotFound", err)
+	}
+	foreign := other.RESTConfig()
+	foreign.Host, foreign.CAData = c.RESTConfig().Host, c.RESTConfig().CAData
+	client, err := kubernetes.NewForConfig(foreign)
+	must.NoError(t, err)
+	if _, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
+		t.Errorf("the other control plane's administrator: %v, want Unauthorized", err)
+	}
 }
 
 func TestDetachedControlPlaneIsFoundAndStopped(t *testing.T) {

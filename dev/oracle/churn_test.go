@@ -163,6 +163,7 @@ func (c *snapshotChanger) takeRandomEvent(queues *[][]event) event {
 
 // TestAgreementAfterEventsInAnyOrder compares in the middle of changes to clusters, and after them.
 func TestAgreementAfterEventsInAnyOrder(t *testing.T) {
+	t.Parallel()
 	judge := newScheduler(t)
 	var judged, undecided, states int
 	plugins := map[string]int{}

@@ -109,6 +109,7 @@ func mayBeSkipped(plugin string) bool {
 }
 
 func TestPlacementAgreesWithScheduler(t *testing.T) {
+	t.Parallel()
 	judge := newScheduler(t)
 	var judged, undecided, clusters int
 	plugins := map[string]int{}
@@ -195,6 +196,7 @@ func TestEarlierDisagreements(t *testing.T) {
 
 // TestAgreementAfterForksMovesAndRollbacks tries random plans and compares during and after them.
 func TestAgreementAfterForksMovesAndRollbacks(t *testing.T) {
+	t.Parallel()
 	judge := newScheduler(t)
 	judged := 0
 	for s := *seed; judged < *pairs/4; s++ {

@@ -14,6 +14,7 @@ import (
 // TestSchedulerAgreesWithVictimMoves removes the chosen victims in order. The scheduler judges every move in
 // the state after the moves before it.
 func TestSchedulerAgreesWithVictimMoves(t *testing.T) {
+	t.Parallel()
 	judge := newScheduler(t)
 	moves, victims := 0, 0
 	for s := *seed; moves < *pairs/100; s++ {

@@ -159,6 +159,24 @@ func NewCommand(ctx context.Context, tb testing.TB, program string, args ...stri
 	return cmd
 }
 
+// FindPeer returns the path of another project's program, from the host or from the directory of dev/peers/install. Without
+// the program, it skips the test.
+func FindPeer(tb testing.TB, name string) string {
+	tb.Helper()
+	if path, err := exec.LookPath(name); err == nil {
+		return path
+	}
+	root, err := RepositoryRoot()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	path := filepath.Join(root, "bin", "peers", name)
+	if _, err := os.Stat(path); err != nil {
+		tb.Skipf("%s is not installed (dev/peers/install)", name)
+	}
+	return path
+}
+
 // StartProcessForTest starts a process, see KillAfterTest.
 func (t *Testbed) StartProcessForTest(ctx context.Context, tb testing.TB, cmd controlplane.Command) *controlplane.Process {
 	tb.Helper()

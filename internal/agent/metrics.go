@@ -60,7 +60,7 @@ func NewMetrics(r *observe.Registry) *Metrics {
 		drains:         r.Counter("slipway_drains_total", "Finished drains, by outcome.", "outcome"),
 		drainSeconds: r.Histogram("slipway_drain_seconds", "Duration of drains, in seconds.",
 			[]float64{1, 2, 5, 10, 20, 30, 60, 120, 300, 900, 3600}).With(),
-		podEnds:      r.Counter("slipway_drain_pod_ends_total", "Pods that had to leave, by how they ended.", "end"),
+		podEnds:      r.Counter("slipway_drain_pod_ends_total", "Pods that had to be removed, by how they ended.", "end"),
 		forcedPods:   r.Counter("slipway_drain_forced_pods_total", "Forced deletions: pods deleted without eviction, because a deadline left no more time.").With(),
 		cutShortPods: r.Counter("slipway_drain_shortened_grace_pods_total", "Pods killed with less than their grace period.").With(),
 	}

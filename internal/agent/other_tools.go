@@ -77,13 +77,13 @@ func (a *Agent) reportOtherTools(h *noticeState, now time.Time) {
 	what := ""
 	switch {
 	case h.Phase.isDrained():
-		what = "its pods have left already"
+		what = "its pods are already evicted"
 	case a.shouldYield(h, now) && h.Decision.Forced:
-		what = "left to it, until " + h.waitDeadline().UTC().Format(time.RFC3339) + " at the latest"
+		what = "waiting for the other tool, until " + h.waitDeadline().UTC().Format(time.RFC3339) + " at the latest"
 	case a.shouldYield(h, now):
-		what = "left to it"
+		what = "waiting for the other tool"
 	default:
-		what = "the pods are evicted anyway, the cordon is left to it"
+		what = "evicting the pods anyway, without changing the cordon"
 	}
 	if who == "" {
 		delete(h.lastMessages, OthersAtWork)

@@ -18,7 +18,7 @@ const (
 	nodeLeaseDuration = 40 * time.Second
 )
 
-const nodeClockEffect = "the agent computes the deadline of a notice with this clock, and stops pods too early or too late by as much"
+const nodeClockEffect = "the agent computes the deadline of a notice with this clock, and stops pods too early or too late by the same amount"
 
 // checkLocalClock compares the local clock with the clock of the API server that answered.
 func checkLocalClock(f *Facts) []Finding {

@@ -68,7 +68,7 @@ type Finding struct {
 // UncheckedRule is a rule that could not be checked.
 type UncheckedRule struct {
 	Rule   string `json:"rule"`
-	Reason string `json:"because"`
+	Reason string `json:"reason"`
 }
 
 // Report holds all findings, the worst first.

@@ -173,13 +173,13 @@ func (p *podState) addOrExtendDelay(reason ObstacleKind, detail string, now time
 	for i := range p.delays {
 		d := &p.delays[i]
 		if d.Reason == reason {
-			d.Times++
+			d.Count++
 			d.Detail = detail
 			d.Seconds = now.Sub(d.first).Seconds()
 			return
 		}
 	}
-	p.delays = append(p.delays, Delay{Reason: reason, Detail: detail, Times: 1, first: now})
+	p.delays = append(p.delays, Delay{Reason: reason, Detail: detail, Count: 1, first: now})
 }
 
 func (p *podState) toReport() PodReport {

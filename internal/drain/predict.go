@@ -27,11 +27,11 @@ type PodPrediction struct {
 	Name      string          `json:"name"`
 	UID       string          `json:"uid"`
 	Owner     string          `json:"owner,omitempty"` // Kind/name of the controller
-	Decision  Decision        `json:"verdict"`
+	Decision  Decision        `json:"decision"`
 	Action    podrules.Action `json:"action"`
 	Wave      int             `json:"wave"`
 	// Removal is the kind of request: Evicted, DeletedOnRequest, or empty if none would be sent.
-	Removal RemovalMethod `json:"how,omitempty"`
+	Removal RemovalMethod `json:"removal,omitempty"`
 	// WantedGraceSeconds is the grace of the pod or of the caller. GivenGraceSeconds is what the pod would get. Both in seconds.
 	WantedGraceSeconds int64 `json:"graceWantedSeconds"`
 	GivenGraceSeconds  int64 `json:"graceGivenSeconds"`

@@ -38,7 +38,7 @@ type BlockedPod struct {
 	Namespace string       `json:"namespace"`
 	Pod       string       `json:"pod"`
 	Reason    ObstacleKind `json:"reason"`
-	PDB       string       `json:"budget,omitempty"` // namespace/name of the PDB
+	PDB       string       `json:"pdb,omitempty"` // namespace/name of the PDB
 	Detail    string       `json:"detail"`
 	Since     time.Time    `json:"since"`
 }
@@ -49,21 +49,21 @@ func (b BlockedPod) String() string {
 
 // Progress is the current state of a drain. Receivers may keep it.
 type Progress struct {
-	Node      string    `json:"node"`
-	StartedAt time.Time `json:"began"`
-	Deadline  time.Time `json:"deadline,omitzero"`
+	Node      string
+	StartedAt time.Time
+	Deadline  time.Time
 	// Listed is false until the pods are known.
-	Listed bool `json:"listed"`
-	// Total counts the pods that have to be removed. It is the sum of Gone, Asked (requested, not gone) and Waiting
+	Listed bool
+	// Total counts the pods that have to be removed. It is the sum of Gone, Stopping (requested, not gone) and Waiting
 	// (not requested).
-	Total    int `json:"total"`
-	Gone     int `json:"gone"`
-	Stopping int `json:"asked"`
-	Waiting  int `json:"waiting"`
+	Total    int
+	Gone     int
+	Stopping int
+	Waiting  int
 	// Skipped counts the pods that are skipped.
-	Skipped int `json:"stayed"`
+	Skipped int
 	// RemainingPods lists every pod that is not gone and what it waits for, by namespace and name.
-	RemainingPods []BlockedPod `json:"blocked,omitempty"`
+	RemainingPods []BlockedPod
 }
 
 // BlockedPods returns the pods with an obstacle other than their own termination, their turn or an earlier wave.

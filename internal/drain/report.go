@@ -61,8 +61,8 @@ const (
 type Report struct {
 	Node      string       `json:"node"`
 	Outcome   Outcome      `json:"outcome"`
-	StartedAt time.Time    `json:"began"`
-	EndedAt   time.Time    `json:"ended"`
+	StartedAt time.Time    `json:"startedAt"`
+	EndedAt   time.Time    `json:"endedAt"`
 	Deadline  time.Time    `json:"deadline,omitzero"`
 	Pods      []PodReport  `json:"pods"`
 	Volumes   VolumeReport `json:"volumes,omitzero"`
@@ -79,12 +79,12 @@ type PodReport struct {
 	Name      string          `json:"name"`
 	UID       string          `json:"uid"`
 	Owner     string          `json:"owner,omitempty"` // Kind/name of the controller
-	Decision  Decision        `json:"verdict"`
+	Decision  Decision        `json:"decision"`
 	Action    podrules.Action `json:"action"`
 	Wave      int             `json:"wave"`
 
-	Removal            RemovalMethod `json:"asked,omitempty"`
-	RemovalRequestedAt time.Time     `json:"askedAt,omitzero"`
+	Removal            RemovalMethod `json:"removal,omitempty"`
+	RemovalRequestedAt time.Time     `json:"removalRequestedAt,omitzero"`
 	// WantedGraceSeconds is the grace of the pod or of the caller. GivenGraceSeconds is what the pod got from any client. Both in
 	// seconds.
 	WantedGraceSeconds int64     `json:"graceWantedSeconds"`
@@ -94,16 +94,16 @@ type PodReport struct {
 	// Delays lists what the pod waited for before its request was accepted, and how often each obstacle refused it.
 	Delays []Delay `json:"delays,omitempty"`
 	// UnansweredRequest is the last request without a clear answer, if the pod's removal did not confirm it.
-	UnansweredRequest RemovalMethod `json:"unanswered,omitempty"`
+	UnansweredRequest RemovalMethod `json:"unansweredRequest,omitempty"`
 }
 
 // Delay is one obstacle that a pod waited for.
 type Delay struct {
 	Reason ObstacleKind `json:"reason"`
 	Detail string       `json:"detail"`
-	Times  int          `json:"times"`
+	Count  int          `json:"count"`
 	// Seconds counts from the first refusal to the last.
-	Seconds float64 `json:"seconds"`
+	Seconds float64 `json:"durationSeconds"`
 
 	first time.Time
 }
@@ -181,7 +181,7 @@ func (e *RefusedError) Error() string {
 	for _, p := range e.Pods {
 		lines = append(lines, fmt.Sprintf("%s/%s (%s: %s)", p.Namespace, p.Name, p.Decision.Rule, p.Decision.Detail))
 	}
-	return fmt.Sprintf("node %s: not drained: the policy does not allow to remove %d pods: %s", e.Node, len(e.Pods), strings.Join(lines, "; "))
+	return fmt.Sprintf("node %s: not drained: %d pods must not be evicted: %s", e.Node, len(e.Pods), strings.Join(lines, "; "))
 }
 
 // UnfinishedError is the error of a drain that ran out of time.

@@ -1,6 +1,7 @@
 package kubeapi
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,7 +21,8 @@ type StatusError struct {
 	// RetryAfter is the value of the header; zero without it.
 	RetryAfter time.Duration
 
-	method, path string // empty for the ERROR event of a watch
+	// method and path are of the request. They are empty if the response has a Status, whose message names the object.
+	method, path string
 }
 
 // Cause is metav1.StatusCause.
@@ -30,18 +32,23 @@ type Cause struct {
 	Field   string `json:"field"`
 }
 
+// Error returns kubectl's text for a Status, and the reason: `nodes "n1" not found (NotFound)`. For any other response, such
+// as one from a proxy, it returns the request, the HTTP status and the body.
 func (e *StatusError) Error() string {
-	what := strings.TrimSpace(fmt.Sprintf("%d %s", e.Code, e.Reason))
-	if e.method != "" {
-		what = e.method + " " + e.path + ": " + what
+	switch {
+	case e.method != "":
+		text := fmt.Sprintf("%s %s: HTTP status %d %s", e.method, e.path, e.Code, http.StatusText(e.Code))
+		return strings.TrimSuffix(strings.TrimSpace(text)+": "+e.Message, ": ")
+	case e.Message == "":
+		return cmp.Or(e.Reason, fmt.Sprintf("HTTP status %d", e.Code))
 	}
-	return what + ": " + e.Message
+	return fmt.Sprintf("%s (%s)", e.Message, cmp.Or(e.Reason, fmt.Sprintf("HTTP status %d", e.Code)))
 }
 
 // newStatusError reads the error from resp. A body that is not a Status, such as a proxy's HTML, is quoted and
 // clipped.
 func newStatusError(resp *http.Response) error {
-	e := &StatusError{Code: resp.StatusCode, method: resp.Request.Method, path: resp.Request.URL.Path}
+	e := &StatusError{Code: resp.StatusCode}
 	e.RetryAfter = parseRetryAfter(resp.Header.Get("Retry-After"))
 	raw, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	var s struct {
@@ -54,7 +61,7 @@ func newStatusError(resp *http.Response) error {
 		} `json:"details"`
 	}
 	if err := json.Unmarshal(raw, &s); err != nil || s.Kind != "Status" {
-		e.Message = clipBody(raw)
+		e.method, e.path, e.Message = resp.Request.Method, resp.Request.URL.Path, clipBody(raw)
 		return e
 	}
 	e.Reason, e.Message, e.Causes = s.Reason, s.Message, s.Details.Causes

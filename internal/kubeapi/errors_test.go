@@ -26,10 +26,12 @@ func TestAPIServerResponseBecomesAStatusError(t *testing.T) {
 		retryAfter string
 		body       string
 		want       StatusError
+		text       string
 	}{
 		"a Status": {
 			404, "", status(404, "NotFound", `pods "web-0" not found`),
 			StatusError{Code: 404, Reason: "NotFound", Message: `pods "web-0" not found`},
+			`pods "web-0" not found (NotFound)`,
 		},
 		"details and causes": {429, "", budgetDenied, StatusError{
 			Code: 429, Reason: "TooManyRequests",
@@ -39,7 +41,7 @@ func TestAPIServerResponseBecomesAStatusError(t *testing.T) {
 				Message: "The disruption budget web needs 2 healthy pods and has 2 currently",
 			}},
 			RetryAfter: 7 * time.Second,
-		}},
+		}, "Cannot evict pod as it would violate the pod's disruption budget. (TooManyRequests)"},
 		"the header before the details": {429, "3", budgetDenied, StatusError{
 			Code: 429, Reason: "TooManyRequests",
 			Message: "Cannot evict pod as it would violate the pod's disruption budget.",
@@ -48,21 +50,30 @@ func TestAPIServerResponseBecomesAStatusError(t *testing.T) {
 				Message: "The disruption budget web needs 2 healthy pods and has 2 currently",
 			}},
 			RetryAfter: 3 * time.Second,
-		}},
+		}, "Cannot evict pod as it would violate the pod's disruption budget. (TooManyRequests)"},
 		"the HTML of a proxy": {
 			502, "", "<html>\n <h1>Bad\tGateway</h1>\n</html>",
 			StatusError{Code: 502, Message: "<html> <h1>Bad Gateway</h1> </html>"},
+			"GET /api/v1/nodes/n1: HTTP status 502 Bad Gateway: <html> <h1>Bad Gateway</h1> </html>",
 		},
 		"JSON that is not a Status": {
 			404, "", `{"reason":"NotFound"}`,
 			StatusError{Code: 404, Message: `{"reason":"NotFound"}`},
+			`GET /api/v1/nodes/n1: HTTP status 404 Not Found: {"reason":"NotFound"}`,
 		},
-		"half a Status":              {404, "", `{"kind":"Status","reason":"NotFound"`, StatusError{Code: 404, Message: `{"kind":"Status","reason":"NotFound"`}},
-		"no body":                    {401, "", "", StatusError{Code: 401}},
-		"a redirect":                 {302, "", "elsewhere", StatusError{Code: 302, Message: "elsewhere"}},
-		"Retry-After that is a date": {503, "Fri, 31 Dec 1999 23:59:59 GMT", "x", StatusError{Code: 503, Message: "x"}},
-		"Retry-After below zero":     {503, "-5", "x", StatusError{Code: 503, Message: "x"}},
-		"Retry-After too large":      {503, "99999999999", "x", StatusError{Code: 503, Message: "x", RetryAfter: 24 * time.Hour}},
+		"half a Status": {404, "", `{"kind":"Status","reason":"NotFound"`, StatusError{Code: 404, Message: `{"kind":"Status","reason":"NotFound"`}, `GET /api/v1/nodes/n1: HTTP status 404 Not Found: {"kind":"Status","reason":"NotFound"`},
+		"a Status without a reason": {
+			500, "", status(500, "", "This pod has more than one PodDisruptionBudget"),
+			StatusError{Code: 500, Message: "This pod has more than one PodDisruptionBudget"},
+			"This pod has more than one PodDisruptionBudget (HTTP status 500)",
+		},
+		"a Status without a message": {504, "", status(504, "Timeout", ""), StatusError{Code: 504, Reason: "Timeout"}, "Timeout"},
+		"an empty Status":            {504, "", status(504, "", ""), StatusError{Code: 504}, "HTTP status 504"},
+		"no body":                    {401, "", "", StatusError{Code: 401}, "GET /api/v1/nodes/n1: HTTP status 401 Unauthorized"},
+		"a redirect":                 {302, "", "elsewhere", StatusError{Code: 302, Message: "elsewhere"}, "GET /api/v1/nodes/n1: HTTP status 302 Found: elsewhere"},
+		"Retry-After that is a date": {503, "Fri, 31 Dec 1999 23:59:59 GMT", "x", StatusError{Code: 503, Message: "x"}, "GET /api/v1/nodes/n1: HTTP status 503 Service Unavailable: x"},
+		"Retry-After below zero":     {503, "-5", "x", StatusError{Code: 503, Message: "x"}, "GET /api/v1/nodes/n1: HTTP status 503 Service Unavailable: x"},
+		"Retry-After too large":      {503, "99999999999", "x", StatusError{Code: 503, Message: "x", RetryAfter: 24 * time.Hour}, "GET /api/v1/nodes/n1: HTTP status 503 Service Unavailable: x"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -81,9 +92,7 @@ func TestAPIServerResponseBecomesAStatusError(t *testing.T) {
 				t.Fatalf("got %v, want a StatusError", err)
 			}
 			check.Equal(t, tt.want, *got, cmpopts.IgnoreUnexported(StatusError{}))
-			if want := fmt.Sprintf("GET /api/v1/nodes/n1: %d", tt.code); !strings.HasPrefix(err.Error(), want) {
-				t.Errorf("%q does not start with %q", err, want)
-			}
+			check.Equal(t, tt.text, err.Error())
 		})
 	}
 }

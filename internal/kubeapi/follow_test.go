@@ -101,7 +101,7 @@ func TestFollowHandlesWatchEnds(t *testing.T) {
 		"410 in the response lists again": {
 			[]http.HandlerFunc{podList("5", "a"), answer(410, status(410, "Expired", "too old")), podList("9", "b")},
 			[]string{"list", "watch from 5", "list", "watch from 9"},
-			[]string{"replaced [a]", "failed: watch /api/v1/pods: GET /api/v1/pods: 410 Expired: too old", "replaced [b]"},
+			[]string{"replaced [a]", "failed: watch /api/v1/pods: too old (Expired)", "replaced [b]"},
 		},
 		"410 as an event lists again": {
 			[]http.HandlerFunc{
@@ -109,7 +109,7 @@ func TestFollowHandlesWatchEnds(t *testing.T) {
 				stream(event("ADDED", "c", "6"), `{"type":"ERROR","object":`+status(410, "Expired", "too old")+"}\n"), podList("9", "b"),
 			},
 			[]string{"list", "watch from 5", "list", "watch from 9"},
-			[]string{"replaced [a]", "changed c@6", "failed: watch /api/v1/pods: 410 Expired: too old", "replaced [b]"},
+			[]string{"replaced [a]", "changed c@6", "failed: watch /api/v1/pods: too old (Expired)", "replaced [b]"},
 		},
 		"a garbage line lists again": {
 			[]http.HandlerFunc{podList("5"), stream(event("ADDED", "a", "6"), "<html>\n", event("ADDED", "b", "7")), podList("9", "b")},

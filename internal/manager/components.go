@@ -19,7 +19,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 	"github.com/slipway-dev/slipway/internal/orphans"
 	"github.com/slipway-dev/slipway/internal/provisioning"
-	"github.com/slipway-dev/slipway/internal/provisioning/advised"
+	"github.com/slipway-dev/slipway/internal/provisioning/analyzers"
 	"github.com/slipway-dev/slipway/internal/provisioning/launch"
 	"github.com/slipway-dev/slipway/internal/provisioning/plan"
 	"github.com/slipway-dev/slipway/internal/provisioning/replacement"
@@ -35,12 +35,12 @@ type components struct {
 	manager.Manager
 	Process
 	sharedWatches
-	config   Config
-	groups   *GroupSource
-	clouds   map[string]cloud.Provider
-	launches *launch.Record
-	wishes   *provisioning.LaunchRequests
-	counters partMetrics
+	config         Config
+	groups         *GroupSource
+	clouds         map[string]cloud.Provider
+	launches       *launch.Record
+	launchRequests *provisioning.LaunchRequests
+	counters       partMetrics
 }
 
 // assembleManager creates a manager with all components. It may be called again after an error.
@@ -58,7 +58,7 @@ func assembleManager(ctx context.Context, c Config, in Process, clouds map[strin
 		groups: &GroupSource{
 			Reader: m.GetClient(), File: c.NodeGroups, ExtraGroups: c.ExtraGroups, Log: in.Log, Selector: c.parsedSelector, metrics: counters.groups,
 		},
-		launches: launch.NewRecord(m.GetAPIReader(), m.GetClient()).UseConfigMaps(m.GetClient(), c.ownNamespace()), wishes: provisioning.NewLaunchRequests(),
+		launches: launch.NewRecord(m.GetAPIReader(), m.GetClient()).UseConfigMaps(m.GetClient(), c.ownNamespace()), launchRequests: provisioning.NewLaunchRequests(),
 	}
 	for _, add := range []func(context.Context) error{
 		a.addRetirementController, a.addReplacementController, a.addNodeGroupController, a.addCASSyncIfConfigured, a.addProvisioningController, a.addPodEventAnalyzers, a.addOrphanControllers,
@@ -132,28 +132,28 @@ func (a *components) addProvisioningController(context.Context) error {
 	}
 	return a.Add(provisioning.New(provisioning.Options{
 		Client: a.GetClient(), Launches: a.launches, Informers: a.informers, Pods: a.pods, Kube: kube, Groups: a.groups, Clouds: a.clouds,
-		Events: a.GetEventRecorder("slipway"), LaunchRequests: a.wishes, Metrics: a.counters.autoscaler, Log: a.Log, Selector: c.parsedSelector, MaxNodes: maxNodes,
+		Events: a.GetEventRecorder("slipway"), LaunchRequests: a.launchRequests, Metrics: a.counters.autoscaler, Log: a.Log, Selector: c.parsedSelector, MaxNodes: maxNodes,
 		UnreadyLimit: plan.UnreadyLimit{Percent: c.MaxUnreadyPercentage, AtLeast: c.OKUnreadyCount}, Debounce: c.ScaleUpDebounce, Interval: c.ScalePollInterval, SettleTime: c.LaunchSettleTime,
 	}))
 }
 
 // addPodEventAnalyzers adds the controller that passes pod events to the clouds that analyze them.
 func (a *components) addPodEventAnalyzers(context.Context) error {
-	var analyzers []advice.Analyzer
+	var found []advice.Analyzer
 	for _, name := range slices.Sorted(maps.Keys(a.clouds)) {
 		if analyzer, ok := a.clouds[name].(advice.Analyzer); ok {
-			analyzers = append(analyzers, analyzer)
+			found = append(found, analyzer)
 		}
 	}
-	if len(analyzers) == 0 {
+	if len(found) == 0 {
 		return nil
 	}
 	kube, err := kubernetes.NewForConfig(a.Kube)
 	if err != nil {
 		return fmt.Errorf("client of the pod event analyzers: %w", err)
 	}
-	return a.Add(advised.New(advised.Options{
-		Kube: kube, Client: a.GetClient(), Groups: a.groups, Analyzers: analyzers, LaunchRequests: a.wishes, Metrics: a.counters.advised, Log: a.Log,
+	return a.Add(analyzers.New(analyzers.Options{
+		Kube: kube, Client: a.GetClient(), Groups: a.groups, Analyzers: found, LaunchRequests: a.launchRequests, Metrics: a.counters.analyzers, Log: a.Log,
 		Selector: a.config.parsedSelector,
 	}))
 }

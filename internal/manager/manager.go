@@ -35,7 +35,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/observe"
 	"github.com/slipway-dev/slipway/internal/orphans"
 	"github.com/slipway-dev/slipway/internal/provisioning"
-	"github.com/slipway-dev/slipway/internal/provisioning/advised"
+	"github.com/slipway-dev/slipway/internal/provisioning/analyzers"
 	"github.com/slipway-dev/slipway/internal/provisioning/replacement"
 	"github.com/slipway-dev/slipway/internal/retirement"
 )
@@ -178,7 +178,7 @@ type partMetrics struct {
 	nodegroup   *nodegroup.Metrics
 	autoscaler  *provisioning.Metrics
 	orphans     *orphans.Metrics
-	advised     *advised.Metrics
+	analyzers   *analyzers.Metrics
 	casSync     *casSyncMetrics // nil if no cloud is configured for it
 }
 
@@ -213,7 +213,7 @@ func newComponentMetrics(r prometheus.Registerer) (c partMetrics, err error) {
 	if c.orphans, err = orphans.NewMetrics(r); err != nil {
 		return c, err
 	}
-	c.advised, err = advised.NewMetrics(r)
+	c.analyzers, err = analyzers.NewMetrics(r)
 	return c, err
 }
 

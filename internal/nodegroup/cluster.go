@@ -34,11 +34,11 @@ func ReadCluster(ctx context.Context, reader client.Reader, pods live.PodReader,
 	c := &Cluster{Groups: groups, Now: time.Now(), pods: pods}
 	var nodes corev1.NodeList
 	if err := reader.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("nodes: %w", err)
+		return nil, err
 	}
 	var retirements v1alpha1.NodeRetirementList
 	if err := reader.List(ctx, &retirements); err != nil {
-		return nil, fmt.Errorf("NodeRetirements: %w", err)
+		return nil, err
 	}
 	c.Nodes, c.Retirements = nodes.Items, retirements.Items
 	c.Assignment = AssignNodes(groups, c.Nodes)

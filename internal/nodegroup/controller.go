@@ -248,7 +248,7 @@ func (c *Controller) timeUntilNextReconcile(w *GroupSnapshot, decisions []Decisi
 	after := c.options.Interval
 	for _, d := range decisions {
 		if d.Verdict == Waits {
-			after = min(after, d.MayLeaveAt.Sub(w.Now))
+			after = min(after, d.RemovableAt.Sub(w.Now))
 		}
 	}
 	return max(after, shortRetry)
@@ -525,7 +525,7 @@ func (c *Controller) requestRetirementIfStillIdle(ctx context.Context, w *GroupS
 		m := d.marks
 		m.Since, m.Used = roundUpToSecond(now.lastEnded), true
 		until := m.Since.Add(rule.cooldown)
-		d.Verdict, d.IdleSince, d.MayLeaveAt = Waits, &m.Since, &until
+		d.Verdict, d.IdleSince, d.RemovableAt = Waits, &m.Since, &until
 		d.Reasons = []Reason{{CoolingDown, fmt.Sprintf("idle since %s; it may be retired at %s", formatTime(m.Since), formatTime(until))}}
 		return c.writeMarksIfChanged(ctx, d.node.Object, w.Group.Name, m.withScaleDownDisabled(d.node.Object, w.Group.Spec.ClusterAutoscalerScaleDownDisabled))
 	}

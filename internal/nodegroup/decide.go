@@ -145,7 +145,7 @@ func (w *GroupSnapshot) newIdleDecision(rule *idleRule, selectorHash string, n *
 		add(CoolingDown, "idle since %s; it may be retired at %s", formatTime(found.Since), formatTime(found.Until))
 	}
 	if found.Stage == Cooling || found.Stage == Idle {
-		d.IdleSince, d.MayLeaveAt = &found.Since, &found.Until
+		d.IdleSince, d.RemovableAt = &found.Since, &found.Until
 	}
 	d.Reasons = append(d.Reasons, w.blockingReasons(rule, n)...)
 	return d
@@ -188,7 +188,7 @@ func (w *GroupSnapshot) blockingReasons(rule *idleRule, n *Node) (reasons []Reas
 		add(HeldNode, "the annotation %s keeps it", by)
 	}
 	if rule != nil && rule.keepForPending && len(w.PendingPods) > 0 {
-		add(PendingPod, "pod %s is Pending and only this group could run it: %s", w.PendingPods[0].Pod, w.PendingPods[0].Why)
+		add(PendingPod, "pod %s is Pending and only this group could run it: %s", w.PendingPods[0].Pod, w.PendingPods[0].Reason)
 	}
 	if until := w.scaleUpCooldownEnd(); w.Now.Before(until) {
 		add(AfterScaleUp, "the group got a node; no node is retired before %s", formatTime(until))
@@ -249,8 +249,8 @@ func (w *GroupSnapshot) addMinSizeReasons(decisions []Decision) {
 	slices.SortFunc(candidates, compareByIdleTime)
 	for _, d := range candidates {
 		if stay <= int(w.MinSize()) {
-			d.Reasons = append(d.Reasons, Reason{Minimum, fmt.Sprintf("%s minimum is %d, and no more nodes stay",
-				w.describeMinSizeSource(), w.MinSize())})
+			d.Reasons = append(d.Reasons, Reason{Minimum, fmt.Sprintf("without it %d nodes would remain, and %s minimum is %d",
+				stay-1, w.describeMinSizeSource(), w.MinSize())})
 			continue
 		}
 		stay--

@@ -103,7 +103,7 @@ func TestIdleNodeVerdicts(t *testing.T) {
 		cancelled bool
 	}{
 		"leaves":                                {nil, Leaves, []string{LongEnough}, false},
-		"stays for a Pending pod":               {func(w *GroupSnapshot, _ *Node) { w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Why: "why"}} }, Refused, []string{PendingPod}, false},
+		"stays for a Pending pod":               {func(w *GroupSnapshot, _ *Node) { w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Reason: "why"}} }, Refused, []string{PendingPod}, false},
 		"stays in a group that is not accepted": {func(w *GroupSnapshot, _ *Node) { w.NotAccepted = "no" }, Stays, []string{NotAccepted}, false},
 		"stays when the group just got a node": {func(w *GroupSnapshot, _ *Node) {
 			w.Group.Spec.Cooldowns.AfterScaleUp = &metav1.Duration{Duration: time.Hour}
@@ -142,7 +142,7 @@ func TestIdleNodeVerdicts(t *testing.T) {
 		"I5: stays at the minimum":         {func(w *GroupSnapshot, _ *Node) { w.Group.Spec.MinSize = 1 }, Refused, []string{Minimum}, false},
 		"I5: stays at the cloud's minimum": {func(w *GroupSnapshot, _ *Node) { w.CloudMinSize = 1 }, Refused, []string{Minimum}, false},
 		"stays for several reasons": {func(w *GroupSnapshot, n *Node) {
-			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Why: "why"}}
+			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Reason: "why"}}
 			n.Retirements = []v1alpha1.NodeRetirement{newFailedRetirement("a", v1alpha1.Refused, minute)}
 		}, Refused, []string{PendingPod, AfterFailure}, false},
 		"is not retired twice": {func(_ *GroupSnapshot, n *Node) {
@@ -150,25 +150,25 @@ func TestIdleNodeVerdicts(t *testing.T) {
 		}, Retires, []string{UnderWay}, false},
 		"pending retirement is cancelled when the node stays": {func(w *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Pending, false)}
-			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Why: "why"}}
+			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Reason: "why"}}
 		}, Refused, []string{PendingPod}, true},
 		"drain continues for a pod that may still fit": {func(w *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
-			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Why: "why"}}
+			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Reason: "why"}}
 		}, Retires, []string{UnderWay, PendingPod}, false},
 		"drain is cancelled by an unschedulable pod": {func(w *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
-			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Why: "why", Unschedulable: true}}
+			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Reason: "why", Unschedulable: true}}
 		}, Refused, []string{PendingPod}, true},
 		"drain continues without keepForPending": {func(w *GroupSnapshot, n *Node) {
 			no := false
 			w.Group.Spec.ScaleDown.IdleByLabel.KeepForPending = &no
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
-			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Why: "why", Unschedulable: true}}
+			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Reason: "why", Unschedulable: true}}
 		}, Retires, []string{UnderWay}, false},
 		"pending pod cannot cancel after Node deletion": {func(w *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Drained, true)}
-			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Why: "why", Unschedulable: true}}
+			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Reason: "why", Unschedulable: true}}
 		}, Retires, []string{UnderWay, PendingPod}, false},
 		"drain is cancelled by a pod on the node": {func(_ *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
@@ -182,7 +182,7 @@ func TestIdleNodeVerdicts(t *testing.T) {
 			rt := newOpenRetirement("a", v1alpha1.Pending, false)
 			rt.Spec.RequestedBy = "somebody@example.com"
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
-			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Why: "why"}}
+			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Reason: "why"}}
 			n.KeepingPods = KeepingPods{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
 		}, Retires, []string{UnderWay, KeepingPod, PendingPod}, false},
 		"another requester's retirement is not cancelled": {func(_ *GroupSnapshot, n *Node) {
@@ -268,7 +268,7 @@ func TestI5MinSizeStaysHoweverManyAreIdle(t *testing.T) {
 }
 
 func TestDecisionReasonsFormOneSentence(t *testing.T) {
-	w := GroupSnapshot{Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", 9*minute)}, PendingPods: []GroupOnlyPod{{Pod: "ci/x", Why: "no other node takes it now"}}, Now: noon}
+	w := GroupSnapshot{Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", 9*minute)}, PendingPods: []GroupOnlyPod{{Pod: "ci/x", Reason: "no other node takes it now"}}, Now: noon}
 	got := JoinReasons(mustDecide(t, w)["a"].Reasons)
 	want := "CoolingDown: idle since 2026-11-21T11:51:00Z; it may be retired at 2026-11-21T12:01:00Z; " +
 		"PendingPod: pod ci/x is Pending and only this group could run it: no other node takes it now"
@@ -298,7 +298,7 @@ func TestI5NodeTakenByItsCloudDoesNotCount(t *testing.T) {
 func TestCancelledRetirementStartsANewCooldown(t *testing.T) {
 	w := GroupSnapshot{
 		Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", 10*minute)}, Now: noon,
-		PendingPods: []GroupOnlyPod{{Pod: "ci/x", Why: "why", Unschedulable: true}},
+		PendingPods: []GroupOnlyPod{{Pod: "ci/x", Reason: "why", Unschedulable: true}},
 	}
 	w.Nodes[0].Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
 	d := mustDecide(t, w)["a"]

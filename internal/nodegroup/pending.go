@@ -13,8 +13,8 @@ import (
 
 // GroupOnlyPod is a Pending pod that only one group could run.
 type GroupOnlyPod struct {
-	Pod string `json:"pod"` // namespace/name
-	Why string `json:"why"`
+	Pod    string `json:"pod"` // namespace/name
+	Reason string `json:"reason"`
 	// Unschedulable means that the scheduler has found no node for it.
 	Unschedulable bool `json:"unschedulable,omitempty"`
 }
@@ -46,7 +46,7 @@ func (s *pendingPodSearch) findFirstGroupOnlyPod(pods []*corev1.Pod) ([]GroupOnl
 			return nil, err
 		}
 		if why != "" {
-			return []GroupOnlyPod{{Pod: p.Namespace + "/" + p.Name, Why: why, Unschedulable: isUnschedulable(p)}}, nil
+			return []GroupOnlyPod{{Pod: p.Namespace + "/" + p.Name, Reason: why, Unschedulable: isUnschedulable(p)}}, nil
 		}
 	}
 	return nil, nil

@@ -73,7 +73,7 @@ func TestPendingPodKeepsTheOnlyGroupThatFits(t *testing.T) {
 			}}
 			found, err := s.findFirstGroupOnlyPod([]*corev1.Pod{&p})
 			must.NoError(t, err)
-			if (len(found) > 0) != (tt.want != "") || len(found) > 0 && !strings.Contains(found[0].Why, tt.want) {
+			if (len(found) > 0) != (tt.want != "") || len(found) > 0 && !strings.Contains(found[0].Reason, tt.want) {
 				t.Errorf("%+v, want %q", found, tt.want)
 			}
 		})

@@ -59,9 +59,9 @@ type Decision struct {
 	Node    string   `json:"node"`
 	Verdict Verdict  `json:"verdict"`
 	Reasons []Reason `json:"reasons"`
-	// IdleSince is when the node became idle, and MayLeaveAt when its cooldown ends. They are nil while it is not idle.
-	IdleSince  *time.Time `json:"idleSince,omitempty"`
-	MayLeaveAt *time.Time `json:"removableAt,omitempty"`
+	// IdleSince is when the node became idle, and RemovableAt when its cooldown ends. They are nil while it is not idle.
+	IdleSince   *time.Time `json:"idleSince,omitempty"`
+	RemovableAt *time.Time `json:"removableAt,omitempty"`
 
 	// CancelledRetirement is the name of the node's NodeRetirement if it is cancelled. Otherwise it is empty.
 	CancelledRetirement string `json:"cancel,omitempty"`

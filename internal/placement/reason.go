@@ -35,14 +35,14 @@ func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil 
 type Reason struct {
 	// Predicate is the name of the scheduler's plugin, or of the rule in this package.
 	Predicate string `json:"predicate"`
-	// Text is the message for people. It is short, so that nodes can be counted per text: "insufficient cpu",
+	// Message is the message for people. It is short, so that nodes can be counted per text: "insufficient cpu",
 	// "untolerated taint gpu=only".
-	Text string `json:"text"`
+	Message string `json:"message"`
 	// Scheduler is the message of kube-scheduler. It is empty if the reason does not come from the scheduler.
 	Scheduler string `json:"-"`
 }
 
-func (r Reason) String() string { return r.Text }
+func (r Reason) String() string { return r.Message }
 
 // Verdict is the result for one pod and one node.
 type Verdict struct {
@@ -57,7 +57,7 @@ func (v Verdict) String() string {
 	}
 	texts := make([]string, len(v.Reasons))
 	for i, r := range v.Reasons {
-		texts[i] = r.Text
+		texts[i] = r.Message
 	}
 	return v.Outcome.String() + ": " + strings.Join(texts, ", ")
 }
@@ -79,7 +79,7 @@ func (t ReasonCounts) String() string {
 		if tally.Nodes == 1 {
 			noun = "node"
 		}
-		parts[i] = fmt.Sprintf("%d %s: %s", tally.Nodes, noun, tally.Reason.Text)
+		parts[i] = fmt.Sprintf("%d %s: %s", tally.Nodes, noun, tally.Reason.Message)
 	}
 	return strings.Join(parts, "; ")
 }

@@ -339,17 +339,18 @@ func (g *managedGroup) toPlanGroup() plan.Group {
 	}
 	out.CloudMinSize, out.Unreplaced = m.cloud.Min, g.countUnreplacedInstances()
 	if g.Group.Spec.ScaleUp != nil && (m.readError != "" || m.cloudTemplates == nil || m.needsReread()) {
-		why := m.readError
+		var why string
 		switch {
-		case why != "":
+		case m.readError != "":
+			why = "cannot read the group from its cloud: " + m.readError
 		case m.cloudTemplates == nil:
-			why = "it was not read yet"
+			why = "the group has not been read from its cloud yet"
 		case m.quietUntil.After(m.failedAt):
-			why = "it asked for a pause until " + m.quietUntil.UTC().Format(time.RFC3339)
+			why = "the cloud allows no requests until " + m.quietUntil.UTC().Format(time.RFC3339)
 		default:
-			why = "it was not read since a launch failed"
+			why = "the group has not been read from its cloud since a launch failed"
 		}
-		out.ClosedReason = &plan.Reason{Rule: plan.CloudUnreadable, Group: g.name(), Message: "cannot read the group from its cloud: " + why}
+		out.ClosedReason = &plan.Reason{Rule: plan.CloudUnreadable, Group: g.name(), Message: why}
 	}
 	return out
 }

@@ -131,7 +131,7 @@ func (a *Controller) emitGroupEvent(g *managedGroup, eventType string, reason ev
 }
 
 func (a *Controller) emitLaunched(g *managedGroup, o plan.Launch) {
-	a.emitGroupEvent(g, corev1.EventTypeNormal, eventLaunched, o.Template, "%d of %s: %s", o.Count, o.Template, joinReasons(o.Reasons))
+	a.emitGroupEvent(g, corev1.EventTypeNormal, eventLaunched, o.Template, "launching %d of template %s: %s", o.Count, o.Template, joinReasons(o.Reasons))
 }
 
 func (a *Controller) reportBackOff(g *managedGroup, b v1alpha1.BackOff) {

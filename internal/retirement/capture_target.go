@@ -47,7 +47,7 @@ func (p *retirementScope) captureTarget(ctx context.Context) error {
 			return err
 		}
 		if p.node != nil && p.node.UID != string(captured.NodeUID) || p.node == nil && captured.NodeUID != p.rt.Spec.NodeUID {
-			return newWait(requeueSoon, "the Node has changed meanwhile")
+			return newWait(requeueSoon, "the Node changed after it was read: retrying")
 		}
 	}
 	switch {

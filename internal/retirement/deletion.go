@@ -33,7 +33,7 @@ func (p *retirementScope) deleteNode(ctx context.Context) error {
 		switch {
 		case kubeapi.IsNotFound(err):
 		case kubeapi.IsConflict(err):
-			return newWait(requeueSoon, "the Node has changed meanwhile")
+			return newWait(requeueSoon, "the Node changed after it was read: retrying")
 		case err != nil:
 			return fmt.Errorf("deleting the Node: %w", err)
 		}
@@ -87,7 +87,7 @@ func (p *retirementScope) checkNodeDeletable(ctx context.Context) error {
 		return &endError{on.protected}
 	case len(on.toEvict) > 0: // bound without the scheduler
 		p.rt.Status.Phase = v1alpha1.Draining
-		return newWait(requeueSoon, "%d pods have arrived: draining again", len(on.toEvict))
+		return newWait(requeueSoon, "%d new pods are on the node: draining again", len(on.toEvict))
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ func runPlanner(t *rapid.T, pod *corev1.Pod, o planner.Options) string {
 	if e.IsFeasible() {
 		return "leaves"
 	}
-	return fmt.Sprintf("%s (%s)", e.Refusals[0].Text, e.Refusals[0].Rule)
+	return fmt.Sprintf("%s (%s)", e.Refusals[0].Message, e.Refusals[0].Rule)
 }
 
 func runDryRun(t *rapid.T, api drain.API, policy podrules.Policy, marks grouppolicy.PodSelection) string {
@@ -178,8 +178,8 @@ func TestDrainAndPlannerDecisionsForEachPodKind(t *testing.T) {
 			t.Fatal(err)
 		case len(e.Refusals) > 0:
 			got = "refuses " + e.Refusals[0].Rule
-		case len(e.Stays) > 0:
-			got = "stays " + e.Stays[0].Rule
+		case len(e.DeletedPods) > 0:
+			got = "stays " + e.DeletedPods[0].Rule
 		case len(e.Moves) > 0:
 			got = "moves"
 		}

@@ -66,7 +66,7 @@ func toEventNode(rt *v1alpha1.NodeRetirement) *corev1.Node {
 }
 
 func (a eventRecorder) recordCordoned(rt *v1alpha1.NodeRetirement) {
-	a.emitOnRetirementAndNode(rt, corev1.EventTypeNormal, eventBegun, "cordoned to be retired ("+string(rt.Spec.Reason)+")")
+	a.emitOnRetirementAndNode(rt, corev1.EventTypeNormal, eventBegun, "cordoned the node to retire it ("+string(rt.Spec.Reason)+")")
 }
 
 func (a eventRecorder) recordBlocked(rt *v1alpha1.NodeRetirement, code, message string) {
@@ -98,7 +98,7 @@ func (a eventRecorder) recordFinished(rt *v1alpha1.NodeRetirement, phase v1alpha
 }
 
 func (a eventRecorder) recordReplacementAbandoned(rt *v1alpha1.NodeRetirement) {
-	note := "the replacement of this instance has not joined, and is no longer awaited"
+	note := "the replacement of this instance has not joined: Slipway stops waiting for it"
 	if r := rt.Status.Replacement; r != nil {
 		note += " (" + string(r.State) + "): " + joinReasons(r.Reasons)
 	}

@@ -73,6 +73,6 @@ func (p *retirementScope) awaitTrustedNotFound(providerID string) error {
 	if a.CanTrustNotFound(deleted) {
 		return nil
 	}
-	return newBlocked(p.controller.options.Intervals.Poll, newReason(GroupNotAccepted, "instance "+providerID, "the cloud does not find it, which is not "+
-		"trusted while the NodeGroup %s is not accepted: %s", p.group.Name, a.Message))
+	return newBlocked(p.controller.options.Intervals.Poll, newReason(GroupNotAccepted, "instance "+providerID, "the cloud does not find it, but that is not "+
+		"trusted until the NodeGroup %s is accepted: %s", p.group.Name, a.Message))
 }

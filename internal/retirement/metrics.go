@@ -25,7 +25,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		steps: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "slipway_retirement_steps_total",
-			Help: "Steps of retirements that were taken, by how each ended: done, waiting, blocked, ending or error.",
+			Help: "Steps of retirements, by result: done, waiting, blocked, ending or error.",
 		}, []string{"step", "result"}),
 		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "slipway_retirement_phase_reached_seconds",
@@ -34,7 +34,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		}, []string{"phase"}),
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "slipway_retirements_finished_total",
-			Help: "Retirements that are over, by the reason they were begun for, their last phase, and the code of what ended them early.",
+			Help: "Finished retirements, by reason, last phase, and the reason code of an early end.",
 		}, []string{"reason", "phase", "code"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "slipway_cloud_requests_total",
@@ -83,11 +83,11 @@ func (m *Metrics) RecordCloudRequest(provider, call string, err error) {
 type StateCollector struct{ Reader client.Reader }
 
 var (
-	retirementsDesc = prometheus.NewDesc("slipway_retirements", "Retirements that are not over, by group and phase.",
+	retirementsDesc = prometheus.NewDesc("slipway_retirements", "Unfinished retirements, by group and phase.",
 		[]string{"group", "phase"}, nil)
 	oldestDesc = prometheus.NewDesc("slipway_retirement_phase_oldest_seconds",
-		"For how long the retirement that has been in a phase for longest has been in it.", []string{"phase"}, nil)
-	blockedDesc = prometheus.NewDesc("slipway_retirements_blocked", "Retirements that something holds up, by what.",
+		"Longest time that an unfinished retirement has been in its phase, by phase.", []string{"phase"}, nil)
+	blockedDesc = prometheus.NewDesc("slipway_retirements_blocked", "Blocked retirements, by the code of what blocks them.",
 		[]string{"code"}, nil)
 )
 

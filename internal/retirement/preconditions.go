@@ -14,9 +14,9 @@ func (p *retirementScope) checkReasonStillHolds() error {
 	case p.isAdmitted():
 		return nil
 	case p.rt.Spec.Reason == v1alpha1.NeverReady && isReady(p.node):
-		return newEnd(NodeReady, "the Node is Ready, and was to be retired because it never was")
+		return newEnd(NodeReady, "the Node is Ready now: the retirement was requested because it was never Ready")
 	case p.rt.Spec.Reason == v1alpha1.InstanceGone && p.rt.Status.Captured != nil && !p.rt.Status.InstanceGone:
-		return newEnd(InstanceRecovered, "the cloud finds the instance, and the Node was to be retired because it was gone")
+		return newEnd(InstanceRecovered, "the cloud finds the instance now: the retirement was requested because the instance was gone")
 	}
 	return nil
 }

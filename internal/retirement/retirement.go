@@ -269,7 +269,7 @@ func (c *Controller) deleteAfterRetention(ctx context.Context, rt *v1alpha1.Node
 	}
 	err = c.options.Client.Delete(ctx, rt, client.Preconditions{UID: &rt.UID, ResourceVersion: &rt.ResourceVersion})
 	if err == nil && waits {
-		c.options.Log.Warn("the replacement has not joined, and is no longer awaited", "retirement", rt.Name,
+		c.options.Log.Warn("the replacement has not joined: no longer waiting for it", "retirement", rt.Name,
 			"node", rt.Spec.NodeName, "group", rt.Spec.Group)
 		c.events.recordReplacementAbandoned(rt)
 	}

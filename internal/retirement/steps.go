@@ -267,8 +267,8 @@ func (p *retirementScope) recordRestoreFailed(ctx context.Context, why []v1alpha
 	if kubeapi.IsConflict(err) {
 		return reconcile.Result{}, err
 	}
-	message := fmt.Sprintf("the node is not restored yet: %s; it has to be, because %s", err, joinReasons(why))
-	all := append([]v1alpha1.RetirementReason{newReason(RestoreFailed, "", "the node is not restored yet: %s", err)}, why...)
+	message := fmt.Sprintf("cannot restore the node, retrying: %s. It must be restored: %s", err, joinReasons(why))
+	all := append([]v1alpha1.RetirementReason{newReason(RestoreFailed, "", "cannot restore the node, retrying: %s", err)}, why...)
 	if p.recordWaitState(RestoreFailed, message, all) {
 		p.controller.events.recordBlocked(p.rt, RestoreFailed, message)
 	}

@@ -56,8 +56,8 @@ func (b *builder) describeNode(n *corev1.Node, g *v1alpha1.NodeGroup) Activity {
 // describeNodeInService returns the activity of a node that is not being removed.
 func (b *builder) describeNodeInService(n *corev1.Node, g *v1alpha1.NodeGroup) Activity {
 	d, known := b.Decisions[n.Name]
-	if known && d.IdleSince != nil && d.MayLeaveAt != nil {
-		idle := Activity{Severity: Waiting, Text: "idle", Since: *d.IdleSince, Until: *d.MayLeaveAt}
+	if known && d.IdleSince != nil && d.RemovableAt != nil {
+		idle := Activity{Severity: Waiting, Text: "idle", Since: *d.IdleSince, Until: *d.RemovableAt}
 		if d.Verdict == nodegroup.Refused && len(d.Reasons) > 0 {
 			idle.Detail = "stays: " + d.Reasons[0].Message
 		}

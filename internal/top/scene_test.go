@@ -125,7 +125,7 @@ func newGroup(name string, most int32) v1alpha1.NodeGroup {
 
 func newDecision(node string, since, cooldown time.Duration, verdict nodegroup.Verdict, why ...nodegroup.Reason) nodegroup.Decision {
 	began, until := timeAgo(since), timeAgo(since).Add(cooldown)
-	return nodegroup.Decision{Node: node, Verdict: verdict, Reasons: why, IdleSince: &began, MayLeaveAt: &until}
+	return nodegroup.Decision{Node: node, Verdict: verdict, Reasons: why, IdleSince: &began, RemovableAt: &until}
 }
 
 func newLoad(cpu, of int64, gibi, ofGibi int64, pods int) planner.Utilization {

@@ -208,7 +208,7 @@ func agentLabels() map[string]labelDoc {
 		"slipway_drains_total.outcome":                   {values: constantsOfType("internal/drain", "Outcome")},
 		"slipway_drain_pod_ends_total.end":               {values: constantsOfType("internal/drain", "PodEnd")},
 		"slipway_notifications_total.result":             {values: argumentStrings("internal/notify", "results.With", 1)},
-		"slipway_cloudpool_requests_total.handling":      {values: returnedStrings("internal/cloudpool/httpserver", "serveRequest", "serveSlipwayAPI", "handlePoolRequest", "forwardRequest")},
+		"slipway_cloudpool_requests_total.handling":      {values: returnedStrings("internal/cloudpool/httpserver", "serveRequest", "serveSlipwayAPI", "servePoolRequest", "forwardOrServeNative")},
 		"slipway_cloudpool_updates_total.kind":           {values: constantsOfType("internal/cloudpool/controller", "Kind")},
 		"slipway_cloudpool_updates_total.result":         {values: constantsOfType("api/v1alpha1", "PoolUpdateResult")},
 		"slipway_cloudpool_update_duration_seconds.kind": {values: constantsOfType("internal/cloudpool/controller", "Kind")},
@@ -241,7 +241,7 @@ func retirementLabels() map[string]labelDoc {
 		"slipway_retirements_finished_total.code":        codes,
 		"slipway_retirements_finished_total.reason":      {values: constantsOfType("api/v1alpha1", "Reason"), more: "the reason of the requester"},
 		"slipway_retirement_steps_total.step":            {values: retirementStepNames()},
-		"slipway_retirement_steps_total.result":          {values: assignedStrings("internal/retirement", "recordStep", "result")},
+		"slipway_retirement_steps_total.result":          {values: assignedStrings("internal/retirement", "recordStepResult", "result")},
 		"slipway_cloud_requests_total.call":              {values: sortUnique(append(argumentStrings("internal/retirement", "Metrics.RecordCloudRequest", 1), argumentStrings("internal/provisioning/replacement", "ReportCall", 1)...))},
 	}
 }
@@ -254,7 +254,7 @@ func groupLabels() map[string]labelDoc {
 	failures := namedConstants(launchPath, "Throttled", "Unclear")
 	rule := labelDoc{values: constantValues(constantBlock(groupPath, "Rules")), more: "the code of a disruption budget"}
 	return map[string]labelDoc{
-		"slipway_nodegroup_nodes.state":                              {values: stringMapKeys(groupPath, "setGroup")},
+		"slipway_nodegroup_nodes.state":                              {values: stringMapKeys(groupPath, "setGroupGauges")},
 		"slipway_nodegroup_accepted.reason":                          {values: append(constantValues(constantBlock("api/v1alpha1", "Reasons of the condition Accepted")), namedConstants(groupPath, "CloudUnreadable")...)},
 		"slipway_nodegroup_idle_nodes.verdict":                       verdict,
 		"slipway_nodegroup_refused_nodes.rule":                       rule,
@@ -264,10 +264,10 @@ func groupLabels() map[string]labelDoc {
 		"slipway_autoscaler_failed_launches_total.reason":            {values: slices.Concat(refusals, failures, namedConstants(launchPath, "Failed"))},
 		"slipway_autoscaler_unjoined_instances_deleted_total.reason": {values: append(slices.Clone(refusals), namedConstants(launchPath, "NeverJoined", "NeverReady", "Failed")...)},
 		"slipway_autoscaler_decision_seconds.direction":              {values: argumentStrings("internal/provisioning", "Metrics.observeDecision", 0)},
-		"slipway_plugin_events_total.event":                          {values: constantsOfType("internal/provisioning/advised", "eventKind")},
-		"slipway_plugin_events_total.result":                         {values: namedConstants("internal/provisioning/advised", "resultAnswered", "resultFailed", "resultDropped")},
-		"slipway_plugin_requests_total.request":                      {values: assignedStrings("internal/provisioning/advised", "applyRequest", "kind")},
-		"slipway_plugin_requests_total.result":                       {values: assignedStrings("internal/provisioning/advised", "countRequest", "result")},
+		"slipway_plugin_events_total.event":                          {values: constantsOfType("internal/provisioning/analyzers", "eventKind")},
+		"slipway_plugin_events_total.result":                         {values: namedConstants("internal/provisioning/analyzers", "resultAnswered", "resultFailed", "resultDropped")},
+		"slipway_plugin_requests_total.request":                      {values: assignedStrings("internal/provisioning/analyzers", "applyRecommendation", "kind")},
+		"slipway_plugin_requests_total.result":                       {values: assignedStrings("internal/provisioning/analyzers", "countRequest", "result")},
 		"slipway_cas_sync_nudges_total.pool":                         {open: "name of the agent pool"},
 		"slipway_cas_sync_nudges_total.outcome":                      {values: namedConstants("internal/manager", "nudgeDone", "nudgeFailed")},
 		"slipway_cas_sync_nudges_total.reason":                       {values: slices.Concat([]string{""}, refusals, failures, namedConstants("internal/manager", "poolNotFound"))},

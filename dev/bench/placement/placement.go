@@ -106,10 +106,10 @@ func measurePacking(c *placementtest.Cluster) (*planner.Packing, measurements, e
 	if err != nil {
 		return nil, measurements{}, err
 	}
-	flavours := []planner.Flavour{placementtest.NewFlavour()}
+	templates := []planner.Template{placementtest.NewTemplate()}
 	var packing *planner.Packing
 	f, err := measureRuns(9, func() (err error) {
-		packing, err = planner.PackPods(s, nil, flavours, planner.LeastWaste)
+		packing, err = planner.PackPods(s, nil, templates, planner.LeastWaste)
 		return err
 	})
 	if err != nil {
@@ -118,7 +118,7 @@ func measurePacking(c *placementtest.Cluster) (*planner.Packing, measurements, e
 	if len(packing.Unschedulable) > 0 {
 		return nil, measurements{}, fmt.Errorf("%d pods have no machine, the first %v", len(packing.Unschedulable), packing.Unschedulable[0])
 	}
-	if err := placementtest.CheckPackingExecutable(s, flavours, packing); err != nil {
+	if err := placementtest.CheckPackingExecutable(s, templates, packing); err != nil {
 		return nil, measurements{}, fmt.Errorf("apply the packing: %w", err)
 	}
 	return packing, f, nil

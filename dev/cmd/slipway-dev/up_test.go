@@ -118,7 +118,7 @@ func checkResourceManager(ctx context.Context, clouds []byte) error {
 	return nil
 }
 
-// findMachineWithoutBarePods returns a Spot machine, other than the first, without pods that have no controller. A Reboot leaves such
+// findMachineWithoutBarePods returns a Spot machine, other than the first, without bare pods. A Reboot leaves such
 // a pod on the node, and the ledger counts it as lost.
 func findMachineWithoutBarePods(ctx context.Context, t *testing.T, dir string) int {
 	t.Helper()
@@ -130,12 +130,12 @@ func findMachineWithoutBarePods(ctx context.Context, t *testing.T, dir string) i
 	if err != nil {
 		t.Fatal(err)
 	}
-	stray := map[string]bool{}
+	bare := map[string]bool{}
 	for _, p := range pods.Items {
-		stray[p.Spec.NodeName] = stray[p.Spec.NodeName] || len(p.OwnerReferences) == 0
+		bare[p.Spec.NodeName] = bare[p.Spec.NodeName] || len(p.OwnerReferences) == 0
 	}
 	for i := 1; i < spotNodes; i++ {
-		if !stray[spotPool.NodeName(i)] {
+		if !bare[spotPool.NodeName(i)] {
 			return i
 		}
 	}

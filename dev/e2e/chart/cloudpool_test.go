@@ -17,10 +17,10 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// front is the namespace and the release of a cloudpool with a stolen token.
-const front = "front"
+// cloudpoolRelease is the namespace and the release of a cloudpool with a stolen token.
+const cloudpoolRelease = "front"
 
-const frontValues = `
+const cloudpoolReleaseValues = `
 image: {registry: registry.example.com/slipway}
 crds: {by: none}
 agent: {enabled: false}
@@ -35,12 +35,12 @@ type attempt struct {
 	words string
 }
 
-// steal returns a client with the token of a release's cloudpool. The release has the name of its namespace.
-func (b bed) steal(in string) kubernetes.Interface {
+// clientWithCloudpoolToken returns a client with the token of a release's cloudpool. The release has the name of its namespace.
+func (b bed) clientWithCloudpoolToken(in string) kubernetes.Interface {
 	t := b.t
 	t.Helper()
-	b.restricted(in)
-	for _, o := range objects(t, manifest(t, slipwayChart, release(in, in), frontValues)) {
+	b.createRestrictedNamespace(in)
+	for _, o := range objects(t, manifest(t, slipwayChart, release(in, in), cloudpoolReleaseValues)) {
 		if podOf(t, o) == nil { // only the accounts matter, not their pods
 			b.apply([]*unstructured.Unstructured{o})
 		}
@@ -52,36 +52,36 @@ func (b bed) steal(in string) kubernetes.Interface {
 	return kubernetes.NewForConfigOrDie(config)
 }
 
-// TestACloudpoolsTokenWritesNothingButWhatIsOfPools protects the manager's NodeGroups and Lease. They are in the same
+// TestCloudpoolTokenWritesOnlyPoolObjects protects the manager's NodeGroups and Lease. They are in the same
 // namespace.
-func TestACloudpoolsTokenWritesNothingButWhatIsOfPools(t *testing.T) {
+func TestCloudpoolTokenWritesOnlyPoolObjects(t *testing.T) {
 	t.Parallel()
-	b := ready(t)
-	stolen := b.steal(front)
+	b := newBed(t)
+	stolen := b.clientWithCloudpoolToken(cloudpoolRelease)
 	label := map[string]string{"slipway.dev/cloudpool": "record"}
 	create := func(name string, labels map[string]string) func(kubernetes.Interface) error {
 		return func(as kubernetes.Interface) error {
-			_, err := as.CoreV1().ConfigMaps(front).Create(b.ctx, configMap(name, labels), metav1.CreateOptions{})
+			_, err := as.CoreV1().ConfigMaps(cloudpoolRelease).Create(b.ctx, configMap(name, labels), metav1.CreateOptions{})
 			return err
 		}
 	}
 	change := func(name string, labels map[string]string) func(kubernetes.Interface) error {
 		return func(as kubernetes.Interface) error {
-			_, err := as.CoreV1().ConfigMaps(front).Update(b.ctx, configMap(name, labels), metav1.UpdateOptions{})
+			_, err := as.CoreV1().ConfigMaps(cloudpoolRelease).Update(b.ctx, configMap(name, labels), metav1.UpdateOptions{})
 			return err
 		}
 	}
 	lead := func(name string) func(kubernetes.Interface) error {
 		return func(as kubernetes.Interface) error {
-			_, err := as.CoordinationV1().Leases(front).Create(b.ctx, lease(name), metav1.CreateOptions{})
+			_, err := as.CoordinationV1().Leases(cloudpoolRelease).Create(b.ctx, lease(name), metav1.CreateOptions{})
 			return err
 		}
 	}
 	take := func(name string) func(kubernetes.Interface) error {
 		return func(as kubernetes.Interface) error {
-			l, err := b.Client().CoordinationV1().Leases(front).Get(b.ctx, name, metav1.GetOptions{})
+			l, err := b.Client().CoordinationV1().Leases(cloudpoolRelease).Get(b.ctx, name, metav1.GetOptions{})
 			b.check(err)
-			_, err = as.CoordinationV1().Leases(front).Update(b.ctx, l, metav1.UpdateOptions{})
+			_, err = as.CoordinationV1().Leases(cloudpoolRelease).Update(b.ctx, l, metav1.UpdateOptions{})
 			return err
 		}
 	}
@@ -89,18 +89,18 @@ func TestACloudpoolsTokenWritesNothingButWhatIsOfPools(t *testing.T) {
 	b.check(create(files, nil)(b.Client()))
 	b.check(lead(leader)(b.Client()))
 	const leases, made = "writes no Leases and ConfigMaps but those of pools", "but those that it made"
-	b.check(testbed.PollUntil(b.ctx, "the policy is in force", func() bool { return kept(take(leader)(stolen), leases) }))
+	b.check(testbed.PollUntil(b.ctx, "the policy is enforced", func() bool { return isRefusedByPolicy(take(leader)(stolen), leases) }))
 	for _, a := range []attempt{
-		{"change the manager's NodeGroups", change(front+"-slipway-manager", label), leases},
+		{"change the manager's NodeGroups", change(cloudpoolRelease+"-slipway-manager", label), leases},
 		{"take the manager's Lease", take(leader), leases},
-		{"take a turn of the agents'", lead("slipway-drain-0"), leases},
-		{"make a ConfigMap of another's", create("anything", label), leases},
+		{"take a drain slot of the agents", lead("slipway-drain-0"), leases},
+		{"create a ConfigMap with a foreign name", create("anything", label), leases},
 		{"change its own files", change(files, label), made},
-		{"make what it could not change", create("slipway-cloudpool-other", nil), made},
-		{"take a pool", lead(pool + "-0"), ""},
-		{"keep a pool", take(pool + "-0"), ""},
-		{"begin a pool's record", create(pool, label), ""},
-		{"go on with a pool's record", change(pool, label), ""},
+		{"create an object that it could not change", create("slipway-cloudpool-other", nil), made},
+		{"lock a pool", lead(pool + "-0"), ""},
+		{"renew the lock of a pool", take(pool + "-0"), ""},
+		{"create the record of a pool", create(pool, label), ""},
+		{"update the record of a pool", change(pool, label), ""},
 	} {
 		a.check(t, stolen)
 	}
@@ -109,15 +109,15 @@ func TestACloudpoolsTokenWritesNothingButWhatIsOfPools(t *testing.T) {
 func (a attempt) check(t *testing.T, stolen kubernetes.Interface) {
 	t.Helper()
 	err := a.try(stolen)
-	if a.words == "" && err != nil || a.words != "" && !kept(err, a.words) {
+	if a.words == "" && err != nil || a.words != "" && !isRefusedByPolicy(err, a.words) {
 		t.Errorf("%s: %v, want it refused with %q", a.name, err, a.words)
 	}
 }
 
-func TestACloudpoolsTokenChangesAnnotationsOfNodesAlone(t *testing.T) {
+func TestCloudpoolTokenChangesOnlyNodeAnnotations(t *testing.T) {
 	t.Parallel()
-	b := ready(t)
-	stolen := b.steal("builders")
+	b := newBed(t)
+	stolen := b.clientWithCloudpoolToken("builders")
 	const node = "builder-0"
 	_, err := b.Client().CoreV1().Nodes().Create(b.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: node, Labels: map[string]string{"example.com/team": "blue"}, Annotations: map[string]string{"example.com/note": "kept"},
@@ -131,7 +131,7 @@ func TestACloudpoolsTokenChangesAnnotationsOfNodesAlone(t *testing.T) {
 	}
 	const annotations, nothing = "no annotations of nodes but those under cloudpool.slipway.dev", "changes nothing of nodes but annotations"
 	taint := patch(`{"spec":{"taints":[{"key":"gone","effect":"NoExecute"}]}}`)
-	b.check(testbed.PollUntil(b.ctx, "the policy is in force", func() bool { return kept(taint(stolen), nothing) }))
+	b.check(testbed.PollUntil(b.ctx, "the policy is enforced", func() bool { return isRefusedByPolicy(taint(stolen), nothing) }))
 	for _, a := range []attempt{
 		{"evict every pod", taint, nothing},
 		{"cordon", patch(`{"spec":{"unschedulable":true}}`), nothing},
@@ -143,15 +143,15 @@ func TestACloudpoolsTokenChangesAnnotationsOfNodesAlone(t *testing.T) {
 		{"change an annotation", patch(`{"metadata":{"annotations":{"example.com/note":"changed"}}}`), annotations},
 		{"remove an annotation", patch(`{"metadata":{"annotations":{"example.com/note":null}}}`), annotations},
 		{"uncordon by Slipway's record", patch(`{"metadata":{"annotations":{"cordon.slipway.dev/azure-1":"{}"}}}`), annotations},
-		{"note a membership", patch(`{"metadata":{"annotations":{"cloudpool.slipway.dev/membership-status":"{}"}}}`), ""},
-		{"note a service state", patch(`{"metadata":{"annotations":{"cloudpool.slipway.dev/service-state":"IN_SERVICE"}}}`), ""},
+		{"record a membership", patch(`{"metadata":{"annotations":{"cloudpool.slipway.dev/membership-status":"{}"}}}`), ""},
+		{"record a service state", patch(`{"metadata":{"annotations":{"cloudpool.slipway.dev/service-state":"IN_SERVICE"}}}`), ""},
 	} {
 		a.check(t, stolen)
 	}
 }
 
-// kept reports whether a policy refused the request with these words.
-func kept(err error, words string) bool {
+// isRefusedByPolicy reports whether a policy refused the request with these words.
+func isRefusedByPolicy(err error, words string) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy") && strings.Contains(err.Error(), words)
 }
 

@@ -13,7 +13,7 @@ import (
 	"helm.sh/helm/v3/pkg/lint/support"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 func newReader(text string) *bufio.Reader { return bufio.NewReader(strings.NewReader(text)) }
 
@@ -56,7 +56,7 @@ func (s set) manifest(t *testing.T) string {
 	return manifest(t, s.chart, release(s.release, s.namespace), s.values(t))
 }
 
-func TestTheManifestsAreThoseThatAreKept(t *testing.T) {
+func TestManifestsMatchGoldenFiles(t *testing.T) {
 	t.Parallel()
 	for _, s := range sets(t) {
 		t.Run(s.name(), func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestTheManifestsAreThoseThatAreKept(t *testing.T) {
 	}
 }
 
-func TestHelmLintHasNothingToSay(t *testing.T) {
+func TestHelmLintPasses(t *testing.T) {
 	t.Parallel()
 	for _, s := range sets(t) {
 		t.Run(s.name(), func(t *testing.T) {

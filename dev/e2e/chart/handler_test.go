@@ -8,11 +8,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-const image = "slipway: {image: registry.example.com/slipway/slipway}\n"
+const handlerImage = "slipway: {image: registry.example.com/slipway/slipway}\n"
 
-// TestTheHandlersObjectsAreCalledAsTheyWere checks that an upgrade from chart 1.2.0 changes the existing objects. The
+// TestHandlerObjectsKeepTheirNames checks that an upgrade from chart 1.2.0 changes the existing objects. The
 // selector of a DaemonSet cannot change.
-func TestTheHandlersObjectsAreCalledAsTheyWere(t *testing.T) {
+func TestHandlerObjectsKeepTheirNames(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ release, values, name, label, files string }{
 		{handlerChart, "", handlerChart, handlerChart, handlerChart + "-files"},
@@ -22,7 +22,7 @@ func TestTheHandlersObjectsAreCalledAsTheyWere(t *testing.T) {
 		{"nodes", "fullnameOverride: guard", "guard", handlerChart, "nodes-files"},
 		{"nodes", "configMap: {name: '{{ .Release.Name }}-mine'}", "nodes-" + handlerChart, handlerChart, "nodes-mine"},
 	} {
-		all := objects(t, manifest(t, handlerChart, release(c.release, "kube-system"), image+c.values))
+		all := objects(t, manifest(t, handlerChart, release(c.release, "kube-system"), handlerImage+c.values))
 		set := find[appsv1.DaemonSet](t, all, "DaemonSet", c.name)
 		want := map[string]string{"app.kubernetes.io/name": c.label, "app.kubernetes.io/instance": c.release}
 		if got := set.Spec.Selector.MatchLabels; !maps.Equal(got, want) {
@@ -36,12 +36,12 @@ func TestTheHandlersObjectsAreCalledAsTheyWere(t *testing.T) {
 	}
 }
 
-// TestTheHandlerToleratesItsOwnTaints checks the tolerations with any values. A NoExecute taint evicted the old
+// TestHandlerToleratesItsOwnTaints checks the tolerations with any values. A NoExecute taint evicted the old
 // handler.
-func TestTheHandlerToleratesItsOwnTaints(t *testing.T) {
+func TestHandlerToleratesItsOwnTaints(t *testing.T) {
 	t.Parallel()
 	for _, values := range []string{"", "tolerations: []", "tolerations: [{key: a, operator: Exists}]"} {
-		all := objects(t, manifest(t, handlerChart, release(handlerChart, "kube-system"), image+values))
+		all := objects(t, manifest(t, handlerChart, release(handlerChart, "kube-system"), handlerImage+values))
 		pod := find[appsv1.DaemonSet](t, all, "DaemonSet", handlerChart).Spec.Template.Spec
 		for _, kind := range []string{"preempt", "terminate", "reboot", "redeploy", "freeze"} {
 			taint := corev1.Taint{Key: handlerChart + "/" + kind, Value: "id", Effect: corev1.TaintEffectNoExecute}
@@ -57,9 +57,9 @@ func TestTheHandlerToleratesItsOwnTaints(t *testing.T) {
 	}
 }
 
-// TestTheHandlerKnowsWindowsNodesByTheirLabels checks the labels in nodeSelector and affinity, as in the README of the
+// TestHandlerRunsOnSelectedOperatingSystem checks the labels in nodeSelector and affinity, as in the README of the
 // old chart.
-func TestTheHandlerKnowsWindowsNodesByTheirLabels(t *testing.T) {
+func TestHandlerRunsOnSelectedOperatingSystem(t *testing.T) {
 	t.Parallel()
 	affinity := func(terms string) string {
 		return "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [" + terms + "]}}}"
@@ -83,18 +83,18 @@ func TestTheHandlerKnowsWindowsNodesByTheirLabels(t *testing.T) {
 		"affinity: {podAffinity: {}}":              {false, true},
 		"tolerations: [{key: os, value: windows}]": {false, true},
 	} {
-		all := objects(t, manifest(t, handlerChart, release(handlerChart, "kube-system"), image+values))
+		all := objects(t, manifest(t, handlerChart, release(handlerChart, "kube-system"), handlerImage+values))
 		pod := find[appsv1.DaemonSet](t, all, "DaemonSet", handlerChart).Spec.Template.Spec
 		if is := pod.OS != nil && pod.OS.Name == corev1.Windows; is != want.windows || pod.HostNetwork != want.windows {
-			t.Errorf("%q: pods of Windows %t, on the host's network %t, want %t", values, is, pod.HostNetwork, want.windows)
+			t.Errorf("%q: Windows pods %t, host network %t, want %t", values, is, pod.HostNetwork, want.windows)
 		}
 		if is := pod.NodeSelector["kubernetes.io/os"] == "linux"; is != want.linux {
-			t.Errorf("%q: kept to Linux %t, want %t", values, is, want.linux)
+			t.Errorf("%q: restricted to Linux %t, want %t", values, is, want.linux)
 		}
 	}
 	own := "slipway: {image: registry.example.com/slipway/slipway, hostProcess: false}"
 	all := objects(t, manifest(t, handlerChart, release(handlerChart, "kube-system"), own))
 	if got := find[appsv1.DaemonSet](t, all, "DaemonSet", handlerChart).Spec.Template.Spec.NodeSelector; len(got) > 0 {
-		t.Errorf("images that run on both are kept to %v", got)
+		t.Errorf("images for both systems are restricted to %v", got)
 	}
 }

@@ -1,7 +1,6 @@
 package chart_test
 
 import (
-	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,15 +19,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/compat/mechanic"
 )
 
-// oneKustomizer serializes the runs of kustomize. Its library keeps the schema of Kubernetes in package variables. A
+// kustomizerLock serializes the runs of kustomize. Its library keeps the schema of Kubernetes in package variables. A
 // concurrent run reads them while the first run still fills them.
-var oneKustomizer sync.Mutex
+var kustomizerLock sync.Mutex
 
-// kustomized returns the objects that kubectl apply -k applies.
-func kustomized(t *testing.T, dir string) []*unstructured.Unstructured {
+// kustomize returns the objects that kubectl apply -k applies.
+func kustomize(t *testing.T, dir string) []*unstructured.Unstructured {
 	t.Helper()
-	oneKustomizer.Lock()
-	defer oneKustomizer.Unlock()
+	kustomizerLock.Lock()
+	defer kustomizerLock.Unlock()
 	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(root(t), "deploy", dir))
 	if err != nil {
 		t.Fatal(err)
@@ -48,16 +47,16 @@ func kinds(all []*unstructured.Unstructured) map[string]int {
 	return count
 }
 
-// agents counts the objects that every overlay has.
-var agents = map[string]int{
+// agentObjects counts the objects that every overlay has.
+var agentObjects = map[string]int{
 	"Namespace": 1, "ServiceAccount": 1, "ClusterRole": 1, "ClusterRoleBinding": 1, "Role": 1, "RoleBinding": 1, "ConfigMap": 1, "DaemonSet": 1,
 	"ValidatingAdmissionPolicy": 6, "ValidatingAdmissionPolicyBinding": 6, "PriorityLevelConfiguration": 2, "FlowSchema": 2,
 }
 
-func TestTheOverlaysHaveWhatTheyAreCalledAfter(t *testing.T) {
+func TestOverlaysHaveExpectedObjects(t *testing.T) {
 	t.Parallel()
 	full := map[string]int{}
-	for kind, n := range agents {
+	for kind, n := range agentObjects {
 		full[kind] = n
 	}
 	for kind, n := range map[string]int{
@@ -66,19 +65,19 @@ func TestTheOverlaysHaveWhatTheyAreCalledAfter(t *testing.T) {
 	} {
 		full[kind] += n
 	}
-	for overlay, want := range map[string]map[string]int{"agent-only": agents, "mechanic": agents, "full": full} {
-		if d := cmp.Diff(want, kinds(kustomized(t, filepath.Join("overlays", overlay)))); d != "" {
+	for overlay, want := range map[string]map[string]int{"agent-only": agentObjects, "mechanic": agentObjects, "full": full} {
+		if d := cmp.Diff(want, kinds(kustomize(t, filepath.Join("overlays", overlay)))); d != "" {
 			t.Errorf("%s: -want +has:\n%s", overlay, d)
 		}
 	}
 }
 
-// TestEveryKustomizationIsTakenAndItsPodsAreRestricted applies the kustomizations in sequence, because they share their
+// TestKustomizationsApplyWithRestrictedPods applies the kustomizations in sequence, because they share their
 // names. First come those without a Pod Security level for the namespace. Then come the overlays, with level
-// restricted. The testbed already has the agent's other objects, in the same form.
-func TestEveryKustomizationIsTakenAndItsPodsAreRestricted(t *testing.T) {
+// createRestrictedNamespace. The testbed already has the agent's other objects, in the same form.
+func TestKustomizationsApplyWithRestrictedPods(t *testing.T) {
 	t.Parallel()
-	b := ready(t)
+	b := newBed(t)
 	for _, k := range []struct {
 		dir  string
 		pods int
@@ -92,9 +91,9 @@ func TestEveryKustomizationIsTakenAndItsPodsAreRestricted(t *testing.T) {
 		{"cloudpool", 1}, // in addition to an overlay
 		{"monitoring", 0},
 	} {
-		all := kustomized(t, k.dir)
+		all := kustomize(t, k.dir)
 		slices.SortStableFunc(all, func(x, y *unstructured.Unstructured) int {
-			return strings.Compare(order(x), order(y))
+			return strings.Compare(namespaceFirst(x), namespaceFirst(y))
 		})
 		pods := 0
 		for _, o := range b.apply(all) {
@@ -114,74 +113,24 @@ func TestEveryKustomizationIsTakenAndItsPodsAreRestricted(t *testing.T) {
 	in, err := b.Client().CoreV1().Namespaces().Get(b.ctx, namespace, metav1.GetOptions{})
 	b.check(err)
 	if level := in.Labels["pod-security.kubernetes.io/enforce"]; level != "restricted" {
-		t.Errorf("the namespace's level is %q, so that its pods prove nothing", level)
+		t.Errorf("the namespace has the Pod Security level %q, want restricted", level)
 	}
 }
 
-// operators is the API group of the Prometheus operator. A cluster may lack it.
-const operators = "monitoring.coreos.com"
-
-// TestOnlyWhatIsAskedForNeedsThePrometheusOperator uses an API server without the operator's types. It accepts
-// everything else.
-func TestOnlyWhatIsAskedForNeedsThePrometheusOperator(t *testing.T) {
-	t.Parallel()
-	dirs := 0
-	deploy := filepath.Join(root(t), "deploy")
-	err := filepath.WalkDir(deploy, func(file string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.Name() != "kustomization.yaml" {
-			return err
-		}
-		dir, err := filepath.Rel(deploy, filepath.Dir(file))
-		if err != nil {
-			return err
-		}
-		dirs++
-		for _, o := range kustomized(t, dir) {
-			if o.GroupVersionKind().Group == operators {
-				t.Errorf("deploy/%s: %s %s needs the Prometheus operator", dir, o.GetKind(), o.GetName())
-			}
-		}
-		return nil
-	})
-	if err != nil || dirs < 8 {
-		t.Errorf("%d kustomizations: %v", dirs, err)
-	}
-	for text, want := range map[string]int{"": 0, "metrics: {scrape: monitors}": 2} {
-		monitors := 0
-		for _, o := range objects(t, manifest(t, slipwayChart, release("slipway", namespace), "image: {registry: registry.example.com/slipway}\n"+text)) {
-			if o.GroupVersionKind().Group == operators {
-				monitors++
-			}
-		}
-		if monitors != want {
-			t.Errorf("values %q: %d objects need the Prometheus operator, want %d", text, monitors, want)
-		}
-	}
-	groups, err := ready(t).Client().Discovery().ServerGroups()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, g := range groups.Groups {
-		if g.Name == operators {
-			t.Error("the API server knows the Prometheus operator, so that what it takes proves nothing")
-		}
-	}
-}
-
-// order sorts namespaces first, as kubectl does.
-func order(o *unstructured.Unstructured) string {
+// namespaceFirst sorts namespaces first, as kubectl does.
+func namespaceFirst(o *unstructured.Unstructured) string {
 	if o.GetKind() == "Namespace" {
 		return "0"
 	}
 	return "1"
 }
 
-// TestTheOverlaysSubjectsAreTheirAccounts checks that every reference to the agent's account names the existing
+// TestOverlaySubjectsAreExistingAccounts checks that every reference to the agent's account names the existing
 // account.
-func TestTheOverlaysSubjectsAreTheirAccounts(t *testing.T) {
+func TestOverlaySubjectsAreExistingAccounts(t *testing.T) {
 	t.Parallel()
 	for _, overlay := range []string{"agent-only", "mechanic", "full"} {
-		all := kustomized(t, filepath.Join("overlays", overlay))
+		all := kustomize(t, filepath.Join("overlays", overlay))
 		accounts := map[string]bool{}
 		for _, o := range all {
 			if o.GetKind() == "ServiceAccount" {
@@ -207,7 +156,7 @@ func TestTheOverlaysSubjectsAreTheirAccounts(t *testing.T) {
 				namespace, _ := s["namespace"].(string)
 				name, _ := s["name"].(string)
 				if !accounts[namespace+"/"+name] {
-					t.Errorf("%s: %s %s is about %s/%s, which is not there", overlay, o.GetKind(), o.GetName(), namespace, name)
+					t.Errorf("%s: %s %s names the missing ServiceAccount %s/%s", overlay, o.GetKind(), o.GetName(), namespace, name)
 				}
 			}
 		}
@@ -227,14 +176,14 @@ func flowSubjects(t *testing.T, o *unstructured.Unstructured) []any {
 		all = append(all, subjects...)
 	}
 	if len(all) == 0 {
-		t.Errorf("FlowSchema %s is about nobody", o.GetName())
+		t.Errorf("FlowSchema %s has no subjects", o.GetName())
 	}
 	return all
 }
 
-func TestTheMechanicOverlayRunsMechanicWithItsDefaults(t *testing.T) {
+func TestMechanicOverlayHasMechanicDefaults(t *testing.T) {
 	t.Parallel()
-	all := kustomized(t, "overlays/mechanic")
+	all := kustomize(t, "overlays/mechanic")
 	set := find[appsv1.DaemonSet](t, all, "DaemonSet", "slipway-agent")
 	volumes := set.Spec.Template.Spec.Volumes
 	if len(volumes) != 1 || volumes[0].ConfigMap == nil {
@@ -250,6 +199,6 @@ func TestTheMechanicOverlayRunsMechanicWithItsDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("-mechanic's defaults +the overlay's:\n%s", d)
+		t.Errorf("-default +overlay:\n%s", d)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"helm.sh/helm/v3/pkg/chart"
@@ -34,6 +35,9 @@ const (
 	namespace    = "slipway"
 )
 
+// registry contains the required value of the chart slipway.
+const registry = "image: {registry: registry.example.com/slipway}\n"
+
 // root returns the root of the repository.
 func root(t *testing.T) string {
 	t.Helper()
@@ -44,9 +48,15 @@ func root(t *testing.T) string {
 	return dir
 }
 
+var loaded sync.Map // charts by name
+
+// load returns a chart that the tests share.
 func load(t *testing.T, name string) *chart.Chart {
 	t.Helper()
-	c, err := loader.LoadDir(filepath.Join(root(t), "charts", name))
+	once, _ := loaded.LoadOrStore(name, sync.OnceValues(func() (*chart.Chart, error) {
+		return loader.LoadDir(filepath.Join(root(t), "charts", name))
+	}))
+	c, err := once.(func() (*chart.Chart, error))()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +141,7 @@ func find[T any](t *testing.T, all []*unstructured.Unstructured, kind, name stri
 		}
 		return into
 	}
-	t.Fatalf("there is no %s %s among %s", kind, name, names(all))
+	t.Fatalf("no %s %s in %s", kind, name, names(all))
 	return nil
 }
 

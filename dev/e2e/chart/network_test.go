@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// TestTheAgentsPolicyIsOfThoseOnThePodNetwork checks each DaemonSet. Either the policy selects it, or it is on its
+// TestAgentNetworkPolicySelectsPodNetworkOnly checks each DaemonSet. Either the policy selects it, or it is on its
 // nodes' network.
-func TestTheAgentsPolicyIsOfThoseOnThePodNetwork(t *testing.T) {
+func TestAgentNetworkPolicySelectsPodNetworkOnly(t *testing.T) {
 	t.Parallel()
 	for values, want := range map[string][]string{
 		"{}":                         {"slipway-agent"},
@@ -29,22 +29,22 @@ func TestTheAgentsPolicyIsOfThoseOnThePodNetwork(t *testing.T) {
 		"{linux: {enabled: false}, windows: {enabled: true, hostProcess: false}}": {"slipway-agent-windows"},
 	} {
 		all := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace),
-			"image: {registry: registry.example.com/slipway}\nnetworkPolicy: {enabled: true}\nagent: "+values))
-		var kept []string
+			registry+"networkPolicy: {enabled: true}\nagent: "+values))
+		var isRefusedByPolicy []string
 		for _, o := range all {
-			if o.GetKind() == "DaemonSet" && keptByPolicy(t, all, o.GetName()) {
-				kept = append(kept, o.GetName())
+			if o.GetKind() == "DaemonSet" && isSelectedByPolicy(t, all, o.GetName()) {
+				isRefusedByPolicy = append(isRefusedByPolicy, o.GetName())
 			}
 		}
-		slices.Sort(kept)
-		if !slices.Equal(kept, want) {
-			t.Errorf("agent: %s: the policy is of the pods of %q, want %q", values, kept, want)
+		slices.Sort(isRefusedByPolicy)
+		if !slices.Equal(isRefusedByPolicy, want) {
+			t.Errorf("agent: %s: the policy selects the pods of %q, want %q", values, isRefusedByPolicy, want)
 		}
 	}
 }
 
-// keptByPolicy reports whether the agents' policy exists and selects the pods of a DaemonSet.
-func keptByPolicy(t *testing.T, all []*unstructured.Unstructured, set string) bool {
+// isSelectedByPolicy reports whether the agents' policy exists and selects the pods of a DaemonSet.
+func isSelectedByPolicy(t *testing.T, all []*unstructured.Unstructured, set string) bool {
 	t.Helper()
 	if !slices.Contains(names(all), "NetworkPolicy/slipway-agent") {
 		return false
@@ -57,8 +57,8 @@ func keptByPolicy(t *testing.T, all []*unstructured.Unstructured, set string) bo
 	return selector.Matches(labels.Set(find[appsv1.DaemonSet](t, all, "DaemonSet", set).Spec.Template.Labels))
 }
 
-// TestTheDocumentedPolicyReachesOpenStack checks the default ports of OpenStack's services.
-func TestTheDocumentedPolicyReachesOpenStack(t *testing.T) {
+// TestDocumentedNetworkPolicyReachesOpenStack checks the default ports of OpenStack's services.
+func TestDocumentedNetworkPolicyReachesOpenStack(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join(root(t), "docs", "openstack.md"))
 	if err != nil {
@@ -68,9 +68,9 @@ func TestTheDocumentedPolicyReachesOpenStack(t *testing.T) {
 	_, after, _ = strings.Cut(after, "```yaml\n")
 	text, _, found := strings.Cut(after, "```")
 	if !found {
-		t.Fatal("the page has no values of a NetworkPolicy")
+		t.Fatal("docs/openstack.md has no values for a NetworkPolicy")
 	}
-	all := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), "image: {registry: registry.example.com/slipway}\n"+frontOf+"}\n"+text))
+	all := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), registry+cloudpoolValues+"}\n"+text))
 	for _, part := range []string{"manager", "cloudpool"} {
 		reached := map[int]bool{}
 		for _, rule := range find[networkingv1.NetworkPolicy](t, all, "NetworkPolicy", "slipway-"+part).Spec.Egress {
@@ -86,8 +86,8 @@ func TestTheDocumentedPolicyReachesOpenStack(t *testing.T) {
 	}
 }
 
-// TestTheHandlersNotesTellOfAPolicyThatHolds checks the notes about a policy in force. The policy may block a webhook.
-func TestTheHandlersNotesTellOfAPolicyThatHolds(t *testing.T) {
+// TestHandlerNotesDescribeNetworkPolicy checks the notes about a policy in force. The policy may block a webhook.
+func TestHandlerNotesDescribeNetworkPolicy(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"": "",
@@ -97,13 +97,13 @@ func TestTheHandlersNotesTellOfAPolicyThatHolds(t *testing.T) {
 		"networkPolicy: {enabled: true, controlPlaneIP: 203.0.113.7}":                      "handlers reach 203.0.113.7 on port 443 alone, and no webhook",
 		"networkPolicy: {enabled: true}\nnodeSelector: {kubernetes.io/os: windows}":        "",
 	} {
-		files, err := templates(t, load(t, handlerChart), release(handlerChart, "kube-system"), values(t, image+text))
+		files, err := templates(t, load(t, handlerChart), release(handlerChart, "kube-system"), values(t, handlerImage+text))
 		if err != nil {
 			t.Fatal(err)
 		}
 		notes := files[handlerChart+"/templates/NOTES.txt"]
 		if told := strings.Contains(notes, "handlers reach"); told != (want != "") || !strings.Contains(notes, want) {
-			t.Errorf("%q: the notes are %q, want %q among them", text, notes, want)
+			t.Errorf("%q: the notes are %q, want %q", text, notes, want)
 		}
 	}
 }

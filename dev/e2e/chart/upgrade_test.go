@@ -12,49 +12,49 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// typesByTheChart contains the values of a release that has the types as objects.
-const typesByTheChart = "image: {registry: registry.example.com/slipway}\ncrds: {by: chart}\n"
+// chartCRDValues contains the values of a release that has the types as objects.
+const chartCRDValues = registry + "crds: {by: chart}\n"
 
 // crds returns the CustomResourceDefinitions of a release.
 func crds(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
 	var all []*unstructured.Unstructured
-	for _, o := range objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), typesByTheChart)) {
+	for _, o := range objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), chartCRDValues)) {
 		if o.GetKind() == "CustomResourceDefinition" {
 			all = append(all, o)
 		}
 	}
 	if len(all) != 3 {
-		t.Fatalf("%d types, want 3", len(all))
+		t.Fatalf("%d CRDs, want 3", len(all))
 	}
 	return all
 }
 
-// TestAnUpgradeOfTheChartUpgradesTheTypes adds a field that the types of an old release refuse. After the upgrade, the
+// TestUpgradeUpdatesCRDs adds a field that the types of an old release refuse. After the upgrade, the
 // types accept it and existing objects stay. An uninstall keeps the types. The test does not run in parallel, because
 // other tests also use types of the chart.
-func TestAnUpgradeOfTheChartUpgradesTheTypes(t *testing.T) {
-	b := ready(t)
+func TestUpgradeUpdatesCRDs(t *testing.T) {
+	b := newBed(t)
 	const field = "clusterAutoscalerScaleDownDisabled"
 	now := crds(t)
 	for _, o := range now {
 		if policy := o.GetAnnotations()["helm.sh/resource-policy"]; policy != "keep" {
-			t.Errorf("%s: helm.sh/resource-policy is %q: an uninstall would take the records of machines with it", o.GetName(), policy)
+			t.Errorf("%s: helm.sh/resource-policy is %q: an uninstall would delete the records of machines", o.GetName(), policy)
 		}
 		old := o.DeepCopy()
-		without(t, old, field)
+		removeSpecField(t, old, field)
 		b.apply([]*unstructured.Unstructured{old})
 	}
 	groups := dynamic.NewForConfigOrDie(b.RESTConfig()).Resource(v1alpha1.GroupVersion.WithResource("nodegroups"))
 	group := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "NodeGroup", "metadata": map[string]any{"name": "of-long-ago"},
+		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "NodeGroup", "metadata": map[string]any{"name": "old"},
 		"spec": map[string]any{
 			"nodeSelector": map[string]any{"matchLabels": map[string]any{"pool": "none"}},
 			"cloud":        map[string]any{"provider": "azure", "group": "none"},
 			"minimum":      int64(0),
 		},
 	}}
-	b.check(testbed.PollUntil(b.ctx, "the old types are served", func() bool {
+	b.check(testbed.PollUntil(b.ctx, "the old CRDs are served", func() bool {
 		_, err := groups.Create(b.ctx, group, metav1.CreateOptions{})
 		return err == nil
 	}))
@@ -66,14 +66,14 @@ func TestAnUpgradeOfTheChartUpgradesTheTypes(t *testing.T) {
 		return err
 	}
 	if err := apply(); err == nil || !strings.Contains(err.Error(), field) {
-		t.Fatalf("the old types know %s: %v", field, err)
+		t.Fatalf("the old CRDs accept %s: %v", field, err)
 	}
 	b.apply(now)
-	b.check(testbed.PollUntil(b.ctx, "the new types are served", func() bool { return apply() == nil }))
+	b.check(testbed.PollUntil(b.ctx, "the new CRDs are served", func() bool { return apply() == nil }))
 }
 
-// without removes a field of the spec from every version of a type's schema.
-func without(t *testing.T, crd *unstructured.Unstructured, field string) {
+// removeSpecField removes a field of the spec from every version of a type's schema.
+func removeSpecField(t *testing.T, crd *unstructured.Unstructured, field string) {
 	t.Helper()
 	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
 	if err != nil {

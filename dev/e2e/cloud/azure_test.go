@@ -47,16 +47,16 @@ const (
 
 func kinds() []kind { return []kind{uniform, flexible, agentPool, singleVMs} }
 
-func newAzure(t *testing.T, k kind) *azureCloud { return newAzureOfPages(t, k, 4) }
+func newAzure(t *testing.T, k kind) *azureCloud { return newAzureWithPages(t, k, 4) }
 
-// newAzureOfPages limits each page of its lists to this many entries.
-func newAzureOfPages(t *testing.T, k kind, entries int) *azureCloud {
+// newAzureWithPages limits each page of its lists to this many entries.
+func newAzureWithPages(t *testing.T, k kind, entries int) *azureCloud {
 	t.Helper()
-	return newAzureLike(t, k, emulator.ARMOptions{PageSize: entries}, emulator.ScaleSetSpec{}, emulator.AgentPoolSpec{})
+	return newAzureWith(t, k, emulator.ARMOptions{PageSize: entries}, emulator.ScaleSetSpec{}, emulator.AgentPoolSpec{})
 }
 
-// newAzureLike takes the behavior of its scale set and agent pool from set and pool.
-func newAzureLike(t *testing.T, k kind, o emulator.ARMOptions, set emulator.ScaleSetSpec, pool emulator.AgentPoolSpec) *azureCloud {
+// newAzureWith takes the behavior of its scale set and agent pool from set and pool.
+func newAzureWith(t *testing.T, k kind, o emulator.ARMOptions, set emulator.ScaleSetSpec, pool emulator.AgentPoolSpec) *azureCloud {
 	t.Helper()
 	e := emulator.New(emulator.Options{})
 	t.Cleanup(e.Close)
@@ -189,7 +189,7 @@ func (c *azureCloud) InjectFault(t *testing.T, f conformance.Fault) {
 		conformance.ProxyNotFound:     {{Kind: emulator.ARMHTML, Status: 404}},
 		conformance.PermissionDenied:  {{Kind: emulator.ARMDenied}},
 		conformance.Throttled:         {{Kind: emulator.ARMThrottled, RetryAfter: f.RetryAfter}},
-		conformance.ListFailsMidway:   c.secondPage(),
+		conformance.ListFailsMidway:   c.failSecondPage(),
 		conformance.DeletionFails:     {{Kind: emulator.ARMDeletionFails, Resource: c.resource(f.ProviderID)}},
 		conformance.DeletionHangs:     {{Kind: emulator.ARMDeletionHangs, Resource: c.resource(f.ProviderID)}},
 		conformance.StaleLists:        {{Kind: emulator.ARMStale}},
@@ -210,8 +210,8 @@ func (c *azureCloud) InjectFault(t *testing.T, f conformance.Fault) {
 	}
 }
 
-// secondPage lets the first page of a VM list pass and fails the next.
-func (c *azureCloud) secondPage() []emulator.ARMFault {
+// failSecondPage lets the first page of a VM list pass and fails the next.
+func (c *azureCloud) failSecondPage() []emulator.ARMFault {
 	action := "Microsoft.Compute/virtualMachineScaleSets/virtualMachines/read"
 	switch c.kind {
 	case flexible:
@@ -242,42 +242,45 @@ func (c *azureCloud) BatchingProvider(t *testing.T) cloud.Provider {
 	if c.kind == singleVMs {
 		return nil
 	}
-	return c.patient().Provider(t)
+	return c.withLongBatchWindow().Provider(t)
 }
 
-// patient returns the same cloud with deletions that wait longer for others.
-func (c *azureCloud) patient() *azureCloud {
-	patient := *c
-	patient.window = cloud.Duration(5 * time.Second)
-	return &patient
+// withLongBatchWindow returns the same cloud with deletions that wait longer for others.
+func (c *azureCloud) withLongBatchWindow() *azureCloud {
+	longer := *c
+	longer.window = cloud.Duration(5 * time.Second)
+	return &longer
 }
 
-func TestAzureKeepsWhatAProviderPromises(t *testing.T) {
+func TestAzurePassesConformance(t *testing.T) {
+	t.Parallel()
 	for _, k := range kinds() {
 		t.Run(string(k), func(t *testing.T) {
 			t.Parallel()
-			conformance.Run(t, func(t *testing.T) conformance.Cloud { return newAzure(t, k) })
+			conformance.RunParallel(t, func(t *testing.T) conformance.Cloud { return newAzure(t, k) })
 		})
 	}
 }
 
-// TestAnotherAzureKeepsWhatAProviderPromises uses other permitted behavior of Azure. Operations have only their
+// TestAzureVariantPassesConformance uses other permitted behavior of Azure. Operations have only their
 // Location, and only one change runs at a time. Azure adds one VM more than requested, and a pool keeps its own count.
-func TestAnotherAzureKeepsWhatAProviderPromises(t *testing.T) {
+func TestAzureVariantPassesConformance(t *testing.T) {
+	t.Parallel()
 	for _, k := range []kind{uniform, agentPool} {
 		t.Run(string(k), func(t *testing.T) {
 			t.Parallel()
-			conformance.Run(t, func(t *testing.T) conformance.Cloud {
-				return newAzureLike(t, k, emulator.ARMOptions{PageSize: 4, OperationHeaders: emulator.LocationHeader, SerializeChanges: true},
+			conformance.RunParallel(t, func(t *testing.T) conformance.Cloud {
+				return newAzureWith(t, k, emulator.ARMOptions{PageSize: 4, OperationHeaders: emulator.LocationHeader, SerializeChanges: true},
 					emulator.ScaleSetSpec{Overprovision: true}, emulator.AgentPoolSpec{SeparateCount: true})
 			})
 		})
 	}
 }
 
-// TestI4AnAzureMachineThatIsMadeAnewHasAnotherUniqueID recreates a VM under the same name. Its provider ID contains
+// TestI4RecreatedVMHasAnotherUniqueID recreates a VM under the same name. Its provider ID contains
 // only that name.
-func TestI4AnAzureMachineThatIsMadeAnewHasAnotherUniqueID(t *testing.T) {
+func TestI4RecreatedVMHasAnotherUniqueID(t *testing.T) {
+	t.Parallel()
 	seen := map[string]string{}
 	for _, k := range kinds() {
 		c := newAzure(t, k)

@@ -1,8 +1,6 @@
 package cloud_test
 
 import (
-	"context"
-	"slices"
 	"strings"
 	"testing"
 
@@ -62,18 +60,8 @@ func (c *azureCloud) writes() []string {
 	return maxima
 }
 
-func TestANudgeChangesTheMaximumAndPutsItBack(t *testing.T) {
-	c, s := newCAS(t)
-	if err := s.RestartAutoscaler(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	c.checkPool(t, 5)
-	if got := c.writes(); !slices.Equal(got, []string{"6", "5"}) {
-		t.Errorf("the maxima asked for are %q, want 6 and then 5", got)
-	}
-}
-
-func TestI8ANudgeThatWasCutShortIsPutBackByTheNext(t *testing.T) {
+func TestI8NextProcessRestoresTheChangedMaximum(t *testing.T) {
+	t.Parallel()
 	for _, cut := range []struct {
 		name      string
 		writes    int  // writes that succeed before the fault
@@ -81,8 +69,8 @@ func TestI8ANudgeThatWasCutShortIsPutBackByTheNext(t *testing.T) {
 	}{
 		{"before the change", 0, false},
 		{"after the change, before its answer", 0, true},
-		{"before it is put back", 1, false},
-		{"after it was put back, before the answer", 1, true},
+		{"before the maximum is restored", 1, false},
+		{"after the maximum was restored, before the answer", 1, true},
 	} {
 		t.Run(cut.name, func(t *testing.T) {
 			c, s := newCAS(t)
@@ -94,7 +82,7 @@ func TestI8ANudgeThatWasCutShortIsPutBackByTheNext(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := s.RestartAutoscaler(t.Context()); err == nil {
-				t.Fatal("the nudge was cut short and says nothing")
+				t.Fatal("the interrupted restart returns no error")
 			}
 			c.ARM.ClearFaults()
 			if err := c.awaitPool(t, emptyPool); err != nil {
@@ -116,28 +104,8 @@ func (c *azureCloud) awaitPool(t *testing.T, name string) error {
 	})
 }
 
-func TestAMaximumThatSomebodySetSinceIsLeftAlone(t *testing.T) {
-	c, s := newCAS(t)
-	err := c.ARM.InjectFaults(
-		emulator.ARMFault{Kind: emulator.ARMPass, Action: poolWrite, Times: 1},
-		emulator.ARMFault{Kind: emulator.ARMStatus, Status: 400, Code: "Crash", Action: poolWrite, Times: 1},
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.RestartAutoscaler(t.Context()); err == nil {
-		t.Fatal("the nudge was cut short and says nothing")
-	}
-	if err := c.ModifyAgentPool(clusterName, emptyPool, func(p *emulator.AgentPool) { p.Max = 9 }); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.RestoreMaximum(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	c.checkPool(t, 9)
-}
-
-func TestI10APoolThatIsNotForNudgingIsRefused(t *testing.T) {
+func TestI10UnsuitablePoolsAreRefused(t *testing.T) {
+	t.Parallel()
 	c, _ := newCAS(t)
 	err := c.AddAgentPool(emulator.AgentPoolSpec{Cluster: clusterName, ResourceGroup: clusterRG, Name: "manual"})
 	if err != nil {
@@ -150,11 +118,11 @@ func TestI10APoolThatIsNotForNudgingIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for pool, says := range map[string]string{
-		"manual": "autoscaler is disabled", "single": "of type VirtualMachines", poolName: "autoscaler is disabled", "nowhere": "does not exist",
+		"manual": "autoscaler is disabled", "single": "of type VirtualMachines", poolName: "autoscaler is disabled", "missing": "does not exist",
 	} {
 		err := c.casSync(t, pool).RestartAutoscaler(t.Context())
 		if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), pool) {
-			t.Errorf("pool %s: error %v, want one that says %q", pool, err, says)
+			t.Errorf("pool %s: error %v, want one with %q", pool, err, says)
 		}
 	}
 	if err := c.ModifyAgentPool(clusterName, poolName, func(p *emulator.AgentPool) { p.AutoScaling, p.Max = true, 9 }); err != nil {
@@ -166,26 +134,4 @@ func TestI10APoolThatIsNotForNudgingIsRefused(t *testing.T) {
 	if got := c.writes(); len(got) != 0 {
 		t.Errorf("a refused pool was written: %q", got)
 	}
-}
-
-func TestRunPutsBackFirstAndNudgesAfterADeletion(t *testing.T) {
-	c, s := newCAS(t)
-	if err := c.ModifyAgentPool(clusterName, emptyPool, func(p *emulator.AgentPool) {
-		p.Max, p.Tags = 6, map[string]string{"slipway-cas-sync": "5 to 6"}
-	}); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { s.Run(ctx); close(done) }()
-	err := c.AwaitVMs(t.Context(), func([]emulator.VM) bool {
-		pool, _ := c.AgentPool(clusterName, emptyPool)
-		return pool.Max == 5 && pool.State == emulator.Succeeded
-	})
-	cancel()
-	<-done
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.checkPool(t, 5)
 }

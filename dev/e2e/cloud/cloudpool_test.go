@@ -119,7 +119,7 @@ func (c *poolCloud) id(providerID string) string {
 func (c *poolCloud) LoseInstance(t *testing.T, machine string) {
 	t.Helper()
 	if !c.Pool.EndMachine(c.id(machine)) {
-		t.Fatalf("there is no machine %s", machine)
+		t.Fatalf("machine %s does not exist", machine)
 	}
 }
 
@@ -175,18 +175,19 @@ func (c *poolCloud) ClearFaults(*testing.T) { c.Pool.ClearFaults() }
 
 func (c *poolCloud) DeletionRequests() int { return c.CountRequests(http.MethodPost, "/terminate") }
 
-func TestCloudpoolKeepsWhatAProviderPromises(t *testing.T) {
+func TestCloudpoolPassesConformance(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []emulator.Kind{emulator.OpenStack, emulator.EC2, emulator.Spot, emulator.GCE, emulator.Azure} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			conformance.Run(t, func(t *testing.T) conformance.Cloud { return newCloudpool(t, kind, kind == emulator.GCE) })
+			conformance.RunParallel(t, func(t *testing.T) conformance.Cloud { return newCloudpool(t, kind, kind == emulator.GCE) })
 		})
 	}
 }
 
-// TestI7WhatAServerHasNotObservedAgainIsNotKnown uses a server with an observation as old as the provider. It never
+// TestI7UnrepeatedObservationProvesNothing uses a server with an observation as old as the provider. It never
 // gets newer.
-func TestI7WhatAServerHasNotObservedAgainIsNotKnown(t *testing.T) {
+func TestI7UnrepeatedObservationProvesNothing(t *testing.T) {
 	t.Parallel()
 	c := newCloudpool(t, emulator.OpenStack, false)
 	wait := cloud.Duration(0)
@@ -195,10 +196,10 @@ func TestI7WhatAServerHasNotObservedAgainIsNotKnown(t *testing.T) {
 	c.Pool.InjectFaults(emulator.Fault{Kind: emulator.Stale})
 	for range 3 {
 		if i, err := p.Instance(t.Context(), missing); !cloud.IsThrottled(err) {
-			t.Errorf("a machine that one observation lacks: %+v, %v; want to be asked again", i, err)
+			t.Errorf("a machine that one observation lacks: %+v, %v; want Throttled", i, err)
 		}
 		if _, err := p.Delete(t.Context(), victim); !cloud.IsThrottled(err) {
-			t.Errorf("a deletion by an observation that may be older than an earlier one: %v; want to be asked again", err)
+			t.Errorf("a deletion after a possibly older observation: %v; want Throttled", err)
 		}
 	}
 	if c.DeletionRequests() > 0 {
@@ -210,16 +211,16 @@ func TestI7WhatAServerHasNotObservedAgainIsNotKnown(t *testing.T) {
 	}
 }
 
-// TestAMachineIsTerminatedOnceWhateverTheAnswer uses a server that terminates a machine and cannot answer. It shows the
+// TestLostTerminationResponseTerminatesOnce uses a server that terminates a machine and cannot answer. It shows the
 // machine as alive for a while. Each termination would lower the desired size.
-func TestAMachineIsTerminatedOnceWhateverTheAnswer(t *testing.T) {
+func TestLostTerminationResponseTerminatesOnce(t *testing.T) {
 	t.Parallel()
 	c := newCloudpool(t, emulator.OpenStack, false)
 	victim, size := c.ProviderIDs()[0], c.GroupSize()
 	c.Pool.InjectFaults(emulator.Fault{Kind: emulator.Stale, After: 200 * time.Millisecond},
 		emulator.Fault{Kind: emulator.LoseResponse, Path: "/terminate", Times: 1})
 	if _, err := c.Provider(t).Delete(t.Context(), victim); err == nil || cloud.IsNotFound(err) {
-		t.Fatalf("Delete: %v, want an error that says nothing about the machine", err)
+		t.Fatalf("Delete: %v, want an error other than NotFound", err)
 	}
 	next := c.Provider(t) // another process continues
 	op, err := next.Delete(t.Context(), victim)

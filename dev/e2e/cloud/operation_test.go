@@ -8,19 +8,15 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/resource"
-
 	emulator "github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/internal/cloud"
 	"github.com/slipway-dev/slipway/internal/cloud/azure"
 	"github.com/slipway-dev/slipway/internal/cloud/conformance"
 )
 
-// unreadable returns permanent errors of an operation's address. It also says whether the first error ends the
+// operationFaults returns permanent errors of an operation's address. It also says whether the first error ends the
 // operation.
-func unreadable() map[string]struct {
+func operationFaults() map[string]struct {
 	fault emulator.ARMFault
 	ends  bool
 } {
@@ -31,21 +27,18 @@ func unreadable() map[string]struct {
 		fault emulator.ARMFault
 		ends  bool
 	}{
-		"400":                         {status(http.StatusBadRequest, "InternalExecutionError"), true},
-		"422":                         {status(http.StatusUnprocessableEntity, "InternalExecutionError"), true},
-		"409 of another operation":    {status(http.StatusConflict, "OperationPreempted"), true},
-		"500":                         {status(http.StatusInternalServerError, "InternalExecutionError"), false},
-		"404 of a proxy":              {emulator.ARMFault{Kind: emulator.ARMHTML, Status: http.StatusNotFound}, false},
-		"200 of a proxy":              {emulator.ARMFault{Kind: emulator.ARMHTML}, false},
-		"403 without a right to read": {emulator.ARMFault{Kind: emulator.ARMDenied}, false},
-		"429":                         {emulator.ARMFault{Kind: emulator.ARMThrottled, RetryAfter: time.Second}, false},
+		"409":            {status(http.StatusConflict, "OperationPreempted"), true},
+		"500":            {status(http.StatusInternalServerError, "InternalExecutionError"), false},
+		"404 of a proxy": {emulator.ARMFault{Kind: emulator.ARMHTML, Status: http.StatusNotFound}, false},
+		"200 of a proxy": {emulator.ARMFault{Kind: emulator.ARMHTML}, false},
 	}
 }
 
-// TestADeletionWhoseOperationAnswersWithAnErrorEnds makes the operation's address return a permanent error.
-func TestADeletionWhoseOperationAnswersWithAnErrorEnds(t *testing.T) {
-	for name, answer := range unreadable() {
-		for _, machine := range []string{"gone", "being deleted", "there"} {
+// TestDeletionWithFailingOperationEnds makes the operation's address return a permanent error.
+func TestDeletionWithFailingOperationEnds(t *testing.T) {
+	t.Parallel()
+	for name, answer := range operationFaults() {
+		for _, machine := range []string{"gone", "being deleted", "running"} {
 			t.Run(name+", the machine is "+machine, func(t *testing.T) {
 				t.Parallel()
 				c := newAzure(t, uniform)
@@ -54,7 +47,7 @@ func TestADeletionWhoseOperationAnswersWithAnErrorEnds(t *testing.T) {
 				switch machine {
 				case "being deleted":
 					inject(t, c, emulator.ARMFault{Kind: emulator.ARMDeletionHangs, Resource: c.resource(victim)})
-				case "there":
+				case "running":
 					inject(t, c, emulator.ARMFault{Kind: emulator.ARMDeletionFails, Resource: c.resource(victim)})
 				}
 				op, err := p.Delete(t.Context(), victim)
@@ -71,21 +64,22 @@ func TestADeletionWhoseOperationAnswersWithAnErrorEnds(t *testing.T) {
 				case machine == "gone" && (longErr != nil || !long.Done || long.Err != nil):
 					t.Errorf("after an hour: %+v, %v; want it done", long, longErr)
 				case machine == "being deleted" && (longErr != nil || long.Done):
-					t.Errorf("after an hour: %+v, %v; want it under way", long, longErr)
-				case machine == "there" && (longErr != nil || !long.Done || long.Err == nil):
+					t.Errorf("after an hour: %+v, %v; want it in progress", long, longErr)
+				case machine == "running" && (longErr != nil || !long.Done || long.Err == nil):
 					t.Errorf("after an hour: %+v, %v; want it done, and failed", long, longErr)
-				case answer.ends && (err != nil || status.Done != (machine != "being deleted") || (status.Err != nil) != (machine == "there")):
-					t.Errorf("%+v, %v; want what the machine says at once", status, err)
-				case !answer.ends && machine == "there" && err == nil:
-					t.Errorf("%+v; want the error of the server, as the operation may be under way", status)
+				case answer.ends && (err != nil || status.Done != (machine != "being deleted") || (status.Err != nil) != (machine == "running")):
+					t.Errorf("%+v, %v; want the state of the machine at once", status, err)
+				case !answer.ends && machine == "running" && err == nil:
+					t.Errorf("%+v; want the error of the server, because the operation may be in progress", status)
 				}
 			})
 		}
 	}
 }
 
-func TestAScaleUpWhoseOperationCannotBeReadEnds(t *testing.T) {
-	for name, answer := range unreadable() {
+func TestScaleUpWithUnreadableOperationEnds(t *testing.T) {
+	t.Parallel()
+	for name, answer := range operationFaults() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newAzure(t, uniform)
@@ -106,7 +100,8 @@ func TestAScaleUpWhoseOperationCannotBeReadEnds(t *testing.T) {
 	}
 }
 
-func TestI7A404OfSomethingElseIsNotGone(t *testing.T) {
+func TestI7NotFoundOfOtherResourceIsNotGone(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]emulator.ARMFault{
 		"an operation":          {Code: "NotFound", Message: "The operation 'f00' was not found."},
 		"an operation, by code": {Code: "OperationNotFound", Message: "The entity was not found."},
@@ -135,8 +130,9 @@ func TestI7A404OfSomethingElseIsNotGone(t *testing.T) {
 	}
 }
 
-func TestAPoolThatKeepsItsOwnCountHealsWithinItsMaximum(t *testing.T) {
-	c := newAzureLike(t, agentPool, emulator.ARMOptions{}, emulator.ScaleSetSpec{},
+func TestSeparatePoolCountStaysWithinMaximum(t *testing.T) {
+	t.Parallel()
+	c := newAzureWith(t, agentPool, emulator.ARMOptions{}, emulator.ScaleSetSpec{},
 		emulator.AgentPoolSpec{SeparateCount: true, AutoScaling: true, Min: 0, Max: 7})
 	p := c.Provider(t)
 	c.LoseInstance(t, c.ProviderIDs()[0]) // AKS still counts it
@@ -169,7 +165,7 @@ func awaitDeletion(t *testing.T, c *azureCloud, machine, want string) {
 		switch want {
 		case "gone":
 			return !there
-		case "there":
+		case "running":
 			return there && vm.State == emulator.Failed
 		}
 		return there && vm.State == emulator.Deleting
@@ -178,8 +174,9 @@ func awaitDeletion(t *testing.T, c *azureCloud, machine, want string) {
 	}
 }
 
-func TestAPoolThatDeallocatesIsRefusedBeforeAnythingIsDone(t *testing.T) {
-	c := newAzureLike(t, agentPool, emulator.ARMOptions{}, emulator.ScaleSetSpec{}, emulator.AgentPoolSpec{ScaleDownMode: "Deallocate"})
+func TestDeallocatingPoolIsRefused(t *testing.T) {
+	t.Parallel()
+	c := newAzureWith(t, agentPool, emulator.ARMOptions{}, emulator.ScaleSetSpec{}, emulator.AgentPoolSpec{ScaleDownMode: "Deallocate"})
 	p := c.Provider(t)
 	list, err := p.Instances(t.Context(), poolName)
 	if err != nil || len(list) != conformance.MinInstances {
@@ -188,13 +185,13 @@ func TestAPoolThatDeallocatesIsRefusedBeforeAnythingIsDone(t *testing.T) {
 	for _, listed := range list {
 		read, err := p.Instance(t.Context(), listed.ProviderID)
 		if err != nil || !read.DeletionProtected || !listed.DeletionProtected || !strings.Contains(read.DeletionProtectionReason, "scaleDownMode Deallocate") {
-			t.Errorf("%+v, %v; want it kept, with the reason", read, err)
+			t.Errorf("%+v, %v; want it protected, with the reason", read, err)
 		}
 	}
 	if _, err := p.Delete(t.Context(), list[0].ProviderID); cloud.RefusalOf(err) != cloud.Protected || c.DeletionRequests() != 0 {
 		t.Errorf("Delete: %v after %d requests; want the refusal %s", err, c.DeletionRequests(), cloud.Protected)
 	}
-	if _, err := p.Grow(t.Context(), poolName, cloud.LaunchRequest{Count: 1}); cloud.RefusalOf(err) != cloud.Invalid || c.sizings() != 0 {
+	if _, err := p.Grow(t.Context(), poolName, cloud.LaunchRequest{Count: 1}); cloud.RefusalOf(err) != cloud.Invalid || c.countSizeChanges() != 0 {
 		t.Errorf("Grow: %v; want the refusal %s", err, cloud.Invalid)
 	}
 	if _, err := p.Templates(t.Context(), poolName); cloud.RefusalOf(err) != cloud.Invalid {
@@ -202,8 +199,9 @@ func TestAPoolThatDeallocatesIsRefusedBeforeAnythingIsDone(t *testing.T) {
 	}
 }
 
-func TestAPoolOfSingleVMsLosesMachinesAndDoesNotGrow(t *testing.T) {
-	c := newAzureLike(t, agentPool, emulator.ARMOptions{}, emulator.ScaleSetSpec{Flexible: true}, emulator.AgentPoolSpec{Type: "VirtualMachines"})
+func TestVirtualMachinesPoolOnlyShrinks(t *testing.T) {
+	t.Parallel()
+	c := newAzureWith(t, agentPool, emulator.ARMOptions{}, emulator.ScaleSetSpec{Flexible: true}, emulator.AgentPoolSpec{Type: "VirtualMachines"})
 	p := c.Provider(t)
 	if g, err := p.Group(t.Context(), poolName); err != nil || g.Size != conformance.MinInstances {
 		t.Errorf("the group is %+v, %v; want %d machines", g, err, conformance.MinInstances)
@@ -228,17 +226,16 @@ func TestAPoolOfSingleVMsLosesMachinesAndDoesNotGrow(t *testing.T) {
 	}
 }
 
-func TestAScaleUpThatFailsLaterSaysWhy(t *testing.T) {
+func TestFailedScaleUpReportsItsReason(t *testing.T) {
+	t.Parallel()
 	for code, want := range map[string]cloud.Refusal{
-		"AllocationFailed": cloud.NoCapacity, "ZonalAllocationFailed": cloud.NoCapacity, "SkuNotAvailable": cloud.NoCapacity,
-		"QuotaExceeded": cloud.NoQuota, "ErrCode_InsufficientVCPUQuota": cloud.NoQuota, "InvalidTemplateDeployment": cloud.NoQuota,
-		"VMExtensionProvisioningError": "",
+		"AllocationFailed": cloud.NoCapacity, "QuotaExceeded": cloud.NoQuota, "VMExtensionProvisioningError": "",
 	} {
 		for _, k := range []kind{uniform, agentPool} {
 			for _, follow := range []emulator.OperationHeaders{"", emulator.AsyncOperationHeader, emulator.LocationHeader} {
 				t.Run(fmt.Sprintf("%s, %s, by %q", k, code, follow), func(t *testing.T) {
 					t.Parallel()
-					c := newAzureLike(t, k, emulator.ARMOptions{OperationHeaders: follow}, emulator.ScaleSetSpec{}, emulator.AgentPoolSpec{})
+					c := newAzureWith(t, k, emulator.ARMOptions{OperationHeaders: follow}, emulator.ScaleSetSpec{}, emulator.AgentPoolSpec{})
 					inject(t, c, emulator.ARMFault{Kind: emulator.ARMCreationFails, Code: code, Message: "It has none."})
 					p := c.Provider(t)
 					op, err := p.Grow(t.Context(), c.Group(), cloud.LaunchRequest{Count: 2})
@@ -260,9 +257,9 @@ func TestAScaleUpThatFailsLaterSaysWhy(t *testing.T) {
 							failed++
 						}
 					}
-					unmade := map[bool]int{true: 0, false: 2}[code == "VMExtensionProvisioningError"] // the extension fails in a running VM
-					if err != nil || failed != unmade {
-						t.Errorf("%d machines failed for the reason, %v; want %d of %+v", failed, err, unmade, list)
+					missing := map[bool]int{true: 0, false: 2}[code == "VMExtensionProvisioningError"] // the extension fails in a running VM
+					if err != nil || failed != missing {
+						t.Errorf("%d machines failed for this reason, %v; want %d of %+v", failed, err, missing, list)
 					}
 				})
 			}
@@ -270,46 +267,16 @@ func TestAScaleUpThatFailsLaterSaysWhy(t *testing.T) {
 	}
 }
 
-func TestAnAgentPoolSaysWhatItsNodesWillBeLike(t *testing.T) {
-	c := newAzureLike(t, agentPool, emulator.ARMOptions{}, emulator.ScaleSetSpec{}, emulator.AgentPoolSpec{
-		Labels: map[string]string{"team": "red", "tier": "batch"}, Taints: []string{"sku=gpu:NoSchedule", "dedicated:NoExecute"}, MaxPods: 30,
-	})
-	config := c.config()
-	config.Groups[0].Nodes = cloud.NodeShape{
-		Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("16")},
-		Labels:   map[string]string{"team": "blue"},
-		Taints:   []corev1.Taint{{Key: "sku", Value: "declared", Effect: corev1.TaintEffectNoSchedule}},
-	}
-	got, err := c.provider(t, config).Templates(t.Context(), poolName)
-	if err != nil || len(got) != 1 {
-		t.Fatalf("%+v, %v", got, err)
-	}
-	want := cloud.NodeShape{
-		Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourcePods: resource.MustParse("30")},
-		Labels: map[string]string{
-			"team": "blue", "tier": "batch", "agentpool": poolName, "kubernetes.azure.com/agentpool": poolName, "kubernetes.io/os": "linux",
-			"kubernetes.azure.com/mode": "user", "kubernetes.azure.com/scalesetpriority": "spot",
-		},
-		Taints: []corev1.Taint{
-			{Key: "sku", Value: "declared", Effect: corev1.TaintEffectNoSchedule},
-			{Key: "kubernetes.azure.com/scalesetpriority", Value: "spot", Effect: corev1.TaintEffectNoSchedule},
-			{Key: "dedicated", Effect: corev1.TaintEffectNoExecute},
-		},
-	}
-	if !equality.Semantic.DeepEqual(got[0].NodeShape, want) {
-		t.Errorf("the shape is\n%+v\nwant\n%+v", got[0].NodeShape, want)
-	}
-}
-
-// TestWhatAMachineLeavesBehindIsSaid makes Azure keep the resources with a deleteOption other than Delete.
-func TestWhatAMachineLeavesBehindIsSaid(t *testing.T) {
+// TestResourcesKeptAfterDeletionAreLogged makes Azure keep the resources with a deleteOption other than Delete.
+func TestResourcesKeptAfterDeletionAreLogged(t *testing.T) {
+	t.Parallel()
 	c := newAzure(t, singleVMs)
 	vm := c.AddVM("vm-z",
 		emulator.Attachment{Kind: "OSDisk", Name: "os-z", DeleteOption: "Delete"}, emulator.Attachment{Kind: "DataDisk", Name: "data-z"},
 		emulator.Attachment{Kind: "NetworkInterface", Name: "nic-z", DeleteOption: "Delete"},
 		emulator.Attachment{Kind: "NetworkInterface", Name: "nic-y", DeleteOption: "Detach"})
-	var said strings.Builder
-	p, err := azure.New(c.config(), azure.Options{Credential: token(c.IssueToken()), Log: slog.New(slog.NewTextHandler(&said, nil))})
+	var log strings.Builder
+	p, err := azure.New(c.config(), azure.Options{Credential: token(c.IssueToken()), Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,14 +285,48 @@ func TestWhatAMachineLeavesBehindIsSaid(t *testing.T) {
 	}
 	c.AwaitGone(t, vm.ProviderID)
 	for _, left := range c.DetachedResources() {
-		if !strings.Contains(said.String(), left.Name) {
-			t.Errorf("that %s stays is not said in %s", left.Name, said.String())
+		if !strings.Contains(log.String(), left.Name) {
+			t.Errorf("the log does not name the kept %s: %s", left.Name, log.String())
 		}
 	}
-	if len(c.DetachedResources()) != 2 || strings.Contains(said.String(), "os-z") || strings.Contains(said.String(), "nic-z") {
-		t.Errorf("left behind is %+v, said is %s", c.DetachedResources(), said.String())
+	if len(c.DetachedResources()) != 2 || strings.Contains(log.String(), "os-z") || strings.Contains(log.String(), "nic-z") {
+		t.Errorf("kept %+v, logged %s", c.DetachedResources(), log.String())
 	}
-	if _, err := p.Delete(t.Context(), c.ProviderIDs()[0]); err != nil || strings.Count(said.String(), "Azure keeps") != 1 {
-		t.Errorf("of a machine without anything attached: %v, %s", err, said.String())
+	if _, err := p.Delete(t.Context(), c.ProviderIDs()[0]); err != nil || strings.Count(log.String(), "Azure keeps") != 1 {
+		t.Errorf("a machine without attachments: %v, %s", err, log.String())
+	}
+}
+
+// TestNotFoundProvesDeletionOutsideGroups checks a VM outside the configured groups. Azure still finds it, and so
+// also proves that a VM is gone.
+func TestNotFoundProvesDeletionOutsideGroups(t *testing.T) {
+	t.Parallel()
+	for _, k := range kinds() {
+		t.Run(string(k), func(t *testing.T) {
+			c := newAzure(t, k)
+			config := c.config()
+			config.Groups = nil
+			p := c.provider(t, config)
+			id := c.ProviderIDs()[0]
+			if m, err := p.Instance(t.Context(), id); err != nil || !p.NotFoundMeansDeleted(id) {
+				t.Errorf("Instance = %+v, %v; NotFoundMeansDeleted %t", m, err, p.NotFoundMeansDeleted(id))
+			}
+			c.LoseInstance(t, id)
+			c.AwaitGone(t, id)
+			if _, err := p.Instance(t.Context(), id); !cloud.IsNotFound(err) {
+				t.Errorf("a deleted machine: %v", err)
+			}
+			for what, id := range map[string]string{
+				"another subscription": c.ForeignID(), "another cloud": "openstack:///x",
+			} {
+				if p.NotFoundMeansDeleted(id) {
+					t.Errorf("%s: NotFound counts as proof that %s is deleted", what, id)
+				}
+			}
+			elsewhere := strings.Replace(strings.ToLower(id), strings.ToLower(emulator.DefaultResourceGroup), "never-was", 1)
+			if _, err := p.Instance(t.Context(), elsewhere); err == nil || cloud.IsNotFound(err) {
+				t.Errorf("a machine of a missing resource group: %v", err)
+			}
+		})
 	}
 }

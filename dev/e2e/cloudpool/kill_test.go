@@ -37,34 +37,34 @@ var changes = []change{
 	},
 }
 
-// TestI8AfterAKillAtAnyWriteTheNextProcessReachesTheSameEnd kills slipway cloudpool with SIGKILL at each write to the API
+// TestI8KillAtAnyWriteReachesSameEnd kills slipway cloudpool with SIGKILL at each write to the API
 // server or the pool's server. The kill comes after the server has carried out the write, and before the process receives
 // the answer. Events between two writes leave the same state as the first write. These kill points therefore cover every
 // moment. A first run without a kill records the requests.
-func TestI8AfterAKillAtAnyWriteTheNextProcessReachesTheSameEnd(t *testing.T) {
+func TestI8KillAtAnyWriteReachesSameEnd(t *testing.T) {
 	t.Parallel()
 	for i, c := range changes {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			seen := c.walk(t, fmt.Sprintf("kill%d", i), faultproxy.RequestID{})
-			writes := slices.DeleteFunc(seen, func(r faultproxy.Request) bool { return r.Method == http.MethodGet || isRenewal(r) })
+			seen := c.run(t, fmt.Sprintf("kill%d", i), faultproxy.RequestID{})
+			writes := slices.DeleteFunc(seen, func(r faultproxy.Request) bool { return r.Method == http.MethodGet || isLeaseRenewal(r) })
 			t.Logf("%d requests: %s", len(writes), faultproxy.FormatKinds(writes))
 			if len(writes) == 0 {
-				t.Fatal("there is no request to be killed at")
+				t.Fatal("no write was recorded")
 			}
 			var without atomic.Int32
 			t.Cleanup(func() { // after all runs have ended
-				t.Logf("%d of %d runs came to their end without the request that they were for", without.Load(), len(writes))
+				t.Logf("%d of %d runs ended without their request", without.Load(), len(writes))
 				if int(without.Load()) == len(writes) {
-					t.Error("nothing was killed at any request")
+					t.Error("no process was killed")
 				}
 			})
 			for n, r := range writes {
 				t.Run(r.String(), func(t *testing.T) {
 					t.Parallel()
-					again := c.walk(t, fmt.Sprintf("kill%dx%d", i, n), r.RequestID)
+					again := c.run(t, fmt.Sprintf("kill%dx%d", i, n), r.RequestID)
 					if !slices.ContainsFunc(again, func(s faultproxy.Request) bool { return s.RequestID == r.RequestID }) {
-						t.Log("this run came to its end without such a request")
+						t.Log("the run ended without this request")
 						without.Add(1)
 					}
 				})
@@ -73,17 +73,17 @@ func TestI8AfterAKillAtAnyWriteTheNextProcessReachesTheSameEnd(t *testing.T) {
 	}
 }
 
-// isRenewal reports whether a request renews a Lease. Renewals depend on the clock, and continue after the update has
+// isLeaseRenewal reports whether a request renews a Lease. Renewals depend on the clock, and continue after the update has
 // ended.
-func isRenewal(r faultproxy.Request) bool { return r.Kind == "api PUT leases" }
+func isLeaseRenewal(r faultproxy.Request) bool { return r.Kind == "api PUT leases" }
 
-// walk starts the change, kills the process at the given request if there is one, and checks the result. It returns the
+// run starts the change, kills the process at the given request if there is one, and checks the result. It returns the
 // requests of all processes since the client's request.
-func (c *change) walk(t *testing.T, name string, at faultproxy.RequestID) []faultproxy.Request {
+func (c *change) run(t *testing.T, name string, at faultproxy.RequestID) []faultproxy.Request {
 	t.Helper()
 	f := newFixture(t, name, 3, options{})
 	f.create(f.app("web", 2).Deployment())
-	f.manage()
+	f.startManager()
 	f.between = faultproxy.New(kindOf)
 	t.Cleanup(func() { _ = f.between.Close() })
 	launched := make(chan *controlplane.Process, 1)
@@ -93,7 +93,7 @@ func (c *change) walk(t *testing.T, name string, at faultproxy.RequestID) []faul
 			t.Errorf("killing slipway cloudpool at %s: %v", r, err)
 		}
 		if err := p.Restart(context.WithoutCancel(f.ctx)); err != nil {
-			t.Errorf("starting slipway cloudpool again after %s: %v", r, err)
+			t.Errorf("restarting slipway cloudpool after %s: %v", r, err)
 		}
 	})
 	server, err := url.Parse(f.server.URL)
@@ -101,10 +101,10 @@ func (c *change) walk(t *testing.T, name string, at faultproxy.RequestID) []faul
 	server, err = f.between.Serve("server", server, nil)
 	f.check(err)
 	f.clouds = f.file(f.pools(server.String()))
-	launched <- f.serve("a")
+	launched <- f.startCloudpool("a")
 	before := len(f.between.Requests())
 	path, body := c.ask(f)
-	f.await("the client is told that it is done", func() bool {
+	f.await("the client's request succeeds", func() bool {
 		a, err := f.send(f.ctx, http.MethodPost, path, body)
 		if err == nil && !slices.Contains([]int{http.StatusOK, http.StatusServiceUnavailable, http.StatusTooManyRequests}, a.code) {
 			t.Fatalf("%s", a)
@@ -118,17 +118,17 @@ func (c *change) walk(t *testing.T, name string, at faultproxy.RequestID) []faul
 // check verifies the state after all work has ended.
 func (c *change) check(f *fixture) {
 	f.t.Helper()
-	f.await("the pool is as it is meant to be", func() bool { return len(f.running()) == c.machines && f.nodes() == c.machines })
+	f.await("the pool has the expected machines", func() bool { return len(f.runningMachines()) == c.machines && f.countNodes() == c.machines })
 	var serials []int
 	for _, m := range f.pool.Machines() {
 		serials = append(serials, m.Serial)
 	}
 	slices.Sort(serials)
-	f.left(serials...)
+	f.checkRemaining(serials...)
 	if len(serials) != c.machines {
 		f.t.Errorf("%d machines, want %d", len(serials), c.machines)
 	}
-	records := f.records()
+	records := f.listRetirements()
 	if len(records) != c.retired {
 		f.t.Errorf("%d retirements, want %d", len(records), c.retired)
 	}

@@ -40,9 +40,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
-// patience limits a test, starting when the control plane runs and the product is built. Tests need far less time, but
+// testTimeout limits a test, starting when the control plane runs and the product is built. Tests need far less time, but
 // the host may be busy.
-const patience = 8 * time.Minute
+const testTimeout = 8 * time.Minute
 
 var (
 	groups      = schema.GroupVersionResource{Group: "slipway.dev", Version: "v1alpha1", Resource: "nodegroups"}
@@ -82,15 +82,15 @@ func shared(t *testing.T) *testbed.Testbed {
 // fixture holds a pool of machines behind a cloudpool server, and a namespace for one test.
 type fixture struct {
 	*testbed.Testbed
-	t      *testing.T
-	ctx    context.Context
-	name   string
-	pool   *emulator.Pool
-	server *httptest.Server
-	clouds string
-	front  string // address of the process in front of the server
-	auth   provider.Auth
-	settle time.Duration // how long the pool's server may show a machine that it has terminated
+	t       *testing.T
+	ctx     context.Context
+	name    string
+	pool    *emulator.Pool
+	server  *httptest.Server
+	clouds  string
+	address string // address of the process in front of the server
+	auth    provider.Auth
+	settle  time.Duration // how long the pool's server may show a machine that it has terminated
 	// between, if set, is a proxy between the API server and all processes that start later.
 	between *faultproxy.Proxy
 	// selector selects the pool's nodes. cloud locates the machines of the pool's NodeGroup.
@@ -111,7 +111,7 @@ type options struct {
 func newFixture(t *testing.T, name string, n int, o options) *fixture {
 	t.Helper()
 	bed := shared(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	t.Cleanup(cancel)
 	f := &fixture{
 		Testbed: bed, t: t, ctx: ctx, name: name, selector: map[string]string{emulator.PoolLabel: name},
@@ -159,7 +159,7 @@ func (f *fixture) prepare() {
 func newNative(t *testing.T, name string, n int) *fixture {
 	t.Helper()
 	bed := shared(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	t.Cleanup(cancel)
 	pool := controlplane.AKSPool{Name: name}
 	f := &fixture{
@@ -220,8 +220,8 @@ func (f *fixture) credentials(account string) string {
 	return path
 }
 
-// manage starts a manager that carries out the test's retirements.
-func (f *fixture) manage() *controlplane.Process {
+// startManager starts a manager that carries out the test's retirements.
+func (f *fixture) startManager() *controlplane.Process {
 	f.t.Helper()
 	credentials := f.credentials(managerAccount)
 	if f.between != nil {
@@ -232,8 +232,8 @@ func (f *fixture) manage() *controlplane.Process {
 		"--retry-interval", "300ms")
 }
 
-// serve starts slipway cloudpool in front of the server, with its own replica name.
-func (f *fixture) serve(replica string, flags ...string) *controlplane.Process {
+// startCloudpool starts slipway cloudpool in front of the server, with its own replica name.
+func (f *fixture) startCloudpool(replica string, flags ...string) *controlplane.Process {
 	f.t.Helper()
 	address, err := controlplane.ReserveFreeAddress(f.ctx)
 	f.check(err)
@@ -248,7 +248,7 @@ func (f *fixture) serve(replica string, flags ...string) *controlplane.Process {
 		"--metrics-listen", health, "--namespace", namespace, "--identity", replica, "--retirement-labels", shard + "=" + f.name,
 		"--poll-interval", "200ms", "--failure-timeout", "20s", "--admission-wait", "1m", "--settle-time", "5s",
 	}
-	f.front = "http://" + address
+	f.address = "http://" + address
 	return f.start(replica, "http://"+health+"/readyz", append(args, flags...)...)
 }
 
@@ -265,7 +265,7 @@ func (a answer) String() string { return fmt.Sprintf("%d %s", a.code, a.body) }
 
 // send sends a request with headers in the format "Name: value".
 func (f *fixture) send(ctx context.Context, method, path, body string, headers ...string) (answer, error) {
-	return send(ctx, http.DefaultClient, f.front, method, path, body, headers...)
+	return send(ctx, http.DefaultClient, f.address, method, path, body, headers...)
 }
 
 func send(ctx context.Context, client *http.Client, front, method, path, body string, headers ...string) (answer, error) {
@@ -303,7 +303,7 @@ func (f *fixture) ask(front, method, path, body string, headers ...string) (answ
 
 func (f *fixture) post(path, body string, headers ...string) answer {
 	f.t.Helper()
-	a, err := f.ask(f.front, http.MethodPost, path, body, headers...)
+	a, err := f.ask(f.address, http.MethodPost, path, body, headers...)
 	f.check(err)
 	return a
 }
@@ -323,11 +323,11 @@ func (f *fixture) want(a answer, code int, words ...string) {
 	}
 	for _, w := range words {
 		if !strings.Contains(a.message+" "+a.detail, w) {
-			f.t.Errorf("%s; want it to say %q", a, w)
+			f.t.Errorf("%s; want it to contain %q", a, w)
 		}
 	}
 	if code == http.StatusOK && len(words) == 0 && (a.body != "" || a.header.Get("Content-Type") != "") {
-		f.t.Errorf("%s, %v; want nothing but the code", a, a.header)
+		f.t.Errorf("%s, %v; want only the code", a, a.header)
 	}
 }
 
@@ -342,12 +342,12 @@ func (f *fixture) machine(i int) string {
 			return m.ID
 		}
 	}
-	f.t.Fatalf("there is no machine %d", i)
+	f.t.Fatalf("machine %d does not exist", i)
 	return ""
 }
 
-// left checks the desired size, and which machines have not begun to terminate, with their nodes.
-func (f *fixture) left(serials ...int) {
+// checkRemaining checks the desired size, and which machines have not begun to terminate, with their nodes.
+func (f *fixture) checkRemaining(serials ...int) {
 	f.t.Helper()
 	var there []int
 	var nodes []string
@@ -408,8 +408,8 @@ func (f *fixture) pods(app string) map[string][]corev1.Pod {
 	return on
 }
 
-// records returns the test's NodeRetirements.
-func (f *fixture) records() []v1alpha1.NodeRetirement {
+// listRetirements returns the test's NodeRetirements.
+func (f *fixture) listRetirements() []v1alpha1.NodeRetirement {
 	f.t.Helper()
 	list, err := dynamic.NewForConfigOrDie(f.RESTConfig()).Resource(retirements).List(f.ctx, metav1.ListOptions{LabelSelector: shard + "=" + f.name})
 	f.check(err)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -69,13 +70,7 @@ func (f *fixture) run(objects ...runtime.Object) {
 // aksnth starts the compatibility mode for aks-node-termination-handler.
 func (f *fixture) aksnth(flags ...string) *testbed.Agent {
 	f.t.Helper()
-	return f.aksnthOn(0, flags...)
-}
-
-// aksnthOn starts the same mode on one of several instances.
-func (f *fixture) aksnthOn(instance int, flags ...string) *testbed.Agent {
-	f.t.Helper()
-	return f.startOn(instance, "/readyz", func(w testbed.AgentSettings) (args, env []string) {
+	return f.start(func(w testbed.AgentSettings) (args, env []string) {
 		args = []string{
 			"aks-node-termination-handler", "-kubeconfig=" + w.Kubeconfig, "--endpoint", w.Endpoint, "-web.address=" + w.Listen,
 			"-period=200ms",
@@ -85,23 +80,17 @@ func (f *fixture) aksnthOn(instance int, flags ...string) *testbed.Agent {
 }
 
 // mechanic starts the compatibility mode for mechanic with the file at path.
-func (f *fixture) mechanic(path string) *testbed.Agent {
+func (f *fixture) mechanic(path string, flags ...string) *testbed.Agent {
 	f.t.Helper()
-	return f.start("/readyz", func(w testbed.AgentSettings) (args, env []string) {
-		return []string{
-			"mechanic", "--config=" + path, "--kubeconfig=" + w.Kubeconfig, "--endpoint=" + w.Endpoint, "--listen=" + w.Listen,
-		}, []string{"MECHANIC_NODE_NAME=" + w.Node}
+	return f.start(func(w testbed.AgentSettings) (args, env []string) {
+		args = []string{"mechanic", "--config=" + path, "--kubeconfig=" + w.Kubeconfig, "--endpoint=" + w.Endpoint, "--listen=" + w.Listen}
+		return append(args, flags...), []string{"MECHANIC_NODE_NAME=" + w.Node}
 	})
 }
 
-func (f *fixture) start(ready string, command func(testbed.AgentSettings) (args, env []string)) *testbed.Agent {
+func (f *fixture) start(command func(testbed.AgentSettings) (args, env []string)) *testbed.Agent {
 	f.t.Helper()
-	return f.startOn(0, ready, command)
-}
-
-func (f *fixture) startOn(instance int, ready string, command func(testbed.AgentSettings) (args, env []string)) *testbed.Agent {
-	f.t.Helper()
-	a, err := f.StartAgentProgram(f.ctx, f.pool, instance, "slipway", ready, command)
+	a, err := f.StartAgentProgram(f.ctx, f.pool, 0, "slipway", "/readyz", command)
 	f.check(err)
 	f.t.Cleanup(func() {
 		if err := a.KillIfAlive(); err != nil {
@@ -124,6 +113,13 @@ func (f *fixture) announce(a azure.Announcement) azure.EventRecord {
 	return r
 }
 
+func (f *fixture) getNode() *corev1.Node {
+	f.t.Helper()
+	n, err := f.Client().CoreV1().Nodes().Get(f.ctx, f.node(), metav1.GetOptions{})
+	f.check(err)
+	return n
+}
+
 func (f *fixture) awaitNode(what string, is func(*corev1.Node) bool) *corev1.Node {
 	f.t.Helper()
 	n, err := f.AwaitNode(f.ctx, f.node(), what, is)
@@ -131,9 +127,9 @@ func (f *fixture) awaitNode(what string, is func(*corev1.Node) bool) *corev1.Nod
 	return n
 }
 
-func (f *fixture) awaitOver(id string) azure.EventRecord {
+func (f *fixture) awaitEnd(id string) azure.EventRecord {
 	f.t.Helper()
-	r, err := f.AwaitNotice(f.ctx, id, "over", func(r azure.EventRecord) bool { return !r.IsListed() })
+	r, err := f.AwaitNotice(f.ctx, id, "ended", func(r azure.EventRecord) bool { return !r.IsListed() })
 	f.check(err)
 	return r
 }
@@ -148,7 +144,7 @@ func (f *fixture) awaitEvent(reason string) *corev1.Event {
 // awaitPods waits until exactly want pods of the test's namespace are bound to the node.
 func (f *fixture) awaitPods(want int) {
 	f.t.Helper()
-	_, err := f.AwaitPods(f.ctx, f.node(), "as many as wanted", func(pods []corev1.Pod) bool { return f.count(pods) == want })
+	_, err := f.AwaitPods(f.ctx, f.node(), "all expected", func(pods []corev1.Pod) bool { return f.count(pods) == want })
 	f.check(err)
 }
 
@@ -163,16 +159,16 @@ func (f *fixture) count(pods []corev1.Pod) (n int) {
 
 func (f *fixture) awaitMetric(a *testbed.Agent, series string, least float64) {
 	f.t.Helper()
-	f.check(testbed.PollUntil(f.ctx, series+" is high enough", func() bool {
+	f.check(testbed.PollUntil(f.ctx, series+" is at least as high as expected", func() bool {
 		value, ok := a.ReadMetric(f.ctx, series)
 		return ok && value >= least
 	}))
 }
 
-func (f *fixture) setUnschedulable(to bool) {
+// cordon cordons the node as another user does.
+func (f *fixture) cordon() {
 	f.t.Helper()
-	patch := map[bool]string{true: `{"spec":{"unschedulable":true}}`, false: `{"spec":{"unschedulable":false}}`}[to]
-	_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, f.node(), types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := f.Client().CoreV1().Nodes().Patch(f.ctx, f.node(), types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{})
 	f.check(err)
 }
 
@@ -200,9 +196,9 @@ func (f *fixture) slipway(args ...string) (string, error) {
 	return out.String(), err
 }
 
-func cordoned(n *corev1.Node) bool { return n.Spec.Unschedulable }
+func isCordoned(n *corev1.Node) bool { return n.Spec.Unschedulable }
 
-func free(n *corev1.Node) bool {
+func isRestored(n *corev1.Node) bool {
 	for key := range n.Annotations {
 		if strings.HasPrefix(key, "cordon.slipway.dev/") {
 			return false
@@ -222,15 +218,15 @@ func tainted(key, value string, effect corev1.TaintEffect) func(*corev1.Node) bo
 	}
 }
 
-// inbox is a server that accepts every request.
-type inbox struct {
+// receiver is a server that accepts every request.
+type receiver struct {
 	*httptest.Server
 	mu  sync.Mutex
 	got []string // method, path, content type and body, in lines
 }
 
-func newInbox(t testing.TB) *inbox {
-	in := &inbox{}
+func newReceiver(t testing.TB) *receiver {
+	in := &receiver{}
 	in.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		in.mu.Lock()
@@ -241,18 +237,18 @@ func newInbox(t testing.TB) *inbox {
 	return in
 }
 
-func (in *inbox) all() []string {
+func (in *receiver) messages() []string {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	return append([]string(nil), in.got...)
+	return slices.Clone(in.got)
 }
 
-// await waits for a message to a path.
-func (f *fixture) await(in *inbox, method, path string) string {
+// awaitMessage waits for a message to a path.
+func (f *fixture) awaitMessage(in *receiver, method, path string) string {
 	f.t.Helper()
 	found := ""
-	f.check(testbed.PollUntil(f.ctx, "a message comes to "+path, func() bool {
-		for _, m := range in.all() {
+	f.check(testbed.PollUntil(f.ctx, "a message arrives at "+path, func() bool {
+		for _, m := range in.messages() {
 			if strings.HasPrefix(m, method+"\n"+path+"\n") {
 				found = m
 			}

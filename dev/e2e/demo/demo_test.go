@@ -13,13 +13,13 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
-func TestEveryStepOfTheDemoPasses(t *testing.T) {
-	var told bytes.Buffer
-	err := demo.RunDemo(t.Context(), demo.Options{Out: &told, Version: os.Getenv("SLIPWAY_KUBE_VERSION")})
+func TestDemoStepsPass(t *testing.T) {
+	var output bytes.Buffer
+	err := demo.RunDemo(t.Context(), demo.Options{Out: &output, Version: os.Getenv("SLIPWAY_KUBE_VERSION")})
 	if err != nil {
-		t.Fatalf("%v\n%s", err, told.String())
+		t.Fatalf("%v\n%s", err, output.String())
 	}
-	if text := told.String(); !strings.Contains(text, " steps passed\n") {
-		t.Errorf("the demo does not say at its end how many steps have passed:\n%s", text)
+	if text := output.String(); !strings.Contains(text, " steps passed\n") {
+		t.Errorf("the demo does not end with the number of passed steps:\n%s", text)
 	}
 }

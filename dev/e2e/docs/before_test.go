@@ -26,9 +26,10 @@ const tutorial = "docs/tutorial.md"
 // doctor is the second page. Later pages remove more instances, and doctor would report them.
 const doctor = "docs/doctor.md"
 
-// last lists the pages that install Slipway. They remove the testbed's installation, so the tests read them last.
-var last = map[string]bool{
-	"docs/install.md": true, "docs/moving-from-aks-node-termination-handler.md": true, "docs/retirement-howto.md": true,
+// secondCluster lists the pages of the second cluster, with their order. The first cluster has all other pages.
+var secondCluster = map[string]int{
+	"docs/aks-maintenance.md": 0,
+	"docs/install.md":         1, "docs/moving-from-aks-node-termination-handler.md": 1, "docs/retirement-howto.md": 1,
 }
 
 // before prepares the state that a page assumes.

@@ -7,7 +7,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -29,8 +28,8 @@ var update = flag.Bool("update", false, "write testdata/not-run.txt anew")
 // readme is the first page, and it is not under docs.
 const readme = "README.md"
 
-// elsewhere maps pages to the other tests that run their commands.
-var elsewhere = map[string]string{
+// runElsewhere maps pages to the other tests that run their commands.
+var runElsewhere = map[string]string{
 	"docs/writing-a-plugin.md":   "TestPluginTutorialWorks of cmd/slipway",
 	"docs/reference/commands.md": "generated: it shows how commands are called and has none to type",
 }
@@ -53,7 +52,7 @@ func pages(t *testing.T, root string) map[string][]step {
 			t.Fatal(err)
 		}
 		name = filepath.ToSlash(name)
-		if elsewhere[name] != "" {
+		if runElsewhere[name] != "" {
 			continue
 		}
 		steps, err := readPage(root, name)
@@ -76,7 +75,7 @@ func root(t *testing.T) string {
 	return dir
 }
 
-func TestWhatIsNotRunOfTheDocumentationIsKnown(t *testing.T) {
+func TestCommandsThatAreNotRunAreListed(t *testing.T) {
 	var list []string
 	ran := 0
 	for _, steps := range pages(t, root(t)) {
@@ -101,7 +100,7 @@ func TestWhatIsNotRunOfTheDocumentationIsKnown(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := gocmp.Diff(string(want), got); diff != "" {
-		t.Errorf("what is not run has changed (-want +got, -update writes %s anew):\n%s", golden, diff)
+		t.Errorf("the commands that are not run have changed (-want +got, -update writes %s anew):\n%s", golden, diff)
 	}
 	if ran < 4*len(list) {
 		t.Errorf("%d commands are run and %d are not", ran, len(list))
@@ -109,50 +108,55 @@ func TestWhatIsNotRunOfTheDocumentationIsKnown(t *testing.T) {
 	t.Logf("%d commands are run, and %d are not", ran, len(list))
 }
 
-func TestEveryCommandOfTheDocumentationDoesWhatThePageSays(t *testing.T) {
+func TestCommandsPrintWhatPagesShow(t *testing.T) {
 	here := root(t)
 	all := pages(t, here)
 	programs := clients(t)
-	bed := start(t)
-	for _, name := range order(all) {
-		t.Run(strings.TrimSuffix(path.Base(name), ".md"), func(t *testing.T) {
-			ctx := testbed.TestContext(t)
-			r := &reader{t: t, ctx: ctx, bed: bed, dir: workplace(t, here, bed), replaced: map[string]string{}}
-			t.Cleanup(r.tidy)
-			if prepare := before[name]; prepare != nil {
-				prepare(r)
+	for cluster, names := range clusters(all) {
+		t.Run(cluster, func(t *testing.T) {
+			t.Parallel()
+			bed := start(t)
+			for _, name := range names {
+				t.Run(strings.TrimSuffix(path.Base(name), ".md"), func(t *testing.T) {
+					ctx := testbed.TestContext(t)
+					r := &reader{t: t, ctx: ctx, bed: bed, dir: newWorkDir(t, here, bed), replaced: map[string]string{}}
+					t.Cleanup(r.tidy)
+					if prepare := before[name]; prepare != nil {
+						prepare(r)
+					}
+					r.read(all[name], programs)
+				})
 			}
-			r.read(all[name], programs)
 		})
 	}
 	for name := range before {
 		if all[name] == nil {
-			t.Errorf("%s has a preparation, and no command", name)
+			t.Errorf("%s has a preparation, but no command", name)
 		}
 	}
 }
 
-// order puts the tutorial first, because it shows a new cluster. It puts the pages that reinstall Slipway last.
-func order(all map[string][]step) []string {
-	turn := func(name string) int {
-		switch {
-		case name == tutorial:
-			return 0
-		case name == doctor:
-			return 1
-		case last[name]:
-			return 3
-		default:
-			return 2
+// clusters divides the pages among two clusters, which run in parallel. In the first, the tutorial comes first, because it
+// shows a new cluster. In the second, the pages that install Slipway come last, because they remove the testbed's
+// installation.
+func clusters(all map[string][]step) map[string][]string {
+	ranks := map[string]int{tutorial: -2, doctor: -1}
+	divided := map[string][]string{}
+	for name := range all {
+		cluster := "first"
+		if rank, ok := secondCluster[name]; ok {
+			cluster, ranks[name] = "second", rank
 		}
+		divided[cluster] = append(divided[cluster], name)
 	}
-	return slices.SortedFunc(maps.Keys(all), func(a, b string) int {
-		return cmp.Or(turn(a)-turn(b), strings.Compare(a, b))
-	})
+	for _, names := range divided {
+		slices.SortFunc(names, func(a, b string) int { return cmp.Or(ranks[a]-ranks[b], strings.Compare(a, b)) })
+	}
+	return divided
 }
 
-// workplace creates a directory like a clone of the repository. A page may create files in it.
-func workplace(t *testing.T, root string, bed *testbed.Testbed) string {
+// newWorkDir creates a directory like a clone of the repository. A page may create files in it.
+func newWorkDir(t *testing.T, root string, bed *testbed.Testbed) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, entry := range []string{"api", "bin", "charts", "deploy", "docs", "examples"} {
@@ -219,7 +223,7 @@ func (r *reader) do(sh *shell, c command) {
 		if err != nil {
 			r.t.Fatalf("%s: %s: %v (%v)\n%s", c.where(), c.text, err, context.Cause(r.ctx), output)
 		}
-		wrong := printed(c.prints, output, c.varies)
+		wrong := compareOutput(c.prints, output, c.varies)
 		if code != c.exit {
 			wrong = fmt.Errorf("it ended with %d, want %d:\n%s", code, c.exit, output)
 		}
@@ -227,22 +231,22 @@ func (r *reader) do(sh *shell, c command) {
 			r.t.Logf("%6.1fs %s", time.Since(begun).Seconds(), c.text)
 			return
 		}
-		if !looks(c.text) || time.Since(begun) > lookFor {
+		if !onlyReads(c.text) || time.Since(begun) > outputTimeout {
 			r.t.Fatalf("%s: %s\n%v", c.where(), c.text, wrong)
 		}
-		r.check(testbed.Sleep(r.ctx, lookEvery))
+		r.check(testbed.Sleep(r.ctx, outputInterval))
 	}
 }
 
 const (
-	// lookFor limits the wait for a result that a page shows. Usually it takes seconds.
-	lookFor   = 2 * time.Minute
-	lookEvery = 500 * time.Millisecond
+	// outputTimeout limits the wait for a result that a page shows. Usually it takes seconds.
+	outputTimeout  = 2 * time.Minute
+	outputInterval = 500 * time.Millisecond
 )
 
-// looking matches commands that change nothing, because a test can repeat them.
-var looking = regexp.MustCompile(`^(?:bin/)?(?:kubectl (?:-n \S+ )?(?:get|describe|logs|events)|slipway (?:status|plan|why|doctor|top)|curl -[a-zA-Z]* ?['"]?http|curl ['"]?http|cat|grep)\b`)
+// readCommand matches commands that change nothing, because a test can repeat them.
+var readCommand = regexp.MustCompile(`^(?:bin/)?(?:kubectl (?:-n \S+ )?(?:get|describe|logs|events)|slipway (?:status|plan|why|doctor|top)|curl -[a-zA-Z]* ?['"]?http|curl ['"]?http|cat|grep)\b`)
 
-func looks(text string) bool {
-	return looking.MatchString(text) && !strings.Contains(text, "> ") && !regexp.MustCompile(` (?:-d|-X|--data\S*) `).MatchString(text)
+func onlyReads(text string) bool {
+	return readCommand.MatchString(text) && !strings.Contains(text, "> ") && !regexp.MustCompile(` (?:-d|-X|--data\S*) `).MatchString(text)
 }

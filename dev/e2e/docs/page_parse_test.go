@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestAPageIsReadAsItsReaderDoes(t *testing.T) {
+func TestPageIsParsedIntoSteps(t *testing.T) {
 	page := "# P\n\n```yaml file=a/b.yaml\na: 1\n```\n\n- in a list\n\n  ```console numbers-vary exit=3\n  $ one \\\n    more\n  said 7\n  $ cat <<E |\n  > x\n  > E\n" +
 		"  > two\n  ```\n\n```console not-run: no moon\n$ fly\n```\n\n```yaml\nread: me\n```\n"
 	steps, err := parsePage("p.md", []byte(page))
@@ -22,7 +22,7 @@ func TestAPageIsReadAsItsReaderDoes(t *testing.T) {
 		t.Errorf("the second command is %+v", c)
 	}
 	if c := steps[3]; c.text != "fly" || c.notRun != "no moon" {
-		t.Errorf("what is not run is %+v", c)
+		t.Errorf("the command that is not run is %+v", c)
 	}
 	for page, want := range map[string]string{
 		"    kubectl get nodes\n":                "indented block",
@@ -37,7 +37,7 @@ func TestAPageIsReadAsItsReaderDoes(t *testing.T) {
 	}
 }
 
-func TestAnOutputIsWhatThePageShowsButForWhatIsOtherEachTime(t *testing.T) {
+func TestOutputIsComparedWithoutVolatileParts(t *testing.T) {
 	shown := []string{"NAME   AGE", "web-6b95bc6f5d-tmbqj   5m3s", "…", "done at 2026-11-22T01:38:34Z, …"}
 	for output, want := range map[string]bool{
 		"NAME AGE\nweb-7844846b-t6dx2  12s\ndone at 2027-01-01T00:00:00Z, all\n":       true,
@@ -47,18 +47,18 @@ func TestAnOutputIsWhatThePageShowsButForWhatIsOtherEachTime(t *testing.T) {
 		"NAME AGE\ndb-7844846b-t6dx2  12s\ndone at 2027-01-01T00:00:00Z, all\n":        false,
 		"NAME AGE\nweb-7844846b-t6dx2  12s\ndone at 2027-01-01T00:00:00Z, all\nmore\n": false,
 	} {
-		if err := printed(shown, output, false); (err == nil) != want {
+		if err := compareOutput(shown, output, false); (err == nil) != want {
 			t.Errorf("%q: %v, want %v", output, err, want)
 		}
 	}
 	line := []string{"aks-ci-12345678-vmss000001: 7 of 12"}
-	if printed(line, "aks-ci-12345678-vmss00000b: 9 of 10\n", true) != nil {
-		t.Error("numbers that vary are compared")
+	if compareOutput(line, "aks-ci-12345678-vmss00000b: 9 of 10\n", true) != nil {
+		t.Error("varying numbers are compared")
 	}
-	if printed(line, "aks-ci-12345678-vmss00000b: 9 of 10\n", false) == nil {
-		t.Error("numbers that do not vary are not compared")
+	if compareOutput(line, "aks-ci-12345678-vmss00000b: 9 of 10\n", false) == nil {
+		t.Error("fixed numbers are not compared")
 	}
-	if printed(line, "aks-db-12345678-vmss00000b: 9 of 10\n", true) == nil {
-		t.Error("another pool is taken for this one")
+	if compareOutput(line, "aks-db-12345678-vmss00000b: 9 of 10\n", true) == nil {
+		t.Error("the names of different pools are equal")
 	}
 }

@@ -63,7 +63,7 @@ func parsePage(name string, raw []byte) (steps []step, err error) {
 		switch block := n.(type) {
 		case *ast.CodeBlock:
 			if line := commandIn(lines(block, raw)); line != "" {
-				return ast.WalkStop, fmt.Errorf("%s: %q is in an indented block: nobody runs it there, make it ```console", name, line)
+				return ast.WalkStop, fmt.Errorf("%s: %q is in an indented block, which the test does not run: make it ```console", name, line)
 			}
 		case *ast.FencedCodeBlock:
 			more, err := readBlock(name, block, raw)
@@ -143,7 +143,7 @@ func readConsole(at command, words, body string) ([]step, error) {
 		}
 	}
 	var steps []step
-	goesOn := false
+	continues := false
 	for i, text := range strings.Split(strings.TrimRight(body, "\n"), "\n") {
 		typed, prompt := strings.CutPrefix(text, "$ ")
 		more, second := strings.CutPrefix(text, "> ")
@@ -153,15 +153,15 @@ func readConsole(at command, words, body string) ([]step, error) {
 			c := at
 			c.line, c.text = at.line+i, typed
 			steps = append(steps, step{command: c})
-			goesOn = true
+			continues = true
 		case last < 0:
 			return nil, fmt.Errorf("%s: a block of commands begins with %q and not with a prompt", at.where(), text)
-		case goesOn && second:
+		case continues && second:
 			steps[last].text += "\n" + more
-		case goesOn && strings.HasSuffix(steps[last].text, `\`):
+		case continues && strings.HasSuffix(steps[last].text, `\`):
 			steps[last].text += "\n" + text
 		default:
-			goesOn = false
+			continues = false
 			steps[last].prints = append(steps[last].prints, text)
 		}
 	}
@@ -186,8 +186,8 @@ var volatile = []struct {
 	{regexp.MustCompile(`\s+`), " "},
 }
 
-// steady replaces the volatile parts of a line.
-func steady(line string, varies bool) string {
+// removeVolatile replaces the volatile parts of a line.
+func removeVolatile(line string, varies bool) string {
 	for _, v := range volatile {
 		line = v.is.ReplaceAllString(line, v.as)
 	}
@@ -200,9 +200,9 @@ func steady(line string, varies bool) string {
 // varying matches numbers, and the base-36 numbers of scale set instances in Node names.
 var varying = regexp.MustCompile(`\b\d+\b|vmss[0-9a-z]{6}\b`)
 
-// printed returns an error if an output does not match the page. It ignores times, durations, addresses, generated
+// compareOutput returns an error if an output does not match the page. It ignores times, durations, addresses, generated
 // names, and column widths. "…" in a line matches any text, and a line with only "…" matches any number of lines.
-func printed(want []string, output string, varies bool) error {
+func compareOutput(want []string, output string, varies bool) error {
 	if want == nil {
 		return nil
 	}
@@ -216,7 +216,7 @@ func printed(want []string, output string, varies bool) error {
 		if strings.TrimSpace(line) == "" {
 			continue
 		}
-		parts := strings.Split(steady(line, varies), "…")
+		parts := strings.Split(removeVolatile(line, varies), "…")
 		for i := range parts {
 			parts[i] = regexp.QuoteMeta(parts[i])
 		}
@@ -225,7 +225,7 @@ func printed(want []string, output string, varies bool) error {
 	pattern.WriteString(`\z`)
 	var got strings.Builder
 	for line := range strings.Lines(output) {
-		if line = steady(line, varies); line != "" {
+		if line = removeVolatile(line, varies); line != "" {
 			got.WriteString(line + "\n")
 		}
 	}

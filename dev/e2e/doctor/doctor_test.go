@@ -1,5 +1,5 @@
 // Package doctor_test runs slipway doctor on a real control plane. It covers no problems, prepared problems, and
-// credentials without rights.
+// credentials without permissions.
 package doctor_test
 
 import (
@@ -50,8 +50,8 @@ func (f *fixture) check(err error) {
 	}
 }
 
-// ask runs slipway doctor. It returns the findings and the exit code.
-func (f *fixture) ask(kubeconfig string) (doctor.Report, int) {
+// runDoctor runs slipway doctor. It returns the findings and the exit code.
+func (f *fixture) runDoctor(kubeconfig string) (doctor.Report, int) {
 	f.t.Helper()
 	cmd := testbed.NewCommand(f.ctx, f.t, "slipway", "doctor", "-o", "json", "--kubeconfig", kubeconfig)
 	var out, said bytes.Buffer
@@ -81,7 +81,7 @@ func (f *fixture) expect(r doctor.Report, want ...string) {
 	}
 	for _, w := range want {
 		if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, w) }) {
-			f.t.Errorf("nothing was found that begins with %q, but\n%s", w, strings.Join(lines, "\n"))
+			f.t.Errorf("no finding begins with %q in\n%s", w, strings.Join(lines, "\n"))
 		}
 	}
 }
@@ -115,8 +115,8 @@ func (f *fixture) install(files ...string) {
 	}
 }
 
-// skewed adds a node with a kubelet clock one hour ahead. The testbed does not emulate its kubelet.
-func (f *fixture) skewed(name string) {
+// addSkewedNode adds a node with a kubelet clock one hour ahead. The testbed does not emulate its kubelet.
+func (f *fixture) addSkewedNode(name string) {
 	f.t.Helper()
 	_, err := f.Client().CoreV1().Nodes().Create(f.ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelOSStable: "windows"}},
@@ -129,8 +129,8 @@ func (f *fixture) skewed(name string) {
 	f.check(err)
 }
 
-// trouble creates workloads with problems.
-func (f *fixture) trouble() {
+// createProblems creates workloads with problems.
+func (f *fixture) createProblems() {
 	f.t.Helper()
 	web := workload.App{Namespace: namespace, Name: "web", Replicas: 2, MaxUnavailable: "0"}
 	db := workload.App{Namespace: namespace, Name: "db", Replicas: 2, MinAvailable: "2"}
@@ -147,23 +147,23 @@ func (f *fixture) trouble() {
 	f.check(workload.Create(f.ctx, client, kured, workload.App{Namespace: namespace, Name: "gone"}.PodDisruptionBudget()))
 }
 
-func TestDoctorOnTheRealControlPlane(t *testing.T) {
+func TestDoctorFindsPreparedProblems(t *testing.T) {
 	ctx := testbed.TestContext(t)
 	f := &fixture{testbed.StartForTest(t, testbed.Options{}), t, ctx}
 
-	r, code := f.ask(f.Kubeconfig())
+	r, code := f.runDoctor(f.Kubeconfig())
 	if code != 0 || r.CountFindings(doctor.Problem) > 0 || len(r.Unchecked) > 0 {
-		t.Errorf("a cluster with nothing in it: exit code %d, %+v", code, r)
+		t.Errorf("an empty cluster: exit code %d, %+v", code, r)
 	}
 	f.expect(r, "note installation the cluster: no part of Slipway was found")
-	f.statusSays(f.Kubeconfig(), "Slipway's CRDs are not installed", "kubectl apply --server-side -f api/crds")
+	f.checkStatusError(f.Kubeconfig(), "Slipway's CRDs are not installed", "kubectl apply --server-side -f api/crds")
 
 	pool := controlplane.AKSPool{Name: "work"}
 	f.check(f.AddPool(ctx, pool, 2))
 	f.check(workload.Create(ctx, f.Client(), workload.NewNamespace(namespace)))
 	f.awaitAccounts()
-	f.skewed("skewed")
-	f.trouble()
+	f.addSkewedNode("skewed")
+	f.createProblems()
 	f.install("agent/daemonset.yaml", "manager/rbac.yaml", "manager/deployment.yaml", "viewer/doctor.yaml")
 	// The manager's account loses its binding, and with it every right outside its own namespace.
 	f.check(f.Client().RbacV1().ClusterRoleBindings().Delete(ctx, "slipway-manager", metav1.DeleteOptions{}))
@@ -172,7 +172,7 @@ func TestDoctorOnTheRealControlPlane(t *testing.T) {
 		&appsv1.Deployment{ObjectMeta: slipway("slipway-manager")}))
 	f.awaitRoles()
 
-	r, code = f.ask(f.Kubeconfig())
+	r, code = f.runDoctor(f.Kubeconfig())
 	if code != 2 || len(r.Unchecked) > 0 {
 		t.Errorf("exit code %d, not checked: %v", code, r.Unchecked)
 	}
@@ -194,13 +194,13 @@ func TestDoctorOnTheRealControlPlane(t *testing.T) {
 		switch l := line(found); {
 		case found.Rule == "part-rights" && found.Object.Name == "slipway-agent",
 			found.Rule == "agent-down", found.Rule == "caller-rights", found.Rule == "unreadable":
-			t.Errorf("found, though there is nothing of the kind: %s", l)
+			t.Errorf("unexpected finding: %s", l)
 		case strings.Contains(found.Message, "leases slipway-manager in namespace slipway"):
-			t.Errorf("the Role in the manager's own namespace is bound: %s", l)
+			t.Errorf("a finding about the bound Role in the manager's namespace: %s", l)
 		}
 	}
-	f.mayLook(r)
-	f.mayNotLook()
+	f.checkShippedRole(r)
+	f.checkWithoutPermissions()
 }
 
 // problems returns the problems of a report, one line each.
@@ -213,36 +213,36 @@ func problems(r doctor.Report) (lines []string) {
 	return lines
 }
 
-// mayLook checks that the shipped role is enough for the same findings.
-func (f *fixture) mayLook(want doctor.Report) {
+// checkShippedRole checks that the shipped role is enough for the same findings.
+func (f *fixture) checkShippedRole(want doctor.Report) {
 	f.t.Helper()
-	r, code := f.ask(f.account("looks", "slipway-doctor"))
+	r, code := f.runDoctor(f.account("doctor", "slipway-doctor"))
 	if diff := cmp.Diff(problems(want), problems(r)); code != 2 || len(r.Unchecked) > 0 || diff != "" {
 		f.t.Errorf("with the role slipway-doctor: exit code %d, not checked %v, problems (-want +got):\n%s", code, r.Unchecked, diff)
 	}
 	f.expect(r, "note caller-rights the cluster: you may not list persistentvolumes: slipway plan and why")
 }
 
-// statusSays checks that slipway status fails with these texts.
-func (f *fixture) statusSays(kubeconfig string, want ...string) {
+// checkStatusError checks that slipway status fails with these texts.
+func (f *fixture) checkStatusError(kubeconfig string, want ...string) {
 	f.t.Helper()
 	said, err := testbed.NewCommand(f.ctx, f.t, "slipway", "status", "--kubeconfig", kubeconfig).CombinedOutput()
 	for _, w := range want {
 		if err == nil || !strings.Contains(string(said), w) {
-			f.t.Errorf("slipway status: %v, and it does not say %q:\n%s", err, w, said)
+			f.t.Errorf("slipway status: %v, want the text %q:\n%s", err, w, said)
 		}
 	}
 }
 
-// mayNotLook checks the messages to an account without rights.
-func (f *fixture) mayNotLook() {
+// checkWithoutPermissions checks the messages to an account without permissions.
+func (f *fixture) checkWithoutPermissions() {
 	f.t.Helper()
-	nobody := f.account("nobody", "")
+	unprivileged := f.account("unprivileged", "")
 	f.check(f.InstallCRDs(f.ctx))
-	f.statusSays(nobody, `cannot list resource "nodegroups" in API group "slipway.dev"`, "ClusterRole slipway-viewer in deploy/viewer")
-	r, code := f.ask(nobody)
+	f.checkStatusError(unprivileged, `cannot list resource "nodegroups" in API group "slipway.dev"`, "ClusterRole slipway-viewer in deploy/viewer")
+	r, code := f.runDoctor(unprivileged)
 	if code != 2 {
-		f.t.Errorf("without rights: exit code %d", code)
+		f.t.Errorf("without permissions: exit code %d", code)
 	}
 	f.expect(
 		r, "problem caller-rights the cluster: you may not list nodes: ",
@@ -253,7 +253,7 @@ func (f *fixture) mayNotLook() {
 	)
 	for _, u := range r.Unchecked {
 		if u.Reason == "" {
-			f.t.Errorf("why %s was not checked is not said", u.Rule)
+			f.t.Errorf("%s was not checked, and has no reason", u.Rule)
 		}
 	}
 	if !slices.ContainsFunc(r.Unchecked, func(u doctor.UncheckedRule) bool { return u.Rule == "pdb-never-allows" }) {
@@ -276,7 +276,7 @@ func (f *fixture) awaitRoles() {
 	path, err := f.ServiceAccountKubeconfig(f.ctx, "slipway", "slipway-manager", controlplane.TokenOptions{})
 	f.check(err)
 	client := f.clientOf(path)
-	f.check(testbed.PollUntil(f.ctx, "the manager's rights are as prepared", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "the manager's permissions are as prepared", func() bool {
 		_, cluster := client.CoreV1().Pods("").List(f.ctx, metav1.ListOptions{})
 		_, own := client.CoordinationV1().Leases("slipway").Get(f.ctx, "slipway-manager", metav1.GetOptions{})
 		return apierrors.IsForbidden(cluster) && !apierrors.IsForbidden(own)

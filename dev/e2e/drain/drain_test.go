@@ -399,14 +399,14 @@ func TestI10ErrorsNameTheBadInput(t *testing.T) {
 	f := newFixture(t, "bad-input")
 	was := f.marks()
 	for _, tc := range []struct{ args, words []string }{
-		{[]string{"no-such-node"}, []string{"no-such-node", "not found"}},
 		{[]string{"--selector", "example.com/test=none"}, []string{"--selector", "no node"}},
 		{[]string{f.node, "--context", "elsewhere"}, []string{"elsewhere"}},
-		{[]string{f.node, "--server", "https://127.0.0.1:1"}, []string{"127.0.0.1:1", "connection refused"}},
 	} {
 		r := f.drain(exitError, tc.args...)
 		f.checkOutput(r, append(tc.words, "error:")...)
 	}
+	f.checkOutput(f.drain(exitError, "no-such-node"), `Error from server (NotFound): nodes "no-such-node" not found`)
+	f.checkOutput(f.drain(exitError, f.node, "--server", "https://127.0.0.1:1"), "The connection to the server 127.0.0.1:1 was refused")
 	if is := f.marks(); is != was {
 		t.Errorf("node is  %s\nit was %s", is, was)
 	}

@@ -20,19 +20,6 @@ import (
 	"github.com/slipway-dev/slipway/dev/testbed"
 )
 
-// peer returns the path of another project's program, from the host or from the directory of dev/peers/install.
-func peer(t *testing.T, name string) string {
-	t.Helper()
-	if path, err := exec.LookPath(name); err == nil {
-		return path
-	}
-	path := shipped(t, "bin", "peers", name)
-	if _, err := os.Stat(path); err != nil {
-		t.Skipf("%s could not be had (dev/peers/install): what it says of deploy/monitoring was not asked", name)
-	}
-	return path
-}
-
 // shipped returns a path in the repository.
 func shipped(t *testing.T, path ...string) string {
 	t.Helper()
@@ -113,8 +100,8 @@ func dashboard(t *testing.T) (panels []panel, variables []query) {
 	return d.Panels, variables
 }
 
-// inPanels replaces the variables as Grafana would.
-var inPanels = strings.NewReplacer("$__rate_interval", "1m", "$group", ".*")
+// panelVariables replaces the variables as Grafana would.
+var panelVariables = strings.NewReplacer("$__rate_interval", "1m", "$group", ".*")
 
 // queries returns all expressions of the rules and the dashboard.
 func queries(t *testing.T) []query {
@@ -122,7 +109,7 @@ func queries(t *testing.T) []query {
 	panels, all := dashboard(t)
 	for _, p := range panels {
 		for _, target := range p.Targets {
-			all = append(all, query{"panel " + p.Title, inPanels.Replace(target.Expr)})
+			all = append(all, query{"panel " + p.Title, panelVariables.Replace(target.Expr)})
 		}
 	}
 	for _, r := range rules(t) {
@@ -131,7 +118,7 @@ func queries(t *testing.T) []query {
 	return all
 }
 
-func TestEveryAlertHasARunbookAndEveryRunbookAnAlert(t *testing.T) {
+func TestAlertsAndRunbooksMatch(t *testing.T) {
 	const base = "https://github.com/slipway-dev/slipway/blob/main/docs/alerts.md#"
 	sections := map[string]bool{}
 	for _, m := range regexp.MustCompile(`(?m)^### (Slipway\w+)\n\n(?s:.+?)\*\*What to do\.\*\* `).FindAllSubmatch(read(t, shipped(t, "docs", "alerts.md")), -1) {
@@ -139,7 +126,7 @@ func TestEveryAlertHasARunbookAndEveryRunbookAnAlert(t *testing.T) {
 	}
 	for _, r := range rules(t) {
 		if !sections[r.Alert] {
-			t.Errorf("docs/alerts.md has no section %s that says what to do", r.Alert)
+			t.Errorf("docs/alerts.md has no section %s with the words What to do", r.Alert)
 		}
 		delete(sections, r.Alert)
 		if got, want := r.Annotations["runbook_url"], base+strings.ToLower(r.Alert); got != want {
@@ -150,7 +137,7 @@ func TestEveryAlertHasARunbookAndEveryRunbookAnAlert(t *testing.T) {
 		}
 	}
 	for left := range maps.Keys(sections) {
-		t.Errorf("docs/alerts.md has a section %s, and there is no such alert", left)
+		t.Errorf("docs/alerts.md has a section %s without an alert", left)
 	}
 }
 
@@ -159,7 +146,7 @@ var block = regexp.MustCompile("(?s)```console\n(.*?)```")
 
 var prompt = regexp.MustCompile(`(?m)^[$>] `)
 
-func TestTheCommandOfTheDocumentationMakesAPrometheusRuleOfTheGroups(t *testing.T) {
+func TestDocumentedCommandCreatesPrometheusRule(t *testing.T) {
 	commands := block.FindAllSubmatch(read(t, shipped(t, "docs", "alerts.md")), -1)
 	if len(commands) != 1 {
 		t.Fatalf("docs/alerts.md has %d blocks of commands, want one", len(commands))
@@ -186,18 +173,18 @@ func TestTheCommandOfTheDocumentationMakesAPrometheusRuleOfTheGroups(t *testing.
 	}
 }
 
-func TestTheDashboardsPanelsHaveTheirOwnPlaces(t *testing.T) {
+func TestDashboardPanelsDoNotOverlap(t *testing.T) {
 	panels, _ := dashboard(t)
 	ids, cells := map[int]bool{}, map[[2]int]string{}
 	for _, p := range panels {
 		if ids[p.ID] || p.Title == "" || (p.Type != "row" && len(p.Targets) == 0) {
-			t.Errorf("panel %d %q: the id is taken, or it has no title, or asks for nothing", p.ID, p.Title)
+			t.Errorf("panel %d %q: the ID is a duplicate, or title or query is missing", p.ID, p.Title)
 		}
 		ids[p.ID] = true
 		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
 			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
 				if other := cells[[2]int{x, y}]; other != "" || x >= 24 {
-					t.Fatalf("panel %q lies on %q, or beyond the right edge", p.Title, other)
+					t.Fatalf("panel %q overlaps %q, or exceeds the width", p.Title, other)
 				}
 				cells[[2]int{x, y}] = p.Title
 			}
@@ -207,13 +194,13 @@ func TestTheDashboardsPanelsHaveTheirOwnPlaces(t *testing.T) {
 			refs = append(refs, target.RefID)
 		}
 		if slices.Sort(refs); len(slices.Compact(refs)) != len(p.Targets) {
-			t.Errorf("panel %q has two queries of one refId", p.Title)
+			t.Errorf("panel %q has two queries with one refId", p.Title)
 		}
 	}
 }
 
-func TestPromtoolAgreesWithTheRulesAndTheyFireForWhatTheyAreFor(t *testing.T) {
-	promtool := peer(t, "promtool")
+func TestPromtoolAcceptsRulesAndEachAlertFires(t *testing.T) {
+	promtool := testbed.FindPeer(t, "promtool")
 	tests := shipped(t, "deploy", "monitoring", "slipway.rules.test.yaml")
 	for _, args := range [][]string{{"check", "rules", shipped(t, "deploy", "monitoring", "slipway.rules.yaml")}, {"test", "rules", tests}} {
 		if out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput(); err != nil {
@@ -239,7 +226,7 @@ func TestPromtoolAgreesWithTheRulesAndTheyFireForWhatTheyAreFor(t *testing.T) {
 	}
 	for _, r := range rules(t) {
 		if !fires[r.Alert] {
-			t.Errorf("no test has %s fire", r.Alert)
+			t.Errorf("no test fires %s", r.Alert)
 		}
 	}
 }

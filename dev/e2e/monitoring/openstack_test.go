@@ -31,7 +31,7 @@ func noServers(t *testing.T) openstack.Config {
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	return openstack.Config{
-		Auth:        &openstack.Auth{URL: server.URL + "/v3", UserID: "somebody", Password: "secret", ProjectID: "project"},
+		Auth:        &openstack.Auth{URL: server.URL + "/v3", UserID: "user", Password: "secret", ProjectID: "project"},
 		Endpoints:   map[string]string{"compute": server.URL + "/v2.1", "image": server.URL, "network": server.URL},
 		ClusterName: "monitoring",
 	}

@@ -84,10 +84,10 @@ func on(pool, name, cpu string) workload.App {
 	}
 }
 
-// stuck runs a pod on an instance. The pod's PDB always denies the eviction.
-func (f *fixture) stuck(p controlplane.AKSPool, instance int) {
+// blockDrain runs a pod on an instance. The pod's PDB always denies the eviction.
+func (f *fixture) blockDrain(p controlplane.AKSPool, instance int) {
 	f.t.Helper()
-	app := workload.App{Namespace: ns, Name: "stuck-" + p.Name, Node: p.NodeName(instance), MaxUnavailable: "0", StopSeconds: "0.1"}
+	app := workload.App{Namespace: ns, Name: "blocked-" + p.Name, Node: p.NodeName(instance), MaxUnavailable: "0", StopSeconds: "0.1"}
 	f.check(workload.CreateAndAwait(f.ctx, f.Client(), app.Deployment(), app.PodDisruptionBudget()))
 }
 
@@ -125,8 +125,8 @@ func (f *fixture) run(c controlplane.Command) {
 	f.check(err)
 }
 
-// nudged is the agent pool that the product changes the maximum of, for cluster-autoscaler.
-const nudged = "nudged"
+// restartedPool is the agent pool that the product changes the maximum of, for cluster-autoscaler.
+const restartedPool = "restarted"
 
 // clouds returns a file for --cloud-config. The file describes the instances of empty scale sets.
 func (f *fixture) clouds(empty ...string) string {
@@ -135,7 +135,7 @@ func (f *fixture) clouds(empty ...string) string {
 	for _, set := range empty {
 		config.Groups = append(config.Groups, testbed.EmptyGroupConfig(set))
 	}
-	sync := &provider.CASSyncConfig{ResourceGroup: testbed.ManagedClusterGroup, Cluster: testbed.ManagedClusterName, AgentPool: nudged}
+	sync := &provider.CASSyncConfig{ResourceGroup: testbed.ManagedClusterGroup, Cluster: testbed.ManagedClusterName, AgentPool: restartedPool}
 	raw, err := yaml.Marshal(map[string]any{"azure": manager.AzureCloud{Config: config, CASSync: sync}, "openstack": noServers(f.t)})
 	f.check(err)
 	return testbed.WriteTempFile(f.t, "clouds.yaml", string(raw))
@@ -145,7 +145,7 @@ func (f *fixture) clouds(empty ...string) string {
 func (f *fixture) agent(p controlplane.AKSPool, instance int) {
 	f.t.Helper()
 	config := testbed.WriteTempFile(f.t, fmt.Sprintf("agent-%s-%d.yaml", p.Name, instance),
-		"pollInterval: 200ms\nnotifications:\n- name: nobody\n  webhook: {url: 'http://127.0.0.1:1'}\n")
+		"pollInterval: 200ms\nnotifications:\n- name: unavailable\n  webhook: {url: 'http://127.0.0.1:1'}\n")
 	a, err := f.StartAgent(f.ctx, p, instance, "--config="+config)
 	f.check(err)
 	f.t.Cleanup(func() { _ = a.KillIfAlive() })
@@ -163,14 +163,14 @@ func (f *fixture) noQuota(scaleSet string, times int) {
 	}))
 }
 
-// stage holds the pools and the addresses of the scenario.
-type stage struct {
+// scenario holds the pools and the addresses of the scenario.
+type scenario struct {
 	spot, leaving controlplane.AKSPool
 	front         string // of the cloudpool process
 }
 
 // prepare starts the processes, and creates the groups, the instances and the pods.
-func (f *fixture) prepare() stage {
+func (f *fixture) prepare() scenario {
 	f.t.Helper()
 	const free = "disruptionBudgets: [{nodes: '100%'}]"
 	// Azure deletes one instance with a pod that fits nowhere else, and refuses its replacement once. The drain of
@@ -180,31 +180,31 @@ func (f *fixture) prepare() stage {
 	full := on("spot", "full", "12")
 	full.Replicas = 2
 	f.check(workload.CreateAndAwait(f.ctx, f.Client(), full.Deployment()))
-	f.stuck(spot, 1)
+	f.blockDrain(spot, 1)
 	f.group("spot", spot.ScaleSetName(), "maxSize: 3")
 	f.noQuota(spot.ScaleSetName(), 3)
 	// One node is retired, and a PDB blocks the retirement of another.
 	leaving := f.pool("leaving", 2, free)
-	f.stuck(leaving, 1)
+	f.blockDrain(leaving, 1)
 	// Of two idle nodes, one must stay.
 	f.pool("idle", 2, "minSize: 1\n"+free+"\nscaleDown: {idleByLabel: {podSelector: {matchLabels: {work: it}}, cooldown: 1s}}")
 	// For unschedulable pods, instances join, do not join, or are refused.
 	grow := f.pool("grow", 0, "maxSize: 2\nscaleUp: {}\nscaleDown: {underutilized: {cooldown: 1h}}")
-	f.ARM.AddScaleSet(azure.ScaleSetSpec{Name: "mute", Size: "Standard_D16ds_v5"}, 0)
-	f.group("mute", "mute", "maxSize: 1\nscaleUp: {joinTimeout: 10s}")
+	f.ARM.AddScaleSet(azure.ScaleSetSpec{Name: "silent", Size: "Standard_D16ds_v5"}, 0)
+	f.group("silent", "silent", "maxSize: 1\nscaleUp: {joinTimeout: 10s}")
 	broke := f.pool("broke", 0, "maxSize: 1\nscaleUp: {}")
 	f.noQuota(broke.ScaleSetName(), 0)
-	for _, pool := range []string{"grow", "mute", "broke"} {
+	for _, pool := range []string{"grow", "silent", "broke"} {
 		f.check(workload.Create(f.ctx, f.Client(), on(pool, "wants-"+pool, "1").Pod()))
 	}
 
 	f.check(f.ARM.AddAgentPool(azure.AgentPoolSpec{
-		Cluster: testbed.ManagedClusterName, ResourceGroup: testbed.ManagedClusterGroup, Name: nudged, AutoScaling: true, Max: 5,
+		Cluster: testbed.ManagedClusterName, ResourceGroup: testbed.ManagedClusterGroup, Name: restartedPool, AutoScaling: true, Max: 5,
 	}))
 
 	f.agent(spot, 0)
 	f.agent(spot, 1)
-	clouds := f.clouds(grow.ScaleSetName(), "mute", broke.ScaleSetName())
+	clouds := f.clouds(grow.ScaleSetName(), "silent", broke.ScaleSetName())
 	// The file contains a group with the name of an existing group.
 	groups := testbed.WriteTempFile(f.t, "groups.yaml", "apiVersion: slipway.dev/v1alpha1\nkind: NodeGroup\nmetadata: {name: grow}\n"+
 		"spec: {nodeSelector: {matchLabels: {pool: other}}, cloud: {provider: azure, group: other}}\n")
@@ -215,11 +215,11 @@ func (f *fixture) prepare() stage {
 	f.check(err)
 	f.start("slipway-cloudpool", "slipway-cloudpool", "cloudpool", "--listen", front, "--metrics-listen", "ADDRESS", "--cloud-config", clouds,
 		"--namespace", "slipway", "--native", "leaving", "--native-refresh", "0s")
-	return stage{spot, leaving, front}
+	return scenario{spot, leaving, front}
 }
 
-// play triggers what does not happen on its own.
-func (f *fixture) play(s stage) {
+// triggerEvents triggers what does not happen on its own.
+func (f *fixture) triggerEvents(s scenario) {
 	f.t.Helper()
 	for instance, kind := range map[int]azure.EventType{0: azure.Preempt, 1: azure.Redeploy} {
 		_, err := f.Azure.Announce(azure.Announcement{Type: kind, Resources: []string{s.spot.ResourceName(instance)}})
@@ -317,8 +317,8 @@ type want struct {
 	of        []string
 }
 
-// wants returns the labels that the queries expect.
-func wants(all []query) (list []want) {
+// expectedLabels returns the labels that the queries expect.
+func expectedLabels(all []query) (list []want) {
 	for _, q := range all {
 		names := metricName.FindAllString(q.expr, -1)
 		for _, name := range names {
@@ -364,19 +364,19 @@ func missing(list []want, known map[string][]string) (lines []string) {
 	return lines
 }
 
-func TestEveryMetricAndLabelOfTheDashboardAndTheRulesIsToldByTheRunningProcesses(t *testing.T) {
-	promtool, program := peer(t, "promtool"), peer(t, "prometheus")
+func TestProcessesExposeQueriedMetricsAndLabels(t *testing.T) {
+	promtool, program := testbed.FindPeer(t, "promtool"), testbed.FindPeer(t, "prometheus")
 	all := queries(t)
-	list := wants(all)
+	list := expectedLabels(all)
 	if len(list) < len(all) || len(missing(list, nil)) != len(list) {
-		t.Fatalf("%d queries want %d things", len(all), len(list))
+		t.Fatalf("%d queries expect %d labels", len(all), len(list))
 	}
 	f := newFixture(t)
 	set := f.prepare()
 	p := f.prometheus(program) // before any short-lived state occurs
-	f.play(set)
+	f.triggerEvents(set)
 	var lacks []string
-	if err := testbed.PollUntil(f.ctx, "all metrics have been told", func() bool {
+	if err := testbed.PollUntil(f.ctx, "all metrics are exposed", func() bool {
 		known, err := p.labels()
 		if err != nil {
 			return false
@@ -386,7 +386,7 @@ func TestEveryMetricAndLabelOfTheDashboardAndTheRulesIsToldByTheRunningProcesses
 	}); err != nil {
 		t.Fatalf("%v:\n%s", err, strings.Join(lacks, "\n"))
 	}
-	p.rulesAreGood()
+	p.checkRules()
 	for _, q := range all {
 		var data any
 		if err := p.ask("query", url.Values{"query": {q.expr}}, &data); err != nil {
@@ -394,11 +394,11 @@ func TestEveryMetricAndLabelOfTheDashboardAndTheRulesIsToldByTheRunningProcesses
 		}
 	}
 	f.lint(promtool)
-	p.documented()
+	p.checkReference()
 }
 
-// documented checks that the reference lists each exposed metric of Slipway.
-func (p *prometheus) documented() {
+// checkReference checks that the reference lists each exposed metric of Slipway.
+func (p *prometheus) checkReference() {
 	p.t.Helper()
 	known, err := p.labels()
 	p.check(err)
@@ -409,11 +409,11 @@ func (p *prometheus) documented() {
 		}
 		series := []string{name, strings.TrimSuffix(name, "_count"), strings.TrimSuffix(name, "_sum")}
 		if !slices.ContainsFunc(series, func(name string) bool { return strings.Contains(page, "| `"+name+"` |") }) {
-			p.t.Errorf("%s is told, and docs/reference/metrics.md does not have it", name)
+			p.t.Errorf("%s is exposed, but docs/reference/metrics.md does not list it", name)
 		}
 	}
 	if len(known) < 50 {
-		p.t.Errorf("%d metrics were told: there are more", len(known))
+		p.t.Errorf("%d metrics are exposed, want at least 50", len(known))
 	}
 }
 
@@ -421,18 +421,18 @@ func (p *prometheus) documented() {
 func (f *fixture) lint(promtool string) {
 	f.t.Helper()
 	for job, addresses := range f.targets {
-		told, err := f.get("http://" + addresses[len(addresses)-1] + "/metrics") // Azure does not delete the instance of this agent
+		exposed, err := f.get("http://" + addresses[len(addresses)-1] + "/metrics") // Azure does not delete the instance of this agent
 		f.check(err)
 		cmd := exec.CommandContext(f.ctx, promtool, "check", "metrics")
-		cmd.Stdin = bytes.NewReader(told)
+		cmd.Stdin = bytes.NewReader(exposed)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			f.t.Errorf("metrics of %s: %v\n%s", job, err, out)
 		}
 	}
 }
 
-// rulesAreGood waits until Prometheus has evaluated every rule, and checks that none has failed.
-func (p *prometheus) rulesAreGood() {
+// checkRules waits until Prometheus has evaluated every rule, and checks that none has failed.
+func (p *prometheus) checkRules() {
 	p.t.Helper()
 	type state struct{ Name, Health, LastError string }
 	var states []state

@@ -48,7 +48,7 @@ func newFixture(t *testing.T, name string) *fixture {
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		var m notify.Message
 		if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
-			t.Errorf("a message that is no JSON: %v", err)
+			t.Errorf("invalid JSON in a message: %v", err)
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -108,36 +108,36 @@ func (f *fixture) moments() []notify.Moment {
 	return all
 }
 
-// awaitTold waits until the receiver has received exactly these moments.
-func (f *fixture) awaitTold(want ...notify.Moment) notify.Message {
+// awaitMoments waits until the receiver has received exactly these moments.
+func (f *fixture) awaitMoments(want ...notify.Moment) notify.Message {
 	f.t.Helper()
-	err := testbed.PollUntil(f.ctx, fmt.Sprintf("%v are told", want), func() bool { return len(f.moments()) >= len(want) })
+	err := testbed.PollUntil(f.ctx, fmt.Sprintf("%v are received", want), func() bool { return len(f.moments()) >= len(want) })
 	if got := f.moments(); err != nil || !slices.Equal(got, want) {
-		f.t.Fatalf("told %v, want %v: %v", got, want, err)
+		f.t.Fatalf("received %v, want %v: %v", got, want, err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.got[len(f.got)-1]
 }
 
-const everything = `
+const agentConfig = `
 pollInterval: 200ms
 acknowledge: false
 notifications:
-- name: nobody
+- name: unavailable
   webhook: {url: "http://127.0.0.1:1"}
 - name: test
   moments: [detected, blocked, drained, deadline-passed, over]
   webhook: {url: "URL"}
 `
 
-func TestEachMomentOfANoticeIsToldOnceAlsoByAnAgentThatWasKilled(t *testing.T) {
+func TestI8EachMomentIsNotifiedOnceDespiteKills(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "told")
-	web, held := f.app("web", 2, ""), f.app("held", 1, "0")
-	f.check(workload.CreateAndAwait(f.ctx, f.Client(), web.Deployment(), held.Deployment(), held.PodDisruptionBudget()))
-	a := f.agent(strings.Replace(everything, "URL", f.url, 1))
-	revive := func() {
+	f := newFixture(t, "moments")
+	web, budgeted := f.app("web", 2, ""), f.app("blocked", 1, "0")
+	f.check(workload.CreateAndAwait(f.ctx, f.Client(), web.Deployment(), budgeted.Deployment(), budgeted.PodDisruptionBudget()))
+	a := f.agent(strings.Replace(agentConfig, "URL", f.url, 1))
+	restart := func() {
 		t.Helper()
 		f.check(a.KillIfAlive())
 		f.check(a.RestartIfDead(f.ctx))
@@ -148,7 +148,7 @@ func TestEachMomentOfANoticeIsToldOnceAlsoByAnAgentThatWasKilled(t *testing.T) {
 	}
 
 	e := f.announce(azure.Announcement{Type: azure.Reboot, Notice: 15 * time.Minute})
-	blocked := f.awaitTold(notify.Detected, notify.Blocked)
+	blocked := f.awaitMoments(notify.Detected, notify.Blocked)
 	f.mu.Lock()
 	detected := f.got[0]
 	f.mu.Unlock()
@@ -158,47 +158,47 @@ func TestEachMomentOfANoticeIsToldOnceAlsoByAnAgentThatWasKilled(t *testing.T) {
 		detected.InstanceType != node.Labels["node.kubernetes.io/instance-type"] || detected.SecondsLeft < 14*60 {
 		t.Errorf("%+v", detected)
 	}
-	if len(detected.Pods) != 3 || detected.Pods[0].Namespace != "told" || !strings.HasPrefix(detected.Pods[0].Owner, "ReplicaSet/held-") {
+	if len(detected.Pods) != 3 || detected.Pods[0].Namespace != "moments" || !strings.HasPrefix(detected.Pods[0].Owner, "ReplicaSet/blocked-") {
 		t.Errorf("pods %+v", detected.Pods)
 	}
-	if len(blocked.Blocked) != 1 || blocked.Blocked[0].Budget != "told/held" || blocked.Blocked[0].Reason != "disruption-budget" {
+	if len(blocked.Blocked) != 1 || blocked.Blocked[0].Budget != "moments/blocked" || blocked.Blocked[0].Reason != "disruption-budget" {
 		t.Errorf("blocked %+v", blocked.Blocked)
 	}
 
-	f.check(testbed.PollUntil(f.ctx, "what was told is recorded", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "the notified moment is recorded", func() bool {
 		n, err := f.Client().CoreV1().Nodes().Get(f.ctx, node.Name, metav1.GetOptions{})
 		return err == nil && strings.Contains(n.Annotations["cordon.slipway.dev/azure-"+e.EventID], "blocked")
 	}))
-	revive()
-	f.check(f.Client().PolicyV1().PodDisruptionBudgets("told").Delete(f.ctx, held.Name, metav1.DeleteOptions{}))
-	drained := f.awaitTold(notify.Detected, notify.Blocked, notify.Drained)
+	restart()
+	f.check(f.Client().PolicyV1().PodDisruptionBudgets("moments").Delete(f.ctx, budgeted.Name, metav1.DeleteOptions{}))
+	drained := f.awaitMoments(notify.Detected, notify.Blocked, notify.Drained)
 	if len(drained.Pods) == 0 || drained.Pods[0].State != "gone" {
 		t.Errorf("pods %+v", drained.Pods)
 	}
 	_, err = f.AwaitEvent(f.ctx, node.Name, "Drained")
 	f.check(err)
-	f.check(testbed.PollUntil(f.ctx, "what was told is recorded", func() bool {
+	f.check(testbed.PollUntil(f.ctx, "the notified moment is recorded", func() bool {
 		n, err := f.Client().CoreV1().Nodes().Get(f.ctx, node.Name, metav1.GetOptions{})
 		return err == nil && n.Labels["notice.slipway.dev/azure-"+e.EventID] == "drained"
 	}))
-	revive()
+	restart()
 	f.check(f.Azure.CancelEvent(e.EventID))
-	f.awaitTold(notify.Detected, notify.Blocked, notify.Drained, notify.Ended)
-	f.check(testbed.PollUntil(f.ctx, "the receiver that is away was tried", func() bool {
-		n, _ := a.ReadMetric(f.ctx, `slipway_notifications_total{receiver="nobody",result="failed"}`)
+	f.awaitMoments(notify.Detected, notify.Blocked, notify.Drained, notify.Ended)
+	f.check(testbed.PollUntil(f.ctx, "a request to the unavailable receiver failed", func() bool {
+		n, _ := a.ReadMetric(f.ctx, `slipway_notifications_total{receiver="unavailable",result="failed"}`)
 		return n > 0
 	}))
 }
 
-func TestADrainDoesNotWaitForReceivers(t *testing.T) {
+func TestDrainDoesNotWaitForReceivers(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "unheld")
+	f := newFixture(t, "hanging")
 	f.check(workload.CreateAndAwait(f.ctx, f.Client(), f.app("web", 5, "").Deployment()))
 	over := make(chan struct{})
 	hanging := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-over }))
 	t.Cleanup(hanging.Close)
 	t.Cleanup(func() { close(over) })
-	a := f.agent(strings.NewReplacer(`"URL"`, fmt.Sprintf(`"%s", timeout: 10m`, hanging.URL), "acknowledge: false", "acknowledge: true").Replace(everything))
+	a := f.agent(strings.NewReplacer(`"URL"`, fmt.Sprintf(`"%s", timeout: 10m`, hanging.URL), "acknowledge: false", "acknowledge: true").Replace(agentConfig))
 	// The event is a Freeze, because the agent survives it and keeps its metrics.
 	e := f.announce(azure.Announcement{
 		Type: azure.Freeze, DurationSeconds: new(60), Notice: 15 * time.Minute, Outage: time.Second,
@@ -210,7 +210,7 @@ func TestADrainDoesNotWaitForReceivers(t *testing.T) {
 		t.Errorf("acknowledged after %s", took)
 	}
 	if n, ok := a.ReadMetric(f.ctx, `slipway_notifications_waiting{receiver="test"}`); !ok || n == 0 {
-		t.Errorf("%v messages wait for a receiver that hangs (the metric is there: %t)", n, ok)
+		t.Errorf("%v messages wait for the hanging receiver (metric exists: %t)", n, ok)
 	}
 }
 
@@ -218,44 +218,25 @@ func TestADrainDoesNotWaitForReceivers(t *testing.T) {
 // receivers. With receivers the total is within 0.5 % of that, which is less than the difference between two processes.
 // Receivers could only increase the anonymous memory, which is some 4.8. All other memory is of the program's file.
 const (
-	most    = 17
-	mostOwn = 6
+	maxMemory    = 17
+	maxAnonymous = 6
 )
 
-func TestAnAgentWithReceiversHoldsNoMoreMemoryThanItMay(t *testing.T) {
+func TestAgentWithReceiversStaysWithinMemoryLimits(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "weighed")
-	a := f.agent(strings.Replace(everything, "URL", f.url, 1))
-	f.check(testbed.PollUntil(f.ctx, "the agent has looked for notices 50 times", func() bool {
+	f := newFixture(t, "memory")
+	a := f.agent(strings.Replace(agentConfig, "URL", f.url, 1))
+	f.check(testbed.PollUntil(f.ctx, "the agent has polled 50 times", func() bool {
 		n, _ := a.ReadMetric(f.ctx, `slipway_agent_polls_total{result="ok"}`)
 		return n >= 50
 	}))
 	now, _, err := a.ResidentMemory()
 	f.check(err)
-	own, err := a.AnonymousMemory()
+	setProcessGroup, err := a.AnonymousMemory()
 	f.check(err)
 	mebibytes := func(bytes int64) float64 { return float64(bytes) / (1 << 20) }
-	t.Logf("%.1f MiB resident, %.1f of them of no file", mebibytes(now), mebibytes(own))
-	if now > most<<20 || own > mostOwn<<20 || own == 0 {
-		t.Errorf("%.1f MiB resident and %.1f of them of no file, want %d and %d at most", mebibytes(now), mebibytes(own), most, mostOwn)
-	}
-}
-
-func TestPrometheusScrapesAnAgent(t *testing.T) {
-	t.Parallel()
-	prometheus := peer(t, "prometheus")
-	f := newFixture(t, "scraped")
-	a := f.agent(strings.Replace(everything, "URL", f.url, 1))
-	dir := t.TempDir()
-	config := filepath.Join(dir, "prometheus.yml")
-	f.check(os.WriteFile(config, fmt.Appendf(nil,
-		"global: {scrape_interval: 1s}\nscrape_configs: [{job_name: agent, static_configs: [{targets: [%q]}]}]\n", a.MetricsAddress()), 0o600))
-	address := freeAddress(t)
-	run(t, address, prometheus, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
-	query := "http://" + address + "/api/v1/query?query="
-	for _, q := range []string{`up{job="agent"}==1`, `slipway_agent_last_read_timestamp_seconds>0`, `slipway_notifications_waiting{receiver="test"}==0`} {
-		f.check(testbed.PollUntil(f.ctx, "Prometheus knows "+q, func() bool {
-			return strings.Contains(get(t, query+strings.NewReplacer("{", "%7B", "}", "%7D", `"`, "%22", "=", "%3D", ">", "%3E").Replace(q)), `"value":`)
-		}))
+	t.Logf("%.1f MiB resident, %.1f MiB anonymous", mebibytes(now), mebibytes(setProcessGroup))
+	if now > maxMemory<<20 || setProcessGroup > maxAnonymous<<20 || setProcessGroup == 0 {
+		t.Errorf("%.1f MiB resident and %.1f MiB anonymous, want at most %d and %d", mebibytes(now), mebibytes(setProcessGroup), maxMemory, maxAnonymous)
 	}
 }

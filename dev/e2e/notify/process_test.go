@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// own puts a program into its own process group, and makes cancellation end the whole group.
-func own(cmd *exec.Cmd) {
+// setProcessGroup puts a program into its own process group, and makes cancellation end the whole group.
+func setProcessGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 }

@@ -29,7 +29,7 @@ const spare = "spare"
 type novaCloud struct {
 	*openstackdev.Cloud
 	t     *testing.T
-	front *front
+	nova  *novaProxy
 	group string
 
 	mu      sync.Mutex
@@ -40,7 +40,7 @@ type novaCloud struct {
 
 func newNova(t *testing.T) conformance.Cloud {
 	c := &novaCloud{Cloud: openstackdev.RequireForTest(t), t: t, group: newGroupName(t), held: map[string]string{}}
-	c.front = newFront(t, c.IDs.Endpoints["compute"])
+	c.nova = newNovaProxy(t, c.IDs.Endpoints["compute"])
 	c.fill(conformance.MinInstances)
 	t.Cleanup(func() {
 		c.ClearFaults(t)
@@ -88,7 +88,7 @@ func (c *novaCloud) moveTo(from, to string) {
 
 func (c *novaCloud) Provider(t *testing.T) cloud.Provider {
 	config := configOf(c.Cloud, groupOf(c.group))
-	config.Endpoints = map[string]string{"compute": c.front.Compute()}
+	config.Endpoints = map[string]string{"compute": c.nova.Compute()}
 	return providerOf(t, config, openstack.Options{PageSize: 4})
 }
 
@@ -144,7 +144,7 @@ func (c *novaCloud) AwaitGone(t *testing.T, machine string) {
 }
 
 func (c *novaCloud) DeletionRequests() int {
-	return c.front.count(http.MethodDelete, `/servers/[^/]+$`)
+	return c.nova.count(http.MethodDelete, `/servers/[^/]+$`)
 }
 
 // UnsupportedFaults implements conformance.Limited.
@@ -156,21 +156,21 @@ func (c *novaCloud) InjectFault(t *testing.T, f conformance.Fault) {
 	t.Helper()
 	switch f.FaultKind {
 	case conformance.Unavailable:
-		c.front.behave(novaError(http.StatusInternalServerError, "computeFault", "The server has either erred."), nil, false)
+		c.nova.setFaults(novaError(http.StatusInternalServerError, "computeFault", "The server has either erred."), nil, false)
 	case conformance.ConnectionReset:
-		c.front.behave(abort, nil, false)
+		c.nova.setFaults(abort, nil, false)
 	case conformance.TruncatedResponse:
-		c.front.behave(nil, nil, true)
+		c.nova.setFaults(nil, nil, true)
 	case conformance.ProxyPage:
-		c.front.behave(html(http.StatusOK), nil, false)
+		c.nova.setFaults(html(http.StatusOK), nil, false)
 	case conformance.ProxyNotFound:
-		c.front.behave(html(http.StatusNotFound), nil, false)
+		c.nova.setFaults(html(http.StatusNotFound), nil, false)
 	case conformance.PermissionDenied:
-		c.front.behave(novaError(http.StatusForbidden, "forbidden", "Policy doesn't allow os_compute_api:servers to be performed."), nil, false)
+		c.nova.setFaults(novaError(http.StatusForbidden, "forbidden", "Policy doesn't allow os_compute_api:servers to be performed."), nil, false)
 	case conformance.Throttled:
-		c.front.behave(throttled(f.RetryAfter), nil, false)
+		c.nova.setFaults(throttled(f.RetryAfter), nil, false)
 	case conformance.ListFailsMidway:
-		c.front.behave(func(w http.ResponseWriter, r *http.Request) bool {
+		c.nova.setFaults(func(w http.ResponseWriter, r *http.Request) bool {
 			if r.URL.Query().Get("marker") == "" {
 				return false
 			}
@@ -180,18 +180,18 @@ func (c *novaCloud) InjectFault(t *testing.T, f conformance.Fault) {
 		c.mu.Lock()
 		c.holding, c.failing = serverOf(f.ProviderID), f.FaultKind == conformance.DeletionFails
 		c.mu.Unlock()
-		c.front.behave(c.hold, c.show, false)
+		c.nova.setFaults(c.acceptDeletion, c.show, false)
 	case conformance.StaleLists:
-		c.front.behave(c.stale(t), nil, false)
+		c.nova.setFaults(c.stale(t), nil, false)
 	case conformance.QuotaExhausted:
 		setQuota(t, c.Cloud, 0, -1) // existing servers may stay
 	default:
-		t.Fatalf("Nova cannot be made to behave so: it %s", f.FaultKind)
+		t.Fatalf("unsupported fault: %s", f.FaultKind)
 	}
 }
 
-// hold accepts a deletion instead of Nova.
-func (c *novaCloud) hold(w http.ResponseWriter, r *http.Request) bool {
+// acceptDeletion accepts a deletion instead of Nova.
+func (c *novaCloud) acceptDeletion(w http.ResponseWriter, r *http.Request) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r.Method != http.MethodDelete || !strings.HasSuffix(r.URL.Path, "/"+c.holding) {
@@ -202,7 +202,7 @@ func (c *novaCloud) hold(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// show changes Nova's answer about a server with a held deletion. The server appears as deleting, or as failed.
+// show changes Nova's answer about a server with a accepted deletion. The server appears as deleting, or as failed.
 func (c *novaCloud) show(server map[string]any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,7 +234,7 @@ func (c *novaCloud) stale(t *testing.T) func(http.ResponseWriter, *http.Request)
 
 func (c *novaCloud) ClearFaults(t *testing.T) {
 	t.Helper()
-	c.front.behave(nil, nil, false)
+	c.nova.setFaults(nil, nil, false)
 	setQuota(t, c.Cloud, -1, -1)
 	c.mu.Lock()
 	held, failing := c.held, c.failing
@@ -251,7 +251,7 @@ func (c *novaCloud) ClearFaults(t *testing.T) {
 	}
 }
 
-func TestOpenStackKeepsWhatAProviderPromises(t *testing.T) {
+func TestOpenStackPassesConformance(t *testing.T) {
 	openstackdev.RequireForTest(t)
 	conformance.Run(t, newNova)
 }

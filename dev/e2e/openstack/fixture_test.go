@@ -26,8 +26,8 @@ import (
 // clusterName is the cluster name of the tests' servers.
 const clusterName = "e2e"
 
-// lookPause is the time between two polls of a slow operation.
-const lookPause = 50 * time.Millisecond
+// pollInterval is the time between two polls of a slow operation.
+const pollInterval = 50 * time.Millisecond
 
 // direct holds clients of the real OpenStack, for actions that bypass the provider.
 var direct struct {
@@ -157,9 +157,9 @@ func follow(t *testing.T, p cloud.Provider, op cloud.Operation) cloud.OperationS
 func look(t *testing.T) {
 	t.Helper()
 	select {
-	case <-time.After(lookPause):
+	case <-time.After(pollInterval):
 	case <-t.Context().Done():
-		t.Fatal("the test's time is over")
+		t.Fatal("test timeout")
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
-func silent() *slog.Logger { return slog.New(slog.DiscardHandler) }
+func discardLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func keystone(t *testing.T, c *openstackdev.Cloud, user string) *gophercloud.ServiceClient {
 	t.Helper()
@@ -43,7 +43,7 @@ func inline(t *testing.T, c *openstackdev.Cloud, group openstack.GroupConfig) op
 	return config
 }
 
-func TestEveryCredentialSignsIn(t *testing.T) {
+func TestEveryCredentialMethodWorks(t *testing.T) {
 	c := openstackdev.RequireForTest(t)
 	g := groupOf(newGroupName(t))
 	application, err := applicationcredentials.Create(t.Context(), keystone(t, c, openstackdev.DemoCloud), c.IDs.User,
@@ -67,7 +67,7 @@ func TestEveryCredentialSignsIn(t *testing.T) {
 	}
 }
 
-func TestACredentialThatDoesNotSignInIsARefusal(t *testing.T) {
+func TestInvalidCredentialIsRefused(t *testing.T) {
 	c := openstackdev.RequireForTest(t)
 	g := groupOf(newGroupName(t))
 	password, err := c.Password()
@@ -101,21 +101,21 @@ func TestACredentialThatDoesNotSignInIsARefusal(t *testing.T) {
 	config := inline(t, c, g)
 	config.Region = "LK" // the OpenStack autoscaler's built-in region
 	if err := providerOf(t, config, openstack.Options{}).CheckConfiguredNames(t.Context()); cloud.RefusalOf(err) != cloud.Invalid || !strings.Contains(err.Error(), "RegionOne") {
-		t.Errorf("a region that is not there: %v", err)
+		t.Errorf("a missing region: %v", err)
 	}
 }
 
-func TestATokenThatEndsIsRenewed(t *testing.T) {
+func TestExpiredTokenIsRenewed(t *testing.T) {
 	c := openstackdev.RequireForTest(t)
-	front := newFront(t, c.IDs.Endpoints["compute"])
+	proxy := newNovaProxy(t, c.IDs.Endpoints["compute"])
 	g := groupOf(newGroupName(t))
 	config := configOf(c, g)
-	config.Endpoints = map[string]string{"compute": front.Compute()}
+	config.Endpoints = map[string]string{"compute": proxy.Compute()}
 	p := providerOf(t, config, openstack.Options{})
 	if _, err := p.Group(t.Context(), g.Name); err != nil {
 		t.Fatal(err)
 	}
-	seen := front.seen()
+	seen := proxy.seen()
 	old := seen[len(seen)-1].token
 	if err := tokens.Revoke(t.Context(), keystone(t, c, openstackdev.AdminCloud), old).Err; err != nil {
 		t.Fatal(err)
@@ -124,13 +124,13 @@ func TestATokenThatEndsIsRenewed(t *testing.T) {
 	for renewed == old { // each worker of Nova caches a token for two seconds
 		look(t)
 		if _, err := p.Group(t.Context(), g.Name); err != nil {
-			t.Fatalf("with a token that was revoked: %v", err)
+			t.Fatalf("with a revoked token: %v", err)
 		}
-		seen = front.seen()
+		seen = proxy.seen()
 		renewed = seen[len(seen)-1].token
 	}
 	if renewed == "" {
-		t.Error("it went on without a token")
+		t.Error("the call succeeded without a token")
 	}
 	// This is a regression test: the OpenStack autoscaler signed in for each call.
 	for range 3 {
@@ -138,7 +138,7 @@ func TestATokenThatEndsIsRenewed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if seen = front.seen(); seen[len(seen)-1].token != renewed {
-		t.Error("each call has a token of its own")
+	if seen = proxy.seen(); seen[len(seen)-1].token != renewed {
+		t.Error("each call requests a token")
 	}
 }

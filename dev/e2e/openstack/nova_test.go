@@ -58,7 +58,7 @@ func grow(t *testing.T, p *openstack.Provider, group string, order cloud.LaunchR
 	return follow(t, p, op)
 }
 
-func TestAServerHasAllThatItsGroupSays(t *testing.T) {
+func TestServerHasAllSettingsOfItsGroup(t *testing.T) {
 	c := openstackdev.RequireForTest(t)
 	anti, err := servergroups.Create(t.Context(), nova(t, c, openstackdev.DemoCloud), servergroups.CreateOpts{
 		Name: newGroupName(t), Policy: "anti-affinity",
@@ -66,14 +66,14 @@ func TestAServerHasAllThatItsGroupSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	front := newFront(t, c.IDs.Endpoints["compute"])
+	proxy := newNovaProxy(t, c.IDs.Endpoints["compute"])
 	g := groupOf(newGroupName(t))
 	g.ServerGroup, g.AvailabilityZones, g.ConfigDrive = anti.Name, []string{openstackdev.FirstZone}, true
 	g.Metadata = map[string]string{"owner": "somebody"}
 	g.NamePrefix = "worker"
 	g.UserData = "#cloud-config\n# {{.Name}} {{.Flavor}} {{.Zone}} {{.Join.Token}}\n"
 	config := configOf(c, g)
-	config.Endpoints = map[string]string{"compute": front.Compute()}
+	config.Endpoints = map[string]string{"compute": proxy.Compute()}
 	join := &issuer{}
 	p := providerOf(t, config, openstack.Options{Joiner: join})
 	t.Cleanup(func() {
@@ -101,7 +101,7 @@ func TestAServerHasAllThatItsGroupSays(t *testing.T) {
 		s.ServerGroups == nil || !slices.Equal(*s.ServerGroups, []string{anti.ID}) {
 		t.Errorf("Nova has %+v", s)
 	}
-	if data := userDataOf(t, front); len(data) != 1 || data[0] != fmt.Sprintf("#cloud-config\n# %s t.1c512m west token-of-%s\n", i.Name, i.Name) {
+	if data := userDataOf(t, proxy); len(data) != 1 || data[0] != fmt.Sprintf("#cloud-config\n# %s t.1c512m west token-of-%s\n", i.Name, i.Name) {
 		t.Errorf("user data %q", data)
 	}
 	// The zone has one host. The second server cannot run on the same host as the first, and its launch fails with the
@@ -122,12 +122,12 @@ func TestAServerHasAllThatItsGroupSays(t *testing.T) {
 		t.Error(status.Err)
 	}
 	if n := portsOf(t, c, s.ID); n != 0 {
-		t.Errorf("%d ports are left of a server that is gone", n)
+		t.Errorf("%d ports of a deleted server remain", n)
 	}
 }
 
-// userDataOf returns the user data of the servers that were requested through a front.
-func userDataOf(t *testing.T, f *front) []string {
+// userDataOf returns the user data of the servers that were requested through a proxy.
+func userDataOf(t *testing.T, f *novaProxy) []string {
 	t.Helper()
 	var all []string
 	for _, r := range f.seen() {
@@ -147,7 +147,7 @@ func userDataOf(t *testing.T, f *front) []string {
 	return all
 }
 
-func TestNoValidHostIsNoCapacityInAListToo(t *testing.T) {
+func TestNoValidHostIsNoCapacity(t *testing.T) {
 	c := openstackdev.RequireForTest(t)
 	g := groupOf(newGroupName(t))
 	g.Flavors = []string{"giant"}
@@ -177,7 +177,7 @@ func TestNoValidHostIsNoCapacityInAListToo(t *testing.T) {
 	}
 }
 
-func TestQuotaThatEndsInTheMiddleOfAnOrderIsNoQuota(t *testing.T) {
+func TestQuotaExhaustedDuringLaunchIsNoQuota(t *testing.T) {
 	c := openstackdev.RequireForTest(t)
 	g := groupOf(newGroupName(t))
 	g.UserData = "{{.Join.Token}}"
@@ -202,10 +202,10 @@ func TestQuotaThatEndsInTheMiddleOfAnOrderIsNoQuota(t *testing.T) {
 		t.Errorf("%v, want %s", err, cloud.NoQuota)
 	}
 	if group, err := p.Group(t.Context(), g.Name); err != nil || group.Size != 1 {
-		t.Errorf("the group is %+v, %v; want the one server that was within the quota", group, err)
+		t.Errorf("the group is %+v, %v; want the one server within the quota", group, err)
 	}
 	if len(join.issued) != 2 || !slices.Equal(join.withdrawn, join.issued[1:]) {
-		t.Errorf("issued for %q, taken back from %q; want it from the one that was refused", join.issued, join.withdrawn)
+		t.Errorf("issued for %q, withdrawn from %q; want it withdrawn from the refused server", join.issued, join.withdrawn)
 	}
 }
 
@@ -226,7 +226,7 @@ func newImage(t *testing.T, c *openstackdev.Cloud, name string, tags ...string) 
 	return image.ID
 }
 
-func TestAnImageThatIsGoneIsInvalid(t *testing.T) {
+func TestDeletedImageIsInvalid(t *testing.T) {
 	c := openstackdev.RequireForTest(t)
 	g := groupOf(newGroupName(t))
 	g.Image = openstack.Image{ID: newImage(t, c, "passing")}
@@ -247,7 +247,7 @@ func TestAnImageThatIsGoneIsInvalid(t *testing.T) {
 	}
 }
 
-func TestI10NamesThatSeveralThingsHaveAreErrorsThatListThem(t *testing.T) {
+func TestI10AmbiguousNamesAreRefusedWithCandidates(t *testing.T) {
 	c := openstackdev.RequireForTest(t)
 	name := newGroupName(t)
 	twins := []string{newImage(t, c, name, "rolling"), newImage(t, c, name, "rolling")}
@@ -270,7 +270,7 @@ func TestI10NamesThatSeveralThingsHaveAreErrorsThatListThem(t *testing.T) {
 	g.Image, g.Networks, g.SecurityGroups = openstack.Image{Name: name}, []string{name}, []string{name}
 	err := providerOf(t, configOf(c, g), openstack.Options{}).CheckConfiguredNames(t.Context())
 	if err == nil {
-		t.Fatal("names that are there twice pass")
+		t.Fatal("ambiguous names are accepted")
 	}
 	for _, id := range twins {
 		if !strings.Contains(err.Error(), id) {
@@ -292,11 +292,11 @@ func TestI10NamesThatSeveralThingsHaveAreErrorsThatListThem(t *testing.T) {
 	g = groupOf(name)
 	g.Image, g.Networks, g.SecurityGroups = openstack.Image{Tag: "rolling"}, []string{c.IDs.Network}, []string{c.IDs.SecurityGroup}
 	if err := providerOf(t, configOf(c, g), openstack.Options{}).CheckConfiguredNames(t.Context()); err != nil {
-		t.Errorf("a tag that two images have: %v, want the newest to be taken", err)
+		t.Errorf("a tag of two images: %v, want the newest image", err)
 	}
 }
 
-func TestTemplatesAreTheFlavorsOfNova(t *testing.T) {
+func TestTemplatesMatchFlavorsOfNova(t *testing.T) {
 	c := openstackdev.RequireForTest(t)
 	g := groupOf(newGroupName(t))
 	g.Flavors, g.FlavorSelection = nil, &openstack.FlavorSelection{MaxVCPUs: 4}
@@ -310,7 +310,7 @@ func TestTemplatesAreTheFlavorsOfNova(t *testing.T) {
 	}
 }
 
-func TestAServerThatIsNotOursOrIsLockedStays(t *testing.T) {
+func TestForeignAndLockedServersAreNotDeleted(t *testing.T) {
 	c := openstackdev.RequireForTest(t)
 	client := nova(t, c, openstackdev.DemoCloud)
 	g := groupOf(newGroupName(t))
@@ -324,7 +324,7 @@ func TestAServerThatIsNotOursOrIsLockedStays(t *testing.T) {
 	refused := func(who *openstack.Provider, why string) {
 		t.Helper()
 		if i, err := who.Instance(t.Context(), idOf(s.ID)); err != nil || !i.DeletionProtected || !strings.Contains(i.DeletionProtectionReason, why) {
-			t.Errorf("Instance: %+v, %v, want it kept with %q", i, err, why)
+			t.Errorf("Instance: %+v, %v, want it protected with %q", i, err, why)
 		}
 		if _, err := who.Delete(t.Context(), idOf(s.ID)); cloud.RefusalOf(err) != cloud.Protected || !strings.Contains(err.Error(), why) {
 			t.Errorf("Delete: %v, want the refusal %s with %q", err, cloud.Protected, why)
@@ -362,44 +362,44 @@ func TestAServerThatIsNotOursOrIsLockedStays(t *testing.T) {
 	}
 }
 
-func TestACreateWhoseAnswerIsLostIsFoundInTheGroup(t *testing.T) {
+func TestLostLaunchResponseLaunchesOneServer(t *testing.T) {
 	c := openstackdev.RequireForTest(t)
-	front := newFront(t, c.IDs.Endpoints["compute"])
+	proxy := newNovaProxy(t, c.IDs.Endpoints["compute"])
 	g := groupOf(newGroupName(t))
 	g.UserData = "{{.Join.Token}}"
 	config := configOf(c, g)
-	config.Endpoints = map[string]string{"compute": front.Compute()}
+	config.Endpoints = map[string]string{"compute": proxy.Compute()}
 	join := &issuer{}
 	p := providerOf(t, config, openstack.Options{Joiner: join})
 	t.Cleanup(func() { removeGroup(t, c, g.Name) })
-	front.behave(func(_ http.ResponseWriter, r *http.Request) bool {
+	proxy.setFaults(func(_ http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodPost {
 			return false
 		}
-		front.forward.ServeHTTP(httptest.NewRecorder(), r)
+		proxy.forward.ServeHTTP(httptest.NewRecorder(), r)
 		panic(http.ErrAbortHandler)
 	}, nil, false)
 	if _, err := p.Grow(t.Context(), g.Name, cloud.LaunchRequest{Count: 1}); err == nil || cloud.RefusalOf(err) != "" {
-		t.Errorf("Grow: %v, want an error that says nothing of the server", err)
+		t.Errorf("Grow: %v, want an error that leaves the result open", err)
 	}
-	if n := front.count(http.MethodPost, "/servers$"); n != 1 {
-		t.Errorf("asked for %d times", n)
+	if n := proxy.count(http.MethodPost, "/servers$"); n != 1 {
+		t.Errorf("%d requests", n)
 	}
 	if group, err := p.Group(t.Context(), g.Name); err != nil || group.Size != 1 {
-		t.Errorf("%+v, %v; want the server that was made", group, err)
+		t.Errorf("%+v, %v; want the created server", group, err)
 	}
 	if len(join.withdrawn) != 0 {
-		t.Errorf("what a server may join with was taken back from %q", join.withdrawn)
+		t.Errorf("join credentials were withdrawn from %q", join.withdrawn)
 	}
 }
 
-func TestAVolumeToBootFromGoesWithItsServer(t *testing.T) {
+func TestBootVolumeIsDeletedWithItsServer(t *testing.T) {
 	c := openstackdev.RequireForTest(t)
-	front := newFront(t, c.IDs.Endpoints["compute"])
+	proxy := newNovaProxy(t, c.IDs.Endpoints["compute"])
 	g := groupOf(newGroupName(t))
 	g.BootVolume = &openstack.BootVolume{SizeGiB: 7}
 	config := configOf(c, g)
-	config.Endpoints = map[string]string{"compute": front.Compute()}
+	config.Endpoints = map[string]string{"compute": proxy.Compute()}
 	p := providerOf(t, config, openstack.Options{})
 	t.Cleanup(func() { removeGroup(t, c, g.Name) })
 	// This OpenStack has no Cinder, and the server therefore ends in ERROR. Only the request to Nova matters.
@@ -412,7 +412,7 @@ func TestAVolumeToBootFromGoesWithItsServer(t *testing.T) {
 			Devices  []map[string]any `json:"block_device_mapping_v2"`
 		} `json:"server"`
 	}
-	for _, r := range front.seen() {
+	for _, r := range proxy.seen() {
 		if r.method == http.MethodPost {
 			if err := json.Unmarshal(r.body, &body); err != nil {
 				t.Fatal(err)
@@ -422,21 +422,21 @@ func TestAVolumeToBootFromGoesWithItsServer(t *testing.T) {
 	if body.Server.ImageRef != "" || len(body.Server.Devices) != 1 || body.Server.Devices[0]["delete_on_termination"] != true ||
 		body.Server.Devices[0]["uuid"] != c.IDs.Image || body.Server.Devices[0]["volume_size"] != 7.0 ||
 		body.Server.Devices[0]["destination_type"] != "volume" {
-		t.Errorf("Nova was asked for %+v", body.Server)
+		t.Errorf("Nova received %+v", body.Server)
 	}
 }
 
-func TestI7AListOfACloudWithACellThatIsDownIsAnError(t *testing.T) {
+func TestI7ListWithoutUnavailableCellIsAnError(t *testing.T) {
 	c := openstackdev.RequireForTest(t)
-	front := newFront(t, c.IDs.Endpoints["compute"])
+	proxy := newNovaProxy(t, c.IDs.Endpoints["compute"])
 	g := groupOf(newGroupName(t))
 	launch(t, c, g.Name, 1)
 	t.Cleanup(func() { removeGroup(t, c, g.Name) })
 	config := configOf(c, g)
-	config.Endpoints = map[string]string{"compute": front.Compute()}
+	config.Endpoints = map[string]string{"compute": proxy.Compute()}
 	p := providerOf(t, config, openstack.Options{})
 	// Nova answers in this way from microversion 2.69, see its guide "Handling Down Cells".
-	front.behave(nil, func(server map[string]any) {
+	proxy.setFaults(nil, func(server map[string]any) {
 		for key := range server {
 			if key != "id" && key != "tenant_id" && key != "created" && key != "links" {
 				delete(server, key)
@@ -456,7 +456,7 @@ func TestI7AListOfACloudWithACellThatIsDownIsAnError(t *testing.T) {
 	}
 }
 
-func TestAnOrphanIsFoundByItsProofsAndCollectedAfterTheGrace(t *testing.T) {
+func TestOrphanedInstanceIsDeletedAfterGracePeriod(t *testing.T) {
 	c := openstackdev.RequireForTest(t)
 	g := groupOf(newGroupName(t))
 	launch(t, c, g.Name, 2)
@@ -484,13 +484,13 @@ func TestAnOrphanIsFoundByItsProofsAndCollectedAfterTheGrace(t *testing.T) {
 		t.Fatalf("found %+v", found)
 	}
 	hosts := func(context.Context) ([]cloud.NodeIdentity, error) { return nil, errors.New("unreachable") }
-	if begun, err := orphans.DeleteDueOrphanedInstances(t.Context(), p, hosts, found, silent()); err == nil || len(begun) != 0 {
+	if begun, err := orphans.DeleteDueOrphanedInstances(t.Context(), p, hosts, found, discardLog()); err == nil || len(begun) != 0 {
 		t.Errorf("I7: without the Nodes %v are deleted, %v", begun, err)
 	}
 	hosts = func(context.Context) ([]cloud.NodeIdentity, error) {
 		return []cloud.NodeIdentity{{Name: nodes[0].Name, SystemUUID: nodes[0].SystemUUID}, {Name: nodes[1].Name, ProviderID: nodes[1].ProviderID}}, nil
 	}
-	begun, err := orphans.DeleteDueOrphanedInstances(t.Context(), p, hosts, found, silent())
+	begun, err := orphans.DeleteDueOrphanedInstances(t.Context(), p, hosts, found, discardLog())
 	if err != nil || len(begun) != 1 || begun[0].ProviderID != idOf(both[1].ID) {
 		t.Errorf("deleted %v, %v", begun, err)
 	}
@@ -498,6 +498,6 @@ func TestAnOrphanIsFoundByItsProofsAndCollectedAfterTheGrace(t *testing.T) {
 		look(t)
 	}
 	if left := serversOf(t, c, g.Name); left[0].ID != both[0].ID {
-		t.Errorf("left is %s", left[0].ID)
+		t.Errorf("remaining: %s", left[0].ID)
 	}
 }

@@ -146,7 +146,7 @@ func makePlan(ctx context.Context, t *testing.T, bed *testbed.Testbed) *planner.
 	}
 	if len(p.Remove.Victims) != victims || moves == 0 || p.Launch != nil {
 		t.Fatalf("%d victims with %d moves, want %d with some; kept %+v; to launch %+v", len(p.Remove.Victims), moves, victims,
-			p.Remove.Rejected, p.Launch)
+			p.Remove.Skipped, p.Launch)
 	}
 	return p.Remove
 }
@@ -174,7 +174,7 @@ func planAsViewer(ctx context.Context, t *testing.T, bed *testbed.Testbed) []pla
 		t.Fatal(err)
 	}
 	if out, err := slipway(ctx, t, bed, stranger, "plan"); err == nil ||
-		!strings.Contains(err.Error(), "list nodes: nodes is forbidden") || !strings.Contains(err.Error(), "ClusterRole slipway-viewer") {
+		!strings.Contains(err.Error(), "Error from server (Forbidden): nodes is forbidden") || !strings.Contains(err.Error(), "ClusterRole slipway-viewer") {
 		t.Errorf("without rights: printed %q, error %v", out, err)
 	}
 	out, err := slipway(ctx, t, bed, viewer, "plan", "--max", fmt.Sprint(victims), "-o", "json")

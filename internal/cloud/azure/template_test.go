@@ -48,7 +48,8 @@ func TestTemplateHasPoolLabelsTaintsAndMaxPods(t *testing.T) {
 		ScaleSetPriority: to.Ptr(armcontainerservice.ScaleSetPrioritySpot),
 		NodeLabels:       map[string]*string{"disk": to.Ptr("fast"), "tier": to.Ptr("pool")}, NodeTaints: []*string{to.Ptr("gpu=yes:NoExecute")},
 	}}
-	shape := cloud.NodeShape{Labels: map[string]string{"tier": "declared"}}
+	declared := corev1.Taint{Key: "gpu", Value: "declared", Effect: corev1.TaintEffectNoExecute}
+	shape := cloud.NodeShape{Labels: map[string]string{"tier": "declared"}, Taints: []corev1.Taint{declared}}
 	must.NoError(t, addPoolShape(&shape, group{pool: "ci"}, pool))
 	want := map[string]string{
 		"agentpool": "ci", "kubernetes.azure.com/agentpool": "ci", "kubernetes.azure.com/mode": "user", "kubernetes.io/os": "windows",
@@ -57,8 +58,8 @@ func TestTemplateHasPoolLabelsTaintsAndMaxPods(t *testing.T) {
 	if !maps.Equal(shape.Labels, want) {
 		t.Errorf("labels %v, want %v", shape.Labels, want)
 	}
-	if len(shape.Taints) != 2 || shape.Taints[0].Key != priorityLabel || shape.Taints[1].Key != "gpu" || shape.Capacity.Pods().Value() != 30 {
-		t.Errorf("taints %v and %s pods, want those of the pool", shape.Taints, shape.Capacity.Pods())
+	if len(shape.Taints) != 2 || shape.Taints[0] != declared || shape.Taints[1].Key != priorityLabel || shape.Capacity.Pods().Value() != 30 {
+		t.Errorf("taints %v and %s pods, want the declared taint, and the others of the pool", shape.Taints, shape.Capacity.Pods())
 	}
 }
 

@@ -19,7 +19,7 @@
 // # Confirmation of a Node
 //
 // The name of a machine is the last part of its ID. The computer name comes from the cloud's metadata, see
-// [PoolConfig].ComputerNamePath.
+// [PoolConfig].ComputerName.
 package cloudpool
 
 import (
@@ -195,7 +195,7 @@ func (p *Provider) URL(ctx context.Context, group string) (*url.URL, error) {
 	return found.url, nil
 }
 
-// ComputerNamePath returns [PoolConfig].ComputerNamePath of a pool, or a [*cloud.NotFoundError].
+// ComputerNamePath returns [PoolConfig].ComputerName of a pool, or a [*cloud.NotFoundError].
 func (p *Provider) ComputerNamePath(ctx context.Context, group string) (path string, err error) {
 	found, err := p.findPool(ctx, group)
 	if err != nil {

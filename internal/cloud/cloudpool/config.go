@@ -52,7 +52,7 @@ type PoolConfig struct {
 	// Scope is the account of the machines: the region of EC2 or OpenStack, the project of GCE, or the subscription of
 	// Azure. A machine of another scope is refused. Empty accepts every scope.
 	Scope string `json:"scope,omitempty"`
-	// ComputerNamePath is the path of the host name in a machine's metadata, as keys separated by dots. The default depends
+	// ComputerName is the path of the host name in a machine's metadata, as keys separated by dots. The default depends
 	// on the cloud.
 	ComputerName string `json:"computerName,omitempty"`
 	// MachineSize is the size that the pool launches. It defaults to the size of the existing machines.

@@ -106,8 +106,17 @@ type Fault struct {
 	RetryAfter time.Duration
 }
 
-// Run runs all tests. newCloud returns the cloud of one test.
+// Run runs all tests one after another. newCloud returns the cloud of one test.
 func Run(t *testing.T, newCloud func(*testing.T) Cloud) {
+	run(t, newCloud, func(*testing.T) {})
+}
+
+// RunParallel runs all tests in parallel. The clouds must share nothing.
+func RunParallel(t *testing.T, newCloud func(*testing.T) Cloud) {
+	run(t, newCloud, (*testing.T).Parallel)
+}
+
+func run(t *testing.T, newCloud func(*testing.T) Cloud, prepare func(*testing.T)) {
 	for _, test := range []struct {
 		name  string
 		check func(*testing.T, Cloud)
@@ -142,6 +151,7 @@ func Run(t *testing.T, newCloud func(*testing.T) Cloud) {
 		{"a missing group is not found", testMissingGroup, true, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			prepare(t)
 			c := newCloud(t)
 			if test.group && c.Group() == "" {
 				t.Skip("the instances have no group")

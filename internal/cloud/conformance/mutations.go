@@ -212,7 +212,7 @@ func testOneOfSeveralFails(t *testing.T, c Cloud) {
 	errs := make([]error, len(victims))
 	var all sync.WaitGroup
 	for i, v := range victims {
-		all.Go(func() { ops[i], errs[i] = p.Delete(t.Context(), v) })
+		all.Go(func() { ops[i], errs[i] = deleteWithRetry(t, p, v) })
 	}
 	all.Wait()
 	if err := errors.Join(errs...); err != nil {

@@ -35,7 +35,7 @@ func TestLeavingNodeOfOtherPoolIsNoWorker(t *testing.T) {
 		s.createPendingRetirement("other")
 		s.advance(time.Second)
 		d, err = a.PlanShrinkTo(t.Context(), 0)
-		if err != nil || len(d.Victims) != 0 || len(d.Passed) != 1 || d.Passed[0].Rule != matching.RuleLastWorker {
+		if err != nil || len(d.Victims) != 0 || len(d.Skipped) != 1 || d.Skipped[0].Rule != matching.RuleLastWorker {
 			t.Errorf("size 0: %+v, %v; want the last worker to stay", d, err)
 		}
 		if _, err := a.SubmitOrFindEqual(t.Context(), Update{Kind: Terminate, MachineID: newUUID(1)}, a.CheckCanRemoveMachine); err == nil {

@@ -133,9 +133,9 @@ func (u *Updater) CheckCanRemoveMachine(ctx context.Context, want *Update) error
 }
 
 // findRemovalRefusal returns why a machine cannot be removed, or nil if it can.
-func (u *Updater) findRemovalRefusal(w *observation, m *matching.Member, makesEvictable bool) (*matching.PassedMachine, error) {
+func (u *Updater) findRemovalRefusal(w *observation, m *matching.Member, makesEvictable bool) (*matching.SkippedMachine, error) {
 	rule, text := matching.FindProtectingRule(m, &matching.DecisionInput{NodeRegistrationTimeout: u.opts.Timeouts.NodeRegistration, Now: time.Now(), MakesEvictable: makesEvictable})
-	p := &matching.PassedMachine{Machine: m.Machine.ID, Rule: rule, Text: text}
+	p := &matching.SkippedMachine{Machine: m.Machine.ID, Rule: rule, Message: text}
 	if m.Node != nil {
 		p.Node = m.Node.Name
 	}
@@ -143,7 +143,7 @@ func (u *Updater) findRemovalRefusal(w *observation, m *matching.Member, makesEv
 	case rule != "":
 		return p, nil
 	case m.Node == nil && m.Machine.State != api.Rejected: // a machine that the cloud failed to create registers no node
-		p.Rule, p.Text = matching.RuleRegistering, "machine "+m.Machine.ID+" has no node: no Kubernetes node belongs to it, and it may be about to "+
+		p.Rule, p.Message = matching.RuleRegistering, "machine "+m.Machine.ID+" has no node: no Kubernetes node belongs to it, and it may be about to "+
 			"register: want a smaller desired size, which removes machines without a node first"
 		return p, nil
 	case m.Node == nil:
@@ -152,7 +152,7 @@ func (u *Updater) findRemovalRefusal(w *observation, m *matching.Member, makesEv
 	leaving := maps.Clone(w.leavingNodes)
 	leaving[p.Node] = true
 	if !u.opts.RemoveLastWorker && matching.WouldRemoveLastWorker(w.nodes, leaving) {
-		p.Rule, p.Text = matching.RuleLastWorker, matching.LastWorkerText
+		p.Rule, p.Message = matching.RuleLastWorker, matching.LastWorkerText
 		return p, nil
 	}
 	rules := w.rules
@@ -163,10 +163,10 @@ func (u *Updater) findRemovalRefusal(w *observation, m *matching.Member, makesEv
 	if err != nil || answer.IsFeasible() {
 		return nil, err
 	}
-	all := matching.ToPassedMachine(answer.Refusals[0])
+	all := matching.ToSkippedMachine(answer.Refusals[0])
 	all.Machine, all.Node = p.Machine, p.Node
 	for _, more := range answer.Refusals[1:] {
-		all.Text += "; " + more.String()
+		all.Message += "; " + more.String()
 	}
 	return &all, nil
 }

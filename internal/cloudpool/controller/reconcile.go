@@ -175,9 +175,9 @@ func (s *updateScope) planRemovals(ctx context.Context) error {
 		for _, v := range d.Victims[:min(len(d.Victims), v1alpha1.MaxPoolMachines)] {
 			s.update.SetMachine(v1alpha1.PoolMachine{ID: v.Machine, Node: v.Node, State: v1alpha1.MachinePlanned})
 		}
-		for _, p := range d.Passed[:min(len(d.Passed), v1alpha1.MaxSkippedMachines)] {
+		for _, p := range d.Skipped[:min(len(d.Skipped), v1alpha1.MaxSkippedMachines)] {
 			st.Skipped = append(st.Skipped, v1alpha1.SkippedMachine{
-				Machine: p.Machine, Node: p.Node, Rule: p.Rule, Pod: p.Pod, Message: observe.ClipBytes(p.Text, maxReasonBytes), Remedy: observe.ClipBytes(p.Remedy, maxReasonBytes),
+				Machine: p.Machine, Node: p.Node, Rule: p.Rule, Pod: p.Pod, Message: observe.ClipBytes(p.Message, maxReasonBytes), Remedy: observe.ClipBytes(p.Remedy, maxReasonBytes),
 			})
 		}
 	}

@@ -45,14 +45,14 @@ type Update struct {
 	Decrement   bool                      `json:"decrementDesiredSize,omitempty"`
 	Membership  *v1alpha1.PoolMembership  `json:"membershipStatus,omitempty"`
 	RequestedBy string                    `json:"requestedBy,omitempty"`
-	StartedAt   time.Time                 `json:"began"`
+	StartedAt   time.Time                 `json:"startedAt"`
 	SizeBefore  int                       `json:"sizeBefore"`
 	Machines    []v1alpha1.PoolMachine    `json:"machines,omitempty"`
-	Passed      []v1alpha1.SkippedMachine `json:"passed,omitempty"`
+	Skipped     []v1alpha1.SkippedMachine `json:"skipped,omitempty"`
 	// Message describes the current step or the reason for waiting.
 	Message string `json:"message,omitempty"`
 	// ReportedOutcome is the outcome that clients got if the update continued after their request ended.
-	ReportedOutcome *Outcome `json:"told,omitempty"`
+	ReportedOutcome *Outcome `json:"reportedOutcome,omitempty"`
 	// Outcome is the result; nil until the update has finished.
 	Outcome *Outcome `json:"outcome,omitempty"`
 
@@ -96,7 +96,7 @@ func (u *Updater) toUpdate(up *v1alpha1.PoolUpdate) *Update {
 	v := &Update{
 		ID: up.Name, Kind: Dispose, Pool: up.Spec.Pool, DesiredSize: int(*cmp.Or(up.Spec.DesiredSize, new(int32))), MachineID: up.Spec.MachineID,
 		Decrement: up.Spec.Decrement, Membership: up.Spec.Membership, RequestedBy: up.Spec.RequestedBy, StartedAt: up.CreationTimestamp.Time,
-		SizeBefore: int(st.SizeBefore), Machines: st.Machines, Passed: st.Skipped, Message: st.Message, ServerAnswer: st.Answer, object: up, updater: u,
+		SizeBefore: int(st.SizeBefore), Machines: st.Machines, Skipped: st.Skipped, Message: st.Message, ServerAnswer: st.Answer, object: up, updater: u,
 	}
 	for kind, is := range updateTypeByKind {
 		if is == up.Spec.Type && kind != Dispose && !up.IsDisposal() {

@@ -23,8 +23,8 @@ type Decision struct {
 	Active  int `json:"active"`
 	// Victims are the machines to remove, in this order.
 	Victims []Victim `json:"victims,omitempty"`
-	// Passed are the machines that cannot be removed, each with the decisive reason.
-	Passed []PassedMachine `json:"passed,omitempty"`
+	// Skipped are the machines that cannot be removed, each with the decisive reason.
+	Skipped []SkippedMachine `json:"skipped,omitempty"`
 	// Unclear are contradictions between machines and nodes. If it is not empty, Victims is empty.
 	Unclear []string `json:"unclear,omitempty"`
 }
@@ -42,24 +42,24 @@ type Victim struct {
 	Cost float64 `json:"cost,omitempty"`
 }
 
-// PassedMachine is a machine that cannot be removed.
-type PassedMachine struct {
+// SkippedMachine is a machine that cannot be removed.
+type SkippedMachine struct {
 	Machine string `json:"machine"`
 	Node    string `json:"node,omitempty"`
 	// Rule is the name of the rule, for example "disruption-budget". Pod is the pod that it concerns, as namespace/name.
-	Rule   string `json:"rule"`
-	Pod    string `json:"pod,omitempty"`
-	Text   string `json:"text"`
-	Remedy string `json:"remedy,omitempty"`
+	Rule    string `json:"rule"`
+	Pod     string `json:"pod,omitempty"`
+	Message string `json:"message"`
+	Remedy  string `json:"remedy,omitempty"`
 }
 
 // String returns why the machine cannot be removed, on one line.
-func (p PassedMachine) String() string {
+func (p SkippedMachine) String() string {
 	name := p.Node
 	if name == "" {
 		name = p.Machine
 	}
-	text := p.Text
+	text := p.Message
 	if p.Pod != "" {
 		text = "pod " + p.Pod + " " + text
 	}
@@ -123,7 +123,7 @@ func ChooseMachinesToRemove(q DecisionInput) (*Decision, error) {
 	return d, d.chooseMachinesWithNode(&q, candidates)
 }
 
-// findRemovableMembers returns the active members that no rule of this package protects. It records the others in Passed.
+// findRemovableMembers returns the active members that no rule of this package protects. It records the others in Skipped.
 func (d *Decision) findRemovableMembers(q *DecisionInput) []*Member {
 	var list []*Member
 	for i := range q.Pairing.Members {
@@ -132,7 +132,7 @@ func (d *Decision) findRemovableMembers(q *DecisionInput) []*Member {
 			continue
 		}
 		if rule, text := FindProtectingRule(m, q); rule != "" {
-			d.addPassed(m, PassedMachine{Rule: rule, Text: text})
+			d.addSkipped(m, SkippedMachine{Rule: rule, Message: text})
 			continue
 		}
 		list = append(list, m)
@@ -164,12 +164,12 @@ func FindProtectingRule(m *Member, q *DecisionInput) (rule, text string) {
 	return "", ""
 }
 
-func (d *Decision) addPassed(m *Member, p PassedMachine) {
+func (d *Decision) addSkipped(m *Member, p SkippedMachine) {
 	p.Machine = m.Machine.ID
 	if m.Node != nil {
 		p.Node = m.Node.Name
 	}
-	d.Passed = append(d.Passed, p)
+	d.Skipped = append(d.Skipped, p)
 }
 
 // startupOrder returns the removal order of machines without a node: the earlier in its startup, the lower.
@@ -190,7 +190,7 @@ func (d *Decision) chooseMachinesWithoutNode(candidates []*Member, groups []plan
 	})
 	for _, m := range list[:min(len(list), d.Excess())] {
 		if reason, tooFew := checkGroupMinimums(groups, d.Active-len(d.Victims)-1); tooFew {
-			d.addPassed(m, PassedMachine{Rule: ruleMinimum, Text: reason})
+			d.addSkipped(m, SkippedMachine{Rule: ruleMinimum, Message: reason})
 			continue
 		}
 		d.Victims = append(d.Victims, Victim{Machine: m.Machine.ID})
@@ -229,14 +229,14 @@ func (d *Decision) chooseMachinesWithNode(q *DecisionInput, candidates []*Member
 	for _, v := range selection.Victims {
 		m := byNode[v.Node]
 		if q.KeepLastWorker && WouldRemoveLastWorker(q.Nodes, d.leavingNodes(q, v.Node)) {
-			d.addPassed(m, PassedMachine{Rule: RuleLastWorker, Text: LastWorkerText})
+			d.addSkipped(m, SkippedMachine{Rule: RuleLastWorker, Message: LastWorkerText})
 			continue
 		}
 		d.Victims = append(d.Victims, Victim{Machine: m.Machine.ID, Node: v.Node, Pods: len(v.Moves), Cost: v.Cost})
 	}
-	for _, p := range selection.Rejected {
+	for _, p := range selection.Skipped {
 		if m := byNode[p.Node]; m != nil && len(p.Refusals) > 0 {
-			d.addPassed(m, ToPassedMachine(p.Refusals[0]))
+			d.addSkipped(m, ToSkippedMachine(p.Refusals[0]))
 		}
 	}
 	return nil
@@ -295,11 +295,11 @@ func WouldRemoveLastWorker(nodes []*corev1.Node, leaving map[string]bool) bool {
 	})
 }
 
-// ToPassedMachine converts a refusal of package placement.
-func ToPassedMachine(r planner.Refusal) PassedMachine {
+// ToSkippedMachine converts a refusal of package placement.
+func ToSkippedMachine(r planner.Refusal) SkippedMachine {
 	text := r
 	text.Pod = ""
-	return PassedMachine{Rule: r.Rule, Pod: r.Pod, Text: text.String(), Remedy: r.Remedy}
+	return SkippedMachine{Rule: r.Rule, Pod: r.Pod, Message: text.String(), Remedy: r.Remedy}
 }
 
 // ExplainShortfall returns why no machine, or not enough machines, can be removed.
@@ -307,8 +307,8 @@ func (d *Decision) ExplainShortfall() string {
 	if len(d.Unclear) > 0 {
 		return "it is not clear which machine is which node, so nothing is removed: " + strings.Join(d.Unclear, "; ")
 	}
-	all := make([]string, 0, len(d.Passed))
-	for _, p := range d.Passed {
+	all := make([]string, 0, len(d.Skipped))
+	for _, p := range d.Skipped {
 		all = append(all, p.String())
 	}
 	if len(all) == 0 {

@@ -247,8 +247,8 @@ func TestI7UnidentifiedNodesProtectMachinesWithoutNode(t *testing.T) {
 				nodes = append(nodes, newNode(fmt.Sprint("worker-", i), number(tt.providerID, i), number(tt.nodeIP, i)))
 			}
 			d, err := ChooseMachinesToRemove(newQuestion(1, machines, nodes))
-			if err != nil || len(d.Victims) > 0 || len(d.Passed) != 3 || d.Passed[0].Rule != ruleMayBeNode {
-				t.Errorf("victims %q, passed %+v, %v; want no victims", victimNumbers(d), d.Passed, err)
+			if err != nil || len(d.Victims) > 0 || len(d.Skipped) != 3 || d.Skipped[0].Rule != ruleMayBeNode {
+				t.Errorf("victims %q, skipped %+v, %v; want no victims", victimNumbers(d), d.Skipped, err)
 			}
 		})
 	}

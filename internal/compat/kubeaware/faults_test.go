@@ -18,7 +18,7 @@ import (
 //	PDBs are read in policy/v1beta1                    internal/cloudpool   TestFaultPDBsAreReadInRemovedVersion
 //	a trailing slash bypasses the checks               internal/cloudpool   TestAmbiguousPathsMapToActions
 //	                                                   internal/cloudpool   TestEvasivePathIsChecked
-//	                                                   e2e                  TestEveryEndpointAnswersAlikeInFrontOfAServerAndOverANodeGroup
+//	                                                   internal/cloudpool   TestRandomPathIsChecked
 //	the query is dropped                               internal/cloudpool   TestForwardedRequestArrivesUnchanged
 //	an encoded path is decoded                         internal/cloudpool   TestForwardedRequestArrivesUnchanged
 //	hop-by-hop headers are forwarded                   internal/cloudpool   TestForwardedRequestArrivesUnchanged
@@ -28,11 +28,11 @@ import (
 //	                                                                        TestI7MalformedResponseIsNotAnEmptyPool
 //	the reason for "not evictable" is inverted         internal/cloudpool   TestProtectedMachinesStayAndCount
 //	a failed termination is blamed on Kubernetes       internal/cloudpool   TestFailedTerminationIsReported
-//	                                                   e2e                  TestAServerThatFailsAfterTheDrainIsAskedUntilTheMachineIsGone
+//	                                                   e2e                  TestI7InvalidResponseToChangeIsRetried
 //	errors of the backend say "backend: backend:"      here                 TestFaultBackendErrorIsReportedTwice
 //	a numeric timeout causes a panic                   here                 TestFaultNumericTimeoutPanics
 //	a % in the backend's message is mangled            internal/cloudpool   TestFailuresHaveDistinctCodesUnlessStrict
-//	                                                   e2e                  TestWhatCannotBeDoneIsAnsweredWithItsReasonAndDoesNothing
+//	                                                   e2e                  TestRefusedRequestsReportReasonAndChangeNothing
 //	a PDB counts in every namespace                    internal/placement   TestPDBsAreAppliedLikeEvictionAPI
 //	all terms of a node affinity have to match         internal/placement   TestFaultAllNodeAffinityTermsMustMatch
 //	matchFields are unknown                            internal/placement   TestFaultMatchFieldsOfNodeAffinityAreUnknown
@@ -44,8 +44,8 @@ import (
 //	X-Forwarded-For is wrong for IPv6                  internal/cloudpool   TestIPv6ClientIsForwarded
 //	X-Forwarded-For is empty on its own requests       internal/cloud/cloudpool/wire
 //	                                                                        TestFaultOwnRequestsAreForwardedForNobody
-//	one check for all victims of an update             e2e                  TestI9TwoWorkersDoNotJustifyEachOthersRemoval
-//	                                                   e2e                  TestI2ASharedBudgetWithOneAllowedIsNotSpentTwice
+//	one check for all victims of an update             e2e                  TestI9LastTwoWorkersAreNotBothRemoved
+//	                                                   e2e                  TestI2SharedPDBIsNotExceeded
 
 const kube = `"apiServer": {"url": "https://k", "auth": {"kubeConfigPath": "/k"}}`
 

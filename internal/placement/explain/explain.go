@@ -20,7 +20,7 @@ func PrintVictimSelection(w io.Writer, s *planner.VictimSelection, showPodTarget
 	p.printLine("REMOVE\tCOST\tPODS TO MOVE\tPODS DELETED WITH IT")
 	for i := range s.Victims {
 		v := &s.Victims[i]
-		p.printLine("%s\t%s\t%d\t%d", v.Node, formatCost(v.Cost), len(v.Moves), len(v.Stays))
+		p.printLine("%s\t%s\t%d\t%d", v.Node, formatCost(v.Cost), len(v.Moves), len(v.DeletedPods))
 		if showPodTargets {
 			for _, m := range v.Moves {
 				p.printLine("  %s -> %s", m.Pod, m.To)
@@ -30,12 +30,12 @@ func PrintVictimSelection(w io.Writer, s *planner.VictimSelection, showPodTarget
 	if len(s.Victims) == 0 {
 		p.printLine("(none)")
 	}
-	if len(s.Rejected) > 0 {
+	if len(s.Skipped) > 0 {
 		p.printLine("")
 		p.printLine("KEEP\tRULE\tREASON")
-		for _, passed := range s.Rejected {
-			for _, r := range passed.Refusals {
-				p.printLine("%s\t%s\t%s", passed.Node, r.Rule, r)
+		for _, node := range s.Skipped {
+			for _, r := range node.Refusals {
+				p.printLine("%s\t%s\t%s", node.Node, r.Rule, r)
 			}
 		}
 	}
@@ -58,8 +58,8 @@ func PrintEvacuation(w io.Writer, e *planner.Evacuation) error {
 	for _, m := range e.Moves {
 		p.printLine("%s\t%s", m.Pod, m.To)
 	}
-	p.startSectionUnlessEmpty("POD\tDELETED WITH THE NODE, BY RULE", len(e.Stays))
-	for _, s := range e.Stays {
+	p.startSectionUnlessEmpty("POD\tDELETED WITH THE NODE, BY RULE", len(e.DeletedPods))
+	for _, s := range e.DeletedPods {
 		p.printLine("%s\t%s", s.Pod, s.Rule)
 	}
 	return p.flush()
@@ -112,7 +112,7 @@ func PrintPacking(w io.Writer, s *planner.Packing) error {
 	launched := 0
 	p.printLine("LAUNCH\tZONE\tPODS")
 	for _, m := range s.Instances {
-		p.printLine("%s\t%s\t%d", m.Flavour, m.Zone, len(m.Pods))
+		p.printLine("%s\t%s\t%d", m.Template, m.Zone, len(m.Pods))
 		launched += len(m.Pods)
 	}
 	if len(s.Instances) == 0 {
@@ -121,7 +121,7 @@ func PrintPacking(w io.Writer, s *planner.Packing) error {
 	p.printLine("")
 	p.printLine("%s on existing nodes, %s on new instances, at a cost of %s.", formatPodCount(len(s.Moves)-launched), formatPodCount(launched),
 		formatCost(s.Cost))
-	p.startSectionUnlessEmpty("UNSCHEDULABLE POD\tFLAVOUR\tREASON", len(s.Unschedulable))
+	p.startSectionUnlessEmpty("UNSCHEDULABLE POD\tTEMPLATE\tREASON", len(s.Unschedulable))
 	for _, h := range s.Unschedulable {
 		for _, name := range sortedKeys(h.Reasons) {
 			p.printLine("%s\t%s\t%s", h.Pod, name, h.Reasons[name])

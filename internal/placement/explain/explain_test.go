@@ -68,13 +68,13 @@ func TestPrintedAnswersMatchGoldenFiles(t *testing.T) {
 		must.NoError(t, err)
 		checkGolden(t, "why-"+name, func(w io.Writer) error { return explain.PrintEvacuation(w, e) })
 	}
-	flavours := []planner.Flavour{placementtest.NewFlavour()}
+	templates := []planner.Template{placementtest.NewTemplate()}
 	for _, name := range []string{"batch-0", "monster-0"} {
-		p, err := planner.JudgePendingPod(s, placement.PodKey{Namespace: "default", Name: name}, flavours)
+		p, err := planner.JudgePendingPod(s, placement.PodKey{Namespace: "default", Name: name}, templates)
 		must.NoError(t, err)
 		checkGolden(t, "why-"+name, func(w io.Writer) error { return explain.PrintPendingPod(w, p) })
 	}
-	packing, err := planner.PackPods(s, nil, flavours, planner.LeastCost)
+	packing, err := planner.PackPods(s, nil, templates, planner.LeastCost)
 	must.NoError(t, err)
 	checkGolden(t, "pack", func(w io.Writer) error { return explain.PrintPacking(w, packing) })
 }

@@ -120,7 +120,7 @@ func (d *SchedulingNeeds) CompilePodClass(key string, in Interner) *PodClass {
 		Labels: in.InternLabels(pod.Namespace, pod.Labels), Filter: in.InternNodeFilter(d.nodeName, spec),
 	}
 	for _, text := range d.undecidable {
-		c.undecidable = append(c.undecidable, placement.Reason{Predicate: devicesPredicate, Text: text})
+		c.undecidable = append(c.undecidable, placement.Reason{Predicate: devicesPredicate, Message: text})
 	}
 	c.compileSchedulingGates(spec.SchedulingGates)
 	c.compileTopologySpread(pod, in)
@@ -131,7 +131,7 @@ func (d *SchedulingNeeds) CompilePodClass(key string, in Interner) *PodClass {
 // setRefusal records why every node is refused. The first call wins.
 func (c *PodClass) setRefusal(predicate, text, scheduler string) {
 	if c.preFilterRefusal == nil {
-		c.preFilterRefusal = &placement.Reason{Predicate: predicate, Text: text, Scheduler: scheduler}
+		c.preFilterRefusal = &placement.Reason{Predicate: predicate, Message: text, Scheduler: scheduler}
 	}
 }
 

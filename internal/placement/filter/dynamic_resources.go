@@ -42,7 +42,7 @@ func (h *Chain) listDeviceClassReasons(c *PodClass, n *Node) []placement.Reason 
 		if h.isOfferedOnlyByDeviceClass(n, r.Resource) {
 			name := string(h.Resources.names[r.Resource])
 			text := fmt.Sprintf("%s is offered by device class %s", name, h.Storage.findDeviceClass(name))
-			reasons = append(reasons, placement.Reason{Predicate: devicesPredicate, Text: text})
+			reasons = append(reasons, placement.Reason{Predicate: devicesPredicate, Message: text})
 		}
 	}
 	return reasons

@@ -14,15 +14,15 @@ const podAffinityPredicate = "InterPodAffinity"
 
 var (
 	reasonPodAffinity = placement.Reason{
-		Predicate: podAffinityPredicate, Text: "pod affinity does not match",
+		Predicate: podAffinityPredicate, Message: "pod affinity does not match",
 		Scheduler: "node(s) didn't match pod affinity rules",
 	}
 	reasonPodAntiAffinity = placement.Reason{
-		Predicate: podAffinityPredicate, Text: "pod anti-affinity does not match",
+		Predicate: podAffinityPredicate, Message: "pod anti-affinity does not match",
 		Scheduler: "node(s) didn't match pod anti-affinity rules",
 	}
 	reasonExistingAntiAffinity = placement.Reason{
-		Predicate: podAffinityPredicate, Text: "anti-affinity of an existing pod does not match",
+		Predicate: podAffinityPredicate, Message: "anti-affinity of an existing pod does not match",
 		Scheduler: "node(s) didn't satisfy existing pods anti-affinity rules",
 	}
 )

@@ -11,15 +11,15 @@ import (
 
 var (
 	reasonNodeAffinity = placement.Reason{
-		Predicate: "NodeAffinity", Text: "node affinity or selector does not match",
+		Predicate: "NodeAffinity", Message: "node affinity or selector does not match",
 		Scheduler: "node(s) didn't match Pod's node affinity/selector",
 	}
 	reasonNameConflict = placement.Reason{
-		Predicate: "NodeAffinity", Text: "node affinity requests nodes that exclude each other",
+		Predicate: "NodeAffinity", Message: "node affinity requests nodes that exclude each other",
 		Scheduler: "pod affinity terms conflict",
 	}
 	reasonNameExcluded = placement.Reason{
-		Predicate: "NodeAffinity", Text: "node affinity excludes the node that the pod requests",
+		Predicate: "NodeAffinity", Message: "node affinity excludes the node that the pod requests",
 		Scheduler: "node(s) didn't satisfy plugin(s) [NodeAffinity NodeName] simultaneously",
 	}
 )

@@ -12,7 +12,7 @@ import (
 var schedulerVersion = version.MustParse("1.37.0")
 
 var reasonFeatures = placement.Reason{
-	Predicate: "NodeDeclaredFeatures", Text: "node lacks a feature that the pod needs",
+	Predicate: "NodeDeclaredFeatures", Message: "node lacks a feature that the pod needs",
 	Scheduler: "node(s) didn't match Pod's required features",
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement"
 )
 
-var reasonPorts = placement.Reason{Predicate: "NodePorts", Text: "host port is in use", Scheduler: "node(s) didn't have free ports for the requested pod ports"}
+var reasonPorts = placement.Reason{Predicate: "NodePorts", Message: "host port is in use", Scheduler: "node(s) didn't have free ports for the requested pod ports"}
 
 type hostPort struct {
 	ip       string

@@ -4,7 +4,7 @@ import "github.com/slipway-dev/slipway/internal/placement"
 
 const fitPredicate = "NodeResourcesFit"
 
-var reasonTooManyPods = placement.Reason{Predicate: fitPredicate, Text: "too many pods", Scheduler: "Too many pods"}
+var reasonTooManyPods = placement.Reason{Predicate: fitPredicate, Message: "too many pods", Scheduler: "Too many pods"}
 
 // fitsResourcesAndPodLimit implements the plugin NodeResourcesFit: the node has room for one more pod and for each of its
 // requests.
@@ -29,7 +29,7 @@ func (h *Chain) listInsufficientResourceReasons(c *PodClass, n *Node) []placemen
 	for _, r := range c.Requests {
 		if r.Value > AmountAt(n.Allocatable, r.Resource)-AmountAt(n.Used, r.Resource) && !h.isOfferedOnlyByDeviceClass(n, r.Resource) {
 			name := string(h.Resources.names[r.Resource])
-			reasons = append(reasons, placement.Reason{Predicate: fitPredicate, Text: "insufficient " + name, Scheduler: "Insufficient " + name})
+			reasons = append(reasons, placement.Reason{Predicate: fitPredicate, Message: "insufficient " + name, Scheduler: "Insufficient " + name})
 		}
 	}
 	return reasons

@@ -9,7 +9,7 @@ import (
 
 const limitsPredicate = "NodeVolumeLimits"
 
-var reasonVolumeLimit = placement.Reason{Predicate: limitsPredicate, Text: "too many volumes attached", Scheduler: "node(s) exceed max volume count"}
+var reasonVolumeLimit = placement.Reason{Predicate: limitsPredicate, Message: "too many volumes attached", Scheduler: "node(s) exceed max volume count"}
 
 // checkVolumeLimits implements the plugin NodeVolumeLimits. The node must have the required drivers and must be able
 // to attach the pod's new volumes. The volumes of its other pods and its VolumeAttachments count too. Volumes of
@@ -69,7 +69,7 @@ func (h *Chain) checkVolumeLimits(c *PodClass, n *Node) (refused, undecided *pla
 // pickFirstByText returns the reason with the first text in alphabetical order. The result therefore does not depend
 // on the order of the node's pods. Nil means no reason.
 func pickFirstByText(a, b *placement.Reason) *placement.Reason {
-	if a == nil || b != nil && b.Text < a.Text {
+	if a == nil || b != nil && b.Message < a.Message {
 		return b
 	}
 	return a
@@ -81,7 +81,7 @@ func dropSchedulerTextIfUndecided(refused, undecided *placement.Reason) *placeme
 	if undecided == nil {
 		return refused
 	}
-	return &placement.Reason{Predicate: refused.Predicate, Text: refused.Text}
+	return &placement.Reason{Predicate: refused.Predicate, Message: refused.Message}
 }
 
 // addNodeAttachments adds the volumes that are attached to the node, whether or not a pod on it uses them.
@@ -113,10 +113,10 @@ func (h *Chain) findMigratedVolume(needs *volumeNeeds, n *Node) *placement.Reaso
 	if named == "" {
 		return nil
 	}
-	return &placement.Reason{Predicate: limitsPredicate, Text: fmt.Sprintf("volume of plugin %s counts for CSI driver %s", named, inTreeDrivers[named])}
+	return &placement.Reason{Predicate: limitsPredicate, Message: fmt.Sprintf("volume of plugin %s counts for CSI driver %s", named, inTreeDrivers[named])}
 }
 
 func newDriverMissingReason(driver string) *placement.Reason {
 	text := fmt.Sprintf("%s CSI driver is not installed on the node", driver)
-	return &placement.Reason{Predicate: limitsPredicate, Text: "CSI driver " + driver + " is not on the node", Scheduler: text}
+	return &placement.Reason{Predicate: limitsPredicate, Message: "CSI driver " + driver + " is not on the node", Scheduler: text}
 }

@@ -15,11 +15,11 @@ const spreadPredicate = "PodTopologySpread"
 
 var (
 	reasonSkew = placement.Reason{
-		Predicate: spreadPredicate, Text: "topology spread would exceed maxSkew",
+		Predicate: spreadPredicate, Message: "topology spread would exceed maxSkew",
 		Scheduler: "node(s) didn't match pod topology spread constraints",
 	}
 	reasonSpreadLabel = placement.Reason{
-		Predicate: spreadPredicate, Text: "node lacks the label of a topology spread constraint",
+		Predicate: spreadPredicate, Message: "node lacks the label of a topology spread constraint",
 		Scheduler: "node(s) didn't match pod topology spread constraints (missing required label)",
 	}
 )

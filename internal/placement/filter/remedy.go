@@ -9,22 +9,22 @@ import (
 
 // remedies maps the text of a reason, or else its predicate, to an action that lets the pod onto the refused nodes.
 var remedies = map[string]string{
-	"NodeUnschedulable":             "uncordon a node",
-	"TaintToleration":               "add a toleration of the taint to the pod",
-	"NodeAffinity":                  "add a node that the pod's selector matches, or relax the selector",
-	"NodePorts":                     "free the host port, or add a node",
-	fitPredicate:                    "add a node with room for the pod, or lower its requests",
-	restrictionsPredicate:           "delete the pod that uses the volume",
-	limitsPredicate:                 "add a node that can attach more volumes",
-	bindingPredicate:                "add a node that can reach the volume",
-	zonePredicate:                   "add a node in the volume's zone",
-	spreadPredicate:                 "add a node in the domain with the fewest pods, or raise maxSkew",
-	podAffinityPredicate:            "add a node that meets the pod's affinity, or relax the affinity",
-	"NodeDeclaredFeatures":          "add a node with the feature",
-	reasonTooManyPods.Text:          "add a node, or raise the pod limit of a node",
-	reasonNameConflict.Text:         "correct the pod's node affinity",
-	reasonExistingAntiAffinity.Text: "add a node in another topology domain",
-	reasonPodAntiAffinity.Text:      "add a node in another topology domain",
+	"NodeUnschedulable":                "uncordon a node",
+	"TaintToleration":                  "add a toleration of the taint to the pod",
+	"NodeAffinity":                     "add a node that the pod's selector matches, or relax the selector",
+	"NodePorts":                        "free the host port, or add a node",
+	fitPredicate:                       "add a node with room for the pod, or lower its requests",
+	restrictionsPredicate:              "delete the pod that uses the volume",
+	limitsPredicate:                    "add a node that can attach more volumes",
+	bindingPredicate:                   "add a node that can reach the volume",
+	zonePredicate:                      "add a node in the volume's zone",
+	spreadPredicate:                    "add a node in the domain with the fewest pods, or raise maxSkew",
+	podAffinityPredicate:               "add a node that meets the pod's affinity, or relax the affinity",
+	"NodeDeclaredFeatures":             "add a node with the feature",
+	reasonTooManyPods.Message:          "add a node, or raise the pod limit of a node",
+	reasonNameConflict.Message:         "correct the pod's node affinity",
+	reasonExistingAntiAffinity.Message: "add a node in another topology domain",
+	reasonPodAntiAffinity.Message:      "add a node in another topology domain",
 }
 
 // maxRemedies is the largest number of remedies to name. Remedies for the most nodes come first.
@@ -38,7 +38,7 @@ func FindRemedy(t placement.ReasonCounts) string {
 		if tally.Reason.Scheduler == "" {
 			continue
 		}
-		text, ok := remedies[strings.TrimSuffix(tally.Reason.Text, NominatedSuffix)]
+		text, ok := remedies[strings.TrimSuffix(tally.Reason.Message, NominatedSuffix)]
 		if !ok {
 			text = remedies[tally.Reason.Predicate]
 		}

@@ -12,7 +12,7 @@ func newTaintReason(t *corev1.Taint) placement.Reason {
 	if t.Value != "" {
 		text += "=" + t.Value
 	}
-	return placement.Reason{Predicate: "TaintToleration", Text: text, Scheduler: "node(s) had untolerated taint(s)"}
+	return placement.Reason{Predicate: "TaintToleration", Message: text, Scheduler: "node(s) had untolerated taint(s)"}
 }
 
 // findUntoleratedTaint implements the plugin TaintToleration. It returns the first NoSchedule or NoExecute taint that

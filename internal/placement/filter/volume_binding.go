@@ -14,15 +14,15 @@ const bindingPredicate = "VolumeBinding"
 
 var (
 	reasonVolumeAffinity = placement.Reason{
-		Predicate: bindingPredicate, Text: "volume is not reachable from the node",
+		Predicate: bindingPredicate, Message: "volume is not reachable from the node",
 		Scheduler: "node(s) didn't match PersistentVolume's node affinity",
 	}
 	reasonNoVolume = placement.Reason{
-		Predicate: bindingPredicate, Text: "no volume for an unbound claim",
+		Predicate: bindingPredicate, Message: "no volume for an unbound claim",
 		Scheduler: "node(s) didn't find available persistent volumes to bind",
 	}
 	reasonVolumeNotFound = placement.Reason{
-		Predicate: bindingPredicate, Text: "claim is bound to a volume that does not exist",
+		Predicate: bindingPredicate, Message: "claim is bound to a volume that does not exist",
 		Scheduler: "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
 	}
 )
@@ -61,7 +61,7 @@ func checkBoundVolumes(bound []*volume, n *Node) (refused, undecided *placement.
 			refused = &reasonVolumeNotFound
 		case v.inTree != "" && slices.Contains(n.migrated, v.inTree):
 			text := fmt.Sprintf("volume of plugin %s is migrated on the node", v.inTree)
-			undecided = &placement.Reason{Predicate: bindingPredicate, Text: text}
+			undecided = &placement.Reason{Predicate: bindingPredicate, Message: text}
 		case v.affinity != nil:
 			if ok, _ := v.affinity.Match(labelled); !ok {
 				refused = &reasonVolumeAffinity

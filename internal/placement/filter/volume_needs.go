@@ -134,7 +134,7 @@ func (st *Storage) buildVolumeView(needs *volumeNeeds) volumeView {
 
 func (v *volumeView) setRefusal(predicate, text string) {
 	if v.refusal == nil {
-		v.refusal = &placement.Reason{Predicate: predicate, Text: text, Scheduler: text}
+		v.refusal = &placement.Reason{Predicate: predicate, Message: text, Scheduler: text}
 	}
 }
 
@@ -231,7 +231,7 @@ func (st *Storage) resolveUnboundClaim(c *claim, view *volumeView) {
 		if view.undecidable == nil {
 			view.undecidable = &placement.Reason{
 				Predicate: bindingPredicate,
-				Text:      fmt.Sprintf("unbound claim %s of storage class %s: %s", c.name, c.storageClass, why),
+				Message:   fmt.Sprintf("unbound claim %s of storage class %s: %s", c.name, c.storageClass, why),
 			}
 		}
 	}
@@ -303,7 +303,7 @@ func (st *Storage) resolveAttachableVolumes(needs *volumeNeeds, view *volumeView
 		if r.ephemeral && c.owner != needs.uid {
 			view.wrongOwner = &placement.Reason{
 				Predicate: limitsPredicate,
-				Text:      fmt.Sprintf("claim %s was not created for pod %s", c.name, needs.pod),
+				Message:   fmt.Sprintf("claim %s was not created for pod %s", c.name, needs.pod),
 			}
 			return
 		}

@@ -11,9 +11,9 @@ import (
 const restrictionsPredicate = "VolumeRestrictions"
 
 var (
-	reasonDiskConflict     = placement.Reason{Predicate: restrictionsPredicate, Text: "disk is in use on the node", Scheduler: "node(s) had no available disk"}
+	reasonDiskConflict     = placement.Reason{Predicate: restrictionsPredicate, Message: "disk is in use on the node", Scheduler: "node(s) had no available disk"}
 	reasonReadWriteOncePod = placement.Reason{
-		Predicate: restrictionsPredicate, Text: "ReadWriteOncePod claim is in use by another pod",
+		Predicate: restrictionsPredicate, Message: "ReadWriteOncePod claim is in use by another pod",
 		Scheduler: "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod",
 	}
 )

@@ -8,7 +8,7 @@ import (
 
 const zonePredicate = "VolumeZone"
 
-var reasonZone = placement.Reason{Predicate: zonePredicate, Text: "volume is in another zone", Scheduler: "node(s) had no available volume zone"}
+var reasonZone = placement.Reason{Predicate: zonePredicate, Message: "volume is in another zone", Scheduler: "node(s) had no available volume zone"}
 
 // checkVolumeZone implements the plugin VolumeZone: a node with zone or region labels must match the labels of the
 // bound volumes. A beta label of a volume also matches the stable label of the node.

@@ -38,25 +38,25 @@ func ReadClusterObjects(ctx context.Context, client kubernetes.Interface) (*save
 	o := saved.Objects{Time: time.Now()}
 	var errs []error
 	for _, read := range []func() error{
-		func() error { return appendAllPages(ctx, "namespaces", core.Namespaces().List, &o.Namespaces) },
-		func() error { return appendAllPages(ctx, "nodes", core.Nodes().List, &o.Nodes) },
-		func() error { return appendAllPages(ctx, "pods", core.Pods("").List, &o.Pods) },
+		func() error { return appendAllPages(ctx, core.Namespaces().List, &o.Namespaces) },
+		func() error { return appendAllPages(ctx, core.Nodes().List, &o.Nodes) },
+		func() error { return appendAllPages(ctx, core.Pods("").List, &o.Pods) },
 		func() error {
-			return appendAllPages(ctx, "pod disruption budgets", client.PolicyV1().PodDisruptionBudgets("").List, &o.PDBs)
+			return appendAllPages(ctx, client.PolicyV1().PodDisruptionBudgets("").List, &o.PDBs)
 		},
 		func() error {
-			return appendAllPages(ctx, "persistent volume claims", core.PersistentVolumeClaims("").List, &o.Claims)
+			return appendAllPages(ctx, core.PersistentVolumeClaims("").List, &o.Claims)
 		},
 		func() error {
-			return appendAllPages(ctx, "persistent volumes", core.PersistentVolumes().List, &o.Volumes)
+			return appendAllPages(ctx, core.PersistentVolumes().List, &o.Volumes)
 		},
 		func() error {
-			return appendAllPages(ctx, "storage classes", storage.StorageClasses().List, &o.StorageClasses)
+			return appendAllPages(ctx, storage.StorageClasses().List, &o.StorageClasses)
 		},
-		func() error { return appendAllPages(ctx, "CSI nodes", storage.CSINodes().List, &o.CSINodes) },
-		func() error { return appendAllPages(ctx, "CSI drivers", storage.CSIDrivers().List, &o.CSIDrivers) },
+		func() error { return appendAllPages(ctx, storage.CSINodes().List, &o.CSINodes) },
+		func() error { return appendAllPages(ctx, storage.CSIDrivers().List, &o.CSIDrivers) },
 		func() error {
-			return appendAllPages(ctx, "volume attachments", storage.VolumeAttachments().List, &o.Attachments)
+			return appendAllPages(ctx, storage.VolumeAttachments().List, &o.Attachments)
 		},
 	} {
 		err := read()
@@ -68,7 +68,7 @@ func ReadClusterObjects(ctx context.Context, client kubernetes.Interface) (*save
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	err := appendAllPages(ctx, "device classes", client.ResourceV1().DeviceClasses().List, &o.DeviceClasses)
+	err := appendAllPages(ctx, client.ResourceV1().DeviceClasses().List, &o.DeviceClasses)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
@@ -76,11 +76,11 @@ func ReadClusterObjects(ctx context.Context, client kubernetes.Interface) (*save
 }
 
 // appendAllPages appends all objects of one kind.
-func appendAllPages[L runtime.Object, T any](ctx context.Context, kind string, call func(context.Context, metav1.ListOptions) (L, error),
+func appendAllPages[L runtime.Object, T any](ctx context.Context, call func(context.Context, metav1.ListOptions) (L, error),
 	into *[]T,
 ) error {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return call(ctx, o) })
-	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
+	return pages.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
 		item, ok := o.(T)
 		if !ok {
 			return fmt.Errorf("unexpected object of type %T", o)
@@ -88,10 +88,6 @@ func appendAllPages[L runtime.Object, T any](ctx context.Context, kind string, c
 		*into = append(*into, item)
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("list %s: %w", kind, err)
-	}
-	return nil
 }
 
 // Cluster is a snapshot that informers keep current.

@@ -76,7 +76,7 @@ func NewUniformCluster(nodes, podsPerNode int) *Cluster {
 	return c
 }
 
-// NewPendingPodCluster returns pending pods without nodes. Each requests 2 % of an instance of Flavour.
+// NewPendingPodCluster returns pending pods without nodes. Each requests 2 % of an instance of Template.
 func NewPendingPodCluster(pods int) *Cluster {
 	c := &Cluster{}
 	for i := range pods {
@@ -85,9 +85,9 @@ func NewPendingPodCluster(pods int) *Cluster {
 	return c
 }
 
-// NewFlavour returns a flavour with 10 cores and 100 GiB in each zone.
-func NewFlavour() planner.Flavour {
-	return planner.Flavour{Name: "standard", Template: NewNode("standard", "", 10, 100, 110), Cost: 1, Zones: Zones}
+// NewTemplate returns a template with 10 cores and 100 GiB in each zone.
+func NewTemplate() planner.Template {
+	return planner.Template{Name: "standard", Node: NewNode("standard", "", 10, 100, 110), Cost: 1, Zones: Zones}
 }
 
 // constraintKind says how the pods of an application restrict their placement.

@@ -31,13 +31,13 @@ func CheckRemovalsExecutable(s *snapshot.Snapshot, victims []planner.Evacuation)
 }
 
 // CheckPackingExecutable executes a packing in a fork: it launches all instances, and fails if a pod does not fit on its target.
-func CheckPackingExecutable(s *snapshot.Snapshot, flavours []planner.Flavour, packing *planner.Packing) error {
+func CheckPackingExecutable(s *snapshot.Snapshot, templates []planner.Template, packing *planner.Packing) error {
 	fork := s.Fork()
 	defer fork.Rollback()
-	templates := map[string]func(name, zone string) *corev1.Node{}
-	for i := range flavours {
-		f := &flavours[i]
-		templates[f.Name] = func(name, zone string) *corev1.Node {
+	newNodes := map[string]func(name, zone string) *corev1.Node{}
+	for i := range templates {
+		f := &templates[i]
+		newNodes[f.Name] = func(name, zone string) *corev1.Node {
 			if len(f.Zones) == 0 {
 				zone = ""
 			}
@@ -45,7 +45,7 @@ func CheckPackingExecutable(s *snapshot.Snapshot, flavours []planner.Flavour, pa
 		}
 	}
 	for _, m := range packing.Instances {
-		if err := fork.AddNewNode(templates[m.Flavour](m.Name, m.Zone)); err != nil {
+		if err := fork.AddNewNode(newNodes[m.Template](m.Name, m.Zone)); err != nil {
 			return err
 		}
 	}

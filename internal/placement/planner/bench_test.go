@@ -55,32 +55,32 @@ func BenchmarkRankDiverse(b *testing.B) {
 // Pack 50,000 pending pods of 2 % each onto new instances.
 func BenchmarkPackUniform(b *testing.B) {
 	s := buildSnapshot(b, placementtest.NewPendingPodCluster(50_000))
-	flavours := []planner.Flavour{placementtest.NewFlavour()}
+	templates := []planner.Template{placementtest.NewTemplate()}
 	var packing *planner.Packing
 	var err error
 	measure(b, func() {
-		packing, err = planner.PackPods(s, nil, flavours, planner.LeastWaste)
+		packing, err = planner.PackPods(s, nil, templates, planner.LeastWaste)
 		must.NoError(b, err)
 		if len(packing.Instances) != 1000 || len(packing.Unschedulable) != 0 {
 			b.Fatalf("%d instances, %d unschedulable pods: want 1000 instances for all pods", len(packing.Instances), len(packing.Unschedulable))
 		}
 	})
-	must.NoError(b, placementtest.CheckPackingExecutable(s, flavours, packing))
+	must.NoError(b, placementtest.CheckPackingExecutable(s, templates, packing))
 }
 
 // Pack 5,000 diverse pending pods.
 func BenchmarkPackDiverse(b *testing.B) {
 	s := buildSnapshot(b, placementtest.NewDiversePendingPodCluster(1, 5000))
-	flavours := []planner.Flavour{placementtest.NewFlavour()}
+	templates := []planner.Template{placementtest.NewTemplate()}
 	var packing *planner.Packing
 	var err error
 	measure(b, func() {
-		packing, err = planner.PackPods(s, nil, flavours, planner.LeastWaste)
+		packing, err = planner.PackPods(s, nil, templates, planner.LeastWaste)
 		must.NoError(b, err)
 		if len(packing.Unschedulable) != 0 {
 			b.Fatalf("%d unschedulable pods, first %v", len(packing.Unschedulable), packing.Unschedulable[0])
 		}
 	})
 	b.ReportMetric(float64(len(packing.Instances)), "machines")
-	must.NoError(b, placementtest.CheckPackingExecutable(s, flavours, packing))
+	must.NoError(b, placementtest.CheckPackingExecutable(s, templates, packing))
 }

@@ -16,8 +16,8 @@ type Move struct {
 	To  string           `json:"to"`
 }
 
-// Stay is a pod that is deleted with its node.
-type Stay struct {
+// DeletedPod is a pod that is deleted with its node.
+type DeletedPod struct {
 	Pod placement.PodKey `json:"pod"`
 	// Rule is the rule that decided this, such as "daemonset".
 	Rule string `json:"rule"`
@@ -30,8 +30,8 @@ type Evacuation struct {
 	Cost float64 `json:"cost"`
 	// Moves lists the pods that would be recreated on other nodes, in the order of placement.
 	Moves []Move `json:"moves,omitempty"`
-	// Stays lists the pods that are deleted with the node.
-	Stays []Stay `json:"stays,omitempty"`
+	// DeletedPods lists the pods that are deleted with the node.
+	DeletedPods []DeletedPod `json:"deletedPods,omitempty"`
 	// Refusals lists every reason against the removal, by rule. It is empty if the node can be removed.
 	Refusals []Refusal `json:"refusals,omitempty"`
 }
@@ -132,7 +132,7 @@ func (p *planRun) listMovingAndEvictedPods(n *filter.Node, out *Evacuation) (mov
 		case fate == podBlocks:
 			out.Refusals = append(out.Refusals, p.rules.newPodRefusal(pod, verdict))
 		default:
-			out.Stays = append(out.Stays, Stay{pod.Key, verdict.Rule.String()})
+			out.DeletedPods = append(out.DeletedPods, DeletedPod{pod.Key, verdict.Rule.String()})
 		}
 	}
 	p.sortLargestFirst(movers)
@@ -296,16 +296,16 @@ func (p *planRun) placeOrRefuse(pods []*filter.Pod) []Refusal {
 
 // newUnplacedPodRefusal says why a pod fits nowhere, and what would help.
 func (p *planRun) newUnplacedPodRefusal(pod *filter.Pod) Refusal {
-	r := Refusal{Rule: "no-room", Pod: pod.Key.String(), Text: "fits on no other node"}
+	r := Refusal{Rule: "no-room", Pod: pod.Key.String(), Message: "fits on no other node"}
 	switch refusal := p.s.Filters.PreFilterRefusal(pod.Class); {
 	case pod.Class.HasEphemeralClaim():
-		r.Rule, r.Text = "undecidable", "uses a generic ephemeral volume, and where its new volume would be is not known"
+		r.Rule, r.Message = "undecidable", "uses a generic ephemeral volume, and where its new volume would be is not known"
 		return r
 	case refusal != nil:
-		r.Text, r.Remedy = "fits nowhere: "+refusal.Text, filter.FindPreFilterRemedy(refusal)
+		r.Message, r.Remedy = "fits nowhere: "+refusal.Message, filter.FindPreFilterRemedy(refusal)
 		return r
 	case len(p.s.Search.Order) == 0:
-		r.Text, r.Remedy = "has no other node to run on", "add a node"
+		r.Message, r.Remedy = "has no other node to run on", "add a node"
 		return r
 	}
 	r.Nodes = p.countNodesByReason(pod.Class)
@@ -336,7 +336,7 @@ func (p *planRun) listPDBRefusals(evicted []*filter.Pod) []Refusal {
 		b, refused := p.s.PDBs.FindPDBToCharge(pod)
 		if refused != "" {
 			refusals = append(refusals, Refusal{
-				Rule: "disruption-budget", Pod: pod.Key.String(), Text: refused,
+				Rule: "disruption-budget", Pod: pod.Key.String(), Message: refused,
 				Remedy: "correct the disruption budgets",
 			})
 		} else if b != nil {
@@ -354,9 +354,9 @@ func (p *planRun) listPDBRefusals(evicted []*filter.Pod) []Refusal {
 
 func newPDBRefusal(b *snapshot.PDB, needed, allowed int32) Refusal {
 	return Refusal{
-		Rule:   "disruption-budget",
-		Text:   fmt.Sprintf("disruption budget %s allows %s, %d needed", b.Key, formatCount(int(max(allowed, 0)), "disruption"), needed),
-		Remedy: "wait until more of its pods are healthy, or raise the budget",
+		Rule:    "disruption-budget",
+		Message: fmt.Sprintf("disruption budget %s allows %s, %d needed", b.Key, formatCount(int(max(allowed, 0)), "disruption"), needed),
+		Remedy:  "wait until more of its pods are healthy, or raise the budget",
 	}
 }
 

@@ -55,8 +55,8 @@ func TestFaultMatchFieldsOfNodeAffinityAreUnknown(t *testing.T) {
 	daemon.OwnerReferences[0].Kind = "DaemonSet"
 	requireNodeAffinity(daemon, to("first"))
 	c.Pods = append(c.Pods, daemon)
-	if e := planEvacuation(t, c, planner.Options{}); !e.IsFeasible() || len(e.Stays) != 1 || len(e.Moves) != 1 {
-		t.Errorf("the DaemonSet pod blocks its node: %v; %d pods move, %d stay", e.Refusals, len(e.Moves), len(e.Stays))
+	if e := planEvacuation(t, c, planner.Options{}); !e.IsFeasible() || len(e.DeletedPods) != 1 || len(e.Moves) != 1 {
+		t.Errorf("the DaemonSet pod blocks its node: %v; %d pods move, %d stay", e.Refusals, len(e.Moves), len(e.DeletedPods))
 	}
 	for node, goes := range map[string]bool{"second": true, "third": false} { // the fields are evaluated
 		c := placementtest.NewTwoNodeCluster()

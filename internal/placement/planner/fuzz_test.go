@@ -50,7 +50,7 @@ func FuzzObjects(f *testing.F) {
 		if _, err := planner.SelectVictims(s, 3, planner.LeastLoaded, planner.Options{PodRules: podrules.VoluntaryPolicy().WithAction(podrules.RuleUnmanaged, podrules.Evict)}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := planner.PackPods(s, nil, []planner.Flavour{{Name: "f", Template: &n, Cost: 1}}, planner.LeastCost); err != nil {
+		if _, err := planner.PackPods(s, nil, []planner.Template{{Name: "f", Node: &n, Cost: 1}}, planner.LeastCost); err != nil {
 			t.Fatal(err)
 		}
 		must.NoError(t, s.DeleteNode(n.Name))

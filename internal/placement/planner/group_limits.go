@@ -52,15 +52,15 @@ func (l *groupLimits) listRefusals(n *filter.Node) []Refusal {
 	for _, g := range l.groups[n.ID] {
 		if g.remaining-1 < g.MinSize {
 			list = append(list, Refusal{
-				Rule:   "group-minimum",
-				Text:   fmt.Sprintf("group %s has %s left and a minimum of %d", g.Name, formatCount(g.remaining, "node"), g.MinSize),
-				Remedy: "lower the group's minimum",
+				Rule:    "group-minimum",
+				Message: fmt.Sprintf("group %s has %s left and a minimum of %d", g.Name, formatCount(g.remaining, "node"), g.MinSize),
+				Remedy:  "lower the group's minimum",
 			})
 		}
 		if zone := zoneOf(n); g.zones[zone]-1 < g.MinPerZone {
 			list = append(list, Refusal{
 				Rule: "zone-minimum",
-				Text: fmt.Sprintf("group %s has %s left in zone %q and a minimum of %d", g.Name, formatCount(g.zones[zone], "node"),
+				Message: fmt.Sprintf("group %s has %s left in zone %q and a minimum of %d", g.Name, formatCount(g.zones[zone], "node"),
 					zone, g.MinPerZone),
 				Remedy: "lower the minimum per zone",
 			})
@@ -68,7 +68,7 @@ func (l *groupLimits) listRefusals(n *filter.Node) []Refusal {
 		if serves, _ := n.Availability(); g.MaxUnavailable != nil && serves && g.unavailable+1 > *g.MaxUnavailable {
 			list = append(list, Refusal{
 				Rule: "group-budget",
-				Text: fmt.Sprintf("group %s has %s unavailable and allows %d", g.Name, formatCount(g.unavailable, "node"),
+				Message: fmt.Sprintf("group %s has %s unavailable and allows %d", g.Name, formatCount(g.unavailable, "node"),
 					*g.MaxUnavailable),
 				Remedy: "wait until the unavailable nodes are ready or deleted",
 			})

@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// LaunchLimit limits the launches of all flavours that share it.
+// LaunchLimit limits the launches of all templates that share it.
 type LaunchLimit struct {
 	// Name says which limit this is, in error texts.
 	Name string
@@ -67,9 +67,9 @@ func (p *resourceLimit) adjustForInstance(capacity corev1.ResourceList, sign int
 }
 
 // capacityOrAllocatable returns the capacity of one instance that counts against an allowance.
-func (f *Flavour) capacityOrAllocatable() corev1.ResourceList {
-	if len(f.Template.Status.Capacity) > 0 {
-		return f.Template.Status.Capacity
+func (f *Template) capacityOrAllocatable() corev1.ResourceList {
+	if len(f.Node.Status.Capacity) > 0 {
+		return f.Node.Status.Capacity
 	}
-	return f.Template.Status.Allocatable
+	return f.Node.Status.Allocatable
 }

@@ -48,8 +48,8 @@ type Refusal struct {
 	Rule string `json:"rule"`
 	// Pod is the pod that the rule concerns, as namespace/name. It is empty if the rule concerns the node.
 	Pod string `json:"pod,omitempty"`
-	// Text says why the node cannot be removed.
-	Text string `json:"text"`
+	// Message says why the node cannot be removed.
+	Message string `json:"message"`
 	// Nodes counts the other nodes by their reasons, for a pod that fits nowhere.
 	Nodes placement.ReasonCounts `json:"nodes,omitempty"`
 	// Remedy says what would change the result. It is empty if nothing simple would.
@@ -58,7 +58,7 @@ type Refusal struct {
 
 // String returns the refusal as one line.
 func (r Refusal) String() string {
-	text := r.Text
+	text := r.Message
 	if r.Pod != "" {
 		text = "pod " + r.Pod + " " + text
 	}

@@ -14,30 +14,30 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// Flavour is a type of instance that can be launched.
-type Flavour struct {
+// Template is a type of instance that can be launched.
+type Template struct {
 	Name string
-	// Template is the node that an instance would register. The requests of DaemonSet pods are already subtracted
+	// Node is the node that an instance would register. The requests of DaemonSet pods are already subtracted
 	// from its allocatable amounts.
-	Template *corev1.Node
-	// Cost is the cost of one instance. All flavours use the same unit.
+	Node *corev1.Node
+	// Cost is the cost of one instance. All templates use the same unit.
 	Cost float64
 	// Zones lists the zones for launches, as values of topology.kubernetes.io/zone. If it is empty, the template's
 	// labels are final.
 	Zones []string
 	// MaxLaunches is how many more instances may be launched. Nil means no limit.
 	MaxLaunches *int
-	// SharedLimits lists the limits that the flavour shares with others.
+	// SharedLimits lists the limits that the template shares with others.
 	SharedLimits []*LaunchLimit
 }
 
 // NewNode returns the node that an instance would register under a name in a zone. An empty zone keeps the template's
 // zone.
-func (f *Flavour) NewNode(name, zone string) *corev1.Node {
-	n := *f.Template
+func (f *Template) NewNode(name, zone string) *corev1.Node {
+	n := *f.Node
 	n.Name, n.UID = name, ""
 	n.Labels = map[string]string{}
-	maps.Copy(n.Labels, f.Template.Labels)
+	maps.Copy(n.Labels, f.Node.Labels)
 	n.Labels[corev1.LabelHostname] = name
 	if zone != "" {
 		n.Labels[corev1.LabelTopologyZone] = zone
@@ -60,7 +60,7 @@ type Packing struct {
 	// Moves lists the pods that can be placed, on existing nodes or on new instances, in the order of placement.
 	Moves []Move `json:"moves,omitempty"`
 	// Instances lists the instances to launch.
-	Instances []PlannedInstance `json:"machines,omitempty"`
+	Instances []PlannedInstance `json:"instances,omitempty"`
 	// Unschedulable lists the unschedulable pods: no new instance would help them.
 	Unschedulable []UnschedulablePod `json:"unschedulable,omitempty"`
 	Cost          float64            `json:"cost"`
@@ -68,23 +68,23 @@ type Packing struct {
 
 // PlannedInstance is one instance to launch, with the pods that it would run.
 type PlannedInstance struct {
-	Name    string             `json:"name"`
-	Flavour string             `json:"flavour"`
-	Zone    string             `json:"zone,omitempty"`
-	Pods    []placement.PodKey `json:"pods"`
+	Name     string             `json:"name"`
+	Template string             `json:"template"`
+	Zone     string             `json:"zone,omitempty"`
+	Pods     []placement.PodKey `json:"pods"`
 }
 
-// UnschedulablePod is a pod that no flavour helps. Reasons says why, by flavour.
+// UnschedulablePod is a pod that no template helps. Reasons says why, by template.
 type UnschedulablePod struct {
 	Pod     placement.PodKey  `json:"pod"`
 	Reasons map[string]string `json:"reasons"`
-	// ExhaustedLimits names, by flavour, the limit that forbids a launch which would help the pod.
-	ExhaustedLimits map[string]string `json:"spent,omitempty"`
+	// ExhaustedLimits names, by template, the limit that forbids a launch which would help the pod.
+	ExhaustedLimits map[string]string `json:"exhaustedLimits,omitempty"`
 }
 
 type packRun struct {
 	*planRun
-	flavours       []Flavour
+	templates      []Template
 	objective      Objective
 	offers         []offer
 	scoreClass     func(*packRun, *filter.PodClass, *filter.Node) float64
@@ -94,11 +94,11 @@ type packRun struct {
 	serial         int
 }
 
-// offer is a flavour in one zone.
+// offer is a template in one zone.
 type offer struct {
-	flavour        *Flavour
+	template       *Template
 	zone           string
-	launchCount    *int // launches of the flavour in all zones
+	launchCount    *int // launches of the template in all zones
 	resourceLimits []*resourceLimit
 }
 
@@ -119,50 +119,50 @@ type demand struct {
 //
 // The algorithm is greedy, instance by instance. It uses the better result of two scoring rules, which is not always
 // the cheapest packing. In a fork it plans for the cluster with the changes of the fork. It fails if a given pod is
-// not pending or a flavour is invalid.
-func PackPods(s *snapshot.Snapshot, pods []placement.PodKey, flavours []Flavour, objective Objective) (*Packing, error) {
-	if err := validateFlavours(flavours); err != nil {
+// not pending or a template is invalid.
+func PackPods(s *snapshot.Snapshot, pods []placement.PodKey, templates []Template, objective Objective) (*Packing, error) {
+	if err := validateTemplates(templates); err != nil {
 		return nil, err
 	}
 	demands, err := groupPendingByClass(s, pods)
 	if err != nil {
 		return nil, err
 	}
-	balanced := packWithScoring(s, (*packRun).scoreByDotProduct, demands, flavours, objective)
-	if len(balanced.Instances) <= computeInstanceLowerBound(s, balanced, flavours) {
+	balanced := packWithScoring(s, (*packRun).scoreByDotProduct, demands, templates, objective)
+	if len(balanced.Instances) <= computeInstanceLowerBound(s, balanced, templates) {
 		return balanced, nil
 	}
-	if largest := packWithScoring(s, (*packRun).scoreBySize, demands, flavours, objective); largest.isBetterThan(balanced) {
+	if largest := packWithScoring(s, (*packRun).scoreBySize, demands, templates, objective); largest.isBetterThan(balanced) {
 		return largest, nil
 	}
 	return balanced, nil
 }
 
-func validateFlavours(flavours []Flavour) error {
-	for i := range flavours {
-		if flavours[i].Template == nil || flavours[i].Name == "" {
-			return fmt.Errorf("flavour %d %q: name and template are required", i, flavours[i].Name)
+func validateTemplates(templates []Template) error {
+	for i := range templates {
+		if templates[i].Node == nil || templates[i].Name == "" {
+			return fmt.Errorf("template %d %q: name and node are required", i, templates[i].Name)
 		}
 	}
 	return nil
 }
 
 // packWithScoring packs with one scoring rule. The class with the highest score is placed next on an instance.
-func packWithScoring(s *snapshot.Snapshot, score func(*packRun, *filter.PodClass, *filter.Node) float64, demands []demand, flavours []Flavour, objective Objective) *Packing {
+func packWithScoring(s *snapshot.Snapshot, score func(*packRun, *filter.PodClass, *filter.Node) float64, demands []demand, templates []Template, objective Objective) *Packing {
 	p := &packRun{
-		planRun: beginPlanRun(s, LeastPods, &Options{}), flavours: flavours, objective: objective, scoreClass: score,
+		planRun: beginPlanRun(s, LeastPods, &Options{}), templates: templates, objective: objective, scoreClass: score,
 		resourceLimits: map[*LaunchLimit]*resourceLimit{},
 	}
 	defer p.close()
-	p.meanAllocatable = computeMeanAllocatable(s, flavours)
+	p.meanAllocatable = computeMeanAllocatable(s, templates)
 	p.sortDemandsHardestFirst(demands)
-	p.addFlavourOffers()
+	p.addTemplateOffers()
 	return p.packInRounds(demands)
 }
 
 // computeInstanceLowerBound returns a lower bound for the instances of a packing: the sum of the requests divided by the
 // largest allocatable amount.
-func computeInstanceLowerBound(s *snapshot.Snapshot, p *Packing, flavours []Flavour) int {
+func computeInstanceLowerBound(s *snapshot.Snapshot, p *Packing, templates []Template) int {
 	var sums, most []float64
 	add := func(list *[]float64, r int32) *float64 {
 		for int(r) >= len(*list) {
@@ -170,8 +170,8 @@ func computeInstanceLowerBound(s *snapshot.Snapshot, p *Packing, flavours []Flav
 		}
 		return &(*list)[r]
 	}
-	for i := range flavours {
-		for r, value := range s.Filters.Resources.ToSlice(flavours[i].Template.Status.Allocatable) {
+	for i := range templates {
+		for r, value := range s.Filters.Resources.ToSlice(templates[i].Node.Status.Allocatable) {
 			has := add(&most, int32(r))
 			*has = max(*has, float64(value))
 		}
@@ -198,16 +198,16 @@ func (p *Packing) isBetterThan(other *Packing) bool {
 		cmp.Compare(len(p.Instances), len(other.Instances))) < 0
 }
 
-// computeMeanAllocatable returns the mean allocatable amounts of the flavours, by resource. Sizes of pods are
+// computeMeanAllocatable returns the mean allocatable amounts of the templates, by resource. Sizes of pods are
 // relative to it.
-func computeMeanAllocatable(s *snapshot.Snapshot, flavours []Flavour) []float64 {
+func computeMeanAllocatable(s *snapshot.Snapshot, templates []Template) []float64 {
 	var means []float64
-	for i := range flavours {
-		for r, value := range s.Filters.Resources.ToSlice(flavours[i].Template.Status.Allocatable) {
+	for i := range templates {
+		for r, value := range s.Filters.Resources.ToSlice(templates[i].Node.Status.Allocatable) {
 			for r >= len(means) {
 				means = append(means, 0)
 			}
-			means[r] += float64(value) / float64(len(flavours))
+			means[r] += float64(value) / float64(len(templates))
 		}
 	}
 	return means
@@ -253,10 +253,10 @@ func groupPendingByClass(s *snapshot.Snapshot, keys []placement.PodKey) ([]deman
 	return list, nil
 }
 
-// addFlavourOffers adds an offer for each flavour and zone.
-func (p *packRun) addFlavourOffers() {
-	for i := range p.flavours {
-		f := &p.flavours[i]
+// addTemplateOffers adds an offer for each template and zone.
+func (p *packRun) addTemplateOffers() {
+	for i := range p.templates {
+		f := &p.templates[i]
 		count := new(int)
 		var resourceLimits []*resourceLimit
 		for _, a := range f.SharedLimits {
@@ -269,7 +269,7 @@ func (p *packRun) addFlavourOffers() {
 			p.offers = append(p.offers, offer{f, zone, count, resourceLimits})
 		}
 		if len(f.Zones) == 0 {
-			p.offers = append(p.offers, offer{f, f.Template.Labels[corev1.LabelTopologyZone], count, resourceLimits})
+			p.offers = append(p.offers, offer{f, f.Node.Labels[corev1.LabelTopologyZone], count, resourceLimits})
 		}
 	}
 }
@@ -390,11 +390,11 @@ func (o *offer) canLaunch() bool { return o.findExhaustedLimit() == "" }
 
 // findExhaustedLimit returns the text of the limit that forbids one more instance, or an empty string.
 func (o *offer) findExhaustedLimit() string {
-	if o.flavour.MaxLaunches != nil && *o.launchCount >= *o.flavour.MaxLaunches {
-		return fmt.Sprintf("at most %d may be launched", *o.flavour.MaxLaunches)
+	if o.template.MaxLaunches != nil && *o.launchCount >= *o.template.MaxLaunches {
+		return fmt.Sprintf("at most %d may be launched", *o.template.MaxLaunches)
 	}
 	for _, resourceLimit := range o.resourceLimits {
-		if !resourceLimit.allowsOneMoreInstance(o.flavour.capacityOrAllocatable()) {
+		if !resourceLimit.allowsOneMoreInstance(o.template.capacityOrAllocatable()) {
 			return resourceLimit.limit.Name
 		}
 	}
@@ -405,7 +405,7 @@ func (o *offer) findExhaustedLimit() string {
 func (o *offer) adjustForLaunch(sign int) {
 	*o.launchCount += sign
 	for _, resourceLimit := range o.resourceLimits {
-		resourceLimit.adjustForInstance(o.flavour.capacityOrAllocatable(), sign)
+		resourceLimit.adjustForInstance(o.template.capacityOrAllocatable(), sign)
 	}
 }
 
@@ -435,7 +435,7 @@ func (p *packRun) listUnplaced(left []demand) []demand {
 // launchAndFillInstance adds an instance and fills it. It returns the number of pods placed on it.
 func (p *packRun) launchAndFillInstance(o offer, left []demand) (placed int) {
 	p.serial++
-	object := o.flavour.NewNode(fmt.Sprintf("%s-new-%d", o.flavour.Name, p.serial), o.zone)
+	object := o.template.NewNode(fmt.Sprintf("%s-new-%d", o.template.Name, p.serial), o.zone)
 	o.adjustForLaunch(1)
 	p.launches = append(p.launches, plannedLaunch{o, object})
 	n := p.fork.AddNode(object)
@@ -553,7 +553,7 @@ func (p *packRun) countLaunchesInZone(o *offer) int {
 func (p *packRun) scoreLastInstance(o offer) float64 {
 	n := p.s.Nodes.Lookup(p.launches[len(p.launches)-1].object.Name)
 	used := n.SumUsedShares() / 2
-	if p.objective != LeastCost || o.flavour.Cost <= 0 {
+	if p.objective != LeastCost || o.template.Cost <= 0 {
 		return used
 	}
 	var size float64
@@ -562,7 +562,7 @@ func (p *packRun) scoreLastInstance(o offer) float64 {
 			size += float64(filter.AmountAt(n.Used, r)) / mean
 		}
 	}
-	return size / o.flavour.Cost
+	return size / o.template.Cost
 }
 
 // buildPacking reads the result from the snapshot. It omits instances that are empty at the end.
@@ -575,8 +575,8 @@ func (p *packRun) buildPacking(demands, left []demand) *Packing {
 			continue
 		}
 		index[m.object.Name] = len(out.Instances)
-		out.Instances = append(out.Instances, PlannedInstance{Name: m.object.Name, Flavour: m.flavour.Name, Zone: m.zone})
-		out.Cost += m.flavour.Cost
+		out.Instances = append(out.Instances, PlannedInstance{Name: m.object.Name, Template: m.template.Name, Zone: m.zone})
+		out.Cost += m.template.Cost
 	}
 	for _, d := range demands {
 		for _, pod := range d.pods {
@@ -601,7 +601,7 @@ func (p *packRun) buildPacking(demands, left []demand) *Packing {
 	return out
 }
 
-// explainOffers says, by flavour, why a new instance does not help a class. exhaustedLimits names the limit of each flavour
+// explainOffers says, by template, why a new instance does not help a class. exhaustedLimits names the limit of each template
 // that would help but must not be launched.
 func (p *packRun) explainOffers(c *filter.PodClass) (reasons, exhaustedLimits map[string]string) {
 	reasons = map[string]string{}
@@ -619,9 +619,9 @@ func (p *packRun) explainOffers(c *filter.PodClass) (reasons, exhaustedLimits ma
 			if exhaustedLimits == nil {
 				exhaustedLimits = map[string]string{}
 			}
-			exhaustedLimits[o.flavour.Name] = limit
+			exhaustedLimits[o.template.Name] = limit
 		}
-		reasons[o.flavour.Name] = text
+		reasons[o.template.Name] = text
 	}
 	return reasons, exhaustedLimits
 }

@@ -13,16 +13,16 @@ type PendingPod struct {
 	// Node is the node of the pod. It is empty while the pod is pending.
 	Node string `json:"node,omitempty"`
 	// FittingNodes lists the nodes that would accept the pod. If there are any, the pod only waits for the scheduler.
-	FittingNodes []string `json:"fits,omitempty"`
+	FittingNodes []string `json:"fittingNodes,omitempty"`
 	// Nodes counts the other nodes by their reasons.
 	Nodes placement.ReasonCounts `json:"nodes,omitempty"`
-	// NewInstances says, by flavour, whether a new instance would help: "fits", or the reasons why not.
-	NewInstances map[string]string `json:"machines,omitempty"`
+	// NewInstances says, by template, whether a new instance would help: "fits", or the reasons why not.
+	NewInstances map[string]string `json:"newInstances,omitempty"`
 }
 
-// JudgePendingPod evaluates a pod on every node, and on a new instance of every flavour. A placed pod is evaluated as if
+// JudgePendingPod evaluates a pod on every node, and on a new instance of every template. A placed pod is evaluated as if
 // a second copy were created. It fails if the pod is unknown.
-func JudgePendingPod(s *snapshot.Snapshot, key placement.PodKey, flavours []Flavour) (*PendingPod, error) {
+func JudgePendingPod(s *snapshot.Snapshot, key placement.PodKey, templates []Template) (*PendingPod, error) {
 	p := s.Pod(key)
 	if p == nil {
 		return nil, fmt.Errorf("pod %s is not in the snapshot", key)
@@ -40,12 +40,12 @@ func JudgePendingPod(s *snapshot.Snapshot, key placement.PodKey, flavours []Flav
 		}
 	}
 	out.Nodes = counts.sortByCount()
-	if err := validateFlavours(flavours); err != nil {
+	if err := validateTemplates(templates); err != nil {
 		return nil, err
 	}
-	plan := &packRun{planRun: beginPlanRun(s, LeastPods, &Options{}), flavours: flavours, resourceLimits: map[*LaunchLimit]*resourceLimit{}, scoreClass: (*packRun).scoreBySize}
+	plan := &packRun{planRun: beginPlanRun(s, LeastPods, &Options{}), templates: templates, resourceLimits: map[*LaunchLimit]*resourceLimit{}, scoreClass: (*packRun).scoreBySize}
 	defer plan.close()
-	plan.addFlavourOffers()
+	plan.addTemplateOffers()
 	out.NewInstances, _ = plan.explainOffers(p.Class)
 	return out, nil
 }

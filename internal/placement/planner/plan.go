@@ -40,9 +40,9 @@ type Plan struct {
 // Cluster answers several requests about one cluster. It converts the objects only once. It is not safe for
 // concurrent use.
 type Cluster struct {
-	snapshot *snapshot.Snapshot
-	flavours []Flavour
-	pending  map[placement.PodKey]*corev1.Pod
+	snapshot  *snapshot.Snapshot
+	templates []Template
+	pending   map[placement.PodKey]*corev1.Pod
 }
 
 // NewCluster creates a Cluster from objects.
@@ -51,17 +51,17 @@ func NewCluster(o *saved.Objects) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Cluster{snapshot: s, flavours: DeriveFlavours(o), pending: findPendingPods(o.Pods)}, nil
+	return &Cluster{snapshot: s, templates: DeriveTemplates(o), pending: findPendingPods(o.Pods)}, nil
 }
 
 // NewClusterFromSnapshot creates a Cluster from a snapshot that the caller maintains, and its nodes and pods. It is valid until
 // the snapshot or the objects change.
 func NewClusterFromSnapshot(s *snapshot.Snapshot, o *saved.Objects) *Cluster {
-	return &Cluster{snapshot: s, flavours: DeriveFlavours(o), pending: findPendingPods(o.Pods)}
+	return &Cluster{snapshot: s, templates: DeriveTemplates(o), pending: findPendingPods(o.Pods)}
 }
 
 // PlanLaunchesAndRemovals plans launches and removals. Pending pods come first: they are placed on existing nodes where they fit, and
-// these nodes stay. New instances have the flavours of existing nodes; see Flavours.
+// these nodes stay. New instances have the templates of existing nodes; see DeriveTemplates.
 func (c *Cluster) PlanLaunchesAndRemovals(options PlanOptions) (*Plan, error) {
 	most := options.MaxRemovals
 	if most < 0 {
@@ -89,9 +89,9 @@ func (c *Cluster) PlanEvacuation(name string, options PlanOptions) (out *Evacuat
 	return out, err
 }
 
-// JudgePendingPod explains why a pod is pending, and which flavour of existing nodes would help.
+// JudgePendingPod explains why a pod is pending, and which template of existing nodes would help.
 func (c *Cluster) JudgePendingPod(key placement.PodKey) (*PendingPod, error) {
-	return JudgePendingPod(c.snapshot, key, c.flavours)
+	return JudgePendingPod(c.snapshot, key, c.templates)
 }
 
 // PlanFromObjects creates a Cluster and calls PlanLaunchesAndRemovals.
@@ -127,7 +127,7 @@ func (c *Cluster) callWithPendingPlaced(rules Options, call func(*Packing, Optio
 	if len(c.pending) == 0 {
 		return call(nil, rules)
 	}
-	launch, err := PackPods(c.snapshot, nil, c.flavours, LeastWaste)
+	launch, err := PackPods(c.snapshot, nil, c.templates, LeastWaste)
 	if err != nil {
 		return err
 	}

@@ -29,21 +29,21 @@ func TestTemplateHasSmallestRoomOfItsNodes(t *testing.T) {
 	master.Labels["node-role.kubernetes.io/control-plane"] = ""
 	agent := placementtest.NewPod("agent", 0, "small", 500, 1024)
 	agent.OwnerReferences[0].Kind = "DaemonSet"
-	flavours := planner.DeriveFlavours(&saved.Objects{Nodes: []*corev1.Node{small, large, master}, Pods: []*corev1.Pod{agent}})
-	if len(flavours) != 1 {
-		t.Fatalf("%d flavours: %+v", len(flavours), flavours)
+	templates := planner.DeriveTemplates(&saved.Objects{Nodes: []*corev1.Node{small, large, master}, Pods: []*corev1.Pod{agent}})
+	if len(templates) != 1 {
+		t.Fatalf("%d templates: %+v", len(templates), templates)
 	}
-	f := flavours[0]
+	f := templates[0]
 	if f.Name != "spot" || !slices.Equal(f.Zones, []string{"zone-a", "zone-b"}) {
 		t.Errorf("name %q, zones %v", f.Name, f.Zones)
 	}
-	if taints := f.Template.Spec.Taints; len(taints) != 1 || taints[0].Key != "spot" {
+	if taints := f.Node.Spec.Taints; len(taints) != 1 || taints[0].Key != "spot" {
 		t.Errorf("taints %v", taints)
 	}
-	if _, ok := f.Template.Labels["only"]; ok || f.Template.Labels["kubernetes.azure.com/agentpool"] != "spot" {
-		t.Errorf("labels %v", f.Template.Labels)
+	if _, ok := f.Node.Labels["only"]; ok || f.Node.Labels["kubernetes.azure.com/agentpool"] != "spot" {
+		t.Errorf("labels %v", f.Node.Labels)
 	}
-	a := f.Template.Status.Allocatable
+	a := f.Node.Status.Allocatable
 	if _, ok := a["example.com/gpu"]; ok || a.Cpu().MilliValue() != 3500 || a.Memory().Value() != 8<<30 || a.Pods().Value() != 9 {
 		t.Errorf("allocatable %v", a)
 	}

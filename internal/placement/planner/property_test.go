@@ -23,7 +23,7 @@ func TestVictimsAreNeverWorseThanGreedyChoice(t *testing.T) {
 		selection, err := planner.SelectVictims(s, k, policy, easyGoing)
 		must.NoError(t, err)
 		if got := len(selection.Victims); got < count || got == count && selection.Cost > cost+1e-9 {
-			text, _ := json.Marshal(selection.Rejected)
+			text, _ := json.Marshal(selection.Skipped)
 			t.Fatalf("%d victims at %v, one by one %d at %v; rejected %s", got, selection.Cost, count, cost, text)
 		}
 	})

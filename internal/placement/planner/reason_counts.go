@@ -22,7 +22,7 @@ func (t reasonCounts) sortByCount() placement.ReasonCounts {
 		list = append(list, placement.ReasonCount{Nodes: n, Reason: r})
 	}
 	slices.SortFunc(list, func(a, b placement.ReasonCount) int {
-		return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(a.Reason.Text, b.Reason.Text),
+		return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(a.Reason.Message, b.Reason.Message),
 			cmp.Compare(a.Reason.Predicate, b.Reason.Predicate))
 	})
 	return list

@@ -63,7 +63,7 @@ func toPodEffect(f *podrules.Facts, v podrules.Decision) podEffect {
 }
 
 func (q *ruleEvaluation) newPodRefusal(p *filter.Pod, v podrules.Decision) Refusal {
-	return Refusal{Rule: v.Rule.String(), Pod: p.Key.String(), Text: v.Reason(&p.Facts.Facts), Remedy: v.Rule.Remedy()}
+	return Refusal{Rule: v.Rule.String(), Pod: p.Key.String(), Message: v.Reason(&p.Facts.Facts), Remedy: v.Rule.Remedy()}
 }
 
 // listNodeRefusals applies every rule about the node itself.
@@ -75,14 +75,14 @@ func (q *ruleEvaluation) listNodeRefusals(n *filter.Node) []Refusal {
 		marked.ControlPlane, facts = noderules.APIServerMark, &marked
 	}
 	for _, v := range (noderules.Policy{IgnoredAnnotation: q.IgnoredAnnotations[name]}).FindRefusals(facts, q.Now) {
-		list = append(list, Refusal{Rule: v.Rule, Text: v.Text, Remedy: v.Remedy})
+		list = append(list, Refusal{Rule: v.Rule, Message: v.Text, Remedy: v.Remedy})
 	}
 	if text := q.ExcludedNodes[name]; text != "" {
-		list = append(list, Refusal{Rule: "excluded", Text: text, Remedy: "remove the cause of the exclusion"})
+		list = append(list, Refusal{Rule: "excluded", Message: text, Remedy: "remove the cause of the exclusion"})
 	}
 	if pod, ok := q.ReservedNodes[name]; ok {
 		list = append(list, Refusal{
-			Rule: "reserved", Text: "has the room for pending pod " + pod.String(),
+			Rule: "reserved", Message: "has the room for pending pod " + pod.String(),
 			Remedy: "add a node that the pending pod fits on, or delete the pod",
 		})
 	}

@@ -185,7 +185,7 @@ func TestRulesBlockNodeRemoval(t *testing.T) {
 			var rules []string
 			for _, r := range e.Refusals {
 				rules = append(rules, r.Rule)
-				if r.Text == "" || strings.Contains(r.String(), "%!") {
+				if r.Message == "" || strings.Contains(r.String(), "%!") {
 					t.Errorf("refusal without text: %+v", r)
 				}
 			}
@@ -241,7 +241,7 @@ func TestPDBsAreAppliedLikeEvictionAPI(t *testing.T) {
 			switch {
 			case c.refused == "" && !e.IsFeasible():
 				t.Errorf("refused: %v", e.Refusals)
-			case c.refused != "" && (len(e.Refusals) != 1 || !strings.Contains(e.Refusals[0].Text, c.refused)):
+			case c.refused != "" && (len(e.Refusals) != 1 || !strings.Contains(e.Refusals[0].Message, c.refused)):
 				t.Errorf("refused by %v, want %q", e.Refusals, c.refused)
 			}
 		})
@@ -272,7 +272,7 @@ func TestPDBIsSharedByAllVictims(t *testing.T) {
 	if err != nil || len(selection.Victims) != 2 {
 		t.Fatalf("%d victims, want 2 with a budget of 2; %v", len(selection.Victims), err)
 	}
-	for _, p := range selection.Rejected {
+	for _, p := range selection.Skipped {
 		if p.Refusals[0].Rule != "disruption-budget" {
 			t.Errorf("%s rejected by %s, want disruption-budget", p.Node, p.Refusals[0])
 		}
@@ -326,8 +326,8 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 	if _, err := planner.PackPods(s, []placement.PodKey{{Namespace: "default", Name: "web-0"}}, nil, planner.LeastCost); err == nil {
 		t.Error("a pod that is not pending is accepted")
 	}
-	if _, err := planner.PackPods(s, nil, []planner.Flavour{{Name: "empty"}}, planner.LeastCost); err == nil {
-		t.Error("a flavour without a template is accepted")
+	if _, err := planner.PackPods(s, nil, []planner.Template{{Name: "empty"}}, planner.LeastCost); err == nil {
+		t.Error("a template without a node is accepted")
 	}
 	for _, err := range []error{
 		s.SetNode(nil), s.SetPod(nil), s.SetNode(&corev1.Node{}), s.SetPod(&corev1.Pod{}), s.SetNamespace(nil),
@@ -359,7 +359,7 @@ func TestPackUsesFreeRoomAndListsUnschedulablePods(t *testing.T) {
 		placementtest.NewPod("huge", 0, "", 99000, 1024))
 	s, err := c.BuildSnapshot()
 	must.NoError(t, err)
-	packing, err := planner.PackPods(s, nil, []planner.Flavour{placementtest.NewFlavour()}, planner.LeastCost)
+	packing, err := planner.PackPods(s, nil, []planner.Template{placementtest.NewTemplate()}, planner.LeastCost)
 	must.NoError(t, err)
 	if len(packing.Instances) != 1 || len(packing.Instances[0].Pods) != 1 || packing.Instances[0].Pods[0].Name != "large-0" || packing.Cost != 1 {
 		t.Errorf("instances %+v", packing.Instances)
@@ -369,18 +369,18 @@ func TestPackUsesFreeRoomAndListsUnschedulablePods(t *testing.T) {
 	}
 }
 
-func TestPackRespectsMaxAndPrefersCheapFlavours(t *testing.T) {
+func TestPackRespectsMaxAndPrefersCheapTemplates(t *testing.T) {
 	c := placementtest.NewPendingPodCluster(200)
 	s, err := c.BuildSnapshot()
 	must.NoError(t, err)
 	two := 2
-	cheap, dear := placementtest.NewFlavour(), placementtest.NewFlavour()
+	cheap, dear := placementtest.NewTemplate(), placementtest.NewTemplate()
 	cheap.Name, cheap.MaxLaunches, dear.Name, dear.Cost = "cheap", &two, "dear", 3
-	packing, err := planner.PackPods(s, nil, []planner.Flavour{dear, cheap}, planner.LeastCost)
+	packing, err := planner.PackPods(s, nil, []planner.Template{dear, cheap}, planner.LeastCost)
 	must.NoError(t, err)
 	count := map[string]int{}
 	for _, m := range packing.Instances {
-		count[m.Flavour]++
+		count[m.Template]++
 	}
 	if count["cheap"] != 2 || count["dear"] != 2 || len(packing.Unschedulable) != 0 {
 		t.Errorf("%v instances, %d unschedulable pods", count, len(packing.Unschedulable))

@@ -14,16 +14,16 @@ type VictimSelection struct {
 	// Victims lists the nodes in the order of removal. Cordon all of them first. Then empty them in this order: every
 	// pod finds room on the node that its move names.
 	Victims []Evacuation `json:"victims"`
-	// Rejected lists the evaluated nodes that cannot be removed, with the reason that decided.
-	Rejected []RejectedNode `json:"passed,omitempty"`
+	// Skipped lists the evaluated nodes that cannot be removed, with the reason that decided.
+	Skipped []SkippedNode `json:"skipped,omitempty"`
 	// Cost is the sum of the victims' costs.
 	Cost float64 `json:"cost"`
 
 	isOptimal bool // no other choice removes more nodes, or the same number at less cost
 }
 
-// RejectedNode is a node that was evaluated and not chosen.
-type RejectedNode struct {
+// SkippedNode is a node that was evaluated and not chosen.
+type SkippedNode struct {
 	Node     string    `json:"node"`
 	Refusals []Refusal `json:"refusals"`
 }
@@ -50,7 +50,7 @@ func SelectVictims(s *snapshot.Snapshot, maxVictims int, policy Policy, o Option
 
 // hasNoRoomRejection reports whether a node was rejected because its pods fit nowhere. Then other targets might help.
 func (s *VictimSelection) hasNoRoomRejection() bool {
-	for _, p := range s.Rejected {
+	for _, p := range s.Skipped {
 		for _, r := range p.Refusals {
 			if r.Rule == "no-room" {
 				return true
@@ -71,8 +71,8 @@ func (s *VictimSelection) isBetterThan(other *VictimSelection) bool {
 // chosenVictim is a chosen node. The targets of its pods are read from the snapshot at the end.
 type chosenVictim struct {
 	candidate
-	stays  []Stay
-	movers []*filter.Pod
+	deletedPods []DeletedPod
+	movers      []*filter.Pod
 }
 
 // runSelection runs one plan. If avoidCandidates is true, it avoids candidates as targets, and tries nodes that received
@@ -185,7 +185,7 @@ func (p *planRun) listCandidates(out *VictimSelection) []candidate {
 			continue
 		}
 		if refusal := p.findFirstRefusal(n); refusal != nil {
-			out.Rejected = append(out.Rejected, RejectedNode{n.Name(), []Refusal{*refusal}})
+			out.Skipped = append(out.Skipped, SkippedNode{n.Name(), []Refusal{*refusal}})
 			continue
 		}
 		list = append(list, candidate{n, p.computeRemovalCost(n)})
@@ -209,7 +209,7 @@ func (p *planRun) findFirstRefusal(n *filter.Node) *Refusal {
 			continue
 		}
 		if _, refused := p.s.PDBs.FindPDBToCharge(pod); refused != "" {
-			return &Refusal{Rule: "disruption-budget", Pod: pod.Key.String(), Text: refused}
+			return &Refusal{Rule: "disruption-budget", Pod: pod.Key.String(), Message: refused}
 		}
 	}
 	return nil
@@ -224,7 +224,7 @@ func (p *planRun) hasReceivedPods(n *filter.Node) bool {
 func (p *planRun) removeOrRejectVictim(victims []chosenVictim, c candidate, out *VictimSelection) []chosenVictim {
 	refusal := p.removeVictimIfAllowed(c, &victims)
 	if refusal != nil {
-		out.Rejected = append(out.Rejected, RejectedNode{c.node.Name(), []Refusal{*refusal}})
+		out.Skipped = append(out.Skipped, SkippedNode{c.node.Name(), []Refusal{*refusal}})
 	}
 	return victims
 }
@@ -256,7 +256,7 @@ func (p *planRun) removeVictimIfAllowed(c candidate, victims *[]chosenVictim) *R
 
 // splitPodsByFate returns the node's own pods that move, and the pods that stay. allMovers also includes the pods that the plan
 // has moved there. evicted also includes the own pods that nothing recreates.
-func (p *planRun) splitPodsByFate(n *filter.Node) (ownMovers, allMovers, evicted []*filter.Pod, stays []Stay) {
+func (p *planRun) splitPodsByFate(n *filter.Node) (ownMovers, allMovers, evicted []*filter.Pod, stays []DeletedPod) {
 	ownMovers = make([]*filter.Pod, 0, len(n.Pods))
 	var ending []*filter.Pod
 	for _, pod := range n.Pods {
@@ -272,7 +272,7 @@ func (p *planRun) splitPodsByFate(n *filter.Node) (ownMovers, allMovers, evicted
 		case podEnds:
 			ending = append(ending, pod)
 		}
-		stays = append(stays, Stay{pod.Key, verdict.Rule.String()})
+		stays = append(stays, DeletedPod{pod.Key, verdict.Rule.String()})
 	}
 	p.sortLargestFirst(ownMovers)
 	evicted = concatPods(ownMovers, ending)
@@ -300,10 +300,10 @@ func (p *planRun) makeVictimsExecutable(victims []chosenVictim, out *VictimSelec
 		if len(failed) == 0 {
 			return ordered
 		}
-		out.Rejected = append(out.Rejected, RejectedNode{failed[0].node.Name(), []Refusal{{
-			Rule:   "no-room",
-			Text:   "its pods fit on no node while the other nodes are being drained",
-			Remedy: "plan again after the other nodes are deleted",
+		out.Skipped = append(out.Skipped, SkippedNode{failed[0].node.Name(), []Refusal{{
+			Rule:    "no-room",
+			Message: "its pods fit on no node while the other nodes are being drained",
+			Remedy:  "plan again after the other nodes are deleted",
 		}}})
 		p.fork.Reset()
 		victims = p.retryVictims(append(ordered, failed[1:]...), out)
@@ -387,7 +387,7 @@ func (p *planRun) retryVictims(victims []chosenVictim, out *VictimSelection) []c
 func (p *planRun) writeEvacuations(victims []chosenVictim, out *VictimSelection) {
 	out.Victims = make([]Evacuation, len(victims))
 	for i, v := range victims {
-		e := Evacuation{Node: v.node.Name(), Cost: v.cost, Stays: v.stays, Moves: make([]Move, len(v.movers))}
+		e := Evacuation{Node: v.node.Name(), Cost: v.cost, DeletedPods: v.deletedPods, Moves: make([]Move, len(v.movers))}
 		for j, pod := range v.movers {
 			e.Moves[j] = Move{pod.Key, p.s.Nodes.ByID(pod.Node).Name()}
 		}

@@ -61,7 +61,7 @@ func formatPlans(t *rapid.T, s *snapshot.Snapshot) string {
 	node := &corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
 		"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("10"),
 	}}}
-	packing, err := planner.PackPods(s, nil, []planner.Flavour{{Name: "new", Template: node, Cost: 1}}, planner.LeastWaste)
+	packing, err := planner.PackPods(s, nil, []planner.Template{{Name: "new", Node: node, Cost: 1}}, planner.LeastWaste)
 	must.NoError(t, err)
 
 	victims, err := planner.SelectVictims(s, 3, planner.LeastPods, easyGoing)
@@ -71,14 +71,14 @@ func formatPlans(t *rapid.T, s *snapshot.Snapshot) string {
 	return string(raw)
 }
 
-func TestFlavoursShareLaunchLimit(t *testing.T) {
+func TestTemplatesShareLaunchLimit(t *testing.T) {
 	list := func(cpu string) corev1.ResourceList {
 		return corev1.ResourceList{
 			"cpu": resource.MustParse(cpu), "memory": resource.MustParse("64Gi"), "pods": resource.MustParse("110"),
 		}
 	}
-	flavour := func(name, cpu string, within ...*planner.LaunchLimit) planner.Flavour {
-		return planner.Flavour{Name: name, SharedLimits: within, Template: &corev1.Node{Status: corev1.NodeStatus{Allocatable: list(cpu)}}}
+	template := func(name, cpu string, within ...*planner.LaunchLimit) planner.Template {
+		return planner.Template{Name: name, SharedLimits: within, Node: &corev1.Node{Status: corev1.NodeStatus{Allocatable: list(cpu)}}}
 	}
 	two, cores := 2, corev1.ResourceList{"cpu": resource.MustParse("10")}
 	for name, c := range map[string]struct {
@@ -99,7 +99,7 @@ func TestFlavoursShareLaunchLimit(t *testing.T) {
 				}}}
 				must.NoError(t, s.SetPod(p))
 			}
-			packing, err := planner.PackPods(s, nil, []planner.Flavour{flavour("big", "5", c.within), flavour("small", "4", c.within)}, planner.LeastWaste)
+			packing, err := planner.PackPods(s, nil, []planner.Template{template("big", "5", c.within), template("small", "4", c.within)}, planner.LeastWaste)
 			must.NoError(t, err)
 			if len(packing.Instances) != c.machines || len(packing.Unschedulable) != c.left {
 				t.Fatalf("%d instances and %d unschedulable pods, want %d and %d: %+v", len(packing.Instances), len(packing.Unschedulable), c.machines,

@@ -42,7 +42,7 @@ func (s *Snapshot) JudgePodClass(c *filter.PodClass, uid types.UID, n *filter.No
 	switch {
 	case beside.Outcome == placement.Blocked && alone.Outcome != placement.Blocked:
 		for i := range beside.Reasons {
-			beside.Reasons[i].Text += filter.NominatedSuffix
+			beside.Reasons[i].Message += filter.NominatedSuffix
 		}
 		return beside
 	case beside.Outcome == placement.Blocked || alone.Outcome == placement.Fits:

@@ -172,16 +172,16 @@ func TestPackingHoldsWithAllInstancesLaunched(t *testing.T) {
 		}
 		before := s.Dump(true)
 		g := rand.New(rand.NewPCG(seed, 9))
-		flavours := []planner.Flavour{
-			{Name: "a", Template: placementtest.NewRandomNode(g, 2001), Cost: 1, Zones: []string{"z1", "z2"}},
-			{Name: "b", Template: placementtest.NewRandomNode(g, 2002), Cost: 2},
+		templates := []planner.Template{
+			{Name: "a", Node: placementtest.NewRandomNode(g, 2001), Cost: 1, Zones: []string{"z1", "z2"}},
+			{Name: "b", Node: placementtest.NewRandomNode(g, 2002), Cost: 2},
 		}
-		packing, err := planner.PackPods(s, nil, flavours, planner.LeastWaste)
+		packing, err := planner.PackPods(s, nil, templates, planner.LeastWaste)
 		must.NoError(t, err)
 		if after := s.Dump(true); after != before {
 			t.Fatalf("the snapshot has changed:\n%s\n%s", before, after)
 		}
-		must.NoError(t, placementtest.CheckPackingExecutable(s, flavours, packing))
+		must.NoError(t, placementtest.CheckPackingExecutable(s, templates, packing))
 		if len(packing.Moves)+len(packing.Unschedulable) != len(s.PendingPods()) {
 			t.Fatalf("%d moves and %d unschedulable of %d pending pods", len(packing.Moves), len(packing.Unschedulable), len(s.PendingPods()))
 		}

@@ -90,7 +90,7 @@ func (p *scaleUp) planHeadroomLaunches() error {
 				continue
 			}
 			asked = true
-			packing, err := planner.PackPods(p.Snapshot, slots, p.toFlavours(templates), t.objective)
+			packing, err := planner.PackPods(p.Snapshot, slots, p.toPlannerTemplates(templates), t.objective)
 			if err != nil {
 				return err
 			}

@@ -30,12 +30,12 @@ type LaunchRequestVerdict struct {
 	Group string `json:"group"`
 	// Launched is how many instances are launched for it now. Helped means that an instance is launched for its pod
 	// anyway. Missing is how many may not be launched now, for the reasons.
-	Launched  int      `json:"granted"`
-	PodServed bool     `json:"helped,omitempty"`
+	Launched  int      `json:"launched"`
+	PodServed bool     `json:"podServed,omitempty"`
 	Missing   int      `json:"missing,omitempty"`
 	Reasons   []Reason `json:"reasons,omitempty"`
 	// LaunchedByTemplate is the number of launched instances, by template.
-	LaunchedByTemplate map[string]int `json:"by,omitempty"`
+	LaunchedByTemplate map[string]int `json:"launchedByTemplate,omitempty"`
 }
 
 // planRequestedLaunches launches the instances of the launch requests, after the launches for pods.
@@ -112,7 +112,7 @@ func (p *scaleUp) planLaunchesWithinLimits(k *groupTemplate, w LaunchRequest, v 
 // hasInstanceForPod reports whether an instance of the group is launched for the request's pod anyway.
 func (p *scaleUp) hasInstanceForPod(w LaunchRequest) bool {
 	for _, v := range p.podVerdicts {
-		if v.Pod == w.Pod && (v.Outcome == Launching || v.Outcome == Provisioning) && p.templateByFlavour[p.flavourByInstance[v.Node]].group.name() == w.Group {
+		if v.Pod == w.Pod && (v.Outcome == Launching || v.Outcome == Provisioning) && p.templateByID[p.templateByInstance[v.Node]].group.name() == w.Group {
 			return true
 		}
 	}

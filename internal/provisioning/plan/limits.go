@@ -112,7 +112,7 @@ func (p *scaleUp) sumGroupCapacity(g *Group, name corev1.ResourceName) (sum int6
 		}
 	}
 	for _, k := range p.templates {
-		if o := p.launchByFlavour[k.flavour]; o != nil && k.group == g {
+		if o := p.launchByTemplate[k.id]; o != nil && k.group == g {
 			sum += int64(o.Count) * toBaseUnits(name, k.Node.Status.Capacity)
 		}
 	}

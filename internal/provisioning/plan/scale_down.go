@@ -267,12 +267,12 @@ func (f *scaleDown) newNodeDecision(g *Group, rule *underutilizedRule, n *nodegr
 		d.addReason(nodegroup.NotAccepted, "the NodeGroup %s is not accepted: %s", g.name(), g.NotAccepted)
 	}
 	if !disruptionbudget.IsReady(n.Object) || g.IsProvisioning(n.Object, f.Now) {
-		d.addReason(Arriving, "it is not ready")
+		d.addReason(Arriving, "the node is not Ready, or is still starting")
 	}
 	d.Reasons = append(d.Reasons, g.BlockingReasons(n)...)
 	load, err := planner.MeasureWorkloadUtilization(f.Snapshot, n.Object.Name, rule.isPlaceholder)
 	if err != nil {
-		d.addReason(Arriving, "placement does not know it yet")
+		d.addReason(Arriving, "the node is not in the scheduling snapshot yet")
 		return d
 	}
 	if why := rule.whyUtilized(load); why != "" {
@@ -343,7 +343,7 @@ func (f *scaleDown) checkPodsFitElsewhere(g *Group, free []*NodeDecision) {
 		case r.Pod != "":
 			d.addReason(NoPlace, "pod %s cannot move: %s", r.Pod, r.Rule)
 		default:
-			d.addReason(NoPlace, "%s", cmp.Or(r.Rule, "placement does not know it yet"))
+			d.addReason(NoPlace, "%s", cmp.Or(r.Rule, "the node is not in the scheduling snapshot yet"))
 		}
 	}
 }
@@ -369,7 +369,7 @@ func (d *NodeDecision) startOrCheckCooldown(cooldown time.Duration, observedSinc
 		d.Since = roundUpToSecond(now)
 	}
 	until := d.Since.Add(cooldown)
-	d.IdleSince, d.MayLeaveAt = &d.Since, &until
+	d.IdleSince, d.RemovableAt = &d.Since, &until
 	if now.Before(until) {
 		d.addReason(nodegroup.CoolingDown, "underutilized since %s; it may be retired at %s", formatTime(d.Since), formatTime(until))
 		return false
@@ -409,7 +409,7 @@ func (f *scaleDown) selectRetirableTogether(g *Group, due []*NodeDecision) ([]ca
 	for _, e := range selection.Victims {
 		candidates = append(candidates, candidate{byName[e.Node], e})
 	}
-	for _, p := range selection.Rejected {
+	for _, p := range selection.Skipped {
 		if d := byName[p.Node]; d != nil && len(p.Refusals) > 0 {
 			d.addReason(NotTogether, "%s", p.Refusals[0].String())
 		}

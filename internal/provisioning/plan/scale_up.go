@@ -48,10 +48,10 @@ type PodVerdict struct {
 
 // Decision is the result of DecideScaleUp: the launches, and the verdict on each pod. Both are sorted.
 type Decision struct {
-	Launches []Launch     `json:"orders,omitempty"`
+	Launches []Launch     `json:"launches,omitempty"`
 	Pods     []PodVerdict `json:"pods,omitempty"`
 	// LaunchRequests are the verdicts on the launch requests, in their order.
-	LaunchRequests []LaunchRequestVerdict `json:"wishes,omitempty"`
+	LaunchRequests []LaunchRequestVerdict `json:"launchRequests,omitempty"`
 
 	placedOnNodes   []planner.Move // pods and headroom that fit on existing nodes
 	missingHeadroom int            // headroom pods without room or a possible launch
@@ -99,10 +99,10 @@ func (w *Input) podsWithoutNomination() []placement.PodKey {
 // started.
 type forkedCluster struct {
 	*Input
-	fork              snapshot.Fork
-	headroomPods      map[string][]placement.PodKey // the headroom pods, by group
-	templateByFlavour map[string]*groupTemplate     // by the name of the flavour
-	templates         []*groupTemplate
+	fork         snapshot.Fork
+	headroomPods map[string][]placement.PodKey // the headroom pods, by group
+	templateByID map[string]*groupTemplate     // by ID
+	templates    []*groupTemplate
 }
 
 // groupTemplate is a template of a group with derived values.
@@ -110,13 +110,13 @@ type groupTemplate struct {
 	*Template
 	group    *Group
 	position int // the position in the group's order
-	flavour  string
+	id       string
 	node     *corev1.Node // after the requests of DaemonSets
 }
 
 // simulateInFork calls decide in a fork with started nodes and pending headroom pods.
 func (w *Input) simulateInFork(decide func(*forkedCluster) error) (err error) {
-	r := &forkedCluster{Input: w, headroomPods: map[string][]placement.PodKey{}, templateByFlavour: map[string]*groupTemplate{}}
+	r := &forkedCluster{Input: w, headroomPods: map[string][]placement.PodKey{}, templateByID: map[string]*groupTemplate{}}
 	if err := r.makeTemplates(); err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (r *forkedCluster) makeTemplates() error {
 	for i := range r.Groups {
 		g := &r.Groups[i]
 		for j := range g.Templates {
-			k := &groupTemplate{Template: &g.Templates[j], group: g, position: j, flavour: g.name() + "/" + g.Templates[j].Name}
+			k := &groupTemplate{Template: &g.Templates[j], group: g, position: j, id: g.name() + "/" + g.Templates[j].Name}
 			if k.Node != nil {
 				template, err := deductDaemonSets(k.Node, r.DaemonSets)
 				if err != nil {
@@ -178,7 +178,7 @@ func (r *forkedCluster) makeTemplates() error {
 				}
 				k.node = template
 			}
-			r.templateByFlavour[k.flavour] = k
+			r.templateByID[k.id] = k
 			r.templates = append(r.templates, k)
 		}
 	}
@@ -190,7 +190,7 @@ func (r *forkedCluster) makeTemplates() error {
 func (r *forkedCluster) planLaunches(pods []placement.PodKey, removedNodes int, removedGroups ...string) (*Decision, error) {
 	fork := r.Snapshot.Fork()
 	defer fork.Rollback()
-	p := &scaleUp{forkedCluster: r, launchByFlavour: map[string]*Launch{}, flavourByInstance: map[string]string{}, launchedByGroup: map[string]int{}, removedNodes: removedNodes, removedGroups: removedGroups}
+	p := &scaleUp{forkedCluster: r, launchByTemplate: map[string]*Launch{}, templateByInstance: map[string]string{}, launchedByGroup: map[string]int{}, removedNodes: removedNodes, removedGroups: removedGroups}
 	if err := p.addProvisioningInstances(); err != nil {
 		return nil, err
 	}
@@ -216,17 +216,17 @@ func (r *forkedCluster) planLaunches(pods []placement.PodKey, removedNodes int, 
 // scaleUp is a scale-up decision in progress.
 type scaleUp struct {
 	*forkedCluster
-	removedNodes      int
-	removedGroups     []string           // the groups of the removed nodes, one entry per node
-	launchByFlavour   map[string]*Launch // by flavour
-	flavourByInstance map[string]string  // by node: the flavour of a planned or provisioning instance
-	provisioningNames []string           // the provisioning instances in flavourByInstance
-	launchedByGroup   map[string]int     // planned instances, by group
-	serial            int
-	podVerdicts       []PodVerdict
-	requestVerdicts   []LaunchRequestVerdict
-	placedOnNodes     []planner.Move // pods and headroom that fit on existing nodes
-	missingHeadroom   int
+	removedNodes       int
+	removedGroups      []string           // the groups of the removed nodes, one entry per node
+	launchByTemplate   map[string]*Launch // by ID of the template
+	templateByInstance map[string]string  // by node: the ID of the template of a planned or provisioning instance
+	provisioningNames  []string           // the provisioning instances in templateByInstance
+	launchedByGroup    map[string]int     // planned instances, by group
+	serial             int
+	podVerdicts        []PodVerdict
+	requestVerdicts    []LaunchRequestVerdict
+	placedOnNodes      []planner.Move // pods and headroom that fit on existing nodes
+	missingHeadroom    int
 }
 
 // addProvisioningInstances adds the provisioning instances to the fork.
@@ -239,10 +239,10 @@ func (p *scaleUp) addProvisioningInstances() error {
 				continue // its resources are unknown, so that no pod can be placed on it
 			}
 			name := "awaited/" + g.name() + "/" + m.ID
-			if err := p.fork.AddNewNode(toFlavour(k).NewNode(name, "")); err != nil {
+			if err := p.fork.AddNewNode(toPlannerTemplate(k).NewNode(name, "")); err != nil {
 				return err
 			}
-			p.flavourByInstance[name] = k.flavour
+			p.templateByInstance[name] = k.id
 			p.provisioningNames = append(p.provisioningNames, name)
 		}
 	}
@@ -259,8 +259,8 @@ func (p *scaleUp) findTemplate(g *Group, name string) *groupTemplate {
 	return nil
 }
 
-func toFlavour(k *groupTemplate) *planner.Flavour {
-	return &planner.Flavour{Name: k.flavour, Template: k.node, Cost: k.Cost}
+func toPlannerTemplate(k *groupTemplate) *planner.Template {
+	return &planner.Template{Name: k.id, Node: k.node, Cost: k.Cost}
 }
 
 // planLaunchesToMinSize launches the instances that groups lack to their minimum size, from the preferred templates.
@@ -311,9 +311,9 @@ func (p *scaleUp) countRemovedNodes(g *Group) (n int) {
 // simulateLaunch adds an instance of a template to the fork, and returns its name.
 func (p *scaleUp) simulateLaunch(template *groupTemplate) (string, error) {
 	p.serial++
-	name := fmt.Sprintf("new/%s/%d", template.flavour, p.serial)
-	p.flavourByInstance[name] = template.flavour
-	return name, p.fork.AddNewNode(toFlavour(template).NewNode(name, ""))
+	name := fmt.Sprintf("new/%s/%d", template.id, p.serial)
+	p.templateByInstance[name] = template.id
+	return name, p.fork.AddNewNode(toPlannerTemplate(template).NewNode(name, ""))
 }
 
 // simulateLaunches adds n instances of a template to the fork.
@@ -417,7 +417,7 @@ func (p *scaleUp) placePodsTierByTier(pods []placement.PodKey) ([]planner.Unsche
 	var left []planner.UnschedulablePod
 	why := map[placement.PodKey]planner.UnschedulablePod{}
 	for _, t := range tiers {
-		packing, err := planner.PackPods(p.Snapshot, pods, p.toFlavours(t.templates), t.objective)
+		packing, err := planner.PackPods(p.Snapshot, pods, p.toPlannerTemplates(t.templates), t.objective)
 		if err != nil {
 			return nil, err
 		}
@@ -444,26 +444,26 @@ func mergeReasons(before, now planner.UnschedulablePod) planner.UnschedulablePod
 	}
 	out := planner.UnschedulablePod{Pod: now.Pod, Reasons: map[string]string{}, ExhaustedLimits: map[string]string{}}
 	for _, h := range []planner.UnschedulablePod{before, now} {
-		for flavour, reason := range h.Reasons {
-			out.Reasons[flavour] = reason
+		for id, reason := range h.Reasons {
+			out.Reasons[id] = reason
 		}
-		for flavour, limit := range h.ExhaustedLimits {
-			out.ExhaustedLimits[flavour] = limit
+		for id, limit := range h.ExhaustedLimits {
+			out.ExhaustedLimits[id] = limit
 		}
 	}
 	return out
 }
 
-// toFlavours converts templates to flavours of the planner. Each flavour gets the limits that are left now.
-func (p *scaleUp) toFlavours(templates []*groupTemplate) []planner.Flavour {
+// toPlannerTemplates converts templates to templates of the planner. Each one gets the limits that are left now.
+func (p *scaleUp) toPlannerTemplates(templates []*groupTemplate) []planner.Template {
 	cluster := p.remainingClusterLimits()
 	shared := map[*Group][]*launchLimit{}
-	out := make([]planner.Flavour, 0, len(templates))
+	out := make([]planner.Template, 0, len(templates))
 	for _, k := range templates {
 		if shared[k.group] == nil {
 			shared[k.group] = append(p.remainingGroupLimits(k.group), cluster...)
 		}
-		f := *toFlavour(k)
+		f := *toPlannerTemplate(k)
 		for _, a := range shared[k.group] {
 			f.SharedLimits = append(f.SharedLimits, &a.LaunchLimit)
 		}
@@ -476,7 +476,7 @@ func (p *scaleUp) toFlavours(templates []*groupTemplate) []planner.Flavour {
 func (p *scaleUp) applyPacking(packing *planner.Packing, reasonRule, message string) error {
 	names := map[string]string{}
 	for _, m := range packing.Instances {
-		k := p.templateByFlavour[m.Flavour]
+		k := p.templateByID[m.Template]
 		name, err := p.simulateLaunch(k)
 		if err != nil {
 			return err
@@ -493,7 +493,7 @@ func (p *scaleUp) applyPacking(packing *planner.Packing, reasonRule, message str
 		if err := p.fork.MovePod(m.Pod, to); err != nil {
 			return err
 		}
-		if _, isInstance := p.flavourByInstance[to]; !isInstance {
+		if _, isInstance := p.templateByInstance[to]; !isInstance {
 			p.placedOnNodes = append(p.placedOnNodes, m)
 		}
 		if reasonRule == PodsWait {
@@ -505,10 +505,10 @@ func (p *scaleUp) applyPacking(packing *planner.Packing, reasonRule, message str
 
 // addLaunch adds n instances of a template to the launches.
 func (p *scaleUp) addLaunch(k *groupTemplate, n int, pods []placement.PodKey, why Reason) {
-	o := p.launchByFlavour[k.flavour]
+	o := p.launchByTemplate[k.id]
 	if o == nil {
 		o = &Launch{Group: k.group.name(), Template: k.Name}
-		p.launchByFlavour[k.flavour] = o
+		p.launchByTemplate[k.id] = o
 	}
 	o.Count += n
 	o.Pods = append(o.Pods, pods...)
@@ -521,17 +521,17 @@ func (p *scaleUp) addLaunch(k *groupTemplate, n int, pods []placement.PodKey, wh
 // newPlacedVerdict returns the verdict on a pod that has a place.
 func (p *scaleUp) newPlacedVerdict(key placement.PodKey, node string) PodVerdict {
 	v := PodVerdict{Pod: key, Node: node, Outcome: Fits}
-	flavour, isInstance := p.flavourByInstance[node]
+	id, isInstance := p.templateByInstance[node]
 	switch {
 	case !isInstance:
-		v.Reasons = []Reason{{Rule: HasRoom, Message: "node " + node + " would take it"}}
+		v.Reasons = []Reason{{Rule: HasRoom, Message: "the pod fits on node " + node}}
 		return v
 	case slices.Contains(p.provisioningNames, node):
 		v.Outcome = Provisioning
 	default:
 		v.Outcome = Launching
 	}
-	k := p.templateByFlavour[flavour]
+	k := p.templateByID[id]
 	rule, message := OnItsWay, "an instance for it is provisioning"
 	if v.Outcome == Launching {
 		rule, message = MachineOrdered, "an instance is launched for it"
@@ -556,10 +556,10 @@ func (p *scaleUp) newUnplacedVerdict(h planner.UnschedulablePod) PodVerdict {
 		if k.group.scaleUpSpec() == nil {
 			continue
 		}
-		r := Reason{Rule: DoesNotFit, Group: k.group.name(), Template: k.Name, Message: h.Reasons[k.flavour]}
+		r := Reason{Rule: DoesNotFit, Group: k.group.name(), Template: k.Name, Message: h.Reasons[k.id]}
 		if closed := p.whyTemplateNotLaunchable(k); closed != nil {
 			r.Rule, r.Message = closed.Rule, closed.Message
-		} else if limit := h.ExhaustedLimits[k.flavour]; limit != "" {
+		} else if limit := h.ExhaustedLimits[k.id]; limit != "" {
 			r.Rule, r.Message = limit, p.limitMessage(k.group, limit)
 		}
 		v.Reasons = append(v.Reasons, r)
@@ -581,7 +581,7 @@ func whyNoTemplate(g *Group) Reason {
 func (p *scaleUp) toDecision() *Decision {
 	d := &Decision{Pods: p.podVerdicts, LaunchRequests: p.requestVerdicts, placedOnNodes: p.placedOnNodes, missingHeadroom: p.missingHeadroom}
 	for _, k := range p.templates {
-		if o := p.launchByFlavour[k.flavour]; o != nil {
+		if o := p.launchByTemplate[k.id]; o != nil {
 			slices.SortFunc(o.Pods, comparePodKeys)
 			d.Launches = append(d.Launches, *o)
 		}

@@ -117,7 +117,7 @@ func DecideWanted(n Need) Verdict {
 	case n.Refused != "":
 		return newVerdict(Wait, newReason(GroupNotAccepted, "", "the NodeGroup is not accepted: %s", n.Refused))
 	case n.Ended != "" && n.Instance != InstanceGone:
-		return newVerdict(Wait, newReason(RetirementEnded, "", "until the instance is gone: %s", n.Ended))
+		return newVerdict(Wait, newReason(RetirementEnded, "", "waiting until the instance is gone: %s", n.Ended))
 	}
 	var wants []v1alpha1.RetirementReason
 	for _, h := range n.UnschedulablePods {
@@ -130,9 +130,9 @@ func DecideWanted(n Need) Verdict {
 	case len(wants) > 0:
 		return Verdict{Launch, wants}
 	case n.Instance == InstanceExists && n.PlacementErr != nil:
-		return newVerdict(Wait, newReason(RoomUnknown, "", "until the instance is gone: %s", n.PlacementErr))
+		return newVerdict(Wait, newReason(RoomUnknown, "", "waiting until the instance is gone: %s", n.PlacementErr))
 	case n.Instance == InstanceExists:
-		return newVerdict(Wait, newReason(RoomElsewhere, "", "until the instance is gone: its pods fit on other nodes"))
+		return newVerdict(Wait, newReason(RoomElsewhere, "", "waiting until the instance is gone: its pods fit on other nodes"))
 	case n.Policy == v1alpha1.ReplaceWhenNeeded && n.PlacementErr != nil:
 		return newVerdict(Wait, newReason(RoomUnknown, "", "%s", n.PlacementErr))
 	case n.Policy == v1alpha1.ReplaceWhenNeeded:

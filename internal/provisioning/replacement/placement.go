@@ -69,8 +69,8 @@ func (ClusterPlacement) listPodsNeedingSameInstance(cluster *planner.Cluster, sa
 	if sample == nil {
 		return nil, nil
 	}
-	flavours := planner.DeriveFlavours(&saved.Objects{Nodes: []*corev1.Node{sample}})
-	if len(flavours) == 0 {
+	templates := planner.DeriveTemplates(&saved.Objects{Nodes: []*corev1.Node{sample}})
+	if len(templates) == 0 {
 		return nil, nil
 	}
 	answer, err := cluster.PlanLaunchesAndRemovals(planner.PlanOptions{Policy: planner.LeastPods})
@@ -79,7 +79,7 @@ func (ClusterPlacement) listPodsNeedingSameInstance(cluster *planner.Cluster, sa
 	}
 	var unschedulable []UnschedulablePod
 	for _, m := range answer.Launch.Instances {
-		if m.Flavour != flavours[0].Name {
+		if m.Template != templates[0].Name {
 			continue
 		}
 		for _, pod := range m.Pods {

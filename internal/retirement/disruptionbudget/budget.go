@@ -121,7 +121,7 @@ func CountRemainingDisruptions(group *v1alpha1.NodeGroupSpec, nodes []Node, reas
 func MaxUnavailable(budgets []v1alpha1.DisruptionBudget, total int, reason v1alpha1.Reason, now time.Time) (
 	limit int, decidedBy string, err error,
 ) {
-	limit, decidedBy = total, "no disruption budget now"
+	limit, decidedBy = total, "a group without an active disruption budget"
 	if len(budgets) == 0 {
 		return 1, "a group without disruption budgets", nil
 	}
@@ -156,14 +156,14 @@ func IsBudgetActive(b v1alpha1.DisruptionBudget, now time.Time) (active bool, er
 		return true, nil
 	}
 	if b.Duration == nil || b.Duration.Duration <= 0 {
-		return false, fmt.Errorf(".duration: want for how long the window stays open, such as 8h")
+		return false, fmt.Errorf(".duration: is missing or not positive: want the length of the window, such as 8h")
 	}
 	zone, err := time.LoadLocation(b.TimeZone)
 	if err != nil {
 		return false, fmt.Errorf(".timeZone: %q: %w: want a name of the IANA database, such as Europe/Stockholm", b.TimeZone, err)
 	}
 	if strings.Contains(b.Schedule, "TZ=") {
-		return false, fmt.Errorf(".schedule: %q: want the time zone in timeZone", b.Schedule)
+		return false, fmt.Errorf(".schedule: %q: contains a time zone: want it in timeZone", b.Schedule)
 	}
 	schedule, err := cron.ParseStandard(b.Schedule)
 	if err != nil {

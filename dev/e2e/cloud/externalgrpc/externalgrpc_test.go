@@ -39,13 +39,13 @@ import (
 
 const group = "workers"
 
-// rack is a running provider server with its client configuration.
-type rack struct {
+// testServer is a running provider server with its client configuration.
+type testServer struct {
 	*server.Server
 	config externalgrpc.Config
 }
 
-func serve(t *testing.T, s *server.Server) *rack {
+func serve(t *testing.T, s *server.Server) *testServer {
 	t.Helper()
 	dir := t.TempDir()
 	pool := authority(t, dir)
@@ -61,7 +61,7 @@ func serve(t *testing.T, s *server.Server) *rack {
 	}
 	web.StartTLS()
 	t.Cleanup(web.Close)
-	return &rack{s, externalgrpc.Config{
+	return &testServer{s, externalgrpc.Config{
 		Name: "rack", Address: web.Listener.Addr().String(), ProviderIDPrefix: "rack://r1/",
 		CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "cert.pem"), KeyFile: filepath.Join(dir, "key.pem"),
 	}}
@@ -104,7 +104,7 @@ func authority(t *testing.T, dir string) *x509.CertPool {
 	return pool
 }
 
-func newRack(t *testing.T) *rack {
+func newTestServer(t *testing.T) *testServer {
 	return serve(t, server.New(server.Group{ID: group, Max: 20}, conformance.MinInstances))
 }
 
@@ -118,16 +118,16 @@ func provider(t *testing.T, c externalgrpc.Config) *externalgrpc.Provider {
 	return p
 }
 
-func (r *rack) Provider(t *testing.T) cloud.Provider { return provider(t, r.config) }
-func (*rack) Group() string                          { return group }
-func (r *rack) GroupSize() int                       { return r.TargetSize(group) }
-func (*rack) MissingID() string                      { return "rack://r1/workers/never-was" }
-func (*rack) ForeignID() string                      { return "rack://r2/workers/workers-1" }
-func (r *rack) LoseInstance(_ *testing.T, id string) { r.Server.RemoveMachine(id) }
-func (r *rack) ClearFaults(*testing.T)               { r.Server.ClearFaults() }
-func (r *rack) DeletionRequests() int                { return r.CountRequests("NodeGroupDeleteNodes") }
+func (r *testServer) Provider(t *testing.T) cloud.Provider { return provider(t, r.config) }
+func (*testServer) Group() string                          { return group }
+func (r *testServer) GroupSize() int                       { return r.TargetSize(group) }
+func (*testServer) MissingID() string                      { return "rack://r1/workers/never-was" }
+func (*testServer) ForeignID() string                      { return "rack://r2/workers/workers-1" }
+func (r *testServer) LoseInstance(_ *testing.T, id string) { r.Server.RemoveMachine(id) }
+func (r *testServer) ClearFaults(*testing.T)               { r.Server.ClearFaults() }
+func (r *testServer) DeletionRequests() int                { return r.CountRequests("NodeGroupDeleteNodes") }
 
-func (r *rack) AwaitGone(t *testing.T, id string) {
+func (r *testServer) AwaitGone(t *testing.T, id string) {
 	t.Helper()
 	for slices.Contains(r.ProviderIDs(), id) {
 		select {
@@ -138,7 +138,7 @@ func (r *rack) AwaitGone(t *testing.T, id string) {
 	}
 }
 
-func (r *rack) InjectFault(t *testing.T, f conformance.Fault) {
+func (r *testServer) InjectFault(t *testing.T, f conformance.Fault) {
 	t.Helper()
 	always := func(answer func(w http.ResponseWriter)) {
 		r.SetFaults(server.Faults{BeforeCall: func(w http.ResponseWriter, _ string) bool {
@@ -181,54 +181,31 @@ func (r *rack) InjectFault(t *testing.T, f conformance.Fault) {
 		r.SetFaults(server.Faults{Quota: conformance.MinInstances})
 	case conformance.StaleLists: // this is normal behavior: only Refresh renews the lists
 	default:
-		t.Fatalf("the provider cannot be one that %s", f.FaultKind)
+		t.Fatalf("unsupported fault: %s", f.FaultKind)
 	}
 }
 
 // UnsupportedFaults implements conformance.Limited.
-func (*rack) UnsupportedFaults() map[conformance.FaultKind]string {
+func (*testServer) UnsupportedFaults() map[conformance.FaultKind]string {
 	return map[conformance.FaultKind]string{
 		conformance.ListFailsMidway:   "the protocol has no pages",
 		conformance.ForgetsOperations: "the protocol has no operations",
 	}
 }
 
-func TestAnExternalProviderKeepsWhatAProviderPromises(t *testing.T) {
-	conformance.Run(t, func(t *testing.T) conformance.Cloud { return newRack(t) })
+func TestExternalGRPCPassesConformance(t *testing.T) {
+	t.Parallel()
+	conformance.RunParallel(t, func(t *testing.T) conformance.Cloud { return newTestServer(t) })
 }
 
-func TestWhatCannotBeAllThereIsMakesNoMachineGone(t *testing.T) {
-	for name, answers := range map[string]map[string][]byte{
-		"no groups at all":             {"NodeGroups": {}},
-		"a group without its machines": {"NodeGroupNodes": {}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRack(t)
-			p := provider(t, r.config)
-			r.SetFaults(server.Faults{BeforeCall: func(w http.ResponseWriter, method string) bool {
-				answer, ok := answers[method]
-				if ok {
-					server.WriteResponse(w, answer, server.OK, "")
-				}
-				return ok
-			}})
-			if i, err := p.Instance(t.Context(), r.ProviderIDs()[0]); err == nil || cloud.IsNotFound(err) {
-				t.Errorf("I7: Instance = %+v, %v", i, err)
-			}
-			if _, err := p.Delete(t.Context(), r.ProviderIDs()[0]); err == nil || cloud.IsNotFound(err) {
-				t.Errorf("I7: Delete: %v", err)
-			}
-		})
-	}
-}
-
-func TestAWordOfNotFoundIsNotBelieved(t *testing.T) {
-	r := newRack(t)
+func TestI7NotFoundStatusIsNotTrusted(t *testing.T) {
+	t.Parallel()
+	r := newTestServer(t)
 	p := provider(t, r.config)
 	for _, method := range []string{"Refresh", "NodeGroups", "NodeGroupTargetSize", "NodeGroupNodes", "NodeGroupDeleteNodes"} {
 		r.SetFaults(server.Faults{BeforeCall: func(w http.ResponseWriter, asked string) bool {
 			if asked == method {
-				server.WriteResponse(w, nil, server.NotFound, "who?")
+				server.WriteResponse(w, nil, server.NotFound, "no such object")
 			}
 			return asked == method
 		}})
@@ -238,18 +215,19 @@ func TestAWordOfNotFoundIsNotBelieved(t *testing.T) {
 	}
 }
 
-func TestADeletionWhoseAnswerIsLostIsNotAskedForTwice(t *testing.T) {
+func TestLostDeletionResponseIsNotRepeated(t *testing.T) {
+	t.Parallel()
 	answers := map[string]func(w http.ResponseWriter){
-		"the stream is reset": func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
-		"a gateway gives up":  func(w http.ResponseWriter) { w.WriteHeader(http.StatusGatewayTimeout) },
-		"a plain error, with the size lowered": func(w http.ResponseWriter) {
-			server.WriteResponse(w, nil, server.Unknown, "the disk is on fire")
+		"stream reset":    func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+		"gateway timeout": func(w http.ResponseWriter) { w.WriteHeader(http.StatusGatewayTimeout) },
+		"error after the size was lowered": func(w http.ResponseWriter) {
+			server.WriteResponse(w, nil, server.Unknown, "disk failure")
 		},
 	}
 	for name, answer := range answers {
 		for _, late := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, late %t", name, late), func(t *testing.T) {
-				r := newRack(t)
+				r := newTestServer(t)
 				p := provider(t, r.config)
 				machine := r.ProviderIDs()[0]
 				r.SetFaults(server.Faults{KeepDeletedListed: late, AfterCall: func(w http.ResponseWriter, method string) bool {
@@ -267,7 +245,7 @@ func TestADeletionWhoseAnswerIsLostIsNotAskedForTwice(t *testing.T) {
 					}
 				}
 				if n, size := r.CountRequests("NodeGroupDeleteNodes"), r.TargetSize(group); n != 1 || size != conformance.MinInstances-1 {
-					t.Errorf("the deletion was asked for %d times, and the size is %d of %d", n, size, conformance.MinInstances)
+					t.Errorf("%d deletion requests, and a size of %d; want 1 and %d", n, size, conformance.MinInstances-1)
 				}
 				if s, err := p.Status(t.Context(), op); late && (err != nil || s.Done) {
 					t.Errorf("the machine still runs, and its deletion is %+v, %v", s, err)
@@ -277,12 +255,13 @@ func TestADeletionWhoseAnswerIsLostIsNotAskedForTwice(t *testing.T) {
 	}
 }
 
-func TestADeletionThatWasRefusedIsAskedForAgain(t *testing.T) {
+func TestRefusedDeletionIsRetried(t *testing.T) {
+	t.Parallel()
 	for name, code := range map[string]int{
-		"a plain error": server.Unknown, "no such node": server.NotFound, "no right": server.PermissionDenied, "bad": server.InvalidArgument,
+		"unknown": server.Unknown, "not found": server.NotFound, "denied": server.PermissionDenied, "invalid": server.InvalidArgument,
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRack(t)
+			r := newTestServer(t)
 			p := provider(t, r.config)
 			refusals := 1
 			r.SetFaults(server.Faults{BeforeCall: func(w http.ResponseWriter, method string) bool {
@@ -294,16 +273,17 @@ func TestADeletionThatWasRefusedIsAskedForAgain(t *testing.T) {
 				return true
 			}})
 			if _, err := p.Delete(t.Context(), r.ProviderIDs()[0]); err == nil || !strings.Contains(err.Error(), "not now") {
-				t.Errorf("Delete: %v, want the provider's words", err)
+				t.Errorf("Delete: %v, want the message of the provider", err)
 			}
 			if _, err := p.Delete(t.Context(), r.ProviderIDs()[0]); err != nil || r.TargetSize(group) != conformance.MinInstances-1 {
-				t.Errorf("Delete once more: %v, and the size is %d of %d", err, r.TargetSize(group), conformance.MinInstances)
+				t.Errorf("second Delete: %v, and the size is %d of %d", err, r.TargetSize(group), conformance.MinInstances)
 			}
 		})
 	}
 }
 
-func TestBoundsOfTheGroupAreKept(t *testing.T) {
+func TestGroupLimitsAreKept(t *testing.T) {
+	t.Parallel()
 	r := serve(t, server.New(server.Group{ID: group, Min: 2, Max: 3}, 2))
 	p := provider(t, r.config)
 	if _, err := p.Delete(t.Context(), r.ProviderIDs()[0]); cloud.RefusalOf(err) != cloud.AtLimit {
@@ -317,8 +297,9 @@ func TestBoundsOfTheGroupAreKept(t *testing.T) {
 	}
 }
 
-func TestManyWhoAskAtOnceShareAReading(t *testing.T) {
-	r := newRack(t)
+func TestConcurrentReadsShareOneRefresh(t *testing.T) {
+	t.Parallel()
+	r := newTestServer(t)
 	p := provider(t, r.config)
 	machine := r.ProviderIDs()[0]
 	first := make(chan struct{})
@@ -349,16 +330,17 @@ func TestManyWhoAskAtOnceShareAReading(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := p.Instance(ctx, machine); !errors.Is(err, context.Canceled) {
-		t.Errorf("one who has left: %v", err)
+		t.Errorf("a cancelled caller: %v", err)
 	}
 	close(release)
 	all.Wait()
 	if n := r.CountRequests("Refresh"); n < 2 || n > 10 { // late callers on a slow host may have needed another
-		t.Errorf("101 questions took %d readings", n)
+		t.Errorf("101 calls caused %d refreshes", n)
 	}
 }
 
 func TestTemplatesAreRead(t *testing.T) {
+	t.Parallel()
 	node := corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"group": group, corev1.LabelTopologyZone: "r1"}},
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectNoSchedule}}},
@@ -377,10 +359,10 @@ func TestTemplatesAreRead(t *testing.T) {
 		group server.Group
 		want  cloud.Template
 	}{
-		"none":                       {server.Group{}, cloud.Template{Name: group}},
-		"as newer providers send it": {server.Group{Node: raw}, full},
-		"as older providers send it": {server.Group{Node: raw, OldNodeFormat: true}, full},
-		"with a price":               {server.Group{Node: raw, Price: 2.5}, priced},
+		"none":         {server.Group{}, cloud.Template{Name: group}},
+		"new format":   {server.Group{Node: raw}, full},
+		"old format":   {server.Group{Node: raw, OldNodeFormat: true}, full},
+		"with a price": {server.Group{Node: raw, Price: 2.5}, priced},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.group.ID, test.group.Max = group, 20
@@ -393,8 +375,9 @@ func TestTemplatesAreRead(t *testing.T) {
 	}
 }
 
-func TestNobodyWithoutACertificateIsServedOrBelieved(t *testing.T) {
-	r, other := newRack(t), newRack(t)
+func TestBothSidesRequireCertificates(t *testing.T) {
+	t.Parallel()
+	r, other := newTestServer(t), newTestServer(t)
 	stranger := r.config
 	stranger.CertFile, stranger.KeyFile = other.config.CertFile, other.config.KeyFile
 	impostor := r.config
@@ -405,12 +388,13 @@ func TestNobodyWithoutACertificateIsServedOrBelieved(t *testing.T) {
 		}
 	}
 	if r.CountRequests("Refresh") != 0 {
-		t.Error("the provider was asked")
+		t.Error("the provider received a request")
 	}
 }
 
-func TestAConfigurationThatCannotBeIsRefused(t *testing.T) {
-	good := newRack(t).config
+func TestI10InvalidConfigIsRefused(t *testing.T) {
+	t.Parallel()
+	good := newTestServer(t).config
 	for want, change := range map[string]func(*externalgrpc.Config){
 		"name: \"Rack\"":         func(c *externalgrpc.Config) { c.Name = "Rack" },
 		"address: \"rack\"":      func(c *externalgrpc.Config) { c.Address = "rack" },
@@ -428,7 +412,7 @@ func TestAConfigurationThatCannotBeIsRefused(t *testing.T) {
 		c := good
 		change(&c)
 		if _, err := externalgrpc.New(c); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want one that says %q", err, want)
+			t.Errorf("error %v, want one with %q", err, want)
 		}
 	}
 }

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// exitError is an error with an exit code. All other errors exit with 1.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+// toExitCode returns the exit code for an error; 0 for nil.
+func toExitCode(err error) int {
+	var e *exitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &e):
+		return e.code
+	}
+	return 1
+}
+
+// hintError is an error with a line that says what to do.
+type hintError struct {
+	err  error
+	hint string
+}
+
+func (e *hintError) Error() string { return e.err.Error() + "\n" + e.hint }
+func (e *hintError) Unwrap() error { return e.err }
+
+// connectError is the error of a request for which no connection to the API server was made.
+type connectError struct {
+	server string // host:port
+	err    error
+}
+
+func (e *connectError) Error() string { return e.err.Error() }
+func (e *connectError) Unwrap() error { return e.err }
+
+// connectErrorTransport returns failures to connect as a connectError.
+type connectErrorTransport struct{ http.RoundTripper }
+
+func (t connectErrorTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.RoundTripper.RoundTrip(r)
+	if isConnectFailure(err) {
+		err = &connectError{r.URL.Host, err}
+	}
+	return resp, err
+}
+
+// isConnectFailure reports whether an error of net/http means that there was no connection: dialling or the TLS handshake
+// failed.
+func isConnectFailure(err error) bool {
+	var (
+		network *net.OpError
+		wrong   *tls.CertificateVerificationError
+		noTLS   tls.RecordHeaderError
+	)
+	return errors.As(err, &network) && network.Op != "read" && network.Op != "write" ||
+		errors.As(err, &wrong) || errors.As(err, &noTLS) || errors.Is(err, http.ErrSchemeMismatch)
+}
+
+// formatError returns the lines that a command prints for its error. Responses of the API server and failures to connect
+// to it have kubectl's texts. If an error says more than the response, it is printed as it is.
+func formatError(err error) string {
+	var connect *connectError
+	switch e := err.(type) { //nolint:errorlint // the type decides about the text, not an error that it wraps
+	case *exitError:
+		return formatError(e.err)
+	case *hintError:
+		return formatError(e.err) + "\n" + e.hint
+	case interface{ Unwrap() []error }:
+		var lines []string
+		for _, each := range e.Unwrap() {
+			if line := formatError(each); !slices.Contains(lines, line) {
+				lines = append(lines, line)
+			}
+		}
+		return strings.Join(lines, "\n")
+	case *kubeapi.StatusError:
+		if e.Reason != "" {
+			return formatStatus(metav1.StatusReason(e.Reason), e.Message)
+		}
+	case apierrors.APIStatus:
+		if reason := e.Status().Reason; reason != "" {
+			return formatStatus(reason, e.Status().Message)
+		}
+	}
+	switch {
+	case !errors.As(err, &connect):
+		return "error: " + err.Error()
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Sprintf("The connection to the server %s was refused - did you specify the right host or port?", connect.server)
+	}
+	return "Unable to connect to the server: " + connect.Error()
+}
+
+func formatStatus(reason metav1.StatusReason, message string) string {
+	if reason == metav1.StatusReasonUnauthorized {
+		return fmt.Sprintf("error: You must be logged in to the server (%s)", message)
+	}
+	return fmt.Sprintf("Error from server (%s): %s", reason, message)
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+)
+
+func TestErrorsHaveKubectlsTexts(t *testing.T) {
+	noNode := &kubeapi.StatusError{Code: 404, Reason: "NotFound", Message: `nodes "n1" not found`}
+	group := apierrors.NewNotFound(schema.GroupResource{Group: "slipway.dev", Resource: "nodegroups"}, "ci")
+	offline := fmt.Errorf("GET /api/v1/nodes: %w", &connectError{"10.0.0.1:443", errors.New("dial tcp: lookup x: no such host")})
+	tests := map[string]struct {
+		err  error
+		want string
+	}{
+		"a response":                      {noNode, `Error from server (NotFound): nodes "n1" not found`},
+		"a response of client-go":         {group, `Error from server (NotFound): nodegroups.slipway.dev "ci" not found`},
+		"with an exit code":               {&exitError{2, noNode}, `Error from server (NotFound): nodes "n1" not found`},
+		"with a hint":                     {&hintError{noNode, "create it"}, "Error from server (NotFound): nodes \"n1\" not found\ncreate it"},
+		"in a sentence":                   {fmt.Errorf("node n1: cannot cordon it: %w", noNode), `error: node n1: cannot cordon it: nodes "n1" not found (NotFound)`},
+		"two responses":                   {errors.Join(noNode, group), "Error from server (NotFound): nodes \"n1\" not found\nError from server (NotFound): nodegroups.slipway.dev \"ci\" not found"},
+		"without credentials":             {&kubeapi.StatusError{Code: 401, Reason: "Unauthorized", Message: "Unauthorized"}, "error: You must be logged in to the server (Unauthorized)"},
+		"a proxy's response":              {&kubeapi.StatusError{Code: 502, Message: "<html>"}, "error: <html> (HTTP status 502)"},
+		"another error":                   {errors.New("no node"), "error: no node"},
+		"no connection":                   {offline, "Unable to connect to the server: dial tcp: lookup x: no such host"},
+		"no connection for several nodes": {&exitError{1, errors.Join(offline, offline)}, "Unable to connect to the server: dial tcp: lookup x: no such host"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) { check.Is(t, tt.want, formatError(tt.err)) })
+	}
+}
+
+func TestFailuresToConnectHaveKubectlsTexts(t *testing.T) {
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	defer secure.Close()
+	closed := httptest.NewServer(http.NotFoundHandler())
+	closed.Close()
+	for server, want := range map[string]string{
+		closed.URL: "The connection to the server " + strings.TrimPrefix(closed.URL, "http://") + " was refused - did you specify the right host or port?",
+		secure.URL: "Unable to connect to the server: tls: failed to verify certificate: x509: certificate signed by unknown authority",
+	} {
+		for _, line := range []string{
+			"drain n1", "retire n1", "status", "plan", "why n1", "doctor", "snapshot save -", "simulate-eviction n1",
+		} {
+			_, err := runOffline(t, strings.Fields(line+" --server "+server)...)
+			if err == nil {
+				t.Errorf("%s: no error", line)
+			} else if got := formatError(err); got != want {
+				t.Errorf("%s:\n got %s\nwant %s", line, got, want)
+			}
+		}
+	}
+}

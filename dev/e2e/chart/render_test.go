@@ -1,0 +1,379 @@
+package chart_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/yaml"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/dev/testbed"
+	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/manager"
+)
+
+// TestPDBsAllowEvictionOfUnreadyPods checks the PDBs for pods that are not ready. A manager is not ready if its
+// clouds are not found. Two such managers would block every drain of their nodes.
+func TestPDBsAllowEvictionOfUnreadyPods(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		all     []*unstructured.Unstructured
+		budgets []string
+	}{
+		"chart": {
+			objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), registry+cloudpoolValues+"}")),
+			[]string{"slipway-manager", "slipway-cloudpool"},
+		},
+		"deploy/manager": {kustomize(t, "manager"), []string{"slipway-manager"}},
+	} {
+		if has := kinds(c.all)["PodDisruptionBudget"]; has != len(c.budgets) {
+			t.Errorf("%s: %d PDBs, want %q", name, has, c.budgets)
+		}
+		for _, budget := range c.budgets {
+			policy := find[policyv1.PodDisruptionBudget](t, c.all, "PodDisruptionBudget", budget).Spec.UnhealthyPodEvictionPolicy
+			if policy == nil || *policy != policyv1.AlwaysAllow {
+				t.Errorf("%s: %s: unhealthyPodEvictionPolicy is %v, want %s", name, budget, policy, policyv1.AlwaysAllow)
+			}
+		}
+	}
+}
+
+// TestProgramsAcceptRenderedFiles parses the files from the chart with the code of the programs.
+func TestProgramsAcceptRenderedFiles(t *testing.T) {
+	t.Parallel()
+	read := map[string]int{}
+	for _, s := range sets(t) {
+		if s.chart != slipwayChart {
+			continue
+		}
+		all := objects(t, s.manifest(t))
+		for _, o := range all {
+			if o.GetKind() != "ConfigMap" {
+				continue
+			}
+			for file, text := range find[corev1.ConfigMap](t, all, "ConfigMap", o.GetName()).Data {
+				var err error
+				switch file {
+				case "agent.yaml":
+					_, err = config.DecodeAgentFile([]byte(text))
+				case "clouds.yaml":
+					_, err = manager.ReadClouds(testbed.WriteTempFile(t, file, text))
+				case "nodegroups.yaml":
+					_, err = manager.ParseGroups([]byte(text))
+				default:
+					continue
+				}
+				read[file]++
+				if err != nil {
+					t.Errorf("%s: %s: %v\n%s", s.name(), file, err, text)
+				}
+			}
+		}
+	}
+	for _, file := range []string{"agent.yaml", "clouds.yaml", "nodegroups.yaml"} {
+		if read[file] == 0 {
+			t.Errorf("no set of values renders a %s", file)
+		}
+	}
+}
+
+// TestPackagesIncludeTheLibrary packages the charts as helm package does. It renders each package and compares it with
+// its folder.
+func TestPackagesIncludeTheLibrary(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		slipwayChart: withEverything,
+		handlerChart: "slipway: {image: registry.example.com/slipway/slipway:v0.1.0}",
+	} {
+		folder := load(t, name)
+		file, err := chartutil.Save(folder, t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		packed, err := loader.LoadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Helm downloads missing dependencies from a repository. Without a repository, it needs no network.
+		want := []*chart.Dependency{{Name: "slipway-library", Version: "0.1.0"}}
+		if diff := cmp.Diff(want, packed.Metadata.Dependencies); diff != "" {
+			t.Errorf("%s: dependencies: -want +got:\n%s", name, diff)
+		}
+		if all := packed.Dependencies(); len(all) != 1 || all[0].Name() != want[0].Name || all[0].Metadata.Version != want[0].Version {
+			t.Errorf("%s: the package has %d charts, want only the library, with the required version", name, len(all))
+		}
+		fromFolder, err := templates(t, folder, release(name, namespace), values(t, text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fromPackage, err := templates(t, packed, release(name, namespace), values(t, text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(fromFolder, fromPackage); diff != "" {
+			t.Errorf("%s: -folder +package:\n%s", name, diff)
+		}
+	}
+}
+
+// expendablePriority is a priority. The cluster autoscaler ignores pods below it (--expendable-pods-priority-cutoff).
+const expendablePriority = -10
+
+// TestPlaceholdersProtectNodesFromClusterAutoscalerOnly checks both autoscalers. The cluster autoscaler
+// uses an annotation and the priority. Slipway uses the selector of a NodeGroup, with an example in the documentation.
+func TestPlaceholdersProtectNodesFromClusterAutoscalerOnly(t *testing.T) {
+	t.Parallel()
+	raw, err := os.ReadFile(filepath.Join(root(t), "docs", "examples", "nodegroup.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var group v1alpha1.NodeGroup
+	if err := yaml.UnmarshalStrict(raw, &group); err != nil {
+		t.Fatal(err)
+	}
+	selector, err := metav1.LabelSelectorAsSelector(group.Spec.Drain.PlaceholderPods)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace),
+		registry+"placeholders: [{name: spare, nodeSelector: {pool: ci}, labels: {app.kubernetes.io/component: mine}}]"))
+	pod := find[appsv1.Deployment](t, all, "Deployment", "slipway-placeholder-spare").Spec.Template
+	if !selector.Matches(labels.Set(pod.Labels)) {
+		t.Errorf("%s does not select %v", selector, pod.Labels)
+	}
+	if safe := pod.Annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"]; safe != "false" {
+		t.Errorf("safe-to-evict is %q", safe)
+	}
+	class := find[schedulingv1.PriorityClass](t, all, "PriorityClass", pod.Spec.PriorityClassName)
+	if class.Value >= 0 || class.Value < expendablePriority {
+		t.Errorf("the priority is %d, want one below 0 that the cluster autoscaler does not ignore", class.Value)
+	}
+}
+
+func TestI2ForcedDrainsGrantPodDeletion(t *testing.T) {
+	t.Parallel()
+	for forced, want := range map[string]bool{"true": true, "false": false} {
+		all := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace),
+			registry+"agent: {forcedDrains: "+forced+"}"))
+		role := find[rbacv1.ClusterRole](t, all, "ClusterRole", "slipway-agent")
+		may := false
+		for _, rule := range role.Rules {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					may = may || resource == "pods" && verb == "delete"
+				}
+			}
+		}
+		if may != want {
+			t.Errorf("forcedDrains: %s: the agent may delete pods: %t", forced, may)
+		}
+	}
+}
+
+// TestChartHasCurrentCRDs compares the chart's copies with the types. The chart installs the copies for
+// crds.by: chart.
+func TestChartHasCurrentCRDs(t *testing.T) {
+	t.Parallel()
+	from, err := filepath.Glob(filepath.Join(root(t), "api", "crds", "*.yaml"))
+	if err != nil || len(from) == 0 {
+		t.Fatalf("%d types: %v", len(from), err)
+	}
+	for _, file := range from {
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copied := filepath.Join(root(t), "charts", slipwayChart, "files", "crds", filepath.Base(file))
+		got, err := os.ReadFile(copied)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(want) != string(got) {
+			t.Errorf("%s differs from %s: run make generate", copied, file)
+		}
+	}
+}
+
+// TestFlowSchemaSeparatesNamespaces checks the flow distinguisher. All agents are one user, so
+// several flows need another distinction. Many requests in one namespace must find the same capacity as in one queue.
+func TestFlowSchemaSeparatesNamespaces(t *testing.T) {
+	t.Parallel()
+	for chart, name := range map[string]string{slipwayChart: "slipway-agent", handlerChart: handlerChart} {
+		text := registry
+		if chart == handlerChart {
+			text = "slipway: {image: 'registry.example.com/slipway:v1'}"
+		}
+		all := objects(t, manifest(t, chart, release(chart, namespace), text))
+		schema := find[flowcontrolv1.FlowSchema](t, all, "FlowSchema", name)
+		if by := schema.Spec.DistinguisherMethod; by == nil || by.Type != flowcontrolv1.FlowDistinguisherMethodByNamespaceType {
+			t.Errorf("%s: the distinguisher is %v, want the namespace", chart, by)
+		}
+		level := find[flowcontrolv1.PriorityLevelConfiguration](t, all, "PriorityLevelConfiguration", name)
+		q := level.Spec.Limited.LimitResponse.Queuing
+		if q.Queues < 2*q.HandSize || q.HandSize < 2 || q.HandSize*q.QueueLengthLimit < 10000 {
+			t.Errorf("%s: %d queues, hand size %d, queue length %d; want at least twice the hand size, and 10000 requests per flow",
+				chart, q.Queues, q.HandSize, q.QueueLengthLimit)
+		}
+	}
+}
+
+// defaultGracePeriod is the default grace period of a pod in seconds.
+const defaultGracePeriod = 30
+
+// TestAgentGracePeriodIncludesStopGrace checks the pod's grace period. The kubelet kills an agent that takes
+// longer.
+func TestAgentGracePeriodIncludesStopGrace(t *testing.T) {
+	t.Parallel()
+	for config, want := range map[string]int64{
+		"{}":                   0,
+		"{stopGrace: '0'}":     0,
+		"{stopGrace: 1500ms}":  2,
+		"{stopGrace: 2m}":      120,
+		"{stopGrace: 9m59.9s}": 600,
+		"{stopGrace: 10m}":     600,
+	} {
+		all := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace),
+			registry+"agent: {windows: {enabled: true}, config: "+config+"}"))
+		for _, name := range []string{"slipway-agent", "slipway-agent-windows"} {
+			if got := gracePeriodOf(find[appsv1.DaemonSet](t, all, "DaemonSet", name)); got != defaultGracePeriod+want {
+				t.Errorf("%s: %s has terminationGracePeriodSeconds %d, want %d", config, name, got, defaultGracePeriod+want)
+			}
+		}
+	}
+}
+
+// TestHandlerGracePeriodIncludesItsSetting sets the time by a flag or by the handler's file. The file takes
+// precedence. A file that the chart does not see may contain anything.
+func TestHandlerGracePeriodIncludesItsSetting(t *testing.T) {
+	t.Parallel()
+	const file = "configMap: {data: {a.yaml: 'graceperiodseconds: 300', b.yaml: 'period: 1s', c.yaml: '['}}\n"
+	for values, want := range map[string]int64{
+		"":                                  10,
+		"args: [-gracePeriodSeconds=600]":   600,
+		"args: [--gracePeriodSeconds, '0']": 0,
+		"args: [-podGracePeriodSeconds=99, -nodeGracePeriodSeconds=99]":      10,
+		file + "args: [-gracePeriodSeconds=20]":                              20,
+		file + "args: [-config, /files/a.yaml, -gracePeriodSeconds=20]":      300,
+		file + "args: [-config=/files/b.yaml, -gracePeriodSeconds=20]":       20,
+		file + "args: [-config=/files/c.yaml]":                               600,
+		file + "args: [-config=/elsewhere/a.yaml]":                           600,
+		file + "env: [{name: CONFIG, value: /files/a.yaml}]":                 300,
+		file + "env: [{name: CONFIG, valueFrom: {secretKeyRef: {name: a}}}]": 600,
+		"configMap: {create: false}\nargs: [-config=/files/a.yaml]":          600,
+	} {
+		all := objects(t, manifest(t, handlerChart, release(handlerChart, "kube-system"), handlerImage+values))
+		if got := gracePeriodOf(find[appsv1.DaemonSet](t, all, "DaemonSet", handlerChart)); got != defaultGracePeriod+want {
+			t.Errorf("%q: terminationGracePeriodSeconds is %d, want %d", values, got, defaultGracePeriod+want)
+		}
+	}
+}
+
+func gracePeriodOf(set *appsv1.DaemonSet) int64 {
+	if grace := set.Spec.Template.Spec.TerminationGracePeriodSeconds; grace != nil {
+		return *grace
+	}
+	return defaultGracePeriod
+}
+
+// TestEvictionWithoutGraceNeedsItsSetting checks the right to evict with a grace period of 0. Without the
+// right, the API server refuses every such eviction.
+func TestEvictionWithoutGraceNeedsItsSetting(t *testing.T) {
+	t.Parallel()
+	const file = "configMap: {data: {a.yaml: 'podgraceperiodseconds: 0', b.yaml: 'period: 1s', c.yaml: 'podgraceperiodseconds: 5'}}\n"
+	for chart, cases := range map[string]map[string]bool{
+		slipwayChart: {
+			"": false, "agent: {config: {gracePeriod: 0}}": true, "agent: {config: {gracePeriod: 5}}": false,
+			"agent: {config: {gracePeriod: -1}}": false,
+		},
+		handlerChart: {
+			"": false, "args: [-podGracePeriodSeconds=0]": true, "args: [-podGracePeriodSeconds, '5']": false,
+			file + "args: [-config=/files/a.yaml]": true, file + "args: [-config=/files/b.yaml]": false,
+			file + "args: [-config=/files/b.yaml, -podGracePeriodSeconds=0]": true,
+			file + "args: [-config=/files/c.yaml, -podGracePeriodSeconds=0]": false,
+			// The chart cannot see the contents of such a file. A refused drain loses pods.
+			"args: [-config=/elsewhere/a.yaml]": true,
+		},
+	} {
+		for text, want := range cases {
+			handlerImage := registry + ""
+			if chart == handlerChart {
+				handlerImage = "slipway: {image: 'registry.example.com/slipway:v1'}\n"
+			}
+			all := objects(t, manifest(t, chart, release(chart, namespace), handlerImage+text))
+			policy := chart + "-eviction"
+			if chart == slipwayChart {
+				policy = "slipway-agent-eviction"
+			}
+			may := true
+			for _, v := range find[admissionregistrationv1.ValidatingAdmissionPolicy](t, all, "ValidatingAdmissionPolicy", policy).Spec.Validations {
+				may = may && !strings.Contains(v.Expression, "gracePeriodSeconds")
+			}
+			if may != want {
+				t.Errorf("%s: %q: agents may evict with grace period 0: %t", chart, text, may)
+			}
+		}
+	}
+}
+
+// TestNodeAffinityKeepsAntiAffinity checks that a custom node affinity keeps the replicas' anti-affinity. If no node may
+// have two replicas, an upgrade removes a replica before it adds the next, because an additional node may not exist.
+func TestNodeAffinityKeepsAntiAffinity(t *testing.T) {
+	t.Parallel()
+	const (
+		nodes  = "nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}]}}"
+		others = "podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone}, {topologyKey: rack}]}"
+	)
+	for _, part := range []string{"manager", "cloudpool"} {
+		for _, c := range []struct {
+			values              string
+			required, preferred int
+			nodes               bool
+		}{
+			{"antiAffinity: preferred", 0, 1, false},
+			{"antiAffinity: preferred, affinity: {" + nodes + "}", 0, 1, true},
+			{"antiAffinity: required, affinity: {" + nodes + "}", 1, 0, true},
+			{"antiAffinity: none, affinity: {" + nodes + "}", 0, 0, true},
+			{"antiAffinity: required, affinity: {" + nodes + ", " + others + "}", 2, 0, true},
+			{"antiAffinity: required, affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: []}}", 0, 0, false},
+		} {
+			text := registry + "" + cloudpoolValues + "}\n"
+			if part == "cloudpool" {
+				text = registry + "" + cloudpoolValues + c.values + "}\n"
+			} else {
+				text += "manager: {" + c.values + "}\n"
+			}
+			all := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), text))
+			spec := find[appsv1.Deployment](t, all, "Deployment", "slipway-"+part).Spec
+			rolling := spec.Strategy.RollingUpdate
+			if surges := rolling == nil; surges == (c.required > 0) || rolling != nil && (rolling.MaxSurge.IntValue() != 0 || rolling.MaxUnavailable.IntValue() != 1) {
+				t.Errorf("%s: {%s}: %d required, and the strategy %v", part, c.values, c.required, spec.Strategy)
+			}
+			affinity := spec.Template.Spec.Affinity
+			required, preferred := 0, 0
+			if apart := affinity.PodAntiAffinity; apart != nil {
+				required = len(apart.RequiredDuringSchedulingIgnoredDuringExecution)
+				preferred = len(apart.PreferredDuringSchedulingIgnoredDuringExecution)
+			}
+			if required != c.required || preferred != c.preferred || (affinity.NodeAffinity != nil) != c.nodes {
+				t.Errorf("%s: {%s}: %d required and %d preferred, node affinity: %t; want %d, %d, %t", part, c.values, required, preferred,
+					affinity.NodeAffinity != nil, c.required, c.preferred, c.nodes)
+			}
+		}
+	}
+}

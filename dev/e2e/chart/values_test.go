@@ -1,0 +1,421 @@
+package chart_test
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chartutil"
+
+	"github.com/slipway-dev/slipway/internal/cloudpool"
+	"github.com/slipway-dev/slipway/internal/config"
+	"github.com/slipway-dev/slipway/internal/manager"
+)
+
+// refusal adds values to the required ones, and expects an error message.
+type refusal struct{ name, values, says string }
+
+// cloudpoolValues begins the values of a valid cloudpool. The text after it may make them invalid.
+const cloudpoolValues = "cloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}, "
+
+// policyValues begins the values of a release with a network policy. Its pods reach only the listed destinations.
+const policyValues = "networkPolicy: {enabled: true}\n"
+
+var refusals = []refusal{
+	{"no part", "agent: {enabled: false}\nmanager: {enabled: false}", "agent.enabled, manager.enabled and cloudpool.enabled are all false"},
+	{"no registry", "image: {registry: ''}", "image.registry is empty: want where your images"},
+	{"no operating system", "agent: {linux: {enabled: false}}", "no node would be guarded; want one of them"},
+	{
+		"deletions without permission", "agent: {forcedDrains: false, config: {disableEviction: true}}",
+		"agent.forcedDrains: false keeps the right to from the agent",
+	},
+	{
+		"traces of the small agent", "agent: {config: {traceEndpoint: 'http://collector:4318'}}",
+		"slipway-agent sends no traces: want agent.binary: slipway",
+	},
+	{
+		"a taint that the policy refuses", "agent: {config: {taintKey: example.com/going}}",
+		`"example.com/going" is none that agent.admissionPolicies lets agents write: want a key under slipway.dev, such as slipway.dev/going`,
+	},
+	{
+		"a label that the policy refuses", "agent: {config: {label: {going: 'true'}}}",
+		`"going" is none that agent.admissionPolicies lets agents write`,
+	},
+	{"an argument twice", "agent: {extraArgs: ['--listen=:1']}", "agent.extraArgs: --listen is set by the chart: want agent.port instead"},
+	{"the manager's argument", "manager: {extraArgs: ['--install-crds']}", "--install-crds is set by the chart: want crds.by instead"},
+	{
+		"leader election disabled", "manager: {extraArgs: ['--leader-elect=false']}",
+		"manager.replicas: 2, but manager.extraArgs has --leader-elect=false",
+	},
+	{
+		"leader election disabled, other spelling", "manager: {extraArgs: ['--leader-elect=0']}",
+		"manager.replicas: 2, but manager.extraArgs has --leader-elect=0",
+	},
+	{
+		"a Lease elsewhere", "manager: {extraArgs: ['--leader-election-namespace=kube-system']}",
+		"manager.extraArgs: --leader-election-namespace is set by the chart: want the release's namespace instead",
+	},
+	{
+		"a taint by argument", "agent: {extraArgs: ['--taint-key=example.com/going']}",
+		"agent.extraArgs: --taint-key is a key of the agent's file: want agent.config.taintKey instead",
+	},
+	{
+		"deletions by argument", "agent: {forcedDrains: false, extraArgs: ['--disable-eviction']}",
+		"agent.extraArgs: --disable-eviction is a key of the agent's file: want agent.config.disableEviction instead",
+	},
+	{
+		"traces by argument", "agent: {extraArgs: ['--trace-endpoint=http://collector:4318']}",
+		"agent.extraArgs: --trace-endpoint is a key of the agent's file: want agent.config.traceEndpoint instead",
+	},
+	{
+		"records of pools elsewhere", cloudpoolValues + "extraArgs: ['--namespace=other']}",
+		"cloudpool.extraArgs: --namespace is set by the chart: want the release's namespace instead",
+	},
+	{"agents that cannot be replaced", "agent: {maxUnavailable: 0}", "agent.maxUnavailable: 0: no agent could be replaced by an upgrade; want 1 or more"},
+	{"no percentage of the agents", "agent: {maxUnavailable: 0%}", "agent.maxUnavailable: 0%: no agent could be replaced"},
+	{"a common label of selectors", "commonLabels: {app.kubernetes.io/name: a}", "commonLabels: app.kubernetes.io/name is the chart's own label"},
+	{"an agent label of selectors", "agent: {podLabels: {slipway.dev/os: a}}", "agent.podLabels: slipway.dev/os is the chart's own label"},
+	{
+		"a label of the managers that is a selector's", "manager: {podLabels: {app.kubernetes.io/instance: a}}",
+		"manager.podLabels: app.kubernetes.io/instance is the chart's own label",
+	},
+	{
+		"a label of the cloudpool that is a selector's", cloudpoolValues + "podLabels: {app.kubernetes.io/name: a}}",
+		"cloudpool.podLabels: app.kubernetes.io/name is the chart's own label",
+	},
+	{
+		"a volume of the chart's", "agent: {extraVolumes: [{name: secrets, emptyDir: {}}]}",
+		"agent.extraVolumes: secrets is a volume of the chart's: want another name than config, secrets, files",
+	},
+	{"the manager's /tmp", "manager: {extraVolumes: [{name: tmp, emptyDir: {}}]}", "manager.extraVolumes: tmp is a volume of the chart's"},
+	{
+		"a mount over the chart's", "manager: {extraVolumeMounts: [{name: a, mountPath: /tmp/}]}",
+		"manager.extraVolumeMounts: /tmp/ is where the chart mounts a volume",
+	},
+	{"the cloudpool's certificate", cloudpoolValues + "extraVolumes: [{name: tls, emptyDir: {}}]}", "cloudpool.extraVolumes: tls is a volume of the chart's"},
+	{"too short poll interval", "agent: {config: {pollInterval: 10ms}}", "agent.config.pollInterval: 10ms: want 100ms to 1m"},
+	{"too long poll interval", "agent: {config: {pollInterval: 1m0.5s}}", "agent.config.pollInterval: 1m0.5s: want 100ms to 1m"},
+	{"too wide a margin", "agent: {config: {deadlineMargin: 2m}}", "agent.config.deadlineMargin: 2m: want 0 to 1m"},
+	{"two listeners on one port", cloudpoolValues + "port: 9000, metricsPort: 9000}", "cloudpool.port and cloudpool.metricsPort are both 9000: want two ports"},
+	{
+		"clouds without a cloudpool", "clouds: {config: {azure: {}}}\ncloudpool: {enabled: true, tls: {secretName: a}}",
+		"clouds.config names no cloudpool servers, and cloudpool.nodeGroups no NodeGroups to serve",
+	},
+	{
+		"an unknown pool", "clouds: {config: {cloudpool: {pools: [{name: a, url: 'http://a'}]}}}\ncloudpool: {enabled: true, pools: [b], tls: {secretName: a}}",
+		"cloudpool.pools: b is not in clouds.config.cloudpool.pools: want a",
+	},
+	{
+		"a placeholder twice", "placeholders: [{name: a, nodeSelector: {p: q}}, {name: a, nodeSelector: {p: q}}]",
+		"placeholders: a is there twice: want names that differ",
+	},
+	{
+		"a placeholder by another's label", "placeholders: [{name: a, nodeSelector: {p: q}, labels: {slipway.dev/placeholder: b}}]",
+		"placeholders: a: labels: slipway.dev/placeholder is the chart's own label",
+	},
+	{"placeholders without node selector", "placeholders: [{name: a, nodeSelector: {}}]", "at '/placeholders/0/nodeSelector': minProperties: got 0, want 1"},
+	{
+		"a budget that blocks", "manager: {podDisruptionBudget: {maxUnavailable: 0}}",
+		"manager.podDisruptionBudget.maxUnavailable: 0: no node with it could ever be drained",
+	},
+	{
+		"two files of clouds", "clouds: {config: {azure: {}}, existingConfigMap: mine}",
+		"clouds.config and clouds.existingConfigMap (mine) are both set",
+	},
+	{
+		"CRDs without an installer", "manager: {enabled: false}\ncloudpool: {enabled: true}",
+		"crds.by: manager, but manager.enabled is false, and the cloudpool needs the types",
+	},
+	{"nothing to serve", "cloudpool: {enabled: true}", "there is neither a pool nor a NodeGroup to serve"},
+	{"pools without servers", "cloudpool: {enabled: true, nodeGroups: [a], pools: [b]}", "cloudpool.pools: b: pools are named in the file of clouds"},
+	{
+		"a pool of the manager's file", "cloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}}\nmanager: {nodeGroups: {a: {}}}",
+		"cloudpool.nodeGroups: a is in manager.nodeGroups, a file that the manager alone reads",
+	},
+	{"no certificate", "cloudpool: {enabled: true, nodeGroups: [a]}", "cloudpool.tls.secretName is empty"},
+	{
+		"no authorization", "cloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}, authorize: false}",
+		"whoever reaches it could remove machines",
+	},
+	{
+		"secure and insecure", "cloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}, insecure: true}",
+		"cloudpool.tls and cloudpool.authorize make it secure",
+	},
+	{
+		"certificates without TLS", "cloudpool: {enabled: true, nodeGroups: [a], clientCA: {secretName: a}, insecure: true, authorize: false}",
+		"clients show certificates over TLS alone",
+	},
+	{
+		"a receiver out of reach", policyValues + "agent: {config: {notifications: [{name: am, webhook: {url: 'http://alertmanager.monitoring:9093/hook'}}]}}",
+		"agent.config.notifications: am: goes to port 9093, and networkPolicy.enabled lets agents reach 443, 6443 alone: want networkPolicy.receivers",
+	},
+	{
+		"a receiver without TLS", policyValues + "agent: {config: {notifications: [{name: am, webhook: {url: 'http://{{ .ClusterName }}@am/hook'}}, {name: b, webhook: {url: 'http://am'}}]}}",
+		"agent.config.notifications: b: goes to port 80",
+	},
+	{
+		"a proxy out of reach", policyValues + "agent: {config: {notifications: [{name: bot, proxy: 'http://proxy:3128', telegram: {chatID: '1', tokenFile: a}}]}}",
+		"agent.config.notifications: bot: goes to port 3128",
+	},
+	{
+		"a collector out of reach", policyValues + "agent: {binary: slipway, config: {traceEndpoint: 'http://collector:4318/v1/traces'}}",
+		"agent.config.traceEndpoint: goes to port 4318",
+	},
+	{
+		"Windows agents' receiver out of reach",
+		policyValues + "agent: {hostNetwork: true, windows: {enabled: true, hostProcess: false}, config: {notifications: [{name: am, webhook: {url: 'http://am:9093'}}]}}",
+		"agent.config.notifications: am: goes to port 9093",
+	},
+	{
+		"receivers where the API server alone is reached",
+		"networkPolicy: {enabled: true, apiServer: {cidrs: [203.0.113.7/32]}}\nagent: {config: {notifications: [{name: any, webhook: {urlFile: /a}}]}}",
+		"agent.config.notifications: any: networkPolicy.enabled with networkPolicy.apiServer.cidrs lets agents reach no receivers: want networkPolicy.receivers",
+	},
+	{
+		"the last worker by an argument", cloudpoolValues + "extraArgs: [--remove-last-worker]}",
+		"cloudpool.extraArgs: --remove-last-worker is set by the chart: want cloudpool.removeLastWorker instead",
+	},
+	// The schema refuses these values.
+	{"an unknown value", "agnet: {}", "additional properties 'agnet' not allowed"},
+	{"an unknown key of the agent's file", "agent: {config: {onFreez: drain}}", "additional properties 'onFreez' not allowed"},
+	{"a text for a boolean", "agent: {windows: {hostProcess: maybe}}", "at '/agent/windows/hostProcess': got string, want boolean"},
+	{"an unknown action", "agent: {config: {onReboot: maybe}}", "at '/agent/config/onReboot': value must be one of"},
+	{"too many drain slots", "agent: {config: {maxConcurrentDrains: 17}}", "at '/agent/config/maxConcurrentDrains': maximum: got 17, want 16"},
+	{"a duration without its unit", "agent: {config: {pollInterval: '5'}}", "at '/agent/config/pollInterval'"},
+	{"root", "runAsUser: 0", "at '/runAsUser': minimum: got 0, want 1"},
+	{"an invalid port", "manager: {port: 70000}", "at '/manager/port': maximum: got 70,000, want 65,535"},
+}
+
+// handlerRefusals lists the refusals of the handler's chart.
+var handlerRefusals = []refusal{
+	{"no image", "slipway: {image: ''}", "slipway.image is empty: want the image slipway with its tag"},
+	{
+		"deletes without the right", "{args: [--disableEviction=true], slipway: {image: a, forcedDrains: false}}",
+		"slipway.forcedDrains: false keeps the right to from the handler",
+	},
+	{"another port", "args: [-web.address, ':80']", "args: -web.address=:80: probes, metrics and the NetworkPolicy are of port 17923"},
+	{"a program", "args: [slipway]", `args: "slipway" is no flag`},
+	{"an argument that is not a text", "args: [-podGracePeriodSeconds, 30]", "at '/args/1': got number, want string"},
+	{"an unknown key under slipway", "slipway: {imige: a}", "additional properties 'imige' not allowed"},
+}
+
+// refusalsOnly returns a chart without the templates of objects. In the chart slipway, refusals.yaml refuses most values,
+// and it renders much faster alone.
+func refusalsOnly(t *testing.T, name string) *chart.Chart {
+	t.Helper()
+	c := *load(t, name)
+	if name == slipwayChart {
+		c.Templates = slices.DeleteFunc(slices.Clone(c.Templates), func(f *chart.File) bool {
+			file := path.Base(f.Name)
+			return !strings.HasPrefix(file, "_") && file != "refusals.yaml"
+		})
+	}
+	return &c
+}
+
+func TestI10InvalidValuesAreRefused(t *testing.T) {
+	t.Parallel()
+	least := map[string]map[string]any{
+		slipwayChart: {"image": map[string]any{"registry": "registry.example.com/slipway"}},
+		handlerChart: {"slipway": map[string]any{"image": "registry.example.com/slipway/slipway"}},
+	}
+	for name, all := range map[string][]refusal{slipwayChart: refusals, handlerChart: handlerRefusals} {
+		c := refusalsOnly(t, name)
+		for _, r := range all {
+			given := values(t, r.values)
+			for key, value := range least[name] {
+				if _, said := given[key]; !said {
+					given[key] = value
+				}
+			}
+			files, err := templates(t, c, release(slipwayChart, namespace), given)
+			if err == nil { // a template of an object may refuse it
+				files, err = templates(t, load(t, name), release(slipwayChart, namespace), given)
+			}
+			if err == nil {
+				t.Errorf("%s: %s: accepted, with %d files", name, r.name, len(files))
+				continue
+			}
+			if !strings.Contains(err.Error(), r.says) {
+				t.Errorf("%s: %s: error %q, want %q", name, r.name, err, r.says)
+			}
+		}
+	}
+}
+
+// TestReachableReceiversAreAccepted also covers unknown receivers, and receivers of agents on their nodes'
+// network.
+func TestReachableReceiversAreAccepted(t *testing.T) {
+	t.Parallel()
+	const far = "config: {notifications: [{name: am, webhook: {url: 'http://am:9093/hook'}}]}"
+	c := refusalsOnly(t, slipwayChart)
+	for _, text := range []string{
+		"agent: {" + far + "}",
+		"networkPolicy: {enabled: true, receivers: [{ports: [{port: 9093}]}]}\nagent: {" + far + "}",
+		"networkPolicy: {enabled: true, apiServer: {ports: [443, 9093]}}\nagent: {" + far + "}",
+		policyValues + "agent: {hostNetwork: true, " + far + "}",
+		policyValues + "agent: {linux: {enabled: false}, windows: {enabled: true}, " + far + "}",
+		policyValues + "agent: {enabled: false, " + far + "}",
+		policyValues + "agent: {extraEnv: [{name: http_proxy, value: 'https://proxy'}], " + far + "}",
+		policyValues + "agent: {config: {notifications: [{name: am, webhook: {url: 'https://example.com/hook'}}, {name: bot, telegram: {chatID: '1'}}]}}",
+		policyValues + "agent: {config: {notifications: [{name: am, webhook: {urlFile: /a}}]}}",
+		policyValues + "agent: {config: {notifications: [{name: am, webhook: {url: 'http://{{ index .NodeLabels \"a/b\" }}:443/hook'}}]}}",
+		policyValues + "agent: {binary: slipway, config: {traceEndpoint: 'http://collector:443/v1/traces'}}",
+	} {
+		given := values(t, registry+text)
+		if _, err := templates(t, c, release(slipwayChart, namespace), given); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// flagsWithoutValue lists the flags without a value in agent.config. The chart sets them, or a pod does not need them.
+var flagsWithoutValue = map[string]bool{
+	"config": true, "listen": true, "namespace": true, "node-name": true, "kubeconfig": true,
+	"condition": true, // the key conditions, in a file
+}
+
+func TestSchemaHasExactlyTheAgentKeys(t *testing.T) {
+	t.Parallel()
+	var a config.Agent
+	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	a.RegisterFlags(flags)
+	want := map[string]bool{"conditions": true, "notifications": true}
+	flags.VisitAll(func(f *pflag.Flag) {
+		if !flagsWithoutValue[f.Name] {
+			want[camelCase(f.Name)] = true
+		}
+	})
+	schema := values(t, string(load(t, slipwayChart).Schema))
+	has := schema
+	for _, key := range []string{"properties", "agent", "properties", "config", "properties"} {
+		below, ok := has[key].(map[string]any)
+		if !ok {
+			t.Fatalf("the schema has no %s", key)
+		}
+		has = below
+	}
+	for key := range want {
+		if has[key] == nil {
+			t.Errorf("agent.config.%s is not in the schema", key)
+		}
+	}
+	for key := range has {
+		if !want[key] {
+			t.Errorf("agent.config.%s is in the schema, but not a key of the agent file", key)
+		}
+	}
+}
+
+// TestAgentFlagsAreRefusedAsExtraArgs checks the refusal, because flags override the file and bypass
+// its checks.
+func TestAgentFlagsAreRefusedAsExtraArgs(t *testing.T) {
+	t.Parallel()
+	var a config.Agent
+	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	a.RegisterFlags(flags)
+	c := refusalsOnly(t, slipwayChart)
+	flags.VisitAll(func(f *pflag.Flag) {
+		given := values(t, registry+"agent: {extraArgs: ['--"+f.Name+"=x']}")
+		_, err := templates(t, c, release(slipwayChart, namespace), given)
+		want := "want agent.config." + camelCase(f.Name) + " instead"
+		switch {
+		case flagsWithoutValue[f.Name]:
+		case err == nil || !strings.Contains(err.Error(), want):
+			t.Errorf("--%s: %v, want %q", f.Name, err, want)
+		}
+	})
+}
+
+// fixedSettings lists the values of flags that the chart sets for every release.
+var fixedSettings = map[string]bool{"the release's namespace": true, "the pod's own name": true}
+
+// TestManagerAndCloudpoolFlagsCanBeSet sets each flag by an argument, or by the value that the refusal names.
+func TestManagerAndCloudpoolFlagsCanBeSet(t *testing.T) {
+	t.Parallel()
+	var m manager.Config
+	var cloudpoolRelease cloudpool.Config
+	c := refusalsOnly(t, slipwayChart)
+	for part, add := range map[string]func(*pflag.FlagSet){"manager": m.AddFlags, "cloudpool": cloudpoolRelease.AddFlags} {
+		flags := pflag.NewFlagSet(part, pflag.ContinueOnError)
+		add(flags)
+		flags.VisitAll(func(f *pflag.Flag) {
+			given := values(t, registry+part+": {extraArgs: ['--"+f.Name+"=x']}\n")
+			if part == "cloudpool" {
+				maps.Copy(given["cloudpool"].(map[string]any), values(t, "{enabled: true, nodeGroups: [a], tls: {secretName: a}}"))
+			}
+			_, err := templates(t, c, release(slipwayChart, namespace), given)
+			if err == nil {
+				return
+			}
+			_, value, _ := strings.Cut(err.Error(), "is set by the chart: want ")
+			value, _, named := strings.Cut(value, " instead")
+			_, scalar := chartutil.Values(c.Values).PathValue(value)
+			_, table := chartutil.Values(c.Values).Table(value)
+			if !named || !fixedSettings[value] && scalar != nil && table != nil {
+				t.Errorf("%s --%s: refused with %v, want it to name a value", part, f.Name, err)
+			}
+		})
+	}
+}
+
+func TestRemoveLastWorkerIsSetByItsValue(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{"": false, "removeLastWorker: false": false, "removeLastWorker: true": true} {
+		cloudpoolRelease := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace),
+			registry+"agent: {enabled: false}\nmanager: {enabled: false}\ncrds: {by: none}\n"+cloudpoolValues+text+"}"))
+		got := false
+		for _, o := range cloudpoolRelease {
+			if pod := podOf(t, o); pod != nil {
+				got = slices.Contains(pod.Spec.Containers[0].Args, "--remove-last-worker")
+			}
+		}
+		if got != want {
+			t.Errorf("%q: --remove-last-worker %t, want %t", text, got, want)
+		}
+	}
+}
+
+// TestChartAndAgentAcceptSameDurations checks both sides of every limit. The chart accepts exactly the
+// agent's durations.
+func TestChartAndAgentAcceptSameDurations(t *testing.T) {
+	t.Parallel()
+	c := refusalsOnly(t, slipwayChart)
+	for _, key := range []string{"acknowledgeFreezeUnder", "deadlineMargin", "pollInterval", "stopGrace", "unconfirmedAfter"} {
+		accepted := 0
+		for _, d := range []string{"0", "99ms", "100ms", "9.999s", "10s", "1m", "1m1ms", "10m", "600.001s", "60m", "1h0m1ms"} {
+			file := key + ": '" + d + "'"
+			a, err := config.DecodeAgentFile([]byte(file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.NodeName = "node"
+			refused := a.Validate()
+			if refused == nil {
+				accepted++
+			}
+			given := values(t, registry+"agent: {config: {"+file+"}}")
+			if _, err := templates(t, c, release(slipwayChart, namespace), given); (err == nil) != (refused == nil) {
+				t.Errorf("%s: the chart returns %v, the agent %v", file, err, refused)
+			}
+		}
+		if accepted == 0 {
+			t.Errorf("no %s is accepted", key)
+		}
+	}
+}
+
+func camelCase(flag string) string {
+	var name strings.Builder
+	for i, word := range strings.Split(flag, "-") {
+		if i > 0 {
+			word = strings.ToUpper(word[:1]) + word[1:]
+		}
+		name.WriteString(word)
+	}
+	return name.String()
+}
