@@ -178,13 +178,13 @@ func (s *server) DeleteEventAnalyzer(ctx context.Context, event *pluginv1.PodEve
 }
 
 func decodeAndAnalyzePod(ctx context.Context, event *pluginv1.PodEvent,
-	ask func(context.Context, *corev1.Pod) ([]advice.Recommendation, error),
+	analyze func(context.Context, *corev1.Pod) ([]advice.Recommendation, error),
 ) (*pluginv1.Advice, error) {
 	var pod corev1.Pod
 	if err := json.Unmarshal(event.GetPodJson(), &pod); err != nil {
 		return nil, invalidArgument(fmt.Errorf("pod of the event: %w", err))
 	}
-	recommendations, err := ask(ctx, &pod)
+	recommendations, err := analyze(ctx, &pod)
 	if err == nil {
 		err = advice.Validate(recommendations)
 	}

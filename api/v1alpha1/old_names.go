@@ -83,12 +83,12 @@ func (s *NodeGroupSpec) UnmarshalJSON(data []byte) error {
 }
 
 // resolveOldField moves an old field to the new one if only the old one is set, and clears the old one if both mean the same.
-func resolveOldField[T any](value, old **T, same func(value, old *T) bool) {
+func resolveOldField[T any](value, old **T, isSame func(value, old *T) bool) {
 	switch {
 	case *old == nil:
 	case *value == nil:
 		*value, *old = *old, nil
-	case same(*value, *old):
+	case isSame(*value, *old):
 		*old = nil
 	}
 }

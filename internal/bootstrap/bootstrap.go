@@ -185,7 +185,7 @@ func (m *TokenIssuer) DeleteUnneededTokens(ctx context.Context) error {
 // hasJoined reports whether the instance of a token has a Node. Such an instance has its own certificate and no longer
 // needs the token. A Node that is older than the token does not count, because it belongs to an earlier instance of the
 // same name.
-func (m *TokenIssuer) hasJoined(ctx context.Context, s *corev1.Secret) (bool, error) {
+func (m *TokenIssuer) hasJoined(ctx context.Context, s *corev1.Secret) (joined bool, err error) {
 	node, err := m.kube.CoreV1().Nodes().Get(ctx, s.Annotations[MachineAnnotation], metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -202,7 +202,7 @@ func isExpired(s *corev1.Secret, now time.Time) bool {
 }
 
 // deleteTokensWithReason deletes each token for which why returns a reason. It logs the reason.
-func (m *TokenIssuer) deleteTokensWithReason(ctx context.Context, why func(*corev1.Secret) string) error {
+func (m *TokenIssuer) deleteTokensWithReason(ctx context.Context, reasonToDelete func(*corev1.Secret) string) error {
 	options := metav1.ListOptions{LabelSelector: TokenLabel + "=" + labelValue, Limit: pageSize}
 	var errs []error
 	for {
@@ -212,7 +212,7 @@ func (m *TokenIssuer) deleteTokensWithReason(ctx context.Context, why func(*core
 		}
 		for i := range list.Items {
 			s := &list.Items[i]
-			reason := why(s)
+			reason := reasonToDelete(s)
 			if reason == "" || s.Type != corev1.SecretTypeBootstrapToken || s.Annotations[MachineAnnotation] == "" {
 				continue
 			}

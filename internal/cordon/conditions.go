@@ -62,11 +62,11 @@ func (p *claimPlanner) newConditionClaim(c Condition) ConditionClaim {
 	return ConditionClaim{Since: p.now, Reason: c.Reason}
 }
 
-func (p *claimPlanner) addConditionClaim(kind string, addConditionClaim ConditionClaim) {
+func (p *claimPlanner) addConditionClaim(kind string, claim ConditionClaim) {
 	if p.nextRecord.Conditions == nil {
 		p.nextRecord.Conditions = map[string]ConditionClaim{}
 	}
-	p.nextRecord.Conditions[kind] = addConditionClaim
+	p.nextRecord.Conditions[kind] = claim
 }
 
 // oldestOtherRecordClaiming returns the oldest record in which another owner claims the condition, or nil.

@@ -135,7 +135,7 @@ func (k *ClaimWriter) RemoveClaim(ctx context.Context, owner string) (ClaimResul
 // the patches.
 //
 // If the conditions cannot be written, it makes all other changes, because conditions only inform people.
-func (k *ClaimWriter) applyPlansUntilDone(ctx context.Context, next func(n *kubeapi.Node, conditions bool) (plan, error)) (ClaimResult, error) {
+func (k *ClaimWriter) applyPlansUntilDone(ctx context.Context, planNext func(n *kubeapi.Node, conditions bool) (plan, error)) (ClaimResult, error) {
 	var done ClaimResult
 	var withheld *ConditionsError
 	node := k.lastSeen.Swap(nil)
@@ -149,7 +149,7 @@ func (k *ClaimWriter) applyPlansUntilDone(ctx context.Context, next func(n *kube
 			}
 		}
 		latest = max(latest, kubeapi.ParseResourceVersion(node.ResourceVersion))
-		p, err := next(node, withheld == nil)
+		p, err := planNext(node, withheld == nil)
 		if hearsay && (err != nil || !p.hasChanges()) {
 			hearsay, node = false, nil
 			continue
@@ -203,18 +203,18 @@ func (k *ClaimWriter) getNodeCheckingUID(ctx context.Context) (*kubeapi.Node, er
 
 // getNodeAtLeastVersion reads the node until its resourceVersion is at least latest. An older answer may lack a record
 // that was just written. Slipway would then not remove what that record lists.
-func (k *ClaimWriter) getNodeAtLeastVersion(ctx context.Context, latest uint64) (*kubeapi.Node, error) {
+func (k *ClaimWriter) getNodeAtLeastVersion(ctx context.Context, minVersion uint64) (*kubeapi.Node, error) {
 	for attempts := 0; ; attempts++ {
 		node, err := k.getNodeCheckingUID(ctx)
 		if err != nil {
 			return nil, err
 		}
 		v := kubeapi.ParseResourceVersion(node.ResourceVersion)
-		if v == 0 || v >= latest {
+		if v == 0 || v >= minVersion {
 			return node, nil
 		}
 		if attempts == maxConflicts {
-			return nil, fmt.Errorf("node %s: the API server returns resourceVersion %d, older than %d seen before", k.nodeName, v, latest)
+			return nil, fmt.Errorf("node %s: the API server returns resourceVersion %d, older than %d seen before", k.nodeName, v, minVersion)
 		}
 		if err := sleepBackoff(ctx, attempts); err != nil {
 			return nil, fmt.Errorf("node %s: %w", k.nodeName, err)
@@ -260,8 +260,8 @@ func (o *ClaimResult) recordPatch(p plan) {
 
 // sleepBackoff waits before the next retry, or until ctx ends. Half of the pause is random, so that two writers do not
 // conflict again.
-func sleepBackoff(ctx context.Context, conflicts int) error {
-	limit := min(minPause<<conflicts, maxPause)
+func sleepBackoff(ctx context.Context, attempts int) error {
+	limit := min(minPause<<attempts, maxPause)
 	timer := time.NewTimer(limit/2 + rand.N(limit/2))
 	defer timer.Stop()
 	select {

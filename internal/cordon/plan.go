@@ -113,7 +113,7 @@ func mergeClaims[V any](own, other map[string]V, isOnNode func(string, V) bool) 
 // planClaim plans the next change towards the claim r. If the owner's record cannot be parsed, it writes a new record,
 // so that the old one does not prevent a drain. Everything that the old record claimed is then treated as set by
 // another writer. If conditions is false, it plans the record of the conditions, but not the conditions.
-func planClaim(node *kubeapi.Node, owner string, r ClaimSpec, now time.Time, conditions bool) (plan, error) {
+func planClaim(node *kubeapi.Node, owner string, r ClaimSpec, now time.Time, writeConditions bool) (plan, error) {
 	p := newPlanner(node, owner, r.ReplacedOwners...)
 	p.now = now.UTC().Truncate(time.Second)
 	p.nextRecord = Record{Owner: owner, Reason: r.Reason, Since: p.ownRecord.Since, Phase: r.Phase, State: r.normalizedState()}
@@ -127,7 +127,7 @@ func planClaim(node *kubeapi.Node, owner string, r ClaimSpec, now time.Time, con
 	}
 	p.planLabels(r.Labels)
 	p.planConditions(r.Conditions)
-	if !conditions {
+	if !writeConditions {
 		p.setConditions, p.removedConditions = nil, nil
 	}
 	p.planPhaseLabel(LabelKey(owner), string(r.Phase))
@@ -138,7 +138,7 @@ func planClaim(node *kubeapi.Node, owner string, r ClaimSpec, now time.Time, con
 
 // planClaimRemoval plans the next step to remove the owner's claim. If conditions is false, the node's conditions stay,
 // and the record stays as long as it lists conditions.
-func planClaimRemoval(node *kubeapi.Node, owner string, conditions bool) (plan, error) {
+func planClaimRemoval(node *kubeapi.Node, owner string, removeConditions bool) (plan, error) {
 	p := newPlanner(node, owner)
 	key := AnnotationKey(owner)
 	raw, noted := node.Annotations[key]
@@ -152,7 +152,7 @@ func planClaimRemoval(node *kubeapi.Node, owner string, conditions bool) (plan, 
 	p.planConditions(nil)
 	p.planPhaseLabel(LabelKey(owner), "")
 	switch {
-	case noted && !conditions && len(p.removedConditions) > 0:
+	case noted && !removeConditions && len(p.removedConditions) > 0:
 		p.removedConditions = nil
 		p.nextRecord.Owner, p.nextRecord.Reason, p.nextRecord.Since, p.nextRecord.State = owner, p.ownRecord.Reason, p.ownRecord.Since, p.ownRecord.State
 		p.planRecordWrite(p.nextRecord)

@@ -37,10 +37,10 @@ type requestTracker struct {
 	failureBackoff    *sharedBackoff // shared by the pods that met a server error
 }
 
-func newRequestTracker(evictions bool) *requestTracker {
+func newRequestTracker(evictionsOnly bool) *requestTracker {
 	return &requestTracker{
-		inFlightByNamespace: map[string]int{}, busyBackoff: &sharedBackoff{reason: ObstacleAPIServerBusy, evictionsOnly: evictions},
-		failureBackoff: &sharedBackoff{reason: ObstacleError, evictionsOnly: evictions},
+		inFlightByNamespace: map[string]int{}, busyBackoff: &sharedBackoff{reason: ObstacleAPIServerBusy, evictionsOnly: evictionsOnly},
+		failureBackoff: &sharedBackoff{reason: ObstacleError, evictionsOnly: evictionsOnly},
 	}
 }
 

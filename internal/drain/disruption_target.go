@@ -43,7 +43,7 @@ func (w *conditionWrites) isForbiddenIn(namespace string) bool {
 // ensureDisruptionTargetWrite starts the write of a pod's condition, unless it was started before. It returns until
 // when the deletion of the pod has to wait for the write. Zero means that the deletion may be sent now. If the write is
 // late it continues, because the condition is still useful while the containers stop.
-func (d *Drain) ensureDisruptionTargetWrite(ctx context.Context, p *podState, now time.Time) time.Time {
+func (d *Drain) ensureDisruptionTargetWrite(ctx context.Context, p *podState, now time.Time) (waitUntil time.Time) {
 	switch {
 	case d.conditions.isForbiddenIn(p.pod.Namespace) || !needsDisruptionTarget(&p.pod):
 		return time.Time{}

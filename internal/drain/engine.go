@@ -247,8 +247,7 @@ func (d *Drain) decidePodAction(p *podState, now time.Time) {
 
 // applyDueTimers decides again about pods with an expired protection. It also skips pods that have been terminating for
 // longer than Options.SkipTerminatingAfter. It returns when it has to be called again, or zero.
-func (d *Drain) applyDueTimers(now time.Time) time.Time {
-	var next time.Time
+func (d *Drain) applyDueTimers(now time.Time) (next time.Time) {
 	for _, p := range d.remaining {
 		if p.gone {
 			continue
@@ -272,7 +271,7 @@ func (d *Drain) applyDueTimers(now time.Time) time.Time {
 }
 
 // checkOutcome returns how the drain has ended, or false if it has not ended.
-func (d *Drain) checkOutcome(now time.Time) (Outcome, bool) {
+func (d *Drain) checkOutcome(now time.Time) (outcome Outcome, over bool) {
 	switch {
 	case d.listed && d.hasPod(func(p *podState) bool { return p.needsRemoval() && p.action == podrules.RefuseDrain }):
 		return RefusedByPolicy, true
@@ -302,7 +301,7 @@ type finalList struct {
 
 // startFinalListIfEmpty sends the final list request if no known pod has to be removed. It returns when it has to be
 // called again; zero means after the next event.
-func (d *Drain) startFinalListIfEmpty(ctx context.Context, now time.Time) time.Time {
+func (d *Drain) startFinalListIfEmpty(ctx context.Context, now time.Time) (checkAt time.Time) {
 	r := &d.finalList
 	if !d.isEmpty() {
 		r.done, r.nextAt = false, time.Time{}
@@ -346,12 +345,12 @@ func (d *Drain) listPods(ctx context.Context) ([]kubeapi.Pod, error) {
 
 // listOnce returns the first list that follow delivers, or its first failure. It then ends follow.
 func listOnce[T any](
-	ctx context.Context, follow func(context.Context, kubeapi.Handler[T]) error,
+	ctx context.Context, watch func(context.Context, kubeapi.Handler[T]) error,
 ) (all []T, err error) {
 	once, enough := context.WithCancel(ctx)
 	defer enough()
 	err = errors.New("no answer")
-	ended := follow(once, kubeapi.Handler[T]{
+	ended := watch(once, kubeapi.Handler[T]{
 		Replaced: func(list []T) {
 			if once.Err() == nil {
 				all, err = list, nil
@@ -372,8 +371,8 @@ func listOnce[T any](
 }
 
 // advanceRemovals sends the requests that are due. It returns when it has to be called again if no event comes earlier.
-func (d *Drain) advanceRemovals(ctx context.Context, now time.Time) time.Time {
-	next := d.nextTimeLimit(now)
+func (d *Drain) advanceRemovals(ctx context.Context, now time.Time) (next time.Time) {
+	next = d.nextTimeLimit(now)
 	if !d.listed {
 		return next
 	}

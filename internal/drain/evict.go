@@ -26,7 +26,7 @@ const notServedDetail = "requests for other pods of the node fail or hang"
 
 // tryRemovePod sends the eviction or deletion of a waiting pod if it is allowed now. Otherwise it returns when to try
 // again; zero means after the next event.
-func (d *Drain) tryRemovePod(ctx context.Context, p *podState, now time.Time) time.Time {
+func (d *Drain) tryRemovePod(ctx context.Context, p *podState, now time.Time) (retryAt time.Time) {
 	if d.options.DisableEviction {
 		return d.removeIfAllowed(ctx, p, now, DeletedOnRequest)
 	}
@@ -65,7 +65,7 @@ func (d *Drain) tryRemovePod(ctx context.Context, p *podState, now time.Time) ti
 
 // removeIfAllowed sends a request for a pod. It sends none while the pod pauses, waits for a shared backoff, or waits
 // in its PDB queue. It then returns when to try again.
-func (d *Drain) removeIfAllowed(ctx context.Context, p *podState, now time.Time, method RemovalMethod) time.Time {
+func (d *Drain) removeIfAllowed(ctx context.Context, p *podState, now time.Time, method RemovalMethod) (retryAt time.Time) {
 	if may, at := d.canSendRequest(p, method, now); !may {
 		return at
 	}
@@ -91,7 +91,7 @@ func (d *Drain) removeIfAllowed(ctx context.Context, p *podState, now time.Time,
 
 // canSendRequest reports whether a request for a pod may be sent now. If not, it returns the time from which it may be
 // sent. Zero means that the answer to another request decides.
-func (d *Drain) canSendRequest(p *podState, method RemovalMethod, now time.Time) (bool, time.Time) {
+func (d *Drain) canSendRequest(p *podState, method RemovalMethod, now time.Time) (allowed bool, from time.Time) {
 	if now.Before(p.retryAt) {
 		return false, p.retryAt
 	}
@@ -152,7 +152,7 @@ func (d *Drain) sendRemoval(ctx context.Context, p *podState, method RemovalMeth
 }
 
 // newRemoval returns the eviction or deletion request for a pod, and the grace in it.
-func (d *Drain) newRemoval(p *podState, now time.Time) (kubeapi.PodRemoval, time.Duration) {
+func (d *Drain) newRemoval(p *podState, now time.Time) (request kubeapi.PodRemoval, grace time.Duration) {
 	given := capGrace(p.wantedGrace, d.terms, now)
 	r := kubeapi.PodRemoval{Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID}
 	if given != p.wantedGrace || d.options.GraceSeconds != nil && *d.options.GraceSeconds >= 0 {
@@ -164,8 +164,8 @@ func (d *Drain) newRemoval(p *podState, now time.Time) (kubeapi.PodRemoval, time
 
 // startRequest sends one request for a pod in the background. After a success, accepted is called in the engine's
 // goroutine.
-func (d *Drain) startRequest(ctx context.Context, p *podState, method RemovalMethod, startRequest func(context.Context, kubeapi.PodRemoval) error,
-	r kubeapi.PodRemoval, patience time.Duration, accepted func(answered time.Time),
+func (d *Drain) startRequest(ctx context.Context, p *podState, method RemovalMethod, send func(context.Context, kubeapi.PodRemoval) error,
+	r kubeapi.PodRemoval, timeout time.Duration, accepted func(answered time.Time),
 ) {
 	backoffs := d.backoffsForRequest(p, method)
 	sent := time.Now()
@@ -179,11 +179,11 @@ func (d *Drain) startRequest(ctx context.Context, p *podState, method RemovalMet
 	tracker.lastSentAt = sent
 	tracker.inFlightByNamespace[p.pod.Namespace]++
 	p.lastSentAt, d.lastSentByNamespace[p.pod.Namespace] = sent, sent
-	bounded, cancel := context.WithTimeout(ctx, patience)
+	bounded, cancel := context.WithTimeout(ctx, timeout)
 	p.shortenRequest = func(now time.Time) { time.AfterFunc(d.requestTimeout(p, method, now), cancel) }
 	d.background.Go(func() {
 		defer cancel()
-		err := startRequest(bounded, r)
+		err := send(bounded, r)
 		answered := time.Now()
 		d.inbox.putAndWake(func(now time.Time) {
 			d.recordRequestFinished(p, tracker, backoffs)
@@ -311,9 +311,9 @@ func (d *Drain) delayPodAfterPDBDenial(ctx context.Context, p *podState, now tim
 
 // extendBackoffForPod makes a pod wait for a shared backoff, and makes the backoff longer: at least pause, at most
 // longest.
-func (d *Drain) extendBackoffForPod(p *podState, backoff *sharedBackoff, detail string, now time.Time, pause, longest time.Duration) {
+func (d *Drain) extendBackoffForPod(p *podState, backoff *sharedBackoff, detail string, now time.Time, minPause, maxPause time.Duration) {
 	backoff.detail = detail
-	backoff.extend(now, d.capPauseToDeadline(pause, now), d.capPauseToDeadline(longest, now))
+	backoff.extend(now, d.capPauseToDeadline(minPause, now), d.capPauseToDeadline(maxPause, now))
 	if backoff.reason != ObstacleAPIServerBusy { // that one applies to every pod anyway
 		p.backoff = backoff
 	}
@@ -348,7 +348,7 @@ func (d *Drain) capPauseToDeadline(pause time.Duration, now time.Time) time.Dura
 // It sends the request as late as possible. The API server counts a shorter grace from the pod's deletion, not from now
 // (k8s.io/apiserver/pkg/registry/rest, BeforeDelete). If a pod was deleted 2 minutes ago and 30 seconds are left, a
 // grace of 30 seconds would kill it at once.
-func (d *Drain) shortenGraceIfTooLong(ctx context.Context, p *podState, now time.Time) time.Time {
+func (d *Drain) shortenGraceIfTooLong(ctx context.Context, p *podState, now time.Time) (retryAt time.Time) {
 	if !d.terms.HasDeadline() || !p.isTerminating() || !p.canDelete || p.graceShortened {
 		return time.Time{}
 	}

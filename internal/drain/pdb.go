@@ -66,7 +66,7 @@ type sharedBackoff struct {
 
 // allowsRequest reports whether a request may be sent now. If not, it returns when the next request may be sent. The
 // answer to a request in flight can make that time earlier.
-func (b *sharedBackoff) allowsRequest(now time.Time) (bool, time.Time) {
+func (b *sharedBackoff) allowsRequest(now time.Time) (allowed bool, from time.Time) {
 	switch {
 	case now.Before(b.until):
 		return false, b.until
@@ -78,11 +78,11 @@ func (b *sharedBackoff) allowsRequest(now time.Time) (bool, time.Time) {
 
 // extend starts the backoff again for at least the duration least and at most longest. Each time it doubles the last
 // duration. If the backoff is active, extend does nothing: the requests in flight met the obstacle together.
-func (b *sharedBackoff) extend(now time.Time, least, longest time.Duration) {
+func (b *sharedBackoff) extend(now time.Time, minPause, maxPause time.Duration) {
 	if now.Before(b.until) {
 		return
 	}
-	b.pause = min(max(2*b.pause, least), longest)
+	b.pause = min(max(2*b.pause, minPause), maxPause)
 	b.until = now.Add(b.pause)
 }
 
@@ -93,7 +93,7 @@ func newPDBState() *pdbState {
 }
 
 // pdbsCovering returns the PDBs that select the pod. It returns false if the PDBs of the pod's namespace were not read.
-func (b *pdbState) pdbsCovering(p *kubeapi.Pod) ([]*kubeapi.PodDisruptionBudget, bool) {
+func (b *pdbState) pdbsCovering(p *kubeapi.Pod) (covering []*kubeapi.PodDisruptionBudget, known bool) {
 	ns := b.namespaces[p.Namespace]
 	if ns == nil || !ns.known {
 		return nil, false

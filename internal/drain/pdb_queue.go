@@ -38,8 +38,8 @@ type pdbQueue struct {
 
 // nextSendAt returns when the next eviction may be sent. It is at most the duration longest after the last eviction.
 // Zero means now, for example if the last eviction was refused.
-func (q *pdbQueue) nextSendAt(longest time.Duration) time.Time {
-	at := q.sentAt.Add(longest)
+func (q *pdbQueue) nextSendAt(maxWait time.Duration) time.Time {
+	at := q.sentAt.Add(maxWait)
 	switch {
 	case q.lastPod == nil || q.counted:
 		return time.Time{}
@@ -103,8 +103,8 @@ func (q *pdbQueue) recordPDBStatus(b *kubeapi.PodDisruptionBudget) {
 
 // queueForPod returns the PDB queue of a pod and the queue's key. It returns nil if no PDB limits the eviction of the
 // pod.
-func (d *Drain) queueForPod(p *podState) (*pdbQueue, string) {
-	key := d.queueKey(p)
+func (d *Drain) queueForPod(p *podState) (queue *pdbQueue, key string) {
+	key = d.queueKey(p)
 	if key == "" {
 		return nil, ""
 	}

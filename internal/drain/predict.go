@@ -62,7 +62,7 @@ func (f Prediction) filterPods(is func(PodPrediction) bool) (found []PodPredicti
 // their namespaces. If server is true, it also sends each eviction as a dry run, so that the API server reports which
 // evictions it would deny. That requires the permission to evict. The error is set only if the pods could not be
 // listed; other failures are in Problems.
-func Predict(ctx context.Context, api API, o Options, server bool) (Prediction, error) {
+func Predict(ctx context.Context, api API, o Options, dryRun bool) (Prediction, error) {
 	d := New(api, o)
 	pods, err := d.listPods(ctx)
 	if err != nil {
@@ -75,7 +75,7 @@ func Predict(ctx context.Context, api API, o Options, server bool) (Prediction, 
 	f := Prediction{Node: o.Node, At: now}
 	f.Problems = d.readPDBsOfWaitingPods(ctx)
 	d.markBlockedByPDBs(now)
-	if server {
+	if dryRun {
 		d.dryRunAndRecordObstacles(ctx, now)
 	}
 	for _, p := range d.dropGoneAndSortRemaining() {

@@ -37,7 +37,7 @@ func (d *Drain) reportArrivalOnce() {
 
 // awaitPodArrival waits until a pod that has to be removed is on the node, and then returns true. It returns false if
 // ctx ends before.
-func (d *Drain) awaitPodArrival(ctx context.Context) bool {
+func (d *Drain) awaitPodArrival(ctx context.Context) (arrived bool) {
 	timer := time.NewTimer(idleWait)
 	defer timer.Stop()
 	for ctx.Err() == nil {

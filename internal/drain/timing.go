@@ -63,8 +63,8 @@ func forcedDeletionTime(wanted time.Duration, t TimeLimits, since time.Time) tim
 // extraEvictionWait returns how long the drain waits for an eviction in flight after the forced deletion time. It is
 // positive only if the time is too short for the pod's grace in any case. If many instances stop at once, a deletion
 // would wait in the same queue of the API server. So this wait costs the pod no additional time.
-func extraEvictionWait(wanted time.Duration, t TimeLimits, since time.Time) time.Duration {
-	half := max(0, t.lastRemovalTime().Sub(since)) / 2
+func extraEvictionWait(wanted time.Duration, t TimeLimits, deadlineSince time.Time) time.Duration {
+	half := max(0, t.lastRemovalTime().Sub(deadlineSince)) / 2
 	if wanted+graceRounding <= half {
 		return 0
 	}
@@ -83,11 +83,11 @@ func waveIndex(p *kubeapi.Pod, boundaries []int32) int {
 // latestWaveStart returns the latest start of a wave, even if pods of an earlier wave are not gone. Before the deadline
 // there must be time for the wave's longest grace, and for PDBs a quarter of the whole time. It returns false without a
 // deadline.
-func latestWaveStart(longest time.Duration, t TimeLimits, since time.Time) (time.Time, bool) {
+func latestWaveStart(longest time.Duration, t TimeLimits, deadlineSince time.Time) (start time.Time, limited bool) {
 	if !t.HasDeadline() {
 		return time.Time{}, false
 	}
 	end := t.lastRemovalTime()
-	total := max(0, end.Sub(since))
+	total := max(0, end.Sub(deadlineSince))
 	return end.Add(-longest - total/4), true
 }

@@ -40,7 +40,7 @@ type detachWait struct {
 // startVolumePollIfDue starts to read which volumes of the drained pods are attached to the node. It returns when to
 // read again. If a volume stays attached, the next pod that uses it waits up to 6 minutes, until the attach/detach
 // controller forces the detachment. If another pod has to be removed, the wait starts again.
-func (d *Drain) startVolumePollIfDue(ctx context.Context, now time.Time) time.Time {
+func (d *Drain) startVolumePollIfDue(ctx context.Context, now time.Time) (nextPollAt time.Time) {
 	v := d.detachWait
 	switch {
 	case d.options.Volumes == nil:

@@ -17,15 +17,15 @@ type Deleter interface {
 // then all Nodes (invariants I4 and I7), because the instance may have joined the cluster. isSame reports whether the
 // instance is the one about which the caller has decided. The result is true if the deletion was requested.
 func DeleteIfStillWithoutNode(ctx context.Context, c Deleter, nodes func(context.Context) ([]cloud.NodeIdentity, error), providerID string,
-	isSame func(cloud.Instance) bool,
-) (bool, error) {
+	isUnchanged func(cloud.Instance) bool,
+) (requested bool, err error) {
 	i, err := c.Instance(ctx, providerID)
 	switch {
 	case cloud.IsNotFound(err):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("instance %s: %w", providerID, err)
-	case !isSame(i):
+	case !isUnchanged(i):
 		return false, nil
 	}
 	hosts, err := nodes(ctx)

@@ -199,20 +199,20 @@ func ReadClouds(path string) (Clouds, error) {
 // newProviders returns the providers of the file at path, or of given if path is empty. It calls openStack to create
 // the OpenStack provider, because that needs bootstrap tokens for its instances.
 func newProviders(
-	path string, given *Clouds, openStack func(openstack.Config) (cloud.Provider, error), log *slog.Logger,
+	path string, clouds *Clouds, newOpenStack func(openstack.Config) (cloud.Provider, error), log *slog.Logger,
 ) (map[string]cloud.Provider, error) {
 	providers := map[string]cloud.Provider{}
-	if path == "" && given == nil {
+	if path == "" && clouds == nil {
 		return providers, nil
 	}
-	if given == nil {
+	if clouds == nil {
 		file, err := ReadClouds(path)
 		if err != nil {
 			return nil, err
 		}
-		given = &file
+		clouds = &file
 	}
-	file, prefix := *given, ""
+	file, prefix := *clouds, ""
 	if path != "" {
 		prefix = "--cloud-config: " + path + ": "
 	}
@@ -224,7 +224,7 @@ func newProviders(
 		providers[p.Name()] = p
 	}
 	if file.OpenStack != nil {
-		p, err := openStack(*file.OpenStack)
+		p, err := newOpenStack(*file.OpenStack)
 		if err != nil {
 			return nil, fmt.Errorf("%s%w", prefix, err)
 		}

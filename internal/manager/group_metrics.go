@@ -63,21 +63,21 @@ func (g *GroupSource) reportFileState(err error) {
 
 // reportShadowedGroups records in a metric each group that is ignored because another group has the same name. It logs
 // only changes. The caller must have locked g.mu.
-func (g *GroupSource) reportShadowedGroups(by map[string]*v1alpha1.NodeGroup) {
-	for name, other := range by {
+func (g *GroupSource) reportShadowedGroups(replacements map[string]*v1alpha1.NodeGroup) {
+	for name, other := range replacements {
 		if !g.shadowed[name] {
 			g.Log.Warn("a NodeGroup of this process is ignored, because another one has the same name", "group", name, "inForce", g.describeOrigin(other))
 			g.metrics.setShadowed(name, 1)
 		}
 	}
 	for name := range g.shadowed {
-		if by[name] == nil {
+		if replacements[name] == nil {
 			g.Log.Info("a NodeGroup of this process is used again, because the other one of its name is deleted", "group", name)
 			g.metrics.setShadowed(name, 0)
 		}
 	}
 	g.shadowed = map[string]bool{}
-	for name := range by {
+	for name := range replacements {
 		g.shadowed[name] = true
 	}
 }

@@ -178,7 +178,7 @@ type (
 
 // parseGroup parses one document and returns every fault in it. The NodeGroup is nil if the document is unreadable or
 // has only comments.
-func parseGroup(doc []byte) (*v1alpha1.NodeGroup, []error) {
+func parseGroup(doc []byte) (group *v1alpha1.NodeGroup, faults []error) {
 	var object map[string]any
 	err := yaml.Unmarshal(doc, &object)
 	if err == nil && object == nil {

@@ -49,7 +49,7 @@ func ReadCluster(ctx context.Context, reader client.Reader, pods live.PodReader,
 type QuietFunc func(node string) time.Duration
 
 // ReadGroupSnapshot returns the input of the decisions on one group. It reads the pods that the group's rule needs.
-func (c *Cluster) ReadGroupSnapshot(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted string, quiet QuietFunc) (GroupSnapshot, error) {
+func (c *Cluster) ReadGroupSnapshot(ctx context.Context, g *v1alpha1.NodeGroup, notAccepted string, timeSinceKeepingPod QuietFunc) (GroupSnapshot, error) {
 	w := GroupSnapshot{Group: g, NotAccepted: notAccepted, Now: c.Now}
 	about := map[string][]v1alpha1.NodeRetirement{}
 	for i := range c.Retirements {
@@ -74,9 +74,9 @@ func (c *Cluster) ReadGroupSnapshot(ctx context.Context, g *v1alpha1.NodeGroup, 
 	}
 	for i := range w.Nodes {
 		n := &w.Nodes[i]
-		n.KeepingPods = keepingPods[n.Object.Name]
-		if quiet != nil {
-			n.QuietFor = quiet(n.Object.Name)
+		n.KeepingPods = keepers[n.Object.Name]
+		if timeSinceKeepingPod != nil {
+			n.QuietFor = timeSinceKeepingPod(n.Object.Name)
 		}
 	}
 	if !rule.keepForPending || len(pending) == 0 {
@@ -102,8 +102,8 @@ func (c *Cluster) splitNodesByGroup(g *v1alpha1.NodeGroup) (own, others []corev1
 
 // findNodeKeepingPods returns the pods that keep nodes from being idle, by the rule: pods on a node by the node's name,
 // and pods that are not scheduled.
-func (c *Cluster) findNodeKeepingPods(ctx context.Context, rule *idleRule) (keepingPods map[string]KeepingPods, pending []*corev1.Pod, err error) {
-	keepingPods = make(map[string]KeepingPods, len(c.Nodes))
+func (c *Cluster) findNodeKeepingPods(ctx context.Context, rule *idleRule) (keepingByNode map[string]KeepingPods, pending []*corev1.Pod, err error) {
+	keepingByNode = make(map[string]KeepingPods, len(c.Nodes))
 	namespaces := rule.Namespaces
 	if len(namespaces) == 0 {
 		namespaces = []string{metav1.NamespaceAll}
@@ -117,7 +117,7 @@ func (c *Cluster) findNodeKeepingPods(ctx context.Context, rule *idleRule) (keep
 			switch {
 			case !isUnfinished(p.Status.Phase) || !rule.KeepsNode(p.Namespace, labels.Set(p.Labels)):
 			case p.Spec.NodeName != "":
-				keepingPods[p.Spec.NodeName] = keepingPods[p.Spec.NodeName].withPod(p)
+				keepingByNode[p.Spec.NodeName] = keepingByNode[p.Spec.NodeName].withPod(p)
 			case p.DeletionTimestamp == nil:
 				pending = append(pending, p)
 			}
@@ -126,7 +126,7 @@ func (c *Cluster) findNodeKeepingPods(ctx context.Context, rule *idleRule) (keep
 	slices.SortFunc(pending, func(a, b *corev1.Pod) int { // unschedulable pods first
 		return cmp.Or(-compareBools(isUnschedulable(a), isUnschedulable(b)), strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name))
 	})
-	return keepingPods, pending, nil
+	return keepingByNode, pending, nil
 }
 
 // podsOn returns the pods that take up resources of the node.

@@ -392,7 +392,7 @@ const countWriteInterval = time.Second
 
 // writeStatusIfDue writes the status if it has changed. If the write must wait because only counts have changed, it
 // returns how long. The status of a group from a file is stored in memory instead.
-func (c *Controller) writeStatusIfDue(ctx context.Context, g *v1alpha1.NodeGroup, status v1alpha1.NodeGroupStatus) (later time.Duration, err error) {
+func (c *Controller) writeStatusIfDue(ctx context.Context, g *v1alpha1.NodeGroup, status v1alpha1.NodeGroupStatus) (retryAfter time.Duration, err error) {
 	if equality.Semantic.DeepEqual(g.Status, status) {
 		return 0, nil
 	}
@@ -402,10 +402,10 @@ func (c *Controller) writeStatusIfDue(ctx context.Context, g *v1alpha1.NodeGroup
 		c.mu.Unlock()
 		return 0, nil
 	}
-	later = time.Until(c.writtenAt[g.Name].Add(countWriteInterval))
+	retryAfter = time.Until(c.writtenAt[g.Name].Add(countWriteInterval))
 	c.mu.Unlock()
-	if later > 0 && differOnlyInCounts(g.Status, status) {
-		return later, nil
+	if retryAfter > 0 && differOnlyInCounts(g.Status, status) {
+		return retryAfter, nil
 	}
 	written := g.DeepCopy()
 	written.Status = status

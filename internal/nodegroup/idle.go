@@ -115,7 +115,7 @@ type podObservation struct {
 // If a pod has kept the node before, the node is idle once the cooldown since the last such pod has passed. If no such
 // pod is known, the node is also idle after enough consecutive checks without one. Either the manager was not running
 // when the last such pod ended, or the node never had one.
-func (r *idleRule) assessIdleness(m Marks, s podObservation) (Marks, Idleness) {
+func (r *idleRule) assessIdleness(m Marks, s podObservation) (updated Marks, idleness Idleness) {
 	if s.hasKeepingPod {
 		m.Since, m.Used = time.Time{}, true
 		return m, Idleness{Stage: Busy}

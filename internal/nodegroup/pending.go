@@ -65,7 +65,7 @@ func isUnschedulable(p *corev1.Pod) bool {
 
 // whyOnlyGroup returns why only nodes of this group can run the pod. It returns "" if other nodes can run it, or if
 // none of the group can.
-func (s *pendingPodSearch) whyOnlyGroup(p *corev1.Pod) (string, error) {
+func (s *pendingPodSearch) whyOnlyGroup(p *corev1.Pod) (why string, err error) {
 	bare, open := toStandalonePod(p)
 	raw, err := json.Marshal(struct {
 		Spec   corev1.PodSpec
@@ -75,15 +75,15 @@ func (s *pendingPodSearch) whyOnlyGroup(p *corev1.Pod) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
-	if why, known := s.results[string(raw)]; known {
-		return why, nil
+	if earlier, known := s.results[string(raw)]; known {
+		return earlier, nil
 	}
-	why, err := s.explainOnlyGroupFits(bare, open)
+	why, err = s.explainOnlyGroupFits(bare, open)
 	s.results[string(raw)] = why
 	return why, err
 }
 
-func (s *pendingPodSearch) explainOnlyGroupFits(p *corev1.Pod, open string) (string, error) {
+func (s *pendingPodSearch) explainOnlyGroupFits(p *corev1.Pod, droppedDependency string) (string, error) {
 	if err := s.buildSnapshotsOnce(); err != nil {
 		return "", err
 	}
@@ -99,8 +99,8 @@ func (s *pendingPodSearch) explainOnlyGroupFits(p *corev1.Pod, open string) (str
 	if at, err := fits(s.empty, s.own); err != nil || at < 0 {
 		return "", err
 	}
-	if open != "" {
-		return open + ": whether another node would take it is unknown", nil
+	if droppedDependency != "" {
+		return droppedDependency + ": whether another node would take it is unknown", nil
 	}
 	for rest := s.others; ; {
 		at, err := fits(s.empty, rest)
@@ -176,16 +176,16 @@ func withoutTemporaryState(n *corev1.Node) *corev1.Node {
 
 // toStandalonePod returns a copy of the pod without requirements that depend on other objects, such as volumes. The
 // text open names such a requirement; it is "" if there was none.
-func toStandalonePod(p *corev1.Pod) (bare *corev1.Pod, open string) {
+func toStandalonePod(p *corev1.Pod) (bare *corev1.Pod, droppedDependency string) {
 	bare = &corev1.Pod{Spec: *p.Spec.DeepCopy()}
 	bare.Name, bare.Namespace, bare.Labels = "pod", p.Namespace, p.Labels
 	if a := bare.Spec.Affinity; a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil) {
 		a.PodAffinity, a.PodAntiAffinity = nil, nil
-		open = "its placement depends on other pods"
+		droppedDependency = "its placement depends on other pods"
 	}
 	if len(bare.Spec.TopologySpreadConstraints) > 0 {
 		bare.Spec.TopologySpreadConstraints = nil
-		open = "its placement depends on other pods"
+		droppedDependency = "its placement depends on other pods"
 	}
 	if len(bare.Spec.ResourceClaims) > 0 {
 		bare.Spec.ResourceClaims = nil
@@ -194,11 +194,11 @@ func toStandalonePod(p *corev1.Pod) (bare *corev1.Pod, open string) {
 				containers[i].Resources.Claims = nil
 			}
 		}
-		open = "it claims a device"
+		droppedDependency = "it claims a device"
 	}
 	if slices.ContainsFunc(bare.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }) {
-		open = "it claims a volume"
+		droppedDependency = "it claims a volume"
 	}
 	bare.Spec.Volumes = nil
-	return bare, open
+	return bare, droppedDependency
 }

@@ -75,7 +75,7 @@ func checkBudgets(fail func(string, ...any), budgets []v1alpha1.DisruptionBudget
 }
 
 // findDuplicate returns an element that the list contains twice, or false if there is none.
-func findDuplicate[T cmp.Ordered](list []T) (twice T, is bool) {
+func findDuplicate[T cmp.Ordered](list []T) (duplicate T, found bool) {
 	seen := map[T]bool{}
 	for _, one := range list {
 		if seen[one] {
@@ -83,7 +83,7 @@ func findDuplicate[T cmp.Ordered](list []T) (twice T, is bool) {
 		}
 		seen[one] = true
 	}
-	return twice, false
+	return duplicate, false
 }
 
 func checkIdleRule(fail func(string, ...any), r *v1alpha1.IdleByLabel) {

@@ -15,7 +15,7 @@ import (
 // the findings for which a deletion was started.
 func DeleteDueOrphanedInstances(ctx context.Context, c instances.Deleter, nodes func(context.Context) ([]cloud.NodeIdentity, error), findings []Finding,
 	log *slog.Logger,
-) ([]Finding, error) {
+) (started []Finding, err error) {
 	var begun []Finding
 	var errs []error
 	for _, f := range findings {

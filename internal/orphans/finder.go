@@ -124,13 +124,13 @@ func (f *Finder) FindOrphans(ctx context.Context, instances []cloud.Instance, no
 // instances cannot be found. Each of nodes must be a Node that the caller may check. list returns all known instances
 // of the cloud; it confirms the cloud's answer for a single instance. It is called only if a Node is not Ready. If list
 // fails, the result is empty (invariant I7: unknown is not gone).
-func (f *Finder) FindOrphanedNodes(ctx context.Context, list func(context.Context) ([]cloud.Instance, error), nodes []Node, now time.Time) ([]Finding, error) {
+func (f *Finder) FindOrphanedNodes(ctx context.Context, listInstances func(context.Context) ([]cloud.Instance, error), nodes []Node, now time.Time) ([]Finding, error) {
 	seen := map[string]Finding{}
 	silent := f.findUnreadyNodesOfCloud(nodes, now)
 	if len(silent) == 0 {
 		return f.storeAndSortFindings(seen), nil
 	}
-	instances, err := list(ctx)
+	instances, err := listInstances(ctx)
 	if err != nil {
 		return f.storeAndSortFindings(seen), err
 	}

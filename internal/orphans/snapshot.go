@@ -74,8 +74,8 @@ func (s *Controller) readSnapshot(ctx context.Context) (*snapshot, error) {
 
 // readUnfinishedRetirements reads the unfinished retirements of all managers, page by page. It returns the names of
 // their Nodes, and the normalized provider IDs of their instances.
-func (s *Controller) readUnfinishedRetirements(ctx context.Context) (leaving, inHand map[string]bool, err error) {
-	leaving, inHand = map[string]bool{}, map[string]bool{}
+func (s *Controller) readUnfinishedRetirements(ctx context.Context) (retiringNodes, handledInstances map[string]bool, err error) {
+	retiringNodes, handledInstances = map[string]bool{}, map[string]bool{}
 	var page v1alpha1.NodeRetirementList
 	for more := true; more; more = page.Continue != "" {
 		o := &client.ListOptions{Limit: pageSize, Continue: page.Continue}
@@ -88,16 +88,16 @@ func (s *Controller) readUnfinishedRetirements(ctx context.Context) (leaving, in
 			if rt.Status.Phase.IsFinal() {
 				continue
 			}
-			leaving[rt.Spec.NodeName] = true
+			retiringNodes[rt.Spec.NodeName] = true
 			switch id, err := s.instanceIDOf(rt); {
 			case err == nil:
-				inHand[id] = true
+				handledInstances[id] = true
 			case cloud.IsProviderUnavailable(err):
 				return nil, nil, fmt.Errorf("NodeRetirement %s: %w", rt.Name, err)
 			}
 		}
 	}
-	return leaving, inHand, nil
+	return retiringNodes, handledInstances, nil
 }
 
 // instanceIDOf returns the normalized provider ID of a retirement's instance. An error means that the instance belongs

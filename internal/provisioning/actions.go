@@ -64,21 +64,21 @@ func (a *Controller) reserveAndRequestLaunches(ctx context.Context, g *managedGr
 	return nil
 }
 
-func (a *Controller) startLaunchRequest(ctx context.Context, g *managedGroup, o plan.Launch, l launch.Reservation, began time.Time, waiting map[placement.PodKey]unschedulablePod) {
-	for _, key := range o.Pods {
+func (a *Controller) startLaunchRequest(ctx context.Context, g *managedGroup, planned plan.Launch, reserved launch.Reservation, began time.Time, waiting map[placement.PodKey]unschedulablePod) {
+	for _, key := range planned.Pods {
 		a.options.Metrics.observePodWait(time.Since(waiting[key].since))
 	}
 	provider, group := a.options.Clouds[g.Group.Spec.Cloud.Provider], g.Group.Spec.Cloud.Group
-	order := cloud.LaunchRequest{Count: o.Count, Template: o.Template, RetryFailed: min(o.Count, g.state.tracking.Unmade)}
+	order := cloud.LaunchRequest{Count: planned.Count, Template: planned.Template, RetryFailed: min(planned.Count, g.state.tracking.Unmade)}
 	g.state.tracking.Unmade -= order.RetryFailed
 	a.calls.Go(func() {
-		within, cancel := context.WithTimeout(ctx, launch.RequestTimeout(o.Count))
+		within, cancel := context.WithTimeout(ctx, launch.RequestTimeout(planned.Count))
 		defer cancel()
-		op, err := l.Request(within, provider, group, order)
-		a.options.Metrics.observeLaunch(o, err, time.Since(began))
-		a.queueReply(g, err != nil, func(g *managedGroup) { a.recordLaunchAnswer(g, o, l.ID, op, err) })
+		op, err := reserved.Request(within, provider, group, order)
+		a.options.Metrics.observeLaunch(planned, err, time.Since(began))
+		a.queueReply(g, err != nil, func(g *managedGroup) { a.recordLaunchAnswer(g, planned, reserved.ID, op, err) })
 		if err == nil {
-			a.pollOperationUntilDone(ctx, g, o, l.ID, provider, op)
+			a.pollOperationUntilDone(ctx, g, planned, reserved.ID, provider, op)
 		}
 	})
 }
@@ -150,17 +150,17 @@ func (a *Controller) startInstanceDeletion(ctx context.Context, s *clusterCaches
 
 // deleteInstanceWithoutNode deletes an instance that has no Node. Before that, it checks again with the API server and
 // the cloud that there is no Node (invariants I4 and I7). It reports whether the cloud was asked to delete.
-func (a *Controller) deleteInstanceWithoutNode(ctx context.Context, s *clusterCaches, g *managedGroup, failed launch.FailedInstance) (asked bool, err error) {
+func (a *Controller) deleteInstanceWithoutNode(ctx context.Context, s *clusterCaches, g *managedGroup, failed launch.FailedInstance) (requested bool, err error) {
 	provider := a.options.Clouds[g.Group.Spec.Cloud.Provider]
 	id := failed.Instance.ProviderID
 	// An instance in another state is evaluated again in the next reconcile.
-	asked, err = instances.DeleteIfStillWithoutNode(ctx, provider, s.hosts.Read, id, func(i cloud.Instance) bool {
+	requested, err = instances.DeleteIfStillWithoutNode(ctx, provider, s.hosts.Read, id, func(i cloud.Instance) bool {
 		return i.State == failed.Instance.State && i.State != cloud.Unknown
 	})
 	switch {
 	case err != nil:
 		return false, fmt.Errorf("NodeGroup %s: %w", g.name(), err)
-	case !asked:
+	case !requested:
 		return false, nil
 	}
 	a.options.Log.Warn("deleting an instance without a Node", "group", g.name(), "providerID", id, "reason", failed.Reason, "message", failed.Message)

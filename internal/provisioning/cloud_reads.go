@@ -205,13 +205,13 @@ func (v *cloudObservation) removeAdoptedWithoutNode() {
 
 // countExpectedInstances counts a group's instances and the instances of pending launches that the cloud may not count
 // yet.
-func countExpectedInstances(instances []cloud.Instance, asked []launch.PendingLaunch) (n int) {
+func countExpectedInstances(instances []cloud.Instance, pending []launch.PendingLaunch) (n int) {
 	for _, i := range instances {
 		if i.State != cloud.Deleting {
 			n++
 		}
 	}
-	for _, a := range asked {
+	for _, a := range pending {
 		n += a.ExpectedCount()
 	}
 	return n

@@ -191,13 +191,13 @@ func (a *Controller) runReconcileLoop(ctx context.Context, s *clusterCaches) {
 	}
 }
 
-// reconcile reads the cluster, decides, and acts. It reads the clouds if askClouds is true or if pods are unschedulable.
+// reconcile reads the cluster, decides, and acts. It reads the clouds if readClouds is true or if pods are unschedulable.
 // busy reports whether work is in progress, so that the next reconcile must come soon.
-func (a *Controller) reconcile(ctx context.Context, s *clusterCaches, askClouds bool) (busy bool, err error) {
+func (a *Controller) reconcile(ctx context.Context, s *clusterCaches, readClouds bool) (busy bool, err error) {
 	waiting := a.pods.listAndResetWait()
 	var cluster *nodegroup.Cluster
 	var groups []*managedGroup
-	asks := askClouds || len(waiting) > 0
+	asks := readClouds || len(waiting) > 0
 	if asks {
 		if _, groups, err = a.readCluster(ctx, s); err != nil {
 			return false, err
@@ -318,7 +318,7 @@ type managedGroup struct {
 func (g *managedGroup) name() string { return g.Group.Name }
 
 // readCluster reads the managed groups, the nodes and the retirements.
-func (a *Controller) readCluster(ctx context.Context, s *clusterCaches) (*nodegroup.Cluster, []*managedGroup, error) {
+func (a *Controller) readCluster(ctx context.Context, s *clusterCaches) (cluster *nodegroup.Cluster, managed []*managedGroup, err error) {
 	all, err := a.options.Groups.List(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -335,8 +335,7 @@ func (a *Controller) readCluster(ctx context.Context, s *clusterCaches) (*nodegr
 	if err := a.options.Client.List(ctx, &retirements); err != nil {
 		return nil, nil, fmt.Errorf("NodeRetirements: %w", err)
 	}
-	cluster := nodegroup.NewCluster(a.options.Pods, all, objects, retirements.Items, time.Now())
-	var groups []*managedGroup
+	cluster = nodegroup.NewCluster(a.options.Pods, all, objects, retirements.Items, time.Now())
 	for i := range all {
 		g := &all[i]
 		if !a.isManaged(g) {
@@ -352,11 +351,11 @@ func (a *Controller) readCluster(ctx context.Context, s *clusterCaches) (*nodegr
 		if err != nil {
 			return nil, nil, fmt.Errorf("NodeGroup %s: %w", g.Name, err)
 		}
-		groups = append(groups, &managedGroup{
+		managed = append(managed, &managedGroup{
 			GroupSnapshot: w, retirements: findRetirementProgress(g, a.options.Clouds[g.Spec.Cloud.Provider], retirements.Items),
 			replacements: retirement.ReplacementInstanceIDs(retirements.Items, g.Name),
 			unreplaced:   findUnreplacedRetirements(g, a.options.Clouds[g.Spec.Cloud.Provider], retirements.Items),
 		})
 	}
-	return cluster, groups, nil
+	return cluster, managed, nil
 }

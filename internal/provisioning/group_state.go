@@ -139,7 +139,7 @@ func newGroupState(s *v1alpha1.NodeGroupStatus, settle time.Duration) *groupStat
 
 // mergeRecord adds launches and answers that another process or a replacement has written to the launch record. It
 // reports whether it has found a launch that was not counted yet.
-func (m *groupState) mergeRecord(p *v1alpha1.ProvisioningStatus) (changed bool) {
+func (m *groupState) mergeRecord(p *v1alpha1.ProvisioningStatus) (foundNewLaunch bool) {
 	now := time.Now()
 	for _, b := range p.BackOffs {
 		if m.recordedBackOffs[b.Template] == b.Until.Unix() { // written or counted by this process
@@ -155,7 +155,7 @@ func (m *groupState) mergeRecord(p *v1alpha1.ProvisioningStatus) (changed bool) 
 			m.mergeAnswer(l, now)
 			continue
 		}
-		m.countedLaunches[l.ID], m.launches[l.ID], changed = true, l, true
+		m.countedLaunches[l.ID], m.launches[l.ID], foundNewLaunch = true, l, true
 		if l.IsForRetirement() && l.State == v1alpha1.LaunchReady {
 			continue
 		}
@@ -170,7 +170,7 @@ func (m *groupState) mergeRecord(p *v1alpha1.ProvisioningStatus) (changed bool) 
 			}
 		}
 	}
-	return changed
+	return foundNewLaunch
 }
 
 // mergeAnswer applies the cloud's answer to a launch, as the owner of the launch has recorded it. Each launch has only

@@ -41,17 +41,17 @@ func NewLaunchRequests() *LaunchRequests {
 
 // Add adds a request for the next reconcile. If the same request was fulfilled, it is not fulfilled again before
 // it expires or RemoveByPrefix removes it. Add returns false if there are too many requests.
-func (w *LaunchRequests) Add(asked plan.LaunchRequest) bool {
+func (w *LaunchRequests) Add(request plan.LaunchRequest) (accepted bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if known := w.requests[asked.ID]; known != nil {
+	if known := w.requests[request.ID]; known != nil {
 		known.askedAt = time.Now()
 		return true
 	}
 	if len(w.requests) >= maxRequests {
 		return false
 	}
-	w.requests[asked.ID] = &launchRequest{LaunchRequest: asked, askedAt: time.Now()}
+	w.requests[request.ID] = &launchRequest{LaunchRequest: request, askedAt: time.Now()}
 	if w.wake != nil {
 		select {
 		case w.wake <- struct{}{}:
@@ -90,7 +90,7 @@ func (w *LaunchRequests) dropExpiredAndListOpen() (list []plan.LaunchRequest) {
 
 // recordVerdicts records the verdict on each request. It returns the requests that are refused for other reasons than
 // before.
-func (w *LaunchRequests) recordVerdicts(verdicts []plan.LaunchRequestVerdict) (refused []plan.LaunchRequestVerdict) {
+func (w *LaunchRequests) recordVerdicts(verdicts []plan.LaunchRequestVerdict) (changed []plan.LaunchRequestVerdict) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, v := range verdicts {
@@ -102,10 +102,10 @@ func (w *LaunchRequests) recordVerdicts(verdicts []plan.LaunchRequestVerdict) (r
 		known.met = v.Missing == 0
 		if text := joinReasons(v.Reasons); known.lastReasons != text {
 			known.lastReasons = text
-			refused = append(refused, v)
+			changed = append(changed, v)
 		}
 	}
-	return refused
+	return changed
 }
 
 // settleAndListOpenRequests returns the open requests, except those that wait for the result of a launch.
@@ -154,7 +154,7 @@ func (m *groupState) settleRequest(g unsettledRequest) plan.LaunchRequestVerdict
 }
 
 // takeSettledRequests returns the requests with a result for each of their launches.
-func (a *Controller) takeSettledRequests(groups []*managedGroup) (due []plan.LaunchRequestVerdict) {
+func (a *Controller) takeSettledRequests(groups []*managedGroup) (settled []plan.LaunchRequestVerdict) {
 	for _, g := range groups {
 		m := g.state
 		var held []unsettledRequest
@@ -163,13 +163,13 @@ func (a *Controller) takeSettledRequests(groups []*managedGroup) (due []plan.Lau
 				held = append(held, h)
 				continue
 			}
-			due = append(due, m.settleRequest(h))
+			settled = append(settled, m.settleRequest(h))
 		}
 		if m.unsettledRequests = held; len(held) == 0 {
 			clear(m.missing)
 		}
 	}
-	return due
+	return settled
 }
 
 // recordRequestVerdicts records the verdicts. The verdict on a request with launches is recorded only when their results

@@ -46,7 +46,7 @@ func (a *Controller) retireNeverReady(ctx context.Context, groups []*managedGrou
 
 // retireNeverReadyNode requests the retirement of an instance's node, unless the node is being retired or a retirement has just
 // failed. It returns true if nothing is left to do, because the node has become Ready or another tool removes it.
-func (a *Controller) retireNeverReadyNode(ctx context.Context, g *managedGroup, failed launch.FailedInstance) (settled bool, err error) {
+func (a *Controller) retireNeverReadyNode(ctx context.Context, g *managedGroup, failed launch.FailedInstance) (isSettled bool, err error) {
 	log := a.options.Log.With("group", g.name(), "providerID", failed.Instance.ProviderID, "reason", failed.Reason, "message", failed.Message)
 	n := findNodeOfInstance(a.options.Clouds[g.Group.Spec.Cloud.Provider], g.Nodes, failed.Instance)
 	switch {

@@ -15,7 +15,7 @@ const minPollInterval = 10 * time.Second
 
 // pollOperationUntilDone polls the operation of an accepted launch until the operation is done or the join timeout is over.
 // Some clouds find out only during the operation that they have no capacity or quota, and then show no instance.
-func (a *Controller) pollOperationUntilDone(ctx context.Context, g *managedGroup, o plan.Launch, id string, provider cloud.Provider, op cloud.Operation) {
+func (a *Controller) pollOperationUntilDone(ctx context.Context, g *managedGroup, planned plan.Launch, id string, provider cloud.Provider, op cloud.Operation) {
 	if op.ID == "" {
 		return
 	}
@@ -37,7 +37,7 @@ func (a *Controller) pollOperationUntilDone(ctx context.Context, g *managedGroup
 		case err != nil:
 			status.RetryAfter = cloud.RetryDelay(err)
 		case status.Done && status.Err != nil:
-			a.queueReply(g, true, func(g *managedGroup) { a.recordLaunchFailure(g, o, id, status.Err) })
+			a.queueReply(g, true, func(g *managedGroup) { a.recordLaunchFailure(g, planned, id, status.Err) })
 			return
 		case status.Done:
 			return

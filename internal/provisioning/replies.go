@@ -16,17 +16,17 @@ type reply struct {
 	apply func(*managedGroup)
 }
 
-// queueReply queues a cloud's answer. If soon is true, the answer changes the decision, and the next reconcile starts
+// queueReply queues a cloud's answer. If reconcileSoon is true, the answer changes the decision, and the next reconcile starts
 // soon.
-func (a *Controller) queueReply(g *managedGroup, soon bool, take func(*managedGroup)) {
+func (a *Controller) queueReply(g *managedGroup, reconcileSoon bool, apply func(*managedGroup)) {
 	a.mu.Lock()
-	a.replies = append(a.replies, reply{g.name(), g.state, take})
+	a.replies = append(a.replies, reply{g.name(), g.state, apply})
 	a.mu.Unlock()
 	select {
 	case a.replyArrived <- struct{}{}:
 	default:
 	}
-	if soon {
+	if reconcileSoon {
 		a.requeue()
 	}
 }
@@ -44,14 +44,14 @@ func (a *Controller) applyReplies(groups []*managedGroup) {
 	}
 }
 
-// awaitReplies applies answers until done is true for all groups, or the answer timeout is over.
-func (a *Controller) awaitReplies(ctx context.Context, groups []*managedGroup, done func(*groupState) bool) {
+// awaitReplies applies answers until isDone is true for all groups, or the answer timeout is over.
+func (a *Controller) awaitReplies(ctx context.Context, groups []*managedGroup, isDone func(*groupState) bool) {
 	over := time.After(a.answerTimeout)
 	for {
 		a.applyReplies(groups)
 		all := true
 		for _, g := range groups {
-			all = all && done(g.state)
+			all = all && isDone(g.state)
 		}
 		if all {
 			return

@@ -55,7 +55,7 @@ func (p *retirementScope) awaitAdmission(ctx context.Context) error {
 // counted before. While checkAdmissionLive runs, this reservation prevents that other retirements of this process use
 // the same disruption budget. The limits are checked with cached objects, which are recent enough to refuse an
 // admission.
-func (p *retirementScope) reserveAdmission(ctx context.Context) (bool, error) {
+func (p *retirementScope) reserveAdmission(ctx context.Context) (isNew bool, err error) {
 	var cached v1alpha1.NodeRetirementList
 	if err := p.controller.options.Client.List(ctx, &cached, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("listing NodeRetirements: %w", err)
@@ -203,7 +203,7 @@ func ListBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.Node
 
 // listBudgetNodes returns the same as ListBudgetNodes, but without the Nodes in gone, which this process knows to be
 // deleted. The cache may still contain such a Node, and the group would then seem larger than it is.
-func listBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool, gone map[types.UID]bool) (
+func listBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool, deletedUIDs map[types.UID]bool) (
 	[]disruptionbudget.Node, error,
 ) {
 	selector, err := metav1.LabelSelectorAsSelector(&g.Spec.NodeSelector)
@@ -216,7 +216,7 @@ func listBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.Node
 	}
 	nodes := make([]disruptionbudget.Node, 0, len(list.Items))
 	for i := range list.Items {
-		if n := &list.Items[i]; !gone[n.UID] {
+		if n := &list.Items[i]; !deletedUIDs[n.UID] {
 			nodes = append(nodes, disruptionbudget.NewNode(n, retiring[n.Name]))
 		}
 	}

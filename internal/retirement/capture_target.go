@@ -283,8 +283,8 @@ func SelectsNode(g *v1alpha1.NodeGroup, nodeLabels map[string]string) bool {
 // FilterOwningGroups returns the groups without the refused ones, because a refused group owns no nodes. It does not
 // remove the group with the name asked. If all groups are refused, it returns all of them: their status may be older
 // than the deletion of another group, and the node then still belongs to one of them (invariant I5).
-func FilterOwningGroups(groups []v1alpha1.NodeGroup, asked string) []v1alpha1.NodeGroup {
-	owners := slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool { return g.Name != asked && !acceptance.FromGroup(&g).OwnsNodes() })
+func FilterOwningGroups(groups []v1alpha1.NodeGroup, requested string) []v1alpha1.NodeGroup {
+	owners := slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool { return g.Name != requested && !acceptance.FromGroup(&g).OwnsNodes() })
 	if len(owners) == 0 {
 		return groups
 	}

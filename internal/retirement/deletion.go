@@ -108,11 +108,11 @@ func (p *retirementScope) isNodeDeleting() bool {
 
 // isEndDelayedByNodeDeletion reports whether the retirement must wait instead of ending with this error. It must while
 // the Node is being deleted. If the retirement ended then, the instance would never be deleted.
-func (p *retirementScope) isEndDelayedByNodeDeletion(over *endError) bool {
-	if !p.isNodeDeleting() || p.hasReached(v1alpha1.NodeDeleted) || len(over.reasons) == 0 {
+func (p *retirementScope) isEndDelayedByNodeDeletion(end *endError) bool {
+	if !p.isNodeDeleting() || p.hasReached(v1alpha1.NodeDeleted) || len(end.reasons) == 0 {
 		return false
 	}
-	switch over.reasons[0].Code {
+	switch end.reasons[0].Code {
 	case ProtectedPod, KeepingPod, DrainTimeout, VolumesAttached:
 		return true
 	}

@@ -63,11 +63,11 @@ func (p *retirementScope) drainNode(ctx context.Context) error {
 // confirmInstanceGone checks two proofs that the instance is gone: the Node is not Ready, and the cloud does not find
 // the instance (invariant I7). If both are true, it records that the instance is gone and returns true. True with an
 // error means that the record was not saved. False with an error means that it is unknown whether the instance is gone.
-func (p *retirementScope) confirmInstanceGone(ctx context.Context) (bool, error) {
+func (p *retirementScope) confirmInstanceGone(ctx context.Context) (gone bool, err error) {
 	if isReady(p.node) {
 		return false, nil
 	}
-	_, err := p.readAndConfirmInstance(ctx, p.rt.Status.Captured.ProviderID)
+	_, err = p.readAndConfirmInstance(ctx, p.rt.Status.Captured.ProviderID)
 	if !cloud.IsNotFound(err) {
 		return false, err
 	}

@@ -53,13 +53,13 @@ type drainRun struct {
 // markReportedIfDue reports whether the caller must record the progress of the drain now. It must after each interval,
 // and when the drain becomes blocked or unblocked. A result of true starts a new interval, so the caller must then
 // record the progress.
-func (r *drainRun) markReportedIfDue(every time.Duration, isStuck bool) bool {
+func (r *drainRun) markReportedIfDue(interval time.Duration, isBlocked bool) (due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if isStuck == r.wasBlocked && time.Since(r.reportedAt) < every {
+	if isBlocked == r.wasBlocked && time.Since(r.reportedAt) < interval {
 		return false
 	}
-	r.reportedAt, r.wasBlocked = time.Now(), isStuck
+	r.reportedAt, r.wasBlocked = time.Now(), isBlocked
 	return true
 }
 

@@ -65,7 +65,7 @@ func newExpectations() *expectations {
 
 // recordReadUnlessStale records the version of a NodeRetirement that was read. It returns false, and records nothing,
 // if an earlier read had a newer version.
-func (k *expectations) recordReadUnlessStale(rt *v1alpha1.NodeRetirement) bool {
+func (k *expectations) recordReadUnlessStale(rt *v1alpha1.NodeRetirement) (fresh bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	v := kubeapi.ParseResourceVersion(rt.ResourceVersion)
@@ -79,7 +79,7 @@ func (k *expectations) recordReadUnlessStale(rt *v1alpha1.NodeRetirement) bool {
 }
 
 // countStaleRead counts a stale read of a NodeRetirement, and returns how many stale reads in a row came before it.
-func (k *expectations) countStaleRead(name string) int {
+func (k *expectations) countStaleRead(name string) (earlier int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.staleReads[name]
@@ -89,7 +89,7 @@ func (k *expectations) countStaleRead(name string) int {
 
 // markStaleWarned reports whether a warning about stale reads must be logged now. It returns true only once, so the
 // caller must log the warning.
-func (k *expectations) markStaleWarned(name string) bool {
+func (k *expectations) markStaleWarned(name string) (first bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.staleReads[name]
@@ -157,7 +157,7 @@ func (k *expectations) timeUntilPoll(rt *v1alpha1.NodeRetirement) time.Duration 
 
 // recordOverride records that the Event about an override of protections was written. It reports whether this is the
 // first time.
-func (k *expectations) recordOverride(rt *v1alpha1.NodeRetirement) bool {
+func (k *expectations) recordOverride(rt *v1alpha1.NodeRetirement) (isNew bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := *rt.Spec.OverrideProtection
@@ -168,7 +168,7 @@ func (k *expectations) recordOverride(rt *v1alpha1.NodeRetirement) bool {
 
 // addAdmission records that the retirement is admitted, before the request that stores the admission. So the retirement
 // counts as admitted even if the answer to that request is lost. It returns false if the admission was recorded before.
-func (k *expectations) addAdmission(rt *v1alpha1.NodeRetirement) bool {
+func (k *expectations) addAdmission(rt *v1alpha1.NodeRetirement) (isNew bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	previous, existed := k.admitted[rt.Name]
@@ -183,11 +183,11 @@ func (k *expectations) removeAdmission(rt *v1alpha1.NodeRetirement) {
 	delete(k.admitted, rt.Name)
 }
 
-func (k *expectations) recordNodeDeleted(node string) {
+func (k *expectations) recordNodeDeleted(uid string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	maps.DeleteFunc(k.deletedNodes, func(_ types.UID, at time.Time) bool { return time.Since(at) > deletedNodeTTL })
-	k.deletedNodes[types.UID(node)] = time.Now()
+	k.deletedNodes[types.UID(uid)] = time.Now()
 }
 
 // otherAdmissions returns the admissions of this process, except the admission of caller.

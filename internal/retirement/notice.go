@@ -106,7 +106,7 @@ func (p *retirementScope) isSameNode(o *v1alpha1.NodeRetirement) bool {
 // isNoticeOnNode reports whether the notice of the retirement is still recorded on its Node. As long as it is, the
 // NodeRetirement must not be deleted. A new NodeRetirement would be created for the same notice, without the
 // cancellation or the replacement of this one.
-func (c *Controller) isNoticeOnNode(ctx context.Context, rt *v1alpha1.NodeRetirement) (bool, error) {
+func (c *Controller) isNoticeOnNode(ctx context.Context, rt *v1alpha1.NodeRetirement) (onNode bool, err error) {
 	ref := rt.Spec.Notice
 	if ref == nil {
 		return false, nil

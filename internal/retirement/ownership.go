@@ -69,11 +69,11 @@ func (p *retirementScope) checkClusterOwnsInstance(ctx context.Context, i cloud.
 		"not needed, or create a NodeGroup for its cloud group", i.ProviderID, owner)
 }
 
-// listPossibleOwnerGroups returns the groups that may own an instance, the most likely first. If asked is not empty, it returns
+// listPossibleOwnerGroups returns the groups that may own an instance, the most likely first. If only is not empty, it returns
 // only the group with this name. A refused group owns nothing.
-func listPossibleOwnerGroups(groups []v1alpha1.NodeGroup, asked string, i cloud.Instance) []v1alpha1.NodeGroup {
+func listPossibleOwnerGroups(groups []v1alpha1.NodeGroup, only string, i cloud.Instance) []v1alpha1.NodeGroup {
 	found := slices.DeleteFunc(slices.Clone(groups), func(g v1alpha1.NodeGroup) bool {
-		return !acceptance.FromGroup(&g).OwnsNodes() || asked != "" && g.Name != asked
+		return !acceptance.FromGroup(&g).OwnsNodes() || only != "" && g.Name != only
 	})
 	named := func(g v1alpha1.NodeGroup) int {
 		if strings.EqualFold(g.Spec.Cloud.Group, i.Group) {
@@ -87,8 +87,8 @@ func listPossibleOwnerGroups(groups []v1alpha1.NodeGroup, asked string, i cloud.
 
 // cloudGroupOwnsInstance reports whether a cloud group owns an instance. An adopted instance does not count, because it may
 // belong to another cluster.
-func (p *retirementScope) cloudGroupOwnsInstance(ctx context.Context, where v1alpha1.CloudGroup, i cloud.Instance) (bool, error) {
-	provider := p.controller.options.Clouds[where.Provider]
+func (p *retirementScope) cloudGroupOwnsInstance(ctx context.Context, cloudGroup v1alpha1.CloudGroup, i cloud.Instance) (owned bool, err error) {
+	provider := p.controller.options.Clouds[cloudGroup.Provider]
 	if provider == nil {
 		return false, nil
 	}
@@ -101,7 +101,7 @@ func (p *retirementScope) cloudGroupOwnsInstance(ctx context.Context, where v1al
 	}
 	readCtx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
-	all, err := provider.Instances(readCtx, where.Group)
+	all, err := provider.Instances(readCtx, cloudGroup.Group)
 	p.controller.options.Metrics.RecordCloudRequest(provider.Name(), "Instances", err)
 	if cloud.IsNotFound(err) {
 		return false, nil

@@ -16,7 +16,7 @@ const maxReplacementRetention = 7 * 24 * time.Hour
 // replacementRetention reports whether a finished NodeRetirement still waits for its replacement, and how much longer
 // it must not be deleted for that. Only the NodeRetirement records that a replacement has to be launched or is
 // provisioning (see package replacement). If the group is deleted, there is no replacement.
-func (c *Controller) replacementRetention(ctx context.Context, rt *v1alpha1.NodeRetirement) (left time.Duration, waits bool, err error) {
+func (c *Controller) replacementRetention(ctx context.Context, rt *v1alpha1.NodeRetirement) (left time.Duration, isAwaited bool, err error) {
 	if !isAwaitingReplacement(rt) || rt.Status.Times.Finished == nil {
 		return 0, false, nil
 	}
@@ -42,7 +42,7 @@ func (c *Controller) findGroupByName(ctx context.Context, name string) (*v1alpha
 
 // cooldownRetention returns how much longer a NodeRetirement that ended early must not be deleted. As long as it
 // exists, no rule retires its node again.
-func (c *Controller) cooldownRetention(ctx context.Context, rt *v1alpha1.NodeRetirement) (time.Duration, error) {
+func (c *Controller) cooldownRetention(ctx context.Context, rt *v1alpha1.NodeRetirement) (left time.Duration, err error) {
 	group := rt.Spec.Group
 	if rt.Status.Captured != nil {
 		group = rt.Status.Captured.Group

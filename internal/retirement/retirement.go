@@ -215,8 +215,8 @@ func (c *Controller) findProviderName(ctx context.Context, rt *v1alpha1.NodeReti
 // countStaleReadAndPause returns the pause before a NodeRetirement is read again, after a read that was older than an
 // earlier one. An API server that lags behind catches up soon. If it does not, etcd was probably restored from a
 // backup, and a warning is logged once.
-func (c *Controller) countStaleReadAndPause(rt *v1alpha1.NodeRetirement) time.Duration {
-	pause := requeueSoon << min(c.expectations.countStaleRead(rt.Name), 20)
+func (c *Controller) countStaleReadAndPause(rt *v1alpha1.NodeRetirement) (pause time.Duration) {
+	pause = requeueSoon << min(c.expectations.countStaleRead(rt.Name), 20)
 	if pause < c.options.Intervals.Poll {
 		return pause
 	}

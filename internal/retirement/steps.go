@@ -137,7 +137,7 @@ func (p *retirementScope) endOrRequeueOnStepError(ctx context.Context, s step, e
 }
 
 // recordWaitState records in the status what the retirement waits for. It reports whether that has changed.
-func (p *retirementScope) recordWaitState(code, message string, reasons []v1alpha1.RetirementReason) bool {
+func (p *retirementScope) recordWaitState(code, message string, reasons []v1alpha1.RetirementReason) (obstacleChanged bool) {
 	status := &p.rt.Status
 	if status.Phase == "" {
 		status.Phase = v1alpha1.Pending

@@ -133,10 +133,10 @@ func NewHolder(o Options) (*Holder, error) {
 
 // SetWanted sets whether this holder wants a slot, and until when the slot is useful to it. A zero due means without
 // limit. If wanted is false, IsHeld returns false at once, although the Lease is released later.
-func (k *Holder) SetWanted(wanted bool, due time.Time) {
+func (k *Holder) SetWanted(wanted bool, usefulUntil time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.usefulUntil = due
+	k.usefulUntil = usefulUntil
 	if k.wanted == wanted {
 		return
 	}
@@ -208,12 +208,12 @@ func (k *Holder) notifyIfChanged(changed func()) {
 
 // reconcileLease acquires, renews or releases the slot, as is due. It returns when to call it again; 0 means after the
 // next call of SetWanted.
-func (k *Holder) reconcileLease(ctx context.Context) time.Duration {
+func (k *Holder) reconcileLease(ctx context.Context) (next time.Duration) {
 	k.mu.Lock()
 	wanted, until := k.wanted, k.heldUntil
 	k.mu.Unlock()
 	var err error
-	next := renewInterval
+	next = renewInterval
 	switch {
 	case !wanted && k.lease == nil:
 		clear(k.observations)
@@ -257,7 +257,7 @@ func (k *Holder) logFailureIfChanged(err error) {
 
 // tryAcquireSlot tries to get a slot, and reports whether it did. It first looks for a Lease that already names this
 // holder, then for a free Lease or the Lease of a dead holder.
-func (k *Holder) tryAcquireSlot(ctx context.Context) (bool, error) {
+func (k *Holder) tryAcquireSlot(ctx context.Context) (acquired bool, err error) {
 	leases, err := k.listLeases(ctx)
 	if err != nil {
 		return false, err
@@ -370,7 +370,7 @@ func (k *Holder) checkFree(l kubeapi.Lease) (since time.Time, free bool) {
 
 // writeSelfAsHolder writes this holder into the Lease, or renews the Lease. It returns false if another process has
 // written the Lease since it was read.
-func (k *Holder) writeSelfAsHolder(ctx context.Context, l kubeapi.Lease) (bool, error) {
+func (k *Holder) writeSelfAsHolder(ctx context.Context, l kubeapi.Lease) (written bool, err error) {
 	began := time.Now()
 	was := l.Spec.HolderIdentity
 	if was != k.options.Identity {

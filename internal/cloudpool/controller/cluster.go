@@ -224,7 +224,7 @@ func (c *Cluster) ListNodesLive(ctx context.Context) ([]*corev1.Node, error) {
 
 // withPlanner calls question with a planner for the current state of the cluster. In this planner, pending pods get
 // free capacity before pods from removed nodes.
-func (c *Cluster) withPlanner(question func(*planner.Cluster) error) error {
+func (c *Cluster) withPlanner(call func(*planner.Cluster) error) error {
 	nodes, err := c.CachedNodes()
 	if err != nil {
 		return err
@@ -234,14 +234,14 @@ func (c *Cluster) withPlanner(question func(*planner.Cluster) error) error {
 		return err
 	}
 	return c.live.WithSnapshot(func(s *snapshot.Snapshot) error {
-		return question(planner.NewClusterFromSnapshot(s, &saved.Objects{Nodes: nodes, Pods: pods}))
+		return call(planner.NewClusterFromSnapshot(s, &saved.Objects{Nodes: nodes, Pods: pods}))
 	})
 }
 
 // chooseNodesToRemove chooses at most k nodes. The cluster can lose all chosen nodes together.
-func (c *Cluster) chooseNodesToRemove(k int, policy planner.Policy, rules planner.Options) (out *planner.VictimSelection, err error) {
+func (c *Cluster) chooseNodesToRemove(maxNodes int, policy planner.Policy, rules planner.Options) (out *planner.VictimSelection, err error) {
 	err = c.withPlanner(func(p *planner.Cluster) error {
-		answer, err := p.PlanLaunchesAndRemovals(planner.PlanOptions{MaxRemovals: k, Policy: policy, Rules: rules})
+		answer, err := p.PlanLaunchesAndRemovals(planner.PlanOptions{MaxRemovals: maxNodes, Policy: policy, Rules: rules})
 		if err == nil {
 			out = answer.Remove
 		}
@@ -261,10 +261,10 @@ func (c *Cluster) planEvacuation(node string, policy planner.Policy, rules plann
 // loadGroupRules returns the rules for the nodes of the NodeGroup with this cloud and cloud group, and the NodeGroup's
 // name. Without such a NodeGroup it returns default rules and "". It considers only NodeGroups with the given labels,
 // because the manager with that selector ignores all others.
-func (c *Cluster) loadGroupRules(ctx context.Context, provider, group string, labels map[string]string, systemLocalStorage bool,
-) (planner.Options, string, error) {
+func (c *Cluster) loadGroupRules(ctx context.Context, provider, cloudGroup string, labels map[string]string, systemLocalStorage bool,
+) (rules planner.Options, groupName string, err error) {
 	marks := grouppolicy.PodSelection{SystemLocalStorage: systemLocalStorage}
-	rules := planner.Options{Now: time.Now(), AddPodFacts: marks.AddFacts}
+	rules = planner.Options{Now: time.Now(), AddPodFacts: marks.AddFacts}
 	var list v1alpha1.NodeGroupList
 	if err := c.listCached(ctx, &list, client.MatchingLabels(labels)); err != nil {
 		return rules, "", fmt.Errorf("NodeGroups: %w", err)
@@ -272,11 +272,11 @@ func (c *Cluster) loadGroupRules(ctx context.Context, provider, group string, la
 	name := ""
 	for i := range list.Items {
 		g := &list.Items[i]
-		if g.Spec.Cloud.Provider != provider || g.Spec.Cloud.Group != group {
+		if g.Spec.Cloud.Provider != provider || g.Spec.Cloud.Group != cloudGroup {
 			continue
 		}
 		if name != "" {
-			return rules, "", fmt.Errorf("NodeGroups %s and %s: both have the cloud group %s of provider %s: want one NodeGroup for it", name, g.Name, group, provider)
+			return rules, "", fmt.Errorf("NodeGroups %s and %s: both have the cloud group %s of provider %s: want one NodeGroup for it", name, g.Name, cloudGroup, provider)
 		}
 		name = g.Name
 		of, err := grouppolicy.NewPlaceholderSelection(g)

@@ -262,7 +262,7 @@ func isNodeGone(rt *v1alpha1.NodeRetirement) bool {
 
 // hasExceededDrainTime reports whether the drain takes longer than the drain time of its group allows. It returns true
 // if no drain is running.
-func (s *updateScope) hasExceededDrainTime(ctx context.Context, rt *v1alpha1.NodeRetirement) (bool, error) {
+func (s *updateScope) hasExceededDrainTime(ctx context.Context, rt *v1alpha1.NodeRetirement) (exceeded bool, err error) {
 	began := rt.Status.Times.Draining
 	if rt.Status.Phase != v1alpha1.Draining || began == nil {
 		return true, nil
@@ -316,7 +316,7 @@ func (s *updateScope) endUpdateOfStalledRetirement(ctx context.Context, m *v1alp
 
 // tryCancelRetirement cancels a retirement, and reports whether its machine stays. The machine does not stay if the
 // manager has deleted the node in the meantime.
-func (s *updateScope) tryCancelRetirement(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement) (bool, error) {
+func (s *updateScope) tryCancelRetirement(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement) (machineStays bool, err error) {
 	if err := s.saveStatus(ctx); err != nil {
 		return false, err
 	}
@@ -335,7 +335,7 @@ func (s *updateScope) tryCancelRetirement(ctx context.Context, m *v1alpha1.PoolM
 }
 
 // canRestoreNode reports whether cancelling a retirement would restore its node: the node exists and is not being deleted.
-func (c *Cluster) canRestoreNode(ctx context.Context, rt *v1alpha1.NodeRetirement) (bool, error) {
+func (c *Cluster) canRestoreNode(ctx context.Context, rt *v1alpha1.NodeRetirement) (restorable bool, err error) {
 	if isNodeGone(rt) || hasDeletedNode(rt) {
 		return false, nil
 	}

@@ -15,19 +15,19 @@ import (
 
 // WouldShrink reports whether the desired size n could make the pool's server remove a machine. It could if n is less
 // than the current desired size, or less than the number of active machines.
-func (u *Updater) WouldShrink(ctx context.Context, n int) (bool, error) {
+func (u *Updater) WouldShrink(ctx context.Context, desired int) (shrinks bool, err error) {
 	size, err := u.opts.Backend.Size(ctx)
 	if err != nil {
 		return false, NewBackendFailure("reading the pool's size", err)
 	}
-	if n < size.Desired || n < size.Active {
+	if desired < size.Desired || desired < size.Active {
 		return true, nil
 	}
 	pool, err := u.opts.Backend.Pool(ctx)
 	if err != nil {
 		return false, NewBackendFailure("reading the pool", err)
 	}
-	return n < countActiveMachines(&pool), nil
+	return desired < countActiveMachines(&pool), nil
 }
 
 // Forward sends a change that removes no machine to the pool's server. It returns the update with its outcome.

@@ -39,7 +39,7 @@ func (n *NativePool) readSizeAndInstanceIDs(ctx context.Context) (size int, ids 
 
 // launchInstances requests instances within the limits of the NodeGroup. If the cloud does not answer, it remembers the
 // launch. All instances in the cloud group count towards the maximum, including detached and inactive machines.
-func (n *NativePool) launchInstances(ctx context.Context, count int, replaces string) error {
+func (n *NativePool) launchInstances(ctx context.Context, count int, replacedMachine string) error {
 	g, err := n.getNodeGroup(ctx)
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func (n *NativePool) launchInstances(ctx context.Context, count int, replaces st
 	case isRefused:
 		return notRequested.Err
 	case launch.IsUnclearAnswer(err):
-		n.lostLaunch.Store(&lostLaunch{time.Now(), replaces, count, size, before})
+		n.lostLaunch.Store(&lostLaunch{time.Now(), replacedMachine, count, size, before})
 	}
 	return err
 }

@@ -100,7 +100,7 @@ func (n *NativePool) Provider() (cloud.Provider, string) { return n.provider, n.
 
 // Identity implements Backend. The result is the machine's ID, which is its provider ID. It returns false for an ID
 // that a cloudpool has made up, because no Node has such a provider ID.
-func (n *NativePool) Identity(m *api.Machine) (string, bool) {
+func (n *NativePool) Identity(m *api.Machine) (id string, known bool) {
 	return m.ID, !strings.HasPrefix(m.ID, provider.Name+"://")
 }
 
@@ -409,8 +409,8 @@ func (n *NativePool) checkRetirementCancellable(ctx context.Context, m *nativeMa
 // annotateMachineNode sets an annotation on a machine's Node, and waits until the watch delivers the change. An empty
 // value removes the annotation. If replace is true, it first launches another machine. If that launch or a dry run of
 // the patch fails, nothing changes. If only the patch itself fails, a repeated call does not launch another machine.
-func (n *NativePool) annotateMachineNode(ctx context.Context, m *nativeMachine, replace bool, key, value string) error {
-	if replace {
+func (n *NativePool) annotateMachineNode(ctx context.Context, m *nativeMachine, launchReplacement bool, key, value string) error {
+	if launchReplacement {
 		if err := n.resolveLostLaunch(ctx); err != nil {
 			return err
 		}
@@ -477,7 +477,7 @@ func (n *NativePool) stateConfigMapName() string { return PoolObjectName(n.name)
 
 // IsStarted reports whether the pool is started. It is unless the pool's ConfigMap says otherwise. While the API server
 // is unavailable, IsStarted returns the last known state, so that clients can still read the pool.
-func (n *NativePool) IsStarted(ctx context.Context) (bool, error) {
+func (n *NativePool) IsStarted(ctx context.Context) (started bool, err error) {
 	was := n.started.Load()
 	if was != nil && time.Since(was.readAt) < startedTTL {
 		return was.started, nil

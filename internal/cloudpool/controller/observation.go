@@ -68,9 +68,9 @@ func (u *Updater) PlanShrinkTo(ctx context.Context, desired int) (*matching.Deci
 	return u.chooseMachinesToRemove(w, &v1alpha1.PoolUpdate{Spec: want.toSpec(u.opts.Pool)}, nil)
 }
 
-func (u *Updater) chooseMachinesToRemove(w *observation, up *v1alpha1.PoolUpdate, only map[string]bool) (*matching.Decision, error) {
+func (u *Updater) chooseMachinesToRemove(w *observation, up *v1alpha1.PoolUpdate, allowedMachines map[string]bool) (*matching.Decision, error) {
 	q := matching.DecisionInput{
-		Desired: int(*up.Spec.DesiredSize), Pairing: &w.pairing, Leaving: map[string]bool{}, Refused: map[string]string{}, Only: only,
+		Desired: int(*up.Spec.DesiredSize), Pairing: &w.pairing, Leaving: map[string]bool{}, Refused: map[string]string{}, Only: allowedMachines,
 		NodeRegistrationTimeout: u.opts.Timeouts.NodeRegistration, Now: time.Now(), Policy: u.opts.Policy, Rules: w.rules, Nodes: w.nodes,
 		KeepLastWorker: !u.opts.RemoveLastWorker, RetiringNodes: w.leavingNodes, ChooseNodes: u.opts.Cluster.chooseNodesToRemove,
 	}
@@ -175,7 +175,7 @@ func (u *Updater) findRemovalRefusal(w *observation, m *matching.Member, makesEv
 
 // mayHaveNode reports whether a machine has a Node, or may have one that cannot be paired with it. It lists the Nodes
 // without a cache.
-func (u *Updater) mayHaveNode(ctx context.Context, pool *api.Pool, machine string) (bool, error) {
+func (u *Updater) mayHaveNode(ctx context.Context, pool *api.Pool, machine string) (mayHave bool, err error) {
 	nodes, err := u.opts.Cluster.ListNodesLive(ctx)
 	if err != nil {
 		return false, err

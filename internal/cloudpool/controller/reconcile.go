@@ -30,7 +30,7 @@ type stateSince struct {
 }
 
 // trackStateDuration records that key has this state now. It returns how long the state has been the same.
-func (p stateTimers) trackStateDuration(key, state string) time.Duration {
+func (p stateTimers) trackStateDuration(key, state string) (unchangedFor time.Duration) {
 	if was, ok := p[key]; !ok || was.state != state {
 		p[key] = stateSince{state, time.Now()}
 	}
@@ -137,7 +137,7 @@ func (s *updateScope) runSteps(ctx context.Context) error {
 
 // mayRemoveMachines reports whether the update may remove a machine. An update that removes none is forwarded to the
 // pool.
-func (s *updateScope) mayRemoveMachines(ctx context.Context) (bool, error) {
+func (s *updateScope) mayRemoveMachines(ctx context.Context) (mayRemove bool, err error) {
 	switch s.update.Spec.Type {
 	case v1alpha1.SetPoolSize:
 		return s.WouldShrink(ctx, int(*s.update.Spec.DesiredSize))

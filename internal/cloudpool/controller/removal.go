@@ -243,8 +243,7 @@ func (s *updateScope) dropMachinesAndSave(ctx context.Context, which func(v1alph
 
 // adoptRetirements records unfinished retirements of the pool's machines that another client has created. The update
 // then waits for these too. It reports whether there were any.
-func (s *updateScope) adoptRetirements(ctx context.Context, w *observation) (bool, error) {
-	adopted := false
+func (s *updateScope) adoptRetirements(ctx context.Context, w *observation) (adopted bool, err error) {
 	for i := range w.pairing.Members {
 		m := w.pairing.Members[i].Machine
 		rt := w.retiring[m.ID]

@@ -86,10 +86,10 @@ func (u *Updater) newUpdateObject(n int) *v1alpha1.PoolUpdate {
 // SubmitOrFindEqual creates an update and returns it. If an unfinished update requests the same change, it returns that
 // update. If another update is unfinished, it returns a *BusyError. If judge is not nil, it is called before the
 // creation and may refuse the update with an error.
-func (u *Updater) SubmitOrFindEqual(ctx context.Context, want Update, judge func(context.Context, *Update) error) (*Update, error) {
+func (u *Updater) SubmitOrFindEqual(ctx context.Context, want Update, precheck func(context.Context, *Update) error) (*Update, error) {
 	spec := want.toSpec(u.opts.Pool)
 	taken := 0 // the number of the last name that already existed
-	for judged := judge == nil; ; {
+	for judged := precheck == nil; ; {
 		all, err := u.listUpdatesLive(ctx)
 		if err != nil {
 			return nil, err
@@ -101,7 +101,7 @@ func (u *Updater) SubmitOrFindEqual(ctx context.Context, want Update, judge func
 			return nil, &BusyError{Current: u.toUpdate(up)}
 		}
 		if !judged {
-			if err := judge(ctx, &want); err != nil {
+			if err := precheck(ctx, &want); err != nil {
 				return nil, err
 			}
 			judged = true

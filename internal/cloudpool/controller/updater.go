@@ -167,7 +167,7 @@ const leaseReleaseTimeout = 2 * time.Second
 
 // contendForLease starts to compete for the pool's Lease. The returned function ends that and releases the Lease, so
 // that another replica can take it at once.
-func (u *Updater) contendForLease(ctx context.Context) (end func()) {
+func (u *Updater) contendForLease(ctx context.Context) (release func()) {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var runs sync.WaitGroup
 	u.lease.SetWanted(true, time.Time{})

@@ -83,7 +83,7 @@ type accessDecision struct {
 }
 
 // Authorize implements ServerOptions.AuthorizeRequest.
-func (a *Authorizer) Authorize(w http.ResponseWriter, r *http.Request, pool, verb string) (string, bool) {
+func (a *Authorizer) Authorize(w http.ResponseWriter, r *http.Request, pool, verb string) (user string, allowed bool) {
 	token := bearerToken(r)
 	var certified *authorizationv1.SubjectAccessReviewSpec
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {

@@ -117,17 +117,17 @@ func (l *Listener) shutdown(ctx context.Context, within time.Duration) bool {
 }
 
 // loadTLSConfig returns the TLS configuration and the watcher that reloads the certificate. Both are nil without TLS.
-func loadTLSConfig(c ListenOptions) (*tls.Config, *certwatcher.CertWatcher, error) {
+func loadTLSConfig(c ListenOptions) (config *tls.Config, reloader *certwatcher.CertWatcher, err error) {
 	if c.TLSCertFile == "" {
 		return nil, nil, nil
 	}
-	certs, err := certwatcher.New(c.TLSCertFile, c.TLSKeyFile)
+	reloader, err = certwatcher.New(c.TLSCertFile, c.TLSKeyFile)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--tls-cert-file, --tls-private-key-file: %w", err)
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certs.GetCertificate}
+	config = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: reloader.GetCertificate}
 	if c.ClientCAFile == "" {
-		return config, certs, nil
+		return config, reloader, nil
 	}
 	pem, err := os.ReadFile(c.ClientCAFile)
 	if err != nil {
@@ -141,5 +141,5 @@ func loadTLSConfig(c ListenOptions) (*tls.Config, *certwatcher.CertWatcher, erro
 	if c.Authorize { // a token is sufficient
 		config.ClientAuth = tls.VerifyClientCertIfGiven
 	}
-	return config, certs, nil
+	return config, reloader, nil
 }

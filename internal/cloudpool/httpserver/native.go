@@ -14,7 +14,7 @@ import (
 
 // rejectIfStopped answers a request with an error if the pool is stopped, as the reference server does. It reports
 // whether it has answered.
-func rejectIfStopped(n *controller.NativePool, w http.ResponseWriter, r *http.Request, t target) bool {
+func rejectIfStopped(n *controller.NativePool, w http.ResponseWriter, r *http.Request, t target) (rejected bool) {
 	if slices.Contains([]action{actConfig, actStart, actStop, actStatus, actUnknown}, t.action) {
 		return false
 	}
@@ -63,7 +63,7 @@ var allowedMethods = map[action]string{
 }
 
 // executeNativeRequest carries out a request. It returns the object for the answer, or nil if the answer has no body.
-func executeNativeRequest(w http.ResponseWriter, r *http.Request, n *controller.NativePool, a action, maxBody int64) (any, error) {
+func executeNativeRequest(w http.ResponseWriter, r *http.Request, n *controller.NativePool, a action, maxBody int64) (answer any, err error) {
 	ctx := r.Context()
 	if r.Method != http.MethodPost {
 		switch a {

@@ -12,7 +12,7 @@ import (
 
 // forwardOrServeNative forwards a request to the pool's server. For a native pool it answers the request itself. It
 // returns the value of the metric label handling.
-func (s *Server) forwardOrServeNative(w http.ResponseWriter, r *http.Request, f *ServedPool, t target) string {
+func (s *Server) forwardOrServeNative(w http.ResponseWriter, r *http.Request, f *ServedPool, t target) (handling string) {
 	if f.proxy == nil {
 		s.serveNativeRequest(w, r, f.Native, t)
 		return "native"

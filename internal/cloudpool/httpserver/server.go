@@ -182,7 +182,7 @@ func (s *Server) serveRequest(w http.ResponseWriter, r *http.Request) (pool, han
 	return f.Name, s.servePoolRequest(w, r, f, t, verb, user)
 }
 
-func (s *Server) authorize(w http.ResponseWriter, r *http.Request, pool, verb string) (string, bool) {
+func (s *Server) authorize(w http.ResponseWriter, r *http.Request, pool, verb string) (user string, allowed bool) {
 	if s.opts.AuthorizeRequest == nil {
 		return "", true
 	}
@@ -249,7 +249,7 @@ func writeMethodNotAllowed(w http.ResponseWriter, allow string) {
 }
 
 // rejectIfGroupUnread answers 503 if the pool's NodeGroup was not read yet. It reports whether it has answered.
-func rejectIfGroupUnread(w http.ResponseWriter, f *ServedPool) bool {
+func rejectIfGroupUnread(w http.ResponseWriter, f *ServedPool) (rejected bool) {
 	if f.Native == nil || !f.Native.IsUnread() {
 		return false
 	}
@@ -259,7 +259,7 @@ func rejectIfGroupUnread(w http.ResponseWriter, f *ServedPool) bool {
 }
 
 // servePoolRequest answers a request to a pool. It returns the value of the metric label handling.
-func (s *Server) servePoolRequest(w http.ResponseWriter, r *http.Request, f *ServedPool, t target, verb, user string) string {
+func (s *Server) servePoolRequest(w http.ResponseWriter, r *http.Request, f *ServedPool, t target, verb, user string) (handling string) {
 	if s.rejectForbidden(w, r, f, t) {
 		return "refused"
 	}
@@ -291,7 +291,7 @@ func (s *Server) servePoolRequest(w http.ResponseWriter, r *http.Request, f *Ser
 
 // rejectForbidden answers a request with an error if its operation is not allowed on this pool. It reports whether it
 // has answered.
-func (s *Server) rejectForbidden(w http.ResponseWriter, r *http.Request, f *ServedPool, t target) bool {
+func (s *Server) rejectForbidden(w http.ResponseWriter, r *http.Request, f *ServedPool, t target) (rejected bool) {
 	var ambiguous error
 	if t.action == actUnknown {
 		ambiguous = checkUnambiguousPath(r.Method, r.URL.EscapedPath())
@@ -385,11 +385,11 @@ func (s *Server) forwardNonRemovingUpdate(w http.ResponseWriter, r *http.Request
 
 // submitAndAnswer submits an update and answers the client when the update has finished. If the client prefers an
 // asynchronous answer, it answers at once.
-func (s *Server) submitAndAnswer(w http.ResponseWriter, r *http.Request, f *ServedPool, up controller.Update, judge func(context.Context, *controller.Update) error) {
+func (s *Server) submitAndAnswer(w http.ResponseWriter, r *http.Request, f *ServedPool, up controller.Update, precheck func(context.Context, *controller.Update) error) {
 	ctx, cancel := s.newWaitContext(r.Context())
 	defer cancel()
 	// An accepted update continues if the client disconnects. Until then the request can be cancelled.
-	accepted, err := s.submitUpdate(ctx, f, up, judge)
+	accepted, err := s.submitUpdate(ctx, f, up, precheck)
 	switch {
 	case errors.Is(err, controller.ErrAlreadyTerminating):
 		w.WriteHeader(http.StatusOK)
@@ -438,9 +438,9 @@ const queuePollInterval = 500 * time.Millisecond
 
 // submitUpdate submits an update. In strict compatibility mode it waits until no other update is unfinished, because
 // kubeaware-cloudpool-proxy never answered 429.
-func (s *Server) submitUpdate(ctx context.Context, f *ServedPool, up controller.Update, judge func(context.Context, *controller.Update) error) (*controller.Update, error) {
+func (s *Server) submitUpdate(ctx context.Context, f *ServedPool, up controller.Update, precheck func(context.Context, *controller.Update) error) (*controller.Update, error) {
 	for {
-		accepted, err := f.Updater.SubmitOrFindEqual(ctx, up, judge)
+		accepted, err := f.Updater.SubmitOrFindEqual(ctx, up, precheck)
 		var busy *controller.BusyError
 		if !s.opts.StrictCompat || !errors.As(err, &busy) {
 			return accepted, err

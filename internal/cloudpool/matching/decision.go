@@ -247,9 +247,9 @@ func (d *Decision) chooseMachinesWithNode(q *DecisionInput, candidates []*Member
 
 // chooseAmongCandidates chooses up to k nodes, only from the candidates. ChooseNodes may choose a node that joined the
 // cluster after the nodes were read. Such a node is then excluded, and the choice is repeated.
-func chooseAmongCandidates(candidates map[string]*Member, q *DecisionInput, k int, rules planner.Options) (*planner.VictimSelection, error) {
+func chooseAmongCandidates(candidates map[string]*Member, q *DecisionInput, maxNodes int, rules planner.Options) (*planner.VictimSelection, error) {
 	for {
-		selection, err := q.ChooseNodes(k, q.Policy, rules)
+		selection, err := q.ChooseNodes(maxNodes, q.Policy, rules)
 		if err != nil {
 			return nil, fmt.Errorf("choosing nodes: %w", err)
 		}
@@ -273,8 +273,8 @@ func chooseAmongCandidates(candidates map[string]*Member, q *DecisionInput, k in
 const LastWorkerText = "no other schedulable nodes to evacuate to: want --remove-last-worker to allow its removal"
 
 // leavingNodes returns the names of all nodes that are being removed, with the victims chosen so far and the node more.
-func (d *Decision) leavingNodes(q *DecisionInput, more string) map[string]bool {
-	leaving := map[string]bool{more: true}
+func (d *Decision) leavingNodes(q *DecisionInput, additional string) map[string]bool {
+	leaving := map[string]bool{additional: true}
 	maps.Copy(leaving, q.RetiringNodes)
 	for _, v := range d.Victims {
 		leaving[v.Node] = true

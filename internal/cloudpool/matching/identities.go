@@ -10,7 +10,7 @@ import (
 // the same identity belong together.
 type Identities interface {
 	// Identity returns a machine's identity in the same spelling as NodeIdentity, or false if the machine has none yet.
-	Identity(m *api.Machine) (string, bool)
+	Identity(m *api.Machine) (id string, known bool)
 	// NodeIdentity returns the machine identity that a node's spec.providerID names, or an error if the ID cannot be read.
 	NodeIdentity(providerID string) (string, error)
 	// IsOfOtherCloud reports whether a provider ID belongs to a known cloud other than the identity's.
@@ -29,12 +29,12 @@ type ServerIdentities struct {
 }
 
 // Identity implements Identities. The result is the machine's ID in its cloud.
-func (ServerIdentities) Identity(m *api.Machine) (string, bool) {
-	id, ok := provider.ParseMachineID(m)
-	if !ok {
+func (ServerIdentities) Identity(m *api.Machine) (id string, known bool) {
+	parsed, known := provider.ParseMachineID(m)
+	if !known {
 		return "", false
 	}
-	return id.String(), true
+	return parsed.String(), true
 }
 
 // NodeIdentity implements Identities. It accepts provider IDs of any cloud account.

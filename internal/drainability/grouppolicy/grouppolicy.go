@@ -14,7 +14,7 @@ import (
 
 // NewPodPolicy returns the pod policy for a drain of the group's nodes. For a node without a group, g is nil. If
 // override is true, the policy evicts protected pods too.
-func NewPodPolicy(g *v1alpha1.NodeGroup, override bool) podrules.Policy {
+func NewPodPolicy(g *v1alpha1.NodeGroup, evictProtected bool) podrules.Policy {
 	policy := podrules.VoluntaryPolicy()
 	var d v1alpha1.DrainPolicy
 	if g != nil {
@@ -26,7 +26,7 @@ func NewPodPolicy(g *v1alpha1.NodeGroup, override bool) podrules.Policy {
 	if d.EvictUnmanaged {
 		policy = policy.WithAction(podrules.RuleUnmanaged, podrules.Evict)
 	}
-	if override || d.Protection == v1alpha1.EvictProtected {
+	if evictProtected || d.Protection == v1alpha1.EvictProtected {
 		policy = policy.WithAction(podrules.RuleProtected, podrules.Evict)
 	}
 	return policy

@@ -55,8 +55,8 @@ func (p Policy) FindRefusals(f *Facts, now time.Time) []Refusal {
 }
 
 // FindActiveProtection returns the first active protection that the policy does not ignore.
-func (p Policy) FindActiveProtection(f *Facts, now time.Time) (drainability.Protection, bool) {
-	for _, protection := range f.Protections {
+func (p Policy) FindActiveProtection(f *Facts, now time.Time) (protection drainability.Protection, found bool) {
+	for _, protection = range f.Protections {
 		if !p.IgnoreProtections && protection.Key != p.IgnoredAnnotation && protection.IsActive(now) {
 			return protection, true
 		}

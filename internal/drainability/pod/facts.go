@@ -109,7 +109,7 @@ func (f *Facts) setFlag(flag Flags, on bool) {
 
 // classifyLocalVolumes returns whether the volumes hold data that must be kept. It also returns the names of these
 // volumes, or of all volumes if none must be kept.
-func classifyLocalVolumes(volumes []string, annotations map[string]string, safe bool) (LocalStorage, string) {
+func classifyLocalVolumes(volumes []string, annotations map[string]string, safe bool) (storage LocalStorage, names string) {
 	if len(volumes) == 0 {
 		return NoLocalStorage, ""
 	}

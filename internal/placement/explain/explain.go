@@ -13,15 +13,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/planner"
 )
 
-// PrintVictimSelection prints the nodes to remove, in order, and why the other evaluated nodes stay. wide adds the target of
+// PrintVictimSelection prints the nodes to remove, in order, and why the other evaluated nodes stay. showPodTargets adds the target of
 // each pod.
-func PrintVictimSelection(w io.Writer, s *planner.VictimSelection, wide bool) error {
+func PrintVictimSelection(w io.Writer, s *planner.VictimSelection, showPodTargets bool) error {
 	p := newPrinter(w)
 	p.printLine("REMOVE\tCOST\tPODS TO MOVE\tPODS DELETED WITH IT")
 	for i := range s.Victims {
 		v := &s.Victims[i]
 		p.printLine("%s\t%s\t%d\t%d", v.Node, formatCost(v.Cost), len(v.Moves), len(v.DeletedPods))
-		if wide {
+		if showPodTargets {
 			for _, m := range v.Moves {
 				p.printLine("  %s -> %s", m.Pod, m.To)
 			}
@@ -94,7 +94,7 @@ func PrintPendingPod(w io.Writer, s *planner.PendingPod) error {
 }
 
 // PrintPlan prints the launches for pending pods, if any, and the nodes to remove.
-func PrintPlan(w io.Writer, s *planner.Plan, wide bool) error {
+func PrintPlan(w io.Writer, s *planner.Plan, showPodTargets bool) error {
 	if s.Launch != nil {
 		if err := PrintPacking(w, s.Launch); err != nil {
 			return err
@@ -103,7 +103,7 @@ func PrintPlan(w io.Writer, s *planner.Plan, wide bool) error {
 			return err
 		}
 	}
-	return PrintVictimSelection(w, s.Remove, wide)
+	return PrintVictimSelection(w, s.Remove, showPodTargets)
 }
 
 // PrintPacking prints the launches with their numbers of pods, and the pods that no launch would help.
@@ -173,8 +173,8 @@ func (p *printer) printLine(format string, args ...any) {
 }
 
 // startSectionUnlessEmpty starts a table with a header, unless it has no rows.
-func (p *printer) startSectionUnlessEmpty(header string, rows int) {
-	if rows > 0 {
+func (p *printer) startSectionUnlessEmpty(header string, rowCount int) {
+	if rowCount > 0 {
 		p.printLine("")
 		p.printLine("%s", header)
 	}

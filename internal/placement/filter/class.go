@@ -43,7 +43,7 @@ type Interner interface {
 	InternLabels(namespace string, set map[string]string) *PodLabels
 	InternNodeFilter(nodeName string, spec *corev1.PodSpec) *NodeFilter
 	InternTopologyKey(name string) *TopologyKey
-	InternEligibleNodes(key *TopologyKey, required []*TopologyKey, f *NodeFilter, affinity, taints bool) *EligibleNodes
+	InternEligibleNodes(key *TopologyKey, required []*TopologyKey, f *NodeFilter, honorAffinity, honorTaints bool) *EligibleNodes
 	InternSpreadCounter(e *EligibleNodes, ns *Namespace, selector labels.Selector, selectorKey string) *SpreadCounter
 	InternPodTerm(namespace string, t *corev1.PodAffinityTerm) (*PodTerm, error)
 	InternAffinityCounter(terms []*PodTerm, key *TopologyKey) *AffinityCounter
@@ -65,13 +65,13 @@ type SchedulingNeeds struct {
 
 // ReadSchedulingNeeds reads the scheduling needs of a pod. For an assigned pod it returns the needs of a recreated pod. The
 // node name of an assigned pod says where it is, so it is not a need.
-func ReadSchedulingNeeds(pod *corev1.Pod, assigned bool, t *ResourceTable) SchedulingNeeds {
+func ReadSchedulingNeeds(pod *corev1.Pod, ignoreNodeName bool, t *ResourceTable) SchedulingNeeds {
 	spec := &pod.Spec
 	d := SchedulingNeeds{
 		pod: pod, nodeName: spec.NodeName, requests: t.ToAmounts(requestsToSchedule(pod)), ports: listHostPorts(spec),
 		volumes: readVolumeNeeds(pod), undecidable: listUndecidableFeatures(spec), preferredSelectorError: findPreferredSelectorError(spec.Affinity),
 	}
-	if assigned {
+	if ignoreNodeName {
 		d.nodeName = ""
 	}
 	d.features, d.needsFeatures = inferRequiredFeatures(spec)

@@ -20,18 +20,18 @@ func AdjustCountersForNamespace(ns *Namespace, sign int32) {
 }
 
 // AdjustCountersForPod adds (sign 1) or removes (sign -1) a pod on a node in every counter.
-func AdjustCountersForPod(p *Pod, n, sign int32) {
+func AdjustCountersForPod(p *Pod, nodeID, sign int32) {
 	l := p.Class.Labels
 	for _, a := range l.AffinityCounters {
-		a.AdjustPodCount(n, sign)
+		a.AdjustPodCount(nodeID, sign)
 	}
 	if !p.Terminating {
 		for _, sp := range l.SpreadCounters {
-			sp.AdjustPodCountIfEligible(n, sign)
+			sp.AdjustPodCountIfEligible(nodeID, sign)
 		}
 	}
 	for _, r := range p.Class.ExistingAntiAffinityCounters {
-		r.AdjustPodCount(n, sign)
+		r.AdjustPodCount(nodeID, sign)
 	}
 }
 
@@ -57,26 +57,26 @@ func (c *PodClass) NeedsPodAffinityCheck() bool {
 //   - Topology spreading counts it even if it is terminating or the selector is empty.
 //   - A ReadWriteOncePod claim counts only if an inline disk is checked too. It then counts by its name in any
 //     namespace.
-func AdjustCountersForNominatedPod(st *Storage, c *PodClass, q *Pod, n *Node, affinityChecked bool, sign int32) {
-	l := q.Class.Labels
+func AdjustCountersForNominatedPod(st *Storage, c *PodClass, nominated *Pod, n *Node, affinityChecked bool, sign int32) {
+	l := nominated.Class.Labels
 	for i := range c.SpreadConstraints {
 		sp := c.SpreadConstraints[i].Counter
 		seen := slices.ContainsFunc(c.SpreadConstraints[:i], func(t SpreadConstraint) bool { return t.Counter == sp })
-		if !seen && l.Namespace == sp.namespace && (q.Terminating || sp.selector.Empty()) && sp.selector.Matches(labels.Set(l.Labels)) {
+		if !seen && l.Namespace == sp.namespace && (nominated.Terminating || sp.selector.Empty()) && sp.selector.Matches(labels.Set(l.Labels)) {
 			sp.AdjustPodCountIfEligible(n.ID, sign)
 		}
 	}
 	if !affinityChecked {
-		for _, r := range q.Class.ExistingAntiAffinityCounters {
+		for _, r := range nominated.Class.ExistingAntiAffinityCounters {
 			r.AdjustPodCount(n.ID, -sign)
 		}
 	}
 	switch {
-	case c.volumes == nil || q.Class.volumes == nil:
+	case c.volumes == nil || nominated.Class.volumes == nil:
 	case len(c.volumes.disks) == 0:
-		st.AdjustClaimUserCounts(q, -sign)
+		st.AdjustClaimUserCounts(nominated, -sign)
 	case l.Namespace != c.Labels.Namespace:
-		for _, r := range q.Class.volumes.claims {
+		for _, r := range nominated.Class.volumes.claims {
 			if !r.ephemeral {
 				st.adjustClaimUserCount(placement.PodKey{Namespace: c.Labels.Namespace.Name, Name: r.key.Name}, sign)
 			}

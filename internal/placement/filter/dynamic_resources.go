@@ -28,11 +28,11 @@ func listUndecidableFeatures(spec *corev1.PodSpec) []string {
 
 // isOfferedOnlyByDeviceClass reports whether a device class offers the resource and the node itself does not. Only dynamic
 // resource allocation can then satisfy the request.
-func (h *Chain) isOfferedOnlyByDeviceClass(n *Node, r int32) bool {
-	if r < firstScalar || len(h.Storage.deviceClasses) == 0 || AmountAt(n.Allocatable, r) > 0 {
+func (h *Chain) isOfferedOnlyByDeviceClass(n *Node, resource int32) bool {
+	if resource < firstScalar || len(h.Storage.deviceClasses) == 0 || AmountAt(n.Allocatable, resource) > 0 {
 		return false
 	}
-	return h.Storage.findDeviceClass(string(h.Resources.names[r])) != ""
+	return h.Storage.findDeviceClass(string(h.Resources.names[resource])) != ""
 }
 
 // listDeviceClassReasons returns a reason for each request that a device class would have to satisfy.

@@ -29,7 +29,7 @@ var (
 
 // compileInterPodAffinity compiles the required terms. If any selector cannot be parsed, even in a preferred term, the
 // scheduler refuses the pod. The terms of a placed pod count if all terms of their own list can be parsed.
-func (c *PodClass) compileInterPodAffinity(pod *corev1.Pod, preferred string, in Interner) {
+func (c *PodClass) compileInterPodAffinity(pod *corev1.Pod, preferredSelectorError string, in Interner) {
 	affinity, keys, err := internTermsAndKeys(in, pod.Namespace, requiredAffinityTerms(pod.Spec.Affinity))
 	if err != nil {
 		c.setRefusal(podAffinityPredicate, "pod affinity: "+err.Error(), "")
@@ -38,8 +38,8 @@ func (c *PodClass) compileInterPodAffinity(pod *corev1.Pod, preferred string, in
 	if err != nil {
 		c.setRefusal(podAffinityPredicate, "pod anti-affinity: "+err.Error(), "")
 	}
-	if preferred != "" {
-		c.setRefusal(podAffinityPredicate, preferred, "")
+	if preferredSelectorError != "" {
+		c.setRefusal(podAffinityPredicate, preferredSelectorError, "")
 	}
 	c.ownLabelsMatch = len(affinity) > 0
 	for i, t := range affinity {
@@ -52,8 +52,8 @@ func (c *PodClass) compileInterPodAffinity(pod *corev1.Pod, preferred string, in
 	}
 }
 
-func internTermsAndKeys(in Interner, ns string, list []corev1.PodAffinityTerm) ([]*PodTerm, []*TopologyKey, error) {
-	terms := make([]*PodTerm, 0, len(list))
+func internTermsAndKeys(in Interner, ns string, list []corev1.PodAffinityTerm) (terms []*PodTerm, topologyKeys []*TopologyKey, err error) {
+	terms = make([]*PodTerm, 0, len(list))
 	keys := make([]*TopologyKey, 0, len(list))
 	for i := range list {
 		t, err := in.InternPodTerm(ns, &list[i])
@@ -107,18 +107,18 @@ func validateSelectors(t *corev1.PodAffinityTerm) error {
 }
 
 // checkInterPodAffinity implements the plugin InterPodAffinity. It returns the reason for a refusal, or nil.
-func (c *PodClass) checkInterPodAffinity(n int32) *placement.Reason {
-	if !c.satisfiesPodAffinity(n) {
+func (c *PodClass) checkInterPodAffinity(nodeID int32) *placement.Reason {
+	if !c.satisfiesPodAffinity(nodeID) {
 		return &reasonPodAffinity
 	}
 	for _, a := range c.AntiAffinityCounters {
-		if d := a.Key.DomainOf[n]; d != None && a.countInDomain(d) > 0 {
+		if d := a.Key.DomainOf[nodeID]; d != None && a.countInDomain(d) > 0 {
 			return &reasonPodAntiAffinity
 		}
 	}
 	for _, r := range c.Labels.ExistingAntiAffinityCounters {
 		if r.total > 0 {
-			if d := r.Key.DomainOf[n]; d != None && r.countInDomain(d) > 0 {
+			if d := r.Key.DomainOf[nodeID]; d != None && r.countInDomain(d) > 0 {
 				return &reasonExistingAntiAffinity
 			}
 		}
@@ -128,10 +128,10 @@ func (c *PodClass) checkInterPodAffinity(n int32) *placement.Reason {
 
 // satisfiesPodAffinity reports whether the node's domain has a matching pod for every term. The first pod of a group
 // with affinity to itself may go to any node with all topology keys, if no pod matches anywhere.
-func (c *PodClass) satisfiesPodAffinity(n int32) bool {
+func (c *PodClass) satisfiesPodAffinity(nodeID int32) bool {
 	with, anywhere := true, false
 	for _, a := range c.AffinityCounters {
-		d := a.Key.DomainOf[n]
+		d := a.Key.DomainOf[nodeID]
 		if d == None {
 			return false
 		}

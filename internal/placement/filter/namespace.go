@@ -31,9 +31,9 @@ type PodLabels struct {
 }
 
 // AppendCandidateLabelSets appends the label sets that can match a selector with this required label.
-func (ns *Namespace) AppendCandidateLabelSets(list []*PodLabels, a RequiredLabel) []*PodLabels {
-	if a != (RequiredLabel{}) {
-		return append(list, ns.LabelSetsByAnchor[a]...)
+func (ns *Namespace) AppendCandidateLabelSets(list []*PodLabels, required RequiredLabel) []*PodLabels {
+	if required != (RequiredLabel{}) {
+		return append(list, ns.LabelSetsByAnchor[required]...)
 	}
 	for _, l := range ns.LabelSets {
 		list = append(list, l)

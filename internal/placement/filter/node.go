@@ -115,11 +115,11 @@ func (n *Node) Availability() (serves, leaving bool) {
 const ResourcePodCount int32 = -1
 
 // FreeAmount returns the unused amount of a resource, at least 0.
-func (n *Node) FreeAmount(r int32) int64 {
-	if r == ResourcePodCount {
+func (n *Node) FreeAmount(resource int32) int64 {
+	if resource == ResourcePodCount {
 		return max(0, n.maxPods-int64(len(n.Pods)))
 	}
-	return max(0, AmountAt(n.Allocatable, r)-AmountAt(n.Used, r))
+	return max(0, AmountAt(n.Allocatable, resource)-AmountAt(n.Used, resource))
 }
 
 // SwapPods exchanges a pod with the pod at an index. It restores the order from before the pod was removed.

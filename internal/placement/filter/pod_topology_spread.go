@@ -66,15 +66,15 @@ func (c *PodClass) compileTopologySpread(pod *corev1.Pod, in Interner) {
 
 // buildSpreadSelector returns the label selector of a constraint with the pod's own values for matchLabelKeys, and a
 // key that identifies this selector.
-func buildSpreadSelector(t *corev1.TopologySpreadConstraint, own map[string]string) (labels.Selector, string, error) {
-	selector, err := metav1.LabelSelectorAsSelector(t.LabelSelector)
+func buildSpreadSelector(t *corev1.TopologySpreadConstraint, podLabels map[string]string) (selector labels.Selector, key string, err error) {
+	selector, err = metav1.LabelSelectorAsSelector(t.LabelSelector)
 	if err != nil {
 		return nil, "", err
 	}
 	match := labels.Set{}
-	for _, key := range t.MatchLabelKeys {
-		if value, ok := own[key]; ok {
-			match[key] = value
+	for _, labelKey := range t.MatchLabelKeys {
+		if value, ok := podLabels[labelKey]; ok {
+			match[labelKey] = value
 		}
 	}
 	var e KeyEncoder
@@ -90,11 +90,11 @@ func buildSpreadSelector(t *corev1.TopologySpreadConstraint, own map[string]stri
 // checkTopologySpread implements the plugin PodTopologySpread. In each constraint, the node's domain with the new pod
 // may exceed the smallest domain by at most maxSkew pods. If there are fewer domains than minDomains, the smallest
 // count is 0.
-func (c *PodClass) checkTopologySpread(n int32) *placement.Reason {
+func (c *PodClass) checkTopologySpread(nodeID int32) *placement.Reason {
 	for i := range c.SpreadConstraints {
 		t := &c.SpreadConstraints[i]
 		sp := t.Counter
-		d := sp.Key.DomainOf[n]
+		d := sp.Key.DomainOf[nodeID]
 		if d == None {
 			return &reasonSpreadLabel
 		}

@@ -41,11 +41,11 @@ type Storage struct {
 	podsPerClaim    map[placement.PodKey]int32    // number of placed pods by claim
 }
 
-// NewStorage returns an empty Storage. The Storage calls begin before each event, and updates the given nodes when their
+// NewStorage returns an empty Storage. The Storage calls beginEvent before each event, and updates the given nodes when their
 // CSINodes change.
-func NewStorage(begin func() error, nodes map[string]*Node) Storage {
+func NewStorage(beginEvent func() error, nodes map[string]*Node) Storage {
 	return Storage{
-		beginEvent: begin, nodes: nodes,
+		beginEvent: beginEvent, nodes: nodes,
 		claims: map[placement.PodKey]*claim{}, volumes: map[string]*volume{}, volumesPerClass: map[string]int{},
 		storageClasses: map[string]*storageClass{}, drivers: map[string]csiDriver{}, csiNodes: map[string]*storagev1.CSINode{},
 		attachments: map[string]attachment{}, attachedTo: map[string]map[string]bool{}, deviceClasses: map[string][]string{},
@@ -236,11 +236,11 @@ func applyChangeRejectingNil[T any](st *Storage, o *T, change func()) error {
 	return st.applyAsNewGeneration(change)
 }
 
-func (st *Storage) applyAsNewGeneration(applyAsNewGeneration func()) error {
+func (st *Storage) applyAsNewGeneration(change func()) error {
 	if err := st.beginEvent(); err != nil {
 		return err
 	}
-	applyAsNewGeneration()
+	change()
 	st.generation++
 	return nil
 }

@@ -31,13 +31,13 @@ func (k *TopologyKey) internDomain(value string) int32 {
 }
 
 // SetDomainOfNode records the domain of a node from its labels.
-func (k *TopologyKey) SetDomainOfNode(n int32, nodeLabels map[string]string) {
-	for int(n) >= len(k.DomainOf) {
+func (k *TopologyKey) SetDomainOfNode(nodeID int32, nodeLabels map[string]string) {
+	for int(nodeID) >= len(k.DomainOf) {
 		k.DomainOf = append(k.DomainOf, None)
 	}
-	k.DomainOf[n] = None
+	k.DomainOf[nodeID] = None
 	if value, ok := nodeLabels[k.Name]; ok {
-		k.DomainOf[n] = k.internDomain(value)
+		k.DomainOf[nodeID] = k.internDomain(value)
 	}
 }
 
@@ -56,8 +56,8 @@ func (t *DomainCounts) countInDomain(domain int32) int32 {
 }
 
 // AdjustPodCount adds (sign 1) or removes (sign -1) a pod on a node. Nodes without the key are not counted.
-func (t *DomainCounts) AdjustPodCount(n, sign int32) {
-	d := t.Key.DomainOf[n]
+func (t *DomainCounts) AdjustPodCount(nodeID, sign int32) {
+	d := t.Key.DomainOf[nodeID]
 	if d == None {
 		return
 	}
@@ -233,13 +233,13 @@ func (s *SpreadCounter) SelectsPods(l *PodLabels) bool {
 }
 
 // AdjustPodCountIfEligible adds (sign 1) or removes (sign -1) a pod on a node, if the node is eligible.
-func (s *SpreadCounter) AdjustPodCountIfEligible(n, sign int32) {
-	if !s.EligibleNodes.eligible[n] {
+func (s *SpreadCounter) AdjustPodCountIfEligible(nodeID, sign int32) {
+	if !s.EligibleNodes.eligible[nodeID] {
 		return
 	}
-	d := s.Key.DomainOf[n]
+	d := s.Key.DomainOf[nodeID]
 	before := s.countInDomain(d)
-	s.DomainCounts.AdjustPodCount(n, sign)
+	s.DomainCounts.AdjustPodCount(nodeID, sign)
 	if s.EligibleNodes.nodesPerDomain[d] > 0 {
 		s.histogram.removeDomain(before)
 		s.histogram.addDomain(before + sign)
@@ -294,10 +294,10 @@ func (e *EligibleNodes) RemoveNode(n *Node) {
 
 // SetRemovedByPlan records that a plan removes a node without pods, or restores it. The node stays in its topology
 // domain.
-func (e *EligibleNodes) SetRemovedByPlan(n *Node, out bool) {
+func (e *EligibleNodes) SetRemovedByPlan(n *Node, removed bool) {
 	switch {
 	case !e.eligible[n.ID]:
-	case out:
+	case removed:
 		e.removeNodeFromDomain(e.key.DomainOf[n.ID])
 	default:
 		e.addNodeToDomain(e.key.DomainOf[n.ID])

@@ -211,7 +211,7 @@ func (st *Storage) findClaimProblem(needs *volumeNeeds, r claimRef) string {
 
 // waitsForFirstConsumer reports whether an unbound claim waits for its first consumer. The text is the scheduler's
 // error, if any.
-func (st *Storage) waitsForFirstConsumer(c *claim) (bool, string) {
+func (st *Storage) waitsForFirstConsumer(c *claim) (waits bool, problem string) {
 	class := st.storageClasses[c.storageClass]
 	if c.storageClass == "" || class == nil {
 		return false, ""

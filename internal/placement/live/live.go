@@ -125,7 +125,7 @@ func WatchCluster(api discovery.ServerResourcesInterface, informers Informers, l
 }
 
 // isResourceServed reports whether the API server has a resource in a version.
-func isResourceServed(api discovery.ServerResourcesInterface, resource schema.GroupVersionResource) (bool, error) {
+func isResourceServed(api discovery.ServerResourcesInterface, resource schema.GroupVersionResource) (served bool, err error) {
 	list, err := api.ServerResourcesForGroupVersion(resource.GroupVersion().String())
 	switch {
 	case apierrors.IsNotFound(err):
@@ -145,7 +145,7 @@ func deleteByName(remove func(string) error) func(placement.PodKey) error {
 func watchResource[T any, O interface {
 	*T
 	client.Object
-}](c *Cluster, informers Informers, version schema.GroupVersion, resource string, set func(O) error, remove func(placement.PodKey) error,
+}](c *Cluster, informers Informers, version schema.GroupVersion, resource string, addOrUpdate func(O) error, remove func(placement.PodKey) error,
 ) error {
 	informer, err := informers(version.WithResource(resource), O(new(T)))
 	if err != nil {
@@ -153,7 +153,7 @@ func watchResource[T any, O interface {
 	}
 	take := func(o any) {
 		if item, ok := o.(O); ok {
-			c.applyEventOrLog(func() error { return set(item) })
+			c.applyEventOrLog(func() error { return addOrUpdate(item) })
 		}
 	}
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{

@@ -20,8 +20,8 @@ import (
 // Zones are the zones of the nodes.
 var Zones = []string{"zone-a", "zone-b", "zone-c"}
 
-// NewNode returns a ready node with the usual labels. cpu is in cores, memory in GiB.
-func NewNode(name, zone string, cpu, memory, pods int64) *corev1.Node {
+// NewNode returns a ready node with the usual labels. cpuCores is in cores, memoryGiB in GiB.
+func NewNode(name, zone string, cpuCores, memoryGiB, maxPods int64) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, UID: types.UID(name),
@@ -29,20 +29,20 @@ func NewNode(name, zone string, cpu, memory, pods int64) *corev1.Node {
 		},
 		Status: corev1.NodeStatus{
 			Allocatable: corev1.ResourceList{
-				corev1.ResourceCPU:    *resource.NewQuantity(cpu, resource.DecimalSI),
-				corev1.ResourceMemory: *resource.NewQuantity(memory<<30, resource.BinarySI),
-				corev1.ResourcePods:   *resource.NewQuantity(pods, resource.DecimalSI),
+				corev1.ResourceCPU:    *resource.NewQuantity(cpuCores, resource.DecimalSI),
+				corev1.ResourceMemory: *resource.NewQuantity(memoryGiB<<30, resource.BinarySI),
+				corev1.ResourcePods:   *resource.NewQuantity(maxPods, resource.DecimalSI),
 			},
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 		},
 	}
 }
 
-// NewPod returns a running, ready pod of a ReplicaSet. cpu is in millicores, memory in MiB. Without a node name it is
+// NewPod returns a running, ready pod of a ReplicaSet. cpuMillicores is in millicores, memoryMiB in MiB. Without a node name it is
 // pending.
-func NewPod(app string, i int, node string, cpu, memory int64) *corev1.Pod {
+func NewPod(app string, index int, node string, cpuMillicores, memoryMiB int64) *corev1.Pod {
 	yes := true
-	name := fmt.Sprintf("%s-%d", app, i)
+	name := fmt.Sprintf("%s-%d", app, index)
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: name, UID: types.UID(name), Labels: map[string]string{"app": app},
@@ -51,8 +51,8 @@ func NewPod(app string, i int, node string, cpu, memory int64) *corev1.Pod {
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{
 			Name: "main",
 			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
-				corev1.ResourceCPU:    *resource.NewMilliQuantity(cpu, resource.DecimalSI),
-				corev1.ResourceMemory: *resource.NewQuantity(memory<<20, resource.BinarySI),
+				corev1.ResourceCPU:    *resource.NewMilliQuantity(cpuMillicores, resource.DecimalSI),
+				corev1.ResourceMemory: *resource.NewQuantity(memoryMiB<<20, resource.BinarySI),
 			}},
 		}}},
 	}
@@ -163,7 +163,7 @@ func NewDiversePendingPodCluster(seed uint64, pods int) *Cluster {
 
 // NewDiverseCluster returns nodes in three zones with pods as in NewDiversePendingPodCluster. The pods are placed where their
 // constraints allow. The first applications have a PodDisruptionBudget, with 1 to 3 disruptions allowed.
-func NewDiverseCluster(seed uint64, nodes, pods, budgets int) *Cluster {
+func NewDiverseCluster(seed uint64, nodes, pods, pdbs int) *Cluster {
 	g := rand.New(rand.NewPCG(seed, 2))
 	c := &Cluster{}
 	for i := range nodes {
@@ -200,7 +200,7 @@ func NewDiverseCluster(seed uint64, nodes, pods, budgets int) *Cluster {
 			addConstraints(p, k)
 			c.Pods = append(c.Pods, p)
 		}
-		if len(c.PDBs) < budgets {
+		if len(c.PDBs) < pdbs {
 			c.PDBs = append(c.PDBs, NewPDB(fmt.Sprintf("app-%d", app), 1+g.IntN(3)))
 		}
 	}
@@ -208,14 +208,14 @@ func NewDiverseCluster(seed uint64, nodes, pods, budgets int) *Cluster {
 }
 
 // NewPDB returns a PodDisruptionBudget for the pods of an application.
-func NewPDB(app string, allowed int) *policyv1.PodDisruptionBudget {
-	unavailable := intstr.FromInt32(int32(allowed))
+func NewPDB(app string, disruptionsAllowed int) *policyv1.PodDisruptionBudget {
+	unavailable := intstr.FromInt32(int32(disruptionsAllowed))
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: app},
 		Spec: policyv1.PodDisruptionBudgetSpec{
 			MaxUnavailable: &unavailable,
 			Selector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}},
 		},
-		Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: int32(allowed), CurrentHealthy: 10, DesiredHealthy: 9},
+		Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: int32(disruptionsAllowed), CurrentHealthy: 10, DesiredHealthy: 9},
 	}
 }

@@ -70,12 +70,12 @@ func checkAndMovePods(s *snapshot.Snapshot, fork snapshot.Fork, moves []planner.
 
 // CheckRanks compares a ranking with PlanEvacuation. It checks all nodes that are not removable, and executes the plan
 // of every n-th removable node.
-func CheckRanks(s *snapshot.Snapshot, ranks []planner.Rank, n int) error {
+func CheckRanks(s *snapshot.Snapshot, ranks []planner.Rank, everyNth int) error {
 	if len(ranks) != s.Nodes.Len() {
 		return fmt.Errorf("%d nodes ranked of %d", len(ranks), s.Nodes.Len())
 	}
 	for i, r := range ranks {
-		if r.Removable && i%n != 0 {
+		if r.Removable && i%everyNth != 0 {
 			continue
 		}
 		e, err := planner.PlanEvacuation(s, r.Node, planner.LeastDisruption, planner.Options{})

@@ -115,8 +115,8 @@ func (p *planRun) orderCandidatesLast(candidates []candidate) {
 }
 
 // listMovingAndEvictedPods lists the pods that must run elsewhere, and all pods that are evicted: the movers and the pods that
-// nothing recreates. If e is not nil, it gets the refusals and the pods that stay.
-func (p *planRun) listMovingAndEvictedPods(n *filter.Node, e *Evacuation) (movers, evicted []*filter.Pod) {
+// nothing recreates. If out is not nil, it gets the refusals and the pods that stay.
+func (p *planRun) listMovingAndEvictedPods(n *filter.Node, out *Evacuation) (movers, evicted []*filter.Pod) {
 	movers = make([]*filter.Pod, 0, len(n.Pods))
 	var ending []*filter.Pod
 	for _, pod := range n.Pods {
@@ -128,11 +128,11 @@ func (p *planRun) listMovingAndEvictedPods(n *filter.Node, e *Evacuation) (mover
 			ending = append(ending, pod)
 		}
 		switch {
-		case e == nil || fate == podMoves:
+		case out == nil || fate == podMoves:
 		case fate == podBlocks:
-			e.Refusals = append(e.Refusals, p.rules.newPodRefusal(pod, verdict))
+			out.Refusals = append(out.Refusals, p.rules.newPodRefusal(pod, verdict))
 		default:
-			e.DeletedPods = append(e.DeletedPods, DeletedPod{pod.Key, verdict.Rule.String()})
+			out.DeletedPods = append(out.DeletedPods, DeletedPod{pod.Key, verdict.Rule.String()})
 		}
 	}
 	p.sortLargestFirst(movers)
@@ -183,7 +183,7 @@ func (p *planRun) sortLargestFirst(pods []*filter.Pod) {
 
 // computeLargestShare returns the largest share of a mean node that one request of the class needs, in millionths. A resource
 // that no node has counts as a whole node.
-func (p *planRun) computeLargestShare(c *filter.PodClass) int64 {
+func (p *planRun) computeLargestShare(c *filter.PodClass) (millionths int64) {
 	var largest int64
 	for _, a := range c.Requests {
 		share := 1e6
@@ -204,7 +204,7 @@ func (p *planRun) meanAllocatableOf(resource int32) float64 {
 
 // placePods finds a node for every pod and returns the pods without one. It tries these again as long as other pods
 // are placed, because affinity can make a pod depend on another.
-func (p *planRun) placePods(pods []*filter.Pod) []*filter.Pod {
+func (p *planRun) placePods(pods []*filter.Pod) (unplaced []*filter.Pod) {
 	for len(pods) > 0 {
 		left := p.unplaced[:0]
 		for i := 0; i < len(pods); i++ {
@@ -243,7 +243,7 @@ func countLeadingCoLocatedPods(pods []*filter.Pod) int {
 const maxNodesTried = 16
 
 // placeAllOnOneNode places all pods of one class on one node. It reports whether that succeeded.
-func (p *planRun) placeAllOnOneNode(pods []*filter.Pod) bool {
+func (p *planRun) placeAllOnOneNode(pods []*filter.Pod) (placed bool) {
 	c, from := pods[0].Class, p.searchStart
 	for range maxNodesTried {
 		n := p.s.FindFirstFittingNode(c, pods[0].UID, from)
@@ -261,7 +261,7 @@ func (p *planRun) placeAllOnOneNode(pods []*filter.Pod) bool {
 }
 
 // placeAllOn places all of the pods on a node, or none. It reports whether that succeeded.
-func (p *planRun) placeAllOn(n *filter.Node, pods []*filter.Pod) bool {
+func (p *planRun) placeAllOn(n *filter.Node, pods []*filter.Pod) (placed bool) {
 	mark := p.fork.Mark()
 	for _, pod := range pods {
 		if !p.s.FitsOn(pod.Class, pod.UID, n) {
@@ -329,10 +329,10 @@ func (p *planRun) countNodesByReason(c *filter.PodClass) placement.ReasonCounts 
 }
 
 // listPDBRefusals returns a refusal for each PodDisruptionBudget that forbids these evictions. It charges nothing.
-func (p *planRun) listPDBRefusals(movers []*filter.Pod) []Refusal {
+func (p *planRun) listPDBRefusals(evicted []*filter.Pod) []Refusal {
 	var refusals []Refusal
 	needs := map[*snapshot.PDB]int32{}
-	for _, pod := range movers {
+	for _, pod := range evicted {
 		b, refused := p.s.PDBs.FindPDBToCharge(pod)
 		if refused != "" {
 			refusals = append(refusals, Refusal{
@@ -352,10 +352,10 @@ func (p *planRun) listPDBRefusals(movers []*filter.Pod) []Refusal {
 	return refusals
 }
 
-func newPDBRefusal(b *snapshot.PDB, needs, left int32) Refusal {
+func newPDBRefusal(b *snapshot.PDB, needed, allowed int32) Refusal {
 	return Refusal{
 		Rule:    "disruption-budget",
-		Message: fmt.Sprintf("disruption budget %s allows %s, %d needed", b.Key, formatCount(int(max(left, 0)), "disruption"), needs),
+		Message: fmt.Sprintf("disruption budget %s allows %s, %d needed", b.Key, formatCount(int(max(allowed, 0)), "disruption"), needed),
 		Remedy:  "wait until more of its pods are healthy, or raise the budget",
 	}
 }

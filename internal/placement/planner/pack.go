@@ -148,9 +148,9 @@ func validateTemplates(templates []Template) error {
 }
 
 // packWithScoring packs with one scoring rule. The class with the highest score is placed next on an instance.
-func packWithScoring(s *snapshot.Snapshot, next func(*packRun, *filter.PodClass, *filter.Node) float64, demands []demand, templates []Template, objective Objective) *Packing {
+func packWithScoring(s *snapshot.Snapshot, score func(*packRun, *filter.PodClass, *filter.Node) float64, demands []demand, templates []Template, objective Objective) *Packing {
 	p := &packRun{
-		planRun: beginPlanRun(s, LeastPods, &Options{}), templates: templates, objective: objective, scoreClass: next,
+		planRun: beginPlanRun(s, LeastPods, &Options{}), templates: templates, objective: objective, scoreClass: score,
 		resourceLimits: map[*LaunchLimit]*resourceLimit{},
 	}
 	defer p.close()
@@ -313,15 +313,15 @@ func (p *packRun) resetAndRelaunchInstances() {
 
 // placeDemands places every pod where it was placed before, or else where it fits. It returns the pods without a
 // node.
-func (p *packRun) placeDemands(demands []demand, places map[*filter.Pod]*filter.Node) []demand {
+func (p *packRun) placeDemands(demands []demand, earlierPlaces map[*filter.Pod]*filter.Node) (unplaced []demand) {
 	var left []demand
 	for _, d := range demands {
 		var over []*filter.Pod
-		if places[d.pods[0]] == nil && d.class.MustChooseCommonNode() && p.placeAllOnOneNode(d.pods) {
+		if earlierPlaces[d.pods[0]] == nil && d.class.MustChooseCommonNode() && p.placeAllOnOneNode(d.pods) {
 			continue
 		}
 		for _, pod := range d.pods {
-			if n := p.findRelaunchedNode(places[pod]); n != nil && p.s.FitsOn(d.class, pod.UID, n) {
+			if n := p.findRelaunchedNode(earlierPlaces[pod]); n != nil && p.s.FitsOn(d.class, pod.UID, n) {
 				p.fork.PlacePod(pod, n)
 			} else if n := p.findTarget(pod); n != nil {
 				p.fork.PlacePod(pod, n)
@@ -356,7 +356,7 @@ func (p *packRun) recordPlaces(demands []demand, places map[*filter.Pod]*filter.
 
 // addInstances launches instances, the best one at a time, until none would run any of the pods left. It returns
 // these pods.
-func (p *packRun) addInstances(left []demand) []demand {
+func (p *packRun) addInstances(left []demand) (unplaced []demand) {
 	for len(left) > 0 {
 		best := p.findBestOffer(left)
 		if best == nil {
@@ -433,13 +433,12 @@ func (p *packRun) listUnplaced(left []demand) []demand {
 }
 
 // launchAndFillInstance adds an instance and fills it. It returns the number of pods placed on it.
-func (p *packRun) launchAndFillInstance(o offer, left []demand) int {
+func (p *packRun) launchAndFillInstance(o offer, left []demand) (placed int) {
 	p.serial++
 	object := o.template.NewNode(fmt.Sprintf("%s-new-%d", o.template.Name, p.serial), o.zone)
 	o.adjustForLaunch(1)
 	p.launches = append(p.launches, plannedLaunch{o, object})
 	n := p.fork.AddNode(object)
-	placed := 0
 	var plain []demand
 	for _, d := range left {
 		switch {
@@ -455,7 +454,7 @@ func (p *packRun) launchAndFillInstance(o offer, left []demand) int {
 
 // placeInteracting places as many pods of one class on an instance as fit. Pods that must share a node are placed all
 // or none if the instance has pods already.
-func (p *packRun) placeInteracting(n *filter.Node, d demand, placedBefore int) int {
+func (p *packRun) placeInteracting(n *filter.Node, d demand, placedBefore int) (placed int) {
 	if placedBefore > 0 && d.class.MustChooseCommonNode() {
 		if p.placeAllOn(n, d.pods) {
 			return len(d.pods)
@@ -466,7 +465,7 @@ func (p *packRun) placeInteracting(n *filter.Node, d demand, placedBefore int) i
 }
 
 // placeWhileFitting places pods of one class on an instance, one by one, until one does not fit.
-func (p *packRun) placeWhileFitting(n *filter.Node, d demand) int {
+func (p *packRun) placeWhileFitting(n *filter.Node, d demand) (placed int) {
 	for i, pod := range d.pods {
 		if !p.s.FitsOn(d.class, noPod, n) {
 			return i
@@ -477,8 +476,8 @@ func (p *packRun) placeWhileFitting(n *filter.Node, d demand) int {
 }
 
 // placeByScore fills an instance with pods that do not interact. The class with the highest score comes next.
-func (p *packRun) placeByScore(n *filter.Node, left []demand) int {
-	for placed := 0; ; placed++ {
+func (p *packRun) placeByScore(n *filter.Node, left []demand) (placed int) {
+	for ; ; placed++ {
 		var best *demand
 		var furthest float64
 		left = slices.DeleteFunc(left, func(d demand) bool { return len(d.pods) == 0 || !p.s.FitsOn(d.class, noPod, n) })
@@ -602,9 +601,9 @@ func (p *packRun) buildPacking(demands, left []demand) *Packing {
 	return out
 }
 
-// explainOffers says, by template, why a new instance does not help a class. spent names the limit of each template
+// explainOffers says, by template, why a new instance does not help a class. exhaustedLimits names the limit of each template
 // that would help but must not be launched.
-func (p *packRun) explainOffers(c *filter.PodClass) (reasons, spent map[string]string) {
+func (p *packRun) explainOffers(c *filter.PodClass) (reasons, exhaustedLimits map[string]string) {
 	reasons = map[string]string{}
 	for i := range p.offers {
 		o := &p.offers[i]
@@ -617,12 +616,12 @@ func (p *packRun) explainOffers(c *filter.PodClass) (reasons, spent map[string]s
 		text := v.String()
 		if v.Outcome == placement.Fits && limit != "" {
 			text = limit
-			if spent == nil {
-				spent = map[string]string{}
+			if exhaustedLimits == nil {
+				exhaustedLimits = map[string]string{}
 			}
-			spent[o.template.Name] = limit
+			exhaustedLimits[o.template.Name] = limit
 		}
 		reasons[o.template.Name] = text
 	}
-	return reasons, spent
+	return reasons, exhaustedLimits
 }

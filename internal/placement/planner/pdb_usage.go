@@ -10,7 +10,7 @@ type pdbUsage map[*snapshot.PDB]int32
 
 // chargeEvictionsIfAllowed charges the eviction of these pods. If a budget does not allow it, it charges nothing and returns that
 // budget with the number of disruptions that it would need.
-func (l pdbUsage) chargeEvictionsIfAllowed(m *snapshot.PDBs, pods []*filter.Pod) (short *snapshot.PDB, needs int32) {
+func (l pdbUsage) chargeEvictionsIfAllowed(m *snapshot.PDBs, pods []*filter.Pod) (exceeded *snapshot.PDB, needed int32) {
 	if m.IsEmpty() {
 		return nil, 0
 	}
@@ -21,9 +21,9 @@ func (l pdbUsage) chargeEvictionsIfAllowed(m *snapshot.PDBs, pods []*filter.Pod)
 		}
 		l[b]++
 		if l[b] > b.Allowed {
-			needs = l[b]
+			needed = l[b]
 			l.refundEvictions(m, pods[:i+1])
-			return b, needs
+			return b, needed
 		}
 	}
 	return nil, 0

@@ -121,11 +121,11 @@ func JudgePendingPodFromObjects(o *saved.Objects, key placement.PodKey) (*Pendin
 	return c.JudgePendingPod(key)
 }
 
-// callWithPendingPlaced calls ask with the pending pods placed where they fit, and with rules that keep their nodes. The
+// callWithPendingPlaced calls call with the pending pods placed where they fit, and with rules that keep their nodes. The
 // packing is nil if no pod is pending.
-func (c *Cluster) callWithPendingPlaced(rules Options, ask func(*Packing, Options) error) (err error) {
+func (c *Cluster) callWithPendingPlaced(rules Options, call func(*Packing, Options) error) (err error) {
 	if len(c.pending) == 0 {
-		return ask(nil, rules)
+		return call(nil, rules)
 	}
 	launch, err := PackPods(c.snapshot, nil, c.templates, LeastWaste)
 	if err != nil {
@@ -136,7 +136,7 @@ func (c *Cluster) callWithPendingPlaced(rules Options, ask func(*Packing, Option
 	if err != nil {
 		return err
 	}
-	return ask(launch, rules)
+	return call(launch, rules)
 }
 
 // findPendingPods returns the unfinished pods without a node.

@@ -34,7 +34,7 @@ const (
 )
 
 // judgePod returns what happens to a pod, and the verdict that decided it.
-func (q *ruleEvaluation) judgePod(p *filter.Pod) (podEffect, podrules.Decision) {
+func (q *ruleEvaluation) judgePod(p *filter.Pod) (effect podEffect, decision podrules.Decision) {
 	j := &q.cache[p.Facts.ID]
 	if !j.done {
 		j.done, j.verdict = true, q.PodRules.Decide(&p.Facts.Facts, q.Now)

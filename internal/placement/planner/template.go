@@ -69,7 +69,7 @@ func (k templateKey) String() string {
 }
 
 // buildConservativeTemplate returns the smallest node that one more instance of the template would register.
-func buildConservativeTemplate(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) *corev1.Node {
+func buildConservativeTemplate(nodes []*corev1.Node, daemonRequests map[string]corev1.ResourceList) *corev1.Node {
 	first := nodes[0]
 	out := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Labels: maps.Clone(first.Labels)},
@@ -83,7 +83,7 @@ func buildConservativeTemplate(nodes []*corev1.Node, daemons map[string]corev1.R
 			out.Spec.Taints = append(out.Spec.Taints, t)
 		}
 	}
-	out.Status.Allocatable = minAllocatableAfterDaemons(nodes, daemons)
+	out.Status.Allocatable = minAllocatableAfterDaemons(nodes, daemonRequests)
 	out.Status.Capacity = out.Status.Allocatable
 	return out
 }
@@ -101,11 +101,11 @@ func hasTaint(n *corev1.Node, t corev1.Taint) bool {
 
 // minAllocatableAfterDaemons returns, per resource, the smallest allocatable amount of the nodes minus the DaemonSet requests on
 // that node. It omits resources that one of the nodes does not have.
-func minAllocatableAfterDaemons(nodes []*corev1.Node, daemons map[string]corev1.ResourceList) corev1.ResourceList {
+func minAllocatableAfterDaemons(nodes []*corev1.Node, daemonRequests map[string]corev1.ResourceList) corev1.ResourceList {
 	var out corev1.ResourceList
 	for _, n := range nodes {
 		free := n.Status.Allocatable.DeepCopy()
-		for name, taken := range daemons[n.Name] {
+		for name, taken := range daemonRequests[n.Name] {
 			if has, ok := free[name]; ok {
 				has.Sub(taken)
 				free[name] = has

@@ -113,9 +113,9 @@ func runSelection(s *snapshot.Snapshot, maxVictims int, policy Policy, o *Option
 }
 
 // sumLowestCosts returns the lowest possible cost of n candidates.
-func sumLowestCosts(candidates []candidate, n int) float64 {
+func sumLowestCosts(sortedByCost []candidate, n int) float64 {
 	var cost float64
-	for _, c := range candidates[:n] {
+	for _, c := range sortedByCost[:n] {
 		cost += c.cost
 	}
 	return cost
@@ -255,34 +255,34 @@ func (p *planRun) removeVictimIfAllowed(c candidate, victims *[]chosenVictim) *R
 	return nil
 }
 
-// splitPodsByFate returns the node's own pods that move, and the pods that stay. all also includes the pods that the plan
+// splitPodsByFate returns the node's own pods that move, and the pods that stay. allMovers also includes the pods that the plan
 // has moved there. evicted also includes the own pods that nothing recreates.
-func (p *planRun) splitPodsByFate(n *filter.Node) (own, all, evicted []*filter.Pod, stays []DeletedPod) {
-	own = make([]*filter.Pod, 0, len(n.Pods))
+func (p *planRun) splitPodsByFate(n *filter.Node) (ownMovers, allMovers, evicted []*filter.Pod, stays []DeletedPod) {
+	ownMovers = make([]*filter.Pod, 0, len(n.Pods))
 	var ending []*filter.Pod
 	for _, pod := range n.Pods {
 		if pod.MovedByPlan {
-			all = append(all, pod)
+			allMovers = append(allMovers, pod)
 			continue
 		}
 		fate, verdict := p.rules.judgePod(pod)
 		switch fate {
 		case podMoves, podBlocks:
-			own = append(own, pod)
+			ownMovers = append(ownMovers, pod)
 			continue
 		case podEnds:
 			ending = append(ending, pod)
 		}
 		stays = append(stays, DeletedPod{pod.Key, verdict.Rule.String()})
 	}
-	p.sortLargestFirst(own)
-	evicted = concatPods(own, ending)
-	if len(all) == 0 {
-		return own, own, evicted, stays
+	p.sortLargestFirst(ownMovers)
+	evicted = concatPods(ownMovers, ending)
+	if len(allMovers) == 0 {
+		return ownMovers, ownMovers, evicted, stays
 	}
-	all = append(all, own...)
-	p.sortLargestFirst(all)
-	return own, all, evicted, stays
+	allMovers = append(allMovers, ownMovers...)
+	p.sortLargestFirst(allMovers)
+	return ownMovers, allMovers, evicted, stays
 }
 
 // makeVictimsExecutable makes sure that the plan can be executed as written. If no victim had received pods, it can.
@@ -324,7 +324,7 @@ func (p *planRun) hasMovedPodTwice(victims []chosenVictim) bool {
 // replayVictims empties the victims. It moves each pod to its given target, or to another if it does not fit. In each
 // step it empties the first victim that can be emptied. It returns the victims in this order, each with its pods in
 // the order of placement, and the victims that could not be emptied.
-func (p *planRun) replayVictims(victims []chosenVictim, places map[*filter.Pod]int32) (ordered, failed []chosenVictim) {
+func (p *planRun) replayVictims(victims []chosenVictim, targets map[*filter.Pod]int32) (ordered, failed []chosenVictim) {
 	removed := make(map[int32]bool, len(victims))
 	for _, v := range victims {
 		removed[v.node.ID] = true
@@ -332,7 +332,7 @@ func (p *planRun) replayVictims(victims []chosenVictim, places map[*filter.Pod]i
 	p.excludeFromSearchOrder(removed)
 	left := slices.Clone(victims)
 	for len(left) > 0 {
-		i := slices.IndexFunc(left, func(v chosenVictim) bool { return p.tryEmptyVictim(v, places, removed) })
+		i := slices.IndexFunc(left, func(v chosenVictim) bool { return p.tryEmptyVictim(v, targets, removed) })
 		if i < 0 {
 			return ordered, left
 		}
@@ -345,12 +345,12 @@ func (p *planRun) replayVictims(victims []chosenVictim, places map[*filter.Pod]i
 }
 
 // tryEmptyVictim removes one victim, or changes nothing. removalMark is the mark before it.
-func (p *planRun) tryEmptyVictim(v chosenVictim, places map[*filter.Pod]int32, removed map[int32]bool) bool {
+func (p *planRun) tryEmptyVictim(v chosenVictim, targets map[*filter.Pod]int32, removed map[int32]bool) (emptied bool) {
 	p.removalMark = p.fork.Mark()
 	p.fork.RemoveNodeAndPods(v.node)
 	var displaced []*filter.Pod
 	for _, pod := range v.movers {
-		if n := p.s.Nodes.ByID(places[pod]); !removed[n.ID] && p.s.FitsOn(pod.Class, pod.UID, n) {
+		if n := p.s.Nodes.ByID(targets[pod]); !removed[n.ID] && p.s.FitsOn(pod.Class, pod.UID, n) {
 			p.fork.PlacePod(pod, n)
 		} else {
 			displaced = append(displaced, pod)

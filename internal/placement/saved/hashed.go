@@ -41,14 +41,14 @@ type OriginalNames map[string]string
 // A hashed name consists of its kind, its position in the alphabetical order of its kind, and a keyed hash, such as
 // "node-0017-8c2f19ab". The order is kept because names break ties. Each cluster gets a new random key, which is
 // discarded. So names cannot be guessed, and two files cannot be matched.
-func (o *Objects) HashNames() (*Objects, OriginalNames) {
+func (o *Objects) HashNames() (hashed *Objects, names OriginalNames) {
 	key := make([]byte, sha256.Size)
 	_, _ = rand.Read(key) // It never fails; see crypto/rand.
 	r := redactor{generatedClaims: map[claimKey]podVolume{}, nameTables: nameTables{
 		tables: map[nameKind]nameTable{}, comparedKeys: map[string]bool{}, integers: map[string]map[string]bool{}, keptValues: map[string]bool{},
 	}}
 	r.copyObjects(o) // Collect all names first, because each needs its position among them.
-	names := r.assignHashedNames(key)
+	names = r.assignHashedNames(key)
 	return r.copyObjects(o), names
 }
 

@@ -42,9 +42,9 @@ func (o *Objects) BuildSnapshot() (*snapshot.Snapshot, error) {
 		setAll(o.DeviceClasses, s.Storage.SetDeviceClass))
 }
 
-func setAll[T any](list []T, set func(T) error) error {
+func setAll[T any](list []T, setOne func(T) error) error {
 	for _, o := range list {
-		if err := set(o); err != nil {
+		if err := setOne(o); err != nil {
 			return err
 		}
 	}

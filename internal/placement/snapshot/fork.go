@@ -100,11 +100,11 @@ func (f Fork) PodsPlacedSince(mark int) []*filter.Pod {
 }
 
 // setRemovedByPlan records that a plan removes a node without pods, or restores it.
-func (f Fork) setRemovedByPlan(n *filter.Node, out bool) {
+func (f Fork) setRemovedByPlan(n *filter.Node, removed bool) {
 	for _, e := range f.s.index.eligibilities {
-		e.SetRemovedByPlan(n, out)
+		e.SetRemovedByPlan(n, removed)
 	}
-	n.RemovedByPlan = out
+	n.RemovedByPlan = removed
 	f.s.Search.markChangedUnlessPlanning(n.ID)
 }
 

@@ -36,9 +36,9 @@ func newIndex(nodes *NodeSet) index {
 	}
 }
 
-// internPodClass returns the class of a pod, and compiles it if it is new. See ReadSchedulingNeeds for assigned.
-func (x *index) internPodClass(pod *corev1.Pod, assigned bool) *filter.PodClass {
-	d := filter.ReadSchedulingNeeds(pod, assigned, x.resources)
+// internPodClass returns the class of a pod, and compiles it if it is new. See ReadSchedulingNeeds for ignoreNodeName.
+func (x *index) internPodClass(pod *corev1.Pod, ignoreNodeName bool) *filter.PodClass {
+	d := filter.ReadSchedulingNeeds(pod, ignoreNodeName, x.resources)
 	x.encoder.Reset()
 	d.WriteKey(&x.encoder)
 	if c, ok := x.classes[string(x.encoder.Bytes())]; ok {
@@ -185,10 +185,10 @@ func (x *index) InternTopologyKey(name string) *filter.TopologyKey {
 	return k
 }
 
-// InternEligibleNodes returns the shared set of nodes that topology spreading over a key considers. affinity and taints
+// InternEligibleNodes returns the shared set of nodes that topology spreading over a key considers. honorAffinity and honorTaints
 // say whether the pod's node affinity and tolerations are honored.
 func (x *index) InternEligibleNodes(key *filter.TopologyKey, required []*filter.TopologyKey, f *filter.NodeFilter,
-	affinity, taints bool,
+	honorAffinity, honorTaints bool,
 ) *filter.EligibleNodes {
 	var enc filter.KeyEncoder
 	enc.WriteText(key.Name)
@@ -196,18 +196,18 @@ func (x *index) InternEligibleNodes(key *filter.TopologyKey, required []*filter.
 		enc.WriteText(k.Name)
 	}
 	enc.WriteCount(0)
-	enc.WriteBool(affinity)
-	if affinity {
+	enc.WriteBool(honorAffinity)
+	if honorAffinity {
 		enc.WriteText(f.AffinityKey)
 	}
-	enc.WriteBool(taints)
-	if taints {
+	enc.WriteBool(honorTaints)
+	if honorTaints {
 		enc.WriteText(f.TolerationKey)
 	}
 	if e, ok := x.eligibilities[string(enc.Bytes())]; ok {
 		return e
 	}
-	e := filter.NewEligibleNodes(enc.Key(), key, required, f, affinity, taints)
+	e := filter.NewEligibleNodes(enc.Key(), key, required, f, honorAffinity, honorTaints)
 	x.eligibilities[e.ID] = e
 	for _, n := range x.nodes.slots {
 		if n.Present {
@@ -253,16 +253,16 @@ func (x *index) internNamespace(name string) *filter.Namespace {
 }
 
 // listCandidateLabelSets lists the label sets that a counter with these namespaces and this required label can match.
-func (x *index) listCandidateLabelSets(namespaces []string, a filter.RequiredLabel) []*filter.PodLabels {
+func (x *index) listCandidateLabelSets(namespaces []string, required filter.RequiredLabel) []*filter.PodLabels {
 	var list []*filter.PodLabels
 	if len(namespaces) == 0 {
 		for _, ns := range x.namespaces {
-			list = ns.AppendCandidateLabelSets(list, a)
+			list = ns.AppendCandidateLabelSets(list, required)
 		}
 		return list
 	}
 	for _, name := range namespaces {
-		list = x.internNamespace(name).AppendCandidateLabelSets(list, a)
+		list = x.internNamespace(name).AppendCandidateLabelSets(list, required)
 	}
 	return list
 }
@@ -294,13 +294,13 @@ func (x *index) forgetNodeVerdicts(n *filter.Node) {
 }
 
 // setNamespaceLabelsAndRecount stores the labels of a namespace. If they have changed, its pods are counted again.
-func (x *index) setNamespaceLabelsAndRecount(name string, known bool, set map[string]string) {
+func (x *index) setNamespaceLabelsAndRecount(name string, exists bool, labelSet map[string]string) {
 	ns := x.internNamespace(name)
-	if ns.Exists == known && labels.Equals(ns.Labels, set) {
+	if ns.Exists == exists && labels.Equals(ns.Labels, labelSet) {
 		return
 	}
 	filter.AdjustCountersForNamespace(ns, -1)
-	ns.Exists, ns.Labels = known, set
+	ns.Exists, ns.Labels = exists, labelSet
 	for _, l := range ns.LabelSets {
 		x.reconnectCounters(l)
 	}

@@ -52,16 +52,16 @@ func (s *Snapshot) JudgePodClass(c *filter.PodClass, uid types.UID, n *filter.No
 	}
 }
 
-// FindFirstFittingNode returns the first node that the class fits on, or nil. The search starts at a position and wraps around. uid
+// FindFirstFittingNode returns the first node that the class fits on, or nil. The search starts at a position and wraps around. podUID
 // is the UID of the pod.
-func (s *Snapshot) FindFirstFittingNode(c *filter.PodClass, uid types.UID, from int32) *filter.Node {
+func (s *Snapshot) FindFirstFittingNode(c *filter.PodClass, podUID types.UID, startPosition int32) *filter.Node {
 	if !s.Filters.IsPlaceable(c) {
 		return nil
 	}
 	bitmap := s.Search.UpdateCandidateBitmap(c)
-	for _, span := range [...][2]int32{{from, int32(len(s.Search.Order))}, {0, from}} {
+	for _, span := range [...][2]int32{{startPosition, int32(len(s.Search.Order))}, {0, startPosition}} {
 		for position := s.Search.nextCandidate(c, bitmap, span[0], span[1]); position != filter.None; position = s.Search.nextCandidate(c, bitmap, position+1, span[1]) {
-			if n := s.Nodes.slots[s.Search.Order[position]]; s.fitsAssumingRoom(c, uid, n) {
+			if n := s.Nodes.slots[s.Search.Order[position]]; s.fitsAssumingRoom(c, podUID, n) {
 				return n
 			}
 		}

@@ -50,7 +50,7 @@ func (r *NodeSearch) discardOrder() {
 }
 
 // markChangedUnlessPlanning records a changed node. It does nothing during a plan, because clear bits stay certain then.
-func (r *NodeSearch) markChangedUnlessPlanning(n int32) {
+func (r *NodeSearch) markChangedUnlessPlanning(nodeID int32) {
 	if r.planning {
 		return
 	}
@@ -58,7 +58,7 @@ func (r *NodeSearch) markChangedUnlessPlanning(n int32) {
 		r.droppedChanges += uint64(len(r.changedNodes))
 		r.changedNodes = r.changedNodes[:0]
 	}
-	r.changedNodes = append(r.changedNodes, n)
+	r.changedNodes = append(r.changedNodes, nodeID)
 }
 
 // SetOrder sets the search order. A position is an index in this list.
@@ -106,8 +106,8 @@ func (r *NodeSearch) bitmapOf(c *filter.PodClass) *candidateBitmap {
 }
 
 // dropClassBitmaps drops the bitmaps of dropped classes.
-func (r *NodeSearch) dropClassBitmaps(classes []int32) {
-	for _, id := range classes {
+func (r *NodeSearch) dropClassBitmaps(classIDs []int32) {
+	for _, id := range classIDs {
 		if int(id) < len(r.byClass) {
 			r.byClass[id] = candidateBitmap{}
 		}
@@ -198,8 +198,8 @@ func (r *NodeSearch) updateBit(c *filter.PodClass, bitmap *candidateBitmap, n in
 }
 
 // nextCandidate returns the first position in [from, to) of a node with room for the class, or None.
-func (r *NodeSearch) nextCandidate(c *filter.PodClass, bitmap *candidateBitmap, from, to int32) int32 {
-	for position := from; position < to; position++ {
+func (r *NodeSearch) nextCandidate(c *filter.PodClass, bitmap *candidateBitmap, from, to int32) (position int32) {
+	for position = from; position < to; position++ {
 		if !bitmap.computed[position>>6] {
 			r.computeWord(c, bitmap, position>>6)
 		}

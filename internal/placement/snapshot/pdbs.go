@@ -122,8 +122,8 @@ func (m *PDBs) listPDBsSelectingClass(c *filter.PodClass) []*PDB {
 }
 
 // dropClassCaches drops the cache entries of dropped classes.
-func (m *PDBs) dropClassCaches(classes []int32) {
-	for _, id := range classes {
+func (m *PDBs) dropClassCaches(classIDs []int32) {
+	for _, id := range classIDs {
 		if int(id) < len(m.byClass) {
 			m.byClass[id] = classPDBs{}
 		}
@@ -134,8 +134,8 @@ func (m *PDBs) dropClassCaches(classes []int32) {
 // - A pod that has not started or is terminating charges nothing.
 // - Several budgets on one pod are an error.
 // - An unhealthy pod charges nothing if the policy is AlwaysAllow or enough other pods are healthy.
-// refused says why the eviction is always forbidden. It is empty if it is not.
-func (m *PDBs) FindPDBToCharge(p *filter.Pod) (charged *PDB, refused string) {
+// refusal says why the eviction is always forbidden. It is empty if it is not.
+func (m *PDBs) FindPDBToCharge(p *filter.Pod) (charged *PDB, refusal string) {
 	if p.Unstarted || p.Terminating {
 		return nil, ""
 	}

@@ -23,16 +23,16 @@ func newRegistry[T comparable]() registry[T] {
 }
 
 // add records a counter. An empty list of namespaces means any namespace.
-func (r *registry[T]) add(id string, counter T, namespaces []string, a filter.RequiredLabel) {
+func (r *registry[T]) add(id string, counter T, namespaces []string, required filter.RequiredLabel) {
 	r.byID[id] = counter
 	if len(namespaces) == 0 {
-		r.anyNamespace[a] = append(r.anyNamespace[a], counter)
+		r.anyNamespace[required] = append(r.anyNamespace[required], counter)
 	}
 	for _, ns := range namespaces {
 		if r.byNamespace[ns] == nil {
 			r.byNamespace[ns] = labelIndex[T]{}
 		}
-		r.byNamespace[ns][a] = append(r.byNamespace[ns][a], counter)
+		r.byNamespace[ns][required] = append(r.byNamespace[ns][required], counter)
 	}
 }
 

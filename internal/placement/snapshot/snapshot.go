@@ -298,11 +298,11 @@ func (s *Snapshot) SetNamespace(o *corev1.Namespace) error {
 // DeleteNamespace removes the labels of a namespace.
 func (s *Snapshot) DeleteNamespace(name string) error { return s.setNamespaceLabels(name, false, nil) }
 
-func (s *Snapshot) setNamespaceLabels(name string, known bool, set map[string]string) error {
+func (s *Snapshot) setNamespaceLabels(name string, exists bool, labelSet map[string]string) error {
 	if err := s.journal.countEventUnlessForked(); err != nil {
 		return err
 	}
-	s.index.setNamespaceLabelsAndRecount(name, known, set)
+	s.index.setNamespaceLabelsAndRecount(name, exists, labelSet)
 	return nil
 }
 

@@ -12,7 +12,7 @@ func (x *index) isSweepDue() bool { return x.unusedClasses > 1024+len(x.classes)
 
 // dropUnusedClasses drops classes without pods, and the labels, filters and counters that only they used. It returns the
 // IDs of the dropped classes.
-func (x *index) dropUnusedClasses() (freed []int32) {
+func (x *index) dropUnusedClasses() (droppedClassIDs []int32) {
 	x.unusedClasses = 0
 	filters := map[*filter.NodeFilter]bool{}
 	attractions := map[*filter.AffinityCounter]bool{}
@@ -22,7 +22,7 @@ func (x *index) dropUnusedClasses() (freed []int32) {
 		if c.PodCount == 0 {
 			delete(x.classes, key)
 			x.ids.releaseID(c.ID)
-			freed = append(freed, c.ID)
+			droppedClassIDs = append(droppedClassIDs, c.ID)
 			continue
 		}
 		filters[c.Filter] = true
@@ -47,7 +47,7 @@ func (x *index) dropUnusedClasses() (freed []int32) {
 	x.spreads.dropUnusedCounters(spreads)
 	x.dropUnusedEligibilities(spreads)
 	x.dropUnusedLabelsAndCounters(attractions, repulsions, spreads)
-	return freed
+	return droppedClassIDs
 }
 
 func (x *index) dropUnusedEligibilities(used map[*filter.SpreadCounter]bool) {

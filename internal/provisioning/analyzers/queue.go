@@ -76,7 +76,7 @@ func (q *eventQueue) putBackUnlessReplaced(e podEvent) {
 }
 
 // waitForNext waits for the next event. It returns false if the queue is closed.
-func (q *eventQueue) waitForNext() (podEvent, bool) {
+func (q *eventQueue) waitForNext() (event podEvent, open bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for len(q.order) == 0 && !q.closed {

@@ -47,7 +47,7 @@ const (
 // LaunchRequests accepts launch requests.
 type LaunchRequests interface {
 	// Add adds a launch request. It returns false if there are too many.
-	Add(plan.LaunchRequest) bool
+	Add(request plan.LaunchRequest) (accepted bool)
 	// RemoveByPrefix removes the launch requests with this ID prefix.
 	RemoveByPrefix(prefix string)
 }
@@ -206,13 +206,13 @@ func (a *PluginRunner) retryOrDropEvent(ctx context.Context, analyzer advice.Ana
 }
 
 // applyRecommendation applies a request of a plugin.
-func (a *PluginRunner) applyRecommendation(ctx context.Context, analyzer advice.Analyzer, pod *corev1.Pod, i int, w advice.Recommendation) {
+func (a *PluginRunner) applyRecommendation(ctx context.Context, analyzer advice.Analyzer, pod *corev1.Pod, i int, recommendation advice.Recommendation) {
 	var err error
 	kind := "retire"
-	if w.Grow != nil {
-		kind, err = "grow", a.addLaunchRequest(ctx, analyzer, pod, i, w)
+	if recommendation.Grow != nil {
+		kind, err = "grow", a.addLaunchRequest(ctx, analyzer, pod, i, recommendation)
 	} else {
-		err = a.requestRetirement(ctx, analyzer, w)
+		err = a.requestRetirement(ctx, analyzer, recommendation)
 	}
 	if err != nil {
 		a.options.Log.Warn("the request of a plugin was refused", "plugin", analyzer.Name(), "request", kind, "pod", pod.Namespace+"/"+pod.Name, "err", err)

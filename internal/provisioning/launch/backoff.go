@@ -79,12 +79,12 @@ func NextBackOff(before *v1alpha1.BackOff, template, reason, message string, now
 }
 
 // recordBackOff writes the back-off after a failure of a template into the status. The back-off lasts at least until
-// least.
-func recordBackOff(s *v1alpha1.ProvisioningStatus, template, reason, message string, least, now time.Time) {
+// notBefore.
+func recordBackOff(s *v1alpha1.ProvisioningStatus, template, reason, message string, notBefore, now time.Time) {
 	before := findBackOff(s, template)
 	b := NextBackOff(before, template, reason, message, now)
-	if b.Until.Time.Before(least) {
-		b.Until = metav1.NewTime(least)
+	if b.Until.Time.Before(notBefore) {
+		b.Until = metav1.NewTime(notBefore)
 	}
 	b.Until = b.Until.Rfc3339Copy()
 	if before != nil {

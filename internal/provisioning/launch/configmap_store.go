@@ -41,24 +41,24 @@ func (r *Record) UseConfigMaps(w client.Writer, namespace string) *Record {
 // readConfigMap reads a group's ConfigMap. If the ConfigMap does not exist, it returns a new one without
 // resourceVersion. If the ConfigMap cannot be parsed, it returns an error, because the ConfigMap may contain launches
 // (invariant I7: unknown is not gone).
-func (f *configMapStore) readConfigMap(ctx context.Context, group string) (*corev1.ConfigMap, *v1alpha1.ProvisioningStatus, error) {
+func (f *configMapStore) readConfigMap(ctx context.Context, group string) (configMap *corev1.ConfigMap, status *v1alpha1.ProvisioningStatus, err error) {
 	if f.writer == nil {
 		return nil, nil, fmt.Errorf("NodeGroup %s is defined in a file, and this process has no namespace for its launch record: create the NodeGroup as an object", group)
 	}
-	m, status := &corev1.ConfigMap{}, &v1alpha1.ProvisioningStatus{}
+	configMap, status = &corev1.ConfigMap{}, &v1alpha1.ProvisioningStatus{}
 	name := ConfigMapPrefix + group
-	err := f.reader.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: name}, m)
+	err = f.reader.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: name}, configMap)
 	switch {
 	case apierrors.IsNotFound(err):
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name}}, status, nil
 	case err != nil:
 		return nil, nil, fmt.Errorf("ConfigMap %s/%s with the launches of NodeGroup %s: %w", f.namespace, name, group, err)
 	}
-	if err := json.Unmarshal([]byte(m.Data[configMapKey]), status); err != nil {
+	if err := json.Unmarshal([]byte(configMap.Data[configMapKey]), status); err != nil {
 		return nil, nil, fmt.Errorf("ConfigMap %s/%s with the launches of NodeGroup %s: data.%s: %w: restore what Slipway has written, or delete the ConfigMap",
 			f.namespace, name, group, configMapKey, err)
 	}
-	return m, status, nil
+	return configMap, status, nil
 }
 
 func (f *configMapStore) readCached(ctx context.Context, group string) (*v1alpha1.ProvisioningStatus, error) {

@@ -64,7 +64,7 @@ func (f *Follower) groupState(g *v1alpha1.NodeGroup) followedGroup {
 
 // TrackLaunch updates the launches of a group from a cloud read, polls the operation of launch l, and returns l as updated.
 // It returns nil if l is no longer in the record.
-func (f *Follower) TrackLaunch(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, l *v1alpha1.Launch, o Observation) (is *v1alpha1.Launch, err error) {
+func (f *Follower) TrackLaunch(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, l *v1alpha1.Launch, o Observation) (updated *v1alpha1.Launch, err error) {
 	status := f.pollOperation(ctx, p, l)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -75,7 +75,7 @@ func (f *Follower) TrackLaunch(ctx context.Context, g *v1alpha1.NodeGroup, p clo
 	var v Tracking
 	err = f.record.Update(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
 		at := slices.IndexFunc(s.Launches, func(is v1alpha1.Launch) bool { return is.ID == l.ID })
-		if is = nil; at < 0 {
+		if updated = nil; at < 0 {
 			return nil
 		}
 		if status.Done {
@@ -85,16 +85,16 @@ func (f *Follower) TrackLaunch(ctx context.Context, g *v1alpha1.NodeGroup, p clo
 			o.FirstSeen = findPreexistingInstances(s, &o)
 		}
 		v = f.updateOpenLaunches(s, o)
-		is = s.Launches[at].DeepCopy()
+		updated = s.Launches[at].DeepCopy()
 		removeFinished(s)
 		return nil
 	})
-	if is == nil || err != nil { // an instance that is not in the record is found again
+	if updated == nil || err != nil { // an instance that is not in the record is found again
 		return nil, err
 	}
 	seen.firstSeen, seen.unseenSince = v.FirstSeen, v.UnseenSince
 	f.groups[g.Name] = seen
-	return is, nil
+	return updated, nil
 }
 
 // findPreexistingInstances returns the instances that existed before the launches of an earlier process. An instance

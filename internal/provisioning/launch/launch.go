@@ -82,10 +82,10 @@ func (r *Record) RecordUnrequestedLaunch(ctx context.Context, g *v1alpha1.NodeGr
 	return err
 }
 
-// reserveForOwner records the launch that the function make returns. It records nothing if a back-off, a limit or
+// reserveForOwner records the launch that the function newLaunch returns. It records nothing if a back-off, a limit or
 // another launch prevents it.
 func (r *Record) reserveForOwner(ctx context.Context, g *v1alpha1.NodeGroup, w LaunchRequest, now time.Time,
-	make func(s *v1alpha1.ProvisioningStatus, template string) (v1alpha1.Launch, error),
+	newLaunch func(s *v1alpha1.ProvisioningStatus, template string) (v1alpha1.Launch, error),
 ) (Reservation, error) {
 	id := NewLaunchID()
 	reserved, err := r.ReserveLaunches(ctx, g, []string{id}, func(s *v1alpha1.ProvisioningStatus) error {
@@ -94,7 +94,7 @@ func (r *Record) reserveForOwner(ctx context.Context, g *v1alpha1.NodeGroup, w L
 		if err != nil {
 			return err
 		}
-		l, err := make(s, template)
+		l, err := newLaunch(s, template)
 		if err != nil {
 			return err
 		}
@@ -139,9 +139,9 @@ func ChooseLaunchableTemplate(s *v1alpha1.ProvisioningStatus, w LaunchRequest, n
 	return "", &NotRequestedError{Err: fmt.Errorf("backed off until %s: %s", first.Until.UTC().Format(time.RFC3339), first.Message), BackOff: first}
 }
 
-// ListReplacementTemplates returns the templates that may replace an instance of type like, in order of preference. For a group
+// ListReplacementTemplates returns the templates that may replace an instance of type preferred, in order of preference. For a group
 // without spec.scaleUp it returns none, because its templates are unknown.
-func ListReplacementTemplates(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, like string) (names []string, err error) {
+func ListReplacementTemplates(ctx context.Context, g *v1alpha1.NodeGroup, p cloud.Provider, preferred string) (names []string, err error) {
 	if g.Spec.ScaleUp == nil {
 		return nil, nil
 	}
@@ -155,12 +155,12 @@ func ListReplacementTemplates(ctx context.Context, g *v1alpha1.NodeGroup, p clou
 			names = append(names, t.Name)
 		}
 	}
-	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(rankTemplate(a, like), rankTemplate(b, like)) })
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(rankTemplate(a, preferred), rankTemplate(b, preferred)) })
 	return names, nil
 }
 
-func rankTemplate(template, like string) int {
-	if IsSameTemplate(template, like) {
+func rankTemplate(template, preferred string) int {
+	if IsSameTemplate(template, preferred) {
 		return 0
 	}
 	return 1
@@ -168,14 +168,14 @@ func rankTemplate(template, like string) int {
 
 // CheckSizeLimits returns a NotRequestedError if count more instances would exceed a limit of the group. It adds the
 // launches that the group's size in the cloud may not include yet.
-func CheckSizeLimits(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, has cloud.Group, count int, began time.Time) error {
+func CheckSizeLimits(g *v1alpha1.NodeGroup, s *v1alpha1.ProvisioningStatus, current cloud.Group, count int, readAt time.Time) error {
 	pending := 0
 	for i := range s.Launches {
-		if l := &s.Launches[i]; !isCountedInSize(l, began) {
+		if l := &s.Launches[i]; !isCountedInSize(l, readAt) {
 			pending += int(l.Count)
 		}
 	}
-	for _, room := range SizeLimits(g, has.Size+pending, has.Max) {
+	for _, room := range SizeLimits(g, current.Size+pending, current.Max) {
 		if room.Left < count {
 			return &NotRequestedError{Err: fmt.Errorf("%s", room.Message), AtMaximum: true, ResultPending: room.Left+pending >= count}
 		}

@@ -145,7 +145,7 @@ func (s *Observation) recordSeenBeforeAnswer(record map[string]Instance) []Pendi
 
 // claimInstance counts an instance as seen for a launch that was answered. It returns false if the instance does not
 // belong to the launch.
-func (a *PendingLaunch) claimInstance(id string) bool {
+func (a *PendingLaunch) claimInstance(id string) (claimed bool) {
 	switch at := slices.Index(a.Named, id); {
 	case at >= 0:
 		a.Named = slices.Delete(a.Named, at, at+1)

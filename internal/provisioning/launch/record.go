@@ -53,19 +53,19 @@ func (r *Record) Update(ctx context.Context, g *v1alpha1.NodeGroup, change func(
 }
 
 // readLive reads a group without a cache.
-func (r *Record) readLive(ctx context.Context, g *v1alpha1.NodeGroup) (*v1alpha1.NodeGroup, *v1alpha1.ProvisioningStatus, error) {
-	now := &v1alpha1.NodeGroup{}
-	if err := r.reader.Get(ctx, client.ObjectKey{Name: g.Name}, now); err != nil {
+func (r *Record) readLive(ctx context.Context, g *v1alpha1.NodeGroup) (live *v1alpha1.NodeGroup, status *v1alpha1.ProvisioningStatus, err error) {
+	live = &v1alpha1.NodeGroup{}
+	if err := r.reader.Get(ctx, client.ObjectKey{Name: g.Name}, live); err != nil {
 		return nil, nil, fmt.Errorf("NodeGroup %s: %w", g.Name, err)
 	}
-	if now.UID != g.UID {
+	if live.UID != g.UID {
 		return nil, nil, apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("nodegroups").GroupResource(), g.Name)
 	}
-	status := &v1alpha1.ProvisioningStatus{}
-	if now.Status.Provisioning != nil {
-		status = now.Status.Provisioning.DeepCopy()
+	status = &v1alpha1.ProvisioningStatus{}
+	if live.Status.Provisioning != nil {
+		status = live.Status.Provisioning.DeepCopy()
 	}
-	return now, status, nil
+	return live, status, nil
 }
 
 // ReadUncached reads the provisioning status of a group without a cache.
@@ -127,9 +127,9 @@ type Reservation struct{ ID string }
 // returns a Reservation for each. The function write adds the launches to the status. It must return an error if the
 // status has a launch that the decision did not consider. So if two processes decide at once, only one of them succeeds
 // (invariant I5).
-func (r *Record) ReserveLaunches(ctx context.Context, g *v1alpha1.NodeGroup, ids []string, write func(*v1alpha1.ProvisioningStatus) error) ([]Reservation, error) {
+func (r *Record) ReserveLaunches(ctx context.Context, g *v1alpha1.NodeGroup, ids []string, addLaunches func(*v1alpha1.ProvisioningStatus) error) ([]Reservation, error) {
 	err := r.Update(ctx, g, func(s *v1alpha1.ProvisioningStatus) error {
-		if err := write(s); err != nil {
+		if err := addLaunches(s); err != nil {
 			return err
 		}
 		if len(s.Launches) > v1alpha1.MaxLaunches {

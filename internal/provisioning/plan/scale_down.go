@@ -122,7 +122,7 @@ func (r *underutilizedRule) isPlaceholder(set labels.Set) bool {
 
 // UnderutilizedCooldown returns how long a node of the group must be underutilized. It returns false if the group has no
 // such rule.
-func UnderutilizedCooldown(g *v1alpha1.NodeGroup) (time.Duration, bool) {
+func UnderutilizedCooldown(g *v1alpha1.NodeGroup) (cooldown time.Duration, hasRule bool) {
 	rule := newUnderutilizedRule(g)
 	if rule == nil {
 		return 0, false
@@ -310,10 +310,10 @@ func (f *scaleDown) selectNodesToRetire(g *Group, rule *underutilizedRule, decis
 
 // findRetirementCandidates finds the nodes whose cooldown has passed and that can be retired together. It first places the pending
 // pods that fit on existing nodes.
-func (f *scaleDown) findRetirementCandidates(g *Group, rule *underutilizedRule, free []*NodeDecision, settled []planner.Move) ([]candidate, error) {
+func (f *scaleDown) findRetirementCandidates(g *Group, rule *underutilizedRule, free []*NodeDecision, placedPending []planner.Move) ([]candidate, error) {
 	fork := f.Snapshot.Fork()
 	defer fork.Rollback()
-	for _, m := range settled { // pending pods take the room first
+	for _, m := range placedPending { // pending pods take the room first
 		if err := f.fork.MovePod(m.Pod, m.To); err != nil {
 			return nil, err
 		}
@@ -349,13 +349,13 @@ func (f *scaleDown) checkPodsFitElsewhere(g *Group, free []*NodeDecision) {
 }
 
 // plannerOptionsExcludingOthers returns planner options that exclude all nodes except the given ones.
-func (f *scaleDown) plannerOptionsExcludingOthers(g *Group, only []*NodeDecision) planner.Options {
+func (f *scaleDown) plannerOptionsExcludingOthers(g *Group, candidates []*NodeDecision) planner.Options {
 	o := plannerOptions(g, f.Now)
 	o.ExcludedNodes = map[string]string{}
 	for name := range f.Snapshot.Nodes.Names() { // also nodes without a group
 		o.ExcludedNodes[name] = "is not a candidate"
 	}
-	for _, d := range only {
+	for _, d := range candidates {
 		delete(o.ExcludedNodes, d.Node)
 	}
 	return o
@@ -363,9 +363,9 @@ func (f *scaleDown) plannerOptionsExcludingOthers(g *Group, only []*NodeDecision
 
 // startOrCheckCooldown reports whether the cooldown of a node has passed, and sets since when the node may be retired. If this
 // process has observed the node only after the time that the Node has, the cooldown starts at its first observation.
-func (d *NodeDecision) startOrCheckCooldown(cooldown time.Duration, observed, now time.Time) bool {
+func (d *NodeDecision) startOrCheckCooldown(cooldown time.Duration, observedSince, now time.Time) (passed bool) {
 	d.Since = ReadUnderutilizedSince(d.Subject.Object, now)
-	if d.Since.IsZero() || d.Since.Before(observed) {
+	if d.Since.IsZero() || d.Since.Before(observedSince) {
 		d.Since = roundUpToSecond(now)
 	}
 	until := d.Since.Add(cooldown)

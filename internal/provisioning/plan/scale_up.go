@@ -473,7 +473,7 @@ func (p *scaleUp) toPlannerTemplates(templates []*groupTemplate) []planner.Templ
 }
 
 // applyPacking launches the instances of a packing in the fork and moves its pods.
-func (p *scaleUp) applyPacking(packing *planner.Packing, rule, why string) error {
+func (p *scaleUp) applyPacking(packing *planner.Packing, reasonRule, message string) error {
 	names := map[string]string{}
 	for _, m := range packing.Instances {
 		k := p.templateByID[m.Template]
@@ -483,10 +483,10 @@ func (p *scaleUp) applyPacking(packing *planner.Packing, rule, why string) error
 		}
 		names[m.Name] = name
 		var pods []placement.PodKey
-		if rule == PodsWait {
+		if reasonRule == PodsWait {
 			pods = m.Pods
 		}
-		p.addLaunch(k, 1, pods, Reason{Rule: rule, Group: k.group.name(), Template: k.Name, Message: why})
+		p.addLaunch(k, 1, pods, Reason{Rule: reasonRule, Group: k.group.name(), Template: k.Name, Message: message})
 	}
 	for _, m := range packing.Moves {
 		to := cmp.Or(names[m.To], m.To)
@@ -496,7 +496,7 @@ func (p *scaleUp) applyPacking(packing *planner.Packing, rule, why string) error
 		if _, isInstance := p.templateByInstance[to]; !isInstance {
 			p.placedOnNodes = append(p.placedOnNodes, m)
 		}
-		if rule == PodsWait {
+		if reasonRule == PodsWait {
 			p.podVerdicts = append(p.podVerdicts, p.newPlacedVerdict(m.Pod, to))
 		}
 	}

@@ -24,15 +24,15 @@ func isTemporaryTaint(key string, startup []string) bool {
 // IsStarting reports whether a Node has joined, cannot take all of its pods yet, and is younger than the timeout. Such a
 // Node is not Ready, has a startup taint, or lacks a device of its template. A cordoned Node is not starting.
 //
-// observed is when this process first saw the Node, or zero. If the creation time of the Node is in the future, because
-// the clock was set back, its age counts from observed.
-func IsStarting(n *corev1.Node, startup []string, devices corev1.ResourceList, timeout time.Duration, observed, now time.Time) bool {
+// observedSince is when this process first saw the Node, or zero. If the creation time of the Node is in the future, because
+// the clock was set back, its age counts from observedSince.
+func IsStarting(n *corev1.Node, startup []string, devices corev1.ResourceList, timeout time.Duration, observedSince, now time.Time) bool {
 	if n.Spec.Unschedulable || n.DeletionTimestamp != nil || len(disruptionbudget.FindRemovingTools(n)) > 0 {
 		return false
 	}
 	began := n.CreationTimestamp.Time
-	if elapsed.IsFuture(began, now) && !observed.IsZero() {
-		began = observed
+	if elapsed.IsFuture(began, now) && !observedSince.IsZero() {
+		began = observedSince
 	}
 	if !now.Before(began.Add(timeout)) {
 		return false

@@ -189,16 +189,16 @@ var (
 // evictionThresholdBytes is the memory that the kubelet keeps free by eviction.
 const evictionThresholdBytes = 100 << 20
 
-func computeReservation(amount int64, tiers []reservationTier) (computeReservation int64) {
+func computeReservation(amount int64, tiers []reservationTier) (reserved int64) {
 	from := int64(0)
 	for _, t := range tiers {
 		if amount <= from {
 			break
 		}
-		computeReservation += (min(amount, t.upTo) - from) * t.thousandths / 1000
+		reserved += (min(amount, t.upTo) - from) * t.thousandths / 1000
 		from = t.upTo
 	}
-	return computeReservation
+	return reserved
 }
 
 // computeAllocatable returns what pods may use of an instance: the capacity minus the declared reservation, or an

@@ -144,7 +144,7 @@ func (c *Controller) Reconcile(ctx context.Context, r reconcile.Request) (reconc
 }
 
 // reconcileLaunch records the state of the launch, or decides whether to launch.
-func (l *replacementScope) reconcileLaunch(ctx context.Context) (time.Duration, error) {
+func (l *replacementScope) reconcileLaunch(ctx context.Context) (requeueAfter time.Duration, err error) {
 	if never := DecideWanted(Need{Policy: l.group.Spec.Replacement}); never.Outcome == None && retirement.IsReplacementPending(l.rt) { // the record may be missing or unreadable
 		return 0, l.writeStateIfChanged(ctx, v1alpha1.ReplacementNotNeeded, never.Reasons...)
 	}
@@ -250,7 +250,7 @@ func (l *replacementScope) recordUnresolvedIfPending(ctx context.Context, why v1
 }
 
 // decideAndLaunch decides whether to launch, and launches.
-func (l *replacementScope) decideAndLaunch(ctx context.Context, record *v1alpha1.ProvisioningStatus) (time.Duration, error) {
+func (l *replacementScope) decideAndLaunch(ctx context.Context, record *v1alpha1.ProvisioningStatus) (requeueAfter time.Duration, err error) {
 	need, node, err := l.assessReplacementNeed(ctx)
 	if err != nil {
 		return 0, err
@@ -426,7 +426,7 @@ func (l *replacementScope) readInstanceState(ctx context.Context, node *corev1.N
 
 // countStayingAndLeaving counts the group's nodes that are not retiring. It also returns the provider IDs of the group's retiring
 // instances that need no further launch.
-func (l *replacementScope) countStayingAndLeaving(ctx context.Context) (stay int, providerIDs []string, err error) {
+func (l *replacementScope) countStayingAndLeaving(ctx context.Context) (staying int, leavingProviderIDs []string, err error) {
 	var all v1alpha1.NodeRetirementList
 	if err := l.controller.options.Client.List(ctx, &all); err != nil {
 		return 0, nil, fmt.Errorf("other retirements: %w", err)
@@ -438,7 +438,7 @@ func (l *replacementScope) countStayingAndLeaving(ctx context.Context) (stay int
 			leaving[o.Spec.NodeName] = true
 		}
 		if group, providerID := groupAndInstance(o); group == l.group.Name && retirement.WillRemoveNode(o) && !retirement.CanLaunchReplacement(o, all.Items) {
-			providerIDs = append(providerIDs, providerID)
+			leavingProviderIDs = append(leavingProviderIDs, providerID)
 		}
 	}
 	nodes, err := retirement.ListBudgetNodes(ctx, l.controller.options.Client, l.group, leaving)
@@ -447,10 +447,10 @@ func (l *replacementScope) countStayingAndLeaving(ctx context.Context) (stay int
 	}
 	for _, n := range nodes {
 		if !n.BeingRemoved {
-			stay++
+			staying++
 		}
 	}
-	return stay, providerIDs, nil
+	return staying, leavingProviderIDs, nil
 }
 
 // groupAndInstance returns the group and the provider ID of a retirement, if known.

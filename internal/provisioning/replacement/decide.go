@@ -175,10 +175,10 @@ func DecideLaunchNow(b LaunchBounds) Verdict {
 // The replacement of another NodeRetirement counts while it is in the group and the group has its minimum size
 // (invariant I5), with the instances of open launches. s is the group without the node's own instance, and without
 // retiring instances that are replaced already.
-func DecideIfAlreadyReplaced(node types.UID, others []v1alpha1.NodeRetirement, s GroupSnapshot, coming, least int) Verdict {
+func DecideIfAlreadyReplaced(node types.UID, others []v1alpha1.NodeRetirement, s GroupSnapshot, provisioning, minSize int) Verdict {
 	useless := len(s.Instances) - s.CountRunning()
 	// An instance that exists but was not seen yet counts once. The size of some clouds excludes failed instances.
-	stay := max(s.CountRunning(), min(s.CountRunning()+coming, s.Size-useless))
+	stay := max(s.CountRunning(), min(s.CountRunning()+provisioning, s.Size-useless))
 	for i := range others {
 		o := &others[i]
 		state := replacementState(o)
@@ -190,7 +190,7 @@ func DecideIfAlreadyReplaced(node types.UID, others []v1alpha1.NodeRetirement, s
 		if id == "" && !unknown {
 			continue
 		}
-		if (id == "" || s.IsRunning(id)) && stay >= least { // an earlier version has not recorded the instance
+		if (id == "" || s.IsRunning(id)) && stay >= minSize { // an earlier version has not recorded the instance
 			return newVerdict(None, newReason(AlreadyReplaced, "", "the NodeRetirement %s of the same node has launched the instance %s",
 				o.Name, id))
 		}

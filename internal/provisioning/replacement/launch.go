@@ -20,7 +20,7 @@ import (
 
 // requestAndRecordLaunch requests an instance. The launch is recorded before the request, so that the next process finds it
 // after a crash.
-func (l *replacementScope) requestAndRecordLaunch(ctx context.Context, want launch.LaunchRequest) (time.Duration, error) {
+func (l *replacementScope) requestAndRecordLaunch(ctx context.Context, want launch.LaunchRequest) (requeueAfter time.Duration, err error) {
 	within, cancel := context.WithTimeout(ctx, cloud.ChangeTimeout)
 	defer cancel()
 	id, err := l.controller.options.Launches.RequestInstances(within, l.group, l.cloud, want)
@@ -42,7 +42,7 @@ func (l *replacementScope) requestAndRecordLaunch(ctx context.Context, want laun
 const maxBackOffPause = time.Minute
 
 // recordNotRequested records why the cloud was not asked.
-func (l *replacementScope) recordNotRequested(ctx context.Context, err error, wanted []v1alpha1.RetirementReason) (time.Duration, error) {
+func (l *replacementScope) recordNotRequested(ctx context.Context, err error, wanted []v1alpha1.RetirementReason) (requeueAfter time.Duration, _ error) {
 	var why *launch.NotRequestedError
 	if !errors.As(err, &why) {
 		return 0, err
@@ -77,7 +77,7 @@ func (l *replacementScope) recordLaunched(ctx context.Context, id, instance stri
 
 // recordLaunchState records the state of the launch. A launch that failed without an instance is repeated after the back-off
 // of its template.
-func (l *replacementScope) recordLaunchState(ctx context.Context, own *v1alpha1.Launch) (time.Duration, error) {
+func (l *replacementScope) recordLaunchState(ctx context.Context, own *v1alpha1.Launch) (requeueAfter time.Duration, err error) {
 	if own.IsOpen() && l.group.Spec.ScaleUp == nil {
 		var err error
 		if own, err = l.readAndTrackLaunch(ctx, own); own == nil || err != nil {

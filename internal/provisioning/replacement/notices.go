@@ -91,7 +91,7 @@ func (n NoticeReconciler) findOnlyGroup(ctx context.Context, node *corev1.Node) 
 
 // ensureRetirement creates the NodeRetirement of a notice if it is missing. For a reboot or redeploy it does so only if the
 // instance is gone.
-func (n NoticeReconciler) ensureRetirement(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report) (time.Duration, error) {
+func (n NoticeReconciler) ensureRetirement(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report) (requeueAfter time.Duration, err error) {
 	if !announcesRemoval(r.Type) {
 		if disruptionbudget.IsReady(node) {
 			return 0, nil // an update of the Node's condition starts another reconcile
@@ -120,7 +120,7 @@ func (n NoticeReconciler) ensureRetirement(ctx context.Context, node *corev1.Nod
 		return n.c.options.Intervals.CloudRead, nil
 	}
 	rt := newNoticeRetirement(node, g, r, last)
-	err := n.c.options.Client.Create(ctx, rt)
+	err = n.c.options.Client.Create(ctx, rt)
 	switch {
 	case apierrors.IsAlreadyExists(err): // the cache does not have it yet
 		return n.c.options.Intervals.CloudRead, nil
@@ -133,14 +133,14 @@ func (n NoticeReconciler) ensureRetirement(ctx context.Context, node *corev1.Nod
 
 // isInstanceGone asks the cloud whether the instance is gone. This is the second of two proofs (invariant I7); the
 // first is that the Node is not Ready.
-func (n NoticeReconciler) isInstanceGone(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup) (bool, error) {
+func (n NoticeReconciler) isInstanceGone(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup) (gone bool, err error) {
 	provider := n.c.options.Clouds[g.Spec.Cloud.Provider]
 	if provider == nil {
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, cloud.ReadTimeout)
 	defer cancel()
-	_, err := provider.Instance(ctx, node.Spec.ProviderID)
+	_, err = provider.Instance(ctx, node.Spec.ProviderID)
 	n.c.options.ReportCall(provider.Name(), "Instance", err)
 	if cloud.IsNotFound(err) {
 		return true, nil
@@ -186,7 +186,7 @@ func findLastRetirementOfNotice(all []v1alpha1.NodeRetirement, node *corev1.Node
 
 // isNoticeStillOnNode reports whether the notice is on the Node now. It reads without a cache, because a cached Node may
 // still have a notice that has ended.
-func (n NoticeReconciler) isNoticeStillOnNode(ctx context.Context, node *corev1.Node, r report.Report) (bool, error) {
+func (n NoticeReconciler) isNoticeStillOnNode(ctx context.Context, node *corev1.Node, r report.Report) (onNode bool, err error) {
 	is := &corev1.Node{}
 	if err := n.c.options.APIReader.Get(ctx, client.ObjectKeyFromObject(node), is); err != nil {
 		return false, client.IgnoreNotFound(err)

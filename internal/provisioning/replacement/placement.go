@@ -65,11 +65,11 @@ func listUnplaceablePods(e *planner.Evacuation) []UnschedulablePod {
 }
 
 // listPodsNeedingSameInstance lists the pending pods that fit only on a new instance like the node's.
-func (ClusterPlacement) listPodsNeedingSameInstance(cluster *planner.Cluster, like *corev1.Node) ([]UnschedulablePod, error) {
-	if like == nil {
+func (ClusterPlacement) listPodsNeedingSameInstance(cluster *planner.Cluster, sample *corev1.Node) ([]UnschedulablePod, error) {
+	if sample == nil {
 		return nil, nil
 	}
-	templates := planner.DeriveTemplates(&saved.Objects{Nodes: []*corev1.Node{like}})
+	templates := planner.DeriveTemplates(&saved.Objects{Nodes: []*corev1.Node{sample}})
 	if len(templates) == 0 {
 		return nil, nil
 	}

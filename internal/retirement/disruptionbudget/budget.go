@@ -119,9 +119,9 @@ func CountRemainingDisruptions(group *v1alpha1.NodeGroupSpec, nodes []Node, reas
 // MaxUnavailable returns how many of total nodes of a group may be unavailable at once, and which disruption budget
 // decides that. It returns an error for an invalid budget, with the field.
 func MaxUnavailable(budgets []v1alpha1.DisruptionBudget, total int, reason v1alpha1.Reason, now time.Time) (
-	limit int, by string, err error,
+	limit int, decidedBy string, err error,
 ) {
-	limit, by = total, "a group without an active disruption budget"
+	limit, decidedBy = total, "a group without an active disruption budget"
 	if len(budgets) == 0 {
 		return 1, "a group without disruption budgets", nil
 	}
@@ -142,16 +142,16 @@ func MaxUnavailable(budgets []v1alpha1.DisruptionBudget, total int, reason v1alp
 				b.Nodes.String())
 		}
 		if n < limit {
-			limit, by = n, fmt.Sprintf("disruptionBudgets[%d] (%s)", i, b.Nodes.String())
+			limit, decidedBy = n, fmt.Sprintf("disruptionBudgets[%d] (%s)", i, b.Nodes.String())
 		}
 	}
-	return limit, by, nil
+	return limit, decidedBy, nil
 }
 
 // IsBudgetActive reports whether a disruption budget applies at a time. A budget without a schedule always applies. A
 // budget with a schedule applies for its duration after each scheduled time. The text of an error begins with the field,
 // as in ".schedule: …".
-func IsBudgetActive(b v1alpha1.DisruptionBudget, now time.Time) (bool, error) {
+func IsBudgetActive(b v1alpha1.DisruptionBudget, now time.Time) (active bool, err error) {
 	if b.Schedule == "" {
 		return true, nil
 	}
