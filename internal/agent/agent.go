@@ -368,8 +368,8 @@ func (a *Agent) reconcileNotices(ctx, pass context.Context) (time.Duration, erro
 }
 
 // reconcileNotice runs the steps of one notice, and stops at the first step that is not done. If the drain of a forced
-// notice may start and cannot wait, reconcileNotice starts it before and after the steps. So an urgent drain waits
-// neither for steps of other notices nor for the rest of its own.
+// notice may start and cannot wait, reconcileNotice starts it before and after the steps. So an urgent drain does not
+// wait for steps of other notices, or for the rest of its own steps.
 func (a *Agent) reconcileNotice(ctx, pass context.Context, h *noticeState) (time.Duration, error) {
 	adjust := func() {
 		if now := time.Now(); h.Decision.Forced && h.isUrgent(now) && a.canDrain(h, now) {

@@ -46,9 +46,8 @@ type drainResult struct {
 	timedOut bool
 }
 
-// unsentNotificationMoments returns the moments of a notice, such as Drained, that have come and for which no
-// notification was queued. The record on the node lists the sent moments. So a restarted agent does not send them
-// again.
+// unsentNotificationMoments returns the moments of a notice, such as Drained, that have come without a queued
+// notification. The record on the node lists the sent moments. So a restarted agent does not send them again.
 func (a *Agent) unsentNotificationMoments(h *noticeState) []notify.Moment {
 	if h.Decision.Action == Ignore {
 		return nil

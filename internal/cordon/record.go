@@ -23,8 +23,8 @@ const (
 // AnnotationKey returns the key of an owner's record on a node.
 func AnnotationKey(owner string) string { return annotationPrefix + ToKeyName(owner) }
 
-// LabelKey returns the key of an owner's phase label. Used as a label selector, it selects the nodes on which the owner
-// has a claim.
+// LabelKey returns the key of an owner's phase label. Used as a label selector, it selects the nodes with a claim of
+// the owner.
 func LabelKey(owner string) string { return labelPrefix + ToKeyName(owner) }
 
 // ToKeyName converts an owner's name to the name part of a label or annotation key. A valid name stays as it is. Any other

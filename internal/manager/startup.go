@@ -70,7 +70,7 @@ func (c *Config) resolveClouds(ctx context.Context, ready *readiness) error {
 	return nil
 }
 
-// permanentError is an error for which a retry cannot succeed.
+// permanentError is an error that a retry cannot resolve.
 type permanentError struct{ error }
 
 func (r permanentError) Unwrap() error { return r.error }

@@ -386,8 +386,8 @@ func setLastScaleTimes(s *v1alpha1.NodeGroupStatus, w *GroupSnapshot, retirement
 	}
 }
 
-// countWriteInterval is the shortest time between two writes of a status in which only node counts have changed. If
-// many nodes retire at once, a count changes often.
+// countWriteInterval is the shortest time between two writes of a status with changes of node counts only. If many
+// nodes retire at once, a count changes often.
 const countWriteInterval = time.Second
 
 // writeStatusIfDue writes the status if it has changed. If the write must wait because only counts have changed, it
@@ -482,8 +482,8 @@ func (c *Controller) writeMarksIfChanged(ctx context.Context, n *corev1.Node, gr
 	return nil
 }
 
-// applyDecision writes the annotations of the Node, and then creates or cancels a retirement if the decision says so.
-// The annotations come first, because they must survive a crash.
+// applyDecision writes the annotations of the Node, and then creates or cancels a retirement if the decision requires
+// it. The annotations come first, because they must survive a crash.
 func (c *Controller) applyDecision(ctx context.Context, w *GroupSnapshot, d *Decision) error {
 	n := d.node.Object
 	if w.NotAccepted == "" {

@@ -135,8 +135,7 @@ func (s *updateScope) runSteps(ctx context.Context) error {
 	return err
 }
 
-// mayRemoveMachines reports whether the update may remove a machine. An update that removes none is forwarded to the
-// pool.
+// mayRemoveMachines reports whether the update may remove a machine. Any other update is forwarded to the pool.
 func (s *updateScope) mayRemoveMachines(ctx context.Context) (bool, error) {
 	switch s.update.Spec.Type {
 	case v1alpha1.SetPoolSize:

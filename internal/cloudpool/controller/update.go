@@ -240,8 +240,8 @@ func ToResult(err error) Result {
 	return Failed
 }
 
-// toPoolAnswer returns the refusal by the pool's server or its cloud as a PoolAnswer. It returns nil if there is no
-// error, or if this process itself has refused.
+// toPoolAnswer returns the refusal by the pool's server or its cloud as a PoolAnswer. It returns nil without an error,
+// or if this process itself has refused.
 func toPoolAnswer(doing string, err error) *v1alpha1.PoolAnswer {
 	var own *Failure
 	status := api.AsStatusError(err)

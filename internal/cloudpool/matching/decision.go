@@ -210,7 +210,7 @@ func checkGroupMinimums(groups []planner.Group, machines int) (reason string, to
 	return "", false
 }
 
-// chooseMachinesWithNode chooses machines whose nodes can all be removed together.
+// chooseMachinesWithNode chooses machines with nodes that can all be removed together.
 func (d *Decision) chooseMachinesWithNode(q *DecisionInput, candidates []*Member) error {
 	byNode := map[string]*Member{}
 	for _, m := range candidates {

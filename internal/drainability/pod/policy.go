@@ -9,7 +9,7 @@ type Policy struct {
 	changes [numRules]Action
 }
 
-// VoluntaryPolicy returns the policy for a drain that can be cancelled, and after which the instance is deleted. It
+// VoluntaryPolicy returns the policy for a drain that can be cancelled. After such a drain the instance is deleted. It
 // refuses the drain if work would be lost.
 func VoluntaryPolicy() Policy { return Policy{} }
 
