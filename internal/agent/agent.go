@@ -399,7 +399,6 @@ func (a *Agent) reconcileNotice(ctx, pass context.Context, h *noticeState) (time
 // positive result is the time until the step is tried again.
 type step func(ctx context.Context, h *noticeState, now time.Time) (time.Duration, error)
 
-// nodeSources returns the sources that read the Node.
 func (a *Agent) nodeSources() []NodeSource {
 	var all []NodeSource
 	for _, source := range a.options.Sources {

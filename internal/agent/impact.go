@@ -174,7 +174,6 @@ func (i NoticePolicy) selectFreezeAction(n notice.Notice, on Action, ok bool, wh
 	return on, why
 }
 
-// lessDisruptive returns the less disruptive of two actions.
 func lessDisruptive(a, b Action) Action {
 	if slices.Index(Actions(), a) < slices.Index(Actions(), b) {
 		return a

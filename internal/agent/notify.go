@@ -147,7 +147,6 @@ func summarizeMoment(m notify.Message, h *noticeState) string {
 	return what + " has ended or was cancelled"
 }
 
-// toScheduledEvent converts a notice to the format of Azure's Scheduled Events.
 func toScheduledEvent(n notice.Notice) notify.Event {
 	e := notify.Event{
 		EventId: n.ID, EventType: string(n.EffectiveType()), ResourceType: "VirtualMachine", Resources: n.Resources,

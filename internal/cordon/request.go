@@ -84,7 +84,7 @@ type Condition struct {
 	Message string
 }
 
-// Limits of the API server in bytes. maxState and maxText are our own limits.
+// Limits of the API server, in bytes. maxState and maxText are limits of Slipway.
 const (
 	maxName   = 63
 	maxPrefix = 253

@@ -233,7 +233,6 @@ func (d *Drain) requestTimeout(p *podState, method RemovalMethod, now time.Time)
 	return min(max(left, minRequestTimeout), maxRequestTimeout)
 }
 
-// recordRemovalAccepted records that the API server accepted a request.
 func (d *Drain) recordRemovalAccepted(p *podState, method RemovalMethod, given time.Duration, asked time.Time) {
 	p.removal, p.removalAt, p.unansweredRequest = method, asked, NotRemoved
 	p.blocked = BlockedPod{}

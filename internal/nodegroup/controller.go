@@ -47,7 +47,7 @@ type Groups interface {
 	List(ctx context.Context) ([]v1alpha1.NodeGroup, error)
 }
 
-// Options configure a Controller. All fields but Selector and Every are required.
+// Options configure a Controller. All fields but Selector and Interval are required.
 type Options struct {
 	// Client writes objects, and reads from caches. Pods reads from them too.
 	Client client.Client
@@ -418,7 +418,6 @@ func (c *Controller) writeStatusIfDue(ctx context.Context, g *v1alpha1.NodeGroup
 	return 0, nil
 }
 
-// differOnlyInCounts reports whether two statuses differ only in node counts.
 func differOnlyInCounts(a, b v1alpha1.NodeGroupStatus) bool {
 	a.Nodes, a.Ready, a.Retiring, a.Unavailable = b.Nodes, b.Ready, b.Retiring, b.Unavailable
 	a.AllowedDisruptions, a.CloudSize = b.AllowedDisruptions, b.CloudSize
@@ -572,7 +571,6 @@ func (r *idleRule) summarizeLivePods(pods []kubeapi.Pod) (found currentPods) {
 	return found
 }
 
-// newIdleRetirement returns the NodeRetirement of an idle node.
 func (c *Controller) newIdleRetirement(w *GroupSnapshot, d *Decision) *v1alpha1.NodeRetirement {
 	n := d.node.Object
 	before := ""

@@ -59,7 +59,6 @@ func (u *Updater) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile
 	return retry, nil
 }
 
-// updateScope holds the state of one reconcile of an update.
 type updateScope struct {
 	*Updater
 	update        *v1alpha1.PoolUpdate

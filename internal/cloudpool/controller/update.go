@@ -90,7 +90,6 @@ func newOutcome(r Result, format string, a ...any) error {
 	return &Outcome{Result: r, Detail: fmt.Sprintf(format, a...)}
 }
 
-// toUpdate converts a PoolUpdate to an Update.
 func (u *Updater) toUpdate(up *v1alpha1.PoolUpdate) *Update {
 	st := &up.Status
 	v := &Update{
@@ -119,7 +118,6 @@ func (u *Updater) toUpdate(up *v1alpha1.PoolUpdate) *Update {
 	return v
 }
 
-// toSpec converts an Update to the spec of its PoolUpdate.
 func (u *Update) toSpec(pool string) v1alpha1.PoolUpdateSpec {
 	s := v1alpha1.PoolUpdateSpec{
 		Pool: pool, Type: updateTypeByKind[u.Kind], MachineID: u.MachineID, Decrement: u.Decrement, Membership: u.Membership,

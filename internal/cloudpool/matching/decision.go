@@ -32,7 +32,7 @@ type Decision struct {
 // Excess returns the number of machines that must be removed to reach the desired size.
 func (d *Decision) Excess() int { return max(0, d.Active-d.Desired) }
 
-// Victim is a machine to remove.
+// Victim is a machine that will be removed.
 type Victim struct {
 	Machine string `json:"machine"`
 	// Node is empty for a machine without a node.
