@@ -44,8 +44,7 @@ type sharedWatches struct {
 	pods      live.PodReader
 }
 
-// startWatches starts the shared watches. It starts to watch pods before this manager leads, because a notice may leave
-// only 30 s.
+// startWatches starts the shared watches. It starts to watch pods at once, because a notice may leave only 30 s.
 func startWatches(ctx context.Context, m manager.Manager) (w sharedWatches, err error) {
 	w.informers = live.InformersOfCache(ctx, m.GetCache())
 	w.pods, err = live.NewCachedPodReader(w.informers)

@@ -56,7 +56,7 @@ func (r *readiness) checkReady() error {
 // errCachesNotSynced is the reason why the manager is not ready after the API server has answered.
 var errCachesNotSynced = errors.New("the caches are not synced yet")
 
-// resolveClouds calls Config.ResolveClouds, if that is set, until it succeeds.
+// resolveClouds calls Config.ResolveClouds, if that is set, and stores its result in Config.Clouds.
 func (c *Config) resolveClouds(ctx context.Context, ready *readiness) error {
 	if c.ResolveClouds == nil {
 		return nil

@@ -70,7 +70,7 @@ const (
 	defaultInterval = time.Minute
 	shortRetry      = 50 * time.Millisecond
 	// maxMessage is the longest text of an Event and of a NodeRetirement's message, in bytes. It is shorter than the
-	// API server's limits, so that a prefix still fits.
+	// API server's limits.
 	maxMessage = 900
 )
 

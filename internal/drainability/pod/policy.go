@@ -44,8 +44,8 @@ type Decision struct {
 	ValidUntil int64
 }
 
-// Reason returns the reason for the decision as a predicate, such as "has local data", to follow the pod's name. It
-// returns "" if no rule matches.
+// Reason returns the reason for the decision as a predicate, such as "belongs to a DaemonSet", to follow the pod's
+// name. It returns "" if no rule matches.
 func (v Decision) Reason(f *Facts) string { return rules[v.Rule].describe(f) }
 
 // Decide applies the rules to a pod.
