@@ -115,7 +115,7 @@ func joinFirstNames(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// NodeLister finds the other instances of an event by the label that their agents set.
+// NodeLister lists the Nodes of an event's instances. Each agent sets a label for the event on its Node.
 type NodeLister interface {
 	ListNodes(ctx context.Context, labelSelector string) ([]kubeapi.Node, error)
 }

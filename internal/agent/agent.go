@@ -368,8 +368,8 @@ func (a *Agent) reconcileNotices(ctx, pass context.Context) (recheckAfter time.D
 }
 
 // reconcileNotice runs the steps of one notice, and stops at the first step that is not done. If the drain of a forced
-// notice may start and cannot wait, reconcileNotice starts it before and after the steps. So an urgent drain waits
-// neither for steps of other notices nor for the rest of its own.
+// notice may start and cannot wait, reconcileNotice starts it before and after the steps. So an urgent drain does not
+// wait for steps of other notices, or for the rest of its own steps.
 func (a *Agent) reconcileNotice(ctx, pass context.Context, h *noticeState) (recheckAfter time.Duration, err error) {
 	adjust := func() {
 		if now := time.Now(); h.Decision.Forced && h.isUrgent(now) && a.canDrain(h, now) {
@@ -399,7 +399,6 @@ func (a *Agent) reconcileNotice(ctx, pass context.Context, h *noticeState) (rech
 // positive result is the time until the step is tried again.
 type step func(ctx context.Context, h *noticeState, now time.Time) (time.Duration, error)
 
-// nodeSources returns the sources that read the Node.
 func (a *Agent) nodeSources() []NodeSource {
 	var all []NodeSource
 	for _, source := range a.options.Sources {

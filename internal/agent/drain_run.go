@@ -138,10 +138,10 @@ func (a *Agent) needsDrainNow(now time.Time) bool {
 	return slices.ContainsFunc(a.activeNoticesByUrgency(), func(h *noticeState) bool { return a.canDrain(h, now) })
 }
 
-// buildDrainSpec combines the demands of all notices that may drain or keep the node empty. It returns false if there
-// is no such notice. The deadline is the earliest deadline of a forced notice. Other notices have no deadline, because
-// the pods survive their interruption; they only limit how long the drain tries. Of these limits the longest one is
-// used, and only if no notice is forced.
+// buildDrainSpec combines the demands of all notices that may drain or keep the node empty. It returns false without
+// such a notice. The deadline is the earliest deadline of a forced notice. Other notices have no deadline, because the
+// pods survive their interruption; they only limit how long the drain tries. Of these limits the longest one is used,
+// and only if no notice is forced.
 func (a *Agent) buildDrainSpec(now time.Time) (spec drainSpec, needed bool) {
 	o := drainSpec{terms: drain.TimeLimits{Margin: a.options.DeadlineMargin}}
 	endless := false

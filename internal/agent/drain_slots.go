@@ -32,9 +32,9 @@ func (h *noticeState) canWait() bool {
 	return h.Notice.Type != notice.Preempt && h.Notice.Type != notice.Terminate
 }
 
-// waitDeadline returns the time at which a notice stops waiting for a drain slot or for another tool. It is the middle
-// between the first read of the notice and its deadline, or maxDrainLead before the deadline if that is later. Zero
-// means no limit: a condition has no deadline.
+// waitDeadline returns when a notice stops waiting for a drain slot or for another tool. It is the middle between the
+// first read of the notice and its deadline, or maxDrainLead before the deadline if that is later. Zero means no limit:
+// a condition has no deadline.
 func (h *noticeState) waitDeadline() time.Time {
 	due := h.Decision.Deadline
 	if due.IsZero() {
@@ -63,8 +63,7 @@ func (a *Agent) isWaitingForSlot(h *noticeState, now time.Time) bool {
 }
 
 // needsDrainSlot reports whether this node needs a drain slot, and until when it waits for one. Zero means that it
-// waits without limit. A running drain keeps its slot until it ends, even after the time at which it would stop waiting
-// for one.
+// waits without limit. A running drain keeps its slot until it ends, even after the end of the wait for one.
 func (a *Agent) needsDrainSlot(now time.Time) (wanted bool, until time.Time) {
 	if a.options.DryRun {
 		return false, time.Time{}

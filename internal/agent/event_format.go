@@ -61,7 +61,7 @@ const (
 	UncordonFailed EventReason = "UncordonFailed"
 )
 
-// EventTrigger is the input of an [EventFormatter]: what happened, and for which notice.
+// EventTrigger is the input of an [EventFormatter]: what happened, and its notice.
 type EventTrigger struct {
 	// Reason is one of the reasons above.
 	Reason EventReason

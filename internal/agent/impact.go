@@ -17,7 +17,7 @@ const (
 	Ignore Action = "ignore"
 	// Acknowledge approves the notice at once, and changes neither the node nor its pods.
 	Acknowledge Action = "acknowledge"
-	// Cordon makes the node unschedulable and keeps its pods.
+	// Cordon makes the node unschedulable and evicts no pods.
 	Cordon Action = "cordon"
 	// DrainMarked cordons, then evicts the pods that ask for it by a label, see [EvictOnLabel].
 	DrainMarked Action = "drain-marked"
@@ -174,7 +174,6 @@ func (i NoticePolicy) selectFreezeAction(n notice.Notice, on Action, isConfigure
 	return on, why
 }
 
-// lessDisruptive returns the less disruptive of two actions.
 func lessDisruptive(a, b Action) Action {
 	if slices.Index(Actions(), a) < slices.Index(Actions(), b) {
 		return a

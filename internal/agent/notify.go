@@ -46,9 +46,8 @@ type drainResult struct {
 	timedOut bool
 }
 
-// unsentNotificationMoments returns the moments of a notice, such as Drained, that have come and for which no
-// notification was queued. The record on the node lists the sent moments. So a restarted agent does not send them
-// again.
+// unsentNotificationMoments returns the moments of a notice, such as Drained, that have come without a queued
+// notification. The record on the node lists the sent moments. So a restarted agent does not send them again.
 func (a *Agent) unsentNotificationMoments(h *noticeState) []notify.Moment {
 	if h.Decision.Action == Ignore {
 		return nil
@@ -148,7 +147,6 @@ func summarizeMoment(m notify.Message, h *noticeState) string {
 	return what + " has ended or was cancelled"
 }
 
-// toScheduledEvent converts a notice to the format of Azure's Scheduled Events.
 func toScheduledEvent(n notice.Notice) notify.Event {
 	e := notify.Event{
 		EventId: n.ID, EventType: string(n.EffectiveType()), ResourceType: "VirtualMachine", Resources: n.Resources,

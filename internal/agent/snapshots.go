@@ -170,7 +170,8 @@ func (a *Agent) updateDecision(h *noticeState, n notice.Notice) {
 }
 
 // hasEnded reports whether a notice has ended. Only a snapshot that this process has read from the notice's source can
-// show that (invariant I7: unknown is not gone). A notice of a source that is no longer configured has ended too.
+// show that (invariant I7: unknown is not gone). A notice of a source that was removed from the configuration has ended
+// too.
 func (a *Agent) hasEnded(h *noticeState) bool {
 	if s, known := a.snapshots[h.Notice.Source]; known {
 		return s.HasEnded(h.Notice.ID)

@@ -67,8 +67,8 @@ func hasSameNotices(before, now notice.Snapshot) bool {
 	}) && slices.EqualFunc(before.Unreadable, now.Unreadable, func(b, n notice.Problem) bool { return b.ID == n.ID })
 }
 
-// latestDrainStart returns the latest time at which the drain of a forced notice starts, even if the node is not
-// cordoned by then.
+// latestDrainStart returns when the drain of a forced notice starts at the latest, even if the node is not cordoned by
+// then.
 func (a *Agent) latestDrainStart(h *noticeState, now time.Time) time.Time {
 	at := h.uncordonedDrainStart()
 	if until := h.waitDeadline(); (h.Phase == Yielded || a.isWaitingForSlot(h, now)) && until.After(at) {
@@ -77,8 +77,8 @@ func (a *Agent) latestDrainStart(h *noticeState, now time.Time) time.Time {
 	return at
 }
 
-// nextForcedDrainStart returns the latest start of the first forced drain that cannot start yet. It returns zero if
-// there is no such drain.
+// nextForcedDrainStart returns the latest start of the first forced drain that cannot start yet. It returns zero
+// without such a drain.
 func (a *Agent) nextForcedDrainStart(now time.Time) time.Time {
 	var next time.Time
 	for _, h := range a.activeNoticesByUrgency() {
@@ -105,7 +105,7 @@ const minStepTime = 50 * time.Millisecond
 
 // withStepTimeout returns a context that limits the requests of one step. If a forced drain waits, the steps of its
 // notice end at the drain's latest start. The steps of other notices, and removals of claims (h is nil), end after half
-// of that time. Without a waiting forced drain there is no limit.
+// of that time. Without a waiting forced drain it sets no limit.
 func (a *Agent) withStepTimeout(pass context.Context, h *noticeState) (context.Context, context.CancelFunc) {
 	now := time.Now()
 	next := a.nextForcedDrainStart(now)

@@ -53,7 +53,7 @@ const (
 	defaultTTL = 30 * time.Minute
 	minTTL     = time.Minute
 	maxTTL     = 24 * time.Hour
-	// cleanupInterval is the pause between two deletions of tokens that are no longer needed.
+	// cleanupInterval is the pause between two deletions of unneeded tokens.
 	cleanupInterval = 20 * time.Second
 	// clusterInfoTTL is how long cluster-info is cached.
 	clusterInfoTTL = 5 * time.Minute
@@ -201,7 +201,7 @@ func isExpired(s *corev1.Secret, now time.Time) bool {
 	return err == nil && now.After(at)
 }
 
-// deleteTokensWithReason deletes each token for which why returns a reason. It logs the reason.
+// deleteTokensWithReason deletes each token if why returns a reason for it. It logs the reason.
 func (m *TokenIssuer) deleteTokensWithReason(ctx context.Context, reasonToDelete func(*corev1.Secret) string) error {
 	options := metav1.ListOptions{LabelSelector: TokenLabel + "=" + labelValue, Limit: pageSize}
 	var errs []error

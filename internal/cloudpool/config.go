@@ -38,8 +38,8 @@ type Config struct {
 	LogLevel, LogFormat string
 }
 
-// DefaultTokenAudience is the audience of clients' tokens. The API server does not accept a token with this audience, so a
-// token that leaks here cannot be used there.
+// DefaultTokenAudience is the audience of clients' tokens. The API server accepts no token with this audience. So a
+// token that leaks from the cloudpool API cannot be used at the API server.
 const DefaultTokenAudience = "slipway-cloudpool"
 
 // refusableActions are the valid values of --refuse.

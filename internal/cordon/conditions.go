@@ -69,7 +69,7 @@ func (p *claimPlanner) addConditionClaim(kind string, claim ConditionClaim) {
 	p.nextRecord.Conditions[kind] = claim
 }
 
-// oldestOtherRecordClaiming returns the oldest record in which another owner claims the condition, or nil.
+// oldestOtherRecordClaiming returns the oldest record of another owner that claims the condition, or nil.
 func (p *claimPlanner) oldestOtherRecordClaiming(on *kubeapi.Condition) *Record {
 	for i, r := range p.otherRecords {
 		if claim, ok := r.Conditions[on.Type]; ok && claim.matches(on) {

@@ -23,12 +23,12 @@ const (
 // AnnotationKey returns the key of an owner's record on a node.
 func AnnotationKey(owner string) string { return annotationPrefix + ToKeyName(owner) }
 
-// LabelKey returns the key of an owner's phase label. Used as a label selector, it selects the nodes on which the owner
-// has a claim.
+// LabelKey returns the key of an owner's phase label. Used as a label selector, it selects the nodes with a claim of
+// the owner.
 func LabelKey(owner string) string { return labelPrefix + ToKeyName(owner) }
 
-// ToKeyName converts an owner's name to the name part of a label or annotation key. A valid name stays as it is. Any other
-// name keeps its valid characters and gets a hash of the owner. The same owner always has the same key.
+// ToKeyName converts an owner's name to the name part of a label or annotation key. A valid name does not change. Any
+// other name loses its invalid characters and gets a hash of the owner. The same owner always has the same key.
 func ToKeyName(owner string) string {
 	if owner != "" && isValidValue(owner) {
 		return owner
@@ -76,11 +76,11 @@ type Record struct {
 // CordonOrigin says whether Slipway has set a cordon or has found it.
 type CordonOrigin string
 
-// The values of Cordon.
+// The values of CordonOrigin.
 const (
-	// OwnCordon is a cordon that Slipway set. The last owner removes it.
+	// OwnCordon is a cordon that Slipway has set. The last owner uncordons the node.
 	OwnCordon CordonOrigin = "own"
-	// FoundCordon is a cordon that existed before. It stays.
+	// FoundCordon is a cordon that was on the node before. Slipway does not remove it.
 	FoundCordon CordonOrigin = "found"
 )
 

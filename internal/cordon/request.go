@@ -34,7 +34,7 @@ type ClaimSpec struct {
 	State json.RawMessage
 }
 
-// Taint is a taint without the time at which it was added.
+// Taint is a taint without the time of its addition.
 type Taint struct {
 	Key    string `json:"key"`
 	Value  string `json:"value,omitempty"`
@@ -84,7 +84,7 @@ type Condition struct {
 	Message string
 }
 
-// Limits of the API server in bytes. maxState and maxText are our own limits.
+// Limits of the API server, in bytes. maxState and maxText are limits of Slipway.
 const (
 	maxName   = 63
 	maxPrefix = 253
@@ -113,8 +113,8 @@ func (r ClaimSpec) validate() error {
 	return errors.Join(validateTaints(r.Taints), validateConditions(r.Conditions))
 }
 
-// normalizedState returns the state in the form in which encoding/json writes it into a record. So a comparison with a
-// stored record finds no difference in spelling.
+// normalizedState returns the state as encoding/json writes it into a record. So a comparison with a stored record
+// finds no difference in spelling.
 func (r ClaimSpec) normalizedState() json.RawMessage {
 	if len(r.State) == 0 {
 		return nil

@@ -20,7 +20,7 @@ const (
 	// server may have slept during the eviction because of a conflict.
 	fastResponse = 250 * time.Millisecond
 	slowResponse = time.Second
-	// nearDeadline is the time before the deadline in which the drain no longer sends fewer evictions because the API
+	// nearDeadline is how near the deadline must be for the drain to send evictions at the full rate, even if the API
 	// server is slow.
 	nearDeadline = 2 * time.Minute
 )
@@ -126,7 +126,7 @@ func (l *concurrencyLimit) adjustAfterResponse(sent, answered time.Time, err err
 	}
 }
 
-// isAPIServerBusy reports whether the error is the status 429 with which an overloaded API server refuses any request.
+// isAPIServerBusy reports whether the error is the status 429 that an overloaded API server returns to any client.
 func isAPIServerBusy(err error) bool {
 	status := kubeapi.ToStatusError(err)
 	return status != nil && status.Code == http.StatusTooManyRequests && !isPDBDenial(status) && !isWebhookError(status)

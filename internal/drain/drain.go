@@ -48,10 +48,10 @@ type TimeLimits struct {
 	TimeoutAt time.Time
 }
 
-// HasDeadline reports whether there is a deadline, at which the instance stops in any case.
+// HasDeadline reports whether there is a deadline. The instance stops at the deadline in any case.
 func (t TimeLimits) HasDeadline() bool { return !t.Deadline.IsZero() }
 
-// lastRemovalTime returns the time at which the last pod must be gone: the deadline minus the margin.
+// lastRemovalTime returns when the last pod must be gone: the margin before the deadline.
 func (t TimeLimits) lastRemovalTime() time.Time { return t.Deadline.Add(-t.Margin) }
 
 // Options configures a drain. Only Node is required.

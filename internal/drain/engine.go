@@ -67,8 +67,7 @@ type Drain struct {
 }
 
 // SetTimeLimits changes the time limits. With less time, pods that are stopping get a shorter grace if theirs is longer
-// than the time left. With more time, only pods that were not evicted yet get more grace. Equal time limits change
-// nothing.
+// than the time left. More time is used only for the pods that were not evicted yet. Equal time limits change nothing.
 func (d *Drain) SetTimeLimits(t TimeLimits) {
 	d.mu.Lock()
 	d.newTerms = &t

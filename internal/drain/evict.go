@@ -89,8 +89,8 @@ func (d *Drain) removeIfAllowed(ctx context.Context, p *podState, now time.Time,
 	return time.Time{} // the answer wakes the engine
 }
 
-// canSendRequest reports whether a request for a pod may be sent now. If not, it returns the time from which it may be
-// sent. Zero means that the answer to another request decides.
+// canSendRequest reports whether a request for a pod may be sent now. If not, it returns when it may be sent. Zero
+// means that the answer to another request decides.
 func (d *Drain) canSendRequest(p *podState, method RemovalMethod, now time.Time) (allowed bool, from time.Time) {
 	if now.Before(p.retryAt) {
 		return false, p.retryAt
@@ -108,7 +108,7 @@ func (d *Drain) canSendRequest(p *podState, method RemovalMethod, now time.Time)
 
 // areEvictionsHanging reports whether the evictions in flight use the whole limit and all were sent more than
 // slowResponse ago. A forced deletion does not wait for hanging evictions. The time since is when the evictions count
-// as hanging if none is answered before; zero means never.
+// as hanging without an answer before; zero means never.
 func (d *Drain) areEvictionsHanging(p *podState, now time.Time) (hang bool, since time.Time) {
 	if d.evictions.inFlight < d.concurrencyLimitForPod(p, Evicted, now) {
 		return false, time.Time{}
@@ -233,7 +233,6 @@ func (d *Drain) requestTimeout(p *podState, method RemovalMethod, now time.Time)
 	return min(max(left, minRequestTimeout), maxRequestTimeout)
 }
 
-// recordRemovalAccepted records that the API server accepted a request.
 func (d *Drain) recordRemovalAccepted(p *podState, method RemovalMethod, given time.Duration, asked time.Time) {
 	p.removal, p.removalAt, p.unansweredRequest = method, asked, NotRemoved
 	p.blocked = BlockedPod{}
@@ -297,7 +296,7 @@ func (d *Drain) delayPodAfterError(ctx context.Context, p *podState, method Remo
 	}
 }
 
-// delayPodAfterPDBDenial delays a pod whose eviction a PDB has denied. All pods of that PDB share the delay.
+// delayPodAfterPDBDenial delays a pod after a PDB has denied its eviction. All pods of that PDB share the delay.
 func (d *Drain) delayPodAfterPDBDenial(ctx context.Context, p *podState, now time.Time, status *kubeapi.StatusError) {
 	d.startPDBWatch(ctx, p.pod.Namespace, now)
 	longest := maxPDBPauseVoluntary

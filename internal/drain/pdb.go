@@ -141,7 +141,7 @@ func (ns *namespacePDBs) addPDB(b *kubeapi.PodDisruptionBudget) {
 	ns.byName[b.Name] = selectorPDB{b, func(l map[string]string) bool { return sel.Matches(labels.Set(l)) }}
 }
 
-// minPodsToReadPDBs is the number of waiting pods in a namespace from which the drain reads the PDBs before a denial.
+// minPodsToReadPDBs is how many waiting pods a namespace must have so that the drain reads its PDBs before a denial.
 // With fewer pods, a conflict on one PDB costs half a second at most. Each pod of a node may be in another namespace.
 // If many nodes are drained at once, a list for each namespace would overload the API server.
 const minPodsToReadPDBs = 4
@@ -271,7 +271,7 @@ func (b *pdbState) multiplePDBBackoff(p *kubeapi.Pod) *sharedBackoff {
 	return b.getOrAddBackoff(backoffKey(p, joinPDBNames(covering)), sharedBackoff{reason: ObstacleMultiplePDBs, serial: true, evictionsOnly: true})
 }
 
-// forbiddenBackoff returns the backoff for pods of a namespace in which the permission for this method is missing.
+// forbiddenBackoff returns the backoff for pods of a namespace if the permission for this method is missing there.
 func (b *pdbState) forbiddenBackoff(p *kubeapi.Pod, how RemovalMethod) *sharedBackoff {
 	return b.getOrAddBackoff(p.Namespace+" "+string(how), sharedBackoff{reason: ObstacleForbidden, evictionsOnly: how == Evicted})
 }
@@ -388,8 +388,8 @@ func explainPDB(b *kubeapi.PodDisruptionBudget) string {
 	return now
 }
 
-// isStuckPDB reports whether a PDB will not allow an eviction by itself: all pods are healthy and none is being
-// evicted, and it still allows none.
+// isStuckPDB reports whether a PDB blocks evictions permanently: all its pods are healthy and not being evicted, and it
+// still allows no eviction.
 func isStuckPDB(b *kubeapi.PodDisruptionBudget) bool {
 	s := b.Status
 	return s.ExpectedPods > 0 && s.CurrentHealthy >= s.ExpectedPods && s.DisruptionsAllowed == 0 &&

@@ -14,7 +14,7 @@ type Outcome string
 const (
 	// Drained: no pod is left that has to be removed.
 	Drained Outcome = "drained"
-	// RefusedByPolicy: the policy does not allow to remove a pod; see Refused.
+	// RefusedByPolicy: the policy forbids to remove a pod; see RefusedError.
 	RefusedByPolicy Outcome = "refused"
 	// DeadlinePassed: the deadline passed before the node was drained.
 	DeadlinePassed Outcome = "deadline-passed"

@@ -15,8 +15,8 @@ const (
 	maxGrace = 10 * 365 * 24 * time.Hour
 )
 
-// wantedGrace returns how long the pod may take to stop if there is no deadline. A value of override of 0 or more
-// replaces the grace of the pod.
+// wantedGrace returns how long the pod may take to stop without a deadline. A value of override of 0 or more replaces
+// the grace of the pod.
 func wantedGrace(p *kubeapi.Pod, override *int64) time.Duration {
 	switch {
 	case override != nil && *override >= 0:

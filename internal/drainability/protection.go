@@ -119,8 +119,8 @@ func toUnixNanoClamped(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// FindLongestProtection returns the protection that ends last, or the first one that never ends. The result includes
-// protections that have ended. ok is false if there is no protection.
+// FindLongestProtection returns the protection that ends last, or the first protection without an end. The result
+// includes protections that have ended. ok is false without a protection.
 func FindLongestProtection(all []Protection) (longest Protection, ok bool) {
 	for _, p := range all {
 		if p.Until == 0 {

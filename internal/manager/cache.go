@@ -14,7 +14,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/live"
 )
 
-// newCacheOptions returns options with which the caches store only the objects and fields that the manager reads.
+// newCacheOptions returns options that limit the caches to the objects and fields that the manager reads.
 func newCacheOptions(c Config) cache.Options {
 	trim := live.NewPodTrimmer()
 	return cache.Options{
@@ -28,8 +28,8 @@ func newCacheOptions(c Config) cache.Options {
 	}
 }
 
-// newPodCacheOptions returns options with which the cache leaves out finished Pods, which use no resources. It also
-// drops fields of other Pods that the manager does not read.
+// newPodCacheOptions returns options that exclude finished Pods from the cache, which use no resources. It also drops
+// fields of other Pods that the manager does not read.
 func newPodCacheOptions(trim toolscache.TransformFunc) cache.ByObject {
 	return cache.ByObject{
 		Field: fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
@@ -44,8 +44,7 @@ type sharedWatches struct {
 	pods      live.PodReader
 }
 
-// startWatches starts the shared watches. It starts to watch pods before this manager leads, because a notice may leave
-// only 30 s.
+// startWatches starts the shared watches. It starts to watch pods at once, because a notice may leave only 30 s.
 func startWatches(ctx context.Context, m manager.Manager) (w sharedWatches, err error) {
 	w.informers = live.InformersOfCache(ctx, m.GetCache())
 	w.pods, err = live.NewCachedPodReader(w.informers)

@@ -163,7 +163,7 @@ func (a *components) addPodEventAnalyzers(context.Context) error {
 // it is done less often.
 const groupPollsPerOrphanScan = 5
 
-// addOrphanControllers adds a controller for each cloud in which orphaned instances or orphaned Nodes can be found.
+// addOrphanControllers adds a controller for each cloud that can identify orphaned instances or orphaned Nodes.
 func (a *components) addOrphanControllers(context.Context) error {
 	for _, p := range a.clouds {
 		controller := orphans.NewIfSupported(p, orphans.Options{

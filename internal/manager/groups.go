@@ -26,7 +26,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup"
 )
 
-// GroupSource lists the NodeGroups of the API server and those of a file. It is safe for concurrent use.
+// GroupSource lists the NodeGroups of the API server and of a file. It is safe for concurrent use.
 type GroupSource struct {
 	// Reader reads NodeGroups, possibly from a cache.
 	Reader client.Reader

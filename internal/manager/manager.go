@@ -76,8 +76,8 @@ func Run(ctx context.Context, c Config, version string, stderr io.Writer) error 
 	return RunInProcess(ctx, c, Process{Kube: kube, API: api, Metrics: metrics.Registry, Log: log})
 }
 
-// Process has the connections, the metrics registry and the logger of the process in which a manager runs. All fields
-// are required.
+// Process has the connections, the metrics registry and the logger of the process that runs a manager. All fields are
+// required.
 type Process struct {
 	// Kube connects caches and records. API connects live reads and evictions.
 	Kube *rest.Config

@@ -13,8 +13,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/cloud/openstack"
 )
 
-// openStackSetup creates the OpenStack provider, and the bootstrap tokens with which its instances join. It also checks
-// the provider's configuration and deletes tokens that are no longer needed.
+// openStackSetup creates the OpenStack provider, and the bootstrap tokens that its instances join with. It also checks
+// the provider's configuration and deletes unneeded tokens.
 type openStackSetup struct {
 	kube *rest.Config
 	log  *slog.Logger
@@ -41,7 +41,7 @@ func (o *openStackSetup) newProvider(c openstack.Config) (cloud.Provider, error)
 }
 
 // Start implements manager.Runnable; it runs in the leader. It checks once that everything named in the configuration
-// exists in OpenStack. Until ctx ends, it deletes bootstrap tokens that are no longer needed.
+// exists in OpenStack. Until ctx ends, it deletes unneeded bootstrap tokens.
 func (o *openStackSetup) Start(ctx context.Context) error {
 	if o.provider == nil {
 		return nil

@@ -56,7 +56,7 @@ func (r *readiness) checkReady() error {
 // errCachesNotSynced is the reason why the manager is not ready after the API server has answered.
 var errCachesNotSynced = errors.New("the caches are not synced yet")
 
-// resolveClouds calls Config.ResolveClouds, if that is set, until it succeeds.
+// resolveClouds calls Config.ResolveClouds, if that is set, and stores its result in Config.Clouds.
 func (c *Config) resolveClouds(ctx context.Context, ready *readiness) error {
 	if c.ResolveClouds == nil {
 		return nil
@@ -70,7 +70,7 @@ func (c *Config) resolveClouds(ctx context.Context, ready *readiness) error {
 	return nil
 }
 
-// permanentError is an error for which a retry cannot succeed.
+// permanentError is an error that a retry cannot resolve.
 type permanentError struct{ error }
 
 func (r permanentError) Unwrap() error { return r.error }

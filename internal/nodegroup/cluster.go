@@ -88,7 +88,6 @@ func (c *Cluster) ReadGroupSnapshot(ctx context.Context, g *v1alpha1.NodeGroup, 
 	return w, err
 }
 
-// splitNodesByGroup returns the nodes of a group, and all other nodes.
 func (c *Cluster) splitNodesByGroup(g *v1alpha1.NodeGroup) (own, others []corev1.Node) {
 	for i := range c.Nodes {
 		if c.Assignment.OwnerByNode[c.Nodes[i].Name] == g.Name {

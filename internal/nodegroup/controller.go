@@ -47,7 +47,7 @@ type Groups interface {
 	List(ctx context.Context) ([]v1alpha1.NodeGroup, error)
 }
 
-// Options configure a Controller. All fields but Selector and Every are required.
+// Options configure a Controller. All fields but Selector and Interval are required.
 type Options struct {
 	// Client writes objects, and reads from caches. Pods reads from them too.
 	Client client.Client
@@ -70,7 +70,7 @@ const (
 	defaultInterval = time.Minute
 	shortRetry      = 50 * time.Millisecond
 	// maxMessage is the longest text of an Event and of a NodeRetirement's message, in bytes. It is shorter than the
-	// API server's limits, so that a prefix still fits.
+	// API server's limits.
 	maxMessage = 900
 )
 
@@ -386,8 +386,8 @@ func setLastScaleTimes(s *v1alpha1.NodeGroupStatus, w *GroupSnapshot, retirement
 	}
 }
 
-// countWriteInterval is the shortest time between two writes of a status in which only node counts have changed. If
-// many nodes retire at once, a count changes often.
+// countWriteInterval is the shortest time between two writes of a status with changes of node counts only. If many
+// nodes retire at once, a count changes often.
 const countWriteInterval = time.Second
 
 // writeStatusIfDue writes the status if it has changed. If the write must wait because only counts have changed, it
@@ -418,7 +418,6 @@ func (c *Controller) writeStatusIfDue(ctx context.Context, g *v1alpha1.NodeGroup
 	return 0, nil
 }
 
-// differOnlyInCounts reports whether two statuses differ only in node counts.
 func differOnlyInCounts(a, b v1alpha1.NodeGroupStatus) bool {
 	a.Nodes, a.Ready, a.Retiring, a.Unavailable = b.Nodes, b.Ready, b.Retiring, b.Unavailable
 	a.AllowedDisruptions, a.CloudSize = b.AllowedDisruptions, b.CloudSize
@@ -482,8 +481,8 @@ func (c *Controller) writeMarksIfChanged(ctx context.Context, n *corev1.Node, gr
 	return nil
 }
 
-// applyDecision writes the annotations of the Node, and then creates or cancels a retirement if the decision says so.
-// The annotations come first, because they must survive a crash.
+// applyDecision writes the annotations of the Node, and then creates or cancels a retirement if the decision requires
+// it. The annotations come first, because they must survive a crash.
 func (c *Controller) applyDecision(ctx context.Context, w *GroupSnapshot, d *Decision) error {
 	n := d.node.Object
 	if w.NotAccepted == "" {
@@ -572,7 +571,6 @@ func (r *idleRule) summarizeLivePods(pods []kubeapi.Pod) (found currentPods) {
 	return found
 }
 
-// newIdleRetirement returns the NodeRetirement of an idle node.
 func (c *Controller) newIdleRetirement(w *GroupSnapshot, d *Decision) *v1alpha1.NodeRetirement {
 	n := d.node.Object
 	before := ""

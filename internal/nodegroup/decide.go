@@ -83,7 +83,7 @@ func (n *Node) isFailedRetirement(rt *v1alpha1.NodeRetirement) bool {
 	return failed && n.isTargetOf(rt) && rt.Status.Times.Finished != nil && retirement.EarlyEndCode(rt) != retirement.Cancelled
 }
 
-// toBudgetNode returns the node in the form in which disruption budgets count it.
+// toBudgetNode returns the node as disruption budgets count it.
 func (n *Node) toBudgetNode() disruptionbudget.Node {
 	return disruptionbudget.NewNode(n.Object, slices.ContainsFunc(n.Retirements, func(rt v1alpha1.NodeRetirement) bool {
 		return n.isTargetOf(&rt) && retirement.WillRemoveNode(&rt)
@@ -269,8 +269,8 @@ func compareByIdleTime(a, b *Decision) int {
 	return cmp.Or(-compareBools(a.node.openRetirement() != nil, b.node.openRetirement() != nil), a.IdleSince.Compare(*b.IdleSince), cmp.Compare(a.Node, b.Node))
 }
 
-// sortForExecution returns the decisions in the order in which they are carried out: first all others, such as
-// cancellations, then retirements. The node that has been idle longest is retired first.
+// sortForExecution returns the decisions in the order of execution: retirements last, and all others, such as
+// cancellations, before. The node that has been idle longest is retired first.
 func sortForExecution(decisions []Decision) []*Decision {
 	all := make([]*Decision, len(decisions))
 	for i := range decisions {

@@ -63,8 +63,8 @@ func (r *idleRule) podSelectorHash() string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// canonicalRequirements returns the requirements of a selector, sorted. The result is different for a selector that
-// selects nothing and one that selects everything.
+// canonicalRequirements returns the requirements of a selector, sorted. The result is different for a selector of
+// nothing and a selector of everything.
 func canonicalRequirements(selector labels.Selector) []string {
 	requirements, selectable := selector.Requirements()
 	all := []string{fmt.Sprint(selectable)}

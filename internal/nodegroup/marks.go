@@ -54,7 +54,7 @@ func readMarks(n *corev1.Node, group, selectorHash string) Marks {
 }
 
 // withScaleDownDisabled returns the marks with the decision whether the group sets drainability.ScaleDownDisabled on
-// the Node. The group sets it if it is wanted and no other client has set it. If another client has changed the value,
+// the Node. The group sets it if it is wanted and not set by another client. If another client has changed the value,
 // the annotation no longer counts as set by the group.
 func (m Marks) withScaleDownDisabled(n *corev1.Node, wanted bool) Marks {
 	value, there := n.Annotations[drainability.ScaleDownDisabled]
@@ -70,7 +70,7 @@ func (m Marks) withScaleDownDisabled(n *corev1.Node, wanted bool) Marks {
 // markOwner identifies the owner of the marks on a Node: the group's name, and the selector of its manager.
 type markOwner struct{ group, scope string }
 
-// readMarkOwner returns the owner of the marks on a Node. If there are no marks, the name of its group is "".
+// readMarkOwner returns the owner of the marks on a Node. Without marks, the name of its group is "".
 func readMarkOwner(n *corev1.Node) markOwner {
 	return markOwner{n.Annotations[annotationGroup], n.Annotations[annotationScope]}
 }

@@ -56,7 +56,6 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	return m, errors.Join(errs...)
 }
 
-// setGroupGauges sets the gauges of a group.
 func (m *Metrics) setGroupGauges(group string, s v1alpha1.NodeGroupStatus, decisions []Decision) {
 	for state, n := range map[string]int32{"all": s.Nodes, "ready": s.Ready, "retiring": s.Retiring, "unavailable": s.Unavailable} {
 		m.nodes.WithLabelValues(group, state).Set(float64(n))
@@ -105,7 +104,6 @@ func (m *Metrics) countCloudRead(provider string, err error) {
 	m.cloudRead.WithLabelValues(provider, cloud.OutcomeLabel(err)).Inc()
 }
 
-// deleteGroupMetrics removes the metrics of a deleted group.
 func (m *Metrics) deleteGroupMetrics(group string) {
 	of := prometheus.Labels{"group": group}
 	for _, v := range []*prometheus.GaugeVec{m.nodes, m.size, m.allowed, m.accepted, m.idle, m.keptNodes} {

@@ -46,7 +46,7 @@ func (w *GroupSnapshot) FailureCooldownEnd(n *Node) time.Time {
 	return until
 }
 
-// ToBudgetNode returns the node in the form in which disruption budgets count it.
+// ToBudgetNode returns the node as disruption budgets count it.
 func (n *Node) ToBudgetNode() disruptionbudget.Node { return n.toBudgetNode() }
 
 // CanCancel reports whether a retirement has not begun yet, so that it can be cancelled without a restore of its node.

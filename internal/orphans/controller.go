@@ -85,8 +85,8 @@ type Controller struct {
 	reportedKept map[string]bool   // cloud groups with a report that their orphans are kept
 }
 
-// NewIfSupported returns a Controller for a cloud, or nil. It returns nil if the cloud neither marks the cluster's
-// instances nor can prove that an instance does not exist.
+// NewIfSupported returns a Controller for a cloud, or nil. The cloud must mark the cluster's instances, or be able to
+// prove that an instance does not exist. For any other cloud the result is nil.
 func NewIfSupported(p interface{ Name() string }, o Options) *Controller {
 	s := &Controller{options: o, cloudName: p.Name(), nodes: instances.NewNodeReader(o.LiveReader)}
 	var ok bool

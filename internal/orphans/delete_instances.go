@@ -12,7 +12,7 @@ import (
 
 // DeleteDueOrphanedInstances deletes the orphaned instances with IsDue true and no KeptReason. Before each deletion it
 // reads the instance and the Nodes again. It does not handle orphaned Nodes: a NodeRetirement deletes them. It returns
-// the findings for which a deletion was started.
+// the findings with a started deletion.
 func DeleteDueOrphanedInstances(ctx context.Context, c instances.Deleter, nodes func(context.Context) ([]cloud.NodeIdentity, error), findings []Finding,
 	log *slog.Logger,
 ) (started []Finding, err error) {

@@ -101,9 +101,9 @@ func NewFinder(c Cloud, g GracePeriod) *Finder {
 }
 
 // FindOrphans compares all instances of the cluster with all Nodes. It returns the orphans, sorted by kind and name.
-// Its instances must be those that the cloud has marked as the cluster's. For a cloud without marks, use
+// The cloud must have marked each of the instances as the cluster's. For a cloud without marks, use
 // [Finder.FindOrphanedNodes]. If the cloud does not answer for a Node, the Node is not in the result, and the error
-// says so.
+// reports that.
 func (f *Finder) FindOrphans(ctx context.Context, instances []cloud.Instance, nodes []Node, now time.Time) ([]Finding, error) {
 	seen := map[string]Finding{}
 	hosts := f.newNodeIndex(nodes...)
@@ -173,7 +173,7 @@ func (f *Finder) proveNoNode(i cloud.Instance, hosts *cloud.NodeIndex, nodes int
 	}
 }
 
-// newNodeIndex returns an index in which an instance can be looked up to find its Node.
+// newNodeIndex returns an index to look up the Node of an instance.
 func (f *Finder) newNodeIndex(nodes ...Node) *cloud.NodeIndex {
 	all := make([]cloud.NodeIdentity, len(nodes))
 	for i, n := range nodes {
@@ -195,7 +195,7 @@ func (f *Finder) findUnreadyNodesOfCloud(nodes []Node, now time.Time) []Node {
 }
 
 // addOrphanedNodes adds each of the silent Nodes that has no instance to seen. It returns an error that names the Nodes
-// for which the cloud did not answer.
+// without an answer of the cloud.
 func (f *Finder) addOrphanedNodes(ctx context.Context, seen map[string]Finding, instances []cloud.Instance, silent []Node, now time.Time) error {
 	var errs []error
 	for _, n := range silent {

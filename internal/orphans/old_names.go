@@ -1,4 +1,5 @@
 package orphans
 
-// requestedBy is the requester of the retirement of orphaned Nodes. The value is an old name: stored NodeRetirements have it.
+// requestedBy is the value of spec.requestedBy in the NodeRetirements of orphaned Nodes. It must not change, although
+// it contains an old name: stored NodeRetirements have this value.
 const requestedBy = "slipway manager, strays"

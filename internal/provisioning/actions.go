@@ -149,7 +149,7 @@ func (a *Controller) startInstanceDeletion(ctx context.Context, s *clusterCaches
 }
 
 // deleteInstanceWithoutNode deletes an instance that has no Node. Before that, it checks again with the API server and
-// the cloud that there is no Node (invariants I4 and I7). It reports whether the cloud was asked to delete.
+// the cloud that the instance has none (invariants I4 and I7). It reports whether the cloud was asked to delete.
 func (a *Controller) deleteInstanceWithoutNode(ctx context.Context, s *clusterCaches, g *managedGroup, failed launch.FailedInstance) (requested bool, err error) {
 	provider := a.options.Clouds[g.Group.Spec.Cloud.Provider]
 	id := failed.Instance.ProviderID
@@ -169,8 +169,8 @@ func (a *Controller) deleteInstanceWithoutNode(ctx context.Context, s *clusterCa
 }
 
 // applyScaleDownDecisions requests a retirement for each underutilized node that is due. It cancels its own pending
-// retirements that are no longer wanted. It writes on each underutilized node since when it may be retired. It removes
-// this annotation from a node without a decision (invariant I3), unless another manager owns the node.
+// retirements that are not wanted any longer. It writes on each underutilized node since when it may be retired. It
+// removes this annotation from a node without a decision (invariant I3), unless another manager owns the node.
 func (a *Controller) applyScaleDownDecisions(ctx context.Context, cluster *nodegroup.Cluster, groups []*managedGroup, down []plan.NodeDecision) error {
 	if down == nil {
 		return nil // there was no decision

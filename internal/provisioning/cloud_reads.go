@@ -177,8 +177,8 @@ func (a *Controller) applyObservation(g *managedGroup, v cloudObservation) {
 	}
 }
 
-// describeDroppedLaunch returns the message for a launch with instances that have not appeared, and that are no longer
-// expected. If the size of the cloud group still counts them, the message says what a user can do.
+// describeDroppedLaunch returns the message for a launch that is dropped, because its instances have not appeared. If
+// the size of the cloud group still counts them, the message says what a user can do.
 func (m *groupState) describeDroppedLaunch(count int) string {
 	message := fmt.Sprintf("the cloud has dropped a launch of %d instances without an error", count)
 	if n := m.tracking.Unmade; n > 0 {

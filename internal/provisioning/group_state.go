@@ -291,7 +291,7 @@ func (m *groupState) cloudTemplateName(template string) string {
 	return template
 }
 
-// templateOfNode returns the name of the template from which a node was launched. It is the template with the instance
+// templateOfNode returns the name of the template that a node was launched with. It is the template with the instance
 // type in the node's label, or else the type that the cloud reports. If the cloud reports no type and has only one
 // template, it is that template. It returns "" if the group has no such template.
 func (m *groupState) templateOfNode(n *corev1.Node) string {

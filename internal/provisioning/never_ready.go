@@ -175,7 +175,7 @@ func (g *managedGroup) listUncountedFailures(provider cloud.Provider, s *launch.
 }
 
 // findNodeOfInstance returns the node with the instance's provider ID. A node without a provider ID is found by its
-// system UUID. An equal name is no proof (invariant I4).
+// system UUID. An equal name does not prove it (invariant I4).
 func findNodeOfInstance(provider cloud.Provider, nodes []nodegroup.Node, i cloud.Instance) *nodegroup.Node {
 	for k := range nodes {
 		id := cloud.ProviderIDOfNode(provider, instances.NodeIdentityOf(nodes[k].Object))

@@ -195,8 +195,8 @@ func WillRemoveNode(rt *v1alpha1.NodeRetirement) bool {
 	return IsInFlight(rt) || taken && !rt.Status.Phase.IsFinal()
 }
 
-// ListBudgetNodes returns the nodes of a group in the form in which its disruption budgets count them. The nodes with
-// names in retiring count as being retired.
+// ListBudgetNodes returns the nodes of a group as its disruption budgets count them. The nodes with names in retiring
+// count as being retired.
 func ListBudgetNodes(ctx context.Context, reader client.Reader, g *v1alpha1.NodeGroup, retiring map[string]bool) ([]disruptionbudget.Node, error) {
 	return listBudgetNodes(ctx, reader, g, retiring, nil)
 }

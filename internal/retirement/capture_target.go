@@ -19,12 +19,12 @@ import (
 	"github.com/slipway-dev/slipway/internal/nodegroup/acceptance"
 )
 
-// NodeNameField is the field by which the API server and the caches can select NodeRetirements of a node.
+// NodeNameField is the field that selects the NodeRetirements of a node, in the API server and in the caches.
 const NodeNameField = "spec.nodeName"
 
 // captureTarget determines the node, the instance and the group of the retirement, and stores them in its status. It
-// does this once, so that the retirement never changes its target (invariant I4: the deleted instance is the one whose
-// node was drained).
+// does this once, so that the retirement never changes its target (invariant I4: only the instance of the drained node
+// is deleted).
 func (p *retirementScope) captureTarget(ctx context.Context) error {
 	if err := p.checkReasonStillHolds(); err != nil {
 		return err

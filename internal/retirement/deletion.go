@@ -92,7 +92,7 @@ func (p *retirementScope) checkNodeDeletable(ctx context.Context) error {
 	return nil
 }
 
-// podListMaxAge is the largest age of a drain's last pod list with which the Node may be deleted. An older list is read
+// podListMaxAge is the largest age of a drain's last pod list before the deletion of the Node. An older list is read
 // again.
 const podListMaxAge = 2 * time.Second
 

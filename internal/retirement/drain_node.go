@@ -184,8 +184,8 @@ func toBlockedReasons(blocked []drain.BlockedPod) []v1alpha1.RetirementReason {
 }
 
 // awaitVolumeDetach waits until no volume is attached to the instance, except volumes of skipped pods. It waits only if
-// the group's settings require that. It reads the attachments from the API server, so that none is forgotten after a
-// restart of the manager.
+// the group's settings require that. It reads the attachments from the API server, so that a restart of the manager
+// does not forget any.
 func (p *retirementScope) awaitVolumeDetach(ctx context.Context) error {
 	if p.hasReached(v1alpha1.Drained) {
 		return nil
@@ -255,7 +255,7 @@ func (p *retirementScope) listVolumesToDetach(ctx context.Context) ([]v1alpha1.R
 }
 
 // awaitPodsDeleted waits until the control plane has deleted the pods of an instance that is gone. Their kubelet cannot
-// delete them, so cordonNode has set outOfServiceTaint, because of which the control plane deletes them. Pods that
+// delete them, so cordonNode has set outOfServiceTaint. Because of this taint the control plane deletes them. Pods that
 // tolerate this taint are deleted with the Node.
 func (p *retirementScope) awaitPodsDeleted(ctx context.Context) error {
 	if err := p.recordPodReleaseStart(ctx); err != nil {
@@ -279,8 +279,8 @@ func (p *retirementScope) awaitPodsDeleted(ctx context.Context) error {
 	return newWait(min(p.controller.options.Intervals.CloudPoll, p.controller.options.Intervals.PodRelease), "the instance is gone: %d pods are being deleted", left)
 }
 
-// recordPodReleaseStart records the time at which the control plane starts to delete the pods of an instance that is
-// gone. That may be long after the drain. From then on the control plane needs time to detach the volumes.
+// recordPodReleaseStart records when the control plane starts to delete the pods of an instance that is gone. That may
+// be long after the drain. From then on the control plane needs time to detach the volumes.
 func (p *retirementScope) recordPodReleaseStart(ctx context.Context) error {
 	if p.rt.Status.Times.Releasing != nil {
 		return nil

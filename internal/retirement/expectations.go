@@ -203,7 +203,7 @@ func (k *expectations) otherAdmissions(caller *v1alpha1.NodeRetirement) []admiss
 	return others
 }
 
-// deletedNodeUIDs returns the UIDs of the Nodes that are known to be deleted. Either a NodeRetirement says so in its
+// deletedNodeUIDs returns the UIDs of the Nodes that are known to be deleted. Either a NodeRetirement has that in its
 // status, or this process has requested the deletion.
 func (k *expectations) deletedNodeUIDs(records []v1alpha1.NodeRetirement) map[types.UID]bool {
 	k.mu.Lock()

@@ -39,8 +39,8 @@ func (p *retirementScope) fetchNode(ctx context.Context) error {
 	return p.validateAndSetNode(node)
 }
 
-// isExpectedUID reports whether the UID is that of the retirement's Node. If that Node's UID is not known yet, it
-// returns true for any UID.
+// isExpectedUID reports whether the retirement's Node has this UID. If that Node's UID is not known yet, it returns
+// true for any UID.
 func (p *retirementScope) isExpectedUID(uid types.UID) bool {
 	if captured := p.rt.Status.Captured; captured != nil {
 		return uid == captured.NodeUID

@@ -14,7 +14,7 @@ import (
 )
 
 // isNamedByNode reports whether the Node names the instance, by its provider ID or system UUID. The provider ID in the
-// spec of a NodeRetirement is no proof, because a user can write any ID there.
+// spec of a NodeRetirement proves nothing, because a user can write any ID there.
 func (p *retirementScope) isNamedByNode(i cloud.Instance) bool {
 	return p.node != nil && (!p.isNodeWithoutProviderID() || hasSystemUUID(cloud.NodeIdentity{SystemUUID: p.node.Status.NodeInfo.SystemUUID}, i))
 }
@@ -24,7 +24,7 @@ func (p *retirementScope) isNamedByNode(i cloud.Instance) bool {
 //
 // The cluster owns an instance if the cloud group of a NodeGroup contains it, or if the cloud has marked it as the
 // cluster's. If the NodeGroup of the retirement is known, only its own cloud group is a proof. The right to delete the
-// instance is no proof: a credential may be able to delete any VM. If a cloud does not answer, the owner is unknown,
+// instance proves nothing: a credential may be able to delete any VM. If a cloud does not answer, the owner is unknown,
 // and the step is retried (invariant I7).
 func (p *retirementScope) checkClusterOwnsInstance(ctx context.Context, i cloud.Instance) error {
 	groups, err := p.controller.options.Groups.List(ctx)

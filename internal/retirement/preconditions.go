@@ -6,9 +6,9 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// checkReasonStillHolds ends a retirement that is not admitted yet if the reason for it is no longer true. For example,
-// a node that was never Ready is Ready now, or the cloud has an instance that was gone. Much time may have passed since
-// the retirement was requested.
+// checkReasonStillHolds ends a retirement that is not admitted yet if the reason for it is not true any longer. For
+// example, a node that was never Ready is Ready now, or the cloud has an instance that was gone. Much time may have
+// passed since the retirement was requested.
 func (p *retirementScope) checkReasonStillHolds() error {
 	switch {
 	case p.isAdmitted():

@@ -112,8 +112,8 @@ func foreignRetirementChangePredicate() predicate.Predicate {
 	}
 }
 
-// budgetFreedPredicate returns a filter for changes of a NodeRetirement. It passes the change after which its node no
-// longer counts against the group's disruption budgets.
+// budgetFreedPredicate returns a filter for changes of a NodeRetirement. It passes the change that frees the group's
+// disruption budgets from its node.
 func budgetFreedPredicate() predicate.Predicate {
 	counted := func(o client.Object) bool {
 		rt, ok := o.(*v1alpha1.NodeRetirement)

@@ -9,13 +9,13 @@ import (
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 )
 
-// maxReplacementRetention is how long a finished NodeRetirement whose replacement has not joined stays before it is
-// deleted. A shortage of capacity may last for days. After a week, a person has to act.
+// maxReplacementRetention is how long a finished NodeRetirement stays while its replacement has not joined. A shortage
+// of capacity may last for days. After a week, a person has to act.
 const maxReplacementRetention = 7 * 24 * time.Hour
 
 // replacementRetention reports whether a finished NodeRetirement still waits for its replacement, and how much longer
 // it must not be deleted for that. Only the NodeRetirement records that a replacement has to be launched or is
-// provisioning (see package replacement). If the group is deleted, there is no replacement.
+// provisioning (see package replacement). Without the group, nothing is launched.
 func (c *Controller) replacementRetention(ctx context.Context, rt *v1alpha1.NodeRetirement) (left time.Duration, isAwaited bool, err error) {
 	if !isAwaitingReplacement(rt) || rt.Status.Times.Finished == nil {
 		return 0, false, nil
@@ -81,7 +81,8 @@ func ReplacementInstanceIDs(all []v1alpha1.NodeRetirement, group string) map[str
 }
 
 // isAwaitingReplacement reports whether the retirement is finished and its replacement is not. If the instance still
-// existed when the retirement ended, no replacement is launched any more; only one that was launched before counts.
+// existed when the retirement ended, no replacement is launched any more; only a replacement that was launched before
+// counts.
 func isAwaitingReplacement(rt *v1alpha1.NodeRetirement) bool {
 	if rt.Spec.Notice == nil || rt.Spec.Group == "" || !rt.Status.Phase.IsFinal() {
 		return false

@@ -411,7 +411,6 @@ func (k *Holder) renewOrReacquire(ctx context.Context) error {
 	return err
 }
 
-// clearHeld records that this holder has no slot.
 func (k *Holder) clearHeld() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

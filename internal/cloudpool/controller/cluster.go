@@ -193,7 +193,6 @@ func (c *Cluster) CachedNodes() ([]*corev1.Node, error) {
 	return c.nodes.List(labels.Everything())
 }
 
-// listCached lists objects from the cache.
 func (c *Cluster) listCached(ctx context.Context, into client.ObjectList, o ...client.ListOption) error {
 	if err := c.checkSynced(); err != nil {
 		return err
@@ -201,7 +200,6 @@ func (c *Cluster) listCached(ctx context.Context, into client.ObjectList, o ...c
 	return c.cache.List(ctx, into, o...)
 }
 
-// getCached reads an object from the cache.
 func (c *Cluster) getCached(ctx context.Context, key client.ObjectKey, into client.Object) error {
 	if err := c.checkSynced(); err != nil {
 		return err

@@ -197,8 +197,8 @@ func isCloudReason(code string) bool {
 
 // checkRetirementProgress checks a retirement that has started. If the node is gone and the pool no longer lists the
 // machine, the machine is recorded as removed. The cloud may still be deleting it then. If the cloud fails for too
-// long, the client gets an error and the retirement continues. If there is no progress in time, the update ends. During
-// a drain, this time begins after the drain time of the group.
+// long, the client gets an error and the retirement continues. Without progress in time, the update ends. During a
+// drain, this time begins after the drain time of the group.
 func (s *updateScope) checkRetirementProgress(ctx context.Context, m *v1alpha1.PoolMachine, rt *v1alpha1.NodeRetirement, code, message string) error {
 	cloudFailure := "" // different reasons of the cloud count as one
 	if isCloudReason(code) {

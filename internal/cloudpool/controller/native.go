@@ -182,7 +182,6 @@ type nativeMachine struct {
 	detached bool
 }
 
-// nativeMetadata is the metadata of a native machine.
 type nativeMetadata struct {
 	Name         string `json:"name"`
 	ComputerName string `json:"computerName"`

@@ -173,8 +173,8 @@ func (u *Updater) findRemovalRefusal(w *observation, m *matching.Member, makesEv
 	return &all, nil
 }
 
-// mayHaveNode reports whether a machine has a Node, or may have one that cannot be paired with it. It lists the Nodes
-// without a cache.
+// mayHaveNode reports whether a machine has a Node, or may have a Node that cannot be paired with it. It lists the
+// Nodes without a cache.
 func (u *Updater) mayHaveNode(ctx context.Context, pool *api.Pool, machine string) (mayHave bool, err error) {
 	nodes, err := u.opts.Cluster.ListNodesLive(ctx)
 	if err != nil {

@@ -59,7 +59,6 @@ func (u *Updater) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile
 	return retry, nil
 }
 
-// updateScope holds the state of one reconcile of an update.
 type updateScope struct {
 	*Updater
 	update        *v1alpha1.PoolUpdate
@@ -135,8 +134,7 @@ func (s *updateScope) runSteps(ctx context.Context) error {
 	return err
 }
 
-// mayRemoveMachines reports whether the update may remove a machine. An update that removes none is forwarded to the
-// pool.
+// mayRemoveMachines reports whether the update may remove a machine. Any other update is forwarded to the pool.
 func (s *updateScope) mayRemoveMachines(ctx context.Context) (mayRemove bool, err error) {
 	switch s.update.Spec.Type {
 	case v1alpha1.SetPoolSize:

@@ -266,7 +266,6 @@ func (s *updateScope) adoptRetirements(ctx context.Context, w *observation) (ado
 	return true, s.saveStatus(ctx)
 }
 
-// beginRemoval starts the removal of a machine.
 func (s *updateScope) beginRemoval(ctx context.Context, w *observation, machine string) error {
 	m := w.pairing.FindMember(machine)
 	if m == nil {
@@ -309,7 +308,6 @@ func retirementName(update, node string) string {
 	return fmt.Sprintf("%s-%s-%08x", name, update, sum.Sum32())
 }
 
-// createRetirement creates the NodeRetirement of a machine.
 func (s *updateScope) createRetirement(ctx context.Context, m *v1alpha1.PoolMachine, group string) error {
 	requester := "cloudpool"
 	if who := s.update.Spec.RequestedBy; who != "" {

@@ -131,7 +131,7 @@ func (u *Updater) SubmitOrFindEqual(ctx context.Context, want Update, precheck f
 
 // WaitForOutcome waits until an accepted update has an outcome, and returns the update with it. If ctx ends, it returns
 // the error of ctx. If the update cannot be read, or no replica starts it within Timeouts.FailureTolerance, the outcome
-// says so. The update continues in each of these cases.
+// reports that. The update continues in each of these cases.
 func (u *Update) WaitForOutcome(ctx context.Context) (*Update, error) {
 	up, patience, waits := u, u.updater.opts.Timeouts.FailureTolerance, stateTimers{}
 	for live := false; ; {

@@ -90,7 +90,6 @@ func newOutcome(r Result, format string, a ...any) error {
 	return &Outcome{Result: r, Detail: fmt.Sprintf(format, a...)}
 }
 
-// toUpdate converts a PoolUpdate to an Update.
 func (u *Updater) toUpdate(up *v1alpha1.PoolUpdate) *Update {
 	st := &up.Status
 	v := &Update{
@@ -119,7 +118,6 @@ func (u *Updater) toUpdate(up *v1alpha1.PoolUpdate) *Update {
 	return v
 }
 
-// toSpec converts an Update to the spec of its PoolUpdate.
 func (u *Update) toSpec(pool string) v1alpha1.PoolUpdateSpec {
 	s := v1alpha1.PoolUpdateSpec{
 		Pool: pool, Type: updateTypeByKind[u.Kind], MachineID: u.MachineID, Decrement: u.Decrement, Membership: u.Membership,
@@ -240,8 +238,8 @@ func ToResult(err error) Result {
 	return Failed
 }
 
-// toPoolAnswer returns the refusal by the pool's server or its cloud as a PoolAnswer. It returns nil if there is no
-// error, or if this process itself has refused.
+// toPoolAnswer returns the refusal by the pool's server or its cloud as a PoolAnswer. It returns nil without an error,
+// or if this process itself has refused.
 func toPoolAnswer(doing string, err error) *v1alpha1.PoolAnswer {
 	var own *Failure
 	status := api.AsStatusError(err)

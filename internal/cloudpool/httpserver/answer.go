@@ -121,7 +121,6 @@ func strictCompatDetail(kind controller.Kind, machine string, f *controller.Fail
 	return f.Detail
 }
 
-// writeOutcome answers with the outcome of an update.
 func (s *Server) writeOutcome(w http.ResponseWriter, up *controller.Update) {
 	o := up.Outcome
 	if up.ID != "" { // the update is stored as a PoolUpdate

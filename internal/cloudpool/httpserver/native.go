@@ -92,7 +92,6 @@ func executeNativeRequest(w http.ResponseWriter, r *http.Request, n *controller.
 	return nil, n.SetStarted(ctx, a == actStart)
 }
 
-// decodeAndApply decodes a body and calls apply with the result.
 func decodeAndApply[T any](ctx context.Context, raw []byte, decode func([]byte) (T, error), apply func(context.Context, T) error) error {
 	want, err := decode(raw)
 	if err != nil {

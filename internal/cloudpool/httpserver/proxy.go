@@ -26,7 +26,7 @@ func (s *Server) forwardOrServeNative(w http.ResponseWriter, r *http.Request, f 
 }
 
 // overrideHeaders are removed from forwarded requests. Because of them, some servers use another method or path than
-// the one that was checked here, or switch to another protocol.
+// Slipway has checked, or switch to another protocol.
 var overrideHeaders = []string{
 	"X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override", "X-Original-URL", "X-Rewrite-URL", "Upgrade", "Connection", "HTTP2-Settings",
 }

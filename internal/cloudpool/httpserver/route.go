@@ -123,10 +123,10 @@ func isReadOnly(method string) bool {
 	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
 }
 
-// checkUnambiguousPath returns an error if a request whose path selects no known operation must not be forwarded.
-// Servers decode, cut off parameters and resolve dot segments in a different order. So an ambiguous path could select
-// an operation on the server that was not checked here. Ambiguous paths are allowed only in read requests. No path may
-// lead out of its pool.
+// checkUnambiguousPath checks a path that selects no known operation. It returns an error if such a request must not be
+// forwarded. Servers decode, cut off parameters and resolve dot segments in a different order. So an ambiguous path
+// could select an operation on the server that was not checked here. Ambiguous paths are allowed only in read requests.
+// No path may lead out of its pool.
 func checkUnambiguousPath(method, escaped string) error {
 	switch {
 	case slices.Contains(decodeSegments(escaped), ".."):
@@ -163,10 +163,9 @@ func findAmbiguousPart(segment string) string {
 	return ""
 }
 
-// backendURL returns the URL to which a request is forwarded. If the path selects a known operation, the path is
-// written in the spelling of the pool's server, which all servers read alike. Servers of several pools have no prefix
-// /pool for machine operations, so that spelling has none for them. Any other path is appended to the pool's URL
-// unchanged.
+// backendURL returns the target URL of a forwarded request. If the path selects a known operation, the path is written
+// in the spelling of the pool's server, which all servers read alike. Servers of several pools have no prefix /pool for
+// machine operations, so that spelling has none for them. Any other path is appended to the pool's URL unchanged.
 func (f *ServedPool) backendURL(in *url.URL) *url.URL {
 	escaped := in.EscapedPath()
 	t := parsePath(escaped)

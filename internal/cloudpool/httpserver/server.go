@@ -121,7 +121,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.opts.Metrics.CountRequest(pool, handling, strconv.Itoa(max(seen.code, http.StatusOK)))
 }
 
-// responseRecorder records the status code of an answer. It also limits the time in which the client has to read the
+// responseRecorder records the status code of an answer. It also limits how long the client may take to read the
 // answer.
 type responseRecorder struct {
 	http.ResponseWriter

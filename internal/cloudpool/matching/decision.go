@@ -32,7 +32,7 @@ type Decision struct {
 // Excess returns the number of machines that must be removed to reach the desired size.
 func (d *Decision) Excess() int { return max(0, d.Active-d.Desired) }
 
-// Victim is a machine to remove.
+// Victim is a machine that will be removed.
 type Victim struct {
 	Machine string `json:"machine"`
 	// Node is empty for a machine without a node.
@@ -210,7 +210,7 @@ func checkGroupMinimums(groups []planner.Group, machines int) (reason string, to
 	return "", false
 }
 
-// chooseMachinesWithNode chooses machines whose nodes can all be removed together.
+// chooseMachinesWithNode chooses machines with nodes that can all be removed together.
 func (d *Decision) chooseMachinesWithNode(q *DecisionInput, candidates []*Member) error {
 	byNode := map[string]*Member{}
 	for _, m := range candidates {

@@ -181,7 +181,7 @@ func newMatcher(machines []api.Machine, nodes []*corev1.Node, ids Identities) *m
 	return m
 }
 
-// parseIdentifyingAddresses returns those of the addresses by which a machine can be identified.
+// parseIdentifyingAddresses returns the addresses that can identify a machine.
 func parseIdentifyingAddresses(texts []string) []netip.Addr {
 	var all []netip.Addr
 	for _, text := range texts {
@@ -260,7 +260,7 @@ func (m *matcher) recordContradictions() {
 	}
 }
 
-// pairUniqueMatches pairs machines and nodes that have no partner yet and for which fits is true. At least one of the
+// pairUniqueMatches pairs machines and nodes that have no partner yet, if fits is true for them. At least one of the
 // two must have no identity. If a machine or node has several matches, it reports this in unclear and does not pair
 // them.
 func (m *matcher) pairUniqueMatches(by pairingMethod, fits func(*machineFacts, *nodeFacts) bool) {

@@ -9,7 +9,7 @@ type Policy struct {
 	changes [numRules]Action
 }
 
-// VoluntaryPolicy returns the policy for a drain that can be cancelled, and after which the instance is deleted. It
+// VoluntaryPolicy returns the policy for a drain that can be cancelled. After such a drain the instance is deleted. It
 // refuses the drain if work would be lost.
 func VoluntaryPolicy() Policy { return Policy{} }
 
@@ -44,8 +44,8 @@ type Decision struct {
 	ValidUntil int64
 }
 
-// Reason returns the reason for the decision as a predicate, such as "has local data", to follow the pod's name. It
-// returns "" if no rule matches.
+// Reason returns the reason for the decision as a predicate, such as "belongs to a DaemonSet", to follow the pod's
+// name. It returns "" if no rule matches.
 func (v Decision) Reason(f *Facts) string { return rules[v.Rule].describe(f) }
 
 // Decide applies the rules to a pod.

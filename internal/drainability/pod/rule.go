@@ -58,7 +58,7 @@ func (r Rule) String() string {
 	return rules[r].name
 }
 
-// Remedy returns how a user can remove the obstacle. It returns "" if there is no simple way.
+// Remedy returns how a user can remove the obstacle. It returns "" without a simple way.
 func (r Rule) Remedy() string { return rules[r].remedy }
 
 // MarshalText returns the rule's name.

@@ -18,13 +18,13 @@ type State int
 const (
 	// NotObserved is the state of a group without the condition: no manager has observed it.
 	NotObserved State = iota
-	// CloudNotRead is the state of a group whose cloud has not answered since the group was last changed.
+	// CloudNotRead is the state of a group without an answer from its cloud since the group was last changed.
 	CloudNotRead
 	Accepted
-	// RightsMissing is the state of a group whose credential lacks a right to delete its instances, as far as that is
-	// known.
+	// RightsMissing is the state of a group with a credential that lacks a right to delete its instances, as far as
+	// that is known.
 	RightsMissing
-	// CloudRefused is the state of a group whose cloud refuses to answer, for example because the credential has
+	// CloudRefused is the state of a group if its cloud refuses to answer, for example because the credential has
 	// expired.
 	CloudRefused
 	// Refused is the state of a group with any other fault, such as an invalid spec or nodes of another group.
@@ -85,7 +85,7 @@ func (a Acceptance) MayRetire() bool {
 }
 
 // CanTrustNotFound reports whether Slipway may believe the cloud's answer that an instance of the group does not exist
-// (invariant I7: unknown is not gone). With a credential for another project, the cloud finds neither the group nor its
+// (invariant I7: unknown is not gone). With a credential for another project, the cloud does not find the group or its
 // instances. After the Node is deleted, the answer is believed unless the cloud refuses to report the group. The cloud
 // group may have been deleted with its last instance.
 func (a Acceptance) CanTrustNotFound(nodeDeleted bool) bool {

@@ -101,8 +101,8 @@ func (h *Chain) IsPlaceable(c *PodClass) bool {
 	return len(c.undecidable) == 0 && h.PreFilterRefusal(c) == nil
 }
 
-// HasRoomOn runs the filters whose result can only get worse when a node gains pods: the filters on the node object,
-// resources and ports.
+// HasRoomOn runs the filters that can only get worse when a node gains pods: the filters on the node object, resources
+// and ports.
 func (c *PodClass) HasRoomOn(n *Node) bool {
 	return !n.RemovedByPlan && n.Present && c.Filter.cachedVerdictOn(n) == admitted && c.fitsResourcesAndPodLimit(n) && c.areHostPortsFree(n)
 }

@@ -7,8 +7,8 @@ import (
 )
 
 // candidateBitmap holds, for one class, a bit for each node. A set bit means that one more pod may fit, by the filters
-// whose result can only get worse when a node gains pods. It must be checked again. A clear bit means that no pod fits.
-// During a plan each word is computed on first use, because most searches end early.
+// that can only get worse when a node gains pods. It must be checked again. A clear bit means that no pod fits. During
+// a plan each word is computed on first use, because most searches end early.
 type candidateBitmap struct {
 	bits         []uint64 // by position in the search order
 	computed     []bool   // by word of bits

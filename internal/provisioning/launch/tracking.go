@@ -199,9 +199,9 @@ func SetLaunchReady(l *v1alpha1.Launch, r Instance) {
 	l.Instances = []v1alpha1.LaunchedInstance{{ProviderID: r.ProviderID, Since: r.Since}}
 }
 
-// withCurrentIDsAndTimes returns the observation with the new provider ID of each recorded instance whose ID has
-// changed. If another instance has the old ID, or two instances claim it, the old ID stays (invariant I4). An instance
-// with a new ID gets the full join timeout again. Times in the future become now.
+// withCurrentIDsAndTimes returns the observation with the new provider ID of each recorded instance with a changed ID.
+// If another instance has the old ID, or two instances claim it, the old ID stays (invariant I4). An instance with a
+// new ID gets the full join timeout again. Times in the future become now.
 func (s Observation) withCurrentIDsAndTimes() Observation {
 	now, taken := map[string]string{}, map[string]bool{}
 	for _, i := range s.Instances {
@@ -304,7 +304,7 @@ func (v *Tracking) classifyWithoutNode(s Observation, i cloud.Instance, join Joi
 }
 
 // trackUnlistedInstances counts the instances that are in the cloud's size and not in its list. It counts them for each
-// launch, if their launch is known. After the join timeout they are no longer expected.
+// launch, if their launch is known. After the join timeout they are not expected any longer.
 func (v *Tracking) trackUnlistedInstances(s Observation, pending []PendingLaunch, unlisted int) {
 	expect := func(count int, template, launchID string) {
 		for range count {

@@ -141,7 +141,7 @@ func ReadUnderutilizedSince(n *corev1.Node, now time.Time) time.Time {
 
 // DecideScaleDown decides which nodes of the groups with the underutilized rule are retired. It returns a decision on
 // each of their nodes, sorted by name. It decides group by group. A node that is retired in one group is missing in the
-// decisions on later groups, so that all of them are possible together (invariant I9).
+// decisions on later groups. So all retirements are possible together (invariant I9).
 func DecideScaleDown(w *Input) ([]NodeDecision, error) {
 	var all []NodeDecision
 	err := w.simulateInFork(func(r *forkedCluster) error {
@@ -440,9 +440,9 @@ func (f *scaleDown) keepWithinBudget(g *Group, candidates []candidate) []candida
 	return kept
 }
 
-// toBudgetNodes returns the nodes of a group in the form in which disruption budgets count them. A node with a pending
-// retirement of another requester counts as being retired, so that the budget stays free for this retirement. It counts
-// once, even if it is also unavailable or underutilized.
+// toBudgetNodes returns the nodes of a group as disruption budgets count them. A node with a pending retirement of
+// another requester counts as being retired, so that the budget stays free for this retirement. It counts once, even if
+// it is also unavailable or underutilized.
 func toBudgetNodes(g *Group) []disruptionbudget.Node {
 	counted := make([]disruptionbudget.Node, len(g.Nodes))
 	for i := range g.Nodes {
@@ -492,8 +492,7 @@ const shuffleCount = 2
 
 // findWorstDecision decides what would be launched without the candidates, for several orders of their pods, and
 // returns the worst decision. The worst is one with a pod that fits on no other node, or else the one with the highest
-// demand. The order in which the real scheduler places pods is unknown. So a pod may still find no node, but that is
-// unlikely.
+// demand. The order of the real scheduler is unknown. So a pod may still find no node, but that is unlikely.
 func (f *scaleDown) findWorstDecision(g *Group, candidates []candidate) (*Decision, error) {
 	inPlace := func([]placement.PodKey) ([]placement.PodKey, error) { return nil, nil }
 	in := func(order func([]placement.PodKey)) func([]placement.PodKey) ([]placement.PodKey, error) {

@@ -54,8 +54,8 @@ type Decision struct {
 
 func (v Decision) IsAllowed() bool { return v.Code == NoLimitReached }
 
-// CheckDisruption decides whether the node may be retired now. Of the disruption budgets that apply, the one that
-// permits the fewest unavailable nodes decides. If none applies, one node may be unavailable at a time.
+// CheckDisruption decides whether the node may be retired now. Of the disruption budgets that apply, the budget with
+// the fewest permitted unavailable nodes decides. If none applies, one node may be unavailable at a time.
 func CheckDisruption(q Query) Decision {
 	if v := checkMinSize(q); !v.IsAllowed() {
 		return v

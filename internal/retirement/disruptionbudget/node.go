@@ -18,8 +18,8 @@ type Node struct {
 	BeingRemoved bool
 }
 
-// NewNode returns the Node in the form in which disruption budgets count it. If retiring is true, an admitted
-// retirement removes the node. The node then counts as being removed, even if the Node object does not show that yet.
+// NewNode returns the Node as disruption budgets count it. If retiring is true, an admitted retirement removes the
+// node. The node then counts as being removed, even if the Node object does not show that yet.
 func NewNode(n *corev1.Node, retiring bool) Node {
 	facts := fromcorev1.NodeFacts(n)
 	reason, leaving := facts.UnavailableReason(retiring)
