@@ -74,7 +74,7 @@ func (c *Cluster) ReadGroupSnapshot(ctx context.Context, g *v1alpha1.NodeGroup, 
 	}
 	for i := range w.Nodes {
 		n := &w.Nodes[i]
-		n.KeepingPods = keepers[n.Object.Name]
+		n.KeepingPods = keepingPods[n.Object.Name]
 		if timeSinceKeepingPod != nil {
 			n.QuietFor = timeSinceKeepingPod(n.Object.Name)
 		}
