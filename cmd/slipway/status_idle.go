@@ -69,7 +69,7 @@ func (s clusterStatus) printIdleNodes(w io.Writer) {
 			if until := time.Until(*d.RemovableAt); until > 0 {
 				left = duration.HumanDuration(until)
 			}
-			if d.Verdict == nodegroup.Refused {
+			if d.Verdict == nodegroup.VerdictBlocked {
 				left = "-"
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", d.Node, g.Name, duration.HumanDuration(time.Since(*d.IdleSince)), left, d.Verdict,

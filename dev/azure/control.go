@@ -309,14 +309,14 @@ var errNoLedger = errors.New("there is no ledger because the emulator watches no
 
 // Ledger returns the ledger of all events so far. It is empty if Options.Bookkeeper is nil.
 func (e *Emulator) Ledger() Ledger {
-	if e.opts.Bookkeeper == nil {
+	if e.opts.LedgerBuilder == nil {
 		return Ledger{At: time.Now(), Events: []EventLedger{}}
 	}
-	return e.opts.Bookkeeper.Ledger(e.State())
+	return e.opts.LedgerBuilder.Ledger(e.State())
 }
 
 func (e *Emulator) serveLedger(w http.ResponseWriter, r *http.Request) {
-	if e.opts.Bookkeeper == nil {
+	if e.opts.LedgerBuilder == nil {
 		writeReply(w, nil, errNoLedger)
 		return
 	}

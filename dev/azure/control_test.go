@@ -114,7 +114,7 @@ func TestControlInjectsListsAndClearsFaults(t *testing.T) {
 }
 
 func TestRefusedControlRequestChangesNothing(t *testing.T) {
-	e := newEmulator(t, Options{Bookkeeper: fixedBookkeeper{}, Outage: time.Hour})
+	e := newEmulator(t, Options{LedgerBuilder: fixedBookkeeper{}, Outage: time.Hour})
 	base := serveEmulator(t, e) + "/emulator/"
 	started := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}, Status: Started})
 	gone := mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm0}})
@@ -189,7 +189,7 @@ func TestControlShowsTheLedger(t *testing.T) {
 		Namespace: "shop", Name: "web-1", Node: "node", BoundAt: now, DeletionSeenAt: now, DeletedAt: now,
 		EndedAt: now.Add(time.Hour), ExitCode: new(int32(0)), WantedSeconds: 30, GrantedSeconds: 30,
 	}
-	e := newEmulator(t, Options{Bookkeeper: fixedBookkeeper{pod}})
+	e := newEmulator(t, Options{LedgerBuilder: fixedBookkeeper{pod}})
 	url := serveEmulator(t, e) + "/emulator/ledger"
 	first := mustAnnounce(t, e, Announcement{Type: Preempt, Resources: []string{vm0}})
 	mustAnnounce(t, e, Announcement{Type: Reboot, Resources: []string{vm1}})

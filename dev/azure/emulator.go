@@ -16,8 +16,8 @@ import (
 type Options struct {
 	// Machines switches the machines of events. If it is nil, events have no effect.
 	Machines Machines
-	// Bookkeeper keeps the ledger. If it is nil, there is no ledger.
-	Bookkeeper Bookkeeper
+	// LedgerBuilder keeps the ledger. If it is nil, there is no ledger.
+	LedgerBuilder LedgerBuilder
 	// Notices overrides MinimumNotice per type.
 	Notices map[EventType]time.Duration
 	// Outage is the downtime of a machine in a Freeze, Reboot or Redeploy of unknown duration. The default is 30 s.

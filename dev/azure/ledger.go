@@ -86,8 +86,8 @@ func classifyEnd(p Pod) Outcome {
 	return OutcomeSpentGrace
 }
 
-// Bookkeeper returns the ledger of an emulator's events. PodWatch implements it.
-type Bookkeeper interface {
+// LedgerBuilder returns the ledger of an emulator's events. PodWatch implements it.
+type LedgerBuilder interface {
 	Ledger(State) Ledger
 }
 

@@ -54,7 +54,7 @@ func newCluster(t *testing.T) *testCluster {
 	pods, err := WatchPods(t.Context(), client, nodes)
 	must.NoError(t, err)
 	c := &testCluster{t: t, client: client, machines: newPowerRecorder()}
-	c.emulator = newEmulator(t, Options{Machines: nodes.NewMachines(c.machines), Bookkeeper: pods, StartedAfterImpact: time.Hour})
+	c.emulator = newEmulator(t, Options{Machines: nodes.NewMachines(c.machines), LedgerBuilder: pods, StartedAfterImpact: time.Hour})
 	return c
 }
 

@@ -180,7 +180,7 @@ func (s *mainSettings) watchNodesAndPods(ctx context.Context, client kubernetes.
 	if !timer.Stop() {
 		return context.Cause(watchCtx)
 	}
-	s.options.Bookkeeper = pods
+	s.options.LedgerBuilder = pods
 	if power != nil {
 		s.options.Machines = nodes.NewMachines(power)
 	}

@@ -153,7 +153,7 @@ func TestClusterProvidesScaleSetsLedgerAndPower(t *testing.T) {
 	must.NoError(t, err)
 	client := fake.NewClientset(azureNode(node0, uniformProviderID(0)))
 	must.NoError(t, s.watchNodesAndPods(t.Context(), client, newPowerRecorder()))
-	if s.options.Bookkeeper == nil || s.options.Machines == nil || len(s.scaleSets) != 1 ||
+	if s.options.LedgerBuilder == nil || s.options.Machines == nil || len(s.scaleSets) != 1 ||
 		!strings.EqualFold(s.scaleSets[0].name, testSet) {
 		t.Errorf("got %+v", s)
 	}

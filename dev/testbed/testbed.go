@@ -78,7 +78,7 @@ func Start(ctx context.Context, o Options) (_ *Testbed, err error) {
 		return nil, err
 	}
 	o.Azure.Machines = t.Nodes.NewMachines(nodePower{t})
-	o.Azure.Bookkeeper = t.Pods
+	o.Azure.LedgerBuilder = t.Pods
 	t.Azure = azure.New(o.Azure)
 	if err := t.startARM(o.ARM); err != nil { //nolint:contextcheck // it serves until Stop
 		return nil, err

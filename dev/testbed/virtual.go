@@ -37,7 +37,7 @@ func NewVirtual(dir string, o Options) (*Testbed, error) {
 	if t.Pods, err = azure.WatchPods(work, cluster.Client(), t.Nodes); err != nil {
 		return nil, err
 	}
-	o.Azure.Machines, o.Azure.Bookkeeper = t.Nodes.NewMachines(nodePower{t}), t.Pods
+	o.Azure.Machines, o.Azure.LedgerBuilder = t.Nodes.NewMachines(nodePower{t}), t.Pods
 	t.Azure = azure.New(o.Azure)
 	t.base = &url.URL{Scheme: "http", Host: "azure.test"}
 	t.newARM(o.ARM)

@@ -251,7 +251,7 @@ func (c *Controller) reconcileGroup(ctx context.Context, cluster *Cluster, g *v1
 func (c *Controller) timeUntilNextReconcile(w *GroupSnapshot, decisions []Decision) time.Duration {
 	after := c.options.Interval
 	for _, d := range decisions {
-		if d.Verdict == Waits {
+		if d.Verdict == VerdictCoolingDown {
 			after = min(after, d.RemovableAt.Sub(w.Now))
 		}
 	}
@@ -494,7 +494,7 @@ func (c *Controller) applyDecision(ctx context.Context, w *GroupSnapshot, d *Dec
 	switch {
 	case d.CancelledRetirement != "":
 		return c.cancelRetirement(ctx, d.node.openRetirement(), JoinReasons(d.Reasons))
-	case d.Verdict == Leaves:
+	case d.Verdict == VerdictDue:
 		return c.requestRetirementIfStillIdle(ctx, w, d)
 	}
 	return nil
@@ -526,7 +526,7 @@ func (c *Controller) requestRetirementIfStillIdle(ctx context.Context, w *GroupS
 	now := rule.summarizeLivePods(pods)
 	switch {
 	case now.keepingPod != "":
-		d.Verdict, d.Reasons = Stays, []Reason{{LiveKeeper, "pod " + now.keepingPod + " keeps it"}}
+		d.Verdict, d.Reasons = VerdictKept, []Reason{{UncachedMatchingPod, "pod " + now.keepingPod + " keeps it"}}
 		c.recordKeepingPod(d.Node)
 		return nil
 	case !now.lastEnded.IsZero() && w.Now.Before(now.lastEnded.Add(rule.cooldown)):
@@ -534,7 +534,7 @@ func (c *Controller) requestRetirementIfStillIdle(ctx context.Context, w *GroupS
 		m := d.marks
 		m.Since, m.Used = roundUpToSecond(now.lastEnded), true
 		until := m.Since.Add(rule.cooldown)
-		d.Verdict, d.IdleSince, d.RemovableAt = Waits, &m.Since, &until
+		d.Verdict, d.IdleSince, d.RemovableAt = VerdictCoolingDown, &m.Since, &until
 		d.Reasons = []Reason{{CoolingDown, fmt.Sprintf("idle since %s; it may be retired at %s", formatTime(m.Since), formatTime(until))}}
 		return c.writeMarksIfChanged(ctx, d.node.Object, w.Group.Name, m.withScaleDownDisabled(d.node.Object, w.Group.Spec.ClusterAutoscalerScaleDownDisabled))
 	}

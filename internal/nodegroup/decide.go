@@ -277,10 +277,10 @@ func sortForExecution(decisions []Decision) []*Decision {
 		all[i] = &decisions[i]
 	}
 	slices.SortStableFunc(all, func(a, b *Decision) int {
-		if a.Verdict == Leaves && b.Verdict == Leaves {
+		if a.Verdict == VerdictDue && b.Verdict == VerdictDue {
 			return compareByIdleTime(a, b)
 		}
-		return compareBools(a.Verdict == Leaves, b.Verdict == Leaves)
+		return compareBools(a.Verdict == VerdictDue, b.Verdict == VerdictDue)
 	})
 	return all
 }
@@ -322,14 +322,14 @@ func (d *Decision) setVerdictAndCancellation(lacksNode bool, now time.Time) {
 	kept := d.node.KeepingPods.Count > 0
 	switch {
 	case free:
-		d.Verdict = Leaves
+		d.Verdict = VerdictDue
 		d.Reasons = []Reason{{LongEnough, fmt.Sprintf("idle since %s: the cooldown has passed", formatTime(*d.IdleSince))}}
 	case d.IdleSince == nil:
-		d.Verdict = Stays
+		d.Verdict = VerdictKept
 	case d.Reasons[0].Rule == CoolingDown:
-		d.Verdict = Waits
+		d.Verdict = VerdictCoolingDown
 	default:
-		d.Verdict = Refused
+		d.Verdict = VerdictBlocked
 	}
 	if rt == nil {
 		return
@@ -341,7 +341,7 @@ func (d *Decision) setVerdictAndCancellation(lacksNode bool, now time.Time) {
 		}
 		return
 	}
-	d.Verdict = Retires
+	d.Verdict = VerdictRetiring
 	d.Reasons = append([]Reason{{UnderWay, fmt.Sprintf("the NodeRetirement %s (%s) is %s", rt.Name, rt.Spec.Reason, retirementPhase(rt))}},
 		d.Reasons...)
 	if free {

@@ -102,95 +102,95 @@ func TestIdleNodeVerdicts(t *testing.T) {
 		rules     []string
 		cancelled bool
 	}{
-		"leaves":                                {nil, Leaves, []string{LongEnough}, false},
-		"stays for a Pending pod":               {func(w *GroupSnapshot, _ *Node) { w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Reason: "why"}} }, Refused, []string{PendingPod}, false},
-		"stays in a group that is not accepted": {func(w *GroupSnapshot, _ *Node) { w.NotAccepted = "no" }, Stays, []string{NotAccepted}, false},
+		"leaves":                                {nil, VerdictDue, []string{LongEnough}, false},
+		"stays for a Pending pod":               {func(w *GroupSnapshot, _ *Node) { w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Reason: "why"}} }, VerdictBlocked, []string{PendingPod}, false},
+		"stays in a group that is not accepted": {func(w *GroupSnapshot, _ *Node) { w.NotAccepted = "no" }, VerdictKept, []string{NotAccepted}, false},
 		"stays when the group just got a node": {func(w *GroupSnapshot, _ *Node) {
 			w.Group.Spec.Cooldowns.AfterScaleUp = &metav1.Duration{Duration: time.Hour}
 			w.Group.Status.LastScaleUp = &metav1.Time{Time: noon.Add(-minute)}
-		}, Refused, []string{AfterScaleUp}, false},
+		}, VerdictBlocked, []string{AfterScaleUp}, false},
 		"leaves after that cooldown": {func(w *GroupSnapshot, _ *Node) {
 			w.Group.Spec.Cooldowns.AfterScaleUp = &metav1.Duration{Duration: minute}
 			w.Group.Status.LastScaleUp = &metav1.Time{Time: noon.Add(-minute)}
-		}, Leaves, []string{LongEnough}, false},
+		}, VerdictDue, []string{LongEnough}, false},
 		"stays when its retirement was just refused": {func(_ *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newFailedRetirement("a", v1alpha1.Refused, 4*minute)}
-		}, Refused, []string{AfterFailure}, false},
+		}, VerdictBlocked, []string{AfterFailure}, false},
 		"leaves after the failure cooldown": {func(_ *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newFailedRetirement("a", v1alpha1.Refused, 5*minute)}
-		}, Leaves, []string{LongEnough}, false},
+		}, VerdictDue, []string{LongEnough}, false},
 		"leaves after a cancelled retirement": {func(_ *GroupSnapshot, n *Node) {
 			rt := newFailedRetirement("a", v1alpha1.Refused, minute)
 			rt.Status.Reasons = []v1alpha1.RetirementReason{{Code: retirement.Cancelled}}
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
-		}, Leaves, []string{LongEnough}, false},
+		}, VerdictDue, []string{LongEnough}, false},
 		"leaves after a failure of an earlier Node": {func(_ *GroupSnapshot, n *Node) {
 			rt := newFailedRetirement("a", v1alpha1.Aborted, minute)
 			rt.Spec.NodeUID = "another"
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
-		}, Leaves, []string{LongEnough}, false},
+		}, VerdictDue, []string{LongEnough}, false},
 		"I6: stays when another tool removes it": {func(_ *GroupSnapshot, n *Node) {
 			n.Object.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule}}
-		}, Refused, []string{BeingRemoved}, false},
-		"stays with a keep annotation": {func(_ *GroupSnapshot, n *Node) { n.Object.Annotations["karpenter.sh/do-not-disrupt"] = annotationTrue }, Refused, []string{HeldNode}, false},
+		}, VerdictBlocked, []string{BeingRemoved}, false},
+		"stays with a keep annotation": {func(_ *GroupSnapshot, n *Node) { n.Object.Annotations["karpenter.sh/do-not-disrupt"] = annotationTrue }, VerdictBlocked, []string{HeldNode}, false},
 		"stays when another keeps cluster-autoscaler off": {func(_ *GroupSnapshot, n *Node) {
 			n.Object.Annotations[drainability.ScaleDownDisabled] = annotationTrue
-		}, Refused, []string{HeldNode}, false},
+		}, VerdictBlocked, []string{HeldNode}, false},
 		"leaves when Slipway keeps cluster-autoscaler off": {func(_ *GroupSnapshot, n *Node) {
 			n.Object.Annotations[drainability.ScaleDownDisabled], n.Object.Annotations[drainability.ScaleDownDisabledBySlipway] = annotationTrue, annotationTrue
-		}, Leaves, []string{LongEnough}, false},
-		"I5: stays at the minimum":         {func(w *GroupSnapshot, _ *Node) { w.Group.Spec.MinSize = 1 }, Refused, []string{Minimum}, false},
-		"I5: stays at the cloud's minimum": {func(w *GroupSnapshot, _ *Node) { w.CloudMinSize = 1 }, Refused, []string{Minimum}, false},
+		}, VerdictDue, []string{LongEnough}, false},
+		"I5: stays at the minimum":         {func(w *GroupSnapshot, _ *Node) { w.Group.Spec.MinSize = 1 }, VerdictBlocked, []string{Minimum}, false},
+		"I5: stays at the cloud's minimum": {func(w *GroupSnapshot, _ *Node) { w.CloudMinSize = 1 }, VerdictBlocked, []string{Minimum}, false},
 		"stays for several reasons": {func(w *GroupSnapshot, n *Node) {
 			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Reason: "why"}}
 			n.Retirements = []v1alpha1.NodeRetirement{newFailedRetirement("a", v1alpha1.Refused, minute)}
-		}, Refused, []string{PendingPod, AfterFailure}, false},
+		}, VerdictBlocked, []string{PendingPod, AfterFailure}, false},
 		"is not retired twice": {func(_ *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
-		}, Retires, []string{UnderWay}, false},
+		}, VerdictRetiring, []string{UnderWay}, false},
 		"pending retirement is cancelled when the node stays": {func(w *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Pending, false)}
 			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Reason: "why"}}
-		}, Refused, []string{PendingPod}, true},
+		}, VerdictBlocked, []string{PendingPod}, true},
 		"drain continues for a pod that may still fit": {func(w *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
 			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Reason: "why"}}
-		}, Retires, []string{UnderWay, PendingPod}, false},
+		}, VerdictRetiring, []string{UnderWay, PendingPod}, false},
 		"drain is cancelled by an unschedulable pod": {func(w *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
 			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Reason: "why", Unschedulable: true}}
-		}, Refused, []string{PendingPod}, true},
+		}, VerdictBlocked, []string{PendingPod}, true},
 		"drain continues without keepForPending": {func(w *GroupSnapshot, n *Node) {
 			no := false
 			w.Group.Spec.ScaleDown.IdleByLabel.KeepForPending = &no
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
 			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Reason: "why", Unschedulable: true}}
-		}, Retires, []string{UnderWay}, false},
+		}, VerdictRetiring, []string{UnderWay}, false},
 		"pending pod cannot cancel after Node deletion": {func(w *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Drained, true)}
 			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Reason: "why", Unschedulable: true}}
-		}, Retires, []string{UnderWay, PendingPod}, false},
+		}, VerdictRetiring, []string{UnderWay, PendingPod}, false},
 		"drain is cancelled by a pod on the node": {func(_ *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Draining, true)}
 			n.KeepingPods = KeepingPods{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
-		}, Stays, []string{KeepingPod}, true},
+		}, VerdictKept, []string{KeepingPod}, true},
 		"cannot be cancelled after Node deletion": {func(_ *GroupSnapshot, n *Node) {
 			n.Retirements = []v1alpha1.NodeRetirement{newOpenRetirement("a", v1alpha1.Drained, true)}
 			n.KeepingPods = KeepingPods{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
-		}, Retires, []string{UnderWay, KeepingPod}, false},
+		}, VerdictRetiring, []string{UnderWay, KeepingPod}, false},
 		"another requester's idle retirement is not cancelled": {func(w *GroupSnapshot, n *Node) {
 			rt := newOpenRetirement("a", v1alpha1.Pending, false)
 			rt.Spec.RequestedBy = "somebody@example.com"
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
 			w.PendingPods = []GroupOnlyPod{{Pod: "ci/x", Reason: "why"}}
 			n.KeepingPods = KeepingPods{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
-		}, Retires, []string{UnderWay, KeepingPod, PendingPod}, false},
+		}, VerdictRetiring, []string{UnderWay, KeepingPod, PendingPod}, false},
 		"another requester's retirement is not cancelled": {func(_ *GroupSnapshot, n *Node) {
 			rt := newOpenRetirement("a", v1alpha1.Draining, true)
 			rt.Spec.Reason = v1alpha1.Requested
 			n.Retirements = []v1alpha1.NodeRetirement{rt}
 			n.KeepingPods = KeepingPods{types.NamespacedName{Namespace: "ci", Name: "x"}, 1}
-		}, Retires, []string{UnderWay, KeepingPod}, false},
+		}, VerdictRetiring, []string{UnderWay, KeepingPod}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := GroupSnapshot{Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", 10*minute)}, Now: noon}
@@ -216,7 +216,7 @@ func TestLongestIdleNodesRetireDownToMinSize(t *testing.T) {
 	}}
 	w.Group.Spec.MinSize = 2
 	got := mustDecide(t, w)
-	for name, want := range map[string]Verdict{"a": Refused, "b": Leaves, "c": Leaves, "d": Waits} {
+	for name, want := range map[string]Verdict{"a": VerdictBlocked, "b": VerdictDue, "c": VerdictDue, "d": VerdictCoolingDown} {
 		if got[name].Verdict != want {
 			t.Errorf("%s: %s (%s), want %s", name, got[name].Verdict, JoinReasons(got[name].Reasons), want)
 		}
@@ -246,10 +246,10 @@ func TestI5MinSizeStaysHoweverManyAreIdle(t *testing.T) {
 		stay, leave := 0, 0
 		for _, d := range mustDecide(t, w) {
 			going := d.node.toBudgetNode().BeingRemoved
-			waiting := d.Verdict == Retires && !going
+			waiting := d.Verdict == VerdictRetiring && !going
 			switch {
 			case going:
-			case d.Verdict == Leaves || waiting:
+			case d.Verdict == VerdictDue || waiting:
 				leave++
 			default:
 				stay++
@@ -257,7 +257,7 @@ func TestI5MinSizeStaysHoweverManyAreIdle(t *testing.T) {
 			if len(d.Reasons) == 0 {
 				t.Fatalf("%s: %s without a reason", d.Node, d.Verdict)
 			}
-			if d.Verdict == Leaves && d.node.KeepingPods.Count > 0 {
+			if d.Verdict == VerdictDue && d.node.KeepingPods.Count > 0 {
 				t.Fatalf("%s leaves with %v on it", d.Node, d.node.KeepingPods)
 			}
 		}
@@ -281,7 +281,7 @@ func newKeptNode(name string) Node {
 }
 
 func TestI5NodeTakenByItsCloudDoesNotCount(t *testing.T) {
-	for kind, want := range map[string]Verdict{"Preempt": Refused, "Terminate": Refused, "Reboot": Leaves} {
+	for kind, want := range map[string]Verdict{"Preempt": VerdictBlocked, "Terminate": VerdictBlocked, "Reboot": VerdictDue} {
 		w := GroupSnapshot{Group: newGroup("ci"), Nodes: []Node{newIdleNode("a", "ci", 10*minute), newKeptNode("b"), newKeptNode("c")}, Now: noon}
 		w.Group.Spec.MinSize = 2
 		rt := newOpenRetirement("b", v1alpha1.Pending, false)
@@ -310,7 +310,7 @@ func TestCancelledRetirementStartsANewCooldown(t *testing.T) {
 		w.Nodes[0].Object.Annotations[key] = value.(string)
 	}
 	w.Nodes[0].Retirements, w.PendingPods, w.Now = nil, nil, noon.Add(minute)
-	if d = mustDecide(t, w)["a"]; d.Verdict != Waits {
+	if d = mustDecide(t, w)["a"]; d.Verdict != VerdictCoolingDown {
 		t.Errorf("%s: %s, want it to wait for the cooldown", d.Verdict, JoinReasons(d.Reasons))
 	}
 }

@@ -95,14 +95,14 @@ func (c *Controller) emitDecision(w *GroupSnapshot, d *Decision) {
 	log := c.options.Log.With("group", w.Group.Name, "node", d.Node, "verdict", d.Verdict, "reasons", d.Reasons)
 	var reason eventReason
 	switch d.Verdict {
-	case Waits:
+	case VerdictCoolingDown:
 		reason = eventIdle
-	case Refused:
+	case VerdictBlocked:
 		reason = eventIdleKept
 		c.options.Metrics.countRefused(w.Group.Name, d.Reasons)
-	case Leaves:
+	case VerdictDue:
 		reason = eventIdleRetired
-	case Stays, Retires:
+	case VerdictKept, VerdictRetiring:
 		log.Debug("decided")
 		return
 	}

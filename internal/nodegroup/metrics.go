@@ -76,14 +76,14 @@ func (m *Metrics) setGroupGauges(group string, s v1alpha1.NodeGroupStatus, decis
 	m.checks.WithLabelValues(group).Inc()
 	m.idle.DeletePartialMatch(of)
 	m.keptNodes.DeletePartialMatch(of)
-	for _, v := range []Verdict{Waits, Refused, Leaves, Retires} {
+	for _, v := range []Verdict{VerdictCoolingDown, VerdictBlocked, VerdictDue, VerdictRetiring} {
 		m.idle.WithLabelValues(group, string(v)).Set(0)
 	}
 	for _, d := range decisions {
 		if d.IdleSince != nil {
 			m.idle.WithLabelValues(group, string(d.Verdict)).Inc()
 		}
-		if d.Verdict == Refused {
+		if d.Verdict == VerdictBlocked {
 			for _, r := range d.Reasons {
 				m.keptNodes.WithLabelValues(group, r.Rule).Inc()
 			}

@@ -7,20 +7,20 @@ import (
 
 // Rules that keep a node. Each is a word that metrics, Events and people use.
 const (
-	KeepingPod   = "MatchingPod"         // a pod that the rule selects is on it
-	NeverUsed    = "NeverUsed"           // it never had such a pod
-	CoolingDown  = "CoolingDown"         // its cooldown has not passed
-	BeingRemoved = "BeingRemoved"        // another tool is removing it
-	HeldNode     = "ProtectedNode"       // an annotation keeps it
-	PendingPod   = "PendingPod"          // a pending pod fits only on nodes of this group
-	AfterScaleUp = "AfterScaleUp"        // the group has just got a node
-	AfterFailure = "AfterFailure"        // a retirement of the node has just failed
-	Minimum      = "MinSize"             // the group would fall below its minimum
-	NotAccepted  = "NotAccepted"         // the group is not accepted
-	LiveKeeper   = "MatchingPodUncached" // the API server knows a pod that is not in the cache yet
-	UnderWay     = "Retiring"            // its retirement is in progress
-	LongEnough   = "CooldownPassed"      // its cooldown has passed: it may be retired
-	NoRule       = "NoRule"              // the group has no rule that retires nodes
+	KeepingPod          = "MatchingPod"         // a pod that the rule selects is on it
+	NeverUsed           = "NeverUsed"           // it never had such a pod
+	CoolingDown         = "CoolingDown"         // its cooldown has not passed
+	BeingRemoved        = "BeingRemoved"        // another tool is removing it
+	HeldNode            = "ProtectedNode"       // an annotation keeps it
+	PendingPod          = "PendingPod"          // a pending pod fits only on nodes of this group
+	AfterScaleUp        = "AfterScaleUp"        // the group has just got a node
+	AfterFailure        = "AfterFailure"        // a retirement of the node has just failed
+	Minimum             = "MinSize"             // the group would fall below its minimum
+	NotAccepted         = "NotAccepted"         // the group is not accepted
+	UncachedMatchingPod = "MatchingPodUncached" // the API server knows a pod that is not in the cache yet
+	UnderWay            = "Retiring"            // its retirement is in progress
+	LongEnough          = "CooldownPassed"      // its cooldown has passed: it may be retired
+	NoRule              = "NoRule"              // the group has no rule that retires nodes
 )
 
 // Reason is one rule that applies to a node, with a text.
@@ -46,11 +46,11 @@ type Verdict string
 
 // The verdicts.
 const (
-	Stays   Verdict = "Kept"        // pods keep it
-	Waits   Verdict = "CoolingDown" // it is idle, and its cooldown runs
-	Refused Verdict = "Blocked"     // its cooldown has passed, and another rule keeps it
-	Leaves  Verdict = "Due"         // its NodeRetirement is to be created now
-	Retires Verdict = "Retiring"    // its NodeRetirement is in progress
+	VerdictKept        Verdict = "Kept"        // pods keep it
+	VerdictCoolingDown Verdict = "CoolingDown" // it is idle, and its cooldown runs
+	VerdictBlocked     Verdict = "Blocked"     // its cooldown has passed, and another rule keeps it
+	VerdictDue         Verdict = "Due"         // its NodeRetirement is to be created now
+	VerdictRetiring    Verdict = "Retiring"    // its NodeRetirement is in progress
 )
 
 // Decision is the decision on one node of a group. The controller carries it out; logs, Events, metrics and slipway

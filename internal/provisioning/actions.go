@@ -185,7 +185,7 @@ func (a *Controller) applyScaleDownDecisions(ctx context.Context, cluster *nodeg
 		switch {
 		case d.CancelledRetirement != "":
 			errs = append(errs, a.cancelRetirement(ctx, d))
-		case d.Verdict == nodegroup.Leaves:
+		case d.Verdict == nodegroup.VerdictDue:
 			errs = append(errs, a.requestRetirement(ctx, g, d))
 		}
 		a.emitNodeEventIfChanged(g, d)

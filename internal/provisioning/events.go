@@ -165,9 +165,9 @@ func (a *Controller) emitNodeEventIfChanged(g *managedGroup, d *plan.NodeDecisio
 	}
 	var reason eventReason
 	switch d.Verdict {
-	case nodegroup.Leaves:
+	case nodegroup.VerdictDue:
 		reason = eventUnderutilizedRetired
-	case nodegroup.Refused:
+	case nodegroup.VerdictBlocked:
 		reason = eventUnderutilizedKept
 	default:
 		return
@@ -178,7 +178,7 @@ func (a *Controller) emitNodeEventIfChanged(g *managedGroup, d *plan.NodeDecisio
 	}
 	a.emitEvent(node, corev1.EventTypeNormal, reason, d.Reasons[0].Rule, nodegroup.JoinReasons(d.Reasons))
 	a.options.Log.Info("underutilized node", "group", d.Group, "node", d.Node, "verdict", d.Verdict, "reasons", d.Reasons)
-	if d.Verdict == nodegroup.Leaves {
+	if d.Verdict == nodegroup.VerdictDue {
 		a.emitGroupEvent(g, corev1.EventTypeNormal, reason, d.Node, "node %s: %s", d.Node, nodegroup.JoinReasons(d.Reasons))
 	}
 }

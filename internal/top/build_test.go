@@ -89,11 +89,11 @@ func TestNodeActivityIsDescribed(t *testing.T) {
 			})}},
 		"idle 3:12 of 5:00": {
 			Nodes:     []corev1.Node{newNode("n", "g")},
-			Decisions: map[string]nodegroup.Decision{"n": newDecision("n", 192*time.Second, 5*time.Minute, nodegroup.Waits, nodegroup.Reason{Rule: nodegroup.CoolingDown})},
+			Decisions: map[string]nodegroup.Decision{"n": newDecision("n", 192*time.Second, 5*time.Minute, nodegroup.VerdictCoolingDown, nodegroup.Reason{Rule: nodegroup.CoolingDown})},
 		},
 		"idle 9:00 of 5:00; stays: the group is small": {
 			Nodes:     []corev1.Node{newNode("n", "g")},
-			Decisions: map[string]nodegroup.Decision{"n": newDecision("n", 9*time.Minute, 5*time.Minute, nodegroup.Refused, nodegroup.Reason{Rule: nodegroup.Minimum, Message: "the group is small"})},
+			Decisions: map[string]nodegroup.Decision{"n": newDecision("n", 9*time.Minute, 5*time.Minute, nodegroup.VerdictBlocked, nodegroup.Reason{Rule: nodegroup.Minimum, Message: "the group is small"})},
 		},
 	} {
 		t.Run(want, func(t *testing.T) {

@@ -58,7 +58,7 @@ func (b *builder) describeNodeInService(n *corev1.Node, g *v1alpha1.NodeGroup) A
 	d, known := b.Decisions[n.Name]
 	if known && d.IdleSince != nil && d.RemovableAt != nil {
 		idle := Activity{Severity: Waiting, Text: "idle", Since: *d.IdleSince, Until: *d.RemovableAt}
-		if d.Verdict == nodegroup.Refused && len(d.Reasons) > 0 {
+		if d.Verdict == nodegroup.VerdictBlocked && len(d.Reasons) > 0 {
 			idle.Detail = "stays: " + d.Reasons[0].Message
 		}
 		return idle

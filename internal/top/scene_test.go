@@ -164,9 +164,9 @@ func newSceneFacts() Facts {
 			newRetirement("spot-9", withPhase(v1alpha1.Succeeded, "done"), withGroup("spot")),
 		},
 		Decisions: map[string]nodegroup.Decision{
-			pool + "0": {Node: pool + "0", Verdict: nodegroup.Stays, Reasons: []nodegroup.Reason{{Rule: nodegroup.KeepingPod, Message: "pod ci/job-1 keeps it"}}},
-			pool + "1": newDecision(pool+"1", 192*time.Second, 5*time.Minute, nodegroup.Waits, nodegroup.Reason{Rule: nodegroup.CoolingDown}),
-			pool + "3": newDecision(pool+"3", 10*time.Minute, 5*time.Minute, nodegroup.Refused, nodegroup.Reason{Rule: nodegroup.Minimum, Message: "the group's minimum is 1, and it has no more nodes that stay"}),
+			pool + "0": {Node: pool + "0", Verdict: nodegroup.VerdictKept, Reasons: []nodegroup.Reason{{Rule: nodegroup.KeepingPod, Message: "pod ci/job-1 keeps it"}}},
+			pool + "1": newDecision(pool+"1", 192*time.Second, 5*time.Minute, nodegroup.VerdictCoolingDown, nodegroup.Reason{Rule: nodegroup.CoolingDown}),
+			pool + "3": newDecision(pool+"3", 10*time.Minute, 5*time.Minute, nodegroup.VerdictBlocked, nodegroup.Reason{Rule: nodegroup.Minimum, Message: "the group's minimum is 1, and it has no more nodes that stay"}),
 		},
 		Loads: map[string]planner.Utilization{
 			pool + "0": newLoad(7500, 16000, 20, 64, 12), pool + "1": newLoad(150, 16000, 0, 64, 3), pool + "2": newLoad(4000, 16000, 48, 64, 5),

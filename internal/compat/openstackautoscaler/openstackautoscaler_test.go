@@ -153,7 +153,7 @@ func TestFaultPodsAreDeletedWithServer(t *testing.T) {
 		c.addPod("apps", fmt.Sprint("small-", i), "full", "1m", "1Mi")
 	}
 	d := c.planScaleDown()["a"]
-	check.Not(t, d.Verdict == nodegroup.Leaves, "a node is removed although its pod fits nowhere else: %+v", d.Reasons)
+	check.Not(t, d.Verdict == nodegroup.VerdictDue, "a node is removed although its pod fits nowhere else: %+v", d.Reasons)
 }
 
 // TestNodeLeavesAtLowCPUAndFewPods: the autoscaler considered a node with idle CPU or with few pods. After its cooldown it
@@ -183,7 +183,7 @@ func TestNodeLeavesAtLowCPUAndFewPods(t *testing.T) {
 				c.addPod("apps", fmt.Sprint("web-", i), "a", tc.cpu, "512Mi")
 			}
 			d := c.planScaleDown()["a"]
-			check.Not(t, (d.Verdict == nodegroup.Leaves) != tc.leave, "%s: %v", d.Verdict, d.Reasons)
+			check.Not(t, (d.Verdict == nodegroup.VerdictDue) != tc.leave, "%s: %v", d.Verdict, d.Reasons)
 		})
 	}
 }
@@ -197,7 +197,7 @@ func TestNodesWithOneBigPodStay(t *testing.T) {
 		c.addPod("apps", "web-"+name, name, "1900m", "64Mi") // 47.5 %: two fit on one node
 	}
 	for name, d := range c.planScaleDown() {
-		check.Not(t, d.Verdict != nodegroup.Stays || d.Reasons[0].Rule != plan.Used, "%s: %s: %v, want it used", name, d.Verdict, d.Reasons)
+		check.Not(t, d.Verdict != nodegroup.VerdictKept || d.Reasons[0].Rule != plan.Used, "%s: %s: %v, want it used", name, d.Verdict, d.Reasons)
 	}
 }
 
@@ -210,10 +210,10 @@ func TestFaultDaemonSetPodsKeepNodesBusy(t *testing.T) {
 		c.addPod("apps", fmt.Sprint("web-", i), "busy", "100m", "64Mi")
 	}
 	all := c.planScaleDown()
-	if d := all["daemons"]; d.Verdict != nodegroup.Leaves {
+	if d := all["daemons"]; d.Verdict != nodegroup.VerdictDue {
 		t.Errorf("the node with only DaemonSet pods: %s: %v", d.Verdict, d.Reasons)
 	}
-	if d := all["busy"]; d.Verdict == nodegroup.Leaves || d.Reasons[0].Rule != plan.Used {
+	if d := all["busy"]; d.Verdict == nodegroup.VerdictDue || d.Reasons[0].Rule != plan.Used {
 		t.Errorf("the node with 8 pods that request 20 %% of its CPU: %s: %v", d.Verdict, d.Reasons)
 	}
 }
@@ -228,7 +228,7 @@ func TestFaultMinimumIsNotKeptAtLowCPU(t *testing.T) {
 		}
 		leaving := 0
 		for _, d := range c.planScaleDown() {
-			if d.Verdict == nodegroup.Leaves {
+			if d.Verdict == nodegroup.VerdictDue {
 				leaving++
 			}
 		}
@@ -243,7 +243,7 @@ func TestMinNodeCountLaunchesNoInstance(t *testing.T) {
 	ordered, _ := c.planScaleUp()
 	check.Not(t, len(ordered) != 0, "launched %v below MinNodeCount without pending pods, want none", ordered)
 	d := c.planScaleDown()["only"]
-	check.Not(t, d.Verdict != nodegroup.Refused, "the idle node: %s: %v, want the minimum to protect it", d.Verdict, d.Reasons)
+	check.Not(t, d.Verdict != nodegroup.VerdictBlocked, "the idle node: %s: %v, want the minimum to protect it", d.Verdict, d.Reasons)
 	if g := c.world.Groups[0].Group; g.Spec.Replacement != v1alpha1.ReplaceNever {
 		t.Errorf("replacement is %q, want Never: the autoscaler launched machines only for pending pods", g.Spec.Replacement)
 	}
@@ -309,7 +309,7 @@ func TestFaultMissingNodeOrPodConditionsPanic(t *testing.T) {
 	c.addToGroup(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}) // deleted according to the watch, but still listed
 	c.addPod("apps", "orphan", "gone", "1", "1Gi", func(p *corev1.Pod) { p.Status = corev1.PodStatus{} })
 	d := c.planScaleDown()["gone"]
-	check.Not(t, d.Verdict == nodegroup.Leaves || len(d.Reasons) == 0, "an unknown node: %s: %v", d.Verdict, d.Reasons)
+	check.Not(t, d.Verdict == nodegroup.VerdictDue || len(d.Reasons) == 0, "an unknown node: %s: %v", d.Verdict, d.Reasons)
 	c.planScaleUp()
 }
 
@@ -390,7 +390,7 @@ func TestFaultRestartResetsCooldown(t *testing.T) {
 	c := newTestCluster(t, removeMinimum)
 	c.addNode("idle") // only the annotation is known
 	d := c.planScaleDown()["idle"]
-	check.Not(t, d.Verdict != nodegroup.Leaves || !strings.Contains(d.Reasons[0].Message, "2026-11-02T07:50:00Z"), "%s: %v", d.Verdict, d.Reasons)
+	check.Not(t, d.Verdict != nodegroup.VerdictDue || !strings.Contains(d.Reasons[0].Message, "2026-11-02T07:50:00Z"), "%s: %v", d.Verdict, d.Reasons)
 }
 
 func TestFaultRegionIsHardcoded(t *testing.T) {

@@ -581,25 +581,25 @@ func (d *NodeDecision) setVerdictFromReasons() {
 	rt := d.Subject.OpenRetirement()
 	switch {
 	case d.Subject.ToBudgetNode().BeingRemoved:
-		d.Verdict = nodegroup.Retires
+		d.Verdict = nodegroup.VerdictRetiring
 		d.Reasons = []nodegroup.Reason{{Rule: nodegroup.UnderWay, Message: "it is being retired"}}
 		return
 	case len(d.Reasons) == 0:
-		d.Verdict = nodegroup.Leaves
+		d.Verdict = nodegroup.VerdictDue
 		d.Reasons = []nodegroup.Reason{{Rule: nodegroup.LongEnough, Message: "its pods fit on other nodes since " + formatTime(d.Since)}}
 	case d.IdleSince == nil:
-		d.Verdict = nodegroup.Stays
+		d.Verdict = nodegroup.VerdictKept
 	case d.Reasons[0].Rule == nodegroup.CoolingDown:
-		d.Verdict = nodegroup.Waits
+		d.Verdict = nodegroup.VerdictCoolingDown
 	default:
-		d.Verdict = nodegroup.Refused
+		d.Verdict = nodegroup.VerdictBlocked
 	}
 	if rt == nil {
 		return
 	}
-	if rt.Spec.RequestedBy == UnderutilizedRequester && d.Verdict != nodegroup.Leaves && nodegroup.CanCancel(rt) {
+	if rt.Spec.RequestedBy == UnderutilizedRequester && d.Verdict != nodegroup.VerdictDue && nodegroup.CanCancel(rt) {
 		d.CancelledRetirement = rt.Name
 		return
 	}
-	d.Verdict = nodegroup.Retires
+	d.Verdict = nodegroup.VerdictRetiring
 }

@@ -56,7 +56,7 @@ func TestNodeWithoutGroupIsNeverRetired(t *testing.T) {
 	nodes := []*corev1.Node{foreign("a"), foreign("b"), newWebNode("c", withPassedCooldown), newWebNode("d", withPassedCooldown), foreign("e")}
 	all := decideDown(t, newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, nodes, nil))
 	for _, name := range []string{"c", "d"} {
-		check.Is(t, nodegroup.Leaves, all[name].Verdict, name, all[name].Reasons)
+		check.Is(t, nodegroup.VerdictDue, all[name].Verdict, name, all[name].Reasons)
 	}
 	check.Is(t, 2, len(all), all)
 }
@@ -64,7 +64,7 @@ func TestNodeWithoutGroupIsNeverRetired(t *testing.T) {
 func TestUnderutilizedNodeIsRetiredAfterTheCooldown(t *testing.T) {
 	g := newUnderutilizedGroup()
 	leaves := func(name string) map[string]nodegroup.Verdict {
-		return map[string]nodegroup.Verdict{name: nodegroup.Leaves}
+		return map[string]nodegroup.Verdict{name: nodegroup.VerdictDue}
 	}
 	many := func(g *v1alpha1.NodeGroup) { g.Spec.ScaleDown.Underutilized.Consolidate = true }
 	few := func(g *v1alpha1.NodeGroup) {
@@ -92,7 +92,7 @@ func TestUnderutilizedNodeIsRetiredAfterTheCooldown(t *testing.T) {
 		"the cooldown has not passed": {
 			nodes: []*corev1.Node{newWebNode("a"), newWebNode("b")},
 			pods:  []*corev1.Pod{newPod("x", "a", "1", "1Gi"), newPod("y", "b", "3", "1Gi")},
-			want:  map[string]nodegroup.Verdict{"a": nodegroup.Waits}, rule: map[string]string{"a": nodegroup.CoolingDown},
+			want:  map[string]nodegroup.Verdict{"a": nodegroup.VerdictCoolingDown}, rule: map[string]string{"a": nodegroup.CoolingDown},
 		},
 		"its pods fit nowhere else": {
 			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")},
@@ -121,42 +121,42 @@ func TestUnderutilizedNodeIsRetiredAfterTheCooldown(t *testing.T) {
 			change: func(w *Input) {
 				w.Groups[0].Provisioning, w.Groups[0].Size = []launch.ProvisioningInstance{{ID: "1"}}, 4
 			},
-			want: map[string]nodegroup.Verdict{"a": nodegroup.Refused}, rule: map[string]string{"a": WouldComeBack},
+			want: map[string]nodegroup.Verdict{"a": nodegroup.VerdictBlocked}, rule: map[string]string{"a": WouldComeBack},
 		},
 		"few pods": {
 			group: newUnderutilizedGroup(few),
 			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")},
 			pods:  []*corev1.Pod{newPod("x", "a", "3", "1Gi"), newPod("y", "b", "500m", "1Gi"), newPod("z", "b", "500m", "1Gi")},
-			want:  map[string]nodegroup.Verdict{"a": nodegroup.Leaves, "b": nodegroup.Waits},
+			want:  map[string]nodegroup.Verdict{"a": nodegroup.VerdictDue, "b": nodegroup.VerdictCoolingDown},
 		},
 		"two nodes onto one": {
 			group: newUnderutilizedGroup(many),
 			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b", withPassedCooldown)},
 			pods:  []*corev1.Pod{newPod("x", "a", "2", "1Gi"), newPod("y", "b", "2", "1Gi")},
-			want:  map[string]nodegroup.Verdict{"a": nodegroup.Leaves, "b": nodegroup.Refused}, rule: map[string]string{"b": NotTogether},
+			want:  map[string]nodegroup.Verdict{"a": nodegroup.VerdictDue, "b": nodegroup.VerdictBlocked}, rule: map[string]string{"b": NotTogether},
 		},
 		"the minimum": {
 			group: newUnderutilizedGroup(func(g *v1alpha1.NodeGroup) { g.Spec.MinSize = 2 }),
 			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b", withPassedCooldown)},
-			want:  map[string]nodegroup.Verdict{"a": nodegroup.Refused, "b": nodegroup.Refused},
+			want:  map[string]nodegroup.Verdict{"a": nodegroup.VerdictBlocked, "b": nodegroup.VerdictBlocked},
 			rule:  map[string]string{"a": nodegroup.Minimum, "b": nodegroup.Minimum},
 		},
 		"the cloud's minimum": {
 			nodes:  []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b", withPassedCooldown)},
 			change: func(w *Input) { w.Groups[0].CloudMinSize = 2 },
-			want:   map[string]nodegroup.Verdict{"a": nodegroup.Refused, "b": nodegroup.Refused},
+			want:   map[string]nodegroup.Verdict{"a": nodegroup.VerdictBlocked, "b": nodegroup.VerdictBlocked},
 			rule:   map[string]string{"a": nodegroup.Minimum, "b": nodegroup.Minimum},
 		},
 		"one at a time without a budget": {
 			group: newUnderutilizedGroup(func(g *v1alpha1.NodeGroup) { g.Spec.DisruptionBudgets = nil }),
 			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b", withPassedCooldown), newWebNode("c", withPassedCooldown)},
-			want:  map[string]nodegroup.Verdict{"a": nodegroup.Leaves, "b": nodegroup.Refused, "c": nodegroup.Refused},
+			want:  map[string]nodegroup.Verdict{"a": nodegroup.VerdictDue, "b": nodegroup.VerdictBlocked, "c": nodegroup.VerdictBlocked},
 			rule:  map[string]string{"b": BudgetSpent, "c": BudgetSpent},
 		},
 		"a node with a keep annotation": {
 			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown, func(n *corev1.Node) { n.Annotations["karpenter.sh/do-not-disrupt"] = "true" }), newWebNode("b")},
 			rule:  map[string]string{"a": nodegroup.HeldNode},
-			want:  map[string]nodegroup.Verdict{"b": nodegroup.Waits},
+			want:  map[string]nodegroup.Verdict{"b": nodegroup.VerdictCoolingDown},
 		},
 		"a pod without a controller": {
 			nodes: []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")},
@@ -188,7 +188,7 @@ func TestUnderutilizedNodeIsRetiredAfterTheCooldown(t *testing.T) {
 			for _, n := range c.nodes {
 				want := c.want[n.Name]
 				if want == "" {
-					want = nodegroup.Stays
+					want = nodegroup.VerdictKept
 				}
 				d := got[n.Name]
 				if d.Verdict != want {
@@ -223,14 +223,14 @@ func TestHeadroomNodeStaysUntilHeadroomFitsElsewhere(t *testing.T) {
 	g := newUnderutilizedGroup(withHeadroom(2))
 	w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b")},
 		[]*corev1.Pod{newPod("x", "b", "2500m", "1Gi")})
-	if d := decideDown(t, w)["a"]; d.Verdict == nodegroup.Leaves {
+	if d := decideDown(t, w)["a"]; d.Verdict == nodegroup.VerdictDue {
 		t.Errorf("the node with the headroom leaves: %v", d.Reasons)
 	}
 	more := newWebNode("c")
 	must.NoError(t, w.Snapshot.SetNode(more))
 	w.Groups[0].Nodes = append(w.Groups[0].Nodes, nodegroup.Node{Object: more, QuietFor: -1})
 	w.Groups[0].Size++
-	if d := decideDown(t, w)["a"]; d.Verdict != nodegroup.Leaves {
+	if d := decideDown(t, w)["a"]; d.Verdict != nodegroup.VerdictDue {
 		t.Errorf("with room elsewhere it is %s: %v", d.Verdict, d.Reasons)
 	}
 }
@@ -240,7 +240,7 @@ func TestAtMaxSizeUselessNodeIsRetiredForAUsefulOne(t *testing.T) {
 	kinds := []Template{newKind(g, "m4", "4", "16Gi"), newKind(g, "c8", "8", "16Gi")}
 	for cpu, want := range map[string]bool{"3": false, "6": true, "100": true} {
 		w := newWorld(t, []Group{newGroup(g, kinds...)}, []*corev1.Node{newWebNode("a", withPassedCooldown)}, []*corev1.Pod{newPod("x", "", cpu, "1Gi")})
-		if d := decideDown(t, w)["a"]; (d.Verdict == nodegroup.Leaves) != want {
+		if d := decideDown(t, w)["a"]; (d.Verdict == nodegroup.VerdictDue) != want {
 			t.Errorf("a pod of %s cores waits: %s (%v); it should leave: %t", cpu, d.Verdict, d.Reasons, want)
 		}
 	}
@@ -263,7 +263,7 @@ func TestI9RoomForPreemptedPodsIsNotFree(t *testing.T) {
 	leaves := 0
 	got := decideDown(t, w)
 	for _, d := range got {
-		if d.Verdict == nodegroup.Leaves {
+		if d.Verdict == nodegroup.VerdictDue {
 			leaves++
 		}
 	}
@@ -290,12 +290,12 @@ func TestNodesRetiredTogetherAreFeasibleTogether(t *testing.T) { // I9
 	got := decideDown(t, w)
 	var leaves int
 	for _, d := range got {
-		if d.Verdict == nodegroup.Leaves {
+		if d.Verdict == nodegroup.VerdictDue {
 			leaves++
 		}
 	}
 	// Four pods of 1.5 cores need two instances of 4 cores.
-	if leaves != 1 || got["d"].Verdict != nodegroup.Retires {
+	if leaves != 1 || got["d"].Verdict != nodegroup.VerdictRetiring {
 		t.Errorf("%d leave beside d: %v", leaves, verdictByNode(got))
 	}
 }
@@ -309,9 +309,9 @@ func TestPendingRetirementIsCancelledWhenItsNodeIsNeeded(t *testing.T) {
 		Spec:       v1alpha1.NodeRetirementSpec{NodeName: "a", RequestedBy: UnderutilizedRequester},
 	}}
 	d := decideDown(t, w)["a"]
-	check.Not(t, d.CancelledRetirement != "a-underused" || d.Verdict != nodegroup.Stays || !d.Since.IsZero(), "it is %+v", d)
+	check.Not(t, d.CancelledRetirement != "a-underused" || d.Verdict != nodegroup.VerdictKept || !d.Since.IsZero(), "it is %+v", d)
 	w.Groups[0].Nodes[0].Retirements[0].Spec.RequestedBy = "somebody else"
-	if d := decideDown(t, w)["a"]; d.CancelledRetirement != "" || d.Verdict != nodegroup.Retires {
+	if d := decideDown(t, w)["a"]; d.CancelledRetirement != "" || d.Verdict != nodegroup.VerdictRetiring {
 		t.Errorf("another requester's is %+v", d)
 	}
 }
@@ -321,7 +321,7 @@ func TestI5AnothersPendingRetirementCountsInTheBudget(t *testing.T) {
 	w := newWorld(t, []Group{newGroup(g, newKind(g, "m4", "4", "16Gi"))}, []*corev1.Node{newWebNode("a", withPassedCooldown), newWebNode("b", withPassedCooldown), newWebNode("c")}, nil)
 	leave := func() (n int) {
 		for _, d := range decideDown(t, w) {
-			if d.Verdict == nodegroup.Leaves {
+			if d.Verdict == nodegroup.VerdictDue {
 				n++
 			}
 		}
@@ -372,7 +372,7 @@ func TestI5NodeCountsOnceInTheBudget(t *testing.T) {
 			all := decideDown(t, w)
 			var got []string
 			for _, name := range slices.Sorted(maps.Keys(all)) {
-				if all[name].Verdict == nodegroup.Leaves {
+				if all[name].Verdict == nodegroup.VerdictDue {
 					got = append(got, name)
 				}
 			}

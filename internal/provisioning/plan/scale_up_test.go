@@ -521,19 +521,19 @@ func TestPlaceholderNodeStaysUntilPlaceholdersFitElsewhere(t *testing.T) {
 	kinds := newGroup(g, newKind(g, "m4", "4", "16Gi"))
 	w := newWorld(t, []Group{kinds}, nodes, pods)
 	d := decideDown(t, w)["a"]
-	check.Not(t, d.Verdict != nodegroup.Stays || d.Reasons[0].Rule != NoPlace, "the node with the headroom: %s, %v", d.Verdict, d.Reasons)
+	check.Not(t, d.Verdict != nodegroup.VerdictKept || d.Reasons[0].Rule != NoPlace, "the node with the headroom: %s, %v", d.Verdict, d.Reasons)
 	if got := launchCounts(decideUp(t, w)); len(got) != 0 {
 		t.Errorf("launches are %v while all placeholders run", got)
 	}
-	if d := decideDown(t, newWorld(t, []Group{kinds}, append(nodes, newWebNode("c")), pods))["a"]; d.Verdict != nodegroup.Leaves {
+	if d := decideDown(t, newWorld(t, []Group{kinds}, append(nodes, newWebNode("c")), pods))["a"]; d.Verdict != nodegroup.VerdictDue {
 		t.Errorf("with room elsewhere: %s, %v", d.Verdict, d.Reasons)
 	}
 	g.Spec.Drain.PlaceholderPods = nil
-	if d := decideDown(t, newWorld(t, []Group{kinds}, append(nodes, newWebNode("c")), pods))["a"]; d.Verdict != nodegroup.Stays || d.Reasons[0].Rule != Used {
+	if d := decideDown(t, newWorld(t, []Group{kinds}, append(nodes, newWebNode("c")), pods))["a"]; d.Verdict != nodegroup.VerdictKept || d.Reasons[0].Rule != Used {
 		t.Errorf("as work that is protected: %s, %v", d.Verdict, d.Reasons)
 	}
 	g.Spec.Drain.PlaceholderPods = &metav1.LabelSelector{}
-	if d := decideDown(t, newWorld(t, []Group{kinds}, append(nodes, newWebNode("c")), pods))["a"]; d.Verdict != nodegroup.Stays || d.Reasons[0].Rule != Used {
+	if d := decideDown(t, newWorld(t, []Group{kinds}, append(nodes, newWebNode("c")), pods))["a"]; d.Verdict != nodegroup.VerdictKept || d.Reasons[0].Rule != Used {
 		t.Errorf("with a selector that says nothing: %s, %v", d.Verdict, d.Reasons)
 	}
 }

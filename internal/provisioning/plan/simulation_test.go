@@ -358,7 +358,7 @@ func (m *simulation) decide() {
 		if !n.Since.Equal(ReadUnderutilizedSince(m.nodes[n.Node], m.now)) {
 			m.writeSince(n)
 		}
-		if n.Verdict == nodegroup.Leaves {
+		if n.Verdict == nodegroup.VerdictDue {
 			m.retireNode(n.Node)
 		}
 	}
