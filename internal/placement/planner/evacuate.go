@@ -76,7 +76,6 @@ type planRun struct {
 	unplaced        []*filter.Pod
 	sorted          []*filter.Pod // buffer of sortLargestFirst
 	classes         []classGroup  // buffer of sortLargestFirst
-	searchStart     int32         // position at which the search for a target starts
 	removalMark     int           // mark of the undo log before the current removal
 }
 
@@ -244,7 +243,7 @@ const maxNodesTried = 16
 
 // placeAllOnOneNode places all pods of one class on one node. It reports whether that succeeded.
 func (p *planRun) placeAllOnOneNode(pods []*filter.Pod) (placed bool) {
-	c, from := pods[0].Class, p.searchStart
+	c, from := pods[0].Class, int32(0)
 	for range maxNodesTried {
 		n := p.s.FindFirstFittingNode(c, pods[0].UID, from)
 		if n == nil {
@@ -282,7 +281,7 @@ func (p *planRun) findTarget(pod *filter.Pod) *filter.Node {
 	if n := p.s.Nodes.Lookup(pod.NominatedTo); n != nil && n.CanReceivePods() && p.s.FitsOn(pod.Class, pod.UID, n) && p.s.Filters.IsPlaceable(pod.Class) {
 		return n
 	}
-	return p.s.FindFirstFittingNode(pod.Class, pod.UID, p.searchStart)
+	return p.s.FindFirstFittingNode(pod.Class, pod.UID, 0)
 }
 
 // placeOrRefuse places the pods and returns a refusal for each pod without a node.

@@ -66,10 +66,6 @@ func (p *planRun) rankNode(n *filter.Node) Rank {
 	}
 	p.pdbUsage.refundEvictions(&p.s.PDBs, evicted)
 	p.fork.RemoveNodeAndPods(n)
-	p.searchStart = 0
-	if position := p.s.Search.PositionOf(n); position != filter.None {
-		p.searchStart = position
-	}
 	if left := p.placePods(movers); len(left) > 0 {
 		r.Rule, r.Pod = "no-room", left[0].Key.String()
 		return r
