@@ -175,11 +175,13 @@ func TestVictimsAreNeverWorseThanGreedyChoice(t *testing.T) {
 
 // TestRanksAgreeWithEvacuation compares the ranks of a random cluster with the evacuation of each node, and executes it.
 func TestRanksAgreeWithEvacuation(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		s, err := placementtest.NewRandomCluster(rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")).BuildSnapshot()
+	checkCluster := func(t must.T, seed uint64) {
+		s, err := placementtest.NewRandomCluster(seed).BuildSnapshot()
 		must.NoError(t, err)
 		must.NoError(t, placementtest.CheckRanks(s, planner.RankNodes(s, planner.LeastDisruption, planner.Options{}), 1))
-	})
+	}
+	checkCluster(t, 0x76d) // the first node that fits depends on the node at which the search starts
+	rapid.Check(t, func(t *rapid.T) { checkCluster(t, rapid.Uint64Range(0, 1<<20).Draw(t, "cluster")) })
 }
 
 var easyGoing = planner.Options{PodRules: podrules.VoluntaryPolicy().WithAction(podrules.RuleUnmanaged, podrules.Evict).WithAction(podrules.RuleLocalStorage, podrules.Evict).WithAction(podrules.RuleHostPath, podrules.Evict)}
