@@ -126,9 +126,8 @@ func (t *Testbed) startAgentWithFlags(ctx context.Context, p agentProgram, pool 
 // AgentSettings holds what a program needs to know about a machine to run as its agent.
 type AgentSettings struct{ Node, Kubeconfig, Endpoint, Listen string }
 
-// StartAgentProgram runs a binary as the agent of a machine, with a token of the shipped ServiceAccount. The
-// function command returns the arguments and the environment. StartAgentProgram waits until the HTTP path ready
-// returns 200. If ready is empty, it does not wait.
+// StartAgentProgram runs a binary as the agent of a machine, with a token of the shipped ServiceAccount. It calls
+// command for the arguments and the environment. It waits until the HTTP path in ready returns 200, unless ready is empty.
 func (t *Testbed) StartAgentProgram(ctx context.Context, pool controlplane.AKSPool, instance int, program, ready string,
 	command func(AgentSettings) (args, env []string),
 ) (*Agent, error) {

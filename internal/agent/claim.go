@@ -37,8 +37,8 @@ type claim struct {
 	hasCordon bool
 }
 
-// isWritten reports whether a record of the claim is on the Node. The record may be outdated, and its conditions may
-// not be written yet.
+// isWritten reports whether the Node has a record of the claim. The record may be outdated, and the conditions of the Node
+// may still be missing.
 func (c claim) isWritten() bool { return c.isCurrent() || c.state == claimOutdated }
 
 // isCurrent reports whether the newest record of the claim is on the Node. Its conditions may not be written yet.

@@ -199,7 +199,7 @@ func (p *podState) toReport() PodReport {
 	return r
 }
 
-// toBlockedPod returns the obstacle that the pod waits for, with a text for people.
+// toBlockedPod returns the pod with the obstacle that blocks its removal, and a message for people.
 func (p *podState) toBlockedPod(began time.Time) BlockedPod {
 	b := BlockedPod{Namespace: p.pod.Namespace, Pod: p.pod.Name, Reason: ObstacleQueued, Detail: "not requested yet", Since: began}
 	switch {

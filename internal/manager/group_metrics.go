@@ -41,8 +41,8 @@ func (m *groupMetrics) setFileInForce(value float64) {
 	}
 }
 
-// reportFileState records in a metric whether the file of NodeGroups is valid. It logs only if that or the error has
-// changed.
+// reportFileState records in a metric whether the file of NodeGroups is valid. It logs the
+// validity only if the validity or the error has changed.
 func (g *GroupSource) reportFileState(err error) {
 	message, inForce := "", 1.0
 	if err != nil {

@@ -167,7 +167,7 @@ func defaultAddressIfFree(ctx context.Context) string {
 // maxConcurrentStarts is the maximum number of agents that startAgents starts at the same time.
 const maxConcurrentStarts = 8
 
-// startAgents starts an agent for every node. It returns when the first of their tokens expires.
+// startAgents starts an agent for every node. It returns the time at which the first token of an agent expires.
 func startAgents(ctx context.Context, t *testbed.Testbed) (expires time.Time, err error) {
 	var mu sync.Mutex
 	group, ctx := errgroup.WithContext(ctx)

@@ -10,7 +10,8 @@ import (
 // passwordFile is the file for the password that the tool's URL contained. The pod has to mount a Secret there.
 const passwordFile = "/etc/slipway/secrets/cloudpool-password" //nolint:gosec // a path
 
-// Migrate converts the tool's file to a --cloud-config file. The notes are comments at its beginning.
+// Migrate converts the tool's file to a --cloud-config file. The result begins with comments that
+// list the warnings and the steps that the user must take.
 func Migrate(raw []byte) ([]byte, error) {
 	c, err := Parse(raw)
 	if err != nil {

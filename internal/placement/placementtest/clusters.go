@@ -140,8 +140,8 @@ func pickConstraintKind(g *rand.Rand) constraintKind {
 	}
 }
 
-// NewDiversePendingPodCluster returns pending pods of applications with up to 40 replicas. A third each are plain, spread over
-// zones or hosts, and have affinity or anti-affinity to their own kind. They request 0.1 to 1 core and 128 MiB to 2
+// NewDiversePendingPodCluster returns pending pods of applications with up to 40 replicas. There are three kinds of applications, a third each:
+// plain ones, ones with a topology spread over zones or hosts, and ones with affinity or anti-affinity to their own pods. They request 0.1 to 1 core and 128 MiB to 2
 // GiB.
 func NewDiversePendingPodCluster(seed uint64, pods int) *Cluster {
 	g := rand.New(rand.NewPCG(seed, 1))
