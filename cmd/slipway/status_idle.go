@@ -36,7 +36,7 @@ func readIdleStatus(ctx context.Context, cluster *nodegroup.Cluster, g *v1alpha1
 	default:
 		s.Refusal = a.Reason + ": " + a.Message
 	}
-	decisions, err := cluster.PredictIdleDecisions(ctx, g)
+	decisions, err := cluster.PredictDecisionsByIdleRule(ctx, g)
 	if err != nil {
 		s.Unknown = err.Error()
 		return s

@@ -12,22 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SplitCores divides this machine's cores into two halves. The named processes and the calling process get the
+// PinToCoreHalves divides this machine's cores into two halves. The named processes and the calling process get the
 // second half. All other running processes of the control plane get the first half. So the named processes do not
-// compete with the others, as if they ran on separate machines. SplitCores returns the number of cores of each half,
+// compete with the others, as if they ran on separate machines. PinToCoreHalves returns the number of cores of each half,
 // or zeros if there is only one core. The division lasts until the processes end.
-func (c *Cluster) SplitCores(names ...string) (others, measured int, err error) {
+func (c *Cluster) PinToCoreHalves(names ...string) (others, measured int, err error) {
 	others = runtime.NumCPU() / 2
 	measured = runtime.NumCPU() - others
 	if others == 0 {
 		return 0, 0, nil
 	}
-	var othersCores, measuredCores unix.CPUSet
+	var otherCores, measuredCores unix.CPUSet
 	for core := range others {
-		measuredCores.Set(core)
+		otherCores.Set(core)
 	}
 	for core := range measured {
-		othersCores.Set(others + core)
+		measuredCores.Set(others + core)
 	}
 	named := map[string]bool{}
 	for _, name := range names {
@@ -35,13 +35,13 @@ func (c *Cluster) SplitCores(names ...string) (others, measured int, err error) 
 	}
 	var errs []error
 	for _, p := range c.startedProcesses() {
-		cores := &measuredCores
+		cores := &otherCores
 		if named[p.Name()] {
-			cores = &othersCores
+			cores = &measuredCores
 		}
 		errs = append(errs, pinToCores(p.PID(), cores))
 	}
-	return others, measured, errors.Join(append(errs, pinToCores(os.Getpid(), &othersCores))...)
+	return others, measured, errors.Join(append(errs, pinToCores(os.Getpid(), &measuredCores))...)
 }
 
 // pinToCores restricts all threads of a process to the given cores. A new thread inherits the cores of the thread

@@ -47,7 +47,7 @@ func (c *Cluster) WriteToEtcd(ctx context.Context, objects iter.Seq[client.Objec
 		if each.Err() != nil {
 			break
 		}
-		group.Go(func() error { return writeAbsentObjects(each, etcd, some) })
+		group.Go(func() error { return createObjectsAtomically(each, etcd, some) })
 	}
 	if err := group.Wait(); err != nil {
 		return fmt.Errorf("storing objects: %w", err)
@@ -72,7 +72,7 @@ func splitIntoChunks[T any](all iter.Seq[T], size int) iter.Seq[[]T] {
 	}
 }
 
-func writeAbsentObjects(ctx context.Context, etcd *clientv3.Client, objects []client.Object) error {
+func createObjectsAtomically(ctx context.Context, etcd *clientv3.Client, objects []client.Object) error {
 	var absent []clientv3.Cmp
 	var puts []clientv3.Op
 	for _, o := range objects {

@@ -85,7 +85,7 @@ func RunDemo(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, s.hook.server.Close()) }()
 	s.printIntroduction(o.Out, time.Since(begun))
 	steps := s.newSteps()
-	passed := runSteps(ctx, o.Out, steps)
+	passed := runStepsInParallel(ctx, o.Out, steps)
 	if ctx.Err() != nil {
 		return fmt.Errorf("interrupted: %w", context.Cause(ctx))
 	}

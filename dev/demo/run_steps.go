@@ -26,9 +26,9 @@ type step struct {
 	done   chan struct{}
 }
 
-// runSteps runs all steps in parallel and prints their output in order. It prints a step only after it has printed
+// runStepsInParallel runs all steps in parallel and prints their output in order. It prints a step only after it has printed
 // the previous one. It returns the number of steps that passed.
-func runSteps(ctx context.Context, out io.Writer, steps []*step) (passed int) {
+func runStepsInParallel(ctx context.Context, out io.Writer, steps []*step) (passed int) {
 	var playing sync.WaitGroup
 	defer playing.Wait()
 	for _, s := range steps {
@@ -76,7 +76,7 @@ type stepOutput struct {
 	err     error
 }
 
-// maxPendingLines is how many lines a step can print before runSteps reads them. After that, the step waits.
+// maxPendingLines is how many lines a step can print before runStepsInParallel reads them. After that, the step waits.
 const maxPendingLines = 64
 
 func newStepOutput() *stepOutput { return &stepOutput{lines: make(chan string, maxPendingLines)} }

@@ -24,7 +24,7 @@ func TestStepsRunInParallelAndPrintInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		began := time.Now()
-		passed := runSteps(t.Context(), &out, []*step{
+		passed := runStepsInParallel(t.Context(), &out, []*step{
 			{title: "first", run: newTestPlay(10*time.Second, "slow", nil)},
 			{title: "second", run: newTestPlay(time.Second, "quick", nil)},
 		})
@@ -43,7 +43,7 @@ func TestStepWaitsForItsPredecessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := &step{title: "first", run: newTestPlay(10*time.Second, "", nil)}
 		began := time.Now()
-		runSteps(t.Context(), &bytes.Buffer{}, []*step{first, {title: "second", runAfter: first, run: newTestPlay(time.Second, "", nil)}})
+		runStepsInParallel(t.Context(), &bytes.Buffer{}, []*step{first, {title: "second", runAfter: first, run: newTestPlay(time.Second, "", nil)}})
 		if took := time.Since(began); took != 11*time.Second {
 			t.Errorf("took %s, want 11s", took)
 		}
@@ -52,7 +52,7 @@ func TestStepWaitsForItsPredecessor(t *testing.T) {
 
 func TestFailedStepPrintsExpectedAndFound(t *testing.T) {
 	var out bytes.Buffer
-	passed := runSteps(t.Context(), &out, []*step{
+	passed := runStepsInParallel(t.Context(), &out, []*step{
 		{title: "good", run: newTestPlay(0, "fine", nil)},
 		{title: "bad", run: newTestPlay(0, "unsaid", checkExpectation(false, "40 pods", "%d", 39))},
 		{title: "broken", run: newTestPlay(0, "unsaid", errors.New("no answer"))},

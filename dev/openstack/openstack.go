@@ -96,7 +96,7 @@ func Start(ctx context.Context, dir string, out io.Writer) (*Cloud, error) {
 	if err := runScript(ctx, dir, out, "up", filepath.Join(dir, "run")); err != nil {
 		return nil, err
 	}
-	return Open(filepath.Join(dir, "run"))
+	return OpenStarted(filepath.Join(dir, "run"))
 }
 
 // Stop ends the processes that Start has started in a directory. It finds them by their recorded process IDs.
@@ -170,8 +170,8 @@ func unpackScripts(to string) error {
 	})
 }
 
-// Open returns the OpenStack that runs in a directory.
-func Open(dir string) (*Cloud, error) {
+// OpenStarted returns the OpenStack that runs in a directory.
+func OpenStarted(dir string) (*Cloud, error) {
 	c := &Cloud{Dir: dir}
 	raw, err := os.ReadFile(filepath.Join(dir, "out", "ids.json")) //nolint:gosec // the developer chooses the directory
 	if err != nil {
@@ -232,7 +232,7 @@ func RequireForTest(tb testing.TB) *Cloud {
 			tb.Skip("the time for the tests with OpenStack is over")
 		}
 	}
-	c, err := Open(dir)
+	c, err := OpenStarted(dir)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -80,7 +80,7 @@ func (a *components) addRetirementController(ctx context.Context) error {
 	if err := r.Register(ctx, a); err != nil {
 		return err
 	}
-	return a.Add(&retirement.StaleClaimCleaner{Nodes: a.GetClient(), Retirements: a.GetAPIReader(), API: a.API, Interval: claimCleanupInterval, Log: a.Log})
+	return a.Add(&retirement.StaleCordonCleaner{Nodes: a.GetClient(), Retirements: a.GetAPIReader(), API: a.API, Interval: claimCleanupInterval, Log: a.Log})
 }
 
 // maxNoticePoll is the longest pause between two polls of a cloud about a node with a notice. A notice may leave only

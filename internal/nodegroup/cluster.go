@@ -137,9 +137,9 @@ func (c *Cluster) podsOn(ctx context.Context, node string) ([]*corev1.Pod, error
 	return pods, nil
 }
 
-// PredictIdleDecisions returns the decisions that a manager would make on the nodes of a group. It uses only the
+// PredictDecisionsByIdleRule returns the decisions that a manager would make on the nodes of a group. It uses only the
 // group's status and the cluster.
-func (c *Cluster) PredictIdleDecisions(ctx context.Context, g *v1alpha1.NodeGroup) ([]Decision, error) {
+func (c *Cluster) PredictDecisionsByIdleRule(ctx context.Context, g *v1alpha1.NodeGroup) ([]Decision, error) {
 	w, err := c.ReadGroupSnapshot(ctx, g, c.WhyNotAccepted(g), nil)
 	if err != nil {
 		return nil, err

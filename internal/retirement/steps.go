@@ -344,7 +344,7 @@ func (p *retirementScope) restoreNode(ctx context.Context) error {
 	case cordon.IsUnreadableError(err):
 		p.log.Error("the cordon claim on the node is invalid, and is kept", "err", err)
 		return nil
-	case cordon.IsConditionsError(err) && kubeapi.IsForbidden(err): // the claim lists them, and StaleClaimCleaner removes them (I3)
+	case cordon.IsConditionsError(err) && kubeapi.IsForbidden(err): // the claim lists them, and StaleCordonCleaner removes them (I3)
 		p.log.Warn("the node is restored without its conditions, which are removed later", "err", err)
 		return nil
 	}

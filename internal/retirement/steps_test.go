@@ -175,8 +175,8 @@ func TestI3NodeIsRestoredAndItsConditionsRemovedLater(t *testing.T) {
 			must.Not(t, (rt == nil) != deleted || rt != nil && rt.Status.Phase != v1alpha1.Aborted, "not restored: %+v", rt)
 			check.Not(t, s.getNode("a").Spec.Unschedulable, "the node is still cordoned")
 			s.denyRequests("")
-			sweeper := &StaleClaimCleaner{Nodes: s.newClient(true), Retirements: s.newClient(false), API: s, Log: slog.New(slog.DiscardHandler)}
-			check.NoError(t, sweeper.RemoveStaleClaims(ctx))
+			sweeper := &StaleCordonCleaner{Nodes: s.newClient(true), Retirements: s.newClient(false), API: s, Log: slog.New(slog.DiscardHandler)}
+			check.NoError(t, sweeper.RestoreNodes(ctx))
 			s.checkNodeRestored(t, "a")
 		}))
 	}
@@ -241,14 +241,14 @@ func TestI3UnreadableRetirementsRestoreNoNode(t *testing.T) {
 		s.addPod("a", "web", func(p *simPod) { p.evictionDenied = true })
 		s.createRetirement(t, "r", v1alpha1.NodeRetirementSpec{NodeName: "a"})
 		s.reconcileUntilDone(ctx, s.newController(t), "r", time.Minute)
-		sweeper := &StaleClaimCleaner{Nodes: s.newClient(true), Retirements: s.newClient(false), API: s, Log: slog.New(slog.DiscardHandler)}
+		sweeper := &StaleCordonCleaner{Nodes: s.newClient(true), Retirements: s.newClient(false), API: s, Log: slog.New(slog.DiscardHandler)}
 		s.interceptRequests(func(_, request string) error {
 			if request == "list *v1alpha1.NodeRetirementList" {
 				return errors.New("502 Bad Gateway")
 			}
 			return nil
 		})
-		check.ErrorContains(t, sweeper.RemoveStaleClaims(ctx))
+		check.ErrorContains(t, sweeper.RestoreNodes(ctx))
 		check.Not(t, checkRestored(s.getNode("a")) == nil || !s.getNode("a").Spec.Unschedulable, "the node of a running retirement is restored")
 	})
 }

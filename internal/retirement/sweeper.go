@@ -17,10 +17,10 @@ import (
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-// StaleClaimCleaner restores nodes with a cordon claim of a NodeRetirement that no longer exists, because a user has
+// StaleCordonCleaner restores nodes with a cordon claim of a NodeRetirement that no longer exists, because a user has
 // removed its finalizer. It also removes conditions that an earlier restore could not remove (invariant I3). The
 // manager runs it while it leads.
-type StaleClaimCleaner struct {
+type StaleCordonCleaner struct {
 	// Nodes reads Nodes, possibly from caches. Records reads every NodeRetirement from the API server.
 	Nodes, Retirements client.Reader
 	API                cordon.API
@@ -28,12 +28,12 @@ type StaleClaimCleaner struct {
 	Log                *slog.Logger
 }
 
-func (*StaleClaimCleaner) NeedLeaderElection() bool { return true }
+func (*StaleCordonCleaner) NeedLeaderElection() bool { return true }
 
 // Start restores nodes periodically until ctx ends.
-func (s *StaleClaimCleaner) Start(ctx context.Context) error {
+func (s *StaleCordonCleaner) Start(ctx context.Context) error {
 	for {
-		if err := s.RemoveStaleClaims(ctx); err != nil && ctx.Err() == nil {
+		if err := s.RestoreNodes(ctx); err != nil && ctx.Err() == nil {
 			s.Log.Warn("cannot restore all nodes of deleted NodeRetirements, will retry", "err", err)
 		}
 		if !elapsed.Sleep(ctx, s.Interval) {
@@ -42,9 +42,9 @@ func (s *StaleClaimCleaner) Start(ctx context.Context) error {
 	}
 }
 
-// RemoveStaleClaims restores all such nodes once. It reads the Nodes before the NodeRetirements. A NodeRetirement is
+// RestoreNodes restores all such nodes once. It reads the Nodes before the NodeRetirements. A NodeRetirement is
 // created before its cordon claim, so a claim without a NodeRetirement is stale.
-func (s *StaleClaimCleaner) RemoveStaleClaims(ctx context.Context) error {
+func (s *StaleCordonCleaner) RestoreNodes(ctx context.Context) error {
 	var nodes corev1.NodeList
 	if err := s.Nodes.List(ctx, &nodes); err != nil {
 		return fmt.Errorf("nodes: %w", err)
@@ -80,7 +80,7 @@ func (s *StaleClaimCleaner) RemoveStaleClaims(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (s *StaleClaimCleaner) removeClaim(ctx context.Context, owner string, n *corev1.Node) error {
+func (s *StaleCordonCleaner) removeClaim(ctx context.Context, owner string, n *corev1.Node) error {
 	keeper, err := cordon.NewClaimWriter(s.API, n.Name, string(n.UID))
 	if err != nil {
 		return err

@@ -307,7 +307,7 @@ func (w *Watcher) readDecisions(ctx context.Context, f *Facts) error {
 		return err
 	}
 	for i := range f.Groups {
-		decisions, err := cluster.PredictIdleDecisions(ctx, &f.Groups[i])
+		decisions, err := cluster.PredictDecisionsByIdleRule(ctx, &f.Groups[i])
 		if err != nil {
 			f.Problems = append(f.Problems, fmt.Sprintf("idle nodes of %s are unknown: %v", f.Groups[i].Name, err))
 			continue

@@ -56,8 +56,8 @@ var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense)([.-].*
 // errNoLicence means that the folder of a module has no licence that licenceTexts knows.
 var errNoLicence = errors.New("no known licence")
 
-// licencesOfDir returns the licences of a module's folder as a sorted SPDX expression, such as "Apache-2.0 AND MIT".
-func licencesOfDir(dir string) (string, error) {
+// spdxExpressionOfDir returns the licences of a module's folder as a sorted SPDX expression, such as "Apache-2.0 AND MIT".
+func spdxExpressionOfDir(dir string) (string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return "", err
@@ -128,7 +128,7 @@ func (l *licenceCache) licenceOfModule(path, version string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	id, err := licencesOfDir(filepath.Join(l.cache, filepath.FromSlash(escaped)+"@"+escapedVersion))
+	id, err := spdxExpressionOfDir(filepath.Join(l.cache, filepath.FromSlash(escaped)+"@"+escapedVersion))
 	if err != nil {
 		return "", fmt.Errorf("licence of %s %s: %w", path, version, err)
 	}

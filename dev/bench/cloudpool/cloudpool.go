@@ -185,7 +185,7 @@ func measurePool(ctx context.Context, o Options, name string, nodes, remove int)
 // cloudpool, the bare proxy, and this process, which runs the clients and the pool's server. It returns text that
 // describes the division.
 func (s *testPool) splitAndDescribeCores() (string, error) {
-	others, measured, err := s.SplitCores(frontProcess, bareProcess)
+	others, measured, err := s.PinToCoreHalves(frontProcess, bareProcess)
 	if others == 0 {
 		return "everything runs on the same cores", err
 	}

@@ -47,7 +47,7 @@ func (s *stormBench) newResults(records []azure.EventRecord) ([]result.Result, e
 	if err != nil {
 		return nil, err
 	}
-	return slices.Concat(m.timeResults(s), ledger, m.requestResults(s, requests)), nil
+	return slices.Concat(m.timeAndLossResults(s), ledger, m.requestResults(s, requests)), nil
 }
 
 // addAgentRequests adds the measured values of one agent, from the agent's requests after its notice.
@@ -106,7 +106,7 @@ func requestKind(e auditv1.Event) string {
 	return e.Verb + " " + resource
 }
 
-func (m *stormMeasurements) timeResults(s *stormBench) []result.Result {
+func (m *stormMeasurements) timeAndLossResults(s *stormBench) []result.Result {
 	row := func(name string, took []time.Duration, reach result.Bound, end string) result.Result {
 		return result.Result{
 			Name: name, Value: slices.Max(took).Seconds(), Unit: "s", Target: reach,

@@ -77,7 +77,7 @@ func (p *Provider) terminate(ctx context.Context, f foundMachine, options cloud.
 	defer pool.sizeLock.Unlock()
 	started := time.Now().UTC()
 	o := operation{Machine: f.ProviderID, Observed: f.observation.at}
-	switch begun, err := p.recordTerminationOnce(f); {
+	switch begun, err := p.beginTermination(f); {
 	case err != nil:
 		return cloud.Operation{}, err
 	case !begun:
@@ -115,10 +115,10 @@ func (p *Provider) findInFreshObservation(ctx context.Context, name string, find
 		"machine %s: waiting for a new observation of its pool, because it must not be terminated twice", name)}
 }
 
-// recordTerminationOnce records the start of a machine's termination and returns true. It returns false if a
+// beginTermination records the start of a machine's termination and returns true. It returns false if a
 // termination is in progress. After a failed termination it returns the server's error until the next observation. The
 // failed request may have reached the cloud.
-func (p *Provider) recordTerminationOnce(f foundMachine) (recorded bool, err error) {
+func (p *Provider) beginTermination(f foundMachine) (recorded bool, err error) {
 	if f.State == cloud.Deleting || p.isTerminating(&f.observation, f.ProviderID) {
 		return false, nil
 	}

@@ -32,7 +32,7 @@ func (u *Updater) WouldShrink(ctx context.Context, desired int) (shrinks bool, e
 
 // Forward sends a change that removes no machine to the pool's server. It returns the update with its outcome.
 func (u *Updater) Forward(ctx context.Context, want *Update) *Update {
-	return want.WithServerAnswer(u.sendToBackend(ctx, want))
+	return want.WithServerAnswer(u.forwardIfSafe(ctx, want))
 }
 
 // WithServerAnswer returns the update with the outcome that err means. If the pool's server or its cloud has refused
@@ -48,7 +48,7 @@ func (u *Update) WithServerAnswer(err error) *Update {
 	return is
 }
 
-func (u *Updater) sendToBackend(ctx context.Context, want *Update) error {
+func (u *Updater) forwardIfSafe(ctx context.Context, want *Update) error {
 	_, native := u.opts.Backend.(*NativePool) // a pool without a server never removes machines on its own
 	switch want.Kind {
 	case SetSize: // another client may have changed the pool, and a forwarded size must not shrink it

@@ -139,7 +139,7 @@ func (u *Update) WaitForOutcome(ctx context.Context) (*Update, error) {
 			return is, nil
 		}
 		wakes := u.updater.changeSignal()
-		found, err := up.reload(ctx, live)
+		found, err := up.reloadUnlessDeleted(ctx, live)
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
@@ -169,9 +169,9 @@ func (u *Update) WaitForOutcome(ctx context.Context) (*Update, error) {
 	}
 }
 
-// reload reads the update again: from the API server if live is true, otherwise from the cache. It returns nil if the
+// reloadUnlessDeleted reads the update again: from the API server if live is true, otherwise from the cache. It returns nil if the
 // update was deleted, or if a later update has its name.
-func (u *Update) reload(ctx context.Context, live bool) (*Update, error) {
+func (u *Update) reloadUnlessDeleted(ctx context.Context, live bool) (*Update, error) {
 	ctx, cancel := context.WithTimeout(ctx, u.updater.opts.Timeouts.NodeRestore/2)
 	defer cancel()
 	up, key, c := &v1alpha1.PoolUpdate{}, client.ObjectKeyFromObject(u.object), u.updater.opts.Cluster

@@ -74,7 +74,7 @@ func NewSentry(dsn, node, version string) (*Sentry, error) {
 	}
 	var ctx context.Context
 	ctx, s.stop = context.WithCancel(context.Background())
-	go s.sendQueued(ctx)
+	go s.sendQueuedUntilDone(ctx)
 	return s, nil
 }
 
@@ -98,7 +98,7 @@ func (s *Sentry) Close() {
 	<-s.done
 }
 
-func (s *Sentry) sendQueued(ctx context.Context) {
+func (s *Sentry) sendQueuedUntilDone(ctx context.Context) {
 	defer close(s.done)
 	for {
 		select {

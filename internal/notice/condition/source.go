@@ -192,9 +192,9 @@ func (w *evaluator) storeAndReportChange(s notice.Snapshot) (changed bool) {
 	return news
 }
 
-// evaluateRule reports whether a rule's notice is active. wait is the delay after which that may change without a
+// evaluateRule reports whether a rule's notice is active. mayChangeAfter is the delay after which that may change without a
 // change of the node.
-func (w *evaluator) evaluateRule(r Rule, on *kubeapi.Condition, now time.Time) (active bool, wait time.Duration) {
+func (w *evaluator) evaluateRule(r Rule, on *kubeapi.Condition, now time.Time) (active bool, mayChangeAfter time.Duration) {
 	t := w.rules[r.ID()]
 	if t == nil {
 		w.source.mu.Lock()

@@ -139,8 +139,8 @@ func RequestsWhenPlaced(pod *corev1.Pod) corev1.ResourceList {
 	})
 }
 
-// HasResizeStatus reports whether the status of the pod can make RequestsWhenPlaced differ from requestsToSchedule.
-func HasResizeStatus(pod *corev1.Pod) bool {
+// HasResourcesInStatus reports whether the status of the pod can make RequestsWhenPlaced differ from requestsToSchedule.
+func HasResourcesInStatus(pod *corev1.Pod) bool {
 	if pod.Status.Resources != nil || pod.Status.AllocatedResources != nil || resource.IsPodResizeInfeasible(pod) {
 		return true
 	}

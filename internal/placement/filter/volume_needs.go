@@ -160,10 +160,10 @@ func formatNotFound(resource, name string) string {
 }
 
 // resolveBinding implements the PreFilter of VolumeBinding.
-func (st *Storage) resolveBinding(needs *volumeNeeds, view *volumeView) {
+func (st *Storage) resolveBinding(needs *volumeNeeds, out *volumeView) {
 	for _, r := range needs.claims {
 		if text := st.findClaimProblem(needs, r); text != "" {
-			view.setRefusal(bindingPredicate, text)
+			out.setRefusal(bindingPredicate, text)
 			return
 		}
 	}
@@ -171,22 +171,22 @@ func (st *Storage) resolveBinding(needs *volumeNeeds, view *volumeView) {
 	for _, r := range needs.claims {
 		c := st.claims[r.key]
 		if c.bound {
-			view.bound = append(view.bound, st.volumes[c.volumeName])
+			out.bound = append(out.bound, st.volumes[c.volumeName])
 			continue
 		}
 		delayed, text := st.waitsForFirstConsumer(c)
 		if text != "" {
-			view.setRefusal(bindingPredicate, text)
+			out.setRefusal(bindingPredicate, text)
 			return
 		}
 		if !delayed || c.volumeName != "" {
 			immediate = true
 			continue
 		}
-		st.resolveUnboundClaim(c, view)
+		st.resolveUnboundClaim(c, out)
 	}
 	if immediate {
-		view.setRefusal(bindingPredicate, "pod has unbound immediate PersistentVolumeClaims")
+		out.setRefusal(bindingPredicate, "pod has unbound immediate PersistentVolumeClaims")
 	}
 }
 
@@ -266,16 +266,16 @@ func (st *Storage) resolveZones(needs *volumeNeeds, view *volumeView) {
 			view.zones = append(view.zones, v.zones...)
 			continue
 		}
-		if text := st.findZoneProblem(c); text != "" {
+		if text := st.findUnboundClaimProblem(c); text != "" {
 			view.setRefusal(zonePredicate, text)
 			return
 		}
 	}
 }
 
-// findZoneProblem returns the scheduler's text for a claim without a volume, or an empty string if it waits for its
+// findUnboundClaimProblem returns the scheduler's text for a claim without a volume, or an empty string if it waits for its
 // first consumer.
-func (st *Storage) findZoneProblem(c *claim) string {
+func (st *Storage) findUnboundClaimProblem(c *claim) string {
 	if c.storageClass == "" {
 		return "PersistentVolumeClaim had no pv name and storageClass name"
 	}

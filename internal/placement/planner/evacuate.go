@@ -70,7 +70,7 @@ type planRun struct {
 	policy          Policy
 	fork            snapshot.Fork
 	pdbUsage        pdbUsage
-	groupLimits     *groupLimits
+	groupLimits     *removalLimits
 	reasonsByClass  map[*filter.PodClass]placement.ReasonCounts // why a class fitted nowhere, at the first attempt
 	meanAllocatable []float64                                   // by resource
 	unplaced        []*filter.Pod
@@ -81,7 +81,7 @@ type planRun struct {
 
 func beginPlanRun(s *snapshot.Snapshot, policy Policy, o *Options) *planRun {
 	p := &planRun{s: s, rules: newRuleEvaluation(s, o), policy: policy, fork: s.Fork(), pdbUsage: pdbUsage{}, reasonsByClass: map[*filter.PodClass]placement.ReasonCounts{}, meanAllocatable: s.Nodes.MeanAllocatable()}
-	p.groupLimits = newGroupLimits(s, o)
+	p.groupLimits = newRemovalLimits(s, o)
 	s.Search.EnterPlanMode()
 	return p
 }

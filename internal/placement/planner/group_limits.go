@@ -9,8 +9,8 @@ import (
 	"github.com/slipway-dev/slipway/internal/placement/snapshot"
 )
 
-// groupLimits tracks the sizes of groups while a plan removes nodes (invariant I5).
-type groupLimits struct {
+// removalLimits tracks the sizes of groups while a plan removes nodes (invariant I5).
+type removalLimits struct {
 	groups map[int32][]*groupState // by node
 }
 
@@ -21,8 +21,8 @@ type groupState struct {
 	zones       map[string]int // remaining members by zone
 }
 
-func newGroupLimits(s *snapshot.Snapshot, o *Options) *groupLimits {
-	l := &groupLimits{groups: map[int32][]*groupState{}}
+func newRemovalLimits(s *snapshot.Snapshot, o *Options) *removalLimits {
+	l := &removalLimits{groups: map[int32][]*groupState{}}
 	for i := range o.Groups {
 		g := &groupState{Group: &o.Groups[i], zones: map[string]int{}}
 		for _, name := range g.Nodes {
@@ -47,7 +47,7 @@ func newGroupLimits(s *snapshot.Snapshot, o *Options) *groupLimits {
 func zoneOf(n *filter.Node) string { return n.Object.Labels[corev1.LabelTopologyZone] }
 
 // listRefusals returns the limits that forbid the removal of this node next.
-func (l *groupLimits) listRefusals(n *filter.Node) []Refusal {
+func (l *removalLimits) listRefusals(n *filter.Node) []Refusal {
 	var list []Refusal
 	for _, g := range l.groups[n.ID] {
 		if g.remaining-1 < g.MinSize {
@@ -78,7 +78,7 @@ func (l *groupLimits) listRefusals(n *filter.Node) []Refusal {
 }
 
 // adjustForRemoval counts a node as removed (sign 1) or restored (sign -1).
-func (l *groupLimits) adjustForRemoval(n *filter.Node, sign int) {
+func (l *removalLimits) adjustForRemoval(n *filter.Node, sign int) {
 	for _, g := range l.groups[n.ID] {
 		g.remaining -= sign
 		g.zones[zoneOf(n)] -= sign

@@ -376,7 +376,7 @@ func (p *planRun) excludeFromSearchOrder(removed map[int32]bool) {
 
 // retryVictims tries the victims without the earlier targets, and drops those that cannot be removed.
 func (p *planRun) retryVictims(victims []chosenVictim, out *VictimSelection) []chosenVictim {
-	p.pdbUsage, p.groupLimits = pdbUsage{}, newGroupLimits(p.s, p.rules.Options)
+	p.pdbUsage, p.groupLimits = pdbUsage{}, newRemovalLimits(p.s, p.rules.Options)
 	var kept []chosenVictim
 	for _, v := range victims {
 		kept = p.removeOrRejectVictim(kept, v.candidate, out)

@@ -70,11 +70,11 @@ func (f Fork) revertChange(c change) {
 	case nodeAdded:
 		s.removeNode(s.Nodes.slots[c.node])
 	case bitCleared:
-		s.Search.bitmapOf(c.class).setBit(c.node)
+		s.Search.storedBitmapOf(c.class).setBit(c.node)
 	case bitmapReset:
-		s.Search.bitmapOf(c.class).valid = false
+		s.Search.storedBitmapOf(c.class).valid = false
 	case wordComputed:
-		s.Search.bitmapOf(c.class).markUncomputed(c.node)
+		s.Search.storedBitmapOf(c.class).markUncomputed(c.node)
 	}
 }
 

@@ -97,8 +97,8 @@ func (r *NodeSearch) OrderTargetsByName() {
 	r.SetOrder(order)
 }
 
-// bitmapOf returns the bitmap of a class without an update.
-func (r *NodeSearch) bitmapOf(c *filter.PodClass) *candidateBitmap {
+// storedBitmapOf returns the bitmap of a class without an update.
+func (r *NodeSearch) storedBitmapOf(c *filter.PodClass) *candidateBitmap {
 	for int(c.ID) >= len(r.byClass) {
 		r.byClass = append(r.byClass, candidateBitmap{})
 	}
@@ -130,7 +130,7 @@ func (r *NodeSearch) PositionOf(n *filter.Node) int32 { return r.position[n.ID] 
 
 // UpdateCandidateBitmap returns the updated bitmap of a class.
 func (r *NodeSearch) UpdateCandidateBitmap(c *filter.PodClass) *candidateBitmap {
-	bitmap := r.bitmapOf(c)
+	bitmap := r.storedBitmapOf(c)
 	now := r.droppedChanges + uint64(len(r.changedNodes))
 	if bitmap.valid && bitmap.orderVersion == r.orderVersion && bitmap.changesSeen == now {
 		return bitmap

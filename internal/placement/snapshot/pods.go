@@ -26,7 +26,7 @@ func (s *Snapshot) compilePod(o *corev1.Pod) *filter.Pod {
 	}
 	p.Class = s.index.internPodClass(o, o.Spec.NodeName != "")
 	p.Usage = p.Class.Usage
-	if o.Spec.NodeName != "" && filter.HasResizeStatus(o) {
+	if o.Spec.NodeName != "" && filter.HasResourcesInStatus(o) {
 		if takes := s.Filters.Resources.ToAmounts(filter.RequestsWhenPlaced(o)); !slices.Equal(takes, p.Usage) {
 			p.Usage = takes
 		}

@@ -246,7 +246,7 @@ func (f *scaleDown) decideGroupNodes(g *Group) ([]NodeDecision, error) {
 	}
 	all := make([]NodeDecision, 0, len(g.Nodes))
 	for i := range g.Nodes {
-		all = append(all, f.newNodeDecision(g, rule, &g.Nodes[i]))
+		all = append(all, f.newDecisionWithNodeReasons(g, rule, &g.Nodes[i]))
 	}
 	if err := f.selectNodesToRetire(g, rule, all); err != nil {
 		return nil, err
@@ -257,8 +257,8 @@ func (f *scaleDown) decideGroupNodes(g *Group) ([]NodeDecision, error) {
 	return all, nil
 }
 
-// newNodeDecision applies the rules that depend only on the node itself.
-func (f *scaleDown) newNodeDecision(g *Group, rule *underutilizedRule, n *nodegroup.Node) NodeDecision {
+// newDecisionWithNodeReasons applies the rules that depend only on the node itself.
+func (f *scaleDown) newDecisionWithNodeReasons(g *Group, rule *underutilizedRule, n *nodegroup.Node) NodeDecision {
 	d := NodeDecision{Decision: nodegroup.Decision{Node: n.Object.Name}, Group: g.name(), Subject: n}
 	if n.ToBudgetNode().BeingRemoved {
 		return d

@@ -29,7 +29,7 @@ import (
 
 // PodPlacement finds the pods that would be unschedulable without a node. [ClusterPlacement] implements it.
 type PodPlacement interface {
-	ListUnschedulablePods(ctx context.Context, node string) ([]UnschedulablePod, error)
+	ListPodsNeedingNode(ctx context.Context, node string) ([]UnschedulablePod, error)
 }
 
 // Options configure a Controller. All fields but Intervals are required.
@@ -267,14 +267,14 @@ func (l *replacementScope) decideAndLaunch(ctx context.Context, record *v1alpha1
 		return 0, err
 	}
 	if _, err := launch.ChooseLaunchableTemplate(record, want, time.Now()); err != nil {
-		return l.recordNotRequested(ctx, err, wanted.Reasons)
+		return l.recordIfNotRequested(ctx, err, wanted.Reasons)
 	}
 	began := time.Now()
 	s, err := l.controller.readConsistentGroup(ctx, l.cloud, l.group.Spec.Cloud.Group)
 	if err != nil {
 		return 0, err
 	}
-	others, err := l.listOtherReplacements(ctx)
+	others, err := l.listOtherReplacementsOfGroup(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -296,12 +296,12 @@ func (l *replacementScope) decideAndLaunch(ctx context.Context, record *v1alpha1
 		return l.controller.options.Intervals.CloudRead, l.writeStateIfChanged(ctx, v1alpha1.ReplacementWaiting, append(may.Reasons, wanted.Reasons...)...)
 	case LeaveToCloud:
 		if err := l.controller.options.Launches.RecordUnrequestedLaunch(ctx, l.group, want); err != nil {
-			return l.recordNotRequested(ctx, err, may.Reasons)
+			return l.recordIfNotRequested(ctx, err, may.Reasons)
 		}
 		return l.controller.options.Intervals.CloudRead, l.writeStateIfChanged(ctx, v1alpha1.ReplacementWaiting, may.Reasons...)
 	}
 	if err := launch.CheckSizeLimits(l.group, record, s.Group, want.Count, began); err != nil {
-		return l.recordNotRequested(ctx, err, wanted.Reasons)
+		return l.recordIfNotRequested(ctx, err, wanted.Reasons)
 	}
 	// This write fails if the retirement was cancelled meanwhile, and then nothing is launched.
 	if err := l.writeStateIfChanged(ctx, v1alpha1.ReplacementWaiting, wanted.Reasons...); err != nil {
@@ -362,7 +362,7 @@ func (l *replacementScope) assessReplacementNeed(ctx context.Context) (n Need, n
 		return n, node, nil
 	}
 	if n.Policy == v1alpha1.ReplaceWhenNeeded || n.Instance == InstanceExists {
-		if n.UnschedulablePods, err = l.controller.options.Placement.ListUnschedulablePods(ctx, l.rt.Spec.NodeName); err != nil {
+		if n.UnschedulablePods, err = l.controller.options.Placement.ListPodsNeedingNode(ctx, l.rt.Spec.NodeName); err != nil {
 			l.log.Warn("cannot tell whether the pods fit on other nodes", "err", err)
 			n.PlacementErr = err
 		}
@@ -515,8 +515,8 @@ func newLaunchBounds(state InstanceState, s GroupSnapshot, record *v1alpha1.Prov
 	return b
 }
 
-// listOtherReplacements lists the other replacements of the group, without a cache.
-func (l *replacementScope) listOtherReplacements(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
+// listOtherReplacementsOfGroup lists the other replacements of the group, without a cache.
+func (l *replacementScope) listOtherReplacementsOfGroup(ctx context.Context) ([]v1alpha1.NodeRetirement, error) {
 	var all v1alpha1.NodeRetirementList
 	if err := l.controller.options.APIReader.List(ctx, &all); err != nil {
 		return nil, fmt.Errorf("other replacements: %w", err)

@@ -288,7 +288,7 @@ func TestNodeWithNoticesIsRequeuedUntilItCanRetire(t *testing.T) {
 			c.without(t, s)
 			p := s.newController(t)
 			look := func() time.Duration {
-				return must.Get(NoticeReconciler{p}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}}))(t).RequeueAfter
+				return must.Get(NoticeRetirementReconciler{p}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}}))(t).RequeueAfter
 			}
 			if again := look(); again == 0 || again > time.Minute || s.countNoticeRetirements(t) != 0 {
 				t.Fatalf("reconciled again after %s, with %d records", again, s.countNoticeRetirements(t))
@@ -316,7 +316,7 @@ func TestUnansweredNoticeDelaysNoOther(t *testing.T) {
 			}
 			return nil
 		}
-		_, err := NoticeReconciler{s.newController(t)}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
+		_, err := NoticeRetirementReconciler{s.newController(t)}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
 		if err == nil || s.countNoticeRetirements(t) != 1 {
 			t.Errorf("%v, with %d records; want it to be tried again, and the record of the Preempt", err, s.countNoticeRetirements(t))
 		}
@@ -415,7 +415,7 @@ func TestNodeIsRequeuedWhileItsRetirementIsOpen(t *testing.T) {
 		c := s.newController(t)
 		s.addNotice(t, "vm-0", "Preempt")
 		look := func() time.Duration {
-			return must.Get(NoticeReconciler{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}}))(t).RequeueAfter
+			return must.Get(NoticeRetirementReconciler{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}}))(t).RequeueAfter
 		}
 		for n := range 6 {
 			if made, open := look(), look(); made == 0 || open == 0 || s.countNoticeRetirements(t) != n+1 {
@@ -857,7 +857,7 @@ func TestUnacceptedGroupGetsNoReplacement(t *testing.T) {
 			s.unschedulable = []UnschedulablePod{{Pod: "shop/web-1", Why: "fits on no other node"}}
 			s.run(ctx, c, time.Minute)
 			if before {
-				result, err := NoticeReconciler{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
+				result, err := NoticeRetirementReconciler{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})
 				if len(s.retirementByNode(t)) > 0 || err != nil || result.RequeueAfter == 0 || s.grown > 0 {
 					t.Errorf("%+v, %v, retirements %+v, %d launched; want none, and another reconcile", result, err, s.retirementByNode(t), s.grown)
 				}

@@ -26,7 +26,7 @@ func (l *replacementScope) requestAndRecordLaunch(ctx context.Context, want laun
 	id, err := l.controller.options.Launches.RequestInstances(within, l.group, l.cloud, want)
 	var unasked *launch.NotRequestedError
 	if errors.As(err, &unasked) {
-		return l.recordNotRequested(ctx, unasked, l.ensureStatus().Reasons)
+		return l.recordIfNotRequested(ctx, unasked, l.ensureStatus().Reasons)
 	}
 	l.controller.options.ReportCall(l.cloud.Name(), "Grow", err)
 	if err != nil {
@@ -41,8 +41,8 @@ func (l *replacementScope) requestAndRecordLaunch(ctx context.Context, want laun
 // maxBackOffPause is the longest pause between two reconciles during the back-off of a template.
 const maxBackOffPause = time.Minute
 
-// recordNotRequested records why the cloud was not asked.
-func (l *replacementScope) recordNotRequested(ctx context.Context, err error, wanted []v1alpha1.RetirementReason) (requeueAfter time.Duration, _ error) {
+// recordIfNotRequested records why the cloud was not asked.
+func (l *replacementScope) recordIfNotRequested(ctx context.Context, err error, wanted []v1alpha1.RetirementReason) (requeueAfter time.Duration, _ error) {
 	var why *launch.NotRequestedError
 	if !errors.As(err, &why) {
 		return 0, err
@@ -127,7 +127,7 @@ func (l *replacementScope) trackAbandonedLaunches(ctx context.Context, record *v
 	if l.group.Spec.ScaleUp != nil || !slices.ContainsFunc(record.Launches, func(o v1alpha1.Launch) bool { return o.IsOpen() }) {
 		return record, nil
 	}
-	others, err := l.listOtherReplacements(ctx)
+	others, err := l.listOtherReplacementsOfGroup(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +161,7 @@ func (l *replacementScope) readAndTrackLaunch(ctx context.Context, own *v1alpha1
 		n := &nodes.Items[i]
 		hosts[i], byName[n.Name] = instances.NodeIdentityOf(n), n
 	}
-	others, err := l.listOtherReplacements(ctx)
+	others, err := l.listOtherReplacementsOfGroup(ctx)
 	if err != nil {
 		return nil, err
 	}

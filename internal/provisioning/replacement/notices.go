@@ -23,15 +23,15 @@ import (
 	"github.com/slipway-dev/slipway/internal/retirement/request"
 )
 
-// NoticeReconciler creates a NodeRetirement for each notice that the cloud takes an instance away. It uses the options
+// NoticeRetirementReconciler creates a NodeRetirement for each notice that the cloud takes an instance away. It uses the options
 // of a Controller.
-type NoticeReconciler struct{ c *Controller }
+type NoticeRetirementReconciler struct{ c *Controller }
 
 // requesterName is the requester of the retirements.
 const requesterName = "slipway manager"
 
 // Reconcile handles the notices on one Node.
-func (n NoticeReconciler) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+func (n NoticeRetirementReconciler) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	node := &corev1.Node{}
 	if err := n.c.options.Client.Get(ctx, r.NamespacedName, node); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -77,7 +77,7 @@ func mayRemoveInstance(t notice.Type) bool {
 func announcesRemoval(t notice.Type) bool { return t == notice.Preempt || t == notice.Terminate }
 
 // findOnlyGroup returns the only group that the node belongs to, if the controller acts on it.
-func (n NoticeReconciler) findOnlyGroup(ctx context.Context, node *corev1.Node) (*v1alpha1.NodeGroup, error) {
+func (n NoticeRetirementReconciler) findOnlyGroup(ctx context.Context, node *corev1.Node) (*v1alpha1.NodeGroup, error) {
 	groups, err := n.c.options.Groups.List(ctx)
 	if err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (n NoticeReconciler) findOnlyGroup(ctx context.Context, node *corev1.Node) 
 
 // ensureRetirement creates the NodeRetirement of a notice if it is missing. For a reboot or redeploy it does so only if the
 // instance is gone.
-func (n NoticeReconciler) ensureRetirement(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report) (requeueAfter time.Duration, err error) {
+func (n NoticeRetirementReconciler) ensureRetirement(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup, r report.Report) (requeueAfter time.Duration, err error) {
 	if !announcesRemoval(r.Type) {
 		if disruptionbudget.IsReady(node) {
 			return 0, nil // an update of the Node's condition starts another reconcile
@@ -133,7 +133,7 @@ func (n NoticeReconciler) ensureRetirement(ctx context.Context, node *corev1.Nod
 
 // isInstanceGone asks the cloud whether the instance is gone. This is the second of two proofs (invariant I7); the
 // first is that the Node is not Ready.
-func (n NoticeReconciler) isInstanceGone(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup) (gone bool, err error) {
+func (n NoticeRetirementReconciler) isInstanceGone(ctx context.Context, node *corev1.Node, g *v1alpha1.NodeGroup) (gone bool, err error) {
 	provider := n.c.options.Clouds[g.Spec.Cloud.Provider]
 	if provider == nil {
 		return false, nil
@@ -186,7 +186,7 @@ func findLastRetirementOfNotice(all []v1alpha1.NodeRetirement, node *corev1.Node
 
 // isNoticeStillOnNode reports whether the notice is on the Node now. It reads without a cache, because a cached Node may
 // still have a notice that has ended.
-func (n NoticeReconciler) isNoticeStillOnNode(ctx context.Context, node *corev1.Node, r report.Report) (onNode bool, err error) {
+func (n NoticeRetirementReconciler) isNoticeStillOnNode(ctx context.Context, node *corev1.Node, r report.Report) (onNode bool, err error) {
 	is := &corev1.Node{}
 	if err := n.c.options.APIReader.Get(ctx, client.ObjectKeyFromObject(node), is); err != nil {
 		return false, client.IgnoreNotFound(err)

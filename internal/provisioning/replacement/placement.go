@@ -27,10 +27,10 @@ type ClusterPlacement struct {
 	Pods         live.PodReader
 }
 
-// ListUnschedulablePods lists the pods on a node that fit on no other node. It also lists pending pods that only an
+// ListPodsNeedingNode lists the pods on a node that fit on no other node. It also lists pending pods that only an
 // instance like the node's would take, because a drain has probably evicted them from the node. It also lists pods for
 // which this cannot be decided.
-func (r ClusterPlacement) ListUnschedulablePods(ctx context.Context, node string) ([]UnschedulablePod, error) {
+func (r ClusterPlacement) ListPodsNeedingNode(ctx context.Context, node string) ([]UnschedulablePod, error) {
 	o, err := r.readPlacementObjects(ctx, node)
 	if err != nil {
 		return nil, err

@@ -83,7 +83,7 @@ func TestPodsThatFitNoOtherNodeAreUnschedulable(t *testing.T) {
 		"a pending pod fits elsewhere":  {[]client.Object{newPod("web", "", "1"), newPod("other", "b", "2")}, ""},
 		"a pending pod is too large":    {[]client.Object{newPod("web", "", "5"), newPod("other", "b", "2")}, ""},
 	} {
-		unschedulable, err := newRoom(t, tt.pods...).ListUnschedulablePods(t.Context(), "a")
+		unschedulable, err := newRoom(t, tt.pods...).ListPodsNeedingNode(t.Context(), "a")
 		must.Not(t, err != nil, "%s: %v", what, err)
 		var names []string
 		for _, h := range unschedulable {
@@ -101,7 +101,7 @@ func TestUndecidablePodIsUnschedulable(t *testing.T) {
 			}},
 		}}}}
 	}
-	unschedulable, err := newRoom(t, newPod("web", "a", "1", ephemeral)).ListUnschedulablePods(t.Context(), "a")
+	unschedulable, err := newRoom(t, newPod("web", "a", "1", ephemeral)).ListPodsNeedingNode(t.Context(), "a")
 	check.Not(t, err != nil || len(unschedulable) != 1, "%+v, %v", unschedulable, err)
 }
 

@@ -32,7 +32,7 @@ func (c *Controller) Register(m manager.Manager) error {
 		Named("notices").
 		For(&corev1.Node{}, builder.WithPredicates(newReportPredicate())).
 		WithOptions(c.controllerOptions()).
-		Complete(NoticeReconciler{c})
+		Complete(NoticeRetirementReconciler{c})
 	if err != nil {
 		return fmt.Errorf("notices: %w", err)
 	}

@@ -93,7 +93,7 @@ func TestRetirementIsKeptUntilItsReplacementIsFinal(t *testing.T) {
 		t.Run(name, simOf(3, func(t *testing.T, ctx context.Context, s *sim) {
 			c, r := s.newController(t), s.newRetirementController(t, tt.ttl)
 			s.addNotice(t, "vm-0", "Preempt")
-			must.NoError(t, check.Err((NoticeReconciler{c}).Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})))
+			must.NoError(t, check.Err((NoticeRetirementReconciler{c}).Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: "vm-0"}})))
 			s.evictInstance(t, "vm-0")
 			tt.world(s)
 			s.finishRetirements(t)
@@ -245,7 +245,7 @@ func TestHangingCloudBlocksNoOtherCloud(t *testing.T) {
 		check.Not(t, past.reads > 0, "the second record was read %d times past the caches, want none before it has a slot", past.reads)
 		s.preemptInstance(t, "vm-0")
 		for range 3 {
-			_, _ = NoticeReconciler{c}.Reconcile(ctx, request("vm-0"))
+			_, _ = NoticeRetirementReconciler{c}.Reconcile(ctx, request("vm-0"))
 			_, _ = c.Reconcile(ctx, request(s.retirementByNode(t)["vm-0"].Name))
 		}
 		if took := time.Since(began); s.grown != 1 || took > 0 {

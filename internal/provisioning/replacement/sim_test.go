@@ -190,7 +190,7 @@ func (s *sim) newClient() client.Client {
 	})
 }
 
-func (s *sim) ListUnschedulablePods(context.Context, string) ([]UnschedulablePod, error) {
+func (s *sim) ListPodsNeedingNode(context.Context, string) ([]UnschedulablePod, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.unschedulable, nil
@@ -292,7 +292,7 @@ func (s *sim) reconcileAll(ctx context.Context, c *Controller) {
 		panic(err)
 	}
 	for i := range nodes.Items {
-		_, _ = NoticeReconciler{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: nodes.Items[i].Name}})
+		_, _ = NoticeRetirementReconciler{c}.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: nodes.Items[i].Name}})
 	}
 	for i := range all.Items {
 		_, _ = c.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: all.Items[i].Name}})
