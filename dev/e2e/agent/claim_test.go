@@ -49,11 +49,12 @@ func claimSpec(phase cordon.Phase, conditions ...string) cordon.ClaimSpec {
 
 func TestI3RemovedClaimRestoresARealNode(t *testing.T) {
 	t.Parallel()
+	const owner = "only-here" // the other tests have nodes with claims, too
 	f := newFixture(t, "claim", 1)
 	api, was := f.claimClient(), f.marksOf(0)
 	w := f.claimWriter(api)
 	write := func(s cordon.ClaimSpec) cordon.ClaimResult {
-		o, err := w.WriteClaim(t.Context(), "azure-1", s)
+		o, err := w.WriteClaim(t.Context(), owner, s)
 		f.check(err)
 		return o
 	}
@@ -64,7 +65,7 @@ func TestI3RemovedClaimRestoresARealNode(t *testing.T) {
 	if c == nil || c.Status != corev1.ConditionTrue || c.LastTransitionTime.IsZero() || c.LastHeartbeatTime.IsZero() {
 		t.Errorf("condition %+v", c)
 	}
-	found, err := api.ListNodes(t.Context(), cordon.LabelKey("azure-1"))
+	found, err := api.ListNodes(t.Context(), cordon.LabelKey(owner))
 	if err != nil || len(found) != 1 || found[0].Name != f.node(0) {
 		t.Errorf("nodes with the label: %v, %v", found, err)
 	}
@@ -79,7 +80,7 @@ func TestI3RemovedClaimRestoresARealNode(t *testing.T) {
 		t.Errorf("the same claim changed the node: %+v", o)
 	}
 
-	if _, err := w.RemoveClaim(t.Context(), "azure-1"); err != nil {
+	if _, err := w.RemoveClaim(t.Context(), owner); err != nil {
 		t.Fatal(err)
 	}
 	f.awaitRestored(0, was)
