@@ -163,7 +163,7 @@ spec:
     - expression: >-
         variables.otherConditions.all(c, c in variables.oldOtherConditions)
         && variables.oldOtherConditions.all(c, c in variables.otherConditions)
-      message: {{ .who }} changes no conditions but those of a node's way out
+      message: {{ .who }} changes no conditions but those that Slipway writes
       reason: Forbidden
     - expression: >-
         variables.status.all(k, k == 'conditions' || k in variables.oldStatus && variables.oldStatus[k] == variables.status[k])
