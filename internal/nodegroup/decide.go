@@ -255,8 +255,8 @@ func (w *GroupSnapshot) addMinSizeReasons(decisions []Decision) {
 	slices.SortFunc(candidates, compareByIdleTime)
 	for _, d := range candidates {
 		if stay <= int(w.MinSize()) {
-			d.Reasons = append(d.Reasons, Reason{Minimum, fmt.Sprintf("without it %d nodes would remain, and %s minimum is %d",
-				stay-1, w.describeMinSizeSource(), w.MinSize())})
+			d.Reasons = append(d.Reasons, Reason{Minimum, fmt.Sprintf("retiring it would leave %d of the %d nodes that %s minimum requires",
+				stay-1, w.MinSize(), w.describeMinSizeSource())})
 			continue
 		}
 		stay--

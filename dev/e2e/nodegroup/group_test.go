@@ -38,14 +38,14 @@ func TestIdleNodesAreRetiredToMinSize(t *testing.T) {
 			f.awaitEvent("Node", f.node(i), "IdleNodeRetiring", "CooldownPassed: idle since")
 		}
 	}
-	f.awaitEvent("Node", kept, "IdleNodeKept", "MinSize: the group's minimum is 2")
+	f.awaitEvent("Node", kept, "IdleNodeKept", "MinSize: retiring it would leave 1 of the 2 nodes that the group's minimum requires")
 	f.awaitEvent("NodeGroup", "idle", "IdleNodeKept", kept)
 	s := f.status("idle")
 	if s.Accepted != "True" || len(s.Idle) != 1 || s.Idle[0].Node != kept || s.Idle[0].Verdict != "Blocked" ||
 		s.Idle[0].Reasons[0].Rule != "MinSize" {
 		t.Errorf("%+v", s)
 	}
-	if table := f.slipway("status"); !strings.Contains(table, "MinSize: the group's minimum is 2") {
+	if table := f.slipway("status"); !strings.Contains(table, "MinSize: retiring it would leave 1 of the 2 nodes that the group's minimum requires") {
 		t.Errorf("%s", table)
 	}
 }
