@@ -58,7 +58,7 @@ build-all: ## Build slipway and slipway-agent for every platform of nodes into b
 
 .PHONY: test
 test: export SLIPWAY_BIN := $(CURDIR)/bin
-test: build build-dev peers vet-agent ## Run all tests with race detector in random order, including the tests on a real control plane
+test: build build-dev peers vet-agent ## Run all tests in random order, including the tests on a real control plane
 	tools/test
 	cd tools/release && ../test
 	cd dev && SLIPWAY_TEST_RERUN=1 ../tools/test

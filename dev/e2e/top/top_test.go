@@ -127,23 +127,6 @@ type terminal struct {
 	program, socket string
 }
 
-// multiplexer returns the path of tmux, from the host or from the directory of dev/peers/install.
-func multiplexer(t *testing.T) string {
-	t.Helper()
-	if path, err := exec.LookPath("tmux"); err == nil {
-		return path
-	}
-	root, err := testbed.RepositoryRoot()
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(root, "bin", "peers", "tmux")
-	if _, err := os.Stat(path); err != nil {
-		t.Skip("tmux is not installed, and dev/peers/install could not fetch it")
-	}
-	return path
-}
-
 // terminal runs slipway top in a terminal of 80 columns by 24 rows.
 func (f *fixture) terminal(program, kubeconfig string) *terminal {
 	f.t.Helper()
@@ -239,7 +222,7 @@ func (term *terminal) awaitScreen(name string, texts ...string) {
 }
 
 func TestTopShowsDrainAndNoticeAndCancels(t *testing.T) {
-	program := multiplexer(t)
+	program := testbed.FindPeer(t, "tmux")
 	f := newFixture(t)
 	f.prepareCluster()
 	term := f.terminal(program, f.account("ann", "slipway-viewer", "slipway-top"))
