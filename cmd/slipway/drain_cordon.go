@@ -175,7 +175,7 @@ func (d *nodeDrain) checkAlreadyUncordoned(node *kubeapi.Node, unanswered bool) 
 	return false, nil
 }
 
-// errNotCordoned means that this drain did not cordon the node, so there is no cordon to remove.
+// errNotCordoned means that this drain did not cordon the node. Then it has no cordon to remove.
 var errNotCordoned = errors.New("it was not cordoned")
 
 // errAlreadyUncordoned means that another client has removed the cordon.

@@ -46,7 +46,7 @@ type hintError struct {
 func (e *hintError) Error() string { return e.err.Error() + "\n" + e.hint }
 func (e *hintError) Unwrap() error { return e.err }
 
-// connectError is the error of a request for which no connection to the API server was made.
+// connectError is the error of a request that made no connection to the API server.
 type connectError struct {
 	server string // host:port
 	err    error

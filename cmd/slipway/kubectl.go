@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// kubectlPluginAnnotations returns annotations with which the help shows the command as "kubectl slipway". It returns
+// kubectlPluginAnnotations returns annotations that make the help show the command as "kubectl slipway". It returns
 // nil unless the program's file is named kubectl-slipway, as for a kubectl plugin.
 func kubectlPluginAnnotations(program string) map[string]string {
 	name := strings.TrimSuffix(filepath.Base(program), ".exe")

@@ -53,7 +53,7 @@ func (n noticeStatus) isHandled() bool {
 	return n.Phase == string(agent.Drained) || n.Phase == string(agent.Acknowledged)
 }
 
-// printNotices prints the notices for which the agent still has work to do. JSON output contains all notices.
+// printNotices prints the notices that the agent has not handled completely. JSON output contains all notices.
 func (s clusterStatus) printNotices(w io.Writer) {
 	open := slices.DeleteFunc(slices.Clone(s.Notices), noticeStatus.isHandled)
 	if len(open) > 0 {

@@ -13,7 +13,7 @@ import (
 // unknownValue is printed in place of a value that only a NodeGroup object has.
 const unknownValue = "-"
 
-// findUnlistedGroups returns the groups for which no NodeGroup object exists. These groups come from a manager's
+// findUnlistedGroups returns the groups without a NodeGroup object. These groups come from a manager's
 // --node-groups or from a compatibility mode. Their names come from their nodes and their NodeRetirements.
 func findUnlistedGroups(cluster *nodegroup.Cluster, retiring map[string]bool) []groupStatus {
 	found := map[string]*groupStatus{}
