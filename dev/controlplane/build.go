@@ -38,8 +38,11 @@ var moduleDir string
 // in the folder versions.
 const newestVersion = "1.37"
 
+// oldestAgentVersion is the oldest Kubernetes version that the agent supports. Slipway's other parts need 1.33.
+const oldestAgentVersion = "1.30"
+
 // Versions returns the supported Kubernetes minor versions, oldest first.
-func Versions() []string { return []string{"1.30", "1.33", "1.34", "1.35", "1.36", newestVersion} }
+func Versions() []string { return []string{oldestAgentVersion, "1.33", "1.34", "1.35", "1.36", newestVersion} }
 
 // ResolveVersion returns the given version. If it is empty, ResolveVersion returns the version from the environment
 // variable, or else the newest version. It returns an error for a version that is not in Versions.

@@ -132,14 +132,27 @@ func (l layout) listCommands(o Options, b Binaries) []Command {
 		},
 		{
 			Name: Scheduler, Path: b.Scheduler, Args: l.schedulerArgs(),
-			ReadyURL: "https://" + loopbackAddress(l.scheduler) + "/readyz",
+			ReadyURL: "https://" + loopbackAddress(l.scheduler) + schedulerReadyPath(o.Version),
 		},
 		{Name: Kwok, Path: b.Kwok, Args: l.kwokArgs()},
+	}
+	if o.Version == oldestAgentVersion {
+		// The tests bind tokens to a Node, because no kubelet requests the tokens of pods. Since 1.31 this is on.
+		all[1].Args = append(all[1].Args, "--feature-gates=ServiceAccountTokenNodeBinding=true")
 	}
 	for i := range all {
 		all[i].Args = append(all[i].Args, o.Flags[all[i].Name]...)
 	}
 	return all
+}
+
+// schedulerReadyPath returns the path of the scheduler's readiness check. Before Kubernetes 1.31 the scheduler has only a
+// liveness check.
+func schedulerReadyPath(version string) string {
+	if version == oldestAgentVersion {
+		return "/healthz"
+	}
+	return "/readyz"
 }
 
 func (l layout) etcdArgs() []string {
