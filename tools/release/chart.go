@@ -18,7 +18,7 @@ import (
 
 const (
 	chartsFolder = "charts"
-	// handlerChart replaces the chart of another tool, whose last version was 1.2.0.
+	// handlerChart replaces the chart of another tool. Its last version was 1.2.0.
 	handlerChart      = "aks-node-termination-handler"
 	handlerMajorAhead = 2 // its major version is higher by this number, so that it is an upgrade
 )

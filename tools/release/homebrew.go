@@ -39,6 +39,9 @@ func (r *release) writeFormula(context.Context, []executable) error {
 		}
 		platforms = append(platforms, platform{homebrewNames[t.OS], homebrewNames[t.Arch], download})
 	}
+	if len(platforms) == 0 {
+		return nil
+	}
 	slices.SortFunc(platforms, func(a, b platform) int { return strings.Compare(b.OS+b.Arch, a.OS+a.Arch) })
 	var b bytes.Buffer
 	err := template.Must(template.New(formulaFile).Parse(formulaText)).Execute(&b, map[string]any{

@@ -80,6 +80,9 @@ func runRelease(ctx context.Context, args []string) error {
 		if err := checkRegistry(r.registry); err != nil {
 			return err
 		}
+		if !slices.ContainsFunc(r.targets, target.isNode) {
+			return fmt.Errorf("registry %q: targets %s have no image: add a platform of nodes, such as linux/amd64", r.registry, targets)
+		}
 	}
 	if r.download = strings.TrimSuffix(r.download, "/"); r.download != "" && !downloadURL.MatchString(r.download) {
 		return fmt.Errorf("download-url %q: must be a URL such as https://github.com/acme/slipway/releases/download", r.download)

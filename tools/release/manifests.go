@@ -44,7 +44,9 @@ func (r *release) writeManifests(context.Context, []executable) error {
 // renderOverlay returns the objects of an overlay in YAML. It returns an error if a container has an image that is not of
 // this release.
 func (r *release) renderOverlay(dir string) ([]byte, error) {
-	objects, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	options := krusty.MakeDefaultOptions()
+	options.Reorder = krusty.ReorderOptionUnspecified // as kubectl apply -k does: namespaces first
+	objects, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), dir)
 	if err != nil {
 		return nil, err
 	}

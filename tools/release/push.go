@@ -243,8 +243,11 @@ func (p *push) push(a artifact) error {
 			return err
 		}
 	}
+	if err := remote.Tag(a.tag, a.content, p.options...); err != nil {
+		return err
+	}
 	p.log.Info("pushed", a.kind, a.tag.String(), "digest", hash.String(), "signed", p.signer != nil)
-	return remote.Tag(a.tag, a.content, p.options...)
+	return nil
 }
 
 // signArtifact pushes the signature and the provenance of an artifact.
@@ -269,7 +272,7 @@ func (p *push) signArtifact(digest name.Digest) error {
 	return nil
 }
 
-// pushSignature adds a signature or attestation to those that the registry has for a digest.
+// pushSignature adds a signature or attestation of a digest. It keeps the others in the registry.
 func (p *push) pushSignature(digest name.Digest, part signaturePart) error {
 	tag, err := signatureTag(digest, part.suffix)
 	if err != nil {

@@ -221,7 +221,7 @@ func TestPushedReleaseIsSignedAndRepeatable(t *testing.T) {
 		if err := verifyArtifact(t.Context(), tag.String(), verifier); err == nil || !strings.Contains(err.Error(), "MANIFEST_UNKNOWN") {
 			t.Errorf("without signature: got %v", err)
 		}
-		// The signature and the provenance of the old digest are no help.
+		// The signature and the provenance of the old digest do not count.
 		for _, suffix := range []string{signatureSuffix, attestationSuffix} {
 			copyTag(t, image, changed, tag, suffix)
 		}

@@ -574,6 +574,7 @@ func TestInvalidOptionsAreRefused(t *testing.T) {
 		"registry without host":       {[]string{"-version=v0.1.0", "-registry=acme/slipway"}, `registry "acme/slipway": must be a host and a path`},
 		"registry with scheme":        {[]string{"-version=v0.1.0", "-registry=https://ghcr.io/acme"}, `registry "https://ghcr.io/acme": must be`},
 		"registry with tag":           {[]string{"-version=v0.1.0", "-registry=ghcr.io/acme:v1"}, `registry "ghcr.io/acme:v1": must be`},
+		"registry without images":     {[]string{"-version=v0.1.0", "-registry=ghcr.io/acme", "-targets=darwin/arm64"}, "targets darwin/arm64 have no image"},
 		"URL with quotes":             {[]string{"-version=v0.1.0", "-download-url=https://a/\"b"}, `download-url "https://a/\"b": must be a URL`},
 		"an argument":                 {[]string{"-version=v0.1.0", "now"}, `argument "now"`},
 	} {
