@@ -50,7 +50,6 @@ func (r *release) writeCharts(context.Context, []executable) error {
 		if err := writeArchive(r.filePath(chartFile(chart, version)), entries, r.source.Time); err != nil {
 			return err
 		}
-		r.charts = append(r.charts, chart)
 	}
 	return nil
 }
@@ -73,12 +72,12 @@ func (r *release) imageValues(chart string) []chartValue {
 	switch chart {
 	case cliCommand:
 		values := []chartValue{{"image.registry", r.registry}}
-		for part, command := range map[string]string{"agent": agentCommand, "slipway": cliCommand} {
+		for _, image := range []struct{ part, command string }{{"agent", agentCommand}, {"slipway", cliCommand}} {
 			// An empty tag is the chart's appVersion, which is the version of the release.
 			values = append(values,
-				chartValue{"image." + part + ".repository", command},
-				chartValue{"image." + part + ".tag", ""},
-				chartValue{"image." + part + ".digest", r.imageDigest(command)})
+				chartValue{"image." + image.part + ".repository", image.command},
+				chartValue{"image." + image.part + ".tag", ""},
+				chartValue{"image." + image.part + ".digest", r.imageDigest(image.command)})
 		}
 		return values
 	case handlerChart:

@@ -106,7 +106,6 @@ type release struct {
 	log           *slog.Logger
 
 	images []subject // set by writeImages: NAME:VERSION and the digest of the index
-	charts []string  // set by writeCharts
 }
 
 // makeRelease writes all files of the release to the output folder.
