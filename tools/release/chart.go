@@ -105,16 +105,16 @@ func chartEntries(dir, name, version, app string, values []chartValue) ([]archiv
 		return nil, err
 	}
 	if !chartVersion.Match(description) || !chartAppVersion.Match(description) {
-		return nil, errors.New("Chart.yaml must have version and appVersion, each on its own line")
+		return nil, errors.New("file Chart.yaml must have version and appVersion, each on its own line")
 	}
 	description = chartVersion.ReplaceAll(description, []byte("version: "+version))
 	description = chartAppVersion.ReplaceAll(description, []byte("appVersion: "+app))
 	var chart struct{ Name string }
 	if err := yaml.Unmarshal(description, &chart); err != nil {
-		return nil, fmt.Errorf("Chart.yaml: %w", err)
+		return nil, fmt.Errorf("read Chart.yaml: %w", err)
 	}
 	if chart.Name != name {
-		return nil, fmt.Errorf("Chart.yaml: name %q must be %s, the name of its folder", chart.Name, name)
+		return nil, fmt.Errorf("read Chart.yaml: name %q must be %s, the name of its folder", chart.Name, name)
 	}
 	rules, err := readChartIgnores(dir)
 	if err != nil {

@@ -85,9 +85,12 @@ func newChartImage(file string) (v1.Image, chartMetadata, error) {
 	return result, metadata, err
 }
 
-func (c chartImage) RawConfigFile() ([]byte, error)                         { return c.config, nil }
-func (c chartImage) MediaType() (types.MediaType, error)                    { return types.OCIManifestSchema1, nil }
-func (c chartImage) RawManifest() ([]byte, error)                           { return c.manifest, nil }
+func (c chartImage) RawConfigFile() ([]byte, error) { return c.config, nil }
+
+func (c chartImage) MediaType() (types.MediaType, error) { return types.OCIManifestSchema1, nil }
+
+func (c chartImage) RawManifest() ([]byte, error) { return c.manifest, nil }
+
 func (c chartImage) LayerByDigest(v1.Hash) (partial.CompressedLayer, error) { return c.layer, nil }
 
 // chartFileContent returns a file at the top of a packaged chart.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -84,7 +85,7 @@ func (p *push) run() error {
 	if err != nil {
 		return err
 	}
-	artifacts := append(images, charts...) // a chart is published after its images
+	artifacts := slices.Concat(images, charts) // a chart is published after its images
 	for _, a := range artifacts {
 		if err := p.checkTag(a); err != nil {
 			return a.wrap(err)

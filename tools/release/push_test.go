@@ -95,8 +95,10 @@ func encryptTestKey(t *testing.T, key *ecdsa.PrivateKey, password string) string
 
 // pushed is what a push writes in the registry: the repository and the tag.
 var pushed = [][2]string{
-	{"slipway", "v0.1.0"}, {"slipway-agent", "v0.1.0"},
-	{"charts/slipway", "0.1.0"}, {"charts/aks-node-termination-handler", "2.1.0"},
+	{"slipway", "v0.1.0"},
+	{"slipway-agent", "v0.1.0"},
+	{"charts/slipway", "0.1.0"},
+	{"charts/aks-node-termination-handler", "2.1.0"},
 }
 
 func TestPushedReleaseIsSignedAndRepeatable(t *testing.T) {
