@@ -1,8 +1,8 @@
-# For those who build their own images: docker build --build-arg VERSION=v0.1.0 --target slipway-agent .
-# Releases are not built from this but by `make release`, which needs no container engine (docs/release.md).
+# For your own images: docker build --build-arg VERSION=v0.1.0 --target slipway-agent .
+# Releases do not use this file. `make release` builds their images without a container engine (docs/release.md).
 #
-# GO_IMAGE is what compiles. A tag can be moved: give it with a digest, and REQUIRE_DIGESTS=true to have the build fail on one
-# without (docs/release.md).
+# GO_IMAGE has the compiler. A tag can be moved, so give the image a digest. With REQUIRE_DIGESTS=true the build fails without a
+# digest (docs/release.md).
 ARG GO_IMAGE=golang:1.26
 
 FROM --platform=$BUILDPLATFORM ${GO_IMAGE} AS build
@@ -25,12 +25,12 @@ FROM scratch AS base
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 USER 65532:65532
 
-# What runs on every node.
+# The agent, for every node.
 FROM base AS slipway-agent
 COPY --from=build /out/slipway-agent /usr/local/bin/slipway-agent
 ENTRYPOINT ["/usr/local/bin/slipway-agent"]
 
-# Everything else, and what is built without --target.
+# Everything else. This is also the image without --target.
 FROM base AS slipway
 COPY --from=build /out/slipway /usr/local/bin/slipway
 ENTRYPOINT ["/usr/local/bin/slipway"]

@@ -80,8 +80,14 @@ bench: build slipway-dev ## Run the benchmarks (GROUP=agent runs one group, ONLY
 	@bin/slipway-dev bench $(GROUP) --only '$(ONLY)'
 
 .PHONY: release
-release: ## Build the release VERSION=v0.1.0 into dist/ (docs/release.md)
-	cd tools/release && go run . -source $(CURDIR) -out $(CURDIR)/dist -version '$(VERSION)' $(RELEASE_FLAGS)
+release: ## Build the release VERSION=v0.1.0 REGISTRY=ghcr.io/acme/slipway into dist/ (docs/release.md)
+	cd tools/release && go run . -source $(CURDIR) -out $(CURDIR)/dist -version '$(VERSION)' -registry '$(REGISTRY)' \
+		-download-url '$(DOWNLOAD_URL)' $(RELEASE_FLAGS)
+
+.PHONY: push
+push: ## Push the release in dist/ to its registry, signed with KEY=cosign.key (OVERWRITE=1 replaces tags)
+	cd tools/release && go run . push -dist $(CURDIR)/dist -version '$(VERSION)' -registry '$(REGISTRY)' \
+		$(if $(KEY),-key '$(abspath $(KEY))') $(if $(OVERWRITE),-overwrite)
 
 .PHONY: lint
 lint: ## Run the linters on all modules

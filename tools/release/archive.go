@@ -143,11 +143,11 @@ func (r *release) writeArchives(_ context.Context, binaries []executable) error 
 				continue
 			}
 			all = append(all, archiveEntry{Name: t.exeName(b.Command), Mode: 0o755, Path: b.Path})
-			if b.Command == "slipway" {
+			if b.Command == cliCommand {
 				plugin = append(plugin, archiveEntry{Name: t.exeName(kubectlPlugin), Mode: 0o755, Path: b.Path})
 			}
 		}
-		for product, entries := range map[string][]archiveEntry{"slipway": append(all, docs...), kubectlPlugin: plugin} {
+		for product, entries := range map[string][]archiveEntry{cliCommand: append(all, docs...), kubectlPlugin: plugin} {
 			r.log.Info("packing", "product", product, "target", t.String())
 			if err := writeArchive(r.filePath(r.archiveName(product, t)), entries, r.source.Time); err != nil {
 				return err

@@ -29,8 +29,19 @@ func (t target) exeName(name string) string {
 	return name
 }
 
-// supportedTargets lists the platforms of Kubernetes nodes that Slipway supports.
-var supportedTargets = []target{{"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}}
+// supportedTargets lists the platforms of Kubernetes nodes that Slipway supports, and macOS for the command line.
+var supportedTargets = []target{{"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}, {"darwin", "amd64"}, {"darwin", "arm64"}}
+
+func targetNames(targets []target) []string {
+	names := make([]string, len(targets))
+	for i, t := range targets {
+		names[i] = t.String()
+	}
+	return names
+}
+
+// isNode reports whether Kubernetes nodes run on the target. Otherwise the release has no agent and no image for it.
+func (t target) isNode() bool { return t.OS != "darwin" }
 
 // parseTargets parses a list of targets such as "linux/amd64,windows/amd64".
 func parseTargets(list string) ([]target, error) {
@@ -49,6 +60,12 @@ func parseTargets(list string) ([]target, error) {
 	return targets, nil
 }
 
+// The commands of the release. Each one is a folder in cmd and the name of an image.
+const (
+	cliCommand   = "slipway"
+	agentCommand = "slipway-agent"
+)
+
 // executable is the compiled binary of one command for one target.
 type executable struct {
 	Command string
@@ -61,18 +78,29 @@ const versionVariable = "github.com/slipway-dev/slipway/cmd/internal/start.versi
 
 // buildAll compiles every command for every target into dir, and returns the binaries.
 func (r *release) buildAll(ctx context.Context, dir string) ([]executable, error) {
-	var binaries []executable
-	for _, t := range r.targets {
-		for _, command := range r.commands {
-			b := executable{Command: command, Target: t, Path: filepath.Join(dir, t.fileSuffix(), t.exeName(command))}
-			r.log.Info("building", "command", command, "target", t.String())
-			if err := r.compileBinary(ctx, b); err != nil {
-				return nil, err
-			}
-			binaries = append(binaries, b)
+	binaries := r.listBinaries(dir)
+	for _, b := range binaries {
+		r.log.Info("building", "command", b.Command, "target", b.Target.String())
+		if err := r.compileBinary(ctx, b); err != nil {
+			return nil, err
 		}
 	}
 	return binaries, nil
+}
+
+// listBinaries returns the binaries of the release. The agent is only for platforms of nodes.
+func (r *release) listBinaries(dir string) []executable {
+	var binaries []executable
+	for _, t := range r.targets {
+		for _, command := range r.commands {
+			if command != agentCommand || t.isNode() {
+				binaries = append(binaries, executable{
+					Command: command, Target: t, Path: filepath.Join(dir, t.fileSuffix(), t.exeName(command)),
+				})
+			}
+		}
+	}
+	return binaries
 }
 
 // compileBinary compiles one binary reproducibly. It uses no C compiler, removes local paths, and fixes all

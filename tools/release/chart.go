@@ -16,45 +16,72 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// charts lists the charts of the module. Some charts replace a chart of another tool. The major version of such a
-// chart is raised by ahead, so that it is an upgrade for users of the replaced chart.
-var charts = []struct {
-	name  string
-	ahead int
-}{
-	{"slipway", 0},
-	{"aks-node-termination-handler", 2}, // its last version was 1.2.0
-}
-
-const chartsFolder = "charts"
+const (
+	chartsFolder = "charts"
+	// handlerChart replaces the chart of another tool. Its last version was 1.2.0.
+	handlerChart      = "aks-node-termination-handler"
+	handlerMajorAhead = 2 // its major version is higher by this number, so that it is an upgrade
+)
 
 var (
 	chartVersion    = regexp.MustCompile(`(?m)^version:.*$`)
 	chartAppVersion = regexp.MustCompile(`(?m)^appVersion:.*$`)
 )
 
-// writeCharts packages the charts. The result is the same as with `helm package --version --app-version`, but with
-// reproducible times. It skips charts that do not exist.
+// writeCharts packages each chart in the folder charts. The result is the same as with
+// `helm package --version --app-version`, but with reproducible times, and with the images of the registry as defaults.
 func (r *release) writeCharts(context.Context, []executable) error {
-	for _, c := range charts {
-		dir := filepath.Join(r.source.Root, chartsFolder, c.name)
-		if _, err := os.Stat(filepath.Join(dir, "Chart.yaml")); errors.Is(err, fs.ErrNotExist) {
-			r.log.Warn("no chart is packaged", "chart", c.name, "reason", dir+" does not exist")
-			continue
-		}
-		version, err := raiseMajor(r.source.Version, c.ahead)
+	descriptions, err := filepath.Glob(filepath.Join(r.source.Root, chartsFolder, "*", "Chart.yaml"))
+	if err != nil {
+		return err
+	}
+	for _, description := range descriptions {
+		dir := filepath.Dir(description)
+		chart := filepath.Base(dir)
+		version, err := r.chartVersion(chart)
 		if err != nil {
 			return err
 		}
-		entries, err := chartEntries(dir, c.name, version, r.source.Version)
+		entries, err := chartEntries(dir, chart, version, r.source.Version, r.imageValues(chart))
 		if err != nil {
-			return fmt.Errorf("chart %s: %w", c.name, err)
+			return fmt.Errorf("chart %s: %w", chart, err)
 		}
-		file := c.name + "-" + version + ".tgz"
-		r.log.Info("packing", "product", "chart", "file", file)
-		if err := writeArchive(r.filePath(file), entries, r.source.Time); err != nil {
+		r.log.Info("packing", "product", "chart", "file", chartFile(chart, version))
+		if err := writeArchive(r.filePath(chartFile(chart, version)), entries, r.source.Time); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// chartVersion returns the version of a chart in this release, without v.
+func (r *release) chartVersion(chart string) (string, error) {
+	if chart == handlerChart {
+		return raiseMajor(r.source.Version, handlerMajorAhead)
+	}
+	return strings.TrimPrefix(r.source.Version, "v"), nil
+}
+
+func chartFile(chart, version string) string { return chart + "-" + version + ".tgz" }
+
+// imageValues returns the defaults that name the released images in a chart. Without a registry there are none.
+func (r *release) imageValues(chart string) []chartValue {
+	if r.registry == "" {
+		return nil
+	}
+	switch chart {
+	case cliCommand:
+		values := []chartValue{{"image.registry", r.registry}}
+		for _, image := range []struct{ part, command string }{{"agent", agentCommand}, {"slipway", cliCommand}} {
+			// An empty tag is the chart's appVersion, which is the version of the release.
+			values = append(values,
+				chartValue{"image." + image.part + ".repository", image.command},
+				chartValue{"image." + image.part + ".tag", ""},
+				chartValue{"image." + image.part + ".digest", r.imageDigest(image.command)})
+		}
+		return values
+	case handlerChart:
+		return []chartValue{{"slipway.image", r.imageReference(cliCommand)}}
 	}
 	return nil
 }
@@ -71,23 +98,23 @@ func raiseMajor(version string, majors int) (string, error) {
 
 // chartEntries returns the files of a chart, except the files that .helmignore excludes. Chart.yaml comes first and
 // has the given versions. The chart's version has no leading v. The app version is the version of the release, and
-// the tag of its images.
-func chartEntries(dir, name, version, app string) ([]archiveEntry, error) {
+// the tag of its images. The values are new defaults.
+func chartEntries(dir, name, version, app string, values []chartValue) ([]archiveEntry, error) {
 	description, err := os.ReadFile(filepath.Join(dir, "Chart.yaml"))
 	if err != nil {
 		return nil, err
 	}
 	if !chartVersion.Match(description) || !chartAppVersion.Match(description) {
-		return nil, errors.New("Chart.yaml must have version and appVersion, each on its own line")
+		return nil, errors.New("file Chart.yaml must have version and appVersion, each on its own line")
 	}
 	description = chartVersion.ReplaceAll(description, []byte("version: "+version))
 	description = chartAppVersion.ReplaceAll(description, []byte("appVersion: "+app))
 	var chart struct{ Name string }
 	if err := yaml.Unmarshal(description, &chart); err != nil {
-		return nil, fmt.Errorf("Chart.yaml: %w", err)
+		return nil, fmt.Errorf("read Chart.yaml: %w", err)
 	}
 	if chart.Name != name {
-		return nil, fmt.Errorf("Chart.yaml: name %q must be %s, the name of its folder", chart.Name, name)
+		return nil, fmt.Errorf("read Chart.yaml: name %q must be %s, the name of its folder", chart.Name, name)
 	}
 	rules, err := readChartIgnores(dir)
 	if err != nil {
@@ -96,6 +123,11 @@ func chartEntries(dir, name, version, app string) ([]archiveEntry, error) {
 	files, err := listTree(dir, chart.Name, 0o644)
 	if err != nil {
 		return nil, err
+	}
+	if len(values) > 0 {
+		if files, err = replaceValues(files, chart.Name+"/values.yaml", values); err != nil {
+			return nil, err
+		}
 	}
 	head := archiveEntry{Name: chart.Name + "/Chart.yaml", Mode: 0o644, Data: description}
 	files = slices.DeleteFunc(files, func(e archiveEntry) bool { return e.Name == head.Name || rules(e) })
@@ -127,4 +159,20 @@ func readChartIgnores(dir string) (func(archiveEntry) bool, error) {
 		}
 		return false
 	}, nil
+}
+
+// replaceValues returns the files with new defaults in the file values.yaml.
+func replaceValues(files []archiveEntry, name string, values []chartValue) ([]archiveEntry, error) {
+	i := slices.IndexFunc(files, func(e archiveEntry) bool { return e.Name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("values.yaml does not exist, and the release must set %s", values[0].path)
+	}
+	text, err := os.ReadFile(files[i].Path)
+	if err != nil {
+		return nil, err
+	}
+	files = slices.Clone(files)
+	files[i].Path = ""
+	files[i].Data, err = setValues(text, values)
+	return files, err
 }

@@ -15,7 +15,7 @@ const kubectlCompletion = "#!/bin/sh\nexec kubectl-slipway __complete \"$@\"\n"
 
 // writeDocs runs slipway to write its man pages and shell completions.
 func (r *release) writeDocs(ctx context.Context, binaries []executable) error {
-	b, err := r.ensureHostBinary(ctx, "slipway", binaries)
+	b, err := r.ensureHostBinary(ctx, cliCommand, binaries)
 	if err != nil {
 		return err
 	}

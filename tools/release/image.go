@@ -3,11 +3,13 @@ package main
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,41 +35,44 @@ var windowsVersions = []string{"10.0.17763", "10.0.20348", "10.0.26100"}
 // fixedTime is the time of files that all releases share. With the same time, their layers are also the same.
 var fixedTime = time.Unix(0, 0).UTC()
 
-// writeImages writes an OCI layout for each command. Each layout has an image index of all platforms. It returns the
-// digests of these indexes.
-func (r *release) writeImages(binaries []executable) ([]subject, error) {
-	var subjects []subject
+// writeImages writes an OCI layout for each command. Each layout has an image index of all platforms of nodes. It
+// sets r.images to the digests of these indexes.
+func (r *release) writeImages(_ context.Context, binaries []executable) error {
+	if !slices.ContainsFunc(binaries, func(b executable) bool { return b.Target.isNode() }) {
+		r.log.Warn("no image is written", "reason", "no target is a platform of nodes")
+		return nil
+	}
 	var list strings.Builder
 	for _, command := range r.commands {
 		r.log.Info("laying out the image", "image", command)
 		index, err := r.newIndex(command, binaries)
 		if err != nil {
-			return nil, fmt.Errorf("image %s: %w", command, err)
+			return fmt.Errorf("image %s: %w", command, err)
 		}
 		path, err := layout.Write(filepath.Join(r.out, imagesFolder, command), empty.Index)
 		if err != nil {
-			return nil, fmt.Errorf("image %s: %w", command, err)
+			return fmt.Errorf("image %s: %w", command, err)
 		}
 		tag := layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": r.source.Version})
 		if err := path.AppendIndex(index, tag); err != nil {
-			return nil, fmt.Errorf("image %s: %w", command, err)
+			return fmt.Errorf("image %s: %w", command, err)
 		}
 		digest, err := index.Digest()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		name := command + ":" + r.source.Version
 		fmt.Fprintf(&list, "%s@%s\n", name, digest)
-		subjects = append(subjects, subject{Name: name, SHA256: digest.Hex})
+		r.images = append(r.images, subject{Name: name, SHA256: digest.Hex})
 	}
-	return subjects, os.WriteFile(r.filePath(imagesFile), []byte(list.String()), 0o644) //nolint:gosec // public
+	return os.WriteFile(r.filePath(imagesFile), []byte(list.String()), 0o644) //nolint:gosec // public
 }
 
-// newIndex returns the image index of one command. It has an image for every target.
+// newIndex returns the image index of one command. It has an image for every platform of nodes.
 func (r *release) newIndex(command string, binaries []executable) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, b := range binaries {
-		if b.Command != command {
+		if b.Command != command || !b.Target.isNode() {
 			continue
 		}
 		versions := []string{""}
@@ -96,7 +101,7 @@ func (r *release) newIndex(command string, binaries []executable) (v1.ImageIndex
 // https://github.com/opencontainers/image-spec/blob/main/annotations.md.
 func (r *release) imageLabels(command string) map[string]string {
 	description := "Takes Kubernetes nodes into and out of service without dropping work"
-	if command == "slipway-agent" {
+	if command == agentCommand {
 		description = "Slipway's agent: detects that a node is going away and evicts its pods safely and in time"
 	}
 	const prefix = "org.opencontainers.image."

@@ -41,15 +41,19 @@ func newTestRelease(t *testing.T, commands ...string) *release {
 	}
 }
 
+// writeTestBinaries writes a text in place of each binary of a release.
+func writeTestBinaries(t *testing.T, r *release) []executable {
+	t.Helper()
+	binaries := r.listBinaries(filepath.Join(r.out, "bin"))
+	for _, b := range binaries {
+		writeTestFile(t, b.Path, "program for "+b.Target.String())
+	}
+	return binaries
+}
+
 func TestIndexNamesEveryPlatformOnce(t *testing.T) {
 	r := newTestRelease(t, "slipway-agent")
-	var binaries []executable
-	for _, target := range supportedTargets {
-		b := executable{Command: "slipway-agent", Target: target, Path: filepath.Join(r.out, target.fileSuffix())}
-		writeTestFile(t, b.Path, "program for "+target.String())
-		binaries = append(binaries, b)
-	}
-	if _, err := r.writeImages(binaries); err != nil {
+	if err := r.writeImages(t.Context(), writeTestBinaries(t, r)); err != nil {
 		t.Fatal(err)
 	}
 	index := readIndex(t, r, "slipway-agent")
@@ -215,7 +219,7 @@ func TestAgentFromItsImage(t *testing.T) {
 		if h.OS != "linux" {
 			t.Skip("only Windows can unpack an image for Windows")
 		}
-		if _, err := r.writeImages(binaries); err != nil {
+		if err := r.writeImages(t.Context(), binaries); err != nil {
 			t.Fatal(err)
 		}
 		index := readIndex(t, r, "slipway-agent")
@@ -353,13 +357,7 @@ func TestImageUserHasName(t *testing.T) {
 
 func TestImageIsPulledByPlatform(t *testing.T) {
 	r := newTestRelease(t, "slipway")
-	var binaries []executable
-	for _, target := range supportedTargets {
-		b := executable{Command: "slipway", Target: target, Path: filepath.Join(r.out, target.fileSuffix())}
-		writeTestFile(t, b.Path, "program for "+target.String())
-		binaries = append(binaries, b)
-	}
-	if _, err := r.writeImages(binaries); err != nil {
+	if err := r.writeImages(t.Context(), writeTestBinaries(t, r)); err != nil {
 		t.Fatal(err)
 	}
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))

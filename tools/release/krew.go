@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 
 	"sigs.k8s.io/yaml"
@@ -42,12 +41,25 @@ type krewSelector struct {
 
 const krewFile = "krew-slipway.yaml"
 
-// writeKrew writes the manifest for the index of krew. It contains the checksums of the plugin's archives.
+// archiveDownload is where a package manager finds an archive of the release.
+type archiveDownload struct{ URL, SHA256 string }
+
+// archiveDownload returns the URL and the checksum of the archive of a product for a target platform.
+func (r *release) archiveDownload(product string, t target) (archiveDownload, error) {
+	name := r.archiveName(product, t)
+	sum, err := sha256File(r.filePath(name))
+	return archiveDownload{URL: r.download + "/" + r.source.Version + "/" + name, SHA256: sum}, err
+}
+
+// writeKrew writes the manifest for the index of krew. It contains the URLs and checksums of the plugin's archives.
 func (r *release) writeKrew(context.Context, []executable) error {
+	if r.download == "" {
+		return nil
+	}
 	p := krewPlugin{
 		APIVersion: "krew.googlecontainertools.github.com/v1alpha2",
 		Kind:       "Plugin",
-		Metadata:   krewMetadata{Name: "slipway"},
+		Metadata:   krewMetadata{Name: cliCommand},
 		Spec: krewSpec{
 			Version:          r.source.Version,
 			Homepage:         homepage,
@@ -57,15 +69,14 @@ func (r *release) writeKrew(context.Context, []executable) error {
 		},
 	}
 	for _, t := range r.targets {
-		name := r.archiveName(kubectlPlugin, t)
-		sum, err := sha256File(r.filePath(name))
+		download, err := r.archiveDownload(kubectlPlugin, t)
 		if err != nil {
 			return err
 		}
 		p.Spec.Platforms = append(p.Spec.Platforms, krewPlatform{
 			Selector: krewSelector{MatchLabels: map[string]string{"os": t.OS, "arch": t.Arch}},
-			URI:      fmt.Sprintf("%s/%s/%s", r.download, r.source.Version, name),
-			SHA256:   sum,
+			URI:      download.URL,
+			SHA256:   download.SHA256,
 			Bin:      t.exeName(kubectlPlugin),
 		})
 	}

@@ -144,7 +144,7 @@ func listLinkedModules(ctx context.Context, root string, commands []string, targ
 		args = append(args, "./cmd/"+command)
 	}
 	for _, t := range targets {
-		cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // the commands are a fixed list
+		cmd := exec.CommandContext(ctx, "go", args...)
 		cmd.Dir = root
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+t.OS, "GOARCH="+t.Arch, "GOWORK=off", "GOFLAGS=")
 		var stderr bytes.Buffer

@@ -1,7 +1,8 @@
 // Command release makes all parts of a release of Slipway, without a container engine: binaries, archives, images as OCI
-// layouts, chart packages, a krew manifest, software bills of materials, provenance and checksums.
+// layouts, chart packages, manifests, files for krew and Homebrew, software bills of materials, provenance and checksums.
+// `release push` pushes the images and charts of a release to a registry, and signs them.
 //
-// The result depends only on the commit, the version and the Go toolchain, not on time, folder, user or machine.
+// The result of a release depends only on the commit, the version and the Go toolchain, not on time, folder, user or machine.
 // docs/release.md describes each file.
 package main
 
@@ -14,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -33,16 +35,28 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
+	if len(args) > 0 && args[0] == "push" {
+		return runPush(ctx, args[1:])
+	}
+	return runRelease(ctx, args)
+}
+
+// commands lists the commands of a release. Each one also has an image.
+var commands = []string{cliCommand, agentCommand}
+
+func runRelease(ctx context.Context, args []string) error {
 	var version, root, targets string
 	var audit bool
-	r := release{commands: []string{"slipway", "slipway-agent"}, log: slog.Default()}
+	r := release{commands: commands, log: slog.Default()}
 	flags := flag.NewFlagSet("release", flag.ContinueOnError)
 	flags.StringVar(&version, "version", "", "version to release, such as v0.1.0")
 	flags.StringVar(&root, "source", ".", "folder of Slipway's module, in a git work tree")
 	flags.StringVar(&r.out, "out", "dist", "output folder; its content is removed first")
-	flags.StringVar(&targets, "targets", "linux/amd64,linux/arm64,windows/amd64", "platforms to build for")
-	flags.StringVar(&r.download, "download-url", "https://github.com/slipway-dev/slipway/releases/download",
-		"base URL of the archives for the krew manifest; version and file name are appended")
+	flags.StringVar(&targets, "targets", strings.Join(targetNames(supportedTargets), ","), "platforms to build for")
+	flags.StringVar(&r.registry, "registry", "", "registry of the images and charts, such as ghcr.io/acme/slipway; empty leaves it to "+
+		"the chart's value image.registry")
+	flags.StringVar(&r.download, "download-url", "", "base URL of the published files, such as "+
+		"https://github.com/acme/slipway/releases/download; version and file name are appended. Empty leaves out krew and Homebrew")
 	flags.BoolVar(&r.allowModified, "allow-modified", false, "allow a work tree that differs from its commit, for experiments")
 	flags.BoolVar(&audit, "audit-licences", false, "only list the licences of the linked modules, and fail on a forbidden one")
 	flags.IntVar(&r.jobs, "p", 0, "number of parallel compilations; 0 means one per core")
@@ -62,8 +76,22 @@ func run(ctx context.Context, args []string) error {
 	if r.source, err = readSource(ctx, root, version); err != nil {
 		return err
 	}
+	if r.registry != "" {
+		if err := checkRegistry(r.registry); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(r.targets, target.isNode) {
+			return fmt.Errorf("registry %q: targets %s have no image: add a platform of nodes, such as linux/amd64", r.registry, targets)
+		}
+	}
+	if r.download = strings.TrimSuffix(r.download, "/"); r.download != "" && !downloadURL.MatchString(r.download) {
+		return fmt.Errorf("download-url %q: must be a URL such as https://github.com/acme/slipway/releases/download", r.download)
+	}
 	return r.makeRelease(ctx)
 }
+
+// downloadURL matches URLs that need no escapes in YAML, Ruby and Markdown.
+var downloadURL = regexp.MustCompile(`^https?://[A-Za-z0-9.:-]+(/[A-Za-z0-9._~%+@-]+)*$`)
 
 // release holds the source and the settings of the release to make.
 type release struct {
@@ -71,10 +99,13 @@ type release struct {
 	commands      []string // names of folders in cmd
 	targets       []target
 	out           string
-	download      string
+	registry      string // such as ghcr.io/acme/slipway, or empty
+	download      string // base URL of the published files, or empty
 	allowModified bool
 	jobs          int
 	log           *slog.Logger
+
+	images []subject // set by writeImages: NAME:VERSION and the digest of the index
 }
 
 // makeRelease writes all files of the release to the output folder.
@@ -95,27 +126,33 @@ func (r *release) makeRelease(ctx context.Context) error {
 		return err
 	}
 	for _, step := range []func(context.Context, []executable) error{
-		r.writeDocs, r.writeSBOMs, r.writeArchives, r.writeKrew, r.writeCharts,
+		r.writeDocs, r.writeSBOMs, r.writeArchives, r.writeKrew, r.writeFormula,
+		r.writeImages, r.writeCharts, r.writeManifests, r.writeInstallPage,
 	} {
 		if err := step(ctx, binaries); err != nil {
 			return err
 		}
 	}
-	images, err := r.writeImages(binaries)
-	if err != nil {
-		return err
-	}
 	files, err := r.listReleaseFiles()
 	if err != nil {
 		return err
 	}
-	if err := r.writeProvenance(slices.Concat(files, images)); err != nil {
+	if err := r.writeProvenance(slices.Concat(files, r.images)); err != nil {
 		return err
 	}
 	if err := r.writeChecksums(); err != nil {
 		return err
 	}
-	return r.checkSourceUnchanged(ctx)
+	if err := r.checkSourceUnchanged(ctx); err != nil {
+		return err
+	}
+	if r.registry == "" {
+		r.log.Warn("the chart needs image.registry, and there are no install manifests: make the release with REGISTRY=ghcr.io/acme/slipway")
+	}
+	if r.download == "" {
+		r.log.Warn("there are no files for krew and Homebrew: make the release with DOWNLOAD_URL=https://github.com/acme/slipway/releases/download")
+	}
+	return nil
 }
 
 // checkSourceUnchanged returns an error if the work tree has changed since the release was started.

@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	provenance "github.com/in-toto/attestation/go/predicates/provenance/v1"
 	intoto "github.com/in-toto/attestation/go/v1"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -15,25 +18,26 @@ import (
 const (
 	// buildType is the documentation of the parameters.
 	buildType = homepage + "/blob/main/docs/release.md#provenance"
-	// unsignedBuilder is the builder of an unsigned statement.
-	unsignedBuilder = homepage + "/blob/main/docs/release.md#unsigned"
+	// builder is the documentation of the builder: make release, on a machine that the release does not describe.
+	builder = homepage + "/blob/main/docs/release.md#builder"
+	// provenanceType is the predicate type of the statement.
+	provenanceType = "https://slsa.dev/provenance/v1"
 )
 
-func (r *release) provenanceName() string { return r.fileName("slipway") + ".provenance.json" }
+func provenanceFile(version string) string { return "slipway_" + version + ".provenance.json" }
 
 // writeProvenance writes the provenance of the subjects as an in-toto statement in the format SLSA provenance v1
-// (https://slsa.dev/spec/v1.0/provenance). The statement says that it is unsigned. It contains no times, so that it
-// is reproducible.
+// (https://slsa.dev/spec/v1.0/provenance). It contains no times, so that it is reproducible.
 func (r *release) writeProvenance(subjects []subject) error {
 	external, err := structpb.NewStruct(map[string]any{
 		"version": r.source.Version,
 		"source":  "git+" + homepage + "@" + r.source.Commit,
-		"targets": targetNames(r.targets),
+		"targets": asAny(targetNames(r.targets)),
 	})
 	if err != nil {
 		return err
 	}
-	internal, err := structpb.NewStruct(map[string]any{"signed": false, "sourceModified": r.source.Modified})
+	internal, err := structpb.NewStruct(map[string]any{"sourceModified": r.source.Modified})
 	if err != nil {
 		return err
 	}
@@ -45,13 +49,13 @@ func (r *release) writeProvenance(subjects []subject) error {
 			}},
 		},
 		RunDetails: &provenance.RunDetails{
-			Builder: &provenance.Builder{Id: unsignedBuilder, Version: map[string]string{"go": r.source.Toolchain}},
+			Builder: &provenance.Builder{Id: builder, Version: map[string]string{"go": r.source.Toolchain}},
 		},
 	}
 	if err := predicate.Validate(); err != nil {
 		return fmt.Errorf("provenance: %w", err)
 	}
-	statement := &intoto.Statement{Type: intoto.StatementTypeUri, PredicateType: "https://slsa.dev/provenance/v1"}
+	statement := &intoto.Statement{Type: intoto.StatementTypeUri, PredicateType: provenanceType}
 	for _, s := range subjects {
 		statement.Subject = append(statement.Subject, &intoto.ResourceDescriptor{
 			Name: s.Name, Digest: map[string]string{"sha256": s.SHA256},
@@ -68,21 +72,49 @@ func (r *release) writeProvenance(subjects []subject) error {
 	if err := statement.Validate(); err != nil {
 		return fmt.Errorf("provenance: %w", err)
 	}
-	if text, err = protojson.Marshal(statement); err != nil {
+	text, err = formatStatement(statement)
+	if err != nil {
 		return err
 	}
-	// protojson adds random spaces, so that the output is formatted again.
-	var pretty bytes.Buffer
-	if err := json.Indent(&pretty, text, "", "  "); err != nil {
-		return err
-	}
-	return os.WriteFile(r.filePath(r.provenanceName()), append(pretty.Bytes(), '\n'), 0o644) //nolint:gosec // public
+	return os.WriteFile(r.filePath(provenanceFile(r.source.Version)), text, 0o644) //nolint:gosec // public
 }
 
-func targetNames(targets []target) []any {
-	names := make([]any, len(targets))
-	for i, t := range targets {
-		names[i] = t.String()
+// formatStatement returns a statement as JSON. protojson adds random spaces, so it formats the text again.
+func formatStatement(statement *intoto.Statement) ([]byte, error) {
+	text, err := protojson.Marshal(statement)
+	if err != nil {
+		return nil, err
 	}
-	return names
+	var pretty bytes.Buffer
+	if err := json.Indent(&pretty, text, "", "  "); err != nil {
+		return nil, err
+	}
+	return append(pretty.Bytes(), '\n'), nil
+}
+
+// readProvenance returns the provenance of a release as a statement about one image or chart in a registry.
+func readProvenance(dist, version string, subject name.Digest) ([]byte, error) {
+	file := filepath.Join(dist, provenanceFile(version))
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var statement intoto.Statement
+	if err := protojson.Unmarshal(text, &statement); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	hash, err := v1.NewHash(subject.DigestStr())
+	if err != nil {
+		return nil, err
+	}
+	statement.Subject = []*intoto.ResourceDescriptor{{Name: subject.Context().Name(), Digest: map[string]string{hash.Algorithm: hash.Hex}}}
+	return formatStatement(&statement)
+}
+
+func asAny(list []string) []any {
+	result := make([]any, len(list))
+	for i, s := range list {
+		result[i] = s
+	}
+	return result
 }

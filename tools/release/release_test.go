@@ -59,12 +59,18 @@ func main() {
 		"cmd/slipway-agent/main.go":                 program,
 		"charts/slipway/Chart.yaml":                 "apiVersion: v2\nname: slipway\nversion: 0.0.0 # set by the release\nappVersion: devel\n",
 		"charts/slipway/.helmignore":                "*_test.yaml\nnotes/\n",
-		"charts/slipway/values.yaml":                "image: slipway\n",
+		"charts/slipway/values.yaml":                testValues,
 		"charts/slipway/values_test.yaml":           "image: none\n",
 		"charts/slipway/notes/a.txt":                "of a folder that is left out\n",
 		"charts/slipway/charts/library/config.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: it\n",
 
-		"charts/aks-node-termination-handler/Chart.yaml": "apiVersion: v2\nname: aks-node-termination-handler\nversion: 2.0.0\nappVersion: devel\n",
+		"charts/aks-node-termination-handler/Chart.yaml":  "apiVersion: v2\nname: aks-node-termination-handler\nversion: 2.0.0\nappVersion: devel\n",
+		"charts/aks-node-termination-handler/values.yaml": "slipway:\n  image: \"\"\n",
+
+		"deploy/overlays/agent-only/kustomization.yaml": "resources: [agent.yaml]\n",
+		"deploy/overlays/agent-only/agent.yaml":         testWorkload("DaemonSet", agentCommand),
+		"deploy/overlays/full/kustomization.yaml":       "resources: [../agent-only, manager.yaml]\n",
+		"deploy/overlays/full/manager.yaml":             testWorkload("Deployment", cliCommand),
 	} {
 		writeTestFile(t, filepath.Join(dir, file), text)
 	}
@@ -79,6 +85,26 @@ func main() {
 	runGit(t, dir, "add", ".")
 	runGit(t, dir, "commit", "--quiet", "--message", "first")
 	return dir
+}
+
+// testValues has the values of the chart that a release sets, in both styles of YAML.
+const testValues = `# The values.
+
+image:
+  # -- Registry of the images
+  registry: "" # required
+  agent: {repository: slipway-agent, tag: "", digest: ""}
+  slipway:
+    repository: slipway
+    # -- Tag of the image
+    tag: ""
+    digest: ""
+`
+
+// testWorkload returns a manifest with one container.
+func testWorkload(kind, image string) string {
+	return fmt.Sprintf("apiVersion: apps/v1\nkind: %s\nmetadata: {name: %s}\nspec: {template: {spec: {containers: [{name: it, image: %s}]}}}\n",
+		kind, image, image)
 }
 
 func writeTestFile(t *testing.T, file, text string) {
@@ -136,6 +162,15 @@ func fileDigests(t *testing.T, dir string) map[string]string {
 	return sums
 }
 
+// makeTestRelease makes a release of a project for this machine into its folder dist.
+func makeTestRelease(t *testing.T, dir string, args ...string) {
+	t.Helper()
+	args = append([]string{"-version=v0.1.0", "-source=" + dir, "-out=" + filepath.Join(dir, "dist"), "-targets=" + hostTarget(t).String()}, args...)
+	if err := run(t.Context(), args); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestRelease(t *testing.T) {
 	h := hostTarget(t)
 	origin := newTestProject(t)
@@ -146,10 +181,7 @@ func TestRelease(t *testing.T) {
 	runGit(t, origin, "clone", "--quiet", origin, clone)
 	dist := filepath.Join(origin, "dist")
 	for _, dir := range []string{origin, clone} {
-		args := []string{"-version=v0.1.0", "-source=" + dir, "-out=" + filepath.Join(dir, "dist"), "-targets=" + h.String()}
-		if err := run(t.Context(), args); err != nil {
-			t.Fatal(err)
-		}
+		makeTestRelease(t, dir, "-registry=ghcr.io/acme/slipway", "-download-url=https://acme.example.com/download/")
 	}
 	archive := func(product string) string {
 		r := &release{source: source{Version: "v0.1.0"}}
@@ -192,7 +224,7 @@ func TestRelease(t *testing.T) {
 			}
 		}
 	})
-	t.Run("has provenance of every file, of the commit, and unsigned", func(t *testing.T) {
+	t.Run("has provenance of every file and of the commit", func(t *testing.T) {
 		statement := readStatement(t, dist)
 		subjects := statement.subjectDigests()
 		for name, sum := range topFileDigests(t, dist) {
@@ -206,9 +238,6 @@ func TestRelease(t *testing.T) {
 		definition := statement.Predicate.BuildDefinition
 		if got, want := definition.ResolvedDependencies[0].Digest["gitCommit"], runGit(t, origin, "rev-parse", "HEAD"); got != want {
 			t.Errorf("made from commit %q, want %q", got, want)
-		}
-		if signed, found := definition.InternalParameters["signed"]; !found || signed != false {
-			t.Errorf("internalParameters %v do not state that it is unsigned", definition.InternalParameters)
 		}
 	})
 	t.Run("has archives with everything, and with only the kubectl plugin", func(t *testing.T) {
@@ -234,7 +263,7 @@ func TestRelease(t *testing.T) {
 		}
 		want := []krewPlatform{{
 			Selector: krewSelector{MatchLabels: map[string]string{"os": h.OS, "arch": h.Arch}},
-			URI:      homepage + "/releases/download/v0.1.0/" + filepath.Base(archive(kubectlPlugin)),
+			URI:      "https://acme.example.com/download/v0.1.0/" + filepath.Base(archive(kubectlPlugin)),
 			SHA256:   sum, Bin: h.exeName(kubectlPlugin),
 		}}
 		if diff := cmp.Diff(want, plugin.Spec.Platforms); diff != "" {
@@ -269,6 +298,46 @@ func TestRelease(t *testing.T) {
 			t.Errorf("%+v", chart)
 		}
 	})
+	agent := imageFromList(t, dist, agentCommand)
+	slipway := imageFromList(t, dist, cliCommand)
+	t.Run("has charts with the images as defaults", func(t *testing.T) {
+		digest := func(image string) string { return image[strings.Index(image, "@")+1:] }
+		want := strings.NewReplacer(`registry: ""`, `registry: "ghcr.io/acme/slipway"`, `repository: slipway-agent, tag: "", digest: ""`,
+			`repository: "slipway-agent", tag: "", digest: "`+digest(agent)+`"`, "repository: slipway\n", "repository: \"slipway\"\n",
+			"    digest: \"\"\n", `    digest: "`+digest(slipway)+"\"\n").Replace(testValues)
+		if diff := cmp.Diff(want, archivedFile(t, filepath.Join(dist, "slipway-0.1.0.tgz"), "slipway/values.yaml")[1]); diff != "" {
+			t.Error(diff)
+		}
+		got := archivedFile(t, filepath.Join(dist, "aks-node-termination-handler-2.1.0.tgz"), "aks-node-termination-handler/values.yaml")[1]
+		if want := "slipway:\n  image: \"" + slipway + "\"\n"; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+	t.Run("has manifests with the images", func(t *testing.T) {
+		for file, want := range map[string][]string{"install-agent.yaml": {agent}, "install.yaml": {agent, slipway}} {
+			var got []string
+			for line := range strings.Lines(string(readTestFile(t, filepath.Join(dist, file)))) {
+				if _, image, ok := strings.Cut(line, "image: "); ok {
+					got = append(got, strings.TrimSpace(image))
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s: %s", file, diff)
+			}
+		}
+	})
+	t.Run("has a page with the commands that install it", func(t *testing.T) {
+		page := string(readTestFile(t, filepath.Join(dist, installFile)))
+		for _, want := range []string{
+			"helm install slipway oci://ghcr.io/acme/slipway/charts/slipway --version 0.1.0 ",
+			"kubectl apply -f https://acme.example.com/download/v0.1.0/install-agent.yaml\n",
+			agent, slipway,
+		} {
+			if !strings.Contains(page, want) {
+				t.Errorf("no %q in:\n%s", want, page)
+			}
+		}
+	})
 	t.Run("has the shared files in each chart", func(t *testing.T) {
 		want := [2]string{"-rw-r--r--", "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: it\n"}
 		for chart, file := range map[string]string{"slipway": "slipway-0.1.0.tgz", "aks-node-termination-handler": "aks-node-termination-handler-2.1.0.tgz"} {
@@ -283,6 +352,18 @@ func TestRelease(t *testing.T) {
 			t.Errorf("%q, %v", out, err)
 		}
 	})
+}
+
+// imageFromList returns the name of an image in the registry ghcr.io/acme/slipway, with the digest in images.txt.
+func imageFromList(t *testing.T, dist, command string) string {
+	t.Helper()
+	for line := range strings.Lines(string(readTestFile(t, filepath.Join(dist, imagesFile)))) {
+		if strings.HasPrefix(line, command+":v0.1.0@sha256:") {
+			return "ghcr.io/acme/slipway/" + strings.TrimSpace(line)
+		}
+	}
+	t.Fatalf("%s has no %s", imagesFile, command)
+	return ""
 }
 
 // checkChecksums compares checksums.txt with the files.
@@ -448,7 +529,7 @@ func TestReleaseWithoutChartSucceeds(t *testing.T) {
 func TestChartWithoutAppVersionIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	writeTestFile(t, filepath.Join(dir, "Chart.yaml"), "apiVersion: v2\nname: slipway\nversion: 0.0.0\n")
-	if _, err := chartEntries(dir, "slipway", "0.1.0", "v0.1.0"); err == nil || !strings.Contains(err.Error(), "appVersion") {
+	if _, err := chartEntries(dir, "slipway", "0.1.0", "v0.1.0", nil); err == nil || !strings.Contains(err.Error(), "appVersion") {
 		t.Errorf("want an error about appVersion, got %v", err)
 	}
 }
@@ -490,6 +571,11 @@ func TestInvalidOptionsAreRefused(t *testing.T) {
 		"tag at another commit":       {[]string{"-version=v0.2.0"}, "check out the tag first"},
 		"unsupported platform":        {[]string{"-version=v0.1.0", "-targets=plan9/386"}, `"plan9/386": must be a comma-separated list of [linux/amd64`},
 		"platform twice":              {[]string{"-version=v0.1.0", "-targets=linux/amd64,linux/amd64"}, "twice"},
+		"registry without host":       {[]string{"-version=v0.1.0", "-registry=acme/slipway"}, `registry "acme/slipway": must be a host and a path`},
+		"registry with scheme":        {[]string{"-version=v0.1.0", "-registry=https://ghcr.io/acme"}, `registry "https://ghcr.io/acme": must be`},
+		"registry with tag":           {[]string{"-version=v0.1.0", "-registry=ghcr.io/acme:v1"}, `registry "ghcr.io/acme:v1": must be`},
+		"registry without images":     {[]string{"-version=v0.1.0", "-registry=ghcr.io/acme", "-targets=darwin/arm64"}, "targets darwin/arm64 have no image"},
+		"URL with quotes":             {[]string{"-version=v0.1.0", "-download-url=https://a/\"b"}, `download-url "https://a/\"b": must be a URL`},
 		"an argument":                 {[]string{"-version=v0.1.0", "now"}, `argument "now"`},
 	} {
 		err := run(t.Context(), append([]string{"-source=" + dir, "-out=" + out}, c.args...))
