@@ -14,9 +14,43 @@ Refuses values that contradict each other. Each error tells what is wrong and wh
 {{- end }}
 {{- include "slipway.refusals.labels" (dict "value" "commonLabels" "labels" .Values.commonLabels) }}
 {{- include "slipway.refusals.placeholders" .Values.placeholders }}
+{{- include "slipway.refusals.accounts" . }}
 {{- if .Values.agent.enabled }}{{ include "slipway.refusals.agent" . }}{{ include "slipway.refusals.receivers" . }}{{ end }}
 {{- if .Values.manager.enabled }}{{ include "slipway.refusals.manager" . }}{{ end }}
 {{- if .Values.cloudpool.enabled }}{{ include "slipway.refusals.cloudpool" . }}{{ end }}
+{{- end }}
+
+{{/* Refuses a missing account, and one account for two components: each policy would limit both. */}}
+{{- define "slipway.refusals.accounts" -}}
+{{- $root := . }}
+{{- $seen := dict }}
+{{- range $part := list "agent" "manager" "cloudpool" }}
+{{- $values := index $root.Values $part }}
+{{- if $values.enabled }}
+{{- if not (or $values.serviceAccount.create $values.serviceAccount.name) }}
+{{- fail (printf "%s.serviceAccount.create is false and %s.serviceAccount.name is empty: want the name of your ServiceAccount" $part $part) }}
+{{- end }}
+{{- $name := include "slipway.serviceAccount" (list $root $part) }}
+{{- with get $seen $name }}
+{{- fail (printf "%s.serviceAccount.name: %s is also the account of %s: want an account of its own, because their rights differ" $part $name .) }}
+{{- end }}
+{{- $_ := set $seen $name $part }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Refuses a nodeSelector for nodes that placement excludes: no node could run the pods. Takes a list: root, part. */}}
+{{- define "slipway.refusals.placement" -}}
+{{- $root := index . 0 }}
+{{- $part := index . 1 }}
+{{- $selected := (index $root.Values $part).nodeSelector }}
+{{- range $selector := include "slipway.managedNodes" $root | fromYamlArray }}
+{{- $within := and $selector.matchLabels (not $selector.matchExpressions) }}
+{{- range $key, $value := $selector.matchLabels }}{{ $within = and $within (eq (toString (get $selected $key)) (toString $value)) }}{{ end }}
+{{- if $within }}
+{{- fail (printf "%s.nodeSelector: all these nodes are of a managed group (%s), and placement.avoidManagedNodes keeps the pods off them: want other nodes, or placement.avoidManagedNodes: false" $part (toJson $selector.matchLabels)) }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* Of a dict: part, arguments, taken (a dict of flags that the chart sets, and the value to set instead). */}}
@@ -204,6 +238,7 @@ to an address in a file, or by a proxy of the environment, is known to be cut of
 {{- end }}
 {{- end }}
 {{- include "slipway.refusals.budget" (list "manager" $m) }}
+{{- include "slipway.refusals.placement" (list . "manager") }}
 {{- include "slipway.refusals.labels" (dict "value" "manager.podLabels" "labels" $m.podLabels) }}
 {{- include "slipway.refusals.volumes" (dict "part" "manager" "values" $m "volumes" (list "tmp" "config" "clouds" "secrets" "files")
   "paths" (list "/tmp" "/etc/slipway/config" "/etc/slipway/clouds" "/etc/slipway/secrets" "/etc/slipway/files")) }}
@@ -249,6 +284,7 @@ to an address in a file, or by a proxy of the environment, is known to be cut of
 {{- fail (printf "cloudpool.clientCA.secretName: %s: clients show certificates over TLS alone: want cloudpool.tls.secretName too" $c.clientCA.secretName) }}
 {{- end }}
 {{- include "slipway.refusals.budget" (list "cloudpool" $c) }}
+{{- include "slipway.refusals.placement" (list . "cloudpool") }}
 {{- include "slipway.refusals.labels" (dict "value" "cloudpool.podLabels" "labels" $c.podLabels) }}
 {{- include "slipway.refusals.volumes" (dict "part" "cloudpool" "values" $c "volumes" (list "tmp" "clouds" "secrets" "tls" "client-ca" "files")
   "paths" (list "/tmp" "/etc/slipway/clouds" "/etc/slipway/secrets" "/etc/slipway/tls" "/etc/slipway/client-ca" "/etc/slipway/files")) }}
