@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -84,20 +85,25 @@ func TestHelmInstallWithOnlyARegistryProtectsNodes(t *testing.T) {
 type earlierRelease struct{ chart, programs string }
 
 // previousRoot names a checkout of an earlier commit with its programs in bin/. Without it, the earlier release is this
-// checkout with a lower version.
+// checkout. Its chart gets a lower version, which is also the tag of its images.
 const previousRoot = "SLIPWAY_PREVIOUS"
+
+var chartVersions = regexp.MustCompile(`(?m)^((?:app)?[vV]ersion: ).*$`)
 
 func newEarlierRelease(t *testing.T) earlierRelease {
 	t.Helper()
-	if dir := os.Getenv(previousRoot); dir != "" {
-		return earlierRelease{filepath.Join(dir, "charts", slipwayChart), filepath.Join(dir, "bin")}
-	}
-	slipway, err := testbed.EnsureBinary("slipway")
-	if err != nil {
-		t.Fatal(err)
+	from, programs := os.Getenv(previousRoot), ""
+	if from != "" {
+		programs = filepath.Join(from, "bin")
+	} else {
+		slipway, err := testbed.EnsureBinary("slipway")
+		if err != nil {
+			t.Fatal(err)
+		}
+		from, programs = root(t), filepath.Dir(slipway)
 	}
 	dir := filepath.Join(t.TempDir(), slipwayChart)
-	if err := os.CopyFS(dir, os.DirFS(filepath.Join(root(t), "charts", slipwayChart))); err != nil {
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join(from, "charts", slipwayChart))); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, "Chart.yaml")
@@ -105,14 +111,13 @@ func newEarlierRelease(t *testing.T) earlierRelease {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.Replace(string(raw), "\nversion: 0.1.0\nappVersion: \"v0.1.0\"\n", "\nversion: 0.0.9\nappVersion: \"v0.0.9\"\n", 1)
-	if text == string(raw) {
-		t.Fatalf("%s has not the expected versions", file)
+	if n := len(chartVersions.FindAll(raw, -1)); n != 2 {
+		t.Fatalf("%s has %d versions, want 2", file, n)
 	}
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(file, chartVersions.ReplaceAll(raw, []byte("${1}0.0.9")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return earlierRelease{dir, filepath.Dir(slipway)}
+	return earlierRelease{dir, programs}
 }
 
 const upgradedRelease = "upgraded"
