@@ -9,6 +9,14 @@ Refuses values that contradict each other. Each error tells what is wrong and wh
 {{- if and .Values.cloudpool.enabled (not .Values.manager.enabled) (eq .Values.crds.by "manager") }}
 {{- fail "crds.by: manager, but manager.enabled is false, and the cloudpool needs the types: want chart, or none where another release has them" }}
 {{- end }}
+{{- if not (or .Values.manager.enabled .Values.cloudpool.enabled) }}
+{{- if or .Values.clouds.config .Values.clouds.existingConfigMap .Values.clouds.secretName }}
+{{- fail "clouds is set, but manager.enabled and cloudpool.enabled are false, and agents use no clouds: want manager.enabled: true, or no clouds" }}
+{{- end }}
+{{- end }}
+{{- if and .Values.manager.nodeGroups (not .Values.manager.enabled) }}
+{{- fail (printf "manager.nodeGroups: %s, but manager.enabled is false: want manager.enabled: true, or no NodeGroups" (keys .Values.manager.nodeGroups | sortAlpha | join ", ")) }}
+{{- end }}
 {{- if and .Values.clouds.config .Values.clouds.existingConfigMap }}
 {{- fail (printf "clouds.config and clouds.existingConfigMap (%s) are both set: want one of them" .Values.clouds.existingConfigMap) }}
 {{- end }}

@@ -125,6 +125,8 @@ var refusals = []refusal{
 		"a budget that blocks", "manager: {enabled: true, podDisruptionBudget: {maxUnavailable: 0}}",
 		"manager.podDisruptionBudget.maxUnavailable: 0: no node with it could ever be drained",
 	},
+	{"clouds without a manager", "manager: {enabled: false}\nclouds: {config: {azure: {}}}", "clouds is set, but manager.enabled and cloudpool.enabled are false"},
+	{"NodeGroups without a manager", "manager: {nodeGroups: {b: {}, a: {}}}", "manager.nodeGroups: a, b, but manager.enabled is false"},
 	{
 		"two files of clouds", "clouds: {config: {azure: {}}, existingConfigMap: mine}",
 		"clouds.config and clouds.existingConfigMap (mine) are both set",
