@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -82,6 +83,7 @@ func TestManagersRunOutsideManagedNodes(t *testing.T) {
 			nodes = append(nodes, node)
 		}
 	}
+	deployments := onlyTemplates(t, "deployment.yaml")
 	for _, managed := range [][]int{nil, {0}, {1}, {2}, {3}, {4}, {0, 1}, {1, 3}, {0, 1, 2, 3}} {
 		for _, own := range []string{"", required} {
 			var groups, list []string
@@ -94,8 +96,13 @@ func TestManagersRunOutsideManagedNodes(t *testing.T) {
 			}
 			text := fmt.Sprintf("placement: {managedNodes: [%s]}\ncloudpool: {enabled: true, nodeGroups: [h], tls: {secretName: a}, %s}\nmanager: {enabled: true, nodeGroups: {%s}, %s}\n",
 				strings.Join(list, ", "), own, strings.Join(groups, ", "), own)
-			all := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), registry+text))
-			for _, name := range []string{"slipway-manager", "slipway-cloudpool"} {
+			files, err := templates(t, deployments, release(slipwayChart, namespace), values(t, registry+text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, part := range []string{"manager", "cloudpool"} {
+				name := "slipway-" + part
+				all := objects(t, files[path.Join(slipwayChart, "templates", part, "deployment.yaml")])
 				spec := find[appsv1.Deployment](t, all, "Deployment", name).Spec.Template.Spec
 				spec.NodeSelector = nil // the operating system
 				for _, node := range nodes {

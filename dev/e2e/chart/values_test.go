@@ -230,13 +230,20 @@ var handlerRefusals = []refusal{
 // and it renders much faster alone.
 func refusalsOnly(t *testing.T, name string) *chart.Chart {
 	t.Helper()
-	c := *load(t, name)
 	if name == slipwayChart {
-		c.Templates = slices.DeleteFunc(slices.Clone(c.Templates), func(f *chart.File) bool {
-			file := path.Base(f.Name)
-			return !strings.HasPrefix(file, "_") && file != "refusals.yaml"
-		})
+		return onlyTemplates(t, "refusals.yaml")
 	}
+	return load(t, name)
+}
+
+// onlyTemplates returns the chart slipway with the files of one name only, which renders much faster.
+func onlyTemplates(t *testing.T, name string) *chart.Chart {
+	t.Helper()
+	c := *load(t, slipwayChart)
+	c.Templates = slices.DeleteFunc(slices.Clone(c.Templates), func(f *chart.File) bool {
+		file := path.Base(f.Name)
+		return !strings.HasPrefix(file, "_") && file != name
+	})
 	return &c
 }
 
@@ -282,7 +289,7 @@ func TestReachableReceiversAreAccepted(t *testing.T) {
 		"networkPolicy: {enabled: true, apiServer: {ports: [443, 9093]}}\nagent: {" + far + "}",
 		policyValues + "agent: {hostNetwork: true, " + far + "}",
 		policyValues + "agent: {linux: {enabled: false}, windows: {enabled: true}, " + far + "}",
-		policyValues + "agent: {enabled: false, " + far + "}",
+		policyValues + withManager + "agent: {enabled: false, " + far + "}",
 		policyValues + "agent: {extraEnv: [{name: http_proxy, value: 'https://proxy'}], " + far + "}",
 		policyValues + "agent: {config: {notifications: [{name: am, webhook: {url: 'https://example.com/hook'}}, {name: bot, telegram: {chatID: '1'}}]}}",
 		policyValues + "agent: {config: {notifications: [{name: am, webhook: {urlFile: /a}}]}}",
