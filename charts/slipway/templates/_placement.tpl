@@ -14,12 +14,14 @@ values (of the component).
 {{- $terms := (default dict $given.requiredDuringSchedulingIgnoredDuringExecution).nodeSelectorTerms }}
 {{- range include "slipway.managedNodes" .root | fromYamlArray }}
 {{- $next := list }}
-{{- range $expression := include "slipway.negate" . | fromYamlArray }}
+{{- $outside := include "slipway.negate" . | fromYamlArray }}
+{{- range $expression := $outside }}
 {{- range $term := default (list dict) $terms }}
 {{- $next = append $next (merge (dict "matchExpressions" (append (default list $term.matchExpressions) $expression)) $term) }}
 {{- end }}
 {{- end }}
-{{- $terms = $next }}
+{{- /* The manager refuses a group without labels. */}}
+{{- if $outside }}{{ $terms = $next }}{{ end }}
 {{- end }}
 {{- if gt (len (default list $terms)) 64 }}
 {{- fail (printf "placement.managedNodes and manager.nodeGroups: their labels need %d node selector terms, and 64 are allowed: want one label per group, or placement.avoidManagedNodes: false" (len $terms)) }}
@@ -49,7 +51,7 @@ values (of the component).
 {{- $opposite := dict "In" "NotIn" "NotIn" "In" "Exists" "DoesNotExist" "DoesNotExist" "Exists" }}
 {{- $expressions := list }}
 {{- range $key, $value := .matchLabels }}
-{{- $expressions = append $expressions (dict "key" $key "operator" "NotIn" "values" (list $value)) }}
+{{- $expressions = append $expressions (dict "key" $key "operator" "NotIn" "values" (list (toString $value))) }}
 {{- end }}
 {{- range .matchExpressions }}
 {{- $expressions = append $expressions (merge (dict "operator" (get $opposite .operator)) .) }}

@@ -21,6 +21,8 @@ Refuses values that contradict each other. Each error tells what is wrong and wh
 {{- fail (printf "clouds.config and clouds.existingConfigMap (%s) are both set: want one of them" .Values.clouds.existingConfigMap) }}
 {{- end }}
 {{- include "slipway.refusals.labels" (dict "value" "commonLabels" "labels" .Values.commonLabels) }}
+{{- include "slipway.refusals.labels" (dict "value" "metrics.rules.labels" "labels" .Values.metrics.rules.labels) }}
+{{- include "slipway.refusals.labels" (dict "value" "metrics.dashboard.labels" "labels" .Values.metrics.dashboard.labels) }}
 {{- include "slipway.refusals.placeholders" .Values.placeholders }}
 {{- include "slipway.refusals.accounts" . }}
 {{- if .Values.agent.enabled }}{{ include "slipway.refusals.agent" . }}{{ include "slipway.refusals.receivers" . }}{{ end }}

@@ -81,6 +81,7 @@ var refusals = []refusal{
 	{"agents that cannot be replaced", "agent: {maxUnavailable: 0}", "agent.maxUnavailable: 0: no agent could be replaced by an upgrade; want 1 or more"},
 	{"no percentage of the agents", "agent: {maxUnavailable: 0%}", "agent.maxUnavailable: 0%: no agent could be replaced"},
 	{"a common label of selectors", "commonLabels: {app.kubernetes.io/name: a}", "commonLabels: app.kubernetes.io/name is the chart's own label"},
+	{"a dashboard label of selectors", "metrics: {dashboard: {labels: {helm.sh/chart: a}}}", "metrics.dashboard.labels: helm.sh/chart is the chart's own label"},
 	{"an agent label of selectors", "agent: {podLabels: {slipway.dev/os: a}}", "agent.podLabels: slipway.dev/os is the chart's own label"},
 	{
 		"a label of the managers that is a selector's", "manager: {enabled: true, podLabels: {app.kubernetes.io/instance: a}}",
