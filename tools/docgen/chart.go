@@ -187,9 +187,9 @@ func schemaKind(schema *yaml.Node) string {
 		}
 		return strings.Join(all, ", ")
 	}
-	if any := find(schema, "anyOf"); any != nil {
+	if choices := find(schema, "anyOf"); choices != nil {
 		var all []string
-		for _, s := range any.Content {
+		for _, s := range choices.Content {
 			all = append(all, schemaKind(s))
 		}
 		return strings.Join(all, " or ")

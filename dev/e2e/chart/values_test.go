@@ -202,6 +202,7 @@ var refusals = []refusal{
 		"their labels need 81 node selector terms, and 64 are allowed",
 	},
 	// The schema refuses these values.
+	{"the values of an earlier chart", "placement: null", "missing property 'placement'"},
 	{"a digest without its algorithm", "image: {registry: a, agent: {digest: abc}}", "at '/image/agent/digest'"},
 	{"an empty selector of managed nodes", "placement: {managedNodes: [{}]}", "at '/placement/managedNodes/0': minProperties: got 0, want 1"},
 	{"an unknown value", "agnet: {}", "additional properties 'agnet' not allowed"},
