@@ -21,7 +21,7 @@ import (
 )
 
 //go:generate go tool -modfile=../../tools/gotools/go.mod controller-gen object crd:generateEmbeddedObjectMeta=false paths=. output:crd:dir=../crds
-//go:generate sh -c "cp ../crds/*.yaml ../../charts/slipway/files/crds"
+//go:generate sh -c "cp ../crds/*.yaml ../../charts/slipway/files/crds && cp ../crds/*.yaml ../../charts/slipway-crds/files/crds"
 
 // GroupVersion is the API group and version of all types here.
 var GroupVersion = schema.GroupVersion{Group: "slipway.dev", Version: "v1alpha1"}

@@ -1,5 +1,5 @@
-// Command docgen writes the generated pages of docs/reference from the code and its comments. It does not write the
-// page of the commands. A test of cmd/slipway does, because other packages cannot import the commands.
+// Command docgen writes the generated pages of docs/reference from the code and its comments, and the generated files of
+// the Helm charts from their values. It does not write the page of the commands. A test of cmd/slipway does, because other packages cannot import the commands.
 package main
 
 //go:generate go run .
@@ -19,9 +19,18 @@ var pageMakers = map[string]func() string{
 	"metrics.md":       metricsPage,
 }
 
-func main() {
+// generatedFiles returns the content of each generated file by its path in the repository.
+func generatedFiles() map[string]string {
+	files := chartFiles()
 	for name, page := range pageMakers {
-		must(os.WriteFile(repositoryPath("docs/reference/"+name), []byte(page()), 0o644)) //nolint:gosec // public
+		files["docs/reference/"+name] = page()
+	}
+	return files
+}
+
+func main() {
+	for path, content := range generatedFiles() {
+		must(os.WriteFile(repositoryPath(path), []byte(content), 0o644)) //nolint:gosec // public
 	}
 }
 

@@ -7,14 +7,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestReferencePagesAreCurrent(t *testing.T) {
-	for name, page := range pageMakers {
-		want, err := os.ReadFile(repositoryPath("docs/reference/" + name))
+func TestGeneratedFilesAreCurrent(t *testing.T) {
+	for path, got := range generatedFiles() {
+		want, err := os.ReadFile(repositoryPath(path))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(string(want), page()); diff != "" {
-			t.Errorf("docs/reference/%s is outdated, run make generate (-want +got):\n%s", name, diff)
+		if diff := cmp.Diff(string(want), got); diff != "" {
+			t.Errorf("%s is outdated, run make generate (-want +got):\n%s", path, diff)
 		}
 	}
 }

@@ -135,7 +135,7 @@ func findImpossible(expr string, known map[string]observe.Definition, of map[str
 		}
 		for _, m := range matching.FindAllStringSubmatch(s[2], -1) {
 			name, operator, value := m[1], m[2], m[3]
-			if slices.Contains([]string{"job", "instance", "le"}, name) {
+			if slices.Contains([]string{"job", "instance", "cluster", "namespace", "le"}, name) {
 				continue
 			}
 			if !slices.Contains(d.Labels, name) {

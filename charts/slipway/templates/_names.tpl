@@ -16,6 +16,11 @@
 {{ include "slipway.fullname" (index . 0) }}-{{ index . 1 }}
 {{- end }}
 
+{{/* Returns the name of a component's ServiceAccount. Takes a list: root, part (the component). */}}
+{{- define "slipway.serviceAccount" -}}
+{{ default (include "slipway.part" .) (index (index . 0).Values (index . 1)).serviceAccount.name }}
+{{- end }}
+
 {{- define "slipway.labels" -}}
 {{- $root := index . 0 -}}
 {{ include "slipway.selector" . }}
@@ -44,8 +49,12 @@ annotations:
 {{- end }}
 {{- end }}
 
+{{/* Returns an image. Takes a list: root, program (slipway or slipway-agent). The digest takes precedence over tags. */}}
 {{- define "slipway.image" -}}
 {{- $root := index . 0 -}}
+{{- $image := get $root.Values.image (ternary "agent" "slipway" (eq (index . 1) "slipway-agent")) -}}
 {{- $registry := required "image.registry is empty: want where your images slipway and slipway-agent are, such as registry.example.com/slipway" $root.Values.image.registry -}}
-{{ printf "%s/%s:%s" (trimSuffix "/" $registry) (index . 1) (default $root.Chart.AppVersion $root.Values.image.tag) }}
+{{- $version := print ":" (coalesce $image.tag $root.Values.image.tag $root.Chart.AppVersion) -}}
+{{- with $image.digest }}{{ $version = print "@" . }}{{ end -}}
+{{ trimSuffix "/" $registry }}/{{ $image.repository }}{{ $version }}
 {{- end }}

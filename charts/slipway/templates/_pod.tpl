@@ -51,11 +51,17 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* Returns the affinity. It keeps a component's pods on different nodes, unless the values set podAntiAffinity. */}}
+{{/*
+Returns the affinity. It keeps a component's pods on different nodes, unless the values set podAntiAffinity. It adds the value
+placement to the node affinity.
+*/}}
 {{- define "slipway.pod.affinity" -}}
 {{- $affinity := .values.affinity }}
 {{- if not (or (hasKey $affinity "podAntiAffinity") (eq .values.antiAffinity "none")) }}
 {{- $affinity = merge (include "slipway.pod.antiAffinity" . | fromYaml) $affinity }}
+{{- end }}
+{{- with include "slipway.pod.nodeAffinity" . | fromYaml }}
+{{- $affinity = merge (dict "nodeAffinity" .) $affinity }}
 {{- end }}
 {{- with $affinity }}
 affinity:
@@ -245,10 +251,11 @@ spec:
 {{- end }}
 
 {{- define "slipway.account" -}}
+{{- if .values.serviceAccount.create -}}
 apiVersion: v1
 kind: ServiceAccount
 metadata:
-  name: {{ include "slipway.part" (list .root .part) }}
+  name: {{ include "slipway.serviceAccount" (list .root .part) }}
   namespace: {{ .root.Release.Namespace }}
   labels:
     {{- include "slipway.labels" (list .root .part) | nindent 4 }}
@@ -256,6 +263,7 @@ metadata:
   annotations:
     {{- toYaml . | nindent 4 }}
   {{- end }}
+{{- end }}
 {{- end }}
 
 {{/* Returns a binding of a role to a component's account. Takes a dict: root, part (the component), kind (ClusterRole or Role), name, role, namespace (of a Role). */}}
@@ -275,6 +283,6 @@ roleRef:
   name: {{ default .name .role }}
 subjects:
   - kind: ServiceAccount
-    name: {{ include "slipway.part" (list .root .part) }}
+    name: {{ include "slipway.serviceAccount" (list .root .part) }}
     namespace: {{ .root.Release.Namespace }}
 {{- end }}

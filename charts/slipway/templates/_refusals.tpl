@@ -9,14 +9,58 @@ Refuses values that contradict each other. Each error tells what is wrong and wh
 {{- if and .Values.cloudpool.enabled (not .Values.manager.enabled) (eq .Values.crds.by "manager") }}
 {{- fail "crds.by: manager, but manager.enabled is false, and the cloudpool needs the types: want chart, or none where another release has them" }}
 {{- end }}
+{{- if not (or .Values.manager.enabled .Values.cloudpool.enabled) }}
+{{- if or .Values.clouds.config .Values.clouds.existingConfigMap .Values.clouds.secretName }}
+{{- fail "clouds is set, but manager.enabled and cloudpool.enabled are false, and agents use no clouds: want manager.enabled: true, or no clouds" }}
+{{- end }}
+{{- end }}
+{{- if and .Values.manager.nodeGroups (not .Values.manager.enabled) }}
+{{- fail (printf "manager.nodeGroups: %s, but manager.enabled is false: want manager.enabled: true, or no NodeGroups" (keys .Values.manager.nodeGroups | sortAlpha | join ", ")) }}
+{{- end }}
 {{- if and .Values.clouds.config .Values.clouds.existingConfigMap }}
 {{- fail (printf "clouds.config and clouds.existingConfigMap (%s) are both set: want one of them" .Values.clouds.existingConfigMap) }}
 {{- end }}
 {{- include "slipway.refusals.labels" (dict "value" "commonLabels" "labels" .Values.commonLabels) }}
+{{- include "slipway.refusals.labels" (dict "value" "metrics.rules.labels" "labels" .Values.metrics.rules.labels) }}
+{{- include "slipway.refusals.labels" (dict "value" "metrics.dashboard.labels" "labels" .Values.metrics.dashboard.labels) }}
 {{- include "slipway.refusals.placeholders" .Values.placeholders }}
+{{- include "slipway.refusals.accounts" . }}
 {{- if .Values.agent.enabled }}{{ include "slipway.refusals.agent" . }}{{ include "slipway.refusals.receivers" . }}{{ end }}
 {{- if .Values.manager.enabled }}{{ include "slipway.refusals.manager" . }}{{ end }}
 {{- if .Values.cloudpool.enabled }}{{ include "slipway.refusals.cloudpool" . }}{{ end }}
+{{- end }}
+
+{{/* Refuses a missing account, and one account for two components: each policy would limit both. */}}
+{{- define "slipway.refusals.accounts" -}}
+{{- $root := . }}
+{{- $seen := dict }}
+{{- range $part := list "agent" "manager" "cloudpool" }}
+{{- $values := index $root.Values $part }}
+{{- if $values.enabled }}
+{{- if not (or $values.serviceAccount.create $values.serviceAccount.name) }}
+{{- fail (printf "%s.serviceAccount.create is false and %s.serviceAccount.name is empty: want the name of your ServiceAccount" $part $part) }}
+{{- end }}
+{{- $name := include "slipway.serviceAccount" (list $root $part) }}
+{{- with get $seen $name }}
+{{- fail (printf "%s.serviceAccount.name: %s is also the account of %s: want an account of its own, because their rights differ" $part $name .) }}
+{{- end }}
+{{- $_ := set $seen $name $part }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Refuses a nodeSelector for nodes that placement excludes: no node could run the pods. Takes a list: root, part. */}}
+{{- define "slipway.refusals.placement" -}}
+{{- $root := index . 0 }}
+{{- $part := index . 1 }}
+{{- $selected := (index $root.Values $part).nodeSelector }}
+{{- range $selector := include "slipway.managedNodes" $root | fromYamlArray }}
+{{- $within := and $selector.matchLabels (not $selector.matchExpressions) }}
+{{- range $key, $value := $selector.matchLabels }}{{ $within = and $within (eq (toString (get $selected $key)) (toString $value)) }}{{ end }}
+{{- if $within }}
+{{- fail (printf "%s.nodeSelector: all these nodes are of a managed group (%s), and placement.avoidManagedNodes keeps the pods off them: want other nodes, or placement.avoidManagedNodes: false" $part (toJson $selector.matchLabels)) }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* Of a dict: part, arguments, taken (a dict of flags that the chart sets, and the value to set instead). */}}
@@ -204,6 +248,7 @@ to an address in a file, or by a proxy of the environment, is known to be cut of
 {{- end }}
 {{- end }}
 {{- include "slipway.refusals.budget" (list "manager" $m) }}
+{{- include "slipway.refusals.placement" (list . "manager") }}
 {{- include "slipway.refusals.labels" (dict "value" "manager.podLabels" "labels" $m.podLabels) }}
 {{- include "slipway.refusals.volumes" (dict "part" "manager" "values" $m "volumes" (list "tmp" "config" "clouds" "secrets" "files")
   "paths" (list "/tmp" "/etc/slipway/config" "/etc/slipway/clouds" "/etc/slipway/secrets" "/etc/slipway/files")) }}
@@ -249,6 +294,7 @@ to an address in a file, or by a proxy of the environment, is known to be cut of
 {{- fail (printf "cloudpool.clientCA.secretName: %s: clients show certificates over TLS alone: want cloudpool.tls.secretName too" $c.clientCA.secretName) }}
 {{- end }}
 {{- include "slipway.refusals.budget" (list "cloudpool" $c) }}
+{{- include "slipway.refusals.placement" (list . "cloudpool") }}
 {{- include "slipway.refusals.labels" (dict "value" "cloudpool.podLabels" "labels" $c.podLabels) }}
 {{- include "slipway.refusals.volumes" (dict "part" "cloudpool" "values" $c "volumes" (list "tmp" "clouds" "secrets" "tls" "client-ca" "files")
   "paths" (list "/tmp" "/etc/slipway/clouds" "/etc/slipway/secrets" "/etc/slipway/tls" "/etc/slipway/client-ca" "/etc/slipway/files")) }}

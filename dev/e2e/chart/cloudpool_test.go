@@ -24,7 +24,7 @@ const cloudpoolReleaseValues = `
 image: {registry: registry.example.com/slipway}
 crds: {by: none}
 agent: {enabled: false}
-manager: {nodeGroups: {spot: {nodeSelector: {matchLabels: {pool: spot}}, cloud: {provider: azure, group: spot}}}}
+manager: {enabled: true, nodeGroups: {spot: {nodeSelector: {matchLabels: {pool: spot}}, cloud: {provider: azure, group: spot}}}}
 cloudpool: {enabled: true, nodeGroups: [builders], tls: {secretName: tls}}
 `
 

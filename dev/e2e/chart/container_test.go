@@ -56,6 +56,8 @@ type container struct {
 	corev1.Container
 	pod    corev1.Pod
 	mounts map[string]string // directories of this host by path in the container
+	// programs is the directory of the program; empty means the programs of this checkout.
+	programs string
 }
 
 const tmp = "/tmp"
@@ -65,7 +67,7 @@ func (b bed) newContainer(pod corev1.Pod) container {
 	if len(pod.Spec.Containers) != 1 {
 		b.t.Fatalf("pod %s has %d containers, want 1", pod.Name, len(pod.Spec.Containers))
 	}
-	c := container{b, pod.Spec.Containers[0], pod, map[string]string{}}
+	c := container{bed: b, Container: pod.Spec.Containers[0], pod: pod, mounts: map[string]string{}}
 	for _, mount := range c.VolumeMounts {
 		c.mounts[mount.MountPath] = b.t.TempDir()
 	}
@@ -148,8 +150,12 @@ func (c container) tmp() string {
 func (c container) start(listening []string, more ...string) (_ *controlplane.Process, addresses []string) {
 	c.t.Helper()
 	handlerImage, _, _ := strings.Cut(path.Base(c.Image), ":")
-	program, err := testbed.EnsureBinary(handlerImage)
-	c.check(err)
+	program := filepath.Join(c.programs, handlerImage)
+	if c.programs == "" {
+		var err error
+		program, err = testbed.EnsureBinary(handlerImage)
+		c.check(err)
+	}
 	kubeconfig, err := c.ServiceAccountKubeconfig(c.ctx, c.pod.Namespace, c.pod.Spec.ServiceAccountName, controlplane.TokenOptions{Pod: c.pod.Name})
 	c.check(err)
 	var args []string

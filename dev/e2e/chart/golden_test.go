@@ -86,8 +86,8 @@ func TestHelmLintPasses(t *testing.T) {
 			t.Parallel()
 			l := lint.AllWithKubeVersion(filepath.Join(root(t), "charts", s.chart), values(t, s.values(t)), s.namespace, nil)
 			for _, m := range l.Messages {
-				// The only message allowed is that the chart has no icon.
-				if m.Severity > support.InfoSev {
+				// The chart aks-node-termination-handler has no icon, as before.
+				if m.Severity > support.InfoSev || s.chart == slipwayChart {
 					t.Error(m)
 				}
 			}

@@ -65,7 +65,10 @@ clouds:
   secretName: azure
 agent:
   config: {pollInterval: 200ms, maxConcurrentDrains: 2}
+placement:
+  managedNodes: [{matchLabels: {kubernetes.azure.com/agentpool: ci}}]
 manager:
+  enabled: true
   nodeSelector: {kubernetes.azure.com/agentpool: home}
   nodeGroups:
     spot:

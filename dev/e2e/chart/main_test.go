@@ -31,6 +31,7 @@ func TestMain(m *testing.M) { os.Exit(testbed.RunTestsAndStopShared(m)) }
 
 const (
 	slipwayChart = "slipway"
+	crdChart     = "slipway-crds"
 	handlerChart = "aks-node-termination-handler"
 	namespace    = "slipway"
 )

@@ -17,7 +17,7 @@ import (
 // withEverything contains the values of a release with every part and every right.
 const withEverything = `
 image: {registry: registry.example.com/slipway}
-manager: {bootstrapTokens: true}
+manager: {enabled: true, bootstrapTokens: true}
 cloudpool: {enabled: true, nodeGroups: [workers], tls: {secretName: tls}}
 `
 

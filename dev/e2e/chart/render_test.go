@@ -189,9 +189,9 @@ func TestI2ForcedDrainsGrantPodDeletion(t *testing.T) {
 	}
 }
 
-// TestChartHasCurrentCRDs compares the chart's copies with the types. The chart installs the copies for
-// crds.by: chart.
-func TestChartHasCurrentCRDs(t *testing.T) {
+// TestChartsHaveCurrentCRDs compares the charts' copies with the types. The chart slipway installs the copies for
+// crds.by: chart. Both charts render the same CRDs, apart from labels and annotations.
+func TestChartsHaveCurrentCRDs(t *testing.T) {
 	t.Parallel()
 	from, err := filepath.Glob(filepath.Join(root(t), "api", "crds", "*.yaml"))
 	if err != nil || len(from) == 0 {
@@ -202,13 +202,38 @@ func TestChartHasCurrentCRDs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		copied := filepath.Join(root(t), "charts", slipwayChart, "files", "crds", filepath.Base(file))
-		got, err := os.ReadFile(copied)
-		if err != nil {
-			t.Fatal(err)
+		for _, name := range []string{slipwayChart, crdChart} {
+			copied := filepath.Join(root(t), "charts", name, "files", "crds", filepath.Base(file))
+			got, err := os.ReadFile(copied)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(want) != string(got) {
+				t.Errorf("%s differs from %s: run make generate", copied, file)
+			}
 		}
-		if string(want) != string(got) {
-			t.Errorf("%s differs from %s: run make generate", copied, file)
+	}
+	of := func(keep string) []*unstructured.Unstructured {
+		return objects(t, manifest(t, crdChart, release("types", namespace), "{keep: "+keep+", labels: {a: b}, annotations: {c: d, slipway.dev/schema-generation: '0'}}"))
+	}
+	kept, inChart := of("true"), crds(t)
+	if len(kept) != len(inChart) {
+		t.Fatalf("%s has %d CRDs, want %d", crdChart, len(kept), len(inChart))
+	}
+	for i, o := range kept {
+		if o.GetLabels()["a"] != "b" || o.GetAnnotations()["c"] != "d" || o.GetAnnotations()["helm.sh/resource-policy"] != "keep" {
+			t.Errorf("%s has the labels %v and the annotations %v", o.GetName(), o.GetLabels(), o.GetAnnotations())
+		}
+		if got, want := o.GetAnnotations()["slipway.dev/schema-generation"], inChart[i].GetAnnotations()["slipway.dev/schema-generation"]; got != want || want == "" {
+			t.Errorf("%s has the schema generation %q, want %q", o.GetName(), got, want)
+		}
+		if d := cmp.Diff(inChart[i].Object["spec"], o.Object["spec"]); d != "" {
+			t.Errorf("%s: -%s +%s:\n%s", o.GetName(), slipwayChart, crdChart, d)
+		}
+	}
+	for _, o := range of("false") {
+		if policy := o.GetAnnotations()["helm.sh/resource-policy"]; policy != "" {
+			t.Errorf("with keep: false, %s has the policy %s", o.GetName(), policy)
 		}
 	}
 }
@@ -355,11 +380,9 @@ func TestNodeAffinityKeepsAntiAffinity(t *testing.T) {
 			{"antiAffinity: required, affinity: {" + nodes + ", " + others + "}", 2, 0, true},
 			{"antiAffinity: required, affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: []}}", 0, 0, false},
 		} {
-			text := registry + "" + cloudpoolValues + "}\n"
-			if part == "cloudpool" {
-				text = registry + "" + cloudpoolValues + c.values + "}\n"
-			} else {
-				text += "manager: {" + c.values + "}\n"
+			text := registry + cloudpoolValues + c.values + "}\n"
+			if part == "manager" {
+				text = registry + "manager: {enabled: true, " + c.values + "}\n"
 			}
 			all := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace), text))
 			spec := find[appsv1.Deployment](t, all, "Deployment", "slipway-"+part).Spec
@@ -373,9 +396,10 @@ func TestNodeAffinityKeepsAntiAffinity(t *testing.T) {
 				required = len(apart.RequiredDuringSchedulingIgnoredDuringExecution)
 				preferred = len(apart.PreferredDuringSchedulingIgnoredDuringExecution)
 			}
-			if required != c.required || preferred != c.preferred || (affinity.NodeAffinity != nil) != c.nodes {
+			nodes := affinity.NodeAffinity != nil && affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil
+			if required != c.required || preferred != c.preferred || nodes != c.nodes {
 				t.Errorf("%s: {%s}: %d required and %d preferred, node affinity: %t; want %d, %d, %t", part, c.values, required, preferred,
-					affinity.NodeAffinity != nil, c.required, c.preferred, c.nodes)
+					nodes, c.required, c.preferred, c.nodes)
 			}
 		}
 	}

@@ -19,8 +19,11 @@ import (
 // refusal adds values to the required ones, and expects an error message.
 type refusal struct{ name, values, says string }
 
+// withManager contains the values of a release with managers. The manager installs the CRDs.
+const withManager = "manager: {enabled: true}\n"
+
 // cloudpoolValues begins the values of a valid cloudpool. The text after it may make them invalid.
-const cloudpoolValues = "cloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}, "
+const cloudpoolValues = withManager + "cloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}, "
 
 // policyValues begins the values of a release with a network policy. Its pods reach only the listed destinations.
 const policyValues = "networkPolicy: {enabled: true}\n"
@@ -46,17 +49,17 @@ var refusals = []refusal{
 		`"going" is none that agent.admissionPolicies lets agents write`,
 	},
 	{"an argument twice", "agent: {extraArgs: ['--listen=:1']}", "agent.extraArgs: --listen is set by the chart: want agent.port instead"},
-	{"the manager's argument", "manager: {extraArgs: ['--install-crds']}", "--install-crds is set by the chart: want crds.by instead"},
+	{"the manager's argument", "manager: {enabled: true, extraArgs: ['--install-crds']}", "--install-crds is set by the chart: want crds.by instead"},
 	{
-		"leader election disabled", "manager: {extraArgs: ['--leader-elect=false']}",
+		"leader election disabled", "manager: {enabled: true, extraArgs: ['--leader-elect=false']}",
 		"manager.replicas: 2, but manager.extraArgs has --leader-elect=false",
 	},
 	{
-		"leader election disabled, other spelling", "manager: {extraArgs: ['--leader-elect=0']}",
+		"leader election disabled, other spelling", "manager: {enabled: true, extraArgs: ['--leader-elect=0']}",
 		"manager.replicas: 2, but manager.extraArgs has --leader-elect=0",
 	},
 	{
-		"a Lease elsewhere", "manager: {extraArgs: ['--leader-election-namespace=kube-system']}",
+		"a Lease elsewhere", "manager: {enabled: true, extraArgs: ['--leader-election-namespace=kube-system']}",
 		"manager.extraArgs: --leader-election-namespace is set by the chart: want the release's namespace instead",
 	},
 	{
@@ -78,9 +81,10 @@ var refusals = []refusal{
 	{"agents that cannot be replaced", "agent: {maxUnavailable: 0}", "agent.maxUnavailable: 0: no agent could be replaced by an upgrade; want 1 or more"},
 	{"no percentage of the agents", "agent: {maxUnavailable: 0%}", "agent.maxUnavailable: 0%: no agent could be replaced"},
 	{"a common label of selectors", "commonLabels: {app.kubernetes.io/name: a}", "commonLabels: app.kubernetes.io/name is the chart's own label"},
+	{"a dashboard label of selectors", "metrics: {dashboard: {labels: {helm.sh/chart: a}}}", "metrics.dashboard.labels: helm.sh/chart is the chart's own label"},
 	{"an agent label of selectors", "agent: {podLabels: {slipway.dev/os: a}}", "agent.podLabels: slipway.dev/os is the chart's own label"},
 	{
-		"a label of the managers that is a selector's", "manager: {podLabels: {app.kubernetes.io/instance: a}}",
+		"a label of the managers that is a selector's", "manager: {enabled: true, podLabels: {app.kubernetes.io/instance: a}}",
 		"manager.podLabels: app.kubernetes.io/instance is the chart's own label",
 	},
 	{
@@ -91,9 +95,9 @@ var refusals = []refusal{
 		"a volume of the chart's", "agent: {extraVolumes: [{name: secrets, emptyDir: {}}]}",
 		"agent.extraVolumes: secrets is a volume of the chart's: want another name than config, secrets, files",
 	},
-	{"the manager's /tmp", "manager: {extraVolumes: [{name: tmp, emptyDir: {}}]}", "manager.extraVolumes: tmp is a volume of the chart's"},
+	{"the manager's /tmp", "manager: {enabled: true, extraVolumes: [{name: tmp, emptyDir: {}}]}", "manager.extraVolumes: tmp is a volume of the chart's"},
 	{
-		"a mount over the chart's", "manager: {extraVolumeMounts: [{name: a, mountPath: /tmp/}]}",
+		"a mount over the chart's", "manager: {enabled: true, extraVolumeMounts: [{name: a, mountPath: /tmp/}]}",
 		"manager.extraVolumeMounts: /tmp/ is where the chart mounts a volume",
 	},
 	{"the cloudpool's certificate", cloudpoolValues + "extraVolumes: [{name: tls, emptyDir: {}}]}", "cloudpool.extraVolumes: tls is a volume of the chart's"},
@@ -119,9 +123,11 @@ var refusals = []refusal{
 	},
 	{"placeholders without node selector", "placeholders: [{name: a, nodeSelector: {}}]", "at '/placeholders/0/nodeSelector': minProperties: got 0, want 1"},
 	{
-		"a budget that blocks", "manager: {podDisruptionBudget: {maxUnavailable: 0}}",
+		"a budget that blocks", "manager: {enabled: true, podDisruptionBudget: {maxUnavailable: 0}}",
 		"manager.podDisruptionBudget.maxUnavailable: 0: no node with it could ever be drained",
 	},
+	{"clouds without a manager", "manager: {enabled: false}\nclouds: {config: {azure: {}}}", "clouds is set, but manager.enabled and cloudpool.enabled are false"},
+	{"NodeGroups without a manager", "manager: {nodeGroups: {b: {}, a: {}}}", "manager.nodeGroups: a, b, but manager.enabled is false"},
 	{
 		"two files of clouds", "clouds: {config: {azure: {}}, existingConfigMap: mine}",
 		"clouds.config and clouds.existingConfigMap (mine) are both set",
@@ -133,7 +139,7 @@ var refusals = []refusal{
 	{"nothing to serve", "cloudpool: {enabled: true}", "there is neither a pool nor a NodeGroup to serve"},
 	{"pools without servers", "cloudpool: {enabled: true, nodeGroups: [a], pools: [b]}", "cloudpool.pools: b: pools are named in the file of clouds"},
 	{
-		"a pool of the manager's file", "cloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}}\nmanager: {nodeGroups: {a: {}}}",
+		"a pool of the manager's file", "cloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}}\nmanager: {enabled: true, nodeGroups: {a: {}}}",
 		"cloudpool.nodeGroups: a is in manager.nodeGroups, a file that the manager alone reads",
 	},
 	{"no certificate", "cloudpool: {enabled: true, nodeGroups: [a]}", "cloudpool.tls.secretName is empty"},
@@ -179,7 +185,26 @@ var refusals = []refusal{
 		"the last worker by an argument", cloudpoolValues + "extraArgs: [--remove-last-worker]}",
 		"cloudpool.extraArgs: --remove-last-worker is set by the chart: want cloudpool.removeLastWorker instead",
 	},
+	{
+		"no ServiceAccount", "agent: {serviceAccount: {create: false}}",
+		"agent.serviceAccount.create is false and agent.serviceAccount.name is empty: want the name of your ServiceAccount",
+	},
+	{
+		"one ServiceAccount for two parts", "manager: {enabled: true, serviceAccount: {name: slipway-agent}}",
+		"manager.serviceAccount.name: slipway-agent is also the account of agent: want an account of its own",
+	},
+	{
+		"managers on managed nodes only", "placement: {managedNodes: [{matchLabels: {pool: ci}}]}\nmanager: {enabled: true, nodeSelector: {pool: ci, zone: a}}",
+		`manager.nodeSelector: all these nodes are of a managed group ({"pool":"ci"})`,
+	},
+	{
+		"too many labels of managed nodes", "placement: {managedNodes: [" + strings.Repeat("{matchLabels: {a: a, b: b, c: c}}, ", 4) + "]}",
+		"their labels need 81 node selector terms, and 64 are allowed",
+	},
 	// The schema refuses these values.
+	{"the values of an earlier chart", "placement: null", "missing property 'placement'"},
+	{"a digest without its algorithm", "image: {registry: a, agent: {digest: abc}}", "at '/image/agent/digest'"},
+	{"an empty selector of managed nodes", "placement: {managedNodes: [{}]}", "at '/placement/managedNodes/0': minProperties: got 0, want 1"},
 	{"an unknown value", "agnet: {}", "additional properties 'agnet' not allowed"},
 	{"an unknown key of the agent's file", "agent: {config: {onFreez: drain}}", "additional properties 'onFreez' not allowed"},
 	{"a text for a boolean", "agent: {windows: {hostProcess: maybe}}", "at '/agent/windows/hostProcess': got string, want boolean"},
@@ -187,7 +212,7 @@ var refusals = []refusal{
 	{"too many drain slots", "agent: {config: {maxConcurrentDrains: 17}}", "at '/agent/config/maxConcurrentDrains': maximum: got 17, want 16"},
 	{"a duration without its unit", "agent: {config: {pollInterval: '5'}}", "at '/agent/config/pollInterval'"},
 	{"root", "runAsUser: 0", "at '/runAsUser': minimum: got 0, want 1"},
-	{"an invalid port", "manager: {port: 70000}", "at '/manager/port': maximum: got 70,000, want 65,535"},
+	{"an invalid port", "manager: {enabled: true, port: 70000}", "at '/manager/port': maximum: got 70,000, want 65,535"},
 }
 
 // handlerRefusals lists the refusals of the handler's chart.
@@ -207,20 +232,27 @@ var handlerRefusals = []refusal{
 // and it renders much faster alone.
 func refusalsOnly(t *testing.T, name string) *chart.Chart {
 	t.Helper()
-	c := *load(t, name)
 	if name == slipwayChart {
-		c.Templates = slices.DeleteFunc(slices.Clone(c.Templates), func(f *chart.File) bool {
-			file := path.Base(f.Name)
-			return !strings.HasPrefix(file, "_") && file != "refusals.yaml"
-		})
+		return onlyTemplates(t, "refusals.yaml")
 	}
+	return load(t, name)
+}
+
+// onlyTemplates returns the chart slipway with the files of one name only, which renders much faster.
+func onlyTemplates(t *testing.T, name string) *chart.Chart {
+	t.Helper()
+	c := *load(t, slipwayChart)
+	c.Templates = slices.DeleteFunc(slices.Clone(c.Templates), func(f *chart.File) bool {
+		file := path.Base(f.Name)
+		return !strings.HasPrefix(file, "_") && file != name
+	})
 	return &c
 }
 
 func TestI10InvalidValuesAreRefused(t *testing.T) {
 	t.Parallel()
 	least := map[string]map[string]any{
-		slipwayChart: {"image": map[string]any{"registry": "registry.example.com/slipway"}},
+		slipwayChart: {"image": map[string]any{"registry": "registry.example.com/slipway"}, "manager": map[string]any{"enabled": true}},
 		handlerChart: {"slipway": map[string]any{"image": "registry.example.com/slipway/slipway"}},
 	}
 	for name, all := range map[string][]refusal{slipwayChart: refusals, handlerChart: handlerRefusals} {
@@ -259,7 +291,7 @@ func TestReachableReceiversAreAccepted(t *testing.T) {
 		"networkPolicy: {enabled: true, apiServer: {ports: [443, 9093]}}\nagent: {" + far + "}",
 		policyValues + "agent: {hostNetwork: true, " + far + "}",
 		policyValues + "agent: {linux: {enabled: false}, windows: {enabled: true}, " + far + "}",
-		policyValues + "agent: {enabled: false, " + far + "}",
+		policyValues + withManager + "agent: {enabled: false, " + far + "}",
 		policyValues + "agent: {extraEnv: [{name: http_proxy, value: 'https://proxy'}], " + far + "}",
 		policyValues + "agent: {config: {notifications: [{name: am, webhook: {url: 'https://example.com/hook'}}, {name: bot, telegram: {chatID: '1'}}]}}",
 		policyValues + "agent: {config: {notifications: [{name: am, webhook: {urlFile: /a}}]}}",
@@ -344,8 +376,9 @@ func TestManagerAndCloudpoolFlagsCanBeSet(t *testing.T) {
 		flags := pflag.NewFlagSet(part, pflag.ContinueOnError)
 		add(flags)
 		flags.VisitAll(func(f *pflag.Flag) {
-			given := values(t, registry+part+": {extraArgs: ['--"+f.Name+"=x']}\n")
+			given := values(t, registry+part+": {enabled: true, extraArgs: ['--"+f.Name+"=x']}\n")
 			if part == "cloudpool" {
+				given["manager"] = map[string]any{"enabled": true} // it installs the CRDs
 				maps.Copy(given["cloudpool"].(map[string]any), values(t, "{enabled: true, nodeGroups: [a], tls: {secretName: a}}"))
 			}
 			_, err := templates(t, c, release(slipwayChart, namespace), given)
@@ -367,10 +400,10 @@ func TestRemoveLastWorkerIsSetByItsValue(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{"": false, "removeLastWorker: false": false, "removeLastWorker: true": true} {
 		cloudpoolRelease := objects(t, manifest(t, slipwayChart, release(slipwayChart, namespace),
-			registry+"agent: {enabled: false}\nmanager: {enabled: false}\ncrds: {by: none}\n"+cloudpoolValues+text+"}"))
+			registry+"agent: {enabled: false}\n"+cloudpoolValues+text+"}"))
 		got := false
 		for _, o := range cloudpoolRelease {
-			if pod := podOf(t, o); pod != nil {
+			if pod := podOf(t, o); pod != nil && strings.HasSuffix(o.GetName(), "-cloudpool") {
 				got = slices.Contains(pod.Spec.Containers[0].Args, "--remove-last-worker")
 			}
 		}

@@ -79,11 +79,14 @@ type panel struct {
 	} `json:"targets"`
 }
 
-// dashboard returns the panels and the queries of the variables.
-func dashboard(t *testing.T) (panels []panel, variables []query) {
+// dashboard returns the panels, and the queries of the variables and annotations.
+func dashboard(t *testing.T) (panels []panel, others []query) {
 	t.Helper()
 	var d struct {
-		Panels     []panel `json:"panels"`
+		Panels      []panel `json:"panels"`
+		Annotations struct {
+			List []struct{ Name, Expr string }
+		} `json:"annotations"`
 		Templating struct {
 			List []struct{ Name, Definition string }
 		} `json:"templating"`
@@ -93,24 +96,62 @@ func dashboard(t *testing.T) (panels []panel, variables []query) {
 	}
 	for _, v := range d.Templating.List {
 		if of, ok := strings.CutPrefix(v.Definition, "label_values("); ok {
-			metric, _, _ := strings.Cut(of, ",")
-			variables = append(variables, query{"variable " + v.Name, metric})
+			series := of[:strings.LastIndex(of, ",")]
+			others = append(others, query{"variable " + v.Name, series})
 		}
 	}
-	return d.Panels, variables
+	for _, a := range d.Annotations.List {
+		others = append(others, query{"annotation " + a.Name, a.Expr})
+	}
+	return d.Panels, others
 }
 
 // panelVariables replaces the variables as Grafana would.
-var panelVariables = strings.NewReplacer("$__rate_interval", "1m", "$group", ".*")
+var panelVariables = strings.NewReplacer("$__rate_interval", "1m", "$group", ".*", "$cluster", ".*", "$namespace", ".*")
 
-// queries returns all expressions of the rules and the dashboard.
-func queries(t *testing.T) []query {
+// dashboardQueries returns the expressions of the dashboard with its variables.
+func dashboardQueries(t *testing.T) []query {
 	t.Helper()
 	panels, all := dashboard(t)
 	for _, p := range panels {
 		for _, target := range p.Targets {
-			all = append(all, query{"panel " + p.Title, panelVariables.Replace(target.Expr)})
+			all = append(all, query{"panel " + p.Title, target.Expr})
 		}
+	}
+	return all
+}
+
+// series matches a metric of Slipway with its matchers.
+var series = regexp.MustCompile(`\bslipway_\w+(\{[^}]*\})?`)
+
+func TestDashboardFiltersByClusterAndNamespace(t *testing.T) {
+	checked := 0
+	for _, q := range dashboardQueries(t) {
+		want := `cluster=~"$cluster",namespace=~"$namespace"`
+		switch q.by {
+		case "variable cluster":
+			want = ""
+		case "variable namespace":
+			want = `cluster=~"$cluster"`
+		}
+		for _, s := range series.FindAllStringSubmatch(q.expr, -1) {
+			checked++
+			if !strings.HasPrefix(strings.TrimPrefix(s[1], "{"), want) {
+				t.Errorf("%s: %s does not begin with the matchers %s", q.by, s[0], want)
+			}
+		}
+	}
+	if checked < 60 {
+		t.Errorf("%d series are checked, want all of the dashboard", checked)
+	}
+}
+
+// queries returns all expressions of the rules and the dashboard.
+func queries(t *testing.T) []query {
+	t.Helper()
+	var all []query
+	for _, q := range dashboardQueries(t) {
+		all = append(all, query{q.by, panelVariables.Replace(q.expr)})
 	}
 	for _, r := range rules(t) {
 		all = append(all, query{"alert " + r.Alert, r.Expr})

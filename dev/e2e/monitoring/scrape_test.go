@@ -268,7 +268,9 @@ func (f *fixture) prometheus(program string) *prometheus {
 	}
 	var jobs []any
 	for job, addresses := range f.targets {
-		jobs = append(jobs, map[string]any{"job_name": job, "static_configs": []any{map[string]any{"targets": addresses}}})
+		// Prometheus gets these labels from its own configuration.
+		labels := map[string]any{"cluster": "emulated", "namespace": "slipway"}
+		jobs = append(jobs, map[string]any{"job_name": job, "static_configs": []any{map[string]any{"targets": addresses, "labels": labels}}})
 	}
 	config["scrape_configs"] = jobs
 	raw, err := yaml.Marshal(config)

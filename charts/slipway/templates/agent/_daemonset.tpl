@@ -31,7 +31,7 @@ spec:
     spec:
       os:
         name: {{ .os }}
-      serviceAccountName: {{ $name }}
+      serviceAccountName: {{ include "slipway.serviceAccount" (list $root "agent") }}
       {{- include "slipway.pod.placement" . | trim | nindent 6 }}
       nodeSelector:
         {{- merge (dict "kubernetes.io/os" .os) .those.nodeSelector | toYaml | nindent 8 }}
