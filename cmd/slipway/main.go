@@ -15,7 +15,9 @@ import (
 
 func main() {
 	ctx, stop := start.NewSignalContext()
-	err := newRootCommand().ExecuteContext(ctx)
+	cmd := newRootCommand()
+	cmd.SetArgs(completionArgs(os.Args[0], os.Args[1:]))
+	err := cmd.ExecuteContext(ctx)
 	stop()
 	if err == nil {
 		return
@@ -67,6 +69,7 @@ func newRootCommand() *cobra.Command {
 		}
 	}
 	cmd.AddCommand(newManCommand())
+	addCompletions(cmd)
 	return cmd
 }
 
@@ -85,6 +88,7 @@ func newCommandGroups() []commandGroup {
 		{"Explain:", []*cobra.Command{newPlanCommand(), newWhyCommand(), newDoctorCommand(), newSnapshotCommand()}},
 		{operateTitle, []*cobra.Command{
 			newAgentCommand(), newManagerCommand(), newCloudpoolCommand(), newNotifyCommand(), newPluginCommand(), newSimulateCommand(),
+			newVersionCommand(),
 		}},
 		{"Compatibility (drop-in replacements for other tools):", []*cobra.Command{
 			newAKSNTHCommand(), newMechanicCommand(), newVMSSPodWatcherCommand(), newOpenStackAutoscalerCommand(), newKubeawareCommand(),
