@@ -95,13 +95,13 @@ agents and managers, which nodes are unavailable and why, and what is missing.`,
 	return cmd
 }
 
-// explainStatusError adds to an error what the user can do about a missing permission or missing CRDs.
+// explainStatusError adds to an error what the user can do about a missing permission.
 func explainStatusError(err error) error {
 	if apierrors.IsForbidden(err) {
 		return &hintError{err, "status needs the permissions of the ClusterRole slipway-viewer in deploy/viewer: bind it to your user; " +
 			"slipway doctor lists the missing permissions"}
 	}
-	return explainMissingTypes(err)
+	return err
 }
 
 // explainMissingTypes adds to an error what the user can do if Slipway's CRDs are not installed.

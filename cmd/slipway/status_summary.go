@@ -60,8 +60,11 @@ type podsStatus struct {
 }
 
 func (p podsStatus) String() string {
-	if p.Unknown {
-		return unknownValue
+	switch {
+	case p.Unknown:
+		return "unknown"
+	case p.Pods == 0:
+		return "none"
 	}
 	return fmt.Sprintf("%d/%d", p.Ready, p.Pods)
 }
@@ -93,11 +96,11 @@ func (s *clusterStatus) readOwnPods(ctx context.Context, c client.Reader) {
 		}
 	}
 	if s.Agents.Pods == 0 {
-		s.Missing = append(s.Missing, "no agent was found: notices of the cloud are not handled (want pods with the label app.kubernetes.io/name=slipway-agent)")
+		s.Missing = append(s.Missing, "no pod of an agent was found (label app.kubernetes.io/name=slipway-agent): without agents, nothing handles notices of the cloud")
 	}
 	if s.Managers.Pods == 0 {
-		s.Missing = append(s.Missing, "no manager was found: no node is retired and no instance is launched (want pods with the label "+
-			"app.kubernetes.io/name=slipway-manager; agents need no manager)")
+		s.Missing = append(s.Missing, "no pod of a manager was found (label app.kubernetes.io/name=slipway-manager): without a manager, no node is "+
+			"retired and no instance is launched (agents need no manager)")
 	}
 }
 
@@ -164,7 +167,7 @@ func (r *optionalTypesReader) describeMissing() []string {
 	if len(r.missing) == 0 {
 		return nil
 	}
-	return []string{"Slipway's CRDs " + strings.Join(r.missing, " and ") + " are not installed: install them with kubectl apply " +
+	return []string{"Slipway's CRDs are not installed (" + strings.Join(r.missing, ", ") + "): install them with kubectl apply " +
 		"--server-side -f api/crds (agents need no CRD)"}
 }
 
