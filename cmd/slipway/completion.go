@@ -69,14 +69,13 @@ func toStrings[T ~string](all []T) []string {
 	return words
 }
 
-// argumentCompletions maps the paths of commands to the completions of their arguments. Commands without arguments
-// complete to nothing.
+// argumentCompletions maps the names of commands to the completions of their arguments.
 var argumentCompletions = map[string]cobra.CompletionFunc{
-	"slipway drain":             completeNodes,
-	"slipway status":            completeNames("/apis/" + v1alpha1.GroupVersion.String() + "/nodegroups"),
-	"slipway retire":            completeFirstArgument(completeNodes),
-	"slipway simulate-eviction": completeFirstArgument(completeNodes),
-	"slipway why":               completeFirstArgument(completeNodesAndPods),
+	"drain":             completeNodes,
+	"status":            completeNames("/apis/" + v1alpha1.GroupVersion.String() + "/nodegroups"),
+	"retire":            completeFirstArgument(completeNodes),
+	"simulate-eviction": completeFirstArgument(completeNodes),
+	"why":               completeFirstArgument(completeNodesAndPods),
 }
 
 // addCompletions adds completions to a command and all commands below it. It keeps completions that a command has
@@ -89,7 +88,7 @@ func addCompletions(cmd *cobra.Command) {
 			_ = cmd.RegisterFlagCompletionFunc(f.Name, complete) // fails only if the command has one already
 		}
 	})
-	if complete := argumentCompletions[cmd.CommandPath()]; complete != nil && cmd.ValidArgsFunction == nil {
+	if complete := argumentCompletions[cmd.Name()]; complete != nil && cmd.ValidArgsFunction == nil {
 		cmd.ValidArgsFunction = complete
 	} else if cmd.ValidArgsFunction == nil && cmd.Args != nil && cmd.ValidateArgs(nil) == nil && cmd.ValidateArgs([]string{"x"}) != nil {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions // the command has no arguments

@@ -47,3 +47,14 @@ func TestEveryOutputFlagRefusesUnknownFormat(t *testing.T) {
 		}
 	}
 }
+
+func TestVersionNeedsNoAPIServer(t *testing.T) {
+	for _, line := range []string{"version -o json", "version --client -o json --server http://127.0.0.1:1"} {
+		out, err := runOffline(t, strings.Fields(line)...)
+		must.NoError(t, err)
+		check.Contains(t, out, `"version": "`, `"goVersion": "go1.`, `"platform": "`)
+		check.Not(t, strings.Contains(out, "kubernetes"), "%s prints a server: %s", line, out)
+	}
+	out, err := runOffline(t, "version", "--server", "http://127.0.0.1:1")
+	check.Not(t, err == nil || !strings.Contains(out, "platform"), "without an answer: %q, %v", out, err)
+}
