@@ -10,8 +10,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/drainability"
 	"github.com/slipway-dev/slipway/internal/placement/live"
 	"github.com/slipway-dev/slipway/internal/placement/saved"
+	"github.com/slipway-dev/slipway/internal/retirement"
 )
 
 // gcPercent is the value of GOGC for commands that read a whole cluster. The heap can grow fivefold between two garbage
@@ -58,11 +61,33 @@ func readLiveCluster(ctx context.Context, kube kubeFlags) (*saved.Objects, error
 		return nil, err
 	}
 	o, err := live.ReadClusterObjects(ctx, client)
+	if err == nil {
+		err = markNodesBeingRemoved(ctx, kube, o)
+	}
 	if apierrors.IsForbidden(err) {
 		return nil, &hintError{err, "the ClusterRole slipway-viewer in deploy/viewer contains the missing permissions: " +
 			"bind it to your user, or use a file that another user saved with slipway snapshot save"}
 	}
 	return o, err
+}
+
+// markNodesBeingRemoved marks the nodes that are already being taken out of service, so that no plan offers them or moves
+// pods to them.
+func markNodesBeingRemoved(ctx context.Context, kube kubeFlags, o *saved.Objects) error {
+	c, err := kube.newObjectClient()
+	if err != nil {
+		return err
+	}
+	var retirements v1alpha1.NodeRetirementList
+	if err := c.List(ctx, &retirements); err != nil && !isTypeMissing(err) {
+		return err
+	}
+	for _, n := range o.Nodes {
+		if reason := retirement.FindRemovalReason(n, retirements.Items); reason != "" {
+			metav1.SetMetaDataAnnotation(&n.ObjectMeta, drainability.BeingRemovedMark, reason)
+		}
+	}
+	return nil
 }
 
 // defaultNamespace returns the namespace for pod names without a namespace. A snapshot file has no context, so for a

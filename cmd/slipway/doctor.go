@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -65,11 +66,23 @@ func (f *doctorFlags) run(cmd *cobra.Command, _ []string) error {
 	report := doctor.Diagnose(facts)
 	if err := f.output.printAnswer(cmd.OutOrStdout(), report, func(w io.Writer, wide bool) error {
 		return report.Print(w, wide)
-	}); err != nil {
+	}, listFindingNames(report)...); err != nil {
 		return err
 	}
 	if n := report.CountFindings(doctor.Problem); n > 0 {
 		return &exitError{exitProblems, fmt.Errorf("%d problems", n)}
 	}
 	return nil
+}
+
+// listFindingNames returns the names of the objects with findings, the most serious finding first, each name once.
+func listFindingNames(r *doctor.Report) []string {
+	var names []string
+	for i := range r.Findings {
+		o := r.Findings[i].Object
+		if name := formatName(o.Kind, o.Name); o.Name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"syscall"
@@ -58,6 +59,9 @@ func (e *connectError) Unwrap() error { return e.err }
 // connectErrorTransport returns failures to connect as a connectError.
 type connectErrorTransport struct{ http.RoundTripper }
 
+// WrappedRoundTripper lets client-go cancel requests of the wrapped transport.
+func (t connectErrorTransport) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }
+
 func (t connectErrorTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := t.RoundTripper.RoundTrip(r)
 	if isConnectFailure(err) {
@@ -78,9 +82,17 @@ func isConnectFailure(err error) bool {
 		errors.As(err, &wrong) || errors.As(err, &noTLS) || errors.Is(err, http.ErrSchemeMismatch)
 }
 
+// firstReadPrefixes begin errors of the first request of a command, from client-go and from package doctor. They only say
+// what kubectl's texts say too.
+var firstReadPrefixes = []string{"failed to get server groups: ", "cannot read from the API server "}
+
 // formatError returns the lines that a command prints for its error. Responses of the API server and failures to connect
 // to it have kubectl's texts. If an error says more than the response, it is printed as it is.
 func formatError(err error) string {
+	isFirstRead := func(prefix string) bool { return strings.HasPrefix(err.Error(), prefix) }
+	if cause := errors.Unwrap(err); cause != nil && slices.ContainsFunc(firstReadPrefixes, isFirstRead) {
+		err = cause
+	}
 	var connect *connectError
 	switch e := err.(type) { //nolint:errorlint // the type decides about the text, not an error that it wraps
 	case *exitError:
@@ -103,6 +115,9 @@ func formatError(err error) string {
 		if reason := e.Status().Reason; reason != "" {
 			return formatStatus(reason, e.Status().Message)
 		}
+	}
+	if timeout, ok := err.(*url.Error); ok && !errors.As(err, &connect) { //nolint:errorlint // see above
+		return "Unable to connect to the server: " + timeout.Err.Error()
 	}
 	switch {
 	case !errors.As(err, &connect):

@@ -43,21 +43,39 @@ func TestErrorsHaveKubectlsTexts(t *testing.T) {
 func TestFailuresToConnectHaveKubectlsTexts(t *testing.T) {
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
 	defer secure.Close()
+	denying := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"Unauthorized","reason":"Unauthorized","code":401}`))
+	}))
+	defer denying.Close()
 	closed := httptest.NewServer(http.NotFoundHandler())
 	closed.Close()
 	for server, want := range map[string]string{
-		closed.URL: "The connection to the server " + strings.TrimPrefix(closed.URL, "http://") + " was refused - did you specify the right host or port?",
-		secure.URL: "Unable to connect to the server: tls: failed to verify certificate: x509: certificate signed by unknown authority",
+		closed.URL:  "The connection to the server " + strings.TrimPrefix(closed.URL, "http://") + " was refused - did you specify the right host or port?",
+		denying.URL: "error: You must be logged in to the server (",
+		secure.URL:  "Unable to connect to the server: tls: failed to verify certificate: x509: certificate signed by unknown authority",
 	} {
 		for _, line := range []string{
-			"drain n1", "retire n1", "status", "plan", "why n1", "doctor", "snapshot save -", "simulate-eviction n1",
+			"drain n1", "retire n1", "status", "plan", "why n1", "doctor", "snapshot save -", "simulate-eviction n1", "version",
 		} {
 			_, err := runOffline(t, strings.Fields(line+" --server "+server)...)
 			if err == nil {
 				t.Errorf("%s: no error", line)
-			} else if got := formatError(err); got != want {
+			} else if got := formatError(err); got != want && !(server == denying.URL && strings.HasPrefix(got, want)) {
 				t.Errorf("%s:\n got %s\nwant %s", line, got, want)
 			}
+		}
+	}
+}
+
+func TestTimeoutHasKubectlsText(t *testing.T) {
+	hanging := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	defer hanging.Close()
+	for _, line := range []string{"status", "retire n1", "version", "why n1"} {
+		_, err := runOffline(t, strings.Fields(line+" --request-timeout 100ms --server "+hanging.URL)...)
+		if err == nil || !strings.HasPrefix(formatError(err), "Unable to connect to the server: ") {
+			t.Errorf("%s: %v", line, err)
 		}
 	}
 }

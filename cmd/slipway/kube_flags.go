@@ -34,6 +34,9 @@ func (k kubeFlags) addFlags(fs *pflag.FlagSet) { k.flags.AddFlags(fs) }
 // clientGoDefaultServer is the server that client-go uses if no kubeconfig names one.
 const clientGoDefaultServer = "http://localhost:8080"
 
+// errNoKubeconfig means that neither a file nor a flag names an API server.
+var errNoKubeconfig = errors.New("no kubeconfig with a cluster")
+
 func (k kubeFlags) restConfig() (*rest.Config, error) {
 	cfg, err := k.flags.ToRESTConfig()
 	if err != nil {
@@ -45,9 +48,9 @@ func (k kubeFlags) restConfig() (*rest.Config, error) {
 	}
 	if len(raw.Clusters) == 0 && cfg.Host == clientGoDefaultServer && *k.flags.APIServer == "" {
 		if env := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); env != "" {
-			return nil, fmt.Errorf("no kubeconfig with a cluster: KUBECONFIG is %q, but that file does not exist or has no cluster", env)
+			return nil, fmt.Errorf("%w: KUBECONFIG is %q, but that file does not exist or has no cluster", errNoKubeconfig, env)
 		}
-		return nil, errors.New("no kubeconfig with a cluster: want --kubeconfig or KUBECONFIG")
+		return nil, fmt.Errorf("%w: want --kubeconfig or KUBECONFIG", errNoKubeconfig)
 	}
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return connectErrorTransport{next} })
 	cfg.UserAgent = "slipway-" + k.command + "/" + start.Version()

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,7 +15,9 @@ import (
 
 func main() {
 	ctx, stop := start.NewSignalContext()
-	err := newRootCommand().ExecuteContext(ctx)
+	cmd := newRootCommand()
+	cmd.SetArgs(completionArgs(os.Args[0], os.Args[1:]))
+	err := cmd.ExecuteContext(ctx)
 	stop()
 	if err == nil {
 		return
@@ -42,6 +45,7 @@ func addSubcommands(parent *cobra.Command, children ...*cobra.Command) *cobra.Co
 }
 
 func newRootCommand() *cobra.Command {
+	cobra.EnableCommandSorting = false // the help shows the order of newCommandGroups
 	cmd := &cobra.Command{
 		Use:   "slipway",
 		Short: "Takes Kubernetes nodes into and out of service without dropping work",
@@ -52,9 +56,43 @@ func newRootCommand() *cobra.Command {
 		SilenceErrors: true,
 		Annotations:   kubectlPluginAnnotations(os.Args[0]),
 	}
-	cmd.AddCommand(newAgentCommand(), newManagerCommand(), newDrainCommand(), newRetireCommand(), newStatusCommand(), newTopCommand(), newPlanCommand(),
-		newWhyCommand(), newDoctorCommand(), newSnapshotCommand(), newNotifyCommand(), newSimulateCommand(), newAKSNTHCommand(), newMechanicCommand(),
-		newVMSSPodWatcherCommand(), newOpenStackAutoscalerCommand(), newMigrateCommand(), newPluginCommand(), newCloudpoolCommand(), newKubeawareCommand(),
-		newManCommand())
+	for i, g := range newCommandGroups() {
+		id := strconv.Itoa(i)
+		cmd.AddGroup(&cobra.Group{ID: id, Title: g.title})
+		for _, c := range g.commands {
+			c.GroupID = id
+		}
+		cmd.AddCommand(g.commands...)
+		if g.title == operateTitle {
+			cmd.SetHelpCommandGroupID(id)
+			cmd.SetCompletionCommandGroupID(id)
+		}
+	}
+	cmd.AddCommand(newManCommand())
+	addCompletions(cmd)
 	return cmd
+}
+
+// commandGroup is a group of commands in the help.
+type commandGroup struct {
+	title    string
+	commands []*cobra.Command
+}
+
+const operateTitle = "Operate Slipway:"
+
+// newCommandGroups returns the commands in the order of the help.
+func newCommandGroups() []commandGroup {
+	return []commandGroup{
+		{"Nodes:", []*cobra.Command{newStatusCommand(), newTopCommand(), newDrainCommand(), newRetireCommand()}},
+		{"Explain:", []*cobra.Command{newPlanCommand(), newWhyCommand(), newDoctorCommand(), newSnapshotCommand()}},
+		{operateTitle, []*cobra.Command{
+			newAgentCommand(), newManagerCommand(), newCloudpoolCommand(), newNotifyCommand(), newPluginCommand(), newSimulateCommand(),
+			newVersionCommand(),
+		}},
+		{"Compatibility (drop-in replacements for other tools):", []*cobra.Command{
+			newAKSNTHCommand(), newMechanicCommand(), newVMSSPodWatcherCommand(), newOpenStackAutoscalerCommand(), newKubeawareCommand(),
+			newMigrateCommand(),
+		}},
+	}
 }

@@ -106,10 +106,4 @@ func receiverNames(receivers []notify.Receiver) []string {
 	return names
 }
 
-func joinWords[T ~string](all []T) string {
-	words := make([]string, len(all))
-	for i, w := range all {
-		words[i] = string(w)
-	}
-	return strings.Join(words, ", ")
-}
+func joinWords[T ~string](all []T) string { return strings.Join(toStrings(all), ", ") }

@@ -1,51 +1,115 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 )
 
-// outputFlag is the flag that selects the output format of a command.
+// outputFlag is the flag that selects the output format of a command. It has the same values and meaning in all commands.
 type outputFlag string
 
 const (
 	outputTable outputFlag = ""
-	outputWide  outputFlag = "wide"
 	outputJSON  outputFlag = "json"
 	outputYAML  outputFlag = "yaml"
+	outputWide  outputFlag = "wide"
+	outputName  outputFlag = "name"
 )
 
+// outputFormats are the values of the flag.
+var outputFormats = []string{string(outputJSON), string(outputYAML), string(outputWide), string(outputName)}
+
 func (o *outputFlag) addFlag(fs *pflag.FlagSet) {
-	fs.StringVarP((*string)(o), "output", "o", "", `output format: "json", "yaml", or "wide" for a table with more columns`)
+	fs.StringVarP((*string)(o), "output", "o", "", "output format: json, yaml, wide (a table with more columns) or name (only names of objects)")
 }
 
 func (o outputFlag) validate() error {
-	switch o {
-	case outputTable, outputWide, outputJSON, outputYAML:
+	if o == outputTable || slices.Contains(outputFormats, string(o)) {
 		return nil
 	}
-	return fmt.Errorf("--output: %q: want json, yaml, wide or nothing", string(o))
+	return fmt.Errorf("--output: %q: want json, yaml, wide, name or nothing", string(o))
 }
 
-// printAnswer prints an answer in the selected format: as JSON, as YAML, or as a table that the function table writes.
-func (o outputFlag) printAnswer(w io.Writer, answer any, table func(w io.Writer, wide bool) error) error {
+// printAnswer prints an answer in the selected format: as JSON, as YAML, as a table that the function table writes, or as
+// the names of its objects, one per line. A name has the form of kubectl's -o name, such as node/a.
+func (o outputFlag) printAnswer(w io.Writer, answer any, table func(w io.Writer, wide bool) error, names ...string) error {
 	switch o {
-	case outputJSON:
-		encoder := json.NewEncoder(w)
-		encoder.SetEscapeHTML(false)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(answer)
-	case outputYAML:
-		text, err := yaml.Marshal(answer)
-		if err != nil {
-			return err
+	case outputJSON, outputYAML:
+		raw, err := encodeJSON(answer)
+		if err == nil && o == outputYAML {
+			raw, err = yaml.JSONToYAML(raw)
 		}
-		_, err = w.Write(text)
+		if err == nil {
+			_, err = w.Write(raw)
+		}
 		return err
+	case outputName:
+		for _, name := range names {
+			if _, err := fmt.Fprintln(w, name); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	return table(w, o == outputWide)
+}
+
+// encodeJSON returns indented JSON. It rounds floating-point numbers to three decimals.
+func encodeJSON(v any) ([]byte, error) {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(v); err != nil {
+		return nil, err
+	}
+	return jsonToken.ReplaceAllFunc(b.Bytes(), roundJSONNumber), nil
+}
+
+// jsonToken matches a string or a number of a JSON text.
+var jsonToken = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*`)
+
+// roundJSONNumber rounds a floating-point number. It returns every other token unchanged.
+func roundJSONNumber(token []byte) []byte {
+	if token[0] == '"' || !bytes.ContainsAny(token, ".eE") {
+		return token
+	}
+	v, err := strconv.ParseFloat(string(token), 64)
+	if err != nil {
+		return token
+	}
+	return strconv.AppendFloat(nil, math.Round(v*1000)/1000, 'f', -1, 64)
+}
+
+// resourceByKind maps the kinds of objects in answers to their resources in kubectl's -o name.
+var resourceByKind = map[string]string{
+	"CustomResourceDefinition": "customresourcedefinition.apiextensions.k8s.io",
+	"DaemonSet":                "daemonset.apps",
+	"Deployment":               "deployment.apps",
+	"Job":                      "job.batch",
+	"Lease":                    "lease.coordination.k8s.io",
+	"NodeGroup":                "nodegroup.slipway.dev",
+	"NodeRetirement":           "noderetirement.slipway.dev",
+	"PodDisruptionBudget":      "poddisruptionbudget.policy",
+	"ReplicaSet":               "replicaset.apps",
+	"StatefulSet":              "statefulset.apps",
+}
+
+// formatName returns the name of an object as kubectl's -o name prints it, such as node/a.
+func formatName(kind, name string) string {
+	resource := resourceByKind[kind]
+	if resource == "" {
+		resource = strings.ToLower(kind)
+	}
+	return resource + "/" + name
 }

@@ -56,5 +56,14 @@ func (f *planFlags) run(cmd *cobra.Command, _ []string) error {
 	}
 	return f.output.printAnswer(cmd.OutOrStdout(), answer, func(w io.Writer, wide bool) error {
 		return explain.PrintPlan(w, answer, wide)
-	})
+	}, listVictimNames(answer)...)
+}
+
+// listVictimNames returns the names of the nodes to remove, in the order of removal.
+func listVictimNames(p *planner.Plan) []string {
+	names := make([]string, len(p.Remove.Victims))
+	for i := range p.Remove.Victims {
+		names[i] = formatName("Node", p.Remove.Victims[i].Node)
+	}
+	return names
 }

@@ -146,7 +146,7 @@ func TestErrorsNameFaultAndRemedy(t *testing.T) {
 		"why a/b/c/d --snapshot " + file:        `"a/b/c/d": want NAME, NAMESPACE/NAME, node/NAME`,
 		"why pod/ --snapshot " + file:           `"pod/": contains an empty name`,
 		"snapshot save --names x y":             "--names: has no effect without --hash-names",
-		"plan -o xml --snapshot " + file:        `--output: "xml": want json, yaml, wide or nothing`,
+		"plan -o xml --snapshot " + file:        `--output: "xml": want json, yaml, wide, name or nothing`,
 		"plan --policy Best --snapshot " + file: `--policy: policy "Best" is not known: use one of [LeastDisruption`,
 		"plan --snapshot " + other:              "contains no nodes and no pods: want a file of slipway snapshot save",
 		"plan --snapshot " + broken:             "broken.json: read the saved cluster: unexpected EOF (want a file of slipway snapshot save)",

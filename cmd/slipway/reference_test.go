@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,10 +41,11 @@ func renderReference() string {
 	return b.String()
 }
 
-// visitCommands visits a command and all visible commands below it.
+// visitCommands visits a command and all visible commands below it, sorted by name.
 func visitCommands(c *cobra.Command, visit func(*cobra.Command)) {
 	visit(c)
-	for _, sub := range c.Commands() {
+	byName := func(a, b *cobra.Command) int { return strings.Compare(a.Name(), b.Name()) }
+	for _, sub := range slices.SortedFunc(slices.Values(c.Commands()), byName) {
 		if !sub.Hidden && sub.Name() != "help" && sub.Name() != "completion" {
 			visitCommands(sub, visit)
 		}

@@ -33,6 +33,7 @@ const (
 
 type retireFlags struct {
 	kube        kubeFlags
+	output      outputFlag
 	reason      string
 	requestedBy string
 	wait        bool
@@ -46,8 +47,12 @@ func newRetireCommand() *cobra.Command {
 		Short: "Retire a node: drain it and delete the Node and its instance",
 		Long: `Retire creates a NodeRetirement. The manager cordons and drains the node, deletes the Node, and deletes its instance.
 To cancel it, delete the NodeRetirement before the Node is deleted; the node is then restored. The NodeRetirement gets
-the labels of the node's NodeGroup, or the labels on the Node, so that it matches the manager's --selector.`,
+the labels of the node's NodeGroup, or the labels on the Node, so that it matches the manager's --selector.
+
+With -o json or yaml it prints the NodeRetirement, with --wait as it is at the end. The progress then goes to standard
+error.`,
 		Example: `  slipway retire node-7 --wait
+  slipway retire node-7 -o name
   kubectl get nr
   kubectl delete nr node-7-x2m4z`,
 		Args: cobra.ExactArgs(1),
@@ -62,6 +67,7 @@ the labels of the node's NodeGroup, or the labels on the Node, so that it matche
 	fs.StringVar(&f.requestedBy, "requested-by", by, "who requests it, for information")
 	fs.BoolVar(&f.wait, "wait", false, "wait until it has finished and print each step; exit with 2 if it does not succeed")
 	fs.DurationVar(&f.timeout, "timeout", 0, "time limit of --wait, after which it exits with 1 and the retirement continues; 0 means no limit")
+	f.output.addFlag(fs)
 	f.kube.addFlags(fs)
 	return cmd
 }
@@ -88,6 +94,9 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 	if f.timeout < 0 {
 		return fmt.Errorf("--timeout: %s: want 0 or more", f.timeout)
 	}
+	if err := f.output.validate(); err != nil {
+		return err
+	}
 	name, err := parseNodeName(args[0])
 	if err != nil {
 		return err
@@ -111,16 +120,34 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 	if err := c.Create(ctx, rt); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "noderetirement.slipway.dev/%s created\n", rt.Name)
-	if !f.wait {
-		return nil
+	print := func() error {
+		rt.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeRetirement"))
+		rt.ManagedFields = nil // as in kubectl
+		return f.output.printAnswer(out, rt, func(w io.Writer, _ bool) error {
+			_, err := fmt.Fprintf(w, "%s created\n", formatName("NodeRetirement", rt.Name))
+			return err
+		}, formatName("NodeRetirement", rt.Name))
+	}
+	asData := f.output == outputJSON || f.output == outputYAML
+	if !f.wait || !asData {
+		if err := print(); err != nil || !f.wait {
+			return err
+		}
+	}
+	progress := out
+	if f.output != outputTable && f.output != outputWide {
+		progress = cmd.ErrOrStderr()
 	}
 	if f.timeout > 0 {
 		bounded, cancel := context.WithTimeoutCause(ctx, f.timeout, fmt.Errorf("node %s: the retirement has not finished within %s and continues", node.Name, f.timeout))
 		defer cancel()
 		ctx = bounded
 	}
-	return waitForRetirement(ctx, c, rt, out, cmd.ErrOrStderr())
+	err = waitForRetirement(ctx, c, rt, progress, cmd.ErrOrStderr())
+	if asData {
+		err = errors.Join(err, print())
+	}
+	return err
 }
 
 // findGroupLabels returns the labels that a retirement needs, so that the manager's selector matches it. They come from

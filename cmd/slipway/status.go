@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -22,6 +23,11 @@ import (
 
 // clusterStatus is the content that slipway status prints.
 type clusterStatus struct {
+	Nodes    nodesStatus `json:"nodes"`
+	Agents   podsStatus  `json:"agents"`
+	Managers podsStatus  `json:"managers"`
+	// Missing says what is not installed or could not be read.
+	Missing  []string         `json:"missing,omitempty"`
 	Groups   []groupStatus    `json:"groups"`
 	Retiring []retiringStatus `json:"retiring"`
 	Notices  []noticeStatus   `json:"notices"`
@@ -45,24 +51,31 @@ type groupStatus struct {
 }
 
 type retiringStatus struct {
-	Retirement string                      `json:"retirement"`
-	Node       string                      `json:"node"`
-	Group      string                      `json:"group,omitempty"`
-	Phase      v1alpha1.Phase              `json:"phase"`
-	Reason     v1alpha1.Reason             `json:"reason"`
-	Since      time.Time                   `json:"since"` // in the phase
-	Message    string                      `json:"message"`
-	BlockedBy  []v1alpha1.RetirementReason `json:"blockedBy,omitempty"`
+	Retirement  string                      `json:"retirement"`
+	Node        string                      `json:"node"`
+	Group       string                      `json:"group,omitempty"`
+	Phase       v1alpha1.Phase              `json:"phase"`
+	Reason      v1alpha1.Reason             `json:"reason"`
+	RequestedBy string                      `json:"requestedBy,omitempty"`
+	Since       time.Time                   `json:"since"` // in the phase
+	Message     string                      `json:"message"`
+	BlockedBy   []v1alpha1.RetirementReason `json:"blockedBy,omitempty"`
 }
 
 func newStatusCommand() *cobra.Command {
 	kube := newKubeFlags("status")
 	var output outputFlag
 	cmd := &cobra.Command{
-		Use:   "status",
+		Use:   "status [NODEGROUP...]",
 		Short: "Show NodeGroups, idle and retiring nodes, notices, and what blocks them",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Long: `Status shows all NodeGroups, or only the named ones, and their nodes that are idle, are being retired or have a notice.
+
+It needs neither Slipway's CRDs nor a manager. If no NodeGroup exists, or with -o wide, it also shows the number of nodes,
+agents and managers, which nodes are unavailable and why, and what is missing.`,
+		Example: `  slipway status
+  slipway status ci -o wide`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := output.validate(); err != nil {
 				return err
 			}
@@ -70,11 +83,11 @@ func newStatusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			status, err := readStatus(cmd.Context(), c)
+			status, err := readStatus(cmd.Context(), c, args)
 			if err != nil {
 				return explainStatusError(err)
 			}
-			return output.printAnswer(cmd.OutOrStdout(), status, status.printTable)
+			return output.printAnswer(cmd.OutOrStdout(), status, status.printTable, status.listNames()...)
 		},
 	}
 	output.addFlag(cmd.Flags())
@@ -82,50 +95,61 @@ func newStatusCommand() *cobra.Command {
 	return cmd
 }
 
-// explainStatusError adds to an error what the user can do about a missing permission or missing CRDs.
+// explainStatusError adds to an error what the user can do about a missing permission.
 func explainStatusError(err error) error {
 	if apierrors.IsForbidden(err) {
 		return &hintError{err, "status needs the permissions of the ClusterRole slipway-viewer in deploy/viewer: bind it to your user; " +
 			"slipway doctor lists the missing permissions"}
 	}
-	return explainMissingTypes(err)
+	return err
 }
 
 // explainMissingTypes adds to an error what the user can do if Slipway's CRDs are not installed.
 func explainMissingTypes(err error) error {
-	if meta.IsNoMatchError(err) {
+	if isTypeMissing(err) {
 		return fmt.Errorf("Slipway's CRDs are not installed: "+
 			"install them with kubectl apply --server-side -f api/crds (%w)", err)
 	}
 	return err
 }
 
-func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
+// isTypeMissing reports whether the API server does not serve a type, because its CRD is not installed or is being
+// deleted.
+func isTypeMissing(err error) bool { return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) }
+
+// readStatus reads the status of the cluster, or only of the named groups.
+func readStatus(ctx context.Context, c client.Reader, names []string) (clusterStatus, error) {
+	optional := &optionalTypesReader{Reader: c}
 	var groups v1alpha1.NodeGroupList
-	if err := c.List(ctx, &groups); err != nil {
+	if err := optional.List(ctx, &groups); err != nil {
 		return clusterStatus{}, err
 	}
-	var all v1alpha1.NodeRetirementList
-	if err := c.List(ctx, &all); err != nil {
-		return clusterStatus{}, err
-	}
-	cluster, err := nodegroup.ReadCluster(ctx, c, live.NewListingPodReader(c), groups.Items)
+	cluster, err := nodegroup.ReadCluster(ctx, optional, live.NewListingPodReader(c), groups.Items)
 	if err != nil {
 		return clusterStatus{}, err
 	}
-	status := clusterStatus{Groups: []groupStatus{}, Retiring: []retiringStatus{}, Notices: listNotices(cluster.Nodes)}
+	selected, err := selectGroups(cluster, names)
+	if err != nil {
+		return clusterStatus{}, err
+	}
+	status := clusterStatus{Groups: []groupStatus{}, Retiring: []retiringStatus{}, Notices: listNotices(selected.nodes), Missing: optional.describeMissing()}
+	status.Nodes = toNodesStatus(selected.nodes, cluster.Retirements)
+	status.readOwnPods(ctx, c)
 	retiring := map[string]bool{}
-	for i := range all.Items {
-		rt := &all.Items[i]
+	for i := range cluster.Retirements {
+		rt := &cluster.Retirements[i]
 		if retirement.WillRemoveNode(rt) {
 			retiring[rt.Spec.NodeName] = true
 		}
-		if !rt.Status.Phase.IsFinal() {
-			status.Retiring = append(status.Retiring, toRetiringStatus(rt))
+		if l := toRetiringStatus(rt); !rt.Status.Phase.IsFinal() && selected.hasRetirement(l) {
+			status.Retiring = append(status.Retiring, l)
 		}
 	}
 	for i := range groups.Items {
 		g := &groups.Items[i]
+		if !selected.hasGroup(g.Name) {
+			continue
+		}
 		nodes, err := retirement.ListBudgetNodes(ctx, c, g, retiring)
 		if err != nil {
 			return clusterStatus{}, err
@@ -134,13 +158,17 @@ func readStatus(ctx context.Context, c client.Reader) (clusterStatus, error) {
 		s.idleStatus, s.scalingStatus = readIdleStatus(ctx, cluster, g), toScalingStatus(cluster, g)
 		status.Groups = append(status.Groups, s)
 	}
-	status.Groups = append(status.Groups, findUnlistedGroups(cluster, retiring)...)
+	for _, g := range findUnlistedGroups(cluster, retiring) {
+		if selected.hasGroup(g.Name) {
+			status.Groups = append(status.Groups, g)
+		}
+	}
 	return status, nil
 }
 
 func toRetiringStatus(rt *v1alpha1.NodeRetirement) retiringStatus {
 	l := retiringStatus{
-		Retirement: rt.Name, Node: rt.Spec.NodeName, Phase: rt.Status.Phase, Reason: rt.Spec.Reason,
+		Retirement: rt.Name, Node: rt.Spec.NodeName, Phase: rt.Status.Phase, Reason: rt.Spec.Reason, RequestedBy: rt.Spec.RequestedBy,
 		Since: retirement.PhaseReachedAt(rt), Message: rt.Status.Message, BlockedBy: rt.Status.Reasons,
 	}
 	if rt.Status.Captured != nil {
@@ -163,9 +191,17 @@ func toGroupStatus(g *v1alpha1.NodeGroup, nodes []disruptionbudget.Node) groupSt
 	return s
 }
 
-func (s clusterStatus) printTable(w io.Writer, _ bool) error {
+func (s clusterStatus) printTable(w io.Writer, wide bool) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "GROUP\tACCEPTED\tCLOUD\tMIN\tMAX\tNODES\tUNAVAILABLE\tRETIRING\tALLOWED DISRUPTIONS")
+	if wide || len(s.Groups) == 0 {
+		s.printSummary(t, wide)
+	}
+	if wide && len(s.Groups) > 0 {
+		fmt.Fprintln(t)
+	}
+	if len(s.Groups) > 0 {
+		fmt.Fprintln(t, "GROUP\tACCEPTED\tCLOUD\tMIN\tMAX\tNODES\tUNAVAILABLE\tRETIRING\tALLOWED DISRUPTIONS")
+	}
 	for _, g := range s.Groups {
 		minSize, maxSize, allowed := fmt.Sprint(g.MinSize), unknownValue, fmt.Sprint(g.AllowedDisruptions)
 		if g.MaxSize != nil {
@@ -179,12 +215,39 @@ func (s clusterStatus) printTable(w io.Writer, _ bool) error {
 	}
 	s.printIdleNodes(t)
 	s.printScaling(t)
-	if len(s.Retiring) > 0 {
-		fmt.Fprintln(t, "\nNODE\tGROUP\tPHASE\tFOR\tREASON\tMESSAGE")
+	s.printRetiring(t, wide)
+	s.printNotices(t, wide)
+	s.printMissing(t)
+	return t.Flush()
+}
+
+func (s clusterStatus) printRetiring(w io.Writer, wide bool) {
+	if len(s.Retiring) == 0 {
+		return
+	}
+	more := func(columns string) string {
+		if wide {
+			return columns
+		}
+		return ""
+	}
+	fmt.Fprintf(w, "\nNODE\tGROUP\tPHASE\tFOR\tREASON\t%sMESSAGE\n", more("RETIREMENT\tREQUESTED BY\t"))
+	for _, l := range s.Retiring {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\n", l.Node, l.Group, l.Phase, duration.HumanDuration(time.Since(l.Since)), l.Reason,
+			more(l.Retirement+"\t"+cmp.Or(l.RequestedBy, unknownValue)+"\t"), l.Message)
+	}
+}
+
+// listNames returns the names of the NodeGroups and the unfinished NodeRetirements.
+func (s clusterStatus) listNames() []string {
+	var names []string
+	for _, g := range s.Groups {
+		if !g.Unlisted {
+			names = append(names, formatName("NodeGroup", g.Name))
+		}
 	}
 	for _, l := range s.Retiring {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", l.Node, l.Group, l.Phase, duration.HumanDuration(time.Since(l.Since)), l.Reason, l.Message)
+		names = append(names, formatName("NodeRetirement", l.Retirement))
 	}
-	s.printNotices(t)
-	return t.Flush()
+	return names
 }

@@ -53,17 +53,23 @@ func (n noticeStatus) isHandled() bool {
 	return n.Phase == string(agent.Drained) || n.Phase == string(agent.Acknowledged)
 }
 
-// printNotices prints the notices that the agent has not handled completely. JSON output contains all notices.
-func (s clusterStatus) printNotices(w io.Writer) {
-	open := slices.DeleteFunc(slices.Clone(s.Notices), noticeStatus.isHandled)
-	if len(open) > 0 {
-		fmt.Fprintln(w, "\nNODE\tNOTICE\tPHASE\tDEADLINE\tBLOCKED")
+// printNotices prints the notices that the agent has not handled completely. Wide output contains all notices.
+func (s clusterStatus) printNotices(w io.Writer, wide bool) {
+	shown, id := s.Notices, "ID\t"
+	if !wide {
+		shown, id = slices.DeleteFunc(slices.Clone(s.Notices), noticeStatus.isHandled), ""
 	}
-	for _, n := range open {
+	if len(shown) > 0 {
+		fmt.Fprintf(w, "\nNODE\tNOTICE\t%sPHASE\tDEADLINE\tBLOCKED\n", id)
+	}
+	for _, n := range shown {
 		due := "-"
 		if n.Deadline != nil {
 			due = n.Deadline.UTC().Format(time.RFC3339)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", n.Node, n.Type, n.Phase, due, n.Blocked)
+		if wide {
+			id = n.ID + "\t"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s%s\t%s\t%s\n", n.Node, n.Type, id, n.Phase, due, n.Blocked)
 	}
 }

@@ -24,7 +24,7 @@ func TestStatusShowsGroupsKnownOnlyByTheirMarks(t *testing.T) {
 		Status: v1alpha1.NodeRetirementStatus{Phase: v1alpha1.NodeDeleted, Captured: &v1alpha1.Captured{Group: "gpu"}},
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(marked, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}}, left).Build()
-	status, err := readStatus(t.Context(), c)
+	status, err := readStatus(t.Context(), c, nil)
 	must.NoError(t, err)
 	var out bytes.Buffer
 	must.NoError(t, status.printTable(&out, false))

@@ -72,13 +72,15 @@ func (f *whyFlags) run(cmd *cobra.Command, args []string) error {
 		if err != nil {
 			return err
 		}
-		return f.output.printAnswer(w, answer, func(w io.Writer, _ bool) error { return explain.PrintEvacuation(w, answer) })
+		return f.output.printAnswer(w, answer, func(w io.Writer, _ bool) error { return explain.PrintEvacuation(w, answer) },
+			formatName("Node", s.node))
 	}
 	answer, err := planner.JudgePendingPodFromObjects(o, s.pod)
 	if err != nil {
 		return err
 	}
-	return f.output.printAnswer(w, answer, func(w io.Writer, _ bool) error { return explain.PrintPendingPod(w, answer) })
+	return f.output.printAnswer(w, answer, func(w io.Writer, wide bool) error { return explain.PrintPendingPod(w, answer, wide) },
+		formatName("Pod", s.pod.Name))
 }
 
 // subject is the node or the pod that the user asks about. Before resolveInCluster it can have both names.

@@ -187,8 +187,10 @@ func parseCommand(c *corev1.Container) (kind PartKind, subcommand string, args [
 	return "", "", c.Args
 }
 
+const nameLabel = "app.kubernetes.io/name"
+
 func kindFromLabels(labels map[string]string) PartKind {
-	name := labels["app.kubernetes.io/name"]
+	name := labels[nameLabel]
 	if name == "slipway" {
 		name += "-" + labels["app.kubernetes.io/component"]
 	}

@@ -40,6 +40,9 @@ const (
 	Membership = "cloudpool.slipway.dev/membership-status"
 	// Detached is an annotation of such nodes too: true for an instance that was detached from its pool and still runs.
 	Detached = "cloudpool.slipway.dev/detached"
+	// BeingRemovedMark says why a node is being removed. slipway plan and slipway why set it on Nodes in memory and in
+	// snapshot files, never in a cluster.
+	BeingRemovedMark = "snapshot.slipway.dev/being-removed"
 )
 
 // Protection is an annotation that forbids the eviction of a pod or the retirement of a node.

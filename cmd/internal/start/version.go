@@ -20,17 +20,35 @@ func Version() string {
 	return "devel"
 }
 
-// buildInfo returns the version and revision of this build, for the metrics.
-func buildInfo() observe.Build {
-	b := observe.Build{Version: Version()}
+// Build describes the source of this build. Commit and CommitDate are empty if it was not built from a git checkout.
+type Build struct {
+	Version, Commit string
+	CommitDate      string // in RFC 3339
+	Modified        bool   // the source had uncommitted changes
+}
+
+// BuildInfo returns the source of this build.
+func BuildInfo() Build {
+	b := Build{Version: Version()}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return b
 	}
 	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			b.Revision = s.Value
+		switch s.Key {
+		case "vcs.revision":
+			b.Commit = s.Value
+		case "vcs.time":
+			b.CommitDate = s.Value
+		case "vcs.modified":
+			b.Modified = s.Value == "true"
 		}
 	}
 	return b
+}
+
+// buildInfo returns the version and revision of this build, for the metrics.
+func buildInfo() observe.Build {
+	b := BuildInfo()
+	return observe.Build{Version: b.Version, Revision: b.Commit}
 }

@@ -156,7 +156,6 @@ func TestDoctorFindsPreparedProblems(t *testing.T) {
 		t.Errorf("an empty cluster: exit code %d, %+v", code, r)
 	}
 	f.expect(r, "note installation the cluster: no part of Slipway was found")
-	f.checkStatusError(f.Kubeconfig(), "Slipway's CRDs are not installed", "kubectl apply --server-side -f api/crds")
 
 	pool := controlplane.AKSPool{Name: "work"}
 	f.check(f.AddPool(ctx, pool, 2))

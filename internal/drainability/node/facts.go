@@ -13,6 +13,8 @@ import (
 type Facts struct {
 	// RemovedBy names the other tools that are removing the node. Taints set by Slipway do not count.
 	RemovedBy []string
+	// BeingRemovedMark is why the node is being removed, by its annotation in a snapshot; empty for none.
+	BeingRemovedMark string
 	// ControlPlane is the label, taint or pod that makes the node part of the control plane; empty for none.
 	ControlPlane string
 	Protections  []drainability.Protection
@@ -53,8 +55,9 @@ type Input struct {
 func NewFacts(in Input) Facts {
 	f := Facts{
 		RemovedBy: in.RemovedBy, Deleting: in.Deleting, Unschedulable: in.Unschedulable,
-		Virtual:     in.Labels["type"] == "virtual-kubelet",
-		Protections: drainability.NodeProtections(in.Annotations, in.Created),
+		Virtual:          in.Labels["type"] == "virtual-kubelet",
+		Protections:      drainability.NodeProtections(in.Annotations, in.Created),
+		BeingRemovedMark: in.Annotations[drainability.BeingRemovedMark],
 	}
 	for _, mark := range controlPlaneMarks {
 		if _, ok := in.Labels[mark]; ok {
@@ -83,7 +86,7 @@ func IsAPIServerPod(namespace, name, nodeName string, labels map[string]string) 
 
 // CanReceivePods reports whether pods may be placed on the node. A cordon alone does not make it false.
 func (f *Facts) CanReceivePods() bool {
-	return f.ReadyStatus == ReadyTrue && len(f.RemovedBy) == 0 && !f.Deleting && f.ControlPlane == "" && !f.Virtual
+	return f.ReadyStatus == ReadyTrue && len(f.RemovedBy) == 0 && !f.Deleting && f.BeingRemovedMark == "" && f.ControlPlane == "" && !f.Virtual
 }
 
 // UnavailableReason returns why a disruption budget counts the node as unavailable, or "" if the node is available. The

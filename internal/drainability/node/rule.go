@@ -41,6 +41,8 @@ func (p Policy) FindRefusals(f *Facts, now time.Time) []Refusal {
 		all = append(all, Refusal{Rule: BeingRemoved, Text: "is being removed by " + strings.Join(f.RemovedBy, ", ")})
 	case f.Deleting:
 		all = append(all, Refusal{Rule: BeingRemoved, Text: "is being deleted"})
+	case f.BeingRemovedMark != "":
+		all = append(all, Refusal{Rule: BeingRemoved, Text: f.BeingRemovedMark})
 	}
 	if by, ok := p.FindActiveProtection(f, now); ok {
 		all = append(all, Refusal{Protected, "is protected by annotation " + by.Key, "remove the annotation"})

@@ -32,6 +32,7 @@ func TestNodeRules(t *testing.T) {
 		"ordinary":             {func(*Input) {}, Policy{}, "", true, "", false},
 		"removed by a tool":    {func(in *Input) { in.RemovedBy = []string{"a", "b"} }, Policy{}, "being-removed", false, "is being removed by a, b", true},
 		"being deleted":        {func(in *Input) { in.Deleting = true }, Policy{}, "being-removed", false, "is being deleted", true},
+		"marked in a snapshot": {func(in *Input) { in.Annotations[drainability.BeingRemovedMark] = "is being retired" }, Policy{}, "being-removed", false, "", false},
 		"not Ready":            {func(in *Input) { in.ReadyStatus = "False" }, Policy{}, "", false, "is not Ready", false},
 		"Ready is Unknown":     {func(in *Input) { in.ReadyStatus = "Unknown" }, Policy{}, "", false, "is not Ready", false},
 		"I7 Ready is missing":  {func(in *Input) { in.ReadyStatus = "" }, Policy{}, "", false, "is not Ready", false},

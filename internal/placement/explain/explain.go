@@ -65,16 +65,21 @@ func PrintEvacuation(w io.Writer, e *planner.Evacuation) error {
 	return p.flush()
 }
 
-// PrintPendingPod prints why a pod is pending, and which new instance would help.
-func PrintPendingPod(w io.Writer, s *planner.PendingPod) error {
+// PrintPendingPod prints why a pod is pending, and which new instance would help. If showAllNodes is true, it lists every
+// node that the pod fits on.
+func PrintPendingPod(w io.Writer, s *planner.PendingPod, showAllNodes bool) error {
 	p := newPrinter(w)
+	fitting := abbreviateNames(s.FittingNodes)
+	if showAllNodes {
+		fitting = strings.Join(s.FittingNodes, ", ")
+	}
 	switch {
 	case s.Node != "" && len(s.FittingNodes) > 0:
-		p.printLine("%s is not pending: it is on %s. A second one would fit on %s.", s.Pod, s.Node, abbreviateNames(s.FittingNodes))
+		p.printLine("%s is not pending: it is on %s. A second one would fit on %s.", s.Pod, s.Node, fitting)
 	case s.Node != "":
 		p.printLine("%s is not pending: it is on %s. A second one would fit on no node.", s.Pod, s.Node)
 	case len(s.FittingNodes) > 0:
-		p.printLine("%s fits on %s: it waits for the scheduler.", s.Pod, abbreviateNames(s.FittingNodes))
+		p.printLine("%s fits on %s: it waits for the scheduler.", s.Pod, fitting)
 	default:
 		p.printLine("%s fits on no node.", s.Pod)
 	}
@@ -149,7 +154,12 @@ func sortedKeys(m map[string]string) []string {
 	return keys
 }
 
-func formatCost(c float64) string { return fmt.Sprintf("%.4g", c) }
+func formatCost(c float64) string {
+	if c >= 1000 { // without an exponent, for costs in seconds
+		return fmt.Sprintf("%.0f", c)
+	}
+	return fmt.Sprintf("%.4g", c)
+}
 
 func formatPodCount(n int) string {
 	if n == 1 {

@@ -73,7 +73,7 @@ func TestPrintedAnswersMatchGoldenFiles(t *testing.T) {
 	for _, name := range []string{"batch-0", "monster-0"} {
 		p, err := planner.JudgePendingPod(s, placement.PodKey{Namespace: "default", Name: name}, templates)
 		must.NoError(t, err)
-		checkGolden(t, "why-"+name, func(w io.Writer) error { return explain.PrintPendingPod(w, p) })
+		checkGolden(t, "why-"+name, func(w io.Writer) error { return explain.PrintPendingPod(w, p, false) })
 	}
 	packing, err := planner.PackPods(s, nil, templates, planner.LeastCost)
 	must.NoError(t, err)
@@ -86,7 +86,7 @@ func TestManyFittingNodesAreCounted(t *testing.T) {
 		FittingNodes: []string{"a", "b", "c", "d", "e", "f", "g", "h"},
 	}
 	var got bytes.Buffer
-	must.NoError(t, explain.PrintPendingPod(&got, p))
+	must.NoError(t, explain.PrintPendingPod(&got, p, false))
 	want := "default/web fits on a, b, c, d, e and 3 others: it waits for the scheduler.\n"
 	check.Not(t, got.String() != want, "got %q, want %q", got.String(), want)
 }

@@ -72,6 +72,10 @@ func (r *redactor) copyRelevantAnnotations(set map[string]string) map[string]str
 			put(key, "")
 		case boolAnnotations[key]:
 			put(key, keepBoolOrDuration(value))
+		case key == drainability.BeingRemovedMark && r.tables != nil:
+			put(key, "is being removed")
+		case key == drainability.BeingRemovedMark:
+			put(key, value)
 		case key == drainability.Membership && value != "":
 			put(key, fmt.Sprintf(`{"evictable":%t}`, drainability.IsMembershipEvictable(value)))
 		case key == annotationSelectedNode:

@@ -1,0 +1,39 @@
+package retirement
+
+import (
+	"cmp"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/cordon"
+	"github.com/slipway-dev/slipway/internal/drainability/fromcorev1"
+	"github.com/slipway-dev/slipway/internal/kubeapi"
+)
+
+// FindRemovalReason returns why a node is already being taken out of service, as a predicate such as "is being deleted".
+// It returns "" if it is not. The causes are the deletion of the Node, an unfinished NodeRetirement, another tool, and a
+// cordon by Slipway. A NodeRetirement with the UID of an earlier Node of the same name does not count.
+func FindRemovalReason(n *corev1.Node, all []v1alpha1.NodeRetirement) string {
+	if n.DeletionTimestamp != nil {
+		return "is being deleted"
+	}
+	for i := range all {
+		rt := &all[i]
+		ofNode := rt.Spec.NodeName == n.Name && (rt.Spec.NodeUID == "" || rt.Spec.NodeUID == n.UID)
+		if ofNode && !rt.Status.Phase.IsFinal() {
+			return "is being retired by NodeRetirement " + rt.Name
+		}
+	}
+	if others := fromcorev1.NodeFacts(n).RemovedBy; len(others) > 0 {
+		return "is being removed by " + strings.Join(others, ", ")
+	}
+	claims, _ := cordon.ListRecords(&kubeapi.Node{ObjectMeta: kubeapi.ObjectMeta{Annotations: n.Annotations}})
+	for _, c := range claims {
+		if c.Cordon != "" || len(c.Taints) > 0 {
+			return "is cordoned by Slipway: " + cmp.Or(c.Reason, c.Owner)
+		}
+	}
+	return ""
+}
