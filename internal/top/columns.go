@@ -26,16 +26,16 @@ const (
 	// waits for.
 	wantedDoingWidth = 44
 
-	minBarWidth  = 4
-	maxBarWidth  = 14
+	minBarWidth = 4
+	maxBarWidth = 14
 )
 
 // layOutColumns chooses the columns for the width of the screen. Bars get only the room that all texts leave, so nothing is
-// cut beside a bar.
+// cut beside a bar. The other columns do not depend on what the nodes do, so that they stay while this changes.
 func (on Screen) layOutColumns(s State) columns {
 	full := on.measureColumns(s)
 	c := columns{name: min(full.name, max(on.Width/4, 12)), cpu: percentWidth, memory: percentWidth}
-	c.doing = min(full.doing, wantedDoingWidth, max(on.Width-len("> ")-c.name-c.cpu-c.memory-3, 8))
+	c.doing = min(wantedDoingWidth, max(on.Width-len("> ")-c.name-c.cpu-c.memory-3, 8))
 	room := on.Width - len("> ") - c.name - 1 - c.cpu - 1 - c.memory - 1 - c.doing
 	for _, column := range []struct{ width, full *int }{
 		{&c.pods, &full.pods}, {&c.age, &full.age}, {&c.instanceType, &full.instanceType}, {&c.zone, &full.zone},
@@ -45,6 +45,8 @@ func (on Screen) layOutColumns(s State) columns {
 			room -= *column.full + 1
 		}
 	}
+	room += max(c.doing-full.doing, 0) // bars may use what no text needs; other columns may not, so that they stay
+	c.doing = min(c.doing, full.doing)
 	for _, column := range []struct{ width, full *int }{{&c.doing, &full.doing}, {&c.name, &full.name}} {
 		more := max(min(room, *column.full-*column.width), 0)
 		*column.width += more

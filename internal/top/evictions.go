@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// evictionWindow is the time that the sparkline of evictions shows, in steps of evictionInterval.
+	// evictionWindow is how long evictions are counted, in steps of evictionInterval.
 	evictionWindow   = 10 * time.Minute
-	evictionInterval = 30 * time.Second
+	evictionInterval = 10 * time.Second
 )
 
 // evictionCounter counts the evictions of the last evictionWindow from the pods' DisruptionTarget conditions

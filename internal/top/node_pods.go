@@ -125,6 +125,9 @@ func describeNodePods(pods []*corev1.Pod, plan *planner.Evacuation, exhausted ma
 	return all
 }
 
+// eventObjectWidth is the width of the object in a line about an Event, in cells.
+const eventObjectWidth = 28
+
 // maxPodNameWidth is the longest name of a pod in a pane, in cells.
 const maxPodNameWidth = 44
 
@@ -142,7 +145,7 @@ func describeEvents(s State, now time.Time) (lines []PaneLine) {
 		lines = append(lines, PaneLine{Trouble, "! " + s.EventProblem})
 	}
 	for _, e := range s.Events {
-		line := PaneLine{Normal, fmt.Sprintf("%s  %s  %s  %s", screen.PadRight(screen.FormatDuration(now.Sub(e.At)), 7), screen.PadRight(e.Reason, 16), e.Object, e.Message)}
+		line := PaneLine{Normal, fmt.Sprintf("%s  %s  %s  %s", screen.PadRight(screen.FormatDuration(now.Sub(e.At)), 7), screen.PadRight(e.Reason, 16), screen.ShortenName(e.Object, eventObjectWidth), e.Message)}
 		if e.Count > 1 {
 			line.Text += fmt.Sprintf(" (%d times)", e.Count)
 		}

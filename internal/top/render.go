@@ -141,22 +141,28 @@ func (on Screen) renderTitle(s State) string {
 	left := fmt.Sprintf("slipway top  %s%s  %s, %d retiring, %s", filter, screen.ToOneLine(on.Title), formatCount(nodes, "node"), leaving,
 		formatCount(len(s.Notices), "notice"))
 	now := on.Now.UTC().Format("15:04:05Z")
-	if spark := on.renderEvictions(s); ansi.StringWidth(left)+ansi.StringWidth(spark)+len(now)+3 <= on.Width {
+	if spark := on.renderEvictions(s, on.Width-ansi.StringWidth(left)-len(now)-4); spark != "" {
 		left = screen.PadRight(left, on.Width-len(now)-ansi.StringWidth(spark)-3) + spark + " "
 	}
 	return bold.Render(on.fitLine(screen.PadRight(left, on.Width-len(now)-1) + " " + now))
 }
 
-// renderEvictions returns the evictions over time as a sparkline with their sum. It returns "" without evictions.
-func (on Screen) renderEvictions(s State) string {
+// maxSparkline is how many intervals the sparkline of evictions shows at most, and minSparkline at least.
+const minSparkline, maxSparkline = 6, 30
+
+// renderEvictions returns the evictions of the latest intervals as a sparkline, and the number of all evictions. It returns "" without
+// evictions, or if the room is too small.
+func (on Screen) renderEvictions(s State, room int) string {
 	sum := 0
 	for _, n := range s.Evictions {
 		sum += n
 	}
-	if sum == 0 {
+	text := fmt.Sprintf(" %d", sum)
+	shown := min(room-len("evictions ")-len(text), maxSparkline, len(s.Evictions))
+	if sum == 0 || shown < min(minSparkline, len(s.Evictions)) {
 		return ""
 	}
-	return fmt.Sprintf("evictions %s %d in %d min", screen.RenderSparkline(s.Evictions, on.ASCII), sum, int(evictionWindow.Minutes()))
+	return "evictions " + screen.RenderSparkline(s.Evictions[len(s.Evictions)-shown:], on.ASCII) + text
 }
 
 func (on Screen) renderNotice(n Notice) string {

@@ -478,7 +478,7 @@ red                     blocked or broken
 yellow                  being added or removed
 cyan                    idle or underutilized, until a time
 blue                    protected from removal
-evictions               evictions per 30 seconds since top began`
+evictions               a column per 10 seconds, and the number of the last 10 minutes, since top began`
 
 func (u *UI) buildFooter() []string {
 	switch {
