@@ -37,7 +37,7 @@ func (d *nodeDrain) explainInterrupt(r drain.Report, node cordonState) {
 		}
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: interrupted: %d evicted pods are gone, %d still terminate, %d were not evicted\n", name, gone, len(terminating),
+	fmt.Fprintf(&b, "%s: interrupted: %d evicted pods gone, %d still terminating, %d not evicted\n", name, gone, len(terminating),
 		len(waiting)+len(unanswered))
 	if len(terminating) > 0 {
 		fmt.Fprintf(&b, "  still terminating, because an accepted eviction cannot be undone: %s\n", formatPodNames(terminating))

@@ -38,20 +38,49 @@ func (e *emulator) resize(width, height int) {
 	must.NoError(e.t, unix.IoctlSetWinsize(int(e.shows.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(height), Col: uint16(width)})) //nolint:gosec // small
 }
 
-// awaitScreen waits until the lines of the screen, without spaces at their ends, equal the wanted lines.
-func (e *emulator) awaitScreen(want ...string) {
+// text returns the screen without spaces at the ends of lines.
+func (e *emulator) text() string {
+	lines := strings.Split(e.vt.String(), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " \r")
+	}
+	return strings.TrimRight(strings.Join(lines, "\n"), "\n")
+}
+
+// await waits until the screen is as wanted, and returns it. It fails after a minute.
+func (e *emulator) await(is func(screen string) bool, want string) string {
 	e.t.Helper()
-	var got string
-	for late := time.Now().Add(time.Minute); time.Now().Before(late); time.Sleep(10 * time.Millisecond) {
-		lines := strings.Split(e.vt.String(), "\n")
-		for i := range lines {
-			lines[i] = strings.TrimRight(lines[i], " \r")
-		}
-		if got = strings.TrimRight(strings.Join(lines, "\n"), "\n"); got == strings.Join(want, "\n") {
-			return
+	for late := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		switch got := e.text(); {
+		case is(got):
+			return got
+		case time.Now().After(late):
+			e.t.Fatalf("the screen is\n%s\nwant\n%s", got, want)
 		}
 	}
-	e.t.Fatalf("the screen is\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+}
+
+// awaitScreen waits until the screen has the wanted lines.
+func (e *emulator) awaitScreen(lines ...string) {
+	e.t.Helper()
+	want := strings.Join(lines, "\n")
+	e.await(func(screen string) bool { return screen == want }, want)
+}
+
+// awaitText waits until a text is on a screen that does not change for some time, and returns the screen.
+func (e *emulator) awaitText(text string) string {
+	e.t.Helper()
+	const unchanged = 20 // a program draws a screen in several writes
+	var last string
+	same := 0
+	return e.await(func(screen string) bool {
+		if screen == last {
+			same++
+		} else {
+			last, same = screen, 0
+		}
+		return same >= unchanged && strings.Contains(screen, text)
+	}, text)
 }
 
 func TestDrainViewFollowsTerminalAndLeavesSummary(t *testing.T) {
@@ -71,10 +100,10 @@ func TestDrainViewFollowsTerminalAndLeavesSummary(t *testing.T) {
 		"  shop/web-00  waits for its turn", "  shop/web-01  waits for its turn", "  shop/web-02  waits for its turn",
 		"  shop/web-03  waits for its turn", "  shop/web-04  waits for its turn", "  shop/web-05  waits for its turn",
 		"  and 14 more: 14 waiting for their turn")
-	e.resize(58, 12)
+	e.resize(64, 12)
 	p.RemainingPods, p.Gone, p.Waiting = p.RemainingPods[:1], 19, 1
 	progress.show(p)
-	e.awaitScreen("n: cordoned", "n: draining for 0:00", strings.Repeat("█", 30)+"░░ 19 of 20 gone, 1 waiting",
+	e.awaitScreen("n: cordoned", "n: draining for 0:00", strings.Repeat("█", 36)+"░░ 19 of 20 gone, 1 waiting",
 		"  shop/web-00  waits for its turn", "  shop/web-01  gone", "  shop/web-02  gone", "  shop/web-03  gone", "  shop/web-04  gone",
 		"  shop/web-05  gone", "  shop/web-06  gone", "  shop/web-07  gone", "  and 12 more: 12 gone")
 	progress.finish(drain.Drained)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/slipway-dev/slipway/internal/drain"
 	"github.com/slipway-dev/slipway/internal/kubeapi"
 	"github.com/slipway-dev/slipway/internal/testing/golden"
+	"github.com/slipway-dev/slipway/internal/testing/must"
 	"github.com/slipway-dev/slipway/internal/testing/virtual"
 )
 
@@ -73,6 +75,15 @@ func TestDrainViewsMatchGoldenFiles(t *testing.T) {
 			lines := tt.style.renderNodes(tt.nodes, tt.width, tt.height, viewTime)
 			golden.Check(t, filepath.Join("testdata", name), strings.Join(lines, "\n")+"\n")
 		})
+	}
+}
+
+func TestDocumentationShowsDrainView(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "drain.md"))
+	must.NoError(t, err)
+	view := strings.Join(drainStyle{}.renderNodes(newViewedNodes("aks-spot-12345678-vmss000000"), 80, 12, viewTime), "\n")
+	if !strings.Contains(string(page), "```\n"+view+"\n```\n") {
+		t.Errorf("docs/drain.md does not show the view\n%s", view)
 	}
 }
 
@@ -135,7 +146,7 @@ func TestI3InterruptExplainsTheStateItLeaves(t *testing.T) {
 			ctx, interrupt := context.WithCancel(t.Context())
 			time.AfterFunc(time.Minute, interrupt)
 			r := c.runDrain(ctx, append(tt.flags, "n")...)
-			want := append(tt.want, "n: interrupted: 0 evicted pods are gone, 7 still terminate, 0 were not evicted\n",
+			want := append(tt.want, "n: interrupted: 0 evicted pods gone, 7 still terminating, 0 not evicted\n",
 				"an accepted eviction cannot be undone: shop/web-0, shop/web-1, shop/web-2, shop/web-3, shop/web-4 and 2 more\n")
 			for _, text := range want {
 				if r.code != exitInterrupted || !strings.Contains(r.stderr, text) {

@@ -139,7 +139,7 @@ func (s *Session) Press(keys string) error {
 
 // AwaitText waits until a text is on the screen.
 func (s *Session) AwaitText(ctx context.Context, text string) error {
-	for {
+	for ended := false; ; {
 		s.mu.Lock()
 		c := s.cast
 		s.mu.Unlock()
@@ -147,11 +147,14 @@ func (s *Session) AwaitText(ctx context.Context, text string) error {
 		if strings.Contains(screen, text) {
 			return nil
 		}
+		if ended {
+			return fmt.Errorf("%q is not on the screen, and the program has ended:\n%s", text, screen)
+		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%q is not on the screen: %w:\n%s", text, context.Cause(ctx), screen)
 		case <-s.read:
-			return fmt.Errorf("%q is not on the screen, and the program has ended:\n%s", text, screen)
+			ended = true // look once more, at all of its output
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

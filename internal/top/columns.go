@@ -52,7 +52,7 @@ func (on Screen) layOutColumns(s State) columns {
 		*column.width += more
 		room -= more
 	}
-	if isCut := c.name < full.name || c.doing < full.doing || c.zone < full.zone || c.instanceType < full.instanceType; isCut {
+	if c.name < full.name || c.doing < full.doing {
 		return c
 	}
 	if amounts := full.cpuAmount + full.memoryAmount + 2; full.cpuAmount > 0 && room >= amounts {

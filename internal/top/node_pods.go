@@ -126,7 +126,7 @@ func describeNodePods(pods []*corev1.Pod, plan *planner.Evacuation, exhausted ma
 }
 
 // eventObjectWidth is the width of the object in a line about an Event, in cells.
-const eventObjectWidth = 28
+const eventObjectWidth = 34
 
 // maxPodNameWidth is the longest name of a pod in a pane, in cells.
 const maxPodNameWidth = 44

@@ -55,10 +55,9 @@ func RenderState(s State, on Screen) string {
 	head := on.renderHead(s, columns)
 	foot := on.fitLines(on.Footer)
 	room := max(on.Height-len(head)-len(foot), 1)
-	pane := on.renderPane(room / 2)
-	room -= len(pane)
 	body, at := on.renderBody(s, columns)
-	body = linesAround(body, at, room)
+	pane := on.renderPane(max(room/2, room-len(body)))
+	body = linesAround(body, at, room-len(pane))
 	lines := slices.Concat(head, body)
 	for len(lines)+len(pane)+len(foot) < on.Height {
 		lines = append(lines, "")

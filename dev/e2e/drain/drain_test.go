@@ -419,7 +419,7 @@ func TestTerminalShowsPodsAndInterruptExplainsState(t *testing.T) {
 	}
 	screen := cast.LastScreen()
 	for _, text := range []string{
-		f.node + ": interrupted: 0 evicted pods are gone, 1 still terminate, 2 were not evicted", "cannot be undone: " + f.ns + "/stubborn-",
+		f.node + ": interrupted: 0 evicted pods gone, 1 still terminating, 2 not evicted", "cannot be undone: " + f.ns + "/stubborn-",
 		"the node is not cordoned", "0 gone, 3 remaining",
 	} {
 		if !strings.Contains(screen, text) {
