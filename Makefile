@@ -113,6 +113,10 @@ generate: ## Regenerate the generated files and tidy the modules
 site: slipway-dev ## Build a web site of docs/ in dist/site for offline reading
 	@bin/slipway-dev site
 
+.PHONY: recording
+recording: build slipway-dev ## Record slipway top during the Spot notice of the demo into docs/top.cast and docs/top.svg
+	@SLIPWAY_BIN=$(CURDIR)/bin bin/slipway-dev record
+
 .PHONY: up
 up: build slipway-dev ## Start a control plane with 20 nodes and the Azure emulator in the background
 	@bin/slipway-dev up

@@ -9,7 +9,7 @@ import (
 
 // layers are the folders of the module, from the bottom to the top. A package imports its own layer and lower ones.
 var layers = [][]string{
-	{"api", "internal/elapsed", "internal/kubeapi", "internal/observe", "internal/renamed", "internal/sharedread", "internal/testing"},
+	{"api", "internal/elapsed", "internal/kubeapi", "internal/observe", "internal/renamed", "internal/screen", "internal/sharedread", "internal/testing"},
 	{"internal/cordon"},
 	{"internal/drainability"},
 	{"internal/cloud", "internal/instances", "internal/nodegroup/acceptance", "internal/notice", "internal/notify", "internal/semaphore", "plugin"},

@@ -56,6 +56,12 @@ func newDrainCommand() *cobra.Command {
 Without --deadline, PodDisruptionBudgets and protected pods are respected. If the drain fails (--timeout, interrupt,
 refusal), a node that it cordoned is uncordoned again, unless an agent, a retirement or another tool needs the cordon.
 
+On a terminal, drain shows each pod and what the pod waits for. If its output is not a terminal, or if TERM is dumb or
+not set, drain prints progress lines. NO_COLOR removes colours.
+
+Ctrl-C stops the drain, uncordons the node, and explains the state of node and pods. A second Ctrl-C exits at once with
+code 1, and the node can stay cordoned.
+
 With --deadline, the instance is assumed to stop at that time. Grace periods are capped to the time left. A pod that is
 still blocked by a PodDisruptionBudget when its termination must start is deleted without eviction, and reported. The
 node stays cordoned after the deadline.
@@ -272,8 +278,9 @@ type nodeDrain struct {
 	// cordonUnanswered is true while it is unknown whether the cordoning patch took effect.
 	cordonUnanswered bool
 	fieldManagerName string
-	// concurrentDrains is the number of nodes that are drained at the same time.
+	// concurrentDrains is the number of nodes that are drained at the same time. view is their common view, or nil.
 	concurrentDrains int
+	view             *drainView
 }
 
 // drainCordonedNode drains a node that cordonNodes has cordoned.
@@ -283,7 +290,7 @@ func (d *nodeDrain) drainCordonedNode(ctx context.Context) error {
 	case d.flags.deadline > 0 && ctx.Err() == nil && isUnanswered(d.cordonError) && !cordon.IsReplacedError(d.cordonError):
 		fmt.Fprintf(d.errOut, "%s: cannot cordon the node; draining it anyway because of the deadline: %v\n", d.options.Node, d.cordonError)
 	default:
-		d.restoreNode(ctx)
+		d.restoreAndExplain(ctx, drain.Report{})
 		return withInterruptCode(ctx, d.cordonError)
 	}
 	if d.flags.deadline == 0 { // with a deadline all nodes start at the same time
@@ -295,20 +302,31 @@ func (d *nodeDrain) drainCordonedNode(ctx context.Context) error {
 	if d.flags.timeout > 0 {
 		d.options.TimeLimits.TimeoutAt = time.Now().Add(d.flags.timeout)
 	}
-	progress := newProgressLine(d.errOut)
-	progress.interval *= time.Duration(d.concurrentDrains)
-	d.options.OnProgress = progress.printProgress
+	progress := d.startProgress()
+	d.options.OnProgress = progress.show
 	report, err := drain.Run(ctx, d.api, d.options)
-	progress.finish()
+	progress.finish(report.Outcome)
 	d.printReport(report)
 	deadlinePassed := report.Outcome == drain.DeadlinePassed // the instance stops, so the node stays cordoned
 	if err != nil && !deadlinePassed {
-		d.restoreNode(ctx)
+		d.restoreAndExplain(ctx, report)
 	}
 	if err == nil && d.cordonError != nil {
 		return fmt.Errorf("node %s: drained, but not cordoned: %v", d.options.Node, d.cordonError)
 	}
 	return toExitError(report, err)
+}
+
+// restoreAndExplain restores the node after a failed drain. If the user interrupted the drain, it also explains the state.
+func (d *nodeDrain) restoreAndExplain(ctx context.Context, r drain.Report) {
+	interrupted := ctx.Err() != nil
+	if interrupted && d.cordonedNode != nil && !d.flags.keepCordoned {
+		fmt.Fprintf(d.errOut, "%s: interrupted: uncordoning the node; a second Ctrl-C exits at once and can leave it cordoned\n", d.options.Node)
+	}
+	state := d.restoreNode(ctx)
+	if interrupted {
+		d.explainInterrupt(r, state)
+	}
 }
 
 func (d *nodeDrain) printReport(r drain.Report) {

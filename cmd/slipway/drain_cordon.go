@@ -98,15 +98,21 @@ func (d *nodeDrain) ensureCordoned(ctx context.Context) error {
 	return err
 }
 
-// restoreNode uncordons the node if this drain cordoned it and --keep-cordoned is not set.
-func (d *nodeDrain) restoreNode(ctx context.Context) {
-	if d.cordonedNode != nil && !d.flags.keepCordoned {
-		d.uncordonAndReport(ctx)
+// restoreNode uncordons the node if this drain cordoned it and --keep-cordoned is not set. It returns the resulting state.
+func (d *nodeDrain) restoreNode(ctx context.Context) cordonState {
+	switch {
+	case d.cordonedNode == nil && d.cordonError != nil:
+		return cordonState{false, "this drain did not cordon it"}
+	case d.cordonedNode == nil:
+		return cordonState{true, "it was cordoned before"}
+	case d.flags.keepCordoned:
+		return cordonState{true, "--keep-cordoned is set"}
 	}
+	return d.uncordonAndReport(ctx)
 }
 
-// uncordonAndReport uncordons the node and prints the result.
-func (d *nodeDrain) uncordonAndReport(ctx context.Context) {
+// uncordonAndReport uncordons the node, prints the result, and returns the resulting state.
+func (d *nodeDrain) uncordonAndReport(ctx context.Context) cordonState {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreTimeout)
 	defer cancel()
 	name := d.options.Node
@@ -114,15 +120,21 @@ func (d *nodeDrain) uncordonAndReport(ctx context.Context) {
 	switch err := d.uncordonNode(ctx); {
 	case errors.Is(err, errNotCordoned) && d.cordonUnanswered:
 		fmt.Fprintf(d.errOut, "%s: not cordoned so far; the API server did not answer the patch\n", name)
+		return cordonState{false, "so far; the API server did not answer the patch"}
 	case errors.Is(err, errNotCordoned):
+		return cordonState{true, "it was cordoned before"}
 	case err == nil:
 		fmt.Fprintf(d.errOut, "%s: uncordoned again\n", name)
+		return cordonState{}
 	case errors.Is(err, errAlreadyUncordoned), cordon.IsReplacedError(err):
 		fmt.Fprintf(d.errOut, "%s: %v\n", name, err)
+		return cordonState{false, err.Error()}
 	case errors.As(err, &needed):
 		fmt.Fprintf(d.errOut, "%s: stays cordoned because %v; run kubectl uncordon %s afterwards\n", name, err, name)
+		return cordonState{true, err.Error()}
 	default:
 		fmt.Fprintf(d.errOut, "%s: stays cordoned because uncordoning failed: %v\n", name, err)
+		return cordonState{true, "uncordoning failed"}
 	}
 }
 

@@ -65,13 +65,23 @@ func runSequentially(drains []*nodeDrain, do func(*nodeDrain) error) []error {
 	return errs
 }
 
-// drainConcurrently drains all nodes at the same time, because they share one deadline. It prints progress line by
-// line, even on a terminal. It prints the drain reports in the order of the nodes.
+// drainConcurrently drains all nodes at the same time, because they share one deadline. On a terminal it shows them in one
+// view. It prints the drain reports in the order of the nodes.
 func drainConcurrently(ctx context.Context, drains []*nodeDrain, out, stderr io.Writer) []error {
 	var mu sync.Mutex
+	var view *drainView
+	errOut, reportOut := io.Writer(&syncWriter{&mu, stderr}), io.Writer(&syncWriter{&mu, out})
+	if supportsScreen(stderr) {
+		view = newDrainView(stderr)
+		defer view.close()
+		errOut, reportOut = view, out
+		if supportsScreen(out) {
+			reportOut = view.above(out)
+		}
+	}
 	errs, reports, done := make([]error, len(drains)), make([]bytes.Buffer, len(drains)), make([]chan struct{}, len(drains))
 	for i, d := range drains {
-		d.out, d.errOut, d.concurrentDrains = &reports[i], &syncWriter{&mu, stderr}, len(drains)
+		d.out, d.errOut, d.view, d.concurrentDrains = &reports[i], errOut, view, len(drains)
 		done[i] = make(chan struct{})
 		go func() {
 			defer close(done[i])
@@ -80,7 +90,7 @@ func drainConcurrently(ctx context.Context, drains []*nodeDrain, out, stderr io.
 	}
 	for i := range drains {
 		<-done[i]
-		_, _ = reports[i].WriteTo(&syncWriter{&mu, out}) // a closed output cannot be reported
+		_, _ = reports[i].WriteTo(reportOut) // a closed output cannot be reported
 	}
 	return errs
 }

@@ -3,22 +3,38 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"time"
-
-	"golang.org/x/term"
 
 	"github.com/slipway-dev/slipway/internal/drain"
 )
 
-// progressInterval is the minimum time between two progress lines if the output is not a terminal.
+// progressInterval is the minimum time between two progress lines.
 const progressInterval = 2 * time.Second
 
-// progressLine prints the progress of a drain. On a terminal it overwrites one line. Otherwise it prints a line per
-// progressInterval. It prints each obstacle once.
+// drainProgress shows the progress of one drain. Its methods do not wait for a terminal.
+type drainProgress interface {
+	show(p drain.Progress)
+	// finish ends the output of this drain.
+	finish(o drain.Outcome)
+}
+
+// startProgress returns what shows the progress of this drain: a live view on a terminal, or else lines.
+func (d *nodeDrain) startProgress() drainProgress {
+	view, owned := d.view, false
+	if view == nil && supportsScreen(d.errOut) {
+		view, owned = newDrainView(d.errOut), true
+	}
+	if view == nil {
+		line := newProgressLine(d.errOut)
+		line.interval *= time.Duration(d.concurrentDrains)
+		return line
+	}
+	return view.addNode(d.options.Node, d.options.TimeLimits, owned)
+}
+
+// progressLine prints the progress of a drain, at most one line per interval. It prints each obstacle once.
 type progressLine struct {
 	w        io.Writer
-	terminal bool
 	interval time.Duration
 	last     string
 	lastAt   time.Time
@@ -26,21 +42,16 @@ type progressLine struct {
 }
 
 func newProgressLine(w io.Writer) *progressLine {
-	f, ok := w.(*os.File)
-	return &progressLine{w: w, terminal: ok && term.IsTerminal(int(f.Fd())), interval: progressInterval, printed: map[string]bool{}}
+	return &progressLine{w: w, interval: progressInterval, printed: map[string]bool{}}
 }
 
-// clearLine is the escape sequence that moves the cursor to the start of the line and erases the line (ECMA-48).
-const clearLine = "\r\x1b[K"
-
-func (l *progressLine) printProgress(p drain.Progress) {
+func (l *progressLine) show(p drain.Progress) {
 	for _, b := range p.BlockedPods() {
 		key := fmt.Sprintf("%s/%s %s %s", b.Namespace, b.Pod, b.Reason, b.PDB)
 		if l.printed[key] {
 			continue
 		}
 		l.printed[key] = true
-		l.clear()
 		fmt.Fprintf(l.w, "%s: waiting for %s\n", p.Node, b)
 		l.last = ""
 	}
@@ -48,22 +59,11 @@ func (l *progressLine) printProgress(p drain.Progress) {
 	if !p.Deadline.IsZero() {
 		line += fmt.Sprintf(", %.0fs left", max(0, time.Until(p.Deadline).Seconds()))
 	}
-	if line == l.last || (!l.terminal && time.Since(l.lastAt) < l.interval) {
+	if line == l.last || time.Since(l.lastAt) < l.interval {
 		return
 	}
 	l.last, l.lastAt = line, time.Now()
-	if l.terminal {
-		fmt.Fprint(l.w, clearLine+line)
-		return
-	}
 	fmt.Fprintln(l.w, line)
 }
 
-func (l *progressLine) clear() {
-	if l.terminal && l.last != "" {
-		fmt.Fprint(l.w, clearLine)
-	}
-}
-
-// finish clears the progress line on a terminal.
-func (l *progressLine) finish() { l.clear() }
+func (*progressLine) finish(drain.Outcome) {}

@@ -474,7 +474,7 @@ func TestNodesWithADeadlineAreDrainedInParallel(t *testing.T) {
 			t.Errorf("want the drain reports of a and b, in this order:\n%s", r.out)
 		}
 		for line := range strings.Lines(r.stderr) {
-			if !strings.HasPrefix(line, "a: ") && !strings.HasPrefix(line, "b: ") || strings.Contains(line, clearLine) {
+			if !strings.HasPrefix(line, "a: ") && !strings.HasPrefix(line, "b: ") || strings.Contains(line, "\x1b") {
 				t.Errorf("%q is not a separate line", line)
 			}
 		}

@@ -110,9 +110,8 @@ func TestProgressPrintsEachObstacleOnce(t *testing.T) {
 	p := drain.Progress{Node: "n", Listed: true, Total: 1, Waiting: 1, RemainingPods: []drain.BlockedPod{
 		{Namespace: "shop", Pod: "web", Reason: drain.ObstaclePDB, PDB: "shop/web", Detail: "allows none"},
 	}}
-	line.printProgress(p)
-	line.printProgress(p)
-	line.finish()
+	line.show(p)
+	line.show(p)
 	if got := strings.Count(out.String(), "n: waiting for shop/web: disruption-budget: allows none\n"); got != 1 {
 		t.Errorf("printed %d times in %q", got, out.String())
 	}

@@ -43,8 +43,9 @@ func newTopCommand() *cobra.Command {
 		Long: `Top shows the nodes of each NodeGroup: the requests of their pods, their state, and cloud notices with the time left. It
 is updated by watches.
 
-Keys: up and down (or k and j) select a node; w shows why it can or cannot be removed and what blocks its retirement;
-p shows which nodes could be removed together; c cancels the retirement of the selected node after confirmation; q quits.
+Keys: up and down (or k and j) select a node; enter shows its pods and why each stays; e shows Events; / filters; capital
+letters sort; w shows why the node can or cannot be removed; p shows which nodes could be removed together; c cancels the
+retirement of the selected node after confirmation; ? shows all keys; q quits.
 
 If the output is not a terminal, TERM is dumb, or --plain is set, each change is printed as a line. NO_COLOR removes
 colours.`,
@@ -109,7 +110,7 @@ func (f *topFlags) printLines(ctx context.Context, watch *top.Watcher, out io.Wr
 
 // runScreen shows the live view. It returns when the user quits, the command is ended, or the watch fails.
 func (f *topFlags) runScreen(ctx context.Context, stop func(), watch *top.Watcher, host string, out io.Writer) error {
-	actions, err := f.newActions()
+	actions, err := f.newActions(watch)
 	if err != nil {
 		return err
 	}
@@ -163,14 +164,15 @@ type topActions struct {
 	cluster clusterFlags
 	rules   ruleFlags
 	objects client.Client
+	watch   *top.Watcher
 }
 
-func (f *topFlags) newActions() (*topActions, error) {
+func (f *topFlags) newActions(watch *top.Watcher) (*topActions, error) {
 	c, err := f.cluster.kube.newObjectClient()
 	if err != nil {
 		return nil, err
 	}
-	return &topActions{cluster: f.cluster, rules: f.rules, objects: c}, nil
+	return &topActions{cluster: f.cluster, rules: f.rules, objects: c, watch: watch}, nil
 }
 
 // ExplainNode implements [top.Actions].
@@ -182,6 +184,15 @@ func (a *topActions) ExplainNode(ctx context.Context, node string) (string, erro
 		}
 		return explain.PrintEvacuation(w, answer)
 	})
+}
+
+// DescribeNodePods implements [top.Actions].
+func (a *topActions) DescribeNodePods(ctx context.Context, node string) (top.NodePods, error) {
+	policy, err := a.rules.parsePolicy()
+	if err != nil {
+		return top.NodePods{}, err
+	}
+	return a.watch.DescribeNodePods(ctx, node, policy, a.rules.plannerOptions(&saved.Objects{}))
 }
 
 // ExplainPlan implements [top.Actions].

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -14,7 +15,9 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/slipway-dev/slipway/internal/placement/planner"
 	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/golden"
 	"github.com/slipway-dev/slipway/internal/testing/must"
 	"github.com/slipway-dev/slipway/internal/top"
 )
@@ -86,6 +89,52 @@ func TestNO_COLORRemovesColours(t *testing.T) {
 			}
 		})
 	}
+}
+
+// noActions implements top.Actions without requests.
+type noActions struct{ top.Actions }
+
+func (noActions) DescribeNodePods(_ context.Context, node string) (top.NodePods, error) {
+	return top.NodePods{Node: node, Lines: []top.PaneLine{{Severity: top.Trouble, Text: "shop/web-1  waits for PDB shop/web"}}}, nil
+}
+
+func TestTopScreenOnTerminalFollowsKeysAndSize(t *testing.T) {
+	e := newEmulator(t, 80, 12)
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	node := func(name, instanceType string, cpu int64) top.Node {
+		return top.Node{
+			Name: name, HasNode: true, InstanceType: instanceType, Zone: "west-1", CreatedAt: at.Add(-3 * time.Hour),
+			Load: &planner.Utilization{Pods: 3, CPU: cpu, AllocatableCPU: 4000, Memory: 1 << 30, AllocatableMemory: 4 << 30}, Activity: top.Activity{Text: "in use"},
+		}
+	}
+	ui := top.NewUI(t.Context(), noActions{}, top.Options{Title: "test", Now: at})
+	program := newProgram(t.Context(), ui, e.terminal, tea.WithEnvironment([]string{"TERM=xterm-256color", "NO_COLOR=1"}), tea.WithInput(nil),
+		tea.WithoutSignalHandler(), tea.WithFilter(func(_ tea.Model, msg tea.Msg) tea.Msg {
+			if strings.HasSuffix(fmt.Sprintf("%T", msg), ".tick") {
+				return nil // the time stands still
+			}
+			return msg
+		}))
+	ended := make(chan error, 1)
+	go func() {
+		_, err := program.Run()
+		ended <- err
+	}()
+	program.Send(top.State{Groups: []top.Group{{Nodes: []top.Node{node("large", "D16s", 1000), node("small", "B2s", 3000)}}}})
+	show := func(name, until string, msgs ...tea.Msg) {
+		t.Helper()
+		for _, msg := range msgs {
+			program.Send(msg)
+		}
+		golden.Check(t, filepath.Join("testdata", name), e.awaitText(until)+"\n")
+	}
+	key := func(s string) tea.Msg { return tea.KeyPressMsg{Code: []rune(s)[0], Text: s} }
+	show("top-80x12.txt", "D16s")
+	show("top-80x12-pods.txt", "waits for PDB shop/web", key("C"), tea.KeyPressMsg{Code: tea.KeyEnter})
+	e.resize(140, 16)
+	show("top-140x16-filter.txt", "filter b2", tea.WindowSizeMsg{Width: 140, Height: 16}, key("/"), key("b"), key("2"), tea.KeyPressMsg{Code: tea.KeyEnter}, key("e"))
+	program.Quit()
+	must.NoError(t, <-ended)
 }
 
 // runOnTerminal runs the view on a terminal with an environment and returns the output up to a text.

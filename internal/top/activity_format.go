@@ -1,8 +1,9 @@
 package top
 
 import (
-	"fmt"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/screen"
 )
 
 // Describe returns the activity as text, with durations up to now. Examples are "idle 3:12 of 5:00" and "draining 7 of
@@ -10,9 +11,9 @@ import (
 func (d Activity) Describe(now time.Time) string {
 	s := d.Text
 	if !d.Since.IsZero() {
-		s += " " + formatDuration(now.Sub(d.Since))
+		s += " " + screen.FormatDuration(now.Sub(d.Since))
 		if !d.Until.IsZero() {
-			s += " of " + formatDuration(d.Until.Sub(d.Since))
+			s += " of " + screen.FormatDuration(d.Until.Sub(d.Since))
 		}
 	}
 	if !d.Due.IsZero() {
@@ -57,22 +58,9 @@ func (n Notice) FormatCountdown(now time.Time) string {
 
 func formatCountdown(due, now time.Time) string {
 	if left := due.Sub(now); left > 0 {
-		return "due in " + formatDuration(left)
+		return "due in " + screen.FormatDuration(left)
 	}
-	return "due " + formatDuration(now.Sub(due)) + " ago"
-}
-
-// formatDuration formats a duration as 0:07, 3:12 or 1:02:03. From two days on the format is 2d5h.
-func formatDuration(d time.Duration) string {
-	const day = 24 * time.Hour
-	s := int(max(d, 0) / time.Second)
-	switch {
-	case d >= 2*day:
-		return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
-	case d >= time.Hour:
-		return fmt.Sprintf("%d:%02d:%02d", s/3600, s/60%60, s%60)
-	}
-	return fmt.Sprintf("%d:%02d", s/60, s%60)
+	return "due " + screen.FormatDuration(now.Sub(due)) + " ago"
 }
 
 func formatTimestamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -156,7 +156,10 @@ func (b *builder) findGroupOfRetirement(rt *v1alpha1.NodeRetirement) string {
 }
 
 func (b *builder) buildNode(n *corev1.Node, g *v1alpha1.NodeGroup) Node {
-	out := Node{Name: n.Name, HasNode: true, Activity: b.describeNode(n, g)}
+	out := Node{
+		Name: n.Name, HasNode: true, Activity: b.describeNode(n, g), CreatedAt: n.CreationTimestamp.Time,
+		InstanceType: n.Labels[corev1.LabelInstanceTypeStable], Zone: n.Labels[corev1.LabelTopologyZone],
+	}
 	if load, known := b.Loads[n.Name]; known {
 		out.Load = &load
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/slipway-dev/slipway/internal/screen"
 )
 
 // ListChanges returns the differences between two States, one line each, sorted by the node or group. The passing of
@@ -48,7 +50,7 @@ func (s State) describeBySubject() map[string]string {
 			if g.Name != "" {
 				about += " (" + g.Name + ")"
 			}
-			all[about] = toOneLine(n.Activity.DescribeWithTimestamps())
+			all[about] = screen.ToOneLine(n.Activity.DescribeWithTimestamps())
 		}
 	}
 	for _, n := range s.Notices {
@@ -65,10 +67,10 @@ func (s State) describeBySubject() map[string]string {
 		if n.Description != "" {
 			text += "; " + n.Description
 		}
-		all[fmt.Sprintf("notice %s of %s (%s %s)", n.Type, n.Node, n.Source, n.ID)] = toOneLine(text)
+		all[fmt.Sprintf("notice %s of %s (%s %s)", n.Type, n.Node, n.Source, n.ID)] = screen.ToOneLine(text)
 	}
 	for _, p := range s.Problems {
-		all["problem "+toOneLine(p)] = "part of the cluster cannot be read"
+		all["problem "+screen.ToOneLine(p)] = "part of the cluster cannot be read"
 	}
 	return all
 }
@@ -78,14 +80,14 @@ func (g Group) describe() string {
 	for _, r := range g.Remarks {
 		text += "; " + r.DescribeWithTimestamps()
 	}
-	return toOneLine(text)
+	return screen.ToOneLine(text)
 }
 
 // formatSize returns the current number of nodes in the group and the allowed range.
 func (g Group) formatSize() string {
 	n := 0
-	for i := range g.Nodes {
-		if g.Nodes[i].HasNode {
+	for _, node := range g.allNodes() {
+		if node.HasNode {
 			n++
 		}
 	}
@@ -112,17 +114,3 @@ func formatCount(n int, what string) string {
 
 // FormatChange returns a change with a timestamp before it.
 func FormatChange(now time.Time, change string) string { return formatTimestamp(now) + " " + change }
-
-// toOneLine removes line breaks and terminal control characters from a text, because names and messages come from the
-// cluster.
-func toOneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t' || r == '\r':
-			return ' '
-		case r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0:
-			return -1
-		}
-		return r
-	}, s)
-}

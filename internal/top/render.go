@@ -9,7 +9,7 @@ import (
 	"charm.land/lipgloss/v2"
 	"github.com/charmbracelet/x/ansi"
 
-	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/screen"
 )
 
 // Screen holds the size of the terminal, and what to show besides the State.
@@ -23,12 +23,27 @@ type Screen struct {
 	Title string
 	// Selected is the name of the node under the cursor.
 	Selected string
+	// Sort is the order of the nodes in their groups, which the column header marks.
+	Sort Sort
+	// Filter is what the title shows about hidden nodes, or "".
+	Filter string
+	// Pane is shown below the nodes, if it has a title.
+	Pane Pane
 	// Footer holds the lines at the bottom, such as the list of keys.
 	Footer []string
 }
 
-// wideScreenWidth is the width in characters from which cpu and memory have separate bars.
-const wideScreenWidth = 120
+// Pane is a list below the nodes.
+type Pane struct {
+	Title string
+	Lines []PaneLine
+}
+
+// PaneLine is one line of a Pane.
+type PaneLine struct {
+	Severity Severity
+	Text     string
+}
 
 // maxNotices is how many notices are listed above the nodes. Further notices are only counted.
 const maxNotices = 6
@@ -36,17 +51,47 @@ const maxNotices = 6
 // RenderState returns a State as text. The text has as many lines as the screen, and no line is longer than the
 // screen's width. Colors only repeat what the text says.
 func RenderState(s State, on Screen) string {
-	head := on.renderHead(s)
+	columns := on.layOutColumns(s)
+	head := on.renderHead(s, columns)
 	foot := on.fitLines(on.Footer)
 	room := max(on.Height-len(head)-len(foot), 1)
-	body, at := on.renderBody(s)
-	body = linesAround(body, at, room)
+	body, at := on.renderBody(s, columns)
+	pane := on.renderPane(max(room/2, room-len(body)))
+	body = linesAround(body, at, room-len(pane))
 	lines := slices.Concat(head, body)
-	for len(lines)+len(foot) < on.Height {
+	for len(lines)+len(pane)+len(foot) < on.Height {
 		lines = append(lines, "")
 	}
-	lines = append(lines, foot...)
+	lines = slices.Concat(lines, pane, foot)
 	return strings.Join(lines[:min(len(lines), max(on.Height, 1))], "\n")
+}
+
+// minPaneHeight is the height below which a pane is not shown.
+const minPaneHeight = 3
+
+// renderPane returns the lines of the pane, at most room. It returns nothing if the room is too small.
+func (on Screen) renderPane(room int) []string {
+	if on.Pane.Title == "" || room < minPaneHeight {
+		return nil
+	}
+	rule := "─"
+	if on.ASCII {
+		rule = "-"
+	}
+	title := rule + rule + " " + screen.ToOneLine(on.Pane.Title) + " "
+	title += strings.Repeat(rule, max(on.Width-ansi.StringWidth(title), 0))
+	lines := []string{accent.Render(on.fitLine(title))}
+	shown := on.Pane.Lines
+	if len(shown) > room-1 {
+		shown = shown[:room-2]
+	}
+	for _, line := range shown {
+		lines = append(lines, on.renderWithSeverity(line.Severity, "  "+line.Text))
+	}
+	if more := len(on.Pane.Lines) - len(shown); more > 0 {
+		lines = append(lines, on.fitLine(fmt.Sprintf("  and %d more", more)))
+	}
+	return lines
 }
 
 // linesAround returns at most room lines around the line with index selectedLine.
@@ -59,7 +104,7 @@ func linesAround(lines []string, selectedLine, room int) []string {
 }
 
 // renderHead returns the lines above the nodes: the title, the problems and the notices.
-func (on Screen) renderHead(s State) []string {
+func (on Screen) renderHead(s State, columns columns) []string {
 	lines := []string{on.renderTitle(s)}
 	for _, p := range s.Problems {
 		lines = append(lines, on.renderWithSeverity(Trouble, "! "+p))
@@ -71,7 +116,7 @@ func (on Screen) renderHead(s State) []string {
 		}
 		lines = append(lines, on.renderNotice(n))
 	}
-	lines = append(lines, "", bold.Render(on.fitLine(on.renderColumns())))
+	lines = append(lines, "", accent.Render(on.fitLine(on.renderColumnTitles(columns))))
 	// On a small screen, at most half of the lines are above the nodes.
 	return lines[:min(len(lines), max(on.Height/2, 1))]
 }
@@ -79,7 +124,7 @@ func (on Screen) renderHead(s State) []string {
 func (on Screen) renderTitle(s State) string {
 	nodes, leaving := 0, 0
 	for _, g := range s.Groups {
-		for _, n := range g.Nodes {
+		for _, n := range g.allNodes() {
 			if n.HasNode {
 				nodes++
 			}
@@ -88,10 +133,35 @@ func (on Screen) renderTitle(s State) string {
 			}
 		}
 	}
-	left := fmt.Sprintf("slipway top  %s  %s, %d retiring, %s", toOneLine(on.Title), formatCount(nodes, "node"), leaving,
+	filter := ""
+	if on.Filter != "" {
+		filter = "filter " + screen.ToOneLine(on.Filter) + "  "
+	}
+	left := fmt.Sprintf("slipway top  %s%s  %s, %d retiring, %s", filter, screen.ToOneLine(on.Title), formatCount(nodes, "node"), leaving,
 		formatCount(len(s.Notices), "notice"))
 	now := on.Now.UTC().Format("15:04:05Z")
-	return bold.Render(on.fitLine(padRight(left, on.Width-len(now)-1) + " " + now))
+	if spark := on.renderEvictions(s, on.Width-ansi.StringWidth(left)-len(now)-4); spark != "" {
+		left = screen.PadRight(left, on.Width-len(now)-ansi.StringWidth(spark)-3) + spark + " "
+	}
+	return bold.Render(on.fitLine(screen.PadRight(left, on.Width-len(now)-1) + " " + now))
+}
+
+// maxSparkline is how many intervals the sparkline of evictions shows at most, and minSparkline at least.
+const minSparkline, maxSparkline = 6, 30
+
+// renderEvictions returns the evictions of the latest intervals as a sparkline, and the number of all evictions. It returns "" without
+// evictions, or if the room is too small.
+func (on Screen) renderEvictions(s State, room int) string {
+	sum := 0
+	for _, n := range s.Evictions {
+		sum += n
+	}
+	text := fmt.Sprintf(" %d", sum)
+	shown := min(room-len("evictions ")-len(text), maxSparkline, len(s.Evictions))
+	if sum == 0 || shown < min(minSparkline, len(s.Evictions)) {
+		return ""
+	}
+	return "evictions " + screen.RenderSparkline(s.Evictions[len(s.Evictions)-shown:], on.ASCII) + text
 }
 
 func (on Screen) renderNotice(n Notice) string {
@@ -99,25 +169,20 @@ func (on Screen) renderNotice(n Notice) string {
 	if phase == "" {
 		phase = "seen"
 	}
-	width := nodeNameWidth(on.Width)
-	text := fmt.Sprintf("* %s %s %s, %s", formatName(n.Node, width), padRight(n.Type, 9), n.FormatCountdown(on.Now), phase)
+	width := min(max(ansi.StringWidth(screen.ToOneLine(n.Node)), 1), max(on.Width/3, 8))
+	text := fmt.Sprintf("* %s  %s %s, %s", screen.ShortenName(n.Node, width), screen.PadRight(n.Type, 9), n.FormatCountdown(on.Now), phase)
 	if n.Description != "" {
 		text += "; " + n.Description
 	}
 	return on.renderWithSeverity(Trouble, text)
 }
 
-func (on Screen) renderColumns() string {
-	first := "  " + padRight("NODE", nodeNameWidth(on.Width))
-	if on.Width >= wideScreenWidth {
-		return first + " " + padRight("CPU", wideBarWidth+cpuAmountWidth+1) + " " + padRight("MEMORY", wideBarWidth+memoryAmountWidth+1) + " " + "PODS  DOING"
-	}
-	return first + " " + padRight("LOAD", narrowBarWidth+6) + " DOING"
-}
-
 // renderBody returns the lines of the groups and nodes, and the index of the selected node.
-func (on Screen) renderBody(s State) (lines []string, selected int) {
+func (on Screen) renderBody(s State, columns columns) (lines []string, selected int) {
 	for _, g := range s.Groups {
+		if len(g.Nodes) == 0 && len(g.unfiltered) > 0 {
+			continue
+		}
 		lines = append(lines, on.renderGroup(g))
 		for _, r := range g.Remarks {
 			lines = append(lines, on.renderWithSeverity(r.Severity, "  ! "+r.Describe(on.Now)))
@@ -126,74 +191,36 @@ func (on Screen) renderBody(s State) (lines []string, selected int) {
 			if n.Name == on.Selected {
 				selected = len(lines)
 			}
-			lines = append(lines, on.renderNode(n))
+			lines = append(lines, on.renderNode(n, columns))
 		}
 	}
 	if len(lines) == 0 {
-		lines = append(lines, on.fitLine("  no nodes"))
+		text := "  no nodes"
+		if on.Filter != "" {
+			text = "  no node matches the filter " + on.Filter
+		}
+		lines = append(lines, on.fitLine(text))
 	}
 	return lines, selected
 }
 
 func (on Screen) renderGroup(g Group) string {
 	if g.Name == "" {
-		return bold.Render(on.fitLine("without NodeGroup: " + formatCount(len(g.Nodes), "node")))
+		return bold.Render(on.fitLine("without NodeGroup: " + formatCount(len(g.allNodes()), "node")))
 	}
 	return bold.Render(on.fitLine(fmt.Sprintf("%s: %s, %s  %s", g.Name, g.formatSize(), g.formatAllowedChanges(), g.Cloud)))
 }
 
-func (on Screen) renderNode(n Node) string {
+func (on Screen) renderNode(n Node, columns columns) string {
 	marker := "  "
 	if n.Name == on.Selected {
 		marker = "> "
 	}
-	text := marker + formatName(n.Name, nodeNameWidth(on.Width)) + " " + on.renderLoad(n.Load) + " " + n.Activity.Describe(on.Now)
-	line := on.renderWithSeverity(n.Activity.Severity, text)
+	line := on.renderWithSeverity(n.Activity.Severity, marker+on.renderCells(n, columns))
 	if n.Name == on.Selected {
-		return reverse.Render(ansi.Strip(line))
+		return reverse.Render(screen.PadRight(ansi.Strip(line), on.Width))
 	}
 	return line
-}
-
-const (
-	narrowBarWidth, wideBarWidth      = 6, 14
-	cpuAmountWidth, memoryAmountWidth = 11, 13
-)
-
-// renderLoad returns the utilization of a node as text. On a narrow screen it shows only the larger one of cpu (c) and
-// memory (m).
-func (on Screen) renderLoad(l *planner.Utilization) string {
-	wide := on.Width >= wideScreenWidth
-	if l == nil && wide {
-		return padRight("-", wideBarWidth+cpuAmountWidth+1) + " " + padRight("-", wideBarWidth+memoryAmountWidth+1) + " " + padRight("", 5)
-	}
-	if l == nil {
-		return padRight("-", narrowBarWidth+6)
-	}
-	if !wide {
-		share, of := l.CPUPercent(), "c"
-		if m := l.MemoryPercent(); m > share {
-			share, of = m, "m"
-		}
-		return on.renderBar(share, narrowBarWidth) + fmt.Sprintf(" %3.0f%%%s", share, of)
-	}
-	cpu := fmt.Sprintf("%s/%s", formatCores(l.CPU), formatCores(l.AllocatableCPU))
-	memory := fmt.Sprintf("%s/%sGi", formatGiB(l.Memory), formatGiB(l.AllocatableMemory))
-	return on.renderBar(l.CPUPercent(), wideBarWidth) + " " + padRight(cpu, cpuAmountWidth) + " " + on.renderBar(l.MemoryPercent(), wideBarWidth) + " " +
-		padRight(memory, memoryAmountWidth) + " " + padRight(fmt.Sprint(l.Pods), 5)
-}
-
-// renderBar returns a percentage as a bar. It draws more than 100 as 100.
-func (on Screen) renderBar(share float64, width int) string {
-	full, empty := "█", "░"
-	if on.ASCII {
-		full, empty = "#", "."
-	}
-	n := min(int(share*float64(width)/100+0.5), width)
-	if share > 0 {
-		n = max(n, 1) // any load is visible
-	}
-	return strings.Repeat(full, n) + strings.Repeat(empty, width-n)
 }
 
 func formatCores(milli int64) string { return formatShort(float64(milli) / 1000) }
@@ -207,34 +234,7 @@ func formatShort(v float64) string {
 	return fmt.Sprintf("%.1f", v)
 }
 
-func nodeNameWidth(screen int) int {
-	if screen >= wideScreenWidth {
-		return 38
-	}
-	return max(min(20, screen/3), 8)
-}
-
-// formatName shortens the name of a node to a width. It cuts the middle, because names differ at the end.
-func formatName(s string, width int) string {
-	s = toOneLine(s)
-	if w := ansi.StringWidth(s); w > width {
-		head := (width - 2) / 3
-		s = ansi.Truncate(s, head, "") + ".." + ansi.TruncateLeft(s, w-(width-2-head), "")
-	}
-	return padRight(s, width)
-}
-
-func padRight(s string, width int) string {
-	return s + strings.Repeat(" ", max(width-ansi.StringWidth(s), 0))
-}
-
-func (on Screen) fitLine(s string) string {
-	more := "…"
-	if on.ASCII {
-		more = "~"
-	}
-	return ansi.Truncate(strings.TrimRight(toOneLine(s), " "), max(on.Width, 1), more)
-}
+func (on Screen) fitLine(s string) string { return screen.FitLine(s, on.Width, on.ASCII) }
 
 func (on Screen) fitLines(lines []string) []string {
 	all := make([]string, len(lines))
@@ -246,9 +246,10 @@ func (on Screen) fitLines(lines []string) []string {
 
 var (
 	bold    = lipgloss.NewStyle().Bold(true)
+	accent  = lipgloss.NewStyle().Bold(true).Foreground(lipgloss.Cyan)
 	reverse = lipgloss.NewStyle().Reverse(true)
 	// The colors are the 16 of the terminal, so that they suit its background.
-	moodStyles = map[Severity]lipgloss.Style{
+	severityStyles = map[Severity]lipgloss.Style{
 		Normal:    lipgloss.NewStyle(),
 		Waiting:   lipgloss.NewStyle().Foreground(lipgloss.Cyan),
 		Changing:  lipgloss.NewStyle().Foreground(lipgloss.Yellow),
@@ -257,6 +258,6 @@ var (
 	}
 )
 
-func (on Screen) renderWithSeverity(m Severity, s string) string {
-	return moodStyles[m].Render(on.fitLine(s))
+func (on Screen) renderWithSeverity(of Severity, s string) string {
+	return severityStyles[of].Render(on.fitLine(s))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"pgregory.net/rapid"
 
+	"github.com/slipway-dev/slipway/internal/screen"
 	"github.com/slipway-dev/slipway/internal/testing/golden"
 )
 
@@ -23,7 +24,7 @@ func trimTrailingSpace(s string) string {
 }
 
 func newScreen(width, height int) Screen {
-	return Screen{Width: width, Height: height, Now: noon, Title: "https://aks.example.com", Selected: pool + "2", Footer: []string{keyHelp}}
+	return Screen{Width: width, Height: height, Now: noon, Title: "https://aks.example.com", Selected: pool + "2", Footer: []string{formatKeyHints(width)}}
 }
 
 func TestScreensMatchGoldenFiles(t *testing.T) {
@@ -115,7 +116,7 @@ func TestSelectedNodeIsAlwaysVisible(t *testing.T) {
 		for _, n := range g.Nodes {
 			on := newScreen(80, 14)
 			on.Selected = n.Name
-			if text := trimTrailingSpace(RenderState(s, on)); !strings.Contains(text, "\n> "+formatName(n.Name, nodeNameWidth(80))) {
+			if text := trimTrailingSpace(RenderState(s, on)); !strings.Contains(text, "\n> "+strings.TrimRight(screen.ShortenName(n.Name, on.layOutColumns(s).name), " ")) {
 				t.Errorf("%s is not to be seen:\n%s", n.Name, text)
 			}
 		}
@@ -127,7 +128,7 @@ func TestDurationsAreFormatted(t *testing.T) {
 		-time.Second: "0:00", 0: "0:00", 7 * time.Second: "0:07", 192 * time.Second: "3:12", 59*time.Minute + 59*time.Second: "59:59",
 		time.Hour + 2*time.Minute + 3*time.Second: "1:02:03", 47 * time.Hour: "47:00:00", 53 * time.Hour: "2d5h",
 	} {
-		if got := formatDuration(d); got != want {
+		if got := screen.FormatDuration(d); got != want {
 			t.Errorf("%s: %q, want %q", d, got, want)
 		}
 	}

@@ -174,5 +174,13 @@ func newSceneFacts() Facts {
 			"system-0": newLoad(1200, 3860, 5, 12, 14), "spot-0": newLoad(1900, 3860, 10, 12, 6), "spot-1": newLoad(100, 3860, 1, 12, 2), "spot-2": newLoad(100, 3860, 1, 12, 2),
 		},
 	}
+	for i := range f.Nodes {
+		n := &f.Nodes[i]
+		n.CreationTimestamp = metaTimeAgo(time.Duration(i*i+1) * time.Hour)
+		n.Labels[corev1.LabelInstanceTypeStable], n.Labels[corev1.LabelTopologyZone] = "Standard_D16s_v5", fmt.Sprintf("westeurope-%d", i%3+1)
+		if n.Labels["pool"] != "runners" {
+			n.Labels[corev1.LabelInstanceTypeStable] = "Standard_D4s_v5"
+		}
+	}
 	return f
 }

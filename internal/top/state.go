@@ -23,6 +23,21 @@ type State struct {
 	Notices []Notice
 	// Problems say which parts of the cluster cannot be read, for example because of a missing permission.
 	Problems []string
+	// Events are the latest Events about nodes, NodeGroups and NodeRetirements, the newest first.
+	Events []Event
+	// EventProblem says why Events are missing, or "".
+	EventProblem string
+	// Evictions counts the evictions of pods in each eviction interval, the oldest first.
+	Evictions []int
+}
+
+// Event is a Kubernetes Event.
+type Event struct {
+	At      time.Time
+	Warning bool
+	// Object is kind/name.
+	Object, Reason, Message string
+	Count                   int
 }
 
 // Group is a NodeGroup with its nodes. The Group without a name has the nodes that no NodeGroup selects.
@@ -39,6 +54,16 @@ type Group struct {
 	// Remarks say what is wrong with the group, such as why the manager does not act on it.
 	Remarks []Activity
 	Nodes   []Node
+	// unfiltered are all nodes if a filter hides some of them, or nil.
+	unfiltered []Node
+}
+
+// allNodes returns the nodes of the group, also those that a filter hides.
+func (g *Group) allNodes() []Node {
+	if g.unfiltered != nil {
+		return g.unfiltered
+	}
+	return g.Nodes
 }
 
 // Node is one line of a group. It shows a Node, or an instance without a Node.
@@ -46,6 +71,10 @@ type Node struct {
 	Name string
 	// HasNode reports whether a Node object exists.
 	HasNode bool
+	// InstanceType and Zone are from the labels of the Node. They are empty if unknown.
+	InstanceType, Zone string
+	// CreatedAt is when the Node was created. It is zero without a Node.
+	CreatedAt time.Time
 	// Load is the requests of its pods. It is nil if unknown.
 	Load     *planner.Utilization
 	Activity Activity

@@ -13,12 +13,15 @@ import (
 
 	"github.com/slipway-dev/slipway/api/v1alpha1"
 	"github.com/slipway-dev/slipway/internal/nodegroup"
+	"github.com/slipway-dev/slipway/internal/screen"
 )
 
 // Actions holds the operations that keys start. They can be slow, and stop when their context ends.
 type Actions interface {
 	// ExplainNode explains why a node can or cannot be removed, like slipway why.
 	ExplainNode(ctx context.Context, node string) (string, error)
+	// DescribeNodePods says why the pods of a node stay. It sends no request.
+	DescribeNodePods(ctx context.Context, node string) (NodePods, error)
 	// ExplainPlan lists the nodes that could be removed together, like slipway plan.
 	ExplainPlan(ctx context.Context) (string, error)
 	// CancelRetirement cancels a retirement: it deletes the NodeRetirement with this name and UID.
@@ -41,16 +44,38 @@ type UI struct {
 	actions Actions
 	options Options
 
-	state         State
-	hasState      bool // a State has arrived
+	whole         State // the latest State
+	state         State // the nodes of whole that the filter shows, in order
+	hasState      bool  // a State has arrived
 	now           time.Time
 	width, height int
 	selected      string
 	message       string // result of the last action
 
+	sort    Sort
+	filter  string
+	editing bool // keys change the filter
+
+	pane       paneKind
+	paneChosen bool // the user has opened or closed a pane
+	pods       NodePods
+	podsBusy   bool // DescribeNodePods runs
+
 	page            *page
 	cancelCandidate *Retirement // the retirement that the confirmation asks about
 }
+
+// paneKind is what the pane below the nodes shows.
+type paneKind int
+
+const (
+	noPane paneKind = iota
+	podsPane
+	eventsPane
+)
+
+// tallScreenHeight is the height from which the pane with pods is open at the start.
+const tallScreenHeight = 30
 
 // page is a text that covers the list of nodes.
 type page struct {
@@ -72,6 +97,7 @@ type (
 		text string
 	}
 	messageResult string
+	podsResult    NodePods
 )
 
 // Init implements [tea.Model]. It starts a tick every second.
@@ -86,11 +112,18 @@ func (u *UI) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case State:
 		u.setState(msg)
+		return u, u.refreshPods()
+	case podsResult:
+		u.podsBusy, u.pods = false, NodePods(msg)
+		if u.pods.Node != u.selected {
+			return u, u.refreshPods()
+		}
 	case tick:
 		u.now = time.Time(msg)
 		return u, tickEverySecond()
 	case tea.WindowSizeMsg:
 		u.width, u.height = msg.Width, msg.Height
+		return u, u.refreshPods()
 	case pageResult:
 		if msg.page == u.page && u.page != nil { // not for a page that was closed
 			u.page.text = msg.text
@@ -98,21 +131,77 @@ func (u *UI) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case messageResult:
 		u.message = string(msg)
 	case tea.KeyPressMsg:
-		return u, u.handleKey(msg.String())
+		return u, tea.Batch(u.handleKey(msg), u.refreshPods())
 	}
 	return u, nil
 }
 
-// setState shows a State. The cursor stays on its node. If this node no longer exists, the cursor stays on its line.
+// setState shows a State.
 func (u *UI) setState(s State) {
+	u.whole, u.hasState = s, true
+	u.applyFilterAndSort()
+}
+
+// applyFilterAndSort shows the nodes that match the filter, in order. The cursor stays on its node. If this node is not shown, the
+// cursor stays on its line.
+func (u *UI) applyFilterAndSort() {
 	was := u.listNodeNames()
-	u.state, u.hasState = s, true
+	u.state = u.whole.filterAndSort(u.filter, u.sort, u.now)
 	is := u.listNodeNames()
 	if len(is) == 0 || slices.Contains(is, u.selected) {
 		return
 	}
 	at := max(slices.Index(was, u.selected), 0)
 	u.selected = is[min(at, len(is)-1)]
+}
+
+// shownPane returns which pane is open.
+func (u *UI) shownPane() paneKind {
+	if !u.paneChosen && u.height >= tallScreenHeight {
+		return podsPane
+	}
+	return u.pane
+}
+
+func (u *UI) togglePane(pane paneKind) {
+	if u.shownPane() == pane {
+		pane = noPane
+	}
+	u.pane, u.paneChosen = pane, true
+}
+
+// refreshPods describes the pods of the selected node again if their pane is open. It does nothing while it is still busy.
+func (u *UI) refreshPods() tea.Cmd {
+	n := u.selectedNode()
+	if n == nil || !n.HasNode || u.shownPane() != podsPane || u.podsBusy {
+		return nil
+	}
+	u.podsBusy = true
+	name := n.Name
+	return func() tea.Msg {
+		pods, err := u.actions.DescribeNodePods(u.ctx, name)
+		if err != nil {
+			pods.Lines = []PaneLine{{Trouble, err.Error()}}
+		}
+		pods.Node = name
+		return podsResult(pods)
+	}
+}
+
+// buildPane returns the open pane, or a Pane without a title.
+func (u *UI) buildPane() Pane {
+	switch n := u.selectedNode(); {
+	case u.shownPane() == eventsPane:
+		return Pane{"Events", describeEvents(u.whole, u.now)}
+	case u.shownPane() == noPane || n == nil:
+		return Pane{}
+	case !n.HasNode:
+		return Pane{"Pods of " + n.Name, []PaneLine{{Normal, "it has no Node"}}}
+	case u.pods.Node != n.Name:
+		return Pane{"Pods of " + n.Name, nil}
+	default:
+		return Pane{"Pods of " + n.Name, u.pods.Lines}
+	}
 }
 
 // listNodeNames returns the names of all nodes in the order of display.
@@ -137,7 +226,8 @@ func (u *UI) selectedNode() *Node {
 	return nil
 }
 
-func (u *UI) handleKey(key string) tea.Cmd {
+func (u *UI) handleKey(msg tea.KeyPressMsg) tea.Cmd {
+	key := msg.String()
 	switch {
 	case key == "ctrl+c":
 		return tea.Quit
@@ -146,12 +236,31 @@ func (u *UI) handleKey(key string) tea.Cmd {
 	case u.page != nil:
 		u.scrollOrClosePage(key)
 		return nil
+	case u.editing:
+		u.editFilter(msg)
+		return nil
 	}
 	u.message = ""
+	if order, is := sortKeys[key]; is {
+		u.sort = u.sort.toggle(order)
+		u.applyFilterAndSort()
+		return nil
+	}
 	switch key {
 	case "q":
 		return tea.Quit
-	case "w", "enter":
+	case "?":
+		return u.openPage("slipway top: keys", func(context.Context) (string, error) { return helpText, nil })
+	case "/":
+		u.editing = true
+	case "esc":
+		u.filter = ""
+		u.applyFilterAndSort()
+	case "enter":
+		u.togglePane(podsPane)
+	case "e":
+		u.togglePane(eventsPane)
+	case "w":
 		return u.openNodeExplanation()
 	case "p":
 		return u.openPage("plan: which nodes could be removed together", u.actions.ExplainPlan)
@@ -161,6 +270,26 @@ func (u *UI) handleKey(key string) tea.Cmd {
 		u.moveCursor(key)
 	}
 	return nil
+}
+
+// editFilter changes the filter by a key. Enter keeps the filter, and Esc removes it.
+func (u *UI) editFilter(msg tea.KeyPressMsg) {
+	switch key := msg.String(); {
+	case key == "enter":
+		u.editing = false
+	case key == "esc":
+		u.filter, u.editing = "", false
+	case key == "backspace" && u.filter == "":
+		u.editing = false
+	case key == "backspace":
+		runes := []rune(u.filter)
+		u.filter = string(runes[:len(runes)-1])
+	case key == "up" || key == "down":
+		u.moveCursor(key)
+	default:
+		u.filter += screen.ToOneLine(msg.Text)
+	}
+	u.applyFilterAndSort()
 }
 
 // parseCursorStep returns how many lines a key moves the cursor. For a key that moves to the first or last line, the
@@ -304,6 +433,7 @@ func (u *UI) View() tea.View {
 func (u *UI) RenderScreen() string {
 	on := Screen{
 		Width: u.width, Height: u.height, ASCII: u.options.ASCII, Now: u.now, Title: u.options.Title, Selected: u.selected, Footer: u.buildFooter(),
+		Sort: u.sort, Filter: u.filter, Pane: u.buildPane(),
 	}
 	switch {
 	case u.page != nil:
@@ -314,16 +444,52 @@ func (u *UI) RenderScreen() string {
 	return RenderState(u.state, on)
 }
 
-const keyHelp = "up/down select   w why   p plan   c cancel   q quit"
+// keyHints are the keys that the last line names, the most important ones first.
+var keyHints = []string{"<?> help", "<q> quit", "<enter> pods", "<e> events", "</> filter", "<w> why", "<p> plan", "<c> cancel", "<C> sort by cpu"}
+
+// formatKeyHints returns as many key hints as fit in a width.
+func formatKeyHints(width int) string {
+	line := keyHints[0]
+	for _, hint := range keyHints[1:] {
+		if len(line)+2+len(hint) > width {
+			break
+		}
+		line += "  " + hint
+	}
+	return line
+}
+
+// helpText is the page of the key ?.
+const helpText = `up, k / down, j         select a node
+PgUp, PgDn, Home, End   move faster
+enter                   the pods of the selected node, and why each stays
+e                       Events about nodes, NodeGroups and NodeRetirements
+w                       why: can the node be removed? Reads the cluster once, like slipway why
+p                       plan: which nodes can be removed together? Reads the cluster once, like slipway plan
+c                       cancel the retirement of the selected node, after a question
+/                       filter by name, type, zone, group or state; /!text hides what matches
+                        Enter keeps the filter, Esc removes it
+N T Z A P C M D         sort by name, type, zone, age, pods, cpu, memory, state; again: reverse
+?                       this page
+q, Ctrl-C               quit; on a page, q and Esc go back
+
+CPU, MEM                share of the allocatable resources that pods request
+red                     blocked or broken
+yellow                  being added or removed
+cyan                    idle or underutilized, until a time
+blue                    protected from removal
+evictions               a column per 10 seconds, and the number of the last 10 minutes, since top began`
 
 func (u *UI) buildFooter() []string {
 	switch {
 	case u.cancelCandidate != nil:
 		return u.buildConfirmation()
+	case u.editing:
+		return []string{"/" + u.filter + "_   <enter> keep  <esc> remove"}
 	case u.message != "":
-		return append(u.wrapText(u.message), keyHelp)
+		return append(u.wrapText(u.message), formatKeyHints(u.width))
 	}
-	return []string{keyHelp}
+	return []string{formatKeyHints(u.width)}
 }
 
 func (u *UI) buildConfirmation() []string {
@@ -363,7 +529,7 @@ func (u *UI) wrapText(text string) (lines []string) {
 	const indent = "    "
 	width := max(u.width, len(indent)+1)
 	for _, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
-		line = strings.TrimRight(toOneLine(line), " ")
+		line = strings.TrimRight(screen.ToOneLine(line), " ")
 		first, rest, more := strings.Cut(ansi.Wrap(line, width, ""), "\n")
 		lines = append(lines, first)
 		if !more {

@@ -18,14 +18,20 @@ import (
 
 // recordedActions implements Actions and records the calls.
 type recordedActions struct {
-	log  []string
-	text string
-	err  error
+	log       []string // of calls that send requests
+	described []string
+	text      string
+	err       error
 }
 
 func (a *recordedActions) ExplainNode(ctx context.Context, node string) (string, error) {
 	a.log = append(a.log, "why "+node)
 	return a.text, errors.Join(a.err, ctx.Err())
+}
+
+func (a *recordedActions) DescribeNodePods(_ context.Context, node string) (NodePods, error) {
+	a.described = append(a.described, node)
+	return NodePods{Node: node, Lines: []PaneLine{{Trouble, "a pod of " + node}}}, a.err
 }
 
 func (a *recordedActions) ExplainPlan(ctx context.Context) (string, error) {
@@ -59,18 +65,28 @@ func newTerminal(t *testing.T, s State) *terminal {
 func (term *terminal) send(msg tea.Msg) {
 	term.t.Helper()
 	_, cmd := term.ui.Update(msg)
+	term.run(cmd)
+}
+
+// run runs a command and passes its result to the UI.
+func (term *terminal) run(cmd tea.Cmd) {
+	term.t.Helper()
 	if cmd == nil {
 		return
 	}
 	switch next := cmd().(type) {
 	case tea.QuitMsg:
 		term.quit = true
+	case tea.BatchMsg:
+		for _, cmd := range next {
+			term.run(cmd)
+		}
 	default:
 		term.send(next)
 	}
 }
 
-var special = map[string]rune{"up": tea.KeyUp, "down": tea.KeyDown, "esc": tea.KeyEscape, "enter": tea.KeyEnter, "end": tea.KeyEnd, "home": tea.KeyHome, "pgdown": tea.KeyPgDown}
+var special = map[string]rune{"backspace": tea.KeyBackspace, "up": tea.KeyUp, "down": tea.KeyDown, "esc": tea.KeyEscape, "enter": tea.KeyEnter, "end": tea.KeyEnd, "home": tea.KeyHome, "pgdown": tea.KeyPgDown}
 
 func newKeyPress(key string) tea.KeyPressMsg {
 	if key == "ctrl+c" {

@@ -12,9 +12,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -41,13 +44,16 @@ const (
 	failureRetention = 65 * time.Second
 )
 
-// Watcher keeps a [State] current. It lists and watches only nodes, pods, NodeGroups and NodeRetirements.
+// Watcher keeps a [State] current. It lists and watches nodes, pods, NodeGroups, NodeRetirements, Events, and what the rules of
+// slipway why read.
 type Watcher struct {
 	cache      cache.Cache
 	pods       live.PodReader
 	kinds      []*watchedKind
 	connection *serverConnection
 	changed    chan struct{}
+	events     *recentEvents
+	evictions  evictionCounter
 
 	mu       sync.Mutex
 	loads    *snapshot.Snapshot
@@ -59,6 +65,8 @@ type watchedKind struct {
 	name     string
 	object   client.Object
 	informer cache.Informer
+	// optional is true if only the pane with a node's pods needs the kind.
+	optional bool
 	// missing says why the kind cannot be watched at all.
 	missing string
 }
@@ -73,18 +81,22 @@ type failure struct {
 // NewWatcher returns a Watcher, which the caller starts with Run. It returns an error if the API server does not answer
 // or rejects the credentials.
 func NewWatcher(ctx context.Context, cfg *rest.Config) (*Watcher, error) {
-	w := &Watcher{changed: make(chan struct{}, 1), loads: snapshot.New(), failures: map[string]failure{}}
+	w := &Watcher{changed: make(chan struct{}, 1), loads: snapshot.New(), failures: map[string]failure{}, evictions: evictionCounter{at: map[types.UID]time.Time{}}}
 	scheme := runtime.NewScheme()
-	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
+	err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme), policyv1.AddToScheme(scheme), storagev1.AddToScheme(scheme))
+	if err != nil {
 		return nil, err
 	}
-	var err error
+	if w.events, err = newRecentEvents(cfg, w.signalChange); err != nil {
+		return nil, err
+	}
 	if w.connection, err = newServerConnection(cfg, w.signalChange); err != nil {
 		return nil, err
 	}
 	w.cache, err = cache.New(cfg, cache.Options{
 		Scheme: scheme, DefaultWatchErrorHandler: w.recordWatchFailure,
-		ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: live.NewPodTrimmer()}},
+		DefaultTransform: trimUnlessNode,
+		ByObject:         map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: w.evictions.newPodTransform()}},
 	})
 	if err != nil {
 		return nil, err
@@ -94,6 +106,14 @@ func NewWatcher(ctx context.Context, cfg *rest.Config) (*Watcher, error) {
 		{name: "pods", object: &corev1.Pod{}},
 		{name: "NodeGroups", object: &v1alpha1.NodeGroup{}},
 		{name: "NodeRetirements", object: &v1alpha1.NodeRetirement{}},
+		{name: "poddisruptionbudgets", object: &policyv1.PodDisruptionBudget{}, optional: true},
+		{name: "namespaces", object: &corev1.Namespace{}, optional: true},
+		{name: "persistentvolumeclaims", object: &corev1.PersistentVolumeClaim{}, optional: true},
+		{name: "persistentvolumes", object: &corev1.PersistentVolume{}, optional: true},
+		{name: "storageclasses", object: &storagev1.StorageClass{}, optional: true},
+		{name: "csinodes", object: &storagev1.CSINode{}, optional: true},
+		{name: "csidrivers", object: &storagev1.CSIDriver{}, optional: true},
+		{name: "volumeattachments", object: &storagev1.VolumeAttachment{}, optional: true},
 	}
 	for _, k := range w.kinds {
 		if err := w.startInformer(ctx, k); err != nil {
@@ -104,11 +124,22 @@ func NewWatcher(ctx context.Context, cfg *rest.Config) (*Watcher, error) {
 	return w, err
 }
 
+// trimUnlessNode removes what nothing reads. The managed fields of a Node say who cordoned it.
+func trimUnlessNode(o any) (any, error) {
+	if _, is := o.(*corev1.Node); is {
+		return o, nil
+	}
+	return cache.TransformStripManagedFields()(o)
+}
+
 // startInformer starts to watch one kind. If the API server does not serve Slipway's types, that is not an error.
 func (w *Watcher) startInformer(ctx context.Context, k *watchedKind) error {
 	informer, err := w.cache.GetInformer(ctx, k.object, cache.BlockUntilSynced(false))
 	if meta.IsNoMatchError(err) {
 		k.missing = k.name + " are not served by the API server: the CRDs of Slipway are not installed"
+		if k.optional {
+			k.missing = k.name + " are not served by the API server"
+		}
 		return nil
 	}
 	if err != nil {
@@ -116,25 +147,41 @@ func (w *Watcher) startInformer(ctx context.Context, k *watchedKind) error {
 	}
 	k.informer = informer
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: w.setNodeOrPod, UpdateFunc: func(_, o any) { w.setNodeOrPod(o) }, DeleteFunc: w.deleteNodeOrPod,
+		AddFunc: w.setObject, UpdateFunc: func(_, o any) { w.setObject(o) }, DeleteFunc: w.deleteObject,
 	})
 	return err
 }
 
-// setNodeOrPod updates the loads with a node or a pod. It ignores an object that the loads reject.
-func (w *Watcher) setNodeOrPod(o any) {
+// setObject updates the loads with an object. It ignores an object that the loads reject.
+func (w *Watcher) setObject(o any) {
 	w.mu.Lock()
 	switch o := o.(type) {
 	case *corev1.Node:
 		_ = w.loads.SetNode(o) // it fails only while a plan is made, which never happens here
 	case *corev1.Pod:
 		_ = w.loads.SetPod(o)
+	case *corev1.Namespace:
+		_ = w.loads.SetNamespace(o)
+	case *policyv1.PodDisruptionBudget:
+		_ = w.loads.PDBs.Set(o)
+	case *corev1.PersistentVolumeClaim:
+		_ = w.loads.Storage.SetPersistentVolumeClaim(o)
+	case *corev1.PersistentVolume:
+		_ = w.loads.Storage.SetPersistentVolume(o)
+	case *storagev1.StorageClass:
+		_ = w.loads.Storage.SetStorageClass(o)
+	case *storagev1.CSINode:
+		_ = w.loads.Storage.SetCSINode(o)
+	case *storagev1.CSIDriver:
+		_ = w.loads.Storage.SetCSIDriver(o)
+	case *storagev1.VolumeAttachment:
+		_ = w.loads.Storage.SetVolumeAttachment(o)
 	}
 	w.mu.Unlock()
 	w.signalChange()
 }
 
-func (w *Watcher) deleteNodeOrPod(o any) {
+func (w *Watcher) deleteObject(o any) {
 	if gone, is := o.(toolscache.DeletedFinalStateUnknown); is {
 		o = gone.Obj
 	}
@@ -144,6 +191,22 @@ func (w *Watcher) deleteNodeOrPod(o any) {
 		_ = w.loads.DeleteNode(o.Name)
 	case *corev1.Pod:
 		_ = w.loads.DeletePod(placement.PodKey{Namespace: o.Namespace, Name: o.Name})
+	case *corev1.Namespace:
+		_ = w.loads.DeleteNamespace(o.Name)
+	case *policyv1.PodDisruptionBudget:
+		_ = w.loads.PDBs.Delete(placement.PodKey{Namespace: o.Namespace, Name: o.Name})
+	case *corev1.PersistentVolumeClaim:
+		_ = w.loads.Storage.DeletePersistentVolumeClaim(placement.PodKey{Namespace: o.Namespace, Name: o.Name})
+	case *corev1.PersistentVolume:
+		_ = w.loads.Storage.DeletePersistentVolume(o.Name)
+	case *storagev1.StorageClass:
+		_ = w.loads.Storage.DeleteStorageClass(o.Name)
+	case *storagev1.CSINode:
+		_ = w.loads.Storage.DeleteCSINode(o.Name)
+	case *storagev1.CSIDriver:
+		_ = w.loads.Storage.DeleteCSIDriver(o.Name)
+	case *storagev1.VolumeAttachment:
+		_ = w.loads.Storage.DeleteVolumeAttachment(o.Name)
 	}
 	w.mu.Unlock()
 	w.signalChange()
@@ -175,6 +238,7 @@ func (w *Watcher) Run(ctx context.Context, show func(State)) error {
 	ended := make(chan error, 1)
 	go func() { ended <- w.cache.Start(ctx) }()
 	go w.connection.pingUntilDone(ctx)
+	go w.events.watchUntilDone(ctx)
 	for {
 		pause := minUpdatePause
 		if w.isReadyToShow() {
@@ -207,7 +271,7 @@ func (w *Watcher) isReadyToShow() bool {
 		return true
 	}
 	for _, k := range w.kinds {
-		if !k.isSynced() && w.findKindProblem(k, time.Now()) == "" {
+		if !k.optional && !k.isSynced() && w.findKindProblem(k, time.Now()) == "" {
 			return false
 		}
 	}
@@ -244,6 +308,9 @@ func (w *Watcher) buildState(ctx context.Context) (State, error) {
 	}
 	whole := true
 	for _, k := range w.kinds {
+		if k.optional {
+			continue
+		}
 		if p := w.findKindProblem(k, f.Now); p != "" {
 			f.Problems = append(f.Problems, p)
 		}
@@ -260,7 +327,10 @@ func (w *Watcher) buildState(ctx context.Context) (State, error) {
 			return State{}, err
 		}
 	}
-	return BuildState(f), nil
+	state := BuildState(f)
+	state.Events, state.EventProblem = w.events.list()
+	state.Evictions = w.evictions.count(f.Now)
+	return state, nil
 }
 
 func (w *Watcher) readKindFromCache(ctx context.Context, k *watchedKind, f *Facts) error {

@@ -232,8 +232,9 @@ func newAgentTable() string {
 
 // variableDocs maps the environment variables that Slipway's programs read to their descriptions.
 var variableDocs = map[string]string{
-	"LANG":                               "`slipway top` draws in plain ASCII unless this selects UTF-8. `LC_ALL` and `LC_CTYPE` take precedence.",
+	"LANG":                               "`slipway top` and `slipway drain` draw in plain ASCII unless this selects UTF-8. `LC_ALL` and `LC_CTYPE` take precedence.",
 	"OS_*":                               "OpenStack: credentials as in an openrc file. Used if the file of `--cloud-config` has neither `cloud`, `cloudsFile` nor `auth`, and `OS_CLOUD` is not set: ",
+	"NO_COLOR":                           "If it is not empty, `slipway top` and `slipway drain` use no colours.",
 	"LC_ALL":                             "See `LANG`.",
 	"LC_CTYPE":                           "See `LANG`.",
 	"GOGC":                               "Garbage collection target of Go, in percent of the live heap. If it is not set, each process sets a suitable value.",
@@ -245,7 +246,7 @@ var variableDocs = map[string]string{
 	"OTEL_EXPORTER_OTLP_ENDPOINT":        "Receiver of an agent's traces, unless `--trace-endpoint` is set. OpenTelemetry's other variables apply too.",
 	"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "Like `OTEL_EXPORTER_OTLP_ENDPOINT`, and takes precedence.",
 	"POD_NAMESPACE":                      "Namespace of a process's own Leases, unless a flag is set. The pod sets it from `metadata.namespace`.",
-	"TERM":                               "If it is `dumb` or empty, `slipway top` draws no screen.",
+	"TERM":                               "If it is `dumb` or empty, `slipway top` and `slipway drain` draw no screen.",
 }
 
 // cloudDocs maps the fields of the --cloud-config file to the descriptions of their clouds.

@@ -28,6 +28,7 @@ import (
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 
 	"github.com/slipway-dev/slipway/dev/controlplane"
+	"github.com/slipway-dev/slipway/dev/recording"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
 	"github.com/slipway-dev/slipway/internal/drain"
@@ -391,6 +392,42 @@ func TestI3InterruptedDrainRestoresTheNode(t *testing.T) {
 	f.checkPodsUnchanged(before)
 	if is := f.marks(); is != was {
 		t.Errorf("node is  %s\nit was %s", is, was)
+	}
+}
+
+func TestTerminalShowsPodsAndInterruptExplainsState(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "on-terminal")
+	f.runBlocked(2, time.Minute)
+	stubborn := f.app("stubborn", 1)
+	stubborn.StopSeconds, stubborn.GracePeriod = "40", time.Minute
+	f.run(stubborn.Deployment())
+	program, err := testbed.EnsureBinary("slipway")
+	f.check(err)
+	s, err := recording.Start(f.ctx, 100, 20, "", []string{"TERM=xterm-256color", "LC_ALL=C.UTF-8", "NO_COLOR=1"}, program, "drain",
+		"--kubeconfig", f.Kubeconfig(), f.node, "--timeout", "10m")
+	f.check(err)
+	for _, text := range []string{"timeout in 9:", "0 of 3 gone, 1 terminating, 2 waiting", "for PDB " + f.ns + "/blocked: ", "terminating 0:02 of 1:00"} {
+		f.check(s.AwaitText(f.ctx, text))
+	}
+	f.check(s.Press("\x03")) // Ctrl-C
+	f.check(s.AwaitText(f.ctx, "nothing else has to be undone"))
+	cast, err := s.Finish()
+	var exited *exec.ExitError
+	if !errors.As(err, &exited) || exited.ExitCode() != exitInterrupted {
+		t.Errorf("ended with %v, want exit code %d", err, exitInterrupted)
+	}
+	screen := cast.LastScreen()
+	for _, text := range []string{
+		f.node + ": interrupted: 0 evicted pods gone, 1 still terminating, 2 not evicted", "cannot be undone: " + f.ns + "/stubborn-",
+		"the node is not cordoned", "0 gone, 3 remaining",
+	} {
+		if !strings.Contains(screen, text) {
+			t.Errorf("%q is not on the screen:\n%s", text, screen)
+		}
+	}
+	if strings.Contains(screen, "timeout in") || strings.Contains(screen, "terminating 0:") {
+		t.Errorf("the view is still on the screen:\n%s", screen)
 	}
 }
 

@@ -1,0 +1,175 @@
+package top
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/slipway-dev/slipway/api/v1alpha1"
+	"github.com/slipway-dev/slipway/internal/drainability/grouppolicy"
+	"github.com/slipway-dev/slipway/internal/placement/planner"
+	"github.com/slipway-dev/slipway/internal/placement/snapshot"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+)
+
+var tall = tea.WindowSizeMsg{Width: 120, Height: 40}
+
+func heapSize() int {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc) //nolint:gosec // small
+}
+
+// podsOnNode implements live.PodReader for one node.
+type podsOnNode []*corev1.Pod
+
+func (p podsOnNode) ListOnNode(context.Context, string) ([]*corev1.Pod, error) { return p, nil }
+
+func (podsOnNode) ListSelected(context.Context, string, labels.Selector) ([]*corev1.Pod, error) {
+	return nil, nil
+}
+
+func newRunningPod(name, owner string, changes ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name), Labels: map[string]string{"app": name}},
+		Spec: corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{{
+			Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}},
+		}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+	}
+	if owner != "" {
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: owner, Name: "o", UID: "o", Controller: new(true)}}
+	}
+	for _, change := range changes {
+		change(p)
+	}
+	return p
+}
+
+func TestPodsPaneSaysWhyEachPodStays(t *testing.T) {
+	w := &Watcher{loads: snapshot.New()}
+	for _, name := range []string{"node-1", "node-2"} {
+		n := newNode(name, "g")
+		n.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourcePods: resource.MustParse("10")}
+		w.setObject(&n)
+	}
+	pods := podsOnNode{
+		newRunningPod("moves", "ReplicaSet"),
+		newRunningPod("bare", ""),
+		newRunningPod("keeps", "ReplicaSet", func(p *corev1.Pod) { p.Annotations = map[string]string{"slipway.dev/do-not-evict": "true"} }),
+		newRunningPod("blocked", "ReplicaSet"),
+		newRunningPod("large", "ReplicaSet", func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("2")
+		}),
+		newRunningPod("stopping", "ReplicaSet", func(p *corev1.Pod) {
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: noon.Add(7 * time.Second)}, new(int64(30))
+		}),
+		newRunningPod("logs", "DaemonSet"),
+		newRunningPod("finished", "Job", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }),
+	}
+	w.pods = pods
+	for _, p := range pods {
+		w.setObject(p)
+	}
+	w.setObject(&policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "pdb"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "blocked"}}},
+		Status:     policyv1.PodDisruptionBudgetStatus{CurrentHealthy: 1, DesiredHealthy: 1, ExpectedPods: 1},
+	})
+	got, err := w.DescribeNodePods(t.Context(), "node-1", planner.Policies()[0], planner.Options{Now: noon, PodRules: grouppolicy.NewPodPolicy(&v1alpha1.NodeGroup{}, false)})
+	must.NoError(t, err)
+	var lines []string
+	for _, line := range got.Lines {
+		lines = append(lines, normalizeSpace(line.Text))
+	}
+	for i, want := range []string{
+		"shop/bare stays (unmanaged): ", "shop/blocked waits for PDB shop/pdb, which allows no eviction now", "shop/keeps stays (protected): ",
+		"shop/large stays (no-room): fits on no other node: ", "shop/stopping is terminating, at most 0:07 longer", "shop/moves would move to node-2",
+		"shop/logs is deleted with the node: daemonset",
+	} {
+		if len(lines) != 7 || !strings.HasPrefix(lines[i], want) {
+			t.Fatalf("line %d: want %q in\n%s", i, want, strings.Join(lines, "\n"))
+		}
+	}
+}
+
+func TestPaneFollowsCursorWithoutRequests(t *testing.T) {
+	term := newTerminal(t, BuildState(newSceneFacts()))
+	term.press("down")
+	if len(term.asks.described) != 0 {
+		t.Errorf("described %q without a pane", term.asks.described)
+	}
+	term.press("enter")
+	term.checkScreen("Pods of "+pool+"1", "a pod of "+pool+"1")
+	term.press("down")
+	term.checkScreen("Pods of "+pool+"2", "a pod of "+pool+"2")
+	term.press("enter")
+	if text := term.ui.RenderScreen(); strings.Contains(text, "Pods of") {
+		t.Errorf("the pane is still open:\n%s", text)
+	}
+	s := BuildState(newSceneFacts())
+	s.Events = []Event{{At: noon.Add(-7 * time.Second), Warning: true, Object: "Node/spot-0", Reason: "Drained", Message: "40 pods gone\n", Count: 2}}
+	s.Evictions = []int{0, 3, 12}
+	term.send(s)
+	term.press("e")
+	term.send(tall)
+	term.checkScreen("Events", "0:07 Drained Node/spot-0 40 pods gone (2 times)")
+	term.checkScreen("evictions  ▂█ 15")
+	term.press("?")
+	term.checkScreen("slipway top: keys", "this page")
+	term.press("esc", "N", "T", "Z", "A", "P", "C", "M", "D", "/", "x", "esc", "pgdown", "home")
+	term.checkCalls() // no key has sent a request
+}
+
+func TestRecentEventsAreBoundedAndNewestFirst(t *testing.T) {
+	r := &recentEvents{changed: func() {}, byUID: map[types.UID]Event{}}
+	for i := range 20 * maxEvents {
+		r.add(&corev1.Event{
+			ObjectMeta: metav1.ObjectMeta{UID: types.UID(fmt.Sprint(i))}, Reason: fmt.Sprint(i), LastTimestamp: metav1.NewTime(noon.Add(time.Duration(i%3000) * time.Second)),
+		})
+	}
+	all, _ := r.list()
+	if len(r.byUID) > 2*maxEvents || len(all) != maxEvents || all[0].Reason != "2999" {
+		t.Errorf("%d kept, %d listed, the first is %q", len(r.byUID), len(all), all[0].Reason)
+	}
+	if !slices.IsSortedFunc(all, func(a, b Event) int { return b.At.Compare(a.At) }) {
+		t.Error("the Events are not sorted by time")
+	}
+}
+
+func TestEvictionsAreCountedOncePerPod(t *testing.T) {
+	c := &evictionCounter{at: map[types.UID]time.Time{}}
+	transform := c.newPodTransform()
+	evict := func(uid, reason string, ago time.Duration) {
+		p := newRunningPod(uid, "ReplicaSet")
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason, LastTransitionTime: metav1.NewTime(noon.Add(-ago)),
+		})
+		for range 2 {
+			_, err := transform(p)
+			must.NoError(t, err)
+		}
+	}
+	evict("a", "EvictionByEvictionAPI", 5*time.Second)
+	evict("b", "DeletionByNodeTermination", 15*time.Second)
+	evict("c", "EvictionByEvictionAPI", 18*time.Second)
+	evict("d", "PreemptionByScheduler", 5*time.Second)
+	evict("e", "EvictionByEvictionAPI", evictionWindow)
+	got := c.count(noon)
+	if n := len(got); got[n-1] != 1 || got[n-2] != 2 || slices.Max(got[:n-2]) != 0 || len(c.at) != 3 {
+		t.Errorf("%v, %d kept", got, len(c.at))
+	}
+}
