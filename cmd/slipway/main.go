@@ -53,7 +53,7 @@ func newRootCommand() *cobra.Command {
 		Annotations:   kubectlPluginAnnotations(os.Args[0]),
 	}
 	cmd.AddCommand(newAgentCommand(), newManagerCommand(), newDrainCommand(), newRetireCommand(), newStatusCommand(), newTopCommand(), newPlanCommand(),
-		newWhyCommand(), newDoctorCommand(), newSnapshotCommand(), newNotifyCommand(), newSimulateCommand(), newAKSNTHCommand(), newMechanicCommand(),
+		newWhyCommand(), newReportCommand(), newDoctorCommand(), newSnapshotCommand(), newNotifyCommand(), newSimulateCommand(), newAKSNTHCommand(), newMechanicCommand(),
 		newVMSSPodWatcherCommand(), newOpenStackAutoscalerCommand(), newMigrateCommand(), newPluginCommand(), newCloudpoolCommand(), newKubeawareCommand(),
 		newManCommand())
 	return cmd
