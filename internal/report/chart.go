@@ -12,7 +12,10 @@ import (
 // axis is the time axis of a chart.
 type axis struct{ start, end time.Time }
 
-func (a axis) span() time.Duration { return max(a.end.Sub(a.start), time.Second) }
+// maxSpan limits an axis, so that multiples of its length do not overflow.
+const maxSpan = 50 * 365 * 24 * time.Hour
+
+func (a axis) span() time.Duration { return max(time.Second, min(a.end.Sub(a.start), maxSpan)) }
 
 // percent returns the place of a time on the axis, from 0 to 100.
 func (a axis) percent(t time.Time) float64 {
@@ -147,7 +150,7 @@ func shorten(s string, most int) string {
 	return string(r[:head]) + "…" + string(r[len(r)-(most-head-1):])
 }
 
-func newDrainChart(id string, d *Drain, a axis, rows []podRow) chart {
+func newDrainChart(id string, d *Drain, a axis, rows []podRow, l limits) chart {
 	c := chart{
 		ID: id, Title: "Gantt chart of the drain of node " + cleanText(d.Node),
 		Desc:  cleanText(d.describe()) + ". One row for each pod or group of pods. The table after the chart has the same data.",
@@ -164,13 +167,13 @@ func newDrainChart(id string, d *Drain, a axis, rows []podRow) chart {
 		}
 	}
 	for i := range rows {
-		c.Rows = append(c.Rows, newChartRow(d, a, &rows[i], i))
+		c.Rows = append(c.Rows, newChartRow(d, a, &rows[i], i, l))
 	}
 	return c
 }
 
-func newChartRow(d *Drain, a axis, r *podRow, i int) chartRow {
-	out := chartRow{Y: axisHeight + i*rowHeight, IsOdd: i%2 == 1, Label: cleanText(shorten(r.label(), maxLabel)), Tooltip: cleanText(describeRow(d, a, r))}
+func newChartRow(d *Drain, a axis, r *podRow, i int, l limits) chartRow {
+	out := chartRow{Y: axisHeight + i*rowHeight, IsOdd: i%2 == 1, Label: shorten(cleanText(r.label()), maxLabel), Tooltip: l.clean(describeRow(d, a, r))}
 	p := r.pod
 	if p.Action == podrules.Skip {
 		out.Bars = append(out.Bars, a.bar("stays", a.start, a.end))
@@ -301,7 +304,7 @@ func newRetirementChart(id string, t *Retirement) (chart, bool) {
 	}
 	c.Height = c.Bottom + 6
 	for i, p := range phases {
-		row := chartRow{Y: axisHeight + i*rowHeight, IsOdd: i%2 == 1, Label: p.Phase, Tooltip: p.Phase + ": " + offset(a, p.At)}
+		row := chartRow{Y: axisHeight + i*rowHeight, IsOdd: i%2 == 1, Label: shorten(cleanText(p.Phase), maxLabel), Tooltip: p.Phase + ": " + offset(a, p.At)}
 		if i+1 < len(phases) {
 			row.Bars = []bar{a.bar("term", p.At, phases[i+1].At)}
 			row.Tooltip += ", for " + formatDuration(phases[i+1].At.Sub(p.At))

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	_ "embed"
@@ -15,21 +16,36 @@ import (
 	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
 )
 
-// The limits of a page. They keep it usable and smaller than 5 MB.
-const (
-	// maxDrainSections is how many drains have a section of their own. Those that went wrong come first.
-	maxDrainSections = 60
-	maxRowsPerPage   = 2000
-	maxRowsPerDrain  = 300
-	minRowsPerDrain  = 20
-	// maxListedNames is how many pods are listed by name if they share a row.
-	maxListedNames = 6000
-	maxTraceRows   = 600
-	maxEventRows   = 600
-	// maxOverviewRows is how many drains are in the overview.
-	maxOverviewRows     = 1000
-	maxRetirementsShown = 60
-)
+// maxPageBytes keeps a page usable. Few pages are larger at first.
+const maxPageBytes = 5 << 20
+
+// limits bound what a page shows.
+type limits struct {
+	// drains is how many drains have a section of their own. Those that went wrong come first.
+	drains int
+	// rows is how many rows all charts have together, and rowsPerDrain one chart.
+	rows, rowsPerDrain int
+	// names is how many pods are listed by name if they share a row.
+	names                         int
+	trace, events                 int
+	overview, retirements, inputs int
+	// text is the longest text in bytes.
+	text int
+}
+
+// newLimits returns the limits of a page. The divisor is larger if the page would be too large.
+func newLimits(divisor int) limits {
+	return limits{
+		drains: max(1, 60/divisor), rows: 2000 / divisor, rowsPerDrain: max(minRowsPerDrain, 300/divisor), names: 6000 / divisor, trace: max(50, 600/divisor),
+		events: max(50, 600/divisor), overview: max(50, 1000/divisor), retirements: max(5, 60/divisor), inputs: 100, text: max(100, maxText/divisor),
+	}
+}
+
+// minRowsPerDrain is the limit of rows in a chart if there are many drains.
+const minRowsPerDrain = 20
+
+// clean returns a text of the page, see cleanText.
+func (l limits) clean(s string) string { return clip(cleanText(s), l.text) }
 
 //go:embed page.html.tmpl
 var pageTemplate string
@@ -127,11 +143,22 @@ type eventRow struct {
 
 // WriteHTML writes the report as one HTML page that needs no other file.
 func (r *Report) WriteHTML(w io.Writer) error {
-	return pageTemplates.Execute(w, newPage(r))
+	const maxDivisor = 64
+	var b bytes.Buffer
+	for divisor := 1; ; divisor *= 2 {
+		b.Reset()
+		if err := pageTemplates.Execute(&b, newPage(r, newLimits(divisor))); err != nil {
+			return err
+		}
+		if b.Len() <= maxPageBytes || divisor >= maxDivisor {
+			_, err := b.WriteTo(w)
+			return err
+		}
+	}
 }
 
-func newPage(r *Report) *page {
-	p := &page{Title: cleanText(r.Title), Policy: contentSecurityPolicy(), Style: template.CSS(pageStyle), Sources: cleanSources(r.Sources), Problems: cleanAll(r.Problems)} //nolint:gosec // an embedded file
+func newPage(r *Report, l limits) *page {
+	p := &page{Title: cleanText(r.Title), Policy: contentSecurityPolicy(), Style: template.CSS(pageStyle), Sources: cleanSources(r.Sources[:min(len(r.Sources), l.inputs)]), Problems: cleanAll(r.Problems)} //nolint:gosec // an embedded file
 	switch {
 	case !r.From.IsZero() && !r.To.IsZero():
 		p.Range = "From " + formatTime(r.From) + " to " + formatTime(r.To)
@@ -147,15 +174,15 @@ func newPage(r *Report) *page {
 		p.Created = strings.TrimSpace(p.Created + " by slipway " + cleanText(r.Version))
 	}
 	p.Cards = newCards(r)
-	p.addDrains(r)
-	p.addRetirements(r)
-	for _, e := range r.Trace[:min(len(r.Trace), maxTraceRows)] {
-		p.Trace = append(p.Trace, traceRow{formatTime(e.At), cleanText(e.Node), e.From, cleanText(e.What), cleanText(e.Why), e.IsWarning})
+	p.addDrains(r, l)
+	p.addRetirements(r, l)
+	for _, e := range r.Trace[:min(len(r.Trace), l.trace)] {
+		p.Trace = append(p.Trace, traceRow{formatTime(e.At), l.clean(e.Node), e.From, l.clean(e.What), l.clean(e.Why), e.IsWarning})
 	}
 	p.TraceMore = len(r.Trace) - len(p.Trace)
-	for _, e := range r.Events[:min(len(r.Events), maxEventRows)] {
+	for _, e := range r.Events[:min(len(r.Events), l.events)] {
 		p.Events = append(p.Events, eventRow{
-			formatTime(e.At), cleanText(e.Type), cleanText(e.Reason), cleanText(e.Object()), cleanText(e.Message), cleanText(e.Component), e.Count,
+			formatTime(e.At), l.clean(e.Type), l.clean(e.Reason), l.clean(e.Object()), l.clean(e.Message), l.clean(e.Component), e.Count,
 			e.Type == "Warning",
 		})
 	}
@@ -198,23 +225,22 @@ func newCards(r *Report) []card {
 	return all
 }
 
-func (p *page) addDrains(r *Report) {
+func (p *page) addDrains(r *Report, l limits) {
 	for i, d := range r.Drains {
-		if i < maxOverviewRows && len(r.Drains) > 1 {
+		if i < l.overview && len(r.Drains) > 1 {
 			p.Overview = append(p.Overview, overviewRow{
-				drainID(i), cleanText(d.Node), formatTime(d.StartedAt), describeTook(d), describeOutcome(d), isBad(d), d.Totals,
+				drainID(i), l.clean(d.Node), formatTime(d.StartedAt), describeTook(d), describeOutcome(d), isBad(d), d.Totals,
 			})
 		}
 	}
 	if len(r.Drains) > 1 {
 		p.OverviewMore = len(r.Drains) - len(p.Overview)
 	}
-	shown := chooseDrains(r.Drains)
+	shown := chooseDrains(r.Drains, l.drains)
 	p.DrainsMore = len(r.Drains) - len(shown)
-	names := maxListedNames
 	for _, i := range shown {
-		limit := max(minRowsPerDrain, min(maxRowsPerDrain, maxRowsPerPage/len(shown)))
-		p.Drains = append(p.Drains, newDrainSection(drainID(i), &r.Drains[i], limit, &names))
+		rows := max(minRowsPerDrain, min(l.rowsPerDrain, l.rows/len(shown)))
+		p.Drains = append(p.Drains, newDrainSection(drainID(i), &r.Drains[i], rows, &l))
 	}
 	for i := range p.Overview {
 		if !slices.ContainsFunc(p.Drains, func(s drainSection) bool { return s.ID == p.Overview[i].ID }) {
@@ -225,14 +251,14 @@ func (p *page) addDrains(r *Report) {
 
 func drainID(i int) string { return fmt.Sprintf("drain-%d", i+1) }
 
-// chooseDrains returns the indexes of the drains that have a section, in their order.
-func chooseDrains(drains []Drain) []int {
+// chooseDrains returns the indexes of the drains that have a section, in their order. Those that went wrong come first.
+func chooseDrains(drains []Drain, most int) []int {
 	all := make([]int, len(drains))
 	for i := range all {
 		all[i] = i
 	}
 	slices.SortStableFunc(all, func(a, b int) int { return cmp.Compare(boolToInt(!isBad(drains[a])), boolToInt(!isBad(drains[b]))) })
-	all = all[:min(len(all), maxDrainSections)]
+	all = all[:min(len(all), most)]
 	slices.Sort(all)
 	return all
 }
@@ -256,7 +282,8 @@ func describeOutcome(d Drain) string {
 	return cleanText(string(d.Outcome))
 }
 
-func newDrainSection(id string, d *Drain, limit int, names *int) drainSection {
+// newDrainSection returns the section of a drain with at most limit rows. It takes the listed names off the limits.
+func newDrainSection(id string, d *Drain, limit int, l *limits) drainSection {
 	a := newAxis(&d.Report)
 	s := drainSection{ID: id, Heading: cleanText("Drain of node " + d.Node), Summary: cleanText(d.describe()), IsBad: isBad(*d), Notes: cleanAll(d.Notes), HasPods: len(d.Pods) > 0}
 	s.Facts = []card{{"Started", formatTime(d.StartedAt), false}, {"Took", describeTook(*d), false}, {"Outcome", describeOutcome(*d), d.Outcome != drain.Drained}}
@@ -272,29 +299,29 @@ func newDrainSection(id string, d *Drain, limit int, names *int) drainSection {
 	if len(rows) < len(d.Pods) {
 		s.Notes = append(s.Notes, "Pods that went alike share a row. A shared row lasts from the first start to the last end of its pods.")
 	}
-	s.Chart = newDrainChart(id+"-chart", d, a, rows)
+	s.Chart = newDrainChart(id+"-chart", d, a, rows, *l)
 	for i := range rows {
-		s.Rows = append(s.Rows, newTableRow(a, &rows[i], names))
+		s.Rows = append(s.Rows, newTableRow(a, &rows[i], l))
 	}
 	for _, w := range d.PDBs[:min(len(d.PDBs), limit)] {
-		s.PDBs = append(s.PDBs, pdbRow{cleanText(w.PDB), formatDuration(toDuration(w.LongestSeconds)), cleanText(w.Detail), w.Pods, w.Refusals, w.Forced})
+		s.PDBs = append(s.PDBs, pdbRow{l.clean(w.PDB), formatDuration(toDuration(w.LongestSeconds)), l.clean(w.Detail), w.Pods, w.Refusals, w.Forced})
 	}
 	return s
 }
 
-func newTableRow(a axis, r *podRow, names *int) tableRow {
+func newTableRow(a axis, r *podRow, l *limits) tableRow {
 	p := r.pod
 	row := tableRow{
-		Name: cleanText(r.name()), Owner: cleanText(p.Owner), Rule: cleanText(strings.TrimSuffix(p.Decision.Rule.String()+": "+p.Decision.Detail, ": ")),
-		Asked: offset(a, p.FirstRequestedAt), Waited: cleanText(describeWaits(r.waits)),
+		Name: cleanText(r.name()), Owner: cleanText(p.Owner), Rule: l.clean(strings.TrimSuffix(p.Decision.Rule.String()+": "+p.Decision.Detail, ": ")),
+		Asked: offset(a, p.FirstRequestedAt), Waited: l.clean(describeWaits(r.waits)),
 		Removal: cleanText(strings.TrimSpace(describeRemoval(p) + " " + offset(a, startOfRemoval(p)))), Gone: offset(a, p.EndedAt),
 		End: cleanText(string(p.End)), IsBad: r.wasCutShort() || p.IsNotRemoved() || p.Removal == drain.ForceDeleted,
 	}
 	if len(r.pods) > 1 {
-		for _, pod := range r.pods[:min(len(r.pods), *names)] {
+		for _, pod := range r.pods[:min(len(r.pods), l.names)] {
 			row.Names = append(row.Names, cleanText(pod.Namespace+"/"+pod.Name))
 		}
-		*names -= len(row.Names)
+		l.names -= len(row.Names)
 		row.NamesMore = len(r.pods) - len(row.Names)
 	}
 	if p.Action == podrules.Skip {
@@ -316,17 +343,17 @@ func newTableRow(a axis, r *podRow, names *int) tableRow {
 	return row
 }
 
-func (p *page) addRetirements(r *Report) {
-	p.RetireMore = max(0, len(r.Retirements)-maxRetirementsShown)
+func (p *page) addRetirements(r *Report, l limits) {
+	p.RetireMore = max(0, len(r.Retirements)-l.retirements)
 	for i, t := range r.Retirements[:len(r.Retirements)-p.RetireMore] {
 		s := retirementSection{
-			ID: fmt.Sprintf("retirement-%d", i+1), Heading: cleanText("NodeRetirement " + t.Name), Summary: cleanText(t.Message),
+			ID: fmt.Sprintf("retirement-%d", i+1), Heading: l.clean("NodeRetirement " + t.Name), Summary: l.clean(t.Message),
 			IsBad: t.Phase == "Failed" || t.Phase == "Refused" || t.Phase == "Aborted",
-			Facts: []card{{"Node", cleanText(t.Node), false}, {"Phase", cleanText(t.Phase), false}, {"Reason", cleanText(t.Reason), false}, {"Created", formatTime(t.CreatedAt), false}},
+			Facts: []card{{"Node", l.clean(t.Node), false}, {"Phase", l.clean(t.Phase), false}, {"Reason", l.clean(t.Reason), false}, {"Created", formatTime(t.CreatedAt), false}},
 		}
 		for _, c := range []card{{"Requested by", t.RequestedBy, false}, {"NodeGroup", t.Group, false}, {"Instance", t.Instance, false}, {"Drain", t.Drain, false}, {"Override", t.Override, true}} {
 			if c.Value != "" {
-				s.Facts = append(s.Facts, card{c.Label, cleanText(c.Value), c.IsBad})
+				s.Facts = append(s.Facts, card{c.Label, l.clean(c.Value), c.IsBad})
 			}
 		}
 		s.Chart, s.HasChart = newRetirementChart(s.ID+"-chart", &t)
@@ -334,10 +361,10 @@ func (p *page) addRetirements(r *Report) {
 			s.Phases = append(s.Phases, card{phase.Phase, formatTime(phase.At) + ", " + offset(axis{start: t.CreatedAt}, phase.At), false})
 		}
 		for _, c := range t.Conditions[:min(len(t.Conditions), 50)] {
-			s.Conditions = append(s.Conditions, conditionRow{cleanText(c.Type), cleanText(c.Status), cleanText(c.Reason), cleanText(c.Message), formatTime(c.At)})
+			s.Conditions = append(s.Conditions, conditionRow{l.clean(c.Type), l.clean(c.Status), l.clean(c.Reason), l.clean(c.Message), formatTime(c.At)})
 		}
 		for _, c := range t.Reasons[:min(len(t.Reasons), 64)] {
-			s.Reasons = append(s.Reasons, ReasonLine{cleanText(c.Code), cleanText(c.Object), cleanText(c.Message)})
+			s.Reasons = append(s.Reasons, ReasonLine{l.clean(c.Code), l.clean(c.Object), l.clean(c.Message)})
 		}
 		p.Retirements = append(p.Retirements, s)
 	}

@@ -104,37 +104,43 @@ func (r *inputReader) readYAML() {
 }
 
 // readJSON reads JSON values, which may follow each other on one line or on several. Text before a value is skipped, such
-// as the prefix of kubectl logs. After a value that is broken, it continues with the next line that begins with a
-// value.
+// as the prefix of kubectl logs. After a broken value, it continues with the next line that is not inside of the value.
 func (r *inputReader) readJSON() {
 	data := r.file.data
 	for at := 0; at < len(data); {
-		switch c := data[at]; {
-		case c == ' ', c == '\t', c == '\r', c == '\n':
+		c := data[at]
+		if c == ' ' || c == '\t' || c == '\r' || c == '\n' {
 			at++
 			continue
-		case c != '{' && c != '[':
-			end := lineEnd(data, at)
-			if i := bytes.IndexByte(data[at:end], '{'); i >= 0 {
-				if v, _, err := r.file.parseValue(data[at+i:end], at+i); err == nil {
-					r.readObject(v, 0)
-					at = end
-					continue
-				}
+		}
+		if c == '{' || c == '[' {
+			v, n, err := r.file.parseValue(data[at:], at)
+			if err == nil {
+				r.readObject(v, 0)
+				at += n
+				continue
 			}
-			r.source.Skipped++
-			at = end
-			continue
+			if c == '{' {
+				r.problems.add(r.file, at+n, "JSON is broken: %v", err)
+				at = nextOuterLine(data, at)
+				continue
+			}
 		}
-		v, n, err := r.file.parseValue(data[at:], at)
-		if err == nil {
-			r.readObject(v, 0)
-			at += n
-			continue
-		}
-		r.problems.add(r.file, at+n, "JSON is broken: %v", err)
-		at = nextLineWithValue(data, at)
+		end := lineEnd(data, at)
+		r.readPrefixedLine(at, end)
+		at = end
 	}
+}
+
+// readPrefixedLine reads a line of a log with text before its JSON.
+func (r *inputReader) readPrefixedLine(at, end int) {
+	if i := bytes.IndexByte(r.file.data[at:end], '{'); i >= 0 {
+		if v, _, err := r.file.parseValue(r.file.data[at+i:end], at+i); err == nil {
+			r.readObject(v, 0)
+			return
+		}
+	}
+	r.source.Skipped++
 }
 
 // lineEnd returns the offset of the end of the line at an offset.
@@ -145,11 +151,17 @@ func lineEnd(data []byte, at int) int {
 	return len(data)
 }
 
-func nextLineWithValue(data []byte, at int) int {
-	if i := bytes.Index(data[at:], []byte("\n{")); i >= 0 {
-		return at + i + 1
+// nextOuterLine returns the offset of the next line that is not the inside of a value on several lines.
+func nextOuterLine(data []byte, at int) int {
+	for {
+		at = lineEnd(data, at) + 1
+		if at >= len(data) {
+			return len(data)
+		}
+		if !bytes.ContainsRune([]byte(" \t\r\n}]\""), rune(data[at])) {
+			return at
+		}
 	}
-	return len(data)
 }
 
 // readObject reads one value of the input. depth is the number of lists around it.
