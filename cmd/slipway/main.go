@@ -85,7 +85,7 @@ const operateTitle = "Operate Slipway:"
 func newCommandGroups() []commandGroup {
 	return []commandGroup{
 		{"Nodes:", []*cobra.Command{newStatusCommand(), newTopCommand(), newDrainCommand(), newRetireCommand()}},
-		{"Explain:", []*cobra.Command{newPlanCommand(), newWhyCommand(), newDoctorCommand(), newSnapshotCommand()}},
+		{"Explain:", []*cobra.Command{newPlanCommand(), newWhyCommand(), newReportCommand(), newDoctorCommand(), newSnapshotCommand()}},
 		{operateTitle, []*cobra.Command{
 			newAgentCommand(), newManagerCommand(), newCloudpoolCommand(), newNotifyCommand(), newPluginCommand(), newSimulateCommand(),
 			newVersionCommand(),

@@ -268,7 +268,7 @@ func (a *Agent) recordFailedDrain(run *drainRun, r drain.Report, err error) {
 // recordDrainEnd records the end of a drain in the metrics, the log, the notifications and the notices.
 func (a *Agent) recordDrainEnd(r drain.Report, err error) {
 	a.options.Metrics.recordDrain(r)
-	a.logAbnormalPods(r)
+	a.logReport(r)
 	a.storeDrainResult(r, err)
 	now := time.Now()
 	for _, h := range a.activeNoticesByUrgency() {
@@ -289,9 +289,10 @@ func (a *Agent) recordDrainEnd(r drain.Report, err error) {
 // maxLoggedPods limits the number of pods in the log of one drain. A container runtime splits lines longer than 16 KiB.
 const maxLoggedPods = 20
 
-// logAbnormalPods logs one line for each pod that was killed, force-deleted or left behind. After a cancelled drain, it
-// does not log pods that are left: they may stay, or another drain evicts them.
-func (a *Agent) logAbnormalPods(r drain.Report) {
+// logReport logs the drain report, and one line for each pod that was killed, force-deleted or left behind. After a
+// cancelled drain, it has no such line for pods that are left: they may stay, or another drain evicts them.
+func (a *Agent) logReport(r drain.Report) {
+	r.Log(a.log)
 	odd := slices.DeleteFunc(slices.Clone(r.Pods), func(p drain.PodReport) bool {
 		left := p.IsNotRemoved() && r.Outcome != drain.Cancelled
 		return p.Action == podrules.Skip || !left && p.End != drain.Killed && p.Removal != drain.ForceDeleted
@@ -327,7 +328,7 @@ func (a *Agent) stopDrainAndWait() {
 // despite its PDB, it also emits an Event (invariant I2: such a deletion is reported).
 func (a *Agent) recordStoppedDrain(r drain.Report) {
 	a.options.Metrics.recordDrain(r)
-	a.logAbnormalPods(r)
+	a.logReport(r)
 	if slices.ContainsFunc(r.Pods, func(p drain.PodReport) bool { return p.Removal == drain.ForceDeleted }) {
 		a.events.queueEvent(newDrainStoppedEvent(r))
 	}

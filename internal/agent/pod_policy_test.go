@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -96,14 +97,25 @@ func TestLogLineStaysShortForManyPods(t *testing.T) {
 	a.drain = run
 	a.recordFailedDrain(run, receipt, errors.New(strings.Repeat("z", 100_000)))
 	a.newProgressHandler(run)(progress)
-	lines := 0
+	lines, reported := 0, 0
 	for line := range strings.Lines(log.String()) {
-		if lines++; len(line) > 16<<10 {
+		var l struct {
+			Msg    string
+			Report drain.Report
+		}
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatal(err)
+		}
+		if lines++; l.Msg == drain.LogMessage {
+			lines--
+			reported += len(l.Report.Pods)
+		}
+		if len(line) > 16<<10 {
 			t.Errorf("a line of %d bytes: %.200s", len(line), line)
 		}
 	}
-	if !strings.Contains(log.String(), `"more pods were killed, force-deleted or left behind","pods":105`) || lines > maxLoggedPods+5 {
-		t.Errorf("%d lines", lines)
+	if !strings.Contains(log.String(), `"more pods were killed, force-deleted or left behind","pods":105`) || lines > maxLoggedPods+5 || reported != 250 {
+		t.Errorf("%d lines, and %d pods in drain reports", lines, reported)
 	}
 }
 

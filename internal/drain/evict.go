@@ -39,7 +39,7 @@ func (d *Drain) tryRemovePod(ctx context.Context, p *podState, now time.Time) (r
 		switch {
 		case now.Before(early):
 			at = early
-		case d.activeEvictionBackoff(p, now) != nil || len(p.delays) > 0:
+		case d.activeEvictionBackoff(p, now) != nil || p.wasRefused():
 			d.ensureDisruptionTargetWrite(ctx, p, now)
 			if at.Sub(now) < minRetryPause { // too short for one more eviction
 				return at
@@ -48,16 +48,16 @@ func (d *Drain) tryRemovePod(ctx context.Context, p *podState, now time.Time) (r
 		return earlierNonZero(d.removeIfAllowed(ctx, p, now, Evicted), at)
 	}
 	if !p.forceDeletion {
-		if backoff := d.activeEvictionBackoff(p, now); backoff != nil && len(p.delays) == 0 {
-			p.addOrExtendDelay(backoff.reason, d.pdbs.explainObstacle(backoff.reason, &p.pod, backoff.detail), now)
+		if backoff := d.activeEvictionBackoff(p, now); backoff != nil && !p.wasRefused() {
+			p.recordRefusal(backoff.reason, backoff.pdb, d.pdbs.explainObstacle(backoff.reason, &p.pod, backoff.detail), now)
 		}
 		p.forceDeletion, p.backoff, p.retryAt, p.pause = true, nil, time.Time{}, 0 // the reasons to wait do not apply to a deletion
 	}
 	hang, since := d.areEvictionsHanging(p, now)
-	if len(p.delays) == 0 && (d.limit.failing || hang) { // requests of other pods fail, so that this pod got no turn
-		p.addOrExtendDelay(ObstacleError, notServedDetail, now)
+	if !p.wasRefused() && (d.limit.failing || hang) { // requests of other pods fail, so that this pod got no turn
+		p.recordRefusal(ObstacleError, "", notServedDetail, now)
 	}
-	if len(p.delays) == 0 { // no eviction of this pod was refused yet
+	if !p.wasRefused() { // no eviction of this pod was refused yet
 		return earlierNonZero(d.removeIfAllowed(ctx, p, now, Evicted), since)
 	}
 	return d.removeIfAllowed(ctx, p, now, ForceDeleted)
@@ -178,6 +178,9 @@ func (d *Drain) startRequest(ctx context.Context, p *podState, method RemovalMet
 	tracker.inFlight++
 	tracker.lastSentAt = sent
 	tracker.inFlightByNamespace[p.pod.Namespace]++
+	if p.firstSentAt.IsZero() {
+		p.firstSentAt = sent
+	}
 	p.lastSentAt, d.lastSentByNamespace[p.pod.Namespace] = sent, sent
 	bounded, cancel := context.WithTimeout(ctx, timeout)
 	p.shortenRequest = func(now time.Time) { time.AfterFunc(d.requestTimeout(p, method, now), cancel) }
@@ -226,7 +229,7 @@ func (d *Drain) requestTimeout(p *podState, method RemovalMethod, now time.Time)
 	}
 	if at := forcedDeletionTime(p.wantedGrace, d.terms, d.deadlineSince); method == Evicted && at.After(now) {
 		left = at.Sub(now) + extraEvictionWait(p.wantedGrace, d.terms, d.deadlineSince)
-		if len(p.delays) > 0 { // the pod is deleted at that time
+		if p.wasRefused() { // the pod is deleted at that time
 			return min(left, maxRequestTimeout)
 		}
 	}
@@ -318,13 +321,13 @@ func (d *Drain) extendBackoffForPod(p *podState, backoff *sharedBackoff, detail 
 	}
 	explained := d.pdbs.explainObstacle(backoff.reason, &p.pod, detail)
 	p.setBlocked(backoff.reason, backoff.pdb, explained, now)
-	p.addOrExtendDelay(backoff.reason, explained, now)
+	p.recordRefusal(backoff.reason, backoff.pdb, explained, now)
 }
 
 // delayPod makes this pod wait for pause. Other pods are not delayed.
 func (d *Drain) delayPod(p *podState, reason ObstacleKind, detail string, now time.Time, pause time.Duration) {
 	p.setBlocked(reason, "", detail, now)
-	p.addOrExtendDelay(reason, detail, now)
+	p.recordRefusal(reason, "", detail, now)
 	p.retryAt = now.Add(d.capPauseToDeadline(pause, now))
 }
 

@@ -2,6 +2,7 @@ package drain
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/slipway-dev/slipway/internal/drainability/fromkubeapi"
@@ -32,6 +33,7 @@ type podState struct {
 	removalAt      time.Time
 	// unansweredRequest is the last request without a clear answer. It may have taken effect.
 	unansweredRequest RemovalMethod
+	firstSentAt       time.Time
 	lastSentAt        time.Time
 	stoppingSince     time.Time // when the deletion took effect, of any client
 	givenGrace        time.Duration
@@ -165,6 +167,7 @@ func determinePodEnd(p *kubeapi.Pod, stopSince time.Time) PodEnd {
 func (p *podState) setBlocked(reason ObstacleKind, budget, detail string, now time.Time) {
 	if p.blocked.Reason != reason || p.blocked.PDB != budget {
 		p.blocked.Since = now
+		p.findOrAddDelay(reason, budget, detail, now)
 	}
 	p.blocked = BlockedPod{
 		Namespace: p.pod.Namespace, Pod: p.pod.Name, Reason: reason, PDB: budget, Detail: detail,
@@ -172,26 +175,41 @@ func (p *podState) setBlocked(reason ObstacleKind, budget, detail string, now ti
 	}
 }
 
-// addOrExtendDelay adds one refusal to the pod's entry in the report.
-func (p *podState) addOrExtendDelay(reason ObstacleKind, detail string, now time.Time) {
-	for i := range p.delays {
-		d := &p.delays[i]
-		if d.Reason == reason {
-			d.Count++
-			d.Detail = detail
-			d.Seconds = now.Sub(d.first).Seconds()
-			return
-		}
+// findOrAddDelay returns the pod's delay for the reason. There is one for each reason, so their number is limited. It
+// has the last PDB that is known.
+func (p *podState) findOrAddDelay(reason ObstacleKind, pdb, detail string, now time.Time) *Delay {
+	i := slices.IndexFunc(p.delays, func(d Delay) bool { return d.Reason == reason })
+	if i < 0 {
+		i = len(p.delays)
+		p.delays = append(p.delays, Delay{Reason: reason, Detail: detail, StartedAt: now})
 	}
-	p.delays = append(p.delays, Delay{Reason: reason, Detail: detail, Count: 1, first: now})
+	if pdb != "" {
+		p.delays[i].PDB = pdb
+	}
+	return &p.delays[i]
+}
+
+// recordRefusal adds one refusal to the pod's delays.
+func (p *podState) recordRefusal(reason ObstacleKind, pdb, detail string, now time.Time) {
+	d := p.findOrAddDelay(reason, pdb, detail, now)
+	if d.Count++; d.Count == 1 {
+		d.firstRefusal = now
+	}
+	d.Detail = detail
+	d.Seconds = now.Sub(d.firstRefusal).Seconds()
+}
+
+// wasRefused reports whether a request of the pod was refused.
+func (p *podState) wasRefused() bool {
+	return slices.ContainsFunc(p.delays, func(d Delay) bool { return d.Count > 0 })
 }
 
 func (p *podState) toReport() PodReport {
 	r := PodReport{
 		Namespace: p.pod.Namespace, Name: p.pod.Name, UID: p.pod.UID, Decision: p.decision, Action: p.action, Wave: p.wave,
 		Removal: p.removal, RemovalRequestedAt: p.removalAt, WantedGraceSeconds: int64(p.wantedGrace / time.Second),
-		GivenGraceSeconds: int64(p.givenGrace / time.Second), End: p.end, EndedAt: p.goneAt, Delays: p.delays,
-		UnansweredRequest: p.unansweredRequest,
+		GivenGraceSeconds: int64(p.givenGrace / time.Second), End: p.end, EndedAt: p.goneAt, Delays: slices.Clone(p.delays),
+		UnansweredRequest: p.unansweredRequest, FirstRequestedAt: p.firstSentAt, TerminatingSince: p.stoppingSince,
 	}
 	if c := fromkubeapi.FindController(&p.pod); c != nil {
 		r.Owner = c.Kind + "/" + c.Name

@@ -456,13 +456,21 @@ func (w scenario) checkForced(s *sim, d *Drain, terms TimeLimits, began time.Tim
 	asking := s.latency*time.Duration(1+all/w.inFlight) + maxConditionWait
 	for _, p := range d.pods {
 		at := forcedDeletionTime(p.wantedGrace, terms, began)
-		if p.removal != ForceDeleted || !p.delays[0].first.Before(at.Add(-2*conditionLead)) {
+		if p.removal != ForceDeleted || !p.firstRefusal().Before(at.Add(-2*conditionLead)) {
 			continue
 		}
 		if late := p.removalAt.Sub(at); late > asking+extraEvictionWait(p.wantedGrace, terms, began) {
 			breaks("%s was deleted %s too late", p.name(), late)
 		}
 	}
+}
+
+// firstRefusal returns when a request of the pod was refused first.
+func (p *podState) firstRefusal() (first time.Time) {
+	for _, d := range p.delays {
+		first = earlierNonZero(first, d.firstRefusal)
+	}
+	return first
 }
 
 // checkCutShort checks that no pod is killed while it had time left.

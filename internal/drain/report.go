@@ -84,15 +84,22 @@ type PodReport struct {
 	Action    podrules.Action `json:"action"`
 	Wave      int             `json:"wave"`
 
+	// FirstRequestedAt is when the drain sent its first request for the pod. RemovalRequestedAt is when it sent the
+	// request that was accepted.
+	FirstRequestedAt   time.Time     `json:"firstRequestedAt,omitzero"`
 	Removal            RemovalMethod `json:"removal,omitempty"`
 	RemovalRequestedAt time.Time     `json:"removalRequestedAt,omitzero"`
+	// TerminatingSince is when the pod's deletion by any client took effect, by the clock of the API server and in whole
+	// seconds.
+	TerminatingSince time.Time `json:"terminatingSince,omitzero"`
 	// WantedGraceSeconds is the grace of the pod or of the caller. GivenGraceSeconds is what the pod got from any client. Both in
 	// seconds.
 	WantedGraceSeconds int64     `json:"graceWantedSeconds"`
 	GivenGraceSeconds  int64     `json:"graceGivenSeconds"`
 	End                PodEnd    `json:"end,omitempty"`
 	EndedAt            time.Time `json:"endedAt,omitzero"`
-	// Delays lists what the pod waited for before its request was accepted, and how often each obstacle refused it.
+	// Delays lists what the pod waited for before its request was accepted, and how often each obstacle refused it. They
+	// are in the order of their start.
 	Delays []Delay `json:"delays,omitempty"`
 	// UnansweredRequest is the last request without a clear answer, if the pod's removal did not confirm it.
 	UnansweredRequest RemovalMethod `json:"unansweredRequest,omitempty"`
@@ -101,12 +108,16 @@ type PodReport struct {
 // Delay is one obstacle that a pod had to wait for.
 type Delay struct {
 	Reason ObstacleKind `json:"reason"`
+	PDB    string       `json:"pdb,omitempty"` // namespace/name of the PDB
 	Detail string       `json:"detail"`
-	Count  int          `json:"count"`
+	// Count is how many requests of the pod were refused. It is 0 if the pod waited without a request, for example
+	// because the PDB had just refused another pod.
+	Count     int       `json:"count"`
+	StartedAt time.Time `json:"startedAt,omitzero"`
 	// Seconds counts from the first refusal to the last.
 	Seconds float64 `json:"durationSeconds"`
 
-	first time.Time
+	firstRefusal time.Time
 }
 
 // WasCutShort reports whether a container of the pod was killed after less grace than the pod wanted.
@@ -128,32 +139,48 @@ func (r Report) CountPodsToRemove() int {
 	return n
 }
 
-// Summary returns one line of text about the drain.
-func (r Report) Summary() string {
-	var gone, forced, cut, left, stayed int
+// Totals counts the pods of a drain.
+type Totals struct {
+	Gone      int `json:"gone"`
+	Remaining int `json:"remaining"`
+	Skipped   int `json:"skipped"`
+	// Forced are the pods that were deleted without an eviction. CutShort are those that were killed after less grace
+	// than they wanted.
+	Forced   int `json:"forced"`
+	CutShort int `json:"cutShort"`
+}
+
+func (r Report) Totals() Totals {
+	var t Totals
 	for _, p := range r.Pods {
 		switch {
 		case p.Action == podrules.Skip:
-			stayed++
+			t.Skipped++
 		case p.IsNotRemoved():
-			left++
+			t.Remaining++
 		default:
-			gone++
+			t.Gone++
 		}
 		if p.Removal == ForceDeleted || p.Removal == DeletedOnRequest {
-			forced++
+			t.Forced++
 		}
 		if p.WasCutShort() {
-			cut++
+			t.CutShort++
 		}
 	}
+	return t
+}
+
+// Summary returns one line of text about the drain.
+func (r Report) Summary() string {
+	t := r.Totals()
 	s := fmt.Sprintf("%s: %s after %.1fs: %d gone, %d remaining, %d skipped", r.Node, r.Outcome,
-		r.EndedAt.Sub(r.StartedAt).Seconds(), gone, left, stayed)
-	if forced > 0 {
-		s += fmt.Sprintf(", %d deleted despite a disruption budget", forced)
+		r.EndedAt.Sub(r.StartedAt).Seconds(), t.Gone, t.Remaining, t.Skipped)
+	if t.Forced > 0 {
+		s += fmt.Sprintf(", %d deleted despite a disruption budget", t.Forced)
 	}
-	if cut > 0 {
-		s += fmt.Sprintf(", %d cut short", cut)
+	if t.CutShort > 0 {
+		s += fmt.Sprintf(", %d cut short", t.CutShort)
 	}
 	if !r.Deadline.IsZero() {
 		s += fmt.Sprintf(", %.1fs before the deadline", r.Deadline.Sub(r.EndedAt).Seconds())

@@ -110,6 +110,9 @@ func (d *drainRegistry) startDrain(ctx context.Context, rt *v1alpha1.NodeRetirem
 		defer run.cancel()
 		run.report, run.err = drain.Run(work, api, o)
 		run.endedAt = time.Now()
+		if o.Logger != nil {
+			run.report.Log(o.Logger)
+		}
 		close(run.done)
 		select {
 		case d.endedRuns <- event.TypedGenericEvent[*v1alpha1.NodeRetirement]{Object: name}:

@@ -1,0 +1,314 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"html"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/drain"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+	"github.com/slipway-dev/slipway/internal/testing/check"
+	"github.com/slipway-dev/slipway/internal/testing/golden"
+	"github.com/slipway-dev/slipway/internal/testing/must"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func readFiles(t *testing.T, names ...string) *Inputs {
+	t.Helper()
+	var in Inputs
+	for _, name := range names {
+		data, err := os.ReadFile(filepath.Join("testdata", name))
+		must.NoError(t, err)
+		must.NoError(t, in.Read(name, data))
+	}
+	return &in
+}
+
+func renderHTML(t *testing.T, r *Report) string {
+	t.Helper()
+	var b bytes.Buffer
+	must.NoError(t, r.WriteHTML(&b))
+	return b.String()
+}
+
+// styleText matches the style, which is tested in a browser.
+var styleText = regexp.MustCompile(`(?s)<style>.*</style>|'sha256[^']*'`)
+
+func TestPageOfSpotNoticeIsAsBefore(t *testing.T) {
+	in := readFiles(t, "agent.log", "objects.yaml")
+	r := Build(in, Options{Now: noon.Add(time.Hour), Version: "v1.2.3"})
+	check.Len(t, 0, in.Problems())
+	page := styleText.ReplaceAllString(renderHTML(t, r), "STYLE")
+	golden.Check(t, filepath.Join("testdata", "spot.html"), []byte(page))
+	raw, err := json.MarshalIndent(r, "", "  ")
+	must.NoError(t, err)
+	golden.Check(t, filepath.Join("testdata", "spot.json"), append(raw, '\n'))
+}
+
+func TestRangeAndNodeLimitTheReport(t *testing.T) {
+	in := readFiles(t, "agent.log", "objects.yaml")
+	for name, c := range map[string]struct {
+		o                   Options
+		drains, events, all int
+	}{
+		"all":          {Options{}, 1, 2, 1},
+		"after drain":  {Options{From: noon.Add(32 * time.Second)}, 0, 1, 1},
+		"before drain": {Options{To: noon.Add(time.Second)}, 0, 0, 0},
+		"other node":   {Options{Nodes: []string{"spot-1"}}, 0, 2, 0},
+	} {
+		r := Build(in, c.o)
+		if len(r.Drains) != c.drains || len(r.Events) != c.events || len(r.Retirements) != c.all {
+			t.Errorf("%s: %d drains, %d Events and %d retirements", name, len(r.Drains), len(r.Events), len(r.Retirements))
+		}
+	}
+}
+
+// The same drain report may be in a file and in a log.
+func TestSameDrainFromTwoInputsIsOne(t *testing.T) {
+	in := readFiles(t, "agent.log", "agent.log")
+	r := Build(in, Options{})
+	if len(r.Drains) != 1 || len(r.Drains[0].Pods) != 5 {
+		t.Errorf("%d drains, %d pods", len(r.Drains), len(r.Drains[0].Pods))
+	}
+}
+
+// The agent may end with its instance before it logs the drain report.
+func TestLogWithoutReportStillShowsBlockedPods(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join("testdata", "agent.log"))
+	must.NoError(t, err)
+	lines := strings.Split(string(data), "\n")[:6]
+	var in Inputs
+	must.NoError(t, in.Read("log", []byte(strings.Join(lines, "\n"))))
+	r := Build(&in, Options{})
+	must.Not(t, len(r.Drains) != 1, "%+v", r.Drains)
+	d := r.Drains[0]
+	check.Not(t, !d.IsFromLog || !d.EndedAt.IsZero() || len(d.Pods) != 1 || d.Pods[0].Delays[0].PDB != "shop/invoices", "%+v", d)
+	page := renderHTML(t, r)
+	check.Contains(t, page, "The end of the drain is not in the inputs", "only log lines about the drain")
+}
+
+func TestProblemsNameFileLineAndField(t *testing.T) {
+	for name, c := range map[string]struct{ text, want string }{
+		"a time": {
+			"{\n\"node\": \"a\",\n\"outcome\": \"drained\",\n\"pods\": [\n{\"name\": \"p\", \"endedAt\": \"yesterday\"}]}",
+			`in:5: field pods[0].endedAt: "yesterday" is ignored: want a time in RFC 3339`,
+		},
+		"an action": {`{"node":"a","outcome":"drained","pods":[{"action":"explode"}]}`, `in:1: field pods[0].action: "explode" is ignored: want evict, leave, await or refuse`},
+		"a rule":    {`{"node":"a","outcome":"drained","pods":[{"decision":{"rule":"x"}}]}`, `in:1: field pods[0].decision.rule: "x" is ignored: want a rule of docs/drain.md`},
+		"a list":    {`{"node":"a","outcome":"drained","pods":"none"}`, `in:1: field pods: "none" is ignored: want a list`},
+		"a number":  {`{"node":"a","outcome":"drained","pods":[{"graceWantedSeconds":"NaN"}]}`, `in:1: field pods[0].graceWantedSeconds: "NaN" is ignored: want a number`},
+		"a text":    {"\n" + `{"node":{"name":"a"},"outcome":"drained"}`, `in:2: field node: an object is ignored: want a text`},
+		"a cut log": {"{\"msg\":\"a\",\"level\":\"INFO\"}\n{\"msg\":\"b\",\"le", `in:2: JSON is broken: unexpected EOF`},
+		"an error":  {`{"node":"a","error":"year outside of range"}` + `{"node":"b","outcome":"drained"}`, `in:1: the drain report of node a has only an error: year outside of range`},
+		"yaml":      {"kind: NodeRetirement\nspec: {nodeName: a}\n---\nkind: NodeRetirement\nspec: {nodeName: a}\nmetadata: {creationTimestamp: 5}\n", `in:3: field metadata.creationTimestamp: 5 is ignored: want a time in RFC 3339`},
+		"deep":      {`{"node":"b","outcome":"drained"}` + "\n" + strings.Repeat(`{"a":`, 100) + "1" + strings.Repeat("}", 100), `in:2: JSON is broken: more than 64 levels of nesting`},
+	} {
+		var in Inputs
+		if err := in.Read("in", []byte(c.text)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := in.Problems(); len(got) != 1 || got[0] != c.want {
+			t.Errorf("%s: problems %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func TestInputWithoutContentIsRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                   "in: contains nothing to report: want drain reports",
+		"hello\nworld":                       "in: contains nothing to report",
+		`{"kind":"Pod"}`:                     "in: contains nothing to report",
+		`{"node":`:                           "in: nothing in it can be read: in:1: JSON is broken: unexpected EOF",
+		"kind: [":                            "in: nothing in it can be read: in:1:",
+		`{"items":[],"kind":"PodList"}`:      "in: contains nothing to report",
+		`{"node":"n","error":"bad"}`:         "has only an error: bad",
+		"time=x level=INFO msg=\"draining\"": "in: contains nothing to report",
+	} {
+		var in Inputs
+		if err := in.Read("in", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestBrokenLineAndPrefixLoseNothingElse(t *testing.T) {
+	text := "[pod/a/agent] {\"time\":\"2026-03-01T12:00:00Z\",\"level\":\"INFO\",\"msg\":\"first\",\"node\":\"n\"}\n" +
+		"panic: x\n{\"time\":\"2026-03-01T12:00:01Z\",\"msg\": broken}\n" +
+		"2026-03-01T12:00:02Z {\"time\":\"2026-03-01T12:00:02Z\",\"level\":\"INFO\",\"msg\":\"second\",\"node\":\"n\"}\n" +
+		"{\"time\":\"2026-03-01T12:00:03Z\",\"level\":\"INFO\",\"msg\":\"third\",\"node\":\"n\"}{\"time\":\"2026-03-01T12:00:04Z\",\"level\":\"INFO\",\"msg\":\"fourth\",\"node\":\"n\"}"
+	var in Inputs
+	must.NoError(t, in.Read("in", []byte(text)))
+	var all []string
+	for _, e := range Build(&in, Options{}).Trace {
+		all = append(all, e.What)
+	}
+	check.Equal(t, []string{"first", "second", "third", "fourth"}, all)
+	check.Equal(t, []string{"in:3: JSON is broken: invalid character 'b' looking for beginning of value"}, in.Problems())
+}
+
+// readReports returns the report of drain reports as `slipway drain -o json` prints them.
+func readReports(t *testing.T, drains ...drain.Report) *Report {
+	t.Helper()
+	var data []byte
+	for _, d := range drains {
+		data = append(append(data, d.JSON()...), '\n')
+	}
+	var in Inputs
+	must.NoError(t, in.Read("in", data))
+	check.Len(t, 0, in.Problems())
+	return Build(&in, Options{})
+}
+
+func TestOddDrainsMakeAPage(t *testing.T) {
+	pod := drain.PodReport{Namespace: "a", Name: "p", UID: "u", RemovalRequestedAt: noon.Add(time.Second), FirstRequestedAt: noon, Removal: drain.Evicted}
+	gone := func(at time.Time) drain.PodReport {
+		p := pod
+		p.EndedAt, p.End = at, drain.Stopped
+		return p
+	}
+	for name, c := range map[string]struct {
+		drains []drain.Report
+		want   string
+	}{
+		"no pods":                {[]drain.Report{{Node: "n", Outcome: drain.Drained, StartedAt: noon, EndedAt: noon}}, "The drain had no pods."},
+		"no times":               {[]drain.Report{{Node: "n", Outcome: drain.Drained, Pods: []drain.PodReport{{Name: "p"}}}}, "<div class=\"chart\">"},
+		"gone before asked":      {[]drain.Report{{Node: "n", Outcome: drain.Drained, StartedAt: noon, EndedAt: noon.Add(time.Minute), Pods: []drain.PodReport{gone(noon.Add(-time.Hour))}}}, "1 pod ended before the request"},
+		"never ended":            {[]drain.Report{{Node: "n", StartedAt: noon, Pods: []drain.PodReport{pod}}}, "The end of the drain is not in the inputs."},
+		"two drains of one node": {[]drain.Report{{Node: "n", Outcome: drain.TimedOut, StartedAt: noon, EndedAt: noon.Add(time.Minute)}, {Node: "n", Outcome: drain.Drained, StartedAt: noon.Add(time.Hour), EndedAt: noon.Add(time.Hour)}}, "<h1>Drains of node n</h1>"},
+		"a deadline far away":    {[]drain.Report{{Node: "n", Outcome: drain.Drained, StartedAt: noon, EndedAt: noon.Add(time.Second), Deadline: noon.Add(time.Hour), Pods: []drain.PodReport{gone(noon.Add(time.Second))}}}, "deadline +1 h →"},
+		"years":                  {[]drain.Report{{Node: "n", Outcome: drain.Drained, StartedAt: time.Unix(-1<<35, 0), EndedAt: noon.AddDate(7000, 0, 0), Pods: []drain.PodReport{gone(noon)}}}, "<div class=\"chart\">"},
+	} {
+		page := renderHTML(t, readReports(t, c.drains...))
+		if !strings.Contains(html.UnescapeString(page), c.want) {
+			t.Errorf("%s: the page lacks %q", name, c.want)
+		}
+		checkGeometry(t, page)
+	}
+}
+
+var lengths = regexp.MustCompile(` (?:x|cx|x1|width)="([^"]*)%"`)
+
+// checkGeometry checks that each bar is in the chart.
+func checkGeometry(t *testing.T, page string) {
+	t.Helper()
+	for _, m := range lengths.FindAllStringSubmatch(page, -1) {
+		var f float64
+		if n, err := fmt.Sscanf(m[1], "%f", &f); n != 1 || err != nil || f < 0 || f > 100 {
+			t.Errorf("length %s", m[0])
+		}
+	}
+}
+
+// largeDrain returns a drain of n pods, of which no two have the same times.
+func largeDrain(n int) drain.Report {
+	d := drain.Report{Node: "large", Outcome: drain.Drained, StartedAt: noon, EndedAt: noon.Add(time.Hour)}
+	for i := range n {
+		at := noon.Add(time.Duration(i) * 700 * time.Millisecond)
+		d.Pods = append(d.Pods, drain.PodReport{
+			Namespace: strings.Repeat("n", 63), Name: fmt.Sprintf("%s-%d", strings.Repeat("p", 240), i), UID: fmt.Sprint(i), Owner: fmt.Sprintf("ReplicaSet/app-%d", i%700),
+			Decision: drain.Decision{Detail: strings.Repeat("&", 2000)}, Removal: drain.Evicted, RemovalRequestedAt: at, EndedAt: at.Add(time.Second), End: drain.Stopped,
+			Delays: []drain.Delay{{Reason: drain.ObstaclePDB, PDB: fmt.Sprintf("ns/pdb-%d", i%900), Detail: strings.Repeat("&", 2000), StartedAt: noon}},
+		})
+	}
+	d.Pods[0].Action = podrules.Skip
+	return d
+}
+
+func TestPageStaysBelow5MBForHostileSizes(t *testing.T) {
+	many := []drain.Report{largeDrain(5000)}
+	for i := range 200 {
+		d := largeDrain(30)
+		d.Node = fmt.Sprintf("node-%d", i)
+		many = append(many, d)
+	}
+	for name, r := range map[string]*Report{"5,000 pods": readReports(t, many[0]), "200 drains": readReports(t, many[1:]...)} {
+		if page := renderHTML(t, r); len(page) > 5<<20 {
+			t.Errorf("%s: %d bytes", name, len(page))
+		}
+	}
+}
+
+func TestRowsHoldEachPodOnce(t *testing.T) {
+	for _, n := range []int{1, 10, 299, 300, 301, 5000} {
+		d := largeDrain(n)
+		for _, limit := range []int{minRowsPerDrain, 300} {
+			rows := groupPods(&d, newAxis(&d), limit)
+			seen := map[string]int{}
+			for _, r := range rows {
+				for _, p := range r.pods {
+					seen[p.UID]++
+				}
+			}
+			if len(rows) > limit || len(seen) != n || slices.Max(slices.Collect(mapValues(seen))) != 1 {
+				t.Errorf("%d pods: %d rows with %d pods, want %d rows at most", n, len(rows), len(seen), limit)
+			}
+			if n < limit && len(rows) != n {
+				t.Errorf("%d pods: %d rows, want one for each pod", n, len(rows))
+			}
+		}
+	}
+}
+
+func mapValues(m map[string]int) func(func(int) bool) {
+	return func(yield func(int) bool) {
+		for _, v := range m {
+			if !yield(v) {
+				return
+			}
+		}
+	}
+}
+
+func TestHiddenCharactersBecomeVisible(t *testing.T) {
+	check.Is(t, `a b\u202ec\u0000\u200b`, cleanText("a\nb\u202ec\x00\u200b"))
+	check.Is(t, "日本 ü", cleanText("日本 ü"))
+}
+
+// scriptOrHandler matches what a page must never have.
+var scriptOrHandler = regexp.MustCompile(`(?i)<(script|img|iframe|object|embed|link rel="?stylesheet|form|base|foreignobject|animate|use)|\son[a-z]+=|(href|src)="?(javascript|http|//)|<[^>]*style=`)
+
+func FuzzReport(f *testing.F) {
+	for _, name := range []string{"agent.log", "objects.yaml"} {
+		data, err := os.ReadFile(filepath.Join("testdata", name))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	for _, text := range []string{
+		`{"node":"<script>","outcome":"x","startedAt":"9999-12-31T23:59:59Z","endedAt":"0001-01-01T00:00:00Z","pods":[{"endedAt":"2026-01-01T00:00:00Z","delays":[{"count":1e300,"durationSeconds":-1e300}]}]}`,
+		`[[[[{"kind":"List","items":[{}]}]]]]`, "kind: &a [*a]", `{"msg":"draining","level":"","node":"n"}{"msg":"drain is blocked","level":"","node":"n","blocked":[1,{}]}`,
+	} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var in Inputs
+		if err := in.Read("in", data); err != nil && err.Error() == "" {
+			t.Error("an error without a text")
+		}
+		for _, p := range in.Problems() {
+			if !strings.HasPrefix(p, "in:") && !strings.HasPrefix(p, "and ") {
+				t.Errorf("problem %q names no input", p)
+			}
+		}
+		r := Build(&in, Options{})
+		if _, err := json.Marshal(r); err != nil {
+			t.Errorf("JSON: %v", err)
+		}
+		page := renderHTML(t, r)
+		_, body, _ := strings.Cut(page, "</style>")
+		if found := scriptOrHandler.FindString(body); found != "" {
+			t.Errorf("the page contains %q", found)
+		}
+		checkGeometry(t, body)
+	})
+}

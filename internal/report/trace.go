@@ -1,0 +1,306 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slipway-dev/slipway/internal/drain"
+	podrules "github.com/slipway-dev/slipway/internal/drainability/pod"
+)
+
+// TraceEntry is one decision, or one thing that happened.
+type TraceEntry struct {
+	At   time.Time `json:"at,omitzero"`
+	Node string    `json:"node,omitempty"`
+	// From is where the entry comes from: drain report, retirement or log.
+	From      string `json:"from"`
+	What      string `json:"what"`
+	Why       string `json:"why,omitempty"`
+	IsWarning bool   `json:"isWarning,omitempty"`
+}
+
+// logLine is one line of a log.
+type logLine struct {
+	At      time.Time
+	Level   string
+	Message string
+	Node    string
+	value   *value
+}
+
+// maxTracedForced limits the entries about forced deletions of one drain.
+const maxTracedForced = 20
+
+func buildTrace(in *Inputs, r *Report, o Options) []TraceEntry {
+	all := []TraceEntry{}
+	for _, d := range r.Drains {
+		all = append(all, traceDrain(d)...)
+	}
+	for _, t := range r.Retirements {
+		all = append(all, traceRetirement(t)...)
+	}
+	for _, l := range in.log {
+		if l.Message != drain.LogMessage && o.includesNode(l.Node) {
+			all = append(all, TraceEntry{
+				At: l.At, Node: l.Node, From: "log", What: l.Message, Why: l.describe(), IsWarning: l.Level == "WARN" || l.Level == "ERROR",
+			})
+		}
+	}
+	all = slices.DeleteFunc(all, func(e TraceEntry) bool { return !o.includesTime(e.At) })
+	slices.SortStableFunc(all, func(a, b TraceEntry) int { return a.At.Compare(b.At) })
+	return slices.Compact(all)
+}
+
+// describe returns the attributes of a log line, without those that each line has.
+func (l logLine) describe() string {
+	var parts []string
+	for name, v := range l.value.fields {
+		switch name {
+		case "time", "level", "msg", "node", "report", "source":
+		default:
+			parts = append(parts, name+"="+v.summary())
+		}
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ", ")
+}
+
+// summary returns a value as short text.
+func (v *value) summary() string {
+	const most = 200
+	var parts []string
+	switch v.kind {
+	case array:
+		for _, item := range v.items[:min(len(v.items), 10)] {
+			parts = append(parts, item.summary())
+		}
+		if more := len(v.items) - len(parts); more > 0 {
+			parts = append(parts, fmt.Sprintf("and %d more", more))
+		}
+		return "[" + strings.Join(parts, "; ") + "]"
+	case object:
+		for name, field := range v.fields {
+			parts = append(parts, name+": "+field.summary())
+		}
+		slices.Sort(parts)
+		return clip(strings.Join(parts, ", "), most)
+	}
+	return clip(v.text, most)
+}
+
+// traceDrain returns the decisions that a drain report shows.
+func traceDrain(d Drain) []TraceEntry {
+	var all []TraceEntry
+	add := func(at time.Time, warning bool, why, what string, args ...any) {
+		all = append(all, TraceEntry{At: at, Node: d.Node, From: "drain report", What: fmt.Sprintf(what, args...), Why: why, IsWarning: warning})
+	}
+	why := "There is no deadline, so no PDB is bypassed."
+	if !d.Deadline.IsZero() {
+		why = "The instance stops at " + formatTime(d.Deadline) + ", " + formatDuration(d.Deadline.Sub(d.StartedAt)) + " later."
+	}
+	add(d.StartedAt, false, why, "drain started")
+	traceDecisions(d, add)
+	traceWaits(d, add)
+	forced := 0
+	for _, p := range d.Pods {
+		if p.Removal == drain.ForceDeleted || p.Removal == drain.DeletedOnRequest {
+			if forced++; forced <= maxTracedForced {
+				why := fmt.Sprintf("It got %d s of the %d s grace period that it wanted.", p.GivenGraceSeconds, p.WantedGraceSeconds)
+				if p.Removal == drain.ForceDeleted {
+					add(p.RemovalRequestedAt, true, "No time was left to wait for its PDB. "+why, "forced deletion of %s/%s", p.Namespace, p.Name)
+				} else {
+					add(p.RemovalRequestedAt, true, "The user has disabled eviction. "+why, "deletion of %s/%s", p.Namespace, p.Name)
+				}
+			}
+		}
+	}
+	if forced > maxTracedForced {
+		add(d.EndedAt, true, "", "and %s", plural(forced-maxTracedForced, "more forced deletion"))
+	}
+	if !d.EndedAt.IsZero() {
+		add(d.EndedAt, d.Outcome != drain.Drained, d.Summary(), "drain ended: %s", cmp.Or(string(d.Outcome), "outcome unknown"))
+	}
+	return all
+}
+
+// traceDecisions adds one entry for each rule and action of the drain's pods.
+func traceDecisions(d Drain, add func(at time.Time, warning bool, why, what string, args ...any)) {
+	type decision struct {
+		rule   podrules.Rule
+		action podrules.Action
+	}
+	first, count := map[decision]drain.PodReport{}, map[decision]int{}
+	var order []decision
+	for _, p := range d.Pods {
+		key := decision{p.Decision.Rule, p.Action}
+		if count[key]++; count[key] == 1 {
+			first[key] = p
+			order = append(order, key)
+		}
+	}
+	slices.SortFunc(order, func(a, b decision) int { return cmp.Or(cmp.Compare(a.action, b.action), cmp.Compare(a.rule, b.rule)) })
+	for _, key := range order {
+		why := "rule " + key.rule.String()
+		if detail := first[key].Decision.Detail; detail != "" {
+			why += ": " + first[key].Namespace + "/" + first[key].Name + " " + detail
+		}
+		add(d.StartedAt, key.action == podrules.RefuseDrain, why, "%s: %s", plural(count[key], "pod"), describeAction(key.action))
+	}
+}
+
+func describeAction(a podrules.Action) string {
+	switch a {
+	case podrules.Skip:
+		return "stays"
+	case podrules.AwaitTermination:
+		return "waited for"
+	case podrules.RefuseDrain:
+		return "refuses the drain"
+	}
+	return "evicted"
+}
+
+// traceWaits adds one entry for each obstacle of the drain.
+func traceWaits(d Drain, add func(at time.Time, warning bool, why, what string, args ...any)) {
+	type obstacle struct {
+		reason drain.ObstacleKind
+		pdb    string
+	}
+	type wait struct {
+		since  time.Time
+		pods   int
+		detail string
+	}
+	all := map[obstacle]*wait{}
+	for _, p := range d.Pods {
+		for _, delay := range p.Delays {
+			key := obstacle{delay.Reason, delay.PDB}
+			w := all[key]
+			if w == nil {
+				w = &wait{since: delay.StartedAt}
+				all[key] = w
+			}
+			if delay.StartedAt.Before(w.since) {
+				w.since = delay.StartedAt
+			}
+			w.pods++
+			w.detail = delay.Detail
+		}
+	}
+	for key, w := range all {
+		what := describeObstacle(key.reason, key.pdb)
+		add(w.since, isPDB(drain.Delay{Reason: key.reason}), w.detail, "%s waited: %s", plural(w.pods, "pod"), what)
+	}
+}
+
+// describeObstacle returns what a pod waits for.
+func describeObstacle(reason drain.ObstacleKind, pdb string) string {
+	switch reason {
+	case drain.ObstaclePDB:
+		return strings.TrimSpace("blocked by PDB " + pdb)
+	case drain.ObstacleMultiplePDBs:
+		return "blocked by several PDBs"
+	case drain.ObstacleEarlierWave:
+		return "earlier wave"
+	case drain.ObstacleAPIServerBusy:
+		return "API server busy"
+	case drain.ObstacleWebhook:
+		return "admission webhook"
+	}
+	return cmp.Or(string(reason), "unknown obstacle")
+}
+
+func traceRetirement(t Retirement) []TraceEntry {
+	var all []TraceEntry
+	add := func(at time.Time, warning bool, what, why string) {
+		all = append(all, TraceEntry{At: at, Node: t.Node, From: "retirement", What: what, Why: why, IsWarning: warning})
+	}
+	why := "reason " + cmp.Or(t.Reason, "not given")
+	if t.RequestedBy != "" {
+		why += ", requested by " + t.RequestedBy
+	}
+	add(t.CreatedAt, false, "NodeRetirement "+t.Name+" created", why)
+	if t.Override != "" {
+		add(t.CreatedAt, true, "override", t.Override)
+	}
+	for _, p := range t.Phases {
+		add(p.At, false, "phase "+p.Phase, "")
+	}
+	for _, c := range t.Conditions {
+		add(c.At, c.Status == "False" && c.Type == "Succeeded" || c.Status == "True" && c.Type == "Blocked",
+			"condition "+c.Type+" is "+c.Status, strings.TrimPrefix(c.Reason+": "+c.Message, ": "))
+	}
+	return all
+}
+
+// logTolerance is the longest time between the start of a drain and its log line.
+const logTolerance = 5 * time.Second
+
+// drainsOfLog returns the drains that the log of an agent tells of, but of which there is no drain report. The agent may
+// have ended before it, or it is an older version.
+func drainsOfLog(in *Inputs) []*drain.Report {
+	var all []*drain.Report
+	open := map[string]*drain.Report{} // by node
+	for _, l := range in.log {
+		d := open[l.Node]
+		switch l.Message {
+		case "draining":
+			open[l.Node] = nil
+			known := slices.ContainsFunc(in.drains, func(r *drain.Report) bool {
+				return r.Node == l.Node && r.StartedAt.Sub(l.At).Abs() < logTolerance
+			})
+			if !known && l.Node != "" {
+				d = &drain.Report{Node: l.Node, StartedAt: l.At, Deadline: l.value.get("deadline").time()}
+				open[l.Node] = d
+				all = append(all, d)
+			}
+			continue
+		}
+		if d == nil {
+			continue
+		}
+		switch l.Message {
+		case "drain is blocked":
+			for _, b := range l.value.get("blocked").list() {
+				addLoggedDelay(d, b)
+			}
+		case "pod was killed, force-deleted or left behind":
+			addLoggedPod(d, l.value)
+		case "drained":
+			d.EndedAt, d.Outcome = l.At, drain.Drained
+		case "not drained":
+			d.EndedAt, d.Outcome = l.At, drain.DeadlinePassed
+		case "drain stopped":
+			d.EndedAt, d.Outcome = l.At, drain.Cancelled
+		}
+	}
+	return all
+}
+
+func findOrAddPod(d *drain.Report, namespace, name string) *drain.PodReport {
+	i := slices.IndexFunc(d.Pods, func(p drain.PodReport) bool { return p.Namespace == namespace && p.Name == name })
+	if i < 0 {
+		i = len(d.Pods)
+		d.Pods = append(d.Pods, drain.PodReport{Namespace: namespace, Name: name})
+	}
+	return &d.Pods[i]
+}
+
+func addLoggedDelay(d *drain.Report, b *value) {
+	p := findOrAddPod(d, b.get("namespace").string(), b.get("pod").string())
+	reason := drain.ObstacleKind(b.get("reason").string())
+	if !slices.ContainsFunc(p.Delays, func(w drain.Delay) bool { return w.Reason == reason }) {
+		p.Delays = append(p.Delays, drain.Delay{
+			Reason: reason, PDB: b.get("pdb").string(), Detail: b.get("detail").string(), StartedAt: b.get("since").time(),
+		})
+	}
+}
+
+func addLoggedPod(d *drain.Report, v *value) {
+	p := findOrAddPod(d, v.get("namespace").string(), v.get("pod").string())
+	p.Owner, p.Removal, p.End = v.get("owner").string(), drain.RemovalMethod(v.get("asked").string()), drain.PodEnd(v.get("end").string())
+	p.WantedGraceSeconds, p.GivenGraceSeconds = v.get("graceWanted").int(), v.get("graceGiven").int()
+}
