@@ -104,8 +104,16 @@ generate: ## Regenerate the generated files and tidy the modules
 	go mod tidy && cd dev && go mod tidy && cd ../tools/release && go mod tidy
 
 .PHONY: site
-site: slipway-dev ## Build a web site of docs/ in dist/site for offline reading
-	@bin/slipway-dev site
+site: site/node_modules/.package-lock.json ## Build the web site of the documentation in dist/site (needs Node 20)
+	cd site && npm run --silent build
+
+site/node_modules/.package-lock.json: site/package-lock.json
+	cd site && npm ci --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+.PHONY: diagrams
+diagrams: ## Draw the pictures of docs/images from their D2 sources
+	tools/diagrams/draw
 
 .PHONY: up
 up: build slipway-dev ## Start a control plane with 20 nodes and the Azure emulator in the background

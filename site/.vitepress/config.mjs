@@ -23,12 +23,20 @@ function adaptMarkdown(md) {
     // Pages that show files have links of the site already.
     const isPage = pages.has(page)
     const visit = (tokens) => {
-      for (const token of tokens) {
+      for (const [i, token] of tokens.entries()) {
         if (token.type === 'link_open' && isPage) {
           token.attrSet('href', toSiteLink(root, pages, page, token.attrGet('href')))
         }
         if (token.type === 'html_block') {
           token.content = splitPictures(token.content)
+        }
+        // A cell without text is no heading for screen readers.
+        if (token.type === 'th_open' && tokens[i + 1].content === '') {
+          token.tag = tokens[i + 2].tag = 'td'
+        }
+        // Indented code looks and scrolls like other code.
+        if (token.type === 'code_block') {
+          Object.assign(token, { type: 'fence', info: 'text' })
         }
         visit(token.children ?? [])
       }
@@ -47,9 +55,25 @@ function adaptMarkdown(md) {
     const [language = '', ...words] = token.info.trim().split(/\s+/)
     const file = words.find((word) => word.startsWith('file='))
     token.info = language || 'text'
-    const block = fence(...args)
+    // The copy button removes prompts from blocks of this class.
+    const block = fence(...args).replace('class="language-console', '$& language-shell')
     return file ? `<div class="file-name">${md.utils.escapeHtml(file.slice(5))}</div>${block}` : block
   }
+}
+
+// copyCommandsOnly hides the output in a block of the language console from the copy button. A command begins with "$ " and
+// continues after a backslash, or on lines with "> ".
+const copyCommandsOnly = {
+  name: 'copy-commands-only',
+  line(node, number) {
+    if (this.options.lang === 'console') {
+      const lines = this.source.split('\n')
+      const isCommand = (i) => /^ *\$ /.test(lines[i]) || (i > 0 && /(^> |\\$)/.test(lines[i].startsWith('> ') ? lines[i] : lines[i - 1]) && isCommand(i - 1))
+      if (!isCommand(number - 1)) {
+        this.addClassToHast(node, 'vp-copy-ignore')
+      }
+    }
+  },
 }
 
 // splitPictures replaces a picture for a light and a dark system by two images, because readers switch on the page too.
@@ -57,6 +81,40 @@ function splitPictures(html) {
   return html.replace(/<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">\s*<img ([^>]*?)src="([^"]+)"([^>]*)>\s*<\/picture>/g,
     (_, dark, before, light, after) => [['light-only', light], ['dark-only', dark]]
       .map(([name, src]) => `<img class="${name}" ${before}src="./${src}"${after}>`).join(''))
+}
+
+// Faults of the default theme that axe-core reports: no main landmark, buttons and links within buttons or options, and names
+// that differ from the visible text.
+const patches = {
+  'VPHome.vue': [[/<div\s+class="VPHome"([^]*)<\/div>\s*<\/template>/, '<main class="VPHome"$1</main></template>']],
+  'NotFound.vue': [[/<div class="NotFound">([^]*)<\/div>\s*<\/template>/, '<main class="NotFound">$1</main></template>']],
+  'VPSidebarItem.vue': [[/(class="caret"\s+)role="button"\s+aria-label="toggle section"([^>]*?)tabindex="0"/, '$1aria-hidden="true"$2']],
+  'VPNavBarSearchButton.vue': [[/:aria-label="(.*)"/, ':title="$1"'], [/<span class="DocSearch-Button-Keys"/, '$& aria-hidden="true"']],
+  'VPLocalSearchBox.vue': [
+    [/role="button"\s+:aria-owns=.*\s+aria-expanded="true"\s+aria-haspopup="listbox"/, 'role="dialog" aria-modal="true"'],
+    [/ref="searchInput"/, '$& role="combobox" aria-expanded="true"'],
+    [/:id="'localsearch-item-' \+ index"\s+:aria-selected=.*\s+role="option"/, 'role="presentation"'],
+    [/<kbd :aria-label/g, '<kbd role="img" :aria-label'],
+    [/:aria-label="\[\.\.\.p\.titles, p\.title\].*"/,
+      'role="option" tabindex="-1" :id="\'localsearch-item-\' + index" :aria-selected="selectedIndex === index"'],
+  ],
+}
+
+function patchTheme() {
+  return {
+    name: 'patch-theme',
+    enforce: 'pre',
+    transform(code, id) {
+      for (const [from, to] of (id.includes('/theme-default/') && patches[path.basename(id)]) || []) {
+        const patched = code.replace(from, to)
+        if (patched === code) {
+          throw new Error(`${id} has changed: see patches in site/.vitepress/config.mjs`)
+        }
+        code = patched
+      }
+      return code
+    },
+  }
 }
 
 export default defineConfig({
@@ -73,7 +131,12 @@ export default defineConfig({
     anchor: { slugify },
     attrs: { disable: true },
     emoji: { enabled: [] },
+    codeTransformers: [copyCommandsOnly],
     config: adaptMarkdown,
+  },
+  vite: {
+    plugins: [patchTheme()],
+    build: { chunkSizeWarningLimit: 2000 }, // the search index, which only a search loads, is the largest chunk
   },
   transformPageData(page) {
     page.filePath = originalPath(page.filePath)
@@ -88,6 +151,7 @@ export default defineConfig({
     sidebar: readNavigation(root, pages),
     outline: { level: [2, 3] },
     search: { provider: 'local' },
+    notFound: { title: 'Page not found', quote: 'The address is wrong, or the page has moved. Search, or begin at the first page.', linkText: 'First page', linkLabel: 'First page' },
     ...(process.env.SITE_EDIT && { editLink: { pattern: process.env.SITE_EDIT + '/:path', text: 'Edit this page' } }),
   },
 })

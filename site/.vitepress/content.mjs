@@ -81,8 +81,9 @@ export function resolveLink(page, link) {
   return { path: at, fragment: fragment ? '#' + fragment : '' }
 }
 
+// sourcePage returns the page that shows a file or a folder. VitePress ignores names that begin with a dot.
 function sourcePage(target, isFolder) {
-  return join('source', isFolder ? join(target, 'index.md') : target + '.md')
+  return join('source', isFolder ? join(target, 'index.md') : target + '.md').replaceAll('/.', '/dot-')
 }
 
 // toSiteLink returns the absolute link within the site for a link of a page, before VitePress adds its base.
@@ -127,34 +128,38 @@ function languageOf(name) {
   return basename(name).startsWith('Dockerfile') ? 'docker' : (languages[extname(name)] ?? 'text')
 }
 
-// toLandingPage makes the landing page of README.md. The text before the first section becomes the large title, and its list
-// of bold words becomes the boxes below. Everything else stays as it is.
+// toLandingPage makes the landing page of README.md. The first paragraph becomes the large title, and a list of items with bold
+// first words before the first section becomes the boxes below. Everything else stays as it is.
 export function toLandingPage(text) {
   const at = text.search(/^## /m)
   const [head, body] = at < 0 ? [text, ''] : [text.slice(0, at), text.slice(at)]
-  const name = head.match(/^# (.+)$/m)?.[1] ?? ''
-  const boxes = [...head.matchAll(/^- \*\*(.+?)\.?\*\* ([^]+?)(?=\n- |\n\n|\n*$)/gm)]
-  let rest = head.replace(/^# .+\n/m, '')
-  for (const [box] of boxes) {
-    rest = rest.replace(box, '')
+  const blocks = head.trim().split(/\n{2,}/)
+  const take = (is) => {
+    const i = blocks.findIndex((block) => is.test(block))
+    return i < 0 ? '' : blocks.splice(i, 1)[0]
   }
-  const pitch = rest.match(/^[A-Z][^]+?(?=\n\n|\n*$)/m)?.[0] ?? ''
+  const name = take(/^# /).slice(2)
+  const [title, ...more] = toPlainText(take(/^[A-Z]/)).split(/(?<=\.) /)
+  const boxes = take(/^- \*\*/).split(/^- /m).slice(1)
   const front = {
     layout: 'home',
     title: name,
-    titleTemplate: toPlainText(pitch).replace(/\.$/, ''),
+    titleTemplate: title.replace(/\.$/, ''),
     hero: {
-      name,
-      text: toPlainText(pitch),
+      text: title,
+      tagline: more.join(' '),
       actions: [
         { theme: 'brand', text: 'Try it in ten minutes', link: '/docs/tutorial' },
         { theme: 'alt', text: 'Install', link: '/docs/install' },
       ],
     },
-    features: boxes.map(([, title, details]) => ({ title, details: toPlainText(details) })),
+    features: boxes.map((box) => {
+      const [, bold, details] = box.match(/^\*\*(.+?)\.?\*\*\s*([^]*)$/)
+      return { title: toPlainText(bold), details: toPlainText(details) }
+    }),
   }
   // JSON is YAML.
-  return `---\n${JSON.stringify(front, null, 1)}\n---\n\n${rest.replace(pitch, '').replace(/\n{3,}/g, '\n\n').trim()}\n\n${body}`
+  return `---\n${JSON.stringify(front, null, 1)}\n---\n\n${blocks.join('\n\n')}\n\n${body}`
 }
 
 function toPlainText(markdown) {
@@ -171,7 +176,7 @@ export function readNavigation(root, pages) {
   for (const line of readFileSync(path.join(root, index), 'utf8').split('\n')) {
     const heading = line.match(/^(##|###) (.+)/)
     if (heading) {
-      const section = { text: toPlainText(heading[2]), collapsed: heading[1] === '##' ? false : true, items: [] }
+      const section = { text: toPlainText(heading[2]), collapsed: heading[1] === '###', items: [] }
       const parent = heading[1] === '##' ? sections : sections.at(-1).items
       parent.push(section)
       items = section.items
