@@ -106,6 +106,7 @@ generate: ## Regenerate the generated files and tidy the modules
 .PHONY: site
 site: site/node_modules/.package-lock.json ## Build the web site of the documentation in dist/site (needs Node 20)
 	cd site && npm run --silent build
+	@echo 'Built dist/site. To read it: cd site && npm run preview'
 
 site/node_modules/.package-lock.json: site/package-lock.json
 	cd site && npm ci --ignore-scripts --no-audit --no-fund

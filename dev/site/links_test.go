@@ -33,7 +33,7 @@ type page struct {
 	problems []error
 }
 
-// repository holds the pages of the web site by path: the Markdown of the top folder and of docs/.
+// repository holds by path the Markdown that users read.
 type repository struct {
 	root  string
 	pages map[string]*page
@@ -46,14 +46,16 @@ func readRepository(root string) (*repository, error) {
 		return nil, err
 	}
 	files := top
-	err = filepath.WalkDir(filepath.Join(root, "docs"), func(file string, _ fs.DirEntry, err error) error {
-		if filepath.Ext(file) == ".md" {
-			files = append(files, file)
+	for _, folder := range []string{"docs", "charts", "deploy", "examples"} {
+		err := filepath.WalkDir(filepath.Join(root, folder), func(file string, _ fs.DirEntry, err error) error {
+			if filepath.Ext(file) == ".md" {
+				files = append(files, file)
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
 		}
-		return err
-	})
-	if err != nil {
-		return nil, err
 	}
 	for _, file := range files {
 		raw, err := os.ReadFile(file)

@@ -10,7 +10,7 @@ import { originalPath, readNavigation, slugify, stageContent, toSiteLink } from 
 const site = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..')
 const root = path.resolve(site, '..')
 const staged = path.join(site, 'pages')
-const { pages } = stageContent(root, staged)
+const pages = stageContent(root, staged)
 
 const icon = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="7" fill="#0b5a8f"/>' +
   '<path d="M5 25 27 14v11z" fill="#fff"/><circle cx="11" cy="14" r="4" fill="#8fd0ff"/></svg>'
@@ -68,7 +68,8 @@ const copyCommandsOnly = {
   line(node, number) {
     if (this.options.lang === 'console') {
       const lines = this.source.split('\n')
-      const isCommand = (i) => /^ *\$ /.test(lines[i]) || (i > 0 && /(^> |\\$)/.test(lines[i].startsWith('> ') ? lines[i] : lines[i - 1]) && isCommand(i - 1))
+      const isCommand = (i) => lines[i].trimStart().startsWith('$ ') ||
+        (i > 0 && (lines[i].startsWith('> ') || lines[i - 1].endsWith('\\')) && isCommand(i - 1))
       if (!isCommand(number - 1)) {
         this.addClassToHast(node, 'vp-copy-ignore')
       }

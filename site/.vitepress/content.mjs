@@ -26,8 +26,9 @@ function listFiles(root, folder) {
     .flatMap((e) => (e.isDirectory() ? listFiles(root, join(folder, e.name)) : [join(folder, e.name)]))
 }
 
-// stageContent writes the pages of the repository at root into the folder to: the Markdown of its top folder and of docs/, and
-// one page for each file or folder that those pages link to. It returns the paths of the pages in the repository.
+// stageContent writes the pages of the repository at root into the folder to: the Markdown of its top folder and of docs/, other
+// Markdown that pages link to, and one page for each other file or folder that they link to. It returns the paths of the
+// Markdown in the repository.
 export function stageContent(root, to) {
   rmSync(to, { recursive: true, force: true })
   const write = (name, data) => {
@@ -35,40 +36,36 @@ export function stageContent(root, to) {
     mkdirSync(path.dirname(file), { recursive: true })
     writeFileSync(file, data)
   }
-  const top = readdirSync(root).filter((name) => extname(name) === '.md')
-  const files = [...top, ...listFiles(root, 'docs')]
+  const files = [...readdirSync(root), ...listFiles(root, 'docs')]
   const pages = new Set(files.filter((name) => extname(name) === '.md'))
-  const linked = new Set()
-  for (const name of files) {
-    const raw = readFileSync(path.join(root, name))
-    if (!pages.has(name)) {
-      write(name, raw)
-      continue
-    }
-    const text = raw.toString()
+  const sources = new Set()
+  files.filter(isImage).forEach((name) => write(name, readFileSync(path.join(root, name))))
+  // The set grows while its pages are read.
+  for (const page of pages) {
+    const text = readFileSync(path.join(root, page), 'utf8')
     for (const link of findLinks(text)) {
-      const target = resolveLink(name, link)?.path
-      if (target && !pages.has(target) && !isImage(target) && existsSync(path.join(root, target))) {
-        linked.add(target)
+      const target = resolveLink(page, link)?.path
+      if (target && !isImage(target) && existsSync(path.join(root, target))) {
+        (extname(target) === '.md' ? pages : sources).add(target)
       }
     }
-    write(stagedPath(name), name === 'README.md' ? toLandingPage(text) : text)
+    write(stagedPath(page), page === 'README.md' ? toLandingPage(text) : text)
   }
-  for (const target of linked) {
+  for (const target of sources) {
     const isFolder = statSync(path.join(root, target)).isDirectory()
     write(sourcePage(target, isFolder), showSource(root, target, isFolder, pages))
   }
-  return { pages, linked }
+  return pages
 }
 
 function isImage(name) {
   return ['.svg', '.png'].includes(extname(name))
 }
 
-// findLinks returns the targets of the Markdown links in a text, without those in code.
+// findLinks returns the targets of the Markdown links and link definitions in a text, without those in code.
 function findLinks(text) {
   const prose = text.replace(/^( *)(```+)[^]*?^\1\2$/gm, '').replace(/(`+)[^`]*\1(?!\()/g, 'code')
-  return [...prose.matchAll(/\]\(([^)\s]+)\)/g)].map((m) => m[1])
+  return [...prose.matchAll(/\]\(([^)\s]+)|^ *\[[^\]]+\]: +(\S+)/gm)].map((m) => m[1] ?? m[2])
 }
 
 // resolveLink returns the path in the repository and the fragment of a link on a page, or null for other links.
