@@ -110,8 +110,17 @@ generate: ## Regenerate the generated files and tidy the modules
 	go mod tidy && cd dev && go mod tidy && cd ../tools/release && go mod tidy
 
 .PHONY: site
-site: slipway-dev ## Build a web site of docs/ in dist/site for offline reading
-	@bin/slipway-dev site
+site: site/node_modules/.package-lock.json ## Build the web site of the documentation in dist/site (needs Node 20)
+	cd site && npm run --silent build
+	@echo 'Built dist/site. To read it: cd site && npm run preview'
+
+site/node_modules/.package-lock.json: site/package-lock.json
+	cd site && npm ci --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+.PHONY: diagrams
+diagrams: ## Draw the pictures of docs/images from their D2 sources
+	tools/diagrams/draw
 
 .PHONY: recording
 recording: build slipway-dev ## Record slipway top during the Spot notice of the demo into docs/top.cast and docs/top.svg
