@@ -15,6 +15,7 @@ import (
 	"github.com/slipway-dev/slipway/dev/bench/agent"
 	"github.com/slipway-dev/slipway/dev/bench/autoscale"
 	"github.com/slipway-dev/slipway/dev/bench/cloudpool"
+	"github.com/slipway-dev/slipway/dev/bench/peers"
 	"github.com/slipway-dev/slipway/dev/bench/placement"
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/dev/bench/retirement"
@@ -24,13 +25,16 @@ import (
 
 // benchOptions holds the flags that all benchmark groups have.
 type benchOptions struct {
-	kubernetes      string
-	seed            uint64
-	idleTime        time.Duration
-	profile         string
-	onlyPart        string
-	noticedMachines int
-	progress        io.Writer
+	kubernetes     string
+	seed           uint64
+	idleTime       time.Duration
+	profile        string
+	onlyPart       string
+	nodes          []int
+	pods           int
+	peer, peerArgs string
+	rounds         int
+	progress       io.Writer
 }
 
 // benchGroup is a set of benchmarks that run together.
@@ -41,6 +45,7 @@ type benchGroup struct {
 
 var benchGroups = []benchGroup{
 	{"agent", "the agent on a real control plane: speed, memory, and API requests", benchAgent},
+	{"peers", "the agent, slipway drain, kubectl drain and another handler on equal nodes: speed and memory", benchPeers},
 	{"agent-storm", "200 agents, 100 of them with a simultaneous notice", benchStorm},
 	{"cloudpool", "shrinking a pool: decision time, API requests, and added latency of reads", benchCloudpool},
 	{"autoscale", "scale-up for unschedulable pods: number of instances, decision time, and time to the launch", benchAutoscale},
@@ -67,7 +72,13 @@ func benchAgent(ctx context.Context, o benchOptions) ([]result.Result, error) {
 }
 
 func benchStorm(ctx context.Context, o benchOptions) ([]result.Result, error) {
-	return storm.RunBenchmarks(ctx, storm.Options{Kubernetes: o.kubernetes, Progress: o.progress, Profile: o.profile, Only: o.onlyPart, NoticedMachines: o.noticedMachines})
+	return storm.RunBenchmarks(ctx, storm.Options{Kubernetes: o.kubernetes, Progress: o.progress, Profile: o.profile, Only: o.onlyPart, NoticedMachines: 0})
+}
+
+func benchPeers(ctx context.Context, o benchOptions) ([]result.Result, error) {
+	return peers.RunBenchmarks(ctx, peers.Options{
+		Kubernetes: o.kubernetes, Seed: o.seed, Peer: o.peer, PeerArgs: o.peerArgs, Rounds: o.rounds, Progress: o.progress,
+	})
 }
 
 func benchRetirement(ctx context.Context, o benchOptions) ([]result.Result, error) {
@@ -118,7 +129,10 @@ func newBenchCommand() *cobra.Command {
 	cmd.Flags().Uint64Var(&o.seed, "seed", 1, "random seed")
 	cmd.Flags().DurationVar(&o.idleTime, "idle", agent.IdleWindow, "measuring time of the idle agent; use less only for experiments")
 	cmd.Flags().StringVar(&o.onlyPart, "only", "", "measure only a part: agents or floor of agent-storm, or the measurements of agent with this text in their names")
-	cmd.Flags().IntVar(&o.noticedMachines, "doomed", 0, "agent-storm: number of machines with a notice, a multiple of 10 (default 100)")
+	cmd.Flags().StringVar(&o.peer, "peer", "", "peers: program of another handler of Azure's Scheduled Events, such as aks-node-termination-handler")
+	cmd.Flags().StringVar(&o.peerArgs, "peer-args", "", "peers: its arguments, separated by spaces, with {node}, {resource}, {kubeconfig}, {endpoint} and "+
+		"{listen} (default: the flags of aks-node-termination-handler)")
+	cmd.Flags().IntVar(&o.rounds, "rounds", 0, "peers: how often each program drains a node (default 3)")
 	cmd.Flags().StringVar(&o.profile, "profile", "", "directory for profiles and audit logs of the API server, if the group writes them "+
 		"(agent-storm, cloudpool); this slows the measurement down")
 	return cmd
