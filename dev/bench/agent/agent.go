@@ -50,7 +50,8 @@ const (
 	memoryMachine   = crowdedMachine + 1
 	spotMachine     = memoryMachine + 1
 	hangingMachine  = spotMachine + 1
-	firstRefuge     = hangingMachine + 1
+	floorMachine    = hangingMachine + 1 // a bare client drains it
+	firstRefuge     = floorMachine + 1
 	refugeMachines  = 4 // take the pods of drained nodes
 	machines        = firstRefuge + refugeMachines
 )

@@ -11,6 +11,7 @@ import (
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/bench/audit"
+	"github.com/slipway-dev/slipway/dev/bench/bareclient"
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/dev/testbed"
 	"github.com/slipway-dev/slipway/dev/workload"
@@ -23,6 +24,10 @@ const appsPerNode = 12
 // measureEvictionsPerApp measures the time to evict the pods of a node with several apps that each have their own
 // PDB.
 func (b *agentBench) measureEvictionsPerApp(ctx context.Context) ([]result.Result, error) {
+	floor, err := b.timeBareClient(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("bare client: %w", err)
+	}
 	t, err := b.timeEvictions(ctx, "evictions", evictedMachine, appsPerNode, azure.Preempt)
 	if err != nil {
 		return nil, err
@@ -31,6 +36,10 @@ func (b *agentBench) measureEvictionsPerApp(ctx context.Context) ([]result.Resul
 		{
 			Name:  fmt.Sprintf("notice visible to last of %d evictions accepted", evictedPods),
 			Value: t.seconds, Unit: "s", Target: result.AtMost(2), Setup: t.setup,
+		},
+		{
+			Name: "floor: the same by a bare client", Value: floor.seconds, Unit: "s",
+			Setup: floor.setup,
 		},
 		{Name: "API requests per drained pod", Value: float64(t.requests) / evictedPods, Setup: t.setup},
 	}, nil
@@ -57,9 +66,35 @@ type evictionTiming struct {
 	setup    string
 }
 
-// timeEvictions measures the time from a visible notice to the last accepted eviction. PDBs cover all pods and allow
-// all evictions, so that only the API server's work for the PDBs takes time.
-func (b *agentBench) timeEvictions(ctx context.Context, name string, machine, apps int, eventType azure.EventType) (evictionTiming, error) {
+// timeBareClient measures the same evictions by a bare client: from its first request, without a notice, to the last
+// accepted eviction.
+func (b *agentBench) timeBareClient(ctx context.Context) (evictionTiming, error) {
+	if _, err := b.runApps(ctx, "floor", floorMachine, appsPerNode); err != nil {
+		return evictionTiming{}, err
+	}
+	node := b.pool.NodeName(floorMachine)
+	kubeconfig, err := b.WriteAgentKubeconfig(ctx, node)
+	if err != nil {
+		return evictionTiming{}, err
+	}
+	client, err := bareclient.Connect(ctx, kubeconfig, node)
+	if err != nil {
+		return evictionTiming{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	began := time.Now()
+	if err := client.CordonAndEvictInQueues(ctx, workload.AppLabel); err != nil {
+		return evictionTiming{}, err
+	}
+	return evictionTiming{seconds: time.Since(began).Seconds(), setup: b.describeSetup(
+		"one patch of the node, and one eviction at a time for each PDB, from the first request to the last response, on an equal node",
+	)}, nil
+}
+
+// runApps runs evictedPods pods of several apps on a machine. PDBs cover all pods and allow all evictions, so that
+// only the API server's work for the PDBs takes time.
+func (b *agentBench) runApps(ctx context.Context, name string, machine, apps int) ([]corev1.Pod, error) {
 	objects := []runtime.Object{workload.NewNamespace(name)}
 	for i := range apps {
 		app := workload.App{
@@ -68,7 +103,12 @@ func (b *agentBench) timeEvictions(ctx context.Context, name string, machine, ap
 		}
 		objects = append(objects, app.Deployment(), app.PodDisruptionBudget())
 	}
-	pods, err := b.runWorkload(ctx, name, machine, evictedPods, objects...)
+	return b.runWorkload(ctx, name, machine, evictedPods, objects...)
+}
+
+// timeEvictions measures the time from a visible notice to the last accepted eviction of the pods of runApps.
+func (b *agentBench) timeEvictions(ctx context.Context, name string, machine, apps int, eventType azure.EventType) (evictionTiming, error) {
+	pods, err := b.runApps(ctx, name, machine, apps)
 	if err != nil {
 		return evictionTiming{}, err
 	}

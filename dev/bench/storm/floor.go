@@ -23,7 +23,7 @@ const floorTimeout = 2 * time.Minute
 func (s *stormBench) measureBareClients(ctx context.Context) ([]result.Result, error) {
 	s.clientKind = "connections instead of agents"
 	var clients []*bareclient.Client
-	err := s.runSteps(ctx, benchStep{fmt.Sprintf("connecting %d bare clients", machines), func(ctx context.Context) (err error) {
+	err := s.runSteps(ctx, benchStep{fmt.Sprintf("connecting %d bare clients", s.machineCount()), func(ctx context.Context) (err error) {
 		clients, err = s.connectClients(ctx)
 		return err
 	}}, calmStep)
@@ -32,7 +32,7 @@ func (s *stormBench) measureBareClients(ctx context.Context) ([]result.Result, e
 	}
 	began := time.Now()
 	load, profile := s.startCPULoad(ctx), s.startProfile(ctx, "floor")
-	err = s.runSteps(ctx, benchStep{fmt.Sprintf("%d cordons and %d evictions at once", s.noticedMachineCount(), s.podCount()), func(ctx context.Context) error {
+	err = s.runSteps(ctx, benchStep{fmt.Sprintf("%d cordons and %d evictions at once", s.size, s.podCount()), func(ctx context.Context) error {
 		return runBareClients(ctx, clients)
 	}})
 	taken := load.stopAndReport()
@@ -45,7 +45,7 @@ func (s *stormBench) measureBareClients(ctx context.Context) ([]result.Result, e
 // connectClients opens one connection for each agent that the storm would have. The clients of nodes without a
 // notice only connect.
 func (s *stormBench) connectClients(ctx context.Context) ([]*bareclient.Client, error) {
-	clients := make([]*bareclient.Client, machines)
+	clients := make([]*bareclient.Client, s.machineCount())
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(maxConcurrentStarts)
 	for i, node := range s.allNodes() {
@@ -108,21 +108,22 @@ func (s *stormBench) newBareClientResults(began time.Time, taken map[string]time
 		sent += len(requests[node])
 		refused += countRefused(requests[node])
 	}
-	if len(cordoned) < s.noticedMachineCount() || len(evicted) == 0 {
-		return nil, fmt.Errorf("floor: %d of %d nodes were cordoned, %d of %d pods evicted within %s", len(cordoned), s.noticedMachineCount(),
+	if len(cordoned) < s.size || len(evicted) == 0 {
+		return nil, fmt.Errorf("floor: %d of %d nodes were cordoned, %d of %d pods evicted within %s", len(cordoned), s.size,
 			len(evicted), s.podCount(), floorTimeout)
 	}
+	s.lastEviction = slices.Max(evicted)
 	setup := s.describeSetup("bare clients that know the pods in advance and send one patch and %d evictions each; ", podsEach)
 	row := func(name string, value float64, unit, format string, args ...any) result.Result {
 		return result.Result{Name: "floor: " + name, Value: value, Unit: unit, Setup: setup + fmt.Sprintf(format, args...)}
 	}
 	return []result.Result{
-		row(fmt.Sprintf("first request to node cordoned, maximum of %d", s.noticedMachineCount()), slices.Max(cordoned).Seconds(), "s",
+		row(fmt.Sprintf("first request to node cordoned, maximum of %d", s.size), slices.Max(cordoned).Seconds(), "s",
 			"p50 %.2f s", median(cordoned).Seconds()),
 		row("first request to eviction accepted, maximum", slices.Max(evicted).Seconds(), "s",
 			"%d of %d evictions with a response; p50 %.2f s", len(evicted), s.podCount(), median(evicted).Seconds()),
 		row(fmt.Sprintf("pods without accepted eviction within %s, of %d", notice, s.podCount()), float64(s.podCount()-inTime), "pods", ""),
-		row("API requests per node", float64(sent)/float64(s.noticedMachineCount()), "requests", ""),
+		row("API requests per node", float64(sent)/float64(s.size), "requests", ""),
 		row("API requests refused or abandoned, all nodes", float64(refused+len(requests[audit.UnknownNode])), "requests", ""),
 		newLoadResult("floor: processor time of the API server, until the last eviction", setup, taken),
 	}, nil

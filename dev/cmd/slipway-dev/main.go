@@ -26,7 +26,7 @@ func run() int {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newBuildCommand(), newDemoCommand(), newBenchCommand(), newUpCommand(), newDownCommand(), newAzureCommand(), newForwardCommand(), newSiteCommand())
+	root.AddCommand(newBuildCommand(), newDemoCommand(), newBenchCommand(), newUpCommand(), newDownCommand(), newAzureCommand(), newForwardCommand(), newCacheCommand(), newSiteCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "slipway-dev:", err)
 		return 1
