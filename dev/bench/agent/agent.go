@@ -50,7 +50,8 @@ const (
 	memoryMachine   = crowdedMachine + 1
 	spotMachine     = memoryMachine + 1
 	hangingMachine  = spotMachine + 1
-	firstRefuge     = hangingMachine + 1
+	floorMachine    = hangingMachine + 1 // a bare client drains it
+	firstRefuge     = floorMachine + 1
 	refugeMachines  = 4 // take the pods of drained nodes
 	machines        = firstRefuge + refugeMachines
 )
@@ -175,6 +176,21 @@ func (b *agentBench) startAgent(ctx context.Context, instance int) (*testbed.Age
 func (b *agentBench) describeSetup(format string, args ...any) string {
 	return fmt.Sprintf(format, args...) + fmt.Sprintf("; %d nodes, Kubernetes %s, %d cores for everything, poll interval %s",
 		machines, b.Version(), runtime.NumCPU(), source.DefaultInterval)
+}
+
+// maxFloorRatio is the target of the agent's times as a multiple of their floors.
+const maxFloorRatio = 1.1
+
+// newFloorResults returns the floor of a time and the time as a multiple of it. The floor is what the poll interval and
+// the API server need without an agent, at most.
+func (b *agentBench) newFloorResults(name string, took, floor time.Duration, setup string) []result.Result {
+	return []result.Result{
+		{Name: "floor: " + name, Value: floor.Seconds(), Unit: "s", Setup: setup},
+		{
+			Name: "as a multiple of the floor, " + name, Value: took.Seconds() / floor.Seconds(), Unit: "times",
+			Target: result.AtMost(maxFloorRatio), Setup: setup,
+		},
+	}
 }
 
 func (b *agentBench) measureBinarySize(context.Context) ([]result.Result, error) {

@@ -126,3 +126,20 @@ func EvictionTimes(requests []auditv1.Event) (map[types.UID]time.Time, error) {
 	}
 	return evicted, nil
 }
+
+// EvictionTimesByName returns when the eviction of each pod was first accepted. The keys are NAMESPACE/NAME. It also
+// finds evictions without a UID as precondition.
+func EvictionTimesByName(requests []auditv1.Event) map[string]time.Time {
+	evicted := map[string]time.Time{}
+	for _, r := range requests {
+		at, done := AcceptedAt(r)
+		if !done || !MatchesRequest(r, "create", "pods", "eviction") {
+			continue
+		}
+		key := r.ObjectRef.Namespace + "/" + r.ObjectRef.Name
+		if first, again := evicted[key]; !again || at.Before(first) {
+			evicted[key] = at
+		}
+	}
+	return evicted
+}

@@ -63,11 +63,11 @@ func RunNovaBenchmark(ctx context.Context, o Options) (_ []result.Result, err er
 		}
 		return checkMachineCount(servers)
 	}
-	r, err := measureLatency(ctx, o, func(context.Context, *testbed.Testbed) (testCloud, error) { return m, nil })
+	latency, err := measureLatency(ctx, o, func(context.Context, *testbed.Testbed) (testCloud, error) { return m, nil })
 	if err != nil {
 		return nil, err
 	}
-	return []result.Result{r, f.maxConcurrencyResult()}, openstackdev.DeleteServersAndWait(ctx, nova, novaMetadata)
+	return append(latency, f.maxConcurrencyResult()), openstackdev.DeleteServersAndWait(ctx, nova, novaMetadata)
 }
 
 // novaProxy is a proxy for Nova that records the calls that create servers.

@@ -12,12 +12,28 @@ import (
 )
 
 // readTimes holds the durations of read requests on three routes: through slipway cloudpool, through a bare proxy,
-// and directly to the server. The route changes every tenth of a second.
+// and directly to the server. The nth durations belong together: the three reads followed one another directly.
 type readTimes struct{ proxied, forwarded, direct []time.Duration }
 
-// addedLatency returns how much slower reads through slipway cloudpool are than direct reads, at the given
-// percentile. forwardLatency returns the same for the bare proxy.
+// addedLatency returns how much slower reads through slipway cloudpool are than reads through the bare proxy, at the
+// given percentile.
 func (r readTimes) addedLatency(p int) time.Duration {
+	return percentile(r.proxied, p) - percentile(r.forwarded, p)
+}
+
+// addedMedian returns the median of the differences between the reads through slipway cloudpool and the bare proxy
+// that belong together.
+func (r readTimes) addedMedian() time.Duration {
+	differences := make([]time.Duration, len(r.proxied))
+	for i := range r.proxied {
+		differences[i] = r.proxied[i] - r.forwarded[i]
+	}
+	return percentile(differences, 50)
+}
+
+// directLatency returns how much slower reads through slipway cloudpool are than direct reads, at the given
+// percentile. forwardLatency returns the same for the bare proxy.
+func (r readTimes) directLatency(p int) time.Duration {
 	return percentile(r.proxied, p) - percentile(r.direct, p)
 }
 
@@ -26,7 +42,7 @@ func (r readTimes) forwardLatency(p int) time.Duration {
 }
 
 func (r readTimes) String() string {
-	text := fmt.Sprintf("%d times through Slipway, through a bare proxy and direct, alternating every tenth of a second", len(r.proxied))
+	text := fmt.Sprintf("%d times through Slipway, through a bare proxy and direct, directly after one another", len(r.proxied))
 	for _, p := range []int{99, 90, 50} {
 		text += fmt.Sprintf(", p%d %.2f, %.2f and %.2f ms", p, toMillis(percentile(r.proxied, p)), toMillis(percentile(r.forwarded, p)), toMillis(percentile(r.direct, p)))
 	}
@@ -37,27 +53,35 @@ func (r readTimes) String() string {
 // cores would distort the percentiles.
 const readGCPercent = 800
 
-// readSizes reads the pool's size at a constant rate until ctx ends. It uses the three routes of readTimes in short
-// turns, so that a pause of the machine affects all routes alike. Only one route is used at a time, so that the
-// number of concurrent reads is constant. Each round starts with another route.
+// readSizes reads the pool's size at a constant rate until ctx ends. Each read on one route is directly followed by
+// reads on the other two, so that a pause of the machine affects all routes alike. The order of the routes changes
+// with each turn.
 func (s *testPool) readSizes(ctx context.Context) (readTimes, error) {
 	defer debug.SetGCPercent(debug.SetGCPercent(readGCPercent))
 	var mu sync.Mutex
 	var got readTimes
 	var wrong error
 	var all sync.WaitGroup
-	ask := func(base string, into *[]time.Duration) {
-		began := time.Now()
-		_, code, err := httpGet(context.WithoutCancel(ctx), base+"/pool/size")
-		took := time.Since(began)
+	bases := [routes]string{s.front, s.bare, s.server.URL}
+	turn := func(first int) {
+		var took [routes]time.Duration
+		for i := range routes {
+			route := (first + i) % routes
+			began := time.Now()
+			_, code, err := httpGet(context.WithoutCancel(ctx), bases[route]+"/pool/size")
+			took[route] = time.Since(began)
+			if err != nil || code != http.StatusOK {
+				mu.Lock()
+				defer mu.Unlock()
+				wrong = fmt.Errorf("GET %s/pool/size: %d, %w", bases[route], code, err)
+				return
+			}
+		}
 		mu.Lock()
 		defer mu.Unlock()
-		*into = append(*into, took)
-		if err != nil || code != http.StatusOK {
-			wrong = fmt.Errorf("GET %s/pool/size: %d, %w", base, code, err)
-		}
+		got.proxied, got.forwarded, got.direct = append(got.proxied, took[0]), append(got.forwarded, took[1]), append(got.direct, took[2])
 	}
-	ticker := time.NewTicker(time.Second / readsPerSecond)
+	ticker := time.NewTicker(routes * time.Second / readsPerSecond)
 	defer ticker.Stop()
 	for n := 0; ; n++ {
 		select {
@@ -66,17 +90,7 @@ func (s *testPool) readSizes(ctx context.Context) (readTimes, error) {
 			return got, wrong
 		case <-ticker.C:
 		}
-		round, turn := n/readsPerTurn/routes, n/readsPerTurn%routes
-		all.Go(func() {
-			switch (round + turn) % routes {
-			case 0:
-				ask(s.front, &got.proxied)
-			case 1:
-				ask(s.bare, &got.forwarded)
-			default:
-				ask(s.server.URL, &got.direct)
-			}
-		})
+		all.Go(func() { turn(n % routes) })
 	}
 }
 
@@ -85,9 +99,8 @@ func (s *testPool) readSizes(ctx context.Context) (readTimes, error) {
 var readClient = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections, MaxConnsPerHost: connections}}
 
 const (
-	routes       = 3
-	readsPerTurn = readsPerSecond / 10
-	connections  = 100
+	routes      = 3
+	connections = 100
 )
 
 func httpGet(ctx context.Context, url string) (body []byte, statusCode int, err error) {

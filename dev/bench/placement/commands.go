@@ -2,11 +2,13 @@ package placement
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"runtime/debug"
 	"slices"
 
 	"github.com/slipway-dev/slipway/dev/bench/result"
+	"github.com/slipway-dev/slipway/dev/oracle"
 	"github.com/slipway-dev/slipway/internal/placement"
 	"github.com/slipway-dev/slipway/internal/placement/placementtest"
 	"github.com/slipway-dev/slipway/internal/placement/planner"
@@ -46,7 +48,7 @@ func measureCommands() ([]result.Result, error) {
 		Name: "load a saved cluster", Value: toMillis(load.cpu), Unit: "ms",
 		Setup: load.describeSetup(fmt.Sprintf("%s; %d MB, from memory to the first question", a.text, file.Len()/1e6)),
 	}}
-	for _, ask := range []func() (result.Result, error){a.measureWhyNode, a.measureWhyPod, a.measurePlan} {
+	for _, ask := range []func() (result.Result, error){a.measureWhyNode, a.measureWhyPod, a.measureSchedulerFilters, a.measurePlan} {
 		measured, err := ask()
 		if err != nil {
 			return nil, err
@@ -131,6 +133,41 @@ func (a *loadedCluster) measureWhyPod() (result.Result, error) {
 	}
 	setup := f.describeSetup(fmt.Sprintf("%s; a pending pod that fits on %d nodes, each verdict verified", a.text, len(answer.FittingNodes)))
 	return newMaxResult("why POD, cache warm", toMillis(f.cpu), "ms", maxWarmMillis, setup), nil
+}
+
+// measureSchedulerFilters measures the Filter plugins of kube-scheduler on the pod and nodes of measureWhyPod. It checks
+// that they find the same nodes.
+func (a *loadedCluster) measureSchedulerFilters() (result.Result, error) {
+	ctx := context.Background()
+	scheduler, err := oracle.NewScheduler(ctx)
+	if err != nil {
+		return result.Result{}, err
+	}
+	if err := scheduler.LoadCluster(&placementtest.Cluster{Objects: *a.objects}); err != nil {
+		return result.Result{}, err
+	}
+	p := a.objects.Pods[len(a.objects.Pods)-1]
+	var rulings map[string]oracle.Ruling
+	f, err := measureRuns(9, func() (err error) {
+		rulings, err = scheduler.JudgePod(ctx, p, a.objects.Nodes)
+		return err
+	})
+	if err != nil {
+		return result.Result{}, err
+	}
+	answer, err := a.cluster.JudgePendingPod(placement.PodKey{Namespace: p.Namespace, Name: p.Name})
+	if err != nil {
+		return result.Result{}, err
+	}
+	for node, ruling := range rulings {
+		if ruling.Fits != slices.Contains(answer.FittingNodes, node) {
+			return result.Result{}, fmt.Errorf("pod %s on %s: kube-scheduler's filters say %t, slipway why says %t", p.Name, node, ruling.Fits, !ruling.Fits)
+		}
+	}
+	return result.Result{
+		Name: "peer: kube-scheduler's filters, same pod and nodes", Value: toMillis(f.cpu), Unit: "ms",
+		Setup: f.describeSetup(a.text + "; PreFilter once, Filter for each node in this process, same verdicts"),
+	}, nil
 }
 
 func (a *loadedCluster) measurePlan() (result.Result, error) {

@@ -153,6 +153,7 @@ func measureDiverseRanking() ([]result.Result, error) {
 		return nil, err
 	}
 	heapMB := liveHeap() - before
+	runtime.KeepAlive(c) // otherwise the objects would be missing in the second size
 	var ranks []planner.Rank
 	f, err := measureRuns(5, func() error {
 		ranks = planner.RankNodes(s, planner.LeastDisruption, planner.Options{})

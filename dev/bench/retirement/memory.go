@@ -1,6 +1,7 @@
 package retirement
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,8 +23,11 @@ import (
 )
 
 const (
-	cachedNodes = 5_000
-	cachedPods  = 150_000
+	defaultCachedNodes = 5_000
+	// cachedPodsEach and maxCachedPods determine the number of pods if it is not given. Kubernetes supports at most 150,000
+	// pods in a cluster.
+	cachedPodsEach = 30
+	maxCachedPods  = 150_000
 	// podBytes is the size of each pod's annotations and environment in bytes. It makes the pod as large as a pod with a
 	// sidecar.
 	podBytes = 2 << 10
@@ -35,12 +39,49 @@ const (
 	memoryTimeout = 40 * time.Minute
 )
 
+// IdleOptions configures MeasureIdleManager.
+type IdleOptions struct {
+	Options
+	// Nodes are the numbers of nodes, each of which is measured. Empty means 5,000.
+	Nodes []int
+	// Pods is the number of pods. 0 means 30 for each node, at most 150,000.
+	Pods int
+	// QuietTime shortens the measuring time for experiments. Zero means 3 minutes.
+	QuietTime time.Duration
+}
+
 // MeasureIdleManager measures a manager that has nothing to do but caches many nodes and pods. It emulates no
-// kubelets, because only the objects in the API matter.
-func MeasureIdleManager(ctx context.Context, o Options) (_ []result.Result, err error) {
+// kubelets, because only the objects in the API matter. In the same run it measures CacheProcess, which caches the
+// same objects as client-go does by default.
+func MeasureIdleManager(ctx context.Context, o IdleOptions) ([]result.Result, error) {
+	if len(o.Nodes) == 0 {
+		o.Nodes = []int{defaultCachedNodes}
+	}
+	o.QuietTime = cmp.Or(o.QuietTime, quietTime)
+	var all []result.Result
+	for _, nodes := range o.Nodes {
+		if nodes < 1 {
+			return nil, fmt.Errorf("nodes is %d: must be at least 1", nodes)
+		}
+		pods := cmp.Or(o.Pods, min(nodes*cachedPodsEach, maxCachedPods))
+		results, err := measureIdleManager(ctx, o, nodes, pods)
+		if err != nil {
+			return nil, fmt.Errorf("%d nodes: %w", nodes, err)
+		}
+		if len(o.Nodes) > 1 {
+			for i := range results {
+				results[i].Name = fmt.Sprintf("%d nodes, %d pods: %s", nodes, pods, results[i].Name)
+			}
+		}
+		all = append(all, results...)
+	}
+	return all, nil
+}
+
+func measureIdleManager(ctx context.Context, o IdleOptions, nodes, pods int) (_ []result.Result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, memoryTimeout)
 	defer cancel()
-	b := &retirementBench{o: o, idle: controlplane.AKSPool{Name: "held"}}
+	b := &retirementBench{o: o.Options, idle: controlplane.AKSPool{Name: "held"}, cachedNodes: nodes, cachedPods: pods, quietTime: o.QuietTime}
 	b.Testbed, err = testbed.Start(ctx, testbed.Options{Cluster: controlplane.Options{
 		Version: o.Kubernetes,
 		Flags:   map[string][]string{controlplane.Etcd: {"--quota-backend-bytes=8589934592"}},
@@ -53,7 +94,7 @@ func MeasureIdleManager(ctx context.Context, o Options) (_ []result.Result, err 
 			err = stopped
 		}
 	}()
-	fmt.Fprintf(o.Progress, "retirement: creating %d nodes and %d pods\n", cachedNodes, cachedPods)
+	fmt.Fprintf(o.Progress, "manager: creating %d nodes and %d pods\n", nodes, pods)
 	if err := b.installManifests(ctx); err != nil {
 		return nil, err
 	}
@@ -66,7 +107,11 @@ func MeasureIdleManager(ctx context.Context, o Options) (_ []result.Result, err 
 	if err := b.awaitManagerIdle(ctx); err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(o.Progress, "retirement: measuring the manager\n")
+	fmt.Fprintf(o.Progress, "manager: starting plain informers\n")
+	if err := b.startCache(ctx); err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(o.Progress, "manager: measuring for %s\n", settleTime+b.quietTime)
 	return b.measureManager(ctx)
 }
 
@@ -112,7 +157,7 @@ func (b *retirementBench) killCachingComponents() error {
 // API requests would take a quarter of an hour.
 func (b *retirementBench) storeNodes(ctx context.Context, made *corev1.Node) error {
 	return b.WriteToEtcd(ctx, func(yield func(client.Object) bool) {
-		for n := range cachedNodes {
+		for n := range b.cachedNodes {
 			node := b.newCachedNode(n)
 			node.Labels, node.Status = mergeLabels(made.Labels, node.Labels), made.Status
 			if !yield(node) {
@@ -124,7 +169,7 @@ func (b *retirementBench) storeNodes(ctx context.Context, made *corev1.Node) err
 
 func (b *retirementBench) storePods(ctx context.Context, made *corev1.Pod) error {
 	err := b.WriteToEtcd(ctx, func(yield func(client.Object) bool) {
-		for n := range cachedPods {
+		for n := range b.cachedPods {
 			pod := b.newCachedPod(n)
 			node := pod.Spec.NodeName
 			pod.Spec, pod.Status, pod.ManagedFields = *made.Spec.DeepCopy(), made.Status, made.ManagedFields
@@ -218,7 +263,7 @@ func (b *retirementBench) newCachedPod(n int) *corev1.Pod {
 	}
 	pod := app.Pod()
 	pod.Labels[workload.AppLabel] = "held"
-	pod.Spec.NodeName = b.idle.NodeName(n % cachedNodes)
+	pod.Spec.NodeName = b.idle.NodeName(n % b.cachedNodes)
 	for i := range 16 {
 		pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env,
 			corev1.EnvVar{Name: fmt.Sprintf("SETTING_%d", i), Value: strings.Repeat("slipway ", podBytes/2/8/16)})
@@ -235,7 +280,7 @@ func (b *retirementBench) newCachedPod(n int) *corev1.Pod {
 func (b *retirementBench) awaitManagerIdle(ctx context.Context) error {
 	err := testbed.PollUntil(ctx, "the manager observes the group", func() bool {
 		g := &v1alpha1.NodeGroup{}
-		return b.client.Get(ctx, client.ObjectKey{Name: b.idle.Name}, g) == nil && g.Status.Nodes == cachedNodes
+		return b.client.Get(ctx, client.ObjectKey{Name: b.idle.Name}, g) == nil && int(g.Status.Nodes) == b.cachedNodes
 	})
 	if err != nil {
 		return err
@@ -243,7 +288,7 @@ func (b *retirementBench) awaitManagerIdle(ctx context.Context) error {
 	written := controlplane.AuditFilter{User: "system:serviceaccount:" + namespace + ":" + account, Verb: "patch"}
 	err = testbed.PollUntil(ctx, "the manager has written to all nodes", func() bool {
 		all, err := b.ReadAuditLog(written)
-		return err == nil && len(all) >= cachedNodes
+		return err == nil && len(all) >= b.cachedNodes
 	})
 	if err != nil {
 		return err
@@ -272,43 +317,74 @@ func (b *retirementBench) checkAllNodesInUse(ctx context.Context) error {
 			kept++
 		}
 	}
-	if kept != cachedNodes {
-		return fmt.Errorf("the manager has found pods on %d of %d nodes", kept, cachedNodes)
+	if kept != b.cachedNodes {
+		return fmt.Errorf("the manager has found pods on %d of %d nodes", kept, b.cachedNodes)
 	}
 	return nil
 }
 
+// usage is what a process used in the measuring time.
+type usage struct {
+	now, peak  int64 // resident memory in bytes
+	cpuPercent float64
+}
+
 func (b *retirementBench) measureManager(ctx context.Context) ([]result.Result, error) {
-	manager := testbed.Agent{Process: b.Process(managerProcess)}
 	if err := testbed.Sleep(ctx, settleTime); err != nil {
 		return nil, err
 	}
-	before, err := manager.CPUTime()
-	if err != nil {
+	names := []string{managerProcess, cacheProcess}
+	before := map[string]time.Duration{}
+	for _, name := range names {
+		used, err := b.Process(name).CPUTime()
+		if err != nil {
+			return nil, err
+		}
+		before[name] = used
+	}
+	if err := testbed.Sleep(ctx, b.quietTime); err != nil {
 		return nil, err
 	}
-	if err := testbed.Sleep(ctx, quietTime); err != nil {
-		return nil, err
+	measured := map[string]usage{}
+	for _, name := range names {
+		process := testbed.Agent{Process: b.Process(name)}
+		used, err := process.CPUTime()
+		if err != nil {
+			return nil, err
+		}
+		u := usage{cpuPercent: 100 * (used - before[name]).Seconds() / b.quietTime.Seconds()}
+		if u.now, u.peak, err = process.ResidentMemory(); err != nil {
+			return nil, err
+		}
+		measured[name] = u
 	}
-	after, err := manager.CPUTime()
-	if err != nil {
-		return nil, err
-	}
-	now, peak, err := manager.ResidentMemory()
-	if err != nil {
-		return nil, err
-	}
+	return b.newManagerResults(measured[managerProcess], measured[cacheProcess]), nil
+}
+
+func (b *retirementBench) newManagerResults(manager, plain usage) []result.Result {
 	setup := fmt.Sprintf("%d nodes, %d pods of about %d KiB with two containers, one group of all nodes with an idle rule; "+
-		"written directly into etcd, scheduler and controllers stopped; Kubernetes %s, %d cores for everything; ", cachedNodes, cachedPods, (podBytes*3/2)>>10, b.Version(), runtime.NumCPU())
+		"written directly into etcd, scheduler and controllers stopped; Kubernetes %s, %d cores for everything; ", b.cachedNodes, b.cachedPods,
+		(podBytes*3/2)>>10, b.Version(), runtime.NumCPU())
+	quiet := b.quietTime.String()
+	if b.quietTime != quietTime {
+		quiet += " INSTEAD OF " + quietTime.String()
+	}
 	const mebibyte = 1 << 20
+	memory, cpu := result.Bound{}, result.Bound{}
+	if b.cachedNodes <= defaultCachedNodes && b.cachedPods <= maxCachedPods {
+		memory, cpu = result.AtMost(700), result.AtMost(1)
+	}
+	const plainSetup = "client-go's informers for pods and nodes without a transform, in a process of their own, in the same run"
 	return []result.Result{
 		{
-			Name: "manager memory with its caches full, resident", Value: float64(now) / mebibyte, Unit: "MiB", Target: result.AtMost(700),
-			Setup: setup + fmt.Sprintf("%s after its last write; the peak was %.0f MiB", calmTime+settleTime+quietTime, float64(peak)/mebibyte),
+			Name: "manager memory with its caches full, resident", Value: float64(manager.now) / mebibyte, Unit: "MiB", Target: memory,
+			Setup: setup + fmt.Sprintf("at least %s after its last write; the peak was %.0f MiB", calmTime+settleTime+b.quietTime, float64(manager.peak)/mebibyte),
 		},
 		{
-			Name: "manager CPU when idle", Value: 100 * (after - before).Seconds() / quietTime.Seconds(), Unit: "%", Target: result.AtMost(1),
-			Setup: setup + fmt.Sprintf("over %s, of one core", quietTime),
+			Name: "peer: plain informers of the same objects, memory", Value: float64(plain.now) / mebibyte, Unit: "MiB",
+			Setup: setup + plainSetup + fmt.Sprintf("; the peak was %.0f MiB", float64(plain.peak)/mebibyte),
 		},
-	}, nil
+		{Name: "manager CPU when idle", Value: manager.cpuPercent, Unit: "%", Target: cpu, Setup: setup + "over " + quiet + ", of one core"},
+		{Name: "peer: plain informers, CPU when idle", Value: plain.cpuPercent, Unit: "%", Setup: setup + plainSetup + ", over " + quiet + ", of one core"},
+	}
 }

@@ -64,6 +64,9 @@ type retirementBench struct {
 	o          Options
 	client     client.WithWatch
 	idle, busy controlplane.AKSPool
+	// The numbers of objects and the measuring time of MeasureIdleManager.
+	cachedNodes, cachedPods int
+	quietTime               time.Duration
 }
 
 // RunBenchmarks runs the measurement. It takes about five minutes.

@@ -2,10 +2,8 @@ package storm
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -13,35 +11,19 @@ import (
 
 	"github.com/slipway-dev/slipway/dev/azure"
 	"github.com/slipway-dev/slipway/dev/bench/audit"
+	"github.com/slipway-dev/slipway/dev/bench/bareclient"
 	"github.com/slipway-dev/slipway/dev/bench/result"
-	"github.com/slipway-dev/slipway/dev/testbed"
-	"github.com/slipway-dev/slipway/internal/cordon"
-	"github.com/slipway-dev/slipway/internal/kubeapi"
 )
 
-const (
-	// floorClient is the user agent of the bare clients. It has the prefix of the agents, for the audit log.
-	floorClient = "slipway-agent/floor"
-	// floorTimeout ends the measurement. What is not finished then counts as missing.
-	floorTimeout = 2 * time.Minute
-	// floorPause is the wait after a refusal without Retry-After.
-	floorPause = time.Second
-)
-
-// bareClient sends the minimum of requests that an agent needs: one patch of the node, and one eviction for each
-// pod. It knows the node and the pods in advance. Its time is a lower bound for an agent's time.
-type bareClient struct {
-	api  *kubeapi.Client
-	node string
-	pods []kubeapi.Pod
-}
+// floorTimeout ends the measurement. What is not finished then counts as missing.
+const floorTimeout = 2 * time.Minute
 
 // measureBareClients measures the time that the control plane itself needs for the agents' cordons and evictions. It
 // sends these requests over as many connections and with the same credentials, but no other requests.
 func (s *stormBench) measureBareClients(ctx context.Context) ([]result.Result, error) {
 	s.clientKind = "connections instead of agents"
-	var clients []bareClient
-	err := s.runSteps(ctx, benchStep{fmt.Sprintf("connecting %d bare clients", machines), func(ctx context.Context) (err error) {
+	var clients []*bareclient.Client
+	err := s.runSteps(ctx, benchStep{fmt.Sprintf("connecting %d bare clients", s.machineCount()), func(ctx context.Context) (err error) {
 		clients, err = s.connectClients(ctx)
 		return err
 	}}, calmStep)
@@ -50,7 +32,7 @@ func (s *stormBench) measureBareClients(ctx context.Context) ([]result.Result, e
 	}
 	began := time.Now()
 	load, profile := s.startCPULoad(ctx), s.startProfile(ctx, "floor")
-	err = s.runSteps(ctx, benchStep{fmt.Sprintf("%d cordons and %d evictions at once", s.noticedMachineCount(), s.podCount()), func(ctx context.Context) error {
+	err = s.runSteps(ctx, benchStep{fmt.Sprintf("%d cordons and %d evictions at once", s.size, s.podCount()), func(ctx context.Context) error {
 		return runBareClients(ctx, clients)
 	}})
 	taken := load.stopAndReport()
@@ -62,8 +44,8 @@ func (s *stormBench) measureBareClients(ctx context.Context) ([]result.Result, e
 
 // connectClients opens one connection for each agent that the storm would have. The clients of nodes without a
 // notice only connect.
-func (s *stormBench) connectClients(ctx context.Context) ([]bareClient, error) {
-	clients := make([]bareClient, machines)
+func (s *stormBench) connectClients(ctx context.Context) ([]*bareclient.Client, error) {
+	clients := make([]*bareclient.Client, s.machineCount())
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(maxConcurrentStarts)
 	for i, node := range s.allNodes() {
@@ -75,78 +57,27 @@ func (s *stormBench) connectClients(ctx context.Context) ([]bareClient, error) {
 	return clients, group.Wait()
 }
 
-func (s *stormBench) connectClient(ctx context.Context, node string) (bareClient, error) {
+func (s *stormBench) connectClient(ctx context.Context, node string) (*bareclient.Client, error) {
 	kubeconfig, err := s.WriteAgentKubeconfig(ctx, node)
 	if err != nil {
-		return bareClient{}, err
+		return nil, err
 	}
-	config, err := kubeapi.LoadConfig(kubeconfig)
-	if err != nil {
-		return bareClient{}, err
-	}
-	api, err := config.NewClient(floorClient)
-	if err != nil {
-		return bareClient{}, err
-	}
-	on, err := api.ListPodsOnNode(ctx, node)
-	return bareClient{api, node, on}, err
+	return bareclient.Connect(ctx, kubeconfig, node)
 }
 
 // runBareClients lets all clients send their requests concurrently. A missing response is not an error but is
 // counted in the results.
-func runBareClients(ctx context.Context, clients []bareClient) error {
+func runBareClients(ctx context.Context, clients []*bareclient.Client) error {
 	bounded, cancel := context.WithTimeout(ctx, floorTimeout)
 	defer cancel()
 	var group errgroup.Group
 	for _, c := range clients {
-		if len(c.pods) > 0 {
-			group.Go(func() error { return c.cordonAndEvict(bounded) })
+		if len(c.Pods) > 0 {
+			group.Go(func() error { return c.CordonAndEvict(bounded) })
 		}
 	}
 	_ = group.Wait()
 	return ctx.Err()
-}
-
-// cordonAndEvict cordons the client's node, and then evicts all its pods concurrently.
-func (c bareClient) cordonAndEvict(ctx context.Context) error {
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"annotations": map[string]string{cordon.AnnotationKey("floor"): "{}"}},
-		"spec":     map[string]any{"unschedulable": true},
-	})
-	if err != nil {
-		return err
-	}
-	err = retryRefused(ctx, func() error {
-		_, err := c.api.PatchNode(ctx, c.node, patch)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	var group errgroup.Group
-	for _, p := range c.pods {
-		r := kubeapi.PodRemoval{Namespace: p.Namespace, Name: p.Name, UID: p.UID}
-		group.Go(func() error { return retryRefused(ctx, func() error { return c.api.EvictPod(ctx, r) }) })
-	}
-	return group.Wait()
-}
-
-// retryRefused calls send until it succeeds, or until the object does not exist. After each error it waits for the
-// Retry-After of the response, or for floorPause. It returns an error if ctx ends first.
-func retryRefused(ctx context.Context, send func() error) error {
-	for {
-		err := send()
-		if err == nil || kubeapi.IsNotFound(err) {
-			return nil
-		}
-		after := floorPause
-		if s := kubeapi.ToStatusError(err); s != nil && s.Code == http.StatusTooManyRequests && s.RetryAfter > 0 {
-			after = s.RetryAfter
-		}
-		if err := testbed.Sleep(ctx, after); err != nil {
-			return err
-		}
-	}
 }
 
 // newBareClientResults returns the results, which it reads from the audit log. If the response to an accepted
@@ -161,7 +92,7 @@ func (s *stormBench) newBareClientResults(began time.Time, taken map[string]time
 	var cordoned, evicted []time.Duration
 	inTime, sent, refused := 0, 0, 0
 	for _, node := range s.noticedNodes {
-		if at, ok := audit.CordonTimes(requests[node])[cordon.AnnotationKey("floor")]; ok {
+		if at, ok := audit.CordonTimes(requests[node])[bareclient.ClaimAnnotation]; ok {
 			cordoned = append(cordoned, at.Sub(began))
 		}
 		accepted, err := audit.EvictionTimes(requests[node])
@@ -177,21 +108,22 @@ func (s *stormBench) newBareClientResults(began time.Time, taken map[string]time
 		sent += len(requests[node])
 		refused += countRefused(requests[node])
 	}
-	if len(cordoned) < s.noticedMachineCount() || len(evicted) == 0 {
-		return nil, fmt.Errorf("floor: %d of %d nodes were cordoned, %d of %d pods evicted within %s", len(cordoned), s.noticedMachineCount(),
+	if len(cordoned) < s.size || len(evicted) == 0 {
+		return nil, fmt.Errorf("floor: %d of %d nodes were cordoned, %d of %d pods evicted within %s", len(cordoned), s.size,
 			len(evicted), s.podCount(), floorTimeout)
 	}
+	s.lastEviction = slices.Max(evicted)
 	setup := s.describeSetup("bare clients that know the pods in advance and send one patch and %d evictions each; ", podsEach)
 	row := func(name string, value float64, unit, format string, args ...any) result.Result {
 		return result.Result{Name: "floor: " + name, Value: value, Unit: unit, Setup: setup + fmt.Sprintf(format, args...)}
 	}
 	return []result.Result{
-		row(fmt.Sprintf("first request to node cordoned, maximum of %d", s.noticedMachineCount()), slices.Max(cordoned).Seconds(), "s",
+		row(fmt.Sprintf("first request to node cordoned, maximum of %d", s.size), slices.Max(cordoned).Seconds(), "s",
 			"p50 %.2f s", median(cordoned).Seconds()),
 		row("first request to eviction accepted, maximum", slices.Max(evicted).Seconds(), "s",
 			"%d of %d evictions with a response; p50 %.2f s", len(evicted), s.podCount(), median(evicted).Seconds()),
 		row(fmt.Sprintf("pods without accepted eviction within %s, of %d", notice, s.podCount()), float64(s.podCount()-inTime), "pods", ""),
-		row("API requests per node", float64(sent)/float64(s.noticedMachineCount()), "requests", ""),
+		row("API requests per node", float64(sent)/float64(s.size), "requests", ""),
 		row("API requests refused or abandoned, all nodes", float64(refused+len(requests[audit.UnknownNode])), "requests", ""),
 		newLoadResult("floor: processor time of the API server, until the last eviction", setup, taken),
 	}, nil

@@ -1,9 +1,9 @@
 // Package storm measures the loss of many machines of a pool within one second. Two hundred released agents run as
-// separate processes on one real control plane. A hundred of them get a notice at the same time.
+// separate processes on one real control plane. A hundred of them get a notice at the same time. Options.Sizes
+// measures other sizes.
 package storm
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -33,19 +34,19 @@ type Options struct {
 	Progress io.Writer
 	// Profile is a directory for CPU profiles of the API server and its audit logs. Empty means none.
 	Profile string
-	// NoticedMachines is the number of machines with a notice, a multiple of 10 up to 200. 0 means 100.
-	NoticedMachines int
+	// Sizes are numbers of machines with a notice, each a multiple of 10. Each size is measured. Empty means 100.
+	Sizes []int
 	// Only selects one part, "agents" or "floor". Empty selects both.
 	Only string
 }
 
 // The size of the storm. A scale set is one placement group of at most 100 machines, which all get the same document
-// of events.
+// of events. At least minOtherMachines get no notice.
 const (
-	scaleSets           = 2
 	machinesEach        = 100
-	defaultNoticed      = 100
-	machines            = scaleSets * machinesEach
+	defaultSize         = 100
+	minOtherMachines    = 100
+	maxSize             = 1000
 	podsEach            = 20
 	apps                = 100
 	namespaces          = 25
@@ -64,52 +65,130 @@ func namespaceName(i int) string { return fmt.Sprintf("team-%d", i) }
 type stormBench struct {
 	*testbed.Testbed
 	o          Options
+	size       int    // number of machines with a notice
 	clientKind string // the kind of the processes that send requests
-	pools      []controlplane.AKSPool
+	// lastEviction is the time from the first notice or request to the last accepted eviction.
+	lastEviction time.Duration
+	pools        []controlplane.AKSPool
 	// noticedNodes are the nodes of machines with a notice, otherNodes all others.
 	noticedNodes, otherNodes []string
 }
 
-func (s *stormBench) noticedMachineCount() int { return cmp.Or(s.o.NoticedMachines, defaultNoticed) }
+func (s *stormBench) podCount() int { return s.size * podsEach }
 
-func (s *stormBench) podCount() int { return s.noticedMachineCount() * podsEach }
+func (s *stormBench) scaleSetCount() int {
+	return (s.size + minOtherMachines + machinesEach - 1) / machinesEach
+}
+
+func (s *stormBench) machineCount() int { return s.scaleSetCount() * machinesEach }
+
+// noticedIn returns the number of machines with a notice in a scale set. The notices are spread evenly.
+func (s *stormBench) noticedIn(scaleSet int) int {
+	return s.size*(scaleSet+1)/s.scaleSetCount() - s.size*scaleSet/s.scaleSetCount()
+}
 
 func (s *stormBench) allNodes() []string { return slices.Concat(s.noticedNodes, s.otherNodes) }
 
-// RunBenchmarks runs the measurements. It takes about five minutes.
+// RunBenchmarks runs the measurements. It takes about five minutes for each 100 machines with a notice.
 func RunBenchmarks(ctx context.Context, o Options) ([]result.Result, error) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
-	if o.NoticedMachines < 0 || o.NoticedMachines > machines || o.NoticedMachines%10 != 0 {
-		return nil, fmt.Errorf("NoticedMachines is %d: must be a multiple of 10 up to %d", o.NoticedMachines, machines)
+	if len(o.Sizes) == 0 {
+		o.Sizes = []int{defaultSize}
+	}
+	for _, size := range o.Sizes {
+		if size < 10 || size > maxSize || size%10 != 0 {
+			return nil, fmt.Errorf("nodes is %d: must be a multiple of 10 up to %d", size, maxSize)
+		}
 	}
 	var all []result.Result
+	largest := 0
+	for _, size := range o.Sizes {
+		results, err := measureSize(ctx, o, size)
+		if err != nil {
+			return nil, fmt.Errorf("%d machines with a notice: %w", size, err)
+		}
+		if !slices.ContainsFunc(results, isLoss) {
+			largest = max(largest, size)
+		}
+		all = append(all, labelSize(results, size, len(o.Sizes) > 1)...)
+	}
+	if len(o.Sizes) > 1 && o.Only != floorPart {
+		all = append(all, result.Result{
+			Name: "largest storm without a pod deleted past its PDB or lost", Value: float64(largest), Unit: "machines",
+			Setup: fmt.Sprintf("of storms with %v machines, %d pods each", o.Sizes, podsEach),
+		})
+	}
+	return all, nil
+}
+
+// isLoss reports whether a result counts lost pods or machines, and is not zero.
+func isLoss(r result.Result) bool {
+	return (r.Unit == "pods" || r.Unit == "machines") && !strings.HasPrefix(r.Name, "floor: ") && r.Value > 0
+}
+
+// labelSize adds the size to the names, if several sizes are measured. Storms above the default size have no targets:
+// they show what the machine carries.
+func labelSize(results []result.Result, size int, several bool) []result.Result {
+	for i := range results {
+		if several {
+			results[i].Name = fmt.Sprintf("%d notices: %s", size, results[i].Name)
+		}
+		if size > defaultSize {
+			results[i].Target = result.Bound{}
+		}
+	}
+	return results
+}
+
+// The parts of a measurement, for Options.Only.
+const (
+	agentsPart = "agents"
+	floorPart  = "floor"
+)
+
+// maxFloorRatio is the target of the agents' time as a multiple of the bare clients' time.
+const maxFloorRatio = 1.1
+
+// measureSize measures the agents and then the bare clients, each on a new cluster.
+func measureSize(ctx context.Context, o Options, size int) ([]result.Result, error) {
+	var all []result.Result
+	last := map[string]time.Duration{}
 	for _, part := range []struct {
 		name    string
 		measure func(*stormBench, context.Context) ([]result.Result, error)
-	}{{"agents", (*stormBench).measureAgents}, {"floor", (*stormBench).measureBareClients}} {
+	}{{agentsPart, (*stormBench).measureAgents}, {floorPart, (*stormBench).measureBareClients}} {
 		if o.Only != "" && o.Only != part.name {
 			continue
 		}
-		results, err := runOnNewCluster(ctx, o, part.measure)
+		s := &stormBench{o: o, size: size}
+		results, err := s.runOnNewCluster(ctx, part.measure)
 		if err != nil {
 			return nil, err
 		}
+		last[part.name] = s.lastEviction
 		all = append(all, results...)
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("only is %q: must be agents or floor", o.Only)
+		return nil, fmt.Errorf("only is %q: must be %s or %s", o.Only, agentsPart, floorPart)
+	}
+	if agents, floor := last[agentsPart], last[floorPart]; floor > 0 && agents > 0 {
+		all = append(all, result.Result{
+			Name: "last eviction accepted, as a multiple of the bare clients' time", Value: agents.Seconds() / floor.Seconds(), Unit: "times",
+			Target: result.AtMost(maxFloorRatio),
+			Setup: fmt.Sprintf("%.2f s from the first notice, including the agents' wait for their next poll, and %.2f s from the first request of "+
+				"the bare clients", agents.Seconds(), floor.Seconds()),
+		})
 	}
 	return all, nil
 }
 
 // runOnNewCluster creates a cluster, runs a measurement on it, and stops it.
-func runOnNewCluster(ctx context.Context, o Options, measure func(*stormBench, context.Context) ([]result.Result, error),
+func (s *stormBench) runOnNewCluster(ctx context.Context, measure func(*stormBench, context.Context) ([]result.Result, error),
 ) (_ []result.Result, err error) {
-	s := &stormBench{o: o}
-	cluster := controlplane.Options{Version: o.Kubernetes}
-	if o.Profile != "" {
+	cluster := controlplane.Options{Version: s.o.Kubernetes}
+	if s.o.Profile != "" {
 		cluster.Flags = profilingFlags()
 	}
 	if s.Testbed, err = testbed.Start(ctx, testbed.Options{Cluster: cluster}); err != nil {
@@ -121,8 +200,8 @@ func runOnNewCluster(ctx context.Context, o Options, measure func(*stormBench, c
 		}
 	}()
 	err = s.runSteps(ctx,
-		benchStep{fmt.Sprintf("adding %d nodes", machines), s.addNodes},
-		benchStep{fmt.Sprintf("running %d pods on %d of them", s.podCount(), s.noticedMachineCount()), s.runWorkload},
+		benchStep{fmt.Sprintf("adding %d nodes", s.machineCount()), s.addNodes},
+		benchStep{fmt.Sprintf("running %d pods on %d of them", s.podCount(), s.size), s.runWorkload},
 	)
 	if err != nil {
 		return nil, err
@@ -151,12 +230,12 @@ var calmStep = benchStep{"waiting for calm", func(ctx context.Context) error { r
 // measureAgents measures how the agents drain the nodes of machines with a notice.
 func (s *stormBench) measureAgents(ctx context.Context) ([]result.Result, error) {
 	s.clientKind = "agent processes"
-	if err := s.runSteps(ctx, benchStep{fmt.Sprintf("starting %d agents", machines), s.startAgents}, calmStep); err != nil {
+	if err := s.runSteps(ctx, benchStep{fmt.Sprintf("starting %d agents", s.machineCount()), s.startAgents}, calmStep); err != nil {
 		return nil, err
 	}
 	var records []azure.EventRecord
 	load, profile := s.startCPULoad(ctx), s.startProfile(ctx, "agents")
-	err := s.runSteps(ctx, benchStep{fmt.Sprintf("%d Spot notices at once", s.noticedMachineCount()), func(ctx context.Context) (err error) {
+	err := s.runSteps(ctx, benchStep{fmt.Sprintf("%d Spot notices at once", s.size), func(ctx context.Context) (err error) {
 		records, err = s.announceNotices(ctx)
 		return err
 	}})
@@ -176,13 +255,13 @@ func (s *stormBench) measureAgents(ctx context.Context) ([]result.Result, error)
 // such node gets the same number of pods.
 func (s *stormBench) addNodes(ctx context.Context) error {
 	var nodes []controlplane.NodeSpec
-	for i := range scaleSets {
+	for i := range s.scaleSetCount() {
 		pool := controlplane.AKSPool{Name: fmt.Sprintf("spot%d", i), Spot: true}
 		s.Azure.EnsureScaleSet(pool.ScaleSetName())
 		s.pools = append(s.pools, pool)
 		for instance := range machinesEach {
 			node := pool.Node(instance)
-			if instance < s.noticedMachineCount()/scaleSets {
+			if instance < s.noticedIn(i) {
 				node.Pods = podsEach
 				node.Labels[nodeLabel] = ""
 				s.noticedNodes = append(s.noticedNodes, node.Name)
@@ -246,7 +325,7 @@ func (s *stormBench) checkPodsPerNode(ctx context.Context) error {
 		want[node] = podsEach
 	}
 	if !maps.Equal(on, want) {
-		return fmt.Errorf("pods by node: %v: want %d on each of the %d doomed nodes", on, podsEach, s.noticedMachineCount())
+		return fmt.Errorf("pods by node: %v: want %d on each of the %d nodes with a notice", on, podsEach, s.size)
 	}
 	return nil
 }
@@ -271,8 +350,8 @@ func (s *stormBench) startAgents(ctx context.Context) error {
 // returns them.
 func (s *stormBench) announceNotices(ctx context.Context) ([]azure.EventRecord, error) {
 	var announced []azure.EventRecord
-	for _, pool := range s.pools {
-		for instance := range s.noticedMachineCount() / scaleSets {
+	for i, pool := range s.pools {
+		for instance := range s.noticedIn(i) {
 			r, err := s.Azure.Announce(azure.Announcement{ //nolint:contextcheck // an event outlives its announcer
 				Type: azure.Preempt, ScaleSet: pool.ScaleSetName(), Resources: []string{pool.ResourceName(instance)},
 			})
@@ -318,6 +397,6 @@ func (s *stormBench) nodeOfEvent(r azure.EventRecord) (string, error) {
 func (s *stormBench) describeSetup(format string, args ...any) string {
 	return fmt.Sprintf("%d Spot notices of %s within a second, %d pods on each node, %d apps in %d namespaces spread over all of them, "+
 		"every other with a PDB of maxUnavailable 100%%; %d nodes in %d scale sets, %d %s, Kubernetes %s, %d cores for everything; ",
-		s.noticedMachineCount(), azure.MinimumNotice(azure.Preempt), podsEach, apps, namespaces, machines, scaleSets, machines, s.clientKind, s.Version(),
+		s.size, azure.MinimumNotice(azure.Preempt), podsEach, apps, namespaces, s.machineCount(), s.scaleSetCount(), s.machineCount(), s.clientKind, s.Version(),
 		runtime.NumCPU()) + fmt.Sprintf(format, args...)
 }

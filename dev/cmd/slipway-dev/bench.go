@@ -11,10 +11,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/slipway-dev/slipway/dev/bench/agent"
 	"github.com/slipway-dev/slipway/dev/bench/autoscale"
 	"github.com/slipway-dev/slipway/dev/bench/cloudpool"
+	"github.com/slipway-dev/slipway/dev/bench/peers"
 	"github.com/slipway-dev/slipway/dev/bench/placement"
 	"github.com/slipway-dev/slipway/dev/bench/result"
 	"github.com/slipway-dev/slipway/dev/bench/retirement"
@@ -24,13 +26,17 @@ import (
 
 // benchOptions holds the flags that all benchmark groups have.
 type benchOptions struct {
-	kubernetes      string
-	seed            uint64
-	idleTime        time.Duration
-	profile         string
-	onlyPart        string
-	noticedMachines int
-	progress        io.Writer
+	kubernetes     string
+	seed           uint64
+	idleTime       time.Duration
+	profile        string
+	onlyPart       string
+	nodes          []int
+	pods           int
+	peer, peerArgs string
+	rounds         int
+	quietTime      time.Duration
+	progress       io.Writer
 }
 
 // benchGroup is a set of benchmarks that run together.
@@ -41,6 +47,7 @@ type benchGroup struct {
 
 var benchGroups = []benchGroup{
 	{"agent", "the agent on a real control plane: speed, memory, and API requests", benchAgent},
+	{"peers", "the agent, slipway drain, kubectl drain and another handler on equal nodes: speed and memory", benchPeers},
 	{"agent-storm", "200 agents, 100 of them with a simultaneous notice", benchStorm},
 	{"cloudpool", "shrinking a pool: decision time, API requests, and added latency of reads", benchCloudpool},
 	{"autoscale", "scale-up for unschedulable pods: number of instances, decision time, and time to the launch", benchAutoscale},
@@ -67,7 +74,13 @@ func benchAgent(ctx context.Context, o benchOptions) ([]result.Result, error) {
 }
 
 func benchStorm(ctx context.Context, o benchOptions) ([]result.Result, error) {
-	return storm.RunBenchmarks(ctx, storm.Options{Kubernetes: o.kubernetes, Progress: o.progress, Profile: o.profile, Only: o.onlyPart, NoticedMachines: o.noticedMachines})
+	return storm.RunBenchmarks(ctx, storm.Options{Kubernetes: o.kubernetes, Progress: o.progress, Profile: o.profile, Only: o.onlyPart, Sizes: o.nodes})
+}
+
+func benchPeers(ctx context.Context, o benchOptions) ([]result.Result, error) {
+	return peers.RunBenchmarks(ctx, peers.Options{
+		Kubernetes: o.kubernetes, Seed: o.seed, Peer: o.peer, PeerArgs: o.peerArgs, Rounds: o.rounds, Progress: o.progress,
+	})
 }
 
 func benchRetirement(ctx context.Context, o benchOptions) ([]result.Result, error) {
@@ -75,7 +88,9 @@ func benchRetirement(ctx context.Context, o benchOptions) ([]result.Result, erro
 }
 
 func benchManager(ctx context.Context, o benchOptions) ([]result.Result, error) {
-	return retirement.MeasureIdleManager(ctx, retirement.Options{Kubernetes: o.kubernetes, Progress: o.progress})
+	return retirement.MeasureIdleManager(ctx, retirement.IdleOptions{
+		Options: retirement.Options{Kubernetes: o.kubernetes, Progress: o.progress}, Nodes: o.nodes, Pods: o.pods, QuietTime: o.quietTime,
+	})
 }
 
 func benchCloudpool(ctx context.Context, o benchOptions) ([]result.Result, error) {
@@ -98,8 +113,8 @@ func newBenchCommand() *cobra.Command {
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.progress = cmd.ErrOrStderr()
-			if parts := []string{"agent", "agent-storm"}; o.onlyPart != "" && (len(args) == 0 || !slices.Contains(parts, args[0])) {
-				return fmt.Errorf("only: %q: requires a group with parts, one of %s", o.onlyPart, strings.Join(parts, " and "))
+			if err := checkGroupFlags(cmd, args); err != nil {
+				return err
 			}
 			root, err := testbed.RepositoryRoot()
 			if err != nil {
@@ -118,9 +133,47 @@ func newBenchCommand() *cobra.Command {
 	cmd.Flags().Uint64Var(&o.seed, "seed", 1, "random seed")
 	cmd.Flags().DurationVar(&o.idleTime, "idle", agent.IdleWindow, "measuring time of the idle agent; use less only for experiments")
 	cmd.Flags().StringVar(&o.onlyPart, "only", "", "measure only a part: agents or floor of agent-storm, or the measurements of agent with this text in their names")
-	cmd.Flags().IntVar(&o.noticedMachines, "doomed", 0, "agent-storm: number of machines with a notice, a multiple of 10 (default 100)")
+	cmd.Flags().IntSliceVar(&o.nodes, "nodes", nil, "numbers of nodes, each of which is measured. agent-storm: machines with a notice, multiples of 10 "+
+		"(default 100). manager: nodes in the caches (default 5000)")
+	cmd.Flags().IntVar(&o.pods, "pods", 0, "manager: number of pods (default 30 for each node, at most 150000)")
+	cmd.Flags().DurationVar(&o.quietTime, "quiet", 0, "manager: measuring time; use less than 3m only for experiments")
+	cmd.Flags().StringVar(&o.peer, "peer", "", "peers: program of another handler of Azure's Scheduled Events, such as aks-node-termination-handler")
+	cmd.Flags().StringVar(&o.peerArgs, "peer-args", "", "peers: its arguments, separated by spaces, with {node}, {resource}, {kubeconfig}, {endpoint} and "+
+		"{listen} (default: the flags of aks-node-termination-handler)")
+	cmd.Flags().IntVar(&o.rounds, "rounds", 0, "peers: how often each program drains a node (default 3)")
 	cmd.Flags().StringVar(&o.profile, "profile", "", "directory for profiles and audit logs of the API server, if the group writes them "+
 		"(agent-storm, cloudpool); this slows the measurement down")
+	return cmd
+}
+
+// groupFlags lists the groups that a flag applies to.
+var groupFlags = map[string][]string{
+	"only": {"agent", "agent-storm"}, "nodes": {"agent-storm", "manager"}, "pods": {"manager"}, "quiet": {"manager"}, "peer": {"peers"},
+	"peer-args": {"peers"}, "rounds": {"peers"},
+}
+
+// checkGroupFlags returns an error if a flag was given that does not apply to the group in args.
+func checkGroupFlags(cmd *cobra.Command, args []string) error {
+	var err error
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if groups := groupFlags[f.Name]; groups != nil && (len(args) == 0 || !slices.Contains(groups, args[0])) {
+			err = errors.Join(err, fmt.Errorf("%s is %q: requires the group %s", f.Name, f.Value, strings.Join(groups, " or ")))
+		}
+	})
+	return err
+}
+
+// newCacheCommand returns the command that the manager benchmark starts as a separate process.
+func newCacheCommand() *cobra.Command {
+	var listen, kubeconfig string
+	cmd := &cobra.Command{
+		Use: "cache", Short: "Cache all pods and nodes; slipway manager is compared with this", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return retirement.RunCache(cmd.Context(), listen, kubeconfig)
+		},
+	}
+	cmd.Flags().StringVar(&listen, "listen", "", "loopback address and port")
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "credentials")
 	return cmd
 }
 

@@ -26,7 +26,7 @@ func run() int {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newBuildCommand(), newDemoCommand(), newBenchCommand(), newUpCommand(), newDownCommand(), newAzureCommand(), newForwardCommand(), newRecordCommand())
+	root.AddCommand(newBuildCommand(), newDemoCommand(), newBenchCommand(), newUpCommand(), newDownCommand(), newAzureCommand(), newForwardCommand(), newCacheCommand(), newRecordCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "slipway-dev:", err)
 		return 1
