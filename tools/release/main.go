@@ -2,7 +2,7 @@
 // layouts, chart packages, manifests, files for krew and Homebrew, software bills of materials, provenance and checksums.
 // `release push` pushes the images and charts of a release to a registry, and signs them.
 //
-// The result of a release depends only on the commit, the version and the Go toolchain, not on time, folder, user or machine.
+// The result of a release depends only on the commit, the flags and the Go toolchain, not on time, folder, user or machine.
 // docs/release.md describes each file.
 package main
 

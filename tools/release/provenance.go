@@ -33,6 +33,8 @@ func (r *release) writeProvenance(subjects []subject) error {
 		"version": r.source.Version,
 		"source":  "git+" + homepage + "@" + r.source.Commit,
 		"targets": asAny(targetNames(r.targets)),
+		// Both are in charts, manifests and package files, and in no binary or image.
+		"registry": r.registry, "downloadURL": r.download,
 	})
 	if err != nil {
 		return err

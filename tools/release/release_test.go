@@ -321,6 +321,7 @@ func TestRelease(t *testing.T) {
 					got = append(got, strings.TrimSpace(image))
 				}
 			}
+			slices.Sort(got)
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("%s: %s", file, diff)
 			}

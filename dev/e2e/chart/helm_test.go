@@ -394,6 +394,8 @@ func (s *upgrade) checkEndings(event string) {
 		}
 		return true
 	}))
+	s.endings.Lock()
+	defer s.endings.Unlock()
 	for uid, name := range s.endings.expected {
 		if got := s.endings.ended[uid]; got != controlplane.Finished {
 			s.t.Errorf("pod %s ended as %s, want %s", name, got, controlplane.Finished)
