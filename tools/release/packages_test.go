@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -103,5 +104,31 @@ func TestManifestWithForeignImageIsRefused(t *testing.T) {
 	writeTestFile(t, filepath.Join(dir, "it.yaml"), testWorkload("DaemonSet", "slipway-agnet"))
 	if _, err := r.renderOverlay(dir); err == nil || !strings.Contains(err.Error(), `image "slipway-agnet" is not an image of the release`) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestRepositoryTakesReleasedImages packages the charts and manifests of this repository.
+func TestRepositoryTakesReleasedImages(t *testing.T) {
+	r := newTestRelease(t, cliCommand, agentCommand)
+	r.registry = "ghcr.io/acme/slipway"
+	for _, step := range []func(context.Context, []executable) error{r.writeImages, r.writeCharts, r.writeManifests} {
+		if err := step(t.Context(), writeTestBinaries(t, r)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for chart, want := range map[string]string{cliCommand: r.imageDigest(agentCommand), handlerChart: r.imageReference(cliCommand)} {
+		version, err := r.chartVersion(chart)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := r.filePath(chartFile(chart, version))
+		if values := archivedFile(t, file, chart+"/values.yaml")[1]; !strings.Contains(values, `"`+want+`"`) {
+			t.Errorf("%s: no %s in its values", file, want)
+		}
+	}
+	for file := range manifests {
+		if text := string(readTestFile(t, r.filePath(file))); !strings.Contains(text, "image: "+r.imageReference(agentCommand)+"\n") {
+			t.Errorf("%s: no %s", file, r.imageReference(agentCommand))
+		}
 	}
 }
