@@ -49,7 +49,7 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* Returns an image. Takes a list: root, program (slipway or slipway-agent). The digest takes precedence over tags. */}}
+{{/* Returns an image. Takes a list: root, program (slipway or slipway-agent). */}}
 {{- define "slipway.image" -}}
 {{- $root := index . 0 -}}
 {{- $image := get $root.Values.image (ternary "agent" "slipway" (eq (index . 1) "slipway-agent")) -}}

@@ -6,6 +6,13 @@ Refuses values that contradict each other. Each error tells what is wrong and wh
 {{- if not (or .Values.agent.enabled .Values.manager.enabled .Values.cloudpool.enabled) }}
 {{- fail "agent.enabled, manager.enabled and cloudpool.enabled are all false: nothing would run; want at least one of them" }}
 {{- end }}
+{{- range $part := list "agent" "slipway" }}
+{{- $image := get $.Values.image $part }}
+{{- $tag := coalesce $image.tag $.Values.image.tag }}
+{{- if and $image.digest $tag }}
+{{- fail (printf "image.%s.digest and the tag %s are both set, and nodes would ignore the tag: want image.%s.digest: \"\" for the tag, or no tag" $part $tag $part) }}
+{{- end }}
+{{- end }}
 {{- if and .Values.cloudpool.enabled (not .Values.manager.enabled) (eq .Values.crds.by "manager") }}
 {{- fail "crds.by: manager, but manager.enabled is false, and the cloudpool needs the types: want chart, or none where another release has them" }}
 {{- end }}

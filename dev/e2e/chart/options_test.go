@@ -41,14 +41,14 @@ func TestOnlyARegistryInstallsOnlyAgents(t *testing.T) {
 	}
 }
 
-func TestDigestWinsOverTags(t *testing.T) {
+func TestImageHasOwnTagOrDigest(t *testing.T) {
 	t.Parallel()
 	const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-	own := "agent: {repository: a, tag: v2}, slipway: {repository: b/c, tag: v3, digest: '" + digest + "'}"
+	own := "agent: {repository: a, tag: v2}, slipway: {repository: b/c, digest: '" + digest + "'}"
 	for text, want := range map[string][2]string{
 		"":                       {"example.com/slipway-agent:v0.1.0", "example.com/slipway:v0.1.0"},
 		"tag: v1":                {"example.com/slipway-agent:v1", "example.com/slipway:v1"},
-		"tag: v1, " + own:        {"example.com/a:v2", "example.com/b/c@" + digest},
+		own:                      {"example.com/a:v2", "example.com/b/c@" + digest},
 		"agent: {tag: v2}":       {"example.com/slipway-agent:v2", "example.com/slipway:v0.1.0"},
 		"agent: {repository: x}": {"example.com/x:v0.1.0", "example.com/slipway:v0.1.0"},
 	} {

@@ -201,6 +201,10 @@ var refusals = []refusal{
 		"too many labels of managed nodes", "placement: {managedNodes: [" + strings.Repeat("{matchLabels: {a: a, b: b, c: c}}, ", 4) + "]}",
 		"their labels need 81 node selector terms, and 64 are allowed",
 	},
+	{
+		"a tag beside a digest", "image: {registry: a, tag: v2, agent: {digest: 'sha256:" + strings.Repeat("0", 64) + "'}}",
+		"image.agent.digest and the tag v2 are both set",
+	},
 	// The schema refuses these values.
 	{"the values of an earlier chart", "placement: null", "missing property 'placement'"},
 	{"a digest without its algorithm", "image: {registry: a, agent: {digest: abc}}", "at '/image/agent/digest'"},
