@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -49,7 +50,6 @@ func flagValues() map[string][]string {
 		"moment":         toStrings(notify.Moments()),
 		"on-unconfirmed": toStrings(condition.RuleActions()),
 		"orphans":        {manager.ReportOrphans, manager.DeleteOrphans},
-		"output":         outputFormats,
 		"policy":         toStrings(planner.Policies()),
 		"reason": toStrings([]v1alpha1.Reason{
 			v1alpha1.Requested, v1alpha1.Idle, v1alpha1.Underutilized, v1alpha1.Surplus, v1alpha1.Notice, v1alpha1.InstanceGone, v1alpha1.NeverReady,
@@ -69,12 +69,20 @@ func toStrings[T ~string](all []T) []string {
 	return words
 }
 
+// Paths of the API.
+var (
+	nodesPath       = "/api/v1/nodes"
+	groupsPath      = "/apis/" + v1alpha1.GroupVersion.String() + "/nodegroups"
+	retirementsPath = "/apis/" + v1alpha1.GroupVersion.String() + "/noderetirements"
+)
+
 // argumentCompletions maps the names of commands to the completions of their arguments.
 var argumentCompletions = map[string]cobra.CompletionFunc{
 	"drain":             completeNodes,
-	"status":            completeNames("/apis/" + v1alpha1.GroupVersion.String() + "/nodegroups"),
+	"report":            completeReportSubjects,
 	"retire":            completeFirstArgument(completeNodes),
 	"simulate-eviction": completeFirstArgument(completeNodes),
+	"status":            completeNames(groupsPath),
 	"why":               completeFirstArgument(completeNodesAndPods),
 }
 
@@ -105,10 +113,10 @@ func findFlagCompletion(f *pflag.Flag, values map[string][]string) cobra.Complet
 		return cobra.FixedCompletions(values[f.Name], cobra.ShellCompDirectiveNoFileComp)
 	case f.Name == "namespace":
 		return completeNames("/api/v1/namespaces")
-	case f.Name == "node-group":
-		return completeNames("/apis/" + v1alpha1.GroupVersion.String() + "/nodegroups")
-	case f.Name == "retirement":
-		return completeNames("/apis/" + v1alpha1.GroupVersion.String() + "/noderetirements")
+	case f.Name == "output":
+		return completeOutput(f.Usage)
+	case f.Name == "node":
+		return completeNames(nodesPath)
 	case f.Name == "context" || f.Name == "cluster" || f.Name == "user":
 		return completeFromKubeconfig(f.Name)
 	case f.Name == "receiver":
@@ -117,6 +125,39 @@ func findFlagCompletion(f *pflag.Flag, values map[string][]string) cobra.Complet
 		return cobra.NoFileCompletions
 	}
 	return nil
+}
+
+// quotedWord matches a value in the usage of a flag.
+var quotedWord = regexp.MustCompile(`"([a-z]+)"`)
+
+// completeOutput completes the values of -o. A command with other values than outputFlag quotes them in the usage of the
+// flag. If the usage mentions files, names of files are completed too.
+func completeOutput(usage string) cobra.CompletionFunc {
+	if usage == outputUsage {
+		return cobra.FixedCompletions(outputFormats, cobra.ShellCompDirectiveNoFileComp)
+	}
+	var formats []string
+	for _, m := range quotedWord.FindAllStringSubmatch(usage, -1) {
+		formats = append(formats, m[1])
+	}
+	if strings.Contains(usage, "file") {
+		return cobra.FixedCompletions(formats, cobra.ShellCompDirectiveDefault)
+	}
+	return cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)
+}
+
+// completeReportSubjects completes node/NAME, noderetirement/NAME and names of files.
+func completeReportSubjects(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var kinds []cobra.Completion
+	for _, kind := range []struct{ start, path string }{{"node/", nodesPath}, {"noderetirement/", retirementsPath}} {
+		if name, ok := strings.CutPrefix(prefix, kind.start); ok {
+			return listNames(cmd, kind.path, name, kind.start), cobra.ShellCompDirectiveNoFileComp
+		}
+		if strings.HasPrefix(kind.start, prefix) {
+			kinds = append(kinds, kind.start)
+		}
+	}
+	return kinds, cobra.ShellCompDirectiveNoSpace
 }
 
 func completeFirstArgument(complete cobra.CompletionFunc) cobra.CompletionFunc {
@@ -147,10 +188,10 @@ func completeNodes(cmd *cobra.Command, args []string, prefix string) ([]cobra.Co
 func listNodeCompletions(cmd *cobra.Command, prefix string) []cobra.Completion {
 	for _, kind := range []string{"node/", "nodes/"} {
 		if name, ok := strings.CutPrefix(prefix, kind); ok {
-			return listNames(cmd, "/api/v1/nodes", name, kind)
+			return listNames(cmd, nodesPath, name, kind)
 		}
 	}
-	return listNames(cmd, "/api/v1/nodes", prefix, "")
+	return listNames(cmd, nodesPath, prefix, "")
 }
 
 // completeNodesAndPods completes the names of nodes, and of pods in all forms that slipway why accepts.

@@ -53,6 +53,8 @@ func TestNamesAndValuesAreCompleted(t *testing.T) {
 		"/api/v1/namespaces/default/pods":       {"node-debug", "web-0"},
 		"/api/v1/namespaces/shop/pods":          {"db-0"},
 		"/apis/slipway.dev/v1alpha1/nodegroups": {"ci"},
+
+		"/apis/slipway.dev/v1alpha1/noderetirements": {"node-1-x2m4z"},
 	})
 	for line, want := range map[string]string{
 		"drain ":                   "ip-10-0-0-1.eu.internal node-1 node-2",
@@ -80,6 +82,16 @@ func TestNamesAndValuesAreCompleted(t *testing.T) {
 			words = append([]string{words[0], "--server", s.URL}, words[1:]...)
 		}
 		check.Is(t, want, complete(t, words...), line)
+	}
+	cmd := &cobra.Command{}
+	newKubeFlags("report").addFlags(cmd.Flags())
+	must.NoError(t, cmd.ParseFlags([]string{"--server", s.URL}))
+	cmd.SetContext(t.Context())
+	for prefix, want := range map[string]string{
+		"": "node/ noderetirement/", "node": "node/ noderetirement/", "noderetirement/n": "noderetirement/node-1-x2m4z\tReady", "drain.json": "",
+	} {
+		found, _ := completeReportSubjects(cmd, nil, prefix)
+		check.Is(t, want, strings.Join(found, " "), "report "+prefix)
 	}
 }
 

@@ -29,8 +29,10 @@ const (
 // outputFormats are the values of the flag.
 var outputFormats = []string{string(outputJSON), string(outputYAML), string(outputWide), string(outputName)}
 
+const outputUsage = "output format: json, yaml, wide (a table with more columns) or name (only names of objects)"
+
 func (o *outputFlag) addFlag(fs *pflag.FlagSet) {
-	fs.StringVarP((*string)(o), "output", "o", "", "output format: json, yaml, wide (a table with more columns) or name (only names of objects)")
+	fs.StringVarP((*string)(o), "output", "o", "", outputUsage)
 }
 
 func (o outputFlag) validate() error {

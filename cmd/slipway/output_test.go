@@ -40,7 +40,7 @@ func TestOutputFormatsMeanTheSame(t *testing.T) {
 
 func TestEveryOutputFlagRefusesUnknownFormat(t *testing.T) {
 	file := saveTestCluster(t)
-	for _, line := range []string{"plan --snapshot " + file, "why node-b --snapshot " + file, "status", "doctor", "version --client"} {
+	for _, line := range []string{"plan --snapshot " + file, "why node-b --snapshot " + file, "status", "doctor", "version --client", "retire n"} {
 		_, err := runOffline(t, append(strings.Fields(line), "-o", "table")...)
 		if err == nil || err.Error() != `--output: "table": want json, yaml, wide, name or nothing` {
 			t.Errorf("slipway %s -o table: %v", line, err)

@@ -120,7 +120,7 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 	if err := c.Create(ctx, rt); err != nil {
 		return err
 	}
-	print := func() error {
+	printRetirement := func() error {
 		rt.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeRetirement"))
 		rt.ManagedFields = nil // as in kubectl
 		return f.output.printAnswer(out, rt, func(w io.Writer, _ bool) error {
@@ -130,7 +130,7 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	asData := f.output == outputJSON || f.output == outputYAML
 	if !f.wait || !asData {
-		if err := print(); err != nil || !f.wait {
+		if err := printRetirement(); err != nil || !f.wait {
 			return err
 		}
 	}
@@ -145,7 +145,7 @@ func (f *retireFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	err = waitForRetirement(ctx, c, rt, progress, cmd.ErrOrStderr())
 	if asData {
-		err = errors.Join(err, print())
+		err = errors.Join(err, printRetirement())
 	}
 	return err
 }

@@ -70,7 +70,7 @@ func newStatusCommand() *cobra.Command {
 		Short: "Show NodeGroups, idle and retiring nodes, notices, and what blocks them",
 		Long: `Status shows all NodeGroups, or only the named ones, and their nodes that are idle, are being retired or have a notice.
 
-It needs neither Slipway's CRDs nor a manager. If no NodeGroup exists, or with -o wide, it also shows the number of nodes,
+It also works without Slipway's CRDs and without a manager. If no NodeGroup exists, or with -o wide, it also shows the number of nodes,
 agents and managers, which nodes are unavailable and why, and what is missing.`,
 		Example: `  slipway status
   slipway status ci -o wide`,
@@ -217,7 +217,7 @@ func (s clusterStatus) printTable(w io.Writer, wide bool) error {
 	s.printScaling(t)
 	s.printRetiring(t, wide)
 	s.printNotices(t, wide)
-	s.printMissing(t)
+	s.printMissing(t, wide)
 	return t.Flush()
 }
 

@@ -31,15 +31,22 @@ type nodesStatus struct {
 	Unavailable map[string]string `json:"unavailable"`
 }
 
+// toNodesStatus counts nodes. A retirement that is not admitted yet does not make its node unavailable.
 func toNodesStatus(nodes []corev1.Node, retirements []v1alpha1.NodeRetirement) nodesStatus {
 	s := nodesStatus{Total: len(nodes), Unavailable: map[string]string{}}
+	var admitted []v1alpha1.NodeRetirement
+	for i := range retirements {
+		if retirement.WillRemoveNode(&retirements[i]) {
+			admitted = append(admitted, retirements[i])
+		}
+	}
 	for i := range nodes {
 		n := &nodes[i]
 		facts := fromcorev1.NodeFacts(n)
 		if facts.ReadyStatus == noderules.ReadyTrue {
 			s.Ready++
 		}
-		reason := retirement.FindRemovalReason(n, retirements)
+		reason := retirement.FindRemovalReason(n, admitted)
 		if reason == "" {
 			reason, _ = facts.UnavailableReason(false)
 		}
@@ -125,9 +132,10 @@ func (s clusterStatus) printSummary(w io.Writer, wide bool) {
 	}
 }
 
-// printMissing prints what is missing, unless there are NodeGroups: their conditions say what does not work.
-func (s clusterStatus) printMissing(w io.Writer) {
-	if len(s.Groups) > 0 || len(s.Missing) == 0 {
+// printMissing prints what is missing. If there are NodeGroups, only wide output has it, because their conditions say what
+// does not work.
+func (s clusterStatus) printMissing(w io.Writer, wide bool) {
+	if len(s.Groups) > 0 && !wide || len(s.Missing) == 0 {
 		return
 	}
 	fmt.Fprintln(w, "\nMISSING")

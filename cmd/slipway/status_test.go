@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -34,5 +35,27 @@ func TestStatusShowsGroupsKnownOnlyByTheirMarks(t *testing.T) {
 	}
 	if got := strings.Join(rows, "\n"); got != "ci Unknown - - - 1 1 0 -\ngpu Unknown - - - 0 0 0 -" {
 		t.Errorf("%s", out.String())
+	}
+}
+
+func TestStatusShortensListOfUnavailableNodes(t *testing.T) {
+	s := clusterStatus{Nodes: nodesStatus{Total: 1000, Unavailable: map[string]string{}}, Missing: []string{"no agent"}}
+	for i := range 1000 {
+		s.Nodes.Unavailable[fmt.Sprintf("node-%03d.eu.internal", i)] = "is not Ready"
+	}
+	for wide, want := range map[bool]int{false: 10, true: 1000} {
+		var out bytes.Buffer
+		must.NoError(t, s.printTable(&out, wide))
+		if got := strings.Count(out.String(), "is not Ready"); got != want || strings.Contains(out.String(), "and 990 more") == wide {
+			t.Errorf("wide %t: %d nodes are listed, want %d:\n%.2000s", wide, got, want, out.String())
+		}
+	}
+	s.Groups = []groupStatus{{Name: "ci"}}
+	for wide, want := range map[bool]int{false: 0, true: 1} {
+		var out bytes.Buffer
+		must.NoError(t, s.printTable(&out, wide))
+		if got := strings.Count(out.String(), "\nMISSING\nno agent\n"); got != want {
+			t.Errorf("wide %t, with a group: the missing parts are printed %d times, want %d", wide, got, want)
+		}
 	}
 }
