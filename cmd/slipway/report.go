@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	// maxReportLogLines limits the lines that are read from the log of one container, if there is no --since.
+	// maxReportLogLines limits the lines that are read from the log of one container without --since.
 	maxReportLogLines = 50_000
 	// reportMargin is the time before the creation and after the end of a retirement that its report includes.
 	reportMargin = time.Minute

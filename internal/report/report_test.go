@@ -208,7 +208,7 @@ func checkGeometry(t *testing.T, page string) {
 	}
 }
 
-// largeDrain returns a drain of n pods, of which no two have the same times.
+// largeDrain returns a drain of n pods with different times.
 func largeDrain(n int) drain.Report {
 	d := drain.Report{Node: "large", Outcome: drain.Drained, StartedAt: noon, EndedAt: noon.Add(time.Hour)}
 	for i := range n {
