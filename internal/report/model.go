@@ -181,7 +181,7 @@ func Build(in *Inputs, o Options) *Report {
 	slices.SortStableFunc(r.Retirements, func(a, b Retirement) int { return a.CreatedAt.Compare(b.CreatedAt) })
 	r.Retirements = slices.CompactFunc(r.Retirements, func(a, b Retirement) bool { return a.Name == b.Name && a.CreatedAt.Equal(b.CreatedAt) })
 	for _, e := range in.events {
-		if o.includesTime(e.At) {
+		if o.includesTime(e.At) && (e.Kind != "Node" || o.includesNode(e.Name)) {
 			r.Events = append(r.Events, e)
 		}
 	}
