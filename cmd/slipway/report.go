@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	// maxReportLogLines limits the lines that are read from the log of one container, if there is no --since.
+	// maxReportLogLines limits the lines that are read from the log of one container without --since.
 	maxReportLogLines = 50_000
 	// reportMargin is the time before the creation and after the end of a retirement that its report includes.
 	reportMargin = time.Minute
@@ -111,7 +111,7 @@ func (f *reportFlags) run(cmd *cobra.Command, args []string) error {
 	if err := replaceFile(path, write); err != nil {
 		return fmt.Errorf("--output: %w", err)
 	}
-	_, err = fmt.Fprintf(cmd.ErrOrStderr(), "%s: %d drains, %d retirements and %d Events\n", path, len(r.Drains), len(r.Retirements), len(r.Events))
+	_, err = fmt.Fprintf(cmd.ErrOrStderr(), "%s: drains: %d, retirements: %d, Events: %d\n", path, len(r.Drains), len(r.Retirements), len(r.Events))
 	return err
 }
 
@@ -217,17 +217,18 @@ func (c *clusterReader) readRetirement(ctx context.Context, name string, o *repo
 
 func (c *clusterReader) readNode(ctx context.Context, node string, o *report.Options) error {
 	var all v1alpha1.NodeRetirementList
-	err := c.objects.List(ctx, &all, client.MatchingFields{"spec.nodeName": node})
+	err := c.objects.List(ctx, &all) // Kubernetes 1.30 has no field selector for spec.nodeName
 	switch {
 	case meta.IsNoMatchError(err): // only agents are installed
 	case err != nil:
 		c.in.AddProblem("NodeRetirements: %v", err)
 	}
+	of := slices.DeleteFunc(all.Items, func(rt v1alpha1.NodeRetirement) bool { return rt.Spec.NodeName != node })
 	var names []string
-	for _, rt := range all.Items {
+	for _, rt := range of {
 		names = append(names, rt.Name)
 	}
-	if err := c.addRetirements(all.Items...); err != nil {
+	if err := c.addRetirements(of...); err != nil {
 		return err
 	}
 	return c.readNodeRecords(ctx, node, names, o)

@@ -21,7 +21,7 @@ const maxPageBytes = 5 << 20
 
 // limits bound what a page shows.
 type limits struct {
-	// drains is how many drains have a section of their own. Those that went wrong come first.
+	// drains is how many drains have a section of their own. Drains that went wrong come first.
 	drains int
 	// rows is how many rows all charts have together, and rowsPerDrain one chart.
 	rows, rowsPerDrain int
@@ -251,7 +251,8 @@ func (p *page) addDrains(r *Report, l limits) {
 
 func drainID(i int) string { return fmt.Sprintf("drain-%d", i+1) }
 
-// chooseDrains returns the indexes of the drains that have a section, in their order. Those that went wrong come first.
+// chooseDrains returns the indexes of the drains that have a section, in their order. If there
+// are too many, it prefers drains that went wrong.
 func chooseDrains(drains []Drain, most int) []int {
 	all := make([]int, len(drains))
 	for i := range all {

@@ -50,6 +50,7 @@ func (in *Inputs) AddProblem(format string, args ...any) {
 func (in *Inputs) Read(name string, data []byte) error {
 	f := &file{name: name, data: data, problems: &in.problems, yamlOffset: -1}
 	r := inputReader{Inputs: in, file: f, source: Source{Name: name}}
+	known := len(in.problems.list)
 	if isYAML(data) {
 		r.readYAML()
 	} else {
@@ -60,8 +61,8 @@ func (in *Inputs) Read(name string, data []byte) error {
 		return nil
 	}
 	const want = "want drain reports (slipway drain -o json), NodeRetirements, Events, or logs of Slipway as JSON"
-	if list := in.problems.all(); len(list) > 0 {
-		return fmt.Errorf("%s: nothing in it can be read: %s; %s", name, list[len(list)-1], want)
+	if all := in.problems.list; len(all) > known {
+		return fmt.Errorf("%s: nothing in it can be read: %s; %s", name, all[known], want)
 	}
 	return fmt.Errorf("%s: contains nothing to report: %s", name, want)
 }

@@ -14,7 +14,7 @@ import (
 // Report is the content of a page.
 type Report struct {
 	Title string `json:"title"`
-	// From and To limit the report; zero is no limit.
+	// From and To limit the report; zero means no limit.
 	From        time.Time    `json:"from,omitzero"`
 	To          time.Time    `json:"to,omitzero"`
 	CreatedAt   time.Time    `json:"createdAt,omitzero"`
@@ -46,7 +46,7 @@ type Drain struct {
 	PDBs   []PDBWait    `json:"pdbs"`
 	// Notes are about the data, such as times of clocks that differ.
 	Notes []string `json:"notes,omitempty"`
-	// IsFromLog is true if there is no drain report, only log lines about the drain.
+	// IsFromLog is true if only log lines tell of the drain, because its drain report is missing.
 	IsFromLog bool `json:"isFromLog,omitempty"`
 }
 
@@ -181,7 +181,7 @@ func Build(in *Inputs, o Options) *Report {
 	slices.SortStableFunc(r.Retirements, func(a, b Retirement) int { return a.CreatedAt.Compare(b.CreatedAt) })
 	r.Retirements = slices.CompactFunc(r.Retirements, func(a, b Retirement) bool { return a.Name == b.Name && a.CreatedAt.Equal(b.CreatedAt) })
 	for _, e := range in.events {
-		if o.includesTime(e.At) {
+		if o.includesTime(e.At) && (e.Kind != "Node" || o.includesNode(e.Name)) {
 			r.Events = append(r.Events, e)
 		}
 	}
@@ -261,7 +261,7 @@ func isPDB(d drain.Delay) bool {
 // nameOfPDB returns the PDB of a delay. Reports of earlier versions name it only in the detail.
 func nameOfPDB(d drain.Delay) string { return cmp.Or(d.PDB, "not named") }
 
-// waits returns the intervals in which a pod waited, one for each delay. A pod waits for one obstacle at a time, so each
+// waits returns the intervals of a pod's waits, one for each delay. A pod waits for one obstacle at a time, so each
 // interval ends when the next one begins.
 func waits(p drain.PodReport, end time.Time) []interval {
 	delays := slices.Clone(p.Delays)
@@ -289,7 +289,7 @@ func waits(p drain.PodReport, end time.Time) []interval {
 	return all
 }
 
-// interval is the time in which a pod waited for one obstacle.
+// interval is the time that a pod waited for one obstacle.
 type interval struct {
 	start, end time.Time
 	delay      drain.Delay

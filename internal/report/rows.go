@@ -20,7 +20,8 @@ type podRow struct {
 }
 
 // groupPods returns at most limit rows for the pods of a drain, in the order of their removal. Pods that stay share a row
-// for each rule. If the other pods are more than limit, those that went alike at about the same time share a row.
+// for each rule. If there are more than limit other pods, pods that went
+// alike at about the same time share a row.
 func groupPods(d *drain.Report, axis axis, limit int) []podRow {
 	pods := slices.Clone(d.Pods)
 	slices.SortStableFunc(pods, comparePods)

@@ -54,7 +54,7 @@ func buildTrace(in *Inputs, r *Report, o Options) []TraceEntry {
 	return slices.Compact(all)
 }
 
-// describe returns the attributes of a log line, without those that each line has.
+// describe returns the attributes of a log line, without the attributes of every line.
 func (l logLine) describe() string {
 	var parts []string
 	for name, v := range l.value.fields {
@@ -239,8 +239,8 @@ func traceRetirement(t Retirement) []TraceEntry {
 // logTolerance is the longest time between the start of a drain and its log line.
 const logTolerance = 5 * time.Second
 
-// drainsOfLog returns the drains that the log of an agent tells of, but of which there is no drain report. The agent may
-// have ended before it, or it is an older version.
+// drainsOfLog returns the drains that only the log lines of an agent show. Their drain report is missing if the agent
+// ended before it, or is an older version.
 func drainsOfLog(in *Inputs) []*drain.Report {
 	var all []*drain.Report
 	open := map[string]*drain.Report{} // by node

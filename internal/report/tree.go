@@ -167,7 +167,7 @@ func (v *value) time() time.Time {
 	return at.UTC()
 }
 
-// seconds returns a number, or 0 if it cannot be read.
+// number returns a number, or 0 if it cannot be read.
 func (v *value) number() float64 {
 	if v == nil {
 		return 0
