@@ -44,7 +44,7 @@ function adaptMarkdown(md) {
     visit(state.tokens)
   })
   // A page is a template for Vue, in which {{ }} has a meaning.
-  for (const kind of ['text', 'code_inline', 'code_block']) {
+  for (const kind of ['text', 'code_inline']) {
     const rule = md.renderer.rules[kind]
     md.renderer.rules[kind] = (...args) => rule(...args).replaceAll('{{', '&#123;&#123;')
   }

@@ -39,13 +39,17 @@ export function stageContent(root, to) {
   const files = [...readdirSync(root), ...listFiles(root, 'docs')]
   const pages = new Set(files.filter((name) => extname(name) === '.md'))
   const sources = new Set()
-  files.filter(isImage).forEach((name) => write(name, readFileSync(path.join(root, name))))
+  // Pages show images, and may link to them at their own addresses.
+  for (const name of files.filter(isImage)) {
+    write(name, readFileSync(path.join(root, name)))
+    write(join('public', name), readFileSync(path.join(root, name)))
+  }
   // The set grows while its pages are read.
   for (const page of pages) {
     const text = readFileSync(path.join(root, page), 'utf8')
     for (const link of findLinks(text)) {
       const target = resolveLink(page, link)?.path
-      if (target && !isImage(target) && existsSync(path.join(root, target))) {
+      if (target && !pages.has(target) && !isImage(target) && existsSync(path.join(root, target))) {
         (extname(target) === '.md' ? pages : sources).add(target)
       }
     }
@@ -59,7 +63,7 @@ export function stageContent(root, to) {
 }
 
 function isImage(name) {
-  return ['.svg', '.png'].includes(extname(name))
+  return ['.gif', '.png', '.svg', '.webp'].includes(extname(name))
 }
 
 // findLinks returns the targets of the Markdown links and link definitions in a text, without those in code.

@@ -41,7 +41,7 @@ var buildSite = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if out, err := exec.Command("make", "-s", "-C", root, "site").CombinedOutput(); err != nil { //nolint:gosec,noctx // make test has a timeout
+	if out, err := exec.Command("make", "-s", "-C", root, "site").CombinedOutput(); err != nil { //nolint:noctx // make test has a timeout
 		return "", fmt.Errorf("make site: %w\n%s", err, out)
 	}
 	return filepath.Join(root, "dist", "site"), nil
