@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// maxSVGSize is the size in bytes up to which web pages show the recording without delay.
+// maxSVGSize is the limit of the SVG in bytes, so that web pages show it without delay.
 const maxSVGSize = 300_000
 
 func TestCommittedSVGIsDrawnFromTheCast(t *testing.T) {
