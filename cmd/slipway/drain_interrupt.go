@@ -17,7 +17,7 @@ type cordonState struct {
 // maxListedPods is how many pods the explanation of an interrupt names.
 const maxListedPods = 5
 
-// explainInterrupt prints in which state an interrupted drain leaves the node and its pods, and how to continue or to undo it.
+// explainInterrupt prints the state of the node and its pods after an interrupt, and how to continue or to undo the drain.
 func (d *nodeDrain) explainInterrupt(r drain.Report, node cordonState) {
 	name := d.options.Node
 	var gone int

@@ -146,7 +146,7 @@ type podLine struct {
 	color        string
 }
 
-// The ranks of pods in a view. A pod that somebody has to act on comes first.
+// The ranks of pods in a view. The pods that need a person come first.
 const (
 	rankBlocked = iota
 	rankTerminating

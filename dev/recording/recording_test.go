@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// maxSVGSize is the size in bytes up to which web pages show the recording without delay.
+// maxSVGSize is the limit of the SVG in bytes, so that web pages show it without delay.
 const maxSVGSize = 300_000
 
 func TestCommittedSVGIsDrawnFromTheCast(t *testing.T) {
@@ -35,7 +35,7 @@ func TestCommittedSVGIsDrawnFromTheCast(t *testing.T) {
 	if len(got) > maxSVGSize {
 		t.Errorf("the SVG has %d bytes, want at most %d", len(got), maxSVGSize)
 	}
-	for _, text := range []string{"due in 0:", "waits for PDB shop/invoices", "is terminating, at most", "evictions", "drained for Preempt", "Drained"} {
+	for _, text := range []string{"due in 0:", "waits for PDB shop/invoices", "is terminating, at most", "evictions", "Drained"} {
 		if !strings.Contains(got, text) {
 			t.Errorf("the recording does not show %q", text)
 		}

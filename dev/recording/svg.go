@@ -28,7 +28,7 @@ const (
 	fontSize              = 13
 )
 
-// The colors of the picture. The 16 colors of the terminal are those that a light text on a dark ground needs.
+// The colors of the picture, a light text on a dark ground.
 const (
 	ground     = "#16181d"
 	foreground = "#d4d7dd"

@@ -28,7 +28,7 @@ import (
 // maxEvents is how many Events are kept.
 const maxEvents = 200
 
-// eventKinds are the kinds of objects whose Events are watched. A field selector can select only one kind.
+// eventKinds are the kinds of objects with watched Events. A field selector can select only one kind.
 var eventKinds = []string{"Node", "NodeGroup", "NodeRetirement"}
 
 // recentEvents keeps the latest Events about some kinds of objects. Its memory does not grow with the cluster. An Event that expires on the API server stays until newer ones replace it.

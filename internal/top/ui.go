@@ -74,7 +74,7 @@ const (
 	eventsPane
 )
 
-// tallScreenHeight is the height from which the pane with pods is open at the start.
+// tallScreenHeight is the least height that opens the pane with pods at the start.
 const tallScreenHeight = 30
 
 // page is a text that covers the list of nodes.
