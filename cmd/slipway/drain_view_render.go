@@ -220,9 +220,10 @@ func newPodLine(b drain.BlockedPod, now time.Time) podLine {
 	waited := screen.FormatDuration(now.Sub(b.Since))
 	switch b.Reason {
 	case drain.ObstacleStopping:
-		line.rank, line.at, line.color, line.status = rankTerminating, b.Until, cyan, "terminating "+waited
-		if !b.Until.IsZero() {
-			line.status += " of " + screen.FormatDuration(b.Until.Sub(b.Since))
+		until := parseTerminationEnd(b)
+		line.rank, line.at, line.color, line.status = rankTerminating, until, cyan, "terminating "+waited
+		if !until.IsZero() {
+			line.status += " of " + screen.FormatDuration(until.Sub(b.Since))
 		}
 	case drain.ObstacleQueued:
 		line.rank, line.status = rankQueued, "waits for its turn"
@@ -236,6 +237,22 @@ func newPodLine(b drain.BlockedPod, now time.Time) podLine {
 		line.status = "waiting " + waited + ": " + string(b.Reason) + ": " + b.Detail
 	}
 	return line
+}
+
+// parseTerminationEnd returns the end of a terminating pod's grace from its detail, such as "stopping, until 12:00:20 at the latest".
+// It returns zero if the detail has no time. A field of its own would make the agent larger.
+func parseTerminationEnd(b drain.BlockedPod) time.Time {
+	_, rest, _ := strings.Cut(b.Detail, "until ")
+	clock, _, _ := strings.Cut(rest, " ")
+	since := b.Since.UTC()
+	at, err := time.Parse(time.DateOnly+" "+time.TimeOnly, since.Format(time.DateOnly)+" "+clock)
+	switch {
+	case err != nil:
+		return time.Time{}
+	case at.Before(since.Truncate(time.Second)):
+		return at.AddDate(0, 0, 1)
+	}
+	return at
 }
 
 // paint returns a line that is shorter than width, because some terminals wrap after the last column.

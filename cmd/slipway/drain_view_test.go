@@ -39,7 +39,7 @@ func newViewedNodes(names ...string) []*viewedNode {
 		for i := range 4 {
 			n.progress.RemainingPods = append(n.progress.RemainingPods, drain.BlockedPod{
 				Namespace: "shop", Pod: fmt.Sprintf("encoder-5c8d9f7b6-%d", i), Reason: drain.ObstacleStopping, Since: viewTime.Add(-7 * time.Second),
-				Until: viewTime.Add(time.Duration(13+i) * time.Second),
+				Detail: "stopping, until " + viewTime.Add(time.Duration(13+i)*time.Second).Format(time.TimeOnly) + " at the latest",
 			})
 		}
 		for i := range 33 {

@@ -227,7 +227,6 @@ func (p *podState) toBlockedPod(began time.Time) BlockedPod {
 			b.Since = p.removalAt
 		}
 		if at := p.pod.DeletionTimestamp; at != nil {
-			b.Until = *at
 			b.Detail = "stopping, until " + at.UTC().Format(time.TimeOnly) + " at the latest"
 		}
 	case p.action == podrules.RefuseDrain || p.action == podrules.AwaitTermination:

@@ -41,8 +41,6 @@ type BlockedPod struct {
 	PDB       string       `json:"pdb,omitempty"` // namespace/name of the PDB
 	Detail    string       `json:"detail"`
 	Since     time.Time    `json:"since"`
-	// Until is when the grace of a terminating pod ends. It is zero if unknown.
-	Until time.Time `json:"-"`
 }
 
 func (b BlockedPod) String() string {
