@@ -67,8 +67,9 @@ test: build build-dev peers vet-agent ## Run all tests in random order, includin
 .PHONY: test-skew
 test-skew: export SLIPWAY_KUBE_VERSION := 1.33
 test-skew: export SLIPWAY_BIN := $(CURDIR)/bin
-test-skew: build build-dev peers ## Run the end-to-end tests on the oldest supported Kubernetes version (make test uses the newest)
+test-skew: build build-dev peers ## Run the end-to-end tests on the oldest supported Kubernetes versions (make test uses the newest)
 	cd dev && SLIPWAY_TEST_RERUN=1 ../tools/test ./controlplane/... ./e2e/... ./testbed/...
+	cd dev && SLIPWAY_KUBE_VERSION=1.30 ../tools/test ./e2e/agent
 	@dev/peers/install missing
 
 .PHONY: test-openstack

@@ -6,6 +6,9 @@ Refuses values that contradict each other. Each error tells what is wrong and wh
 {{- if not (or .Values.agent.enabled .Values.manager.enabled .Values.cloudpool.enabled) }}
 {{- fail "agent.enabled, manager.enabled and cloudpool.enabled are all false: nothing would run; want at least one of them" }}
 {{- end }}
+{{- if and (or .Values.manager.enabled .Values.cloudpool.enabled) (semverCompare "<1.33.0-0" .Capabilities.KubeVersion.Version) }}
+{{- fail (printf "manager.enabled and cloudpool.enabled need Kubernetes 1.33, and the cluster has %s: want both false, for agents alone" .Capabilities.KubeVersion.Version) }}
+{{- end }}
 {{- range $part := list "agent" "slipway" }}
 {{- $image := get $.Values.image $part }}
 {{- $tag := coalesce $image.tag $.Values.image.tag }}

@@ -84,7 +84,7 @@ func TestHelmLintPasses(t *testing.T) {
 	for _, s := range sets(t) {
 		t.Run(s.name(), func(t *testing.T) {
 			t.Parallel()
-			l := lint.AllWithKubeVersion(filepath.Join(root(t), "charts", s.chart), values(t, s.values(t)), s.namespace, nil)
+			l := lint.AllWithKubeVersion(filepath.Join(root(t), "charts", s.chart), values(t, s.values(t)), s.namespace, kubeVersion(t, newestKubernetes))
 			for _, m := range l.Messages {
 				// The chart aks-node-termination-handler has no icon, as before.
 				if m.Severity > support.InfoSev || s.chart == slipwayChart {

@@ -72,7 +72,27 @@ func release(name, in string) chartutil.ReleaseOptions {
 // templates renders a chart as helm template does. The result is by template file.
 func templates(t *testing.T, c *chart.Chart, r chartutil.ReleaseOptions, values map[string]any) (map[string]string, error) {
 	t.Helper()
-	all, err := chartutil.ToRenderValues(c, values, r, chartutil.DefaultCapabilities)
+	return templatesOn(t, newestKubernetes, c, r, values)
+}
+
+// newestKubernetes is a version of Kubernetes that the charts install everything on.
+const newestKubernetes = "v1.37.0"
+
+func kubeVersion(t *testing.T, version string) *chartutil.KubeVersion {
+	t.Helper()
+	v, err := chartutil.ParseKubeVersion(version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// templatesOn renders a chart for a cluster with a version of Kubernetes.
+func templatesOn(t *testing.T, version string, c *chart.Chart, r chartutil.ReleaseOptions, values map[string]any) (map[string]string, error) {
+	t.Helper()
+	capabilities := chartutil.DefaultCapabilities.Copy()
+	capabilities.KubeVersion = *kubeVersion(t, version)
+	all, err := chartutil.ToRenderValues(c, values, r, capabilities)
 	if err != nil {
 		return nil, err
 	}

@@ -253,6 +253,21 @@ func onlyTemplates(t *testing.T, name string) *chart.Chart {
 	return &c
 }
 
+func TestOldKubernetesGetsAgentsOnly(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"":                           "",
+		"manager: {enabled: true}":   "need Kubernetes 1.33, and the cluster has v1.32.9: want both false",
+		"cloudpool: {enabled: true}": "need Kubernetes 1.33, and the cluster has v1.32.9: want both false",
+	} {
+		all := values(t, "image: {registry: a}\n"+text)
+		_, err := templatesOn(t, "v1.32.9", refusalsOnly(t, slipwayChart), release(slipwayChart, namespace), all)
+		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+	}
+}
+
 func TestI10InvalidValuesAreRefused(t *testing.T) {
 	t.Parallel()
 	least := map[string]map[string]any{
