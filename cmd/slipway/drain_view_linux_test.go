@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,29 +19,42 @@ import (
 // emulator shows what a program writes to a pseudoterminal.
 type emulator struct {
 	t        *testing.T
-	vt       *vt.SafeEmulator
 	shows    *os.File
 	terminal *os.File
+
+	mu sync.Mutex // vt.SafeEmulator does not protect String
+	vt *vt.Emulator
+}
+
+// Write puts what the program writes onto the screen.
+func (e *emulator) Write(output []byte) (int, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.vt.Write(output)
 }
 
 func newEmulator(t *testing.T, width, height int) *emulator {
 	t.Helper()
 	shows, terminal := openPseudoterminal(t)
-	e := &emulator{t, vt.NewSafeEmulator(width, height), shows, terminal}
+	e := &emulator{t: t, shows: shows, terminal: terminal, vt: vt.NewEmulator(width, height)}
 	e.resize(width, height)
-	go func() { _, _ = io.Copy(e.vt, shows) }()
+	go func() { _, _ = io.Copy(e, shows) }()
 	return e
 }
 
 func (e *emulator) resize(width, height int) {
 	e.t.Helper()
+	e.mu.Lock()
 	e.vt.Resize(width, height)
+	e.mu.Unlock()
 	must.NoError(e.t, unix.IoctlSetWinsize(int(e.shows.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(height), Col: uint16(width)})) //nolint:gosec // small
 }
 
 // text returns the screen without spaces at the ends of lines.
 func (e *emulator) text() string {
+	e.mu.Lock()
 	lines := strings.Split(e.vt.String(), "\n")
+	e.mu.Unlock()
 	for i := range lines {
 		lines[i] = strings.TrimRight(lines[i], " \r")
 	}
