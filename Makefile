@@ -89,7 +89,7 @@ release: ## Build the release VERSION=v0.1.0 REGISTRY=ghcr.io/acme/slipway into 
 .PHONY: push
 push: ## Push the release in dist/ to its registry, signed with KEY=cosign.key (OVERWRITE=1 replaces tags)
 	cd tools/release && go run . push -dist $(CURDIR)/dist -version '$(VERSION)' -registry '$(REGISTRY)' \
-		$(if $(KEY),-key '$(abspath $(KEY))') $(if $(OVERWRITE),-overwrite)
+		$(if $(KEY),-key '$(abspath $(KEY))') $(if $(filter 1,$(OVERWRITE)),-overwrite)
 
 .PHONY: lint
 lint: ## Run the linters on all modules

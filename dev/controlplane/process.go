@@ -25,6 +25,7 @@ type Process struct {
 	mu   sync.Mutex // guards the following fields
 	id   processIdentity
 	done chan struct{} // closed when the process has ended
+	exit error         // of an ended process that this program started
 }
 
 // processIdentity holds the PID and start time of a process. It distinguishes the process from a later one that has
@@ -138,7 +139,10 @@ func (p *Process) startProcess() error {
 	p.id = processIdentity{PID: cmd.Process.Pid, Started: started}
 	p.done = make(chan struct{})
 	go func(done chan struct{}) {
-		_ = cmd.Wait() // the log tells how it ended
+		exit := cmd.Wait()
+		p.mu.Lock()
+		p.exit = exit
+		p.mu.Unlock()
 		close(done)
 	}(p.done)
 	return nil
@@ -272,6 +276,14 @@ func (p *Process) Exited() <-chan struct{} {
 		}(p.id, p.done)
 	}
 	return p.done
+}
+
+// ExitError returns how a process that this program started has ended. It is nil if the process is running, or has ended with
+// status 0.
+func (p *Process) ExitError() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.exit
 }
 
 // readLogTail returns the last lines of the process's log.

@@ -129,9 +129,8 @@ function languageOf(name) {
   return basename(name).startsWith('Dockerfile') ? 'docker' : (languages[extname(name)] ?? 'text')
 }
 
-// toLandingPage makes the landing page of README.md. The first paragraph becomes the large title, and a list of items with bold
-// first words before the first section becomes the boxes below. Everything else stays as it is.
-export function toLandingPage(text) {
+// toLandingPage makes the landing page of README.md. The first paragraph becomes the large title. Everything else stays as it is.
+function toLandingPage(text) {
   const at = text.search(/^## /m)
   const [head, body] = at < 0 ? [text, ''] : [text.slice(0, at), text.slice(at)]
   const blocks = head.trim().split(/\n{2,}/)
@@ -141,7 +140,6 @@ export function toLandingPage(text) {
   }
   const name = take(/^# /).slice(2)
   const [title, ...more] = toPlainText(take(/^[A-Z]/)).split(/(?<=\.) /)
-  const boxes = take(/^- \*\*/).split(/^- /m).slice(1)
   const front = {
     layout: 'home',
     title: name,
@@ -154,10 +152,6 @@ export function toLandingPage(text) {
         { theme: 'alt', text: 'Install', link: '/docs/install' },
       ],
     },
-    features: boxes.map((box) => {
-      const [, bold, details] = box.match(/^\*\*(.+?)\.?\*\*\s*([^]*)$/)
-      return { title: toPlainText(bold), details: toPlainText(details) }
-    }),
   }
   // JSON is YAML.
   return `---\n${JSON.stringify(front, null, 1)}\n---\n\n${blocks.join('\n\n')}\n\n${body}`

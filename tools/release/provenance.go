@@ -94,23 +94,39 @@ func formatStatement(statement *intoto.Statement) ([]byte, error) {
 	return append(pretty.Bytes(), '\n'), nil
 }
 
-// readProvenance returns the provenance of a release as a statement about one image or chart in a registry.
-func readProvenance(dist, version string, subject name.Digest) ([]byte, error) {
+// readProvenance returns the provenance of a release. If the release was made from a modified work tree, it returns an error,
+// because nobody could make this release again.
+func readProvenance(dist, version string) (*intoto.Statement, error) {
 	file := filepath.Join(dist, provenanceFile(version))
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	var statement intoto.Statement
-	if err := protojson.Unmarshal(text, &statement); err != nil {
+	statement := &intoto.Statement{}
+	if err := protojson.Unmarshal(text, statement); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
+	value := structpb.NewStructValue(statement.Predicate)
+	for _, key := range []string{"buildDefinition", "internalParameters", "sourceModified"} {
+		value = value.GetStructValue().GetFields()[key]
+	}
+	if modified, ok := value.GetKind().(*structpb.Value_BoolValue); !ok || modified.BoolValue {
+		return nil, fmt.Errorf("%s: the release is of a work tree that differs from its commit: commit the changes and make the release again "+
+			"without -allow-modified", file)
+	}
+	return statement, nil
+}
+
+// formatProvenance returns the provenance of a release as a statement about one image or chart in a registry.
+func formatProvenance(release *intoto.Statement, subject name.Digest) ([]byte, error) {
 	hash, err := v1.NewHash(subject.DigestStr())
 	if err != nil {
 		return nil, err
 	}
-	statement.Subject = []*intoto.ResourceDescriptor{{Name: subject.Context().Name(), Digest: map[string]string{hash.Algorithm: hash.Hex}}}
-	return formatStatement(&statement)
+	return formatStatement(&intoto.Statement{
+		Type: release.Type, PredicateType: release.PredicateType, Predicate: release.Predicate,
+		Subject: []*intoto.ResourceDescriptor{{Name: subject.Context().Name(), Digest: map[string]string{hash.Algorithm: hash.Hex}}},
+	})
 }
 
 func asAny(list []string) []any {

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
+	intoto "github.com/in-toto/attestation/go/v1"
 )
 
 // push holds what is pushed, and where.
@@ -26,6 +27,7 @@ type push struct {
 	dist, version, registry string
 	overwrite               bool
 	signer                  *signer // nil signs nothing
+	provenance              *intoto.Statement
 	options                 []remote.Option
 	log                     *slog.Logger
 }
@@ -33,6 +35,7 @@ type push struct {
 // artifact is an image or a chart of the release.
 type artifact struct {
 	kind, name string
+	sum        string // SHA-256 of the image or of the chart's package, as in the provenance
 	tag        name.Tag
 	content    interface {
 		remote.Taggable
@@ -74,18 +77,25 @@ func runPush(ctx context.Context, args []string) error {
 
 // run reads and checks everything before it writes to the registry.
 func (p *push) run() error {
-	if err := verifyChecksums(p.dist); err != nil {
+	files, err := verifyChecksums(p.dist)
+	if err != nil {
 		return err
 	}
 	images, err := p.readImages()
 	if err != nil {
 		return err
 	}
-	charts, err := p.readCharts()
+	if p.provenance, err = readProvenance(p.dist, p.version); err != nil {
+		return err
+	}
+	charts, err := p.readCharts(files)
 	if err != nil {
 		return err
 	}
 	artifacts := slices.Concat(images, charts) // a chart is published after its images
+	if err := p.checkArtifacts(artifacts); err != nil {
+		return err
+	}
 	for _, a := range artifacts {
 		if err := p.checkTag(a); err != nil {
 			return a.wrap(err)
@@ -97,6 +107,22 @@ func (p *push) run() error {
 		}
 	}
 	return p.signChecksums()
+}
+
+// checkArtifacts returns an error if an artifact is not of this release, or if two have the same tag.
+func (p *push) checkArtifacts(artifacts []artifact) error {
+	tags := map[string]bool{}
+	for _, a := range artifacts {
+		if tags[a.tag.String()] {
+			return fmt.Errorf("%s: two artifacts of the release have this tag: make the release again", a.tag)
+		}
+		tags[a.tag.String()] = true
+		if !slices.ContainsFunc(p.provenance.Subject, func(s *intoto.ResourceDescriptor) bool { return s.Digest["sha256"] == a.sum }) {
+			return fmt.Errorf("%s %s: sha256 %s is not in %s: make the release again", a.kind, a.name, a.sum,
+				filepath.Join(p.dist, provenanceFile(p.version)))
+		}
+	}
+	return nil
 }
 
 // wrap returns the error with the names of the artifact and its tag.
@@ -129,7 +155,7 @@ func (p *push) readImages() ([]artifact, error) {
 		if err != nil {
 			return nil, err
 		}
-		images = append(images, artifact{"image", command, tag, index})
+		images = append(images, artifact{"image", command, strings.TrimPrefix(digest, "sha256:"), tag, index})
 	}
 	return images, nil
 }
@@ -157,14 +183,18 @@ func readImageIndex(folder, digest string) (v1.ImageIndex, error) {
 	return index, nil
 }
 
-// readCharts returns the charts of the release.
-func (p *push) readCharts() ([]artifact, error) {
-	files, err := filepath.Glob(filepath.Join(p.dist, "*.tgz"))
+// readCharts returns the charts among the files of the release. It refuses other packages in the folder.
+func (p *push) readCharts(files []subject) ([]artifact, error) {
+	packages, err := filepath.Glob(filepath.Join(p.dist, "*.tgz"))
 	if err != nil {
 		return nil, err
 	}
 	var charts []artifact
-	for _, file := range files {
+	for _, file := range packages {
+		i := slices.IndexFunc(files, func(s subject) bool { return s.Name == filepath.Base(file) })
+		if i < 0 {
+			return nil, fmt.Errorf("%s is not in %s, so the release did not make it: remove it", file, checksumsFile)
+		}
 		image, metadata, err := newChartImage(file)
 		if err != nil {
 			return nil, err
@@ -178,7 +208,7 @@ func (p *push) readCharts() ([]artifact, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
-		charts = append(charts, artifact{"chart", metadata.Name, tag, image})
+		charts = append(charts, artifact{"chart", metadata.Name, files[i].SHA256, tag, image})
 	}
 	return charts, nil
 }
@@ -257,7 +287,7 @@ func (p *push) signArtifact(digest name.Digest) error {
 	if err != nil {
 		return err
 	}
-	statement, err := readProvenance(p.dist, p.version, digest)
+	statement, err := formatProvenance(p.provenance, digest)
 	if err != nil {
 		return err
 	}
@@ -311,21 +341,23 @@ func (p *push) signChecksums() error {
 	return os.WriteFile(filepath.Join(p.dist, checksumsSignatureFile), []byte(signature), 0o644) //nolint:gosec // public
 }
 
-// verifyChecksums returns an error if a file of the release differs from its checksum.
-func verifyChecksums(dist string) error {
+// verifyChecksums returns the files in the checksums. If one of them has another checksum, it returns an error.
+func verifyChecksums(dist string) ([]subject, error) {
 	list, err := os.ReadFile(filepath.Join(dist, checksumsFile))
 	if err != nil {
-		return fmt.Errorf("dist: make a release first: %w", err)
+		return nil, fmt.Errorf("dist: make a release first: %w", err)
 	}
+	var files []subject
 	for line := range strings.Lines(string(list)) {
 		want, file, _ := strings.Cut(strings.TrimSpace(line), "  ")
 		got, err := sha256File(filepath.Join(dist, file))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if got != want {
-			return fmt.Errorf("%s was changed after the release: make the release again", filepath.Join(dist, file))
+			return nil, fmt.Errorf("%s was changed after the release: make the release again", filepath.Join(dist, file))
 		}
+		files = append(files, subject{Name: file, SHA256: got})
 	}
-	return nil
+	return files, nil
 }

@@ -319,6 +319,69 @@ func TestPushedReleaseIsSignedAndRepeatable(t *testing.T) {
 	})
 }
 
+func TestPushRefusesWhatTheReleaseDidNotMake(t *testing.T) {
+	server := newTestRegistry(t)
+	home := server.host + "/acme/slipway"
+	dist := writeTestDist(t, newTestProject(t), home)
+	args := []string{"push", "-dist=" + dist, "-version=v0.1.0", "-registry=" + home}
+	// addChecksums lists the current files, as a release that wrote them would.
+	addChecksums := func(t *testing.T) {
+		t.Helper()
+		if err := (&release{out: dist}).writeChecksums(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	chart := filepath.Join(dist, "slipway-0.1.0.tgz")
+	extra := filepath.Join(dist, "slipway-0.1.0-copy.tgz")
+	provenance := filepath.Join(dist, provenanceFile("v0.1.0"))
+	for name, c := range map[string]struct {
+		file   string
+		change func(content []byte) []byte // of the chart or the provenance
+		listed bool                        // in the checksums
+		want   string
+	}{
+		"an unlisted chart":     {extra, nil, false, extra + " is not in checksums.txt, so the release did not make it: remove it"},
+		"two charts of one tag": {extra, nil, true, home + "/charts/slipway:0.1.0: two artifacts of the release have this tag"},
+		"a chart without provenance": {
+			chart, func(b []byte) []byte { return append(b, 0) }, true, "is not in " + provenance + ": make the release again",
+		},
+		"a modified work tree": {
+			provenance, func(b []byte) []byte {
+				return bytes.Replace(b, []byte(`"sourceModified": false`), []byte(`"sourceModified": true`), 1)
+			},
+			true, provenance + ": the release is of a work tree that differs from its commit: commit the changes",
+		},
+		"a provenance without its source": {
+			provenance, func(b []byte) []byte { return bytes.Replace(b, []byte("sourceModified"), []byte("other"), 1) },
+			true, provenance + ": the release is of a work tree that differs from its commit",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.change == nil {
+				writeTestFile(t, c.file, string(readTestFile(t, chart)))
+				defer func() { _ = os.Remove(c.file) }()
+			} else {
+				before := readTestFile(t, c.file)
+				writeTestFile(t, c.file, string(c.change(bytes.Clone(before))))
+				defer writeTestFile(t, c.file, string(before))
+			}
+			if c.listed {
+				addChecksums(t)
+			}
+			if err := run(t.Context(), args); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("want %q, got %v", c.want, err)
+			}
+		})
+		addChecksums(t) // of the files as they were
+	}
+	if n := server.writes.Load(); n != 0 {
+		t.Errorf("%d writes", n)
+	}
+	if err := run(t.Context(), args); err != nil {
+		t.Errorf("the release itself: %v", err)
+	}
+}
+
 // writeTestDist writes what is pushed of a release: images with texts as binaries, charts, provenance and checksums.
 func writeTestDist(t *testing.T, dir, registry string) string {
 	t.Helper()
@@ -331,13 +394,23 @@ func writeTestDist(t *testing.T, dir, registry string) string {
 	if err := r.writeCharts(t.Context(), binaries); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.writeProvenance(r.images); err != nil {
+	writeTestProvenance(t, r)
+	return r.out
+}
+
+// writeTestProvenance writes the provenance and the checksums of the files in the folder of a release.
+func writeTestProvenance(t *testing.T, r *release) {
+	t.Helper()
+	files, err := r.listReleaseFiles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.writeProvenance(append(files, r.images...)); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.writeChecksums(); err != nil {
 		t.Fatal(err)
 	}
-	return r.out
 }
 
 func parseTag(t *testing.T, s string) name.Tag {

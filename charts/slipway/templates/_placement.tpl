@@ -22,9 +22,9 @@ values (of the component).
 {{- end }}
 {{- /* The manager refuses a group without labels. */}}
 {{- if $outside }}{{ $terms = $next }}{{ end }}
-{{- end }}
 {{- if gt (len (default list $terms)) 64 }}
-{{- fail (printf "placement.managedNodes and manager.nodeGroups: their labels need %d node selector terms, and 64 are allowed: want one label per group, or placement.avoidManagedNodes: false" (len $terms)) }}
+{{- fail "placement.managedNodes and manager.nodeGroups: their labels need more node selector terms than the 64 that are allowed: want one label per group, or placement.avoidManagedNodes: false" }}
+{{- end }}
 {{- end }}
 {{- $all := dict }}
 {{- with $terms }}{{ $_ := set $all "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" .) }}{{ end }}

@@ -40,7 +40,7 @@ Refuses values that contradict each other. Each error tells what is wrong and wh
 {{- if .Values.cloudpool.enabled }}{{ include "slipway.refusals.cloudpool" . }}{{ end }}
 {{- end }}
 
-{{/* Refuses a missing account, and one account for two components: each policy would limit both. */}}
+{{/* Refuses a missing account, annotations that no account would get, and one account for two components: each policy would limit both. */}}
 {{- define "slipway.refusals.accounts" -}}
 {{- $root := . }}
 {{- $seen := dict }}
@@ -49,6 +49,9 @@ Refuses values that contradict each other. Each error tells what is wrong and wh
 {{- if $values.enabled }}
 {{- if not (or $values.serviceAccount.create $values.serviceAccount.name) }}
 {{- fail (printf "%s.serviceAccount.create is false and %s.serviceAccount.name is empty: want the name of your ServiceAccount" $part $part) }}
+{{- end }}
+{{- if and $values.serviceAccount.annotations (not $values.serviceAccount.create) }}
+{{- fail (printf "%s.serviceAccount.annotations are set, but %s.serviceAccount.create is false: want the annotations on your ServiceAccount %s, and none here" $part $part $values.serviceAccount.name) }}
 {{- end }}
 {{- $name := include "slipway.serviceAccount" (list $root $part) }}
 {{- with get $seen $name }}

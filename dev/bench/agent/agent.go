@@ -178,17 +178,17 @@ func (b *agentBench) describeSetup(format string, args ...any) string {
 		machines, b.Version(), runtime.NumCPU(), source.DefaultInterval)
 }
 
-// maxFloorRatio is the target of the agent's times as a multiple of their floors.
-const maxFloorRatio = 1.1
+// maxBoundRatio is the target of the agent's times as a multiple of their bounds.
+const maxBoundRatio = 1.1
 
-// newFloorResults returns the floor of a time and the time as a multiple of it. The floor is what the poll interval and
-// the API server need without an agent, at most.
-func (b *agentBench) newFloorResults(name string, took, floor time.Duration, setup string) []result.Result {
+// newBoundResults returns the bound of a time and the time as a multiple of it. The bound is the longest time that a notice
+// waits for the next poll, and what the API server needs without an agent.
+func (b *agentBench) newBoundResults(name string, took, bound time.Duration, setup string) []result.Result {
 	return []result.Result{
-		{Name: "floor: " + name, Value: floor.Seconds(), Unit: "s", Setup: setup},
+		{Name: "bound: " + name, Value: bound.Seconds(), Unit: "s", Setup: setup},
 		{
-			Name: "as a multiple of the floor, " + name, Value: took.Seconds() / floor.Seconds(), Unit: "times",
-			Target: result.AtMost(maxFloorRatio), Setup: setup,
+			Name: "as a multiple of the bound, " + name, Value: took.Seconds() / bound.Seconds(), Unit: "times",
+			Target: result.AtMost(maxBoundRatio), Setup: setup,
 		},
 	}
 }

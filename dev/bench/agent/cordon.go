@@ -60,11 +60,11 @@ func (b *agentBench) measureCordons(ctx context.Context) ([]result.Result, error
 	if err != nil {
 		return nil, err
 	}
-	agent, floor := percentile(took, 99), source.DefaultInterval+percentile(patches, 99)
+	agent, bound := percentile(took, 99), source.DefaultInterval+percentile(patches, 99)
 	return append([]result.Result{{
 		Name:  fmt.Sprintf("notice visible to node cordoned, 1 s poll, p99 of %d", noticeCount),
 		Value: agent.Seconds(), Unit: "s", Setup: setup,
-	}}, b.newFloorResults("the poll interval and a bare patch", agent, floor, b.describeSetup(
+	}}, b.newBoundResults("the poll interval and a bare patch", agent, bound, b.describeSetup(
 		"p99 of %d patches of a Node over an open connection, p50 %.1f ms", noticeCount, percentile(patches, 50).Seconds()*1e3))...), nil
 }
 

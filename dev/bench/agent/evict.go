@@ -37,7 +37,7 @@ func (b *agentBench) measureEvictionsPerApp(ctx context.Context) ([]result.Resul
 		Name:  fmt.Sprintf("notice visible to last of %d evictions accepted", evictedPods),
 		Value: t.took.Seconds(), Unit: "s", Setup: t.setup,
 	}}
-	results = append(results, b.newFloorResults("the poll interval and a bare client", t.took, source.DefaultInterval+floor, b.describeSetup(
+	results = append(results, b.newBoundResults("the poll interval and a bare client", t.took, source.DefaultInterval+floor, b.describeSetup(
 		"%.2f s for one patch of the node, and one eviction at a time for each PDB, from the first request to the last response, on an equal node",
 		floor.Seconds()))...)
 	return append(results, result.Result{Name: "API requests per drained pod", Value: float64(t.requests) / evictedPods, Setup: t.setup}), nil

@@ -100,15 +100,15 @@ func (b *peersBench) drainWithSlipway(ctx context.Context, t target) (measuremen
 	if err != nil {
 		return measurement{}, err
 	}
-	return b.drainWithCommand(ctx, t, path, "drain", t.node, "--kubeconfig", b.Kubeconfig())
+	return b.drainWithCommand(ctx, t, true, path, "drain", t.node, "--kubeconfig", b.Kubeconfig())
 }
 
 func (b *peersBench) drainWithKubectl(ctx context.Context, t target) (measurement, error) {
-	return b.drainWithCommand(ctx, t, b.clients.Kubectl, "drain", t.node, "--kubeconfig", b.Kubeconfig(), "--ignore-daemonsets")
+	return b.drainWithCommand(ctx, t, false, b.clients.Kubectl, "drain", t.node, "--kubeconfig", b.Kubeconfig(), "--ignore-daemonsets")
 }
 
-// drainWithCommand runs a command that drains the node and then ends.
-func (b *peersBench) drainWithCommand(ctx context.Context, t target, path string, args ...string) (measurement, error) {
+// drainWithCommand runs a command that drains the node and then ends. If the command is ours, it must succeed.
+func (b *peersBench) drainWithCommand(ctx context.Context, t target, isOurs bool, path string, args ...string) (measurement, error) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	began := time.Now()
@@ -122,6 +122,9 @@ func (b *peersBench) drainWithCommand(ctx context.Context, t target, path string
 	case <-process.Exited():
 	case <-ctx.Done():
 		return measurement{}, errors.Join(fmt.Errorf("%s has not ended within %s", filepath.Base(path), stepTimeout), process.Kill())
+	}
+	if err := process.ExitError(); err != nil && isOurs {
+		return measurement{}, fmt.Errorf("%s: %w; its output: %s", filepath.Base(path), err, readOutput(process))
 	}
 	m, err := b.readMeasurement(ctx, t, began)
 	m.peak = memory.stop()

@@ -33,7 +33,8 @@ type Options struct {
 	Seed uint64
 	// Peer is the path of another handler of Scheduled Events. Empty means none.
 	Peer string
-	// PeerArgs are the arguments of Peer, separated by spaces. Empty means defaultPeerArgs. See expandArgs.
+	// PeerArgs are the arguments of Peer, separated by spaces. drainWithPeer replaces the placeholders
+	// in them. Empty means defaultPeerArgs.
 	PeerArgs string
 	// Rounds is how often each program drains a node. 0 means 3.
 	Rounds int

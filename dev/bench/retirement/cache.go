@@ -18,10 +18,15 @@ import (
 	"github.com/slipway-dev/slipway/dev/controlplane"
 )
 
-const cacheProcess = "plain-informers"
+const (
+	cacheProcess = "plain-informers"
+	// cacheGCPercent is the GOGC value of the manager.
+	cacheGCPercent = "50"
+)
 
-// RunCache caches all pods and nodes as client-go's informers do by default. The manager is compared with it. It
-// listens on a loopback address and answers /readyz with 200 once the caches are full. It returns when ctx ends.
+// RunCache caches all pods and nodes with client-go's informers, without a transform. Like the manager, it reads protobuf, which
+// is not client-go's default. The manager is compared with it. It listens on a loopback address and answers /readyz with 200
+// once the caches are full. It returns when ctx ends.
 func RunCache(ctx context.Context, listen, kubeconfig string) error {
 	if host, _, err := net.SplitHostPort(listen); err != nil || !net.ParseIP(host).IsLoopback() {
 		return fmt.Errorf("listen address %q: must be a loopback address with a port", listen)
@@ -68,7 +73,8 @@ func (b *retirementBench) startCache(ctx context.Context) error {
 		return err
 	}
 	_, err = b.StartProcess(ctx, controlplane.Command{
-		Name: cacheProcess, Path: path, Args: []string{"cache", "--listen", listen, "--kubeconfig", b.Kubeconfig()}, ReadyURL: "http://" + listen + "/readyz",
+		Name: cacheProcess, Path: path, Args: []string{"cache", "--listen", listen, "--kubeconfig", b.Kubeconfig()},
+		Env: []string{"GOGC=" + cacheGCPercent}, ReadyURL: "http://" + listen + "/readyz",
 	})
 	return err
 }

@@ -54,19 +54,25 @@ type IdleOptions struct {
 }
 
 // MeasureIdleManager measures a manager that has nothing to do but caches many nodes and pods. It emulates no
-// kubelets, because only the objects in the API matter. In the same run it measures CacheProcess, which caches the
-// same objects as client-go does by default.
+// kubelets, because only the objects in the API matter. In the same run it measures a process that runs RunCache, which
+// caches the same objects.
 func MeasureIdleManager(ctx context.Context, o IdleOptions) ([]result.Result, error) {
 	if len(o.Nodes) == 0 {
 		o.Nodes = []int{defaultCachedNodes}
 	}
 	o.QuietTime = cmp.Or(o.QuietTime, quietTime)
-	var all []result.Result
+	podCount := func(nodes int) int { return cmp.Or(o.Pods, min(nodes*cachedPodsEach, maxCachedPods)) }
 	for _, nodes := range o.Nodes {
 		if nodes < 1 {
 			return nil, fmt.Errorf("nodes is %d: must be at least 1", nodes)
 		}
-		pods := cmp.Or(o.Pods, min(nodes*cachedPodsEach, maxCachedPods))
+		if pods := podCount(nodes); pods < nodes {
+			return nil, fmt.Errorf("pods is %d: must be at least %d, one for each node", pods, nodes)
+		}
+	}
+	var all []result.Result
+	for _, nodes := range o.Nodes {
+		pods := podCount(nodes)
 		results, err := measureIdleManager(ctx, o, nodes, pods)
 		if err != nil {
 			return nil, fmt.Errorf("%d nodes: %w", nodes, err)

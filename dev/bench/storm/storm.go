@@ -102,15 +102,28 @@ func RunBenchmarks(ctx context.Context, o Options) ([]result.Result, error) {
 			return nil, fmt.Errorf("nodes is %d: must be a multiple of 10 up to %d", size, maxSize)
 		}
 	}
+	return measureSizes(ctx, o, measureSize)
+}
+
+// measureSizes measures all sizes. If one of several sizes fails, its results are what was measured before, and the error.
+// If all sizes fail, measureSizes returns the errors.
+func measureSizes(ctx context.Context, o Options, measure func(context.Context, Options, int) ([]result.Result, error)) ([]result.Result, error) {
 	var all []result.Result
+	var failures []error
 	largest := 0
 	for _, size := range o.Sizes {
-		results, err := measureSize(ctx, o, size)
-		if err != nil {
-			return nil, fmt.Errorf("%d machines with a notice: %w", size, err)
-		}
-		if !slices.ContainsFunc(results, isLoss) {
+		results, err := measure(ctx, o, size)
+		if len(results) > 0 && !slices.ContainsFunc(results, isLoss) { // the first results are those of the agents
 			largest = max(largest, size)
+		}
+		if err != nil {
+			err = fmt.Errorf("%d machines with a notice: %w", size, err)
+			failures = append(failures, err)
+			if len(failures) == len(o.Sizes) || ctx.Err() != nil {
+				return nil, errors.Join(failures...)
+			}
+			fmt.Fprintf(o.Progress, "agent-storm: %v\n", err)
+			results = append(results, result.Result{Name: "failures", Value: 1, Target: result.AtMost(0), Setup: err.Error()})
 		}
 		all = append(all, labelSize(results, size, len(o.Sizes) > 1)...)
 	}
@@ -151,7 +164,8 @@ const (
 // maxFloorRatio is the target of the agents' time as a multiple of the bare clients' time.
 const maxFloorRatio = 1.1
 
-// measureSize measures the agents and then the bare clients, each on a new cluster.
+// measureSize measures the agents and then the bare clients, each on a new cluster. With an error, it also returns the results
+// before the error.
 func measureSize(ctx context.Context, o Options, size int) ([]result.Result, error) {
 	var all []result.Result
 	last := map[string]time.Duration{}
@@ -165,7 +179,7 @@ func measureSize(ctx context.Context, o Options, size int) ([]result.Result, err
 		s := &stormBench{o: o, size: size}
 		results, err := s.runOnNewCluster(ctx, part.measure)
 		if err != nil {
-			return nil, err
+			return all, err
 		}
 		last[part.name] = s.lastEviction
 		all = append(all, results...)

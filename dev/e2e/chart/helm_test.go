@@ -43,6 +43,29 @@ func (b bed) helm(args ...string) string {
 	return string(out)
 }
 
+// TestHelmUpgradeWarnsBeforeItRemovesTheManager upgrades a release with a manager to the default values.
+func TestHelmUpgradeWarnsBeforeItRemovesTheManager(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	const name, warning = "kept", "WARNING: this upgrade removes the manager"
+	helm := func(command string, args ...string) string {
+		t.Helper()
+		return b.helm(append([]string{command, name, filepath.Join(root(t), "charts", slipwayChart), "-n", name,
+			"--set", "image.registry=registry.example.com/slipway,agent.linux.enabled=false,agent.windows.enabled=true"}, args...)...)
+	}
+	quiet := helm("install", "--create-namespace", "--set", "manager.enabled=true") + helm("upgrade", "--set", "manager.enabled=true")
+	if strings.Contains(quiet, warning) {
+		t.Errorf("helm warns although the manager stays:\n%s", quiet)
+	}
+	if notes := helm("upgrade"); !strings.Contains(notes, warning) {
+		t.Errorf("helm upgrade prints:\n%s", notes)
+	}
+	if notes := helm("upgrade"); strings.Contains(notes, warning) {
+		t.Errorf("helm warns although there is no manager:\n%s", notes)
+	}
+	b.helm("uninstall", name, "-n", name)
+}
+
 // TestHelmInstallWithOnlyARegistryProtectsNodes types the command of the README of the chart. An agent of the release drains
 // its node. After helm uninstall, nothing of the release is left.
 func TestHelmInstallWithOnlyARegistryProtectsNodes(t *testing.T) {

@@ -258,10 +258,13 @@ extraObjects:
 func TestNotesDescribeInstalledParts(t *testing.T) {
 	t.Parallel()
 	const groups, agents, managers, missing = "get nodegroups", "get daemonset", "get deployment slipway-manager", "install the CRDs of this version first"
+	const inFile, noManager = "without those of manager.nodeGroups", "WARNING: this release has no manager"
 	for text, want := range map[string][]string{
 		"":                               {"is installed as slipway in namespace slipway: agents.", "there is no manager", agents},
 		withManager:                      {": agents, 2 managers.", agents, managers, groups, "UnknownCloud", "placement.managedNodes is empty"},
 		withManager + "crds: {by: none}": {managers, missing, groups, agents},
+		"manager: {enabled: true, nodeGroups: {a: {nodeSelector: {matchLabels: {a: a}}, cloud: {provider: azure, group: a}}}}": {managers, groups, agents, inFile},
+		"crds: {by: chart}\ncloudpool: {enabled: true, nodeGroups: [a], tls: {secretName: a}}": {"agents, 2 cloudpool servers.", agents, noManager},
 		"agent: {enabled: false}\n" + cloudpoolValues + "}": {": 2 managers, 2 cloudpool servers.", managers, groups, "get deployment slipway-cloudpool"},
 	} {
 		files, err := templates(t, load(t, slipwayChart), release(slipwayChart, namespace), values(t, registry+text))
@@ -274,7 +277,7 @@ func TestNotesDescribeInstalledParts(t *testing.T) {
 				t.Errorf("%q: the notes lack %q:\n%s", text, part, notes)
 			}
 		}
-		for _, part := range []string{groups, agents, managers, missing} {
+		for _, part := range []string{groups, agents, managers, missing, inFile, noManager} {
 			if strings.Contains(notes, part) && !slices.Contains(want, part) {
 				t.Errorf("%q: the notes have %q:\n%s", text, part, notes)
 			}

@@ -190,6 +190,10 @@ var refusals = []refusal{
 		"agent.serviceAccount.create is false and agent.serviceAccount.name is empty: want the name of your ServiceAccount",
 	},
 	{
+		"annotations of a ServiceAccount that the chart does not create", "agent: {serviceAccount: {create: false, name: mine, annotations: {a: b}}}",
+		"agent.serviceAccount.annotations are set, but agent.serviceAccount.create is false: want the annotations on your ServiceAccount mine",
+	},
+	{
 		"one ServiceAccount for two parts", "manager: {enabled: true, serviceAccount: {name: slipway-agent}}",
 		"manager.serviceAccount.name: slipway-agent is also the account of agent: want an account of its own",
 	},
@@ -198,8 +202,8 @@ var refusals = []refusal{
 		`manager.nodeSelector: all these nodes are of a managed group ({"pool":"ci"})`,
 	},
 	{
-		"too many labels of managed nodes", "placement: {managedNodes: [" + strings.Repeat("{matchLabels: {a: a, b: b, c: c}}, ", 4) + "]}",
-		"their labels need 81 node selector terms, and 64 are allowed",
+		"too many labels of managed nodes", "placement: {managedNodes: [" + strings.Repeat("{matchLabels: {a: a, b: b, c: c}}, ", 20) + "]}",
+		"their labels need more node selector terms than the 64 that are allowed", // 3^20 terms would not fit into memory
 	},
 	{
 		"a tag beside a digest", "image: {registry: a, tag: v2, agent: {digest: 'sha256:" + strings.Repeat("0", 64) + "'}}",
