@@ -284,7 +284,7 @@ type nodeDrain struct {
 	// cordonUnanswered is true while it is unknown whether the cordoning patch took effect.
 	cordonUnanswered bool
 	fieldManagerName string
-	// left is the state in which this drain has left the node.
+	// left is the state of the node after this drain.
 	left cordonState
 	// concurrentDrains is the number of nodes that are drained at the same time. view is their common view, or nil.
 	concurrentDrains int

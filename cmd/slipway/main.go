@@ -31,7 +31,7 @@ func main() {
 	os.Exit(toExitCode(err))
 }
 
-// isClosedPipe reports whether the reader of the output has ended, such as head. That is no error for the user.
+// isClosedPipe reports whether the reader of the output has ended, such as head. The user needs no message then.
 func isClosedPipe(err error) bool {
 	var file *fs.PathError // the error of a connection to an API server has another type
 	return errors.As(err, &file) && errors.Is(file, syscall.EPIPE)

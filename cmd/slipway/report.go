@@ -209,7 +209,7 @@ type clusterReader struct {
 	in      *report.Inputs
 	objects client.Client
 	core    kubernetes.Interface
-	// hasRead is true if a request succeeded. failure is the first one that failed.
+	// hasRead is true if a request succeeded. failure is the first error.
 	hasRead bool
 	failure error
 }

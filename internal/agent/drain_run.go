@@ -294,7 +294,7 @@ const maxLoggedPods = 20
 
 // logReport logs the drain report, and one line for each pod that was killed, force-deleted or left behind. After a
 // cancelled drain, it has no such line for pods that are left: they may stay, or another drain evicts them. It logs nothing
-// for a retry after the deadline in which no pod changed, because there is a retry every startedDrainTime.
+// for a retry after the deadline if no pod has changed, because there is a retry every startedDrainTime.
 func (a *Agent) logReport(r drain.Report) {
 	states := ""
 	if r.Outcome == drain.DeadlinePassed {

@@ -49,7 +49,7 @@ func (in *Inputs) AddProblem(format string, args ...any) {
 // mixed. It returns an error if nothing in the input is useful for a report.
 func (in *Inputs) Read(name string, data []byte) error { return in.ReadLogOfNode(name, data, "") }
 
-// ReadLogOfNode reads a log like Read, and leaves out log lines about other nodes. An empty node stands for all nodes.
+// ReadLogOfNode reads a log like Read, and leaves out log lines about other nodes. An empty node means all nodes.
 func (in *Inputs) ReadLogOfNode(name string, data []byte, node string) error {
 	f := &file{name: cleanText(name), data: data, problems: &in.problems, yamlOffset: -1}
 	r := inputReader{Inputs: in, file: f, source: Source{Name: name}, onlyNode: node}
